@@ -1,0 +1,368 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/valyala/fasthttp"
+)
+
+// Cluster is this node's part in a cluster.
+type Cluster struct {
+	cfg         Config
+	files       reader
+	ring        *memberlist.Keyring // nil = gossip is plain
+	creds       *credentials        // nil = the peers' port is plain
+	secret      Secret
+	started     time.Time
+	incarnation uint64
+	roster      *roster
+	gossip      *gossip
+	exchange    *exchanger // nil = none
+	changed     chan struct{}
+
+	// Set by Listen.
+	list   *memberlist.Memberlist
+	port   *port
+	joiner *joiner
+	self   Member
+
+	// Of the goroutine that runs.
+	material *material
+	asked    map[uint16]*asker
+
+	mu struct {
+		sync.Mutex
+		filesError string
+		reloads    uint64
+	}
+}
+
+// New checks a configuration and reads its files. It listens nowhere and starts nothing.
+// Errors wrap ErrConfig.
+func New(cfg Config) (*Cluster, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.fill()
+	if cfg.Resolver == nil {
+		cfg.Resolver = net.DefaultResolver
+	}
+	c := &Cluster{cfg: cfg, changed: make(chan struct{}, 1), asked: map[uint16]*asker{}, started: cfg.Now()}
+	warned := map[string]bool{} // at most one for each file
+	c.files = reader{&c.cfg, func(text string) {
+		if !warned[text] {
+			warned[text] = true
+			cfg.Log.Warn().Msg("cluster: " + text)
+		}
+	}}
+	if err := c.readFiles(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	var start [8]byte
+	_, _ = rand.Read(start[:]) // never fails
+	c.incarnation = binary.LittleEndian.Uint64(start[:]) | 1
+	c.roster = newRoster(cfg.Node, cfg.Hold, c.unfit)
+	c.gossip = &gossip{self: cfg.Node, roster: c.roster, changed: c.changed, now: cfg.Now, log: cfg.Log}
+	if cfg.Exchange != nil {
+		c.exchange = newExchanger(cfg.Exchange, cfg.Name, c.incarnation, c.creds, cfg.ExchangeRate)
+	}
+	return c, nil
+}
+
+func (c *Cluster) readFiles() (err error) {
+	if c.material, _, err = c.files.material(nil); err != nil {
+		return err
+	}
+	if c.ring, err = newRing(c.material.keys); err != nil {
+		return err
+	}
+	if c.secret, err = c.files.secret(c.material.keys); err != nil {
+		return err
+	}
+	if c.material.id != nil {
+		c.creds = newCredentials(c.cfg.Name, c.cfg.Now)
+		c.creds.current.Store(c.material.id)
+	}
+	return nil
+}
+
+// unfit says why a node that is there cannot be worked with.
+func (c *Cluster) unfit(m *metadata) string {
+	switch {
+	case m.Protocol != Protocol:
+		return fmt.Sprintf("speaks protocol %d, this node %d", m.Protocol, Protocol)
+	case m.Plain != (c.creds == nil):
+		return "one of the two has TLS at the peers' port, the other has not"
+	case m.Check != c.secret.check():
+		return "keys names with another secret: see cluster-secret"
+	}
+	return ""
+}
+
+// Secret is what names of the index are keyed with.
+func (c *Cluster) Secret() Secret { return c.secret }
+
+// Incarnation is a random number of this start of the node, not 0.
+func (c *Cluster) Incarnation() uint64 { return c.incarnation }
+
+// ClientTLS gives the configuration for connections to a member's peers' port; nil = they
+// are plain. It stays valid when certificates change, and is not to be changed itself.
+func (c *Cluster) ClientTLS(node string) *tls.Config {
+	if c.creds == nil {
+		return nil
+	}
+	return c.creds.client(node)
+}
+
+// ServerTLS gives the configuration of the peers' port, for who serves another one; nil =
+// it is plain.
+func (c *Cluster) ServerTLS() *tls.Config {
+	if c.creds == nil {
+		return nil
+	}
+	return c.creds.server()
+}
+
+// Listen opens gossip and the peers' port. It need not be called before Run, and is
+// called once; after it Run must be called, which closes what it opened.
+func (c *Cluster) Listen() error {
+	listener, err := net.Listen("tcp", c.cfg.PeerBind.String())
+	if err != nil {
+		return fmt.Errorf("cluster: peers' port: %w", err)
+	}
+	c.port = newPort(listener, c.creds, c.serve, c.cfg.Log)
+	peer, err := c.peerAddress(listener.Addr())
+	if err == nil {
+		c.gossip.meta.Store(&metadata{
+			Protocol: Protocol, Plain: c.creds == nil, Incarnation: c.incarnation, Started: c.started,
+			Check: c.secret.check(), Peer: peer, Version: plainText(c.cfg.Version),
+		})
+		c.list, err = memberlist.Create(c.listConfig())
+	}
+	if err != nil {
+		_ = listener.Close()
+		return fmt.Errorf("cluster: gossip: %w", err)
+	}
+	local := c.list.LocalNode()
+	addr, _ := netip.AddrFromSlice(local.Addr)
+	gossip := netip.AddrPortFrom(addr.Unmap(), local.Port)
+	c.self = Member{
+		Name: c.cfg.Node, Self: true, Since: c.started, Gossip: gossip, Peer: peer, Plain: c.creds == nil,
+		Version: c.cfg.Version, Protocol: Protocol, Incarnation: c.incarnation, Started: c.started,
+	}
+	c.joiner = &joiner{
+		resolver: c.cfg.Resolver, timing: &c.cfg.Timing, roster: c.roster, self: gossip, now: c.cfg.Now, join: func(addr netip.AddrPort) error {
+			_, err := c.list.Join([]string{addr.String()})
+			return err
+		},
+	}
+	for _, text := range c.cfg.Seeds {
+		s, _ := parseSeed(text, gossip.Port()) // Validate has looked at it
+		c.joiner.seeds = append(c.joiner.seeds, s)
+	}
+	return nil
+}
+
+// plainText leaves what metadata may carry.
+func plainText(s string) string {
+	b := []byte(s[:min(len(s), maxVersion)])
+	for i := range b {
+		if b[i] < ' ' || b[i] > '~' {
+			b[i] = '?'
+		}
+	}
+	return string(b)
+}
+
+// peerAddress is what members connect to.
+func (c *Cluster) peerAddress(bound net.Addr) (netip.AddrPort, error) {
+	if c.cfg.PeerAdvertise.IsValid() {
+		return c.cfg.PeerAdvertise, nil
+	}
+	port := bound.(*net.TCPAddr).AddrPort().Port()
+	for _, addr := range []netip.Addr{c.cfg.PeerBind.Addr(), c.cfg.Advertise.Addr(), c.cfg.Bind.Addr()} {
+		if addr.IsValid() && !addr.IsUnspecified() {
+			return netip.AddrPortFrom(addr.Unmap(), port), nil
+		}
+	}
+	return netip.AddrPort{}, errors.New("no address to advertise for the peers' port")
+}
+
+// listConfig is memberlist's for local networks, with what was measured to be wrong in it
+// changed.
+func (c *Cluster) listConfig() *memberlist.Config {
+	m := memberlist.DefaultLANConfig()
+	m.Name, m.Label, m.Keyring = c.cfg.Node, c.cfg.Name, c.ring
+	m.BindAddr, m.BindPort = c.cfg.Bind.Addr().String(), int(c.cfg.Bind.Port())
+	m.AdvertiseAddr, m.AdvertisePort = "", int(c.cfg.Bind.Port())
+	if c.cfg.Advertise.IsValid() {
+		m.AdvertiseAddr, m.AdvertisePort = c.cfg.Advertise.Addr().String(), int(c.cfg.Advertise.Port())
+	}
+	m.Delegate, m.Events, m.Alive, m.Conflict, m.Ping = c.gossip, c.gossip, c.gossip, c.gossip, c.gossip
+	m.Logger = newLogger(c.cfg.Log)
+	m.RequireNodeNames = false // a seed is an address
+	// A node that comes back with another address, as pods do, need not wait to be taken
+	// for itself once the former one is given up.
+	m.DeadNodeReclaimTime = time.Millisecond
+	// Join blocks for that long on an address that does not answer.
+	m.TCPTimeout = 3 * time.Second
+	// Full exchanges repair what single messages missed; memberlist makes them rarer by
+	// itself beyond 32 nodes.
+	m.PushPullInterval = 10 * time.Second
+	m.EnableCompression = false // a CPU's time for what fits a packet anyway
+	if c.cfg.tune != nil {
+		c.cfg.tune(m)
+	}
+	return m
+}
+
+// serve answers a request to the peers' port.
+func (c *Cluster) serve(ctx *fasthttp.RequestCtx) {
+	switch {
+	case c.exchange != nil && string(ctx.Path()) == exchangePath:
+		c.exchange.answer(ctx)
+	case c.cfg.Handler != nil:
+		c.cfg.Handler(ctx)
+	default:
+		ctx.Error("no_such_path", fasthttp.StatusNotFound)
+	}
+}
+
+// Run is this node's membership: until the context ends, and then until it has left, for
+// which it takes Timing.Leave and drainTime at most. Every member that OnJoin was told of
+// is told to OnLeave before Run returns. An error is of Listen.
+func (c *Cluster) Run(ctx context.Context) error {
+	if c.list == nil {
+		if err := c.Listen(); err != nil {
+			return err
+		}
+	}
+	serving, stopServing := context.WithCancel(context.Background())
+	var parts sync.WaitGroup
+	parts.Go(func() { c.port.run(serving) })
+	joining, stopJoining := context.WithCancel(ctx)
+	defer stopJoining()
+	parts.Go(func() { c.joiner.run(joining) })
+	c.follow(ctx)
+	c.leave()
+	for _, a := range c.asked {
+		c.tell(event{false, a.member})
+	}
+	stopServing()
+	parts.Wait()
+	return c.list.Shutdown()
+}
+
+// follow tells of members and looks at files until the context ends.
+func (c *Cluster) follow(ctx context.Context) {
+	watch := time.NewTicker(c.cfg.Timing.Watch)
+	defer watch.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-watch.C:
+			c.reload()
+			continue
+		case <-c.changed:
+		case <-timer.C:
+		}
+		events, next := c.roster.settle(c.cfg.Now())
+		for _, e := range events {
+			c.tell(e)
+		}
+		if !next.IsZero() {
+			timer.Reset(max(0, next.Sub(c.cfg.Now())))
+		}
+	}
+}
+
+// tell calls back. A member is asked from its join to its leave, and its number is free
+// after that.
+func (c *Cluster) tell(e event) {
+	m := e.member
+	if e.join {
+		c.cfg.Log.Info().Str("peer", m.Name).Stringer("address", m.Peer).Str("version", m.Version).Msg("cluster: a member joined")
+		if c.cfg.OnJoin != nil {
+			c.cfg.OnJoin(m)
+		}
+		a := &asker{member: m}
+		if c.exchange != nil {
+			a = c.exchange.begin(m)
+		}
+		c.asked[m.Number] = a
+		return
+	}
+	if a := c.asked[m.Number]; a.exchanger != nil {
+		a.end()
+	}
+	delete(c.asked, m.Number)
+	if c.cfg.OnLeave != nil {
+		c.cfg.OnLeave(m)
+	}
+	c.roster.freed(m.Number)
+	c.cfg.Log.Info().Str("peer", m.Name).Msg("cluster: a member left")
+}
+
+// leave says that this node leaves, in metadata first: memberlist shows others a node that
+// left as it shows one that died.
+func (c *Cluster) leave() {
+	leaving := *c.gossip.meta.Load()
+	leaving.Leaving = true
+	c.gossip.meta.Store(&leaving)
+	if err := c.list.UpdateNode(c.cfg.Timing.Leave / 2); err != nil {
+		c.cfg.Log.Debug().Err(err).Msg("cluster: leaving was not announced")
+	}
+	if err := c.list.Leave(c.cfg.Timing.Leave / 2); err != nil {
+		c.cfg.Log.Debug().Err(err).Msg("cluster: left without saying so")
+	}
+}
+
+// Members lists all nodes that are known, this one first, the others by name. It may be
+// called at any time after Listen.
+func (c *Cluster) Members() []Member { return append([]Member{c.self}, c.roster.members()...) }
+
+// Status is what operators look at.
+type Status struct {
+	Join        JoinStatus
+	FilesError  string    // why a file that has changed is not in use
+	Reloads     uint64    // files were put into use
+	Certificate time.Time // when the one in use ends; zero = the peers' port is plain
+	Encrypted   bool      // gossip is
+	Health      int       // memberlist's: 0 is good, 8 a node that hardly keeps up
+	Flaps       uint64    // members came back within Config.Hold
+	Conflicts   uint64    // two nodes had one name
+	Ignored     uint64    // nodes with unreadable metadata, a bad name or no room
+	Connections int       // to the peers' port, open and checked
+	Handshakes  uint64    // that failed there
+	Exchange    ExchangeCounters
+}
+
+// Status takes a snapshot. It may be called at any time after Listen.
+func (c *Cluster) Status() Status {
+	s := Status{
+		Join: c.joiner.status(), Certificate: c.until(), Encrypted: c.ring != nil, Health: c.list.GetHealthScore(),
+		Conflicts: c.gossip.conflicts.Load(), Ignored: c.gossip.ignored.Load(),
+		Connections: c.port.connections(), Handshakes: c.port.refused.Load(),
+	}
+	s.Flaps, _ = c.roster.counts()
+	if c.exchange != nil {
+		s.Exchange = c.exchange.counters()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.FilesError, s.Reloads = c.mu.filesError, c.mu.reloads
+	return s
+}

@@ -1,0 +1,173 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/rs/zerolog"
+	"github.com/valyala/fasthttp"
+)
+
+// ErrConfig is wrapped by everything that is wrong with a Config, or with a file that it
+// names when New reads it.
+var ErrConfig = errors.New("cluster: bad configuration")
+
+// Config is what a Cluster is made of.
+type Config struct {
+	// Name tells this cluster from others; 1 to MaxName bytes of printable ASCII. Gossip
+	// and certificates of another name are refused.
+	Name string
+	// Node is this node's name; ValidNode says what it may be. It is unique in the cluster.
+	Node string
+	// Version is of the program, for people.
+	Version string
+	// Seeds are where others may be found, each HOST or HOST:PORT: addresses, or names
+	// that are resolved again at every attempt. The port is Bind's where none is given.
+	// Those that do not resolve or answer are tried again.
+	Seeds []string
+
+	// Bind is where gossip listens, by UDP and TCP; port 0 = any. Advertise is how others
+	// reach it; zero = Bind. A Bind without an address (0.0.0.0) needs an Advertise.
+	Bind, Advertise netip.AddrPort
+	// PeerBind is where the peers' port listens, by TCP; zero = Bind's address and the
+	// port after Bind's. PeerAdvertise is how others reach it; zero = the address that
+	// gossip advertises, and PeerBind's port.
+	PeerBind, PeerAdvertise netip.AddrPort
+
+	// Keyring is a file with one base64 key a line, of 16, 24 or 32 bytes. The first
+	// encrypts, all decrypt. It is read again when it changes.
+	Keyring string
+	// Insecure allows a cluster without Keyring: gossip is plain then, and so is the
+	// peers' port unless there are certificates.
+	Insecure bool
+	// TLSCert, TLSKey and TLSCA are PEM files for the peers' port, all or none, read again
+	// when they change. With none, certificates are made from the keyring.
+	TLSCert, TLSKey, TLSCA string
+	// SecretFile is a file with at least 16 bytes that names are keyed with; see Secret.
+	SecretFile string
+
+	// Handler answers what comes to the peers' port and is not ours; nil = nothing.
+	Handler fasthttp.RequestHandler
+	// Exchange is what members are asked for; nil = nothing.
+	Exchange Exchange
+	// ExchangeRate is in bytes a second, each way; 0 = DefaultExchangeRate.
+	ExchangeRate int
+	// OnJoin and OnLeave are called one after another, without a lock. While one runs no
+	// other change is told, so they return soon. nil = nobody listens.
+	OnJoin, OnLeave func(Member)
+
+	// Hold is how long a member that is out of reach keeps its place, 2 s to 10 m; 0 =
+	// DefaultHold.
+	Hold     time.Duration
+	Timing   Timing
+	Resolver Resolver // nil = net.DefaultResolver
+	Log      zerolog.Logger
+	// Now gives the time that certificates and members' clocks are held against; nil =
+	// time.Now.
+	Now func() time.Time
+
+	tune func(*memberlist.Config) // of tests
+}
+
+// DefaultHold is Config.Hold. A healed node's stale view made a third one flap for 0.2 s
+// (measured), so 2 s are the least.
+const (
+	DefaultHold = 5 * time.Second
+	minHold     = 2 * time.Second
+	maxHold     = 10 * time.Minute
+)
+
+// MaxName bounds a cluster's name: memberlist's label has a byte for its length.
+const MaxName = 128
+
+// Timing is how often things are done; zero values mean the defaults.
+type Timing struct {
+	Rejoin  time.Duration // between attempts to join, 5 s: a cut is healed that soon
+	Resolve time.Duration // most that all seeds together take to resolve, 3 s
+	Watch   time.Duration // between looks at files, 2 s
+	Leave   time.Duration // most that leaving may take, 2 s
+}
+
+func (t *Timing) fill() {
+	for _, d := range []struct {
+		of   *time.Duration
+		zero time.Duration
+	}{{&t.Rejoin, 5 * time.Second}, {&t.Resolve, 3 * time.Second}, {&t.Watch, 2 * time.Second}, {&t.Leave, 2 * time.Second}} {
+		if *d.of <= 0 {
+			*d.of = d.zero
+		}
+	}
+}
+
+// fill sets what has a default.
+func (c *Config) fill() {
+	if c.Hold == 0 {
+		c.Hold = DefaultHold
+	}
+	if c.ExchangeRate == 0 {
+		c.ExchangeRate = DefaultExchangeRate
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if !c.PeerBind.IsValid() && c.Bind.IsValid() {
+		port := c.Bind.Port()
+		if port != 0 {
+			port++ // 65535 becomes any
+		}
+		c.PeerBind = netip.AddrPortFrom(c.Bind.Addr(), port)
+	}
+	c.Timing.fill()
+}
+
+// Validate lists everything that is wrong, files aside.
+func (c *Config) Validate() error {
+	var bad []error
+	add := func(format string, args ...any) { bad = append(bad, fmt.Errorf(format, args...)) }
+	if c.Name == "" || len(c.Name) > MaxName || strings.ContainsFunc(c.Name, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		add("name %.64q: want 1 to %d letters, digits and signs of ASCII", c.Name, MaxName)
+	}
+	if !ValidNode(c.Node) {
+		add("node %.64q: want a DNS name in lower case", c.Node)
+	}
+	if len(c.Seeds) == 0 || len(c.Seeds) > maxSeeds {
+		add("%d seeds: want 1 to %d", len(c.Seeds), maxSeeds)
+	}
+	for _, s := range c.Seeds {
+		if _, err := parseSeed(s, 1); err != nil {
+			add("seed: %w", err)
+		}
+	}
+	if !c.Bind.IsValid() {
+		add("no address to bind gossip to")
+	} else if c.Bind.Addr().IsUnspecified() && !c.Advertise.IsValid() {
+		add("gossip binds every address: say which one to advertise")
+	}
+	for _, a := range []netip.AddrPort{c.Advertise, c.PeerAdvertise} {
+		if a.IsValid() && (a.Port() == 0 || a.Addr().IsUnspecified()) {
+			add("%v cannot be advertised", a)
+		}
+	}
+	switch files := c.TLSCert != "" && c.TLSKey != "" && c.TLSCA != ""; {
+	case !files && c.TLSCert+c.TLSKey+c.TLSCA != "":
+		add("certificate, key and authority: all or none of them")
+	case c.Keyring == "" && !c.Insecure:
+		add("no keyring: gossip would be plain, and with it who is a member; insecure has to be asked for by name")
+	case c.Keyring != "" && c.Insecure:
+		add("insecure beside a keyring: nothing would be insecure")
+	}
+	if c.Hold != 0 && (c.Hold < minHold || c.Hold > maxHold) {
+		add("hold %v: want %v to %v", c.Hold, minHold, maxHold)
+	}
+	if c.ExchangeRate < 0 {
+		add("exchange rate %d is negative", c.ExchangeRate)
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("%w: %w", ErrConfig, errors.Join(bad...))
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+package cluster
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/spliced-kv/spliced/daemon/settings"
+)
+
+// Bounds of the files that are read, and read again each Timing.Watch.
+const (
+	maxKeyringBytes = 8 << 10
+	maxPEMBytes     = 1 << 20
+	minSecretBytes  = 16
+)
+
+// material is what was read from the files, ready for use.
+type material struct {
+	sum  [sha256.Size]byte // of all their bytes
+	keys [][]byte          // nil = no keyring
+	id   *identity         // nil = plain
+}
+
+// reader reads the files of a configuration.
+type reader struct {
+	c    *Config
+	warn func(string) // of a file that everybody can read
+}
+
+func (r *reader) read(path string, most int64, secret bool) ([]byte, error) {
+	if path == "" {
+		return nil, nil
+	}
+	data, warning, err := settings.ReadRegular(path, most)
+	if err == nil && secret && warning != "" {
+		r.warn(warning)
+	}
+	return data, err
+}
+
+// material reads keyring and certificates. changed is false when they are what they were
+// at last and no certificate has to be issued anew.
+func (r *reader) material(last *material) (m *material, changed bool, err error) {
+	c, now := r.c, r.c.Now()
+	ring, err1 := r.read(c.Keyring, maxKeyringBytes, true)
+	cert, err2 := r.read(c.TLSCert, maxPEMBytes, false)
+	key, err3 := r.read(c.TLSKey, maxPEMBytes, true)
+	ca, err4 := r.read(c.TLSCA, maxPEMBytes, false)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return nil, false, err
+	}
+	m = &material{}
+	sum := sha256.New()
+	for _, part := range [][]byte{ring, cert, key, ca} {
+		fmt.Fprintf(sum, "%d\n", len(part))
+		sum.Write(part)
+	}
+	sum.Sum(m.sum[:0])
+	if last != nil && m.sum == last.sum && (last.id == nil || last.id.renew.IsZero() || now.Before(last.id.renew)) {
+		return last, false, nil
+	}
+	if c.Keyring != "" {
+		if m.keys, err = parseKeyring(ring); err != nil {
+			return nil, false, fmt.Errorf("%s: %w", c.Keyring, err)
+		}
+	}
+	switch {
+	case c.TLSCert != "":
+		m.id, err = load(cert, key, ca, c.Node, now)
+	case c.Keyring != "":
+		m.id, err = issue(m.keys, c.Name, c.Node, now)
+	}
+	return m, err == nil, err
+}
+
+// secret reads the file that names are keyed with, if there is one.
+func (r *reader) secret(keys [][]byte) (Secret, error) {
+	text, err := r.read(r.c.SecretFile, maxKeyringBytes, true)
+	if err != nil {
+		return Secret{}, err
+	}
+	text = bytes.TrimSpace(text)
+	if r.c.SecretFile != "" && len(text) < minSecretBytes {
+		return Secret{}, fmt.Errorf("%s: %d bytes, want at least %d", r.c.SecretFile, len(text), minSecretBytes)
+	}
+	return makeSecret(text, keys, r.c.Name), nil
+}
+
+// reload looks at the files and puts what has changed into use. What is wrong with them
+// is logged once, and the former content stays.
+func (c *Cluster) reload() {
+	m, changed, err := c.files.material(c.material)
+	if err == nil && changed && c.ring != nil {
+		err = install(c.ring, m.keys)
+	}
+	c.mu.Lock()
+	said := c.mu.filesError
+	c.mu.filesError = ""
+	if err != nil {
+		c.mu.filesError = err.Error()
+	} else if changed {
+		c.mu.reloads++
+	}
+	c.mu.Unlock()
+	switch {
+	case err != nil && err.Error() != said:
+		c.cfg.Log.Error().Err(err).Msg("cluster: files cannot be used; the former ones stay in use")
+	case err == nil && changed:
+		again := m.sum == c.material.sum
+		c.material = m
+		if c.creds != nil {
+			c.creds.current.Store(m.id)
+			c.port.recheck()
+		}
+		if !again {
+			c.cfg.Log.Info().Int("keys", len(m.keys)).Msg("cluster: files have changed and are in use")
+		}
+	}
+}
+
+// newRing makes a ring of keys, nil of none.
+func newRing(keys [][]byte) (*memberlist.Keyring, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	return memberlist.NewKeyring(keys, keys[0])
+}
+
+// until is when the certificate that is in use ends; zero = there is none.
+func (c *Cluster) until() time.Time {
+	if c.creds == nil {
+		return time.Time{}
+	}
+	return c.creds.current.Load().until()
+}

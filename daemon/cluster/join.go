@@ -1,0 +1,171 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Resolver looks names up; net.DefaultResolver is one.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// seed is where others may be found.
+type seed struct {
+	host string
+	port uint16
+}
+
+// parseSeed reads HOST or HOST:PORT; the port is that of the own gossip where none is given.
+func parseSeed(text string, port uint16) (seed, error) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return seed{addr.String(), port}, nil // also IPv6 without brackets
+	}
+	host := text
+	if h, p, err := net.SplitHostPort(text); err == nil {
+		n, err := strconv.ParseUint(p, 10, 16)
+		if err != nil || n == 0 {
+			return seed{}, fmt.Errorf("%q has no port between 1 and 65535", text)
+		}
+		host, port = h, uint16(n)
+	}
+	if _, err := netip.ParseAddr(host); err != nil && (host == "" || strings.ContainsAny(host, ":/ []")) {
+		return seed{}, fmt.Errorf("%q is neither HOST nor HOST:PORT", text)
+	}
+	return seed{host, port}, nil
+}
+
+// Bounds of one attempt to join. A name of a large cluster resolves to all of it, of which
+// one that answers is enough; a few more are for those that do not.
+const (
+	maxSeeds      = 64
+	maxResolved   = 4096
+	joinsAtOnce   = 8
+	firstInterval = 250 * time.Millisecond
+)
+
+// joiner looks for others: at first until there is one, then for those that gossip has
+// lost or never met, which is what heals a cut.
+type joiner struct {
+	seeds    []seed
+	resolver Resolver
+	timing   *Timing
+	roster   *roster
+	self     netip.AddrPort
+	// join exchanges all state with the node at an address.
+	join func(netip.AddrPort) error
+	now  func() time.Time
+
+	mu struct {
+		sync.Mutex
+		status JoinStatus
+	}
+}
+
+// JoinStatus is what became of the last attempt to join.
+type JoinStatus struct {
+	At time.Time
+	// Tried and Answered count nodes that were no members.
+	Tried, Answered int
+	// Errors are of seeds that did not resolve and nodes that did not answer; some of
+	// them, as text.
+	Errors []string
+}
+
+const maxErrors = 8
+
+// run joins until the context ends.
+func (j *joiner) run(ctx context.Context) {
+	wait := firstInterval
+	for {
+		j.attempt(ctx)
+		here, _ := j.roster.reached(j.now())
+		if len(here) > 0 || wait > j.timing.Rejoin {
+			wait = j.timing.Rejoin
+		}
+		// Nodes that start together do not ask together.
+		timer := time.NewTimer(wait - rand.N(wait/8+1))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		wait *= 2
+	}
+}
+
+// attempt resolves the seeds and joins some of those that are no members.
+func (j *joiner) attempt(ctx context.Context) {
+	addrs, problems := j.resolve(ctx)
+	here, lost := j.roster.reached(j.now())
+	here[j.self] = true
+	var missing []netip.AddrPort
+	for _, addr := range append(addrs, lost...) {
+		if !here[addr] {
+			here[addr] = true
+			missing = append(missing, addr)
+		}
+	}
+	rand.Shuffle(len(missing), func(a, b int) { missing[a], missing[b] = missing[b], missing[a] })
+	missing = missing[:min(len(missing), joinsAtOnce)]
+	errs := make([]error, len(missing))
+	var joins sync.WaitGroup
+	for i, addr := range missing {
+		joins.Go(func() { errs[i] = j.join(addr) })
+	}
+	joins.Wait()
+	status := JoinStatus{At: j.now(), Tried: len(missing)}
+	for i, err := range errs {
+		if err == nil {
+			status.Answered++
+		} else {
+			problems = append(problems, fmt.Errorf("%v: %w", missing[i], err))
+		}
+	}
+	for _, err := range problems[:min(len(problems), maxErrors)] {
+		status.Errors = append(status.Errors, err.Error())
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	j.mu.Lock()
+	j.mu.status = status
+	j.mu.Unlock()
+}
+
+func (j *joiner) resolve(ctx context.Context) (addrs []netip.AddrPort, problems []error) {
+	ctx, cancel := context.WithTimeout(ctx, j.timing.Resolve)
+	defer cancel()
+	for _, s := range j.seeds {
+		if addr, err := netip.ParseAddr(s.host); err == nil {
+			addrs = append(addrs, netip.AddrPortFrom(addr.Unmap(), s.port))
+			continue
+		}
+		found, err := j.resolver.LookupNetIP(ctx, "ip", s.host)
+		if err == nil && len(found) == 0 {
+			err = errors.New("no address")
+		}
+		if err != nil {
+			problems = append(problems, fmt.Errorf("seed %s: %w", s.host, err))
+		}
+		for _, addr := range found {
+			addrs = append(addrs, netip.AddrPortFrom(addr.Unmap(), s.port))
+		}
+	}
+	return addrs[:min(len(addrs), maxResolved)], problems
+}
+
+func (j *joiner) status() JoinStatus {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.mu.status
+}
