@@ -41,8 +41,9 @@ type arrival interface {
 
 // Acquire leases segments, one row appended to dst per key. A segment that is
 // not held, or held for another tenant or profile, is a miss. One that lies in
-// the lower tier begins to be promoted and is a miss as well. The error is for the
-// query as a whole; nothing is leased then.
+// the lower tier begins to be promoted and is a miss as well, and so is one that is
+// believed to lie beyond this node: it begins to be looked for there. The error is for
+// the query as a whole; nothing is leased then.
 func (c *Session) Acquire(q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
 	return c.acquire(context.Background(), q, dst, false, false)
 }
@@ -99,14 +100,19 @@ func (r reader) acquireNow(q *AcquireQuery, dst []Acquired, wait bool) ([]Acquir
 	s := r.session.store
 	now := s.cfg.Now()
 	var waits []flightWait
+	var far []int // rows that are to be looked for beyond this node, together
+	base := len(dst)
 	s.mu.Each(len(q.Keys), holdRows, func(i int) {
-		row, flight := r.acquireLocked(&q.Keys[i], q, now)
+		row, flight := r.acquireLocked(&q.Keys[i], q, now, &far, i)
 		if wait && flight != nil {
 			flight.Join()
 			waits = append(waits, flightWait{i, flight})
 		}
 		dst = append(dst, row)
 	})
+	if len(far) > 0 {
+		waits = r.acquireFar(q, dst[base:], far, wait, waits)
+	}
 	return dst, waits
 }
 
@@ -152,8 +158,9 @@ func (c *Session) await(ctx context.Context, waits []flightWait) (ended bool) {
 	return false
 }
 
-// acquireLocked leases a segment, or begins what brings it to where it is wanted.
-func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time) (Acquired, *transfer.Flight) {
+// acquireLocked leases a segment, or begins what brings it to where it is wanted. Where
+// far is not nil, row i is added to it in place of a search beyond this node.
+func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far *[]int, i int) (Acquired, *transfer.Flight) {
 	c, s := r.session, r.session.store
 	if err := c.openLocked(); err != nil {
 		return Acquired{Err: err}, nil
@@ -172,8 +179,18 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time) (Ac
 	}
 	switch {
 	case o == nil:
-		if _, ok := s.objects.SegmentBelow(key, r.profile, r.tenant); !ok {
+		if _, ok := s.objects.SegmentBelow(key, r.profile, r.tenant); ok {
+			break
+		}
+		at, why := s.beyondLocked(objects.Identity{Name: name, Profile: r.profile, Tenant: r.tenant})
+		switch {
+		case at == nowhere && why == tier.ReasonNone:
 			return Acquired{Reason: s.objects.Gone(key, r.profile, r.tenant)}, nil
+		case at == nowhere:
+			return Acquired{Reason: why}, nil
+		case at == hinted && far != nil:
+			*far = append(*far, i)
+			return Acquired{Reason: tier.ReasonPending}, nil
 		}
 	case o.Fill != nil && !o.Fill.Promoted:
 		return Acquired{Reason: tier.ReasonPending}, nil
@@ -192,7 +209,11 @@ func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.
 		}
 		return nil
 	}
-	p := s.promoteLocked(wanted{n, r.profile, r.tenant, true})
+	w := wanted{n, r.profile, r.tenant, true}
+	if o == nil && s.farLocked(w.identity()) {
+		return s.seekLocked([]wanted{w}, r.ranksAbove(rank))
+	}
+	p := s.promoteLocked(w)
 	if p == nil {
 		return nil
 	}
@@ -221,7 +242,7 @@ func (r reader) acquireAfterLocked(f *transfer.Flight, key *[32]byte, q *Acquire
 	}
 	why, promoting, failed := missOf(f)
 	if !failed {
-		return r.acquireLocked(key, q, now)
+		return r.acquireLocked(key, q, now, nil, 0)
 	}
 	// It may have come another way.
 	if o := s.objects.Segment(key, r.profile, r.tenant); !r.inHBM && o != nil && o.Fill == nil {
@@ -304,18 +325,17 @@ func (c *Session) leaseCopyLocked(copied *objects.Object, q *AcquireQuery, now t
 }
 
 // NeedsPromotion tells whether AwaitAcquire would have to wait for the lower
-// tier. It looks at memory only. A query that Acquire refuses needs none.
+// tier or for what lies beyond this node. It looks at memory only. A query that Acquire refuses needs none.
 func (s *Store) NeedsPromotion(q *AcquireQuery) bool {
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
-	if err != nil || s.cfg.Lower == nil {
+	if err != nil || s.up == nil {
 		return false
 	}
 	return s.anyLocked(q.Keys, func(key *[32]byte) bool {
 		if o := s.objects.Segment(key, p, t); o != nil {
 			return o.Fill != nil && o.Fill.Promoted
 		}
-		_, ok := s.objects.SegmentBelow(key, p, t)
-		return ok
+		return s.heldFartherLocked(objects.Identity{Name: tier.Name{Key: *key}, Profile: p, Tenant: t})
 	})
 }
 
@@ -350,6 +370,5 @@ func (s *Store) needsCopyLocked(k objects.Identity, rank int) bool {
 	if o != nil && o.Phase != objects.Stripped {
 		return false
 	}
-	_, held := s.objects.LookupBelow(k.Name, k.Profile, k.Tenant)
-	return held
+	return s.heldFartherLocked(k)
 }

@@ -101,6 +101,7 @@ func (s *Store) cleanLocked() error {
 // larger quotas or another count, and has refused writes asked for again.
 func (s *Store) sweepLower() {
 	if s.cfg.Lower == nil {
+		s.launch()
 		return
 	}
 	for _, t := range s.objects.Tenants {

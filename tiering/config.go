@@ -92,6 +92,14 @@ type Config struct {
 	MaxPromotions int   // reads of the lower tier at once; 4
 	PromoteBytes  int64 // of memory that is being read into, unless one object takes more; 256 MiB
 	PromoteQueue  int   // promotions wanted or running; 4096
+
+	// Remote is where objects may lie beyond this node: what neither memory nor Lower
+	// has is fetched from there when it is acquired or loaded, and when a match has named
+	// it, with ReadAhead; nil = none.
+	Remote     tier.Remote
+	MaxFinds   int           // queries of Remote at once; 8
+	MaxFetches int           // reads of Remote at once; 8, of PromoteBytes of their own
+	FindTTL    time.Duration // until a query is given up; 5 seconds
 }
 
 const (
@@ -122,6 +130,7 @@ func (c *Config) Validate() error {
 	check(c.LowWater > 0 && c.LowWater <= c.HighWater && c.HighWater <= 1, "marks of %v and %v", c.LowWater, c.HighWater)
 	check(c.MaxPromotions > 0 && c.PromoteBytes > 0 && c.PromoteQueue > 0,
 		"%d promotions of %d bytes at once, %d in the queue", c.MaxPromotions, c.PromoteBytes, c.PromoteQueue)
+	check(c.MaxFinds > 0 && c.MaxFetches > 0 && c.FindTTL > 0, "%d queries of %v and %d reads beyond the node at once", c.MaxFinds, c.FindTTL, c.MaxFetches)
 	c.Advise.Validate(check)
 	c.HBM.Validate(check)
 	check(len(c.Tenants) > 0, "no tenant")
@@ -168,6 +177,9 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxPromotions, 4)
 	setDefault(&c.PromoteBytes, 256<<20)
 	setDefault(&c.PromoteQueue, 4096)
+	setDefault(&c.MaxFinds, 8)
+	setDefault(&c.MaxFetches, 8)
+	setDefault(&c.FindTTL, 5*time.Second)
 	c.Advise = c.Advise.WithDefaults()
 	c.HBM = c.HBM.WithDefaults()
 	if c.Eviction == nil {

@@ -49,7 +49,7 @@ func (s *Store) flushLocked(first int, waits []*Durable) ([]*Durable, bool) {
 		if o == nil || o.Phase != objects.Whole || o.InHBM() {
 			continue
 		}
-		if e, held := s.objects.Below(o); held && e.Level >= tier.LevelLogged && o.Write == nil {
+		if e, held := s.objects.Below(o); held && e.Level >= tier.LevelLogged && o.Write == nil || s.elsewhereLocked(o) {
 			continue
 		}
 		waits = append(waits, s.durableLocked(o, tier.LevelLogged, false))

@@ -219,6 +219,10 @@ func (s *Store) beginLocked(o *objects.Object, l *plan.PartMap, now time.Time) e
 		s.objects.Use(o.Parent)
 		defer s.objects.Unuse(o.Parent)
 	}
+	if o.Kind == 0 && s.objects.Segments.Find(&o.Key) != nil {
+		// Keys do not collide: a peer claims it for somebody else, until its bytes are here.
+		return fmt.Errorf("%s: its key is being checked: %w", o.Name(), tier.ErrBusy)
+	}
 	if err := s.makeRoomLocked(o, spared{}); err != nil {
 		s.objects.Refuse(o, err)
 		return err

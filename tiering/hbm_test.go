@@ -45,7 +45,7 @@ func newTwoAndHBM(t testing.TB, id profile.Identity, options ...option) *twoAndH
 
 // carryHBM does what the goroutines of Run do for HBM until there is no work.
 func (b *bench) carryHBM() (n int) {
-	for b.hbm.Flights.Try(b.ctx) {
+	for b.hbm.Flights.Try(b.ctx, 0) {
 		n++
 	}
 	return n

@@ -422,7 +422,7 @@ func (m *hbmModel) answered(i int, k objects.CopyKey, c *modelCopy, hit, promoti
 		if o := m.source(k.Identity); o != nil {
 			m.mu.Lock()
 			wanted := m.hbm.Flights.Find(k) != nil
-			full := m.hbm.Flights.Len() >= m.o.queue
+			full := m.hbm.Flights.Len(0) >= m.o.queue
 			m.mu.Unlock()
 			if promoting != wanted || !wanted && !full {
 				m.fatal("%x rank %d: promoting %v, among the promotions %v", k.Name.Key[:4], k.Rank, promoting, wanted)
@@ -491,7 +491,7 @@ func (m *hbmModel) promoteOne() {
 		m.twin.Spoil(1)
 		want = transfer.Corrupt
 	}
-	m.hbm.Flights.Try(m.ctx)
+	m.hbm.Flights.Try(m.ctx, 0)
 	if how := transfer.OutcomeOf(p.Err()); !p.Ended() || how != want {
 		m.fatal("promotion of %x ended as %q, want %q", p.Name.Key[:4], how, want)
 	}

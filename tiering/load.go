@@ -128,7 +128,7 @@ func (r reader) loadLocked(q *LoadQuery, now time.Time) (Loaded, *transfer.Fligh
 }
 
 // namedByLocked finds the checkpoint that a load names: in memory as o, else in the
-// lower tier, else nowhere, and why.
+// lower tier, else beyond this node, else nowhere, and why.
 func (s *Store) namedByLocked(q *LoadQuery, p *objects.Profile, t *objects.Tenant) (n tier.Name, o *objects.Object, why tier.Reason) {
 	hash := (*[32]byte)(&q.Hash)
 	if o, why = s.objects.Best(hash, q.Accept, p, t); o != nil {
@@ -137,6 +137,11 @@ func (s *Store) namedByLocked(q *LoadQuery, p *objects.Profile, t *objects.Tenan
 	if e, ok := s.objects.BestBelow(hash, q.Accept, p, t); ok {
 		return e.Name, nil, tier.ReasonNone
 	}
+	n, far := s.bestBeyondLocked(hash, q.Accept, p, t)
+	if far == tier.ReasonNone && n != (tier.Name{}) {
+		return n, nil, tier.ReasonNone
+	}
+	why = objects.MoreTelling(why, far)
 	if why == tier.ReasonNone {
 		why = s.objects.Gone(hash, p, t)
 	}
@@ -172,7 +177,7 @@ func chain(o *objects.Object, rank int, digests bool) []LoadedNode {
 // LoadNeedsPromotion tells whether AwaitLoad would have to wait, as NeedsPromotion.
 func (s *Store) LoadNeedsPromotion(q *LoadQuery) bool {
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
-	if err != nil || s.cfg.Lower == nil {
+	if err != nil || s.up == nil {
 		return false
 	}
 	s.mu.Lock()

@@ -15,8 +15,9 @@ import (
 const matchRows = 2 * holdRows
 
 // Match answers the longest checkpoint of an accepted kind and the status of
-// each segment key, in memory or else in the lower tier. It does no I/O, takes no
-// lease, does not count as a use, and once dst has grown it allocates nothing.
+// each segment key, in memory, or else in the lower tier, or else as far as hints tell
+// beyond this node. It does no I/O, takes no lease, does not count as a use, and once dst
+// has grown it allocates nothing.
 func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 	p, err := s.profile(q.Profile)
 	if err != nil {
@@ -72,9 +73,16 @@ func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profil
 				return row
 			}
 		}
+		if o == nil && s.seek != nil {
+			if row, found := s.statusBeyondLocked(key, p, t); found {
+				return row
+			}
+		}
 		why, tokens := s.objects.Ghosts.Why(key, p.ID, t.ID)
 		s.counters.Miss(why, tokens)
 		return SegmentStatus{Status: tier.StatusMiss, Reason: why}
+	case o.Fill != nil && o.Fill.Fetched:
+		return s.hitBeyondLocked(uint32(o.Tokens()))
 	case o.Fill != nil && o.Fill.Promoted:
 		return s.hitBelowLocked(uint32(o.Tokens()))
 	case o.Fill != nil:
@@ -135,6 +143,7 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile,
 		return
 	}
 	missed := tier.ReasonNone
+	far := farPrefix{at: -1}
 	for end := len(q.Prefixes); end > 0 && dst.PrefixTokens == 0; end -= matchRows {
 		s.mu.Lock()
 		for i := end - 1; i >= max(0, end-matchRows); i-- {
@@ -160,6 +169,11 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile,
 				s.hintReadAheadLocked(e.Name, p, t)
 				break
 			}
+			if far.at < 0 && s.seek != nil {
+				if n, _ := s.bestBeyondLocked(&q.Prefixes[i], q.Accept, p, t); n != (tier.Name{}) && s.endsAtLocked(n, p, t, int(q.Positions[i])) {
+					far = farPrefix{i, n, missed}
+				}
+			}
 			if i == len(q.Prefixes)-1 && why == tier.ReasonNone {
 				why, _ = s.objects.Ghosts.Why(&q.Prefixes[i], p.ID, t.ID)
 			}
@@ -170,6 +184,7 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile,
 	dst.PrefixReason = missed
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.takeFarLocked(far, q, dst, p, t)
 	if dst.PrefixTokens > 0 {
 		s.counters.PrefixHits++
 		s.counters.PrefixHitTokens += uint64(dst.PrefixTokens)
@@ -177,6 +192,9 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile,
 		case tier.PlaceDisk:
 			s.counters.PrefixHitsDisk++
 			s.counters.PrefixHitTokensDisk += uint64(dst.PrefixTokens)
+		case tier.PlacePeer:
+			s.counters.Beyond.PrefixHits++
+			s.counters.Beyond.PrefixHitTokens += uint64(dst.PrefixTokens)
 		case tier.PlaceHBM:
 			s.counters.HBM.PrefixHits++
 			s.counters.HBM.PrefixHitTokens += uint64(dst.PrefixTokens)

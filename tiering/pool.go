@@ -175,7 +175,7 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction) {
 	case w != nil: // its end counts it
 	case held:
 		s.counters.Demoted++
-	case way != forRoom || s.cfg.Lower == nil:
+	case way != forRoom || s.cfg.Lower == nil || s.elsewhereLocked(o):
 		s.counters.Dropped++
 	case s.wantLocked(o, tier.LevelLogged, false) != nil:
 		s.counters.DemotionsRefused++

@@ -16,8 +16,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// promotion brings an entry of the lower tier into memory: the job of a flight, and
-// a fill whose writer is the store itself. Guarded by the store's lock.
+// promotion brings an entry of the lower tier into memory, or a copy that lies beyond
+// this node: the job of a flight, and a fill whose writer is the store itself. Guarded
+// by the store's lock.
 //
 // Invariant: while there is a promotion of a name nobody else fills an object of
 // that name.
@@ -30,7 +31,8 @@ type promotion struct {
 	profile *objects.Profile
 	tenant  *objects.Tenant
 	pool    *objects.Pool
-	spare   spared // entries of the lower tier that must not be trimmed for it
+	spare   spared    // entries of the lower tier that must not be trimmed for it
+	source  tier.Copy // what it reads; nil = the entry of the lower tier
 
 	lead    *promotion      // of its parent, until it starts
 	base    *objects.Object // the parent in memory, held until the object is linked
@@ -55,9 +57,16 @@ type wanted struct {
 func (s *Store) openPromotions() {
 	s.up = transfer.New[tier.Name](transfer.Config{
 		Lock: &s.mu, Workers: true, Queue: s.cfg.PromoteQueue, Share: max(s.cfg.MaxChain, s.cfg.PromoteQueue/len(s.objects.Tenants)),
-		Bytes: s.cfg.PromoteBytes, Turns: maxRoomTurns, Now: s.cfg.Now, Idle: s.readAheadLocked, After: s.launch,
+		Bytes: s.cfg.PromoteBytes, Lanes: lanes, Turns: maxRoomTurns, Now: s.cfg.Now, Idle: s.readAheadLocked, After: s.launch,
 	})
 }
+
+// The lanes of promotions: a peer that hangs keeps no disk from being read.
+const (
+	laneBelow = iota
+	laneBeyond
+	lanes
+)
 
 // maxRoomTurns bounds how often a promotion waits for room that somebody else
 // may take before it.
@@ -96,6 +105,7 @@ func (s *Store) promoteLocked(w wanted) *promotion {
 	}
 	var spare spared
 	for _, p := range nodes {
+		s.takeCopyLocked(p)
 		spare.names, spare.bytes = append(spare.names, p.name), spare.bytes+p.entry.Bytes
 	}
 	for up := nodes[len(nodes)-1].lead; up != nil; up = up.next() {
@@ -106,7 +116,9 @@ func (s *Store) promoteLocked(w wanted) *promotion {
 		s.startLocked(p, w.urgent)
 	}
 	for _, p := range slices.Backward(nodes) {
-		s.objects.TouchBelow(p.name) // so that nothing newer makes room by them
+		if p.source == nil {
+			s.objects.TouchBelow(p.name) // so that nothing newer makes room by them
+		}
 	}
 	if w.urgent {
 		s.urgeLocked(nodes[0]) // what it joined may be read ahead only
@@ -115,7 +127,7 @@ func (s *Store) promoteLocked(w wanted) *promotion {
 }
 
 // climbLocked lists an entry and those it extends that are not in memory, up to
-// one that is or is being promoted.
+// one that is or is being promoted. Each is in the lower tier, or was found beyond.
 func (s *Store) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 	name, end := w.name, 0
 	for len(nodes) < s.cfg.MaxChain {
@@ -137,6 +149,9 @@ func (s *Store) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 			return nodes, true
 		}
 		e, held := s.objects.LookupBelow(name, w.profile, w.tenant)
+		if !held {
+			e, held = s.foundLocked(objects.Identity{Name: name, Profile: w.profile, Tenant: w.tenant})
+		}
 		if !held || len(nodes) > 0 && e.End != end || !w.profile.Fits(&e) {
 			return nil, false
 		}
@@ -176,6 +191,9 @@ func (p *promotion) size() objects.Size {
 
 func (s *Store) startLocked(p *promotion, urgent bool) {
 	o := transfer.Options{Bytes: p.size().PageBytes, Owner: uint32(p.tenant.ID), Urgent: urgent}
+	if p.source != nil {
+		o.Lane = laneBeyond
+	}
 	if p.lead != nil {
 		o.After = p.lead.Flight
 	}
@@ -212,13 +230,10 @@ func (p *promotion) next() *promotion {
 
 // Begin gives a promotion its memory.
 func (p *promotion) Begin(f *transfer.Flight) error {
-	s := p.store
-	e, ok := s.objects.LookupBelow(p.name, p.profile, p.tenant)
-	o := p.describe()
-	if !ok || e.Spec != p.entry.Spec || e.Begin != p.entry.Begin || e.End != p.entry.End || e.Parent != p.entry.Parent {
-		return fmt.Errorf("%s: %w", o.Name(), tier.ErrGone) // or written again in another shape
+	s, o := p.store, p.describe()
+	if err := p.findAgain(o); err != nil {
+		return err
 	}
-	p.entry = e
 	if err := p.admit(f, o); err != nil {
 		return err
 	}
@@ -233,7 +248,7 @@ func (p *promotion) Begin(f *transfer.Flight) error {
 	s.objects.Allocate(o, o.RankBytes)
 	now := s.cfg.Now()
 	o.Created, o.Used = now, now
-	o.Fill = &objects.Fill{Layout: o.Layout(), Promoted: true, Copying: 1}
+	o.Fill = &objects.Fill{Layout: o.Layout(), Promoted: true, Fetched: p.source != nil, Copying: 1}
 	if p.into != nil {
 		s.objects.Book(o)
 		s.objects.Account(o)
@@ -242,6 +257,25 @@ func (p *promotion) Begin(f *transfer.Flight) error {
 	}
 	p.object, p.fill = o, o.Fill
 	s.running.Add(1)
+	return nil
+}
+
+// findAgain checks that what was wanted is still there to be read.
+func (p *promotion) findAgain(o *objects.Object) error {
+	s := p.store
+	if p.source != nil {
+		// A source may claim to have a segment of one tenant under the key of another's:
+		// what it sends is checked, but only once it is here.
+		if o.Kind == 0 && s.objects.Segments.Find(&o.Key) != nil {
+			return fmt.Errorf("%s: another has its key: %w", o.Name(), tier.ErrInvalid)
+		}
+		return nil
+	}
+	e, ok := s.objects.LookupBelow(p.name, p.profile, p.tenant)
+	if !ok || e.Spec != p.entry.Spec || e.Begin != p.entry.Begin || e.End != p.entry.End || e.Parent != p.entry.Parent {
+		return fmt.Errorf("%s: %w", o.Name(), tier.ErrGone) // or written again in another shape
+	}
+	p.entry = e
 	return nil
 }
 
@@ -288,11 +322,11 @@ func (p *promotion) read(ctx context.Context) error {
 		refs[i] = s.objects.Ref(&p.object.Shares[i])
 	}
 	began := s.cfg.Now()
-	c, err := s.cfg.Lower.Read(ctx, &p.entry, refs)
+	c, job, err := p.readFrom(ctx, refs)
 	if err != nil {
 		return err
 	}
-	p.profile.Costs.Did(cost.JobLoadDisk, p.Bytes, s.cfg.Now().Sub(began))
+	p.profile.Costs.Did(job, p.Bytes, s.cfg.Now().Sub(began))
 	if err := p.check(c); err != nil {
 		return err
 	}
@@ -301,6 +335,15 @@ func (p *promotion) read(ctx context.Context) error {
 		p.hash = p.profile.RollingHash(p.tenant.Salt).Segment(o.Spec, c.Tokens)
 	}
 	return s.patch(ctx, p)
+}
+
+func (p *promotion) readFrom(ctx context.Context, refs []gpuipc.Ref) (*tier.Content, cost.Job, error) {
+	if p.source != nil {
+		c, err := p.source.Read(ctx, refs)
+		return c, cost.JobLoadPeer, err
+	}
+	c, err := p.store.cfg.Lower.Read(ctx, &p.entry, refs)
+	return c, cost.JobLoadDisk, err
 }
 
 // check compares what the tier keeps beside the bytes with what the object has
@@ -333,6 +376,7 @@ func (p *promotion) End(f *transfer.Flight, err error) {
 		p.fail(transfer.OutcomeOf(err))
 	}
 	s.objects.Deadlines.Remove(&p.until)
+	s.endFetchLocked(p, err)
 	if !f.Urgent() && err != nil {
 		p.pool.AheadBytes -= f.Bytes
 		s.counters.ReadAheadFailed++
@@ -354,6 +398,7 @@ func (p *promotion) publish(f *transfer.Flight) {
 	}
 	o := p.object
 	o.Publisher, o.TokenIDs, o.Hash, o.Stored = p.content.Publisher, p.content.Tokens, p.hash, p.entry.Level
+	o.Fetched = p.source != nil
 	why := decision.Promoted
 	if o.Ahead = !f.Urgent(); o.Ahead {
 		why = decision.ReadAhead
@@ -367,7 +412,11 @@ func (p *promotion) publish(f *transfer.Flight) {
 	if o.Ahead {
 		s.expectUseLocked(o)
 	}
-	s.counters.PromotedBytes += uint64(o.Bytes)
+	if o.Fetched {
+		s.counters.Beyond.FetchedBytes += uint64(o.Bytes)
+	} else {
+		s.counters.PromotedBytes += uint64(o.Bytes)
+	}
 	s.furtherLocked(p, o)
 }
 
@@ -395,6 +444,7 @@ func (p *promotion) Release(*transfer.Flight) {
 		o.Fill = nil
 		s.objects.Account(o)
 	}
+	s.discardLocked(p.source)
 	s.running.Done()
 }
 

@@ -32,12 +32,18 @@ func (s *Store) hintReadAheadLocked(n tier.Name, p *objects.Profile, t *objects.
 // ready, and tells whether more is left.
 func (s *Store) readAheadLocked() (more bool) {
 	h := &s.aheadHints
+	var far []wanted
 	for n := 0; n < hintRows && h.Len() > 0 && !s.up.Waiting(); n++ {
 		w := h.Take()
 		if o := s.objects.Named(w.name, w.profile, w.tenant); s.up.Find(w.name) == nil && (o == nil || o.Phase == objects.Stripped) {
-			s.promoteLocked(w)
+			if o == nil && s.farLocked(w.identity()) {
+				far = append(far, w)
+			} else {
+				s.promoteLocked(w)
+			}
 		}
 	}
+	s.seekAheadLocked(far)
 	return h.Len() > 0
 }
 

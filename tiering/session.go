@@ -133,6 +133,7 @@ func (s *Store) inTurns(f func() error) error {
 func (s *Store) Sweep() {
 	now := s.cfg.Now()
 	s.sweepLower()
+	s.sweepBeyond(now)
 	s.sweepHBM()
 	leases, reservations := 0, 0
 	_ = s.inTurns(func() error {
@@ -163,6 +164,8 @@ func (s *Store) sweepLocked(now time.Time) (leases, reservations int) {
 			s.overdueLocked(of)
 		case *promotion:
 			s.up.Cancel(of.Flight, transfer.ErrStopped)
+		case *search:
+			s.seek.Cancel(of.Flight, errFindTime)
 		}
 		reservations++
 	}

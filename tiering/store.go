@@ -50,6 +50,7 @@ type Store struct {
 	sessions    map[*Session]struct{}
 	counters    stats.Counters
 	lowerTier
+	beyond
 	cleaner
 }
 
@@ -91,8 +92,13 @@ func Open(cfg Config) (*Store, error) {
 	s.changed.L = &s.mu
 	if cfg.Lower != nil {
 		s.writes = map[tier.Name][]*objects.Object{}
-		s.openPromotions()
 		s.openWrites()
+	}
+	if cfg.Lower != nil || cfg.Remote != nil {
+		s.openPromotions()
+	}
+	if cfg.Remote != nil {
+		s.openBeyond()
 	}
 	if err := s.openHBM(); err != nil {
 		return nil, errors.Join(err, arena.Close())
@@ -119,10 +125,10 @@ func (s *Store) Run(ctx context.Context) error {
 		defer wake()
 		workers.Go(func() { s.clean(ctx) })
 	}
-	s.withTransfers(func(e transfers, n int) {
+	s.withTransfers(func(e transfers, lane, n int) {
 		e.Resume()
 		for range n {
-			workers.Go(func() { e.Work(ctx) })
+			workers.Go(func() { e.Work(ctx, lane) })
 		}
 	})
 	s.sweepUntil(ctx)
@@ -133,26 +139,31 @@ func (s *Store) Run(ctx context.Context) error {
 
 // transfers is what the store does with the engines that have workers.
 type transfers interface {
-	Work(ctx context.Context)
+	Work(ctx context.Context, lane int)
 	Resume()
 	Stop(err error)
 }
 
-// withTransfers calls f under the lock with each engine and its number of workers.
-func (s *Store) withTransfers(f func(e transfers, workers int)) {
+// withTransfers calls f under the lock with each lane of an engine and its number of
+// workers.
+func (s *Store) withTransfers(f func(e transfers, lane, workers int)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.up != nil {
-		f(s.up, s.cfg.MaxPromotions)
+		f(s.up, laneBelow, s.cfg.MaxPromotions)
+	}
+	if s.seek != nil {
+		f(s.up, laneBeyond, s.cfg.MaxFetches)
+		f(s.seek, 0, s.cfg.MaxFinds)
 	}
 	if s.hbm != nil {
-		f(s.hbm.Flights, s.hbm.Workers())
+		f(s.hbm.Flights, 0, s.hbm.Workers())
 	}
 }
 
 // stopTransfers ends the promotions that are left; none begins any more.
 func (s *Store) stopTransfers() {
-	s.withTransfers(func(e transfers, _ int) { e.Stop(transfer.ErrStopped) })
+	s.withTransfers(func(e transfers, _, _ int) { e.Stop(transfer.ErrStopped) })
 }
 
 // wakeCleaner has the cleaner look at its context.
@@ -201,6 +212,7 @@ func (s *Store) Close() error {
 		s.launch()
 	}
 	s.running.Wait()
+	s.closeBeyond()
 	var above error
 	if s.hbm != nil {
 		above = s.hbm.Close() // which reads the arena
@@ -282,12 +294,17 @@ func (s *Store) Counters() stats.Counters {
 func (s *Store) countersLocked() stats.Counters {
 	c := s.counters
 	if s.up != nil {
-		stats := s.up.Stats()
-		c.Promotions, c.PromotionsBusy, c.Promoting = stats.Ended, stats.Busy, uint64(s.up.Len())
+		stats := s.up.Stats(laneBelow)
+		c.Promotions, c.PromotionsBusy, c.Promoting = stats.Ended, stats.Busy, uint64(s.up.Len(laneBelow))
+	}
+	if s.seek != nil {
+		finds := s.seek.Stats(0)
+		c.Beyond.Finds, c.Beyond.FindsBusy, c.Beyond.Finding = finds.Ended, finds.Busy, uint64(s.seek.Len(0))
+		c.Beyond.Fetches, c.Beyond.Fetching = s.up.Stats(laneBeyond).Ended, uint64(s.up.Len(laneBeyond))
 	}
 	if s.hbm != nil {
-		stats := s.hbm.Flights.Stats()
-		c.HBM.Promotions, c.HBM.PromotionsBusy, c.HBM.Promoting = stats.Ended, stats.Busy, uint64(s.hbm.Flights.Len())
+		stats := s.hbm.Flights.Stats(0)
+		c.HBM.Promotions, c.HBM.PromotionsBusy, c.HBM.Promoting = stats.Ended, stats.Busy, uint64(s.hbm.Flights.Len(0))
 	}
 	c.Counters, c.HBM.Ran = s.plans.Counters()
 	return c

@@ -585,7 +585,10 @@ func (s *Store) auditLocked() error {
 		}
 	}
 	if s.up != nil {
-		timed += s.up.Len()
+		timed += s.up.Len(laneBelow) + s.up.Len(laneBeyond)
+	}
+	if s.seek != nil {
+		timed += s.seek.Len(0)
 	}
 	if timed != s.objects.Deadlines.Len() {
 		return fmt.Errorf("%d deadlines, want %d", s.objects.Deadlines.Len(), timed)
@@ -680,7 +683,7 @@ func (s *Store) auditLowerLocked() error {
 			}
 			continue
 		}
-		unwritten := s.cfg.Lower != nil && o.Linked() && o.Published() && o.Phase != objects.Stripped && o.Stored == 0
+		unwritten := s.cfg.Lower != nil && o.Linked() && o.Published() && o.Phase != objects.Stripped && o.Stored == 0 && !o.Fetched
 		if unwritten {
 			unclean[o.Pool.Number]++
 		}

@@ -39,7 +39,7 @@ func writeBehind(c *Config) { c.WriteBehind = true }
 func readAhead(c *Config)   { c.ReadAhead = true }
 
 // carryOne does what one round of a goroutine of Run does, if there is any work.
-func (x *twoTiers) carryOne() bool { return x.up.Try(x.ctx) }
+func (x *twoTiers) carryOne() bool { return x.up.Try(x.ctx, laneBelow) }
 
 func (x *twoTiers) carry() (n int) {
 	for x.carryOne() {

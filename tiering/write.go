@@ -59,6 +59,7 @@ func (s *Store) launch() {
 	if s.down != nil {
 		s.down.Launch()
 	}
+	s.closeDiscarded()
 }
 
 // wantLocked asks for an object to be held below at a level, those it extends

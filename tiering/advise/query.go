@@ -104,7 +104,7 @@ func (q *Query) check() error {
 		return fmt.Errorf("prefix of %d and buffer of %d of %d tokens: %w", q.PrefixTokens, q.BufferTokens, n, tier.ErrInvalid)
 	case q.SeamTokens < 0 || q.SeamTokens > n:
 		return fmt.Errorf("seams of %d of %d tokens: %w", q.SeamTokens, n, tier.ErrInvalid)
-	case q.PrefixPlace > tier.PlaceDisk:
+	case q.PrefixPlace > tier.PlacePeer:
 		return fmt.Errorf("prefix in place %d: %w", q.PrefixPlace, tier.ErrInvalid)
 	}
 	return q.checkLists(n)
@@ -123,7 +123,7 @@ func (q *Query) checkLists(n int) error {
 		if g.Begin < end || g.Tokens < 1 || g.Tokens > n-g.Begin {
 			return fmt.Errorf("segment [%d, +%d) after %d of %d tokens: %w", g.Begin, g.Tokens, end, n, tier.ErrInvalid)
 		}
-		if g.Status > tier.StatusPending || g.Place > tier.PlaceDisk {
+		if g.Status > tier.StatusPending || g.Place > tier.PlacePeer {
 			return fmt.Errorf("segment at %d: status %d in place %d: %w", g.Begin, g.Status, g.Place, tier.ErrInvalid)
 		}
 		end = g.Begin + g.Tokens

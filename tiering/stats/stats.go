@@ -116,6 +116,8 @@ type Counters struct {
 	// Not begun: over a bound.
 	ReadAheadDropped uint64 `count:"read_ahead_dropped" prom:"read_ahead_total,result=dropped" part:"disk"`
 
+	Beyond Beyond `count:"peer_" part:"peer"`
+
 	HBM HBM `count:"hbm_" part:"hbm"`
 
 	plan.Counters
@@ -165,6 +167,29 @@ func (c *Counters) WriteRefused(err error) {
 
 // Each calls f with every counter and gauge in a fixed order, by its name.
 func (c *Counters) Each(f func(name string, value uint64)) { metric.Each(c, f) }
+
+// Beyond counts what has to do with what lies beyond this node, since Open, apart from the
+// gauges Finding and Fetching. All are zero without a Remote.
+type Beyond struct {
+	// By Match: of its hits, those that are believed to lie there. Tokens are counted
+	// where they are known.
+	HitSegments     uint64 `count:"hit_segments"`
+	HitTokens       uint64 `count:"hit_tokens"`
+	PrefixHits      uint64 `count:"prefix_hits"`
+	PrefixHitTokens uint64 `count:"prefix_hit_tokens"`
+
+	Finds     [transfer.Outcomes]uint64 `count:"finds_{done,,,unavailable,busy,stopped,,}" prom:"peer_finds_total,result=*" help:"Questions to peers for what this node lacks, by outcome: done, unavailable (nobody answered, or not in time), busy, stopped."`
+	FindsBusy uint64                    `count:"finds_refused" prom:"peer_finds_refused_total" help:"Questions to peers not asked because too many were under way."`
+	Finding   uint64                    `count:"finding" prom:"peer_finds_in_flight" help:"Questions to peers that wait or run."`
+	// What a hint was wrong about.
+	FindMisses uint64 `count:"find_misses" prom:"peer_find_misses_total,reason=absent" help:"Objects that a peer was believed to have and could not be had, by reason: absent, wrong (what a peer said of it cannot be)."`
+	FindsWrong uint64 `count:"find_wrong" prom:"peer_find_misses_total,reason=wrong"`
+	NotWorth   uint64 `count:"not_worth" prom:"peer_not_worth_total" help:"Objects not fetched since computing their tokens is faster."`
+
+	Fetches      [transfer.Outcomes]uint64 `count:"fetches_{done,corrupt,gone,unavailable,no_room,stopped,,}" prom:"peer_fetches_total,result=*" help:"Objects fetched from peers into memory, by outcome: done, corrupt, gone (left the peer meanwhile), unavailable (the peer does not send), no_room (in memory), stopped."`
+	FetchedBytes uint64                    `count:"fetched_bytes" prom:"fetch_bytes_total,tier=peer,direction=in"`
+	Fetching     uint64                    `count:"fetching" prom:"peer_fetches_in_flight" help:"Objects being fetched from peers, or waiting to be."`
+}
 
 // HBM counts what happens in HBM since Open, apart from the gauges Copies,
 // Promoting and Lost. All are zero without HBM.

@@ -32,4 +32,5 @@ const (
 	PlaceHBM  Place = 1
 	PlaceDRAM Place = 2
 	PlaceDisk Place = 3
+	PlacePeer Place = 4 // beyond this node: a hint, which may be wrong
 )

@@ -23,13 +23,14 @@ type Config struct {
 	Workers bool
 	Queue   int              // flights at once; 0 = no bound
 	Share   int              // of them of one owner; 0 = no bound
-	Bytes   int64            // moving at once, unless one flight takes more; 0 = no bound
+	Bytes   int64            // moving at once in each lane, unless one flight takes more; 0 = no bound
+	Lanes   int              // of flights with workers and a budget of their own; 0 = 1
 	Turns   int              // times that a flight may be parked; 0 = no bound
 	Now     func() time.Time // time.Now
 	// After is called, without the lock, behind what the engine has called with it.
 	After func()
-	// Idle is called with the lock held when a worker has nothing to do. It may
-	// start flights; more says that it has not looked at everything.
+	// Idle is called with the lock held when a worker of lane 0 has nothing to do. It
+	// may start flights; more says that it has not looked at everything.
 	Idle func() (more bool)
 }
 
@@ -39,13 +40,21 @@ type Engine[K comparable] struct {
 
 	flights map[K]*Flight
 	owned   map[uint32]int // flights, by owner
-	lines   [2][]*Flight   // ready: urgent, others; first in first out, those that have moved on are skipped
+	lanes   []lane
 	parked  []*Flight
 	begun   []*Flight // without workers: to be launched
-	bytes   int64     // moving
 	stopped error
-	work    sync.Cond
-	stats   Stats
+	busy    uint64
+}
+
+// lane is the flights of one source. A source that is slow or hangs keeps its own
+// workers and bytes, and none of the others'.
+type lane struct {
+	lines [2][]*Flight // ready: urgent, others; first in first out, those that have moved on are skipped
+	bytes int64        // moving
+	n     int          // flights that have not ended
+	stats Stats
+	work  sync.Cond
 }
 
 // New makes an engine. It takes up flights at once.
@@ -53,14 +62,17 @@ func New[K comparable](cfg Config) *Engine[K] {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	e := &Engine[K]{cfg: cfg, flights: map[K]*Flight{}, owned: map[uint32]int{}}
-	e.work.L = cfg.Lock
+	e := &Engine[K]{cfg: cfg, flights: map[K]*Flight{}, owned: map[uint32]int{}, lanes: make([]lane, max(1, cfg.Lanes))}
+	for i := range e.lanes {
+		e.lanes[i].work.L = cfg.Lock
+	}
 	return e
 }
 
 // Options of a flight.
 type Options struct {
 	Bytes  int64
+	Lane   int
 	Owner  uint32  // whose share of the queue it takes
 	Urgent bool    // somebody waits for it
 	After  *Flight // it follows this one
@@ -70,13 +82,18 @@ type Options struct {
 func (e *Engine[K]) Find(k K) *Flight { return e.flights[k] }
 
 // Bytes are those that move now.
-func (e *Engine[K]) Bytes() int64 { return e.bytes }
+func (e *Engine[K]) Bytes() (n int64) {
+	for i := range e.lanes {
+		n += e.lanes[i].bytes
+	}
+	return n
+}
 
 // All are the flights that have not ended, in no order.
 func (e *Engine[K]) All() iter.Seq2[K, *Flight] { return maps.All(e.flights) }
 
-// Len is how many flights have not ended.
-func (e *Engine[K]) Len() int { return len(e.flights) }
+// Len is how many flights of a lane have not ended.
+func (e *Engine[K]) Len(lane int) int { return e.lanes[lane].n }
 
 // Room tells whether n more of an owner may start, and counts it if they may not.
 func (e *Engine[K]) Room(owner uint32, n int) bool {
@@ -84,7 +101,7 @@ func (e *Engine[K]) Room(owner uint32, n int) bool {
 	if e.stopped == nil && fits(len(e.flights), e.cfg.Queue) && fits(e.owned[owner], e.cfg.Share) {
 		return true
 	}
-	e.stats.Busy++
+	e.busy++
 	return false
 }
 
@@ -94,10 +111,11 @@ func (e *Engine[K]) Start(k K, job Job, o Options) (*Flight, error) {
 	if e.flights[k] != nil {
 		panic(fmt.Sprintf("transfer: a second flight of %v", k))
 	}
-	f := &Flight{Job: job, Bytes: o.Bytes, urgent: o.Urgent, started: e.cfg.Now(), done: make(chan struct{})}
+	f := &Flight{Job: job, Bytes: o.Bytes, lane: o.Lane, urgent: o.Urgent, started: e.cfg.Now(), done: make(chan struct{})}
 	f.forget = func() { e.forget(k, o.Owner) }
 	e.flights[k] = f
 	e.owned[o.Owner]++
+	e.lanes[o.Lane].n++
 	if o.After != nil {
 		f.Follow(o.After)
 		return f, nil
@@ -129,14 +147,15 @@ func (e *Engine[K]) queue(f *Flight) {
 func (e *Engine[K]) line(f *Flight) {
 	line := e.lineOf(f)
 	*line = append(*line, f)
-	e.work.Signal()
+	e.lanes[f.lane].work.Signal()
 }
 
 func (e *Engine[K]) lineOf(f *Flight) *[]*Flight {
+	l := &e.lanes[f.lane]
 	if f.urgent {
-		return &e.lines[0]
+		return &l.lines[0]
 	}
-	return &e.lines[1]
+	return &l.lines[1]
 }
 
 // Urge puts a flight, and those that it follows, before those nobody waits for.
@@ -158,7 +177,7 @@ func (e *Engine[K]) begin(f *Flight) bool {
 	switch {
 	case err == nil:
 		f.to(moving)
-		e.bytes += f.Bytes
+		e.lanes[f.lane].bytes += f.Bytes
 		if !e.cfg.Workers {
 			e.begun = append(e.begun, f)
 		}
@@ -224,7 +243,8 @@ func (e *Engine[K]) end(f *Flight, err error) {
 	f.err = err
 	f.to(ended)
 	f.forget()
-	e.stats.note(err, e.cfg.Now().Sub(f.started))
+	e.lanes[f.lane].n--
+	e.lanes[f.lane].stats.note(err, e.cfg.Now().Sub(f.started))
 	f.lead = nil
 	f.Job.End(f, err)
 	for _, g := range slices.Clone(f.Followers()) {
@@ -248,24 +268,24 @@ func (e *Engine[K]) follow(f *Flight, err error) {
 	e.queue(f)
 }
 
-// Work carries out flights until ctx ends. Several may run at once.
-func (e *Engine[K]) Work(ctx context.Context) {
+// Work carries out flights of a lane until ctx ends. Several may run at once.
+func (e *Engine[K]) Work(ctx context.Context, lane int) {
 	wake := context.AfterFunc(ctx, func() {
 		e.cfg.Lock.Lock()
 		defer e.cfg.Lock.Unlock()
-		e.work.Broadcast()
+		e.lanes[lane].work.Broadcast()
 	})
 	defer wake()
-	for e.carry(ctx, true) {
+	for e.carry(ctx, lane, true) {
 	}
 }
 
 // carry takes a flight, and waits for one if it is to, and moves it if it begins. It
 // tells whether there was one.
-func (e *Engine[K]) carry(ctx context.Context, wait bool) bool {
+func (e *Engine[K]) carry(ctx context.Context, lane int, wait bool) bool {
 	move, cancel := context.WithCancel(ctx)
 	defer cancel()
-	f, begun := e.take(ctx, cancel, wait)
+	f, begun := e.take(ctx, cancel, lane, wait)
 	e.after()
 	if begun {
 		f.Job.Move(move, f, func(err error) { e.finish(f, err) })
@@ -275,15 +295,15 @@ func (e *Engine[K]) carry(ctx context.Context, wait bool) bool {
 
 // take gives the next flight its turn. ctx is that which wakes workers when it ends,
 // and none derived from it, which may end after the call to wake.
-func (e *Engine[K]) take(ctx context.Context, cancel context.CancelFunc, wait bool) (f *Flight, begun bool) {
+func (e *Engine[K]) take(ctx context.Context, cancel context.CancelFunc, lane int, wait bool) (f *Flight, begun bool) {
 	e.cfg.Lock.Lock()
 	defer e.cfg.Lock.Unlock()
 	for ctx.Err() == nil {
-		f, again := e.pick()
+		f, again := e.pick(lane)
 		switch {
 		case f != nil:
 			f.cancel = cancel
-			e.work.Signal() // there may be more
+			e.lanes[lane].work.Signal() // there may be more
 			return f, e.begin(f)
 		case again: // once others had the lock
 			e.cfg.Lock.Unlock()
@@ -291,31 +311,32 @@ func (e *Engine[K]) take(ctx context.Context, cancel context.CancelFunc, wait bo
 		case !wait:
 			return nil, false
 		default:
-			e.work.Wait()
+			e.lanes[lane].work.Wait()
 		}
 	}
 	return nil, false
 }
 
-// Try gives one flight that is ready its turn, and tells whether there was one.
-func (e *Engine[K]) Try(ctx context.Context) bool { return e.carry(ctx, false) }
+// Try gives one flight of a lane that is ready its turn, and tells whether there was one.
+func (e *Engine[K]) Try(ctx context.Context, lane int) bool { return e.carry(ctx, lane, false) }
 
 // pick takes a flight out of its line: urgent ones first, none while it would exceed
 // the bound on bytes. again says that Idle has more to look at.
-func (e *Engine[K]) pick() (f *Flight, again bool) {
+func (e *Engine[K]) pick(lane int) (f *Flight, again bool) {
 	if e.stopped != nil {
 		return nil, false
 	}
-	line := e.front()
-	if line == nil && e.cfg.Idle != nil {
+	l := &e.lanes[lane]
+	line := l.front()
+	if line == nil && lane == 0 && e.cfg.Idle != nil {
 		again = e.cfg.Idle()
-		line = e.front()
+		line = l.front()
 	}
 	if line == nil {
 		return nil, again
 	}
 	f = (*line)[0]
-	if e.cfg.Bytes > 0 && e.bytes > 0 && e.bytes+f.Bytes > e.cfg.Bytes {
+	if e.cfg.Bytes > 0 && l.bytes > 0 && l.bytes+f.Bytes > e.cfg.Bytes {
 		return nil, false // until a flight has moved
 	}
 	*line = (*line)[1:]
@@ -324,9 +345,9 @@ func (e *Engine[K]) pick() (f *Flight, again bool) {
 
 // front is the line whose first flight is the next one; what is not in its place
 // there any more is dropped.
-func (e *Engine[K]) front() *[]*Flight {
-	for i := range e.lines {
-		line := &e.lines[i]
+func (l *lane) front() *[]*Flight {
+	for i := range l.lines {
+		line := &l.lines[i]
 		for len(*line) > 0 {
 			if f := (*line)[0]; f.state == ready && f.urgent == (i == 0) {
 				return line
@@ -338,21 +359,21 @@ func (e *Engine[K]) front() *[]*Flight {
 	return nil
 }
 
-// Peek is the flight that a worker would begin next, if one is ready.
+// Peek is the flight that a worker of lane 0 would begin next, if one is ready.
 func (e *Engine[K]) Peek() *Flight {
-	if line := e.front(); line != nil {
+	if line := e.lanes[0].front(); line != nil {
 		return (*line)[0]
 	}
 	return nil
 }
 
-// Waiting tells whether a flight that nobody waits for is ready.
+// Waiting tells whether a flight of lane 0 that nobody waits for is ready.
 func (e *Engine[K]) Waiting() bool {
-	return slices.ContainsFunc(e.lines[1], func(f *Flight) bool { return f.state == ready && !f.urgent })
+	return slices.ContainsFunc(e.lanes[0].lines[1], func(f *Flight) bool { return f.state == ready && !f.urgent })
 }
 
 // Wake has a worker look for something to do: Idle has something new to look at.
-func (e *Engine[K]) Wake() { e.work.Signal() }
+func (e *Engine[K]) Wake() { e.lanes[0].work.Signal() }
 
 // Launch moves what has begun without workers. It is called without the lock, by
 // whoever has called what may begin flights.
@@ -376,7 +397,7 @@ func (e *Engine[K]) after() {
 // finish ends a move.
 func (e *Engine[K]) finish(f *Flight, err error) {
 	e.cfg.Lock.Lock()
-	e.bytes -= f.Bytes
+	e.lanes[f.lane].bytes -= f.Bytes
 	again := false
 	if f.state != ended && err == nil {
 		if again, err = f.Job.Landed(f); err == nil {
@@ -390,7 +411,7 @@ func (e *Engine[K]) finish(f *Flight, err error) {
 	if again {
 		e.queue(f)
 	}
-	e.work.Signal() // the bound on bytes may have held one up
+	e.lanes[f.lane].work.Signal() // the bound on bytes may have held one up
 	if !e.cfg.Workers {
 		e.Kick()
 	}
@@ -411,12 +432,18 @@ func (e *Engine[K]) Stop(err error) {
 			break // which may have ended others
 		}
 	}
-	e.lines = [2][]*Flight{}
-	e.work.Broadcast()
+	for i := range e.lanes {
+		e.lanes[i].lines = [2][]*Flight{}
+		e.lanes[i].work.Broadcast()
+	}
 }
 
 // Resume ends that an engine is stopped.
 func (e *Engine[K]) Resume() { e.stopped = nil }
 
-// Stats answers what the engine has counted.
-func (e *Engine[K]) Stats() Stats { return e.stats }
+// Stats answers what was counted of a lane; Busy is of all of them.
+func (e *Engine[K]) Stats(lane int) Stats {
+	s := e.lanes[lane].stats
+	s.Busy = e.busy
+	return s
+}

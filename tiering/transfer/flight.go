@@ -75,6 +75,7 @@ type Flight struct {
 	Bytes int64 // that it counts for while it moves
 
 	state     state
+	lane      int
 	urgent    bool
 	moves     int // that went well
 	turns     int // times it was parked

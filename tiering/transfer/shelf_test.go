@@ -129,7 +129,7 @@ func (s *shelf) with(f func()) {
 }
 
 func (s *shelf) run() (n int) {
-	for s.engine.Try(context.Background()) {
+	for s.engine.Try(context.Background(), 0) {
 		n++
 	}
 	return n
@@ -138,8 +138,8 @@ func (s *shelf) run() (n int) {
 func (s *shelf) wantIdle(t *testing.T) {
 	t.Helper()
 	s.with(func() {
-		if s.held != 0 || s.engine.Len() != 0 || s.engine.Bytes() != 0 || s.engine.Parked() != 0 {
-			t.Errorf("%d held, %d flights, %d bytes, %d parked at the end", s.held, s.engine.Len(), s.engine.Bytes(), s.engine.Parked())
+		if s.held != 0 || s.engine.Len(0) != 0 || s.engine.Bytes() != 0 || s.engine.Parked() != 0 {
+			t.Errorf("%d held, %d flights, %d bytes, %d parked at the end", s.held, s.engine.Len(0), s.engine.Bytes(), s.engine.Parked())
 		}
 	})
 }
@@ -161,7 +161,7 @@ func TestOneFlightServesAllWhoAskForIt(t *testing.T) {
 	if j := flights[0].Job.(*fetch); j.waits != 3 || s.near["a"] != "text of a" {
 		t.Fatalf("%d waiters, text %q", j.waits, s.near["a"])
 	}
-	if got := s.engine.Stats(); got.Ended[Done] != 1 || slices.Max(got.Latency[:]) != 1 {
+	if got := s.engine.Stats(0); got.Ended[Done] != 1 || slices.Max(got.Latency[:]) != 1 {
 		t.Fatalf("counted %d done, latencies %v", got.Ended[Done], got.Latency)
 	}
 	s.wantIdle(t)
@@ -226,15 +226,15 @@ func TestBudgetHoldsFlightsBackButNeverAlone(t *testing.T) {
 	s.gate = make(chan struct{})
 	s.with(func() { s.want("a", true); s.want("b", true) })
 	done := make(chan struct{})
-	go func() { defer close(done); s.engine.Try(context.Background()) }()
+	go func() { defer close(done); s.engine.Try(context.Background(), 0) }()
 	s.gate <- struct{}{} // a moves
 	<-done
 	s.with(func() {
-		s.engine.bytes += 2 // as if another were on its way
-		if f, _ := s.engine.pick(); f != nil {
+		s.engine.lanes[0].bytes += 2 // as if another were on its way
+		if f, _ := s.engine.pick(0); f != nil {
 			t.Error("a second flight begins beyond the budget")
 		}
-		s.engine.bytes -= 2
+		s.engine.lanes[0].bytes -= 2
 	})
 	close(s.gate)
 	if n := s.run(); n != 1 {
@@ -249,7 +249,7 @@ func TestCanceledFlightIsReleasedWhenItsBytesRest(t *testing.T) {
 	var f, follower *Flight
 	s.with(func() { f, follower = s.want("a", true), s.want("a/1", true) })
 	done := make(chan struct{})
-	go func() { defer close(done); s.engine.Try(context.Background()) }()
+	go func() { defer close(done); s.engine.Try(context.Background(), 0) }()
 	s.gate <- struct{}{} // it moves
 	s.with(func() {
 		s.engine.Cancel(f, ErrStopped)
@@ -279,7 +279,7 @@ func TestStoppedEngineEndsItsFlightsAndRefusesOthers(t *testing.T) {
 		}
 	}
 	s.with(func() {
-		if s.want("a", true) != nil || s.engine.Stats().Busy != 1 {
+		if s.want("a", true) != nil || s.engine.Stats(0).Busy != 1 {
 			t.Error("a flight starts in an engine that is stopped")
 		}
 		s.engine.Resume()
@@ -317,7 +317,7 @@ func TestWorkersEndWithTheirContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var workers sync.WaitGroup
 	for range 3 {
-		workers.Go(func() { s.engine.Work(ctx) })
+		workers.Go(func() { s.engine.Work(ctx, 0) })
 	}
 	var flights []*Flight
 	s.with(func() {

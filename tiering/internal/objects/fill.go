@@ -18,6 +18,7 @@ type Fill struct {
 	Dead    bool       // aborted; memory is free once copying is 0
 
 	Promoted bool // the store fills it itself, no rank may join
+	Fetched  bool // from beyond this node
 
 	// What the writer says of it; a stripped checkpoint may have had another parent.
 	Begin   int

@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -32,10 +33,10 @@ func NewProfile(p *plan.Geometry, id tier.ProfileID, priors costs.Priors) *Profi
 	return ps
 }
 
-// Fits checks an entry's geometry, which comes from a disk.
+// Fits checks an entry's geometry, which comes from a disk or a peer.
 func (p *Profile) Fits(e *tier.Entry) bool {
 	if e.Kind != 0 {
-		return e.Begin >= 0 && e.Begin < e.End && (e.Begin > 0) == (e.Parent != tier.Name{}) && (e.Parent == tier.Name{} || e.Parent.Kind != 0)
+		return e.Begin >= 0 && e.Begin < e.End && e.End <= profile.MaxTokens && (e.Begin > 0) == (e.Parent != tier.Name{}) && (e.Parent == tier.Name{} || e.Parent.Kind != 0)
 	}
 	if p.CheckSpec(e.Spec) != nil || e.Parent != (tier.Name{}) {
 		return false

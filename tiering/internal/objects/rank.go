@@ -86,6 +86,8 @@ func (s *Set) Item(o *Object) policy.Item {
 		}
 	case o.Stored != 0:
 		h.Below = cost.TierDisk
+	case o.Fetched:
+		h.Below = cost.TierPeer
 	}
 	model := o.Profile.Costs.Model()
 	return policy.Item{
@@ -115,13 +117,16 @@ func (s *Set) SetStored(o *Object, level tier.Level) {
 
 // track keeps the pool's policy of dirty objects up to date after
 // something about o changed: it holds what the lower tier does not, suspended
-// unless it could leave memory and would have to be written first.
+// unless it could leave memory and would have to be written first. What was fetched from
+// a peer need not: the peer has it, and writing what came over the network to the disk of
+// every node that used it once would wear out all of them for a copy of the same bytes.
+// It is written when it is to leave and nobody else is believed to have it any more.
 func (s *Set) track(o *Object) {
 	p := o.Pool
 	if p.Dirty == nil {
 		return
 	}
-	next := Stand(o.Ranked != Absent && o.Stored == 0, o.Pins == 0 && o.Write == nil && !o.Refused)
+	next := Stand(o.Ranked != Absent && o.Stored == 0 && !o.Fetched, o.Pins == 0 && o.Write == nil && !o.Refused)
 	if next == o.Cleaning {
 		return
 	}

@@ -1,0 +1,438 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
+)
+
+// What only a neighbour has is found in one round trip, fetched, and is an object like
+// any other from then on.
+func TestAcquireFetchesWhatANeighbourHas(t *testing.T) {
+	x := newApart(t, hybrid(2))
+	p, q, none := x.mid(1, 64, 8), x.mid(2, 48, 8), x.mid(3, 64, 8)
+	x.keep(p, q)
+	x.wantFar(p, 0)
+	if !x.NeedsPromotion(x.acquireQuery(p)) || x.NeedsPromotion(x.acquireQuery(none)) {
+		t.Fatal("what has to be waited for is not told apart")
+	}
+	a := x.awaitFar(x.ctx, x.c, 2, p, none, q)
+	if n := x.seekAll(); n != 1 || x.far.finds != 1 || x.far.asked != 2 {
+		t.Fatalf("%d searches, %d round trips for %d keys", n, x.far.finds, x.far.asked)
+	}
+	x.wantFar(p, 48) // how much it is is known now
+	if n := x.fetchAll(); n != 2 || x.far.reads != 2 {
+		t.Fatalf("%d fetches, %d reads", n, x.far.reads)
+	}
+	rows := x.end(a)
+	x.wantBytes(p, rows[0])
+	x.wantBytes(q, rows[2])
+	if rows[1].Hit || rows[1].Reason != tier.ReasonUnknown {
+		t.Fatalf("nobody has it, and it is %v", rows[1])
+	}
+	x.wantHit(p)
+	d, _ := x.Segment(p.key)
+	if d.Publisher != "far" || len(d.Tokens) != 64 || d.Lower != 0 {
+		t.Fatalf("%v", d)
+	}
+	var known Known
+	x.must(x.Known(x.ctx, &KnownQuery{Profile: x.id, Tenant: tenantA, Tokens: append([]uint32{1}, p.tokens...), SeamTokens: 8, Most: 9}, &known))
+	if len(known.Segments) != 1 || known.Segments[0].Key != p.key {
+		t.Fatalf("%v is found by its tokens", known.Segments)
+	}
+	n := x.Counters().Beyond
+	if n.HitSegments != 2 || n.HitTokens != 48 || n.Finds[transfer.Done] != 1 || n.Fetches[transfer.Done] != 2 ||
+		n.FetchedBytes != uint64(2*p.layout.Bytes+2*q.layout.Bytes+4*(64+48)) || n.Finding+n.Fetching != 0 {
+		t.Fatalf("%+v", n)
+	}
+	if c := x.Counters(); c.PromotedBytes != 0 || c.Promotions[transfer.Done] != 0 {
+		t.Fatal("a fetch counts as a read of the disk")
+	}
+	x.audit()
+}
+
+// A fetched object is not written to disk as long as a neighbour has it; it leaves
+// memory at once. The last copy is written when it leaves.
+func TestFetchedIsNotWrittenUnlessItIsTheLastCopy(t *testing.T) {
+	x := newApart(t, hybrid(1), writeBehind)
+	p := x.mid(1, 64, 8)
+	x.keep(p)
+	x.fetch(p)
+	if x.tier.waiting() != 0 || x.Pools()[0].DirtyBytes != 0 {
+		t.Fatal("it is written to disk")
+	}
+	if n, err := x.Flush(x.ctx); n != 0 || err != nil {
+		t.Fatalf("%d are flushed, %v", n, err)
+	}
+	x.dropAll()
+	if x.tier.waiting() != 0 || x.Counters().Dropped != 1 {
+		t.Fatal("its leaving is a write")
+	}
+	x.wantFar(p, 48) // as was learnt while it was here
+	x.fetch(p)
+	x.far.believe(tier.Name{Key: p.key}, false)
+	x.dropAll()
+	x.tier.finishAll()
+	x.wantOnDisk(p)
+	x.audit()
+}
+
+// fetch brings segments here.
+func (x *apart) fetch(ps ...piece) {
+	x.Helper()
+	a := x.awaitFar(x.ctx, x.c, len(ps), ps...)
+	x.seekAll()
+	x.fetchAll()
+	for i, row := range x.end(a) {
+		x.wantBytes(ps[i], row)
+		x.must(x.c.Release(row.Lease))
+	}
+}
+
+// Two clients that ask for the same cost one round trip and one read.
+func TestFetchAskedForTwiceRunsOnce(t *testing.T) {
+	x := newApart(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.keep(p)
+	other := x.NewSession("other")
+	a := x.awaitFar(x.ctx, x.c, 1, p)
+	b := x.awaitFar(x.ctx, other, 2, p, p)
+	if row := x.try(p); row.Hit || !row.Promoting || row.Reason != tier.ReasonPending {
+		t.Fatalf("%v", row)
+	}
+	x.seekAll()
+	x.until("they wait for the fetch", func() bool { return x.waiting() == 3 })
+	d := x.awaitFar(x.ctx, other, 1, p) // found, and not here yet
+	x.fetchAll()
+	for _, row := range append(append(x.end(a), x.end(b)...), x.end(d)...) {
+		x.wantBytes(p, row)
+	}
+	if x.far.finds != 1 || x.far.reads != 1 {
+		t.Fatalf("%d round trips, %d reads", x.far.finds, x.far.reads)
+	}
+}
+
+// A checkpoint comes with what it extends, unless that is here already.
+func TestLoadFetchesAChain(t *testing.T) {
+	for name, near := range map[string]int{"nothing is here": 0, "its root is here": 1} {
+		t.Run(name, func(t *testing.T) {
+			x := newApart(t, hybrid(1))
+			data := x.keepChain(1, 16, 32, 48)
+			if near == 1 {
+				data[0] = x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
+			}
+			r := x.matchPrefix(1, tier.Exact|tier.Spliced, 16, 32, 48, 64)
+			if r.PrefixTokens != 48 || r.PrefixPlace != tier.PlacePeer || r.PrefixKind != tier.Exact || r.PrefixReason != tier.ReasonUnknown {
+				t.Fatalf("%+v", r)
+			}
+			q := &LoadQuery{Profile: x.id, Tenant: tenantA, Accept: tier.Exact | tier.Spliced, Hash: hashOf(1, 48)}
+			if !x.LoadNeedsPromotion(q) {
+				t.Fatal("it need not be waited for")
+			}
+			got, done := Loaded{}, make(chan error, 1)
+			go func() {
+				var err error
+				got, err = x.c.AwaitLoad(x.ctx, q)
+				done <- err
+			}()
+			x.until("it waits", func() bool { return x.waiting() == 1 })
+			x.seekAll()
+			x.fetchAll()
+			x.must(<-done)
+			if !got.Hit || got.Tokens != 48 || len(got.Nodes) != 3 || x.far.reads != 3-near || x.far.asked != 3-near {
+				t.Fatalf("%+v after %d reads, %d asked for", got, x.far.reads, x.far.asked)
+			}
+			for i, node := range got.Nodes {
+				if bytes := x.load(gpuipc.Ref{Region: x.Arena(), Extents: node.Extents}); string(bytes) != string(data[i][0]) {
+					t.Fatalf("node %d has other bytes", i)
+				}
+			}
+			if n := x.Counters(); n.Beyond.PrefixHits != 1 || n.Beyond.PrefixHitTokens != 48 || n.PrefixHits != 1 {
+				t.Fatalf("%+v", n.Beyond)
+			}
+			x.audit()
+		})
+	}
+}
+
+// A checkpoint whose parent nobody has any more is a miss.
+func TestLoadWithoutItsParentIsAMiss(t *testing.T) {
+	x := newApart(t, hybrid(1))
+	x.keepChain(1, 16, 32)
+	x.far.lie = func(e *tier.Entry) {
+		if e.Parent != (tier.Name{}) {
+			e.Parent.Key[0]++
+		}
+	}
+	q := &LoadQuery{Profile: x.id, Tenant: tenantA, Accept: tier.Exact, Hash: hashOf(1, 32)}
+	got, err := x.c.Load(q)
+	if x.must(err); !got.Promoting {
+		t.Fatalf("%+v", got)
+	}
+	x.seekAll()
+	if x.fetchAll() != 0 {
+		t.Fatal("it is fetched without its parent")
+	}
+	if got, err = x.c.Load(q); err != nil || got.Hit || got.Promoting || got.Reason != tier.ReasonEvicted {
+		t.Fatalf("%+v, %v", got, err)
+	}
+}
+
+// What cannot be had is a miss with a reason, is not asked for again at once, and costs
+// no bytes.
+func TestFetchesThatFail(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault func(x *apart, p piece)
+		why   tier.Reason
+		count func(x *apart) uint64
+	}{
+		"wrong hint": {func(x *apart, p piece) { x.must(x.far.home.Evict(p.key)) }, tier.ReasonEvicted,
+			func(x *apart) uint64 { return x.Counters().Beyond.FindMisses }},
+		"gone between find and read": {func(x *apart, _ piece) { x.far.gone = true }, tier.ReasonEvicted,
+			func(x *apart) uint64 { return x.Counters().Beyond.Fetches[transfer.Gone] }},
+		"corrupt": {func(x *apart, _ piece) { x.far.spoil = func(data []byte) { data[len(data)/2]++ } }, tier.ReasonEvicted,
+			func(x *apart) uint64 { return x.Counters().Beyond.Fetches[transfer.Corrupt] }},
+		"other token ids": {func(x *apart, _ piece) { x.far.renumber = true }, tier.ReasonEvicted,
+			func(x *apart) uint64 { return x.Counters().Beyond.Fetches[transfer.Corrupt] }},
+		"another shape": {func(x *apart, _ piece) { x.far.lie = func(e *tier.Entry) { e.End++ } }, tier.ReasonAborted,
+			func(x *apart) uint64 { return x.Counters().Beyond.FindsWrong }},
+		"another tenant": {func(x *apart, _ piece) { x.far.lie = func(e *tier.Entry) { e.Tenant = tenantB } }, tier.ReasonAborted,
+			func(x *apart) uint64 { return x.Counters().Beyond.FindsWrong }},
+		"nobody answers": {func(x *apart, _ piece) { x.far.unfound = tier.ErrUnavailable }, tier.ReasonAborted,
+			func(x *apart) uint64 { return x.Counters().Beyond.Finds[transfer.Unavailable] }},
+		"busy": {func(x *apart, _ piece) { x.far.unfound = tier.ErrBusy }, tier.ReasonRefused,
+			func(x *apart) uint64 { return x.Counters().Beyond.Finds[transfer.NoRoom] }},
+		"it sends nothing": {func(x *apart, _ piece) { x.far.unread = errors.New("reset") }, tier.ReasonAborted,
+			func(x *apart) uint64 { return x.Counters().Beyond.Fetches[transfer.Unavailable] }},
+		"not worth its bytes": {func(x *apart, _ piece) { x.far.hint = tier.Hint{Latency: time.Second} }, tier.ReasonRefused,
+			func(x *apart) uint64 { return x.Counters().Beyond.NotWorth }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newApart(t, hybrid(1))
+			p := x.mid(1, 64, 8)
+			x.keep(p)
+			c.fault(x, p)
+			a := x.awaitFar(x.ctx, x.c, 1, p)
+			x.seekAll()
+			x.fetchAll()
+			row := x.end(a)[0]
+			if row.Hit || row.Promoting || row.Reason != c.why || row.Err != nil || c.count(x) != 1 {
+				t.Fatalf("%+v, counted %d", row, c.count(x))
+			}
+			finds := x.far.finds
+			if row := x.try(p); row.Promoting || row.Reason != c.why {
+				t.Fatalf("asked again: %+v", row)
+			}
+			if got := x.status(p); got.Status != tier.StatusMiss {
+				t.Fatalf("it is still believed: %v", got)
+			}
+			x.seekAll()
+			if x.far.finds != finds {
+				t.Fatal("it is asked for again at once")
+			}
+			x.wantUsed(0, 0)
+			x.far.lie, x.far.spoil, x.far.renumber, x.far.gone, x.far.unread, x.far.unfound = nil, nil, false, false, nil, nil
+			x.far.hint = tier.Hint{}
+			x.far.hint.BytesPerSecond, x.far.hint.Latency = farBytes, time.Microsecond
+			x.clock.advance(answerTTL)
+			x.Sweep()
+			if name == "wrong hint" {
+				x.far.home.publish(x.far.home.NewSession("far"), p)
+			}
+			x.fetch(p) // later it can be had
+			x.audit()
+		})
+	}
+}
+
+// Whoever waits waits for no longer than he said; the fetch goes on without him.
+func TestFetchThatHangs(t *testing.T) {
+	x := newApart(t, hybrid(1))
+	x.far.own = false
+	p := x.mid(1, 64, 8)
+	x.keep(p)
+	ctx, cancel := context.WithCancel(x.ctx)
+	x.far.deaf = make(chan struct{})
+	a := x.awaitFar(ctx, x.c, 1, p)
+	cancel()
+	if row := x.end(a)[0]; row.Hit || !row.Promoting {
+		t.Fatalf("%+v", row)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); x.seekAll() }()
+	x.until("it is asked for", func() bool { x.far.mu.Lock(); defer x.far.mu.Unlock(); return x.far.finds == 1 })
+	x.audit()
+	x.clock.advance(x.cfg.FindTTL)
+	x.Sweep() // nobody answers in time
+	<-done
+	if got := x.status(p); got.Status != tier.StatusMiss || x.Counters().Beyond.Finds[transfer.Unavailable] != 1 {
+		t.Fatalf("%v", got)
+	}
+	x.far.deaf = nil
+	x.far.stall = make(chan struct{})
+	x.clock.advance(answerTTL)
+	x.Sweep()
+	b := x.awaitFar(x.ctx, x.c, 1, p)
+	x.seekAll()
+	done = make(chan struct{})
+	go func() { defer close(done); x.fetchAll() }()
+	x.until("it is read", func() bool { x.far.mu.Lock(); defer x.far.mu.Unlock(); return x.far.reads == 1 })
+	x.audit()
+	x.clock.advance(x.cfg.FillTTL)
+	x.Sweep()
+	if row := x.end(b)[0]; row.Hit || row.Promoting || row.Reason != tier.ReasonAborted {
+		t.Fatalf("%+v", row)
+	}
+	<-done
+	x.wantUsed(0, 0)
+}
+
+// A neighbour that hangs keeps no disk from being read.
+func TestFetchThatHangsLeavesTheDiskAlone(t *testing.T) {
+	x := newApart(t, hybrid(1), func(c *Config) { c.MaxFetches, c.MaxFinds, c.MaxPromotions, c.PromoteBytes = 1, 1, 1, 1 })
+	far, near := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.keep(far)
+	x.sink(near)
+	x.far.own, x.far.stall = false, make(chan struct{})
+	x.running()
+	hang := x.awaitFar(x.ctx, x.c, 1, far)
+	x.until("it is read", func() bool { x.far.mu.Lock(); defer x.far.mu.Unlock(); return x.far.reads == 1 })
+	rows, err := x.c.AwaitAcquire(x.ctx, x.acquireQuery(near), nil)
+	x.must(err)
+	x.wantBytes(near, rows[0])
+	close(x.far.stall)
+	x.wantBytes(far, x.end(hang)[0])
+}
+
+// What comes another way while it is fetched, or looked for, is there.
+func TestPublishedWhileItIsLookedFor(t *testing.T) {
+	x := newApart(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.keep(p)
+	a := x.awaitFar(x.ctx, x.c, 1, p)
+	x.publish(x.NewSession("other"), p)
+	x.seekAll()
+	x.wantBytes(p, x.end(a)[0])
+	if x.fetchAll() != 0 {
+		t.Fatal("it is fetched although it is here")
+	}
+	x.clock.advance(answerTTL)
+	x.Sweep()
+	if x.far.open != 0 {
+		t.Fatal("what was found is kept")
+	}
+}
+
+// While it is fetched nobody else fills it, and a removal ends it.
+func TestFetchIsRemovedByAnOperator(t *testing.T) {
+	x := newApart(t, hybrid(1))
+	p := x.mid(1, 64, 8)
+	x.keep(p)
+	a := x.awaitFar(x.ctx, x.c, 1, p)
+	x.seekAll()
+	x.until("it waits for the fetch", func() bool { return x.waiting() == 1 })
+	_, err := x.c.Reserve(x.reserveQuery(p, 0))
+	x.wantErr(err, tier.ErrExists)
+	if err := x.Evict(p.key); !errors.Is(err, tier.ErrGone) {
+		x.must(err)
+	}
+	if row := x.end(a)[0]; row.Hit || row.Reason != tier.ReasonAborted {
+		t.Fatalf("%+v", row)
+	}
+	x.launch()
+	x.wantUsed(0, 0)
+}
+
+// The quota of a tenant holds for what is fetched; what a guess fetches must not cost it
+// anything.
+func TestFetchWithinTheQuota(t *testing.T) {
+	probe := newBench(t, hybrid(1))
+	probe.publish(probe.NewSession("c"), probe.mid(1, 64, 8))
+	quota := probe.objects.Tenants[tenantA].Total() * 3 / 2
+	x := newApart(t, hybrid(1), readAhead, func(c *Config) { c.Tenants[0].QuotaBytes = quota })
+	p, q := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.keep(p, q)
+	x.fetch(p)
+	x.askFor(q)
+	x.carry()
+	x.seekAll()
+	if x.fetchAll() != 0 {
+		t.Fatal("a guess is fetched over the quota")
+	}
+	x.wantHit(p)
+	leased := x.lease(x.c, p)
+	a := x.awaitFar(x.ctx, x.c, 1, q)
+	x.fetchAll()
+	if row := x.end(a)[0]; row.Hit || row.Reason != tier.ReasonRefused {
+		t.Fatalf("over the quota: %+v", row)
+	}
+	x.must(x.c.Release(leased))
+	x.fetch(q) // p leaves for it
+	x.wantFar(p, 48)
+	if x.far.finds != 3 { // what a guess found served the first acquire
+		t.Fatalf("%d round trips", x.far.finds)
+	}
+	x.audit()
+}
+
+// A match reads ahead from beyond the node as from the disk, in one round trip.
+func TestMatchFetchesAhead(t *testing.T) {
+	x := newApart(t, hybrid(1), readAhead, poolOf(40))
+	p, q := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.keep(p, q)
+	x.keepChain(1, 16, 32)
+	x.askFor(p, q, x.mid(3, 64, 8))
+	x.matchPrefix(1, tier.Exact, 16, 32)
+	x.carry() // has nothing to read, and looks at the hints
+	if n := x.seekAll(); n != 2 || x.far.finds != 3 {
+		t.Fatalf("%d searches, %d round trips", n, x.far.finds)
+	}
+	if n := x.fetchAll(); n != 4 {
+		t.Fatalf("%d fetches", n)
+	}
+	x.wantHit(p)
+	x.audit()
+	if n := x.Counters(); n.ReadAheadBegun != 4 || n.ReadAheadUsed != 0 {
+		t.Fatalf("ReadAheadBegun %v, want 4", n.ReadAheadBegun)
+	}
+	x.must(x.c.Release(x.lease(x.c, p)))
+	if n := x.Counters(); n.ReadAheadUsed != 1 {
+		t.Fatal("its use is not counted")
+	}
+}
+
+// A store that closes ends its searches and fetches and lets go of what was found.
+func TestCloseWhileFetching(t *testing.T) {
+	x := newApart(t, hybrid(1), func(c *Config) { c.MaxFetches = 1 })
+	x.far.own, x.far.stall = false, make(chan struct{})
+	p, q, r := x.mid(1, 64, 8), x.mid(2, 64, 8), x.mid(3, 64, 8)
+	x.keep(p, q, r)
+	ctx, cancel := context.WithCancel(x.ctx)
+	ran := later(func() error { return x.Run(ctx) })
+	x.tier.alone = false
+	a := x.awaitFar(x.ctx, x.c, 2, p, q)
+	x.until("one is read", func() bool { x.far.mu.Lock(); defer x.far.mu.Unlock(); return x.far.reads == 1 })
+	x.far.mu.Lock()
+	x.far.deaf = make(chan struct{})
+	x.far.mu.Unlock()
+	b := x.awaitFar(x.ctx, x.c, 1, r)
+	cancel()
+	x.must(<-ran)
+	for _, row := range append(x.end(a), x.end(b)...) {
+		if row.Hit || row.Err == nil && row.Reason != tier.ReasonAborted {
+			t.Errorf("%+v", row)
+		}
+	}
+	x.audit()
+	store := x.Store
+	x.bench.Store = nil
+	x.must(errors.Join(x.staging.Close(), x.slots.Close(), store.Close()))
+	if x.far.open != 0 {
+		t.Errorf("%d copies were not closed", x.far.open)
+	}
+}

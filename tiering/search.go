@@ -1,0 +1,311 @@
+package tiering
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spliced-kv/spliced/tiering/internal/deadline"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
+)
+
+// search asks the Remote for objects of one tenant: the job of a flight. It looks for
+// segments, all in one round trip, or for one checkpoint and what that extends, a round
+// trip for each node that is not on this one. Guarded by the store's lock.
+type search struct {
+	store *Store
+	*transfer.Flight
+	rows  []*sought // grows while it looks for what a checkpoint extends
+	until deadline.Deadline[any]
+}
+
+const (
+	// maxWants bounds the objects of a search, and so the rows of the critical section
+	// that begins one: a request's keys are looked for together, some µs for each row.
+	maxWants = 64
+	// maxSearches bounds those that wait or run; a quarter of them may be of one tenant.
+	maxSearches = 256
+)
+
+// errFindTime is why a search ended that took too long.
+var errFindTime = fmt.Errorf("nobody has answered in time: %w", tier.ErrUnavailable)
+
+// openBeyond makes the engine that looks for objects beyond this node.
+func (s *Store) openBeyond() {
+	s.sought = map[objects.Identity]*sought{}
+	s.seek = transfer.New[*search](transfer.Config{
+		Lock: &s.mu, Workers: true, Queue: maxSearches, Share: max(maxSearches/4, maxSearches/len(s.objects.Tenants)),
+		Now: s.cfg.Now, After: s.launch,
+	})
+}
+
+// ranksAbove are the ranks that want something in HBM as well.
+func (r reader) ranksAbove(rank int) []int {
+	if r.inHBM {
+		return []int{rank}
+	}
+	return nil
+}
+
+// acquireFar looks for the rows of an acquire that may lie beyond this node, all of them
+// together, and joins the searches if the caller is going to wait for them.
+func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait bool, waits []flightWait) []flightWait {
+	s := r.session.store
+	now := s.cfg.Now()
+	for some := range slices.Chunk(far, maxWants) {
+		s.mu.Lock()
+		var still []int
+		for _, i := range some { // others have had the lock meanwhile
+			row, flight := r.acquireLocked(&q.Keys[i], q, now, &still, i)
+			rows[i] = row
+			if wait && flight != nil {
+				flight.Join()
+				waits = append(waits, flightWait{i, flight})
+			}
+		}
+		ws := make([]wanted, len(still))
+		for j, i := range still {
+			ws[j] = wanted{tier.Name{Key: q.Keys[i]}, r.profile, r.tenant, true}
+		}
+		if flight := s.seekLocked(ws, r.ranksAbove(q.Rank)); flight != nil {
+			for _, i := range still {
+				rows[i].Promoting = true
+				if wait {
+					flight.Join()
+					waits = append(waits, flightWait{i, flight})
+				}
+			}
+		}
+		s.mu.Unlock()
+	}
+	return waits
+}
+
+// seekLocked begins to look for objects of one tenant that are hinted, or joins the
+// search for one that somebody looks for already. It is nil when there is nothing to
+// look for, or when too much is looked for already.
+func (s *Store) seekLocked(ws []wanted, ranks []int) *transfer.Flight {
+	if len(ws) == 0 {
+		return nil
+	}
+	if k := s.sought[ws[0].identity()]; len(ws) == 1 && k != nil && k.search != nil {
+		k.ranks = append(k.ranks, ranks...)
+		if ws[0].urgent {
+			k.urgent = true
+			s.seek.Urge(k.search.Flight)
+		}
+		return k.search.Flight
+	}
+	owner := uint32(ws[0].tenant.ID)
+	if s.closed || !s.seek.Room(owner, 1) {
+		return nil
+	}
+	q := &search{store: s}
+	urgent := false
+	for i := range ws {
+		if k := s.addSoughtLocked(q, ws[i].identity()); k != nil {
+			k.urgent, k.ranks = ws[i].urgent, slices.Clone(ranks)
+			urgent = urgent || k.urgent
+		}
+	}
+	q.until = deadline.Deadline[any]{At: s.cfg.Now().Add(s.cfg.FindTTL), Order: s.leaseIDs.Add(1), Of: q}
+	s.objects.Deadlines.Add(&q.until)
+	q.Flight, _ = s.seek.Start(q, q, transfer.Options{Owner: owner, Urgent: urgent})
+	return q.Flight
+}
+
+// addSoughtLocked has a search look for something, unless a search does already.
+func (s *Store) addSoughtLocked(q *search, id objects.Identity) *sought {
+	if k := s.sought[id]; k != nil && k.search != nil {
+		return nil
+	}
+	k := s.replaceLocked(id)
+	k.search = q
+	q.rows = append(q.rows, k)
+	return k
+}
+
+// seekAheadLocked looks for what matches have named: segments of one tenant together,
+// each checkpoint alone.
+func (s *Store) seekAheadLocked(far []wanted) {
+	for len(far) > 0 {
+		n := 1
+		for far[0].name.Kind == 0 && n < len(far) && far[n].name.Kind == 0 && far[n].tenant == far[0].tenant {
+			n++
+		}
+		if s.seekLocked(far[:n], nil) == nil {
+			s.counters.ReadAheadDropped += uint64(n)
+		}
+		far = far[n:]
+	}
+}
+
+// Begin has nothing to take.
+func (q *search) Begin(*transfer.Flight) error {
+	q.store.running.Add(1)
+	return nil
+}
+
+// Move asks, and has what was found and is worth it promoted.
+func (q *search) Move(ctx context.Context, _ *transfer.Flight, moved func(error)) {
+	s := q.store
+	err := q.find(ctx)
+	if err == nil {
+		heads := q.heads()
+		s.mu.Each(len(heads), holdRows, func(i int) { q.settleLocked(heads[i]) })
+	}
+	if transfer.OutcomeOf(err) == transfer.Failed {
+		err = fmt.Errorf("%w: %w", tier.ErrUnavailable, err)
+	}
+	moved(err)
+}
+
+// heads are the objects that were asked for, without those that they extend.
+func (q *search) heads() []*sought {
+	if q.rows[0].id.Name.Kind != 0 {
+		return q.rows[:1]
+	}
+	return q.rows
+}
+
+// find asks for all rows, and for those that come to them meanwhile.
+func (q *search) find(ctx context.Context) error {
+	s := q.store
+	for asked := 0; asked < len(q.rows); {
+		rows := q.rows[asked:]
+		asked = len(q.rows)
+		wants := make([]tier.Want, len(rows))
+		for i, k := range rows {
+			wants[i] = tier.Want{Name: k.id.Name, Fingerprint: k.id.Profile.Fingerprint(), Tenant: k.id.Tenant.ID}
+		}
+		copies, err := s.cfg.Remote.Find(ctx, wants)
+		if err == nil && len(copies) != len(rows) {
+			err = fmt.Errorf("find: %d answers to %d questions: %w", len(copies), len(rows), tier.ErrUnavailable)
+		}
+		if err != nil {
+			s.mu.Each(len(copies), holdRows, func(i int) { s.discardLocked(copies[i]) })
+			return err
+		}
+		s.mu.Each(len(rows), holdRows, func(i int) { q.hearLocked(rows[i], copies[i]) })
+	}
+	return nil
+}
+
+// hearLocked notes what was found of a row, and has what it extends looked for.
+func (q *search) hearLocked(k *sought, c tier.Copy) {
+	s := q.store
+	if q.Ended() {
+		s.discardLocked(c)
+		return
+	}
+	if c == nil {
+		s.counters.Beyond.FindMisses++
+		k.why = tier.ReasonEvicted
+		return
+	}
+	e := *c.Entry()
+	if e.Name != k.id.Name || e.Fingerprint != k.id.Profile.Fingerprint() || e.Tenant != k.id.Tenant.ID || !k.id.Profile.Fits(&e) {
+		s.counters.Beyond.FindsWrong++
+		k.why = tier.ReasonAborted
+		s.discardLocked(c)
+		return
+	}
+	e.Bytes, e.Level, e.Generation = 0, tier.LevelDefault, 0 // of another node's
+	k.copy, k.entry = c, e
+	if e.Parent == (tier.Name{}) || len(q.rows) >= s.cfg.MaxChain {
+		return
+	}
+	up := objects.Identity{Name: e.Parent, Profile: k.id.Profile, Tenant: k.id.Tenant}
+	if s.objects.Named(up.Name, up.Profile, up.Tenant) != nil || s.promotionLocked(up.Name) != nil {
+		return
+	}
+	if _, held := s.objects.LookupBelow(up.Name, up.Profile, up.Tenant); held {
+		return
+	}
+	if at := s.soughtLocked(up); at == nil {
+		s.addSoughtLocked(q, up)
+	}
+}
+
+// settleLocked has what was found promoted, if that is worth its bytes.
+func (q *search) settleLocked(k *sought) {
+	s := q.store
+	if q.Ended() {
+		return
+	}
+	chain := []*sought{k}
+	if k.id.Name.Kind != 0 {
+		chain = q.rows
+	}
+	begin, bytes, known := k.entry.Begin, int64(0), k.copy != nil
+	for _, node := range chain {
+		if known = known && node.copy != nil; known {
+			begin = min(begin, node.entry.Begin)
+			bytes += rankBytes(node.id.Profile, &node.entry) * int64(node.id.Profile.Ranks)
+		}
+	}
+	switch {
+	case k.copy == nil:
+	case !known: // what it extends is not to be had
+		s.counters.Beyond.FindMisses++
+		q.loseLocked(k, tier.ReasonEvicted)
+	case !s.worthLocked(k.id, begin, k.entry.End, bytes):
+		s.counters.Beyond.NotWorth++
+		q.loseLocked(k, tier.ReasonRefused)
+	}
+	for _, node := range chain {
+		s.answerLocked(node)
+	}
+	if k.copy != nil {
+		s.promoteLocked(wanted{k.id.Name, k.id.Profile, k.id.Tenant, k.urgent})
+	}
+}
+
+// loseLocked makes something absent that was found.
+func (q *search) loseLocked(k *sought, why tier.Reason) {
+	q.store.discardLocked(k.copy)
+	k.copy, k.why = nil, why
+}
+
+// rankBytes is one rank's layout of an entry whose shape was checked.
+func rankBytes(p *objects.Profile, e *tier.Entry) int64 {
+	if e.Kind == 0 {
+		return p.SegmentParts(e.End - e.Begin).Bytes
+	}
+	return p.CheckpointParts(e.End - e.Begin).Bytes
+}
+
+// Landed has nothing to add.
+func (q *search) Landed(*transfer.Flight) (again bool, err error) { return false, nil }
+
+// End ends that rows are looked for. What could not be asked is absent for a while.
+func (q *search) End(_ *transfer.Flight, err error) {
+	s := q.store
+	s.objects.Deadlines.Remove(&q.until)
+	for _, k := range q.rows {
+		if k.search != q {
+			continue
+		}
+		if k.copy != nil {
+			q.loseLocked(k, tier.ReasonNone)
+		}
+		if how := transfer.OutcomeOf(err); how == transfer.Stopped || s.closed {
+			k.search = nil
+			delete(s.sought, k.id)
+		} else {
+			k.why = promotionReason(how)
+			s.answerLocked(k)
+		}
+	}
+}
+
+// Release ends that the store waits for it.
+func (q *search) Release(*transfer.Flight) { q.store.running.Done() }
+
+// Arrived is nothing: what a search finds has flights of its own.
+func (q *search) Arrived() *objects.Object { return nil }
+
+// Reason is why a row is a miss after a search that failed.
+func (q *search) Reason(how transfer.Outcome) tier.Reason { return promotionReason(how) }
