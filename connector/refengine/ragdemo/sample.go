@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/spliced-kv/spliced/connector/refengine"
 )
 
 // Made by scripts/ragsample from MuSiQue, CC BY 4.0; see testdata/ATTRIBUTION.
@@ -75,6 +77,13 @@ func (s *Sample) prompt(i int) prompt {
 		p.passages = append(p.passages, tokens(s.Passages[n]))
 	}
 	return p
+}
+
+// Request is one of the sample's as an engine serves it. seam: tokens computed again on
+// either side of a join.
+func (s *Sample) Request(i, seam int) refengine.Request {
+	p := s.prompt(i)
+	return refengine.Request{First: p.first, Mid: p.passages, Query: p.query, Seam: seam}
 }
 
 func tokens(s string) []uint32 {
