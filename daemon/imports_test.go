@@ -111,6 +111,7 @@ var mayImport = map[string]string{
 	"daemon/queue":    "",
 	"daemon/slots":    "gpuipc connector/wire daemon/codes",
 	"daemon/gpu":      "gpuipc gpuipc/cuda gpuipc/cuda/kernels connector/wire daemon/settings daemon/codes",
+	"daemon/cluster":  "daemon/settings",
 	"daemon/canary":   "policy/profile tiering tiering/tier connector/wire api daemon/codes",
 	"daemon/server": "policy/... gpuipc gpuipc/cuda/order tiering tiering/tier tiering/advise tiering/plan connector/wire connector/wire/seqpacket api " +
 		"daemon/settings daemon/socket daemon/codes daemon/budget daemon/queue daemon/slots daemon/gpu daemon/canary",

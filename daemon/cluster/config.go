@@ -10,6 +10,8 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/rs/zerolog"
 	"github.com/valyala/fasthttp"
+
+	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
 // ErrConfig is wrapped by everything that is wrong with a Config, or with a file that it
@@ -21,7 +23,7 @@ type Config struct {
 	// Name tells this cluster from others; 1 to MaxName bytes of printable ASCII. Gossip
 	// and certificates of another name are refused.
 	Name string
-	// Node is this node's name; ValidNode says what it may be. It is unique in the cluster.
+	// Node is this node's name; settings.ValidNode says what it may be. It is unique in the cluster.
 	Node string
 	// Version is of the program, for people.
 	Version string
@@ -71,6 +73,17 @@ type Config struct {
 	Now func() time.Time
 
 	tune func(*memberlist.Config) // of tests
+}
+
+// Of takes from the settings what they say of a cluster. What is left are the callbacks,
+// Handler, Exchange, Version and Log.
+func Of(c *settings.Config) Config {
+	return Config{
+		Name: c.ClusterName, Node: c.ClusterNode, Seeds: c.ClusterSeeds,
+		Bind: c.ClusterBind, Advertise: c.ClusterAdvertise, PeerBind: c.ClusterPeerBind, PeerAdvertise: c.ClusterPeerAdvertise,
+		Keyring: c.ClusterKeyring, Insecure: c.ClusterInsecure, TLSCert: c.ClusterTLSCert, TLSKey: c.ClusterTLSKey, TLSCA: c.ClusterTLSCA,
+		SecretFile: c.ClusterSecret, Hold: c.ClusterHold,
+	}
 }
 
 // DefaultHold is Config.Hold. A healed node's stale view made a third one flap for 0.2 s
@@ -131,7 +144,7 @@ func (c *Config) Validate() error {
 	if c.Name == "" || len(c.Name) > MaxName || strings.ContainsFunc(c.Name, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		add("name %.64q: want 1 to %d letters, digits and signs of ASCII", c.Name, MaxName)
 	}
-	if !ValidNode(c.Node) {
+	if !settings.ValidNode(c.Node) {
 		add("node %.64q: want a DNS name in lower case", c.Node)
 	}
 	if len(c.Seeds) == 0 || len(c.Seeds) > maxSeeds {

@@ -128,7 +128,7 @@ func (j *joiner) attempt(ctx context.Context) {
 		if err == nil {
 			status.Answered++
 		} else {
-			problems = append(problems, fmt.Errorf("%v: %w", missing[i], err))
+			problems = append(problems, fmt.Errorf("%v: %w", missing[i], first(err)))
 		}
 	}
 	for _, err := range problems[:min(len(problems), maxErrors)] {
@@ -140,6 +140,15 @@ func (j *joiner) attempt(ctx context.Context) {
 	j.mu.Lock()
 	j.mu.status = status
 	j.mu.Unlock()
+}
+
+// first takes the cause out of memberlist's list of them, which has lines and bullets.
+func first(err error) error {
+	var list interface{ WrappedErrors() []error }
+	if errors.As(err, &list) && len(list.WrappedErrors()) > 0 {
+		return list.WrappedErrors()[0]
+	}
+	return err
 }
 
 func (j *joiner) resolve(ctx context.Context) (addrs []netip.AddrPort, problems []error) {

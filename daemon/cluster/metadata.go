@@ -108,22 +108,3 @@ func parseClock(b []byte) (time.Time, bool) {
 	}
 	return time.UnixMicro(int64(binary.LittleEndian.Uint64(b))), true
 }
-
-// ValidNode reports whether a name can be a node's: it stands in certificates, so it is a
-// DNS name in lower case (letters, digits, - and ., at most 253 bytes).
-func ValidNode(name string) bool {
-	if len(name) == 0 || len(name) > 253 {
-		return false
-	}
-	for label := range strings.SplitSeq(name, ".") {
-		if len(label) == 0 || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
-			return false
-		}
-		for _, c := range []byte(label) {
-			if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
-				return false
-			}
-		}
-	}
-	return true
-}

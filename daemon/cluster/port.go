@@ -54,7 +54,7 @@ func newPort(l net.Listener, creds *credentials, handler fasthttp.RequestHandler
 	p.mu.shaking, p.mu.accepted = list.New(), map[net.Conn]*tls.Conn{}
 	p.server = &fasthttp.Server{
 		Handler: handler, Concurrency: maxConnections, ReadBufferSize: maxHeaderBytes, MaxRequestBodySize: maxBodyBytes,
-		ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
+		ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime, MaxIdleWorkerDuration: time.Second,
 		NoDefaultServerHeader: true, NoDefaultDate: true, CloseOnShutdown: true, Logger: printer{log},
 	}
 	return p

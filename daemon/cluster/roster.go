@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
 // MaxMembers bounds the other nodes of a cluster; further ones are ignored, and counted.
@@ -111,7 +113,7 @@ func newRoster(self string, hold time.Duration, unfit func(*metadata) string) *r
 
 // room is an error for a node that must be ignored.
 func (r *roster) room(name string) error {
-	if !ValidNode(name) {
+	if !settings.ValidNode(name) {
 		return fmt.Errorf("%.64q is not a name for a node", name)
 	}
 	r.mu.Lock()

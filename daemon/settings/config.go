@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -112,6 +113,21 @@ type Config struct {
 	LogLevel  string
 	LogFormat string
 
+	ClusterSeeds         nameList
+	ClusterName          string
+	ClusterNode          string
+	ClusterBind          netip.AddrPort
+	ClusterAdvertise     netip.AddrPort
+	ClusterPeerBind      netip.AddrPort
+	ClusterPeerAdvertise netip.AddrPort
+	ClusterKeyring       string
+	ClusterInsecure      bool
+	ClusterTLSCert       string
+	ClusterTLSKey        string
+	ClusterTLSCA         string
+	ClusterSecret        string
+	ClusterHold          time.Duration
+
 	Tenants []Tenant
 }
 
@@ -190,6 +206,8 @@ func Default() Config {
 		FillTTL:           store.FillTTL,
 		LogLevel:          "info",
 		LogFormat:         "json",
+		ClusterName:       "spliced",
+		ClusterHold:       5 * time.Second,
 		Tenants:           []Tenant{{Name: DefaultTenant}},
 	}
 }
@@ -227,6 +245,9 @@ func (c *Config) Resolve(m Machine) {
 	if c.Node == "" {
 		c.Node = m.Host
 	}
+	if c.ClusterNode == "" {
+		c.ClusterNode = strings.ToLower(m.Host)
+	}
 }
 
 func roundDown(n, unit Bytes) Bytes {
@@ -251,6 +272,7 @@ func (c *Config) Validate() error {
 	v.between("max-profiles", c.MaxProfiles, 1, 4096)
 	v.between("workers", c.Workers, 1, 1024)
 	c.checkTimes(v)
+	c.checkCluster(v)
 	if level, err := zerolog.ParseLevel(c.LogLevel); err != nil || level < zerolog.TraceLevel || c.LogLevel == "" {
 		v.add("log-level", "%q is not one of trace, debug, info, warn, error, disabled", c.LogLevel)
 	}

@@ -92,6 +92,8 @@ func TestEverySettingCanBeSetInEveryWay(t *testing.T) {
 			}
 		case *idList:
 			return "1,2"
+		case *address:
+			return "10.1.2.3:4567"
 		}
 		return "off"
 	}

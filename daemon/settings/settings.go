@@ -23,7 +23,7 @@ func (s *setting) key() string { return strings.ReplaceAll(s.name, "-", "_") }
 
 // settings lists the fields of c in the order of the reference.
 func (c *Config) settings() []setting {
-	return []setting{
+	list := []setting{
 		{"socket", (*text)(&c.Socket), "path, at most 102 bytes", "the first of /run/spliced, $XDG_RUNTIME_DIR/spliced and /tmp/spliced-UID that can be made, and spliced.sock in it",
 			"Socket that engines connect to. A missing directory is made: mode 2750, the default ones below $XDG_RUNTIME_DIR and /tmp 0700. One in which others may write is refused, unless it has the sticky bit."},
 		{"allow-uids", &c.AllowUIDs, "list of user ids", "see allow-gids",
@@ -172,9 +172,10 @@ func (c *Config) settings() []setting {
 		{"log-format", (*text)(&c.LogFormat), "json or console", "not allowed",
 			"Form of log lines."},
 	}
+	return append(list, c.clusterSettings()...)
 }
 
-// text, toggle, integer, interval, idList and nameList make fields flag.Values.
+// text, toggle, integer, interval, address, idList and nameList make fields flag.Values.
 type (
 	text     string
 	toggle   bool

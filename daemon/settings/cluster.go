@@ -1,0 +1,171 @@
+package settings
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// clusterSettings are those of a cluster. It is off without seeds.
+func (c *Config) clusterSettings() []setting {
+	return []setting{
+		{"cluster-seeds", &c.ClusterSeeds, "list of HOST or HOST:PORT, at most 64", "no cluster",
+			"Where other nodes may be found: addresses, or names that are resolved again at every attempt, as that of a headless service. The port is that of cluster-bind where none is given. Seeds that do not resolve or answer are tried again and hold up nothing."},
+		{"cluster-name", (*text)(&c.ClusterName), "1 to 128 letters, digits and signs of ASCII", "not allowed",
+			"Name of the cluster. What comes from another one is refused."},
+		{"cluster-node", (*text)(&c.ClusterNode), "DNS name in lower case, unique in the cluster", "the host's name in lower case",
+			"Name of this node for the others; it stands in its certificate."},
+		{"cluster-bind", (*address)(&c.ClusterBind), "ADDRESS:PORT", "not allowed with cluster-seeds",
+			"Where gossip listens, by UDP and TCP. With an address that stands for all (0.0.0.0) cluster-advertise has to be set."},
+		{"cluster-advertise", (*address)(&c.ClusterAdvertise), "ADDRESS:PORT", "as cluster-bind",
+			"How others reach gossip."},
+		{"cluster-peer-bind", (*address)(&c.ClusterPeerBind), "ADDRESS:PORT", "the address of cluster-bind, and the next port",
+			"Where the peers' port listens, by TCP: what changes in the index, and the bytes of segments and checkpoints."},
+		{"cluster-peer-advertise", (*address)(&c.ClusterPeerAdvertise), "ADDRESS:PORT", "the address that gossip advertises, and the port of cluster-peer-bind",
+			"How others reach the peers' port."},
+		{"cluster-keyring", (*text)(&c.ClusterKeyring), "path of a file with 1 to 16 keys", "refused with cluster-seeds, unless cluster-insecure is on",
+			"Keys of the cluster, each a line of base64 for 16, 24 or 32 bytes. The first encrypts, all decrypt. The file is read again when it changes: add the new key on all nodes, then put it first on all, then remove the old one."},
+		{"cluster-insecure", (*toggle)(&c.ClusterInsecure), "on or off", "not allowed",
+			"Whether a cluster may be without keyring: gossip is plain then, and the peers' port too unless cluster-tls-cert is set. Whoever reaches the ports is a member."},
+		{"cluster-tls-cert", (*text)(&c.ClusterTLSCert), "path of a PEM file", "certificates are made from the keyring",
+			"Certificate of this node for the peers' port, for both sides of a connection, with cluster-node among its names. The three files are read again when they change."},
+		{"cluster-tls-key", (*text)(&c.ClusterTLSKey), "path of a PEM file; with cluster-tls-cert", "see cluster-tls-cert",
+			"Its private key."},
+		{"cluster-tls-ca", (*text)(&c.ClusterTLSCA), "path of a PEM file; with cluster-tls-cert", "see cluster-tls-cert",
+			"Authorities whose certificates are accepted from other nodes."},
+		{"cluster-secret", (*text)(&c.ClusterSecret), "path of a file with at least 16 bytes, the same on all nodes", "derived from the first key at the start",
+			"What names in the index are keyed with. Set it if keys are rotated while nodes run: without it a node that restarts after a rotation does not find what nodes hold that were started before it."},
+		{"cluster-hold", (*interval)(&c.ClusterHold), "2s to 10m", "not allowed",
+			"How long a node that is out of reach keeps its place in the index. One that says that it leaves does not."},
+	}
+}
+
+// UsesCluster reports whether this node is part of a cluster.
+func (c *Config) UsesCluster() bool { return len(c.ClusterSeeds) > 0 }
+
+const (
+	maxClusterSeeds = 64
+	maxClusterName  = 128
+)
+
+// checkCluster holds the settings of a cluster to their ranges whether there is one or
+// not, as checkDisk does. What a cluster needs is asked for only where there is one.
+func (c *Config) checkCluster(v *faults) {
+	if len(c.ClusterSeeds) > maxClusterSeeds {
+		v.add("cluster-seeds", "%d of them, most %d", len(c.ClusterSeeds), maxClusterSeeds)
+	}
+	for _, s := range c.ClusterSeeds {
+		if err := checkSeed(s); err != nil {
+			v.add("cluster-seeds", "%v", err)
+		}
+	}
+	if c.ClusterName == "" || len(c.ClusterName) > maxClusterName || strings.ContainsFunc(c.ClusterName, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		v.add("cluster-name", "%.64q is not 1 to %d letters, digits and signs of ASCII", c.ClusterName, maxClusterName)
+	}
+	for name, path := range map[string]string{
+		"cluster-keyring": c.ClusterKeyring, "cluster-tls-cert": c.ClusterTLSCert, "cluster-tls-key": c.ClusterTLSKey,
+		"cluster-tls-ca": c.ClusterTLSCA, "cluster-secret": c.ClusterSecret,
+	} {
+		v.plain(name, path)
+		if len(path) > maxDiskPath {
+			v.add(name, "path of %d bytes, most %d", len(path), maxDiskPath)
+		}
+	}
+	if given := (c.ClusterTLSCert != "") == (c.ClusterTLSKey != "") && (c.ClusterTLSKey != "") == (c.ClusterTLSCA != ""); !given {
+		v.add("cluster-tls-cert", "cluster-tls-cert, cluster-tls-key and cluster-tls-ca: all or none of them")
+	}
+	for name, a := range map[string]netip.AddrPort{"cluster-advertise": c.ClusterAdvertise, "cluster-peer-advertise": c.ClusterPeerAdvertise} {
+		if a.IsValid() && (a.Port() == 0 || a.Addr().IsUnspecified()) {
+			v.add(name, "%v cannot be reached", a)
+		}
+	}
+	if c.ClusterHold < 2*time.Second || c.ClusterHold > 10*time.Minute {
+		v.add("cluster-hold", "%v is not between 2s and 10m", c.ClusterHold)
+	}
+	if c.UsesCluster() {
+		c.checkNeeded(v)
+	}
+}
+
+func (c *Config) checkNeeded(v *faults) {
+	if !ValidNode(c.ClusterNode) {
+		v.add("cluster-node", "%.64q is not a DNS name in lower case", c.ClusterNode)
+	}
+	switch {
+	case !c.ClusterBind.IsValid():
+		v.add("cluster-bind", "a cluster needs an address and port to listen at, as in 10.0.0.7:7946")
+	case c.ClusterBind.Addr().IsUnspecified() && !c.ClusterAdvertise.IsValid():
+		v.add("cluster-advertise", "cluster-bind is every address: say which one others reach")
+	}
+	if bind, peer := c.ClusterBind, c.ClusterPeerBind; bind.IsValid() && bind.Port() != 0 && bind == peer {
+		v.add("cluster-peer-bind", "%v is cluster-bind", peer)
+	}
+	switch {
+	case c.ClusterKeyring == "" && !c.ClusterInsecure:
+		v.add("cluster-keyring", "without one whoever reaches the ports would be a member: cluster-insecure allows that")
+	case c.ClusterKeyring != "" && c.ClusterInsecure:
+		v.add("cluster-insecure", "there is a keyring: nothing would be insecure")
+	}
+}
+
+func checkSeed(s string) error {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return nil
+	}
+	host := s
+	if h, p, err := net.SplitHostPort(s); err == nil {
+		if n, err := strconv.ParseUint(p, 10, 16); err != nil || n == 0 {
+			return fmt.Errorf("%q has no port between 1 and 65535", s)
+		}
+		host = h
+	}
+	if _, err := netip.ParseAddr(host); err != nil && (host == "" || strings.ContainsAny(host, ":/ []")) {
+		return fmt.Errorf("%q is neither HOST nor HOST:PORT", s)
+	}
+	return nil
+}
+
+// ValidNode reports whether a name can be a node's: it stands in certificates, so it is a
+// DNS name in lower case (letters, digits, - and ., at most 253 bytes).
+func ValidNode(name string) bool {
+	if len(name) == 0 || len(name) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if len(label) == 0 || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
+			return false
+		}
+		for _, c := range []byte(label) {
+			if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// address is the address and port of a listener as a flag.Value; the empty text is none.
+type address netip.AddrPort
+
+func (a *address) String() string {
+	if addr := (*netip.AddrPort)(a); addr.IsValid() {
+		return addr.String()
+	}
+	return ""
+}
+
+func (a *address) Set(s string) error {
+	if s = strings.TrimSpace(s); s == "" {
+		*a = address{}
+		return nil
+	}
+	addr, err := netip.ParseAddrPort(s)
+	if err != nil {
+		return fmt.Errorf("%q is not ADDRESS:PORT", s)
+	}
+	*a = address(netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()))
+	return nil
+}
