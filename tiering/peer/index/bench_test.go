@@ -76,6 +76,32 @@ func BenchmarkLookup32(b *testing.B) {
 	}
 }
 
+// BenchmarkLookup32Everywhere looks up what a thousand peers hold.
+func BenchmarkLookup32Everywhere(b *testing.B) {
+	x, o := New(Config{}), NewOwn(1)
+	tags := randomTags(32)
+	for _, tag := range tags {
+		o.Add(tag)
+	}
+	for n := range Node(1000) {
+		follow(b, x, n, o)
+	}
+	var dst [32 * 4]Node
+	var counts [32]int
+	for b.Loop() {
+		x.Lookup(tags, dst[:], counts[:])
+	}
+	b.ReportMetric(float64(counts[0]), "holders")
+}
+
+func randomTags(n int) []uint64 {
+	r, tags := rand.New(rand.NewPCG(4, 4)), make([]uint64, n)
+	for i := range tags {
+		tags[i] = r.Uint64()
+	}
+	return tags
+}
+
 // BenchmarkApply is what a peer's set costs who reads it, per key, with a table of that
 // many nodes already there.
 func BenchmarkApply(b *testing.B) {

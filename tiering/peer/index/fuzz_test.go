@@ -149,7 +149,7 @@ func FuzzSet(f *testing.F) {
 // The format is between nodes of one cluster, of two versions during a rolling upgrade.
 func TestTheFormatStays(t *testing.T) {
 	changes := message{kind: kindChanges, more: true, from: Position{Incarnation: 0x0102030405060708, Version: 300}, end: 303,
-		rows: []uint64{3<<1 | 1, 1<<33<<1 | 0}}
+		rows: []uint64{3<<1 | 1, 1 << 33 << 1}}
 	piece := message{kind: kindPiece, from: Position{Incarnation: 1, Version: 2, Cursor: 100}, end: keyEnd, rows: []uint64{100, 101, keyEnd - 1}}
 	for _, c := range []struct {
 		m    message

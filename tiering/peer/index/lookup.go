@@ -5,9 +5,13 @@ import "slices"
 // maxNewest bounds the changes of one key that a look-up considers; the newest count.
 const maxNewest = 32
 
+// maxLooked bounds the entries of one key that are looked at once dst is full: what all
+// nodes hold would take microseconds. The others are only counted.
+const maxLooked = 32
+
 // Holders fills dst with peers that are believed to hold what has this tag, and tells how
-// many there are, which may be more than fit; a peer whose set is being read anew may count
-// twice among those that do not fit. Which come first differs from node to node.
+// many there are, which may be more than fit: those that do not may count a peer twice whose
+// set is being read anew, and some that were forgotten. Which come first differs from node to node.
 // It takes no lock, never waits and allocates nothing.
 func (x *Index) Holders(tag uint64, dst []Node) int {
 	key := keyOf(tag)
@@ -62,10 +66,7 @@ func (x *Index) holders(b *block, inner uint32, dst []Node) int {
 	bucket := inner >> printBits
 	lo, hi := int(b.starts[bucket]), int(b.starts[bucket+1])
 	lo = b.find(lo, hi, first)
-	end := lo
-	for end < hi && b.at(end)>>numberBits == first>>numberBits {
-		end++
-	}
+	end := b.find(lo, hi, first+1<<numberBits)
 	n := 0
 	take := func(number uint16) {
 		node := x.owner[number].Load()
@@ -85,6 +86,9 @@ func (x *Index) holders(b *block, inner uint32, dst []Node) int {
 		}
 	}
 	for i := range end - lo {
+		if i >= maxLooked && n >= len(dst) {
+			return n + end - lo - i
+		}
 		at := lo + (i+int((x.seed^uint64(inner))%uint64(end-lo)))%(end-lo)
 		if number := uint16(b.at(at) & (numbers - 1)); !b.about(newest, number) {
 			take(number)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// ErrOptions: options are out of range.
+// ErrOptions is of options that are out of range.
 var ErrOptions = errors.New("options are out of range")
 
 // Options describe a cluster. Zero fields get defaults.
