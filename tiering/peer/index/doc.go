@@ -10,6 +10,8 @@
 //	answers:  own.Delta(dst, position)   changes since, or the next piece of the whole set
 //	then:     x.Apply(peer, delta)       again at once while that says there is more
 //
+// (Exchange is the same for a carrier that knows of bytes only.)
+//
 // Nobody passes on what others hold, so a node that lies does so for itself alone: it
 // costs those who believe it a miss, and it gets no more than its share of the table.
 //

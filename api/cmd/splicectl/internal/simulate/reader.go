@@ -6,13 +6,13 @@ import (
 	"github.com/spliced-kv/spliced/tiering/peer/index"
 )
 
-// What an exchange takes on the wire beside the delta, modelled: request line and
-// headers of HTTP/1.1 with a position, the answer's headers, a TLS record and IP and TCP
-// headers each way, and for what does not fit one packet another 52 bytes for each and
-// an acknowledgement for every second one.
+// What an exchange takes on the wire beside the delta, modelled: HTTP/1.1 with a position
+// as the body of the question, a TLS record and IP and TCP headers each way, an
+// acknowledgement, and for what does not fit one packet another 52 bytes for each and an
+// acknowledgement for every second one.
 const (
-	requestBytes  = 170 + 22 + 52 + 52
-	responseBytes = 120 + 22 + 52 + 52
+	requestBytes  = 260 + 22 + 52 + 52
+	responseBytes = 150 + 22 + 52 + 52
 	segmentBytes  = 1448
 	packetBytes   = 52 + 26
 	timeout       = time.Second // until a peer that is down has not answered
