@@ -115,12 +115,16 @@ type options struct {
 	cfg     Config
 	server  ServerConfig
 	store   tiering.Config
-	memory  int64 // that objects are handed over in; 0 = 48 MiB
+	dev     gpuipc.Device // nil = a new one
+	memory  int64         // that objects are handed over in; 0 = 48 MiB
 }
 
 func open(t testing.TB, tenants []tiertest.Tenant, o options) *subject {
 	t.Helper()
-	dev := tiertest.NewDevice(t)
+	dev := o.dev
+	if dev == nil {
+		dev = tiertest.NewDevice(t)
+	}
 	setDefault(&o.memory, 48<<20)
 	s := &subject{memory: tiertest.NewMemory(t, dev, o.memory), index: &holders{}, names: must(NewNames(secret, tenantsOf(tenants)))}
 	cfg := o.cfg
@@ -186,7 +190,9 @@ func certificates() (server, client *tls.Config) {
 }
 
 func (s *source) close() error {
-	err := errors.Join(s.http.Shutdown(), <-s.ended)
+	err := s.http.Shutdown()
+	_ = s.listen.Close() // in case it had not begun to serve
+	err = errors.Join(err, <-s.ended)
 	s.server.Close()
 	return errors.Join(err, s.Store.Close())
 }
