@@ -13,6 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/find"
 	"github.com/spliced-kv/spliced/tiering/hbm"
+	"github.com/spliced-kv/spliced/tiering/held"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -77,6 +78,9 @@ type Config struct {
 	Lower tier.Tier // the next slower tier; nil = what leaves memory is evicted
 	// Find is the index that Lower adds its segments to; nil = one of the store's own.
 	Find *find.Index
+	// Held is told of everything that memory holds as a hit; Lower tells it of what it holds.
+	// nil = nobody asks.
+	Held *held.Set
 	// DefaultLevel is how safe an object is made before its publication is
 	// acknowledged when its commits name no level; LevelMemory.
 	DefaultLevel tier.Level

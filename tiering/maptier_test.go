@@ -11,6 +11,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/held"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -22,7 +23,8 @@ type mapTier struct {
 	dev      gpuipc.Device
 	capacity int64
 	store    *Store // set once the store is open
-	alone    bool   // one goroutine at a time uses the store: the lock can be checked
+	names    *held.Set
+	alone    bool // one goroutine at a time uses the store: the lock can be checked
 
 	mu      sync.Mutex
 	entries map[tier.Name]*mapEntry
@@ -59,6 +61,10 @@ type mapEntry struct {
 	writes   int // of it that have not ended: they share its room
 }
 
+func (e *mapEntry) want() tier.Want {
+	return tier.Want{Name: e.Name, Fingerprint: e.Fingerprint, Tenant: e.Tenant}
+}
+
 type mapWrite struct {
 	tier   *mapTier
 	object *tier.Object
@@ -85,7 +91,7 @@ func below(lower **mapTier, capacity int64) option {
 
 // attach is called when the store is open.
 func (m *mapTier) attach(b *bench, alone bool) {
-	m.t, m.dev, m.store, m.alone = b.TB, b.dev, b.Store, alone
+	m.t, m.dev, m.store, m.alone, m.names = b.TB, b.dev, b.Store, alone, b.cfg.Held
 }
 
 // locked checks the side of the store: its lock is held, and no tenant is over
@@ -227,6 +233,7 @@ func (m *mapTier) forget(e *mapEntry) {
 		}
 	}
 	delete(m.entries, e.Name)
+	m.names.Remove(e.want())
 	m.used[e.Tenant] -= e.Bytes
 	m.child(e, -1)
 }
@@ -390,6 +397,7 @@ func (w *mapWrite) move(bytes [][]byte, reached tier.Level, err error) error {
 		}
 		m.touch(e)
 		m.entries[e.Name] = e
+		m.names.Add(e.want())
 		if m.lose {
 			m.forget(e)
 		}

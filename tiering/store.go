@@ -81,7 +81,7 @@ func Open(cfg Config) (*Store, error) {
 		tenants[i] = &objects.Tenant{ID: t.ID, Name: t.Name, Salt: t.Salt, QuotaBytes: t.QuotaBytes}
 	}
 	s.objects = objects.New(objects.Options{
-		Now: cfg.Now, Log: s.decisions, Lower: cfg.Lower, Find: cfg.Find, Place: s.place, Arena: arena, PageBytes: cfg.PageBytes, Public: public, Private: private,
+		Now: cfg.Now, Log: s.decisions, Lower: cfg.Lower, Find: cfg.Find, Held: cfg.Held, Place: s.place, Arena: arena, PageBytes: cfg.PageBytes, Public: public, Private: private,
 		MaxChain: cfg.MaxChain, MaxGhosts: cfg.MaxDeparted,
 		EvictionPublic: cfg.EvictionPublic, EvictionPrivate: cfg.EvictionPrivate, Eviction: cfg.Eviction,
 		HighWater: cfg.HighWater, LowWater: cfg.LowWater, Short: s.wakeIdleCleaner,

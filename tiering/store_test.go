@@ -17,6 +17,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/policy/profile/profiletest"
+	"github.com/spliced-kv/spliced/tiering/held"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
@@ -66,6 +67,7 @@ func newBench(t testing.TB, id profile.Identity, options ...option) *bench {
 		Tenants: []Tenant{{ID: tenantA, Name: "a", Salt: []byte("salt a")}, {ID: tenantB, Name: "b", Salt: []byte("salt b")}},
 	}
 	cfg.Device = b.dev
+	cfg.Held = held.New(nil)
 	for _, o := range options {
 		o(&cfg)
 	}
@@ -608,7 +610,37 @@ func (s *Store) auditLocked() error {
 	if listed != linked {
 		return fmt.Errorf("catalogue lists %d objects, %d are linked", listed, linked)
 	}
+	if err := s.auditHeldLocked(); err != nil {
+		return err
+	}
 	return s.auditLowerLocked()
+}
+
+// auditHeldLocked compares what is said to be held with what is.
+func (s *Store) auditHeldLocked() error {
+	want := map[tier.Want]bool{}
+	for _, o := range s.objects.Table.Places() {
+		if o != nil && o.Phase == objects.Whole && !o.InHBM() && !o.Corrupt {
+			want[tier.Want{Name: o.Label(), Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant.ID}] = true
+		}
+	}
+	if m, ok := s.cfg.Lower.(*mapTier); ok {
+		m.mu.Lock()
+		for _, e := range m.entries {
+			want[e.want()] = true
+		}
+		m.mu.Unlock()
+	}
+	n := 0
+	for w := range s.cfg.Held.All() {
+		if n++; !want[w] {
+			return fmt.Errorf("%v is said to be held", w.Name)
+		}
+	}
+	if n != len(want) {
+		return fmt.Errorf("%d names are said to be held, %d are", n, len(want))
+	}
+	return nil
 }
 
 // auditVictims asks a policy for all that it would let go.

@@ -14,6 +14,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/held"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/stats"
@@ -549,6 +550,11 @@ func (w *walk) restart(seen *walkSeen) {
 		if e.Level < survives && w.tier.entries[e.Name] == e {
 			w.tier.forget(e)
 		}
+	}
+	w.cfg.Held = held.New(nil) // of a new process, which the tier tells what it has
+	w.tier.names = w.cfg.Held
+	for _, e := range w.tier.entries {
+		w.tier.names.Add(e.want())
 	}
 	w.reopen(survives, seen)
 }

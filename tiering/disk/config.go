@@ -14,6 +14,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/find"
+	"github.com/spliced-kv/spliced/tiering/held"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -44,6 +45,7 @@ type Config struct {
 	Tenants []Tenant      // required, at least one
 	Device  gpuipc.Device // required; of the store's arena
 	Find    *find.Index   // that the store looks into; nil = one of the tier's own
+	Held    *held.Set     // that is told what the tier holds, the store's too; nil = nobody asks
 
 	// Coded names the parts that are stored by codec.Planes, by kind; none.
 	Coded []profile.PartKind

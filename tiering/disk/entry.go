@@ -101,7 +101,7 @@ type entry struct {
 	evicts   bool   // it may be evicted: policies hold it
 	readers  int    // reads of it
 	pins     int    // 1 while it is on its way or read, and 1 for each child with pins
-	public   bool   // the index of segments has it
+	public   bool   // the set of what is held, and the index of segments, have it
 	failures int    // mount.failures when its bytes were written
 	proven   bool   // its seal was compared, or made, since the directory was opened
 	write    *write // while it is on its way

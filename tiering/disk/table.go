@@ -5,6 +5,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering/find"
+	"github.com/spliced-kv/spliced/tiering/held"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -62,6 +63,7 @@ type table struct {
 	pools    [poolCount]*pool
 	leaving  int64 // bytes of forgotten entries whose space is not free yet
 	find     *find.Index
+	held     *held.Set
 
 	// Entries with something to be done about them; some have moved on since.
 	logged   []*entry // to be synced
@@ -71,8 +73,8 @@ type table struct {
 	deleted  []*entry // for the next sync
 }
 
-func newTable(budgets [poolCount]int64, tenants []Tenant, eviction func() policy.Eviction, segments *find.Index) table {
-	t := table{index: map[tier.Name]*entry{}, owners: map[tier.TenantID]*account{}, find: segments}
+func newTable(budgets [poolCount]int64, tenants []Tenant, eviction func() policy.Eviction, segments *find.Index, all *held.Set) table {
+	t := table{index: map[tier.Name]*entry{}, owners: map[tier.TenantID]*account{}, find: segments, held: all}
 	for i, name := range [...]string{"public", "private"} {
 		t.pools[i] = &pool{name: name, number: i, budget: budgets[i], evict: eviction(), foreign: eviction()}
 	}
@@ -103,15 +105,24 @@ func (t *table) link(e *entry, parent *entry) {
 	}
 }
 
-// publish has the index of segments name an entry, or not any more. It has those that
-// are live, of tenants that are configured.
-func (t *table) publish(e *entry, held bool) {
-	if e.public == held || e.Kind != 0 || e.owner.ID == 0 {
+// publish has the set of what is held, and the index of segments, name an entry, or not
+// any more. They have those that are live, of tenants that are configured.
+func (t *table) publish(e *entry, live bool) {
+	if e.public == live || e.owner.ID == 0 {
 		return
 	}
-	e.public = held
+	e.public = live
+	w := tier.Want{Name: e.name(), Fingerprint: e.Fingerprint, Tenant: e.owner.ID}
+	if live {
+		t.held.Add(w)
+	} else {
+		t.held.Remove(w)
+	}
+	if e.Kind != 0 {
+		return
+	}
 	at := find.Scope{Tenant: e.owner.ID, Profile: e.Fingerprint}
-	if held {
+	if live {
 		t.find.Add(at, e.Hash, e.Spec.Tokens)
 	} else {
 		t.find.Remove(at, e.Hash, e.Spec.Tokens)

@@ -109,7 +109,7 @@ func Open(cfg Config) (*Tier, error) {
 }
 
 func (t *Tier) newTable() table {
-	return newTable(budgets(&t.cfg), t.cfg.Tenants, t.cfg.Eviction, t.cfg.Find)
+	return newTable(budgets(&t.cfg), t.cfg.Tenants, t.cfg.Eviction, t.cfg.Find, t.cfg.Held)
 }
 
 // budgets divides what the slabs that fit hold in the ratio of the budgets asked

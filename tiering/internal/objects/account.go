@@ -251,6 +251,7 @@ func (s *Set) MarkCorrupt(o *Object) {
 	case !o.Corrupt:
 		o.Corrupt = true
 		s.corrupt++
+		s.tell(o)
 	}
 }
 

@@ -70,6 +70,7 @@ type standings struct {
 	Stored   tier.Level // what the lower tier was last seen to hold of it; 0 = nothing
 	Refused  bool       // the lower tier did not take it; asked again after its next use
 	Ahead    bool       // read ahead, and not used yet
+	Told     bool       // the set of what is held has it
 	Fetched  bool       // it came from beyond this node, where others may have it still
 }
 

@@ -28,6 +28,22 @@ func (s *Set) Rank(o *Object) {
 		o.Ranked = next
 	}
 	s.track(o)
+	s.tell(o)
+}
+
+// tell tells those who ask what is held whether memory has a hit.
+func (s *Set) tell(o *Object) {
+	hit := o.Phase == Whole && !o.Corrupt && !o.InHBM()
+	if s.cfg.Held == nil || hit == o.Told {
+		return
+	}
+	o.Told = hit
+	w := tier.Want{Name: o.Label(), Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant.ID}
+	if hit {
+		s.cfg.Held.Add(w)
+	} else {
+		s.cfg.Held.Remove(w)
+	}
 }
 
 // Used tells the policies of a use.

@@ -7,6 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/find"
+	"github.com/spliced-kv/spliced/tiering/held"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/internal/ghost"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
@@ -20,6 +21,7 @@ type Options struct {
 	Log       *decision.Log
 	Lower     tier.Tier   // nil = none
 	Find      *find.Index // of segments, the lower tier's too; nil = one of its own
+	Held      *held.Set   // of everything, the lower tier's too; nil = nobody asks
 	Place     tier.Place
 	Arena     gpuipc.Region // of public + private bytes
 	PageBytes int           // of the arena
