@@ -50,7 +50,7 @@ LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build static fakecuda demo torture torture-long hostile test race lint fuzz faults reference bench bench-disk \
+.PHONY: help build static fakecuda demo demo-cluster torture torture-long hostile test race lint fuzz faults reference bench bench-disk \
   generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm bench-engines faults-engines fidelity \
   gpu-check gpu-check-bundle
 
@@ -71,6 +71,9 @@ fakecuda: ## bin/fakecuda/libcuda.so.1: a CUDA driver without a GPU, for tests; 
 
 demo: build ## RAG requests with a kill -9 in the middle, and conversations, with the daemon and without
 	bin/splicectl demo
+
+demo-cluster: build ## three daemons and two engines on this machine: what one computes, another one places
+	bin/splicectl demo-cluster
 
 torture: build ## kill -9 and lost power, five loops, and 10,000 clients of a fake GPU that die
 	bin/splicectl torture -loops 5

@@ -72,6 +72,7 @@ type Daemon struct {
 	gpu      *gpu.GPU    // nil = none
 	disk     *disk.Tier  // nil = none
 	segments *find.Index // that disk and store share; nil without a disk
+	peers    *peers      // nil = no cluster
 	store    *tiering.Store
 	canary   *canary.Canary
 	server   *server.Server
@@ -199,6 +200,9 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	start("clients' watch", d.server.Watch)
 	start("lease sweep", func() error { return d.store.Run(background) })
 	start("admin REST", func() error { return <-on.admin })
+	if d.peers != nil {
+		start("cluster", func() error { return d.runPeers(ctx) })
+	}
 	for range d.config.Workers {
 		parts.Go(d.server.Work)
 		if d.gpu != nil {
@@ -290,6 +294,10 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	d.opening("the cluster")
+	if err = d.openPeers(); err != nil {
+		return err
+	}
 	d.opening("the disk tier")
 	if err = d.openDisk(); err != nil {
 		return err
@@ -311,6 +319,9 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 		d.remembered = canary.NewMemory(d.canary, d.disk, d.tenants, d.log)
 	}
 	if err = d.socket.Listen(d.config.MaxConnections); err != nil {
+		return err
+	}
+	if err = d.servePeers(); err != nil {
 		return err
 	}
 	d.view = d.newView()
@@ -346,6 +357,7 @@ func (d *Daemon) close() error {
 	}
 	var stored error
 	below := func() {
+		d.closePeers()
 		if d.store != nil {
 			stored = d.store.Close()
 		}

@@ -31,6 +31,9 @@ func (d *Daemon) diskConfig() disk.Config {
 		DrainTime: max(c.DrainTimeout, time.Millisecond), OpenLater: true,
 		Eviction: policy.NewLRU, Now: d.now, Log: d.log, Find: d.segments,
 	}
+	if d.peers != nil {
+		config.Held = d.peers.held
+	}
 	// By name: ids follow the order of the configuration, which may change.
 	for _, t := range d.tenants {
 		config.Tenants = append(config.Tenants, disk.Tenant{ID: t.ID, Name: t.Name})

@@ -85,6 +85,7 @@ var mayImport = map[string]string{
 	"connector/refengine":             "gpuipc/kernel policy/profile connector/refengine/modelfile",
 	"connector/refengine/remote":      "gpuipc/kernel policy/profile connector connector/wire connector/refengine",
 	"connector/refengine/chatdemo":    "policy/profile connector connector/refengine connector/refengine/modelfile connector/refengine/remote",
+	"connector/refengine/peerdemo":    "policy/profile connector connector/wire connector/refengine connector/refengine/ragdemo connector/refengine/remote",
 	"connector/refengine/ragdemo":     "policy/profile connector connector/wire connector/refengine connector/refengine/modelfile connector/refengine/remote",
 
 	"api":                                 "connector/trust",
@@ -116,7 +117,7 @@ var mayImport = map[string]string{
 	"daemon/server": "policy/... gpuipc gpuipc/cuda/order tiering tiering/tier tiering/advise tiering/plan connector/wire connector/wire/seqpacket api " +
 		"daemon/settings daemon/socket daemon/codes daemon/budget daemon/queue daemon/slots daemon/gpu daemon/canary",
 	"daemon/view":          "policy/... gpuipc tiering/... connector/wire api daemon/settings daemon/gpu daemon/canary daemon/server",
-	"daemon":               "policy/... gpuipc tiering/... api daemon/settings daemon/socket daemon/gpu daemon/canary daemon/server daemon/view",
+	"daemon":               "policy/... gpuipc tiering/... api daemon/settings daemon/socket daemon/gpu daemon/canary daemon/cluster daemon/server daemon/view",
 	"daemon/cmd/spliced":   "daemon daemon/settings",
 	"daemon/hostile":       "",
 	"daemon/hostile/table": "",

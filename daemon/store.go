@@ -78,6 +78,9 @@ func (d *Daemon) storeConfig() tiering.Config {
 	config.DefaultLevel, config.WriteBehind, config.ReadAhead = levels[c.AckLevel], c.WriteBehind, c.ReadAhead
 	config.HighWater, config.LowWater = float64(c.MemoryHigh)/100, float64(c.MemoryLow)/100
 	config.MaxPromotions = c.DiskWorkers
+	if d.peers != nil {
+		config.Remote, config.Held = d.peers.fetch, d.peers.held
+	}
 	return config
 }
 

@@ -1,0 +1,127 @@
+package daemon
+
+import (
+	"context"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/spliced-kv/spliced/daemon/cluster"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/held"
+	"github.com/spliced-kv/spliced/tiering/peer"
+	"github.com/spliced-kv/spliced/tiering/peer/index"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// peers is this node's part in a cluster: who is there (cluster), what each of them
+// holds (index) and what this node tells them (own), and the bytes both ways (fetch,
+// server).
+type peers struct {
+	cluster *cluster.Cluster
+	index   *index.Index
+	own     *index.Own
+	names   *peer.Names
+	held    *held.Set // what own is told of
+	fetch   *peer.Peers
+	server  *peer.Server // opened once the store is, before the cluster listens
+}
+
+// openPeers makes what the store asks and tells. Nothing listens yet.
+func (d *Daemon) openPeers() (err error) {
+	if !d.config.UsesCluster() {
+		return nil
+	}
+	p := &peers{index: index.New(index.Config{}), own: index.NewOwn(d.epoch)}
+	p.held = held.New(p)
+	config := d.clusterConfig()
+	config.Handler = func(ctx *fasthttp.RequestCtx) { p.server.Handler(ctx) }
+	config.Exchange = index.Exchange{Own: p.own, Index: p.index}
+	config.OnJoin, config.OnLeave = d.joined, p.left
+	if p.cluster, err = cluster.New(config); err != nil {
+		return err
+	}
+	secret := p.cluster.Secret()
+	tenants := make([]peer.Tenant, len(d.tenants))
+	for i, t := range d.tenants {
+		tenants[i] = peer.Tenant{ID: t.ID, Name: t.Name, Salt: t.Salt}
+	}
+	if p.names, err = peer.NewNames(secret[:], tenants); err != nil {
+		return err
+	}
+	p.fetch, err = peer.New(peer.Config{
+		Index: p.index, Names: p.names, Device: d.device, Insecure: d.config.ClusterInsecure, Now: d.now, Log: d.log,
+		Profile: func(f profile.Fingerprint) (*profile.Profile, bool) {
+			_, found, ok := d.store.FindProfile(f)
+			return found, ok
+		},
+	})
+	if err == nil {
+		d.peers = p
+	}
+	return err
+}
+
+func (d *Daemon) clusterConfig() cluster.Config {
+	c := &d.config
+	return cluster.Config{
+		Name: c.ClusterName, Node: c.ClusterNode, Version: d.build.Version, Seeds: c.ClusterSeeds,
+		Bind: c.ClusterBind, Advertise: c.ClusterAdvertise, PeerBind: c.ClusterPeerBind, PeerAdvertise: c.ClusterPeerAdvertise,
+		Keyring: c.ClusterKeyring, Insecure: c.ClusterInsecure, SecretFile: c.ClusterSecret,
+		TLSCert: c.ClusterTLSCert, TLSKey: c.ClusterTLSKey, TLSCA: c.ClusterTLSCA, Hold: c.ClusterHold, Log: d.log, Now: d.now,
+	}
+}
+
+// servePeers opens both ports of the cluster.
+func (d *Daemon) servePeers() (err error) {
+	p := d.peers
+	if p == nil {
+		return nil
+	}
+	if p.server, err = peer.NewServer(peer.ServerConfig{Store: d.store, Device: d.device, Names: p.names, Log: d.log}); err != nil {
+		return err
+	}
+	return p.cluster.Listen()
+}
+
+// runPeers is the node's membership until the context ends.
+func (d *Daemon) runPeers(ctx context.Context) error { return d.peers.cluster.Run(ctx) }
+
+// closePeers ends what is fetched and what is sent. It is called before the store is
+// closed.
+func (d *Daemon) closePeers() {
+	p := d.peers
+	if p == nil {
+		return
+	}
+	p.fetch.Close()
+	if p.server != nil {
+		p.server.Close()
+	}
+}
+
+func (d *Daemon) joined(m cluster.Member) {
+	p := d.peers
+	err := p.fetch.Set(peer.Member{Node: peer.Node(m.Number), Addr: m.Peer.String(), TLS: p.cluster.ClientTLS(m.Name)})
+	if err != nil {
+		d.log.Error().Err(err).Str("peer", m.Name).Msg("nothing is fetched from a member")
+	}
+}
+
+func (p *peers) left(m cluster.Member) {
+	p.fetch.Remove(peer.Node(m.Number))
+	p.index.Forget(index.Node(m.Number))
+}
+
+// Added implements held.Listener.
+func (p *peers) Added(w tier.Want) {
+	if tag, ok := p.names.Tag(&w); ok {
+		p.own.Add(tag)
+	}
+}
+
+// Removed implements held.Listener.
+func (p *peers) Removed(w tier.Want) {
+	if tag, ok := p.names.Tag(&w); ok {
+		p.own.Remove(tag)
+	}
+}
