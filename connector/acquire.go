@@ -28,7 +28,7 @@ type AcquireOptions struct {
 
 	// Wait bounds each request of the call; 0 = Timeouts.Lookup. What a match
 	// found in wire.TierDisk has to be read first, which takes about a
-	// millisecond per MiB: what does not come in time is a miss, and is read all
+	// millisecond per MiB, and what it found in wire.TierPeer has to be fetched: what does not come in time is a miss, and is read all
 	// the same for whoever asks next. A daemon that has stalled costs as much.
 	Wait time.Duration
 }

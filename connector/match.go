@@ -62,7 +62,7 @@ type SegmentFound struct {
 	Status uint8 // wire.StatusMiss, StatusHit or StatusPending
 	Tier   uint8 // wire.TierNone…
 	Reason uint8 // wire.Reason…: why it is a miss
-	Tokens int   // interior tokens of a hit
+	Tokens int   // interior tokens of a hit; 0 = not known, in wire.TierPeer only
 }
 
 // Hit reports whether the segment can be acquired.

@@ -48,6 +48,7 @@ var mayImport = map[string]string{
 	"tiering/internal/lockhold": "",
 	"tiering/internal/ghost":    "tiering/tier tiering/internal/index",
 	"tiering/find":              "policy/profile tiering/tier",
+	"tiering/held":              "policy/profile tiering/tier",
 	"tiering/transfer":          "tiering/tier",
 	"tiering/peer":              "gpuipc policy/profile tiering tiering/tier tiering/peer/index",
 	"tiering/peer/index":        "",
@@ -62,12 +63,12 @@ var mayImport = map[string]string{
 	"tiering/disk/payload":      "gpuipc/... policy/profile tiering/tier tiering/disk/slab tiering/disk/extent tiering/disk/catalog tiering/disk/codec",
 	"tiering/disk/volume":       "policy/profile tiering/tier tiering/disk/slab tiering/disk/catalog tiering/disk/extent",
 	"tiering/disk/offline":      "policy/profile tiering/tier tiering/disk/...",
-	"tiering/disk":              "gpuipc policy policy/profile tiering/tier tiering/metric tiering/find tiering/internal/lockhold tiering/disk/...",
+	"tiering/disk":              "gpuipc policy policy/profile tiering/tier tiering/metric tiering/find tiering/held tiering/internal/lockhold tiering/disk/...",
 	"tiering/stats":             "tiering/tier tiering/metric tiering/plan tiering/transfer",
-	"tiering/internal/objects": "gpuipc policy policy/cost policy/profile tiering/tier tiering/plan tiering/costs tiering/decision tiering/stats tiering/find " +
+	"tiering/internal/objects": "gpuipc policy policy/cost policy/profile tiering/tier tiering/plan tiering/costs tiering/decision tiering/stats tiering/find tiering/held " +
 		"tiering/internal/deadline tiering/internal/ghost tiering/internal/index",
 	"tiering/hbm": "gpuipc policy/profile tiering/tier tiering/plan tiering/stats tiering/transfer tiering/internal/objects tiering/internal/lockhold",
-	"tiering": "gpuipc policy policy/cost policy/profile tiering/tier tiering/metric tiering/transfer tiering/plan tiering/costs tiering/decision tiering/advise tiering/stats tiering/find tiering/hbm " +
+	"tiering": "gpuipc policy policy/cost policy/profile tiering/tier tiering/metric tiering/transfer tiering/plan tiering/costs tiering/decision tiering/advise tiering/stats tiering/find tiering/held tiering/hbm " +
 		"tiering/internal/...",
 	"tiering/tiertest":           "gpuipc policy/profile policy/profile/profiletest tiering/tier",
 	"tiering/tiertest/storetest": "gpuipc policy/profile tiering tiering/tier tiering/tiertest",

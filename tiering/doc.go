@@ -20,7 +20,8 @@
 //
 // An object may lie in memory, in the lower tier or in both; the store alone moves
 // it. Down it goes behind its publication, ahead of its eviction, at a commit's
-// wish or with Flush, and what the tier has need only be dropped from memory. Up
+// wish or with Flush, and what the tier has need only be dropped from memory. Beyond
+// the node it may lie at a tier.Remote (beyond.go), which is read only. Up
 // it comes by a promotion, when somebody acquires or loads it or a match has named
 // it. Promotions and cleaning are the work of Run's goroutines, writes that of the
 // tier's; only AwaitAcquire, AwaitLoad, Durable.Wait, Flush and Close wait for

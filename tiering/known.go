@@ -91,7 +91,7 @@ const pauseTokens = 16 << 10
 // statuses looks the keys up, as a match does.
 func (s *Store) statuses(q *KnownQuery, dst *Known, p *objects.Profile, t *objects.Tenant) {
 	dst.rows = slices.Grow(dst.rows[:0], len(dst.keys))[:len(dst.keys)]
-	s.matchSegments(&MatchQuery{Keys: dst.keys, Device: q.Device}, &MatchResult{Segments: dst.rows}, p, t)
+	s.matchSegments(&MatchQuery{Keys: dst.keys, Device: q.Device, Local: true}, &MatchResult{Segments: dst.rows}, p, t)
 }
 
 // countKnown counts a search that found so many spans. Few of them are no hits: segments

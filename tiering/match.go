@@ -48,32 +48,32 @@ func (s *Store) matchSegments(q *MatchQuery, dst *MatchResult, p *objects.Profil
 	for first := 0; first < len(q.Keys); first += matchRows {
 		keys := q.Keys[first:min(first+matchRows, len(q.Keys))]
 		s.mu.Lock()
-		s.statusesLocked(keys, dst.Segments[first:first+len(keys)], p, t, q.Device)
+		s.statusesLocked(keys, dst.Segments[first:first+len(keys)], p, t, q)
 		s.mu.Unlock()
 	}
 }
 
-func (s *Store) statusesLocked(keys [][32]byte, rows []SegmentStatus, p *objects.Profile, t *objects.Tenant, device bool) {
+func (s *Store) statusesLocked(keys [][32]byte, rows []SegmentStatus, p *objects.Profile, t *objects.Tenant, q *MatchQuery) {
 	var found [matchRows]*objects.Object
 	segments := s.objects.Segments
 	for i := range keys {
 		found[i] = segments.Find(&keys[i])
 	}
 	for i := range keys {
-		rows[i] = s.statusLocked(found[i], &keys[i], p, t, device)
+		rows[i] = s.statusLocked(found[i], &keys[i], p, t, q)
 	}
 }
 
 // statusLocked answers and counts for one key and what the catalogue has of it.
-func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, device bool) SegmentStatus {
+func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, q *MatchQuery) SegmentStatus {
 	switch {
 	case o == nil || o.Profile != p || o.Tenant != t:
 		if s.cfg.Lower != nil {
-			if row, found := s.statusBelowLocked(key, p, t, device); found {
+			if row, found := s.statusBelowLocked(key, p, t, q.Device); found {
 				return row
 			}
 		}
-		if o == nil && s.seek != nil {
+		if o == nil && s.seek != nil && !q.Local {
 			if row, found := s.statusBeyondLocked(key, p, t); found {
 				return row
 			}
@@ -81,9 +81,9 @@ func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profil
 		why, tokens := s.objects.Ghosts.Why(key, p.ID, t.ID)
 		s.counters.Miss(why, tokens)
 		return SegmentStatus{Status: tier.StatusMiss, Reason: why}
-	case o.Fill != nil && o.Fill.Fetched:
+	case o.Fill != nil && o.Fill.Fetched && !q.Local:
 		return s.hitBeyondLocked(uint32(o.Tokens()))
-	case o.Fill != nil && o.Fill.Promoted:
+	case o.Fill != nil && o.Fill.Promoted && !o.Fill.Fetched:
 		return s.hitBelowLocked(uint32(o.Tokens()))
 	case o.Fill != nil:
 		s.counters.Miss(tier.ReasonPending, uint32(o.Tokens()))
@@ -93,7 +93,7 @@ func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profil
 	s.counters.HitTokens += uint64(o.Tokens())
 	place := s.place
 	switch {
-	case !device:
+	case !q.Device:
 	case o.Resident != nil:
 		place = tier.PlaceHBM
 		s.counters.HBM.HitSegments++
@@ -169,7 +169,7 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile,
 				s.hintReadAheadLocked(e.Name, p, t)
 				break
 			}
-			if far.at < 0 && s.seek != nil {
+			if far.at < 0 && s.seek != nil && !q.Local {
 				if n, _ := s.bestBeyondLocked(&q.Prefixes[i], q.Accept, p, t); n != (tier.Name{}) && s.endsAtLocked(n, p, t, int(q.Positions[i])) {
 					far = farPrefix{i, n, missed}
 				}

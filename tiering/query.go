@@ -20,6 +20,8 @@ type MatchQuery struct {
 	// Device: the client reads HBM. Others are told where they would read instead,
 	// and promote nothing.
 	Device bool
+	// Local: the client does not know PlacePeer. What lies beyond this node is a miss.
+	Local bool
 }
 
 // MatchResult answers a MatchQuery. Segments is reused by the next Match into
@@ -38,7 +40,7 @@ type SegmentStatus struct {
 	Status tier.Status
 	Place  tier.Place
 	Reason tier.Reason
-	Tokens uint32 // interior tokens of a hit
+	Tokens uint32 // interior tokens of a hit; 0 = not known, in PlacePeer only
 }
 
 // MaxPrompt is how many tokens a prompt may have in which segments are looked for.

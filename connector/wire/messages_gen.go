@@ -183,7 +183,7 @@ type MatchReply struct {
 	Status       []uint8
 	Tier         []uint8
 	Reason       []uint8
-	Tokens       []uint32       // interior tokens of a hit
+	Tokens       []uint32       // interior tokens of a hit; 0 where not known, in TierPeer only
 	Estimates    MatchEstimates // with FeatureEstimates
 	Known        MatchKnown     // with FeatureKnown
 }

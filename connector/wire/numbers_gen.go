@@ -120,8 +120,8 @@ const (
 	// daemon has it only where it lends memory of a GPU.
 	FeatureDevice uint64 = 0x2
 	FeaturePrompt uint64 = 0x4 // may send the section *prompt* of `match`. The daemon reads the token ids only for *known*
-	// Is able to read the section *estimates* of a `match` reply, and tier `peer`.
-	// The daemon sends neither yet.
+	// Is able to read the section *estimates* of a `match` reply, which the daemon
+	// does not send yet, and tier `peer`.
 	FeatureEstimates uint64 = 0x8
 	FeatureKnown     uint64 = 0x10 // may send the section *known* of `match` behind *prompt*, and is answered with its like
 )
@@ -183,7 +183,10 @@ const (
 	TierHBM  uint8 = 1
 	TierDRAM uint8 = 2 // memory of the host
 	TierDisk uint8 = 3 // a hit that takes a read
-	TierPeer uint8 = 4 // another node. Only connections with *estimates* are to be told; not answered yet
+	// Another node, or a store that nodes share, is believed to have it: a hit that
+	// is fetched. Only connections with *estimates* are told; to others it is a
+	// miss.
+	TierPeer uint8 = 4
 )
 
 // Reason numbers say why something is a miss.

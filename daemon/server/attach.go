@@ -60,6 +60,7 @@ type attachment struct {
 	crc32   bool // digests of commits are CRC-32
 	device  bool // may use the operations of a device
 	known   bool // may ask which segments stand in a prompt
+	peers   bool // is told what lies beyond this node
 	// stagingBytes and slotBytes are as granted; a region may be longer.
 	stagingBytes int64
 	slotBytes    int64
@@ -102,7 +103,7 @@ func (t *task) hello() (wire.Message, error) {
 	}
 	a := &attachment{
 		id: c.id, uid: c.peer.UID, client: m.Client, mapped: s.mapped.By(c.peer.UID), crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
-		known: reply.Features&wire.FeatureKnown != 0,
+		known: reply.Features&wire.FeatureKnown != 0, peers: reply.Features&wire.FeatureEstimates != 0,
 	}
 	for _, want := range m.Tenants {
 		granted, err := s.grant(want)

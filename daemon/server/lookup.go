@@ -30,7 +30,7 @@ func (t *task) match() (wire.Message, error) {
 	}
 	q := tiering.MatchQuery{
 		Profile: id, Tenant: tenant, Accept: tier.CheckpointKind(m.Accept),
-		Positions: m.Positions, Prefixes: m.Prefixes, Keys: m.Keys, Device: t.at.gpu.Load() != nil,
+		Positions: m.Positions, Prefixes: m.Prefixes, Keys: m.Keys, Device: t.at.gpu.Load() != nil, Local: !t.at.peers,
 	}
 	off := t.switchedOff(id)
 	if off {

@@ -83,7 +83,7 @@ func sampleOf(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels [
 
 // hasPart reports whether the node has a part that some counters belong to.
 func (v *View) hasPart(part string) bool {
-	return part == "disk" && v.o.Disk != nil || part == "hbm" && v.o.GPU != nil
+	return part == "disk" && v.o.Disk != nil || part == "hbm" && v.o.GPU != nil || part == "peer" && v.o.Store.Reaches()
 }
 
 // again gives a histogram a second name. Writing one that we made cannot fail.

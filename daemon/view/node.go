@@ -216,7 +216,7 @@ func (v *View) Counters() []api.Counter {
 }
 
 func tierName(p tier.Place) string {
-	names := [...]string{tier.PlaceNone: "none", tier.PlaceHBM: "hbm", tier.PlaceDRAM: "dram", tier.PlaceDisk: "disk"}
+	names := [...]string{tier.PlaceNone: "none", tier.PlaceHBM: "hbm", tier.PlaceDRAM: "dram", tier.PlaceDisk: "disk", tier.PlacePeer: "peer"}
 	return names[min(int(p), len(names)-1)]
 }
 

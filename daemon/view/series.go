@@ -63,10 +63,10 @@ type dirtySeries struct {
 // lookupSeries are hits by the tier that has them; the store counts those of HBM
 // and of the disk among all.
 type lookupSeries struct {
-	Segments     [4]uint64 `count:"{hbm,dram,disk,miss}" prom:"lookups_total,result=*" help:"Segment keys asked for by match, by the tier that has them or miss."`
-	Tokens       [4]uint64 `count:"{hbm,dram,disk,miss}" prom:"lookup_tokens_total,result=*" help:"Tokens asked for by match, by the tier that has them or miss, as far as the size of a miss is known. A hit is counted in tokens."`
-	Prefixes     [3]uint64 `count:"{hbm,dram,disk}" prom:"prefix_hits_total,tier=*" help:"Matches that found a checkpoint, by the tier it lies in."`
-	PrefixTokens [3]uint64 `count:"{hbm,dram,disk}" prom:"prefix_hit_tokens_total,tier=*" help:"Tokens covered by the checkpoints found, by the tier they lie in."`
+	Segments     [5]uint64 `count:"{hbm,dram,disk,peer,miss}" prom:"lookups_total,result=*" help:"Segment keys asked for by match, by the tier that has them or miss."`
+	Tokens       [5]uint64 `count:"{hbm,dram,disk,peer,miss}" prom:"lookup_tokens_total,result=*" help:"Tokens asked for by match, by the tier that has them or miss, as far as the size of a miss is known. A hit is counted in tokens."`
+	Prefixes     [4]uint64 `count:"{hbm,dram,disk,peer}" prom:"prefix_hits_total,tier=*" help:"Matches that found a checkpoint, by the tier it lies in."`
+	PrefixTokens [4]uint64 `count:"{hbm,dram,disk,peer}" prom:"prefix_hit_tokens_total,tier=*" help:"Tokens covered by the checkpoints found, by the tier they lie in."`
 	Avoided      uint64    `prom:"prefill_tokens_avoided_total" help:"Tokens of segments and checkpoints that engines took leases on."`
 }
 
@@ -196,18 +196,21 @@ func (v *View) eachStruct(f func(any)) {
 }
 
 func lookupsOf(c *stats.Counters) *lookupSeries {
-	split := func(all, hbm, disk uint64) [3]uint64 { return [3]uint64{hbm, all - hbm - disk, disk} }
+	split := func(all, hbm, disk, peer uint64) [4]uint64 {
+		return [4]uint64{hbm, all - hbm - disk - peer, disk, peer}
+	}
 	s := &lookupSeries{
-		Prefixes:     split(c.PrefixHits, c.HBM.PrefixHits, c.PrefixHitsDisk),
-		PrefixTokens: split(c.PrefixHitTokens, c.HBM.PrefixHitTokens, c.PrefixHitTokensDisk),
+		Prefixes:     split(c.PrefixHits, c.HBM.PrefixHits, c.PrefixHitsDisk, c.Beyond.PrefixHits),
+		PrefixTokens: split(c.PrefixHitTokens, c.HBM.PrefixHitTokens, c.PrefixHitTokensDisk, c.Beyond.PrefixHitTokens),
 		Avoided:      c.AcquiredTokens + c.LoadedTokens,
 	}
-	segments, tokens := split(c.HitSegments, c.HBM.HitSegments, c.HitSegmentsDisk), split(c.HitTokens, c.HBM.HitTokens, c.HitTokensDisk)
+	segments := split(c.HitSegments, c.HBM.HitSegments, c.HitSegmentsDisk, c.Beyond.HitSegments)
+	tokens := split(c.HitTokens, c.HBM.HitTokens, c.HitTokensDisk, c.Beyond.HitTokens)
 	copy(s.Segments[:], segments[:])
 	copy(s.Tokens[:], tokens[:])
 	for why := tier.ReasonNone + 1; why < tier.ReasonFlagOnly; why++ { // flag_only is of checkpoints
-		s.Segments[3] += c.MissSegments[why]
-		s.Tokens[3] += c.MissTokens[why]
+		s.Segments[4] += c.MissSegments[why]
+		s.Tokens[4] += c.MissTokens[why]
 	}
 	return s
 }

@@ -60,7 +60,7 @@ func (a *Attachment) hello(device bool, deadline time.Time) ([]int, error) {
 	request := &wire.HelloRequest{
 		MinVersion: wire.Version, MaxVersion: wire.Version, Client: a.host.Name,
 		StagingBytes: uint64(a.host.StagingBytes), SlotBytes: uint64(a.host.SlotBytes), Tenants: a.host.Tenants,
-		Features: wire.FeaturePrompt | wire.FeatureKnown,
+		Features: wire.FeaturePrompt | wire.FeatureKnown | wire.FeatureEstimates,
 	}
 	if device {
 		request.Features |= wire.FeatureDevice

@@ -113,14 +113,14 @@ func (s *Store) Acquire(keys []profile.SegmentKey, specs []profile.SegmentSpec) 
 	return l, held, nil
 }
 
-// fetchWait is how long what lies on disk is waited for: computing it would take
+// fetchWait is how long what lies on disk or at a peer is waited for: computing it would take
 // longer.
 const fetchWait = time.Second
 
 // wait is the bound of an acquire after the last match; 0 = the client's.
 func (s *Store) wait() time.Duration {
-	onDisk := func(f connector.SegmentFound) bool { return f.Tier == wire.TierDisk }
-	if s.found.PrefixTier == wire.TierDisk || slices.ContainsFunc(s.found.Segments, onDisk) {
+	far := func(f connector.SegmentFound) bool { return f.Tier >= wire.TierDisk }
+	if s.found.PrefixTier >= wire.TierDisk || slices.ContainsFunc(s.found.Segments, far) {
 		return fetchWait
 	}
 	return 0

@@ -74,7 +74,7 @@ var enums = []Enum{
 			{Name: "CRC32Digests", Number: 1 << 0, Doc: "sends CRC-32 (IEEE) in `commit` in place of xxh3-64, as a client needs whose language has no xxh3 at hand"},
 			{Name: "Device", Number: 1 << 1, Doc: "may send operations 21 to 25, and up to 253 descriptors with a frame. The daemon has it only where it lends memory of a GPU"},
 			{Name: "Prompt", Number: 1 << 2, Doc: "may send the section *prompt* of `match`. The daemon reads the token ids only for *known*"},
-			{Name: "Estimates", Number: 1 << 3, Doc: "is able to read the section *estimates* of a `match` reply, and tier `peer`. The daemon sends neither yet"},
+			{Name: "Estimates", Number: 1 << 3, Doc: "is able to read the section *estimates* of a `match` reply, which the daemon does not send yet, and tier `peer`"},
 			{Name: "Known", Number: 1 << 4, Doc: "may send the section *known* of `match` behind *prompt*, and is answered with its like"},
 		},
 	},
@@ -115,7 +115,7 @@ var enums = []Enum{
 			{Name: "HBM", Number: 1, Doc: "memory of the GPU. Only connections with *attach-device* are told; others are told what `acquire` reads"},
 			{Name: "DRAM", Number: 2, Doc: "memory of the host"},
 			{Name: "Disk", Number: 3, Doc: "a hit that takes a read"},
-			{Name: "Peer", Number: 4, Doc: "another node. Only connections with *estimates* are to be told; not answered yet"},
+			{Name: "Peer", Number: 4, Doc: "another node, or a store that nodes share, is believed to have it: a hit that is fetched. Only connections with *estimates* are told; to others it is a miss"},
 		},
 	},
 	{

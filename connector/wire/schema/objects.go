@@ -55,7 +55,7 @@ var objectMessages = []Message{
 			u8("PrefixFlags", doc("AcceptExact or AcceptSpliced: what it is")),
 			u8("PrefixReason"), u8("PrefixTier", doc("TierNone = no checkpoint")),
 			u8s("Status", "MaxKeys"), u8s("Tier", "MaxKeys", rows("Status")), u8s("Reason", "MaxKeys", rows("Status")),
-			u32s("Tokens", "MaxKeys", rows("Status"), doc("interior tokens of a hit")),
+			u32s("Tokens", "MaxKeys", rows("Status"), doc("interior tokens of a hit; 0 where not known, in TierPeer only")),
 		),
 		Sections: []Section{{
 			Name: "Estimates", Struct: "MatchEstimates", Feature: "Estimates",

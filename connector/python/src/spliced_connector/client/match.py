@@ -33,7 +33,7 @@ class Match:
     tier: Sequence[int] = ()
     reason: Sequence[int] = ()
     tokens: Sequence[int] = ()
-    """Interior tokens of a hit."""
+    """Interior tokens of a hit; 0 where not known, in tier PEER only."""
     trouble: str = ""
     """Why everything is a miss, empty when the daemon has answered."""
     known: Sequence[KnownSegment] = ()

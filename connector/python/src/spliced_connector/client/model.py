@@ -141,7 +141,8 @@ class Model:
     ) -> list[Segment | None]:
         """Lease segments, one for each key; None is a miss.
 
-        With `all` every key is leased or none. `wait` bounds the wait for what lies on disk.
+        With `all` every key is leased or none. `wait` bounds the wait for what
+        lies on disk or is fetched from another node.
         """
         seconds = self._options.timeout if wait is None else wait
         none: list[Segment | None] = [None] * len(keys)

@@ -59,7 +59,9 @@ class Tier(IntEnum):
     DISK = 3
     """A hit that takes a read."""
     PEER = 4
-    """Another node. Only connections with *estimates* are to be told; not answered yet."""
+    """Another node, or a store that nodes share, is believed to have it: a hit that is fetched.
+    Only connections with *estimates* are told; to others it is a miss.
+    """
 
 
 class Reason(IntEnum):

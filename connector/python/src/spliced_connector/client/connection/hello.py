@@ -73,7 +73,7 @@ def _ask(
     channel: Channel, options: Options, deadline: float, closed: Callable[[], bool]
 ) -> tuple[bytes, list[int]]:
     features = 0 if xxh3() is not None else int(Feature.CRC32_DIGESTS)
-    features |= _KNOWN
+    features |= _KNOWN | Feature.ESTIMATES
     if options.device is not None:
         features |= Feature.DEVICE
     request = HelloRequest(
