@@ -164,7 +164,7 @@ func openSource(t testing.TB, dev gpuipc.Device, m *tiertest.Memory, tenants []t
 	server := o.server
 	server.Store, server.Device, server.Names = store.Store, dev, must(NewNames(secret, tenantsOf(tenants)))
 	s.server = must(NewServer(server))
-	s.http = &fasthttp.Server{Handler: s.handle, NoDefaultServerHeader: true, MaxIdleWorkerDuration: 100 * time.Millisecond}
+	s.http = &fasthttp.Server{Handler: s.handle, NoDefaultServerHeader: true, NoDefaultDate: true, MaxIdleWorkerDuration: 100 * time.Millisecond}
 	s.listen = must(net.Listen("tcp", "127.0.0.1:0"))
 	if secure != nil {
 		s.listen = tls.NewListener(s.listen, secure)
