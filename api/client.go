@@ -123,6 +123,11 @@ func (c *Client) Counters(ctx context.Context) ([]Counter, error) {
 	return p.Items, err
 }
 
+// Cluster answers what the node knows of its cluster.
+func (c *Client) Cluster(ctx context.Context) (Cluster, error) {
+	return fetch[Cluster](ctx, c, "/api/v1/cluster", nil)
+}
+
 // Segments walks all segments that pass the query, page by page of q.Limit (0 =
 // DefaultLimit). The walk ends after the first error.
 func (c *Client) Segments(ctx context.Context, q SegmentQuery) iter.Seq2[Segment, error] {

@@ -80,6 +80,25 @@ func (f *fakeNode) Decisions(q DecisionQuery) []Decision {
 	return out
 }
 
+func (f *fakeNode) Cluster() Cluster {
+	at, rtt, ahead := longAgo, 0.0005, -0.25
+	return Cluster{
+		Enabled: true, Name: "prod", Encrypted: true, Certificate: &at, FilesError: "keyring: no keys", Health: 1, Fetched: 1 << 40, Sent: 5,
+		Join:  Join{At: &at, Tried: 2, Answered: 1, Errors: []string{"10.0.0.3: refused"}},
+		Index: PeerIndex{Names: 100, Complete: 1, Bytes: 1 << 20, Refused: 1}, Own: OwnIndex{Names: 50, Version: 60, Bytes: 1 << 10},
+		Counters: []Counter{{Name: "peer_finds", Value: 3}},
+		Members: []Member{
+			{Name: "node-1", Self: true, State: MemberAlive, Since: at, Gossip: "10.0.0.1:7946", Peer: "10.0.0.1:7947", TLS: true, Version: "v1", Protocol: 1, Started: at},
+			{
+				Name: "node-2", State: MemberAlive, Since: at, Gossip: "10.0.0.2:7946", Peer: "10.0.0.2:7947", TLS: true, Version: "v1", Protocol: 1, Started: at,
+				InUse: true, RTT: &rtt, ClockAhead: &ahead, Index: &MemberIndex{Version: 9, Complete: true, AsOf: &at},
+				Fetch: &MemberFetch{RoundTrip: 0.001, BytesPerSecond: 1e9, QueuedBytes: 4096, Reads: 1, Open: true, LeftAlone: &at},
+			},
+			{Name: "node-3", State: MemberAlive, Since: at, Version: "v2", Protocol: 2, Unusable: "it speaks protocol 2"},
+		},
+	}
+}
+
 func (f *fakeNode) Segments(q SegmentQuery) ([]Segment, error) {
 	var out []Segment
 	for _, s := range f.segments {

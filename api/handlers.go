@@ -129,6 +129,15 @@ func listAll[T any](ctx *fasthttp.RequestCtx, list func() []T) error {
 	return writeJSON(ctx, Page[T]{Items: orEmpty(list())})
 }
 
+func (s *Server) cluster(ctx *fasthttp.RequestCtx, _ string) error {
+	if err := noParams(ctx); err != nil {
+		return err
+	}
+	c := s.shown().Node.Cluster()
+	c.Join.Errors, c.Members, c.Counters = orEmpty(c.Join.Errors), orEmpty(c.Members), orEmpty(c.Counters)
+	return writeJSON(ctx, c)
+}
+
 func (s *Server) listSegments(ctx *fasthttp.RequestCtx, _ string) error {
 	p := paramsOf(ctx)
 	q := SegmentQuery{Tenant: p.name("tenant"), Profile: p.profile(), Prefix: p.prefix(), After: p.cursor(), Limit: p.limit()}

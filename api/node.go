@@ -29,6 +29,9 @@ type Node interface {
 	// Decisions answers what was decided last, the newest first, at most Limit of
 	// those that pass the query.
 	Decisions(DecisionQuery) []Decision
+	// Cluster answers what the node knows of the others of its cluster; Enabled is false
+	// where it is in none.
+	Cluster() Cluster
 }
 
 // Catalogue pages through what is held. Both listings are in ascending order of

@@ -44,6 +44,7 @@ func allRoutes() []route {
 		{get, "/api/v1/canaries", "listCanaries", false, (*Server).listCanaries},
 		{put, "/api/v1/canaries/{key}", "switchOff", true, (*Server).switchOff},
 		{del, "/api/v1/canaries/{key}", "switchOn", true, (*Server).switchOn},
+		{get, "/api/v1/cluster", "getCluster", false, (*Server).cluster},
 		{get, "/api/v1/decisions", "listDecisions", false, (*Server).listDecisions},
 		{get, "/api/v1/stats", "listCounters", false, (*Server).listCounters},
 	}

@@ -47,6 +47,9 @@ func (s *Start) Counters() []api.Counter { return nil }
 // Decisions implements api.Node.
 func (s *Start) Decisions(api.DecisionQuery) []api.Decision { return nil }
 
+// Cluster implements api.Node.
+func (s *Start) Cluster() api.Cluster { return api.Cluster{} }
+
 // Segments implements api.Catalogue.
 func (s *Start) Segments(api.SegmentQuery) ([]api.Segment, error) { return nil, s.notYet() }
 

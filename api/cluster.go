@@ -1,0 +1,233 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// States of a member.
+const (
+	MemberAlive       = "alive"
+	MemberUnreachable = "unreachable" // gossip gave it up; its place is held for a while
+	MemberLeaving     = "leaving"     // it has said so
+)
+
+// Cluster is what a node knows of its cluster. Without one, only Enabled is set, and
+// it is false.
+type Cluster struct {
+	Enabled bool   `json:"enabled"`
+	Name    string `json:"name,omitempty"`
+	// Encrypted: gossip is. Certificate is when the peers' port's ends; nil = the port is plain.
+	Encrypted   bool       `json:"gossip_encrypted"`
+	Certificate *time.Time `json:"certificate_ends,omitempty"`
+	FilesError  string     `json:"files_error,omitempty"` // why a keyring or certificate that has changed is not in use
+	Join        Join       `json:"join"`
+	Members     []Member   `json:"members"` // this node first
+	Index       PeerIndex  `json:"index"`
+	Own         OwnIndex   `json:"own"`
+	Health      int        `json:"gossip_health"` // 0 is good, 8 a node that hardly keeps up
+	Fetched     uint64     `json:"fetched_bytes"` // from all members, since the start
+	Sent        uint64     `json:"sent_bytes"`    // to all members
+	Counters    []Counter  `json:"counters"`      // of gossip and of what lies beyond the node
+}
+
+// Join is the last attempt to find members that were not there.
+type Join struct {
+	At       *time.Time `json:"at,omitempty"`
+	Tried    int        `json:"tried"`    // nodes that were no members
+	Answered int        `json:"answered"` // of these
+	Errors   []string   `json:"errors"`   // some of what went wrong
+}
+
+// PeerIndex is what is believed of all other members' sets of names.
+type PeerIndex struct {
+	Names    int64 `json:"names"`    // a name counts once for each holder
+	Complete int   `json:"complete"` // members whose set has been read in whole
+	Bytes    int64 `json:"bytes"`    // of memory
+	Refused  int64 `json:"refused"`  // names that found no room
+}
+
+// OwnIndex is the set of names that this node tells the others.
+type OwnIndex struct {
+	Names   int64  `json:"names"`
+	Version uint64 `json:"version"` // grows by one with every change
+	Bytes   int64  `json:"bytes"`
+	Refused int64  `json:"refused"` // names that found the set full
+}
+
+// Member is one node of the cluster.
+type Member struct {
+	Name   string    `json:"name"`
+	Self   bool      `json:"self"`
+	State  string    `json:"state"`
+	Since  time.Time `json:"since"` // of the state
+	Gossip string    `json:"gossip"`
+	Peer   string    `json:"peer"` // address of the peers' port
+	TLS    bool      `json:"tls"`  // of that port
+
+	Version  string    `json:"version"` // of the program
+	Protocol int       `json:"protocol"`
+	Started  time.Time `json:"started"`
+	// InUse: it is asked and fetched from. Unusable says why a member that is there never is.
+	InUse    bool   `json:"in_use"`
+	Unusable string `json:"unusable,omitempty"`
+
+	// Of the last ping; nil = none yet. ClockAhead is by how much its clock was ahead of
+	// this node's, give or take half of RTT.
+	RTT        *float64 `json:"rtt_seconds,omitempty"`
+	ClockAhead *float64 `json:"clock_ahead_seconds,omitempty"`
+
+	Index *MemberIndex `json:"index,omitempty"` // nil = not in use, or this node
+	Fetch *MemberFetch `json:"fetch,omitempty"` // the same
+}
+
+// MemberIndex is how far a member's set of names is known.
+type MemberIndex struct {
+	Version  uint64     `json:"version"`  // changes up to this one are known
+	Complete bool       `json:"complete"` // the set has been read in whole, in this run of the member or the one before
+	Reading  bool       `json:"reading"`  // the set is being read in whole
+	AsOf     *time.Time `json:"as_of,omitempty"`
+}
+
+// MemberFetch is what was measured when fetching from a member.
+type MemberFetch struct {
+	RoundTrip      float64    `json:"round_trip_seconds"` // of a question; 0 = none yet
+	BytesPerSecond float64    `json:"bytes_per_second"`   // 0 = none yet
+	QueuedBytes    int64      `json:"queued_bytes"`       // wanted of it and not there yet
+	Reads          int        `json:"reads"`              // objects that are read
+	Open           bool       `json:"breaker_open"`       // it failed and is left alone
+	LeftAlone      *time.Time `json:"left_alone_until,omitempty"`
+}
+
+// Lag is how old what is known of the members' sets is, at the oldest of those in
+// use; false while nothing is known.
+func (c *Cluster) Lag(now time.Time) (time.Duration, bool) {
+	var lag time.Duration
+	known := false
+	for i := range c.Members {
+		if x := c.Members[i].Index; x != nil && x.AsOf != nil {
+			lag, known = max(lag, now.Sub(*x.AsOf)), true
+		}
+	}
+	return lag, known
+}
+
+// Kinds of findings.
+const (
+	FoundUnreachable = "unreachable"
+	FoundUnusable    = "unusable" // another protocol, another secret
+	FoundAlone       = "alone"
+	FoundClock       = "clock"
+	FoundVersion     = "version"
+	FoundFailing     = "failing" // there, and fetches from it fail
+	FoundKeys        = "keys"    // files, certificate, encryption
+)
+
+// Finding is something that is not well with a cluster, for people.
+type Finding struct {
+	Kind   string `json:"kind"`
+	Member string `json:"member,omitempty"` // "" = the node itself, or several
+	Text   string `json:"text"`
+}
+
+// Bounds of what is found.
+const (
+	maxClockApart   = time.Second
+	certificateSoon = 24 * time.Hour // those that nodes issue themselves never have less
+)
+
+// Findings lists what is not well, by member in the order of Members, and then what is of
+// this node. now is the reader's.
+func (c *Cluster) Findings(now time.Time) []Finding {
+	if !c.Enabled {
+		return nil
+	}
+	var list []Finding
+	var versions []string
+	others := 0
+	for i := range c.Members {
+		m := &c.Members[i]
+		if m.State == MemberAlive && !slices.Contains(versions, m.Version) {
+			versions = append(versions, m.Version)
+		}
+		if m.Self {
+			continue
+		}
+		if m.State == MemberAlive {
+			others++
+		}
+		list = append(list, m.findings(now)...)
+	}
+	add := func(kind, format string, a ...any) {
+		list = append(list, Finding{Kind: kind, Text: fmt.Sprintf(format, a...)})
+	}
+	if others == 0 {
+		why := ""
+		if len(c.Join.Errors) > 0 {
+			why = ": " + c.Join.Errors[0]
+		}
+		add(FoundAlone, "no other member is there%s", why)
+	}
+	if len(versions) > 1 {
+		add(FoundVersion, "members run %d versions: %s", len(versions), listed(versions))
+	}
+	c.keys(now, add)
+	return list
+}
+
+func (c *Cluster) keys(now time.Time, add func(kind, format string, a ...any)) {
+	if c.FilesError != "" {
+		add(FoundKeys, "a file that has changed is not in use: %s", c.FilesError)
+	}
+	if !c.Encrypted {
+		add(FoundKeys, "gossip is not encrypted")
+	}
+	switch {
+	case c.Certificate == nil:
+		add(FoundKeys, "the peers' port has no TLS")
+	case !c.Certificate.After(now):
+		add(FoundKeys, "the certificate has ended at %s", c.Certificate.Format(time.RFC3339))
+	case c.Certificate.Before(now.Add(certificateSoon)):
+		add(FoundKeys, "the certificate ends in %v", c.Certificate.Sub(now).Round(time.Minute))
+	}
+}
+
+func (m *Member) findings(now time.Time) (list []Finding) {
+	add := func(kind, format string, a ...any) {
+		list = append(list, Finding{Kind: kind, Member: m.Name, Text: fmt.Sprintf(format, a...)})
+	}
+	if m.State == MemberUnreachable {
+		add(FoundUnreachable, "out of reach for %v", now.Sub(m.Since).Round(time.Second))
+		return list
+	}
+	if m.State != MemberAlive {
+		return nil
+	}
+	if m.Unusable != "" {
+		add(FoundUnusable, "%s", m.Unusable)
+	}
+	if m.ClockAhead != nil {
+		ahead := time.Duration(*m.ClockAhead * float64(time.Second)).Round(time.Millisecond)
+		switch {
+		case ahead > maxClockApart:
+			add(FoundClock, "its clock is %v ahead", ahead)
+		case -ahead > maxClockApart:
+			add(FoundClock, "its clock is %v behind", -ahead)
+		}
+	}
+	if f := m.Fetch; f != nil && f.Open {
+		add(FoundFailing, "it failed too often and is left alone for a while")
+	}
+	return list
+}
+
+// listed names some of many.
+func listed(names []string) string {
+	const most = 4
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
