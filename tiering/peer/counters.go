@@ -7,7 +7,7 @@ import (
 
 // Counters counts since New.
 type Counters struct {
-	Finds     uint64 `count:"finds" prom:"peer_finds_total" help:"Objects that peers were asked for."`
+	Finds     uint64 `count:"finds" prom:"peer_asked_total" help:"Objects that peers were asked for."`
 	Found     uint64 `count:"found" prom:"peer_found_total" help:"Objects that a peer had."`
 	Absent    uint64 `count:"absent" prom:"peer_absent_total" help:"Objects that no peer had, although the index said so."`
 	Read      uint64 `count:"read" prom:"peer_read_total" help:"Objects read from peers."`

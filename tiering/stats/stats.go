@@ -187,7 +187,7 @@ type Beyond struct {
 	NotWorth   uint64 `count:"not_worth" prom:"peer_not_worth_total" help:"Objects not fetched since computing their tokens is faster."`
 
 	Fetches      [transfer.Outcomes]uint64 `count:"fetches_{done,corrupt,gone,unavailable,no_room,stopped,,}" prom:"peer_fetches_total,result=*" help:"Objects fetched from peers into memory, by outcome: done, corrupt, gone (left the peer meanwhile), unavailable (the peer does not send), no_room (in memory), stopped."`
-	FetchedBytes uint64                    `count:"fetched_bytes" prom:"fetch_bytes_total,tier=peer,direction=in"`
+	FetchedBytes uint64                    `count:"fetched_bytes" prom:"peer_fetched_bytes_total" help:"Bytes of objects fetched from peers into memory."`
 	Fetching     uint64                    `count:"fetching" prom:"peer_fetches_in_flight" help:"Objects being fetched from peers, or waiting to be."`
 }
 
