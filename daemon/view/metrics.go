@@ -1,6 +1,8 @@
 package view
 
 import (
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,6 +25,7 @@ var declared = []any{
 	buildSeries{}, nodeSeries{}, capabilitySeries{}, poolSeries{}, memorySeries{}, dirtySeries{}, lookupSeries{},
 	diskSeries{}, diskStateSeries{}, gpuSeries{}, gpuMemorySeries{}, driverSeries{}, adviceSeries{}, verdictSeries{}, decisionSeries{},
 	costSeries{}, predictionSeries{}, jobSeries{}, bandwidthSeries{}, canarySeries{}, answerSeries{}, rowSeries{}, failureSeries{},
+	clusterSeries{}, memberSeries{}, lagSeries{}, certificateSeries{},
 }
 
 // metrics turns counters into Prometheus metrics when they are asked for, so that
@@ -43,7 +46,13 @@ func (v *View) Register(r *prometheus.Registry) {
 
 func newMetrics(v *View) *metrics {
 	m := &metrics{View: v, families: map[string]*prometheus.Desc{}}
-	for _, f := range metric.Families(declared...) {
+	structs := slices.Clone(declared)
+	for _, r := range v.o.Remotes {
+		for _, c := range r.Counters() {
+			structs = append(structs, reflect.Zero(reflect.TypeOf(c).Elem()).Interface())
+		}
+	}
+	for _, f := range metric.Families(structs...) {
 		m.families[f.Name] = prometheus.NewDesc("spliced_"+f.Name, f.Help, f.Labels, nil)
 	}
 	m.lookups = prometheus.NewDesc("spliced_lookup_duration_seconds", "Time from the arrival of a match to its answer.", nil, nil)
@@ -55,16 +64,19 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCo
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	m.eachStruct(func(c any) {
-		metric.EachSeries(c, m.hasPart, func(family string, values []string, v float64) {
-			kind := prometheus.GaugeValue
-			if strings.HasSuffix(family, "_total") {
-				kind = prometheus.CounterValue
-			}
-			ch <- sampleOf(m.families[family], kind, v, values)
-		})
-	})
+	m.eachStruct(func(c any) { m.tell(c, ch) })
 	ch <- again(m.lookups, m.o.Server.Counts().Duration(wire.OpMatch))
+}
+
+// tell sends the series that a struct declares.
+func (m *metrics) tell(c any, ch chan<- prometheus.Metric) {
+	metric.EachSeries(c, m.hasPart, func(family string, values []string, v float64) {
+		kind := prometheus.GaugeValue
+		if strings.HasSuffix(family, "_total") {
+			kind = prometheus.CounterValue
+		}
+		ch <- sampleOf(m.families[family], kind, v, values)
+	})
 }
 
 // sampleOf is a series. One that cannot be told is counted and logged by the handler of
@@ -83,7 +95,8 @@ func sampleOf(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels [
 
 // hasPart reports whether the node has a part that some counters belong to.
 func (v *View) hasPart(part string) bool {
-	return part == "disk" && v.o.Disk != nil || part == "hbm" && v.o.GPU != nil || part == "peer" && v.o.Store.Reaches()
+	return part == "disk" && v.o.Disk != nil || part == "hbm" && v.o.GPU != nil || part == "peer" && v.o.Store.Reaches() ||
+		slices.ContainsFunc(v.o.Remotes, func(r Remote) bool { return r.Name == part })
 }
 
 // again gives a histogram a second name. Writing one that we made cannot fail.

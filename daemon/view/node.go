@@ -45,6 +45,20 @@ type Options struct {
 	Server     *server.Server
 	Canary     *canary.Canary
 	Tenants    []tiering.Tenant
+
+	// Cluster answers what is known of the other nodes.
+	Cluster func() api.Cluster
+	// Remotes count what comes from beyond the node.
+	Remotes []Remote
+}
+
+// Remote is a source of objects beyond the node.
+type Remote struct {
+	// Name is the part that series belong to (see package metric), and what its counters'
+	// names in listings begin with: peer, object.
+	Name string
+	// Counters answers pointers to structs that declare counters, always of the same types.
+	Counters func() []any
 }
 
 // Guard knows whether clients reach the daemon by the path of its socket.
@@ -197,6 +211,11 @@ func (v *View) Counters() []api.Counter {
 		declared("disk_", &below)
 	}
 	counts, sums, advised := v.o.Server.Counts(), v.o.Canary.Sums(), v.o.Store.Advisor().Stats()
+	for _, r := range v.o.Remotes {
+		for _, c := range r.Counters() {
+			declared(r.Name+"_", c)
+		}
+	}
 	declared("", counts)
 	declared("", &sums)
 	advised.Each(func(name string, value uint64) { add(name, float64(value)) })

@@ -193,6 +193,7 @@ func (v *View) eachStruct(f func(any)) {
 	v.eachOfCosts(f)
 	v.eachOfCanary(f)
 	v.eachOfServer(f)
+	v.eachOfCluster(f)
 }
 
 func lookupsOf(c *stats.Counters) *lookupSeries {

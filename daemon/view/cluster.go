@@ -1,0 +1,85 @@
+package view
+
+import (
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+)
+
+// Cluster implements api.Node.
+func (v *View) Cluster() api.Cluster {
+	if v.o.Cluster == nil {
+		return api.Cluster{}
+	}
+	return v.o.Cluster()
+}
+
+// clusterSeries are of all members together: one series for each of a thousand would
+// be too many.
+type clusterSeries struct {
+	Own         int64 `prom:"cluster_own_names" help:"Names of objects that this node tells the others."`
+	Names       int64 `prom:"cluster_index_names" help:"Names that other members are believed to hold. One counts for each of its holders."`
+	Bytes       int64 `prom:"cluster_index_bytes" help:"Memory that the index of the members' names takes."`
+	Incomplete  int   `prom:"cluster_index_incomplete" help:"Members in use whose set of names has not been read in whole yet."`
+	Unusable    int   `prom:"cluster_unusable" help:"Members that are there and are not worked with: of another protocol or secret."`
+	LeftAlone   int   `prom:"cluster_left_alone" help:"Members in use that failed so often that nothing is fetched from them for a while."`
+	QueuedBytes int64 `prom:"cluster_queued_bytes" help:"Bytes wanted of members that are not there yet."`
+	Encrypted   int   `prom:"cluster_gossip_encrypted" help:"1 while gossip is encrypted."`
+	FilesFailed int   `prom:"cluster_files_failed" help:"1 while a keyring or certificate that has changed cannot be used, so that the former one stays."`
+}
+
+type memberSeries struct {
+	State string `label:"state"`
+	Count int    `prom:"cluster_members" help:"Members by state, without this node: alive, unreachable (given up by gossip, its place is held for a while), leaving."`
+}
+
+// lagSeries is there once a member has told all it had.
+type lagSeries struct {
+	Seconds float64 `prom:"cluster_index_lag_seconds" help:"Since when the member known worst has not told all it had."`
+}
+
+type certificateSeries struct {
+	Ends float64 `prom:"cluster_certificate_end_time_seconds" help:"When the certificate of the peers' port ends, since the epoch."`
+}
+
+func (v *View) eachOfCluster(f func(any)) {
+	for _, r := range v.o.Remotes {
+		for _, c := range r.Counters() {
+			f(c)
+		}
+	}
+	if c := v.Cluster(); c.Enabled {
+		eachOfMembers(&c, time.Now(), f)
+	}
+}
+
+func eachOfMembers(c *api.Cluster, now time.Time, f func(any)) {
+	states := []string{api.MemberAlive, api.MemberUnreachable, api.MemberLeaving}
+	counts := map[string]int{}
+	s := clusterSeries{
+		Own: c.Own.Names, Names: c.Index.Names, Bytes: c.Index.Bytes, Encrypted: one(c.Encrypted), FilesFailed: one(c.FilesError != ""),
+	}
+	for i := range c.Members {
+		m := &c.Members[i]
+		if m.Self {
+			continue
+		}
+		counts[m.State]++
+		s.Unusable += one(m.State == api.MemberAlive && m.Unusable != "")
+		s.Incomplete += one(m.Index != nil && !m.Index.Complete)
+		if m.Fetch != nil {
+			s.LeftAlone += one(m.Fetch.Open)
+			s.QueuedBytes += m.Fetch.QueuedBytes
+		}
+	}
+	f(&s)
+	for _, state := range states {
+		f(&memberSeries{state, counts[state]})
+	}
+	if lag, ok := c.Lag(now); ok {
+		f(&lagSeries{lag.Seconds()})
+	}
+	if c.Certificate != nil {
+		f(&certificateSeries{float64(c.Certificate.UnixMilli()) / 1e3})
+	}
+}
