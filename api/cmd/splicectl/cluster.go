@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+)
+
+// clusterShown is the JSON form of cluster.
+type clusterShown struct {
+	api.Cluster
+	Findings []api.Finding `json:"findings"`
+}
+
+func clusterCommand() command {
+	return command{
+		name: "cluster", synopsis: "[flags]",
+		summary: "Show the members of a node's cluster, what is known of what they hold, and the traffic",
+		about: `All of it is what the one node knows that is asked. LAG is how long ago a member last had
+nothing more to tell of what it holds; RATE and QUEUED are of what is fetched from it.
+
+Exit status 1: a member cannot be used, or is out of reach, or the node is in no cluster.`,
+		examples: []string{"", "--json", "-admin http://127.0.0.1:9400"},
+		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+			var t target
+			t.flags(fs)
+			return func(ctx context.Context, c *call) error { return showCluster(ctx, c, &t) }
+		},
+	}
+}
+
+func showCluster(ctx context.Context, c *call, t *target) error {
+	if len(c.args) > 0 {
+		return usagef("takes no arguments, got %q", c.args)
+	}
+	client, err := t.client()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	known, err := client.Cluster(ctx)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	s := clusterShown{known, known.Findings(now)}
+	if s.Findings == nil {
+		s.Findings = []api.Finding{}
+	}
+	switch {
+	case c.json:
+		err = printJSON(c.stdout, s)
+	case !s.Enabled:
+		_, err = fmt.Fprintln(c.stdout, "The node is in no cluster: cluster-seeds names nodes to join.")
+	default:
+		err = s.print(c, now)
+	}
+	if err != nil {
+		return err
+	}
+	if !s.Enabled || s.failed() {
+		return errFailed
+	}
+	return nil
+}
+
+// failed reports whether a member cannot be used that should be.
+func (s *clusterShown) failed() bool {
+	for _, f := range s.Findings {
+		if f.Kind == api.FoundUnusable || f.Kind == api.FoundUnreachable {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *clusterShown) print(c *call, now time.Time) error {
+	t := newTable(c.stdout, "MEMBER", "STATE", "SINCE", "VERSION", "NAMES", "LAG", "RTT", "CLOCK", "RATE", "QUEUED", "ADDRESS")
+	for i := range s.Members {
+		s.row(t, &s.Members[i], now)
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(c.stdout, "\nCluster %s: %s, %d names of others in %s, %d own; %s fetched, %s sent.\n",
+		terminal.Line(s.Name), s.states(), s.Index.Names, bytesText(s.Index.Bytes), s.Own.Names,
+		bytesText(int64(s.Fetched)), bytesText(int64(s.Sent)))
+	for _, f := range s.Findings {
+		who := ""
+		if f.Member != "" {
+			who = f.Member + ": "
+		}
+		fmt.Fprintf(c.stdout, "%s: %s\n", f.Kind, terminal.Line(who+f.Text))
+	}
+	return nil
+}
+
+// states counts the members by state.
+func (s *clusterShown) states() string {
+	counts := map[string]int{}
+	for i := range s.Members {
+		counts[s.Members[i].State]++
+	}
+	text := fmt.Sprintf("%d alive", counts[api.MemberAlive])
+	for _, state := range []string{api.MemberUnreachable, api.MemberLeaving} {
+		if n := counts[state]; n > 0 {
+			text += fmt.Sprintf(", %d %s", n, state)
+		}
+	}
+	return text
+}
+
+func (s *clusterShown) row(t *table, m *api.Member, now time.Time) {
+	name, state, names, lag, rtt, clock, rate, queued := m.Name, m.State, "-", "-", "-", "-", "-", "-"
+	switch {
+	case m.Self:
+		name += " (asked)"
+		names = fmt.Sprintf("version %d", s.Own.Version)
+	case m.State == api.MemberAlive && m.Unusable != "":
+		state = "unusable"
+	}
+	if m.RTT != nil {
+		rtt = secondsText(*m.RTT)
+	}
+	if m.ClockAhead != nil {
+		clock = fmt.Sprintf("%+.3gs", *m.ClockAhead)
+	}
+	if x := m.Index; x != nil {
+		switch {
+		case x.Complete:
+			names = fmt.Sprintf("version %d", x.Version)
+		case x.Reading:
+			names = "being read"
+		}
+		if x.AsOf != nil {
+			lag = secondsText(now.Sub(*x.AsOf).Seconds())
+		}
+	}
+	if f := m.Fetch; f != nil {
+		if f.BytesPerSecond > 0 {
+			rate = bytesText(int64(f.BytesPerSecond)) + "/s"
+		}
+		queued = bytesText(f.QueuedBytes)
+	}
+	t.row(name, state, ageText(m.Since, now), m.Version, names, lag, rtt, clock, rate, queued, m.Peer)
+}
+
+// secondsText is a short time as people read it: 0.5 ms, 12 s.
+func secondsText(s float64) string {
+	switch {
+	case s < 0.001:
+		return fmt.Sprintf("%.3g µs", s*1e6)
+	case s < 1:
+		return fmt.Sprintf("%.3g ms", s*1e3)
+	}
+	return fmt.Sprintf("%.3g s", s)
+}

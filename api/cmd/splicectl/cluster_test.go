@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/api"
+)
+
+// clusterNode is a node of which only the cluster is asked.
+type clusterNode struct {
+	api.Node
+	known api.Cluster
+}
+
+func (n *clusterNode) Cluster() api.Cluster { return n.known }
+
+type canaries = api.Canaries // embedded by its own name, that would hide its method Canaries
+
+// serveCluster serves the admin REST of a node that knows this of its cluster.
+func serveCluster(t *testing.T, known api.Cluster) (address string) {
+	t.Helper()
+	shown := api.Shown{Node: &clusterNode{known: known}, Catalogue: struct{ api.Catalogue }{}, Canaries: struct{ canaries }{}}
+	s, err := api.New(api.Options{Shown: shown, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx, api.Listener{Listener: l}) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return "http://" + l.Addr().String()
+}
+
+// twoNodes is a cluster in which all is well.
+func twoNodes() api.Cluster {
+	now := time.Now()
+	ends, rtt, ahead := now.Add(48*time.Hour), 0.0004, -0.002
+	return api.Cluster{
+		Enabled: true, Name: "prod", Encrypted: true, Certificate: &ends, Fetched: 3 << 20, Sent: 1 << 20,
+		Index: api.PeerIndex{Names: 1000, Complete: 1, Bytes: 1 << 20}, Own: api.OwnIndex{Names: 7, Version: 9},
+		Members: []api.Member{
+			{Name: "a", Self: true, State: api.MemberAlive, Since: now, Version: "v1", Peer: "10.0.0.1:7947"},
+			{
+				Name: "b", State: api.MemberAlive, Since: now, Version: "v1", Peer: "10.0.0.2:7947", InUse: true, RTT: &rtt, ClockAhead: &ahead,
+				Index: &api.MemberIndex{Version: 1234, Complete: true, AsOf: &now}, Fetch: &api.MemberFetch{BytesPerSecond: 1 << 30, QueuedBytes: 4096},
+			},
+		},
+	}
+}
+
+func TestClusterIsShownWithWhatIsWrong(t *testing.T) {
+	rows := []struct {
+		name   string
+		change func(c *api.Cluster)
+		exit   int
+		want   []string
+	}{
+		{"well", func(*api.Cluster) {}, exitOK, []string{"a (asked)", "version 1234", "400 µs", "-0.002s", "1 GiB/s", "Cluster prod: 2 alive, 1000 names of others in 1 MiB, 7 own; 3 MiB fetched, 1 MiB sent."}},
+		{"no cluster", func(c *api.Cluster) { *c = api.Cluster{} }, exitFailed, []string{"in no cluster"}},
+		{"unusable", func(c *api.Cluster) {
+			c.Members[1].Unusable, c.Members[1].Index = "speaks protocol 2, this node 1", nil
+		}, exitFailed,
+			[]string{"unusable: b: speaks protocol 2"}},
+		{"out of reach", func(c *api.Cluster) { c.Members[1].State = api.MemberUnreachable }, exitFailed, []string{"1 alive, 1 unreachable", "unreachable: b: out of reach"}},
+		{"leaving", func(c *api.Cluster) { c.Members[1].State = api.MemberLeaving }, exitOK, []string{"1 leaving"}},
+		{"clock", func(c *api.Cluster) { *c.Members[1].ClockAhead = 3600 }, exitOK, []string{"clock: b: its clock is 1h0m0s ahead"}},
+		{"plain", func(c *api.Cluster) { c.Encrypted = false }, exitOK, []string{"keys: gossip is not encrypted"}},
+		{"a hostile name", func(c *api.Cluster) { c.Members[1].Version = "v\x1b[2J" }, exitOK, nil},
+	}
+	for _, r := range rows {
+		c := twoNodes()
+		r.change(&c)
+		code, out, errs := cli(t, "cluster", "-admin", serveCluster(t, c))
+		if code != r.exit || errs != "" || strings.Contains(out, "\x1b") {
+			t.Errorf("%s: exit %d, %s\n%s", r.name, code, errs, out)
+		}
+		for _, want := range r.want {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: no %q in\n%s", r.name, want, out)
+			}
+		}
+	}
+}
+
+func TestClusterAsJSON(t *testing.T) {
+	c := twoNodes()
+	c.Members[1].Unusable = "keys names with another secret"
+	code, out, _ := cli(t, "cluster", "--json", "-admin", serveCluster(t, c))
+	var got clusterShown
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitFailed {
+		t.Fatalf("exit %d, %v:\n%s", code, err, out)
+	}
+	if len(got.Members) != 2 || len(got.Findings) != 1 || got.Findings[0] != (api.Finding{Kind: api.FoundUnusable, Member: "b", Text: c.Members[1].Unusable}) {
+		t.Errorf("told %+v", got)
+	}
+}
