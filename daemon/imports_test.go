@@ -117,7 +117,7 @@ var mayImport = map[string]string{
 	"daemon/canary":   "policy/profile tiering tiering/tier connector/wire api daemon/codes",
 	"daemon/server": "policy/... gpuipc gpuipc/cuda/order tiering tiering/tier tiering/advise tiering/plan connector/wire connector/wire/seqpacket api " +
 		"daemon/settings daemon/socket daemon/codes daemon/budget daemon/queue daemon/slots daemon/gpu daemon/canary",
-	"daemon/view":          "policy/... gpuipc tiering/... connector/wire api daemon/settings daemon/gpu daemon/canary daemon/server",
+	"daemon/view":          "policy/... gpuipc tiering/... connector/wire api daemon/settings daemon/gpu daemon/canary daemon/server daemon/cluster",
 	"daemon":               "policy/... gpuipc tiering/... api daemon/settings daemon/socket daemon/gpu daemon/canary daemon/cluster daemon/server daemon/view",
 	"daemon/cmd/spliced":   "daemon daemon/settings",
 	"daemon/hostile":       "",

@@ -11,6 +11,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/daemon/cluster"
 	"github.com/spliced-kv/spliced/tiering/metric"
 	"github.com/spliced-kv/spliced/tiering/peer"
 	"github.com/spliced-kv/spliced/tiering/stats"
@@ -78,13 +79,15 @@ func TestMetricsOfACluster(t *testing.T) {
 		Index: api.PeerIndex{Names: 100, Bytes: 1000}, Own: api.OwnIndex{Names: 50},
 	}
 	counters := func() []any { return []any{&peer.Counters{ReadBytes: 7}, &peer.ServerCounters{SentBytes: 8}} }
-	v := New(Options{Cluster: func() api.Cluster { return c }, Remotes: []Remote{{"peer", counters}}})
+	v := New(Options{Cluster: func() api.Cluster { return c }, Remotes: []Remote{
+		{"peer", counters}, {"cluster", func() []any { return []any{gossipOf(&cluster.Status{Flaps: 9})} }},
+	}})
 	got := gather(t, v)
 	for _, r := range []struct {
 		name, label string
 		want        float64
 	}{
-		{"cluster_members", "alive", 3}, {"cluster_members", "unreachable", 1}, {"cluster_members", "leaving", 0},
+		{"cluster_flaps_total", "", 9}, {"cluster_members", "alive", 3}, {"cluster_members", "unreachable", 1}, {"cluster_members", "leaving", 0},
 		{"cluster_unusable", "", 1}, {"cluster_left_alone", "", 1}, {"cluster_queued_bytes", "", 11}, {"cluster_index_incomplete", "", 1},
 		{"cluster_index_names", "", 100}, {"cluster_index_bytes", "", 1000}, {"cluster_own_names", "", 50}, {"cluster_gossip_encrypted", "", 1},
 		{"fetch_bytes_total", "peer out", 7}, {"fetch_bytes_total", "peer in", 8},

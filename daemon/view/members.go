@@ -1,0 +1,132 @@
+package view
+
+import (
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/daemon/cluster"
+	"github.com/spliced-kv/spliced/tiering/metric"
+	"github.com/spliced-kv/spliced/tiering/peer"
+	"github.com/spliced-kv/spliced/tiering/peer/index"
+)
+
+// Members are the parts that a node's work with others is made of. Numbers of
+// members are the same in all of them.
+type Members struct {
+	Name    string // of the cluster
+	Cluster *cluster.Cluster
+	Peers   *peer.Peers
+	Server  *peer.Server
+	Index   *index.Index
+	Own     *index.Own
+	// AsOf is when a member last had nothing more to tell; zero = not yet.
+	AsOf func(number uint16) time.Time
+}
+
+// gossipSeries counts since the daemon's start.
+type gossipSeries struct {
+	Health    int    `count:"gossip_health" prom:"cluster_gossip_health" help:"How well this node keeps up with gossip: 0 is good, 8 hardly."`
+	Flaps     uint64 `count:"flaps" prom:"cluster_flaps_total" help:"Members that came back before their place was given up."`
+	Conflicts uint64 `count:"conflicts" prom:"cluster_conflicts_total" help:"Times that two nodes had one name."`
+	Ignored   uint64 `count:"ignored" prom:"cluster_ignored_total" help:"Nodes not taken for members: unreadable metadata, a bad name, no room."`
+	Reloads   uint64 `count:"reloads" prom:"cluster_files_loaded_total" help:"Keyrings and certificates that were put into use."`
+
+	Connections int    `count:"connections" prom:"cluster_connections" help:"Connections to the peers' port."`
+	Handshakes  uint64 `count:"handshakes_failed" prom:"cluster_handshakes_failed_total" help:"Connections to the peers' port whose handshake failed: another key, another cluster, a stranger."`
+
+	Asked    uint64 `count:"index_asked" prom:"cluster_index_questions_total,result=asked" help:"Questions about what a node holds: asked of others, failed (of these), answered, refused."`
+	Failed   uint64 `count:"index_failed" prom:"cluster_index_questions_total,result=failed"`
+	Answered uint64 `count:"index_answered" prom:"cluster_index_questions_total,result=answered"`
+	Refused  uint64 `count:"index_refused" prom:"cluster_index_questions_total,result=refused"`
+	Learnt   uint64 `count:"index_learnt_bytes" prom:"cluster_index_learnt_bytes_total" help:"Bytes of answers about what others hold."`
+	Told     uint64 `count:"index_told_bytes" prom:"cluster_index_told_bytes_total" help:"Bytes of answers about what this node holds."`
+}
+
+func gossipOf(s *cluster.Status) *gossipSeries {
+	x := &s.Exchange
+	return &gossipSeries{
+		s.Health, s.Flaps, s.Conflicts, s.Ignored, s.Reloads, s.Connections, s.Handshakes,
+		x.Asked, x.Failed, x.Answered, x.Refused, x.Learnt, x.Told,
+	}
+}
+
+// Remotes are Options.Remotes of a cluster.
+func (m *Members) Remotes() []Remote {
+	return []Remote{
+		{"peer", func() []any {
+			fetched, served := m.Peers.Counters(), m.Server.Counters()
+			return []any{&fetched, &served}
+		}},
+		{"cluster", func() []any {
+			s := m.Cluster.Status()
+			return []any{gossipOf(&s)}
+		}},
+	}
+}
+
+// Tell is Options.Cluster.
+func (m *Members) Tell() api.Cluster {
+	s, fetched, served := m.Cluster.Status(), m.Peers.Counters(), m.Server.Counters()
+	c := m.tell(&s, m.Cluster.Members(), m.Peers.Members())
+	c.Fetched, c.Sent = fetched.ReadBytes, served.SentBytes
+	add := func(prefix string, counters any) {
+		metric.Each(counters, func(name string, n uint64) {
+			c.Counters = append(c.Counters, api.Counter{Name: prefix + name, Value: float64(n)})
+		})
+	}
+	add("cluster_", gossipOf(&s))
+	add("peer_", &fetched)
+	add("peer_", &served)
+	return c
+}
+
+func (m *Members) tell(s *cluster.Status, members []cluster.Member, fetched []peer.MemberInfo) api.Cluster {
+	x := m.Index.Stats()
+	c := api.Cluster{
+		Enabled: true, Name: m.Name, Encrypted: s.Encrypted, Certificate: timeOf(s.Certificate), FilesError: s.FilesError, Health: s.Health,
+		Join:  api.Join{At: timeOf(s.Join.At), Tried: s.Join.Tried, Answered: s.Join.Answered, Errors: s.Join.Errors},
+		Index: api.PeerIndex{Names: x.Keys, Complete: x.Complete, Bytes: x.Bytes, Refused: int64(x.Refused)},
+		Own:   api.OwnIndex{Names: int64(m.Own.Len()), Version: m.Own.Version(), Bytes: m.Own.Bytes(), Refused: int64(m.Own.Refused())},
+	}
+	byNode := make(map[peer.Node]*peer.MemberInfo, len(fetched))
+	for i := range fetched {
+		byNode[fetched[i].Node] = &fetched[i]
+	}
+	for i := range members {
+		c.Members = append(c.Members, m.member(&members[i], byNode))
+	}
+	return c
+}
+
+func (m *Members) member(of *cluster.Member, fetched map[peer.Node]*peer.MemberInfo) api.Member {
+	a := api.Member{
+		Name: of.Name, Self: of.Self, State: of.State.String(), Since: of.Since, Gossip: of.Gossip.String(), Peer: of.Peer.String(), TLS: !of.Plain,
+		Version: of.Version, Protocol: int(of.Protocol), Started: of.Started, InUse: of.Told, Unusable: of.Unusable,
+	}
+	if of.RTT > 0 {
+		rtt, ahead := of.RTT.Seconds(), of.ClockAhead.Seconds()
+		a.RTT, a.ClockAhead = &rtt, &ahead
+	}
+	if of.Self || !of.Told {
+		return a
+	}
+	at := m.Index.Position(index.Node(of.Number))
+	a.Index = &api.MemberIndex{
+		Version: at.Version, Complete: m.Index.Complete(index.Node(of.Number)), Reading: at.Cursor != 0, AsOf: timeOf(m.AsOf(of.Number)),
+	}
+	if f := fetched[peer.Node(of.Number)]; f != nil {
+		a.Fetch = &api.MemberFetch{
+			RoundTrip: f.RoundTrip.Seconds(), BytesPerSecond: f.BytesPerSecond, QueuedBytes: f.QueuedBytes, Reads: f.Reads,
+			Open: f.Open, LeftAlone: timeOf(f.LeftAlone),
+		}
+	}
+	return a
+}
+
+// timeOf is nil for no time.
+func timeOf(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
