@@ -340,12 +340,14 @@ func (d *Daemon) newServer() (*server.Server, error) {
 }
 
 func (d *Daemon) newView() *view.View {
-	return view.New(view.Options{
+	o := view.Options{
 		Config: &d.config, Machine: d.machine, Shortfalls: d.short, Version: d.build.Version, Commit: d.build.Commit, Started: d.started,
 		Epoch: d.epoch, Socket: d.socketPath(), Guard: d.socket, Pidfds: socket.HasPidfd(), Serving: d.serving.Load,
 		Store: d.store, Place: d.store.Pools()[0].Place, Device: d.device, GPU: d.gpu, GPUTrouble: d.gpuTrouble, Disk: d.disk,
 		Server: d.server, Canary: d.canary, Tenants: d.tenants,
-	})
+	}
+	d.show(&o)
+	return view.New(o)
 }
 
 // close is the last part of the stop order; it takes what open left. A disk that

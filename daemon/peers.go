@@ -2,10 +2,13 @@ package daemon
 
 import (
 	"context"
+	"sync/atomic"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
 	"github.com/spliced-kv/spliced/daemon/cluster"
+	"github.com/spliced-kv/spliced/daemon/view"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/held"
 	"github.com/spliced-kv/spliced/tiering/peer"
@@ -23,7 +26,8 @@ type peers struct {
 	names   *peer.Names
 	held    *held.Set // what own is told of
 	fetch   *peer.Peers
-	server  *peer.Server // opened once the store is, before the cluster listens
+	server  *peer.Server                 // opened once the store is, before the cluster listens
+	told    [index.MaxNodes]atomic.Int64 // by number: when a member last had nothing more to tell; 0 = not yet
 }
 
 // openPeers makes what the store asks and tells. Nothing listens yet.
@@ -35,7 +39,7 @@ func (d *Daemon) openPeers() (err error) {
 	p.held = held.New(p)
 	config := d.clusterConfig()
 	config.Handler = func(ctx *fasthttp.RequestCtx) { p.server.Handler(ctx) }
-	config.Exchange = index.Exchange{Own: p.own, Index: p.index}
+	config.Exchange = timed{index.Exchange{Own: p.own, Index: p.index}, d.now, p}
 	config.OnJoin, config.OnLeave = d.joined, p.left
 	if p.cluster, err = cluster.New(config); err != nil {
 		return err
@@ -110,6 +114,43 @@ func (d *Daemon) joined(m cluster.Member) {
 func (p *peers) left(m cluster.Member) {
 	p.fetch.Remove(peer.Node(m.Number))
 	p.index.Forget(index.Node(m.Number))
+	p.told[m.Number].Store(0)
+}
+
+// timed notes when members have told all.
+type timed struct {
+	index.Exchange
+	now func() time.Time
+	of  *peers
+}
+
+// Learn implements cluster.Exchange.
+func (x timed) Learn(number uint16, answer []byte) (more bool, err error) {
+	more, err = x.Exchange.Learn(number, answer)
+	if err == nil && !more {
+		x.of.told[number].Store(x.now().UnixNano())
+	}
+	return more, err
+}
+
+// asOf is when a member last had nothing more to tell; zero = not yet.
+func (p *peers) asOf(number uint16) time.Time {
+	if at := p.told[number].Load(); at != 0 {
+		return time.Unix(0, at)
+	}
+	return time.Time{}
+}
+
+// show adds to what people see.
+func (d *Daemon) show(o *view.Options) {
+	p := d.peers
+	if p == nil {
+		return
+	}
+	m := &view.Members{
+		Name: d.config.ClusterName, Cluster: p.cluster, Peers: p.fetch, Server: p.server, Index: p.index, Own: p.own, AsOf: p.asOf,
+	}
+	o.Cluster, o.Remotes = m.Tell, m.Remotes()
 }
 
 // Added implements held.Listener.
