@@ -27,7 +27,7 @@ func TestNodesFindEachOtherAndTellThatTheyLeave(t *testing.T) {
 	if list := d.Members(); len(list) != 3 || !list[0].Self || list[0].Name != "d" || list[1].Name != "a" {
 		t.Errorf("%+v", list)
 	}
-	c.roster.hold, a.roster.hold = time.Hour, time.Hour
+	hold(time.Hour, a, c)
 	begun := time.Now()
 	d.stop()
 	eventually(t, "d is gone at once, as it said so", func() bool { return a.knows("c") && c.knows("a") })
@@ -42,9 +42,7 @@ func TestANodeThatDiesIsHeldForAWhile(t *testing.T) {
 	a := b.start("a", []string{"127.0.0.1:1"}, nil)
 	d := b.start("d", []string{a.address()}, nil)
 	eventually(t, "both are there", func() bool { return a.knows("d") && d.knows("a") })
-	a.roster.mu.Lock()
-	a.roster.hold = time.Second
-	a.roster.mu.Unlock()
+	hold(time.Second, a)
 	d.kill()
 	var seen time.Time
 	eventually(t, "d is missed", func() bool {
@@ -69,11 +67,7 @@ func TestAMemberThatFlapsIsNotToldOf(t *testing.T) {
 	a := b.start("a", []string{"127.0.0.1:1"}, nil)
 	d := b.start("d", []string{a.address()}, nil)
 	eventually(t, "both are there", func() bool { return a.knows("d") && d.knows("a") })
-	for _, n := range []*node{a, d} {
-		n.roster.mu.Lock()
-		n.roster.hold = time.Hour
-		n.roster.mu.Unlock()
-	}
+	hold(time.Hour, a, d)
 	b.dropped.Store(d.address(), true)
 	state := func(n *node, name string) State {
 		m, _ := n.member(name)
@@ -97,11 +91,7 @@ func TestACutHeals(t *testing.T) {
 	a := b.start("a", []string{seed.address()}, nil)
 	d := b.start("d", []string{seed.address()}, nil)
 	eventually(t, "all are there", func() bool { return a.knows("seed", "d") && d.knows("seed", "a") })
-	for _, n := range []*node{a, d, seed} {
-		n.roster.mu.Lock()
-		n.roster.hold = 100 * time.Millisecond
-		n.roster.mu.Unlock()
-	}
+	hold(100*time.Millisecond, a, d, seed)
 	b.dropped.Store(d.address(), true)
 	eventually(t, "d is cut off", func() bool { return a.knows("seed") && d.knows() })
 	seed.stop() // for ever: nobody has a seed that answers

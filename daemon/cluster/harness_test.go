@@ -139,7 +139,6 @@ func (b *bed) start(name string, seeds []string, change func(*Config)) *node {
 	b.t.Helper()
 	n := &node{bed: b, log: &lockedText{}, done: make(chan error, 1)}
 	n.mu.members = map[string]Member{}
-	var transport *cut
 	cfg := Config{
 		Name: "test", Node: name, Version: "1.2.3", Seeds: seeds, Bind: loopback, PeerBind: loopback, Keyring: filepath.Join(b.dir, "keys"),
 		Timing: Timing{Rejoin: 200 * time.Millisecond, Resolve: time.Second, Watch: 20 * time.Millisecond, Leave: 500 * time.Millisecond},
@@ -152,8 +151,8 @@ func (b *bed) start(name string, seeds []string, change func(*Config)) *node {
 				b.t.Error(err)
 				return
 			}
-			transport = &cut{NetTransport: real, dropped: &b.dropped}
-			m.Transport = transport
+			own := netip.AddrPortFrom(loopback.Addr(), uint16(real.GetAutoBindPort()))
+			m.Transport = &cut{NetTransport: real, dropped: &b.dropped, own: own.String()}
 		},
 	}
 	if change != nil {
@@ -171,12 +170,20 @@ func (b *bed) start(name string, seeds []string, change func(*Config)) *node {
 	if err := n.Listen(); err != nil {
 		b.t.Fatal(err)
 	}
-	transport.own = n.address()
 	ctx, halt := context.WithCancel(context.Background())
 	n.halt = halt
 	go func() { n.done <- n.Run(ctx) }()
 	b.t.Cleanup(n.stop)
 	return n
+}
+
+// hold changes how long nodes hold members.
+func hold(d time.Duration, nodes ...*node) {
+	for _, n := range nodes {
+		n.roster.mu.Lock()
+		n.roster.hold = d
+		n.roster.mu.Unlock()
+	}
 }
 
 // address is the node's gossip address.
