@@ -36,9 +36,8 @@ type Cluster struct {
 	joiner *joiner
 	self   Member
 
-	// Of the goroutine that runs.
-	material *material
-	asked    map[uint16]*asker
+	material *material         // of watch, once it runs
+	asked    map[uint16]*asker // of the goroutine that runs; by number
 
 	mu struct {
 		sync.Mutex
@@ -253,6 +252,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	joining, stopJoining := context.WithCancel(ctx)
 	defer stopJoining()
 	parts.Go(func() { c.joiner.run(joining) })
+	parts.Go(func() { c.watch(joining) }) // by itself: a file system that hangs holds up no member
 	c.follow(ctx)
 	c.leave()
 	for _, a := range c.asked {
@@ -263,19 +263,14 @@ func (c *Cluster) Run(ctx context.Context) error {
 	return c.list.Shutdown()
 }
 
-// follow tells of members and looks at files until the context ends.
+// follow tells of members until the context ends.
 func (c *Cluster) follow(ctx context.Context) {
-	watch := time.NewTicker(c.cfg.Timing.Watch)
-	defer watch.Stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-watch.C:
-			c.reload()
-			continue
 		case <-c.changed:
 		case <-timer.C:
 		}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -89,6 +90,20 @@ func (r *reader) secret(keys [][]byte) (Secret, error) {
 		return Secret{}, fmt.Errorf("%s: %d bytes, want at least %d", r.c.SecretFile, len(text), minSecretBytes)
 	}
 	return makeSecret(text, keys, r.c.Name), nil
+}
+
+// watch looks at the files until the context ends.
+func (c *Cluster) watch(ctx context.Context) {
+	ticker := time.NewTicker(c.cfg.Timing.Watch)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			c.reload()
+		}
+	}
 }
 
 // reload looks at the files and puts what has changed into use. What is wrong with them
