@@ -52,6 +52,35 @@ func TestLeaseOfAnotherSessionIsGone(t *testing.T) {
 	b.must(c.Plans().Compose(b.ctx, b.composeOne(p, id)))
 }
 
+func TestLeasedDescribesAllRanks(t *testing.T) {
+	b := newBench(t, hybrid(2))
+	c, d := b.NewSession("c"), b.NewSession("d")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	id := b.lease(c, p)
+	o, err := c.Leased(id)
+	b.must(err)
+	if o.Key != p.key || o.Spec != p.spec || o.Tenant != tenantA || o.Profile != b.profile || len(o.Shares) != 2 || len(o.Tokens) != p.spec.Tokens {
+		t.Errorf("described as %+v", o)
+	}
+	for rank, share := range o.Shares {
+		if n := b.profile.SegmentLayout(o.End - o.Begin).Bytes; share.Ref.Len() != n || share.Ref.Region != b.Arena() || len(share.Digests) == 0 {
+			t.Errorf("rank %d: %d bytes of %d with %d digests", rank, share.Ref.Len(), n, len(share.Digests))
+		}
+	}
+	_, err = d.Leased(id)
+	b.wantErr(err, tier.ErrGone)
+	b.must(c.Release(id))
+	_, err = c.Leased(id)
+	b.wantErr(err, tier.ErrGone)
+	if id, found, ok := b.FindProfile(b.profile.Fingerprint()); !ok || id != b.id || found != b.profile {
+		t.Errorf("profile %d, %v", id, ok)
+	}
+	if _, _, ok := b.FindProfile(profile.Fingerprint{}); ok {
+		t.Error("an unknown profile is found")
+	}
+}
+
 // composeOne is a plan of one mid segment between two recomputed spans.
 func (b *bench) composeOne(p piece, id tier.LeaseID) *plan.ComposeQuery {
 	b.Helper()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
@@ -18,11 +19,22 @@ func TestMain(m *testing.M) {
 }
 
 func TestPeersConform(t *testing.T) {
-	for name, secure := range map[string]bool{"plain": false, "tls": true} {
+	for name, o := range map[string]options{
+		"plain":      {sources: 2},
+		"tls":        {sources: 2, secure: true},
+		"no address": {sources: 2, unpinned: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			tiertest.RemoteConformance(t, func(t testing.TB, tenants []tiertest.Tenant) tiertest.RemoteSubject {
-				return open(t, tenants, options{sources: 2, secure: secure})
+				return open(t, tenants, o)
 			})
 		})
 	}
+}
+
+// unpinned is a device whose memory has no address here.
+type unpinned struct{ gpuipc.Device }
+
+func (unpinned) Pin(gpuipc.Ref, bool) ([][]byte, func(), error) {
+	return nil, nil, gpuipc.ErrUnavailable
 }

@@ -110,13 +110,14 @@ func must[T any](v T, err error) T {
 
 // options of a subject.
 type options struct {
-	sources int
-	secure  bool
-	cfg     Config
-	server  ServerConfig
-	store   tiering.Config
-	dev     gpuipc.Device // nil = a new one
-	memory  int64         // that objects are handed over in; 0 = 48 MiB
+	sources  int
+	secure   bool
+	unpinned bool // memory has no address
+	cfg      Config
+	server   ServerConfig
+	store    tiering.Config
+	dev      gpuipc.Device // nil = a new one
+	memory   int64         // that objects are handed over in; 0 = 48 MiB
 }
 
 func open(t testing.TB, tenants []tiertest.Tenant, o options) *subject {
@@ -125,11 +126,15 @@ func open(t testing.TB, tenants []tiertest.Tenant, o options) *subject {
 	if dev == nil {
 		dev = tiertest.NewDevice(t)
 	}
+	near := dev // as the two ends see it
+	if o.unpinned {
+		near = unpinned{dev}
+	}
 	setDefault(&o.memory, 48<<20)
 	s := &subject{memory: tiertest.NewMemory(t, dev, o.memory), index: &holders{}, names: must(NewNames(secret, tenantsOf(tenants)))}
 	cfg := o.cfg
 	setDefault(&cfg.FindTime, 2*time.Second)
-	cfg.Index, cfg.Names, cfg.Device, cfg.Profile, cfg.Insecure = s.index, s.names, dev, profileOf, !o.secure
+	cfg.Index, cfg.Names, cfg.Device, cfg.Profile, cfg.Insecure = s.index, s.names, near, profileOf, !o.secure
 	setDefault(&cfg.RangeBytes, 256<<10)
 	setDefault(&cfg.DialTime, time.Second)
 	setDefault(&cfg.StallTime, time.Second)
@@ -162,6 +167,9 @@ func openSource(t testing.TB, dev gpuipc.Device, m *tiertest.Memory, tenants []t
 	}
 	s := &source{Store: store, ended: make(chan error, 1)}
 	server := o.server
+	if o.unpinned {
+		dev = unpinned{dev}
+	}
 	server.Store, server.Device, server.Names = store.Store, dev, must(NewNames(secret, tenantsOf(tenants)))
 	s.server = must(NewServer(server))
 	s.http = &fasthttp.Server{Handler: s.handle, NoDefaultServerHeader: true, NoDefaultDate: true, MaxIdleWorkerDuration: 100 * time.Millisecond}
