@@ -18,10 +18,18 @@
 // Connections are TLS with what the member's configuration says, and plain only where
 // Config.Insecure says so. Who may connect to a Server is for the listener to decide.
 //
+// A checkpoint is fetched node by node, each with its parent's name. A node whose states
+// were stripped in memory is not found, unless the server's disk still has it: what extends
+// it is then of use only to who has that parent.
+//
 // A Server reads under leases of a session of its own, so that what it sends stays in
 // memory until it is sent, and promotes what is on disk only. Both sides are bounded:
 // requests at once, bytes asked for at once, time without progress, and what a message
 // may take.
+//
+// The server is a fasthttp handler: with net/http in its place 64 MiB came at 0.92 of the
+// rate (median of five runs in turns, 0.62 to 1.05, on a busy machine). Where TLS is
+// terminated, tls.Config.DynamicRecordSizingDisabled should be set: bodies are long.
 //
 // Memory belongs to the caller of Read and to the store; neither side keeps any of it.
 // All methods may be called at once.

@@ -27,6 +27,8 @@ type Index interface {
 	Holders(tag uint64, dst []Node) int
 }
 
+var _ Index = (*index.Index)(nil)
+
 // Config makes Peers. Zero values take the default that is named.
 type Config struct {
 	Index  Index         // required
@@ -240,9 +242,10 @@ func (p *Peers) candidates(tag uint64, now time.Time) (list []*member) {
 
 // suspects remembers what members gave wrongly, for a while.
 type suspects struct {
-	n  atomic.Int64
-	mu sync.Mutex
-	at map[suspect]time.Time // until when; at most maxSuspects
+	n     atomic.Int64
+	mu    sync.Mutex
+	at    map[suspect]time.Time // until when; at most maxSuspects
+	swept time.Time             // when those past their time were last looked for
 }
 
 type suspect struct {
@@ -250,7 +253,8 @@ type suspect struct {
 	tag  uint64
 }
 
-// maxSuspects bounds what is remembered; beyond it any other is forgotten.
+// maxSuspects bounds what is remembered; when there are more, half
+// of them are forgotten, whichever.
 const maxSuspects = 4096
 
 func (s *suspects) add(node Node, tag uint64, until, now time.Time) {
@@ -259,9 +263,12 @@ func (s *suspects) add(node Node, tag uint64, until, now time.Time) {
 	if s.at == nil {
 		s.at = map[suspect]time.Time{}
 	}
-	for k, t := range s.at {
-		if len(s.at) >= maxSuspects || !now.Before(t) {
-			delete(s.at, k)
+	if full := len(s.at) >= maxSuspects; full || now.Sub(s.swept) >= time.Second {
+		s.swept = now
+		for k, t := range s.at {
+			if !now.Before(t) || full && len(s.at) > maxSuspects/2 {
+				delete(s.at, k)
+			}
 		}
 	}
 	s.at[suspect{node, tag}] = until
