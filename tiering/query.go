@@ -85,7 +85,10 @@ type AcquireQuery struct {
 	// Again: what is Promoting is going to be asked for once more, by AwaitAcquire,
 	// and is no miss until then.
 	Again bool
-	Keys  [][32]byte
+	// Near: nothing is looked for beyond this node. So a peer asks, or nodes that believe
+	// that others have something would send each other for it.
+	Near bool
+	Keys [][32]byte
 
 	// All wants every key or none. When one is a miss the others' rows have
 	// ErrWithheld. When they would all be hits but do not fit beside what is in
@@ -121,6 +124,7 @@ type LoadQuery struct {
 	TTL     time.Duration
 	Digests bool
 	Again   bool // as of AcquireQuery
+	Near    bool // as of AcquireQuery
 	Hash    profile.PrefixHash
 }
 

@@ -330,7 +330,7 @@ func (s *Server) acquire(ctx context.Context, names []name) ([]held, error) {
 }
 
 func (s *Server) acquireSegments(ctx context.Context, id tier.ProfileID, tenant tier.TenantID, names []name, list []held) error {
-	q := &tiering.AcquireQuery{Profile: id, Tenant: tenant}
+	q := &tiering.AcquireQuery{Profile: id, Tenant: tenant, Near: true}
 	for i := range names {
 		q.Keys = append(q.Keys, names[i].Key)
 	}
@@ -345,7 +345,7 @@ func (s *Server) acquireSegments(ctx context.Context, id tier.ProfileID, tenant 
 }
 
 func (s *Server) acquireCheckpoint(ctx context.Context, id tier.ProfileID, tenant tier.TenantID, n *name, to *held) error {
-	got, err := s.session.AwaitLoad(ctx, &tiering.LoadQuery{Profile: id, Tenant: tenant, Accept: n.Kind, Hash: n.Key})
+	got, err := s.session.AwaitLoad(ctx, &tiering.LoadQuery{Profile: id, Tenant: tenant, Accept: n.Kind, Near: true, Hash: n.Key})
 	if err != nil && !errors.Is(err, tier.ErrBusy) {
 		return ofStore(err)
 	}
