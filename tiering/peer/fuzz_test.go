@@ -95,7 +95,8 @@ func TestAChangedDescriptionIsNotTheSame(t *testing.T) {
 }
 
 func FuzzDescription(f *testing.F) {
-	for _, o := range described() {
+	list := described()
+	for _, o := range list {
 		f.Add(descriptionOf(o).append(nil))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -107,7 +108,7 @@ func FuzzDescription(f *testing.F) {
 		if err != nil || pinOf(again) != pinOf(d) || !slices.Equal(again.tokens, d.tokens) {
 			t.Fatalf("%+v became %+v, %v", d, again, err)
 		}
-		for _, o := range described() {
+		for _, o := range list {
 			if d.fits(o.Profile, &d.Name) == nil {
 				l := d.layout(o.Profile)
 				spansOf(&l, d.digests, 1<<20)
