@@ -2,11 +2,13 @@ package tiering
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -434,5 +436,142 @@ func TestCloseWhileFetching(t *testing.T) {
 	x.must(errors.Join(x.staging.Close(), x.slots.Close(), store.Close()))
 	if x.far.open != 0 {
 		t.Errorf("%d copies were not closed", x.far.open)
+	}
+}
+
+// What is fetched for a client of the device goes on into HBM.
+func TestFetchGoesOnIntoHBM(t *testing.T) {
+	x := newApart(t, hybrid(2), func(c *Config) { inHBM(t, ofHostDevices, 8<<20, 8<<20)(c) })
+	p := x.mid(1, 64, 8)
+	x.keep(p)
+	up := twoAndHBM{twoTiers: x.twoTiers}
+	if row := x.tryHBM(x.c, p, 1); row.Hit || !row.Promoting {
+		t.Fatalf("%+v", row)
+	}
+	x.wantFar(p, 0)
+	x.seekAll()
+	if x.fetchAll() != 1 || x.carryHBM() != 1 {
+		t.Fatal("it is not fetched, or does not go on")
+	}
+	up.wantCopy(p, 1, x.tryHBM(x.c, p, 1))
+	x.audit()
+}
+
+// A client that does not know the place is told of a miss, and of what is here as ever.
+func TestLocalMatchIsOfThisNode(t *testing.T) {
+	x := newApart(t, hybrid(1), readAhead)
+	far, near := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.keep(far)
+	x.keepChain(1, 16, 32)
+	x.publish(x.c, near)
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
+	q := &MatchQuery{
+		Profile: x.id, Tenant: tenantA, Local: true, Keys: [][32]byte{far.key, near.key},
+		Accept: tier.Exact, Positions: []uint32{16, 32}, Prefixes: [][32]byte{hashOf(1, 16), hashOf(1, 32)},
+	}
+	var r MatchResult
+	x.must(x.Match(q, &r))
+	if r.Segments[0] != (SegmentStatus{Reason: tier.ReasonUnknown}) || r.Segments[1].Place != tier.PlaceDRAM || r.PrefixTokens != 16 || r.PrefixPlace != tier.PlaceDRAM {
+		t.Fatalf("%+v", r)
+	}
+	x.carry()
+	if x.seekAll() != 0 {
+		t.Fatal("it is looked for all the same")
+	}
+	q.Local = false
+	x.must(x.Match(q, &r))
+	if r.Segments[0].Place != tier.PlacePeer || r.PrefixTokens != 32 || r.PrefixPlace != tier.PlacePeer {
+		t.Fatalf("%+v", r)
+	}
+}
+
+// A prefix beyond the node is answered only if what it has more than the nearer one is
+// worth its bytes.
+func TestNearerPrefixIsAnsweredWhereTheFartherIsNotWorthIt(t *testing.T) {
+	x := newApart(t, hybrid(1))
+	x.keepChain(1, 16, 32)
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
+	match := func() MatchResult { return x.matchPrefix(1, tier.Exact, 16, 32) }
+	if r := match(); r.PrefixTokens != 32 || r.PrefixPlace != tier.PlacePeer || r.PrefixReason != tier.ReasonNone {
+		t.Fatalf("%+v", r)
+	}
+	// Between what 16 and what 32 tokens take to compute.
+	m := x.objects.Named(tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}, x.profileOf(), x.objects.Tenants[tenantA]).Profile.Costs.Model().Prefill()
+	millis := (m.Marginal(16, 32) + m.Marginal(0, 32)) / 2
+	x.far.hint.Latency = time.Duration(millis * float64(time.Millisecond))
+	if r := match(); r.PrefixTokens != 16 || r.PrefixPlace != tier.PlaceDRAM {
+		t.Fatalf("%+v", r)
+	}
+	x.dropAll()
+	x.tier.finishAll()
+	x.tier.forgetAll()
+	if r := match(); r.PrefixTokens != 32 || r.PrefixPlace != tier.PlacePeer {
+		t.Fatalf("%+v", r)
+	}
+}
+
+// forgetAll empties a tier.
+func (m *mapTier) forgetAll() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for len(m.entries) > 0 {
+		for _, e := range m.entries {
+			m.forget(e)
+			break
+		}
+	}
+}
+
+func (b *bench) profileOf() *objects.Profile {
+	b.Helper()
+	p, err := b.Store.profile(b.id)
+	b.must(err)
+	return p
+}
+
+// believer hints what a map has, and finds nothing.
+type believer struct{ names map[[32]byte]bool }
+
+func (b *believer) Hint(w *tier.Want) (tier.Hint, bool) { return tier.Hint{}, b.names[w.Key] }
+func (b *believer) Find(_ context.Context, wants []tier.Want) ([]tier.Copy, error) {
+	return make([]tier.Copy, len(wants)), nil
+}
+
+// BenchmarkMatchBeyond is what a match takes of 32 keys that this node does not have:
+// without a Remote, with one that does not believe in them, and with one that does.
+func BenchmarkMatchBeyond(b *testing.B) {
+	for _, remote := range []string{"none", "absent", "hinted"} {
+		b.Run("keys=32/remote="+remote, func(b *testing.B) {
+			far := &believer{map[[32]byte]bool{}}
+			bench := newBench(b, hybrid(1), func(c *Config) {
+				if remote != "none" {
+					c.Remote = far
+				}
+			})
+			keys := make([][32]byte, 32*1024)
+			for i := range 100_000 {
+				var key [32]byte
+				binary.LittleEndian.PutUint64(key[:], uint64(i)*0x9e3779b97f4a7c15)
+				far.names[key] = true
+				if i < len(keys) {
+					keys[i] = key
+				}
+			}
+			if remote == "absent" {
+				for i := range keys {
+					keys[i][31] = 1
+				}
+			}
+			q := &MatchQuery{Profile: bench.id, Tenant: tenantA}
+			var r MatchResult
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				at := i % 1024 * 32
+				q.Keys = keys[at : at+32]
+				if err := bench.Match(q, &r); err != nil || (r.Segments[7].Place == tier.PlacePeer) != (remote == "hinted") {
+					b.Fatal(err, r.Segments[7])
+				}
+			}
+		})
 	}
 }

@@ -7,7 +7,9 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/held"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
 // feed is what a listener has heard: exactly once what came and what has left.
@@ -33,12 +35,29 @@ func (f *feed) Removed(w tier.Want) {
 // Whatever becomes of objects in memory, on disk and beyond the node, what was told of
 // them is what a match finds here.
 func TestFeedIsWhatMatchesFind(t *testing.T) {
+	var seen stats.Counters
 	for seed := range uint64(30) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { walkFeed(t, rand.New(rand.NewPCG(seed, 5))) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			n := walkFeed(t, rand.New(rand.NewPCG(seed, 5)))
+			for i, ended := range n.Beyond.Fetches {
+				seen.Beyond.Fetches[i] += ended
+			}
+			seen.Beyond.FindMisses += n.Beyond.FindMisses
+			seen.Demoted += n.Demoted
+			seen.TrimmedBytes += n.TrimmedBytes
+		})
+	}
+	for what, n := range map[string]uint64{
+		"fetched": seen.Beyond.Fetches[transfer.Done], "corrupt": seen.Beyond.Fetches[transfer.Corrupt], "gone": seen.Beyond.Fetches[transfer.Gone],
+		"not found": seen.Beyond.FindMisses, "demoted": seen.Demoted, "trimmed": seen.TrimmedBytes,
+	} {
+		if n == 0 {
+			t.Errorf("in no walk something was %s", what)
+		}
 	}
 }
 
-func walkFeed(t *testing.T, rng *rand.Rand) {
+func walkFeed(t *testing.T, rng *rand.Rand) stats.Counters {
 	f := &feed{t: t, held: map[tier.Name]bool{}}
 	x := newApart(t, hybrid(1), poolOf(10), func(c *Config) {
 		c.WriteBehind, c.Held = rng.IntN(2) == 0, held.New(f)
@@ -55,11 +74,31 @@ func walkFeed(t *testing.T, rng *rand.Rand) {
 	x.keepChain(9, 8, 16)
 	ends := []int{8, 16, 24, 32}
 	for range 250 {
+		x.trouble(rng, ps)
 		x.stepFeed(rng, ps, ends)
 		x.wantFeed(f, ps, ends)
 	}
-	if len(f.held) == 0 {
-		t.Error("nothing is held at the end")
+	return x.Counters()
+}
+
+// trouble sets what goes wrong beyond the node in the next step: nothing, as a rule.
+func (x *apart) trouble(rng *rand.Rand, ps []piece) {
+	n := x.far
+	n.spoil, n.gone, n.unread, n.unfound, n.renumber = nil, false, nil, nil, false
+	switch rng.IntN(16) {
+	case 0:
+		n.spoil = func(data []byte) { data[rng.IntN(len(data))]++ }
+	case 1:
+		n.gone = true
+	case 2:
+		n.unread = tier.ErrUnavailable
+	case 3:
+		n.unfound = tier.ErrUnavailable
+	case 4: // they forget something, and are still believed
+		_ = n.home.Evict(ps[3*rng.IntN(4)].key)
+	case 5: // and are not believed any more, or are again
+		name := tier.Name{Key: ps[3*rng.IntN(4)].key}
+		n.believe(name, !n.believed[name])
 	}
 }
 

@@ -95,11 +95,7 @@ func (x *apart) keepChain(prompt int, ends ...int) (data [][][]byte) {
 func (n *neighbour) believe(name tier.Name, held bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if held {
-		n.believed[name] = true
-	} else {
-		delete(n.believed, name)
-	}
+	n.believed[name] = held
 }
 
 func (n *neighbour) Hint(w *tier.Want) (tier.Hint, bool) {
