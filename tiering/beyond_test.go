@@ -281,6 +281,7 @@ func TestFetchThatHangs(t *testing.T) {
 	x.Sweep()
 	b := x.awaitFar(x.ctx, x.c, 1, p)
 	x.seekAll()
+	x.until("it waits for the fetch", func() bool { return x.waiting() == 1 })
 	done = make(chan struct{})
 	go func() { defer close(done); x.fetchAll() }()
 	x.until("it is read", func() bool { x.far.mu.Lock(); defer x.far.mu.Unlock(); return x.far.reads == 1 })
