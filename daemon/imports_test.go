@@ -64,6 +64,7 @@ var mayImport = map[string]string{
 	"tiering/disk/volume":       "policy/profile tiering/tier tiering/disk/slab tiering/disk/catalog tiering/disk/extent",
 	"tiering/disk/offline":      "policy/profile tiering/tier tiering/disk/...",
 	"tiering/disk":              "gpuipc policy policy/profile tiering/tier tiering/metric tiering/find tiering/held tiering/internal/lockhold tiering/disk/...",
+	"tiering/object":            "gpuipc policy/profile tiering/tier tiering/metric tiering/disk/catalog tiering/disk/extent tiering/disk/payload tiering/disk/slab",
 	"tiering/stats":             "tiering/tier tiering/metric tiering/plan tiering/transfer",
 	"tiering/internal/objects": "gpuipc policy policy/cost policy/profile tiering/tier tiering/plan tiering/costs tiering/decision tiering/stats tiering/find tiering/held " +
 		"tiering/internal/deadline tiering/internal/ghost tiering/internal/index",

@@ -82,11 +82,11 @@ func codedChunks(m *extent.Manifest, l *profile.Layout) ([]storedChunk, error) {
 // span is a range of chunks.
 type span struct{ first, end int }
 
-// grouped puts neighbouring chunks together that are read at once.
-func grouped(list []storedChunk) (groups []span) {
+// grouped puts neighbouring chunks together that are read at once, in some bytes.
+func grouped(list []storedChunk, bytes int64) (groups []span) {
 	for i := 0; i < len(list); {
 		g := span{i, i + 1}
-		for g.end < len(list) && list[g.end].at+list[g.end].bytes-list[i].at <= pieceBytes {
+		for g.end < len(list) && list[g.end].at+list[g.end].bytes-list[i].at <= bytes {
 			g.end++
 		}
 		groups = append(groups, g)

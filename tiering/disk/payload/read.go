@@ -39,6 +39,20 @@ type Reading struct {
 	Device  gpuipc.Device
 	To      []gpuipc.Ref // by rank
 	Workers int
+	// Piece is the bytes of one read of From, whole blocks; 0 = what suits a disk.
+	Piece int64
+}
+
+// piece is how much of so many bytes is read at once. Of what is small, digests and
+// tags are made while others still read.
+func (r *reading) piece(total int64) int64 {
+	switch {
+	case r.Piece != 0:
+		return r.Piece
+	case total <= 4*pieceBytes && len(r.seal.units) > 0:
+		return pieceBytes / 4
+	}
+	return pieceBytes
 }
 
 // Read fills the memory with an entry's bytes and compares every digest.
@@ -166,10 +180,7 @@ func (r *reading) plain(ctx context.Context) (*extent.Manifest, error) {
 	}
 	c := cutter{rest: all}
 	total := int64(r.Row.HeaderBytes) + r.Row.PayloadBytes
-	size := int64(pieceBytes)
-	if total <= 4*size && len(r.seal.units) > 0 {
-		size /= 4 // of what is small, tags are made while others still read
-	}
+	size := r.piece(total)
 	n := int((total + size - 1) / size)
 	parts := make([][]piece, n)
 	for i := range parts {
@@ -334,7 +345,7 @@ func (r *reading) coded(ctx context.Context, l *profile.Layout) (*extent.Manifes
 	if err != nil {
 		return nil, Corrupt(err)
 	}
-	groups := grouped(list)
+	groups := grouped(list, max(r.Piece, pieceBytes))
 	err = parallel(ctx, len(groups), r.Workers, func(i int) error {
 		return r.group(ctx, list[groups[i].first:groups[i].end], groups[i].first)
 	})

@@ -92,7 +92,7 @@ func (x *Extent) Verify(ctx context.Context, from Source, p *profile.Profile, ke
 	if key.Seals(x.Generation) {
 		tags = make([]byte, len(list)*extent.TagBytes)
 	}
-	groups := grouped(list)
+	groups := grouped(list, pieceBytes)
 	err = parallel(ctx, len(groups), workers, func(i int) error {
 		return x.verify(from, list, groups[i], key, tags)
 	})

@@ -1,0 +1,313 @@
+package object
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// client speaks to one bucket. It never tries twice: what a failure means is decided
+// above, under deadlines.
+type client struct {
+	core      minio.Core
+	bucket    string
+	prefix    string
+	answer    time.Duration
+	stall     time.Duration
+	transport *transport
+}
+
+func newClient(c *Config) (*client, error) {
+	u, err := c.endpoint()
+	if err != nil {
+		return nil, err
+	}
+	t := &transport{now: c.Now, base: &http.Transport{
+		DialContext:           (&net.Dialer{Timeout: c.AnswerTime}).DialContext,
+		TLSHandshakeTimeout:   c.AnswerTime,
+		ResponseHeaderTimeout: c.AnswerTime,
+		MaxIdleConnsPerHost:   c.Requests + c.Writers + 1,
+		MaxConnsPerHost:       c.Requests + c.Writers + 2,
+		IdleConnTimeout:       30 * time.Second,
+		DisableCompression:    true,
+		WriteBufferSize:       64 << 10,
+		ReadBufferSize:        64 << 10,
+	}}
+	core, err := minio.NewCore(u.Host, &minio.Options{
+		Creds:      credentials.New(&fileCredentials{path: c.Credentials}),
+		Secure:     u.Scheme == "https",
+		Region:     c.Region,
+		Transport:  t,
+		MaxRetries: 1,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("object: %w: %w", err, tier.ErrInvalid)
+	}
+	return &client{*core, c.Bucket, c.Prefix, c.AnswerTime, c.StallTime, t}, nil
+}
+
+// transport counts requests and keeps account of the server's clock.
+type transport struct {
+	base     *http.Transport
+	now      func() time.Time
+	requests atomic.Uint64
+	ahead    atomic.Int64 // nanoseconds that the server's clock is ahead of ours
+}
+
+func (t *transport) RoundTrip(q *http.Request) (*http.Response, error) {
+	t.requests.Add(1)
+	r, err := t.base.RoundTrip(q)
+	if err == nil {
+		if date, err := http.ParseTime(r.Header.Get("Date")); err == nil {
+			t.ahead.Store(int64(date.Sub(t.now())))
+		}
+	}
+	return r, err
+}
+
+// serverNow is the server's clock, by its last answer.
+func (t *transport) serverNow() time.Time { return t.now().Add(time.Duration(t.ahead.Load())) }
+
+// fileCredentials are those of a file, read again when it has changed.
+type fileCredentials struct {
+	path string
+
+	mu   sync.Mutex
+	seen os.FileInfo
+}
+
+func (f *fileCredentials) RetrieveWithCredContext(*credentials.CredContext) (credentials.Value, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	seen, err := os.Stat(f.path)
+	if err != nil {
+		return credentials.Value{}, err
+	}
+	aws := credentials.FileAWSCredentials{Filename: f.path, Profile: "default"}
+	v, err := aws.RetrieveWithCredContext(nil)
+	if err == nil && (v.AccessKeyID == "" || v.SecretAccessKey == "") {
+		err = fmt.Errorf("%s: no aws_access_key_id and aws_secret_access_key of profile default", f.path)
+	}
+	if err != nil {
+		return credentials.Value{}, err
+	}
+	f.seen = seen
+	return v, nil
+}
+
+// Retrieve is what older callers use.
+func (f *fileCredentials) Retrieve() (credentials.Value, error) {
+	return f.RetrieveWithCredContext(nil)
+}
+
+// IsExpired tells whether the file is another one. It is asked before each request: a
+// stat of what the kernel has in memory.
+func (f *fileCredentials) IsExpired() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now, err := os.Stat(f.path)
+	return f.seen == nil || err == nil &&
+		(!os.SameFile(f.seen, now) || !f.seen.ModTime().Equal(now.ModTime()) || f.seen.Size() != now.Size())
+}
+
+// Kinds of what a server says, beside those of package tier.
+var (
+	errThere         = errors.New("object: there is one")
+	errUnconditional = errors.New("object: the server has no conditional writes")
+)
+
+// failure gives an error of a request its kind: the context's error, tier.ErrGone,
+// tier.ErrFull, errThere, errUnconditional, else tier.ErrUnavailable.
+func (c *client) failure(ctx context.Context, what string, err error) error {
+	if ended := ctx.Err(); ended != nil {
+		if cause := context.Cause(ctx); !errors.Is(cause, ended) {
+			return fmt.Errorf("object: %s: %w: %w", what, cause, tier.ErrUnavailable) // ours: see watch
+		}
+		return fmt.Errorf("object: %s: %w", what, ended)
+	}
+	var r minio.ErrorResponse
+	if !errors.As(err, &r) {
+		// An error of the network may be of a context that has ended meanwhile, or wrap a
+		// deadline of the transport, which is not the caller's.
+		return fmt.Errorf("object: %s: %v: %w", what, err, tier.ErrUnavailable)
+	}
+	kind := tier.ErrUnavailable
+	switch {
+	case r.StatusCode == http.StatusPreconditionFailed:
+		kind = errThere
+	case r.Code == minio.NoSuchKey, r.StatusCode == http.StatusNotFound && r.Code != minio.NoSuchBucket:
+		kind = tier.ErrGone
+	case r.StatusCode == http.StatusInsufficientStorage, strings.Contains(r.Code, "Quota"), strings.Contains(r.Code, "StorageFull"), r.Code == "NoSpaceLeft":
+		kind = tier.ErrFull
+	case r.StatusCode == http.StatusNotImplemented:
+		kind = errUnconditional
+	case r.StatusCode == http.StatusRequestedRangeNotSatisfiable:
+		kind = tier.ErrCorrupt // shorter than its description says
+	case r.Code == "RequestTimeTooSkewed":
+		return fmt.Errorf("object: %s: our clock is %v behind the server's: %w", what, time.Duration(c.transport.ahead.Load()).Round(time.Second), kind)
+	}
+	return fmt.Errorf("object: %s: %s (%d): %w", what, r.Code, r.StatusCode, kind)
+}
+
+var errStalled = errors.New("no progress")
+
+// watch ends a context when a request makes no progress. moved says that it has.
+func (c *client) watch(ctx context.Context) (watched context.Context, moved, stop func()) {
+	watched, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(c.answer, func() { cancel(errStalled) })
+	return watched, func() { timer.Reset(c.stall) }, func() {
+		timer.Stop()
+		cancel(context.Canceled)
+	}
+}
+
+// pause waits while a request is watched: that is no lack of progress.
+func (c *client) pause(ctx context.Context, d time.Duration, moved func()) error {
+	for d > 0 {
+		step := min(d, c.stall/2)
+		moved()
+		if err := pause(ctx, step); err != nil {
+			return err
+		}
+		d -= step
+	}
+	moved()
+	return nil
+}
+
+// span is what was read of an object.
+type span struct {
+	etag        string
+	total       int64 // bytes of the object
+	n           int64
+	first, rest time.Duration
+}
+
+// get reads bytes of an object from off into buffers, all of them unless short allows
+// that the object ends before. With an etag it is of that version, or tier.ErrGone.
+func (c *client) get(ctx context.Context, t tag, etag string, off int64, bufs [][]byte, short bool) (span, error) {
+	var s span
+	want := int64(0)
+	for _, b := range bufs {
+		want += int64(len(b))
+	}
+	if want == 0 {
+		return s, nil
+	}
+	what := fmt.Sprintf("read %d bytes at %d of %x", want, off, t[:4])
+	var o minio.GetObjectOptions
+	err := o.SetRange(off, off+want-1)
+	if err == nil && etag != "" {
+		err = o.SetMatchETag(etag)
+	}
+	if err != nil {
+		return s, fmt.Errorf("object: %s: %w: %w", what, err, tier.ErrInvalid)
+	}
+	began := time.Now()
+	watched, moved, stop := c.watch(ctx)
+	defer stop()
+	body, info, header, err := c.core.GetObject(watched, c.bucket, c.prefix+t.name(), o)
+	if err != nil {
+		err = c.failure(watched, what, err)
+		if errors.Is(err, errThere) {
+			err = fmt.Errorf("object: %s: replaced: %w", what, tier.ErrGone)
+		}
+		return s, err
+	}
+	defer func() { _ = body.Close() }()
+	s.first = time.Since(began)
+	s.etag = info.ETag
+	if s.total, err = totalOf(header, info.Size, off); err != nil {
+		return s, fmt.Errorf("object: %s: %w: %w", what, err, tier.ErrUnavailable)
+	}
+	if there := min(want, s.total-off); there < want && !short || info.Size < there {
+		return s, fmt.Errorf("object: %s: it has %d: %w", what, s.total, tier.ErrCorrupt)
+	}
+	s.n, err = fill(body, bufs, min(want, s.total-off), moved)
+	s.rest = time.Since(began) - s.first
+	if err != nil {
+		return s, c.failure(watched, what, err)
+	}
+	return s, nil
+}
+
+// totalOf is an object's length as an answer tells it.
+func totalOf(h http.Header, length, off int64) (int64, error) {
+	r := h.Get("Content-Range")
+	if r == "" {
+		if off != 0 {
+			return 0, errors.New("the server does not read ranges")
+		}
+		return length, nil
+	}
+	_, after, ok := strings.Cut(r, "/")
+	from, _, _ := strings.Cut(strings.TrimPrefix(r, "bytes "), "-")
+	total, err := strconv.ParseInt(after, 10, 64)
+	begin, err2 := strconv.ParseInt(from, 10, 64)
+	if !ok || err != nil || err2 != nil || begin != off || total < off {
+		return 0, fmt.Errorf("content range %q of what begins at %d", r, off)
+	}
+	return total, nil
+}
+
+// pieceBytes is how much has to come within the time for progress.
+const pieceBytes = 256 << 10
+
+// fill reads n bytes into buffers.
+func fill(from io.Reader, bufs [][]byte, n int64, moved func()) (got int64, err error) {
+	for _, b := range bufs {
+		for len(b) > 0 && got < n {
+			moved()
+			k, err := io.ReadFull(from, b[:min(int64(len(b)), n-got, pieceBytes)])
+			got += int64(k)
+			if err != nil {
+				return got, fmt.Errorf("after %d bytes: %w", got, err)
+			}
+			b = b[k:]
+		}
+	}
+	return got, nil
+}
+
+// put writes an object, only where there is none unless replace. errThere: there is one.
+func (c *client) put(ctx context.Context, t tag, body io.Reader, size int64, replace bool) error {
+	o := minio.PutObjectOptions{ContentType: "application/octet-stream", DisableMultipart: true, DisableContentSha256: true}
+	if !replace {
+		o.SetMatchETagExcept("*")
+	}
+	_, err := c.core.PutObject(ctx, c.bucket, c.prefix+t.name(), body, size, "", "", o)
+	if err != nil {
+		return c.failure(ctx, fmt.Sprintf("write %d bytes of %x", size, t[:4]), err)
+	}
+	return nil
+}
+
+// exists asks whether there is an object.
+func (c *client) exists(ctx context.Context, t tag) (bool, error) {
+	watched, _, stop := c.watch(ctx)
+	defer stop()
+	_, err := c.core.StatObject(watched, c.bucket, c.prefix+t.name(), minio.StatObjectOptions{})
+	if err == nil {
+		return true, nil
+	}
+	if err = c.failure(watched, "look for "+t.name(), err); errors.Is(err, tier.ErrGone) {
+		return false, nil
+	}
+	return false, err
+}
+
+func (c *client) close() { c.transport.base.CloseIdleConnections() }

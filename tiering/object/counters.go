@@ -1,0 +1,81 @@
+package object
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/spliced-kv/spliced/tiering/metric"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// counters counts since New.
+type counters struct {
+	Admitted     atomic.Uint64 `count:"admitted" prom:"object_admissions_total" help:"Objects taken to be written to the object store."`
+	Written      atomic.Uint64 `count:"written" prom:"object_written_total" help:"Objects written to the object store."`
+	WrittenBytes atomic.Uint64 `count:"written_bytes" prom:"fetch_bytes_total,tier=object,direction=in"`
+	StoredBytes  atomic.Uint64 `count:"stored_bytes" prom:"object_stored_bytes_total" help:"Bytes sent for them: headers, codecs and padding counted."`
+	There        atomic.Uint64 `count:"there" prom:"object_there_total" help:"Objects that turned out to be in the object store when they were to be written."`
+	WriteErrors  atomic.Uint64 `count:"write_errors" prom:"object_errors_total,operation=write" help:"What the object store failed, by what was tried: write, list, any."`
+	ListErrors   atomic.Uint64 `count:"list_errors" prom:"object_errors_total,operation=list"`
+	Failed       atomic.Uint64 `count:"failed" prom:"object_errors_total,operation=any"`
+
+	RefusedExists   atomic.Uint64 `count:"refused_exists" prom:"object_refusals_total,reason=exists" help:"Objects that were not taken to be written, by reason: exists, busy (the queue is full, or the bucket was not listed), full, state (the server is left alone)."`
+	RefusedBusy     atomic.Uint64 `count:"refused_busy" prom:"object_refusals_total,reason=busy"`
+	RefusedFull     atomic.Uint64 `count:"refused_full" prom:"object_refusals_total,reason=full"`
+	RefusedState    atomic.Uint64 `count:"refused_state" prom:"object_refusals_total,reason=state"`
+	BreakerOpenings atomic.Uint64 `count:"breaker_openings" prom:"object_breaker_openings_total" help:"How often too many requests in a row have failed."`
+
+	Asked     atomic.Uint64 `count:"asked" prom:"object_finds_total,result=asked" help:"Objects that the object store was asked for, and what it answered."`
+	Found     atomic.Uint64 `count:"found" prom:"object_finds_total,result=found"`
+	Absent    atomic.Uint64 `count:"absent" prom:"object_finds_total,result=absent"`
+	Read      atomic.Uint64 `count:"read" prom:"object_read_total" help:"Objects read from the object store."`
+	ReadBytes atomic.Uint64 `count:"read_bytes" prom:"fetch_bytes_total,tier=object,direction=out"`
+	Corrupt   atomic.Uint64 `count:"corrupt" prom:"corrupt_total,tier=object"`
+
+	Passes       atomic.Uint64 `count:"passes" prom:"object_listings_total" help:"Listings of the bucket that have ended."`
+	Expired      atomic.Uint64 `count:"expired" prom:"evictions_total,tier=object,reason=age"`
+	Evicted      atomic.Uint64 `count:"evicted" prom:"evictions_total,tier=object,reason=room"`
+	EvictedBytes atomic.Uint64 `count:"evicted_bytes" prom:"evicted_bytes_total,tier=object"`
+	Foreign      atomic.Uint64 `count:"foreign"` // names that are not ours, by listing
+}
+
+// refused counts an object that was not admitted.
+func (c *counters) refused(err error) {
+	switch {
+	case errors.Is(err, tier.ErrExists):
+		c.RefusedExists.Add(1)
+	case errors.Is(err, tier.ErrBusy):
+		c.RefusedBusy.Add(1)
+	case errors.Is(err, tier.ErrFull):
+		c.RefusedFull.Add(1)
+	default:
+		c.RefusedState.Add(1)
+	}
+}
+
+// Gauges is what a Store knows and does now.
+type Gauges struct {
+	Listed      uint64 `count:"known" prom:"object_known" help:"Objects that are believed to be in the object store."`
+	Held        uint64 `count:"held" prom:"object_bytes" help:"Bytes in its prefix, by the last listing and what this node has written since."`
+	QueuedBytes uint64 `count:"queued_bytes" prom:"object_queued_bytes" help:"Bytes that wait to be written to it, or are being."`
+	Queued      uint64 `count:"queued" prom:"object_queued" help:"Objects that do."`
+	Requests    uint64 `count:"requests" prom:"object_requests_total" help:"Requests sent to it."`
+	CutShards   uint64 `count:"cut_shards" prom:"object_index_cut" help:"Of 256 parts of the index, those that do not hold all that was listed."`
+}
+
+// Gauges answers what a Store knows and does now.
+func (s *Store) Gauges() Gauges {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	return Gauges{
+		Listed: uint64(s.index.size()), Held: uint64(s.room.held()), QueuedBytes: uint64(s.queue.bytes), Queued: uint64(s.queue.objs),
+		Requests: s.client.transport.requests.Load(), CutShards: uint64(s.index.cut.Load()),
+	}
+}
+
+// Counts calls f with all counters and gauges by name.
+func (s *Store) Counts(f func(name string, value uint64)) {
+	metric.Each(&s.counters, f)
+	g := s.Gauges()
+	metric.Each(&g, f)
+}

@@ -1,0 +1,116 @@
+package object
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// health is what the server's behaviour lets expect.
+type health struct {
+	cfg *Config
+
+	mu        sync.Mutex
+	failures  int           // in a row
+	wait      time.Duration // of the last time that the server was left alone
+	openUntil time.Time     // it is left alone
+	fullUntil time.Time     // it is not written to
+	last      string        // what failed last
+	first     float64       // seconds until an answer, smoothed; 0 = not known
+	rate      float64       // bytes a second behind that, of one request, smoothed
+	running   int           // ranges that are read
+}
+
+// alone tells whether the server is to be left alone.
+func (h *health) alone(now time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now.Before(h.openUntil) {
+		return fmt.Errorf("object: %d requests in a row have failed (%s): %w", h.failures, h.last, tier.ErrUnavailable)
+	}
+	return nil
+}
+
+func (h *health) full(now time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now.Before(h.fullUntil) {
+		return fmt.Errorf("object: the server had no room (%s): %w", h.last, tier.ErrFull)
+	}
+	return nil
+}
+
+// failed counts a failure of the server; opened tells that it is left alone from now on.
+func (h *health) failed(err error, now time.Time) (opened bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failures++
+	h.last = err.Error()
+	if h.failures < h.cfg.BreakerFailures || now.Before(h.openUntil) {
+		return false
+	}
+	if h.wait == 0 {
+		h.wait = h.cfg.BreakerMin
+	} else {
+		h.wait = min(2*h.wait, h.cfg.BreakerMax)
+	}
+	h.openUntil = now.Add(h.wait)
+	return true
+}
+
+func (h *health) ranOut(err error, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last = err.Error()
+	h.fullUntil = now.Add(h.cfg.FullTime)
+}
+
+// answered notes that the server works.
+func (h *health) answered() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failures, h.wait, h.openUntil = 0, 0, time.Time{}
+}
+
+const smooth = 0.2 // weight of the newest measurement (guess)
+
+// measured notes how long a range took. Rates of short ones say little.
+func (h *health) measured(first, rest time.Duration, bytes int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	blend(&h.first, first.Seconds())
+	if bytes >= 64<<10 && rest > 0 {
+		blend(&h.rate, float64(bytes)/rest.Seconds())
+	}
+}
+
+func blend(to *float64, v float64) {
+	if *to == 0 {
+		*to = v
+		return
+	}
+	*to += smooth * (v - *to)
+}
+
+// begin counts a running range; the answer ends it.
+func (h *health) begin() (end func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.running++
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.running--
+	}
+}
+
+// hint is what a read can expect: two answers, the description's and the first bytes',
+// and the rate of its streams where others read too.
+func (h *health) hint() tier.Hint {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	streams := min(float64(h.cfg.Streams), float64(h.cfg.Requests)/float64(1+h.running))
+	return tier.Hint{Latency: time.Duration(2 * h.first * float64(time.Second)), BytesPerSecond: h.rate * streams}
+}

@@ -1,0 +1,170 @@
+package object
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// shards is what the index is cut into, by the first byte of a tag.
+const shards = 256
+
+// maxNotes bounds what a shard knows beside its listing; beyond it some are forgotten.
+const maxNotes = 1024
+
+// index is what is believed of the bucket, in memory: for each shard what was listed,
+// and notes of what has happened since.
+type index struct {
+	shards [shards]shard
+	most   int         // entries of a shard
+	listed atomic.Bool // a pass has ended
+	cut    atomic.Int64
+}
+
+type shard struct {
+	list atomic.Pointer[[]uint64] // shorts in order; never changed
+	cut  atomic.Bool              // not all that was listed is in it
+
+	mu    sync.Mutex
+	notes map[uint64]note
+	// passes counts listings of the shard that have begun, one at a time. What was noted
+	// before the last one but one began is in its list, or is not there: the page that
+	// a listing of a shard begins with may have been asked for a little earlier.
+	passes int
+}
+
+// note is what is known of one object. Zero until = until the next listing.
+type note struct {
+	what  what
+	pass  int
+	until time.Time
+}
+
+type what uint8
+
+const (
+	unknown what = iota // it may be there: neither listed nor ruled out
+	present
+	absent
+	wrong // its bytes are
+)
+
+func newIndex(bytes int64) *index {
+	return &index{most: int(bytes / 8 / shards)}
+}
+
+func (x *index) shard(t tag) *shard { return &x.shards[t[0]] }
+
+// look answers what is known of an object. It does no I/O.
+func (x *index) look(t tag, now time.Time) what {
+	s := x.shard(t)
+	s.mu.Lock()
+	n, ok := s.notes[t.short()]
+	s.mu.Unlock()
+	if ok && (n.until.IsZero() || now.Before(n.until)) {
+		return n.what
+	}
+	if list := s.list.Load(); list != nil {
+		if _, ok := slices.BinarySearch(*list, t.short()); ok {
+			return present
+		}
+	}
+	if x.listed.Load() && !s.cut.Load() {
+		return absent
+	}
+	return unknown
+}
+
+// note remembers what was seen of an object.
+func (x *index) note(t tag, w what, until, now time.Time) {
+	s := x.shard(t)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.notes == nil {
+		s.notes = map[uint64]note{}
+	}
+	if _, ok := s.notes[t.short()]; !ok && len(s.notes) >= maxNotes {
+		s.forgetLocked(now)
+	}
+	s.notes[t.short()] = note{w, s.passes, until}
+}
+
+// forget drops what was noted of an object.
+func (x *index) forget(t tag) {
+	s := x.shard(t)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.notes, t.short())
+}
+
+// forgetLocked makes room for a note: of those that have ended, else of any.
+func (s *shard) forgetLocked(now time.Time) {
+	for k, n := range s.notes {
+		if !n.until.IsZero() && !now.Before(n.until) {
+			delete(s.notes, k)
+		}
+	}
+	for k := range s.notes {
+		if len(s.notes) < maxNotes {
+			return
+		}
+		delete(s.notes, k)
+	}
+}
+
+// begin says that a shard is about to be listed.
+func (x *index) begin(i int) {
+	s := &x.shards[i]
+	s.mu.Lock()
+	s.passes++
+	s.mu.Unlock()
+}
+
+// settle takes over a listing that begin was called before. What was noted since the
+// listing before it stays, and what was wrong until its time is over.
+func (x *index) settle(i int, list []uint64, now time.Time) {
+	s := &x.shards[i]
+	if !slices.IsSorted(list) {
+		slices.Sort(list)
+	}
+	cut := len(list) > x.most
+	if cut {
+		list = list[:x.most]
+	}
+	list = slices.Clip(list)
+	s.list.Store(&list)
+	if s.cut.Swap(cut) != cut {
+		if cut {
+			x.cut.Add(1)
+		} else {
+			x.cut.Add(-1)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, n := range s.notes {
+		over := !n.until.IsZero() && !now.Before(n.until)
+		if over || n.what != wrong && n.pass < s.passes-1 {
+			delete(s.notes, k)
+		}
+	}
+}
+
+// size is how many objects are known.
+func (x *index) size() (n int) {
+	for i := range x.shards {
+		s := &x.shards[i]
+		if list := s.list.Load(); list != nil {
+			n += len(*list)
+		}
+		s.mu.Lock()
+		for _, note := range s.notes {
+			if note.what == present {
+				n++
+			}
+		}
+		s.mu.Unlock()
+	}
+	return n
+}

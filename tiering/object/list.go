@@ -1,0 +1,328 @@
+package object
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// listPage is how many objects a request lists or deletes, S3's bound.
+const listPage = 1000
+
+// firstFaster is how much faster than later ones the first pass lists: until it has
+// ended, nothing is known.
+const firstFaster = 10
+
+// list runs passes until ctx ends.
+func (s *Store) list(ctx context.Context) {
+	p := &pass{store: s}
+	for {
+		err := p.run(ctx)
+		wait := s.cfg.ListEvery
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			// It goes on where it was. The breaker, if it is open, is over by then.
+			s.cfg.Log.Warn().Str("tier", "object").Err(err).Msg("the bucket cannot be listed")
+			s.counters.ListErrors.Add(1)
+			wait = min(wait, s.cfg.BreakerMax)
+			if !s.index.listed.Load() {
+				wait = min(wait, 2*s.cfg.BreakerMin)
+			}
+		default:
+			again := s.finish(p)
+			p = &pass{store: s}
+			if again {
+				continue
+			}
+		}
+		if pause(ctx, wait) != nil {
+			return
+		}
+	}
+}
+
+// finish takes over what a pass has found; again says that the prefix holds too much
+// and the oldest are to go at once.
+func (s *Store) finish(p *pass) (again bool) {
+	s.index.listed.Store(true)
+	s.counters.Passes.Add(1)
+	return s.room.settle(p.bytes, &p.ages, s.cfg.Bytes, s.client.transport.serverNow())
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// pass is one listing of all of the prefix, in the order of tags. One that failed is run
+// again from the shard that it failed in.
+type pass struct {
+	store *Store
+	shard int      // that is listed; those before are settled
+	list  []uint64 // of it
+	doom  []string // names to be deleted, at most a page
+
+	bytes int64 // of what stays
+	ages  ages
+	// Of the shard, until it is settled.
+	shardBytes int64
+	shardAges  ages
+}
+
+// run lists until the end, or an error. One pass runs at a time.
+func (p *pass) run(ctx context.Context) error {
+	s := p.store
+	select {
+	case s.listing <- struct{}{}:
+		defer func() { <-s.listing }()
+	case <-ctx.Done():
+		return fmt.Errorf("object: list: %w", ctx.Err())
+	}
+	err := p.all(ctx)
+	s.settle(ctx, err)
+	return err
+}
+
+func (p *pass) all(ctx context.Context) error {
+	s := p.store
+	p.reset()
+	start := ""
+	if p.shard > 0 {
+		start = fmt.Sprintf("%s%s%02x/", s.cfg.Prefix, formatDir, p.shard)
+	}
+	s.index.begin(p.shard)
+	listing, moved, stop := s.client.watch(ctx)
+	defer stop()
+	page := 0
+	no := false
+	for o := range s.client.core.ListObjectsIter(listing, s.cfg.Bucket, minio.ListObjectsOptions{
+		Prefix: s.cfg.Prefix + formatDir, Recursive: true, StartAfter: start, MaxKeys: listPage, FetchOwner: &no,
+	}) {
+		if o.Err != nil {
+			return s.client.failure(listing, "list", o.Err)
+		}
+		moved()
+		if err := p.see(ctx, &o); err != nil {
+			return err
+		}
+		if page++; page%listPage == 0 {
+			if err := p.rest(ctx, moved); err != nil {
+				return err
+			}
+		}
+	}
+	if err := listing.Err(); err != nil {
+		return s.client.failure(listing, "list", err)
+	}
+	for p.shard < shards {
+		p.settle()
+	}
+	return p.sweep(ctx)
+}
+
+// reset forgets what was seen of the shard that is listed.
+func (p *pass) reset() {
+	p.list, p.doom, p.shardBytes, p.shardAges = nil, nil, 0, ages{}
+}
+
+// rest waits before the next request.
+func (p *pass) rest(ctx context.Context, moved func()) error {
+	rate := p.store.cfg.ListRequests
+	if !p.store.index.listed.Load() {
+		rate *= firstFaster
+	}
+	return p.store.client.pause(ctx, time.Duration(float64(time.Second)/rate), moved)
+}
+
+// see takes one object of a listing.
+func (p *pass) see(ctx context.Context, o *minio.ObjectInfo) error {
+	s := p.store
+	t, ok := parseName(strings.TrimPrefix(o.Key, s.cfg.Prefix))
+	if !ok {
+		s.counters.Foreign.Add(1)
+		return nil
+	}
+	if int(t[0]) < p.shard {
+		return fmt.Errorf("object: list: %s comes behind shard %02x: the server does not list in order: %w", t.name(), p.shard, tier.ErrUnavailable)
+	}
+	for p.shard < int(t[0]) {
+		p.settle()
+	}
+	age := s.client.transport.serverNow().Sub(o.LastModified)
+	switch {
+	case s.cfg.Life > 0 && age > s.cfg.Life:
+		s.counters.Expired.Add(1)
+		return p.doomed(ctx, t, o)
+	case s.room.goes(o.LastModified, o.Size):
+		s.counters.Evicted.Add(1)
+		return p.doomed(ctx, t, o)
+	}
+	p.shardBytes += o.Size
+	p.shardAges.add(age, o.Size)
+	// One more than fits tells that not all do.
+	if len(p.list) <= s.index.most {
+		p.list = append(p.list, t.short())
+	}
+	return nil
+}
+
+// doomed has an object deleted.
+func (p *pass) doomed(ctx context.Context, t tag, o *minio.ObjectInfo) error {
+	p.store.counters.EvictedBytes.Add(uint64(o.Size))
+	p.store.index.forget(t)
+	p.doom = append(p.doom, o.Key)
+	if len(p.doom) < listPage {
+		return nil
+	}
+	return p.sweep(ctx)
+}
+
+// settle ends a shard, and begins the next.
+func (p *pass) settle() {
+	x := p.store.index
+	x.settle(p.shard, p.list, p.store.cfg.Now())
+	p.bytes += p.shardBytes
+	p.ages.join(&p.shardAges)
+	p.list, p.shardBytes, p.shardAges = nil, 0, ages{}
+	if p.shard++; p.shard < shards {
+		x.begin(p.shard)
+	}
+}
+
+// sweep deletes what is to go.
+func (p *pass) sweep(ctx context.Context) error {
+	if len(p.doom) == 0 {
+		return nil
+	}
+	s := p.store
+	watched, _, stop := s.client.watch(ctx)
+	defer stop()
+	names := make(chan minio.ObjectInfo, len(p.doom))
+	for _, n := range p.doom {
+		names <- minio.ObjectInfo{Key: n}
+	}
+	close(names)
+	var errs []error
+	for e := range s.client.core.RemoveObjects(watched, s.cfg.Bucket, names, minio.RemoveObjectsOptions{}) {
+		errs = append(errs, e.Err)
+	}
+	n := len(p.doom)
+	p.doom = p.doom[:0]
+	if len(errs) > 0 {
+		return s.client.failure(watched, fmt.Sprintf("delete %d old objects, %d times", n, len(errs)), errs[0])
+	}
+	return nil
+}
+
+// room is how much the prefix holds, by the last pass and what was written since.
+type room struct {
+	mu     sync.Mutex
+	bytes  int64
+	cutoff time.Time // what was written before, by the server's clock, goes to make room
+	excess int64     // of which so much
+}
+
+func (r *room) held() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.bytes
+}
+
+func (r *room) add(n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.bytes += n
+}
+
+// fits tells whether more bytes fit into a budget; 0 = any.
+func (r *room) fits(n, budget int64) bool { return budget == 0 || r.held()+n <= budget }
+
+// goes tells whether an object is to go for room.
+func (r *room) goes(written time.Time, n int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.excess <= 0 || !written.Before(r.cutoff) {
+		return false
+	}
+	r.excess -= n
+	return true
+}
+
+// Beyond fullPercent of its budget, the oldest objects of a prefix go until it is at
+// leftPercent, so that writes need not wait for every pass (guesses).
+const (
+	fullPercent = 95
+	leftPercent = 85
+)
+
+// settle takes over a pass. again says that a pass at once is to delete the oldest.
+func (r *room) settle(bytes int64, a *ages, budget int64, now time.Time) (again bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.bytes, r.excess = bytes, 0
+	if budget == 0 || bytes <= budget/100*fullPercent {
+		return false
+	}
+	r.excess = bytes - budget/100*leftPercent
+	r.cutoff = now.Add(-a.oldest(r.excess))
+	return true
+}
+
+// ages is how many bytes are of which age: 16 steps for each doubling of seconds.
+type ages [ageSteps]int64
+
+const ageSteps = 16 * 30
+
+func ageStep(age time.Duration) int {
+	step := int(16 * math.Log2(1+max(age, 0).Seconds()))
+	return min(step, ageSteps-1)
+}
+
+func (a *ages) add(age time.Duration, n int64) { a[ageStep(age)] += n }
+
+func (a *ages) join(b *ages) {
+	for i, n := range b {
+		a[i] += n
+	}
+}
+
+// oldest is the least age such that so many bytes are at least as old.
+func (a *ages) oldest(bytes int64) time.Duration {
+	for i, n := range slices.Backward(a[:]) {
+		if bytes -= n; bytes <= 0 {
+			return time.Duration((math.Exp2(float64(i)/16) - 1) * float64(time.Second))
+		}
+	}
+	return 0
+}
+
+// List runs a pass at once, and another one if that is to make room, and returns when it
+// has ended: for who has to see what others have just written.
+func (s *Store) List(ctx context.Context) error {
+	for range 2 {
+		p := &pass{store: s}
+		if err := p.run(ctx); err != nil {
+			return err
+		}
+		if !s.finish(p) {
+			break
+		}
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+package object
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"strings"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// tag stands for an object outside of the cluster.
+type tag [16]byte
+
+// short is what the index knows a tag by. Two objects of one short cost a request.
+func (t tag) short() uint64 { return binary.BigEndian.Uint64(t[:]) }
+
+const formatDir = "v1/"
+
+// name is the tag's name below the prefix. Names in order are tags in order.
+func (t tag) name() string {
+	h := hex.EncodeToString(t[:])
+	return formatDir + h[:2] + "/" + h[2:]
+}
+
+// parseName reads what name made.
+func parseName(s string) (t tag, ok bool) {
+	s, ok = strings.CutPrefix(s, formatDir)
+	if !ok || len(s) != 2*len(t)+1 || s[2] != '/' || strings.ToLower(s) != s {
+		return t, false
+	}
+	_, err := hex.Decode(t[:], []byte(s[:2]+s[3:]))
+	return t, err == nil
+}
+
+// keys are what follows from the cluster's secret and the tenants. They do not change.
+type keys struct {
+	head    [sha256.Size]byte
+	seal    *extent.Key
+	tenants map[tier.TenantID]*tenant
+}
+
+type tenant struct {
+	Tenant
+	key   [sha256.Size]byte // of the tags of its objects
+	label string            // in manifests
+}
+
+func newKeys(secret []byte, tenants []Tenant) *keys {
+	k := &keys{head: derive(secret, "spliced object head"), tenants: map[tier.TenantID]*tenant{}}
+	k.seal = extent.NewKey(derive(secret, "spliced object seal"), 0)
+	for _, t := range tenants {
+		var size [4]byte
+		binary.LittleEndian.PutUint32(size[:], uint32(len(t.Name)))
+		t.Salt = bytes.Clone(t.Salt)
+		label := derive(secret, "spliced object tenant\x00", string(size[:]), t.Name, string(t.Salt))
+		k.tenants[t.ID] = &tenant{
+			Tenant: t,
+			key:    derive(secret, "spliced object names\x00", string(label[:])),
+			label:  hex.EncodeToString(label[:16]),
+		}
+	}
+	return k
+}
+
+func derive(secret []byte, parts ...string) (key [sha256.Size]byte) {
+	m := hmac.New(sha256.New, secret)
+	for _, p := range parts {
+		m.Write([]byte(p))
+	}
+	m.Sum(key[:0])
+	return key
+}
+
+// tagBytes is the length of what a tag is a hash of. It is fixed, and tags are cut, so
+// that a plain hash behind the key is one that needs it. Two blocks of SHA-256.
+const tagBytes = sha256.Size + len(profile.Fingerprint{}) + 1 + 32
+
+// tag is that of a tenant's object; false where the tenant is unknown.
+func (k *keys) tag(owner tier.TenantID, f *profile.Fingerprint, n *tier.Name) (t tag, ok bool) {
+	who := k.tenants[owner]
+	if who == nil {
+		return t, false
+	}
+	var b [tagBytes]byte
+	at := copy(b[:], who.key[:])
+	at += copy(b[at:], f[:])
+	b[at] = byte(n.Kind)
+	copy(b[at+1:], n.Key[:])
+	sum := sha256.Sum256(b[:])
+	return tag(sum[:len(t)]), true
+}
+
+func (k *keys) tagOf(w *tier.Want) (tag, bool) { return k.tag(w.Tenant, &w.Fingerprint, &w.Name) }

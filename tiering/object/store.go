@@ -1,0 +1,104 @@
+package object
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/spliced-kv/spliced/tiering/disk/payload"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Store is a bucket as a tier.Remote, and what is to be written there.
+type Store struct {
+	cfg      Config
+	keys     *keys
+	client   *client
+	index    *index
+	encoder  *payload.Encoder
+	health   health
+	room     room
+	queue    queue
+	counters counters
+	requests chan struct{} // one for each read that runs
+	listing  chan struct{} // one while a pass runs
+}
+
+var _ tier.Remote = (*Store)(nil)
+
+// New makes a Store. It starts nothing and asks nothing of the server: until Run lists
+// it, nothing is hinted at, and nothing written.
+func New(cfg Config) (*Store, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	c, err := newClient(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		cfg: cfg, client: c, keys: newKeys(cfg.Secret, cfg.Tenants), index: newIndex(cfg.IndexBytes),
+		encoder:  payload.NewEncoder(cfg.Device, cfg.Coded, cfg.QueueBytes),
+		requests: make(chan struct{}, cfg.Requests),
+		listing:  make(chan struct{}, 1),
+	}
+	s.cfg.Secret = nil
+	s.health.cfg = &s.cfg
+	s.queue.init(&s.cfg)
+	return s, nil
+}
+
+// Run lists the bucket again and again, and writes what Admit has taken, until ctx ends.
+// It returns when all of that has ended: uploads are cut short, and what is still queued
+// is not written. It is called once.
+func (s *Store) Run(ctx context.Context) {
+	var work sync.WaitGroup
+	work.Go(func() { s.list(ctx) })
+	for range s.cfg.Writers {
+		work.Go(func() { s.write(ctx) })
+	}
+	work.Wait()
+	s.queue.close()
+	s.client.close()
+}
+
+// Hint implements tier.Remote.
+func (s *Store) Hint(w *tier.Want) (tier.Hint, bool) {
+	t, ok := s.keys.tagOf(w)
+	now := s.cfg.Now()
+	if !ok || s.index.look(t, now) != present || s.health.alone(now) != nil {
+		return tier.Hint{}, false
+	}
+	return s.health.hint(), true
+}
+
+// settle draws what follows for the server's health from how a request went. Errors that
+// say something of one object, or that the caller's context ended, say nothing of it.
+func (s *Store) settle(ctx context.Context, err error) {
+	switch {
+	case err == nil, errors.Is(err, tier.ErrGone), errors.Is(err, errThere), errors.Is(err, errUnconditional):
+		s.health.answered()
+	case errors.Is(err, tier.ErrFull):
+		s.health.ranOut(err, s.cfg.Now())
+	case ctx.Err() != nil || !errors.Is(err, tier.ErrUnavailable):
+	default:
+		s.counters.Failed.Add(1)
+		if s.health.failed(err, s.cfg.Now()) {
+			s.counters.BreakerOpenings.Add(1)
+			s.cfg.Log.Warn().Str("tier", "object").Err(err).Msg("the object store is left alone for a while")
+		}
+	}
+}
+
+// read takes one of the places of reads.
+func (s *Store) read(ctx context.Context) (done func(), err error) {
+	select {
+	case s.requests <- struct{}{}:
+		end := s.health.begin()
+		return func() { end(); <-s.requests }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("object: wait for %d others: %w", s.cfg.Requests, ctx.Err())
+	}
+}

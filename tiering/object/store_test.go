@@ -1,0 +1,478 @@
+package object
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/tiertest"
+)
+
+var alice = tiertest.Tenant{ID: 7, Name: "alice", Salt: []byte("salt of alice")}
+
+// open starts a site that ends with the test.
+func open(t *testing.T) *site {
+	tiertest.Leaks(t)
+	return openSite(t, []tiertest.Tenant{alice})
+}
+
+// run starts a node that stops when the test ends.
+func (s *site) run(change func(*Config)) *node {
+	s.t.Helper()
+	cfg := s.config()
+	if change != nil {
+		change(&cfg)
+	}
+	n := s.node(cfg)
+	s.t.Cleanup(n.stop)
+	return n
+}
+
+func (n *node) mustKeep(list ...*tiertest.Object) {
+	n.t.Helper()
+	for _, o := range list {
+		if err := n.keep(context.Background(), o); err != nil {
+			n.t.Fatalf("keep %v: %v", o, err)
+		}
+	}
+}
+
+// fetch finds an object and reads it.
+func (n *node) fetch(o *tiertest.Object) error {
+	rows, err := n.Find(context.Background(), []tier.Want{tiertest.WantOf(o)})
+	if err != nil {
+		return err
+	}
+	if rows[0] == nil {
+		return tier.ErrGone
+	}
+	defer rows[0].Close()
+	return n.readTo(context.Background(), rows[0], o)
+}
+
+func (n *node) readTo(ctx context.Context, c tier.Copy, o *tiertest.Object) (err error) {
+	got := &tiertest.Content{}
+	refs := make([]gpuipc.Ref, len(o.Bytes))
+	for i, b := range o.Bytes {
+		if refs[i], err = n.mem.Put(make([]byte, len(b))); err != nil {
+			return err
+		}
+	}
+	defer func() { err = errors.Join(err, n.mem.Spend(refs...)) }()
+	read, err := c.Read(ctx, refs)
+	if err != nil {
+		return err
+	}
+	got.Digests, got.Tokens = read.Digests, read.Tokens
+	for _, r := range refs {
+		b, err := n.mem.Load(r)
+		if err != nil {
+			return err
+		}
+		got.Bytes = append(got.Bytes, b)
+	}
+	return o.Compare(got)
+}
+
+func segments(seed uint64, n, tokens int) (list []*tiertest.Object) {
+	for i := range n {
+		list = append(list, tiertest.Segment(tiertest.WideF16, alice, seed+uint64(i), tokens))
+	}
+	return list
+}
+
+func (n *node) hinted(o *tiertest.Object) bool {
+	w := tiertest.WantOf(o)
+	_, ok := n.Hint(&w)
+	return ok
+}
+
+func TestAnEmptyNodeFindsWhatOthersWrote(t *testing.T) {
+	s := open(t)
+	list := segments(1, 12, 100)
+	a := s.run(nil)
+	a.mustKeep(list...)
+	b := s.run(nil)
+	heads := s.requests(http.MethodHead)
+	for _, o := range list {
+		if !b.hinted(o) {
+			t.Errorf("no hint at %v", o)
+		}
+		if err := b.fetch(o); err != nil {
+			t.Errorf("%v: %v", o, err)
+		}
+	}
+	gets := s.requests(http.MethodGet)
+	for _, o := range segments(1000, 50, 100) {
+		if b.hinted(o) {
+			t.Errorf("hint at %v, which is nowhere", o)
+		}
+		if err := b.fetch(o); !errors.Is(err, tier.ErrGone) {
+			t.Errorf("%v: %v", o, err)
+		}
+	}
+	if s.requests(http.MethodHead) != heads || s.requests(http.MethodGet) != gets {
+		t.Error("keys that a listing rules out were asked for")
+	}
+	for _, o := range list { // nothing is written twice
+		for _, n := range []*node{a, b} {
+			if err := n.keep(context.Background(), o); !errors.Is(err, tier.ErrExists) {
+				t.Errorf("kept again: %v", err)
+			}
+		}
+	}
+}
+
+func TestNodesThatWriteAtOnceWriteOnce(t *testing.T) {
+	s := open(t)
+	list := segments(1, 6, 300)
+	nodes := []*node{s.run(nil), s.run(nil), s.run(nil)}
+	var work sync.WaitGroup
+	for _, n := range nodes {
+		work.Go(func() {
+			for _, o := range list {
+				if err := n.keep(context.Background(), o); err != nil && !errors.Is(err, tier.ErrExists) {
+					t.Errorf("%v: %v", o, err)
+				}
+			}
+		})
+	}
+	work.Wait()
+	written := uint64(0)
+	for _, n := range nodes {
+		written += n.counters.Written.Load()
+		for _, o := range list {
+			if err := n.fetch(o); err != nil {
+				t.Errorf("%v: %v", o, err)
+			}
+		}
+	}
+	if written != uint64(len(list)) {
+		t.Errorf("%d objects were written %d times", len(list), written)
+	}
+}
+
+func TestAnotherSecretSeesAndPlantsNothing(t *testing.T) {
+	s := open(t)
+	o, other := segments(1, 2, 200)[0], segments(1, 2, 200)[1]
+	ours := s.run(nil)
+	ours.mustKeep(o, other)
+	theirs := s.run(func(c *Config) { c.Secret = []byte("not the secret of this cluster") })
+	if theirs.hinted(o) {
+		t.Error("another secret has a hint")
+	}
+	if err := theirs.fetch(o); !errors.Is(err, tier.ErrGone) {
+		t.Errorf("found with another secret: %v", err)
+	}
+	theirs.mustKeep(o)
+	forged, err := os.ReadFile(s.file(theirs.Store, theirs.tagFor(o)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	genuine, err := os.ReadFile(s.file(ours.Store, ours.tagFor(other)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// In the place of ours: theirs, theirs under our name, and another one of ours.
+	renamed := append([]byte(nil), forged...)
+	mine := ours.tagFor(o)
+	theirs.keys.sign(mine, renamed[:blockBytes+int(headOf(t, forged, theirs.tagFor(o)).headerBytes)], int64(len(renamed)))
+	for what, b := range map[string][]byte{"theirs": forged, "theirs by our name": renamed, "another of ours": genuine} {
+		n := s.run(nil)
+		if err := os.WriteFile(s.file(ours.Store, mine), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.fetch(o); !errors.Is(err, tier.ErrGone) {
+			t.Errorf("%s was found: %v", what, err)
+		}
+		if n.counters.Corrupt.Load() != 1 {
+			t.Errorf("%s is not counted", what)
+		}
+		n.mustKeep(o) // replaces it
+		if err := s.run(nil).fetch(o); err != nil {
+			t.Errorf("%s was not replaced: %v", what, err)
+		}
+	}
+}
+
+func headOf(t *testing.T, b []byte, of tag) head {
+	t.Helper()
+	h, err := parseBlock(b, of, int64(len(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func TestTruncatedObjectsAreMisses(t *testing.T) {
+	s := open(t)
+	o := segments(1, 1, 1500)[0]
+	w := s.run(nil)
+	w.mustKeep(o)
+	file := s.file(w.Store, w.tagFor(o))
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{0, 1, 100, blockBytes, blockBytes + 100, len(whole) / 2, len(whole) - 1} {
+		r := s.run(nil)
+		if err := os.Truncate(file, int64(n)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.fetch(o); !errors.Is(err, tier.ErrGone) && !errors.Is(err, tier.ErrUnavailable) {
+			t.Errorf("%d bytes of %d: %v", n, len(whole), err)
+		}
+		if err := os.WriteFile(file, whole, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		// Cut behind the description, once that was read.
+		r = s.run(nil)
+		rows, err := r.Find(context.Background(), []tier.Want{tiertest.WantOf(o)})
+		if err != nil || rows[0] == nil {
+			t.Fatalf("%v, %v", rows, err)
+		}
+		if err := os.Truncate(file, int64(n)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.readTo(context.Background(), rows[0], o); err == nil || errors.Is(err, tiertest.ErrWrong) {
+			t.Errorf("%d bytes of %d were read: %v", n, len(whole), err)
+		}
+		if err := os.WriteFile(file, whole, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.run(nil).fetch(o); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAServerKilledInAnUploadLeavesNothing(t *testing.T) {
+	s := open(t)
+	n := s.run(nil)
+	small, o := segments(1, 1, 100)[0], segments(5, 1, 2000)[0]
+	n.mustKeep(small)
+	var once sync.Once
+	s.set(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if r.Method == http.MethodPut {
+			r.Body = killing{r.Body, func() { once.Do(s.kill) }}
+		}
+		next.ServeHTTP(w, r)
+	})
+	if err := n.keep(context.Background(), o); !errors.Is(err, tier.ErrUnavailable) {
+		t.Errorf("written to a killed server: %v", err)
+	}
+	s.set(nil)
+	s.gateway.start()
+	other := s.run(nil)
+	if err := other.fetch(o); !errors.Is(err, tier.ErrGone) {
+		t.Errorf("half an object is found: %v", err)
+	}
+	if err := other.fetch(small); err != nil {
+		t.Error(err)
+	}
+	if !tiertest.Wait(10*time.Second, func() bool { return n.keep(context.Background(), o) == nil }) {
+		t.Fatal("it is not written once the server is back")
+	}
+	if err := other.List(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.fetch(o); err != nil {
+		t.Error(err)
+	}
+}
+
+// killing calls f when bytes were read.
+type killing struct {
+	rc interface {
+		Read([]byte) (int, error)
+		Close() error
+	}
+	f func()
+}
+
+func (k killing) Read(b []byte) (int, error) {
+	n, err := k.rc.Read(b)
+	k.f()
+	return n, err
+}
+
+func (k killing) Close() error { return k.rc.Close() }
+
+func TestASlowServerIsReadAndWritten(t *testing.T) {
+	s := open(t)
+	n := s.run(nil)
+	o := segments(1, 1, 800)[0]
+	s.set(slowly(2 * o.Total()))
+	began := time.Now()
+	n.mustKeep(o)
+	if err := n.fetch(o); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took < 700*time.Millisecond {
+		t.Errorf("%v for %d bytes both ways at %d a second", took, o.Total(), 2*o.Total())
+	}
+	w := tiertest.WantOf(o)
+	if h, ok := n.Hint(&w); !ok || h.BytesPerSecond > 8*float64(o.Total()) {
+		t.Errorf("hint %+v of a server that sends %d bytes a second", h, 2*o.Total())
+	}
+	// What takes longer than its reader has ends with its context.
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	rows, err := n.Find(context.Background(), []tier.Want{w})
+	if err != nil || rows[0] == nil {
+		t.Fatalf("%v, %v", rows, err)
+	}
+	if err := n.readTo(ctx, rows[0], o); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("read: %v", err)
+	}
+}
+
+func TestWritesKeepTheirRate(t *testing.T) {
+	s := open(t)
+	o := segments(1, 1, 800)[0]
+	n := s.run(func(c *Config) { c.BytesPerSecond = 2 * o.Total() })
+	began := time.Now()
+	n.mustKeep(o)
+	if took := time.Since(began); took < 400*time.Millisecond {
+		t.Errorf("%v for %d bytes at %d a second", took, o.Total(), 2*o.Total())
+	}
+}
+
+func TestAFullServerIsReadOn(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounting a small file system needs root")
+	}
+	tiertest.Leaks(t)
+	program(t)
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
+		t.Skipf("a small file system cannot be mounted: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	s := openSiteIn(t, []tiertest.Tenant{alice}, dir)
+	n := s.run(func(c *Config) { c.FullTime = time.Hour })
+	var kept []*tiertest.Object
+	var err error
+	for _, o := range segments(1, 40, 300) {
+		if err = n.keep(context.Background(), o); err != nil {
+			break
+		}
+		kept = append(kept, o)
+	}
+	if !errors.Is(err, tier.ErrFull) || len(kept) == 0 {
+		t.Fatalf("%d objects fit, then: %v", len(kept), err)
+	}
+	puts := s.requests(http.MethodPut)
+	if err := n.keep(context.Background(), segments(500, 1, 10)[0]); !errors.Is(err, tier.ErrFull) {
+		t.Errorf("written to a full server: %v", err)
+	}
+	if s.requests(http.MethodPut) != puts {
+		t.Error("a full server was asked again at once")
+	}
+	for _, o := range kept {
+		if err := n.fetch(o); err != nil {
+			t.Errorf("%v: %v", o, err)
+		}
+	}
+}
+
+func TestOldAndExcessObjectsAreDeleted(t *testing.T) {
+	s := open(t)
+	list := segments(1, 10, 100)
+	w := s.run(nil)
+	w.mustKeep(list...)
+	size := w.room.held() / 10
+	for i, o := range list { // the first is the oldest
+		at := time.Now().Add(-time.Duration(10-i) * time.Hour)
+		if err := os.Chtimes(s.file(w.Store, w.tagFor(o)), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	aged := s.run(func(c *Config) { c.Life = 6*time.Hour + 30*time.Minute })
+	for i, o := range list {
+		if got, want := aged.hinted(o), i >= 4; got != want {
+			t.Errorf("object of %d hours: hint %v", 10-i, got)
+		}
+	}
+	if n := aged.counters.Expired.Load(); n != 4 {
+		t.Errorf("%d objects expired", n)
+	}
+	tight := s.run(func(c *Config) { c.Bytes = 5 * size })
+	if err := tight.List(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if held := tight.room.held(); held > 5*size || held < 3*size {
+		t.Errorf("%d bytes of %d are held", held, 5*size)
+	}
+	if !tight.hinted(list[9]) || tight.hinted(list[4]) {
+		t.Error("what is left is not the youngest")
+	}
+	small := s.run(func(c *Config) { c.Bytes = tight.room.held() + size/2 })
+	if err := small.keep(context.Background(), segments(100, 1, 100)[0]); !errors.Is(err, tier.ErrFull) {
+		t.Errorf("written beyond the budget: %v", err)
+	}
+}
+
+func TestCredentialsAreReadAgain(t *testing.T) {
+	s := open(t)
+	o := segments(1, 1, 100)[0]
+	n := s.run(nil)
+	n.mustKeep(o)
+	s.credentials(accessKey, "no secret of the server's")
+	if err := n.fetch(o); !errors.Is(err, tier.ErrUnavailable) {
+		t.Errorf("read with wrong credentials: %v", err)
+	}
+	s.credentials(accessKey, secretKey)
+	if !tiertest.Wait(10*time.Second, func() bool { return n.fetch(o) == nil }) {
+		t.Error("new credentials are not used")
+	}
+}
+
+func TestABoundedQueueIsBusy(t *testing.T) {
+	s := open(t)
+	n := s.run(func(c *Config) { c.QueueLen, c.Writers = 2, 1 })
+	list := segments(1, 3, 100)
+	let := make(chan struct{})
+	s.set(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		<-let
+		next.ServeHTTP(w, r)
+	})
+	first, err := n.begin(list[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := n.begin(list[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.begin(list[0]); !errors.Is(err, tier.ErrExists) {
+		t.Errorf("what is on its way was admitted: %v", err)
+	}
+	if _, err := n.begin(list[2]); !errors.Is(err, tier.ErrBusy) {
+		t.Errorf("a full queue: %v", err)
+	}
+	close(let)
+	if err := errors.Join(<-first, <-second); err != nil {
+		t.Error(err)
+	}
+	s.set(nil)
+	n.mustKeep(list[2])
+	if err := n.Drain(context.Background()); err != nil {
+		t.Error(err)
+	}
+	n.stop()
+	if _, err := n.begin(segments(50, 1, 10)[0]); !errors.Is(err, tier.ErrUnavailable) {
+		t.Errorf("admitted after the end: %v", err)
+	}
+}
