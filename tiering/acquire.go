@@ -182,6 +182,9 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far
 		if _, ok := s.objects.SegmentBelow(key, r.profile, r.tenant); ok {
 			break
 		}
+		if q.Near {
+			return Acquired{Reason: s.objects.Gone(key, r.profile, r.tenant)}, nil
+		}
 		at, why := s.beyondLocked(objects.Identity{Name: name, Profile: r.profile, Tenant: r.tenant})
 		switch {
 		case at == nowhere && why == tier.ReasonNone:
@@ -192,7 +195,7 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far
 			*far = append(*far, i)
 			return Acquired{Reason: tier.ReasonPending}, nil
 		}
-	case o.Fill != nil && !o.Fill.Promoted:
+	case o.Fill != nil && (!o.Fill.Promoted || q.Near && s.fetchedLocked(name)):
 		return Acquired{Reason: tier.ReasonPending}, nil
 	}
 	flight := r.bringLocked(name, q.Rank, o)

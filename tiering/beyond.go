@@ -106,6 +106,12 @@ func (s *Store) beyondLocked(id objects.Identity) (where, tier.Reason) {
 	return nowhere, tier.ReasonNone
 }
 
+// fetchedLocked tells whether something is on its way from beyond this node.
+func (s *Store) fetchedLocked(n tier.Name) bool {
+	p := s.promotionLocked(n)
+	return p != nil && p.source != nil
+}
+
 // soughtLocked is what is known of a search that has no answer yet, or one that holds.
 func (s *Store) soughtLocked(id objects.Identity) *sought {
 	if len(s.sought) == 0 {

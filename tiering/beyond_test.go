@@ -119,6 +119,48 @@ func TestFetchAskedForTwiceRunsOnce(t *testing.T) {
 	}
 }
 
+// A query that stays near neither looks beyond this node nor waits for what comes from
+// there.
+func TestNearQueriesStayHere(t *testing.T) {
+	x := newApart(t, hybrid(1))
+	x.far.own, x.far.stall = false, make(chan struct{})
+	p, here := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.keep(p)
+	x.publish(x.c, here)
+	x.keepChain(1, 16)
+	q := x.acquireQuery(p, here)
+	q.Near = true
+	near := func(why tier.Reason) {
+		t.Helper()
+		rows, err := x.c.AwaitAcquire(x.ctx, q, nil)
+		x.must(err)
+		if rows[0].Hit || rows[0].Promoting || rows[0].Reason != why || !rows[1].Hit {
+			t.Fatalf("%+v", rows)
+		}
+		x.must(x.c.Release(rows[1].Lease))
+	}
+	near(tier.ReasonUnknown)
+	got, err := x.c.AwaitLoad(x.ctx, &LoadQuery{Profile: x.id, Tenant: tenantA, Accept: tier.Exact, Near: true, Hash: hashOf(1, 16)})
+	if x.must(err); got.Hit || got.Promoting || got.Reason != tier.ReasonUnknown {
+		t.Fatalf("%+v", got)
+	}
+	if x.far.finds != 0 || x.Counters().Beyond.Finding != 0 {
+		t.Fatal("it was looked for beyond this node")
+	}
+	a := x.awaitFar(x.ctx, x.c, 1, p)
+	near(tier.ReasonUnknown)
+	x.seekAll()
+	near(tier.ReasonUnknown)
+	done := make(chan struct{})
+	go func() { defer close(done); x.fetchAll() }()
+	x.until("it is read", func() bool { x.far.mu.Lock(); defer x.far.mu.Unlock(); return x.far.reads == 1 })
+	near(tier.ReasonPending)
+	close(x.far.stall)
+	<-done
+	x.wantBytes(p, x.end(a)[0])
+	x.audit()
+}
+
 // A checkpoint comes with what it extends, unless that is here already.
 func TestLoadFetchesAChain(t *testing.T) {
 	for name, near := range map[string]int{"nothing is here": 0, "its root is here": 1} {

@@ -137,7 +137,10 @@ func (s *Store) namedByLocked(q *LoadQuery, p *objects.Profile, t *objects.Tenan
 	if e, ok := s.objects.BestBelow(hash, q.Accept, p, t); ok {
 		return e.Name, nil, tier.ReasonNone
 	}
-	n, far := s.bestBeyondLocked(hash, q.Accept, p, t)
+	far := tier.ReasonNone
+	if !q.Near {
+		n, far = s.bestBeyondLocked(hash, q.Accept, p, t)
+	}
 	if far == tier.ReasonNone && n != (tier.Name{}) {
 		return n, nil, tier.ReasonNone
 	}
