@@ -233,7 +233,7 @@ func (c *Cluster) serve(ctx *fasthttp.RequestCtx) {
 	case c.cfg.Handler != nil:
 		c.cfg.Handler(ctx)
 	default:
-		ctx.Error("no_such_path", fasthttp.StatusNotFound)
+		refuse(ctx, fasthttp.StatusNotFound, "no_such_path")
 	}
 }
 

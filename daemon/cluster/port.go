@@ -55,9 +55,18 @@ func newPort(l net.Listener, creds *credentials, handler fasthttp.RequestHandler
 	p.server = &fasthttp.Server{
 		Handler: handler, Concurrency: maxConnections, ReadBufferSize: maxHeaderBytes, MaxRequestBodySize: maxBodyBytes,
 		ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime, MaxIdleWorkerDuration: time.Second,
+		ErrorHandler:          func(ctx *fasthttp.RequestCtx, _ error) { refuse(ctx, fasthttp.StatusBadRequest, "invalid") },
 		NoDefaultServerHeader: true, NoDefaultDate: true, CloseOnShutdown: true, Logger: printer{log},
 	}
 	return p
+}
+
+// refuse answers with a code alone. (Error of ctx would bring back fasthttp's Date, which
+// costs a goroutine for the life of the process.)
+func refuse(ctx *fasthttp.RequestCtx, status int, code string) {
+	ctx.Response.SetStatusCode(status)
+	ctx.SetContentType("text/plain")
+	ctx.Response.SetBodyString(code + "\n")
 }
 
 // printer is what fasthttp logs to: what peers make it say is for debugging.
