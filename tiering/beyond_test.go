@@ -618,3 +618,36 @@ func BenchmarkMatchBeyond(b *testing.B) {
 		})
 	}
 }
+
+// A node without a disk fetches as well, and gives up what it fetched without a trace.
+func TestFetchWithoutALowerTier(t *testing.T) {
+	n := &neighbour{t: t, home: newBench(t, hybrid(1)), believed: map[tier.Name]bool{}}
+	n.hint = tier.Hint{Latency: time.Microsecond, BytesPerSecond: farBytes}
+	b := newBench(t, hybrid(1), poolOf(3), readAhead, realTime, func(c *Config) { c.Remote = n })
+	n.near, n.dev = b.Store, b.dev
+	ctx, cancel := context.WithCancel(b.ctx)
+	ran := later(func() error { return b.Run(ctx) })
+	t.Cleanup(func() { cancel(); b.must(<-ran) })
+	far, c := n.home.NewSession("far"), b.NewSession("c")
+	for i := range 12 {
+		p := b.mid(i, 64, 8)
+		n.home.publish(far, p)
+		n.believe(tier.Name{Key: p.key}, true)
+	}
+	for i := range 24 {
+		p := b.mid(i%12, 64, 8)
+		rows, err := c.AwaitAcquire(b.ctx, &AcquireQuery{Profile: b.id, Tenant: tenantA, Keys: [][32]byte{p.key}}, nil)
+		b.must(err)
+		if !rows[0].Hit {
+			t.Fatalf("%d: %+v", i, rows[0])
+		}
+		if got := b.load(gpuipc.Ref{Region: b.Arena(), Extents: rows[0].Extents}); string(got) != string(contentOf(p, 0)) {
+			t.Fatalf("%d has other bytes", i)
+		}
+		b.must(c.Release(rows[0].Lease))
+		b.status(b.mid((i+1)%12, 64, 8)) // read ahead, or not
+	}
+	if n := b.Counters(); n.Dropped == 0 || n.Beyond.Fetches[transfer.Done] < 12 {
+		t.Fatalf("%d fetched, %d dropped", n.Beyond.Fetches[transfer.Done], n.Dropped)
+	}
+}
