@@ -55,7 +55,7 @@ func TestAdviseRefusesWhatMakesNoSense(t *testing.T) {
 		{"block", func(m *wire.AdviseRequest) { m.BlockTokens = 1<<32 - 1 }, "block of"},
 		{"checkpoints", func(m *wire.AdviseRequest) { m.MaxCheckpoints = 1025 }, "1025 checkpoints, most 1024"},
 		{"prefix", func(m *wire.AdviseRequest) { m.PrefixTokens = 101 }, "prefix of 101"},
-		{"prefix tier", func(m *wire.AdviseRequest) { m.PrefixTier = 4 }, "prefix in place 4"},
+		{"prefix tier", func(m *wire.AdviseRequest) { m.PrefixTier = 5 }, "prefix in place 5"},
 		{"buffer", func(m *wire.AdviseRequest) { m.BufferTokens = 101 }, "buffer of 101"},
 		{"seams", func(m *wire.AdviseRequest) { m.SeamTokens = 101 }, "seams of 101"},
 		{"cuts out of order", func(m *wire.AdviseRequest) { m.Cuts = []uint32{5, 4} }, "cut at 4 after 5"},
