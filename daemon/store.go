@@ -68,6 +68,10 @@ func (d *Daemon) storeConfig() tiering.Config {
 	if c.AdviseMemory == 0 {
 		config.Advise.Bytes = -1
 	}
+	if d.peers != nil {
+		config.Remote, config.Held = d.peers.fetch, d.peers.held
+		config.ReadAhead = c.ReadAhead
+	}
 	if d.disk == nil {
 		return config
 	}
@@ -78,9 +82,6 @@ func (d *Daemon) storeConfig() tiering.Config {
 	config.DefaultLevel, config.WriteBehind, config.ReadAhead = levels[c.AckLevel], c.WriteBehind, c.ReadAhead
 	config.HighWater, config.LowWater = float64(c.MemoryHigh)/100, float64(c.MemoryLow)/100
 	config.MaxPromotions = c.DiskWorkers
-	if d.peers != nil {
-		config.Remote, config.Held = d.peers.fetch, d.peers.held
-	}
 	return config
 }
 

@@ -1,0 +1,173 @@
+package daemon
+
+import (
+	"context"
+	"encoding/base64"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// keyringFile holds one key of a cluster.
+func keyringFile(t testing.TB, fill byte) string {
+	t.Helper()
+	key := make([]byte, 32)
+	for i := range key {
+		key[i] = fill + byte(i)
+	}
+	path := filepath.Join(t.TempDir(), "keyring")
+	if err := os.WriteFile(path, []byte(base64.StdEncoding.EncodeToString(key)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// freePort is an address that nobody listens on at the moment, by TCP and UDP.
+func freePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// clusterConfigs are nodes of one cluster, each with the other ones' addresses as seeds.
+func clusterConfigs(t testing.TB, names ...string) []settings.Config {
+	t.Helper()
+	keyring := keyringFile(t, 1)
+	configs, seeds := make([]settings.Config, len(names)), []string(nil)
+	for i, name := range names {
+		c := testConfig(t)
+		c.ClusterNode, c.ClusterKeyring = name, keyring
+		c.PrefillSpeed = 1 // so that every segment is worth its bytes
+		c.ClusterBind, c.ClusterPeerBind = netip.MustParseAddrPort(freePort(t)), netip.MustParseAddrPort("127.0.0.1:0")
+		seeds = append(seeds, c.ClusterBind.String())
+		configs[i] = c
+	}
+	for i := range configs {
+		configs[i].ClusterSeeds = seeds
+	}
+	return configs
+}
+
+func found(t testing.TB, m *connector.Model, d *document) connector.SegmentFound {
+	t.Helper()
+	var out connector.Found
+	if err := m.Match(context.Background(), &connector.MatchQuery{Keys: []profile.SegmentKey{d.key}}, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out.Segments[0]
+}
+
+func TestWhatOneNodeHoldsAnotherOneReads(t *testing.T) {
+	leakCheck(t)
+	configs := clusterConfigs(t, "a", "b")
+	a, b := startDaemon(t, configs[0], nil), startDaemon(t, configs[1], nil)
+	p := testProfile(1)
+	_, onA := openClient(t, a.Socket(), p, connector.Binding{})
+	_, onB := openClient(t, b.Socket(), p, connector.Binding{})
+	doc := newDocument(p, nil, 7, 300, profile.RoleMid)
+	if f := found(t, onB, doc); f.Hit() {
+		t.Fatalf("held by nobody, and found: %+v", f)
+	}
+	put(t, onA, doc)
+	eventually(t, "b knows what a holds", func() bool { return found(t, onB, doc).Tier == wire.TierPeer })
+	eventually(t, "b has it", func() bool {
+		rows, err := onB.Acquire(context.Background(), []profile.SegmentKey{doc.key}, connector.AcquireOptions{Wait: patience})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rows[0].Lease == nil {
+			return false // a match has begun to fetch it, and what it answers may be older
+		}
+		rows[0].Lease.Release()
+		return true
+	})
+	get(t, onB, doc).Release()
+	if f := found(t, onB, doc); f.Tier != wire.TierDRAM {
+		t.Errorf("what was fetched is in tier %d, want memory", f.Tier)
+	}
+
+	told := b.view.Cluster()
+	if !told.Enabled || !told.Encrypted || len(told.Members) != 2 || told.Fetched == 0 {
+		t.Errorf("b tells of its cluster: %+v", told)
+	}
+	if s := a.view.Cluster(); s.Sent != told.Fetched {
+		t.Errorf("a sent %d bytes, b fetched %d", s.Sent, told.Fetched)
+	}
+	for _, m := range told.Members[1:] {
+		if m.State != api.MemberAlive || !m.InUse || m.Index == nil || m.Index.Version == 0 {
+			t.Errorf("member %+v", m)
+		}
+	}
+
+	other := newDocument(p, nil, 8, 300, profile.RoleMid)
+	put(t, onA, other)
+	eventually(t, "b knows that too", func() bool { return b.view.Cluster().Members[1].Index.Version >= a.peers.own.Version() })
+	a.stop()
+	eventually(t, "a has left", func() bool { return len(b.view.Cluster().Members) == 1 })
+	if f := found(t, onB, other); f.Hit() {
+		t.Errorf("only a had it, and it is found: %+v", f)
+	}
+	get(t, onB, doc).Release()
+}
+
+func TestATenantsSegmentsCrossToTheSameTenantOnly(t *testing.T) {
+	leakCheck(t)
+	configs := clusterConfigs(t, "a", "b", "c")
+	for i := range configs[2].Tenants {
+		if configs[2].Tenants[i].Name == "guarded" {
+			configs[2].Tenants[i].Salt = "salt" // the same name, another salt
+		}
+	}
+	p := testProfile(1)
+	var models []*connector.Model
+	for _, c := range configs {
+		d := startDaemon(t, c, nil)
+		client, err := connector.Open(connector.Options{Socket: d.Socket(), Tenants: []connector.Tenant{{Name: "guarded", Token: "open sesame"}},
+			Timeouts: connector.Timeouts{Lookup: patience, Transfer: patience, Attach: patience}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		m, err := client.Register(p, connector.Binding{Tenant: "guarded"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := m.WaitReady(ctx); err != nil {
+			t.Fatal(err)
+		}
+		models = append(models, m)
+	}
+	doc := newDocument(p, []byte("pepper"), 9, 300, profile.RoleMid)
+	put(t, models[0], doc)
+	eventually(t, "b knows what a holds", func() bool { return found(t, models[1], doc).Hit() })
+	if f := found(t, models[2], doc); f.Hit() {
+		t.Errorf("a tenant of another salt finds %+v", f)
+	}
+}
+
+func TestANodeWithAnotherKeyIsNoMember(t *testing.T) {
+	leakCheck(t)
+	configs := clusterConfigs(t, "a", "b")
+	configs[1].ClusterKeyring = keyringFile(t, 99)
+	a, b := startDaemon(t, configs[0], nil), startDaemon(t, configs[1], nil)
+	eventually(t, "b has tried to join", func() bool { return len(b.view.Cluster().Join.Errors) > 0 })
+	for _, d := range []*running{a, b} {
+		if c := d.view.Cluster(); len(c.Members) != 1 {
+			t.Errorf("%d members: %+v", len(c.Members), c.Members)
+		}
+	}
+}
