@@ -119,6 +119,24 @@ func TestFetchAskedForTwiceRunsOnce(t *testing.T) {
 	}
 }
 
+// What a match has named and an acquire looks for begins no search of nothing when it is
+// its turn to be read ahead.
+func TestNothingIsLookedForAheadThatIsLookedFor(t *testing.T) {
+	x := newApart(t, hybrid(1), readAhead, poolOf(40))
+	p, q := x.mid(1, 64, 8), x.mid(2, 64, 8)
+	x.keep(p, q)
+	x.askFor(p, q)
+	a := x.awaitFar(x.ctx, x.c, 2, p, q)
+	x.carry() // has nothing to read, and looks at the hints
+	if n := x.seekAll(); n != 1 || x.far.finds != 1 {
+		t.Fatalf("%d searches, %d round trips", n, x.far.finds)
+	}
+	x.fetchAll()
+	for i, row := range x.end(a) {
+		x.wantBytes([]piece{p, q}[i], row)
+	}
+}
+
 // A query that stays near neither looks beyond this node nor waits for what comes from
 // there.
 func TestNearQueriesStayHere(t *testing.T) {

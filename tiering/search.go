@@ -110,6 +110,9 @@ func (s *Store) seekLocked(ws []wanted, ranks []int) *transfer.Flight {
 			urgent = urgent || k.urgent
 		}
 	}
+	if len(q.rows) == 0 { // searches look for each of them already
+		return s.sought[ws[0].identity()].search.Flight
+	}
 	q.until = deadline.Deadline[any]{At: s.cfg.Now().Add(s.cfg.FindTTL), Order: s.leaseIDs.Add(1), Of: q}
 	s.objects.Deadlines.Add(&q.until)
 	q.Flight, _ = s.seek.Start(q, q, transfer.Options{Owner: owner, Urgent: urgent})
