@@ -142,6 +142,12 @@ func (c *Config) Validate() error {
 	return errors.Join(bad...)
 }
 
+// CheckEndpoint tells whether a Config may have an endpoint. tier.ErrInvalid otherwise.
+func CheckEndpoint(endpoint string, plain bool) error {
+	_, err := (&Config{Endpoint: endpoint, Plain: plain}).endpoint()
+	return err
+}
+
 // endpoint parses the server's address.
 func (c *Config) endpoint() (*url.URL, error) {
 	u, err := url.Parse(c.Endpoint)

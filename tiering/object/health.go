@@ -3,6 +3,7 @@ package object
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -12,10 +13,12 @@ import (
 type health struct {
 	cfg *Config
 
+	open atomic.Bool // openUntil is set
+
 	mu        sync.Mutex
 	failures  int           // in a row
 	wait      time.Duration // of the last time that the server was left alone
-	openUntil time.Time     // it is left alone
+	openUntil time.Time     // it is left alone; open says that it was
 	fullUntil time.Time     // it is not written to
 	last      string        // what failed last
 	first     float64       // seconds until an answer, smoothed; 0 = not known
@@ -25,6 +28,9 @@ type health struct {
 
 // alone tells whether the server is to be left alone.
 func (h *health) alone(now time.Time) error {
+	if !h.open.Load() {
+		return nil
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if now.Before(h.openUntil) {
@@ -57,6 +63,7 @@ func (h *health) failed(err error, now time.Time) (opened bool) {
 		h.wait = min(2*h.wait, h.cfg.BreakerMax)
 	}
 	h.openUntil = now.Add(h.wait)
+	h.open.Store(true)
 	return true
 }
 
@@ -72,6 +79,7 @@ func (h *health) answered() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.failures, h.wait, h.openUntil = 0, 0, time.Time{}
+	h.open.Store(false)
 }
 
 const smooth = 0.2 // weight of the newest measurement (guess)
