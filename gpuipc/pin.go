@@ -25,3 +25,21 @@ func (h *host) Pin(r Ref, write bool) (views [][]byte, unpin func(), err error) 
 	}
 	return views, region.release, nil
 }
+
+// Window is the bytes [off, off+n) of what lies in several runs of memory, such as the
+// views of Pin, as parts of these runs. It has fewer than n where they end before.
+func Window(runs [][]byte, off, n int64) (parts [][]byte) {
+	for _, r := range runs {
+		if n == 0 {
+			break
+		}
+		if off >= int64(len(r)) {
+			off -= int64(len(r))
+			continue
+		}
+		k := min(n, int64(len(r))-off)
+		parts = append(parts, r[off:off+k])
+		off, n = 0, n-k
+	}
+	return parts
+}

@@ -58,9 +58,6 @@ const (
 	maxAnswers = 4096
 )
 
-// Reaches tells whether the store has a Remote.
-func (s *Store) Reaches() bool { return s.cfg.Remote != nil }
-
 // where something is that neither memory nor the lower tier has.
 type where uint8
 

@@ -114,17 +114,21 @@ func (m *mapTier) locked(what string) {
 }
 
 func (m *mapTier) unlocked(what string) {
-	if m.store == nil || !m.alone {
-		return
+	if m.store != nil && m.alone {
+		wantUnlocked(m.t, m.store, what)
 	}
-	// The end of an earlier write may have it for a moment.
-	for deadline := time.Now().Add(time.Minute); !m.store.mu.TryLock(); time.Sleep(100 * time.Microsecond) {
+}
+
+// wantUnlocked checks that a store's lock can be had. Another goroutine may have it for a
+// moment.
+func wantUnlocked(t testing.TB, s *Store, what string) {
+	for deadline := time.Now().Add(time.Minute); !s.mu.TryLock(); time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(deadline) {
-			m.t.Errorf("%s under the store's lock", what)
+			t.Errorf("%s under the store's lock", what)
 			return
 		}
 	}
-	m.store.mu.Unlock()
+	s.mu.Unlock()
 }
 
 // bytesOf is what an object takes in this tier: more than in memory.

@@ -69,7 +69,7 @@ func (b *body) open(q *readRequest, h *held) error {
 	if n := ref.Len(); q.off > n || q.n > n-q.off {
 		return fmt.Errorf("peer: bytes [%d, +%d) of %d: %w", q.off, q.n, n, tier.ErrInvalid)
 	}
-	part := within(ref, q.off, q.n)
+	part := ref.Slice(q.off, q.n)
 	var err error
 	if b.runs, b.unpin, err = b.server.cfg.Device.Pin(part, false); err == nil {
 		return nil
@@ -163,22 +163,4 @@ func (b *body) done() {
 		b.unpin()
 	}
 	b.server.release(b.lease)
-}
-
-// within is the part [off, off+n) of a ref.
-func within(r gpuipc.Ref, off, n int64) gpuipc.Ref {
-	out := gpuipc.Ref{Region: r.Region}
-	for _, x := range r.Extents {
-		if n == 0 {
-			break
-		}
-		if off >= x.Len {
-			off -= x.Len
-			continue
-		}
-		k := min(x.Len-off, n)
-		out.Extents = append(out.Extents, gpuipc.Extent{Off: x.Off + off, Len: k})
-		off, n = 0, n-k
-	}
-	return out
 }

@@ -104,7 +104,7 @@ func (t *target) fill(ctx context.Context, s *span, read func(runs [][]byte) err
 	at := s.off
 	for i := range s.chunks {
 		c := &s.chunks[i]
-		if err := read(window(views, at, c.off+c.n-at)); err != nil {
+		if err := read(gpuipc.Window(views, at, c.off+c.n-at)); err != nil {
 			return err
 		}
 		if err := t.check(ctx, s.rank, c); err != nil {
@@ -113,7 +113,7 @@ func (t *target) fill(ctx context.Context, s *span, read func(runs [][]byte) err
 		at = c.off + c.n
 	}
 	for _, g := range s.gaps {
-		for _, run := range window(views, g.Off, g.Len) {
+		for _, run := range gpuipc.Window(views, g.Off, g.Len) {
 			clear(run)
 		}
 	}
@@ -134,7 +134,7 @@ func (t *target) stage(ctx context.Context, s *span, read func(runs [][]byte) er
 	for _, g := range s.gaps {
 		clear(staged[g.Off-s.off : g.Off-s.off+g.Len])
 	}
-	if err := t.dev.Store(ctx, within(t.refs[s.rank], s.off, end-s.off), staged); err != nil {
+	if err := t.dev.Store(ctx, t.refs[s.rank].Slice(s.off, end-s.off), staged); err != nil {
 		return t.failed(ctx, err)
 	}
 	for i := range s.chunks {
@@ -167,28 +167,11 @@ func (t *target) check(ctx context.Context, rank int, c *chunk) error {
 
 func (t *target) digest(ctx context.Context, rank int, c *chunk) (uint64, error) {
 	if views := t.views[rank]; views != nil {
-		if runs := window(views, c.off, c.n); len(runs) == 1 {
+		if runs := gpuipc.Window(views, c.off, c.n); len(runs) == 1 {
 			return gpuipc.DigestBytes(runs[0]), nil
 		}
 	}
 	var sum [1]uint64
-	err := t.dev.Digests(ctx, within(t.refs[rank], c.off, c.n), sum[:])
+	err := t.dev.Digests(ctx, t.refs[rank].Slice(c.off, c.n), sum[:])
 	return sum[0], err
-}
-
-// window is the bytes [off, off+n) of runs of memory.
-func window(views [][]byte, off, n int64) (runs [][]byte) {
-	for _, v := range views {
-		if n == 0 {
-			break
-		}
-		if off >= int64(len(v)) {
-			off -= int64(len(v))
-			continue
-		}
-		k := min(n, int64(len(v))-off)
-		runs = append(runs, v[off:off+k])
-		off, n = 0, n-k
-	}
-	return runs
 }

@@ -98,21 +98,7 @@ func inPlace(parts [][]byte) []piece {
 }
 
 // window is the bytes [off, off+n) of a rank, as runs in memory.
-func (v *view) window(off, n int64) (runs [][]byte) {
-	for _, p := range v.parts {
-		if n == 0 {
-			break
-		}
-		if off >= int64(len(p)) {
-			off -= int64(len(p))
-			continue
-		}
-		k := min(n, int64(len(p))-off)
-		runs = append(runs, p[off:off+k])
-		off, n = 0, n-k
-	}
-	return runs
-}
+func (v *view) window(off, n int64) [][]byte { return gpuipc.Window(v.parts, off, n) }
 
 // gather gives runs as one, in place where they are, else in scratch.
 func gather(runs [][]byte, scratch []byte) []byte {
@@ -156,24 +142,6 @@ func buffers(pieces []piece) [][]byte {
 		bufs[i] = p.b
 	}
 	return bufs
-}
-
-// within is the part [off, off+n) of a ref.
-func within(r gpuipc.Ref, off, n int64) gpuipc.Ref {
-	out := gpuipc.Ref{Region: r.Region}
-	for _, x := range r.Extents {
-		if n == 0 {
-			break
-		}
-		if off >= x.Len {
-			off -= x.Len
-			continue
-		}
-		k := min(x.Len-off, n)
-		out.Extents = append(out.Extents, gpuipc.Extent{Off: x.Off + off, Len: k})
-		off, n = 0, n-k
-	}
-	return out
 }
 
 // budget bounds bytes in use by several goroutines. Who asks for more than there

@@ -255,7 +255,7 @@ func (r *reading) digest(ctx context.Context, k int) error {
 			return nil
 		}
 	}
-	if err := r.Device.Digests(ctx, within(r.To[c.rank], c.off, c.n), r.digests[k:k+1]); err != nil {
+	if err := r.Device.Digests(ctx, r.To[c.rank].Slice(c.off, c.n), r.digests[k:k+1]); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
