@@ -19,9 +19,9 @@ import (
 )
 
 // openClient attaches the real client and registers p.
-func openClient(t testing.TB, socket string, p *profile.Profile, b connector.Binding) (*connector.Client, *connector.Model) {
+func openClient(t testing.TB, socket string, p *profile.Profile, b connector.Binding, tenants ...connector.Tenant) (*connector.Client, *connector.Model) {
 	t.Helper()
-	c, err := connector.Open(connector.Options{Socket: socket, Name: "test", Timeouts: connector.Timeouts{
+	c, err := connector.Open(connector.Options{Socket: socket, Name: "test", Tenants: tenants, Timeouts: connector.Timeouts{
 		Lookup: patience, Transfer: patience, Attach: patience}})
 	if err != nil {
 		t.Fatal(err)

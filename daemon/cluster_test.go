@@ -134,21 +134,7 @@ func TestATenantsSegmentsCrossToTheSameTenantOnly(t *testing.T) {
 	var models []*connector.Model
 	for _, c := range configs {
 		d := startDaemon(t, c, nil)
-		client, err := connector.Open(connector.Options{Socket: d.Socket(), Tenants: []connector.Tenant{{Name: "guarded", Token: "open sesame"}},
-			Timeouts: connector.Timeouts{Lookup: patience, Transfer: patience, Attach: patience}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { client.Close() })
-		m, err := client.Register(p, connector.Binding{Tenant: "guarded"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := m.WaitReady(ctx); err != nil {
-			t.Fatal(err)
-		}
+		_, m := openClient(t, d.Socket(), p, connector.Binding{Tenant: "guarded"}, connector.Tenant{Name: "guarded", Token: "open sesame"})
 		models = append(models, m)
 	}
 	doc := newDocument(p, []byte("pepper"), 9, 300, profile.RoleMid)

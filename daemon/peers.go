@@ -37,7 +37,8 @@ func (d *Daemon) openPeers() (err error) {
 	}
 	p := &peers{index: index.New(index.Config{}), own: index.NewOwn(d.epoch)}
 	p.held = held.New(p)
-	config := d.clusterConfig()
+	config := cluster.Of(&d.config)
+	config.Version, config.Log, config.Now = d.build.Version, d.log, d.now
 	config.Handler = func(ctx *fasthttp.RequestCtx) { p.server.Handler(ctx) }
 	config.Exchange = timed{index.Exchange{Own: p.own, Index: p.index}, d.now, p}
 	config.OnJoin, config.OnLeave = d.joined, p.left
@@ -65,23 +66,17 @@ func (d *Daemon) openPeers() (err error) {
 	return err
 }
 
-func (d *Daemon) clusterConfig() cluster.Config {
-	c := &d.config
-	return cluster.Config{
-		Name: c.ClusterName, Node: c.ClusterNode, Version: d.build.Version, Seeds: c.ClusterSeeds,
-		Bind: c.ClusterBind, Advertise: c.ClusterAdvertise, PeerBind: c.ClusterPeerBind, PeerAdvertise: c.ClusterPeerAdvertise,
-		Keyring: c.ClusterKeyring, Insecure: c.ClusterInsecure, SecretFile: c.ClusterSecret,
-		TLSCert: c.ClusterTLSCert, TLSKey: c.ClusterTLSKey, TLSCA: c.ClusterTLSCA, Hold: c.ClusterHold, Log: d.log, Now: d.now,
-	}
-}
-
 // servePeers opens both ports of the cluster.
 func (d *Daemon) servePeers() (err error) {
 	p := d.peers
 	if p == nil {
 		return nil
 	}
-	if p.server, err = peer.NewServer(peer.ServerConfig{Store: d.store, Device: d.device, Names: p.names, Log: d.log}); err != nil {
+	config := peer.ServerConfig{Store: d.store, Device: d.device, Names: p.names, Log: d.log}
+	if p.cluster.ServerTLS() != nil {
+		config.PeerOf = cluster.PeerName // nodes may share an address
+	}
+	if p.server, err = peer.NewServer(config); err != nil {
 		return err
 	}
 	return p.cluster.Listen()
