@@ -326,7 +326,7 @@ class SpliceScheduler:
         whole = None if self._prefix is None else self._prefix.open(request)
         before = [] if whole is None else whole.before
         names = [] if whole is None else [whole.names[position] for position in before]
-        found = model.match(before, names, prompt.keys, Accept.EXACT | Accept.SPLICED)
+        found = model.match(before, names, prompt.keys, Accept.ANY)
         if found.trouble:
             # In words of ours: the client's name places and settings, and callers are strangers.
             log.info("a request is not spliced: %s", found.trouble)
