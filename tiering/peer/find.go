@@ -206,7 +206,7 @@ func (p *Peers) suspect(m *member, tag uint64, err error) {
 	p.cfg.Log.Warn().Uint16("peer", uint16(m.Node)).Err(err).Msg("a peer's object is wrong")
 }
 
-// avoid has others asked first for an object that a member could not send just now.
+// avoid leaves a member alone for a moment with an object that it could not send just now.
 func (p *Peers) avoid(m *member, tag uint64) {
 	now := p.cfg.Now()
 	p.bad.add(m.Node, tag, now.Add(p.cfg.BreakerMin), now)

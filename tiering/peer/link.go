@@ -80,10 +80,12 @@ func (p *pool) drain() {
 	p.idle = nil
 }
 
-// dial makes a connection.
-func (m *member) dial(ctx context.Context) (*link, error) {
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.DialTime)
+// dial makes a connection. A dialer is told of the caller's end, not of its deadline: that
+// it would meet a moment before the context does, which looks as if the member had failed.
+func (m *member) dial(caller context.Context) (*link, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), m.cfg.DialTime)
 	defer cancel()
+	defer context.AfterFunc(caller, cancel)()
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", m.Addr)
 	if err != nil {

@@ -119,6 +119,26 @@ func TestAMemberThatIsRemovedIsNotAsked(t *testing.T) {
 	}
 }
 
+// due is a context at the moment when its deadline has come and it has not ended yet.
+type due struct{ context.Context }
+
+func (due) Deadline() (time.Time, bool) { return time.Unix(1, 0), true }
+
+// A caller's deadline is no failure of the member.
+func TestADialEndsWithItsCallerNotBefore(t *testing.T) {
+	s := opened(t, options{})
+	l, err := s.member(0).dial(due{context.Background()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	ended, end := context.WithCancel(context.Background())
+	end()
+	if _, err := s.member(0).dial(ended); err == nil || ended.Err() == nil {
+		t.Fatalf("a connection for a caller that is gone: %v", err)
+	}
+}
+
 func TestHintsKnowWhatWasMeasuredAndQueued(t *testing.T) {
 	s := opened(t, options{})
 	o := tiertest.Segment(tiertest.WideF32, loneTenant[0], 1, 1500)
