@@ -22,6 +22,7 @@ const (
 	evictSpare   = 256
 	evictRounds  = 5
 	evictSmoke   = 500
+	evictTries   = 20 // further rounds, until a match ran beside one
 )
 
 // evictRows matches segments that are held while another client's one reserve
@@ -46,7 +47,12 @@ func evictRows(ctx context.Context, s *session) (err error) {
 	}
 	defer func() { err = errors.Join(err, p.stop()) }()
 	var idle, busy, took []float64
-	for i := range s.rounds(evictRounds) {
+	// A reserve of few objects may be over before a match has come between.
+	rounds := s.rounds(evictRounds)
+	for i := 0; i < rounds || len(busy) == 0; i++ {
+		if i == rounds+evictTries {
+			return fmt.Errorf("no match ran beside any of %d reserves", i)
+		}
 		if _, err := orderAll([]*peer{p}, peerOrder{Kind: peerFill, From: (i + 1) * objects, Count: objects}); err != nil {
 			return err
 		}
@@ -106,15 +112,14 @@ func (l *local) besideEviction(ctx context.Context, p *peer, objects int, match 
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := p.order(peerOrder{Kind: peerEvict, Count: objects}); err != nil {
-		return nil, 0, err
-	}
 	answered := make(chan struct{})
 	var a peerAnswer
 	var failed error
-	go func() {
+	go func() { // so that matches run before it begins
 		defer close(answered)
-		a, failed = p.answer()
+		if failed = p.order(peerOrder{Kind: peerEvict, Count: objects}); failed == nil {
+			a, failed = p.answer()
+		}
 	}()
 	var spans [][2]time.Time
 	for done := false; !done; {
