@@ -82,6 +82,7 @@ func TestWhatOneNodeHoldsAnotherOneReads(t *testing.T) {
 	}
 	put(t, onA, doc)
 	eventually(t, "b knows what a holds", func() bool { return found(t, onB, doc).Tier == wire.TierPeer })
+	eventually(t, "b has read a's set", func() bool { return b.view.Cluster().Members[1].Index.Version >= a.peers.own.Version() })
 	eventually(t, "b has it", func() bool {
 		rows, err := onB.Acquire(context.Background(), []profile.SegmentKey{doc.key}, connector.AcquireOptions{Wait: patience})
 		if err != nil {
@@ -120,6 +121,32 @@ func TestWhatOneNodeHoldsAnotherOneReads(t *testing.T) {
 		t.Errorf("only a had it, and it is found: %+v", f)
 	}
 	get(t, onB, doc).Release()
+}
+
+// A node that knows no sets yet, as after a start, asks who holds what.
+func TestANodeThatHasJustStartedFindsWhatOthersHold(t *testing.T) {
+	leakCheck(t)
+	configs := clusterConfigs(t, "a", "b")
+	a, b := startDaemon(t, configs[0], nil), startDaemon(t, configs[1], nil)
+	p := testProfile(1)
+	_, onA := openClient(t, a.Socket(), p, connector.Binding{})
+	_, onB := openClient(t, b.Socket(), p, connector.Binding{})
+	doc := newDocument(p, nil, 7, 300, profile.RoleMid)
+	put(t, onA, doc)
+	eventually(t, "b knows what a holds", func() bool { return found(t, onB, doc).Tier == wire.TierPeer })
+	eventually(t, "b has asked a", func() bool {
+		number := b.peers.fetch.Members()[0].Node
+		b.peers.known.joined(uint16(number))
+		b.peers.index.Forget(number)
+		other := newDocument(p, nil, 8, 300, profile.RoleMid)
+		if f := found(t, onB, other); f.Hit() {
+			t.Fatalf("held by nobody, and found: %+v", f)
+		}
+		if f := found(t, onB, doc); !f.Hit() {
+			t.Fatalf("not found by a node that is learning: %+v", f)
+		}
+		return b.peers.fetch.Counters().Learns > 0
+	})
 }
 
 func TestATenantsSegmentsCrossToTheSameTenantOnly(t *testing.T) {

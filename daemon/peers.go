@@ -26,7 +26,8 @@ type peers struct {
 	names   *peer.Names
 	held    *held.Set // what own is told of
 	fetch   *peer.Peers
-	server  *peer.Server                 // opened once the store is, before the cluster listens
+	server  *peer.Server // opened once the store is, before the cluster listens
+	known   learning
 	told    [index.MaxNodes]atomic.Int64 // by number: when a member last had nothing more to tell; 0 = not yet
 }
 
@@ -35,7 +36,7 @@ func (d *Daemon) openPeers() (err error) {
 	if !d.config.UsesCluster() {
 		return nil
 	}
-	p := &peers{index: index.New(index.Config{}), own: index.NewOwn(d.epoch)}
+	p := &peers{index: index.New(index.Config{}), own: index.NewOwn(d.epoch), known: learning{now: d.now}}
 	p.held = held.New(p)
 	config := cluster.Of(&d.config)
 	config.Version, config.Log, config.Now = d.build.Version, d.log, d.now
@@ -55,6 +56,7 @@ func (d *Daemon) openPeers() (err error) {
 	}
 	p.fetch, err = peer.New(peer.Config{
 		Index: p.index, Names: p.names, Device: d.device, Insecure: d.config.ClusterInsecure, Now: d.now, Log: d.log,
+		Learning: p.known.yet,
 		Profile: func(f profile.Fingerprint) (*profile.Profile, bool) {
 			_, found, ok := d.store.FindProfile(f)
 			return found, ok
@@ -72,7 +74,9 @@ func (d *Daemon) servePeers() (err error) {
 	if p == nil {
 		return nil
 	}
-	config := peer.ServerConfig{Store: d.store, Device: d.device, Names: p.names, Log: d.log}
+	config := peer.ServerConfig{
+		Store: d.store, Device: d.device, Names: p.names, Neighbours: &peer.Neighbours{Own: p.own, Peers: p.fetch}, Log: d.log,
+	}
 	if p.cluster.ServerTLS() != nil {
 		config.PeerOf = cluster.PeerName // nodes may share an address
 	}
@@ -100,6 +104,7 @@ func (d *Daemon) closePeers() {
 
 func (d *Daemon) joined(m cluster.Member) {
 	p := d.peers
+	p.known.joined(m.Number)
 	err := p.fetch.Set(peer.Member{Node: peer.Node(m.Number), Addr: m.Peer.String(), TLS: p.cluster.ClientTLS(m.Name)})
 	if err != nil {
 		d.log.Error().Err(err).Str("peer", m.Name).Msg("nothing is fetched from a member")
@@ -107,6 +112,7 @@ func (d *Daemon) joined(m cluster.Member) {
 }
 
 func (p *peers) left(m cluster.Member) {
+	p.known.done(m.Number)
 	p.fetch.Remove(peer.Node(m.Number))
 	p.index.Forget(index.Node(m.Number))
 	p.told[m.Number].Store(0)
@@ -124,6 +130,7 @@ func (x timed) Learn(number uint16, answer []byte) (more bool, err error) {
 	more, err = x.Exchange.Learn(number, answer)
 	if err == nil && !more {
 		x.of.told[number].Store(x.now().UnixNano())
+		x.of.known.done(number)
 	}
 	return more, err
 }

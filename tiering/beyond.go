@@ -26,6 +26,7 @@ import (
 // or to Store.discarded, and is closed once.
 type beyond struct {
 	seek      *transfer.Engine[*search] // nil without a Remote
+	learner   tier.Learner              // the Remote, if it is one
 	sought    map[objects.Identity]*sought
 	answers   []answer // in the order in which they are forgotten
 	discarded []tier.Copy

@@ -35,6 +35,7 @@ var errFindTime = fmt.Errorf("nobody has answered in time: %w", tier.ErrUnavaila
 // openBeyond makes the engine that looks for objects beyond this node.
 func (s *Store) openBeyond() {
 	s.sought = map[objects.Identity]*sought{}
+	s.learner, _ = s.cfg.Remote.(tier.Learner)
 	s.seek = transfer.New[*search](transfer.Config{
 		Lock: &s.mu, Workers: true, Queue: maxSearches, Share: max(maxSearches/4, maxSearches/len(s.objects.Tenants)),
 		Now: s.cfg.Now, After: s.launch,

@@ -26,6 +26,7 @@ type task struct {
 	place    *queue.Place[*job] // of jobs that run
 	job      *job               // that runs; nil = none
 	scratch  *scratch
+	learned  bool       // others were asked who holds what this match names
 	rest     rest       // set by an operation that has to wait, instead of an answer
 	received []int      // descriptors; what is left is closed
 	send     []*os.File // to send along; closed afterwards

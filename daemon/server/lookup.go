@@ -37,6 +37,10 @@ func (t *task) match() (wire.Message, error) {
 		q.Accept &^= tier.Spliced
 		q.Keys = nil
 	}
+	if t.mayLearn(&q) {
+		t.rest = learnFirst(t.body)
+		return nil, nil
+	}
 	if err := t.conn.server.store.Match(&q, r); err != nil {
 		return nil, err
 	}
@@ -60,6 +64,35 @@ func (t *task) match() (wire.Message, error) {
 		return out, t.findKnown(out, off)
 	}
 	return out, nil
+}
+
+// mayLearn tells whether a match is better answered once others were asked who holds what:
+// for a while after a start. A request that runs as a job does not wait.
+func (t *task) mayLearn(q *tiering.MatchQuery) bool {
+	return !q.Local && !t.learned && t.job == nil && t.conn.server.store.Learning() && t.conn.mayWait()
+}
+
+// learnFirst answers a match after its keys were asked for beyond this node. body lies in
+// the reader's memory.
+func learnFirst(body []byte) rest {
+	body = slices.Clone(body)
+	return func(t *task) (wire.Message, error) {
+		t.body, t.learned = body, true
+		m := &t.scratch.match
+		if err := m.Decode(body); err != nil {
+			return nil, err
+		}
+		id, tenant, err := t.scope(m.Profile)
+		if err != nil {
+			return nil, err
+		}
+		ctx, stop := t.patience(0)
+		defer stop()
+		t.conn.server.store.Learn(ctx, &tiering.MatchQuery{
+			Profile: id, Tenant: tenant, Accept: tier.CheckpointKind(m.Accept), Prefixes: m.Prefixes, Keys: m.Keys,
+		})
+		return t.match()
+	}
 }
 
 // withhold answers n segment keys of a profile that is switched off.

@@ -18,10 +18,12 @@ type Counters struct {
 	Failures  uint64 `count:"failures" prom:"peer_failures_total" help:"Requests that a peer did not answer, or too slowly."`
 	Openings  uint64 `count:"breaker_openings" prom:"peer_breaker_openings_total" help:"How often a peer failed so often that it was left alone."`
 	Corrupt   uint64 `count:"corrupt" prom:"corrupt_total,tier=peer"`
+	Learns    uint64 `count:"learns" prom:"peer_learns_total" help:"Questions to peers who holds what, by a node that does not know all sets yet."`
+	Learnt    uint64 `count:"learnt" prom:"peer_learnt_total" help:"Objects that a peer said somebody holds, to a node that did not know."`
 }
 
 type counts struct {
-	finds, found, absent, read, readBytes, readNanos, failovers, failures, openings, corrupt atomic.Uint64
+	finds, found, absent, read, readBytes, readNanos, failovers, failures, openings, corrupt, learns, learnt atomic.Uint64
 }
 
 // Counters takes a snapshot.
@@ -30,6 +32,7 @@ func (p *Peers) Counters() Counters {
 	return Counters{
 		Finds: c.finds.Load(), Found: c.found.Load(), Absent: c.absent.Load(), Read: c.read.Load(), ReadBytes: c.readBytes.Load(),
 		ReadNanos: c.readNanos.Load(), Failovers: c.failovers.Load(), Failures: c.failures.Load(), Openings: c.openings.Load(), Corrupt: c.corrupt.Load(),
+		Learns: c.learns.Load(), Learnt: c.learnt.Load(),
 	}
 }
 

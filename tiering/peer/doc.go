@@ -12,8 +12,9 @@
 //
 // Requests are HTTP/1.1 with binary bodies (wire.go):
 //
-//	POST /peer/v1/find   names ─► for each: not here, later, or its description
-//	POST /peer/v1/read   name, digests' pin, rank, range ─► these bytes
+//	POST /peer/v1/find     names ─► for each: not here, later, or its description
+//	POST /peer/v1/read     name, digests' pin, rank, range ─► these bytes
+//	POST /peer/v1/holders  tags ─► who is believed to hold each (learn.go)
 //
 // Connections are TLS with what the member's configuration says, and plain only where
 // Config.Insecure says so. Who may connect to a Server is for the listener to decide.

@@ -36,6 +36,8 @@ type Config struct {
 	Device gpuipc.Device // of the memory that is read into; required
 	// Profile finds what is registered here; objects of other profiles are not found. Required.
 	Profile func(profile.Fingerprint) (*profile.Profile, bool)
+	// Learning tells whether the Index does not know all sets yet; nil = it always does.
+	Learning func() bool
 	// Insecure allows members without TLS: whoever can reach the network between them
 	// reads, and changes, what crosses it.
 	Insecure bool
@@ -103,6 +105,7 @@ type Peers struct {
 	cfg     Config
 	counts  counts
 	bad     suspects
+	learnt  learnt
 	scratch sync.Pool // of *[maxHolders]Node
 
 	table atomic.Pointer[[]*member] // by number, nil = none; replaced under mu, never changed
@@ -197,8 +200,8 @@ const (
 func (p *Peers) eachHolder(tag uint64, now time.Time, f func(*member)) {
 	holders := p.scratch.Get().(*[maxHolders]Node) // which an interface is given
 	defer p.scratch.Put(holders)
-	n := p.cfg.Index.Holders(tag, holders[:])
-	for _, node := range holders[:min(n, maxHolders)] {
+	n := min(p.cfg.Index.Holders(tag, holders[:]), maxHolders)
+	for _, node := range p.learnt.holders(tag, holders[:n], now) {
 		if m := p.member(node); m != nil && m.open(now) && !p.bad.is(node, tag, now) {
 			f(m)
 		}

@@ -23,6 +23,8 @@ type ServerConfig struct {
 	Store  *tiering.Store // required
 	Device gpuipc.Device  // of the store's arena; required
 	Names  *Names         // required
+	// Neighbours are told to nodes that know less; nil = nothing is told.
+	Neighbours *Neighbours
 
 	MaxRequests int // at once, of all peers; 64
 	MaxPerPeer  int // of one peer; 16
@@ -58,6 +60,7 @@ func setDefault[T comparable](field *T, value T) {
 type ServerCounters struct {
 	Finds     uint64 `count:"served_finds" prom:"peer_served_total,request=find" help:"Requests of peers that were answered."`
 	Reads     uint64 `count:"served_reads" prom:"peer_served_total,request=read"`
+	Tells     uint64 `count:"served_holders" prom:"peer_served_total,request=holders"`
 	Found     uint64 `count:"served_found" prom:"peer_served_found_total" help:"Objects that peers asked for and were told of."`
 	Later     uint64 `count:"served_later" prom:"peer_served_later_total" help:"Objects that peers asked for and were on their way into memory."`
 	SentBytes uint64 `count:"served_bytes" prom:"fetch_bytes_total,tier=peer,direction=in"`
@@ -75,7 +78,7 @@ type Server struct {
 	ctx     context.Context // ended by Close
 	end     context.CancelFunc
 	counts  struct {
-		finds, reads, found, later, sent, busy, invalid, changed, gone, stalled atomic.Uint64
+		finds, reads, tells, found, later, sent, busy, invalid, changed, gone, stalled atomic.Uint64
 	}
 
 	mu      sync.Mutex
@@ -117,13 +120,15 @@ func (s *Server) Close() {
 func (s *Server) Counters() ServerCounters {
 	c := &s.counts
 	return ServerCounters{
-		Finds: c.finds.Load(), Reads: c.reads.Load(), Found: c.found.Load(), Later: c.later.Load(), SentBytes: c.sent.Load(), Busy: c.busy.Load(),
+		Finds: c.finds.Load(), Reads: c.reads.Load(), Tells: c.tells.Load(), Found: c.found.Load(), Later: c.later.Load(), SentBytes: c.sent.Load(), Busy: c.busy.Load(),
 		Invalid: c.invalid.Load(), Changed: c.changed.Load(), Gone: c.gone.Load(), Stalled: c.stalled.Load(),
 	}
 }
 
 // Serves tells whether a path is one that Handler answers.
-func Serves(path []byte) bool { return string(path) == FindPath || string(path) == ReadPath }
+func Serves(path []byte) bool {
+	return string(path) == FindPath || string(path) == ReadPath || string(path) == HoldersPath
+}
 
 // retryHeader says when to ask again, in milliseconds.
 const retryHeader = "Retry-After-Ms"
@@ -145,6 +150,10 @@ func (s *Server) Handler(ctx *fasthttp.RequestCtx) {
 	switch string(ctx.Path()) {
 	case FindPath:
 		if err := s.find(ctx); err != nil {
+			s.refuse(ctx, err)
+		}
+	case HoldersPath:
+		if err := s.holders(ctx); err != nil {
 			s.refuse(ctx, err)
 		}
 	case ReadPath:

@@ -11,8 +11,9 @@ import (
 
 // Paths of the requests.
 const (
-	FindPath = "/peer/v1/find"
-	ReadPath = "/peer/v1/read"
+	FindPath    = "/peer/v1/find"
+	ReadPath    = "/peer/v1/read"
+	HoldersPath = "/peer/v1/holders"
 )
 
 // Messages, little endian:
@@ -276,6 +277,16 @@ func (r *reader) u64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
 func (r *reader) key() (k [32]byte) {
 	copy(k[:], r.take(32))
 	return k
+}
+
+// text reads what its first byte says the length of.
+func (r *reader) text() []byte {
+	n := int(r.u8())
+	if n > len(r.b) {
+		r.short, r.b = true, nil
+		return nil
+	}
+	return r.take(n)
 }
 
 func (r *reader) name() (n name) {

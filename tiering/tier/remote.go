@@ -38,6 +38,18 @@ type Remote interface {
 	Find(ctx context.Context, wants []Want) ([]Copy, error)
 }
 
+// Learner is a Remote that does not know for a while what all of its sources hold, as
+// after a start, and can ask one that does.
+type Learner interface {
+	Remote
+	// Learning tells whether there may be more than is hinted. It looks at memory only.
+	Learning() bool
+	// Learn asks one source who holds objects that are not hinted, in one round trip whose
+	// time is bounded, so that Hint and Find know of them for a while. What could not be
+	// learnt is as if nobody held it.
+	Learn(ctx context.Context, wants []Want)
+}
+
 // Copy is an object at one source, pinned to that source's digests: two nodes' bytes of
 // one name may differ in rounding, and are never mixed.
 type Copy interface {

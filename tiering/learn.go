@@ -1,0 +1,62 @@
+package tiering
+
+import (
+	"context"
+
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Learning tells whether more may lie beyond this node than a match can tell now, so that
+// Learn before it is of use. It looks at memory only and takes no lock.
+func (s *Store) Learning() bool { return s.learner != nil && s.learner.Learning() }
+
+// Learn asks beyond this node for what a match is going to name and nobody is known to
+// hold: one round trip, as long as the Remote allows. Errors of the question are left to
+// the match.
+func (s *Store) Learn(ctx context.Context, q *MatchQuery) {
+	if s.learner == nil || q.Local {
+		return
+	}
+	p, err := s.profile(q.Profile)
+	if err != nil {
+		return
+	}
+	t, err := s.tenant(q.Tenant)
+	if err != nil {
+		return
+	}
+	var names []tier.Name
+	for i := range q.Keys {
+		names = append(names, tier.Name{Key: q.Keys[i]})
+	}
+	// The longest prefixes first: they are what is asked for if not all can be.
+	for i := len(q.Prefixes) - 1; i >= 0; i-- {
+		for _, kind := range [...]tier.CheckpointKind{tier.Exact, tier.Spliced} {
+			if q.Accept&kind != 0 {
+				names = append(names, tier.Name{Kind: kind, Key: q.Prefixes[i]})
+			}
+		}
+	}
+	var wants []tier.Want
+	s.mu.Each(len(names), holdRows, func(i int) {
+		if s.unknownLocked(objects.Identity{Name: names[i], Profile: p, Tenant: t}) {
+			wants = append(wants, tier.Want{Name: names[i], Fingerprint: p.Fingerprint(), Tenant: t.ID})
+		}
+	})
+	if len(wants) > 0 {
+		s.learner.Learn(ctx, wants)
+	}
+}
+
+// unknownLocked tells whether nothing is known of an object, here or elsewhere.
+func (s *Store) unknownLocked(id objects.Identity) bool {
+	if s.objects.Named(id.Name, id.Profile, id.Tenant) != nil || s.promotionLocked(id.Name) != nil {
+		return false
+	}
+	if _, held := s.objects.LookupBelow(id.Name, id.Profile, id.Tenant); held {
+		return false
+	}
+	at, why := s.beyondLocked(id)
+	return at == nowhere && why == tier.ReasonNone
+}

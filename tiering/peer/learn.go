@@ -1,0 +1,373 @@
+package peer
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/spliced-kv/spliced/tiering/peer/index"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// A node that has just started knows little of the others' sets, which take it up to half
+// a minute among 1,000 nodes. Meanwhile it asks one that knows them who holds what it is
+// asked for:
+//
+//	holders  count u16 | tags u64
+//	answer   knows u8: 1 = all sets | members: count u16, each: length u8, address
+//	         | rows: count u8, each: u16 of members, tellSelf = who answers
+//
+// What it is told is a hint like any other, of members that it knows itself, and is
+// forgotten after learntTTL.
+const (
+	maxTags   = 512
+	maxTold   = 4 // members told for one tag
+	tellSelf  = 1<<16 - 1
+	maxAddr   = 255
+	maxTelled = 64 << 10 // bytes of an answer
+
+	// learntTTL is longer than a node takes to learn the sets itself, in seconds (30 among
+	// 1,000 nodes, simulated).
+	learntTTL = time.Minute
+	// LearnTime bounds the whole of a Learn: what a match waits at most.
+	LearnTime = 50 * time.Millisecond
+	// askedTTL is for how long nobody is asked again for a tag that nobody had.
+	askedTTL = time.Second
+)
+
+// maxLearnt bounds the tags that are remembered; the oldest are forgotten first.
+const maxLearnt = 1 << 16
+
+// learnt is what others have told about tags.
+type learnt struct {
+	n    atomic.Int64
+	mu   sync.Mutex
+	of   map[uint64]told
+	tags []uint64 // in the order in which they were learnt
+}
+
+type told struct {
+	nodes [maxTold]Node
+	n     int
+	until time.Time
+}
+
+// holders appends to dst who was told to hold what has a tag.
+func (l *learnt) holders(tag uint64, dst []Node, now time.Time) []Node {
+	if l.n.Load() == 0 {
+		return dst
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t, ok := l.of[tag]
+	if !ok || !now.Before(t.until) {
+		return dst
+	}
+	for _, node := range t.nodes[:t.n] {
+		if len(dst) < cap(dst) && !slices.Contains(dst, node) {
+			dst = append(dst, node)
+		}
+	}
+	return dst
+}
+
+// asked tells whether a tag was asked for lately.
+func (l *learnt) asked(tag uint64, now time.Time) bool {
+	if l.n.Load() == 0 {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t, ok := l.of[tag]
+	return ok && now.Before(t.until)
+}
+
+func (l *learnt) note(tag uint64, nodes []Node, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of == nil {
+		l.of = map[uint64]told{}
+	}
+	if _, ok := l.of[tag]; !ok {
+		if len(l.tags) >= maxLearnt {
+			delete(l.of, l.tags[0])
+			l.tags = l.tags[1:]
+		}
+		l.tags = append(l.tags, tag)
+	}
+	t := told{until: now.Add(askedTTL)}
+	if t.n = copy(t.nodes[:], nodes); t.n > 0 {
+		t.until = now.Add(learntTTL)
+	}
+	l.of[tag] = t
+	l.n.Store(int64(len(l.of)))
+}
+
+// forget drops all of it, once the sets are known.
+func (l *learnt) forget() {
+	if l.n.Load() == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.of, l.tags = nil, nil
+	l.n.Store(0)
+}
+
+var _ tier.Learner = (*Peers)(nil)
+
+// Learning implements tier.Learner.
+func (p *Peers) Learning() bool {
+	if p.cfg.Learning == nil || !p.cfg.Learning() {
+		p.learnt.forget()
+		return false
+	}
+	return true
+}
+
+// Learn implements tier.Learner: it asks a member, and another one if that one is learning
+// as well, LearnTime at most in all.
+func (p *Peers) Learn(ctx context.Context, wants []tier.Want) {
+	tags := p.unknown(wants)
+	if len(tags) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, LearnTime)
+	defer cancel()
+	for _, m := range p.some(2) {
+		answer, err := p.askHolders(ctx, m, tags)
+		if err != nil {
+			p.cfg.Log.Debug().Err(err).Uint16("peer", uint16(m.Node)).Msg("a peer does not tell who holds what")
+			continue
+		}
+		p.believeHolders(m, tags, answer)
+		if answer.knows {
+			return
+		}
+	}
+}
+
+// unknown gives the tags that nothing is known of, and that nobody was asked for lately.
+func (p *Peers) unknown(wants []tier.Want) (tags []uint64) {
+	now := p.cfg.Now()
+	for i := range wants {
+		tag, ok := p.cfg.Names.Tag(&wants[i])
+		if !ok || len(tags) >= maxTags || p.learnt.asked(tag, now) {
+			continue
+		}
+		known := false
+		if p.eachHolder(tag, now, func(*member) { known = true }); !known {
+			tags = append(tags, tag)
+		}
+	}
+	return tags
+}
+
+// some gives up to n members that may be asked now, chosen by chance.
+func (p *Peers) some(n int) (list []*member) {
+	table := *p.table.Load()
+	now := p.cfg.Now()
+	for _, i := range rand.Perm(len(table)) {
+		if m := table[i]; m != nil && m.open(now) {
+			if list = append(list, m); len(list) == n {
+				break
+			}
+		}
+	}
+	return list
+}
+
+// holdersAnswer is who holds what, as a member says.
+type holdersAnswer struct {
+	knows   bool
+	members []string // addresses
+	rows    [][]uint16
+}
+
+func (p *Peers) askHolders(ctx context.Context, m *member, tags []uint64) (answer *holdersAnswer, err error) {
+	began := p.cfg.Now()
+	if !m.breaker.begin(began) {
+		return nil, fmt.Errorf("peer: node %d is left alone: %w", m.Node, tier.ErrUnavailable)
+	}
+	err = m.exchange(ctx, &request{
+		path: HoldersPath, body: appendTags(nil, tags), time: LearnTime,
+		consume: func(ctx context.Context, l *link, n int) error {
+			if n > maxTelled {
+				return fmt.Errorf("%w: node %d tells holders in %d bytes, at most %d", errFailed, m.Node, n, maxTelled)
+			}
+			b := make([]byte, n)
+			if _, err := io.ReadFull(l.br, b); err != nil {
+				return m.failure(ctx, err)
+			}
+			if answer, err = decodeHolders(b, len(tags)); err != nil {
+				return fmt.Errorf("%w: node %d: %w", errFailed, m.Node, err)
+			}
+			return nil
+		},
+	})
+	// A short time that is over says nothing against the member.
+	if ctx.Err() == nil || err == nil {
+		p.settle(ctx, m, finds, err)
+	} else {
+		m.breaker.settle(finds, neither, p.cfg.Now(), &p.cfg)
+	}
+	var busy *busyError
+	if errors.As(err, &busy) {
+		m.leaveAlone(p.cfg.Now(), busy.after)
+	}
+	p.counts.learns.Add(1)
+	return answer, err
+}
+
+// believeHolders notes what a member says of others that are known here.
+func (p *Peers) believeHolders(m *member, tags []uint64, answer *holdersAnswer) {
+	now := p.cfg.Now()
+	at := map[string]Node{}
+	for _, member := range *p.table.Load() {
+		if member != nil {
+			at[member.Addr] = member.Node
+		}
+	}
+	for i, tag := range tags {
+		var nodes []Node
+		for _, k := range answer.rows[i] {
+			if k == tellSelf {
+				nodes = append(nodes, m.Node)
+			} else if node, ok := at[answer.members[k]]; ok {
+				nodes = append(nodes, node)
+			}
+		}
+		if len(nodes) > 0 {
+			p.counts.learnt.Add(1)
+		} else if !answer.knows {
+			continue // another one may know
+		}
+		p.learnt.note(tag, nodes, now)
+	}
+}
+
+func appendTags(b []byte, tags []uint64) []byte {
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(tags)))
+	for _, tag := range tags {
+		b = binary.LittleEndian.AppendUint64(b, tag)
+	}
+	return b
+}
+
+func decodeTags(b []byte) ([]uint64, error) {
+	r := reader{b: b}
+	n := int(r.u16())
+	if n == 0 || n > maxTags || len(r.b) != 8*n {
+		return nil, fmt.Errorf("peer: %d tags in %d bytes, at most %d: %w", n, len(b), maxTags, tier.ErrInvalid)
+	}
+	tags := make([]uint64, n)
+	for i := range tags {
+		tags[i] = r.u64()
+	}
+	return tags, r.end("holders")
+}
+
+func (a *holdersAnswer) append(b []byte) []byte {
+	knows := byte(0)
+	if a.knows {
+		knows = 1
+	}
+	b = binary.LittleEndian.AppendUint16(append(b, knows), uint16(len(a.members)))
+	for _, addr := range a.members {
+		b = append(append(b, byte(len(addr))), addr...)
+	}
+	for _, row := range a.rows {
+		b = append(b, byte(len(row)))
+		for _, k := range row {
+			b = binary.LittleEndian.AppendUint16(b, k)
+		}
+	}
+	return b
+}
+
+// decodeHolders gives as many rows as tags were asked for, whose members are there.
+func decodeHolders(b []byte, count int) (*holdersAnswer, error) {
+	r := reader{b: b}
+	knows, n := r.u8(), int(r.u16())
+	if knows > 1 || n > count*maxTold {
+		return nil, fmt.Errorf("peer: %d members told for %d tags: %w", n, count, tier.ErrInvalid)
+	}
+	a := &holdersAnswer{knows: knows == 1}
+	for range n {
+		a.members = append(a.members, string(r.text()))
+	}
+	for range count {
+		row := make([]uint16, r.u8())
+		if len(row) > maxTold {
+			return nil, fmt.Errorf("peer: %d members told for a tag, at most %d: %w", len(row), maxTold, tier.ErrInvalid)
+		}
+		for i := range row {
+			if row[i] = r.u16(); row[i] != tellSelf && int(row[i]) >= n {
+				return nil, fmt.Errorf("peer: member %d of %d: %w", row[i], n, tier.ErrInvalid)
+			}
+		}
+		a.rows = append(a.rows, row)
+	}
+	return a, r.end("holders' answer")
+}
+
+// Neighbours is what a node knows of what others hold, for those that know less.
+type Neighbours struct {
+	Own   interface{ Has(tag uint64) bool } // *index.Own
+	Peers *Peers
+}
+
+var _ interface{ Has(uint64) bool } = (*index.Own)(nil)
+
+// holders answers who holds what has some tags.
+func (s *Server) holders(ctx *fasthttp.RequestCtx) error {
+	body := ctx.PostBody()
+	if !ctx.IsPost() || s.cfg.Neighbours == nil {
+		return fmt.Errorf("peer: %s: %w", ctx.Method(), errNoPath)
+	}
+	tags, err := decodeTags(body)
+	if err != nil {
+		return err
+	}
+	s.counts.tells.Add(1)
+	ctx.Response.Header.SetContentType("application/octet-stream")
+	ctx.Response.SetBodyRaw(s.cfg.Neighbours.tell(tags).append(nil))
+	return nil
+}
+
+func (n *Neighbours) tell(tags []uint64) *holdersAnswer {
+	p := n.Peers
+	a := &holdersAnswer{knows: !p.Learning()}
+	places := map[Node]uint16{}
+	var nodes [maxTold]Node
+	for _, tag := range tags {
+		var row []uint16
+		if n.Own.Has(tag) {
+			row = append(row, tellSelf)
+		}
+		for _, node := range nodes[:min(p.cfg.Index.Holders(tag, nodes[:]), maxTold)] {
+			m := p.member(node)
+			if m == nil || len(row) == maxTold || len(m.Addr) > maxAddr {
+				continue
+			}
+			k, ok := places[node]
+			if !ok {
+				k = uint16(len(a.members))
+				places[node] = k
+				a.members = append(a.members, m.Addr)
+			}
+			row = append(row, k)
+		}
+		a.rows = append(a.rows, row)
+	}
+	return a
+}
