@@ -109,6 +109,16 @@ var demoNodes = []string{"a", "b", "c"}
 // start runs a daemon for each node, all of one cluster. Those that it has started are
 // the caller's, also beside an error.
 func (f *demoClusterFlags) start(ctx context.Context, dir string, log io.Writer) ([]*child.Daemon, error) {
+	o := child.Options{Binary: f.daemon, Disk: true, Args: demoDisk}
+	if f.log {
+		o.Log = log
+	}
+	return startCluster(ctx, dir, demoNodes, o)
+}
+
+// startCluster runs a daemon for each name, all of one cluster whose key lies in dir. Those
+// that it has started are the caller's, also beside an error.
+func startCluster(ctx context.Context, dir string, names []string, o child.Options) ([]*child.Daemon, error) {
 	keyring := filepath.Join(dir, "keyring")
 	key := make([]byte, 32)
 	if _, err := rand.Read(key); err != nil {
@@ -117,24 +127,19 @@ func (f *demoClusterFlags) start(ctx context.Context, dir string, log io.Writer)
 	if err := os.WriteFile(keyring, []byte(base64.StdEncoding.EncodeToString(key)+"\n"), 0o600); err != nil {
 		return nil, err
 	}
-	gossip, err := freeAddresses(len(demoNodes))
+	addresses, err := freeAddresses(2 * len(names))
 	if err != nil {
 		return nil, err
 	}
-	peers, err := freeAddresses(len(demoNodes))
-	if err != nil {
-		return nil, err
-	}
+	gossip, peers := addresses[:len(names)], addresses[len(names):]
 	var daemons []*child.Daemon
-	for i, name := range demoNodes {
-		o := child.Options{Binary: f.daemon, Disk: true, Args: append([]string{
-			"-cluster-seeds", strings.Join(gossip, ","), "-cluster-name", "demo", "-cluster-node", name,
+	for i, name := range names {
+		one := o
+		one.Args = slices.Concat([]string{
+			"-cluster-seeds", strings.Join(gossip[:min(len(gossip), 3)], ","), "-cluster-name", "demo", "-cluster-node", name,
 			"-cluster-bind", gossip[i], "-cluster-peer-bind", peers[i], "-cluster-keyring", keyring,
-		}, demoDisk...)}
-		if f.log {
-			o.Log = log
-		}
-		d, err := child.Start(ctx, o)
+		}, o.Args)
+		d, err := child.Start(ctx, one)
 		if err != nil {
 			return daemons, fmt.Errorf("node %s: %w", name, err)
 		}

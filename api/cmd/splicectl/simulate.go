@@ -13,6 +13,8 @@ import (
 type simulateFlags struct {
 	simulate.Options
 	others, quiet bool
+	daemons       bool
+	binary        string
 }
 
 func simulateCommand() command {
@@ -31,6 +33,7 @@ Takes one core, 2.5 MB for each node, and 3.3 bytes for each segment and sampled
 			"-nodes 100 -segments 10000",
 			"-nodes 1000 -segments 100000 --json",
 			"-nodes 3 -segments 100000 -churn 0.05",
+			"-nodes 16 -segments 2000 -churn 0.6 -daemons",
 		},
 		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
 			var f simulateFlags
@@ -48,6 +51,8 @@ Takes one core, 2.5 MB for each node, and 3.3 bytes for each segment and sampled
 			fs.Float64Var(&f.Link, "link", 12e6, "`bytes` a second that a node reads for its index at most")
 			fs.Uint64Var(&f.Seed, "seed", 1, "`number`: the same one gives the same run")
 			fs.BoolVar(&f.others, "others", false, "measure instead what the ways that were not chosen would take")
+			fs.BoolVar(&f.daemons, "daemons", false, "run so many daemons on this machine as well, without restarts, and show both")
+			fs.StringVar(&f.binary, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
 			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
 			return f.run
 		},
@@ -73,6 +78,9 @@ func (f *simulateFlags) run(ctx context.Context, c *call) error {
 	}
 	if err != nil {
 		return err
+	}
+	if f.daemons {
+		return f.runDaemons(ctx, c, report)
 	}
 	if c.json {
 		return printJSON(c.stdout, report)

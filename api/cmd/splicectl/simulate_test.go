@@ -37,8 +37,28 @@ func TestSimulatePrintsJSON(t *testing.T) {
 	}
 }
 
+// Daemons do what the simulation says: as many questions, and answers of as many bytes.
+func TestDaemonsDoWhatIsSimulated(t *testing.T) {
+	out, errs := splicectl(t, exitOK, "simulate", "--json", "-quiet", "-nodes", "3", "-segments", "1000", "-churn", "0.6", "-duration", "6s", "-down", "1s", "-daemons")
+	var r compared
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v: %s%s", err, out, errs)
+	}
+	p, d := r.Simulated, r.Daemons
+	if d.NewSegments == 0 || d.Lookups == 0 || d.Unseen > 0 || d.False > 0 || d.HitsLost > 0.1 {
+		t.Errorf("%+v", d)
+	}
+	// A machine that is busy asks late, and is told the same with fewer answers.
+	if ratio := d.ExchangesPerSecond / p.ExchangesPerSecond; ratio > 1.3 || ratio < 0.2 {
+		t.Errorf("%.1f questions a second, %.1f simulated", d.ExchangesPerSecond, p.ExchangesPerSecond)
+	}
+	if ratio := d.AnswerBytes / p.AnswerBytes; ratio > 1.5 || ratio < 0.2 {
+		t.Errorf("%.0f bytes a second, %.0f simulated", d.AnswerBytes, p.AnswerBytes)
+	}
+}
+
 func TestSimulateRefusesWhatIsOutOfRange(t *testing.T) {
-	for _, args := range [][]string{{"-nodes", "2"}, {"-churn", "2"}, {"trace"}, {"-others", "-nodes", "9999"}} {
+	for _, args := range [][]string{{"-nodes", "40", "-segments", "100", "-duration", "6s", "-down", "1s", "-daemons"}, {"-nodes", "2"}, {"-churn", "2"}, {"trace"}, {"-others", "-nodes", "9999"}} {
 		if code, _, errs := cli(t, append([]string{"simulate"}, args...)...); code != exitUsage || errs == "" {
 			t.Errorf("%v: exit %d: %s", args, code, errs)
 		}

@@ -42,6 +42,7 @@ type reader struct {
 type traffic struct {
 	exchanges      int64
 	sent, received int64
+	answers        int64 // bytes of what was told alone
 }
 
 // catchUp is how a node that came up empty got on.
@@ -124,6 +125,7 @@ func (r *reader) learn(p, round int, catching bool, delta []byte) {
 		return
 	}
 	r.traffic.received += responseSize(len(delta))
+	r.traffic.answers += int64(len(delta))
 	before := r.index.Position(index.Node(p))
 	started := time.Now()
 	more, err := r.index.Apply(index.Node(p), delta)

@@ -25,8 +25,9 @@ type Part struct {
 	// A node asks and is asked alike: what one reads as it asks another sends as it
 	// answers. Each direction has both.
 	BytesPerSecond     float64 `json:"bytes_per_second_each_way"`
-	ExchangesPerSecond float64 `json:"exchanges_per_second"` // that it begins; it answers as many
-	IndexBytes         int64   `json:"index_bytes"`          // the most that any took
+	ExchangesPerSecond float64 `json:"exchanges_per_second"`    // that it begins; it answers as many
+	AnswerBytes        float64 `json:"answer_bytes_per_second"` // of these, what it was told, without what protocols add
+	IndexBytes         int64   `json:"index_bytes"`             // the most that any took
 	IndexKeys          int64   `json:"index_keys"`
 	BitsPerKey         float64 `json:"index_bits_per_key"`
 
@@ -86,18 +87,20 @@ func (c *cluster) summary(name string, before []traffic) Part {
 		Lookups: f.held.asked + f.recent.asked + f.absent.asked + f.departed.asked, ApplyErrors: f.errors,
 	}
 	seconds := (c.now - f.since).Seconds()
-	steady, bytes, exchanges, apply := 0.0, int64(0), int64(0), time.Duration(0)
+	steady, bytes, answers, exchanges, apply := 0.0, int64(0), int64(0), int64(0), time.Duration(0)
 	for i, r := range c.readers {
 		if !r.steady {
 			continue
 		}
 		steady++
 		bytes += r.traffic.sent + r.traffic.received - before[i].sent - before[i].received
+		answers += r.traffic.answers - before[i].answers
 		exchanges += r.traffic.exchanges - before[i].exchanges
 		apply += r.apply
 		p.IndexKeys = max(p.IndexKeys, r.index.Stats().Keys)
 	}
 	p.BytesPerSecond = float64(bytes) / steady / seconds
+	p.AnswerBytes = float64(answers) / steady / seconds
 	p.ExchangesPerSecond = float64(exchanges) / steady / seconds
 	p.ApplyCPU = apply.Seconds() / steady / seconds
 	first := c.readers[0].index
