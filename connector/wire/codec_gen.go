@@ -1326,3 +1326,152 @@ func (m *OrderRequest) Decode(body []byte) error {
 func (m *LoadDeviceRequest) Decode(body []byte) error {
 	return m.LoadRequest.decode("load-device request", body)
 }
+
+// Append implements Message.
+func (m *PlanRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u8(m.Pieces)
+	w.u32(m.QueuedMicros)
+	w.u32(m.WithinMs)
+	w.u64(m.TokenOff)
+	put(&w, m.Keys)
+	put(&w, m.Roles)
+	put(&w, m.Heads)
+	put(&w, m.Tails)
+	put(&w, m.Tokens)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *PlanRequest) Decode(body []byte) error {
+	r := reader{message: "plan request", body: body}
+	m.Profile = r.u32("profile")
+	m.Pieces = r.u8("pieces")
+	m.QueuedMicros = r.u32("queued micros")
+	m.WithinMs = r.u32("within ms")
+	m.TokenOff = r.u64("token off")
+	m.Keys = get[[32]byte](&r, "keys", MaxPlanRows)
+	m.Roles = get[uint8](&r, "roles", MaxPlanRows)
+	m.Heads = get[uint32](&r, "heads", MaxPlanRows)
+	m.Tails = get[uint32](&r, "tails", MaxPlanRows)
+	m.Tokens = get[uint32](&r, "tokens", MaxPlanRows)
+	r.same("roles", len(m.Roles), len(m.Keys))
+	r.same("heads", len(m.Heads), len(m.Keys))
+	r.same("tails", len(m.Tails), len(m.Keys))
+	r.same("tokens", len(m.Tokens), len(m.Keys))
+	return r.end()
+}
+
+// Append implements Message.
+func (m *PlanReply) Append(b []byte) []byte {
+	w := begin(b)
+	w.u64(m.Plan)
+	w.u8(m.Alone)
+	w.u32(m.Micros)
+	w.u32(m.AloneMicros)
+	put(&w, m.Workers)
+	put(&w, m.RowMicros)
+	put(&w, m.OwnRows)
+	put(&w, m.OwnBegins)
+	put(&w, m.OwnEnds)
+	w.text(m.Combine)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *PlanReply) Decode(body []byte) error {
+	r := reader{message: "plan reply", body: body}
+	m.Plan = r.u64("plan")
+	m.Alone = r.u8("alone")
+	m.Micros = r.u32("micros")
+	m.AloneMicros = r.u32("alone micros")
+	m.Workers = get[uint32](&r, "workers", MaxPlanRows)
+	m.RowMicros = get[uint32](&r, "row micros", MaxPlanRows)
+	m.OwnRows = get[uint32](&r, "own rows", MaxPlanRows)
+	m.OwnBegins = get[uint32](&r, "own begins", MaxPlanRows)
+	m.OwnEnds = get[uint32](&r, "own ends", MaxPlanRows)
+	m.Combine = r.text("combine", MaxName)
+	r.same("row micros", len(m.RowMicros), len(m.Workers))
+	r.same("own begins", len(m.OwnBegins), len(m.OwnRows))
+	r.same("own ends", len(m.OwnEnds), len(m.OwnRows))
+	return r.end()
+}
+
+// Append implements Message.
+func (m *WatchRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u32(m.WaitMs)
+	w.u64(m.Plan)
+	w.u8(m.End)
+	w.u8(m.Pieces)
+	w.u32(m.Jobs)
+	w.u32(m.QueuedMicros)
+	put(&w, m.Declined)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *WatchRequest) Decode(body []byte) error {
+	r := reader{message: "watch request", body: body}
+	m.Profile = r.u32("profile")
+	m.WaitMs = r.u32("wait ms")
+	m.Plan = r.u64("plan")
+	m.End = r.u8("end")
+	m.Pieces = r.u8("pieces")
+	m.Jobs = r.u32("jobs")
+	m.QueuedMicros = r.u32("queued micros")
+	m.Declined = get[uint64](&r, "declined", MaxWorkerJobs)
+	return r.end()
+}
+
+// Append implements Message.
+func (m *WatchReply) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Open)
+	put(&w, m.Rows)
+	put(&w, m.Progress)
+	put(&w, m.Jobs)
+	put(&w, m.Keys)
+	put(&w, m.Roles)
+	put(&w, m.Heads)
+	put(&w, m.Tails)
+	put(&w, m.Begins)
+	put(&w, m.Lefts)
+	put(&w, m.Micros)
+	put(&w, m.Tokens)
+	put(&w, m.IDs)
+	put(&w, m.Withdrawn)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *WatchReply) Decode(body []byte) error {
+	r := reader{message: "watch reply", body: body}
+	m.Open = r.u32("open")
+	m.Rows = get[uint32](&r, "rows", MaxPlanRows)
+	m.Progress = get[uint8](&r, "progress", MaxPlanRows)
+	m.Jobs = get[uint64](&r, "jobs", MaxWorkerJobs)
+	m.Keys = get[[32]byte](&r, "keys", MaxWorkerJobs)
+	m.Roles = get[uint8](&r, "roles", MaxWorkerJobs)
+	m.Heads = get[uint32](&r, "heads", MaxWorkerJobs)
+	m.Tails = get[uint32](&r, "tails", MaxWorkerJobs)
+	m.Begins = get[uint32](&r, "begins", MaxWorkerJobs)
+	m.Lefts = get[[32]byte](&r, "lefts", MaxWorkerJobs)
+	m.Micros = get[uint32](&r, "micros", MaxWorkerJobs)
+	m.Tokens = get[uint32](&r, "tokens", MaxWorkerJobs)
+	m.IDs = get[uint32](&r, "ids", MaxJobTokens)
+	m.Withdrawn = get[uint64](&r, "withdrawn", MaxWorkerJobs)
+	r.same("progress", len(m.Progress), len(m.Rows))
+	r.same("keys", len(m.Keys), len(m.Jobs))
+	r.same("roles", len(m.Roles), len(m.Jobs))
+	r.same("heads", len(m.Heads), len(m.Jobs))
+	r.same("tails", len(m.Tails), len(m.Jobs))
+	r.same("begins", len(m.Begins), len(m.Jobs))
+	r.same("lefts", len(m.Lefts), len(m.Jobs))
+	r.same("micros", len(m.Micros), len(m.Jobs))
+	r.same("tokens", len(m.Tokens), len(m.Jobs))
+	r.sum("tokens", m.Tokens, len(m.IDs))
+	return r.end()
+}

@@ -544,3 +544,75 @@ type OrderRequest struct {
 type LoadDeviceRequest struct {
 	LoadRequest
 }
+
+// PlanRequest asks which engines of which nodes compute the missing segments of
+// a prompt, and has them begin. Token ids (little-endian uint32) lie in
+// staging, those of all rows one after another; the daemon recomputes each key
+// from them.
+type PlanRequest struct {
+	Profile      uint32
+	Pieces       uint8  // 1 = this engine is able to go on from the first piece of a segment, and to publish one
+	QueuedMicros uint32 // of other work that this engine does first
+	WithinMs     uint32 // what is not here then is late; 0 = the daemon's default
+	TokenOff     uint64 // staging offset of the token ids of all rows
+	Keys         [][32]byte
+	Roles        []uint8
+	Heads        []uint32
+	Tails        []uint32
+	Tokens       []uint32 // whole length n
+}
+
+// PlanReply has one row for each key, and lists what the asking engine computes
+// itself, in the order to do it: tokens [OwnBegins[i], OwnEnds[i]) of row
+// OwnRows[i]. Times are from now until a segment can be acquired here.
+type PlanReply struct {
+	Plan        uint64 // id, for watch; 0 = nothing was begun: compute all rows here
+	Alone       uint8  // why nothing was begun
+	Micros      uint32 // until all rows are here
+	AloneMicros uint32 // that of computing all rows here
+	// 0 = the engine that asks, else a number of this plan's: one for each engine.
+	// Of a segment in two pieces it is who computes the last one.
+	Workers   []uint32
+	RowMicros []uint32 // until the row is expected here
+	OwnRows   []uint32
+	OwnBegins []uint32
+	OwnEnds   []uint32
+	Combine   string // node at which the rows would be together earliest; empty = this one
+}
+
+// WatchRequest waits for what happens next: to the rows of a plan, or, where
+// Plan is 0, for jobs. Who asks for jobs is a worker of its profile and tenant
+// until it has not asked for some seconds.
+type WatchRequest struct {
+	Profile      uint32
+	WaitMs       uint32   // most that the answer takes; 0 = at once
+	Plan         uint64   // 0 = for jobs
+	End          uint8    // 1 = this ends the plan, or this worker takes no more jobs
+	Pieces       uint8    // of workers: 1 = able to go on from the first piece of a segment
+	Jobs         uint32   // of workers: most jobs at once, those included that it has
+	QueuedMicros uint32   // of workers: other work that they do first
+	Declined     []uint64 // of workers: jobs that they do not do
+}
+
+// WatchReply of a plan has a row for each row of it that something happened to
+// since the last watch. For a worker it has a row for each new job. A job is
+// done when its key is published, by reserve and commit on the same connection.
+// IDs are the token ids of all its jobs, Tokens[i] of each, one after another.
+type WatchReply struct {
+	Open     uint32   // rows of the plan that nothing final happened to yet; jobs that the worker has
+	Rows     []uint32 // of the plan
+	Progress []uint8
+	Jobs     []uint64
+	Keys     [][32]byte // what to publish
+	Roles    []uint8
+	Heads    []uint32
+	Tails    []uint32
+	Begins   []uint32 // 0 = all of it is computed, else go on at this token
+	// Where Begins is not 0: the key of the segment of the tokens before it, which
+	// has the same role and head, and no tail.
+	Lefts     [][32]byte
+	Micros    []uint32 // from now on; after that nobody waits for it
+	Tokens    []uint32 // whole length n
+	IDs       []uint32 // token ids
+	Withdrawn []uint64 // jobs of this worker that nobody waits for any more
+}

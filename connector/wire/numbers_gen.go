@@ -36,6 +36,9 @@ const (
 	MaxPrompt          = 1048576 // token ids of a prompt in which held segments are looked for
 	MaxSalt            = 256     // bytes of a tenant's salt
 	MaxStats           = 1024    // counters in one reply
+	MaxPlanRows        = 256     // segments that are planned at once
+	MaxWorkerJobs      = 64      // jobs of one worker
+	MaxJobTokens       = 28672   // token ids of the jobs in one reply, so of a segment that another engine computes
 	MaxChunks          = 252     // chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX
 	HelloDescriptors   = 3       // descriptors of a hello reply, in this order: arena, slots, staging
 	ProfileDescriptors = 1       // descriptors that a profile request may carry
@@ -264,4 +267,24 @@ const (
 const (
 	WayDescriptor uint8 = 1 // one descriptor for each chunk, with the frame (CUDA VMM)
 	WayHandle     uint8 = 2 // one CUDA IPC handle for each chunk, in the frame
+)
+
+// Alone numbers say why nothing was begun for a plan.
+const (
+	AloneNone       uint8 = 0 // it was
+	AloneNoGain     uint8 = 1 // others would not have them here sooner
+	AloneNoWorkers  uint8 = 2 // no engine of another connection takes jobs of this profile and tenant
+	AloneNotAllowed uint8 = 3 // the tenant has not `parallel`: its token ids stay on this node
+	AloneNoRoom     uint8 = 4 // what others compute would not fit here
+	AloneBusy       uint8 = 5 // a bound on plans is met, here or for the connection
+	AloneOff        uint8 = 6 // the profile is switched off for splicing, see *report*
+	AloneHere       uint8 = 7 // all rows are held or computed here already
+)
+
+// Progress numbers say what happened to a row of a plan.
+const (
+	ProgressCommitted uint8 = 1 // it is here: `acquire` leases it
+	ProgressAborted   uint8 = 2 // its worker declined, is gone, or its bytes did not come; compute it
+	ProgressLate      uint8 = 3 // it is not here in time; compute it
+	ProgressPiece     uint8 = 4 // its first piece is here, the key of the tokens before `own begins`. The row is still open
 )

@@ -32,11 +32,13 @@ const (
 	OpAcquireDevice  Op = 23
 	OpOrder          Op = 24
 	OpLoadDevice     Op = 25
+	OpPlan           Op = 26
+	OpWatch          Op = 27
 )
 
 // OpCount is one more than the highest op: an array of that length, indexed by
 // ops that are Known, cannot be indexed out of range.
-const OpCount = 26
+const OpCount = 28
 
 // operations is indexed by Op; an op without a name does not exist.
 var operations = [OpCount]operation{
@@ -65,4 +67,6 @@ var operations = [OpCount]operation{
 	OpAcquireDevice:  {"acquire-device", Rules{Tenant: true}, [2]func() Message{message[AcquireDeviceRequest], message[AcquireReply]}},
 	OpOrder:          {"order", Rules{WhileStopping: true}, [2]func() Message{message[OrderRequest], message[CodesReply]}},
 	OpLoadDevice:     {"load-device", Rules{Tenant: true}, [2]func() Message{message[LoadDeviceRequest], message[LoadReply]}},
+	OpPlan:           {"plan", Rules{Tenant: true}, [2]func() Message{message[PlanRequest], message[PlanReply]}},
+	OpWatch:          {"watch", Rules{Tenant: true}, [2]func() Message{message[WatchRequest], message[WatchReply]}},
 }

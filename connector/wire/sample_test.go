@@ -196,6 +196,13 @@ func (g numbers) request(op Op, n int) Message {
 		return &OrderRequest{After: g.Uint64(), Signal: g.Uint64(), Leases: g.u64s(n)}
 	case OpLoadDevice:
 		return &LoadDeviceRequest{LoadRequest{Profile: 9, Rank: 1, Accept: AcceptSpliced, TTLMs: 30_000, Digests: 1, Hash: g.hash()}}
+	case OpPlan:
+		return &PlanRequest{
+			Profile: 9, Pieces: 1, QueuedMicros: 120_000, WithinMs: 2500, TokenOff: 1 << 20,
+			Keys: g.hashes(n), Roles: g.u8s(n), Heads: g.u32s(n), Tails: g.u32s(n), Tokens: g.u32s(n),
+		}
+	case OpWatch:
+		return &WatchRequest{Profile: 9, WaitMs: 5000, Plan: g.Uint64(), End: 1, Pieces: 1, Jobs: 4, QueuedMicros: 70_000, Declined: g.u64s(n)}
 	case OpReport:
 		return &ReportRequest{Profile: 9, Compared: 64, Failed: 3, Worst: g.Float64(), Bound: 0.125, Off: 1, Text: "worst at layer 3 – é"}
 	case OpStats:
@@ -257,6 +264,17 @@ func (g numbers) reply(op Op, n int) Message {
 			SeenTokens: 4100, Way: WaySplice, WayMicros: g.f64s(4),
 			Positions: g.u32s(n), Why: g.u8s(n), Admit: g.u8s(n), Reason: g.u8s(n), Value: g.f64s(n),
 			SegmentAdmit: g.u8s(n + 1), SegmentReason: g.u8s(n + 1),
+		}
+	case OpPlan:
+		return &PlanReply{
+			Plan: g.Uint64(), Alone: AloneNoGain, Micros: 483_000, AloneMicros: 1_945_000, Workers: g.u32s(n), RowMicros: g.u32s(n),
+			OwnRows: g.u32s(n), OwnBegins: g.u32s(n), OwnEnds: g.u32s(n), Combine: "node-é",
+		}
+	case OpWatch:
+		tokens, total := g.split(n)
+		return &WatchReply{
+			Open: 5, Rows: g.u32s(n), Progress: g.u8s(n), Jobs: g.u64s(n), Keys: g.hashes(n), Roles: g.u8s(n), Heads: g.u32s(n), Tails: g.u32s(n),
+			Begins: g.u32s(n), Lefts: g.hashes(n), Micros: g.u32s(n), Tokens: tokens, IDs: g.u32s(total), Withdrawn: g.u64s(n),
 		}
 	case OpReport:
 		return &ReportReply{Off: 1}

@@ -114,6 +114,8 @@ var operations = [wire.OpCount]operation{
 	wire.OpAcquireDevice:  {run: (*task).acquireDevice},
 	wire.OpOrder:          {run: (*task).order},
 	wire.OpLoadDevice:     {run: (*task).loadDevice},
+	wire.OpPlan:           {run: (*task).planSegments},
+	wire.OpWatch:          {run: (*task).watch},
 }
 
 func always(*task) (bool, error) { return true, nil }

@@ -27,6 +27,9 @@ var constants = []Constant{
 	{Name: "MaxPrompt", Value: 1 << 20, Bound: true, Doc: "token ids of a prompt in which held segments are looked for"},
 	{Name: "MaxSalt", Value: 256, Bound: true, Doc: "bytes of a tenant's salt"},
 	{Name: "MaxStats", Value: 1024, Bound: true, Doc: "counters in one reply"},
+	{Name: "MaxPlanRows", Value: 256, Bound: true, Doc: "segments that are planned at once"},
+	{Name: "MaxWorkerJobs", Value: 64, Bound: true, Doc: "jobs of one worker"},
+	{Name: "MaxJobTokens", Value: 28 << 10, Bound: true, Doc: "token ids of the jobs in one reply, so of a segment that another engine computes"},
 	{Name: "MaxChunks", Value: 252, Bound: true, Doc: "chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX"},
 
 	{Name: "HelloDescriptors", Value: 3, Doc: "descriptors of a hello reply, in this order: arena, slots, staging"},
@@ -209,6 +212,30 @@ var enums = []Enum{
 		Values: []Value{
 			{Name: "Descriptor", Number: 1, Doc: "one descriptor for each chunk, with the frame (CUDA VMM)"},
 			{Name: "Handle", Number: 2, Doc: "one CUDA IPC handle for each chunk, in the frame"},
+		},
+	},
+	{
+		Name: "Alone", Prefix: "Alone", Type: "uint8", Python: "Alone", Client: true,
+		Doc: "numbers say why nothing was begun for a plan",
+		Values: []Value{
+			{Name: "None", Number: 0, Doc: "it was"},
+			{Name: "NoGain", Number: 1, Doc: "others would not have them here sooner"},
+			{Name: "NoWorkers", Number: 2, Doc: "no engine of another connection takes jobs of this profile and tenant"},
+			{Name: "NotAllowed", Number: 3, Doc: "the tenant has not `parallel`: its token ids stay on this node"},
+			{Name: "NoRoom", Number: 4, Doc: "what others compute would not fit here"},
+			{Name: "Busy", Number: 5, Doc: "a bound on plans is met, here or for the connection"},
+			{Name: "Off", Number: 6, Doc: "the profile is switched off for splicing, see *report*"},
+			{Name: "Here", Number: 7, Doc: "all rows are held or computed here already"},
+		},
+	},
+	{
+		Name: "Progress", Prefix: "Progress", Type: "uint8", Python: "Progress", Client: true,
+		Doc: "numbers say what happened to a row of a plan",
+		Values: []Value{
+			{Name: "Committed", Number: 1, Doc: "it is here: `acquire` leases it"},
+			{Name: "Aborted", Number: 2, Doc: "its worker declined, is gone, or its bytes did not come; compute it"},
+			{Name: "Late", Number: 3, Doc: "it is not here in time; compute it"},
+			{Name: "Piece", Number: 4, Doc: "its first piece is here, the key of the tokens before `own begins`. The row is still open"},
 		},
 	},
 }

@@ -2,7 +2,7 @@ package schema
 
 func messages() []Message {
 	var all []Message
-	for _, list := range [][]Message{sessionMessages, objectMessages, computeMessages, adviceMessages, deviceMessages} {
+	for _, list := range [][]Message{sessionMessages, objectMessages, computeMessages, adviceMessages, deviceMessages, parallelMessages} {
 		all = append(all, list...)
 	}
 	return all

@@ -36,4 +36,6 @@ var operations = []Operation{
 	{Number: 23, Name: "acquire-device", Request: "AcquireDeviceRequest", Reply: "AcquireReply", Tenant: true},
 	{Number: 24, Name: "order", Request: "OrderRequest", Reply: "CodesReply", Stopping: true},
 	{Number: 25, Name: "load-device", Request: "LoadDeviceRequest", Reply: "LoadReply", Tenant: true},
+	{Number: 26, Name: "plan", Request: "PlanRequest", Reply: "PlanReply", Tenant: true},
+	{Number: 27, Name: "watch", Request: "WatchRequest", Reply: "WatchReply", Tenant: true},
 }

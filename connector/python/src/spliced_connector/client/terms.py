@@ -140,5 +140,39 @@ class Verdict(IntEnum):
     """Fetching it is no faster than computing it."""
 
 
+class Alone(IntEnum):
+    """Alone numbers say why nothing was begun for a plan."""
+
+    NONE = 0
+    """It was."""
+    NO_GAIN = 1
+    """Others would not have them here sooner."""
+    NO_WORKERS = 2
+    """No engine of another connection takes jobs of this profile and tenant."""
+    NOT_ALLOWED = 3
+    """The tenant has not `parallel`: its token ids stay on this node."""
+    NO_ROOM = 4
+    """What others compute would not fit here."""
+    BUSY = 5
+    """A bound on plans is met, here or for the connection."""
+    OFF = 6
+    """The profile is switched off for splicing, see *report*."""
+    HERE = 7
+    """All rows are held or computed here already."""
+
+
+class Progress(IntEnum):
+    """Progress numbers say what happened to a row of a plan."""
+
+    COMMITTED = 1
+    """It is here: `acquire` leases it."""
+    ABORTED = 2
+    """Its worker declined, is gone, or its bytes did not come; compute it."""
+    LATE = 3
+    """It is not here in time; compute it."""
+    PIECE = 4
+    """Its first piece is here, the key of the tokens before `own begins`. The row is still open."""
+
+
 NONE64 = 2**64 - 1
 """An offset that stands for no offset."""

@@ -17,10 +17,12 @@ from spliced_connector.wire.numbers import (
     MAX_EXTENTS,
     MAX_IDENTITY,
     MAX_IDS,
+    MAX_JOB_TOKENS,
     MAX_KEYS,
     MAX_MEMORY_LAYERS,
     MAX_NAME,
     MAX_NODES,
+    MAX_PLAN_ROWS,
     MAX_POSITIONS,
     MAX_SALT,
     MAX_SAMPLES,
@@ -30,6 +32,7 @@ from spliced_connector.wire.numbers import (
     MAX_TENANTS,
     MAX_TOKEN,
     MAX_WAYS,
+    MAX_WORKER_JOBS,
     UUID_BYTES,
     Feature,
     Op,
@@ -727,6 +730,88 @@ class LoadDeviceRequest(LoadRequest):
     """A LoadRequest whose reply has extents in device memory."""
 
 
+@message("plan request")
+@dataclass(frozen=True, slots=True)
+class PlanRequest(Message):
+    """Asks which engines of which nodes compute the missing segments of a prompt, and has them
+    begin. Token ids (little-endian uint32) lie in staging, those of all rows one after another;
+    the daemon recomputes each key from them.
+    """
+
+    profile: int = w.u32()
+    pieces: int = w.u8()
+    queued_micros: int = w.u32()
+    within_ms: int = w.u32()
+    token_off: int = w.u64()
+    keys: Sequence[bytes] = w.hashes(MAX_PLAN_ROWS)
+    roles: bytes = w.u8s(MAX_PLAN_ROWS, rows="keys")
+    heads: Sequence[int] = w.u32s(MAX_PLAN_ROWS, rows="keys")
+    tails: Sequence[int] = w.u32s(MAX_PLAN_ROWS, rows="keys")
+    tokens: Sequence[int] = w.u32s(MAX_PLAN_ROWS, rows="keys")
+
+
+@message("plan reply")
+@dataclass(frozen=True, slots=True)
+class PlanReply(Message):
+    """Has one row for each key, and lists what the asking engine computes itself, in the order to
+    do it: tokens [OwnBegins[i], OwnEnds[i]) of row OwnRows[i]. Times are from now until a
+    segment can be acquired here.
+    """
+
+    plan: int = w.u64()
+    alone: int = w.u8()
+    micros: int = w.u32()
+    alone_micros: int = w.u32()
+    workers: Sequence[int] = w.u32s(MAX_PLAN_ROWS)
+    row_micros: Sequence[int] = w.u32s(MAX_PLAN_ROWS, rows="workers")
+    own_rows: Sequence[int] = w.u32s(MAX_PLAN_ROWS)
+    own_begins: Sequence[int] = w.u32s(MAX_PLAN_ROWS, rows="own_rows")
+    own_ends: Sequence[int] = w.u32s(MAX_PLAN_ROWS, rows="own_rows")
+    combine: str = w.text(MAX_NAME)
+
+
+@message("watch request")
+@dataclass(frozen=True, slots=True)
+class WatchRequest(Message):
+    """Waits for what happens next: to the rows of a plan, or, where Plan is 0, for jobs. Who asks
+    for jobs is a worker of its profile and tenant until it has not asked for some seconds.
+    """
+
+    profile: int = w.u32()
+    wait_ms: int = w.u32()
+    plan: int = w.u64()
+    end: int = w.u8()
+    pieces: int = w.u8()
+    jobs: int = w.u32()
+    queued_micros: int = w.u32()
+    declined: Sequence[int] = w.u64s(MAX_WORKER_JOBS)
+
+
+@message("watch reply")
+@dataclass(frozen=True, slots=True)
+class WatchReply(Message):
+    """Of a plan has a row for each row of it that something happened to since the last watch. For a
+    worker it has a row for each new job. A job is done when its key is published, by reserve and
+    commit on the same connection. IDs are the token ids of all its jobs, Tokens[i] of each, one
+    after another.
+    """
+
+    open: int = w.u32()
+    rows: Sequence[int] = w.u32s(MAX_PLAN_ROWS)
+    progress: bytes = w.u8s(MAX_PLAN_ROWS, rows="rows")
+    jobs: Sequence[int] = w.u64s(MAX_WORKER_JOBS)
+    keys: Sequence[bytes] = w.hashes(MAX_WORKER_JOBS, rows="jobs")
+    roles: bytes = w.u8s(MAX_WORKER_JOBS, rows="jobs")
+    heads: Sequence[int] = w.u32s(MAX_WORKER_JOBS, rows="jobs")
+    tails: Sequence[int] = w.u32s(MAX_WORKER_JOBS, rows="jobs")
+    begins: Sequence[int] = w.u32s(MAX_WORKER_JOBS, rows="jobs")
+    lefts: Sequence[bytes] = w.hashes(MAX_WORKER_JOBS, rows="jobs")
+    micros: Sequence[int] = w.u32s(MAX_WORKER_JOBS, rows="jobs")
+    tokens: Sequence[int] = w.u32s(MAX_WORKER_JOBS, rows="jobs", divides="ids")
+    ids: Sequence[int] = w.u32s(MAX_JOB_TOKENS)
+    withdrawn: Sequence[int] = w.u64s(MAX_WORKER_JOBS)
+
+
 MESSAGES: dict[int, tuple[type[Message], type[Message]]] = {
     Op.HELLO: (HelloRequest, HelloReply),
     Op.PROFILE: (ProfileRequest, ProfileReply),
@@ -753,5 +838,7 @@ MESSAGES: dict[int, tuple[type[Message], type[Message]]] = {
     Op.ACQUIRE_DEVICE: (AcquireDeviceRequest, AcquireReply),
     Op.ORDER: (OrderRequest, CodesReply),
     Op.LOAD_DEVICE: (LoadDeviceRequest, LoadReply),
+    Op.PLAN: (PlanRequest, PlanReply),
+    Op.WATCH: (WatchRequest, WatchReply),
 }
 """Request and reply of each operation."""

@@ -108,6 +108,8 @@ class Op(IntEnum):
     ACQUIRE_DEVICE = 23
     ORDER = 24
     LOAD_DEVICE = 25
+    PLAN = 26
+    WATCH = 27
 
 
 VERSION = 1
@@ -162,6 +164,12 @@ MAX_SALT = 256
 """Bytes of a tenant's salt."""
 MAX_STATS = 1024
 """Counters in one reply."""
+MAX_PLAN_ROWS = 256
+"""Segments that are planned at once."""
+MAX_WORKER_JOBS = 64
+"""Jobs of one worker."""
+MAX_JOB_TOKENS = 28672
+"""Token ids of the jobs in one reply, so of a segment that another engine computes."""
 MAX_CHUNKS = 252
 """Chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX."""
 HELLO_DESCRIPTORS = 3
