@@ -84,7 +84,7 @@ func TestPlansCoverEverySegmentOnceAndInOrder(t *testing.T) {
 			tokens[i] = rng.IntN(4000)
 		}
 		pool := Pool{
-			Workers: rng.IntN(9), HandOver: float64(rng.IntN(40)), HandOverPerToken: 0.01, MinTokens: rng.IntN(600), GrainTokens: 1 + rng.IntN(128),
+			Workers: rng.IntN(9), Cutting: Cutting{HandOver: float64(rng.IntN(40)), HandOverPerToken: 0.01, MinTokens: rng.IntN(600), GrainTokens: 1 + rng.IntN(128)},
 			Prefill: cost.Prefill{Fixed: float64(rng.IntN(20)), PerToken: 0.05, PerTokenSquared: 1e-6}, Comm: 30, Combine: 80,
 		}
 		lpt, whole, best := pool.LPT(tokens), pool.Whole(tokens), pool.Best(tokens)

@@ -54,9 +54,9 @@ func run(t *testing.T, pool *Pool, command []string) string {
 		return fmt.Sprintln("makespan", plan.Makespan(), "bound", LowerBound(sizes, workers), "workers", plan.Worker)
 	case "pool":
 		*pool = Pool{
-			Workers:  int(a.number("workers")),
-			Prefill:  cost.Prefill{Fixed: a.number("fixed"), PerToken: a.number("token"), PerTokenSquared: a.number("squared")},
-			HandOver: a.number("handover"), MinTokens: int(a.number("min")), Comm: a.number("comm"), Combine: a.number("combine"),
+			Workers: int(a.number("workers")),
+			Prefill: cost.Prefill{Fixed: a.number("fixed"), PerToken: a.number("token"), PerTokenSquared: a.number("squared")},
+			Cutting: Cutting{HandOver: a.number("handover"), MinTokens: int(a.number("min"))}, Comm: a.number("comm"), Combine: a.number("combine"),
 		}
 	case "plan":
 		return describe(pool, command[1], a.sizes("tokens"))
