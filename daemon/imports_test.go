@@ -124,6 +124,8 @@ var mayImport = map[string]string{
 	"daemon/cmd/spliced":   "daemon daemon/settings",
 	"daemon/hostile":       "",
 	"daemon/hostile/table": "",
+	"daemon/network":       "",
+	"daemon/network/hub":   "",
 
 	"scripts/ragsample": "",
 }

@@ -1,0 +1,232 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+)
+
+// Port numbers an interface of a hub, from 0 in the order of Attach.
+type Port int
+
+// maxPorts bounds a hub: it has a link for each pair.
+const maxPorts = 64
+
+// Hub joins interfaces. New makes it, Close ends it.
+type Hub struct {
+	seed    uint64
+	moving  sync.WaitGroup
+	mu      sync.Mutex
+	closed  bool
+	table   table
+	ports   []*port
+	links   map[[2]Port]*Link // from, to; all pairs of ports
+	failure error             // the first of an interface
+}
+
+// port is an interface and what is on its way to it.
+type port struct {
+	hub  *Hub
+	tap  *os.File
+	wake chan struct{} // has room for one
+	end  chan struct{}
+
+	mu     sync.Mutex
+	flight flight
+}
+
+// New makes a hub without ports; what its links lose follows from the seed and the order
+// of frames.
+func New(seed uint64) *Hub {
+	return &Hub{seed: seed, table: table{}, links: map[[2]Port]*Link{}}
+}
+
+// MTU of the interfaces.
+const MTU = 1500
+
+// Attach makes an interface in a namespace and gives it an address. Links to and from it
+// have the zero Rule.
+func (h *Hub) Attach(ns *Namespace, addr netip.Prefix) (Port, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := Port(len(h.ports))
+	if h.closed || n == maxPorts {
+		return 0, fmt.Errorf("hub: closed, or %d ports, which is the most", n)
+	}
+	tap, err := ns.openTAP(addr)
+	if err != nil {
+		return 0, err
+	}
+	p := &port{hub: h, tap: tap, wake: make(chan struct{}, 1), end: make(chan struct{})}
+	for other := range n {
+		for _, pair := range [][2]Port{{n, other}, {other, n}} {
+			h.links[pair] = NewLink(h.seed + uint64(pair[0])*maxPorts + uint64(pair[1]))
+		}
+	}
+	h.ports = append(h.ports, p)
+	h.moving.Go(func() { h.failed(p.receive(n)) })
+	h.moving.Go(func() { h.failed(p.deliver()) })
+	return n, nil
+}
+
+// Set changes one direction between two ports.
+func (h *Hub) Set(from, to Port, r Rule) error {
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.links[[2]Port{from, to}]
+	if l == nil {
+		return fmt.Errorf("hub: no link from port %d to port %d", from, to)
+	}
+	l.Set(r)
+	return nil
+}
+
+// SetAll changes all links.
+func (h *Hub) SetAll(r Rule) error {
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.links {
+		l.Set(r)
+	}
+	return nil
+}
+
+// Counters of one direction between two ports.
+func (h *Hub) Counters(from, to Port) Counters {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l := h.links[[2]Port{from, to}]; l != nil {
+		return l.Counters()
+	}
+	return Counters{}
+}
+
+// Close takes the interfaces away and waits until nothing moves. Its error is of an
+// interface that failed earlier. It is called once.
+func (h *Hub) Close() error {
+	h.mu.Lock()
+	h.closed = true
+	ports := h.ports
+	h.mu.Unlock()
+	for _, p := range ports {
+		close(p.end)
+		_ = p.tap.Close()
+	}
+	h.moving.Wait()
+	return h.failure
+}
+
+func (h *Hub) failed(err error) {
+	if err == nil || errors.Is(err, os.ErrClosed) {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.failure == nil {
+		h.failure = fmt.Errorf("hub: %w", err)
+	}
+}
+
+// arrival is where and when a frame arrives.
+type arrival struct {
+	to *port
+	at time.Time
+}
+
+// route decides about a frame from a port.
+func (h *Hub) route(from Port, frame []byte, now time.Time, to []arrival) []arrival {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	only, ok := h.table.learn(int(from), frame)
+	if !ok {
+		return to
+	}
+	for n, p := range h.ports {
+		if Port(n) == from || only >= 0 && n != only {
+			continue
+		}
+		if at, ok := h.links[[2]Port{from, Port(n)}].Take(now, len(frame)); ok {
+			to = append(to, arrival{p, at})
+		}
+	}
+	return to
+}
+
+// receive moves what the interface sends, until it is closed.
+func (p *port) receive(self Port) error {
+	b := make([]byte, MTU+headerBytes+4)
+	var to []arrival
+	for {
+		n, err := p.tap.Read(b)
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		to = p.hub.route(self, b[:n], now, to[:0])
+		for _, a := range to {
+			if a.at.After(now) {
+				a.to.later(a.at, append([]byte(nil), b[:n]...))
+			} else if err := a.to.write(b[:n]); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// write gives a frame to the interface. One that the system refuses, as it does while
+// the interface is down or its queue is full, is lost as on a wire.
+func (p *port) write(frame []byte) error {
+	if _, err := p.tap.Write(frame); errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// later keeps a frame until it arrives.
+func (p *port) later(at time.Time, frame []byte) {
+	p.mu.Lock()
+	next := p.flight.add(at, frame)
+	p.mu.Unlock()
+	if next {
+		select {
+		case p.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// deliver gives frames to the interface as they arrive, until it is closed.
+func (p *port) deliver() error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		p.mu.Lock()
+		frame, wait := p.flight.due(time.Now())
+		p.mu.Unlock()
+		if frame != nil {
+			if err := p.write(frame); err != nil {
+				return err
+			}
+			continue
+		}
+		if wait == 0 {
+			wait = time.Hour // until it is woken
+		}
+		timer.Reset(wait)
+		select {
+		case <-p.end:
+			return nil
+		case <-p.wake:
+		case <-timer.C:
+		}
+	}
+}
