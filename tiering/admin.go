@@ -250,7 +250,7 @@ func (s *Store) Pools() []PoolInfo {
 		info := PoolInfo{
 			Name: p.Name, Place: place, CapacityBytes: p.Budget, UsedBytes: p.Used,
 			PendingBytes: p.Bytes[objects.ClassPending], LeasedBytes: p.Bytes[objects.ClassLeased],
-			QuarantinedBytes: p.Bytes[objects.ClassQuarantined], DemotingBytes: p.Bytes[objects.ClassDemoting],
+			QuarantinedBytes: p.Bytes[objects.ClassQuarantined], DemotingBytes: p.Bytes[objects.ClassDemoting] + p.Bytes[objects.ClassOffloading],
 			DirtyBytes: p.DirtyBytes, ReadAheadBytes: p.AheadBytes,
 			PageBytes: pageBytes, Objects: p.Objects,
 		}

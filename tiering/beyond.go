@@ -31,6 +31,7 @@ type beyond struct {
 	answers   []answer // in the order in which they are forgotten
 	discarded []tier.Copy
 	want      tier.Want // argument of the call that is made to the Remote
+	hint      tier.Hint // its last answer
 }
 
 // sought is an object that is, or was, looked for.
@@ -124,7 +125,9 @@ func (s *Store) soughtLocked(id objects.Identity) *sought {
 
 func (s *Store) hintLocked(id objects.Identity) (tier.Hint, bool) {
 	s.want = tier.Want{Name: id.Name, Fingerprint: id.Profile.Fingerprint(), Tenant: id.Tenant.ID}
-	return s.cfg.Remote.Hint(&s.want)
+	h, ok := s.cfg.Remote.Hint(&s.want)
+	s.hint = h
+	return h, ok
 }
 
 // foundLocked is the entry of a copy that was found and is not being promoted.
@@ -215,6 +218,9 @@ func (s *Store) statusBeyondLocked(key *[32]byte, p *objects.Profile, t *objects
 	if at == hinted || at == found {
 		s.hintReadAheadLocked(id.Name, p, t)
 	}
+	if at != hinted {
+		_, _ = s.hintLocked(id) // of where it lies
+	}
 	return s.hitBeyondLocked(uint32(tokens)), true
 }
 
@@ -238,6 +244,10 @@ func (s *Store) takeFarLocked(far farPrefix, q *MatchQuery, dst *MatchResult, p 
 		return
 	}
 	dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace, dst.PrefixReason = tokens, far.at, far.name.Kind, tier.PlacePeer, far.missed
+	if s.hint.Place == tier.PlaceObject {
+		s.counters.Object.PrefixHits++
+		s.counters.Object.PrefixHitTokens += uint64(tokens)
+	}
 	s.hintReadAheadLocked(far.name, p, t)
 }
 
@@ -251,12 +261,17 @@ func (s *Store) endsAtLocked(n tier.Name, p *objects.Profile, t *objects.Tenant,
 	return !ok || e.End == end
 }
 
-// hitBeyondLocked answers and counts for a key that lies beyond this node.
+// hitBeyondLocked answers and counts for a key that lies beyond this node, where the last
+// hint says.
 func (s *Store) hitBeyondLocked(tokens uint32) SegmentStatus {
 	s.counters.HitSegments++
 	s.counters.HitTokens += uint64(tokens)
 	s.counters.Beyond.HitSegments++
 	s.counters.Beyond.HitTokens += uint64(tokens)
+	if s.hint.Place == tier.PlaceObject {
+		s.counters.Object.HitSegments++
+		s.counters.Object.HitTokens += uint64(tokens)
+	}
 	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlacePeer, Tokens: tokens}
 }
 
@@ -276,7 +291,12 @@ func prefixBytes(p *objects.Profile, tokens int) int64 {
 // end): as the hint says, or where that says nothing as fetches have taken so far.
 func (s *Store) worthLocked(id objects.Identity, begin, end int, bytes int64) bool {
 	h, _ := s.hintLocked(id)
-	m := id.Profile.Costs.Model()
+	return worth(h, id.Profile, begin, end, bytes)
+}
+
+// worth tells whether fetching bytes takes less time than computing tokens [begin, end).
+func worth(h tier.Hint, p *objects.Profile, begin, end int, bytes int64) bool {
+	m := p.Costs.Model()
 	link := m.Link(cost.JobLoadPeer)
 	if h.Latency > 0 {
 		link.Fixed = h.Latency.Seconds() * 1e3

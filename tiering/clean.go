@@ -100,6 +100,11 @@ func (s *Store) cleanLocked() error {
 // under their quotas, which a tier breaks that comes up late, or that was written under
 // larger quotas or another count, and has refused writes asked for again.
 func (s *Store) sweepLower() {
+	if s.out != nil {
+		s.mu.Lock()
+		s.out.Kick()
+		s.mu.Unlock()
+	}
 	if s.cfg.Lower == nil {
 		s.launch()
 		return

@@ -172,6 +172,7 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (Commit
 	}
 	s.objects.Publish(o, s.cfg.Now(), why)
 	durable := s.acknowledgeLocked(o, w.fill.Level)
+	s.offloadLocked(o, published, nil)
 	return Committed{Published: true, Durable: durable}, nil
 }
 

@@ -104,6 +104,10 @@ type Config struct {
 	MaxFinds   int           // queries of Remote at once; 8
 	MaxFetches int           // reads of Remote at once; 8, of PromoteBytes of their own
 	FindTTL    time.Duration // until a query is given up; 5 seconds
+
+	// Outlets are where copies of what this node may lose go: to the first of them that
+	// takes one.
+	Outlets []Outlet
 }
 
 const (
@@ -135,6 +139,9 @@ func (c *Config) Validate() error {
 	check(c.MaxPromotions > 0 && c.PromoteBytes > 0 && c.PromoteQueue > 0,
 		"%d promotions of %d bytes at once, %d in the queue", c.MaxPromotions, c.PromoteBytes, c.PromoteQueue)
 	check(c.MaxFinds > 0 && c.MaxFetches > 0 && c.FindTTL > 0, "%d queries of %v and %d reads beyond the node at once", c.MaxFinds, c.FindTTL, c.MaxFetches)
+	for i := range c.Outlets {
+		check(c.Outlets[i].To != nil, "outlet %d leads nowhere", i)
+	}
 	c.Advise.Validate(check)
 	c.HBM.Validate(check)
 	check(len(c.Tenants) > 0, "no tenant")

@@ -82,6 +82,7 @@ func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profil
 		s.counters.Miss(why, tokens)
 		return SegmentStatus{Status: tier.StatusMiss, Reason: why}
 	case o.Fill != nil && o.Fill.Fetched && !q.Local:
+		_, _ = s.hintLocked(o.Identity())
 		return s.hitBeyondLocked(uint32(o.Tokens()))
 	case o.Fill != nil && o.Fill.Promoted && !o.Fill.Fetched:
 		return s.hitBelowLocked(uint32(o.Tokens()))

@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// errLeaving is ErrBusy for room that a lower tier is still reading.
+// errLeaving is ErrBusy for room that a lower tier, or a sink, is still reading.
 var errLeaving = fmt.Errorf("room is being demoted: %w", tier.ErrBusy)
 
 // makeRoomLocked evicts until o fits its tenant's quota and its pool, or evicts
@@ -36,7 +36,11 @@ func (s *Store) makeRoomLocked(o *objects.Object, spare spared) error {
 	if err != nil {
 		return err
 	}
-	if evictable := p.Used - p.Pinned; overPool > evictable {
+	switch evictable := p.Used - p.Pinned; {
+	case overPool <= evictable:
+	case overPool <= evictable+p.Bytes[objects.ClassOffloading]:
+		return errLeaving
+	default:
 		return fmt.Errorf("%s: %d bytes of pages, %s pool holds %d of %d, %d of them evictable: %w",
 			o.Name(), o.PageBytes, p.Name, p.Used, p.Budget, evictable, tier.ErrFull)
 	}
@@ -55,7 +59,8 @@ func (s *Store) makeRoomLocked(o *objects.Object, spare spared) error {
 		if n++; n > objects.EvictRows {
 			return objects.ErrAgain
 		}
-		s.evictLocked(o.Tenant.Evict, forQuota)
+		fromPool, _ := left()
+		s.evictLocked(o.Tenant.Evict, forQuota, &shortage{p, overPool - fromPool, o.Tenant, overQuota - given})
 	}
 	way := forRoom
 	if hang {
@@ -65,7 +70,7 @@ func (s *Store) makeRoomLocked(o *objects.Object, spare spared) error {
 		if n++; n > objects.EvictRows {
 			return objects.ErrAgain
 		}
-		s.evictLocked(p.Evict, way)
+		s.evictLocked(p.Evict, way, &shortage{pool: p, pages: overPool - given})
 	}
 	if p.Used+o.PageBytes > p.Budget || s.objects.OverQuota(o.Tenant, o.Charge()) > 0 {
 		return errLeaving
@@ -150,8 +155,8 @@ func (e eviction) reason() decision.Reason {
 // have counted what is evictable. A victim that the lower tier holds is just
 // dropped; another one is offered to it first, if that is any use. One that waits
 // for a tier that is busy does not wait here: a disk that hangs must not take the
-// memory with it.
-func (s *Store) evictLocked(from policy.Eviction, way eviction) {
+// memory with it. A copy may go to the outlets, as far as short allows.
+func (s *Store) evictLocked(from policy.Eviction, way eviction, short *shortage) {
 	o := s.victimLocked(from)
 	if o.Children > 0 {
 		s.objects.Strip(o, way.reason())
@@ -166,6 +171,7 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction) {
 	s.counters.EvictedBytes += uint64(o.Bytes)
 	if w != nil && !w.moving() {
 		s.withdrawLocked(o)
+		s.offloadLocked(o, leaving, short)
 		s.objects.NoteLeft(o, decision.Evict, way.reason(), o.PageBytes)
 		s.objects.Unlink(o, tier.ReasonEvicted)
 		return
@@ -181,12 +187,12 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction) {
 		s.counters.DemotionsRefused++
 	}
 	w = writeOf(o) // wanted by now
-	leaving := w != nil
-	if leaving {
+	if w != nil {
 		w.leaving = true
 	}
+	s.offloadLocked(o, leaving, short)
 	what := decision.Evict
-	if held || leaving {
+	if held || w != nil || o.Offload != nil {
 		what = decision.Demote
 	}
 	s.objects.NoteLeft(o, what, way.reason(), o.PageBytes)

@@ -127,7 +127,7 @@ func (s *Store) reclaim(ctx context.Context, ps *objects.Profile) (free bool) {
 func (s *Store) evictUpLocked(o *objects.Object, ps *objects.Profile) {
 	for n := 0; n < holdRows && o != nil && o.Profile == ps && o.Ranked == objects.Candidate && o.Children == 0; n++ {
 		up := o.Parent
-		s.evictLocked(only{o.Pool.Evict, o.ID}, forRoom)
+		s.evictLocked(only{o.Pool.Evict, o.ID}, forRoom, nil)
 		o = up
 	}
 }

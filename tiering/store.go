@@ -50,6 +50,7 @@ type Store struct {
 	sessions    map[*Session]struct{}
 	counters    stats.Counters
 	lowerTier
+	out *transfer.Engine[*objects.Object] // copies on their way to outlets; nil without
 	beyond
 	cleaner
 }
@@ -99,6 +100,9 @@ func Open(cfg Config) (*Store, error) {
 	}
 	if cfg.Remote != nil {
 		s.openBeyond()
+	}
+	if len(cfg.Outlets) > 0 {
+		s.openOffloads()
 	}
 	if err := s.openHBM(); err != nil {
 		return nil, errors.Join(err, arena.Close())
@@ -187,7 +191,7 @@ func (s *Store) sweepUntil(ctx context.Context) {
 }
 
 // Close closes every session, waits for the operations that still touch memory
-// (their callers cancel them), for the writes that the lower tier has begun, and
+// (their callers cancel them), for the writes that the lower tier or a sink has begun, and
 // unmaps the arena. It is called once, after Run has returned and before the lower
 // tier is closed. It writes nothing: Flush does.
 func (s *Store) Close() error {
@@ -202,15 +206,18 @@ func (s *Store) Close() error {
 		session.Close()
 	}
 	s.stopTransfers()
-	if s.down != nil {
+	for _, e := range [...]*transfer.Engine[*objects.Object]{s.down, s.out} {
+		if e == nil {
+			continue
+		}
 		_ = s.inTurns(func() error { // what is parked ends, since the store is closed
-			if s.down.Kick(); s.down.Parked() > 0 {
+			if e.Kick(); e.Parked() > 0 {
 				return objects.ErrAgain
 			}
 			return nil
 		})
-		s.launch()
 	}
+	s.launch()
 	s.running.Wait()
 	s.closeBeyond()
 	var above error

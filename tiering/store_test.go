@@ -440,6 +440,7 @@ func (s *Store) auditLocked() error {
 		used, pinned int64
 		bytes        [objects.Classes]int64
 		objects      int
+		offloading   int64
 	}
 	var pools [objects.AllPools]account
 	tenants := map[*objects.Tenant]*account{}
@@ -502,6 +503,9 @@ func (s *Store) auditLocked() error {
 			a.objects++
 			a.used += size
 			a.bytes[o.Class] += size
+			if o.Offload != nil {
+				a.offloading += size
+			}
 			if pinned {
 				a.pinned += size
 			}
@@ -532,6 +536,9 @@ func (s *Store) auditLocked() error {
 		if p.Used != a.used || p.Pinned != a.pinned || p.Bytes != a.bytes || p.Objects != a.objects || p.Used > p.Budget {
 			return fmt.Errorf("pool %s: Used %v, want %v; Pinned %v, want %v; Bytes %v, want %v; Objects %v, want %v; Used %v, want at most %v", p.Name, p.Used, a.used, p.Pinned, a.pinned, p.Bytes, a.bytes, p.Objects, a.objects, p.Used, p.Budget)
 		}
+		if p.Offloading != a.offloading {
+			return fmt.Errorf("pool %s: %d bytes are being sent, counts %d", p.Name, a.offloading, p.Offloading)
+		}
 		if p.Evict.Len() != ranked[i] {
 			return fmt.Errorf("pool %s: policy holds %d of %d", p.Name, p.Evict.Len(), ranked[i])
 		}
@@ -551,6 +558,9 @@ func (s *Store) auditLocked() error {
 			}, candidates); err != nil {
 				return fmt.Errorf("tenant %s: %w", t.Name, err)
 			}
+		}
+		if t.Offload != a.offloading {
+			return fmt.Errorf("tenant %s: %d bytes are being sent, counts %d", t.Name, a.offloading, t.Offload)
 		}
 		if t.Total() != a.used || t.Pinned != a.pinned || t.Leaving != a.bytes[objects.ClassDemoting] {
 			return fmt.Errorf("tenant %s: total %d, want %d; Pinned %v, want %v; Leaving %v, want %v", t.Name, t.Total(), a.used, t.Pinned, a.pinned, t.Leaving, a.bytes[objects.ClassDemoting])

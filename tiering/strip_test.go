@@ -277,7 +277,7 @@ func TestShellsLeaveWithWhatExtendsThem(t *testing.T) {
 	b.mu.Unlock()
 	b.must(c.Release(lease))
 	b.mu.Lock()
-	b.evictLocked(b.objects.Pools[objects.PrivatePool].Evict, forRoom)
+	b.evictLocked(b.objects.Pools[objects.PrivatePool].Evict, forRoom, nil)
 	b.mu.Unlock()
 	b.wantUsed(0, 0)
 	if n := b.Counters(); n.StrippedDropped != 2 || n.EvictedRoom != 1 {
@@ -324,7 +324,7 @@ func TestContentKeysAreOfContent(t *testing.T) {
 	for _, end := range []int{16, 32, 48} {
 		keys[b.node(1, end).ContentKey()] = true
 	}
-	b.evictLocked(b.objects.Pools[objects.PrivatePool].Evict, forRoom)
+	b.evictLocked(b.objects.Pools[objects.PrivatePool].Evict, forRoom, nil)
 	b.mu.Unlock()
 	if len(keys) != 3 || keys[0] {
 		t.Errorf("keys %v", keys)
@@ -344,6 +344,6 @@ func (b *bench) thinAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for p := b.objects.Pools[objects.PrivatePool]; p.Used > p.Pinned; {
-		b.evictLocked(p.Evict, forRoom)
+		b.evictLocked(p.Evict, forRoom, nil)
 	}
 }

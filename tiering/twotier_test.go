@@ -72,7 +72,7 @@ func (x *twoTiers) dropAll() {
 	s.mu.Lock()
 	for _, p := range s.objects.Pools {
 		for p.Used > p.Pinned {
-			s.evictLocked(p.Evict, forRoom)
+			s.evictLocked(p.Evict, forRoom, nil)
 		}
 	}
 	s.mu.Unlock()

@@ -59,6 +59,9 @@ func (s *Store) launch() {
 	if s.down != nil {
 		s.down.Launch()
 	}
+	if s.out != nil {
+		s.out.Launch()
+	}
 	s.closeDiscarded()
 }
 

@@ -118,6 +118,11 @@ type Counters struct {
 
 	Beyond Beyond `count:"peer_" part:"peer"`
 
+	// Of the hits of Beyond, those in a store that nodes share.
+	Object ObjectHits `count:"object_"`
+	// Copies of what this node may lose.
+	Offload Offload `count:"offload_" part:"peer"`
+
 	HBM HBM `count:"hbm_" part:"hbm"`
 
 	plan.Counters
@@ -154,15 +159,18 @@ const (
 )
 
 // WriteRefused counts a write that the lower tier did not take.
-func (c *Counters) WriteRefused(err error) {
-	why := RefusalOther
+func (c *Counters) WriteRefused(err error) { c.WritesRefused[refusalOf(err)]++ }
+
+// OffloadRefused counts a copy that nobody took.
+func (c *Counters) OffloadRefused(err error) { c.Offload.Refused[refusalOf(err)]++ }
+
+func refusalOf(err error) refusal {
 	for r, kind := range [...]error{tier.ErrBusy, tier.ErrFull, tier.ErrQuota, tier.ErrUnavailable} {
 		if errors.Is(err, kind) {
-			why = refusal(r)
-			break
+			return refusal(r)
 		}
 	}
-	c.WritesRefused[why]++
+	return RefusalOther
 }
 
 // Each calls f with every counter and gauge in a fixed order, by its name.
@@ -189,6 +197,31 @@ type Beyond struct {
 	Fetches      [transfer.Outcomes]uint64 `count:"fetches_{done,corrupt,gone,unavailable,no_room,stopped,,}" prom:"peer_fetches_total,result=*" help:"Objects fetched from peers into memory, by outcome: done, corrupt, gone (left the peer meanwhile), unavailable (the peer does not send), no_room (in memory), stopped."`
 	FetchedBytes uint64                    `count:"fetched_bytes" prom:"peer_fetched_bytes_total" help:"Bytes of objects fetched from peers into memory."`
 	Fetching     uint64                    `count:"fetching" prom:"peer_fetches_in_flight" help:"Objects being fetched from peers, or waiting to be."`
+}
+
+// ObjectHits counts hits of Match in a store that nodes share.
+type ObjectHits struct {
+	HitSegments     uint64 `count:"hit_segments"`
+	HitTokens       uint64 `count:"hit_tokens"`
+	PrefixHits      uint64 `count:"prefix_hits"`
+	PrefixHitTokens uint64 `count:"prefix_hit_tokens"`
+}
+
+// Offload counts copies that this node has sent to others, or to a store that nodes
+// share, since Open, apart from the gauges Sending and SendingBytes: Offered = Sent + Failed
+// + Refused + Waiting for room that has not come + those on their way.
+type Offload struct {
+	Offered      uint64           `count:"offered" prom:"offloads_total,result=offered" help:"Objects of which a copy was to go to the object store or to another node, by result: offered, sent, failed, and without being offered: elsewhere (others are believed to have it), not_worth (computing its tokens is faster than fetching them back), no_room (too much of the pool is on its way already), chain (what it extends cannot be sent)."`
+	Sent         uint64           `count:"sent" prom:"offloads_total,result=sent"`
+	SentBytes    uint64           `count:"sent_bytes" prom:"offloaded_bytes_total" help:"Bytes of objects of which a copy was sent."`
+	Failed       uint64           `count:"failed" prom:"offloads_total,result=failed"`
+	Refused      [refusals]uint64 `count:"refused_{busy,full,quota,unavailable,other}" prom:"offloads_refused_total,reason=*" help:"Copies that nobody took, by the last one's reason."`
+	Elsewhere    uint64           `count:"elsewhere" prom:"offloads_total,result=elsewhere"`
+	NotWorth     uint64           `count:"not_worth" prom:"offloads_total,result=not_worth"`
+	NoRoom       uint64           `count:"no_room" prom:"offloads_total,result=no_room"`
+	Chain        uint64           `count:"chain" prom:"offloads_total,result=chain"`
+	Sending      uint64           `count:"sending" prom:"offloads_in_flight" help:"Copies being sent, or waiting to be."`
+	SendingBytes uint64           `count:"sending_bytes" prom:"offload_bytes_in_flight" help:"Bytes of memory that they hold."`
 }
 
 // HBM counts what happens in HBM since Open, apart from the gauges Copies,

@@ -26,11 +26,15 @@ const (
 // Place is the tier that an object lies in.
 type Place uint8
 
-// The places, from the fastest. The numbers are those of the local protocol.
+// The places, from the fastest. The numbers are those of the local protocol, in which what
+// lies in an object store is told as PlacePeer: to an engine both are beyond the node, with
+// a hint that may be wrong.
 const (
 	PlaceNone Place = 0
 	PlaceHBM  Place = 1
 	PlaceDRAM Place = 2
 	PlaceDisk Place = 3
 	PlacePeer Place = 4 // beyond this node: a hint, which may be wrong
+
+	PlaceObject Place = 5 // of hints and counters only: a store that nodes share
 )

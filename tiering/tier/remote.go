@@ -17,10 +17,22 @@ type Want struct {
 
 // Hint is what is believed of an object that lies beyond this node, from memory alone.
 type Hint struct {
+	Place Place // PlaceObject, or PlacePeer, which zero stands for
 	// Latency is expected until the first byte, BytesPerSecond from then on, what is
 	// queued for that source included. 0 = not known.
 	Latency        time.Duration
 	BytesPerSecond float64
+}
+
+// assumedBytes stands for an object's size where it is not known (a guess).
+const assumedBytes = 1 << 20
+
+// expected is how long fetching an object of some size takes; 0 = not known.
+func (h Hint) expected() time.Duration {
+	if h.BytesPerSecond <= 0 {
+		return h.Latency
+	}
+	return h.Latency + time.Duration(assumedBytes/h.BytesPerSecond*float64(time.Second))
 }
 
 // Remote is where objects may lie beyond this node: its peers, or a store that all

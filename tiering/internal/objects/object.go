@@ -61,12 +61,13 @@ type Size struct {
 // Charge is what an object's tenant pays for: all that is held for it.
 func (z *Size) Charge() int64 { return z.PageBytes + z.RecordBytes }
 
-// standings are how others see an object: policies and the lower tier. Guarded by the
+// standings are how others see an object: policies, the lower tier, other nodes. Guarded by the
 // store's lock.
 type standings struct {
 	Ranked   standing   // in the policies of its pool and tenant
 	Cleaning standing   // in the policy of what the lower tier does not hold
 	Write    any        // into the lower tier, wanted or running; who writes knows its type
+	Offload  any        // a copy on its way to others; who sends it knows its type
 	Stored   tier.Level // what the lower tier was last seen to hold of it; 0 = nothing
 	Refused  bool       // the lower tier did not take it; asked again after its next use
 	Ahead    bool       // read ahead, and not used yet
@@ -106,6 +107,7 @@ const (
 	ClassLeased                   // read under a live lease or by an operation
 	ClassQuarantined              // only expired leases, whose holders may still read
 	ClassDemoting                 // has left, but the lower tier still reads it
+	ClassOffloading               // a copy of it is being sent to others; it may have left
 	Classes
 )
 
@@ -124,6 +126,8 @@ func (o *Object) Classify() class {
 		return ClassQuarantined
 	case o.Write != nil && !o.Linked():
 		return ClassDemoting
+	case o.Offload != nil:
+		return ClassOffloading
 	}
 	return ClassIdle
 }

@@ -40,6 +40,8 @@ type Pool struct {
 	Evict   policy.Eviction // of published objects
 	floor   atomic.Uint64   // see FloorValue
 
+	Offloading int64 // of pages of which a copy is being sent to others, linked or not
+
 	// With a lower tier.
 	Dirty        policy.Eviction // of what the tier does not hold; suspended unless it could leave and is not being written
 	DirtyObjects int             // of dirty, that are not suspended
@@ -58,6 +60,7 @@ type Tenant struct {
 	Used    [AllPools]int64
 	Pinned  int64
 	Leaving int64           // of classDemoting
+	Offload int64           // of charges, as Pool.Offloading
 	Evict   policy.Eviction // over both pools of memory; nil without a quota
 
 	PinnedAbove int64           // of pinned, in HBM

@@ -1,0 +1,334 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
+)
+
+// Outlet is a place for copies of what this node may lose, and which objects go there:
+// unless it says otherwise, those that clients have come back to and those that leave
+// memory, if nobody else is believed to have them and fetching them back takes less time
+// than computing their tokens.
+type Outlet struct {
+	To tier.Sink
+	// All has everything go there as soon as it is published, whoever else has it and
+	// whatever it saves.
+	All bool
+	// Last has only that go there which leaves memory and which the lower tier does not hold.
+	Last bool
+}
+
+// occasion is why a copy of an object is offered to the outlets.
+type occasion uint8
+
+const (
+	published occasion = iota
+	usedAgain
+	leaving  // memory
+	flushing // memory, with everything else: the store is to be closed
+)
+
+// usesAgain is the use of an object, by all its ranks, that counts as coming back to it.
+const usesAgain = 2
+
+// offload is a copy of an object on its way to an outlet: the job of a flight. It holds
+// the object's memory: an object that is evicted or removed meanwhile keeps its pages
+// until the sink is done. Guarded by the store's lock.
+//
+// Invariant: an eviction never waits for one. What is being sent is no room that is about
+// to come: others leave in its place, and what is sent holds at most offloadShare of a
+// pool and of a quota, or half of it when it is one object. So a sink that is slow or
+// hangs costs that memory until its own times are over, and what is offered meanwhile is
+// lost as it would be without sinks.
+type offload struct {
+	store   *Store
+	object  *objects.Object
+	outlets []*Outlet // to be asked, in order
+	patient bool      // parked while all are busy
+	pages   int64
+	charge  int64
+	begun   bool
+	to      tier.Write // while it runs; nil = it was there
+}
+
+// offloadShare of a pool, or of a tenant's quota, may be on its way (a guess).
+const offloadShare = 8
+
+// offloadOf is the copy of an object on its way, if there is one.
+func offloadOf(o *objects.Object) *offload {
+	w, _ := o.Offload.(*offload)
+	return w
+}
+
+// openOffloads makes the engine that sends copies. It has no workers: sinks have their own.
+func (s *Store) openOffloads() {
+	s.out = transfer.New[*objects.Object](transfer.Config{Lock: &s.mu, Now: s.cfg.Now})
+}
+
+// offloadLocked has a copy of an object, behind copies of what it extends, sent to the
+// first outlet that takes it. short is what has to leave memory at once instead; nil =
+// nothing. It is nil when no copy is on its way.
+func (s *Store) offloadLocked(o *objects.Object, why occasion, short *shortage) *transfer.Flight {
+	if s.out == nil || s.closed || o.InHBM() || o.Phase != objects.Whole || o.Corrupt {
+		return nil
+	}
+	if w := offloadOf(o); w != nil {
+		return s.out.Find(o)
+	}
+	outlets := s.outletsLocked(o, why)
+	if len(outlets) == 0 {
+		return nil
+	}
+	chain, ok := s.unsentLocked(o)
+	switch {
+	case !ok:
+		s.counters.Offload.Chain++
+		return nil
+	case why != flushing && (!offloadFits(chain) || !short.spares(chain)):
+		s.counters.Offload.NoRoom++
+		return nil
+	}
+	var flight *transfer.Flight
+	for i := len(chain) - 1; i >= 0; i-- {
+		if flight = s.sendLocked(chain[i], outlets, why == flushing, flight); flight == nil {
+			return nil
+		}
+	}
+	return flight
+}
+
+// outletsLocked are those that an object goes to on an occasion.
+func (s *Store) outletsLocked(o *objects.Object, why occasion) (list []*Outlet) {
+	_, below := s.objects.Below(o)
+	asked, elsewhere := false, false
+	for i := range s.cfg.Outlets {
+		out := &s.cfg.Outlets[i]
+		switch {
+		case why == published && !out.All, why == usedAgain && out.Last, out.Last && below:
+			continue
+		case out.All:
+			list = append(list, out)
+			continue
+		}
+		if !asked && s.cfg.Remote != nil {
+			_, elsewhere = s.hintLocked(o.Identity())
+		}
+		asked = true
+		if elsewhere {
+			continue
+		}
+		if worth(out.To.Expect(), o.Profile, o.Begin, o.End, o.RankBytes*int64(len(o.Shares))) {
+			list = append(list, out)
+		}
+	}
+	switch {
+	case len(list) > 0 || !asked:
+	case elsewhere:
+		s.counters.Offload.Elsewhere++
+	default:
+		s.counters.Offload.NotWorth++
+	}
+	return list
+}
+
+// unsentLocked lists an object and, behind it, what it extends, up to what others are
+// believed to have or what is on its way. It is not ok if that is not whole in memory, or
+// too much for one critical section.
+func (s *Store) unsentLocked(o *objects.Object) (chain []*objects.Object, ok bool) {
+	for ; o != nil; o = o.Parent {
+		if len(chain) > 0 && s.cfg.Remote != nil {
+			if _, has := s.hintLocked(o.Identity()); has {
+				break
+			}
+		}
+		if o.Phase != objects.Whole || o.Corrupt || len(chain) == holdRows {
+			return nil, false
+		}
+		chain = append(chain, o)
+		if o.Offload != nil {
+			break
+		}
+	}
+	return chain, true
+}
+
+// offloadFits tells whether so much more may be on its way.
+func offloadFits(chain []*objects.Object) bool {
+	pages, charge := int64(0), int64(0)
+	for _, o := range chain {
+		if o.Offload == nil {
+			pages, charge = pages+o.PageBytes, charge+o.Charge()
+		}
+	}
+	fits := func(has, more, of int64) bool {
+		return has+more <= of/offloadShare || has == 0 && len(chain) == 1 && more <= of/2
+	}
+	o := chain[0]
+	return fits(o.Pool.Offloading, pages, o.Pool.Budget) && (o.Tenant.QuotaBytes == 0 || fits(o.Tenant.Offload, charge, o.Tenant.QuotaBytes))
+}
+
+// sendLocked begins to send a copy, behind another; it is nil when nobody takes it.
+func (s *Store) sendLocked(o *objects.Object, outlets []*Outlet, patient bool, behind *transfer.Flight) *transfer.Flight {
+	if o.Offload != nil {
+		return s.out.Find(o)
+	}
+	w := &offload{store: s, object: o, outlets: outlets, patient: patient, pages: o.PageBytes, charge: o.Charge()}
+	o.Offload = w
+	o.Pool.Offloading += w.pages
+	o.Tenant.Offload += w.charge
+	n := &s.counters.Offload
+	n.Offered++
+	n.Sending++
+	n.SendingBytes += uint64(w.pages)
+	s.objects.Account(o)
+	if behind != nil && behind.Ended() {
+		behind = nil
+	}
+	flight, err := s.out.Start(o, w, transfer.Options{After: behind})
+	if err != nil {
+		return nil
+	}
+	return flight
+}
+
+// Begin offers an object to the outlets.
+func (w *offload) Begin(*transfer.Flight) (err error) {
+	s, o := w.store, w.object
+	if s.closed {
+		return fmt.Errorf("%s: closing: %w", o.Name(), tier.ErrUnavailable)
+	}
+	d := s.objects.Describe(o)
+	for _, out := range w.outlets {
+		if w.to, err = out.To.Admit(d); err == nil || errors.Is(err, tier.ErrExists) {
+			w.begun = true
+			s.running.Add(1)
+			return nil
+		}
+	}
+	if w.patient && errors.Is(err, tier.ErrBusy) {
+		return transfer.Parked(err)
+	}
+	return err
+}
+
+// Move hands the object to the sink, which calls back when it is done.
+func (w *offload) Move(_ context.Context, _ *transfer.Flight, moved func(error)) {
+	if w.to == nil {
+		moved(nil)
+		return
+	}
+	w.to.Start(tier.LevelSynced, func(_ tier.Level, err error) { moved(err) })
+}
+
+// Landed counts what was sent.
+func (w *offload) Landed(*transfer.Flight) (again bool, err error) {
+	if w.to != nil {
+		w.store.counters.Offload.SentBytes += uint64(w.object.Bytes)
+	}
+	w.store.counters.Offload.Sent++
+	return false, nil
+}
+
+// End gives the object's memory back.
+func (w *offload) End(_ *transfer.Flight, err error) {
+	s, o := w.store, w.object
+	n := &s.counters.Offload
+	switch {
+	case err == nil:
+	case w.begun:
+		n.Failed++
+	default:
+		s.counters.OffloadRefused(err)
+	}
+	n.Sending--
+	n.SendingBytes -= uint64(w.pages)
+	o.Offload = nil
+	o.Pool.Offloading -= w.pages
+	o.Tenant.Offload -= w.charge
+	if w.begun && errors.Is(err, tier.ErrCorrupt) {
+		s.objects.MarkCorrupt(o)
+	}
+	s.objects.Account(o)
+	s.changed.Broadcast()
+	if s.up != nil {
+		s.up.Kick() // promotions may wait for this room
+	}
+}
+
+// Release ends that the sink reads an object.
+func (w *offload) Release(*transfer.Flight) { w.store.running.Done() }
+
+// Offload sends copies of every published object that the outlets are for, and waits
+// until they are there. It is for the end, as Flush is: Run is to run still. sent is how
+// many are; the error says how many are not, or not before ctx ended, and what it wraps is
+// ErrUnavailable or the context's error.
+func (s *Store) Offload(ctx context.Context) (sent int, err error) {
+	if s.out == nil {
+		return 0, nil
+	}
+	var flights []*transfer.Flight
+	for i, more := 0, true; more && ctx.Err() == nil; i += holdRows {
+		s.mu.Lock()
+		s.out.Kick()
+		places := s.objects.Table.Places()
+		for _, o := range places[min(i, len(places)):min(i+holdRows, len(places))] {
+			if o == nil {
+				continue
+			}
+			if f := s.offloadLocked(o, flushing, nil); f != nil {
+				flights = append(flights, f)
+			}
+		}
+		more = i+holdRows < len(places)
+		s.mu.Unlock()
+		s.launch()
+	}
+	for _, f := range flights {
+		select {
+		case <-f.Done():
+			if f.Err() == nil {
+				sent++
+			}
+		case <-ctx.Done():
+		}
+	}
+	left := len(flights) - sent
+	switch {
+	case ctx.Err() != nil:
+		return sent, fmt.Errorf("offload: %d of %d objects are not sent: %w", left, len(flights), ctx.Err())
+	case left > 0:
+		return sent, fmt.Errorf("offload: %d of %d objects are not sent: %w", left, len(flights), tier.ErrUnavailable)
+	}
+	return sent, nil
+}
+
+// shortage is what evictions have yet to give, so that not all that leaves may be sent
+// away first.
+type shortage struct {
+	pool   *objects.Pool
+	pages  int64
+	tenant *objects.Tenant
+	charge int64
+}
+
+// spares tells whether enough is left to evict when some objects keep their memory.
+func (n *shortage) spares(chain []*objects.Object) bool {
+	if n == nil {
+		return true
+	}
+	pages, charge := n.pages, n.charge
+	for _, o := range chain {
+		if o.Pool == n.pool {
+			pages += o.PageBytes
+		}
+		if o.Tenant == n.tenant {
+			charge += o.Charge()
+		}
+	}
+	return (n.pages <= 0 || n.pool.Used-n.pool.Pinned >= pages) && (n.charge <= 0 || n.tenant.Total()-n.tenant.Pinned >= charge)
+}

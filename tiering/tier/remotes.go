@@ -1,0 +1,119 @@
+package tier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// Remotes are several sources as one, the nearest first. A row is asked for where it is
+// expected soonest among those that are believed to have it, then at the others; all rows
+// that go to one source at once are one query of it.
+type Remotes []Remote
+
+var _ Remote = Remotes(nil)
+
+// Hint implements Remote: the soonest of all.
+func (rs Remotes) Hint(w *Want) (best Hint, found bool) {
+	for _, r := range rs {
+		h, ok := r.Hint(w)
+		if ok && (!found || sooner(h, best)) {
+			best, found = h, true
+		}
+	}
+	return best, found
+}
+
+// sooner tells whether a is expected before b, which is nearer. What was not measured is
+// asked in order.
+func sooner(a, b Hint) bool {
+	x, y := a.expected(), b.expected()
+	return x > 0 && y > 0 && x < y
+}
+
+// order lists the sources to be asked for something: the soonest, the others with a hint,
+// and those without. What a checkpoint extends is looked for although nobody was asked
+// whether it is believed to be there, and a source may know more than it hints at.
+func (rs Remotes) order(w *Want) []int {
+	var hinted, others []int
+	var best Hint
+	for i, r := range rs {
+		h, ok := r.Hint(w)
+		switch {
+		case !ok:
+			others = append(others, i)
+		case len(hinted) == 0 || sooner(h, best):
+			hinted, best = slices.Insert(hinted, 0, i), h
+		default:
+			hinted = append(hinted, i)
+		}
+	}
+	return append(hinted, others...)
+}
+
+// Find implements Remote. A source that fails costs its answers, not those of the others:
+// it is an error only if nothing was found at all.
+func (rs Remotes) Find(ctx context.Context, wants []Want) ([]Copy, error) {
+	rows, orders := make([]Copy, len(wants)), make([][]int, len(wants))
+	for i := range wants {
+		orders[i] = rs.order(&wants[i])
+	}
+	var failed error
+	some := false
+	for round := range rs {
+		groups := make([][]int, len(rs)) // rows by source
+		for i := range wants {
+			if rows[i] == nil {
+				groups[orders[i][round]] = append(groups[orders[i][round]], i)
+			}
+		}
+		errs := make([]error, len(rs))
+		var asking sync.WaitGroup
+		for at, group := range groups {
+			if len(group) > 0 {
+				asking.Go(func() { errs[at] = ask(ctx, rs[at], wants, group, rows) })
+			}
+		}
+		asking.Wait()
+		failed = errors.Join(failed, errors.Join(errs...))
+		some = some || slices.ContainsFunc(rows, func(c Copy) bool { return c != nil })
+		if ctx.Err() != nil {
+			closeAll(rows)
+			return nil, fmt.Errorf("find: %w", ctx.Err())
+		}
+	}
+	if failed != nil && !some {
+		return nil, failed
+	}
+	return rows, nil
+}
+
+// ask asks one source for some of the wants, and puts what it has into their rows.
+func ask(ctx context.Context, r Remote, wants []Want, group []int, rows []Copy) error {
+	some := make([]Want, len(group))
+	for k, i := range group {
+		some[k] = wants[i]
+	}
+	copies, err := r.Find(ctx, some)
+	if err == nil && len(copies) != len(some) {
+		err = fmt.Errorf("find: %d answers to %d questions: %w", len(copies), len(some), ErrUnavailable)
+	}
+	if err != nil {
+		closeAll(copies)
+		return err
+	}
+	for k, i := range group {
+		rows[i] = copies[k]
+	}
+	return nil
+}
+
+func closeAll(copies []Copy) {
+	for _, c := range copies {
+		if c != nil {
+			c.Close()
+		}
+	}
+}
