@@ -21,7 +21,7 @@
 //
 // Nothing here does I/O, starts a goroutine or reads a clock. An Own has a lock that is
 // held for microseconds. An Index has one for writers, held while a delta is applied, some 10 ms at most;
-// Holders and Lookup take none and never wait.
+// Holders, AllHolders and Lookup take none and never wait.
 package index
 
 import (

@@ -30,6 +30,17 @@ func holders(x *Index, tag uint64) []Node {
 	return dst
 }
 
+func allHolders(x *Index, tag uint64) (nodes []Node) {
+	set := NodeSet{5: 1} // which is to be gone
+	x.AllHolders(tag, &set)
+	for n := range Node(MaxNodes) {
+		if set.Has(n) {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
 // model is the same as an index, as plain maps.
 type model map[Node]map[uint64]bool
 
@@ -90,21 +101,52 @@ func TestIndexAgreesWithMaps(t *testing.T) {
 			if step%10 == 0 {
 				for range 20 {
 					tag := tags[r.IntN(len(tags))]
-					if got := holders(x, tag); !slices.Equal(got, want.holders(tag)) {
-						t.Fatalf("seed %d step %d: tag %x: %v, want %v", seed, step, tag, got, want.holders(tag))
+					if got, all := holders(x, tag), allHolders(x, tag); !slices.Equal(got, want.holders(tag)) || !slices.Equal(all, got) {
+						t.Fatalf("seed %d step %d: tag %x: %v, all %v, want %v", seed, step, tag, got, all, want.holders(tag))
 					}
 				}
 			}
 		}
 		for _, tag := range tags {
-			if got := holders(x, tag); !slices.Equal(got, want.holders(tag)) {
-				t.Fatalf("seed %d: tag %x: %v, want %v", seed, tag, got, want.holders(tag))
+			if got, all := holders(x, tag), allHolders(x, tag); !slices.Equal(got, want.holders(tag)) || !slices.Equal(all, got) {
+				t.Fatalf("seed %d: tag %x: %v, all %v, want %v", seed, tag, got, all, want.holders(tag))
 			}
 		}
 		checkCounts(t, x, want)
 		if s := x.Stats(); s.Refused != 0 {
 			t.Errorf("%d found no room", s.Refused)
 		}
+	}
+}
+
+// What hundreds of nodes hold is told of all of them, whatever they change at once.
+func TestAllHoldersAreTold(t *testing.T) {
+	x, owns := New(Config{}), [300]*Own{}
+	const tag = 0x9e3779b97f4a7c15
+	var want []Node
+	for n := range owns {
+		owns[n] = NewOwn(uint64(n + 1))
+		owns[n].Add(tag)
+		follow(t, x, Node(n*13), owns[n])
+		want = append(want, Node(n*13))
+	}
+	if got := allHolders(x, tag); !slices.Equal(got, want) {
+		t.Fatalf("%d of %d nodes are told", len(got), len(want))
+	}
+	want = want[:0]
+	for n := range owns { // more changes of one key than a block takes without being put in order
+		if n%3 > 0 {
+			owns[n].Remove(tag)
+			follow(t, x, Node(n*13), owns[n])
+		} else {
+			want = append(want, Node(n*13))
+		}
+		if got := len(allHolders(x, tag)); got != len(owns)-(n+1-len(want)) {
+			t.Fatalf("%d nodes are told after %d have changed, %d keep it", got, n+1, len(want))
+		}
+	}
+	if got := allHolders(x, tag); !slices.Equal(got, want) {
+		t.Errorf("%d of %d nodes are told", len(got), len(want))
 	}
 }
 

@@ -37,6 +37,66 @@ func (x *Index) Lookup(tags []uint64, dst []Node, counts []int) {
 	}
 }
 
+// NodeSet has a bit for each Node.
+type NodeSet [MaxNodes / 64]uint64
+
+// Add puts a node into the set.
+func (s *NodeSet) Add(n Node) { s[n/64] |= 1 << (n % 64) }
+
+// Has reports whether a node is in the set.
+func (s *NodeSet) Has(n Node) bool { return s[n/64]>>(n%64)&1 == 1 }
+
+// AllHolders sets dst to all peers that are believed to hold what has this tag, however
+// many they are: where Holders is for who wants one of them, this is for who compares
+// them. It goes through every entry of the key, some 10 ns each, takes no lock, never waits and allocates
+// nothing.
+func (x *Index) AllHolders(tag uint64, dst *NodeSet) {
+	*dst = NodeSet{}
+	key := keyOf(tag)
+	b := x.hold(int(key >> innerBits))
+	if b == nil {
+		return
+	}
+	x.allHolders(b, uint32(key&(1<<innerBits-1)), dst)
+	b.readers.Add(-1)
+}
+
+func (x *Index) allHolders(b *block, inner uint32, dst *NodeSet) {
+	var settled NodeSet // of numbers, of which there are as many: a change, the newest, is about them
+	take := func(number uint16) {
+		if node := x.owner[number].Load(); node != 0 {
+			dst.Add(Node(node - 1))
+		}
+	}
+	if b.marked(inner) {
+		keys := b.keys[:b.changes.Load()]
+		for i := len(keys) - 1; i >= 0; i-- {
+			number := b.nums[:cap(b.nums)][i]
+			if keys[i]>>1 != inner || settled.Has(Node(number)) {
+				continue
+			}
+			settled.Add(Node(number))
+			if keys[i]&1 == 1 {
+				take(number)
+			}
+		}
+	}
+	for lo, hi := b.entriesOf(inner); lo < hi; lo++ {
+		if number := uint16(b.at(lo) & (numbers - 1)); !settled.Has(Node(number)) {
+			take(number)
+		}
+	}
+}
+
+// entriesOf is where those of a key lie.
+func (b *block) entriesOf(inner uint32) (lo, hi int) {
+	first := inner & (1<<printBits - 1) << numberBits
+	bucket := inner >> printBits
+	end := int(b.starts[bucket+1])
+	lo = b.find(int(b.starts[bucket]), end, first)
+	return lo, b.find(lo, end, first+1<<numberBits)
+}
+
 // hold gives a shard's block, which is not used for anything else until its reader has
 // left; nil if the shard is empty.
 //
@@ -62,11 +122,7 @@ func (x *Index) holders(b *block, inner uint32, dst []Node) int {
 	if b.marked(inner) {
 		newest = b.changesOf(inner, newest)
 	}
-	first := inner & (1<<printBits - 1) << numberBits
-	bucket := inner >> printBits
-	lo, hi := int(b.starts[bucket]), int(b.starts[bucket+1])
-	lo = b.find(lo, hi, first)
-	end := b.find(lo, hi, first+1<<numberBits)
+	lo, end := b.entriesOf(inner)
 	n := 0
 	take := func(number uint16) {
 		node := x.owner[number].Load()

@@ -33,6 +33,11 @@ func TestReadersNeverMissWhatStays(t *testing.T) {
 					t.Errorf("%d holders, first %d", n, dst[0])
 					return
 				}
+				var all NodeSet
+				if x.AllHolders(tag, &all); all != (NodeSet{0: 1 << 1}) {
+					t.Errorf("all holders: %x", all)
+					return
+				}
 				looked.Add(1)
 			}
 		})
@@ -72,10 +77,12 @@ func TestHoldersAllocatesNothing(t *testing.T) {
 	}
 	follow(t, x, 3, o)
 	var dst [8]Node
+	var set NodeSet
 	i := uint64(0)
 	if n := testing.AllocsPerRun(1000, func() {
 		i++
 		x.Holders(i*0x9e3779b97f4a7c15, dst[:])
+		x.AllHolders(i*0x9e3779b97f4a7c15, &set)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
