@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -128,6 +129,19 @@ func (c *Client) Cluster(ctx context.Context) (Cluster, error) {
 	return fetch[Cluster](ctx, c, "/api/v1/cluster", nil)
 }
 
+// Locate answers which nodes of the cluster hold what of a prompt.
+func (c *Client) Locate(ctx context.Context, q *LocateQuery) (*Located, error) {
+	body, err := json.Marshal(q)
+	if err != nil {
+		return nil, fmt.Errorf("locate: %w: %w", err, ErrInvalid)
+	}
+	var out Located
+	if err := c.send(ctx, http.MethodPost, locatePath, nil, body, &out); err != nil {
+		return nil, err
+	}
+	return &out, nil
+}
+
 // Segments walks all segments that pass the query, page by page of q.Limit (0 =
 // DefaultLimit). The walk ends after the first error.
 func (c *Client) Segments(ctx context.Context, q SegmentQuery) iter.Seq2[Segment, error] {
@@ -202,13 +216,25 @@ func fetch[T any](ctx context.Context, c *Client, path string, v url.Values) (T,
 }
 
 func (c *Client) do(ctx context.Context, method, path string, v url.Values, out any) error {
+	return c.send(ctx, method, path, v, nil, out)
+}
+
+// send is do with a JSON document, where body is not nil.
+func (c *Client) send(ctx context.Context, method, path string, v url.Values, body []byte, out any) error {
 	target := c.base + path
 	if len(v) > 0 {
 		target += "?" + v.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, method, target, nil)
+	var content io.Reader
+	if body != nil {
+		content = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, content)
 	if err != nil {
 		return fmt.Errorf("%s %s: %w: %w", method, path, err, ErrInvalid)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
 	}
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
@@ -221,12 +247,12 @@ func (c *Client) do(ctx context.Context, method, path string, v url.Values, out 
 		return fmt.Errorf("%s %s: %w: %w", method, path, err, ErrUnavailable)
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
-	if err == nil && len(body) > maxAnswerBytes {
+	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
+	if err == nil && len(answer) > maxAnswerBytes {
 		err = fmt.Errorf("answer has more than %d bytes", maxAnswerBytes)
 	}
 	if err == nil {
-		err = decodeAnswer(res, body, out)
+		err = decodeAnswer(res, answer, out)
 	}
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", method, path, err)

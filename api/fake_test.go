@@ -20,6 +20,7 @@ type fakeNode struct {
 	busy     Digest // Remove and Segment answer ErrBusy for this key
 	hang     chan struct{}
 	entered  chan struct{}
+	located  chan LocateQuery // what was asked; nil = nobody looks
 }
 
 var longAgo = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
@@ -148,6 +149,20 @@ func (f *fakeNode) Remove(key Digest) error {
 	}
 	f.removed <- key
 	return nil
+}
+
+func (f *fakeNode) Locate(q *LocateQuery) (*Located, error) {
+	if f.located != nil {
+		f.located <- *q
+	}
+	if q.Profile == "unknown" {
+		return nil, ErrNotFound
+	}
+	at, memory, disk := longAgo, 512, 128
+	return &Located{Tokens: q.Tokens, RecomputeMillis: 60.5, Measured: true, Best: "node-2", Members: 2, Nodes: []LocatedNode{
+		{Node: "node-2", Peer: "10.0.0.2:7947", PrefixTokens: 512, SegmentTokens: 128, Tokens: 640, Share: 0.5, SavedMillis: 30, PeerTokens: 1, SavedWithPeersMillis: 31, Complete: true, AsOf: &at},
+		{Node: "node-1", Self: true, Peer: "10.0.0.1:7947", PrefixTokens: 512, SegmentTokens: 128, Tokens: 640, Share: 0.5, MemoryTokens: &memory, DiskTokens: &disk, SavedMillis: 20, SavedWithPeersMillis: 20},
+	}}, nil
 }
 
 func (f *fakeNode) Canaries() []Canary {

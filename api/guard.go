@@ -53,22 +53,36 @@ func hostname(host string) string {
 	return strings.TrimSuffix(strings.ToLower(host), ".")
 }
 
-// guardWrite lets a change through on a trusted listener, or with the token.
-func (s *Server) guardWrite(ctx *fasthttp.RequestCtx, trusted bool) *Problem {
-	if trusted {
+// guard lets a request through that may be answered: on a trusted listener, or with a
+// token where one is needed.
+func (s *Server) guard(h *fasthttp.RequestHeader, needs access, trusted bool) *Problem {
+	if trusted || needs == reads {
 		return nil
 	}
-	if s.token == nil {
-		return newProblem(fasthttp.StatusForbidden, CodeReadOnly,
-			"this listener only reads: use the admin unix socket, or configure a token")
+	may := []*[sha256.Size]byte{s.token}
+	if needs == asks {
+		may = append(may, s.router)
 	}
-	given, ok := strings.CutPrefix(string(ctx.Request.Header.Peek("Authorization")), "Bearer ")
+	given, ok := strings.CutPrefix(string(h.Peek("Authorization")), "Bearer ")
 	// Both sides are hashed so that the time of the comparison says nothing
 	// about the length of the token either.
 	sum := sha256.Sum256([]byte(given))
-	if !ok || subtle.ConstantTimeCompare(sum[:], s.token[:]) != 1 {
-		ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="spliced"`)
-		return newProblem(fasthttp.StatusUnauthorized, CodeUnauthorized, "a change over TCP needs the configured bearer token")
+	some := false
+	for _, token := range may {
+		if token == nil {
+			continue
+		}
+		if some = true; ok && subtle.ConstantTimeCompare(sum[:], token[:]) == 1 {
+			return nil
+		}
 	}
-	return nil
+	switch {
+	case some && needs == asks:
+		return newProblem(fasthttp.StatusUnauthorized, CodeUnauthorized, "over TCP this needs the bearer token of routers")
+	case some:
+		return newProblem(fasthttp.StatusUnauthorized, CodeUnauthorized, "a change over TCP needs the configured bearer token")
+	case needs == asks:
+		return newProblem(fasthttp.StatusForbidden, CodeReadOnly, "this listener does not say where prompts are held: use the admin unix socket, or configure a token for routers")
+	}
+	return newProblem(fasthttp.StatusForbidden, CodeReadOnly, "this listener only reads: use the admin unix socket, or configure a token")
 }

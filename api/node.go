@@ -46,6 +46,10 @@ type Catalogue interface {
 	// Remove evicts a segment: no lookup finds it any more, and its memory is
 	// free once its last lease ends. ErrNotFound, or ErrBusy while it is filled.
 	Remove(key Digest) error
+	// Locate answers which nodes hold what of a prompt, from memory. The query is valid;
+	// it is the implementation's until it returns. ErrNotFound for a profile or tenant
+	// that is not known here, ErrInvalid for a model that several profiles have.
+	Locate(*LocateQuery) (*Located, error)
 }
 
 // Digest is a segment key, prefix hash or fingerprint; as text it is 64 hex digits.

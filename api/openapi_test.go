@@ -27,6 +27,10 @@ type operation struct {
 		Name, In string
 		Schema   map[string]any
 	}
+	RequestBody struct {
+		Required bool
+		Content  map[string]struct{ Schema map[string]any }
+	}
 	Responses map[string]struct {
 		Content map[string]struct{ Schema map[string]any }
 	}
@@ -65,18 +69,37 @@ func TestDocumentNamesExactlyTheOperationsServed(t *testing.T) {
 type call struct {
 	path, query string
 	status      int
+	body        string
+}
+
+// goodQuery is a question where a prompt is held.
+const goodQuery = `{"profile": "m", "token_ids": [1, 2, 3]}`
+
+// bodiesOf makes requests of an operation that takes a document.
+func bodiesOf(path string) []call {
+	key := Digest{7}
+	return []call{
+		{path, "", 200, goodQuery}, {path, "", 400, goodQuery + "{}"}, {path, "", 400, `{"profile": "m"}`}, {path, "", 404, `{"profile": "unknown", "tokens": 1}`},
+		{path, "", 200, `{"tenant": "a", "profile": "m", "accept": "exact", "limit": 2, "tokens": 4, "prefixes": [{"hash": "` + key.String() + `", "tokens": 2}],
+			"segments": [{"begin": 2, "tokens": 2, "key": "` + key.String() + `", "excluded_tokens": 1}]}`},
+		{path, "", 200, `{"profile": "m", "token_ids": [1, 2, 3, 4], "block_tokens": 2, "positions": [2], "seam_tokens": 8, "segments": [{"begin": 0, "tokens": 4}]}`},
+		{path, "no_such_parameter=1", 400, goodQuery},
+	}
 }
 
 // callsOf makes requests of an operation that reach each documented status.
 func callsOf(path string, op operation, held, missing Digest) []call {
 	good := strings.ReplaceAll(path, "{key}", held.String())
-	calls := []call{{good, "", 200}}
+	if op.RequestBody.Required {
+		return bodiesOf(path)
+	}
+	calls := []call{{path: good, status: 200}}
 	if strings.Contains(path, "{key}") {
-		calls = append(calls, call{strings.ReplaceAll(path, "{key}", missing.String()), "", 404},
-			call{strings.ReplaceAll(path, "{key}", "zz"), "", 400})
+		calls = append(calls, call{path: strings.ReplaceAll(path, "{key}", missing.String()), status: 404},
+			call{path: strings.ReplaceAll(path, "{key}", "zz"), status: 400})
 	}
 	if _, ok := op.Responses["400"]; ok {
-		calls = append(calls, call{good, "no_such_parameter=1", 400})
+		calls = append(calls, call{path: good, query: "no_such_parameter=1", status: 400})
 	}
 	samples := map[string][2]string{ // good, bad
 		"tenant": {"a", ""}, "profile": {"1", "-1"}, "key_prefix": {"00", "xy"}, "cursor": {Digest{}.String(), "!"},
@@ -85,8 +108,8 @@ func callsOf(path string, op operation, held, missing Digest) []call {
 	for _, p := range op.Parameters {
 		if p.In == "query" {
 			s := samples[p.Name]
-			calls = append(calls, call{good, p.Name + "=" + s[0], 200}, call{good, p.Name + "=" + s[1], 400},
-				call{good, p.Name + "=" + s[0] + "&" + p.Name + "=" + s[0], 400})
+			calls = append(calls, call{path: good, query: p.Name + "=" + s[0], status: 200}, call{path: good, query: p.Name + "=" + s[1], status: 400},
+				call{path: good, query: p.Name + "=" + s[0] + "&" + p.Name + "=" + s[0], status: 400})
 		}
 	}
 	return calls
@@ -103,7 +126,17 @@ func TestEveryOperationAnswersAsDocumented(t *testing.T) {
 		for method, op := range methods {
 			for _, call := range callsOf(path, op, f.segments[0].Key, Digest{9}) {
 				name := fmt.Sprintf("%s %s?%s", op.OperationID, call.path, call.query)
-				status, media, body := request(t, httpc, strings.ToUpper(method), "http://localhost"+call.path+"?"+call.query)
+				target := strings.TrimSuffix("http://localhost"+call.path+"?"+call.query, "?")
+				if call.body != "" && call.status == 200 {
+					var v any
+					if err := json.Unmarshal([]byte(call.body), &v); err != nil {
+						t.Fatal(err)
+					}
+					if err := c.check(op.OperationID, op.RequestBody.Content["application/json"].Schema, v); err != nil {
+						t.Errorf("%s: the request: %v", name, err)
+					}
+				}
+				status, media, body := send(t, httpc, strings.ToUpper(method), target, call.body)
 				if status != call.status {
 					t.Errorf("%s: status %d, want %d: %s", name, status, call.status, body)
 					continue
@@ -153,7 +186,12 @@ func unixHTTP(t *testing.T, path string) *http.Client {
 
 func request(t *testing.T, c *http.Client, method, url string, headers ...string) (int, string, []byte) {
 	t.Helper()
-	req, err := http.NewRequest(method, url, nil)
+	return send(t, c, method, url, "", headers...)
+}
+
+func send(t *testing.T, c *http.Client, method, url, content string, headers ...string) (int, string, []byte) {
+	t.Helper()
+	req, err := http.NewRequest(method, url, strings.NewReader(content))
 	if err != nil {
 		t.Fatal(err)
 	}

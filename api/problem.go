@@ -113,7 +113,7 @@ func readProblem(ctx *fasthttp.RequestCtx, err error) {
 			fmt.Sprintf("request line and headers take more than %d bytes", maxHeaderBytes))
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		p = newProblem(fasthttp.StatusRequestEntityTooLarge, CodeTooLarge,
-			fmt.Sprintf("request body takes more than %d bytes", maxBodyBytes))
+			fmt.Sprintf("request body takes more than %d bytes, where a prompt is located more than %d", maxBodyBytes, maxLocateBytes))
 	case errors.As(err, &slow) && slow.Timeout():
 		p = newProblem(fasthttp.StatusRequestTimeout, CodeTimeout, "the request did not arrive in time")
 	}

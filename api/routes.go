@@ -16,37 +16,49 @@ import (
 //go:embed openapi.json
 var openAPI []byte
 
+const locatePath = "/api/v1/locate"
+
+// access is what a route needs on a listener that is not trusted.
+type access uint8
+
+const (
+	reads   access = iota // nothing
+	asks                  // the token of routers, or that of changes
+	changes               // the token of changes
+)
+
 // route is one operation of the OpenAPI document.
 type route struct {
 	method string
 	path   string // a trailing {key} is one path segment
 	id     string // operationId
-	writes bool
+	needs  access
 	handle func(s *Server, ctx *fasthttp.RequestCtx, arg string) error
 }
 
 func allRoutes() []route {
-	const get, put, del = fasthttp.MethodGet, fasthttp.MethodPut, fasthttp.MethodDelete
+	const get, put, post, del = fasthttp.MethodGet, fasthttp.MethodPut, fasthttp.MethodPost, fasthttp.MethodDelete
 	return []route{
-		{get, "/livez", "getLive", false, (*Server).live},
-		{get, "/readyz", "getReady", false, (*Server).ready},
-		{get, "/healthz", "getHealth", false, (*Server).ready},
-		{get, "/metrics", "getMetrics", false, (*Server).scrape},
-		{get, "/openapi.json", "getOpenAPI", false, (*Server).document},
-		{get, "/api/v1/status", "getStatus", false, (*Server).status},
-		{get, "/api/v1/profiles", "listProfiles", false, (*Server).listProfiles},
-		{get, "/api/v1/segments", "listSegments", false, (*Server).listSegments},
-		{get, "/api/v1/segments/{key}", "getSegment", false, (*Server).getSegment},
-		{del, "/api/v1/segments/{key}", "removeSegment", true, (*Server).removeSegment},
-		{get, "/api/v1/checkpoints", "listCheckpoints", false, (*Server).listCheckpoints},
-		{get, "/api/v1/pools", "listPools", false, (*Server).listPools},
-		{get, "/api/v1/connections", "listConnections", false, (*Server).listConnections},
-		{get, "/api/v1/canaries", "listCanaries", false, (*Server).listCanaries},
-		{put, "/api/v1/canaries/{key}", "switchOff", true, (*Server).switchOff},
-		{del, "/api/v1/canaries/{key}", "switchOn", true, (*Server).switchOn},
-		{get, "/api/v1/cluster", "getCluster", false, (*Server).cluster},
-		{get, "/api/v1/decisions", "listDecisions", false, (*Server).listDecisions},
-		{get, "/api/v1/stats", "listCounters", false, (*Server).listCounters},
+		{get, "/livez", "getLive", reads, (*Server).live},
+		{get, "/readyz", "getReady", reads, (*Server).ready},
+		{get, "/healthz", "getHealth", reads, (*Server).ready},
+		{get, "/metrics", "getMetrics", reads, (*Server).scrape},
+		{get, "/openapi.json", "getOpenAPI", reads, (*Server).document},
+		{get, "/api/v1/status", "getStatus", reads, (*Server).status},
+		{get, "/api/v1/profiles", "listProfiles", reads, (*Server).listProfiles},
+		{get, "/api/v1/segments", "listSegments", reads, (*Server).listSegments},
+		{get, "/api/v1/segments/{key}", "getSegment", reads, (*Server).getSegment},
+		{del, "/api/v1/segments/{key}", "removeSegment", changes, (*Server).removeSegment},
+		{get, "/api/v1/checkpoints", "listCheckpoints", reads, (*Server).listCheckpoints},
+		{get, "/api/v1/pools", "listPools", reads, (*Server).listPools},
+		{get, "/api/v1/connections", "listConnections", reads, (*Server).listConnections},
+		{get, "/api/v1/canaries", "listCanaries", reads, (*Server).listCanaries},
+		{put, "/api/v1/canaries/{key}", "switchOff", changes, (*Server).switchOff},
+		{del, "/api/v1/canaries/{key}", "switchOn", changes, (*Server).switchOn},
+		{get, "/api/v1/cluster", "getCluster", reads, (*Server).cluster},
+		{post, locatePath, "locate", asks, (*Server).locate},
+		{get, "/api/v1/decisions", "listDecisions", reads, (*Server).listDecisions},
+		{get, "/api/v1/stats", "listCounters", reads, (*Server).listCounters},
 	}
 }
 

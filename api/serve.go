@@ -48,6 +48,8 @@ func (s *Server) Run(ctx context.Context, listeners ...Listener) error {
 
 func (s *Server) accept(ctx context.Context, ln Listener, serving *sync.WaitGroup) error {
 	full := s.newDoor(maxConnections, s.handler(ln.Trusted))
+	full.http.HeaderReceived = s.bodyBound(ln.Trusted)
+	full.http.ErrorHandler = s.unread(ln.Trusted)
 	// Beside them, so that whoever holds all places cannot make a node look dead.
 	probes := s.newDoor(maxProbes, s.probesOnly(s.handler(ln.Trusted)))
 	probes.http.ReadTimeout, probes.http.WriteTimeout = probeTimeout, probeTimeout
@@ -145,6 +147,36 @@ func (s *Server) newHTTP() *fasthttp.Server {
 		// refuses one of ours, so answers carry none.
 		NoDefaultDate: true,
 		Logger:        printer{s.log},
+	}
+}
+
+// bodyBound bounds the body of a request by what its header says: only who may ask where
+// prompts are held can have the process hold a long one.
+func (s *Server) bodyBound(trusted bool) func(*fasthttp.RequestHeader) fasthttp.RequestConfig {
+	return func(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+		c := fasthttp.RequestConfig{MaxRequestBodySize: maxBodyBytes}
+		if isLocate(h) && s.guard(h, asks, trusted) == nil {
+			c.MaxRequestBodySize = maxLocateBytes
+		}
+		return c
+	}
+}
+
+func isLocate(h *fasthttp.RequestHeader) bool {
+	return h.IsPost() && string(h.RequestURI()) == locatePath
+}
+
+// unread answers requests that could not be read. A long body of somebody without the
+// token was not.
+func (s *Server) unread(trusted bool) func(*fasthttp.RequestCtx, error) {
+	return func(ctx *fasthttp.RequestCtx, err error) {
+		if h := &ctx.Request.Header; errors.Is(err, fasthttp.ErrBodyTooLarge) && isLocate(h) {
+			if p := s.guard(h, asks, trusted); p != nil {
+				writeProblem(ctx, p)
+				return
+			}
+		}
+		readProblem(ctx, err)
 	}
 }
 

@@ -26,7 +26,7 @@ const (
 	maxProbes      = 16  // and beside them
 	probeTimeout   = 2 * time.Second
 	maxHeaderBytes = 8 << 10
-	maxBodyBytes   = 4 << 10
+	maxBodyBytes   = 4 << 10         // but for questions where a prompt is held
 	readTimeout    = 5 * time.Second // headers and body of one request
 	writeTimeout   = 30 * time.Second
 	idleTimeout    = 5 * time.Second
@@ -50,6 +50,9 @@ type Options struct {
 	// Token lets a bearer of it change things over listeners that are not
 	// trusted; empty = nobody can. At least 16 bytes.
 	Token string
+	// RouterToken lets a bearer of it ask where prompts are held, over the same
+	// listeners, and nothing else; empty = only Token does. At least 16 bytes.
+	RouterToken string
 	// Hosts are further names a browser may call this node by, beside
 	// localhost and address literals. Without port.
 	Hosts []string
@@ -63,6 +66,9 @@ func (o *Options) Validate() error {
 	}
 	if o.Token != "" && len(o.Token) < 16 {
 		bad = append(bad, fmt.Errorf("token has %d bytes, want at least 16", len(o.Token)))
+	}
+	if o.RouterToken != "" && len(o.RouterToken) < 16 {
+		bad = append(bad, fmt.Errorf("router token has %d bytes, want at least 16", len(o.RouterToken)))
 	}
 	for _, h := range o.Hosts {
 		if h == "" || h != hostname(h) {
@@ -86,7 +92,9 @@ type Listener struct {
 type Server struct {
 	now       atomic.Pointer[Shown]
 	log       zerolog.Logger
-	token     *[sha256.Size]byte
+	token     *[sha256.Size]byte // of changes; nil = none, so for router
+	router    *[sha256.Size]byte
+	locating  chan struct{} // one for each question that is answered
 	hosts     map[string]bool
 	metrics   fasthttp.RequestHandler
 	profiling fasthttp.RequestHandler
@@ -96,7 +104,7 @@ type Server struct {
 	stopping context.Context
 	stop     context.CancelFunc
 
-	turnedAway *prometheus.CounterVec // connections, by reason
+	turnedAway *prometheus.CounterVec // connections and questions, by reason
 
 	mu struct {
 		sync.Mutex
@@ -109,12 +117,9 @@ func New(o Options) (*Server, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{log: o.Log, hosts: map[string]bool{}}
+	s := &Server{log: o.Log, hosts: map[string]bool{}, locating: make(chan struct{}, maxLocating)}
 	s.Show(o.Shown)
-	if o.Token != "" {
-		sum := sha256.Sum256([]byte(o.Token))
-		s.token = &sum
-	}
+	s.token, s.router = hashed(o.Token), hashed(o.RouterToken)
 	for _, h := range o.Hosts {
 		s.hosts[h] = true
 	}
@@ -125,7 +130,7 @@ func New(o Options) (*Server, error) {
 	}))
 	s.turnedAway = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "spliced_admin_connections_closed_total",
-		Help: "Connections to the admin REST that were closed since there were as many as may be, by reason: idle (waited longest for a request), bound (all others were busy).",
+		Help: "Connections to the admin REST that were closed since there were as many as may be, by reason: idle (waited longest for a request), bound (all others were busy), locate (no connection, but a question where a prompt is held: too many were being answered).",
 	}, []string{"reason"})
 	if err := o.Metrics.Register(s.turnedAway); err != nil {
 		return nil, fmt.Errorf("api options: %w: %w", err, ErrInvalid)
@@ -135,6 +140,15 @@ func New(o Options) (*Server, error) {
 	s.routes = newRouteTable()
 	s.mu.conns = map[net.Conn]struct{}{}
 	return s, nil
+}
+
+// hashed is nil for no token.
+func hashed(token string) *[sha256.Size]byte {
+	if token == "" {
+		return nil
+	}
+	sum := sha256.Sum256([]byte(token))
+	return &sum
 }
 
 // Show has the server tell of something else from now on: of the node, once it is
@@ -196,10 +210,11 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
 		ctx.Response.Header.Set("Allow", methods.allow())
 		return newProblem(fasthttp.StatusMethodNotAllowed, CodeMethodNotAllowed, fmt.Sprintf("%.20s is not served here", method))
 	}
-	if r.writes {
-		if p := s.guardWrite(ctx, trusted); p != nil {
-			return p
+	if p := s.guard(&ctx.Request.Header, r.needs, trusted); p != nil {
+		if p.Status == fasthttp.StatusUnauthorized {
+			ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="spliced"`)
 		}
+		return p
 	}
 	return r.handle(s, ctx, arg)
 }

@@ -394,22 +394,21 @@ func (d *Daemon) openAdmin() (rest *api.Server, err error) {
 			d.closeAdmin()
 		}
 	}()
-	token := ""
-	if d.config.TokenFile != "" {
-		secret, warning, err := settings.ReadSecret(d.config.TokenFile)
-		if err != nil {
-			return nil, fmt.Errorf("token-file: %w: %w", err, settings.ErrConfig)
-		}
-		if token = secret; warning != "" {
-			d.log.Warn().Msg("token-file: " + warning)
-		}
+	token, err := d.secret("token-file", d.config.TokenFile)
+	if err != nil {
+		return nil, err
+	}
+	router, err := d.secret("router-token-file", d.config.RouterTokenFile)
+	if err != nil {
+		return nil, err
 	}
 	d.registry = prometheus.NewRegistry()
 	start := view.NewStart(api.Status{
 		Node: d.config.Node, Version: d.build.Version, BootEpoch: d.epoch, Started: d.started, Socket: d.socket.Path,
 	}, func() string { return *d.stage.Load() })
 	rest, err = api.New(api.Options{
-		Shown: api.Shown{Node: start, Catalogue: start, Canaries: start}, Metrics: d.registry, Log: d.log, Token: token, Hosts: d.config.HTTPHosts,
+		Shown: api.Shown{Node: start, Catalogue: start, Canaries: start}, Metrics: d.registry, Log: d.log, Hosts: d.config.HTTPHosts,
+		Token: token, RouterToken: router,
 	})
 	if err != nil {
 		return nil, err
@@ -432,6 +431,21 @@ func (d *Daemon) openAdmin() (rest *api.Server, err error) {
 		d.admin = append(d.admin, api.Listener{Listener: l})
 	}
 	return rest, nil
+}
+
+// secret reads the file of a setting; empty for none.
+func (d *Daemon) secret(setting, path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	secret, warning, err := settings.ReadSecret(path)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %w", setting, err, settings.ErrConfig)
+	}
+	if warning != "" {
+		d.log.Warn().Msg(setting + ": " + warning)
+	}
+	return secret, nil
 }
 
 func (d *Daemon) closeAdmin() {

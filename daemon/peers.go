@@ -151,8 +151,9 @@ func (d *Daemon) show(o *view.Options) {
 	}
 	m := &view.Members{
 		Name: d.config.ClusterName, Cluster: p.cluster, Peers: p.fetch, Server: p.server, Index: p.index, Own: p.own, AsOf: p.asOf,
+		Names: p.names,
 	}
-	o.Cluster, o.Remotes = m.Tell, m.Remotes()
+	o.Cluster, o.Members, o.Remotes = m.Tell, m, m.Remotes()
 }
 
 // Added implements held.Listener.

@@ -42,6 +42,8 @@ type Config struct {
 	TokenFile   string
 	Node        string
 
+	RouterTokenFile string
+
 	Arena            Bytes
 	Private          Bytes
 	PageBytes        Bytes
@@ -328,7 +330,7 @@ func (c *Config) checkSockets(v *faults) {
 		}
 	}
 	for name, text := range map[string]string{
-		"socket": c.Socket, "admin-socket": c.AdminSocket, "token-file": c.TokenFile, "node": c.Node, "disk": c.Disk, "hbm-library": c.HBMLibrary,
+		"socket": c.Socket, "admin-socket": c.AdminSocket, "token-file": c.TokenFile, "router-token-file": c.RouterTokenFile, "node": c.Node, "disk": c.Disk, "hbm-library": c.HBMLibrary,
 	} {
 		v.plain(name, text)
 	}

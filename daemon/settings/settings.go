@@ -38,6 +38,8 @@ func (c *Config) settings() []setting {
 			"Names under which a browser may call the admin REST."},
 		{"token-file", (*text)(&c.TokenFile), "path of a file with at least 16 bytes", "no mutations over http",
 			"Bearer token that allows mutations over http."},
+		{"router-token-file", (*text)(&c.RouterTokenFile), "path of a file with at least 16 bytes", "routers need the token of token-file",
+			"Bearer token with which routers ask over http where prompts are held (locate), and may do nothing else that needs one."},
 		{"node", (*text)(&c.Node), "1 to 256 bytes", "the host's name",
 			"Name of this node in answers and logs."},
 

@@ -1,6 +1,8 @@
 package view
 
 import (
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spliced-kv/spliced/api"
@@ -21,6 +23,11 @@ type Members struct {
 	Own     *index.Own
 	// AsOf is when a member last had nothing more to tell; zero = not yet.
 	AsOf func(number uint16) time.Time
+	// Names make the tags that Index is asked for.
+	Names *peer.Names
+
+	recent  atomic.Pointer[roster]
+	listing sync.Mutex // held by who makes the next one
 }
 
 // gossipSeries counts since the daemon's start.

@@ -48,6 +48,8 @@ type Options struct {
 
 	// Cluster answers what is known of the other nodes.
 	Cluster func() api.Cluster
+	// Members are the nodes that prompts are compared over.
+	Members *Members
 	// Remotes count what comes from beyond the node.
 	Remotes []Remote
 }

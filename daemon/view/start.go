@@ -64,6 +64,9 @@ func (s *Start) Checkpoints(api.CheckpointQuery) ([]api.Checkpoint, error) { ret
 // Remove implements api.Catalogue.
 func (s *Start) Remove(api.Digest) error { return s.notYet() }
 
+// Locate implements api.Catalogue.
+func (s *Start) Locate(*api.LocateQuery) (*api.Located, error) { return nil, s.notYet() }
+
 // Canaries implements api.Canaries.
 func (s *Start) Canaries() []api.Canary { return nil }
 

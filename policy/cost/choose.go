@@ -16,6 +16,7 @@ type Prefix struct {
 	Tokens int
 	Bytes  int64
 	Tier   Tier
+	From   Link // how it comes, where more is known than the tier; zero = as from the tier
 }
 
 // Buffer is a held state with buffered rows behind it, from which the state at
@@ -34,6 +35,7 @@ type Segment struct {
 	StateBytes    int64
 	RowBytes      int64
 	Tier          Tier
+	From          Link // as of Prefix
 }
 
 // Choice is the predicted milliseconds of every way and the best one.
@@ -79,7 +81,7 @@ func (m *Model) prefixed(r Request) float64 {
 	if r.Prefix.Tokens <= 0 {
 		return math.Inf(1)
 	}
-	load, ok := m.LoadMillis(r.Prefix.Tier, r.Prefix.Bytes)
+	load, ok := m.loadFrom(r.Prefix.Tier, r.Prefix.From, r.Prefix.Bytes)
 	if !ok {
 		return math.Inf(1)
 	}
@@ -97,6 +99,14 @@ func (m *Model) replayed(r Request) float64 {
 	return load + m.Link(JobReplay).Millis(r.Buffer.RebuildBytes) + m.Prefill().Millis(r.from(r.Buffer.Tokens), r.Tokens)
 }
 
+// loadFrom is what it takes to bring bytes by a link, or from a tier where there is none.
+func (m *Model) loadFrom(t Tier, by Link, bytes int64) (float64, bool) {
+	if t == TierNone || by == (Link{}) {
+		return m.LoadMillis(t, bytes)
+	}
+	return by.Millis(bytes), true
+}
+
 // from is where computing begins when that many tokens are held.
 func (r Request) from(held int) int { return min(held, r.Tokens-1) }
 
@@ -109,7 +119,7 @@ func (m *Model) spliced(r Request) float64 {
 	}
 	at, total := 0, 0.0
 	if r.Prefix.Tokens > 0 {
-		if load, ok := m.LoadMillis(r.Prefix.Tier, r.Prefix.Bytes); ok {
+		if load, ok := m.loadFrom(r.Prefix.Tier, r.Prefix.From, r.Prefix.Bytes); ok {
 			at, total = r.from(r.Prefix.Tokens), load
 		}
 	}
@@ -120,7 +130,7 @@ func (m *Model) spliced(r Request) float64 {
 		if end = min(end, r.Tokens-1); begin < at || end <= begin {
 			continue // inside the prefix, or nothing left between its seams
 		}
-		load, ok := m.LoadMillis(s.Tier, s.StateBytes+s.RowBytes)
+		load, ok := m.loadFrom(s.Tier, s.From, s.StateBytes+s.RowBytes)
 		if !ok {
 			continue
 		}

@@ -54,6 +54,24 @@ func TestChooseAddsUp(t *testing.T) {
 	}
 }
 
+// What is known of a source counts in place of its tier's measure, and only where it is held.
+func TestChooseTakesTheLinkThatIsGiven(t *testing.T) {
+	m := model()
+	const mib = 1 << 20
+	slow := Link{Fixed: 50, PerByte: 1.0 / mib}
+	r := Request{
+		Tokens: 3000, Prefix: Prefix{Tokens: 1000, Bytes: 2 * mib, Tier: TierPeer, From: slow},
+		Segments: []Segment{{Begin: 1000, Tokens: 1000, StateBytes: mib, RowBytes: mib, Tier: TierPeer, From: slow}},
+	}
+	c := m.Choose(r)
+	near(t, "prefix", c.Of(WayPrefix), 52+10+200, 1e-9)
+	near(t, "splice", c.Of(WaySplice), 52+10+52+(2+1)+100, 1e-9)
+	r.Prefix.Tier, r.Segments[0].Tier = TierNone, TierNone
+	if c = m.Choose(r); c.Best != WayRecompute || !math.IsInf(c.Of(WayPrefix), 1) || !math.IsInf(c.Of(WaySplice), 1) {
+		t.Errorf("held nowhere: %v", c)
+	}
+}
+
 func TestTheLastTokenIsAlwaysComputed(t *testing.T) {
 	m := model()
 	prefix := m.Choose(Request{Tokens: 1000, Prefix: Prefix{Tokens: 1000, Tier: TierHBM}, Buffer: Buffer{Tokens: 1200, Tier: TierHBM}})

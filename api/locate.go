@@ -1,0 +1,288 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// Bounds of a question where a prompt is held.
+const (
+	MaxLocateTokens   = 1 << 17 // token ids; a longer prompt is asked for by its keys
+	MaxLocatePrefixes = 1024
+	MaxLocateSegments = 1024
+	MaxLocateNodes    = 1024 // in an answer
+	DefaultNodes      = 64
+	maxPromptTokens   = 1 << 20
+	maxSeamTokens     = 4096
+
+	maxLocateBytes = 1 << 20 // of a body: 2^17 token ids of six digits, or 1,024 keys of each kind
+	maxLocating    = 8       // answered at once; further ones wait for locatePatience
+	locatePatience = time.Second
+)
+
+// LocateQuery asks which nodes of the cluster hold what of a prompt. It names either
+// keys, as engines compute them, or the token ids, from which the node computes them for
+// a profile that an engine has registered with it. Token ids are neither logged nor kept.
+type LocateQuery struct {
+	Tenant  string `json:"tenant,omitempty"` // empty = the default tenant
+	Profile string `json:"profile"`          // fingerprint, or the model's name if one profile only has it
+	Accept  string `json:"accept,omitempty"` // exact: no spliced checkpoints and no segments; empty = all
+	Limit   int    `json:"limit,omitempty"`  // nodes in the answer, those that save most; 0 = DefaultNodes
+	Tokens  int    `json:"tokens,omitempty"` // of the prompt; with token ids: their number, or 0
+
+	// By keys.
+	Prefixes []LocatePrefix `json:"prefixes,omitempty"` // ascending by tokens
+
+	// By token ids.
+	TokenIDs    []uint32 `json:"token_ids,omitempty"`
+	BlockTokens int      `json:"block_tokens,omitempty"` // of the engine, for prefixes; 0 = no prefixes are looked for
+	// Positions are where prefixes may end; empty = at every block, and if these are
+	// too many, at the last ones and at every n-th before.
+	Positions  []int `json:"positions,omitempty"`
+	SeamTokens int   `json:"seam_tokens,omitempty"` // seam width that the engine splices with
+
+	// Segments of the prompt, ascending. Key is given with keys, and not with token ids.
+	Segments []LocateSegment `json:"segments,omitempty"`
+}
+
+// LocatePrefix is a prefix that a checkpoint may be held of.
+type LocatePrefix struct {
+	Hash   Digest `json:"hash"`
+	Tokens int    `json:"tokens"`
+}
+
+// LocateSegment is tokens [Begin, Begin+Tokens) of the prompt.
+type LocateSegment struct {
+	Begin  int     `json:"begin"`
+	Tokens int     `json:"tokens"`
+	Key    *Digest `json:"key,omitempty"`
+	// Excluded are the tokens at both ends that are computed again (head and tail of the
+	// key); with token ids the node knows.
+	Excluded int `json:"excluded_tokens,omitempty"`
+}
+
+// Located answers a LocateQuery. What other nodes hold is what this one believes, as old
+// as AsOf; only its own share is exact.
+type Located struct {
+	Tokens int `json:"tokens"` // of the prompt
+	// RecomputeMillis is a prefill of the whole prompt. Measured: by an engine of this
+	// node; else it is what prefill-speed says.
+	RecomputeMillis float64 `json:"recompute_ms"`
+	Measured        bool    `json:"measured"`
+	// Best is the node that has the first token soonest, what it would fetch included;
+	// empty when nothing is saved anywhere.
+	Best    string        `json:"best,omitempty"`
+	Members int           `json:"members"` // that were looked at, this node too
+	Nodes   []LocatedNode `json:"nodes"`   // the best first; this node is always among them
+}
+
+// LocatedNode is what one node holds of a prompt.
+type LocatedNode struct {
+	Node string `json:"node"`
+	Self bool   `json:"self"`
+	Peer string `json:"peer,omitempty"` // address of its peers' port; empty without a cluster
+
+	PrefixTokens  int     `json:"prefix_tokens"`  // of the longest checkpoint it holds
+	SegmentTokens int     `json:"segment_tokens"` // of segments behind it
+	Tokens        int     `json:"held_tokens"`    // both
+	Share         float64 `json:"share"`          // of the prompt, 0 to 1
+	// MemoryTokens and DiskTokens part Tokens by tier. Of others no tier is known: nil.
+	MemoryTokens *int `json:"memory_tokens,omitempty"`
+	DiskTokens   *int `json:"disk_tokens,omitempty"`
+	// SavedMillis is how much sooner the first token is there than after a prefill of the
+	// whole prompt, with what the node holds; of others as if in memory.
+	SavedMillis float64 `json:"saved_ms"`
+	// PeerTokens are further tokens that it could fetch from other members in less time
+	// than it takes to compute them, SavedWithPeersMillis what is saved with them.
+	PeerTokens           int     `json:"peer_tokens"`
+	SavedWithPeersMillis float64 `json:"saved_with_peers_ms"`
+
+	Complete bool       `json:"complete"`        // all that it holds is known
+	AsOf     *time.Time `json:"as_of,omitempty"` // when it last had nothing more to tell; nil = this node, or not yet
+}
+
+// Validate gathers everything that is wrong with a query, and sets what has a default.
+func (q *LocateQuery) Validate() error {
+	p := params{}
+	byTokens := len(q.TokenIDs) > 0
+	if len(q.Tenant) > 128 {
+		p.refuse("tenant", "has %d bytes, at most 128", len(q.Tenant))
+	}
+	if q.Profile == "" || len(q.Profile) > 256 {
+		p.refuse("profile", "has %d bytes, want 1 to 256", len(q.Profile))
+	}
+	if q.Accept != "" && q.Accept != "exact" {
+		p.refuse("accept", "is neither exact nor empty")
+	}
+	if q.Limit == 0 {
+		q.Limit = DefaultNodes
+	}
+	if q.Limit < 1 || q.Limit > MaxLocateNodes {
+		p.refuse("limit", "%d is not 1 to %d", q.Limit, MaxLocateNodes)
+	}
+	if byTokens {
+		q.checkTokens(&p)
+	} else {
+		q.checkKeys(&p)
+	}
+	q.checkSegments(&p, byTokens)
+	if len(p.bad) == 0 {
+		return nil
+	}
+	problem := newProblem(fasthttp.StatusBadRequest, CodeInvalid, fmt.Sprintf("%d bad fields", len(p.bad)))
+	problem.Errors = p.bad
+	return problem
+}
+
+func (q *LocateQuery) checkTokens(p *params) {
+	n := len(q.TokenIDs)
+	if n > MaxLocateTokens {
+		p.refuse("token_ids", "%d ids, at most %d: ask by keys", n, MaxLocateTokens)
+	}
+	if q.Tokens == 0 {
+		q.Tokens = n
+	}
+	if q.Tokens != n {
+		p.refuse("tokens", "%d, and %d token ids are given", q.Tokens, n)
+	}
+	if len(q.Prefixes) > 0 {
+		p.refuse("prefixes", "given beside token_ids")
+	}
+	if q.BlockTokens < 0 || q.BlockTokens > maxPromptTokens {
+		p.refuse("block_tokens", "%d is not 0 to %d", q.BlockTokens, maxPromptTokens)
+	}
+	if q.SeamTokens < 0 || q.SeamTokens > maxSeamTokens {
+		p.refuse("seam_tokens", "%d is not 0 to %d", q.SeamTokens, maxSeamTokens)
+	}
+	if len(q.Positions) > MaxLocatePrefixes || len(q.Positions) > 0 && q.BlockTokens == 0 {
+		p.refuse("positions", "%d positions, at most %d, and only with block_tokens", len(q.Positions), MaxLocatePrefixes)
+	}
+	last := 0
+	for _, at := range q.Positions {
+		if at <= last || at > n {
+			p.refuse("positions", "%d behind %d in a prompt of %d tokens", at, last, n)
+			break
+		}
+		last = at
+	}
+}
+
+func (q *LocateQuery) checkKeys(p *params) {
+	if q.Tokens < 1 || q.Tokens > maxPromptTokens {
+		p.refuse("tokens", "%d is not 1 to %d", q.Tokens, maxPromptTokens)
+	}
+	if len(q.Prefixes) > MaxLocatePrefixes {
+		p.refuse("prefixes", "%d prefixes, at most %d", len(q.Prefixes), MaxLocatePrefixes)
+	}
+	if q.BlockTokens != 0 || q.SeamTokens != 0 || len(q.Positions) > 0 {
+		p.refuse("token_ids", "none are given, and block_tokens, seam_tokens or positions are")
+	}
+	last := 0
+	for i := range q.Prefixes {
+		if at := q.Prefixes[i].Tokens; at <= last || at > q.Tokens {
+			p.refuse("prefixes", "%d tokens behind %d in a prompt of %d tokens", at, last, q.Tokens)
+			break
+		}
+		last = q.Prefixes[i].Tokens
+	}
+}
+
+func (q *LocateQuery) checkSegments(p *params, byTokens bool) {
+	if len(q.Segments) > MaxLocateSegments {
+		p.refuse("segments", "%d segments, at most %d", len(q.Segments), MaxLocateSegments)
+	}
+	end := 0
+	for i := range q.Segments {
+		s := &q.Segments[i]
+		if s.Begin < end || s.Tokens < 1 || s.Tokens > q.Tokens-s.Begin {
+			p.refuse("segments", "segment %d: %d tokens from token %d on, behind %d in a prompt of %d tokens", i, s.Tokens, s.Begin, end, q.Tokens)
+			break
+		}
+		if (s.Key == nil) != byTokens {
+			p.refuse("segments", "segment %d: either all have a key, or token_ids are given", i)
+			break
+		}
+		if s.Excluded < 0 || s.Excluded >= s.Tokens || byTokens && s.Excluded != 0 {
+			p.refuse("segments", "segment %d: %d of %d tokens are excluded", i, s.Excluded, s.Tokens)
+			break
+		}
+		end = s.Begin + s.Tokens
+	}
+}
+
+// locate answers where a prompt is held. Of what the request says nothing is logged.
+func (s *Server) locate(ctx *fasthttp.RequestCtx, _ string) error {
+	if err := noParams(ctx); err != nil {
+		return err
+	}
+	leave, err := s.enterLocate()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	var q LocateQuery
+	if err := decodeBody(ctx.PostBody(), &q); err != nil {
+		return err
+	}
+	if err := q.Validate(); err != nil {
+		return err
+	}
+	found, err := s.shown().Catalogue.Locate(&q)
+	if err != nil {
+		return fmt.Errorf("locate: %w", err)
+	}
+	found.Nodes = orEmpty(found.Nodes)
+	return writeJSON(ctx, found)
+}
+
+// enterLocate waits for a place among those that are answered.
+func (s *Server) enterLocate() (leave func(), err error) {
+	select {
+	case s.locating <- struct{}{}:
+	default:
+		patience := time.NewTimer(locatePatience)
+		defer patience.Stop()
+		select {
+		case s.locating <- struct{}{}:
+		case <-patience.C:
+			s.turnedAway.WithLabelValues("locate").Inc()
+			return nil, fmt.Errorf("locate: %d questions are being answered: %w", maxLocating, ErrUnavailable)
+		case <-s.stopping.Done():
+			return nil, fmt.Errorf("locate: the node is stopping: %w", ErrUnavailable)
+		}
+	}
+	return func() { <-s.locating }, nil
+}
+
+// decodeBody reads one JSON document. What it says about a bad one has nothing of what
+// the body says.
+func decodeBody(body []byte, out any) error {
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	err := d.Decode(out)
+	if err == nil {
+		if _, err = d.Token(); errors.Is(err, io.EOF) {
+			return nil
+		}
+		return fmt.Errorf("body: more than one JSON document: %w", ErrInvalid)
+	}
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Errorf("body: not JSON at byte %d of %d: %w", syntax.Offset, len(body), ErrInvalid)
+	case errors.As(err, &kind):
+		return fmt.Errorf("body: %s at byte %d is no %s: %w", kind.Field, kind.Offset, kind.Type, ErrInvalid)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("body: the JSON document is incomplete: %w", ErrInvalid)
+	case errors.Is(err, ErrInvalid): // of a Digest
+		return fmt.Errorf("body: a hash or key is not 64 hex digits: %w", ErrInvalid)
+	}
+	return fmt.Errorf("body: a field is not known, or of the wrong kind: %w", ErrInvalid)
+}

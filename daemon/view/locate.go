@@ -1,0 +1,410 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/peer/index"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// prompt is what a question about one comes down to.
+type prompt struct {
+	tokens  int
+	exact   bool
+	profile *profile.Profile
+	match   tiering.MatchQuery
+	pieces  []piece // one for each key
+	model   *cost.Model
+}
+
+// piece is a segment of a prompt.
+type piece struct{ begin, tokens, excluded int }
+
+func (p *piece) interior() int { return p.tokens - p.excluded }
+
+// Locate implements api.Catalogue. It looks at memory only; what it takes grows with keys
+// times members that hold something, some 50 ns for each pair.
+func (v *View) Locate(q *api.LocateQuery) (*api.Located, error) {
+	p, err := v.prompt(q)
+	if err != nil {
+		return nil, err
+	}
+	learned, err := v.o.Store.Learned(p.match.Profile)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, api.ErrNotFound) // forgotten meanwhile
+	}
+	p.model = learned.Model()
+	var own tiering.Located
+	if err := v.o.Store.Locate(&p.match, &own); err != nil {
+		return nil, fmt.Errorf("%w: %w", err, api.ErrInvalid)
+	}
+	c := newComparison(p, v.o.Config.Node, &own)
+	if v.o.Members != nil {
+		v.o.Members.compare(c)
+	}
+	out := c.answer(q.Limit)
+	out.Measured = learned.Snapshot().Samples > 0
+	return out, nil
+}
+
+// prompt resolves names and makes keys.
+func (v *View) prompt(q *api.LocateQuery) (*prompt, error) {
+	tenant, err := v.tenantOf(q.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	p := &prompt{tokens: q.Tokens, exact: q.Accept == "exact"}
+	p.match = tiering.MatchQuery{Tenant: tenant.ID, Accept: tier.Exact | tier.Spliced}
+	if p.exact {
+		p.match.Accept = tier.Exact
+	}
+	if p.match.Profile, p.profile, err = v.profileOf(q.Profile); err != nil {
+		return nil, err
+	}
+	if len(q.TokenIDs) > 0 {
+		return p, p.fromTokens(q, tenant.Salt)
+	}
+	for i := range q.Prefixes {
+		p.match.Positions = append(p.match.Positions, uint32(q.Prefixes[i].Tokens))
+		p.match.Prefixes = append(p.match.Prefixes, q.Prefixes[i].Hash)
+	}
+	for i := range q.Segments {
+		s := &q.Segments[i]
+		if !p.exact {
+			p.match.Keys = append(p.match.Keys, *s.Key)
+			p.pieces = append(p.pieces, piece{s.Begin, s.Tokens, s.Excluded})
+		}
+	}
+	return p, nil
+}
+
+// fromTokens makes keys as engines do: the first segment of a prompt is held whole, others
+// without the seams, and one that is too short for an interior not at all.
+func (p *prompt) fromTokens(q *api.LocateQuery, salt []byte) error {
+	if q.BlockTokens > 0 {
+		positions := q.Positions
+		if len(positions) == 0 {
+			positions = blockEnds(len(q.TokenIDs), q.BlockTokens)
+		}
+		for i, hash := range p.profile.PrefixHashes(salt, q.BlockTokens, q.TokenIDs, positions) {
+			p.match.Positions = append(p.match.Positions, uint32(positions[i]))
+			p.match.Prefixes = append(p.match.Prefixes, hash)
+		}
+	}
+	if p.exact {
+		return nil
+	}
+	for i := range q.Segments {
+		s := &q.Segments[i]
+		spec, ok := profile.FirstSpec(s.Tokens), true
+		if s.Begin > 0 {
+			spec, ok = p.profile.MidSpec(s.Tokens, q.SeamTokens)
+		}
+		if !ok || p.profile.CheckSpec(spec) != nil {
+			continue
+		}
+		_, interior := spec.Interior()
+		p.match.Keys = append(p.match.Keys, p.profile.SegmentKey(salt, spec, q.TokenIDs[s.Begin:s.Begin+s.Tokens]))
+		p.pieces = append(p.pieces, piece{s.Begin, s.Tokens, s.Tokens - interior})
+	}
+	return nil
+}
+
+// blockEnds are the ends of blocks of a prompt: of all of them, or where they are too
+// many of the last half of what may be asked for, and of as many spread over the others.
+func blockEnds(tokens, block int) []int {
+	n := tokens / block
+	if n <= api.MaxLocatePrefixes {
+		ends := make([]int, n)
+		for i := range ends {
+			ends[i] = (i + 1) * block
+		}
+		return ends
+	}
+	const half = api.MaxLocatePrefixes / 2
+	ends := make([]int, 0, api.MaxLocatePrefixes)
+	for i := range half {
+		ends = append(ends, (i+1)*(n-half)/half*block)
+	}
+	for i := n - half; i < n; i++ {
+		ends = append(ends, (i+1)*block)
+	}
+	return slices.Compact(ends)
+}
+
+func (v *View) tenantOf(name string) (*tiering.Tenant, error) {
+	if name == "" {
+		name = settings.DefaultTenant
+	}
+	for i := range v.o.Tenants {
+		if v.o.Tenants[i].Name == name {
+			return &v.o.Tenants[i], nil
+		}
+	}
+	return nil, fmt.Errorf("tenant %q is not configured: %w", name, api.ErrNotFound)
+}
+
+// profileOf finds a registered profile by its fingerprint, or by its model's name.
+func (v *View) profileOf(name string) (tier.ProfileID, *profile.Profile, error) {
+	var fingerprint api.Digest
+	if fingerprint.UnmarshalText([]byte(name)) == nil {
+		if id, p, ok := v.o.Store.FindProfile(profile.Fingerprint(fingerprint)); ok {
+			return id, p, nil
+		}
+	}
+	var found *tiering.ProfileInfo
+	list := v.o.Store.Profiles()
+	for i := range list {
+		if list[i].Profile.Identity().Model != name {
+			continue
+		}
+		if found != nil {
+			return 0, nil, fmt.Errorf("several profiles are of model %q: name one by its fingerprint: %w", name, api.ErrInvalid)
+		}
+		found = &list[i]
+	}
+	if found == nil {
+		return 0, nil, fmt.Errorf("no engine has registered a profile %q with this node: %w", name, api.ErrNotFound)
+	}
+	return found.ID, found.Profile, nil
+}
+
+// holder is a node whose share of a prompt is looked at.
+type holder struct {
+	name, peer string
+	number     index.Node // of others
+	complete   bool
+	asOf       time.Time
+	link       cost.Link // how things come from it; zero = as from any peer
+	shut       bool      // nothing is fetched from it for now
+
+	prefix      int          // the longest one that it holds, an index; -1 = none
+	prefixPlace tier.Place   // tier.PlacePeer = memory or disk
+	segments    []tier.Place // by key; tier.PlaceNone = it does not hold it; nil = none of them
+}
+
+// comparison is what nodes hold of a prompt. The first holder is this node.
+type comparison struct {
+	*prompt
+	nodes []holder
+	// Where each is fetched from by who does not hold it; at -1: by nobody.
+	prefixFrom   source
+	prefixLength int // index of the longest one anywhere
+	segmentFrom  []source
+	members      int
+}
+
+// source is where something is fetched from.
+type source struct {
+	ok   bool
+	link cost.Link
+}
+
+func newComparison(p *prompt, node string, own *tiering.Located) *comparison {
+	self := holder{name: node, complete: true, prefix: own.Prefix, prefixPlace: own.PrefixPlace, segments: make([]tier.Place, len(own.Segments))}
+	c := &comparison{prompt: p, members: 1, prefixLength: own.Prefix, segmentFrom: make([]source, len(own.Segments))}
+	for i := range own.Segments {
+		self.segments[i] = own.Segments[i].Place
+		c.segmentFrom[i] = c.better(source{}, &self, own.Segments[i].Place != tier.PlaceNone, 0)
+	}
+	c.prefixFrom = c.better(source{}, &self, own.Prefix >= 0, 0)
+	c.nodes = []holder{self}
+	return c
+}
+
+// better is the faster of a source and a holder, where that has it.
+func (c *comparison) better(than source, h *holder, has bool, bytes int64) source {
+	if !has || h.shut {
+		return than
+	}
+	link := h.link
+	if link == (cost.Link{}) {
+		link = c.model.Link(cost.JobLoadPeer)
+	}
+	if than.ok && than.link.Millis(bytes) <= link.Millis(bytes) {
+		return than
+	}
+	return source{true, link}
+}
+
+// holdsPrefix notes that nodes hold a prefix. Prefixes come from the longest down.
+func (c *comparison) holdsPrefix(at int, h *holder) {
+	if h.prefix < 0 {
+		h.prefix, h.prefixPlace = at, tier.PlacePeer
+	}
+	bytes := c.model.Shape.PrefixBytes(int(c.match.Positions[at]), 1)
+	switch {
+	case h.shut:
+	case at > c.prefixLength:
+		c.prefixLength, c.prefixFrom = at, c.better(source{}, h, true, bytes)
+	case at == c.prefixLength:
+		c.prefixFrom = c.better(c.prefixFrom, h, true, bytes)
+	}
+}
+
+func (c *comparison) holdsSegment(at int, h *holder) {
+	if h.segments == nil {
+		h.segments = make([]tier.Place, len(c.pieces))
+	}
+	h.segments[at] = tier.PlacePeer
+	c.segmentFrom[at] = c.better(c.segmentFrom[at], h, true, c.model.Shape.SegmentTotalBytes(c.pieces[at].interior()))
+}
+
+// answer judges all nodes and lists the best ones.
+func (c *comparison) answer(limit int) *api.Located {
+	out := &api.Located{Tokens: c.tokens, Members: c.members, RecomputeMillis: c.model.Prefill().Millis(0, c.tokens)}
+	var nothing *api.LocatedNode // what a node saves that holds nothing
+	for i := range c.nodes {
+		h := &c.nodes[i]
+		var n api.LocatedNode
+		if h.prefix < 0 && h.segments == nil && nothing != nil {
+			n = *nothing
+		} else {
+			n = c.judge(h, i == 0, out.RecomputeMillis)
+			if h.prefix < 0 && h.segments == nil {
+				kept := n
+				nothing = &kept
+			}
+		}
+		n.Node, n.Peer, n.Self, n.Complete, n.AsOf = h.name, h.peer, i == 0, h.complete, timeOf(h.asOf)
+		out.Nodes = append(out.Nodes, n)
+	}
+	slices.SortFunc(out.Nodes, func(a, b api.LocatedNode) int {
+		return cmp.Or(
+			cmp.Compare(b.SavedWithPeersMillis, a.SavedWithPeersMillis), cmp.Compare(b.SavedMillis, a.SavedMillis), cmp.Compare(b.Tokens, a.Tokens),
+			cmp.Compare(before(a.Self), before(b.Self)), cmp.Compare(a.Node, b.Node))
+	})
+	if out.Nodes[0].SavedWithPeersMillis > 0 {
+		out.Best = out.Nodes[0].Node
+	}
+	if len(out.Nodes) > limit {
+		self := slices.IndexFunc(out.Nodes, func(n api.LocatedNode) bool { return n.Self })
+		if self >= limit {
+			out.Nodes[limit-1] = out.Nodes[self]
+		}
+		out.Nodes = out.Nodes[:limit]
+	}
+	return out
+}
+
+func before(self bool) int {
+	if self {
+		return 0
+	}
+	return 1
+}
+
+// judge tells what a node holds and what that saves, alone and with what it would fetch.
+func (c *comparison) judge(h *holder, self bool, recompute float64) api.LocatedNode {
+	local := cost.Request{Tokens: c.tokens, ExactOnly: c.exact}
+	var n api.LocatedNode
+	memory, disk := 0, 0
+	count := func(tokens int, place tier.Place) {
+		if place == tier.PlaceDisk {
+			disk += tokens
+		} else {
+			memory += tokens
+		}
+	}
+	if h.prefix >= 0 {
+		n.PrefixTokens = int(c.match.Positions[h.prefix])
+		count(n.PrefixTokens, h.prefixPlace)
+		local.Prefix = c.prefix(h.prefix, source{}, h.prefixPlace)
+	}
+	for i, place := range h.segments {
+		if place == tier.PlaceNone {
+			continue
+		}
+		s := &c.pieces[i]
+		local.Segments = append(local.Segments, c.segment(i, source{}, place))
+		if s.begin+s.excluded/2 >= n.PrefixTokens {
+			n.SegmentTokens += s.interior()
+			count(s.interior(), place)
+		}
+	}
+	n.Tokens = n.PrefixTokens + n.SegmentTokens
+	n.Share = float64(n.Tokens) / float64(c.tokens)
+	if self {
+		n.MemoryTokens, n.DiskTokens = &memory, &disk
+	}
+	n.SavedMillis = max(0, recompute-c.fastest(local))
+	n.SavedWithPeersMillis = n.SavedMillis
+	c.withPeers(h, &n, local, recompute)
+	return n
+}
+
+// withPeers adds what is worth being fetched: segments one by one, as the node decides
+// when it acquires them, and then the longest prefix anywhere, if that makes it faster.
+func (c *comparison) withPeers(h *holder, n *api.LocatedNode, local cost.Request, recompute float64) {
+	with := local
+	with.Segments = make([]cost.Segment, 0, len(c.pieces))
+	fetched := make([]int, 0, len(c.pieces))
+	prefill := c.model.Prefill()
+	for i := range c.pieces {
+		if h.segments != nil && h.segments[i] != tier.PlaceNone {
+			with.Segments = append(with.Segments, c.segment(i, source{}, h.segments[i]))
+			continue
+		}
+		s := &c.pieces[i]
+		from := c.segmentFrom[i]
+		if from.ok && from.link.Millis(c.model.Shape.SegmentTotalBytes(s.interior())) < prefill.Marginal(0, s.interior()) {
+			with.Segments = append(with.Segments, c.segment(i, from, tier.PlacePeer))
+			fetched = append(fetched, i)
+		}
+	}
+	take := func(r cost.Request, prefixTokens int) {
+		saved := recompute - c.fastest(r)
+		if saved <= n.SavedWithPeersMillis {
+			return
+		}
+		n.SavedWithPeersMillis, n.PeerTokens = saved, max(0, prefixTokens-n.PrefixTokens)
+		for _, i := range fetched {
+			if s := &c.pieces[i]; s.begin+s.excluded/2 >= prefixTokens {
+				n.PeerTokens += s.interior()
+			}
+		}
+	}
+	take(with, n.PrefixTokens)
+	if c.prefixLength > h.prefix && c.prefixFrom.ok {
+		with.Prefix = c.prefix(c.prefixLength, c.prefixFrom, tier.PlacePeer)
+		take(with, with.Prefix.Tokens)
+	}
+}
+
+func (c *comparison) fastest(r cost.Request) float64 {
+	choice := c.model.Choose(r)
+	return choice.Of(choice.Best)
+}
+
+func (c *comparison) prefix(at int, from source, place tier.Place) cost.Prefix {
+	tokens := int(c.match.Positions[at])
+	return cost.Prefix{Tokens: tokens, Bytes: c.model.Shape.PrefixBytes(tokens, 1), Tier: tierAt(place, from), From: from.link}
+}
+
+func (c *comparison) segment(at int, from source, place tier.Place) cost.Segment {
+	s, shape := &c.pieces[at], &c.model.Shape
+	return cost.Segment{
+		Begin: s.begin, Tokens: s.tokens, SeamTokens: s.excluded, StateBytes: shape.SegmentBytes, RowBytes: shape.RowBytes(s.interior()),
+		Tier: tierAt(place, from), From: from.link,
+	}
+}
+
+// tierAt is where something lies for the node that holds or fetches it. Which tier of
+// its own another node has it in is not known: memory.
+func tierAt(place tier.Place, from source) cost.Tier {
+	switch {
+	case from.ok:
+		return cost.TierPeer
+	case place == tier.PlaceDisk:
+		return cost.TierDisk
+	}
+	return cost.TierDRAM
+}

@@ -1,0 +1,91 @@
+package tiering
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spliced-kv/spliced/tiering/costs"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Located is where on this node lies what a MatchQuery asks for. Segments is reused by
+// the next Locate into the same result.
+type Located struct {
+	Prefix      int // the longest that is held, an index into Positions; -1 = none
+	PrefixPlace tier.Place
+	Segments    []SegmentStatus // hits in PlaceDRAM or PlaceDisk, and misses
+}
+
+// Locate is a Match for who compares nodes: it looks at memory and the lower tier, counts
+// neither hits nor misses, and has nothing read ahead. Device and Local say nothing here.
+// It does no I/O.
+func (s *Store) Locate(q *MatchQuery, dst *Located) error {
+	p, err := s.profile(q.Profile)
+	if err != nil {
+		return err
+	}
+	t, err := s.tenant(q.Tenant)
+	if err != nil {
+		return err
+	}
+	if len(q.Positions) != len(q.Prefixes) {
+		return fmt.Errorf("locate: %d positions for %d prefixes: %w", len(q.Positions), len(q.Prefixes), tier.ErrInvalid)
+	}
+	*dst = Located{Prefix: -1, Segments: slices.Grow(dst.Segments[:0], len(q.Keys))[:len(q.Keys)]}
+	for end := len(q.Prefixes); end > 0 && dst.Prefix < 0; end -= matchRows {
+		s.mu.Lock()
+		for i := end - 1; i >= max(0, end-matchRows) && dst.Prefix < 0; i-- {
+			if place := s.prefixAtLocked(&q.Prefixes[i], q.Accept, int(q.Positions[i]), p, t); place != tier.PlaceNone {
+				dst.Prefix, dst.PrefixPlace = i, place
+			}
+		}
+		s.mu.Unlock()
+	}
+	for first := 0; first < len(q.Keys); first += matchRows {
+		s.mu.Lock()
+		for i := first; i < min(first+matchRows, len(q.Keys)); i++ {
+			dst.Segments[i] = s.segmentAtLocked(&q.Keys[i], p, t)
+		}
+		s.mu.Unlock()
+	}
+	return nil
+}
+
+// prefixAtLocked is where a checkpoint of an accepted kind lies that ends at a token.
+func (s *Store) prefixAtLocked(hash *[32]byte, accept tier.CheckpointKind, end int, p *objects.Profile, t *objects.Tenant) tier.Place {
+	if o, _ := s.objects.Best(hash, accept, p, t); o != nil && o.End == end {
+		return s.place
+	}
+	if _, ok := s.objects.BestBelowAt(hash, accept, p, t, end); ok {
+		return tier.PlaceDisk
+	}
+	return tier.PlaceNone
+}
+
+func (s *Store) segmentAtLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant) SegmentStatus {
+	if o := s.objects.Segments.Find(key); o != nil && o.Profile == p && o.Tenant == t {
+		switch {
+		case o.Fill == nil:
+			return SegmentStatus{Status: tier.StatusHit, Place: s.place, Tokens: uint32(o.Tokens())}
+		case o.Fill.Promoted && !o.Fill.Fetched:
+			return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDisk, Tokens: uint32(o.Tokens())}
+		}
+		return SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonPending}
+	}
+	if s.cfg.Lower != nil {
+		if e := s.objects.MatchBelow(key, p, t); e != nil {
+			return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDisk, Tokens: uint32(e.HitTokens())}
+		}
+	}
+	return SegmentStatus{Status: tier.StatusMiss}
+}
+
+// Learned are the costs of a profile; ErrInvalid for one that is not registered.
+func (s *Store) Learned(id tier.ProfileID) (*costs.Learned, error) {
+	p, err := s.profile(id)
+	if err != nil {
+		return nil, err
+	}
+	return p.Costs, nil
+}
