@@ -25,13 +25,34 @@ from spliced_connector.client.known import MAX_PROMPT, KnownQuery, KnownSegment
 from spliced_connector.client.lease import Checkpoint, Segment, Slot, release_all
 from spliced_connector.client.match import Match
 from spliced_connector.client.model import Model
+from spliced_connector.client.parallel import (
+    Assigned,
+    Following,
+    Job,
+    JobNews,
+    Missing,
+    PlanNews,
+    WorkPlan,
+)
 from spliced_connector.client.publish import NewCheckpoint, NewSegment
-from spliced_connector.client.terms import Accept, Level, Reason, Status, Tier, Verdict, Way, Why
+from spliced_connector.client.terms import (
+    Accept,
+    Alone,
+    Level,
+    Reason,
+    Status,
+    Tier,
+    Verdict,
+    Way,
+    Why,
+)
 
 __all__ = [
     "MAX_PROMPT",
     "Accept",
     "Advice",
+    "Alone",
+    "Assigned",
     "Blocks",
     "Buffer",
     "Checkpoint",
@@ -45,11 +66,15 @@ __all__ = [
     "DeviceSlot",
     "DeviceSpan",
     "EngineMemory",
+    "Following",
+    "Job",
+    "JobNews",
     "KnownQuery",
     "KnownSegment",
     "Level",
     "Match",
     "MemoryLayer",
+    "Missing",
     "Model",
     "NewCheckpoint",
     "NewSegment",
@@ -58,6 +83,7 @@ __all__ = [
     "Passing",
     "Placed",
     "Plan",
+    "PlanNews",
     "PlanSpan",
     "Query",
     "Reason",
@@ -70,6 +96,7 @@ __all__ = [
     "Verdict",
     "Way",
     "Why",
+    "WorkPlan",
     "compose",
     "default_socket",
     "engine_memfd",

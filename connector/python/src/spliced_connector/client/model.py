@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
 
 from spliced_connector.client import acquire as leasing
 from spliced_connector.client import advise as advising
-from spliced_connector.client import buffers, compute
+from spliced_connector.client import buffers, compute, parallel
 from spliced_connector.client import match as matching
 from spliced_connector.client import publish as storing
 from spliced_connector.client.advise import Advice, Query
@@ -20,6 +20,7 @@ from spliced_connector.client.keeper import Keeper
 from spliced_connector.client.known import KnownQuery
 from spliced_connector.client.lease import Checkpoint, Held, Segment, Slot, release_all
 from spliced_connector.client.match import Match, misses
+from spliced_connector.client.parallel import Job, JobNews, Missing, PlanNews, WorkPlan
 from spliced_connector.client.publish import NewCheckpoint, NewSegment
 from spliced_connector.client.registration import Enrolment, Registration
 from spliced_connector.client.terms import Accept, Level
@@ -337,6 +338,57 @@ class Model:
         return self._ask(
             lambda r: buffers.replay(r, buffer, token, into, flush=flush), lambda _: None
         )
+
+    def plan(
+        self,
+        missing: Sequence[Missing],
+        queued: float = 0.0,
+        within: float = 0.0,
+        wait: float | None = None,
+    ) -> WorkPlan | None:
+        """Ask which engines, of other nodes too, compute the segments that a prompt misses, and
+        have the others begin. None: the engine computes them, as with a plan of id 0.
+
+        `queued` is seconds of other work that this engine does first; what is not here `within`
+        seconds is late, 0 as the daemon is set. No two segments may be equal.
+        """
+        seconds = self._options.timeout if wait is None else wait
+        return self._ask(
+            lambda r: parallel.plan(r, missing, queued, within, seconds), lambda _: None
+        )
+
+    def watch(self, plan: WorkPlan, wait: float, end: bool = False) -> PlanNews | None:
+        """Wait at most so many seconds for what becomes of a plan; None: of no use any more.
+
+        One watch of a plan may wait at a time, of all plans of a client. `end` lets go of
+        what others still compute. `Following` is this with a bound.
+        """
+        return self._ask(lambda r: parallel.watch(r, plan, wait, end=end), lambda _: None)
+
+    def jobs(
+        self,
+        most: int,
+        wait: float,
+        declined: Collection[Job] = (),
+        queued: float = 0.0,
+        end: bool = False,
+    ) -> JobNews | None:
+        """Wait at most so many seconds for segments that other engines want; None without a daemon
+        that has such. Who asks is a worker until it has not asked for some seconds.
+
+        `most` jobs at once, those included that it has. `declined` are not done; `queued` is
+        seconds of other work that comes first; with `end` it is a worker no more. A job is done
+        when its segment is published by this client (`publish`, also with EXISTS), or `confirm`.
+        One call may wait at a time.
+        """
+        return self._ask(
+            lambda r: parallel.jobs(r, most, wait, declined, queued, end=end), lambda _: None
+        )
+
+    def confirm(self, job: Job) -> bool:
+        """End a job whose segment other clients have published, the ranks' of an engine. False:
+        it is not held, or the daemon does not answer."""
+        return self._ask(lambda r: parallel.confirm(r, job), lambda _: False)
 
     def report(
         self,

@@ -1,0 +1,336 @@
+"""Segments that the engines of several nodes compute for each other.
+
+A plan says who computes which of the segments that a prompt misses, and has the others begin; a
+watch tells what has become of them. An engine with time to spare watches for jobs: each is a
+segment that it computes alone and publishes, as if a request of its own had missed it.
+
+Token ids leave the node for this, so that the tenant has to be allowed it, at both daemons.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from spliced_connector.client.connection.attachment import Attachment
+from spliced_connector.client.connection.flight import Call
+from spliced_connector.client.connection.returns import Return
+from spliced_connector.client.registration import Registration
+from spliced_connector.client.terms import Progress
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.model import Role, SegmentSpec, segment_key, token_bytes
+from spliced_connector.wire import (
+    Op,
+    PlanReply,
+    PlanRequest,
+    ReserveReply,
+    ReserveRequest,
+    WatchReply,
+    WatchRequest,
+)
+from spliced_connector.wire.numbers import MAX_PLAN_ROWS, MAX_PROMPT, MAX_WORKER_JOBS
+
+LATE_SHARE = 0.5
+LATE_LEAST = 0.2
+"""A plan is waited for until it is late by this share of the time that it was to take, and by so
+many seconds at least (guesses, as its time is one)."""
+
+_WAIT_MOST = 30.0
+_ANSWERED_IN = 8 / 7  # of its wait, so that the daemon uses all of it
+_MICROS_MOST = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A segment that a prompt misses, with all of its `spec.tokens` token ids."""
+
+    spec: SegmentSpec
+    tokens: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """Who computes a segment, and in how many seconds it is expected to be acquirable here."""
+
+    key: bytes
+    worker: int
+    """0 is the engine that asked, other numbers are those of other engines in this plan."""
+    own: bool
+    """That engine is to compute it. Not so with worker 0: it is here already."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class WorkPlan:
+    """Who computes the segments of a prompt, in the order in which they were asked for."""
+
+    id: int
+    """0: nothing was begun, all of them are the engine's own that asked."""
+    alone: int
+    """An `Alone`: why nothing was begun."""
+    rows: tuple[Assigned, ...]
+    own: tuple[int, ...]
+    """Indices of the rows that the engine computes itself, in the order to do it."""
+    seconds: float
+    """What all of it is expected to take."""
+    alone_seconds: float
+    """What it would take the engine by itself."""
+    combine: str
+    """The node where all would be together the earliest; empty for this one."""
+    at: Attachment = field(repr=False, compare=False)
+    """The connection that it ends with."""
+
+    @property
+    def away(self) -> frozenset[bytes]:
+        """Keys of the segments that others compute."""
+        return frozenset(row.key for row in self.rows if row.worker)
+
+    @property
+    def own_keys(self) -> tuple[bytes, ...]:
+        """Keys of `own`."""
+        return tuple(self.rows[i].key for i in self.own)
+
+
+@dataclass(frozen=True)
+class PlanNews:
+    """What has become of a plan's segments since the last watch, by key."""
+
+    committed: frozenset[bytes] = frozenset()
+    """They can be acquired."""
+    lost: frozenset[bytes] = frozenset()
+    """Their workers declined, are gone or late: the engine has to compute them."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A segment that another engine wants: compute it alone and publish it."""
+
+    id: int
+    key: bytes
+    spec: SegmentSpec
+    tokens: tuple[int, ...]
+    """All `spec.tokens` ids."""
+    begin: int
+    """0: all of it is computed. Else it goes on at this token behind the segment `left`, of the
+    tokens before it; only a worker that said so is asked."""
+    left: bytes
+    deadline: float
+    """When nobody waits for it any more, in seconds of `time.monotonic`."""
+    at: Attachment = field(repr=False, compare=False)
+    """The connection that it ends with."""
+
+
+@dataclass(frozen=True)
+class JobNews:
+    """New jobs, in the order to do them, and ids of former ones that nobody waits for any more."""
+
+    jobs: tuple[Job, ...] = ()
+    withdrawn: frozenset[int] = frozenset()
+
+
+def plan(
+    r: Registration, missing: Sequence[Missing], queued: float, within: float, wait: float
+) -> WorkPlan:
+    """Ask who computes what. Raises `SplicedError`."""
+    salt = r.attachment.greeting.grants[r.enrolment.tenant].salt
+    ids = [one.tokens for one in missing]
+    if not 1 <= len(missing) <= MAX_PLAN_ROWS or sum(map(len, ids)) > MAX_PROMPT:
+        text = f"plan: {len(missing)} segments of {sum(map(len, ids))} tokens"
+        raise SplicedError(Code.INVALID, text)
+    keys = [segment_key(r.enrolment.profile, salt, one.spec, one.tokens) for one in missing]
+    call = r.call(Op.PLAN, wait, cancel=True)
+    offset = _stage(r, call, b"".join(token_bytes(tokens) for tokens in ids))
+    request = PlanRequest(
+        profile=r.profile,
+        queued_micros=_micros(queued),
+        within_ms=math.ceil(within * 1e3),
+        token_off=offset,
+        keys=keys,
+        roles=bytes(one.spec.role for one in missing),
+        heads=[one.spec.head for one in missing],
+        tails=[one.spec.tail for one in missing],
+        tokens=[one.spec.tokens for one in missing],
+    )
+    try:
+        reply = r.exchange.request(call, request, PlanReply)
+    finally:
+        r.free_staging(call)
+    return _planned(r, reply, keys, [one.spec.tokens for one in missing])
+
+
+def _planned(
+    r: Registration, reply: PlanReply, keys: Sequence[bytes], tokens: Sequence[int]
+) -> WorkPlan:
+    """Check a reply: an engine would wait for a segment that nobody computes."""
+    own = tuple(reply.own_rows)
+    whole = all(
+        row < len(keys) and (begin, end) == (0, tokens[row])
+        for row, begin, end in zip(own, reply.own_begins, reply.own_ends, strict=True)
+    )
+    if len(reply.workers) != len(keys) or len(set(own)) != len(own) or not whole:
+        text = f"plan: {len(reply.workers)} rows for {len(keys)} segments, own ones {own[:8]}"
+        raise r.exchange.garbage(text)
+    if any(reply.workers[row] for row in own) or (not reply.plan and any(reply.workers)):
+        raise r.exchange.garbage(f"plan: workers {list(reply.workers)[:8]}, own rows {own[:8]}")
+    rows = tuple(
+        Assigned(key, worker, i in own, micros / 1e6)
+        for i, (key, worker, micros) in enumerate(
+            zip(keys, reply.workers, reply.row_micros, strict=True)
+        )
+    )
+    return WorkPlan(
+        reply.plan,
+        reply.alone,
+        rows,
+        own,
+        reply.micros / 1e6,
+        reply.alone_micros / 1e6,
+        reply.combine,
+        r.attachment,
+    )
+
+
+def watch(r: Registration, plan: WorkPlan, wait: float, *, end: bool = False) -> PlanNews:
+    """Wait for what becomes of a plan. Raises `SplicedError`."""
+    if plan.at is not r.attachment:
+        raise SplicedError(Code.UNAVAILABLE, "watch: the plan's connection has ended")
+    call, wait_ms = _long(r, wait)
+    request = WatchRequest(profile=r.profile, wait_ms=wait_ms, plan=plan.id, end=int(end))
+    reply = r.exchange.request(call, request, WatchReply)
+    if any(row >= len(plan.rows) for row in reply.rows):
+        raise r.exchange.garbage(f"watch: rows {list(reply.rows)[:8]} of {len(plan.rows)}")
+    told = dict(zip([plan.rows[row].key for row in reply.rows], reply.progress, strict=True))
+    return PlanNews(
+        frozenset(key for key, what in told.items() if what == Progress.COMMITTED),
+        frozenset(key for key, what in told.items() if what in (Progress.ABORTED, Progress.LATE)),
+    )
+
+
+def jobs(
+    r: Registration,
+    most: int,
+    wait: float,
+    declined: Collection[Job],
+    queued: float,
+    *,
+    end: bool = False,
+) -> JobNews:
+    """Wait for jobs. Raises `SplicedError`."""
+    if not 0 <= most <= MAX_WORKER_JOBS:
+        raise SplicedError(Code.INVALID, f"watch: {most} jobs at once, most {MAX_WORKER_JOBS}")
+    call, wait_ms = _long(r, wait)
+    request = WatchRequest(
+        profile=r.profile,
+        wait_ms=wait_ms,
+        end=int(end),
+        jobs=most,
+        queued_micros=_micros(queued),
+        declined=[job.id for job in declined if job.at is r.attachment][:MAX_WORKER_JOBS],
+    )
+    reply = r.exchange.request(call, request, WatchReply)
+    now = time.monotonic()
+    new, at = [], 0
+    for i, (job, n) in enumerate(zip(reply.jobs, reply.tokens, strict=True)):
+        try:
+            spec = SegmentSpec(Role(reply.roles[i]), reply.heads[i], reply.tails[i], n)
+        except ValueError as err:
+            raise r.exchange.garbage(f"watch: {err}") from err
+        ids = tuple(reply.ids[at : at + n])
+        begin, deadline = reply.begins[i], now + reply.micros[i] / 1e6
+        new.append(
+            Job(
+                job, bytes(reply.keys[i]), spec, ids, begin, bytes(reply.lefts[i]), deadline,
+                r.attachment,
+            )
+        )  # fmt: skip
+        at += n
+    return JobNews(tuple(new), frozenset(reply.withdrawn))
+
+
+def confirm(r: Registration, job: Job) -> bool:
+    """Whether a job's segment is held now, which ends the job. Raises `SplicedError`.
+
+    The daemon looks at what the worker's connection publishes: ranks with connections of their own
+    have it say so, by the attempt to publish what is there.
+    """
+    if job.at is not r.attachment:
+        raise SplicedError(Code.UNAVAILABLE, "the job's connection has ended")
+    call = r.call(Op.RESERVE, r.options.transfer_timeout, gives_back=True)
+    offset = _stage(r, call, token_bytes(job.tokens))
+    spec = job.spec
+    request = ReserveRequest(
+        r.profile, r.rank, [job.key], bytes([spec.role]), [spec.head], [spec.tail], [spec.tokens],
+        [offset],
+    )  # fmt: skip
+    try:
+        reply = r.exchange.request(call, request, ReserveReply)
+    finally:
+        r.free_staging(call)
+    if len(reply.codes) != 1:
+        raise r.exchange.garbage(f"reserve: {len(reply.codes)} rows, want 1")
+    if reply.codes[0] == Code.OK:
+        how = Return(Op.ABORT, r.tenant)
+        r.attachment.give_back(how, list(reply.reservations), r.options.timeout)
+    return reply.codes[0] == Code.EXISTS
+
+
+def _stage(r: Registration, call: Call, ids: bytes) -> int:
+    """Puts token ids into staging, which is the call's; their offset."""
+    staging = r.attachment.staging
+    part = staging.allocate(len(ids), call.deadline)
+    call.late.staged = [part]
+    staging.bytes_of(part)[:] = ids
+    return part.offset
+
+
+def _long(r: Registration, wait: float) -> tuple[Call, int]:
+    """A call that the daemon answers within so many seconds, and these in milliseconds."""
+    wait = min(max(wait, 0.0), _WAIT_MOST)
+    call = r.call(Op.WATCH, wait * _ANSWERED_IN + r.options.timeout, cancel=True)
+    return call, math.ceil(wait * 1e3)
+
+
+def _micros(seconds: float) -> int:
+    return min(max(int(seconds * 1e6), 0), _MICROS_MOST)
+
+
+class Watches(Protocol):
+    """Who can be asked about a plan: the client's model."""
+
+    def watch(self, plan: WorkPlan, wait: float, end: bool = False) -> PlanNews | None: ...
+
+
+class Following:
+    """What becomes of the segments of a plan that others compute, up to a bound.
+
+    Each of them comes or is lost within the plan's time and some more; a daemon that is gone loses
+    all that are left. Not for several threads at once.
+    """
+
+    def __init__(self, model: Watches, plan: WorkPlan) -> None:
+        self.plan = plan
+        self.left = plan.away if plan.id else frozenset()
+        """Keys of which nothing is known yet."""
+        self._model = model
+        self._until = time.monotonic() + plan.seconds + max(LATE_LEAST, LATE_SHARE * plan.seconds)
+
+    def watch(self, wait: float) -> PlanNews:
+        """Wait at most so many seconds for something to become of one, or of the last."""
+        if not self.left:
+            return PlanNews()
+        time_left = self._until - time.monotonic()
+        over = time_left <= 0
+        news = self._model.watch(self.plan, max(0.0, min(wait, time_left)), end=over)
+        came = self.left & news.committed if news is not None else frozenset()
+        lost = self.left - came if over or news is None else (self.left & news.lost) - came
+        self.left -= came | lost
+        return PlanNews(came, lost)
+
+    def close(self) -> None:
+        """Let go of what others still compute."""
+        if self.left:
+            self.left = frozenset()
+            self._model.watch(self.plan, 0.0, end=True)
