@@ -117,3 +117,27 @@ func closeAll(copies []Copy) {
 		}
 	}
 }
+
+var _ Learner = Remotes(nil)
+
+// Learning implements Learner: whether any of them is.
+func (rs Remotes) Learning() bool {
+	learning := false
+	for _, r := range rs { // each hears of it
+		if l, ok := r.(Learner); ok && l.Learning() {
+			learning = true
+		}
+	}
+	return learning
+}
+
+// Learn implements Learner: those that are learning ask, all at once.
+func (rs Remotes) Learn(ctx context.Context, wants []Want) {
+	var asking sync.WaitGroup
+	for _, r := range rs {
+		if l, ok := r.(Learner); ok && l.Learning() {
+			asking.Go(func() { l.Learn(ctx, wants) })
+		}
+	}
+	asking.Wait()
+}

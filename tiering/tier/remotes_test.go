@@ -161,3 +161,24 @@ func TestAnEndedContextLeavesNothingOpen(t *testing.T) {
 		t.Fatalf("%v, %v, %d open", rows, err, near.open)
 	}
 }
+
+// scholar is a source that is learning.
+type scholar struct {
+	source
+	learning bool
+	learnt   int
+}
+
+func (s *scholar) Learning() bool                    { return s.learning }
+func (s *scholar) Learn(_ context.Context, w []Want) { s.learnt += len(w) }
+
+func TestThoseThatAreLearningLearn(t *testing.T) {
+	plain, done, first := &source{}, &scholar{}, &scholar{learning: true}
+	rs := Remotes{plain, done, first}
+	if !rs.Learning() || (Remotes{plain, done}).Learning() {
+		t.Error("whether any of them is learning is wrong")
+	}
+	if rs.Learn(t.Context(), make([]Want, 3)); first.learnt != 3 || done.learnt != 0 {
+		t.Errorf("%d and %d wants were learnt", first.learnt, done.learnt)
+	}
+}
