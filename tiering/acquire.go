@@ -212,7 +212,7 @@ func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.
 		}
 		return nil
 	}
-	w := wanted{n, r.profile, r.tenant, true}
+	w := wanted{name: n, profile: r.profile, tenant: r.tenant, urgent: true}
 	if o == nil && s.farLocked(w.identity()) {
 		return s.seekLocked([]wanted{w}, r.ranksAbove(rank))
 	}

@@ -39,7 +39,8 @@ type sought struct {
 	id     objects.Identity
 	search *search // until it has an answer
 	urgent bool    // a client asked for it
-	ranks  []int   // that want it in HBM as well
+	base   tier.Name
+	ranks  []int // that want it in HBM as well
 	until  time.Time
 	copy   tier.Copy // that was found, and not promoted yet; nil = absent
 	entry  tier.Entry
@@ -243,12 +244,16 @@ func (s *Store) takeFarLocked(far farPrefix, q *MatchQuery, dst *MatchResult, p 
 		s.counters.Beyond.NotWorth++
 		return
 	}
+	w := wanted{name: far.name, profile: p, tenant: t}
+	if dst.PrefixTokens > 0 {
+		w.base = tier.Name{Kind: dst.PrefixKind, Key: q.Prefixes[dst.PrefixIndex]}
+	}
 	dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace, dst.PrefixReason = tokens, far.at, far.name.Kind, tier.PlacePeer, far.missed
 	if s.hint.Place == tier.PlaceObject {
 		s.counters.Object.PrefixHits++
 		s.counters.Object.PrefixHitTokens += uint64(tokens)
 	}
-	s.hintReadAheadLocked(far.name, p, t)
+	s.hintAheadLocked(w)
 }
 
 // endsAtLocked tells whether a checkpoint beyond this node ends at a token, as far as

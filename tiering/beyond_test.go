@@ -518,6 +518,29 @@ func TestFetchGoesOnIntoHBM(t *testing.T) {
 	x.audit()
 }
 
+// Who has the beginning of a prompt asks for the rest.
+func TestACheckpointIsAskedForBehindWhatIsHere(t *testing.T) {
+	x := newApart(t, hybrid(1), readAhead)
+	x.keepChain(1, 16, 32, 48)
+	x.far.believe(tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}, false)
+	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
+	q := &MatchQuery{
+		Profile: x.id, Tenant: tenantA, Accept: tier.Exact, Positions: []uint32{16, 48}, Prefixes: [][32]byte{hashOf(1, 16), hashOf(1, 48)},
+	}
+	var r MatchResult
+	x.must(x.Match(q, &r))
+	if r.PrefixTokens != 48 || r.PrefixPlace != tier.PlacePeer {
+		t.Fatalf("%+v", r)
+	}
+	x.carry()
+	x.seekAll()
+	x.fetchAll()
+	want := tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}
+	if len(x.far.bases) != 2 || x.far.bases[0] != want || x.far.bases[1] != (tier.Name{}) {
+		t.Errorf("asked for behind %v, want %v and, of what that extends, nothing", x.far.bases, want)
+	}
+}
+
 // A client that does not know the place is told of a miss, and of what is here as ever.
 func TestLocalMatchIsOfThisNode(t *testing.T) {
 	x := newApart(t, hybrid(1), readAhead)

@@ -110,7 +110,7 @@ func (s *Store) promoteParentLocked(q *SaveQuery, p *objects.Profile, t *objects
 		return fmt.Errorf("checkpoint %x: its parent %x and what that extends take %d bytes of pages, the pool has %d: %w",
 			q.Hash[:8], q.Parent[:8], bytes, budget, tier.ErrFull)
 	}
-	if s.promoteLocked(wanted{e.Name, p, t, true}) == nil {
+	if s.promoteLocked(wanted{name: e.Name, profile: p, tenant: t, urgent: true}) == nil {
 		return fmt.Errorf("checkpoint %x: its parent %x cannot be promoted now: %w", q.Hash[:8], q.Parent[:8], tier.ErrGone)
 	}
 	return fmt.Errorf("checkpoint %x: its parent %x is being promoted: %w", q.Hash[:8], q.Parent[:8], tier.ErrBusy)

@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
@@ -79,6 +80,25 @@ func (c *Session) Leased(id tier.LeaseID) (*tier.Object, error) {
 		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)
 	}
 	return s.objects.Describe(l.object), nil
+}
+
+// LeasedChain is what a lease of a checkpoint covers: the nodes that it extends, from the
+// first token on, and it. Nodes but the last may have lost their states: these parts of
+// their shares must not be read. It is valid as long as the lease.
+func (c *Session) LeasedChain(id tier.LeaseID) ([]*tier.Object, error) {
+	s := c.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := c.leases[id]
+	if l == nil || l.expired || l.object.InHBM() {
+		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)
+	}
+	var chain []*tier.Object
+	for o := l.object; o != nil; o = o.Parent {
+		chain = append(chain, s.objects.Describe(o))
+	}
+	slices.Reverse(chain)
+	return chain, nil
 }
 
 func (c *Session) dropLease(id tier.LeaseID) bool {

@@ -35,6 +35,7 @@ type neighbour struct {
 	unread   error // what reads answer
 	unfound  error // what finds answer
 
+	bases               []tier.Name // of what was asked for
 	finds, asked, reads int
 	open                int // copies
 }
@@ -120,6 +121,9 @@ func (n *neighbour) Find(ctx context.Context, wants []tier.Want) ([]tier.Copy, e
 	n.mu.Lock()
 	n.finds++
 	n.asked += len(wants)
+	for i := range wants {
+		n.bases = append(n.bases, wants[i].Base)
+	}
 	deaf, unfound := n.deaf, n.unfound
 	n.mu.Unlock()
 	if deaf != nil {

@@ -50,7 +50,8 @@ type wanted struct {
 	name    tier.Name
 	profile *objects.Profile
 	tenant  *objects.Tenant
-	urgent  bool // a client asked for it; else a match has named it
+	urgent  bool      // a client asked for it; else a match has named it
+	base    tier.Name // a checkpoint on this node that it may extend; zero = none is known
 }
 
 // openPromotions makes the engine that brings objects into memory.

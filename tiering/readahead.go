@@ -18,10 +18,14 @@ const hintRows = 32
 // hintReadAheadLocked notes a hit of a match in the lower tier. It never waits and
 // does nothing else.
 func (s *Store) hintReadAheadLocked(n tier.Name, p *objects.Profile, t *objects.Tenant) {
+	s.hintAheadLocked(wanted{name: n, profile: p, tenant: t})
+}
+
+func (s *Store) hintAheadLocked(w wanted) {
 	if !s.cfg.ReadAhead {
 		return
 	}
-	if !s.aheadHints.Add(wanted{name: n, profile: p, tenant: t}) {
+	if !s.aheadHints.Add(w) {
 		s.counters.ReadAheadDropped++
 	} else if s.aheadHints.Len() == 1 {
 		s.up.Wake()

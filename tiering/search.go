@@ -68,7 +68,7 @@ func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait boo
 		}
 		ws := make([]wanted, len(still))
 		for j, i := range still {
-			ws[j] = wanted{tier.Name{Key: q.Keys[i]}, r.profile, r.tenant, true}
+			ws[j] = wanted{name: tier.Name{Key: q.Keys[i]}, profile: r.profile, tenant: r.tenant, urgent: true}
 		}
 		if flight := s.seekLocked(ws, r.ranksAbove(q.Rank)); flight != nil {
 			for _, i := range still {
@@ -107,7 +107,7 @@ func (s *Store) seekLocked(ws []wanted, ranks []int) *transfer.Flight {
 	urgent := false
 	for i := range ws {
 		if k := s.addSoughtLocked(q, ws[i].identity()); k != nil {
-			k.urgent, k.ranks = ws[i].urgent, slices.Clone(ranks)
+			k.urgent, k.ranks, k.base = ws[i].urgent, slices.Clone(ranks), ws[i].base
 			urgent = urgent || k.urgent
 		}
 	}
@@ -182,7 +182,7 @@ func (q *search) find(ctx context.Context) error {
 		asked = len(q.rows)
 		wants := make([]tier.Want, len(rows))
 		for i, k := range rows {
-			wants[i] = tier.Want{Name: k.id.Name, Fingerprint: k.id.Profile.Fingerprint(), Tenant: k.id.Tenant.ID}
+			wants[i] = tier.Want{Name: k.id.Name, Fingerprint: k.id.Profile.Fingerprint(), Tenant: k.id.Tenant.ID, Base: k.base}
 		}
 		copies, err := s.cfg.Remote.Find(ctx, wants)
 		if err == nil && len(copies) != len(rows) {
@@ -263,7 +263,7 @@ func (q *search) settleLocked(k *sought) {
 		s.answerLocked(node)
 	}
 	if k.copy != nil {
-		s.promoteLocked(wanted{k.id.Name, k.id.Profile, k.id.Tenant, k.urgent})
+		s.promoteLocked(wanted{name: k.id.Name, profile: k.id.Profile, tenant: k.id.Tenant, urgent: k.urgent})
 	}
 }
 

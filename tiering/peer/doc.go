@@ -19,9 +19,8 @@
 // Connections are TLS with what the member's configuration says, and plain only where
 // Config.Insecure says so. Who may connect to a Server is for the listener to decide.
 //
-// A checkpoint is fetched node by node, each with its parent's name. A node whose states
-// were stripped in memory is not found, unless the server's disk still has it: what extends
-// it is then of use only to who has that parent.
+// A checkpoint that extends others is sent as one node that begins behind what the asker
+// has (flatten.go), or at the first token: rows of all, states of the last.
 //
 // A Server reads under leases of a session of its own, so that what it sends stays in
 // memory until it is sent, and promotes what is on disk only. Both sides are bounded:

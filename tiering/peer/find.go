@@ -61,7 +61,7 @@ func (p *Peers) search(w *tier.Want) search {
 	if s.profile, ok = p.cfg.Profile(w.Fingerprint); !ok {
 		return s
 	}
-	s.tag, s.name = tag, name{Name: w.Name, fingerprint: w.Fingerprint, tenant: p.cfg.Names.tags[w.Tenant]}
+	s.tag, s.name = tag, name{Name: w.Name, fingerprint: w.Fingerprint, tenant: p.cfg.Names.tags[w.Tenant], base: w.Base}
 	s.left = p.candidates(tag, p.cfg.Now())
 	return s
 }

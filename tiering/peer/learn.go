@@ -199,7 +199,7 @@ func (p *Peers) askHolders(ctx context.Context, m *member, tags []uint64) (answe
 		return nil, fmt.Errorf("peer: node %d is left alone: %w", m.Node, tier.ErrUnavailable)
 	}
 	err = m.exchange(ctx, &request{
-		path: HoldersPath, body: appendTags(nil, tags), time: LearnTime,
+		path: HoldersPath, body: appendTags(nil, tags), time: p.cfg.FindTime, // the context ends first
 		consume: func(ctx context.Context, l *link, n int) error {
 			if n > maxTelled {
 				return fmt.Errorf("%w: node %d tells holders in %d bytes, at most %d", errFailed, m.Node, n, maxTelled)

@@ -70,9 +70,9 @@ func (n *Names) Tag(w *tier.Want) (tag uint64, ok bool) {
 	}
 	// The key comes first and the length is fixed, so that a plain hash will do for a MAC;
 	// HMAC costs four times as much, and a match makes one of these for each key.
-	var b [sha256.Size + nameBytes]byte
+	var b [sha256.Size + namedBytes]byte
 	copy(b[:], n.key[:])
-	putName(b[sha256.Size:], &name{Name: w.Name, fingerprint: w.Fingerprint, tenant: tenant})
+	putNamed(b[sha256.Size:], &name{Name: w.Name, fingerprint: w.Fingerprint, tenant: tenant})
 	sum := sha256.Sum256(b[:])
 	return binary.LittleEndian.Uint64(sum[:]), true
 }

@@ -29,7 +29,7 @@ func (s *Server) read(ctx *fasthttp.RequestCtx) (*body, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &body{server: s, conn: ctx.Conn(), lease: list[0].lease, n: q.n}
+	b := &body{server: s, conn: ctx.Conn(), of: list[0], n: q.n}
 	if err := b.open(&q, &list[0]); err != nil {
 		b.done()
 		return nil, err
@@ -46,7 +46,7 @@ type body struct {
 	leave  func()
 	once   sync.Once
 
-	lease tier.LeaseID
+	of    held
 	unpin func()
 	runs  [][]byte // what is left to be sent
 	n     int64
@@ -162,5 +162,5 @@ func (b *body) done() {
 	if b.unpin != nil {
 		b.unpin()
 	}
-	b.server.release(b.lease)
+	b.server.letGo(&b.of)
 }

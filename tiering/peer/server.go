@@ -75,6 +75,7 @@ type ServerCounters struct {
 type Server struct {
 	cfg     ServerConfig
 	session *tiering.Session
+	flats   flats
 	ctx     context.Context // ended by Close
 	end     context.CancelFunc
 	counts  struct {
@@ -96,6 +97,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, session: cfg.Store.NewSession("peers"), peers: map[string]int{}}
 	s.idle.L = &s.mu
+	s.flats.release = s.release
 	s.ctx, s.end = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -113,6 +115,7 @@ func (s *Server) Close() {
 		s.idle.Wait()
 	}
 	s.mu.Unlock()
+	s.flats.close()
 	s.session.Close()
 }
 
@@ -266,9 +269,18 @@ func alike(names []name) int {
 
 // held is an object under a lease, or why there is none.
 type held struct {
-	lease  tier.LeaseID
+	lease  tier.LeaseID // zero where it is one of flat
+	flat   *flat        // it was made of a chain
 	object *tier.Object
 	later  bool
+}
+
+// letGo ends the use of an object.
+func (s *Server) letGo(h *held) {
+	s.release(h.lease)
+	if h.flat != nil {
+		s.flats.leave(h.flat)
+	}
 }
 
 // findAlike answers names that one acquire can ask for.
@@ -297,7 +309,7 @@ func (s *Server) findAlike(ctx context.Context, names []name, out []byte) ([]byt
 			s.counts.later.Add(1)
 		}
 		out = appendRow(out, status, d)
-		s.release(list[i].lease)
+		s.letGo(&list[i])
 	}
 	return out, nil
 }
@@ -335,6 +347,12 @@ func (s *Server) acquire(ctx context.Context, names []name) ([]held, error) {
 			list[i] = held{}
 		}
 	}
+	if list[0].lease != 0 && names[0].Kind != 0 {
+		if err := s.asOneNode(ctx, &names[0], &list[0]); err != nil {
+			s.letGo(&list[0])
+			return make([]held, len(names)), ofStore(err)
+		}
+	}
 	return list, err
 }
 
@@ -354,6 +372,10 @@ func (s *Server) acquireSegments(ctx context.Context, id tier.ProfileID, tenant 
 }
 
 func (s *Server) acquireCheckpoint(ctx context.Context, id tier.ProfileID, tenant tier.TenantID, n *name, to *held) error {
+	if f := s.flats.use(n, time.Now()); f != nil {
+		*to = held{flat: f, object: f.object}
+		return nil
+	}
 	got, err := s.session.AwaitLoad(ctx, &tiering.LoadQuery{Profile: id, Tenant: tenant, Accept: n.Kind, Near: true, Hash: n.Key})
 	if err != nil && !errors.Is(err, tier.ErrBusy) {
 		return ofStore(err)

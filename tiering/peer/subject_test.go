@@ -93,7 +93,7 @@ func tenantsOf(list []tiertest.Tenant) (out []Tenant) {
 }
 
 func profileOf(f profile.Fingerprint) (*profile.Profile, bool) {
-	for _, p := range [...]*profile.Profile{tiertest.Small, tiertest.Pair, tiertest.Linear, tiertest.WideF32, tiertest.WideF16} {
+	for _, p := range [...]*profile.Profile{tiertest.Small, tiertest.Pair, tiertest.Linear, tiertest.WideF32, tiertest.WideF16, tiertest.Heavy} {
 		if p.Fingerprint() == f {
 			return p, true
 		}
@@ -245,6 +245,7 @@ func (s *subject) Close() error {
 	s.Peers.Close()
 	var errs []error
 	for _, one := range s.sources {
+		one.server.flats.close() // which has leases for a while
 		if leases, _ := one.server.session.Holdings(); leases > 0 {
 			tiertest.Wait(10*time.Second, func() bool { leases, _ = one.server.session.Holdings(); return leases == 0 })
 			if leases > 0 {

@@ -18,7 +18,7 @@ const (
 
 // Messages, little endian:
 //
-//	name         fingerprint 32 | tenant 16 | kind u8 | key 32
+//	name         fingerprint 32 | tenant 16 | kind u8 | key 32 | base's kind u8 | base's key 32
 //	find         count u16 | names
 //	answer       count u16 | rows: status u8 | when here: length u32 | description
 //	description  kind u8 | key 32 | role u8 | tokens u32 | head u32 | tail u32 | begin u32 | end u32
@@ -30,7 +30,8 @@ const (
 // Bounds. A segment has at most profile.MaxTokens ids; what is longer than maxAnswer is
 // answered with fewer rows.
 const (
-	nameBytes    = 32 + 16 + 1 + 32
+	namedBytes   = 32 + 16 + 1 + 32 // of a name, without the base
+	nameBytes    = namedBytes + 1 + 32
 	readBytes    = nameBytes + 16 + 2 + 8 + 8
 	maxNames     = 256
 	maxFind      = 2 + maxNames*nameBytes
@@ -45,20 +46,21 @@ type name struct {
 	tier.Name
 	fingerprint profile.Fingerprint
 	tenant      tenantTag
+	base        tier.Name // of a checkpoint: one that the asker has, from whose end on it wants it; zero = none
 }
 
-// putName writes exactly nameBytes.
-func putName(b []byte, n *name) {
+// putNamed writes exactly namedBytes.
+func putNamed(b []byte, n *name) {
 	copy(b, n.fingerprint[:])
 	copy(b[32:], n.tenant[:])
 	b[48] = byte(n.Kind)
-	copy(b[49:nameBytes], n.Key[:])
+	copy(b[49:namedBytes], n.Key[:])
 }
 
 func appendName(b []byte, n *name) []byte {
-	b = append(b, make([]byte, nameBytes)...)
-	putName(b[len(b)-nameBytes:], n)
-	return b
+	b = append(b, make([]byte, namedBytes)...)
+	putNamed(b[len(b)-namedBytes:], n)
+	return append(append(b, byte(n.base.Kind)), n.base.Key[:]...)
 }
 
 func appendFind(b []byte, names []name) []byte {
@@ -293,6 +295,7 @@ func (r *reader) name() (n name) {
 	n.fingerprint = r.key()
 	copy(n.tenant[:], r.take(16))
 	n.Kind, n.Key = tier.CheckpointKind(r.u8()), r.key()
+	n.base.Kind, n.base.Key = tier.CheckpointKind(r.u8()), r.key()
 	return n
 }
 

@@ -13,6 +13,9 @@ type Want struct {
 	Name
 	Fingerprint profile.Fingerprint
 	Tenant      TenantID
+	// Base is a checkpoint that this node has and that the wanted one may extend: what is
+	// found may begin there. Zero = none.
+	Base Name
 }
 
 // Hint is what is believed of an object that lies beyond this node, from memory alone.

@@ -110,9 +110,9 @@ type remoteRig struct {
 	rig *rig
 }
 
-// WantOf names an object as who lacks it asks for it.
+// WantOf names an object as who lacks it, and has what it extends, asks for it.
 func WantOf(o *Object) tier.Want {
-	return tier.Want{Name: o.Name, Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant.ID}
+	return tier.Want{Name: o.Name, Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant.ID, Base: o.Parent}
 }
 
 // EntryFits compares a description with an object.

@@ -127,14 +127,27 @@ type Checker interface {
 }
 
 // Profiles that objects are of: parts of odd sizes, one and two ranks; states only;
-// rows of more than a chunk.
+// rows of more than a chunk; states of many pages beside rows.
 var (
 	Small   = profiletest.New(small("small", 1))
 	Pair    = profiletest.New(small("pair", 2))
 	Linear  = profiletest.New(linear())
 	WideF32 = profiletest.New(profiletest.Wide(profile.F32))
 	WideF16 = profiletest.New(profiletest.Wide(profile.BF16))
+	Heavy   = profiletest.New(heavy())
 )
+
+// heavy is profiletest.Small with states of 64 KiB.
+func heavy() profile.Identity {
+	id := profiletest.Small(1)
+	id.Model = "heavy"
+	for i := range id.Layers {
+		if l := &id.Layers[i].Linear; id.Layers[i].Kind == profile.KindLinear {
+			l.KeyHeads, l.ValueHeads, l.KeyDim, l.ValueDim, l.Conv = 1, 1, 128, 128, profile.Conv{}
+		}
+	}
+	return id
+}
 
 // small is profiletest.Small with a layer of nothing between and a second attention layer.
 func small(name string, ranks int) profile.Identity {

@@ -53,7 +53,7 @@ func New(cfg tiering.Config, m *tiertest.Memory, trait tiertest.Traits) (*Store,
 		Store: store, Memory: m, Trait: trait, page: int64(store.Pools()[0].PageBytes), lower: cfg.Lower, session: store.NewSession("tiertest"),
 		ids: map[profile.Fingerprint]tier.ProfileID{}, cancel: cancel, ended: make(chan error, 1),
 	}
-	for _, p := range [...]*profile.Profile{tiertest.Small, tiertest.Pair, tiertest.Linear, tiertest.WideF32, tiertest.WideF16} {
+	for _, p := range [...]*profile.Profile{tiertest.Small, tiertest.Pair, tiertest.Linear, tiertest.WideF32, tiertest.WideF16, tiertest.Heavy} {
 		if s.ids[p.Fingerprint()], err = store.AddProfile(p); err != nil {
 			cancel()
 			return nil, errors.Join(err, store.Close())
