@@ -254,3 +254,26 @@ func TestQuestionsThatAreRefused(t *testing.T) {
 		conn.Close()
 	}
 }
+
+// endless has always more to tell.
+type endless struct{ *sets }
+
+func (e endless) Learn(n uint16, answer []byte) (bool, error) {
+	_, err := e.sets.Learn(n, answer)
+	return true, err
+}
+
+func TestAMemberThatHasAlwaysMoreToTellIsAskedAtABoundedRate(t *testing.T) {
+	b := newBed(t)
+	told, asks := newSets(), newSets()
+	told.at, asks.at = time.Second, time.Second
+	a := b.startWith("a", told, []string{"127.0.0.1:1"}, nil)
+	c := b.start("c", []string{a.address()}, func(c *Config) { c.Exchange = endless{asks} })
+	asked := func() uint64 { return c.Status().Exchange.Asked }
+	eventually(t, "it is asked for more", func() bool { return asked() > 10 })
+	begun, before := time.Now(), asked()
+	eventually(t, "and for more", func() bool { return asked() >= before+50 })
+	if least := 50 * morePause / 2; time.Since(begun) < least {
+		t.Errorf("50 questions took %v, want %v at least", time.Since(begun), least)
+	}
+}
