@@ -26,6 +26,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
 	"github.com/spliced-kv/spliced/tiering/find"
+	"github.com/spliced-kv/spliced/tiering/object"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -69,10 +70,11 @@ type Daemon struct {
 	// Set by Run before ready is closed.
 	device   gpuipc.Device
 	ownsDev  bool
-	gpu      *gpu.GPU    // nil = none
-	disk     *disk.Tier  // nil = none
-	segments *find.Index // that disk and store share; nil without a disk
-	peers    *peers      // nil = no cluster
+	gpu      *gpu.GPU      // nil = none
+	disk     *disk.Tier    // nil = none
+	segments *find.Index   // that disk and store share; nil without a disk
+	peers    *peers        // nil = no cluster
+	object   *object.Store // nil = no object store
 	store    *tiering.Store
 	canary   *canary.Canary
 	server   *server.Server
@@ -203,6 +205,9 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	if d.peers != nil {
 		start("cluster", func() error { return d.runPeers(ctx) })
 	}
+	if d.object != nil {
+		start("object store", func() error { d.object.Run(background); return nil })
+	}
 	for range d.config.Workers {
 		parts.Go(d.server.Work)
 		if d.gpu != nil {
@@ -234,6 +239,7 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 		return errors.Join(cause(ctx), unlinked, stuck)
 	}
 	d.flush()
+	d.sendCopies()
 	woken := d.server.StopWatch()
 	stopBackground()
 	if !endsWithin(d.stuckAfter(), parts.Wait) {
@@ -298,6 +304,9 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 	if err = d.openPeers(); err != nil {
 		return err
 	}
+	if err = d.openObject(); err != nil {
+		return err
+	}
 	d.opening("the disk tier")
 	if err = d.openDisk(); err != nil {
 		return err
@@ -347,6 +356,10 @@ func (d *Daemon) newView() *view.View {
 		Server: d.server, Canary: d.canary, Tenants: d.tenants,
 	}
 	d.show(&o)
+	if d.object != nil {
+		o.Object = d.object
+		o.Remotes = append(o.Remotes, view.Remote{Name: "object", Counters: d.object.Counters})
+	}
 	return view.New(o)
 }
 

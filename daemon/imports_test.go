@@ -65,6 +65,7 @@ var mayImport = map[string]string{
 	"tiering/disk/offline":      "policy/profile tiering/tier tiering/disk/...",
 	"tiering/disk":              "gpuipc policy policy/profile tiering/tier tiering/metric tiering/find tiering/held tiering/internal/lockhold tiering/disk/...",
 	"tiering/object":            "gpuipc policy/profile tiering/tier tiering/metric tiering/disk/catalog tiering/disk/extent tiering/disk/payload tiering/disk/slab",
+	"tiering/object/objecttest": "tiering/tiertest",
 	"tiering/stats":             "tiering/tier tiering/metric tiering/plan tiering/transfer",
 	"tiering/internal/objects": "gpuipc policy policy/cost policy/profile tiering/tier tiering/plan tiering/costs tiering/decision tiering/stats tiering/find tiering/held " +
 		"tiering/internal/deadline tiering/internal/ghost tiering/internal/index",
@@ -108,7 +109,7 @@ var mayImport = map[string]string{
 	"api/cmd/splicectl/internal/terminal":           "",
 	"api/cmd/splicectl/internal/torture":            "api api/cmd/splicectl/internal/bench/machine api/cmd/splicectl/internal/child connector/... gpuipc/... policy/profile tiering tiering/tier tiering/disk/...",
 
-	"daemon/settings": "policy gpuipc tiering tiering/advise tiering/disk connector/wire",
+	"daemon/settings": "policy gpuipc tiering tiering/advise tiering/disk tiering/object connector/wire",
 	"daemon/socket":   "connector/wire/seqpacket daemon/settings",
 	"daemon/codes":    "policy/profile gpuipc tiering/tier connector/wire",
 	"daemon/budget":   "connector/wire daemon/codes policy/profile",

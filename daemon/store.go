@@ -69,9 +69,12 @@ func (d *Daemon) storeConfig() tiering.Config {
 		config.Advise.Bytes = -1
 	}
 	if d.peers != nil {
-		config.Remote, config.Held = d.peers.fetch, d.peers.held
+		config.Held = d.peers.held
+	}
+	if config.Remote = d.remote(); config.Remote != nil {
 		config.ReadAhead = c.ReadAhead
 	}
+	config.Outlets = d.outlets()
 	if d.disk == nil {
 		return config
 	}

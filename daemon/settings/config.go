@@ -21,6 +21,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/advise"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/object"
 )
 
 // ErrConfig is wrapped by everything that is wrong with a configuration.
@@ -130,6 +131,27 @@ type Config struct {
 	ClusterSecret        string
 	ClusterHold          time.Duration
 
+	ObjectBucket         string
+	ObjectEndpoint       string
+	ObjectPrefix         string
+	ObjectRegion         string
+	ObjectCredentials    string
+	ObjectCA             string
+	ObjectPlain          bool
+	ObjectSecret         string
+	ObjectSize           Bytes
+	ObjectLife           time.Duration
+	ObjectWrite          string
+	ObjectWriteBandwidth Bytes
+	ObjectQueue          Bytes
+	ObjectRequests       int
+	ObjectMemory         Bytes
+	ObjectListEvery      time.Duration
+	ObjectCodec          string
+	// ObjectKeys are credentials from the environment, by AWS's names; ObjectCredentials
+	// wins.
+	ObjectKeys object.Keys
+
 	Tenants []Tenant
 }
 
@@ -160,7 +182,7 @@ const DefaultTenant = "default"
 // disk tier have defaults for is theirs.
 func Default() Config {
 	store, below := tiering.Defaults(), disk.Defaults()
-	return Config{
+	c := Config{
 		HTTP:              "127.0.0.1:9400",
 		PageBytes:         Bytes(store.PageBytes),
 		HugePages:         "auto",
@@ -212,6 +234,8 @@ func Default() Config {
 		ClusterHold:       5 * time.Second,
 		Tenants:           []Tenant{{Name: DefaultTenant}},
 	}
+	c.objectDefaults()
+	return c
 }
 
 func percent(fraction float64) int { return int(math.Round(100 * fraction)) }
@@ -275,6 +299,7 @@ func (c *Config) Validate() error {
 	v.between("workers", c.Workers, 1, 1024)
 	c.checkTimes(v)
 	c.checkCluster(v)
+	c.checkObject(v)
 	if level, err := zerolog.ParseLevel(c.LogLevel); err != nil || level < zerolog.TraceLevel || c.LogLevel == "" {
 		v.add("log-level", "%q is not one of trace, debug, info, warn, error, disabled", c.LogLevel)
 	}

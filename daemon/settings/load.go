@@ -103,6 +103,7 @@ func Load(from Sources) (Config, Invocation, error) {
 			v.set("-"+s.name, s.value, text)
 		}
 	}
+	config.objectEnvironment(from.Getenv)
 	run.Warnings = config.readTokens(v, from.ReadSecret)
 	return config, run, v.err()
 }

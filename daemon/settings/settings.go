@@ -3,6 +3,7 @@ package settings
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -174,7 +175,7 @@ func (c *Config) settings() []setting {
 		{"log-format", (*text)(&c.LogFormat), "json or console", "not allowed",
 			"Form of log lines."},
 	}
-	return append(list, c.clusterSettings()...)
+	return slices.Concat(list, c.clusterSettings(), c.objectSettings())
 }
 
 // text, toggle, integer, interval, address, idList and nameList make fields flag.Values.

@@ -27,6 +27,18 @@ func (v *View) diskCheck() (api.Check, bool) {
 	return check, true
 }
 
+// objectCheck is how the object store does; false without one.
+func (v *View) objectCheck() (api.Check, bool) {
+	if v.o.Object == nil {
+		return api.Check{}, false
+	}
+	check := api.Check{Name: "object", State: api.CheckOK}
+	if h := v.o.Object.Health(); h.Trouble != "" {
+		check.State, check.Detail = api.CheckDegraded, h.Trouble
+	}
+	return check, true
+}
+
 // explain says what is wrong with the disk tier, the gravest first.
 func explain(check *api.Check, h disk.Health) {
 	degraded := func(format string, args ...any) {

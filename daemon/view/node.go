@@ -18,6 +18,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/disk"
 	"github.com/spliced-kv/spliced/tiering/metric"
+	"github.com/spliced-kv/spliced/tiering/object"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -42,6 +43,7 @@ type Options struct {
 	GPU        *gpu.GPU
 	GPUTrouble string // why there is none though one was asked for
 	Disk       *disk.Tier
+	Object     *object.Store
 	Server     *server.Server
 	Canary     *canary.Canary
 	Tenants    []tiering.Tenant
@@ -140,7 +142,19 @@ func (v *View) Pools() []api.Pool {
 		}
 		list = append(list, pool)
 	}
-	return append(list, v.diskPools()...)
+	return slices.Concat(list, v.diskPools(), v.objectPools())
+}
+
+// objectPools is the prefix in the bucket, of all nodes together.
+func (v *View) objectPools() []api.Pool {
+	if v.o.Object == nil {
+		return nil
+	}
+	g := v.o.Object.Gauges()
+	return []api.Pool{{
+		Name: "shared", Tier: tierName(tier.PlaceObject), CapacityBytes: int64(v.o.Config.ObjectSize), UsedBytes: int64(g.Held),
+		PendingBytes: int64(g.QueuedBytes), Objects: int(g.Listed),
+	}}
 }
 
 // diskPools are the budgets on disk. A tenant that is not configured any more is
@@ -237,7 +251,7 @@ func (v *View) Counters() []api.Counter {
 }
 
 func tierName(p tier.Place) string {
-	names := [...]string{tier.PlaceNone: "none", tier.PlaceHBM: "hbm", tier.PlaceDRAM: "dram", tier.PlaceDisk: "disk", tier.PlacePeer: "peer"}
+	names := [...]string{tier.PlaceNone: "none", tier.PlaceHBM: "hbm", tier.PlaceDRAM: "dram", tier.PlaceDisk: "disk", tier.PlacePeer: "peer", tier.PlaceObject: "object"}
 	return names[min(int(p), len(names)-1)]
 }
 
@@ -269,6 +283,9 @@ func (v *View) Checks() []api.Check {
 	}
 	list = append(list, v.splicingCheck(), v.socketCheck())
 	if check, ok := v.diskCheck(); ok {
+		list = append(list, check)
+	}
+	if check, ok := v.objectCheck(); ok {
 		list = append(list, check)
 	}
 	if check, ok := v.gpuCheck(); ok {

@@ -38,7 +38,7 @@ type poolSeries struct {
 	Tier      string `label:"tier"`
 	Pool      string `label:"pool"`
 	Capacity  int64  `prom:"tier_capacity_bytes" help:"Budget of a pool in a tier."`
-	Evictable int64  `prom:"tier_used_bytes,state=evictable" help:"Bytes in use by state: leased, pending (being filled), quarantined (lease expired, client still there), demoting (being written to the disk, and free after that), evictable."`
+	Evictable int64  `prom:"tier_used_bytes,state=evictable" help:"Bytes in use by state: leased, pending (being filled), quarantined (lease expired, client still there), demoting (being written to the disk or copied to the object store or another node, and as a rule free after that), evictable."`
 	Objects   int    `prom:"pool_objects" help:"Segments (public) and checkpoints (private) held."`
 }
 
@@ -63,10 +63,10 @@ type dirtySeries struct {
 // lookupSeries are hits by the tier that has them; the store counts those of HBM
 // and of the disk among all.
 type lookupSeries struct {
-	Segments     [5]uint64 `count:"{hbm,dram,disk,peer,miss}" prom:"lookups_total,result=*" help:"Segment keys asked for by match, by the tier that has them or miss."`
-	Tokens       [5]uint64 `count:"{hbm,dram,disk,peer,miss}" prom:"lookup_tokens_total,result=*" help:"Tokens asked for by match, by the tier that has them or miss, as far as the size of a miss is known. A hit is counted in tokens."`
-	Prefixes     [4]uint64 `count:"{hbm,dram,disk,peer}" prom:"prefix_hits_total,tier=*" help:"Matches that found a checkpoint, by the tier it lies in."`
-	PrefixTokens [4]uint64 `count:"{hbm,dram,disk,peer}" prom:"prefix_hit_tokens_total,tier=*" help:"Tokens covered by the checkpoints found, by the tier they lie in."`
+	Segments     [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookups_total,result=*" help:"Segment keys asked for by match, by the tier that has them or miss."`
+	Tokens       [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookup_tokens_total,result=*" help:"Tokens asked for by match, by the tier that has them or miss, as far as the size of a miss is known. A hit is counted in tokens."`
+	Prefixes     [5]uint64 `count:"{hbm,dram,disk,peer,object}" prom:"prefix_hits_total,tier=*" help:"Matches that found a checkpoint, by the tier it lies in."`
+	PrefixTokens [5]uint64 `count:"{hbm,dram,disk,peer,object}" prom:"prefix_hit_tokens_total,tier=*" help:"Tokens covered by the checkpoints found, by the tier they lie in."`
 	Avoided      uint64    `prom:"prefill_tokens_avoided_total" help:"Tokens of segments and checkpoints that engines took leases on."`
 }
 
@@ -197,21 +197,21 @@ func (v *View) eachStruct(f func(any)) {
 }
 
 func lookupsOf(c *stats.Counters) *lookupSeries {
-	split := func(all, hbm, disk, peer uint64) [4]uint64 {
-		return [4]uint64{hbm, all - hbm - disk - peer, disk, peer}
+	split := func(all, hbm, disk, beyond, object uint64) [5]uint64 {
+		return [5]uint64{hbm, all - hbm - disk - beyond, disk, beyond - object, object}
 	}
 	s := &lookupSeries{
-		Prefixes:     split(c.PrefixHits, c.HBM.PrefixHits, c.PrefixHitsDisk, c.Beyond.PrefixHits),
-		PrefixTokens: split(c.PrefixHitTokens, c.HBM.PrefixHitTokens, c.PrefixHitTokensDisk, c.Beyond.PrefixHitTokens),
+		Prefixes:     split(c.PrefixHits, c.HBM.PrefixHits, c.PrefixHitsDisk, c.Beyond.PrefixHits, c.Object.PrefixHits),
+		PrefixTokens: split(c.PrefixHitTokens, c.HBM.PrefixHitTokens, c.PrefixHitTokensDisk, c.Beyond.PrefixHitTokens, c.Object.PrefixHitTokens),
 		Avoided:      c.AcquiredTokens + c.LoadedTokens,
 	}
-	segments := split(c.HitSegments, c.HBM.HitSegments, c.HitSegmentsDisk, c.Beyond.HitSegments)
-	tokens := split(c.HitTokens, c.HBM.HitTokens, c.HitTokensDisk, c.Beyond.HitTokens)
+	segments := split(c.HitSegments, c.HBM.HitSegments, c.HitSegmentsDisk, c.Beyond.HitSegments, c.Object.HitSegments)
+	tokens := split(c.HitTokens, c.HBM.HitTokens, c.HitTokensDisk, c.Beyond.HitTokens, c.Object.HitTokens)
 	copy(s.Segments[:], segments[:])
 	copy(s.Tokens[:], tokens[:])
 	for why := tier.ReasonNone + 1; why < tier.ReasonFlagOnly; why++ { // flag_only is of checkpoints
-		s.Segments[4] += c.MissSegments[why]
-		s.Tokens[4] += c.MissTokens[why]
+		s.Segments[5] += c.MissSegments[why]
+		s.Tokens[5] += c.MissTokens[why]
 	}
 	return s
 }

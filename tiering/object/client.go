@@ -2,6 +2,8 @@ package object
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -36,8 +38,9 @@ func newClient(c *Config) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	dialer := &net.Dialer{Timeout: c.AnswerTime}
 	t := &transport{now: c.Now, base: &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: c.AnswerTime}).DialContext,
+		DialContext:           dialer.DialContext,
 		TLSHandshakeTimeout:   c.AnswerTime,
 		ResponseHeaderTimeout: c.AnswerTime,
 		MaxIdleConnsPerHost:   c.Requests + c.Writers + 1,
@@ -47,8 +50,21 @@ func newClient(c *Config) (*client, error) {
 		WriteBufferSize:       64 << 10,
 		ReadBufferSize:        64 << 10,
 	}}
+	if c.CA != "" {
+		own := &authorities{path: c.CA, dialer: dialer, name: u.Hostname()}
+		if _, err := own.pool(); err != nil {
+			return nil, err
+		}
+		t.base.DialTLSContext = own.dial
+	}
+	var keys *credentials.Credentials
+	if c.Credentials != "" {
+		keys = credentials.New(&fileCredentials{path: c.Credentials})
+	} else {
+		keys = credentials.NewStaticV4(c.Keys.ID, c.Keys.Secret, c.Keys.Token)
+	}
 	core, err := minio.NewCore(u.Host, &minio.Options{
-		Creds:      credentials.New(&fileCredentials{path: c.Credentials}),
+		Creds:      keys,
 		Secure:     u.Scheme == "https",
 		Region:     c.Region,
 		Transport:  t,
@@ -122,6 +138,68 @@ func (f *fileCredentials) IsExpired() bool {
 	now, err := os.Stat(f.path)
 	return f.seen == nil || err == nil &&
 		(!os.SameFile(f.seen, now) || !f.seen.ModTime().Equal(now.ModTime()) || f.seen.Size() != now.Size())
+}
+
+// authorities are those of a file, read again when it has changed, for connections that
+// are made from then on.
+type authorities struct {
+	path   string
+	dialer *net.Dialer
+	name   string // of the server
+
+	mu   sync.Mutex
+	seen os.FileInfo
+	last *x509.CertPool
+}
+
+// maxCA bounds a file of authorities: those of a system have 200 KiB.
+const maxCA = 4 << 20
+
+// pool is what the file holds; where it cannot be read any more, what it held last.
+func (a *authorities) pool() (*x509.CertPool, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now, err := os.Stat(a.path)
+	if err == nil && a.seen != nil && os.SameFile(a.seen, now) && a.seen.ModTime().Equal(now.ModTime()) && a.seen.Size() == now.Size() {
+		return a.last, nil
+	}
+	var text []byte
+	if err == nil && (!now.Mode().IsRegular() || now.Size() > maxCA) {
+		err = fmt.Errorf("%s is not a file of at most %d bytes", a.path, maxCA)
+	}
+	if err == nil {
+		text, err = os.ReadFile(a.path)
+	}
+	pool := x509.NewCertPool()
+	if err == nil && !pool.AppendCertsFromPEM(text) {
+		err = fmt.Errorf("%s holds no certificate", a.path)
+	}
+	switch {
+	case err == nil:
+		a.seen, a.last = now, pool
+	case a.last == nil:
+		return nil, fmt.Errorf("object: authorities: %w: %w", err, tier.ErrInvalid)
+	}
+	return a.last, nil
+}
+
+// dial makes a connection whose other end has a certificate of these authorities.
+func (a *authorities) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	pool, err := a.pool()
+	if err != nil {
+		return nil, err
+	}
+	plain, err := a.dialer.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.dialer.Timeout)
+	defer cancel()
+	c := tls.Client(plain, &tls.Config{RootCAs: pool, ServerName: a.name, MinVersion: tls.VersionTLS12})
+	if err := c.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, plain.Close())
+	}
+	return c, nil
 }
 
 // Kinds of what a server says, beside those of package tier.

@@ -24,6 +24,11 @@ type Tenant struct {
 	Salt []byte
 }
 
+// Keys are credentials that do not change. Token is empty for those of a user.
+type Keys struct {
+	ID, Secret, Token string
+}
+
 // MinSecret is the least length of the secret, in bytes.
 const MinSecret = 16
 
@@ -35,8 +40,12 @@ type Config struct {
 	Region   string // "us-east-1"
 	// Credentials is the path of a file in AWS's format (aws_access_key_id,
 	// aws_secret_access_key, perhaps aws_session_token; profile "default"). It is read
-	// again when it has changed. Required.
+	// again when it has changed. Empty = Keys.
 	Credentials string
+	Keys        Keys // required without Credentials
+	// CA is the path of a PEM file with the authorities of the server's certificate. It is
+	// read again when it has changed. Empty = those of the system.
+	CA string
 	// Plain allows http:// to another host: who can reach the network between reads what
 	// crosses it. Loopback needs no permission.
 	Plain  bool
@@ -122,7 +131,7 @@ func (c *Config) Validate() error {
 	}
 	check(c.Bucket != "", "no bucket")
 	check(len(c.Prefix) <= 512 && !strings.HasPrefix(c.Prefix, "/"), "prefix %q begins with / or is longer than 512 bytes", c.Prefix)
-	check(c.Credentials != "", "no credentials")
+	check(c.Credentials != "" || c.Keys.ID != "" && c.Keys.Secret != "", "no credentials")
 	check(len(c.Secret) >= MinSecret, "secret of %d bytes, at least %d", len(c.Secret), MinSecret)
 	check(c.Device != nil && c.Profile != nil, "no device or profiles")
 	check(c.Bytes >= 0 && c.Life >= 0 && c.BytesPerSecond >= 0, "%d bytes, life of %v, %d bytes a second", c.Bytes, c.Life, c.BytesPerSecond)

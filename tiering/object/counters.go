@@ -73,6 +73,13 @@ func (s *Store) Gauges() Gauges {
 	}
 }
 
+// Counters answers pointers to all counters and gauges, always of the same types. Those
+// that are counted on must not be written.
+func (s *Store) Counters() []any {
+	g := s.Gauges()
+	return []any{&s.counters, &g}
+}
+
 // Counts calls f with all counters and gauges by name.
 func (s *Store) Counts(f func(name string, value uint64)) {
 	metric.Each(&s.counters, f)

@@ -82,6 +82,39 @@ func (h *health) answered() {
 	h.open.Store(false)
 }
 
+// Health is how the object store does. Nothing of it keeps this node from serving.
+type Health struct {
+	// Trouble is what does not work, what follows from that, and why; empty when it does.
+	Trouble string
+	// ClockAhead is how far the server's clock is ahead of ours, by its last answer.
+	ClockAhead time.Duration
+}
+
+// maxSkew is how far clocks may be apart: beyond 15 minutes S3 refuses signatures.
+const maxSkew = 5 * time.Minute
+
+// Health answers how the object store does.
+func (s *Store) Health() Health {
+	h := &s.health
+	out := Health{ClockAhead: time.Duration(s.client.transport.ahead.Load())}
+	skewed := out.ClockAhead.Abs() > maxSkew
+	listed := s.index.listed.Load()
+	now := s.cfg.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.failures >= h.cfg.BreakerFailures:
+		out.Trouble = fmt.Sprintf("%d requests in a row have failed, what is only there is a miss and nothing is written: %s", h.failures, h.last)
+	case skewed:
+		out.Trouble = fmt.Sprintf("the server's clock is %v ahead of this node's: beyond 15 minutes requests are refused", out.ClockAhead.Round(time.Second))
+	case now.Before(h.fullUntil):
+		out.Trouble = "the server has no room, what leaves this node is lost unless others have it: " + h.last
+	case !listed && h.failures > 0:
+		out.Trouble = "the bucket cannot be listed, so that nothing is written yet: " + h.last
+	}
+	return out
+}
+
 const smooth = 0.2 // weight of the newest measurement (guess)
 
 // measured notes how long a range took. Rates of short ones say little.
@@ -120,5 +153,5 @@ func (h *health) hint() tier.Hint {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	streams := min(float64(h.cfg.Streams), float64(h.cfg.Requests)/float64(1+h.running))
-	return tier.Hint{Latency: time.Duration(2 * h.first * float64(time.Second)), BytesPerSecond: h.rate * streams}
+	return tier.Hint{Place: tier.PlaceObject, Latency: time.Duration(2 * h.first * float64(time.Second)), BytesPerSecond: h.rate * streams}
 }

@@ -25,7 +25,10 @@ type Store struct {
 	listing  chan struct{} // one while a pass runs
 }
 
-var _ tier.Remote = (*Store)(nil)
+var (
+	_ tier.Remote = (*Store)(nil)
+	_ tier.Sink   = (*Store)(nil)
+)
 
 // New makes a Store. It starts nothing and asks nothing of the server: until Run lists
 // it, nothing is hinted at, and nothing written.
@@ -73,6 +76,9 @@ func (s *Store) Hint(w *tier.Want) (tier.Hint, bool) {
 	}
 	return s.health.hint(), true
 }
+
+// Expect implements tier.Sink.
+func (s *Store) Expect() tier.Hint { return s.health.hint() }
 
 // settle draws what follows for the server's health from how a request went. Errors that
 // say something of one object, or that the caller's context ended, say nothing of it.

@@ -2,15 +2,26 @@ package object
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
+	"io"
+	"log"
+	"math/big"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/object/objecttest"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
@@ -100,7 +111,7 @@ func TestAnEmptyNodeFindsWhatOthersWrote(t *testing.T) {
 	a := s.run(nil)
 	a.mustKeep(list...)
 	b := s.run(nil)
-	heads := s.requests(http.MethodHead)
+	heads := s.Requests(http.MethodHead)
 	for _, o := range list {
 		if !b.hinted(o) {
 			t.Errorf("no hint at %v", o)
@@ -109,7 +120,7 @@ func TestAnEmptyNodeFindsWhatOthersWrote(t *testing.T) {
 			t.Errorf("%v: %v", o, err)
 		}
 	}
-	gets := s.requests(http.MethodGet)
+	gets := s.Requests(http.MethodGet)
 	for _, o := range segments(1000, 50, 100) {
 		if b.hinted(o) {
 			t.Errorf("hint at %v, which is nowhere", o)
@@ -118,7 +129,7 @@ func TestAnEmptyNodeFindsWhatOthersWrote(t *testing.T) {
 			t.Errorf("%v: %v", o, err)
 		}
 	}
-	if s.requests(http.MethodHead) != heads || s.requests(http.MethodGet) != gets {
+	if s.Requests(http.MethodHead) != heads || s.Requests(http.MethodGet) != gets {
 		t.Error("keys that a listing rules out were asked for")
 	}
 	for _, o := range list { // nothing is written twice
@@ -259,17 +270,17 @@ func TestAServerKilledInAnUploadLeavesNothing(t *testing.T) {
 	small, o := segments(1, 1, 100)[0], segments(5, 1, 2000)[0]
 	n.mustKeep(small)
 	var once sync.Once
-	s.set(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	s.Set(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if r.Method == http.MethodPut {
-			r.Body = killing{r.Body, func() { once.Do(s.kill) }}
+			r.Body = killing{r.Body, func() { once.Do(s.Kill) }}
 		}
 		next.ServeHTTP(w, r)
 	})
 	if err := n.keep(context.Background(), o); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("written to a killed server: %v", err)
 	}
-	s.set(nil)
-	s.gateway.start()
+	s.Set(nil)
+	s.Server.Start()
 	other := s.run(nil)
 	if err := other.fetch(o); !errors.Is(err, tier.ErrGone) {
 		t.Errorf("half an object is found: %v", err)
@@ -309,7 +320,7 @@ func TestASlowServerIsReadAndWritten(t *testing.T) {
 	s := open(t)
 	n := s.run(nil)
 	o := segments(1, 1, 800)[0]
-	s.set(slowly(2 * o.Total()))
+	s.Set(objecttest.Slowly(2 * o.Total()))
 	began := time.Now()
 	n.mustKeep(o)
 	if err := n.fetch(o); err != nil {
@@ -350,7 +361,7 @@ func TestAFullServerIsReadOn(t *testing.T) {
 		t.Skip("mounting a small file system needs root")
 	}
 	tiertest.Leaks(t)
-	program(t)
+	objecttest.Program(t)
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
 		t.Skipf("a small file system cannot be mounted: %v", err)
@@ -373,11 +384,11 @@ func TestAFullServerIsReadOn(t *testing.T) {
 	if !errors.Is(err, tier.ErrFull) || len(kept) == 0 {
 		t.Fatalf("%d objects fit, then: %v", len(kept), err)
 	}
-	puts := s.requests(http.MethodPut)
+	puts := s.Requests(http.MethodPut)
 	if err := n.keep(context.Background(), segments(500, 1, 10)[0]); !errors.Is(err, tier.ErrFull) {
 		t.Errorf("written to a full server: %v", err)
 	}
-	if s.requests(http.MethodPut) != puts {
+	if s.Requests(http.MethodPut) != puts {
 		t.Error("a full server was asked again at once")
 	}
 	for _, o := range kept {
@@ -429,14 +440,133 @@ func TestCredentialsAreReadAgain(t *testing.T) {
 	o := segments(1, 1, 100)[0]
 	n := s.run(nil)
 	n.mustKeep(o)
-	s.credentials(accessKey, "no secret of the server's")
+	s.credentials(objecttest.AccessKey, "no secret of the server's")
 	if err := n.fetch(o); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("read with wrong credentials: %v", err)
 	}
-	s.credentials(accessKey, secretKey)
+	s.credentials(objecttest.AccessKey, objecttest.SecretKey)
 	if !tiertest.Wait(10*time.Second, func() bool { return n.fetch(o) == nil }) {
 		t.Error("new credentials are not used")
 	}
+}
+
+func TestCredentialsMayStandInTheConfiguration(t *testing.T) {
+	s := open(t)
+	n := s.run(func(c *Config) {
+		c.Credentials, c.Keys = "", Keys{ID: objecttest.AccessKey, Secret: objecttest.SecretKey}
+	})
+	o := segments(1, 1, 100)[0]
+	n.mustKeep(o)
+	if err := n.fetch(o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAProbeTriesAllThatIsNeeded(t *testing.T) {
+	s := open(t)
+	n := s.run(nil)
+	steps := n.Probe(context.Background())
+	var names []string
+	for _, step := range steps {
+		names = append(names, step.Name)
+		if step.Err != nil {
+			t.Errorf("%s: %v", step.Name, step.Err)
+		}
+	}
+	if want := []string{"list", "write", "overwrite", "read", "range", "delete"}; !slices.Equal(names, want) {
+		t.Fatalf("steps %v", names)
+	}
+	if left, _ := os.ReadDir(filepath.Join(s.Dir, objecttest.Bucket, n.cfg.Prefix, probeDir)); len(left) != 0 {
+		t.Fatalf("%v is left", left)
+	}
+	for fault, want := range map[string]string{http.MethodPut: "write", http.MethodGet: "list", http.MethodDelete: "delete"} {
+		s.Set(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			if r.Method == fault {
+				http.Error(w, "<Error><Code>AccessDenied</Code></Error>", http.StatusForbidden)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+		first := ""
+		for _, step := range n.Probe(context.Background()) {
+			if step.Err != nil && first == "" {
+				first = step.Name
+			}
+		}
+		if first != want {
+			t.Errorf("%s is denied and %q fails", fault, first)
+		}
+	}
+	s.Set(nil)
+	if h := n.Health(); h.Trouble != "" {
+		t.Errorf("a probe counts: %v", h)
+	}
+}
+
+func TestHealthTellsWhatDoesNotWork(t *testing.T) {
+	s := open(t)
+	n := s.run(nil)
+	if h := n.Health(); h.Trouble != "" || h.ClockAhead.Abs() > 5*time.Second {
+		t.Fatalf("%+v", h)
+	}
+	s.Set(objecttest.Dead)
+	if !tiertest.Wait(20*time.Second, func() bool { _ = n.List(context.Background()); return n.Health().Trouble != "" }) {
+		t.Fatal("a dead server is no trouble")
+	}
+	s.Set(nil)
+	if !tiertest.Wait(20*time.Second, func() bool { _ = n.List(context.Background()); return n.Health().Trouble == "" }) {
+		t.Fatalf("the trouble stays: %+v", n.Health())
+	}
+}
+
+// A server of another authority is not spoken to, and one whose authority has changed is
+// once the file says so.
+func TestAuthoritiesAreThoseOfTheFile(t *testing.T) {
+	s := open(t)
+	front := httptest.NewTLSServer(s.Proxy.Config.Handler)
+	t.Cleanup(front.Close)
+	front.Config.ErrorLog = log.New(io.Discard, "", 0)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	write := func(c *x509.Certificate) {
+		text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
+		if err := errors.Join(os.WriteFile(ca+".new", text, 0o600), os.Rename(ca+".new", ca)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(otherAuthority(t))
+	cfg := s.config()
+	cfg.Endpoint, cfg.CA = front.URL, ca
+	n := s.start(cfg)
+	t.Cleanup(n.stop)
+	if err := n.List(context.Background()); !errors.Is(err, tier.ErrUnavailable) {
+		t.Fatalf("a server of another authority: %v", err)
+	}
+	write(front.Certificate())
+	if !tiertest.Wait(20*time.Second, func() bool { return n.List(context.Background()) == nil }) {
+		t.Fatal("the file is not read again")
+	}
+	cfg.CA = filepath.Join(t.TempDir(), "none")
+	if _, err := New(cfg); !errors.Is(err, tier.ErrInvalid) {
+		t.Fatalf("authorities of no file: %v", err)
+	}
+}
+
+func otherAuthority(t *testing.T) *x509.Certificate {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, of, of, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 func TestABoundedQueueIsBusy(t *testing.T) {
@@ -444,7 +574,7 @@ func TestABoundedQueueIsBusy(t *testing.T) {
 	n := s.run(func(c *Config) { c.QueueLen, c.Writers = 2, 1 })
 	list := segments(1, 3, 100)
 	let := make(chan struct{})
-	s.set(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	s.Set(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		<-let
 		next.ServeHTTP(w, r)
 	})
@@ -466,7 +596,7 @@ func TestABoundedQueueIsBusy(t *testing.T) {
 	if err := errors.Join(<-first, <-second); err != nil {
 		t.Error(err)
 	}
-	s.set(nil)
+	s.Set(nil)
 	n.mustKeep(list[2])
 	if err := n.Drain(context.Background()); err != nil {
 		t.Error(err)

@@ -20,6 +20,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/payload"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/object/objecttest"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
@@ -36,7 +37,8 @@ type node struct {
 
 // site is a server and memory for the nodes of a test.
 type site struct {
-	*gateway
+	*objecttest.Server
+	t       testing.TB
 	dev     gpuipc.Device
 	mem     *tiertest.Memory
 	tenants []Tenant
@@ -52,15 +54,15 @@ func openSite(t testing.TB, tenants []tiertest.Tenant) *site {
 // openSiteIn is openSite with a directory of the server's own.
 func openSiteIn(t testing.TB, tenants []tiertest.Tenant, dir string) *site {
 	t.Helper()
-	program(t) // before there is anything to be given back
-	s := &site{dev: tiertest.NewDevice(t)}
+	objecttest.Program(t) // before there is anything to be given back
+	s := &site{t: t, dev: tiertest.NewDevice(t)}
 	s.mem = tiertest.NewMemory(t, s.dev, 256<<20)
-	s.gateway = openGateway(t, dir)
+	s.Server = objecttest.Open(t, dir)
 	for _, of := range tenants {
 		s.tenants = append(s.tenants, Tenant{of.ID, of.Name, of.Salt})
 	}
 	s.creds = filepath.Join(t.TempDir(), "credentials")
-	s.credentials(accessKey, secretKey)
+	s.credentials(objecttest.AccessKey, objecttest.SecretKey)
 	return s
 }
 
@@ -78,7 +80,7 @@ func (s *site) credentials(access, secret string) {
 // config is that of a node, in haste.
 func (s *site) config() Config {
 	return Config{
-		Endpoint: s.proxy.URL, Bucket: bucket, Credentials: s.creds, Secret: clusterSecret, Tenants: s.tenants, Device: s.dev,
+		Endpoint: s.Proxy.URL, Bucket: objecttest.Bucket, Credentials: s.creds, Secret: clusterSecret, Tenants: s.tenants, Device: s.dev,
 		Profile:    profileOf,
 		AnswerTime: time.Second, StallTime: time.Second, BreakerMin: 20 * time.Millisecond, BreakerMax: 200 * time.Millisecond,
 		AbsentTime: 20 * time.Millisecond, RangeBytes: 256 << 10, ListEvery: time.Hour, FullTime: 50 * time.Millisecond,
@@ -205,7 +207,7 @@ func (s *subject) Put(ctx context.Context, _ int, o *tiertest.Object) error {
 func (s *subject) Close() error {
 	s.writer.stop()
 	s.stop()
-	s.site.close()
+	s.site.Close()
 	return nil
 }
 
@@ -222,7 +224,7 @@ func (s *subject) Disturb(_ int, o *tiertest.Object, f tiertest.Fault) (mend fun
 	}
 	well := func() {
 		close(stalled)
-		s.site.set(nil)
+		s.site.Set(nil)
 	}
 	switch f {
 	case tiertest.Spoilt:
@@ -235,8 +237,8 @@ func (s *subject) Disturb(_ int, o *tiertest.Object, f tiertest.Fault) (mend fun
 			return b
 		})
 	case tiertest.Vanishing:
-		s.site.set(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-			if ofPayload(r) && strings.HasSuffix(r.URL.Path, t.name()) {
+		s.site.Set(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			if objecttest.OfPayload(r) && strings.HasSuffix(r.URL.Path, t.name()) {
 				if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 					s.t.Error(err)
 				}
@@ -245,19 +247,19 @@ func (s *subject) Disturb(_ int, o *tiertest.Object, f tiertest.Fault) (mend fun
 		})
 		return well, nil
 	case tiertest.Dead:
-		s.site.set(dead)
+		s.site.Set(objecttest.Dead)
 		return well, nil
 	case tiertest.DeadHalfway:
-		s.site.set(halfway(func(*http.Request) {}))
+		s.site.Set(objecttest.Halfway(func(*http.Request) {}))
 		return well, nil
 	case tiertest.Stalled:
-		s.site.set(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
+		s.site.Set(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
 			stall(r)
 			panic(http.ErrAbortHandler)
 		})
 		return well, nil
 	case tiertest.StalledHalf:
-		s.site.set(halfway(stall))
+		s.site.Set(objecttest.Halfway(stall))
 		return well, nil
 	}
 	return change(file, func(b []byte) []byte { return s.lie(t, o, f, b) })
@@ -326,4 +328,9 @@ func (s *subject) lie(t tag, o *tiertest.Object, f tiertest.Fault, b []byte) []b
 	}
 	_ = o
 	return append(head, rest...)
+}
+
+// file is where the server keeps an object.
+func (s *site) file(of *Store, t tag) string {
+	return filepath.Join(s.Dir, objecttest.Bucket, of.cfg.Prefix+t.name())
 }

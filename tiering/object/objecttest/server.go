@@ -1,8 +1,11 @@
-package object
+// Package objecttest runs a real S3 server, versitygw over a directory, for tests of what
+// speaks to one. It is reached through a proxy that can be made to fail.
+package objecttest
 
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -24,27 +27,32 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
-const bucket = "kv-cache"
+// Bucket is there when the server has started.
+const Bucket = "kv-cache"
 
-// gateway is a versitygw over a directory, reached through a proxy that can be made to
-// fail. Everything that comes and goes is what a real server says.
-type gateway struct {
-	t     testing.TB
-	dir   string // of buckets
-	meta  string
-	sock  string
-	cmd   *exec.Cmd
-	log   bytes.Buffer
-	proxy *httptest.Server
-	up    *http.Transport
+// Server is a versitygw over a directory, and the proxy before it. Everything that comes
+// and goes is what a real server says.
+type Server struct {
+	Dir   string           // of buckets
+	Proxy *httptest.Server // where clients reach it
+
+	t    testing.TB
+	meta string
+	sock string
+	cmd  *exec.Cmd
+	log  bytes.Buffer
+	up   *http.Transport
 
 	mu    sync.Mutex
-	fault func(w http.ResponseWriter, r *http.Request, next http.Handler)
+	fault Fault
 	seen  map[string]int // requests by method
 }
 
-// program builds the server once; tests are skipped where that cannot be done.
-func program(t testing.TB) string {
+// Fault serves a request in place of next.
+type Fault func(w http.ResponseWriter, r *http.Request, next http.Handler)
+
+// Program builds the server once; tests are skipped where that cannot be done.
+func Program(t testing.TB) string {
 	t.Helper()
 	built.Do(func() { built.path, built.err = build() })
 	if built.err != nil {
@@ -60,11 +68,12 @@ var built struct {
 }
 
 func build() (string, error) {
-	tools, err := filepath.Abs("../../bin/tools")
+	root, err := moduleRoot()
 	if err != nil {
 		return "", err
 	}
-	sum, err := os.ReadFile("../../scripts/s3server/go.sum")
+	tools, module := filepath.Join(root, "bin", "tools"), filepath.Join(root, "scripts", "s3server")
+	sum, err := os.ReadFile(filepath.Join(module, "go.sum"))
 	if err != nil {
 		return "", err
 	}
@@ -78,11 +87,27 @@ func build() (string, error) {
 	part := fmt.Sprintf("%s.%d", path, os.Getpid())
 	defer func() { _ = os.Remove(part) }()
 	cmd := exec.Command("go", "build", "-o", part, "github.com/versity/versitygw/cmd/versitygw")
-	cmd.Dir, cmd.Env = "../../scripts/s3server", append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build versitygw: %w\n%s", err, out)
 	}
 	return path, os.Rename(part, path)
+}
+
+// moduleRoot is where the repository lies, seen from the test's directory.
+func moduleRoot() (string, error) {
+	dir, err := os.Getwd()
+	for err == nil {
+		if _, err := os.Stat(filepath.Join(dir, "scripts", "s3server", "go.mod")); err == nil {
+			return dir, nil
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return "", errors.New("scripts/s3server is nowhere above this directory")
+		}
+		dir = up
+	}
+	return "", err
 }
 
 func sumOf(b []byte) (sum uint32) {
@@ -92,10 +117,11 @@ func sumOf(b []byte) (sum uint32) {
 	return sum
 }
 
-// openGateway starts a server with an empty bucket. close ends it.
-func openGateway(t testing.TB, dir string) *gateway {
+// Open starts a server with an empty bucket, which ends with the test or with Close.
+func Open(t testing.TB, dir string) *Server {
 	t.Helper()
-	g := &gateway{t: t, dir: dir, meta: t.TempDir(), seen: map[string]int{}}
+	Program(t)
+	g := &Server{t: t, Dir: dir, meta: t.TempDir(), seen: map[string]int{}}
 	run, err := os.MkdirTemp("", "s3") // short enough for a socket
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +144,7 @@ func openGateway(t testing.TB, dir string) *gateway {
 		FlushInterval: -1,
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
-	g.proxy = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	g.Proxy = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.mu.Lock()
 		fault := g.fault
 		g.seen[r.Method]++
@@ -129,24 +155,26 @@ func openGateway(t testing.TB, dir string) *gateway {
 		}
 		forward.ServeHTTP(w, r)
 	}))
-	g.start()
-	t.Cleanup(g.close)
-	if err := g.admin().MakeBucket(context.Background(), bucket, minio.MakeBucketOptions{}); err != nil {
+	g.Start()
+	t.Cleanup(g.Close)
+	if err := g.Admin().MakeBucket(context.Background(), Bucket, minio.MakeBucketOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return g
 }
 
+// What clients show.
 const (
-	accessKey = "spliced-test"
-	secretKey = "spliced-test-secret"
+	AccessKey = "spliced-test"
+	SecretKey = "spliced-test-secret"
 )
 
-func (g *gateway) start() {
+// Start starts the server again.
+func (g *Server) Start() {
 	g.t.Helper()
 	_ = os.Remove(g.sock)
-	g.cmd = exec.Command(program(g.t), "--port", g.sock, "--access", accessKey, "--secret", secretKey, "--quiet", "--keep-alive",
-		"posix", "--sidecar", g.meta, g.dir)
+	g.cmd = exec.Command(Program(g.t), "--port", g.sock, "--access", AccessKey, "--secret", SecretKey, "--quiet", "--keep-alive",
+		"posix", "--sidecar", g.meta, g.Dir)
 	g.cmd.Stdout, g.cmd.Stderr = &g.log, &g.log
 	if err := g.cmd.Start(); err != nil {
 		g.t.Fatal(err)
@@ -158,32 +186,34 @@ func (g *gateway) start() {
 		}
 		return err == nil
 	}) {
-		g.kill()
+		g.Kill()
 		g.t.Fatalf("the S3 server does not start:\n%s", g.log.String())
 	}
 }
 
-func (g *gateway) kill() {
+// Kill ends it by SIGKILL. The proxy stays, and fails what it is asked.
+func (g *Server) Kill() {
 	_ = g.cmd.Process.Kill()
 	_ = g.cmd.Wait()
 	g.up.CloseIdleConnections()
 }
 
-func (g *gateway) close() {
-	if g.proxy == nil {
+// Close ends server and proxy.
+func (g *Server) Close() {
+	if g.Proxy == nil {
 		return
 	}
-	g.set(nil)
-	g.proxy.CloseClientConnections()
-	g.proxy.Close()
-	g.proxy = nil
-	g.kill()
+	g.Set(nil)
+	g.Proxy.CloseClientConnections()
+	g.Proxy.Close()
+	g.Proxy = nil
+	g.Kill()
 }
 
-// admin is a client of the test itself.
-func (g *gateway) admin() *minio.Client {
-	c, err := minio.New(g.proxy.Listener.Addr().String(), &minio.Options{
-		Creds: credentials.NewStaticV4(accessKey, secretKey, ""), Region: "us-east-1",
+// Admin is a client of the test itself.
+func (g *Server) Admin() *minio.Client {
+	c, err := minio.New(g.Proxy.Listener.Addr().String(), &minio.Options{
+		Creds: credentials.NewStaticV4(AccessKey, SecretKey, ""), Region: "us-east-1",
 		Transport: &http.Transport{DisableKeepAlives: true},
 	})
 	if err != nil {
@@ -192,38 +222,33 @@ func (g *gateway) admin() *minio.Client {
 	return c
 }
 
-// file is where the server keeps an object.
-func (g *gateway) file(s *Store, t tag) string {
-	return filepath.Join(g.dir, bucket, s.cfg.Prefix+t.name())
-}
-
-// set has a function serve each request; nil ends that.
-func (g *gateway) set(fault func(w http.ResponseWriter, r *http.Request, next http.Handler)) {
+// Set has a function serve each request; nil ends that.
+func (g *Server) Set(fault Fault) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.fault = fault
 }
 
-// requests is how many there were of a method.
-func (g *gateway) requests(method string) int {
+// Requests is how many there were of a method.
+func (g *Server) Requests(method string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.seen[method]
 }
 
-// ofPayload tells a request for an object's bytes from one for its description.
-func ofPayload(r *http.Request) bool {
+// OfPayload tells a request for an object's bytes from one for its description.
+func OfPayload(r *http.Request) bool {
 	at := r.Header.Get("Range")
 	return r.Method == http.MethodGet && at != "" && !strings.HasPrefix(at, "bytes=0-")
 }
 
-// dead fails whatever is asked.
-func dead(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }
+// Dead fails whatever is asked.
+func Dead(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }
 
-// halfway has the first half of bodies come, and then what is given.
-func halfway(then func(r *http.Request)) func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+// Halfway has the first half of bodies come, and then what is given.
+func Halfway(then func(r *http.Request)) Fault {
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-		if !ofPayload(r) {
+		if !OfPayload(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -240,8 +265,8 @@ func halfway(then func(r *http.Request)) func(w http.ResponseWriter, r *http.Req
 	}
 }
 
-// slowly has bodies go through at some bytes a second, both ways.
-func slowly(rate int64) func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+// Slowly has bodies go through at some bytes a second, both ways.
+func Slowly(rate int64) Fault {
 	p := &pace{rate: rate}
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		r.Body = io.NopCloser(slowReader{r.Context(), r.Body, p})
@@ -257,7 +282,7 @@ type slowReader struct {
 
 func (s slowReader) Read(b []byte) (int, error) {
 	n, err := s.from.Read(b[:min(len(b), 16<<10)])
-	_ = pause(s.ctx, s.pace.take(n, time.Now()))
+	s.pace.take(s.ctx, n)
 	return n, err
 }
 
@@ -272,9 +297,34 @@ func (s slowWriter) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 func (s slowWriter) Write(b []byte) (n int, err error) {
 	for len(b) > 0 && err == nil {
 		k := min(len(b), 16<<10)
-		_ = pause(s.ctx, s.pace.take(k, time.Now()))
+		s.pace.take(s.ctx, k)
 		k, err = s.ResponseWriter.Write(b[:k])
 		n, b = n+k, b[k:]
 	}
 	return n, err
+}
+
+// pace spreads bytes over time.
+type pace struct {
+	rate int64 // bytes a second
+	mu   sync.Mutex
+	next time.Time
+}
+
+// take books n bytes and waits until they may pass.
+func (p *pace) take(ctx context.Context, n int) {
+	p.mu.Lock()
+	now := time.Now()
+	if p.next.Before(now) {
+		p.next = now
+	}
+	wait := p.next.Sub(now)
+	p.next = p.next.Add(time.Duration(float64(n) / float64(p.rate) * float64(time.Second)))
+	p.mu.Unlock()
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }

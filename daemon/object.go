@@ -1,0 +1,87 @@
+package daemon
+
+import (
+	"fmt"
+
+	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/object"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// openObject makes the object store of a configuration that has one. Its server is asked
+// for nothing yet.
+func (d *Daemon) openObject() error {
+	c := &d.config
+	if !c.UsesObject() {
+		return nil
+	}
+	secret, err := d.objectSecret()
+	if err != nil {
+		return err
+	}
+	config := object.Config{
+		Endpoint: c.ObjectEndpoint, Bucket: c.ObjectBucket, Prefix: c.ObjectPrefix, Region: c.ObjectRegion,
+		Credentials: c.ObjectCredentials, Keys: c.ObjectKeys, CA: c.ObjectCA, Plain: c.ObjectPlain, Secret: secret,
+		Device: d.device, Coded: codedParts[c.ObjectCodec], Bytes: int64(c.ObjectSize), Life: c.ObjectLife,
+		BytesPerSecond: int64(c.ObjectWriteBandwidth), QueueBytes: int64(c.ObjectQueue), Requests: c.ObjectRequests,
+		IndexBytes: int64(c.ObjectMemory), ListEvery: c.ObjectListEvery, Now: d.now, Log: d.log,
+		Profile: func(f profile.Fingerprint) (*profile.Profile, bool) {
+			_, found, ok := d.store.FindProfile(f)
+			return found, ok
+		},
+	}
+	for _, t := range d.tenants {
+		config.Tenants = append(config.Tenants, object.Tenant{ID: t.ID, Name: t.Name, Salt: t.Salt})
+	}
+	d.object, err = object.New(config)
+	return err
+}
+
+// maxSecretBytes bounds the file of a secret.
+const maxSecretBytes = 64 << 10
+
+// objectSecret is what names and contents in the bucket are keyed with.
+func (d *Daemon) objectSecret() ([]byte, error) {
+	name, path := "object-secret", d.config.ObjectSecret
+	if path == "" {
+		name, path = "cluster-secret", d.config.ClusterSecret
+	}
+	if path == "" {
+		secret := d.peers.cluster.Secret()
+		return secret[:], nil
+	}
+	secret, warning, err := settings.ReadRegular(path, maxSecretBytes)
+	if err == nil && len(secret) < object.MinSecret {
+		err = fmt.Errorf("%s: %d bytes, at least %d", path, len(secret), object.MinSecret)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", name, err, settings.ErrConfig)
+	}
+	if warning != "" {
+		d.log.Warn().Msg(name + ": " + warning)
+	}
+	return secret, nil
+}
+
+// remote is where objects may lie beyond this node, peers before the object store.
+func (d *Daemon) remote() tier.Remote {
+	switch {
+	case d.peers != nil && d.object != nil:
+		return tier.Remotes{d.peers.fetch, d.object}
+	case d.peers != nil:
+		return d.peers.fetch
+	case d.object != nil:
+		return d.object
+	}
+	return nil
+}
+
+// outlets are where copies go of what this node may lose.
+func (d *Daemon) outlets() (list []tiering.Outlet) {
+	if d.object != nil && d.config.ObjectWrite != "none" {
+		list = append(list, tiering.Outlet{To: d.object, All: d.config.ObjectWrite == "all"})
+	}
+	return list
+}

@@ -1,0 +1,129 @@
+package settings
+
+import (
+	"strings"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering/object"
+)
+
+// objectSettings are those of the object store. It is off without a bucket.
+func (c *Config) objectSettings() []setting {
+	return []setting{
+		{"object-bucket", (*text)(&c.ObjectBucket), "name of a bucket, at most 255 bytes", "no object store",
+			"Bucket of an S3 server that nodes share, for cold segments and checkpoints and for nodes that come up empty. It is not made. A server that cannot be used costs hits, not the start: readiness says degraded."},
+		{"object-endpoint", (*text)(&c.ObjectEndpoint), "https://HOST or https://HOST:PORT; http:// for loopback, else with object-plain", "refused with object-bucket",
+			"Address of the S3 server."},
+		{"object-prefix", (*text)(&c.ObjectPrefix), "at most 512 bytes", "not allowed",
+			"What names in the bucket begin with. A prefix belongs to one cluster, which deletes there what is old."},
+		{"object-region", (*text)(&c.ObjectRegion), "at most 64 bytes", "$AWS_REGION, else us-east-1",
+			"Region that requests are signed for."},
+		{"object-credentials", (*text)(&c.ObjectCredentials), "path of a file in AWS's format, of which the profile default counts", "$AWS_ACCESS_KEY_ID, $AWS_SECRET_ACCESS_KEY and $AWS_SESSION_TOKEN, else the file that $AWS_SHARED_CREDENTIALS_FILE names",
+			"Credentials. The file is read again when it changes."},
+		{"object-ca", (*text)(&c.ObjectCA), "path of a PEM file", "the system's authorities",
+			"Authorities of the server's certificate. The file is read again when it changes."},
+		{"object-plain", (*toggle)(&c.ObjectPlain), "on or off", "not allowed",
+			"Whether another host may be reached by http://: whoever can read the network reads token ids and states then."},
+		{"object-secret", (*text)(&c.ObjectSecret), "path of a file with at least 16 bytes, the same on all nodes", "cluster-secret; refused without that or cluster-seeds",
+			"What names and contents in the bucket are keyed with: who lacks it can neither tell what lies there nor plant anything. With a cluster and neither file it is derived from the first key of the keyring at the start, and what was written before is not found after that key has changed."},
+		{"object-size", &c.ObjectSize, "bytes, 0B to 1024TiB", "no bound",
+			"Budget of the prefix, over all nodes, which have the same. Beyond it the oldest are deleted."},
+		{"object-life", (*interval)(&c.ObjectLife), "0s to 8760h", "no end",
+			"How long after it was written an object is deleted. All nodes have the same."},
+		{"object-write", (*text)(&c.ObjectWrite), "evicted, all or none", "not allowed",
+			"What is written: evicted, what leaves memory or clients have come back to, and at the stop what is in memory, if nobody else is believed to have it and fetching it takes less time than computing it; all, whatever is published; none, the bucket is only read."},
+		{"object-write-bandwidth", &c.ObjectWriteBandwidth, "bytes a second, 0B to 1TiB", "no bound",
+			"How fast this node writes to the bucket."},
+		{"object-queue", &c.ObjectQueue, "bytes, 1MiB to 1TiB", "not allowed",
+			"Objects that wait to be written, or are being; they stay in memory meanwhile, at most an eighth of a pool. Beyond it what leaves memory is not written."},
+		{"object-requests", (*integer)(&c.ObjectRequests), "1 to 1024", "not allowed",
+			"Reads at once."},
+		{"object-memory", &c.ObjectMemory, "bytes, 64KiB to 64GiB", "not allowed",
+			"Memory of what is known to lie in the bucket, 8 bytes for each object. What does not fit is asked for."},
+		{"object-list-every", (*interval)(&c.ObjectListEvery), "10s to 24h", "not allowed",
+			"How long after a listing of the bucket the next one begins: what others have written is known from then on. One costs a request for each thousand objects."},
+		{"object-codec", (*text)(&c.ObjectCodec), "none, kv or all", "not allowed",
+			"Which parts are stored coded, without loss, as in disk-codec."},
+	}
+}
+
+// UsesObject reports whether there is an object store.
+func (c *Config) UsesObject() bool { return c.ObjectBucket != "" }
+
+// objectDefaults fills in what the zero value does not stand for.
+func (c *Config) objectDefaults() {
+	d := object.Defaults()
+	c.ObjectPrefix, c.ObjectWrite, c.ObjectCodec = d.Prefix, "evicted", "none"
+	c.ObjectQueue, c.ObjectRequests, c.ObjectMemory, c.ObjectListEvery = Bytes(d.QueueBytes), d.Requests, Bytes(d.IndexBytes), d.ListEvery
+}
+
+// objectEnvironment takes the standard names for what was not set.
+func (c *Config) objectEnvironment(getenv func(string) string) {
+	if !c.UsesObject() {
+		return
+	}
+	if c.ObjectRegion == "" {
+		c.ObjectRegion = getenv("AWS_REGION")
+	}
+	if c.ObjectCredentials != "" {
+		return
+	}
+	c.ObjectKeys = object.Keys{ID: getenv("AWS_ACCESS_KEY_ID"), Secret: getenv("AWS_SECRET_ACCESS_KEY"), Token: getenv("AWS_SESSION_TOKEN")}
+	if c.ObjectKeys.ID == "" {
+		c.ObjectCredentials = getenv("AWS_SHARED_CREDENTIALS_FILE")
+	}
+}
+
+// checkObject holds the settings of an object store to their ranges whether there is one
+// or not, as checkDisk does. What it needs is asked for only where there is one.
+func (c *Config) checkObject(v *faults) {
+	for _, t := range []struct {
+		name, text string
+		most       int
+	}{
+		{"object-bucket", c.ObjectBucket, 255}, {"object-endpoint", c.ObjectEndpoint, 2048}, {"object-prefix", c.ObjectPrefix, 512},
+		{"object-region", c.ObjectRegion, 64}, {"object-credentials", c.ObjectCredentials, maxDiskPath}, {"object-ca", c.ObjectCA, maxDiskPath},
+		{"object-secret", c.ObjectSecret, maxDiskPath},
+	} {
+		v.plain(t.name, t.text)
+		if len(t.text) > t.most {
+			v.add(t.name, "%d bytes, most %d", len(t.text), t.most)
+		}
+	}
+	v.sizes([]sizeBound{
+		{"object-size", c.ObjectSize, 0, 1024 * TiB},
+		{"object-write-bandwidth", c.ObjectWriteBandwidth, 0, TiB},
+		{"object-queue", c.ObjectQueue, MiB, TiB},
+		{"object-memory", c.ObjectMemory, 64 * KiB, 64 * GiB},
+	})
+	v.oneOf("object-write", c.ObjectWrite, "evicted", "all", "none")
+	v.oneOf("object-codec", c.ObjectCodec, "none", "kv", "all")
+	v.between("object-requests", c.ObjectRequests, 1, 1024)
+	if c.ObjectLife < 0 || c.ObjectLife > 8760*time.Hour {
+		v.add("object-life", "%v is not between 0s and 8760h", c.ObjectLife)
+	}
+	if c.ObjectListEvery < 10*time.Second || c.ObjectListEvery > 24*time.Hour {
+		v.add("object-list-every", "%v is not between 10s and 24h", c.ObjectListEvery)
+	}
+	if c.UsesObject() {
+		c.checkBucket(v)
+	}
+}
+
+// checkBucket holds an object store to what it needs.
+func (c *Config) checkBucket(v *faults) {
+	if c.ObjectEndpoint == "" {
+		v.add("object-endpoint", "a bucket needs the address of its server, as in https://s3.example.com")
+	} else if err := object.CheckEndpoint(c.ObjectEndpoint, c.ObjectPlain); err != nil {
+		v.add("object-endpoint", "%v", err)
+	}
+	if c.ObjectCredentials == "" && (c.ObjectKeys.ID == "" || c.ObjectKeys.Secret == "") {
+		v.add("object-credentials", "neither a file nor AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
+	}
+	if c.ObjectSecret == "" && c.ClusterSecret == "" && (!c.UsesCluster() || c.ClusterKeyring == "") {
+		v.add("object-secret", "a node without a cluster, or of one without keyring, needs one, so that nobody else plants anything in the bucket")
+	}
+	if c.ObjectPrefix == "" || strings.HasPrefix(c.ObjectPrefix, "/") {
+		v.add("object-prefix", "%q is empty or begins with /", c.ObjectPrefix)
+	}
+}

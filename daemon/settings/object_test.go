@@ -1,0 +1,61 @@
+package settings
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestWhatABucketNeeds(t *testing.T) {
+	good := []string{
+		"-object-bucket=kv", "-object-endpoint=https://s3.example.com", "-object-credentials=/etc/spliced/s3", "-object-secret=/etc/spliced/secret",
+	}
+	for name, row := range map[string]struct {
+		args []string
+		env  map[string]string
+		want string // in the error; empty = it is good
+	}{
+		"enough":                     {},
+		"the environment's keys":     {args: []string{"-object-credentials="}, env: map[string]string{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}},
+		"the environment's file":     {args: []string{"-object-credentials="}, env: map[string]string{"AWS_SHARED_CREDENTIALS_FILE": "/home/x/.aws/credentials"}},
+		"no credentials":             {args: []string{"-object-credentials="}, want: "object-credentials: neither a file nor AWS_ACCESS_KEY_ID"},
+		"half of them":               {args: []string{"-object-credentials="}, env: map[string]string{"AWS_ACCESS_KEY_ID": "id"}, want: "object-credentials: neither"},
+		"no server":                  {args: []string{"-object-endpoint="}, want: "object-endpoint: a bucket needs"},
+		"a plain server":             {args: []string{"-object-endpoint=http://s3.example.com"}, want: "object-endpoint: object: endpoint"},
+		"a plain server, by name":    {args: []string{"-object-endpoint=http://s3.example.com", "-object-plain=on"}},
+		"a plain server here":        {args: []string{"-object-endpoint=http://127.0.0.1:9000"}},
+		"a server with a path":       {args: []string{"-object-endpoint=https://s3.example.com/kv"}, want: "object-endpoint:"},
+		"no secret":                  {args: []string{"-object-secret="}, want: "object-secret: a node without a cluster"},
+		"the cluster's secret":       {args: []string{"-object-secret=", "-cluster-secret=/etc/spliced/cluster"}},
+		"no prefix":                  {args: []string{"-object-prefix="}, want: "object-prefix:"},
+		"an absolute prefix":         {args: []string{"-object-prefix=/a"}, want: "object-prefix:"},
+		"a write that nobody knows":  {args: []string{"-object-write=some"}, want: "object-write:"},
+		"a listing in every second":  {args: []string{"-object-list-every=1s"}, want: "object-list-every: 1s"},
+		"no requests":                {args: []string{"-object-requests=0"}, want: "object-requests: 0"},
+		"wrong although it is off":   {args: []string{"-object-bucket=", "-object-queue=1B"}, want: "object-queue:"},
+		"nothing needed while it is": {args: []string{"-object-bucket=", "-object-secret=", "-object-endpoint=", "-object-credentials="}},
+	} {
+		c, _, err := Load(from("", row.env, append(good[:4:4], row.args...)...))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		c.Resolve(bigMachine)
+		if err := c.Validate(); (row.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: %v, want %q", name, err, row.want)
+		}
+	}
+}
+
+func TestAllThatABucketLacksIsTold(t *testing.T) {
+	c, _, err := Load(from("", nil, "-object-bucket=kv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Resolve(bigMachine)
+	err = c.Validate()
+	for _, name := range []string{"object-endpoint:", "object-credentials:", "object-secret:"} {
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%v tells nothing of %s", err, name)
+		}
+	}
+}
