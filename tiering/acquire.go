@@ -185,7 +185,11 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far
 		if q.Near {
 			return Acquired{Reason: s.objects.Gone(key, r.profile, r.tenant)}, nil
 		}
-		at, why := s.beyondLocked(objects.Identity{Name: name, Profile: r.profile, Tenant: r.tenant})
+		id := objects.Identity{Name: name, Profile: r.profile, Tenant: r.tenant}
+		if q.Planned {
+			s.plannedLocked(id)
+		}
+		at, why := s.beyondLocked(id)
 		switch {
 		case at == nowhere && why == tier.ReasonNone:
 			return Acquired{Reason: s.objects.Gone(key, r.profile, r.tenant)}, nil

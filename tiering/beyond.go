@@ -36,15 +36,16 @@ type beyond struct {
 
 // sought is an object that is, or was, looked for.
 type sought struct {
-	id     objects.Identity
-	search *search // until it has an answer
-	urgent bool    // a client asked for it
-	base   tier.Name
-	ranks  []int // that want it in HBM as well
-	until  time.Time
-	copy   tier.Copy // that was found, and not promoted yet; nil = absent
-	entry  tier.Entry
-	why    tier.Reason // it is absent
+	id      objects.Identity
+	search  *search   // until it has an answer
+	urgent  bool      // a client asked for it
+	planned bool      // as of AcquireQuery
+	base    tier.Name // as of wanted
+	ranks   []int     // that want it in HBM as well
+	until   time.Time
+	copy    tier.Copy // that was found, and not promoted yet; nil = absent
+	entry   tier.Entry
+	why     tier.Reason // it is absent
 }
 
 // answer is a sought with an answer, until it is forgotten.

@@ -173,7 +173,8 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (Commit
 	s.objects.Publish(o, s.cfg.Now(), why)
 	durable := s.acknowledgeLocked(o, w.fill.Level)
 	s.offloadLocked(o, published, nil)
-	return Committed{Published: true, Durable: durable}, nil
+	object := tier.Want{Name: o.Label(), Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant.ID}
+	return Committed{Published: true, Object: object, Durable: durable}, nil
 }
 
 // acknowledgeLocked begins to write an object that is complete, as far as its

@@ -52,6 +52,7 @@ type wanted struct {
 	tenant  *objects.Tenant
 	urgent  bool      // a client asked for it; else a match has named it
 	base    tier.Name // a checkpoint on this node that it may extend; zero = none is known
+	planned bool      // as of AcquireQuery
 }
 
 // openPromotions makes the engine that brings objects into memory.

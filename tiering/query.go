@@ -88,7 +88,10 @@ type AcquireQuery struct {
 	// Near: nothing is looked for beyond this node. So a peer asks, or nodes that believe
 	// that others have something would send each other for it.
 	Near bool
-	Keys [][32]byte
+	// Planned: another node has computed them for this one. They are fetched whatever their
+	// bytes cost, and though they were not to be had a moment ago.
+	Planned bool
+	Keys    [][32]byte
 
 	// All wants every key or none. When one is a miss the others' rows have
 	// ErrWithheld. When they would all be hits but do not fit beside what is in
@@ -194,6 +197,7 @@ type CommitItem struct {
 type Committed struct {
 	// Published: this commit completed the last rank, and lookups find the object.
 	Published bool
+	Object    tier.Want // what was published
 	// Durable is what to wait for before a published object is acknowledged. It
 	// is nil when only LevelMemory was asked for, or there is no lower tier.
 	Durable *Durable

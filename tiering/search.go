@@ -68,7 +68,7 @@ func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait boo
 		}
 		ws := make([]wanted, len(still))
 		for j, i := range still {
-			ws[j] = wanted{name: tier.Name{Key: q.Keys[i]}, profile: r.profile, tenant: r.tenant, urgent: true}
+			ws[j] = wanted{name: tier.Name{Key: q.Keys[i]}, profile: r.profile, tenant: r.tenant, urgent: true, planned: q.Planned}
 		}
 		if flight := s.seekLocked(ws, r.ranksAbove(q.Rank)); flight != nil {
 			for _, i := range still {
@@ -107,7 +107,7 @@ func (s *Store) seekLocked(ws []wanted, ranks []int) *transfer.Flight {
 	urgent := false
 	for i := range ws {
 		if k := s.addSoughtLocked(q, ws[i].identity()); k != nil {
-			k.urgent, k.ranks, k.base = ws[i].urgent, slices.Clone(ranks), ws[i].base
+			k.urgent, k.planned, k.ranks, k.base = ws[i].urgent, ws[i].planned, slices.Clone(ranks), ws[i].base
 			urgent = urgent || k.urgent
 		}
 	}
@@ -255,7 +255,7 @@ func (q *search) settleLocked(k *sought) {
 	case !known: // what it extends is not to be had
 		s.counters.Beyond.FindMisses++
 		q.loseLocked(k, tier.ReasonEvicted)
-	case !s.worthLocked(k.id, begin, k.entry.End, bytes):
+	case !k.planned && !s.worthLocked(k.id, begin, k.entry.End, bytes):
 		s.counters.Beyond.NotWorth++
 		q.loseLocked(k, tier.ReasonRefused)
 	}

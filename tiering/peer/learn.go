@@ -30,7 +30,7 @@ import (
 // forgotten after learntTTL.
 const (
 	maxTags   = 512
-	maxTold   = 4 // members told for one tag
+	maxNamed  = 4 // members told for one tag
 	tellSelf  = 1<<16 - 1
 	maxAddr   = 255
 	maxTelled = 64 << 10 // bytes of an answer
@@ -56,7 +56,7 @@ type learnt struct {
 }
 
 type told struct {
-	nodes [maxTold]Node
+	nodes [maxNamed]Node
 	n     int
 	until time.Time
 }
@@ -298,7 +298,7 @@ func (a *holdersAnswer) append(b []byte) []byte {
 func decodeHolders(b []byte, count int) (*holdersAnswer, error) {
 	r := reader{b: b}
 	knows, n := r.u8(), int(r.u16())
-	if knows > 1 || n > count*maxTold {
+	if knows > 1 || n > count*maxNamed {
 		return nil, fmt.Errorf("peer: %d members told for %d tags: %w", n, count, tier.ErrInvalid)
 	}
 	a := &holdersAnswer{knows: knows == 1}
@@ -307,8 +307,8 @@ func decodeHolders(b []byte, count int) (*holdersAnswer, error) {
 	}
 	for range count {
 		row := make([]uint16, r.u8())
-		if len(row) > maxTold {
-			return nil, fmt.Errorf("peer: %d members told for a tag, at most %d: %w", len(row), maxTold, tier.ErrInvalid)
+		if len(row) > maxNamed {
+			return nil, fmt.Errorf("peer: %d members told for a tag, at most %d: %w", len(row), maxNamed, tier.ErrInvalid)
 		}
 		for i := range row {
 			if row[i] = r.u16(); row[i] != tellSelf && int(row[i]) >= n {
@@ -348,15 +348,15 @@ func (n *Neighbours) tell(tags []uint64) *holdersAnswer {
 	p := n.Peers
 	a := &holdersAnswer{knows: !p.Learning()}
 	places := map[Node]uint16{}
-	var nodes [maxTold]Node
+	var nodes [maxNamed]Node
 	for _, tag := range tags {
 		var row []uint16
 		if n.Own.Has(tag) {
 			row = append(row, tellSelf)
 		}
-		for _, node := range nodes[:min(p.cfg.Index.Holders(tag, nodes[:]), maxTold)] {
+		for _, node := range nodes[:min(p.cfg.Index.Holders(tag, nodes[:]), maxNamed)] {
 			m := p.member(node)
-			if m == nil || len(row) == maxTold || len(m.Addr) > maxAddr {
+			if m == nil || len(row) == maxNamed || len(m.Addr) > maxAddr {
 				continue
 			}
 			k, ok := places[node]

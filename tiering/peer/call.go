@@ -1,0 +1,56 @@
+package peer
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Call is a request to one member that is not about an object's bytes.
+type Call struct {
+	Path string
+	Body []byte
+	// Within is how long the answer may take to begin, and again to come.
+	Within time.Duration
+	Most   int // bytes of the answer; more is an error
+}
+
+// Call asks a member and gives its answer. It takes a connection of its own while it
+// waits. Nothing follows for the member's breaker: a call may wait for what happens there.
+// Errors wrap tier.ErrUnavailable (it is not there, left alone, or did not answer as it
+// should), tier.ErrBusy, tier.ErrGone, or the context's.
+func (p *Peers) Call(ctx context.Context, node Node, q *Call) (answer []byte, err error) {
+	m := p.member(node)
+	if m == nil || !m.breaker.may(p.cfg.Now()) {
+		return nil, fmt.Errorf("peer: node %d is not asked: %w", node, tier.ErrUnavailable)
+	}
+	err = m.exchange(ctx, &request{path: q.Path, body: q.Body, time: q.Within, consume: func(ctx context.Context, l *link, n int) error {
+		if n > q.Most {
+			return fmt.Errorf("%w: node %d answers with %d bytes, at most %d", errFailed, m.Node, n, q.Most)
+		}
+		if err := l.expect(ctx, q.Within); err != nil {
+			return m.failure(ctx, err)
+		}
+		answer = make([]byte, n)
+		if _, err := io.ReadFull(l.br, answer); err != nil {
+			return m.failure(ctx, err)
+		}
+		return nil
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return answer, nil
+}
+
+// Reach is what was measured of a member: until it answers, and the bytes a second of what
+// it sends. 0 = not known, or there is no such member.
+func (p *Peers) Reach(node Node) (rtt time.Duration, bytesPerSecond float64) {
+	if m := p.member(node); m != nil {
+		return m.speed.get()
+	}
+	return 0, 0
+}

@@ -1,0 +1,47 @@
+package tiering
+
+import (
+	"fmt"
+
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// plannedLocked prepares that something is fetched which another node has just computed
+// for this one: a search that runs is not to weigh its bytes, and an answer that it could
+// not be had is older than it is.
+func (s *Store) plannedLocked(id objects.Identity) {
+	switch k := s.sought[id]; {
+	case k == nil:
+	case k.search != nil:
+		k.planned = true
+	case k.copy == nil:
+		delete(s.sought, id)
+	}
+}
+
+// Room is what segments of so many interior tokens take of memory, of all ranks and with
+// their token ids, and what there is for them: of the pool and of the tenant's quota, if
+// all left that may leave. It looks at memory only. A segment that is larger than all of
+// it makes need larger than free.
+func (s *Store) Room(id tier.ProfileID, tenant tier.TenantID, interiors, tokens []int) (need, free int64, err error) {
+	p, t, err := s.scope(id, tenant, 0)
+	if err != nil {
+		return 0, 0, err
+	}
+	if len(interiors) != len(tokens) {
+		return 0, 0, fmt.Errorf("room for %d segments of %d lengths: %w", len(interiors), len(tokens), tier.ErrInvalid)
+	}
+	for i, n := range interiors {
+		size := s.objects.SizeOf(p, p.SegmentParts(n), tokens[i])
+		need += size.Charge()
+	}
+	pool := s.objects.Pools[objects.PublicPool]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	free = pool.Budget - pool.Pinned
+	if t.QuotaBytes > 0 {
+		free = min(free, t.QuotaBytes-t.Pinned)
+	}
+	return need, max(free, 0), nil
+}
