@@ -200,6 +200,9 @@ type comparison struct {
 	prefixLength int // index of the longest one anywhere
 	segmentFrom  []source
 	members      int
+
+	local, with []cost.Segment // of the node that is judged
+	fetched     []int
 }
 
 // source is where something is fetched from.
@@ -304,7 +307,7 @@ func before(self bool) int {
 
 // judge tells what a node holds and what that saves, alone and with what it would fetch.
 func (c *comparison) judge(h *holder, self bool, recompute float64) api.LocatedNode {
-	local := cost.Request{Tokens: c.tokens, ExactOnly: c.exact}
+	local := cost.Request{Tokens: c.tokens, ExactOnly: c.exact, Segments: c.local[:0]}
 	var n api.LocatedNode
 	memory, disk := 0, 0
 	count := func(tokens int, place tier.Place) {
@@ -330,6 +333,7 @@ func (c *comparison) judge(h *holder, self bool, recompute float64) api.LocatedN
 			count(s.interior(), place)
 		}
 	}
+	c.local = local.Segments
 	n.Tokens = n.PrefixTokens + n.SegmentTokens
 	n.Share = float64(n.Tokens) / float64(c.tokens)
 	if self {
@@ -345,8 +349,8 @@ func (c *comparison) judge(h *holder, self bool, recompute float64) api.LocatedN
 // when it acquires them, and then the longest prefix anywhere, if that makes it faster.
 func (c *comparison) withPeers(h *holder, n *api.LocatedNode, local cost.Request, recompute float64) {
 	with := local
-	with.Segments = make([]cost.Segment, 0, len(c.pieces))
-	fetched := make([]int, 0, len(c.pieces))
+	with.Segments = c.with[:0]
+	fetched := c.fetched[:0]
 	prefill := c.model.Prefill()
 	for i := range c.pieces {
 		if h.segments != nil && h.segments[i] != tier.PlaceNone {
@@ -360,6 +364,7 @@ func (c *comparison) withPeers(h *holder, n *api.LocatedNode, local cost.Request
 			fetched = append(fetched, i)
 		}
 	}
+	c.with, c.fetched = with.Segments, fetched
 	take := func(r cost.Request, prefixTokens int) {
 		saved := recompute - c.fastest(r)
 		if saved <= n.SavedWithPeersMillis {

@@ -20,7 +20,7 @@ type target struct {
 
 func (t *target) flags(fs *flag.FlagSet) {
 	fs.StringVar(&t.admin, "admin", "", "admin `address`: a socket path or an http://host:port URL\n(default $SPLICED_ADMIN_SOCKET, or admin/admin.sock beside the engine socket)")
-	fs.StringVar(&t.token, "token-file", "", "`file` with the bearer token for changes over HTTP; a socket takes none")
+	fs.StringVar(&t.token, "token-file", "", "`file` with the bearer token for changes, or for locate, over HTTP; a socket takes none")
 }
 
 func (t *target) client() (*api.Client, error) {

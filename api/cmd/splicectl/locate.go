@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+)
+
+// maxQueryBytes bounds a question that is read from a file.
+const maxQueryBytes = 4 << 20
+
+func locateCommand() command {
+	return command{
+		name: "locate", synopsis: "[flags] [FILE]",
+		summary: "Show which nodes of a cluster hold what of a prompt, and what that saves",
+		about: `FILE (- or absent: standard input) is the question as POST /api/v1/locate takes it, or with
+-model the token ids of the prompt, separated by blanks or commas. HELD is what a node has itself,
+SAVED how much sooner the first token is there for it; FETCH and WITH are with what it would fetch
+from others. What others hold is what the node believes that is asked.
+
+Exit status 1: nothing of the prompt is held anywhere.`,
+		examples: []string{"query.json", "-model org/model -segments 0:512,512:300 -seam 8 tokens.txt", "-admin http://127.0.0.1:9400 --json query.json"},
+		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+			var t target
+			var q api.LocateQuery
+			t.flags(fs)
+			fs.StringVar(&q.Profile, "model", "", "model's name or fingerprint; FILE has token ids")
+			fs.StringVar(&q.Tenant, "tenant", "", "tenant (default: the default one)")
+			fs.IntVar(&q.BlockTokens, "block", 0, "block size of the engine in tokens, to look for prefixes")
+			fs.IntVar(&q.SeamTokens, "seam", 0, "seam width in tokens")
+			fs.IntVar(&q.Limit, "nodes", 0, "nodes to list (default 64)")
+			segments := fs.String("segments", "", "segments as BEGIN:TOKENS,...")
+			return func(ctx context.Context, c *call) error {
+				if err := readQuery(c, &q, *segments); err != nil {
+					return err
+				}
+				return showLocated(ctx, c, &t, &q)
+			}
+		},
+	}
+}
+
+// readQuery completes a question from its file and the flags.
+func readQuery(c *call, q *api.LocateQuery, segments string) (err error) {
+	if len(c.args) > 1 {
+		return usagef("takes one file, got %q", c.args)
+	}
+	in := io.Reader(os.Stdin)
+	if len(c.args) == 1 && c.args[0] != "-" {
+		f, err := os.Open(c.args[0])
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		in = f
+	}
+	text, err := io.ReadAll(io.LimitReader(in, maxQueryBytes+1))
+	if err != nil {
+		return err
+	}
+	if len(text) > maxQueryBytes {
+		return fmt.Errorf("the question has more than %d bytes", maxQueryBytes)
+	}
+	if q.Profile == "" {
+		if segments != "" || q.Tenant != "" || q.BlockTokens != 0 || q.SeamTokens != 0 {
+			return usagef("without -model the file says all but -nodes")
+		}
+		limit := q.Limit
+		if err := json.Unmarshal(text, q); err != nil {
+			return fmt.Errorf("the question is not JSON of its kind: %w", err)
+		}
+		if limit != 0 {
+			q.Limit = limit
+		}
+		return nil
+	}
+	for _, word := range strings.FieldsFunc(string(text), func(r rune) bool { return strings.ContainsRune(" ,\t\r\n[]", r) }) {
+		id, err := strconv.ParseUint(word, 10, 32)
+		if err != nil {
+			return fmt.Errorf("token %d of the file is no number from 0 to 2^32-1", len(q.TokenIDs))
+		}
+		q.TokenIDs = append(q.TokenIDs, uint32(id))
+	}
+	q.Segments, err = parseSpans(segments)
+	return err
+}
+
+// parseSpans reads BEGIN:TOKENS,...
+func parseSpans(text string) (list []api.LocateSegment, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	for _, part := range strings.Split(text, ",") {
+		begin, tokens, ok := strings.Cut(part, ":")
+		var s api.LocateSegment
+		if s.Begin, err = strconv.Atoi(begin); err == nil && ok {
+			s.Tokens, err = strconv.Atoi(tokens)
+		}
+		if err != nil || !ok {
+			return nil, usagef("segment %q is not BEGIN:TOKENS", part)
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+func showLocated(ctx context.Context, c *call, t *target, q *api.LocateQuery) error {
+	client, err := t.client()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	found, err := client.Locate(ctx, q)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		err = printJSON(c.stdout, found)
+	} else {
+		err = printLocated(c.stdout, found)
+	}
+	if err == nil && found.Best == "" {
+		return errFailed
+	}
+	return err
+}
+
+func printLocated(w io.Writer, l *api.Located) error {
+	how := "measured"
+	if !l.Measured {
+		how = "not measured yet"
+	}
+	fmt.Fprintf(w, "prompt of %d tokens, %.1f ms to compute (%s); %d nodes were looked at\n", l.Tokens, l.RecomputeMillis, how, l.Members)
+	if l.Best == "" {
+		fmt.Fprintln(w, "nothing of it saves time on any node")
+	} else {
+		fmt.Fprintf(w, "best on %s\n", terminal.Line(l.Best))
+	}
+	t := newTable(w, "NODE", "PREFIX", "SEGMENTS", "HELD", "SHARE", "SAVED", "FETCH", "WITH", "NOTE")
+	for i := range l.Nodes {
+		n := &l.Nodes[i]
+		note := ""
+		switch {
+		case n.Self && n.MemoryTokens != nil && n.DiskTokens != nil:
+			note = fmt.Sprintf("asked: %d in memory, %d on disk", *n.MemoryTokens, *n.DiskTokens)
+		case !n.Complete:
+			note = "not all it holds is known"
+		}
+		t.row(n.Node, n.PrefixTokens, n.SegmentTokens, n.Tokens, fmt.Sprintf("%.0f%%", 100*n.Share),
+			fmt.Sprintf("%.1f ms", n.SavedMillis), n.PeerTokens, fmt.Sprintf("%.1f ms", n.SavedWithPeersMillis), note)
+	}
+	return t.flush()
+}
