@@ -87,7 +87,9 @@ func (c *Session) acquire(ctx context.Context, q *AcquireQuery, dst []Acquired, 
 	if len(waits) > 0 {
 		r.acquireAfter(ctx, q, rows, waits)
 	}
-	r.countMisses(rows, q.Again)
+	if !q.Near {
+		r.countMisses(rows, q.Again)
+	}
 	if q.All {
 		c.keepTogether(rows)
 	}
@@ -308,8 +310,10 @@ func (c *Session) leaseRowLocked(o *objects.Object, q *AcquireQuery, now time.Ti
 	if err != nil {
 		return Acquired{Err: err}
 	}
-	s.counters.Acquired++
-	s.counters.AcquiredTokens += uint64(o.Tokens())
+	if !q.Near {
+		s.counters.Acquired++
+		s.counters.AcquiredTokens += uint64(o.Tokens())
+	}
 	sh := &o.Shares[q.Rank]
 	row := Acquired{
 		Hit: true, Place: s.objects.PlaceOf(o), Lease: l.id, Bytes: o.RankBytes,

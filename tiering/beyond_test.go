@@ -165,6 +165,9 @@ func TestNearQueriesStayHere(t *testing.T) {
 	if x.far.finds != 0 || x.Counters().Beyond.Finding != 0 {
 		t.Fatal("it was looked for beyond this node")
 	}
+	if n := x.Counters(); n.Acquired != 0 || n.AcquireMisses != 0 || n.LoadMisses != 0 {
+		t.Fatalf("a peer's hits and misses count as this node's: %+v", n)
+	}
 	a := x.awaitFar(x.ctx, x.c, 1, p)
 	near(tier.ReasonUnknown)
 	x.seekAll()

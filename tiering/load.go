@@ -46,7 +46,7 @@ func (c *Session) load(ctx context.Context, q *LoadQuery, inHBM, wait bool) (Loa
 		ended := c.await(ctx, []flightWait{{0, flight}})
 		got, flight, err = r.loadTurn(q, flight, !ended)
 	}
-	if err == nil && !got.Hit && !(got.Promoting && q.Again) {
+	if err == nil && !got.Hit && !(got.Promoting && q.Again) && !q.Near {
 		r.countLoadMiss()
 	}
 	return got, err
@@ -158,8 +158,10 @@ func (c *Session) leaseCheckpointLocked(o *objects.Object, q *LoadQuery, now tim
 	if err != nil {
 		return Loaded{}, err
 	}
-	s.counters.Loaded++
-	s.counters.LoadedTokens += uint64(o.End)
+	if !q.Near {
+		s.counters.Loaded++
+		s.counters.LoadedTokens += uint64(o.End)
+	}
 	return Loaded{Hit: true, Place: s.objects.PlaceOf(o), Lease: l.id, Kind: o.Kind, Tokens: o.End, Nodes: chain(o, q.Rank, q.Digests)}, nil
 }
 

@@ -85,8 +85,9 @@ type AcquireQuery struct {
 	// Again: what is Promoting is going to be asked for once more, by AwaitAcquire,
 	// and is no miss until then.
 	Again bool
-	// Near: nothing is looked for beyond this node. So a peer asks, or nodes that believe
-	// that others have something would send each other for it.
+	// Near: a peer asks. Nothing is looked for beyond this node, or nodes that believe that
+	// others have something would send each other for it, and what is found or not counts
+	// for none of this node's engines.
 	Near bool
 	// Planned: another node has computed them for this one. They are fetched whatever their
 	// bytes cost, and though they were not to be had a moment ago.
