@@ -264,13 +264,13 @@ func (b *bed) healed(at time.Time, nodes ...*node) time.Duration {
 // node is a machine, its daemon and an engine beside it.
 type node struct {
 	*bed
-	t    testing.TB
+	t    testing.TB // of the bed, or of a part of it
 	name string
 	ns   *hub.Namespace
 	addr netip.Addr
 	port hub.Port
 
-	process
+	*process
 	admin  *api.Client
 	client *connector.Client
 	model  *connector.Model
@@ -321,8 +321,7 @@ func (n *node) launchAs(command *exec.Cmd, args []string) {
 		n.t.Fatal(err)
 	}
 	command.Args = append(command.Args, args...)
-	n.process = process{t: n.t, command: command, name: n.name}
-	n.process.start(n.ns)
+	n.process = start(n.t, n.ns, n.name, command)
 	if n.admin == nil {
 		var err error
 		if n.admin, err = api.NewClient("unix:"+filepath.Join(n.dir, n.name, "admin", "admin.sock"), ""); err != nil {
@@ -370,7 +369,8 @@ func (n *node) counter(name string) uint64 {
 	return 0
 }
 
-// process is one that runs in a namespace.
+// process is one that runs in a namespace, until the test ends or end is called. One
+// that ends by itself fails the test.
 type process struct {
 	t       testing.TB
 	name    string
@@ -378,11 +378,12 @@ type process struct {
 	log     *lockedBuffer
 	ended   chan struct{} // closed at the end of the process, of which err is the state
 	err     error
+	wanted  bool // its end is
 }
 
-func (p *process) start(ns *hub.Namespace) {
-	p.t.Helper()
-	p.log, p.ended = &lockedBuffer{}, make(chan struct{})
+func start(t testing.TB, ns *hub.Namespace, name string, command *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, name: name, command: command, log: &lockedBuffer{}, ended: make(chan struct{})}
 	p.command.Stderr = p.log
 	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	for _, e := range os.Environ() {
@@ -391,12 +392,14 @@ func (p *process) start(ns *hub.Namespace) {
 		}
 	}
 	if err := ns.Start(p.command); err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
-	this := *p
-	wait := func() { this.err = this.command.Wait(); close(this.ended) }
-	go wait()
-	p.t.Cleanup(func() { this.end(syscall.SIGTERM) })
+	go func() {
+		p.err = p.command.Wait()
+		close(p.ended)
+	}()
+	t.Cleanup(func() { p.end(syscall.SIGTERM) })
+	return p
 }
 
 // asRole makes a command of this binary.
@@ -419,7 +422,7 @@ func (p *process) running() bool {
 func (p *process) mustRun() {
 	p.t.Helper()
 	if !p.running() {
-		p.t.Fatalf("%s ended: %v\n%s", p.name, p.command.ProcessState, p.log)
+		p.t.Fatalf("%s ended: %v\n%s", p.name, p.err, p.log)
 	}
 }
 
@@ -427,7 +430,11 @@ func (p *process) mustRun() {
 // that took.
 func (p *process) end(s syscall.Signal) time.Duration {
 	p.t.Helper()
-	if !p.running() {
+	if p.wanted {
+		return 0
+	}
+	if p.wanted = true; !p.running() {
+		p.t.Errorf("%s has ended by itself: %v\n%s", p.name, p.err, p.log)
 		return 0
 	}
 	began := time.Now()

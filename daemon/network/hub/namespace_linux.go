@@ -30,34 +30,23 @@ func Available() error {
 }
 
 // NewNamespace makes one. It has to be closed.
-func NewNamespace() (*Namespace, error) {
-	type made struct {
-		ns  *Namespace
-		err error
+func NewNamespace() (ns *Namespace, err error) {
+	err = away(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("hub: new network namespace: %w", err)
+		}
+		f, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			return fmt.Errorf("hub: new network namespace: %w", err)
+		}
+		ns = &Namespace{f}
+		return up("lo")
+	})
+	if err != nil && ns != nil {
+		ns.Close()
+		ns = nil
 	}
-	done := make(chan made)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		ns, err := newNamespace()
-		done <- made{ns, err}
-	}()
-	m := <-done
-	return m.ns, m.err
-}
-
-// newNamespace moves the calling thread into what it makes.
-func newNamespace() (*Namespace, error) {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return nil, fmt.Errorf("hub: new network namespace: %w", err)
-	}
-	f, err := os.Open("/proc/thread-self/ns/net")
-	if err != nil {
-		return nil, fmt.Errorf("hub: new network namespace: %w", err)
-	}
-	if err := up("lo"); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return &Namespace{f}, nil
+	return ns, err
 }
 
 // Close lets go of the namespace.
@@ -70,21 +59,31 @@ func (ns *Namespace) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Get
 // Do calls f on a thread in the namespace. Sockets that f opens itself, not on another
 // goroutine, belong to it for good; so do processes that it starts.
 func (ns *Namespace) Do(f func() error) error {
+	return away(func() error {
+		if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("hub: enter a network namespace: %w", err)
+		}
+		return f()
+	})
+}
+
+// away calls f on a thread that f may move to another namespace, and brings it back. The
+// thread lives on: if it ended, so would processes that were started on it with a signal
+// for the death of their parent, which to Linux is the thread.
+func away(f func() error) error {
 	done := make(chan error)
-	go func() { done <- ns.do(f) }()
+	go func() { done <- awayHere(f) }()
 	return <-done
 }
 
-func (ns *Namespace) do(f func() error) error {
+func awayHere(f func() error) error {
 	runtime.LockOSThread()
 	home, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
+		runtime.UnlockOSThread()
 		return fmt.Errorf("hub: %w", err)
 	}
 	defer home.Close()
-	if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("hub: enter a network namespace: %w", err)
-	}
 	err = f()
 	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
 		return errors.Join(err, fmt.Errorf("hub: leave a network namespace: %w", back)) // and the thread ends
