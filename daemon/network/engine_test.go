@@ -81,16 +81,17 @@ func (n *node) open() {
 }
 
 // timed makes a call of the engine's that has to end within a bound.
-func (n *node) timed(what string, bound time.Duration, call func()) {
+func (n *node) timed(what string, bound time.Duration, call func()) (took time.Duration) {
 	n.t.Helper()
 	began := time.Now()
 	call()
-	took := time.Since(began)
+	took = time.Since(began)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.longest = max(n.longest, took); took > bound+slack {
 		n.t.Errorf("%s: %s took %v, its bound is %v", n.name, what, took, bound)
 	}
+	return took
 }
 
 // put publishes a document.
@@ -133,10 +134,17 @@ func (n *node) sees(d *document) bool {
 
 // fetch leases a document and compares its bytes: wrong ones fail the test. What does not
 // come within wait is an error.
-func (n *node) fetch(d *document, wait time.Duration) (err error) {
+func (n *node) fetch(d *document, wait time.Duration) error {
+	n.t.Helper()
+	_, err := n.lease(d, wait)
+	return err
+}
+
+// lease is fetch, and tells how long the acquire took.
+func (n *node) lease(d *document, wait time.Duration) (took time.Duration, err error) {
 	n.t.Helper()
 	var rows []connector.Acquired
-	n.timed("acquire", wait, func() {
+	took = n.timed("acquire", wait, func() {
 		rows, err = n.model.Acquire(context.Background(), []profile.SegmentKey{d.key}, connector.AcquireOptions{Wait: wait})
 	})
 	if err == nil {
@@ -149,15 +157,15 @@ func (n *node) fetch(d *document, wait time.Duration) (err error) {
 	defer n.mu.Unlock()
 	if err != nil {
 		n.missed++
-		return err
+		return took, err
 	}
 	defer rows[0].Lease.Release()
 	if !d.right(rows[0].Lease) {
 		n.t.Errorf("%s: WRONG BYTES of %x", n.name, d.key[:4])
-		return errors.New("wrong bytes")
+		return took, errors.New("wrong bytes")
 	}
 	n.fetched++
-	return nil
+	return took, nil
 }
 
 // mustFetch fetches again while nothing comes: a copy that a match has begun to fetch may

@@ -134,11 +134,21 @@ type bed struct {
 	dir     string // short: it holds sockets
 	keyring string
 	hub     *hub.Hub
+	plain   *hub.Namespace // of a bridge of the kernel's in the place of the hub; nil = the hub
 	nodes   []*node
 }
 
 // newBed makes machines without daemons. Node i is port i of the hub.
 func newBed(t testing.TB, machines int) *bed {
+	t.Helper()
+	b := emptyBed(t)
+	for range machines {
+		b.machine()
+	}
+	return b
+}
+
+func emptyBed(t testing.TB) *bed {
 	t.Helper()
 	needNetwork(t)
 	dir, err := os.MkdirTemp("", "net")
@@ -153,9 +163,6 @@ func newBed(t testing.TB, machines int) *bed {
 			t.Error(err)
 		}
 	})
-	for range machines {
-		b.machine()
-	}
 	return b
 }
 
@@ -180,7 +187,9 @@ func (b *bed) machine() *node {
 	b.t.Cleanup(ns.Close)
 	i := len(b.nodes)
 	n := &node{bed: b, t: b.t, name: "n" + strconv.Itoa(i), ns: ns, addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})}
-	if n.port, err = b.hub.Attach(ns, netip.PrefixFrom(n.addr, 24)); err != nil {
+	if b.plain != nil {
+		b.plug(n)
+	} else if n.port, err = b.hub.Attach(ns, netip.PrefixFrom(n.addr, 24)); err != nil {
 		b.t.Fatal(err)
 	}
 	b.nodes = append(b.nodes, n)

@@ -55,13 +55,13 @@ func hear(t *testing.T, honest, reader, place *node) *document {
 	began := time.Now()
 	err := reader.fetch(d, fetchBound)
 	took := time.Since(began)
-	switch {
-	case err == nil:
+	if err == nil {
 		t.Error("a lie has been leased")
-	case place.log.count("LIED") == 0:
-		t.Errorf("nothing false was told: %v\n%s", err, place.log)
-	case !lies[place.name].incorrigible && wrong() == before:
-		t.Error("the reader counts neither a wrong object nor a failure")
+	}
+	// A match has it fetched already, so that the miss may be here before the liar's log.
+	eventually(t, "something false is told", func() bool { return place.log.count("LIED") > 0 })
+	if !lies[place.name].incorrigible {
+		eventually(t, "the reader counts a wrong object or a failure", func() bool { return wrong() > before })
 	}
 	reader.mustRun()
 	report(t, "a miss after %v: %v", took.Round(time.Millisecond), err)
