@@ -17,6 +17,7 @@ import (
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/daemon/canary"
+	"github.com/spliced-kv/spliced/daemon/events"
 	"github.com/spliced-kv/spliced/daemon/gpu"
 	"github.com/spliced-kv/spliced/daemon/server"
 	"github.com/spliced-kv/spliced/daemon/settings"
@@ -26,6 +27,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
 	"github.com/spliced-kv/spliced/tiering/find"
+	"github.com/spliced-kv/spliced/tiering/held"
 	"github.com/spliced-kv/spliced/tiering/object"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -70,11 +72,13 @@ type Daemon struct {
 	// Set by Run before ready is closed.
 	device   gpuipc.Device
 	ownsDev  bool
-	gpu      *gpu.GPU      // nil = none
-	disk     *disk.Tier    // nil = none
-	segments *find.Index   // that disk and store share; nil without a disk
-	peers    *peers        // nil = no cluster
-	object   *object.Store // nil = no object store
+	gpu      *gpu.GPU          // nil = none
+	disk     *disk.Tier        // nil = none
+	segments *find.Index       // that disk and store share; nil without a disk
+	peers    *peers            // nil = no cluster
+	events   *events.Publisher // nil = none
+	held     *held.Set         // what peers and events are told of; nil = there is neither
+	object   *object.Store     // nil = no object store
 	store    *tiering.Store
 	canary   *canary.Canary
 	server   *server.Server
@@ -208,6 +212,9 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	if d.object != nil {
 		start("object store", func() error { d.object.Run(background); return nil })
 	}
+	if d.events != nil {
+		start("KV events", func() error { return d.events.Run(ctx) })
+	}
 	for range d.config.Workers {
 		parts.Go(d.server.Work)
 		if d.gpu != nil {
@@ -307,6 +314,10 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 	if err = d.openObject(); err != nil {
 		return err
 	}
+	if err = d.openEvents(); err != nil {
+		return err
+	}
+	d.openHeld()
 	d.opening("the disk tier")
 	if err = d.openDisk(); err != nil {
 		return err
@@ -333,6 +344,9 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 	if err = d.servePeers(); err != nil {
 		return err
 	}
+	if err = d.serveEvents(); err != nil {
+		return err
+	}
 	d.view = d.newView()
 	return nil
 }
@@ -344,7 +358,7 @@ func (d *Daemon) newServer() (*server.Server, error) {
 	return server.New(server.Options{
 		Config: &d.config, Store: d.store, Device: d.device, GPU: d.gpu, Canary: d.canary, Tenants: d.tenants,
 		Epoch: d.epoch, Title: strings.TrimSpace("spliced " + d.build.Version), Log: d.log,
-		Stats: func() []api.Counter { return d.view.Counters() },
+		Stats: func() []api.Counter { return d.view.Counters() }, Served: d.advised(),
 	})
 }
 
@@ -360,6 +374,7 @@ func (d *Daemon) newView() *view.View {
 		o.Object = d.object
 		o.Remotes = append(o.Remotes, view.Remote{Name: "object", Counters: d.object.Counters})
 	}
+	d.showEvents(&o)
 	return view.New(o)
 }
 
@@ -369,6 +384,9 @@ func (d *Daemon) close() error {
 	var failed []error
 	if d.server != nil {
 		d.server.Close()
+	}
+	if d.events != nil {
+		d.events.Close()
 	}
 	var stored error
 	below := func() {

@@ -10,7 +10,6 @@ import (
 	"github.com/spliced-kv/spliced/daemon/cluster"
 	"github.com/spliced-kv/spliced/daemon/view"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering/held"
 	"github.com/spliced-kv/spliced/tiering/peer"
 	"github.com/spliced-kv/spliced/tiering/peer/index"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -24,7 +23,6 @@ type peers struct {
 	index   *index.Index
 	own     *index.Own
 	names   *peer.Names
-	held    *held.Set // what own is told of
 	fetch   *peer.Peers
 	server  *peer.Server // opened once the store is, before the cluster listens
 	known   learning
@@ -37,7 +35,6 @@ func (d *Daemon) openPeers() (err error) {
 		return nil
 	}
 	p := &peers{index: index.New(index.Config{}), own: index.NewOwn(d.epoch), known: learning{now: d.now}}
-	p.held = held.New(p)
 	config := cluster.Of(&d.config)
 	config.Version, config.Log, config.Now = d.build.Version, d.log, d.now
 	config.Handler = func(ctx *fasthttp.RequestCtx) { p.server.Handler(ctx) }
@@ -153,7 +150,7 @@ func (d *Daemon) show(o *view.Options) {
 		Name: d.config.ClusterName, Cluster: p.cluster, Peers: p.fetch, Server: p.server, Index: p.index, Own: p.own, AsOf: p.asOf,
 		Names: p.names,
 	}
-	o.Cluster, o.Members, o.Remotes = m.Tell, m, m.Remotes()
+	o.Cluster, o.Members, o.Remotes = m.Tell, m, append(o.Remotes, m.Remotes()...)
 }
 
 // Added implements held.Listener.

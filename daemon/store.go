@@ -63,13 +63,10 @@ func (d *Daemon) storeConfig() tiering.Config {
 		Advise: advise.Config{
 			Bytes: int64(c.AdviseMemory), Nodes: c.AdviseNodes, Checkpoints: c.AdviseCheckpoints, SolveEvery: c.AdviseSolveEvery,
 		},
-		MaxDecisions: c.Decisions,
+		MaxDecisions: c.Decisions, Held: d.held,
 	}
 	if c.AdviseMemory == 0 {
 		config.Advise.Bytes = -1
-	}
-	if d.peers != nil {
-		config.Held = d.peers.held
 	}
 	if config.Remote = d.remote(); config.Remote != nil {
 		config.ReadAhead = c.ReadAhead

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -88,4 +89,13 @@ func (s *Store) Learned(id tier.ProfileID) (*costs.Learned, error) {
 		return nil, err
 	}
 	return p.Costs, nil
+}
+
+// ProfileOf is a registered profile; nil where there is none of this id.
+func (s *Store) ProfileOf(id tier.ProfileID) *profile.Profile {
+	p, err := s.profile(id)
+	if err != nil {
+		return nil
+	}
+	return p.Profile
 }

@@ -67,7 +67,7 @@ func newBench(t testing.TB, id profile.Identity, options ...option) *bench {
 		Tenants: []Tenant{{ID: tenantA, Name: "a", Salt: []byte("salt a")}, {ID: tenantB, Name: "b", Salt: []byte("salt b")}},
 	}
 	cfg.Device = b.dev
-	cfg.Held = held.New(nil)
+	cfg.Held = held.New()
 	for _, o := range options {
 		o(&cfg)
 	}

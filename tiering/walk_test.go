@@ -551,7 +551,7 @@ func (w *walk) restart(seen *walkSeen) {
 			w.tier.forget(e)
 		}
 	}
-	w.cfg.Held = held.New(nil) // of a new process, which the tier tells what it has
+	w.cfg.Held = held.New() // of a new process, which the tier tells what it has
 	w.tier.names = w.cfg.Held
 	for _, e := range w.tier.entries {
 		w.tier.names.Add(e.want())

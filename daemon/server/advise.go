@@ -46,6 +46,9 @@ func (t *task) advise() (wire.Message, error) {
 		return nil, err
 	}
 	err = t.conn.server.store.Advisor().Advise(q, &s.advice)
+	if served := t.conn.server.served; served != nil && err == nil {
+		served(q, &s.advice)
+	}
 	q.Tokens, q.Cuts = nil, nil // they lie in what others use next
 	if err != nil {
 		return nil, err

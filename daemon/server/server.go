@@ -25,6 +25,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/socket"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/advise"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -41,6 +42,9 @@ type Options struct {
 	Log     zerolog.Logger
 	// Stats are the counters that the operation of that name answers.
 	Stats func() []api.Counter
+	// Served hears of each prompt that was advised on, and what was; both are good until
+	// it returns, and it must not wait. nil = nobody listens.
+	Served func(*advise.Query, *advise.Advice)
 }
 
 // Server accepts clients and holds what connections share. It owns its
@@ -53,6 +57,7 @@ type Server struct {
 	gpu     *gpu.GPU // nil = none
 	log     zerolog.Logger
 	stats   func() []api.Counter
+	served  func(*advise.Query, *advise.Advice)
 	counts  *Counts
 	epoch   uint64
 	title   string
@@ -97,7 +102,7 @@ func (s *Server) queued() int { return s.queue.Waiting() + s.deviceQueue.Waiting
 // New makes a server; nothing runs yet.
 func New(o Options) (*Server, error) {
 	s := &Server{
-		config: o.Config, store: o.Store, device: o.Device, gpu: o.GPU, log: o.Log, stats: o.Stats,
+		config: o.Config, store: o.Store, device: o.Device, gpu: o.GPU, log: o.Log, stats: o.Stats, served: o.Served,
 		counts: newCounts(), epoch: o.Epoch, title: o.Title[:min(len(o.Title), wire.MaxName)], tenants: o.Tenants, canary: o.Canary,
 		idle: make(chan struct{}, 1), closing: make(chan struct{}), guessing: make(chan struct{}, 1),
 		memory: budget.NewBytes("connection memory", int64(o.Config.ConnectionMemory), int64(o.Config.Staging+o.Config.Slots)),

@@ -152,6 +152,16 @@ type Config struct {
 	// wins.
 	ObjectKeys object.Keys
 
+	EventsBind       netip.AddrPort
+	EventsReplayBind netip.AddrPort
+	EventsPod        string
+	EventsModel      string
+	EventsBlock      int
+	EventsFormat     string
+	EventsTenants    nameList
+	EventsSegments   bool
+	EventsMemory     Bytes
+
 	Tenants []Tenant
 }
 
@@ -232,6 +242,10 @@ func Default() Config {
 		LogFormat:         "json",
 		ClusterName:       "spliced",
 		ClusterHold:       5 * time.Second,
+		EventsBlock:       16,
+		EventsFormat:      "maps",
+		EventsTenants:     nameList{DefaultTenant},
+		EventsMemory:      64 * MiB,
 		Tenants:           []Tenant{{Name: DefaultTenant}},
 	}
 	c.objectDefaults()
@@ -274,6 +288,9 @@ func (c *Config) Resolve(m Machine) {
 	if c.ClusterNode == "" {
 		c.ClusterNode = strings.ToLower(m.Host)
 	}
+	if c.EventsPod == "" {
+		c.EventsPod = c.Node
+	}
 }
 
 func roundDown(n, unit Bytes) Bytes {
@@ -300,6 +317,7 @@ func (c *Config) Validate() error {
 	c.checkTimes(v)
 	c.checkCluster(v)
 	c.checkObject(v)
+	c.checkEvents(v)
 	if level, err := zerolog.ParseLevel(c.LogLevel); err != nil || level < zerolog.TraceLevel || c.LogLevel == "" {
 		v.add("log-level", "%q is not one of trace, debug, info, warn, error, disabled", c.LogLevel)
 	}

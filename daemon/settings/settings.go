@@ -175,7 +175,7 @@ func (c *Config) settings() []setting {
 		{"log-format", (*text)(&c.LogFormat), "json or console", "not allowed",
 			"Form of log lines."},
 	}
-	return slices.Concat(list, c.clusterSettings(), c.objectSettings())
+	return slices.Concat(list, c.clusterSettings(), c.objectSettings(), c.eventsSettings())
 }
 
 // text, toggle, integer, interval, address, idList and nameList make fields flag.Values.

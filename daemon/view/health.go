@@ -39,6 +39,18 @@ func (v *View) objectCheck() (api.Check, bool) {
 	return check, true
 }
 
+// eventsCheck is whether routers are told of all that they can be; false without events.
+func (v *View) eventsCheck() (api.Check, bool) {
+	if v.o.Events == nil {
+		return api.Check{}, false
+	}
+	check := api.Check{Name: "events", State: api.CheckOK}
+	if trouble := v.o.Events.Trouble(); trouble != "" {
+		check.State, check.Detail = api.CheckDegraded, trouble
+	}
+	return check, true
+}
+
 // explain says what is wrong with the disk tier, the gravest first.
 func explain(check *api.Check, h disk.Health) {
 	degraded := func(format string, args ...any) {

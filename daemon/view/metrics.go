@@ -95,7 +95,7 @@ func sampleOf(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels [
 
 // hasPart reports whether the node has a part that some counters belong to.
 func (v *View) hasPart(part string) bool {
-	return part == "disk" && v.o.Disk != nil || part == "hbm" && v.o.GPU != nil || part == "peer" && len(v.o.Remotes) > 0 ||
+	return part == "disk" && v.o.Disk != nil || part == "hbm" && v.o.GPU != nil || part == "peer" && slices.ContainsFunc(v.o.Remotes, Remote.holds) ||
 		slices.ContainsFunc(v.o.Remotes, func(r Remote) bool { return r.Name == part })
 }
 

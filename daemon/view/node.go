@@ -9,6 +9,7 @@ import (
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/daemon/canary"
+	"github.com/spliced-kv/spliced/daemon/events"
 	"github.com/spliced-kv/spliced/daemon/gpu"
 	"github.com/spliced-kv/spliced/daemon/server"
 	"github.com/spliced-kv/spliced/daemon/settings"
@@ -52,8 +53,9 @@ type Options struct {
 	Cluster func() api.Cluster
 	// Members are the nodes that prompts are compared over.
 	Members *Members
-	// Remotes count what comes from beyond the node.
+	// Remotes count what comes from beyond the node, and what goes there.
 	Remotes []Remote
+	Events  *events.Publisher
 }
 
 // Remote is a source of objects beyond the node.
@@ -65,6 +67,12 @@ type Remote struct {
 	Counters func() []any
 }
 
+// holds reports whether objects come from it.
+func (r Remote) holds() bool { return r.Name != remoteEvents }
+
+// remoteEvents counts what routers are told, who are beyond the node as well.
+const remoteEvents = "events"
+
 // Guard knows whether clients reach the daemon by the path of its socket.
 type Guard interface {
 	Trouble() string // why not; empty when they do
@@ -75,7 +83,15 @@ type Guard interface {
 type View struct{ o Options }
 
 // New makes a view.
-func New(o Options) *View { return &View{o} }
+func New(o Options) *View {
+	if o.Events != nil {
+		o.Remotes = append(o.Remotes, Remote{remoteEvents, func() []any {
+			c := o.Events.Counters()
+			return []any{&c}
+		}})
+	}
+	return &View{o}
+}
 
 var (
 	_ api.Node      = (*View)(nil)
@@ -289,6 +305,9 @@ func (v *View) Checks() []api.Check {
 		list = append(list, check)
 	}
 	if check, ok := v.gpuCheck(); ok {
+		list = append(list, check)
+	}
+	if check, ok := v.eventsCheck(); ok {
 		list = append(list, check)
 	}
 	slices.SortFunc(list, func(a, b api.Check) int { return cmp.Compare(a.Name, b.Name) })

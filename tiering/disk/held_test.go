@@ -26,7 +26,7 @@ func TestTierTellsWhatItHolds(t *testing.T) {
 		}
 		return got
 	}
-	cfg.Held = held.New(nil)
+	cfg.Held = held.New()
 	lower := s.openOK(cfg)
 	for _, w := range things {
 		s.mustWrite(lower.Tier, w, tier.LevelLogged)
@@ -46,7 +46,7 @@ func TestTierTellsWhatItHolds(t *testing.T) {
 	if err := lower.close(); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Held = held.New(nil)
+	cfg.Held = held.New()
 	lower = s.openOK(cfg)
 	if got := told(); !maps.Equal(got, want) {
 		t.Fatalf("opened: %d are told of, want %d", len(got), len(want))
@@ -54,7 +54,7 @@ func TestTierTellsWhatItHolds(t *testing.T) {
 	if err := lower.close(); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Held, cfg.Tenants = held.New(nil), cfg.Tenants[:1]
+	cfg.Held, cfg.Tenants = held.New(), cfg.Tenants[:1]
 	lower = s.openOK(cfg)
 	maps.DeleteFunc(want, func(_ tier.Name, of tier.TenantID) bool { return of != cfg.Tenants[0].ID })
 	if got := told(); !maps.Equal(got, want) {

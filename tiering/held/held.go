@@ -1,13 +1,13 @@
-// Package held keeps the names of what a node has, in whichever tiers, and tells a
-// listener of each that comes and of each that has left all of them: the feed of an index
+// Package held keeps the names of what a node has, in whichever tiers, and tells its
+// listeners of each that comes and of each that has left all of them: the feed of an index
 // that others see.
 //
 // Everybody who holds an object says so with Add, once, and with Remove, once, as they do
 // to the index of segments (package find). All methods may run at once, and may be called
-// with any lock held but the listener's. The names of a million objects take some 64 MB
+// with any lock held but a listener's. The names of a million objects take some 64 MB
 // (48 bytes each, and what a map leaves free).
 //
-// Invariant: the listener was told Added once more often than Removed of each name that
+// Invariant: each listener was told Added once more often than Removed of each name that
 // somebody holds, and as often of all others.
 package held
 
@@ -29,8 +29,8 @@ type Listener interface {
 
 // Set is what a node holds. A nil Set is told nothing and has nothing.
 type Set struct {
-	listener Listener
-	shards   [shards]shard
+	listeners []Listener // fixed after New
+	shards    [shards]shard
 
 	scopeMu sync.RWMutex
 	scopes  map[scope]uint32 // numbered; one for each profile and tenant that ever was, few
@@ -55,9 +55,9 @@ type scope struct {
 	tenant      tier.TenantID
 }
 
-// New makes an empty set; listener may be nil.
-func New(listener Listener) *Set {
-	s := &Set{listener: listener, scopes: map[scope]uint32{}}
+// New makes an empty set. Each name is told to the listeners in their order.
+func New(listeners ...Listener) *Set {
+	s := &Set{listeners: listeners, scopes: map[scope]uint32{}}
 	for i := range s.shards {
 		s.shards[i].held = map[name]uint8{}
 	}
@@ -74,8 +74,10 @@ func (s *Set) Add(w tier.Want) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.held[n]++
-	if sh.held[n] == 1 && s.listener != nil {
-		s.listener.Added(w)
+	if sh.held[n] == 1 {
+		for _, l := range s.listeners {
+			l.Added(w)
+		}
 	}
 }
 
@@ -93,12 +95,28 @@ func (s *Set) Remove(w tier.Want) {
 		panic(fmt.Sprintf("held: %v is removed that was not added", w.Name))
 	case 1:
 		delete(sh.held, n)
-		if s.listener != nil {
-			s.listener.Removed(w)
+		for _, l := range s.listeners {
+			l.Removed(w)
 		}
 	default:
 		sh.held[n]--
 	}
+}
+
+// Has tells whether somebody holds an object.
+func (s *Set) Has(w tier.Want) bool {
+	if s == nil {
+		return false
+	}
+	number, ok := s.known(scope{w.Fingerprint, w.Tenant})
+	if !ok {
+		return false
+	}
+	n := name{w.Name, number}
+	sh := s.shard(&n)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.held[n] > 0
 }
 
 // Len is how many names are held.
@@ -152,11 +170,17 @@ func (s *Set) want(n name) tier.Want {
 
 func (s *Set) shard(n *name) *shard { return &s.shards[n.Key[0]%shards] }
 
+// known is the number of a scope, if it has one.
+func (s *Set) known(at scope) (uint32, bool) {
+	s.scopeMu.RLock()
+	defer s.scopeMu.RUnlock()
+	n, ok := s.scopes[at]
+	return n, ok
+}
+
 // number is that of a scope, which begins with its first name.
 func (s *Set) number(at scope) uint32 {
-	s.scopeMu.RLock()
-	n, ok := s.scopes[at]
-	s.scopeMu.RUnlock()
+	n, ok := s.known(at)
 	if ok {
 		return n
 	}

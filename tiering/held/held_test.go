@@ -34,10 +34,10 @@ func (l *ledger) Removed(w tier.Want) {
 	delete(l.held, w)
 }
 
-// Several holders come and go at once; the listener ends with what somebody holds.
-func TestListenerKnowsWhatSomebodyHolds(t *testing.T) {
-	l := &ledger{t: t, held: map[tier.Want]bool{}}
-	s := New(l)
+// Several holders come and go at once; all listeners end with what somebody holds.
+func TestListenersKnowWhatSomebodyHolds(t *testing.T) {
+	l, other := &ledger{t: t, held: map[tier.Want]bool{}}, &ledger{t: t, held: map[tier.Want]bool{}}
+	s := New(l, other)
 	var holders sync.WaitGroup
 	mine := make([]map[tier.Want]bool, 4)
 	for h := range mine {
@@ -54,6 +54,9 @@ func TestListenerKnowsWhatSomebodyHolds(t *testing.T) {
 					s.Add(w)
 					mine[h][w] = true
 				}
+				if mine[h][w] && !s.Has(w) {
+					t.Errorf("%v is held, and the set has it not", w.Name)
+				}
 			}
 		})
 	}
@@ -64,6 +67,19 @@ func TestListenerKnowsWhatSomebodyHolds(t *testing.T) {
 	}
 	for w := range s.All() {
 		all[w] = true
+	}
+	for w := range want {
+		if absent := w; !s.Has(w) {
+			t.Errorf("%v is held, and the set has it not", w.Name)
+		} else if absent.Key[20] = 1; s.Has(absent) {
+			t.Errorf("%v is not held", absent.Name)
+		}
+	}
+	if s.Has(tier.Want{Tenant: 9}) {
+		t.Error("a tenant without objects has one")
+	}
+	if !maps.Equal(other.held, want) {
+		t.Errorf("%d are held, the second listener knows %d", len(want), len(other.held))
 	}
 	if !maps.Equal(l.held, want) || !maps.Equal(all, want) || s.Len() != len(want) {
 		t.Errorf("%d are held, the listener knows %d, All %d, Len %d", len(want), len(l.held), len(all), s.Len())
@@ -79,7 +95,7 @@ func TestRemovedWithoutAddPanics(t *testing.T) {
 			t.Error("it does not")
 		}
 	}()
-	New(nil).Remove(tier.Want{})
+	New().Remove(tier.Want{})
 }
 
 func TestNilSetHoldsNothing(t *testing.T) {
@@ -89,7 +105,7 @@ func TestNilSetHoldsNothing(t *testing.T) {
 	for w := range s.All() {
 		t.Error(w)
 	}
-	if s.Len() != 0 {
+	if s.Len() != 0 || s.Has(tier.Want{}) {
 		t.Error(s.Len())
 	}
 }

@@ -1,0 +1,169 @@
+package events
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// Format is how events are encoded.
+type Format uint8
+
+const (
+	// Maps: an event is a map of its fields by name, and replayed batches come with their
+	// topic, as of vLLM since its change 42892 and llm-d-kv-cache since 0.9.
+	Maps Format = iota
+	// Arrays: an event is an array of its fields in order, and replayed batches come
+	// without topic, as before.
+	Arrays
+)
+
+// ParseFormat reads maps or arrays.
+func ParseFormat(text string) (Format, error) {
+	switch text {
+	case "maps":
+		return Maps, nil
+	case "arrays":
+		return Arrays, nil
+	}
+	return 0, fmt.Errorf("format %q is neither maps nor arrays", text)
+}
+
+// medium is where all that is told is: whether it is in memory or on disk changes too
+// often for a router to be of use.
+const medium = "CPU"
+
+// Kinds of groups, as vLLM has them.
+const (
+	fullAttention = "full_attention"
+	mlaAttention  = "mla_attention"
+	slidingWindow = "sliding_window"
+	mamba         = "mamba"
+	unknownKind   = "unknown"
+)
+
+// event is one of a batch.
+type event struct {
+	tag    string   // BlockStored, BlockRemoved or AllBlocksCleared
+	hashes []uint64 // of blocks, in the order of the prompt, or of removal
+	parent uint64   // of the first; 0 = it begins the prompt
+	tokens []uint32 // of all blocks
+	block  int      // tokens of one
+	group  int
+	kind   string
+	extra  []any // extra keys, of every block; nil = none
+}
+
+const (
+	stored  = "BlockStored"
+	removed = "BlockRemoved"
+	cleared = "AllBlocksCleared"
+)
+
+// encodeBatch makes the payload of one message: [seconds, [events], data parallel rank].
+func encodeBatch(f Format, seconds float64, events []event) []byte {
+	var b bytes.Buffer
+	e := msgpack.NewEncoder(&b)
+	e.UseCompactInts(true)
+	// A buffer does not fail, and all that is encoded has an encoding.
+	must := func(err error) {
+		if err != nil {
+			panic(fmt.Sprintf("events: a batch does not encode: %v", err))
+		}
+	}
+	must(e.EncodeArrayLen(3))
+	must(e.EncodeFloat64(seconds))
+	must(e.EncodeArrayLen(len(events)))
+	for i := range events {
+		must(events[i].encode(e, f))
+	}
+	must(e.EncodeInt(0))
+	return b.Bytes()
+}
+
+// field is one of an event.
+type field struct {
+	name  string
+	value any // nil, string, int, uint64, []uint64, []uint32 or []any
+}
+
+// fields are those of vLLM's classes, in their order.
+func (v *event) fields() []field {
+	switch v.tag {
+	case stored:
+		var parent, extra any
+		if v.parent != 0 {
+			parent = v.parent
+		}
+		if v.extra != nil {
+			rows := make([]any, len(v.hashes))
+			for i := range rows {
+				rows[i] = v.extra
+			}
+			extra = rows
+		}
+		return []field{
+			{"block_hashes", v.hashes}, {"parent_block_hash", parent}, {"token_ids", v.tokens}, {"block_size", v.block},
+			{"lora_id", nil}, {"medium", medium}, {"lora_name", nil}, {"extra_keys", extra}, {"group_idx", v.group}, {"kv_cache_spec_kind", v.kind},
+		}
+	case removed:
+		return []field{{"block_hashes", v.hashes}, {"medium", medium}, {"group_idx", v.group}}
+	}
+	return nil
+}
+
+func (v *event) encode(e *msgpack.Encoder, f Format) error {
+	fields := v.fields()
+	if f == Arrays {
+		err := e.EncodeArrayLen(1 + len(fields))
+		if err == nil {
+			err = e.EncodeString(v.tag)
+		}
+		for i := 0; i < len(fields) && err == nil; i++ {
+			err = encodeValue(e, fields[i].value)
+		}
+		return err
+	}
+	err := e.EncodeMapLen(1 + len(fields))
+	if err == nil {
+		err = e.EncodeString("type")
+	}
+	if err == nil {
+		err = e.EncodeString(v.tag)
+	}
+	for i := 0; i < len(fields) && err == nil; i++ {
+		if err = e.EncodeString(fields[i].name); err == nil {
+			err = encodeValue(e, fields[i].value)
+		}
+	}
+	return err
+}
+
+func encodeValue(e *msgpack.Encoder, value any) error {
+	switch v := value.(type) {
+	case nil:
+		return e.EncodeNil()
+	case string:
+		return e.EncodeString(v)
+	case int:
+		return e.EncodeInt(int64(v))
+	case uint64:
+		return e.EncodeUint(v)
+	case []uint64:
+		return encodeList(e, v, e.EncodeUint)
+	case []uint32:
+		return encodeList(e, v, func(id uint32) error { return e.EncodeUint(uint64(id)) })
+	case []any:
+		return encodeList(e, v, func(item any) error { return encodeValue(e, item) })
+	}
+	return fmt.Errorf("a value of type %T", value)
+}
+
+func encodeList[T any](e *msgpack.Encoder, list []T, one func(T) error) error {
+	err := e.EncodeArrayLen(len(list))
+	for i := 0; i < len(list) && err == nil; i++ {
+		err = one(list[i])
+	}
+	return err
+}

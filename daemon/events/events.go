@@ -1,0 +1,449 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/held"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Config makes a Publisher. All but Model and Segments is required.
+type Config struct {
+	Bind, Replay string // HOST:PORT of the PUB and of the ROUTER socket
+	Pod          string // what routers call this node's engine
+	Model        string // what they call the model; empty = by its profile
+	BlockTokens  int    // of a block, as routers hash them
+	Format       Format
+	Segments     bool  // tell of segments that stand anywhere, too
+	Memory       int64 // that what is told may take, in bytes
+	// Salts of the tenants that are told of.
+	Salts map[tier.TenantID][]byte
+
+	// Profile finds what is registered; nothing of other profiles is told.
+	Profile func(profile.Fingerprint) (*profile.Profile, bool)
+	// Segment finds a segment's ids in memory; they must not be changed.
+	Segment func(profile.SegmentKey) (profile.SegmentSpec, []uint32, bool)
+	Now     func() time.Time
+	Log     zerolog.Logger
+}
+
+// Bounds.
+const (
+	maxChanges  = 1 << 16 // that wait to be told; beyond it all that is held is looked through
+	maxPrompts  = 64      // that wait to be looked at; beyond it they are not
+	batchBlocks = 1024    // of a batch, and one event more
+)
+
+// Publisher tells routers what a node holds. Added, Removed and Served never wait.
+type Publisher struct {
+	cfg     Config
+	set     *held.Set
+	pub     net.Listener
+	router  net.Listener
+	wake    chan struct{} // there are changes
+	prompts chan served
+	asked   chan *question
+	counts  counts
+
+	mu struct {
+		sync.Mutex
+		changes  []change
+		overflow bool // some were dropped
+	}
+
+	// Of Run.
+	told   *told
+	recent recent
+	scopes map[scopeKey]*scope
+	log    *journal
+	fans   *fans
+	full   bool // something was not told for want of memory
+	batch  []event
+	blocks int    // of batch
+	topic  string // of batch
+}
+
+type scopeKey struct {
+	fingerprint profile.Fingerprint
+	tenant      tier.TenantID
+}
+
+type change struct {
+	want  tier.Want
+	added bool
+}
+
+// served is a prompt that an engine asked advice for.
+type served struct {
+	profile     *profile.Profile
+	tenant      tier.TenantID
+	blockTokens int
+	tokens      []uint32
+	positions   []int
+	first       int // tokens of the segment that begins it; 0 = none
+}
+
+// counts are of all goroutines.
+type counts struct {
+	batches, stored, removed, resyncs, lost, unheard, replays, snapshots, untold, refused, prompts atomic.Uint64
+	subscribers                                                                                    atomic.Int64
+	blocks, objects, bytes                                                                         atomic.Int64
+	full                                                                                           atomic.Bool
+}
+
+// Counters is what a publisher has done, since its start.
+type Counters struct {
+	Batches     uint64 `count:"batches" prom:"events_batches_total" help:"Batches of KV events that were published."`
+	Stored      uint64 `count:"stored" prom:"events_blocks_total,event=stored" help:"Blocks that routers were told of, by event: stored, removed."`
+	Removed     uint64 `count:"removed" prom:"events_blocks_total,event=removed"`
+	Resyncs     uint64 `count:"resyncs" prom:"events_resyncs_total" help:"Times that all that is held was compared with what was told, since more changed at once than is queued."`
+	Lost        uint64 `count:"lost" prom:"events_lost_total" help:"Batches that a subscriber was too slow for: it sees a gap in the numbers."`
+	Unheard     uint64 `count:"unheard" prom:"events_prompts_dropped_total" help:"Prompts that were not looked at, since too many waited: checkpoints of them are told later, or not."`
+	Replays     uint64 `count:"replays" prom:"events_replays_total,from=buffer" help:"Replays for subscribers, by where they came from: buffer, all (what is told now; the buffer did not reach back)."`
+	Snapshots   uint64 `count:"snapshots" prom:"events_replays_total,from=all"`
+	Untold      uint64 `count:"untold" prom:"events_untold_total" help:"Objects that were not told for want of events-memory."`
+	Refused     uint64 `count:"refused" prom:"events_connections_refused_total" help:"Connections to the ports of KV events that were closed: not ZeroMQ, or too many."`
+	Subscribers int64  `count:"subscribers" prom:"events_subscribers" help:"Connections that have subscribed to KV events."`
+	Blocks      int64  `count:"blocks" prom:"events_told_blocks" help:"Blocks that are told as held."`
+	Objects     int64  `count:"objects" prom:"events_told_objects" help:"Objects that are told as held: checkpoints, and segments that begin a prompt."`
+	Bytes       int64  `count:"told_bytes" prom:"events_told_bytes" help:"Memory of what is told, at most events-memory."`
+}
+
+// Counters answers them.
+func (p *Publisher) Counters() Counters {
+	c := &p.counts
+	return Counters{
+		c.batches.Load(), c.stored.Load(), c.removed.Load(), c.resyncs.Load(), c.lost.Load(), c.unheard.Load(), c.replays.Load(), c.snapshots.Load(),
+		c.untold.Load(), c.refused.Load(), c.subscribers.Load(), c.blocks.Load(), c.objects.Load(), c.bytes.Load(),
+	}
+}
+
+// Trouble says why something is not told; empty when all is.
+func (p *Publisher) Trouble() string {
+	if !p.counts.full.Load() {
+		return ""
+	}
+	return fmt.Sprintf("what routers are told of takes %d bytes, all of events-memory: further objects are not told", p.counts.bytes.Load())
+}
+
+// New makes a publisher. Nothing listens yet.
+func New(cfg Config) (*Publisher, error) {
+	switch {
+	case cfg.Profile == nil || cfg.Segment == nil || cfg.Now == nil:
+		return nil, errors.New("events: Profile, Segment and Now are required")
+	case cfg.BlockTokens < 1 || cfg.BlockTokens > profile.MaxTokens:
+		return nil, fmt.Errorf("events: blocks of %d tokens", cfg.BlockTokens)
+	case cfg.Memory < 1:
+		return nil, fmt.Errorf("events: %d bytes of memory", cfg.Memory)
+	}
+	p := &Publisher{
+		cfg: cfg, wake: make(chan struct{}, 1), prompts: make(chan served, maxPrompts), asked: make(chan *question),
+		told: newTold(cfg.BlockTokens, cfg.Memory), recent: newRecent(), scopes: map[scopeKey]*scope{},
+	}
+	p.log = newJournal(cfg.Format, cfg.Now)
+	p.fans = &fans{counts: &p.counts, log: cfg.Log, all: map[*subscriber]struct{}{}}
+	return p, nil
+}
+
+// Listen opens both ports; set is what the node holds, and what it tells of is told here.
+func (p *Publisher) Listen(set *held.Set) (err error) {
+	p.set = set
+	if p.pub, err = net.Listen("tcp", p.cfg.Bind); err != nil {
+		return fmt.Errorf("events: %w", err)
+	}
+	if p.router, err = net.Listen("tcp", p.cfg.Replay); err != nil {
+		p.pub.Close()
+		return fmt.Errorf("events: %w", err)
+	}
+	return nil
+}
+
+// Addrs are those of the PUB and of the ROUTER socket, once it listens.
+func (p *Publisher) Addrs() (pub, router net.Addr) { return p.pub.Addr(), p.router.Addr() }
+
+// Close ends what Listen opened, if Run was not called.
+func (p *Publisher) Close() {
+	if p.pub != nil {
+		p.pub.Close()
+		p.router.Close()
+	}
+}
+
+// Added implements held.Listener.
+func (p *Publisher) Added(w tier.Want) { p.change(w, true) }
+
+// Removed implements held.Listener.
+func (p *Publisher) Removed(w tier.Want) { p.change(w, false) }
+
+func (p *Publisher) change(w tier.Want, added bool) {
+	if _, ok := p.cfg.Salts[w.Tenant]; !ok {
+		return
+	}
+	p.mu.Lock()
+	if len(p.mu.changes) < maxChanges {
+		p.mu.changes = append(p.mu.changes, change{w, added})
+	} else {
+		p.mu.overflow = true
+	}
+	p.mu.Unlock()
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Served hears of a prompt: checkpoints of it may be held, or stored soon, at these
+// positions, and a segment of its first tokens. The ids are copied.
+func (p *Publisher) Served(q *Prompt) {
+	if _, ok := p.cfg.Salts[q.Tenant]; !ok || len(q.Positions) == 0 && q.First == 0 || q.BlockTokens < 1 {
+		return
+	}
+	if len(p.prompts) == cap(p.prompts) { // before the ids are copied
+		p.counts.unheard.Add(1)
+		return
+	}
+	most := q.First
+	for _, at := range q.Positions {
+		most = max(most, at)
+	}
+	if most > len(q.Tokens) {
+		return
+	}
+	select {
+	case p.prompts <- served{q.Profile, q.Tenant, q.BlockTokens, slices.Clone(q.Tokens[:most]), slices.Clone(q.Positions), q.First}:
+	default:
+		p.counts.unheard.Add(1)
+	}
+}
+
+// Prompt is one that an engine asked advice for.
+type Prompt struct {
+	Profile     *profile.Profile
+	Tenant      tier.TenantID
+	BlockTokens int // of the engine: checkpoints are named by it
+	Tokens      []uint32
+	Positions   []int // ascending
+	First       int
+}
+
+// Run tells until ctx ends, then closes everything. It is called once, after Listen.
+func (p *Publisher) Run(ctx context.Context) error {
+	var serving sync.WaitGroup
+	ctx, stop := context.WithCancel(ctx)
+	defer serving.Wait()
+	defer stop()
+	serving.Go(func() { <-ctx.Done(); p.pub.Close(); p.router.Close() })
+	failed := make(chan error, 2)
+	serving.Go(func() { failed <- accept(ctx, p.pub, maxSubscribers, &p.counts, p.fans.serve) })
+	serving.Go(func() { failed <- accept(ctx, p.router, maxAskers, &p.counts, p.answer) })
+	p.publish("", []event{{tag: cleared}})
+	p.flush()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("events: %w", err)
+		case <-p.wake:
+			p.drain()
+		case s := <-p.prompts:
+			p.look(&s)
+		case q := <-p.asked:
+			q.messages <- p.replay(q.from)
+		}
+		p.flush()
+		p.gauge()
+	}
+}
+
+func (p *Publisher) gauge() {
+	p.counts.blocks.Store(int64(len(p.told.blocks)))
+	p.counts.objects.Store(int64(len(p.told.objects)))
+	p.counts.bytes.Store(p.told.bytes)
+	p.counts.full.Store(p.full)
+}
+
+// drain tells what has changed.
+func (p *Publisher) drain() {
+	p.mu.Lock()
+	changes, overflow := p.mu.changes, p.mu.overflow
+	p.mu.changes, p.mu.overflow = nil, false
+	p.mu.Unlock()
+	for i := range changes {
+		if changes[i].added {
+			p.add(changes[i].want)
+		} else {
+			p.remove(changes[i].want)
+		}
+	}
+	if overflow {
+		p.resync()
+	}
+}
+
+// resync compares what is told with what is held. What changes meanwhile is queued.
+func (p *Publisher) resync() {
+	p.counts.resyncs.Add(1)
+	p.cfg.Log.Info().Msg("more changed at once than is queued for KV events: comparing with all that is held")
+	for w := range p.told.objects {
+		if !p.set.Has(w) {
+			p.remove(w)
+		}
+	}
+	for w := range p.set.All() {
+		if _, ok := p.cfg.Salts[w.Tenant]; ok {
+			p.add(w)
+		}
+	}
+}
+
+// add tells of an object that is held, if its ids are known.
+func (p *Publisher) add(w tier.Want) {
+	s := p.scope(w.Fingerprint, w.Tenant)
+	if s == nil {
+		return
+	}
+	if w.Kind != 0 {
+		if tokens := p.recent.find(w); tokens != nil {
+			p.tell(w, s, tokens)
+		}
+		return
+	}
+	spec, tokens, ok := p.cfg.Segment(w.Key)
+	switch {
+	case !ok:
+	case spec.Role == profile.RoleFirst:
+		p.tell(w, s, tokens)
+	case p.cfg.Segments:
+		p.emit(s)(p.told.addMid(w, s, spec, tokens))
+	}
+}
+
+func (p *Publisher) tell(w tier.Want, s *scope, tokens []uint32) { p.emit(s)(p.told.add(w, s, tokens)) }
+
+// emit publishes what adding something has led to.
+func (p *Publisher) emit(s *scope) func(events []event, full bool) {
+	return func(events []event, full bool) {
+		if full {
+			p.counts.untold.Add(1)
+			p.full = true
+			return
+		}
+		p.publish(s.topic, events)
+	}
+}
+
+func (p *Publisher) remove(w tier.Want) {
+	if events, s := p.told.remove(w); s != nil {
+		p.full = false
+		p.publish(s.topic, events)
+	}
+}
+
+// scope is that of a tenant's objects of a profile; nil for one that is not registered.
+func (p *Publisher) scope(f profile.Fingerprint, t tier.TenantID) *scope {
+	k := scopeKey{f, t}
+	if s := p.scopes[k]; s != nil {
+		return s
+	}
+	of, ok := p.cfg.Profile(f)
+	if !ok {
+		return nil
+	}
+	model := p.cfg.Model
+	if model == "" {
+		model = of.Identity().Model
+	}
+	s := &scope{number: uint32(len(p.scopes)), topic: "kv@" + p.cfg.Pod + "@" + model, profile: of, salt: p.cfg.Salts[t], groups: groupsOf(of)}
+	p.scopes[k] = s
+	return s
+}
+
+// look tells of what is held of a prompt, and remembers it for what is stored of it.
+func (p *Publisher) look(q *served) {
+	p.counts.prompts.Add(1)
+	f := q.profile.Fingerprint()
+	s := p.scope(f, q.tenant)
+	if s == nil {
+		return
+	}
+	w := tier.Want{Fingerprint: f, Tenant: q.tenant}
+	if q.first > 0 {
+		w.Key = q.profile.SegmentKey(s.salt, profile.FirstSpec(q.first), q.tokens[:q.first])
+		if p.set.Has(w) {
+			p.tell(w, s, q.tokens[:q.first])
+		}
+	}
+	hashes := q.profile.PrefixHashes(s.salt, q.blockTokens, q.tokens, q.positions)
+	for i, at := range q.positions {
+		w.Key = hashes[i]
+		for _, kind := range [...]tier.CheckpointKind{tier.Exact, tier.Spliced} {
+			if w.Kind = kind; p.set.Has(w) {
+				p.tell(w, s, q.tokens[:at])
+			}
+		}
+	}
+	p.recent.remember(f, q, hashes)
+}
+
+// publish gathers events of one topic into batches.
+func (p *Publisher) publish(topic string, events []event) {
+	if len(events) == 0 {
+		return
+	}
+	if topic != p.topic {
+		p.flush()
+		p.topic = topic
+	}
+	for _, v := range events {
+		p.batch = append(p.batch, v)
+		p.blocks += max(1, len(v.hashes))
+		switch v.tag {
+		case stored:
+			p.counts.stored.Add(uint64(len(v.hashes)))
+		case removed:
+			p.counts.removed.Add(uint64(len(v.hashes)))
+		}
+		if p.blocks >= batchBlocks {
+			p.flush()
+		}
+	}
+}
+
+// flush sends the batch that was gathered.
+func (p *Publisher) flush() {
+	if len(p.batch) == 0 {
+		return
+	}
+	if p.topic == "" { // of this run as a whole
+		p.topic = "kv@" + p.cfg.Pod + "@" + p.cfg.Model
+	}
+	m := p.log.append(p.topic, p.batch)
+	clear(p.batch)
+	p.batch, p.blocks = p.batch[:0], 0
+	p.counts.batches.Add(1)
+	p.fans.send(m)
+}
+
+// replay lists what has been told since a number.
+func (p *Publisher) replay(from uint64) []*message {
+	if list, ok := p.log.since(from); ok {
+		p.counts.replays.Add(1)
+		return list
+	}
+	p.counts.snapshots.Add(1)
+	return p.log.whole(from, "kv@"+p.cfg.Pod+"@"+p.cfg.Model, p.told.all)
+}

@@ -1,0 +1,645 @@
+package events
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zeromq/zmq4"
+	"github.com/rs/zerolog"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
+	"github.com/spliced-kv/spliced/tiering/held"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+const (
+	patience    = 20 * time.Second
+	blockTokens = 4
+	theTopic    = "kv@pod-1@org/model"
+)
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(patience); !ok(); <-time.After(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// node is a publisher and what it publishes of.
+type node struct {
+	*Publisher
+	set     *held.Set
+	profile *profile.Profile
+	stop    func()
+
+	mu       sync.Mutex
+	segments map[profile.SegmentKey][]uint32
+}
+
+func newNode(t testing.TB, change func(*Config)) *node {
+	t.Helper()
+	before := runtime.NumGoroutine()
+	n := &node{profile: profiletest.New(profiletest.Hybrid(1)), segments: map[profile.SegmentKey][]uint32{}}
+	cfg := Config{
+		Bind: "127.0.0.1:0", Replay: "127.0.0.1:0", Pod: "pod-1", Model: "org/model", BlockTokens: blockTokens, Memory: 1 << 20,
+		Salts: map[tier.TenantID][]byte{1: nil}, Now: time.Now, Log: zerolog.Nop(),
+		Profile: func(f profile.Fingerprint) (*profile.Profile, bool) { return n.profile, f == n.profile.Fingerprint() },
+		Segment: func(key profile.SegmentKey) (profile.SegmentSpec, []uint32, bool) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			ids, ok := n.segments[key]
+			return profile.FirstSpec(len(ids)), ids, ok
+		},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	var err error
+	if n.Publisher, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	n.set = held.New(n)
+	if err := n.Listen(n.set); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	n.stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(patience):
+			t.Fatal("it does not end")
+		}
+	})
+	t.Cleanup(func() {
+		n.stop()
+		if !t.Failed() {
+			eventually(t, "all goroutines have ended", func() bool { return runtime.NumGoroutine() <= before })
+		}
+	})
+	return n
+}
+
+// checkpoint names one of a prompt.
+func (n *node) checkpoint(kind tier.CheckpointKind, tokens []uint32) tier.Want {
+	h := n.profile.PrefixHashes(nil, 16, tokens, []int{len(tokens)})[0]
+	return tier.Want{Name: tier.Name{Kind: kind, Key: h}, Fingerprint: n.profile.Fingerprint(), Tenant: 1}
+}
+
+func (n *node) serve(tokens []uint32, positions ...int) {
+	n.Served(&Prompt{Profile: n.profile, Tenant: 1, BlockTokens: 16, Tokens: tokens, Positions: positions})
+}
+
+// first holds a segment that begins prompts.
+func (n *node) first(tokens []uint32) tier.Want {
+	key := n.profile.SegmentKey(nil, profile.FirstSpec(len(tokens)), tokens)
+	n.mu.Lock()
+	n.segments[key] = tokens
+	n.mu.Unlock()
+	w := tier.Want{Name: tier.Name{Key: key}, Fingerprint: n.profile.Fingerprint(), Tenant: 1}
+	n.set.Add(w)
+	return w
+}
+
+func prompt(seed, n int) []uint32 {
+	rng := rand.New(rand.NewPCG(uint64(seed), 2))
+	ids := make([]uint32, n)
+	for i := range ids {
+		ids[i] = rng.Uint32N(200_000)
+	}
+	return ids
+}
+
+// reader is a router that reads the stream as one in Go does.
+type reader struct {
+	*router
+	sub, dealer zmq4.Socket
+	last        uint64
+	n           *node
+}
+
+func newReader(t *testing.T, n *node, topic string) *reader {
+	t.Helper()
+	silent := zmq4.WithLogger(log.New(io.Discard, "", 0))
+	pub, rep := n.Addrs()
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &reader{&router{t: t, groups: map[int]map[uint64][]uint32{}}, zmq4.NewSub(ctx, silent), zmq4.NewDealer(ctx, silent), 0, n}
+	t.Cleanup(func() { cancel(); r.sub.Close(); r.dealer.Close() })
+	for s, addr := range map[zmq4.Socket]net.Addr{r.sub: pub, r.dealer: rep} {
+		if err := s.Dial("tcp://" + addr.String()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.sub.SetOption(zmq4.OptionSubscribe, topic); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has subscribed", func() bool { return n.subscriptions() > 0 })
+	return r
+}
+
+func (p *Publisher) subscriptions() (n int) {
+	p.fans.mu.Lock()
+	defer p.fans.mu.Unlock()
+	for s := range p.fans.all {
+		s.mu.Lock()
+		n += len(s.topics)
+		s.mu.Unlock()
+	}
+	return n
+}
+
+// receive takes one message.
+func receive(t *testing.T, s zmq4.Socket) [][]byte {
+	t.Helper()
+	type result struct {
+		m   zmq4.Msg
+		err error
+	}
+	got := make(chan result, 1)
+	go func() {
+		m, err := s.Recv()
+		got <- result{m, err}
+	}()
+	select {
+	case r := <-got:
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		return r.m.Frames
+	case <-time.After(patience):
+		t.Fatal("no message")
+		return nil
+	}
+}
+
+// next hears one batch of the stream.
+func (r *reader) next() uint64 {
+	r.t.Helper()
+	frames := receive(r.t, r.sub)
+	if len(frames) != 3 || len(frames[1]) != 8 {
+		r.t.Fatalf("%d frames", len(frames))
+	}
+	r.hear(decode(r.t, frames[2]))
+	r.last = binary.BigEndian.Uint64(frames[1])
+	return r.last
+}
+
+// replay asks for what came since a number, and hears it.
+func (r *reader) replay(from uint64) (seqs []uint64) {
+	r.t.Helper()
+	var number [8]byte
+	binary.BigEndian.PutUint64(number[:], from)
+	if err := r.dealer.SendMulti(zmq4.NewMsgFrom(nil, number[:])); err != nil {
+		r.t.Fatal(err)
+	}
+	r.catchingUp = true
+	defer func() { r.catchingUp = false }()
+	for {
+		frames := receive(r.t, r.dealer)
+		if r.n.cfg.Format == Maps {
+			if len(frames) != 4 {
+				r.t.Fatalf("%d frames", len(frames))
+			}
+			frames = slices.Delete(frames, 1, 2)
+		}
+		if len(frames) != 3 || len(frames[0]) > 0 || len(frames[1]) != 8 {
+			r.t.Fatalf("frames %q", frames)
+		}
+		seq := binary.BigEndian.Uint64(frames[1])
+		if len(frames[2]) == 0 {
+			if seq != 1<<64-1 {
+				r.t.Fatalf("the answer ends with %d", seq)
+			}
+			return seqs
+		}
+		r.hear(decode(r.t, frames[2]))
+		seqs = append(seqs, seq)
+	}
+}
+
+// decode reads both formats.
+func decode(t testing.TB, payload []byte) (list []event) {
+	t.Helper()
+	var batch []any
+	if err := msgpack.Unmarshal(payload, &batch); err != nil {
+		t.Fatal(err)
+	}
+	if len(batch) != 3 || batch[0].(float64) < 1.7e9 {
+		t.Fatalf("batch %v", batch)
+	}
+	for _, item := range batch[1].([]any) {
+		fields, ok := item.(map[string]any)
+		if !ok {
+			array := item.([]any)
+			fields = map[string]any{"type": array[0]}
+			names := []string{"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind"}
+			if array[0] == removed {
+				names = []string{"block_hashes", "medium", "group_idx"}
+			}
+			for i, v := range array[1:] {
+				fields[names[i]] = v
+			}
+		}
+		v := event{tag: fields["type"].(string)}
+		if v.tag == cleared {
+			list = append(list, v)
+			continue
+		}
+		for _, h := range fields["block_hashes"].([]any) {
+			v.hashes = append(v.hashes, number(h))
+		}
+		v.group = int(number(fields["group_idx"]))
+		if fields["medium"] != "CPU" {
+			t.Fatalf("medium %v", fields["medium"])
+		}
+		if v.tag == stored {
+			if p := fields["parent_block_hash"]; p != nil {
+				v.parent = number(p)
+			}
+			for _, id := range fields["token_ids"].([]any) {
+				v.tokens = append(v.tokens, uint32(number(id)))
+			}
+			v.block, v.kind = int(number(fields["block_size"])), fields["kv_cache_spec_kind"].(string)
+		}
+		list = append(list, v)
+	}
+	return list
+}
+
+func number(v any) uint64 {
+	switch n := v.(type) {
+	case int8:
+		return uint64(n)
+	case int64:
+		return uint64(n)
+	case uint8:
+		return uint64(n)
+	case uint16:
+		return uint64(n)
+	case uint32:
+		return uint64(n)
+	case uint64:
+		return n
+	}
+	panic(fmt.Sprintf("%T is no number", v))
+}
+
+// believe hears batches until a router believes that so many blocks of rows and of states are held.
+func (r *reader) believe(rows, states int) {
+	r.t.Helper()
+	for limit := time.Now().Add(patience); len(r.groups[0]) != rows || len(r.groups[1]) != states; {
+		if time.Now().After(limit) {
+			r.t.Fatalf("%d rows and %d states are believed, want %d and %d", len(r.groups[0]), len(r.groups[1]), rows, states)
+		}
+		r.next()
+	}
+}
+
+func TestRoutersHearOfCheckpointsAndFirstSegments(t *testing.T) {
+	for _, format := range []Format{Maps, Arrays} {
+		t.Run(fmt.Sprint(format), func(t *testing.T) {
+			n := newNode(t, func(c *Config) { c.Format = format })
+			r := newReader(t, n, "kv@")
+			ids := prompt(1, 100)
+
+			// Advised, then stored; and stored before the publisher looks at the prompt.
+			n.serve(ids, 32, 64, 100)
+			n.set.Add(n.checkpoint(tier.Exact, ids[:32]))
+			r.believe(8, 1)
+			n.set.Add(n.checkpoint(tier.Spliced, ids[:64]))
+			r.believe(16, 2)
+			other := slices.Concat(ids[:48], prompt(2, 20))
+			n.set.Add(n.checkpoint(tier.Exact, other))
+			n.serve(other, len(other))
+			r.believe(16+5, 3) // 48 of 68 are the same
+			head := n.first(slices.Concat(ids[:64], []uint32{1, 2, 3}))
+			n.first(prompt(3, 8))
+			r.believe(21+2, 4) // the head ends behind the checkpoint of 64
+
+			n.set.Remove(n.checkpoint(tier.Spliced, ids[:64]))
+			n.set.Add(n.checkpoint(tier.Exact, ids[:100])) // of the prompt that was advised
+			r.believe(23+25-16, 5)
+			n.set.Remove(n.checkpoint(tier.Exact, ids[:100]))
+			n.set.Remove(head)
+			r.believe(8+(17-8)+2, 3)
+			if _, ok := r.groups[0][n.told.chain(newScopeOf(n), other)[16]]; !ok {
+				t.Error("a block has another hash than its prefix has")
+			}
+			if c := n.Counters(); c.Subscribers != 1 || c.Lost+c.Resyncs+c.Untold+c.Unheard > 0 || c.Blocks != 19 || c.Objects != 3 || c.Stored == 0 || c.Removed == 0 {
+				t.Errorf("%+v", c)
+			}
+		})
+	}
+}
+
+func newScopeOf(n *node) *scope { return &scope{profile: n.profile} }
+
+// What is of another tenant, of a profile that is not registered, or of a prompt that was
+// not seen, is not told; the last is, once it is seen.
+func TestOnlyWhatMayBeAndCanBeToldIsTold(t *testing.T) {
+	n := newNode(t, nil)
+	r := newReader(t, n, theTopic)
+	ids := prompt(1, 64)
+	secret := n.checkpoint(tier.Exact, ids)
+	secret.Tenant = 2
+	strange := n.checkpoint(tier.Exact, ids)
+	strange.Fingerprint[0]++
+	n.set.Add(secret)
+	n.set.Add(strange)
+	n.Served(&Prompt{Profile: n.profile, Tenant: 2, BlockTokens: 16, Tokens: ids, Positions: []int{64}})
+	unseen := prompt(2, 48)
+	n.set.Add(n.checkpoint(tier.Exact, unseen))
+	n.first(prompt(3, 4))
+	r.believe(1, 1)
+	n.serve(unseen, 16, 48)
+	r.believe(1+12, 2)
+}
+
+// Who missed something gets it again by its number; who asks for what is not kept any more
+// gets all that is told, and agrees with who heard everything.
+func TestWhoMissedSomethingCatchesUp(t *testing.T) {
+	for _, format := range []Format{Maps, Arrays} {
+		t.Run(fmt.Sprint(format), func(t *testing.T) {
+			n := newNode(t, func(c *Config) { c.Format = format })
+			r := newReader(t, n, "")
+			var held []tier.Want
+			for i := range 40 {
+				held = append(held, n.first(prompt(i, 8+4*i)))
+			}
+			for _, w := range held[:20] {
+				n.set.Remove(w)
+			}
+			blocks := 0
+			for i := 20; i < 40; i++ {
+				blocks += 2 + i
+			}
+			r.believe(blocks, 20)
+			last := r.last
+
+			late := newReader(t, n, "")
+			seqs := late.replay(last)
+			if len(seqs) != 1 || seqs[0] != last {
+				t.Errorf("numbers %v, want the last one, %d", seqs, last)
+			}
+			if got := late.replay(last + 1); len(got) > 0 {
+				t.Errorf("nothing has come since, and %v was sent", got)
+			}
+			for _, from := range []uint64{0, last - 1000} {
+				fresh := newReader(t, n, "")
+				fresh.groups[0] = map[uint64][]uint32{5: nil} // of a former run
+				seqs = fresh.replay(from)
+				if !slices.IsSorted(seqs) || seqs[len(seqs)-1] != last || !slices.Equal(fresh.believes(0), r.believes(0)) || !slices.Equal(fresh.believes(1), r.believes(1)) {
+					t.Errorf("from %d: numbers %v, %d blocks", from, seqs, len(fresh.groups[0]))
+				}
+			}
+			if c := n.Counters(); c.Replays != 2 || c.Snapshots != 2 {
+				t.Errorf("%+v", c)
+			}
+		})
+	}
+}
+
+// A run begins with a number beyond the former one's, so that who knows that sees a gap.
+func TestNumbersGoOnOverRuns(t *testing.T) {
+	now := time.Now()
+	clock := func() time.Time { now = now.Add(time.Second); return now }
+	first := newNode(t, func(c *Config) { c.Now = clock })
+	r := newReader(t, first, "")
+	first.first(prompt(1, 8))
+	r.believe(2, 1)
+	last := r.last
+	first.stop()
+	again := newNode(t, func(c *Config) { c.Now = clock })
+	r = newReader(t, again, "")
+	again.first(prompt(1, 8))
+	if seq := r.next(); seq <= last+1 {
+		t.Errorf("the second run goes on with %d behind %d", seq, last)
+	}
+}
+
+// More changes at once than are queued are not lost: all that is held is compared.
+func TestMoreChangesThanAreQueuedAreCaughtUp(t *testing.T) {
+	n := newNode(t, nil)
+	r := newReader(t, n, "")
+	gone := n.first(prompt(1, 8))
+	r.believe(2, 1)
+	n.mu.Lock() // hold the publisher up when it looks for a segment
+	blocked := n.profile.SegmentKey(nil, profile.FirstSpec(1), prompt(99, 1))
+	w := tier.Want{Name: tier.Name{Key: blocked}, Fingerprint: n.profile.Fingerprint(), Tenant: 1}
+	n.set.Add(w)
+	eventually(t, "the publisher looks for it", func() bool {
+		n.Publisher.mu.Lock()
+		defer n.Publisher.mu.Unlock()
+		return len(n.Publisher.mu.changes) == 0
+	})
+	for range maxChanges/2 + 1 {
+		n.set.Remove(w)
+		n.set.Add(w)
+	}
+	n.set.Remove(gone) // not queued any more
+	tokens := prompt(2, 12)
+	key := n.profile.SegmentKey(nil, profile.FirstSpec(12), tokens)
+	n.segments[key] = tokens
+	n.set.Add(tier.Want{Name: tier.Name{Key: key}, Fingerprint: n.profile.Fingerprint(), Tenant: 1})
+	n.mu.Unlock()
+	r.believe(3, 1)
+	if _, ok := r.groups[1][n.told.chain(newScopeOf(n), tokens)[2]]; !ok || n.Counters().Resyncs != 1 {
+		t.Errorf("what came last is not believed, or %+v", n.Counters())
+	}
+}
+
+// One that does not read loses batches, which is counted, and keeps nobody else waiting.
+func TestASlowSubscriberLosesWhatOthersGet(t *testing.T) {
+	n := newNode(t, func(c *Config) { c.Memory = 64 << 20 })
+	pub, _ := n.Addrs()
+	slow, err := net.Dial("tcp", pub.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	subscribeRaw(t, slow)
+	eventually(t, "it has subscribed", func() bool { return n.subscriptions() == 1 })
+	r := newReader(t, n, "")
+	eventually(t, "both have", func() bool { return n.subscriptions() == 2 })
+	heard := make(chan uint64, 1<<12)
+	go func() {
+		defer close(heard)
+		for {
+			m, err := r.sub.Recv()
+			if err != nil {
+				return
+			}
+			heard <- binary.BigEndian.Uint64(m.Frames[1])
+		}
+	}()
+	ids, before, batches := prompt(1, 1<<17), uint64(0), uint64(0)
+	for range 40 { // a MiB each
+		done := n.Counters().Removed + 1<<15
+		n.set.Remove(n.first(ids))
+		eventually(t, "it is told", func() bool { return n.Counters().Removed >= done })
+		for ; batches < n.Counters().Batches-1; batches++ { // it does not wait for long either
+			select {
+			case seq := <-heard:
+				if before > 0 && seq != before+1 {
+					t.Fatalf("batch %d behind %d", seq, before)
+				}
+				before = seq
+			case <-time.After(patience):
+				t.Fatalf("%d batches of %d came", batches, n.Counters().Batches-1)
+			}
+		}
+	}
+	if n.Counters().Lost == 0 {
+		t.Error("nothing was lost")
+	}
+}
+
+// subscribeRaw is all that a subscriber has to send.
+func subscribeRaw(t testing.TB, c net.Conn) {
+	t.Helper()
+	var hello [greetingSize]byte
+	hello[0], hello[9], hello[10] = 0xff, 0x7f, 3
+	copy(hello[12:], "NULL")
+	ready := readyCommand("SUB")
+	if _, err := c.Write(slices.Concat(hello[:], []byte{flagCommand, byte(len(ready))}, ready, []byte{0, 1, 1})); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Who connects and sends anything at all costs a connection and nothing else.
+func TestStrangersAreRefused(t *testing.T) {
+	n := newNode(t, nil)
+	pub, rep := n.Addrs()
+	var hello [greetingSize]byte
+	hello[0], hello[9], hello[10] = 0xff, 0x7f, 3
+	copy(hello[12:], "NULL")
+	curve := hello
+	copy(curve[12:], "CURVE")
+	sub, req := readyCommand("SUB"), readyCommand("REQ")
+	huge := []byte{flagLong, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	for name, b := range map[string][]byte{
+		"http":           []byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + string(make([]byte, 64))),
+		"curve":          curve[:],
+		"no command":     slices.Concat(hello[:], []byte{0, 1, 1}),
+		"another socket": slices.Concat(hello[:], []byte{flagCommand, byte(len(readyCommand("PUSH")))}, readyCommand("PUSH")),
+		"cut metadata":   slices.Concat(hello[:], []byte{flagCommand, 10}, sub[:10]),
+		"no type":        slices.Concat(hello[:], []byte{flagCommand, 6}, sub[:6]),
+		"huge command":   slices.Concat(hello[:], huge),
+		"huge frame":     slices.Concat(hello[:], []byte{flagCommand, byte(len(sub))}, sub, huge),
+		"huge question":  slices.Concat(hello[:], []byte{flagCommand, byte(len(req))}, req, huge),
+		"many frames":    slices.Concat(hello[:], []byte{flagCommand, byte(len(req))}, req, slices.Repeat([]byte{flagMore, 0}, maxFrames+1)),
+		"odd flags":      slices.Concat(hello[:], []byte{flagCommand, byte(len(req))}, req, []byte{0x80, 0}),
+	} {
+		for _, addr := range []net.Addr{pub, rep} {
+			c, err := net.Dial("tcp", addr.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Write(b); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%s at %v: the connection stays open", name, addr)
+			}
+			c.Close()
+		}
+	}
+	r := newReader(t, n, "")
+	n.first(prompt(1, 8))
+	r.believe(2, 1)
+}
+
+func TestMoreConnectionsThanAreServedAreClosed(t *testing.T) {
+	n := newNode(t, nil)
+	pub, _ := n.Addrs()
+	var conns []net.Conn
+	defer func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}()
+	for range maxSubscribers + 1 {
+		c, err := net.Dial("tcp", pub.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
+	eventually(t, "one is refused", func() bool { return n.Counters().Refused == 1 })
+	for _, c := range conns[:8] {
+		c.Close()
+	}
+	eventually(t, "their places are free", func() bool { return n.Counters().Refused >= 9 })
+	r := newReader(t, n, "")
+	n.first(prompt(1, 8))
+	r.believe(2, 1)
+}
+
+func TestPromptsAreForgottenInTheirOrder(t *testing.T) {
+	r := newRecent()
+	p := profiletest.New(profiletest.Hybrid(1))
+	f := p.Fingerprint()
+	for i := range 3 * maxRecentPrompts {
+		ids := prompt(i%(2*maxRecentPrompts), 16) // each comes twice, long after the first time
+		r.remember(f, &served{profile: p, tenant: 1, blockTokens: 16, tokens: ids, positions: []int{16}}, p.PrefixHashes(nil, 16, ids, []int{16}))
+		if len(r.prompts) > maxRecentPrompts || len(r.names) > maxRecentPrompts || r.bytes > maxRecentBytes {
+			t.Fatalf("%d prompts, %d names, %d bytes", len(r.prompts), len(r.names), r.bytes)
+		}
+	}
+	long := make([]uint32, maxRecentBytes/4)
+	r.remember(f, &served{profile: p, tenant: 1, blockTokens: 16, tokens: long, positions: []int{16}}, p.PrefixHashes(nil, 16, long, []int{16}))
+	if len(r.prompts) != 1 || len(r.names) != 1 {
+		t.Errorf("beside a long one %d prompts with %d names stay", len(r.prompts), len(r.names))
+	}
+}
+
+func FuzzHandshake(f *testing.F) {
+	var hello [greetingSize]byte
+	hello[0], hello[9], hello[10] = 0xff, 0x7f, 3
+	copy(hello[12:], "NULL")
+	ready := readyCommand("SUB")
+	f.Add(slices.Concat(hello[:], []byte{flagCommand, byte(len(ready))}, ready, []byte{0, 1, 1}))
+	f.Add(slices.Concat(hello[:], []byte{flagCommand | flagLong, 0, 0, 0, 0, 0, 0, 0, byte(len(ready))}, ready, []byte{flagMore, 2, 1, 1, flagCommand, 7, 4, 'P', 'I', 'N', 'G', 0, 0}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		ours, theirs := net.Pipe()
+		go func() {
+			go io.Copy(io.Discard, theirs)
+			theirs.Write(b)
+			theirs.Close()
+		}()
+		defer ours.Close()
+		w, err := handshake(ours, "PUB", "SUB", "XSUB")
+		if err != nil {
+			return
+		}
+		s := &subscriber{counts: &counts{}, wire: w, wake: make(chan struct{}, 1), topics: map[string]int{}}
+		s.read()
+		if len(s.topics) > maxSubscriptions || len(s.pongs) > maxFrames || s.counts.subscribers.Load() != int64(min(1, len(s.topics))) {
+			t.Fatalf("%d topics, %d answers", len(s.topics), len(s.pongs))
+		}
+	})
+}

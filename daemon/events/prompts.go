@@ -1,0 +1,78 @@
+package events
+
+import (
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// recent remembers prompts until the checkpoints of them are stored, that engines were
+// advised to store. It belongs to one goroutine.
+type recent struct {
+	bytes   int64
+	names   map[recentName]prefix
+	prompts []remembered // the oldest first
+}
+
+// Bounds of what is remembered: a prompt of 128k tokens takes 512 KiB, and its
+// checkpoints are stored within the time of its prefill.
+const (
+	maxRecentBytes   = 16 << 20
+	maxRecentPrompts = 4096
+	maxPositions     = 64 // of one prompt
+)
+
+type recentName struct {
+	fingerprint profile.Fingerprint
+	tenant      tier.TenantID
+	hash        [32]byte
+}
+
+type prefix struct {
+	tokens []uint32
+	prompt uint64 // of all that were ever remembered
+}
+
+type remembered struct {
+	number uint64
+	bytes  int64
+	names  []recentName
+}
+
+func newRecent() recent { return recent{names: map[recentName]prefix{}} }
+
+func (r *recent) find(w tier.Want) []uint32 {
+	return r.names[recentName{w.Fingerprint, w.Tenant, w.Key}].tokens
+}
+
+func (r *recent) remember(f profile.Fingerprint, q *served, hashes []profile.PrefixHash) {
+	if len(q.positions) == 0 {
+		return
+	}
+	number := uint64(1)
+	if n := len(r.prompts); n > 0 {
+		number = r.prompts[n-1].number + 1
+	}
+	m := remembered{number: number, bytes: 4*int64(len(q.tokens)) + 200*int64(len(q.positions))}
+	for i, at := range q.positions[:min(len(q.positions), maxPositions)] {
+		n := recentName{f, q.tenant, hashes[i]}
+		r.names[n] = prefix{q.tokens[:at], number}
+		m.names = append(m.names, n)
+	}
+	r.prompts = append(r.prompts, m)
+	r.bytes += m.bytes
+	for len(r.prompts) > 1 && (r.bytes > maxRecentBytes || len(r.prompts) > maxRecentPrompts) {
+		r.forget()
+	}
+}
+
+func (r *recent) forget() {
+	m := r.prompts[0]
+	for _, n := range m.names {
+		if r.names[n].prompt == m.number { // else a later prompt has it too
+			delete(r.names, n)
+		}
+	}
+	r.bytes -= m.bytes
+	r.prompts[0] = remembered{}
+	r.prompts = r.prompts[1:]
+}

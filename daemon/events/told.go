@@ -1,0 +1,300 @@
+package events
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// told is what subscribers were told of: a tree of blocks, each with the ids of its tokens,
+// and for each object the block that it ends with. It belongs to one goroutine.
+//
+// Invariant: a block is there exactly as long as an object ends with it, or with one
+// behind it.
+type told struct {
+	block   int // tokens
+	most    int64
+	bytes   int64
+	blocks  map[hash]*block
+	objects map[tier.Want]object
+}
+
+// hash names a block within its profile and tenant; on the wire it is alone.
+type hash struct {
+	scope uint32
+	value uint64
+}
+
+// object is what is told of an object: a chain of blocks up to last, or a segment that
+// lies anywhere.
+type object struct {
+	last *block
+	mid  *segment
+}
+
+type block struct {
+	value    uint64
+	scope    *scope
+	parent   *block // nil = it begins a prompt
+	tokens   []uint32
+	children int // blocks
+	ends     int // objects that end with it
+}
+
+// segment is one that stands in the middle of prompts.
+type segment struct {
+	value      uint64
+	scope      *scope
+	tokens     []uint32
+	head, tail int
+}
+
+// scope is a profile of a tenant.
+type scope struct {
+	number  uint32
+	topic   string
+	profile *profile.Profile
+	salt    []byte
+	groups  []string // kinds of them: of rows, of states
+}
+
+const (
+	// blockBytes is what a block takes beside its ids, its place in a map included
+	// (estimated), objectBytes an object.
+	blockBytes  = 160
+	objectBytes = 120
+)
+
+func newTold(blockTokens int, most int64) *told {
+	return &told{block: blockTokens, most: most, blocks: map[hash]*block{}, objects: map[tier.Want]object{}}
+}
+
+// groupsOf are the kinds of a model's groups, as vLLM numbers and names them.
+func groupsOf(p *profile.Profile) (kinds []string) {
+	var full, mla, window bool
+	for _, i := range p.AttentionLayers() {
+		switch p.Layer(i).Kind {
+		case profile.KindFull:
+			full = true
+		case profile.KindMLA:
+			mla = true
+		case profile.KindWindow:
+			window = true
+		}
+	}
+	switch {
+	case full:
+		kinds = append(kinds, fullAttention)
+	case mla:
+		kinds = append(kinds, mlaAttention)
+	case window:
+		kinds = append(kinds, slidingWindow)
+	}
+	if len(p.LinearLayers()) > 0 {
+		kinds = append(kinds, mamba)
+	}
+	return kinds
+}
+
+// chain is the hashes of a prompt's whole blocks: the lower halves of the names that
+// prefixes have, so that the tenant's salt and the profile are in them.
+func (t *told) chain(s *scope, tokens []uint32) []uint64 {
+	ends := make([]int, len(tokens)/t.block)
+	for i := range ends {
+		ends[i] = (i + 1) * t.block
+	}
+	values := make([]uint64, len(ends))
+	for i, h := range s.profile.PrefixHashes(s.salt, t.block, tokens, ends) {
+		values[i] = wireHash((*[32]byte)(&h))
+	}
+	return values
+}
+
+// wireHash is never 0, which some routers take for none.
+func wireHash(name *[32]byte) uint64 { return max(1, binary.BigEndian.Uint64(name[24:])) }
+
+// add tells of a chain. The events are good while tokens are. full: there is no room.
+func (t *told) add(w tier.Want, s *scope, tokens []uint32) (events []event, full bool) {
+	if _, ok := t.objects[w]; ok {
+		return nil, false
+	}
+	values := t.chain(s, tokens)
+	if len(values) == 0 {
+		return nil, false // shorter than a block: no router can know it
+	}
+	known := 0
+	for known < len(values) && t.blocks[hash{s.number, values[known]}] != nil {
+		known++
+	}
+	need := int64(objectBytes + (len(values)-known)*(blockBytes+4*t.block))
+	if t.bytes+need > t.most {
+		return nil, true
+	}
+	t.bytes += need
+	var last *block
+	if known > 0 {
+		last = t.blocks[hash{s.number, values[known-1]}]
+	}
+	for i := known; i < len(values); i++ {
+		// A copy for each: one of all would live as long as any of its blocks.
+		b := &block{value: values[i], scope: s, parent: last, tokens: slices.Clone(tokens[i*t.block : (i+1)*t.block])}
+		if last != nil {
+			last.children++
+		}
+		t.blocks[hash{s.number, b.value}] = b
+		last = b
+	}
+	last.ends++
+	t.objects[w] = object{last: last}
+	if known < len(values) {
+		events = s.rows(events, values[known:], parentOf(last, len(values)-known), tokens[known*t.block:len(values)*t.block], t.block)
+	}
+	if last.ends == 1 {
+		events = append(events, s.state(last, t.block)...)
+	}
+	return events, false
+}
+
+// parentOf is what stands n blocks before what follows b; 0 = nothing.
+func parentOf(b *block, n int) uint64 {
+	for range n {
+		if b = b.parent; b == nil {
+			return 0
+		}
+	}
+	return b.value
+}
+
+// mostBlocks bounds the blocks of one event.
+const mostBlocks = 512
+
+// rows are the events of a run of blocks; none for a model without rows.
+func (s *scope) rows(events []event, values []uint64, parent uint64, tokens []uint32, blockTokens int) []event {
+	if !s.hasRows() {
+		return events
+	}
+	for len(values) > 0 {
+		n := min(len(values), mostBlocks)
+		events = append(events, event{tag: stored, hashes: values[:n], parent: parent, tokens: tokens[:n*blockTokens], block: blockTokens, kind: s.groups[0]})
+		parent, values, tokens = values[n-1], values[n:], tokens[n*blockTokens:]
+	}
+	return events
+}
+
+func (s *scope) hasRows() bool { return len(s.groups) > 0 && s.groups[0] != mamba }
+
+// stateGroup is the number of the group of states; false for a model that has none.
+func (s *scope) stateGroup() (int, bool) {
+	i := slices.Index(s.groups, mamba)
+	return i, i >= 0
+}
+
+// state is the event of a state behind a block.
+func (s *scope) state(b *block, blockTokens int) []event {
+	group, ok := s.stateGroup()
+	if !ok {
+		return nil
+	}
+	parent := uint64(0)
+	if b.parent != nil {
+		parent = b.parent.value
+	}
+	return []event{{tag: stored, hashes: []uint64{b.value}, parent: parent, tokens: b.tokens, block: blockTokens, group: group, kind: mamba}}
+}
+
+// addMid tells of a segment that stands anywhere. Its one block has a marker among its
+// extra keys, so that no router takes it for the beginning of a prompt.
+func (t *told) addMid(w tier.Want, s *scope, spec profile.SegmentSpec, tokens []uint32) (events []event, full bool) {
+	if _, ok := t.objects[w]; ok {
+		return nil, false
+	}
+	need := int64(objectBytes + 4*len(tokens))
+	if t.bytes+need > t.most {
+		return nil, true
+	}
+	t.bytes += need
+	m := &segment{wireHash(&w.Key), s, slices.Clone(tokens), spec.Head, spec.Tail}
+	t.objects[w] = object{mid: m}
+	return []event{m.event()}, false
+}
+
+// midMarker is the first of the extra keys of a segment that stands anywhere; its head
+// and tail follow, that are computed again.
+const midMarker = "spliced:segment"
+
+func (m *segment) event() event {
+	return event{
+		tag: stored, hashes: []uint64{m.value}, tokens: m.tokens, block: len(m.tokens), group: len(m.scope.groups), kind: unknownKind,
+		extra: []any{midMarker, m.head, m.tail},
+	}
+}
+
+// remove tells that an object is gone; nothing for one that was not told.
+func (t *told) remove(w tier.Want) (events []event, s *scope) {
+	o, ok := t.objects[w]
+	if !ok {
+		return nil, nil
+	}
+	delete(t.objects, w)
+	t.bytes -= objectBytes
+	if m := o.mid; m != nil {
+		t.bytes -= int64(4 * len(m.tokens))
+		return []event{{tag: removed, hashes: []uint64{m.value}, group: len(m.scope.groups)}}, m.scope
+	}
+	s = o.last.scope
+	o.last.ends--
+	if group, ok := s.stateGroup(); ok && o.last.ends == 0 {
+		events = append(events, event{tag: removed, hashes: []uint64{o.last.value}, group: group})
+	}
+	var gone []uint64
+	for b := o.last; b != nil && b.ends == 0 && b.children == 0; b = b.parent {
+		gone = append(gone, b.value)
+		delete(t.blocks, hash{s.number, b.value})
+		t.bytes -= int64(blockBytes + 4*t.block)
+		if b.parent != nil {
+			b.parent.children--
+		}
+	}
+	if s.hasRows() {
+		for part := range slices.Chunk(gone, mostBlocks) {
+			events = append(events, event{tag: removed, hashes: part})
+		}
+	}
+	return events, s
+}
+
+// all tells of everything, parents before children, as few events as there are runs.
+func (t *told) all(emit func(s *scope, events []event)) {
+	children := make(map[*block][]*block, len(t.blocks))
+	for _, b := range t.blocks {
+		children[b.parent] = append(children[b.parent], b)
+	}
+	stack := slices.Clone(children[nil])
+	for len(stack) > 0 {
+		b := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		first := b
+		var values []uint64
+		var tokens []uint32
+		var states []event
+		for {
+			values, tokens = append(values, b.value), append(tokens, b.tokens...)
+			if b.ends > 0 {
+				states = append(states, b.scope.state(b, t.block)...)
+			}
+			if len(children[b]) != 1 {
+				break
+			}
+			b = children[b][0]
+		}
+		stack = append(stack, children[b]...)
+		emit(b.scope, append(b.scope.rows(nil, values, parentOf(first, 1), tokens, t.block), states...))
+	}
+	for _, o := range t.objects {
+		if o.mid != nil {
+			emit(o.mid.scope, []event{o.mid.event()})
+		}
+	}
+}
