@@ -58,15 +58,21 @@ func decode(text []byte) (*corev1.Pod, error) {
 	return &pod, nil
 }
 
-// violations of Pod Security "restricted", newest version.
+// violations of Pod Security "restricted".
 func violations(t *testing.T, pod *corev1.Pod) []string {
+	t.Helper()
+	return violationsOf(t, api.LevelRestricted, pod)
+}
+
+// violationsOf a level, newest version.
+func violationsOf(t *testing.T, of api.Level, pod *corev1.Pod) []string {
 	t.Helper()
 	e, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out []string
-	level := api.LevelVersion{Level: api.LevelRestricted, Version: api.LatestVersion()}
+	level := api.LevelVersion{Level: of, Version: api.LatestVersion()}
 	for _, r := range e.EvaluatePod(level, &pod.ObjectMeta, &pod.Spec) {
 		if !r.Allowed {
 			out = append(out, r.ForbiddenReason+": "+r.ForbiddenDetail)
