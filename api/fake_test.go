@@ -159,7 +159,7 @@ func (f *fakeNode) Locate(q *LocateQuery) (*Located, error) {
 		return nil, ErrNotFound
 	}
 	at, memory, disk := longAgo, 512, 128
-	return &Located{Tokens: q.Tokens, RecomputeMillis: 60.5, Measured: true, Best: "node-2", Members: 2, Nodes: []LocatedNode{
+	return &Located{Tokens: q.Tokens, RecomputeMillis: 60.5, Measured: true, Best: "node-2", Members: 2, ExpectedFalse: 0.01, Nodes: []LocatedNode{
 		{Node: "node-2", Peer: "10.0.0.2:7947", PrefixTokens: 512, SegmentTokens: 128, Tokens: 640, Share: 0.5, SavedMillis: 30, PeerTokens: 1, SavedWithPeersMillis: 31, Complete: true, AsOf: &at},
 		{Node: "node-1", Self: true, Peer: "10.0.0.1:7947", PrefixTokens: 512, SegmentTokens: 128, Tokens: 640, Share: 0.5, MemoryTokens: &memory, DiskTokens: &disk, SavedMillis: 20, SavedWithPeersMillis: 20},
 	}}, nil

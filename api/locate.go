@@ -77,9 +77,13 @@ type Located struct {
 	Measured        bool    `json:"measured"`
 	// Best is the node that has the first token soonest, what it would fetch included;
 	// empty when nothing is saved anywhere.
-	Best    string        `json:"best,omitempty"`
-	Members int           `json:"members"` // that were looked at, this node too
-	Nodes   []LocatedNode `json:"nodes"`   // the best first; this node is always among them
+	Best    string `json:"best,omitempty"`
+	Members int    `json:"members"` // that were looked at, this node too
+	// ExpectedFalse is how many keys, of those that were looked for at other nodes, are
+	// expected to be taken for held there while nobody holds them. Beyond some hundredths,
+	// long prefixes of others are to be doubted: fewer positions make it less.
+	ExpectedFalse float64       `json:"expected_false"`
+	Nodes         []LocatedNode `json:"nodes"` // the best first; this node is always among them
 }
 
 // LocatedNode is what one node holds of a prompt.

@@ -48,7 +48,7 @@ func handshake(conn net.Conn, socket string, peers ...string) (*wire, error) {
 	var mine [greetingSize]byte
 	mine[0], mine[9], mine[10] = 0xff, 0x7f, 3
 	copy(mine[12:], "NULL")
-	w.w.Write(mine[:])
+	w.buffer(mine[:])
 	if err := w.w.Flush(); err != nil {
 		return nil, err
 	}
@@ -176,17 +176,16 @@ func (w *wire) send(frames ...[]byte) {
 }
 
 func (w *wire) put(flags byte, body []byte) {
+	head := []byte{flags, byte(len(body))}
 	if len(body) > 255 {
-		w.w.WriteByte(flags | flagLong)
-		var b [8]byte
-		binary.BigEndian.PutUint64(b[:], uint64(len(body)))
-		w.w.Write(b[:])
-	} else {
-		w.w.WriteByte(flags)
-		w.w.WriteByte(byte(len(body)))
+		head = binary.BigEndian.AppendUint64([]byte{flags | flagLong}, uint64(len(body)))
 	}
-	w.w.Write(body)
+	w.buffer(head)
+	w.buffer(body)
 }
+
+// buffer leaves what goes wrong to the flush, which tells of it.
+func (w *wire) buffer(b []byte) { _, _ = w.w.Write(b) }
 
 // pong answers a PING; false for another command.
 func pong(body []byte) (answer []byte, ok bool) {

@@ -17,11 +17,12 @@ const rosterAge = 250 * time.Millisecond
 
 // roster is who may hold something. It does not change.
 type roster struct {
-	at      time.Time
-	self    string // its name in the cluster
-	peer    string // and the address of its peers' port
-	others  []holder
-	numbers []int32 // index into others by number; -1 = none of them
+	at        time.Time
+	self      string // its name in the cluster
+	peer      string // and the address of its peers' port
+	others    []holder
+	falseHits float64 // names of the index that an absent one is expected to meet
+	numbers   []int32 // index into others by number; -1 = none of them
 }
 
 // roster is the present one.
@@ -43,7 +44,7 @@ func (m *Members) roster() *roster {
 }
 
 func (m *Members) list(now time.Time) *roster {
-	r := &roster{at: now, numbers: make([]int32, index.MaxNodes)}
+	r := &roster{at: now, numbers: make([]int32, index.MaxNodes), falseHits: m.Index.Stats().FalseHits()}
 	for i := range r.numbers {
 		r.numbers[i] = -1
 	}
@@ -99,6 +100,7 @@ func (m *Members) compare(c *comparison) {
 			m.eachHolder(&w, &set, r, func(at int32) { c.holdsPrefix(i, &others[at]) })
 		}
 	}
+	c.expectedFalse = r.falseHits * float64(bits.OnesCount8(uint8(c.match.Accept))*len(c.match.Prefixes)+len(c.match.Keys))
 	for i := range c.match.Keys {
 		w.Name = tier.Name{Key: c.match.Keys[i]}
 		m.eachHolder(&w, &set, r, func(at int32) { c.holdsSegment(i, &others[at]) })

@@ -200,6 +200,8 @@ type comparison struct {
 	prefixLength int // index of the longest one anywhere
 	segmentFrom  []source
 	members      int
+	// expectedFalse is as of api.Located.
+	expectedFalse float64
 
 	local, with []cost.Segment // of the node that is judged
 	fetched     []int
@@ -263,7 +265,7 @@ func (c *comparison) holdsSegment(at int, h *holder) {
 
 // answer judges all nodes and lists the best ones.
 func (c *comparison) answer(limit int) *api.Located {
-	out := &api.Located{Tokens: c.tokens, Members: c.members, RecomputeMillis: c.model.Prefill().Millis(0, c.tokens)}
+	out := &api.Located{Tokens: c.tokens, Members: c.members, ExpectedFalse: c.expectedFalse, RecomputeMillis: c.model.Prefill().Millis(0, c.tokens)}
 	var nothing *api.LocatedNode // what a node saves that holds nothing
 	for i := range c.nodes {
 		h := &c.nodes[i]

@@ -144,6 +144,9 @@ func printLocated(w io.Writer, l *api.Located) error {
 	} else {
 		fmt.Fprintf(w, "best on %s\n", terminal.Line(l.Best))
 	}
+	if l.ExpectedFalse > 0.05 {
+		fmt.Fprintf(w, "%.2g keys are expected to be taken for held by mistake: doubt long prefixes of others, and ask for fewer positions\n", l.ExpectedFalse)
+	}
 	t := newTable(w, "NODE", "PREFIX", "SEGMENTS", "HELD", "SHARE", "SAVED", "FETCH", "WITH", "NOTE")
 	for i := range l.Nodes {
 		n := &l.Nodes[i]

@@ -54,7 +54,7 @@ func serveLocator(t *testing.T, l *locator, token string) (address string) {
 func TestLocateAsksAndShows(t *testing.T) {
 	const token = "0123456789abcdef"
 	memory, disk := 512, 0
-	l := &locator{found: api.Located{Tokens: 3, RecomputeMillis: 20.25, Measured: true, Best: "b\x1b[2J", Members: 2, Nodes: []api.LocatedNode{
+	l := &locator{found: api.Located{Tokens: 3, RecomputeMillis: 20.25, Measured: true, Best: "b\x1b[2J", Members: 2, ExpectedFalse: 0.125, Nodes: []api.LocatedNode{
 		{Node: "b\x1b[2J", Tokens: 640, PrefixTokens: 512, SegmentTokens: 128, Share: 0.8, SavedMillis: 15, PeerTokens: 3, SavedWithPeersMillis: 16},
 		{Node: "a", Self: true, Tokens: 512, MemoryTokens: &memory, DiskTokens: &disk},
 	}}}
@@ -78,7 +78,7 @@ func TestLocateAsksAndShows(t *testing.T) {
 	if code != exitOK || errs != "" || !reflect.DeepEqual(l.asked, want) {
 		t.Errorf("exit %d, %s, asked %+v, want %+v", code, errs, l.asked, want)
 	}
-	for _, text := range []string{"prompt of 3 tokens, 20.2 ms to compute (measured); 2 nodes", "80%", "15.0 ms", "16.0 ms", "asked: 512 in memory, 0 on disk", "not all it holds is known"} {
+	for _, text := range []string{"prompt of 3 tokens, 20.2 ms to compute (measured); 2 nodes", "80%", "15.0 ms", "16.0 ms", "asked: 512 in memory, 0 on disk", "not all it holds is known", "0.12 keys are expected"} {
 		if !strings.Contains(out, text) {
 			t.Errorf("no %q in\n%s", text, out)
 		}

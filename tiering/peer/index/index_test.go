@@ -409,3 +409,19 @@ func TestPositionsTravel(t *testing.T) {
 		}
 	}
 }
+
+func TestAbsentNamesMeetAsManyAsExpected(t *testing.T) {
+	x, _ := filled(10, 100_000)
+	r := rand.New(rand.NewPCG(9, 9))
+	const asked = 1 << 20
+	met := 0
+	var set NodeSet
+	for range asked {
+		if x.AllHolders(r.Uint64(), &set); set != (NodeSet{}) {
+			met++
+		}
+	}
+	if want := x.Stats().FalseHits() * asked; float64(met) < want/2 || float64(met) > 2*want || want < 30 {
+		t.Errorf("%d of %d absent names met one, %.1f were expected", met, asked, want)
+	}
+}

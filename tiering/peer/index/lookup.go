@@ -174,3 +174,7 @@ func (b *block) about(places []uint16, number uint16) bool {
 	}
 	return false
 }
+
+// FalseHits is how many peers an absent name is expected to be taken for held by: those
+// that hold a name of the same key.
+func (s Stats) FalseHits() float64 { return float64(s.Keys) / keyEnd }
