@@ -40,8 +40,9 @@ type Config struct {
 // Bounds.
 const (
 	maxChanges  = 1 << 16 // that wait to be told; beyond it all that is held is looked through
-	maxPrompts  = 64      // that wait to be looked at; beyond it they are not
-	batchBlocks = 1024    // of a batch, and one event more
+	maxPrompts  = 64      // that wait to be looked at, and their bytes; beyond it they are not
+	promptBytes = 16 << 20
+	batchBlocks = 1024 // of a batch, and one event more
 )
 
 // Publisher tells routers what a node holds. Added, Removed and Served never wait.
@@ -52,7 +53,9 @@ type Publisher struct {
 	router  net.Listener
 	wake    chan struct{} // there are changes
 	prompts chan served
+	waiting atomic.Int64 // bytes of prompts
 	asked   chan *question
+	replies chan struct{} // one for each answer that is made or sent
 	counts  counts
 
 	mu struct {
@@ -147,7 +150,7 @@ func New(cfg Config) (*Publisher, error) {
 		return nil, fmt.Errorf("events: %d bytes of memory", cfg.Memory)
 	}
 	p := &Publisher{
-		cfg: cfg, wake: make(chan struct{}, 1), prompts: make(chan served, maxPrompts), asked: make(chan *question),
+		cfg: cfg, wake: make(chan struct{}, 1), prompts: make(chan served, maxPrompts), asked: make(chan *question), replies: make(chan struct{}, maxReplies),
 		told: newTold(cfg.BlockTokens, cfg.Memory), recent: newRecent(), scopes: map[scopeKey]*scope{},
 	}
 	p.log = newJournal(cfg.Format, cfg.Now)
@@ -208,10 +211,6 @@ func (p *Publisher) Served(q *Prompt) {
 	if _, ok := p.cfg.Salts[q.Tenant]; !ok || len(q.Positions) == 0 && q.First == 0 || q.BlockTokens < 1 {
 		return
 	}
-	if len(p.prompts) == cap(p.prompts) { // before the ids are copied
-		p.counts.unheard.Add(1)
-		return
-	}
 	most := q.First
 	for _, at := range q.Positions {
 		most = max(most, at)
@@ -219,9 +218,16 @@ func (p *Publisher) Served(q *Prompt) {
 	if most > len(q.Tokens) {
 		return
 	}
+	size := 4 * int64(most)
+	if p.waiting.Add(size) > promptBytes && p.waiting.Load() > size { // before the ids are copied
+		p.waiting.Add(-size)
+		p.counts.unheard.Add(1)
+		return
+	}
 	select {
 	case p.prompts <- served{q.Profile, q.Tenant, q.BlockTokens, slices.Clone(q.Tokens[:most]), slices.Clone(q.Positions), q.First}:
 	default:
+		p.waiting.Add(-size)
 		p.counts.unheard.Add(1)
 	}
 }
@@ -260,6 +266,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 		case <-p.wake:
 			p.drain()
 		case s := <-p.prompts:
+			p.waiting.Add(-4 * int64(len(s.tokens)))
 			p.look(&s)
 		case q := <-p.asked:
 			q.messages <- p.replay(q.from)

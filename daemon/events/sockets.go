@@ -14,12 +14,14 @@ import (
 
 // Bounds of connections. A router subscribes once and asks again now and then.
 const (
-	maxSubscribers   = 64
-	maxAskers        = 64
+	maxSubscribers   = 32
+	maxAskers        = 32
+	maxReplies       = 2 // that are made or sent at once: each may have all that is told
+	replyTime        = 2 * time.Minute
 	maxSubscriptions = 64 // topics of one
 	maxTopic         = 256
-	maxQueued        = 4096     // batches that wait for one subscriber
-	maxQueuedBytes   = 16 << 20 // and their bytes, that all who wait share
+	maxQueued        = 4096    // batches that wait for one subscriber
+	maxQueuedBytes   = 4 << 20 // and their bytes
 	sendTime         = 30 * time.Second
 )
 
@@ -275,27 +277,29 @@ func (p *Publisher) answer(ctx context.Context, conn net.Conn) {
 		if len(frames) != 2 || len(frames[0]) != 0 || len(frames[1]) != 8 {
 			continue // as vLLM does
 		}
-		q := &question{binary.BigEndian.Uint64(frames[1]), make(chan []*message, 1)}
-		select {
-		case p.asked <- q:
-		case <-ctx.Done():
-			return
-		}
-		if !p.reply(ctx, w, q) {
+		if !p.reply(ctx, w, binary.BigEndian.Uint64(frames[1])) {
 			return
 		}
 	}
 }
 
-func (p *Publisher) reply(ctx context.Context, w *wire, q *question) bool {
-	var list []*message
+// reply waits for its turn and answers one question; false ends the connection.
+func (p *Publisher) reply(ctx context.Context, w *wire, from uint64) bool {
 	select {
-	case list = <-q.messages:
+	case p.replies <- struct{}{}:
+		defer func() { <-p.replies }()
 	case <-ctx.Done():
 		return false
 	}
-	for _, m := range list {
-		if !w.sendAll(func() {
+	q := &question{from, make(chan []*message, 1)}
+	select {
+	case p.asked <- q:
+	case <-ctx.Done():
+		return false
+	}
+	limit := time.Now().Add(replyTime)
+	for _, m := range <-q.messages {
+		if time.Now().After(limit) || !w.sendAll(func() {
 			if p.cfg.Format == Maps {
 				w.send(nil, m.topic, m.seq[:], m.payload)
 			} else {
