@@ -251,7 +251,7 @@ func (s *Store) Pools() []PoolInfo {
 			Name: p.Name, Place: place, CapacityBytes: p.Budget, UsedBytes: p.Used,
 			PendingBytes: p.Bytes[objects.ClassPending], LeasedBytes: p.Bytes[objects.ClassLeased],
 			QuarantinedBytes: p.Bytes[objects.ClassQuarantined], DemotingBytes: p.Bytes[objects.ClassDemoting] + p.Bytes[objects.ClassOffloading],
-			DirtyBytes: p.DirtyBytes, ReadAheadBytes: p.AheadBytes,
+			DirtyBytes: p.Dirty.Bytes, ReadAheadBytes: p.AheadBytes,
 			PageBytes: pageBytes, Objects: p.Objects,
 		}
 		for _, t := range s.objects.Tenants {

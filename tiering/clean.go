@@ -14,8 +14,10 @@ import (
 // lock.
 type cleaner struct {
 	cleanerIdle  bool // it waits for changed
+	senderIdle   bool // so does who sends copies ahead
 	cleanerHolds bool // until the next sweep, since a write has failed
 	writesEnded  uint64
+	sendsEnded   uint64 // of copies
 	sweeps       uint64
 	writeSweep   uint64    // sweeps when a write ended last, or the only one began
 	changed      sync.Cond // one of the fields above, or room in memory
@@ -23,7 +25,7 @@ type cleaner struct {
 
 // wakeIdleCleaner has the cleaner look at a pool that has become short.
 func (s *Store) wakeIdleCleaner() {
-	if s.cleanerIdle {
+	if s.cleanerIdle || s.senderIdle {
 		s.changed.Broadcast()
 	}
 }
@@ -65,7 +67,7 @@ func (s *Store) cleanableLocked(cause error, ended, swept uint64) bool {
 		return false
 	}
 	for _, p := range s.objects.Pools {
-		if s.objects.Short(p) {
+		if s.objects.ShortOf(p, &p.Dirty) {
 			return true
 		}
 	}
@@ -77,7 +79,7 @@ func (s *Store) cleanableLocked(cause error, ended, swept uint64) bool {
 func (s *Store) cleanLocked() error {
 	n := 0
 	for _, p := range s.objects.Pools {
-		for ; n < cleanRows && s.objects.Short(p); n++ {
+		for ; n < cleanRows && s.objects.ShortOf(p, &p.Dirty); n++ {
 			id, _ := p.Dirty.Victim(func(policy.ID) bool { return true })
 			o := s.objects.Table.Get(id)
 			err := s.wantLocked(o, tier.LevelLogged, false)
@@ -100,13 +102,8 @@ func (s *Store) cleanLocked() error {
 // under their quotas, which a tier breaks that comes up late, or that was written under
 // larger quotas or another count, and has refused writes asked for again.
 func (s *Store) sweepLower() {
-	if s.out != nil {
-		s.mu.Lock()
-		s.out.Kick()
-		s.mu.Unlock()
-	}
 	if s.cfg.Lower == nil {
-		s.launch()
+		s.sweepOutlets()
 		return
 	}
 	for _, t := range s.objects.Tenants {
@@ -117,10 +114,27 @@ func (s *Store) sweepLower() {
 	s.sweeps++
 	s.cleanerHolds = false
 	s.up.Kick()
-	if s.cleanerIdle {
+	if s.out != nil {
+		s.out.Kick()
+	}
+	if s.cleanerIdle || s.senderIdle {
 		s.changed.Broadcast()
 	}
 	s.mu.Unlock()
+	s.launch()
+}
+
+// sweepOutlets is sweepLower without a lower tier.
+func (s *Store) sweepOutlets() {
+	if s.out != nil {
+		s.mu.Lock()
+		s.sweeps++
+		s.out.Kick()
+		if s.senderIdle {
+			s.changed.Broadcast()
+		}
+		s.mu.Unlock()
+	}
 	s.launch()
 }
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
@@ -29,8 +31,18 @@ type occasion uint8
 const (
 	published occasion = iota
 	usedAgain
+	ahead    // of leaving memory, which is near
 	leaving  // memory
 	flushing // memory, with everything else: the store is to be closed
+)
+
+// verdict is what comes of an offer.
+type verdict uint8
+
+const (
+	sending verdict = iota
+	settled         // it is not needed, or not to be had
+	notNow          // too much is on its way
 )
 
 // usesAgain is the use of an object, by all its ranks, that counts as coming back to it.
@@ -59,12 +71,6 @@ type offload struct {
 // offloadShare of a pool, or of a tenant's quota, may be on its way (a guess).
 const offloadShare = 8
 
-// offloadOf is the copy of an object on its way, if there is one.
-func offloadOf(o *objects.Object) *offload {
-	w, _ := o.Offload.(*offload)
-	return w
-}
-
 // openOffloads makes the engine that sends copies. It has no workers: sinks have their own.
 func (s *Store) openOffloads() {
 	s.out = transfer.New[*objects.Object](transfer.Config{Lock: &s.mu, Now: s.cfg.Now})
@@ -72,34 +78,41 @@ func (s *Store) openOffloads() {
 
 // offloadLocked has a copy of an object, behind copies of what it extends, sent to the
 // first outlet that takes it. short is what has to leave memory at once instead; nil =
-// nothing. It is nil when no copy is on its way.
-func (s *Store) offloadLocked(o *objects.Object, why occasion, short *shortage) *transfer.Flight {
+// nothing.
+func (s *Store) offloadLocked(o *objects.Object, why occasion, short *shortage) (*transfer.Flight, verdict) {
 	if s.out == nil || s.closed || o.InHBM() || o.Phase != objects.Whole || o.Corrupt {
-		return nil
+		return nil, settled
 	}
-	if w := offloadOf(o); w != nil {
-		return s.out.Find(o)
+	if o.Offload != nil {
+		return s.out.Find(o), sending
 	}
 	outlets := s.outletsLocked(o, why)
 	if len(outlets) == 0 {
-		return nil
+		return nil, settled
 	}
 	chain, ok := s.unsentLocked(o)
 	switch {
 	case !ok:
 		s.counters.Offload.Chain++
-		return nil
+		return nil, settled
 	case why != flushing && (!offloadFits(chain) || !short.spares(chain)):
-		s.counters.Offload.NoRoom++
-		return nil
+		if why == leaving {
+			s.counters.Offload.NoRoom++
+		}
+		return nil, notNow
 	}
 	var flight *transfer.Flight
 	for i := len(chain) - 1; i >= 0; i-- {
-		if flight = s.sendLocked(chain[i], outlets, why == flushing, flight); flight == nil {
-			return nil
+		var err error
+		flight, err = s.sendLocked(chain[i], outlets, why == flushing, flight)
+		switch {
+		case errors.Is(err, tier.ErrBusy):
+			return nil, notNow
+		case err != nil:
+			return nil, settled
 		}
 	}
-	return flight
+	return flight, sending
 }
 
 // outletsLocked are those that an object goes to on an occasion.
@@ -109,9 +122,9 @@ func (s *Store) outletsLocked(o *objects.Object, why occasion) (list []*Outlet) 
 	for i := range s.cfg.Outlets {
 		out := &s.cfg.Outlets[i]
 		switch {
-		case why == published && !out.All, why == usedAgain && out.Last, out.Last && below:
+		case why == published && !out.All, why == usedAgain && out.Last, out.Last && (below || o.Write != nil):
 			continue
-		case out.All:
+		case out.All && !o.Asked:
 			list = append(list, out)
 			continue
 		}
@@ -122,7 +135,7 @@ func (s *Store) outletsLocked(o *objects.Object, why occasion) (list []*Outlet) 
 		if elsewhere {
 			continue
 		}
-		if worth(out.To.Expect(), o.Profile, o.Begin, o.End, o.RankBytes*int64(len(o.Shares))) {
+		if out.All || worth(out.To.Expect(), o.Profile, o.Begin, o.End, o.RankBytes*int64(len(o.Shares))) {
 			list = append(list, out)
 		}
 	}
@@ -172,13 +185,13 @@ func offloadFits(chain []*objects.Object) bool {
 	return fits(o.Pool.Offloading, pages, o.Pool.Budget) && (o.Tenant.QuotaBytes == 0 || fits(o.Tenant.Offload, charge, o.Tenant.QuotaBytes))
 }
 
-// sendLocked begins to send a copy, behind another; it is nil when nobody takes it.
-func (s *Store) sendLocked(o *objects.Object, outlets []*Outlet, patient bool, behind *transfer.Flight) *transfer.Flight {
+// sendLocked begins to send a copy, behind another. The error is why nobody takes it.
+func (s *Store) sendLocked(o *objects.Object, outlets []*Outlet, patient bool, behind *transfer.Flight) (*transfer.Flight, error) {
 	if o.Offload != nil {
-		return s.out.Find(o)
+		return s.out.Find(o), nil
 	}
 	w := &offload{store: s, object: o, outlets: outlets, patient: patient, pages: o.PageBytes, charge: o.Charge()}
-	o.Offload = w
+	o.Offload, o.Asked = w, true
 	o.Pool.Offloading += w.pages
 	o.Tenant.Offload += w.charge
 	n := &s.counters.Offload
@@ -186,14 +199,11 @@ func (s *Store) sendLocked(o *objects.Object, outlets []*Outlet, patient bool, b
 	n.Sending++
 	n.SendingBytes += uint64(w.pages)
 	s.objects.Account(o)
+	s.objects.Rank(o)
 	if behind != nil && behind.Ended() {
 		behind = nil
 	}
-	flight, err := s.out.Start(o, w, transfer.Options{After: behind})
-	if err != nil {
-		return nil
-	}
-	return flight
+	return s.out.Start(o, w, transfer.Options{After: behind})
 }
 
 // Begin offers an object to the outlets.
@@ -248,12 +258,17 @@ func (w *offload) End(_ *transfer.Flight, err error) {
 	n.Sending--
 	n.SendingBytes -= uint64(w.pages)
 	o.Offload = nil
+	o.Asked = o.Asked && !errors.Is(err, tier.ErrBusy)
 	o.Pool.Offloading -= w.pages
 	o.Tenant.Offload -= w.charge
 	if w.begun && errors.Is(err, tier.ErrCorrupt) {
 		s.objects.MarkCorrupt(o)
 	}
 	s.objects.Account(o)
+	if o.Linked() {
+		s.objects.Rank(o)
+	}
+	s.sendsEnded++
 	s.changed.Broadcast()
 	if s.up != nil {
 		s.up.Kick() // promotions may wait for this room
@@ -262,6 +277,74 @@ func (w *offload) End(_ *transfer.Flight, err error) {
 
 // Release ends that the sink reads an object.
 func (w *offload) Release(*transfer.Flight) { w.store.running.Done() }
+
+// sendAhead sends copies of what is next to leave pools that are short until ctx ends, so
+// that evictions find what may be dropped at once. What nobody takes is asked for again
+// when it leaves; while too much is on its way it waits for the end of one, or for the next
+// sweep.
+func (s *Store) sendAhead(ctx context.Context) {
+	var ended, swept uint64
+	blocked := false
+	for {
+		s.mu.Lock()
+		for ctx.Err() == nil && (blocked && ended == s.sendsEnded && swept == s.sweeps || !s.aheadLocked()) {
+			s.senderIdle = true
+			s.changed.Wait()
+			s.senderIdle = false
+		}
+		if ctx.Err() != nil {
+			s.mu.Unlock()
+			return
+		}
+		ended, swept = s.sendsEnded, s.sweeps
+		blocked = s.sendSomeLocked()
+		s.mu.Unlock()
+		s.launch()
+	}
+}
+
+// aheadLocked tells whether copies are to be sent ahead.
+func (s *Store) aheadLocked() bool {
+	return slices.ContainsFunc(s.objects.Pools[:], func(p *objects.Pool) bool { return s.objects.ShortOf(p, &p.Unsent) })
+}
+
+// sendSomeLocked begins to send some copies ahead; blocked says that too much is on its way.
+func (s *Store) sendSomeLocked() (blocked bool) {
+	n := 0
+	for _, p := range s.objects.Pools {
+		for ; n < cleanRows && s.objects.ShortOf(p, &p.Unsent); n++ {
+			o := s.nextToLeaveLocked(p)
+			_, how := s.offloadLocked(o, ahead, nil)
+			if how == notNow {
+				blocked = true
+				break
+			}
+			o.Asked = true
+			s.objects.Rank(o)
+		}
+	}
+	return blocked
+}
+
+// aheadTries bounds how many of a pool's victims are passed over for what was offered, or
+// was not.
+const aheadTries = 64
+
+// nextToLeaveLocked is what leaves a pool first of what is unsent. Among the first victims
+// it is found exactly: two policies that learn do not agree. Behind these the backlog's own
+// order has to do; a pool of so many objects has room for what is then sent when it leaves.
+func (s *Store) nextToLeaveLocked(p *objects.Pool) *objects.Object {
+	tries := 0
+	id, ok := p.Evict.Victim(func(id policy.ID) bool {
+		tries++
+		return tries > aheadTries || s.objects.Table.Get(id).Sending == objects.Candidate
+	})
+	if o := s.objects.Table.Get(id); ok && o.Sending == objects.Candidate {
+		return o
+	}
+	id, _ = p.Unsent.Victim(objects.AnyID)
+	return s.objects.Table.Get(id)
+}
 
 // Offload sends copies of every published object that the outlets are for, and waits
 // until they are there. It is for the end, as Flush is: Run is to run still. sent is how
@@ -280,7 +363,7 @@ func (s *Store) Offload(ctx context.Context) (sent int, err error) {
 			if o == nil {
 				continue
 			}
-			if f := s.offloadLocked(o, flushing, nil); f != nil {
+			if f, _ := s.offloadLocked(o, flushing, nil); f != nil {
 				flights = append(flights, f)
 			}
 		}

@@ -406,6 +406,52 @@ func TestACheckpointIsNotSentWithoutWhatItExtends(t *testing.T) {
 	x.wantUsed(0, 0)
 }
 
+// What is next to leave is sent ahead, so that nothing is lost at the pace of the sink.
+func TestNothingIsLostAtThePaceOfTheSink(t *testing.T) {
+	x := newSinking(t, hybrid(1), nil, poolOf(40))
+	x.sink.hinted = true
+	ctx, cancel := context.WithCancel(x.ctx)
+	ran := later(func() error { return x.Run(ctx) })
+	t.Cleanup(func() { cancel(); x.must(<-ran) })
+	var ps []piece
+	for i := range 200 {
+		ps = append(ps, x.mid(i, 64, 8))
+		x.publish(x.c, ps[i])
+		x.until("enough is sent ahead", func() bool {
+			x.sink.takeAll()
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			return !x.aheadLocked() && x.objects.Pools[0].Offloading == 0
+		})
+	}
+	n := x.Counters()
+	if n.Offload.NoRoom != 0 || n.Dropped < 150 {
+		t.Fatalf("%+v, %d dropped", n.Offload, n.Dropped)
+	}
+	for _, p := range ps[:150] {
+		if !x.sink.sent(p) {
+			t.Fatalf("%x is lost", p.key[:4])
+		}
+	}
+	if sent := n.Offload.Sent; sent > 180 {
+		t.Fatalf("%d sent: what stays is sent too", sent)
+	}
+	x.audit()
+}
+
+// Everything goes to an outlet for everything, also what was too much at once.
+func TestAllIsSentInTime(t *testing.T) {
+	x := newSinking(t, hybrid(1), func(o *Outlet) { o.All = true }, poolOf(40))
+	ctx, cancel := context.WithCancel(x.ctx)
+	ran := later(func() error { return x.Run(ctx) })
+	t.Cleanup(func() { cancel(); x.must(<-ran) })
+	for i := range 30 {
+		x.publish(x.c, x.mid(i, 64, 8))
+	}
+	x.until("everything is sent", func() bool { x.sink.takeAll(); return x.Counters().Offload.Sent == 30 })
+	x.audit()
+}
+
 // The quota of a tenant bounds what it has on its way, as the pool does.
 func TestWhatIsSentForAQuotaIsBounded(t *testing.T) {
 	x := newSinking(t, hybrid(1), nil, poolOf(200), quota(20*48<<10))

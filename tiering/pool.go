@@ -199,11 +199,19 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, short *shortage)
 	s.objects.Unlink(o, tier.ReasonEvicted)
 }
 
-// victimLocked asks a policy. A node that has a child only because the lower tier
+// victimLocked asks a policy, which is asked again for what was not offered to the outlets
+// yet: as long as one of its first victims was, that leaves. A node that has a child only because the lower tier
 // was seen to hold it does not leave if that holds no more.
 func (s *Store) victimLocked(from policy.Eviction) *objects.Object {
 	for {
-		id, ok := from.Victim(objects.AnyID)
+		tries := 0
+		id, ok := from.Victim(func(id policy.ID) bool {
+			tries++
+			return s.out == nil || tries > aheadTries || s.objects.Table.Get(id).Sending != objects.Candidate
+		})
+		if !ok { // fewer than that, and none was
+			id, ok = from.Victim(objects.AnyID)
+		}
 		if !ok {
 			panic(fmt.Sprintf("tiering: no victim among %d objects although bytes are evictable", from.Len()))
 		}

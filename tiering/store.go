@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -85,9 +86,10 @@ func Open(cfg Config) (*Store, error) {
 		Now: cfg.Now, Log: s.decisions, Lower: cfg.Lower, Find: cfg.Find, Held: cfg.Held, Place: s.place, Arena: arena, PageBytes: cfg.PageBytes, Public: public, Private: private,
 		MaxChain: cfg.MaxChain, MaxGhosts: cfg.MaxDeparted,
 		EvictionPublic: cfg.EvictionPublic, EvictionPrivate: cfg.EvictionPrivate, Eviction: cfg.Eviction,
-		HighWater: cfg.HighWater, LowWater: cfg.LowWater, Short: s.wakeIdleCleaner,
+		HighWater: cfg.HighWater, LowWater: cfg.LowWater, Short: s.wakeIdleCleaner, Outlets: len(cfg.Outlets) > 0,
 	}, tenants, &s.counters)
 	s.objects.WriteBehind = cfg.WriteBehind
+	s.objects.SendAll = slices.ContainsFunc(cfg.Outlets, func(o Outlet) bool { return o.All })
 	s.profiles.Store(&[]*objects.Profile{})
 	s.advisor = newAdvisor(s)
 	s.changed.L = &s.mu
@@ -124,10 +126,13 @@ func (s *Store) NewLeaseID() tier.LeaseID { return tier.LeaseID(s.leaseIDs.Add(1
 func (s *Store) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	workers.Go(func() { s.advisor.Run(ctx) })
+	wake := context.AfterFunc(ctx, s.wakeCleaner)
+	defer wake()
 	if s.cfg.Lower != nil {
-		wake := context.AfterFunc(ctx, s.wakeCleaner)
-		defer wake()
 		workers.Go(func() { s.clean(ctx) })
+	}
+	if s.out != nil {
+		workers.Go(func() { s.sendAhead(ctx) })
 	}
 	s.withTransfers(func(e transfers, lane, n int) {
 		e.Resume()

@@ -712,7 +712,7 @@ func (s *Store) auditExtents(o *objects.Object) error {
 
 // auditLowerLocked recomputes what is kept for the lower tier.
 func (s *Store) auditLowerLocked() error {
-	var dirty, ahead [objects.PoolCount]int64
+	var dirty, ahead, unsentBytes [objects.PoolCount]int64
 	var tracked, unclean [objects.PoolCount]int
 	unused, leaving, written := uint64(0), uint64(0), map[tier.Name]int{}
 	for _, o := range s.objects.Table.Places() {
@@ -720,7 +720,7 @@ func (s *Store) auditLowerLocked() error {
 			continue
 		}
 		if o.InHBM() {
-			if o.Cleaning != objects.Absent || o.Ahead || o.Write != nil || o.Stored != 0 {
+			if o.Cleaning != objects.Absent || o.Sending != objects.Absent || o.Offload != nil || o.Ahead || o.Write != nil || o.Stored != 0 {
 				return fmt.Errorf("%s: a copy in HBM, known to what writes downwards", o.Name())
 			}
 			continue
@@ -732,6 +732,13 @@ func (s *Store) auditLowerLocked() error {
 		want := unwritten && o.Pins == 0 && o.Write == nil && !o.Refused
 		if standing := objects.Stand(unwritten, want); o.Cleaning != standing {
 			return fmt.Errorf("%s: stands at %d among the dirty, should at %d", o.Name(), o.Cleaning, standing)
+		}
+		unsent := len(s.cfg.Outlets) > 0 && o.Linked() && o.Published() && o.Phase != objects.Stripped && !o.Asked && !o.Fetched
+		if standing := objects.Stand(unsent, o.Pins == 0); o.Sending != standing {
+			return fmt.Errorf("%s: stands at %d among the unsent, should at %d", o.Name(), o.Sending, standing)
+		}
+		if o.Sending == objects.Candidate {
+			unsentBytes[o.Pool.Number] += o.PageBytes
 		}
 		if o.Cleaning == objects.Candidate {
 			tracked[o.Pool.Number]++
@@ -766,8 +773,11 @@ func (s *Store) auditLowerLocked() error {
 		}
 	}
 	for i, p := range s.objects.Pools {
-		if p.DirtyBytes != dirty[i] || p.AheadBytes != ahead[i] || p.Dirty != nil && p.Dirty.Len() != unclean[i] || p.DirtyObjects != tracked[i] {
-			return fmt.Errorf("pool %s: %d dirty and %d read ahead, objects give %d and %d", p.Name, p.DirtyBytes, p.AheadBytes, dirty[i], ahead[i])
+		if p.Dirty.Bytes != dirty[i] || p.AheadBytes != ahead[i] || p.Dirty.Eviction != nil && p.Dirty.Len() != unclean[i] || p.Dirty.Objects != tracked[i] {
+			return fmt.Errorf("pool %s: %d dirty and %d read ahead, objects give %d and %d", p.Name, p.Dirty.Bytes, p.AheadBytes, dirty[i], ahead[i])
+		}
+		if p.Unsent.Bytes != unsentBytes[i] {
+			return fmt.Errorf("pool %s: %d bytes unsent, objects give %d", p.Name, p.Unsent.Bytes, unsentBytes[i])
 		}
 		if p.AheadBytes > p.Budget/aheadShare {
 			return fmt.Errorf("pool %s: %d bytes read ahead of %d", p.Name, p.AheadBytes, p.Budget)

@@ -65,9 +65,11 @@ func (z *Size) Charge() int64 { return z.PageBytes + z.RecordBytes }
 // store's lock.
 type standings struct {
 	Ranked   standing   // in the policies of its pool and tenant
-	Cleaning standing   // in the policy of what the lower tier does not hold
+	Cleaning standing   // in the backlog of what the lower tier does not hold
+	Sending  standing   // in the backlog of what nobody was asked to take
 	Write    any        // into the lower tier, wanted or running; who writes knows its type
 	Offload  any        // a copy on its way to others; who sends it knows its type
+	Asked    bool       // a copy was sent, is not needed or not taken; it may be again when it leaves
 	Stored   tier.Level // what the lower tier was last seen to hold of it; 0 = nothing
 	Refused  bool       // the lower tier did not take it; asked again after its next use
 	Ahead    bool       // read ahead, and not used yet

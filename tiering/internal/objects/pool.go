@@ -42,11 +42,41 @@ type Pool struct {
 
 	Offloading int64 // of pages of which a copy is being sent to others, linked or not
 
-	// With a lower tier.
-	Dirty        policy.Eviction // of what the tier does not hold; suspended unless it could leave and is not being written
-	DirtyObjects int             // of dirty, that are not suspended
-	DirtyBytes   int64           // of their pages
-	AheadBytes   int64           // of pages, read ahead or on the way, and not used yet
+	Dirty      Backlog // with a lower tier: what that does not hold, and is not being written
+	Unsent     Backlog // with outlets: what nobody was asked to take a copy of yet
+	AheadBytes int64   // of pages, read ahead or on the way, and not used yet
+}
+
+// Backlog is what is to be copied before it leaves a pool, least valuable first; what may
+// not leave is suspended.
+type Backlog struct {
+	policy.Eviction       // nil = nothing is copied
+	Objects         int   // that are not suspended
+	Bytes           int64 // of their pages
+}
+
+// change follows an object's standing.
+func (b *Backlog) change(s *Set, o *Object, at *standing, next standing) {
+	if b.Eviction == nil || next == *at {
+		return
+	}
+	var it policy.Item
+	if *at == Absent {
+		it = s.Item(o)
+	}
+	at.change(next, b.Eviction, o.ID, it, o.Used)
+	d := 0
+	if next == Candidate {
+		d = 1
+	} else if *at == Candidate {
+		d = -1
+	}
+	b.Bytes += int64(d) * o.PageBytes
+	b.Objects += d
+	*at = next
+	if next == Candidate && s.Short(o.Pool) {
+		s.cfg.Short()
+	}
 }
 
 // Tenant is a configured tenant and what it holds, in bytes of charges: the pages of

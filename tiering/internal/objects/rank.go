@@ -49,7 +49,7 @@ func (s *Set) tell(o *Object) {
 // Used tells the policies of a use.
 func (s *Set) Used(o *Object, now time.Time) {
 	o.Used = now
-	for _, p := range [...]policy.Eviction{o.Pool.Evict, o.Tenant.evictionOf(o), o.Pool.Dirty} {
+	for _, p := range [...]policy.Eviction{o.Pool.Evict, o.Tenant.evictionOf(o), o.Pool.Dirty.Eviction, o.Pool.Unsent.Eviction} {
 		if p != nil {
 			p.Touch(o.ID, now)
 		}
@@ -63,7 +63,7 @@ func (s *Set) revalue(o *Object) {
 		return
 	}
 	it := s.Item(o)
-	for _, p := range [...]policy.Eviction{o.Pool.Evict, o.Tenant.evictionOf(o), o.Pool.Dirty} {
+	for _, p := range [...]policy.Eviction{o.Pool.Evict, o.Tenant.evictionOf(o), o.Pool.Dirty.Eviction, o.Pool.Unsent.Eviction} {
 		if p != nil {
 			p.Update(o.ID, it)
 		}
@@ -131,53 +131,33 @@ func (s *Set) SetStored(o *Object, level tier.Level) {
 	s.Rank(o)
 }
 
-// track keeps the pool's policy of dirty objects up to date after
-// something about o changed: it holds what the lower tier does not, suspended
-// unless it could leave memory and would have to be written first. What was fetched from
-// a peer need not: the peer has it, and writing what came over the network to the disk of
-// every node that used it once would wear out all of them for a copy of the same bytes.
-// It is written when it is to leave and nobody else is believed to have it any more.
+// track keeps the pool's backlogs up to date after something about o changed.
+//
+// What was fetched from a peer is not dirty: the peer has it, and writing what came over
+// the network to the disk of every node that used it once would wear out all of them for a
+// copy of the same bytes. It is written, and offered to the outlets, when it is to leave
+// and nobody else is believed to have it any more.
 func (s *Set) track(o *Object) {
-	p := o.Pool
-	if p.Dirty == nil {
-		return
-	}
-	next := Stand(o.Ranked != Absent && o.Stored == 0 && !o.Fetched, o.Pins == 0 && o.Write == nil && !o.Refused)
-	if next == o.Cleaning {
-		return
-	}
-	var it policy.Item
-	if o.Cleaning == Absent {
-		it = s.Item(o)
-	}
-	o.Cleaning.change(next, p.Dirty, o.ID, it, o.Used)
-	d := 0
-	if next == Candidate {
-		d = 1
-	} else if o.Cleaning == Candidate {
-		d = -1
-	}
-	p.DirtyBytes += int64(d) * o.PageBytes
-	p.DirtyObjects += d
-	o.Cleaning = next
-	if next == Candidate && s.Short(p) {
-		s.cfg.Short()
-	}
+	held := o.Ranked != Absent && !o.Fetched
+	o.Pool.Dirty.change(s, o, &o.Cleaning, Stand(held && o.Stored == 0, o.Pins == 0 && o.Write == nil && !o.Refused))
+	o.Pool.Unsent.change(s, o, &o.Sending, Stand(held && !o.Asked, o.Pins == 0))
 }
 
-// Short tells whether a pool wants dirty objects written: with
-// write-behind all that an earlier refusal left, else when it is above its high
-// mark and what is free, or can be dropped at once, does not reach down to the
-// low one.
-func (s *Set) Short(p *Pool) bool {
+// Short tells whether something in a pool wants to be copied now.
+func (s *Set) Short(p *Pool) bool { return s.ShortOf(p, &p.Dirty) || s.ShortOf(p, &p.Unsent) }
+
+// ShortOf tells whether a backlog wants to be copied: with write-behind, or an outlet for
+// everything, all that an earlier refusal left, else when the pool is above its high mark
+// and what is free, or can be dropped at once, does not reach down to the low one.
+func (s *Set) ShortOf(p *Pool, b *Backlog) bool {
 	switch {
-	case p.DirtyObjects == 0:
+	case b.Objects == 0:
 		return false
-	case s.WriteBehind:
+	case b == &p.Dirty && s.WriteBehind, b == &p.Unsent && s.SendAll:
 		return true
 	}
 	budget := float64(p.Budget)
-	ready := float64(p.Budget - p.Pinned - p.DirtyBytes)
+	ready := float64(p.Budget - p.Pinned - b.Bytes)
 	return float64(p.Used) > s.cfg.HighWater*budget && ready < (1-s.cfg.LowWater)*budget
 }
 

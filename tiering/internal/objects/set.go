@@ -32,7 +32,9 @@ type Options struct {
 
 	EvictionPublic, EvictionPrivate, Eviction func() policy.Eviction
 
-	// With a lower tier: the marks between which a pool is short of what can be dropped
+	Outlets bool // copies are sent to others
+
+	// With a lower tier or outlets: the marks between which a pool is short of what can be dropped
 	// at once, as fractions of its budget.
 	HighWater, LowWater float64
 	// Short is called when a pool has become so. It does not wait.
@@ -57,6 +59,7 @@ type Set struct {
 	counters    *stats.Counters
 	corrupt     int  // objects in memory that are
 	WriteBehind bool // a pool is short as long as anything in it is dirty
+	SendAll     bool // or nobody was asked to take a copy of it
 
 	Deleting map[tier.Name]int // being removed from the lower tier by operators
 	asked    tier.Name         // argument of the call that is made to the lower tier
@@ -79,7 +82,10 @@ func New(o Options, tenants []*Tenant, counters *stats.Counters) *Set {
 	s.Pools[PublicPool] = &Pool{Name: "public", Number: PublicPool, Budget: o.Public, Evict: o.EvictionPublic()}
 	s.Pools[PrivatePool] = &Pool{Name: "private", Number: PrivatePool, Budget: o.Private, Evict: o.EvictionPrivate()}
 	if o.Lower != nil {
-		s.Pools[PublicPool].Dirty, s.Pools[PrivatePool].Dirty = o.EvictionPublic(), o.EvictionPrivate()
+		s.Pools[PublicPool].Dirty.Eviction, s.Pools[PrivatePool].Dirty.Eviction = o.EvictionPublic(), o.EvictionPrivate()
+	}
+	if o.Outlets {
+		s.Pools[PublicPool].Unsent.Eviction, s.Pools[PrivatePool].Unsent.Eviction = o.EvictionPublic(), o.EvictionPrivate()
 	}
 	for _, t := range tenants {
 		if t.QuotaBytes > 0 {
