@@ -142,6 +142,13 @@ func (c *Client) Locate(ctx context.Context, q *LocateQuery) (*Located, error) {
 	return &out, nil
 }
 
+// ProbeObjectStore has the node try its object store with an object of its own.
+func (c *Client) ProbeObjectStore(ctx context.Context) (ObjectProbe, error) {
+	var out ObjectProbe
+	err := c.do(ctx, http.MethodPost, "/api/v1/object-store/probe", nil, &out)
+	return out, err
+}
+
 // Segments walks all segments that pass the query, page by page of q.Limit (0 =
 // DefaultLimit). The walk ends after the first error.
 func (c *Client) Segments(ctx context.Context, q SegmentQuery) iter.Seq2[Segment, error] {

@@ -100,6 +100,13 @@ func (f *fakeNode) Cluster() Cluster {
 	}
 }
 
+func (f *fakeNode) ProbeObjectStore(context.Context) ObjectProbe {
+	return ObjectProbe{
+		Enabled: true, Endpoint: "https://s3.example.com", Bucket: "kv", Prefix: "spliced/", ClockAhead: 0.5,
+		Steps: []ProbeStep{{Name: "list", Seconds: 0.01}, {Name: "write", Seconds: 0.02, Error: "denied"}},
+	}
+}
+
 func (f *fakeNode) Segments(q SegmentQuery) ([]Segment, error) {
 	var out []Segment
 	for _, s := range f.segments {

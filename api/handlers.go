@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/valyala/fasthttp"
@@ -136,6 +137,17 @@ func (s *Server) cluster(ctx *fasthttp.RequestCtx, _ string) error {
 	c := s.shown().Node.Cluster()
 	c.Join.Errors, c.Members, c.Counters = orEmpty(c.Join.Errors), orEmpty(c.Members), orEmpty(c.Counters)
 	return writeJSON(ctx, c)
+}
+
+func (s *Server) probeObjectStore(ctx *fasthttp.RequestCtx, _ string) error {
+	if err := noParams(ctx); err != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(context.Background(), probeStoreTimeout)
+	defer cancel()
+	p := s.shown().Node.ProbeObjectStore(bounded)
+	p.Steps = orEmpty(p.Steps)
+	return writeJSON(ctx, p)
 }
 
 func (s *Server) listSegments(ctx *fasthttp.RequestCtx, _ string) error {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -32,6 +33,9 @@ type Node interface {
 	// Cluster answers what the node knows of the others of its cluster; Enabled is false
 	// where it is in none.
 	Cluster() Cluster
+	// ProbeObjectStore tries the object store, and takes a while; Enabled is false where
+	// there is none.
+	ProbeObjectStore(ctx context.Context) ObjectProbe
 }
 
 // Catalogue pages through what is held. Both listings are in ascending order of

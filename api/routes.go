@@ -57,6 +57,7 @@ func allRoutes() []route {
 		{del, "/api/v1/canaries/{key}", "switchOn", changes, (*Server).switchOn},
 		{get, "/api/v1/cluster", "getCluster", reads, (*Server).cluster},
 		{post, locatePath, "locate", asks, (*Server).locate},
+		{post, "/api/v1/object-store/probe", "probeObjectStore", changes, (*Server).probeObjectStore},
 		{get, "/api/v1/decisions", "listDecisions", reads, (*Server).listDecisions},
 		{get, "/api/v1/stats", "listCounters", reads, (*Server).listCounters},
 	}

@@ -30,9 +30,11 @@ const (
 	readTimeout    = 5 * time.Second // headers and body of one request
 	writeTimeout   = 30 * time.Second
 	idleTimeout    = 5 * time.Second
-	drainTimeout   = 5 * time.Second // how long Run waits for answers in progress
-	closeTimeout   = time.Second     // and then, with their connections closed
-	maxScrapes     = 4               // of /metrics at once
+
+	probeStoreTimeout = 20 * time.Second // of which writeTimeout leaves some
+	drainTimeout      = 5 * time.Second  // how long Run waits for answers in progress
+	closeTimeout      = time.Second      // and then, with their connections closed
+	maxScrapes        = 4                // of /metrics at once
 )
 
 // Shown is what a server tells of. All of it is required.

@@ -311,6 +311,7 @@ func (c *Session) leaseRowLocked(o *objects.Object, q *AcquireQuery, now time.Ti
 		return Acquired{Err: err}
 	}
 	if !q.Near {
+		c.store.cameBackLocked(o)
 		s.counters.Acquired++
 		s.counters.AcquiredTokens += uint64(o.Tokens())
 	}

@@ -40,9 +40,6 @@ func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, no
 	}
 	s.objects.Account(o)
 	s.objects.Used(o, now)
-	if o.Hits == usesAgain*uint64(len(o.Shares)) {
-		s.offloadLocked(o, usedAgain, nil)
-	}
 	if o.Resident != nil && o.InHBM() {
 		s.objects.UsedCopy(o, now)
 	}

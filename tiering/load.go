@@ -159,6 +159,7 @@ func (c *Session) leaseCheckpointLocked(o *objects.Object, q *LoadQuery, now tim
 		return Loaded{}, err
 	}
 	if !q.Near {
+		c.store.cameBackLocked(o)
 		s.counters.Loaded++
 		s.counters.LoadedTokens += uint64(o.End)
 	}

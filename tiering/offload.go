@@ -115,6 +115,14 @@ func (s *Store) offloadLocked(o *objects.Object, why occasion, short *shortage) 
 	return flight, sending
 }
 
+// cameBackLocked counts a lease that a client took. Those of peers, who have a copy of
+// their own then, do not count.
+func (s *Store) cameBackLocked(o *objects.Object) {
+	if o.Came++; o.Came == usesAgain*uint64(len(o.Shares)) {
+		s.offloadLocked(o, usedAgain, nil)
+	}
+}
+
 // outletsLocked are those that an object goes to on an occasion.
 func (s *Store) outletsLocked(o *objects.Object, why occasion) (list []*Outlet) {
 	_, below := s.objects.Below(o)

@@ -27,18 +27,6 @@ func (v *View) diskCheck() (api.Check, bool) {
 	return check, true
 }
 
-// objectCheck is how the object store does; false without one.
-func (v *View) objectCheck() (api.Check, bool) {
-	if v.o.Object == nil {
-		return api.Check{}, false
-	}
-	check := api.Check{Name: "object", State: api.CheckOK}
-	if h := v.o.Object.Health(); h.Trouble != "" {
-		check.State, check.Detail = api.CheckDegraded, h.Trouble
-	}
-	return check, true
-}
-
 // eventsCheck is whether routers are told of all that they can be; false without events.
 func (v *View) eventsCheck() (api.Check, bool) {
 	if v.o.Events == nil {

@@ -161,18 +161,6 @@ func (v *View) Pools() []api.Pool {
 	return slices.Concat(list, v.diskPools(), v.objectPools())
 }
 
-// objectPools is the prefix in the bucket, of all nodes together.
-func (v *View) objectPools() []api.Pool {
-	if v.o.Object == nil {
-		return nil
-	}
-	g := v.o.Object.Gauges()
-	return []api.Pool{{
-		Name: "shared", Tier: tierName(tier.PlaceObject), CapacityBytes: int64(v.o.Config.ObjectSize), UsedBytes: int64(g.Held),
-		PendingBytes: int64(g.QueuedBytes), Objects: int(g.Listed),
-	}}
-}
-
 // diskPools are the budgets on disk. A tenant that is not configured any more is
 // listed while something of it is there.
 func (v *View) diskPools() []api.Pool {

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spliced-kv/spliced/api"
@@ -49,6 +50,9 @@ func (s *Start) Decisions(api.DecisionQuery) []api.Decision { return nil }
 
 // Cluster implements api.Node.
 func (s *Start) Cluster() api.Cluster { return api.Cluster{} }
+
+// ProbeObjectStore implements api.Node.
+func (s *Start) ProbeObjectStore(context.Context) api.ObjectProbe { return api.ObjectProbe{} }
 
 // Segments implements api.Catalogue.
 func (s *Start) Segments(api.SegmentQuery) ([]api.Segment, error) { return nil, s.notYet() }

@@ -41,7 +41,8 @@ type Object struct {
 	Phase   phase
 	Corrupt bool // its bytes are wrong, but others extend it
 	Used    time.Time
-	Hits    uint64
+	Hits    uint64 // leases that were taken
+	Came    uint64 // of these, by clients of this node
 	Size
 	standings
 	holds

@@ -42,7 +42,7 @@ type Options struct {
 func Run(ctx context.Context, o Options) []Check {
 	checks := machine()
 	steps := []func(context.Context, *visit) []Check{
-		checkSocket, checkAttach, checkMemory, checkAdmin, checkPeers, checkGPU, checkRoundTrip,
+		checkSocket, checkAttach, checkMemory, checkAdmin, checkPeers, checkObjectStore, checkGPU, checkRoundTrip,
 	}
 	v := &visit{options: o}
 	defer v.close()

@@ -1,0 +1,147 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/object"
+	"github.com/spliced-kv/spliced/tiering/object/objecttest"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// withBucket has a daemon use a bucket.
+func withBucket(t testing.TB, c *settings.Config, s *objecttest.Server) {
+	t.Helper()
+	c.ObjectBucket, c.ObjectEndpoint = objecttest.Bucket, s.Proxy.URL
+	c.ObjectKeys = object.Keys{ID: objecttest.AccessKey, Secret: objecttest.SecretKey}
+	c.PrefillSpeed = 1 // so that every segment is worth its bytes
+	if c.UsesCluster() {
+		return // its secret is the cluster's
+	}
+	c.ObjectSecret = filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(c.ObjectSecret, []byte("a secret of the nodes"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *running) listed() {
+	r.t.Helper()
+	eventually(r.t, "the bucket is listed", func() bool { return r.counter("object_passes") > 0 })
+}
+
+func TestTheBucketIsATierBelowAllNodes(t *testing.T) {
+	objecttest.Program(t)
+	s := objecttest.Open(t, t.TempDir())
+	c := testConfig(t)
+	withBucket(t, &c, s)
+	a := startDaemon(t, c, nil)
+	a.listed()
+	p := testProfile(1)
+	_, onA := openClient(t, a.Socket(), p, connector.Binding{})
+	doc := newDocument(p, nil, 7, 300, profile.RoleMid)
+	put(t, onA, doc)
+	a.stop() // and so it is written
+	other := testConfig(t)
+	withBucket(t, &other, s)
+	other.ObjectSecret = c.ObjectSecret
+	b := startDaemon(t, other, nil)
+	b.listed()
+	_, onB := openClient(t, b.Socket(), p, connector.Binding{})
+	if f := found(t, onB, doc); f.Tier != wire.TierPeer {
+		t.Fatalf("it is not believed to be beyond the node: %+v", f)
+	}
+	if n := b.counter("object_hit_segments"); n != 1 {
+		t.Errorf("%v hits in the object store", n)
+	}
+	eventually(t, "b has it", func() bool {
+		rows, err := onB.Acquire(context.Background(), []profile.SegmentKey{doc.key}, connector.AcquireOptions{Wait: patience})
+		if err != nil || rows[0].Lease == nil {
+			return false // a match has begun to fetch it
+		}
+		rows[0].Lease.Release()
+		return true
+	})
+	get(t, onB, doc).Release()
+
+	at := slices.IndexFunc(b.view.Pools(), func(p api.Pool) bool { return p.Tier == "object" })
+	if at < 0 || b.view.Pools()[at].Objects != 1 || b.view.Pools()[at].UsedBytes == 0 {
+		t.Errorf("pools %+v", b.view.Pools())
+	}
+	probe := b.view.ProbeObjectStore(context.Background())
+	if !probe.Enabled || len(probe.Steps) != 6 || slices.ContainsFunc(probe.Steps, func(s api.ProbeStep) bool { return s.Error != "" }) {
+		t.Errorf("a probe: %+v", probe)
+	}
+	s.Kill()
+	eventually(t, "readiness says that the store is dead", func() bool {
+		_ = b.object.List(context.Background())
+		return slices.ContainsFunc(b.view.Checks(), func(c api.Check) bool { return c.Name == "object" && c.State == api.CheckDegraded })
+	})
+	if !b.view.Status().Ready {
+		t.Error("a dead object store takes the node out of service")
+	}
+	get(t, onB, doc).Release()
+}
+
+// What a peer has is not written, and what is in the bucket is found whoever has died.
+func TestPeersComeBeforeTheBucket(t *testing.T) {
+	objecttest.Program(t)
+	s := objecttest.Open(t, t.TempDir())
+	configs := clusterConfigs(t, "a", "b")
+	for i := range configs {
+		withBucket(t, &configs[i], s)
+	}
+	a, b := startDaemon(t, configs[0], nil), startDaemon(t, configs[1], nil)
+	a.listed()
+	b.listed()
+	p := testProfile(1)
+	_, onA := openClient(t, a.Socket(), p, connector.Binding{})
+	_, onB := openClient(t, b.Socket(), p, connector.Binding{})
+	shared, own := newDocument(p, nil, 7, 300, profile.RoleMid), newDocument(p, nil, 8, 300, profile.RoleMid)
+	put(t, onA, shared)
+	put(t, onA, own)
+	eventually(t, "b knows what a holds", func() bool { return found(t, onB, shared).Hit() })
+	eventually(t, "b has it", func() bool {
+		rows, err := onB.Acquire(context.Background(), []profile.SegmentKey{shared.key}, connector.AcquireOptions{Wait: patience})
+		if err != nil || rows[0].Lease == nil {
+			return false
+		}
+		rows[0].Lease.Release()
+		return true
+	})
+	eventually(t, "a knows what b holds", func() bool {
+		_, believed := a.peers.fetch.Hint(&tier.Want{Name: tier.Name{Key: shared.key}, Fingerprint: p.Fingerprint(), Tenant: 1})
+		return believed
+	})
+	if sent, err := a.store.Offload(context.Background()); sent != 1 || err != nil {
+		t.Fatalf("%d are written, %v, %+v", sent, err, a.store.Counters().Offload)
+	}
+	a.stop()
+	if err := b.object.List(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "b reads what only the bucket has", func() bool {
+		rows, err := onB.Acquire(context.Background(), []profile.SegmentKey{own.key}, connector.AcquireOptions{Wait: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rows[0].Lease == nil {
+			if !errors.Is(rows[0].Err, connector.ErrMiss) {
+				t.Fatal(rows[0].Err)
+			}
+			return false
+		}
+		rows[0].Lease.Release()
+		return true
+	})
+	get(t, onB, own).Release()
+}

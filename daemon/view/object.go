@@ -1,0 +1,51 @@
+package view
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// objectPools is the prefix in the bucket, of all nodes together.
+func (v *View) objectPools() []api.Pool {
+	if v.o.Object == nil {
+		return nil
+	}
+	g := v.o.Object.Gauges()
+	return []api.Pool{{
+		Name: "shared", Tier: tierName(tier.PlaceObject), CapacityBytes: int64(v.o.Config.ObjectSize), UsedBytes: int64(g.Held),
+		PendingBytes: int64(g.QueuedBytes), Objects: int(g.Listed),
+	}}
+}
+
+// objectCheck is how the object store does; false without one.
+func (v *View) objectCheck() (api.Check, bool) {
+	if v.o.Object == nil {
+		return api.Check{}, false
+	}
+	check := api.Check{Name: "object", State: api.CheckOK}
+	if h := v.o.Object.Health(); h.Trouble != "" {
+		check.State, check.Detail = api.CheckDegraded, h.Trouble
+	}
+	return check, true
+}
+
+// ProbeObjectStore implements api.Node.
+func (v *View) ProbeObjectStore(ctx context.Context) api.ObjectProbe {
+	if v.o.Object == nil {
+		return api.ObjectProbe{}
+	}
+	c := v.o.Config
+	p := api.ObjectProbe{Enabled: true, Endpoint: c.ObjectEndpoint, Bucket: c.ObjectBucket, Prefix: c.ObjectPrefix}
+	for _, step := range v.o.Object.Probe(ctx) {
+		s := api.ProbeStep{Name: step.Name, Seconds: step.Took.Seconds()}
+		if step.Err != nil {
+			s.Error = strings.ToValidUTF8(step.Err.Error(), "?")
+		}
+		p.Steps = append(p.Steps, s)
+	}
+	p.ClockAhead = v.o.Object.Health().ClockAhead.Seconds()
+	return p
+}
