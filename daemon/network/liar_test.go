@@ -118,12 +118,15 @@ func (p *passer) answer(ctx *fasthttp.RequestCtx) {
 		seize(ctx, raw)
 		return
 	}
-	if !find {
+	if path == peer.ReadPath {
 		p.unpin(body)
 	}
 	if err := p.ask(path, body, &ctx.Response); err != nil {
 		ctx.Error(err.Error(), fasthttp.StatusServiceUnavailable)
 		return
+	}
+	if path == peer.HoldersPath {
+		return // told honestly
 	}
 	if raw := l.raw; !find && raw != nil {
 		truth := append([]byte(nil), ctx.Response.Body()...)
@@ -155,7 +158,7 @@ func seize(ctx *fasthttp.RequestCtx, raw func(net.Conn)) {
 // Layout of messages, as in tiering/peer/wire.go.
 const (
 	pinBytes  = 16
-	nameBytes = 32 + 16 + 1 + 32
+	nameBytes = 32 + 16 + 1 + 32 + 1 + 32
 	rowHead   = 2 + 1 + 4 // of an answer to one name, before the description
 	keyAt     = rowHead + 1
 	tokensAt  = rowHead + 33 + 1 // of the shape: tokens, head, tail, begin, end
