@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"sync"
@@ -16,17 +15,17 @@ type member struct {
 	Member
 	cfg *Config
 
-	slots  chan struct{} // one for each range that is read
-	queued atomic.Int64  // bytes that are wanted of it and have not come
-	reads  atomic.Int64  // copies that are read, or wait
-	busy   atomic.Int64  // until when it asked to be left alone, in unix nanoseconds
+	slots  slots        // one for each range that is read
+	queued atomic.Int64 // bytes that are wanted of it and have not come
+	reads  atomic.Int64 // copies that are read, or wait
+	busy   atomic.Int64 // until when it asked to be left alone, in unix nanoseconds
 	speed  speed
 	breaker
 	pool
 }
 
 func newMember(cfg *Config, m Member) *member {
-	return &member{Member: m, cfg: cfg, slots: make(chan struct{}, cfg.Streams)}
+	return &member{Member: m, cfg: cfg, slots: slots{free: cfg.Streams}}
 }
 
 // open tells whether it may be asked now.
@@ -46,18 +45,6 @@ func (m *member) expect() (h tier.Hint, seconds float64) {
 	h.Latency = rtt + time.Duration(queue*float64(time.Second))
 	return h, h.Latency.Seconds() + assumedBytes/rate
 }
-
-// slot waits for the right to read a range; the caller gives it back.
-func (m *member) slot(ctx context.Context) error {
-	select {
-	case m.slots <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (m *member) free() { <-m.slots }
 
 // enterRead counts a copy that is going to be read, of some bytes.
 func (m *member) enterRead(bytes int64) error {

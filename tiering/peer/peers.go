@@ -106,7 +106,8 @@ type Peers struct {
 	counts  counts
 	bad     suspects
 	learnt  learnt
-	scratch sync.Pool // of *[maxHolders]Node
+	begun   atomic.Uint64 // copies that were read
+	scratch sync.Pool     // of *[maxHolders]Node
 
 	table atomic.Pointer[[]*member] // by number, nil = none; replaced under mu, never changed
 	mu    sync.Mutex

@@ -50,6 +50,7 @@ func (c *copyOf) Read(ctx context.Context, dst []gpuipc.Ref) (*tier.Content, err
 		return nil, err
 	}
 	defer to.close()
+	to.order = c.peers.begun.Add(1)
 	began := time.Now()
 	if err := c.readAll(ctx, to); err != nil {
 		return nil, fmt.Errorf("peer: read %v: %w", c.want.Name, err)
@@ -63,7 +64,7 @@ func (c *copyOf) Read(ctx context.Context, dst []gpuipc.Ref) (*tier.Content, err
 
 // readAll goes from member to member until everything has come.
 func (c *copyOf) readAll(ctx context.Context, to *target) error {
-	left := spansOf(&c.layout, c.content.Digests, c.peers.cfg.RangeBytes)
+	left := spansOf(&c.layout, c.content.Digests, c.rangeBytes())
 	asked, gone := []Node{c.from.Node}, true
 	for m := c.from; ; {
 		err := c.readFrom(ctx, m, &left, to)
@@ -87,6 +88,17 @@ func (c *copyOf) readAll(ctx context.Context, to *target) error {
 		}
 		c.peers.counts.failovers.Add(1)
 	}
+}
+
+// minRange is the least that is worth a request (a guess: some 0.1 ms at 25 Gbit/s).
+const minRange = 256 << 10
+
+// rangeBytes is how long ranges are: an object is spread over all streams, so that what
+// was begun first has the whole link.
+func (c *copyOf) rangeBytes() int64 {
+	cfg := &c.peers.cfg
+	each := (c.entry.Bytes + int64(cfg.Streams) - 1) / int64(cfg.Streams)
+	return min(max(each, minRange), cfg.RangeBytes)
 }
 
 // final is the error when nobody is left to ask.
@@ -131,7 +143,7 @@ func (c *copyOf) readFrom(ctx context.Context, m *member, left *[]span, to *targ
 	}
 	round, stop := context.WithCancel(ctx)
 	defer stop()
-	r := reading{copyOf: c, member: m, to: to, spans: *left, came: make([]bool, len(*left))}
+	r := reading{copyOf: c, member: m, to: to, order: to.order, spans: *left, came: make([]bool, len(*left))}
 	var workers sync.WaitGroup
 	for range min(len(r.spans), c.peers.cfg.Streams) {
 		workers.Go(func() { r.work(round, stop) })
@@ -156,6 +168,7 @@ type reading struct {
 	*copyOf
 	member *member
 	to     *target
+	order  uint64 // of the copy among those that are read
 	spans  []span
 	came   []bool // by span; each is written by one worker
 	next   atomic.Int64
@@ -202,10 +215,10 @@ func (r *reading) span(ctx context.Context, s *span) error {
 
 func (r *reading) try(ctx context.Context, s *span) error {
 	m, cfg := r.member, &r.peers.cfg
-	if err := m.slot(ctx); err != nil {
+	if err := m.slots.take(ctx, r.order); err != nil {
 		return err
 	}
-	defer m.free()
+	defer m.slots.give()
 	q := readRequest{name: r.name, pin: r.pin, rank: s.rank, off: s.off, n: s.n}
 	most := cfg.StallTime + time.Duration(float64(s.n)/float64(cfg.MinBytesPerSecond)*float64(time.Second))
 	return m.exchange(ctx, &request{

@@ -69,6 +69,7 @@ type target struct {
 	refs  []gpuipc.Ref
 	views [][][]byte // by rank; nil = it has no address
 	unpin []func()
+	order uint64 // as it was begun, among all that are read
 }
 
 func openTarget(dev gpuipc.Device, refs []gpuipc.Ref) (*target, error) {

@@ -1,0 +1,81 @@
+package peer
+
+import (
+	"container/heap"
+	"context"
+	"sync"
+)
+
+// slots are rights to read a range of a member. They are given in the order in which the
+// copies were begun, so that of several objects one comes after the other, each as fast
+// as the link is, and an engine goes on with the first while the others are on their way.
+type slots struct {
+	mu      sync.Mutex
+	free    int
+	waiting waiters // at most one for each worker of a read
+}
+
+// waiter is who waits for a right. It has it once got is closed.
+type waiter struct {
+	order uint64 // of the copy
+	at    int    // in waiters; -1 = not there any more
+	got   chan struct{}
+}
+
+// take waits for a right; the caller gives it back. An error is the context's.
+func (s *slots) take(ctx context.Context, order uint64) error {
+	s.mu.Lock()
+	if s.free > 0 { // then nobody waits
+		s.free--
+		s.mu.Unlock()
+		return nil
+	}
+	w := &waiter{order: order, got: make(chan struct{})}
+	heap.Push(&s.waiting, w)
+	s.mu.Unlock()
+	select {
+	case <-w.got:
+		return nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	had := w.at < 0
+	if !had {
+		heap.Remove(&s.waiting, w.at)
+	}
+	s.mu.Unlock()
+	if had {
+		s.give()
+	}
+	return ctx.Err()
+}
+
+func (s *slots) give() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.waiting) == 0 {
+		s.free++
+		return
+	}
+	close(heap.Pop(&s.waiting).(*waiter).got)
+}
+
+// waiters implements heap.Interface: who read first is first.
+type waiters []*waiter
+
+func (w waiters) Len() int           { return len(w) }
+func (w waiters) Less(i, j int) bool { return w[i].order < w[j].order }
+func (w waiters) Swap(i, j int)      { w[i], w[j] = w[j], w[i]; w[i].at, w[j].at = i, j }
+func (w *waiters) Push(x any) {
+	x.(*waiter).at = len(*w)
+	*w = append(*w, x.(*waiter))
+}
+
+func (w *waiters) Pop() any {
+	last := len(*w) - 1
+	x := (*w)[last]
+	(*w)[last] = nil
+	*w = (*w)[:last]
+	x.at = -1
+	return x
+}
