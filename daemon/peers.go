@@ -39,7 +39,7 @@ func (d *Daemon) openPeers() (err error) {
 	config.Version, config.Log, config.Now = d.build.Version, d.log, d.now
 	config.Handler = func(ctx *fasthttp.RequestCtx) { p.server.Handler(ctx) }
 	config.Exchange = timed{index.Exchange{Own: p.own, Index: p.index}, d.now, p}
-	config.OnJoin, config.OnLeave = d.joined, p.left
+	config.OnJoin, config.OnLeave, config.BelowTLS = d.joined, p.left, peer.NewCorked
 	if p.cluster, err = cluster.New(config); err != nil {
 		return err
 	}

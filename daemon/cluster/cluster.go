@@ -140,6 +140,7 @@ func (c *Cluster) Listen() error {
 		return fmt.Errorf("cluster: peers' port: %w", err)
 	}
 	c.port = newPort(listener, c.creds, c.serve, c.cfg.Log)
+	c.port.below = c.cfg.BelowTLS
 	peer, err := c.peerAddress(listener.Addr())
 	if err == nil {
 		c.gossip.meta.Store(&metadata{

@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"time"
@@ -54,6 +55,9 @@ type Config struct {
 
 	// Handler answers what comes to the peers' port and is not ours; nil = nothing.
 	Handler fasthttp.RequestHandler
+	// BelowTLS wraps connections to the peers' port before TLS comes on top of them; nil =
+	// nothing.
+	BelowTLS func(net.Conn) net.Conn
 	// Exchange is what members are asked for; nil = nothing.
 	Exchange Exchange
 	// ExchangeRate is in bytes a second, each way; 0 = DefaultExchangeRate.

@@ -33,7 +33,8 @@ const (
 type port struct {
 	listener net.Listener
 	server   *fasthttp.Server
-	creds    *credentials // nil = plain
+	creds    *credentials            // nil = plain
+	below    func(net.Conn) net.Conn // nil = nothing
 	log      zerolog.Logger
 	ready    chan net.Conn // checked connections
 	closed   chan struct{}
@@ -140,7 +141,11 @@ func (p *port) begin(conn net.Conn) (*list.Element, bool) {
 }
 
 func (p *port) handshake(conn net.Conn, entry *list.Element) {
-	secure := tls.Server(conn, p.creds.server())
+	below := conn
+	if p.below != nil {
+		below = p.below(conn)
+	}
+	secure := tls.Server(below, p.creds.server())
 	_ = conn.SetDeadline(time.Now().Add(handshakeTime))
 	err := secure.Handshake()
 	p.mu.Lock()

@@ -92,7 +92,7 @@ func (m *member) dial(caller context.Context) (*link, error) {
 		return nil, err
 	}
 	if m.TLS != nil {
-		secure := tls.Client(conn, m.TLS)
+		secure := tls.Client(&gathering{Conn: conn}, m.TLS)
 		if err := secure.HandshakeContext(ctx); err != nil {
 			_ = conn.Close()
 			return nil, err

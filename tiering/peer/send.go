@@ -46,11 +46,12 @@ type body struct {
 	leave  func()
 	once   sync.Once
 
-	of    held
-	unpin func()
-	runs  [][]byte // what is left to be sent
-	n     int64
-	sent  int64
+	of     held
+	unpin  func()
+	runs   [][]byte // what is left to be sent
+	n      int64
+	sent   int64 // or held back by a cork
+	failed bool
 }
 
 // open checks a range against the object that it is of, and finds its bytes.
@@ -91,28 +92,42 @@ const sendBytes = 1 << 20
 // WriteTo sends what is left. It goes around w, which would copy, and around what the
 // server allows for a whole response: a peer may be slow, but not stand still.
 func (b *body) WriteTo(w io.Writer) (int64, error) {
+	cork := corkOf(b.conn)
+	cork.Cork()
+	err := b.send(w)
+	if last := cork.Uncork(); err == nil {
+		err = last
+	}
+	b.failed = err != nil
+	if err == nil {
+		err = b.conn.SetWriteDeadline(time.Time{})
+	}
+	return b.sent, err
+}
+
+func (b *body) send(w io.Writer) error {
 	if f, ok := w.(interface{ Flush() error }); ok {
 		if err := b.allow(); err != nil {
-			return 0, err
+			return err
 		}
 		if err := f.Flush(); err != nil {
-			return 0, err
+			return err
 		}
 		w = b.conn
 	}
 	for len(b.runs) > 0 {
 		if err := b.allow(); err != nil {
-			return b.sent, err
+			return err
 		}
 		piece := net.Buffers(b.cut(sendBytes))
 		n, err := piece.WriteTo(w)
 		b.sent += n
 		b.server.counts.sent.Add(uint64(n))
 		if err != nil {
-			return b.sent, err
+			return err
 		}
 	}
-	return b.sent, b.conn.SetWriteDeadline(time.Time{})
+	return b.allow() // to take what is corked
 }
 
 // allow gives the peer time to take more.
@@ -149,7 +164,7 @@ func (b *body) Read(p []byte) (int, error) {
 // Close is called when the body was sent, or cannot be.
 func (b *body) Close() error {
 	b.once.Do(func() {
-		if b.sent < b.n {
+		if b.sent < b.n || b.failed {
 			b.server.counts.stalled.Add(1)
 		}
 		b.done()

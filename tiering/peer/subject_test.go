@@ -175,10 +175,21 @@ func openSource(t testing.TB, dev gpuipc.Device, m *tiertest.Memory, tenants []t
 	s.http = &fasthttp.Server{Handler: s.handle, NoDefaultServerHeader: true, NoDefaultDate: true, MaxIdleWorkerDuration: 100 * time.Millisecond}
 	s.listen = must(net.Listen("tcp", "127.0.0.1:0"))
 	if secure != nil {
-		s.listen = tls.NewListener(s.listen, secure)
+		s.listen = tls.NewListener(corkedListener{s.listen}, secure)
 	}
 	go func() { s.ended <- s.http.Serve(s.listen) }()
 	return s
+}
+
+// corkedListener gives connections that can hold back what is written.
+type corkedListener struct{ net.Listener }
+
+func (l corkedListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return NewCorked(conn), nil
 }
 
 // certificates makes a certificate and who trusts it.
