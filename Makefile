@@ -26,6 +26,8 @@ IMAGE     ?= localhost/spliced:dev
 # The same with CUDA, and what it stands on: glibc and nothing else.
 CUDAIMAGE ?= localhost/spliced:dev-cuda
 CUDABASE  ?= gcr.io/distroless/base-nossl-debian12:nonroot
+# Of bench-network: transfers of each kind, by turns.
+ROUNDS    ?= 30
 # Where bench-disk puts its files, removed at its end; empty = where temporary files go.
 DISKDIR   ?=
 # Of splicectl gpu-check, such as --device GPU-...
@@ -50,7 +52,7 @@ LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build static fakecuda demo demo-cluster torture torture-long hostile test race lint fuzz faults reference bench bench-disk \
+.PHONY: help build static fakecuda demo demo-cluster torture torture-long hostile test test-network race lint fuzz faults reference bench bench-disk bench-network \
   generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm bench-engines faults-engines fidelity \
   gpu-check gpu-check-bundle
 
@@ -92,6 +94,9 @@ test: ## vet and all tests, again with the race detector, then those of the Pyth
 	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && go vet ./... && go test $(TESTFLAGS) ./...) || exit 1; done
 	$(MAKE) --no-print-directory race
 	$(MAKE) --no-print-directory test-python
+
+test-network: ## clusters of real daemons on networks that part, lose, delay and lie, a line each; root and /dev/net/tun
+	@out=$$(mktemp); go test -count=1 -v ./daemon/network/... >$$out 2>&1; code=$$?; grep -vE '^ *(=== |--- PASS)' $$out; rm -f $$out; exit $$code
 
 race: ## with the race detector and invariants: tests of all that has goroutines or locks, long ones shortened
 	CGO_ENABLED=1 go test -p $(PACKAGES) -race -tags invariants -short $(TESTFLAGS) $$(grep -rlE '^\s+go [a-zA-Z.]+\(|"sync(/atomic)?"|\.Go\(' \
@@ -183,6 +188,10 @@ bench: build ## Go benchmarks, then the rows of `splicectl bench`
 bench-disk: build ## the disk tier beside fio, Redis and Pebble; DISKDIR names a directory of the disk
 	bin/splicectl bench --suite disk --dir '$(DISKDIR)'
 	bin/splicectl bench --suite pebble --dir '$(DISKDIR)'
+
+bench-network: ## a fetch of 64 MiB between two namespaces beside iperf3 and Mooncake's transfer engine; root, ip, iperf3
+	@scripts/mooncake/environment --python $(PYTHON) $(CURDIR)/bin/mooncake && python=$(CURDIR)/bin/mooncake/bin/python; code=$$?; [ $$code = 0 ] || [ $$code = 3 ] && \
+	  go test -v -timeout 20m -run '^$$' -bench Beside -benchtime $(ROUNDS)x ./daemon/network -mooncake "$$python" -results $(CURDIR)/docs/results/network.json
 
 # Only to compare with; without it, or without the library, that row is left out.
 bin/openblas-compose: scripts/openblas/compose.c
