@@ -7,10 +7,12 @@ import (
 	"github.com/spliced-kv/spliced/daemon/network/hub"
 )
 
-// givenUp waits until a node works with no more than some others.
-func (n *node) givenUp(others int) {
+// givenUp waits until a node has forgotten others, and what they hold.
+func (n *node) givenUp(others ...*node) {
 	n.t.Helper()
-	eventually(n.t, n.name+" has given up who is out of reach", func() bool { return n.using() <= others })
+	for _, x := range others {
+		eventually(n.t, n.name+" has given up "+x.name, func() bool { m := n.member(x.name); return m == nil || !m.InUse })
+	}
 }
 
 func TestPartsOfACutClusterGoOnAndFindEachOther(t *testing.T) {
@@ -29,9 +31,9 @@ func TestPartsOfACutClusterGoOnAndFindEachOther(t *testing.T) {
 	if err := left.fetch(unread, 2*time.Second); err == nil && b.hub.Counters(alone.port, left.port).Cut == 0 {
 		t.Error("something crossed the cut")
 	}
-	alone.givenUp(0)
-	left.givenUp(1)
-	right.givenUp(1)
+	alone.givenUp(left, right)
+	left.givenUp(alone)
+	right.givenUp(alone)
 	noticed := time.Since(began)
 	there, here := alone.publish(200), left.publish(200)
 	right.mustFetch(here)

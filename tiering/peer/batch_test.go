@@ -56,7 +56,7 @@ func TestAGatheringConnectionReadsWhatWasSent(t *testing.T) {
 		if !bytes.Equal(got, want) {
 			t.Errorf("%s: other bytes", name)
 		}
-		if n, err := g.Read(make([]byte, 1)); n != 0 || err != io.EOF || g.held != nil {
+		if n, err := g.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) || g.held != nil {
 			t.Errorf("%s: at the end %d, %v; it holds a buffer: %v", name, n, err, g.held != nil)
 		}
 	}
