@@ -27,6 +27,9 @@ import (
 type beyond struct {
 	seek      *transfer.Engine[*search] // nil without a Remote
 	learner   tier.Learner              // the Remote, if it is one
+	preparer  tier.Preparer             // the same
+	prepared  []tier.Want               // what the match that runs is going to ask for, in order; at most matchRows
+	asked     int                       // of these, those before it are behind
 	sought    map[objects.Identity]*sought
 	answers   []answer // in the order in which they are forgotten
 	discarded []tier.Copy
@@ -127,10 +130,31 @@ func (s *Store) soughtLocked(id objects.Identity) *sought {
 
 func (s *Store) hintLocked(id objects.Identity) (tier.Hint, bool) {
 	s.want = tier.Want{Name: id.Name, Fingerprint: id.Profile.Fingerprint(), Tenant: id.Tenant.ID}
+	for ; s.asked < len(s.prepared); s.asked++ {
+		if w := &s.prepared[s.asked]; w.Name == id.Name {
+			s.want.Mark = w.Mark
+			break
+		}
+	}
 	h, ok := s.cfg.Remote.Hint(&s.want)
 	s.hint = h
 	return h, ok
 }
+
+// prepareLocked tells the Remote which segments a match is going to ask for: those of keys
+// that memory does not have. forgetPreparedLocked follows.
+func (s *Store) prepareLocked(keys [][32]byte, held []*objects.Object, p *objects.Profile, t *objects.Tenant) {
+	for i := range keys {
+		if held[i] == nil {
+			s.prepared = append(s.prepared, tier.Want{Name: tier.Name{Key: keys[i]}, Fingerprint: p.Fingerprint(), Tenant: t.ID})
+		}
+	}
+	if len(s.prepared) > 1 {
+		s.preparer.Prepare(s.prepared)
+	}
+}
+
+func (s *Store) forgetPreparedLocked() { s.prepared, s.asked = s.prepared[:0], 0 }
 
 // foundLocked is the entry of a copy that was found and is not being promoted.
 func (s *Store) foundLocked(id objects.Identity) (tier.Entry, bool) {

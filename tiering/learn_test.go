@@ -60,3 +60,54 @@ func TestLearnAsksForWhatNobodyIsKnownToHold(t *testing.T) {
 		t.Error("it learns still")
 	}
 }
+
+// marker is a neighbour that marks what it is told to prepare for, and says which marks
+// it was asked with.
+type marker struct {
+	*neighbour
+	told  []tier.Name
+	marks map[tier.Name]uint64 // by which Hint was asked
+}
+
+func (m *marker) Prepare(wants []tier.Want) {
+	for i := range wants {
+		m.told = append(m.told, wants[i].Name)
+		wants[i].Mark = uint64(wants[i].Key[0]) + 1
+	}
+}
+
+func (m *marker) Hint(w *tier.Want) (tier.Hint, bool) {
+	m.marks[w.Name] = w.Mark
+	return m.neighbour.Hint(w)
+}
+
+func TestHintsAreAskedWithTheMarksOfTheirNames(t *testing.T) {
+	m := marker{marks: map[tier.Name]uint64{}}
+	x := newApart(t, hybrid(1), func(c *Config) {
+		m.neighbour = c.Remote.(*neighbour)
+		c.Remote = &m
+	})
+	here := x.mid(1, 20, 2)
+	x.publish(x.c, here)
+	q := &MatchQuery{Profile: x.id, Tenant: tenantA}
+	for i := range matchRows + 5 { // more than one critical section
+		q.Keys = append(q.Keys, x.mid(100+i, 20, 2).key)
+	}
+	q.Keys[3] = here.key
+	m.told = nil
+	clear(m.marks)
+	var r MatchResult
+	x.must(x.Match(q, &r))
+	if len(m.told) != len(q.Keys)-1 {
+		t.Errorf("told of %d names, want all %d that are not here", len(m.told), len(q.Keys)-1)
+	}
+	for i, key := range q.Keys {
+		if got, want := m.marks[tier.Name{Key: key}], uint64(key[0])+1; got != want && i != 3 {
+			t.Errorf("key %d was asked for with mark %d, want %d", i, got, want)
+		}
+	}
+	x.must(x.Match(&MatchQuery{Profile: x.id, Tenant: tenantA, Keys: q.Keys[:1]}, &r))
+	if got := m.marks[tier.Name{Key: q.Keys[0]}]; got != 0 {
+		t.Errorf("a mark of another match was left: %d", got)
+	}
+}

@@ -59,6 +59,10 @@ func (s *Store) statusesLocked(keys [][32]byte, rows []SegmentStatus, p *objects
 	for i := range keys {
 		found[i] = segments.Find(&keys[i])
 	}
+	if s.preparer != nil && !q.Local {
+		s.prepareLocked(keys, found[:len(keys)], p, t)
+		defer s.forgetPreparedLocked()
+	}
 	for i := range keys {
 		rows[i] = s.statusLocked(found[i], &keys[i], p, t, q)
 	}

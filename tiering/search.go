@@ -36,6 +36,7 @@ var errFindTime = fmt.Errorf("nobody has answered in time: %w", tier.ErrUnavaila
 func (s *Store) openBeyond() {
 	s.sought = map[objects.Identity]*sought{}
 	s.learner, _ = s.cfg.Remote.(tier.Learner)
+	s.preparer, _ = s.cfg.Remote.(tier.Preparer)
 	s.seek = transfer.New[*search](transfer.Config{
 		Lock: &s.mu, Workers: true, Queue: maxSearches, Share: max(maxSearches/4, maxSearches/len(s.objects.Tenants)),
 		Now: s.cfg.Now, After: s.launch,

@@ -22,6 +22,8 @@ type Node = index.Node
 
 // Index tells which members are believed to hold an object, as index.Index does.
 type Index interface {
+	// Prefetch has the processor fetch what Holders is going to look at.
+	Prefetch(tags []uint64)
 	// Holders fills dst with them and tells how many there are, which may be more than
 	// fit. It takes no lock, never waits and allocates nothing.
 	Holders(tag uint64, dst []Node) int
@@ -209,9 +211,26 @@ func (p *Peers) eachHolder(tag uint64, now time.Time, f func(*member)) {
 	}
 }
 
+var _ tier.Preparer = (*Peers)(nil)
+
+// Prepare implements tier.Preparer: marks are tags.
+func (p *Peers) Prepare(wants []tier.Want) {
+	var tags [64]uint64
+	for i := range wants {
+		wants[i].Mark, _ = p.cfg.Names.Tag(&wants[i])
+		tags[i%len(tags)] = wants[i].Mark
+		if n := i%len(tags) + 1; n == len(tags) || i == len(wants)-1 {
+			p.cfg.Index.Prefetch(tags[:n])
+		}
+	}
+}
+
 // Hint implements tier.Remote.
 func (p *Peers) Hint(w *tier.Want) (tier.Hint, bool) {
-	tag, ok := p.cfg.Names.Tag(w)
+	tag, ok := w.Mark, true
+	if tag == 0 {
+		tag, ok = p.cfg.Names.Tag(w)
+	}
 	if !ok {
 		return tier.Hint{}, false
 	}

@@ -44,6 +44,8 @@ func (h *holders) Holders(tag uint64, dst []Node) int {
 	return copy(dst, h.at[tag])
 }
 
+func (h *holders) Prefetch([]uint64) {}
+
 func (h *holders) add(tag uint64, n Node) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

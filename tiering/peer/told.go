@@ -44,6 +44,9 @@ func NewTold(of Index, names *Names, now func() time.Time) *Told {
 	return t
 }
 
+// Prefetch implements Index.
+func (t *Told) Prefetch(tags []uint64) { t.Index.Prefetch(tags) }
+
 // Tell says that a member holds an object now.
 func (t *Told) Tell(w *tier.Want, node Node) {
 	tag, ok := t.names.Tag(w)

@@ -16,6 +16,8 @@ type Want struct {
 	// Base is a checkpoint that this node has and that the wanted one may extend: what is
 	// found may begin there. Zero = none.
 	Base Name
+	// Mark is what a Preparer has left for its Hint; 0 = nothing.
+	Mark uint64
 }
 
 // Hint is what is believed of an object that lies beyond this node, from memory alone.
@@ -51,6 +53,14 @@ type Remote interface {
 	// Nothing that a source says is trusted beyond its checks here: what it names is what
 	// was asked for, of a shape that the profile has.
 	Find(ctx context.Context, wants []Want) ([]Copy, error)
+}
+
+// Preparer is a Remote whose Hint waits for memory less if it was told before what it is
+// going to be asked for.
+type Preparer interface {
+	Remote
+	// Prepare is called as Hint is. It may set the wants' marks, with which Hint is asked.
+	Prepare(wants []Want)
 }
 
 // Learner is a Remote that does not know for a while what all of its sources hold, as

@@ -118,7 +118,20 @@ func closeAll(copies []Copy) {
 	}
 }
 
-var _ Learner = Remotes(nil)
+var (
+	_ Learner  = Remotes(nil)
+	_ Preparer = Remotes(nil)
+)
+
+// Prepare implements Preparer. Marks are those of the first that is one.
+func (rs Remotes) Prepare(wants []Want) {
+	for _, r := range rs {
+		if p, ok := r.(Preparer); ok {
+			p.Prepare(wants)
+			return
+		}
+	}
+}
 
 // Learning implements Learner: whether any of them is.
 func (rs Remotes) Learning() bool {

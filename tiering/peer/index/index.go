@@ -33,6 +33,8 @@ type Index struct {
 	// owner of each number is its Node + 1, or 0 for a number whose entries count for
 	// nothing.
 	owner [numbers]atomic.Uint32
+	// prefetched keeps what Prefetch has read.
+	prefetched atomic.Uint64
 
 	mu struct {
 		sync.Mutex

@@ -29,6 +29,9 @@ func TestReadersNeverMissWhatStays(t *testing.T) {
 			var dst [4]Node
 			for i := 0; !stop.Load(); i++ {
 				tag := stays[i%len(stays)]
+				if i%len(stays) == 0 {
+					x.Prefetch(stays) // which changes nothing
+				}
 				if n := x.Holders(tag, dst[:]); n != 1 || dst[0] != 1 {
 					t.Errorf("%d holders, first %d", n, dst[0])
 					return
