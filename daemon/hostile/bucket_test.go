@@ -292,10 +292,11 @@ func TestHostileBucketThatFails(t *testing.T) {
 		n := b.neighbour()
 		var y tally
 		felt := n.during(func() { y = ask(t, writer(t, b), list, patience) })
-		if y.wrong != 0 || y.right != 0 {
+		// A bit of the padding behind a header says nothing: that object is read, and right.
+		if y.wrong != 0 || y.missed < len(list)*9/10 {
 			t.Errorf("a bit of each is another: %v", y)
 		}
-		if corrupt := b.series(`spliced_corrupt_total{tier="object"}`); corrupt != float64(len(list)) {
+		if corrupt := b.series(`spliced_corrupt_total{tier="object"}`); corrupt != float64(y.missed) {
 			t.Errorf("%v counted as corrupt", corrupt)
 		}
 		report(t, "a bit of each object changed by who can write to the bucket", y.String(), felt)
