@@ -19,6 +19,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/canary"
 	"github.com/spliced-kv/spliced/daemon/events"
 	"github.com/spliced-kv/spliced/daemon/gpu"
+	"github.com/spliced-kv/spliced/daemon/parallel"
 	"github.com/spliced-kv/spliced/daemon/server"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/daemon/socket"
@@ -81,6 +82,7 @@ type Daemon struct {
 	object   *object.Store     // nil = no object store
 	store    *tiering.Store
 	canary   *canary.Canary
+	work     *parallel.Work
 	server   *server.Server
 	socket   *socket.Socket
 	view     *view.View
@@ -205,6 +207,7 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	d.startDisk(ctx)
 	start("clients' watch", d.server.Watch)
 	start("lease sweep", func() error { return d.store.Run(background) })
+	start("parallel work", func() error { return d.work.Run(background) })
 	start("admin REST", func() error { return <-on.admin })
 	if d.peers != nil {
 		start("cluster", func() error { return d.runPeers(ctx) })
@@ -241,6 +244,7 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	d.log.Info().Msg("stopping")
 	unlinked := d.socket.StopListening()
 	accepting.Wait()
+	d.work.Stop() // whoever watches is answered
 	if stuck := d.server.Stop(); stuck != nil {
 		stopBackground()
 		return errors.Join(cause(ctx), unlinked, stuck)
@@ -332,6 +336,7 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.canary = canary.New(d.now)
+	d.work = parallel.New(d.workConfig())
 	if d.server, err = d.newServer(); err != nil {
 		return err
 	}
@@ -356,7 +361,7 @@ func (d *Daemon) opening(what string) { d.stage.Store(&what) }
 
 func (d *Daemon) newServer() (*server.Server, error) {
 	return server.New(server.Options{
-		Config: &d.config, Store: d.store, Device: d.device, GPU: d.gpu, Canary: d.canary, Tenants: d.tenants,
+		Config: &d.config, Store: d.store, Device: d.device, GPU: d.gpu, Canary: d.canary, Work: d.work, Tenants: d.tenants,
 		Epoch: d.epoch, Title: strings.TrimSpace("spliced " + d.build.Version), Log: d.log,
 		Stats: func() []api.Counter { return d.view.Counters() }, Served: d.advised(),
 	})
@@ -390,6 +395,9 @@ func (d *Daemon) close() error {
 	}
 	var stored error
 	below := func() {
+		if d.work != nil {
+			d.work.Close()
+		}
 		d.closePeers()
 		if d.store != nil {
 			stored = d.store.Close()

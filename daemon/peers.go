@@ -2,12 +2,14 @@ package daemon
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
 	"github.com/spliced-kv/spliced/daemon/cluster"
+	"github.com/spliced-kv/spliced/daemon/parallel"
 	"github.com/spliced-kv/spliced/daemon/view"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/peer"
@@ -27,6 +29,10 @@ type peers struct {
 	server  *peer.Server // opened once the store is, before the cluster listens
 	known   learning
 	told    [index.MaxNodes]atomic.Int64 // by number: when a member last had nothing more to tell; 0 = not yet
+	fresh   *peer.Told                   // index, and what was told at once
+
+	mu      sync.Mutex
+	numbers map[string]peer.Node // of members that are worked with
 }
 
 // openPeers makes what the store asks and tells. Nothing listens yet.
@@ -35,9 +41,16 @@ func (d *Daemon) openPeers() (err error) {
 		return nil
 	}
 	p := &peers{index: index.New(index.Config{}), own: index.NewOwn(d.epoch), known: learning{now: d.now}}
+	p.numbers = map[string]peer.Node{}
 	config := cluster.Of(&d.config)
 	config.Version, config.Log, config.Now = d.build.Version, d.log, d.now
-	config.Handler = func(ctx *fasthttp.RequestCtx) { p.server.Handler(ctx) }
+	config.Handler = func(ctx *fasthttp.RequestCtx) {
+		if parallel.Serves(ctx.Path()) {
+			d.work.Handler(ctx)
+			return
+		}
+		p.server.Handler(ctx)
+	}
 	config.Exchange = timed{index.Exchange{Own: p.own, Index: p.index}, d.now, p}
 	config.OnJoin, config.OnLeave, config.BelowTLS = d.joined, p.left, peer.NewCorked
 	if p.cluster, err = cluster.New(config); err != nil {
@@ -51,8 +64,9 @@ func (d *Daemon) openPeers() (err error) {
 	if p.names, err = peer.NewNames(secret[:], tenants); err != nil {
 		return err
 	}
+	p.fresh = peer.NewTold(p.index, p.names, d.now)
 	p.fetch, err = peer.New(peer.Config{
-		Index: p.index, Names: p.names, Device: d.device, Insecure: d.config.ClusterInsecure, Now: d.now, Log: d.log,
+		Index: p.fresh, Names: p.names, Device: d.device, Insecure: d.config.ClusterInsecure, Now: d.now, Log: d.log,
 		Learning: p.known.yet,
 		Profile: func(f profile.Fingerprint) (*profile.Profile, bool) {
 			_, found, ok := d.store.FindProfile(f)
@@ -74,13 +88,62 @@ func (d *Daemon) servePeers() (err error) {
 	config := peer.ServerConfig{
 		Store: d.store, Device: d.device, Names: p.names, Neighbours: &peer.Neighbours{Own: p.own, Peers: p.fetch}, Log: d.log,
 	}
-	if p.cluster.ServerTLS() != nil {
-		config.PeerOf = cluster.PeerName // nodes may share an address
-	}
+	config.PeerOf = p.peerOf()
 	if p.server, err = peer.NewServer(config); err != nil {
 		return err
 	}
 	return p.cluster.Listen()
+}
+
+// peerOf tells peers apart: by their names, since nodes may share an address, where there
+// are certificates.
+func (p *peers) peerOf() func(*fasthttp.RequestCtx) string {
+	if p.cluster.ServerTLS() != nil {
+		return cluster.PeerName
+	}
+	return func(ctx *fasthttp.RequestCtx) string { return ctx.RemoteIP().String() }
+}
+
+// workConfig is what a Work is made of, once the store is open.
+func (d *Daemon) workConfig() parallel.Config {
+	c := parallel.Config{Store: d.store, Now: d.now, Log: d.log}
+	for i, t := range d.tenants {
+		c.Tenants = append(c.Tenants, parallel.Tenant{ID: t.ID, Salt: t.Salt, Parallel: d.config.Tenants[i].Parallel})
+	}
+	if p := d.peers; p != nil {
+		c.Cluster = &parallel.Cluster{
+			Peers: p.fetch, Names: p.names, Told: p.fresh, Self: d.config.ClusterNode, Node: p.numberOf, Name: p.nameOf, Mark: p.mark, PeerOf: p.peerOf(),
+		}
+	}
+	return c
+}
+
+// numberOf finds a member that is worked with.
+func (p *peers) numberOf(name string) (peer.Node, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, ok := p.numbers[name]
+	return n, ok
+}
+
+func (p *peers) nameOf(n peer.Node) (string, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, number := range p.numbers {
+		if number == n {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// mark adds something to this node's own set that is no object, or takes it out.
+func (p *peers) mark(w tier.Want, has bool) {
+	if has {
+		p.Added(w)
+	} else {
+		p.Removed(w)
+	}
 }
 
 // runPeers is the node's membership until the context ends.
@@ -102,6 +165,9 @@ func (d *Daemon) closePeers() {
 func (d *Daemon) joined(m cluster.Member) {
 	p := d.peers
 	p.known.joined(m.Number)
+	p.mu.Lock()
+	p.numbers[m.Name] = peer.Node(m.Number)
+	p.mu.Unlock()
 	err := p.fetch.Set(peer.Member{Node: peer.Node(m.Number), Addr: m.Peer.String(), TLS: p.cluster.ClientTLS(m.Name)})
 	if err != nil {
 		d.log.Error().Err(err).Str("peer", m.Name).Msg("nothing is fetched from a member")
@@ -110,6 +176,9 @@ func (d *Daemon) joined(m cluster.Member) {
 
 func (p *peers) left(m cluster.Member) {
 	p.known.done(m.Number)
+	p.mu.Lock()
+	delete(p.numbers, m.Name)
+	p.mu.Unlock()
 	p.fetch.Remove(peer.Node(m.Number))
 	p.index.Forget(index.Node(m.Number))
 	p.told[m.Number].Store(0)
@@ -142,6 +211,12 @@ func (p *peers) asOf(number uint16) time.Time {
 
 // show adds to what people see.
 func (d *Daemon) show(o *view.Options) {
+	defer func() {
+		o.Remotes = append(o.Remotes, view.Remote{Name: view.Parallel, Counters: func() []any {
+			load := d.work.Load()
+			return []any{d.work.Counts(), &load}
+		}})
+	}()
 	p := d.peers
 	if p == nil {
 		return

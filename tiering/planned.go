@@ -3,6 +3,7 @@ package tiering
 import (
 	"fmt"
 
+	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -44,4 +45,14 @@ func (s *Store) Room(id tier.ProfileID, tenant tier.TenantID, interiors, tokens 
 		free = min(free, t.QuotaBytes-t.Pinned)
 	}
 	return need, max(free, 0), nil
+}
+
+// CostModel is what a profile's engines and links are expected to take now. What is answered
+// never changes.
+func (s *Store) CostModel(id tier.ProfileID) (*cost.Model, error) {
+	p, err := s.profile(id)
+	if err != nil {
+		return nil, err
+	}
+	return p.Costs.Model(), nil
 }

@@ -73,6 +73,7 @@ type scratch struct {
 	rows        wire.AppendRequest
 	accept      wire.AcceptRequest
 	replay      wire.ReplayRequest
+	plan        wire.PlanRequest
 	spans       []plan.Span
 	tokens      []uint32
 }
@@ -114,7 +115,7 @@ var operations = [wire.OpCount]operation{
 	wire.OpAcquireDevice:  {run: (*task).acquireDevice},
 	wire.OpOrder:          {run: (*task).order},
 	wire.OpLoadDevice:     {run: (*task).loadDevice},
-	wire.OpPlan:           {run: (*task).planSegments},
+	wire.OpPlan:           {run: (*task).planSegments, long: (*task).planIsLong},
 	wire.OpWatch:          {run: (*task).watch},
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/binary"
+	"errors"
 	"slices"
 
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -63,6 +64,9 @@ func (t *task) reserve() (wire.Message, error) {
 		var r tiering.Reservation
 		if q.Tokens, err = t.tokenIDs(id, q.Spec, m.TokenOff[i]); err == nil {
 			r, err = t.at.session.Reserve(&q)
+		}
+		if errors.Is(err, tier.ErrExists) {
+			t.conn.server.work.Exists(t.workScope(id, tenant), q.Key)
 		}
 		if t.ctx.Err() != nil {
 			return nil, t.undoReserve(r, err)
@@ -193,6 +197,9 @@ func (t *task) commit() (wire.Message, error) {
 		out.Codes = append(out.Codes, t.row(err))
 		out.Published = append(out.Published, oneIf(got.Published))
 		out.Levels = append(out.Levels, uint8(wire.LevelMemory)*oneIf(got.Published))
+		if got.Published {
+			t.conn.server.work.Published(&got.Object)
+		}
 		if got.Durable != nil {
 			waits = append(waits, pendingLevel{i, got.Durable})
 		}

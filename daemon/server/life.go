@@ -109,6 +109,7 @@ func (c *conn) happened(e event, cause error) {
 	if from == serving {
 		if a != nil {
 			a.session.Abandon()
+			c.server.work.Leave(c.id)
 		}
 		c.server.conns.Go(c.drain)
 	}

@@ -1,15 +1,182 @@
 package server
 
 import (
+	"context"
+	"slices"
+	"time"
+
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/daemon/parallel"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// planSegments and watch are not served yet: a client computes by itself then.
-func (t *task) planSegments() (wire.Message, error) {
-	return nil, codes.Refuse(wire.Unsupported, "%v", t.header.Op)
+// What package parallel allows fits the frames; a difference below zero does not compile.
+const _ = uint(wire.MaxPlanRows-parallel.MaxRows) + uint(wire.MaxJobTokens-parallel.MaxJobTokens) + uint(wire.MaxWorkerJobs-parallel.MaxWorkerJobs)
+
+// workScope is whose segments a request is about.
+func (t *task) workScope(id tier.ProfileID, tenant tier.TenantID) parallel.Scope {
+	s := parallel.Scope{Profile: id, Tenant: tenant}
+	if p, ok := t.conn.server.store.Profile(id); ok {
+		s.Fingerprint = p.Fingerprint()
+	}
+	return s
 }
 
+func totalTokens(list []uint32) (total uint64) {
+	for _, n := range list {
+		total += uint64(n)
+	}
+	return total
+}
+
+// planIsLong is as of reserve: the keys are computed again.
+func (t *task) planIsLong() (bool, error) {
+	m := &t.scratch.plan
+	if err := m.Decode(t.body); err != nil {
+		return false, err
+	}
+	return totalTokens(m.Tokens) > longReserve || len(m.Keys) > longFill, nil
+}
+
+// planSegments reads the segments of a plan. Other nodes are asked on no worker's place.
+func (t *task) planSegments() (wire.Message, error) {
+	m := &t.scratch.plan
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	total := totalTokens(m.Tokens)
+	switch {
+	case m.Pieces > 1:
+		return nil, codes.Refuse(wire.Invalid, "pieces %d", m.Pieces)
+	case total > wire.MaxPrompt:
+		return nil, codes.Refuse(wire.Invalid, "plan of %d tokens, most %d", total, wire.MaxPrompt)
+	case t.job == nil && !t.conn.mayWait():
+		return nil, codes.Refuse(wire.Busy, "too many requests are in flight for one more that waits")
+	}
+	ids, err := t.stagedTokens(m.TokenOff, int(total))
+	if err != nil {
+		return nil, err
+	}
+	q := &parallel.PlanQuery{
+		Conn: t.conn.id, Scope: t.workScope(id, tenant), Pieces: m.Pieces == 1, Queued: microseconds(m.QueuedMicros),
+		Within: milliseconds(m.WithinMs), Off: t.switchedOff(id),
+	}
+	ids = slices.Clone(ids) // the plan keeps them
+	for i := range m.Keys {
+		n := int(m.Tokens[i])
+		q.Segments = append(q.Segments, parallel.Segment{
+			Key:  m.Keys[i],
+			Spec: profile.SegmentSpec{Role: profile.Role(m.Roles[i]), Head: cut(m.Heads[i]), Tail: cut(m.Tails[i]), Tokens: n},
+			IDs:  ids[:n:n],
+		})
+		ids = ids[n:]
+	}
+	t.rest = func(t *task) (wire.Message, error) { return t.begun(q) }
+	return nil, nil
+}
+
+// begun asks the others and answers. A plan whose client has left ends.
+func (t *task) begun(q *parallel.PlanQuery) (wire.Message, error) {
+	w := t.conn.server.work
+	a, err := w.Plan(t.ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	if t.ctx.Err() != nil && a.Plan != 0 {
+		_, _, _ = w.Watch(context.Background(), q.Conn, a.Plan, 0, true)
+		return nil, t.ctx.Err()
+	}
+	out := &wire.PlanReply{
+		Plan: a.Plan, Alone: uint8(a.Reason), Micros: micros(a.Expected), AloneMicros: micros(a.Alone), Workers: a.Workers, Combine: a.Combine,
+	}
+	for _, d := range a.Rows {
+		out.RowMicros = append(out.RowMicros, micros(d))
+	}
+	for _, x := range a.Own {
+		out.OwnRows = append(out.OwnRows, uint32(x.Row))
+		out.OwnBegins = append(out.OwnBegins, uint32(x.Begin))
+		out.OwnEnds = append(out.OwnEnds, uint32(x.End))
+	}
+	return out, nil
+}
+
+func microseconds(n uint32) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// micros is a time in microseconds, cut to what fits.
+func micros(d time.Duration) uint32 { return uint32(min(max(d.Microseconds(), 0), 1<<32-1)) }
+
+// watch waits for rows of a plan or for jobs, on no worker's place.
 func (t *task) watch() (wire.Message, error) {
-	return nil, codes.Refuse(wire.Unsupported, "%v", t.header.Op)
+	m := &wire.WatchRequest{}
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case m.End > 1 || m.Pieces > 1:
+		return nil, codes.Refuse(wire.Invalid, "end %d, pieces %d", m.End, m.Pieces)
+	case m.Plan != 0 && (m.Jobs > 0 || m.Pieces > 0 || m.QueuedMicros > 0 || len(m.Declined) > 0):
+		return nil, codes.Refuse(wire.Invalid, "a watch of a plan with what workers say")
+	case m.Plan == 0 && m.End == 0 && (m.Jobs == 0 || m.Jobs > wire.MaxWorkerJobs):
+		return nil, codes.Refuse(wire.Invalid, "%d jobs at once, 1 to %d", m.Jobs, wire.MaxWorkerJobs)
+	case !t.conn.mayWait():
+		return nil, codes.Refuse(wire.Busy, "too many requests are in flight for one more that waits")
+	}
+	scope := t.workScope(id, tenant)
+	t.rest = func(t *task) (wire.Message, error) {
+		left := time.Until(t.deadline)
+		wait := min(milliseconds(m.WaitMs), left-left/8)
+		if m.Plan != 0 {
+			return t.watchPlan(m, wait)
+		}
+		return t.watchJobs(m, scope, wait)
+	}
+	return nil, nil
+}
+
+func (t *task) watchPlan(m *wire.WatchRequest, wait time.Duration) (wire.Message, error) {
+	list, left, err := t.conn.server.work.Watch(t.ctx, t.conn.id, m.Plan, wait, m.End == 1)
+	if err != nil {
+		return nil, err
+	}
+	out := &wire.WatchReply{Open: uint32(left)}
+	for _, x := range list {
+		out.Rows = append(out.Rows, uint32(x.Row))
+		out.Progress = append(out.Progress, uint8(x.Progress))
+	}
+	return out, nil
+}
+
+func (t *task) watchJobs(m *wire.WatchRequest, s parallel.Scope, wait time.Duration) (wire.Message, error) {
+	list, gone, has, err := t.conn.server.work.Jobs(t.ctx, &parallel.JobsQuery{
+		Conn: t.conn.id, Scope: s, Jobs: int(m.Jobs), Pieces: m.Pieces == 1, Queued: microseconds(m.QueuedMicros), Declined: m.Declined,
+		End: m.End == 1, Wait: wait,
+	}, wire.MaxJobTokens)
+	if err != nil {
+		return nil, err
+	}
+	out := &wire.WatchReply{Open: uint32(has), Withdrawn: gone}
+	for i := range list {
+		j := &list[i]
+		out.Jobs = append(out.Jobs, j.ID)
+		out.Keys = append(out.Keys, j.Key)
+		out.Roles = append(out.Roles, uint8(j.Spec.Role))
+		out.Heads = append(out.Heads, uint32(j.Spec.Head))
+		out.Tails = append(out.Tails, uint32(j.Spec.Tail))
+		out.Begins = append(out.Begins, uint32(j.Begin))
+		out.Lefts = append(out.Lefts, j.Left)
+		out.Micros = append(out.Micros, micros(j.Within))
+		out.Tokens = append(out.Tokens, uint32(j.Spec.Tokens))
+		out.IDs = append(out.IDs, j.IDs...)
+	}
+	return out, nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/canary"
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/daemon/gpu"
+	"github.com/spliced-kv/spliced/daemon/parallel"
 	"github.com/spliced-kv/spliced/daemon/queue"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/daemon/socket"
@@ -36,6 +37,7 @@ type Options struct {
 	Device  gpuipc.Device
 	GPU     *gpu.GPU // nil = none
 	Canary  *canary.Canary
+	Work    *parallel.Work
 	Tenants []tiering.Tenant // those of Config, in its order
 	Epoch   uint64           // tells this start from all others
 	Title   string           // what a client is told of us
@@ -72,6 +74,7 @@ type Server struct {
 	pollers     []*poller
 	workspaces  sync.Pool
 	canary      *canary.Canary
+	work        *parallel.Work
 	memory      *budget.Bytes  // that clients may have us hold
 	held        *budget.Bytes  // of the heap, by requests in flight
 	mapped      *budget.Mapped // addresses of what clients have us map
@@ -103,7 +106,7 @@ func (s *Server) queued() int { return s.queue.Waiting() + s.deviceQueue.Waiting
 func New(o Options) (*Server, error) {
 	s := &Server{
 		config: o.Config, store: o.Store, device: o.Device, gpu: o.GPU, log: o.Log, stats: o.Stats, served: o.Served,
-		counts: newCounts(), epoch: o.Epoch, title: o.Title[:min(len(o.Title), wire.MaxName)], tenants: o.Tenants, canary: o.Canary,
+		counts: newCounts(), epoch: o.Epoch, title: o.Title[:min(len(o.Title), wire.MaxName)], tenants: o.Tenants, canary: o.Canary, work: o.Work,
 		idle: make(chan struct{}, 1), closing: make(chan struct{}), guessing: make(chan struct{}, 1),
 		memory: budget.NewBytes("connection memory", int64(o.Config.ConnectionMemory), int64(o.Config.Staging+o.Config.Slots)),
 		mapped: budget.NewMapped(),

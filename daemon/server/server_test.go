@@ -13,6 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/daemon/canary"
 	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/daemon/parallel"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/daemon/socket"
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -32,14 +33,16 @@ func newTestServer(t testing.TB) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	work := parallel.New(parallel.Config{Store: store})
 	s, err := New(Options{
-		Config: &config, Store: store, Device: device, Canary: canary.New(time.Now), Tenants: tenants, Epoch: 1, Title: "test", Log: zerolog.Nop(),
+		Work: work, Config: &config, Store: store, Device: device, Canary: canary.New(time.Now), Tenants: tenants, Epoch: 1, Title: "test", Log: zerolog.Nop(),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		s.Close()
+		work.Close()
 		if err := store.Close(); err != nil {
 			t.Error(err)
 		}

@@ -182,6 +182,10 @@ type Tenant struct {
 	// Quota bounds what is held for segments and checkpoints, in pages, extents and
 	// records; 0 = no bound but the pools'.
 	Quota Bytes `yaml:"quota"`
+	// Parallel allows token ids of this tenant to go to other nodes of the cluster, and to
+	// come from them, so that segments are computed by several engines at once. Both nodes
+	// have to allow it. Off, engines of this node alone help each other.
+	Parallel bool `yaml:"parallel"`
 }
 
 // DefaultTenant is who a client is when it does not say.

@@ -58,6 +58,10 @@ type Options struct {
 	Events  *events.Publisher
 }
 
+// Parallel names the Remote that is no source of objects: segments that engines compute for
+// each other.
+const Parallel = "parallel"
+
 // Remote is a source of objects beyond the node.
 type Remote struct {
 	// Name is the part that series belong to (see package metric), and what its counters'
@@ -68,7 +72,7 @@ type Remote struct {
 }
 
 // holds reports whether objects come from it.
-func (r Remote) holds() bool { return r.Name != remoteEvents }
+func (r Remote) holds() bool { return r.Name != remoteEvents && r.Name != Parallel }
 
 // remoteEvents counts what routers are told, who are beyond the node as well.
 const remoteEvents = "events"

@@ -12,10 +12,11 @@ import (
 type Worker struct {
 	Prefill cost.Prefill // one run over a segment or a piece of it
 	Queue   float64      // of other work that it does first
-	// Fetch and FetchPerToken bring a segment of it to the node that combines; 0 for an
-	// engine of that node.
-	Fetch, FetchPerToken float64
-	Pieces               bool // it can go on from a left piece, and publish one
+	// What brings a segment of it to the node that combines; 0 for an engine of that node.
+	// Fetch is until it begins to come, the others are the time that it takes of that
+	// node's way in.
+	Fetch, FetchEach, FetchPerToken float64
+	Pieces                          bool // it can go on from a left piece, and publish one
 }
 
 // Team is the workers that a cold request may use, not all alike. The zero value has
@@ -25,7 +26,9 @@ type Team struct {
 	Cutting
 }
 
-func (w *Worker) fetch(tokens int) float64 { return w.Fetch + w.FetchPerToken*float64(tokens) }
+func (w *Worker) fetch(tokens int) float64 { return w.Fetch + w.inbound(tokens) }
+
+func (w *Worker) inbound(tokens int) float64 { return w.FetchEach + w.FetchPerToken*float64(tokens) }
 
 // Alone is when worker 0 has computed all segments, one after the other.
 func (t Team) Alone(tokens []int) float64 {
@@ -194,11 +197,11 @@ func (t Team) arrive(tokens []int, lists [][]Piece) []float64 {
 	arrive, free := make([]float64, len(tokens)), 0.0
 	for _, d := range all {
 		w := &t.Workers[d.worker]
-		if w.Fetch == 0 && w.FetchPerToken == 0 {
+		if w.Fetch+w.FetchEach+w.FetchPerToken == 0 {
 			arrive[d.segment] = d.at
 			continue
 		}
-		free = max(free, d.at) + w.FetchPerToken*float64(tokens[d.segment])
+		free = max(free, d.at) + w.inbound(tokens[d.segment])
 		arrive[d.segment] = free + w.Fetch
 	}
 	return arrive

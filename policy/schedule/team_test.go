@@ -18,7 +18,7 @@ func randomTeam(rng *rand.Rand) Team {
 			Queue:   float64(rng.IntN(3) * rng.IntN(100)), Pieces: rng.IntN(3) > 0,
 		}
 		if w > 0 {
-			x.Fetch, x.FetchPerToken = float64(rng.IntN(10)), 0.002*float64(rng.IntN(5))
+			x.Fetch, x.FetchEach, x.FetchPerToken = float64(rng.IntN(10)), float64(rng.IntN(5)), 0.002*float64(rng.IntN(5))
 		}
 		t.Workers = append(t.Workers, x)
 	}

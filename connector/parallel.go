@@ -1,0 +1,257 @@
+package connector
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// SegmentIDs is a segment by its geometry and token ids.
+type SegmentIDs struct {
+	Spec   profile.SegmentSpec
+	Tokens []uint32 // all Spec.Tokens ids
+}
+
+// ParallelQuery asks who computes the missing segments of a prompt.
+type ParallelQuery struct {
+	Segments []SegmentIDs // 1 to wire.MaxPlanRows, each once, wire.MaxPrompt tokens in all
+	Pieces   bool         // this engine can go on from the first piece of a segment, and publish one
+	Queued   time.Duration
+	Within   time.Duration // what is not here then is late; 0 = the daemon's default
+}
+
+// Parallel says who computes what. With ID 0 nothing was begun, and all that is not here is
+// the engine's own.
+type Parallel struct {
+	ID       uint64
+	Alone    uint8         // wire.Alone…: why nothing was begun
+	Expected time.Duration // until all rows are here
+	Serial   time.Duration // the same if this engine computes them all
+	Rows     []ParallelRow // one for each segment
+	Own      []OwnSegment  // what this engine computes and publishes, in this order
+	Combine  string        // node at which the rows would be together earliest; empty = this one
+}
+
+// ParallelRow is one segment of a plan.
+type ParallelRow struct {
+	// Worker 0 = the asking engine, which has it in Own unless it is here already; else a
+	// number of an engine of this plan.
+	Worker   uint32
+	Expected time.Duration // until it is here
+}
+
+// OwnSegment is what the asking engine computes of a row: tokens [Begin, End). From Begin
+// above 0 on it goes on from the segment of the tokens before, see Row.Left; an End below
+// the row's tokens is a first piece, which is published as a segment of its own.
+type OwnSegment struct{ Row, Begin, End int }
+
+// LeftPiece is the geometry of the first tokens of a segment that is computed in two pieces.
+func LeftPiece(of profile.SegmentSpec, cut int) profile.SegmentSpec {
+	return profile.SegmentSpec{Role: of.Role, Head: of.Head, Tokens: cut}
+}
+
+// Progress is what happened to a row of a plan: wire.Progress….
+type Progress struct {
+	Row  int
+	What uint8
+}
+
+// Job is a segment that this engine is to compute and publish.
+type Job struct {
+	ID uint64
+	SegmentIDs
+	Key profile.SegmentKey
+	// Begin above 0: go on at that token, from the segment Left of the tokens before it,
+	// which Acquire gives.
+	Begin  int
+	Left   profile.SegmentKey
+	Within time.Duration // after that nobody waits for it
+}
+
+// WorkerQuery asks for jobs.
+type WorkerQuery struct {
+	Jobs     int // most at once, those included that the engine has; 1 to wire.MaxWorkerJobs
+	Pieces   bool
+	Queued   time.Duration // other work that the engine does first
+	Declined []uint64      // jobs that it does not do
+	Wait     time.Duration // most that the answer takes
+}
+
+// Jobs answers a WorkerQuery.
+type Jobs struct {
+	New       []Job    // in the order to do them
+	Withdrawn []uint64 // nobody waits for these any more
+	Open      int      // jobs that the engine has
+}
+
+// PlanSegments asks which engines compute the missing segments of a prompt, and has the
+// others begin. Their rows are then to be watched. It waits for Timeouts.Transfer at most.
+func (m *Model) PlanSegments(ctx context.Context, q *ParallelQuery) (Parallel, error) {
+	request, tokens, err := m.planRequest(q)
+	if err != nil {
+		return Parallel{}, fmt.Errorf("plan: %w", err)
+	}
+	r, err := m.enter()
+	if err != nil {
+		return Parallel{}, err
+	}
+	defer r.a.Release()
+	c, a := m.client, r.a
+	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
+	defer c.calls.Put(k)
+	k.Op = wire.OpPlan
+	request.Profile = r.profile
+	if request.TokenOff, err = stageTokens(ctx, a, k, tokens); err != nil {
+		return Parallel{}, fmt.Errorf("plan: %w", err)
+	}
+	body, err := a.Do(ctx, k, r.tenant, request, nil)
+	a.ReturnStaging(k)
+	if err != nil {
+		return Parallel{}, err
+	}
+	var reply wire.PlanReply
+	if err := a.Decode(wire.OpPlan, &reply, body); err != nil {
+		return Parallel{}, err
+	}
+	p, ok := parallelOf(&reply, q)
+	if !ok {
+		return Parallel{}, a.Malformed("plan: %d workers and %d own rows for %d segments", len(reply.Workers), len(reply.OwnRows), len(q.Segments))
+	}
+	return p, nil
+}
+
+func (m *Model) planRequest(q *ParallelQuery) (*wire.PlanRequest, []uint32, error) {
+	if n := len(q.Segments); n < 1 || n > wire.MaxPlanRows {
+		return nil, nil, invalid("%d segments, want 1 to %d", n, wire.MaxPlanRows)
+	}
+	request := &wire.PlanRequest{Pieces: flag(q.Pieces), QueuedMicros: microseconds(q.Queued), WithinMs: milliseconds(q.Within)}
+	var tokens []uint32
+	for _, s := range q.Segments {
+		if err := m.profile.CheckSpec(s.Spec); err != nil {
+			return nil, nil, fmt.Errorf("%v: %w", err, ErrInvalid)
+		}
+		if len(s.Tokens) != s.Spec.Tokens || len(tokens)+len(s.Tokens) > wire.MaxPrompt {
+			return nil, nil, invalid("%d token ids, want %d, and at most %d in all", len(s.Tokens), s.Spec.Tokens, wire.MaxPrompt)
+		}
+		key, ok := m.SegmentKey(s.Spec, s.Tokens)
+		if !ok {
+			return nil, nil, ErrUnavailable
+		}
+		tokens = append(tokens, s.Tokens...)
+		request.Keys = append(request.Keys, key)
+		request.Roles = append(request.Roles, uint8(s.Spec.Role))
+		request.Heads = append(request.Heads, uint32(s.Spec.Head))
+		request.Tails = append(request.Tails, uint32(s.Spec.Tail))
+		request.Tokens = append(request.Tokens, uint32(s.Spec.Tokens))
+	}
+	return request, tokens, nil
+}
+
+// parallelOf turns a reply into a Parallel; false for one that names what was not asked.
+func parallelOf(reply *wire.PlanReply, q *ParallelQuery) (p Parallel, ok bool) {
+	p = Parallel{
+		ID: reply.Plan, Alone: reply.Alone, Expected: micros(reply.Micros), Serial: micros(reply.AloneMicros), Combine: reply.Combine,
+	}
+	if len(reply.Workers) != len(q.Segments) {
+		return p, false
+	}
+	for i := range reply.Workers {
+		p.Rows = append(p.Rows, ParallelRow{reply.Workers[i], micros(reply.RowMicros[i])})
+	}
+	for i := range reply.OwnRows {
+		row, begin, end := reply.OwnRows[i], reply.OwnBegins[i], reply.OwnEnds[i]
+		if int64(row) >= int64(len(q.Segments)) || begin >= end || int64(end) > int64(len(q.Segments[row].Tokens)) {
+			return p, false
+		}
+		p.Own = append(p.Own, OwnSegment{int(row), int(begin), int(end)})
+	}
+	return p, true
+}
+
+// WatchPlan waits until something has happened to rows that others compute, wait at most.
+// open is how many nothing final happened to yet. ErrGone: the plan is over. ErrBusy: it is
+// watched already.
+func (m *Model) WatchPlan(ctx context.Context, plan uint64, wait time.Duration) (list []Progress, open int, err error) {
+	reply, err := m.watch(ctx, &wire.WatchRequest{Plan: plan, WaitMs: milliseconds(wait)}, wait)
+	if err != nil {
+		return nil, 0, err
+	}
+	for i := range reply.Rows {
+		list = append(list, Progress{int(reply.Rows[i]), reply.Progress[i]})
+	}
+	return list, int(reply.Open), nil
+}
+
+// EndPlan ends a plan: what others still do for it is withdrawn, and rows that are here are
+// no longer kept from leaving.
+func (m *Model) EndPlan(ctx context.Context, plan uint64) error {
+	_, err := m.watch(ctx, &wire.WatchRequest{Plan: plan, End: 1}, 0)
+	return err
+}
+
+// WatchJobs makes this client a worker of the model, for some seconds behind each answer,
+// and waits for jobs or for their end. A job is done once Put has published its segment, or
+// has said ErrExists. ErrBusy: the client waits for jobs already.
+func (m *Model) WatchJobs(ctx context.Context, q *WorkerQuery) (Jobs, error) {
+	if q.Jobs < 1 || q.Jobs > wire.MaxWorkerJobs || len(q.Declined) > wire.MaxWorkerJobs {
+		return Jobs{}, invalid("watch: %d jobs at once, %d declined, most %d", q.Jobs, len(q.Declined), wire.MaxWorkerJobs)
+	}
+	reply, err := m.watch(ctx, &wire.WatchRequest{
+		WaitMs: milliseconds(q.Wait), Pieces: flag(q.Pieces), Jobs: uint32(q.Jobs), QueuedMicros: microseconds(q.Queued), Declined: q.Declined,
+	}, q.Wait)
+	if err != nil {
+		return Jobs{}, err
+	}
+	jobs := Jobs{Withdrawn: reply.Withdrawn, Open: int(reply.Open)}
+	ids := reply.IDs
+	for i := range reply.Jobs {
+		n := int(reply.Tokens[i]) // they divide IDs
+		spec := profile.SegmentSpec{Role: profile.Role(reply.Roles[i]), Head: int(reply.Heads[i]), Tail: int(reply.Tails[i]), Tokens: n}
+		jobs.New = append(jobs.New, Job{
+			ID: reply.Jobs[i], SegmentIDs: SegmentIDs{spec, ids[:n:n]}, Key: reply.Keys[i], Begin: int(reply.Begins[i]), Left: reply.Lefts[i],
+			Within: micros(reply.Micros[i]),
+		})
+		ids = ids[n:]
+	}
+	return jobs, nil
+}
+
+// EndWork ends being a worker: jobs that are not done are computed elsewhere.
+func (m *Model) EndWork(ctx context.Context) error {
+	_, err := m.watch(ctx, &wire.WatchRequest{End: 1}, 0)
+	return err
+}
+
+// watch gives the daemon an eighth of the time more than it is to wait, and Timeouts.Lookup.
+func (m *Model) watch(ctx context.Context, q *wire.WatchRequest, wait time.Duration) (*wire.WatchReply, error) {
+	r, err := m.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer r.a.Release()
+	c := m.client
+	k := c.calls.Get(ctx, wait+wait/4+max(c.opt.Timeouts.Lookup, time.Second))
+	defer c.calls.Put(k)
+	k.Op = wire.OpWatch
+	q.Profile = r.profile
+	body, err := r.a.Do(ctx, k, r.tenant, q, nil)
+	if err != nil {
+		return nil, err
+	}
+	reply := &wire.WatchReply{}
+	if err := r.a.Decode(wire.OpWatch, reply, body); err != nil {
+		return nil, err
+	}
+	return reply, nil
+}
+
+// microseconds is a duration as the wire has it, cut to what fits.
+func microseconds(d time.Duration) uint32 {
+	return uint32(min(max(d.Microseconds(), 0), math.MaxUint32))
+}
+
+func micros(n uint32) time.Duration { return time.Duration(n) * time.Microsecond }

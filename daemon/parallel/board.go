@@ -1,0 +1,405 @@
+package parallel
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// board is the jobs of this node's engines. Time is passed in; nothing here waits.
+type board struct {
+	counts *Counts
+	// awaited is how many jobs are not over: commits look whether they end one.
+	awaited atomic.Int64
+	// changed is told, without the lock, when a scope gets its first worker or loses its last.
+	changed func(s Scope, has bool)
+
+	mu      sync.Mutex
+	last    uint64 // id of workers and jobs
+	workers map[uint64]*worker
+	origins map[originKey]*origin
+	jobs    map[uint64]*job // not over
+	tokens  int             // of these
+	scopes  map[Scope]int   // workers of each
+}
+
+func newBoard(c *Counts, changed func(Scope, bool)) *board {
+	return &board{
+		counts: c, changed: changed, workers: map[uint64]*worker{}, origins: map[originKey]*origin{}, jobs: map[uint64]*job{}, scopes: map[Scope]int{},
+	}
+}
+
+// workerOf finds the worker of a connection.
+func (b *board) workerOfLocked(conn uint64, scope Scope) *worker {
+	for _, w := range b.workers {
+		if w.conn == conn && w.scope == scope {
+			return w
+		}
+	}
+	return nil
+}
+
+// register notes what an engine says when it asks for jobs. busy: it asks twice at once;
+// full: there are too many workers.
+func (b *board) register(q *JobsQuery, now time.Time) (w *worker, err error) {
+	b.mu.Lock()
+	w = b.workerOfLocked(q.Conn, q.Scope)
+	added := false
+	switch {
+	case w != nil && w.asking > 0:
+		b.mu.Unlock()
+		return nil, busy("connection %d asks for jobs already", q.Conn)
+	case w == nil && len(b.workers) >= maxWorkers:
+		b.mu.Unlock()
+		return nil, busy("%d engines take jobs", maxWorkers)
+	case w == nil:
+		b.last++
+		w = &worker{id: b.last, conn: q.Conn, scope: q.Scope, wake: make(chan struct{}, 1)}
+		b.workers[w.id] = w
+		b.scopes[q.Scope]++
+		added = b.scopes[q.Scope] == 1
+	}
+	w.most, w.pieces, w.queue, w.told = min(q.Jobs, MaxWorkerJobs), q.Pieces, millis(q.Queued), now
+	w.asking++
+	var let []func()
+	for _, id := range q.Declined {
+		if j := b.jobs[id]; j != nil && j.worker == w {
+			b.counts.Declined.Add(1)
+			b.endLocked(j, ended, lost, &let)
+		}
+	}
+	b.mu.Unlock()
+	call(let)
+	if added {
+		b.changed(q.Scope, true)
+	}
+	return w, nil
+}
+
+// asked ends what register began.
+func (b *board) asked(w *worker, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w.asking--
+	w.asked = now
+}
+
+// next gives a worker what it may begin, and what it need not do any more; open is how
+// many jobs it has.
+func (b *board) next(w *worker, now time.Time, tokens int) (list []Job, gone []uint64, open int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	has := 0
+	for _, j := range w.jobs {
+		has += int(oneIf(j.state == given))
+	}
+	for _, j := range w.jobs {
+		if has >= w.most || len(j.IDs) > tokens {
+			break
+		}
+		if j.state != queued {
+			continue
+		}
+		j.move(wasGiven)
+		has, tokens = has+1, tokens-len(j.IDs)
+		list = append(list, Job{ID: j.id, Segment: j.Segment, Begin: j.begin, Left: j.left, Within: max(j.until.Sub(now), 0)})
+	}
+	gone, w.gone = w.gone, nil
+	return list, gone, has
+}
+
+// leave ends a worker.
+func (b *board) leave(w *worker) {
+	b.mu.Lock()
+	let, last := b.leaveLocked(w)
+	b.mu.Unlock()
+	call(let)
+	if last {
+		b.changed(w.scope, false)
+	}
+}
+
+func (b *board) leaveLocked(w *worker) (let []func(), last bool) {
+	if b.workers[w.id] != w {
+		return nil, false
+	}
+	delete(b.workers, w.id)
+	if b.scopes[w.scope]--; b.scopes[w.scope] == 0 {
+		delete(b.scopes, w.scope)
+		last = true
+	}
+	for _, j := range slices.Clone(w.jobs) {
+		b.counts.Lost.Add(1)
+		b.endLocked(j, ended, lost, &let)
+	}
+	signal(w.wake)
+	return let, last
+}
+
+// leaveConn ends the workers of a connection.
+func (b *board) leaveConn(conn uint64) {
+	b.leaveAll(func(w *worker) bool { return w.conn == conn })
+}
+
+func (b *board) leaveAll(which func(*worker) bool) {
+	b.mu.Lock()
+	var leaving []*worker
+	for _, w := range b.workers {
+		if which(w) {
+			leaving = append(leaving, w)
+		}
+	}
+	b.mu.Unlock()
+	for _, w := range leaving {
+		b.leave(w)
+	}
+}
+
+// engines lists those that take jobs of a scope, by how soon they would begin one; not
+// those of a connection (0 = none).
+func (b *board) engines(s Scope, not uint64, now time.Time) []engineOffer {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var list []engineOffer
+	for _, w := range b.workers {
+		if w.scope == s && (not == 0 || w.conn != not) && w.most > 0 {
+			list = append(list, engineOffer{w.id, w.queued(now), w.pieces})
+		}
+	}
+	slices.SortFunc(list, func(x, y engineOffer) int { return cmp.Or(cmp.Compare(x.queued, y.queued), cmp.Compare(x.id, y.id)) })
+	return list[:min(len(list), maxEngines)]
+}
+
+// has reports whether anybody takes jobs of a scope.
+func (b *board) has(s Scope) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.scopes[s] > 0
+}
+
+// accepted is a job that an engine of this node is to do.
+type accepted struct {
+	Segment
+	number uint32
+	engine uint64
+	begin  int
+	left   profile.SegmentKey
+	until  time.Time
+	millis float64
+	fetch  bool // its first piece has to come first
+}
+
+// take queues a job of a plan, unless a bound is met or its engine is not there.
+func (b *board) take(from originKey, s Scope, a *accepted, now time.Time) *job {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w, o := b.workers[a.engine], b.origins[from]
+	switch {
+	case w == nil || w.scope != s || a.begin > 0 && !w.pieces || len(w.jobs) >= MaxRows:
+		return nil
+	case len(b.jobs) >= maxJobs || b.tokens+len(a.IDs) > maxQueuedTokens:
+		b.counts.Full.Add(1)
+		return nil
+	case o == nil && len(b.origins) >= maxOrigins:
+		b.counts.Full.Add(1)
+		return nil
+	case o != nil && (len(o.jobs) >= 2*MaxRows || o.jobs[a.number] != nil):
+		return nil
+	case o == nil:
+		o = &origin{key: from, jobs: map[uint32]*job{}, polled: now, wake: make(chan struct{}, 1)}
+		b.origins[from] = o
+	}
+	b.last++
+	j := &job{
+		id: b.last, number: a.number, origin: o, worker: w, Segment: a.Segment, begin: a.begin, left: a.left, until: a.until, millis: a.millis, state: queued,
+	}
+	if a.fetch {
+		j.state = fetching
+	}
+	o.jobs[j.number], b.jobs[j.id] = j, j
+	w.jobs = append(w.jobs, j)
+	b.tokens += len(j.IDs)
+	b.awaited.Add(1)
+	b.counts.Taken.Add(1)
+	b.counts.TakenTokens.Add(uint64(len(j.IDs) - j.begin))
+	signal(w.wake)
+	return j
+}
+
+// fetched says how bringing the first piece of a job has ended; let gives it back.
+func (b *board) fetched(j *job, let func()) {
+	b.mu.Lock()
+	var calls []func()
+	switch {
+	case j.over() && let != nil:
+		calls = append(calls, let)
+	case j.over():
+	case let == nil:
+		b.counts.Lost.Add(1)
+		b.endLocked(j, ended, lost, &calls)
+	default:
+		j.let = let
+		j.move(leftCame)
+		signal(j.worker.wake)
+	}
+	b.mu.Unlock()
+	call(calls)
+}
+
+// endLocked ends a job, by an outcome or since it is withdrawn.
+func (b *board) endLocked(j *job, e jobEvent, how outcome, let *[]func()) {
+	wasWith := j.state == given
+	if !j.move(e) {
+		return
+	}
+	delete(b.jobs, j.id)
+	b.tokens -= len(j.IDs)
+	b.awaited.Add(-1)
+	w := j.worker
+	w.jobs = slices.DeleteFunc(w.jobs, func(x *job) bool { return x == j })
+	if wasWith && how != done && b.workers[w.id] == w {
+		w.gone = append(w.gone, j.id)
+		w.gone = w.gone[max(0, len(w.gone)-MaxWorkerJobs):]
+	}
+	signal(w.wake) // there is room for another one
+	if j.let != nil {
+		*let = append(*let, j.let)
+	}
+	j.IDs = nil
+	if e == ended {
+		j.origin.results = append(j.origin.results, result{j.number, how})
+		signal(j.origin.wake)
+	}
+}
+
+// published ends the jobs whose segment is held now.
+func (b *board) published(s Scope, key profile.SegmentKey) {
+	if b.awaited.Load() == 0 {
+		return
+	}
+	b.mu.Lock()
+	var let []func()
+	for _, j := range b.jobs {
+		if j.Key == key && j.worker.scope == s {
+			b.counts.Done.Add(1)
+			b.endLocked(j, ended, done, &let)
+		}
+	}
+	b.mu.Unlock()
+	call(let)
+}
+
+// awaits reports whether a job for a segment is not over.
+func (b *board) awaits(s Scope, key profile.SegmentKey) bool {
+	if b.awaited.Load() == 0 {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, j := range b.jobs {
+		if j.Key == key && j.worker.scope == s {
+			return true
+		}
+	}
+	return false
+}
+
+// poll begins to ask for the results of a plan, and drops jobs of it; nil = there is no
+// such plan here.
+func (b *board) poll(from originKey, q *resultsRequest, now time.Time) *origin {
+	b.mu.Lock()
+	o := b.origins[from]
+	var let []func()
+	if o != nil {
+		o.polls++
+		for _, n := range q.dropped {
+			if j := o.jobs[n]; j != nil {
+				b.withdrawLocked(j, &let)
+			}
+		}
+		if q.end {
+			b.endOriginLocked(o, &let)
+		}
+	}
+	b.mu.Unlock()
+	call(let)
+	return o
+}
+
+func (b *board) withdrawLocked(j *job, let *[]func()) {
+	if !j.over() {
+		b.counts.Withdrawn.Add(1)
+		b.endLocked(j, wasWithdrawn, 0, let)
+	}
+}
+
+func (b *board) endOriginLocked(o *origin, let *[]func()) {
+	for _, j := range o.jobs {
+		b.withdrawLocked(j, let)
+	}
+	delete(b.origins, o.key)
+	signal(o.wake)
+}
+
+// heard gives the results from a number on; over: the plan is not here any more.
+func (b *board) heard(o *origin, seen int) (list []result, over bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if seen >= 0 && seen < len(o.results) {
+		list = slices.Clone(o.results[seen:])
+	}
+	return list, b.origins[o.key] != o
+}
+
+// polled ends what poll began.
+func (b *board) polled(o *origin, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	o.polls--
+	o.polled = now
+}
+
+// sweep ends what is past its time; more: there is something to sweep later.
+func (b *board) sweep(now time.Time) (more bool) {
+	b.mu.Lock()
+	var let []func()
+	for _, j := range b.jobs {
+		if !now.Before(j.until) {
+			b.counts.Late.Add(1)
+			b.endLocked(j, ended, late, &let)
+		}
+	}
+	for _, o := range b.origins {
+		if o.polls == 0 && now.Sub(o.polled) >= lostAfter {
+			b.counts.Forsaken.Add(1)
+			b.endOriginLocked(o, &let)
+		}
+	}
+	more = len(b.workers)+len(b.origins) > 0
+	b.mu.Unlock()
+	call(let)
+	b.leaveAll(func(w *worker) bool { return w.asking == 0 && now.Sub(w.asked) >= workerIdle })
+	return more
+}
+
+func call(list []func()) {
+	for _, f := range list {
+		f()
+	}
+}
+
+// workersInfo lists the workers for people.
+func (b *board) info(now time.Time) (list []WorkerInfo) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(b.workers)) {
+		w := b.workers[id]
+		list = append(list, WorkerInfo{Conn: w.conn, Scope: w.scope, Pieces: w.pieces, Most: w.most, Jobs: len(w.jobs), Queued: w.queued(now)})
+	}
+	return list
+}

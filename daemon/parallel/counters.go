@@ -1,0 +1,67 @@
+package parallel
+
+import "sync/atomic"
+
+// Counts is what is counted since the start. All of it may be used at once.
+type Counts struct {
+	Plans atomic.Uint64          `count:"plans" prom:"parallel_plans_total,result=begun" help:"Plans that were asked for: begun, or why the engine computes alone."`
+	Alone [reasons]atomic.Uint64 `count:"plans_{,no_gain,no_workers,not_allowed,no_room,busy,off,here}" prom:"parallel_plans_total,result=|no_gain|no_workers|not_allowed|no_room|busy|off|here"`
+
+	Sent          atomic.Uint64 `count:"jobs_sent" prom:"parallel_jobs_sent_total,result=sent" help:"Jobs of this node's plans for engines of other connections: sent, refused (by their node), and what became of rows here."`
+	Refused       atomic.Uint64 `count:"jobs_refused" prom:"parallel_jobs_sent_total,result=refused"`
+	Committed     atomic.Uint64 `count:"rows_committed" prom:"parallel_jobs_sent_total,result=committed"`
+	Aborted       atomic.Uint64 `count:"rows_aborted" prom:"parallel_jobs_sent_total,result=aborted"`
+	LateRows      atomic.Uint64 `count:"rows_late" prom:"parallel_jobs_sent_total,result=late"`
+	SentTokens    atomic.Uint64 `count:"sent_tokens" prom:"parallel_tokens_total,direction=sent" help:"Tokens that others were asked to compute, that are here from them, and that engines of this node were asked to compute."`
+	CommitTokens  atomic.Uint64 `count:"committed_tokens" prom:"parallel_tokens_total,direction=committed"`
+	TakenTokens   atomic.Uint64 `count:"taken_tokens" prom:"parallel_tokens_total,direction=taken"`
+	ReceivedBytes atomic.Uint64 `count:"received_bytes" prom:"parallel_bytes_total,direction=received" help:"Bytes of requests that other nodes sent with jobs, and that were sent to them. Segments count as fetches from peers."`
+	SentBytes     atomic.Uint64 `count:"sent_bytes" prom:"parallel_bytes_total,direction=sent"`
+
+	Taken     atomic.Uint64 `count:"jobs_taken" prom:"parallel_jobs_taken_total,result=taken" help:"Jobs for engines of this node: taken, and how they ended. Full are those that found a bound met."`
+	Done      atomic.Uint64 `count:"jobs_done" prom:"parallel_jobs_taken_total,result=done"`
+	Declined  atomic.Uint64 `count:"jobs_declined" prom:"parallel_jobs_taken_total,result=declined"`
+	Lost      atomic.Uint64 `count:"jobs_lost" prom:"parallel_jobs_taken_total,result=lost"`
+	Late      atomic.Uint64 `count:"jobs_late" prom:"parallel_jobs_taken_total,result=late"`
+	Withdrawn atomic.Uint64 `count:"jobs_withdrawn" prom:"parallel_jobs_taken_total,result=withdrawn"`
+	Full      atomic.Uint64 `count:"jobs_full" prom:"parallel_jobs_taken_total,result=full"`
+	Forsaken  atomic.Uint64 `count:"plans_forsaken" prom:"parallel_plans_forsaken_total" help:"Plans of other nodes that ceased to ask for results: their jobs were withdrawn."`
+	Invalid   atomic.Uint64 `count:"requests_invalid" prom:"parallel_requests_refused_total,reason=invalid" help:"Requests of other nodes about jobs that made no sense, or were too many."`
+	Busy      atomic.Uint64 `count:"requests_busy" prom:"parallel_requests_refused_total,reason=busy"`
+}
+
+// Load is what there is now.
+type Load struct {
+	Workers int   `count:"workers" prom:"parallel_workers" help:"Engines of this node that take jobs."`
+	Jobs    int   `count:"jobs" prom:"parallel_jobs" help:"Jobs that engines of this node have, or that wait for them."`
+	Plans   int   `count:"plans_open" prom:"parallel_plans_open" help:"Plans of this node's requests that are not over."`
+	Room    int64 `count:"room_bytes" prom:"parallel_room_bytes" help:"Bytes of memory that rows of open plans take, or will take, here."`
+}
+
+// WorkerInfo is an engine of this node that takes jobs.
+type WorkerInfo struct {
+	Conn   uint64
+	Scope  Scope
+	Pieces bool
+	Most   int     // jobs at once
+	Jobs   int     // that it has, or that wait for it
+	Queued float64 // milliseconds of work before a new job would begin
+}
+
+// Counts are what is counted since the start.
+func (w *Work) Counts() *Counts { return &w.counts }
+
+// Load is what there is now.
+func (w *Work) Load() Load {
+	var x Load
+	w.board.mu.Lock()
+	x.Workers, x.Jobs = len(w.board.workers), len(w.board.jobs)
+	w.board.mu.Unlock()
+	w.mu.Lock()
+	x.Plans, x.Room = len(w.plans), w.room
+	w.mu.Unlock()
+	return x
+}
+
+// Workers lists this node's engines that take jobs.
+func (w *Work) Workers() []WorkerInfo { return w.board.info(w.cfg.Now()) }

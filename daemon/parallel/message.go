@@ -1,0 +1,361 @@
+package parallel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/peer"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Paths of the requests on the peers' port.
+const (
+	offerPath   = "/peer/v1/offer"
+	workPath    = "/peer/v1/work"
+	resultsPath = "/peer/v1/results"
+)
+
+// Messages, little endian. The number of jobs and the bytes are bounded by the body's, 1 MiB
+// on the peers' port, and by limits.go.
+//
+//	scope           fingerprint 32 | tenant tag 16
+//	offer           scope | keys: count u16, each 32
+//	offer's answer  prefill: fixed, per token, per token squared f64 | held: a byte for each key
+//	                | engines: count u8, each: id u64, queued µs u32, pieces u8
+//	work            scope | plan u64 | jobs: count u16, each: number u32, engine u64, µs u32,
+//	                role u8, head u32, tail u32, begin u32, holder: length u8, bytes | ids: count u32, each u32
+//	work's answer   count u16, each a verdict u8
+//	results         plan u64 | seen u32 | wait ms u32 | end u8 | dropped: count u16, each u32
+//	results' answer count u16, each: number u32, outcome u8
+const (
+	scopeBytes   = 32 + 16
+	maxOfferBody = scopeBytes + 2 + 32*MaxRows
+	maxOffer     = 3*8 + MaxRows + 1 + maxEngines*13
+	maxWorkBody  = 1 << 20
+	maxVerdicts  = 2 + 2*MaxRows
+	maxPollBody  = 8 + 4 + 4 + 1 + 2 + 4*2*MaxRows
+	maxResults   = 2 + 5*2*MaxRows
+	maxHolder    = 253 // bytes of a node's name
+)
+
+type scopeTag struct {
+	fingerprint profile.Fingerprint
+	tenant      peer.TenantTag
+}
+
+type offerRequest struct {
+	scope scopeTag
+	keys  []profile.SegmentKey
+}
+
+// offer is what a node says of itself.
+type offer struct {
+	prefill cost.Prefill
+	held    []bool // of the keys that were asked for
+	engines []engineOffer
+}
+
+type engineOffer struct {
+	id     uint64
+	queued float64 // ms
+	pieces bool
+}
+
+type workRequest struct {
+	scope scopeTag
+	plan  uint64
+	jobs  []jobRequest
+}
+
+// jobRequest is a job as it crosses. Its number is of its plan.
+type jobRequest struct {
+	number uint32
+	engine uint64
+	micros uint32 // after which nobody waits for it
+	spec   profile.SegmentSpec
+	begin  int    // 0 = all of it, else go on there
+	holder string // node that has the tokens before begin; empty = the one that is asked
+	ids    []uint32
+}
+
+func (j *jobRequest) size() int { return 4 + 8 + 4 + 1 + 4*3 + 1 + len(j.holder) + 4 + 4*len(j.ids) }
+
+// verdict is what becomes of a job that was sent.
+type verdict uint8
+
+const (
+	declined verdict = iota
+	taken
+	verdicts
+)
+
+type resultsRequest struct {
+	plan    uint64
+	seen    int // results that were heard
+	waitMs  int
+	end     bool     // nothing of the plan is wanted any more
+	dropped []uint32 // jobs that are not
+}
+
+// outcome of a job.
+type outcome uint8
+
+const (
+	done outcome = iota + 1
+	lost         // declined by its engine, or that is gone, or its first piece did not come
+	late
+	outcomes
+)
+
+type result struct {
+	number  uint32
+	outcome outcome
+}
+
+var le = binary.LittleEndian
+
+func appendScope(b []byte, s *scopeTag) []byte {
+	return append(append(b, s.fingerprint[:]...), s.tenant[:]...)
+}
+
+func (q *offerRequest) append(b []byte) []byte {
+	b = le.AppendUint16(appendScope(b, &q.scope), uint16(len(q.keys)))
+	for i := range q.keys {
+		b = append(b, q.keys[i][:]...)
+	}
+	return b
+}
+
+func decodeOffer(b []byte) (q offerRequest, err error) {
+	r := reader{b: b}
+	q.scope = r.scope()
+	n := int(r.u16())
+	if n > MaxRows {
+		return q, invalid("%d keys", n)
+	}
+	for range n {
+		q.keys = append(q.keys, profile.SegmentKey(r.take(32)))
+	}
+	return q, r.end("offer")
+}
+
+func (o *offer) append(b []byte) []byte {
+	for _, f := range [...]float64{o.prefill.Fixed, o.prefill.PerToken, o.prefill.PerTokenSquared} {
+		b = le.AppendUint64(b, math.Float64bits(f))
+	}
+	for _, h := range o.held {
+		b = append(b, oneIf(h))
+	}
+	b = append(b, byte(len(o.engines)))
+	for _, e := range o.engines {
+		b = le.AppendUint64(b, e.id)
+		b = append(le.AppendUint32(b, microsOf(e.queued)), oneIf(e.pieces))
+	}
+	return b
+}
+
+// decodeOfferAnswer reads the answer to a question for so many keys. A speed that is none
+// makes the whole answer invalid.
+func decodeOfferAnswer(b []byte, keys int) (o offer, err error) {
+	r := reader{b: b}
+	for _, f := range [...]*float64{&o.prefill.Fixed, &o.prefill.PerToken, &o.prefill.PerTokenSquared} {
+		if *f = math.Float64frombits(r.u64()); !(*f >= 0 && *f < 1e9) {
+			return o, invalid("a run that takes %v ms", *f)
+		}
+	}
+	o.held = make([]bool, keys)
+	for i := range o.held {
+		o.held[i] = r.flag()
+	}
+	n := int(r.u8())
+	if n > maxEngines {
+		return o, invalid("%d engines", n)
+	}
+	for range n {
+		o.engines = append(o.engines, engineOffer{r.u64(), float64(r.u32()) / 1e3, r.flag()})
+	}
+	return o, r.end("offer")
+}
+
+func (q *workRequest) append(b []byte) []byte {
+	b = le.AppendUint64(appendScope(b, &q.scope), q.plan)
+	b = le.AppendUint16(b, uint16(len(q.jobs)))
+	for i := range q.jobs {
+		j := &q.jobs[i]
+		b = le.AppendUint64(le.AppendUint32(b, j.number), j.engine)
+		b = append(le.AppendUint32(b, j.micros), byte(j.spec.Role))
+		for _, n := range [...]int{j.spec.Head, j.spec.Tail, j.begin} {
+			b = le.AppendUint32(b, uint32(n))
+		}
+		b = append(append(b, byte(len(j.holder))), j.holder...)
+		b = le.AppendUint32(b, uint32(len(j.ids)))
+		for _, id := range j.ids {
+			b = le.AppendUint32(b, id)
+		}
+	}
+	return b
+}
+
+func decodeWork(b []byte) (q workRequest, err error) {
+	r := reader{b: b}
+	q.scope, q.plan = r.scope(), r.u64()
+	n := int(r.u16())
+	if n == 0 || n > 2*MaxRows {
+		return q, invalid("%d jobs", n)
+	}
+	for range n {
+		j := jobRequest{number: r.u32(), engine: r.u64(), micros: r.u32()}
+		j.spec.Role = profile.Role(r.u8())
+		for _, n := range [...]*int{&j.spec.Head, &j.spec.Tail, &j.begin} {
+			*n = int(r.u32())
+		}
+		j.holder = string(r.take(int(r.u8())))
+		ids := r.count(4)
+		if ids == 0 || ids > MaxJobTokens || j.begin >= ids || len(j.holder) > maxHolder {
+			return q, invalid("job of %d tokens from %d on", ids, j.begin)
+		}
+		j.ids, j.spec.Tokens = make([]uint32, ids), ids
+		for i := range j.ids {
+			j.ids[i] = r.u32()
+		}
+		q.jobs = append(q.jobs, j)
+	}
+	return q, r.end("work")
+}
+
+func appendVerdicts(b []byte, list []verdict) []byte {
+	b = le.AppendUint16(b, uint16(len(list)))
+	for _, v := range list {
+		b = append(b, byte(v))
+	}
+	return b
+}
+
+func decodeVerdicts(b []byte, jobs int) ([]verdict, error) {
+	r := reader{b: b}
+	if n := int(r.u16()); n != jobs {
+		return nil, invalid("%d verdicts on %d jobs", n, jobs)
+	}
+	list := make([]verdict, jobs)
+	for i := range list {
+		if list[i] = verdict(r.u8()); list[i] >= verdicts {
+			return nil, invalid("verdict %d", list[i])
+		}
+	}
+	return list, r.end("verdicts")
+}
+
+func (q *resultsRequest) append(b []byte) []byte {
+	b = le.AppendUint32(le.AppendUint64(b, q.plan), uint32(q.seen))
+	b = append(le.AppendUint32(b, uint32(q.waitMs)), oneIf(q.end))
+	b = le.AppendUint16(b, uint16(len(q.dropped)))
+	for _, n := range q.dropped {
+		b = le.AppendUint32(b, n)
+	}
+	return b
+}
+
+func decodeResults(b []byte) (q resultsRequest, err error) {
+	r := reader{b: b}
+	q.plan, q.seen, q.waitMs, q.end = r.u64(), int(r.u32()), int(r.u32()), r.flag()
+	n := int(r.u16())
+	if n > 2*MaxRows {
+		return q, invalid("%d dropped jobs", n)
+	}
+	for range n {
+		q.dropped = append(q.dropped, r.u32())
+	}
+	return q, r.end("results")
+}
+
+func appendResults(b []byte, list []result) []byte {
+	b = le.AppendUint16(b, uint16(len(list)))
+	for _, x := range list {
+		b = append(le.AppendUint32(b, x.number), byte(x.outcome))
+	}
+	return b
+}
+
+func decodeResultsAnswer(b []byte) ([]result, error) {
+	r := reader{b: b}
+	n := int(r.u16())
+	if n > 2*MaxRows {
+		return nil, invalid("%d results", n)
+	}
+	list := make([]result, n)
+	for i := range list {
+		list[i] = result{r.u32(), outcome(r.u8())}
+		if x := list[i].outcome; !r.short && (x < done || x >= outcomes) {
+			return nil, invalid("outcome %d", x)
+		}
+	}
+	return list, r.end("results")
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("parallel: "+format+": %w", append(args, tier.ErrInvalid)...)
+}
+
+func oneIf(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// microsOf is milliseconds in whole microseconds that fit.
+func microsOf(ms float64) uint32 { return uint32(min(max(ms*1e3, 0), math.MaxUint32)) }
+
+// reader takes a message apart. Behind the end it gives zeros and remembers that.
+type reader struct {
+	b     []byte
+	short bool
+}
+
+func (r *reader) take(n int) []byte {
+	if n > len(r.b) {
+		r.short, r.b = true, nil
+		return make([]byte, n) // n is at most 255
+	}
+	b := r.b[:n:n]
+	r.b = r.b[n:]
+	return b
+}
+
+func (r *reader) u8() byte    { return r.take(1)[0] }
+func (r *reader) u16() uint16 { return le.Uint16(r.take(2)) }
+func (r *reader) u32() uint32 { return le.Uint32(r.take(4)) }
+func (r *reader) u64() uint64 { return le.Uint64(r.take(8)) }
+
+// flag is a byte that is 0 or 1.
+func (r *reader) flag() bool {
+	b := r.u8()
+	r.short = r.short || b > 1
+	return b == 1
+}
+
+func (r *reader) scope() (s scopeTag) {
+	copy(s.fingerprint[:], r.take(32))
+	copy(s.tenant[:], r.take(16))
+	return s
+}
+
+// count reads how many elements of a size follow, all of which have to be there.
+func (r *reader) count(size int) int {
+	n := int64(r.u32())
+	if n*int64(size) > int64(len(r.b)) {
+		r.short, r.b = true, nil
+		return 0
+	}
+	return int(n)
+}
+
+func (r *reader) end(what string) error {
+	if r.short || len(r.b) > 0 {
+		return invalid("%s is not as long as it says", what)
+	}
+	return nil
+}

@@ -1,0 +1,446 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// plan is the rows of one request that others compute for it.
+type plan struct {
+	// Fixed after Plan.
+	work  *Work
+	id    uint64
+	conn  uint64
+	scope Scope
+	tag   scopeTag // as other nodes know it
+	nodes []node
+	names []string // of nodes, as they call each other
+	until time.Time
+	ctx   context.Context // ends with the plan
+	end   context.CancelFunc
+
+	watching atomic.Bool
+	wake     chan struct{}
+
+	mu       sync.Mutex
+	rows     []row
+	unheard  []RowProgress // not told yet
+	left     int           // not settled
+	followed []bool        // nodes whose results are asked for
+	leases   []func()
+	settled  time.Time // when all were, and were told
+	over     bool
+}
+
+// number is a job's number in its plan: the right or only piece of a row, or its first.
+func number(row int, first bool) uint32 { return uint32(2*row) + uint32(oneIf(first)) }
+
+func gone(id uint64) error { return fmt.Errorf("parallel: plan %x is not there: %w", id, tier.ErrGone) }
+
+// news gives what was not told yet.
+func (p *plan) news() (list []RowProgress, left int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list, p.unheard = p.unheard, nil
+	if p.left == 0 && p.settled.IsZero() {
+		p.settled = p.work.cfg.Now()
+	}
+	return list, p.left
+}
+
+// begin sends the jobs, each node's in the order of its engines' lists.
+func (p *plan) begin(order []sending) {
+	byNode := make([][]sending, len(p.nodes))
+	for _, s := range order {
+		byNode[s.node] = append(byNode[s.node], s)
+	}
+	for n, list := range byNode {
+		if len(list) > 0 {
+			p.work.start(func() { p.send(n, list) }, func() {})
+		}
+	}
+	for i := range p.rows { // what a node had already
+		if p.rows[i].state == coming {
+			p.work.start(func() { p.fetch(i) }, func() {})
+		}
+	}
+}
+
+// sending is a piece that is to be sent to a node.
+type sending struct {
+	share
+	row        int
+	begin, end int
+	holder     string // of the tokens before begin
+}
+
+// send sends jobs, as many at once as a request holds, and begins to ask for results.
+func (p *plan) send(n int, list []sending) {
+	q := workRequest{scope: p.tag, plan: p.id}
+	size := 0
+	flush := func() {
+		if len(q.jobs) > 0 {
+			p.sendSome(n, &q)
+		}
+		q.jobs, size = nil, 0
+	}
+	for _, s := range list {
+		j, ok := p.jobOf(&s)
+		if !ok {
+			continue
+		}
+		if size+j.size() > maxWorkBody-scopeBytes-10 || len(q.jobs) == 2*MaxRows {
+			flush()
+		}
+		q.jobs, size = append(q.jobs, j), size+j.size()
+	}
+	flush()
+}
+
+// jobOf is a piece as it crosses; false once the row is settled.
+func (p *plan) jobOf(s *sending) (j jobRequest, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := &p.rows[s.row]
+	if r.state != open {
+		return j, false
+	}
+	j = jobRequest{number: number(s.row, s.end < r.Spec.Tokens), engine: s.engine, spec: r.Spec, begin: s.begin, holder: s.holder, ids: r.IDs[:s.end]}
+	if s.end < r.Spec.Tokens {
+		j.spec = Left(r.Spec, s.end)
+	}
+	j.micros = microsOf(millis(r.late.Sub(p.work.cfg.Now())))
+	return j, true
+}
+
+func (p *plan) sendSome(n int, q *workRequest) {
+	c := &p.work.counts
+	verdicts, err := p.nodes[n].work(p.ctx, q)
+	if err != nil {
+		verdicts = make([]verdict, len(q.jobs))
+	}
+	any := false
+	for i, j := range q.jobs {
+		if verdicts[i] == taken {
+			any = true
+			c.Sent.Add(1)
+			c.SentTokens.Add(uint64(len(j.ids) - j.begin))
+			continue
+		}
+		c.Refused.Add(1)
+		p.happened(int(j.number/2), failed)
+	}
+	if any {
+		p.follow(n)
+	}
+}
+
+// follow asks a node for results until nothing of it is open.
+func (p *plan) follow(n int) {
+	p.mu.Lock()
+	begun := p.followed[n]
+	p.followed[n] = true
+	p.mu.Unlock()
+	if !begun {
+		p.work.start(func() { p.ask(n) }, func() {})
+	}
+}
+
+// tries is how often a node is asked that does not answer, retry how long after.
+const (
+	tries = 3
+	retry = 100 * time.Millisecond
+)
+
+func (p *plan) ask(n int) {
+	seen, failures := 0, 0
+	for p.ctx.Err() == nil {
+		list, err := p.nodes[n].results(p.ctx, &resultsRequest{plan: p.id, seen: seen, waitMs: int(pollTime.Milliseconds())})
+		switch {
+		case err == nil:
+			failures = 0
+			seen += len(list)
+			for _, x := range list {
+				p.hear(n, x)
+			}
+			continue
+		case errors.Is(err, tier.ErrBusy):
+		case errors.Is(err, tier.ErrGone):
+			failures = tries
+		default:
+			failures++
+		}
+		if failures >= tries {
+			p.lose(n)
+			return
+		}
+		select {
+		case <-time.After(retry):
+		case <-p.ctx.Done():
+		}
+	}
+	// What is withdrawn need not be computed. The plan's own context has ended.
+	ctx, cancel := context.WithTimeout(p.work.ctx, time.Second)
+	defer cancel()
+	_, _ = p.nodes[n].results(ctx, &resultsRequest{plan: p.id, end: true})
+}
+
+// lose gives up what a node was to compute and has not.
+func (p *plan) lose(n int) {
+	p.mu.Lock()
+	var list []int
+	for i := range p.rows {
+		r := &p.rows[i]
+		if r.state == open && (r.last.node == n || r.cut > 0 && r.first.node == n) {
+			list = append(list, i)
+		}
+	}
+	p.followed[n] = false
+	p.mu.Unlock()
+	for _, i := range list {
+		p.happened(i, failed)
+	}
+}
+
+// hear draws what follows from one result. What a node says of others' jobs is not heard.
+func (p *plan) hear(n int, x result) {
+	i, first := int(x.number/2), x.number%2 == 1
+	if i >= len(p.rows) {
+		return
+	}
+	p.mu.Lock()
+	r := &p.rows[i]
+	by := r.last
+	if first {
+		by = r.first
+	}
+	stale := r.state != open || by.node != n || first && r.cut == 0
+	next := sending{share: r.last, row: i, begin: r.cut, end: r.Spec.Tokens, holder: p.names[n]}
+	p.mu.Unlock()
+	switch {
+	case stale:
+	case x.outcome == late:
+		p.happened(i, timePassed)
+	case x.outcome == lost:
+		p.happened(i, failed)
+	case !first:
+		p.tell(r.Key, n)
+		if p.happened(i, wasDone) {
+			p.work.start(func() { p.fetch(i) }, func() {})
+		}
+	case next.node < 0:
+		p.tell(p.rows[i].left, n)
+		p.work.start(func() { p.fetch(i) }, func() {})
+	default:
+		p.sendRight(&next)
+	}
+}
+
+// sendRight sends the second piece of a row once its first is published.
+func (p *plan) sendRight(s *sending) {
+	if s.holder == p.names[s.node] {
+		s.holder = ""
+	}
+	p.work.start(func() { p.send(s.node, []sending{*s}) }, func() {})
+}
+
+// tell says that a node holds a segment before its index can be known.
+func (p *plan) tell(key profile.SegmentKey, n int) {
+	if m, ok := p.nodes[n].(member); ok {
+		want := p.scope.want(key)
+		p.work.cfg.Cluster.Told.Tell(&want, m.number)
+	}
+}
+
+// fetch brings a row here, or its first piece where the rest is this plan's engine's.
+func (p *plan) fetch(i int) {
+	r := &p.rows[i]
+	what, event := r.Key, isHere
+	if r.cut > 0 && r.last.node < 0 {
+		what, event = p.rows[i].left, pieceCame
+	}
+	let, ok := p.work.lease(p.ctx, p.scope, what, p.until)
+	if !ok {
+		p.happened(i, failed)
+		return
+	}
+	p.keep(let)
+	p.happened(i, event)
+}
+
+// keep holds a lease until the plan is over.
+func (p *plan) keep(let func()) {
+	p.mu.Lock()
+	over := p.over
+	if !over {
+		p.leases = append(p.leases, let)
+	}
+	p.mu.Unlock()
+	if over {
+		let()
+	}
+}
+
+// happened moves a row on, tells whoever watches, and ends what others still do for it.
+func (p *plan) happened(i int, e rowEvent) (changed bool) {
+	p.mu.Lock()
+	r := &p.rows[i]
+	was := r.state
+	changed, settled := r.move(e)
+	var withdraw []share
+	var room int64
+	if settled {
+		p.left--
+		p.unheard = append(p.unheard, RowProgress{i, progressOf[r.state]})
+		room, r.room = r.room, 0
+		p.countLocked(r)
+		if was == open {
+			withdraw = []share{r.last}
+			if r.cut > 0 {
+				withdraw = append(withdraw, r.first)
+			}
+		}
+		signal(p.wake)
+	}
+	p.mu.Unlock()
+	p.work.giveRoom(room)
+	for k, s := range withdraw {
+		if s.node >= 0 {
+			p.drop(s.node, number(i, k == 1))
+		}
+	}
+	return changed
+}
+
+func (p *plan) countLocked(r *row) {
+	c := &p.work.counts
+	switch r.state {
+	case committed:
+		c.Committed.Add(1)
+		c.CommitTokens.Add(uint64(r.Spec.Tokens))
+	case pieceHere:
+		c.CommitTokens.Add(uint64(r.cut))
+	case aborted:
+		c.Aborted.Add(1)
+	case tooLate:
+		c.LateRows.Add(1)
+	}
+}
+
+// drop tells a node that a job need not be done.
+func (p *plan) drop(n int, number uint32) {
+	p.mu.Lock()
+	known := p.followed[n]
+	p.mu.Unlock()
+	if !known {
+		return
+	}
+	p.work.start(func() {
+		ctx, cancel := context.WithTimeout(p.ctx, time.Second)
+		defer cancel()
+		// It is dropped with the plan at the latest.
+		_, _ = p.nodes[n].results(ctx, &resultsRequest{plan: p.id, seen: 4 * MaxRows, dropped: []uint32{number}})
+	}, func() {})
+}
+
+// published is called when this node's engines have published something.
+func (p *plan) published(key profile.SegmentKey) {
+	p.mu.Lock()
+	var whole, first []int
+	for i := range p.rows {
+		r := &p.rows[i]
+		switch {
+		case r.state != open:
+		case r.Key == key:
+			whole = append(whole, i)
+		case r.cut > 0 && r.first.node < 0:
+			first = append(first, i)
+		}
+	}
+	p.mu.Unlock()
+	for _, i := range whole {
+		if p.happened(i, wasDone) {
+			p.work.start(func() { p.fetch(i) }, func() {})
+		}
+	}
+	for _, i := range first {
+		if p.rows[i].left == key {
+			r := &p.rows[i]
+			self := ""
+			if c := p.work.cfg.Cluster; c != nil {
+				self = c.Self
+			}
+			p.sendRight(&sending{share: r.last, row: i, begin: r.cut, end: r.Spec.Tokens, holder: self})
+		}
+	}
+}
+
+// sweep ends what is past its time.
+func (p *plan) sweep(now time.Time) {
+	p.mu.Lock()
+	var late []int
+	for i := range p.rows {
+		if r := &p.rows[i]; !r.state.settled() && !now.Before(r.late) {
+			late = append(late, i)
+		}
+	}
+	over := !now.Before(p.until.Add(lingerTime)) || !p.settled.IsZero() && now.Sub(p.settled) >= lingerTime
+	p.mu.Unlock()
+	for _, i := range late {
+		p.happened(i, timePassed)
+	}
+	if over {
+		p.finish()
+	}
+}
+
+// finish ends the plan; again does nothing.
+func (p *plan) finish() {
+	p.mu.Lock()
+	if p.over {
+		p.mu.Unlock()
+		return
+	}
+	p.over = true
+	leases, room := p.leases, int64(0)
+	p.leases = nil
+	for i := range p.rows {
+		room += p.rows[i].room
+		p.rows[i].room = 0
+	}
+	p.mu.Unlock()
+	p.end()
+	call(leases)
+	w := p.work
+	w.giveRoom(room)
+	w.mu.Lock()
+	if w.plans[p.id] == p {
+		delete(w.plans, p.id)
+		w.tokens -= p.tokens()
+	}
+	w.mu.Unlock()
+}
+
+// tokens is how many token ids the plan keeps.
+func (p *plan) tokens() (n int) {
+	for i := range p.rows {
+		n += len(p.rows[i].IDs)
+	}
+	return n
+}
+
+func (w *Work) giveRoom(bytes int64) {
+	if bytes == 0 {
+		return
+	}
+	w.mu.Lock()
+	w.room -= bytes
+	w.mu.Unlock()
+}

@@ -1,0 +1,43 @@
+package parallel
+
+import (
+	"fmt"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Scope is whose segments are meant.
+type Scope struct {
+	Profile     tier.ProfileID
+	Fingerprint profile.Fingerprint
+	Tenant      tier.TenantID
+}
+
+func (s Scope) want(key profile.SegmentKey) tier.Want {
+	return tier.Want{Name: tier.Name{Key: key}, Fingerprint: s.Fingerprint, Tenant: s.Tenant}
+}
+
+// Segment is one to compute. IDs are shared and must not be written.
+type Segment struct {
+	Key  profile.SegmentKey
+	Spec profile.SegmentSpec
+	IDs  []uint32 // Spec.Tokens of them
+}
+
+// Left is the geometry of the first tokens of a segment, up to cut: of the same role and
+// head, and without a tail.
+func Left(of profile.SegmentSpec, cut int) profile.SegmentSpec {
+	return profile.SegmentSpec{Role: of.Role, Head: of.Head, Tokens: cut}
+}
+
+// key names a segment, unless its geometry is not one of the profile.
+func key(p *profile.Profile, salt []byte, spec profile.SegmentSpec, ids []uint32) (profile.SegmentKey, error) {
+	if err := p.CheckSpec(spec); err != nil {
+		return profile.SegmentKey{}, err
+	}
+	if len(ids) != spec.Tokens {
+		return profile.SegmentKey{}, fmt.Errorf("parallel: %d token ids for %d tokens: %w", len(ids), spec.Tokens, tier.ErrInvalid)
+	}
+	return p.SegmentKey(salt, spec, ids), nil
+}

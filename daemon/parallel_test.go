@@ -1,0 +1,228 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// side is a node of a cluster and an engine at it.
+type side struct {
+	*running
+	model *connector.Model
+}
+
+// sides starts nodes whose tenant may compute for others; speed is what every one believes
+// of its engines, in tokens a second.
+func sides(t *testing.T, speed int, change func(i int, c *settings.Config), names ...string) []side {
+	t.Helper()
+	leakCheck(t)
+	configs := clusterConfigs(t, names...)
+	var list []side
+	for i := range configs {
+		c := &configs[i]
+		c.PrefillSpeed = speed
+		for k := range c.Tenants {
+			c.Tenants[k].Parallel = true
+		}
+		if change != nil {
+			change(i, c)
+		}
+		d := startDaemon(t, *c, nil)
+		_, m := openClient(t, d.Socket(), testProfile(1), connector.Binding{})
+		list = append(list, side{d, m})
+	}
+	return list
+}
+
+// documents are n segments of 300 tokens.
+func documents(n int) (list []*document) {
+	for i := range n {
+		list = append(list, newDocument(testProfile(1), nil, uint64(100+i), 300, profile.RoleMid))
+	}
+	return list
+}
+
+// engine is a worker whose segments come from a list, until the test ends.
+type engine struct {
+	side
+	docs map[profile.SegmentKey]*document
+	// meet is called with each job, before it is done; false = it is declined.
+	meet func(connector.Job) bool
+	jobs chan profile.SegmentKey // of those that are done
+}
+
+func (s side) works(t *testing.T, docs []*document, meet func(connector.Job) bool) *engine {
+	t.Helper()
+	e := &engine{side: s, docs: map[profile.SegmentKey]*document{}, meet: meet, jobs: make(chan profile.SegmentKey, 64)}
+	for _, d := range docs {
+		e.docs[d.key] = d
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { e.run(ctx, t) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	eventually(t, "the engine is a worker", func() bool { return s.work.Load().Workers > 0 })
+	return e
+}
+
+func (e *engine) run(ctx context.Context, t *testing.T) {
+	var declined []uint64
+	for ctx.Err() == nil {
+		jobs, err := e.model.WatchJobs(ctx, &connector.WorkerQuery{Jobs: 1, Wait: 2 * time.Second, Declined: declined})
+		if err != nil {
+			if ctx.Err() == nil && !errors.Is(err, connector.ErrUnavailable) {
+				t.Errorf("watch: %v", err)
+			}
+			return
+		}
+		declined = nil
+		for _, j := range jobs.New {
+			d := e.docs[j.Key]
+			if e.meet != nil && !e.meet(j) || d == nil {
+				declined = append(declined, j.ID)
+				continue
+			}
+			if _, err := e.model.Put(ctx, &connector.PutQuery{Spec: j.Spec, Tokens: j.Tokens, Source: connector.Source{Parts: partsOf(d)}}); err != nil && ctx.Err() == nil {
+				t.Errorf("put: %v", err)
+			}
+			e.jobs <- j.Key
+		}
+	}
+}
+
+// known waits until home knows of so many others with engines.
+func (s side) known(t *testing.T, others []side) {
+	t.Helper()
+	eventually(t, "the sets of the others are known", func() bool {
+		c := s.view.Cluster()
+		if len(c.Members) != len(others)+1 {
+			return false
+		}
+		for _, m := range c.Members[1:] {
+			for _, o := range others {
+				if o.config.ClusterNode == m.Name && (m.Index == nil || m.Index.Version < o.peers.own.Version()) {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
+func askFor(docs []*document) *connector.ParallelQuery {
+	q := &connector.ParallelQuery{}
+	for _, d := range docs {
+		q.Segments = append(q.Segments, connector.SegmentIDs{Spec: d.spec, Tokens: d.tokens})
+	}
+	return q
+}
+
+// combine does what an engine does with a plan: its own rows, and those that others did
+// not bring.
+func (s side) combine(t *testing.T, docs []*document, p connector.Parallel) (progress []uint8) {
+	t.Helper()
+	progress = make([]uint8, len(docs))
+	for _, o := range p.Own {
+		if o.Begin > 0 || o.End < docs[o.Row].spec.Tokens {
+			t.Fatalf("a piece: %+v", o)
+		}
+		put(t, s.model, docs[o.Row])
+	}
+	for open := 1; p.ID != 0 && open > 0; {
+		list, left, err := s.model.WatchPlan(context.Background(), p.ID, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range list {
+			if progress[x.Row] != 0 {
+				t.Errorf("row %d is told twice", x.Row)
+			}
+			progress[x.Row] = x.What
+			if x.What == wire.ProgressAborted || x.What == wire.ProgressLate {
+				put(t, s.model, docs[x.Row])
+			}
+		}
+		open = left
+	}
+	for _, d := range docs {
+		get(t, s.model, d).Release()
+	}
+	if p.ID != 0 {
+		if err := s.model.EndPlan(context.Background(), p.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	return progress
+}
+
+func plan(t *testing.T, s side, q *connector.ParallelQuery) connector.Parallel {
+	t.Helper()
+	p, err := s.model.PlanSegments(context.Background(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestSegmentsAreComputedByTheEnginesOfOtherNodes(t *testing.T) {
+	s := sides(t, 1, nil, "a", "b", "c")
+	docs := documents(6)
+	b, c := s[1].works(t, docs, nil), s[2].works(t, docs, nil)
+	s[0].known(t, s[1:])
+	p := plan(t, s[0], askFor(docs))
+	if p.ID == 0 || len(p.Own) != 2 || p.Expected >= p.Serial/2 {
+		t.Fatalf("%+v", p)
+	}
+	workers := map[uint32]int{}
+	for _, r := range p.Rows {
+		workers[r.Worker]++
+	}
+	if len(workers) != 3 || workers[0] != 2 {
+		t.Errorf("rows by worker: %v", workers)
+	}
+	for i, x := range s[0].combine(t, docs, p) {
+		if (x == wire.ProgressCommitted) != (p.Rows[i].Worker != 0) {
+			t.Errorf("row %d of worker %d: progress %d", i, p.Rows[i].Worker, x)
+		}
+	}
+	if len(b.jobs) != 2 || len(c.jobs) != 2 {
+		t.Errorf("%d and %d jobs were done", len(b.jobs), len(c.jobs))
+	}
+	for name, want := range map[string]float64{"parallel_plans": 1, "parallel_jobs_sent": 4, "parallel_rows_committed": 4, "parallel_committed_tokens": 1200, "parallel_plans_open": 0, "parallel_room_bytes": 0} {
+		if got := s[0].counter(name); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+	if got := s[1].counter("parallel_jobs_done"); got != 2 {
+		t.Errorf("b has done %v jobs", got)
+	}
+	again := plan(t, s[0], askFor(docs))
+	if again.ID != 0 || again.Alone != wire.AloneHere || len(again.Own) != 0 {
+		t.Errorf("all is here, and the plan is %+v", again)
+	}
+	s[0].unleased(t)
+}
+
+// unleased waits until nothing is leased for plans.
+func (s side) unleased(t *testing.T) {
+	t.Helper()
+	eventually(t, "no leases are held", func() bool {
+		for _, p := range s.store.Pools() {
+			if p.LeasedBytes > 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
