@@ -226,3 +226,191 @@ func (s side) unleased(t *testing.T) {
 		return true
 	})
 }
+
+// What an engine declines, and what a node refuses, is computed at home.
+func TestADeclinedSegmentIsComputedAtHome(t *testing.T) {
+	s := sides(t, 1, nil, "a", "b")
+	docs := documents(4)
+	s[1].works(t, docs, func(connector.Job) bool { return false })
+	s[0].known(t, s[1:])
+	p := plan(t, s[0], askFor(docs))
+	if p.ID == 0 || len(p.Own) != 2 {
+		t.Fatalf("%+v", p)
+	}
+	for i, x := range s[0].combine(t, docs, p) {
+		if (x == wire.ProgressAborted) != (p.Rows[i].Worker != 0) {
+			t.Errorf("row %d of worker %d: progress %d", i, p.Rows[i].Worker, x)
+		}
+	}
+	if got := s[1].counter("parallel_jobs_declined"); got != 2 {
+		t.Errorf("b has declined %v jobs", got)
+	}
+}
+
+// An engine that does not answer costs its rows some time, and no more.
+func TestALateSegmentIsComputedAtHome(t *testing.T) {
+	s := sides(t, 10_000, nil, "a", "b") // 300 tokens are some 40 ms
+	docs := documents(4)
+	over := make(chan struct{})
+	defer close(over)
+	s[1].works(t, docs, func(connector.Job) bool {
+		<-over
+		return false
+	})
+	s[0].known(t, s[1:])
+	p := plan(t, s[0], askFor(docs))
+	if p.ID == 0 || len(p.Own) == len(docs) {
+		t.Fatalf("%+v", p)
+	}
+	for i, x := range s[0].combine(t, docs, p) {
+		// Its node may say first that the time of the job is over.
+		if (x == wire.ProgressLate) != (p.Rows[i].Worker != 0) {
+			t.Errorf("row %d of worker %d: progress %d", i, p.Rows[i].Worker, x)
+		}
+	}
+	eventually(t, "b knows that its jobs are over", func() bool { return s[1].work.Load().Jobs == 0 })
+}
+
+// Token ids of a tenant that does not allow it stay where they are, whichever of the two
+// nodes it is that does not.
+func TestATenantHasToAllowIt(t *testing.T) {
+	for i, where := range []string{"at home", "at the other node"} {
+		t.Run(where, func(t *testing.T) {
+			s := sides(t, 1, func(at int, c *settings.Config) {
+				for k := range c.Tenants {
+					c.Tenants[k].Parallel = at != i
+				}
+			}, "a", "b")
+			docs := documents(3)
+			e := s[1].works(t, docs, nil)
+			s[0].known(t, s[1:])
+			p := plan(t, s[0], askFor(docs))
+			want := []uint8{wire.AloneNotAllowed, wire.AloneNoWorkers}[i]
+			if i == 0 && p.Alone == wire.AloneNoWorkers {
+				t.Errorf("why is not told: %+v", p)
+			}
+			if p.ID != 0 || p.Alone != want || len(p.Own) != len(docs) {
+				t.Errorf("%+v, want %d", p, want)
+			}
+			s[0].combine(t, docs, p)
+			if len(e.jobs) != 0 || s[1].counter("parallel_jobs_taken") != 0 {
+				t.Error("the other node was given jobs")
+			}
+		})
+	}
+}
+
+// What does not fit here beside what is leased is computed here, where that says so.
+func TestNoRoomAtHome(t *testing.T) {
+	s := sides(t, 1, nil, "a", "b")
+	docs := documents(8)
+	s[1].works(t, docs, nil)
+	s[0].known(t, s[1:])
+	held := documentsOf(500, 400)
+	leases := []*connector.Lease{}
+	for _, d := range held {
+		stored, err := s[0].model.Put(context.Background(), &connector.PutQuery{Spec: d.spec, Tokens: d.tokens, Source: connector.Source{Parts: partsOf(d)}})
+		if err != nil || !stored.Published {
+			break // full
+		}
+		leases = append(leases, get(t, s[0].model, d))
+	}
+	p := plan(t, s[0], askFor(docs))
+	if p.ID != 0 || p.Alone != wire.AloneNoRoom || len(p.Own) != len(docs) {
+		t.Errorf("%d leases are held, and the plan is %+v", len(leases), p)
+	}
+	connector.Release(leases...)
+	p = plan(t, s[0], askFor(docs))
+	if p.ID == 0 {
+		t.Errorf("with room: %+v", p)
+	}
+	s[0].combine(t, docs, p)
+}
+
+// documentsOf are n segments of 300 tokens that differ from documents.
+func documentsOf(seed uint64, n int) (list []*document) {
+	for i := range n {
+		list = append(list, newDocument(testProfile(1), nil, seed+uint64(i), 300, profile.RoleMid))
+	}
+	return list
+}
+
+// Two engines of one node help each other without a cluster, and without leave.
+func TestEnginesOfOneNodeHelpEachOther(t *testing.T) {
+	leakCheck(t)
+	c := testConfig(t)
+	c.PrefillSpeed = 1
+	d := startDaemon(t, c, nil)
+	_, m := openClient(t, d.Socket(), testProfile(1), connector.Binding{})
+	_, other := openClient(t, d.Socket(), testProfile(1), connector.Binding{})
+	home, beside := side{d, m}, side{d, other}
+	docs := documents(4)
+	p := plan(t, home, askFor(docs))
+	if p.ID != 0 || p.Alone != wire.AloneNoWorkers {
+		t.Fatalf("%+v", p)
+	}
+	e := beside.works(t, docs, nil)
+	p = plan(t, home, askFor(docs))
+	if p.ID == 0 || len(p.Own) != 2 {
+		t.Fatalf("%+v", p)
+	}
+	home.combine(t, docs, p)
+	if len(e.jobs) != 2 {
+		t.Errorf("%d jobs were done", len(e.jobs))
+	}
+}
+
+// A connection that ends has its plans end, and its jobs go back.
+func TestConnectionsThatEnd(t *testing.T) {
+	s := sides(t, 1, nil, "a", "b")
+	docs := documents(4)
+	over := make(chan struct{})
+	began := make(chan struct{}, 8)
+	s[1].works(t, docs, func(connector.Job) bool {
+		began <- struct{}{}
+		<-over
+		return false
+	})
+	s[0].known(t, s[1:])
+	client, m := openClient(t, s[0].Socket(), testProfile(1), connector.Binding{})
+	p := plan(t, side{s[0].running, m}, askFor(docs))
+	if p.ID == 0 {
+		t.Fatalf("%+v", p)
+	}
+	<-began
+	if _, _, err := s[0].model.WatchPlan(context.Background(), p.ID, 0); !errors.Is(err, connector.ErrGone) {
+		t.Errorf("another connection's plan: %v", err)
+	}
+	client.Close()
+	eventually(t, "the plan has ended at both nodes", func() bool {
+		return s[0].work.Load().Plans == 0 && s[1].work.Load().Jobs == 0
+	})
+	if s[1].counter("parallel_jobs_withdrawn") == 0 {
+		t.Error("no job was withdrawn")
+	}
+	close(over)
+}
+
+// Bad requests are refused, and change nothing.
+func TestPlansThatMakeNoSense(t *testing.T) {
+	s := sides(t, 1, nil, "a")
+	docs := documents(2)
+	m := s[0].model
+	ctx := context.Background()
+	twice := askFor([]*document{docs[0], docs[0]})
+	if _, err := m.PlanSegments(ctx, twice); !errors.Is(err, connector.ErrInvalid) {
+		t.Errorf("a segment that comes twice: %v", err)
+	}
+	if _, err := m.PlanSegments(ctx, &connector.ParallelQuery{}); !errors.Is(err, connector.ErrInvalid) {
+		t.Errorf("no segments: %v", err)
+	}
+	if _, _, err := m.WatchPlan(ctx, 7, 0); !errors.Is(err, connector.ErrGone) {
+		t.Errorf("a plan that is not there: %v", err)
+	}
+	if err := m.EndWork(ctx); err != nil {
+		t.Errorf("the end of a worker that is none: %v", err)
+	}
+	if n := s[0].work.Load(); n.Plans+n.Workers+n.Jobs != 0 {
+		t.Errorf("%+v", n)
+	}
+}
