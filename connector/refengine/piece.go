@@ -1,0 +1,102 @@
+package refengine
+
+import (
+	"fmt"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// CaptureFrom is Capture of a segment whose first tokens were captured before, as a
+// segment of the same role and head and without a tail: it computes the tokens behind them
+// only. The head is computed once more, since left does not keep it: a few tokens, by the
+// seam's width. What left was rounded to when it was stored is all that the result differs
+// by from Capture's.
+func (m *Model[F]) CaptureFrom(tokens []uint32, spec profile.SegmentSpec, left *Segment[F]) (*Segment[F], error) {
+	cut := left.Spec.Tokens
+	begin, n := spec.Interior()
+	end := begin + n
+	switch {
+	case spec.Tokens != len(tokens):
+		return nil, fmt.Errorf("capture of %d tokens as a segment of %d: %w", len(tokens), spec.Tokens, ErrInvalid)
+	case left.Spec != profile.SegmentSpec{Role: spec.Role, Head: spec.Head, Tokens: cut} || cut >= end:
+		return nil, fmt.Errorf("capture of %+v behind %+v: %w", spec, left.Spec, ErrInvalid)
+	}
+	if err := m.prof.CheckSpec(spec); err != nil {
+		return nil, err
+	}
+	st, err := m.behind(tokens[:begin], left)
+	if err != nil {
+		return nil, err
+	}
+	out := &Segment[F]{Spec: spec, Layers: make([]SegmentLayer[F], len(m.layers))}
+	w := m.continuing(st, len(tokens)-cut)
+	w.tap = func(layer int, w *walk[F]) {
+		l := &out.Layers[layer]
+		m.captureLinear(l, w, m.layers[layer].linear, 0, end-cut)
+		before := &left.Layers[layer]
+		l.Tuple = m.joined(before.Tuple, l.Tuple)
+		m.tailBehind(l, before.Conv, end-cut)
+	}
+	if _, err := m.run(w, tokens[cut:]); err != nil {
+		return nil, err
+	}
+	row := m.rowSize()
+	for i, kind := range m.cfg.Layers {
+		if kind == profile.KindFull {
+			out.Layers[i].K = st.Layers[i].K[begin*row : end*row]
+			out.Layers[i].V = st.Layers[i].V[begin*row : end*row]
+		}
+	}
+	return out, nil
+}
+
+// behind is the state after a piece, from its head tokens and what was kept of it.
+func (m *Model[F]) behind(head []uint32, left *Segment[F]) (*State[F], error) {
+	st := m.NewState()
+	if len(head) > 0 {
+		if _, err := m.Prefill(st, head); err != nil {
+			return nil, err
+		}
+	}
+	for i, kind := range m.cfg.Layers {
+		at, l := &st.Layers[i], &left.Layers[i]
+		switch kind {
+		case profile.KindLinear:
+			m.Compose(at.S, l.Tuple)
+			at.Conv = append([]F(nil), l.Conv...)
+		case profile.KindFull:
+			at.K, at.V = append(at.K, l.K...), append(at.V, l.V...)
+		}
+	}
+	st.Tokens = left.Spec.Tokens
+	return st, nil
+}
+
+// joined is the tuple of one run of tokens and of the next: what one step does that does
+// both.
+func (m *Model[F]) joined(first, next Tuple[F]) Tuple[F] {
+	c := m.cfg.Linear
+	out := Tuple[F]{T: append([]F(nil), first.T...), S: append([]F(nil), first.S...)}
+	m.Compose(out.S, next)
+	n := c.TransitionSize()
+	for h := range c.ValueHeads {
+		t, by := out.T[h*n:][:n], next.T[h*n:][:n]
+		if c.Family.Transition() == profile.Dense {
+			composeHead(profile.Dense, t, by, make([]F, n), c.KeyDim, c.KeyDim)
+			continue
+		}
+		for i := range t {
+			t[i] *= by[i]
+		}
+	}
+	return out
+}
+
+// tailBehind puts in what a convolution's tail has of the piece before: rows of zeros stand
+// there, since captureLinear has seen n rows only.
+func (m *Model[F]) tailBehind(l *SegmentLayer[F], before []F, n int) {
+	channels := m.cfg.Linear.ConvChannels()
+	if short := m.cfg.Linear.Kernel - 1 - n; short > 0 {
+		copy(l.Conv[:short*channels], before[len(before)-short*channels:])
+	}
+}
