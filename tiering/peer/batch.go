@@ -6,9 +6,10 @@ import (
 )
 
 // TLS makes records of 16 KiB, and crypto/tls a system call of each. Connections to peers
-// gather them below TLS: 64 MiB between two processes on two processors came at 0.50 of
-// iperf3's rate instead of 0.39, and over loopback at that of a bare TLS copy instead of
-// 0.85 of it (measured on a busy machine; 64 KiB to 512 KiB made little difference).
+// gather them below TLS. For 64 MiB between two processes on two processors that are busy,
+// both took 77 ms of processor time together instead of 85 (43 without TLS; the cipher
+// alone is 23), and the bytes came at 1,090 MB/s instead of 960. More or less than 256 KiB
+// made no difference beyond the noise; either end alone gained less.
 
 // batchBytes is what is gathered: several of what a network adapter takes at once, and
 // little enough for a cache.
