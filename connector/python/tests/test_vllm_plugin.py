@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
+import queue
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -141,3 +143,55 @@ def test_a_runner_that_is_imported_later_is_wrapped_then(
     runner.load_model()
     assert loaded.of(config) == "a model"
     del sys.modules["late_runner"]
+
+
+CORE = """
+class EngineCoreProc:
+    def __init__(self, queue):
+        self.input_queue = queue
+
+    def run_busy_loop(self):
+        return self.input_queue.get(timeout=30)
+"""
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> vllm_plugin.Cores:
+    fresh = vllm_plugin.Cores()
+    monkeypatch.setattr(vllm_plugin, "cores", fresh)
+    return fresh
+
+
+def core_module(source: str) -> ModuleType:
+    made = module(source)
+    made.__name__ = vllm_plugin.CORE[0]
+    return made
+
+
+def test_an_engine_that_sleeps_is_woken(
+    cores: vllm_plugin.Cores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ModuleType("vllm.v1.engine")
+    vars(engine)["EngineCoreRequestType"] = SimpleNamespace(WAKEUP=b"wake")
+    monkeypatch.setitem(sys.modules, "vllm.v1.engine", engine)
+    made = core_module(CORE)
+    assert vllm_plugin.wrap(made, "EngineCoreProc")
+    assert vllm_plugin.wrap(made, "EngineCoreProc")
+    assert not cores.wake(), "no loop runs"
+    core = made.EngineCoreProc(queue.Queue())
+    with ThreadPoolExecutor(1) as pool:
+        slept = pool.submit(core.run_busy_loop)
+        while not cores.wake():
+            assert not slept.done()
+        assert slept.result(30) == (b"wake", None)
+    del core, slept
+    gc.collect()
+    assert not cores.wake(), "a core is not kept alive"
+
+
+@pytest.mark.parametrize("source", ["EngineCoreProc = 7", "class EngineCoreProc: pass"])
+def test_a_loop_of_another_shape_is_left_alone(
+    source: str, cores: vllm_plugin.Cores, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not vllm_plugin.wrap(core_module(source), "EngineCoreProc")
+    assert "computes nothing for others" in caplog.text

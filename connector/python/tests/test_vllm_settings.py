@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spliced_connector.vllm.settings import Mode, Settings
+from spliced_connector.vllm.settings import Mode, Parallel, Settings
 
 WEIGHTS = "ab" * 32
 
@@ -58,12 +58,31 @@ def test_values_are_taken_as_they_are() -> None:
         ({"weights": WEIGHTS, "find": ["separators"], "separators": [[-1]]}, "separators: [[-1]]"),
         ({"weights": WEIGHTS, "find": ["separators"], "separators": []}, "separators: []"),
         ({"weights": WEIGHTS, "chunk_least": 8}, "chunk_least: 8"),
+        ({"weights": WEIGHTS, "parallel": True}, "parallel: True, want off or work or combine"),
+        ({"weights": WEIGHTS, "parallel": "both"}, "parallel: it is for mode splice"),
+        (
+            {"weights": WEIGHTS, "mode": "splice", "parallel": "work", "capture": False},
+            "parallel: it needs capture",
+        ),
+        ({"weights": WEIGHTS, "parallel_share": 2}, "parallel_share: 2"),
     ],
 )
 def test_what_is_wrong_is_named(given: dict[str, object], complaint: str) -> None:
     with pytest.raises(ValueError, match="kv_connector_extra_config") as caught:
         Settings.read(given)
     assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "works", "combines"),
+    [("off", False, False), ("work", True, False), ("combine", False, True), ("both", True, True)],
+)
+def test_an_engine_works_for_others_or_has_others_work(
+    said: str, works: bool, combines: bool
+) -> None:
+    settings = Settings.read({"weights": WEIGHTS, "mode": "splice", "parallel": said})
+    assert (settings.parallel.works, settings.parallel.combines) == (works, combines)
+    assert Settings(weights=WEIGHTS).parallel is Parallel.OFF
 
 
 def test_finders_and_separators_are_lists() -> None:

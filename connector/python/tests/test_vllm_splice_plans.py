@@ -150,3 +150,17 @@ def test_measured_prices_decide() -> None:
     first = best_splice(p, hits, prices=Prices(walk=100.0, placed=0.0, claim=10))
     assert first is not None
     assert first.walked == 0, "only the leading segment needs no rows"
+
+
+def test_what_was_to_be_there_and_is_lost_is_captured() -> None:
+    hit, miss = Choice.HIT, Choice.CONTEXT
+    splice = best_splice(prompt(4), [hit, hit, miss, hit])
+    assert splice is not None
+    second = splice.prompt.pieces[1].key
+    assert second is not None
+    assert splice.lost(frozenset()) is splice
+    lost = splice.lost(frozenset({second, splice.prompt.pieces[2].key or b""}))
+    assert lost.choices == (hit, Choice.ISOLATED, *splice.choices[2:])
+    assert (lost.spans, lost.tokens) == (splice.spans, splice.tokens)
+    assert lost.reused < splice.reused
+    assert lost.keys(Choice.ISOLATED) == {second}

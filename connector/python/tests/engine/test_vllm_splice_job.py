@@ -16,6 +16,7 @@ from engine.walk_models import TINY
 from spliced_connector.model import Choice, Layout, Piece, Profile, divide
 from spliced_connector.vllm import splice_job as vllm_splice_job
 from spliced_connector.vllm.caches import Caches
+from spliced_connector.vllm.plans import News
 from spliced_connector.vllm.ranks import Ranks
 from spliced_connector.vllm.splice_job import LostError, Pace, SpliceJob
 from spliced_connector.vllm.splice_plans import SpliceLoad, best_splice
@@ -108,8 +109,9 @@ class Setup:
         choices: Sequence[Choice],
         ranks: Ranks = Ranks(),  # noqa: B008  (frozen)
         twice: bool = False,
+        away: Sequence[int] = (),
     ) -> None:
-        """twice: the last two segments are equal."""
+        """twice: the last two segments are equal. away: segments that others compute."""
         self.arch = arch
         self.profile = Profile(arch.identity)
         ids = [(17 * i * i + 5 * i) % 96 for i in range(SEGMENTS * SEGMENT + 20)]
@@ -134,7 +136,9 @@ class Setup:
         self.rows = {i: Pages() for i in self.profile.attention_layers}
         self.states = {i: Pages() for i in self.profile.linear_layers}
         group = dict.fromkeys(self.rows, 1) | dict.fromkeys(self.states, 0)
-        self.load = SpliceLoad("r", tuple(ids), self.splice, ((5,), (2, 3)), False)
+        self.keys = [piece.key or b"" for piece in prompt.pieces]
+        waits = frozenset(self.keys[i] for i in away)
+        self.load = SpliceLoad("r", tuple(ids), self.splice, ((5,), (2, 3)), False, away=waits)
         self.published: list[int] = []
         self.job = SpliceJob(
             self.load,
@@ -242,6 +246,39 @@ def test_a_segment_that_another_request_has_captured_is_taken(arch: Architecture
     assert one.published == [1]
     assert two.published == [2]
     two.check()
+
+
+def test_what_others_compute_is_waited_for_behind_the_captures(arch: Architecture) -> None:
+    setup = Setup(arch, [HIT, ALONE, HIT], away=[0, 2])
+    job, none = setup.job, frozenset[bytes]()
+    assert not job.waits, "it has captures"
+    assert not job.run(Pace(), FOREVER)
+    assert setup.published == [1]
+    assert job.waits
+    assert not job.run(Pace(), FOREVER)
+    assert setup.model.asked == 0, "nothing is leased before all is there"
+    job.hear(News("r", frozenset({setup.keys[2]}), none))
+    assert job.waits
+    assert not job.run(Pace(), FOREVER)
+    job.hear(News("r", frozenset({setup.keys[0], b"of no segment"}), none))
+    assert not job.waits
+    assert job.run(Pace(), FOREVER)
+    assert setup.published == [1]
+    setup.check()
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_what_others_do_not_compute_is_captured(arch: Architecture, twice: bool) -> None:
+    setup = Setup(arch, [HIT, HIT, HIT], twice=twice, away=[1, 2])
+    for i in (1, 2):
+        setup.model.leased.pop(setup.keys[i], None)
+    assert not setup.job.run(Pace(), FOREVER)
+    lost = frozenset({setup.keys[1], setup.keys[2]})
+    setup.job.hear(News("r", frozenset(), lost))
+    assert not setup.job.waits
+    assert setup.job.run(Pace(), FOREVER)
+    assert setup.published == [1] if twice else [1, 2]
+    setup.check()
 
 
 def test_the_smallest_steps_lead_to_the_same(arch: Architecture) -> None:

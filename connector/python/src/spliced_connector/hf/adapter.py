@@ -32,6 +32,7 @@ from spliced_connector.hf.cache import filled, read_back
 from spliced_connector.hf.canary import Watch
 from spliced_connector.hf.modes import Request, Walked, by_prefix, by_segments, plainly
 from spliced_connector.hf.reuse import Kept, Reuse, UnreliableError
+from spliced_connector.hf.worker import Worker
 from spliced_connector.model import Plan, divide
 from spliced_connector.walk import Context, Naming, UnsupportedError, altered, architecture
 
@@ -55,7 +56,9 @@ class HFSettings:
     then every missing segment is captured, every position that it names is saved and all that is
     held is used, for warming a cache. A canary_share of the spliced prompts is computed again
     behind its answer; canary_bound is the error of logits, relative to their spread, beyond which a
-    comparison has failed; some failures end splicing.
+    comparison has failed; some failures end splicing. parallel: engines of other nodes may compute
+    segments that a prompt misses, if it misses at least parallel_tokens tokens in two or more; the
+    tenant has to be allowed it.
     """
 
     seam_tokens: int = 8
@@ -64,6 +67,8 @@ class HFSettings:
     keep_all: bool = False
     canary_share: float = 0.0
     canary_bound: float = 0.25
+    parallel: bool = False
+    parallel_tokens: int = 1024
 
 
 @dataclass
@@ -72,7 +77,8 @@ class Prefilled:
 
     `logits` [vocabulary] are of the last token, `cache` continues behind it. Tokens of the prompt
     are `computed` in context, `reused` from the daemon, or interiors of segments that were run
-    alone first (`captured` counts those whole). `approximate` says that a segment stands behind
+    alone first (`captured` counts those whole); of the reused ones engines of other nodes have
+    computed `elsewhere` for this prompt. `approximate` says that a segment stands behind
     something, `trouble` why the daemon was not used.
     """
 
@@ -81,6 +87,7 @@ class Prefilled:
     computed: int
     reused: int = 0
     captured: int = 0
+    elsewhere: int = 0
     approximate: bool = False
     trouble: str = ""
     plan: Plan | None = None
@@ -183,6 +190,10 @@ class SplicedTransformers:
         self._watch.look(tokens, walked.context)
         return cast(Tensor, out)
 
+    def worker(self) -> Worker:
+        """Lets engines of other nodes have segments computed here, in steps of the caller's."""
+        return Worker(self._serving())
+
     def store(self, done: Prefilled) -> list[int]:
         """Publishes what a prefill has captured and saves its checkpoints, once; the canary's turn.
 
@@ -246,6 +257,7 @@ class SplicedTransformers:
             computed=walked.computed,
             reused=walked.reused,
             captured=walked.captured,
+            elsewhere=walked.elsewhere,
             approximate=context.spliced,
             trouble=walked.trouble,
             plan=walked.plan,
@@ -268,7 +280,14 @@ class SplicedTransformers:
         )
         settings = self.settings
         request = Request(
-            ids, tuple(cuts), prompt, upto, accept, settings.block_tokens, settings.keep_all
+            ids,
+            tuple(cuts),
+            prompt,
+            upto,
+            accept,
+            settings.block_tokens,
+            settings.keep_all,
+            settings.parallel_tokens if settings.parallel else 0,
         )
         try:
             if mode == "prefix":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from spliced_connector.client import Accept, Query, Way
+from spliced_connector.client import Accept, Following, Query, Way
 from spliced_connector.hf.reuse import Found, Kept, Reuse
 from spliced_connector.model import (
     NOTHING,
@@ -26,6 +26,9 @@ from spliced_connector.walk import Captured, Context, prefill, splice_long
 
 log = logging.getLogger("spliced")
 
+_WATCH_SECONDS = 1.0
+"""Of one watch of what others compute; it ends sooner when something becomes of it."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -39,6 +42,8 @@ class Request:
     accept: Accept
     block_tokens: int
     keep_all: bool
+    parallel_tokens: int = 0
+    """Others are asked for segments that are missing, from so many tokens on; 0: they are not."""
 
     def positions(self, ends: Collection[int]) -> list[int]:
         """Where a state of an earlier request may stand: at blocks, the application's cuts, the end
@@ -52,7 +57,8 @@ class Request:
 class Walked:
     """A context at the request's `upto`, the hidden rows that were computed last, and the cost.
 
-    Tokens computed in context, taken from the cache, and run alone.
+    Tokens computed in context, taken from the cache, and run alone; and those taken that others
+    have computed for this request.
     """
 
     context: Context
@@ -60,6 +66,7 @@ class Walked:
     computed: int
     reused: int = 0
     captured: int = 0
+    elsewhere: int = 0
     trouble: str = ""
     plan: Plan | None = None
     kept: Kept | None = None
@@ -111,8 +118,11 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     if not any(wanted) and found.way(request.keep_all) in (Way.RECOMPUTE, Way.PREFIX):
         there = [False] * len(there)
     choices = choose(prompt, context.tokens, there, wanted)
+    others = None
+    if request.parallel_tokens and not found.trouble:
+        others = reuse.share(ids, prompt, choices, context.tokens, request.parallel_tokens)
     # First what takes long: a lease must outlive all that is done under it.
-    reuse.capture(kept, prompt, choices)
+    choices, elsewhere = _together(reuse, kept, prompt, choices, others)
     held = reuse.acquire(prompt, choices)
     try:
         segments = reuse.tensors(prompt, held)
@@ -134,10 +144,43 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         computed=led + sum(s.length for s in spans if s.kind is SpanKind.RECOMPUTE),
         reused=begin + sum(s.length for s in spans if s.segment in held),
         captured=kept.captured,
+        elsewhere=sum(s.length for s in spans if s.segment in held and s.segment in elsewhere),
         trouble=found.trouble,
         plan=plan,
         kept=kept,
     )
+
+
+def _together(
+    reuse: Reuse,
+    kept: Kept,
+    prompt: Prompt,
+    choices: tuple[Choice, ...],
+    others: Following | None,
+) -> tuple[tuple[Choice, ...], frozenset[int]]:
+    """Runs segments alone, those that others compute after all included; then the choices, and the
+    segments that others have computed."""
+    if others is None:
+        reuse.capture(kept, prompt, choices)
+        return choices, frozenset()
+    own, away = frozenset(others.plan.own_keys), others.plan.away
+    planned = {row.key for row in others.plan.rows}
+    choices = tuple(
+        (Choice.ISOLATED if piece.key in own else Choice.HIT) if piece.key in planned else choice
+        for piece, choice in zip(prompt.pieces, choices, strict=True)
+    )
+    try:
+        reuse.capture(kept, prompt, choices)
+        while others.left:
+            lost = others.watch(_WATCH_SECONDS).lost
+            late = [piece.index for piece in prompt.pieces if piece.key in lost]
+            choices = tuple(Choice.ISOLATED if i in late else c for i, c in enumerate(choices))
+            only = [c if i in late else Choice.CONTEXT for i, c in enumerate(choices)]
+            reuse.capture(kept, prompt, only)
+            away -= lost
+    finally:
+        others.close()
+    return choices, frozenset(piece.index for piece in prompt.pieces if piece.key in away)
 
 
 def _without_misses(

@@ -16,7 +16,9 @@ import torch
 from spliced_connector.client import (
     Accept,
     Advice,
+    Following,
     Match,
+    Missing,
     Model,
     NewCheckpoint,
     NewSegment,
@@ -42,6 +44,9 @@ from spliced_connector.walk import (
 )
 
 log = logging.getLogger("spliced")
+
+_PLAN_SECONDS = 0.25
+"""Longest wait for an answer who computes what: nodes ask each other for it."""
 
 
 class UnreliableError(Exception):
@@ -155,6 +160,23 @@ class Reuse:
             )
         )
         return Found(hashes, match, advice)
+
+    def share(
+        self, ids: list[int], prompt: Prompt, choices: Sequence[Choice], begin: int, least: int
+    ) -> Following | None:
+        """Has others compute some of the segments that are missing, where these are at least two
+        and of `least` tokens, and that is quicker. begin: tokens that are in place."""
+        missing: dict[bytes, Missing] = {}
+        for piece, choice in zip(prompt.pieces, choices, strict=True):
+            if choice is Choice.HIT or piece.start < begin:
+                continue
+            if piece.spec is None or piece.key is None:
+                continue
+            missing.setdefault(piece.key, Missing(piece.spec, ids[piece.start : piece.end]))
+        if len(missing) < 2 or sum(one.spec.tokens for one in missing.values()) < least:
+            return None
+        plan = self.model.plan(list(missing.values()), wait=_PLAN_SECONDS)
+        return Following(self.model, plan) if plan is not None and plan.away else None
 
     def told(self, ids: list[int], prompt_tokens: int, held: int) -> bool:
         """Tells of a prompt and its answer, as far as it was computed; whether the state behind

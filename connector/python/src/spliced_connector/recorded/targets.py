@@ -145,6 +145,9 @@ VLLM = (
     ),
     Target("vllm.v1.core.kv_cache_utils", "generate_block_hash_extra_keys"),
     Target("vllm.distributed.parallel_state", "get_tp_group"),
+    # How an engine that sleeps is woken (`vllm/plugin.py`).
+    Target("vllm.v1.engine.core", "EngineCoreProc", methods=("run_busy_loop",)),
+    Target("vllm.v1.engine", "EngineCoreRequestType", members=("WAKEUP",)),
     Target("vllm.v1.core.kv_cache_manager", "KVCacheBlocks", methods=("get_block_ids",)),
     Target(
         "vllm.v1.worker.gpu_model_runner", "GPUModelRunner", methods=("load_model", "execute_model")

@@ -26,7 +26,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from spliced_connector.vllm.clock import Walked
 from spliced_connector.vllm.metrics import SplicedMetrics, SplicedStats
-from spliced_connector.vllm.plans import Blocks, Outcome
+from spliced_connector.vllm.plans import Blocks, Outcome, Worked
 from spliced_connector.vllm.scheduler import SchedulerHalf
 from spliced_connector.vllm.settings import Mode, Settings
 from spliced_connector.vllm.worker import WorkerHalf
@@ -57,12 +57,13 @@ class WorkerReport(KVConnectorWorkerMetadata):  # type: ignore[misc]
     inert: str = ""
     """Why the rank does nothing: then no rank is asked for anything."""
     walks: tuple[Walked, ...] = ()
+    worked: tuple[Worked, ...] = ()
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerReport:
         if not isinstance(other, WorkerReport):
             return self
         slower = max(self, other, key=lambda report: sum(w.seconds for w in report.walks))
-        return WorkerReport(self.inert or other.inert, slower.walks)
+        return WorkerReport(self.inert or other.inert, slower.walks, self.worked + other.worked)
 
 
 class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
@@ -76,6 +77,8 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """What was being handled around the engine when its step began; no failure of the step."""
     _walks: tuple[Walked, ...] = ()
     """Those that ended and were not reported yet."""
+    _worked: tuple[Worked, ...] = ()
+    """Likewise."""
 
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
@@ -187,7 +190,7 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         report = connector_output.kv_connector_worker_meta
         if not isinstance(report, WorkerReport):
             report = WorkerReport()
-        self._scheduler.settled(Outcome(done, failed, report.walks))
+        self._scheduler.settled(Outcome(done, failed, report.walks, report.worked))
         if report.inert:
             self._scheduler.turn_off(report.inert)
 
@@ -219,6 +222,7 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._give_up_failed_step()
         self._outcome = self._worker.load(self._plan)
         self._walks += self._outcome.walks
+        self._worked += self._outcome.worked
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Everything is in place when `start_load_kv` returns."""
@@ -262,8 +266,9 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def build_connector_worker_meta(self) -> WorkerReport | None:
         walks, self._walks = self._walks, ()
-        report = WorkerReport(self._worker.inert, walks)
-        return report if report.inert or walks else None
+        worked, self._worked = self._worked, ()
+        report = WorkerReport(self._worker.inert, walks, worked)
+        return report if report.inert or walks or worked else None
 
     def shutdown(self) -> None:
         self._half.close()

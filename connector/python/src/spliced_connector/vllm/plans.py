@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from spliced_connector.model import SegmentSpec
 from spliced_connector.vllm.clock import Walked
 
 if TYPE_CHECKING:
@@ -64,9 +65,39 @@ class PrefixPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class News:
+    """What has become of segments of a request that other nodes compute, by key: they are held, or
+    this engine has to compute them."""
+
+    request_id: str
+    came: frozenset[bytes]
+    lost: frozenset[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A segment that another node asks for: compute it alone and publish it."""
+
+    id: int
+    spec: SegmentSpec
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """One rank has stored its share of such a segment, or cannot. rows and seconds are of the batch
+    that it was computed in, said by one of the batch: 0 by the others."""
+
+    id: int
+    stored: bool
+    rows: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """Requests whose blocks are settled behind a step, and those of them that got nothing; and
-    what the walks that ended have taken.
+    """Requests whose blocks are settled behind a step, and those of them that got nothing; what
+    the walks that ended have taken; and what has become of other nodes' segments.
 
     Invariant: failed is part of done.
     """
@@ -74,6 +105,7 @@ class Outcome:
     done: frozenset[str] = frozenset()
     failed: frozenset[str] = frozenset()
     walks: tuple[Walked, ...] = ()
+    worked: tuple[Worked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

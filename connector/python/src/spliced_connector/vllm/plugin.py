@@ -1,4 +1,5 @@
-"""The `vllm.general_plugins` entry point: remembers which model each model runner loaded.
+"""The `vllm.general_plugins` entry point: remembers which model each model runner loaded, and how
+an engine that sleeps is woken.
 
 Splicing computes the tokens at the seams with the engine's own modules, and a connector is not
 given the model. So `register` wraps `load_model` of the runner classes and keeps a weak reference
@@ -6,7 +7,8 @@ to each runner that loaded one. A runner shaped otherwise than expected is left 
 found then, and splicing stays off.
 
 Nor is a connector told that weights were replaced in place, so `reload_weights` is wrapped too.
-Nothing else is changed.
+And an engine without requests sleeps until one comes: it has to be woken for a segment that another
+node asks for, so that `run_busy_loop` is wrapped. Nothing else is changed.
 
 Runners are imported late in some processes and never in others, and importing them takes seconds.
 So a class is wrapped when its module is imported, or at once where it already is.
@@ -35,6 +37,10 @@ RUNNERS = {
     "vllm.v1.worker.gpu.model_runner": "GPUModelRunner",
 }
 
+# Module and class of the engine's loop (tested: vLLM 0.32.0).
+CORE = ("vllm.v1.engine.core", "EngineCoreProc")
+
+_LOOP = "run_busy_loop"
 _LOAD = "load_model"
 _RELOAD = "reload_weights"
 _MARK = "_spliced_keeps_model"
@@ -75,10 +81,36 @@ class LoadedModels:
 loaded = LoadedModels()
 
 
+class Cores:
+    """The loops of this process that sleep while no request is there: one, in an engine's own."""
+
+    def __init__(self) -> None:
+        self._running: weakref.WeakSet[object] = weakref.WeakSet()
+
+    def keep(self, core: object) -> None:
+        """Remembers a loop that begins to run."""
+        self._running.add(core)
+
+    def wake(self) -> bool:
+        """Has loops look for work; any thread may. False where there is none, as in a program that
+        steps its engine itself."""
+        woken = False
+        for core in list(self._running):
+            inbox = getattr(core, "input_queue", None)
+            kinds = getattr(sys.modules.get("vllm.v1.engine"), "EngineCoreRequestType", None)
+            if inbox is not None and (wakeup := getattr(kinds, "WAKEUP", None)) is not None:
+                inbox.put_nowait((wakeup, None))
+                woken = True
+        return woken
+
+
+cores = Cores()
+
+
 def register() -> None:
     """Wraps the runners that are imported and sees to those that will be. May be called again."""
     waiting = {}
-    for module_name, class_name in RUNNERS.items():
+    for module_name, class_name in (*RUNNERS.items(), CORE):
         module = sys.modules.get(module_name)
         if module is None:
             waiting[module_name] = class_name
@@ -89,8 +121,11 @@ def register() -> None:
 
 
 def wrap(module: ModuleType, class_name: str) -> bool:
-    """Makes load_model of a runner class keep the runner. Says whether the class fits."""
+    """Makes load_model of a runner class keep the runner, and the loop of an engine's core the
+    core. Says whether the class fits."""
     runner = getattr(module, class_name, None)
+    if (module.__name__, class_name) == CORE:
+        return _wrap_loop(runner)
     if inspect.isclass(runner):
         _wrap_reload(runner)
     trouble = _mismatch(runner)
@@ -128,6 +163,26 @@ def _keeping(load: Callable[..., object]) -> Callable[..., object]:
 
     setattr(load_model, _MARK, True)
     return load_model
+
+
+def _wrap_loop(core: object) -> bool:
+    loop = vars(core).get(_LOOP) if inspect.isclass(core) else None
+    if not callable(loop):
+        _log.warning("an engine without requests computes nothing for others: no %s", _LOOP)
+        return False
+    if not getattr(loop, _MARK, False):
+        setattr(core, _LOOP, _keeping_core(loop))
+    return True
+
+
+def _keeping_core(loop: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(loop)
+    def run_busy_loop(self: object, *args: object, **options: object) -> object:
+        cores.keep(self)
+        return loop(self, *args, **options)
+
+    setattr(run_busy_loop, _MARK, True)
+    return run_busy_loop
 
 
 def _wrap_reload(runner: type) -> None:

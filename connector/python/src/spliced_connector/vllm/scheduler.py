@@ -70,10 +70,7 @@ class SchedulerHalf:
         if not self.tally.snapshot().get("inert"):
             self.tally.add("inert")
             log.warning("spliced does nothing for this engine: %s", why)
-        mode, self._mode = self._mode, None
-        self._over = self._over or mode is not None
-        if mode is not None:
-            mode.close()
+        self._over = self._over or self._mode is not None
         self.close()
 
     def bind(self, manager: KVCacheManager) -> None:
@@ -146,6 +143,9 @@ class SchedulerHalf:
         return self._session is not None and self._session.model.wait_attached(timeout)
 
     def close(self) -> None:
+        mode, self._mode = self._mode, None
+        if mode is not None:
+            mode.close()
         if self._client is not None:
             self._client.close()
             self._client = None

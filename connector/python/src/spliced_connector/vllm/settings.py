@@ -25,6 +25,26 @@ class Mode(StrEnum):
     """Segments behind any prefix, at the cuts that a request names."""
 
 
+class Parallel(StrEnum):
+    """What an engine has to do with segments that nodes of a cluster compute for each other."""
+
+    OFF = "off"
+    """Nothing."""
+    WORK = "work"
+    """It computes segments that other nodes ask for."""
+    COMBINE = "combine"
+    """It has other nodes compute segments that its own requests miss."""
+    BOTH = "both"
+
+    @property
+    def works(self) -> bool:
+        return self in (Parallel.WORK, Parallel.BOTH)
+
+    @property
+    def combines(self) -> bool:
+        return self in (Parallel.COMBINE, Parallel.BOTH)
+
+
 Names = tuple[str, ...]
 Marks = tuple[str | tuple[int, ...], ...]
 
@@ -73,6 +93,15 @@ class Settings:
     capture_tokens: int = 2048
     """Segments of more tokens are not captured, because the engine stands still for the whole of
     one; 1 to 16,777,216. What an engine does in a few times `stall_ms` is a good value."""
+    parallel: Parallel = Parallel.OFF
+    """Whether segments are computed for other nodes of the daemon's cluster ("work"), by them
+    ("combine") or "both", mode splice. The tenant has to allow it at the daemons of both nodes."""
+    parallel_tokens: int = 1024
+    """Other nodes are asked for a prompt that misses segments of at least so many tokens, two of
+    them at least; 1 to 16,777,216."""
+    parallel_share: float = 0.25
+    """Share of its time that the engine gives to other nodes while requests run here; 0 to 1. None
+    of these segments may then take longer than `stall_ms`. An idle engine gives all."""
     find: Names = ()
     """What finds segments in prompts that name none: any of "known" (mode splice), "separators",
     "template" and "chunks", as said in the package `segments`. Empty: nothing does."""
@@ -116,6 +145,11 @@ class Settings:
             wrong.append("weights: missing, want a digest of 64 hex digits or a directory")
         if ("separators" in values) != ("separators" in cast(Names, values.get("find", ()))):
             wrong.append("separators: they and the finder of that name want each other")
+        if values.get("parallel", Parallel.OFF) is not Parallel.OFF:
+            if values.get("mode") is not Mode.SPLICE:
+                wrong.append("parallel: it is for mode splice")
+            elif not values.get("capture", True):
+                wrong.append("parallel: it needs capture")
         if "known" in cast(Names, values.get("find", ())) and values.get("mode") is not Mode.SPLICE:
             wrong.append("find: 'known' is for mode splice")
         for name, low, high in _RANGES:
@@ -137,6 +171,8 @@ _RANGES = (
     ("seam_tokens", 0, 4096),
     ("stall_ms", 0, 60_000),
     ("capture_tokens", 1, 1 << 24),
+    ("parallel_tokens", 1, 1 << 24),
+    ("parallel_share", 0, 1),
     ("chunk_least", 16, 1 << 20),
     ("chunk_mean", 16, 1 << 20),
     ("chunk_most", 16, 1 << 20),
@@ -145,12 +181,15 @@ _RANGES = (
 )
 
 
+_CHOICES: Mapping[str, type[StrEnum]] = {"Mode": Mode, "Parallel": Parallel}
+
+
 def _typed(name: str, value: object, kind: str, wrong: list[str]) -> object | None:
     """The value if it has its field's type, an int counting as a float."""
-    if kind == "Mode":
-        if value in list(Mode):
-            return Mode(str(value))
-        wrong.append(f"{name}: {value!r}, want {' or '.join(Mode)}")
+    if choice := _CHOICES.get(kind):
+        if value in list(choice):
+            return choice(str(value))
+        wrong.append(f"{name}: {value!r}, want {' or '.join(choice)}")
         return None
     if kind == "Names":
         if _is_list(value) and all(one in FINDERS for one in value):

@@ -10,6 +10,7 @@ the more rows it has, and a newcomer waits as long as for a prefill.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import torch
 from spliced_connector.model import Piece
 from spliced_connector.vllm.caches import Caches
 from spliced_connector.vllm.clock import Walked
-from spliced_connector.vllm.plans import Outcome
+from spliced_connector.vllm.plans import Outcome, Work, Worked
 from spliced_connector.vllm.plugin import loaded
 from spliced_connector.vllm.prefix import PrefixWorker
 from spliced_connector.vllm.prefix_scheduler import check_prefixes
@@ -41,6 +42,7 @@ from spliced_connector.walk import (
     UnsupportedError,
     Verdict,
     by_layer,
+    capture_all,
     packed,
 )
 
@@ -66,6 +68,8 @@ class SpliceWorker:
         self._jobs: dict[str, SpliceJob] = {}
         self._pace = Pace()
         self._walks: list[Walked] = []  # of this step
+        self._others: deque[Work] = deque()  # what other nodes ask for
+        self._worked: deque[Worked] = deque()  # and what was not told of it; any thread appends
         settings = session.settings
         self._prefix = _prefixes(session, caches)
         self._ranks = _ranks(session)
@@ -92,13 +96,20 @@ class SpliceWorker:
         for request_id in done:
             self._jobs.pop(request_id).close()
         failed: set[str] = set()
-        if self._jobs:
+        for news in plan.news:
+            if (waiting := self._jobs.get(news.request_id)) is not None:
+                waiting.hear(news)
+        self._others += plan.work
+        if any(not job.waits for job in self._jobs.values()):
             self._work(done, failed, plan.alone)
+        elif self._others:
+            self._help()
         elif self._canary.busy:
             self._compare()
         self._tell(again=self._canary.off and bool(plan.loads))
         walks, self._walks = tuple(self._walks), []
-        return Outcome(exact.done | done, exact.failed | failed, walks)
+        worked = tuple(self._worked.popleft() for _ in range(len(self._worked)))
+        return Outcome(exact.done | done, exact.failed | failed, walks, worked)
 
     def save(self, plan: object) -> None:
         """The prefixes of requests that are not spliced. A segment is never taken from a step:
@@ -124,7 +135,7 @@ class SpliceWorker:
         bound = self._session.settings.stall_ms / 1000
         until = began + (max(bound, PREFILL_ROWS * self._pace.seconds) if alone else bound)
         with self._eager():
-            for request_id, job in list(self._jobs.items()):
+            for request_id, job in [(i, j) for i, j in self._jobs.items() if not j.waits]:
                 if self._run(job, until, failed):
                     done.add(request_id)
                     del self._jobs[request_id]
@@ -170,6 +181,36 @@ class SpliceWorker:
         if job.load.sampled and job.context is not None:
             taken = self._canary.offer(job.ids, job.context)
             self._tally.add("sampled" if taken else "sample_dropped")
+
+    def _help(self) -> None:
+        """Computes what other nodes ask for: one batch, as the scheduler gave it."""
+        batch, self._others = list(self._others), deque()
+        began = time.monotonic()
+        try:
+            device = self._caches.copies.device
+            wanted = [(torch.tensor(work.ids, device=device), work.spec) for work in batch]
+            with self._eager():
+                found = capture_all(self._arch, wanted)
+        except Exception:
+            log.exception("segments that other nodes ask for are not computed")
+            self._worked += (Worked(work.id, stored=False) for work in batch)
+            return
+        self._tally.add("helped", len(batch))
+        self._tally.add("helped_tokens", rows := sum(len(work.ids) for work in batch))
+        took = time.monotonic() - began
+        for work, captured in zip(batch, found, strict=True):
+            self._give(work, captured, rows, took)
+            rows, took = 0, 0.0
+
+    def _give(self, work: Work, captured: Captured, rows: int, seconds: float) -> None:
+        """Stores a segment that another node asked for. rows, seconds: as of `Worked`."""
+
+        def settled(held: bool) -> None:
+            self._worked.append(Worked(work.id, held, rows, seconds))
+
+        parts = self._caches.copies.to_host(packed(self._session.model.profile, captured))
+        if not self._publisher.put(Fresh(work.spec, work.ids, parts, settled)):
+            settled(False)
 
     def _compare(self) -> None:
         """Goes on with the canary's work, in steps that splice nothing."""

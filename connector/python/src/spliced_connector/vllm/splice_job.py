@@ -14,6 +14,7 @@ from spliced_connector.client import Accept, Model, Segment, release_all
 from spliced_connector.model import Choice, Piece, Span, SpanKind
 from spliced_connector.vllm.caches import Caches
 from spliced_connector.vllm.clock import REUSED_COST, Walked
+from spliced_connector.vllm.plans import News
 from spliced_connector.vllm.ranks import Ranks
 from spliced_connector.vllm.splice_plans import Base, SpliceLoad
 from spliced_connector.walk import (
@@ -95,6 +96,7 @@ class SpliceJob:
         self._captures = list(load.splice.pieces(Choice.ISOLATED))
         self.captured: dict[bytes, Captured] = {}
         """What has become of the captures so far, by key."""
+        self._away = set(load.away)
         self.ids = torch.tensor(load.ids, dtype=torch.int64, device=caches.copies.device)
         self._left = list(load.splice.spans)  # what the context has not moved over
         self._walked = 0.0  # seconds, without captures and what is waited for
@@ -105,12 +107,24 @@ class SpliceJob:
         Raises LostError, and whatever a walk over the engine's modules raises.
         """
         # Captures first: they take long, and a lease does not last for ever.
-        if not self._done(self._to_capture(pace, until), pace, until):
+        if not self._done(self._to_capture(pace, until), pace, until) or self._away:
             return False
         began = time.monotonic()
         ended = self._move(pace, until)
         self._walked += time.monotonic() - began
         return ended
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has nothing to do before other nodes have computed some of its segments."""
+        return bool(self._away) and not self._captures
+
+    def hear(self, news: News) -> None:
+        """What other nodes have computed, or will not: that is captured here."""
+        self._away -= news.came | news.lost
+        for piece in self.load.splice.pieces(Choice.HIT):
+            if piece.key in news.lost and piece.index not in self._segments:
+                self._captures.append(piece)
 
     @property
     def walked(self) -> Walked:
@@ -164,7 +178,8 @@ class SpliceJob:
 
     def _acquire(self) -> bool:
         """Leases all segments that are to be there. False while some are on their way from disk."""
-        pieces = self.load.splice.pieces(Choice.HIT)
+        hits = self.load.splice.pieces(Choice.HIT)
+        pieces = [piece for piece in hits if piece.index not in self._segments]
         if self._leases or not pieces:
             return True
         found = self._model.acquire([p.key for p in pieces if p.key is not None], all=True)

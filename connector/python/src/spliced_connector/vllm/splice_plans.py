@@ -9,13 +9,13 @@ query behind the last.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from spliced_connector.model import Choice, Piece, Prompt, Span, SpanKind, make_plan
 from spliced_connector.segments import Found
 from spliced_connector.vllm.clock import GUESS, Prices
-from spliced_connector.vllm.plans import Blocks, PrefixPlan
+from spliced_connector.vllm.plans import Blocks, News, PrefixPlan, Work
 
 MAX_CUTS = 2048
 MAX_SEAM = 4096
@@ -94,6 +94,20 @@ class Splice:
         hits = {piece.index for piece in self.pieces(Choice.HIT)}
         return sum(s.length for s in self.spans if s.segment in hits)
 
+    def lost(self, keys: frozenset[bytes]) -> Splice:
+        """The same, with these segments captured, which were to be there."""
+        if not keys:
+            return self
+        chosen = tuple(
+            Choice.ISOLATED if choice is Choice.HIT and piece.key in keys else choice
+            for piece, choice in zip(self.prompt.pieces, self.choices, strict=True)
+        )
+        return replace(self, choices=chosen)
+
+    def keys(self, choice: Choice) -> frozenset[bytes]:
+        """Of `pieces`."""
+        return frozenset(piece.key for piece in self.pieces(choice) if piece.key is not None)
+
     def pieces(self, choice: Choice) -> tuple[Piece, ...]:
         """The segments that something becomes of."""
         chosen = zip(self.prompt.pieces, self.choices, strict=True)
@@ -160,15 +174,19 @@ class SpliceLoad:
     blocks: Blocks
     sampled: bool  # the canary computes it again
     base: Base = Base()
+    away: frozenset[bytes] = frozenset()  # keys of segments that other nodes compute meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class SplicePlan:
     """What mode splice does in one step: new requests, those that ended before their turn, and
     what mode prefix does for the others. alone: the engine computes nothing in this step, so that
-    no running request waits for it."""
+    no running request waits for it. news: of segments that requests wait for. work: segments for
+    other nodes, when no request has work."""
 
     loads: tuple[SpliceLoad, ...] = ()
     dropped: frozenset[str] = frozenset()
     prefix: PrefixPlan | None = None
     alone: bool = False
+    news: tuple[News, ...] = ()
+    work: tuple[Work, ...] = ()

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from spliced_connector.client import Accept, Advice, Match, Query, Reason, Way
+from spliced_connector.client import Accept, Advice, Match, Missing, Query, Reason, Way
 from spliced_connector.model import Choice, Piece, PlanError, Prompt, choose, divide
 from spliced_connector.segments import Found
-from spliced_connector.vllm.clock import Line, PrefillClock, prices
+from spliced_connector.vllm.clock import GUESS, Line, PrefillClock, prices
 from spliced_connector.vllm.finding import cuts_of, held_in
-from spliced_connector.vllm.plans import Blocks, Outcome
+from spliced_connector.vllm.parallel.combiner import Away, Combiner
+from spliced_connector.vllm.parallel.jobs import Jobs
+from spliced_connector.vllm.plans import Blocks, News, Outcome
+from spliced_connector.vllm.plugin import cores
 from spliced_connector.vllm.pool import EnginePool, make_private, make_public
 from spliced_connector.vllm.prefix_scheduler import NEXT_TOKENS, PrefixScheduler
 from spliced_connector.vllm.session import Session
@@ -86,6 +89,7 @@ class _Tracked:
     slower: bool = False  # to splice it was measured to be slower,
     tried: bool = False  # and it is done all the same
     trouble: str = ""
+    elsewhere: frozenset[bytes] = frozenset()  # keys that other nodes were asked for
     found: Found = field(default_factory=Found)
     decided_micros: int = 0  # what the decision took of the scheduler's time
 
@@ -109,6 +113,14 @@ class SpliceScheduler:
         self._prefix = _prefixes(session)
         self._clock = self._prefix.clock if self._prefix else PrefillClock(session.engine.pipelined)
         self._walks = Line()
+        settings = session.settings
+        self._combiner: Combiner | None = None
+        if settings.parallel.combines:
+            self._combiner = Combiner(session.model, session.tally)
+        self._jobs: Jobs | None = None
+        if settings.parallel.works:
+            ranks = session.engine.identity.tp_size
+            self._jobs = Jobs(session.model, settings, ranks, session.tally, cores.wake)
         self._slower = 0  # requests that were measured to be quicker without a splice
         # Which requests the canary takes must not follow a pattern of the traffic.
         self._random = random.Random()
@@ -120,6 +132,8 @@ class SpliceScheduler:
         if tracked is None:
             return self._exact(request, computed)
         tracked.offered = None
+        if self._combiner is not None and self._combiner.asking(request.request_id):
+            return None, False  # in some milliseconds; others are served meanwhile
         if tracked.known is not None and tracked.splice is None:
             self._offer(tracked, tracked.known, request, computed)
         if tracked.offered is not None:
@@ -134,6 +148,12 @@ class SpliceScheduler:
                 self._prefix.allocated(request, blocks, external)
             return
         splice, tracked.offered = tracked.offered, None
+        away: frozenset[bytes] = frozenset()
+        if self._combiner is not None:
+            others = self._combiner.of(request.request_id, claim=True)
+            hits, splice = splice.keys(Choice.HIT), splice.lost(others.lost)
+            away = others.waiting & hits
+            tracked.elsewhere = (others.waiting | others.came | others.lost) & hits
         known, base = tracked.known, tracked.base
         tracked.splice, tracked.way, tracked.trouble = splice, "splice", ""
         if base.tokens and not base.name:
@@ -149,7 +169,7 @@ class SpliceScheduler:
         sampled = fair and self._random.random() < self._session.settings.canary_share
         ids = tuple(request.prompt_token_ids or ())
         self._unsettled.add(request.request_id)
-        self._loads.append(SpliceLoad(request.request_id, ids, splice, blocks, sampled, base))
+        self._loads.append(SpliceLoad(request.request_id, ids, splice, blocks, sampled, base, away))
 
     def plan(self, step: SchedulerOutput) -> SplicePlan:
         """The loads since the last step. Workers are called with it on empty steps too, as work
@@ -158,7 +178,17 @@ class SpliceScheduler:
         dropped, self._dropped = frozenset(self._dropped), set()
         prefix = None if self._prefix is None else self._prefix.plan(step)
         self._clock.begin(step, busy=bool(self._unsettled or prefix))
-        return SplicePlan(loads, dropped, prefix, alone=step.total_num_scheduled_tokens == 0)
+        alone = step.total_num_scheduled_tokens == 0
+        news = () if self._combiner is None else self._combiner.news()
+        for one in news:
+            self._hear(one)
+        work = () if self._jobs is None else self._jobs.next(alone)
+        return SplicePlan(loads, dropped, prefix, alone, news, work)
+
+    def _hear(self, news: News) -> None:
+        tracked = self._requests.get(news.request_id)
+        if tracked is not None and tracked.splice is not None:
+            tracked.splice = tracked.splice.lost(news.lost)
 
     def settled(self, outcome: Outcome) -> None:
         """A failed claim is the engine's from here on."""
@@ -167,6 +197,10 @@ class SpliceScheduler:
             self._prefix.settled(outcome)
         for request_id in self._unsettled & outcome.done:
             self._pool.release(request_id)
+            if self._combiner is not None:
+                self._combiner.drop(request_id)
+        if self._jobs is not None:
+            self._jobs.settled(outcome.worked)
         for walk in outcome.walks:
             self._walks.learn(walk.units, walk.seconds)
         self._unsettled -= outcome.done
@@ -185,6 +219,8 @@ class SpliceScheduler:
         if tracked is None:
             return exact
         self._dropped.add(request.request_id)
+        if self._combiner is not None:
+            self._combiner.drop(request.request_id)
         if tracked.known is not None and tracked.splice is None and not tracked.trouble:
             self._tally.add("not_worth")
         told: dict[str, object] = {"way": tracked.way, "decided_micros": tracked.decided_micros}
@@ -193,6 +229,9 @@ class SpliceScheduler:
             told["walked"] = tracked.splice.walked
             told["reused"] = tracked.splice.reused
             told["captured"] = len(tracked.splice.pieces(Choice.ISOLATED))
+            if tracked.elsewhere:
+                came = tracked.elsewhere & tracked.splice.keys(Choice.HIT)
+                told["elsewhere"], told["late"] = len(came), len(tracked.elsewhere - came)
             if tracked.splice.begin:
                 told["prefix"] = tracked.splice.begin
             stored = 0 if exact is None else cast("dict[str, int]", exact["spliced"])["stored"]
@@ -207,14 +246,22 @@ class SpliceScheduler:
         return {"spliced": told}
 
     def pending(self) -> bool:
-        """Nothing is left over when no request is."""
-        return False
+        """Nothing is left over when no request is, but what other nodes ask for."""
+        return self._jobs is not None and self._jobs.pending
 
     def bind(self, manager: KVCacheManager) -> None:
         self._pool.bind(manager)
+        if self._combiner is not None:
+            self._combiner.start()
+        if self._jobs is not None:
+            self._jobs.start()
 
     def close(self) -> None:
         self._pool.release_all()
+        if self._combiner is not None:
+            self._combiner.close()
+        if self._jobs is not None:
+            self._jobs.close()
 
     def _exact(self, request: Request, computed: int) -> tuple[int | None, bool]:
         return (0, False) if self._prefix is None else self._prefix.match(request, computed)
@@ -248,12 +295,14 @@ class SpliceScheduler:
             base = Base(computed, computed, states=states)
         else:
             base = Base()
-        prompt = known.prompt
+        prompt, combiner = known.prompt, self._combiner
+        others = Away() if combiner is None else combiner.of(request.request_id)
+        elsewhere = others.waiting | others.came
         choices = choose(
             prompt,
             base.tokens,
-            [piece.index in known.held for piece in prompt.pieces],
-            [piece.index in known.wanted for piece in prompt.pieces],
+            [piece.index in known.held or piece.key in elsewhere for piece in prompt.pieces],
+            [piece.index in known.wanted or piece.key in others.own for piece in prompt.pieces],
         )
         splice = self._best(tracked, prompt, choices, base.tokens)
         if splice is None and self._continues(base):
@@ -349,7 +398,31 @@ class SpliceScheduler:
             held, trouble = frozenset(), "the daemon advises not to splice it"
         spliced = found.prefix_kind == Accept.SPLICED
         known = _Known(prompt, held, wanted, prefix, name, spliced, cuts.w)
+        if not trouble:
+            self._ask_others(request.request_id, ids, known)
         return _Tracked(request, known, trouble=trouble)
+
+    def _ask_others(self, request_id: str, ids: list[int], known: _Known) -> None:
+        """Asks who computes what is missing, where it is much and worth a splice."""
+        combiner, settings, prompt = self._combiner, self._session.settings, known.prompt
+        if combiner is None:
+            return
+        missing: dict[bytes, Missing] = {}
+        for piece in prompt.pieces:
+            if piece.key is None or piece.spec is None or piece.index in known.held:
+                continue
+            if piece.start >= known.prefix and piece.tokens <= settings.capture_tokens:
+                tokens = ids[piece.start : piece.end]
+                missing.setdefault(piece.key, Missing(piece.spec, tokens))
+        if len(missing) < 2:
+            return
+        if sum(one.spec.tokens for one in missing.values()) < settings.parallel_tokens:
+            return
+        there = [piece.index in known.held or piece.key in missing for piece in prompt.pieces]
+        choices = choose(prompt, known.prefix, there, [False] * len(there))
+        cost = prices(self._clock.line, self._walks) if settings.measured else GUESS
+        if best_splice(prompt, choices, known.prefix, cost) is not None:
+            combiner.ask(request_id, list(missing.values()))
 
     def _fair(self, splice: Splice, w: int) -> bool:
         """Whether the canary may judge everybody's splicing by a request.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -66,12 +67,12 @@ class Storing(ABC, Generic[T]):
     def _full(self) -> bool:
         return self._stop.is_set() or self._bytes >= self._bound
 
-    def put(self, new: T) -> None:
-        """Store it soon, or drop it. Its bytes must not change any more."""
+    def put(self, new: T) -> bool:
+        """Store it soon, or drop it: then False. Its bytes must not change any more."""
         with self._change:
             if self._full():
                 self._tally.add(self.failures)
-                return
+                return False
             self._queue.append(new)
             self._bytes += new.parts.nbytes
             if self._thread is None:
@@ -80,6 +81,7 @@ class Storing(ABC, Generic[T]):
                 )
                 self._thread.start()
             self._change.notify_all()
+        return True
 
     def drain(self, timeout: float) -> bool:
         """Wait until nothing is left to store. False after `timeout` seconds."""
@@ -125,11 +127,12 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """A captured segment, likewise."""
+    """A captured segment, likewise. settled: is told on another thread whether it is held now."""
 
     spec: SegmentSpec
     ids: tuple[int, ...]
     parts: ToHost
+    settled: Callable[[bool], None] | None = None
 
 
 class Saver(Storing[Taken]):
@@ -164,7 +167,7 @@ class Publisher(Storing[Fresh]):
     def _store(self, new: Fresh) -> None:
         parts = [bytes_of(x) for x in new.parts.arrived()]
         (code,) = self._model.publish([NewSegment(new.spec, new.ids, parts)])
-        if code in (Code.OK, Code.EXISTS):
-            self._tally.add("published")
-        else:
-            self._tally.add("publish_failures")
+        held = code in (Code.OK, Code.EXISTS)
+        self._tally.add("published" if held else "publish_failures")
+        if new.settled is not None:
+            new.settled(held)

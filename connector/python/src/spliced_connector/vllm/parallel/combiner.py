@@ -1,0 +1,196 @@
+"""Segments that requests miss and other nodes compute, in the scheduler's process.
+
+Two threads ask the daemon: plans are made between nodes and take some milliseconds, and what they
+name takes as long as prefills. The scheduler only looks at what is known so far.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from spliced_connector.client import Following, Missing, Model
+from spliced_connector.vllm.plans import News
+from spliced_connector.vllm.tally import EngineTally, log
+
+MOST = 16
+"""Requests at a time that wait for others: the plans that a connection may have."""
+
+PLAN_SECONDS = 0.25
+"""Longest wait for a plan."""
+
+WATCH_SECONDS = 0.02
+"""Of one watch, of all plans in turn: one that ends is noticed behind it."""
+
+
+@dataclass(slots=True)
+class Away:
+    """What is known of one request's segments, by key."""
+
+    planned: bool = False
+    waiting: frozenset[bytes] = frozenset()  # others compute them
+    own: frozenset[bytes] = frozenset()  # this engine does: by the plan, or as they were lost
+    came: frozenset[bytes] = frozenset()
+    lost: frozenset[bytes] = frozenset()  # part of `own`
+
+
+@dataclass(slots=True)
+class _Request:
+    """Guarded by the combiner's lock, but for `over`."""
+
+    missing: Sequence[Missing]
+    away: Away = field(default_factory=Away)
+    claimed: bool = False  # a worker has to be told what comes,
+    told: frozenset[bytes] = frozenset()  # and has been, of these
+    over: bool = False  # nobody waits any more
+
+
+class Combiner:
+    """All methods are the scheduler's thread's, and wait for nothing. `start` comes first."""
+
+    def __init__(self, model: Model, tally: EngineTally) -> None:
+        self._model = model
+        self._tally = tally
+        self._lock = threading.Lock()
+        self._requests: dict[str, _Request] = {}
+        self._waiting = 0  # requests of which something is not known; guarded by the lock
+        self._to_plan: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._to_watch: queue.SimpleQueue[tuple[_Request, Following] | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(work,), name="spliced-plans", daemon=True)
+            for work in (self._plan_all, self._watch_all)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def ask(self, request_id: str, missing: Sequence[Missing]) -> None:
+        """Begin to ask who computes what. Nothing is asked while too many wait."""
+        with self._lock:
+            if self._waiting >= MOST:
+                self._tally.add("plans_refused")
+                return
+            self._waiting += 1
+            request = self._requests[request_id] = _Request(missing)
+        self._to_plan.put(request)
+
+    def asking(self, request_id: str) -> bool:
+        """Whether a request has to wait because it is not known who computes what."""
+        request = self._requests.get(request_id)
+        return request is not None and not request.away.planned
+
+    def of(self, request_id: str, claim: bool = False) -> Away:
+        """What is known of a request now; all is its own where nothing was asked.
+
+        claim: what becomes known after that is among the news.
+        """
+        request = self._requests.get(request_id)
+        if request is None:
+            return Away(planned=True)
+        with self._lock:
+            now = request.away
+            if claim:
+                request.claimed, request.told = True, now.came | now.lost
+            return Away(now.planned, now.waiting, now.own, now.came, now.lost)
+
+    def news(self) -> tuple[News, ...]:
+        """What has become of claimed requests' segments since the last call."""
+        news = []
+        with self._lock:
+            for request_id, request in self._requests.items():
+                away = request.away
+                fresh = (away.came | away.lost) - request.told
+                if request.claimed and fresh:
+                    news.append(News(request_id, fresh & away.came, fresh & away.lost))
+                    request.told |= fresh
+        return tuple(news)
+
+    def drop(self, request_id: str) -> None:
+        """The request waits for nothing any more. Twice is once."""
+        request = self._requests.pop(request_id, None)
+        if request is not None:
+            request.over = True
+
+    def close(self) -> None:
+        """Ask for no more."""
+        for request_id in list(self._requests):
+            self.drop(request_id)
+        self._to_plan.put(None)
+        self._to_watch.put(None)
+
+    # Of the threads.
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:
+            log.exception("other nodes are not asked any more")
+        finally:  # nobody waits for a thread that is gone
+            with self._lock:
+                self._waiting = MOST
+                for request in self._requests.values():
+                    self._lose(request)
+
+    def _plan_all(self) -> None:
+        while (request := self._to_plan.get()) is not None:
+            following = None if request.over else self._planned(request)
+            if following is not None:
+                self._to_watch.put((request, following))
+            else:
+                self._settle(request)
+
+    def _planned(self, request: _Request) -> Following | None:
+        plan = self._model.plan(request.missing, wait=PLAN_SECONDS)
+        self._tally.add("plans")
+        if plan is None or not plan.away:
+            return None
+        self._tally.add("plans_shared")
+        own, away = frozenset(plan.own_keys), plan.away
+        held = frozenset(row.key for row in plan.rows) - own - away
+        with self._lock:
+            request.away = Away(True, away, own, held)
+        return Following(self._model, plan)
+
+    def _watch_all(self) -> None:
+        watched: list[tuple[_Request, Following]] = []
+        while True:
+            try:
+                while (new := self._to_watch.get(block=not watched)) is not None:
+                    watched.append(new)
+                return
+            except queue.Empty:
+                pass
+            for request, following in watched:
+                self._watch(request, following, WATCH_SECONDS / len(watched))
+            for request, _ in (done := [one for one in watched if not one[1].left]):
+                self._settle(request)
+            watched = [one for one in watched if one not in done]
+
+    def _watch(self, request: _Request, following: Following, wait: float) -> None:
+        if request.over:
+            following.close()
+            return
+        news = following.watch(wait)
+        self._tally.add("segments_came", len(news.committed))
+        self._tally.add("segments_lost", len(news.lost))
+        with self._lock:
+            away = request.away
+            away.waiting = following.left
+            away.came |= news.committed
+            away.lost |= news.lost
+            away.own |= news.lost
+
+    def _settle(self, request: _Request) -> None:
+        with self._lock:
+            self._waiting -= 1
+            self._lose(request)
+
+    def _lose(self, request: _Request) -> None:
+        """What is not there yet is this engine's."""
+        away = request.away
+        away.lost |= away.waiting
+        away.own |= away.waiting
+        away.waiting, away.planned = frozenset(), True

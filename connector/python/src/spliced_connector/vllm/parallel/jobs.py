@@ -1,0 +1,212 @@
+"""Segments that other nodes want of this engine, in the scheduler's process.
+
+A thread asks the daemon for jobs and tells it what became of them; the scheduler gives them to the
+workers, which compute them as they capture segments of requests. An engine without requests gives
+them all its time, a busy one a share of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from spliced_connector.client import Job, Model
+from spliced_connector.vllm.clock import Line
+from spliced_connector.vllm.plans import Work, Worked
+from spliced_connector.vllm.settings import Settings
+from spliced_connector.vllm.tally import EngineTally, log
+
+MOST = 4
+"""Jobs at a time: a batch that runs, and what comes next."""
+
+ROWS = 2048
+"""Rows of one batch, unless its only job has more: as many as a prefill's."""
+
+WATCH_SECONDS = 1.0
+BUSY_SECONDS = 0.05
+"""Of one watch of an engine without jobs, and with some: what became of them waits so long."""
+
+PAUSE_SECONDS = 0.5
+"""Behind a watch that was not answered."""
+
+BUSY_FOR = 1.0
+"""An engine counts as busy for so many seconds behind a step with requests."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job that the workers have."""
+
+    job: Job
+    ranks: int  # that have not stored their share
+
+
+class Jobs:
+    """Methods are the scheduler's thread's, and wait for nothing. `start` comes first."""
+
+    def __init__(
+        self,
+        model: Model,
+        settings: Settings,
+        ranks: int,
+        tally: EngineTally,
+        wake: Callable[[], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """wake: has an engine that sleeps look at `pending`; called by another thread."""
+        self._model = model
+        self._ranks = ranks
+        self._tally = tally
+        self._wake = wake
+        self._clock = clock
+        self._stall = settings.stall_ms / 1000
+        self._most_tokens = settings.capture_tokens
+        self._share = settings.parallel_share
+        self._lock = threading.Lock()
+        # Guarded by it:
+        self._queue: deque[Job] = deque()
+        self._running: dict[int, _Running] = {}
+        self._declined: list[Job] = []  # and not told yet
+        self._stored: list[Job] = []  # by all ranks, and not told yet
+        # The scheduler's:
+        self._line = Line()  # seconds by rows
+        self._credit = 0.0  # seconds that others may have of a busy engine
+        self._now = clock()
+        self._busy_until = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="spliced-jobs", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def pending(self) -> bool:
+        """Whether the engine has to go on stepping for them."""
+        return bool(self._queue or self._running)
+
+    def next(self, alone: bool) -> tuple[Work, ...]:
+        """What the workers are to compute, in one batch; nothing while they have one.
+
+        alone: no request of the engine waits for this step.
+        """
+        now = self._clock()
+        gained, self._now = (now - self._now) * self._share, now
+        self._credit = min(self._stall, self._credit + gained)
+        if not alone:
+            self._busy_until = now + BUSY_FOR
+        if self._running or not self._queue:
+            return ()
+        with self._lock:
+            self._drop_late(now)
+            batch = self._batch(ROWS, one=True) if alone else self._batch(self._rows(), one=False)
+            self._running = {job.id: _Running(job, self._ranks) for job in batch}
+        if batch and not alone:
+            self._credit = 0.0
+        return tuple(Work(job.id, job.spec, job.tokens) for job in batch)
+
+    def settled(self, worked: Iterable[Worked]) -> None:
+        """What has become of jobs on the ranks."""
+        for one in worked:
+            if one.rows:
+                self._line.learn(one.rows, one.seconds)
+            with self._lock:
+                running = self._running.get(one.id)
+                if running is None:
+                    continue
+                running.ranks -= 1
+                if one.stored and running.ranks:
+                    continue
+                del self._running[one.id]
+                (self._stored if one.stored else self._declined).append(running.job)
+
+    def close(self) -> None:
+        """Ask for no more. Jobs come to nothing when the connection ends."""
+        self._stop.set()
+        with self._lock:
+            self._queue.clear()
+            self._running.clear()
+
+    def _batch(self, rows: float, one: bool) -> list[Job]:
+        """The next jobs of at most so many rows. one: the first in any case."""
+        batch: list[Job] = []
+        while self._queue:
+            tokens = self._queue[0].spec.tokens
+            if tokens > rows and (batch or not one):
+                break
+            batch.append(self._queue.popleft())
+            rows -= tokens
+        return batch
+
+    def _rows(self) -> float:
+        """How many rows a busy engine has time for; none before it is known what they take."""
+        fit = self._line.fit()
+        if fit is None:
+            return 0.0
+        fixed, each = fit
+        return max(0.0, (self._credit - fixed) / each) if each > 0 else 0.0
+
+    def _drop_late(self, now: float) -> None:
+        late = [job for job in self._queue if job.deadline <= now]
+        for job in late:
+            self._queue.remove(job)
+        self._declined += late
+        self._tally.add("jobs_late", len(late))
+
+    # Of the thread.
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._confirm()
+                answered = self._watch()
+            except Exception:
+                log.exception("nothing is computed for other nodes any more")
+                return
+            if not answered:
+                self._stop.wait(PAUSE_SECONDS)
+
+    def _confirm(self) -> None:
+        """The ranks have published by connections of their own."""
+        with self._lock:
+            stored, self._stored = self._stored, []
+        for job in stored:
+            held = self._model.confirm(job)
+            self._tally.add("jobs_done" if held else "jobs_lost")
+            if not held:
+                with self._lock:
+                    self._declined.append(job)
+
+    def _watch(self) -> bool:
+        with self._lock:
+            declined, self._declined = self._declined, []
+        self._tally.add("jobs_declined", len(declined))
+        most, queued = self._offer()
+        wait = BUSY_SECONDS if self.pending or self._stored else WATCH_SECONDS
+        news = self._model.jobs(most, wait, declined, queued)
+        if news is None:  # who does not watch is no worker, and has no jobs
+            with self._lock:
+                self._queue.clear()
+            return False
+        with self._lock:
+            self._queue = deque(job for job in self._queue if job.id not in news.withdrawn)
+            for job in () if self._stop.is_set() else news.jobs:
+                (self._queue if self._takes(job) else self._declined).append(job)
+        self._tally.add("jobs", len(news.jobs))
+        if self._queue:
+            self._wake()
+        return True
+
+    def _offer(self) -> tuple[int, float]:
+        """How many jobs are taken at once, and the seconds before the first of them is begun."""
+        if self._clock() >= self._busy_until:
+            return MOST, 0.0
+        if not self._share or self._line.fit() is None:
+            return 0, 0.0
+        return MOST, self._stall / self._share
+
+    def _takes(self, job: Job) -> bool:
+        wrong = self._model.profile.spec_problem(job.spec) or job.begin
+        return not wrong and job.spec.tokens <= self._most_tokens
