@@ -15,7 +15,7 @@ import pytest
 from client_samples import PATIENCE, PATIENT, Connect, descriptors, mappings, workers
 from fake_cuda import FakeCuda, library
 from fake_daemon import FakeDaemon
-from running import Daemon, StartDaemon
+from running import Daemon, StartCluster, StartDaemon, cluster
 from spliced_connector.client import Client, DeviceOptions, Options
 
 _FAILED = pytest.StashKey[bool]()
@@ -48,6 +48,23 @@ def start_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartDaem
             running.callback(daemon.stop)
             daemon.start()
             return daemon
+
+        yield start
+
+
+@pytest.fixture
+def start_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartCluster]:
+    """Starts the daemons of a cluster: `start_cluster(*flags, nodes=2)`. All are stopped at the
+    end. They may not have found each other yet."""
+    with contextlib.ExitStack() as running:
+
+        def start(*settings: str, nodes: int = 2, parallel: bool = True) -> list[Daemon]:
+            directory: Path = tmp_path_factory.mktemp("c")
+            daemons = cluster(directory, *settings, nodes=nodes, parallel=parallel)
+            for daemon in daemons:
+                running.callback(daemon.stop)
+                daemon.start()
+            return daemons
 
         yield start
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import os
 import shutil
 import signal
@@ -41,11 +43,13 @@ def binary() -> Path:
 class Daemon:
     """A process of `spliced` in a directory of its own."""
 
-    def __init__(self, directory: Path, *settings: str, disk: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *settings: str, disk: bool = False, tenants: str = TENANTS
+    ) -> None:
         self.directory = directory
         self.socket = str(directory / "s.sock")
         config = directory / "spliced.yaml"
-        config.write_text(TENANTS)
+        config.write_text(tenants)
         self._command = [
             str(binary()),
             f"-config={config}",
@@ -145,5 +149,45 @@ class Daemon:
         return {name: float(value) for name, _, value in rows}
 
 
+def cluster(directory: Path, *settings: str, nodes: int = 2, parallel: bool = True) -> list[Daemon]:
+    """Daemons of one cluster, none of them started. parallel: the default tenant's token ids may
+    cross between nodes; those of others stay."""
+    keyring = directory / "keyring"
+    keyring.write_bytes(base64.b64encode(bytes(range(32))))
+    keyring.chmod(0o600)
+    names = [chr(ord("a") + i) for i in range(nodes)]
+    gossip = [f"127.0.0.1:{port}" for port in _free_ports(2 * nodes)]
+    tenants = TENANTS.replace("default", "default\n    parallel: true") if parallel else TENANTS
+    made = []
+    for i, name in enumerate(names):
+        (directory / name).mkdir()
+        made.append(
+            Daemon(
+                directory / name,
+                f"-cluster-seeds={','.join(gossip[:nodes])}",
+                "-cluster-name=test",
+                f"-cluster-node={name}",
+                f"-cluster-bind={gossip[i]}",
+                f"-cluster-peer-bind={gossip[nodes + i]}",
+                f"-cluster-keyring={keyring}",
+                *settings,
+                tenants=tenants,
+            )
+        )
+    return made
+
+
+def _free_ports(n: int) -> list[int]:
+    """Nobody listens on them at the moment, by TCP and UDP alike as far as a test can tell."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(n)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
 StartDaemon = Callable[..., Daemon]
 """Of the fixture `start_daemon`: flags, and `disk`."""
+
+StartCluster = Callable[..., list[Daemon]]
+"""Of the fixture `start_cluster`: flags, `nodes` and `parallel`."""
