@@ -3,19 +3,22 @@
     python vllm_harness.py SETTINGS.json
 
 answers the prompts of a settings file in a new process: a second engine on the same node, or the
-reference without a connector.
+reference without a connector. With "idle" in the file it says when it is ready, and waits for
+requests that never come until its input ends: an engine as a server has it, in other processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,7 +31,7 @@ os.environ.update(
     VLLM_CPU_CI_ENV="1",
     VLLM_CPU_KVCACHE_SPACE="1",
     VLLM_CPU_OMP_THREADS_BIND="nobind",
-    VLLM_ENABLE_V1_MULTIPROCESSING="0",
+    VLLM_ENABLE_V1_MULTIPROCESSING=os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
     VLLM_LOGGING_LEVEL="ERROR",
     VLLM_NO_USAGE_STATS="1",
     TORCH_COMPILE_DISABLE=os.environ.get("TORCH_COMPILE_DISABLE", "1"),
@@ -90,8 +93,9 @@ class Engine:
                 kv_connector_extra_config=extra | setup.connector,
             )
         self.llm = LLM(model=setup.model, **(options | setup.options))
-        self.core = self.llm.llm_engine.engine_core.engine_core
-        if setup.socket:
+        # An engine in processes of its own shows nothing of itself.
+        self.core: Any = getattr(self.llm.llm_engine.engine_core, "engine_core", None)
+        if setup.socket and self.core is not None:
             self._keep_prices()
 
     def _keep_prices(self) -> None:
@@ -175,6 +179,51 @@ class Engine:
         gc.collect()
 
 
+class Idle:
+    """An engine without requests in processes of its own, which are a group."""
+
+    def __init__(self, setup: Setup, directory: Path) -> None:
+        settings, self._log = directory / "idle.json", directory / "idle.log"
+        settings.write_text(json.dumps({"setup": asdict(setup), "idle": True}))
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(settings)],
+                env=os.environ | {"PYTHONPATH": str(SOURCE), "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+
+    def wait_ready(self) -> None:
+        """The engine has started: some seconds."""
+        if self._process.stdout is None:
+            raise RuntimeError("no output")
+        for line in self._process.stdout:
+            if line.strip() == READY:
+                return
+        self.kill()
+        raise RuntimeError(f"the engine does not start:\n{self._log.read_text()[-4000:]}")
+
+    def signal(self, number: int) -> None:
+        """To all of its processes."""
+        os.killpg(self._process.pid, number)
+
+    def kill(self) -> None:
+        """End it with SIGKILL. Twice is once."""
+        with contextlib.suppress(ProcessLookupError):
+            self.signal(signal.SIGKILL)
+        self._process.wait()
+
+    def log(self) -> str:
+        """What it has logged."""
+        return self._log.read_text()
+
+
+READY = "the engine is ready"
+
+
 def _drained(_worker: object) -> bool:
     """In the process of each rank."""
     from vllm.distributed.kv_transfer import get_kv_transfer_group
@@ -220,6 +269,11 @@ def main() -> None:
     given = json.loads(Path(sys.argv[1]).read_text())
     plugin.register()  # as its entry point does, also in the processes of ranks
     engine = Engine(Setup(**given["setup"]))
+    if given.get("idle"):
+        print(READY, flush=True)
+        sys.stdin.read()
+        engine.llm.llm_engine.engine_core.shutdown()
+        return
     answers = []
     for one, cuts in zip(given["prompts"], given["cuts"], strict=True):
         answers += engine.ask(one, cuts=cuts)
