@@ -78,7 +78,9 @@ def helper(
 
 @pytest.fixture(scope="module")
 def engine(daemons: list[Daemon], helper: Idle, model: str) -> Iterator[Engine]:
-    running = start(model, daemons[0].socket, **(CONNECTOR | {"parallel": "combine"}))
+    running = start(
+        model, daemons[0].socket, parallel="combine", parallel_tokens=CONNECTOR["parallel_tokens"]
+    )
     helper.wait_ready()
     yield running
     running.close()

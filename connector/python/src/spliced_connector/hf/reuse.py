@@ -45,8 +45,8 @@ from spliced_connector.walk import (
 
 log = logging.getLogger("spliced")
 
-_PLAN_SECONDS = 0.25
-"""Longest wait for an answer who computes what: nodes ask each other for it."""
+_PLAN_SECONDS = 0.5
+"""Longest wait for an answer who computes what. The daemon gives other nodes half of it."""
 
 
 class UnreliableError(Exception):

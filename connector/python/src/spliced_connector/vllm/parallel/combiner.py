@@ -18,8 +18,8 @@ from spliced_connector.vllm.tally import EngineTally, log
 MOST = 16
 """Requests at a time that wait for others: the plans that a connection may have."""
 
-PLAN_SECONDS = 0.25
-"""Longest wait for a plan."""
+PLAN_SECONDS = 0.5
+"""Longest wait for a plan. The daemon gives other nodes half of it."""
 
 WATCH_SECONDS = 0.02
 """Of one watch, of all plans in turn: one that ends is noticed behind it."""
