@@ -22,6 +22,13 @@ class EngineTally:
     unanswered           questions for prefixes that the daemon did not answer in time
     not_worth_it         prompts whose prefix is stored and takes longer to fetch than to compute
     unadvised            prompts without advice: nothing of them is stored
+    plans, plans_shared  requests for which others were asked, and those that they helped with
+    plans_refused        requests that were not asked for, as too many waited
+    segments_came, segments_lost   what others were to compute, and did or did not
+    jobs                 segments that others wanted of this engine; jobs_done are held,
+                         jobs_declined were refused or failed, jobs_late expired, jobs_lost
+                         were stored and left again
+    helped, helped_tokens          segments computed for others, of each rank
     untouched            requests of kinds that are never reused, or of too few tokens
     inert                1 if this half does nothing
     """

@@ -55,7 +55,8 @@ class Combiner:
         self._tally = tally
         self._lock = threading.Lock()
         self._requests: dict[str, _Request] = {}
-        self._waiting = 0  # requests of which something is not known; guarded by the lock
+        self._waiting = 0  # requests of which something is not known; guarded by the lock,
+        self._over = False  # as is whether nobody is asked any more
         self._to_plan: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._to_watch: queue.SimpleQueue[tuple[_Request, Following] | None] = queue.SimpleQueue()
         self._threads = [
@@ -70,7 +71,7 @@ class Combiner:
     def ask(self, request_id: str, missing: Sequence[Missing]) -> None:
         """Begin to ask who computes what. Nothing is asked while too many wait."""
         with self._lock:
-            if self._waiting >= MOST:
+            if self._over or self._waiting >= MOST:
                 self._tally.add("plans_refused")
                 return
             self._waiting += 1
@@ -130,7 +131,7 @@ class Combiner:
             log.exception("other nodes are not asked any more")
         finally:  # nobody waits for a thread that is gone
             with self._lock:
-                self._waiting = MOST
+                self._over = True
                 for request in self._requests.values():
                     self._lose(request)
 
@@ -163,11 +164,14 @@ class Combiner:
                 return
             except queue.Empty:
                 pass
+            left = []
             for request, following in watched:
                 self._watch(request, following, WATCH_SECONDS / len(watched))
-            for request, _ in (done := [one for one in watched if not one[1].left]):
-                self._settle(request)
-            watched = [one for one in watched if one not in done]
+                if following.left:
+                    left.append((request, following))
+                else:
+                    self._settle(request)
+            watched = left
 
     def _watch(self, request: _Request, following: Following, wait: float) -> None:
         if request.over:
