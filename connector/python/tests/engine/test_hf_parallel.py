@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from client_samples import Connect, wait_until
-from engine.hf_requests import NAMING, answer, engine, far, own, tokens
+from client_samples import Connect, at_most, wait_until
+from engine.hf_requests import engine, tokens
 from engine.hybrids import MODELS, qwen35
 from running import Daemon, StartCluster
 from spliced_connector.client import Model
 from spliced_connector.hf import HFSettings, SplicedTransformers
-from spliced_connector.hf.worker import Worker
+from spliced_connector.hf import adapter as hf
 
 pytestmark = pytest.mark.engine
 
@@ -105,18 +106,18 @@ def test_together_they_say_what_one_says(
 
 
 def test_an_answer_goes_on_behind_what_others_have_computed(
-    start_cluster: StartCluster, connect: Connect, helping: Help
+    start_cluster: StartCluster, connect: Connect, daemon: Daemon, helping: Help
 ) -> None:
-    model = qwen35()
     a, b = start_cluster(SLOW)
-    here = engine(model, connect, a, settings=COMBINING)
-    together(here, helping(engine(qwen35(), connect, b)))
-    ids = tokens(2 * 150 + 20, seed=3)
-    out = here.generate(ids[:170], [0, 75, 150], "splice", max_new_tokens=8, do_sample=False)
-    plain = engine(model, connect, b).generate(
-        ids[:170], [0, 75, 150], "splice", max_new_tokens=8, do_sample=False
-    )
-    assert torch.equal(out, plain)
+    here = engine(qwen35(), connect, a, settings=COMBINING)
+    there = helping(engine(qwen35(), connect, b))
+    together(here, there)
+    before, ids = there.published, ids_of(3)
+    options: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False}
+    out = here.generate(ids, CUTS, "splice", **options)
+    assert there.published > before
+    alone = engine(qwen35(), connect, daemon)
+    assert torch.equal(out, alone.generate(ids, CUTS, "splice", **options))
 
 
 def test_a_helper_that_dies_costs_its_segments(
@@ -198,12 +199,24 @@ def test_others_are_asked_for_much_only(
 
 def test_without_a_daemon_there_is_nobody_to_help(connect: Connect, daemon: Daemon) -> None:
     e = engine(qwen35(), connect, daemon)
+    daemon.kill()
     with e.worker() as worker:
-        daemon.kill()
-        assert worker.step(wait=0.01) == 0
-        assert worker.step(wait=0.0) == 0
-    assert isinstance(worker, Worker)
-    ids = ids_of(1)
-    assert far(e.prefill(ids, CUTS, "splice").logits, own(e.model, ids)) < 1e9
-    assert NAMING
-    assert answer(e.model, ids[:40], 2)
+        for wait in (0.01, 0.0):
+            with at_most(wait):
+                assert worker.step(wait) == 0
+    with at_most(0.0):
+        assert worker.step() == 0, "it is closed"
+
+
+def test_an_engine_with_other_weights_than_it_named_helps_nobody(
+    connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(Model, "jobs", lambda *_, **__: asked.append(1))
+    e = engine(qwen35(), connect, daemon)
+    with e.worker() as worker:
+        assert worker.step() == 0
+        assert len(asked) == 1
+        monkeypatch.setattr(hf, "altered", lambda _: "an adapter was added")
+        assert worker.step() == 0
+    assert len(asked) == 1

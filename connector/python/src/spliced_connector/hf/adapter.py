@@ -192,7 +192,7 @@ class SplicedTransformers:
 
     def worker(self) -> Worker:
         """Lets engines of other nodes have segments computed here, in steps of the caller's."""
-        return Worker(self._serving())
+        return Worker(self._serving)
 
     def store(self, done: Prefilled) -> list[int]:
         """Publishes what a prefill has captured and saves its checkpoints, once; the canary's turn.

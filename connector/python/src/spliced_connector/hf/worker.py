@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from spliced_connector.client import Job, NewSegment
@@ -35,9 +35,10 @@ class Worker:
     thread.
     """
 
-    def __init__(self, reuse: Reuse | None) -> None:
-        """reuse: None for an engine that reuses nothing, and computes nothing."""
-        self._reuse = reuse
+    def __init__(self, serving: Callable[[], Reuse | None]) -> None:
+        """serving: what the engine reuses with now; nothing is computed where it is None."""
+        self._serving = serving
+        self._closed = False
         self._jobs: deque[Job] = deque()
         self._declined: list[Job] = []  # and not told yet
 
@@ -52,11 +53,14 @@ class Worker:
 
         How many were published. Trouble of the daemon is none, 0 after some of the time.
         """
-        reuse = self._reuse
+        reuse = self._reuse()
         if reuse is None or not self._ask(reuse, 0.0 if self._jobs else wait):
             time.sleep(min(wait, _PAUSE_SECONDS))
             return 0
         if not self._jobs:
+            return 0
+        reuse = self._reuse()  # a wait is behind us
+        if reuse is None:
             return 0
         job = self._jobs.popleft()
         with self._asking(reuse):
@@ -67,9 +71,12 @@ class Worker:
 
     def close(self) -> None:
         """Take no more. What was declined is told."""
-        reuse, self._reuse = self._reuse, None
+        reuse, self._closed = self._reuse(), True
         if reuse is not None:
             reuse.model.jobs(0, 0.0, self._declined, end=True)
+
+    def _reuse(self) -> Reuse | None:
+        return None if self._closed else self._serving()
 
     def _ask(self, reuse: Reuse, wait: float) -> bool:
         declined, self._declined = self._declined, []
