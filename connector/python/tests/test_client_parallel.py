@@ -16,9 +16,7 @@ from fake_daemon import FakeDaemon, Request
 from running import Daemon
 from spliced_connector.client import (
     Alone,
-    Client,
     Following,
-    Job,
     Missing,
     Model,
     PlanNews,
@@ -28,13 +26,9 @@ from spliced_connector.client.parallel import LATE_LEAST
 from spliced_connector.client.terms import Progress
 from spliced_connector.errors import Code
 from spliced_connector.wire import (
-    AbortRequest,
-    CodesReply,
     Op,
     PlanReply,
     PlanRequest,
-    ReserveReply,
-    ReserveRequest,
     WatchReply,
     WatchRequest,
 )
@@ -293,31 +287,6 @@ def test_a_row_of_no_plan_ends_the_connection(fake: FakeDaemon, connect: Connect
     assert model._keeper.tally.snapshot().malformed == 1
 
 
-@pytest.mark.parametrize(
-    ("code", "held"), [(Code.EXISTS, True), (Code.OK, False), (Code.FULL, False)]
-)
-def test_a_job_is_confirmed_by_what_is_there(
-    fake: FakeDaemon, connect: Connect, code: Code, held: bool
-) -> None:
-    model = model_of(fake, connect)
-    fake.on(Op.WATCH, lambda request: request.reply(jobs_reply(model, 1)))
-    fake.on(Op.RESERVE, lambda request: request.reply(ReserveReply([code], [55], [10])))
-    fake.on(Op.ABORT, lambda request: request.reply(CodesReply([0])))
-    news = model.jobs(1, 0.0)
-    assert news is not None
-    (job,) = news.jobs
-    assert model.confirm(job) is held
-    request = fake.next(Op.RESERVE).message
-    assert isinstance(request, ReserveRequest)
-    assert [bytes(key) for key in request.keys] == [job.key]
-    if code == Code.OK:
-        aborted = fake.next(Op.ABORT).message
-        assert isinstance(aborted, AbortRequest)
-        assert list(aborted.reservations) == [55], "nothing stays reserved"
-    else:
-        assert Op.ABORT not in fake.all
-
-
 def test_what_belongs_to_a_former_connection_is_not_asked(
     fake: FakeDaemon, connect: Connect
 ) -> None:
@@ -331,22 +300,17 @@ def test_what_belongs_to_a_former_connection_is_not_asked(
     fake.next(Op.WATCH).hang_up()
     wait_again(model)
     assert model.watch(plan, 0.0) is None
-    assert not model.confirm(news.jobs[0])
     assert len(fake.all[Op.WATCH]) == 1
-    assert Op.RESERVE not in fake.all
     model.jobs(1, 0.0, declined=news.jobs)
     request = fake.next(Op.WATCH).message
     assert isinstance(request, WatchRequest)
     assert list(request.declined) == []
 
 
-Ask = Callable[[Client, Model, WorkPlan, Job], object]
-
-CALLS: dict[str, Ask] = {
-    "plan": lambda _, model, __, ___: model.plan(missing(model)),
-    "watch": lambda _, model, plan, __: model.watch(plan, 0.05),
-    "jobs": lambda _, model, __, ___: model.jobs(1, 0.05),
-    "confirm": lambda _, model, __, job: model.confirm(job) or None,
+CALLS: dict[str, Callable[[Model, WorkPlan], object]] = {
+    "plan": lambda model, _: model.plan(missing(model)),
+    "watch": lambda model, plan: model.watch(plan, 0.05),
+    "jobs": lambda model, _: model.jobs(1, 0.05),
 }
 
 
@@ -355,15 +319,10 @@ CALLS: dict[str, Ask] = {
 def test_a_daemon_in_trouble_costs_a_bounded_wait(
     fake: FakeDaemon, connect: Connect, name: str, trouble: str
 ) -> None:
-    client = connect(fake.socket, timeout=0.05, transfer_timeout=0.05)
-    model = client.model(SMALL)
-    assert model.wait_attached(10)
+    model = model_of(fake, connect, timeout=0.05)
     plan = planned(fake, model)
-    fake.on(Op.WATCH, lambda request: request.reply(jobs_reply(model, 0)))
-    news = model.jobs(1, 0.0)
     assert plan is not None
-    assert news is not None
-    for op in (Op.PLAN, Op.WATCH, Op.RESERVE):
+    for op in (Op.PLAN, Op.WATCH):
         if trouble == "stalled":
             fake.on(op, lambda _: None)
         elif trouble == "refuses":  # as a daemon does that has no such operation
@@ -371,7 +330,7 @@ def test_a_daemon_in_trouble_costs_a_bounded_wait(
         else:
             fake.on(op, Request.hang_up)
     with at_most(0.2):
-        assert CALLS[name](client, model, plan, news.jobs[0]) is None
+        assert CALLS[name](model, plan) is None
 
 
 def test_a_long_watch_holds_up_nobody_else(fake: FakeDaemon, connect: Connect) -> None:

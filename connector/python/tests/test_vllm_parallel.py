@@ -13,7 +13,6 @@ from client_samples import SMALL, Connect, ids, spec_of, wait_again, wait_until
 from fake_daemon import FakeDaemon, Request
 from spliced_connector.client import Missing, Model
 from spliced_connector.client.terms import Progress
-from spliced_connector.errors import Code
 from spliced_connector.model import Role
 from spliced_connector.vllm.parallel import combiner as combining
 from spliced_connector.vllm.parallel import jobs as working
@@ -25,8 +24,6 @@ from spliced_connector.vllm.tally import EngineTally
 from spliced_connector.wire import (
     Op,
     PlanReply,
-    ReserveReply,
-    ReserveRequest,
     WatchReply,
     WatchRequest,
 )
@@ -51,10 +48,8 @@ class Wanted:
         self.next: list[WatchReply] = []
         self.held: list[Request] = []  # watches that wait
         self.declined: set[int] = set()
-        self.confirmed: list[bytes] = []
         self._lock = threading.Lock()
         fake.on(Op.WATCH, self._watched)
-        fake.on(Op.RESERVE, self._reserved)
 
     def jobs(self, *numbers: int, micros: int = 60_000_000, **columns: Any) -> WatchReply:
         n = len(numbers)
@@ -99,11 +94,6 @@ class Wanted:
                 request.reply(WatchReply())
             else:
                 self.held.append(request)
-
-    def _reserved(self, request: Request) -> None:
-        assert isinstance(request.message, ReserveRequest)
-        self.confirmed += [bytes(key) for key in request.message.keys]
-        request.reply(ReserveReply([Code.EXISTS], [0], [0]))
 
 
 @pytest.fixture
@@ -154,8 +144,7 @@ def test_an_engine_that_sleeps_is_woken_for_a_job(wanted: Wanted, start: Start) 
     assert jobs.pending, "the workers have it"
     jobs.settled(stored(5))
     assert not jobs.pending
-    wait_until(lambda: wanted.confirmed == [wanted.model.segment_key(wanted.spec, work.ids)])
-    wait_until(lambda: jobs._tally.snapshot().get("jobs_done") == 1)
+    assert jobs._tally.snapshot()["jobs_done"] == 1
 
 
 def test_a_batch_has_the_rows_of_a_prefill(wanted: Wanted, start: Start) -> None:
@@ -179,7 +168,7 @@ def test_a_job_is_done_when_all_ranks_have_stored_their_share(wanted: Wanted, st
     assert jobs.pending
     jobs.settled([*stored(1), Worked(2, False)])
     assert not jobs.pending
-    wait_until(lambda: len(wanted.confirmed) == 1)
+    assert jobs._tally.snapshot()["jobs_done"] == 1
     wait_until(lambda: wanted.declined == {2})
     jobs.settled([Worked(2, False)])
     assert not jobs.pending, "what a rank says of a job that is over is nothing"

@@ -378,17 +378,12 @@ class Model:
 
         `most` jobs at once, those included that it has. `declined` are not done; `queued` is
         seconds of other work that comes first; with `end` it is a worker no more. A job is done
-        when its segment is published by this client (`publish`, also with EXISTS), or `confirm`.
+        when its segment is held, whoever of the node's clients has published it, all ranks of it.
         One call may wait at a time.
         """
         return self._ask(
             lambda r: parallel.jobs(r, most, wait, declined, queued, end=end), lambda _: None
         )
-
-    def confirm(self, job: Job) -> bool:
-        """End a job whose segment other clients have published, the ranks' of an engine. False:
-        it is not held, or the daemon does not answer."""
-        return self._ask(lambda r: parallel.confirm(r, job), lambda _: False)
 
     def report(
         self,

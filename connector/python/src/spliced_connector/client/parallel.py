@@ -17,7 +17,6 @@ from typing import Protocol
 
 from spliced_connector.client.connection.attachment import Attachment
 from spliced_connector.client.connection.flight import Call
-from spliced_connector.client.connection.returns import Return
 from spliced_connector.client.registration import Registration
 from spliced_connector.client.terms import Progress
 from spliced_connector.errors import Code, SplicedError
@@ -26,8 +25,6 @@ from spliced_connector.wire import (
     Op,
     PlanReply,
     PlanRequest,
-    ReserveReply,
-    ReserveRequest,
     WatchReply,
     WatchRequest,
 )
@@ -248,33 +245,6 @@ def jobs(
         )  # fmt: skip
         at += n
     return JobNews(tuple(new), frozenset(reply.withdrawn))
-
-
-def confirm(r: Registration, job: Job) -> bool:
-    """Whether a job's segment is held now, which ends the job. Raises `SplicedError`.
-
-    The daemon looks at what the worker's connection publishes: ranks with connections of their own
-    have it say so, by the attempt to publish what is there.
-    """
-    if job.at is not r.attachment:
-        raise SplicedError(Code.UNAVAILABLE, "the job's connection has ended")
-    call = r.call(Op.RESERVE, r.options.transfer_timeout, gives_back=True)
-    offset = _stage(r, call, token_bytes(job.tokens))
-    spec = job.spec
-    request = ReserveRequest(
-        r.profile, r.rank, [job.key], bytes([spec.role]), [spec.head], [spec.tail], [spec.tokens],
-        [offset],
-    )  # fmt: skip
-    try:
-        reply = r.exchange.request(call, request, ReserveReply)
-    finally:
-        r.free_staging(call)
-    if len(reply.codes) != 1:
-        raise r.exchange.garbage(f"reserve: {len(reply.codes)} rows, want 1")
-    if reply.codes[0] == Code.OK:
-        how = Return(Op.ABORT, r.tenant)
-        r.attachment.give_back(how, list(reply.reservations), r.options.timeout)
-    return reply.codes[0] == Code.EXISTS
 
 
 def _stage(r: Registration, call: Call, ids: bytes) -> int:

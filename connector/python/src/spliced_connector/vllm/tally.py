@@ -25,9 +25,8 @@ class EngineTally:
     plans, plans_shared  requests for which others were asked, and those that they helped with
     plans_refused        requests that were not asked for, as too many waited
     segments_came, segments_lost   what others were to compute, and did or did not
-    jobs                 segments that others wanted of this engine; jobs_done are held,
-                         jobs_declined were refused or failed, jobs_late expired, jobs_lost
-                         were stored and left again
+    jobs                 segments that others wanted of this engine: jobs_done were published,
+                         jobs_failed not, jobs_late expired; jobs_declined are all not done
     helped, helped_tokens          segments computed for others, of each rank
     untouched            requests of kinds that are never reused, or of too few tokens
     inert                1 if this half does nothing

@@ -1,8 +1,8 @@
 """Segments that other nodes want of this engine, in the scheduler's process.
 
-A thread asks the daemon for jobs and tells it what became of them; the scheduler gives them to the
-workers, which compute them as they capture segments of requests. An engine without requests gives
-them all its time, a busy one a share of it.
+A thread asks the daemon for jobs and tells it which come to nothing; the scheduler gives them to
+the workers, which compute and publish them as they capture segments of requests. An engine without
+requests gives them all its time, a busy one a share of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROWS = 2048
 
 WATCH_SECONDS = 1.0
 BUSY_SECONDS = 0.05
-"""Of one watch of an engine without jobs, and with some: what became of them waits so long."""
+"""Of one watch of an engine without jobs, and with some: what is declined waits so long."""
 
 PAUSE_SECONDS = 0.5
 """Behind a watch that was not answered."""
@@ -70,7 +70,6 @@ class Jobs:
         self._queue: deque[Job] = deque()
         self._running: dict[int, _Running] = {}
         self._declined: list[Job] = []  # and not told yet
-        self._stored: list[Job] = []  # by all ranks, and not told yet
         # The scheduler's:
         self._line = Line()  # seconds by rows
         self._credit = 0.0  # seconds that others may have of a busy engine
@@ -120,7 +119,9 @@ class Jobs:
                 if one.stored and running.ranks:
                     continue
                 del self._running[one.id]
-                (self._stored if one.stored else self._declined).append(running.job)
+                if not one.stored:
+                    self._declined.append(running.job)
+            self._tally.add("jobs_done" if one.stored else "jobs_failed")
 
     def close(self) -> None:
         """Ask for no more. Jobs come to nothing when the connection ends."""
@@ -160,7 +161,6 @@ class Jobs:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                self._confirm()
                 answered = self._watch()
             except Exception:
                 log.exception("nothing is computed for other nodes any more")
@@ -168,23 +168,12 @@ class Jobs:
             if not answered:
                 self._stop.wait(PAUSE_SECONDS)
 
-    def _confirm(self) -> None:
-        """The ranks have published by connections of their own."""
-        with self._lock:
-            stored, self._stored = self._stored, []
-        for job in stored:
-            held = self._model.confirm(job)
-            self._tally.add("jobs_done" if held else "jobs_lost")
-            if not held:
-                with self._lock:
-                    self._declined.append(job)
-
     def _watch(self) -> bool:
         with self._lock:
             declined, self._declined = self._declined, []
         self._tally.add("jobs_declined", len(declined))
         most, queued = self._offer()
-        wait = BUSY_SECONDS if self.pending or self._stored else WATCH_SECONDS
+        wait = BUSY_SECONDS if self.pending else WATCH_SECONDS
         news = self._model.jobs(most, wait, declined, queued)
         if news is None:  # who does not watch is no worker, and has no jobs
             with self._lock:
