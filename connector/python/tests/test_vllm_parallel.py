@@ -193,7 +193,7 @@ def test_a_busy_engine_gives_a_share_of_its_time(wanted: Wanted, start: Start) -
     now[0] += 5
     jobs.next(alone=False)
     assert jobs._credit <= 0.4, "no more than a stall is ever saved up"
-    wait_until(lambda: wanted.offer() == (working.MOST, 0.4 / 0.25))
+    wait_until(lambda: wanted.offer() == (working.MOST, 0.2 / 0.25))
     now[0] += working.BUSY_FOR
     wait_until(lambda: wanted.offer() == (working.MOST, 0.0))
 

@@ -133,13 +133,13 @@ def _stepped(engine: Engine, name: str) -> RequestOutput:
 
 
 @contextmanager
-def another_runs(engine: Engine) -> Iterator[None]:
-    """A request that generates all the while."""
+def another_runs(engine: Engine, tokens: int = 400) -> Iterator[None]:
+    """A request that generates all the while, and so many tokens at most."""
     from vllm import SamplingParams
 
     llm = engine.llm.llm_engine
     name = f"another {next(_NUMBERS)}"
-    sampling = SamplingParams(max_tokens=400, detokenize=False, ignore_eos=True)
+    sampling = SamplingParams(max_tokens=tokens, detokenize=False, ignore_eos=True)
     llm.add_request(name, {"prompt_token_ids": [1, 2, 3]}, sampling)
     llm.step()
     yield

@@ -22,12 +22,13 @@ if importlib.util.find_spec("vllm") is not None:
     import torch
     from torch import Tensor
 
-    from client_samples import wait_until
+    from client_samples import Connect, wait_until
     from engine.splice_requests import QUERY, Reply, another_runs, ask, start
     from engine.splice_requests import scheduler as scheduler_of
     from engine.splice_requests import worker as worker_of
     from engine.vllm_harness import Engine, Idle, Setup, hybrid_model, prompt
     from running import Daemon, cluster
+    from spliced_connector.client import Following, Job, Missing, Model, WorkPlan
     from spliced_connector.model import choose, divide, make_plan
     from spliced_connector.walk import Context, capture_all, rounded, splice
 
@@ -79,7 +80,7 @@ def helper(
 @pytest.fixture(scope="module")
 def engine(daemons: list[Daemon], helper: Idle, model: str) -> Iterator[Engine]:
     running = start(
-        model, daemons[0].socket, parallel="combine", parallel_tokens=CONNECTOR["parallel_tokens"]
+        model, daemons[0].socket, parallel="both", parallel_tokens=CONNECTOR["parallel_tokens"]
     )
     helper.wait_ready()
     yield running
@@ -146,6 +147,94 @@ def test_other_requests_are_served_while_one_waits(engine: Engine) -> None:
         ids = fresh()
         reply = ask(engine, ids, CUTS)
     assert reply.told["elsewhere"]
+    assert reply.near(walked(engine, ids))
+
+
+@pytest.fixture
+def client(engine: Engine, daemons: list[Daemon], connect: Connect) -> Model:
+    """Of an engine with the same model, beside the one in this process."""
+    identity = scheduler_of(engine)._session.model.profile.identity
+    made = connect(daemons[0].socket).model(identity, block_tokens=128)
+    assert made.wait_attached(10)
+    return made
+
+
+def wanted(client: Model) -> list[Missing]:
+    spec, first = client.profile.mid_spec(SEGMENT, 8), next(SEEDS)
+    assert spec is not None
+    return [Missing(spec, prompt(SEGMENT, seed=first + i)) for i in range(SEGMENTS)]
+
+
+def stepped(engine: Engine, client: Model) -> tuple[WorkPlan, frozenset[bytes]]:
+    """Has others compute segments for a client, while the engine steps as its requests ask for."""
+    plan = client.plan(wanted(client), queued=1000.0, wait=20.0)
+    assert plan is not None
+    following, came = Following(client, plan), frozenset[bytes]()
+    while following.left:
+        engine.llm.llm_engine.step()
+        news = following.watch(0.0)
+        assert not news.lost
+        came |= news.committed
+    return plan, came
+
+
+def test_an_engine_helps_with_and_without_requests(engine: Engine, client: Model) -> None:
+    together(engine)
+    before = engine.counts().get("helped", 0)
+    for _ in range(6):  # it learns what a segment takes
+        plan, came = stepped(engine, client)
+        assert came == plan.away
+    alone = engine.counts()
+    assert alone["helped"] > before, "its own daemon's plans have it work too"
+    jobs = scheduler_of(engine)._jobs
+    assert jobs is not None
+
+    def helps() -> bool:
+        stepped(engine, client)
+        return engine.counts()["helped"] > alone["helped"]
+
+    with another_runs(engine, tokens=1900):
+        assert jobs._offer()[1] > 0, "it is busy"
+        wait_until(helps)
+    busy = engine.counts()
+    assert busy.get("stalls_over_bound", 0) == alone.get("stalls_over_bound", 0)
+    assert busy["jobs_done"] == busy["helped"]
+    (held,) = client.acquire([next(iter(came))])
+    assert held is not None
+    assert held.release()
+
+
+def test_what_a_helper_declines_is_captured_here(
+    engine: Engine, helper: Idle, client: Model
+) -> None:
+    """By a client that takes jobs and does none, beside a helper that sleeps."""
+    together(engine)
+    over = threading.Event()
+
+    def decline() -> None:
+        declined: tuple[Job, ...] = ()
+        while not over.is_set():
+            news = client.jobs(8, 0.1, declined)
+            declined = () if news is None else news.jobs
+        client.jobs(0, 0.0, end=True)
+
+    thread = threading.Thread(target=decline)
+    thread.start()
+    try:
+        found: list[tuple[list[int], Reply]] = []
+
+        def late() -> bool:
+            ids = fresh()
+            found.append((ids, ask(engine, ids, CUTS)))
+            return bool(found[-1][1].told.get("late"))
+
+        wait_until(late)
+    finally:
+        over.set()
+        thread.join()
+    ids, reply = found[-1]
+    told = {name: int(str(reply.told[name])) for name in ("captured", "elsewhere", "late")}
+    assert told["captured"] + told["elsewhere"] == SEGMENTS
     assert reply.near(walked(engine, ids))
 
 

@@ -103,7 +103,7 @@ class SpliceWorker:
         if any(not job.waits for job in self._jobs.values()):
             self._work(done, failed, plan.alone)
         elif self._others:
-            self._help()
+            self._help(plan.alone)
         elif self._canary.busy:
             self._compare()
         self._tell(again=self._canary.off and bool(plan.loads))
@@ -141,13 +141,15 @@ class SpliceWorker:
                     del self._jobs[request_id]
                 if not self._ranks.all(time.monotonic() < until):
                     break
-        took = time.monotonic() - began
-        if alone:
-            return
-        self.longest = max(self.longest, took)
-        self._tally.add("stall_micros", round(took * 1e6))
+        if not alone:
+            self._held_up(time.monotonic() - began)
+
+    def _held_up(self, seconds: float) -> None:
+        """Running requests have waited so long for work of ours."""
+        self.longest = max(self.longest, seconds)
+        self._tally.add("stall_micros", round(seconds * 1e6))
         self._tally.add("stalls")
-        if took > bound:
+        if seconds > self._session.settings.stall_ms / 1000:
             self._tally.add("stalls_over_bound")
 
     @contextmanager
@@ -182,7 +184,7 @@ class SpliceWorker:
             taken = self._canary.offer(job.ids, job.context)
             self._tally.add("sampled" if taken else "sample_dropped")
 
-    def _help(self) -> None:
+    def _help(self, alone: bool) -> None:
         """Computes what other nodes ask for: one batch, as the scheduler gave it."""
         batch, self._others = list(self._others), deque()
         began = time.monotonic()
@@ -198,9 +200,10 @@ class SpliceWorker:
         self._tally.add("helped", len(batch))
         self._tally.add("helped_tokens", rows := sum(len(work.ids) for work in batch))
         took = time.monotonic() - began
-        for work, captured in zip(batch, found, strict=True):
-            self._give(work, captured, rows, took)
-            rows, took = 0, 0.0
+        for i, (work, captured) in enumerate(zip(batch, found, strict=True)):
+            self._give(work, captured, *((0, 0.0) if i else (rows, took)))
+        if not alone:
+            self._held_up(took)
 
     def _give(self, work: Work, captured: Captured, rows: int, seconds: float) -> None:
         """Stores a segment that another node asked for. rows, seconds: as of `Worked`."""

@@ -72,6 +72,7 @@ class Jobs:
         self._declined: list[Job] = []  # and not told yet
         # The scheduler's:
         self._line = Line()  # seconds by rows
+        self._last = 0.0  # seconds of the last batch
         self._credit = 0.0  # seconds that others may have of a busy engine
         self._now = clock()
         self._busy_until = 0.0
@@ -111,6 +112,7 @@ class Jobs:
         for one in worked:
             if one.rows:
                 self._line.learn(one.rows, one.seconds)
+                self._last = one.seconds
             with self._lock:
                 running = self._running.get(one.id)
                 if running is None:
@@ -189,12 +191,13 @@ class Jobs:
         return True
 
     def _offer(self) -> tuple[int, float]:
-        """How many jobs are taken at once, and the seconds before the first of them is begun."""
+        """How many jobs are taken at once, and the seconds before the first of them is begun: those
+        in which a busy engine saves up the time of a batch."""
         if self._clock() >= self._busy_until:
             return MOST, 0.0
         if not self._share or self._line.fit() is None:
             return 0, 0.0
-        return MOST, self._stall / self._share
+        return MOST, self._last / self._share
 
     def _takes(self, job: Job) -> bool:
         wrong = self._model.profile.spec_problem(job.spec) or job.begin
