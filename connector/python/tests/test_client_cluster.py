@@ -12,7 +12,7 @@ from running import Daemon, StartCluster, StartDaemon
 from spliced_connector.client import Alone, Following, Job, Missing, Model, NewSegment, WorkPlan
 from spliced_connector.errors import Code
 
-SLOW = "-prefill-speed=20"
+SLOW = "-prefill-speed=5"
 """Tokens a second: whatever others do is quicker than to do it here."""
 
 SEGMENTS = 6

@@ -20,7 +20,7 @@ from spliced_connector.hf import adapter as hf
 
 pytestmark = pytest.mark.engine
 
-SLOW = "-prefill-speed=20"
+SLOW = "-prefill-speed=5"
 """Tokens a second: to share is always quicker, by what the daemons know."""
 
 SEGMENTS, TOKENS = 6, 60

@@ -54,7 +54,7 @@ def fresh() -> list[int]:
 
 @pytest.fixture(scope="module")
 def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Daemon]]:
-    made = cluster(tmp_path_factory.mktemp("c"), "-arena=256MiB", "-prefill-speed=100")
+    made = cluster(tmp_path_factory.mktemp("c"), "-arena=256MiB", "-prefill-speed=5")
     for daemon in made:
         daemon.start()
     yield made
@@ -173,7 +173,7 @@ def stepped(engine: Engine, client: Model) -> tuple[WorkPlan, frozenset[bytes]]:
     while following.left:
         engine.llm.llm_engine.step()
         news = following.watch(0.0)
-        assert not news.lost
+        assert not news.lost, engine.counts()
         came |= news.committed
     return plan, came
 

@@ -32,7 +32,7 @@ RANKS: dict[str, object] = {"tensor_parallel_size": 2, "distributed_executor_bac
 
 
 def test_ranks_compute_and_take_over_together(start_cluster: StartCluster, tmp_path: Path) -> None:
-    here, there = start_cluster("-arena=256MiB", "-prefill-speed=100")
+    here, there = start_cluster("-arena=256MiB", "-prefill-speed=5")
     model = hybrid_model(tmp_path / "model", heads=2)
     prompts = [
         [token for i in range(SEGMENTS) for token in prompt(SEGMENT, seed=100 * n + i)] + [7] * 12
