@@ -101,6 +101,17 @@ def wanted(fake: FakeDaemon, model: Model) -> Wanted:
     return Wanted(fake, model)
 
 
+class Woken:
+    """An engine's loop. running: it steps an engine without requests too."""
+
+    def __init__(self, running: bool = True) -> None:
+        self.running = running
+        self.times = threading.Semaphore(0)
+
+    def wake(self) -> None:
+        self.times.release()
+
+
 Start = Callable[..., Jobs]
 
 
@@ -111,11 +122,11 @@ def start(model: Model) -> Iterator[Start]:
 
     def make(
         ranks: int = 1,
-        wake: Callable[[], object] = bool,
+        loop: Woken | None = None,
         clock: Callable[[], float] = time.monotonic,
         **settings: Any,
     ) -> Jobs:
-        made = Jobs(model, Settings("w", **settings), ranks, EngineTally(), wake, clock)
+        made = Jobs(model, Settings("w", **settings), ranks, EngineTally(), loop or Woken(), clock)
         made.start()
         running.append(made)
         return made
@@ -133,11 +144,11 @@ def stored(*numbers: int, rows: int = 0, seconds: float = 0.0) -> list[Worked]:
 
 
 def test_an_engine_that_sleeps_is_woken_for_a_job(wanted: Wanted, start: Start) -> None:
-    woken = threading.Event()
-    jobs = start(wake=woken.set)
+    loop = Woken()
+    jobs = start(loop=loop)
     assert not jobs.pending
     wanted.tell(wanted.jobs(5))
-    assert woken.wait(30)
+    assert loop.times.acquire(timeout=30)
     assert jobs.pending
     (work,) = jobs.next(alone=True)
     assert (work.id, work.spec, list(work.ids)) == (5, wanted.spec, ids(LONG, seed=5))
@@ -205,6 +216,12 @@ def test_a_busy_engine_without_a_share_takes_no_jobs(wanted: Wanted, start: Star
     jobs.next(alone=False)
     wanted.tell(WatchReply())
     wait_until(lambda: wanted.offer() == (0, 0.0))
+
+
+def test_an_engine_that_nobody_steps_takes_no_jobs(wanted: Wanted, start: Start) -> None:
+    start(loop=Woken(running=False))
+    wait_until(lambda: bool(wanted.held))
+    assert wanted.offer() == (0, 0.0)
 
 
 def test_a_job_that_would_hold_up_requests_waits_until_none_runs(

@@ -30,6 +30,7 @@ if importlib.util.find_spec("vllm") is not None:
     from running import Daemon, cluster
     from spliced_connector.client import Following, Job, Missing, Model, WorkPlan
     from spliced_connector.model import choose, divide, make_plan
+    from spliced_connector.vllm.plugin import Cores
     from spliced_connector.walk import Context, capture_all, rounded, splice
 
 SEGMENT, SEGMENTS = 160, 6
@@ -178,8 +179,12 @@ def stepped(engine: Engine, client: Model) -> tuple[WorkPlan, frozenset[bytes]]:
     return plan, came
 
 
-def test_an_engine_helps_with_and_without_requests(engine: Engine, client: Model) -> None:
+def test_an_engine_helps_with_and_without_requests(
+    engine: Engine, client: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     together(engine)
+    assert "jobs_done" not in engine.counts(), "nobody steps it"
+    monkeypatch.setattr(Cores, "running", True)  # the test does
     before = engine.counts().get("helped", 0)
     for _ in range(6):  # it learns what a segment takes
         plan, came = stepped(engine, client)

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
 ]
 
-SEGMENT, SEGMENTS, PROMPTS = 160, 4, 6
+SEGMENT, SEGMENTS, PROMPTS = 160, 4, 4
 CUTS = [SEGMENT * i for i in range(SEGMENTS + 1)]
 
 NEAR = 0.15

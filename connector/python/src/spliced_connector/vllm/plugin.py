@@ -27,6 +27,7 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import Protocol
 
 _log = logging.getLogger("spliced")
 
@@ -81,6 +82,10 @@ class LoadedModels:
 loaded = LoadedModels()
 
 
+class _Inbox(Protocol):
+    def put_nowait(self, item: tuple[object, None]) -> None: ...
+
+
 class Cores:
     """The loops of this process that sleep while no request is there: one, in an engine's own."""
 
@@ -91,17 +96,22 @@ class Cores:
         """Remembers a loop that begins to run."""
         self._running.add(core)
 
-    def wake(self) -> bool:
-        """Has loops look for work; any thread may. False where there is none, as in a program that
-        steps its engine itself."""
-        woken = False
-        for core in list(self._running):
-            inbox = getattr(core, "input_queue", None)
-            kinds = getattr(sys.modules.get("vllm.v1.engine"), "EngineCoreRequestType", None)
-            if inbox is not None and (wakeup := getattr(kinds, "WAKEUP", None)) is not None:
-                inbox.put_nowait((wakeup, None))
-                woken = True
-        return woken
+    @property
+    def running(self) -> bool:
+        """Whether there is one: not in a program that steps its engine itself."""
+        return bool(self._inboxes())
+
+    def wake(self) -> None:
+        """Has loops look for work; any thread may."""
+        for inbox, wakeup in self._inboxes():
+            inbox.put_nowait((wakeup, None))
+
+    def _inboxes(self) -> list[tuple[_Inbox, object]]:
+        """Where loops look, and what wakes them."""
+        kinds = getattr(sys.modules.get("vllm.v1.engine"), "EngineCoreRequestType", None)
+        wakeup = getattr(kinds, "WAKEUP", None)
+        found = (getattr(core, "input_queue", None) for core in list(self._running))
+        return [(inbox, wakeup) for inbox in found if inbox is not None and wakeup is not None]
 
 
 cores = Cores()

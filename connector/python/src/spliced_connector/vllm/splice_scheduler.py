@@ -120,7 +120,7 @@ class SpliceScheduler:
         self._jobs: Jobs | None = None
         if settings.parallel.works:
             ranks = session.engine.identity.tp_size
-            self._jobs = Jobs(session.model, settings, ranks, session.tally, cores.wake)
+            self._jobs = Jobs(session.model, settings, ranks, session.tally, cores)
         self._slower = 0  # requests that were measured to be quicker without a splice
         # Which requests the canary takes must not follow a pattern of the traffic.
         self._random = random.Random()

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from spliced_connector.client import Job, Model
 from spliced_connector.vllm.clock import Line
@@ -44,6 +45,19 @@ class _Running:
     ranks: int  # that have not stored their share
 
 
+class Loop(Protocol):
+    """What steps the engine. Any thread may ask."""
+
+    @property
+    def running(self) -> bool:
+        """Whether an engine without requests would be stepped."""
+        ...
+
+    def wake(self) -> None:
+        """Has an engine that sleeps look at `Jobs.pending`."""
+        ...
+
+
 class Jobs:
     """Methods are the scheduler's thread's, and wait for nothing. `start` comes first."""
 
@@ -53,14 +67,13 @@ class Jobs:
         settings: Settings,
         ranks: int,
         tally: EngineTally,
-        wake: Callable[[], object],
+        loop: Loop,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """wake: has an engine that sleeps look at `pending`; called by another thread."""
         self._model = model
         self._ranks = ranks
         self._tally = tally
-        self._wake = wake
+        self._loop = loop
         self._clock = clock
         self._stall = settings.stall_ms / 1000
         self._most_tokens = settings.capture_tokens
@@ -187,14 +200,14 @@ class Jobs:
                 (self._queue if self._takes(job) else self._declined).append(job)
         self._tally.add("jobs", len(news.jobs))
         if self._queue:
-            self._wake()
+            self._loop.wake()
         return True
 
     def _offer(self) -> tuple[int, float]:
         """How many jobs are taken at once, and the seconds before the first of them is begun: those
         in which a busy engine saves up the time of a batch."""
         if self._clock() >= self._busy_until:
-            return MOST, 0.0
+            return MOST if self._loop.running else 0, 0.0
         if not self._share or self._line.fit() is None:
             return 0, 0.0
         return MOST, self._last / self._share
