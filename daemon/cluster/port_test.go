@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -210,5 +211,29 @@ func TestAConfigurationThatCannotWorkIsRefused(t *testing.T) {
 		if (row.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: %v, want %q", name, err, row.want)
 		}
+	}
+}
+
+// wrapped is a connection that Config.BelowTLS has seen.
+type wrapped struct{ net.Conn }
+
+func TestConnectionsToThePeersPortAreWrappedBelowTLS(t *testing.T) {
+	a := newBed(t).start("a", []string{"127.0.0.1:1"}, func(c *Config) {
+		c.BelowTLS = func(conn net.Conn) net.Conn { return wrapped{conn} }
+		c.Handler = func(ctx *fasthttp.RequestCtx) {
+			secure, ok := ctx.Conn().(interface{ NetConn() net.Conn })
+			if ok {
+				_, ok = secure.NetConn().(wrapped)
+			}
+			ctx.SetBodyString(fmt.Sprint(ok))
+		}
+	})
+	conn, err := tls.Dial("tcp", a.Members()[0].Peer.String(), a.ClientTLS("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if body, err := get(conn); err != nil || body != "true" {
+		t.Errorf("the handler finds what is below TLS: %q, %v", body, err)
 	}
 }
