@@ -31,10 +31,13 @@ func Available() error {
 
 // NewNamespace makes one. It has to be closed.
 func NewNamespace() (ns *Namespace, err error) {
-	err = away(func() error {
+	enter := func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("hub: new network namespace: %w", err)
 		}
+		return nil
+	}
+	err = away(enter, func() error {
 		f, err := os.Open("/proc/thread-self/ns/net")
 		if err != nil {
 			return fmt.Errorf("hub: new network namespace: %w", err)
@@ -59,24 +62,25 @@ func (ns *Namespace) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Get
 // Do calls f on a thread in the namespace. Sockets that f opens itself, not on another
 // goroutine, belong to it for good; so do processes that it starts.
 func (ns *Namespace) Do(f func() error) error {
-	return away(func() error {
+	enter := func() error {
 		if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("hub: enter a network namespace: %w", err)
 		}
-		return f()
-	})
+		return nil
+	}
+	return away(enter, f)
 }
 
-// away calls f on a thread that f may move to another namespace, and brings it back. The
+// away calls f on a thread that has entered another namespace, and brings it back. The
 // thread lives on: if it ended, so would processes that were started on it with a signal
 // for the death of their parent, which to Linux is the thread.
-func away(f func() error) error {
+func away(enter, f func() error) error {
 	done := make(chan error)
-	go func() { done <- awayHere(f) }()
+	go func() { done <- awayHere(enter, f) }()
 	return <-done
 }
 
-func awayHere(f func() error) error {
+func awayHere(enter, f func() error) error {
 	runtime.LockOSThread()
 	home, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -84,6 +88,10 @@ func awayHere(f func() error) error {
 		return fmt.Errorf("hub: %w", err)
 	}
 	defer home.Close()
+	if err := enter(); err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
 	err = f()
 	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
 		return errors.Join(err, fmt.Errorf("hub: leave a network namespace: %w", back)) // and the thread ends
