@@ -18,6 +18,9 @@ import (
 // not come in time is computed in its place, which is another answer by right: those are
 // counted, and not compared.
 func TestAnEngineAnswersTheSameOverABadNetwork(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a model in Go computes for minutes where races are looked for")
+	}
 	t.Parallel()
 	b := newBed(t, 3)
 	b.start("-slots=64MiB", "-promote-timeout=10s")
