@@ -177,6 +177,13 @@ func TestListingsOfALivingDaemon(t *testing.T) {
 	if !strings.Contains(errs, "no segment begins with") {
 		t.Errorf("inspect: %s", errs)
 	}
+	file := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(file, []byte("1 2 3"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs = splicectl(t, exitFailed, "locate", "-admin", d.Admin, "-model", "nobody's", file); !strings.Contains(errs, "no engine has registered") {
+		t.Errorf("locate: %s", errs)
+	}
 	if ready, err := d.API().Ready(t.Context()); err != nil || ready.Status == api.HealthUnavailable {
 		t.Errorf("ready: %+v, %v", ready, err)
 	}
