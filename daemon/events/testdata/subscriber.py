@@ -6,15 +6,21 @@ usage: subscriber.py PUB ROUTER FROM BATCHES
 
 import sys
 
-import msgspec
-import zmq
-from vllm.distributed.kv_events import (
-    AllBlocksCleared,
-    BlockRemoved,
-    BlockStored,
-    KVEventBatch,
-    ZmqEventPublisher,
-)
+try:
+    import msgspec
+    import zmq
+    from vllm.distributed.kv_events import (
+        AllBlocksCleared,
+        BlockRemoved,
+        BlockStored,
+        KVEventBatch,
+        ZmqEventPublisher,
+    )
+except ImportError as err:
+    print("missing", err, flush=True)
+    sys.exit()
+
+PATIENCE_MS = 120_000  # the machine may be busy
 
 
 def show(decoder: msgspec.msgpack.Decoder, source: str, topic: bytes, seq: bytes, payload: bytes) -> None:
@@ -41,7 +47,7 @@ def main() -> None:
     decoder = msgspec.msgpack.Decoder(KVEventBatch)
     context = zmq.Context()
     sub = context.socket(zmq.SUB)
-    sub.setsockopt(zmq.RCVTIMEO, 20_000)
+    sub.setsockopt(zmq.RCVTIMEO, PATIENCE_MS)
     sub.setsockopt(zmq.HEARTBEAT_IVL, 200)
     sub.connect(pub)
     sub.subscribe("kv@")
@@ -54,11 +60,11 @@ def main() -> None:
         last = number
         show(decoder, "live", topic, seq, payload)
     req = context.socket(zmq.REQ)
-    req.setsockopt(zmq.RCVTIMEO, 20_000)
+    req.setsockopt(zmq.RCVTIMEO, PATIENCE_MS)
     req.connect(router)
     req.send(start.to_bytes(8, "big"))
     dealer = context.socket(zmq.DEALER)
-    dealer.setsockopt(zmq.RCVTIMEO, 20_000)
+    dealer.setsockopt(zmq.RCVTIMEO, PATIENCE_MS)
     dealer.connect(router)
     dealer.send_multipart([b"", start.to_bytes(8, "big")])
     topic, seq, payload = req.recv_multipart()
