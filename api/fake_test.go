@@ -123,7 +123,7 @@ func (f *fakeNode) Segments(q SegmentQuery) ([]Segment, error) {
 func (f *fakeNode) Segment(key Digest) (SegmentDetail, error) {
 	for _, s := range f.segments {
 		if s.Key == key {
-			return SegmentDetail{Segment: s, HeadExcluded: 8, TailExcluded: 8, Extents: 2, DiskExtents: 1, Codec: "none", Parts: []SegmentPart{
+			return SegmentDetail{Segment: s, HeadExcluded: 8, TailExcluded: 8, Extents: 2, DiskExtents: 1, Codec: "none", OtherNodes: 2, ObjectStore: true, Parts: []SegmentPart{
 				{Layer: 1, Kind: "s", DType: "f32", Shape: []int{2, 4, 8}, Bytes: 256},
 			}}, nil
 		}

@@ -196,6 +196,8 @@ type SegmentDetail struct {
 	Extents      int           `json:"extents"`      // runs of arena memory it lies in
 	DiskExtents  int           `json:"disk_extents"` // runs of slab files it lies in
 	Codec        string        `json:"codec"`        // of its bytes on disk; empty = it is not there
+	OtherNodes   int           `json:"other_nodes"`  // of the cluster that are believed to hold it
+	ObjectStore  bool          `json:"object_store"` // which is believed to hold it
 	Parts        []SegmentPart `json:"parts"`
 }
 

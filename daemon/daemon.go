@@ -210,7 +210,7 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	start("parallel work", func() error { return d.work.Run(background) })
 	start("admin REST", func() error { return <-on.admin })
 	if d.peers != nil {
-		start("cluster", func() error { return d.runPeers(ctx) })
+		start("cluster", func() error { return d.runPeers(background) })
 	}
 	if d.object != nil {
 		start("object store", func() error { d.object.Run(background); return nil })
@@ -375,6 +375,7 @@ func (d *Daemon) newView() *view.View {
 		Server: d.server, Canary: d.canary, Tenants: d.tenants,
 	}
 	d.show(&o)
+	o.Copies = d.copies
 	if d.object != nil {
 		o.Object = d.object
 		o.Remotes = append(o.Remotes, view.Remote{Name: "object", Counters: d.object.Counters})

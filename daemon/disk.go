@@ -115,19 +115,6 @@ func (d *Daemon) flush() {
 	}
 }
 
-// sendCopies has what would be lost with this node's memory go to the outlets, within
-// DrainTimeout.
-func (d *Daemon) sendCopies() {
-	ctx, cancel := context.WithTimeout(context.Background(), d.config.DrainTimeout)
-	defer cancel()
-	sent, err := d.store.Offload(ctx)
-	if err != nil {
-		d.log.Warn().Err(err).Int("sent", sent).Msg("not everything that only this node has was copied")
-	} else if sent > 0 {
-		d.log.Info().Int("sent", sent).Msg("copied what only this node has")
-	}
-}
-
 // stopDisk closes the tier, which ends its run. It is called after the store was
 // closed, whose memory the tier reads. A disk in trouble is no trouble of the
 // daemon's.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/object"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -76,12 +75,4 @@ func (d *Daemon) remote() tier.Remote {
 		return d.object
 	}
 	return nil
-}
-
-// outlets are where copies go of what this node may lose.
-func (d *Daemon) outlets() (list []tiering.Outlet) {
-	if d.object != nil && d.config.ObjectWrite != "none" {
-		list = append(list, tiering.Outlet{To: d.object, All: d.config.ObjectWrite == "all"})
-	}
-	return list
 }

@@ -28,6 +28,8 @@ type peers struct {
 	fetch   *peer.Peers
 	server  *peer.Server // opened once the store is, before the cluster listens
 	known   learning
+	push    *peer.Neighbours             // nil = no copies go to others
+	taker   *peer.Taker                  // as server; nil = none come from others
 	told    [index.MaxNodes]atomic.Int64 // by number: when a member last had nothing more to tell; 0 = not yet
 	fresh   *peer.Told                   // index, and what was told at once
 
@@ -44,13 +46,7 @@ func (d *Daemon) openPeers() (err error) {
 	p.numbers = map[string]peer.Node{}
 	config := cluster.Of(&d.config)
 	config.Version, config.Log, config.Now = d.build.Version, d.log, d.now
-	config.Handler = func(ctx *fasthttp.RequestCtx) {
-		if parallel.Serves(ctx.Path()) {
-			d.work.Handler(ctx)
-			return
-		}
-		p.server.Handler(ctx)
-	}
+	config.Handler = d.handlePeers
 	config.Exchange = timed{index.Exchange{Own: p.own, Index: p.index}, d.now, p}
 	config.OnJoin, config.OnLeave, config.BelowTLS = d.joined, p.left, peer.NewCorked
 	if p.cluster, err = cluster.New(config); err != nil {
@@ -73,10 +69,24 @@ func (d *Daemon) openPeers() (err error) {
 			return found, ok
 		},
 	})
-	if err == nil {
-		d.peers = p
+	if err != nil {
+		return err
 	}
-	return err
+	d.peers = p
+	return d.openPush()
+}
+
+// handlePeers answers what comes to the peers' port.
+func (d *Daemon) handlePeers(ctx *fasthttp.RequestCtx) {
+	p := d.peers
+	switch path := ctx.Path(); {
+	case parallel.Serves(path):
+		d.work.Handler(ctx)
+	case p.taker != nil && string(path) == peer.TakePath:
+		p.taker.Handler(ctx)
+	default:
+		p.server.Handler(ctx)
+	}
 }
 
 // servePeers opens both ports of the cluster.
@@ -86,10 +96,13 @@ func (d *Daemon) servePeers() (err error) {
 		return nil
 	}
 	config := peer.ServerConfig{
-		Store: d.store, Device: d.device, Names: p.names, Neighbours: &peer.Neighbours{Own: p.own, Peers: p.fetch}, Log: d.log,
+		Store: d.store, Device: d.device, Names: p.names, Known: &peer.Known{Own: p.own, Peers: p.fetch}, Log: d.log,
 	}
 	config.PeerOf = p.peerOf()
 	if p.server, err = peer.NewServer(config); err != nil {
+		return err
+	}
+	if err = d.openTaker(config.PeerOf); err != nil {
 		return err
 	}
 	return p.cluster.Listen()
@@ -146,7 +159,8 @@ func (p *peers) mark(w tier.Want, has bool) {
 	}
 }
 
-// runPeers is the node's membership until the context ends.
+// runPeers is the node's membership until the context ends, which is once copies of what
+// only this node has have gone to others: these fetch them from here.
 func (d *Daemon) runPeers(ctx context.Context) error { return d.peers.cluster.Run(ctx) }
 
 // closePeers ends what is fetched and what is sent. It is called before the store is
@@ -155,6 +169,12 @@ func (d *Daemon) closePeers() {
 	p := d.peers
 	if p == nil {
 		return
+	}
+	if p.push != nil {
+		p.push.Close()
+	}
+	if p.taker != nil {
+		p.taker.Close()
 	}
 	p.fetch.Close()
 	if p.server != nil {
@@ -224,6 +244,7 @@ func (d *Daemon) show(o *view.Options) {
 	m := &view.Members{
 		Name: d.config.ClusterName, Cluster: p.cluster, Peers: p.fetch, Server: p.server, Index: p.index, Own: p.own, AsOf: p.asOf,
 		Names: p.names,
+		Push:  p.push, Taker: p.taker,
 	}
 	o.Cluster, o.Members, o.Remotes = m.Tell, m, append(o.Remotes, m.Remotes()...)
 }

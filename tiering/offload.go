@@ -21,7 +21,8 @@ type Outlet struct {
 	// All has everything go there as soon as it is published, whoever else has it and
 	// whatever it saves.
 	All bool
-	// Last has only that go there which leaves memory and which the lower tier does not hold.
+	// Last has only that go there which is about to leave memory and which the lower tier
+	// does not hold, while it is a hit still: who takes it fetches it from here.
 	Last bool
 }
 
@@ -130,7 +131,7 @@ func (s *Store) outletsLocked(o *objects.Object, why occasion) (list []*Outlet) 
 	for i := range s.cfg.Outlets {
 		out := &s.cfg.Outlets[i]
 		switch {
-		case why == published && !out.All, why == usedAgain && out.Last, out.Last && (below || o.Write != nil):
+		case why == published && !out.All, out.Last && (why != ahead && why != flushing || below || o.Write != nil):
 			continue
 		case out.All && !o.Asked:
 			list = append(list, out)
@@ -352,6 +353,23 @@ func (s *Store) nextToLeaveLocked(p *objects.Pool) *objects.Object {
 	}
 	id, _ = p.Unsent.Victim(objects.AnyID)
 	return s.objects.Table.Get(id)
+}
+
+// Spare is how many bytes of a kind of objects may come into memory for a tenant without
+// anything leaving it, or a pool becoming short.
+func (s *Store) Spare(kind tier.CheckpointKind, tenant tier.TenantID) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.objects.Tenants[tenant]
+	if t == nil {
+		return 0
+	}
+	p := s.objects.Pools[objects.PoolNumber(kind)]
+	spare := int64(s.cfg.HighWater*float64(p.Budget)) - p.Used
+	if t.QuotaBytes > 0 {
+		spare = min(spare, -s.objects.OverQuota(t, 0))
+	}
+	return max(0, spare)
 }
 
 // Offload sends copies of every published object that the outlets are for, and waits

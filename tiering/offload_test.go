@@ -516,24 +516,70 @@ func TestTheEndIsBounded(t *testing.T) {
 	}
 }
 
-// Only the last copy goes to an outlet that is for these.
+// Only the last copy goes to an outlet that is for these, and only while it is a hit.
 func TestLastCopiesAreThoseTheDiskDoesNotHold(t *testing.T) {
-	x := newTwoTiers(t, hybrid(1))
-	sink := &mapSink{b: x.bench, entries: map[tier.Name]*sinkEntry{}, expect: tier.Hint{Latency: time.Microsecond, BytesPerSecond: farBytes}}
-	x.cfg.Outlets = []Outlet{{To: sink, Last: true}}
-	x.openOffloads()
-	t.Cleanup(func() { sink.takeAll() })
+	last := &mapSink{entries: map[tier.Name]*sinkEntry{}, expect: tier.Hint{Latency: time.Microsecond, BytesPerSecond: farBytes}}
+	x := newTwoTiers(t, hybrid(1), func(c *Config) { c.Outlets = []Outlet{{To: last, Last: true}} })
+	last.b = x.bench
+	t.Cleanup(func() { last.takeAll() })
 	p, q := x.mid(1, 64, 8), x.mid(2, 64, 8)
-	x.sink(p)
-	if sink.takeAll() != 0 {
-		t.Fatal("the disk has it, and it is sent")
-	}
+	x.publish(x.c, p)
+	x.mu.Lock()
+	_, _ = x.flushLocked(0, nil)
+	x.mu.Unlock()
+	x.launch()
+	x.tier.finishAll() // p is on disk as well
 	x.publish(x.c, q)
-	x.tier.refuse = tier.ErrFull
-	x.dropAll()
-	if sink.takeAll() != 1 || !sink.sent(q) {
-		t.Fatal("it is lost")
+	offer := func(p piece, why occasion) (how verdict) {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		_, how = x.offloadLocked(x.objects.Named(tier.Name{Key: p.key}, x.profileOfLocked(), x.objects.Tenants[tenantA]), why, nil)
+		return how
 	}
-	x.tier.refuse = nil
+	for _, why := range []occasion{published, usedAgain, leaving} {
+		if offer(q, why) != settled {
+			t.Errorf("it is offered on occasion %d", why)
+		}
+	}
+	for _, why := range []occasion{ahead, flushing} {
+		if offer(p, why) != settled {
+			t.Errorf("the disk has it, and it is offered on occasion %d", why)
+		}
+	}
+	if offer(q, ahead) != sending {
+		t.Fatal("the last copy is not offered")
+	}
+	x.launch()
 	x.audit()
+	x.wantHit(q)
+	if last.takeAll() != 1 || !last.sent(q) {
+		t.Fatal("it is not sent")
+	}
+	x.audit()
+}
+
+func TestSpareIsWhatMayComeWithoutALoss(t *testing.T) {
+	x := newSinking(t, hybrid(1), nil, func(c *Config) { c.PublicBytes = 1 << 20 }, quota(300<<10))
+	if n := x.Spare(0, tenantA); n != 300<<10 {
+		t.Fatalf("%d bytes of a quota", n)
+	}
+	if n := x.Spare(0, tenantB); n != 1<<20*9/10 {
+		t.Fatalf("%d bytes of a pool", n)
+	}
+	for i := range 5 {
+		x.publish(x.c, x.mid(i, 64, 8))
+	}
+	used := x.Pools()[0].UsedBytes
+	if n := x.Spare(0, tenantB); n != 1<<20*9/10-used {
+		t.Fatalf("%d bytes beside %d", n, used)
+	}
+	for i := range 5 {
+		x.publish(x.c, x.mid(10+i, 64, 8))
+	}
+	if n := x.Spare(0, tenantA); n > 60<<10 {
+		t.Fatalf("%d bytes of a quota that is used", n)
+	}
+	if x.Spare(0, 99) != 0 {
+		t.Fatal("a tenant that nobody knows has room")
+	}
 }

@@ -40,6 +40,8 @@ func (c *Config) clusterSettings() []setting {
 			"What names in the index are keyed with. Set it if keys are rotated while nodes run: without it a node that restarts after a rotation does not find what nodes hold that were started before it."},
 		{"cluster-hold", (*interval)(&c.ClusterHold), "2s to 10m", "not allowed",
 			"How long a node that is out of reach keeps its place in the index. One that says that it leaves does not."},
+		{"cluster-copies", (*toggle)(&c.ClusterCopies), "on or off", "not allowed",
+			"Whether a copy of what is about to leave memory, and is neither on disk nor believed to be anywhere else, goes to a node with room, and whether this node takes such copies."},
 	}
 }
 

@@ -130,6 +130,7 @@ type Config struct {
 	ClusterTLSCA         string
 	ClusterSecret        string
 	ClusterHold          time.Duration
+	ClusterCopies        bool
 
 	ObjectBucket         string
 	ObjectEndpoint       string
@@ -250,6 +251,7 @@ func Default() Config {
 		EventsFormat:      "maps",
 		EventsTenants:     nameList{DefaultTenant},
 		EventsMemory:      64 * MiB,
+		ClusterCopies:     true,
 		Tenants:           []Tenant{{Name: DefaultTenant}},
 	}
 	c.objectDefaults()

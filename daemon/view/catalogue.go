@@ -189,7 +189,17 @@ func (v *View) Segment(key api.Digest) (api.SegmentDetail, error) {
 			d.DiskExtents, d.Codec = len(e.Runs), codecOf(&e.Info)
 		}
 	}
+	if p, ok := v.o.Store.Profile(s.Profile); ok {
+		v.countCopies(&d, p.Fingerprint(), s.Tenant)
+	}
 	return d, nil
+}
+
+// countCopies tells of copies beyond this node.
+func (v *View) countCopies(d *api.SegmentDetail, f profile.Fingerprint, t tier.TenantID) {
+	if v.o.Copies != nil {
+		d.OtherNodes, d.ObjectStore = v.o.Copies(f, t, tier.Name{Key: d.Key})
+	}
 }
 
 // segmentOnDisk answers a segment that is on disk only. What its parts are is
@@ -204,6 +214,7 @@ func (v *View) segmentOnDisk(key api.Digest) (api.SegmentDetail, error) {
 		DiskExtents: len(e.Runs), Codec: codecOf(&e.Info),
 	}
 	d.Publisher = e.Manifest.Publisher
+	v.countCopies(&d, e.Fingerprint, e.Tenant)
 	if p, ok := v.o.Store.Profile(tier.ProfileID(d.Profile)); ok {
 		for rank := range e.Ranks {
 			d.Parts = append(d.Parts, partsOfRank(rank, p.SegmentLayout(d.Interior))...)

@@ -21,6 +21,8 @@ type Members struct {
 	Server  *peer.Server
 	Index   *index.Index
 	Own     *index.Own
+	Push    *peer.Neighbours // nil = none
+	Taker   *peer.Taker      // nil = none
 	// AsOf is when a member last had nothing more to tell; zero = not yet.
 	AsOf func(number uint16) time.Time
 	// Names make the tags that Index is asked for.
@@ -62,13 +64,26 @@ func (m *Members) Remotes() []Remote {
 	return []Remote{
 		{"peer", func() []any {
 			fetched, served := m.Peers.Counters(), m.Server.Counters()
-			return []any{&fetched, &served}
+			return append([]any{&fetched, &served}, m.copied()...)
 		}},
 		{"cluster", func() []any {
 			s := m.Cluster.Status()
 			return []any{gossipOf(&s)}
 		}},
 	}
+}
+
+// copied counts last copies, both ways.
+func (m *Members) copied() (list []any) {
+	if m.Push != nil {
+		c := m.Push.Counters()
+		list = append(list, &c)
+	}
+	if m.Taker != nil {
+		c := m.Taker.Counters()
+		list = append(list, &c)
+	}
+	return list
 }
 
 // Tell is Options.Cluster.
@@ -84,6 +99,9 @@ func (m *Members) Tell() api.Cluster {
 	add("cluster_", gossipOf(&s))
 	add("peer_", &fetched)
 	add("peer_", &served)
+	for _, counters := range m.copied() {
+		add("peer_", counters)
+	}
 	return c
 }
 

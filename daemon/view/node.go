@@ -53,6 +53,9 @@ type Options struct {
 	Cluster func() api.Cluster
 	// Members are the nodes that prompts are compared over.
 	Members *Members
+	// Copies tells how many other nodes are believed to hold an object, and whether the
+	// object store is; nil = neither can.
+	Copies func(profile.Fingerprint, tier.TenantID, tier.Name) (nodes int, shared bool)
 	// Remotes count what comes from beyond the node, and what goes there.
 	Remotes []Remote
 	Events  *events.Publisher

@@ -320,8 +320,8 @@ func decodeHolders(b []byte, count int) (*holdersAnswer, error) {
 	return a, r.end("holders' answer")
 }
 
-// Neighbours is what a node knows of what others hold, for those that know less.
-type Neighbours struct {
+// Known is what a node knows of what others hold, for those that know less.
+type Known struct {
 	Own   interface{ Has(tag uint64) bool } // *index.Own
 	Peers *Peers
 }
@@ -331,7 +331,7 @@ var _ interface{ Has(uint64) bool } = (*index.Own)(nil)
 // holders answers who holds what has some tags.
 func (s *Server) holders(ctx *fasthttp.RequestCtx) error {
 	body := ctx.PostBody()
-	if !ctx.IsPost() || s.cfg.Neighbours == nil {
+	if !ctx.IsPost() || s.cfg.Known == nil {
 		return fmt.Errorf("peer: %s: %w", ctx.Method(), errNoPath)
 	}
 	tags, err := decodeTags(body)
@@ -340,18 +340,18 @@ func (s *Server) holders(ctx *fasthttp.RequestCtx) error {
 	}
 	s.counts.tells.Add(1)
 	ctx.Response.Header.SetContentType("application/octet-stream")
-	ctx.Response.SetBodyRaw(s.cfg.Neighbours.tell(tags).append(nil))
+	ctx.Response.SetBodyRaw(s.cfg.Known.tell(tags).append(nil))
 	return nil
 }
 
-func (n *Neighbours) tell(tags []uint64) *holdersAnswer {
-	p := n.Peers
+func (k *Known) tell(tags []uint64) *holdersAnswer {
+	p := k.Peers
 	a := &holdersAnswer{knows: !p.Learning()}
 	places := map[Node]uint16{}
 	var nodes [maxNamed]Node
 	for _, tag := range tags {
 		var row []uint16
-		if n.Own.Has(tag) {
+		if k.Own.Has(tag) {
 			row = append(row, tellSelf)
 		}
 		for _, node := range nodes[:min(p.cfg.Index.Holders(tag, nodes[:]), maxNamed)] {

@@ -43,13 +43,13 @@ func TestANewcomerLearnsFromOneNeighbourWhoHoldsWhat(t *testing.T) {
 	s.index.mu.Lock()
 	delete(s.index.at, tag) // nobody indexes itself
 	s.index.mu.Unlock()
-	s.sources[2].server.cfg.Neighbours = &Neighbours{Own: ownSet{tag: true}, Peers: s.Peers}
+	s.sources[2].server.cfg.Known = &Known{Own: ownSet{tag: true}, Peers: s.Peers}
 
 	p := newcomer(t, s, 2) // it can ask only who knows
 	if err := p.Set(s.member(0).Member); err != nil {
 		t.Fatal(err)
 	}
-	s.sources[0].server.cfg.Neighbours = &Neighbours{Own: ownSet{}, Peers: newcomer(t, s)} // knows nothing itself
+	s.sources[0].server.cfg.Known = &Known{Own: ownSet{}, Peers: newcomer(t, s)} // knows nothing itself
 	p.Learn(context.Background(), wants)
 	for i, want := range []bool{true, true, false} {
 		if _, ok := p.Hint(&wants[i]); ok != want {
@@ -79,7 +79,7 @@ func TestOnlyMembersAreBelievedToHoldAnything(t *testing.T) {
 	s := opened(t, options{sources: 2})
 	o := tiertest.Segment(tiertest.Small, loneTenant[0], 1, 40)
 	s.put(t, 0, o)
-	s.sources[1].server.cfg.Neighbours = &Neighbours{Own: ownSet{}, Peers: s.Peers}
+	s.sources[1].server.cfg.Known = &Known{Own: ownSet{}, Peers: s.Peers}
 	p := newcomer(t, s, 1) // not 0, which holds it
 	want := tiertest.WantOf(o)
 	p.Learn(context.Background(), []tier.Want{want})
@@ -148,7 +148,7 @@ func FuzzTags(f *testing.F) {
 			f.Error(err)
 		}
 	})
-	s.sources[0].server.cfg.Neighbours = &Neighbours{Own: ownSet{}, Peers: s.Peers}
+	s.sources[0].server.cfg.Known = &Known{Own: ownSet{}, Peers: s.Peers}
 	f.Add(appendTags(nil, []uint64{1, 2}))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var ctx fasthttp.RequestCtx

@@ -23,8 +23,8 @@ type ServerConfig struct {
 	Store  *tiering.Store // required
 	Device gpuipc.Device  // of the store's arena; required
 	Names  *Names         // required
-	// Neighbours are told to nodes that know less; nil = nothing is told.
-	Neighbours *Neighbours
+	// Known is told to nodes that know less; nil = nothing is.
+	Known *Known
 
 	MaxRequests int // at once, of all peers; 64
 	MaxPerPeer  int // of one peer; 16

@@ -205,6 +205,13 @@ func printSegment(c *call, d *api.SegmentDetail) error {
 	if d.DiskBytes > 0 {
 		t.row("on disk", fmt.Sprintf("%s in %d extents, codec %s", bytesText(d.DiskBytes), d.DiskExtents, d.Codec))
 	}
+	if d.OtherNodes > 0 || d.ObjectStore {
+		where := fmt.Sprintf("%d other nodes", d.OtherNodes)
+		if d.ObjectStore {
+			where += " and the object store"
+		}
+		t.row("believed at", where)
+	}
 	t.row("published", fmt.Sprintf("%s ago by %s", ageText(d.Created, now), d.Publisher))
 	t.row("used", fmt.Sprintf("%d times, last %s ago", d.Hits, ageText(d.LastUsed, now)))
 	if err := t.flush(); err != nil {

@@ -1,0 +1,68 @@
+package daemon
+
+import (
+	"context"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/peer"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// openPush makes what last copies go to other nodes by.
+func (d *Daemon) openPush() (err error) {
+	if d.config.ClusterCopies {
+		d.peers.push, err = peer.NewNeighbours(peer.PushConfig{Peers: d.peers.fetch})
+	}
+	return err
+}
+
+// openTaker makes what takes them.
+func (d *Daemon) openTaker(peerOf func(*fasthttp.RequestCtx) string) (err error) {
+	if d.config.ClusterCopies {
+		d.peers.taker, err = peer.NewTaker(peer.TakerConfig{Store: d.store, Names: d.peers.names, PeerOf: peerOf})
+	}
+	return err
+}
+
+// outlets are where copies go of what this node may lose: the object store, and what that
+// does not take to a node with room.
+func (d *Daemon) outlets() (list []tiering.Outlet) {
+	if d.object != nil && d.config.ObjectWrite != "none" {
+		list = append(list, tiering.Outlet{To: d.object, All: d.config.ObjectWrite == "all"})
+	}
+	if d.peers != nil && d.peers.push != nil {
+		list = append(list, tiering.Outlet{To: d.peers.push, Last: true})
+	}
+	return list
+}
+
+// copies tells how many other nodes are believed to hold an object, and whether the object
+// store is.
+func (d *Daemon) copies(f profile.Fingerprint, t tier.TenantID, n tier.Name) (nodes int, shared bool) {
+	if d.peers != nil {
+		nodes = d.peers.fetch.Copies(f, t, n)
+	}
+	if d.object != nil {
+		_, shared = d.object.Hint(&tier.Want{Name: n, Fingerprint: f, Tenant: t})
+	}
+	return nodes, shared
+}
+
+// sendCopies has what would be lost with this node's memory go to the outlets, within
+// DrainTimeout.
+func (d *Daemon) sendCopies() {
+	if d.peers != nil && d.peers.taker != nil {
+		d.peers.taker.Stop()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), d.config.DrainTimeout)
+	defer cancel()
+	sent, err := d.store.Offload(ctx)
+	if err != nil {
+		d.log.Warn().Err(err).Int("sent", sent).Msg("not everything that only this node has was copied")
+	} else if sent > 0 {
+		d.log.Info().Int("sent", sent).Msg("copied what only this node has")
+	}
+}

@@ -1,0 +1,327 @@
+package peer
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// TakePath asks a member to take a copy of an object, which it fetches while it answers:
+//
+//	take    name | bytes of all ranks u64
+//	answer  verdict u8
+//
+// A member decides by itself (see Taker). Whether it has room is not known before it is
+// asked: room changes with each publication, and a number in the membership's metadata or
+// beside the index would be old when it counts, and cost every node bytes for what few ask.
+// Two members at random are asked, which finds room nearly as well as knowing all of them
+// does, and one that has none is left alone for a while.
+const TakePath = "/peer/v1/take"
+
+const takeBytes = nameBytes + 8
+
+// taking is the verdict of a member that was asked to take something.
+type taking uint8
+
+const (
+	taken    taking = 0 // it has a copy now
+	noRoom   taking = 1
+	takeBusy taking = 2 // it fetches enough already
+	notTaken taking = 3 // not known there, not worth it, or the fetch failed
+	takings  taking = 4
+)
+
+func appendTake(b []byte, n *name, bytes int64) []byte {
+	return binary.LittleEndian.AppendUint64(appendName(b, n), uint64(bytes))
+}
+
+func decodeTake(b []byte) (n name, bytes int64, err error) {
+	r := reader{b: b}
+	n, bytes = r.name(), int64(r.u64())
+	if err := r.end("take"); err != nil {
+		return n, 0, err
+	}
+	if bytes <= 0 || n.Kind > tier.Spliced {
+		return n, 0, fmt.Errorf("peer: take of kind %d, %d bytes: %w", n.Kind, bytes, tier.ErrInvalid)
+	}
+	return n, bytes, nil
+}
+
+// PushConfig makes Neighbours. Zero values take the default that is named.
+type PushConfig struct {
+	Peers *Peers // required
+	Bytes int64  // of objects that are being taken, unless one has more; 64 MiB
+	Most  int    // of these objects; 16
+	Asked int    // members asked for each; 2
+	// TakeTime is how long a member may take to fetch one; 10 seconds. RestTime is how
+	// long one is left alone that had no room, or did not answer; 5 seconds.
+	TakeTime, RestTime time.Duration
+}
+
+// PushCounters counts since NewNeighbours.
+type PushCounters struct {
+	Pushed      uint64 `count:"copies_pushed" prom:"peer_copies_total,result=pushed" help:"Last copies and members: pushed (a member took one of ours), refused (a member did not), failed (it did not answer), unplaced (nobody took it); taken (this node took one), no_room, busy, not_taken (it did not)."`
+	PushedBytes uint64 `count:"copies_pushed_bytes" prom:"peer_copied_bytes_total,result=pushed" help:"Bytes of them."`
+	Refused     uint64 `count:"copies_refused" prom:"peer_copies_total,result=refused"`
+	Failed      uint64 `count:"copies_failed" prom:"peer_copies_total,result=failed"`
+	Unplaced    uint64 `count:"copies_unplaced" prom:"peer_copies_total,result=unplaced"`
+}
+
+// Neighbours is the members of a cluster as a tier.Sink: copies of what this node may lose
+// go to one that has room. The object has to stay a hit here until done is called, since
+// the member fetches it as it fetches anything. All methods may run at once.
+type Neighbours struct {
+	cfg    PushConfig
+	ctx    context.Context // ended by Close
+	end    context.CancelFunc
+	counts struct{ pushed, pushedBytes, refused, failed, unplaced atomic.Uint64 }
+
+	mu      sync.Mutex
+	closed  bool
+	bytes   int64
+	n       int
+	rests   map[*member]time.Time // until when; of those in the table
+	running sync.WaitGroup
+}
+
+var _ tier.Sink = (*Neighbours)(nil)
+
+// NewNeighbours makes them. It starts nothing.
+func NewNeighbours(cfg PushConfig) (*Neighbours, error) {
+	setDefault(&cfg.Bytes, 64<<20)
+	setDefault(&cfg.Most, 16)
+	setDefault(&cfg.Asked, 2)
+	setDefault(&cfg.TakeTime, 10*time.Second)
+	setDefault(&cfg.RestTime, 5*time.Second)
+	if cfg.Peers == nil || cfg.Bytes < 0 || cfg.Most < 0 || cfg.Asked < 0 || cfg.TakeTime < 0 || cfg.RestTime < 0 {
+		return nil, fmt.Errorf("peer: no peers, or a negative bound: %w", tier.ErrInvalid)
+	}
+	n := &Neighbours{cfg: cfg, rests: map[*member]time.Time{}}
+	n.ctx, n.end = context.WithCancel(context.Background())
+	return n, nil
+}
+
+// Close ends what is on its way and waits for it. Nothing is taken any more.
+func (n *Neighbours) Close() {
+	n.mu.Lock()
+	n.closed = true
+	n.mu.Unlock()
+	n.end()
+	n.running.Wait()
+}
+
+// Counters takes a snapshot.
+func (n *Neighbours) Counters() PushCounters {
+	c := &n.counts
+	return PushCounters{
+		Pushed: c.pushed.Load(), PushedBytes: c.pushedBytes.Load(), Refused: c.refused.Load(), Failed: c.failed.Load(), Unplaced: c.unplaced.Load(),
+	}
+}
+
+// Expect implements tier.Sink: that of the member that is expected soonest, as far as that
+// was measured.
+func (n *Neighbours) Expect() (best tier.Hint) {
+	least := 0.0
+	now := n.cfg.Peers.cfg.Now()
+	for _, m := range *n.cfg.Peers.table.Load() {
+		if m == nil || !m.open(now) {
+			continue
+		}
+		if h, seconds := m.expect(); h.BytesPerSecond > 0 && (least == 0 || seconds < least) {
+			best, least = h, seconds
+		}
+	}
+	return best
+}
+
+// push is a copy on its way to a member.
+type push struct {
+	*Neighbours
+	name    name
+	bytes   int64
+	members []*member // to be asked, in order
+	done    func(tier.Level, error)
+}
+
+// Admit implements tier.Sink.
+func (n *Neighbours) Admit(o *tier.Object) (tier.Write, error) {
+	p := n.cfg.Peers
+	tenant, ok := p.cfg.Names.tags[o.Tenant]
+	if !ok {
+		return nil, fmt.Errorf("peer: push for tenant %d: %w", o.Tenant, tier.ErrInvalid)
+	}
+	w := &push{Neighbours: n, name: name{Name: tier.Name{Kind: o.Kind, Key: o.Key}, fingerprint: o.Profile.Fingerprint(), tenant: tenant}}
+	for i := range o.Shares {
+		w.bytes += o.Shares[i].Ref.Len()
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, fmt.Errorf("peer: push: closed: %w", tier.ErrUnavailable)
+	}
+	if n.n >= n.cfg.Most || n.n > 0 && n.bytes+w.bytes > n.cfg.Bytes {
+		return nil, fmt.Errorf("peer: %d objects of %d bytes are being taken: %w", n.n, n.bytes, tier.ErrBusy)
+	}
+	members, some := n.candidatesLocked(p.cfg.Now())
+	switch {
+	case len(members) > 0:
+	case some:
+		return nil, fmt.Errorf("peer: no member has room: %w", tier.ErrFull)
+	default:
+		return nil, fmt.Errorf("peer: no member: %w", tier.ErrUnavailable)
+	}
+	rand.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
+	n.preferParents(o, members)
+	w.members = members[:min(len(members), n.cfg.Asked)]
+	n.n++
+	n.bytes += w.bytes
+	n.running.Add(1)
+	return w, nil
+}
+
+// candidatesLocked lists the members that may be asked now; some tells whether there are
+// any at all. It forgets those that are not members any more.
+func (n *Neighbours) candidatesLocked(now time.Time) (list []*member, some bool) {
+	table := *n.cfg.Peers.table.Load()
+	for m, until := range n.rests {
+		if !now.Before(until) || n.cfg.Peers.member(m.Node) != m {
+			delete(n.rests, m)
+		}
+	}
+	for _, m := range table {
+		if m == nil || !m.open(now) {
+			continue
+		}
+		some = true
+		if _, rests := n.rests[m]; !rests {
+			list = append(list, m)
+		}
+	}
+	return list, some
+}
+
+// preferParents puts members first that are believed to hold what a checkpoint extends: a
+// chain is of most use in one place.
+func (n *Neighbours) preferParents(o *tier.Object, members []*member) {
+	if o.Parent == (tier.Name{}) {
+		return
+	}
+	tag, ok := n.cfg.Peers.cfg.Names.Tag(&tier.Want{Name: o.Parent, Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant})
+	if !ok {
+		return
+	}
+	var holders [maxHolders]Node
+	of := holders[:min(n.cfg.Peers.cfg.Index.Holders(tag, holders[:]), maxHolders)]
+	slices.SortStableFunc(members, func(a, b *member) int {
+		has := func(m *member) int {
+			if slices.Contains(of, m.Node) {
+				return 0
+			}
+			return 1
+		}
+		return has(a) - has(b)
+	})
+}
+
+// Cancel implements tier.Write.
+func (w *push) Cancel() { w.leave() }
+
+func (w *push) leave() {
+	w.mu.Lock()
+	w.n--
+	w.Neighbours.bytes -= w.bytes
+	w.mu.Unlock()
+	w.running.Done()
+}
+
+// Start implements tier.Write.
+func (w *push) Start(_ tier.Level, done func(tier.Level, error)) {
+	go func() {
+		err := w.run()
+		w.leave()
+		if err != nil {
+			done(tier.LevelMemory, err)
+			return
+		}
+		done(tier.LevelSynced, nil)
+	}()
+}
+
+// run asks the members, TakeTime for each.
+func (w *push) run() error {
+	for _, m := range w.members {
+		v, err := w.ask(m)
+		if err == nil && v == taken {
+			w.counts.pushed.Add(1)
+			w.counts.pushedBytes.Add(uint64(w.bytes))
+			return nil
+		}
+		if w.ctx.Err() != nil {
+			return fmt.Errorf("peer: push: closed: %w", tier.ErrUnavailable)
+		}
+		if err != nil {
+			w.counts.failed.Add(1)
+		} else {
+			w.counts.refused.Add(1)
+		}
+		if err != nil || v != notTaken { // else it says nothing of the next object
+			w.rest(m)
+		}
+	}
+	w.counts.unplaced.Add(1)
+	return fmt.Errorf("peer: none of %d members takes %d bytes: %w", len(w.members), w.bytes, tier.ErrFull)
+}
+
+func (n *Neighbours) rest(m *member) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rests[m] = n.cfg.Peers.cfg.Now().Add(n.cfg.RestTime)
+}
+
+// ask asks one member. How it goes says nothing of what can be fetched from it: the breaker
+// learns nothing.
+func (w *push) ask(m *member) (v taking, err error) {
+	ctx, cancel := context.WithTimeout(w.ctx, w.cfg.TakeTime)
+	defer cancel()
+	err = m.exchange(ctx, &request{
+		path: TakePath, body: appendTake(nil, &w.name, w.bytes), time: w.cfg.TakeTime,
+		consume: func(_ context.Context, l *link, n int) error {
+			var b [1]byte
+			if n != len(b) {
+				return fmt.Errorf("%w: node %d answers with %d bytes", errFailed, m.Node, n)
+			}
+			if _, err := io.ReadFull(l.br, b[:]); err != nil {
+				return m.failure(ctx, err)
+			}
+			if v = taking(b[0]); v >= takings {
+				return fmt.Errorf("%w: node %d answers %d", errFailed, m.Node, v)
+			}
+			return nil
+		},
+	})
+	var busy *busyError
+	if errors.As(err, &busy) {
+		return takeBusy, nil
+	}
+	return v, err
+}
+
+// Copies is how many members are believed to hold an object.
+func (p *Peers) Copies(f profile.Fingerprint, t tier.TenantID, n tier.Name) int {
+	tag, ok := p.cfg.Names.Tag(&tier.Want{Name: n, Fingerprint: f, Tenant: t})
+	if !ok {
+		return 0
+	}
+	var holders [maxHolders]Node
+	return p.cfg.Index.Holders(tag, holders[:])
+}
