@@ -39,6 +39,8 @@ type walkOptions struct {
 	behind, ahead   bool
 	low             float64
 	keeps           bool // the tier has room for all: what was acknowledged must come back
+	sink            bool // copies go to one as well
+	all             bool // of everything
 }
 
 var walkOptionSets = []walkOptions{
@@ -50,6 +52,9 @@ var walkOptionSets = []walkOptions{
 	{states: true, ranks: 1, public: 60 << 10, private: 300 << 10, capacity: 1 << 30, queue: 5, behind: true, keeps: true},
 	{states: true, eviction: policy.NewDefault, ranks: 2, public: 60 << 10, private: 700 << 10, capacity: 1 << 30, queue: 5, behind: true, ahead: true, keeps: true},
 	{states: true, eviction: policy.NewGDSF, ranks: 1, public: 60 << 10, private: 300 << 10, quota: 900 << 10, capacity: 500 << 10, queue: 5, low: 0.5, ahead: true},
+	{sink: true, ranks: 1, public: 80 << 10, private: 80 << 10, capacity: 60 << 10, queue: 4, low: 0.5, ahead: true},
+	{sink: true, ranks: 2, public: 120 << 10, private: 100 << 10, quota: 110 << 10, capacity: 1 << 30, queue: 5, behind: true, ahead: true},
+	{sink: true, all: true, states: true, eviction: policy.NewDefault, ranks: 1, public: 100 << 10, private: 400 << 10, capacity: 300 << 10, queue: 5, low: 0.5, ahead: true},
 }
 
 const (
@@ -62,6 +67,7 @@ type walk struct {
 	o        walkOptions
 	rng      *rand.Rand
 	cfg      Config
+	out      *mapSink // nil = none
 	sessions []*Session
 	leases   map[tier.LeaseID]*Session
 	acked    map[tier.Name]tier.Level // told to the client
@@ -107,6 +113,7 @@ func (seen *walkSeen) check(t *testing.T) {
 		"removed": seen.Removed, "logged": seen.Acknowledged[tier.LevelLogged], "synced": seen.Acknowledged[tier.LevelSynced], "restarts": uint64(seen.restarts),
 		"read ahead": seen.ReadAheadBegun, "trimmed": seen.TrimmedBytes, "returned": uint64(seen.returned),
 		"stripped": seen.Stripped, "stripped and filled": seen.StrippedFilled, "stripped and promoted": seen.StrippedPromoted, "stripped and dropped": seen.StrippedDropped,
+		"copies sent": seen.Offload.Sent, "copies failed": seen.Offload.Failed, "copies too many": seen.Offload.NoRoom,
 	}
 	for name, n := range want {
 		if n == 0 {
@@ -130,6 +137,9 @@ func (seen *walkSeen) add(n stats.Counters) {
 	seen.StrippedFilled += n.StrippedFilled
 	seen.StrippedPromoted += n.StrippedPromoted
 	seen.StrippedDropped += n.StrippedDropped
+	seen.Offload.Sent += n.Offload.Sent
+	seen.Offload.Failed += n.Offload.Failed
+	seen.Offload.NoRoom += n.Offload.NoRoom
 	for i := range n.Promotions {
 		seen.Promotions[i] += n.Promotions[i]
 	}
@@ -157,7 +167,15 @@ func runWalk(t *testing.T, o walkOptions, seed uint64, steps int, seen *walkSeen
 		c.WriteBehind, c.ReadAhead = o.behind, o.ahead
 		c.HighWater, c.LowWater = max(0.7, o.low), o.low
 		c.LeaseTTL, c.FillTTL = 20*time.Second, 30*time.Second
+		if o.sink {
+			w.out = &mapSink{entries: map[tier.Name]*sinkEntry{}, most: 3, expect: tier.Hint{Latency: time.Microsecond, BytesPerSecond: farBytes}}
+			c.Outlets = []Outlet{{To: w.out, All: o.all}}
+		}
 	})
+	if w.out != nil {
+		w.out.b = w.bench
+		t.Cleanup(func() { w.out.takeAll() })
+	}
 	w.cfg = *cfg
 	w.tier.capacity, w.tier.queue = o.capacity, o.queue
 	w.open()
@@ -437,6 +455,7 @@ func (w *walk) releaseOne() {
 
 // endWrite ends one of the writes that wait, rarely with an error.
 func (w *walk) endWrite() {
+	w.endCopy()
 	if n := w.tier.waiting(); n > 0 {
 		var err error
 		if w.rng.IntN(8) == 0 {
@@ -444,6 +463,28 @@ func (w *walk) endWrite() {
 		}
 		w.tier.finish(w.rng.IntN(n), err)
 	}
+}
+
+// endCopy ends a copy, and may have some begin.
+func (w *walk) endCopy() {
+	if w.out == nil {
+		return
+	}
+	w.out.mu.Lock()
+	w.out.refuse = []error{nil, nil, nil, tier.ErrBusy, tier.ErrFull, tier.ErrUnavailable}[w.rng.IntN(6)]
+	w.out.spoil = nil
+	if w.rng.IntN(6) == 0 {
+		w.out.spoil = fmt.Errorf("reset: %w", tier.ErrUnavailable)
+	}
+	if w.rng.IntN(10) == 0 { // others delete what is there
+		clear(w.out.entries)
+	}
+	w.out.mu.Unlock()
+	w.out.take()
+	w.mu.Lock()
+	w.sendSomeLocked()
+	w.mu.Unlock()
+	w.launch()
 }
 
 // promote carries out one promotion, mostly well, while somebody waits for it or
@@ -454,6 +495,9 @@ func (w *walk) promote() {
 	w.carryOne()
 	w.launch()
 	for w.up.Parked() > 0 {
+		if w.out != nil {
+			w.out.takeAll()
+		}
 		if w.tier.waiting() > 0 {
 			w.tier.finish(0, nil)
 		} else { // for a tier that is busy for no reason
@@ -513,6 +557,9 @@ func (w *walk) restart(seen *walkSeen) {
 		done := later(func() error { _, err := w.Flush(w.ctx); return err })
 		for ended := false; !ended; {
 			w.tier.finishAll()
+			if w.out != nil {
+				w.out.takeAll()
+			}
 			select {
 			case err := <-done:
 				if err != nil && (w.o.keeps && !w.lost() || !errors.Is(err, tier.ErrUnavailable)) {
@@ -528,6 +575,9 @@ func (w *walk) restart(seen *walkSeen) {
 	for ended := false; !ended; {
 		if w.tier.waiting() > 0 {
 			w.endWrite()
+		}
+		if w.out != nil {
+			w.out.takeAll()
 		}
 		select {
 		case err := <-closed:
