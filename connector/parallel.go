@@ -19,7 +19,7 @@ type SegmentIDs struct {
 // ParallelQuery asks who computes the missing segments of a prompt.
 type ParallelQuery struct {
 	Segments []SegmentIDs // 1 to wire.MaxPlanRows, each once, wire.MaxPrompt tokens in all
-	Pieces   bool         // this engine can go on from the first piece of a segment, and publish one
+	Pieces   bool         // segments may be cut in two, and this engine can do either piece
 	Queued   time.Duration
 	Within   time.Duration // what is not here then is late; 0 = the daemon's default
 }

@@ -23,6 +23,21 @@ type Cache interface {
 	Acquire(keys []profile.SegmentKey, specs []profile.SegmentSpec) (Leases, []bool, error)
 }
 
+// Missing is a segment that is not held.
+type Missing struct {
+	Key    profile.SegmentKey
+	Spec   profile.SegmentSpec
+	Tokens []uint32
+}
+
+// Helped is a Cache by which other engines may compute what is missing.
+type Helped interface {
+	Cache
+	// Compute has all of them computed and held, some of it by m, and says how many
+	// tokens m has run alone.
+	Compute(m *Model[float32], missing []Missing) (captured int, err error)
+}
+
 // Leases are the segments that one request reads, indexed as they were acquired.
 type Leases interface {
 	// Source serves a plan from the leased segments, behind a prefix of
@@ -154,6 +169,7 @@ func (out *Result) publishMissing(m *Model[float32], c Cache, segments [][]uint3
 		return nil, err
 	}
 	done := map[profile.SegmentKey]bool{}
+	var missing []Missing
 	for i, s := range segments {
 		if !placed[i].Held {
 			known[i] = false
@@ -166,15 +182,22 @@ func (out *Result) publishMissing(m *Model[float32], c Cache, segments [][]uint3
 		if done[keys[i]] {
 			continue
 		}
-		captured, err := m.Capture(s, placed[i].Spec)
-		if err != nil {
-			return nil, fmt.Errorf("segment %d: %w", i, err)
-		}
-		if err := c.Publish(keys[i], s, captured); err != nil {
-			return nil, fmt.Errorf("publish segment %d: %w", i, err)
-		}
 		done[keys[i]] = true
-		out.Captured += len(s)
+		missing = append(missing, Missing{keys[i], placed[i].Spec, s})
+	}
+	if helped, ok := c.(Helped); ok && len(missing) > 0 {
+		out.Captured, err = helped.Compute(m, missing)
+		return known, err
+	}
+	for i, s := range missing {
+		captured, err := m.Capture(s.Tokens, s.Spec)
+		if err != nil {
+			return nil, fmt.Errorf("missing segment %d: %w", i, err)
+		}
+		if err := c.Publish(s.Key, s.Tokens, captured); err != nil {
+			return nil, fmt.Errorf("publish missing segment %d: %w", i, err)
+		}
+		out.Captured += len(s.Tokens)
 	}
 	return known, nil
 }

@@ -551,7 +551,7 @@ type LoadDeviceRequest struct {
 // from them.
 type PlanRequest struct {
 	Profile      uint32
-	Pieces       uint8  // 1 = this engine is able to go on from the first piece of a segment, and to publish one
+	Pieces       uint8  // 1 = segments may be cut in two, and this engine is able to do either piece
 	QueuedMicros uint32 // of other work that this engine does first
 	WithinMs     uint32 // what is not here then is late; 0 = the daemon's default
 	TokenOff     uint64 // staging offset of the token ids of all rows

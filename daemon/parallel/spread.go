@@ -23,7 +23,8 @@ type candidate struct {
 // each one, and for each token.
 type link struct{ latency, each, perToken float64 }
 
-// spread gives rows to engines. The first candidate is the engine that asks. It is pure.
+// spread gives rows to engines. The first candidate is the engine that asks; where that does
+// no pieces, no segment is cut: it wants what it would compute itself, bit for bit. It is pure.
 type spread struct {
 	tokens     []int // of each row
 	candidates []candidate
@@ -39,7 +40,7 @@ func (s *spread) plan() (p schedule.Plan, alone float64, ok bool) {
 		HandOver: s.handOver.latency + s.handOver.each, HandOverPerToken: s.handOver.perToken, MinTokens: pieceLeast, GrainTokens: pieceGrain,
 	}}
 	for i, c := range s.candidates {
-		w := schedule.Worker{Prefill: c.prefill, Queue: c.queued, Pieces: c.pieces}
+		w := schedule.Worker{Prefill: c.prefill, Queue: c.queued, Pieces: c.pieces && s.candidates[0].pieces}
 		if i == 0 {
 			w.Queue += s.extra
 		}

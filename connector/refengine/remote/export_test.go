@@ -1,7 +1,15 @@
 package remote
 
-import "github.com/spliced-kv/spliced/connector/refengine"
+import (
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/refengine"
+)
 
 // FromSaved says whether the source of l composes from a checkpoint that the
 // daemon holds.
 func FromSaved(l refengine.Leases) bool { return l.(*leases).src.saved != nil }
+
+// Unfold reads the state of a checkpoint.
+func (s *Store) Unfold(c *connector.Checkpoint) (*refengine.State[float32], error) {
+	return s.unfold(c)
+}

@@ -100,12 +100,24 @@ var families = []struct {
 
 func model(t *testing.T, f profile.Family, rope profile.Rope, kv profile.DType) *refengine.Model[float32] {
 	t.Helper()
+	w, err := remoteWeights(f, rope, kv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := refengine.New[float32](w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func remoteWeights(f profile.Family, rope profile.Rope, kv profile.DType) (*modelfile.Weights, error) {
 	l, a := profile.KindLinear, profile.KindFull
 	kernel := 4
 	if rope.Dims > 0 {
 		kernel = 0 // as Ring has it
 	}
-	w, err := modelfile.Seeded(modelfile.Config{
+	return modelfile.Seeded(modelfile.Config{
 		Name: "remote-test", Vocab: 260, Dim: 24, Hidden: 40, Eps: 1e-6,
 		Storage: modelfile.Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: kv},
 		Layers:  []profile.Kind{l, l, a, l, a},
@@ -117,14 +129,6 @@ func model(t *testing.T, f profile.Family, rope profile.Rope, kv profile.DType) 
 			Rope: profile.Rope{Dims: 4, Theta: 1000, Interleaved: rope.Interleaved},
 		},
 	}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := refengine.New[float32](w)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
 }
 
 func text(seed uint64, n int) []uint32 {

@@ -6,7 +6,7 @@ var parallelMessages = []Message{
 		Doc: "asks which engines of which nodes compute the missing segments of a prompt, and has them begin. " +
 			"Token ids (little-endian uint32) lie in staging, those of all rows one after another; the daemon recomputes each key from them",
 		Body: body(
-			u32("Profile"), u8("Pieces", doc("1 = this engine is able to go on from the first piece of a segment, and to publish one")),
+			u32("Profile"), u8("Pieces", doc("1 = segments may be cut in two, and this engine is able to do either piece")),
 			u32("QueuedMicros", doc("of other work that this engine does first")),
 			u32("WithinMs", doc("what is not here then is late; 0 = the daemon's default")),
 			u64("TokenOff", doc("staging offset of the token ids of all rows")),
