@@ -150,7 +150,6 @@ type push struct {
 	name    name
 	bytes   int64
 	members []*member // to be asked, in order
-	done    func(tier.Level, error)
 }
 
 // Admit implements tier.Sink.

@@ -82,6 +82,7 @@ var attacks = []attack{
 	{"L5", "daemon/server", "TestRefusedPeersFillNoLog", "a hundred thousand connections of somebody who may not connect"},
 	{"bucket", hostile, "TestHostileANodeDiesBeforeItsBucket", ""},
 	{"bucket", hostile, "TestHostileBucketThatFails", ""},
+	{"copies", hostile, "TestHostileLastCopiesOutliveTheirNode", ""},
 	{"bucket", hostile, "TestHostileBucketThatTakesNothing", ""},
 	{"held", hostile, "TestHostileGarbageEndsItsConnectionOnly", ""},
 	{"held", disk, "TestFileSystemFullToTheLastByte", "ext4 filled to the last byte while objects are synced"},
