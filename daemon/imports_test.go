@@ -96,7 +96,7 @@ var mayImport = map[string]string{
 	"api/cmd/splicectl/internal/simulate": "tiering/peer/index",
 	"api/cmd/splicectl/internal/bench/machine":      "",
 	"api/cmd/splicectl/internal/bench/baseline":     "api/cmd/splicectl/internal/bench/machine",
-	"api/cmd/splicectl/internal/bench":              "api/cmd/splicectl/internal/... connector/... policy/profile gpuipc/... tiering/tier tiering/disk/...",
+	"api/cmd/splicectl/internal/bench":              "api/cmd/splicectl/internal/... connector/... policy/profile policy/cost policy/schedule gpuipc/... tiering/tier tiering/disk/...",
 	"api/cmd/splicectl/internal/child":              "api",
 	"api/cmd/splicectl/internal/clustercheck":       "connector policy/profile",
 	"api/cmd/splicectl/internal/doctor":             "api connector/... policy/profile gpuipc/...",

@@ -582,7 +582,7 @@ type PlanReply struct {
 
 // WatchRequest waits for what happens next: to the rows of a plan, or, where
 // Plan is 0, for jobs. Who asks for jobs is a worker of its profile and tenant
-// until it has not asked for some seconds.
+// until it has no job and has not asked for some seconds.
 type WatchRequest struct {
 	Profile      uint32
 	WaitMs       uint32   // most that the answer takes; 0 = at once

@@ -5,7 +5,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/cost"
@@ -128,24 +127,42 @@ func (d *draft) find() {
 	}
 }
 
-// ask asks all of them at once.
+// ask asks all of them at once, and goes on with those that answer in time. The others'
+// answers are still waited for, so that a connection is there the next time.
 func (d *draft) ask(ctx context.Context) {
 	within := offerTime
 	if end, ok := ctx.Deadline(); ok {
 		within = min(within, time.Until(end)/2)
 	}
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
 	q := offerRequest{scope: d.tag(), keys: keysOf(d.q.Segments)}
-	var asking sync.WaitGroup
-	for i := range d.nodes {
-		n := &d.nodes[i]
-		asking.Go(func() {
-			o, err := n.node.offer(ctx, &q)
-			n.offer, n.ok = o, err == nil && len(o.held) == len(q.keys)
-		})
+	type answer struct {
+		at int
+		offer
+		err error
 	}
-	asking.Wait()
+	answers := make(chan answer, len(d.nodes))
+	for i := range d.nodes {
+		n := d.nodes[i].node
+		d.work.start(func() {
+			ctx, cancel := context.WithTimeout(d.work.ctx, connectTime)
+			defer cancel()
+			o, err := n.offer(ctx, &q)
+			answers <- answer{i, o, err}
+		}, func() { answers <- answer{i, offer{}, context.Canceled} })
+	}
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	for range d.nodes {
+		select {
+		case a := <-answers:
+			n := &d.nodes[a.at]
+			n.offer, n.ok = a.offer, a.err == nil && len(a.held) == len(q.keys)
+			continue
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		break
+	}
 	d.nodes = slices.DeleteFunc(d.nodes, func(n asked) bool { return !n.ok })
 }
 
@@ -256,7 +273,7 @@ func (d *draft) begin(chosen *schedule.Plan, alone float64) PlanAnswer {
 		p.nodes, p.names = append(p.nodes, n.node), append(p.names, n.name)
 	}
 	for i := range p.rows {
-		p.rows[i] = row{Segment: q.Segments[i], last: share{node: -1}, first: share{node: -1}}
+		p.rows[i] = row{Segment: q.Segments[i], last: share{node: -1}, first: share{node: -1}, alone: d.model.Prefill().Millis(0, len(q.Segments[i].IDs))}
 	}
 	expected := millis(0)
 	expect := func(i int, ms float64) {
@@ -270,6 +287,7 @@ func (d *draft) begin(chosen *schedule.Plan, alone float64) PlanAnswer {
 			p.rows[i].state, p.rows[i].last = coming, share{node: n}
 			a.Workers[i] = uint32(len(d.spread.candidates) + n)
 			expect(i, total)
+			p.rows[i].late = earlier(laterOf(p.rows[i].late, now.Add(lateAfter(p.rows[i].alone))), p.until)
 		}
 	}
 	order := d.assign(p, chosen, &a, expect)
@@ -290,6 +308,13 @@ func (d *draft) begin(chosen *schedule.Plan, alone float64) PlanAnswer {
 
 func earlier(a, b time.Time) time.Time {
 	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func laterOf(a, b time.Time) time.Time {
+	if a.Before(b) {
 		return b
 	}
 	return a

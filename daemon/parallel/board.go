@@ -383,7 +383,7 @@ func (b *board) sweep(now time.Time) (more bool) {
 	more = len(b.workers)+len(b.origins) > 0
 	b.mu.Unlock()
 	call(let)
-	b.leaveAll(func(w *worker) bool { return w.asking == 0 && now.Sub(w.asked) >= workerIdle })
+	b.leaveAll(func(w *worker) bool { return w.asking == 0 && !w.busy() && now.Sub(w.asked) >= workerIdle })
 	return more
 }
 

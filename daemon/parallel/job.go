@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -98,6 +99,11 @@ func (w *worker) queued(now time.Time) float64 {
 		ms += j.millis
 	}
 	return ms
+}
+
+// busy reports whether it has a job: then it need not ask for another one.
+func (w *worker) busy() bool {
+	return slices.ContainsFunc(w.jobs, func(j *job) bool { return j.state == given })
 }
 
 func millis(d time.Duration) float64 { return d.Seconds() * 1e3 }

@@ -28,11 +28,13 @@ const (
 
 	// offerTime bounds the round trip before a plan: what answers later is not planned with.
 	offerTime = 250 * time.Millisecond
+	// connectTime bounds a request for an offer, its connection included.
+	connectTime = 3 * time.Second
 	// pollTime is how long a node waits for results before it says that there are none.
 	pollTime = 8 * time.Second
 	// lostAfter is how long a plan of another node may not ask for results: it is gone.
 	lostAfter = 5 * time.Second
-	// workerIdle is how long an engine that has an answer may not ask for jobs.
+	// workerIdle is how long an engine that has no job may not ask for one.
 	workerIdle = 5 * time.Second
 	// lingerTime is how long rows that are here stay leased once all were told.
 	lingerTime = 5 * time.Second
@@ -44,9 +46,10 @@ const (
 	// leastGain is what a plan has to save of computing all at home: less is noise.
 	leastGain = 0.05
 	// A row that has not come is late after patience times what was expected, but
-	// leastPatience at least: a worker that takes half as long again has other work.
+	// leastPatience more at least: a worker that takes half as long again has other work. One
+	// that is computed and on its way is waited for as long as computing it here would take.
 	patience      = 1.5
-	leastPatience = 100 * time.Millisecond
+	leastPatience = 200 * time.Millisecond
 	// Pieces: chunks of kernels and of rotary embeddings divide 64; below 256 tokens a run's
 	// own cost counts for more than what a cut saves.
 	pieceGrain = 64

@@ -28,7 +28,7 @@ func (m member) call(ctx context.Context, path string, body []byte, within time.
 }
 
 func (m member) offer(ctx context.Context, q *offerRequest) (offer, error) {
-	b, err := m.call(ctx, offerPath, q.append(nil), offerTime, maxOffer)
+	b, err := m.call(ctx, offerPath, q.append(nil), connectTime, maxOffer)
 	if err != nil {
 		return offer{}, err
 	}

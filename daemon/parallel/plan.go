@@ -294,6 +294,9 @@ func (p *plan) happened(i int, e rowEvent) (changed bool) {
 	r := &p.rows[i]
 	was := r.state
 	changed, settled := r.move(e)
+	if changed && r.state == coming {
+		r.late = earlier(laterOf(r.late, p.work.cfg.Now().Add(lateAfter(r.alone))), p.until)
+	}
 	var withdraw []share
 	var room int64
 	if settled {

@@ -59,6 +59,7 @@ type row struct {
 	state rowState
 	room  int64              // bytes that are accounted for it
 	late  time.Time          // when it is
+	alone float64            // ms that the engine that asks would take
 	cut   int                // 0 = in one piece
 	left  profile.SegmentKey // of the tokens before cut
 	first share              // who computes [0, cut)

@@ -178,7 +178,7 @@ func registered(t *testing.T, c *connector.Client, m *refengine.Model[float32]) 
 // to the rounding of what is stored of the first ones. The state that was put together is
 // saved, and another node decodes from it.
 func TestServedByThreeNodesIsServedByOne(t *testing.T) {
-	list := nodes(t, 2000, "a", "b", "c")
+	list := nodes(t, 200, "a", "b", "c")
 	for i := range list {
 		list[i].run(t)
 	}
@@ -357,7 +357,7 @@ func remoteModel() (*refengine.Model[float32], error) {
 // A node that is killed while its engine computes costs its segments, which are computed
 // at home: the answer is the same.
 func TestANodeThatIsKilledCostsItsSegments(t *testing.T) {
-	list := nodes(t, 2000, "a", "b", "c")
+	list := nodes(t, 200, "a", "b", "c")
 	m, err := remoteModel()
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ var parallelMessages = []Message{
 	{
 		Name: "WatchRequest",
 		Doc: "waits for what happens next: to the rows of a plan, or, where Plan is 0, for jobs. Who asks for jobs is a worker of its profile and tenant until " +
-			"it has not asked for some seconds",
+			"it has no job and has not asked for some seconds",
 		Body: body(
 			u32("Profile"), u32("WaitMs", doc("most that the answer takes; 0 = at once")),
 			u64("Plan", doc("0 = for jobs")), u8("End", doc("1 = this ends the plan, or this worker takes no more jobs")),

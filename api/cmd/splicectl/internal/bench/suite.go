@@ -35,6 +35,7 @@ func suites() map[string]suite {
 		"smoke": {0, nodeSections}, "quick": {1, nodeSections}, "full": {5, nodeSections},
 		"scale": {1, scaleSections}, "scale-smoke": {0, scaleSections},
 		"disk": {1, diskSections}, "disk-smoke": {0, diskSections}, "pebble": {1, pebbleSections},
+		"parallel": {1, parallelSections}, "parallel-smoke": {0, parallelSections},
 	}
 }
 

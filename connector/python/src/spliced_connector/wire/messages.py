@@ -774,7 +774,8 @@ class PlanReply(Message):
 @dataclass(frozen=True, slots=True)
 class WatchRequest(Message):
     """Waits for what happens next: to the rows of a plan, or, where Plan is 0, for jobs. Who asks
-    for jobs is a worker of its profile and tenant until it has not asked for some seconds.
+    for jobs is a worker of its profile and tenant until it has no job and has not asked for some
+    seconds.
     """
 
     profile: int = w.u32()
