@@ -31,6 +31,18 @@ type Cluster struct {
 	Fetched     uint64     `json:"fetched_bytes"` // from all members, since the start
 	Sent        uint64     `json:"sent_bytes"`    // to all members
 	Counters    []Counter  `json:"counters"`      // of gossip and of what lies beyond the node
+	Workers     []Worker   `json:"workers"`       // engines of this node that compute segments for others
+}
+
+// Worker is an engine of a node that takes segments to compute.
+type Worker struct {
+	Connection uint64  `json:"connection"`
+	Profile    uint32  `json:"profile"`
+	Tenant     string  `json:"tenant"`
+	Pieces     bool    `json:"pieces"`         // it goes on from the first piece of a segment
+	AtOnce     int     `json:"at_once"`        // jobs that it takes
+	Jobs       int     `json:"jobs"`           // that it has, or that wait for it
+	Queued     float64 `json:"queued_seconds"` // of work before a new one would begin
 }
 
 // Join is the last attempt to find members that were not there.

@@ -88,6 +88,7 @@ func (f *fakeNode) Cluster() Cluster {
 		Join:  Join{At: &at, Tried: 2, Answered: 1, Errors: []string{"10.0.0.3: refused"}},
 		Index: PeerIndex{Names: 100, Complete: 1, Bytes: 1 << 20, Refused: 1}, Own: OwnIndex{Names: 50, Version: 60, Bytes: 1 << 10},
 		Counters: []Counter{{Name: "peer_finds", Value: 3}},
+		Workers:  []Worker{{Connection: 7, Profile: 1, Tenant: "default", Pieces: true, AtOnce: 2, Jobs: 3, Queued: 0.5}},
 		Members: []Member{
 			{Name: "node-1", Self: true, State: MemberAlive, Since: at, Gossip: "10.0.0.1:7946", Peer: "10.0.0.1:7947", TLS: true, Version: "v1", Protocol: 1, Started: at},
 			{

@@ -180,6 +180,9 @@ func TestSegmentsAreComputedByTheEnginesOfOtherNodes(t *testing.T) {
 	docs := documents(6)
 	b, c := s[1].works(t, docs, nil), s[2].works(t, docs, nil)
 	s[0].known(t, s[1:])
+	if w := s[1].view.Cluster().Workers; len(w) != 1 || w[0].Tenant != settings.DefaultTenant || w[0].AtOnce != 1 {
+		t.Errorf("b shows its engines as %+v", w)
+	}
 	p := plan(t, s[0], askFor(docs))
 	if p.ID == 0 || len(p.Own) != 2 || p.Expected >= p.Serial/2 {
 		t.Fatalf("%+v", p)

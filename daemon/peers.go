@@ -8,6 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/daemon/cluster"
 	"github.com/spliced-kv/spliced/daemon/parallel"
 	"github.com/spliced-kv/spliced/daemon/view"
@@ -246,7 +247,24 @@ func (d *Daemon) show(o *view.Options) {
 		Names: p.names,
 		Push:  p.push, Taker: p.taker,
 	}
-	o.Cluster, o.Members, o.Remotes = m.Tell, m, append(o.Remotes, m.Remotes()...)
+	o.Members, o.Remotes = m, append(o.Remotes, m.Remotes()...)
+	o.Cluster = func() api.Cluster {
+		c := m.Tell()
+		c.Workers = d.workers()
+		return c
+	}
+}
+
+// workers are this node's engines that take segments to compute.
+func (d *Daemon) workers() []api.Worker {
+	list := []api.Worker{}
+	for _, w := range d.work.Workers() {
+		list = append(list, api.Worker{
+			Connection: w.Conn, Profile: uint32(w.Scope.Profile), Tenant: d.server.TenantName(w.Scope.Tenant), Pieces: w.Pieces, AtOnce: w.Most,
+			Jobs: w.Jobs, Queued: w.Queued / 1e3,
+		})
+	}
+	return list
 }
 
 // Added implements held.Listener.

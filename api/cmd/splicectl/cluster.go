@@ -89,6 +89,11 @@ func (s *clusterShown) print(c *call, now time.Time) error {
 	fmt.Fprintf(c.stdout, "\nCluster %s: %s, %d names of others in %s, %d own; %s fetched, %s sent.\n",
 		terminal.Line(s.Name), s.states(), s.Index.Names, bytesText(s.Index.Bytes), s.Own.Names,
 		bytesText(int64(s.Fetched)), bytesText(int64(s.Sent)))
+	for i := range s.Workers {
+		w := &s.Workers[i]
+		fmt.Fprintf(c.stdout, "Connection %d computes segments for others: tenant %s, profile %d, %d of %d jobs, %s queued.\n",
+			w.Connection, terminal.Line(w.Tenant), w.Profile, w.Jobs, w.AtOnce, secondsText(w.Queued))
+	}
 	for _, f := range s.Findings {
 		who := ""
 		if f.Member != "" {
