@@ -32,7 +32,6 @@ type peers struct {
 	push    *peer.Neighbours             // nil = no copies go to others
 	taker   *peer.Taker                  // as server; nil = none come from others
 	told    [index.MaxNodes]atomic.Int64 // by number: when a member last had nothing more to tell; 0 = not yet
-	fresh   *peer.Told                   // index, and what was told at once
 
 	mu      sync.Mutex
 	numbers map[string]peer.Node // of members that are worked with
@@ -61,9 +60,8 @@ func (d *Daemon) openPeers() (err error) {
 	if p.names, err = peer.NewNames(secret[:], tenants); err != nil {
 		return err
 	}
-	p.fresh = peer.NewTold(p.index, p.names, d.now)
 	p.fetch, err = peer.New(peer.Config{
-		Index: p.fresh, Names: p.names, Device: d.device, Insecure: d.config.ClusterInsecure, Now: d.now, Log: d.log,
+		Index: p.index, Names: p.names, Device: d.device, Insecure: d.config.ClusterInsecure, Now: d.now, Log: d.log,
 		Learning: p.known.yet,
 		Profile: func(f profile.Fingerprint) (*profile.Profile, bool) {
 			_, found, ok := d.store.FindProfile(f)
@@ -126,7 +124,7 @@ func (d *Daemon) workConfig() parallel.Config {
 	}
 	if p := d.peers; p != nil {
 		c.Cluster = &parallel.Cluster{
-			Peers: p.fetch, Names: p.names, Told: p.fresh, Self: d.config.ClusterNode, Node: p.numberOf, Name: p.nameOf, Mark: p.mark, PeerOf: p.peerOf(),
+			Peers: p.fetch, Names: p.names, Self: d.config.ClusterNode, Node: p.numberOf, Name: p.nameOf, Mark: p.mark, PeerOf: p.peerOf(),
 		}
 	}
 	return c

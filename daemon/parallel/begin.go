@@ -114,13 +114,8 @@ func (d *draft) find() {
 		return
 	}
 	want := peer.Workers(s.Fingerprint, s.Tenant)
-	tag, ok := c.Names.Tag(&want)
-	if !ok {
-		return
-	}
 	var found [maxNodes]peer.Node
-	n := c.Told.Holders(tag, found[:])
-	for _, number := range found[:min(n, maxNodes)] {
+	for _, number := range found[:c.Peers.Holders(&want, found[:])] {
 		if name, ok := c.Name(number); ok {
 			d.nodes = append(d.nodes, asked{node: member{w, number}, name: name})
 		}

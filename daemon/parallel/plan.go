@@ -255,7 +255,7 @@ func (p *plan) sendRight(s *sending) {
 func (p *plan) tell(key profile.SegmentKey, n int) {
 	if m, ok := p.nodes[n].(member); ok {
 		want := p.scope.want(key)
-		p.work.cfg.Cluster.Told.Tell(&want, m.number)
+		p.work.cfg.Cluster.Peers.Tell(&want, m.number)
 	}
 }
 

@@ -182,7 +182,7 @@ func (w *Work) bringLeft(j *job, s Scope, a *accepted, holder string) {
 	if c := w.cfg.Cluster; c != nil && holder != "" {
 		if node, ok := c.Node(holder); ok {
 			want := s.want(a.left)
-			c.Told.Tell(&want, node)
+			c.Peers.Tell(&want, node)
 		}
 	}
 	until := a.until

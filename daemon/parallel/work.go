@@ -35,7 +35,6 @@ type Config struct {
 type Cluster struct {
 	Peers *peer.Peers
 	Names *peer.Names
-	Told  *peer.Told
 	Self  string // this node's name
 	// Node numbers a member by its name, and Name names it.
 	Node func(name string) (peer.Node, bool)

@@ -40,6 +40,8 @@ const (
 	learntTTL = time.Minute
 	// LearnTime bounds the whole of a Learn: what a match waits at most.
 	LearnTime = 50 * time.Millisecond
+	// toldTTL bounds what a member tells by itself: an index follows within seconds.
+	toldTTL = 10 * time.Second
 	// askedTTL is for how long nobody is asked again for a tag that nobody had.
 	askedTTL = time.Second
 )
@@ -47,7 +49,8 @@ const (
 // maxLearnt bounds the tags that are remembered; the oldest are forgotten first.
 const maxLearnt = 1 << 16
 
-// learnt is what others have told about tags.
+// learnt is what others have told about tags, beside the index: in answer to a question, or
+// by themselves.
 type learnt struct {
 	n    atomic.Int64
 	mu   sync.Mutex
@@ -91,7 +94,7 @@ func (l *learnt) asked(tag uint64, now time.Time) bool {
 	return ok && now.Before(t.until)
 }
 
-func (l *learnt) note(tag uint64, nodes []Node, now time.Time) {
+func (l *learnt) note(tag uint64, nodes []Node, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.of == nil {
@@ -104,34 +107,25 @@ func (l *learnt) note(tag uint64, nodes []Node, now time.Time) {
 		}
 		l.tags = append(l.tags, tag)
 	}
-	t := told{until: now.Add(askedTTL)}
-	if t.n = copy(t.nodes[:], nodes); t.n > 0 {
-		t.until = now.Add(learntTTL)
-	}
+	t := told{until: until}
+	t.n = copy(t.nodes[:], nodes)
 	l.of[tag] = t
 	l.n.Store(int64(len(l.of)))
 }
 
-// forget drops all of it, once the sets are known.
-func (l *learnt) forget() {
-	if l.n.Load() == 0 {
-		return
+// Tell says that a member holds an object now, before the index has learnt of it: a node
+// that was asked for something says when it has it.
+func (p *Peers) Tell(w *tier.Want, node Node) {
+	if tag, ok := p.cfg.Names.Tag(w); ok {
+		p.learnt.note(tag, []Node{node}, p.cfg.Now().Add(toldTTL))
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.of, l.tags = nil, nil
-	l.n.Store(0)
 }
 
 var _ tier.Learner = (*Peers)(nil)
 
 // Learning implements tier.Learner.
 func (p *Peers) Learning() bool {
-	if p.cfg.Learning == nil || !p.cfg.Learning() {
-		p.learnt.forget()
-		return false
-	}
-	return true
+	return p.cfg.Learning != nil && p.cfg.Learning()
 }
 
 // Learn implements tier.Learner: it asks a member, and another one if that one is learning
@@ -251,7 +245,11 @@ func (p *Peers) believeHolders(m *member, tags []uint64, answer *holdersAnswer) 
 		} else if !answer.knows {
 			continue // another one may know
 		}
-		p.learnt.note(tag, nodes, now)
+		until := now.Add(learntTTL)
+		if len(nodes) == 0 {
+			until = now.Add(askedTTL)
+		}
+		p.learnt.note(tag, nodes, until)
 	}
 }
 

@@ -199,12 +199,35 @@ const (
 	assumedRate  = 100e6
 )
 
+// holders appends to dst, as far as there is room, the members that were told to hold what
+// has a tag, and those that the index says.
+func (p *Peers) holders(tag uint64, now time.Time, dst []Node) []Node {
+	dst = p.learnt.holders(tag, dst, now)
+	told := len(dst)
+	rest := dst[told:cap(dst)]
+	for _, node := range rest[:min(p.cfg.Index.Holders(tag, rest), len(rest))] {
+		if !slices.Contains(dst[:told], node) {
+			dst = append(dst, node)
+		}
+	}
+	return dst
+}
+
+// Holders fills dst with the members that are believed to hold an object, or to be what a
+// name such as Workers says, and tells how many it has found, as many as fit.
+func (p *Peers) Holders(w *tier.Want, dst []Node) int {
+	tag, ok := p.cfg.Names.Tag(w)
+	if !ok {
+		return 0
+	}
+	return len(p.holders(tag, p.cfg.Now(), dst[:0:len(dst)]))
+}
+
 // eachHolder calls f with the members that may be asked for an object now.
 func (p *Peers) eachHolder(tag uint64, now time.Time, f func(*member)) {
 	holders := p.scratch.Get().(*[maxHolders]Node) // which an interface is given
 	defer p.scratch.Put(holders)
-	n := min(p.cfg.Index.Holders(tag, holders[:]), maxHolders)
-	for _, node := range p.learnt.holders(tag, holders[:n], now) {
+	for _, node := range p.holders(tag, now, holders[:0]) {
 		if m := p.member(node); m != nil && m.open(now) && !p.bad.is(node, tag, now) {
 			f(m)
 		}

@@ -3,66 +3,12 @@ package peer
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
-
-func toldWant(n int) tier.Want {
-	return tier.Want{Name: tier.Name{Key: [32]byte{byte(n), byte(n >> 8)}}, Tenant: 1}
-}
-
-func TestWhatWasToldComesFirstAndForAWhile(t *testing.T) {
-	names := must(NewNames(secret, []Tenant{{1, "a", nil}}))
-	now := time.Unix(1000, 0)
-	x := &holders{}
-	told := NewTold(x, names, func() time.Time { return now })
-	w := toldWant(1)
-	tag, _ := names.Tag(&w)
-	holds := func(room int) []Node {
-		dst := make([]Node, room)
-		n := told.Holders(tag, dst)
-		return dst[:min(n, room)]
-	}
-	x.add(tag, 3)
-	x.add(tag, 7)
-	if got := holds(4); !slices.Equal(got, []Node{3, 7}) {
-		t.Errorf("%v before anything was told", got)
-	}
-	told.Tell(&w, 9)
-	if got := holds(4); !slices.Equal(got, []Node{9, 3, 7}) {
-		t.Errorf("%v", got)
-	}
-	told.Tell(&w, 7)
-	for room, want := range [][]Node{{}, {7}, {7, 3}, {7, 3}, {7, 3}} {
-		if got := holds(room); !slices.Equal(got, want) {
-			t.Errorf("room for %d: %v, want %v", room, got, want)
-		}
-	}
-	now = now.Add(toldTime)
-	if got := holds(4); !slices.Equal(got, []Node{3, 7}) {
-		t.Errorf("%v after its time", got)
-	}
-	for i := range 3 * maxTold {
-		w := toldWant(i)
-		told.Tell(&w, 1)
-		if n := len(*told.latest.Load()); n > maxTold {
-			t.Fatalf("%d are remembered, at most %d", n, maxTold)
-		}
-	}
-	var last [1]Node
-	w = toldWant(3*maxTold - 1)
-	tag, _ = names.Tag(&w)
-	if told.Holders(tag, last[:]) != 1 || last[0] != 1 {
-		t.Error("the last one that was told is not known")
-	}
-	if n := testing.AllocsPerRun(100, func() { told.Holders(tag, last[:]) }); n != 0 {
-		t.Errorf("a look-up allocates %v times", n)
-	}
-}
 
 func TestTenantsBetweenNodes(t *testing.T) {
 	names := must(NewNames(secret, []Tenant{{1, "a", []byte("s")}, {2, "b", nil}}))
