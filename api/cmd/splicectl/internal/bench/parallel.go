@@ -216,7 +216,9 @@ func (t *team) run(ctx context.Context, list []connector.SegmentIDs, pieces bool
 		}
 		for _, x := range progress {
 			if x.What != wire.ProgressCommitted {
-				return r, fmt.Errorf("row %d: progress %d", x.Row, x.What)
+				t.mu.Lock()
+				defer t.mu.Unlock()
+				return r, errors.Join(fmt.Errorf("row %d: progress %d", x.Row, x.What), t.failed)
 			}
 		}
 		open = left
