@@ -374,7 +374,7 @@ class Model:
         end: bool = False,
     ) -> JobNews | None:
         """Wait at most so many seconds for segments that other engines want; None without a daemon
-        that has such. Who asks is a worker until it has not asked for some seconds.
+        that has such. Who asks is a worker, until it has no job and has not asked for some seconds.
 
         `most` jobs at once, those included that it has. `declined` are not done; `queued` is
         seconds of other work that comes first; with `end` it is a worker no more. A job is done
