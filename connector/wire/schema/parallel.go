@@ -45,7 +45,7 @@ var parallelMessages = []Message{
 	{
 		Name: "WatchReply",
 		Doc: "of a plan has a row for each row of it that something happened to since the last watch. For a worker it has a row for each new job. " +
-			"A job is done when its key is published, by reserve and commit on the same connection. IDs are the token ids of all its jobs, " +
+			"A job is done when its key is published, by reserve and commit on whatever connection of the node. IDs are the token ids of all its jobs, " +
 			"Tokens[i] of each, one after another",
 		Body: body(
 			u32("Open", doc("rows of the plan that nothing final happened to yet; jobs that the worker has")),

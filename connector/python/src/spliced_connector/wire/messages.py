@@ -793,8 +793,8 @@ class WatchRequest(Message):
 class WatchReply(Message):
     """Of a plan has a row for each row of it that something happened to since the last watch. For a
     worker it has a row for each new job. A job is done when its key is published, by reserve and
-    commit on the same connection. IDs are the token ids of all its jobs, Tokens[i] of each, one
-    after another.
+    commit on whatever connection of the node. IDs are the token ids of all its jobs, Tokens[i]
+    of each, one after another.
     """
 
     open: int = w.u32()
