@@ -57,6 +57,14 @@ func (p *plan) news() (list []RowProgress, left int) {
 
 // begin sends the jobs, each node's in the order of its engines' lists.
 func (p *plan) begin(order []sending) {
+	var held []int // by a node, before anything was sent: only then is this all that is coming
+	p.mu.Lock()
+	for i := range p.rows {
+		if p.rows[i].state == coming {
+			held = append(held, i)
+		}
+	}
+	p.mu.Unlock()
 	byNode := make([][]sending, len(p.nodes))
 	for _, s := range order {
 		byNode[s.node] = append(byNode[s.node], s)
@@ -66,10 +74,8 @@ func (p *plan) begin(order []sending) {
 			p.work.start(func() { p.send(n, list) }, func() {})
 		}
 	}
-	for i := range p.rows { // what a node had already
-		if p.rows[i].state == coming {
-			p.work.start(func() { p.fetch(i) }, func() {})
-		}
+	for _, i := range held {
+		p.work.start(func() { p.fetch(i) }, func() {})
 	}
 }
 
