@@ -28,7 +28,7 @@ const (
 
 	// offerTime bounds the round trip before a plan: what answers later is not planned with.
 	offerTime = 250 * time.Millisecond
-	// connectTime bounds a request for an offer, its connection included.
+	// connectTime bounds a request that waits for nothing there, its connection included.
 	connectTime = 3 * time.Second
 	// pollTime is how long a node waits for results before it says that there are none.
 	pollTime = 8 * time.Second

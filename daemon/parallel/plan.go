@@ -193,7 +193,7 @@ func (p *plan) ask(n int) {
 		}
 	}
 	// What is withdrawn need not be computed. The plan's own context has ended.
-	ctx, cancel := context.WithTimeout(p.work.ctx, time.Second)
+	ctx, cancel := context.WithTimeout(p.work.ctx, connectTime)
 	defer cancel()
 	_, _ = p.nodes[n].results(ctx, &resultsRequest{plan: p.id, end: true})
 }
@@ -352,7 +352,7 @@ func (p *plan) drop(n int, number uint32) {
 		return
 	}
 	p.work.start(func() {
-		ctx, cancel := context.WithTimeout(p.ctx, time.Second)
+		ctx, cancel := context.WithTimeout(p.ctx, connectTime)
 		defer cancel()
 		// It is dropped with the plan at the latest.
 		_, _ = p.nodes[n].results(ctx, &resultsRequest{plan: p.id, seen: 4 * MaxRows, dropped: []uint32{number}})

@@ -158,7 +158,7 @@ func until(t *testing.T, s *remote.Store, r *connector.Model, others int) {
 		if time.Now().After(limit) {
 			t.Fatalf("%d others take part, want %d: %+v", len(seen), others, p)
 		}
-		<-time.After(10 * time.Millisecond)
+		<-time.After(200 * time.Millisecond) // its jobs are withdrawn meanwhile
 	}
 }
 
@@ -236,7 +236,7 @@ func check(t *testing.T, p *remote.Parallel, pieces bool) (computed, cuts int) {
 			computed++
 		case wire.ProgressPiece:
 			cuts++
-		case 0:
+		case 0, wire.ProgressLate: // the machine is busy: this engine has computed it
 		default:
 			t.Errorf("row %d: progress %d", i, x)
 		}
