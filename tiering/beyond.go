@@ -130,9 +130,9 @@ func (s *Store) soughtLocked(id objects.Identity) *sought {
 
 func (s *Store) hintLocked(id objects.Identity) (tier.Hint, bool) {
 	s.want = tier.Want{Name: id.Name, Fingerprint: id.Profile.Fingerprint(), Tenant: id.Tenant.ID}
-	for ; s.asked < len(s.prepared); s.asked++ {
-		if w := &s.prepared[s.asked]; w.Name == id.Name {
-			s.want.Mark = w.Mark
+	for i := s.asked; i < len(s.prepared); i++ { // what was not prepared takes nobody's place
+		if w := &s.prepared[i]; w.Name == id.Name {
+			s.want.Mark, s.asked = w.Mark, i
 			break
 		}
 	}
