@@ -113,7 +113,7 @@ func (p *peers) peerOf() func(*fasthttp.RequestCtx) string {
 	if p.cluster.ServerTLS() != nil {
 		return cluster.PeerName
 	}
-	return func(ctx *fasthttp.RequestCtx) string { return ctx.RemoteIP().String() }
+	return peer.ByAddress
 }
 
 // workConfig is what a Work is made of, once the store is open.

@@ -44,10 +44,13 @@ func (c ServerConfig) withDefaults() ServerConfig {
 	setDefault(&c.PromoteTime, 2*time.Second)
 	setDefault(&c.StallTime, 10*time.Second)
 	if c.PeerOf == nil {
-		c.PeerOf = func(ctx *fasthttp.RequestCtx) string { return ctx.RemoteIP().String() }
+		c.PeerOf = ByAddress
 	}
 	return c
 }
+
+// ByAddress tells peers apart by the address that they connect from.
+func ByAddress(ctx *fasthttp.RequestCtx) string { return ctx.RemoteIP().String() }
 
 func setDefault[T comparable](field *T, value T) {
 	var zero T

@@ -63,7 +63,7 @@ func NewTaker(cfg TakerConfig) (*Taker, error) {
 		return nil, fmt.Errorf("peer: taker without store or names, or with a negative bound: %w", tier.ErrInvalid)
 	}
 	if cfg.PeerOf == nil {
-		cfg.PeerOf = func(ctx *fasthttp.RequestCtx) string { return ctx.RemoteIP().String() }
+		cfg.PeerOf = ByAddress
 	}
 	t := &Taker{cfg: cfg, session: cfg.Store.NewSession("taken"), peers: map[string]int64{}}
 	t.ctx, t.end = context.WithCancel(context.Background())
