@@ -94,9 +94,69 @@ const maxInt32 = 1<<31 - 1
 // that, ErrInvalid and ErrBusy the buffer is as before. After any other error
 // nobody knows, and the buffer can only be released.
 func (m *Model) Append(ctx context.Context, b *Buffer, n int, rows []byte) error {
+	if err := m.checkRows(n, rows); err != nil {
+		return err
+	}
+	return m.appendRows(ctx, b, n, int64(len(rows)), func(to []byte) { copy(to, rows) })
+}
+
+func (m *Model) checkRows(n int, rows []byte) error {
 	if want := m.profile.BufferLayout(n).Bytes; n < 1 || n > maxInt32 || int64(len(rows)) != want {
 		return invalid("%d rows in %d bytes, want %d", n, len(rows), want)
 	}
+	return nil
+}
+
+// Tree is drafts that branch: what a verification computes at once with a mask of
+// ancestors.
+type Tree struct {
+	Parents []int  // of each draft: the number of an earlier one, or -1 for the buffer's end
+	Rows    []byte // of all drafts, by profile.BufferLayout(len(Parents))
+}
+
+// AppendPath adds the rows of one path of a tree, from its root down, as Append adds
+// consecutive ones. The other branches are not sent: the daemon has no use for a
+// token that cannot follow another. ErrInvalid when path is no path of the tree.
+func (m *Model) AppendPath(ctx context.Context, b *Buffer, t *Tree, path []int) error {
+	if err := m.checkRows(len(t.Parents), t.Rows); err != nil {
+		return err
+	}
+	if err := t.check(path); err != nil {
+		return err
+	}
+	from, to := m.profile.BufferLayout(len(t.Parents)), m.profile.BufferLayout(len(path))
+	return m.appendRows(ctx, b, len(path), to.Bytes, func(out []byte) {
+		for p := range to.Parts {
+			row := int(to.Parts[p].Len) / len(path)
+			for i, draft := range path {
+				copy(out[int(to.Parts[p].Off)+i*row:][:row], t.Rows[int(from.Parts[p].Off)+draft*row:])
+			}
+		}
+	})
+}
+
+// check wants each draft behind its parent, and a path of parents and children.
+func (t *Tree) check(path []int) error {
+	for i, parent := range t.Parents {
+		if parent < -1 || parent >= i {
+			return invalid("draft %d follows draft %d", i, parent)
+		}
+	}
+	if len(path) == 0 {
+		return invalid("a path of no drafts")
+	}
+	last := -1
+	for _, draft := range path {
+		if draft < 0 || draft >= len(t.Parents) || t.Parents[draft] != last {
+			return invalid("draft %d does not follow draft %d of %d", draft, last, len(t.Parents))
+		}
+		last = draft
+	}
+	return nil
+}
+
+// appendRows adds n rows, which fill writes to staging.
+func (m *Model) appendRows(ctx context.Context, b *Buffer, n int, bytes int64, fill func([]byte)) error {
 	r, id, err := m.use(b)
 	if err != nil {
 		return err
@@ -104,7 +164,8 @@ func (m *Model) Append(ctx context.Context, b *Buffer, n int, rows []byte) error
 	defer r.a.Release()
 	want := b.state(id)
 	want.End += uint32(n)
-	reply, err := m.append(ctx, r, &wire.AppendRequest{Buffer: id, Begin: uint32(b.end), Rows: uint32(n)}, rows, want)
+	q := &wire.AppendRequest{Buffer: id, Begin: uint32(b.end), Rows: uint32(n)}
+	reply, err := m.append(ctx, r, q, &stagedRows{bytes, fill}, want)
 	return b.outcome(reply, err)
 }
 
@@ -181,21 +242,27 @@ func (m *Model) Replay(ctx context.Context, b *Buffer, q *ReplayQuery) (*Slot, e
 	return r.slot(wire.OpReplay, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, q.Into, false)
 }
 
-// append sends rows by way of staging; want is what the buffer holds then.
-func (m *Model) append(ctx context.Context, r *registration, q *wire.AppendRequest, rows []byte, want wire.AppendReply) (*wire.AppendReply, error) {
+// stagedRows is rows that fill writes to staging.
+type stagedRows struct {
+	bytes int64
+	fill  func([]byte)
+}
+
+// append sends rows, if any; want is what the buffer holds then.
+func (m *Model) append(ctx context.Context, r *registration, q *wire.AppendRequest, rows *stagedRows, want wire.AppendReply) (*wire.AppendReply, error) {
 	c, a := m.client, r.a
 	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
 	defer c.calls.Put(k)
 	k.Op = wire.OpAppend
 	k.Late.Cancel, k.Late.GiveBack = true, q.Buffer == 0
 	q.Profile, q.Rank = r.profile, uint32(m.binding.Rank)
-	if len(rows) > 0 {
-		e, err := a.Staging.Alloc(ctx, int64(len(rows)), k.Deadline)
+	if rows != nil {
+		e, err := a.Staging.Alloc(ctx, rows.bytes, k.Deadline)
 		if err != nil {
 			return nil, fmt.Errorf("append: rows: %w", err)
 		}
 		k.Late.Staged = []gpuipc.Extent{e}
-		copy(a.Staging.Bytes(e), rows)
+		rows.fill(a.Staging.Bytes(e))
 		q.StagingOff = uint64(e.Off)
 	}
 	body, err := a.Do(ctx, k, r.tenant, q, nil)

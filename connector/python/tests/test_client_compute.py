@@ -451,6 +451,34 @@ def test_a_buffer_replays_rows(model: Model) -> None:
     assert model.append(buffer, 5, rows) == Code.GONE
 
 
+def test_only_the_accepted_path_of_a_tree_is_appended(model: Model) -> None:
+    buffer = model.open_buffer(0, 8)
+    assert buffer is not None
+    #  0 -- 1 -- 3
+    #  |    `--- 4
+    #  `- 2
+    parents, path = [-1, 0, 0, 1, 1], [0, 1, 4]
+    rows, parts = buffer_rows(model, 5, 7)
+    assert model.append_path(buffer, parents, path, rows) == Code.OK
+    assert model.accept(buffer, 3) == Code.OK
+    assert (buffer.begin, buffer.accepted, buffer.end) == (0, 3, 3)
+    picked = [
+        b"".join(raw[i * len(raw) // 5 : (i + 1) * len(raw) // 5] for i in path) for raw in parts
+    ]
+    slot = model.replay(buffer, 3)
+    assert slot is not None
+    states = slot.view()[: model.profile.checkpoint_layout(0).parts[0].nbytes]
+    assert close(matrices(states), moved_by_rows(picked, 3))
+    for bad in ([], [1, 3], [0, 2, 3], [0, 1, 0], [0, 5], [-1]):
+        assert model.append_path(buffer, parents, bad, rows) == Code.INVALID, bad
+    for tree in ([0, 0, 0, 1, 1], [-1, 0, 3, 1, 1], [-2, 0, 0, 1, 1], [-1, 0]):
+        assert model.append_path(buffer, tree, [0], rows) == Code.INVALID, tree
+    assert buffer.end == 3
+    assert not buffer.lost
+    slot.release()
+    buffer.release()
+
+
 def test_a_buffer_that_may_have_changed_is_lost(daemon: Daemon, connect: Connect) -> None:
     client = connect(daemon.socket, timeout=0.1, transfer_timeout=0.1)
     model = client.model(EXACT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spliced_connector.client.compute import Origin, encode_origin, result_slot, run_into
 from spliced_connector.client.connection.attachment import Attachment
 from spliced_connector.client.lease import Held, Slot
@@ -62,6 +64,33 @@ def open_buffer(r: Registration, origin: Origin, begin: int, capacity: int) -> B
 
 def append(r: Registration, buffer: Buffer, n: int, rows: bytes | bytearray | memoryview) -> None:
     """Add the rows of the next n tokens as drafts. Raises `SplicedError`."""
+    _send(r, buffer, n, [_flat(r, n, rows)])
+
+
+def append_path(
+    r: Registration,
+    buffer: Buffer,
+    parents: Sequence[int],
+    path: Sequence[int],
+    rows: bytes | bytearray | memoryview,
+) -> None:
+    """Add the rows of one path of a tree of drafts, from its root down. Raises `SplicedError`."""
+    flat = _flat(r, len(parents), rows)
+    _check_path(parents, path)
+    pieces: list[memoryview] = []
+    sent = 0
+    whole, some = (r.enrolment.profile.buffer_layout(n) for n in (len(parents), len(path)))
+    for part, target in zip(whole.parts, some.parts, strict=True):
+        pieces.append(memoryview(bytes(target.offset - sent)))
+        row = part.nbytes // len(parents)
+        pieces += [flat[part.offset + i * row :][:row] for i in path]
+        sent = target.offset + target.nbytes
+    pieces.append(memoryview(bytes(some.nbytes - sent)))
+    _send(r, buffer, len(path), pieces)
+
+
+def _flat(r: Registration, n: int, rows: bytes | bytearray | memoryview) -> memoryview:
+    """Rows of n tokens as bytes."""
     try:
         flat = memoryview(rows).cast("B")
     except (TypeError, ValueError) as err:
@@ -69,12 +98,35 @@ def append(r: Registration, buffer: Buffer, n: int, rows: bytes | bytearray | me
     want = r.enrolment.profile.buffer_layout(n).nbytes
     if not 1 <= n <= _MOST or flat.nbytes != want:
         raise SplicedError(Code.INVALID, f"{n} rows in {flat.nbytes} bytes, want {want}")
+    return flat
+
+
+def _check_path(parents: Sequence[int], path: Sequence[int]) -> None:
+    """Each draft comes behind its parent, and a path goes from parent to child."""
+    for i, parent in enumerate(parents):
+        if not -1 <= parent < i:
+            raise SplicedError(Code.INVALID, f"draft {i} follows draft {parent}")
+    if not path:
+        raise SplicedError(Code.INVALID, "a path of no drafts")
+    last = -1
+    for draft in path:
+        if not 0 <= draft < len(parents) or parents[draft] != last:
+            text = f"draft {draft} does not follow draft {last} of {len(parents)}"
+            raise SplicedError(Code.INVALID, text)
+        last = draft
+
+
+def _send(r: Registration, buffer: Buffer, n: int, pieces: Sequence[memoryview]) -> None:
+    """Add n rows, given in pieces that follow each other."""
     lease = buffer.lease_on(r.attachment)
     call = r.call(Op.APPEND, r.options.transfer_timeout, cancel=True)
     staging = r.attachment.staging
-    room = staging.allocate(want, call.deadline)
+    room = staging.allocate(sum(p.nbytes for p in pieces), call.deadline)
     call.late.staged = [room]
-    staging.bytes_of(room)[:] = flat
+    target, at = staging.bytes_of(room), 0
+    for piece in pieces:
+        target[at : at + piece.nbytes] = piece
+        at += piece.nbytes
     request = AppendRequest(r.profile, r.rank, lease, 0, buffer.end, 0, n, room.offset)
     try:
         reply = r.exchange.request(call, request, AppendReply)

@@ -322,6 +322,22 @@ class Model:
             partial(_done, partial(buffers.append, buffer=buffer, n=n, rows=rows)), _code
         )
 
+    def append_path(
+        self,
+        buffer: Buffer,
+        parents: Sequence[int],
+        path: Sequence[int],
+        rows: bytes | bytearray | memoryview,
+    ) -> Code | int:
+        """Add the rows of one path of a tree of drafts, from its root down, as `append` does.
+
+        `parents` has for each draft the number of an earlier one, or -1 for the buffer's end;
+        `rows` are those of all drafts. The other branches are not sent: the daemon has no use for
+        a token that cannot follow another. INVALID when `path` is no path of the tree.
+        """
+        add = partial(buffers.append_path, buffer=buffer, parents=parents, path=path, rows=rows)
+        return self._ask(partial(_done, add), _code)
+
     def accept(self, buffer: Buffer, n: int) -> Code | int:
         """Keep the first n drafts and drop the others. Failures are as in `append`."""
         return self._ask(partial(_done, partial(buffers.accept, buffer=buffer, n=n)), _code)
