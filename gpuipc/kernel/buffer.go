@@ -14,7 +14,8 @@ import (
 //	G  [capacity, Heads], or [capacity, Heads, DK] when Decay is Diagonal
 //
 // F32 rows begin at a multiple of four bytes. The rows at N and after hold
-// anything. A Buffer is for one goroutine at a time.
+// anything. Rows are a chain, or with DecodeTree a tree: see Parent. A Buffer is for
+// one goroutine at a time.
 type Buffer struct {
 	DK, DV, Heads int
 	Type          DType      // of K and U
@@ -23,6 +24,8 @@ type Buffer struct {
 	K, U          []byte
 	G             []float32
 	N             int // rows pending
+
+	parents []int32 // of each row pending; nil while they are a chain
 }
 
 // NewBuffer returns an empty buffer with memory of its own.
@@ -41,6 +44,17 @@ type Input struct {
 	V    []float32 // [Heads, DV]
 	G    []float32 // as a row of Buffer.G
 	Beta []float32 // write strengths [Heads]
+	// E [Heads, DK] is what a delta rule reads the states with in place of K, where
+	// that has gates per channel (Gated DeltaNet-2, arXiv 2605.22791); nil = K.
+	E []float32
+}
+
+// reader is what a delta rule reads a head's state with.
+func (t *Input) reader(h, dk int) []float32 {
+	if t.E == nil {
+		return t.K
+	}
+	return t.E[h*dk:][:dk]
 }
 
 // Capacity is how many rows there is memory for.
@@ -58,14 +72,6 @@ func (b *Buffer) headDecays() int {
 
 func (b *Buffer) keyBytes() int   { return b.DK * b.Type.Size() }
 func (b *Buffer) valueBytes() int { return b.Heads * b.DV * b.Type.Size() }
-
-// Keep drops the rows after the first n: drafts that were not accepted.
-func (b *Buffer) Keep(n int) {
-	if n < 0 || n > b.N {
-		panic(fmt.Sprintf("kernel: keep %d of %d rows", n, b.N))
-	}
-	b.N = n
-}
 
 // Traffic is bytes that an operation reads from and writes to memory, each byte
 // once: what it touches again is in cache by then.
@@ -101,6 +107,10 @@ type BufferScratch struct {
 	left   []float32 // queries and keys that the state is read with
 	base   []float32 // what they read
 	own    []float32 // delta value of a row
+	paths  []int32   // ancestors of the rows that are decoded, of rows that branch
+	spans  []int     // of each of these rows: where its path begins and ends
+	first  []int32   // 0, 1, 2, ...: the paths of a chain
+	chains bool      // paths are those of a chain
 }
 
 // Decode computes the outputs [len(in), Heads, DV] of consecutive rows and
@@ -115,6 +125,19 @@ type BufferScratch struct {
 // wrong lengths, panic. A nil sc allocates.
 func (b *Buffer) Decode(states []float32, in []Input, out []float32, flush bool, sc *BufferScratch) {
 	b.check(states, in, out, flush)
+	if flush {
+		b.checkFlush(b.N)
+	}
+	if b.parents != nil {
+		for i := range in {
+			b.parents = append(b.parents, int32(b.N+i-1))
+		}
+	}
+	b.decode(states, in, out, flush, sc)
+}
+
+// decode is Decode of rows that have their parents.
+func (b *Buffer) decode(states []float32, in []Input, out []float32, flush bool, sc *BufferScratch) {
 	if sc == nil {
 		sc = new(BufferScratch)
 	}
@@ -122,6 +145,7 @@ func (b *Buffer) Decode(states []float32, in []Input, out []float32, flush bool,
 		return
 	}
 	first := b.N
+	b.findPaths(first, len(in), sc)
 	for i := range in {
 		fromF32(b.K[(first+i)*b.keyBytes():][:b.keyBytes()], in[i].K, b.Type)
 		copy(b.G[(first+i)*b.decays():], in[i].G)
@@ -140,16 +164,16 @@ func (b *Buffer) Decode(states []float32, in []Input, out []float32, flush bool,
 		b.readBase(h, first, state, in, sc)
 		if h == 0 {
 			keys = b.keys(sc)
-			if b.Decay == Scalar {
-				b.multiply(keys, first, in, sc)
-			}
+		}
+		if b.Decay == Scalar && (h == 0 || in[0].E != nil) {
+			b.multiply(h, keys, first, in, sc)
 		}
 		for i := range in {
 			o := out[(i*b.Heads+h)*b.DV:][:b.DV]
 			b.row(h, first+i, i, len(in), keys, &in[i], o, sc)
 		}
 		if flush {
-			b.flushHead(h, state, keys, sc)
+			b.flushRows(h, b.N, state, keys, sc)
 		}
 	}
 	if flush {
@@ -160,18 +184,26 @@ func (b *Buffer) Decode(states []float32, in []Input, out []float32, flush bool,
 // Flush puts all rows into the states [Heads, DK, DV] (KVBuffer Eq. 5). Decode with
 // flush does the same while the states are in cache.
 func (b *Buffer) Flush(states []float32, sc *BufferScratch) {
+	b.FlushFirst(states, b.N, sc)
+}
+
+// FlushFirst is Flush of the first n rows; the others stay. All of them have to follow
+// row n-1, so that all branches begin from the states as they are then: what beams
+// share.
+func (b *Buffer) FlushFirst(states []float32, n int, sc *BufferScratch) {
+	b.checkFlush(n)
 	b.check(states, nil, nil, true)
 	if sc == nil {
 		sc = new(BufferScratch)
 	}
-	if b.N == 0 {
+	if n == 0 {
 		return
 	}
 	keys := b.keys(sc)
 	for h := range b.Heads {
-		b.flushHead(h, states[h*b.DK*b.DV:][:b.DK*b.DV], keys, sc)
+		b.flushRows(h, n, states[h*b.DK*b.DV:][:b.DK*b.DV], keys, sc)
 	}
-	b.N = 0
+	b.dropFirst(n)
 }
 
 func (b *Buffer) check(states []float32, in []Input, out []float32, flush bool) {
@@ -190,7 +222,8 @@ func (b *Buffer) check(states []float32, in []Input, out []float32, flush bool) 
 	}
 	for i := range in {
 		t := &in[i]
-		if len(t.Q) != b.DK || len(t.K) != b.DK || len(t.V) != b.Heads*b.DV || len(t.G) != b.decays() || len(t.Beta) != b.Heads {
+		if len(t.Q) != b.DK || len(t.K) != b.DK || len(t.V) != b.Heads*b.DV || len(t.G) != b.decays() || len(t.Beta) != b.Heads ||
+			(t.E == nil) != (in[0].E == nil) || t.E != nil && len(t.E) != b.Heads*b.DK {
 			panic(fmt.Sprintf("kernel: row %d has %d, %d, %d, %d and %d numbers for %d heads [%d, %d]",
 				i, len(t.Q), len(t.K), len(t.V), len(t.G), len(t.Beta), b.Heads, b.DK, b.DV))
 		}
@@ -228,13 +261,14 @@ func (b *Buffer) decay(h, i int) []float32 {
 }
 
 // multiply fills sc.qk and sc.kk [len(in), N] with the products of every row's
-// query and key with the keys of all rows before it. Heads share them.
-func (b *Buffer) multiply(keys []float32, first int, in []Input, sc *BufferScratch) {
+// query and key with the keys of all rows before it. Heads share them, unless they
+// have readers of their own.
+func (b *Buffer) multiply(h int, keys []float32, first int, in []Input, sc *BufferScratch) {
 	grow(&sc.qk, len(in)*b.N)
 	grow(&sc.kk, len(in)*b.N)
 	for i := range in {
 		n := first + i
-		dotRows(sc.qk[i*b.N:][:n], sc.kk[i*b.N:][:n], in[i].Q, in[i].K, keys, b.DK)
+		dotRows(sc.qk[i*b.N:][:n], sc.kk[i*b.N:][:n], in[i].Q, in[i].reader(h, b.DK), keys, b.DK)
 	}
 }
 
@@ -249,14 +283,17 @@ func (b *Buffer) readBase(h, first int, state []float32, in []Input, sc *BufferS
 	}
 	grow(&sc.left, 2*m*b.DK)
 	d := b.ones(sc)
-	for i := range first {
-		times(d, b.decay(h, i))
-	}
 	for i := range in {
+		if i == 0 || b.Parent(first+i) != first+i-1 {
+			d = b.ones(sc)
+			for _, r := range sc.path(i) {
+				times(d, b.decay(h, int(r)))
+			}
+		}
 		times(d, b.decay(h, first+i))
 		weigh(sc.left[i*b.DK:][:b.DK], d, in[i].Q)
 		if b.Delta {
-			weigh(sc.left[(m+i)*b.DK:][:b.DK], d, in[i].K)
+			weigh(sc.left[(m+i)*b.DK:][:b.DK], d, in[i].reader(h, b.DK))
 		}
 	}
 	o, mem := sc.base[:m*b.DV], sc.base[m*b.DV:][:m*b.DV]
@@ -278,12 +315,18 @@ func (b *Buffer) readBase(h, first int, state []float32, in []Input, sc *BufferS
 func (b *Buffer) row(h, n, i, m int, keys []float32, t *Input, o []float32, sc *BufferScratch) {
 	copy(o, sc.base[i*b.DV:])
 	mem := sc.base[(m+i)*b.DV:][:b.DV]
-	x, y := b.weighted(h, n, i, keys, t, sc)
+	path := sc.path(i)
+	x, y := b.weighted(h, n, i, path, keys, t, sc)
 	u, step := b.values(h, n, sc)
-	if b.Delta {
-		sumRows(o, mem, x, y, u, step)
-	} else {
-		sumRows(o, nil, x, nil, u, step)
+	for at := 0; at < len(path); {
+		run := consecutive(path[at:])
+		from := u[int(path[at])*step:]
+		if b.Delta {
+			sumRows(o, mem, x[at:at+run], y[at:at+run], from, step)
+		} else {
+			sumRows(o, nil, x[at:at+run], nil, from, step)
+		}
+		at += run
 	}
 	grow(&sc.own, b.DV)
 	own, beta := sc.own[:b.DV], t.Beta[h]
@@ -294,32 +337,34 @@ func (b *Buffer) row(h, n, i, m int, keys []float32, t *Input, o []float32, sc *
 	fromF32(b.U[n*b.valueBytes()+h*b.DV*b.Type.Size():], own, b.Type)
 }
 
-// weighted is how much of each of the n rows before it a row's query and key
-// read: their products with the row's key, times the decays since that row.
-func (b *Buffer) weighted(h, n, i int, keys []float32, t *Input, sc *BufferScratch) (x, y []float32) {
-	grow(&sc.x, n)
-	grow(&sc.y, n)
-	x, y = sc.x[:n], sc.y[:n]
+// weighted is how much of each of its ancestors row n reads with its query and its
+// key: their products with the ancestor's key, times the decays since that.
+func (b *Buffer) weighted(h, n, i int, path []int32, keys []float32, t *Input, sc *BufferScratch) (x, y []float32) {
+	grow(&sc.x, len(path))
+	grow(&sc.y, len(path))
+	x, y = sc.x[:len(path)], sc.y[:len(path)]
 	w := b.ones(sc)
 	times(w, b.decay(h, n))
 	if b.Decay == Diagonal {
-		dotRows(x, y, t.Q, t.K, b.weightedKeys(h, n, w, keys, sc), b.DK)
+		dotRows(x, y, t.Q, t.reader(h, b.DK), b.weightedKeys(h, path, w, keys, sc), b.DK)
 		return x, y
 	}
 	qk, kk := sc.qk[i*b.N:][:n], sc.kk[i*b.N:][:n]
-	for r := n - 1; r >= 0; r-- {
-		x[r], y[r] = w[0]*qk[r], w[0]*kk[r]
-		w[0] *= b.decay(h, r)[0]
+	for j := len(path) - 1; j >= 0; j-- {
+		r := path[j]
+		x[j], y[j] = w[0]*qk[r], w[0]*kk[r]
+		w[0] *= b.decay(h, int(r))[0]
 	}
 	return x, y
 }
 
-// weightedKeys is the keys [n, DK] times the decays since their rows. w goes in as
-// the decays behind the last row and comes out as those of all rows too.
-func (b *Buffer) weightedKeys(h, n int, w, keys []float32, sc *BufferScratch) []float32 {
-	grow(&sc.kw, n*b.DK)
-	for r := n - 1; r >= 0; r-- {
-		to, k, d := sc.kw[r*b.DK:][:b.DK], keys[r*b.DK:][:b.DK], b.decay(h, r)
+// weightedKeys is the keys [len(path), DK] of some rows times the decays since them. w
+// goes in as the decays behind the last row and comes out as those of all rows too.
+func (b *Buffer) weightedKeys(h int, path []int32, w, keys []float32, sc *BufferScratch) []float32 {
+	grow(&sc.kw, len(path)*b.DK)
+	for j := len(path) - 1; j >= 0; j-- {
+		r := int(path[j])
+		to, k, d := sc.kw[j*b.DK:][:b.DK], keys[r*b.DK:][:b.DK], b.decay(h, r)
 		if b.Decay == Diagonal {
 			carried(to, w, d, k)
 			continue
@@ -327,19 +372,20 @@ func (b *Buffer) weightedKeys(h, n int, w, keys []float32, sc *BufferScratch) []
 		scaled(to, w[0], k)
 		w[0] *= d[0]
 	}
-	return sc.kw[:n*b.DK]
+	return sc.kw[:len(path)*b.DK]
 }
 
-func (b *Buffer) flushHead(h int, state, keys []float32, sc *BufferScratch) {
+// flushRows puts the first n rows, a chain, into a head's state.
+func (b *Buffer) flushRows(h, n int, state, keys []float32, sc *BufferScratch) {
 	w := b.ones(sc)
-	kw := b.weightedKeys(h, b.N, w, keys, sc)
-	u, step := b.values(h, b.N, sc)
+	kw := b.weightedKeys(h, sc.chain(n), w, keys, sc)
+	u, step := b.values(h, n, sc)
 	if b.Decay == Scalar {
 		for i := range sc.d[:b.DK] {
 			sc.d[i] = w[0]
 		}
 	}
-	addRankOnes(state, b.DV, b.DV, sc.d[:b.DK], kw, b.DK, u, step, b.N)
+	addRankOnes(state, b.DV, b.DV, sc.d[:b.DK], kw, b.DK, u, step, n)
 }
 
 // ones is decays of nothing, in sc.d.

@@ -62,7 +62,7 @@ func (d *decoding) solve() {
 						g = t.G[h*d.dk+i]
 					}
 					s[i*d.dv+j] *= float64(g)
-					mem += float64(t.K[i]) * s[i*d.dv+j]
+					mem += float64(t.reader(h, d.dk)[i]) * s[i*d.dv+j]
 				}
 				if !d.delta {
 					mem = 0
@@ -220,6 +220,31 @@ func TestRowsOfHalfTheBytes(t *testing.T) {
 	})
 }
 
+// Gated DeltaNet-2 reads the states with keys that have gates per channel.
+func TestReadersOfTheirOwn(t *testing.T) {
+	eachDecoding(t, 12, func(t *testing.T, r *rand.Rand, d *decoding) {
+		for i := range d.tokens {
+			d.tokens[i].E = make([]float32, d.heads*d.dk)
+			normal(r, d.tokens[i].E, 1/math.Sqrt(float64(d.dk)))
+		}
+		d.solve()
+		var sc BufferScratch
+		one := d.heads * d.dv
+		b, states, out := d.buffer(5, F32), d.states0(), make([]float32, 3*one)
+		for at := 0; at < 12; at += 3 {
+			if b.N+3 > 5 {
+				b.Flush(states, &sc)
+			}
+			b.Decode(states, d.tokens[at:at+3], out, false, &sc)
+			for i := range 3 {
+				d.closeTo(t, fmt.Sprintf("output %d", at+i), out[i*one:][:one], d.outputs[at+i], 1e-5)
+			}
+		}
+		b.Flush(states, &sc)
+		d.closeTo(t, "states", states, d.states[12], 1e-5)
+	})
+}
+
 func TestDecodingAllocatesNothing(t *testing.T) {
 	eachISA(t, func(t *testing.T) {
 		d := newDecoding(rng(t), 32, 32, 2, 4, Diagonal, true)
@@ -276,6 +301,7 @@ func TestBadBuffersPanic(t *testing.T) {
 		"short value":     func(_ *Buffer, k []Input, _, _ *[]float32) { k[0].V = k[0].V[1:] },
 		"short decay":     func(_ *Buffer, k []Input, _, _ *[]float32) { k[0].G = nil },
 		"short beta":      func(_ *Buffer, k []Input, _, _ *[]float32) { k[0].Beta = nil },
+		"one reader":      func(_ *Buffer, k []Input, _, _ *[]float32) { k[0].E = k[0].K[1:] },
 		"keep more":       func(b *Buffer, _ []Input, _, _ *[]float32) { b.Keep(1) },
 		"keep fewer than": func(b *Buffer, _ []Input, _, _ *[]float32) { b.Keep(-1) },
 	} {
