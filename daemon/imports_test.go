@@ -20,7 +20,6 @@ var mayImport = map[string]string{
 	"policy":                     "",
 	"policy/profile":             "",
 	"policy/profile/profiletest": "policy/profile",
-	"policy/buffer":              "",
 	"policy/checkpoint":          "",
 	"policy/cost":                "policy/profile",
 	"policy/pages":               "",

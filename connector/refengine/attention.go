@@ -8,8 +8,12 @@ func (m *Model[F]) attentionLayer(w *walk[F], i int, l *layer[F]) error {
 	if err != nil {
 		return err
 	}
-	m.place(w, l.attn, k, v)
-	m.attend(w, k, v)
+	if w.beside != nil && w.beside.branches() {
+		w.beside.attend(l.attn, w, k, v)
+	} else {
+		m.place(w, l.attn, k, v)
+		m.attend(w, k, v)
+	}
 	m.gatedOutput(w, l.attn)
 	return nil
 }

@@ -17,6 +17,11 @@ func (m *Model[F]) linearLayer(w *walk[F], i int, l *layer[F]) error {
 	if w.tap != nil {
 		w.tap(i, w)
 	}
+	if w.beside != nil {
+		w.beside.recur(i, l.linear, w)
+		m.mix(w, l.linear)
+		return nil
+	}
 	states, err := w.around.states(i, m.ownTuples(w, l.linear))
 	if err != nil {
 		return err

@@ -61,8 +61,14 @@ func (m *Model[F]) continuing(st *State[F], n int) *walk[F] {
 }
 
 // Decode appends n tokens greedily, beginning from the logits of the last one,
-// and returns them.
+// and returns them. In float32 it is a Decoder's work: the state is as Prefill would
+// leave it up to rounding.
 func (m *Model[F]) Decode(st *State[F], logits []F, n int) ([]uint32, error) {
+	if m, ok := any(m).(*Model[float32]); ok {
+		d := NewDecoder(m, any(st).(*State[float32]), DecoderOptions{})
+		defer d.Settle()
+		return d.Generate(any(logits).([]float32), n)
+	}
 	out := make([]uint32, 0, n)
 	for range n {
 		next := Greedy(logits)

@@ -26,8 +26,6 @@ type head[F Float] struct {
 	delta      bool
 	erase      []F // when set, what a delta family reads the state with in place of k
 	serase     int
-	kept       []F // when set, what each token writes: b*(v - k^T S), at stride skept
-	skept      int
 }
 
 // run moves the state over the tokens and writes outputs at stride so. scratch
@@ -50,9 +48,6 @@ func (h *head[F]) run(state []F, dk, dv int, out []F, so int, scratch []F) {
 			for j := range u {
 				u[j] = beta * v[j]
 			}
-		}
-		if h.kept != nil {
-			copy(h.kept[t*h.skept:], u)
 		}
 		if out == nil {
 			write(state, k, u)

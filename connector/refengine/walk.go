@@ -20,6 +20,15 @@ type surroundings[F Float] interface {
 	leave(layer int, state, conv []F)
 }
 
+// beside is how a Decoder computes what rows beside states change.
+type beside[F Float] interface {
+	// recur is the recurrence of a linear layer.
+	recur(layer int, l *linear[F], w *walk[F])
+	// branches says that rows do not follow each other; attend is then attention.
+	branches() bool
+	attend(l *attention[F], w *walk[F], k, v []F)
+}
+
 // rowSpan is a run of rows of a walk whose first row is at prompt position pos.
 type rowSpan struct{ lo, hi, pos int }
 
@@ -28,20 +37,24 @@ type walk[F Float] struct {
 	*workspace[F]
 	spans  []rowSpan
 	rows   int
-	end    int // prompt position after the last row
+	end    int // prompt position after every row
 	around surroundings[F]
 	// tap, when set, sees the inputs of each linear layer's recurrence.
 	tap func(layer int, w *walk[F])
+	// beside, when set, is a Decoder: no states are asked for and none are left.
+	beside beside[F]
+	every  bool // logits of every row are wanted
 }
 
-// run computes all layers and returns the logits of the last row.
+// run computes all layers and returns the logits of the last row, or of every row.
 func (m *Model[F]) run(w *walk[F], tokens []uint32) ([]F, error) {
 	w.workspace = m.spare.Get().(*workspace[F])
 	defer m.spare.Put(w.workspace)
 	d := m.cfg.Dim
 	w.rows = len(tokens)
-	last := w.spans[len(w.spans)-1]
-	w.end = last.pos + last.hi - last.lo
+	for _, s := range w.spans {
+		w.end = max(w.end, s.pos+s.hi-s.lo)
+	}
 	h := sized(&w.hidden, w.rows*d)
 	for i, t := range tokens {
 		if int(t) >= m.cfg.Vocab {
@@ -62,10 +75,16 @@ func (m *Model[F]) run(w *walk[F], tokens []uint32) ([]F, error) {
 		}
 		m.mlp(w, l)
 	}
-	x := make([]F, d)
-	rmsNorm(x, h[(w.rows-1)*d:], m.norm, m.cfg.Eps)
-	logits := make([]F, m.cfg.Vocab)
-	product(logits, len(logits), x, d, m.head, len(logits), 1, len(logits), d)
+	first := w.rows - 1
+	if w.every {
+		first = 0
+	}
+	n, x := w.rows-first, sized(&w.normed, (w.rows-first)*d)
+	for i := range n {
+		rmsNorm(x[i*d:][:d], h[(first+i)*d:], m.norm, m.cfg.Eps)
+	}
+	logits := make([]F, n*m.cfg.Vocab)
+	product(logits, m.cfg.Vocab, x, d, m.head, m.cfg.Vocab, n, m.cfg.Vocab, d)
 	return logits, nil
 }
 

@@ -60,6 +60,26 @@ func (t *Input) reader(h, dk int) []float32 {
 // Capacity is how many rows there is memory for.
 func (b *Buffer) Capacity() int { return len(b.G) / b.decays() }
 
+// Grown is the same rows in a buffer with room for more.
+func (b *Buffer) Grown(capacity int) *Buffer {
+	if capacity < b.N {
+		panic(fmt.Sprintf("kernel: %d rows in a buffer of %d", b.N, capacity))
+	}
+	out := NewBuffer(b.DK, b.DV, b.Heads, capacity, b.Type, b.Decay, b.Delta)
+	copy(out.K, b.K[:b.N*b.keyBytes()])
+	copy(out.U, b.U[:b.N*b.valueBytes()])
+	copy(out.G, b.G[:b.N*b.decays()])
+	if out.N = b.N; b.parents != nil {
+		out.parents = append(make([]int32, 0, capacity), b.parents...)
+	}
+	return out
+}
+
+// Row is a pending row where it lies: decays, key, and delta values of all heads.
+func (b *Buffer) Row(i int) (g []float32, k, u []byte) {
+	return b.G[i*b.decays():][:b.decays()], b.K[i*b.keyBytes():][:b.keyBytes()], b.U[i*b.valueBytes():][:b.valueBytes()]
+}
+
 // decays is the numbers of a row of G.
 func (b *Buffer) decays() int { return b.Heads * b.headDecays() }
 

@@ -166,6 +166,8 @@ func (t *Trained) Text(ids []uint32) string {
 // Answer decodes greedily behind a prompt until the answer ends. The state moves on.
 func (t *Trained) Answer(st *refengine.State[float32], logits []float32) ([]uint32, error) {
 	var out []uint32
+	d := refengine.NewDecoder(t.Model, st, refengine.DecoderOptions{})
+	defer d.Settle()
 	for len(out) < maxAnswer {
 		next := refengine.Greedy(logits)
 		if next == t.end {
@@ -173,7 +175,7 @@ func (t *Trained) Answer(st *refengine.State[float32], logits []float32) ([]uint
 		}
 		out = append(out, next)
 		var err error
-		if logits, err = t.Model.Prefill(st, []uint32{next}); err != nil {
+		if logits, err = d.Prefill([]uint32{next}); err != nil {
 			return nil, err
 		}
 	}

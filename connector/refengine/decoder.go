@@ -1,0 +1,357 @@
+package refengine
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// Decoder generates behind a state with the rows of recent tokens beside it
+// (KVBuffer): a step reads the recurrent states and does not write them; rows go into
+// them once in so many tokens. Drafts are verified at once, however they branch, and
+// leave no states that have to be kept or taken back. A prompt that is short enough has
+// no states at all.
+//
+// What it computes is what Prefill computes token by token, up to the rounding of sums
+// in another order. It owns its State until Settle. One goroutine at a time.
+type Decoder struct {
+	m      *Model[float32]
+	st     *State[float32] // Tokens, tails and keys of the certain tokens; recurrent states of base
+	base   int             // tokens whose rows are in the recurrent states
+	alone  bool            // there are none: rows since token 0 are all there is
+	flush  int             // rows after which the states are moved on
+	most   int             // rows without states
+	layers []decoderLayer
+	drafts []int // parent of each draft: an earlier one, or -1 for the last certain token
+	work   []kernel.BufferScratch
+	out    [][]float32 // of each key head
+	in     [][]kernel.Input
+	ones   []float32
+
+	// Of the step that runs.
+	w      *walk[float32]
+	before int  // drafts
+	move   int  // certain rows that go into the states first
+	settle bool // its own rows are certain, and go into the states
+}
+
+// decoderLayer is what a layer has beside its State.
+type decoderLayer struct {
+	heads []*kernel.Buffer // linear: by key head
+	conv  []float32        // linear: inputs of the convolution [drafts, channels]
+}
+
+// DecoderOptions tune a Decoder. The zero value goes by the bytes that the model's
+// profile counts (KVBuffer Eq. 6 and §3.4).
+type DecoderOptions struct {
+	Rows  int // after which they go into the states: 1 = every token
+	Alone int // tokens without states; -1 = none
+}
+
+// NewDecoder begins behind a state, which it takes over.
+func NewDecoder(m *Model[float32], st *State[float32], o DecoderOptions) *Decoder {
+	bytes := m.prof.RowBytes()
+	d := &Decoder{m: m, st: st, base: st.Tokens, flush: o.Rows, most: o.Alone, layers: make([]decoderLayer, len(m.layers))}
+	if d.flush < 1 {
+		d.flush = bytes.Flush()
+	}
+	if d.most == 0 {
+		d.most = bytes.Alone()
+	}
+	c := m.cfg.Linear
+	if bytes.State > 0 {
+		d.alone = st.Tokens == 0 && d.most > 0
+		d.work, d.out, d.in = make([]kernel.BufferScratch, c.KeyHeads), make([][]float32, c.KeyHeads), make([][]kernel.Input, c.KeyHeads)
+		d.ones = slices.Repeat([]float32{1}, c.ValueHeads)
+	}
+	for i, kind := range m.cfg.Layers {
+		if kind == profile.KindLinear {
+			d.layers[i].heads = make([]*kernel.Buffer, c.KeyHeads)
+			for k := range d.layers[i].heads {
+				d.layers[i].heads[k] = d.newBuffer(d.flush)
+			}
+			if d.alone {
+				st.Layers[i].S = nil
+			}
+		}
+	}
+	return d
+}
+
+// newBuffer is the rows of the value heads that share a key head.
+func (d *Decoder) newBuffer(capacity int) *kernel.Buffer {
+	c := d.m.cfg.Linear
+	decay := kernel.Scalar
+	if c.Family.Decay() == profile.DecayPerKey {
+		decay = kernel.Diagonal
+	}
+	return kernel.NewBuffer(c.KeyDim, c.ValueDim, c.ValueHeads/c.KeyHeads, capacity, kernel.F32, decay, c.Delta())
+}
+
+// Tokens is how many are certain.
+func (d *Decoder) Tokens() int { return d.st.Tokens }
+
+// Drafts is how many tokens were verified and neither accepted nor dropped.
+func (d *Decoder) Drafts() int { return len(d.drafts) }
+
+// Pending is how many certain tokens are in rows only.
+func (d *Decoder) Pending() int { return d.st.Tokens - d.base }
+
+// Alone says that rows are all there is.
+func (d *Decoder) Alone() bool { return d.alone }
+
+// Prefill adds certain tokens and returns the logits behind the last. Drafts are
+// dropped. An error changes nothing.
+func (d *Decoder) Prefill(tokens []uint32) ([]float32, error) {
+	if err := d.check(tokens); err != nil {
+		return nil, err
+	}
+	d.drop()
+	if len(tokens) <= d.flush || d.alone && d.st.Tokens+len(tokens) <= d.most {
+		return d.step(tokens, nil, true)
+	}
+	d.Settle()
+	logits, err := d.m.Prefill(d.st, tokens)
+	d.base = d.st.Tokens
+	return logits, err
+}
+
+// Generate adds n tokens greedily, beginning from the logits of the last one, and
+// returns them.
+func (d *Decoder) Generate(logits []float32, n int) ([]uint32, error) {
+	out := make([]uint32, 0, n)
+	for range n {
+		out = append(out, Greedy(logits))
+		var err error
+		if logits, err = d.Prefill(out[len(out)-1:]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (d *Decoder) check(tokens []uint32) error {
+	if len(tokens) == 0 {
+		return fmt.Errorf("no tokens: %w", ErrInvalid)
+	}
+	for i, t := range tokens {
+		if int(t) >= d.m.cfg.Vocab {
+			return fmt.Errorf("token %d at %d, vocabulary is %d: %w", t, i, d.m.cfg.Vocab, ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// Verify computes drafts at once and returns the logits [tokens, Vocab] behind each.
+// Draft parents[i] is what token i follows: the number of a draft, those of earlier
+// calls counted, or -1 for the last certain token. nil: each follows the one before it,
+// the first the last draft there is. An error changes nothing.
+func (d *Decoder) Verify(tokens []uint32, parents []int) ([]float32, error) {
+	if err := d.check(tokens); err != nil {
+		return nil, err
+	}
+	if parents != nil && len(parents) != len(tokens) {
+		return nil, fmt.Errorf("%d drafts with %d parents: %w", len(tokens), len(parents), ErrInvalid)
+	}
+	for i, p := range parents {
+		if p < -1 || p >= len(d.drafts)+i {
+			return nil, fmt.Errorf("draft %d follows draft %d: %w", len(d.drafts)+i, p, ErrInvalid)
+		}
+	}
+	return d.step(tokens, parents, false)
+}
+
+// Accept makes the drafts on a path certain, from the first on, and drops all others.
+// An empty path drops all.
+func (d *Decoder) Accept(path []int) error {
+	last := -1
+	for _, at := range path {
+		if at < 0 || at >= len(d.drafts) || d.drafts[at] != last {
+			return fmt.Errorf("draft %d does not follow draft %d: %w", at, last, ErrInvalid)
+		}
+		last = at
+	}
+	d.keep(path)
+	d.commit(len(path))
+	return nil
+}
+
+// Live keeps beams: the given drafts and those that they follow. What all of them share
+// becomes certain. It returns the numbers that the given drafts have then, -1 for one
+// that is the last certain token now.
+func (d *Decoder) Live(beams []int) ([]int, error) {
+	wanted := make([]int, len(d.drafts)) // how many beams stand on a draft
+	for _, at := range beams {
+		if at < 0 || at >= len(d.drafts) {
+			return nil, fmt.Errorf("draft %d of %d: %w", at, len(d.drafts), ErrInvalid)
+		}
+		for ; at >= 0; at = d.drafts[at] {
+			wanted[at]++
+		}
+	}
+	to, kept, shared := make([]int, len(d.drafts)), []int(nil), 0
+	for i, n := range wanted {
+		if n == 0 {
+			continue
+		}
+		to[i] = len(kept)
+		kept = append(kept, i)
+		if n == len(beams) {
+			shared++ // a chain from the first on: nothing else is on every path
+		}
+	}
+	out := make([]int, len(beams))
+	for i, at := range beams {
+		out[i] = max(-1, to[at]-shared)
+	}
+	d.keep(kept)
+	d.commit(shared)
+	return out, nil
+}
+
+// Settle moves the states on over all certain rows, drops what is not certain, and
+// returns the state, which is as Prefill would have left it and may be used until the
+// next call.
+func (d *Decoder) Settle() *State[float32] {
+	d.drop()
+	d.begin()
+	for i := range d.layers {
+		heads := d.layers[i].heads
+		d.m.each(len(heads), func(k int) {
+			heads[k].Flush(d.headStates(i, k), &d.work[k])
+		})
+	}
+	d.base = d.st.Tokens
+	return d.st
+}
+
+// begin takes zero states for rows that were alone.
+func (d *Decoder) begin() {
+	if !d.alone {
+		return
+	}
+	d.alone = false
+	for i := range d.layers {
+		if d.layers[i].heads != nil {
+			d.st.Layers[i].S = make([]float32, d.m.stateSize())
+		}
+	}
+}
+
+// headStates is those of the value heads that share a key head; nil while rows are
+// alone.
+func (d *Decoder) headStates(layer, k int) []float32 {
+	if d.alone {
+		return nil
+	}
+	size := d.m.stateSize() / d.m.cfg.Linear.KeyHeads
+	return d.st.Layers[layer].S[k*size:][:size]
+}
+
+// Rows is what the drafts leave for a daemon's buffer, by profile.BufferLayout(Drafts).
+func (d *Decoder) Rows() []byte {
+	n := len(d.drafts)
+	layout := d.m.prof.BufferLayout(n)
+	out := make([]byte, layout.Bytes)
+	for _, p := range layout.Parts {
+		l, to := &d.layers[p.Layer], out[p.Off:][:p.Len]
+		if p.Kind == profile.PartConv {
+			kernel.FromF32(to, l.conv, kernel.DType(p.DType))
+			continue
+		}
+		row := len(to) / n
+		part := row / len(l.heads)
+		for k, b := range l.heads {
+			for i := range n {
+				putRow(to[i*row+k*part:][:part], b, p.Kind, b.N-n+i)
+			}
+		}
+	}
+	return out
+}
+
+// putRow writes one row of a part of a buffer.
+func putRow(to []byte, b *kernel.Buffer, kind profile.PartKind, row int) {
+	g, k, u := b.Row(row)
+	switch kind {
+	case profile.PartT:
+		kernel.FromF32(to, g, kernel.F32)
+	case profile.PartK:
+		copy(to, k)
+	default:
+		copy(to, u)
+	}
+}
+
+// drop drops all drafts.
+func (d *Decoder) drop() {
+	if len(d.drafts) > 0 {
+		d.keep(nil)
+	}
+}
+
+// keep keeps some drafts, ascending, with all that they follow.
+func (d *Decoder) keep(kept []int) {
+	first, row := d.Pending(), d.m.rowSize()
+	rows := make([]int, 0, first+len(kept))
+	for i := range first {
+		rows = append(rows, i)
+	}
+	to := make([]int, len(d.drafts))
+	for i, at := range kept {
+		rows, to[at] = append(rows, first+at), i
+	}
+	for i := range d.layers {
+		l, st := &d.layers[i], &d.st.Layers[i]
+		for _, b := range l.heads {
+			b.Select(rows)
+		}
+		l.conv = kept32(l.conv, 0, kept, len(l.conv)/max(1, len(d.drafts)))
+		if d.m.layers[i].attn != nil {
+			st.K, st.V = kept32(st.K, d.st.Tokens, kept, row), kept32(st.V, d.st.Tokens, kept, row)
+		}
+	}
+	parents := make([]int, len(kept))
+	for i, at := range kept {
+		if parents[i] = d.drafts[at]; parents[i] >= 0 {
+			parents[i] = to[parents[i]]
+		}
+	}
+	d.drafts = parents
+}
+
+// kept32 keeps the first rows of x, and some of those behind them.
+func kept32(x []float32, first int, kept []int, row int) []float32 {
+	for i, at := range kept {
+		copy(x[(first+i)*row:][:row], x[(first+at)*row:])
+	}
+	return x[:(first+len(kept))*row]
+}
+
+// commit makes the first n drafts certain: a chain that all others follow.
+func (d *Decoder) commit(n int) {
+	for i := range d.layers {
+		if l := &d.layers[i]; l.heads != nil {
+			d.pass(&d.st.Layers[i], l, n)
+		}
+	}
+	d.st.Tokens += n
+	d.drafts = slices.Clone(d.drafts[n:])
+	for i := range d.drafts {
+		d.drafts[i] = max(-1, d.drafts[i]-n)
+	}
+}
+
+// pass moves the tail of a layer's convolution over its first n inputs.
+func (d *Decoder) pass(st *LayerState[float32], l *decoderLayer, n int) {
+	size := len(st.Conv)
+	if size == 0 || n == 0 {
+		return
+	}
+	channels := d.m.cfg.Linear.ConvChannels()
+	whole := slices.Concat(st.Conv, l.conv[:n*channels])
+	st.Conv = whole[len(whole)-size:]
+	l.conv = slices.Clone(l.conv[n*channels:])
+}

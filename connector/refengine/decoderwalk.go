@@ -1,0 +1,225 @@
+package refengine
+
+import (
+	"math"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+)
+
+// step computes tokens behind what there is and returns the logits of each, or of the
+// last one where they are certain; these are a chain behind no drafts.
+func (d *Decoder) step(tokens []uint32, parents []int, certain bool) ([]float32, error) {
+	d.before = len(d.drafts)
+	for i := range tokens {
+		p := d.before + i - 1
+		if parents != nil {
+			p = parents[i]
+		}
+		d.drafts = append(d.drafts, p)
+	}
+	if d.st.Tokens+len(d.drafts) > d.most {
+		d.begin()
+	}
+	d.settle = certain && !d.alone && d.Pending()+len(tokens) >= d.flush
+	if d.move = 0; !d.alone && !d.settle && d.Pending() >= d.flush {
+		d.move = d.Pending()
+	}
+	d.grow(d.Pending() + len(d.drafts))
+	w := &walk[float32]{around: decoding{d}, beside: d, every: !certain}
+	w.spans = []rowSpan{{0, len(tokens), d.st.Tokens + d.before}}
+	if d.branches() {
+		w.spans = w.spans[:0]
+		for i := range tokens {
+			w.spans = append(w.spans, rowSpan{i, i + 1, d.st.Tokens + d.depth(d.before+i)})
+		}
+	}
+	d.w = w
+	logits, err := d.m.run(w, tokens)
+	if err != nil { // of what check refuses
+		panic(err)
+	}
+	d.base += d.move
+	if certain {
+		d.commit(len(tokens))
+	}
+	if d.settle {
+		d.base = d.st.Tokens
+	}
+	return logits, nil
+}
+
+// depth is how many drafts a draft follows.
+func (d *Decoder) depth(draft int) int {
+	n := 0
+	for p := d.drafts[draft]; p >= 0; p = d.drafts[p] {
+		n++
+	}
+	return n
+}
+
+// branches says that drafts do not all follow each other.
+func (d *Decoder) branches() bool {
+	for i, p := range d.drafts {
+		if p != i-1 {
+			return true
+		}
+	}
+	return false
+}
+
+// grow makes room for so many rows.
+func (d *Decoder) grow(rows int) {
+	for i := range d.layers {
+		for k, b := range d.layers[i].heads {
+			if b.Capacity() < rows {
+				d.layers[i].heads[k] = b.Grown(rows + rows/2)
+			}
+		}
+	}
+}
+
+// decoding is a Decoder as the surroundings of a walk.
+type decoding struct{ *Decoder }
+
+// left is the inputs of a convolution before a row of the step, or before its first one:
+// those of the drafts that it follows, and behind them the tail.
+func (d decoding) left(layer, span int) ([]float32, error) {
+	tail := d.st.Layers[layer].Conv
+	if len(tail) == 0 {
+		return nil, nil
+	}
+	l, channels := &d.layers[layer], d.m.cfg.Linear.ConvChannels()
+	for r := len(l.conv)/channels - d.before; r < d.w.rows; r++ {
+		l.conv = append(l.conv, d.w.in[r*d.m.layers[layer].linear.cols:][:channels]...)
+	}
+	out := make([]float32, len(tail))
+	at := len(out)
+	for p := d.drafts[d.before+span]; p >= 0 && at > 0; p = d.drafts[p] {
+		at -= channels
+		copy(out[at:], l.conv[p*channels:][:channels])
+	}
+	copy(out[:at], tail[len(tail)-at:])
+	return out, nil
+}
+
+func (d decoding) rows(layer, _ int) (k, v []float32, err error) {
+	l, n := &d.st.Layers[layer], (d.st.Tokens+len(d.drafts))*d.m.rowSize()
+	l.K, l.V = extended(l.K, n), extended(l.V, n)
+	return l.K, l.V, nil
+}
+
+func (decoding) states(int, []Tuple[float32]) ([][]float32, error) { panic("refengine: of rows") }
+func (decoding) leave(int, []float32, []float32)                   { panic("refengine: of rows") }
+
+// recur is the recurrence of a linear layer over its buffers.
+func (d *Decoder) recur(layer int, l *linear[float32], w *walk[float32]) {
+	c := d.m.cfg.Linear
+	width := c.ValueHeads / c.KeyHeads * c.ValueDim
+	heads := sized(&w.heads, w.rows*c.ValueHeads*c.ValueDim)
+	parents := make([]int, w.rows)
+	for i := range parents {
+		parents[i] = d.Pending() - d.move + d.drafts[d.before+i]
+	}
+	d.m.each(c.KeyHeads, func(k int) {
+		in, states := d.inputs(l, w, k), d.headStates(layer, k)
+		out, b := sized(&d.out[k], w.rows*width), d.layers[layer].heads[k]
+		if d.move > 0 {
+			b.FlushFirst(states, d.move, &d.work[k]) // it is in cache then
+		}
+		if d.settle {
+			b.Decode(states, in, out, true, &d.work[k])
+		} else {
+			b.DecodeTree(states, in, parents, out, &d.work[k])
+		}
+		for r := range w.rows {
+			copy(heads[(r*c.KeyHeads+k)*width:][:width], out[r*width:])
+		}
+	})
+}
+
+// inputs is what the value heads of a key head read of each row.
+func (d *Decoder) inputs(l *linear[float32], w *walk[float32], k int) []kernel.Input {
+	c := d.m.cfg.Linear
+	group, keys, row := c.ValueHeads/c.KeyHeads, c.KeyHeads*c.KeyDim, c.ConvChannels()
+	values := group * c.ValueDim
+	in := d.in[k][:0]
+	for r := range w.rows {
+		x := w.mixed[r*row:][:row]
+		t := kernel.Input{
+			Q: x[k*c.KeyDim:][:c.KeyDim], K: x[keys+k*c.KeyDim:][:c.KeyDim], V: x[2*keys+k*values:][:values],
+			G: d.decays(l, w, r, k, group),
+		}
+		if c.Erases() {
+			gates := w.beta[r*c.Betas():][:c.Betas()]
+			t.E, t.V = gates[k*group*c.KeyDim:][:group*c.KeyDim], gates[c.ValueHeads*c.KeyDim+k*values:][:values]
+			t.Beta = d.ones[:group]
+		} else {
+			t.Beta = w.beta[r*c.ValueHeads+k*group:][:group]
+		}
+		in = append(in, t)
+	}
+	d.in[k] = in
+	return in
+}
+
+// decays is a row's, for the value heads of a key head.
+func (d *Decoder) decays(l *linear[float32], w *walk[float32], r, k, group int) []float32 {
+	switch g := d.m.cfg.Linear.Gates(); {
+	case g > 0:
+		n := g / d.m.cfg.Linear.ValueHeads * group
+		return w.decay[r*g+k*n:][:n]
+	case l.fixed != nil:
+		return l.fixed[k*group:][:group]
+	}
+	return d.ones[:group]
+}
+
+// attend is attention of drafts that branch: each sees all certain tokens and those
+// that it follows. Keys lie in the order of drafts and are turned by depth.
+func (d *Decoder) attend(l *attention[float32], w *walk[float32], k, v []float32) {
+	m, a := d.m, d.m.cfg.Attention
+	row, certain := m.rowSize(), d.st.Tokens
+	for r := range w.rows {
+		// place writes at a position; a view makes that this draft's place.
+		back := (certain + d.before + r - w.spans[r].pos) * row
+		m.place(&walk[float32]{workspace: w.workspace, spans: w.spans[r : r+1], rows: w.rows, end: w.end}, l, k[back:], v[back:])
+	}
+	total := certain + len(d.drafts)
+	stride := a.Heads * a.HeadDim
+	out := sized(&w.heads, w.rows*stride)
+	clear(out)
+	hidden := d.mask(w.rows)
+	m.each(a.Heads, func(h int) {
+		kv := h / (a.Heads / a.KVHeads) * a.HeadDim
+		scores := make([]float32, w.rows*total)
+		productT(scores, total, w.mixed[h*a.HeadDim:], stride, k[kv:], row, w.rows, total, a.HeadDim)
+		for r := range w.rows {
+			s, o := scores[r*total:][:total], out[r*stride+h*a.HeadDim:][:a.HeadDim]
+			for j, not := range hidden[r*len(d.drafts):][:len(d.drafts)] {
+				if not {
+					s[certain+j] = float32(math.Inf(-1))
+				}
+			}
+			top, sum := float32(math.Inf(-1)), float32(0)
+			softmaxStep(s, &top, &sum, o)
+			for j := range s {
+				s[j] /= sum
+			}
+		}
+		product(out[h*a.HeadDim:], stride, scores, total, v[kv:], row, w.rows, a.HeadDim, total)
+	})
+}
+
+// mask says which drafts [n, drafts] the last n of them do not see.
+func (d *Decoder) mask(n int) []bool {
+	out := make([]bool, n*len(d.drafts))
+	for i := range out {
+		out[i] = true
+	}
+	for r := range n {
+		for p := d.before + r; p >= 0; p = d.drafts[p] {
+			out[r*len(d.drafts)+p] = false
+		}
+	}
+	return out
+}
