@@ -1,6 +1,10 @@
 package refengine
 
-import "math"
+import (
+	"math"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+)
 
 // The functions below work on whole slices so that the arithmetic is chosen once
 // per call and the float32 loops stay free of calls.
@@ -9,7 +13,7 @@ import "math"
 func exponential[F Float](x []F) {
 	switch x := any(x).(type) {
 	case []float32:
-		exp32(x)
+		kernel.Exp(x)
 	case []float64:
 		for i, v := range x {
 			x[i] = math.Exp(v)
@@ -45,84 +49,4 @@ func softplus[F Float](x F) float64 {
 		return v
 	}
 	return math.Log1p(math.Exp(v))
-}
-
-const (
-	// e^x = 2^(n/16) e^r with n the nearest integer to 16 x log2(e).
-	stepsPerDoubling = 16
-	stepsPerUnit     = 1.44269504088896341 * stepsPerDoubling
-	stepHi           = 2839.0 / 65536 // ln2/16 in 12 bits, so that n*stepHi is exact
-	stepLo           = 1.996636559080389e-06
-	// 1.5*2^23: adding it rounds a float32 to an integer in its low bits.
-	toInteger = 12582912
-	// Beyond these e^x leaves the normal float32 range.
-	maxExp = 88.37
-	minExp = -87.33
-)
-
-// powers are 2^(i/16).
-var powers = [stepsPerDoubling]float32{
-	1, 1.0442737824274138, 1.0905077326652577, 1.1387886347566916,
-	1.189207115002721, 1.241857812073484, 1.2968395546510096, 1.3542555469368927,
-	1.4142135623730951, 1.4768261459394993, 1.5422108254079407, 1.6104903319492543,
-	1.681792830507429, 1.7562521603732995, 1.8340080864093424, 1.9152065613971474,
-}
-
-// exp32 replaces every x by e^x with a relative error below 2e-7. Results below
-// the normal range are 0.
-func exp32(x []float32) {
-	for i, v := range x {
-		switch {
-		case v < minExp:
-			x[i] = 0
-			continue
-		case v > maxExp:
-			x[i] = float32(math.Exp(float64(v)))
-			continue
-		case v != v:
-			continue
-		}
-		t := float32(v*stepsPerUnit) + toInteger
-		n := t - toInteger
-		r := v - n*stepHi - n*stepLo
-		k := int32(n)
-		p := r*(r*(r*(1.0/6)+0.5)+1) + 1
-		x[i] = p * powers[k&(stepsPerDoubling-1)] * math.Float32frombits(uint32(k>>4+127)<<23)
-	}
-}
-
-// weigh replaces every x by e^(x-peak), where no x is above peak, and returns
-// their sum added to sum, in order.
-func weigh[F Float](x []F, peak, sum F) F {
-	switch s := any(x).(type) {
-	case []float32:
-		return F(weigh32(s, float32(peak), float32(sum)))
-	default:
-		for i, v := range x {
-			w := F(math.Exp(float64(v - peak)))
-			x[i] = w
-			sum += w
-		}
-		return sum
-	}
-}
-
-// weigh32 is exp32 of x-peak in one pass: attention spends most of its time here.
-func weigh32(x []float32, peak, sum float32) float32 {
-	for i, v := range x {
-		v -= peak
-		if v < minExp {
-			x[i] = 0
-			continue
-		}
-		t := float32(v*stepsPerUnit) + toInteger
-		n := t - toInteger
-		r := v - n*stepHi - n*stepLo
-		k := int32(n)
-		p := r*(r*(r*(1.0/6)+0.5)+1) + 1
-		w := p * powers[k&(stepsPerDoubling-1)] * math.Float32frombits(uint32(k>>4+127)<<23)
-		x[i] = w
-		sum += w
-	}
-	return sum
 }

@@ -1,6 +1,11 @@
 package refengine
 
-import "math"
+import (
+	"math"
+	"slices"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+)
 
 func (m *Model[F]) attentionLayer(w *walk[F], i int, l *layer[F]) error {
 	m.project(w, l.normIn, l.attn.in, l.attn.cols)
@@ -116,25 +121,24 @@ func (m *Model[F]) attendBlock(w *walk[F], b rowSpan, h int, k, v []F) {
 	}
 }
 
-// softmaxStep turns a row's scores into weights relative to the running maximum
-// and brings its running sum and output to that maximum.
+// softmaxStep is kernel.SoftmaxStep in the model's arithmetic.
 func softmaxStep[F Float](s []F, top, total *F, out []F) {
-	peak := *top
-	for _, x := range s {
-		if x > peak {
-			peak = x
-		}
+	if s, ok := any(s).([]float32); ok {
+		kernel.SoftmaxStep(s, any(top).(*float32), any(total).(*float32), any(out).([]float32))
+		return
 	}
-	if peak > *top {
-		fade := [1]F{*top - peak}
-		exponential(fade[:])
+	if peak := max(*top, slices.Max(s)); peak > *top {
+		fade := F(math.Exp(float64(*top - peak)))
 		for j := range out {
-			out[j] *= fade[0]
+			out[j] *= fade
 		}
-		*total *= fade[0]
+		*total *= fade
 		*top = peak
 	}
-	*total = weigh(s, peak, *total)
+	for i, x := range s {
+		s[i] = F(math.Exp(float64(x - *top)))
+		*total += s[i]
+	}
 }
 
 // gatedOutput adds o_proj(heads * sigmoid(gate)) to the residual stream.

@@ -1,0 +1,298 @@
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"sort"
+	"unsafe"
+)
+
+// Attention is the shape of causal softmax attention over keys and values that are
+// read where they lie, for one head of them and the query heads that share it.
+type Attention struct {
+	Group            int // query heads that share a head of keys and values
+	KeyDim, ValueDim int
+	Type             DType // of keys and values
+}
+
+// Run is consecutive rows where they lie: [KV heads, dim] at every KStride bytes of K
+// and VStride bytes of V. Any number of queries may read a run at once, each with a
+// position of its own for it.
+type Run struct {
+	K, V             []byte
+	KStride, VStride int
+	Rows             int
+	Begin            int // position of the first row
+	// Turn is what the keys are short of their positions: a chunk whose keys were
+	// turned as if it began at 0 and that begins at p has the angles of p here. Not the
+	// keys are turned by it, but once for the run the query by its inverse, which gives
+	// the same product: (R(p) k)·q = k·(R(-p) q). Dims 0: they are in place.
+	Turn Turn
+}
+
+// Queries are rows of query heads, scaled and turned to their positions, which follow
+// each other: head g of row r is Q[r*LD+g*KeyDim:][:KeyDim].
+type Queries struct {
+	Q     []float32
+	LD    int
+	Rows  int
+	Begin int // position of the first row
+}
+
+// AttendScratch is working memory of Attend: one per worker. The zero value is ready,
+// and grows.
+type AttendScratch struct {
+	q, turned []float32 // [rows*Group, KeyDim]
+	scores    []float32 // [rows*Group, tile]
+	acc       []float32 // [rows*Group, ValueDim]
+	top, sum  []float32
+	k, v      []float32 // a tile, widened
+	at        []int     // positions of its rows
+}
+
+const (
+	// attendTile bounds the keys of one product, so that its scores stay in the
+	// second-level cache. Tiles begin where runs do.
+	attendTile = 256
+	// attendInPlace is how many F32 rows are worth a product of their own without
+	// being put beside others first (guessed).
+	attendInPlace = 64
+)
+
+// Attend writes the outputs of all queries for one head of keys and values: head g of
+// row r to out[r*ldo+g*ValueDim:][:ValueDim]. A row sees the rows of all runs up to its
+// own position; one that sees none gets zeros. Runs ascend by position.
+//
+// The softmax goes over the runs in one pass, with a running maximum and sum. Keys and
+// values are widened to F32, products are those of Gemm, so that a row's output depends
+// on the runs and on its own query only. Wrong sizes panic. A nil sc allocates.
+func (a *Attention) Attend(out []float32, ldo int, q Queries, runs []Run, head int, sc *AttendScratch) {
+	a.check(out, ldo, &q, runs, head)
+	if sc == nil {
+		sc = new(AttendScratch)
+	}
+	if q.Rows == 0 {
+		return
+	}
+	w := attending{Attention: a, AttendScratch: sc, queries: q}
+	w.begin()
+	w.placed(runs, head)
+	for i := range runs {
+		if runs[i].Turn.Dims > 0 {
+			w.short(&runs[i], head)
+		}
+	}
+	w.finish(out, ldo)
+}
+
+func (a *Attention) check(out []float32, ldo int, q *Queries, runs []Run, head int) {
+	size := a.Type.Size()
+	if a.Group < 1 || a.KeyDim < 1 || a.ValueDim < 1 || size == 0 || head < 0 {
+		panic(fmt.Sprintf("kernel: attention of %+v, head %d", *a, head))
+	}
+	checkMatrix("queries", q.Q, q.LD, q.Rows, a.Group*a.KeyDim)
+	checkMatrix("outputs", out, ldo, q.Rows, a.Group*a.ValueDim)
+	last := math.MinInt
+	for i := range runs {
+		r := &runs[i]
+		k, v := (head+1)*a.KeyDim*size, (head+1)*a.ValueDim*size
+		if r.Rows < 0 || r.KStride < k || r.VStride < v || r.Rows > 0 && (len(r.K) < (r.Rows-1)*r.KStride+k || len(r.V) < (r.Rows-1)*r.VStride+v) {
+			panic(fmt.Sprintf("kernel: run %d of %d rows %d and %d bytes apart in %d and %d, head %d of %+v",
+				i, r.Rows, r.KStride, r.VStride, len(r.K), len(r.V), head, *a))
+		}
+		if r.Begin < last {
+			panic(fmt.Sprintf("kernel: run %d begins at %d, the one before ends at %d", i, r.Begin, last))
+		}
+		last = r.Begin + r.Rows
+		checkTurn(r.Turn, a.KeyDim, 1)
+	}
+}
+
+// lines is row-major, ld numbers from row to row.
+type lines struct {
+	v  []float32
+	ld int
+}
+
+// attending is one Attend.
+type attending struct {
+	*Attention
+	*AttendScratch
+	queries Queries
+	n       int // queries, heads counted
+}
+
+func (w *attending) begin() {
+	q := &w.queries
+	w.n = q.Rows * w.Group
+	grow(&w.q, w.n*w.KeyDim)
+	grow(&w.acc, w.n*w.ValueDim)
+	grow(&w.top, w.n)
+	grow(&w.sum, w.n)
+	grow(&w.scores, w.n*attendTile)
+	for r := range q.Rows {
+		copy(w.q[r*w.Group*w.KeyDim:][:w.Group*w.KeyDim], q.Q[r*q.LD:])
+	}
+	clear(w.acc[:w.n*w.ValueDim])
+	clear(w.sum[:w.n])
+	for i := range w.top[:w.n] {
+		w.top[i] = float32(math.Inf(-1))
+	}
+}
+
+func (w *attending) finish(out []float32, ldo int) {
+	width := w.Group * w.ValueDim
+	for r := range w.queries.Rows {
+		for g := range w.Group {
+			i := r*w.Group + g
+			inv := float32(0)
+			if w.sum[i] > 0 {
+				inv = 1 / w.sum[i]
+			}
+			o := out[r*ldo+g*w.ValueDim:][:w.ValueDim]
+			for j, x := range w.acc[r*width+g*w.ValueDim:][:w.ValueDim] {
+				o[j] = x * inv
+			}
+		}
+	}
+}
+
+// placed goes over the runs whose keys are in place: long ones of F32 where they lie,
+// the others side by side in tiles.
+func (w *attending) placed(runs []Run, head int) {
+	w.at = w.at[:0]
+	for i := range runs {
+		r := &runs[i]
+		if r.Turn.Dims > 0 || w.hidden(r) {
+			continue
+		}
+		if w.Type == F32 && r.Rows >= attendInPlace && aligned(r) {
+			w.direct(r, head)
+			continue
+		}
+		for lo := 0; lo < r.Rows; {
+			lo += w.widen(r, head, lo)
+			if len(w.at) == attendTile {
+				w.tile(w.q)
+			}
+		}
+	}
+	w.tile(w.q)
+}
+
+// short goes over a run whose keys are short of their positions.
+func (w *attending) short(r *Run, head int) {
+	if w.hidden(r) {
+		return
+	}
+	grow(&w.turned, w.n*w.KeyDim)
+	for i := range w.n {
+		turnBack(w.turned[i*w.KeyDim:][:w.KeyDim], w.q[i*w.KeyDim:], r.Turn)
+	}
+	for lo := 0; lo < r.Rows; {
+		lo += w.widen(r, head, lo)
+		w.tile(w.turned)
+	}
+}
+
+// hidden says that no query sees a run.
+func (w *attending) hidden(r *Run) bool {
+	return r.Rows == 0 || r.Begin >= w.queries.Begin+w.queries.Rows
+}
+
+func aligned(r *Run) bool {
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(r.K))) | uintptr(unsafe.Pointer(unsafe.SliceData(r.V)))
+	return (at|uintptr(r.KStride)|uintptr(r.VStride))%4 == 0
+}
+
+// direct multiplies with rows of F32 where they lie.
+func (w *attending) direct(r *Run, head int) {
+	k, v := floatsOf(r.K)[head*w.KeyDim:], floatsOf(r.V)[head*w.ValueDim:]
+	ldk, ldv := r.KStride/4, r.VStride/4
+	for lo := 0; lo < r.Rows; lo += attendTile {
+		n, first := min(attendTile, r.Rows-lo), r.Begin+lo
+		w.add(w.q, lines{k[lo*ldk:], ldk}, lines{v[lo*ldv:], ldv}, n, func(at int) int { return at + 1 - first })
+	}
+}
+
+// widen puts rows from lo on behind those of the tile, as many as fit, and returns how
+// many.
+func (w *attending) widen(r *Run, head, lo int) int {
+	grow(&w.k, attendTile*w.KeyDim)
+	grow(&w.v, attendTile*w.ValueDim)
+	size, have := w.Type.Size(), len(w.at)
+	n := min(r.Rows-lo, attendTile-have)
+	widenRows(w.k[have*w.KeyDim:], r.K[lo*r.KStride+head*w.KeyDim*size:], r.KStride, n, w.KeyDim, w.Type)
+	widenRows(w.v[have*w.ValueDim:], r.V[lo*r.VStride+head*w.ValueDim*size:], r.VStride, n, w.ValueDim, w.Type)
+	for i := range n {
+		w.at = append(w.at, r.Begin+lo+i)
+	}
+	return n
+}
+
+func widenRows(dst []float32, src []byte, stride, rows, cols int, t DType) {
+	if stride == cols*t.Size() {
+		toF32(dst[:rows*cols], src, t)
+		return
+	}
+	for i := range rows {
+		toF32(dst[i*cols:][:cols], src[i*stride:], t)
+	}
+}
+
+// tile multiplies with the widened rows and empties the tile.
+func (w *attending) tile(q []float32) {
+	if n := len(w.at); n > 0 {
+		at := w.at
+		w.add(q, lines{w.k, w.KeyDim}, lines{w.v, w.ValueDim}, n, func(pos int) int { return sort.SearchInts(at, pos+1) })
+	}
+	w.at = w.at[:0]
+}
+
+// add takes n keys and values in. seen says how many of them are at positions up to a
+// query's.
+func (w *attending) add(q []float32, k, v lines, n int, seen func(at int) int) {
+	s := w.scores[:w.n*n]
+	clear(s)
+	gemmNT(s, n, q, w.KeyDim, k.v, k.ld, w.n, n, w.KeyDim)
+	for i := range w.n {
+		row := s[i*n:][:n]
+		visible := max(0, min(n, seen(w.queries.Begin+i/w.Group)))
+		clear(row[visible:])
+		if visible > 0 {
+			SoftmaxStep(row[:visible], &w.top[i], &w.sum[i], w.acc[i*w.ValueDim:][:w.ValueDim])
+		}
+	}
+	gemm(w.acc, w.ValueDim, s, n, v.v, v.ld, w.n, w.ValueDim, n)
+}
+
+// turnBack writes src turned by the inverse of t.
+func turnBack(dst, src []float32, t Turn) {
+	for i, c := range t.Cos {
+		p, q := pair(i, t.Dims, t.Interleaved)
+		x, y, s := src[p], src[q], t.Sin[i]
+		dst[p], dst[q] = x*c+y*s, y*c-x*s
+	}
+	copy(dst[t.Dims:], src[t.Dims:len(dst)])
+}
+
+// SoftmaxStep turns scores into weights relative to the running maximum top, adds them
+// to the running sum, and brings sum and output to a new maximum.
+func SoftmaxStep(s []float32, top, sum *float32, out []float32) {
+	peak := *top
+	for _, x := range s {
+		if x > peak {
+			peak = x
+		}
+	}
+	if peak > *top {
+		fade := [1]float32{*top - peak}
+		Exp(fade[:])
+		for j := range out {
+			out[j] *= fade[0]
+		}
+		*sum *= fade[0]
+		*top = peak
+	}
+	*sum = expSum(s, peak, *sum)
+}
