@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/spliced-kv/spliced/connector/internal/link"
@@ -13,8 +14,10 @@ import (
 
 // AcquireOptions go with Acquire and Load. The zero value is usable.
 type AcquireOptions struct {
-	TTL     time.Duration // 0 = the daemon's default; at most the daemon's bound
-	Digests bool          // ask for digests, so that Read and Verify can check
+	// TTL is the life of the leases. 0 = the daemon's default, which no lease tells;
+	// more than the daemon's bound is ErrInvalid.
+	TTL     time.Duration
+	Digests bool // ask for digests, so that Read and Verify can check
 
 	// BlockTokens asks for block tables of an engine whose blocks have so many
 	// tokens; 0 = none. Of Acquire only.
@@ -60,10 +63,17 @@ func (l *Lease) Release() {
 }
 
 // Valid reports whether the lease's bytes are still those that were leased: not
-// released, and the connection it was made on has not ended, or the daemon's
+// released, its TTL not over if one was asked for, and the connection it was made on has not ended, or the daemon's
 // process is dead, so that nobody writes any more. Leases do not outlive a
 // connection that a living daemon ended, or Client.Close.
 func (l *Lease) Valid() bool { return l != nil && l.valid() }
+
+// Same reports whether two leases are of the same bytes of one arena. Of a segment that
+// was leased all the while they are, if they were acquired by the same client of the same
+// daemon.
+func (l *Lease) Same(as *Lease) bool {
+	return l.a == as.a && l.Begin == as.Begin && l.Tokens == as.Tokens && slices.Equal(l.extents, as.extents)
+}
 
 func (l *Lease) base() *held {
 	if l == nil {
@@ -114,6 +124,7 @@ func (m *Model) Acquire(ctx context.Context, keys []profile.SegmentKey, o Acquir
 // through, which is what a full reply looks like.
 func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.SegmentKey, todo []int, o AcquireOptions, out []Acquired) ([]int, error) {
 	now := todo[:min(len(todo), wire.MaxKeys)]
+	until := o.until()
 	c := m.client
 	k := c.calls.Get(ctx, c.timeout(o))
 	defer c.calls.Put(k)
@@ -137,11 +148,20 @@ func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.Seg
 	if err := r.a.CheckRows(wire.OpAcquire, len(reply.Codes), len(now)); err != nil {
 		return nil, err
 	}
-	return m.leases(r, reply, o.BlockTokens, now, todo[len(now):], out)
+	return m.leases(r, reply, o.BlockTokens, until, now, todo[len(now):], out)
+}
+
+// until is when leases that are asked for now end: their life is counted from when the
+// daemon gives them, which is later.
+func (o *AcquireOptions) until() time.Time {
+	if o.TTL <= 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(o.TTL)
 }
 
 // leases turns the rows of a reply into leases.
-func (m *Model) leases(r *registration, reply *wire.AcquireReply, blockTokens int, now, rest []int, out []Acquired) (again []int, err error) {
+func (m *Model) leases(r *registration, reply *wire.AcquireReply, blockTokens int, until time.Time, now, rest []int, out []Acquired) (again []int, err error) {
 	extent, digest, block, got := uint32(0), uint32(0), uint32(0), 0
 	for row, i := range now {
 		e, d, b := reply.ExtentCount[row], reply.DigestCount[row], uint32(0)
@@ -155,6 +175,7 @@ func (m *Model) leases(r *registration, reply *wire.AcquireReply, blockTokens in
 				r.a.BrokeProtocol(bad)
 				return nil, fmt.Errorf("acquire: %v: %w", bad, ErrUnavailable)
 			}
+			l.until = until
 			out[i] = Acquired{Lease: l}
 			got++
 		case wire.Busy:

@@ -3,6 +3,7 @@ package connector
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -15,6 +16,7 @@ type held struct {
 	a        *link.Attachment
 	tenant   uint32
 	id       uint64
+	until    time.Time // it ends then, if a life was asked for
 	released atomic.Bool
 }
 
@@ -51,6 +53,9 @@ func (h *held) keep() error {
 // changed is an error when the memory may hold something else by now. Asked
 // again after a copy it vouches for what was copied.
 func (h *held) changed() error {
+	if !h.until.IsZero() && !time.Now().Before(h.until) {
+		return fmt.Errorf("lease %d has expired: %w", h.id, ErrGone)
+	}
 	if h.a.Intact() {
 		return nil
 	}

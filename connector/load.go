@@ -59,6 +59,7 @@ func (m *Model) Load(ctx context.Context, hash profile.PrefixHash, accept Accept
 	defer c.calls.Put(k)
 	k.Op = wire.OpLoad
 	k.Late.GiveBack = true
+	until := o.until()
 	q := &wire.LoadRequest{
 		Profile: r.profile, Rank: uint32(m.binding.Rank), Accept: uint8(accept),
 		TTLMs: milliseconds(o.TTL), Digests: flag(o.Digests), Hash: hash,
@@ -79,6 +80,7 @@ func (m *Model) Load(ctx context.Context, hash profile.PrefixHash, accept Accept
 		r.a.BrokeProtocol(err)
 		return nil, false, fmt.Errorf("load: %v: %w", err, ErrUnavailable)
 	}
+	point.until = until
 	return point, true, nil
 }
 

@@ -60,6 +60,16 @@ func (o *object) Part(i int) []byte {
 	return v
 }
 
+// Whole reports whether part i lies in one run, so that Part is a view of it.
+func (o *object) Whole(i int) bool {
+	if !o.has(i) {
+		return false
+	}
+	p := &o.layout.Parts[i]
+	_, ok := o.extents.view(o.held.a.Arena.Bytes(), p.Off, p.Len)
+	return ok
+}
+
 // has tells whether part i exists and is in memory.
 func (o *object) has(i int) bool {
 	return i >= 0 && i < len(o.layout.Parts) && o.extents.held(o.layout.Parts[i].Off, o.layout.Parts[i].Len)

@@ -3,6 +3,7 @@ package connector
 import (
 	"os"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -78,7 +79,7 @@ func FuzzReplies(f *testing.F) {
 			if len(reply.BlockCount) > 0 {
 				blockTokens = 16
 			}
-			_, _ = m.leases(r, &reply, blockTokens, now, nil, out)
+			_, _ = m.leases(r, &reply, blockTokens, time.Time{}, now, nil, out)
 			for _, row := range out {
 				if row.Lease != nil {
 					touch(&row.Lease.object)

@@ -9,15 +9,15 @@ import (
 
 func (m *Model[F]) attentionLayer(w *walk[F], i int, l *layer[F]) error {
 	m.project(w, l.normIn, l.attn.in, l.attn.cols)
-	k, v, err := w.around.rows(i, w.end)
+	rows, err := w.around.rows(i, w.end)
 	if err != nil {
 		return err
 	}
 	if w.beside != nil && w.beside.branches() {
-		w.beside.attend(l.attn, w, k, v)
+		w.beside.attend(l.attn, w, &rows)
 	} else {
-		m.place(w, l.attn, k, v)
-		m.attend(w, k, v)
+		m.place(w, l.attn, &rows)
+		m.attend(w, &rows)
 	}
 	m.gatedOutput(w, l.attn)
 	return nil
@@ -25,7 +25,7 @@ func (m *Model[F]) attentionLayer(w *walk[F], i int, l *layer[F]) error {
 
 // place normalises and turns queries and keys, and writes the rows' keys and
 // values at their positions.
-func (m *Model[F]) place(w *walk[F], l *attention[F], k, v []F) {
+func (m *Model[F]) place(w *walk[F], l *attention[F], to *kept[F]) {
 	a := m.cfg.Attention
 	queries, row := a.Heads*a.HeadDim, m.rowSize()
 	q := sized(&w.mixed, w.rows*queries)
@@ -34,6 +34,7 @@ func (m *Model[F]) place(w *walk[F], l *attention[F], k, v []F) {
 	scale := F(1 / math.Sqrt(float64(a.HeadDim)))
 	for _, span := range w.spans {
 		m.eachRows(span.hi-span.lo, func(lo, hi int) {
+			var scratch []F
 			for r := span.lo + lo; r < span.lo+hi; r++ {
 				pos := span.pos + r - span.lo
 				in := w.in[r*l.cols:][:l.cols]
@@ -46,14 +47,17 @@ func (m *Model[F]) place(w *walk[F], l *attention[F], k, v []F) {
 						x[j] *= scale
 					}
 				}
+				k, v, at := to.row(pos, row, &scratch)
+				c, s = cos[at*half:][:half], sin[at*half:][:half]
 				for h := range a.KVHeads {
-					x := k[pos*row+h*a.HeadDim:][:a.HeadDim]
+					x := k[h*a.HeadDim:][:a.HeadDim]
 					rmsNorm(x, in[queries+h*a.HeadDim:], l.normK, m.cfg.Eps)
 					turn(x, c, s, a.Rope.Interleaved)
 				}
-				copy(v[pos*row:][:row], in[queries+row:])
-				m.roundRows(k[pos*row:][:row])
-				m.roundRows(v[pos*row:][:row])
+				copy(v, in[queries+row:])
+				m.roundRows(k)
+				m.roundRows(v)
+				to.put(pos, k, v)
 			}
 		})
 	}
@@ -69,7 +73,7 @@ const (
 
 // attend computes causal softmax attention of every row over all positions up
 // to its own, with one pass over the keys (running maximum and sum).
-func (m *Model[F]) attend(w *walk[F], k, v []F) {
+func (m *Model[F]) attend(w *walk[F], rows *kept[F]) {
 	a := m.cfg.Attention
 	out := sized(&w.heads, w.rows*a.Heads*a.HeadDim)
 	clear(out)
@@ -79,12 +83,32 @@ func (m *Model[F]) attend(w *walk[F], k, v []F) {
 			blocks = append(blocks, rowSpan{lo, min(lo+queryBlock, s.hi), s.pos + lo - s.lo})
 		}
 	}
+	// Longest blocks first: the workers end together.
+	if w, ok := any(w).(*walk[float32]); ok {
+		runs, t := keptRuns(any(rows).(*kept[float32]), w.end, m.rowSize())
+		m.each(len(blocks)*a.KVHeads, func(i int) {
+			m.attendRuns(w, blocks[len(blocks)-1-i/a.KVHeads], i%a.KVHeads, runs, t)
+		})
+		return
+	}
 	m.each(len(blocks)*a.Heads, func(i int) {
-		// Longest blocks first: the workers end together.
-		m.attendBlock(w, blocks[len(blocks)-1-i/a.Heads], i%a.Heads, k, v)
+		m.attendBlock(w, blocks[len(blocks)-1-i/a.Heads], i%a.Heads, rows.k, rows.v)
 	})
 }
 
+// attendRuns is attention of the query heads that share a head of keys and values.
+func (m *Model[F]) attendRuns(w *walk[float32], b rowSpan, head int, runs []kernel.Run, t kernel.DType) {
+	a := m.cfg.Attention
+	group, stride := a.Heads/a.KVHeads, a.Heads*a.HeadDim
+	shape := kernel.Attention{Group: group, KeyDim: a.HeadDim, ValueDim: a.HeadDim, Type: t}
+	at := head * group * a.HeadDim
+	sc := m.attending.Get().(*kernel.AttendScratch)
+	defer m.attending.Put(sc)
+	q := kernel.Queries{Q: w.mixed[b.lo*stride+at:], LD: stride, Rows: b.hi - b.lo, Begin: b.pos}
+	shape.Attend(w.heads[b.lo*stride+at:], stride, q, runs, head, sc)
+}
+
+// attendBlock is the same in the arithmetic of the oracle.
 func (m *Model[F]) attendBlock(w *walk[F], b rowSpan, h int, k, v []F) {
 	a := m.cfg.Attention
 	dim, stride, row := a.HeadDim, a.Heads*a.HeadDim, m.rowSize()

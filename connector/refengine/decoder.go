@@ -136,6 +136,11 @@ func (d *Decoder) check(tokens []uint32) error {
 	if len(tokens) == 0 {
 		return fmt.Errorf("no tokens: %w", ErrInvalid)
 	}
+	if p := d.st.Pages; p != nil {
+		if err := p.reaches(d.st.Tokens + len(d.drafts) + len(tokens)); err != nil {
+			return err
+		}
+	}
 	for i, t := range tokens {
 		if int(t) >= d.m.cfg.Vocab {
 			return fmt.Errorf("token %d at %d, vocabulary is %d: %w", t, i, d.m.cfg.Vocab, ErrInvalid)
@@ -309,7 +314,12 @@ func (d *Decoder) keep(kept []int) {
 			b.Select(rows)
 		}
 		l.conv = kept32(l.conv, 0, kept, len(l.conv)/max(1, len(d.drafts)))
-		if d.m.layers[i].attn != nil {
+		if d.m.layers[i].attn == nil {
+			continue
+		}
+		if d.st.Pages != nil {
+			d.st.Pages.keep(i, d.st.Tokens, kept)
+		} else {
 			st.K, st.V = kept32(st.K, d.st.Tokens, kept, row), kept32(st.V, d.st.Tokens, kept, row)
 		}
 	}

@@ -2,6 +2,7 @@ package refengine
 
 import (
 	"math"
+	"slices"
 
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
@@ -102,10 +103,8 @@ func (d decoding) left(layer, span int) ([]float32, error) {
 	return out, nil
 }
 
-func (d decoding) rows(layer, _ int) (k, v []float32, err error) {
-	l, n := &d.st.Layers[layer], (d.st.Tokens+len(d.drafts))*d.m.rowSize()
-	l.K, l.V = extended(l.K, n), extended(l.V, n)
-	return l.K, l.V, nil
+func (d decoding) rows(layer, _ int) (kept[float32], error) {
+	return d.st.rows(layer, d.st.Tokens+len(d.drafts), d.m.rowSize())
 }
 
 func (decoding) states(int, []Tuple[float32]) ([][]float32, error) { panic("refengine: of rows") }
@@ -176,13 +175,18 @@ func (d *Decoder) decays(l *linear[float32], w *walk[float32], r, k, group int) 
 
 // attend is attention of drafts that branch: each sees all certain tokens and those
 // that it follows. Keys lie in the order of drafts and are turned by depth.
-func (d *Decoder) attend(l *attention[float32], w *walk[float32], k, v []float32) {
+func (d *Decoder) attend(l *attention[float32], w *walk[float32], rows *kept[float32]) {
+	if rows.pages != nil {
+		d.attendPages(l, w, rows)
+		return
+	}
+	k, v := rows.k, rows.v
 	m, a := d.m, d.m.cfg.Attention
 	row, certain := m.rowSize(), d.st.Tokens
 	for r := range w.rows {
 		// place writes at a position; a view makes that this draft's place.
 		back := (certain + d.before + r - w.spans[r].pos) * row
-		m.place(&walk[float32]{workspace: w.workspace, spans: w.spans[r : r+1], rows: w.rows, end: w.end}, l, k[back:], v[back:])
+		m.place(&walk[float32]{workspace: w.workspace, spans: w.spans[r : r+1], rows: w.rows, end: w.end}, l, &kept[float32]{k: k[back:], v: v[back:]})
 	}
 	total := certain + len(d.drafts)
 	stride := a.Heads * a.HeadDim
@@ -208,6 +212,29 @@ func (d *Decoder) attend(l *attention[float32], w *walk[float32], k, v []float32
 		}
 		product(out[h*a.HeadDim:], stride, scores, total, v[kv:], row, w.rows, a.HeadDim, total)
 	})
+}
+
+// attendPages is attend over rows in pages.
+func (d *Decoder) attendPages(l *attention[float32], w *walk[float32], rows *kept[float32]) {
+	m, certain := d.m, d.st.Tokens
+	clear(sized(&w.heads, w.rows*m.cfg.Attention.Heads*m.cfg.Attention.HeadDim))
+	for r := range w.rows {
+		to := *rows
+		to.ahead = certain + d.before + r - w.spans[r].pos
+		m.place(&walk[float32]{workspace: w.workspace, spans: w.spans[r : r+1], rows: w.rows, end: w.end}, l, &to)
+	}
+	before, hidden := rows.pages.upTo(rows.layer, certain), d.mask(w.rows)
+	for r := range w.rows {
+		runs := slices.Clone(before)
+		for j, not := range hidden[r*len(d.drafts):][:len(d.drafts)] {
+			if !not {
+				runs = append(runs, rows.pages.run(rows.layer, certain+j, 1))
+			}
+		}
+		// Behind all of them: what is in the list is what it sees.
+		b := rowSpan{r, r + 1, certain + len(d.drafts)}
+		m.each(m.cfg.Attention.KVHeads, func(head int) { m.attendRuns(w, b, head, runs, rows.pages.mem.dtype) })
+	}
 }
 
 // mask says which drafts [n, drafts] the last n of them do not see.

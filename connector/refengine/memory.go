@@ -1,6 +1,9 @@
 package refengine
 
-import "github.com/spliced-kv/spliced/policy/profile"
+import (
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
 
 // Memory is a Cache in this process: published bytes by key, never evicted.
 type Memory struct {
@@ -38,9 +41,9 @@ func (c *Memory) Publish(key profile.SegmentKey, _ []uint32, s *Segment[float32]
 // Acquire implements Cache.
 func (c *Memory) Acquire(keys []profile.SegmentKey, _ []profile.SegmentSpec) (Leases, []bool, error) {
 	held, err := c.Match(keys)
-	leased := make(memoryLeases, len(keys))
+	leased := memoryLeases{c.prof, make([]PackedSegment, len(keys))}
 	for i, k := range keys {
-		leased[i] = c.segments[k]
+		leased.segments[i] = c.segments[k]
 	}
 	return leased, held, err
 }
@@ -56,12 +59,33 @@ func (c *Memory) HeldBytes() (n int64) {
 	return n
 }
 
-type memoryLeases []PackedSegment
-
-func (l memoryLeases) Source(m *Model[float32], plan Plan, _ []uint32, from *State[float32]) (Source[float32], error) {
-	return NewPacked(m, plan, from, l)
+type memoryLeases struct {
+	prof     *profile.Profile
+	segments []PackedSegment
 }
 
-func (l memoryLeases) Packed(i int) PackedSegment { return l[i] }
+func (l memoryLeases) Source(m *Model[float32], plan Plan, _ []uint32, from *State[float32]) (Source[float32], error) {
+	return NewPacked(m, plan, from, l.segments)
+}
+
+// Rows implements InPlace.
+func (l memoryLeases) Rows(i, layer int) ([]kernel.Run, int64, error) {
+	s := l.segments[i]
+	begin, n := s.Spec.Interior()
+	layout := l.prof.SegmentLayout(n)
+	run := kernel.Run{Rows: n, Begin: begin}
+	k, v := &layout.Parts[layout.Find(layer, profile.PartK)], &layout.Parts[layout.Find(layer, profile.PartV)]
+	run.K, run.KStride = s.Bytes[k.Off:][:k.Len], int(k.Len)/n
+	run.V, run.VStride = s.Bytes[v.Off:][:v.Len], int(v.Len)/n
+	return []kernel.Run{run}, 0, nil
+}
+
+// Intact implements InPlace.
+func (memoryLeases) Intact() error { return nil }
+
+// Extend implements InPlace: nothing is ever evicted.
+func (memoryLeases) Extend() error { return nil }
+
+func (l memoryLeases) Packed(i int) PackedSegment { return l.segments[i] }
 
 func (memoryLeases) Release() {}

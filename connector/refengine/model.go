@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/spliced-kv/spliced/connector/refengine/modelfile"
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -26,6 +27,8 @@ type Model[F Float] struct {
 	linRope  *turns[F]
 	workers  int
 	spare    sync.Pool // *workspace[F]
+
+	attending sync.Pool // *kernel.AttendScratch
 }
 
 // layer is one decoder layer; exactly one of linear and attn is set. Projections
@@ -80,6 +83,7 @@ func New[F Float](w *modelfile.Weights) (*Model[F], error) {
 	}
 	m.linRope, m.attnRope = newTurns[F](profile.Rope{}, nil), newTurns[F](profile.Rope{}, nil)
 	m.spare.New = func() any { return new(workspace[F]) }
+	m.attending.New = func() any { return new(kernel.AttendScratch) }
 	for i, kind := range c.Layers {
 		p := fmt.Sprintf("model.layers.%d.", i)
 		l := layer[F]{

@@ -147,7 +147,7 @@ func oneByOne(t *testing.T, m *Model[float64], p prompt) {
 func (r *replay) run(t *testing.T, plan Plan, prompt []uint32) ([]float64, *State[float64]) {
 	t.Helper()
 	st := &State[float64]{Tokens: plan.End, Layers: make([]LayerState[float64], len(r.m.layers))}
-	r.w = &walk[float64]{around: spliced[float64]{r.m, r, st}}
+	r.w = &walk[float64]{around: spliced[float64]{r.m, &plan, r, st}}
 	var tokens []uint32
 	for _, s := range plan.Recomputed() {
 		r.w.spans = append(r.w.spans, rowSpan{len(tokens), len(tokens) + s.Count, s.Start})

@@ -17,10 +17,8 @@ func (r running[F]) states(layer int, _ []Tuple[F]) ([][]F, error) {
 	return [][]F{r.st.Layers[layer].S}, nil
 }
 
-func (r running[F]) rows(layer, end int) (k, v []F, err error) {
-	l := &r.st.Layers[layer]
-	l.K, l.V = extended(l.K, end*r.m.rowSize()), extended(l.V, end*r.m.rowSize())
-	return l.K, l.V, nil
+func (r running[F]) rows(layer, end int) (kept[F], error) {
+	return r.st.rows(layer, end, r.m.rowSize())
 }
 
 func (r running[F]) leave(layer int, _, conv []F) { r.st.Layers[layer].Conv = conv }

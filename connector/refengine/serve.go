@@ -54,6 +54,7 @@ type Leases interface {
 type Request struct {
 	Prefix []uint32 // tokens of From, computed before (not with First)
 	From   *State[float32]
+	Lead   []uint32   // the request's own tokens, before all segments (not with Prefix or First)
 	First  []uint32   // leading segment
 	Mid    [][]uint32 // segments, placed one behind another
 	Query  []uint32
@@ -63,6 +64,7 @@ type Request struct {
 // Prompt is the request's tokens in order.
 func (r Request) Prompt() []uint32 {
 	out := append([]uint32(nil), r.Prefix...)
+	out = append(out, r.Lead...)
 	out = append(out, r.First...)
 	for _, s := range r.Mid {
 		out = append(out, s...)
@@ -104,39 +106,16 @@ func Serve(m *Model[float32], c Cache, r Request) (*Result, error) {
 }
 
 func reuse(m *Model[float32], c Cache, r Request) (*Result, error) {
-	segments, placed := r.place(m.prof)
-	keys := make([]profile.SegmentKey, len(segments))
-	specs := make([]profile.SegmentSpec, len(segments))
-	for i, s := range segments {
-		keys[i], specs[i] = c.Key(placed[i].Spec, s), placed[i].Spec
-	}
-	out := &Result{}
-	known, err := out.publishMissing(m, c, segments, placed, keys)
+	segments, placed := r.place(func(tokens int) (profile.SegmentSpec, bool) { return m.prof.MidSpec(tokens, r.Seam) }, m.prof)
+	l, err := lease(m, c, r, segments, placed)
 	if err != nil {
 		return nil, err
 	}
-	leases, held, err := c.Acquire(keys, specs)
+	defer l.leases.Release()
+	out := &l.Result
+	src, err := l.leases.Source(m, out.Plan, r.Prefix, r.From)
 	if err != nil {
 		return nil, err
-	}
-	defer leases.Release()
-	for i := range placed {
-		placed[i].Held = placed[i].Held && held[i]
-	}
-	if out.Plan, err = MakePlan(len(r.Prefix), placed, len(r.Query)); err != nil {
-		return nil, err
-	}
-	src, err := leases.Source(m, out.Plan, r.Prefix, r.From)
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range out.Plan.Spans {
-		switch {
-		case s.Segment < 0:
-			out.Recomputed += s.Count
-		case known[s.Segment]:
-			out.Reused += s.Count
-		}
 	}
 	if out.Logits, out.State, err = m.Splice(out.Plan, r.Prompt(), src); err != nil {
 		return nil, err
@@ -145,9 +124,54 @@ func reuse(m *Model[float32], c Cache, r Request) (*Result, error) {
 	return out, nil
 }
 
+// leased is a request whose segments are leased and planned.
+type leased struct {
+	Result
+	leases Leases
+	keys   []profile.SegmentKey
+	placed []Placed
+}
+
+// lease runs what is missing alone, leases what is held, and plans the request.
+func lease(m *Model[float32], c Cache, r Request, segments [][]uint32, placed []Placed) (*leased, error) {
+	l := &leased{placed: placed, keys: make([]profile.SegmentKey, len(segments))}
+	specs := make([]profile.SegmentSpec, len(segments))
+	for i, s := range segments {
+		l.keys[i], specs[i] = c.Key(placed[i].Spec, s), placed[i].Spec
+	}
+	known, err := l.publishMissing(m, c, segments, placed, l.keys)
+	if err != nil {
+		return nil, err
+	}
+	var held []bool
+	if l.leases, held, err = c.Acquire(l.keys, specs); err != nil {
+		return nil, err
+	}
+	for i := range placed {
+		placed[i].Held = placed[i].Held && held[i]
+	}
+	if l.Plan, err = MakePlan(len(r.Prefix), placed, len(r.Query)); err != nil {
+		l.leases.Release()
+		return nil, err
+	}
+	for _, s := range l.Plan.Spans {
+		switch {
+		case s.Segment < 0:
+			l.Recomputed += s.Count
+		case known[s.Segment]:
+			l.Reused += s.Count
+		}
+	}
+	return l, nil
+}
+
 // place gives every segment of a request its geometry. Held says that it is
 // worth keeping.
-func (r Request) place(p *profile.Profile) (segments [][]uint32, placed []Placed) {
+func (r Request) place(mid func(tokens int) (profile.SegmentSpec, bool), p *profile.Profile) (segments [][]uint32, placed []Placed) {
+	if len(r.Lead) > 0 {
+		segments = append(segments, r.Lead)
+		placed = append(placed, Placed{Spec: profile.FirstSpec(len(r.Lead))})
+	}
 	if len(r.First) > 0 {
 		segments = append(segments, r.First)
 		spec := profile.FirstSpec(len(r.First))
@@ -155,7 +179,7 @@ func (r Request) place(p *profile.Profile) (segments [][]uint32, placed []Placed
 	}
 	for _, s := range r.Mid {
 		segments = append(segments, s)
-		spec, ok := p.MidSpec(len(s), r.Seam)
+		spec, ok := mid(len(s))
 		placed = append(placed, Placed{Spec: spec, Held: ok})
 	}
 	return segments, placed

@@ -20,9 +20,10 @@ type Source[F Float] interface {
 
 // spliced is the surroundings of a splice.
 type spliced[F Float] struct {
-	m   *Model[F]
-	src Source[F]
-	out *State[F]
+	m    *Model[F]
+	plan *Plan
+	src  Source[F]
+	out  *State[F]
 }
 
 func (s spliced[F]) left(layer, span int) ([]F, error) { return s.src.Left(layer, span) }
@@ -31,13 +32,18 @@ func (s spliced[F]) states(layer int, own []Tuple[F]) ([][]F, error) {
 	return s.src.States(layer, own)
 }
 
-func (s spliced[F]) rows(layer, end int) (k, v []F, err error) {
+func (s spliced[F]) rows(layer, end int) (kept[F], error) {
 	n := end * s.m.rowSize()
+	if p := s.out.Pages; p != nil {
+		return kept[F]{pages: p, layer: layer}, p.fill(layer, s.plan, func(k, v []float32) error {
+			return s.src.Rows(layer, any(k).([]F), any(v).([]F))
+		})
+	}
 	// Room for some decoded tokens behind the prompt.
-	k, v = make([]F, n, n+n/16), make([]F, n, n+n/16)
+	k, v := make([]F, n, n+n/16), make([]F, n, n+n/16)
 	l := &s.out.Layers[layer]
 	l.K, l.V = k, v
-	return k, v, s.src.Rows(layer, k, v)
+	return kept[F]{k: k, v: v}, s.src.Rows(layer, k, v)
 }
 
 func (s spliced[F]) leave(layer int, state, conv []F) {
@@ -50,14 +56,19 @@ func (s spliced[F]) leave(layer int, state, conv []F) {
 // the state to decode from. Whether what src begins from was spliced is for the
 // caller to add to the state's mark.
 func (m *Model[F]) Splice(plan Plan, prompt []uint32, src Source[F]) (logits []F, st *State[F], err error) {
+	return m.spliceInto(nil, plan, prompt, src)
+}
+
+// spliceInto is Splice with the rows of attention in pages, unless they are nil.
+func (m *Model[F]) spliceInto(pages *Table, plan Plan, prompt []uint32, src Source[F]) (logits []F, st *State[F], err error) {
 	if err := plan.Check(); err != nil {
 		return nil, nil, err
 	}
 	if len(prompt) != plan.End {
 		return nil, nil, fmt.Errorf("prompt of %d tokens, plan ends at %d: %w", len(prompt), plan.End, ErrInvalid)
 	}
-	st = &State[F]{Tokens: plan.End, Spliced: plan.approximate(), Layers: make([]LayerState[F], len(m.layers))}
-	w := &walk[F]{around: spliced[F]{m, src, st}}
+	st = &State[F]{Tokens: plan.End, Spliced: plan.approximate(), Layers: make([]LayerState[F], len(m.layers)), Pages: pages}
+	w := &walk[F]{around: spliced[F]{m, &plan, src, st}}
 	var tokens []uint32
 	for _, s := range plan.Recomputed() {
 		w.spans = append(w.spans, rowSpan{len(tokens), len(tokens) + s.Count, s.Start})

@@ -10,6 +10,8 @@ type State[F Float] struct {
 	// whatever is computed on top.
 	Spliced bool
 	Layers  []LayerState[F]
+	// Pages is where the rows of attention lie in place of the layers' K and V; nil = there.
+	Pages *Table
 }
 
 // LayerState is one layer of a State: S [ValueHeads, KeyDim, ValueDim] and Conv
@@ -29,7 +31,17 @@ func (m *Model[F]) NewState() *State[F] {
 	return s
 }
 
-// Clone copies a state.
+// rows is where those of a layer lie, with room up to end.
+func (s *State[F]) rows(layer, end, size int) (kept[F], error) {
+	if s.Pages != nil {
+		return kept[F]{pages: s.Pages, layer: layer}, s.Pages.reaches(end)
+	}
+	l := &s.Layers[layer]
+	l.K, l.V = extended(l.K, end*size), extended(l.V, end*size)
+	return kept[F]{k: l.K, v: l.V}, nil
+}
+
+// Clone copies a state. Rows that lie in pages come to lie in the copy.
 func (s *State[F]) Clone() *State[F] {
 	c := &State[F]{Tokens: s.Tokens, Spliced: s.Spliced, Layers: make([]LayerState[F], len(s.Layers))}
 	for i, l := range s.Layers {
@@ -37,6 +49,9 @@ func (s *State[F]) Clone() *State[F] {
 			S: append([]F(nil), l.S...), Conv: append([]F(nil), l.Conv...),
 			K: append([]F(nil), l.K...), V: append([]F(nil), l.V...),
 		}
+	}
+	if s.Pages != nil {
+		s.Pages.copyOut(any(c).(*State[float32]))
 	}
 	return c
 }

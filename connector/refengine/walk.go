@@ -13,9 +13,9 @@ type surroundings[F Float] interface {
 	// states gives the running state before each span; the walk moves each over
 	// its span in place. own are the tuples of all spans but the last.
 	states(layer int, own []Tuple[F]) ([][]F, error)
-	// rows gives K and V of positions 0 to end-1 with every row in place that the
-	// walk does not compute; the walk writes the others.
-	rows(layer, end int) (k, v []F, err error)
+	// rows gives keys and values of positions 0 to end-1 with every row in place that
+	// the walk does not compute; the walk writes the others.
+	rows(layer, end int) (kept[F], error)
 	// leave hands over the linear state and convolution tail after the last span.
 	leave(layer int, state, conv []F)
 }
@@ -26,7 +26,7 @@ type beside[F Float] interface {
 	recur(layer int, l *linear[F], w *walk[F])
 	// branches says that rows do not follow each other; attend is then attention.
 	branches() bool
-	attend(l *attention[F], w *walk[F], k, v []F)
+	attend(l *attention[F], w *walk[F], rows *kept[F])
 }
 
 // rowSpan is a run of rows of a walk whose first row is at prompt position pos.

@@ -129,6 +129,16 @@ func (r *room) take(extents, digests, blocks int) bool {
 	return true
 }
 
+// lifeOf is how long a lease is asked for, 0 for the default. What is too long is
+// refused: a client that reads for as long as it asked for must have it.
+func (t *task) lifeOf(ms uint32) (time.Duration, error) {
+	ttl, most := milliseconds(ms), t.conn.server.config.MaxLeaseTTL
+	if ttl > most {
+		return 0, codes.Refuse(wire.Invalid, "a lease of %v, max-lease-ttl is %v", ttl, most)
+	}
+	return ttl, nil
+}
+
 func (t *task) acquire() (wire.Message, error) {
 	s := t.scratch
 	m := &s.acquire
@@ -139,9 +149,13 @@ func (t *task) acquire() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	ttl, err := t.lifeOf(m.TTLMs)
+	if err != nil {
+		return nil, err
+	}
 	q := leasing{
 		AcquireQuery: tiering.AcquireQuery{
-			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), TTL: milliseconds(m.TTLMs),
+			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), TTL: ttl,
 			Digests: m.Digests != 0, All: m.All != 0, Keys: m.Keys,
 		},
 		blockTokens: int(min(m.BlockTokens, math.MaxInt32)),
@@ -273,9 +287,13 @@ func (t *task) load() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	ttl, err := t.lifeOf(m.TTLMs)
+	if err != nil {
+		return nil, err
+	}
 	return t.loadFrom(t.at.session.Load, t.at.session.AwaitLoad, tiering.LoadQuery{
 		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tier.CheckpointKind(m.Accept),
-		TTL: milliseconds(m.TTLMs), Digests: m.Digests != 0, Again: t.conn.mayWait(), Hash: m.Hash,
+		TTL: ttl, Digests: m.Digests != 0, Again: t.conn.mayWait(), Hash: m.Hash,
 	})
 }
 

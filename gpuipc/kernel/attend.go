@@ -163,14 +163,14 @@ func (w *attending) placed(runs []Run, head int) {
 	w.at = w.at[:0]
 	for i := range runs {
 		r := &runs[i]
-		if r.Turn.Dims > 0 || w.hidden(r) {
+		if r.Turn.Dims > 0 {
 			continue
 		}
-		if w.Type == F32 && r.Rows >= attendInPlace && aligned(r) {
+		if w.Type == F32 && w.rows(r) >= attendInPlace && aligned(r) {
 			w.direct(r, head)
 			continue
 		}
-		for lo := 0; lo < r.Rows; {
+		for lo := 0; lo < w.rows(r); {
 			lo += w.widen(r, head, lo)
 			if len(w.at) == attendTile {
 				w.tile(w.q)
@@ -182,22 +182,22 @@ func (w *attending) placed(runs []Run, head int) {
 
 // short goes over a run whose keys are short of their positions.
 func (w *attending) short(r *Run, head int) {
-	if w.hidden(r) {
+	if w.rows(r) == 0 {
 		return
 	}
 	grow(&w.turned, w.n*w.KeyDim)
 	for i := range w.n {
 		turnBack(w.turned[i*w.KeyDim:][:w.KeyDim], w.q[i*w.KeyDim:], r.Turn)
 	}
-	for lo := 0; lo < r.Rows; {
+	for lo := 0; lo < w.rows(r); {
 		lo += w.widen(r, head, lo)
 		w.tile(w.turned)
 	}
 }
 
-// hidden says that no query sees a run.
-func (w *attending) hidden(r *Run) bool {
-	return r.Rows == 0 || r.Begin >= w.queries.Begin+w.queries.Rows
+// rows is how many of a run some query sees. What lies behind them may be anything.
+func (w *attending) rows(r *Run) int {
+	return max(0, min(r.Rows, w.queries.Begin+w.queries.Rows-r.Begin))
 }
 
 func aligned(r *Run) bool {
@@ -209,8 +209,8 @@ func aligned(r *Run) bool {
 func (w *attending) direct(r *Run, head int) {
 	k, v := floatsOf(r.K)[head*w.KeyDim:], floatsOf(r.V)[head*w.ValueDim:]
 	ldk, ldv := r.KStride/4, r.VStride/4
-	for lo := 0; lo < r.Rows; lo += attendTile {
-		n, first := min(attendTile, r.Rows-lo), r.Begin+lo
+	for lo := 0; lo < w.rows(r); lo += attendTile {
+		n, first := min(attendTile, w.rows(r)-lo), r.Begin+lo
 		w.add(w.q, lines{k[lo*ldk:], ldk}, lines{v[lo*ldv:], ldv}, n, func(at int) int { return at + 1 - first })
 	}
 }
@@ -221,7 +221,7 @@ func (w *attending) widen(r *Run, head, lo int) int {
 	grow(&w.k, attendTile*w.KeyDim)
 	grow(&w.v, attendTile*w.ValueDim)
 	size, have := w.Type.Size(), len(w.at)
-	n := min(r.Rows-lo, attendTile-have)
+	n := min(w.rows(r)-lo, attendTile-have)
 	widenRows(w.k[have*w.KeyDim:], r.K[lo*r.KStride+head*w.KeyDim*size:], r.KStride, n, w.KeyDim, w.Type)
 	widenRows(w.v[have*w.ValueDim:], r.V[lo*r.VStride+head*w.ValueDim*size:], r.VStride, n, w.ValueDim, w.Type)
 	for i := range n {

@@ -27,8 +27,8 @@ type run struct {
 	open          bool // the last prompt: what is left of its block is no padding
 }
 
-// runs is the canonical layout of a request: every token in exactly one run, in
-// order.
+// runs is the canonical layout of a request: every token that lies here in exactly
+// one run, in order.
 func (r *Rules) runs(q *Request) []run {
 	var list []run
 	at, whole := 0, 0
@@ -38,17 +38,24 @@ func (r *Rules) runs(q *Request) []run {
 			at += tokens
 		}
 	}
+	shared := func(s share, tokens int, chunk bool) {
+		if r.Outside {
+			at += tokens
+			return
+		}
+		add(s, tokens, chunk)
+	}
 	for i, p := range q.Pieces {
 		whole = p.Tokens
 		switch p.Kind {
 		case Prompt:
 			add(share{}, p.Tokens, false)
 		case Prefix:
-			add(share{what: prefix, key: p.Key}, p.Tokens, false)
+			shared(share{what: prefix, key: p.Key}, p.Tokens, false)
 		case Chunk:
 			n := r.head(p.Tokens)
 			add(r.headShare(q.Pieces, i), n, true)
-			add(share{what: inside, key: p.Key}, p.Tokens-n, true)
+			shared(share{what: inside, key: p.Key}, p.Tokens-n, true)
 		}
 	}
 	return grow(list, at, q.Output)

@@ -70,6 +70,11 @@ type Rules struct {
 	// which is exact behind a prefix that begins the prompt and an approximation
 	// behind a chunk.
 	ShareLeft bool
+
+	// Outside leaves prefixes and the insides of chunks to other memory, such as a
+	// daemon's, which holds them once for all engines: they take no blocks here and are
+	// in no table.
+	Outside bool
 }
 
 // Config sizes a pool.

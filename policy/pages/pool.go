@@ -35,6 +35,7 @@ type object struct {
 type resident struct {
 	own    []storage
 	shared []*object
+	fresh  []*object // of shared, those that it was the first to name
 }
 
 // Stats is the state of a pool and what it has done.
@@ -227,15 +228,20 @@ func (p *Pool) evict(victims *list.List, d demand, counter *uint64) {
 			continue
 		}
 		victims.Remove(o.place)
-		delete(p.shared, o.share)
-		if o.what == prefix {
-			p.kept -= len(o.blocks)
-		} else {
-			p.idle.blocks -= len(o.blocks)
-		}
-		p.giveBack(&o.storage)
+		p.drop(o)
 		*counter++
 	}
+}
+
+// drop frees what nobody refers to.
+func (p *Pool) drop(o *object) {
+	delete(p.shared, o.share)
+	if o.what == prefix {
+		p.kept -= len(o.blocks)
+	} else {
+		p.idle.blocks -= len(o.blocks)
+	}
+	p.giveBack(&o.storage)
 }
 
 // place gives every run its memory, which is there.
@@ -255,6 +261,7 @@ func (p *Pool) place(id RequestID, runs []run) *Admitted {
 		case !known:
 			o = &object{share: r.share, whole: r.whole, storage: p.store(r)}
 			p.shared[r.share], fresh[o] = o, true
+			held.fresh = append(held.fresh, o)
 			p.slots.hold(o.rest, 1)
 		case o.place != nil:
 			p.listOf(o).Remove(o.place)
@@ -300,6 +307,25 @@ func (p *Pool) take() int {
 func (p *Pool) giveBack(s *storage) {
 	p.free = append(p.free, s.blocks...)
 	p.slots.release(s.rest, func(b int) { p.free = append(p.free, b) })
+}
+
+// Abandon is Release of a request that did not write what it was to compute: what
+// others would read of that is forgotten.
+func (p *Pool) Abandon(id RequestID) bool {
+	held := p.resident[id]
+	if held == nil {
+		return false
+	}
+	fresh := held.fresh
+	p.Release(id)
+	for _, o := range fresh {
+		if o.refs > 0 { // of a request that was admitted meanwhile
+			continue
+		}
+		p.listOf(o).Remove(o.place)
+		p.drop(o)
+	}
+	return true
 }
 
 // Release ends a request: its own blocks are free, what it shared stays for

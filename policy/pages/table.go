@@ -15,8 +15,8 @@ type Entry struct {
 	Compute bool
 }
 
-// Table is the entries of a request in order of Begin: every token is in exactly
-// one of them.
+// Table is the entries of a request in order of Begin: every token that lies in the
+// pool is in exactly one of them.
 type Table []Entry
 
 // Admitted is an admitted request. The table holds until its release.

@@ -1,6 +1,8 @@
 package remote
 
 import (
+	"time"
+
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/refengine"
 )
@@ -13,3 +15,6 @@ func FromSaved(l refengine.Leases) bool { return l.(*leases).src.saved != nil }
 func (s *Store) Unfold(c *connector.Checkpoint) (*refengine.State[float32], error) {
 	return s.unfold(c)
 }
+
+// SetNow has leases that are read in place extended by another clock.
+func (s *Store) SetNow(now func() time.Time) { s.now = now }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/refengine"
@@ -14,8 +15,10 @@ import (
 // leases are the segments of one request.
 type leases struct {
 	store *Store
+	keys  []profile.SegmentKey
 	held  []*connector.Lease // nil = not held
 	specs []profile.SegmentSpec
+	taken time.Time
 	src   *source
 }
 

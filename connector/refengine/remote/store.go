@@ -19,18 +19,22 @@ import (
 type Store struct {
 	// Level is what Publish and Save ask for; 0 = as the daemon is configured.
 	Level wire.Level
+	// InPlace is the life of leases whose rows are read where they lie, at most the
+	// daemon's max-lease-ttl. They are taken anew before it is over. 0: rows are copied.
+	InPlace time.Duration
 
 	ctx    context.Context
 	client *connector.Client
 	model  *connector.Model
 	prof   *profile.Profile
 	found  connector.Found
+	now    func() time.Time
 }
 
 // New makes a store of a model that was registered with client. Calls end with
 // ctx.
 func New(ctx context.Context, client *connector.Client, model *connector.Model) *Store {
-	return &Store{ctx: ctx, client: client, model: model, prof: model.Profile()}
+	return &Store{ctx: ctx, client: client, model: model, prof: model.Profile(), now: time.Now}
 }
 
 // Key implements refengine.Cache. Before a daemon was ever attached there is no
@@ -92,11 +96,15 @@ func unlessRefused(err error) error {
 
 // Acquire implements refengine.Cache.
 func (s *Store) Acquire(keys []profile.SegmentKey, specs []profile.SegmentSpec) (refengine.Leases, []bool, error) {
-	rows, err := s.model.Acquire(s.ctx, keys, connector.AcquireOptions{Wait: s.wait()})
+	o := connector.AcquireOptions{Wait: s.wait()}
+	if s.InPlace > 0 {
+		o.TTL = s.InPlace
+	}
+	rows, err := s.model.Acquire(s.ctx, keys, o)
 	if err != nil {
 		return nil, nil, err
 	}
-	l := &leases{store: s, held: make([]*connector.Lease, len(rows)), specs: specs}
+	l := &leases{store: s, keys: keys, held: make([]*connector.Lease, len(rows)), specs: specs, taken: s.now()}
 	held := make([]bool, len(rows))
 	for i, row := range rows {
 		if row.Lease == nil {

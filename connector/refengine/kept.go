@@ -1,0 +1,45 @@
+package refengine
+
+import (
+	"unsafe"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+)
+
+// kept is where the keys and values of one layer lie: one behind another, or in pages.
+type kept[F Float] struct {
+	k, v  []F    // [end, KVHeads, HeadDim]
+	pages *Table // in their place, in float32 only
+	layer int
+	ahead int // how far behind its position a row lies in pages: of drafts that branch
+}
+
+// row is where the keys and values of a position are computed, and the position that
+// its keys are turned to.
+func (c *kept[F]) row(pos, size int, scratch *[]F) (k, v []F, turned int) {
+	if c.pages == nil {
+		return c.k[pos*size:][:size], c.v[pos*size:][:size], pos
+	}
+	both := sized(scratch, 2*size)
+	return both[:size], both[size:], pos - c.pages.slots[pos+c.ahead].origin
+}
+
+// put is told that a row is there.
+func (c *kept[F]) put(pos int, k, v []F) {
+	if c.pages != nil {
+		c.pages.put(c.layer, pos+c.ahead, any(k).([]float32), any(v).([]float32))
+	}
+}
+
+// keptRuns is the rows before end as the kernel reads them.
+func keptRuns(c *kept[float32], end, size int) ([]kernel.Run, kernel.DType) {
+	if c.pages != nil {
+		return c.pages.runs[c.layer], c.pages.mem.dtype
+	}
+	return []kernel.Run{{K: bytesOf(c.k), V: bytesOf(c.v), KStride: 4 * size, VStride: 4 * size, Rows: end}}, kernel.F32
+}
+
+// bytesOf is the memory of numbers.
+func bytesOf(f []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(f))), 4*len(f))
+}
