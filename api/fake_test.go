@@ -29,7 +29,10 @@ func newFake(n int) *fakeNode {
 	f := &fakeNode{removed: make(chan Digest, 16), switched: make(chan SwitchQuery, 100), status: Status{
 		Ready: true, Alive: true, Node: "node-1", Version: "v1", BootEpoch: 1 << 60, Started: longAgo,
 		Socket: "/run/spliced/spliced.sock", Device: "host: test", Features: []string{"avx2"},
-		GPU:    &GPU{UUID: "GPU-01020304-0506-0708-090a-0b0c0d0e0f10", Name: "test", Driver: "12.4", Mode: "default", MPS: "no", Way: "descriptor"},
+		GPUs: []GPU{
+			{UUID: "GPU-01020304-0506-0708-090a-0b0c0d0e0f10", State: GPUServing, Name: "test", Driver: "12.4", Mode: "default", MPS: "no", Way: "descriptor"},
+			{UUID: "GPU-11121314-1516-1718-191a-1b1c1d1e1f20", State: GPULost, Trouble: "it was lost"},
+		},
 		Checks: []Check{{Name: "huge_pages", State: CheckDegraded, Detail: "none"}, {Name: "seals", State: CheckOK}},
 	}}
 	for i := range n {
@@ -56,6 +59,7 @@ func (f *fakeNode) Profiles() []Profile {
 
 func (f *fakeNode) Pools() []Pool {
 	return []Pool{
+		{Name: "public", Tier: "hbm", Device: "GPU-01020304-0506-0708-090a-0b0c0d0e0f10", CapacityBytes: 1 << 30, PageBytes: 1 << 16, Tenants: []TenantPool{{Tenant: "a", UsedBytes: 1}}},
 		{Name: "public", Tier: "dram", CapacityBytes: 1 << 30, PageBytes: 1 << 16, Tenants: []TenantPool{{Tenant: "a", UsedBytes: 1}}},
 		{Name: "private", Tier: "dram"},
 		{Name: "public", Tier: "disk", CapacityBytes: 1 << 32, PageBytes: 1 << 16},
@@ -63,7 +67,7 @@ func (f *fakeNode) Pools() []Pool {
 }
 
 func (f *fakeNode) Connections() []Connection {
-	return []Connection{{ID: 1, Client: "c", Tenants: []string{"a"}, Profiles: []uint32{1}, Since: longAgo}, {ID: 2}}
+	return []Connection{{ID: 1, Client: "c", Device: "GPU-01020304-0506-0708-090a-0b0c0d0e0f10", Tenants: []string{"a"}, Profiles: []uint32{1}, Since: longAgo}, {ID: 2}}
 }
 
 func (f *fakeNode) Counters() []Counter { return []Counter{{Name: "hits", Value: 1.5}} }

@@ -117,21 +117,35 @@ type Status struct {
 	Socket    string    `json:"socket"` // path of the engine socket
 	Device    string    `json:"device"` // kind and name
 	Features  []string  `json:"features"`
-	GPU       *GPU      `json:"gpu,omitempty"` // whose memory is shared; nil = none
+	GPUs      []GPU     `json:"gpus,omitempty"` // that the node was told to use
 	Checks    []Check   `json:"checks"`
 }
 
-// GPU is the device whose memory the node shares.
+// States of a GPU.
+const (
+	GPUOpening = "opening"
+	GPUServing = "serving" // its memory is shared
+	GPUMissing = "missing" // it could not be opened, or gave no memory
+	GPULost    = "lost"    // it does not answer any more
+)
+
+// GPU is a device that the node was told to use.
 type GPU struct {
-	UUID   string `json:"uuid"` // GPU-..., as nvidia-smi -L has it
-	Name   string `json:"name"`
-	Driver string `json:"driver"`           // CUDA version of the driver, such as 12.4; empty = not known
-	Mode   string `json:"mode"`             // compute mode; empty = not known
-	MPS    string `json:"mps"`              // yes: contexts run side by side; no: they take turns; unknown
-	Way    string `json:"way"`              // how clients get its memory: descriptor or handle
-	Lost   bool   `json:"lost"`             // it does not answer any more
-	Stuck  int64  `json:"stuck_calls"`      // calls of the driver that run past their time now
-	Shared int64  `json:"connection_bytes"` // memory of its own that clients have
+	UUID    string `json:"uuid"` // GPU-..., as nvidia-smi -L has it; what the setting says where that is not known
+	State   string `json:"state"`
+	Trouble string `json:"trouble,omitempty"` // for people: what is wrong with it
+	Name    string `json:"name"`
+	Driver  string `json:"driver"`           // CUDA version of the driver, such as 12.4; empty = not known
+	Mode    string `json:"mode"`             // compute mode; empty = not known
+	MPS     string `json:"mps"`              // yes: contexts run side by side; no: they take turns; unknown
+	Way     string `json:"way"`              // how clients get its memory: descriptor or handle; empty = not at all
+	Stuck   int64  `json:"stuck_calls"`      // calls of the driver that run past their time now
+	Shared  int64  `json:"connection_bytes"` // memory of its own that clients have
+
+	CapacityBytes int64 `json:"capacity_bytes"` // for copies, of both pools
+	UsedBytes     int64 `json:"used_bytes"`
+	Copies        int64 `json:"copies"`    // that lookups find
+	Promoting     int64 `json:"promoting"` // wanted or on their way
 }
 
 // Profile is one registered model identity.
@@ -252,6 +266,7 @@ type CheckpointQuery struct {
 type Pool struct {
 	Name             string       `json:"name"` // public or private
 	Tier             string       `json:"tier"`
+	Device           string       `json:"device,omitempty"` // of a pool of HBM: the GPU's UUID
 	CapacityBytes    int64        `json:"capacity_bytes"`
 	UsedBytes        int64        `json:"used_bytes"`
 	LeasedBytes      int64        `json:"leased_bytes"`
@@ -285,7 +300,8 @@ type Connection struct {
 	Reservations int       `json:"reservations"`
 	StagingBytes int64     `json:"staging_bytes"`
 	SlotBytes    int64     `json:"slot_bytes"`
-	DeviceBytes  int64     `json:"device_bytes"` // memory of the GPU of its own; 0 = not attached to it
+	Device       string    `json:"device,omitempty"` // the GPU that it has attached
+	DeviceBytes  int64     `json:"device_bytes"`     // memory of the GPU of its own; 0 = not attached to it
 }
 
 // Counter is one counter or gauge.

@@ -45,11 +45,11 @@ type Parts struct {
 	Log    zerolog.Logger
 	Build  Build
 	Device gpuipc.Device // nil = opened by Run; a device that is given stays open
-	// Accelerator is used where the configuration asks for memory of a GPU; nil =
-	// the GPU that it names, opened by Run. One that is given stays open.
-	Accelerator gpuipc.Accelerator
-	Machine     *settings.Machine // nil = settings.DetectMachine
-	Now         func() time.Time
+	// Accelerators are used where the configuration asks for memory of GPUs; nil =
+	// the GPUs that it names, opened by Run. Those that are given stay open.
+	Accelerators []gpuipc.Accelerator
+	Machine      *settings.Machine // nil = settings.DetectMachine
+	Now          func() time.Time
 	// Lower, if set, stands between the store and the disk tier.
 	Lower func(tier.Tier) tier.Tier
 }
@@ -67,13 +67,12 @@ type Daemon struct {
 	epoch   uint64 // tells this start from all others
 	lower   func(tier.Tier) tier.Tier
 
-	accelerator gpuipc.Accelerator // as given
-	gpuTrouble  string             // why there is none though one was asked for; set by open
+	accelerators []gpuipc.Accelerator // as given
 
 	// Set by Run before ready is closed.
 	device   gpuipc.Device
 	ownsDev  bool
-	gpu      *gpu.GPU          // nil = none
+	gpus     gpu.Devices       // that were asked for
 	disk     *disk.Tier        // nil = none
 	segments *find.Index       // that disk and store share; nil without a disk
 	peers    *peers            // nil = no cluster
@@ -115,7 +114,7 @@ func New(config settings.Config, parts Parts) (*Daemon, error) {
 	d := &Daemon{
 		config: config, machine: *m, short: short, build: parts.Build, log: parts.Log, now: parts.Now, lower: parts.Lower,
 		tenants: tenantsOf(&config), epoch: newEpoch(),
-		device: parts.Device, ownsDev: parts.Device == nil, accelerator: parts.Accelerator, ready: make(chan struct{}),
+		device: parts.Device, ownsDev: parts.Device == nil, accelerators: parts.Accelerators, ready: make(chan struct{}),
 	}
 	if d.now == nil {
 		d.now = time.Now
@@ -220,8 +219,8 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	}
 	for range d.config.Workers {
 		parts.Go(d.server.Work)
-		if d.gpu != nil {
-			parts.Go(d.server.WorkOnDevice)
+		for _, g := range d.gpus.Opened() {
+			parts.Go(func() { d.server.WorkOnDevice(g.ID) })
 		}
 	}
 	var accepting sync.WaitGroup
@@ -326,8 +325,8 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 	if err = d.openDisk(); err != nil {
 		return err
 	}
-	d.opening("the GPU")
-	d.openGPU(ctx)
+	d.opening("the GPUs")
+	d.openGPUs(ctx)
 	if err = ctx.Err(); err != nil {
 		return err
 	}
@@ -361,7 +360,7 @@ func (d *Daemon) opening(what string) { d.stage.Store(&what) }
 
 func (d *Daemon) newServer() (*server.Server, error) {
 	return server.New(server.Options{
-		Config: &d.config, Store: d.store, Device: d.device, GPU: d.gpu, Canary: d.canary, Work: d.work, Tenants: d.tenants,
+		Config: &d.config, Store: d.store, Device: d.device, GPUs: d.gpus, Canary: d.canary, Work: d.work, Tenants: d.tenants,
 		Epoch: d.epoch, Title: strings.TrimSpace("spliced " + d.build.Version), Log: d.log,
 		Stats: func() []api.Counter { return d.view.Counters() }, Served: d.advised(),
 	})
@@ -371,7 +370,7 @@ func (d *Daemon) newView() *view.View {
 	o := view.Options{
 		Config: &d.config, Machine: d.machine, Shortfalls: d.short, Version: d.build.Version, Commit: d.build.Commit, Started: d.started,
 		Epoch: d.epoch, Socket: d.socketPath(), Guard: d.socket, Pidfds: socket.HasPidfd(), Serving: d.serving.Load,
-		Store: d.store, Place: d.store.Pools()[0].Place, Device: d.device, GPU: d.gpu, GPUTrouble: d.gpuTrouble, Disk: d.disk,
+		Store: d.store, Place: d.store.Pools()[0].Place, Device: d.device, GPUs: d.gpus, Disk: d.disk,
 		Server: d.server, Canary: d.canary, Tenants: d.tenants,
 	}
 	d.show(&o)
@@ -409,9 +408,7 @@ func (d *Daemon) close() error {
 		return errors.Join(append(failed, fmt.Errorf("a write of the disk tier, or a call of the GPU's driver, does not end: %w", server.ErrStuck))...)
 	}
 	failed = append(failed, stored)
-	if d.gpu != nil {
-		d.gpu.Close()
-	}
+	d.gpus.Close()
 	if d.ownsDev && d.device != nil {
 		failed = append(failed, d.device.Close())
 	}

@@ -189,7 +189,7 @@ func TestEngineMemoryOnTheDeviceOutlivesTheWrites(t *testing.T) {
 	if _, _, err := c.conn.Recv(make([]byte, wire.MaxFrame)); !errors.Is(err, seqpacket.ErrTimeout) {
 		t.Errorf("end of file while the kernel may write: %v", err)
 	}
-	if r.gpu.ConnectionBytes() == 0 {
+	if r.gpus[0].ConnectionBytes() == 0 {
 		t.Error("memory was given back while the kernel may write it")
 	}
 	stall.Release()

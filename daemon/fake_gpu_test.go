@@ -37,8 +37,8 @@ func startFake(t testing.TB, c settings.Config) (*running, *fakecuda.Library) {
 	lib.LeakCheck(t)
 	c.HBMLibrary = lib.Path
 	r := startParts(t, c, Parts{})
-	if r.gpu == nil {
-		t.Fatalf("no device: %s", r.gpuTrouble)
+	if !r.gpus.Serving() {
+		t.Fatalf("no device: %s", r.gpus[0].Trouble())
 	}
 	return r, lib
 }
@@ -385,7 +385,7 @@ func TestAKilledClientsWorkOnTheGPUEndsFirst(t *testing.T) {
 		}
 		return true
 	})
-	if r.gpu.ConnectionBytes() == 0 {
+	if r.gpus[0].ConnectionBytes() == 0 {
 		t.Error("the memory went before the kernel that writes it had ended")
 	}
 	lib.Release()
@@ -404,7 +404,7 @@ func TestADriverThatHangsHoldsUpNeitherStartNorEnd(t *testing.T) {
 			config.HBMLibrary, config.HBMTimeout = lib.Path, 20*time.Millisecond
 			lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: call, Nth: 1})
 			r := startParts(t, config, Parts{})
-			if check := r.check(t, "hbm"); (call == "cuInit") != strings.Contains(check.Detail, "did not open the device") {
+			if check := r.check(t, "hbm"); (call == "cuInit") != strings.Contains(check.Detail, "the driver did not answer within") {
 				t.Errorf("check %s is %s: %s", check.Name, check.State, check.Detail)
 			}
 			c := attach(t, r.Socket())
@@ -441,7 +441,7 @@ func TestWhatIsWrongWithTheDriverIsTold(t *testing.T) {
 		want string
 	}{
 		{"library without symbols", func(c *settings.Config) { c.HBMLibrary = empty }, "cu"},
-		{"another device", func(c *settings.Config) { c.HBMDevice = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10" }, "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"},
+		{"another device", func(c *settings.Config) { c.HBMDevices = []string{"GPU-01020304-0506-0708-090a-0b0c0d0e0f10"} }, "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"},
 		{"more than the device has", func(c *settings.Config) { c.HBMPublic = 2 * settings.TiB }, "memory"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -106,8 +106,8 @@ func TestTheBoundOfConnectionsCountsWhatTheGPUGives(t *testing.T) {
 		if code != want {
 			t.Errorf("client %d: %v %s", len(all), code, wire.ErrorText(body))
 		}
-		if code == wire.OK && r.gpu.ConnectionBytes() != int64(len(all))*int64(m.PrivateBytes) {
-			t.Errorf("%d bytes lent to %d clients with %d each", r.gpu.ConnectionBytes(), len(all), m.PrivateBytes)
+		if code == wire.OK && r.gpus[0].ConnectionBytes() != int64(len(all))*int64(m.PrivateBytes) {
+			t.Errorf("%d bytes lent to %d clients with %d each", r.gpus[0].ConnectionBytes(), len(all), m.PrivateBytes)
 		}
 	}
 	for _, c := range all {
@@ -128,7 +128,7 @@ func TestAConnectionEndsThoughTheGPUHangs(t *testing.T) {
 	c.close()
 	<-stall.Reached()
 	eventually(t, "the connection is gone", func() bool { return len(r.server.Connections()) == 0 })
-	if r.gpu.ConnectionBytes() == 0 {
+	if r.gpus[0].ConnectionBytes() == 0 {
 		t.Error("memory was given back while a call uses it")
 	}
 	stall.Release()

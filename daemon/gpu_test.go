@@ -35,7 +35,7 @@ func startDouble(t testing.TB, c settings.Config) (*running, *gpuipctest.Acceler
 	t.Helper()
 	host := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 2})
 	double := gpuipctest.NewAccelerator(t, host)
-	return startParts(t, c, Parts{Device: host, Accelerator: double}), double
+	return startParts(t, c, Parts{Device: host, Accelerators: []gpuipc.Accelerator{double}}), double
 }
 
 // deviceClient is a raw client that has attached the device. With the double it
@@ -140,7 +140,7 @@ func gather(memory []byte, off, length []uint64) (b []byte) {
 func (r *running) deviceAtRest() {
 	r.t.Helper()
 	r.atRest()
-	eventually(r.t, "no memory of the device is lent", func() bool { return r.gpu.ConnectionBytes() == 0 })
+	eventually(r.t, "no memory of the device is lent", func() bool { return r.gpus[0].ConnectionBytes() == 0 })
 }
 
 func TestAttachLendsMemoryOfTheDeviceOnce(t *testing.T) {
@@ -162,7 +162,7 @@ func TestAttachLendsMemoryOfTheDeviceOnce(t *testing.T) {
 		t.Error("the order page does not begin at 0")
 	}
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, wire.Invalid, "already")
-	if got := r.gpu.ConnectionBytes(); got < int64(2*settings.MiB) {
+	if got := r.gpus[0].ConnectionBytes(); got < int64(2*settings.MiB) {
 		t.Errorf("%d bytes are taken", got)
 	}
 	c.close()
@@ -180,13 +180,13 @@ func TestAttachIsRefusedByName(t *testing.T) {
 	c := deviceHello(t, r.Socket())
 	c.refused(wire.OpOrder, &wire.OrderRequest{After: 1}, wire.Invalid, "before attach-device")
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor, UUID: bytes.Repeat([]byte{7}, 16)}, wire.Unsupported,
-		"GPU-07070707-0707-0707-0707-070707070707, this daemon's GPU-00000000-0000-0000-0000-000000000001")
+		"GPU-07070707-0707-0707-0707-070707070707, this daemon has GPU-00000000-0000-0000-0000-000000000001")
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayHandle}, wire.Unsupported, "way 2")
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{}, wire.Unsupported, "0x0")
 	first := attachDouble(t, r.Socket())
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, wire.Full, "are taken")
 	first.close()
-	eventually(t, "what was lent is back", func() bool { return r.gpu.ConnectionBytes() == 0 })
+	eventually(t, "what was lent is back", func() bool { return r.gpus[0].ConnectionBytes() == 0 })
 	if _, files := c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor, PrivateBytes: 1}); len(files) > 0 {
 		for _, f := range files {
 			f.Close()
@@ -385,7 +385,7 @@ func TestWithoutAUsableGPUTheDaemonServesFromMemory(t *testing.T) {
 		t.Errorf("check %s is %s: %s", check.Name, check.State, check.Detail)
 	}
 	st, err := r.adminClient(t).Status(context.Background())
-	if err != nil || !st.Ready || st.GPU != nil {
+	if err != nil || !st.Ready || len(st.GPUs) != 1 || st.GPUs[0].State != api.GPUMissing || st.GPUs[0].Trouble == "" {
 		t.Errorf("%+v, %v", st, err)
 	}
 	p := testProfile(1)

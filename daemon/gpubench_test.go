@@ -50,7 +50,7 @@ func BenchmarkOnDevice(b *testing.B) {
 
 func onDeviceOf(b *testing.B, device gpuipc.Accelerator, host *gpuipctest.Device) {
 	watched := &clocked{Accelerator: device}
-	parts := Parts{Accelerator: watched}
+	parts := Parts{Accelerators: []gpuipc.Accelerator{watched}}
 	if host != nil { // whose regions the double takes
 		parts.Device = host
 	}

@@ -56,7 +56,7 @@ func hbmRound(t *testing.T, config settings.Config, p *profile.Profile) error {
 // deviceRest is deviceAtRest for a daemon that may have no device.
 func (r *running) deviceRest() {
 	r.t.Helper()
-	if r.gpu == nil {
+	if !r.gpus.Serving() {
 		r.atRest()
 		return
 	}

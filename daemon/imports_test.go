@@ -114,7 +114,7 @@ var mayImport = map[string]string{
 	"daemon/budget":   "connector/wire daemon/codes policy/profile",
 	"daemon/queue":    "",
 	"daemon/slots":    "gpuipc connector/wire daemon/codes",
-	"daemon/gpu":      "gpuipc gpuipc/cuda gpuipc/cuda/kernels connector/wire daemon/settings daemon/codes",
+	"daemon/gpu":      "gpuipc gpuipc/cuda gpuipc/cuda/kernels connector/wire daemon/settings daemon/codes tiering/tier",
 	"daemon/cluster":  "daemon/settings",
 	"daemon/parallel": "policy/cost policy/profile policy/schedule tiering tiering/tier tiering/peer",
 	"daemon/events":   "policy/profile tiering/tier tiering/held",

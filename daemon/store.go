@@ -15,39 +15,37 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// openGPU opens the device that the configuration asks for. One that cannot be
-// used is a tier less: why is kept for the check and told once, by announce.
-func (d *Daemon) openGPU(ctx context.Context) {
-	if !d.config.UsesHBM() {
-		return
-	}
-	var err error
-	if d.gpu, err = gpu.Open(ctx, &d.config, d.accelerator, newEpoch(), d.log); err != nil {
-		d.gpuTrouble = err.Error()
+// openGPUs opens the devices that the configuration asks for. One that cannot be
+// used is a tier less for those who read there: why is kept for the check, which
+// announce tells once.
+func (d *Daemon) openGPUs(ctx context.Context) {
+	if d.config.UsesHBM() {
+		d.gpus = gpu.Open(ctx, &d.config, d.accelerators, newEpoch, d.log)
 	}
 }
 
-// openStore opens the store, and without the GPU where that has not the memory.
+// openStore opens the store, with the memory of those devices that give it.
 func (d *Daemon) openStore() (err error) {
 	config := d.storeConfig()
-	if d.gpu != nil {
-		config.HBM = d.hbmConfig()
-		if d.store, err = tiering.Open(config); err == nil {
-			return nil
-		}
-		d.gpuTrouble = err.Error()
-		d.gpu.Close()
-		d.gpu, config.HBM = nil, nil
+	for _, g := range d.gpus.Opened() {
+		config.HBM = append(config.HBM, d.hbmConfig(g))
 	}
-	d.store, err = tiering.Open(config)
-	return err
+	if d.store, err = tiering.Open(config); err != nil {
+		return err
+	}
+	for _, g := range d.gpus.Opened() {
+		if g.Serve(); !g.Serving() {
+			g.Close() // its context takes memory that others can use
+		}
+	}
+	return nil
 }
 
-func (d *Daemon) hbmConfig() *hbm.Config {
+func (d *Daemon) hbmConfig(g *gpu.GPU) hbm.Config {
 	c := &d.config
-	return &hbm.Config{
-		Device: d.gpu.Device, Way: d.gpu.RegionWay(), PublicBytes: int64(c.HBMPublic), PrivateBytes: int64(c.HBMPrivate),
-		PageBytes: int(c.HBMPageBytes), AfterMatch: c.HBMAhead,
+	return hbm.Config{
+		Device: g.Device, Way: g.RegionWay(), PublicBytes: int64(c.HBMPublic), PrivateBytes: int64(c.HBMPrivate),
+		PageBytes: int(c.HBMPageBytes), AfterMatch: c.HBMAhead, OpenTimeout: gpu.Patience(c), Lost: g.Fail,
 	}
 }
 

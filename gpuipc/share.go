@@ -59,6 +59,8 @@ func (s *Share) Close() error {
 // ErrUnavailable: a Handle is for memory that a host can map.
 type SharedRegion interface {
 	Region
+	// Device is whose memory it is.
+	Device() UUID
 	// Share makes handles for one more client. ErrUnavailable: this memory
 	// cannot go this way.
 	Share(way Way) (Share, error)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/spliced-kv/spliced/tiering/hbm"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
@@ -14,16 +15,24 @@ type reader struct {
 	session *Session
 	profile *objects.Profile
 	tenant  *objects.Tenant
-	inHBM   bool
+	above   *hbm.Cache // that it reads; nil = memory
 }
 
-// reader checks what a query names. ErrUnavailable: it reads HBM and there is none.
-func (c *Session) reader(id tier.ProfileID, tenant tier.TenantID, rank int, inHBM bool) (reader, error) {
+// reader checks what a query names; of memory where it names no device. ErrUnavailable:
+// there is no such device.
+func (c *Session) reader(id tier.ProfileID, tenant tier.TenantID, rank int, on tier.DeviceID) (reader, error) {
 	p, t, err := c.store.scope(id, tenant, rank)
-	if err == nil && inHBM && c.store.hbm == nil {
-		err = errNoHBM
+	r := reader{c, p, t, c.store.hbm.Of(on)}
+	if err == nil && on != 0 && r.above == nil {
+		err = errNoDevice(on)
 	}
-	return reader{c, p, t, inHBM}, err
+	return r, err
+}
+
+// seat is where a rank reads.
+type seat struct {
+	above *hbm.Cache
+	rank  int
 }
 
 // flightWait is a row whose object is on its way, into memory or into HBM. The caller
@@ -45,7 +54,7 @@ type arrival interface {
 // believed to lie beyond this node: it begins to be looked for there. The error is for
 // the query as a whole; nothing is leased then.
 func (c *Session) Acquire(q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
-	return c.acquire(context.Background(), q, dst, false, false)
+	return c.acquire(context.Background(), q, dst, 0, false)
 }
 
 // AwaitAcquire is Acquire that waits for what lies in the lower tier until ctx
@@ -53,30 +62,36 @@ func (c *Session) Acquire(q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
 // promotion goes on. It holds no lock while it waits, and what was promoted for
 // it cannot be evicted before it has its lease. The end of ctx is no error.
 func (c *Session) AwaitAcquire(ctx context.Context, q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
-	return c.acquire(ctx, q, dst, false, true)
+	return c.acquire(ctx, q, dst, 0, true)
 }
 
-// AcquireResident is Acquire of copies in HBM for the query's rank: rows have
+// AcquireResident is Acquire of copies on the query's device for its rank: rows have
 // PlaceHBM and extents of DeviceArena. What has no copy there begins to be promoted
 // and is a miss that is Promoting; once the device is lost everything is a miss.
-// ErrUnavailable: there is no HBM.
+// ErrUnavailable: there is no such device.
 func (c *Session) AcquireResident(q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
-	return c.acquire(context.Background(), q, dst, true, false)
+	if q.Device == 0 {
+		return dst, errNoDevice(0)
+	}
+	return c.acquire(context.Background(), q, dst, q.Device, false)
 }
 
 // AwaitAcquireResident is AcquireResident that waits for promotions until ctx ends,
 // as AwaitAcquire.
 func (c *Session) AwaitAcquireResident(ctx context.Context, q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
-	return c.acquire(ctx, q, dst, true, true)
+	if q.Device == 0 {
+		return dst, errNoDevice(0)
+	}
+	return c.acquire(ctx, q, dst, q.Device, true)
 }
 
-func (c *Session) acquire(ctx context.Context, q *AcquireQuery, dst []Acquired, inHBM, wait bool) ([]Acquired, error) {
-	r, err := c.reader(q.Profile, q.Tenant, q.Rank, inHBM)
+func (c *Session) acquire(ctx context.Context, q *AcquireQuery, dst []Acquired, on tier.DeviceID, wait bool) ([]Acquired, error) {
+	r, err := c.reader(q.Profile, q.Tenant, q.Rank, on)
 	if err != nil {
 		return dst, err
 	}
 	base := len(dst)
-	if q.All && !inHBM {
+	if q.All && r.above == nil {
 		var refused bool
 		if dst, refused = c.refuseTogether(q, r.profile, r.tenant, dst); refused {
 			return dst, nil
@@ -169,11 +184,11 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far
 	}
 	name := tier.Name{Key: *key}
 	o := s.objects.Segment(key, r.profile, r.tenant)
-	if r.inHBM {
-		if copied := s.objects.CopyOf(objects.Identity{Name: name, Profile: r.profile, Tenant: r.tenant}, q.Rank); copied != nil {
+	if r.above != nil {
+		if copied := s.objects.CopyOf(r.copyKey(name, q.Rank)); copied != nil {
 			return c.leaseCopyLocked(copied, q, now), nil
 		}
-		if s.hbm.Lost() {
+		if r.above.Lost() {
 			return Acquired{Reason: tier.ReasonEvicted}, nil
 		}
 	} else if o != nil && o.Fill == nil {
@@ -208,35 +223,42 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far
 	return Acquired{Reason: tier.ReasonPending, Promoting: flight != nil}, flight
 }
 
+// copyKey names the copy that a rank reads.
+func (r reader) copyKey(n tier.Name, rank int) objects.CopyKey {
+	return objects.CopyKey{Identity: r.identity(n), Rank: rank, Device: r.above.ID()}
+}
+
+func (r reader) identity(n tier.Name) objects.Identity {
+	return objects.Identity{Name: n, Profile: r.profile, Tenant: r.tenant}
+}
+
 // bringLocked begins the flight of an object to where it is wanted: into HBM, if
 // memory has all of it, else into memory first. o is what memory has of it.
 func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.Flight {
 	s := r.session.store
-	if r.inHBM && o != nil && s.objects.Promotable(o) {
-		if p := s.hbm.Promote(objects.CopyKey{Identity: objects.Identity{Name: n, Profile: r.profile, Tenant: r.tenant}, Rank: rank}, true); p != nil {
+	if r.above != nil && o != nil && s.objects.Promotable(o) {
+		if p := r.above.Promote(r.identity(n), rank, true); p != nil {
 			return p.Flight
 		}
 		return nil
 	}
 	w := wanted{name: n, profile: r.profile, tenant: r.tenant, urgent: true}
 	if o == nil && s.farLocked(w.identity()) {
-		return s.seekLocked([]wanted{w}, r.ranksAbove(rank))
+		return s.seekLocked([]wanted{w}, r.seats(rank))
 	}
 	p := s.promoteLocked(w)
 	if p == nil {
 		return nil
 	}
-	if r.inHBM {
-		p.further = append(p.further, rank)
-	}
+	p.further = append(p.further, r.seats(rank)...)
 	return p.Flight
 }
 
 // furtherLocked promotes what has come into memory on its way to HBM.
 func (s *Store) furtherLocked(p *promotion, o *objects.Object) {
-	for _, rank := range p.further {
-		if o.Resident == nil || o.Resident.Copies[rank] == nil {
-			s.hbm.Promote(objects.CopyKey{Identity: o.Identity(), Rank: rank}, true)
+	for _, at := range p.further {
+		if o.Resident.On(at.above.ID(), at.rank) == nil {
+			at.above.Promote(o.Identity(), at.rank, true)
 		}
 	}
 }
@@ -254,7 +276,7 @@ func (r reader) acquireAfterLocked(f *transfer.Flight, key *[32]byte, q *Acquire
 		return r.acquireLocked(key, q, now, nil, 0)
 	}
 	// It may have come another way.
-	if o := s.objects.Segment(key, r.profile, r.tenant); !r.inHBM && o != nil && o.Fill == nil {
+	if o := s.objects.Segment(key, r.profile, r.tenant); r.above == nil && o != nil && o.Fill == nil {
 		return c.leaseRowLocked(o, q, now), nil
 	}
 	return Acquired{Reason: why, Promoting: promoting}, nil
@@ -296,8 +318,8 @@ func (r reader) countMisses(rows []Acquired, again bool) {
 	s := r.session.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.inHBM {
-		s.counters.HBM.AcquireMisses += misses
+	if r.above != nil {
+		r.above.Count().AcquireMisses += misses
 	} else {
 		s.counters.AcquireMisses += misses
 	}
@@ -330,8 +352,9 @@ func (c *Session) leaseRowLocked(o *objects.Object, q *AcquireQuery, now time.Ti
 func (c *Session) leaseCopyLocked(copied *objects.Object, q *AcquireQuery, now time.Time) Acquired {
 	row := c.leaseRowLocked(copied, q, now)
 	if row.Hit {
-		c.store.counters.HBM.Acquired++
-		c.store.counters.HBM.AcquiredTokens += uint64(row.Tokens)
+		counters := &copied.Pool.Device.Counters
+		counters.Acquired++
+		counters.AcquiredTokens += uint64(row.Tokens)
 	}
 	return row
 }
@@ -355,11 +378,12 @@ func (s *Store) NeedsPromotion(q *AcquireQuery) bool {
 // at memory only. A query that AcquireResident refuses needs none.
 func (s *Store) NeedsHBMPromotion(q *AcquireQuery) bool {
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
-	if err != nil || s.hbm == nil {
+	if err != nil || s.hbm.Of(q.Device) == nil {
 		return false
 	}
 	return s.anyLocked(q.Keys, func(key *[32]byte) bool {
-		return s.needsCopyLocked(objects.Identity{Name: tier.Name{Key: *key}, Profile: p, Tenant: t}, q.Rank)
+		n := objects.Identity{Name: tier.Name{Key: *key}, Profile: p, Tenant: t}
+		return s.needsCopyLocked(objects.CopyKey{Identity: n, Rank: q.Rank, Device: q.Device})
 	})
 }
 
@@ -371,8 +395,8 @@ func (s *Store) anyLocked(keys [][32]byte, holds func(key *[32]byte) bool) bool 
 }
 
 // needsCopyLocked tells whether something has no copy and could have one.
-func (s *Store) needsCopyLocked(k objects.Identity, rank int) bool {
-	if s.hbm.Lost() || s.objects.CopyOf(k, rank) != nil {
+func (s *Store) needsCopyLocked(k objects.CopyKey) bool {
+	if s.hbm.Of(k.Device).Lost() || s.objects.CopyOf(k) != nil {
 		return false
 	}
 	o := s.objects.Named(k.Name, k.Profile, k.Tenant)
@@ -382,5 +406,5 @@ func (s *Store) needsCopyLocked(k objects.Identity, rank int) bool {
 	if o != nil && o.Phase != objects.Stripped {
 		return false
 	}
-	return s.heldFartherLocked(k)
+	return s.heldFartherLocked(k.Identity)
 }

@@ -86,6 +86,7 @@ type CheckpointInfo struct {
 type PoolInfo struct {
 	Name             string
 	Place            tier.Place
+	Device           tier.DeviceID // of a pool of HBM
 	CapacityBytes    int64
 	UsedBytes        int64
 	PendingBytes     int64
@@ -233,22 +234,23 @@ func (s *Store) checkpointInfoLocked(o *objects.Object) CheckpointInfo {
 }
 
 // Pools answers the public and the private pool of memory, in this order, and then
-// those of HBM if there is one.
+// those of each device.
 func (s *Store) Pools() []PoolInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	infos := make([]PoolInfo, 0, objects.AllPools)
-	pools := s.objects.Pools[:]
-	if s.hbm != nil {
-		pools = append(pools[:objects.PoolCount:objects.PoolCount], s.objects.HBM.Pools[:]...)
+	pools := slices.Clone(s.objects.Pools[:])
+	for _, h := range s.hbm {
+		pools = append(pools, h.Pools()...)
 	}
+	infos := make([]PoolInfo, 0, len(pools))
 	for _, p := range pools {
-		place, pageBytes := s.place, s.cfg.PageBytes
-		if p.Number >= objects.HBMPublicPool {
-			place, pageBytes = tier.PlaceHBM, s.hbm.PageBytes()
+		place, pageBytes, on := s.place, s.cfg.PageBytes, tier.DeviceID(0)
+		if p.Device != nil {
+			on = p.Device.ID
+			place, pageBytes = tier.PlaceHBM, s.hbm.Of(on).PageBytes()
 		}
 		info := PoolInfo{
-			Name: p.Name, Place: place, CapacityBytes: p.Budget, UsedBytes: p.Used,
+			Name: p.Name, Place: place, Device: on, CapacityBytes: p.Budget, UsedBytes: p.Used,
 			PendingBytes: p.Bytes[objects.ClassPending], LeasedBytes: p.Bytes[objects.ClassLeased],
 			QuarantinedBytes: p.Bytes[objects.ClassQuarantined], DemotingBytes: p.Bytes[objects.ClassDemoting] + p.Bytes[objects.ClassOffloading],
 			DirtyBytes: p.Dirty.Bytes, ReadAheadBytes: p.AheadBytes,

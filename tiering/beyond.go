@@ -44,7 +44,7 @@ type sought struct {
 	urgent  bool      // a client asked for it
 	planned bool      // as of AcquireQuery
 	base    tier.Name // as of wanted
-	ranks   []int     // that want it in HBM as well
+	seats   []seat    // that want it in HBM as well
 	until   time.Time
 	copy    tier.Copy // that was found, and not promoted yet; nil = absent
 	entry   tier.Entry
@@ -348,7 +348,7 @@ func (s *Store) takeCopyLocked(p *promotion) {
 		return
 	}
 	k := s.sought[id]
-	p.source, p.further = k.copy, k.ranks
+	p.source, p.further = k.copy, k.seats
 	k.copy = nil
 	delete(s.sought, id)
 }

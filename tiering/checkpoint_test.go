@@ -60,7 +60,7 @@ func (b *bench) loadPrefix(c *Session, hash profile.PrefixHash, accept tier.Chec
 // matchPrefix asks for the given positions of a prompt.
 func (b *bench) matchPrefix(prompt int, accept tier.CheckpointKind, positions ...uint32) MatchResult {
 	b.Helper()
-	q := &MatchQuery{Profile: b.id, Tenant: tenantA, Accept: accept, Positions: positions, Device: b.acc != nil}
+	q := &MatchQuery{Profile: b.id, Tenant: tenantA, Accept: accept, Positions: positions, Device: b.reads()}
 	for _, p := range positions {
 		q.Prefixes = append(q.Prefixes, hashOf(prompt, int(p)))
 	}

@@ -73,7 +73,7 @@ type Config struct {
 
 	Log zerolog.Logger
 
-	HBM *hbm.Config // the tier above memory; nil = none
+	HBM []hbm.Config // the tier above memory, one for each device; their order gives the devices' ids
 
 	Lower tier.Tier // the next slower tier; nil = what leaves memory is evicted
 	// Find is the index that Lower adds its segments to; nil = one of the store's own.
@@ -143,7 +143,14 @@ func (c *Config) Validate() error {
 		check(c.Outlets[i].To != nil, "outlet %d leads nowhere", i)
 	}
 	c.Advise.Validate(check)
-	c.HBM.Validate(check)
+	devices := map[gpuipc.UUID]bool{}
+	for i := range c.HBM {
+		c.HBM[i].Validate(check)
+		if d := c.HBM[i].Device; d != nil {
+			check(!devices[d.UUID()], "HBM: device %v is named twice", d.UUID())
+			devices[d.UUID()] = true
+		}
+	}
 	check(len(c.Tenants) > 0, "no tenant")
 	ids, names, salts := map[tier.TenantID]bool{}, map[string]bool{}, map[string]bool{}
 	for _, t := range c.Tenants {
@@ -160,9 +167,7 @@ func (c *Config) Validate() error {
 // Defaults are those of a Config: what the daemon runs with unless it is told
 // otherwise.
 func Defaults() Config {
-	c := Config{HBM: &hbm.Config{}, WriteBehind: true, ReadAhead: true}.withDefaults()
-	c.HBM.AfterMatch = true
-	return c
+	return Config{HBM: []hbm.Config{{AfterMatch: true}}, WriteBehind: true, ReadAhead: true}.withDefaults()
 }
 
 // withDefaults fills what was left zero.
@@ -192,7 +197,11 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxFetches, 8)
 	setDefault(&c.FindTTL, 5*time.Second)
 	c.Advise = c.Advise.WithDefaults()
-	c.HBM = c.HBM.WithDefaults()
+	devices := make([]hbm.Config, len(c.HBM))
+	for i := range c.HBM {
+		devices[i] = c.HBM[i].WithDefaults()
+	}
+	c.HBM = devices
 	if c.Eviction == nil {
 		c.Eviction = policy.NewDefault
 	}

@@ -31,7 +31,7 @@ func ofHostDevices(t testing.TB, host gpuipc.Device) gpuipc.Accelerator {
 
 func inHBM(t testing.TB, open accelerator, public, private int64) option {
 	return func(c *Config) {
-		c.HBM = &hbm.Config{Device: open(t, c.Device), PublicBytes: public, PrivateBytes: private, PageBytes: 8192}
+		c.HBM = []hbm.Config{{Device: open(t, c.Device), PublicBytes: public, PrivateBytes: private, PageBytes: 8192}}
 	}
 }
 
@@ -43,10 +43,23 @@ func newTwoAndHBM(t testing.TB, id profile.Identity, options ...option) *twoAndH
 	return x
 }
 
+// device is the first device of a store, and the only one but where a test has several.
+const device tier.DeviceID = 1
+
+// reads is the device that clients of a test read.
+func (b *bench) reads() tier.DeviceID {
+	if b.acc == nil {
+		return 0
+	}
+	return device
+}
+
 // carryHBM does what the goroutines of Run do for HBM until there is no work.
 func (b *bench) carryHBM() (n int) {
-	for b.hbm.Flights.Try(b.ctx, 0) {
-		n++
+	for _, h := range b.hbm {
+		for h.Flights.Try(b.ctx, 0) {
+			n++
+		}
 	}
 	return n
 }
@@ -59,7 +72,7 @@ func (x *twoAndHBM) carryAll() {
 
 func (b *bench) tryHBM(c *Session, p piece, rank int) Acquired {
 	b.Helper()
-	q := &AcquireQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Digests: true, Keys: [][32]byte{p.key}}
+	q := &AcquireQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Digests: true, Keys: [][32]byte{p.key}, Device: device}
 	rows, err := c.AcquireResident(q, nil)
 	b.must(err)
 	return rows[0]
@@ -82,6 +95,7 @@ func (b *bench) raise(c *Session, p piece, rank int) Acquired {
 // raisePrefix does so for a checkpoint.
 func (b *bench) raisePrefix(c *Session, q *LoadQuery) Loaded {
 	b.Helper()
+	q.Device = device
 	l, err := c.LoadResident(q)
 	b.must(err)
 	if !l.Hit {
@@ -146,7 +160,7 @@ func (x *twoAndHBM) wantParts(l *profile.Layout, want, got []byte, digests []uin
 
 func (x *twoAndHBM) loadHBM(extents []gpuipc.Extent) []byte {
 	x.Helper()
-	ref := gpuipc.Ref{Region: x.DeviceArena(), Extents: extents}
+	ref := gpuipc.Ref{Region: x.DeviceArena(device), Extents: extents}
 	out := make([]byte, ref.Len())
 	x.must(x.acc.Load(x.ctx, out, ref))
 	return out
@@ -177,10 +191,11 @@ func (x *twoAndHBM) hbmCounters() stats.HBM { return x.Counters().HBM }
 
 // allPools is for the audit.
 func (s *Store) allPools() []*objects.Pool {
-	if s.hbm == nil {
-		return s.objects.Pools[:]
+	pools := slices.Clone(s.objects.Pools[:])
+	for _, h := range s.hbm {
+		pools = append(pools, h.Pools()...)
 	}
-	return slices.Concat(s.objects.Pools[:], s.objects.HBM.Pools[:])
+	return pools
 }
 
 // auditCopyExtents checks that what lies in HBM is what it costs.
@@ -189,7 +204,7 @@ func (s *Store) auditCopyExtents(o *objects.Object) error {
 	for i := range o.Shares {
 		for _, e := range o.Shares[i].Extents {
 			bytes += e.Len
-			pages += s.objects.HBM.PagesOf(e.Len)
+			pages += o.Pool.Device.PagesOf(e.Len)
 		}
 	}
 	if bytes != o.Bytes || pages != o.PageBytes || bytes != o.RankBytes {
@@ -199,32 +214,31 @@ func (s *Store) auditCopyExtents(o *objects.Object) error {
 }
 
 // auditHBMLocked checks what the invariants say of copies.
-func (s *Store) auditHBMLocked(used int64, candidates map[policy.ID]bool) error {
-	h := s.hbm
-	if h == nil {
+func (s *Store) auditHBMLocked(candidates map[policy.ID]bool) error {
+	if len(s.hbm) == 0 {
 		return nil
 	}
-	if got := s.objects.HBM.Pages.UsedBytes(); got != used {
-		return fmt.Errorf("%d bytes of HBM's pages in use, pools say %d", got, used)
+	for _, d := range s.objects.HBM.Devices {
+		if got, used := d.Pages.UsedBytes(), d.Pools[0].Used+d.Pools[1].Used; got != used {
+			return fmt.Errorf("%d bytes of device %d's pages in use, pools say %d", got, d.ID, used)
+		}
 	}
-	copies, loose := 0, 0
+	copies, loose := make([]uint64, len(s.hbm)), 0
 	for k, r := range s.objects.HBM.Held {
-		n := 0
-		for rank, c := range r.Copies {
-			if c == nil {
-				continue
+		for i, c := range r.Copies {
+			copies[c.Pool.Device.ID-1]++
+			if slices.ContainsFunc(r.Copies[:i], func(x objects.Copy) bool { return x.Rank == c.Rank && x.Pool.Device == c.Pool.Device }) {
+				return fmt.Errorf("%s: two copies of rank %d on device %d", c.Name(), c.Rank, c.Pool.Device.ID)
 			}
-			n++
 			if !c.Linked() || !c.Published() || c.Fill != nil || c.Resident != r || !c.InHBM() || c.Identity() != k {
 				return fmt.Errorf("%s: a copy that is found, linked %v, published %v, filling %v", c.Name(), c.Linked(), c.Published(), c.Fill != nil)
 			}
-			if o := r.Source; o != nil && !slices.Equal(r.From[rank], o.Shares[rank].Digests) {
-				return fmt.Errorf("%s: its copy of rank %d has other bytes", o.Name(), rank)
+			if o := r.Source; o != nil && !slices.Equal(c.From, o.Shares[c.Rank].Digests) {
+				return fmt.Errorf("%s: its copy of rank %d has other bytes", o.Name(), c.Rank)
 			}
 		}
-		copies += n
-		if n != r.Count || n == 0 {
-			return fmt.Errorf("%x: %d copies, counts %d", k.Name.Key[:4], n, r.Count)
+		if len(r.Copies) == 0 {
+			return fmt.Errorf("%x: no copies", k.Name.Key[:4])
 		}
 		o := s.objects.Named(k.Name, k.Profile, k.Tenant)
 		whole := o != nil && o.Published() && o.Phase != objects.Stripped
@@ -235,20 +249,32 @@ func (s *Store) auditHBMLocked(used int64, candidates map[policy.ID]bool) error 
 			return fmt.Errorf("%x: whole in memory %v, its copies say %v", k.Name.Key[:4], whole, r.Source != nil)
 		}
 	}
-	if loose != s.objects.HBM.Loose || uint64(copies) != s.counters.HBM.Copies {
-		return fmt.Errorf("%d copies, %d objects of them not in memory; counted %d and %d", copies, loose, s.counters.HBM.Copies, s.objects.HBM.Loose)
+	if loose != s.objects.HBM.Loose {
+		return fmt.Errorf("%d objects with copies are not in memory; counted %d", loose, s.objects.HBM.Loose)
 	}
-	for k, f := range h.Flights.All() {
-		if p := f.Job.(*hbm.Promotion); f.Ended() || f.Moving() != (p.Copy != nil) || (p.Source != nil) != (p.Copy != nil) {
-			return fmt.Errorf("promotion of %x into HBM: ended %v, moving %v, has a copy %v", k.Name.Key[:4], f.Ended(), f.Moving(), p.Copy != nil)
+	for i, h := range s.hbm {
+		if n := h.Counters().Copies; n != copies[i] {
+			return fmt.Errorf("%d copies on device %d; counted %d", copies[i], h.ID(), n)
 		}
-		if r := s.objects.HBM.Held[k.Identity]; r != nil && r.Copies[k.Rank] != nil {
-			return fmt.Errorf("promotion of %x into HBM, which has it", k.Name.Key[:4])
+		if err := s.auditPromotions(h); err != nil {
+			return err
 		}
 	}
 	for t := range s.objects.Tenants {
 		if err := s.auditTenantHBM(s.objects.Tenants[t], candidates); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) auditPromotions(h *hbm.Cache) error {
+	for k, f := range h.Flights.All() {
+		if p := f.Job.(*hbm.Promotion); f.Ended() || f.Moving() != (p.Copy != nil) || (p.Source != nil) != (p.Copy != nil) {
+			return fmt.Errorf("promotion of %x into HBM: ended %v, moving %v, has a copy %v", k.Name.Key[:4], f.Ended(), f.Moving(), p.Copy != nil)
+		}
+		if k.Device != h.ID() || s.objects.HBM.Held[k.Identity].On(k.Device, k.Rank) != nil {
+			return fmt.Errorf("promotion of %x into device %d, which has it, on device %d", k.Name.Key[:4], k.Device, h.ID())
 		}
 	}
 	return nil

@@ -236,7 +236,7 @@ func TestCopiesOfAnotherRunAreDropped(t *testing.T) {
 	for _, end := range []int{16, 32} {
 		x.save(x.c, x.saveQuery(1, end, end-16, tier.Exact), end-16)
 	}
-	q := &LoadQuery{Profile: x.id, Tenant: tenantA, Accept: tier.Exact, Digests: true, Hash: hashOf(1, 16)}
+	q := &LoadQuery{Profile: x.id, Tenant: tenantA, Accept: tier.Exact, Digests: true, Hash: hashOf(1, 16), Device: device}
 	x.must(x.c.Release(x.raisePrefix(x.c, q).Lease))
 	x.mu.Lock()
 	_, _ = x.flushLocked(0, nil)
@@ -358,7 +358,7 @@ func (b *bench) profileState() *objects.Profile {
 // The least recently used copies leave for others; those that are leased stay.
 func TestCopiesMakeRoomForEachOther(t *testing.T) {
 	var ps []piece
-	x := newTwoAndHBM(t, tiny(1), func(c *Config) { c.HBM.PublicBytes = 3 * 8192 })
+	x := newTwoAndHBM(t, tiny(1), func(c *Config) { c.HBM[0].PublicBytes = 3 * 8192 })
 	for i := range 5 {
 		ps = append(ps, x.mid(i, 60, 4))
 		x.publish(x.c, ps[i])
@@ -521,7 +521,7 @@ func (x *twoAndHBM) waiting() (n int) {
 	n = x.waiters()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, f := range x.hbm.Flights.All() {
+	for _, f := range x.hbm.Of(device).Flights.All() {
 		n += f.Waiters()
 	}
 	return n
@@ -609,7 +609,7 @@ func TestAcquireResidentOfAllOrNone(t *testing.T) {
 
 // A match promotes for engines that are attached, into free room only.
 func TestMatchesPromoteForAttachedEngines(t *testing.T) {
-	x := newTwoAndHBM(t, tiny(1), func(c *Config) { c.HBM.AfterMatch, c.HBM.PublicBytes = true, 8192 })
+	x := newTwoAndHBM(t, tiny(1), func(c *Config) { c.HBM[0].AfterMatch, c.HBM[0].PublicBytes = true, 8192 })
 	p, other := x.mid(1, 60, 4), x.mid(2, 60, 4)
 	x.publish(x.c, p)
 	x.publish(x.c, other)
@@ -617,7 +617,7 @@ func TestMatchesPromoteForAttachedEngines(t *testing.T) {
 	if x.carryHBM() != 0 {
 		t.Fatal("promoted for nobody")
 	}
-	detach, err := x.AttachEngine(x.id, 0)
+	detach, err := x.AttachEngine(x.id, 0, device)
 	x.must(err)
 	x.wantPlace(p, tier.PlaceDRAM)
 	x.wantPlace(p, tier.PlaceDRAM)
@@ -642,7 +642,7 @@ func TestMatchesPromoteForAttachedEngines(t *testing.T) {
 }
 
 func TestPromotionsIntoHBMAreBounded(t *testing.T) {
-	x := newTwoAndHBM(t, tiny(1), func(c *Config) { c.HBM.Queue = 2 })
+	x := newTwoAndHBM(t, tiny(1), func(c *Config) { c.HBM[0].Queue = 2 })
 	for i := range 3 {
 		p := x.mid(i, 24, 4)
 		x.publish(x.c, p)
@@ -690,15 +690,15 @@ func TestCloseUnderAPromotion(t *testing.T) {
 
 func TestHBMThatCannotBeOpened(t *testing.T) {
 	b := newBench(t, tiny(1))
-	if b.DeviceArena() != nil {
+	if b.DeviceArena(device) != nil {
 		t.Error("an arena without HBM")
 	}
 	c := b.NewSession("c")
-	_, err := c.AcquireResident(&AcquireQuery{Profile: b.id, Tenant: tenantA}, nil)
+	_, err := c.AcquireResident(&AcquireQuery{Profile: b.id, Tenant: tenantA, Device: device}, nil)
 	b.wantErr(err, tier.ErrUnavailable)
-	_, err = c.LoadResident(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: tier.Exact})
+	_, err = c.LoadResident(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: tier.Exact, Device: device})
 	b.wantErr(err, tier.ErrUnavailable)
-	_, err = b.AttachEngine(b.id, 0)
+	_, err = b.AttachEngine(b.id, 0, device)
 	b.wantErr(err, tier.ErrUnavailable)
 
 	for name, test := range map[string]struct {
@@ -711,18 +711,32 @@ func TestHBMThatCannotBeOpened(t *testing.T) {
 		"not attached": {gpuipctest.OpAttachHost, gpuipc.ErrUnavailable, tier.ErrUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			acc := gpuipctest.NewAccelerator(t, b.dev)
-			acc.Fail(test.op, 1, test.fail)
-			cfg := Config{Device: b.dev, PublicBytes: 1 << 20, Tenants: []Tenant{{ID: 1, Name: "a"}}, HBM: &hbm.Config{Device: acc, PublicBytes: 1 << 20}}
-			if s, err := Open(cfg); !errors.Is(err, test.want) {
-				t.Errorf("%v, %v", s, err)
+			var acc *gpuipctest.Accelerator
+			var why error
+			x := newTwoAndHBM(t, tiny(1), func(c *Config) {
+				acc = c.HBM[0].Device.(*gpuipctest.Accelerator)
+				acc.Fail(test.op, 1, test.fail)
+				c.HBM[0].Lost = func(err error) { why = err }
+			})
+			if !errors.Is(why, test.want) {
+				t.Errorf("lost to %v, want %v", why, test.want)
+			}
+			p := x.mid(1, 24, 4)
+			x.publish(x.c, p)
+			if row := x.tryHBM(x.c, p, 0); row.Hit || row.Promoting || row.Reason != tier.ReasonEvicted {
+				t.Errorf("%+v on a device that gives no memory", row)
+			}
+			x.wantPlace(p, tier.PlaceDRAM)
+			x.wantHBM(0, 0)
+			if n := x.hbmCounters(); n.Lost != 1 || x.DeviceArena(device) != nil {
+				t.Errorf("lost %d, want 1", n.Lost)
 			}
 		})
 	}
-	bad := &hbm.Config{PublicBytes: -1, PageBytes: 5000, Promotions: -1}
+	bad := []hbm.Config{{PublicBytes: -1, PageBytes: 5000, Promotions: -1}}
 	_, err = Open(Config{Device: b.dev, PublicBytes: 1 << 20, Tenants: []Tenant{{ID: 1, Name: "a"}}, HBM: bad})
 	b.wantErr(err, tier.ErrInvalid)
-	if bad.Queue != 0 {
+	if bad[0].Queue != 0 {
 		t.Error("the caller's configuration was changed")
 	}
 }

@@ -116,7 +116,7 @@ func runHBMModel(t *testing.T, o hbmOptions, seed uint64, steps int, seen *stats
 	m := &hbmModel{o: o, rng: rand.New(rand.NewPCG(seed, 17))}
 	m.twoAndHBM = newTwoAndHBM(t, stateful(o.ranks), func(c *Config) {
 		c.PublicBytes, c.PrivateBytes = o.memory, o.memory
-		c.HBM.PublicBytes, c.HBM.PrivateBytes, c.HBM.Queue = o.public, o.private, o.queue
+		c.HBM[0].PublicBytes, c.HBM[0].PrivateBytes, c.HBM[0].Queue = o.public, o.private, o.queue
 		c.Tenants[0].QuotaBytes = quota
 		c.LeaseTTL = 20 * time.Second
 	})
@@ -386,15 +386,15 @@ func (m *hbmModel) use(c *modelCopy) {
 
 // acquireOne leases a segment's copy if it is there.
 func (m *hbmModel) acquireOne(i int, p piece, rank int) {
-	k := objects.CopyKey{Identity: objects.Identity{Name: tier.Name{Key: p.key}, Profile: m.profileState(), Tenant: m.objects.Tenants[tenantA]}, Rank: rank}
+	k := objects.CopyKey{Identity: objects.Identity{Name: tier.Name{Key: p.key}, Profile: m.profileState(), Tenant: m.objects.Tenants[tenantA]}, Rank: rank, Device: device}
 	c := m.find(k)
 	row := m.tryHBM(m.sessions[i], p, rank)
 	m.answered(i, k, c, row.Hit, row.Promoting, row.Lease, row.Extents, row.Digests)
 }
 
 func (m *hbmModel) loadOne(i, n, rank int) {
-	k := objects.CopyKey{Identity: objects.Identity{Name: tier.Name{Kind: tier.Exact, Key: hashOf(1, 16*n)}, Profile: m.profileState(), Tenant: m.objects.Tenants[tenantA]}, Rank: rank}
-	q := &LoadQuery{Profile: m.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact | tier.Spliced, Digests: true, Hash: hashOf(1, 16*n)}
+	k := objects.CopyKey{Identity: objects.Identity{Name: tier.Name{Kind: tier.Exact, Key: hashOf(1, 16*n)}, Profile: m.profileState(), Tenant: m.objects.Tenants[tenantA]}, Rank: rank, Device: device}
+	q := &LoadQuery{Profile: m.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact | tier.Spliced, Digests: true, Hash: hashOf(1, 16*n), Device: device}
 	c := m.find(k)
 	if _, below := m.entry(k.Name); m.source(k.Identity) == nil && !below {
 		c = nil
@@ -421,8 +421,8 @@ func (m *hbmModel) answered(i int, k objects.CopyKey, c *modelCopy, hit, promoti
 		m.forget()
 		if o := m.source(k.Identity); o != nil {
 			m.mu.Lock()
-			wanted := m.hbm.Flights.Find(k) != nil
-			full := m.hbm.Flights.Len(0) >= m.o.queue
+			wanted := m.hbm.Of(device).Flights.Find(k) != nil
+			full := m.hbm.Of(device).Flights.Len(0) >= m.o.queue
 			m.mu.Unlock()
 			if promoting != wanted || !wanted && !full {
 				m.fatal("%x rank %d: promoting %v, among the promotions %v", k.Name.Key[:4], k.Rank, promoting, wanted)
@@ -476,10 +476,10 @@ func partDigests(l *profile.Layout, data []byte) (digests []uint64) {
 // promoteOne carries the next promotion into HBM and says how it has to end.
 func (m *hbmModel) promoteOne() {
 	m.mu.Lock()
-	f := m.hbm.Flights.Peek()
+	f := m.hbm.Of(device).Flights.Peek()
 	if f == nil {
-		m.hbm.Guess()
-		f = m.hbm.Flights.Peek()
+		m.hbm.Of(device).Guess()
+		f = m.hbm.Of(device).Flights.Peek()
 	}
 	m.mu.Unlock()
 	if f == nil {
@@ -491,7 +491,7 @@ func (m *hbmModel) promoteOne() {
 		m.twin.Spoil(1)
 		want = transfer.Corrupt
 	}
-	m.hbm.Flights.Try(m.ctx, 0)
+	m.hbm.Of(device).Flights.Try(m.ctx, 0)
 	if how := transfer.OutcomeOf(p.Err()); !p.Ended() || how != want {
 		m.fatal("promotion of %x ended as %q, want %q", p.Name.Key[:4], how, want)
 	}
@@ -609,7 +609,7 @@ func (m *hbmModel) compare() {
 		}
 		found++
 		m.mu.Lock()
-		have := m.objects.CopyOf(c.key.Identity, c.key.Rank)
+		have := m.objects.CopyOf(c.key)
 		m.mu.Unlock()
 		if have == nil || !slices.Equal(have.Shares[c.key.Rank].Extents, c.extents) {
 			m.fatal("%x rank %d is not in HBM as it should be", c.key.Name.Key[:4], c.key.Rank)
@@ -635,7 +635,7 @@ func (m *hbmModel) loseIt() {
 		m.must(m.c.Release(row.Lease))
 	}
 	m.twin.Lose()
-	m.hbm.Failed(gpuipc.ErrUnavailable)
+	m.hbm.Of(device).Failed(gpuipc.ErrUnavailable)
 	for _, c := range m.copies {
 		c.found = false
 	}

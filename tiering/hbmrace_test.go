@@ -19,11 +19,11 @@ import (
 // its key's, and in the end nothing is held.
 func TestManyClientsOfHBM(t *testing.T) {
 	x := newTwoAndHBM(t, hybrid(1), realTime, func(c *Config) {
-		c.PublicBytes, c.HBM.PublicBytes, c.HBM.PrivateBytes = 400<<10, 200<<10, 1<<20
-		c.HBM.AfterMatch, c.HBM.Promotions = true, 3
+		c.PublicBytes, c.HBM[0].PublicBytes, c.HBM[0].PrivateBytes = 400<<10, 200<<10, 1<<20
+		c.HBM[0].AfterMatch, c.HBM[0].Promotions = true, 3
 		c.WriteBehind, c.SweepEvery = true, 5*time.Millisecond
 	})
-	detach, err := x.AttachEngine(x.id, 0)
+	detach, err := x.AttachEngine(x.id, 0, device)
 	x.must(err)
 	defer detach()
 	x.running()
@@ -96,7 +96,7 @@ func (x *twoAndHBM) raceOnce(ctx context.Context, c *Session, rng *rand.Rand, ps
 	}
 	fills.Unlock()
 	var m MatchResult
-	x.noError(x.Match(&MatchQuery{Profile: x.id, Tenant: tenantA, Keys: [][32]byte{p.key}, Device: true}, &m))
+	x.noError(x.Match(&MatchQuery{Profile: x.id, Tenant: tenantA, Keys: [][32]byte{p.key}, Device: device}, &m))
 	wait, stop := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer stop()
 	rows, err := c.AwaitAcquireResident(wait, x.acquireQuery(p, ps[rng.IntN(len(ps))]), nil)
@@ -112,7 +112,7 @@ func (x *twoAndHBM) raceOnce(ctx context.Context, c *Session, rng *rand.Rand, ps
 		_ = x.Evict(p.key) // the lease keeps what it names
 	}
 	got := make([]byte, p.layout.Bytes)
-	err = x.acc.Load(ctx, got, gpuipc.Ref{Region: x.DeviceArena(), Extents: row.Extents})
+	err = x.acc.Load(ctx, got, gpuipc.Ref{Region: x.DeviceArena(device), Extents: row.Extents})
 	if errors.Is(err, gpuipc.ErrUnavailable) {
 		return // lost
 	}

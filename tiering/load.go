@@ -14,27 +14,33 @@ import (
 // one, and answers the chain of nodes it is made of. What is in memory comes
 // before what lies in the lower tier; that begins to be promoted, and is a miss.
 func (c *Session) Load(q *LoadQuery) (Loaded, error) {
-	return c.load(context.Background(), q, false, false)
+	return c.load(context.Background(), q, 0, false)
 }
 
 // AwaitLoad is Load that waits for what lies in the lower tier, as AwaitAcquire.
 func (c *Session) AwaitLoad(ctx context.Context, q *LoadQuery) (Loaded, error) {
-	return c.load(ctx, q, false, true)
+	return c.load(ctx, q, 0, true)
 }
 
-// LoadResident is Load of a copy in HBM. It is one node: the states of the
+// LoadResident is Load of a copy on the query's device. It is one node: the states of the
 // checkpoint, and the rows of its whole chain, as profile.CheckpointLayout(Tokens).
 func (c *Session) LoadResident(q *LoadQuery) (Loaded, error) {
-	return c.load(context.Background(), q, true, false)
+	if q.Device == 0 {
+		return Loaded{}, errNoDevice(0)
+	}
+	return c.load(context.Background(), q, q.Device, false)
 }
 
 // AwaitLoadResident is LoadResident that waits, as AwaitAcquireResident.
 func (c *Session) AwaitLoadResident(ctx context.Context, q *LoadQuery) (Loaded, error) {
-	return c.load(ctx, q, true, true)
+	if q.Device == 0 {
+		return Loaded{}, errNoDevice(0)
+	}
+	return c.load(ctx, q, q.Device, true)
 }
 
-func (c *Session) load(ctx context.Context, q *LoadQuery, inHBM, wait bool) (Loaded, error) {
-	r, err := c.reader(q.Profile, q.Tenant, q.Rank, inHBM)
+func (c *Session) load(ctx context.Context, q *LoadQuery, on tier.DeviceID, wait bool) (Loaded, error) {
+	r, err := c.reader(q.Profile, q.Tenant, q.Rank, on)
 	if err == nil && (q.Accept == 0 || q.Accept&^(tier.Exact|tier.Spliced) != 0) {
 		err = fmt.Errorf("accepts kinds %#x: %w", q.Accept, tier.ErrInvalid)
 	}
@@ -56,8 +62,8 @@ func (r reader) countLoadMiss() {
 	s := r.session.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.inHBM {
-		s.counters.HBM.LoadMisses++
+	if r.above != nil {
+		r.above.Count().LoadMisses++
 	} else {
 		s.counters.LoadMisses++
 	}
@@ -92,7 +98,7 @@ func (r reader) loadTurn(q *LoadQuery, after *transfer.Flight, wait bool) (Loade
 // loadFailedLocked answers a load whose flight failed: what it was for may have come
 // another way.
 func (r reader) loadFailedLocked(q *LoadQuery, miss Loaded, now time.Time) (Loaded, *transfer.Flight, error) {
-	if o, _ := r.session.store.objects.Best((*[32]byte)(&q.Hash), q.Accept, r.profile, r.tenant); !r.inHBM && o != nil {
+	if o, _ := r.session.store.objects.Best((*[32]byte)(&q.Hash), q.Accept, r.profile, r.tenant); r.above == nil && o != nil {
 		got, err := r.session.leaseCheckpointLocked(o, q, now)
 		return got, nil, err
 	}
@@ -107,16 +113,16 @@ func (r reader) loadLocked(q *LoadQuery, now time.Time) (Loaded, *transfer.Fligh
 	switch {
 	case name == (tier.Name{}):
 		return Loaded{Reason: why}, nil, nil
-	case r.inHBM:
-		if copied := s.objects.CopyOf(objects.Identity{Name: name, Profile: r.profile, Tenant: r.tenant}, q.Rank); copied != nil {
+	case r.above != nil:
+		if copied := s.objects.CopyOf(r.copyKey(name, q.Rank)); copied != nil {
 			got, err := c.leaseCheckpointLocked(copied, q, now)
 			if err == nil {
-				s.counters.HBM.Loaded++
-				s.counters.HBM.LoadedTokens += uint64(got.Tokens)
+				r.above.Count().Loaded++
+				r.above.Count().LoadedTokens += uint64(got.Tokens)
 			}
 			return got, nil, err
 		}
-		if s.hbm.Lost() {
+		if r.above.Lost() {
 			return Loaded{Reason: tier.ReasonEvicted}, nil, nil
 		}
 	case o != nil:
@@ -195,11 +201,11 @@ func (s *Store) LoadNeedsPromotion(q *LoadQuery) bool {
 // LoadNeedsHBMPromotion tells the same of AwaitLoadResident.
 func (s *Store) LoadNeedsHBMPromotion(q *LoadQuery) bool {
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
-	if err != nil || s.hbm == nil {
+	if err != nil || s.hbm.Of(q.Device) == nil {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n, _, _ := s.namedByLocked(q, p, t)
-	return n != (tier.Name{}) && s.needsCopyLocked(objects.Identity{Name: n, Profile: p, Tenant: t}, q.Rank)
+	return n != (tier.Name{}) && s.needsCopyLocked(objects.CopyKey{Identity: objects.Identity{Name: n, Profile: p, Tenant: t}, Rank: q.Rank, Device: q.Device})
 }

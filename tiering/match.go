@@ -27,6 +27,9 @@ func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 	if err != nil {
 		return err
 	}
+	if q.Device != 0 && s.hbm.Of(q.Device) == nil {
+		return errNoDevice(q.Device)
+	}
 	if len(q.Positions) != len(q.Prefixes) {
 		return fmt.Errorf("match: %d positions for %d prefixes: %w", len(q.Positions), len(q.Prefixes), tier.ErrInvalid)
 	}
@@ -98,35 +101,40 @@ func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profil
 	s.counters.HitTokens += uint64(o.Tokens())
 	place := s.place
 	switch {
-	case !q.Device:
-	case o.Resident != nil:
+	case q.Device == 0:
+	case o.Resident.Serves(q.Device):
 		place = tier.PlaceHBM
-		s.counters.HBM.HitSegments++
-		s.counters.HBM.HitTokens += uint64(o.Tokens())
+		s.hitHBMLocked(q.Device, uint64(o.Tokens()))
 	default:
-		s.hbm.Hint(o)
+		s.hbm.Hint(o, q.Device)
 	}
 	return SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(o.Tokens())}
 }
 
-func (s *Store) hitAboveLocked(tokens uint32) SegmentStatus {
+// hitHBMLocked counts a hit with copies in HBM, on the device of who asks.
+func (s *Store) hitHBMLocked(on tier.DeviceID, tokens uint64) {
+	c := s.hbm.Of(on).Count()
+	c.HitSegments++
+	c.HitTokens += tokens
+}
+
+func (s *Store) hitAboveLocked(on tier.DeviceID, tokens uint32) SegmentStatus {
 	s.counters.HitSegments++
 	s.counters.HitTokens += uint64(tokens)
-	s.counters.HBM.HitSegments++
-	s.counters.HBM.HitTokens += uint64(tokens)
+	s.hitHBMLocked(on, uint64(tokens))
 	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceHBM, Tokens: tokens}
 }
 
 // statusBelowLocked answers for a segment that lies in the lower tier, and may be read
 // ahead now.
-func (s *Store) statusBelowLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant, device bool) (row SegmentStatus, found bool) {
+func (s *Store) statusBelowLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant, on tier.DeviceID) (row SegmentStatus, found bool) {
 	e := s.objects.MatchBelow(key, p, t)
 	if e == nil {
 		return row, false
 	}
 	s.hintReadAheadLocked(e.Name, p, t)
-	if device && s.objects.Copied(e, p, t) {
-		return s.hitAboveLocked(uint32(e.HitTokens())), true
+	if on != 0 && s.objects.Copied(e, p, t, on) {
+		return s.hitAboveLocked(on, uint32(e.HitTokens())), true
 	}
 	return s.hitBelowLocked(uint32(e.HitTokens())), true
 }
@@ -156,11 +164,11 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile,
 			if o != nil && uint32(o.End) == q.Positions[i] {
 				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, o.Kind, s.place
 				switch {
-				case !q.Device:
-				case o.Resident != nil:
+				case q.Device == 0:
+				case o.Resident.Serves(q.Device):
 					dst.PrefixPlace = tier.PlaceHBM
 				default:
-					s.hbm.Hint(o)
+					s.hbm.Hint(o, q.Device)
 				}
 				break
 			}
@@ -168,7 +176,7 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile,
 				// Nowhere else to look.
 			} else if e, ok := s.objects.BestBelowAt(&q.Prefixes[i], q.Accept, p, t, int(q.Positions[i])); ok {
 				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, e.Kind, tier.PlaceDisk
-				if q.Device && s.objects.Copied(&e, p, t) {
+				if q.Device != 0 && s.objects.Copied(&e, p, t, q.Device) {
 					dst.PrefixPlace = tier.PlaceHBM
 				}
 				s.hintReadAheadLocked(e.Name, p, t)
@@ -201,8 +209,9 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile,
 			s.counters.Beyond.PrefixHits++
 			s.counters.Beyond.PrefixHitTokens += uint64(dst.PrefixTokens)
 		case tier.PlaceHBM:
-			s.counters.HBM.PrefixHits++
-			s.counters.HBM.PrefixHitTokens += uint64(dst.PrefixTokens)
+			c := s.hbm.Of(q.Device).Count()
+			c.PrefixHits++
+			c.PrefixHitTokens += uint64(dst.PrefixTokens)
 		}
 	} else {
 		s.counters.PrefixMisses[missed]++

@@ -3,6 +3,7 @@ package tiering
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
@@ -26,8 +27,8 @@ func (c *Session) Plans() *plan.Session { return c.plans }
 // newRunner is what plans run on.
 func (s *Store) newRunner() *plan.Runner {
 	r := &plan.Runner{Memory: &plan.Device{Device: s.dev, Place: s.place}, Now: s.cfg.Now, Took: s.planTook}
-	if s.hbm != nil {
-		r.HBM = &plan.Device{Device: s.hbm.Device(), Place: tier.PlaceHBM, Batch: s.hbm.Device(), Failed: s.hbm.Failed}
+	for _, h := range s.hbm {
+		r.HBM = append(r.HBM, &plan.Device{Device: h.Device(), Place: tier.PlaceHBM, Batch: h.Device(), Failed: h.Failed})
 	}
 	return r
 }
@@ -74,9 +75,13 @@ func (c leased) On(leases []tier.LeaseID) (on *plan.Device, err error) {
 func (s *Store) alsoOn(on *plan.Device, o *objects.Object) (*plan.Device, error) {
 	d := s.plans.Memory
 	if o.InHBM() {
-		d = s.plans.HBM
+		d = s.plans.HBM[o.Pool.Device.ID-1]
 	}
-	if on != nil && d != on {
+	switch {
+	case on == nil || d == on:
+	case d.Place == on.Place:
+		return nil, fmt.Errorf("leases on two devices in one plan: %w", tier.ErrInvalid)
+	default:
 		return nil, fmt.Errorf("leases in HBM and leases in memory in one plan: %w", tier.ErrInvalid)
 	}
 	return d, nil
@@ -163,8 +168,8 @@ func (c leased) Claim(sc plan.Scope, on *plan.Device, bytes int64) (*plan.Claime
 		return nil, err
 	}
 	o := &objects.Object{Profile: p, Tenant: t, Pool: s.objects.Pools[objects.PrivatePool], Kind: objects.BufferKind, Depth: 1, Shares: make([]objects.Share, 1)}
-	if on == s.plans.HBM {
-		o.Pool = s.objects.HBM.Pools[objects.PrivatePool]
+	if i := slices.Index(s.plans.HBM, on); i >= 0 {
+		o.Pool = s.hbm[i].Pools()[objects.PrivatePool]
 		s.objects.MeasureCopy(o, bytes, 0)
 	} else {
 		s.objects.MeasureBuffer(o, bytes)
@@ -194,7 +199,7 @@ func (c leased) mayClaimLocked(o *objects.Object) error {
 	if o.Profile.Forgotten {
 		return fmt.Errorf("buffer: profile %d is not registered any more: %w", o.Profile.ID, tier.ErrInvalid)
 	}
-	if o.InHBM() && c.store.hbm.Lost() {
+	if o.InHBM() && o.Pool.Device.Lost {
 		return fmt.Errorf("buffer: the device is lost: %w", tier.ErrUnavailable)
 	}
 	return nil

@@ -42,7 +42,7 @@ type promotion struct {
 	content *tier.Content
 	hash    profile.SegmentHash // of the tokens in it, for a segment
 	until   deadline.Deadline[any]
-	further []int // ranks that want it in HBM as well
+	further []seat // that want it in HBM as well
 }
 
 // wanted is what a promotion is to bring and for whom.

@@ -129,7 +129,7 @@ func TestPromotedSegmentIsHeldForItsWaiters(t *testing.T) {
 func (x *twoTiers) stopWaiter(p piece) func() []Acquired {
 	x.Helper()
 	q := x.acquireQuery(p)
-	r, err := x.c.reader(q.Profile, q.Tenant, q.Rank, false)
+	r, err := x.c.reader(q.Profile, q.Tenant, q.Rank, 0)
 	x.must(err)
 	rows, waits := r.acquireNow(q, nil, true)
 	return func() []Acquired {

@@ -17,9 +17,9 @@ type MatchQuery struct {
 	Positions []uint32            // ascending; tokens covered by each of Prefixes
 	Prefixes  [][32]byte          // profile.PrefixHash values
 	Keys      [][32]byte          // profile.SegmentKey values
-	// Device: the client reads HBM. Others are told where they would read instead,
-	// and promote nothing.
-	Device bool
+	// Device is the one that the client reads. A client without is told where it would
+	// read instead, and promotes nothing.
+	Device tier.DeviceID
 	// Local: the client does not know PlacePeer. What lies beyond this node is a miss.
 	Local bool
 }
@@ -54,9 +54,9 @@ type KnownQuery struct {
 	Begin   int      // segments begin there at the earliest
 	// SeamTokens is the seam width that segments behind token 0 were computed for.
 	SeamTokens int
-	Most       int    // segments; those behind them are left out
-	Device     bool   // as of MatchQuery
-	Pause      func() // called every few thousand tokens where it is not nil
+	Most       int           // segments; those behind them are left out
+	Device     tier.DeviceID // as of MatchQuery
+	Pause      func()        // called every few thousand tokens where it is not nil
 }
 
 // Known answers a KnownQuery. It keeps its memory from one to the next.
@@ -93,6 +93,7 @@ type AcquireQuery struct {
 	// bytes cost, and though they were not to be had a moment ago.
 	Planned bool
 	Keys    [][32]byte
+	Device  tier.DeviceID // where AcquireResident reads
 
 	// All wants every key or none. When one is a miss the others' rows have
 	// ErrWithheld. When they would all be hits but do not fit beside what is in
@@ -130,6 +131,7 @@ type LoadQuery struct {
 	Again   bool // as of AcquireQuery
 	Near    bool // as of AcquireQuery
 	Hash    profile.PrefixHash
+	Device  tier.DeviceID // where LoadResident reads
 }
 
 // Loaded answers a LoadQuery: the chain of nodes from the root to the

@@ -217,7 +217,7 @@ func (e *engine) wantChain(l Loaded) {
 		layout := e.profile.CheckpointLayout(node.End - node.Begin)
 		arena := e.Arena()
 		if e.above {
-			arena = e.DeviceArena()
+			arena = e.DeviceArena(device)
 		}
 		data := e.load(gpuipc.Ref{Region: arena, Extents: node.Extents})
 		for i, part := range layout.Parts {

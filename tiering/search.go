@@ -43,12 +43,12 @@ func (s *Store) openBeyond() {
 	})
 }
 
-// ranksAbove are the ranks that want something in HBM as well.
-func (r reader) ranksAbove(rank int) []int {
-	if r.inHBM {
-		return []int{rank}
+// seats are those that want something in HBM as well.
+func (r reader) seats(rank int) []seat {
+	if r.above == nil {
+		return nil
 	}
-	return nil
+	return []seat{{r.above, rank}}
 }
 
 // acquireFar looks for the rows of an acquire that may lie beyond this node, all of them
@@ -71,7 +71,7 @@ func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait boo
 		for j, i := range still {
 			ws[j] = wanted{name: tier.Name{Key: q.Keys[i]}, profile: r.profile, tenant: r.tenant, urgent: true, planned: q.Planned}
 		}
-		if flight := s.seekLocked(ws, r.ranksAbove(q.Rank)); flight != nil {
+		if flight := s.seekLocked(ws, r.seats(q.Rank)); flight != nil {
 			for _, i := range still {
 				rows[i].Promoting = true
 				if wait {
@@ -88,12 +88,12 @@ func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait boo
 // seekLocked begins to look for objects of one tenant that are hinted, or joins the
 // search for one that somebody looks for already. It is nil when there is nothing to
 // look for, or when too much is looked for already.
-func (s *Store) seekLocked(ws []wanted, ranks []int) *transfer.Flight {
+func (s *Store) seekLocked(ws []wanted, seats []seat) *transfer.Flight {
 	if len(ws) == 0 {
 		return nil
 	}
 	if k := s.sought[ws[0].identity()]; len(ws) == 1 && k != nil && k.search != nil {
-		k.ranks = append(k.ranks, ranks...)
+		k.seats = append(k.seats, seats...)
 		if ws[0].urgent {
 			k.urgent = true
 			s.seek.Urge(k.search.Flight)
@@ -108,7 +108,7 @@ func (s *Store) seekLocked(ws []wanted, ranks []int) *transfer.Flight {
 	urgent := false
 	for i := range ws {
 		if k := s.addSoughtLocked(q, ws[i].identity()); k != nil {
-			k.urgent, k.planned, k.ranks, k.base = ws[i].urgent, ws[i].planned, slices.Clone(ranks), ws[i].base
+			k.urgent, k.planned, k.seats, k.base = ws[i].urgent, ws[i].planned, slices.Clone(seats), ws[i].base
 			urgent = urgent || k.urgent
 		}
 	}

@@ -44,8 +44,8 @@ type Store struct {
 	reclaimMu  sync.Mutex // held while room is made for a profile, taken before mu
 
 	mu          lockhold.Mutex
-	profileLeft uint64     // profiles that nobody uses any more, counted
-	hbm         *hbm.Cache // nil without; its fields say what guards them
+	profileLeft uint64   // profiles that nobody uses any more, counted
+	hbm         hbm.List // by device; fixed after Open, its fields say what guards them
 	closed      bool
 	objects     *objects.Set
 	sessions    map[*Session]struct{}
@@ -106,9 +106,10 @@ func Open(cfg Config) (*Store, error) {
 	if len(cfg.Outlets) > 0 {
 		s.openOffloads()
 	}
-	if err := s.openHBM(); err != nil {
-		return nil, errors.Join(err, arena.Close())
-	}
+	s.hbm = hbm.Open(cfg.HBM, hbm.Options{
+		Lock: &s.mu, Objects: s.objects, Memory: s.dev, Arena: s.arena,
+		Name: cfg.Name + "-hbm", Running: &s.running, Now: cfg.Now, Log: cfg.Log,
+	})
 	s.plans = s.newRunner()
 	return s, nil
 }
@@ -165,8 +166,8 @@ func (s *Store) withTransfers(f func(e transfers, lane, workers int)) {
 		f(s.up, laneBeyond, s.cfg.MaxFetches)
 		f(s.seek, 0, s.cfg.MaxFinds)
 	}
-	if s.hbm != nil {
-		f(s.hbm.Flights, 0, s.hbm.Workers())
+	for _, h := range s.hbm {
+		f(h.Flights, 0, h.Workers())
 	}
 }
 
@@ -225,14 +226,14 @@ func (s *Store) Close() error {
 	s.launch()
 	s.running.Wait()
 	s.closeBeyond()
-	var above error
-	if s.hbm != nil {
-		above = s.hbm.Close() // which reads the arena
+	var failed []error
+	for _, h := range s.hbm {
+		failed = append(failed, h.Close()) // which reads the arena
 	}
 	if err := s.arena.Close(); err != nil {
-		return errors.Join(above, fmt.Errorf("close arena: %w", err))
+		failed = append(failed, fmt.Errorf("close arena: %w", err))
 	}
-	return above
+	return errors.Join(failed...)
 }
 
 // scope finds what every query names.
@@ -314,56 +315,72 @@ func (s *Store) countersLocked() stats.Counters {
 		c.Beyond.Finds, c.Beyond.FindsBusy, c.Beyond.Finding = finds.Ended, finds.Busy, uint64(s.seek.Len(0))
 		c.Beyond.Fetches, c.Beyond.Fetching = s.up.Stats(laneBeyond).Ended, uint64(s.up.Len(laneBeyond))
 	}
-	if s.hbm != nil {
-		stats := s.hbm.Flights.Stats(0)
-		c.HBM.Promotions, c.HBM.PromotionsBusy, c.HBM.Promoting = stats.Ended, stats.Busy, uint64(s.hbm.Flights.Len(0))
+	for i := range s.hbm {
+		device := s.deviceLocked(i)
+		c.HBM.Add(&device)
 	}
-	c.Counters, c.HBM.Ran = s.plans.Counters()
+	c.Counters = s.plans.Counters()
 	return c
 }
 
-// openHBM puts the memory of an accelerator above the store, if it is to have it.
-func (s *Store) openHBM() (err error) {
-	if s.cfg.HBM == nil {
-		return nil
+// DeviceCounters takes a snapshot of what happened on each device, in the order of their
+// ids.
+func (s *Store) DeviceCounters() []stats.HBM {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]stats.HBM, len(s.hbm))
+	for i := range s.hbm {
+		list[i] = s.deviceLocked(i)
 	}
-	s.hbm, err = hbm.Open(s.cfg.HBM, hbm.Options{
-		Lock: &s.mu, Objects: s.objects, Counters: &s.counters.HBM, Memory: s.dev, Arena: s.arena,
-		Name: s.cfg.Name + "-hbm", Running: &s.running, Now: s.cfg.Now, Log: s.cfg.Log,
-	})
-	return err
+	return list
 }
 
-// DeviceArena is the region that extents of leases in HBM refer to; nil without
-// HBM. It is the same for the life of the store.
-func (s *Store) DeviceArena() gpuipc.SharedRegion {
-	if s.hbm == nil {
-		return nil
-	}
-	return s.hbm.Arena()
+func (s *Store) deviceLocked(i int) stats.HBM {
+	c := s.hbm[i].Counters()
+	c.Ran = s.plans.HBM[i].Ran()
+	return c
 }
 
-// AttachEngine says that an engine of one rank of a profile reads HBM, until
+// DeviceArena is the region that extents of leases on a device refer to; nil where there
+// is none. It is the same for the life of the store.
+func (s *Store) DeviceArena(id tier.DeviceID) gpuipc.SharedRegion {
+	if h := s.hbm.Of(id); h != nil {
+		return h.Arena()
+	}
+	return nil
+}
+
+// DeviceFailed says that something of a device has failed, which may be for its being
+// lost: then its copies go.
+func (s *Store) DeviceFailed(id tier.DeviceID, err error) {
+	if h := s.hbm.Of(id); h != nil {
+		h.Failed(err)
+	}
+}
+
+// AttachEngine says that an engine of one rank of a profile reads on a device, until
 // detach, which may be called again.
-func (s *Store) AttachEngine(id tier.ProfileID, rank int) (detach func(), err error) {
+func (s *Store) AttachEngine(id tier.ProfileID, rank int, on tier.DeviceID) (detach func(), err error) {
 	p, err := s.profile(id)
 	if err == nil {
 		err = p.CheckRank(rank)
 	}
-	if err == nil && s.hbm == nil {
-		err = errNoHBM
+	if err == nil && s.hbm.Of(on) == nil {
+		err = errNoDevice(on)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("attach an engine: %w", err)
 	}
-	return s.hbm.AttachEngine(p, rank), nil
+	return s.hbm.Of(on).AttachEngine(p, rank), nil
 }
 
-var errNoHBM = fmt.Errorf("the store has no HBM: %w", tier.ErrUnavailable)
+func errNoDevice(id tier.DeviceID) error {
+	return fmt.Errorf("the store has no device %d: %w", id, tier.ErrUnavailable)
+}
 
 // sweepHBM drops copies that nobody can ask for any more.
 func (s *Store) sweepHBM() {
-	if s.hbm == nil {
+	if len(s.hbm) == 0 {
 		return
 	}
 	first := 0

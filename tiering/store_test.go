@@ -84,8 +84,8 @@ func newBench(t testing.TB, id profile.Identity, options ...option) *bench {
 	b.staging = b.region("staging", 16<<20)
 	b.slots = b.region("slots", 16<<20)
 	b.commits = b.staging
-	if cfg.HBM != nil {
-		b.acc = cfg.HBM.Device
+	if len(cfg.HBM) > 0 {
+		b.acc = cfg.HBM[0].Device
 	}
 	t.Cleanup(func() {
 		if b.Store == nil {
@@ -385,7 +385,7 @@ func (b *bench) status(p piece) SegmentStatus { return b.statusFor(tenantA, p) }
 func (b *bench) statusFor(t tier.TenantID, p piece) SegmentStatus {
 	b.Helper()
 	var r MatchResult
-	b.must(b.Match(&MatchQuery{Profile: b.id, Tenant: t, Keys: [][32]byte{p.key}, Device: b.acc != nil}, &r))
+	b.must(b.Match(&MatchQuery{Profile: b.id, Tenant: t, Keys: [][32]byte{p.key}, Device: b.reads()}, &r))
 	return r.Segments[0]
 }
 
@@ -442,14 +442,14 @@ func (s *Store) auditLocked() error {
 		objects      int
 		offloading   int64
 	}
-	var pools [objects.AllPools]account
+	pools := make([]account, len(s.allPools()))
 	tenants := map[*objects.Tenant]*account{}
 	for _, t := range s.objects.Tenants {
 		tenants[t] = &account{}
 	}
 	children := map[*objects.Object]int{}
 	found := 0
-	linked, ranked, ids := 0, [objects.AllPools]int{}, int64(0)
+	linked, ranked, ids := 0, make([]int, len(pools)), int64(0)
 	kids, candidates := map[*objects.Object]policy.ID{}, map[policy.ID]bool{}
 	for _, o := range s.objects.Table.Places() {
 		if o == nil {
@@ -530,7 +530,7 @@ func (s *Store) auditLocked() error {
 			return fmt.Errorf("%s: its children's ids make %x, should be %x", o.Name(), o.Kids, kids[o])
 		}
 	}
-	total, above := int64(0), int64(0)
+	total := int64(0)
 	for i, p := range s.allPools() {
 		a := pools[i]
 		if p.Used != a.used || p.Pinned != a.pinned || p.Bytes != a.bytes || p.Objects != a.objects || p.Used > p.Budget {
@@ -547,8 +547,6 @@ func (s *Store) auditLocked() error {
 		}
 		if i < objects.PoolCount {
 			total += p.Used
-		} else {
-			above += p.Used
 		}
 	}
 	for t, a := range tenants {
@@ -572,7 +570,7 @@ func (s *Store) auditLocked() error {
 	if got := s.objects.Pages.UsedBytes(); got != total-ids {
 		return fmt.Errorf("%d bytes of pages in use, pools say %d with %d of token ids", got, total, ids)
 	}
-	if err := s.auditHBMLocked(above, candidates); err != nil {
+	if err := s.auditHBMLocked(candidates); err != nil {
 		return err
 	}
 	timed := 0

@@ -89,7 +89,7 @@ func (x *twoTiers) wantOnDisk(p piece) {
 }
 
 func (x *twoTiers) acquireQuery(ps ...piece) *AcquireQuery {
-	q := &AcquireQuery{Profile: x.id, Tenant: tenantA, Digests: true}
+	q := &AcquireQuery{Profile: x.id, Tenant: tenantA, Digests: true, Device: device}
 	for _, p := range ps {
 		q.Keys = append(q.Keys, p.key)
 	}

@@ -1,14 +1,12 @@
-// Package gpu opens the accelerator that the settings ask for and counts what of
-// it connections have. Copies of segments and checkpoints on it are
-// tiering's, a connection's own memory is its connection's.
+// Package gpu opens the accelerators that the settings ask for, knows how each of them
+// does, and counts what of it connections have. Copies of segments and checkpoints on it
+// are tiering's, a connection's own memory is its connection's.
 package gpu
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -21,20 +19,27 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// GPU is the accelerator of a daemon that has one, and what of it
+// GPU is one accelerator of a daemon, whether it could be opened or not, and what of it
 // connections have.
 type GPU struct {
 	// Fixed after Open.
-	Device gpuipc.Accelerator
-	Epoch  uint64    // of its pools
-	Info   cuda.Info // zero where the driver did not tell
+	Name   string             // for people: its UUID, or what the setting says where that is not known
+	UUID   gpuipc.UUID        // zero where it is not known
+	Device gpuipc.Accelerator // nil where it could not be opened
+	ID     tier.DeviceID      // in the store; 0 without Device
+	Epoch  uint64             // of its pools
+	Info   cuda.Info          // zero where the driver did not tell
 	config *settings.Config
 	log    zerolog.Logger
 	owned  bool
 	ways   []gpuipc.Way // as clients may be answered, the best first
-	text   *os.File     // of the kernels, sealed
+	text   *os.File     // of the kernels, sealed; nil without Device
+
+	life   life
+	closed sync.Once
 
 	mu struct {
 		sync.Mutex
@@ -42,72 +47,33 @@ type GPU struct {
 	}
 }
 
-// Open opens the device that c asks for, unless one is given: that stays open. It
-// does not outlast ctx.
-func Open(ctx context.Context, c *settings.Config, given gpuipc.Accelerator, epoch uint64, log zerolog.Logger) (*GPU, error) {
-	g := &GPU{Device: given, Epoch: epoch, config: c, log: log, owned: given == nil, ways: shareWays(c.HBMShare)}
-	var err error
-	if g.text, err = sealedText("spliced-kernels", kernels.PTX()); err != nil {
-		return nil, err
-	}
-	if g.owned {
-		if g.Device, g.Info, err = g.open(ctx); err != nil {
-			g.text.Close()
-			return nil, err
-		}
-	}
-	return g, nil
+// newGPU is a device that is going to be opened.
+func newGPU(name string, c *settings.Config, log zerolog.Logger) *GPU {
+	g := &GPU{Name: name, config: c, ways: shareWays(c.HBMShare)}
+	g.named(name, log)
+	return g
+}
+
+func (g *GPU) named(name string, log zerolog.Logger) {
+	g.Name, g.log = name, log.With().Str("tier", "hbm").Str("device", name).Logger()
 }
 
 // driverPatience is how many times hbm-timeout the driver may take to open a device,
 // or to close it: some seconds to begin, as many to compile the kernels (a guess).
 const driverPatience = 30
 
-// open opens the device, unless the driver does not answer: that of a GPU that
-// fell off its bus may not do so for ever. What it opens later is closed.
-func (g *GPU) open(ctx context.Context) (device gpuipc.Accelerator, info cuda.Info, err error) {
-	type opened struct {
-		device gpuipc.Accelerator
-		info   cuda.Info
-		err    error
-	}
-	answer := make(chan opened)
-	gaveUp := make(chan struct{})
-	go func() {
-		var o opened
-		if o.device, o.err = cuda.Open(cuda.Options{
-			Library: g.config.HBMLibrary, Device: g.config.HBMDevice, ChunkBytes: chunkBytes(g.config),
-			CallTimeout: g.config.HBMTimeout, Log: func(text string) { g.log.Warn().Str("tier", "hbm").Msg(text) },
-		}); o.err == nil {
-			o.info = infoOf(g.config.HBMLibrary, o.device.UUID())
-		}
-		select {
-		case answer <- o:
-		case <-gaveUp:
-			if o.err == nil {
-				_ = o.device.Close() // nobody uses it
-			}
-		}
-	}()
-	patience := driverPatience * g.config.HBMTimeout
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	select {
-	case o := <-answer:
-		return o.device, o.info, o.err
-	case <-ctx.Done():
-		close(gaveUp)
-		return nil, info, fmt.Errorf("the driver did not open the device within %v: %w", patience, ctx.Err())
-	}
-}
+// Patience is how long the driver may take to open a device.
+func Patience(c *settings.Config) time.Duration { return driverPatience * c.HBMTimeout }
 
-// infoOf is what the driver tells about a device.
-func infoOf(library string, id gpuipc.UUID) cuda.Info {
-	list, err := cuda.Devices(library)
-	if i := slices.IndexFunc(list, func(i cuda.Info) bool { return i.UUID == id }); err == nil && i >= 0 {
-		return list[i]
+// opens takes the device that was opened.
+func (g *GPU) opens(device gpuipc.Accelerator, info cuda.Info, log zerolog.Logger) error {
+	text, err := sealedText("spliced-kernels", kernels.PTX())
+	if err != nil {
+		return err
 	}
-	return cuda.Info{}
+	g.Device, g.Info, g.text, g.UUID = device, info, text, device.UUID()
+	g.named(g.UUID.String(), log)
+	return nil
 }
 
 // chunkBytes keeps the arena within three quarters of the chunks that one reply
@@ -139,23 +105,29 @@ func (g *GPU) RegionWay() gpuipc.Way {
 }
 
 // Close lets go of the device, after everything that uses it. What goes wrong
-// there is no trouble of the daemon's: the driver cleans up after a process.
-func (g *GPU) Close() {
+// there is no trouble of the daemon's: the driver cleans up after a process. It may be
+// called again.
+func (g *GPU) Close() { g.closed.Do(g.close) }
+
+func (g *GPU) close() {
+	if g.Device == nil {
+		return
+	}
 	g.text.Close()
 	if !g.owned {
 		return
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- g.Device.Close() }()
-	limit := time.NewTimer(driverPatience * g.config.HBMTimeout)
+	limit := time.NewTimer(Patience(g.config))
 	defer limit.Stop()
 	select {
 	case err := <-closed:
 		if err != nil {
-			g.log.Warn().Err(err).Str("tier", "hbm").Msg("the GPU was not closed well")
+			g.log.Warn().Err(err).Msg("the GPU was not closed well")
 		}
 	case <-limit.C:
-		g.log.Warn().Str("tier", "hbm").Msg("the driver does not close the GPU: left to the end of the process")
+		g.log.Warn().Msg("the driver does not close the GPU: left to the end of the process")
 	}
 }
 
@@ -170,7 +142,7 @@ func (g *GPU) Take(bytes int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if most := int64(g.config.HBMConnections); g.mu.taken+bytes > most {
-		return codes.Refuse(wire.Full, "%d bytes of the GPU: %d of %d are taken", bytes, g.mu.taken, most)
+		return codes.Refuse(wire.Full, "%d bytes of %s: %d of %d are taken", bytes, g.Name, g.mu.taken, most)
 	}
 	g.mu.taken += bytes
 	return nil
@@ -215,6 +187,9 @@ func (g *GPU) Share(arena gpuipc.SharedRegion, ways uint8) (gpuipc.Share, error)
 
 // Counters are those of a device that is one of this repository's.
 func (g *GPU) Counters() (cuda.Counters, bool) {
+	if g.Device == nil {
+		return cuda.Counters{}, false
+	}
 	d, ok := g.Device.(interface{ Counters() cuda.Counters })
 	if !ok {
 		return cuda.Counters{}, false

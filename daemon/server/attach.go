@@ -40,7 +40,7 @@ const (
 // features are those that this daemon has.
 func (s *Server) features() uint64 {
 	const always = wire.FeatureCRC32Digests | wire.FeaturePrompt | wire.FeatureEstimates | wire.FeatureKnown
-	if s.gpu == nil {
+	if !s.gpus.Serving() {
 		return always
 	}
 	return always | wire.FeatureDevice
@@ -133,7 +133,10 @@ func (t *task) hello() (wire.Message, error) {
 		of.Tenant = a.tenants[0]
 	}
 	s.queue.Join(&c.lane, of)
-	s.deviceQueue.Join(&c.deviceLane, of)
+	c.deviceLanes = make([]queue.Lane[*job], len(s.deviceQueues))
+	for i, q := range s.deviceQueues {
+		q.Join(&c.deviceLanes[i], of)
+	}
 	c.attached.Store(a)
 	return reply, c.sock.SetRecvTimeout(0)
 }

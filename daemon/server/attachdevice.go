@@ -90,23 +90,46 @@ type engine struct {
 	rank    int
 }
 
-// attachDevice gives a connection memory of the device, once.
+// gpuOf is the device that a client names; without a name the only one there is. A
+// device that gives no memory is refused by name.
+func (s *Server) gpuOf(uuid []byte) (*gpu.GPU, error) {
+	var g *gpu.GPU
+	switch {
+	case len(uuid) > 0:
+		if g = s.gpus.Of(gpuipc.UUID(uuid)); g == nil {
+			return nil, codes.Refuse(wire.Unsupported, "the client's device is %v, this daemon has %s: use one of these, or a daemon on yours",
+				gpuipc.UUID(uuid), s.gpus.Names())
+		}
+	case len(s.gpus) == 1:
+		g = s.gpus[0]
+	default:
+		return nil, codes.Refuse(wire.Invalid, "this daemon has %s: name one of these", s.gpus.Names())
+	}
+	if state, why := g.State(); state != gpu.Serving {
+		return nil, codes.Refuse(wire.Unavailable, "%s is %v: %v", g.Name, state, why)
+	}
+	return g, nil
+}
+
+// attachDevice gives a connection memory of a device, once: one that reads two
+// devices is two connections.
 func (t *task) attachDevice() (wire.Message, error) {
-	g := t.conn.server.gpu
 	var m wire.AttachDeviceRequest
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
-	if g == nil || !t.at.device {
+	if !t.at.device {
 		return t.noDevice()
 	}
-	ours := g.Device.UUID()
-	if len(m.UUID) > 0 && gpuipc.UUID(m.UUID) != ours {
-		return nil, codes.Refuse(wire.Unsupported, "the client's device is %v, this daemon's %v: use that one, or a daemon on yours",
-			gpuipc.UUID(m.UUID), ours)
+	if l := t.at.gpu.Load(); l != nil {
+		return nil, codes.Refuse(wire.Invalid, "this connection has attached %s already: open another connection for another device", l.gpu.Name)
+	}
+	g, err := t.conn.server.gpuOf(m.UUID)
+	if err != nil {
+		return nil, err
 	}
 	if !t.at.attaching.CompareAndSwap(false, true) {
-		return nil, codes.Refuse(wire.Invalid, "this connection has attached the device already")
+		return nil, codes.Refuse(wire.Invalid, "this connection attaches a device already")
 	}
 	l, reply, err := t.attachGPU(g, &m)
 	if err != nil {
@@ -119,13 +142,13 @@ func (t *task) attachDevice() (wire.Message, error) {
 
 // attachGPU makes the private region and the answer.
 func (t *task) attachGPU(g *gpu.GPU, m *wire.AttachDeviceRequest) (_ *attachedGPU, _ *wire.AttachDeviceReply, err error) {
-	arena := t.conn.server.store.DeviceArena()
+	arena := t.conn.server.store.DeviceArena(g.ID)
 	public, err := g.Share(arena, m.Ways)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer public.Close() // of what t.send has not taken
-	l, err := t.conn.server.newAttachedGPU(public.Way, t.conn.id, m.PrivateBytes)
+	l, err := t.conn.server.newAttachedGPU(g, public.Way, t.conn.id, m.PrivateBytes)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -184,8 +207,7 @@ func (t *task) attachReply(l *attachedGPU, public, private *gpuipc.Share) *wire.
 
 // newAttachedGPU makes a private region of the size that the client wishes for, within
 // what one client may have.
-func (s *Server) newAttachedGPU(way gpuipc.Way, connection, wish uint64) (*attachedGPU, error) {
-	g := s.gpu
+func (s *Server) newAttachedGPU(g *gpu.GPU, way gpuipc.Way, connection, wish uint64) (*attachedGPU, error) {
 	page := int64(s.config.HBMPageBytes)
 	bytes := int64(s.config.HBMClient)
 	if wish > 0 {
@@ -241,8 +263,8 @@ func (l *attachedGPU) staged(off uint64, bytes int64) (gpuipc.Ref, error) {
 	return l.extent(l.staging.Off+int64(off), bytes), nil
 }
 
-// reads notes that an engine of the connection reads the device, so that what
-// its matches find is copied there.
+// reads notes that an engine of the connection reads the device as one rank, so that
+// what matches find for that rank is copied there.
 func (l *attachedGPU) reads(s *tiering.Store, id tier.ProfileID, rank int) {
 	key := engine{id, rank}
 	l.mu.Lock()
@@ -251,7 +273,7 @@ func (l *attachedGPU) reads(s *tiering.Store, id tier.ProfileID, rank int) {
 		return
 	}
 	// A rank that the profile has not: its requests say so.
-	if detach, err := s.AttachEngine(id, rank); err == nil {
+	if detach, err := s.AttachEngine(id, rank, l.gpu.ID); err == nil {
 		l.mu.engines[key] = detach
 	}
 }

@@ -39,8 +39,9 @@ type conn struct {
 	ctx    context.Context // ends with the connection; its cause says why
 	cancel context.CancelCauseFunc
 
-	lane       queue.Lane[*job] // joined by hello; the queue's to guard
-	deviceLane queue.Lane[*job] // the same, in the queue of those that have attached the device
+	lane queue.Lane[*job] // joined by hello; the queue's to guard
+	// deviceLanes are the same in the queues of those that have attached a device.
+	deviceLanes []queue.Lane[*job]
 
 	attached atomic.Pointer[attachment] // set once, by hello
 	heardAt  atomic.Int64               // unix nanoseconds of the last message
@@ -347,7 +348,9 @@ func (c *conn) close() {
 		// Clients of a daemon that stops go on reading what they have.
 		a.closeShared(c.server, !c.server.stopping.Load())
 		c.server.queue.Part(&c.lane)
-		c.server.deviceQueue.Part(&c.deviceLane)
+		for i, q := range c.server.deviceQueues {
+			q.Part(&c.deviceLanes[i])
+		}
 	}
 	if c.peer.Pidfd >= 0 {
 		unix.Close(c.peer.Pidfd)

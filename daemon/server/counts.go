@@ -147,7 +147,7 @@ func (c *conn) describe() Connection {
 	if l := a.gpu.Load(); l != nil {
 		held, _ := l.slots.Held()
 		x.Leases += held
-		x.DeviceBytes = l.bytes()
+		x.Device, x.DeviceBytes = l.gpu.Name, l.bytes()
 	}
 	for _, b := range c.bindings() {
 		x.Bindings = append(x.Bindings, Binding{b.profile, b.engine})

@@ -109,6 +109,14 @@ func (t *task) attachedDevice() (*attachedGPU, error) {
 	return nil, codes.Refuse(wire.Invalid, "%v before attach-device", t.header.Op)
 }
 
+// reads is the device that the connection has attached; 0 = none.
+func (a *attachment) reads() tier.DeviceID {
+	if l := a.gpu.Load(); l != nil {
+		return l.gpu.ID
+	}
+	return 0
+}
+
 // chunkBytes is the size of memory on the device.
 func chunkBytes(m *wire.RegisterDeviceRequest) (total int64, err error) {
 	for i, n := range m.ChunkBytes {

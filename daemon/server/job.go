@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/daemon/queue"
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // job is a long request, or what is left of a request that waits (see rest). It
@@ -33,6 +34,7 @@ type job struct {
 	queue    *queue.Queue[*job]
 	lane     *queue.Lane[*job]
 	place    queue.Place[*job]
+	device   tier.DeviceID // that it may wait for; 0 = none
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 
@@ -81,8 +83,9 @@ func (c *conn) start(t *task, now time.Time) (*job, error) {
 // memory is held.
 func (c *conn) newJob(t *task, now time.Time) *job {
 	j := &job{conn: c, header: t.header, arrived: now, queue: c.server.queue, lane: &c.lane, bytes: jobCost(t.body)}
-	if t.mayNeedGPU() {
-		j.queue, j.lane = c.server.deviceQueue, &c.deviceLane
+	if id := t.mayNeedGPU(); id != 0 {
+		j.device = id
+		j.queue, j.lane = c.server.deviceQueues[id-1], &c.deviceLanes[id-1]
 	}
 	j.deadline = now.Add(c.server.deadline(&t.header))
 	j.ctx, j.cancel = context.WithCancelCause(c.ctx)
@@ -94,11 +97,26 @@ func (c *conn) newJob(t *task, now time.Time) *job {
 	return j
 }
 
-// mayNeedGPU reports whether a request may be carried out by the device. Which plans
+// mayNeedGPU is the device that a request may be carried out by; 0 = none. Which plans
 // are is known only once they are read, so that all of a connection that has
-// attached the device count: a driver that hangs must hold up none of the others.
-func (t *task) mayNeedGPU() bool {
-	return t.conn.server.gpu != nil && (t.header.Op == wire.OpAttachDevice || t.at.gpu.Load() != nil)
+// attached the device count: a driver that hangs must hold up nobody else, nor those
+// who have attached another.
+func (t *task) mayNeedGPU() tier.DeviceID {
+	if l := t.at.gpu.Load(); l != nil {
+		return l.gpu.ID
+	}
+	if t.header.Op != wire.OpAttachDevice {
+		return 0
+	}
+	var m wire.AttachDeviceRequest
+	if m.Decode(t.body) != nil {
+		return 0 // refused before any device is asked
+	}
+	g, err := t.conn.server.gpuOf(m.UUID)
+	if err != nil {
+		return 0
+	}
+	return g.ID
 }
 
 // lateInQueue answers a job whose time is over before anybody began it. A timer
@@ -192,6 +210,9 @@ func (c *conn) perform(j *job, s *scratch, now time.Time) (wire.Message, rest, e
 func (c *conn) finish(j *job, reply wire.Message, err error, s *scratch) {
 	if j.late != nil {
 		j.late.Stop()
+	}
+	if err != nil && j.device != 0 {
+		c.server.store.DeviceFailed(j.device, err)
 	}
 	// Before the answer: who has it may send the next request at once.
 	c.flying.Add(-1)

@@ -127,7 +127,7 @@ func (t *task) acquireDevice() (wire.Message, error) {
 	q := leasing{
 		AcquireQuery: tiering.AcquireQuery{
 			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), TTL: milliseconds(m.TTLMs),
-			Digests: m.Digests != 0, All: m.All != 0, Keys: m.Keys,
+			Digests: m.Digests != 0, All: m.All != 0, Keys: m.Keys, Device: l.gpu.ID,
 		},
 		resident: true, atOnce: m.Wait == 0,
 	}
@@ -153,6 +153,6 @@ func (t *task) loadDevice() (wire.Message, error) {
 	}
 	return t.loadFrom(t.at.session.LoadResident, t.at.session.AwaitLoadResident, tiering.LoadQuery{
 		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tier.CheckpointKind(m.Accept),
-		TTL: milliseconds(m.TTLMs), Digests: m.Digests != 0, Again: t.conn.mayWait(), Hash: m.Hash,
+		TTL: milliseconds(m.TTLMs), Digests: m.Digests != 0, Again: t.conn.mayWait(), Hash: m.Hash, Device: l.gpu.ID,
 	})
 }

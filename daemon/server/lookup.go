@@ -30,7 +30,7 @@ func (t *task) match() (wire.Message, error) {
 	}
 	q := tiering.MatchQuery{
 		Profile: id, Tenant: tenant, Accept: tier.CheckpointKind(m.Accept),
-		Positions: m.Positions, Prefixes: m.Prefixes, Keys: m.Keys, Device: t.at.gpu.Load() != nil, Local: !t.at.peers,
+		Positions: m.Positions, Prefixes: m.Prefixes, Keys: m.Keys, Device: t.at.reads(), Local: !t.at.peers,
 	}
 	off := t.switchedOff(id)
 	if off {
@@ -448,6 +448,6 @@ func (t *task) knownQuery(m *wire.MatchRequest) (*tiering.KnownQuery, error) {
 	}
 	return &tiering.KnownQuery{
 		Profile: tier.ProfileID(m.Profile), Tenant: tier.TenantID(t.header.Tenant), Begin: int(ask.Begin), SeamTokens: int(ask.SeamTokens),
-		Most: wire.MaxKeys, Device: t.at.gpu.Load() != nil, Pause: t.place.GiveWay,
+		Most: wire.MaxKeys, Device: t.at.reads(), Pause: t.place.GiveWay,
 	}, nil
 }

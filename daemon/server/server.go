@@ -30,12 +30,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Options is what a server is given. All but GPU is needed.
+// Options is what a server is given. All but GPUs is needed.
 type Options struct {
 	Config  *settings.Config
 	Store   *tiering.Store
 	Device  gpuipc.Device
-	GPU     *gpu.GPU // nil = none
+	GPUs    gpu.Devices // that were asked for
 	Canary  *canary.Canary
 	Work    *parallel.Work
 	Tenants []tiering.Tenant // those of Config, in its order
@@ -56,7 +56,7 @@ type Server struct {
 	config  *settings.Config
 	store   *tiering.Store
 	device  gpuipc.Device
-	gpu     *gpu.GPU // nil = none
+	gpus    gpu.Devices // that were asked for
 	log     zerolog.Logger
 	stats   func() []api.Counter
 	served  func(*advise.Query, *advise.Advice)
@@ -67,19 +67,20 @@ type Server struct {
 	tokens  [][sha256.Size]byte // by tenant
 	open    []bool              // tenants without a token
 	queue   *queue.Queue[*job]
-	// deviceQueue has places of its own for what may wait for the GPU's driver.
-	deviceQueue *queue.Queue[*job]
-	short       queue.LastShort
-	watcher     *socket.Watcher
-	pollers     []*poller
-	workspaces  sync.Pool
-	canary      *canary.Canary
-	work        *parallel.Work
-	memory      *budget.Bytes  // that clients may have us hold
-	held        *budget.Bytes  // of the heap, by requests in flight
-	mapped      *budget.Mapped // addresses of what clients have us map
-	descriptors budget.Descriptors
-	places      *budget.Places // of profiles
+	// deviceQueues have places of their own for what may wait for a GPU's driver, for each
+	// device of the store.
+	deviceQueues []*queue.Queue[*job]
+	short        queue.LastShort
+	watcher      *socket.Watcher
+	pollers      []*poller
+	workspaces   sync.Pool
+	canary       *canary.Canary
+	work         *parallel.Work
+	memory       *budget.Bytes  // that clients may have us hold
+	held         *budget.Bytes  // of the heap, by requests in flight
+	mapped       *budget.Mapped // addresses of what clients have us map
+	descriptors  budget.Descriptors
+	places       *budget.Places // of profiles
 
 	busy     atomic.Int64  // jobs in flight
 	waiting  atomic.Int64  // of these, waiting for a disk
@@ -100,12 +101,22 @@ type Server struct {
 }
 
 // queued is how many requests wait for a place.
-func (s *Server) queued() int { return s.queue.Waiting() + s.deviceQueue.Waiting() }
+func (s *Server) queued() (n int) {
+	for _, q := range s.queues() {
+		n += q.Waiting()
+	}
+	return n
+}
+
+// queues are all of them, that of the host first.
+func (s *Server) queues() []*queue.Queue[*job] {
+	return append([]*queue.Queue[*job]{s.queue}, s.deviceQueues...)
+}
 
 // New makes a server; nothing runs yet.
 func New(o Options) (*Server, error) {
 	s := &Server{
-		config: o.Config, store: o.Store, device: o.Device, gpu: o.GPU, log: o.Log, stats: o.Stats, served: o.Served,
+		config: o.Config, store: o.Store, device: o.Device, gpus: o.GPUs, log: o.Log, stats: o.Stats, served: o.Served,
 		counts: newCounts(), epoch: o.Epoch, title: o.Title[:min(len(o.Title), wire.MaxName)], tenants: o.Tenants, canary: o.Canary, work: o.Work,
 		idle: make(chan struct{}, 1), closing: make(chan struct{}), guessing: make(chan struct{}, 1),
 		memory: budget.NewBytes("connection memory", int64(o.Config.ConnectionMemory), int64(o.Config.Staging+o.Config.Slots)),
@@ -114,7 +125,11 @@ func New(o Options) (*Server, error) {
 	}
 	s.places = budget.NewPlaces(o.Config.MaxProfiles, len(o.Tenants))
 	s.queue = queue.New[*job](o.Config.Workers, &s.short, func() { s.polling.Go(s.Work) })
-	s.deviceQueue = queue.New[*job](o.Config.Workers, &s.short, func() { s.polling.Go(s.WorkOnDevice) })
+	for _, g := range o.GPUs.Opened() {
+		s.deviceQueues = append(s.deviceQueues, queue.New[*job](o.Config.Workers, &s.short, func() {
+			s.polling.Go(func() { s.WorkOnDevice(g.ID) })
+		}))
+	}
 	for _, t := range o.Config.Tenants {
 		s.tokens = append(s.tokens, sha256.Sum256([]byte(t.Token)))
 		s.open = append(s.open, t.Token == "")
@@ -158,8 +173,8 @@ func (s *Server) StopWatch() error { return s.watcher.Stop() }
 // Work is one worker; it returns after Stop.
 func (s *Server) Work() { work(s.queue) }
 
-// WorkOnDevice is one worker for what may wait for the GPU's driver.
-func (s *Server) WorkOnDevice() { work(s.deviceQueue) }
+// WorkOnDevice is one worker for what may wait for the driver of one GPU.
+func (s *Server) WorkOnDevice(id tier.DeviceID) { work(s.deviceQueues[id-1]) }
 
 // Close frees what New took, when nothing of the server runs any more.
 func (s *Server) Close() {
@@ -366,8 +381,9 @@ func (s *Server) Stop() error {
 	defer stuck.Stop()
 	select {
 	case <-closed:
-		s.queue.Close()
-		s.deviceQueue.Close()
+		for _, q := range s.queues() {
+			q.Close()
+		}
 		return s.stopPolling()
 	case <-stuck.C:
 		// Unmapping under it would fault; the process is about to end anyway.

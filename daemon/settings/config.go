@@ -60,7 +60,7 @@ type Config struct {
 	HBMPageBytes   Bytes
 	HBMClient      Bytes
 	HBMConnections Bytes
-	HBMDevice      string
+	HBMDevices     nameList
 	HBMLibrary     string
 	HBMShare       string
 	HBMAhead       bool
@@ -203,11 +203,11 @@ func Default() Config {
 		HugePages:         "auto",
 		StagingMax:        1 * GiB,
 		SlotsMax:          4 * GiB,
-		HBMPageBytes:      Bytes(store.HBM.PageBytes),
+		HBMPageBytes:      Bytes(store.HBM[0].PageBytes),
 		HBMClient:         64 * MiB,
 		HBMConnections:    1 * GiB,
 		HBMShare:          "auto",
-		HBMAhead:          store.HBM.AfterMatch,
+		HBMAhead:          store.HBM[0].AfterMatch,
 		HBMTimeout:        2 * time.Second,
 		DiskSize:          Bytes(below.PublicBytes),
 		DiskPrivate:       Bytes(below.PrivateBytes),
@@ -428,11 +428,7 @@ func (c *Config) checkHBM(v *faults) {
 		{"hbm-client", c.HBMClient, least, TiB},
 		{"hbm-connections", c.HBMConnections, c.HBMClient, 4 * TiB},
 	})
-	if c.HBMDevice != "" {
-		if _, err := gpuipc.ParseUUID(c.HBMDevice); err != nil {
-			v.add("hbm-device", "%q is not the UUID of a device, as in GPU-8a2f4c1e-...: %v", c.HBMDevice, err)
-		}
-	}
+	c.checkDevices(v)
 	if len(c.HBMLibrary) > maxDiskPath {
 		v.add("hbm-library", "path of %d bytes, most %d", len(c.HBMLibrary), maxDiskPath)
 	}
@@ -524,6 +520,51 @@ func (c *Config) checkTenants(v *faults) {
 			v.add(at, "quota %d is negative", int64(t.Quota))
 		}
 	}
+}
+
+// AllDevices stands for all GPUs that the driver shows.
+const AllDevices = "all"
+
+// MaxDevices bounds how many GPUs one daemon lends: a node has 8 or 16, and 7 instances
+// of MIG for each.
+const MaxDevices = 128
+
+// checkDevices holds the list of GPUs to what can be asked for.
+func (c *Config) checkDevices(v *faults) {
+	if n := len(c.HBMDevices); n > MaxDevices {
+		v.add("hbm-device", "%d devices, most %d", n, MaxDevices)
+	}
+	seen := map[string]bool{}
+	for _, name := range c.HBMDevices {
+		id, err := gpuipc.ParseUUID(name)
+		n, notNumber := strconv.Atoi(name)
+		switch {
+		case err == nil:
+			name = id.String()
+		case notNumber == nil && n >= 0 && n < MaxDevices:
+			name = strconv.Itoa(n)
+		case name == AllDevices && len(c.HBMDevices) == 1:
+		case name == AllDevices:
+			v.add("hbm-device", "all beside other devices")
+		default:
+			v.add("hbm-device", "%q is neither the UUID of a device, as in GPU-8a2f4c1e-..., nor its number with the driver, nor all", name)
+		}
+		if seen[name] {
+			v.add("hbm-device", "%q is named twice", name)
+		}
+		seen[name] = true
+	}
+}
+
+// Devices is how many GPUs the daemon may use; of all, a guess.
+func (c *Config) Devices() int {
+	switch {
+	case !c.UsesHBM():
+		return 0
+	case len(c.HBMDevices) == 1 && c.HBMDevices[0] == AllDevices:
+		return 8
+	}
+	return max(1, len(c.HBMDevices))
 }
 
 // LeastHBMClient is the least memory of the GPU that a client can use for its own,

@@ -176,7 +176,7 @@ func TestValidateListsEveryBadSetting(t *testing.T) {
 	c.Node = strings.Repeat("n", 300)
 	c.DiskGranule, c.DiskSize, c.DiskPrivate, c.DiskSlab, c.DiskReserve, c.DiskQueue = 3000, KiB, -1, 2*TiB, -1, KiB
 	c.HBMPublic, c.HBMPrivate, c.HBMPageBytes, c.HBMClient, c.HBMConnections = KiB, 5*TiB, 3000, 64*KiB, KiB
-	c.HBMDevice, c.HBMLibrary, c.HBMShare, c.HBMTimeout = "0", strings.Repeat("l", 4000), "both", time.Hour
+	c.HBMDevices, c.HBMLibrary, c.HBMShare, c.HBMTimeout = nameList{"gpu0", "3", "03", "all"}, strings.Repeat("l", 4000), "both", time.Hour
 	c.Disk, c.DiskCodec, c.DiskWorkers, c.DiskSyncEvery = strings.Repeat("d", 4000), "zip", 0, 0
 	c.AckLevel, c.MemoryHigh, c.MemoryLow, c.PromoteTimeout = "default", 80, 90, 0
 	c.Eviction, c.EvictionPublic, c.EvictionPrivate = "", "fifo", "LRU"
@@ -192,7 +192,7 @@ func TestValidateListsEveryBadSetting(t *testing.T) {
 		"page-bytes:", "huge-pages:", "log-level:", "log-format:", "staging:",
 		"max-connections:", "max-in-flight:", "workers:", "send-timeout:", "max-lease-ttl:", "http:", "http-hosts:", "socket:", "node:",
 		"disk: path of 4000 bytes", "disk-granule:", "disk-size:", "disk-private:", "disk-slab:", "disk-reserve:", "disk-queue:", "disk-codec:",
-		"hbm-public:", "hbm-private:", "hbm-page-bytes:", "hbm-client:", "hbm-connections:", `hbm-device: "0" is not the UUID of a device`,
+		"hbm-public:", "hbm-private:", "hbm-page-bytes:", "hbm-client:", "hbm-connections:", `hbm-device: "gpu0" is neither the UUID of a device`, `hbm-device: "3" is named twice`, "hbm-device: all beside other devices",
 		"hbm-library: path of 4000 bytes", "hbm-share:", "hbm-timeout:",
 		"disk-workers:", "disk-sync-every:", "ack-level:", "memory-low:", "promote-timeout:",
 		"eviction:", "eviction-public:", `eviction-private: "LRU" is not one of lru, gdsf, marconi, default`,

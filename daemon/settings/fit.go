@@ -52,9 +52,7 @@ func (c *Config) fitConnections(m Machine) (Shortfall, bool) {
 	if c.Disk != "" {
 		beside += 2 * c.DiskWorkers
 	}
-	if c.UsesHBM() {
-		beside += c.Workers
-	}
+	beside += c.Devices() * c.Workers
 	most := max(1, (m.Threads-beside)/threadsOfConnection)
 	if m.Threads == 0 || c.MaxConnections <= most {
 		return Shortfall{}, false

@@ -2,10 +2,12 @@ package view
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // socketCheck says whether clients reach us.
@@ -74,43 +76,65 @@ var diskMeans = map[disk.State]string{
 	disk.StateClosed:     "closed",
 }
 
-// gpu is what people see of the device; nil without one.
-func (v *View) gpu() *api.GPU {
-	g := v.o.GPU
-	if g == nil {
-		return nil
+// gpus are what people see of the devices that were asked for.
+func (v *View) gpus() (list []api.GPU) {
+	counters, pools := v.o.Store.DeviceCounters(), v.o.Store.Pools()
+	for _, g := range v.o.GPUs {
+		state, _ := g.State()
+		out := api.GPU{
+			UUID: g.Name, State: state.String(), Trouble: g.Trouble(), Mode: g.Info.Mode, MPS: g.Info.MPS.String(),
+			Stuck: g.StuckCalls(), Shared: g.ConnectionBytes(),
+		}
+		if n := g.Info.Driver; n > 0 {
+			out.Driver = fmt.Sprintf("%d.%d", n/1000, n%1000/10)
+		}
+		if g.Device != nil {
+			out.Name, out.Way = g.Device.Describe().Name, "handle"
+			if g.Descriptors() {
+				out.Way = "descriptor"
+			}
+			c := &counters[g.ID-1]
+			out.Copies, out.Promoting = int64(c.Copies), int64(c.Promoting)
+		}
+		for i := range pools {
+			if p := &pools[i]; g.ID != 0 && p.Device == g.ID {
+				out.CapacityBytes += p.CapacityBytes
+				out.UsedBytes += p.UsedBytes
+			}
+		}
+		list = append(list, out)
 	}
-	stored := v.o.Store.Counters()
-	out := &api.GPU{
-		UUID: g.Device.UUID().String(), Name: g.Device.Describe().Name, Mode: g.Info.Mode, MPS: g.Info.MPS.String(),
-		Lost: stored.HBM.Lost != 0, Stuck: g.StuckCalls(), Shared: g.ConnectionBytes(),
-	}
-	if n := g.Info.Driver; n > 0 {
-		out.Driver = fmt.Sprintf("%d.%d", n/1000, n%1000/10)
-	}
-	out.Way = "handle"
-	if g.Descriptors() {
-		out.Way = "descriptor"
-	}
-	return out
+	return list
 }
 
-// gpuCheck is how the GPU does; false where none was asked for.
+// gpuName is what people call a device of the store; empty for none.
+func (v *View) gpuName(id tier.DeviceID) string {
+	for _, g := range v.o.GPUs {
+		if id != 0 && g.ID == id {
+			return g.Name
+		}
+	}
+	return ""
+}
+
+// gpuCheck is how the GPUs do; false where none was asked for.
 func (v *View) gpuCheck() (api.Check, bool) {
 	if !v.o.Config.UsesHBM() {
 		return api.Check{}, false
 	}
 	check := api.Check{Name: "hbm", State: api.CheckOK}
-	switch counters := v.o.Store.Counters(); {
-	case v.o.GPU == nil:
-		check.State = api.CheckDegraded
-		check.Detail = fmt.Sprintf("no memory of a GPU, served from memory and disk: %s", v.o.GPUTrouble)
-	case counters.HBM.Lost != 0:
-		check.State = api.CheckDegraded
-		check.Detail = "the GPU was lost (see the kernel's log for NVRM messages): served from memory and disk until the daemon is started again"
-	case v.o.GPU.StuckCalls() > 0:
-		check.State = api.CheckDegraded
-		check.Detail = fmt.Sprintf("%d calls of the driver on memory of other processes do not come back: what they hold stays held", v.o.GPU.StuckCalls())
+	var troubles []string
+	for _, g := range v.o.GPUs {
+		if trouble := g.Trouble(); trouble != "" {
+			troubles = append(troubles, trouble)
+		}
+	}
+	if len(troubles) == 0 {
+		return check, true
+	}
+	check.State, check.Detail = api.CheckDegraded, strings.Join(troubles, "; ")
+	if !v.o.GPUs.Serving() {
+		check.Detail = "no memory of a GPU, served from memory and disk: " + check.Detail
 	}
 	return check, true
 }

@@ -34,8 +34,8 @@ func TestADiskThatHangsIsDegraded(t *testing.T) {
 
 func TestWhatIsBeingDemotedIsNotEvictable(t *testing.T) {
 	p := tiering.PoolInfo{Name: "public", UsedBytes: 100, LeasedBytes: 1, PendingBytes: 2, QuarantinedBytes: 4, DemotingBytes: 8}
-	want := memorySeries{"dram", "public", 1, 2, 4, 8}
-	if held, pool := memoryOf("dram", &p); *held != want || pool.Evictable != 85 {
+	want := memorySeries{"dram", "public", "", 1, 2, 4, 8}
+	if held, pool := new(View).memoryOf("dram", &p); *held != want || pool.Evictable != 85 {
 		t.Errorf("held %v, not %v; %d bytes are evictable, not 85", *held, want, pool.Evictable)
 	}
 }

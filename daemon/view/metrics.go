@@ -23,7 +23,7 @@ import (
 var declared = []any{
 	stats.Counters{}, advise.Stats{}, disk.Counters{}, server.Counts{}, server.Load{}, canary.Sums{},
 	buildSeries{}, nodeSeries{}, capabilitySeries{}, poolSeries{}, memorySeries{}, dirtySeries{}, lookupSeries{},
-	diskSeries{}, diskStateSeries{}, gpuSeries{}, gpuMemorySeries{}, driverSeries{}, adviceSeries{}, verdictSeries{}, decisionSeries{},
+	diskSeries{}, diskStateSeries{}, gpuSeries{}, gpuStateSeries{}, deviceSeries{}, driverSeries{}, adviceSeries{}, verdictSeries{}, decisionSeries{},
 	costSeries{}, predictionSeries{}, jobSeries{}, bandwidthSeries{}, canarySeries{}, answerSeries{}, rowSeries{}, failureSeries{},
 	clusterSeries{}, memberSeries{}, lagSeries{}, certificateSeries{},
 }
@@ -95,7 +95,7 @@ func sampleOf(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels [
 
 // hasPart reports whether the node has a part that some counters belong to.
 func (v *View) hasPart(part string) bool {
-	return part == "disk" && v.o.Disk != nil || part == "hbm" && v.o.GPU != nil || part == "peer" && slices.ContainsFunc(v.o.Remotes, Remote.holds) ||
+	return part == "disk" && v.o.Disk != nil || part == "hbm" && len(v.o.GPUs) > 0 || part == "peer" && slices.ContainsFunc(v.o.Remotes, Remote.holds) ||
 		slices.ContainsFunc(v.o.Remotes, func(r Remote) bool { return r.Name == part })
 }
 

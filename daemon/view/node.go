@@ -38,16 +38,15 @@ type Options struct {
 	Pidfds     bool  // the kernel tells when a client's process is gone
 	Serving    func() bool
 
-	Store      *tiering.Store
-	Place      tier.Place // of the store's memory
-	Device     gpuipc.Device
-	GPU        *gpu.GPU
-	GPUTrouble string // why there is none though one was asked for
-	Disk       *disk.Tier
-	Object     *object.Store
-	Server     *server.Server
-	Canary     *canary.Canary
-	Tenants    []tiering.Tenant
+	Store   *tiering.Store
+	Place   tier.Place // of the store's memory
+	Device  gpuipc.Device
+	GPUs    gpu.Devices // that were asked for
+	Disk    *disk.Tier
+	Object  *object.Store
+	Server  *server.Server
+	Canary  *canary.Canary
+	Tenants []tiering.Tenant
 
 	// Cluster answers what is known of the other nodes.
 	Cluster func() api.Cluster
@@ -112,7 +111,7 @@ func (v *View) Status() api.Status {
 		Ready: v.o.Serving(), Alive: v.o.Server.Alive(time.Now()),
 		Node: v.o.Config.Node, Version: v.o.Version, BootEpoch: v.o.Epoch, Started: v.o.Started,
 		Socket: v.o.Socket, Device: device.Kind + " " + device.Name, Features: device.Features,
-		GPU: v.gpu(), Checks: v.Checks(),
+		GPUs: v.gpus(), Checks: v.Checks(),
 	}
 }
 
@@ -156,7 +155,7 @@ func (v *View) Pools() []api.Pool {
 	var list []api.Pool
 	for _, p := range v.o.Store.Pools() {
 		pool := api.Pool{
-			Name: p.Name, Tier: tierName(p.Place), CapacityBytes: p.CapacityBytes, UsedBytes: p.UsedBytes,
+			Name: p.Name, Tier: tierName(p.Place), Device: v.gpuName(p.Device), CapacityBytes: p.CapacityBytes, UsedBytes: p.UsedBytes,
 			LeasedBytes: p.LeasedBytes, PendingBytes: p.PendingBytes, QuarantinedBytes: p.QuarantinedBytes,
 			PageBytes: int64(p.PageBytes), Objects: p.Objects,
 		}
@@ -215,7 +214,7 @@ func (v *View) Counters() []api.Counter {
 	load, stored := v.o.Server.Load(), v.o.Store.Counters()
 	declared("", &load)
 	declared("", &stored)
-	for _, p := range v.o.Store.Pools() {
+	for _, p := range poolTotals(v.o.Store.Pools()) {
 		name := "pool_" + p.Name
 		if p.Place == tier.PlaceHBM {
 			name = "hbm_" + name
@@ -224,8 +223,12 @@ func (v *View) Counters() []api.Counter {
 		add(name+"_used_bytes", float64(p.UsedBytes))
 		add(name+"_objects", float64(p.Objects))
 	}
-	if v.o.GPU != nil {
-		declared("", gpuMemory(v.o.GPU))
+	if len(v.o.GPUs) > 0 {
+		var lent int64
+		for _, g := range v.o.GPUs {
+			lent += g.ConnectionBytes()
+		}
+		add("hbm_connection_bytes", float64(lent))
 	}
 	if v.o.Disk != nil {
 		u, below := v.o.Disk.Usage(), v.o.Disk.Counters()
@@ -259,6 +262,21 @@ func (v *View) Counters() []api.Counter {
 	})
 	slices.SortFunc(list, func(a, b api.Counter) int { return strings.Compare(a.Name, b.Name) })
 	return list
+}
+
+// poolTotals adds up the pools of all devices that have a name in common.
+func poolTotals(pools []tiering.PoolInfo) (totals []tiering.PoolInfo) {
+	for _, p := range pools {
+		i := slices.IndexFunc(totals, func(t tiering.PoolInfo) bool { return t.Place == p.Place && t.Name == p.Name })
+		if i < 0 {
+			totals = append(totals, p)
+			continue
+		}
+		totals[i].CapacityBytes += p.CapacityBytes
+		totals[i].UsedBytes += p.UsedBytes
+		totals[i].Objects += p.Objects
+	}
+	return totals
 }
 
 func tierName(p tier.Place) string {

@@ -37,6 +37,7 @@ type capabilitySeries struct {
 type poolSeries struct {
 	Tier      string `label:"tier"`
 	Pool      string `label:"pool"`
+	Device    string `label:"device"` // of a pool of HBM, else empty
 	Capacity  int64  `prom:"tier_capacity_bytes" help:"Budget of a pool in a tier."`
 	Evictable int64  `prom:"tier_used_bytes,state=evictable" help:"Bytes in use by state: leased, pending (being filled), quarantined (lease expired, client still there), demoting (being written to the disk or copied to the object store or another node, and as a rule free after that), evictable."`
 	Objects   int    `prom:"pool_objects" help:"Segments (public) and checkpoints (private) held."`
@@ -47,6 +48,7 @@ type poolSeries struct {
 type memorySeries struct {
 	Tier        string `label:"tier"`
 	Pool        string `label:"pool"`
+	Device      string `label:"device"`
 	Leased      int64  `prom:"tier_used_bytes,state=leased"`
 	Pending     int64  `prom:"tier_used_bytes,state=pending"`
 	Quarantined int64  `prom:"tier_used_bytes,state=quarantined"`
@@ -82,21 +84,32 @@ type diskStateSeries struct {
 	Is    int    `prom:"disk_state" help:"1 for the state that the disk tier is in, 0 for the others. full: old entries make room for new ones; paused, failed: nothing is written; opening, missing, refused, locked, version, unreadable, foreign: nothing is read either."`
 }
 
+// The series of each GPU of the setting, of which there are settings.MaxDevices at most.
+
 type gpuSeries struct {
-	UUID string `label:"uuid"`
-	Name string `label:"name"`
-	Is   int    `prom:"hbm_info" help:"The GPU whose memory is lent."`
+	Device string `label:"device"`
+	Name   string `label:"name"`
+	Is     int    `prom:"hbm_info" help:"A GPU whose memory is lent, by its UUID."`
 }
 
-type gpuMemorySeries struct {
-	Bytes int64 `count:"hbm_connection_bytes" prom:"hbm_connection_bytes" help:"Memory of the GPU that clients have of their own."`
+type gpuStateSeries struct {
+	Device string `label:"device"`
+	State  string `label:"state"`
+	Is     int    `prom:"hbm_state" help:"1 for the state that a GPU is in, 0 for the others. missing: it could not be opened or gave no memory; lost: it gives no service any more."`
+}
+
+type deviceSeries struct {
+	GPU   string `label:"device"`
+	Bytes int64  `prom:"hbm_connection_bytes" help:"Memory of the GPU that clients have of their own."`
+	stats.Device
 }
 
 type driverSeries struct {
-	Stuck    int64 `prom:"hbm_stuck_calls" help:"Calls of the driver on memory of other processes that run past their time now."`
-	Late     int64 `prom:"hbm_late_calls_total" help:"Calls of the driver on memory of other processes that ever ran past their time."`
-	Gathered int64 `prom:"hbm_gathered_total" help:"Operands of kernels that lay in several runs and were put together first."`
-	Staged   int64 `prom:"hbm_unpinned_bytes_total" help:"Bytes of the host's memory copied by way of staging, because the driver did not register them."`
+	Device   string `label:"device"`
+	Stuck    int64  `prom:"hbm_stuck_calls" help:"Calls of the driver on memory of other processes that run past their time now."`
+	Late     int64  `prom:"hbm_late_calls_total" help:"Calls of the driver on memory of other processes that ever ran past their time."`
+	Gathered int64  `prom:"hbm_gathered_total" help:"Operands of kernels that lay in several runs and were put together first."`
+	Staged   int64  `prom:"hbm_unpinned_bytes_total" help:"Bytes of the host's memory copied by way of staging, because the driver did not register them."`
 }
 
 type adviceSeries struct {
@@ -219,7 +232,7 @@ func lookupsOf(c *stats.Counters) *lookupSeries {
 func (v *View) eachPool(f func(any)) {
 	for _, p := range v.o.Store.Pools() {
 		level := tierName(p.Place)
-		held, pool := memoryOf(level, &p)
+		held, pool := v.memoryOf(level, &p)
 		f(held)
 		f(pool)
 		if v.o.Disk != nil && p.Place == v.o.Place {
@@ -228,10 +241,10 @@ func (v *View) eachPool(f func(any)) {
 	}
 }
 
-func memoryOf(level string, p *tiering.PoolInfo) (*memorySeries, *poolSeries) {
-	held := p.LeasedBytes + p.PendingBytes + p.QuarantinedBytes + p.DemotingBytes
-	return &memorySeries{level, p.Name, p.LeasedBytes, p.PendingBytes, p.QuarantinedBytes, p.DemotingBytes},
-		&poolSeries{level, p.Name, p.CapacityBytes, p.UsedBytes - held, p.Objects}
+func (v *View) memoryOf(level string, p *tiering.PoolInfo) (*memorySeries, *poolSeries) {
+	held, device := p.LeasedBytes+p.PendingBytes+p.QuarantinedBytes+p.DemotingBytes, v.gpuName(p.Device)
+	return &memorySeries{level, p.Name, device, p.LeasedBytes, p.PendingBytes, p.QuarantinedBytes, p.DemotingBytes},
+		&poolSeries{level, p.Name, device, p.CapacityBytes, p.UsedBytes - held, p.Objects}
 }
 
 func (v *View) eachOfDisk(f func(any)) {
@@ -241,7 +254,7 @@ func (v *View) eachOfDisk(f func(any)) {
 	u, health, c := v.o.Disk.Usage(), v.o.Disk.Health(), v.o.Disk.Counters()
 	for i := range u.Pools {
 		p := &u.Pools[i]
-		f(&poolSeries{tierName(tier.PlaceDisk), p.Name, p.BudgetBytes, p.UsedBytes, p.Entries})
+		f(&poolSeries{tierName(tier.PlaceDisk), p.Name, "", p.BudgetBytes, p.UsedBytes, p.Entries})
 	}
 	disk.States(func(state disk.State) { f(&diskStateSeries{state.String(), one(state == health.State)}) })
 	f(&diskSeries{one(health.Reads), health.ReadStalled.Seconds(), health.WriteStalled.Seconds(), float64(c.ReadNanos) / 1e9})
@@ -249,18 +262,22 @@ func (v *View) eachOfDisk(f func(any)) {
 }
 
 func (v *View) eachOfGPU(f func(any)) {
-	g := v.o.GPU
-	if g == nil {
-		return
-	}
-	f(&gpuSeries{g.Device.UUID().String(), g.Device.Describe().Name, 1})
-	f(gpuMemory(g))
-	if n, ok := g.Counters(); ok {
-		f(&driverSeries{n.StuckCalls, n.LateCalls, n.Gathered, n.Unpinned})
+	counters := v.o.Store.DeviceCounters()
+	for _, g := range v.o.GPUs {
+		now, _ := g.State()
+		for s := range gpu.States {
+			f(&gpuStateSeries{g.Name, s.String(), one(s == now)})
+		}
+		if g.Device == nil {
+			continue
+		}
+		f(&gpuSeries{g.Name, g.Device.Describe().Name, 1})
+		f(&deviceSeries{g.Name, g.ConnectionBytes(), counters[g.ID-1].Device})
+		if n, ok := g.Counters(); ok {
+			f(&driverSeries{g.Name, n.StuckCalls, n.LateCalls, n.Gathered, n.Unpinned})
+		}
 	}
 }
-
-func gpuMemory(g *gpu.GPU) *gpuMemorySeries { return &gpuMemorySeries{g.ConnectionBytes()} }
 
 func (v *View) eachOfAdvice(f func(any)) {
 	a := v.o.Store.Advisor().Stats()

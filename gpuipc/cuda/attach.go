@@ -3,12 +3,14 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
 // attachments are the host regions that can be a side of Upload and Download.
@@ -29,6 +31,7 @@ type attachment struct {
 	piece int64
 
 	pinned     atomic.Int64  // bytes from the beginning that are registered
+	others     []int64       // offsets of pieces that another device registered; read it after registered
 	stopping   atomic.Bool   // no more pieces
 	registered chan struct{} // closed when no more pieces will be registered
 	err        error         // of a lost device; read it after registered
@@ -111,7 +114,14 @@ func (d *device) register(a *attachment) {
 	start, total := time.Now(), int64(len(a.mem))
 	for off := int64(0); off < total && !a.stopping.Load(); off = a.pinned.Load() {
 		n := min(a.piece, total-off)
-		if err := d.registerPiece(a, off, n); err != nil {
+		err := d.registerPiece(a, off, n)
+		if errors.Is(err, driver.AlreadyRegistered) {
+			// By another device of this process. Registered memory is pinned for the
+			// contexts of all devices (CU_MEMHOSTREGISTER_PORTABLE), and once only. Should
+			// that device take it back first, copies go through a buffer of the driver.
+			a.others, err = append(a.others, off), nil
+		}
+		if err != nil {
 			if a.err = d.gone(); a.err == nil {
 				d.tellUnpinned(err)
 			}
@@ -132,6 +142,9 @@ func (d *device) registerPiece(a *attachment, off, n int64) error {
 func (d *device) unregister(a *attachment) error {
 	var errs []error
 	for off := int64(0); off < a.pinned.Load(); off += a.piece {
+		if slices.Contains(a.others, off) {
+			continue
+		}
 		d.release(func() { errs = append(errs, d.api.HostUnregister(unsafe.Pointer(&a.mem[off]))) })
 	}
 	err := d.fail(errors.Join(errs...))

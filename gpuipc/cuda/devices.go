@@ -8,7 +8,8 @@ import (
 )
 
 // Devices lists the devices that this process may see, in the driver's order,
-// and makes no context on any. library is as in Options.
+// and makes no context on any. One that cannot be asked says why in Trouble. library is
+// as in Options.
 func Devices(library string) ([]Info, error) {
 	api, err := driver.Load(library)
 	if err != nil {
@@ -26,7 +27,7 @@ func Devices(library string) ([]Info, error) {
 		}
 		info, err := describe(api, id)
 		if err != nil {
-			return nil, unavailable(err)
+			info.Trouble = unavailable(err).Error()
 		}
 		all = append(all, info)
 	}
@@ -52,14 +53,20 @@ func choose(api *driver.API, name string) (driver.Device, Info, error) {
 		if err != nil {
 			return 0, Info{}, unavailable(err)
 		}
-		info, err := describe(api, id)
+		// One that cannot be asked costs those who want another nothing.
+		uuid, err := api.DeviceUUID(id)
+		if name != "" && (err != nil || uuid != want) {
+			seen = append(seen, gpuipc.UUID(uuid).String())
+			continue
+		}
+		var info Info
+		if err == nil {
+			info, err = describe(api, id)
+		}
 		if err != nil {
-			return 0, Info{}, unavailable(err)
+			return 0, info, unavailable(err)
 		}
-		if name == "" || info.UUID == want {
-			return id, info, info.usable()
-		}
-		seen = append(seen, info.UUID.String())
+		return id, info, info.usable()
 	}
 	if name == "" {
 		return 0, Info{}, fmt.Errorf("cuda: the driver shows no device: %w", gpuipc.ErrUnavailable)

@@ -84,6 +84,8 @@ type Info struct {
 	Descriptors bool
 	// WaitValues: streams can wait for and write 64-bit values in memory.
 	WaitValues bool
+	// Trouble is why no more is known of the device; empty = all is.
+	Trouble string
 }
 
 // Tristate is an answer that an older driver may not give.

@@ -42,6 +42,9 @@ type span struct {
 
 const closedRegion = -1 << 62
 
+// Device names the device of the region.
+func (r *region) Device() gpuipc.UUID { return r.dev.info.UUID }
+
 // NewRegion takes memory, all zeros. Without room it changes nothing and answers
 // ErrFull. Access and Huge mean nothing to a device, but must be right.
 func (d *device) NewRegion(spec gpuipc.RegionSpec) (gpuipc.Region, error) {

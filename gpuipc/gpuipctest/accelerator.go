@@ -45,9 +45,18 @@ type Accelerator struct {
 // test ends, after its regions must be.
 func NewAccelerator(t testing.TB, host gpuipc.Device) *Accelerator {
 	t.Helper()
-	a := &Accelerator{Device: HostDevice(t, gpuipc.HostOptions{Workers: 1}), host: host, id: gpuipc.UUID{15: 1}}
-	a.state.attached = map[gpuipc.Region]*sync.WaitGroup{}
-	return a
+	return NewAccelerators(t, host, 1)[0]
+}
+
+// NewAccelerators opens n of them. The i-th has a UUID that ends in i+1.
+func NewAccelerators(t testing.TB, host gpuipc.Device, n int) (list []*Accelerator) {
+	t.Helper()
+	for i := range n {
+		a := &Accelerator{Device: HostDevice(t, gpuipc.HostOptions{Workers: 1}), host: host, id: gpuipc.UUID{15: byte(i + 1)}}
+		a.state.attached = map[gpuipc.Region]*sync.WaitGroup{}
+		list = append(list, a)
+	}
+	return list
 }
 
 // Lose makes every operation from now on fail with ErrUnavailable, as a GPU does
@@ -90,7 +99,7 @@ func (a *Accelerator) Describe() gpuipc.Description {
 	return gpuipc.Description{Kind: "double", Name: "kernels of the host"}
 }
 
-// UUID is the same for every Accelerator of this package.
+// UUID names the accelerator among those that were opened with it.
 func (a *Accelerator) UUID() gpuipc.UUID { return a.id }
 
 // region is memory of an Accelerator. The host device underneath never sees it.
@@ -106,6 +115,9 @@ func (r *region) Export() (gpuipc.Handle, error) {
 	}
 	return gpuipc.Handle{}, fmt.Errorf("memory of an accelerator has no host handle: %w", gpuipc.ErrUnavailable)
 }
+
+// Device is the accelerator's UUID.
+func (r *region) Device() gpuipc.UUID { return r.dev.id }
 
 // Share makes one descriptor.
 func (r *region) Share(way gpuipc.Way) (gpuipc.Share, error) {

@@ -17,56 +17,129 @@ import (
 
 // Options are what a Cache shares with its owner.
 type Options struct {
-	Lock     *lockhold.Mutex
-	Objects  *objects.Set    // guarded by Lock
-	Counters *stats.HBM      // guarded by Lock
-	Memory   gpuipc.Device   // that the arena of Objects is of
-	Arena    gpuipc.Region   // of Objects in memory
-	Name     string          // of the region
-	Running  *sync.WaitGroup // operations that touch memory; grows only under Lock
-	Now      func() time.Time
-	Log      zerolog.Logger
+	Lock    *lockhold.Mutex
+	Objects *objects.Set    // guarded by Lock
+	Memory  gpuipc.Device   // that the arena of Objects is of
+	Arena   gpuipc.Region   // of Objects in memory
+	Name    string          // of the regions
+	Running *sync.WaitGroup // operations that touch memory; grows only under Lock
+	Now     func() time.Time
+	Log     zerolog.Logger
 }
 
-// Cache is the memory of an accelerator and the way into it.
+// Cache is the memory of one accelerator and the way into it.
 type Cache struct {
-	cfg    *Config
+	cfg    Config
 	o      Options
 	dev    gpuipc.Accelerator
-	arena  gpuipc.SharedRegion
-	detach func() error // the arena in memory from the device
+	arena  gpuipc.SharedRegion // nil where it could not be made
+	detach func() error        // the arena in memory from the device
+	opened chan struct{}       // closed when the device has answered to being opened
+
+	memory *objects.Device // guarded by the owner's lock
 
 	// Guarded by the owner's lock.
 	Flights *transfer.Engine[objects.CopyKey] // the promotions; whoever works on them is the owner's
 	hints   transfer.Hints[objects.Identity]
-	lost    bool // the device cannot be used any more
 }
 
-// Open makes the region and gives Objects its pools. The device is asked for nothing
-// else. The configuration is complete and valid.
-func Open(cfg *Config, o Options) (*Cache, error) {
-	page := int64(cfg.PageBytes)
-	public, private := cfg.PublicBytes/page*page, cfg.PrivateBytes/page*page
-	region, err := cfg.Device.NewRegion(gpuipc.RegionSpec{
-		Name: o.Name, Bytes: public + private, Access: gpuipc.ClientWrites, Way: cfg.Way,
+// List is the caches of a store, in the order of their devices' ids.
+type List []*Cache
+
+// Of is the cache on a device; nil when there is no such device.
+func (l List) Of(id tier.DeviceID) *Cache {
+	if id == 0 || int(id) > len(l) {
+		return nil
+	}
+	return l[id-1]
+}
+
+// Open makes the regions of all devices at once and gives Objects their pools. The
+// devices are asked for nothing else. One that refuses, or does not answer in time, is
+// lost from the beginning and holds up none of the others. The configurations are
+// complete and valid.
+func Open(cfgs []Config, o Options) List {
+	list := make(List, len(cfgs))
+	errs := make([]error, len(cfgs))
+	var opening sync.WaitGroup
+	for i := range cfgs {
+		list[i] = &Cache{cfg: cfgs[i], o: o, dev: cfgs[i].Device, opened: make(chan struct{})}
+		opening.Go(func() { errs[i] = list[i].open() })
+	}
+	opening.Wait()
+	for i, h := range list {
+		h.begin()
+		if errs[i] != nil {
+			h.memory.Lost, h.memory.Counters.Lost = true, 1
+			h.tell(errs[i])
+		}
+	}
+	return list
+}
+
+// open makes the region and registers the arena in memory, within the time that there
+// is for it. What comes later is given back.
+func (h *Cache) open() error {
+	type answer struct {
+		arena  gpuipc.SharedRegion
+		detach func() error
+		err    error
+	}
+	answered, gaveUp := make(chan answer), make(chan struct{})
+	go func() {
+		defer close(h.opened)
+		var a answer
+		a.arena, a.detach, a.err = h.regions()
+		select {
+		case answered <- a:
+		case <-gaveUp:
+			if a.err == nil {
+				h.o.Log.Warn().AnErr("trouble", errors.Join(a.detach(), a.arena.Close())).Str("tier", "hbm").
+					Stringer("device", h.dev.UUID()).Msg("a device has answered too late: its memory is given back")
+			}
+		}
+	}()
+	limit := time.NewTimer(h.cfg.OpenTimeout)
+	defer limit.Stop()
+	select {
+	case a := <-answered:
+		h.arena, h.detach = a.arena, a.detach
+		return a.err
+	case <-limit.C:
+		close(gaveUp)
+		return fmt.Errorf("HBM: the device gives no memory within %v: %w", h.cfg.OpenTimeout, tier.ErrUnavailable)
+	}
+}
+
+func (h *Cache) regions() (gpuipc.SharedRegion, func() error, error) {
+	public, private := h.cfg.budgets()
+	region, err := h.dev.NewRegion(gpuipc.RegionSpec{
+		Name: h.o.Name, Bytes: public + private, Access: gpuipc.ClientWrites, Way: h.cfg.Way,
 	})
 	if err != nil {
-		return nil, deviceError(fmt.Sprintf("HBM of %d bytes", public+private), err)
+		return nil, nil, deviceError(fmt.Sprintf("HBM of %d bytes", public+private), err)
 	}
 	arena, ok := region.(gpuipc.SharedRegion)
 	if !ok {
-		return nil, errors.Join(fmt.Errorf("HBM: a region that no client can map: %w", tier.ErrInvalid), region.Close())
+		return nil, nil, errors.Join(fmt.Errorf("HBM: a region that no client can map: %w", tier.ErrInvalid), region.Close())
 	}
-	detach, err := cfg.Device.AttachHost(o.Arena)
+	detach, err := h.dev.AttachHost(h.o.Arena)
 	if err != nil {
-		return nil, errors.Join(deviceError("HBM: attach the arena in memory", err), region.Close())
+		return nil, nil, errors.Join(deviceError("HBM: attach the arena in memory", err), region.Close())
 	}
-	h := &Cache{cfg: cfg, o: o, dev: cfg.Device, arena: arena, detach: detach}
-	o.Objects.OpenCopies(arena, cfg.PageBytes, public, private)
+	return arena, detach, nil
+}
+
+// begin gives Objects the pools, which are empty without a region.
+func (h *Cache) begin() {
+	var public, private int64
+	if h.arena != nil {
+		public, private = h.cfg.budgets()
+	}
+	h.memory = h.o.Objects.OpenDevice(h.arena, h.cfg.PageBytes, public, private)
 	h.Flights = transfer.New[objects.CopyKey](transfer.Config{
-		Lock: o.Lock, Workers: true, Queue: cfg.Queue, Now: o.Now, Idle: h.Guess,
+		Lock: h.o.Lock, Workers: true, Queue: h.cfg.Queue, Now: h.o.Now, Idle: h.Guess,
 	})
-	return h, nil
 }
 
 // deviceError is tier.DeviceError that keeps a want of room apart.
@@ -77,19 +150,40 @@ func deviceError(what string, err error) error {
 	return tier.DeviceError(what, err)
 }
 
-// Close gives the region back. Nothing runs any more.
+// Close gives the region back, once the device has answered all that it was asked.
+// Nothing runs any more.
 func (h *Cache) Close() error {
+	<-h.opened
+	if h.arena == nil {
+		return nil
+	}
 	if err := errors.Join(h.detach(), h.arena.Close()); err != nil {
-		return fmt.Errorf("close HBM: %w", err)
+		return fmt.Errorf("close HBM of %v: %w", h.dev.UUID(), err)
 	}
 	return nil
 }
 
-// Arena is the region that extents of copies refer to.
+// Arena is the region that extents of copies refer to; nil where the device gave none.
 func (h *Cache) Arena() gpuipc.SharedRegion { return h.arena }
 
 // Device is the accelerator.
 func (h *Cache) Device() gpuipc.Accelerator { return h.dev }
+
+// ID is the number of its device.
+func (h *Cache) ID() tier.DeviceID { return h.memory.ID }
+
+// Pools are the budgets of segments and of checkpoints.
+func (h *Cache) Pools() []*objects.Pool { return h.memory.Pools[:] }
+
+// Counters takes a snapshot, under the lock. What plans count is not in it.
+func (h *Cache) Counters() stats.HBM {
+	c, flights := h.memory.Counters, h.Flights.Stats(0)
+	c.Promotions, c.PromotionsBusy, c.Promoting = flights.Ended, flights.Busy, uint64(h.Flights.Len(0))
+	return c
+}
+
+// Count is where what else happens on the device is counted, under the lock.
+func (h *Cache) Count() *stats.HBM { return &h.memory.Counters }
 
 // PageBytes is the grain of allocation.
 func (h *Cache) PageBytes() int { return h.cfg.PageBytes }
@@ -97,24 +191,21 @@ func (h *Cache) PageBytes() int { return h.cfg.PageBytes }
 // Workers is how many goroutines are to work on Flights.
 func (h *Cache) Workers() int { return h.cfg.Promotions }
 
-// AttachEngine says that an engine of one rank of a profile reads HBM, until
+// AttachEngine says that an engine of one rank of a profile reads on the device, until
 // detach, which may be called again.
 func (h *Cache) AttachEngine(p *objects.Profile, rank int) (detach func()) {
 	h.o.Lock.Lock()
 	defer h.o.Lock.Unlock()
-	if p.Engines == nil {
-		p.Engines = make([]int, p.Ranks)
-	}
-	p.Engines[rank]++
+	p.Attach(rank, h.memory)
 	return sync.OnceFunc(func() {
 		h.o.Lock.Lock()
 		defer h.o.Lock.Unlock()
-		p.Engines[rank]--
+		p.Detach(rank, h.memory)
 	})
 }
 
 // Lost tells, under the lock, whether the device is known to be lost.
-func (h *Cache) Lost() bool { return h.lost }
+func (h *Cache) Lost() bool { return h.memory.Lost }
 
 // deviceLost asks the device. An error cannot tell: what one client handed over may
 // be refused for as many reasons as a device has to fail. A device that is never
@@ -124,28 +215,28 @@ func (h *Cache) deviceLost() bool {
 	return ok && device.Lost()
 }
 
-// Failed drops all copies once an error of the device turns out to come from its being
-// lost.
+// Failed drops all copies on the device once an error of it turns out to come from its
+// being lost.
 func (h *Cache) Failed(err error) {
 	if err == nil || !h.deviceLost() {
 		return
 	}
 	h.o.Lock.Lock()
-	copies, first := h.loseLocked()
-	h.o.Lock.Unlock()
-	if first {
-		h.o.Log.Error().Err(err).Int("copies", copies).Str("tier", "hbm").Msg("the device is lost; the cache goes on without it")
+	if h.memory.Lost {
+		h.o.Lock.Unlock()
+		return
 	}
+	copies := h.o.Objects.Lose(h.memory)
+	h.Flights.Stop(transfer.ErrLost)
+	h.o.Lock.Unlock()
+	h.o.Log.Error().Err(err).Int("copies", copies).Str("tier", "hbm").Stringer("device", h.dev.UUID()).
+		Msg("the device is lost; the cache goes on without it")
+	h.tell(err)
 }
 
-// loseLocked drops every copy. Memory and the lower tier have all of them.
-func (h *Cache) loseLocked() (copies int, first bool) {
-	if h.lost {
-		return 0, false
+// tell tells the owner of the device that it is lost.
+func (h *Cache) tell(err error) {
+	if h.cfg.Lost != nil {
+		h.cfg.Lost(err)
 	}
-	h.lost = true
-	h.o.Counters.Lost = 1
-	copies = h.o.Objects.DropAllCopies(stats.DropLost)
-	h.Flights.Stop(transfer.ErrLost)
-	return copies, true
 }

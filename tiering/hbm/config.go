@@ -2,6 +2,7 @@ package hbm
 
 import (
 	"cmp"
+	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 )
@@ -11,7 +12,7 @@ const (
 	maxPageBytes = 16 << 20
 )
 
-// Config says what memory of an accelerator is for copies. The zero value of a field that is not
+// Config says what memory of one accelerator is for copies. The zero value of a field that is not
 // marked required takes the default that is named with it. The arena in memory is
 // registered with the device, which may pin, and so back, all of it from the start.
 type Config struct {
@@ -29,25 +30,32 @@ type Config struct {
 	// AfterMatch promotes what a match finds in memory for the ranks whose engines
 	// are attached, see AttachEngine. A guess takes free room only.
 	AfterMatch bool
+
+	// OpenTimeout bounds how long the device may take to give its region and to register
+	// the arena in memory; 1 minute.
+	OpenTimeout time.Duration
+	// Lost is told once why the device gives no service, or no more; nil = nobody. It
+	// is called without a lock and does not wait.
+	Lost func(why error)
 }
 
-// WithDefaults fills what was left zero; nil stays nil.
-func (h *Config) WithDefaults() *Config {
-	if h == nil {
-		return nil
-	}
-	full := *h
-	full.PageBytes = cmp.Or(full.PageBytes, 64<<10)
-	full.Promotions = cmp.Or(full.Promotions, 2)
-	full.Queue = cmp.Or(full.Queue, 4096)
-	return &full
+// WithDefaults fills what was left zero.
+func (h Config) WithDefaults() Config {
+	h.PageBytes = cmp.Or(h.PageBytes, 64<<10)
+	h.Promotions = cmp.Or(h.Promotions, 2)
+	h.Queue = cmp.Or(h.Queue, 4096)
+	h.OpenTimeout = cmp.Or(h.OpenTimeout, time.Minute)
+	return h
 }
 
-// Validate calls check with each bound; nil has none.
+// budgets are those in whole pages.
+func (h *Config) budgets() (public, private int64) {
+	page := int64(h.PageBytes)
+	return h.PublicBytes / page * page, h.PrivateBytes / page * page
+}
+
+// Validate calls check with each bound.
 func (h *Config) Validate(check func(ok bool, format string, args ...any)) {
-	if h == nil {
-		return
-	}
 	page := h.PageBytes
 	check(h.Device != nil, "HBM without a device")
 	check(page >= minPageBytes && page <= maxPageBytes && page&(page-1) == 0,
@@ -55,4 +63,5 @@ func (h *Config) Validate(check func(ok bool, format string, args ...any)) {
 	check(h.PublicBytes >= 0 && h.PrivateBytes >= 0 && max(h.PublicBytes, h.PrivateBytes) >= int64(page),
 		"HBM: pools of %d and %d bytes in pages of %d", h.PublicBytes, h.PrivateBytes, page)
 	check(h.Promotions > 0 && h.Queue > 0, "HBM: %d promotions at once, %d in the queue", h.Promotions, h.Queue)
+	check(h.OpenTimeout > 0, "HBM: %v to open a device", h.OpenTimeout)
 }

@@ -1,11 +1,13 @@
-// Package hbm keeps copies of what a store holds in the memory of an accelerator: an
-// inclusive cache above memory. It makes the region, brings copies into it, verifies
-// them where they lie, and drops them when the device is lost. What is copied, which
+// Package hbm keeps copies of what a store holds in the memory of accelerators: an
+// inclusive cache above memory for each of them. It makes the region, brings copies into
+// it, verifies them where they lie, and drops them when the device is lost, which costs
+// the copies of other devices nothing. What is copied, which
 // copies lookups find and which make room is kept by package objects, with everything
 // else that is held.
 //
-// A copy is one rank's share of an object, since each rank of an engine has a GPU
-// of its own. Clients can write what they import, so nothing is ever copied back
+// A copy is one rank's share of an object, on one device: each rank of an engine has a
+// GPU of its own, and engines of one profile may have several for the same rank. Which
+// device a rank reads is learnt from who attached. Clients can write what they import, so nothing is ever copied back
 // down: a copy leaves by being dropped, and the store reads HBM for a request that
 // asks for it, never for anything that outlives the request.
 //

@@ -26,16 +26,17 @@ type Promotion struct {
 	upload *upload
 }
 
-// Promote begins, or joins, the promotion of a copy. It is nil when too
+// Promote begins, or joins, the promotion of a rank's copy. It is nil when too
 // many are wanted already, or nothing is promoted any more.
-func (h *Cache) Promote(k objects.CopyKey, urgent bool) *Promotion {
+func (h *Cache) Promote(n objects.Identity, rank int, urgent bool) *Promotion {
+	k := objects.CopyKey{Identity: n, Rank: rank, Device: h.ID()}
 	if f := h.Flights.Find(k); f != nil {
 		if urgent {
 			h.Flights.Urge(f)
 		}
 		return f.Job.(*Promotion)
 	}
-	if h.lost || !h.Flights.Room(uint32(k.Tenant.ID), 1) {
+	if h.memory.Lost || !h.Flights.Room(uint32(k.Tenant.ID), 1) {
 		return nil
 	}
 	p := &Promotion{cache: h, CopyKey: k}
@@ -46,21 +47,30 @@ func (h *Cache) Promote(k objects.CopyKey, urgent bool) *Promotion {
 // hintRows bounds how many hits of matches are looked at in one critical section.
 const hintRows = 32
 
-// Hint notes a hit of a match for promotion. It never waits and does nothing
-// else.
-func (h *Cache) Hint(o *objects.Object) {
-	if h == nil || !h.cfg.AfterMatch || o.Resident != nil || o.Profile.Engines == nil || h.lost {
+// Hint notes a hit of a match by a client on a device for promotion, wherever engines
+// read what it asks for. It never waits and does nothing else.
+func (l List) Hint(o *objects.Object, on tier.DeviceID) {
+	engines := o.Profile.Engines
+	for i := range engines {
+		if e := &engines[i]; o.Resident.On(e.Device.ID, e.Rank) == nil && o.Profile.Reads(e, on) {
+			l.Of(e.Device.ID).hint(o)
+		}
+	}
+}
+
+func (h *Cache) hint(o *objects.Object) {
+	if !h.cfg.AfterMatch || h.memory.Lost {
 		return
 	}
 	if !h.hints.Add(o.Identity()) {
-		h.o.Counters.MatchesDropped++
+		h.memory.Counters.MatchesDropped++
 	} else if h.hints.Len() == 1 {
 		h.Flights.Wake()
 	}
 }
 
-// Guess turns some of what matches found into promotions, until one is
-// ready, and tells whether more is left.
+// Guess turns some of what matches found into promotions for the engines on the
+// device, until one is ready, and tells whether more is left.
 func (h *Cache) Guess() (more bool) {
 	for n := 0; n < hintRows && h.hints.Len() > 0 && !h.Flights.Waiting(); n++ {
 		w := h.hints.Take()
@@ -68,9 +78,9 @@ func (h *Cache) Guess() (more bool) {
 		if o == nil || !h.o.Objects.Promotable(o) {
 			continue
 		}
-		for rank, engines := range w.Profile.Engines {
-			if engines > 0 && (o.Resident == nil || o.Resident.Copies[rank] == nil) {
-				h.Promote(objects.CopyKey{Identity: o.Identity(), Rank: rank}, false)
+		for _, e := range w.Profile.Engines {
+			if e.Device == h.memory && o.Resident.On(h.ID(), e.Rank) == nil {
+				h.Promote(o.Identity(), e.Rank, false)
 			}
 		}
 	}
@@ -84,7 +94,7 @@ func (p *Promotion) Begin(f *transfer.Flight) error {
 	if o == nil || !h.o.Objects.Promotable(o) {
 		return fmt.Errorf("segment or checkpoint %x is not whole in memory: %w", p.Name.Key[:8], tier.ErrGone)
 	}
-	c := h.o.Objects.NewCopy(o)
+	c := h.o.Objects.NewCopy(o, h.memory)
 	if c.RankBytes == 0 {
 		return fmt.Errorf("%s: a copy of no bytes: %w", c.Name(), tier.ErrGone)
 	}
@@ -120,9 +130,9 @@ func (p *Promotion) Move(ctx context.Context, _ *transfer.Flight, moved func(err
 	case transfer.Lost:
 		h.Failed(err)
 	case transfer.Corrupt:
-		h.o.Log.Error().Err(err).Str("object", name).Str("tier", "hbm").Msg("promotion failed")
+		h.o.Log.Error().Err(err).Str("object", name).Str("tier", "hbm").Stringer("device", h.dev.UUID()).Msg("promotion failed")
 	case transfer.Failed:
-		h.o.Log.Warn().Err(err).Str("object", name).Str("tier", "hbm").Msg("promotion failed")
+		h.o.Log.Warn().Err(err).Str("object", name).Str("tier", "hbm").Stringer("device", h.dev.UUID()).Msg("promotion failed")
 	}
 }
 
@@ -145,7 +155,7 @@ func (p *Promotion) End(f *transfer.Flight, err error) {
 	p.upload.publish()
 	c.Ops += f.Waiters()
 	h.o.Objects.AddCopy(c, p.Source, p.Rank, p.upload.from)
-	h.o.Counters.PromotedBytes += uint64(c.Bytes)
+	h.memory.Counters.PromotedBytes += uint64(c.Bytes)
 }
 
 // Release lets go of the object, and of the copy unless it is found.

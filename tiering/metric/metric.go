@@ -12,7 +12,8 @@
 // has that name, one that is "a|b" has names of its own. help stands at one field
 // of a family. What has a part is told to Prometheus only where there is that part.
 // A string is a label of all series of its struct. An inner struct's names begin
-// with its tag, those of an embedded one stand as they are.
+// with its tag, those of an embedded one stand as they are. A struct whose prom is "-"
+// is in listings only.
 //
 // Fields are integers, atomic.Uint64, floats, arrays of these, strings and structs.
 // A family whose name ends in _total counts, the others are gauges. A tag that
@@ -109,12 +110,16 @@ func walk(v reflect.Value, prefix, part string, labels []string, f func(*series)
 		}
 	}
 	for i := range t.NumField() {
-		if x := v.Field(i); t.Field(i).Anonymous && x.Kind() == reflect.Struct {
-			walk(x, prefix, part, labels, f)
-			continue
-		}
 		tag := t.Field(i).Tag
 		count, prom := tag.Get("count"), tag.Get("prom")
+		if x := v.Field(i); t.Field(i).Anonymous && x.Kind() == reflect.Struct {
+			tell := f
+			if prom == "-" {
+				tell = func(s *series) { s.family = ""; f(s) }
+			}
+			walk(x, prefix, part, labels, tell)
+			continue
+		}
 		if count == "" && prom == "" {
 			continue
 		}

@@ -13,8 +13,8 @@ import (
 type Device struct {
 	gpuipc.Device
 	Place tier.Place
-	// Batch starts the jobs of a plan together, in as few launches as it can; nil
-	// runs each when it is made.
+	// Batch, of an accelerator, starts the jobs of a plan together, in as few launches as
+	// it can; nil runs each when it is made.
 	Batch gpuipc.Accelerator
 	// Failed is told of every error, before it is answered; nil = nobody.
 	Failed func(error)

@@ -12,7 +12,7 @@ import (
 // Runner is what the plans of all sessions run on, and what they have counted.
 type Runner struct {
 	Memory *Device
-	HBM    *Device // nil = none
+	HBM    []*Device // accelerators
 	Now    func() time.Time
 	// Took is told how long plans of all layers took in memory; nil = nobody.
 	Took func(Scope, Timing)
@@ -78,8 +78,12 @@ func (s *Session) PlaceOfPlan(from From, pl *Plan) (tier.Place, error) {
 
 // deviceOf is the device that a region is memory of.
 func (r *Runner) deviceOf(region gpuipc.Region) *Device {
-	if _, shared := region.(gpuipc.SharedRegion); shared && r.HBM != nil {
-		return r.HBM
+	if shared, ok := region.(gpuipc.SharedRegion); ok {
+		for _, d := range r.HBM {
+			if d.Batch.UUID() == shared.Device() {
+				return d
+			}
+		}
 	}
 	return r.Memory
 }
@@ -102,7 +106,7 @@ type Counters struct {
 	BufferFlushes uint64 `count:"buffer_flushes"`
 }
 
-// Ran is how many plans have succeeded in HBM. They are not among Counters.
+// Ran is how many plans have succeeded on an accelerator. They are not among Counters.
 type Ran struct {
 	Composed  uint64 `count:"composed" prom:"kernels_total,kind=compose,tier=hbm"`
 	Rotated   uint64 `count:"rotated" prom:"kernels_total,kind=rotate,tier=hbm"`
@@ -110,17 +114,18 @@ type Ran struct {
 	Replayed  uint64 `count:"replayed" prom:"kernels_total,kind=replay,tier=hbm"`
 }
 
+// Ran takes a snapshot of what has succeeded on the device.
+func (d *Device) Ran() Ran {
+	return Ran{d.composed.Load(), d.rotated.Load(), d.assembled.Load(), d.replayed.Load()}
+}
+
 // Counters takes a snapshot.
-func (r *Runner) Counters() (Counters, Ran) {
+func (r *Runner) Counters() Counters {
 	m := r.Memory
-	c := Counters{
+	return Counters{
 		Composed: m.composed.Load(), Rotated: m.rotated.Load(), Assembled: m.assembled.Load(), Replayed: m.replayed.Load(),
 		Buffers: uint64(r.buffers.Load()), BuffersOpened: r.buffersOpened.Load(), BufferFlushes: r.flushes.Load(),
 		RowsAppended: r.rowsAppended.Load(), RowsAccepted: r.rowsAccepted.Load(),
 		RowsDropped: r.rowsDropped.Load(), RowsReplayed: r.rowsReplayed.Load(),
 	}
-	if d := r.HBM; d != nil {
-		return c, Ran{d.composed.Load(), d.rotated.Load(), d.assembled.Load(), d.replayed.Load()}
-	}
-	return c, Ran{}
 }

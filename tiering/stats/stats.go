@@ -224,16 +224,29 @@ type Offload struct {
 	SendingBytes uint64           `count:"sending_bytes" prom:"offload_bytes_in_flight" help:"Bytes of memory that they hold."`
 }
 
-// HBM counts what happens in HBM since Open, apart from the gauges Copies,
-// Promoting and Lost. All are zero without HBM.
+// HBM counts what happens on one accelerator since Open, or on all together. All are
+// zero without HBM.
 type HBM struct {
-	// By Match for clients of the device: of its hits, those with a copy in HBM for
-	// some rank. They are not among those in the lower tier.
+	// By Match for clients of the device: of its hits, those with copies in HBM for all
+	// ranks that have engines. They are not among those in the lower tier.
 	HitSegments     uint64 `count:"hit_segments"`
 	HitTokens       uint64 `count:"hit_tokens"`
 	PrefixHits      uint64 `count:"prefix_hits"`
 	PrefixHitTokens uint64 `count:"prefix_hit_tokens"`
 
+	// Copied and verified.
+	PromotedBytes uint64 `count:"promoted_bytes" prom:"fetch_bytes_total,tier=hbm,direction=in"`
+	// Copies that lookups do not find any more, by why.
+	Dropped [hbmDropReasons]uint64 `count:"dropped_{room,quota,object,removed,lost}" prom:"evictions_total,tier=hbm,reason=room|quota|object|operator|lost"`
+	// Of these.
+	DroppedBytes uint64     `count:"dropped_bytes" prom:"evicted_bytes_total,tier=hbm"`
+	plan.Ran                // in HBM
+	Device       `prom:"-"` // told by device
+}
+
+// Device is the part of HBM that /metrics tells of each device. Copies, Promoting and
+// Lost are gauges.
+type Device struct {
 	// By AcquireResident and LoadResident.
 	Acquired       uint64 `count:"acquired" prom:"hbm_leases_total,kind=segment,result=hit" help:"Leases asked for on the GPU, by kind of object and result (hit or miss)."`
 	AcquiredTokens uint64 `count:"acquired_tokens"`
@@ -242,19 +255,36 @@ type HBM struct {
 	LoadedTokens   uint64 `count:"loaded_tokens"`
 	LoadMisses     uint64 `count:"load_misses" prom:"hbm_leases_total,kind=checkpoint,result=miss"`
 
-	Copies     uint64                    `count:"copies" prom:"hbm_copies" help:"Copies of segments and checkpoints on the GPU that lookups find."`
-	Promoting  uint64                    `count:"promoting" prom:"hbm_promotions_in_flight" help:"Copies to the GPU that are wanted or running."`
-	Promotions [transfer.Outcomes]uint64 `count:"promotions_{done,corrupt,gone,,no_room,stopped,lost,failed}" prom:"hbm_promotions_total,result=*" help:"Copies to the GPU by outcome: done, corrupt (the device's digests are not the object's), gone (the object left memory meanwhile), no_room, stopped, lost (with the device), failed (refused by the device)."`
-	// Copied and verified.
-	PromotedBytes  uint64 `count:"promoted_bytes" prom:"fetch_bytes_total,tier=hbm,direction=in"`
-	PromotionsBusy uint64 `count:"promotions_busy" prom:"hbm_promotions_refused_total" help:"Copies to the GPU not begun because too many were wanted."`
-	MatchesDropped uint64 `count:"matches_dropped" prom:"hbm_matches_dropped_total" help:"Hits of matches that were not considered for a copy: too many at once."`
-	// Copies that lookups do not find any more, by why.
-	Dropped [hbmDropReasons]uint64 `count:"dropped_{room,quota,object,removed,lost}" prom:"evictions_total,tier=hbm,reason=room|quota|object|operator|lost"`
-	// Of these.
-	DroppedBytes uint64 `count:"dropped_bytes" prom:"evicted_bytes_total,tier=hbm"`
-	plan.Ran            // in HBM
-	Lost         uint64 `count:"lost" prom:"hbm_lost" help:"1 when the GPU was lost; what it held is in memory or on disk."`
+	Copies         uint64                    `count:"copies" prom:"hbm_copies" help:"Copies of segments and checkpoints on the GPU that lookups find."`
+	Promoting      uint64                    `count:"promoting" prom:"hbm_promotions_in_flight" help:"Copies to the GPU that are wanted or running."`
+	Promotions     [transfer.Outcomes]uint64 `count:"promotions_{done,corrupt,gone,,no_room,stopped,lost,failed}" prom:"hbm_promotions_total,result=*" help:"Copies to the GPU by outcome: done, corrupt (the device's digests are not the object's), gone (the object left memory meanwhile), no_room, stopped, lost (with the device), failed (refused by the device)."`
+	PromotionsBusy uint64                    `count:"promotions_busy" prom:"hbm_promotions_refused_total" help:"Copies to the GPU not begun because too many were wanted."`
+	MatchesDropped uint64                    `count:"matches_dropped" prom:"hbm_matches_dropped_total" help:"Hits of matches that were not considered for a copy: too many at once."`
+	Lost           uint64                    `count:"lost" prom:"hbm_lost" help:"1 when the GPU was lost or could not be used; what it held is in memory or on disk."`
+}
+
+// Add adds what happened on one more device.
+func (c *HBM) Add(o *HBM) {
+	for _, n := range [...]struct {
+		to *uint64
+		by uint64
+	}{
+		{&c.HitSegments, o.HitSegments}, {&c.HitTokens, o.HitTokens}, {&c.PrefixHits, o.PrefixHits}, {&c.PrefixHitTokens, o.PrefixHitTokens},
+		{&c.PromotedBytes, o.PromotedBytes}, {&c.DroppedBytes, o.DroppedBytes},
+		{&c.Composed, o.Composed}, {&c.Rotated, o.Rotated}, {&c.Assembled, o.Assembled}, {&c.Replayed, o.Replayed},
+		{&c.Acquired, o.Acquired}, {&c.AcquiredTokens, o.AcquiredTokens}, {&c.AcquireMisses, o.AcquireMisses},
+		{&c.Loaded, o.Loaded}, {&c.LoadedTokens, o.LoadedTokens}, {&c.LoadMisses, o.LoadMisses},
+		{&c.Copies, o.Copies}, {&c.Promoting, o.Promoting}, {&c.PromotionsBusy, o.PromotionsBusy}, {&c.MatchesDropped, o.MatchesDropped},
+		{&c.Lost, o.Lost},
+	} {
+		*n.to += n.by
+	}
+	for i, n := range o.Dropped {
+		c.Dropped[i] += n
+	}
+	for i, n := range o.Promotions {
+		c.Promotions[i] += n
+	}
 }
 
 // Drop is why a copy left HBM. It was never the only one.

@@ -23,6 +23,9 @@ const (
 	Spliced CheckpointKind = 2
 )
 
+// DeviceID numbers the accelerators of a store, from 1; 0 is none.
+type DeviceID uint32
+
 // Place is the tier that an object lies in.
 type Place uint8
 

@@ -171,10 +171,10 @@ func profileTable(t *table, items []api.Profile) {
 }
 
 func poolTable(t *table, items []api.Pool) {
-	t.row("POOL", "TIER", "USED", "CAPACITY", "LEASED", "PENDING", "QUARANTINED", "OBJECTS")
+	t.row("POOL", "TIER", "USED", "CAPACITY", "LEASED", "PENDING", "QUARANTINED", "OBJECTS", "DEVICE")
 	for _, p := range items {
 		t.row(p.Name, p.Tier, bytesText(p.UsedBytes), bytesText(p.CapacityBytes), bytesText(p.LeasedBytes),
-			bytesText(p.PendingBytes), bytesText(p.QuarantinedBytes), p.Objects)
+			bytesText(p.PendingBytes), bytesText(p.QuarantinedBytes), p.Objects, p.Device)
 		for _, q := range p.Tenants {
 			t.row("  "+q.Tenant, "", bytesText(q.UsedBytes), quotaText(q.QuotaBytes))
 		}

@@ -70,9 +70,25 @@ func printStats(c *call, s *nodeStats) error {
 		return err
 	}
 	fmt.Fprintln(c.stdout)
+	if len(s.Status.GPUs) > 0 {
+		t = newTable(c.stdout)
+		gpuTable(t, s.Status.GPUs)
+		if err := t.flush(); err != nil {
+			return err
+		}
+		fmt.Fprintln(c.stdout)
+	}
 	t = newTable(c.stdout)
 	for _, counter := range s.Counters {
 		t.row(counter.Name, strconv.FormatFloat(counter.Value, 'f', -1, 64))
 	}
 	return t.flush()
+}
+
+func gpuTable(t *table, items []api.GPU) {
+	t.row("GPU", "STATE", "COPIES", "PROMOTING", "USED", "CAPACITY", "OF CLIENTS", "SHARED BY", "NAME")
+	for i := range items {
+		g := &items[i]
+		t.row(g.UUID, g.State, g.Copies, g.Promoting, bytesText(g.UsedBytes), bytesText(g.CapacityBytes), bytesText(g.Shared), g.Way, g.Name)
+	}
 }

@@ -17,7 +17,7 @@ const (
 // Fault happens at the nth call of a function from when it is set; Nth 0 is every
 // call. Call is a driver function's exported name, "*" for all, or what a stream
 // executes: "run.copy", "run.memset", "run.launch", "run.write", "run.wait",
-// "run.record", "run.*".
+// "run.record", "run.*". With "@N" behind it, only on device N.
 type Fault struct {
 	Kind  Kind
 	Call  string

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -177,4 +178,40 @@ func TestFaultsThatAreNotUnderstood(t *testing.T) {
 	if l.InjectText("FALL", "cuInit:1:2") {
 		t.Error("a kind that there is not")
 	}
+}
+
+// A fault of one device leaves the other as it is, and a context of it too.
+func TestAFaultMayBeOneDevices(t *testing.T) {
+	l := fakecuda.Open(t)
+	l.Set(t, "DEVICES", "2")
+	api, err := driver.Load(l.Path)
+	must(t, err)
+	l.LeakCheck(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var contexts [2]driver.Context
+	for i := range contexts {
+		contexts[i], err = api.PrimaryContextRetain(driver.Device(i))
+		must(t, err)
+	}
+	l.Inject(t,
+		fakecuda.Fault{Kind: fakecuda.Fail, Call: "cuMemAlloc_v2@1", Nth: 2, Value: 2},
+		fakecuda.Fault{Kind: fakecuda.Lost, Call: "cuStreamSynchronize@0", Nth: 1, Value: 999})
+	use := func(i int) error {
+		must(t, api.ContextSetCurrent(contexts[i]))
+		p, err := api.MemAlloc(8)
+		if err != nil {
+			return err
+		}
+		s, err := api.StreamCreate()
+		must(t, err)
+		return errors.Join(api.MemsetD8Async(p, 0, 8, s), api.StreamSynchronize(s), api.StreamDestroy(s), api.MemFree(p))
+	}
+	must(t, use(1))
+	wants(t, use(0), 999)
+	wants(t, api.ContextSetCurrent(contexts[0]), 999)
+	wants(t, use(1), driver.OutOfMemory)
+	must(t, use(1))
+	must(t, api.ContextSetCurrent(0))
+	l.Reset()
 }

@@ -24,31 +24,61 @@ import (
 // share lie in HBM twice; what it spares is a second tree whose nodes hold each
 // other.
 
-// copies is the memory of an accelerator and what lies in it.
+// copies is what lies in the memory of accelerators.
 type copies struct {
-	arena     gpuipc.Region
-	pageBytes int
-	Pages     *gpuipc.PageAllocator
-	Pools     [PoolCount]*Pool
-	Held      map[Identity]*resident
-	Loose     int // residents whose object is not in memory
+	Devices []*Device
+	Held    map[Identity]*resident
+	Loose   int // residents whose object is not in memory
 }
 
-// OpenCopies gives the set memory of an accelerator: its pages, and the budgets of its
-// two pools in whole pages.
-func (s *Set) OpenCopies(arena gpuipc.Region, pageBytes int, public, private int64) {
-	h := &copies{
-		arena: arena, pageBytes: pageBytes, Held: map[Identity]*resident{},
-		Pages: gpuipc.NewPageAllocator(public+private, pageBytes),
+// Device is the memory of one accelerator and the accounts of what lies in it.
+// Guarded by the store's lock, apart from the first group.
+type Device struct {
+	ID        tier.DeviceID
+	arena     gpuipc.Region
+	pageBytes int
+	Pools     [PoolCount]*Pool
+
+	Pages    *gpuipc.PageAllocator
+	Counters stats.HBM
+	Lost     bool // it cannot be used any more, or never could
+}
+
+// OpenDevice gives the set memory of one more accelerator: its pages, and the budgets of
+// its two pools in whole pages. Devices have their ids in the order in which they are
+// opened.
+func (s *Set) OpenDevice(arena gpuipc.Region, pageBytes int, public, private int64) *Device {
+	if s.HBM == nil {
+		s.HBM = &copies{Held: map[Identity]*resident{}}
 	}
-	h.Pools[PublicPool] = &Pool{Name: "public", Number: HBMPublicPool, Budget: public, Evict: s.cfg.EvictionPublic()}
-	h.Pools[PrivatePool] = &Pool{Name: "private", Number: hbmPrivatePool, Budget: private, Evict: s.cfg.EvictionPrivate()}
+	s.HBM.Devices = append(s.HBM.Devices, nil)
+	n := len(s.HBM.Devices)
+	d := &Device{ID: tier.DeviceID(n), arena: arena, pageBytes: pageBytes, Pages: gpuipc.NewPageAllocator(public+private, pageBytes)}
+	first := n * PoolCount
+	d.Pools[PublicPool] = &Pool{Name: "public", Number: first + PublicPool, Device: d, Budget: public, Evict: s.cfg.EvictionPublic()}
+	d.Pools[PrivatePool] = &Pool{Name: "private", Number: first + PrivatePool, Device: d, Budget: private, Evict: s.cfg.EvictionPrivate()}
 	for _, t := range s.Tenants {
-		if t.QuotaBytes > 0 {
+		t.Used = append(t.Used, make([]int64, PoolCount)...)
+		if t.QuotaBytes > 0 && t.Above == nil {
 			t.Above = s.cfg.Eviction()
 		}
 	}
-	s.HBM = h
+	s.HBM.Devices[n-1] = d
+	return d
+}
+
+// Device is that of an id.
+func (s *Set) Device(id tier.DeviceID) *Device { return s.HBM.Devices[id-1] }
+
+// Lose marks a device as lost, drops its copies and answers how many there were.
+// Memory and the lower tier have all of them.
+func (s *Set) Lose(d *Device) (copies int) {
+	d.Lost = true
+	d.Counters.Lost = 1
+	for _, r := range s.HBM.Held {
+		copies += s.dropCopies(r, stats.DropLost, func(c *Object) bool { return c.Pool.Device == d })
+	}
+	return copies
 }
 
 // Identity names an object whatever tier it is in.
@@ -58,10 +88,11 @@ type Identity struct {
 	Tenant  *Tenant
 }
 
-// CopyKey names one rank's copy of it.
+// CopyKey names one rank's copy of it on a device.
 type CopyKey struct {
 	Identity
-	Rank int
+	Rank   int
+	Device tier.DeviceID
 }
 
 // Identity names an object, or the one that a copy is of.
@@ -75,16 +106,78 @@ func (o *Object) Identity() Identity { return Identity{o.Label(), o.Profile, o.T
 type resident struct {
 	Identity
 	Source     *Object
-	generation uint64     // of the entry of the lower tier, while source is nil
-	Copies     []*Object  // by rank; nil = none
-	From       [][]uint64 // by rank, the digests of the object's share that was copied
-	Count      int        // copies
+	generation uint64 // of the entry of the lower tier, while source is nil
+	Copies     []Copy // one at most for each rank and device, in no order
 }
 
-// NewCopy is a copy of an object, without memory.
-func (s *Set) NewCopy(o *Object) *Object {
+// Copy is one rank's copy of an object.
+type Copy struct {
+	*Object
+	Rank int
+	From []uint64 // the digests of the object's share that was copied
+}
+
+// On finds the copy of a rank on a device; nil = none.
+func (r *resident) On(d tier.DeviceID, rank int) *Object {
+	if r == nil {
+		return nil
+	}
+	for i := range r.Copies {
+		if c := &r.Copies[i]; c.Rank == rank && c.Pool.Device.ID == d {
+			return c.Object
+		}
+	}
+	return nil
+}
+
+// Serves tells whether engines of a profile can read an object in HBM, as a client on a
+// device sees it: ranks with engines on that device have their copies there, each other
+// rank on one of the devices where it has engines. Where no engine has said which rank
+// it is, any copy on the client's device will do.
+func (r *resident) Serves(on tier.DeviceID) bool {
+	if r == nil {
+		return false
+	}
+	told := false
+	for rank := range r.Profile.Ranks {
+		switch engines, copied := r.rankServed(rank, on); {
+		case engines && !copied:
+			return false
+		case engines:
+			told = true
+		}
+	}
+	if told {
+		return true
+	}
+	for i := range r.Copies {
+		if r.Copies[i].Pool.Device.ID == on {
+			return true
+		}
+	}
+	return false
+}
+
+// rankServed tells whether a rank has engines on devices that work, and a copy for them.
+func (r *resident) rankServed(rank int, on tier.DeviceID) (engines, copied bool) {
+	for i := range r.Profile.Engines {
+		e := &r.Profile.Engines[i]
+		if e.Rank != rank || e.Device.Lost {
+			continue
+		}
+		has := r.On(e.Device.ID, rank) != nil
+		if e.Device.ID == on {
+			return true, has
+		}
+		engines, copied = true, copied || has
+	}
+	return engines, copied
+}
+
+// NewCopy is a copy of an object for a device, without memory.
+func (s *Set) NewCopy(o *Object, d *Device) *Object {
 	c := &Object{
-		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant, Pool: s.HBM.Pools[PoolNumber(o.Kind)],
+		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant, Pool: d.Pools[PoolNumber(o.Kind)],
 		Spec: o.Spec, Begin: o.Begin, End: o.End, Depth: 1, Publisher: o.Publisher, Shares: make([]Share, o.Profile.Ranks),
 	}
 	if c.Kind != 0 {
@@ -96,14 +189,8 @@ func (s *Set) NewCopy(o *Object) *Object {
 	return c
 }
 
-// CopyOf finds a rank's copy whose object is still held elsewhere.
-func (s *Set) CopyOf(k Identity, rank int) *Object {
-	r := s.ResidentOf(k)
-	if r == nil {
-		return nil
-	}
-	return r.Copies[rank]
-}
+// CopyOf finds a rank's copy on a device whose object is still held elsewhere.
+func (s *Set) CopyOf(k CopyKey) *Object { return s.ResidentOf(k.Identity).On(k.Device, k.Rank) }
 
 // ResidentOf finds the copies of an object, and drops them if it has gone.
 func (s *Set) ResidentOf(k Identity) *resident {
@@ -127,34 +214,32 @@ func (s *Set) stands(r *resident) bool {
 	return ok && e.Generation == r.generation
 }
 
-// Copied tells whether an entry of the lower tier has copies in HBM.
-func (s *Set) Copied(e *tier.Entry, p *Profile, t *Tenant) bool {
+// Copied tells whether an entry of the lower tier has the copies in HBM that a client on a
+// device asks for.
+func (s *Set) Copied(e *tier.Entry, p *Profile, t *Tenant, on tier.DeviceID) bool {
 	if s.HBM == nil || s.HBM.Loose == 0 {
 		return false
 	}
 	r := s.HBM.Held[Identity{e.Name, p, t}]
-	return r != nil && r.Source == nil && r.generation == e.Generation
+	return r != nil && r.Source == nil && r.generation == e.Generation && r.Serves(on)
 }
 
 // AddCopy makes a verified copy known to lookups.
 func (s *Set) AddCopy(c, source *Object, rank int, from []uint64) {
 	r := source.Resident
 	if r == nil {
-		r = &resident{
-			Identity: source.Identity(), Source: source,
-			Copies: make([]*Object, c.Profile.Ranks), From: make([][]uint64, c.Profile.Ranks),
-		}
+		r = &resident{Identity: source.Identity(), Source: source}
 		source.Resident = r
 		s.HBM.Held[r.Identity] = r
 	}
-	if r.Copies[rank] != nil {
-		panic(fmt.Sprintf("objects: %s has two copies of rank %d in HBM", c.Name(), rank))
+	d := c.Pool.Device
+	if r.On(d.ID, rank) != nil {
+		panic(fmt.Sprintf("objects: %s has two copies of rank %d on device %d", c.Name(), rank, d.ID))
 	}
-	r.Copies[rank], r.From[rank] = c, from
-	r.Count++
+	r.Copies = append(r.Copies, Copy{c, rank, from})
 	c.Resident = r
 	c.on(evFind)
-	s.counters.HBM.Copies++
+	d.Counters.Copies++
 	s.Account(c)
 	s.Rank(c)
 }
@@ -163,9 +248,8 @@ func (s *Set) AddCopy(c, source *Object, rank int, from []uint64) {
 // lets go last.
 func (s *Set) dropCopy(c *Object, why stats.Drop) {
 	r := c.Resident
-	rank := slices.Index(r.Copies, c)
-	r.Copies[rank], r.From[rank] = nil, nil
-	if r.Count--; r.Count == 0 {
+	r.Copies = slices.DeleteFunc(r.Copies, func(x Copy) bool { return x.Object == c })
+	if len(r.Copies) == 0 {
 		delete(s.HBM.Held, r.Identity)
 		if r.Source != nil {
 			r.Source.Resident = nil
@@ -175,28 +259,25 @@ func (s *Set) dropCopy(c *Object, why stats.Drop) {
 	}
 	c.Resident = nil
 	c.on(evDetach)
-	s.counters.HBM.Copies--
-	s.counters.HBM.Dropped[why]++
-	s.counters.HBM.DroppedBytes += uint64(c.Bytes)
+	counters := &c.Pool.Device.Counters
+	counters.Copies--
+	counters.Dropped[why]++
+	counters.DroppedBytes += uint64(c.Bytes)
 	s.Rank(c)
 	s.Account(c)
 }
 
 // DropCopies drops all copies of an object and answers how many there were.
-func (s *Set) DropCopies(r *resident, why stats.Drop) (n int) {
-	for _, c := range slices.Clone(r.Copies) {
-		if c != nil {
-			s.dropCopy(c, why)
-			n++
-		}
-	}
-	return n
+func (s *Set) DropCopies(r *resident, why stats.Drop) int {
+	return s.dropCopies(r, why, func(*Object) bool { return true })
 }
 
-// DropAllCopies drops every copy and answers how many there were.
-func (s *Set) DropAllCopies(why stats.Drop) (n int) {
-	for _, r := range s.HBM.Held {
-		n += s.DropCopies(r, why)
+func (s *Set) dropCopies(r *resident, why stats.Drop, which func(*Object) bool) (n int) {
+	for _, c := range slices.Clone(r.Copies) {
+		if which(c.Object) {
+			s.dropCopy(c.Object, why)
+			n++
+		}
 	}
 	return n
 }
@@ -214,9 +295,7 @@ func (s *Set) leaveCopies(o *Object, why tier.Reason) {
 			r.Source, r.generation, o.Resident = nil, e.Generation, nil
 			s.HBM.Loose++
 			for _, c := range r.Copies {
-				if c != nil {
-					s.revalue(c)
-				}
+				s.revalue(c.Object)
 			}
 			return
 		}
@@ -238,12 +317,12 @@ func (s *Set) adopt(o *Object) {
 	if r == nil {
 		return
 	}
-	for rank, c := range slices.Clone(r.Copies) {
-		if c != nil && !slices.Equal(r.From[rank], o.Shares[rank].Digests) {
-			s.dropCopy(c, stats.DropObject)
+	for _, c := range slices.Clone(r.Copies) {
+		if !slices.Equal(c.From, o.Shares[c.Rank].Digests) {
+			s.dropCopy(c.Object, stats.DropObject)
 		}
 	}
-	if r.Count > 0 {
+	if len(r.Copies) > 0 {
 		r.Source, o.Resident = o, r
 		s.HBM.Loose--
 	}
@@ -303,8 +382,8 @@ func (s *Set) MakeCopyRoom(o *Object, guess bool) error {
 		evictable, yields = 0, 0
 	}
 	if overPool > evictable {
-		return fmt.Errorf("%s: %d bytes of pages, the %s pool of HBM holds %d of %d, %d of them evictable: %w",
-			o.Name(), o.PageBytes, p.Name, p.Used, p.Budget, evictable, tier.ErrFull)
+		return fmt.Errorf("%s: %d bytes of pages, the %s pool of device %d holds %d of %d, %d of them evictable: %w",
+			o.Name(), o.PageBytes, p.Name, p.Device.ID, p.Used, p.Budget, evictable, tier.ErrFull)
 	}
 	if overQuota > yields {
 		return fmt.Errorf("%s: %d bytes in HBM, tenant %q is over its quota of %d by %d, %d of them in idle copies: %w",
@@ -366,7 +445,7 @@ func (s *Set) YieldToWrite(o *Object) {
 
 // AllocateCopy gives an object of HBM its memory; there is room.
 func (s *Set) AllocateCopy(o *Object, rank int) {
-	extents, err := s.HBM.Pages.Alloc(o.RankBytes)
+	extents, err := o.Pool.Device.Pages.Alloc(o.RankBytes)
 	if err != nil {
 		panic(fmt.Sprintf("objects: the %s pool of HBM uses %d of %d bytes, yet: %v", o.Pool.Name, o.Pool.Used, o.Pool.Budget, err))
 	}
@@ -379,14 +458,14 @@ func (s *Set) freeCopy(o *Object) {
 	for i := range o.Shares {
 		whole := slices.Clone(o.Shares[i].Extents)
 		for k := range whole {
-			whole[k].Len = s.HBM.PagesOf(whole[k].Len)
+			whole[k].Len = o.Pool.Device.PagesOf(whole[k].Len)
 		}
-		s.HBM.Pages.Free(whole)
+		o.Pool.Device.Pages.Free(whole)
 	}
 }
 
 // PagesOf rounds a copy up to whole pages.
-func (h *copies) PagesOf(bytes int64) int64 {
-	page := int64(h.pageBytes)
+func (d *Device) PagesOf(bytes int64) int64 {
+	page := int64(d.pageBytes)
 	return (bytes + page - 1) / page * page
 }

@@ -163,7 +163,7 @@ func (o *Object) Name() string {
 }
 
 // InHBM tells copies in HBM, and buffers there, from what lies in memory.
-func (o *Object) InHBM() bool { return o.Pool.Number >= HBMPublicPool }
+func (o *Object) InHBM() bool { return o.Pool.Device != nil }
 
 // ShapeOf tells whether an entry of an object's name holds the same tokens.
 func (o *Object) ShapeOf(e *tier.Entry) bool {
@@ -175,7 +175,11 @@ func (o *Object) ResidentRanks() int {
 	if o.Resident == nil {
 		return 0
 	}
-	return o.Resident.Count
+	ranks := map[int]bool{}
+	for i := range o.Resident.Copies {
+		ranks[o.Resident.Copies[i].Rank] = true
+	}
+	return len(ranks)
 }
 
 // scope is whose segments an object is found among.
@@ -207,7 +211,7 @@ func (s *Set) Ref(sh *Share) gpuipc.Ref {
 // regionOf is where an object's extents lie.
 func (s *Set) regionOf(o *Object) gpuipc.Region {
 	if o.InHBM() {
-		return s.HBM.arena
+		return o.Pool.Device.arena
 	}
 	return s.cfg.Arena
 }

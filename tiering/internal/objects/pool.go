@@ -16,13 +16,6 @@ const (
 	PoolCount   = 2
 )
 
-// Pools of HBM, numbered behind those of memory.
-const (
-	HBMPublicPool  = PoolCount + PublicPool
-	hbmPrivatePool = PoolCount + PrivatePool
-	AllPools       = 2 * PoolCount
-)
-
 // Pool is one budget of the arena's pages. Pages themselves are not divided: any
 // free page serves either pool. Guarded by the store's lock.
 //
@@ -30,7 +23,8 @@ const (
 // eviction can give back, to the byte.
 type Pool struct {
 	Name   string
-	Number int
+	Number int     // those of devices come behind those of memory
+	Device *Device // nil = of memory
 	Budget int64
 
 	Used    int64          // bytes of pages, and of token ids, which lie beside them
@@ -87,14 +81,14 @@ type Tenant struct {
 	Salt       []byte
 	QuotaBytes int64 // over memory, HBM and the lower tier together; 0 = none
 
-	Used    [AllPools]int64
+	Used    []int64 // by the number of the pool
 	Pinned  int64
 	Leaving int64           // of classDemoting
 	Offload int64           // of charges, as Pool.Offloading
 	Evict   policy.Eviction // over both pools of memory; nil without a quota
 
 	PinnedAbove int64           // of pinned, in HBM
-	Above       policy.Eviction // over both pools of HBM; nil without a quota or HBM
+	Above       policy.Eviction // over the pools of all devices; nil without a quota or HBM
 }
 
 // Total is what a tenant holds in memory and in HBM.
@@ -121,7 +115,11 @@ func (t *Tenant) StayingBytes() int64 { return t.Total() - t.Leaving }
 
 // idleAbove is what dropping a tenant's copies in HBM gives back.
 func (t *Tenant) idleAbove() int64 {
-	return t.Used[HBMPublicPool] + t.Used[hbmPrivatePool] - t.PinnedAbove
+	idle := -t.PinnedAbove
+	for _, used := range t.Used[PoolCount:] {
+		idle += used
+	}
+	return idle
 }
 
 // PoolNumber is the number of the pool of memory that has a kind of objects.

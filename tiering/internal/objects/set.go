@@ -47,7 +47,7 @@ type Options struct {
 type Set struct {
 	cfg     Options
 	Tenants map[tier.TenantID]*Tenant // fixed
-	HBM     *copies                   // nil without
+	HBM     *copies                   // nil without devices
 
 	Pages       *gpuipc.PageAllocator
 	Pools       [PoolCount]*Pool
@@ -88,6 +88,7 @@ func New(o Options, tenants []*Tenant, counters *stats.Counters) *Set {
 		s.Pools[PublicPool].Unsent.Eviction, s.Pools[PrivatePool].Unsent.Eviction = o.EvictionPublic(), o.EvictionPrivate()
 	}
 	for _, t := range tenants {
+		t.Used = make([]int64, PoolCount)
 		if t.QuotaBytes > 0 {
 			t.Evict = o.Eviction()
 		}

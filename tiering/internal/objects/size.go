@@ -54,5 +54,5 @@ func (s *Set) MeasureBuffer(o *Object, bytes int64) {
 // MeasureCopy sets what one rank's share, with so many digests, costs in HBM. Token ids
 // are not there.
 func (s *Set) MeasureCopy(o *Object, bytes int64, digests int) {
-	o.Size = Size{RankBytes: bytes, Bytes: bytes, PageBytes: s.HBM.PagesOf(bytes), RecordBytes: recordBytes(1, digests)}
+	o.Size = Size{RankBytes: bytes, Bytes: bytes, PageBytes: o.Pool.Device.PagesOf(bytes), RecordBytes: recordBytes(1, digests)}
 }

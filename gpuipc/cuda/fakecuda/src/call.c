@@ -7,7 +7,7 @@
 pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
 
 static _Atomic bool initialised, forked;
-static _Atomic int sticky;
+static _Atomic int sticky[MAX_DEVICES];
 static _Atomic uint64_t total;
 static _Atomic(struct call *) calls;
 
@@ -26,15 +26,15 @@ void call_list(struct call *call) {
   }
 }
 
-CUresult enter(struct call *call, enum needs needs) {
+CUresult enter(struct call *call, enum needs needs, int device) {
   settings_load();
   atomic_fetch_add(&total, 1);
-  CUresult injected = fault_point(call);
+  CUresult injected = fault_point(call, device);
   if (injected != CUDA_SUCCESS) return injected;
   if (needs == NEEDS_NOTHING) return CUDA_SUCCESS;
   /* A driver does not survive fork: its child has none of the threads. */
   if (!initialised || forked) return CUDA_ERROR_NOT_INITIALIZED;
-  CUresult code = broken();
+  CUresult code = broken_on(device);
   if (code != CUDA_SUCCESS) return code;
   if (needs == NEEDS_CONTEXT) {
     lock();
@@ -49,15 +49,27 @@ CUresult enter(struct call *call, enum needs needs) {
 
 void break_context(CUresult code) {
   int expected = 0;
-  atomic_compare_exchange_strong(&sticky, &expected, code);
+  atomic_compare_exchange_strong(&sticky[device_here()], &expected, code);
 }
 
-CUresult broken(void) {
-  CUresult lost = lost_device();
-  return lost != CUDA_SUCCESS ? lost : atomic_load(&sticky);
+static CUresult broken_one(int device) {
+  CUresult lost = lost_device(device);
+  return lost != CUDA_SUCCESS ? lost : atomic_load(&sticky[device]);
 }
 
-void mend(void) { sticky = 0; }
+CUresult broken_on(int device) {
+  if (device >= 0 && device < MAX_DEVICES) return broken_one(device);
+  CUresult code = CUDA_SUCCESS;
+  for (int i = 0; i < device_count; i++)
+    if ((code = broken_one(i)) == CUDA_SUCCESS) return CUDA_SUCCESS;
+  return code;
+}
+
+CUresult broken(void) { return broken_on(device_here()); }
+
+void mend(void) {
+  for (int i = 0; i < MAX_DEVICES; i++) sticky[i] = 0;
+}
 
 EXPORT uint64_t fakecuda_calls(const char *name) {
   if (strcmp(name, "*") == 0) return total;

@@ -10,6 +10,10 @@ static __thread int depth;
 /* A context that was given back stays current, and is then refused by enter. */
 struct context *current(void) { return of_thread; }
 
+static __thread int worked_on = ANY_DEVICE;
+void work_on(int device) { worked_on = device; }
+int device_here(void) { return of_thread ? of_thread->device : worked_on; }
+
 uint64_t context_retains(void) {
   uint64_t n = 0;
   for (int i = 0; i < MAX_DEVICES; i++) n += (uint64_t)primaries[i].retains;
@@ -17,7 +21,7 @@ uint64_t context_retains(void) {
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUhandle *out, CUdevice device) {
-  ENTER(NEEDS_INIT);
+  ENTER_ON(NEEDS_INIT, device);
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (device < 0 || device >= device_count) return CUDA_ERROR_INVALID_DEVICE;
   lock();
@@ -46,7 +50,7 @@ static void destroy(struct context *context) {
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-  ENTER(NEEDS_INIT);
+  ENTER_ON(NEEDS_INIT, device);
   if (device < 0 || device >= device_count) return CUDA_ERROR_INVALID_DEVICE;
   lock();
   struct context *context = &primaries[device];
@@ -70,10 +74,10 @@ void contexts_drop(void) {
 }
 
 EXPORT CUresult cuCtxSetCurrent(CUhandle id) {
-  ENTER(NEEDS_INIT);
   lock();
   struct context *context = id ? (struct context *)object_find(id, CONTEXT) : NULL;
   unlock();
+  ENTER_ON(NEEDS_INIT, context ? context->device : device_here());
   if (id && !context) return CUDA_ERROR_INVALID_CONTEXT;
   of_thread = context;
   return CUDA_SUCCESS;

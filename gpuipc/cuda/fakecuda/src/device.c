@@ -51,15 +51,15 @@ static bool is_device(CUdevice d) { return d >= 0 && d < device_count; }
 EXPORT CUresult cuInit(unsigned flags) {
   ENTER(NEEDS_NOTHING);
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  static bool found;
   lock();
-  if (!found) find_devices();
-  found = device_count > 0;
+  if (context_retains() == 0) find_devices();
   unlock();
   if (device_count == 0) return CUDA_ERROR_NO_DEVICE;
   guard_install();
   require_init();
-  return lost_device();
+  for (int i = 0; i < device_count; i++)
+    if (lost_device(i) == CUDA_SUCCESS) return CUDA_SUCCESS;
+  return lost_device(0);
 }
 
 EXPORT CUresult cuDriverGetVersion(int *version) {
@@ -85,7 +85,7 @@ EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal) {
 }
 
 EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
-  ENTER(NEEDS_INIT);
+  ENTER_ON(NEEDS_INIT, device);
   if (!uuid) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   *uuid = devices[device].uuid;
@@ -93,7 +93,7 @@ EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
 }
 
 EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
-  ENTER(NEEDS_INIT);
+  ENTER_ON(NEEDS_INIT, device);
   if (!uuid) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   *uuid = devices[device].uuid;
@@ -101,7 +101,7 @@ EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
 }
 
 EXPORT CUresult cuDeviceGetName(char *name, int n, CUdevice device) {
-  ENTER(NEEDS_INIT);
+  ENTER_ON(NEEDS_INIT, device);
   if (!name || n <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   snprintf(name, (size_t)n, "fake device of the tests");
@@ -109,7 +109,7 @@ EXPORT CUresult cuDeviceGetName(char *name, int n, CUdevice device) {
 }
 
 EXPORT CUresult cuDeviceGetPCIBusId(char *id, int n, CUdevice device) {
-  ENTER(NEEDS_INIT);
+  ENTER_ON(NEEDS_INIT, device);
   if (!id || n < 13) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   snprintf(id, (size_t)n, "0000:%02x:00.0", device + 1);
@@ -117,7 +117,7 @@ EXPORT CUresult cuDeviceGetPCIBusId(char *id, int n, CUdevice device) {
 }
 
 EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
-  ENTER(NEEDS_INIT);
+  ENTER_ON(NEEDS_INIT, device);
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   *bytes = settings.memory;
@@ -160,7 +160,7 @@ static int attribute(int name) {
 }
 
 EXPORT CUresult cuDeviceGetAttribute(int *value, int name, CUdevice device) {
-  ENTER(NEEDS_INIT);
+  ENTER_ON(NEEDS_INIT, device);
   int last = settings.version < 12040 ? CU_DEVICE_ATTRIBUTE_MPS_ENABLED - 1 : CU_DEVICE_ATTRIBUTE_MPS_ENABLED;
   if (!value || name <= 0 || name > last) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;

@@ -38,20 +38,22 @@ struct call {
   _Atomic int listed;
   struct call *next;
 };
-CUresult enter(struct call *call, enum needs needs);
+CUresult enter(struct call *call, enum needs needs, int device);
 void call_list(struct call *call); /* for fakecuda_calls */
-#define ENTER(needs)                                \
-  static struct call call_ = {.name = __func__};    \
-  CUresult entered_ = enter(&call_, needs);         \
+#define ENTER_ON(needs, device)                       \
+  static struct call call_ = {.name = __func__};      \
+  CUresult entered_ = enter(&call_, needs, device);   \
   if (entered_ != CUDA_SUCCESS) return entered_
+#define ENTER(needs) ENTER_ON(needs, device_here())
 void require_init(void);           /* cuInit succeeded */
 void break_context(CUresult code); /* what a failed kernel does: sticky */
-CUresult broken(void);             /* that code, or that of a lost device, or 0 */
+CUresult broken(void);             /* that code, or that of a lost device, or 0: of device_here() */
+CUresult broken_on(int device);    /* ANY_DEVICE: when all are */
 void mend(void);
 
 /* fault.c */
-CUresult fault_point(struct call *call); /* counts, and does what a fault says */
-CUresult lost_device(void);
+CUresult fault_point(struct call *call, int device); /* counts, and does what a fault says */
+CUresult lost_device(int device);
 uint64_t hanging_calls(void);
 const char *release_file(void);
 
@@ -85,6 +87,9 @@ struct context {
   struct stream *null_stream;
 };
 struct context *current(void); /* of this thread; NULL = none */
+enum { ANY_DEVICE = -1 };
+int device_here(void); /* of the context that is current, or of this stream's thread; or ANY_DEVICE */
+void work_on(int device);
 uint64_t context_retains(void);
 void contexts_drop(void);
 

@@ -11,7 +11,8 @@
  *            Unset: a process counts only itself against MEM.
  *   MEM      bytes of each device, with K, M or G; default 1G.
  *   DEVICES  number of devices (default 1, 0 = none), or their UUIDs in this
- *            process' order: 32 hexadecimal digits each, with commas. Read by cuInit.
+ *            process' order: 32 hexadecimal digits each, with commas. Read by cuInit
+ *            while no context is retained.
  *   VERSION  what cuDriverGetVersion answers, default 12040. PTX of an ISA that
  *            is newer than this driver is refused.
  *   PID      the process id that this process shows to others, for containers in
@@ -28,8 +29,10 @@
  * Faults (fakecuda_fault(kind, spec), or FAKECUDA_<KIND> with commas between
  * specs). CALL is a function's exported name, "*" for all of them, or what a
  * stream executes: run.copy, run.memset, run.launch, run.write, run.wait,
- * run.record; "run.*" for all of these. NTH counts calls from the moment that
- * the fault was set, from 1; 0 = every one.
+ * run.record; "run.*" for all of these. With "@N" behind it, it is only that on
+ * device N: with a context of it current, on a stream of it, or with it as an
+ * argument. NTH counts calls from the moment that the fault was set, from 1; 0 =
+ * every one.
  *
  *   FAIL  CALL:NTH:CODE    answers CODE and does nothing. In a stream the context
  *                          is broken from there on, as by a kernel that failed.
@@ -38,7 +41,8 @@
  *   HANG  CALL:NTH         blocks until fakecuda_release(), or until a file named
  *                          "release" is in DIR.
  *   LOST  CALL:NTH:CODE    from there on every call answers CODE (999, 46, ...)
- *                          and streams execute nothing more.
+ *                          and streams execute nothing more; with @N those on
+ *                          that device.
  */
 #ifndef FAKECUDA_H
 #define FAKECUDA_H

@@ -15,6 +15,7 @@ static const bool takes_value[FAULT_KINDS] = {true, true, false, false, true};
 struct fault {
   enum fault_kind kind;
   char call[48];
+  int device; /* ANY_DEVICE = all */
   uint64_t nth, seen;
   int value;
 };
@@ -26,7 +27,7 @@ static struct fault faults[MAX_FAULTS];
 static _Atomic int n_faults;
 static uint64_t releases;
 static _Atomic uint64_t hanging;
-static _Atomic int lost;
+static _Atomic int lost[MAX_DEVICES];
 static pthread_once_t from_environment = PTHREAD_ONCE_INIT;
 
 static int add(enum fault_kind kind, const char *spec, size_t length) {
@@ -39,6 +40,12 @@ static int add(enum fault_kind kind, const char *spec, size_t length) {
   int fields = sscanf(text, "%47[^:]:%llu:%d%1s", f.call, &nth, &f.value, rest);
   if (fields != (takes_value[kind] ? 3 : 2) || n_faults == MAX_FAULTS) return -1;
   f.nth = nth;
+  f.device = ANY_DEVICE;
+  char *at = strchr(f.call, '@');
+  if (at) {
+    if (sscanf(at + 1, "%d%1s", &f.device, rest) != 1 || f.device < 0 || f.device >= MAX_DEVICES) return -1;
+    *at = 0;
+  }
   pthread_mutex_lock(&mutex);
   faults[n_faults] = f;
   n_faults++;
@@ -68,7 +75,8 @@ static void read_environment(void) {
   }
 }
 
-static bool matches(const struct fault *f, const char *name) {
+static bool matches(const struct fault *f, const char *name, int device) {
+  if (f->device != ANY_DEVICE && f->device != device) return false;
   bool run = strncmp(name, "run.", 4) == 0;
   if (strcmp(f->call, "*") == 0) return !run;
   if (strcmp(f->call, "run.*") == 0) return run;
@@ -80,13 +88,14 @@ struct verdict {
   bool die, hang;
   uint64_t micros;
   CUresult code, lost;
+  int lost_on;
 };
 
-static struct verdict judge(const char *name) {
+static struct verdict judge(const char *name, int device) {
   struct verdict v = {0};
   for (int i = 0; i < n_faults; i++) {
     struct fault *f = &faults[i];
-    if (!matches(f, name)) continue;
+    if (!matches(f, name, device)) continue;
     f->seen++;
     if (f->nth != 0 && f->seen != f->nth) continue;
     switch (f->kind) {
@@ -94,7 +103,7 @@ static struct verdict judge(const char *name) {
       case SLOW: v.micros += (uint64_t)f->value; break;
       case DIE: v.die = true; break;
       case HANG: v.hang = true; break;
-      case LOST: v.lost = f->value; break;
+      case LOST: v.lost = f->value, v.lost_on = f->device; break;
       default: break;
     }
   }
@@ -124,13 +133,13 @@ static void hang(void) {
   pthread_mutex_unlock(&mutex);
 }
 
-CUresult fault_point(struct call *call) {
+CUresult fault_point(struct call *call, int device) {
   pthread_once(&from_environment, read_environment);
   call_list(call);
   atomic_fetch_add(&call->count, 1);
   if (n_faults == 0) return CUDA_SUCCESS;
   pthread_mutex_lock(&mutex);
-  struct verdict v = judge(call->name);
+  struct verdict v = judge(call->name, device);
   pthread_mutex_unlock(&mutex);
   if (v.die) kill(getpid(), SIGKILL);
   if (v.micros) {
@@ -138,11 +147,13 @@ CUresult fault_point(struct call *call) {
     nanosleep(&t, NULL);
   }
   if (v.hang) hang();
-  if (v.lost) lost = v.lost;
+  if (v.lost)
+    for (int i = 0; i < MAX_DEVICES; i++)
+      if (v.lost_on == ANY_DEVICE || v.lost_on == i) lost[i] = v.lost;
   return v.code;
 }
 
-CUresult lost_device(void) { return lost; }
+CUresult lost_device(int device) { return lost[device]; }
 uint64_t hanging_calls(void) { return hanging; }
 
 EXPORT int fakecuda_fault(const char *kind, const char *spec) {
@@ -164,7 +175,7 @@ EXPORT void fakecuda_clear(void) {
   pthread_once(&from_environment, read_environment);
   pthread_mutex_lock(&mutex);
   n_faults = 0;
-  lost = 0;
+  for (int i = 0; i < MAX_DEVICES; i++) lost[i] = 0;
   pthread_mutex_unlock(&mutex);
   fakecuda_release();
 }

@@ -125,8 +125,8 @@ static CUresult execute_guarded(struct stream *s, struct op *op) {
 bool run_op(struct stream *s, struct op *op) {
   if (s->quit || broken()) return false;
   if (settings.delay && op->kind != OP_BEHIND) sleep_micros(settings.delay);
-  CUresult result = fault_point(&points[op->kind]);
-  if (s->quit || lost_device()) return false;
+  CUresult result = fault_point(&points[op->kind], device_here());
+  if (s->quit || lost_device(device_here())) return false;
   if (result == CUDA_SUCCESS) result = execute_guarded(s, op);
   if (result != CUDA_SUCCESS) break_context(result);
   return result == CUDA_SUCCESS;

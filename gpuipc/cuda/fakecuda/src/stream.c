@@ -62,6 +62,7 @@ static void *work(void *arg) {
   pthread_mutex_lock(&s->queue);
   for (struct op *op; (op = take(s));) {
     pthread_mutex_unlock(&s->queue);
+    work_on(s->o.context->device); /* set before the first operation comes */
     queue_wait(s, op);
     bool ran = run_op(s, op);
     queue_leave(s, op);

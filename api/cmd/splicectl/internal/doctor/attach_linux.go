@@ -25,7 +25,7 @@ type visit struct {
 	conn    *seqpacket.Conn
 	hello   wire.HelloReply
 	files   []*os.File // arena, slots, staging
-	gpu     *api.GPU   // as the daemon tells of it; nil = none, or not told
+	gpus    []api.GPU  // as the daemon tells of them; nil = none, or not told
 	frame   []byte     // hello views it
 }
 
@@ -201,7 +201,7 @@ func checkAdmin(ctx context.Context, v *visit) []Check {
 		return []Check{warn(name, remedy, "the admin address is that of another daemon (node %s)", st.Node)}
 	}
 	checks := []Check{ok(name, "node %s, version %s, up since %s", st.Node, st.Version, st.Started.Format(time.RFC3339))}
-	v.gpu = st.GPU
+	v.gpus = st.GPUs
 	for _, c := range st.Checks {
 		if c.State != api.CheckOK {
 			checks = append(checks, warn("daemon: "+c.Name, remedyOf(c.Name), "%s", c.Detail))

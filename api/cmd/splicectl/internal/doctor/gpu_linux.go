@@ -23,8 +23,8 @@ func checkGPU(ctx context.Context, v *visit) []Check {
 	shares := v.hello.Features&wire.FeatureDevice != 0
 	devices, err := cuda.Devices(v.options.Library)
 	checks := describeDevices(devices, err, shares)
-	if v.gpu != nil {
-		checks = append(checks, describeGPU(v.gpu))
+	for i := range v.gpus {
+		checks = append(checks, describeGPU(&v.gpus[i]))
 	}
 	if shares && err == nil {
 		checks = append(checks, checkDeviceMemory(ctx, v, devices))
@@ -85,12 +85,13 @@ func sharing(mps string) string {
 }
 
 func describeGPU(g *api.GPU) Check {
-	const name = "gpu of the daemon"
-	what := fmt.Sprintf("%s %s, driver for CUDA %s, compute mode %s, shared by %s, %s", g.Name, g.UUID, g.Driver, g.Mode, g.Way, sharing(g.MPS))
-	switch {
-	case g.Lost:
-		return warn(name, "look for NVRM in the kernel's log, then start the daemon again", "%s: lost", what)
-	case g.Stuck > 0:
+	name := "gpu of the daemon " + g.UUID
+	if g.State != api.GPUServing {
+		return warn(name, "see docs/gpu.md, which lists errors by their code; look for NVRM in the kernel's log, then start the daemon again", "%s: %s", g.State, g.Trouble)
+	}
+	what := fmt.Sprintf("%s, driver for CUDA %s, compute mode %s, shared by %s, %s; %d copies, %d of %d MiB", g.Name, g.Driver, g.Mode, g.Way,
+		sharing(g.MPS), g.Copies, g.UsedBytes>>20, g.CapacityBytes>>20)
+	if g.Stuck > 0 {
 		return warn(name, "a client that hangs keeps them: see splicectl ls connections", "%s: %d calls of the driver do not come back", what, g.Stuck)
 	}
 	return ok(name, "%s", what)
@@ -98,12 +99,30 @@ func describeGPU(g *api.GPU) Check {
 
 const attachTimeout = 10 * time.Second
 
-// checkDeviceMemory attaches the daemon's device and reads the order page.
+// common is a device that the daemon shares and this process sees; where the daemon does
+// not tell what it has, the one that it chooses.
+func common(ours []cuda.Info, theirs []api.GPU) (uuid []byte, found bool) {
+	for i := range theirs {
+		for k := range ours {
+			if id := &ours[k].UUID; theirs[i].State == api.GPUServing && theirs[i].UUID == id.String() {
+				return id[:], true
+			}
+		}
+	}
+	return nil, len(theirs) == 0
+}
+
+// checkDeviceMemory attaches a device of the daemon and reads the order page. The others
+// are reached the same way.
 func checkDeviceMemory(ctx context.Context, v *visit, devices []cuda.Info) Check {
 	const name = "gpu memory"
+	mine, found := common(devices, v.gpus)
+	if !found {
+		return warn(name, seeDevice, "none of the GPUs that the daemon shares is among those that this process sees")
+	}
 	var m wire.AttachDeviceReply
 	fds, err := v.call(&wire.Header{Op: wire.OpAttachDevice, Request: 2, Epoch: v.hello.BootEpoch},
-		&wire.AttachDeviceRequest{Ways: wire.WayDescriptor | wire.WayHandle}, &m)
+		&wire.AttachDeviceRequest{Ways: wire.WayDescriptor | wire.WayHandle, UUID: mine}, &m)
 	files := make([]*os.File, len(fds))
 	for i, fd := range fds {
 		files[i] = os.NewFile(uintptr(fd), "device chunk")

@@ -50,7 +50,7 @@ func TestWhatKeepsAGPUFromBeingSharedIsToldWithTheRemedy(t *testing.T) {
 }
 
 func TestTheDaemonsGPUIsTold(t *testing.T) {
-	g := api.GPU{UUID: "GPU-1", Name: "test", Driver: "12.4", Mode: "default", MPS: "no", Way: "descriptor"}
+	g := api.GPU{UUID: "GPU-1", State: api.GPUServing, Name: "test", Driver: "12.4", Mode: "default", MPS: "no", Way: "descriptor"}
 	if got := describeGPU(&g); got.State != OK || !strings.Contains(got.Detail, "take turns") {
 		t.Errorf("%+v", got)
 	}
@@ -58,8 +58,30 @@ func TestTheDaemonsGPUIsTold(t *testing.T) {
 	if got := describeGPU(&g); got.State != Warn || !strings.Contains(got.Detail, "2 calls") || got.Remedy == "" {
 		t.Errorf("%+v", got)
 	}
-	g.Lost = true
-	if got := describeGPU(&g); got.State != Warn || !strings.Contains(got.Detail, "lost") || got.Remedy == "" {
+	g.State, g.Trouble = api.GPULost, "GPU-1 was lost"
+	if got := describeGPU(&g); got.State != Warn || !strings.Contains(got.Detail, "was lost") || !strings.Contains(got.Name, "GPU-1") || got.Remedy == "" {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestAGPUIsTriedThatBothSidesHave(t *testing.T) {
+	ours := []cuda.Info{{UUID: gpuipc.UUID{2}}, {UUID: gpuipc.UUID{3}}}
+	gpu := func(first byte, state string) api.GPU {
+		return api.GPU{UUID: gpuipc.UUID{first}.String(), State: state}
+	}
+	for _, r := range []struct {
+		name   string
+		theirs []api.GPU
+		want   byte
+		found  bool
+	}{
+		{"the one in common", []api.GPU{gpu(1, api.GPUServing), gpu(3, api.GPUServing)}, 3, true},
+		{"one that serves", []api.GPU{gpu(2, api.GPULost), gpu(3, api.GPUServing)}, 3, true},
+		{"none", []api.GPU{gpu(1, api.GPUServing), gpu(2, api.GPUMissing)}, 0, false},
+		{"not told", nil, 0, true},
+	} {
+		if got, found := common(ours, r.theirs); found != r.found || r.want != 0 && (len(got) != 16 || got[0] != r.want) {
+			t.Errorf("%s: %x, %v", r.name, got, found)
+		}
 	}
 }

@@ -1,0 +1,240 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Devices are those that a daemon was told to use, in the order of the setting. They do
+// not change after Open, though each has a state.
+type Devices []*GPU
+
+// Open opens the devices that c asks for, all at once, unless some are given: those stay
+// open. One that cannot be used is Missing, and holds up none of the others: all of it is
+// over when the driver has had its time twice, or ctx ends. epoch draws the numbers that
+// tell the starts of their pools apart.
+func Open(ctx context.Context, c *settings.Config, given []gpuipc.Accelerator, epoch func() uint64, log zerolog.Logger) Devices {
+	var all Devices
+	if given != nil {
+		for _, device := range given {
+			g := newGPU(device.UUID().String(), c, log)
+			if err := g.opens(device, cuda.Info{}, log); err != nil {
+				g.Fail(err)
+			}
+			all = append(all, g)
+		}
+	} else {
+		all = wanted(ctx, c, log)
+		all.once()
+		var opening sync.WaitGroup
+		for _, g := range all {
+			opening.Go(func() { g.open(ctx, log) })
+		}
+		opening.Wait()
+	}
+	id := tier.DeviceID(0)
+	for _, g := range all {
+		if g.Device != nil {
+			id++
+			g.ID, g.Epoch = id, epoch()
+		}
+	}
+	return all
+}
+
+// wanted lists the devices of the setting. What it says by number, or all, is found out
+// from the driver.
+func wanted(ctx context.Context, c *settings.Config, log zerolog.Logger) Devices {
+	names := c.HBMDevices
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	var list []cuda.Info
+	var err error
+	if slices.ContainsFunc(names, func(name string) bool { return !isUUID(name) }) {
+		list, err = within(ctx, Patience(c), func() ([]cuda.Info, error) { return cuda.Devices(c.HBMLibrary) }, func([]cuda.Info) {})
+	}
+	var all Devices
+	for _, name := range names {
+		all = append(all, resolve(name, list, err, c, log)...)
+	}
+	return all
+}
+
+func isUUID(name string) bool {
+	_, err := gpuipc.ParseUUID(name)
+	return err == nil
+}
+
+// resolve makes the devices of one entry of the setting: a UUID, a number of the driver's,
+// "all", or "" for the first.
+func resolve(name string, list []cuda.Info, failed error, c *settings.Config, log zerolog.Logger) Devices {
+	g := newGPU(name, c, log)
+	index, notNumber := strconv.Atoi(name)
+	switch {
+	case isUUID(name):
+		g.UUID, _ = gpuipc.ParseUUID(name)
+	case failed != nil:
+		g.Fail(failed)
+	case name == settings.AllDevices && len(list) > 0:
+		var all Devices
+		for i := range list {
+			all = append(all, foundGPU(&list[i], c, log))
+		}
+		return all
+	case name == "" && len(list) > 0:
+		return Devices{foundGPU(&list[0], c, log)}
+	case notNumber == nil && index < len(list):
+		return Devices{foundGPU(&list[index], c, log)}
+	default:
+		g.Fail(fmt.Errorf("the driver shows %d devices: %w", len(list), gpuipc.ErrUnavailable))
+	}
+	if g.Name == "" {
+		g.named("the first GPU", log)
+	}
+	return Devices{g}
+}
+
+func foundGPU(i *cuda.Info, c *settings.Config, log zerolog.Logger) *GPU {
+	g := newGPU(i.UUID.String(), c, log)
+	g.UUID = i.UUID
+	return g
+}
+
+// open opens the device, unless the driver does not answer: that of a GPU that
+// fell off its bus may not do so for ever. What it opens later is closed.
+func (g *GPU) open(ctx context.Context, log zerolog.Logger) {
+	if s, _ := g.State(); s != Opening {
+		return
+	}
+	type opened struct {
+		device gpuipc.Accelerator
+		info   cuda.Info
+	}
+	o, err := within(ctx, Patience(g.config), func() (o opened, err error) {
+		o.device, err = cuda.Open(cuda.Options{
+			Library: g.config.HBMLibrary, Device: g.UUID.String(), ChunkBytes: chunkBytes(g.config),
+			CallTimeout: g.config.HBMTimeout, Log: func(text string) { g.log.Warn().Msg(text) },
+		})
+		if err == nil {
+			o.info = infoOf(g.config.HBMLibrary, g.UUID)
+		}
+		return o, err
+	}, func(o opened) {
+		_ = o.device.Close() // nobody uses it
+	})
+	if err == nil {
+		if err = g.opens(o.device, o.info, log); err != nil {
+			err = errors.Join(err, o.device.Close())
+		}
+	}
+	if err != nil {
+		g.Fail(err)
+		return
+	}
+	g.owned = true
+}
+
+// within is what f answers, unless that takes longer than limit: then late is called with
+// it when it has come.
+func within[T any](ctx context.Context, limit time.Duration, f func() (T, error), late func(T)) (answer T, err error) {
+	type result struct {
+		answer T
+		err    error
+	}
+	answered, gaveUp := make(chan result), make(chan struct{})
+	go func() {
+		var r result
+		r.answer, r.err = f()
+		select {
+		case answered <- r:
+		case <-gaveUp:
+			if r.err == nil {
+				late(r.answer)
+			}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	select {
+	case r := <-answered:
+		return r.answer, r.err
+	case <-ctx.Done():
+		close(gaveUp)
+		return answer, fmt.Errorf("the driver did not answer within %v: %w", limit, ctx.Err())
+	}
+}
+
+// infoOf is what the driver tells about a device.
+func infoOf(library string, id gpuipc.UUID) cuda.Info {
+	list, err := cuda.Devices(library)
+	if i := slices.IndexFunc(list, func(i cuda.Info) bool { return i.UUID == id }); err == nil && i >= 0 {
+		return list[i]
+	}
+	return cuda.Info{}
+}
+
+// once fails those that an entry before them names already, by number or by UUID.
+func (d Devices) once() {
+	for i, g := range d {
+		if g.UUID != (gpuipc.UUID{}) && d[:i].Of(g.UUID) != nil {
+			g.Fail(fmt.Errorf("hbm-device names it twice: %w", gpuipc.ErrInvalid))
+		}
+	}
+}
+
+// Of is the device of a UUID; nil = none.
+func (d Devices) Of(id gpuipc.UUID) *GPU {
+	for _, g := range d {
+		if g.UUID == id {
+			return g
+		}
+	}
+	return nil
+}
+
+// Opened are those that were opened, in the order of their ids in the store.
+func (d Devices) Opened() (opened Devices) {
+	for _, g := range d {
+		if g.Device != nil {
+			opened = append(opened, g)
+		}
+	}
+	return opened
+}
+
+// Serving reports whether any lends its memory.
+func (d Devices) Serving() bool {
+	return slices.ContainsFunc(d, (*GPU).Serving)
+}
+
+// Names lists them for people.
+func (d Devices) Names() string {
+	var names []string
+	for _, g := range d {
+		names = append(names, g.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// Close lets go of all of them at once.
+func (d Devices) Close() {
+	var closing sync.WaitGroup
+	for _, g := range d {
+		closing.Go(g.Close)
+	}
+	closing.Wait()
+}
