@@ -46,7 +46,13 @@ func startFake(t testing.TB, c settings.Config) (*running, *fakecuda.Library) {
 // openDevice opens the fake driver's device once more, as an engine does.
 func openDevice(t testing.TB, library string) gpuipc.Accelerator {
 	t.Helper()
-	device, err := cuda.Open(cuda.Options{Library: library})
+	return openDeviceOf(t, library, "")
+}
+
+// openDeviceOf opens the device of a UUID.
+func openDeviceOf(t testing.TB, library, uuid string) gpuipc.Accelerator {
+	t.Helper()
+	device, err := cuda.Open(cuda.Options{Library: library, Device: uuid})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,6 +67,12 @@ func openDevice(t testing.TB, library string) gpuipc.Accelerator {
 // openDeviceClient attaches the real client with a device.
 func openDeviceClient(t testing.TB, socket string, device gpuipc.Accelerator, p *profile.Profile) (*connector.Client, *connector.Model) {
 	t.Helper()
+	return openRank(t, socket, device, p, 0)
+}
+
+// openRank does so as one rank.
+func openRank(t testing.TB, socket string, device gpuipc.Accelerator, p *profile.Profile, rank int) (*connector.Client, *connector.Model) {
+	t.Helper()
 	c, err := connector.Open(connector.Options{Socket: socket, Name: "test", Device: device, Timeouts: connector.Timeouts{
 		Lookup: patience, Transfer: patience, Attach: patience}})
 	if err != nil {
@@ -72,7 +84,7 @@ func openDeviceClient(t testing.TB, socket string, device gpuipc.Accelerator, p 
 	if err := c.WaitAttached(ctx); err != nil {
 		t.Fatal(err)
 	}
-	m, err := c.Register(p, connector.Binding{})
+	m, err := c.Register(p, connector.Binding{Rank: rank})
 	if err == nil {
 		err = m.WaitReady(ctx)
 	}

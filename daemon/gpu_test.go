@@ -33,9 +33,20 @@ func deviceConfig(t testing.TB) settings.Config {
 // startDouble starts a daemon on an accelerator that is none.
 func startDouble(t testing.TB, c settings.Config) (*running, *gpuipctest.Accelerator) {
 	t.Helper()
+	r, doubles := startDoubles(t, c, 1)
+	return r, doubles[0]
+}
+
+// startDoubles starts one on several.
+func startDoubles(t testing.TB, c settings.Config, n int) (*running, []*gpuipctest.Accelerator) {
+	t.Helper()
 	host := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 2})
-	double := gpuipctest.NewAccelerator(t, host)
-	return startParts(t, c, Parts{Device: host, Accelerators: []gpuipc.Accelerator{double}}), double
+	doubles := gpuipctest.NewAccelerators(t, host, n)
+	parts := Parts{Device: host}
+	for _, double := range doubles {
+		parts.Accelerators = append(parts.Accelerators, double)
+	}
+	return startParts(t, c, parts), doubles
 }
 
 // deviceClient is a raw client that has attached the device. With the double it
@@ -76,9 +87,15 @@ func (c *rawClient) attachFiles(m *wire.AttachDeviceRequest) (wire.AttachDeviceR
 
 func attachDouble(t testing.TB, path string) *deviceClient {
 	t.Helper()
+	return attachDoubleOf(t, path, nil)
+}
+
+// attachDoubleOf attaches the device of a UUID.
+func attachDoubleOf(t testing.TB, path string, uuid []byte) *deviceClient {
+	t.Helper()
 	c := &deviceClient{rawClient: deviceHello(t, path)}
 	var files []*os.File
-	c.lent, files = c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor})
+	c.lent, files = c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor, UUID: uuid})
 	if len(files) != 3 || c.lent.PublicChunks != 1 {
 		t.Fatalf("%d descriptors, %+v", len(files), c.lent)
 	}
@@ -140,7 +157,9 @@ func gather(memory []byte, off, length []uint64) (b []byte) {
 func (r *running) deviceAtRest() {
 	r.t.Helper()
 	r.atRest()
-	eventually(r.t, "no memory of the device is lent", func() bool { return r.gpus[0].ConnectionBytes() == 0 })
+	for _, g := range r.gpus {
+		eventually(r.t, "no memory of "+g.Name+" is lent", func() bool { return g.ConnectionBytes() == 0 })
+	}
 }
 
 func TestAttachLendsMemoryOfTheDeviceOnce(t *testing.T) {

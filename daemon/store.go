@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 
 	"github.com/spliced-kv/spliced/daemon/gpu"
 	"github.com/spliced-kv/spliced/daemon/settings"
@@ -34,7 +35,8 @@ func (d *Daemon) openStore() (err error) {
 		return err
 	}
 	for _, g := range d.gpus.Opened() {
-		if g.Serve(); !g.Serving() {
+		g.Serve()
+		if state, why := g.State(); state == gpu.Missing && !errors.Is(why, hbm.ErrNoAnswer) {
 			g.Close() // its context takes memory that others can use
 		}
 	}

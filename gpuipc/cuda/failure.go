@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"runtime"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
@@ -50,10 +51,15 @@ func (d *device) failed(err error, lost func(driver.Result) bool) error {
 	return unavailable(err)
 }
 
-// answers asks the driver for something harmless: a lost context fails that too.
+// answers asks the driver for something harmless: a lost context fails that too, or
+// cannot be made current any more.
 func (d *device) answers() bool {
-	err := errors.New("not asked")
-	d.release(func() { _, _, err = d.api.MemInfo() })
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := d.api.ContextSetCurrent(d.context)
+	if err == nil {
+		_, _, err = d.api.MemInfo()
+	}
 	var result driver.Result
 	return !errors.As(err, &result) || !result.Sticky() && !result.Doubtful()
 }

@@ -113,7 +113,9 @@ func (d *device) onThread(f func() error) error {
 func (d *device) release(f func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	_ = d.api.ContextSetCurrent(d.context) // f's calls fail as well then, harmlessly
+	if err := d.api.ContextSetCurrent(d.context); err != nil {
+		_ = d.api.ContextSetCurrent(0) // nor may f meet the context of another device
+	}
 	f()
 }
 

@@ -77,6 +77,9 @@ func Open(cfgs []Config, o Options) List {
 	return list
 }
 
+// ErrNoAnswer is why a device is lost whose driver may still be at work on its memory.
+var ErrNoAnswer = errors.New("the device gives no memory")
+
 // open makes the region and registers the arena in memory, within the time that there
 // is for it. What comes later is given back.
 func (h *Cache) open() error {
@@ -107,7 +110,7 @@ func (h *Cache) open() error {
 		return a.err
 	case <-limit.C:
 		close(gaveUp)
-		return fmt.Errorf("HBM: the device gives no memory within %v: %w", h.cfg.OpenTimeout, tier.ErrUnavailable)
+		return fmt.Errorf("HBM: %w within %v: %w", ErrNoAnswer, h.cfg.OpenTimeout, tier.ErrUnavailable)
 	}
 }
 

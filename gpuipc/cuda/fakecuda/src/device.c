@@ -19,9 +19,14 @@ static void uuid_of(struct device *d, const char *hex) {
   }
 }
 
-/* "2" devices, or their UUIDs. */
+/* "2" devices, or their UUIDs. Holds `big`. They stay as they are while the
+ * setting does: others may be using them. */
 static void find_devices(void) {
+  static char *found;
   const char *list = setting_text("DEVICES");
+  if (found && device_count > 0 && strcmp(found, list ? list : "") == 0) return;
+  free(found);
+  found = strdup(list ? list : "");
   device_count = 0;
   if (list && strlen(list) < 32) {
     int n = atoi(list);
