@@ -181,8 +181,8 @@ const (
 // Tier numbers say where a segment or checkpoint lies.
 const (
 	TierNone uint8 = 0 // nowhere
-	// Memory of the GPU. Only connections with *attach-device* are told; others are
-	// told what `acquire` reads.
+	// Memory of GPUs: all ranks with engines have it on theirs. Only connections
+	// with *attach-device* are told; others are told what `acquire` reads.
 	TierHBM  uint8 = 1
 	TierDRAM uint8 = 2 // memory of the host
 	TierDisk uint8 = 3 // a hit that takes a read

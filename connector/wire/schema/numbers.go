@@ -115,7 +115,7 @@ var enums = []Enum{
 		Doc: "numbers say where a segment or checkpoint lies",
 		Values: []Value{
 			{Name: "None", Number: 0, Doc: "nowhere"},
-			{Name: "HBM", Number: 1, Doc: "memory of the GPU. Only connections with *attach-device* are told; others are told what `acquire` reads"},
+			{Name: "HBM", Number: 1, Doc: "memory of GPUs: all ranks with engines have it on theirs. Only connections with *attach-device* are told; others are told what `acquire` reads"},
 			{Name: "DRAM", Number: 2, Doc: "memory of the host"},
 			{Name: "Disk", Number: 3, Doc: "a hit that takes a read"},
 			{Name: "Peer", Number: 4, Doc: "another node, or a store that nodes share, is believed to have it: a hit that is fetched. Only connections with *estimates* are told; to others it is a miss"},

@@ -51,8 +51,8 @@ class Tier(IntEnum):
     NONE = 0
     """Nowhere."""
     HBM = 1
-    """Memory of the GPU. Only connections with *attach-device* are told; others are told what
-    `acquire` reads.
+    """Memory of GPUs: all ranks with engines have it on theirs. Only connections with
+    *attach-device* are told; others are told what `acquire` reads.
     """
     DRAM = 2
     """Memory of the host."""
