@@ -29,6 +29,7 @@ type hbmOptions struct {
 	quota           int // the same of the quota, over all tiers; 0 = none
 	queue           int
 	memory          int64 // of each pool of memory
+	devices         int   // 0 = one; each with the room above
 
 	public, private int64 // of HBM, in bytes
 }
@@ -38,6 +39,8 @@ var hbmOptionSets = []hbmOptions{
 	{ranks: 2, segments: 4, loads: 2, queue: 3, memory: 800 << 10},
 	{ranks: 1, segments: 20, loads: 20, quota: 14, queue: 100, memory: 4 << 20},
 	{ranks: 2, segments: 0, loads: 3, queue: 10, memory: 800 << 10},
+	{ranks: 2, segments: 3, loads: 2, queue: 100, memory: 4 << 20, devices: 2},
+	{ranks: 1, segments: 20, loads: 20, quota: 14, queue: 3, memory: 4 << 20, devices: 2},
 }
 
 // sized turns numbers of copies into bytes.
@@ -76,7 +79,7 @@ type hbmLease struct {
 }
 
 type hbmModel struct {
-	*twoAndHBM
+	*several
 	o        hbmOptions
 	rng      *rand.Rand
 	pieces   []piece
@@ -114,9 +117,12 @@ func TestHBMAgreesWithItsModel(t *testing.T) {
 func runHBMModel(t *testing.T, o hbmOptions, seed uint64, steps int, seen *stats.HBM) {
 	o, quota := o.sized(t)
 	m := &hbmModel{o: o, rng: rand.New(rand.NewPCG(seed, 17))}
-	m.twoAndHBM = newTwoAndHBM(t, stateful(o.ranks), func(c *Config) {
+	m.several = newSeveral(t, stateful(o.ranks), func(c *Config) {
 		c.PublicBytes, c.PrivateBytes = o.memory, o.memory
-		c.HBM[0].PublicBytes, c.HBM[0].PrivateBytes, c.HBM[0].Queue = o.public, o.private, o.queue
+		c.HBM = c.HBM[:max(o.devices, 1)]
+		for i := range c.HBM {
+			c.HBM[i].PublicBytes, c.HBM[i].PrivateBytes, c.HBM[i].Queue = o.public, o.private, o.queue
+		}
 		c.Tenants[0].QuotaBytes = quota
 		c.LeaseTTL = 20 * time.Second
 	})
@@ -134,12 +140,17 @@ func runHBMModel(t *testing.T, o hbmOptions, seed uint64, steps int, seen *stats
 			t.Fatalf("at step %d", m.step)
 		}
 	}
-	m.loseIt()
+	for _, h := range m.hbm {
+		m.loseIt(h)
+		m.compare()
+	}
 	for i := range m.sessions {
 		m.closeSession(i)
 	}
 	m.compare()
-	m.wantHBM(0, 0)
+	if len(m.copies) > 0 {
+		m.fatal("%d copies are left", len(m.copies))
+	}
 	n := m.hbmCounters()
 	for i := range n.Promotions {
 		seen.Promotions[i] += n.Promotions[i]
@@ -210,6 +221,24 @@ func (m *hbmModel) fillOne(p piece) {
 }
 
 func (m *hbmModel) prefix() int { return 1 + m.rng.IntN(3) }
+
+// any is one of the devices.
+func (m *hbmModel) any() *hbm.Cache { return m.hbm[m.rng.IntN(len(m.hbm))] }
+
+// read is what lies in extents of a device.
+func (m *hbmModel) read(d tier.DeviceID, extents []gpuipc.Extent) []byte {
+	m.Helper()
+	ref := gpuipc.Ref{Region: m.DeviceArena(d), Extents: extents}
+	out := make([]byte, ref.Len())
+	m.must(m.twins[d-1].Load(m.ctx, out, ref))
+	return out
+}
+
+// wantContent looks at what lies where a copy does.
+func (m *hbmModel) wantContent(c *modelCopy, digests []uint64) {
+	m.Helper()
+	m.wantParts(&c.layout, c.content, m.read(c.key.Device, c.extents), digests)
+}
 
 // saveOne saves one of three checkpoints, the later ones behind the earlier, each
 // time of another run.
@@ -386,15 +415,17 @@ func (m *hbmModel) use(c *modelCopy) {
 
 // acquireOne leases a segment's copy if it is there.
 func (m *hbmModel) acquireOne(i int, p piece, rank int) {
-	k := objects.CopyKey{Identity: objects.Identity{Name: tier.Name{Key: p.key}, Profile: m.profileState(), Tenant: m.objects.Tenants[tenantA]}, Rank: rank, Device: device}
+	k := objects.CopyKey{Identity: objects.Identity{Name: tier.Name{Key: p.key}, Profile: m.profileState(), Tenant: m.objects.Tenants[tenantA]}, Rank: rank, Device: m.any().ID()}
 	c := m.find(k)
-	row := m.tryHBM(m.sessions[i], p, rank)
+	rows, err := m.sessions[i].AcquireResident(&AcquireQuery{Profile: m.id, Tenant: tenantA, Rank: rank, Digests: true, Keys: [][32]byte{p.key}, Device: k.Device}, nil)
+	m.must(err)
+	row := rows[0]
 	m.answered(i, k, c, row.Hit, row.Promoting, row.Lease, row.Extents, row.Digests)
 }
 
 func (m *hbmModel) loadOne(i, n, rank int) {
-	k := objects.CopyKey{Identity: objects.Identity{Name: tier.Name{Kind: tier.Exact, Key: hashOf(1, 16*n)}, Profile: m.profileState(), Tenant: m.objects.Tenants[tenantA]}, Rank: rank, Device: device}
-	q := &LoadQuery{Profile: m.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact | tier.Spliced, Digests: true, Hash: hashOf(1, 16*n), Device: device}
+	k := objects.CopyKey{Identity: objects.Identity{Name: tier.Name{Kind: tier.Exact, Key: hashOf(1, 16*n)}, Profile: m.profileState(), Tenant: m.objects.Tenants[tenantA]}, Rank: rank, Device: m.any().ID()}
+	q := &LoadQuery{Profile: m.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact | tier.Spliced, Digests: true, Hash: hashOf(1, 16*n), Device: k.Device}
 	c := m.find(k)
 	if _, below := m.entry(k.Name); m.source(k.Identity) == nil && !below {
 		c = nil
@@ -421,8 +452,8 @@ func (m *hbmModel) answered(i int, k objects.CopyKey, c *modelCopy, hit, promoti
 		m.forget()
 		if o := m.source(k.Identity); o != nil {
 			m.mu.Lock()
-			wanted := m.hbm.Of(device).Flights.Find(k) != nil
-			full := m.hbm.Of(device).Flights.Len(0) >= m.o.queue
+			wanted := m.hbm.Of(k.Device).Flights.Find(k) != nil
+			full := m.hbm.Of(k.Device).Flights.Len(0) >= m.o.queue
 			m.mu.Unlock()
 			if promoting != wanted || !wanted && !full {
 				m.fatal("%x rank %d: promoting %v, among the promotions %v", k.Name.Key[:4], k.Rank, promoting, wanted)
@@ -433,7 +464,7 @@ func (m *hbmModel) answered(i int, k objects.CopyKey, c *modelCopy, hit, promoti
 	if !slices.Equal(extents, c.extents) {
 		m.fatal("%x rank %d lies at %v, was put at %v", k.Name.Key[:4], k.Rank, extents, c.extents)
 	}
-	m.wantParts(&c.layout, c.content, m.loadHBM(extents), digests)
+	m.wantContent(c, digests)
 	m.use(c)
 	c.leases++
 	m.leases = append(m.leases, hbmLease{c, i, id})
@@ -445,7 +476,7 @@ func (m *hbmModel) releaseOne() {
 	}
 	i := m.rng.IntN(len(m.leases))
 	l := m.leases[i]
-	m.wantParts(&l.copy.layout, l.copy.content, m.loadHBM(l.copy.extents), partDigests(&l.copy.layout, l.copy.content))
+	m.wantContent(l.copy, partDigests(&l.copy.layout, l.copy.content))
 	m.must(m.sessions[l.session].Release(l.id))
 	l.copy.leases--
 	m.leases = slices.Delete(m.leases, i, i+1)
@@ -475,11 +506,12 @@ func partDigests(l *profile.Layout, data []byte) (digests []uint64) {
 
 // promoteOne carries the next promotion into HBM and says how it has to end.
 func (m *hbmModel) promoteOne() {
+	h := m.any()
 	m.mu.Lock()
-	f := m.hbm.Of(device).Flights.Peek()
+	f := h.Flights.Peek()
 	if f == nil {
-		m.hbm.Of(device).Guess()
-		f = m.hbm.Of(device).Flights.Peek()
+		h.Guess()
+		f = h.Flights.Peek()
 	}
 	m.mu.Unlock()
 	if f == nil {
@@ -488,10 +520,10 @@ func (m *hbmModel) promoteOne() {
 	p := f.Job.(*hbm.Promotion)
 	want, c := m.planned(p)
 	if want == transfer.Done && m.rng.IntN(6) == 0 {
-		m.twin.Spoil(1)
+		m.twins[h.ID()-1].Spoil(1)
 		want = transfer.Corrupt
 	}
-	m.hbm.Of(device).Flights.Try(m.ctx, 0)
+	h.Flights.Try(m.ctx, 0)
 	if how := transfer.OutcomeOf(p.Err()); !p.Ended() || how != want {
 		m.fatal("promotion of %x ended as %q, want %q", p.Name.Key[:4], how, want)
 	}
@@ -516,7 +548,7 @@ func (m *hbmModel) planned(p *hbm.Promotion) (transfer.Outcome, *modelCopy) {
 	c.pages = m.costHBM(c.layout.Bytes)
 	c.charge = c.pages + recordOf(1, c.layout)
 	mine := func(x *modelCopy) bool { return x.key.Tenant == o.Tenant }
-	same := func(x *modelCopy) bool { return x.private == c.private }
+	same := func(x *modelCopy) bool { return x.private == c.private && x.key.Device == c.key.Device }
 	budget := m.o.public
 	if c.private {
 		budget = m.o.private
@@ -596,13 +628,13 @@ func (m *hbmModel) compare() {
 		}
 	}
 	m.forget()
-	var used [2]int64
+	used := make([][2]int64, len(m.hbm))
 	found := 0
 	for _, c := range m.copies {
-		if c.private {
-			used[1] += c.pages
+		if at := &used[c.key.Device-1]; c.private {
+			at[1] += c.pages
 		} else {
-			used[0] += c.pages
+			at[0] += c.pages
 		}
 		if !c.found {
 			continue
@@ -612,32 +644,37 @@ func (m *hbmModel) compare() {
 		have := m.objects.CopyOf(c.key)
 		m.mu.Unlock()
 		if have == nil || !slices.Equal(have.Shares[c.key.Rank].Extents, c.extents) {
-			m.fatal("%x rank %d is not in HBM as it should be", c.key.Name.Key[:4], c.key.Rank)
+			m.fatal("%x rank %d is not on device %d as it should be", c.key.Name.Key[:4], c.key.Rank, c.key.Device)
 		}
 	}
 	if n := m.hbmCounters().Copies; n != uint64(found) {
 		m.fatal("%d copies are found, want %d", n, found)
 	}
-	m.wantHBM(used[0], used[1])
+	m.audit()
+	for i, p := range m.Pools()[objects.PoolCount:] {
+		if want := used[i/2][i%2]; p.UsedBytes != want || p.Device != tier.DeviceID(i/2+1) {
+			m.fatal("pool %s of device %d uses %d bytes, want %d", p.Name, p.Device, p.UsedBytes, want)
+		}
+	}
 	if len(m.copies) > 0 {
 		c := m.copies[m.rng.IntN(len(m.copies))]
-		m.wantParts(&c.layout, c.content, m.loadHBM(c.extents), partDigests(&c.layout, c.content))
+		m.wantContent(c, partDigests(&c.layout, c.content))
 	}
 }
 
-// loseIt takes the device away while something is promoted; all copies go, and
-// memory is as it was.
-func (m *hbmModel) loseIt() {
+// loseIt takes a device away while something is promoted; all copies on it go, and
+// memory, and other devices, are as they were.
+func (m *hbmModel) loseIt(h *hbm.Cache) {
 	p := m.mid(99, 30, 4)
 	m.fillOne(p)
 	before := m.Pools()[:2]
-	if row := m.tryHBM(m.c, m.pieces[0], 0); row.Hit {
+	if row := m.on(h.ID(), m.pieces[0], 0); row.Hit {
 		m.must(m.c.Release(row.Lease))
 	}
-	m.twin.Lose()
-	m.hbm.Of(device).Failed(gpuipc.ErrUnavailable)
+	m.twins[h.ID()-1].Lose()
+	h.Failed(gpuipc.ErrUnavailable)
 	for _, c := range m.copies {
-		c.found = false
+		c.found = c.found && c.key.Device != h.ID()
 	}
 	m.forget()
 	after := m.Pools()[:2]
@@ -648,6 +685,9 @@ func (m *hbmModel) loseIt() {
 	}
 	// What follows reads the lost device no more.
 	m.leases = slices.DeleteFunc(m.leases, func(l hbmLease) bool {
+		if l.copy.key.Device != h.ID() {
+			return false
+		}
 		m.must(m.sessions[l.session].Release(l.id))
 		l.copy.leases--
 		return true

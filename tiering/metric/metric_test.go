@@ -58,6 +58,23 @@ func TestSeriesOfPartsThatAreThere(t *testing.T) {
 	}
 }
 
+type toldElsewhere struct {
+	Listed uint64 `count:"listed" prom:"listed_total" help:"Listed."`
+}
+
+func TestAnEmbeddedStructMayBeInListingsOnly(t *testing.T) {
+	c := struct {
+		toldElsewhere `prom:"-"`
+		Here          uint64 `count:"here" prom:"here_total" help:"Here."`
+	}{toldElsewhere{1}, 2}
+	var listed, told []string
+	Each(&c, func(name string, n uint64) { listed = append(listed, fmt.Sprintf("%s %d", name, n)) })
+	EachSeries(&c, func(string) bool { return true }, func(family string, _ []string, v float64) { told = append(told, fmt.Sprintf("%s %g", family, v)) })
+	if !slices.Equal(listed, []string{"listed 1", "here 2"}) || !slices.Equal(told, []string{"here_total 2"}) || len(Families(c)) != 1 {
+		t.Errorf("listed %q, told %q, %d families", listed, told, len(Families(c)))
+	}
+}
+
 func TestFamiliesHaveOneHelpAndOneListOfLabels(t *testing.T) {
 	for _, f := range Families(sample{}) {
 		if f.Help == "" || f.Labels[0] != "pool" {
