@@ -199,7 +199,7 @@ func TestAttachIsRefusedByName(t *testing.T) {
 	c := deviceHello(t, r.Socket())
 	c.refused(wire.OpOrder, &wire.OrderRequest{After: 1}, wire.Invalid, "before attach-device")
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor, UUID: bytes.Repeat([]byte{7}, 16)}, wire.Unsupported,
-		"GPU-07070707-0707-0707-0707-070707070707, this daemon has GPU-00000000-0000-0000-0000-000000000001")
+		"GPU-07070707-0707-0707-0707-070707070707, this daemon lends GPU-00000000-0000-0000-0000-000000000001")
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayHandle}, wire.Unsupported, "way 2")
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{}, wire.Unsupported, "0x0")
 	first := attachDouble(t, r.Socket())

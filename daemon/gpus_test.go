@@ -290,7 +290,7 @@ func TestAttachOfSeveralGPUsIsRefusedByName(t *testing.T) {
 	first, second := doubles[0].UUID(), doubles[1].UUID()
 	c := deviceHello(t, r.Socket())
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, wire.Invalid, first.String()+", "+second.String()+": name one")
-	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor, UUID: uuidOf(t, absentGPU)}, wire.Unsupported, absentGPU+", this daemon has "+first.String())
+	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor, UUID: uuidOf(t, absentGPU)}, wire.Unsupported, absentGPU+", this daemon lends "+first.String())
 	c.close()
 	on := attachDoubleOf(t, r.Socket(), first[:])
 	for _, again := range []gpuipc.UUID{first, second} {
@@ -401,7 +401,7 @@ func TestAGPUThatIsMissingCostsItsOwnCopies(t *testing.T) {
 		want   string
 	}{
 		"not there":          {[]string{fakeGPU0, absentGPU}, nil, map[string]string{fakeGPU0: api.GPUServing, absentGPU: api.GPUMissing}, absentGPU + " gives no memory"},
-		"a number too many":  {[]string{"0", "2"}, nil, map[string]string{fakeGPU0: api.GPUServing, "2": api.GPUMissing}, "2 gives no memory: the driver shows 2 devices"},
+		"a number too many":  {[]string{"0", "2"}, nil, map[string]string{fakeGPU0: api.GPUServing, "2": api.GPUMissing}, "2 gives no memory: the driver shows 2 devices, numbered from 0"},
 		"named twice":        {[]string{"1", fakeGPU1}, nil, map[string]string{fakeGPU1: api.GPUMissing}, "names it twice"},
 		"refuses":            {[]string{"all"}, &fakecuda.Fault{Kind: fakecuda.Fail, Call: "cuDevicePrimaryCtxRetain@1", Value: 46}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " gives no memory"},
 		"cannot be asked":    {[]string{"all"}, &fakecuda.Fault{Kind: fakecuda.Fail, Call: "cuDeviceGetAttribute@1", Value: 999}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " gives no memory"},

@@ -100,7 +100,7 @@ func resolve(name string, list []cuda.Info, failed error, c *settings.Config, lo
 	case notNumber == nil && index < len(list):
 		return Devices{foundGPU(&list[index], c, log)}
 	default:
-		g.Fail(fmt.Errorf("the driver shows %d devices: %w", len(list), gpuipc.ErrUnavailable))
+		g.Fail(fmt.Errorf("the driver shows %d devices, numbered from 0: %w", len(list), gpuipc.ErrUnavailable))
 	}
 	if g.Name == "" {
 		g.named("the first GPU", log)
@@ -221,11 +221,13 @@ func (d Devices) Serving() bool {
 	return slices.ContainsFunc(d, (*GPU).Serving)
 }
 
-// Names lists them for people.
-func (d Devices) Names() string {
+// Lent lists those that serve, for people.
+func (d Devices) Lent() string {
 	var names []string
 	for _, g := range d {
-		names = append(names, g.Name)
+		if g.Serving() {
+			names = append(names, g.Name)
+		}
 	}
 	return strings.Join(names, ", ")
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -86,8 +85,12 @@ func sharing(mps string) string {
 
 func describeGPU(g *api.GPU) Check {
 	name := "gpu of the daemon " + g.UUID
-	if g.State != api.GPUServing {
-		return warn(name, "see docs/gpu.md, which lists errors by their code; look for NVRM in the kernel's log, then start the daemon again", "%s: %s", g.State, g.Trouble)
+	switch g.State {
+	case api.GPUServing:
+	case api.GPULost:
+		return warn(name, "look for NVRM in the kernel's log, then start the daemon again", "lost: %s", g.Trouble)
+	default:
+		return warn(name, "see docs/gpu.md, which lists errors by their code, and hbm-device", "%s: %s", g.State, g.Trouble)
 	}
 	what := fmt.Sprintf("%s, driver for CUDA %s, compute mode %s, shared by %s, %s; %d copies, %d of %d MiB", g.Name, g.Driver, g.Mode, g.Way,
 		sharing(g.MPS), g.Copies, g.UsedBytes>>20, g.CapacityBytes>>20)
@@ -99,43 +102,21 @@ func describeGPU(g *api.GPU) Check {
 
 const attachTimeout = 10 * time.Second
 
-// common is a device that the daemon shares and this process sees; where the daemon does
-// not tell what it has, the one that it chooses.
-func common(ours []cuda.Info, theirs []api.GPU) (uuid []byte, found bool) {
-	for i := range theirs {
-		for k := range ours {
-			if id := &ours[k].UUID; theirs[i].State == api.GPUServing && theirs[i].UUID == id.String() {
-				return id[:], true
-			}
-		}
-	}
-	return nil, len(theirs) == 0
-}
-
-// checkDeviceMemory attaches a device of the daemon and reads the order page. The others
-// are reached the same way.
+// checkDeviceMemory attaches the first device that the daemon lends and this process sees,
+// and reads the order page.
 func checkDeviceMemory(ctx context.Context, v *visit, devices []cuda.Info) Check {
 	const name = "gpu memory"
-	mine, found := common(devices, v.gpus)
-	if !found {
-		return warn(name, seeDevice, "none of the GPUs that the daemon shares is among those that this process sees")
-	}
 	var m wire.AttachDeviceReply
-	fds, err := v.call(&wire.Header{Op: wire.OpAttachDevice, Request: 2, Epoch: v.hello.BootEpoch},
-		&wire.AttachDeviceRequest{Ways: wire.WayDescriptor | wire.WayHandle, UUID: mine}, &m)
+	fds, err := attachFirst(v, devices, &m)
 	files := make([]*os.File, len(fds))
 	for i, fd := range fds {
 		files[i] = os.NewFile(uintptr(fd), "device chunk")
 		defer files[i].Close()
 	}
 	if err != nil {
-		return warn(name, "see docs/gpu.md, which lists errors by their code", "%v", err)
+		return warn(name, seeDevice+"; the document lists errors by their code", "%v", err)
 	}
-	uuid := gpuipc.UUID(m.UUID)
-	if !slices.ContainsFunc(devices, func(d cuda.Info) bool { return d.UUID == uuid }) {
-		return warn(name, seeDevice, "the daemon's GPU %v is not among those that this process sees", uuid)
-	}
-	share := gpuipc.Share{Way: gpuipc.Way(m.Way), Device: uuid}
+	share := gpuipc.Share{Way: gpuipc.Way(m.Way), Device: gpuipc.UUID(m.UUID)}
 	for i := int(m.PublicChunks); i < len(m.ChunkBytes); i++ {
 		c := gpuipc.Chunk{Bytes: int64(m.ChunkBytes[i])}
 		if m.Way == wire.WayHandle {
@@ -150,7 +131,22 @@ func checkDeviceMemory(ctx context.Context, v *visit, devices []cuda.Info) Check
 		return warn(name, mapRemedy(v, m.Way), "%v", err)
 	}
 	way := map[uint8]string{wire.WayDescriptor: "descriptors", wire.WayHandle: "handles"}[m.Way]
-	return ok(name, "mapped by %s, %d MiB of all clients and %d MiB of our own", way, m.PublicBytes>>20, m.PrivateBytes>>20)
+	return ok(name, "of %v, mapped by %s, %d MiB of all clients and %d MiB of our own", share.Device, way, m.PublicBytes>>20, m.PrivateBytes>>20)
+}
+
+// attachFirst asks for one device after the other until the daemon lends one, and says why
+// it lends none.
+func attachFirst(v *visit, devices []cuda.Info, m *wire.AttachDeviceReply) ([]int, error) {
+	failed := []error{errors.New("this process sees none of the daemon's GPUs")}
+	for i := range devices {
+		fds, err := v.call(&wire.Header{Op: wire.OpAttachDevice, Request: 2, Epoch: v.hello.BootEpoch},
+			&wire.AttachDeviceRequest{Ways: wire.WayDescriptor | wire.WayHandle, UUID: devices[i].UUID[:]}, m)
+		if err == nil {
+			return fds, nil
+		}
+		failed = append(failed, err)
+	}
+	return nil, errors.Join(failed...)
 }
 
 // readOrder maps a share on its device and reads a number that must be 0.

@@ -63,25 +63,3 @@ func TestTheDaemonsGPUIsTold(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
-
-func TestAGPUIsTriedThatBothSidesHave(t *testing.T) {
-	ours := []cuda.Info{{UUID: gpuipc.UUID{2}}, {UUID: gpuipc.UUID{3}}}
-	gpu := func(first byte, state string) api.GPU {
-		return api.GPU{UUID: gpuipc.UUID{first}.String(), State: state}
-	}
-	for _, r := range []struct {
-		name   string
-		theirs []api.GPU
-		want   byte
-		found  bool
-	}{
-		{"the one in common", []api.GPU{gpu(1, api.GPUServing), gpu(3, api.GPUServing)}, 3, true},
-		{"one that serves", []api.GPU{gpu(2, api.GPULost), gpu(3, api.GPUServing)}, 3, true},
-		{"none", []api.GPU{gpu(1, api.GPUServing), gpu(2, api.GPUMissing)}, 0, false},
-		{"not told", nil, 0, true},
-	} {
-		if got, found := common(ours, r.theirs); found != r.found || r.want != 0 && (len(got) != 16 || got[0] != r.want) {
-			t.Errorf("%s: %x, %v", r.name, got, found)
-		}
-	}
-}
