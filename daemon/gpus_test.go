@@ -160,9 +160,10 @@ func TestRanksOfAModelReadTheirOwnGPUs(t *testing.T) {
 	text := r.metricsText(t)
 	for _, series := range []string{
 		`spliced_hbm_copies{device="` + fakeGPU0 + `"} 2`, `spliced_hbm_copies{device="` + fakeGPU1 + `"} 2`,
-		`spliced_tier_capacity_bytes{device="` + fakeGPU1 + `",pool="public",tier="hbm"} 4.194304e+06`,
+		`spliced_hbm_pool_capacity_bytes{device="` + fakeGPU1 + `",pool="public"} 4.194304e+06`,
+		`spliced_tier_capacity_bytes{pool="public",tier="hbm"} 8.388608e+06`,
 		`spliced_hbm_state{device="` + fakeGPU0 + `",state="serving"} 1`,
-		`spliced_pool_objects{device="",pool="public",tier="dram"} 2`,
+		`spliced_hbm_pool_objects{device="` + fakeGPU0 + `",pool="public"} 2`,
 	} {
 		if !strings.Contains(text, series) {
 			t.Errorf("no %s in the metrics", series)

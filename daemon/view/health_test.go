@@ -1,6 +1,7 @@
 package view
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Readiness says what hangs and for how long, unless there is graver trouble.
@@ -34,8 +36,8 @@ func TestADiskThatHangsIsDegraded(t *testing.T) {
 
 func TestWhatIsBeingDemotedIsNotEvictable(t *testing.T) {
 	p := tiering.PoolInfo{Name: "public", UsedBytes: 100, LeasedBytes: 1, PendingBytes: 2, QuarantinedBytes: 4, DemotingBytes: 8}
-	want := memorySeries{"dram", "public", "", 1, 2, 4, 8}
-	if held, pool := new(View).memoryOf("dram", &p); *held != want || pool.Evictable != 85 {
+	want := memorySeries{"dram", "public", 1, 2, 4, 8}
+	if held, pool := memoryOf("dram", &p); *held != want || pool.Evictable != 85 {
 		t.Errorf("held %v, not %v; %d bytes are evictable, not 85", *held, want, pool.Evictable)
 	}
 }
@@ -46,4 +48,20 @@ func TestEveryStateOfTheDiskIsExplained(t *testing.T) {
 			t.Errorf("%v: %q", s, diskMeans[s])
 		}
 	})
+}
+
+func TestPoolsOfDevicesAddUp(t *testing.T) {
+	pool := func(place tier.Place, on tier.DeviceID, name string) tiering.PoolInfo {
+		return tiering.PoolInfo{Name: name, Place: place, Device: on, CapacityBytes: 100, UsedBytes: 15, LeasedBytes: 1, PendingBytes: 2, QuarantinedBytes: 4, DemotingBytes: 8, Objects: 3}
+	}
+	totals := poolTotals([]tiering.PoolInfo{
+		pool(tier.PlaceDRAM, 0, "public"), pool(tier.PlaceHBM, 1, "public"), pool(tier.PlaceHBM, 1, "private"), pool(tier.PlaceHBM, 2, "public"), pool(tier.PlaceHBM, 3, "public"),
+	})
+	if len(totals) != 3 || totals[0].UsedBytes != 15 || totals[2].UsedBytes != 15 {
+		t.Fatalf("%+v", totals)
+	}
+	if got, want := totals[1], (tiering.PoolInfo{Name: "public", Place: tier.PlaceHBM, Device: 1, CapacityBytes: 300, UsedBytes: 45, LeasedBytes: 3,
+		PendingBytes: 6, QuarantinedBytes: 12, DemotingBytes: 24, Objects: 9}); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
 }

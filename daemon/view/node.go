@@ -272,9 +272,14 @@ func poolTotals(pools []tiering.PoolInfo) (totals []tiering.PoolInfo) {
 			totals = append(totals, p)
 			continue
 		}
-		totals[i].CapacityBytes += p.CapacityBytes
-		totals[i].UsedBytes += p.UsedBytes
-		totals[i].Objects += p.Objects
+		t := &totals[i]
+		t.CapacityBytes += p.CapacityBytes
+		t.UsedBytes += p.UsedBytes
+		t.LeasedBytes += p.LeasedBytes
+		t.PendingBytes += p.PendingBytes
+		t.QuarantinedBytes += p.QuarantinedBytes
+		t.DemotingBytes += p.DemotingBytes
+		t.Objects += p.Objects
 	}
 	return totals
 }

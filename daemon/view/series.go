@@ -37,7 +37,6 @@ type capabilitySeries struct {
 type poolSeries struct {
 	Tier      string `label:"tier"`
 	Pool      string `label:"pool"`
-	Device    string `label:"device"` // of a pool of HBM, else empty
 	Capacity  int64  `prom:"tier_capacity_bytes" help:"Budget of a pool in a tier."`
 	Evictable int64  `prom:"tier_used_bytes,state=evictable" help:"Bytes in use by state: leased, pending (being filled), quarantined (lease expired, client still there), demoting (being written to the disk or copied to the object store or another node, and as a rule free after that), evictable."`
 	Objects   int    `prom:"pool_objects" help:"Segments (public) and checkpoints (private) held."`
@@ -48,7 +47,6 @@ type poolSeries struct {
 type memorySeries struct {
 	Tier        string `label:"tier"`
 	Pool        string `label:"pool"`
-	Device      string `label:"device"`
 	Leased      int64  `prom:"tier_used_bytes,state=leased"`
 	Pending     int64  `prom:"tier_used_bytes,state=pending"`
 	Quarantined int64  `prom:"tier_used_bytes,state=quarantined"`
@@ -102,6 +100,16 @@ type deviceSeries struct {
 	GPU   string `label:"device"`
 	Bytes int64  `prom:"hbm_connection_bytes" help:"Memory of the GPU that clients have of their own."`
 	stats.Device
+}
+
+// devicePoolSeries is a pool of one GPU; those of the tier are the sums over all of them.
+type devicePoolSeries struct {
+	Device   string `label:"device"`
+	Pool     string `label:"pool"`
+	Capacity int64  `prom:"hbm_pool_capacity_bytes" help:"Budget of a pool on a GPU."`
+	Used     int64  `prom:"hbm_pool_used_bytes" help:"Bytes of it in use."`
+	Leased   int64  `prom:"hbm_pool_leased_bytes" help:"Of these, bytes that are leased or in use by an operation."`
+	Objects  int    `prom:"hbm_pool_objects" help:"Copies, and buffers of rows, in it."`
 }
 
 type driverSeries struct {
@@ -230,9 +238,15 @@ func lookupsOf(c *stats.Counters) *lookupSeries {
 }
 
 func (v *View) eachPool(f func(any)) {
-	for _, p := range v.o.Store.Pools() {
+	pools := v.o.Store.Pools()
+	for _, p := range pools {
+		if p.Device != 0 {
+			f(&devicePoolSeries{v.gpuName(p.Device), p.Name, p.CapacityBytes, p.UsedBytes, p.LeasedBytes, p.Objects})
+		}
+	}
+	for _, p := range poolTotals(pools) {
 		level := tierName(p.Place)
-		held, pool := v.memoryOf(level, &p)
+		held, pool := memoryOf(level, &p)
 		f(held)
 		f(pool)
 		if v.o.Disk != nil && p.Place == v.o.Place {
@@ -241,10 +255,10 @@ func (v *View) eachPool(f func(any)) {
 	}
 }
 
-func (v *View) memoryOf(level string, p *tiering.PoolInfo) (*memorySeries, *poolSeries) {
-	held, device := p.LeasedBytes+p.PendingBytes+p.QuarantinedBytes+p.DemotingBytes, v.gpuName(p.Device)
-	return &memorySeries{level, p.Name, device, p.LeasedBytes, p.PendingBytes, p.QuarantinedBytes, p.DemotingBytes},
-		&poolSeries{level, p.Name, device, p.CapacityBytes, p.UsedBytes - held, p.Objects}
+func memoryOf(level string, p *tiering.PoolInfo) (*memorySeries, *poolSeries) {
+	held := p.LeasedBytes + p.PendingBytes + p.QuarantinedBytes + p.DemotingBytes
+	return &memorySeries{level, p.Name, p.LeasedBytes, p.PendingBytes, p.QuarantinedBytes, p.DemotingBytes},
+		&poolSeries{level, p.Name, p.CapacityBytes, p.UsedBytes - held, p.Objects}
 }
 
 func (v *View) eachOfDisk(f func(any)) {
@@ -254,7 +268,7 @@ func (v *View) eachOfDisk(f func(any)) {
 	u, health, c := v.o.Disk.Usage(), v.o.Disk.Health(), v.o.Disk.Counters()
 	for i := range u.Pools {
 		p := &u.Pools[i]
-		f(&poolSeries{tierName(tier.PlaceDisk), p.Name, "", p.BudgetBytes, p.UsedBytes, p.Entries})
+		f(&poolSeries{tierName(tier.PlaceDisk), p.Name, p.BudgetBytes, p.UsedBytes, p.Entries})
 	}
 	disk.States(func(state disk.State) { f(&diskStateSeries{state.String(), one(state == health.State)}) })
 	f(&diskSeries{one(health.Reads), health.ReadStalled.Seconds(), health.WriteStalled.Seconds(), float64(c.ReadNanos) / 1e9})

@@ -49,6 +49,11 @@ class FakeCuda:
             driver.free(driver.alloc(1))
         context.close()
 
+    def devices(self, n: int | None) -> None:
+        """How many there are from now on, where none is in use; None takes it back."""
+        self.set("DEVICES", None if n is None else str(n))
+        assert self._library.cuInit(0) == 0
+
     def set(self, name: str, value: str | None) -> None:
         """A setting; None takes it back."""
         raw = None if value is None else value.encode()
@@ -125,3 +130,4 @@ class FakeCuda:
             "DIR",
         ):
             self.set(name, None)
+        self.devices(None)
