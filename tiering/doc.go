@@ -27,7 +27,7 @@
 // tier's; only AwaitAcquire, AwaitLoad, Durable.Wait, Flush and Close wait for
 // either.
 //
-// With HBM copies of what is held lie in the memory of an accelerator as well (package hbm).
+// With HBM copies of what is held lie in the memory of accelerators as well (package hbm).
 // They are made behind an acquire or a load that wants them there, by goroutines of
 // Run, and verified where they lie; they are dropped, never written back. A plan runs
 // on the device that its leases lie on. An accelerator that is lost takes the copies

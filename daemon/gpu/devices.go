@@ -24,8 +24,8 @@ type Devices []*GPU
 
 // Open opens the devices that c asks for, all at once, unless some are given: those stay
 // open. One that cannot be used is Missing, and holds up none of the others: all of it is
-// over when the driver has had its time twice, or ctx ends. epoch draws the numbers that
-// tell the starts of their pools apart.
+// over when the driver has had its Patience twice, to list the devices and to open them, or
+// ctx ends. epoch draws the numbers that tell the starts of their pools apart.
 func Open(ctx context.Context, c *settings.Config, given []gpuipc.Accelerator, epoch func() uint64, log zerolog.Logger) Devices {
 	var all Devices
 	if given != nil {

@@ -84,7 +84,13 @@ func TestSidecarsOfAClusterAreSidecars(t *testing.T) {
 
 // A DaemonSet needs what it says it needs, and nothing else.
 func TestWhatADaemonSetNeedsIsSaid(t *testing.T) {
-	objects := read(t, "cluster-daemonset.yaml")
+	for _, name := range []string{"cluster-daemonset.yaml", "daemonset-gpu.yaml"} {
+		t.Run(name, func(t *testing.T) { daemonSetNeedsWhatItSays(t, name) })
+	}
+}
+
+func daemonSetNeedsWhatItSays(t *testing.T, name string) {
+	objects := read(t, name)
 	set := the[*appsv1.DaemonSet](t, objects)
 	reasons := func(of api.Level, pod *corev1.Pod) []string {
 		var list []string

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -263,17 +264,44 @@ func TestBothContainersAreOnOneGPU(t *testing.T) {
 			t.Errorf("%s is on %+v", c.Name, c.Resources.Claims)
 		}
 	}
-	// A start compiles the kernels where the image's cache is not on a volume.
+	// As many as the claim asks for, for an engine of so many ranks.
+	if got := argument(t, pod.Spec.InitContainers[0].Args, "hbm-device"); got != "all" {
+		t.Errorf("of the claim's GPUs the daemon takes %q", got)
+	}
+	kernelsAreKept(t, &pod.Spec.InitContainers[0])
+}
+
+// kernelsAreKept: a start compiles the kernels where the image's cache is not on a volume.
+func kernelsAreKept(t *testing.T, c *corev1.Container) {
+	t.Helper()
 	dockerfile, err := os.ReadFile("../Dockerfile")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range pod.Spec.InitContainers[0].VolumeMounts {
+	for _, m := range c.VolumeMounts {
 		if strings.Contains(string(dockerfile), "CUDA_CACHE_PATH="+m.MountPath+"\n") {
 			return
 		}
 	}
 	t.Error("no volume is mounted at the image's CUDA_CACHE_PATH")
+}
+
+// One daemon of a machine has all its GPUs, beside the engines that were given them.
+func TestADaemonSetIsOnAllGPUs(t *testing.T) {
+	objects := read(t, "daemonset-gpu.yaml")
+	spec := the[*appsv1.DaemonSet](t, objects).Spec.Template.Spec
+	daemon := spec.Containers[0]
+	if spec.RuntimeClassName == nil || *spec.RuntimeClassName != "nvidia" || !slices.Contains(daemon.Env, corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}) {
+		t.Error("the runtime does not give the daemon all GPUs")
+	}
+	if len(daemon.Resources.Claims) > 0 || len(daemon.Resources.Limits) != 1 {
+		t.Error("the daemon asks the plugin for GPUs, which engines then do not get")
+	}
+	if got := argument(t, daemon.Args, "hbm-device"); got != "all" {
+		t.Errorf("hbm-device is %q", got)
+	}
+	kernelsAreKept(t, &daemon)
+	daemonTakesTheArguments(t, &corev1.Pod{Spec: corev1.PodSpec{InitContainers: []corev1.Container{daemon}}})
 }
 
 // argument finds -name=value.

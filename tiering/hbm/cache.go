@@ -70,7 +70,7 @@ func Open(cfgs []Config, o Options) List {
 	for i, h := range list {
 		h.begin()
 		if errs[i] != nil {
-			h.memory.Lost, h.memory.Counters.Lost = true, 1
+			h.o.Objects.Lose(h.memory)
 			h.tell(errs[i])
 		}
 	}
