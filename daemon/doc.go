@@ -31,7 +31,7 @@
 //	budget    what all clients share, and how much of it one may take
 //	queue     whose job is next, and when a long one gives way
 //	slots     memory of a connection for results
-//	gpu       the accelerator, and what of it connections have
+//	gpu       the accelerators, how each does, and what of it connections have
 //	canary    what engines reported, and which profiles are switched off
 //	events    what routers are told of what is held, as vLLM tells it
 //	server    connections, jobs, and what requests do
@@ -44,7 +44,7 @@
 //
 // Start: configuration resolved, validated and cut to the machine, socket directory and
 // lock, the admin REST, which says what is waited for, device, disk tier (its directory is
-// not looked at yet), the GPU, store and its arenas, watcher, bind and listen, the disk
+// not looked at yet), the GPUs, all at once, store and its arenas, watcher, bind and listen, the disk
 // tier's run (waited for until it has opened and what is switched off was read, a moment at
 // most), background parts (watcher, the store's run, workers), accept and the guard of the socket's path, ready.
 //
@@ -54,7 +54,7 @@
 // what is left ended; each connection closed when its last operation has let go
 // of memory; workers ended; what is only in memory written to disk, again at most
 // DrainTimeout; watcher, the store's run and admin REST ended; store, disk tier,
-// GPU, device, lock. Work that no context ends is waited for once more and then left:
+// GPUs, device, lock. Work that no context ends is waited for once more and then left:
 // unmapping under it would fault, so Run returns without closing store and device.
 //
 // A disk that hangs in the kernel is left in the same way.

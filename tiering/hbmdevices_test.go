@@ -341,3 +341,23 @@ func TestADeviceThatHangsAtTheStartCostsItself(t *testing.T) {
 	}
 	hung.Release()
 }
+
+func TestAMatchOnADeviceAllocatesNothing(t *testing.T) {
+	s := newSeveral(t, hybrid(2))
+	p, q := s.mid(1, 64, 8), s.mid(2, 64, 8)
+	s.publish(s.c, p)
+	s.publish(s.c, q)
+	s.attach(0, device)
+	s.attach(1, other)
+	s.raiseOn(device, p, 0)
+	s.raiseOn(other, p, 1)
+	query := &MatchQuery{Profile: s.id, Tenant: tenantA, Keys: [][32]byte{p.key, q.key}, Device: device}
+	var r MatchResult
+	s.must(s.Match(query, &r))
+	if r.Segments[0].Place != tier.PlaceHBM || r.Segments[1].Place != tier.PlaceDRAM {
+		t.Fatalf("places %d and %d", r.Segments[0].Place, r.Segments[1].Place)
+	}
+	if n := testing.AllocsPerRun(100, func() { s.must(s.Match(query, &r)) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -29,56 +28,6 @@ type copies struct {
 	Devices []*Device
 	Held    map[Identity]*resident
 	Loose   int // residents whose object is not in memory
-}
-
-// Device is the memory of one accelerator and the accounts of what lies in it.
-// Guarded by the store's lock, apart from the first group.
-type Device struct {
-	ID        tier.DeviceID
-	arena     gpuipc.Region
-	pageBytes int
-	Pools     [PoolCount]*Pool
-
-	Pages    *gpuipc.PageAllocator
-	Counters stats.HBM
-	Lost     bool // it cannot be used any more, or never could
-}
-
-// OpenDevice gives the set memory of one more accelerator: its pages, and the budgets of
-// its two pools in whole pages. Devices have their ids in the order in which they are
-// opened.
-func (s *Set) OpenDevice(arena gpuipc.Region, pageBytes int, public, private int64) *Device {
-	if s.HBM == nil {
-		s.HBM = &copies{Held: map[Identity]*resident{}}
-	}
-	s.HBM.Devices = append(s.HBM.Devices, nil)
-	n := len(s.HBM.Devices)
-	d := &Device{ID: tier.DeviceID(n), arena: arena, pageBytes: pageBytes, Pages: gpuipc.NewPageAllocator(public+private, pageBytes)}
-	first := n * PoolCount
-	d.Pools[PublicPool] = &Pool{Name: "public", Number: first + PublicPool, Device: d, Budget: public, Evict: s.cfg.EvictionPublic()}
-	d.Pools[PrivatePool] = &Pool{Name: "private", Number: first + PrivatePool, Device: d, Budget: private, Evict: s.cfg.EvictionPrivate()}
-	for _, t := range s.Tenants {
-		t.Used = append(t.Used, make([]int64, PoolCount)...)
-		if t.QuotaBytes > 0 && t.Above == nil {
-			t.Above = s.cfg.Eviction()
-		}
-	}
-	s.HBM.Devices[n-1] = d
-	return d
-}
-
-// Device is that of an id.
-func (s *Set) Device(id tier.DeviceID) *Device { return s.HBM.Devices[id-1] }
-
-// Lose marks a device as lost, drops its copies and answers how many there were.
-// Memory and the lower tier have all of them.
-func (s *Set) Lose(d *Device) (copies int) {
-	d.Lost = true
-	d.Counters.Lost = 1
-	for _, r := range s.HBM.Held {
-		copies += s.dropCopies(r, stats.DropLost, func(c *Object) bool { return c.Pool.Device == d })
-	}
-	return copies
 }
 
 // Identity names an object whatever tier it is in.
@@ -128,50 +77,6 @@ func (r *resident) On(d tier.DeviceID, rank int) *Object {
 		}
 	}
 	return nil
-}
-
-// Serves tells whether engines of a profile can read an object in HBM, as a client on a
-// device sees it: ranks with engines on that device have their copies there, each other
-// rank on one of the devices where it has engines. Where no engine has said which rank
-// it is, any copy on the client's device will do.
-func (r *resident) Serves(on tier.DeviceID) bool {
-	if r == nil {
-		return false
-	}
-	told := false
-	for rank := range r.Profile.Ranks {
-		switch engines, copied := r.rankServed(rank, on); {
-		case engines && !copied:
-			return false
-		case engines:
-			told = true
-		}
-	}
-	if told {
-		return true
-	}
-	for i := range r.Copies {
-		if r.Copies[i].Pool.Device.ID == on {
-			return true
-		}
-	}
-	return false
-}
-
-// rankServed tells whether a rank has engines on devices that work, and a copy for them.
-func (r *resident) rankServed(rank int, on tier.DeviceID) (engines, copied bool) {
-	for i := range r.Profile.Engines {
-		e := &r.Profile.Engines[i]
-		if e.Rank != rank || e.Device.Lost {
-			continue
-		}
-		has := r.On(e.Device.ID, rank) != nil
-		if e.Device.ID == on {
-			return true, has
-		}
-		engines, copied = true, copied || has
-	}
-	return engines, copied
 }
 
 // NewCopy is a copy of an object for a device, without memory.
@@ -462,10 +367,4 @@ func (s *Set) freeCopy(o *Object) {
 		}
 		o.Pool.Device.Pages.Free(whole)
 	}
-}
-
-// PagesOf rounds a copy up to whole pages.
-func (d *Device) PagesOf(bytes int64) int64 {
-	page := int64(d.pageBytes)
-	return (bytes + page - 1) / page * page
 }

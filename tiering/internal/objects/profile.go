@@ -1,8 +1,6 @@
 package objects
 
 import (
-	"slices"
-
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/plan"
@@ -26,41 +24,6 @@ type Profile struct {
 	Held        int       // objects, removed ones with leases included, without idle copies in HBM
 	Segments    int       // published
 	Checkpoints int
-}
-
-// Engines are those that read one rank's copies on one device.
-type Engines struct {
-	Rank   int
-	Device *Device
-	Count  int // above 0
-}
-
-// Attach counts an engine in, and detach out.
-func (p *Profile) Attach(rank int, d *Device) {
-	if i := p.engines(rank, d); i >= 0 {
-		p.Engines[i].Count++
-		return
-	}
-	p.Engines = append(p.Engines, Engines{rank, d, 1})
-}
-
-// Detach ends what Attach began.
-func (p *Profile) Detach(rank int, d *Device) {
-	i := p.engines(rank, d)
-	if p.Engines[i].Count--; p.Engines[i].Count == 0 {
-		p.Engines = slices.Delete(p.Engines, i, i+1)
-	}
-}
-
-func (p *Profile) engines(rank int, d *Device) int {
-	return slices.IndexFunc(p.Engines, func(e Engines) bool { return e.Rank == rank && e.Device == d })
-}
-
-// Reads tells whether what a client on a device asks for is read by some engines: by
-// those of a rank that has engines on the client's own device only there. Groups of
-// ranks are not told apart.
-func (p *Profile) Reads(e *Engines, on tier.DeviceID) bool {
-	return e.Device.ID == on || !slices.ContainsFunc(p.Engines, func(x Engines) bool { return x.Rank == e.Rank && x.Device.ID == on })
 }
 
 // NewProfile is a profile without uses.

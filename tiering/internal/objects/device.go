@@ -1,0 +1,60 @@
+package objects
+
+import (
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/stats"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// Device is the memory of one accelerator and the accounts of what lies in it.
+// Guarded by the store's lock, apart from the first group.
+type Device struct {
+	ID        tier.DeviceID
+	arena     gpuipc.Region
+	pageBytes int
+	Pools     [PoolCount]*Pool
+
+	Pages    *gpuipc.PageAllocator
+	Counters stats.HBM
+	Lost     bool // it cannot be used any more, or never could
+}
+
+// OpenDevice gives the set memory of one more accelerator: its pages, and the budgets of
+// its two pools in whole pages. Devices have their ids in the order in which they are
+// opened.
+func (s *Set) OpenDevice(arena gpuipc.Region, pageBytes int, public, private int64) *Device {
+	if s.HBM == nil {
+		s.HBM = &copies{Held: map[Identity]*resident{}}
+	}
+	s.HBM.Devices = append(s.HBM.Devices, nil)
+	n := len(s.HBM.Devices)
+	d := &Device{ID: tier.DeviceID(n), arena: arena, pageBytes: pageBytes, Pages: gpuipc.NewPageAllocator(public+private, pageBytes)}
+	first := n * PoolCount
+	d.Pools[PublicPool] = &Pool{Name: "public", Number: first + PublicPool, Device: d, Budget: public, Evict: s.cfg.EvictionPublic()}
+	d.Pools[PrivatePool] = &Pool{Name: "private", Number: first + PrivatePool, Device: d, Budget: private, Evict: s.cfg.EvictionPrivate()}
+	for _, t := range s.Tenants {
+		t.Used = append(t.Used, make([]int64, PoolCount)...)
+		if t.QuotaBytes > 0 && t.Above == nil {
+			t.Above = s.cfg.Eviction()
+		}
+	}
+	s.HBM.Devices[n-1] = d
+	return d
+}
+
+// Lose marks a device as lost, drops its copies and answers how many there were.
+// Memory and the lower tier have all of them.
+func (s *Set) Lose(d *Device) (copies int) {
+	d.Lost = true
+	d.Counters.Lost = 1
+	for _, r := range s.HBM.Held {
+		copies += s.dropCopies(r, stats.DropLost, func(c *Object) bool { return c.Pool.Device == d })
+	}
+	return copies
+}
+
+// PagesOf rounds a copy up to whole pages.
+func (d *Device) PagesOf(bytes int64) int64 {
+	page := int64(d.pageBytes)
+	return (bytes + page - 1) / page * page
+}
