@@ -30,7 +30,7 @@ def check(seed: int) -> None:
     import torch
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 
-    from spliced_connector.walk import (Steps)
+    from spliced_connector.walk import Steps
     from spliced_connector.walk.families import end_state, transition
 
     draw = torch.Generator().manual_seed(seed)
@@ -72,7 +72,7 @@ def main() -> int:
     parser.add_argument("--bytes", type=int, default=0)
     parser.add_argument("--numbers", default="")
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args, _ = parser.parse_known_args()
     try:
         import torch
         import triton  # noqa: F401

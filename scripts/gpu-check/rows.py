@@ -22,6 +22,19 @@ def at_most(name: str, value: float, unit: str, bound: float) -> None:
     _print(row | {"ok": value <= bound})
 
 
+def rate(name: str, value: float, limit: float, least: float = 0.0) -> None:
+    """GB/s beside a limit, and the part of it that is asked for."""
+    row = {"name": name, "value": value, "unit": "GB/s", "limit": limit, "ratio": value / limit}
+    if least:
+        row["bar"] = f">= {least:g} of limit"
+    _print(row | {"ok": value >= least * limit})
+
+
+def figure(name: str, value: float, unit: str) -> None:
+    """A figure without a bar."""
+    _print({"name": name, "value": value, "unit": unit, "ok": True})
+
+
 def cannot_run(why: str) -> NoReturn:
     """End without a row."""
     print(why, file=sys.stderr)

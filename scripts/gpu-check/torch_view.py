@@ -16,9 +16,14 @@ from typing import TYPE_CHECKING
 import rows
 
 from spliced_connector.errors import SplicedError
-from spliced_connector.gpu import (Context, find_device)
-from spliced_connector.gpu import (LIBRARY, DevicePtr, load)
-from spliced_connector.gpu import (map_descriptors)
+from spliced_connector.gpu import (
+    LIBRARY,
+    Context,
+    DevicePtr,
+    find_device,
+    load,
+    map_descriptors,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,7 +93,7 @@ def main() -> int:
     parser.add_argument("--device", required=True)
     parser.add_argument("--bytes", type=int, required=True)
     parser.add_argument("--numbers", type=Path, required=True)
-    args = parser.parse_args()
+    args, _ = parser.parse_known_args()
     try:
         import torch
     except ImportError as err:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -16,16 +19,20 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/gpucheck"
 )
 
-// gpuCheckChild is the hidden command of the second process of a check.
-const gpuCheckChild = "gpu-check-child"
+// The hidden commands of processes of a check: the second one of a part, and one for each part.
+const (
+	gpuCheckChild = "gpu-check-child"
+	gpuCheckPart  = "gpu-check-part"
+)
 
-// gpuCheckTime bounds a run; one on a GPU takes a few minutes.
-const gpuCheckTime = 15 * time.Minute
+// gpuCheckFile is the report's name in a directory.
+const gpuCheckFile = "gpu-check.json"
 
 type gpuCheckFlags struct {
 	gpucheck.Options
+	Daemon string // path of spliced
 	sizes  string
-	daemon string
+	only   string
 	quiet  bool
 }
 
@@ -41,8 +48,10 @@ has its rate measured beside work of this one. A temporary daemon shares memory 
 process as to an engine. With -python, torch maps memory of this process, and a gated delta rule of
 other people's is compared with ours, where they are installed.
 
-FILE gets the report as JSON beside the table; --json prints it instead of the table. The GPU has
-to be idle for figures that mean something. With -sizes small the figures mean nothing on any GPU.
+Each part runs in a process of its own for a time of its own: one that crashes or hangs is a row that
+failed, and the others go on. FILE, or gpu-check.json in it where it is a directory, gets the report as
+JSON after every part, beside the table; --json prints it instead of the table. The GPU has to be idle
+for figures that mean something. With -sizes small the figures mean nothing on any GPU.
 
 Exit status 1: a check failed or a bar was missed. 3: no driver or no GPU, nothing was checked.`,
 		examples: []string{"", "--json gpu-check.json", "-device GPU-8a2f4c1e-... -python python3", "-sizes small --json"},
@@ -55,7 +64,9 @@ Exit status 1: a check failed or a bar was missed. 3: no driver or no GPU, nothi
 			fs.StringVar(&f.Python, "python", "", "`interpreter` for the checks with torch (default: they are skipped)")
 			fs.StringVar(&f.PythonPath, "python-path", "connector/python/src", "`directory` that holds spliced_connector")
 			fs.StringVar(&f.Scripts, "scripts", "scripts/gpu-check", "`directory` with torch_view.py and gated_delta.py")
-			fs.StringVar(&f.daemon, "spliced", "", "`path` of spliced (default: beside this program, or in PATH)")
+			fs.DurationVar(&f.Total, "time", gpucheck.StandardTime, "`time` of all parts; one whose share is up is stopped")
+			fs.StringVar(&f.only, "only", "", "comma-separated `parts` to run (default: all)")
+			fs.StringVar(&f.Daemon, "spliced", "", "`path` of spliced (default: beside this program, or in PATH)")
 			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
 			return f.run
 		},
@@ -80,15 +91,17 @@ func (f *gpuCheckFlags) run(ctx context.Context, c *call) error {
 	for f.Seed == 0 {
 		f.Seed = rand.Uint64()
 	}
-	f.Commit, f.Self = commit, []string{self, gpuCheckChild}
-	f.Also = []gpucheck.Part{resident.Part(resident.Options{
-		Daemon: f.daemon, Library: f.Library, Device: f.Device, Seed: f.Seed, Sizes: f.Sizes})}
+	f.Commit, f.Self, f.Stderr = commit, []string{self, gpuCheckChild}, c.stderr
+	f.Also, f.Isolated, f.Save = f.parts(), f.isolated, f.save(c)
+	if f.only != "" {
+		f.Only = strings.Split(f.only, ",")
+	}
 	if !f.quiet {
 		start := time.Now()
-		f.Progress = func(next string) { fmt.Fprintf(c.stderr, "%4.0f s  %s\n", time.Since(start).Seconds(), next) }
+		f.Progress = func(next string, limit time.Duration) {
+			fmt.Fprintf(c.stderr, "%4.0f s  %s, %.0f s at most\n", time.Since(start).Seconds(), next, limit.Seconds())
+		}
 	}
-	ctx, stop := context.WithTimeout(ctx, gpuCheckTime)
-	defer stop()
 	report, err := gpucheck.Run(ctx, f.Options)
 	if report == nil {
 		if errors.Is(err, gpuipc.ErrUnavailable) {
@@ -96,7 +109,6 @@ func (f *gpuCheckFlags) run(ctx context.Context, c *call) error {
 		}
 		return err
 	}
-	report.Driver += kernelModule()
 	if err := errors.Join(err, f.show(c, report)); err != nil {
 		return err
 	}
@@ -106,18 +118,51 @@ func (f *gpuCheckFlags) run(ctx context.Context, c *call) error {
 	return nil
 }
 
-func (f *gpuCheckFlags) show(c *call, r *gpucheck.Report) error {
-	if len(c.args) == 1 {
-		b, err := json.MarshalIndent(r, "", "  ")
-		if err == nil {
-			err = os.WriteFile(c.args[0], append(b, '\n'), 0o644)
+// parts are those of this program: with a daemon.
+func (f *gpuCheckFlags) parts() []gpucheck.Part {
+	return []gpucheck.Part{resident.Part(resident.Options{
+		Daemon: f.Daemon, Library: f.Library, Device: f.Device, Seed: f.Seed, Sizes: f.Sizes})}
+}
+
+// isolated has this program run one part.
+func (f *gpuCheckFlags) isolated(o *gpucheck.Options, part string) (*exec.Cmd, error) {
+	b, err := json.Marshal(&gpuCheckFlags{Options: *o, Daemon: f.Daemon})
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(o.Self[0], gpuCheckPart, part)
+	cmd.Stdin = bytes.NewReader(b)
+	return cmd, nil
+}
+
+// save writes the report to the file that was named, whole or not at all.
+func (f *gpuCheckFlags) save(c *call) func(*gpucheck.Report) error {
+	if len(c.args) == 0 {
+		return nil
+	}
+	file := c.args[0]
+	if info, err := os.Stat(file); err == nil && info.IsDir() {
+		file = filepath.Join(file, gpuCheckFile)
+	}
+	module := kernelModule()
+	return func(r *gpucheck.Report) error {
+		if !strings.HasSuffix(r.Driver, module) {
+			r.Driver += module
 		}
+		b, err := json.MarshalIndent(r, "", "  ")
 		if err != nil {
 			return err
 		}
-		return r.Table(c.stdout)
+		next := file + ".next"
+		if err := os.WriteFile(next, append(b, '\n'), 0o644); err != nil {
+			return err
+		}
+		return os.Rename(next, file)
 	}
-	if c.json {
+}
+
+func (f *gpuCheckFlags) show(c *call, r *gpucheck.Report) error {
+	if c.json && len(c.args) == 0 {
 		return printJSON(c.stdout, r)
 	}
 	return r.Table(c.stdout)
@@ -145,6 +190,26 @@ func gpuCheckChildCommand() command {
 		name: gpuCheckChild, summary: "The other side of descriptor 3 (started by gpu-check)", hidden: true,
 		setup: func(*flag.FlagSet) func(context.Context, *call) error {
 			return func(ctx context.Context, _ *call) error { return gpucheck.Child(ctx) }
+		},
+	}
+}
+
+// gpuCheckPartCommand is the process of one part: options on standard input, rows on standard output.
+func gpuCheckPartCommand() command {
+	return command{
+		name: gpuCheckPart, summary: "One part of a check (started by gpu-check)", hidden: true,
+		setup: func(*flag.FlagSet) func(context.Context, *call) error {
+			return func(ctx context.Context, c *call) error {
+				var f gpuCheckFlags
+				if err := json.NewDecoder(os.Stdin).Decode(&f); err != nil {
+					return err
+				}
+				if len(c.args) != 1 {
+					return usagef("want one part, got %q", c.args)
+				}
+				f.Also, f.Stderr = f.parts(), c.stderr
+				return gpucheck.RunPart(ctx, &f.Options, c.args[0], c.stdout)
+			}
 		},
 	}
 }

@@ -60,7 +60,7 @@ type call struct {
 func commands() []command {
 	return []command{
 		demoCommand(), demoClusterCommand(), replayCommand(), simulateCommand(), benchCommand(), tortureCommand(), diskCommand(), profileCommand(), lsCommand(), inspectCommand(), statsCommand(), clusterCommand(), locateCommand(), doctorCommand(),
-		gpuCheckCommand(), versionCommand(), gpuCheckChildCommand(), echoCommand(), victimCommand(), loadCommand(), peerCommand(), crowdCommand(),
+		gpuCheckCommand(), versionCommand(), gpuCheckChildCommand(), gpuCheckPartCommand(), echoCommand(), victimCommand(), loadCommand(), peerCommand(), crowdCommand(),
 	}
 }
 

@@ -1,38 +1,26 @@
 package gpucheck
 
 import (
-	"bytes"
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// python runs the checks of connector/python with torch: a script prints one row
-// of the report a line. Code 3 says that it cannot run here, and why.
-func (c *check) python() error {
+// script runs a check of connector/python with torch, which prints one row of the report a line; code
+// 3 says that it cannot run here, and why. It gets a region of random numbers, which it may map by
+// the descriptors from 3 on. What it gets as arguments: the library, the device's
+// UUID, the bytes of the region, a file of its numbers, and the sizes.
+func (c *check) script(name string) (err error) {
 	if c.Python == "" {
-		c.report.Skip("torch maps the arena", "no Python was given")
+		c.report.Skip(name, "no Python was given")
 		return nil
 	}
-	for _, script := range []string{"torch_view.py", "gated_delta.py"} {
-		if err := c.script(script); err != nil {
-			c.report.Holds(script, err)
-		}
-	}
-	return nil
-}
-
-// script runs one over a region of random numbers, which it may map by the
-// descriptors from 3 on. What it gets as arguments: the library, the device's
-// UUID, the bytes of the region, its digest of the first chunk in hex.
-func (c *check) script(name string) (err error) {
 	const bytes4 = 4 * gpuipc.ChunkBytes
 	r, err := c.gpu.NewRegion(gpuipc.RegionSpec{Name: "gpu-check", Bytes: bytes4, Access: gpuipc.ClientWrites, Way: gpuipc.WayDescriptor})
 	if err != nil {
@@ -55,41 +43,60 @@ func (c *check) script(name string) (err error) {
 	defer os.Remove(numbers)
 	cmd := exec.CommandContext(c.ctx, c.Python, filepath.Join(c.Scripts, name),
 		"--library", c.Library, "--device", c.Device, "--bytes", fmt.Sprint(s.Chunks[0].Bytes), "--numbers", numbers)
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+c.PythonPath)
+	z := c.Sizes
+	cmd.Args = append(cmd.Args, "--shape", fmt.Sprintf("%d,%d,%d,%d,%d,%d", z.Layers, z.Heads, z.Dim, z.Segments, z.Rows, z.Rounds))
+	cmd.Env = PythonEnv(c.PythonPath)
 	for i := range s.Chunks {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, s.Chunks[i].File)
 	}
-	var out, trouble bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &trouble
-	err = cmd.Run()
+	return Script(c.ctx, cmd, name, c.report)
+}
+
+// PythonEnv is this process's environment with a directory in front of those that Python looks in.
+func PythonEnv(dir string) []string {
+	if more := os.Getenv("PYTHONPATH"); more != "" {
+		dir += string(os.PathListSeparator) + more
+	}
+	return append(os.Environ(), "PYTHONPATH="+dir)
+}
+
+// cannotRun is the exit status of a script that lacks something here.
+const cannotRun = 3
+
+// Script runs a program that prints rows of the report, one JSON object a line; they count as they
+// come. Exit status 3 says that it cannot run here, standard error why.
+func Script(ctx context.Context, cmd *exec.Cmd, name string, r *Report) error {
+	trouble := &ends{}
+	cmd.Stderr, cmd.WaitDelay = trouble, endTime
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	rows, ended := make(chan Row), make(chan error, 1)
+	go func() {
+		err := read(out, rows)
+		close(rows)
+		ended <- err
+	}()
+	n := 0
+	for row := range rows {
+		r.Add(row)
+		n++
+	}
+	err = errors.Join(<-ended, cmd.Wait())
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == 3 {
-		c.report.Skip(name, strings.TrimSpace(trouble.String()))
+	if errors.As(err, &exit) && exit.ExitCode() == cannotRun {
+		r.Skip(name, trouble.String())
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s", err, lastLine(trouble.String()))
-	}
-	return c.rows(out.Bytes())
-}
-
-func (c *check) rows(out []byte) error {
-	n := 0
-	for line := range bytes.Lines(out) {
-		var row Row
-		if err := json.Unmarshal(line, &row); err != nil {
-			return fmt.Errorf("a row of the script: %w", err)
-		}
-		c.report.Add(row)
-		n++
+		return fmt.Errorf("%w: %s", errors.Join(err, context.Cause(ctx)), trouble)
 	}
 	if n == 0 {
 		return errors.New("the script found nothing")
 	}
 	return nil
-}
-
-func lastLine(s string) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return lines[len(lines)-1]
 }

@@ -32,6 +32,19 @@ type Report struct {
 	Seed   uint64 `json:"seed"`
 	Sizes  string `json:"sizes"`
 	Rows   []Row  `json:"rows"`
+	// Parts say how long they took of the time they had.
+	Parts []PartTime `json:"parts"`
+	// Pending are the parts that had not ended when this was saved.
+	Pending []string `json:"pending,omitempty"`
+
+	each func(*Row) // told of every row; nil = nobody
+}
+
+// PartTime is how long a part took, and could have taken.
+type PartTime struct {
+	Name    string  `json:"name"`
+	Seconds float64 `json:"seconds"`
+	Limit   float64 `json:"limit"`
 }
 
 // OK reports whether every check that ran has passed, and that some did.
@@ -55,6 +68,9 @@ func (r *Report) Add(row Row) {
 		}
 	}
 	r.Rows = append(r.Rows, row)
+	if r.each != nil {
+		r.each(&row)
+	}
 }
 
 // AtMost adds a figure that has to stay under a bound.
@@ -93,18 +109,35 @@ func (r *Report) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s (%s), driver %s, %s, commit %s, seed %d, sizes %s\n", r.Device, r.UUID, r.Driver, r.Date, r.Commit, r.Seed, r.Sizes)
 	t := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "check\tvalue\tunit\tlimit\tratio\tbar\t")
+	failed := 0
 	for i := range r.Rows {
-		row := &r.Rows[i]
-		state := "ok"
-		switch {
-		case row.Skipped:
-			state = "skipped: " + row.Note
-		case !row.OK:
-			state = "FAILED " + row.Note
+		r.Rows[i].print(t)
+		if !r.Rows[i].OK && !r.Rows[i].Skipped {
+			failed++
 		}
-		fmt.Fprintf(t, "%s\t%.4g\t%s\t%s\t%s\t%s\t%s\n", row.Name, row.Value, row.Unit, number(row.Limit), number(row.Ratio), row.Bar, state)
+	}
+	if err := t.Flush(); err != nil || failed == 0 {
+		return err
+	}
+	// Again at the end: what was cut off of a long table is its beginning.
+	fmt.Fprintf(w, "\n%d of %d rows failed:\n", failed, len(r.Rows))
+	for i := range r.Rows {
+		if !r.Rows[i].OK && !r.Rows[i].Skipped {
+			r.Rows[i].print(t)
+		}
 	}
 	return t.Flush()
+}
+
+func (row *Row) print(w io.Writer) {
+	state := "ok"
+	switch {
+	case row.Skipped:
+		state = "skipped: " + row.Note
+	case !row.OK:
+		state = "FAILED " + row.Note
+	}
+	fmt.Fprintf(w, "%s\t%.4g\t%s\t%s\t%s\t%s\t%s\n", row.Name, row.Value, row.Unit, number(row.Limit), number(row.Ratio), row.Bar, state)
 }
 
 func number(v *float64) string {

@@ -2,8 +2,12 @@ package gpucheck
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"os/exec"
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -17,6 +21,10 @@ type Options struct {
 	Commit  string
 	Seed    uint64 // of the inputs; 0 = from the clock
 	Sizes   Sizes
+	// Total is the time of all parts; 0 = StandardTime. One whose share is up is stopped.
+	Total time.Duration
+	// Only names the parts to run; empty = all.
+	Only []string
 	// Self starts this program once more, so that it calls Child; empty skips what needs a
 	// second process.
 	Self []string
@@ -25,16 +33,19 @@ type Options struct {
 	// PythonPath holds spliced_connector, Scripts what runs on it here.
 	PythonPath string
 	Scripts    string
-	// Also are checks of the caller, after the others.
-	Also []Part
-	// Progress is told what comes next.
-	Progress func(string)
-}
 
-// Part is a check of a caller: it adds rows, an error becomes one.
-type Part struct {
-	Name string
-	Run  func(ctx context.Context, r *Report) error
+	// Also are parts of the caller, after the others.
+	Also []Part `json:"-"`
+	// Isolated is a command, not started, that calls RunPart with these options for one part, its
+	// rows on standard output. nil = parts run in this process, and one that hangs stops it.
+	Isolated func(o *Options, part string) (*exec.Cmd, error) `json:"-"`
+	// Stderr gets what processes of parts say; nil = nobody.
+	Stderr io.Writer `json:"-"`
+	// Progress is told what comes next, and how long it may take.
+	Progress func(part string, limit time.Duration) `json:"-"`
+	// Save is given the report after every part; what it has then is worth keeping. An error ends
+	// the run.
+	Save func(*Report) error `json:"-"`
 }
 
 // Sizes scale the inputs.
@@ -65,6 +76,17 @@ func Small() Sizes {
 	return Sizes{Layers: 2, Heads: 2, Dim: 64, Segments: 3, Rows: 16, Copy: 1 << 20, Rounds: 3, Rallies: 20, Requests: 20, Window: 50 * time.Millisecond}
 }
 
+// name is how a report calls them.
+func (z Sizes) name() string {
+	switch z {
+	case Full():
+		return "full"
+	case Small():
+		return "small: its times mean nothing"
+	}
+	return "of the caller"
+}
+
 // check is one run's state.
 type check struct {
 	Options
@@ -75,40 +97,113 @@ type check struct {
 	report *Report
 }
 
-// Run makes all checks. An error means that there was nothing to check on: no
-// driver, no device.
+// Run makes all checks, part by part. An error means that there was nothing to check on: no driver,
+// no device; or that the report could not be saved.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Seed == 0 {
 		o.Seed = uint64(time.Now().UnixNano())
 	}
 	if o.Progress == nil {
-		o.Progress = func(string) {}
+		o.Progress = func(string, time.Duration) {}
+	}
+	if o.Save == nil {
+		o.Save = func(*Report) error { return nil }
+	}
+	if o.Total == 0 {
+		o.Total = StandardTime
 	}
 	info, err := find(o.Library, o.Device)
 	if err != nil {
 		return nil, err
 	}
 	o.Device = info.UUID.String()
-	sizes := "of the caller"
-	switch o.Sizes {
-	case Full():
-		sizes = "full"
-	case Small():
-		sizes = "small: its times mean nothing"
+	parts, err := (&check{Options: o}).parts()
+	if err != nil {
+		return nil, err
 	}
-	c := &check{Options: o, ctx: ctx, rng: rand.New(rand.NewPCG(o.Seed, 1)), report: &Report{
+	r := &Report{
 		Device: info.Name, UUID: o.Device, Driver: fmt.Sprintf("%d.%d", info.Driver/1000, info.Driver%1000/10),
-		Date: time.Now().UTC().Format(time.RFC3339), Commit: o.Commit, Seed: o.Seed, Sizes: sizes,
-	}}
+		Date: time.Now().UTC().Format(time.RFC3339), Commit: o.Commit, Seed: o.Seed, Sizes: o.Sizes.name(), Pending: names(parts),
+	}
+	return r, o.all(ctx, r, parts)
+}
+
+// all runs parts in turn, whatever became of those before.
+func (o *Options) all(ctx context.Context, r *Report, parts []Part) error {
+	begin := time.Now()
+	if err := o.Save(r); err != nil {
+		return err
+	}
+	for i := range parts {
+		name, start := parts[i].Name, time.Now()
+		limit := share(parts[i:], o.Total-time.Since(begin), o.Total)
+		o.Progress(name, limit)
+		err := ctx.Err()
+		switch {
+		case err != nil:
+			err = fmt.Errorf("not run: %w", err)
+		case limit <= 0:
+			err = errors.New("not run: no time was left")
+		default:
+			err = o.one(ctx, &parts[i], limit, r)
+		}
+		if err != nil {
+			r.Holds(name, err)
+		}
+		r.Parts = append(r.Parts, PartTime{name, time.Since(start).Seconds(), limit.Seconds()})
+		r.Pending = names(parts[i+1:])
+		if err := o.Save(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// one runs a part here or in a process of its own.
+func (o *Options) one(ctx context.Context, p *Part, limit time.Duration, r *Report) error {
+	if o.Isolated != nil {
+		cmd, err := o.Isolated(o, p.Name)
+		if err != nil {
+			return err
+		}
+		return isolated(ctx, cmd, limit, o.Stderr, r)
+	}
+	ctx, stop := context.WithTimeoutCause(ctx, limit, errTime)
+	defer stop()
+	return runPart(ctx, o, p.Name, r)
+}
+
+// RunPart runs one part and writes its rows as they come, a JSON object a line. It is what the
+// command of Options.Isolated calls; o.Device and o.Seed are as Run has set them.
+func RunPart(ctx context.Context, o *Options, part string, to io.Writer) error {
+	out := json.NewEncoder(to)
+	return runPart(ctx, o, part, &Report{each: func(row *Row) { _ = out.Encode(row) }})
+}
+
+func runPart(ctx context.Context, o *Options, name string, r *Report) error {
+	c := &check{Options: *o, ctx: ctx, rng: rand.New(rand.NewPCG(o.Seed, seedOf(name))), report: r}
+	c.Only = []string{name}
+	parts, err := c.parts()
+	if err != nil {
+		return err
+	}
+	return parts[0].Run(ctx, r)
+}
+
+// onDevices opens both devices for a part and closes them.
+func (c *check) onDevices(part string, run func() error) (err error) {
 	if c.host, err = gpuipc.NewHost(gpuipc.HostOptions{}); err != nil {
-		return nil, err
+		return err
 	}
-	if c.gpu, err = cuda.Open(cuda.Options{Library: o.Library, Device: o.Device, AttachWait: time.Minute}); err != nil {
-		return nil, err
+	defer func() { err = errors.Join(err, c.host.Close()) }()
+	if c.gpu, err = cuda.Open(cuda.Options{Library: c.Library, Device: c.Device, AttachWait: time.Minute}); err != nil {
+		return err
 	}
-	c.all()
-	c.report.Holds("device closes with nothing left open", c.gpu.Close())
-	return c.report, c.host.Close()
+	err = run()
+	if closing := c.gpu.Close(); closing != nil {
+		c.report.Holds(part+": the device closes with nothing left open", closing)
+	}
+	return err
 }
 
 func find(library, uuid string) (*cuda.Info, error) {
@@ -122,31 +217,4 @@ func find(library, uuid string) (*cuda.Info, error) {
 		}
 	}
 	return nil, fmt.Errorf("no device %s among %d: %w", uuid, len(devices), gpuipc.ErrUnavailable)
-}
-
-func (c *check) all() {
-	own := func(name string, run func() error) Part {
-		return Part{name, func(context.Context, *Report) error { return run() }}
-	}
-	parts := []Part{
-		own("kernels against the CPU", c.agree),
-		own("speed of kernels", c.speed),
-		own("copies between host and device", c.transfers),
-		own("fixed cost of a request", c.overhead),
-		own("memory in a second process", c.shared),
-		own("order between two processes", c.ordered),
-		own("streams that wait", c.rescued),
-		own("a busy neighbour", c.neighbour),
-		own("torch and other oracles", c.python),
-	}
-	for _, part := range append(parts, c.Also...) {
-		c.Progress(part.Name)
-		if err := part.Run(c.ctx, c.report); err != nil {
-			c.report.Holds(part.Name, err)
-		}
-		if err := c.ctx.Err(); err != nil {
-			c.report.Holds("all checks within the time", err)
-			return
-		}
-	}
 }

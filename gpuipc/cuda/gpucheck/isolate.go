@@ -1,0 +1,139 @@
+package gpucheck
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Bounds of what a process of a part says.
+const (
+	mostLine = 1 << 20
+	mostTail = 2 << 10
+)
+
+// endTime is how long a process that was killed may take to be gone. One that hangs inside of the
+// driver is left behind then.
+const endTime = 10 * time.Second
+
+// errTime is what a part fails with whose time was up.
+var errTime = errors.New("its time was up")
+
+// isolated runs a part in a process of its own, so that neither a crash nor a hang nor a lost context
+// reaches the parts behind it. Rows count as they come: those of a process that fails stay.
+func isolated(ctx context.Context, cmd *exec.Cmd, limit time.Duration, stderr io.Writer, r *Report) error {
+	said := &ends{to: stderr}
+	// It ends with this process too. The kernel takes the end of the thread that started it for that.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Stderr = said
+	cmd.WaitDelay = endTime // for pipes that its own children hold open
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start a process for it: %w", err)
+	}
+	// Its children too, when it ends: whatever they hold of the device is in the way of what follows.
+	kill := func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	defer kill()
+	rows, ended := make(chan Row), make(chan error, 1)
+	go func() {
+		err := read(out, rows)
+		close(rows)
+		ended <- errors.Join(err, cmd.Wait())
+	}()
+	err = collect(ctx, r, rows, ended, limit, kill)
+	if tail := said.String(); err != nil && tail != "" {
+		err = fmt.Errorf("%w: %s", err, tail)
+	}
+	return err
+}
+
+// collect adds rows until the process has ended, kills it when its time is up, and gives up on one
+// that does not end then.
+func collect(ctx context.Context, r *Report, rows <-chan Row, ended <-chan error, limit time.Duration, kill func()) error {
+	ctx, stop := context.WithTimeoutCause(ctx, limit, errTime)
+	defer stop()
+	over := ctx.Done()
+	var late <-chan time.Time
+	var cause error
+	for {
+		select {
+		case row, ok := <-rows:
+			if !ok {
+				rows = nil
+				continue
+			}
+			r.Add(row)
+		case err := <-ended:
+			if cause != nil {
+				return cause
+			}
+			return err
+		case <-over:
+			over = nil
+			cause = fmt.Errorf("stopped after %v: %w", limit.Round(time.Second), context.Cause(ctx))
+			kill()
+			late = time.After(endTime)
+		case <-late:
+			go func() { // what comes yet is not read by anybody
+				for range rows { //nolint:revive // it only drains
+				}
+			}()
+			return fmt.Errorf("%w; its process hangs and could not be ended", cause)
+		}
+	}
+}
+
+// read decodes rows, one a line.
+func read(from io.Reader, rows chan<- Row) error {
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, mostLine)
+	for lines.Scan() {
+		var row Row
+		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
+			_, _ = io.Copy(io.Discard, from)
+			return fmt.Errorf("a row %.80q: %w", lines.Bytes(), err)
+		}
+		rows <- row
+	}
+	return lines.Err()
+}
+
+// ends keeps the first and the last of what passes: a crash says what it is first, a script last.
+type ends struct {
+	to          io.Writer // nil = nowhere
+	first, last []byte
+}
+
+func (e *ends) Write(b []byte) (int, error) {
+	if e.to != nil {
+		_, _ = e.to.Write(b)
+	}
+	n := min(len(b), mostTail-len(e.first))
+	e.first = append(e.first, b[:n]...)
+	e.last = append(e.last, b[n:]...)
+	e.last = e.last[max(0, len(e.last)-mostTail):]
+	return len(b), nil
+}
+
+// String is a line: the first two lines, and the last one where that is another.
+func (e *ends) String() string {
+	lines := strings.FieldsFunc(string(bytes.Join([][]byte{e.first, e.last}, nil)), func(r rune) bool { return r == '\n' })
+	if len(lines) > 3 {
+		lines = append(lines[:2:2], "...", lines[len(lines)-1])
+	}
+	return strings.Join(lines, "; ")
+}

@@ -1,0 +1,93 @@
+package gpucheck
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Part is some checks that stand or fall together: it adds rows, an error becomes one. Its context
+// ends with its time.
+type Part struct {
+	Name string
+	// Limit is its most time in a run of StandardTime; other runs stretch it. A part that ends
+	// early leaves its time to the others.
+	Limit time.Duration
+	Run   func(ctx context.Context, r *Report) error
+}
+
+// StandardTime is what all parts together may take unless the caller says otherwise: of half an hour
+// with a borrowed GPU, enough is left for a second run.
+const StandardTime = 8 * time.Minute
+
+// own are the parts of this package, in their order: what says most about a GPU never seen before
+// comes first.
+func (c *check) own() []Part {
+	bare := func(name string, limit time.Duration, run func() error) Part {
+		return Part{name, limit, func(ctx context.Context, r *Report) error {
+			c.ctx, c.report = ctx, r
+			return run()
+		}}
+	}
+	part := func(name string, limit time.Duration, run func() error) Part {
+		return bare(name, limit, func() error { return c.onDevices(name, run) })
+	}
+	return []Part{
+		bare("calls of the driver", 45*time.Second, c.calls),
+		part("memory in a second process", 30*time.Second, c.shared),
+		part("kernels against the CPU", 60*time.Second, c.agree),
+		part("speed of kernels", 60*time.Second, c.speed),
+		part("torch maps the arena", 30*time.Second, func() error { return c.script("torch_view.py") }),
+		part("torch doing the same", 45*time.Second, func() error { return c.script("torch_speed.py") }),
+		part("gated delta rule of FLA", 45*time.Second, func() error { return c.script("gated_delta.py") }),
+		part("order between two processes", 40*time.Second, c.ordered),
+		part("streams that wait", 30*time.Second, c.rescued),
+		part("a busy neighbour", 40*time.Second, c.neighbour),
+		part("copies between host and device", 30*time.Second, c.transfers),
+		part("fixed cost of a request", 20*time.Second, c.overhead),
+	}
+}
+
+// parts are those that were asked for. An error names one that there is not.
+func (c *check) parts() ([]Part, error) {
+	all := append(c.own(), c.Also...)
+	if len(c.Only) == 0 {
+		return all, nil
+	}
+	for _, name := range c.Only {
+		if !slices.ContainsFunc(all, func(p Part) bool { return p.Name == name }) {
+			return nil, fmt.Errorf("no part %q, want some of %q", name, names(all))
+		}
+	}
+	return slices.DeleteFunc(all, func(p Part) bool { return !slices.Contains(c.Only, p.Name) }), nil
+}
+
+func names(parts []Part) []string {
+	var out []string
+	for i := range parts {
+		out = append(out, parts[i].Name)
+	}
+	return out
+}
+
+// share is the time of the first of the parts that are left: its limit, or less where half of the
+// limits of the others would not be left to them; so each is sure of half of its limit.
+func share(parts []Part, left, total time.Duration) time.Duration {
+	stretch := float64(total) / float64(StandardTime)
+	limit := func(p Part) time.Duration { return time.Duration(float64(p.Limit) * stretch) }
+	for _, later := range parts[1:] {
+		left -= limit(later) / 2
+	}
+	return min(limit(parts[0]), left)
+}
+
+// seedOf is a part's own seed: it draws the same numbers whatever ran before it.
+func seedOf(name string) uint64 {
+	h := uint64(14695981039346656037) // FNV-1a
+	for _, b := range []byte(strings.ToLower(name)) {
+		h = (h ^ uint64(b)) * 1099511628211
+	}
+	return h
+}
