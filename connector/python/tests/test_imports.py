@@ -26,7 +26,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "client": (*CORE, "gpu", "client.connection"),
     "walk": ("errors", "lazy", "model", "walk.architectures"),
     "walk.architectures": ("model", "walk"),
-    "hf": ("errors", "lazy", "model", "client", "walk"),
+    "hf": ("errors", "lazy", "model", "client", "walk", "hf.device"),
+    "hf.device": ("errors", "model", "gpu", "client", "walk"),
     "vllm": ("", "errors", "lazy", "model", "segments", "client", "walk"),
     "sglang": ("", "errors", "lazy", "model", "client", "walk"),
     # Names of former times, in settings of engines.
@@ -41,7 +42,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 # Foreign package: which of ours import it, and no others.
 FOREIGN = {
     "xxhash": {"client.connection"},
-    "torch": {"walk", "walk.architectures", "hf", "vllm", "sglang"},
+    "torch": {"walk", "walk.architectures", "hf", "hf.device", "vllm", "sglang"},
     "transformers": {"hf"},
     "safetensors": {"hf"},
     "vllm": {"vllm"},

@@ -82,6 +82,11 @@ class DeviceMemory:
             raise SplicedError(Code.UNAVAILABLE, self._no_kernels)
         return self._kernels
 
+    @property
+    def has_kernels(self) -> bool:
+        """Whether `kernels` has them."""
+        return self._kernels is not None
+
     def load_kernels(self) -> None:
         """Compile them, before any engine waits for it. Memory is of use without them.
 

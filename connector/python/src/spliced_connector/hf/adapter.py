@@ -30,6 +30,7 @@ from spliced_connector.client import Accept, Client
 from spliced_connector.errors import ProfileError
 from spliced_connector.hf.cache import filled, read_back
 from spliced_connector.hf.canary import Watch
+from spliced_connector.hf.device import Lent
 from spliced_connector.hf.modes import Request, Walked, by_prefix, by_segments, plainly
 from spliced_connector.hf.reuse import Kept, Reuse, UnreliableError
 from spliced_connector.hf.worker import Worker
@@ -58,7 +59,9 @@ class HFSettings:
     behind its answer; canary_bound is the error of logits, relative to their spread, beyond which a
     comparison has failed; some failures end splicing. parallel: engines of other nodes may compute
     segments that a prompt misses, if it misses at least parallel_tokens tokens in two or more; the
-    tenant has to be allowed it.
+    tenant has to be allowed it. Where the client has memory of the model's GPU (`Options.device`),
+    copies there are used; device_is_host_memory says that the driver's device memory is memory of
+    this process, which a model on the CPU can use, as with the driver without a GPU of our tests.
     """
 
     seam_tokens: int = 8
@@ -69,6 +72,7 @@ class HFSettings:
     canary_bound: float = 0.25
     parallel: bool = False
     parallel_tokens: int = 1024
+    device_is_host_memory: bool = False
 
 
 @dataclass
@@ -88,6 +92,7 @@ class Prefilled:
     reused: int = 0
     captured: int = 0
     elsewhere: int = 0
+    on_device: int = 0
     approximate: bool = False
     trouble: str = ""
     plan: Plan | None = None
@@ -122,7 +127,9 @@ class SplicedTransformers:
                 connector="transformers",
                 engine=type(model).__name__,
             )
-            self._reuse = Reuse(arch, spliced, model.device, _answer_ends(model))
+            on_host = settings.device_is_host_memory
+            lent = Lent(arch, client, spliced, model.device, is_host_memory=on_host)
+            self._reuse = Reuse(arch, spliced, model.device, _answer_ends(model), lent)
             self._watch = Watch(arch, spliced, settings.canary_share, settings.canary_bound)
         except (UnsupportedError, ProfileError) as err:
             self.inert = str(err)
@@ -189,6 +196,12 @@ class SplicedTransformers:
             reuse.store(walked.kept)
         self._watch.look(tokens, walked.context)
         return cast(Tensor, out)
+
+    @property
+    def device_state(self) -> str:
+        """Why no memory of the model's GPU is used; empty when some is."""
+        reuse = self._serving()
+        return self.inert if reuse is None or reuse.lent is None else reuse.lent.why()
 
     def worker(self) -> Worker:
         """Lets engines of other nodes have segments computed here, in steps of the caller's."""
@@ -258,6 +271,7 @@ class SplicedTransformers:
             reused=walked.reused,
             captured=walked.captured,
             elsewhere=walked.elsewhere,
+            on_device=walked.on_device,
             approximate=context.spliced,
             trouble=walked.trouble,
             plan=walked.plan,
@@ -289,12 +303,16 @@ class SplicedTransformers:
             settings.keep_all,
             settings.parallel_tokens if settings.parallel else 0,
         )
+        before = reuse.device_tokens
         try:
             if mode == "prefix":
-                return by_prefix(reuse, request)
-            if self._watch.off:
+                walked = by_prefix(reuse, request)
+            elif self._watch.off:
                 return plainly(reuse, request, "the canary has switched splicing off")
-            return by_segments(reuse, request)
+            else:
+                walked = by_segments(reuse, request)
+            walked.on_device = reuse.device_tokens - before
+            return walked
         except UnreliableError as err:
             log.warning("prompt of %d tokens computed without reuse: %s", len(ids), err)
             return plainly(reuse, request, str(err))

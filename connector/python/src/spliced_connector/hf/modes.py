@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from spliced_connector.client import Accept, Following, Query, Way
-from spliced_connector.hf.reuse import Found, Kept, Reuse
+from spliced_connector.errors import SplicedError
+from spliced_connector.hf.reuse import Found, Kept, Reuse, UnreliableError
 from spliced_connector.model import (
     NOTHING,
     Choice,
@@ -57,8 +58,8 @@ class Request:
 class Walked:
     """A context at the request's `upto`, the hidden rows that were computed last, and the cost.
 
-    Tokens computed in context, taken from the cache, and run alone; and those taken that others
-    have computed for this request.
+    Tokens computed in context, taken from the cache, and run alone; those taken that others have
+    computed for this request, and those that were taken from copies on the model's GPU.
     """
 
     context: Context
@@ -67,6 +68,7 @@ class Walked:
     reused: int = 0
     captured: int = 0
     elsewhere: int = 0
+    on_device: int = 0
     trouble: str = ""
     plan: Plan | None = None
     kept: Kept | None = None
@@ -130,7 +132,9 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         choices = _without_misses(choices, segments)
         plan = make_plan(prompt, context.tokens, choices)
         spans = _until(plan.spans, request.upto)
-        hidden = splice_long(reuse.arch, ids, spans, segments, context)
+        hidden = splice_long(reuse.arch, ids, spans, segments, context, reuse.placing(held))
+    except SplicedError as err:
+        raise UnreliableError(f"segments on the GPU: {err}") from err
     finally:
         segments = {}
         good = reuse.release(held)

@@ -16,6 +16,7 @@ import torch
 from spliced_connector.client import (
     Accept,
     Advice,
+    DeviceSegment,
     Following,
     Match,
     Missing,
@@ -30,6 +31,7 @@ from spliced_connector.client import (
     release_all,
 )
 from spliced_connector.errors import Code, SplicedError
+from spliced_connector.hf.device import Lent, Placing
 from spliced_connector.model import NOTHING, Choice, Piece, Prompt
 from spliced_connector.walk import (
     Architecture,
@@ -44,6 +46,8 @@ from spliced_connector.walk import (
 )
 
 log = logging.getLogger("spliced")
+
+Leased = Segment | DeviceSegment
 
 _PLAN_SECONDS = 0.5
 """Longest wait for an answer who computes what. The daemon gives other nodes half of it."""
@@ -123,9 +127,15 @@ class Reuse:
     """One model's dealings with the daemon."""
 
     def __init__(
-        self, arch: Architecture, model: Model, device: torch.device, ends: Collection[int] = ()
+        self,
+        arch: Architecture,
+        model: Model,
+        device: torch.device,
+        ends: Collection[int] = (),
+        lent: Lent | None = None,
     ) -> None:
-        """ends: the tokens that end an answer."""
+        """ends: the tokens that end an answer. lent: memory of the model's GPU, None for never."""
+        self.lent = lent
         self.ends = frozenset(ends)
         self.arch = arch
         self.model = model
@@ -133,6 +143,11 @@ class Reuse:
         self.device = device
         self.attends = bool(self.profile.attention_layers)
         self._samples: list[Sample] = []
+
+    @property
+    def device_tokens(self) -> int:
+        """Tokens taken from copies on the model's GPU so far."""
+        return 0 if self.lent is None else self.lent.tokens
 
     def look_up(
         self,
@@ -202,12 +217,15 @@ class Reuse:
         """The context behind the longest saved prefix, None for a miss."""
         if found.match.prefix_tokens == 0:
             return None
-        held = self.model.load(found.hashes[found.match.prefix_index], accept)
+        prefix, tokens = found.hashes[found.match.prefix_index], found.match.prefix_tokens
+        if self.lent is not None and (there := self.lent.load(prefix, accept, room, tokens)):
+            return there
+        held = self.model.load(prefix, accept)
         if held is None:
             return None
         try:
-            if held.tokens != found.match.prefix_tokens:
-                raise ValueError(f"the match was of {found.match.prefix_tokens}")
+            if held.tokens != tokens:
+                raise ValueError(f"the match was of {tokens}")
             context = restore(self.arch, self.profile, held, room, self.device)
             context.spliced = held.kind == Accept.SPLICED
         except (SplicedError, ValueError) as err:
@@ -215,31 +233,51 @@ class Reuse:
             context = None
         return context if held.release() else None
 
-    def acquire(self, prompt: Prompt, choices: Sequence[Choice]) -> dict[int, Segment]:
-        """Leases the segments that are chosen as hits, by index; a miss is left out."""
-        wanted = [
-            p
+    def acquire(self, prompt: Prompt, choices: Sequence[Choice]) -> dict[int, Leased]:
+        """Leases the segments that are chosen as hits, by index: on the model's GPU those that are
+        there. A miss is left out."""
+        wanted = {
+            p.index: p.key
             for p, c in zip(prompt.pieces, choices, strict=True)
             if c is Choice.HIT and p.key is not None
-        ]
-        held = self.model.acquire([p.key for p in wanted if p.key is not None]) if wanted else []
-        return {p.index: s for p, s in zip(wanted, held, strict=True) if s is not None}
+        }
+        held: dict[int, Leased] = {}
+        if self.lent is not None:
+            held |= _found(wanted, self.lent.acquire(list(wanted.values())))
+        rest = {i: key for i, key in wanted.items() if i not in held}
+        if rest:
+            held |= _found(rest, self.model.acquire(list(rest.values())))
+        return held
 
-    def tensors(self, prompt: Prompt, held: dict[int, Segment]) -> dict[int, Captured]:
-        """Leased segments as tensors over the leased memory; one that cannot be read is no hit."""
+    def tensors(self, prompt: Prompt, held: dict[int, Leased]) -> dict[int, Captured]:
+        """Leased segments as tensors over the leased memory, or as far as `placing` leaves them to
+        the walk; one that cannot be read is no hit."""
         out = {}
         for index, segment in held.items():
             spec = prompt.pieces[index].spec
             try:
-                if spec is not None:
+                if spec is None:
+                    continue
+                if isinstance(segment, Segment):
                     out[index] = unpack(self.profile, spec, segment)
+                elif self.lent is not None:
+                    out[index] = self.lent.captured(spec, segment)
             except (SplicedError, ValueError) as err:
                 log.warning("segment %s not used: %s", segment.key.hex()[:16], err)
         return out
 
-    def release(self, held: dict[int, Segment]) -> bool:
+    def placing(self, held: dict[int, Leased]) -> Placing | None:
+        """Who puts leased segments in place that lie on the GPU."""
+        there = _on_device(held)
+        return None if self.lent is None else self.lent.placing(there)
+
+    def release(self, held: dict[int, Leased]) -> bool:
         """Ends the leases; whether all their bytes were good until now."""
-        return all(release_all(list(held.values())))
+        there = _on_device(held)
+        good = all(release_all([s for s in held.values() if isinstance(s, Segment)]))
+        if self.lent is not None:
+            good &= self.lent.release(list(there.values()))
+        return good
 
     def capture(self, kept: Kept, prompt: Prompt, choices: Sequence[Choice]) -> None:
         """Runs the segments alone that are chosen for it.
@@ -279,3 +317,13 @@ class Reuse:
             new.append(NewCheckpoint(digest, context.tokens, parent, behind, kind, parts))
             parent, behind = digest, context.tokens
         return self.model.save(new)
+
+
+def _found(
+    wanted: dict[int, bytes], held: Sequence[Segment | None] | Sequence[DeviceSegment | None]
+) -> dict[int, Leased]:
+    return {i: s for i, s in zip(wanted, held, strict=True) if s is not None}
+
+
+def _on_device(held: dict[int, Leased]) -> dict[int, DeviceSegment]:
+    return {i: s for i, s in held.items() if isinstance(s, DeviceSegment)}

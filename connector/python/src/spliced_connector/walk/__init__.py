@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Captured,
         Kernels,
         LinearRows,
+        Placer,
         SegmentLayer,
         Sight,
         Steps,
@@ -63,6 +64,7 @@ __all__ = [
     "LayerContext",
     "LinearRows",
     "Naming",
+    "Placer",
     "Rows",
     "Scan",
     "SegmentLayer",
@@ -101,7 +103,10 @@ __all__ = [
 
 _MODULES = {
     "softmax": "attend",
-    "base": "Architecture AttentionRows Batch Captured Kernels LinearRows SegmentLayer Sight Steps",
+    "base": (
+        "Architecture AttentionRows Batch Captured Kernels LinearRows Placer SegmentLayer Sight"
+        " Steps"
+    ),
     "captures": "capture capture_all",
     "canary": "Canary Verdict logit_error",
     "checkpoints": "checkpoint_parts restore",

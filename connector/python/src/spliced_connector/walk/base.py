@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from spliced_connector.model import Identity, Kind, SegmentSpec
+from spliced_connector.model import Identity, Kind, SegmentSpec, Span
 
 T = TypeVar("T")
 
@@ -118,6 +118,30 @@ class Captured:
 
     spec: SegmentSpec
     layers: tuple[SegmentLayer, ...]
+
+
+class Placer(Protocol):
+    """Puts some of a walk's segments in place, such as those that lie where the model does.
+
+    Of these the walk reads the convolution inputs alone: their `Captured` needs nothing else.
+    """
+
+    def holds(self, segment: int) -> bool:
+        """Whether this segment is put in place here."""
+        ...
+
+    def rows(
+        self, spans: Sequence[Span], into: Sequence[tuple[Tensor | None, Tensor | None]]
+    ) -> None:
+        """Writes the keys, turned to their places, and values of its segments among these spans.
+
+        into: for each layer all rows [room, KV, d] of the prompt, None in one without attention.
+        """
+        ...
+
+    def compose(self, layer: int, span: Span, state: Tensor) -> Tensor:
+        """The state behind a segment of its own, from the one before, which may be overwritten."""
+        ...
 
 
 class Batch(Protocol):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spliced_connector.model import Kind, PlanError, Rope, Span, SpanKind
 from spliced_connector.walk import families
-from spliced_connector.walk.base import Architecture, Captured, Sight
+from spliced_connector.walk.base import Architecture, Captured, Placer, Sight
 from spliced_connector.walk.softmax import Block, blocks
 
 T = TypeVar("T")
@@ -95,7 +95,9 @@ class SplicedRows(Rows):
         spans: Sequence[Span],
         segments: Mapping[int, Captured],
         begin: int,
+        placer: Placer | None = None,
     ) -> None:
+        """placer: puts the segments that it holds in place by itself."""
         self.spans = tuple(spans)
         self.begin = begin
         self.end = _check(self.spans, begin, ids.shape[0])
@@ -107,15 +109,19 @@ class SplicedRows(Rows):
             sights.append(Sight(lo, lo + s.length, 0, s.end))
         positions = ranges([(s.start, s.end) for s in computed], ids.device)
         super().__init__(arch, ids.index_select(0, positions), sights, positions)
-        reused = [(s.start, s.end) for s in spans if s.kind is SpanKind.SEGMENT]
+        self.copied = tuple(
+            s for s in spans if s.segment >= 0 and not (placer and placer.holds(s.segment))
+        )
+        """Spans of segments whose rows the walk puts in place."""
+        reused = [(s.start, s.end) for s in self.copied]
         self.reused = ranges(reused, self.device) if reused else None
 
     def segment_turns(self, rope: Rope) -> tuple[Tensor, Tensor]:
-        """cos and sin [rows of all segments, 1, dims / 2] that move keys to their places."""
+        """cos and sin [rows of the copied segments, 1, dims / 2] that move keys to their places."""
         return self.once(("turns", rope), lambda: self._turns(rope))
 
     def _turns(self, rope: Rope) -> tuple[Tensor, Tensor]:
-        spans = [s for s in self.spans if s.segment >= 0]
+        spans = self.copied
         moved = [s.start - self.segments[s.segment].spec.head for s in spans]
         distance = repeated(moved, [s.length for s in spans], self.device)
         cos, sin = families.angles(rope, distance)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spliced_connector.model import PlanError, Span, SpanKind
 from spliced_connector.walk import families
-from spliced_connector.walk.base import Architecture, Captured, Recurrence
+from spliced_connector.walk.base import Architecture, Captured, Placer, Recurrence
 from spliced_connector.walk.context import Context
 from spliced_connector.walk.layers import Pass
 from spliced_connector.walk.rows import Rows, SplicedRows, check_segment
@@ -52,21 +52,25 @@ def splice(
     spans: Sequence[Span],
     segments: Mapping[int, Captured],
     context: Context,
+    placer: Placer | None = None,
 ) -> Tensor | None:
     """Moves a context over consecutive spans that begin where it ends.
 
-    ids is the whole prompt; segments are by the number that spans give them. Works for any run of a
+    ids is the whole prompt; segments are by the number that spans give them, and those that placer
+    holds are put in place by it. Works for any run of a
     plan's spans, so that a long plan can be cut: what follows continues the context. Returns the
     hidden rows of the last span, None when that is a segment. Raises PlanError, with the context as
     it was, when spans or segments do not fit.
     """
     with torch.no_grad():
         every = _tokens(ids, context.device)
-        rows = SplicedRows(arch, every, spans, segments, context.tokens)
-        for segment in rows.segments.values():
-            check_segment(arch, segment)
+        rows = SplicedRows(arch, every, spans, segments, context.tokens, placer)
+        for span in rows.copied:
+            check_segment(arch, rows.segments[span.segment])
         context.reserve(rows.end)
-        h = _Walk(arch, rows, context).run()
+        if placer is not None:
+            placer.rows(rows.spans, [(at.k, at.v) for at in context.layers])
+        h = _Walk(arch, rows, context, placer).run()
         context.tokens = rows.end
         context.spliced |= any(s.segment >= 0 and s.start > 0 for s in rows.spans)
         last = rows.spans[-1]
@@ -103,6 +107,7 @@ def splice_long(
     spans: Sequence[Span],
     segments: Mapping[int, Captured],
     context: Context,
+    placer: Placer | None = None,
 ) -> Tensor | None:
     """`splice` in walks of bounded memory; a PlanError can leave the context between two of them.
 
@@ -111,7 +116,7 @@ def splice_long(
     every = _tokens(ids, context.device)
     h = None
     for walk in pieces(spans):
-        h = splice(arch, every, walk, segments, context)
+        h = splice(arch, every, walk, segments, context, placer)
     return h
 
 
@@ -122,9 +127,12 @@ def _tokens(ids: Tensor | Sequence[int], device: torch.device) -> Tensor:
 class _Walk(Pass[SplicedRows]):
     """The pass of a splice; the context changes only when it has ended."""
 
-    def __init__(self, arch: Architecture, rows: SplicedRows, context: Context) -> None:
+    def __init__(
+        self, arch: Architecture, rows: SplicedRows, context: Context, placer: Placer | None
+    ) -> None:
         super().__init__(arch, rows)
         self.context = context
+        self._placer = placer
         self.moved: list[tuple[int, Tensor, Tensor | None]] = []
         """By layer: the state and the convolution tail behind the last span."""
 
@@ -152,9 +160,7 @@ class _Walk(Pass[SplicedRows]):
         """Writes the segments' rows at their places, keys turned to them."""
         if self.rows.reused is None:
             return
-        parts = [
-            self.rows.segments[s.segment].layers[layer] for s in self.rows.spans if s.segment >= 0
-        ]
+        parts = [self.rows.segments[s.segment].layers[layer] for s in self.rows.copied]
         keys = torch.cat([p.k for p in parts if p.k is not None]).to(k)
         values = torch.cat([p.v for p in parts if p.v is not None]).to(v)
         rope = self.arch.identity.layers[layer].attention.rope
@@ -184,7 +190,9 @@ class _Walk(Pass[SplicedRows]):
         run = 0
         segments = self._tuples(layer, state)
         for span in self.rows.spans:
-            if span.segment >= 0:
+            if self._placer is not None and self._placer.holds(span.segment):
+                state = self._placer.compose(layer, span, state)
+            elif span.segment >= 0:
                 state = families.compose(*next(segments), state)
             elif recurrence is not None:
                 state = recurrence.advance(run, state)
@@ -192,10 +200,10 @@ class _Walk(Pass[SplicedRows]):
         return state
 
     def _tuples(self, layer: int, like: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """(T, S) of every segment in order, in the type of a state: some at a time are converted
-        in one go."""
+        """(T, S) of every copied segment in order, in the type of a state: some at a time are
+        converted in one go."""
         rope = self.arch.identity.layers[layer].linear.rope
-        spans = [s for s in self.rows.spans if s.segment >= 0]
+        spans = self.rows.copied
         for first in range(0, len(spans), CONVERTED):
             some = spans[first : first + CONVERTED]
             found = [self._tuple(layer, s.segment) for s in some]

@@ -1,0 +1,216 @@
+"""Leases of device memory, as far as a model on the same device can use them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from spliced_connector.client import (
+    Accept,
+    Client,
+    DeviceCheckpoint,
+    DeviceMemory,
+    DeviceSegment,
+    Model,
+    release_after,
+)
+from spliced_connector.errors import SplicedError
+from spliced_connector.gpu import CUDA, DeviceArray, Run, Stream
+from spliced_connector.hf.device.placing import Placing, place_prefix
+from spliced_connector.model import DType, Kind, Part, Profile, SegmentSpec
+from spliced_connector.walk import (
+    TORCH_TYPES,
+    Architecture,
+    Captured,
+    Context,
+    SegmentLayer,
+)
+
+log = logging.getLogger("spliced")
+
+_HOST = 1
+"""DLPack's number for memory of the host."""
+
+_RELEASE_SECONDS = 10.0
+"""Longest wait for a stream to pass what it was given, and for the daemon to have noticed."""
+
+
+class Lent:
+    """What one model can have of the daemon's device memory. For the thread that runs the model."""
+
+    def __init__(
+        self,
+        arch: Architecture,
+        client: Client,
+        model: Model,
+        device: torch.device,
+        *,
+        is_host_memory: bool = False,
+    ) -> None:
+        """is_host_memory: what the driver calls device memory is memory of this process, which a
+        model on the CPU can use: so it is with the driver without a GPU of our tests."""
+        self._arch = arch
+        self._client = client
+        self._model = model
+        self._profile: Profile = model.profile
+        self._device = device
+        self._is_host_memory = is_host_memory
+        self.tokens = 0
+        """Taken from copies on the device so far, whose bytes were good."""
+        self._never = _unusable(arch) or self._elsewhere()
+
+    def memory(self) -> DeviceMemory | None:
+        """The memory, with kernels to use it by; None while there is none for this model."""
+        memory = None if self._never else self._client.device
+        if memory is None or not memory.has_kernels:
+            return None
+        if not self._is_host_memory and memory.gpu.context.device != _ordinal(self._device):
+            return None
+        return memory
+
+    def why(self) -> str:
+        """Why there is none; empty when there is some."""
+        if self.memory() is not None:
+            return ""
+        if self._never:
+            return self._never
+        if self._client.device is None:
+            return self._client.device_state
+        return "the daemon's memory is of another GPU, or its kernels are not loaded"
+
+    def _elsewhere(self) -> str:
+        if self._is_host_memory or self._device.type == "cuda":
+            return ""
+        return f"the model is on {self._device}"
+
+    def stream(self) -> Stream:
+        """The stream that the engine computes on."""
+        if self._is_host_memory:
+            return Stream(0)
+        return Stream(torch.cuda.current_stream(self._device).cuda_stream)
+
+    def settle(self, memory: DeviceMemory) -> None:
+        """Has what comes next on the engine's stream come behind what was queued by us. It is the
+        same stream; but a CPU runs what torch is told at once."""
+        if self._is_host_memory:
+            with memory.gpu.context.current() as driver:
+                driver.synchronize(self.stream())
+
+    def acquire(self, keys: Sequence[bytes]) -> list[DeviceSegment | None]:
+        """Leases the copies that are there. What is not is on its way then, for the next time."""
+        if not keys or self.memory() is None:
+            return [None] * len(keys)
+        return self._model.acquire_device(keys, fetch=False)
+
+    def captured(self, spec: SegmentSpec, held: DeviceSegment) -> Captured:
+        """What a walk reads itself of a leased segment: its convolution inputs, in torch's memory.
+
+        Raises ValueError when the segment has another layout than the spec; `SplicedError`.
+        """
+        if held.layout != self._profile.segment_layout(spec):
+            raise ValueError(f"segment of {held.layout.nbytes} bytes is not as its spec says")
+        layers = [SegmentLayer() for _ in self._arch.layers]
+        for i, part in enumerate(held.layout.parts):
+            if part.kind == "conv":
+                rows = self._view(held.device, held.runs(i), part)
+                layers[part.layer] = SegmentLayer(conv=rows.clone())
+        return Captured(spec, tuple(layers))
+
+    def placing(self, held: dict[int, DeviceSegment]) -> Placing | None:
+        """Who puts leased segments in place, by the numbers that spans give them."""
+        if not held:
+            return None
+        memory = next(iter(held.values())).device
+        return Placing(self._profile, held, self.stream(), lambda: self.settle(memory))
+
+    def load(self, prefix: bytes, accept: Accept, room: int, tokens: int) -> Context | None:
+        """A context behind a saved prefix of so many tokens, None where it is not to be had.
+
+        Its bytes were good until they were copied.
+        """
+        if self.memory() is None:
+            return None
+        held = self._model.load_device(prefix, accept)
+        if held is None:
+            return None
+        context = None
+        try:
+            context = self._restored(held, room, tokens)
+        except (SplicedError, ValueError) as err:
+            log.warning("checkpoint of %d tokens on the GPU not used: %s", held.tokens, err)
+        return context if self.release([held]) else None
+
+    def release(self, held: Sequence[DeviceSegment | DeviceCheckpoint]) -> bool:
+        """Ends leases when the engine's stream has passed this point, and waits for it; whether
+        all their bytes were good until then."""
+        if not held:
+            return True
+        try:
+            passing = release_after(self.stream(), held)
+        except SplicedError as err:
+            log.warning("leases of a GPU: %s", err)
+            return False
+        good = passing is None or (passing.wait(_RELEASE_SECONDS) and all(passing.good))
+        if good:
+            self.tokens += sum(one.tokens for one in held)
+        return good
+
+    def _restored(self, held: DeviceCheckpoint, room: int, tokens: int) -> Context:
+        if held.tokens != tokens:
+            raise ValueError(f"the match was of {tokens}")
+        for (begin, end), layout in zip(held.nodes, held.layouts, strict=True):
+            if layout != self._profile.checkpoint_layout(end - begin):
+                raise ValueError(f"node of tokens [{begin}, {end}) has another layout")
+        context = Context(self._arch, room, self._device)
+        place_prefix(self._profile, held, self.stream(), context)
+        self.settle(held.device)
+        last = len(held.nodes) - 1
+        for i, part in enumerate(held.layouts[last].parts):
+            at = context.layers[part.layer]
+            into = {"S": at.state, "conv": at.conv}.get(part.kind)
+            if into is not None and into.numel():
+                into.copy_(self._view(held.device, held.runs(last, i), part))
+        context.tokens, context.spliced = held.tokens, held.kind == Accept.SPLICED
+        return context
+
+    def _view(self, memory: DeviceMemory, runs: Sequence[Run], part: Part) -> Tensor:
+        """A part as a tensor: over the leased memory where it lies in one run, else a copy."""
+        kind = _HOST if self._is_host_memory else CUDA
+        dtype = TORCH_TYPES[part.dtype]
+        if not runs:
+            return torch.empty(part.shape, dtype=dtype, device=self._device)
+        pieces = [
+            torch.from_dlpack(
+                DeviceArray(
+                    run.address,
+                    (run.nbytes,),
+                    DType.NONE,
+                    memory.gpu.context.device,
+                    memory.keep(),
+                    kind,
+                )
+            )
+            for run in runs
+        ]
+        whole = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        return whole.view(dtype).view(part.shape)
+
+
+def _ordinal(device: torch.device) -> int:
+    return int(torch.cuda.current_device()) if device.index is None else device.index
+
+
+def _unusable(arch: Architecture) -> str:
+    """Why the kernels cannot write a model's tensors: they convert states to float32, and rows not
+    at all."""
+    if arch.dtype == torch.float64:
+        return "states are float64"
+    for i, layer in enumerate(arch.identity.layers):
+        if layer.kind in (Kind.LINEAR, Kind.NONE):
+            continue
+        if TORCH_TYPES.get(layer.attention.dtype) != arch.dtype:
+            return f"rows of layer {i} are kept as {layer.attention.dtype.name}"
+    return ""

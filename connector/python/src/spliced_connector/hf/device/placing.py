@@ -1,0 +1,85 @@
+"""Leased copies on the GPU put in place by kernels, in tensors of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from spliced_connector.client import (
+    Blocks,
+    DeviceCheckpoint,
+    DeviceSegment,
+    DeviceSpan,
+    compose,
+    place,
+)
+from spliced_connector.gpu import DeviceEngineMemory, DeviceLayer, DevicePtr, Stream, local
+from spliced_connector.model import Profile, Span
+from spliced_connector.walk import Context
+
+
+class Placing:
+    """As `walk.Placer`, of segments that are leased in memory of the GPU.
+
+    What it queues raises `SplicedError`; the walk's results are of no use then.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        held: Mapping[int, DeviceSegment],
+        stream: Stream,
+        settle: Callable[[], None],
+    ) -> None:
+        """settle: called behind everything that is queued."""
+        self._profile = profile
+        self._held = held
+        self._stream = stream
+        self._settle = settle
+
+    def holds(self, segment: int) -> bool:
+        return segment in self._held
+
+    def rows(
+        self, spans: Sequence[Span], into: Sequence[tuple[Tensor | None, Tensor | None]]
+    ) -> None:
+        """One launch for all layers and segments."""
+        planned = [DeviceSpan(s.start, s.length, self._held.get(s.segment)) for s in spans]
+        if self._profile.attention_layers and any(span.segment for span in planned):
+            place(self._stream, self._profile, planned, _blocks(into))
+            self._settle()
+
+    def compose(self, layer: int, span: Span, state: Tensor) -> Tensor:
+        """In place: the state before is not kept."""
+        state = state.contiguous()
+        at = DevicePtr(state.data_ptr())
+        one = DeviceSpan(span.start, span.length, self._held[span.segment])
+        compose(self._stream, self._profile, [one], at, layer, at)
+        self._settle()
+        return state
+
+
+def place_prefix(
+    profile: Profile, held: DeviceCheckpoint, stream: Stream, context: Context
+) -> None:
+    """Queues the copy of a saved prefix's rows into those of a context. Raises `SplicedError`."""
+    if profile.attention_layers:
+        blocks = _blocks([(at.k, at.v) for at in context.layers])
+        place(stream, profile, [], blocks, origin=held)
+
+
+def _blocks(rows: Sequence[tuple[Tensor | None, Tensor | None]]) -> Blocks:
+    """Keys and values [room, KV, d] of all layers as one block of so many tokens."""
+    layers, tensors = [], []
+    room = 0
+    for i, (k, v) in enumerate(rows):
+        if k is None or v is None:
+            continue
+        room = k.shape[0]
+        size = k.element_size()
+        strides = (k.stride(0), k.stride(1), v.stride(0), v.stride(1))
+        at = DevicePtr(k.data_ptr()), DevicePtr(v.data_ptr())
+        layers.append(DeviceLayer(i, *at, 0, *(n * size for n in strides)))
+        tensors += [k, v]
+    return Blocks(DeviceEngineMemory(local(tensors), tuple(layers)), (0,), room)

@@ -1,0 +1,188 @@
+"""transformers with memory of a GPU that the daemon lends, on the driver without a GPU.
+
+There device memory is host memory, so that a model on the CPU can be what a model on the GPU is to
+a real one: the leases, the kernels, and the order behind the engine's stream are the real ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from client_samples import Connect, wait_until
+from engine.hf_requests import CUTS, NAMING, WARMING, answer, continued, engine, far, own, tokens
+from engine.hybrids import MODELS, qwen35
+from gpu_samples import attached
+from running import Daemon, StartDaemon
+from spliced_connector.client import release_after
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.hf import SplicedTransformers
+from spliced_connector.hf.device import lent as hf_lent
+from spliced_connector.hf.device import placing as hf_placing
+
+pytestmark = pytest.mark.engine
+
+HBM = replace(WARMING, device_is_host_memory=True)
+COPIES = 'spliced_hbm_leases_total{kind="segment",result="hit"}'
+PREFIXES = 'spliced_hbm_leases_total{kind="checkpoint",result="hit"}'
+
+
+@pytest.fixture
+def daemon(start_gpu_daemon: StartDaemon) -> Daemon:
+    return start_gpu_daemon("-hbm-page-bytes=4KiB")
+
+
+def on_device(model: PreTrainedModel, connect_gpu: Connect, daemon: Daemon) -> SplicedTransformers:
+    e = engine(model, connect_gpu, daemon, NAMING, HBM)
+    assert e._reuse is not None and e._reuse.lent is not None
+    attached(e._reuse.lent._client)
+    assert e.device_state == ""
+    return e
+
+
+def promoted(e: SplicedTransformers, ids: list[int], tokens: int) -> None:
+    """Ask until all that is held of a prompt has a copy on the GPU."""
+    wait_until(lambda: e.prefill(ids, CUTS, "splice").on_device == tokens)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_splice_from_the_gpu_is_the_one_from_memory(
+    name: str, connect_gpu: Connect, connect: Connect, daemon: Daemon
+) -> None:
+    model = MODELS[name]()
+    host, hbm = engine(model, connect, daemon), on_device(model, connect_gpu, daemon)
+    ids = tokens(200)
+    host.prefill(ids, CUTS, "splice")
+    promoted(hbm, ids, 148)
+    moved = [*tokens(60, seed=4), *ids[120:180], *ids[60:120], *ids[180:]]
+    host.prefill(moved, CUTS, "splice")
+    promoted(hbm, moved, 148)
+    before = daemon.metrics()[COPIES]
+    for prompt in (ids, moved):
+        want, got = (e.prefill(prompt, CUTS, "splice") for e in (host, hbm))
+        assert (got.reused, got.on_device, got.computed) == (148, 148, 52)
+        assert (want.reused, want.on_device) == (148, 0)
+        assert got.approximate and not got.trouble
+        assert far(got.logits, want.logits) <= 1e-5
+        assert continued(model, prompt, got) == continued(model, prompt, want)
+    assert daemon.metrics()[COPIES] - before == 6
+
+
+def test_a_prefix_from_the_gpu_gives_the_tokens_that_no_cache_gives(
+    connect_gpu: Connect, connect: Connect, daemon: Daemon
+) -> None:
+    model = qwen35()
+    host, hbm = engine(model, connect, daemon), on_device(model, connect_gpu, daemon)
+    ids = tokens(230)
+    host.prefill(ids, CUTS, "prefix")
+    before = daemon.metrics()[PREFIXES]
+    warm = hbm.prefill(ids, CUTS, "prefix")
+    assert warm.reused >= 160 and warm.on_device == warm.reused
+    assert daemon.metrics()[PREFIXES] == before + 1
+    assert far(warm.logits, own(model, ids)) <= 1e-4
+    assert continued(model, ids, warm) == answer(model, ids)
+    out = hbm.generate(ids, CUTS, "prefix", max_new_tokens=12, do_sample=False)
+    assert out[0, 230:].tolist() == answer(model, ids)
+
+
+def test_what_has_no_copy_yet_is_read_from_memory(
+    connect_gpu: Connect, connect: Connect, daemon: Daemon
+) -> None:
+    model = qwen35()
+    host, hbm = engine(model, connect, daemon), on_device(model, connect_gpu, daemon)
+    ids = tokens(200)
+    want = host.prefill(ids, CUTS, "splice")
+    promoted(hbm, ids, 148)
+    mixed = [*ids[:120], *tokens(60, seed=8), *ids[180:]]
+    host.prefill(mixed, CUTS, "splice")
+    done = hbm.prefill(mixed, CUTS, "splice")
+    # The new one is on its way, or has arrived: some from the GPU, in any case all of them reused.
+    assert done.reused == 148 and 96 <= done.on_device <= 148
+    assert far(done.logits, host.prefill(mixed, CUTS, "splice").logits) <= 1e-5
+    assert far(hbm.prefill(ids, CUTS, "splice").logits, want.logits) <= 1e-5
+
+
+def test_a_launch_that_is_refused_has_the_prompt_computed(
+    connect_gpu: Connect, connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = qwen35()
+    e = on_device(model, connect_gpu, daemon)
+    ids = tokens(200)
+    e.prefill(ids, CUTS, "splice")
+    promoted(e, ids, 148)
+
+    def refused(*_: object) -> None:
+        raise SplicedError(Code.UNAVAILABLE, "of the driver")
+
+    for name in ("place", "compose"):
+        with monkeypatch.context() as patch:
+            patch.setattr(hf_placing, name, refused)
+            done = e.prefill(ids, CUTS, "splice")
+        assert "of the driver" in done.trouble and (done.reused, done.computed) == (0, 200)
+        assert far(done.logits, own(model, ids)) <= 1e-4
+    assert e.prefill(ids, CUTS, "splice").on_device == 148, "leases were lost"
+
+
+def test_a_lease_that_ended_early_has_the_prompt_computed(
+    connect_gpu: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = qwen35()
+    e = on_device(model, connect_gpu, daemon)
+    ids = tokens(200)
+    e.prefill(ids, CUTS, "splice")
+    promoted(e, ids, 148)
+
+    class Bad:
+        """Of leases that the daemon had ended before the stream had passed."""
+
+        good = (False,)
+
+        def wait(self, _: float) -> bool:
+            return True
+
+    def ended(stream: object, held: object) -> Bad:
+        passing = release_after(stream, held)
+        assert passing is not None and passing.wait(20)
+        return Bad()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hf_lent, "release_after", ended)
+        for mode in ("splice", "prefix"):
+            done = e.prefill(ids, CUTS, mode)  # type: ignore[arg-type]
+            assert done.on_device == 0
+            assert far(done.logits, own(model, ids)) <= 1e-4
+    assert e.prefill(ids, CUTS, "splice").on_device > 0
+
+
+def test_a_daemon_that_dies_or_has_no_gpu_costs_the_copies_only(
+    connect_gpu: Connect, daemon: Daemon, start_daemon: StartDaemon
+) -> None:
+    model = qwen35()
+    ids = tokens(200)
+    bare = engine(model, connect_gpu, start_daemon(), NAMING, HBM)
+    bare.prefill(ids, CUTS, "splice")
+    done = bare.prefill(ids, CUTS, "splice")
+    assert (done.reused, done.on_device) == (148, 0) and "lends none" in bare.device_state
+    e = on_device(model, connect_gpu, daemon)
+    e.prefill(ids, CUTS, "splice")
+    promoted(e, ids, 148)
+    daemon.kill()
+    lost = e.prefill(ids, CUTS, "splice")
+    assert (lost.reused, lost.computed) == (0, 200) and lost.trouble
+    assert far(lost.logits, own(model, ids)) <= 1e-4
+
+
+def test_a_model_that_lies_elsewhere_or_counts_otherwise_reads_memory(
+    connect_gpu: Connect, daemon: Daemon
+) -> None:
+    apart = engine(qwen35(), connect_gpu, daemon)
+    assert apart.device_state == "the model is on cpu"
+    wide = engine(qwen35().to(torch.float64), connect_gpu, daemon, NAMING, HBM)
+    assert "float64" in wide.device_state
+    ids = tokens(200)
+    for e in (apart, wide):
+        e.prefill(ids, CUTS, "splice")
+        assert e.prefill(ids, CUTS, "splice").on_device == 0
