@@ -18,8 +18,11 @@ from engine.hybrids import MODELS, qwen35
 from gpu_samples import attached
 from running import Daemon, StartDaemon
 from spliced_connector.client import release_after
+from spliced_connector.client.device_lease import DeviceHeld
 from spliced_connector.errors import Code, SplicedError
+from spliced_connector.gpu import Stream
 from spliced_connector.hf import SplicedTransformers
+from spliced_connector.hf.adapter import Mode
 from spliced_connector.hf.device import lent as hf_lent
 from spliced_connector.hf.device import placing as hf_placing
 
@@ -143,15 +146,16 @@ def test_a_lease_that_ended_early_has_the_prompt_computed(
         def wait(self, _: float) -> bool:
             return True
 
-    def ended(stream: object, held: object) -> Bad:
+    def ended(stream: Stream, held: list[DeviceHeld]) -> Bad:
         passing = release_after(stream, held)
         assert passing is not None and passing.wait(20)
         return Bad()
 
     with monkeypatch.context() as patch:
         patch.setattr(hf_lent, "release_after", ended)
-        for mode in ("splice", "prefix"):
-            done = e.prefill(ids, CUTS, mode)  # type: ignore[arg-type]
+        modes: tuple[Mode, ...] = ("splice", "prefix")
+        for mode in modes:
+            done = e.prefill(ids, CUTS, mode)
             assert done.on_device == 0
             assert far(done.logits, own(model, ids)) <= 1e-4
     assert e.prefill(ids, CUTS, "splice").on_device > 0
