@@ -214,7 +214,7 @@ image-cuda: build ## container image for nodes with NVIDIA GPUs, on CUDABASE, wi
 	  --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -f docker/Dockerfile .
 
 gpu-check-bundle: build ## bin/gpu-check.tar.gz: all that checks a machine with a GPU, where nothing is to be downloaded
-	scripts/gpu-check/bundle bin bin/gpu-check.tar.gz
+	scripts/gpu-check/bundle bin bin/gpu-check.tar.gz $(WHEELS)
 
 gpu-check: gpu-check-bundle ## check the GPU of this machine; table and gpu-check.json; says why it skips
 	@rm -rf bin/gpu-check && tar -C bin -xzf bin/gpu-check.tar.gz

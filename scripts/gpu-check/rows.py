@@ -30,6 +30,14 @@ def rate(name: str, value: float, limit: float, least: float = 0.0) -> None:
     _print(row | {"ok": value >= least * limit})
 
 
+def within(name: str, value: float, limit: float, unit: str, most: float = 0.0) -> None:
+    """A time beside another one, and the part of that which it may take; 0 = it is not asked."""
+    row = {"name": name, "value": value, "unit": unit, "limit": limit, "ratio": value / limit}
+    if most:
+        row["bar"] = f"<= {most:g} of limit"
+    _print(row | {"ok": not most or value <= most * limit})
+
+
 def figure(name: str, value: float, unit: str) -> None:
     """A figure without a bar."""
     _print({"name": name, "value": value, "unit": unit, "ok": True})

@@ -31,6 +31,7 @@ const gpuCheckFile = "gpu-check.json"
 type gpuCheckFlags struct {
 	gpucheck.Options
 	Daemon string // path of spliced
+	Model  string // directory of a small model
 	sizes  string
 	only   string
 	quiet  bool
@@ -63,7 +64,8 @@ Exit status 1: a check failed or a bar was missed. 3: no driver or no GPU, nothi
 			fs.StringVar(&f.sizes, "sizes", "full", "`sizes`: full needs some GiB on the GPU and takes minutes, small is for tests")
 			fs.StringVar(&f.Python, "python", "", "`interpreter` for the checks with torch (default: they are skipped)")
 			fs.StringVar(&f.PythonPath, "python-path", "connector/python/src", "`directory` that holds spliced_connector")
-			fs.StringVar(&f.Scripts, "scripts", "scripts/gpu-check", "`directory` with torch_view.py and gated_delta.py")
+			fs.StringVar(&f.Scripts, "scripts", "scripts/gpu-check", "`directory` with what the interpreter runs")
+			fs.StringVar(&f.Model, "model", "scripts/tinyhybrid/model", "`directory` of a small model for two engines")
 			fs.DurationVar(&f.Total, "time", gpucheck.StandardTime, "`time` of all parts; one whose share is up is stopped")
 			fs.StringVar(&f.only, "only", "", "comma-separated `parts` to run (default: all)")
 			fs.StringVar(&f.Daemon, "spliced", "", "`path` of spliced (default: beside this program, or in PATH)")
@@ -120,13 +122,14 @@ func (f *gpuCheckFlags) run(ctx context.Context, c *call) error {
 
 // parts are those of this program: with a daemon.
 func (f *gpuCheckFlags) parts() []gpucheck.Part {
-	return []gpucheck.Part{resident.Part(resident.Options{
-		Daemon: f.Daemon, Library: f.Library, Device: f.Device, Seed: f.Seed, Sizes: f.Sizes})}
+	o := resident.Options{Daemon: f.Daemon, Library: f.Library, Device: f.Device, Seed: f.Seed, Sizes: f.Sizes,
+		Python: f.Python, PythonPath: f.PythonPath, Scripts: f.Scripts, Model: f.Model}
+	return append([]gpucheck.Part{resident.Part(o), resident.Placing(o)}, resident.OfEngines(o)...)
 }
 
 // isolated has this program run one part.
 func (f *gpuCheckFlags) isolated(o *gpucheck.Options, part string) (*exec.Cmd, error) {
-	b, err := json.Marshal(&gpuCheckFlags{Options: *o, Daemon: f.Daemon})
+	b, err := json.Marshal(&gpuCheckFlags{Options: *o, Daemon: f.Daemon, Model: f.Model})
 	if err != nil {
 		return nil, err
 	}

@@ -113,7 +113,7 @@ func TestTheBundleChecksADeviceFromEndToEnd(t *testing.T) {
 	}
 	for _, want := range []string{
 		"second process maps memory by descriptor", "second process maps memory by IPC handle", "replay of a buffer: same bits as the CPU",
-		"compose by the daemon over a segment on the GPU: as in memory", "acquire of a segment on the GPU, p50",
+		"compose by the daemon over a segment on the GPU: as in memory", "acquire of a segment of 2.157 MiB on the GPU, p50", "segments put in place from the GPU: as from memory",
 		"rate of a busy neighbour process, alone", "memory: by descriptor, mapped twice in one process",
 	} {
 		if names[want] != 1 {

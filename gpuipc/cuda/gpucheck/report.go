@@ -99,6 +99,12 @@ func (r *Report) Share(name string, value, limit float64, unit string, least flo
 	r.Add(row)
 }
 
+// Within adds a time beside another one and the part of that which it may take.
+func (r *Report) Within(name string, value, limit float64, unit string, most float64) {
+	ratio := value / limit
+	r.Add(Row{Name: name, Value: value, Unit: unit, Limit: &limit, Ratio: &ratio, Bar: fmt.Sprintf("<= %g of limit", most), OK: ratio <= most})
+}
+
 // Skip appends a row that was not measured, and why.
 func (r *Report) Skip(name, why string) {
 	r.Add(Row{Name: name, Skipped: true, Note: why})

@@ -25,6 +25,9 @@ type Options struct {
 	Device  string // UUID; empty = the first
 	Seed    uint64
 	Sizes   gpucheck.Sizes
+	// Python, PythonPath and Scripts are as those of gpucheck.Options.
+	Python, PythonPath, Scripts string
+	Model                       string // directory of a small model
 }
 
 // Part is the check, to go with those of package gpucheck.
@@ -67,7 +70,7 @@ func open(ctx context.Context, o Options) (b *bench, err error) {
 		return b, err
 	}
 	b.segment = newSegment(p, o.Sizes.Rows, o.Seed)
-	room := fmt.Sprint(max(64<<20, 4*b.layout.Bytes))
+	room := fmt.Sprint(max(64<<20, int64(segments(o.Sizes)+2)*b.layout.Bytes))
 	b.daemon, err = child.Start(ctx, child.Options{Binary: o.Daemon, Args: []string{"-arena", room, "-private", "16MiB",
 		"-hbm-public", room, "-hbm-private", "16MiB", "-hbm-library", o.Library, "-hbm-device", o.Device, "-hbm-timeout", patience.String()}})
 	if err != nil {
@@ -172,7 +175,7 @@ func (b *bench) acquires(ctx context.Context, r *gpucheck.Report) error {
 			samples = append(samples, took)
 		}
 	}
-	r.AtMost("acquire of a segment on the GPU, p50", quantile(samples, 0.5), "us", acquireBar)
+	r.AtMost(fmt.Sprintf("acquire of a segment of %.4g MiB on the GPU, p50", float64(b.layout.Bytes)/(1<<20)), quantile(samples, 0.5), "us", acquireBar)
 	r.Add(gpucheck.Row{Name: "acquire of a segment on the GPU, p99", Value: quantile(samples, 0.99), Unit: "us", OK: true})
 	return nil
 }

@@ -26,9 +26,9 @@ type segment struct {
 	key     profile.SegmentKey
 }
 
-// modelOf is a hybrid of gated delta nets and one attention layer, with the
-// linear layers of the sizes. Without convolutions, so that nothing has to be
-// computed between two segments.
+// modelOf is a hybrid of gated delta nets, of the linear layers of the sizes, and
+// attention layers, one behind three of them. Without convolutions, so that
+// nothing has to be computed between two segments.
 func modelOf(z gpucheck.Sizes) (*profile.Profile, error) {
 	id := profile.Identity{Model: "gpu-check", Weights: sha256.Sum256([]byte("gpu-check")), Tokenizer: "none", TPSize: 1}
 	keys := max(1, z.Heads/2)
@@ -38,12 +38,17 @@ func modelOf(z gpucheck.Sizes) (*profile.Profile, error) {
 			StateDType: profile.F32, TransitionDType: profile.F16,
 		}})
 	}
-	id.Layers = append(id.Layers, profile.Layer{Kind: profile.KindFull, Attention: profile.Attention{
-		KVHeads: 2, KeyDim: 256, ValueDim: 256, DType: profile.BF16, Keys: profile.AtZero,
-		Rope: profile.Rope{Dims: 64, Theta: 1e7},
-	}})
+	for range max(1, z.Layers/3) {
+		id.Layers = append(id.Layers, profile.Layer{Kind: profile.KindFull, Attention: profile.Attention{
+			KVHeads: 2, KeyDim: 256, ValueDim: 256, DType: profile.BF16, Keys: profile.AtZero,
+			Rope: profile.Rope{Dims: 64, Theta: 1e7},
+		}})
+	}
 	return profile.New(id)
 }
+
+// segments are those of a request that is spliced.
+func segments(z gpucheck.Sizes) int { return max(2, z.Segments/2) }
 
 func newSegment(p *profile.Profile, tokens int, seed uint64) segment {
 	s := segment{profile: p, spec: profile.SegmentSpec{Role: profile.RoleMid, Tokens: tokens}, layout: p.SegmentLayout(tokens), tokens: make([]uint32, tokens)}

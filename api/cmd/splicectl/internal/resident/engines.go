@@ -1,0 +1,63 @@
+package resident
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/gpucheck"
+)
+
+// Memory of the daemon that serves engines: segments of the larger model take 44 MiB each at full
+// sizes.
+const (
+	engineRoom      = "2GiB"
+	engineRoomSmall = "64MiB"
+)
+
+// Engines is the check of two processes of transformers at a daemon with memory of the GPU. model is
+// a directory of one, or "random".
+func Engines(o Options, model, name string) gpucheck.Part {
+	return gpucheck.Part{Name: name, Limit: 90 * time.Second, Run: func(ctx context.Context, r *gpucheck.Report) error {
+		if o.Python == "" {
+			r.Skip(name, "no Python was given")
+			return nil
+		}
+		if _, err := os.Stat(model); err != nil && model != randomModel {
+			r.Skip(name, fmt.Sprintf("its model is not here: %v", err))
+			return nil
+		}
+		room := engineRoom
+		if o.Sizes == gpucheck.Small() {
+			room = engineRoomSmall
+		}
+		daemon, err := child.Start(ctx, child.Options{Binary: o.Daemon, Args: []string{"-arena", room, "-private", room,
+			"-hbm-public", room, "-hbm-private", room, "-hbm-library", o.Library, "-hbm-device", o.Device, "-hbm-timeout", patience.String()}})
+		if err != nil {
+			return err
+		}
+		args := []string{filepath.Join(o.Scripts, "engines.py"), "--socket", daemon.Socket, "--library", o.Library, "--device", o.Device, "--model", model}
+		if o.Sizes == gpucheck.Small() {
+			args = append(args, "--small")
+		}
+		cmd := exec.CommandContext(ctx, o.Python, args...)
+		cmd.Env = gpucheck.PythonEnv(o.PythonPath)
+		return errors.Join(gpucheck.Script(ctx, cmd, name, r), daemon.Stop())
+	}}
+}
+
+// randomModel names the larger one, of numbers that are drawn.
+const randomModel = "random"
+
+// OfEngines are both checks of engines.
+func OfEngines(o Options) []gpucheck.Part {
+	return []gpucheck.Part{
+		Engines(o, o.Model, "engines: the model that came along"),
+		Engines(o, randomModel, "engines: a model of random numbers"),
+	}
+}
