@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/resident"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/gpucheck"
 )
@@ -118,13 +117,6 @@ func (f *gpuCheckFlags) run(ctx context.Context, c *call) error {
 		return errFailed
 	}
 	return nil
-}
-
-// parts are those of this program: with a daemon.
-func (f *gpuCheckFlags) parts() []gpucheck.Part {
-	o := resident.Options{Daemon: f.Daemon, Library: f.Library, Device: f.Device, Seed: f.Seed, Sizes: f.Sizes,
-		Python: f.Python, PythonPath: f.PythonPath, Scripts: f.Scripts, Model: f.Model}
-	return append([]gpucheck.Part{resident.Part(o), resident.Placing(o)}, resident.OfEngines(o)...)
 }
 
 // isolated has this program run one part.

@@ -2,6 +2,7 @@ package gpucheck
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,24 +36,34 @@ func (c *check) own() []Part {
 		return bare(name, limit, func() error { return c.onDevices(name, run) })
 	}
 	return []Part{
-		bare("calls of the driver", 45*time.Second, c.calls),
-		part("memory in a second process", 30*time.Second, c.shared),
-		part("kernels against the CPU", 60*time.Second, c.agree),
-		part("speed of kernels", 60*time.Second, c.speed),
-		part("torch maps the arena", 30*time.Second, func() error { return c.script("torch_view.py") }),
-		part("torch doing the same", 45*time.Second, func() error { return c.script("torch_speed.py") }),
-		part("gated delta rule of FLA", 45*time.Second, func() error { return c.script("gated_delta.py") }),
-		part("order between two processes", 40*time.Second, c.ordered),
-		part("streams that wait", 30*time.Second, c.rescued),
-		part("a busy neighbour", 40*time.Second, c.neighbour),
-		part("copies between host and device", 30*time.Second, c.transfers),
-		part("fixed cost of a request", 20*time.Second, c.overhead),
+		bare("calls of the driver", 30*time.Second, c.calls),
+		part("memory in a second process", 25*time.Second, c.shared),
+		part("kernels against the CPU", 45*time.Second, c.agree),
+		part("speed of kernels", 45*time.Second, c.speed),
+		part("torch maps the arena", 25*time.Second, func() error { return c.script("torch_view.py") }),
+		part("torch doing the same", 40*time.Second, func() error { return c.script("torch_speed.py") }),
+		part("gated delta rule of FLA", 40*time.Second, func() error { return c.script("gated_delta.py") }),
+		part("order between two processes", 30*time.Second, c.ordered),
+		part("streams that wait", 25*time.Second, c.rescued),
+		part("a busy neighbour", 30*time.Second, c.neighbour),
+		part("copies between host and device", 25*time.Second, c.transfers),
+		part("fixed cost of a request", 15*time.Second, c.overhead),
 	}
 }
+
+// errTooMany is of parts that could not all have half of their time.
+var errTooMany = errors.New("parts want more time than there is")
 
 // parts are those that were asked for. An error names one that there is not.
 func (c *check) parts() ([]Part, error) {
 	all := append(c.own(), c.Also...)
+	var most time.Duration
+	for i := range all {
+		most += all[i].Limit
+	}
+	if most/2 > StandardTime*9/10 {
+		return nil, fmt.Errorf("limits of %v for %v: %w", most, StandardTime, errTooMany)
+	}
 	if len(c.Only) == 0 {
 		return all, nil
 	}

@@ -23,7 +23,7 @@ const (
 // Engines is the check of two processes of transformers at a daemon with memory of the GPU. model is
 // a directory of one, or "random".
 func Engines(o Options, model, name string) gpucheck.Part {
-	return gpucheck.Part{Name: name, Limit: 90 * time.Second, Run: func(ctx context.Context, r *gpucheck.Report) error {
+	return gpucheck.Part{Name: name, Limit: 75 * time.Second, Run: func(ctx context.Context, r *gpucheck.Report) error {
 		if o.Python == "" {
 			r.Skip(name, "no Python was given")
 			return nil
