@@ -11,6 +11,7 @@ import argparse
 import sys
 
 import rows
+import torch_speed
 
 TOKENS, HEADS, DIM = 512, 8, 128
 BOUND = 5e-3
@@ -65,6 +66,23 @@ def check(seed: int) -> None:
         rows.at_most(title, relative(got, want), "relative", BOUND)
 
 
+def speed(z: torch_speed.Shape) -> None:
+    """What it takes to compute a segment, which composing it saves: FLA's chunks, one layer."""
+    import torch
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+
+    shape = (1, z.tokens, z.heads, z.dim)
+    q, k = (torch.nn.functional.normalize(torch.randn(shape, device="cuda"), dim=-1) for _ in "qk")
+    small = torch.rand(shape[:3], device="cuda")
+    on = [x.bfloat16() for x in (q, k, torch.randn(shape, device="cuda"))]
+
+    def run() -> None:
+        chunk_gated_delta_rule(*on, -0.1 * small, small, scale=1.0, output_final_state=True)
+
+    title = f"FLA's gated delta rule, {z.tokens} tokens, {z.heads} heads {z.dim}x{z.dim}, one layer"
+    rows.figure(title, torch_speed.Clock("cuda", z.rounds).median(run) * 1e6, "us")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", default="")
@@ -72,6 +90,7 @@ def main() -> int:
     parser.add_argument("--bytes", type=int, default=0)
     parser.add_argument("--numbers", default="")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--shape", required=True, help="as of torch_speed.py")
     args, _ = parser.parse_known_args()
     try:
         import torch
@@ -82,6 +101,8 @@ def main() -> int:
     if not torch.cuda.is_available():
         rows.cannot_run(f"torch {torch.__version__} finds no CUDA")
     check(args.seed)
+    with torch.no_grad():
+        speed(torch_speed.Shape(*map(int, args.shape.split(","))))
     return 0
 
 

@@ -77,7 +77,11 @@ def check(device: str, z: Shape) -> None:
         ends = [torch.randn(*batch, z.dim, z.dim, device=device) for _ in range(2)]
         state = torch.zeros(*batch, z.dim, z.dim, device=device)
 
-        def compose(ts: list[torch.Tensor] = ts, ends: list[torch.Tensor] = ends) -> torch.Tensor:
+        def compose(
+            ts: list[torch.Tensor] = ts,
+            ends: list[torch.Tensor] = ends,
+            state: torch.Tensor = state,
+        ) -> torch.Tensor:
             moved = state
             for i in range(z.segments):
                 t, s = ts[i % 2], ends[i % 2]
@@ -88,7 +92,9 @@ def check(device: str, z: Shape) -> None:
             return moved
 
         nbytes = z.segments * (ts[0].nbytes + ends[0].nbytes) + 2 * state.nbytes
-        title = f"compose {name} by torch, {z.layers} layers, {z.heads} heads, {z.segments} segments"
+        title = (
+            f"compose {name} by torch, {z.layers} layers, {z.heads} heads, {z.segments} segments"
+        )
         rows.rate(title, nbytes / clock.median(compose) / 1e9, copied)
 
     tokens, half = z.segments * z.tokens, ATTENTION["dim"] // 2

@@ -104,9 +104,14 @@ func (e *engine) publish(ctx context.Context) error {
 		}
 		e.keys = append(e.keys, key)
 	}
-	leases, err := e.lease(ctx, patience)
-	connector.Release(leases...)
-	return err
+	// The daemon waits no longer for copies than for a disk: it is asked again until all are there.
+	for end := time.Now().Add(patience); ; {
+		leases, err := e.lease(ctx, time.Second)
+		connector.Release(leases...)
+		if err == nil || ctx.Err() != nil || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // open takes the engine's memory.
@@ -174,7 +179,9 @@ func (e *engine) lease(ctx context.Context, wait time.Duration) ([]*connector.De
 	var leases []*connector.DeviceLease
 	for i := range found {
 		leases = append(leases, found[i].Lease)
-		err = errors.Join(err, found[i].Err)
+		if found[i].Err != nil {
+			err = errors.Join(err, fmt.Errorf("segment %d of %d: %w", i, len(found), found[i].Err))
+		}
 	}
 	return leases, err
 }

@@ -71,8 +71,9 @@ func open(ctx context.Context, o Options) (b *bench, err error) {
 	}
 	b.segment = newSegment(p, o.Sizes.Rows, o.Seed)
 	room := fmt.Sprint(max(64<<20, int64(segments(o.Sizes)+2)*b.layout.Bytes))
+	states := fmt.Sprint(max(16<<20, 4*p.StatesLayout(profile.AllLayers, 0).Bytes)) // a client's slots and inputs
 	b.daemon, err = child.Start(ctx, child.Options{Binary: o.Daemon, Args: []string{"-arena", room, "-private", "16MiB",
-		"-hbm-public", room, "-hbm-private", "16MiB", "-hbm-library", o.Library, "-hbm-device", o.Device, "-hbm-timeout", patience.String()}})
+		"-hbm-public", room, "-hbm-private", "16MiB", "-hbm-client", states, "-slots", states, "-hbm-library", o.Library, "-hbm-device", o.Device, "-hbm-timeout", patience.String()}})
 	if err != nil {
 		return b, err
 	}

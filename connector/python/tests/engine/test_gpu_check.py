@@ -1,0 +1,63 @@
+"""The script of the GPU check that runs two engines at a daemon, on the driver without a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fake_cuda import FakeCuda
+from running import ROOT, StartDaemon
+from spliced_connector.gpu import load, uuid_text
+
+pytestmark = pytest.mark.engine
+
+SCRIPTS = ROOT / "scripts" / "gpu-check"
+TIMES = ("ms",)  # of a CPU: they mean nothing
+
+
+def run(socket: str, cuda: FakeCuda, model: str) -> dict[str, dict[str, object]]:
+    """Its rows by name."""
+    _, uuid = load(cuda.path).devices()[0]
+    command = [
+        sys.executable, str(SCRIPTS / "engines.py"), "--small", "--socket", socket,
+        "--library", cuda.path, "--device", uuid_text(uuid), "--model", model,
+    ]  # fmt: skip
+    path = Path(__file__).parents[2] / "src"
+    env = {**os.environ, "GPU_CHECK_TORCH": "cpu", "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=env)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    names = [row["name"] for row in found]
+    assert len(names) == len(set(names)), names
+    return {str(row["name"]): row for row in found}
+
+
+@pytest.mark.parametrize("model", [str(ROOT / "scripts" / "tinyhybrid" / "model"), "random"])
+def test_two_engines_reuse_from_the_gpu_what_one_has_computed(
+    model: str, start_gpu_daemon: StartDaemon, cuda: FakeCuda
+) -> None:
+    daemon = start_gpu_daemon("-hbm-public=64MiB", "-hbm-private=64MiB", "-arena=64MiB")
+    rows = run(daemon.socket, cuda, model)
+    assert len(rows) >= 15
+    for name, row in rows.items():
+        assert row["ok"] or row["unit"] in TIMES, (name, row)
+    metrics = daemon.metrics()
+    for kind in ("segment", "checkpoint"):
+        hits = metrics[f'spliced_hbm_leases_total{{kind="{kind}",result="hit"}}']
+        assert hits > 0, f"no {kind} was read from the GPU"
+    assert metrics['spliced_hbm_promotions_total{result="done"}'] > 0
+
+
+def test_without_memory_of_a_gpu_the_script_says_so_and_ends(
+    start_gpu_daemon: StartDaemon, start_daemon: StartDaemon, cuda: FakeCuda
+) -> None:
+    start_gpu_daemon()  # for its environment
+    rows = run(start_daemon().socket, cuda, "random")
+    assert len(rows) == 2
+    for row in rows.values():
+        assert not row["ok"] and "lends none" in str(row["note"])
