@@ -28,6 +28,7 @@ const (
 	MaxBlockThreads      Attribute = 1
 	MaxGridX             Attribute = 5
 	MaxSharedPerBlock    Attribute = 8
+	ClockKHz             Attribute = 13
 	Multiprocessors      Attribute = 16
 	ComputeMode          Attribute = 20
 	MemoryClockKHz       Attribute = 36

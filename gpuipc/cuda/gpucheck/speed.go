@@ -3,8 +3,10 @@ package gpucheck
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
@@ -41,6 +43,11 @@ func (c *check) speed() (err error) {
 	slope, err := c.composeSpeed(w)
 	if err != nil {
 		return err
+	}
+	for _, tr := range []gpuipc.Transition{kernel.Scalar, kernel.Diagonal} {
+		if err := c.lightSpeed(w, tr); err != nil {
+			return err
+		}
 	}
 	rotated, err := c.rotateSpeed(w)
 	if err != nil {
@@ -90,8 +97,14 @@ func (c *check) plainCopies(w *stopwatch) error {
 	return w.free()
 }
 
-// beside times a kernel that touches n bytes against copies and reports bytes per second.
+// beside times a kernel that touches n bytes against copies and reports bytes per second. The limit is
+// the copies' rate.
 func (c *check) beside(w *stopwatch, name string, n int64, variants [][]kernels.Launch, least float64) (float64, error) {
+	return c.besideBound(w, name, n, variants, least, math.Inf(1))
+}
+
+// besideBound is beside with another limit that may be lower, in bytes per second.
+func (c *check) besideBound(w *stopwatch, name string, n int64, variants [][]kernels.Launch, least, bound float64) (float64, error) {
 	x := &timed{}
 	for _, launches := range variants {
 		if err := w.prepare(launches); err != nil {
@@ -107,8 +120,70 @@ func (c *check) beside(w *stopwatch, name string, n int64, variants [][]kernels.
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", name, err)
 	}
-	c.report.Share(name, float64(n)/t[0]/1e9, float64(traffic)/min(t[1], t[2])/1e9, "GB/s", least)
+	c.report.Share(name, float64(n)/t[0]/1e9, min(bound, float64(traffic)/min(t[1], t[2]))/1e9, "GB/s", least)
 	return t[0], nil
+}
+
+// denseShare is the part of the lower of its two limits, bytes and tensor cores, that dense compose has
+// to reach; a state of F32 goes through the tensor cores as denseProducts numbers of 16 bits.
+const (
+	denseShare    = 0.6
+	denseProducts = 2
+)
+
+// tensorPeak is how many operations a second the tensor cores make on numbers of 16 bits, sums of 32,
+// by NVIDIA's white papers on the architectures; infinite where it is not known.
+func (w *stopwatch) tensorPeak() (float64, error) {
+	var found [4]int
+	for i, a := range []driver.Attribute{driver.CapabilityMajor, driver.CapabilityMinor, driver.Multiprocessors, driver.ClockKHz} {
+		var err error
+		if found[i], err = w.api.DeviceAttribute(w.device, a); err != nil {
+			return 0, err
+		}
+	}
+	// Multiply and add are two; of a multiprocessor and clock.
+	each, known := map[int]float64{80: 2048, 86: 512, 89: 1024, 90: 4096, 100: 8192, 103: 8192}[10*found[0]+found[1]]
+	if !known || found[3] == 0 {
+		return math.Inf(1), nil
+	}
+	return each * float64(found[2]) * float64(found[3]) * 1e3, nil
+}
+
+// lightSpeed times scalar or diagonal transitions of all layers and segments: they read S, and little
+// else.
+func (c *check) lightSpeed(w *stopwatch, tr gpuipc.Transition) error {
+	z := c.Sizes
+	_, s := c.partBytes()
+	t := int64(4 * z.Heads)
+	if tr == kernel.Diagonal {
+		t *= int64(z.Dim)
+	}
+	t = (t + 255) / 256 * 256
+	segments, states := int64(z.Layers*z.Segments)*(t+s), int64(z.Layers)*2*s
+	base, err := w.alloc(segments + states)
+	if err != nil {
+		return err
+	}
+	if err := w.fill(base, c.random(1<<20, kernel.F32, 0.5), segments+states); err != nil {
+		return err
+	}
+	var jobs []kernels.ComposeArgs
+	for l := range z.Layers {
+		at := uint64(base) + uint64(segments+int64(2*l)*s)
+		job := kernels.ComposeArgs{Transition: tr, Heads: z.Heads, DK: z.Dim, DV: z.Dim, From: at, Out: at + uint64(s)}
+		for i := range z.Segments {
+			step := uint64(base) + uint64(int64(l*z.Segments+i)*(t+s))
+			job.Steps = append(job.Steps, kernels.ComposeStep{T: step, S: step + uint64(t), TType: kernel.F32, SType: kernel.F32})
+		}
+		jobs = append(jobs, job)
+	}
+	launches, err := kernels.Compose(jobs)
+	if err != nil {
+		return err
+	}
+	name := fmt.Sprintf("compose %s, %d layers, %d heads %dx%d, %s", transitionName(tr), z.Layers, z.Heads, z.Dim, z.Dim, plural(z.Segments))
+	_, err = c.beside(w, name, segments+states, [][]kernels.Launch{launches}, 0.85)
+	return errors.Join(err, w.free())
 }
 
 // mostTurns bounds the variants of one kernel's inputs.
@@ -128,6 +203,10 @@ func (c *check) composeSpeed(w *stopwatch) (float64, error) {
 	if err := w.fill(base, c.random(1<<20, kernel.F16, 0.05), segments+mostTurns*states); err != nil {
 		return 0, err
 	}
+	peak, err := w.tensorPeak()
+	if err != nil {
+		return 0, err
+	}
 	var counts, seconds []float64
 	for n := 1; n <= z.Segments; n *= 2 {
 		bytes := int64(z.Layers) * (int64(n)*(t+s) + 2*s)
@@ -144,10 +223,11 @@ func (c *check) composeSpeed(w *stopwatch) (float64, error) {
 		}
 		least := 0.0
 		if 2*n > z.Segments {
-			least = 0.85
+			least = denseShare
 		}
 		name := fmt.Sprintf("compose dense, %d layers, %d heads %dx%d, %s", z.Layers, z.Heads, z.Dim, z.Dim, plural(n))
-		took, err := c.beside(w, name, bytes, variants, least)
+		products := denseProducts * 2 * float64(z.Layers*n*z.Heads) * float64(z.Dim*z.Dim*z.Dim)
+		took, err := c.besideBound(w, name, bytes, variants, least, float64(bytes)*peak/products)
 		if err != nil {
 			return 0, err
 		}
