@@ -12,6 +12,8 @@ import pytest
 
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.gpu import (
+    BufferJob,
+    BufferRows,
     ComposeJob,
     ComposeStep,
     Launch,
@@ -19,6 +21,7 @@ from spliced_connector.gpu import (
     RotateTarget,
     RowTurns,
     Turn,
+    buffer_launches,
     compose_launches,
     rotate_launches,
     turn_by,
@@ -93,6 +96,60 @@ def compose_job(args: dict[str, Any]) -> ComposeJob:
 def test_compositions_are_the_golden_ones(case: dict[str, Any]) -> None:
     launches = compose_launches([compose_job(args) for args in case["args"]])
     assert [plain(launch) for launch in launches] == case["launches"]
+
+
+def buffer_job(args: dict[str, Any]) -> BufferJob:
+    new = args["In"]
+    rows = BufferRows(
+        new["N"], DType(new["Type"]), new["Q"], new["K"], new["V"], new["G"], new["Beta"],
+        new["E"], new["Outputs"],
+    )  # fmt: skip
+    parents = None if args["Parents"] is None else tuple(args["Parents"])
+    return BufferJob(
+        args["Heads"], args["KeyHeads"], args["DK"], args["DV"], DType(args["Type"]),
+        args["PerKey"], args["Delta"], args["Capacity"], args["Pending"],
+        args["K"], args["U"], args["G"], args["From"], args["Out"], rows, parents,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", cases("buffer"))
+def test_buffers_are_the_golden_ones(case: dict[str, Any]) -> None:
+    launches = buffer_launches([buffer_job(args) for args in case["args"]])
+    assert [plain(launch) for launch in launches] == case["launches"]
+
+
+NEW = BufferRows(2, DType.F32, 0x5000, 0x6000, 0x7000, 0x8000, 0x9000, 0, 0xA000)
+PENDING = BufferJob(
+    4, 2, 8, 8, DType.BF16, False, True, 8, 3, 0x1000, 0x2000, 0x3000, 0x4000, 0, NEW
+)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(PENDING, heads=0),
+        replace(PENDING, key_heads=3),
+        replace(PENDING, dk=4096),
+        replace(PENDING, dtype=DType.NONE),
+        replace(PENDING, pending=7),
+        replace(PENDING, pending=-1),
+        replace(PENDING, g=0),
+        replace(PENDING, k=0x1001),
+        replace(PENDING, origin=2),
+        replace(PENDING, rows=replace(NEW, v=0x7002)),
+        replace(PENDING, rows=replace(NEW, outputs=0)),
+        replace(PENDING, rows=replace(NEW, dtype=DType.NONE)),
+        replace(PENDING, parents=(-1,)),
+        replace(PENDING, parents=(-1, 0, 1, 3, 2)),
+        replace(PENDING, parents=(-1, 0, 1, 1, 2), out=0x4000),
+    ],
+)
+def test_buffers_that_can_never_be_right_are_refused(wrong: BufferJob) -> None:
+    assert len(buffer_launches([PENDING])) == 1
+    with pytest.raises(SplicedError) as caught:
+        buffer_launches([PENDING, wrong])
+    assert caught.value.code == Code.INVALID
+    assert "job 1" in caught.value.text
 
 
 STEP = ComposeStep(0x1000, 0x2000, 0x3000, DType.F32, DType.F32)

@@ -1,4 +1,5 @@
 // All kernels as one unit: it becomes spliced.ptx and the emulation.
+#include "buffer.cu"
 #include "compose.cu"
 #include "compose_dense.cu"
 #include "compose_plain.cu"

@@ -17,6 +17,7 @@ from spliced_connector.gpu.context import Context, find_device, refuse_capture, 
 from spliced_connector.gpu.dlpack import CUDA, DeviceArray, arrays_alive
 from spliced_connector.gpu.driver import LIBRARY, DevicePtr, Driver, Event, Stream, load
 from spliced_connector.gpu.errors import CudaError, NoDriverError
+from spliced_connector.gpu.kernel_buffer import BufferJob, BufferRows, buffer_launches
 from spliced_connector.gpu.kernel_compose import ComposeJob, ComposeStep, compose_launches
 from spliced_connector.gpu.kernel_rotate import RotateJob, RotateTarget, rotate_launches, turn_by
 from spliced_connector.gpu.kernels import Kernels
@@ -37,6 +38,8 @@ from spliced_connector.gpu.threads import DeviceThread, DeviceThreads
 __all__ = [
     "CUDA",
     "LIBRARY",
+    "BufferJob",
+    "BufferRows",
     "Chunk",
     "ComposeJob",
     "ComposeStep",
@@ -63,6 +66,7 @@ __all__ = [
     "Stream",
     "Turn",
     "arrays_alive",
+    "buffer_launches",
     "compose_launches",
     "export",
     "find_device",

@@ -81,10 +81,15 @@ class Tables:
 
     def add(self, kind: str, key: object, data: bytes) -> int:
         """Append data, aligned; where it lies."""
+        at = self.append(data)
+        self._placed.setdefault(kind, []).append((key, at))
+        return at
+
+    def append(self, data: bytes) -> int:
+        """Append data that nothing else shares; where it lies."""
         self._data += bytes(-len(self._data) % TABLE_ALIGN)
         at = len(self._data)
         self._data += data
-        self._placed.setdefault(kind, []).append((key, at))
         return at
 
     def bytes(self) -> bytes:

@@ -1,0 +1,280 @@
+package kernels
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+)
+
+// BufferArgs is what gpuipc/kernel.Buffer does, for one request's layer on device memory: rows are
+// decoded beside states and appended, or flushed into the states, or both. Tensors are contiguous.
+//
+//	K  [Capacity, KeyHeads, DK] of Type           G  F32 [Capacity, Heads], or [Capacity, Heads, DK] with PerKey
+//	U  [Capacity, Heads, DV] of Type              From, Out  F32 [Heads, DK, DV]
+//
+// From 0 is zero states: nothing but rows is read (KVBuffer §3.4). Out 0 appends In's rows and
+// leaves states alone. Else all rows go from From to Out, which may be From, and K, U and G stay
+// as they are: the buffer is empty then.
+type BufferArgs struct {
+	Heads    int // value heads
+	KeyHeads int // divides Heads: consecutive value heads share a key head
+	DK, DV   int
+	Type     gpuipc.DType
+	PerKey   bool
+	Delta    bool // values are written for what the state lacks of them
+	Capacity int  // rows there is memory for
+	Pending  int  // rows in the buffer
+	K, U, G  uint64
+	From     uint64
+	Out      uint64
+	In       BufferRows
+	// Parents is the row before each row, of the pending ones and In's: -1 for the states, nil for
+	// a chain. A flush takes a chain.
+	Parents []int32
+}
+
+// BufferRows is N new rows as an engine projects them: Q and K [N, KeyHeads, DK], V and Outputs
+// [N, Heads, DV], of Type; G as in BufferArgs, and write strengths Beta [N, Heads], both F32.
+// E [N, Heads, DK] of Type is what a delta rule reads states with in place of K, 0 = K.
+type BufferRows struct {
+	N       int
+	Type    gpuipc.DType
+	Q, K, V uint64
+	G       uint64
+	Beta    uint64
+	E       uint64
+	Outputs uint64
+}
+
+const (
+	bufferThreads  = 128
+	bufferColumns  = 32 // of a state that a block has
+	bufferGroups   = 16
+	bufferRowBytes = 168 // of a job in the tables: buffering::Job
+	maxBufferRows  = 1 << 20
+)
+
+// bufferKernels are the entries, by the most new rows that they take at once.
+var bufferKernels = []int{1, 4, 8}
+
+// Buffer builds launches of spliced_buffer_1, _4 and _8: one for each of these that some job needs,
+// and more only where a job has more than eight new rows, which see those of the launches before as
+// pending, or where there are more jobs than a grid is high. Launches have to run in order; jobs may
+// differ in everything and run in any order, so none may write what another reads or writes.
+//
+// Sums are formed in another order than on the CPU. Against float64, outputs are right to 1e-5 of
+// the largest with F32 rows; F16 and BF16 ones lose what a row loses when it is rounded.
+func Buffer(jobs []BufferArgs) ([]Launch, error) {
+	waves := make([][][]BufferArgs, 0, 1) // by wave and kernel
+	for i := range jobs {
+		a := jobs[i]
+		if err := a.check(); err != nil {
+			return nil, fmt.Errorf("buffer, job %d: %w", i, err)
+		}
+		for wave := 0; ; wave++ {
+			part, more := a.cut(bufferKernels[len(bufferKernels)-1])
+			if wave == len(waves) {
+				waves = append(waves, make([][]BufferArgs, len(bufferKernels)))
+			}
+			at, _ := slices.BinarySearch(bufferKernels, max(1, part.In.N))
+			if part.In.N > 0 || part.Out != 0 {
+				waves[wave][at] = append(waves[wave][at], part)
+			}
+			if !more {
+				break
+			}
+		}
+	}
+	var launches []Launch
+	for _, wave := range waves {
+		for i, group := range wave {
+			for part := range slices.Chunk(group, maxGridY) {
+				launches = append(launches, bufferLaunch(bufferKernels[i], part))
+			}
+		}
+	}
+	return launches, nil
+}
+
+// cut takes the first n new rows off a, which has them pending then.
+func (a *BufferArgs) cut(n int) (first BufferArgs, more bool) {
+	first = *a
+	if a.In.N <= n {
+		return first, false
+	}
+	first.Out, first.In.N = 0, n
+	if a.Parents != nil {
+		first.Parents = a.Parents[:a.Pending+n]
+	}
+	in, rows := &a.In, uint64(n)
+	size := uint64(in.Type.Size())
+	key, value := rows*uint64(a.KeyHeads*a.DK)*size, rows*uint64(a.Heads*a.DV)*size
+	in.Q, in.K, in.V, in.Outputs = in.Q+key, in.K+key, in.V+value, in.Outputs+value
+	in.G, in.Beta = in.G+rows*uint64(4*a.Heads*a.decays()), in.Beta+rows*uint64(4*a.Heads)
+	if in.E != 0 {
+		in.E += rows * uint64(a.Heads*a.DK) * size
+	}
+	in.N -= n
+	a.Pending += n
+	return first, true
+}
+
+// decays is the numbers of a head's decay.
+func (a *BufferArgs) decays() int {
+	if a.PerKey {
+		return a.DK
+	}
+	return 1
+}
+
+func (a *BufferArgs) check() error {
+	const most = 1 << 16
+	if a.Heads <= 0 || a.Heads > most || a.KeyHeads <= 0 || a.Heads%a.KeyHeads != 0 || a.DK <= 0 || a.DK > most || a.DV <= 0 || a.DV > most ||
+		a.Heads*a.DV > 1<<30 || a.Heads*a.tiles() > maxGridX {
+		return fmt.Errorf("%d heads of [%d, %d], %d of keys: %w", a.Heads, a.DK, a.DV, a.KeyHeads, gpuipc.ErrInvalid)
+	}
+	if a.Capacity < 0 || a.Capacity > maxBufferRows || a.Pending < 0 || a.In.N < 0 || a.Pending > a.Capacity || a.In.N > a.Capacity-a.Pending {
+		return fmt.Errorf("%d and %d rows in a buffer of %d: %w", a.Pending, a.In.N, a.Capacity, gpuipc.ErrInvalid)
+	}
+	size := uint64(a.Type.Size())
+	if size == 0 || a.rows() > 0 && (a.K == 0 || a.U == 0 || a.G == 0) || (a.K|a.U)%size != 0 || (a.G|a.From|a.Out)%4 != 0 {
+		return fmt.Errorf("rows of type %d at %#x, %#x, %#x, states at %#x and %#x: %w", a.Type, a.K, a.U, a.G, a.From, a.Out, gpuipc.ErrInvalid)
+	}
+	if err := a.In.check(); err != nil {
+		return err
+	}
+	if shared := a.shared(a.kernel()); shared > MaxShared {
+		return fmt.Errorf("%d key dimensions take %d bytes of shared memory, most %d: %w", a.DK, shared, MaxShared, gpuipc.ErrInvalid)
+	}
+	return a.checkParents()
+}
+
+func (a *BufferArgs) rows() int { return a.Pending + a.In.N }
+
+func (r *BufferRows) check() error {
+	if r.N == 0 {
+		return nil
+	}
+	size := uint64(r.Type.Size())
+	if size == 0 || r.Q == 0 || r.K == 0 || r.V == 0 || r.G == 0 || r.Beta == 0 || r.Outputs == 0 ||
+		(r.Q|r.K|r.V|r.E|r.Outputs)%size != 0 || (r.G|r.Beta)%4 != 0 {
+		return fmt.Errorf("%d new rows of type %d at %#x, %#x, %#x, %#x, %#x, %#x to %#x: %w", r.N, r.Type, r.Q, r.K, r.V, r.G, r.Beta, r.E, r.Outputs, gpuipc.ErrInvalid)
+	}
+	return nil
+}
+
+func (a *BufferArgs) checkParents() error {
+	if a.Parents == nil {
+		return nil
+	}
+	if len(a.Parents) != a.rows() {
+		return fmt.Errorf("%d parents of %d rows: %w", len(a.Parents), a.rows(), gpuipc.ErrInvalid)
+	}
+	for i, p := range a.Parents {
+		if p < -1 || int(p) >= i {
+			return fmt.Errorf("row %d behind row %d: %w", i, p, gpuipc.ErrInvalid)
+		}
+		if a.Out != 0 && int(p) != i-1 {
+			return fmt.Errorf("rows that branch at row %d in a flush: %w", i, gpuipc.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// kernel is the most new rows of the entry that takes a part of the job.
+func (a *BufferArgs) kernel() int {
+	for _, m := range bufferKernels {
+		if a.In.N <= m {
+			return m
+		}
+	}
+	return bufferKernels[len(bufferKernels)-1]
+}
+
+// tiles is the blocks of a head.
+func (a *BufferArgs) tiles() int { return (a.DV-1)/bufferColumns + 1 }
+
+// shared is buffering::layout.
+func (a *BufferArgs) shared(m int) int {
+	channels := (a.DK + 3) / 4 * 4
+	n := 2*m*channels + channels + bufferGroups*channels + bufferGroups*bufferColumns + 2*m*bufferGroups + 4*2*m*bufferColumns + m*bufferColumns + 2*m*m + m
+	if a.From != 0 || a.Out != 0 {
+		n += a.DK * bufferColumns
+	}
+	return 4 * n
+}
+
+func bufferLaunch(m int, jobs []BufferArgs) Launch {
+	tables := make(words, bufferRowBytes*len(jobs))
+	blocks, shared := 0, 0
+	for i := range jobs {
+		a := &jobs[i]
+		blocks, shared = max(blocks, a.Heads*a.tiles()), max(shared, a.shared(m))
+		passes, count, ancestors := a.family(&tables)
+		in, size := &a.In, uint64(a.Type.Size())
+		var row words
+		row.u64(a.From, a.Out, a.K, a.U, a.G, in.Q, in.K, in.V, in.G, in.Beta, in.E, in.Outputs, passes, ancestors)
+		row.u32(uint32(a.Heads), uint32(a.KeyHeads), uint32(a.DK), uint32(a.DV), uint32(a.Type), uint32(in.Type),
+			uint32(a.Pending), uint32(in.N), uint32(count), oneIf(a.PerKey), oneIf(a.Delta),
+			oneIf(a.DV%4 == 0 && (a.From|a.Out)%16 == 0), oneIf(a.DV%4 == 0 && a.U%(4*size) == 0), 0)
+		copy(tables[bufferRowBytes*i:], row)
+	}
+	return Launch{
+		Name: fmt.Sprintf("spliced_buffer_%d", m), Grid: [3]uint32{uint32(blocks), uint32(len(jobs)), 1}, Block: [3]uint32{bufferThreads, 1, 1},
+		Shared: uint32(shared), Args: arguments(), Tables: tables,
+	}
+}
+
+// family puts to the tables which pending rows the new ones descend from, those with the same
+// ones together, and a mask of the new rows before each. Of a chain there is nothing to say.
+func (a *BufferArgs) family(tables *words) (passes uint64, count int, ancestors uint64) {
+	if a.In.N == 0 || a.chain() {
+		return 0, 0, 0
+	}
+	var masks words
+	var members []uint32
+	var paths [][]uint32
+	for i := range a.In.N {
+		path, mask := a.ancestors(a.Pending + i)
+		masks.u32(mask)
+		at := slices.IndexFunc(paths, func(p []uint32) bool { return slices.Equal(p, path) })
+		if at < 0 {
+			at, paths, members = len(paths), append(paths, path), append(members, 0)
+		}
+		members[at] |= 1 << i
+	}
+	var rows words
+	for i, path := range paths {
+		at := tables.align(TableAlign)
+		tables.u32(path...)
+		rows.u32(members[i], uint32(len(path)), at, 0)
+	}
+	ancestors = uint64(tables.align(TableAlign))
+	*tables = append(*tables, masks...)
+	passes = uint64(tables.align(TableAlign))
+	*tables = append(*tables, rows...)
+	return passes, len(paths), ancestors
+}
+
+func (a *BufferArgs) chain() bool {
+	for i, p := range a.Parents {
+		if int(p) != i-1 {
+			return false
+		}
+	}
+	return true
+}
+
+// ancestors is the pending rows before a row, ascending, and a mask of the new ones.
+func (a *BufferArgs) ancestors(row int) (path []uint32, mask uint32) {
+	for p := a.Parents[row]; p >= 0; p = a.Parents[p] {
+		if int(p) >= a.Pending {
+			mask |= 1 << (int(p) - a.Pending)
+		} else {
+			path = append(path, uint32(p))
+		}
+	}
+	slices.Reverse(path)
+	return path, mask
+}
