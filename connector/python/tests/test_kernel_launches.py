@@ -12,6 +12,9 @@ import pytest
 
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.gpu import (
+    AttendJob,
+    AttendRows,
+    AttendRun,
     BufferJob,
     BufferRows,
     ComposeJob,
@@ -21,6 +24,8 @@ from spliced_connector.gpu import (
     RotateTarget,
     RowTurns,
     Turn,
+    attend_launches,
+    attend_scratch,
     buffer_launches,
     compose_launches,
     rotate_launches,
@@ -96,6 +101,72 @@ def compose_job(args: dict[str, Any]) -> ComposeJob:
 def test_compositions_are_the_golden_ones(case: dict[str, Any]) -> None:
     launches = compose_launches([compose_job(args) for args in case["args"]])
     assert [plain(launch) for launch in launches] == case["launches"]
+
+
+def attend_rows(args: dict[str, Any]) -> AttendRows:
+    return AttendRows(args["Base"], args["BlockStride"], args["TokenStride"], args["HeadStride"])
+
+
+def attend_job(args: dict[str, Any]) -> AttendJob:
+    runs = [
+        AttendRun(
+            run["Rows"], run["Begin"], attend_rows(run["Keys"]), attend_rows(run["Values"]),
+            tuple(run["Blocks"] or ()), run["BlockTokens"], run["FirstToken"], turn_of(run["Turn"]),
+        )
+        for run in args["Runs"] or ()
+    ]  # fmt: skip
+    return AttendJob(
+        args["Rows"], args["Heads"], args["KeyHeads"], args["KeyDim"], args["ValueDim"],
+        args["Begin"], DType(args["Type"]), DType(args["QType"]), args["Scale"],
+        args["Q"], args["Out"], runs,
+    )  # fmt: skip
+
+
+SCRATCH = 0x7F4000000000
+
+
+@pytest.mark.parametrize("case", cases("attend"))
+def test_attentions_are_the_golden_ones(case: dict[str, Any]) -> None:
+    launches = attend_launches([attend_job(args) for args in case["args"]], SCRATCH)
+    assert [plain(launch) for launch in launches] == case["launches"]
+
+
+LIE = AttendRows(0x10000, 4096, 256, 128)
+RUN = AttendRun(20, 0, LIE, LIE, (3, 1), 16, 4)
+ATTEND = AttendJob(2, 4, 2, 64, 64, 20, DType.BF16, DType.BF16, 0.125, 0x1000, 0x2000, [RUN])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(ATTEND, heads=0),
+        replace(ATTEND, heads=3),
+        replace(ATTEND, rows=-1),
+        replace(ATTEND, rows=1 << 20),
+        replace(ATTEND, value_dim=1032),
+        replace(ATTEND, key_dim=4096),
+        replace(ATTEND, dtype=DType.NONE),
+        replace(ATTEND, q_dtype=DType.NONE),
+        replace(ATTEND, q=0),
+        replace(ATTEND, out=0x2001),
+        replace(ATTEND, scale=math.nan),
+        replace(ATTEND, runs=[replace(RUN, begin=-1)]),
+        replace(ATTEND, runs=[replace(RUN, rows=29)]),
+        replace(ATTEND, runs=[replace(RUN, block_tokens=0)]),
+        replace(ATTEND, runs=[replace(RUN, keys=replace(LIE, base=0))]),
+        replace(ATTEND, runs=[replace(RUN, values=replace(LIE, token_stride=255))]),
+        replace(ATTEND, runs=[replace(RUN, keys=replace(LIE, block_stride=2**62))]),
+        replace(ATTEND, runs=[replace(RUN, turn=Turn(4, False, (1.0,), (1.0, 2.0)))]),
+        replace(ATTEND, runs=[replace(RUN, turn=Turn(66, False, (1.0,) * 33, (0.0,) * 33))]),
+    ],
+)
+def test_attentions_that_can_never_be_right_are_refused(wrong: AttendJob) -> None:
+    assert len(attend_launches([ATTEND], SCRATCH)) == 2
+    assert attend_scratch([ATTEND]) > 0
+    with pytest.raises(SplicedError) as caught:
+        attend_launches([ATTEND, wrong], SCRATCH)
+    assert caught.value.code == Code.INVALID
+    assert "job 1" in caught.value.text
 
 
 def buffer_job(args: dict[str, Any]) -> BufferJob:

@@ -2,6 +2,9 @@ package kernels
 
 import (
 	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
 func TestLaunchesThatDecodeAreTheGoldenOnes(t *testing.T) {
@@ -9,6 +12,10 @@ func TestLaunchesThatDecodeAreTheGoldenOnes(t *testing.T) {
 	for _, c := range goldenBuffers() {
 		launches, err := Buffer(c.jobs)
 		cases = append(cases, newGoldenCase(t, "buffer", c.what, c.jobs, launches, err))
+	}
+	for _, c := range goldenAttends() {
+		launches, err := Attend(c.jobs, 0x7f4000000000)
+		cases = append(cases, newGoldenCase(t, "attend", c.what, c.jobs, launches, err))
 	}
 	checkGolden(t, "launches_decode.json", cases)
 }
@@ -48,5 +55,37 @@ func goldenBuffers() []goldenBuffer {
 		{"a tree that takes two launches", []BufferArgs{deep}},
 		{"all kinds", []BufferArgs{odd, verify, none, step, tree, rows, long, flush}},
 		{"nothing", []BufferArgs{none}},
+	}
+}
+
+type goldenAttend struct {
+	what string
+	jobs []AttendArgs
+}
+
+func goldenAttends() []goldenAttend {
+	step := goodAttend()
+	turn := &gpuipc.Rotation{Dims: 4, Interleaved: true, Cos: []float32{0.5, -1}, Sin: []float32{0.25, 0}}
+	rows := step.Runs[0].Keys
+	dense := AttendRun{Rows: 700, Begin: 1000, Keys: AttendRows{Base: 0x20000, TokenStride: 256, HeadStride: 128}, Values: AttendRows{Base: 0x30000, TokenStride: 128, HeadStride: 1 << 20}, Turn: turn}
+	own := AttendRun{Rows: 40, Begin: 1700, Keys: rows, Values: rows, Blocks: []uint32{9, 2, 5, 8}, BlockTokens: 16, FirstToken: 20}
+	paged := step
+	paged.Rows, paged.Begin, paged.Runs = 3, 1732, []AttendRun{{Rows: 1000, Keys: rows, Values: rows, Blocks: make([]uint32, 63), BlockTokens: 16}, dense, own}
+	other := paged
+	other.Runs = []AttendRun{own, dense, {Rows: 5, Begin: 1733, Keys: rows, Values: rows}, {}}
+	halves, single, odd := paged, paged, step
+	halves.Type, single.Type, single.QType, single.KeyDim = kernel.F16, kernel.F32, kernel.F32, 32
+	odd.KeyDim, odd.QType = 60, kernel.F32
+	none, alone := step, step
+	none.Rows, alone.Runs = 0, nil
+	long := step
+	long.Begin, long.Runs = 1<<24, []AttendRun{{Rows: 1 << 24, Keys: AttendRows{Base: 0x20000, TokenStride: 256, HeadStride: 128}, Values: dense.Values}}
+	return []goldenAttend{
+		{"one run", []AttendArgs{step}},
+		{"runs of a request, turned and its own", []AttendArgs{paged}},
+		{"runs that two requests share", []AttendArgs{paged, other}},
+		{"all kinds", []AttendArgs{odd, halves, single, none, paged, alone}},
+		{"more rows than items of the least size", []AttendArgs{long, step}},
+		{"nothing", []AttendArgs{none}},
 	}
 }

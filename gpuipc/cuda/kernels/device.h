@@ -194,6 +194,19 @@ FN u32 again(u32 v) {
 
 FN float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
+// exponential2 is 2^v to 2^-22 of it; 2^-inf is 0.
+FN float exponential2(float v) {
+  float r;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
+}
+// quotient rounds to nearest.
+FN float quotient(float a, float b) {
+  float r;
+  asm("div.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
 #endif
 
 FN u32 laneIndex() { return threadIndex() & 31; }

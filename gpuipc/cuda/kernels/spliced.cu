@@ -1,4 +1,5 @@
 // All kernels as one unit: it becomes spliced.ptx and the emulation.
+#include "attend.cu"
 #include "buffer.cu"
 #include "compose.cu"
 #include "compose_dense.cu"

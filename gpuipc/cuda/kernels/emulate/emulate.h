@@ -183,6 +183,8 @@ FN float again(float v) { return v; }
 FN u32 again(u32 v) { return v; }
 
 FN float fused(float a, float b, float c) { return std::fma(a, b, c); }
+FN float exponential2(float v) { return std::exp2(v); }
+FN float quotient(float a, float b) { return a / b; }
 
 FN u32 packF16(float low, float high) { return halfFromFloat(low) | (u32)halfFromFloat(high) << 16; }
 

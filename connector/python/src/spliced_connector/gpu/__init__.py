@@ -17,6 +17,13 @@ from spliced_connector.gpu.context import Context, find_device, refuse_capture, 
 from spliced_connector.gpu.dlpack import CUDA, DeviceArray, arrays_alive
 from spliced_connector.gpu.driver import LIBRARY, DevicePtr, Driver, Event, Stream, load
 from spliced_connector.gpu.errors import CudaError, NoDriverError
+from spliced_connector.gpu.kernel_attend import (
+    AttendJob,
+    AttendRows,
+    AttendRun,
+    attend_launches,
+    attend_scratch,
+)
 from spliced_connector.gpu.kernel_buffer import BufferJob, BufferRows, buffer_launches
 from spliced_connector.gpu.kernel_compose import ComposeJob, ComposeStep, compose_launches
 from spliced_connector.gpu.kernel_rotate import RotateJob, RotateTarget, rotate_launches, turn_by
@@ -38,6 +45,9 @@ from spliced_connector.gpu.threads import DeviceThread, DeviceThreads
 __all__ = [
     "CUDA",
     "LIBRARY",
+    "AttendJob",
+    "AttendRows",
+    "AttendRun",
     "BufferJob",
     "BufferRows",
     "Chunk",
@@ -66,6 +76,8 @@ __all__ = [
     "Stream",
     "Turn",
     "arrays_alive",
+    "attend_launches",
+    "attend_scratch",
     "buffer_launches",
     "compose_launches",
     "export",

@@ -1,0 +1,334 @@
+"""Launches of the kernels for attention over runs of rows where they lie.
+
+The layouts are `attending::Job`, `Run` and `Item` in gpuipc/cuda/kernels/attend.cu.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.gpu.launch import (
+    GRID_Y_MOST,
+    SHARED_MOST,
+    TABLE_ALIGN,
+    Launch,
+    Tables,
+    Turn,
+    floats,
+    ints,
+)
+from spliced_connector.model import DType
+
+_THREADS = 128
+_ROW = struct.Struct("<4Q9If")
+_RUN = struct.Struct("<10Q4I")
+_ITEM = struct.Struct("<4IiI")
+_QUERIES = 8  # of a key head that a block has
+_KEYS = 64  # of a tile
+_ITEMS = 1024  # about so many blocks share a launch's keys
+_LEAST = 256  # the fewest rows for which an item pays
+_MOST = 1 << 20
+_ROWS_MOST = 1 << 30
+_GRID_X_MOST = 2**31 - 1
+_ADDRESS_MOST = 2**63 - 1
+_LOG2_E = 1 / math.log(2)
+_ENTRIES = {
+    DType.F32: "spliced_attend_f32",
+    DType.F16: "spliced_attend_f16",
+    DType.BF16: "spliced_attend_bf16",
+    DType.NONE: "spliced_attend_any",
+}
+
+
+@dataclass(frozen=True)
+class AttendRows:
+    """Where keys or values lie: block 0, or row 0, and strides in bytes."""
+
+    base: int
+    block_stride: int
+    token_stride: int
+    head_stride: int
+
+    @property
+    def places(self) -> int:
+        """All that decides about alignment, or-ed."""
+        return self.base | self.block_stride | self.token_stride | self.head_stride
+
+
+@dataclass(frozen=True)
+class AttendRun:
+    """Rows of keys and values from position `begin` on; a query row sees rows up to its own.
+
+    Without block tokens they lie behind each other, at the token stride; else row 0 is
+    `first_token` of a block table that keys and values have in common. `turn` is what the keys are
+    short of their positions, `turn_by(p, ...)` for keys that were stored as if the run began at 0
+    and that begins at p here; queries are turned by its inverse. None: keys are in place.
+    """
+
+    rows: int
+    begin: int
+    keys: AttendRows
+    values: AttendRows
+    blocks: tuple[int, ...] = ()
+    block_tokens: int = 0
+    first_token: int = 0
+    turn: Turn | None = None
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """The entries of the block table that rows lie in."""
+        if self.block_tokens == 0 or self.rows == 0:
+            return ()
+        last = (self.first_token + self.rows - 1) // self.block_tokens
+        return self.blocks[self.first_token // self.block_tokens : last + 1]
+
+
+@dataclass(frozen=True)
+class AttendJob:
+    """Attention of one request's layer.
+
+    `q` [rows, heads, key_dim], turned to positions from `begin` on, and `out` [rows, heads,
+    value_dim] are addresses of contiguous tensors of `q_dtype`; keys and values are of `dtype`.
+    """
+
+    rows: int
+    heads: int
+    key_heads: int
+    key_dim: int
+    value_dim: int
+    begin: int
+    dtype: DType
+    q_dtype: DType
+    scale: float
+    q: int
+    out: int
+    runs: Sequence[AttendRun] = ()
+
+    def seen(self, run: AttendRun) -> int:
+        """How many rows of a run some query row sees."""
+        return max(0, min(run.rows, self.begin + self.rows - run.begin))
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory: `attending::layout`."""
+        channels = -(-self.key_dim // 64) * 64
+        return 16 * _KEYS + 4 * _QUERIES * (channels + _KEYS + 1 + self.value_dim)
+
+    @cached_property
+    def entry(self) -> str:
+        """The kernel: that of the type where pieces of eight numbers lie on 16 bytes."""
+        places = 0
+        for run in self.runs:
+            places |= run.keys.places | run.values.places
+        if self.key_dim % 8 or self.value_dim % 8 or places % 16:
+            return _ENTRIES[DType.NONE]
+        return _ENTRIES[self.dtype]
+
+
+@dataclass(frozen=True)
+class _Planned:
+    job: AttendJob
+    items: tuple[tuple[int, int, int], ...]  # run, first row, rows
+    sums: int  # where in the scratch memory
+    scales: int
+
+
+@dataclass
+class _Plan:
+    jobs: list[_Planned] = field(default_factory=list)
+    scratch: int = 0
+
+
+def attend_launches(jobs: Sequence[AttendJob], scratch: int) -> list[Launch]:
+    """Launches, to run in order; any number of jobs may read a run.
+
+    `scratch` is the address of `attend_scratch(jobs)` bytes, a multiple of 16.
+    Raises `SplicedError(INVALID)`.
+    """
+    plan = _plan(jobs)
+    if plan.scratch and (scratch <= 0 or scratch % 16):
+        raise SplicedError(Code.INVALID, f"attend: scratch at {scratch:#x}")
+    launches = []
+    for entry in _ENTRIES.values():
+        group: list[_Planned] = []
+        items = 0
+        for planned in plan.jobs:
+            if planned.job.entry != entry or not planned.items:
+                continue
+            if items + len(planned.items) > _GRID_X_MOST:
+                launches.append(_launch(entry, group, scratch))
+                group, items = [], 0
+            group.append(planned)
+            items += len(planned.items)
+        if group:
+            launches.append(_launch(entry, group, scratch))
+    for at in range(0, len(plan.jobs), GRID_Y_MOST):
+        launches.append(_join(plan.jobs[at : at + GRID_Y_MOST], scratch))
+    return launches
+
+
+def attend_scratch(jobs: Sequence[AttendJob]) -> int:
+    """The bytes that launches of these jobs need beside their operands."""
+    return _plan(jobs).scratch
+
+
+def _plan(jobs: Sequence[AttendJob]) -> _Plan:
+    total = 0
+    for i, job in enumerate(jobs):
+        problem = _problem(job)
+        if problem:
+            raise SplicedError(Code.INVALID, f"attend, job {i}: {problem}")
+        total += sum(job.seen(run) for run in job.runs) * job.key_heads
+    if total > _ROWS_MOST:
+        raise SplicedError(Code.INVALID, f"attend: more than {_ROWS_MOST} rows")
+    rows = max(_LEAST, -(-(total // _ITEMS) // _KEYS) * _KEYS)
+    plan = _Plan()
+    for job in jobs:
+        if job.rows == 0:
+            continue
+        items = tuple(
+            (i, first, min(rows, job.seen(run) - first))
+            for i, run in enumerate(job.runs)
+            for first in range(0, job.seen(run), rows)
+        )
+        n = len(items) * job.rows * job.heads
+        sums, scales = plan.scratch, plan.scratch + _aligned(4 * n * job.value_dim)
+        plan.scratch = scales + _aligned(8 * n)
+        plan.jobs.append(_Planned(job, items, sums, scales))
+    return plan
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // 16) * 16
+
+
+def _problem(job: AttendJob) -> str:
+    """Why a job can never be right, empty when it can."""
+    shape = f"{job.rows} rows of {job.heads} heads [{job.key_dim}, {job.value_dim}]"
+    shape += f", {job.key_heads} of keys, from position {job.begin} on"
+    if not (
+        0 <= job.rows <= _MOST
+        and 0 < job.heads <= _MOST
+        and 0 < job.key_heads <= GRID_Y_MOST
+        and 0 < job.key_dim <= _MOST
+        and 0 < job.value_dim <= _THREADS * 8
+        and 0 <= job.begin <= _ROWS_MOST
+    ):
+        return shape
+    if job.heads % job.key_heads:
+        return shape
+    if job.rows * job.heads // job.key_heads > _QUERIES * GRID_Y_MOST:
+        return shape
+    size = job.q_dtype.size
+    if size == 0 or job.dtype.size == 0 or not math.isfinite(job.scale):
+        return f"types {int(job.q_dtype)} and {int(job.dtype)}, scale {job.scale}"
+    if (job.rows and 0 in (job.q, job.out)) or (job.q | job.out) % size:
+        return f"queries at {job.q:#x} to {job.out:#x}"
+    if job.shared > SHARED_MOST:
+        return f"{shape}: {job.shared} bytes of shared memory"
+    for i, run in enumerate(job.runs):
+        problem = _run_problem(job, run)
+        if problem:
+            return f"run {i}: {problem}"
+    return ""
+
+
+def _run_problem(job: AttendJob, run: AttendRun) -> str:
+    if not (0 <= run.rows <= _ROWS_MOST and 0 <= run.begin <= _ROWS_MOST):
+        return f"{run.rows} rows at position {run.begin}"
+    turn = run.turn
+    if turn is not None and (
+        not 0 <= turn.dims <= job.key_dim or not 2 * len(turn.cos) == 2 * len(turn.sin) == turn.dims
+    ):
+        return f"rotation of {turn.dims} of {job.key_dim} dimensions"
+    if run.rows == 0:
+        return ""
+    if run.block_tokens == 0 and (run.blocks or run.first_token):
+        return "rows without blocks have a block table"
+    if not (0 <= run.block_tokens <= 1 << 30 and 0 <= run.first_token <= 1 << 30):
+        return f"blocks of {run.block_tokens} tokens, first {run.first_token}"
+    if run.block_tokens:
+        last = (run.first_token + run.rows - 1) // run.block_tokens
+        if last >= len(run.blocks):
+            return f"rows end behind a table of {len(run.blocks)} blocks"
+    for rows in (run.keys, run.values):
+        if rows.base <= 0 or min(rows.block_stride, rows.token_stride, rows.head_stride) < 0:
+            return f"rows at {rows}"
+        tokens = run.block_tokens or run.rows
+        end = rows.base + job.key_heads * rows.head_stride + tokens * rows.token_stride
+        end += max(run.used, default=0) * rows.block_stride
+        if rows.places % job.dtype.size or end > _ADDRESS_MOST:
+            return f"rows at {rows}"
+    return ""
+
+
+def _launch(entry: str, group: Sequence[_Planned], scratch: int) -> Launch:
+    rows: list[bytes] = []
+    items: list[bytes] = []
+    runs = 0
+    for i, planned in enumerate(group):
+        job = planned.job
+        rows.append(_row(planned, len(items), scratch))
+        for run, first, count in planned.items:
+            seen = job.begin + 1 - job.runs[run].begin
+            items.append(_ITEM.pack(i, runs + run, first, count, seen, 0))
+        runs += len(job.runs)
+    runs_at = -(-len(rows) * _ROW.size // TABLE_ALIGN) * TABLE_ALIGN
+    items_at = runs_at + runs * _RUN.size
+    tables = Tables(items_at + len(items) * _ITEM.size)
+    tables.put_row(0, b"".join(rows))
+    tables.put_row(items_at, b"".join(items))
+    at = runs_at
+    for planned in group:
+        for row in planned.job.runs:
+            tables.put_row(at, _run(tables, row))
+            at += _RUN.size
+    queries = max(p.job.rows * p.job.heads // p.job.key_heads for p in group)
+    grid = (len(items), max(p.job.key_heads for p in group), -(-queries // _QUERIES))
+    shared = max(p.job.shared for p in group)
+    arguments = struct.pack("<2Q", runs_at, items_at)
+    return Launch(entry, grid, (_THREADS, 1, 1), shared, arguments, tables.bytes())
+
+
+def _join(group: Sequence[_Planned], scratch: int) -> Launch:
+    rows = b"".join(_row(planned, 0, scratch) for planned in group)
+    grid = (max(p.job.rows * p.job.heads for p in group), len(group), 1)
+    return Launch("spliced_attend_join", grid, (_THREADS, 1, 1), 0, bytes(16), rows)
+
+
+def _row(planned: _Planned, first_item: int, scratch: int) -> bytes:
+    job = planned.job
+    scale = struct.unpack("<f", struct.pack("<f", job.scale))[0] * _LOG2_E
+    return _ROW.pack(
+        job.q, job.out, scratch + planned.sums, scratch + planned.scales,
+        job.rows, job.heads, job.key_heads, job.key_dim, job.value_dim,
+        job.dtype, job.q_dtype, first_item, len(planned.items), scale,
+    )  # fmt: skip
+
+
+def _run(tables: Tables, run: AttendRun) -> bytes:
+    blocks = _placed(tables, "blocks", run.used, ints(run.used)) if run.used else 0
+    turn, first = run.turn, run.first_token
+    at, half, interleaved = 0, 0, False
+    if turn is not None:
+        half, interleaved = turn.dims // 2, turn.interleaved
+    if turn is not None and turn.dims:
+        at = _placed(tables, "turns", (turn.cos, turn.sin), floats(turn.cos) + floats(turn.sin))
+    if run.block_tokens:
+        first %= run.block_tokens
+    k, v = run.keys, run.values
+    return _RUN.pack(
+        k.base, v.base, k.block_stride, k.token_stride, k.head_stride,
+        v.block_stride, v.token_stride, v.head_stride, blocks, at,
+        run.block_tokens, first, half, interleaved,
+    )  # fmt: skip
+
+
+def _placed(tables: Tables, kind: str, key: object, data: bytes) -> int:
+    at = tables.find(kind, key)
+    return tables.add(kind, key, data) if at is None else at

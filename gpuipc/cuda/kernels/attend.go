@@ -1,0 +1,394 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+)
+
+// AttendArgs is attention of one request's layer on device memory: Rows consecutive query rows
+// Q [Rows, Heads, KeyDim], turned to their positions, over all rows of Runs, to Out [Rows, Heads, ValueDim].
+// Q and Out are contiguous and of QType. Heads are in groups that share a key head.
+type AttendArgs struct {
+	Rows     int
+	Heads    int
+	KeyHeads int // divides Heads
+	KeyDim   int
+	ValueDim int
+	Begin    int          // position of the first query row
+	Type     gpuipc.DType // of keys and values
+	QType    gpuipc.DType
+	Scale    float32 // of scores, such as 1/sqrt(KeyDim)
+	Q        uint64
+	Out      uint64
+	Runs     []AttendRun
+}
+
+// AttendRun is rows of keys and values where they lie, each with strides in bytes. With
+// BlockTokens 0 they lie behind each other, at TokenStride. Else row 0 is token FirstToken of a
+// block table, as in RotateTarget; keys and values have the table in common.
+type AttendRun struct {
+	Rows        int
+	Begin       int // position of the first row: a query row sees rows up to its own position
+	Keys        AttendRows
+	Values      AttendRows
+	Blocks      []uint32
+	BlockTokens int
+	FirstToken  int
+	// Turn is what the keys are short of their positions, R(p) for keys that were stored as if the run
+	// began at position 0 and that begins at p here (MEPIC §4); queries are turned by its inverse.
+	// nil = keys are in place.
+	Turn *gpuipc.Rotation
+}
+
+// AttendRows is where keys or values lie: block 0, or row 0.
+type AttendRows struct {
+	Base        uint64
+	BlockStride int64
+	TokenStride int64
+	HeadStride  int64
+}
+
+const (
+	attendThreads   = 128
+	attendQueries   = 8  // of a key head that a block has
+	attendKeys      = 64 // of a tile
+	attendRowBytes  = 72 // of a job in the tables: attending::Job
+	attendRunBytes  = 96
+	attendItemBytes = 24
+	// attendItems is about how many blocks share a launch's keys: some for each multiprocessor of
+	// any GPU. A guess.
+	attendItems = 1024
+	// attendLeast is the fewest rows for which an item pays: what it leaves is ValueDim numbers a query. A
+	// guess.
+	attendLeast = 256
+	// attendMost is the most queries of a key head, all rows together.
+	attendMost = attendQueries * maxGridY
+	// maxAttendRows is the most rows of all runs of a launch.
+	maxAttendRows = 1 << 30
+)
+
+// Attend builds launches of spliced_attend_*, and one of spliced_attend_join that has to run behind
+// them. scratch is AttendScratch(jobs) bytes at a
+// multiple of 16, which hold what is in between. Jobs may differ in everything; runs may be read by
+// any number of them.
+//
+// Against float64, results are right to 1e-5 of the largest value with F32 keys and values, and as
+// F16 and BF16 ones are taken as they are, to their rounding of the output. A query that sees
+// nothing gives zeros.
+func Attend(jobs []AttendArgs, scratch uint64) ([]Launch, error) {
+	plan, err := planAttend(jobs)
+	if err != nil {
+		return nil, err
+	}
+	if plan.scratch > 0 && (scratch == 0 || scratch%16 != 0) {
+		return nil, fmt.Errorf("attend: scratch at %#x: %w", scratch, gpuipc.ErrInvalid)
+	}
+	var launches []Launch
+	for _, entry := range attendKernels {
+		launches = append(launches, plan.launches(entry, scratch)...)
+	}
+	for part := range slices.Chunk(plan.jobs, maxGridY) {
+		launches = append(launches, attendJoin(part, scratch))
+	}
+	return launches, nil
+}
+
+// AttendScratch is the bytes that Attend of these jobs needs beside its operands.
+func AttendScratch(jobs []AttendArgs) (int64, error) {
+	plan, err := planAttend(jobs)
+	if err != nil {
+		return 0, err
+	}
+	return plan.scratch, nil
+}
+
+// attendKernels are the entries; launches come in this order.
+var attendKernels = []string{"spliced_attend_f32", "spliced_attend_f16", "spliced_attend_bf16", "spliced_attend_any"}
+
+// attendPlan is how blocks share jobs.
+type attendPlan struct {
+	jobs    []attendJob
+	scratch int64
+}
+
+type attendJob struct {
+	*AttendArgs
+	entry        string
+	items        []attendItem
+	sums, scales int64 // in the scratch memory
+}
+
+type attendItem struct{ run, first, count int }
+
+func planAttend(jobs []AttendArgs) (*attendPlan, error) {
+	total := 0
+	for i := range jobs {
+		if err := jobs[i].check(); err != nil {
+			return nil, fmt.Errorf("attend, job %d: %w", i, err)
+		}
+		for r := range jobs[i].Runs {
+			if total += jobs[i].seen(&jobs[i].Runs[r]) * jobs[i].KeyHeads; total > maxAttendRows {
+				return nil, fmt.Errorf("attend: more than %d rows: %w", maxAttendRows, gpuipc.ErrInvalid)
+			}
+		}
+	}
+	rows := max(attendLeast, (total/attendItems+attendKeys-1)/attendKeys*attendKeys)
+	plan := &attendPlan{}
+	for i := range jobs {
+		if jobs[i].Rows > 0 {
+			plan.add(&jobs[i], rows)
+		}
+	}
+	return plan, nil
+}
+
+// add cuts a job's runs into items of so many rows.
+func (p *attendPlan) add(a *AttendArgs, rows int) {
+	j := attendJob{AttendArgs: a, entry: a.entry()}
+	for i := range a.Runs {
+		n := a.seen(&a.Runs[i])
+		for first := 0; first < n; first += rows {
+			j.items = append(j.items, attendItem{i, first, min(rows, n-first)})
+		}
+	}
+	n := int64(len(j.items)) * int64(a.Rows*a.Heads)
+	j.sums = p.scratch
+	j.scales = j.sums + (4*n*int64(a.ValueDim)+15)/16*16
+	p.scratch = j.scales + (8*n+15)/16*16
+	p.jobs = append(p.jobs, j)
+}
+
+// seen is how many rows of a run some query row sees.
+func (a *AttendArgs) seen(r *AttendRun) int {
+	return max(0, min(r.Rows, a.Begin+a.Rows-r.Begin))
+}
+
+func (a *AttendArgs) check() error {
+	const most = 1 << 20
+	if a.Rows < 0 || a.Rows > most || a.Begin < 0 || a.Begin > maxAttendRows || a.Heads <= 0 || a.Heads > most || a.KeyHeads <= 0 || a.KeyHeads > maxGridY || a.Heads%a.KeyHeads != 0 ||
+		a.Rows*a.Heads/a.KeyHeads > attendMost || a.KeyDim <= 0 || a.KeyDim > most || a.ValueDim <= 0 || a.ValueDim > attendThreads*8 {
+		return fmt.Errorf("%d rows of %d heads [%d, %d], %d of keys: %w", a.Rows, a.Heads, a.KeyDim, a.ValueDim, a.KeyHeads, gpuipc.ErrInvalid)
+	}
+	size := uint64(a.QType.Size())
+	if size == 0 || a.Type.Size() == 0 || a.Rows > 0 && (a.Q == 0 || a.Out == 0) || (a.Q|a.Out)%size != 0 || math.IsNaN(float64(a.Scale)) || math.IsInf(float64(a.Scale), 0) {
+		return fmt.Errorf("queries of type %d at %#x to %#x, keys of type %d, scale %v: %w", a.QType, a.Q, a.Out, a.Type, a.Scale, gpuipc.ErrInvalid)
+	}
+	if n := a.shared(); n > MaxShared {
+		return fmt.Errorf("[%d, %d] takes %d bytes of shared memory, most %d: %w", a.KeyDim, a.ValueDim, n, MaxShared, gpuipc.ErrInvalid)
+	}
+	for i := range a.Runs {
+		if err := a.checkRun(&a.Runs[i]); err != nil {
+			return fmt.Errorf("run %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (a *AttendArgs) checkRun(r *AttendRun) error {
+	if r.Rows < 0 || r.Rows > maxAttendRows || r.Begin < 0 || r.Begin > maxAttendRows {
+		return fmt.Errorf("%d rows at position %d: %w", r.Rows, r.Begin, gpuipc.ErrInvalid)
+	}
+	if t := r.Turn; t != nil && (t.Dims < 0 || t.Dims%2 != 0 || t.Dims > a.KeyDim || len(t.Cos) != t.Dims/2 || len(t.Sin) != t.Dims/2) {
+		return fmt.Errorf("rotation of %d of %d dimensions: %w", t.Dims, a.KeyDim, gpuipc.ErrInvalid)
+	}
+	if r.Rows == 0 {
+		return nil
+	}
+	switch {
+	case r.BlockTokens == 0 && (len(r.Blocks) > 0 || r.FirstToken != 0):
+		return fmt.Errorf("rows without blocks have a block table: %w", gpuipc.ErrInvalid)
+	case r.BlockTokens < 0 || r.BlockTokens > 1<<30 || r.FirstToken < 0 || r.FirstToken > 1<<30:
+		return fmt.Errorf("blocks of %d tokens, first %d: %w", r.BlockTokens, r.FirstToken, gpuipc.ErrInvalid)
+	case r.BlockTokens > 0 && (r.FirstToken+r.Rows-1)/r.BlockTokens >= len(r.Blocks):
+		return fmt.Errorf("%d rows from token %d on end behind a table of %d blocks of %d: %w", r.Rows, r.FirstToken, len(r.Blocks), r.BlockTokens, gpuipc.ErrInvalid)
+	}
+	for _, x := range []*AttendRows{&r.Keys, &r.Values} {
+		if x.Base == 0 || x.BlockStride < 0 || x.TokenStride < 0 || x.HeadStride < 0 || x.places()%uint64(a.Type.Size()) != 0 {
+			return fmt.Errorf("rows at %#x, strides %d, %d and %d, of type %d: %w", x.Base, x.BlockStride, x.TokenStride, x.HeadStride, a.Type, gpuipc.ErrInvalid)
+		}
+		end := addresses{at: x.Base}
+		end.add(uint64(a.KeyHeads), uint64(x.HeadStride))
+		if r.BlockTokens > 0 {
+			end.add(uint64(slices.Max(r.used())), uint64(x.BlockStride))
+			end.add(uint64(r.BlockTokens), uint64(x.TokenStride))
+		} else {
+			end.add(uint64(r.Rows), uint64(x.TokenStride))
+		}
+		if end.over {
+			return fmt.Errorf("rows reach past the last address: %w", gpuipc.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// places is all that decides about alignment, or-ed.
+func (x *AttendRows) places() uint64 {
+	return x.Base | uint64(x.BlockStride) | uint64(x.TokenStride) | uint64(x.HeadStride)
+}
+
+// used is the entries of the block table that rows lie in.
+func (r *AttendRun) used() []uint32 {
+	if r.BlockTokens == 0 {
+		return nil
+	}
+	return r.Blocks[r.FirstToken/r.BlockTokens : (r.FirstToken+r.Rows-1)/r.BlockTokens+1]
+}
+
+// entry is the kernel: that of the type where pieces of eight numbers are whole and lie on 16 bytes.
+func (a *AttendArgs) entry() string {
+	all := uint64(0)
+	for i := range a.Runs {
+		all |= a.Runs[i].Keys.places() | a.Runs[i].Values.places()
+	}
+	if a.KeyDim%8 != 0 || a.ValueDim%8 != 0 || all%16 != 0 {
+		return "spliced_attend_any"
+	}
+	switch a.Type {
+	case kernel.F16:
+		return "spliced_attend_f16"
+	case kernel.BF16:
+		return "spliced_attend_bf16"
+	}
+	return "spliced_attend_f32"
+}
+
+// shared is attending::layout.
+func (a *AttendArgs) shared() int {
+	return 16*attendKeys + 4*attendQueries*((a.KeyDim+63)/64*64+attendKeys+1+a.ValueDim)
+}
+
+// launches are those of one entry.
+func (p *attendPlan) launches(entry string, scratch uint64) []Launch {
+	var group []attendJob
+	items := 0
+	var launches []Launch
+	flush := func() {
+		if items > 0 {
+			launches = append(launches, attendLaunch(entry, group, scratch))
+		}
+		group, items = nil, 0
+	}
+	for _, j := range p.jobs {
+		if j.entry != entry || len(j.items) == 0 {
+			continue
+		}
+		if items+len(j.items) > maxGridX {
+			flush()
+		}
+		group, items = append(group, j), items+len(j.items)
+	}
+	flush()
+	return launches
+}
+
+func attendLaunch(entry string, jobs []attendJob, scratch uint64) Launch {
+	var rows, items words
+	var t attendTables
+	keyHeads, queries, shared, runs, first := 0, 0, 0, 0, 0
+	for i := range jobs {
+		j := &jobs[i]
+		keyHeads, queries, shared = max(keyHeads, j.KeyHeads), max(queries, j.Rows*j.Heads/j.KeyHeads), max(shared, j.shared())
+		rows = append(rows, j.row(first, scratch)...)
+		for _, x := range j.items {
+			items.u32(uint32(i), uint32(runs+x.run), uint32(x.first), uint32(x.count), uint32(int32(j.Begin+1-j.Runs[x.run].Begin)), 0)
+		}
+		runs, first = runs+len(j.Runs), first+len(j.items)
+	}
+	rows.align(TableAlign)
+	runsAt := len(rows)
+	itemsAt := runsAt + runs*attendRunBytes
+	t.words = append(append(rows, make(words, runs*attendRunBytes)...), items...)
+	for at := runsAt; len(jobs) > 0; jobs = jobs[1:] {
+		for i := range jobs[0].Runs {
+			w := t.run(&jobs[0].Runs[i]) // it may move the tables
+			at += copy(t.words[at:], w)
+		}
+	}
+	args := arguments()
+	args.u64(uint64(runsAt), uint64(itemsAt))
+	return Launch{
+		Name: entry, Grid: [3]uint32{uint32(first), uint32(keyHeads), uint32((queries-1)/attendQueries + 1)}, Block: [3]uint32{attendThreads, 1, 1},
+		Shared: uint32(shared), Args: args, Tables: t.words,
+	}
+}
+
+func attendJoin(jobs []attendJob, scratch uint64) Launch {
+	var rows words
+	blocks := 0
+	for i := range jobs {
+		blocks = max(blocks, jobs[i].Rows*jobs[i].Heads)
+		rows = append(rows, jobs[i].row(0, scratch)...)
+	}
+	args := arguments()
+	args.u64(0, 0)
+	return Launch{
+		Name: "spliced_attend_join", Grid: [3]uint32{uint32(blocks), uint32(len(jobs)), 1}, Block: [3]uint32{attendThreads, 1, 1},
+		Args: args, Tables: rows,
+	}
+}
+
+// row is the job as attending::Job has it.
+func (j *attendJob) row(firstItem int, scratch uint64) words {
+	var w words
+	w.u64(j.Q, j.Out, scratch+uint64(j.sums), scratch+uint64(j.scales))
+	w.u32(uint32(j.Rows), uint32(j.Heads), uint32(j.KeyHeads), uint32(j.KeyDim), uint32(j.ValueDim), uint32(j.Type), uint32(j.QType), uint32(firstItem), uint32(len(j.items)))
+	w.f32(float32(float64(j.Scale) * math.Log2E))
+	return w
+}
+
+// attendTables is rows of jobs, runs and items, and behind them what runs point to.
+type attendTables struct {
+	words
+	turns  []placed[*gpuipc.Rotation]
+	blocks []placed[[]uint32]
+}
+
+// run is a run as attending::Run has it.
+func (t *attendTables) run(r *AttendRun) words {
+	var w words
+	k, v := &r.Keys, &r.Values
+	w.u64(k.Base, v.Base, uint64(k.BlockStride), uint64(k.TokenStride), uint64(k.HeadStride), uint64(v.BlockStride), uint64(v.TokenStride), uint64(v.HeadStride))
+	w.u64(t.blocksOf(r), t.turnOf(r.Turn))
+	first, half, interleaved := r.FirstToken, 0, false
+	if r.BlockTokens > 0 {
+		first %= r.BlockTokens
+	}
+	if r.Turn != nil {
+		half, interleaved = r.Turn.Dims/2, r.Turn.Interleaved
+	}
+	w.u32(uint32(r.BlockTokens), uint32(first), uint32(half), oneIf(interleaved))
+	return w
+}
+
+func (t *attendTables) blocksOf(r *AttendRun) uint64 {
+	if r.Rows == 0 || r.BlockTokens == 0 {
+		return 0
+	}
+	used := r.used()
+	if at, ok := find(t.blocks, used, slices.Equal); ok {
+		return at
+	}
+	at := uint64(t.align(TableAlign))
+	t.u32(used...)
+	t.blocks = append(t.blocks, placed[[]uint32]{used, at})
+	return at
+}
+
+func (t *attendTables) turnOf(r *gpuipc.Rotation) uint64 {
+	if r == nil || r.Dims == 0 {
+		return 0
+	}
+	same := func(a, b *gpuipc.Rotation) bool { return slices.Equal(a.Cos, b.Cos) && slices.Equal(a.Sin, b.Sin) }
+	if at, ok := find(t.turns, r, same); ok {
+		return at
+	}
+	at := uint64(t.align(TableAlign))
+	t.f32(r.Cos...)
+	t.f32(r.Sin...)
+	t.turns = append(t.turns, placed[*gpuipc.Rotation]{r, at})
+	return at
+}
