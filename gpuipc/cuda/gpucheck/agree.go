@@ -21,6 +21,7 @@ func (c *check) agree() error {
 	}{
 		{"compose dense against float64", c.agreeDense}, {"compose scalar and diagonal against the CPU", c.agreeLight},
 		{"rotate against the CPU", c.agreeRotate}, {"replay against the CPU", c.agreeReplay}, {"digests against the CPU", c.agreeDigests},
+		{"decoding against the CPU", c.agreeDecode},
 	} {
 		if err := part.run(); err != nil {
 			c.report.Holds(part.name, err)

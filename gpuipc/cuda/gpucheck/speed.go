@@ -57,7 +57,10 @@ func (c *check) speed() (err error) {
 	if err := c.replaySpeed(w); err != nil {
 		return err
 	}
-	return c.digestSpeed(w)
+	if err := c.digestSpeed(w); err != nil {
+		return err
+	}
+	return c.decodeSpeed(w)
 }
 
 // enough looks for room: a device that is nearly full has other work too.

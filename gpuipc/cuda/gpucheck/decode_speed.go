@@ -1,0 +1,253 @@
+package gpucheck
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+)
+
+const (
+	// decodeBuffer is the rows of a buffer, which the paper finds best at 128 dimensions (KVBuffer §3.2).
+	decodeBuffer = 16
+	// decodeDrafts is the row that is sure and four drafts.
+	decodeDrafts = 5
+	// decodeQueries are the query heads of a key head.
+	decodeQueries = 8
+)
+
+// decodeSpeed times what an engine decodes a token with, for as many requests as there are layers in
+// the other rows, one layer of each: rows beside states, and attention over runs of pages.
+func (c *check) decodeSpeed(w *stopwatch) error {
+	if err := c.bufferSpeed(w); err != nil {
+		return err
+	}
+	return c.attendSpeed(w)
+}
+
+// bufferForm is a way to decode.
+type bufferForm struct {
+	name          string
+	pending, rows int
+	state, flush  bool
+}
+
+// bufferSpeed times forms of decoding beside a copy of as many bytes, and the mean step of a buffer
+// beside the recurrent form, which reads and writes states at every token: the paper has 0.55 of it on
+// an L40S (KVBuffer, Fig. 4).
+func (c *check) bufferSpeed(w *stopwatch) error {
+	forms := []bufferForm{
+		{"the recurrent form", 0, 1, true, true},
+		{"a token beside 8 rows", decodeBuffer / 2, 1, true, false},
+		{"a token and a flush of 16 rows", decodeBuffer - 1, 1, true, true},
+		{"5 tokens beside 8 rows", decodeBuffer / 2, decodeDrafts, true, false},
+		{"a token beside 128 rows without a state", c.Sizes.Dim, 1, false, false},
+	}
+	took := make([]float64, len(forms))
+	for i, f := range forms {
+		var err error
+		if took[i], err = c.bufferForm(w, f); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	step := (took[1]*(decodeBuffer-1) + took[2]) / decodeBuffer
+	c.report.AtMost(fmt.Sprintf("decode, mean step of a buffer of %d rows, beside the recurrent form", decodeBuffer), step*1e6, "us", took[0]*1e6)
+	c.report.AtMost(fmt.Sprintf("decode, %d tokens at once, beside as many recurrent steps", decodeDrafts), took[3]*1e6, "us", decodeDrafts*took[0]*1e6)
+	return nil
+}
+
+// bytes are those of one request that have to be moved, and those it has.
+func (f bufferForm) bytes(z Sizes) (moved, state, rows, in int64) {
+	keys := z.Heads / 2
+	row := int64(2*keys*z.Dim + 2*z.Heads*z.Dim + 4*z.Heads)
+	state = int64(4 * z.Heads * z.Dim * z.Dim)
+	rows = decodeRoom(row * int64(f.pending+f.rows))
+	in = decodeRoom(int64(f.rows * (2*2*keys*z.Dim + 2*2*z.Heads*z.Dim + 8*z.Heads)))
+	moved = row*int64(f.pending) + in
+	if f.state {
+		moved += state
+	}
+	if f.flush {
+		moved += state
+	} else {
+		moved += row * int64(f.rows)
+	}
+	return moved, state, rows, in
+}
+
+func decodeRoom(n int64) int64 { return (n + 255) / 256 * 256 }
+
+func (c *check) bufferForm(w *stopwatch, f bufferForm) (took float64, err error) {
+	defer func() { err = errors.Join(err, w.free()) }()
+	z := c.Sizes
+	moved, state, rows, in := f.bytes(z)
+	each := state + rows + in + 4*256
+	turns, err := w.turnsPast(int64(z.Layers)*moved, mostTurns)
+	if err != nil {
+		return 0, err
+	}
+	total := each * int64(z.Layers*turns)
+	base, err := w.alloc(total)
+	if err != nil {
+		return 0, err
+	}
+	// Zeros: what is decayed and added up for seconds stays a number.
+	if err := w.fill(base, make([]byte, 1<<20), total); err != nil {
+		return 0, err
+	}
+	variants := make([][]kernels.Launch, turns)
+	for i := range variants {
+		var jobs []kernels.BufferArgs
+		for r := range z.Layers {
+			jobs = append(jobs, f.job(z, uint64(base)+uint64(each)*uint64(i*z.Layers+r)))
+		}
+		if variants[i], err = kernels.Buffer(jobs); err != nil {
+			return 0, err
+		}
+	}
+	name := fmt.Sprintf("decode, %s, %d requests, %d heads %dx%d", f.name, z.Layers, z.Heads, z.Dim, z.Dim)
+	return c.beside(w, name, int64(z.Layers)*moved, variants, 0)
+}
+
+// job is one request whose state and rows begin at an address.
+func (f bufferForm) job(z Sizes, at uint64) kernels.BufferArgs {
+	_, state, _, _ := f.bytes(z)
+	keys := z.Heads / 2
+	a := kernels.BufferArgs{Heads: z.Heads, KeyHeads: keys, DK: z.Dim, DV: z.Dim, Type: kernel.BF16, Delta: true, Capacity: f.pending + f.rows, Pending: f.pending,
+		In: kernels.BufferRows{N: f.rows, Type: kernel.BF16}}
+	if f.state {
+		a.From = at
+	}
+	if f.flush {
+		a.Out = at
+	}
+	at += uint64(state)
+	take := func(n int) uint64 {
+		p := at
+		at += uint64(n+15) / 16 * 16
+		return p
+	}
+	all := f.pending + f.rows
+	a.K, a.U, a.G = take(2*all*keys*z.Dim), take(2*all*z.Heads*z.Dim), take(4*all*z.Heads)
+	a.In.Q, a.In.K, a.In.V = take(2*f.rows*keys*z.Dim), take(2*f.rows*keys*z.Dim), take(2*f.rows*z.Heads*z.Dim)
+	a.In.Outputs, a.In.G, a.In.Beta = take(2*f.rows*z.Heads*z.Dim), take(4*f.rows*z.Heads), take(4*f.rows*z.Heads)
+	return a
+}
+
+// attendSpeed times a token of several requests over four segments each: of their own, and the same
+// ones for all, which then are in the L2 or are read several times.
+func (c *check) attendSpeed(w *stopwatch) error {
+	requests := max(2, c.Sizes.Layers/2)
+	own, err := c.attendForm(w, "segments of their own", requests, requests)
+	if err != nil {
+		return err
+	}
+	same, err := c.attendForm(w, "one copy of segments at places of their own", requests, 1)
+	if err != nil {
+		return err
+	}
+	c.report.AtMost("attention over one copy, beside one each", same*1e6, "us", 1.05*own*1e6)
+	return nil
+}
+
+const attendSegments = 4
+
+func (c *check) attendForm(w *stopwatch, what string, requests, copies int) (took float64, err error) {
+	defer func() { err = errors.Join(err, w.free()) }()
+	z := c.Sizes
+	const token = attentionHeads * attentionDim * 2
+	blocks := (z.Rows + attentionBlock - 1) / attentionBlock
+	pool := int64(copies*attendSegments*blocks) * attentionBlock * token
+	turns, err := w.turnsPast(2*pool, mostTurns)
+	if err != nil {
+		return 0, err
+	}
+	base, err := w.alloc(2 * pool * int64(turns))
+	if err != nil {
+		return 0, err
+	}
+	if err := w.fill(base, c.random(1<<20, kernel.BF16, 1), 2*pool*int64(turns)); err != nil {
+		return 0, err
+	}
+	query := decodeRoom(attentionHeads * decodeQueries * attentionDim * 2)
+	queries, err := w.alloc(2 * query * int64(requests))
+	if err != nil {
+		return 0, err
+	}
+	if err := w.fill(queries, c.random(1<<16, kernel.BF16, 1), 2*query*int64(requests)); err != nil {
+		return 0, err
+	}
+	var variants [][]kernels.Launch
+	for i := range turns {
+		jobs := c.attendJobs(requests, copies, blocks, uint64(base)+uint64(2*pool)*uint64(i), uint64(pool))
+		for r := range jobs {
+			jobs[r].Q = uint64(queries) + uint64(2*query)*uint64(r)
+			jobs[r].Out = jobs[r].Q + uint64(query)
+		}
+		n, err := kernels.AttendScratch(jobs)
+		if err != nil {
+			return 0, err
+		}
+		scratch, err := w.alloc(n)
+		if err != nil {
+			return 0, err
+		}
+		launches, err := kernels.Attend(jobs, uint64(scratch))
+		if err != nil {
+			return 0, err
+		}
+		variants = append(variants, launches)
+	}
+	read := int64(requests) * 2 * int64(attendSegments*z.Rows) * token
+	name := fmt.Sprintf("attention of a token, %d requests over %d segments of %d tokens, %s", requests, attendSegments, z.Rows, what)
+	if copies == requests {
+		return c.beside(w, name, read, variants, 0)
+	}
+	x := &timed{}
+	for _, launches := range variants {
+		if err := w.prepare(launches); err != nil {
+			return 0, err
+		}
+		x.variants = append(x.variants, func() error { return w.launch(launches) })
+	}
+	t, err := w.medians(z.Rounds, x)
+	if err != nil {
+		return 0, err
+	}
+	c.report.Add(Row{Name: name + ", as read by each", Value: float64(read) / t[0] / 1e9, Unit: "GB/s", OK: true})
+	return t[0], nil
+}
+
+// attendJobs are requests over segments at places of their own, of which there are so many copies.
+func (c *check) attendJobs(requests, copies, blocks int, keys, pool uint64) []kernels.AttendArgs {
+	z := c.Sizes
+	const token = attentionHeads * attentionDim * 2
+	order := c.rng.Perm(copies * attendSegments * blocks)
+	var jobs []kernels.AttendArgs
+	for r := range requests {
+		job := kernels.AttendArgs{Rows: 1, Heads: attentionHeads * decodeQueries, KeyHeads: attentionHeads, KeyDim: attentionDim, ValueDim: attentionDim,
+			Type: kernel.BF16, QType: kernel.BF16, Scale: float32(1 / math.Sqrt(attentionDim))}
+		for s := range attendSegments {
+			k := kernels.AttendRows{Base: keys, BlockStride: attentionBlock * token, TokenStride: token, HeadStride: attentionDim * 2}
+			v := k
+			v.Base += pool
+			// Each request has the segments in an order of its own.
+			which := r%copies*attendSegments + (s+r)%attendSegments
+			table := make([]uint32, blocks)
+			for i := range table {
+				table[i] = uint32(order[which*blocks+i])
+			}
+			var turn *gpuipc.Rotation
+			if job.Begin > 0 {
+				turn = c.sameTurn(attentionDim / 4)
+			}
+			job.Runs = append(job.Runs, kernels.AttendRun{Rows: z.Rows, Begin: job.Begin, Keys: k, Values: v, Blocks: table, BlockTokens: attentionBlock, Turn: turn})
+			job.Begin += z.Rows
+		}
+		jobs = append(jobs, job)
+	}
+	return jobs
+}
