@@ -270,9 +270,10 @@ func (s *Store) takeFarLocked(far farPrefix, q *MatchQuery, dst *MatchResult, p 
 		return
 	}
 	w := wanted{name: far.name, profile: p, tenant: t}
-	if dst.PrefixTokens > 0 {
+	if dst.PrefixTokens > 0 && dst.PrefixKind != tier.Rows { // which only this node has
 		w.base = tier.Name{Kind: dst.PrefixKind, Key: q.Prefixes[dst.PrefixIndex]}
 	}
+	dst.PrefixStates = tokens
 	dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace, dst.PrefixReason = tokens, far.at, far.name.Kind, tier.PlacePeer, far.missed
 	if s.hint.Place == tier.PlaceObject {
 		s.counters.Object.PrefixHits++

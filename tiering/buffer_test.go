@@ -303,17 +303,16 @@ func TestBadOpensTakeNothing(t *testing.T) {
 		want  error
 		spoil func(d *decoder, q *plan.AppendQuery)
 	}{
-		"no capacity":        {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Capacity = 0 }},
-		"capacity for less":  {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Capacity = 1 }},
-		"huge capacity":      {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Capacity = math.MaxInt }},
-		"zero states late":   {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Base = plan.From{} }},
-		"unknown base":       {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Base.Kind = 9 }},
-		"no such lease":      {tier.ErrGone, func(_ *decoder, q *plan.AppendQuery) { q.Base.Lease += 100 }},
-		"another token":      {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Begin = 11 }},
-		"lease of a rank":    {tier.ErrInvalid, func(d *decoder, q *plan.AppendQuery) { q.Rank = 1 }},
-		"another tenant":     {tier.ErrGone, func(_ *decoder, q *plan.AppendQuery) { q.Tenant = tenantB }},
-		"states cut short":   {tier.ErrInvalid, func(d *decoder, q *plan.AppendQuery) { q.Base = plan.From{Kind: plan.FromState, State: d.slot(0, 64)} }},
-		"more than the pool": {tier.ErrFull, func(_ *decoder, q *plan.AppendQuery) { q.Capacity = 1 << 16 }},
+		"no capacity":       {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Capacity = 0 }},
+		"capacity for less": {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Capacity = 1 }},
+		"huge capacity":     {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Capacity = math.MaxInt }},
+		"zero states late":  {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Base = plan.From{} }},
+		"unknown base":      {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Base.Kind = 9 }},
+		"no such lease":     {tier.ErrGone, func(_ *decoder, q *plan.AppendQuery) { q.Base.Lease += 100 }},
+		"another token":     {tier.ErrInvalid, func(_ *decoder, q *plan.AppendQuery) { q.Begin = 11 }},
+		"lease of a rank":   {tier.ErrInvalid, func(d *decoder, q *plan.AppendQuery) { q.Rank = 1 }},
+		"another tenant":    {tier.ErrGone, func(_ *decoder, q *plan.AppendQuery) { q.Tenant = tenantB }},
+		"states cut short":  {tier.ErrInvalid, func(d *decoder, q *plan.AppendQuery) { q.Base = plan.From{Kind: plan.FromState, State: d.slot(0, 64)} }},
 		"a lost base": {tier.ErrGone, func(d *decoder, q *plan.AppendQuery) {
 			for s := range d.sessions {
 				d.must(s.Release(q.Base.Lease))

@@ -28,7 +28,7 @@ func (b *bench) saveQuery(prompt, n, parent int, kind tier.CheckpointKind) *Save
 // save fills a checkpoint for all ranks and returns its bytes by rank.
 func (b *bench) save(c *Session, q *SaveQuery, begin int) (data [][]byte) {
 	b.Helper()
-	l := b.profile.CheckpointLayout(q.Tokens - begin)
+	l := tier.LayoutOf(b.profile, q.Kind, q.Tokens-begin)
 	for rank := range b.profile.TPSize() {
 		ranked := *q
 		ranked.Rank = rank
@@ -300,7 +300,7 @@ func TestCheckpointsOutliveTheirSession(t *testing.T) {
 
 func TestLoadRefusesNoKind(t *testing.T) {
 	b := newBench(t, hybrid(1))
-	for _, accept := range []tier.CheckpointKind{0, 4, 7} {
+	for _, accept := range []tier.CheckpointKind{0, 8, 15} {
 		_, err := b.NewSession("c").Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: accept, Hash: hashOf(1, 16)})
 		b.wantErr(err, tier.ErrInvalid)
 	}

@@ -48,14 +48,15 @@ func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
 // Tokens) are stored. A parent that is not held is ErrGone; one that lies in the
 // lower tier is promoted, ErrBusy until it is there. A checkpoint that has lost its
 // states is saved again as if it were not there, with any parent: its rows are
-// acknowledged, but those that are in memory stay.
+// acknowledged, but those that are in memory stay. One of kind Rows extends what is not
+// spliced and has its states, or nothing.
 func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 	s := c.store
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
 	if err != nil {
 		return Reservation{}, err
 	}
-	if q.Kind != tier.Exact && q.Kind != tier.Spliced {
+	if q.Kind == 0 || q.Kind&(q.Kind-1) != 0 || !q.Kind.Known(p.Profile) {
 		return Reservation{}, fmt.Errorf("checkpoint %x: kind %d: %w", q.Hash[:8], q.Kind, tier.ErrInvalid)
 	}
 	if q.Hash == (profile.PrefixHash{}) {
@@ -82,8 +83,8 @@ func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 
 // parentLocked finds the node that a checkpoint extends.
 func (s *Store) parentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant) (*objects.Object, error) {
-	accept := q.Kind | tier.Exact // an exact parent serves both kinds
-	parent, why := s.objects.BestNode((*[32]byte)(&q.Parent), accept, p, t, true)
+	rows := q.Kind != tier.Rows // which need the states as well
+	parent, why := s.objects.BestNode((*[32]byte)(&q.Parent), q.Kind.Extends(), p, t, rows)
 	switch {
 	case parent == nil && why == tier.ReasonFlagOnly:
 		return nil, fmt.Errorf("checkpoint %x: exact, but its parent %x is spliced: %w", q.Hash[:8], q.Parent[:8], tier.ErrInvalid)
@@ -101,7 +102,7 @@ func (s *Store) parentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant
 // saved, if the lower tier has it, and says why there is none to extend now: ErrBusy
 // while it comes, ErrFull if it never can, since its chain is larger than the pool.
 func (s *Store) promoteParentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant) error {
-	e, held := s.objects.BestBelow((*[32]byte)(&q.Parent), q.Kind|tier.Exact, p, t)
+	e, held := s.objects.BestBelow((*[32]byte)(&q.Parent), q.Kind.Extends(), p, t)
 	if !held {
 		return fmt.Errorf("checkpoint %x: its parent %x is not held: %w", q.Hash[:8], q.Parent[:8], tier.ErrGone)
 	}
@@ -121,7 +122,7 @@ func (s *Store) promoteParentLocked(q *SaveQuery, p *objects.Profile, t *objects
 func (s *Store) chainPagesLocked(e *tier.Entry, p *objects.Profile, t *objects.Tenant) (bytes int64) {
 	node := *e
 	for range s.cfg.MaxChain {
-		bytes += s.objects.PagesOf(p.CheckpointParts(node.End-node.Begin).Bytes) * int64(p.Ranks)
+		bytes += s.objects.PagesOf(p.NodeParts(node.Kind, node.End-node.Begin).Bytes) * int64(p.Ranks)
 		if node.Parent == (tier.Name{}) {
 			return bytes
 		}

@@ -41,11 +41,18 @@ func (c *Session) AwaitLoadResident(ctx context.Context, q *LoadQuery) (Loaded, 
 
 func (c *Session) load(ctx context.Context, q *LoadQuery, on tier.DeviceID, wait bool) (Loaded, error) {
 	r, err := c.reader(q.Profile, q.Tenant, q.Rank, on)
-	if err == nil && (q.Accept == 0 || q.Accept&^(tier.Exact|tier.Spliced) != 0) {
+	if err == nil && (q.Accept == 0 || q.Accept&^(tier.Exact|tier.Spliced|tier.Rows) != 0) {
 		err = fmt.Errorf("accepts kinds %#x: %w", q.Accept, tier.ErrInvalid)
 	}
 	if err != nil {
 		return Loaded{}, fmt.Errorf("load: %w", err)
+	}
+	if inHBM { // where states are
+		near := *q
+		if near.Accept &^= tier.Rows; near.Accept == 0 {
+			return Loaded{Reason: tier.ReasonFlagOnly}, nil
+		}
+		q = &near
 	}
 	got, flight, err := r.loadTurn(q, nil, wait)
 	for err == nil && flight != nil {
@@ -177,7 +184,7 @@ func (c *Session) leaseCheckpointLocked(o *objects.Object, q *LoadQuery, now tim
 func chain(o *objects.Object, rank int, digests bool) []LoadedNode {
 	nodes := make([]LoadedNode, o.Depth)
 	for i := o.Depth - 1; i >= 0; i-- {
-		nodes[i] = LoadedNode{Begin: o.Begin, End: o.End, Extents: o.Shares[rank].Extents}
+		nodes[i] = LoadedNode{Kind: o.Kind, Begin: o.Begin, End: o.End, Extents: o.Shares[rank].Extents}
 		if digests {
 			nodes[i].Digests = o.Shares[rank].Digests
 		}

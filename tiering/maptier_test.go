@@ -481,10 +481,7 @@ func (m *mapTier) Read(ctx context.Context, e *tier.Entry, dst []gpuipc.Ref) (*t
 
 // intact compares an entry's bytes with its digests.
 func (e *mapEntry) intact() bool {
-	l := e.profile.CheckpointLayout(e.End - e.Begin)
-	if e.Kind == 0 {
-		l = e.profile.SegmentLayout(e.End - e.Begin)
-	}
+	l := tier.LayoutOf(e.profile, e.Kind, e.End-e.Begin)
 	for rank, b := range e.bytes {
 		want := e.content.Digests[rank]
 		for _, p := range l.Parts {

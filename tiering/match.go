@@ -38,7 +38,7 @@ func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 			return fmt.Errorf("match: position %d after %d: %w", q.Positions[i], q.Positions[i-1], tier.ErrInvalid)
 		}
 	}
-	if q.Accept&^(tier.Exact|tier.Spliced) != 0 {
+	if q.Accept&^(tier.Exact|tier.Spliced|tier.Rows) != 0 {
 		return fmt.Errorf("match: accepts kinds %#x: %w", q.Accept, tier.ErrInvalid)
 	}
 	*dst = MatchResult{Segments: slices.Grow(dst.Segments[:0], len(q.Keys))[:len(q.Keys)]}
@@ -167,9 +167,10 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile,
 				case q.Device == 0:
 				case o.Resident.Serves(q.Device):
 					dst.PrefixPlace = tier.PlaceHBM
-				default:
+				case o.Kind != tier.Rows:
 					s.hbm.Hint(o, q.Device)
 				}
+				dst.PrefixStates = statesOf(o)
 				break
 			}
 			if s.cfg.Lower == nil {
@@ -179,6 +180,7 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile,
 				if q.Device != 0 && s.objects.Copied(&e, p, t, q.Device) {
 					dst.PrefixPlace = tier.PlaceHBM
 				}
+				dst.PrefixStates = s.statesBelowLocked(&e, p, t)
 				s.hintReadAheadLocked(e.Name, p, t)
 				break
 			}
@@ -216,4 +218,35 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile,
 	} else {
 		s.counters.PrefixMisses[missed]++
 	}
+}
+
+// statesOf is up to which token a checkpoint has states: those behind are rebuilt from
+// rows.
+func statesOf(o *objects.Object) uint32 {
+	for ; o != nil; o = o.Parent {
+		if o.Kind != tier.Rows {
+			return uint32(o.End)
+		}
+	}
+	return 0
+}
+
+// statesBelowLocked is statesOf for an entry of the lower tier.
+func (s *Store) statesBelowLocked(e *tier.Entry, p *objects.Profile, t *objects.Tenant) uint32 {
+	node, held := *e, true
+	for range s.cfg.MaxChain {
+		switch {
+		case !held:
+			return 0
+		case node.Kind != tier.Rows:
+			return uint32(node.End)
+		case node.Parent == (tier.Name{}):
+			return 0
+		}
+		if o := s.objects.Named(node.Parent, p, t); o != nil {
+			return statesOf(o)
+		}
+		node, held = s.objects.LookupBelow(node.Parent, p, t)
+	}
+	return 0
 }

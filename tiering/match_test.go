@@ -65,7 +65,7 @@ func TestMatchRefusesNonsense(t *testing.T) {
 	for name, q := range map[string]*MatchQuery{
 		"no such profile":       {Profile: 9, Tenant: tenantA},
 		"no such tenant":        {Profile: b.id, Tenant: 9},
-		"no such kind":          {Profile: b.id, Tenant: tenantA, Accept: 4},
+		"no such kind":          {Profile: b.id, Tenant: tenantA, Accept: 8},
 		"prefix missing":        {Profile: b.id, Tenant: tenantA, Positions: []uint32{1}},
 		"positions go backward": {Profile: b.id, Tenant: tenantA, Positions: []uint32{2, 1}, Prefixes: make([][32]byte, 2)},
 		"positions repeat":      {Profile: b.id, Tenant: tenantA, Positions: []uint32{2, 2}, Prefixes: make([][32]byte, 2)},

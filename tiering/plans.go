@@ -160,6 +160,9 @@ func (c leased) Admit(buffers int) error {
 	return nil
 }
 
+// NewID is the next number of a lease or buffer.
+func (c leased) NewID() tier.LeaseID { return c.store.NewLeaseID() }
+
 // Claim takes memory of a private pool.
 func (c leased) Claim(sc plan.Scope, on *plan.Device, bytes int64) (*plan.Claimed, error) {
 	s := c.store
@@ -174,7 +177,7 @@ func (c leased) Claim(sc plan.Scope, on *plan.Device, bytes int64) (*plan.Claime
 	} else {
 		s.objects.MeasureBuffer(o, bytes)
 	}
-	claimed := &plan.Claimed{ID: s.NewLeaseID()}
+	claimed := &plan.Claimed{}
 	defer s.launch()
 	err = s.inTurns(func() error {
 		if err := c.mayClaimLocked(o); err != nil {

@@ -147,6 +147,14 @@ func (s *Store) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 			if !o.Published() || o.End != end || !s.objects.Sound(o) {
 				return nil, false
 			}
+			if o.Phase == objects.Stripped && nodes[len(nodes)-1].name.Kind == tier.Rows {
+				states, ok := s.restoreLocked(o, w)
+				if !ok {
+					return nil, false
+				}
+				nodes[len(nodes)-1].lead = states[0]
+				return append(nodes, states...), true
+			}
 			nodes[len(nodes)-1].base = o
 			return nodes, true
 		}

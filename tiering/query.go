@@ -29,6 +29,7 @@ type MatchQuery struct {
 type MatchResult struct {
 	PrefixTokens uint32 // 0 = no checkpoint
 	PrefixIndex  int    // into Positions, when PrefixTokens > 0
+	PrefixStates uint32 // tokens that it has states of; those behind are rows, see tier.Rows
 	PrefixKind   tier.CheckpointKind
 	PrefixPlace  tier.Place  // where the checkpoint lies, when PrefixTokens > 0
 	PrefixReason tier.Reason // why no longer position hit; none when the longest one did
@@ -135,8 +136,9 @@ type LoadQuery struct {
 }
 
 // Loaded answers a LoadQuery: the chain of nodes from the root to the
-// checkpoint, each laid out by profile.CheckpointLayout(End-Begin). States and
-// convolution tails are those of the last node. Promoting is as in Acquired.
+// checkpoint, each laid out by tier.LayoutOf its kind and End-Begin tokens. States and
+// convolution tails are those of the last node, or if that is of kind Rows they are
+// rebuilt by a replay. Promoting is as in Acquired.
 type Loaded struct {
 	Hit       bool
 	Promoting bool
@@ -150,6 +152,7 @@ type Loaded struct {
 
 // LoadedNode is one node of a chain. Slices are shared as in Acquired.
 type LoadedNode struct {
+	Kind       tier.CheckpointKind
 	Begin, End int
 	Extents    []gpuipc.Extent
 	Digests    []uint64

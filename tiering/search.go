@@ -279,7 +279,7 @@ func rankBytes(p *objects.Profile, e *tier.Entry) int64 {
 	if e.Kind == 0 {
 		return p.SegmentParts(e.End - e.Begin).Bytes
 	}
-	return p.CheckpointParts(e.End - e.Begin).Bytes
+	return p.NodeParts(e.Kind, e.End-e.Begin).Bytes
 }
 
 // Landed has nothing to add.

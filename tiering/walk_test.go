@@ -271,12 +271,15 @@ func (w *walk) checkpoint(n int) (q *SaveQuery, begin int) {
 	if n%4 != 0 {
 		q.Parent, begin = hash(n/2), 10+4*(n/2)
 	}
+	if q.Kind == tier.Exact && n%8 == 3 && w.profile.KeepsRows() {
+		q.Kind = tier.Rows
+	}
 	return q, begin
 }
 
 func (w *walk) checkpointBytes(n, rank int) []byte {
 	q, begin := w.checkpoint(n)
-	l := w.profile.CheckpointLayout(q.Tokens - begin)
+	l := tier.LayoutOf(w.profile, q.Kind, q.Tokens-begin)
 	return content(&l, uint64(n)<<8|uint64(rank))
 }
 
@@ -298,7 +301,7 @@ func (w *walk) publishOne() {
 func (w *walk) saveOne() {
 	n := w.rng.IntN(walkCheckpoints)
 	q, begin := w.checkpoint(n)
-	l := w.profile.CheckpointLayout(q.Tokens - begin)
+	l := tier.LayoutOf(w.profile, q.Kind, q.Tokens-begin)
 	level := w.level()
 	for q.Rank = range w.o.ranks {
 		r, err := w.session().Save(q)
@@ -419,7 +422,7 @@ func (w *walk) loadOne() {
 	save, _ := w.checkpoint(n)
 	name := tier.Name{Kind: save.Kind, Key: save.Hash}
 	memory, disk := w.where(name)
-	l, err := c.Load(&LoadQuery{Profile: w.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact | tier.Spliced, Digests: true, Hash: save.Hash})
+	l, err := c.Load(&LoadQuery{Profile: w.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact | tier.Rows | tier.Spliced, Digests: true, Hash: save.Hash})
 	w.must(err)
 	if l.Hit != memory || l.Promoting && !disk {
 		w.fatal("load %d: hit %v, promoting %v, in memory %v, on disk %v", n, l.Hit, l.Promoting, memory, disk)
@@ -428,15 +431,18 @@ func (w *walk) loadOne() {
 		return
 	}
 	w.leases[l.Lease] = c
+	whole := false
 	for i := len(l.Nodes) - 1; i >= 0; i, n = i-1, n/2 {
 		q, begin := w.checkpoint(n)
 		if l.Nodes[i].Begin != begin || l.Nodes[i].End != q.Tokens {
 			w.fatal("node %d is [%d, %d)", n, l.Nodes[i].Begin, l.Nodes[i].End)
 		}
-		if i == len(l.Nodes)-1 && holesOf(l.Nodes[i].Extents) > 0 {
+		whole = whole || i == len(l.Nodes)-1
+		if whole && holesOf(l.Nodes[i].Extents) > 0 {
 			w.fatal("checkpoint %d is leased without its states", n)
 		}
-		layout := w.profile.CheckpointLayout(q.Tokens - begin)
+		whole = whole && l.Nodes[i].Kind == tier.Rows // whose states are those of the one before
+		layout := tier.LayoutOf(w.profile, q.Kind, q.Tokens-begin)
 		w.sameBytes(tier.Name{Kind: q.Kind, Key: q.Hash}, &layout, w.checkpointBytes(n, rank), l.Nodes[i].Extents)
 	}
 }

@@ -285,7 +285,7 @@ func (v *View) Checkpoints(q api.CheckpointQuery) ([]api.Checkpoint, error) {
 		return list, nil
 	}
 	ids := v.profileIDs()
-	for _, kind := range []tier.CheckpointKind{tier.Exact, tier.Spliced} {
+	for _, kind := range tier.Kinds {
 		for _, e := range v.listDisk(below, kind, q.After, q.Limit) {
 			list = append(list, diskCheckpoint(&e, ids))
 		}
@@ -349,8 +349,11 @@ func parentOf(hash [32]byte) *api.Digest {
 }
 
 func kindName(k tier.CheckpointKind) string {
-	if k == tier.Spliced {
+	switch k {
+	case tier.Spliced:
 		return "spliced"
+	case tier.Rows:
+		return "rows"
 	}
 	return "exact"
 }

@@ -22,20 +22,43 @@ package profile
 //	PartV     delta value u: F32 [rows, value heads, ValueDim]
 func (p *Profile) BufferLayout(rows int) Layout {
 	var b layoutBuilder
-	rows = max(rows, 0)
 	for _, i := range p.linear {
-		l := &p.id.Layers[i].Linear
-		keys, values := p.RankHeads(i)
-		if l.DecayPerKey() {
-			b.add(i, PartT, F32, rows, values, l.KeyDim)
-		} else {
-			b.add(i, PartT, F32, rows, values)
+		p.addBuffer(&b, i, max(rows, 0))
+	}
+	return b.Layout
+}
+
+func (p *Profile) addBuffer(b *layoutBuilder, i, rows int) {
+	l := &p.id.Layers[i].Linear
+	keys, values := p.RankHeads(i)
+	if l.DecayPerKey() {
+		b.add(i, PartT, F32, rows, values, l.KeyDim)
+	} else {
+		b.add(i, PartT, F32, rows, values)
+	}
+	if l.Conv.rows() > 0 {
+		b.add(i, PartConv, l.Conv.DType, rows, p.RankConvChannels(i))
+	}
+	b.add(i, PartK, F32, rows, keys, l.KeyDim)
+	b.add(i, PartV, F32, rows, values, l.ValueDim)
+}
+
+// KeepsRows says that rows alone bring all states of the profile forward: it has linear
+// layers, and no convolutions that stand alone.
+func (p *Profile) KeepsRows() bool { return len(p.linear) > 0 && len(p.ConvLayers()) == 0 }
+
+// EdgeLayout is one rank's share of a checkpoint that is kept as rows behind another
+// (KVBuffer §6): for linear layers what BufferLayout has of the given number of tokens,
+// for attention layers what CheckpointLayout has. Layers are in order.
+func (p *Profile) EdgeLayout(rows int) Layout {
+	var b layoutBuilder
+	for i := range p.id.Layers {
+		switch p.id.Layers[i].Kind {
+		case KindLinear:
+			p.addBuffer(&b, i, rows)
+		case KindFull, KindMLA, KindWindow:
+			p.addRows(&b, i, rows)
 		}
-		if l.Conv.rows() > 0 {
-			b.add(i, PartConv, l.Conv.DType, rows, p.RankConvChannels(i))
-		}
-		b.add(i, PartK, F32, rows, keys, l.KeyDim)
-		b.add(i, PartV, F32, rows, values, l.ValueDim)
 	}
 	return b.Layout
 }

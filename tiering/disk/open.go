@@ -15,7 +15,6 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
-	"github.com/spliced-kv/spliced/tiering/disk/payload"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -268,7 +267,7 @@ func (o *opening) take(rows []catalog.Row) {
 // process was killed, the kernel may not have written everything yet.
 func (o *opening) entry(r *catalog.Row, owner *account) (*entry, error) {
 	m := o.models[r.Fingerprint]
-	if m == nil || owner == nil || r.Kind > uint8(tier.Spliced) {
+	if m == nil || owner == nil || !tier.CheckpointKind(r.Kind).Known(m.Profile) {
 		return nil, fmt.Errorf("profile %x, tenant %d or kind %d is not known: %w", r.Fingerprint[:8], r.Tenant, r.Kind, tier.ErrCorrupt)
 	}
 	if err := fits(r, m); err != nil {
@@ -286,7 +285,7 @@ func (o *opening) entry(r *catalog.Row, owner *account) (*entry, error) {
 
 // fits says whether a row's lengths are those of its model. Reading trusts them.
 func fits(r *catalog.Row, m *model) error {
-	l := payload.LayoutOf(m.Profile, tier.CheckpointKind(r.Kind), r.End-r.Begin)
+	l := tier.LayoutOf(m.Profile, tier.CheckpointKind(r.Kind), r.End-r.Begin)
 	if r.Ranks != m.TPSize() || r.RankBytes != l.Bytes || !r.Coded && r.PayloadBytes != extent.PayloadBytes(r.Ranks, r.RankBytes) {
 		return fmt.Errorf("%d ranks of %d bytes in %d, its profile has %d of %d: %w", r.Ranks, r.RankBytes, r.PayloadBytes, m.TPSize(), l.Bytes, tier.ErrCorrupt)
 	}

@@ -162,7 +162,7 @@ func (k *keys) fits(x *payload.Extent, w *tier.Want, p *profile.Profile) error {
 		m.Begin > 0 != (m.Parent != extent.Name{}) {
 		return fmt.Errorf("checkpoint of tokens %d to %d", m.Begin, m.End)
 	}
-	l := payload.LayoutOf(p, w.Kind, m.End-m.Begin)
+	l := tier.LayoutOf(p, w.Kind, m.End-m.Begin)
 	digests := 0
 	for i := range l.Parts {
 		digests += extent.Chunks(l.Parts[i].Len)

@@ -254,10 +254,7 @@ func (p *Peers) believe(m *member, s *search, b []byte) (*copyOf, error) {
 
 // layout is that of one rank of what is described.
 func (d *description) layout(p *profile.Profile) profile.Layout {
-	if d.Kind == 0 {
-		return p.SegmentLayout(d.end - d.begin)
-	}
-	return p.CheckpointLayout(d.end - d.begin)
+	return tier.LayoutOf(p, d.Kind, d.end-d.begin)
 }
 
 // fits checks that what is described is what a name stands for, and of a shape that the

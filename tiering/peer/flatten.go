@@ -41,7 +41,7 @@ func flatShare(ctx context.Context, dev gpuipc.Device, l *profile.Layout, chain 
 	out := tier.Share{Ref: gpuipc.Ref{Region: last.Shares[rank].Ref.Region}}
 	layouts := make([]profile.Layout, len(chain))
 	for i, o := range chain {
-		layouts[i] = o.Profile.CheckpointLayout(o.End - o.Begin)
+		layouts[i] = tier.LayoutOf(o.Profile, o.Kind, o.End-o.Begin)
 	}
 	for k := range l.Parts {
 		part := gpuipc.Ref{Region: out.Ref.Region}
@@ -50,7 +50,8 @@ func flatShare(ctx context.Context, dev gpuipc.Device, l *profile.Layout, chain 
 			from = chain[len(chain)-1:]
 		}
 		for i, o := range from {
-			p := &layouts[len(chain)-len(from)+i].Parts[k]
+			of := &layouts[len(chain)-len(from)+i]
+			p := &of.Parts[of.Find(l.Parts[k].Layer, l.Parts[k].Kind)]
 			part.Extents = append(part.Extents, o.Shares[rank].Ref.Slice(p.Off, p.Len).Extents...)
 		}
 		digests := make([]uint64, gpuipc.Chunks(l.Parts[k].Len))

@@ -20,9 +20,9 @@ func (g *Geometry) RowsBytes(rows int) (int64, error) {
 	return g.bufferParts(rows).Bytes, nil
 }
 
-// Append copies rows behind the last one of a buffer, as drafts. Rows beyond the
-// capacity are ErrFull, and so are rows for which memory is missing; ErrQuota as
-// for segments. After an error a buffer holds what it held before.
+// Append copies rows behind the last one of a buffer, as drafts, into pages that the
+// buffer takes as it grows. Rows beyond the capacity are ErrFull, and so are rows for
+// which memory is missing; ErrQuota as for segments. After an error a buffer holds what it held before.
 func (s *Session) Append(ctx context.Context, q *AppendQuery) (BufferState, error) {
 	g, err := s.store.Geometry(q.Scope)
 	if err != nil {
@@ -55,7 +55,7 @@ func (q *AppendQuery) check(g *Geometry) error {
 	switch {
 	case q.Begin < 0 || q.Begin > profile.MaxTokens-q.Rows:
 		return fmt.Errorf("rows of tokens [%d, +%d): %w", q.Begin, q.Rows, tier.ErrInvalid)
-	case len(g.LinearLayers()) == 0 || len(g.ConvLayers()) != 0:
+	case !g.KeepsRows():
 		return fmt.Errorf("profile %d has no linear layers, or convolutions beside them: %w", g.id, tier.ErrInvalid)
 	case q.Src.Len() != rows:
 		return fmt.Errorf("%d rows in %d bytes, want %d: %w", q.Rows, q.Src.Len(), rows, tier.ErrInvalid)
@@ -80,19 +80,33 @@ func (s *Session) appendTo(ctx context.Context, q *AppendQuery, _ *Geometry) (Bu
 	if err == nil {
 		_, err = b.happensLocked(bufferEvent{kind: beginAppend, token: q.Begin, rows: q.Rows})
 	}
+	lack := 0
+	if err == nil {
+		lack = b.pages.lack(q.Begin, q.Rows)
+	}
 	s.mu.Unlock()
 	if err != nil {
 		return BufferState{}, err
 	}
 	event := bufferEvent{kind: endAppend, rows: q.Rows}
-	failed := b.copyRows(ctx, q)
+	more, failed := s.claimPage(q, b, lack)
+	if failed == nil {
+		s.mu.Lock()
+		b.pages = append(b.pages, more...)
+		to := b.pages.runs(q.Begin, q.Rows)
+		s.mu.Unlock()
+		failed = b.copyRows(ctx, q, to)
+	}
+	var unused pages
+	s.mu.Lock()
 	if failed != nil {
 		event.kind = failAppend
+		unused = b.pages.behind(b.state.end)
 	}
-	s.mu.Lock()
 	last, err := b.happensLocked(event)
 	got := b.answer()
 	s.mu.Unlock()
+	unused.release()
 	if last {
 		b.free()
 	}
@@ -100,6 +114,20 @@ func (s *Session) appendTo(ctx context.Context, q *AppendQuery, _ *Geometry) (Bu
 		return BufferState{}, failed
 	}
 	return got, err
+}
+
+// claimPage takes memory for the last n of the rows to be appended; nothing for none.
+func (s *Session) claimPage(q *AppendQuery, b *buffer, n int) (pages, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	rows := max(n, min((n+pageRows-1)/pageRows*pageRows, b.state.capacity))
+	parts := b.geometry.bufferParts(rows)
+	memory, err := s.store.Claim(q.Scope, b.on, parts.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	return pages{{memory, parts, q.Begin + q.Rows - n, rows}}, nil
 }
 
 // open makes a buffer with its first rows. Nobody else can see it until it is whole.
@@ -131,7 +159,7 @@ func (s *Session) newBuffer(ctx context.Context, q *AppendQuery, g *Geometry, ot
 		return nil, err
 	}
 	b := &buffer{
-		scope: q.Scope, geometry: g, parts: g.bufferParts(q.Capacity), state: newBufferState(q.Begin, q.Capacity),
+		id: s.store.NewID(), scope: q.Scope, geometry: g, state: newBufferState(q.Begin, q.Capacity),
 		on: s.runner.deviceOf(q.Src.Region),
 	}
 	if q.Base.Kind == FromState && b.on == s.runner.Memory {
@@ -142,18 +170,16 @@ func (s *Session) newBuffer(ctx context.Context, q *AppendQuery, g *Geometry, ot
 			return nil, err
 		}
 	}
-	rows, err := s.store.Claim(q.Scope, b.on, b.parts.Bytes)
-	if err != nil {
-		b.base.letGo()
-		return nil, err
-	}
-	b.id, b.rows = rows.ID, rows
+	var err error
 	_ = b.state.transition(bufferEvent{kind: beginAppend, token: q.Begin, rows: q.Rows}) // check has
 	if q.Base.Kind == FromState {
 		err = s.copyBase(ctx, b, q)
 	}
 	if err == nil {
-		err = b.copyRows(ctx, q)
+		b.pages, err = s.claimPage(q, b, q.Rows)
+	}
+	if err == nil {
+		err = b.copyRows(ctx, q, b.pages.runs(q.Begin, q.Rows))
 	}
 	if err != nil {
 		b.free()
@@ -189,15 +215,13 @@ func (s *Session) copyBase(ctx context.Context, b *buffer, q *AppendQuery) error
 }
 
 // copyRows writes rows behind the last one. They count once all are there.
-func (b *buffer) copyRows(ctx context.Context, q *AppendQuery) error {
-	if q.Rows == 0 {
-		return nil
-	}
-	from, done := b.geometry.bufferParts(q.Rows), 0
-	for _, r := range b.state.ring(q.Begin, q.Rows) {
-		for i := range b.parts.Parts {
-			to, src := rowsOf(b.rows.Memory, &b.parts.Parts[i], r), rowsOf(q.Src, &from.Parts[i], ringSpan{done, r.n})
-			if err := b.on.moveRows(ctx, to, src, &from.Parts[i], r.n); err != nil {
+func (b *buffer) copyRows(ctx context.Context, q *AppendQuery, to []rowRun) error {
+	src, done := rowRun{ref: q.Src, parts: b.geometry.bufferParts(q.Rows)}, 0
+	for _, r := range to {
+		src.at, src.n = done, r.n
+		for i := range r.parts.Parts {
+			part := &src.parts.Parts[i]
+			if err := b.on.moveRows(ctx, r.rows(&r.parts.Parts[i]), src.rows(part), part, r.n); err != nil {
 				return err
 			}
 		}

@@ -1,29 +1,25 @@
 package plan
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
 
-	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // buffer is the rows of recent tokens beside the states that they move on: what a
 // decoding engine has instead of a state for each token (KVBuffer). It belongs to a
-// session and leaves with it. Fixed once it is known to the session, apart from base
-// and state, which the session's lock guards.
+// session and leaves with it. Fixed once it is known to the session, apart from base,
+// pages and state, which the session's lock guards.
 type buffer struct {
 	id       tier.LeaseID
 	scope    Scope
 	geometry *Geometry
 	on       *Device
-	rows     *Claimed
-	parts    *PartMap // of all rows
 
 	base  baseStates // before the first row
+	pages pages      // of the rows, which grow with them
 	state bufferState
 }
 
@@ -60,7 +56,7 @@ func (b *buffer) happensLocked(e bufferEvent) (last bool, err error) {
 
 // free gives a buffer's memory back.
 func (b *buffer) free() {
-	b.rows.Release()
+	b.pages.release()
 	b.base.letGo()
 }
 
@@ -86,19 +82,26 @@ func (s *Session) Accept(q *AcceptQuery) (BufferState, error) {
 	if _, err := s.store.Geometry(q.Scope); err != nil {
 		return BufferState{}, err
 	}
+	got, dropped, err := s.acceptRows(q)
+	dropped.release()
+	return got, err
+}
+
+// acceptRows answers the pages that no row is in any more as well.
+func (s *Session) acceptRows(q *AcceptQuery) (got BufferState, dropped pages, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b, err := s.bufferLocked(q.Buffer, q.Scope)
 	if err != nil {
-		return BufferState{}, err
+		return got, nil, err
 	}
 	drafted := b.state.end - b.state.accepted
 	if _, err := b.happensLocked(bufferEvent{kind: acceptRows, rows: q.Tokens}); err != nil {
-		return BufferState{}, err
+		return got, nil, err
 	}
 	s.runner.rowsAccepted.Add(uint64(q.Tokens))
 	s.runner.rowsDropped.Add(uint64(drafted - q.Tokens))
-	return b.answer(), nil
+	return b.answer(), b.pages.behind(b.state.end), nil
 }
 
 // ReleaseBuffer ends a buffer; false when the session has none of that id. What still
@@ -139,19 +142,4 @@ func (s *Session) Close(why error) {
 	for _, b := range free {
 		b.free()
 	}
-}
-
-// rowsOf names the given rows of a part.
-func rowsOf(of gpuipc.Ref, part *profile.Part, r ringSpan) gpuipc.Ref {
-	row := part.Len / int64(part.Shape[0])
-	return of.Slice(part.Off+int64(r.at)*row, int64(r.n)*row)
-}
-
-// moveRows copies n rows of a part.
-func (d *Device) moveRows(ctx context.Context, to, from gpuipc.Ref, part *profile.Part, n int) error {
-	job := gpuipc.RotateJob{
-		Rows: n, Heads: 1, Dim: part.Shape[1] * part.Shape[2], Type: gpuipc.DType(part.DType), Src: from,
-		Dst: gpuipc.Scatter{Rows: to},
-	}
-	return d.check(d.Rotate(ctx, &job), "rows of layer %d", part.Layer)
 }

@@ -2,13 +2,12 @@ package plan
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// bufferState is the positions and the activity of a buffer. Its rows are a ring: a
-// flush takes them from the front, appending adds at the back.
+// bufferState is the positions and the activity of a buffer: a flush takes rows from the
+// front, appending adds at the back.
 //
 //	base ── row begin ── … ── row accepted-1 ── row accepted ── … ── row end-1
 //	states       certain                            drafted
@@ -30,7 +29,6 @@ type bufferState struct {
 	phase    bufferPhase
 	running  int // appends, flushes and replays
 	capacity int
-	first    int // place of row begin in the ring
 	begin    int // prompt positions
 	accepted int
 	end      int
@@ -116,7 +114,6 @@ func (s *bufferState) finish(e bufferEvent) error {
 	case endAppend:
 		s.end += e.rows
 	case endFlush:
-		s.first = (s.first + e.token - s.begin) % s.capacity
 		s.begin = e.token
 	}
 	s.phase = bufferIdle
@@ -178,15 +175,4 @@ func (s *bufferState) mustEnd(kind bufferEventKind) {
 	if s.running == 0 || of != bufferIdle && s.phase != of && s.phase != bufferEnding {
 		panic(fmt.Sprintf("plan: event %d ends nothing in phase %d with %d running", kind, s.phase, s.running))
 	}
-}
-
-// ringSpan is n rows in consecutive places of the ring.
-type ringSpan struct{ at, n int }
-
-// ring is where the rows of n tokens from a prompt position on lie: in one or two
-// spans of places.
-func (s *bufferState) ring(token, n int) []ringSpan {
-	at := (s.first + token - s.begin) % s.capacity
-	head := min(n, s.capacity-at)
-	return slices.DeleteFunc([]ringSpan{{at, head}, {0, n - head}}, func(r ringSpan) bool { return r.n == 0 })
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -132,13 +133,12 @@ func TestEndOfWhatHasNotBegunPanics(t *testing.T) {
 	}
 }
 
-// Whatever happens, rows stay in their place of the ring until they are flushed or
-// dropped, and no two share one.
-func TestBufferRowsKeepTheirPlaces(t *testing.T) {
+// Whatever happens in whatever order, positions ascend within the capacity, and what is
+// refused changes nothing.
+func TestBufferPositionsAscend(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		s := newBufferState(rng.IntN(50), 1+rng.IntN(9))
-		places := map[int]int{} // of each row that is there
 		var running []bufferEvent
 		for range 300 {
 			e := bufferEvent{kind: bufferEventKind(rng.IntN(int(release)))} // which would be the end
@@ -157,7 +157,11 @@ func TestBufferRowsKeepTheirPlaces(t *testing.T) {
 				e = running[i]
 				running = append(running[:i], running[i+1:]...)
 			}
+			was := s
 			if s.transition(e) != nil {
+				if s != was {
+					t.Fatalf("seed %d: refused, and yet %+v became %+v", seed, was, s)
+				}
 				continue
 			}
 			switch e.kind {
@@ -171,40 +175,56 @@ func TestBufferRowsKeepTheirPlaces(t *testing.T) {
 				e.kind = endReplay
 				running = append(running, e)
 			}
-			checkRing(t, &s, places)
-			if s.running != len(running) {
-				t.Fatalf("seed %d: %d running, want %d", seed, s.running, len(running))
+			if s.begin > s.accepted || s.accepted > s.end || s.end > s.begin+s.capacity || s.running != len(running) {
+				t.Fatalf("seed %d: rows [%d, %d, %d) of %d, %d running of %d", seed, s.begin, s.accepted, s.end, s.capacity, s.running, len(running))
 			}
 		}
 	}
 }
 
-// checkRing compares where rows lie with where they lay.
-func checkRing(t *testing.T, s *bufferState, places map[int]int) {
-	t.Helper()
-	if s.begin > s.accepted || s.accepted > s.end || s.end > s.begin+s.capacity || s.first < 0 || s.first >= s.capacity {
-		t.Fatalf("rows [%d, %d, %d) from place %d of %d", s.begin, s.accepted, s.end, s.first, s.capacity)
-	}
-	taken := map[int]bool{}
-	token := s.begin
-	for _, span := range s.ring(s.begin, s.end-s.begin) {
-		for at := span.at; at < span.at+span.n; at++ {
-			if was, known := places[token]; known && was != at {
-				t.Fatalf("row %d moved from place %d to %d", token, was, at)
+// Rows stay where they are until they are flushed or dropped, whichever pages come and go.
+func TestRowsKeepTheirPlaces(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		var ps pages
+		begin, end, next := 20, 20, int64(0)
+		places := map[int][2]int64{}
+		for range 200 {
+			switch rng.IntN(3) {
+			case 0:
+				n := 1 + rng.IntN(40)
+				if lack := ps.lack(end, n); lack > 0 {
+					rows := lack + rng.IntN(pageRows)
+					next++
+					ps = append(ps, page{memory: &Claimed{Memory: gpuipc.Ref{Extents: []gpuipc.Extent{{Off: next}}}}, begin: end + n - lack, rows: rows})
+				}
+				end += n
+			case 1:
+				end -= rng.IntN(end - begin + 1)
+				ps.behind(end)
+			case 2:
+				begin += rng.IntN(end - begin + 1)
+				ps.before(begin)
 			}
-			if at < 0 || at >= s.capacity || taken[at] {
-				t.Fatalf("row %d at place %d of %d, which is taken: %v", token, at, s.capacity, taken[at])
+			for row := range places {
+				if row < begin || row >= end {
+					delete(places, row)
+				}
 			}
-			places[token], taken[at] = at, true
-			token++
-		}
-	}
-	if token != s.end {
-		t.Fatalf("places for the rows up to %d of %d", token, s.end)
-	}
-	for row := range places {
-		if row < s.begin || row >= s.end {
-			delete(places, row)
+			row := begin
+			for _, run := range ps.runs(begin, end-begin) {
+				for i := range run.n {
+					at := [2]int64{run.ref.Extents[0].Off, int64(run.at + i)}
+					if was, ok := places[row]; ok && was != at {
+						t.Fatalf("seed %d: row %d moved from %v to %v", seed, row, was, at)
+					}
+					places[row] = at
+					row++
+				}
+			}
+			if row != end || len(ps) > 0 && (ps[0].end() <= begin || ps[len(ps)-1].begin >= end) {
+				t.Fatalf("seed %d: places up to %d of [%d, %d) in %d pages", seed, row, begin, end, len(ps))
+			}
 		}
 	}
 }

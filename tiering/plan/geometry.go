@@ -68,6 +68,19 @@ func (g *Geometry) CheckpointParts(rows int) *PartMap {
 	return g.partMap(partKey{profile: g.id, of: partsOfCheckpoint, layer: profile.AllLayers, n: rows})
 }
 
+// EdgeParts is where the parts of a checkpoint node of rows lie.
+func (g *Geometry) EdgeParts(rows int) *PartMap {
+	return g.partMap(partKey{profile: g.id, of: partsOfEdge, layer: profile.AllLayers, n: rows})
+}
+
+// NodeParts is where the parts of a checkpoint node of a kind lie.
+func (g *Geometry) NodeParts(kind tier.CheckpointKind, rows int) *PartMap {
+	if kind == tier.Rows {
+		return g.EdgeParts(rows)
+	}
+	return g.CheckpointParts(rows)
+}
+
 // rowsParts is where so many rows of a layer or profile.AllLayers lie.
 func (g *Geometry) rowsParts(layer, rows int) *PartMap {
 	return g.partMap(partKey{profile: g.id, of: partsOfRows, layer: layer, n: rows})
@@ -103,6 +116,8 @@ func (g *Geometry) compute(key partKey) *PartMap {
 		return NewPartMap(g.SegmentLayout(key.n))
 	case partsOfCheckpoint:
 		return NewPartMap(g.CheckpointLayout(key.n)).withStates(g.page)
+	case partsOfEdge:
+		return NewPartMap(g.EdgeLayout(key.n))
 	case partsOfRows:
 		return NewPartMap(g.RowsLayout(key.layer, key.n))
 	case partsOfState:
@@ -155,6 +170,7 @@ const (
 	partsOfState                     // one state of one layer or all
 	partsOfSeam                      // of one layer or all
 	partsOfBuffer                    // n = rows
+	partsOfEdge                      // n = rows
 )
 
 type partKey struct {

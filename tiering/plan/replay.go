@@ -3,6 +3,7 @@ package plan
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -13,21 +14,24 @@ import (
 // opened over.
 func (g *Geometry) ReplayBytes() int64 { return g.CheckpointParts(0).Bytes }
 
-// replay is a buffer as it was when a replay of it began.
+// replay is rows beside the states that they move on, as they were when it began.
 type replay struct {
-	*buffer
-	base  share      // as the buffer's
-	spans []ringSpan // of the rows before the token
-	n     int        // how many these are
-	out   gpuipc.Ref
-	to    *PartMap // of out
+	geometry *Geometry
+	on       *Device
+	base     share    // the zero value is zero states
+	runs     []rowRun // of the rows before the token
+	n        int      // how many these are
+	out      gpuipc.Ref
+	to       *PartMap // of out
 }
 
-// Replay writes the states and convolution tails behind an accepted token to q.Out,
-// as profile.CheckpointLayout(0). The states have the bits of decoding token by
+// Replay writes the states and convolution tails behind an accepted token of a buffer,
+// or any token of the rows that a leased checkpoint is kept as, to q.Out, as
+// profile.CheckpointLayout(0). The states have the bits of decoding token by
 // token from the base. With Flush the base is replaced by them, in memory of its
 // own, and the rows before the token are dropped: only once they are whole, so that
-// after an error the buffer holds what it held before.
+// after an error the buffer holds what it held before. What a lease stands for cannot
+// be flushed.
 func (s *Session) Replay(ctx context.Context, q *ReplayQuery) error {
 	g, err := s.store.Geometry(q.Scope)
 	if err != nil {
@@ -36,9 +40,24 @@ func (s *Session) Replay(ctx context.Context, q *ReplayQuery) error {
 	if have, want := q.Out.Len(), g.ReplayBytes(); have < want {
 		return fmt.Errorf("replay: %d bytes for an answer of %d: %w", have, want, tier.ErrInvalid)
 	}
-	r, err := s.beginReplay(q, g)
+	s.mu.Lock()
+	b := s.mu.buffers[q.Buffer]
+	s.mu.Unlock()
+	if b != nil {
+		err = s.replayBuffer(ctx, q, g)
+	} else {
+		err = s.replayLease(ctx, q, g)
+	}
 	if err != nil {
 		return fmt.Errorf("replay: %w", err)
+	}
+	return nil
+}
+
+func (s *Session) replayBuffer(ctx context.Context, q *ReplayQuery, g *Geometry) error {
+	b, r, err := s.beginReplay(q, g)
+	if err != nil {
+		return err
 	}
 	var next *Claimed // the base to be
 	if q.Flush {
@@ -50,33 +69,88 @@ func (s *Session) Replay(ctx context.Context, q *ReplayQuery) error {
 	if err == nil && q.Flush {
 		err = r.on.Copy(ctx, next.Memory, r.out)
 	}
-	if err := s.endReplay(r, q, next, err); err != nil {
-		return fmt.Errorf("replay: %w", err)
+	if err := s.endReplay(b, q, next, err); err != nil {
+		return err
 	}
+	s.replayed(r)
 	return nil
 }
 
-func (s *Session) beginReplay(q *ReplayQuery, g *Geometry) (*replay, error) {
+func (s *Session) replayed(r *replay) {
+	r.on.replayed.Add(1)
+	s.runner.rowsReplayed.Add(uint64(r.n))
+}
+
+// replayLease replays the rows that a leased checkpoint is kept as, and those of its
+// kind that it extends, over the states of the first one that has any.
+func (s *Session) replayLease(ctx context.Context, q *ReplayQuery, g *Geometry) error {
+	held, err := s.store.Hold(q.Scope, []tier.LeaseID{q.Buffer})
+	if err != nil {
+		return err
+	}
+	defer held.Release()
+	r := &replay{geometry: g, on: held.On, to: g.CheckpointParts(0)}
+	r.out = q.Out.Slice(0, r.to.Bytes)
+	begin, err := r.resolve(&held.Sources[0])
+	if err != nil {
+		return err
+	}
+	if end := held.Sources[0].End; q.Flush || q.Token < begin || q.Token > end {
+		return fmt.Errorf("%v has the states of tokens %d to %d, not %d, and keeps its rows: %w", held.Sources[0].Name, begin, end, q.Token, tier.ErrInvalid)
+	}
+	r.n = q.Token - begin
+	r.runs = cut(r.runs, 0, r.n)
+	if err := r.run(ctx); err != nil {
+		return err
+	}
+	s.replayed(r)
+	return nil
+}
+
+// resolve finds the rows of a source, and the states before them. begin is the token
+// behind those.
+func (r *replay) resolve(src *Source) (begin int, err error) {
+	if src.Kind != tier.Rows {
+		return 0, fmt.Errorf("%v is not kept as rows: %w", src.Name, tier.ErrInvalid)
+	}
+	chain := append(slices.Clone(src.Ancestors), *src)
+	first := len(chain)
+	for first > 0 && chain[first-1].Kind == tier.Rows {
+		first--
+	}
+	for i := first; i < len(chain); i++ {
+		one := r.geometry.share(&chain[i])
+		r.runs = append(r.runs, rowRun{one.ref, one.parts, 0, one.end - one.begin})
+	}
+	if first > 0 {
+		r.base = r.geometry.share(&chain[first-1])
+	}
+	return chain[first].Begin, nil
+}
+
+func (s *Session) beginReplay(q *ReplayQuery, g *Geometry) (*buffer, *replay, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b, err := s.bufferLocked(q.Buffer, q.Scope)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	event := bufferEvent{kind: beginReplay, token: q.Token}
 	if q.Flush {
 		event.kind = beginFlush
 	}
 	if _, err := b.happensLocked(event); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	n, to := q.Token-b.state.begin, g.CheckpointParts(0)
-	return &replay{buffer: b, base: b.base.share, spans: b.state.ring(b.state.begin, n), n: n, out: q.Out.Slice(0, to.Bytes), to: to}, nil
+	return b, &replay{
+		geometry: g, on: b.on, base: b.base.share, runs: b.pages.runs(b.state.begin, n), n: n, out: q.Out.Slice(0, to.Bytes), to: to,
+	}, nil
 }
 
 // endReplay puts next in the place of the base, if all went well, and gives back what
 // is not wanted any more.
-func (s *Session) endReplay(r *replay, q *ReplayQuery, next *Claimed, failed error) error {
+func (s *Session) endReplay(b *buffer, q *ReplayQuery, next *Claimed, failed error) error {
 	event := bufferEvent{kind: endReplay, token: q.Token}
 	switch {
 	case q.Flush && failed == nil:
@@ -85,10 +159,10 @@ func (s *Session) endReplay(r *replay, q *ReplayQuery, next *Claimed, failed err
 		event.kind = failFlush
 	}
 	var unused baseStates
+	var empty pages
 	if next != nil {
-		unused = claimedBase(r.geometry, next)
+		unused = claimedBase(b.geometry, next)
 	}
-	b := r.buffer
 	s.mu.Lock()
 	last, err := b.happensLocked(event)
 	if failed != nil {
@@ -96,21 +170,18 @@ func (s *Session) endReplay(r *replay, q *ReplayQuery, next *Claimed, failed err
 	}
 	if q.Flush && err == nil {
 		b.base, unused = unused, b.base
+		empty = b.pages.before(q.Token)
 	}
 	s.mu.Unlock()
 	unused.letGo()
+	empty.release()
 	if last {
 		b.free()
 	}
-	if err != nil {
-		return err
-	}
-	if q.Flush {
+	if q.Flush && err == nil {
 		s.runner.flushes.Add(1)
 	}
-	r.on.replayed.Add(1)
-	s.runner.rowsReplayed.Add(uint64(r.n))
-	return nil
+	return err
 }
 
 // run writes the answer.
@@ -135,7 +206,7 @@ func (r *replay) basePart(layer int, kind profile.PartKind) (gpuipc.Ref, bool) {
 	return ref, true
 }
 
-// states moves the states of a layer over the rows, in at most two spans.
+// states moves the states of a layer over the rows, run by run.
 func (r *replay) states(ctx context.Context, layer int) error {
 	lin := &r.geometry.Layer(layer).Linear
 	keys, values := r.geometry.RankHeads(layer)
@@ -145,12 +216,11 @@ func (r *replay) states(ctx context.Context, layer int) error {
 		Out: r.out.Slice(state.Off, state.Len),
 	}
 	job.From, _ = r.basePart(layer, profile.PartS)
-	for i := range max(1, len(r.spans)) { // without rows once, to copy
+	for i := range max(1, len(r.runs)) { // without rows once, to copy
 		if r.n > 0 {
-			job.Rows = r.spans[i].n
-			job.Decay = r.rowsIn(layer, profile.PartT, r.spans[i])
-			job.K = r.rowsIn(layer, profile.PartK, r.spans[i])
-			job.U = r.rowsIn(layer, profile.PartV, r.spans[i])
+			run := r.runs[i]
+			job.Rows = run.n
+			job.Decay, job.K, job.U = run.part(layer, profile.PartT), run.part(layer, profile.PartK), run.part(layer, profile.PartV)
 		}
 		if err := r.on.check(r.on.Replay(ctx, &job), "replay layer %d", layer); err != nil {
 			return err
@@ -158,12 +228,6 @@ func (r *replay) states(ctx context.Context, layer int) error {
 		job.From = job.Out
 	}
 	return nil
-}
-
-// rowsIn names the rows of a part of a layer in places of the ring.
-func (b *buffer) rowsIn(layer int, kind profile.PartKind, places ringSpan) gpuipc.Ref {
-	part, _ := b.parts.Part(layer, kind)
-	return rowsOf(b.rows.Memory, &part, places)
 }
 
 // tail writes the last inputs of a layer's convolution: those of the rows, and
@@ -174,18 +238,18 @@ func (r *replay) tail(ctx context.Context, layer int) error {
 		return nil
 	}
 	fromRows := min(r.n, part.Shape[0])
-	at := part.Shape[0] - fromRows
-	if at > 0 {
-		if err := r.baseTail(ctx, &part, fromRows, at); err != nil {
+	to := rowRun{ref: r.out, parts: r.to, at: part.Shape[0] - fromRows}
+	if to.at > 0 {
+		if err := r.baseTail(ctx, &part, fromRows, to.at); err != nil {
 			return err
 		}
 	}
-	for _, places := range r.lastRows(fromRows) {
-		to := rowsOf(r.out, &part, ringSpan{at, places.n})
-		if err := r.on.moveRows(ctx, to, r.rowsIn(layer, profile.PartConv, places), &part, places.n); err != nil {
+	for _, run := range cut(r.runs, r.n-fromRows, fromRows) {
+		to.n = run.n
+		if err := r.on.moveRows(ctx, to.rows(&part), run.part(layer, profile.PartConv), &part, run.n); err != nil {
 			return err
 		}
-		at += places.n
+		to.at += run.n
 	}
 	return nil
 }
@@ -193,25 +257,11 @@ func (r *replay) tail(ctx context.Context, layer int) error {
 // baseTail writes the first n inputs of a tail: those of the base's tail from number
 // skipped on, or zeros.
 func (r *replay) baseTail(ctx context.Context, part *profile.Part, skipped, n int) error {
-	to := rowsOf(r.out, part, ringSpan{0, n})
+	to := rowRun{ref: r.out, n: n}.rows(part)
 	base, ok := r.basePart(part.Layer, profile.PartConv)
 	if !ok {
 		return r.on.check(r.on.Store(ctx, to, make([]byte, to.Len())), "convolution tail of layer %d", part.Layer)
 	}
 	row := part.Len / int64(part.Shape[0])
 	return r.on.moveRows(ctx, to, base.Slice(int64(skipped)*row, int64(n)*row), part, n)
-}
-
-// lastRows is where the last n of the rows lie.
-func (r *replay) lastRows(n int) []ringSpan {
-	var out []ringSpan
-	skip := r.n - n
-	for _, sp := range r.spans {
-		cut := min(skip, sp.n)
-		skip -= cut
-		if sp.n > cut {
-			out = append(out, ringSpan{sp.at + cut, sp.n - cut})
-		}
-	}
-	return out
 }

@@ -109,9 +109,10 @@ func (r *run) resolveBase(src *Source, begin int) error {
 	return nil
 }
 
-// checkBase refuses what is no checkpoint of the tokens before begin.
+// checkBase refuses what is no checkpoint of the tokens before begin, and one whose states
+// have to be rebuilt first.
 func (src *Source) checkBase(begin int) error {
-	if src.Kind == 0 || src.End != begin {
+	if src.Kind == 0 || src.Kind == tier.Rows || src.End != begin {
 		return fmt.Errorf("%v as the first %d tokens: %w", src.Name, begin, tier.ErrInvalid)
 	}
 	return nil

@@ -127,16 +127,21 @@ func (f *fakeStore) Hold(_ Scope, leases []tier.LeaseID) (*Held, error) {
 
 func (f *fakeStore) Admit(int) error { return nil }
 
+func (f *fakeStore) NewID() tier.LeaseID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.id++
+	return f.mu.id
+}
+
 func (f *fakeStore) Claim(_ Scope, _ *Device, bytes int64) (*Claimed, error) {
 	f.mu.Lock()
 	err := f.mu.refused
-	f.mu.id++
-	id := f.mu.id
 	f.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	return &Claimed{ID: id, Memory: f.space(bytes), Release: f.keep()}, nil
+	return &Claimed{Memory: f.space(bytes), Release: f.keep()}, nil
 }
 
 // everything is a plan from a checkpoint over a segment, and how it is carried out in

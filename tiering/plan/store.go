@@ -24,6 +24,8 @@ type Store interface {
 	// Admit tells whether the session may have a buffer beside so many others.
 	// ErrBusy: with its leases they are as many as it may have.
 	Admit(buffers int) error
+	// NewID is an id from the sequence of leases.
+	NewID() tier.LeaseID
 	// Claim takes memory of the private pool of a device, which the tenant pays for.
 	// ErrFull and ErrQuota as for checkpoints.
 	Claim(s Scope, on *Device, bytes int64) (*Claimed, error)
@@ -47,7 +49,6 @@ type Source struct {
 
 // Claimed is memory that lasts until Release, which is called once.
 type Claimed struct {
-	ID      tier.LeaseID // of its own, from the sequence of leases
 	Memory  gpuipc.Ref
 	Release func()
 }
@@ -66,7 +67,7 @@ func (g *Geometry) share(src *Source) share {
 	if src.Kind == 0 {
 		out.parts = g.SegmentParts(src.End - src.Begin)
 	} else {
-		out.parts = g.CheckpointParts(src.End - src.Begin)
+		out.parts = g.NodeParts(src.Kind, src.End-src.Begin)
 	}
 	return out
 }

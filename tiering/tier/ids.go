@@ -17,11 +17,29 @@ type ReservationID uint64
 type CheckpointKind uint8
 
 // An Exact checkpoint is what full prefill gives; a Spliced one went through
-// the composition of segments.
+// the composition of segments. One of Rows is exact and has no states: they are
+// rebuilt from its rows, behind those of the checkpoint that it extends, or zero ones.
 const (
 	Exact   CheckpointKind = 1
 	Spliced CheckpointKind = 2
+	Rows    CheckpointKind = 4
 )
+
+// Kinds are all there are, in the order in which they are preferred.
+var Kinds = [...]CheckpointKind{Exact, Rows, Spliced}
+
+// Before says that a hit of kind k is preferred to one of kind other.
+func (k CheckpointKind) Before(other CheckpointKind) bool {
+	return k&(Exact|Rows) != 0 && other == Spliced || k == Exact && other != Exact
+}
+
+// Extends are the kinds of checkpoints that one of kind k may extend.
+func (k CheckpointKind) Extends() CheckpointKind {
+	if k == Spliced {
+		return Exact | Rows | Spliced
+	}
+	return Exact | Rows
+}
 
 // DeviceID numbers the accelerators of a store, from 1; 0 is none.
 type DeviceID uint32

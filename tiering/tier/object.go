@@ -21,8 +21,27 @@ func (n Name) String() string {
 		return fmt.Sprintf("segment %x", n.Key[:8])
 	case Spliced:
 		return fmt.Sprintf("spliced checkpoint %x", n.Key[:8])
+	case Rows:
+		return fmt.Sprintf("rows %x", n.Key[:8])
 	}
 	return fmt.Sprintf("checkpoint %x", n.Key[:8])
+}
+
+// LayoutOf is one rank's share of an object of a kind (0 = segment) that holds n tokens.
+func LayoutOf(p *profile.Profile, kind CheckpointKind, n int) profile.Layout {
+	switch kind {
+	case 0:
+		return p.SegmentLayout(n)
+	case Rows:
+		return p.EdgeLayout(n)
+	}
+	return p.CheckpointLayout(n)
+}
+
+// Known says that a number is that of a kind, or 0 for a segment, whose objects a
+// profile may have.
+func (k CheckpointKind) Known(p *profile.Profile) bool {
+	return k <= Spliced || k == Rows && p.KeepsRows()
 }
 
 // Entry is what a tier knows of an object without I/O.

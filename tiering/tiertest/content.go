@@ -25,7 +25,10 @@ func (r *rig) variety() []*Object {
 	var up *Object
 	for i := range 5 {
 		kind := tier.Exact
-		if i > 2 {
+		switch {
+		case i == 2:
+			kind = tier.Rows
+		case i > 2:
 			kind = tier.Spliced
 		}
 		up = Checkpoint(Pair, alice, r.next(), kind, up, 10+7*i)

@@ -68,10 +68,7 @@ func Checkpoint(p *profile.Profile, t Tenant, seed uint64, kind tier.CheckpointK
 
 // Layout is that of one rank.
 func (o *Object) Layout() profile.Layout {
-	if o.Kind == 0 {
-		return o.Profile.SegmentLayout(o.End - o.Begin)
-	}
-	return o.Profile.CheckpointLayout(o.End - o.Begin)
+	return tier.LayoutOf(o.Profile, o.Kind, o.End-o.Begin)
 }
 
 // Fill gives the object bytes by a seed. Parts take turns in being random, of few

@@ -256,7 +256,7 @@ func (o *directory) checkRow(ctx context.Context, r *catalog.Row, tenants map[ui
 		return fmt.Errorf("its tenant %d has no name", r.Tenant)
 	case r.Parent != (extent.Name{}) && !there[r.Parent]:
 		return fmt.Errorf("it extends %v, which is not here", r.Parent)
-	case r.Kind > uint8(tier.Spliced):
+	case !tier.CheckpointKind(r.Kind).Known(p):
 		return fmt.Errorf("kind %d", r.Kind)
 	}
 	x, err := payload.ReadExtent(o, r.Runs)

@@ -155,7 +155,7 @@ func (o *directory) candidate(ctx context.Context, f *payload.Extent) error {
 	if p == nil {
 		return fmt.Errorf("extent %v of profile %x, which is not here", f.Name, f.Manifest.Fingerprint[:8])
 	}
-	if f.Kind > uint8(tier.Spliced) {
+	if !tier.CheckpointKind(f.Kind).Known(p) {
 		return fmt.Errorf("extent %v of an unknown kind", f.Name)
 	}
 	if err := f.Verify(ctx, o, p, o.Key, runtime.GOMAXPROCS(0)); err != nil {

@@ -106,6 +106,8 @@ func kindName(kind uint8) string {
 		return "checkpoint"
 	case tier.Spliced:
 		return "spliced checkpoint"
+	case tier.Rows:
+		return "rows"
 	}
 	return fmt.Sprintf("kind %d", kind)
 }

@@ -6,16 +6,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/codec"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
-	"github.com/spliced-kv/spliced/tiering/tier"
 )
-
-// LayoutOf is the layout of one rank of an entry that holds n tokens.
-func LayoutOf(p *profile.Profile, kind tier.CheckpointKind, n int) profile.Layout {
-	if kind == 0 {
-		return p.SegmentLayout(n)
-	}
-	return p.CheckpointLayout(n)
-}
 
 // chunk is one digest's bytes: where they lie in a rank's layout.
 type chunk struct {

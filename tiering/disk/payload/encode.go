@@ -104,7 +104,7 @@ func manifestOf(o *tier.Object, tenant string) *extent.Manifest {
 
 // inPlace takes the bytes as they lie in memory, rank after rank.
 func (enc *Encoder) inPlace(ctx context.Context, o *tier.Object, key *extent.Key) (*Encoded, error) {
-	layout := LayoutOf(o.Profile, o.Kind, o.End-o.Begin)
+	layout := tier.LayoutOf(o.Profile, o.Kind, o.End-o.Begin)
 	e := &Encoded{}
 	views := make([]*view, 0, len(o.Shares))
 	e.Release = func() {
@@ -154,7 +154,7 @@ type encoding struct {
 func (enc *Encoder) encode(ctx context.Context, o *tier.Object, m *extent.Manifest, key *extent.Key) (*Encoded, error) {
 	ranks := len(o.Shares)
 	took := enc.staging.take(int64(ranks) * m.RankBytes)
-	layout := LayoutOf(o.Profile, o.Kind, o.End-o.Begin)
+	layout := tier.LayoutOf(o.Profile, o.Kind, o.End-o.Begin)
 	margin := int64(codedMargin + 64*len(chunksOf(&layout, ranks)))
 	w := &encoding{
 		Encoder: enc,

@@ -71,7 +71,7 @@ func Read(ctx context.Context, what Reading) (*extent.Manifest, error) {
 			return nil, fmt.Errorf("rank %d: %w: %w", i, err, tier.ErrUnavailable)
 		}
 	}
-	layout := LayoutOf(r.Profile, tier.CheckpointKind(row.Kind), row.End-row.Begin)
+	layout := tier.LayoutOf(r.Profile, tier.CheckpointKind(row.Kind), row.End-row.Begin)
 	if layout.Bytes != row.RankBytes {
 		return nil, fmt.Errorf("%d bytes a rank, its profile says %d: %w", row.RankBytes, layout.Bytes, tier.ErrCorrupt)
 	}

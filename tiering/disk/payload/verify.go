@@ -145,7 +145,7 @@ func (x *Extent) chunks(p *profile.Profile) ([]storedChunk, error) {
 	if m.Fingerprint != p.Fingerprint() || len(m.Digests) != p.TPSize() {
 		return nil, fmt.Errorf("%d ranks of profile %x, which has %d", len(m.Digests), m.Fingerprint[:8], p.TPSize())
 	}
-	l := LayoutOf(p, tier.CheckpointKind(x.Kind), m.End-m.Begin)
+	l := tier.LayoutOf(p, tier.CheckpointKind(x.Kind), m.End-m.Begin)
 	if l.Bytes != m.RankBytes {
 		return nil, fmt.Errorf("%d bytes a rank, its profile says %d", m.RankBytes, l.Bytes)
 	}

@@ -72,7 +72,7 @@ func (s *Set) BestBelowAt(hash *[32]byte, accept tier.CheckpointKind, p *Profile
 	if s.cfg.Lower == nil {
 		return tier.Entry{}, false
 	}
-	for _, kind := range [...]tier.CheckpointKind{tier.Exact, tier.Spliced} {
+	for _, kind := range tier.Kinds {
 		if accept&kind == 0 {
 			continue
 		}
@@ -92,23 +92,26 @@ func (s *Set) Filled(n tier.Name, p *Profile, t *Tenant) bool {
 
 // wholeChain walks a chain up to a node that memory has, or its root.
 func (s *Set) wholeChain(e *tier.Entry, p *Profile, t *Tenant) bool {
-	up, end := e.Parent, e.Begin
+	up, end, kind := e.Parent, e.Begin, e.Kind
 	for range s.cfg.MaxChain {
 		if up == (tier.Name{}) {
 			return end == 0
 		}
 		o := s.Named(up, p, t)
-		if o != nil && o.Published() {
+		if o != nil && o.Published() && !(kind == tier.Rows && o.Phase == Stripped) {
 			return o.End == end && s.Sound(o)
 		}
-		if o != nil && !o.Fill.Promoted {
+		if o != nil && o.Fill != nil && !o.Fill.Promoted {
 			return false
 		}
 		node, ok := s.LookupBelow(up, p, t)
 		if !ok || node.End != end {
 			return false
 		}
-		up, end = node.Parent, node.Begin
+		if o != nil && o.Phase == Stripped {
+			return s.Sound(o) // it can be whole again
+		}
+		up, end, kind = node.Parent, node.Begin, node.Kind
 	}
 	return false
 }

@@ -148,11 +148,14 @@ func (o *Object) Layout() *plan.PartMap {
 	if o.Kind == 0 {
 		return o.Profile.SegmentParts(o.End - o.Begin)
 	}
-	return o.Profile.CheckpointParts(o.End - o.Begin)
+	return o.Profile.NodeParts(o.Kind, o.End-o.Begin)
 }
 
 // Label is what the object is known by in every tier.
 func (o *Object) Label() tier.Name { return tier.Name{Kind: o.Kind, Key: o.Key} }
+
+// NeedsStates tells whether an object is rebuilt from the states of what it extends.
+func (o *Object) NeedsStates() bool { return o.Kind == tier.Rows && o.Parent != nil }
 
 // Name is what messages call an object.
 func (o *Object) Name() string {

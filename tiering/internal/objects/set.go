@@ -130,8 +130,7 @@ func (s *Set) Same(o *Object) *Object {
 	return s.Named(o.Label(), o.Profile, o.Tenant)
 }
 
-// Best finds the published checkpoint of an accepted kind, exact before
-// spliced, or says what stands in its place: pending, another kind, one that has
+// Best finds the published checkpoint of an accepted kind, the preferred one, or says what stands in its place: pending, another kind, one that has
 // lost its states, none.
 func (s *Set) Best(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant) (*Object, tier.Reason) {
 	return s.BestNode(hash, accept, p, t, false)
@@ -153,7 +152,7 @@ func (s *Set) BestNode(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t
 			why = MoreTelling(why, tier.ReasonFlagOnly)
 		case !s.Sound(o):
 			why = MoreTelling(why, tier.ReasonAborted)
-		case best == nil || o.Kind < best.Kind:
+		case best == nil || o.Kind.Before(best.Kind):
 			best = o
 		}
 	}

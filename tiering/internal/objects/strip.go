@@ -14,7 +14,8 @@ package objects
 // are. Slices of extents and of digests are never changed, only replaced: answers
 // and operations that name them may be on their way.
 //
-// Invariant: what is leased, or whose states somebody reads, is whole.
+// Invariant: what is leased, or whose states somebody reads, is whole, and so is what rows
+// are rebuilt from.
 
 import (
 	"fmt"
@@ -26,6 +27,9 @@ import (
 // MayStrip tells whether a node with one child can lose its states. With a lower
 // tier only what that holds may.
 func (s *Set) MayStrip(o *Object) bool {
+	if o.Children == 1 && s.Table.Get(o.Kids).NeedsStates() {
+		return false
+	}
 	return o.StatePages > 0 && o.Write == nil && !o.Corrupt && (s.cfg.Lower == nil || o.Stored != 0)
 }
 

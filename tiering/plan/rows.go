@@ -1,0 +1,118 @@
+package plan
+
+import (
+	"context"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// rowRun is rows of consecutive tokens that lie in one place: some of a page of a buffer,
+// or of a checkpoint that is kept as rows.
+type rowRun struct {
+	ref   gpuipc.Ref // of the place
+	parts *PartMap   // of it
+	at, n int        // the rows meant
+}
+
+// part names the rows of a part of a layer.
+func (r rowRun) part(layer int, kind profile.PartKind) gpuipc.Ref {
+	part, _ := r.parts.Part(layer, kind)
+	return r.rows(&part)
+}
+
+func (r rowRun) rows(part *profile.Part) gpuipc.Ref {
+	row := part.Len / int64(part.Shape[0])
+	return r.ref.Slice(part.Off+int64(r.at)*row, int64(r.n)*row)
+}
+
+// cut is n rows of some runs, behind the first skip of them.
+func cut(runs []rowRun, skip, n int) []rowRun {
+	var out []rowRun
+	for _, r := range runs {
+		drop := min(skip, r.n)
+		skip -= drop
+		r.at, r.n = r.at+drop, min(r.n-drop, n)
+		if n -= r.n; r.n > 0 {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// moveRows copies n rows of a part.
+func (d *Device) moveRows(ctx context.Context, to, from gpuipc.Ref, part *profile.Part, n int) error {
+	job := gpuipc.RotateJob{
+		Rows: n, Heads: 1, Dim: part.Shape[1] * part.Shape[2], Type: gpuipc.DType(part.DType), Src: from,
+		Dst: gpuipc.Scatter{Rows: to},
+	}
+	return d.check(d.Rotate(ctx, &job), "rows of layer %d", part.Layer)
+}
+
+// pageRows is the rows that a buffer grows by: what a request drafts, and what decoding
+// keeps beside a state before it is written, is of that size (KVBuffer §4.1).
+const pageRows = 16
+
+// page is memory for rows of consecutive tokens.
+type page struct {
+	memory *Claimed
+	parts  *PartMap
+	begin  int // prompt position of the first
+	rows   int
+}
+
+func (p *page) end() int { return p.begin + p.rows }
+
+// pages are those of a buffer, one behind the other.
+type pages []page
+
+// runs is where the rows of n tokens from a prompt position on lie.
+func (ps pages) runs(token, n int) []rowRun {
+	var all []rowRun
+	skip := 0
+	for i := range ps {
+		if p := &ps[i]; p.end() > token {
+			if all == nil {
+				skip = token - p.begin
+			}
+			all = append(all, rowRun{p.memory.Memory, p.parts, 0, p.rows})
+		}
+	}
+	return cut(all, skip, n)
+}
+
+// lack is how many rows there is no page for, if n are to come from token on.
+func (ps pages) lack(token, n int) int {
+	if len(ps) == 0 {
+		return n
+	}
+	return max(0, token+n-ps[len(ps)-1].end())
+}
+
+// behind takes out the pages whose rows are all of token or later; before takes out those
+// whose rows are all of earlier ones.
+func (ps *pages) behind(token int) (out pages) {
+	n := len(*ps)
+	for n > 0 && (*ps)[n-1].begin >= token {
+		n--
+	}
+	out = append(out, (*ps)[n:]...)
+	*ps = (*ps)[:n:n]
+	return out
+}
+
+func (ps *pages) before(token int) (out pages) {
+	n := 0
+	for n < len(*ps) && (*ps)[n].end() <= token {
+		n++
+	}
+	out = append(out, (*ps)[:n]...)
+	*ps = append(pages(nil), (*ps)[n:]...)
+	return out
+}
+
+func (ps pages) release() {
+	for i := range ps {
+		ps[i].memory.Release()
+	}
+}
