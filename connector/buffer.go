@@ -213,33 +213,38 @@ func (m *Model) Replay(ctx context.Context, b *Buffer, q *ReplayQuery) (*Slot, e
 		return nil, err
 	}
 	defer r.a.Release()
+	slot, err := m.replay(ctx, r, &wire.ReplayRequest{Buffer: id, Token: uint32(q.Token), Flush: flag(q.Flush)}, q.Into, func(err error) {
+		b.lost = b.lost || q.Flush && unsure(err)
+	})
+	if err == nil && q.Flush {
+		b.begin = q.Token
+	}
+	return slot, err
+}
+
+// replay asks for states out of rows; failed is told of a request that was sent.
+func (m *Model) replay(ctx context.Context, r *registration, q *wire.ReplayRequest, to *Slot, failed func(error)) (*Slot, error) {
 	c := m.client
 	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
 	defer c.calls.Put(k)
 	k.Op = wire.OpReplay
 	k.Late.Cancel = true
-	request := &wire.ReplayRequest{
-		Profile: r.profile, Rank: uint32(m.binding.Rank), Buffer: id, Token: uint32(q.Token), Flush: flag(q.Flush),
-	}
-	if request.Into, err = into(k, r.a, q.Into); err != nil {
+	q.Profile, q.Rank = r.profile, uint32(m.binding.Rank)
+	var err error
+	if q.Into, err = into(k, r.a, to); err != nil {
 		return nil, err
 	}
-	body, err := r.a.Do(ctx, k, r.tenant, request, nil)
+	body, err := r.a.Do(ctx, k, r.tenant, q, nil)
 	if err != nil {
-		q.Into.spoil(err)
-		if q.Flush {
-			b.lost = b.lost || unsure(err)
-		}
+		to.spoil(err)
+		failed(err)
 		return nil, err
 	}
 	var reply wire.ComposeReply
 	if err := r.a.Decode(wire.OpReplay, &reply, body); err != nil {
 		return nil, err
 	}
-	if q.Flush {
-		b.begin = q.Token
-	}
-	return r.slot(wire.OpReplay, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, q.Into, false)
+	return r.slot(wire.OpReplay, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, to, false)
 }
 
 // stagedRows is rows that fill writes to staging.

@@ -137,7 +137,7 @@ func TestMatchCarriesQueryAndAnswer(t *testing.T) {
 	if got := <-asked; got.Profile != 7 || got.Accept != 3 || len(got.Positions) != 3 || got.Positions[2] != 96 || got.Keys[1] != q.Keys[1] {
 		t.Errorf("request %+v", got)
 	}
-	want := Found{PrefixTokens: 64, PrefixIndex: 1, PrefixKind: Spliced, PrefixReason: wire.ReasonEvicted, PrefixTier: wire.TierDisk}
+	want := Found{PrefixTokens: 64, PrefixIndex: 1, PrefixKind: Spliced, PrefixStates: 64, PrefixReason: wire.ReasonEvicted, PrefixTier: wire.TierDisk}
 	if want.Segments = found.Segments; !reflect.DeepEqual(found, want) {
 		t.Errorf("found %+v, want %+v", found, want)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -13,17 +14,49 @@ import (
 // of the prompt to its last token.
 type Checkpoint struct {
 	held
-	Kind   Accept // Exact or Spliced
+	Kind   Accept // Exact, Spliced or Rows
 	Tokens int    // tokens covered
 	Nodes  []Node
 }
 
 // Node is one link of a checkpoint: the attention rows of tokens [Begin, End).
 // States and convolution tails count in the last node only; those of other nodes
-// may not be in memory, and Part and Read refuse them then.
+// may not be in memory, and Part and Read refuse them then. One of kind Rows has none,
+// and the rows of linear layers in their place (profile.EdgeLayout).
 type Node struct {
 	object
+	Kind       Accept
 	Begin, End int
+}
+
+// States is the number of tokens of which the checkpoint has states: those behind are
+// rebuilt from rows, by ReplayRows.
+func (c *Checkpoint) States() int {
+	for i := len(c.Nodes) - 1; i >= 0; i-- {
+		if c.Nodes[i].Kind != Rows {
+			return c.Nodes[i].End
+		}
+	}
+	return 0
+}
+
+// ReplayRows answers the states and convolution tails behind a token of a checkpoint that
+// is kept as rows, of States() to Tokens, by profile.CheckpointLayout(0): those of
+// decoding token by token, to the bit. into is as in ComposeQuery.
+func (m *Model) ReplayRows(ctx context.Context, c *Checkpoint, token int, into *Slot) (*Slot, error) {
+	if c.Kind != Rows || token < c.States() || token > c.Tokens {
+		return nil, invalid("replay to token %d of a checkpoint with states of %d and %d tokens", token, c.States(), c.Tokens)
+	}
+	r, err := m.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer r.a.Release()
+	lease, err := c.lease(r.a)
+	if err != nil {
+		return nil, err
+	}
+	return m.replay(ctx, r, &wire.ReplayRequest{Buffer: lease, Token: uint32(token)}, into, func(error) {})
 }
 
 // Release gives the checkpoint back; see Lease.Release.
@@ -61,7 +94,7 @@ func (m *Model) Load(ctx context.Context, hash profile.PrefixHash, accept Accept
 	k.Late.GiveBack = true
 	until := o.until()
 	q := &wire.LoadRequest{
-		Profile: r.profile, Rank: uint32(m.binding.Rank), Accept: uint8(accept),
+		Profile: r.profile, Rank: uint32(m.binding.Rank), Accept: uint8(accept.known(r.a)),
 		TTLMs: milliseconds(o.TTL), Digests: flag(o.Digests), Hash: hash,
 	}
 	body, err := r.a.Do(ctx, k, r.tenant, q, nil)
@@ -87,6 +120,10 @@ func (m *Model) Load(ctx context.Context, hash profile.PrefixHash, accept Accept
 // checkpoint checks a reply: nodes that join to [0, tokens), each of its
 // layout's size.
 func (m *Model) checkpoint(r *registration, reply *wire.LoadReply) (*Checkpoint, error) {
+	kinds := reply.Rows.Kinds
+	if !reply.Rows.Present { // all have states
+		kinds = slices.Repeat([]uint8{reply.Kind}, len(reply.NodeBegin))
+	}
 	c := &Checkpoint{
 		held: held{a: r.a, tenant: r.tenant, id: reply.Lease},
 		Kind: Accept(reply.Kind), Tokens: int(reply.Tokens), Nodes: make([]Node, len(reply.NodeBegin)),
@@ -98,10 +135,10 @@ func (m *Model) checkpoint(r *registration, reply *wire.LoadReply) (*Checkpoint,
 			return nil, fmt.Errorf("node %d covers [%d, %d), want it to begin at %d", i, begin, end, at)
 		}
 		n := &c.Nodes[i]
-		n.Begin, n.End = int(begin), int(end)
-		layout := m.profile.CheckpointLayout(n.End - n.Begin)
+		n.Kind, n.Begin, n.End = Accept(kinds[i]), int(begin), int(end)
+		layout := m.layoutOf(n.Kind, n.End-n.Begin)
 		last := extent + reply.ExtentCount[i]
-		inner := i < len(c.Nodes)-1
+		inner := i < len(c.Nodes)-1 && n.Kind != Rows && Accept(kinds[i+1]) != Rows // which is rebuilt from this one
 		e, err := newExtentsWithHoles(reply.ExtentOff[extent:last], reply.ExtentLen[extent:last], uint64(layout.Bytes), len(r.a.Arena.Bytes()), inner)
 		if err == nil && inner {
 			err = e.rows(&layout)
@@ -114,6 +151,9 @@ func (m *Model) checkpoint(r *registration, reply *wire.LoadReply) (*Checkpoint,
 		}
 		at, extent, digest = end, last, digest+reply.DigestCount[i]
 	}
+	if n := len(c.Nodes); n > 0 && c.Nodes[n-1].Kind != c.Kind {
+		return nil, fmt.Errorf("a checkpoint of kind %d ends with a node of kind %d", c.Kind, c.Nodes[n-1].Kind)
+	}
 	if at != reply.Tokens || at == 0 {
 		return nil, fmt.Errorf("nodes cover %d tokens, want %d", at, reply.Tokens)
 	}
@@ -121,6 +161,14 @@ func (m *Model) checkpoint(r *registration, reply *wire.LoadReply) (*Checkpoint,
 		return nil, fmt.Errorf("the mappings are gone")
 	}
 	return c, nil
+}
+
+// layoutOf is that of a node that holds so many tokens.
+func (m *Model) layoutOf(kind Accept, rows int) profile.Layout {
+	if kind == Rows {
+		return m.profile.EdgeLayout(rows)
+	}
+	return m.profile.CheckpointLayout(rows)
 }
 
 // rows refuses a node whose attention rows are not all in memory.

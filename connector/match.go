@@ -15,11 +15,21 @@ import (
 type Accept uint8
 
 // Exact checkpoints are what full prefill gives; Spliced ones went through the
-// composition of segments.
+// composition of segments. One of Rows is exact too, and has no states: Replay rebuilds
+// those of any of its tokens.
 const (
 	Exact   = Accept(wire.AcceptExact)
 	Spliced = Accept(wire.AcceptSpliced)
+	Rows    = Accept(wire.AcceptRows)
 )
+
+// known is the kinds that a daemon knows.
+func (k Accept) known(a *link.Attachment) Accept {
+	if !a.HasRows {
+		k &^= Rows
+	}
+	return k
+}
 
 // MatchQuery asks for the longest saved prefix and the status of segments, in
 // one round trip for up to 1024 of each.
@@ -50,6 +60,7 @@ type Found struct {
 	PrefixTokens int    // 0 = no checkpoint
 	PrefixIndex  int    // into Positions, when PrefixTokens > 0
 	PrefixKind   Accept // what it is
+	PrefixStates int    // tokens that it has states of; those behind are rows
 	PrefixReason uint8  // wire.Reason…: why no longer position hit
 	PrefixTier   uint8  // wire.Tier…: where it lies
 	Segments     []SegmentFound
@@ -114,7 +125,7 @@ func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found
 	defer c.calls.Put(k)
 	k.Op = wire.OpMatch
 	k.Match = wire.MatchRequest{
-		Profile: r.profile, Accept: uint8(q.Accept),
+		Profile: r.profile, Accept: uint8(q.Accept.known(r.a)),
 		Positions: q.Positions, Prefixes: wireHashes(q.Prefixes), Keys: wireHashes(q.Keys),
 	}
 	if len(q.Prompt) > 0 {
@@ -145,6 +156,9 @@ func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found
 	}
 	if int(reply.PrefixTokens) > found.PrefixTokens || prefix == 0 {
 		found.PrefixTokens, found.PrefixIndex = int(reply.PrefixTokens), prefix+int(reply.PrefixIndex)
+		if found.PrefixStates = found.PrefixTokens; reply.Rows.Present {
+			found.PrefixStates = min(int(reply.Rows.PrefixStates), found.PrefixTokens)
+		}
 		found.PrefixKind, found.PrefixReason, found.PrefixTier = Accept(reply.PrefixFlags), reply.PrefixReason, reply.PrefixTier
 	}
 	if err := found.addKnown(r.a, &reply.Known, q); err != nil {

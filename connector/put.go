@@ -83,12 +83,12 @@ func (m *Model) Put(ctx context.Context, q *PutQuery) (Stored, error) {
 type SaveQuery struct {
 	Hash   profile.PrefixHash // of the first Tokens tokens
 	Tokens int
-	Kind   Accept // Exact or Spliced: what the values are
+	Kind   Accept // Exact, Spliced or Rows: what the values are
 	// Parent is the checkpoint that this one extends, zero = none, and
 	// ParentTokens what it covers. Only rows behind it are stored.
 	Parent       profile.PrefixHash
 	ParentTokens int
-	Source       Source     // by profile.CheckpointLayout(Tokens - ParentTokens)
+	Source       Source     // by profile.CheckpointLayout(Tokens - ParentTokens), or EdgeLayout for Rows
 	Level        wire.Level // as in PutQuery
 }
 
@@ -99,7 +99,7 @@ func (m *Model) Save(ctx context.Context, q *SaveQuery) (Stored, error) {
 	if q.Tokens < 1 || q.Tokens > profile.MaxTokens || q.ParentTokens < 0 || rows < 1 {
 		return Stored{}, invalid("save: %d tokens behind a parent of %d", q.Tokens, q.ParentTokens)
 	}
-	w := writer{m: m, layout: m.profile.CheckpointLayout(rows), source: &q.Source, level: q.Level}
+	w := writer{m: m, layout: m.layoutOf(q.Kind, rows), source: &q.Source, level: q.Level}
 	return w.write(ctx, func() (uint64, error) { return w.save(ctx, q) })
 }
 
@@ -188,6 +188,9 @@ func (w *writer) reserve(ctx context.Context, q *PutQuery) (uint64, error) {
 }
 
 func (w *writer) save(ctx context.Context, q *SaveQuery) (uint64, error) {
+	if q.Kind.known(w.r.a) != q.Kind {
+		return 0, fmt.Errorf("checkpoints as rows: %w", ErrUnsupported)
+	}
 	c := w.m.client
 	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
 	defer c.calls.Put(k)

@@ -47,7 +47,7 @@ func (c *Session) load(ctx context.Context, q *LoadQuery, on tier.DeviceID, wait
 	if err != nil {
 		return Loaded{}, fmt.Errorf("load: %w", err)
 	}
-	if inHBM { // where states are
+	if on != 0 { // where states are
 		near := *q
 		if near.Accept &^= tier.Rows; near.Accept == 0 {
 			return Loaded{Reason: tier.ReasonFlagOnly}, nil

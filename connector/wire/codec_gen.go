@@ -438,6 +438,11 @@ func (m *MatchReply) Append(b []byte) []byte {
 		put(&w, m.Known.Tiers)
 		put(&w, m.Known.Interiors)
 	}
+	if m.Rows.Present {
+		w.section(5)
+		w.u32(m.Rows.PrefixStates)
+		w.align(8)
+	}
 	return w.b
 }
 
@@ -484,6 +489,14 @@ func (m *MatchReply) Decode(body []byte) error {
 		r.same("known keys", len(m.Known.Keys), len(m.Known.Starts))
 		r.same("known tiers", len(m.Known.Tiers), len(m.Known.Starts))
 		r.same("known interiors", len(m.Known.Interiors), len(m.Known.Starts))
+	}
+	if m.Rows.Present {
+		m.Rows = MatchRows{}
+	}
+	if r.more() && r.section(5) {
+		m.Rows.Present = true
+		m.Rows.PrefixStates = r.u32("rows prefix states")
+		r.align("section", 8)
 	}
 	return r.end()
 }
@@ -734,6 +747,10 @@ func (m *LoadReply) Append(b []byte) []byte {
 	put(&w, m.ExtentLen)
 	put(&w, m.DigestCount)
 	put(&w, m.Digest)
+	if m.Rows.Present {
+		w.section(5)
+		put(&w, m.Rows.Kinds)
+	}
 	return w.b
 }
 
@@ -756,6 +773,14 @@ func (m *LoadReply) Decode(body []byte) error {
 	r.same("digest count", len(m.DigestCount), len(m.NodeBegin))
 	r.sum("extent count", m.ExtentCount, len(m.ExtentOff))
 	r.sum("digest count", m.DigestCount, len(m.Digest))
+	if m.Rows.Present {
+		m.Rows = LoadRows{}
+	}
+	if r.more() && r.section(5) {
+		m.Rows.Present = true
+		m.Rows.Kinds = get[uint8](&r, "rows kinds", MaxNodes)
+		r.same("rows kinds", len(m.Rows.Kinds), len(m.NodeBegin))
+	}
 	return r.end()
 }
 

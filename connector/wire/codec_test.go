@@ -321,7 +321,7 @@ func FuzzDecode(f *testing.F) {
 		}
 	}
 	for _, whole := range withSections() {
-		h := sampleHeader(OpMatch, whole.kind)
+		h := sampleHeader(whole.op, whole.kind)
 		frame, err := AppendFrame(nil, &h, whole.m)
 		if err != nil {
 			f.Fatal(err)

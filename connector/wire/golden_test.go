@@ -99,7 +99,7 @@ func goldenFrames(t *testing.T) []byte {
 		}
 	}
 	for _, whole := range withSections() {
-		h := sampleHeader(OpMatch, whole.kind)
+		h := sampleHeader(whole.op, whole.kind)
 		frame, err := AppendFrame(nil, &h, whole.m)
 		if err != nil {
 			t.Fatal(err)

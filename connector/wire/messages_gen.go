@@ -177,7 +177,7 @@ type MatchKnownQuery struct {
 type MatchReply struct {
 	PrefixTokens uint32 // 0 = no checkpoint
 	PrefixIndex  uint32 // index in Positions; meaningful when PrefixTokens > 0
-	PrefixFlags  uint8  // AcceptExact or AcceptSpliced: what it is
+	PrefixFlags  uint8  // AcceptExact, AcceptSpliced or AcceptRows: what it is
 	PrefixReason uint8
 	PrefixTier   uint8 // TierNone = no checkpoint
 	Status       []uint8
@@ -186,6 +186,7 @@ type MatchReply struct {
 	Tokens       []uint32       // interior tokens of a hit; 0 where not known, in TierPeer only
 	Estimates    MatchEstimates // with FeatureEstimates
 	Known        MatchKnown     // with FeatureKnown
+	Rows         MatchRows      // with FeatureRows
 }
 
 // MatchEstimates is what using the prefix and each row is expected to take, and
@@ -212,6 +213,13 @@ type MatchKnown struct {
 	Keys      [][32]byte
 	Tiers     []uint8
 	Interiors []uint32 // tokens that are not computed again
+}
+
+// MatchRows says how much of the prefix has states: those of the tokens behind
+// are rebuilt from rows.
+type MatchRows struct {
+	Present      bool   // false = the section is absent, and the other fields are zero
+	PrefixStates uint32 // tokens; 0 = rows from the start on
 }
 
 // AcquireRequest leases segments for reading by one rank.
@@ -295,7 +303,7 @@ type CommitReply struct {
 type SaveRequest struct {
 	Profile uint32
 	Rank    uint32
-	Kind    uint8 // AcceptExact or AcceptSpliced
+	Kind    uint8 // AcceptExact, AcceptSpliced or AcceptRows
 	Hashes  [][32]byte
 	Tokens  []uint32
 	Parents [][32]byte
@@ -312,8 +320,9 @@ type LoadRequest struct {
 }
 
 // LoadReply lists the chain of nodes from the root to the checkpoint. Each node
-// is laid out by profile.CheckpointLayout(End-Begin); states and convolution
-// tails are those of the last node.
+// is laid out by profile.CheckpointLayout(End-Begin), or profile.EdgeLayout of
+// as many tokens where it is kept as rows; states and convolution tails are
+// those of the last node.
 type LoadReply struct {
 	Lease       uint64
 	Tokens      uint32
@@ -325,6 +334,13 @@ type LoadReply struct {
 	ExtentLen   []uint64
 	DigestCount []uint32
 	Digest      []uint64
+	Rows        LoadRows // with FeatureRows
+}
+
+// LoadRows says what each node is.
+type LoadRows struct {
+	Present bool    // false = the section is absent, and the other fields are zero
+	Kinds   []uint8 // AcceptExact, AcceptSpliced or AcceptRows
 }
 
 // ComposeRequest moves a running state over a plan, for one layer or all linear

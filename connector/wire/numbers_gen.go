@@ -127,6 +127,10 @@ const (
 	// does not send yet, and tier `peer`.
 	FeatureEstimates uint64 = 0x8
 	FeatureKnown     uint64 = 0x10 // may send the section *known* of `match` behind *prompt*, and is answered with its like
+	// May accept and save checkpoints of kind *rows*, may `replay` them, and is
+	// answered with the sections *rows*. Others are not told of what is kept as
+	// rows, and what stands behind it is a miss when they load it.
+	FeatureRows uint64 = 0x20
 )
 
 // Accept bits say what a checkpoint is, or which ones a request takes.
@@ -135,6 +139,9 @@ const (
 	AcceptExact   uint8 = 1 // what a full prefill gives
 	AcceptSpliced uint8 = 2 // it went through the composition of segments
 	AcceptAny     uint8 = 3 // either
+	// Exact, and kept as rows without states: those of any of its tokens are
+	// rebuilt by `replay`. With the feature *rows* only.
+	AcceptRows uint8 = 4
 )
 
 // Level is an acknowledgement level: what an object has to survive before its

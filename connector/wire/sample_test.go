@@ -92,6 +92,7 @@ func sample(op Op, kind Kind) Message {
 // wholeMessage is a message with every section.
 type wholeMessage struct {
 	name string
+	op   Op
 	kind Kind
 	m    Message
 }
@@ -110,9 +111,13 @@ func withSections() []wholeMessage {
 		Present: true, Untried: 3, Starts: []uint32{600, 1200}, Lengths: []uint32{512, 300},
 		Keys: [][32]byte{{1, 2, 3}, {4, 5, 6}}, Tiers: []uint8{TierDRAM, TierDisk}, Interiors: []uint32{480, 268},
 	}
+	short, load := sample(OpMatch, Reply).(*MatchReply), sample(OpLoad, Reply).(*LoadReply)
+	short.Rows = MatchRows{Present: true, PrefixStates: 4000}
+	load.Rows = LoadRows{Present: true, Kinds: []uint8{AcceptExact, AcceptRows, AcceptRows}}
 	return []wholeMessage{
-		{"match request with prompt", Request, request}, {"match reply with estimates", Reply, reply},
-		{"match request with known", Request, asked}, {"match reply with known", Reply, known},
+		{"match request with prompt", OpMatch, Request, request}, {"match reply with estimates", OpMatch, Reply, reply},
+		{"match request with known", OpMatch, Request, asked}, {"match reply with known", OpMatch, Reply, known},
+		{"match reply with rows", OpMatch, Reply, short}, {"load reply with rows", OpLoad, Reply, load},
 	}
 }
 

@@ -18,7 +18,11 @@ func without(t *testing.T, m Message) Message {
 		return &old
 	case *MatchReply:
 		old := *m
-		old.Estimates, old.Known = MatchEstimates{}, MatchKnown{}
+		old.Estimates, old.Known, old.Rows = MatchEstimates{}, MatchKnown{}, MatchRows{}
+		return &old
+	case *LoadReply:
+		old := *m
+		old.Rows = LoadRows{}
 		return &old
 	}
 	t.Fatalf("%T has no section", m)
@@ -33,7 +37,7 @@ func TestAbsentSectionsAreTheFramesOfAnEarlierRelease(t *testing.T) {
 			if len(before) >= len(body) || !bytes.Equal(body[:len(before)], before) {
 				t.Fatalf("the section changes what lies before it:\n%x\n%x", body, before)
 			}
-			got, _ := New(OpMatch, whole.kind)
+			got, _ := New(whole.op, whole.kind)
 			// What an earlier message left behind must not read as present.
 			if err := got.Decode(body); err != nil {
 				t.Fatal(err)
@@ -82,7 +86,7 @@ func TestCutSectionsAreMalformed(t *testing.T) {
 		t.Run(whole.name, func(t *testing.T) {
 			body, before := whole.m.Append(nil), len(without(t, whole.m).Append(nil))
 			for n := range len(body) {
-				m, _ := New(OpMatch, whole.kind)
+				m, _ := New(whole.op, whole.kind)
 				err := m.Decode(body[:n])
 				if n == before {
 					if err != nil {
@@ -95,7 +99,7 @@ func TestCutSectionsAreMalformed(t *testing.T) {
 				}
 			}
 			for _, more := range []int{1, 7, 8, 16} {
-				m, _ := New(OpMatch, whole.kind)
+				m, _ := New(whole.op, whole.kind)
 				if err := m.Decode(append(bytes.Clone(body), make([]byte, more)...)); !errors.Is(err, ErrMalformed) {
 					t.Fatalf("%d bytes more: %v", more, err)
 				}
@@ -104,7 +108,7 @@ func TestCutSectionsAreMalformed(t *testing.T) {
 				for _, flip := range []byte{1, 0x80, 0xff} {
 					changed := bytes.Clone(body)
 					changed[i] ^= flip
-					checkBody(t, OpMatch, whole.kind, changed)
+					checkBody(t, whole.op, whole.kind, changed)
 				}
 			}
 		})
@@ -151,7 +155,7 @@ func TestSectionsDoNotAllocate(t *testing.T) {
 		if n := testing.AllocsPerRun(100, func() { buf = whole.m.Append(buf[:0]) }); n != 0 {
 			t.Errorf("%s: encode: %v allocations", whole.name, n)
 		}
-		m, _ := New(OpMatch, whole.kind)
+		m, _ := New(whole.op, whole.kind)
 		if n := testing.AllocsPerRun(100, func() {
 			if err := m.Decode(body); err != nil {
 				t.Fatal(err)

@@ -39,7 +39,7 @@ const (
 
 // features are those that this daemon has.
 func (s *Server) features() uint64 {
-	const always = wire.FeatureCRC32Digests | wire.FeaturePrompt | wire.FeatureEstimates | wire.FeatureKnown
+	const always = wire.FeatureCRC32Digests | wire.FeaturePrompt | wire.FeatureEstimates | wire.FeatureKnown | wire.FeatureRows
 	if !s.gpus.Serving() {
 		return always
 	}
@@ -61,6 +61,7 @@ type attachment struct {
 	device  bool // may use the operations of a device
 	known   bool // may ask which segments stand in a prompt
 	peers   bool // is told what lies beyond this node
+	rows    bool // has a use for what is kept as rows
 	// stagingBytes and slotBytes are as granted; a region may be longer.
 	stagingBytes int64
 	slotBytes    int64
@@ -104,6 +105,7 @@ func (t *task) hello() (wire.Message, error) {
 	a := &attachment{
 		id: c.id, uid: c.peer.UID, client: m.Client, mapped: s.mapped.By(c.peer.UID), crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
 		known: reply.Features&wire.FeatureKnown != 0, peers: reply.Features&wire.FeatureEstimates != 0,
+		rows: reply.Features&wire.FeatureRows != 0,
 	}
 	for _, want := range m.Tenants {
 		granted, err := s.grant(want)

@@ -157,6 +157,9 @@ func (t *task) save() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := t.knowsKinds(tier.CheckpointKind(m.Kind)); err != nil {
+		return nil, err
+	}
 	resetReserve(out)
 	for i := range m.Hashes {
 		r, err := t.at.session.Save(&tiering.SaveQuery{

@@ -32,6 +32,9 @@ func (t *task) match() (wire.Message, error) {
 		Profile: id, Tenant: tenant, Accept: tier.CheckpointKind(m.Accept),
 		Positions: m.Positions, Prefixes: m.Prefixes, Keys: m.Keys, Device: t.at.reads(), Local: !t.at.peers,
 	}
+	if err := t.knowsKinds(q.Accept); err != nil {
+		return nil, err
+	}
 	off := t.switchedOff(id)
 	if off {
 		q.Accept &^= tier.Spliced
@@ -48,7 +51,7 @@ func (t *task) match() (wire.Message, error) {
 		PrefixTokens: r.PrefixTokens, PrefixIndex: uint32(r.PrefixIndex),
 		PrefixFlags: uint8(r.PrefixKind), PrefixReason: uint8(r.PrefixReason), PrefixTier: uint8(r.PrefixPlace),
 		Status: out.Status[:0], Tier: out.Tier[:0], Reason: out.Reason[:0], Tokens: out.Tokens[:0],
-		Known: noneKnown(&out.Known),
+		Known: noneKnown(&out.Known), Rows: wire.MatchRows{Present: t.at.rows, PrefixStates: r.PrefixStates},
 	}
 	for i := range r.Segments {
 		row := &r.Segments[i]
@@ -64,6 +67,14 @@ func (t *task) match() (wire.Message, error) {
 		return out, t.findKnown(out, off)
 	}
 	return out, nil
+}
+
+// knowsKinds refuses kinds of checkpoints that the connection did not agree on.
+func (t *task) knowsKinds(kinds tier.CheckpointKind) error {
+	if kinds&tier.Rows != 0 && !t.at.rows {
+		return codes.Refuse(wire.Invalid, "checkpoints kept as rows, without the feature rows")
+	}
+	return nil
 }
 
 // mayLearn tells whether a match is better answered once others were asked who holds what:
@@ -291,6 +302,9 @@ func (t *task) load() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := t.knowsKinds(tier.CheckpointKind(m.Accept)); err != nil {
+		return nil, err
+	}
 	return t.loadFrom(t.at.session.Load, t.at.session.AwaitLoad, tiering.LoadQuery{
 		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tier.CheckpointKind(m.Accept),
 		TTL: ttl, Digests: m.Digests != 0, Again: t.conn.mayWait(), Hash: m.Hash,
@@ -326,7 +340,12 @@ func (t *task) loaded(q *tiering.LoadQuery, got *tiering.Loaded) (wire.Message, 
 	if !got.Hit {
 		return nil, codes.Refuse(wire.Miss, "checkpoint %x: %v", q.Hash[:8], got.Reason)
 	}
+	if !t.at.rows && slices.ContainsFunc(got.Nodes, func(n tiering.LoadedNode) bool { return n.Kind == tier.Rows }) {
+		t.giveBack(got.Lease)
+		return nil, codes.Refuse(wire.Miss, "checkpoint %x: it stands behind rows, which this client does not know", q.Hash[:8])
+	}
 	out, fits := loadReply(got)
+	out.Rows.Present = t.at.rows
 	if !fits {
 		t.giveBack(got.Lease)
 		return nil, codes.Refuse(wire.Full, "checkpoint %x: its %d nodes do not fit a frame", q.Hash[:8], len(got.Nodes))
@@ -339,12 +358,13 @@ func loadReply(got *tiering.Loaded) (*wire.LoadReply, bool) {
 	// A node's row is smaller than a row of acquire.
 	left := newRoom(len(got.Nodes))
 	if len(got.Nodes) > wire.MaxNodes {
-		return nil, false
+		return out, false
 	}
 	for _, n := range got.Nodes {
 		if !left.take(len(n.Extents), len(n.Digests), 0) {
-			return nil, false
+			return out, false
 		}
+		out.Rows.Kinds = append(out.Rows.Kinds, uint8(n.Kind))
 		out.NodeBegin = append(out.NodeBegin, uint32(n.Begin))
 		out.NodeEnd = append(out.NodeEnd, uint32(n.End))
 		out.ExtentCount = append(out.ExtentCount, uint32(len(n.Extents)))

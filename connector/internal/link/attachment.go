@@ -34,6 +34,7 @@ type Attachment struct {
 	region    *gpuipc.Mapping // of staging
 	hasDevice bool            // the daemon has a device
 	HasKnown  bool            // it finds segments by the tokens of a prompt
+	HasRows   bool            // it keeps checkpoints as rows
 	Device    *DeviceMemory   // nil = none
 
 	deviceErr error // why not, though asked for

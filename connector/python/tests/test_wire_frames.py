@@ -16,7 +16,7 @@ from spliced_connector.wire import columns, numbers
 
 REPOSITORY = Path(__file__).parents[3]
 GOLDEN = json.loads((REPOSITORY / "connector/wire/testdata/golden/frames.json").read_text())
-SECTIONS = {"prompt", "estimates", "known"}
+SECTIONS = {"prompt", "estimates", "known", "rows"}
 HEADER_FIELDS = ("code", "deadline", "epoch", "kind", "op", "request", "tenant", "version")
 
 
@@ -81,8 +81,15 @@ def test_golden_frames_both_ways(golden: dict[str, Any]) -> None:
 
 def test_absent_sections_are_the_frames_of_an_earlier_release() -> None:
     """One frame with each section and one without, which differ in the section alone."""
-    sections = ("match request", "prompt"), ("match reply", "estimates")
-    for name, section in (*sections, ("match request", "known"), ("match reply", "known")):
+    sections = (
+        ("match request", "prompt"),
+        ("match reply", "estimates"),
+        ("match request", "known"),
+        ("match reply", "known"),
+        ("match reply", "rows"),
+        ("load reply", "rows"),
+    )
+    for name, section in sections:
         _, whole = wire.decode(frame_of(f"{name} with {section}"))
         header, old = wire.decode(frame_of(name))
         assert getattr(old, section) is None

@@ -48,6 +48,8 @@ SECTION_BEGINS = {
         ("match reply with estimates", "match reply"),
         ("match request with known", "match request"),
         ("match reply with known", "match reply"),
+        ("match reply with rows", "match reply"),
+        ("load reply with rows", "load reply"),
     )
 }
 """Where a body may end too."""

@@ -79,6 +79,7 @@ var enums = []Enum{
 			{Name: "Prompt", Number: 1 << 2, Doc: "may send the section *prompt* of `match`. The daemon reads the token ids only for *known*"},
 			{Name: "Estimates", Number: 1 << 3, Doc: "is able to read the section *estimates* of a `match` reply, which the daemon does not send yet, and tier `peer`"},
 			{Name: "Known", Number: 1 << 4, Doc: "may send the section *known* of `match` behind *prompt*, and is answered with its like"},
+			{Name: "Rows", Number: 1 << 5, Doc: "may accept and save checkpoints of kind *rows*, may `replay` them, and is answered with the sections *rows*. Others are not told of what is kept as rows, and what stands behind it is a miss when they load it"},
 		},
 	},
 	{
@@ -89,6 +90,7 @@ var enums = []Enum{
 			{Name: "Exact", Number: 1, Doc: "what a full prefill gives"},
 			{Name: "Spliced", Number: 2, Doc: "it went through the composition of segments"},
 			{Name: "Any", Number: 3, Doc: "either"},
+			{Name: "Rows", Number: 4, Doc: "exact, and kept as rows without states: those of any of its tokens are rebuilt by `replay`. With the feature *rows* only"},
 		},
 	},
 	{

@@ -52,7 +52,7 @@ var objectMessages = []Message{
 		Body: body(
 			u32("PrefixTokens", doc("0 = no checkpoint")),
 			u32("PrefixIndex", doc("index in Positions; meaningful when PrefixTokens > 0")),
-			u8("PrefixFlags", doc("AcceptExact or AcceptSpliced: what it is")),
+			u8("PrefixFlags", doc("AcceptExact, AcceptSpliced or AcceptRows: what it is")),
 			u8("PrefixReason"), u8("PrefixTier", doc("TierNone = no checkpoint")),
 			u8s("Status", "MaxKeys"), u8s("Tier", "MaxKeys", rows("Status")), u8s("Reason", "MaxKeys", rows("Status")),
 			u32s("Tokens", "MaxKeys", rows("Status"), doc("interior tokens of a hit; 0 where not known, in TierPeer only")),
@@ -75,6 +75,10 @@ var objectMessages = []Message{
 				u32s("Starts", "MaxKeys"), u32s("Lengths", "MaxKeys", rows("Starts")), hashes("Keys", "MaxKeys", rows("Starts")),
 				u8s("Tiers", "MaxKeys", rows("Starts")), u32s("Interiors", "MaxKeys", rows("Starts"), doc("tokens that are not computed again")),
 			),
+		}, {
+			Name: "Rows", Struct: "MatchRows", Feature: "Rows",
+			Doc:  "says how much of the prefix has states: those of the tokens behind are rebuilt from rows",
+			Body: body(u32("PrefixStates", doc("tokens; 0 = rows from the start on"))),
 		}},
 	},
 	{
@@ -139,7 +143,7 @@ var objectMessages = []Message{
 		Doc: "asks for room for checkpoints. A parent is the prefix hash of the checkpoint that this one extends, all zero for none; " +
 			"only rows of tokens [parent, Tokens) are stored",
 		Body: body(
-			u32("Profile"), u32("Rank"), u8("Kind", doc("AcceptExact or AcceptSpliced")),
+			u32("Profile"), u32("Rank"), u8("Kind", doc("AcceptExact, AcceptSpliced or AcceptRows")),
 			hashes("Hashes", "MaxKeys"), u32s("Tokens", "MaxKeys", rows("Hashes")), hashes("Parents", "MaxKeys", rows("Hashes")),
 		),
 	},
@@ -150,12 +154,17 @@ var objectMessages = []Message{
 	},
 	{
 		Name: "LoadReply",
-		Doc: "lists the chain of nodes from the root to the checkpoint. Each node is laid out by profile.CheckpointLayout(End-Begin); " +
-			"states and convolution tails are those of the last node",
+		Doc: "lists the chain of nodes from the root to the checkpoint. Each node is laid out by profile.CheckpointLayout(End-Begin), " +
+			"or profile.EdgeLayout of as many tokens where it is kept as rows; states and convolution tails are those of the last node",
 		Body: body(
 			u64("Lease"), u32("Tokens"), u8("Kind"),
 			u32s("NodeBegin", "MaxNodes"), u32s("NodeEnd", "MaxNodes", rows("NodeBegin")),
 			leased("NodeBegin", "MaxNodes"),
 		),
+		Sections: []Section{{
+			Name: "Rows", Struct: "LoadRows", Feature: "Rows",
+			Doc:  "says what each node is",
+			Body: body(u8s("Kinds", "MaxNodes", rows("NodeBegin"), doc("AcceptExact, AcceptSpliced or AcceptRows"))),
+		}},
 	},
 }

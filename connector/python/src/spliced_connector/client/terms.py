@@ -17,6 +17,10 @@ class Accept(IntFlag):
     """It went through the composition of segments."""
     ANY = 3
     """Either."""
+    ROWS = 4
+    """Exact, and kept as rows without states: those of any of its tokens are rebuilt by `replay`.
+    With the feature *rows* only.
+    """
 
 
 class Level(IntEnum):

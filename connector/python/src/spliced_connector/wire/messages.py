@@ -260,6 +260,14 @@ class MatchKnown(Message):
     interiors: Sequence[int] = w.u32s(MAX_KEYS, rows="starts")
 
 
+@message("match reply: rows")
+@dataclass(frozen=True, slots=True)
+class MatchRows(Message):
+    """Says how much of the prefix has states: those of the tokens behind are rebuilt from rows."""
+
+    prefix_states: int = w.u32()
+
+
 @message("match reply")
 @dataclass(frozen=True, slots=True)
 class MatchReply(Message):
@@ -276,6 +284,7 @@ class MatchReply(Message):
     tokens: Sequence[int] = w.u32s(MAX_KEYS, rows="status")
     estimates: MatchEstimates | None = w.section(MatchEstimates, Feature.ESTIMATES)  # noqa: RUF009
     known: MatchKnown | None = w.section(MatchKnown, Feature.KNOWN)  # noqa: RUF009
+    rows: MatchRows | None = w.section(MatchRows, Feature.ROWS)  # noqa: RUF009
 
 
 @message("acquire request")
@@ -400,11 +409,20 @@ class LoadRequest(Message):
     hash: bytes = w.hash32()
 
 
+@message("load reply: rows")
+@dataclass(frozen=True, slots=True)
+class LoadRows(Message):
+    """Says what each node is."""
+
+    kinds: bytes = w.u8s(MAX_NODES, rows="node_begin")
+
+
 @message("load reply")
 @dataclass(frozen=True, slots=True)
 class LoadReply(Message):
     """Lists the chain of nodes from the root to the checkpoint. Each node is laid out by
-    CheckpointLayout(End-Begin); states and convolution tails are those of the last node.
+    CheckpointLayout(End-Begin), or EdgeLayout of as many tokens where it is kept as rows; states
+    and convolution tails are those of the last node.
     """
 
     lease: int = w.u64()
@@ -417,6 +435,7 @@ class LoadReply(Message):
     extent_len: Sequence[int] = w.u64s(MAX_EXTENTS, rows="extent_off")
     digest_count: Sequence[int] = w.u32s(MAX_NODES, rows="node_begin", divides="digest")
     digest: Sequence[int] = w.u64s(MAX_DIGESTS)
+    rows: LoadRows | None = w.section(LoadRows, Feature.ROWS)  # noqa: RUF009
 
 
 @message("compose request")

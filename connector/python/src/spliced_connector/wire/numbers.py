@@ -36,6 +36,11 @@ class Feature(IntFlag):
     """
     KNOWN = 16
     """May send the section *known* of `match` behind *prompt*, and is answered with its like."""
+    ROWS = 32
+    """May accept and save checkpoints of kind *rows*, may `replay` them, and is answered with the
+    sections *rows*. Others are not told of what is kept as rows, and what stands behind it is a
+    miss when they load it.
+    """
 
 
 class WireSpan(IntEnum):
