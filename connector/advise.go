@@ -165,6 +165,10 @@ func addFound(request *wire.AdviseRequest, q *AdviseQuery) error {
 			return invalid("prefix of %d of %d tokens", p, len(q.Tokens))
 		}
 		request.PrefixTokens, request.PrefixTier = uint32(q.Found.PrefixTokens), q.Found.PrefixTier
+		if q.Found.PrefixKind == Rows { // from the states before them, or by a replay
+			request.PrefixTokens = uint32(q.Found.PrefixStates)
+			request.BufferTokens = max(request.BufferTokens, uint32(q.Found.PrefixTokens))
+		}
 		if len(q.Found.Segments) > 0 && len(q.Segments) != len(q.Found.Segments) {
 			return invalid("%d segments, %d were matched", len(q.Segments), len(q.Found.Segments))
 		}

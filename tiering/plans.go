@@ -33,14 +33,19 @@ func (s *Store) newRunner() *plan.Runner {
 	return r
 }
 
-// planTook prices composing and rotating by what a plan took on one rank; the others
-// compute theirs beside it.
+// planTook prices composing, rotating and replaying by what it took on one rank; the
+// others compute theirs beside it.
 func (s *Store) planTook(sc plan.Scope, t plan.Timing) {
 	p, err := s.profile(sc.Profile)
 	if err != nil {
 		return // forgotten since
 	}
 	shape := &p.Costs.Model().Shape
+	if t.Replay > 0 {
+		_, bytes := shape.KeptBytes(0, t.Replayed)
+		p.Costs.Did(cost.JobReplay, bytes, t.Replay)
+		return
+	}
 	p.Costs.Did(cost.JobCompose, int64(t.Segments)*shape.SegmentTotalBytes(0), t.Compose)
 	p.Costs.Did(cost.JobRotate, shape.RowBytes(t.Rows), t.Rotate)
 }

@@ -29,6 +29,7 @@ type Decoder struct {
 	out    [][]float32 // of each key head
 	in     [][]kernel.Input
 	ones   []float32
+	kept   *Rows // nil = they are not wanted
 
 	// Of the step that runs.
 	w      *walk[float32]
@@ -46,8 +47,34 @@ type decoderLayer struct {
 // DecoderOptions tune a Decoder. The zero value goes by the bytes that the model's
 // profile counts (KVBuffer Eq. 6 and §3.4).
 type DecoderOptions struct {
-	Rows  int // after which they go into the states: 1 = every token
-	Alone int // tokens without states; -1 = none
+	Rows  int  // after which they go into the states: 1 = every token
+	Alone int  // tokens without states; -1 = none
+	Keep  bool // the rows of certain tokens, for Rows
+}
+
+// Rows is what consecutive certain tokens leave, to be kept behind the states before
+// them: with it the states of any of them can be computed again without the model.
+type Rows struct {
+	Begin, End int
+	Layers     []RowsLayer
+}
+
+// RowsLayer is one linear layer of Rows: decays [tokens, gates], inputs of the
+// convolution [tokens, channels], keys [tokens, KeyHeads, KeyDim] as the recurrence reads
+// them, delta values [tokens, ValueHeads, ValueDim].
+type RowsLayer struct{ Decay, Conv, K, U []float32 }
+
+// Part is the values of a part of profile.EdgeLayout.
+func (l *RowsLayer) Part(k profile.PartKind) []float32 {
+	switch k {
+	case profile.PartT:
+		return l.Decay
+	case profile.PartConv:
+		return l.Conv
+	case profile.PartK:
+		return l.K
+	}
+	return l.U
 }
 
 // NewDecoder begins behind a state, which it takes over.
@@ -59,6 +86,9 @@ func NewDecoder(m *Model[float32], st *State[float32], o DecoderOptions) *Decode
 	}
 	if d.most == 0 {
 		d.most = bytes.Alone()
+	}
+	if o.Keep {
+		d.kept = d.noRows()
 	}
 	c := m.cfg.Linear
 	if bytes.State > 0 {
@@ -115,6 +145,9 @@ func (d *Decoder) Prefill(tokens []uint32) ([]float32, error) {
 	d.Settle()
 	logits, err := d.m.Prefill(d.st, tokens)
 	d.base = d.st.Tokens
+	if d.kept != nil {
+		d.kept = d.noRows()
+	}
 	return logits, err
 }
 
@@ -255,6 +288,46 @@ func (d *Decoder) headStates(layer, k int) []float32 {
 	return d.st.Layers[layer].S[k*size:][:size]
 }
 
+// Kept is the rows of the certain tokens since the decoder began, or since the last
+// Prefill of more than it keeps rows of; nil unless they were to be kept. It is valid
+// until the next call.
+func (d *Decoder) Kept() *Rows { return d.kept }
+
+func (d *Decoder) noRows() *Rows {
+	return &Rows{Begin: d.st.Tokens, End: d.st.Tokens, Layers: make([]RowsLayer, len(d.layers))}
+}
+
+// keepRows copies those of the first n drafts.
+func (d *Decoder) keepRows(n int) {
+	if d.kept == nil {
+		return
+	}
+	first := d.Pending()
+	for i := range d.layers {
+		to, from := &d.kept.Layers[i], &d.layers[i]
+		if from.heads == nil {
+			continue
+		}
+		for r := range n {
+			for _, b := range from.heads {
+				g, k, u := b.Row(first + r)
+				to.Decay, to.K, to.U = append(to.Decay, g...), appendF32(to.K, k), appendF32(to.U, u)
+			}
+		}
+		if len(d.drafts) > 0 {
+			to.Conv = append(to.Conv, from.conv[:n*len(from.conv)/len(d.drafts)]...)
+		}
+	}
+	d.kept.End += n
+}
+
+func appendF32(to []float32, row []byte) []float32 {
+	at, n := len(to), len(row)/4
+	to = slices.Grow(to, n)[:at+n]
+	kernel.ToF32(to[at:], row, kernel.F32)
+	return to
+}
+
 // Rows is what the drafts leave for a daemon's buffer, by profile.BufferLayout(Drafts).
 func (d *Decoder) Rows() []byte {
 	n := len(d.drafts)
@@ -342,6 +415,7 @@ func kept32(x []float32, first int, kept []int, row int) []float32 {
 
 // commit makes the first n drafts certain: a chain that all others follow.
 func (d *Decoder) commit(n int) {
+	d.keepRows(n)
 	for i := range d.layers {
 		if l := &d.layers[i]; l.heads != nil {
 			d.pass(&d.st.Layers[i], l, n)

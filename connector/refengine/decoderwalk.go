@@ -21,7 +21,7 @@ func (d *Decoder) step(tokens []uint32, parents []int, certain bool) ([]float32,
 	if d.st.Tokens+len(d.drafts) > d.most {
 		d.begin()
 	}
-	d.settle = certain && !d.alone && d.Pending()+len(tokens) >= d.flush
+	d.settle = certain && d.kept == nil && !d.alone && d.Pending()+len(tokens) >= d.flush
 	if d.move = 0; !d.alone && !d.settle && d.Pending() >= d.flush {
 		d.move = d.Pending()
 	}

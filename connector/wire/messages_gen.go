@@ -457,16 +457,18 @@ type AdviseRequest struct {
 	Output         uint32 // of these, generated tokens at the end
 	PrefixTokens   uint32 // of the longest checkpoint
 	PrefixTier     uint8
-	BufferTokens   uint32 // end of a buffer that holds this prompt, in tokens
-	SeamTokens     uint32 // computed again in all, when the segments are used
-	Cuts           []uint32
-	SegmentBegin   []uint32
-	SegmentTokens  []uint32
-	SegmentStatus  []uint8 // StatusMiss and so on
-	SegmentTier    []uint8
-	SampleBegin    []uint32
-	SampleEnd      []uint32
-	SampleMicros   []uint32
+	// End of rows behind the prefix, in tokens: of a buffer, or of a checkpoint
+	// that is kept as rows.
+	BufferTokens  uint32
+	SeamTokens    uint32 // computed again in all, when the segments are used
+	Cuts          []uint32
+	SegmentBegin  []uint32
+	SegmentTokens []uint32
+	SegmentStatus []uint8 // StatusMiss and so on
+	SegmentTier   []uint8
+	SampleBegin   []uint32
+	SampleEnd     []uint32
+	SampleMicros  []uint32
 }
 
 // AdviseReply has one row for each advised checkpoint and one for each segment.

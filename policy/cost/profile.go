@@ -99,6 +99,9 @@ func FromProfile(p *profile.Profile, w Widths) Shape {
 	// Parts begin at multiples of PartAlign: that many rows leave no padding.
 	const rows = profile.PartAlign
 	s.KVBytes = (p.CheckpointLayout(rows).Bytes - checkpoint.Bytes) / rows * ranks
+	if p.KeepsRows() {
+		s.DeltaBytes = p.BufferLayout(rows).Bytes / rows * ranks
+	}
 	if w.Hidden > 0 {
 		s.addWork(p, w)
 	}

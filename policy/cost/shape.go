@@ -38,6 +38,7 @@ type Shape struct {
 	KVBytes      int64 // rows of one token in every attention layer
 	StateBytes   int64 // running states of every recurrent layer: one checkpoint
 	ConvBytes    int64 // convolution tails that go with them
+	DeltaBytes   int64 // rows of one token in every recurrent layer: what moves its state on; 0 = not kept
 	SegmentBytes int64 // transitions, end-states and convolution tails of one segment, rows aside; 0 = as a checkpoint
 }
 
@@ -70,6 +71,16 @@ func (s Shape) RowBytes(tokens int) int64 { return s.KVBytes * int64(max(tokens,
 // of checkpoints on it.
 func (s Shape) PrefixBytes(tokens, checkpoints int) int64 {
 	return s.RowBytes(tokens) + int64(checkpoints)*s.CheckpointBytes()
+}
+
+// KeptBytes is a prefix whose last tokens, behind a checkpoint or behind nothing, are kept
+// as rows. Of these bytes, rebuilding the states at its end goes through rebuild.
+func (s Shape) KeptBytes(checkpoint, tokens int) (all, rebuild int64) {
+	rebuild = s.CheckpointBytes() + s.DeltaBytes*int64(max(tokens-checkpoint, 0))
+	if all = rebuild + s.RowBytes(tokens); checkpoint == 0 {
+		all -= s.CheckpointBytes()
+	}
+	return all, rebuild
 }
 
 // EveryBlockBytes is a prefix with a checkpoint at the end of each block, the

@@ -44,7 +44,7 @@ type Query struct {
 	// What is held, as a match has answered it; zero = nothing.
 	PrefixTokens int
 	PrefixPlace  tier.Place
-	BufferTokens int // end of a buffer over this prompt
+	BufferTokens int // end of rows behind the prefix: of a buffer, or of what is kept as rows
 	SeamTokens   int // computed again in all, when the segments are used
 
 	Cuts     []uint32 // boundaries that the application knows, ascending

@@ -235,11 +235,9 @@ func (w *work) request(q *Query) cost.Request {
 	if q.PrefixTokens > 0 {
 		r.Prefix = cost.Prefix{Tokens: q.PrefixTokens, Bytes: shape.PrefixBytes(q.PrefixTokens, 1), Tier: tierOf(q.PrefixPlace)}
 	}
-	if q.BufferTokens > 0 {
-		r.Buffer = cost.Buffer{
-			Tokens: q.BufferTokens, Tier: cost.TierDRAM,
-			Bytes: shape.PrefixBytes(q.BufferTokens, 1), RebuildBytes: shape.CheckpointBytes(),
-		}
+	if q.BufferTokens > q.PrefixTokens {
+		all, rebuild := shape.KeptBytes(q.PrefixTokens, q.BufferTokens)
+		r.Buffer = cost.Buffer{Tokens: q.BufferTokens, Tier: tierOf(q.PrefixPlace), Bytes: all, RebuildBytes: rebuild}
 	}
 	hits := 0
 	for i := range q.Segments {

@@ -64,21 +64,26 @@ func (s *Session) replayBuffer(ctx context.Context, q *ReplayQuery, g *Geometry)
 		next, err = s.store.Claim(q.Scope, r.on, r.to.Bytes)
 	}
 	if err == nil {
-		err = r.run(ctx)
+		err = s.replay(ctx, q.Scope, r)
 	}
 	if err == nil && q.Flush {
 		err = r.on.Copy(ctx, next.Memory, r.out)
 	}
-	if err := s.endReplay(b, q, next, err); err != nil {
-		return err
-	}
-	s.replayed(r)
-	return nil
+	return s.endReplay(b, q, next, err)
 }
 
-func (s *Session) replayed(r *replay) {
+// replay runs one, and counts and times it.
+func (s *Session) replay(ctx context.Context, sc Scope, r *replay) error {
+	began := s.runner.Now()
+	if err := r.run(ctx); err != nil {
+		return err
+	}
 	r.on.replayed.Add(1)
 	s.runner.rowsReplayed.Add(uint64(r.n))
+	if s.runner.Took != nil && r.on == s.runner.Memory {
+		s.runner.Took(sc, Timing{Replayed: r.n, Replay: s.runner.Now().Sub(began)})
+	}
+	return nil
 }
 
 // replayLease replays the rows that a leased checkpoint is kept as, and those of its
@@ -100,11 +105,7 @@ func (s *Session) replayLease(ctx context.Context, q *ReplayQuery, g *Geometry) 
 	}
 	r.n = q.Token - begin
 	r.runs = cut(r.runs, 0, r.n)
-	if err := r.run(ctx); err != nil {
-		return err
-	}
-	s.replayed(r)
-	return nil
+	return s.replay(ctx, q.Scope, r)
 }
 
 // resolve finds the rows of a source, and the states before them. begin is the token

@@ -14,7 +14,7 @@ type Runner struct {
 	Memory *Device
 	HBM    []*Device // accelerators
 	Now    func() time.Time
-	// Took is told how long plans of all layers took in memory; nil = nobody.
+	// Took is told how long plans of all layers, and replays, took in memory; nil = nobody.
 	Took func(Scope, Timing)
 
 	buffers                                               atomic.Int64 // now
@@ -23,10 +23,13 @@ type Runner struct {
 }
 
 // Timing is how long a plan took: its segments in all linear layers, their rows in
-// all attention layers. 0 = it had nothing to do there.
+// all attention layers, or how long the replay of some rows took. 0 = it had nothing to
+// do there.
 type Timing struct {
 	Segments, Rows  int
 	Compose, Rotate time.Duration
+	Replayed        int
+	Replay          time.Duration
 }
 
 // Session carries out the plans of one session of the store and has its buffers.

@@ -3,6 +3,7 @@ package remote
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/refengine"
@@ -12,20 +13,22 @@ import (
 // BlockTokens is the block of prefix hashes. Positions need not be multiples.
 const BlockTokens = 64
 
-// Load implements refengine.Prefixes with exact checkpoints.
+// Load implements refengine.Prefixes with exact checkpoints, those that are kept as rows
+// among them.
 func (s *Store) Load(prompt []uint32, positions []int) (*refengine.State[float32], error) {
 	hashes, ok := s.model.PrefixHashes(BlockTokens, prompt, positions)
 	if !ok {
 		return nil, connector.ErrUnavailable
 	}
-	q := connector.MatchQuery{Accept: connector.Exact, Prefixes: hashes}
+	const accept = connector.Exact | connector.Rows
+	q := connector.MatchQuery{Accept: accept, Prefixes: hashes}
 	for _, p := range positions {
 		q.Positions = append(q.Positions, uint32(p))
 	}
 	if err := s.model.Match(s.ctx, &q, &s.found); err != nil || s.found.PrefixTokens == 0 {
 		return nil, err
 	}
-	c, ok, err := s.model.Load(s.ctx, hashes[s.found.PrefixIndex], connector.Exact, connector.AcquireOptions{Wait: s.wait()})
+	c, ok, err := s.model.Load(s.ctx, hashes[s.found.PrefixIndex], accept, connector.AcquireOptions{Wait: s.wait()})
 	if err != nil || !ok {
 		return nil, err
 	}
@@ -34,16 +37,32 @@ func (s *Store) Load(prompt []uint32, positions []int) (*refengine.State[float32
 }
 
 // unfold copies a checkpoint into a state: rows from every node of its chain,
-// the rest from the last.
+// the rest from the last, or out of rows.
 func (s *Store) unfold(c *connector.Checkpoint) (*refengine.State[float32], error) {
 	st := &refengine.State[float32]{Tokens: c.Tokens, Layers: make([]refengine.LayerState[float32], s.prof.Layers())}
-	last := c.Last()
-	for _, i := range s.prof.LinearLayers() {
-		var err error
-		if st.Layers[i].S, err = elements(last.Layout(), i, profile.PartS, last.Read); err != nil {
+	layout, read := c.Last().Layout(), c.Last().Read
+	if c.Kind == connector.Rows {
+		slot, err := s.model.ReplayRows(s.ctx, c, c.Tokens, nil)
+		if err != nil {
 			return nil, err
 		}
-		if st.Layers[i].Conv, err = elements(last.Layout(), i, profile.PartConv, last.Read); err != nil {
+		defer slot.Release()
+		layout = s.prof.CheckpointLayout(0)
+		states := slices.Clone(slot.Bytes())
+		if !slot.Valid() { // what was copied may be somebody else's
+			return nil, connector.ErrGone
+		}
+		read = func(i int, dst []byte) error {
+			copy(dst, states[layout.Parts[i].Off:])
+			return nil
+		}
+	}
+	for _, i := range s.prof.LinearLayers() {
+		var err error
+		if st.Layers[i].S, err = elements(layout, i, profile.PartS, read); err != nil {
+			return nil, err
+		}
+		if st.Layers[i].Conv, err = elements(layout, i, profile.PartConv, read); err != nil {
 			return nil, err
 		}
 	}
@@ -105,5 +124,44 @@ func (s *Store) checkpointFill(st *refengine.State[float32], parent int) func(p 
 			values = l.V[parent*p.Shape[1]*p.Shape[2]:]
 		}
 		return fill(dst, values, p.DType, off)
+	}
+}
+
+// SaveRows keeps the tokens behind parent at the ascending positions as rows, each behind
+// the one before it: of any of them a later Load rebuilds the states. What is saved at
+// parent has to be there, with states or as rows; 0 = the start. st has the keys and
+// values of attention.
+func (s *Store) SaveRows(prompt []uint32, parent int, positions []int, rows *refengine.Rows, st *refengine.State[float32]) error {
+	hashes, ok := s.model.PrefixHashes(BlockTokens, prompt, append([]int{parent}, positions...))
+	if !ok {
+		return connector.ErrUnavailable
+	}
+	q := connector.SaveQuery{Level: s.Level, Kind: connector.Rows}
+	if parent > 0 {
+		q.Parent, q.ParentTokens = hashes[0], parent
+	}
+	for i, p := range positions {
+		if q.ParentTokens < rows.Begin || p > rows.End || p > st.Tokens {
+			return fmt.Errorf("rows of tokens [%d, %d) to save at %d behind %d: %w", rows.Begin, rows.End, p, q.ParentTokens, refengine.ErrInvalid)
+		}
+		q.Hash, q.Tokens = hashes[i+1], p
+		q.Source.Fill = s.rowsFill(rows, st, q.ParentTokens)
+		_, err := s.model.Save(s.ctx, &q)
+		if err != nil && !errors.Is(err, connector.ErrExists) {
+			return unlessRefused(err)
+		}
+		q.Parent, q.ParentTokens = hashes[i+1], p
+	}
+	return nil
+}
+
+func (s *Store) rowsFill(rows *refengine.Rows, st *refengine.State[float32], from int) func(p profile.Part, i int, off int64, dst []byte) error {
+	attention := s.checkpointFill(st, from)
+	return func(p profile.Part, i int, off int64, dst []byte) error {
+		if s.prof.Layer(p.Layer).Kind != profile.KindLinear {
+			return attention(p, i, off, dst)
+		}
+		values := rows.Layers[p.Layer].Part(p.Kind)
+		return fill(dst, values[(from-rows.Begin)*p.Shape[1]*p.Shape[2]:], p.DType, off)
 	}
 }

@@ -13,7 +13,7 @@ var adviceMessages = []Message{
 			u32("Tokens", doc("whole length")), u64("TokenOff", doc("staging offset of the token ids")),
 			u32("Output", doc("of these, generated tokens at the end")),
 			u32("PrefixTokens", doc("of the longest checkpoint")), u8("PrefixTier"),
-			u32("BufferTokens", doc("end of a buffer that holds this prompt, in tokens")),
+			u32("BufferTokens", doc("end of rows behind the prefix, in tokens: of a buffer, or of a checkpoint that is kept as rows")),
 			u32("SeamTokens", doc("computed again in all, when the segments are used")),
 			u32s("Cuts", "MaxKeys"),
 			u32s("SegmentBegin", "MaxKeys"), u32s("SegmentTokens", "MaxKeys", rows("SegmentBegin")),
