@@ -5,7 +5,7 @@ import "testing"
 // A request of 11 chunks comes and one goes, in a pool that is short of room.
 func BenchmarkAdmit(b *testing.B) {
 	c := readCorpus(b)
-	requests := c.requests(readList(b, lists[0].file), false)
+	requests := c.requests(lists[0].read(), false)
 	const resident = 75
 	for _, v := range variants {
 		if v.own {

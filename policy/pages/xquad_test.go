@@ -1,18 +1,17 @@
 package pages
 
 import (
-	"bufio"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	"github.com/spliced-kv/spliced/policy/pages/xquad"
 	"github.com/spliced-kv/spliced/policy/tracetest"
 )
 
@@ -28,10 +27,7 @@ type corpus struct {
 func readCorpus(t testing.TB) *corpus {
 	t.Helper()
 	var c corpus
-	eachLine(t, "testdata/xquad_lengths.txt", func(numbers []int) {
-		c.paragraphs = append(c.paragraphs, numbers[0])
-		c.questions = append(c.questions, numbers[1:])
-	})
+	c.paragraphs, c.questions = xquad.Passages()
 	if len(c.paragraphs) != 240 {
 		t.Fatalf("%d paragraphs", len(c.paragraphs))
 	}
@@ -71,42 +67,9 @@ func TestLengthsAreThoseOfTheDataSet(t *testing.T) {
 	}
 }
 
-// eachLine reads lines of numbers; what follows a # is a remark.
-func eachLine(t testing.TB, name string, f func(numbers []int)) {
-	t.Helper()
-	file, err := os.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	for s := bufio.NewScanner(file); s.Scan(); {
-		text, _, _ := strings.Cut(s.Text(), "#")
-		var numbers []int
-		for _, word := range strings.Fields(text) {
-			n, err := strconv.Atoi(word)
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			numbers = append(numbers, n)
-		}
-		if len(numbers) > 0 {
-			f(numbers)
-		}
-	}
-}
-
-// asked is one row of a request list: the tokens of its question, and its
-// paragraphs in the order of the prompt.
-type asked struct {
-	question   int
-	paragraphs []int
-}
-
 const (
 	listLength       = 300
 	listChunks       = 11
-	systemTokens     = 48
-	outputTokens     = 32
 	listBlock        = 16
 	systemKey        = 1 << 32
 	windowSeam       = 8
@@ -116,7 +79,7 @@ const (
 
 // drawList draws distinct paragraphs for each request, uniformly or by Zipf's law
 // (exponent 1, popularity in a drawn order), and a question on one of them.
-func (c *corpus) drawList(zipf bool) []asked {
+func (c *corpus) drawList(zipf bool) []xquad.Asked {
 	rng := rand.New(rand.NewPCG(listSeed, 1))
 	weight := make([]float64, len(c.paragraphs))
 	for i, p := range rng.Perm(len(weight)) {
@@ -125,16 +88,16 @@ func (c *corpus) drawList(zipf bool) []asked {
 			weight[p] = 1 / float64(i+1)
 		}
 	}
-	list := make([]asked, listLength)
+	list := make([]xquad.Asked, listLength)
 	for i := range list {
 		left := slices.Clone(weight)
 		for range listChunks {
 			p := pick(rng, left)
 			left[p] = 0
-			list[i].paragraphs = append(list[i].paragraphs, p)
+			list[i].Passages = append(list[i].Passages, p)
 		}
-		questions := c.questions[list[i].paragraphs[rng.IntN(listChunks)]]
-		list[i].question = questions[rng.IntN(len(questions))]
+		questions := c.questions[list[i].Passages[rng.IntN(listChunks)]]
+		list[i].Question = questions[rng.IntN(len(questions))]
 	}
 	return list
 }
@@ -160,17 +123,11 @@ func pick(rng *rand.Rand, weight []float64) int {
 
 var lists = []struct {
 	name string
-	file string
+	read func() []xquad.Asked
 	zipf bool
 }{
-	{"uniform", "testdata/xquad_uniform.txt", false},
-	{"zipf", "testdata/xquad_zipf.txt", true},
-}
-
-func readList(t testing.TB, file string) (list []asked) {
-	t.Helper()
-	eachLine(t, file, func(n []int) { list = append(list, asked{n[0], n[1:]}) })
-	return list
+	{"uniform", xquad.Uniform, false},
+	{"zipf", xquad.Zipf, true},
 }
 
 func TestListsAreTheirDraw(t *testing.T) {
@@ -181,16 +138,16 @@ func TestListsAreTheirDraw(t *testing.T) {
 			var b strings.Builder
 			fmt.Fprintf(&b, "# %s draw, seed %d: tokens of the question, then its paragraphs\n", l.name, listSeed)
 			for _, a := range drawn {
-				fmt.Fprintln(&b, a.question, strings.Trim(fmt.Sprint(a.paragraphs), "[]"))
+				fmt.Fprintln(&b, a.Question, strings.Trim(fmt.Sprint(a.Passages), "[]"))
 			}
-			if err := os.WriteFile(l.file, []byte(b.String()), 0o644); err != nil {
+			if err := os.WriteFile("xquad/"+l.name+".txt", []byte(b.String()), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got := readList(t, l.file); !slices.EqualFunc(got, drawn, func(a, b asked) bool {
-			return a.question == b.question && slices.Equal(a.paragraphs, b.paragraphs)
+		if got := l.read(); !slices.EqualFunc(got, drawn, func(a, b xquad.Asked) bool {
+			return a.Question == b.Question && slices.Equal(a.Passages, b.Passages)
 		}) {
-			t.Errorf("%s is not what its seed draws", l.file)
+			t.Errorf("%s is not what its seed draws", l.name)
 		}
 	}
 }
@@ -198,17 +155,17 @@ func TestListsAreTheirDraw(t *testing.T) {
 // requests turns a list into prompts of system, paragraphs and question. own
 // makes the system prompt each request's own, as the paper's figures do not say
 // that it is shared.
-func (c *corpus) requests(list []asked, own bool) []*Request {
+func (c *corpus) requests(list []xquad.Asked, own bool) []*Request {
 	out := make([]*Request, len(list))
 	for i, a := range list {
-		q := &Request{Pieces: []Piece{{Prefix, systemKey, systemTokens}}, Output: outputTokens}
+		q := &Request{Pieces: []Piece{{Prefix, systemKey, xquad.SystemTokens}}, Output: xquad.OutputTokens}
 		if own {
-			q.Pieces[0] = Piece{Kind: Prompt, Tokens: systemTokens}
+			q.Pieces[0] = Piece{Kind: Prompt, Tokens: xquad.SystemTokens}
 		}
-		for _, p := range a.paragraphs {
+		for _, p := range a.Passages {
 			q.Pieces = append(q.Pieces, Piece{Chunk, uint64(p) + 1, c.paragraphs[p]})
 		}
-		q.Pieces = append(q.Pieces, Piece{Kind: Prompt, Tokens: a.question})
+		q.Pieces = append(q.Pieces, Piece{Kind: Prompt, Tokens: a.Question})
 		out[i] = q
 	}
 	return out
@@ -335,7 +292,7 @@ func TestRatioOfPeaks(t *testing.T) {
 		"zipf":    {75: {3.0, 3.25, 3.35, 3.65, 3.73, 3.8, 3.9}, 300: {5.5, 6.2, 7.1, 7.9, 8.3, 9.0, 9.7}},
 	}
 	for _, l := range lists {
-		list := readList(t, l.file)
+		list := l.read()
 		for _, resident := range []int{75, 300} {
 			base := copied(c.requests(list, true), resident)
 			for i, v := range variants {
@@ -360,7 +317,7 @@ func TestRatioOfPeaks(t *testing.T) {
 
 func TestPaddingCost(t *testing.T) {
 	c := readCorpus(t)
-	requests := c.requests(readList(t, lists[0].file), false)
+	requests := c.requests(lists[0].read(), false)
 	total := 0
 	for _, n := range c.paragraphs {
 		r := Rules{BlockTokens: listBlock}
@@ -404,7 +361,7 @@ func TestRatioGrowsWithChunks(t *testing.T) {
 				for d := range weight {
 					weight[d] = 1 / float64(d+1)
 				}
-				q := &Request{Pieces: []Piece{{Kind: Prompt, Tokens: systemTokens}}, Output: outputTokens}
+				q := &Request{Pieces: []Piece{{Kind: Prompt, Tokens: xquad.SystemTokens}}, Output: xquad.OutputTokens}
 				for range chunks {
 					d := pick(rng, weight)
 					weight[d] = 0

@@ -36,6 +36,7 @@ func suites() map[string]suite {
 		"scale": {1, scaleSections}, "scale-smoke": {0, scaleSections},
 		"disk": {1, diskSections}, "disk-smoke": {0, diskSections}, "pebble": {1, pebbleSections},
 		"parallel": {1, parallelSections}, "parallel-smoke": {0, parallelSections},
+		"pages": {1, pagesSections}, "pages-smoke": {0, pagesSections},
 	}
 }
 
