@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"testing"
 	"time"
@@ -175,4 +176,39 @@ func BenchmarkRotate(b *testing.B) {
 			}
 		}
 	})
+}
+
+// One query row over 2,300 rows: chunks that lie at positions of their own, and copies in
+// blocks of 16. The limit is a read of as many bytes.
+func BenchmarkAttend(b *testing.B) {
+	for _, c := range []struct {
+		name       string
+		group, dim int
+		runs, rows int
+		turned     bool
+	}{{"shared", 2, 32, 12, 190, true}, {"blocks", 2, 32, 142, 16, false}, {"shared", 8, 128, 12, 190, true}, {"blocks", 8, 128, 142, 16, false}} {
+		b.Run(fmt.Sprintf("%s/group=%d/dim=%d", c.name, c.group, c.dim), func(b *testing.B) {
+			r := rand.New(rand.NewPCG(1, 1))
+			a := attended{heads: 1}
+			a.Group, a.KeyDim, a.ValueDim, a.Type = c.group, c.dim, c.dim, BF16
+			for i := range c.runs {
+				run := a.randomRun(r, i*c.rows, c.rows)
+				if run.KStride, run.VStride = 2*c.dim, 2*c.dim; c.turned {
+					run.Turn = randomTurn(r, c.dim/2, 1, false)
+				}
+				a.runs = append(a.runs, run)
+			}
+			q := Queries{make([]float32, c.group*c.dim), c.group * c.dim, 1, c.runs * c.rows}
+			for i := range q.Q {
+				q.Q[i] = float32(r.NormFloat64())
+			}
+			out := make([]float32, c.group*c.dim)
+			var sc AttendScratch
+			b.SetBytes(int64(c.runs * c.rows * c.dim * 4))
+			b.ReportAllocs()
+			for b.Loop() {
+				a.Attend(out, len(out), q, a.runs, 0, &sc)
+			}
+		})
+	}
 }
