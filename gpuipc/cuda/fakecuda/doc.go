@@ -5,7 +5,8 @@
 // It is as asynchronous as a driver: each stream is a thread with a queue. It
 // shares memory between processes by descriptor and by handle. It refuses what a
 // driver refuses (no current context, a handle between equal process ids,
-// memory without access), and is harsh where a driver leaves the outcome open:
+// memory without access), and is harsh where a driver leaves the outcome open or
+// does what no code here means to (work of one device on memory of another):
 // fresh memory is all ones, memory that is freed under a queued operation is
 // counted as misuse. It injects faults at any call, and counts what is live.
 //

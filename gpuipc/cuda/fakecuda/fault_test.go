@@ -215,3 +215,36 @@ func TestAFaultMayBeOneDevices(t *testing.T) {
 	must(t, api.ContextSetCurrent(0))
 	l.Reset()
 }
+
+// Work of one device on memory of another is a mistake of ours, and counted.
+func TestMemoryOfAnotherDeviceIsMisuse(t *testing.T) {
+	l := fakecuda.Open(t)
+	l.Set(t, "DEVICES", "2")
+	api, err := driver.Load(l.Path)
+	must(t, err)
+	l.LeakCheck(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var memory [2]driver.DevicePtr
+	for i := range memory {
+		context, err := api.PrimaryContextRetain(driver.Device(i))
+		must(t, err)
+		must(t, api.ContextSetCurrent(context))
+		memory[i], err = api.MemAlloc(8)
+		must(t, err)
+	}
+	s, err := api.StreamCreate() // of the second
+	must(t, err)
+	before := l.Stats().Misuses
+	must(t, errors.Join(api.MemsetD8Async(memory[1], 0, 8, s), api.StreamSynchronize(s)))
+	if n := l.Stats().Misuses - before; n != 0 {
+		t.Errorf("%d misuses by work on its own memory", n)
+	}
+	must(t, errors.Join(api.MemsetD8Async(memory[0], 0, 8, s), api.StreamSynchronize(s)))
+	if n := l.Stats().Misuses - before; n != 1 {
+		t.Errorf("%d misuses, want 1", n)
+	}
+	l.Forgive(1)
+	must(t, errors.Join(api.StreamDestroy(s), api.ContextSetCurrent(0)))
+	l.Reset()
+}

@@ -73,7 +73,8 @@ struct fakecuda_stats {
   uint64_t calls;          /* of all functions, so far */
   uint64_t executed;       /* operations of streams, so far */
   uint64_t misuses;        /* so far: memory taken away under queued operations,
-                              writes behind an allocation; stderr says which */
+                              writes behind an allocation, memory of one device in
+                              work of another; stderr says which */
   uint64_t hanging;        /* calls that a HANG holds now */
 };
 

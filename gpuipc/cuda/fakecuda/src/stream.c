@@ -173,7 +173,15 @@ static void order_with_null(struct stream *s) {
       append_behind(s, other);
 }
 
+/* A driver copies between devices, and may refuse the rest: nothing here is meant to. */
+static void check_device(struct stream *s, CUdeviceptr at, uint64_t n) {
+  struct range *r = n ? range_find(&on_device, at) : NULL;
+  if (r && r->memory && r->memory->device != s->o.context->device) misuse("memory of another device", at, n);
+}
+
 CUresult enqueue(struct stream *s, struct op *op, uint64_t *number) {
+  check_device(s, op->dst, op->dst_bytes);
+  check_device(s, op->src, op->src_bytes);
   if (s->capture) { /* there are no graphs here */
     misuse("an operation of a stream that captures", s->o.id, 0);
     op_free(op);

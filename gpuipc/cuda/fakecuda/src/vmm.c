@@ -220,8 +220,11 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDe
   bool ok = whole_mappings(at, bytes);
   for (uint64_t left = bytes; ok && left > 0;) {
     struct range *r = range_find(&on_device, at);
-    /* What one device may do, all may here: they are one memory. */
-    for (size_t i = 0; i < n; i++) r->access = desc[i].flags;
+    /* What one device may do, all may here: they are one memory. Nothing is meant to. */
+    for (size_t i = 0; i < n; i++) {
+      r->access = desc[i].flags;
+      if (desc[i].location.id != r->memory->device) misuse("access of another device", at, r->bytes);
+    }
     ok = space_map(r->base, r->bytes, r->memory->fd, r->access);
     at += r->bytes;
     left -= r->bytes;
