@@ -41,8 +41,9 @@ type Options struct {
 	StagingBytes int64
 	SlotBytes    int64
 
-	// Device, if set, is the GPU of this process: where the daemon shares memory of
-	// the same one, it is mapped, and AcquireDevice gives leases in it. It stays
+	// Device, if set, is the GPU of this client: where the daemon shares memory of
+	// the same one, it is mapped, and AcquireDevice gives leases in it. A process that
+	// reads two GPUs has two clients. It stays
 	// the caller's, and is closed after the client and all leases. Without a daemon
 	// that can share it everything else works.
 	Device gpuipc.Accelerator
