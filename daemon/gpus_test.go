@@ -468,3 +468,35 @@ func TestGPUsAreOpenedAtTheSameTime(t *testing.T) {
 	}
 	r.deviceAtRest()
 }
+
+// A copy that does not end on one GPU holds up those who wait for it, and no rank on another.
+func TestACopyThatHangsOnOneGPUHoldsUpNoOther(t *testing.T) {
+	leakCheck(t)
+	lib := twoGPUs(t)
+	r := startGPUs(t, lib, settings.AllDevices)
+	p := testProfile(2)
+	ours := [2]*rawClient{rawRank(t, r, p, fakeGPU0), rawRank(t, r, p, fakeGPU1)}
+	first, second := newDocument(p, nil, 1, 64, profile.RoleFirst), newDocument(p, nil, 2, 64, profile.RoleFirst)
+	publishRanks(t, ours, first)
+	publishRanks(t, ours, second)
+	copies := lib.Calls("run.copy")
+	lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: "run.copy@0"})
+	request := ours[0].send(wire.OpAcquireDevice, &wire.AcquireDeviceRequest{Profile: ours[0].profile, Wait: 1, Keys: [][32]byte{first.key}})
+	eventually(t, "the copy has begun", func() bool { return lib.Calls("run.copy") > copies })
+	for _, d := range []*document{first, second} {
+		ours[1].release(ours[1].rankLease(1, d))
+	}
+	ours[1].release(ours[1].acquire(1, first.key).Leases[0])
+	if got := r.store.DeviceCounters(); got[0].Copies != 0 || got[1].Copies != 2 {
+		t.Errorf("%d and %d copies", got[0].Copies, got[1].Copies)
+	}
+	lib.Clear()
+	code, body, _ := ours[0].await(request)
+	var got wire.AcquireReply
+	if code != wire.OK || got.Decode(body) != nil || wire.Code(got.Codes[0]) != wire.OK {
+		t.Errorf("%v, %v, when the copy is done", code, got.Codes)
+	}
+	ours[0].close()
+	ours[1].close()
+	r.deviceAtRest()
+}
