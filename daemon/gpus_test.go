@@ -403,7 +403,7 @@ func TestAGPUThatIsMissingCostsItsOwnCopies(t *testing.T) {
 	}{
 		"not there":          {[]string{fakeGPU0, absentGPU}, nil, map[string]string{fakeGPU0: api.GPUServing, absentGPU: api.GPUMissing}, absentGPU + " gives no memory"},
 		"a number too many":  {[]string{"0", "2"}, nil, map[string]string{fakeGPU0: api.GPUServing, "2": api.GPUMissing}, "2 gives no memory: the driver shows 2 devices, numbered from 0"},
-		"named twice":        {[]string{"1", fakeGPU1}, nil, map[string]string{fakeGPU1: api.GPUMissing}, "names it twice"},
+		"named twice":        {[]string{"1", fakeGPU1}, nil, map[string]string{fakeGPU1: api.GPUServing, fakeGPU1 + " (again)": api.GPUMissing}, fakeGPU1 + " (again) gives no memory: hbm-device names it twice"},
 		"refuses":            {[]string{"all"}, &fakecuda.Fault{Kind: fakecuda.Fail, Call: "cuDevicePrimaryCtxRetain@1", Value: 46}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " gives no memory"},
 		"cannot be asked":    {[]string{"all"}, &fakecuda.Fault{Kind: fakecuda.Fail, Call: "cuDeviceGetAttribute@1", Value: 999}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " gives no memory"},
 		"is full":            {[]string{"1", "0"}, &fakecuda.Fault{Kind: fakecuda.Fail, Call: "cuMemCreate@1", Value: 2}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, "OUT_OF_MEMORY"},
@@ -419,7 +419,7 @@ func TestAGPUThatIsMissingCostsItsOwnCopies(t *testing.T) {
 				lib.Inject(t, *row.fault)
 			}
 			config := deviceConfig(t)
-			config.AdminSocket, config.HBMLibrary, config.HBMDevices, config.HBMTimeout = "", lib.Path, row.names, 20*time.Millisecond
+			config.AdminSocket, config.HTTP, config.HBMLibrary, config.HBMDevices, config.HBMTimeout = "", "127.0.0.1:0", lib.Path, row.names, 50*time.Millisecond
 			r := startParts(t, config, Parts{})
 			check := r.check(t, "hbm")
 			if check.State != api.CheckDegraded || !strings.Contains(check.Detail, row.want) {
@@ -431,9 +431,15 @@ func TestAGPUThatIsMissingCostsItsOwnCopies(t *testing.T) {
 					t.Errorf("%s is %q, want %q", uuid, got[uuid], state)
 				}
 			}
-			if name != "named twice" {
+			for uuid, state := range row.states {
+				if want := `spliced_hbm_state{device="` + uuid + `",state="` + state + `"} 1`; !strings.Contains(r.metricsText(t), want) {
+					t.Errorf("no %s in the metrics", want)
+				}
+				if state != api.GPUServing {
+					continue
+				}
 				p := testProfile(2)
-				c := rawRank(t, r, p, fakeGPU0)
+				c := rawRank(t, r, p, uuid)
 				d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 				publishRanks(t, [2]*rawClient{c, c}, d)
 				c.release(c.rankLease(1, d))

@@ -490,7 +490,7 @@ type AdviseReply struct {
 type AttachDeviceRequest struct {
 	Ways         uint8   // what the client is able to map
 	PrivateBytes uint64  // wanted; 0 = the daemon's default
-	UUID         []uint8 // the client's device, UUIDBytes long; empty = any
+	UUID         []uint8 // the client's device, UUIDBytes long; empty = the daemon's only one
 }
 
 // AttachDeviceReply says what to map, in the order of the chunks: those of the

@@ -38,7 +38,7 @@ func Open(ctx context.Context, c *settings.Config, given []gpuipc.Accelerator, e
 		}
 	} else {
 		all = wanted(ctx, c, log)
-		all.once()
+		all.once(log)
 		var opening sync.WaitGroup
 		for _, g := range all {
 			opening.Go(func() { g.open(ctx, log) })
@@ -187,10 +187,12 @@ func infoOf(library string, id gpuipc.UUID) cuda.Info {
 	return cuda.Info{}
 }
 
-// once fails those that an entry before them names already, by number or by UUID.
-func (d Devices) once() {
+// once fails those that an entry before them names already: one by its number, the other
+// by its UUID.
+func (d Devices) once(log zerolog.Logger) {
 	for i, g := range d {
-		if g.UUID != (gpuipc.UUID{}) && d[:i].Of(g.UUID) != nil {
+		if d[:i].Of(g.UUID) != nil {
+			g.named(g.Name+" (again)", log) // names tell devices apart, in metrics too
 			g.Fail(fmt.Errorf("hbm-device names it twice: %w", gpuipc.ErrInvalid))
 		}
 	}
@@ -199,7 +201,7 @@ func (d Devices) once() {
 // Of is the device of a UUID; nil = none.
 func (d Devices) Of(id gpuipc.UUID) *GPU {
 	for _, g := range d {
-		if g.UUID == id {
+		if g.UUID == id && id != (gpuipc.UUID{}) {
 			return g
 		}
 	}

@@ -16,7 +16,7 @@ var deviceMessages = []Message{
 		Doc:  "asks for device memory: the public arena and chunks of this connection's own. It is answered once on a connection",
 		Body: body(
 			u8("Ways", doc("what the client is able to map")), u64("PrivateBytes", doc("wanted; 0 = the daemon's default")),
-			u8s("UUID", "UUIDBytes", doc("the client's device, UUIDBytes long; empty = any")),
+			u8s("UUID", "UUIDBytes", doc("the client's device, UUIDBytes long; empty = the daemon's only one")),
 			Check{Field: "UUID", Exactly: "UUIDBytes", OrNone: true},
 		),
 	},
