@@ -18,7 +18,7 @@
 
 namespace attending {
 
-enum : u32 { THREADS = 128, QUERIES = 8, KEYS = 64, PIECE = 8, GROUPS = 16, EACH = KEYS / GROUPS, BATCH = 4 };
+enum : u32 { THREADS = 128, QUERIES = 8, KEYS = 64, PIECE = 8, GROUPS = 16, LINE = 128, EACH = KEYS / GROUPS, BATCH = 4 };
 
 // Job is one row of the launch's table, as attend.go writes it.
 struct Job {
@@ -100,14 +100,14 @@ struct Layout {
   u32 scores;    // [QUERIES][KEYS], then weights
   u32 decays;    // [QUERIES]: what a larger score leaves of the sums so far
   u32 sums;      // [QUERIES][valueDim]
-  u32 rows;      // u64 [2][KEYS]: where keys and values lie
+  u32 rows;      // u64 [2 tiles][2][KEYS]: where keys and values lie
 };
 
 FN Layout layout(const Job &job) {
   Layout l;
   l.channels = (job.keyDim + 63) / 64 * 64;
   l.rows = 0;
-  l.queries = 2 * KEYS * 8;
+  l.queries = 4 * KEYS * 8;
   l.scores = l.queries + QUERIES * l.channels * 4;
   l.decays = l.scores + QUERIES * KEYS * 4;
   l.sums = l.decays + QUERIES * 4;
@@ -147,8 +147,9 @@ FN void loadQueries(const Job &job, const Run &run, const Reach &r, const Layout
   }
 }
 
-// locate puts to shared memory where keys [first, first+KEYS) of the run lie, past `end` the last.
-FN void locate(const Run &run, const Reach &r, const Layout &l, u64 tables, u32 first, u32 end) {
+// locate puts to shared memory where keys [first, first+KEYS) of the run lie, past `end` the last,
+// and has them on their way to the L2 while the tile before is worked on.
+FN void locate(const Job &job, const Run &run, const Reach &r, u32 rows, u64 tables, u32 first, u32 end) {
   const u32 i = threadIndex() % KEYS;
   const bool values = threadIndex() >= KEYS;
   const u32 row = first + i < end ? first + i : end - 1;
@@ -160,7 +161,10 @@ FN void locate(const Run &run, const Reach &r, const Layout &l, u64 tables, u32 
     const u32 token = run.firstToken + row, entry = token / run.blockTokens;
     to += at<const u32>(tables + run.blocks)[entry] * blockStride + (token - entry * run.blockTokens) * tokenStride;
   }
-  shared<u64>(l.rows)[threadIndex()] = to;
+  shared<u64>(rows)[threadIndex()] = to;
+  if (first + i >= end) return;
+  const u32 bytes = (values ? job.valueDim : job.keyDim) * (job.type == F32 ? 4 : 2);
+  for (u32 at_ = 0; at_ < bytes; at_ += LINE) prefetch(to + at_);
 }
 
 // gatherSums adds up v of 8 threads that lie together: each gets the sum of one of its indices, the
@@ -183,13 +187,13 @@ FN float gatherSums(float (&v)[QUERIES]) {
 
 // score leaves products of the queries with 64 keys, -inf where a query does not see one.
 template <u32 T>
-FN void score(const Job &job, const Item &item, const Reach &r, const Layout &l, u32 first, u32 end) {
+FN void score(const Job &job, const Item &item, const Reach &r, const Layout &l, u32 places, u32 first, u32 end) {
   const u32 group = threadIndex() / 8, part = threadIndex() % 8;
   float s[EACH][QUERIES];
   u64 rows[EACH];
 UNROLL
   for (u32 i = 0; i < EACH; i++) {
-    rows[i] = shared<u64>(l.rows)[i * GROUPS + group];
+    rows[i] = shared<u64>(places)[i * GROUPS + group];
 UNROLL
     for (u32 n = 0; n < QUERIES; n++) s[i][n] = 0;
   }
@@ -269,7 +273,7 @@ FN Columns columnsOf(const Job &job) {
 
 // weigh adds weighted values of 64 keys.
 template <u32 T>
-FN void weigh(const Job &job, const Columns &c, const Layout &l, u32 count, float (&sums)[QUERIES][PIECE]) {
+FN void weigh(const Job &job, const Columns &c, const Layout &l, u32 places, u32 count, float (&sums)[QUERIES][PIECE]) {
 UNROLL
   for (u32 n = 0; n < QUERIES; n++) {
     const float left = shared<float>(l.decays)[n];
@@ -282,7 +286,7 @@ UNROLL
 UNROLL
     for (u32 i = 0; i < BATCH; i++) {
       const u32 key = first + i * c.slots;  // past the end one more of the tile, whose weight is 0
-      v[i] = loadPiece<T>(job, shared<u64>(l.rows)[KEYS + (key < KEYS ? key : KEYS - 1)], c.first, job.valueDim);
+      v[i] = loadPiece<T>(job, shared<u64>(places)[KEYS + (key < KEYS ? key : KEYS - 1)], c.first, job.valueDim);
     }
 UNROLL
     for (u32 i = 0; i < BATCH; i++) {
@@ -351,6 +355,9 @@ FN void attend(const Args &args) {
   r.queries = all - r.query < (u32)QUERIES ? all - r.query : (u32)QUERIES;
   const Run &run = at<const Run>(args.tables + args.runs)[item.run];
   const Layout l = layout(job);
+  const u32 end = item.first + item.count;
+  u32 places = l.rows, next = l.rows + 2 * KEYS * 8;
+  locate(job, run, r, places, args.tables, item.first, end);
   loadQueries(job, run, r, l, args.tables);
   const Columns c = columnsOf(job);
   float sums[QUERIES][PIECE];
@@ -360,16 +367,18 @@ UNROLL
     for (u32 j = 0; j < PIECE; j++) sums[n][j] = 0;
   }
   Largest known = {{-__builtin_inff(), -__builtin_inff()}, {0, 0}};
-  const u32 end = item.first + item.count;
+  blockBarrier();
   for (u32 first = item.first; first < end; first += KEYS) {
-    blockBarrier();  // the tile before has been read
-    locate(run, r, l, args.tables, first, end);
-    blockBarrier();
-    score<T>(job, item, r, l, first, end);
+    if (first + KEYS < end) locate(job, run, r, next, args.tables, first + KEYS, end);
+    score<T>(job, item, r, l, places, first, end);
     blockBarrier();
     soften(l, known);
     blockBarrier();
-    weigh<T>(job, c, l, end - first < (u32)KEYS ? end - first : (u32)KEYS, sums);
+    weigh<T>(job, c, l, places, end - first < (u32)KEYS ? end - first : (u32)KEYS, sums);
+    blockBarrier();
+    const u32 done = places;
+    places = next;
+    next = done;
   }
   leave(job, blockX(), r, c, l, known, sums);
 }

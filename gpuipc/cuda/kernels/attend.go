@@ -258,7 +258,7 @@ func (a *AttendArgs) entry() string {
 
 // shared is attending::layout.
 func (a *AttendArgs) shared() int {
-	return 16*attendKeys + 4*attendQueries*((a.KeyDim+63)/64*64+attendKeys+1+a.ValueDim)
+	return 32*attendKeys + 4*attendQueries*((a.KeyDim+63)/64*64+attendKeys+1+a.ValueDim)
 }
 
 // launches are those of one entry.

@@ -117,6 +117,11 @@ FN Word2 readOnce8(const void *p) {
   return w;
 }
 
+// prefetch asks for the line around an address to come to the L2.
+FN void prefetch(u64 address) {
+  asm volatile("prefetch.global.L2 [%0];" : : "l"(globalAddress((const void *)address)));
+}
+
 // toTF32 rounds to nearest, ties away from zero: 11 bits of mantissa, the 13 below are zero.
 FN u32 toTF32(float v) {
   u32 r;

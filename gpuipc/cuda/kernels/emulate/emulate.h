@@ -142,6 +142,8 @@ FN void waitAsync() {
 FN Word4 readOnce16(const void *p) { return *(const Word4 *)p; }
 FN Word2 readOnce8(const void *p) { return *(const Word2 *)p; }
 
+FN void prefetch(u64 address) { (void)*(const volatile u8 *)address; }  // it has to be there
+
 FN u32 toTF32(float v) {
   u32 u = asBits(v);
   if ((u & 0x7f800000u) == 0x7f800000u) return v != v ? 0x7fffe000u : u;

@@ -117,7 +117,7 @@ class AttendJob:
     def shared(self) -> int:
         """Bytes of shared memory: `attending::layout`."""
         channels = -(-self.key_dim // 64) * 64
-        return 16 * _KEYS + 4 * _QUERIES * (channels + _KEYS + 1 + self.value_dim)
+        return 32 * _KEYS + 4 * _QUERIES * (channels + _KEYS + 1 + self.value_dim)
 
     @cached_property
     def entry(self) -> str:
