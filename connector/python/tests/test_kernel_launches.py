@@ -212,7 +212,6 @@ PENDING = BufferJob(
         replace(PENDING, rows=replace(NEW, dtype=DType.NONE)),
         replace(PENDING, parents=(-1,)),
         replace(PENDING, parents=(-1, 0, 1, 3, 2)),
-        replace(PENDING, parents=(-1, 0, 1, 1, 2), out=0x4000),
     ],
 )
 def test_buffers_that_can_never_be_right_are_refused(wrong: BufferJob) -> None:

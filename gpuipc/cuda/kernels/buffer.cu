@@ -35,7 +35,7 @@ struct Job {
   u64 beta;      // F32 [rows, heads]
   u64 reader;    // [rows, heads, dk] of inType; 0: newK
   u64 outputs;   // [rows, heads, dv] of inType
-  u64 passes;    // where in the tables: Pass; 0: one, of all pending rows
+  u64 passes;    // where in the tables: Pass, and one more of the rows that a flush takes; 0: all are a chain
   u64 ancestors; // where in the tables: a mask of new rows for each new row; 0: all before it
   u32 heads, keyHeads, dk, dv;
   u32 type, inType;
@@ -47,10 +47,10 @@ struct Job {
 };
 static_assert(sizeof(Job) == 168, "buffer.go writes rows of 168 bytes");
 
-// Pass is pending rows that some of the new rows descend from.
+// Pass is pending rows that some of the new rows descend from, or all rows of a flush.
 struct Pass {
   u32 members;  // mask of new rows
-  u32 count;    // pending rows
+  u32 count;    // rows
   u32 path;     // where in the tables: their numbers, ascending
   u32 unused;
 };
@@ -155,6 +155,9 @@ struct Place {
   u32 head, key, column;  // the first of COLUMNS
 };
 
+// rowOf is row i of a path, of which 0 is that of all rows.
+FN u32 rowOf(u64 path, u32 i) { return path ? at<const u32>(path)[i] : i; }
+
 // Row numbers count the pending ones first. A new row's key is rounded as a buffer keeps it.
 FN float rowKey(const Job &job, const Place &p, u32 row, u32 channel) {
   const u64 i = (u64)p.key * job.dk + channel, width = (u64)job.keyHeads * job.dk;
@@ -254,7 +257,7 @@ FN void walk(const Job &job, const Place &p, const Layout<M> &l, u64 path, u32 f
       const u32 j = GROUPS - 1 - back;
       float carried = 0;
       if (j < count && c < job.dk) {
-        const u32 row = path ? at<const u32>(path)[first + j] : first + j;
+        const u32 row = rowOf(path, first + j);
         carried = w * rowKey(job, p, row, c);
         w = w * rowDecay(job, p, row, c);
       }
@@ -324,7 +327,7 @@ FN void pendingRows(const Job &job, const Place &p, const Layout<M> &l, const Pa
     const u32 count = end < (u32)GROUPS ? end : (u32)GROUPS, first = end - count;
     Four u = {};
     if (group < count && column < job.dv) {  // on its way while the others work
-      const u32 row = path ? at<const u32>(path)[first + group] : first + group;
+      const u32 row = rowOf(path, first + group);
       u = loadFour(job.type, job.u, ((u64)row * job.heads + p.head) * job.dv + column, job.dv - column, job.wideRows);
     }
     walk(job, p, l, path, first, count);
@@ -427,14 +430,15 @@ FN void append(const Job &job, const Place &p) {
   }
 }
 
-// stage puts keys and delta values of rows [first, first+count) to shared memory.
+// stage puts keys and delta values of rows [first, first+count) of a path to shared memory.
 template <u32 M>
-FN void stage(const Job &job, const Place &p, const Layout<M> &l, u32 first, u32 count) {
+FN void stage(const Job &job, const Place &p, const Layout<M> &l, u64 path, u32 first, u32 count) {
   for (u32 c = threadIndex(); c < job.dk; c += THREADS) {
-    for (u32 j = 0; j < count; j++) shared<float>(l.keys)[j * l.channels + c] = rowKey(job, p, first + j, c);
+    for (u32 j = 0; j < count; j++) shared<float>(l.keys)[j * l.channels + c] = rowKey(job, p, rowOf(path, first + j), c);
   }
-  const u32 j = threadIndex() / 8, column = threadIndex() % 8 * 4, row = first + j;
+  const u32 j = threadIndex() / 8, column = threadIndex() % 8 * 4;
   if (j >= count) return;
+  const u32 row = rowOf(path, first + j);
   Four u = {};
   if (row >= job.pending) {
     u = sharedFour(l.own, (row - job.pending) * COLUMNS + column);
@@ -448,12 +452,19 @@ UNROLL
 // flush does 5. A thread has HEIGHT rows of four columns in registers; a state of more than 64 rows
 // stays in shared memory between chunks of rows.
 template <u32 M>
-FN void flush(const Job &job, const Place &p, const Layout<M> &l) {
-  const u32 column = threadIndex() % 8 * 4, rows = job.pending + job.rows;
+FN void flush(const Job &job, const Place &p, const Layout<M> &l, u64 tables) {
+  const u32 column = threadIndex() % 8 * 4;
+  u32 rows = job.pending + job.rows;
+  u64 path = 0;
+  if (job.passes) {
+    const Pass all = at<const Pass>(tables + job.passes)[job.passCount];
+    rows = all.count;
+    path = tables + all.path;
+  }
   for (u32 first = 0; first < rows; first += GROUPS) {
     const u32 count = rows - first < (u32)GROUPS ? rows - first : (u32)GROUPS;
     blockBarrier();  // the chunk before has been read
-    stage(job, p, l, first, count);
+    stage(job, p, l, path, first, count);
     blockBarrier();
     for (u32 d = threadIndex() / 8 * HEIGHT; d < job.dk; d += GROUPS * HEIGHT) {
       float s[HEIGHT][4];
@@ -466,10 +477,11 @@ UNROLL
       }
       for (u32 j = 0; j < count; j++) {
         const Four k = sharedFour(l.keys, j * l.channels + d), u = sharedFour(l.values, j * COLUMNS + column);
-        const float all = rowDecay(job, p, first + j, d);
+        const u32 row = rowOf(path, first + j);
+        const float all = rowDecay(job, p, row, d);
 UNROLL
         for (u32 i = 0; i < HEIGHT; i++) {
-          const float g = job.perKey && d + i < job.dk ? rowDecay(job, p, first + j, d + i) : all;
+          const float g = job.perKey && d + i < job.dk ? rowDecay(job, p, row, d + i) : all;
 UNROLL
           for (u32 c = 0; c < 4; c++) s[i][c] = fused(k.v[i], u.v[c], g * s[i][c]);
         }
@@ -541,7 +553,7 @@ FN void decode(u64 tables) {
     waitAsync<0>();
   }
   if (job.out) {
-    flush(job, p, l);
+    flush(job, p, l, tables);
     blockBarrier();
     write(job, p, l.state);
   }

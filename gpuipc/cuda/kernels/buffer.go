@@ -15,7 +15,9 @@ import (
 //
 // From 0 is zero states: nothing but rows is read (KVBuffer §3.4). Out 0 appends In's rows and
 // leaves states alone. Else all rows go from From to Out, which may be From, and K, U and G stay
-// as they are: the buffer is empty then.
+// as they are: the buffer is empty then. Of rows that branch a flush takes the last row and those
+// that it descends from, such as the path of drafts that was accepted; the others were dropped by
+// being nobody's parent.
 type BufferArgs struct {
 	Heads    int // value heads
 	KeyHeads int // divides Heads: consecutive value heads share a key head
@@ -30,7 +32,7 @@ type BufferArgs struct {
 	Out      uint64
 	In       BufferRows
 	// Parents is the row before each row, of the pending ones and In's: -1 for the states, nil for
-	// a chain. A flush takes a chain.
+	// a chain.
 	Parents []int32
 }
 
@@ -175,9 +177,6 @@ func (a *BufferArgs) checkParents() error {
 		if p < -1 || int(p) >= i {
 			return fmt.Errorf("row %d behind row %d: %w", i, p, gpuipc.ErrInvalid)
 		}
-		if a.Out != 0 && int(p) != i-1 {
-			return fmt.Errorf("rows that branch at row %d in a flush: %w", i, gpuipc.ErrInvalid)
-		}
 	}
 	return nil
 }
@@ -227,9 +226,10 @@ func bufferLaunch(m int, jobs []BufferArgs) Launch {
 }
 
 // family puts to the tables which pending rows the new ones descend from, those with the same
-// ones together, and a mask of the new rows before each. Of a chain there is nothing to say.
+// ones together, the rows that a flush takes, and a mask of the new rows before each. Of a chain
+// there is nothing to say.
 func (a *BufferArgs) family(tables *words) (passes uint64, count int, ancestors uint64) {
-	if a.In.N == 0 || a.chain() {
+	if a.chain() {
 		return 0, 0, 0
 	}
 	var masks words
@@ -244,6 +244,10 @@ func (a *BufferArgs) family(tables *words) (passes uint64, count int, ancestors 
 		}
 		members[at] |= 1 << i
 	}
+	count = len(paths)
+	if a.Out != 0 {
+		paths, members = append(paths, a.lineage(a.rows()-1)), append(members, 0)
+	}
 	var rows words
 	for i, path := range paths {
 		at := tables.align(TableAlign)
@@ -254,7 +258,17 @@ func (a *BufferArgs) family(tables *words) (passes uint64, count int, ancestors 
 	*tables = append(*tables, masks...)
 	passes = uint64(tables.align(TableAlign))
 	*tables = append(*tables, rows...)
-	return passes, len(paths), ancestors
+	return passes, count, ancestors
+}
+
+// lineage is a row and those that it descends from, ascending.
+func (a *BufferArgs) lineage(row int) []uint32 {
+	var path []uint32
+	for p := int32(row); p >= 0; p = a.Parents[p] {
+		path = append(path, uint32(p))
+	}
+	slices.Reverse(path)
+	return path
 }
 
 func (a *BufferArgs) chain() bool {
@@ -268,13 +282,12 @@ func (a *BufferArgs) chain() bool {
 
 // ancestors is the pending rows before a row, ascending, and a mask of the new ones.
 func (a *BufferArgs) ancestors(row int) (path []uint32, mask uint32) {
-	for p := a.Parents[row]; p >= 0; p = a.Parents[p] {
+	for _, p := range a.lineage(int(a.Parents[row])) {
 		if int(p) >= a.Pending {
 			mask |= 1 << (int(p) - a.Pending)
 		} else {
-			path = append(path, uint32(p))
+			path = append(path, p)
 		}
 	}
-	slices.Reverse(path)
 	return path, mask
 }

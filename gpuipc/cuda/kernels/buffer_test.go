@@ -129,9 +129,17 @@ func (c *bufferCase) solve() *wanted {
 		}
 	}
 	for h := range a.Heads {
-		w.state = append(w.state, c.reach(w, h, c.path(c.rows()))...)
+		w.state = append(w.state, c.reach(w, h, c.lineage(c.rows()))...)
 	}
 	return w
+}
+
+// lineage is the last of some rows and its ancestors.
+func (c *bufferCase) lineage(rows int) []int {
+	if rows == 0 {
+		return nil
+	}
+	return append(c.path(rows-1), rows-1)
 }
 
 // path is the ancestors of a row, oldest first.
@@ -140,7 +148,7 @@ func (c *bufferCase) path(row int) []int {
 		return nil
 	}
 	p := row - 1
-	if c.Parents != nil && row < len(c.Parents) {
+	if c.Parents != nil {
 		p = int(c.Parents[row])
 	}
 	if p < 0 {
@@ -294,7 +302,52 @@ func TestBufferOfATree(t *testing.T) {
 			}
 			a.Parents = append(a.Parents, p)
 		}
-		runBuffers(t, e, newBufferCase(t, r, a, r.IntN(3) > 0, false, r.IntN(2) == 0))
+		runBuffers(t, e, newBufferCase(t, r, a, r.IntN(3) > 0, r.IntN(3) == 0, r.IntN(2) == 0))
+	}
+}
+
+// A tree of drafts and a path of it that is accepted: the next row follows the path, and the flush
+// takes what it descends from.
+func TestBufferOfAcceptedDraftsIsThatOfTheHost(t *testing.T) {
+	e, r := emulated(t), seeded(t)
+	const dk, dv, heads, pending, drafts = 24, 20, 2, 3, 5
+	a := BufferArgs{KeyHeads: 1, Heads: heads, DK: dk, DV: dv, Type: kernel.F32, Delta: true, Capacity: 16, In: BufferRows{N: pending, Type: kernel.F32}}
+	c := newBufferCase(t, r, a, true, false, false)
+	host, states := kernel.NewBuffer(dk, dv, heads, 16, kernel.F32, kernel.Scalar, true), make([]float32, heads*dk*dv)
+	copy(states, f32s(c.from.b))
+	step := func(parents []int, flush bool) {
+		n := len(parents)
+		x := newBufferCase(t, r, BufferArgs{KeyHeads: 1, Heads: heads, DK: dk, DV: dv, Type: kernel.F32, Delta: true, In: BufferRows{N: n, Type: kernel.F32}}, false, false, false)
+		c.In = x.In
+		var in []kernel.Input
+		for i := range n {
+			part := func(v numbers) []float32 { return f32s(v.b)[i*v.len()/n:][:v.len()/n] }
+			in = append(in, kernel.Input{Q: part(x.q), K: part(x.newK), V: part(x.v), G: part(x.newG), Beta: part(x.beta)})
+			c.Parents = append(c.Parents, int32(parents[i]))
+		}
+		if c.Out = 0; flush {
+			c.Out = c.From
+		}
+		launches, err := Buffer([]BufferArgs{c.BufferArgs})
+		e.runAll(t, launches, err)
+		want, own := make([]float32, n*heads*dv), make([]int, n)
+		for i := range own { // the host's rows are renumbered when some are dropped
+			if own[i] = parents[i]; flush {
+				own[i] = host.N - 1 + i
+			}
+		}
+		host.DecodeTree(states, in, own, want, nil)
+		closeTo(t, c, "outputs", x.outputs, float64s(want), 1e-5)
+		c.Pending += n
+	}
+	step([]int{-1, 0, 1}, false)
+	step([]int{2, 2, 3, 3, 5}, false) // rows 3 to 7: 2 -> 3 -> 5 -> 7 is accepted
+	host.Select([]int{0, 1, 2, 3, 5, 7})
+	step([]int{7, 8}, true)
+	host.Flush(states, nil)
+	closeTo(t, c, "states", c.from, float64s(states), 1e-5)
+	if c.Pending != pending+drafts+2 || host.N != 0 {
+		t.Error(c.Pending, host.N)
 	}
 }
 
@@ -373,23 +426,22 @@ func TestBufferRefusesWhatCannotRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, spoil := range map[string]func(a *BufferArgs){
-		"no heads":        func(a *BufferArgs) { a.Heads = 0 },
-		"uneven heads":    func(a *BufferArgs) { a.KeyHeads = 3 },
-		"no keys":         func(a *BufferArgs) { a.DK = 0 },
-		"large keys":      func(a *BufferArgs) { a.DK = 4096 },
-		"no type":         func(a *BufferArgs) { a.Type = 0 },
-		"full":            func(a *BufferArgs) { a.Pending = 7 },
-		"negative":        func(a *BufferArgs) { a.Pending = -1 },
-		"many":            func(a *BufferArgs) { a.In.N = math.MaxInt },
-		"no decays":       func(a *BufferArgs) { a.G = 0 },
-		"odd rows":        func(a *BufferArgs) { a.K++ },
-		"odd states":      func(a *BufferArgs) { a.From = 2 },
-		"odd input":       func(a *BufferArgs) { a.In.V += 2 },
-		"no outputs":      func(a *BufferArgs) { a.In.Outputs = 0 },
-		"no input type":   func(a *BufferArgs) { a.In.Type = 9 },
-		"few parents":     func(a *BufferArgs) { a.Parents = []int32{-1} },
-		"its own parent":  func(a *BufferArgs) { a.Parents = []int32{-1, 0, 1, 3, 2} },
-		"flush of a tree": func(a *BufferArgs) { a.Parents, a.Out = []int32{-1, 0, 1, 1, 2}, 0x4000 },
+		"no heads":       func(a *BufferArgs) { a.Heads = 0 },
+		"uneven heads":   func(a *BufferArgs) { a.KeyHeads = 3 },
+		"no keys":        func(a *BufferArgs) { a.DK = 0 },
+		"large keys":     func(a *BufferArgs) { a.DK = 4096 },
+		"no type":        func(a *BufferArgs) { a.Type = 0 },
+		"full":           func(a *BufferArgs) { a.Pending = 7 },
+		"negative":       func(a *BufferArgs) { a.Pending = -1 },
+		"many":           func(a *BufferArgs) { a.In.N = math.MaxInt },
+		"no decays":      func(a *BufferArgs) { a.G = 0 },
+		"odd rows":       func(a *BufferArgs) { a.K++ },
+		"odd states":     func(a *BufferArgs) { a.From = 2 },
+		"odd input":      func(a *BufferArgs) { a.In.V += 2 },
+		"no outputs":     func(a *BufferArgs) { a.In.Outputs = 0 },
+		"no input type":  func(a *BufferArgs) { a.In.Type = 9 },
+		"few parents":    func(a *BufferArgs) { a.Parents = []int32{-1} },
+		"its own parent": func(a *BufferArgs) { a.Parents = []int32{-1, 0, 1, 3, 2} },
 	} {
 		a := good
 		spoil(&a)

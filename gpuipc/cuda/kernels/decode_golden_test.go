@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -44,6 +45,11 @@ func goldenBuffers() []goldenBuffer {
 	for i := len(tree.Parents); i < deep.Pending+deep.In.N; i++ {
 		deep.Parents = append(deep.Parents, int32(i/2))
 	}
+	taken := tree
+	taken.Out = taken.From
+	gone := taken
+	gone.In.N, gone.Parents = 0, slices.Clone(tree.Parents[:8])
+	gone.Pending, gone.Parents[7] = 8, 3
 	return []goldenBuffer{
 		{"one row", []BufferArgs{step}},
 		{"drafts, readers of their own", []BufferArgs{verify}},
@@ -53,6 +59,7 @@ func goldenBuffers() []goldenBuffer {
 		{"more rows than a launch takes", []BufferArgs{long}},
 		{"a tree of drafts", []BufferArgs{tree}},
 		{"a tree that takes two launches", []BufferArgs{deep}},
+		{"a flush of what the last row of a tree descends from", []BufferArgs{taken, gone}},
 		{"all kinds", []BufferArgs{odd, verify, none, step, tree, rows, long, flush}},
 		{"nothing", []BufferArgs{none}},
 	}

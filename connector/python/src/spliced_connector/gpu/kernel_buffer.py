@@ -50,7 +50,8 @@ class BufferJob:
     By address: `k` [capacity, key_heads, dk] and `u` [capacity, heads, dv] of `dtype`, `g` F32
     [capacity, heads], or [capacity, heads, dk] with `per_key`; `origin` and `out` F32 [heads, dk,
     dv]. `origin` 0 is zero states: nothing but rows is read. `out` 0 appends the new rows; else all
-    rows go from `origin` to `out`, which may be equal, and the buffer is empty then.
+    rows go from `origin` to `out`, which may be equal, and the buffer is empty then. Of rows that
+    branch a flush takes the last row and those that it descends from.
     """
 
     heads: int
@@ -127,18 +128,19 @@ class BufferJob:
         )
         return first, replace(self, pending=self.pending + n, rows=rest)
 
+    def lineage(self, row: int) -> tuple[int, ...]:
+        """A row and those that it descends from, ascending."""
+        path = []
+        while row >= 0:
+            path.append(row)
+            row = row - 1 if self.parents is None else self.parents[row]
+        return tuple(reversed(path))
+
     def ancestors(self, row: int) -> tuple[tuple[int, ...], int]:
         """The pending rows before a row, ascending, and a mask of the new ones."""
-        path, mask = [], 0
-        parents = self.parents or ()
-        at = parents[row]
-        while at >= 0:
-            if at >= self.pending:
-                mask |= 1 << (at - self.pending)
-            else:
-                path.append(at)
-            at = parents[at]
-        return tuple(reversed(path)), mask
+        before = self.lineage(row)[:-1]
+        path = tuple(at for at in before if at < self.pending)
+        return path, sum(1 << (at - self.pending) for at in before if at >= self.pending)
 
 
 def buffer_launches(jobs: Sequence[BufferJob]) -> list[Launch]:
@@ -218,8 +220,6 @@ def _parents_problem(job: BufferJob) -> str:
     for i, parent in enumerate(job.parents):
         if not -1 <= parent < i:
             return f"row {i} behind row {parent}"
-    if job.out and not job.chain:
-        return "rows that branch in a flush"
     return ""
 
 
@@ -245,8 +245,9 @@ def _row(job: BufferJob, passes: int, count: int, ancestors: int) -> bytes:
 
 
 def _family(tables: Tables, job: BufferJob) -> tuple[int, int, int]:
-    """Put to the tables which pending rows the new ones descend from, and masks of new ones."""
-    if job.rows.n == 0 or job.chain:
+    """Put to the tables which pending rows the new ones descend from, what is flushed, and masks
+    of new ones."""
+    if job.chain:
         return 0, 0, 0
     masks = []
     members: dict[tuple[int, ...], int] = {}
@@ -254,8 +255,11 @@ def _family(tables: Tables, job: BufferJob) -> tuple[int, int, int]:
         path, mask = job.ancestors(job.pending + i)
         masks.append(mask)
         members[path] = members.get(path, 0) | 1 << i
+    passes = list(members.items())
+    if job.out:
+        passes.append((job.lineage(job.total - 1), 0))
     rows = b"".join(
-        _PASS.pack(mask, len(path), tables.append(ints(path)), 0) for path, mask in members.items()
+        _PASS.pack(mask, len(path), tables.append(ints(path)), 0) for path, mask in passes
     )
     ancestors = tables.append(ints(masks))
     return tables.append(rows), len(members), ancestors
