@@ -39,6 +39,7 @@ class _Elements:
     """One tensor of rows inside the blocks of a layer: [block tokens, heads, dim] of them each."""
 
     def __init__(self, cache: Tensor, block_dim: int, offsets: Tensor) -> None:
+        self._tokens = offsets.shape[0]
         self.row = offsets.shape[1:]
         """[heads, dim]."""
         blocks, stride = cache.shape[block_dim], cache.stride(block_dim)
@@ -58,6 +59,13 @@ class _Elements:
             span = int(offsets.max()) + 1
             self._view = cache.as_strided((blocks, span), (stride, 1), cache.storage_offset())
             self._flat = offsets.reshape(-1).to(cache.device)
+
+    def gather(self, blocks: Tensor, tokens: Tensor) -> Tensor:
+        """Rows by their blocks and their numbers in them, [n, heads, dim], a copy."""
+        if self.is_strided:
+            return self._view[blocks, tokens]
+        places = self._flat.view(self._tokens, -1)[tokens]
+        return self._view[blocks[:, None], places].view(-1, *self.row)
 
     def read(self, blocks: Tensor) -> Tensor:
         """The rows of whole blocks, [blocks * tokens, heads, dim], a contiguous copy."""
@@ -107,6 +115,11 @@ class RowPages:
             return kept
         k, v = map(self._rounding.decoded, kept, self._rounding.scales)
         return k, v
+
+    def gather(self, blocks: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of rows by their blocks, as the engine's kernels count these, and their
+        numbers in them: copies, not decoded where they are rounded."""
+        return self._keys.gather(blocks, tokens), self._values.gather(blocks, tokens)
 
     def write(self, table: Sequence[int], begin: int, k: Tensor, v: Tensor) -> None:
         """Replace keys [n, KV, dk] and values [n, KV, dv] of tokens from `begin` on.

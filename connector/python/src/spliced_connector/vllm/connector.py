@@ -48,6 +48,8 @@ class SplicedMetadata(KVConnectorMetadata):  # type: ignore[misc]
     """One step's plan, in the terms of the mode; None when there is nothing to do."""
 
     plan: object = None
+    ended: frozenset[str] = frozenset()
+    """Requests whose shared pages were given back, also when the modes are off."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,8 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._scheduler.allocated(request, _rows(blocks.get_block_ids()), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> SplicedMetadata:
-        return SplicedMetadata(self._scheduler.plan(scheduler_output))
+        plan = self._scheduler.plan(scheduler_output)
+        return SplicedMetadata(plan, self._scheduler.ended())
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         done = frozenset(connector_output.finished_recving or ())
@@ -220,6 +223,9 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: object) -> None:
         self._give_up_failed_step()
+        metadata = self._get_connector_metadata()
+        if isinstance(metadata, SplicedMetadata):
+            self._worker.forget(metadata.ended)
         self._outcome = self._worker.load(self._plan)
         self._walks += self._outcome.walks
         self._worked += self._outcome.worked

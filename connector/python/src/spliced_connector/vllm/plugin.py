@@ -70,6 +70,15 @@ class LoadedModels:
                 return get_model() if callable(get_model) else None
         return None
 
+    def batch_of(self, vllm_config: object) -> Callable[[], Sequence[str]]:
+        """Answers the requests of a runner's step, in the order of its batch. Raises LookupError
+        where the runner is not known."""
+        for ref in self._runners:
+            runner = ref()
+            if runner is not None and getattr(runner, "vllm_config", None) is vllm_config:
+                return functools.partial(_batch, ref)
+        raise LookupError("the runner is not known")
+
     def replace(self, runner: object) -> None:
         """Remembers that a runner's weights are, or will be, others than those it has loaded."""
         self._replaced.add(runner)
@@ -77,6 +86,11 @@ class LoadedModels:
     def replaced(self, vllm_config: object) -> bool:
         """Whether weights were replaced in a runner with exactly this configuration object."""
         return any(getattr(r, "vllm_config", None) is vllm_config for r in self._replaced)
+
+
+def _batch(ref: weakref.ref[object]) -> Sequence[str]:
+    ids: Sequence[str] = getattr(ref(), "input_batch").req_ids  # noqa: B009 (mypy)
+    return ids
 
 
 loaded = LoadedModels()
@@ -167,12 +181,35 @@ def _mismatch(runner: object) -> str:
 def _keeping(load: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(load)
     def load_model(self: object, *args: object, **options: object) -> object:
+        config = getattr(self, "vllm_config", None)
+        if shares_pages(config):
+            _share_pages()
         result = load(self, *args, **options)
         loaded.keep(self)
         return result
 
     setattr(load_model, _MARK, True)
     return load_model
+
+
+def shares_pages(config: object) -> bool:
+    """Whether the setting `shared_pages` is on, for an engine on a device that it is built for."""
+    transfer = getattr(config, "kv_transfer_config", None)
+    module = str(getattr(transfer, "kv_connector_module_path", None))
+    given = getattr(transfer, "kv_connector_extra_config", None) or {}
+    device = getattr(getattr(config, "device_config", None), "device_type", None)
+    ours = module.startswith(__name__.partition(".")[0])
+    return ours and device == "cpu" and given.get("shared_pages") is True
+
+
+def _share_pages() -> None:
+    """Layers of attention take their backend when they are built, long before a connector is."""
+    try:
+        from spliced_connector.vllm.pages.backend import install
+    except ImportError as err:
+        _log.warning("segments are copied into each request's blocks: %s", err)
+    else:
+        install()
 
 
 def _wrap_loop(core: object) -> bool:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.request import Request
 
+    from spliced_connector.vllm.pages.manager import SharedPagesManager
+
 T = TypeVar("T")
 
 _NOTHING: tuple[int | None, bool] = (0, False)
@@ -45,6 +47,7 @@ class SchedulerHalf:
         self._claims: set[str] = set()  # requests that were promised tokens, and no worker told
         self._over = False  # the workers have to hear that it is over
         self._mode: SchedulerMode | None = None
+        self._pages: SharedPagesManager | None = None
         try:
             finder = Finder()
             if settings.find:
@@ -78,6 +81,15 @@ class SchedulerHalf:
         mode = self._mode
         if mode is not None:
             self._guarded(lambda: mode.bind(manager), None)
+        if self._settings.shared_pages:
+            from spliced_connector.vllm.pages.manager import find_manager
+
+            self._pages = find_manager(manager)
+
+    def ended(self) -> frozenset[str]:
+        """Requests that had shared pages and have given them back. Told to the workers whatever has
+        become of the mode: such a request may come back without."""
+        return frozenset() if self._pages is None else self._pages.ended()
 
     def arrived(self, request: Request) -> None:
         """A request has come."""

@@ -120,6 +120,9 @@ class Settings:
     measured: bool = True
     """Whether segments that are held are used only where the engine was not measured to be quicker
     without them, mode splice. False: where a fixed guess says so."""
+    shared_pages: bool = False
+    """Whether one copy of a segment's keys and values in the engine's cache serves all requests
+    that have it, mode splice; on a CPU only. Attention of such requests is slower."""
     canary_share: float = 0.01
     """Share of spliced requests that are computed again in full and compared, mode splice; 0 to 1.
     Requests with narrower seams than `seam_tokens`, or with tiny segments, are not taken."""
@@ -150,6 +153,8 @@ class Settings:
                 wrong.append("parallel: it is for mode splice")
             elif not values.get("capture", True):
                 wrong.append("parallel: it needs capture")
+        if values.get("shared_pages") and values.get("mode") is not Mode.SPLICE:
+            wrong.append("shared_pages: it is for mode splice")
         if "known" in cast(Names, values.get("find", ())) and values.get("mode") is not Mode.SPLICE:
             wrong.append("find: 'known' is for mode splice")
         for name, low, high in _RANGES:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from spliced_connector.model import Piece
+from spliced_connector.model import KeyMode, Piece
 from spliced_connector.vllm.caches import Caches
 from spliced_connector.vllm.clock import Walked
+from spliced_connector.vllm.pages.placed import Placed
 from spliced_connector.vllm.plans import Outcome, Work, Worked
 from spliced_connector.vllm.plugin import loaded
 from spliced_connector.vllm.prefix import PrefixWorker
@@ -73,6 +74,8 @@ class SpliceWorker:
         settings = session.settings
         self._prefix = _prefixes(session, caches)
         self._ranks = _ranks(session)
+        self.placed = _placed(session, caches, config) if settings.shared_pages else None
+        """What the attention backend knows of shared pages; it outlives this."""
         self._publisher = Publisher(session.model, session.tally, settings.pending_mib << 20)
         self._canary = Canary(self._arch, settings.canary_bound, self._compared)
         self._untold = _Untold()
@@ -89,12 +92,16 @@ class SpliceWorker:
                 for key, captured in other.captured.items():
                     job.take(key, captured)
             self._jobs[load.request_id] = job
+            if load.pages is not None and self.placed is not None:
+                self.placed.add(load.request_id, load.pages)
         exact = Outcome()
         if plan.prefix is not None and self._prefix is not None:
             exact = self._prefix.load(plan.prefix)
         done = set(plan.dropped & self._jobs.keys())
         for request_id in done:
             self._jobs.pop(request_id).close()
+        if self.placed is not None:
+            self.placed.forget(plan.dropped)  # also of a load that never got to run
         failed: set[str] = set()
         for news in plan.news:
             if (waiting := self._jobs.get(news.request_id)) is not None:
@@ -258,6 +265,8 @@ class SpliceWorker:
     def _fail(self, job: SpliceJob, failed: set[str], why: str) -> None:
         job.close()
         failed.add(job.load.request_id)
+        if self.placed is not None:
+            self.placed.forget([job.load.request_id])
         self._tally.add("load_failures")
         if why:
             log.info("request %s is computed: %s", job.load.request_id, why)
@@ -271,6 +280,7 @@ class SpliceWorker:
             self._publish,
             self._session.settings.load_ms / 1000,
             self._ranks,
+            self.placed,
         )
 
     def _publish(self, piece: Piece, ids: tuple[int, ...], captured: Captured) -> Captured:
@@ -328,6 +338,30 @@ def _prefixes(session: Session, caches: Caches) -> PrefixWorker | None:
     except Inert:
         return None
     return PrefixWorker(session, caches)
+
+
+def _placed(session: Session, caches: Caches, config: VllmConfig) -> Placed | None:
+    """Gives the engine's layers of attention what they need for shared pages. None where they are
+    not of our backend: then the scheduler's half has found no manager of ours either."""
+    from spliced_connector.vllm.pages.backend import LayerPages, SharedPagesImpl
+
+    modules = config.compilation_config.static_forward_context
+    groups = session.engine.rows
+    named = [pair for group in groups for pair in zip(group.layers, group.names, strict=True)]
+    found = {layer: getattr(modules[name], "impl", None) for layer, name in named}
+    impls = {layer: impl for layer, impl in found.items() if isinstance(impl, SharedPagesImpl)}
+    if len(groups) != 1 or len(impls) < len(found):
+        log.warning("shared_pages: not for these layers, segments are copied")
+        return None
+    placed = Placed(loaded.batch_of(config), groups[0].block_tokens)
+    for layer, impl in impls.items():
+        attention = session.engine.identity.layers[layer].attention
+        if trouble := impl.trouble():
+            raise Inert(f"shared_pages: a layer with {trouble}")
+        if attention.keys is not KeyMode.AT_ZERO:
+            raise Inert("shared_pages: keys that are not stored turned to their positions")
+        impl.pages = LayerPages(placed, attention.rope, caches.rows[layer].gather)
+    return placed
 
 
 def _ranks(session: Session) -> Ranks:

@@ -9,11 +9,14 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 import torch
+from torch import Tensor
 
 from spliced_connector.client import Accept, Model, Segment, release_all
 from spliced_connector.model import Choice, Piece, Span, SpanKind
 from spliced_connector.vllm.caches import Caches
 from spliced_connector.vllm.clock import REUSED_COST, Walked
+from spliced_connector.vllm.pages.placed import Placed
+from spliced_connector.vllm.pages.plans import Run
 from spliced_connector.vllm.plans import News
 from spliced_connector.vllm.ranks import Ranks
 from spliced_connector.vllm.splice_plans import Base, SpliceLoad
@@ -24,6 +27,7 @@ from spliced_connector.walk import (
     Context,
     capture_all,
     moved,
+    ranges,
     restore,
     splice,
     unpack,
@@ -78,17 +82,21 @@ class SpliceJob:
         published: Callable[[Piece, tuple[int, ...], Captured], Captured],
         patience: float,
         ranks: Ranks = Ranks(),  # noqa: B008  (frozen)
+        placed: Placed | None = None,
     ) -> None:
         """published: is given a fresh capture, and answers it as readers will find it; once for
         equal segments.
         patience: seconds that segments may take to come from disk.
-        ranks: have the same job, and take each step of it together."""
+        ranks: have the same job, and take each step of it together.
+        placed: knows which of the load's bins are filled."""
         self.load = load
         self.context: Context | None = None
         self._arch, self._caches, self._model = arch, caches, model
         self._published = published
         self._patience = patience
         self._ranks = ranks
+        self._placed = placed
+        self._staged: list[tuple[Run, dict[int, tuple[Tensor, Tensor]]]] = []
         self._give_up = 0.0  # monotonic seconds, from the first attempt to lease on
         self._segments: dict[int, Captured] = {}
         self._leases: list[Segment] = []
@@ -305,11 +313,20 @@ class SpliceJob:
         return context
 
     def _write_rows(self, context: Context, begin: int) -> None:
-        """Puts the rows from `begin` on into the request's blocks."""
+        """Puts the rows from `begin` on into the request's blocks, but for those in bins."""
+        own: slice | Tensor
+        if self.load.pages is None:
+            row, own = begin, slice(begin, None)
+        else:
+            spans = list(self.load.pages.private(begin, context.tokens))
+            if not spans:
+                return
+            row = spans[0][2]
+            own = ranges([(a, b) for a, b, _ in spans], self.ids.device)
         for layer, pages in self._caches.rows.items():
             k, v = context.rows(layer)
             table = self.load.blocks[self._caches.group[layer]]
-            pages.write(table, begin, k[begin:], v[begin:])
+            pages.write(table, row, k[own], v[own])
 
     def _walk(self, spans: Sequence[Span]) -> None:
         context = self._moving()
@@ -330,6 +347,7 @@ class SpliceJob:
 
     def _vouch(self) -> None:
         """The leases were good to the end, and all spans are in place."""
+        self._stage()
         leases, self._leases = self._leases, []
         if not all(release_all(leases)):
             raise LostError("the daemon does not vouch for the segments that were read")
@@ -339,6 +357,7 @@ class SpliceJob:
     def _finish(self) -> None:
         """Writes the states: from here on the blocks are the engine's."""
         context = self._moving()
+        self._fill()
         for layer, pages in self._caches.states.items():
             at = context.layers[layer]
             if at.state is None or at.conv is None:
@@ -347,6 +366,35 @@ class SpliceJob:
             pages.write(block, at.state, at.conv)
         self._segments.clear()
         self.captured.clear()
+
+    def _stage(self) -> None:
+        """Copies what bins lack, as it is stored. It may be put there once the daemon has vouched
+        for it, when it may not be read any more."""
+        if self.load.pages is None or self._placed is None:
+            return
+        for run in self.load.pages.runs:
+            if self._placed.is_filled(run):
+                continue
+            part = run.wanted.part
+            layers = self._segments[run.wanted.segment].layers
+            cut = slice(part.first, part.first + part.length)
+            rows: dict[int, tuple[Tensor, Tensor]] = {}
+            for layer in self._caches.rows:
+                k, v = layers[layer].k, layers[layer].v
+                if k is None or v is None:
+                    raise LostError(f"segment {run.wanted.segment} has no rows of layer {layer}")
+                rows[layer] = k[cut].clone(), v[cut].clone()
+            self._staged.append((run, rows))
+
+    def _fill(self) -> None:
+        """Puts what was staged into the bins. Others that point there have not read it yet, or what
+        is there is the same."""
+        staged, self._staged = self._staged, []
+        for run, rows in staged:
+            for layer, (k, v) in rows.items():
+                self._caches.rows[layer].write((run.block,), run.offset, k, v)
+            if self._placed is not None:
+                self._placed.fill(run)
 
 
 def _cost(spans: Sequence[Span]) -> float:

@@ -15,6 +15,7 @@ from itertools import pairwise
 from spliced_connector.model import Choice, Piece, Prompt, Span, SpanKind, make_plan
 from spliced_connector.segments import Found
 from spliced_connector.vllm.clock import GUESS, Prices
+from spliced_connector.vllm.pages.plans import PagePlan, Wanted, parts_of
 from spliced_connector.vllm.plans import Blocks, News, PrefixPlan, Work
 
 MAX_CUTS = 2048
@@ -108,6 +109,16 @@ class Splice:
         """Of `pieces`."""
         return frozenset(piece.key for piece in self.pieces(choice) if piece.key is not None)
 
+    def shareable(self, most: int) -> tuple[Wanted, ...]:
+        """The interiors that may lie in bins, in parts of at most so many tokens."""
+        wanted: list[Wanted] = []
+        for span in self.spans:
+            piece = self.prompt.pieces[span.segment] if span.segment >= 0 else None
+            if piece is not None and piece.key is not None:
+                place = span.start, span.length, piece.start, piece.index
+                wanted += parts_of(piece.key, *place, most)
+        return tuple(wanted)
+
     def pieces(self, choice: Choice) -> tuple[Piece, ...]:
         """The segments that something becomes of."""
         chosen = zip(self.prompt.pieces, self.choices, strict=True)
@@ -175,6 +186,7 @@ class SpliceLoad:
     sampled: bool  # the canary computes it again
     base: Base = Base()
     away: frozenset[bytes] = frozenset()  # keys of segments that other nodes compute meanwhile
+    pages: PagePlan | None = None  # what of it lies in bins; None: all in the request's own blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
+    from spliced_connector.vllm.pages.manager import SharedPagesManager
+
 SHORT_TOKENS = 256
 """Segments of fewer tokens in all are not worth a question to the daemon, nor a step of the engine
 (a guess: some milliseconds of prefill)."""
@@ -110,6 +112,7 @@ class SpliceScheduler:
         self._dropped: set[str] = set()
         self._unsettled: set[str] = set()
         self._pool = EnginePool(session.engine)
+        self._pages: SharedPagesManager | None = None
         self._prefix = _prefixes(session)
         self._clock = self._prefix.clock if self._prefix else PrefillClock(session.engine.pipelined)
         self._walks = Line()
@@ -132,11 +135,13 @@ class SpliceScheduler:
         if tracked is None:
             return self._exact(request, computed)
         tracked.offered = None
+        self._share(request.request_id, None)
         if self._combiner is not None and self._combiner.asking(request.request_id):
             return None, False  # in some milliseconds; others are served meanwhile
         if tracked.known is not None and tracked.splice is None:
             self._offer(tracked, tracked.known, request, computed)
         if tracked.offered is not None:
+            self._share(request.request_id, tracked.offered)
             return tracked.offered.tokens - computed, True
         return (0, False) if tracked.private else self._exact(request, computed)
 
@@ -169,7 +174,13 @@ class SpliceScheduler:
         sampled = fair and self._random.random() < self._session.settings.canary_share
         ids = tuple(request.prompt_token_ids or ())
         self._unsettled.add(request.request_id)
-        self._loads.append(SpliceLoad(request.request_id, ids, splice, blocks, sampled, base, away))
+        pages = None if self._pages is None else self._pages.plan(request.request_id)
+        if pages is not None:
+            self._tally.add("shared_tokens", pages.shared)
+            if self._prefix is not None:
+                self._prefix.leave(request.request_id)  # it reads whole prompts out of blocks
+        load = SpliceLoad(request.request_id, ids, splice, blocks, sampled, base, away, pages)
+        self._loads.append(load)
 
     def plan(self, step: SchedulerOutput) -> SplicePlan:
         """The loads since the last step. Workers are called with it on empty steps too, as work
@@ -251,6 +262,8 @@ class SpliceScheduler:
 
     def bind(self, manager: KVCacheManager) -> None:
         self._pool.bind(manager)
+        if self._session.settings.shared_pages:
+            self._pages = _shared_pages(manager)
         if self._combiner is not None:
             self._combiner.start()
         if self._jobs is not None:
@@ -262,6 +275,12 @@ class SpliceScheduler:
             self._combiner.close()
         if self._jobs is not None:
             self._jobs.close()
+
+    def _share(self, request_id: str, splice: Splice | None) -> None:
+        """Offers the engine's block manager what of a request may lie in bins."""
+        if self._pages is not None:
+            most = self._pages.bins.part_tokens
+            self._pages.offer(request_id, () if splice is None else splice.shareable(most))
 
     def _exact(self, request: Request, computed: int) -> tuple[int | None, bool]:
         return (0, False) if self._prefix is None else self._prefix.match(request, computed)
@@ -472,6 +491,15 @@ class SpliceScheduler:
         if len(short) < len(wanted):
             self._tally.add("too_long_to_capture", len(wanted) - len(short))
         return short
+
+
+def _shared_pages(manager: KVCacheManager) -> SharedPagesManager | None:
+    from spliced_connector.vllm.pages.manager import find_manager
+
+    found = find_manager(manager)
+    if found is None:
+        log.warning("shared_pages: the engine has no cache group of ours, segments are copied")
+    return found
 
 
 def _prefixes(session: Session) -> PrefixScheduler | None:

@@ -177,7 +177,7 @@ def _group(index: int, group: object, described: Mapping[str, object]) -> Group:
     states = kind == "MambaSpec"
     if states:
         _kept(spec)
-    elif kind not in ("FullAttentionSpec", "MLAAttentionSpec"):
+    elif kind not in ("FullAttentionSpec", "SharedPagesSpec", "MLAAttentionSpec"):
         raise Inert(f"cache group of {names[0] if names else 'nothing'} is a {kind}")
     elif spec.sliding_window is not None:
         raise Inert(f"{names[0]} has a sliding window")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from spliced_connector.client import Client
 from spliced_connector.vllm.caches import Caches, UnsupportedError, find_caches
+from spliced_connector.vllm.pages.placed import Placed
 from spliced_connector.vllm.plans import Lost, Outcome, WorkerMode
 from spliced_connector.vllm.plugin import loaded
 from spliced_connector.vllm.plugin import register as watch_runners
@@ -40,6 +41,7 @@ class WorkerHalf:
         self._session: Session | None = None
         self._waiting: set[str] = set()  # requests whose loads are not settled
         self._mode: WorkerMode | None = None
+        self._placed: Placed | None = None  # outlives the mode, as requests do
         self._engine: Engine | None = None
         watch_runners()  # where plugins are not loaded, replaced weights are noticed all the same
         try:
@@ -57,6 +59,7 @@ class WorkerHalf:
             return
         try:
             self._mode = self._start(self._engine, tensors)
+            self._placed = getattr(self._mode, "placed", None)
         except (Inert, UnsupportedError) as err:
             self.turn_off(str(err))
         except Exception as err:
@@ -80,6 +83,11 @@ class WorkerHalf:
             log.warning("spliced does nothing for this engine: %s", why)
         self.inert = why
         self._end(0.0)
+
+    def forget(self, request_ids: frozenset[str]) -> None:
+        """These requests have no shared pages any more."""
+        if self._placed is not None:
+            self._placed.forget(request_ids)
 
     def load(self, plan: object) -> Outcome:
         """Run the step's loads. What cannot be loaded is failed: the engine computes it."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from spliced_connector.walk.checkpoints import checkpoint_parts, restore
     from spliced_connector.walk.context import Context, LayerContext
     from spliced_connector.walk.copies import Copies, ToHost
-    from spliced_connector.walk.families import Scan, chunk_length
+    from spliced_connector.walk.families import Scan, angles, chunk_length, turn
     from spliced_connector.walk.layers import causal_convolution
     from spliced_connector.walk.naming import Naming
     from spliced_connector.walk.plain import altered
@@ -74,6 +74,7 @@ __all__ = [
     "UnsupportedError",
     "Verdict",
     "altered",
+    "angles",
     "architecture",
     "attend",
     "by_layer",
@@ -98,6 +99,7 @@ __all__ = [
     "splice",
     "splice_long",
     "tensor_over",
+    "turn",
     "unpack",
 ]
 
@@ -112,7 +114,7 @@ _MODULES = {
     "checkpoints": "checkpoint_parts restore",
     "context": "Context LayerContext",
     "copies": "Copies ToHost",
-    "families": "Scan chunk_length",
+    "families": "Scan angles chunk_length turn",
     "layers": "causal_convolution",
     "naming": "Naming",
     "plain": "altered",

@@ -1,0 +1,194 @@
+"""vLLM's attention on a CPU, for batches in which some requests have shared pages.
+
+What vLLM's kernel reads is one table of blocks per request and one position per row of it; it
+answers no sum of weights by which parts could be joined. So it serves the requests without shared
+pages, and those with them are computed in torch (`attention`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from vllm.model_executor.layers.attention import Attention
+from vllm.v1.attention.backends.cpu_attn import (
+    CPUAttentionBackend,
+    CPUAttentionBackendImpl,
+    CPUAttentionMetadata,
+    CPUAttentionMetadataBuilder,
+)
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+from spliced_connector.model import Rope
+from spliced_connector.vllm.pages.attention import Turns, attend
+from spliced_connector.vllm.pages.manager import SharedPagesSpec
+from spliced_connector.vllm.pages.placed import Placed
+from spliced_connector.vllm.pages.plans import PagePlan
+
+if TYPE_CHECKING:
+    from vllm.v1.attention.backend import CommonAttentionMetadata
+    from vllm.v1.kv_cache_interface import AttentionSpec
+
+Gather = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Keys and values of rows in a layer's blocks, given both: [n, KV, d] each, copies."""
+
+
+def install() -> None:
+    """Has vLLM build its layers of attention on a CPU with the backend below.
+
+    CPUs take no other backend than the one of this name, CUSTOM included.
+    """
+    register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.{SharedPagesBackend.__qualname__}")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPages:
+    """What a layer needs for requests with shared pages."""
+
+    placed: Placed
+    rope: Rope
+    gather: Gather
+
+
+@dataclass(slots=True)
+class PagedRows:
+    """The rows of one request in a step: queries [begin, end) of the batch, and where all keys lie
+    that they see, those in bins first."""
+
+    begin: int
+    end: int
+    plan: PagePlan
+    blocks: Tensor
+    rows: Tensor
+    runs: tuple[int, ...]
+    turns: dict[Rope, Turns | None] = field(default_factory=dict)
+
+    def back(self, rope: Rope) -> Turns | None:
+        """Turns the queries as the runs' keys want it."""
+        if rope not in self.turns:
+            distances = [run.wanted.turn for run in self.plan.runs]
+            self.turns[rope] = Turns.back(rope, distances)
+        return self.turns[rope]
+
+
+@dataclass
+class PagedMetadata(CPUAttentionMetadata):  # type: ignore[misc]
+    """As vLLM's, in which requests with shared pages look as if they saw the step's rows only."""
+
+    paged: tuple[PagedRows, ...] = ()
+
+
+class SharedPagesBackend(CPUAttentionBackend):  # type: ignore[misc]
+    """vLLM's, with a spec, a builder and an implementation of ours."""
+
+    forward_includes_kv_cache_update = True
+    """The engine's own slots are those of requests without shared pages."""
+
+    @classmethod
+    def customize_spec(cls, spec: AttentionSpec) -> AttentionSpec:
+        return SharedPagesSpec.of(spec) if type(spec) is FullAttentionSpec else spec
+
+    @staticmethod
+    def get_impl_cls() -> type[SharedPagesImpl]:
+        return SharedPagesImpl
+
+    @staticmethod
+    def get_builder_cls() -> type[SharedPagesBuilder]:
+        return SharedPagesBuilder
+
+
+class SharedPagesBuilder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
+    """Tells the layers of a step which of its requests have shared pages."""
+
+    def build(
+        self,
+        common_prefix_len: int,
+        common_attn_metadata: CommonAttentionMetadata,
+        fast_build: bool = False,
+    ) -> CPUAttentionMetadata:
+        common = common_attn_metadata
+        pages = self._pages()
+        plans = {} if pages is None else pages.placed.plans(common.num_reqs)
+        if pages is None or not plans:
+            return super().build(common_prefix_len, common, fast_build)
+        starts = common.query_start_loc_cpu.tolist()
+        lengths = common.seq_lens.tolist()
+        seen, slots = common.seq_lens.clone(), common.slot_mapping.clone()
+        paged = []
+        for i, plan in plans.items():
+            begin, end = starts[i], starts[i + 1]
+            own = lengths[i] - plan.shared  # private rows, with those of this step
+            blocks, rows = self._private(common.block_table_tensor[i], own)
+            seen[i] = end - begin
+            slots[begin:end] = (blocks * self.block_size + rows)[own - (end - begin) :]
+            there, at = self._shared(pages.placed, i, plan)
+            runs = tuple(run.wanted.part.length for run in plan.runs)
+            paged.append(
+                PagedRows(begin, end, plan, torch.cat((there, blocks)), torch.cat((at, rows)), runs)
+            )
+        common = common.replace(seq_lens=seen, slot_mapping=slots)
+        made = super().build(common_prefix_len, common, fast_build)
+        values = {f.name: getattr(made, f.name) for f in fields(made)}
+        return PagedMetadata(**values, paged=tuple(paged))
+
+    def _pages(self) -> LayerPages | None:
+        layers = self.vllm_config.compilation_config.static_forward_context
+        first = layers.get(self.layer_names[0])
+        impl = first.impl if isinstance(first, Attention) else None
+        return impl.pages if isinstance(impl, SharedPagesImpl) else None
+
+    def _private(self, table: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+        """The blocks of a request's private rows, and the rows in them."""
+        number = torch.arange(tokens)
+        return table[number // self.block_size].long(), number % self.block_size
+
+    def _shared(self, placed: Placed, index: int, plan: PagePlan) -> tuple[Tensor, Tensor]:
+        """Likewise of its rows in bins, in the kernel's blocks."""
+        blocks, rows = placed.rows(index, plan)
+        split = placed.block_tokens // self.block_size
+        return blocks * split + rows // self.block_size, rows % self.block_size
+
+
+class SharedPagesImpl(CPUAttentionBackendImpl):  # type: ignore[misc]
+    """Without `pages` it is vLLM's."""
+
+    pages: LayerPages | None = None
+
+    def trouble(self) -> str:
+        """Why the layer cannot have shared pages, "" if it can."""
+        given = (
+            (self.alibi_slopes is not None, "ALiBi"),
+            (self.sliding_window != -1, "a sliding window"),
+            (bool(self.logits_soft_cap), "capped logits"),
+            (self.sinks is not None, "attention sinks"),
+            (self.is_fp8_kv_cache, "a quantised cache"),
+            (self.kv_sharing_target_layer_name is not None, "the rows of another layer"),
+        )
+        return next((what for is_so, what in given if is_so), "")
+
+    def forward(
+        self,
+        layer: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv_cache: Tensor,
+        attn_metadata: CPUAttentionMetadata | None,
+        output: Tensor,
+        *args: Any,
+        **options: Any,
+    ) -> Tensor:
+        meta = attn_metadata
+        if meta is not None and self.kv_sharing_target_layer_name is None and key is not None:
+            self.do_kv_cache_update(layer, key, value, kv_cache, meta.slot_mapping)
+        super().forward(layer, query, key, value, kv_cache, meta, output, *args, **options)
+        if isinstance(meta, PagedMetadata) and self.pages is not None:
+            for one in meta.paged:
+                k, v = self.pages.gather(one.blocks, one.rows)
+                q, turns = query[one.begin : one.end], one.back(self.pages.rope)
+                output[one.begin : one.end] = attend(q, k, v, one.runs, turns, self.scale)
+        return output

@@ -1,0 +1,187 @@
+"""vLLM's block manager of the attention layers, for requests whose segments lie in bins.
+
+vLLM asks a manager how many blocks so many tokens of a request take, and has it allocate and free
+them. Here tokens in bins take none, and bins are referenced and released beside the blocks. What
+the scheduler counts, admits by and preempts by follows from these answers.
+
+The class is chosen by the type of the layers' spec (`vllm.v1.kv_cache_spec_registry`), which the
+attention backend names (`AttentionBackend.customize_spec`); importing this module registers both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+from vllm.v1.kv_cache_interface import FullAttentionSpec, replace_as
+from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry, register_kv_cache_spec
+
+from spliced_connector.vllm.pages.bins import Bins, Block, Layout
+from spliced_connector.vllm.pages.plans import PagePlan, Run, Wanted, shared_tokens
+
+if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a request has in bins."""
+
+    plan: PagePlan
+    blocks: tuple[Block, ...]  # referenced, each once
+
+
+class SharedPagesManager(FullAttentionManager):  # type: ignore[misc]
+    """`FullAttentionManager` of requests that were not offered shared pages, and of those whose
+    offer was not followed by external tokens."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.bins = Bins(self.block_pool, self.block_size)
+        self._offers: dict[str, tuple[Wanted, ...]] = {}
+        self._pinned: dict[str, tuple[tuple[Wanted, ...], Layout]] = {}  # within one allocation
+        self._held: dict[str, _Held] = {}
+        self._ended: set[str] = set()
+
+    def offer(self, request_id: str, wanted: tuple[Wanted, ...]) -> None:
+        """Before an allocation: these of the request's external tokens may lie in bins; the rest
+        is private. Empty: all is. Stands until it is taken up or another is made."""
+        self._offers.pop(request_id, None)
+        if wanted and self.dcp_world_size == 1:
+            self._offers[request_id] = wanted
+
+    def plan(self, request_id: str) -> PagePlan | None:
+        """Where an allocated request's segments lie; None for one without shared pages."""
+        held = self._held.get(request_id)
+        return None if held is None else held.plan
+
+    def ended(self) -> frozenset[str]:
+        """The requests whose plans have ended since the last call, however they did."""
+        ended, self._ended = frozenset(self._ended), set()
+        return ended
+
+    def get_num_blocks_to_allocate(
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: Sequence[KVCacheBlock],
+        total_computed_tokens: int,
+        num_local_computed_tokens: int,
+        num_tokens_main_model: int,
+        **more: Any,
+    ) -> int:
+        shared, bins = self._shared(request_id), 0
+        wanted = self._offers.get(request_id)
+        if wanted and not shared and total_computed_tokens > num_local_computed_tokens:
+            shared, bins = shared_tokens(wanted), self._lay(wanted).blocks
+        private: int = super().get_num_blocks_to_allocate(
+            request_id,
+            num_tokens - shared,
+            new_computed_blocks,
+            max(0, total_computed_tokens - shared),
+            num_local_computed_tokens,
+            num_tokens_main_model - shared,
+            **more,
+        )
+        return private + bins
+
+    def add_local_computed_blocks(
+        self,
+        request_id: str,
+        new_computed_blocks: Sequence[KVCacheBlock],
+        num_local_computed_tokens: int,
+        num_external_computed_tokens: int,
+    ) -> None:
+        super().add_local_computed_blocks(
+            request_id, new_computed_blocks, num_local_computed_tokens, num_external_computed_tokens
+        )
+        # All groups call this before any takes new blocks, which may evict what is not pinned.
+        wanted = self._offers.pop(request_id, None)
+        if wanted and num_external_computed_tokens > 0:
+            layout = self._lay(wanted)
+            self.bins.pin(layout)
+            self._pinned[request_id] = wanted, layout
+
+    def allocate_external_computed_blocks(
+        self,
+        request_id: str,
+        num_local_computed_tokens: int,
+        num_external_computed_tokens: int,
+        record_for_zeroing: bool = True,
+    ) -> None:
+        pinned = self._pinned.pop(request_id, None)
+        if pinned is not None:
+            wanted, layout = pinned
+            places, blocks = self.bins.place(layout)
+            runs = zip(wanted, places, strict=True)
+            plan = PagePlan(tuple(Run(w, p.block, p.offset, p.generation) for w, p in runs))
+            self._held[request_id] = _Held(plan, tuple(blocks))
+        super().allocate_external_computed_blocks(
+            request_id,
+            num_local_computed_tokens,
+            num_external_computed_tokens - self._shared(request_id),
+            record_for_zeroing,
+        )
+
+    def allocate_new_blocks(
+        self, request_id: str, num_tokens: int, num_tokens_main_model: int
+    ) -> list[KVCacheBlock]:
+        shared = self._shared(request_id)
+        blocks: list[KVCacheBlock] = super().allocate_new_blocks(
+            request_id, num_tokens - shared, num_tokens_main_model - shared
+        )
+        return blocks
+
+    def cache_blocks(self, request: Request, num_tokens: int, *args: Any, **more: Any) -> None:
+        """Blocks of private tokens are nobody else's: row n of them is not token n."""
+        if request.request_id not in self._held:
+            super().cache_blocks(request, num_tokens, *args, **more)
+
+    def pop_blocks_for_free(self, request_id: str) -> list[KVCacheBlock]:
+        """Bins are released at once, also where blocks are given back some steps later: what is
+        put into a block that is handed out again is written behind the steps that read it."""
+        self._offers.pop(request_id, None)
+        held = self._held.pop(request_id, None)
+        if held is not None:
+            self._ended.add(request_id)
+            self.bins.unpin(held.blocks)
+        blocks: list[KVCacheBlock] = super().pop_blocks_for_free(request_id)
+        return blocks
+
+    def _lay(self, wanted: tuple[Wanted, ...]) -> Layout:
+        return self.bins.lay([one.part for one in wanted])
+
+    def _shared(self, request_id: str) -> int:
+        held = self._held.get(request_id)
+        return 0 if held is None else held.plan.shared
+
+
+KVCacheSpecRegistry.get_manager_class(
+    FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=64, dtype=torch.bfloat16)
+)  # first: vLLM registers its own specs only as long as there are none
+
+
+@register_kv_cache_spec(manager_class=SharedPagesManager, uniform_type_base_spec=FullAttentionSpec)
+@dataclass(frozen=True, kw_only=True)
+class SharedPagesSpec(FullAttentionSpec):  # type: ignore[misc]
+    """The spec of attention layers whose blocks `SharedPagesManager` manages."""
+
+    @classmethod
+    def of(cls, spec: FullAttentionSpec) -> SharedPagesSpec:
+        made: SharedPagesSpec = replace_as(spec, cls)
+        return made
+
+
+def find_manager(manager: KVCacheManager) -> SharedPagesManager | None:
+    """The manager with shared pages of an engine; None where it has none, or several."""
+    found = [
+        one
+        for one in manager.coordinator.single_type_managers
+        if isinstance(one, SharedPagesManager)
+    ]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,98 @@
+"""Where the tokens of a request with shared pages lie. Needs the standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+LEAST_TOKENS = 32
+"""Shorter interiors are private: a run costs a product per layer of its own (a guess)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows [first, first + length) of a segment's interior, which are placed together."""
+
+    key: bytes
+    first: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A part at tokens [start, start + part.length) of a request.
+
+    turn: the distance between the positions that the part's keys are turned to and those that they
+    have here. segment: the piece's index.
+    """
+
+    part: Part
+    start: int
+    turn: int
+    segment: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.part.length
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A part of a request, and its place: rows [offset, offset + length) of a block.
+
+    The block's generation tells whether it is still the bin that it was.
+    """
+
+    wanted: Wanted
+    block: int
+    offset: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class PagePlan:
+    """The runs of a request, ascending. All other tokens are private, the n-th of them in row n of
+    the request's blocks."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def shared(self) -> int:
+        """Tokens that lie in bins."""
+        return shared_tokens(tuple(run.wanted for run in self.runs))
+
+    @property
+    def end(self) -> int:
+        """Tokens from here on are private."""
+        return self.runs[-1].wanted.end
+
+    def private(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """The private tokens [a, b) within [begin, end), each with the row that a lies in."""
+        skipped, at = 0, begin
+        for run in self.runs:
+            wanted = run.wanted
+            if wanted.start > at and at < end:
+                yield at, min(wanted.start, end), at - skipped
+            if wanted.end > at:
+                at = wanted.end
+            skipped += wanted.part.length
+        if at < end:
+            yield at, end, at - skipped
+
+
+def shared_tokens(wanted: tuple[Wanted, ...]) -> int:
+    """Tokens that are placed in bins."""
+    return sum(one.part.length for one in wanted)
+
+
+def parts_of(
+    key: bytes, start: int, length: int, turn: int, segment: int, most: int
+) -> Iterator[Wanted]:
+    """An interior at tokens [start, start + length), in parts that fit into a bin of `most` rows.
+
+    What is too short to be shared is left out.
+    """
+    for first in range(0, length, most):
+        part = Part(key, first, min(most, length - first))
+        if part.length >= LEAST_TOKENS:
+            yield Wanted(part, start + first, turn, segment)
