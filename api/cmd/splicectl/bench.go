@@ -21,7 +21,7 @@ func benchCommand() command {
 		examples: []string{"", "--suite quick --json", "-only lookup,transfer", "--suite disk --dir /var/lib"},
 		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
 			o := bench.Options{Commit: commit}
-			fs.StringVar(&o.Suite, "suite", "quick", "`suite`: quick takes less than a minute, full five times the rounds,\nsmoke one round of each; scale has up to 16 client processes at once; disk measures the disk tier beside fio in two minutes,\npebble the places where its values could lie, parallel segments computed on several nodes by modelled engines, pages what requests hold that share rows of the cache")
+			fs.StringVar(&o.Suite, "suite", "quick", "`suite`: quick takes less than a minute, full five times the rounds,\nsmoke one round of each; scale has up to 16 client processes at once; disk measures the disk tier beside fio in two minutes,\npebble the places where its values could lie, parallel segments computed on several nodes by modelled engines,\npages what requests hold that share rows of the cache, decode what rows beside recurrent states save")
 			fs.StringVar(&o.Dir, "dir", "", "`directory` on the disk to measure, for suites of the disk\n(default: where temporary files go)")
 			fs.StringVar(&o.Torture, "torture", "", "`file` with a report of torture runs to show beside the suite disk")
 			fs.StringVar(&o.Daemon, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
@@ -42,7 +42,7 @@ func benchCommand() command {
 
 func sectionsByName() string {
 	var text []string
-	for _, suite := range []string{"quick", "scale", "disk", "pebble", "parallel", "pages"} {
+	for _, suite := range []string{"quick", "scale", "disk", "pebble", "parallel", "pages", "decode"} {
 		text = append(text, strings.Join(bench.SectionNames(suite), ", ")+" ("+suite+")")
 	}
 	return strings.Join(text, "; ")

@@ -37,6 +37,7 @@ func suites() map[string]suite {
 		"disk": {1, diskSections}, "disk-smoke": {0, diskSections}, "pebble": {1, pebbleSections},
 		"parallel": {1, parallelSections}, "parallel-smoke": {0, parallelSections},
 		"pages": {1, pagesSections}, "pages-smoke": {0, pagesSections},
+		"decode": {1, decodeSections}, "decode-smoke": {0, decodeSections},
 	}
 }
 
