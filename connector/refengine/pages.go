@@ -27,7 +27,7 @@ type Pages struct {
 	copied int64
 }
 
-// PagesConfig sizes an engine's paged memory. Outside is as Copies wants it.
+// PagesConfig sizes an engine's paged memory. Outside and Least are set by it.
 type PagesConfig struct {
 	pages.Config
 	// Copies gives each request rotated copies of everything, as position-independent
@@ -43,10 +43,7 @@ type leasedRows struct {
 
 // NewPages makes paged memory of c.Blocks blocks.
 func NewPages(m *Model[float32], c PagesConfig) (*Pages, error) {
-	c.Outside = !c.Copies
-	if least := m.prof.HeadExclusion(0); c.Window > 0 && c.Window < least {
-		return nil, fmt.Errorf("window of %d tokens, the convolutions of %d: %w", c.Window, least, ErrInvalid)
-	}
+	c.Outside, c.Least = !c.Copies, m.prof.HeadExclusion(0)
 	pool, err := pages.New(c.Config)
 	if err != nil {
 		return nil, err

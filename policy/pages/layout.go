@@ -78,9 +78,13 @@ func grow(list []run, at, output int) []run {
 // alone. In the paper's layout the first block holds what does not fill one.
 func (r *Rules) head(tokens int) int {
 	if r.Window > 0 {
-		return min(r.Window, tokens)
+		return min(max(r.Window, r.Least), tokens)
 	}
-	return (tokens-1)%r.BlockTokens + 1
+	n := (tokens-1)%r.BlockTokens + 1
+	for n < r.Least && n < tokens {
+		n += r.BlockTokens
+	}
+	return n
 }
 
 // headShare names the beginning of piece i, if others may share it.

@@ -59,6 +59,11 @@ type Rules struct {
 	// request's own, in place of the first block: the seam that is computed again.
 	Window int
 
+	// Least is how many tokens at the beginning of a chunk have to be the request's own:
+	// with a short convolution, as many as it looks back on. Where the first block holds
+	// fewer the second one is its own too.
+	Least int
+
 	// Pack puts what is left of a run after its whole blocks beside other runs'
 	// rests, in blocks of their own, in place of padding; when no whole block can be
 	// had, the run goes there in pieces. Kernels have to take table entries that
@@ -129,7 +134,7 @@ const (
 )
 
 func (c *Config) check() error {
-	if c.BlockTokens < 1 || c.BlockTokens > maxBlockTokens || c.Blocks < 1 || c.Blocks > maxBlocks || c.Window < 0 || c.Window > maxTokens {
+	if c.BlockTokens < 1 || c.BlockTokens > maxBlockTokens || c.Blocks < 1 || c.Blocks > maxBlocks || c.Window < 0 || c.Window > maxTokens || c.Least < 0 || c.Least > maxBlockTokens {
 		return fmt.Errorf("pool of %d blocks of %d tokens, window %d: %w", c.Blocks, c.BlockTokens, c.Window, ErrInvalid)
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/refengine/remote"
 	"github.com/spliced-kv/spliced/policy/pages"
 	"github.com/spliced-kv/spliced/policy/pages/xquad"
+	"github.com/spliced-kv/spliced/policy/profile"
 )
 
 // pagesSections are those of the suite pages: requests of the reference engine that read
@@ -48,7 +49,11 @@ type pagesBed struct {
 }
 
 func startPages(ctx context.Context, s *session) (b *pagesBed, err error) {
-	w, err := modelfile.Seeded(modelfile.Small("bench-pages"), 1)
+	// Without a short convolution, so that a chunk's first block may have one token only,
+	// as in the paper's models.
+	c := modelfile.Small("bench-pages")
+	c.Linear.Family, c.Linear.Kernel, c.Linear.KeyHeads = profile.Lightning, 0, c.Linear.ValueHeads
+	w, err := modelfile.Seeded(c, 1)
 	if err != nil {
 		return nil, err
 	}
