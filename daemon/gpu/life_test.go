@@ -1,0 +1,39 @@
+package gpu
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestTheLifeOfADevice(t *testing.T) {
+	first, second := errors.New("first"), errors.New("second")
+	for name, row := range map[string]struct {
+		happens func(*GPU)
+		state   State
+		why     error
+	}{
+		"nothing":                   {func(*GPU) {}, Opening, nil},
+		"it serves":                 {func(g *GPU) { g.Serve() }, Serving, nil},
+		"it cannot be opened":       {func(g *GPU) { g.Fail(first) }, Missing, first},
+		"it fails before it serves": {func(g *GPU) { g.Fail(first); g.Serve() }, Missing, first},
+		"it is lost":                {func(g *GPU) { g.Serve(); g.Fail(first) }, Lost, first},
+		"it is lost once":           {func(g *GPU) { g.Serve(); g.Fail(first); g.Fail(second); g.Serve() }, Lost, first},
+		"the first reason is told":  {func(g *GPU) { g.Fail(first); g.Fail(second) }, Missing, first},
+		"serving twice is serving":  {func(g *GPU) { g.Serve(); g.Serve() }, Serving, nil},
+	} {
+		g := &GPU{Name: "GPU-1"}
+		row.happens(g)
+		if state, why := g.State(); state != row.state || why != row.why || g.Serving() != (state == Serving) {
+			t.Errorf("%s: %v, %v", name, state, why)
+		}
+		if trouble := g.Trouble(); (trouble == "") != (row.why == nil) || row.why != nil && (!strings.Contains(trouble, "GPU-1") || !strings.Contains(trouble, "first")) {
+			t.Errorf("%s: %q", name, trouble)
+		}
+	}
+	for s := range States {
+		if s.String() == "" {
+			t.Errorf("state %d has no name", s)
+		}
+	}
+}
