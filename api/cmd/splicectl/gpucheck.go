@@ -189,21 +189,22 @@ func gpuCheckChildCommand() command {
 	}
 }
 
-// gpuCheckPartCommand is the process of one part: options on standard input, rows on standard output.
+// gpuCheckPartCommand is the process of one part, or of some without a time each: options on standard input, rows on standard output.
 func gpuCheckPartCommand() command {
 	return command{
-		name: gpuCheckPart, summary: "One part of a check (started by gpu-check)", hidden: true,
+		name: gpuCheckPart, summary: "Parts of a check (started by gpu-check)", hidden: true,
 		setup: func(*flag.FlagSet) func(context.Context, *call) error {
 			return func(ctx context.Context, c *call) error {
 				var f gpuCheckFlags
 				if err := json.NewDecoder(os.Stdin).Decode(&f); err != nil {
 					return err
 				}
-				if len(c.args) != 1 {
-					return usagef("want one part, got %q", c.args)
-				}
 				f.Also, f.Stderr = f.parts(), c.stderr
-				return gpucheck.RunPart(ctx, &f.Options, c.args[0], c.stdout)
+				var failed []error
+				for _, part := range c.args {
+					failed = append(failed, gpucheck.RunPart(ctx, &f.Options, part, c.stdout))
+				}
+				return errors.Join(failed...)
 			}
 		},
 	}

@@ -72,7 +72,8 @@ func (f *gpuCheckFlags) sanitize(ctx context.Context, r *gpucheck.Report, tool s
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, path, "--tool", tool, "--error-exitcode", fmt.Sprint(sanitizerFound), f.Self[0], gpuCheckPart, "kernels against the CPU")
+	args := []string{"--tool", tool, "--error-exitcode", fmt.Sprint(sanitizerFound), f.Self[0], gpuCheckPart}
+	cmd := exec.CommandContext(ctx, path, append(args, gpucheck.KernelParts()...)...)
 	cmd.Stdin, cmd.WaitDelay = bytes.NewReader(options), time.Second
 	out, err := cmd.CombinedOutput()
 	ran := bytes.Contains(out, []byte(`"name"`)) // a row: the kernels have run under it

@@ -35,11 +35,17 @@ func (c *check) own() []Part {
 	part := func(name string, limit time.Duration, run func() error) Part {
 		return bare(name, limit, func() error { return c.onDevices(name, run) })
 	}
-	return []Part{
+	parts := []Part{
 		bare("calls of the driver", 30*time.Second, c.calls),
 		part("memory in a second process", 25*time.Second, c.shared),
-		part("kernels against the CPU", 45*time.Second, c.agree),
-		part("speed of kernels", 45*time.Second, c.speed),
+	}
+	for _, k := range c.agreements() {
+		parts = append(parts, part(againstCPU+k.name, 12*time.Second, k.run))
+	}
+	return append(parts,
+		part("speed of dense compose and rotate", 30*time.Second, c.speed),
+		part("speed of other kernels", 25*time.Second, c.otherSpeed),
+		part("speed of decoding", 25*time.Second, func() error { return c.timedBeside(c.decodeSpeed) }),
 		part("torch maps the arena", 25*time.Second, func() error { return c.script("torch_view.py") }),
 		part("torch doing the same", 40*time.Second, func() error { return c.script("torch_speed.py") }),
 		part("gated delta rule of FLA", 40*time.Second, func() error { return c.script("gated_delta.py") }),
@@ -48,7 +54,21 @@ func (c *check) own() []Part {
 		part("a busy neighbour", 30*time.Second, c.neighbour),
 		part("copies between host and device", 25*time.Second, c.transfers),
 		part("fixed cost of a request", 15*time.Second, c.overhead),
+	)
+}
+
+// againstCPU begins the names of parts that run kernels of one kind and compare them with the CPU's:
+// one that faults takes its context with it.
+const againstCPU = "against the CPU: "
+
+// KernelParts are the names of the parts that run every kernel on small inputs, for tools that look at
+// kernels.
+func KernelParts() []string {
+	var out []string
+	for _, k := range (&check{}).agreements() {
+		out = append(out, againstCPU+k.name)
 	}
+	return out
 }
 
 // errTooMany is of parts that could not all have half of their time.

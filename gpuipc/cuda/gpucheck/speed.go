@@ -25,7 +25,38 @@ const perSegment = 100e-6
 
 // speed times kernels beside plain copies of as many bytes, in turn. Inputs are larger than
 // caches: what one launch has read is not in the L2 when it is read again.
-func (c *check) speed() (err error) {
+func (c *check) speed() error {
+	return c.timedBeside(func(w *stopwatch) error {
+		if err := c.plainCopies(w); err != nil {
+			return err
+		}
+		slope, err := c.composeSpeed(w)
+		if err != nil {
+			return err
+		}
+		rotated, err := c.rotateSpeed(w)
+		if err != nil {
+			return err
+		}
+		c.report.AtMost("one more segment, compose and rotate of all layers", (slope+rotated)*1e6, "us", perSegment*1e6)
+		return nil
+	})
+}
+
+// otherSpeed is speed of the kernels that speed leaves out.
+func (c *check) otherSpeed() error {
+	return c.timedBeside(func(w *stopwatch) error {
+		for _, tr := range []gpuipc.Transition{kernel.Scalar, kernel.Diagonal} {
+			if err := c.lightSpeed(w, tr); err != nil {
+				return err
+			}
+		}
+		return errors.Join(c.replaySpeed(w), c.digestSpeed(w))
+	})
+}
+
+// timedBeside gives a stopwatch with a pool for copies, on a device with room.
+func (c *check) timedBeside(run func(*stopwatch) error) (err error) {
 	w, err := c.stopwatch()
 	if err != nil {
 		return err
@@ -37,30 +68,7 @@ func (c *check) speed() (err error) {
 	if err := w.openPool(c.Sizes.Copy, c.Sizes.Warm); err != nil {
 		return err
 	}
-	if err := c.plainCopies(w); err != nil {
-		return err
-	}
-	slope, err := c.composeSpeed(w)
-	if err != nil {
-		return err
-	}
-	for _, tr := range []gpuipc.Transition{kernel.Scalar, kernel.Diagonal} {
-		if err := c.lightSpeed(w, tr); err != nil {
-			return err
-		}
-	}
-	rotated, err := c.rotateSpeed(w)
-	if err != nil {
-		return err
-	}
-	c.report.AtMost("one more segment, compose and rotate of all layers", (slope+rotated)*1e6, "us", perSegment*1e6)
-	if err := c.replaySpeed(w); err != nil {
-		return err
-	}
-	if err := c.digestSpeed(w); err != nil {
-		return err
-	}
-	return c.decodeSpeed(w)
+	return run(w)
 }
 
 // enough looks for room: a device that is nearly full has other work too.

@@ -35,6 +35,18 @@ type function struct {
 }
 
 func (c *check) stopwatch() (*stopwatch, error) {
+	w, err := c.bareStopwatch()
+	if err != nil {
+		return nil, err
+	}
+	if err := w.loadKernels(); err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	return w, nil
+}
+
+// bareStopwatch has no kernels yet.
+func (c *check) bareStopwatch() (*stopwatch, error) {
 	api, err := driver.Load(c.Library)
 	if err != nil {
 		return nil, err
@@ -58,9 +70,6 @@ func (w *stopwatch) open() error {
 	if err := w.current(); err != nil {
 		return err
 	}
-	if w.module, err = w.api.ModuleLoad(kernels.PTX()); err != nil {
-		return err
-	}
 	if w.stream, err = w.api.StreamCreate(); err != nil {
 		return err
 	}
@@ -68,6 +77,12 @@ func (w *stopwatch) open() error {
 		return err
 	}
 	w.end, err = w.api.EventCreate(driver.EventBlocking)
+	return err
+}
+
+// loadKernels compiles them, where the driver has not kept that.
+func (w *stopwatch) loadKernels() (err error) {
+	w.module, err = w.api.ModuleLoad(kernels.PTX())
 	return err
 }
 
