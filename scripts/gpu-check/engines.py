@@ -266,9 +266,9 @@ class Prompt:
             at.append(at[-1] + len(segment))
         return at
 
-    def turned(self) -> Prompt:
-        """The same segments in another order."""
-        return Prompt([*self.segments[1:], self.segments[0]], self.query)
+    def elsewhere(self) -> Prompt:
+        """All segments but the first one in another order, behind another first one."""
+        return Prompt([self.segments[0][::-1], *self.segments[:0:-1]], self.query)
 
 
 def drawn(sizes: Sizes, seed: int) -> Prompt:
@@ -330,14 +330,16 @@ def compare(name: str, p: Prompt, writer: Process, reader: Process, sizes: Sizes
     for mode, bound in (("splice", EXACT), ("prefix", ROUNDED)):
         title = f"{name}: {mode}"
         with check(title):
-            turned = p.turned() if mode == "splice" else p
-            asked = {"ids": turned.ids, "cuts": turned.cuts, "mode": mode}
-            writer.ask("prefill", gpu=False, **asked, keep=True, rounds=1)
-            want = writer.ask("prefill", gpu=False, **asked, keep=False, rounds=1)
-            if mode == "prefix":
-                want["logits"] = plain["logits"]
-            if mode == "splice":  # in the order that no prefix was saved of
-                asked |= {"ids": p.ids, "cuts": p.cuts}
+            # Segments are published in another order, and the first one, which has its own form
+            # and is continued as a prefix, alone: no whole prompt is known.
+            known = (p.elsewhere(), Prompt(p.segments[:1], p.query)) if mode == "splice" else (p,)
+            for one in known:
+                writer.ask(
+                    "prefill", ids=one.ids, cuts=one.cuts, mode=mode, gpu=False, keep=True, rounds=1
+                )
+            asked = {"ids": p.ids, "cuts": p.cuts, "mode": mode}
+            want = plain
+            if mode == "splice":
                 want = writer.ask("prefill", gpu=False, **asked, keep=False, rounds=1)
             # Segments of the small model are nothing to copy: it tells right from wrong only.
             bar = REUSE_SHARE if mode == "splice" and len(p.ids) > MOVES else 0.0
@@ -359,6 +361,8 @@ def reused(
         if gpu["on_device"] == gpu["reused"] or time.monotonic() > until:
             break
     whole = gpu["on_device"] == gpu["reused"] > 0
+    total = len(asked["ids"])
+    rows.figure(f"{title}: tokens of {total} that are reused", gpu["reused"], "tokens")
     said = f"{gpu['on_device']} of {gpu['reused']} reused tokens: {gpu['trouble']}"
     rows.holds(f"{title}: all that is reused comes from the GPU", "" if whole else said)
     gpu = reader.ask("prefill", gpu=True, **asked, keep=False, rounds=sizes.rounds)
