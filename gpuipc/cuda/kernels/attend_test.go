@@ -318,3 +318,61 @@ func TestAttentionRefusesWhatCannotRun(t *testing.T) {
 		t.Error("jobs out of nothing", l, err)
 	}
 }
+
+// The CPU's attention is the meaning: the same runs, a block of a table each.
+func TestAttentionIsThatOfTheHost(t *testing.T) {
+	e, r := emulated(t), seeded(t)
+	for range 12 {
+		a := someAttend(r, 2*(1+r.IntN(40)), 1+r.IntN(70), 1+r.IntN(3)) // no runs over each other
+		a.QType = kernel.F32
+		c := newAttendCase(t, r, a, false)
+		n, err := AttendScratch([]AttendArgs{c.AttendArgs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		launches, err := Attend([]AttendArgs{c.AttendArgs}, address(memory(t, int(n), 0)))
+		e.runAll(t, launches, err)
+		closeTo(t, c, "attention", c.out, float64s(c.onHost()), 1e-5)
+	}
+}
+
+func (c *attendCase) onHost() []float32 {
+	group := c.Heads / c.KeyHeads
+	h := kernel.Attention{Group: group, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Type: c.Type}
+	scaled, out := make([]float32, c.q.len()), make([]float32, c.out.len())
+	for i, v := range f32s(c.q.b) {
+		scaled[i] = v * c.Scale
+	}
+	for key := range c.KeyHeads {
+		q := kernel.Queries{Q: scaled[key*group*c.KeyDim:], LD: c.Heads * c.KeyDim, Rows: c.Rows, Begin: c.Begin}
+		h.Attend(out[key*group*c.ValueDim:], c.Heads*c.ValueDim, q, c.hostRuns(key), 0, nil)
+	}
+	return out
+}
+
+// hostRuns are the runs as one key head of the host sees them.
+func (c *attendCase) hostRuns(key int) []kernel.Run {
+	var out []kernel.Run
+	for i := range c.Runs {
+		run := &c.Runs[i]
+		for row := 0; row < run.Rows; {
+			n, block, in := run.Rows, int64(0), int64(row)
+			if run.BlockTokens > 0 {
+				at := run.FirstToken + row
+				block, in = int64(run.Blocks[at/run.BlockTokens]), int64(at%run.BlockTokens)
+				n = min(run.Rows-row, run.BlockTokens-at%run.BlockTokens)
+			}
+			from := func(b numbers, x *AttendRows) ([]byte, int) {
+				return b.b[block*x.BlockStride+in*x.TokenStride+int64(key)*x.HeadStride:], int(x.TokenStride)
+			}
+			one := kernel.Run{Rows: n, Begin: run.Begin + row}
+			one.K, one.KStride = from(c.pools[i].k, &run.Keys)
+			one.V, one.VStride = from(c.pools[i].v, &run.Values)
+			if run.Turn != nil {
+				one.Turn = kernel.Turn(*run.Turn)
+			}
+			out, row = append(out, one), row+n
+		}
+	}
+	return out
+}
