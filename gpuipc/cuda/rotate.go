@@ -148,8 +148,8 @@ func (p *operands) rotatePiece(a *kernels.RotateArgs, r *rotatePiece) (err error
 	}
 	if d := &j.Dst; d.Region != nil {
 		a.Dst = kernels.RotateTarget{
-			Base: uint64(r.base), Blocks: d.Blocks, BlockTokens: d.BlockRows, FirstToken: d.FirstRow + r.row,
-			BlockStride: d.BlockStride, TokenStride: d.RowStride, HeadStride: d.HeadStride,
+			Base: uint64(r.base), Blocks: d.Blocks, BlockRows: d.BlockRows, FirstRow: d.FirstRow + r.row,
+			BlockStride: d.BlockStride, RowStride: d.RowStride, HeadStride: d.HeadStride,
 		}
 		return nil
 	}

@@ -144,7 +144,7 @@ def test_one_copy_of_keys_serves_requests_that_have_it_at_different_places(
         lie = AttendRows(0, 4 * block * dim, 4 * dim, 4 * dim)
         at_zero = [turned(key, i, freq) for i, key in enumerate(keys)]
         k, v = (
-            AttendRows(tape.put(paged(of)), lie.block_stride, lie.token_stride, lie.head_stride)
+            AttendRows(tape.put(paged(of)), lie.block_stride, lie.row_stride, lie.head_stride)
             for of in (at_zero, values)
         )
         starts, jobs = (0, 9, 1500), []

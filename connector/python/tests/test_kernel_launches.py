@@ -68,8 +68,8 @@ def turn_of(args: dict[str, Any] | None) -> Turn | None:
 def rotate_job(args: dict[str, Any]) -> RotateJob:
     to, rows = args["Dst"], args["PerRow"]
     target = RotateTarget(
-        to["Base"], tuple(to["Blocks"] or ()), to["BlockTokens"], to["FirstToken"],
-        to["BlockStride"], to["TokenStride"], to["HeadStride"],
+        to["Base"], tuple(to["Blocks"] or ()), to["BlockRows"], to["FirstRow"],
+        to["BlockStride"], to["RowStride"], to["HeadStride"],
     )  # fmt: skip
     turn: Turn | RowTurns | None = turn_of(args["Turn"])
     if rows is not None:
@@ -104,14 +104,14 @@ def test_compositions_are_the_golden_ones(case: dict[str, Any]) -> None:
 
 
 def attend_rows(args: dict[str, Any]) -> AttendRows:
-    return AttendRows(args["Base"], args["BlockStride"], args["TokenStride"], args["HeadStride"])
+    return AttendRows(args["Base"], args["BlockStride"], args["RowStride"], args["HeadStride"])
 
 
 def attend_job(args: dict[str, Any]) -> AttendJob:
     runs = [
         AttendRun(
             run["Rows"], run["Begin"], attend_rows(run["Keys"]), attend_rows(run["Values"]),
-            tuple(run["Blocks"] or ()), run["BlockTokens"], run["FirstToken"], turn_of(run["Turn"]),
+            tuple(run["Blocks"] or ()), run["BlockRows"], run["FirstRow"], turn_of(run["Turn"]),
         )
         for run in args["Runs"] or ()
     ]  # fmt: skip
@@ -152,9 +152,9 @@ ATTEND = AttendJob(2, 4, 2, 64, 64, 20, DType.BF16, DType.BF16, 0.125, 0x1000, 0
         replace(ATTEND, scale=math.nan),
         replace(ATTEND, runs=[replace(RUN, begin=-1)]),
         replace(ATTEND, runs=[replace(RUN, rows=29)]),
-        replace(ATTEND, runs=[replace(RUN, block_tokens=0)]),
+        replace(ATTEND, runs=[replace(RUN, block_rows=0)]),
         replace(ATTEND, runs=[replace(RUN, keys=replace(LIE, base=0))]),
-        replace(ATTEND, runs=[replace(RUN, values=replace(LIE, token_stride=255))]),
+        replace(ATTEND, runs=[replace(RUN, values=replace(LIE, row_stride=255))]),
         replace(ATTEND, runs=[replace(RUN, keys=replace(LIE, block_stride=2**62))]),
         replace(ATTEND, runs=[replace(RUN, turn=Turn(4, False, (1.0,), (1.0, 2.0)))]),
         replace(ATTEND, runs=[replace(RUN, turn=Turn(66, False, (1.0,) * 33, (0.0,) * 33))]),
@@ -266,13 +266,13 @@ GOOD = RotateJob(8, 4, 16, DType.F32, 0x100, TABLE)
         replace(GOOD, heads=1 << 20, dim=1 << 20),
         replace(GOOD, dtype=DType.NONE),
         replace(GOOD, rows=29),
-        replace(GOOD, source=0),
-        replace(GOOD, source=0x102),
-        replace(GOOD, target=replace(TABLE, base=0x1002)),
-        replace(GOOD, target=replace(TABLE, head_stride=-64)),
-        replace(GOOD, target=replace(TABLE, block_tokens=0)),
-        replace(GOOD, target=replace(TABLE, base=2**63 - 64)),
-        replace(GOOD, source=2**63 - 64),
+        replace(GOOD, src=0),
+        replace(GOOD, src=0x102),
+        replace(GOOD, dst=replace(TABLE, base=0x1002)),
+        replace(GOOD, dst=replace(TABLE, head_stride=-64)),
+        replace(GOOD, dst=replace(TABLE, block_rows=0)),
+        replace(GOOD, dst=replace(TABLE, base=2**63 - 64)),
+        replace(GOOD, src=2**63 - 64),
         replace(GOOD, turn=Turn(18, False, (1.0,) * 9, (0.0,) * 9)),
         replace(GOOD, turn=Turn(4, False, (1.0, 1.0), (0.0,))),
         replace(GOOD, turn=RowTurns(4, False, 0, (1.0,))),

@@ -331,10 +331,10 @@ func (c *check) newAttendBytes(typ gpuipc.DType, rows, far, own int) *attendByte
 	cut := (far + attendBlock - 1) / attendBlock
 	place := func(dim int) kernels.AttendRows {
 		token := int64(attendKeyHeads*dim) * size
-		return kernels.AttendRows{BlockStride: attendBlock * token, TokenStride: token, HeadStride: int64(dim) * size}
+		return kernels.AttendRows{BlockStride: attendBlock * token, RowStride: token, HeadStride: int64(dim) * size}
 	}
-	run := kernels.AttendRun{Rows: far, Blocks: table[:cut], BlockTokens: attendBlock, Turn: c.turn(x.keyDim), Keys: place(x.keyDim), Values: place(x.valueDim)}
-	x.job.Runs = []kernels.AttendRun{run, {Rows: own, Begin: far, Blocks: table[cut:], BlockTokens: attendBlock}}
+	run := kernels.AttendRun{Rows: far, Blocks: table[:cut], BlockRows: attendBlock, Turn: c.turn(x.keyDim), Keys: place(x.keyDim), Values: place(x.valueDim)}
+	x.job.Runs = []kernels.AttendRun{run, {Rows: own, Begin: far, Blocks: table[cut:], BlockRows: attendBlock}}
 	x.q = c.random(rows*x.job.Heads*x.keyDim, typ, 1)
 	x.k, x.v = c.random(blocks*attendBlock*attendKeyHeads*x.keyDim, typ, 1), c.random(blocks*attendBlock*attendKeyHeads*x.valueDim, typ, 1)
 	return x

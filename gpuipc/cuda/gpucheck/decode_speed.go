@@ -231,7 +231,7 @@ func (c *check) attendJobs(requests, copies, blocks int, keys, pool uint64) []ke
 		job := kernels.AttendArgs{Rows: 1, Heads: attentionHeads * decodeQueries, KeyHeads: attentionHeads, KeyDim: attentionDim, ValueDim: attentionDim,
 			Type: kernel.BF16, QType: kernel.BF16, Scale: float32(1 / math.Sqrt(attentionDim))}
 		for s := range attendSegments {
-			k := kernels.AttendRows{Base: keys, BlockStride: attentionBlock * token, TokenStride: token, HeadStride: attentionDim * 2}
+			k := kernels.AttendRows{Base: keys, BlockStride: attentionBlock * token, RowStride: token, HeadStride: attentionDim * 2}
 			v := k
 			v.Base += pool
 			// Each request has the segments in an order of its own.
@@ -244,7 +244,7 @@ func (c *check) attendJobs(requests, copies, blocks int, keys, pool uint64) []ke
 			if job.Begin > 0 {
 				turn = c.sameTurn(attentionDim / 4)
 			}
-			job.Runs = append(job.Runs, kernels.AttendRun{Rows: z.Rows, Begin: job.Begin, Keys: k, Values: v, Blocks: table, BlockTokens: attentionBlock, Turn: turn})
+			job.Runs = append(job.Runs, kernels.AttendRun{Rows: z.Rows, Begin: job.Begin, Keys: k, Values: v, Blocks: table, BlockRows: attentionBlock, Turn: turn})
 			job.Begin += z.Rows
 		}
 		jobs = append(jobs, job)

@@ -308,8 +308,8 @@ func (c *check) rotateSpeed(w *stopwatch) (float64, error) {
 		for s := range z.Segments {
 			job := kernels.RotateArgs{Rows: z.Rows, Heads: attentionHeads, Dim: attentionDim, Type: kernel.BF16,
 				Src: uint64(from) + uint64(rows)*uint64(l*z.Segments+s),
-				Dst: kernels.RotateTarget{Base: uint64(to) + uint64(layer)*uint64(l), Blocks: table[s*blocks : (s+1)*blocks], BlockTokens: attentionBlock,
-					BlockStride: attentionBlock * token, TokenStride: token, HeadStride: attentionDim * 2}}
+				Dst: kernels.RotateTarget{Base: uint64(to) + uint64(layer)*uint64(l), Blocks: table[s*blocks : (s+1)*blocks], BlockRows: attentionBlock,
+					BlockStride: attentionBlock * token, RowStride: token, HeadStride: attentionDim * 2}}
 			if l%2 == 0 {
 				job.Turn = c.sameTurn(attentionDim / 4)
 			}

@@ -36,12 +36,12 @@ static_assert(sizeof(Job) == 72, "attend.go writes rows of 72 bytes");
 // Run is rows of keys and values. Strides in bytes.
 struct Run {
   u64 k, v;                // block 0, or row 0
-  u64 kBlock, kToken, kHead;
-  u64 vBlock, vToken, vHead;
+  u64 kBlock, kRow, kHead;
+  u64 vBlock, vRow, vHead;
   u64 blocks;              // where in the tables: block numbers
   u64 turn;                // where in the tables: cosines, then sines of what keys are short of; 0: of nothing
-  u32 blockTokens;         // 0: no blocks, row after row
-  u32 firstToken;
+  u32 blockRows;         // 0: no blocks, row after row
+  u32 firstRow;
   u32 half;                // pairs that turn
   u32 interleaved;         // pairs (2i, 2i+1); else (i, i + half)
 };
@@ -154,17 +154,17 @@ FN void locate(const Job &job, const Run &run, const Reach &r, u32 rows, u64 tab
   const bool values = threadIndex() >= KEYS;
   const u32 row = first + i < end ? first + i : end - 1;
   u64 to = values ? run.v + r.key * run.vHead : run.k + r.key * run.kHead;
-  const u64 tokenStride = values ? run.vToken : run.kToken, blockStride = values ? run.vBlock : run.kBlock;
-  if (run.blockTokens == 0) {
-    to += row * tokenStride;
+  const u64 rowStride = values ? run.vRow : run.kRow, blockStride = values ? run.vBlock : run.kBlock;
+  if (run.blockRows == 0) {
+    to += row * rowStride;
   } else {
-    const u32 token = run.firstToken + row, entry = token / run.blockTokens;
-    to += at<const u32>(tables + run.blocks)[entry] * blockStride + (token - entry * run.blockTokens) * tokenStride;
+    const u32 tableRow = run.firstRow + row, entry = tableRow / run.blockRows;
+    to += at<const u32>(tables + run.blocks)[entry] * blockStride + (tableRow - entry * run.blockRows) * rowStride;
   }
   shared<u64>(rows)[threadIndex()] = to;
   if (first + i >= end) return;
   const u32 bytes = (values ? job.valueDim : job.keyDim) * (job.type == F32 ? 4 : 2);
-  for (u32 at_ = 0; at_ < bytes; at_ += LINE) prefetch(to + at_);
+  for (u32 line = 0; line < bytes; line += LINE) prefetch(to + line);
 }
 
 // gatherSums adds up v of 8 threads that lie together: each gets the sum of one of its indices, the

@@ -28,16 +28,16 @@ type AttendArgs struct {
 }
 
 // AttendRun is rows of keys and values where they lie, each with strides in bytes. With
-// BlockTokens 0 they lie behind each other, at TokenStride. Else row 0 is token FirstToken of a
+// BlockRows 0 they lie behind each other, at RowStride. Else row 0 is row FirstRow of a
 // block table, as in RotateTarget; keys and values have the table in common.
 type AttendRun struct {
-	Rows        int
-	Begin       int // position of the first row: a query row sees rows up to its own position
-	Keys        AttendRows
-	Values      AttendRows
-	Blocks      []uint32
-	BlockTokens int
-	FirstToken  int
+	Rows      int
+	Begin     int // position of the first row: a query row sees rows up to its own position
+	Keys      AttendRows
+	Values    AttendRows
+	Blocks    []uint32
+	BlockRows int
+	FirstRow  int
 	// Turn is what the keys are short of their positions, R(p) for keys that were stored as if the run
 	// began at position 0 and that begins at p here (MEPIC §4); queries are turned by its inverse.
 	// nil = keys are in place.
@@ -48,7 +48,7 @@ type AttendRun struct {
 type AttendRows struct {
 	Base        uint64
 	BlockStride int64
-	TokenStride int64
+	RowStride   int64
 	HeadStride  int64
 }
 
@@ -199,24 +199,24 @@ func (a *AttendArgs) checkRun(r *AttendRun) error {
 		return nil
 	}
 	switch {
-	case r.BlockTokens == 0 && (len(r.Blocks) > 0 || r.FirstToken != 0):
+	case r.BlockRows == 0 && (len(r.Blocks) > 0 || r.FirstRow != 0):
 		return fmt.Errorf("rows without blocks have a block table: %w", gpuipc.ErrInvalid)
-	case r.BlockTokens < 0 || r.BlockTokens > 1<<30 || r.FirstToken < 0 || r.FirstToken > 1<<30:
-		return fmt.Errorf("blocks of %d tokens, first %d: %w", r.BlockTokens, r.FirstToken, gpuipc.ErrInvalid)
-	case r.BlockTokens > 0 && (r.FirstToken+r.Rows-1)/r.BlockTokens >= len(r.Blocks):
-		return fmt.Errorf("%d rows from token %d on end behind a table of %d blocks of %d: %w", r.Rows, r.FirstToken, len(r.Blocks), r.BlockTokens, gpuipc.ErrInvalid)
+	case r.BlockRows < 0 || r.BlockRows > 1<<30 || r.FirstRow < 0 || r.FirstRow > 1<<30:
+		return fmt.Errorf("blocks of %d rows, first %d: %w", r.BlockRows, r.FirstRow, gpuipc.ErrInvalid)
+	case r.BlockRows > 0 && (r.FirstRow+r.Rows-1)/r.BlockRows >= len(r.Blocks):
+		return fmt.Errorf("%d rows from row %d on end behind a table of %d blocks of %d: %w", r.Rows, r.FirstRow, len(r.Blocks), r.BlockRows, gpuipc.ErrInvalid)
 	}
 	for _, x := range []*AttendRows{&r.Keys, &r.Values} {
-		if x.Base == 0 || x.BlockStride < 0 || x.TokenStride < 0 || x.HeadStride < 0 || x.places()%uint64(a.Type.Size()) != 0 {
-			return fmt.Errorf("rows at %#x, strides %d, %d and %d, of type %d: %w", x.Base, x.BlockStride, x.TokenStride, x.HeadStride, a.Type, gpuipc.ErrInvalid)
+		if x.Base == 0 || x.BlockStride < 0 || x.RowStride < 0 || x.HeadStride < 0 || x.places()%uint64(a.Type.Size()) != 0 {
+			return fmt.Errorf("rows at %#x, strides %d, %d and %d, of type %d: %w", x.Base, x.BlockStride, x.RowStride, x.HeadStride, a.Type, gpuipc.ErrInvalid)
 		}
 		end := addresses{at: x.Base}
 		end.add(uint64(a.KeyHeads), uint64(x.HeadStride))
-		if r.BlockTokens > 0 {
+		if r.BlockRows > 0 {
 			end.add(uint64(slices.Max(r.used())), uint64(x.BlockStride))
-			end.add(uint64(r.BlockTokens), uint64(x.TokenStride))
+			end.add(uint64(r.BlockRows), uint64(x.RowStride))
 		} else {
-			end.add(uint64(r.Rows), uint64(x.TokenStride))
+			end.add(uint64(r.Rows), uint64(x.RowStride))
 		}
 		if end.over {
 			return fmt.Errorf("rows reach past the last address: %w", gpuipc.ErrInvalid)
@@ -227,15 +227,15 @@ func (a *AttendArgs) checkRun(r *AttendRun) error {
 
 // places is all that decides about alignment, or-ed.
 func (x *AttendRows) places() uint64 {
-	return x.Base | uint64(x.BlockStride) | uint64(x.TokenStride) | uint64(x.HeadStride)
+	return x.Base | uint64(x.BlockStride) | uint64(x.RowStride) | uint64(x.HeadStride)
 }
 
 // used is the entries of the block table that rows lie in.
 func (r *AttendRun) used() []uint32 {
-	if r.BlockTokens == 0 {
+	if r.BlockRows == 0 {
 		return nil
 	}
-	return r.Blocks[r.FirstToken/r.BlockTokens : (r.FirstToken+r.Rows-1)/r.BlockTokens+1]
+	return r.Blocks[r.FirstRow/r.BlockRows : (r.FirstRow+r.Rows-1)/r.BlockRows+1]
 }
 
 // entry is the kernel: that of the type where pieces of eight numbers are whole and lie on 16 bytes.
@@ -351,21 +351,21 @@ type attendTables struct {
 func (t *attendTables) run(r *AttendRun) words {
 	var w words
 	k, v := &r.Keys, &r.Values
-	w.u64(k.Base, v.Base, uint64(k.BlockStride), uint64(k.TokenStride), uint64(k.HeadStride), uint64(v.BlockStride), uint64(v.TokenStride), uint64(v.HeadStride))
+	w.u64(k.Base, v.Base, uint64(k.BlockStride), uint64(k.RowStride), uint64(k.HeadStride), uint64(v.BlockStride), uint64(v.RowStride), uint64(v.HeadStride))
 	w.u64(t.blocksOf(r), t.turnOf(r.Turn))
-	first, half, interleaved := r.FirstToken, 0, false
-	if r.BlockTokens > 0 {
-		first %= r.BlockTokens
+	first, half, interleaved := r.FirstRow, 0, false
+	if r.BlockRows > 0 {
+		first %= r.BlockRows
 	}
 	if r.Turn != nil {
 		half, interleaved = r.Turn.Dims/2, r.Turn.Interleaved
 	}
-	w.u32(uint32(r.BlockTokens), uint32(first), uint32(half), oneIf(interleaved))
+	w.u32(uint32(r.BlockRows), uint32(first), uint32(half), oneIf(interleaved))
 	return w
 }
 
 func (t *attendTables) blocksOf(r *AttendRun) uint64 {
-	if r.Rows == 0 || r.BlockTokens == 0 {
+	if r.Rows == 0 || r.BlockRows == 0 {
 		return 0
 	}
 	used := r.used()

@@ -26,7 +26,7 @@ func (c *attendCase) String() string {
 	a := &c.AttendArgs
 	s := fmt.Sprintf("%d rows of %d heads [%d, %d], %d of keys, types %d and %d, %s", a.Rows, a.Heads, a.KeyDim, a.ValueDim, a.KeyHeads, a.Type, a.QType, a.entry())
 	for _, r := range a.Runs {
-		s += fmt.Sprintf("; %d rows at %d, blocks of %d, turn %v", r.Rows, r.Begin, r.BlockTokens, r.Turn != nil)
+		s += fmt.Sprintf("; %d rows at %d, blocks of %d, turn %v", r.Rows, r.Begin, r.BlockRows, r.Turn != nil)
 	}
 	return s
 }
@@ -45,16 +45,16 @@ func newAttendCase(tb testing.TB, r *rand.Rand, a AttendArgs, odd bool) *attendC
 	for i := range c.Runs {
 		run := &c.Runs[i]
 		tokens := run.Rows
-		if run.BlockTokens > 0 { // blocks in any order, some of them of others
-			n := (run.FirstToken+run.Rows-1)/run.BlockTokens + 1
+		if run.BlockRows > 0 { // blocks in any order, some of them of others
+			n := (run.FirstRow+run.Rows-1)/run.BlockRows + 1
 			for _, b := range r.Perm(n + 2)[:n] {
 				run.Blocks = append(run.Blocks, uint32(b))
 			}
-			tokens = (n + 2) * run.BlockTokens
+			tokens = (n + 2) * run.BlockRows
 		}
 		var p attendPool
-		p.k, run.Keys = somePool(tb, r, a.Type, a.KeyHeads, a.KeyDim, tokens, run.BlockTokens, off, normal)
-		p.v, run.Values = somePool(tb, r, a.Type, a.KeyHeads, a.ValueDim, tokens, run.BlockTokens, off, normal)
+		p.k, run.Keys = somePool(tb, r, a.Type, a.KeyHeads, a.KeyDim, tokens, run.BlockRows, off, normal)
+		p.v, run.Values = somePool(tb, r, a.Type, a.KeyHeads, a.ValueDim, tokens, run.BlockRows, off, normal)
 		c.pools = append(c.pools, p)
 	}
 	return c
@@ -64,24 +64,24 @@ func newAttendCase(tb testing.TB, r *rand.Rand, a AttendArgs, odd bool) *attendC
 func somePool(tb testing.TB, r *rand.Rand, t gpuipc.DType, heads, dim, tokens, block, off int, value func() float64) (numbers, AttendRows) {
 	b, base := newNumbers(tb, t, tokens*heads*dim, off, value)
 	size := int64(t.Size())
-	x := AttendRows{Base: base, TokenStride: int64(heads*dim) * size, HeadStride: int64(dim) * size}
+	x := AttendRows{Base: base, RowStride: int64(heads*dim) * size, HeadStride: int64(dim) * size}
 	in := tokens
 	if block > 0 {
 		in = block
 		x.BlockStride = int64(block*heads*dim) * size
 	}
 	if r.IntN(2) == 0 {
-		x.TokenStride, x.HeadStride = int64(dim)*size, int64(in*dim)*size
+		x.RowStride, x.HeadStride = int64(dim)*size, int64(in*dim)*size
 	}
 	return b, x
 }
 
 // number is one of a row of a run, as the strides say.
 func (x *AttendRows) number(b numbers, run *AttendRun, row, head, i int) float64 {
-	off := int64(row) * x.TokenStride
-	if run.BlockTokens > 0 {
-		t := run.FirstToken + row
-		off = int64(run.Blocks[t/run.BlockTokens])*x.BlockStride + int64(t%run.BlockTokens)*x.TokenStride
+	off := int64(row) * x.RowStride
+	if run.BlockRows > 0 {
+		t := run.FirstRow + row
+		off = int64(run.Blocks[t/run.BlockRows])*x.BlockStride + int64(t%run.BlockRows)*x.RowStride
 	}
 	off += int64(head) * x.HeadStride
 	return b.at(int(off)/b.typ.Size() + i)
@@ -189,13 +189,13 @@ func someAttend(r *rand.Rand, dk, dv, rows int) AttendArgs {
 			run.Turn = someTurn(r, r.IntN(dk+1))
 		}
 		if r.IntN(3) > 0 {
-			run.BlockTokens, run.FirstToken = 1+r.IntN(20), r.IntN(40)
+			run.BlockRows, run.FirstRow = 1+r.IntN(20), r.IntN(40)
 		}
 		a.Runs = append(a.Runs, run)
 		a.Begin += n
 	}
 	before := r.IntN(70)
-	a.Runs = append(a.Runs, AttendRun{Rows: before + rows + r.IntN(5), Begin: a.Begin, BlockTokens: 16})
+	a.Runs = append(a.Runs, AttendRun{Rows: before + rows + r.IntN(5), Begin: a.Begin, BlockRows: 16})
 	a.Begin += before
 	if rows > 3 { // one that only the last rows see
 		a.Runs = append(a.Runs, AttendRun{Rows: 5, Begin: a.Begin + rows - 2})
@@ -219,7 +219,7 @@ func TestAttentionOverALongRun(t *testing.T) {
 	e, r := emulated(t), seeded(t)
 	a := AttendArgs{Rows: 3, KeyHeads: 1, Heads: 4, KeyDim: 16, ValueDim: 16, Type: kernel.BF16, QType: kernel.F32,
 		Begin: 2197,
-		Runs:  []AttendRun{{Rows: 1500, Turn: someTurn(r, 8)}, {Rows: 700, Begin: 1500, BlockTokens: 16, FirstToken: 5}}}
+		Runs:  []AttendRun{{Rows: 1500, Turn: someTurn(r, 8)}, {Rows: 700, Begin: 1500, BlockRows: 16, FirstRow: 5}}}
 	runAttends(t, e, newAttendCase(t, r, a, false))
 }
 
@@ -269,10 +269,10 @@ func TestAttentionToNothingIsZero(t *testing.T) {
 }
 
 func goodAttend() AttendArgs {
-	rows := AttendRows{Base: 0x10000, BlockStride: 4096, TokenStride: 256, HeadStride: 128}
+	rows := AttendRows{Base: 0x10000, BlockStride: 4096, RowStride: 256, HeadStride: 128}
 	return AttendArgs{Rows: 2, Heads: 4, KeyHeads: 2, KeyDim: 64, ValueDim: 64, Type: kernel.BF16, QType: kernel.BF16, Scale: 0.125, Q: 0x1000, Out: 0x2000,
 		Begin: 20,
-		Runs:  []AttendRun{{Rows: 20, Keys: rows, Values: rows, Blocks: []uint32{3, 1}, BlockTokens: 16, FirstToken: 4}}}
+		Runs:  []AttendRun{{Rows: 20, Keys: rows, Values: rows, Blocks: []uint32{3, 1}, BlockRows: 16, FirstRow: 4}}}
 }
 
 func TestAttentionRefusesWhatCannotRun(t *testing.T) {
@@ -294,9 +294,9 @@ func TestAttentionRefusesWhatCannotRun(t *testing.T) {
 		"no scale":      func(a *AttendArgs, r *AttendRun) { a.Scale = float32(math.NaN()) },
 		"before all":    func(a *AttendArgs, r *AttendRun) { r.Begin = -1 },
 		"short table":   func(a *AttendArgs, r *AttendRun) { r.Rows = 29 },
-		"no table":      func(a *AttendArgs, r *AttendRun) { r.BlockTokens = 0 },
+		"no table":      func(a *AttendArgs, r *AttendRun) { r.BlockRows = 0 },
 		"no keys":       func(a *AttendArgs, r *AttendRun) { r.Keys.Base = 0 },
-		"odd stride":    func(a *AttendArgs, r *AttendRun) { r.Values.TokenStride = 255 },
+		"odd stride":    func(a *AttendArgs, r *AttendRun) { r.Values.RowStride = 255 },
 		"far keys":      func(a *AttendArgs, r *AttendRun) { r.Keys.BlockStride = math.MaxInt64 / 2 &^ 1 },
 		"half a turn": func(a *AttendArgs, r *AttendRun) {
 			r.Turn = &gpuipc.Rotation{Dims: 4, Cos: []float32{1}, Sin: []float32{1, 2}}
@@ -357,13 +357,13 @@ func (c *attendCase) hostRuns(key int) []kernel.Run {
 		run := &c.Runs[i]
 		for row := 0; row < run.Rows; {
 			n, block, in := run.Rows, int64(0), int64(row)
-			if run.BlockTokens > 0 {
-				at := run.FirstToken + row
-				block, in = int64(run.Blocks[at/run.BlockTokens]), int64(at%run.BlockTokens)
-				n = min(run.Rows-row, run.BlockTokens-at%run.BlockTokens)
+			if run.BlockRows > 0 {
+				at := run.FirstRow + row
+				block, in = int64(run.Blocks[at/run.BlockRows]), int64(at%run.BlockRows)
+				n = min(run.Rows-row, run.BlockRows-at%run.BlockRows)
 			}
 			from := func(b numbers, x *AttendRows) ([]byte, int) {
-				return b.b[block*x.BlockStride+in*x.TokenStride+int64(key)*x.HeadStride:], int(x.TokenStride)
+				return b.b[block*x.BlockStride+in*x.RowStride+int64(key)*x.HeadStride:], int(x.RowStride)
 			}
 			one := kernel.Run{Rows: n, Begin: run.Begin + row}
 			one.K, one.KStride = from(c.pools[i].k, &run.Keys)

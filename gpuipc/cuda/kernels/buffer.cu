@@ -404,10 +404,10 @@ UNROLL
       o = fused(shared<float>(l.pairs)[i * M + j], u, o);
       taken = fused(shared<float>(l.pairs)[(M + i) * M + j], u, taken);
     }
-    const u64 at_ = ((u64)i * job.heads + p.head) * job.dv + column;
-    const float v = load(job.inType, job.newV, at_), beta = at<const float>(job.beta)[(u64)i * job.heads + p.head];
+    const u64 to = ((u64)i * job.heads + p.head) * job.dv + column;
+    const float v = load(job.inType, job.newV, to), beta = at<const float>(job.beta)[(u64)i * job.heads + p.head];
     const float u = beta * (job.delta ? v - taken : v);
-    store(job.inType, job.outputs, at_, fused(shared<float>(l.pairs)[2 * M * M + i], u, o));
+    store(job.inType, job.outputs, to, fused(shared<float>(l.pairs)[2 * M * M + i], u, o));
     shared<float>(l.own)[i * COLUMNS + lane] = kept(job.type, u);
     if (!job.out) store(job.type, job.u, ((u64)(job.pending + i) * job.heads + p.head) * job.dv + column, u);
   }

@@ -74,10 +74,10 @@ func goldenAttends() []goldenAttend {
 	step := goodAttend()
 	turn := &gpuipc.Rotation{Dims: 4, Interleaved: true, Cos: []float32{0.5, -1}, Sin: []float32{0.25, 0}}
 	rows := step.Runs[0].Keys
-	dense := AttendRun{Rows: 700, Begin: 1000, Keys: AttendRows{Base: 0x20000, TokenStride: 256, HeadStride: 128}, Values: AttendRows{Base: 0x30000, TokenStride: 128, HeadStride: 1 << 20}, Turn: turn}
-	own := AttendRun{Rows: 40, Begin: 1700, Keys: rows, Values: rows, Blocks: []uint32{9, 2, 5, 8}, BlockTokens: 16, FirstToken: 20}
+	dense := AttendRun{Rows: 700, Begin: 1000, Keys: AttendRows{Base: 0x20000, RowStride: 256, HeadStride: 128}, Values: AttendRows{Base: 0x30000, RowStride: 128, HeadStride: 1 << 20}, Turn: turn}
+	own := AttendRun{Rows: 40, Begin: 1700, Keys: rows, Values: rows, Blocks: []uint32{9, 2, 5, 8}, BlockRows: 16, FirstRow: 20}
 	paged := step
-	paged.Rows, paged.Begin, paged.Runs = 3, 1732, []AttendRun{{Rows: 1000, Keys: rows, Values: rows, Blocks: make([]uint32, 63), BlockTokens: 16}, dense, own}
+	paged.Rows, paged.Begin, paged.Runs = 3, 1732, []AttendRun{{Rows: 1000, Keys: rows, Values: rows, Blocks: make([]uint32, 63), BlockRows: 16}, dense, own}
 	other := paged
 	other.Runs = []AttendRun{own, dense, {Rows: 5, Begin: 1733, Keys: rows, Values: rows}, {}}
 	halves, single, odd := paged, paged, step
@@ -86,7 +86,7 @@ func goldenAttends() []goldenAttend {
 	none, alone := step, step
 	none.Rows, alone.Runs = 0, nil
 	long := step
-	long.Begin, long.Runs = 1<<24, []AttendRun{{Rows: 1 << 24, Keys: AttendRows{Base: 0x20000, TokenStride: 256, HeadStride: 128}, Values: dense.Values}}
+	long.Begin, long.Runs = 1<<24, []AttendRun{{Rows: 1 << 24, Keys: AttendRows{Base: 0x20000, RowStride: 256, HeadStride: 128}, Values: dense.Values}}
 	return []goldenAttend{
 		{"one run", []AttendArgs{step}},
 		{"runs of a request, turned and its own", []AttendArgs{paged}},

@@ -108,7 +108,7 @@ func goldenRotations() []goldenRotation {
 	turn := &gpuipc.Rotation{Dims: 16, Cos: []float32{1, 0.5, -0.25, 0.1, 0.7, -1, 0, 0.3}, Sin: []float32{0, 0.8, 0.6, -0.1, 0.2, 0, 1, -0.9}}
 	pairs := &gpuipc.Rotation{Dims: 6, Interleaved: true, Cos: []float32{1, 0.5, 0.25}, Sin: []float32{0.1, 0.2, 0.3}}
 	perRow := &gpuipc.RowRotation{Dims: 8, Position: 1000, InvFreq: []float64{1, 0.1, 0.01, 0.001}}
-	table := RotateTarget{Base: 0x7f1000000000, Blocks: []uint32{9, 4, 7, 2}, BlockTokens: 16, FirstToken: 20, BlockStride: 1 << 20, TokenStride: 1024, HeadStride: 256}
+	table := RotateTarget{Base: 0x7f1000000000, Blocks: []uint32{9, 4, 7, 2}, BlockRows: 16, FirstRow: 20, BlockStride: 1 << 20, RowStride: 1024, HeadStride: 256}
 	k := RotateArgs{Rows: 30, Heads: 4, Dim: 128, Type: kernel.BF16, Src: 0x7f0000000000, Turn: turn, Dst: table}
 	v := k
 	v.Src, v.Turn, v.Dst.Base = 0x7f0000100000, nil, 0x7f1000008000

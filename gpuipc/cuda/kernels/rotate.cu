@@ -37,11 +37,11 @@ struct Job {
   u64 rowBytes;     // of src
   u64 headBytes;    // of src
   u64 blockStride;  // of dst
-  u64 tokenStride;
+  u64 rowStride;
   u64 headStride;
   u32 rows;
-  u32 blockTokens;  // 0: no blocks, row after row at tokenStride
-  u32 firstToken;
+  u32 blockRows;  // 0: no blocks, row after row at rowStride
+  u32 firstRow;
   u32 half;         // pairs of a head
   u32 type;
   u32 form;
@@ -206,14 +206,14 @@ struct Span {
 
 // Place is where a thread's unit lies.
 struct Place {
-  u64 src, dst;   // in row 0, in token 0 of block 0
+  u64 src, dst;   // in row 0, in row 0 of block 0
   u32 firstPair;
 
   METHOD u64 target(const Job &job, u64 tables, u32 row) const {
-    if (job.blockTokens == 0) return dst + row * job.tokenStride;
-    u32 token = job.firstToken + row, entry = token / job.blockTokens;
+    if (job.blockRows == 0) return dst + row * job.rowStride;
+    u32 tableRow = job.firstRow + row, entry = tableRow / job.blockRows;
     u64 block = at<const u32>(tables + job.blocks)[entry];
-    return dst + block * job.blockStride + (token - entry * job.blockTokens) * job.tokenStride;
+    return dst + block * job.blockStride + (tableRow - entry * job.blockRows) * job.rowStride;
   }
 };
 

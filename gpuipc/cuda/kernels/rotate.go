@@ -24,20 +24,20 @@ type RotateArgs struct {
 	Dst    RotateTarget
 }
 
-// RotateTarget is where rows go. With BlockTokens 0 they lie densely at Base, [Rows, Heads, Dim].
-// Else token t, head h goes to
+// RotateTarget is where rows go. With BlockRows 0 they lie densely at Base, [Rows, Heads, Dim].
+// Else row r, head h goes to, with t = FirstRow+r,
 //
-//	Base + Blocks[t/BlockTokens]*BlockStride + (t%BlockTokens)*TokenStride + h*HeadStride
+//	Base + Blocks[t/BlockRows]*BlockStride + (t%BlockRows)*RowStride + h*HeadStride
 //
 // as in gpuipc.Scatter, Base being the address of block 0. That no two rows or heads overlap,
 // and that all of it can be written, is for the caller to know.
 type RotateTarget struct {
 	Base        uint64
 	Blocks      []uint32
-	BlockTokens int
-	FirstToken  int
+	BlockRows   int
+	FirstRow    int
 	BlockStride int64
-	TokenStride int64
+	RowStride   int64
 	HeadStride  int64
 }
 
@@ -89,17 +89,17 @@ func Rotate(jobs []RotateArgs) ([]Launch, error) {
 type rotateJob struct {
 	*RotateArgs
 	used        []uint32 // entries of the block table that rows go to
-	first       int      // token of row 0 in the first of them
+	first       int      // where row 0 is in the first of them
 	dims        int
 	interleaved bool
 
-	headBytes   uint64
-	tokenStride uint64
-	headStride  uint64
-	wide        bool
-	copyBytes   uint64
-	turned      rotatePart
-	copied      rotatePart
+	headBytes  uint64
+	rowStride  uint64
+	headStride uint64
+	wide       bool
+	copyBytes  uint64
+	turned     rotatePart
+	copied     rotatePart
 }
 
 // rotatePart is how blocks share what turns, or what does not; see rotation::Part.
@@ -156,26 +156,26 @@ func (j *rotateJob) setTurn() error {
 // addresses, aligned to elements.
 func (j *rotateJob) setTarget() error {
 	d := &j.Dst
-	j.tokenStride, j.headStride = uint64(d.TokenStride), uint64(d.HeadStride)
-	if d.BlockTokens == 0 {
-		if len(d.Blocks) != 0 || d.FirstToken != 0 || d.BlockStride|d.TokenStride|d.HeadStride != 0 {
+	j.rowStride, j.headStride = uint64(d.RowStride), uint64(d.HeadStride)
+	if d.BlockRows == 0 {
+		if len(d.Blocks) != 0 || d.FirstRow != 0 || d.BlockStride|d.RowStride|d.HeadStride != 0 {
 			return fmt.Errorf("rows without blocks have a block table or strides: %w", gpuipc.ErrInvalid)
 		}
-		j.tokenStride, j.headStride = j.headBytes*uint64(j.Heads), j.headBytes
+		j.rowStride, j.headStride = j.headBytes*uint64(j.Heads), j.headBytes
 	} else if err := j.cutTable(); err != nil {
 		return err
 	}
 	size := uint64(j.Type.Size())
-	if j.Src == 0 || d.Base == 0 || (j.Src|d.Base|uint64(d.BlockStride)|j.tokenStride|j.headStride)%size != 0 {
+	if j.Src == 0 || d.Base == 0 || (j.Src|d.Base|uint64(d.BlockStride)|j.rowStride|j.headStride)%size != 0 {
 		return fmt.Errorf("rows at %#x to %#x, strides %d, %d, %d, of %d-byte elements: %w",
-			j.Src, d.Base, d.BlockStride, j.tokenStride, j.headStride, size, gpuipc.ErrInvalid)
+			j.Src, d.Base, d.BlockStride, j.rowStride, j.headStride, size, gpuipc.ErrInvalid)
 	}
 	last := uint64(j.Rows - 1)
-	if d.BlockTokens > 0 {
-		last = uint64(d.BlockTokens - 1)
+	if d.BlockRows > 0 {
+		last = uint64(d.BlockRows - 1)
 	}
 	end := addresses{at: d.Base}
-	end.add(last, j.tokenStride)
+	end.add(last, j.rowStride)
 	end.add(uint64(j.Heads), max(j.headStride, j.headBytes))
 	if len(j.used) > 0 {
 		end.add(uint64(slices.Max(j.used)), uint64(d.BlockStride))
@@ -191,15 +191,15 @@ func (j *rotateJob) setTarget() error {
 func (j *rotateJob) cutTable() error {
 	const most = 1 << 30
 	d := &j.Dst
-	if d.BlockTokens < 0 || d.BlockTokens > most || d.FirstToken < 0 || d.FirstToken > math.MaxInt-j.Rows || d.BlockStride < 0 || d.TokenStride < 0 || d.HeadStride < 0 {
-		return fmt.Errorf("block table of %d tokens a block, first %d, strides %d, %d, %d: %w",
-			d.BlockTokens, d.FirstToken, d.BlockStride, d.TokenStride, d.HeadStride, gpuipc.ErrInvalid)
+	if d.BlockRows < 0 || d.BlockRows > most || d.FirstRow < 0 || d.FirstRow > math.MaxInt-j.Rows || d.BlockStride < 0 || d.RowStride < 0 || d.HeadStride < 0 {
+		return fmt.Errorf("block table of %d rows a block, first %d, strides %d, %d, %d: %w",
+			d.BlockRows, d.FirstRow, d.BlockStride, d.RowStride, d.HeadStride, gpuipc.ErrInvalid)
 	}
-	first, last := d.FirstToken/d.BlockTokens, (d.FirstToken+j.Rows-1)/d.BlockTokens
+	first, last := d.FirstRow/d.BlockRows, (d.FirstRow+j.Rows-1)/d.BlockRows
 	if last >= len(d.Blocks) {
 		return fmt.Errorf("rows end in block %d of %d: %w", last, len(d.Blocks), gpuipc.ErrInvalid)
 	}
-	j.used, j.first = d.Blocks[first:last+1], d.FirstToken%d.BlockTokens
+	j.used, j.first = d.Blocks[first:last+1], d.FirstRow%d.BlockRows
 	return nil
 }
 
@@ -219,11 +219,11 @@ func (a *addresses) add(n, stride uint64) {
 // share splits a row into units, the widest that all addresses allow, and rows among threads.
 func (j *rotateJob) share() {
 	size, dims := uint64(j.Type.Size()), uint64(j.dims)
-	all := j.Src | j.Dst.Base | j.tokenStride | j.headBytes
+	all := j.Src | j.Dst.Base | j.rowStride | j.headBytes
 	if j.Heads > 1 {
 		all |= j.headStride
 	}
-	if j.Dst.BlockTokens > 0 {
+	if j.Dst.BlockRows > 0 {
 		all |= uint64(j.Dst.BlockStride)
 	}
 	run := dims * size // of elements that turn and lie side by side
@@ -294,8 +294,8 @@ func (j *rotateJob) row(turns, blocks uint64) words {
 	}
 	var w words
 	w.u64(j.Src, j.Dst.Base, turns, blocks, j.headBytes*uint64(j.Heads), j.headBytes,
-		uint64(j.Dst.BlockStride), j.tokenStride, j.headStride)
-	w.u32(uint32(j.Rows), uint32(j.Dst.BlockTokens), uint32(j.first), uint32(j.dims/2), uint32(j.Type), form,
+		uint64(j.Dst.BlockStride), j.rowStride, j.headStride)
+	w.u32(uint32(j.Rows), uint32(j.Dst.BlockRows), uint32(j.first), uint32(j.dims/2), uint32(j.Type), form,
 		oneIf(j.PerRow != nil), oneIf(j.wide), uint32(j.copyBytes))
 	for _, p := range []rotatePart{j.turned, j.copied} {
 		w.u32(uint32(p.units), uint32(p.lanes), uint32(p.groupLanes), uint32(p.groups), uint32(p.blocks))

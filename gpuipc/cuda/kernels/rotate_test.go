@@ -30,7 +30,7 @@ func (c *rotateCase) String() string {
 	}
 	d := &c.Dst
 	return fmt.Sprintf("%d rows of [%d, %d] type %d, %s, from %d to %d behind 16, %d tokens a block, first %d of %v, strides %d, %d, %d",
-		c.Rows, c.Heads, c.Dim, c.Type, turn, c.Src%16, d.Base%16, d.BlockTokens, d.FirstToken, d.Blocks, d.BlockStride, d.TokenStride, d.HeadStride)
+		c.Rows, c.Heads, c.Dim, c.Type, turn, c.Src%16, d.Base%16, d.BlockRows, d.FirstRow, d.Blocks, d.BlockStride, d.RowStride, d.HeadStride)
 }
 
 // elements fills b with numbers of every kind, NaN, infinities and subnormals among them.
@@ -84,29 +84,29 @@ func newRotateCase(tb testing.TB, r *rand.Rand, s rotateShape, order int) *rotat
 // blocks makes a block table of a few spare blocks, and tells the size of its memory.
 func (c *rotateCase) blocks(r *rand.Rand, order int) int {
 	d, size := &c.Dst, int64(c.Type.Size())
-	d.BlockTokens = 1 + r.IntN(20)
-	d.FirstToken = r.IntN(3 * d.BlockTokens)
-	count := (d.FirstToken+c.Rows-1)/d.BlockTokens + 1 + r.IntN(2)
+	d.BlockRows = 1 + r.IntN(20)
+	d.FirstRow = r.IntN(3 * d.BlockRows)
+	count := (d.FirstRow+c.Rows-1)/d.BlockRows + 1 + r.IntN(2)
 	all := int64(count + r.IntN(4))
 	for _, b := range r.Perm(int(all))[:count] {
 		d.Blocks = append(d.Blocks, uint32(b))
 	}
 	pad := func(n int64) int64 { return n + size*int64(r.IntN(2)*r.IntN(12)) }
-	head, tokens, heads := int64(c.Dim)*size, int64(d.BlockTokens), int64(c.Heads)
+	head, tokens, heads := int64(c.Dim)*size, int64(d.BlockRows), int64(c.Heads)
 	switch order {
 	case 0: // [block, token, head]
 		d.HeadStride = pad(head)
-		d.TokenStride = pad(heads * d.HeadStride)
-		d.BlockStride = pad(tokens * d.TokenStride)
+		d.RowStride = pad(heads * d.HeadStride)
+		d.BlockStride = pad(tokens * d.RowStride)
 		return int(all * d.BlockStride)
 	case 1: // [block, head, token]
-		d.TokenStride = pad(head)
-		d.HeadStride = pad(tokens * d.TokenStride)
+		d.RowStride = pad(head)
+		d.HeadStride = pad(tokens * d.RowStride)
 		d.BlockStride = pad(heads * d.HeadStride)
 		return int(all * d.BlockStride)
 	default: // [head, block, token]
-		d.TokenStride = pad(head)
-		d.BlockStride = pad(tokens * d.TokenStride)
+		d.RowStride = pad(head)
+		d.BlockStride = pad(tokens * d.RowStride)
 		d.HeadStride = pad(all * d.BlockStride)
 		return int(heads * d.HeadStride)
 	}
@@ -115,11 +115,11 @@ func (c *rotateCase) blocks(r *rand.Rand, order int) int {
 // offset is where row r, head h goes.
 func (c *rotateCase) offset(r, h int) int {
 	d := &c.Dst
-	if d.BlockTokens == 0 {
+	if d.BlockRows == 0 {
 		return (r*c.Heads + h) * c.Dim * c.Type.Size()
 	}
-	t := d.FirstToken + r
-	return int(int64(d.Blocks[t/d.BlockTokens])*d.BlockStride + int64(t%d.BlockTokens)*d.TokenStride + int64(h)*d.HeadStride)
+	t := d.FirstRow + r
+	return int(int64(d.Blocks[t/d.BlockRows])*d.BlockStride + int64(t%d.BlockRows)*d.RowStride + int64(h)*d.HeadStride)
 }
 
 // onHost does the job head by head with the host's kernel.
@@ -260,7 +260,7 @@ func TestRotateOfFewBlocks(t *testing.T) {
 func TestRotateSharesTables(t *testing.T) {
 	p := gpuipc.RowRotation{Dims: 4, Position: 7, InvFreq: []float64{1, 0.1}}
 	job := RotateArgs{Rows: 100, Heads: 1, Dim: 4, Type: kernel.F32, Src: 1 << 20, PerRow: &p,
-		Dst: RotateTarget{Base: 1 << 30, Blocks: make([]uint32, 50), BlockTokens: 4, BlockStride: 64, TokenStride: 16, HeadStride: 16}}
+		Dst: RotateTarget{Base: 1 << 30, Blocks: make([]uint32, 50), BlockRows: 4, BlockStride: 64, RowStride: 16, HeadStride: 16}}
 	jobs := make([]RotateArgs, 48)
 	for i := range jobs {
 		jobs[i] = job
@@ -307,7 +307,7 @@ func TestRotateRefusesWhatCannotRun(t *testing.T) {
 	good := func() RotateArgs {
 		return RotateArgs{Rows: 3, Heads: 2, Dim: 8, Type: kernel.BF16, Src: 1 << 16,
 			Turn: &gpuipc.Rotation{Dims: 4, Cos: make([]float32, 2), Sin: make([]float32, 2)},
-			Dst:  RotateTarget{Base: 1 << 20, Blocks: []uint32{3, 1}, BlockTokens: 2, FirstToken: 1, BlockStride: 64, TokenStride: 32, HeadStride: 16}}
+			Dst:  RotateTarget{Base: 1 << 20, Blocks: []uint32{3, 1}, BlockRows: 2, FirstRow: 1, BlockStride: 64, RowStride: 32, HeadStride: 16}}
 	}
 	if _, err := Rotate([]RotateArgs{good()}); err != nil {
 		t.Fatal(err)
@@ -325,13 +325,13 @@ func TestRotateRefusesWhatCannotRun(t *testing.T) {
 		"no source":          func(a *RotateArgs) { a.Src = 0 },
 		"odd source":         func(a *RotateArgs) { a.Src++ },
 		"no destination":     func(a *RotateArgs) { a.Dst.Base = 0 },
-		"odd stride":         func(a *RotateArgs) { a.Dst.TokenStride++ },
+		"odd stride":         func(a *RotateArgs) { a.Dst.RowStride++ },
 		"negative stride":    func(a *RotateArgs) { a.Dst.HeadStride = -16 },
 		"short table":        func(a *RotateArgs) { a.Rows = 4 },
-		"first negative":     func(a *RotateArgs) { a.Dst.FirstToken = -1 },
-		"first huge":         func(a *RotateArgs) { a.Dst.FirstToken = math.MaxInt },
-		"dense with blocks":  func(a *RotateArgs) { a.Dst.BlockTokens = 0 },
-		"negative block":     func(a *RotateArgs) { a.Dst.BlockTokens = -2 },
+		"first negative":     func(a *RotateArgs) { a.Dst.FirstRow = -1 },
+		"first huge":         func(a *RotateArgs) { a.Dst.FirstRow = math.MaxInt },
+		"dense with blocks":  func(a *RotateArgs) { a.Dst.BlockRows = 0 },
+		"negative block":     func(a *RotateArgs) { a.Dst.BlockRows = -2 },
 		"past all addresses": func(a *RotateArgs) { a.Dst.BlockStride = 1 << 62 },
 		"source past them":   func(a *RotateArgs) { a.Src = 1<<63 - 16 },
 		"too many cosines": func(a *RotateArgs) {

@@ -266,12 +266,12 @@ class _Rows:
 
 def _check_inside(blocks: Blocks, t: RotateTarget, rows: int, heads: int, row_bytes: int) -> None:
     """Refuse rows that would go beside the engine's memory."""
-    n = t.block_tokens
-    used = t.blocks[t.first_token // n : -(-(t.first_token + rows) // n)] if n > 0 else ()
-    if not used or len(used) * n < t.first_token % n + rows or min(used) < 0:
-        text = f"{rows} rows from {t.first_token} on, {len(t.blocks)} blocks of {n} tokens"
+    n = t.block_rows
+    used = t.blocks[t.first_row // n : -(-(t.first_row + rows) // n)] if n > 0 else ()
+    if not used or len(used) * n < t.first_row % n + rows or min(used) < 0:
+        text = f"{rows} rows from {t.first_row} on, {len(t.blocks)} blocks of {n} tokens"
         raise SplicedError(Code.INVALID, text)
-    last = max(used) * t.block_stride + (n - 1) * t.token_stride + (heads - 1) * t.head_stride
+    last = max(used) * t.block_stride + (n - 1) * t.row_stride + (heads - 1) * t.head_stride
     room = blocks.memory.exported.room(t.base)
     if last + row_bytes > room:
         text = f"block {max(used)} ends at {last + row_bytes} of {room} bytes of the engine"

@@ -51,21 +51,21 @@ class AttendRows:
 
     base: int
     block_stride: int
-    token_stride: int
+    row_stride: int
     head_stride: int
 
     @property
     def places(self) -> int:
         """All that decides about alignment, or-ed."""
-        return self.base | self.block_stride | self.token_stride | self.head_stride
+        return self.base | self.block_stride | self.row_stride | self.head_stride
 
 
 @dataclass(frozen=True)
 class AttendRun:
     """Rows of keys and values from position `begin` on; a query row sees rows up to its own.
 
-    Without block tokens they lie behind each other, at the token stride; else row 0 is
-    `first_token` of a block table that keys and values have in common. `turn` is what the keys are
+    Without block rows they lie behind each other, at the row stride; else row 0 is
+    `first_row` of a block table that keys and values have in common. `turn` is what the keys are
     short of their positions, `turn_by(p, ...)` for keys that were stored as if the run began at 0
     and that begins at p here; queries are turned by its inverse. None: keys are in place.
     """
@@ -75,17 +75,17 @@ class AttendRun:
     keys: AttendRows
     values: AttendRows
     blocks: tuple[int, ...] = ()
-    block_tokens: int = 0
-    first_token: int = 0
+    block_rows: int = 0
+    first_row: int = 0
     turn: Turn | None = None
 
     @property
     def used(self) -> tuple[int, ...]:
         """The entries of the block table that rows lie in."""
-        if self.block_tokens == 0 or self.rows == 0:
+        if self.block_rows == 0 or self.rows == 0:
             return ()
-        last = (self.first_token + self.rows - 1) // self.block_tokens
-        return self.blocks[self.first_token // self.block_tokens : last + 1]
+        last = (self.first_row + self.rows - 1) // self.block_rows
+        return self.blocks[self.first_row // self.block_rows : last + 1]
 
 
 @dataclass(frozen=True)
@@ -248,19 +248,19 @@ def _run_problem(job: AttendJob, run: AttendRun) -> str:
         return f"rotation of {turn.dims} of {job.key_dim} dimensions"
     if run.rows == 0:
         return ""
-    if run.block_tokens == 0 and (run.blocks or run.first_token):
+    if run.block_rows == 0 and (run.blocks or run.first_row):
         return "rows without blocks have a block table"
-    if not (0 <= run.block_tokens <= 1 << 30 and 0 <= run.first_token <= 1 << 30):
-        return f"blocks of {run.block_tokens} tokens, first {run.first_token}"
-    if run.block_tokens:
-        last = (run.first_token + run.rows - 1) // run.block_tokens
+    if not (0 <= run.block_rows <= 1 << 30 and 0 <= run.first_row <= 1 << 30):
+        return f"blocks of {run.block_rows} rows, first {run.first_row}"
+    if run.block_rows:
+        last = (run.first_row + run.rows - 1) // run.block_rows
         if last >= len(run.blocks):
             return f"rows end behind a table of {len(run.blocks)} blocks"
     for rows in (run.keys, run.values):
-        if rows.base <= 0 or min(rows.block_stride, rows.token_stride, rows.head_stride) < 0:
+        if rows.base <= 0 or min(rows.block_stride, rows.row_stride, rows.head_stride) < 0:
             return f"rows at {rows}"
-        tokens = run.block_tokens or run.rows
-        end = rows.base + job.key_heads * rows.head_stride + tokens * rows.token_stride
+        high = run.block_rows or run.rows
+        end = rows.base + job.key_heads * rows.head_stride + high * rows.row_stride
         end += max(run.used, default=0) * rows.block_stride
         if rows.places % job.dtype.size or end > _ADDRESS_MOST:
             return f"rows at {rows}"
@@ -313,19 +313,19 @@ def _row(planned: _Planned, first_item: int, scratch: int) -> bytes:
 
 def _run(tables: Tables, run: AttendRun) -> bytes:
     blocks = _placed(tables, "blocks", run.used, ints(run.used)) if run.used else 0
-    turn, first = run.turn, run.first_token
+    turn, first = run.turn, run.first_row
     at, half, interleaved = 0, 0, False
     if turn is not None:
         half, interleaved = turn.dims // 2, turn.interleaved
     if turn is not None and turn.dims:
         at = _placed(tables, "turns", (turn.cos, turn.sin), floats(turn.cos) + floats(turn.sin))
-    if run.block_tokens:
-        first %= run.block_tokens
+    if run.block_rows:
+        first %= run.block_rows
     k, v = run.keys, run.values
     return _RUN.pack(
-        k.base, v.base, k.block_stride, k.token_stride, k.head_stride,
-        v.block_stride, v.token_stride, v.head_stride, blocks, at,
-        run.block_tokens, first, half, interleaved,
+        k.base, v.base, k.block_stride, k.row_stride, k.head_stride,
+        v.block_stride, v.row_stride, v.head_stride, blocks, at,
+        run.block_rows, first, half, interleaved,
     )  # fmt: skip
 
 

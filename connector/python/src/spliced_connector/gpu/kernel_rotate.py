@@ -21,26 +21,26 @@ _BATCH = 4  # rows that a thread has on their way at once
 _BLOCKS = 8192  # about so many share what turns, and what does not, of all jobs of a launch
 _MOST = 1 << 24
 _ANGLES_MOST = 1 << 24
-_BLOCK_TOKENS_MOST = 1 << 30
+_BLOCK_ROWS_MOST = 1 << 30
 _ADDRESS_MOST = 2**63 - 1
 _COPIED, _HALVES, _PAIRS = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class RotateTarget:
-    """Where rows go. Without block tokens they lie densely at `base`, [rows, heads, dim].
+    """Where rows go. Without block rows they lie densely at `base`, [rows, heads, dim].
 
-    Else token t, head h goes to `base + blocks[t // block_tokens] * block_stride +
-    (t % block_tokens) * token_stride + h * head_stride`; row 0 is `first_token`. That rows do not
+    Else row t of the table, head h goes to `base + blocks[t // block_rows] * block_stride +
+    (t % block_rows) * row_stride + h * head_stride`; row 0 is `first_row`. That rows do not
     overlap, and can be written, is for the caller to know.
     """
 
     base: int
     blocks: tuple[int, ...] = ()
-    block_tokens: int = 0
-    first_token: int = 0
+    block_rows: int = 0
+    first_row: int = 0
     block_stride: int = 0
-    token_stride: int = 0
+    row_stride: int = 0
     head_stride: int = 0
 
 
@@ -52,8 +52,8 @@ class RotateJob:
     heads: int
     dim: int
     dtype: DType
-    source: int
-    target: RotateTarget
+    src: int
+    dst: RotateTarget
     turn: Turn | RowTurns | None = None
 
     @property
@@ -66,19 +66,19 @@ class RotateJob:
 
     @property
     def strides(self) -> tuple[int, int]:
-        """Of tokens and heads at the target."""
-        if self.target.block_tokens == 0:
+        """Of rows and heads at the target."""
+        if self.dst.block_rows == 0:
             return self.head_bytes * self.heads, self.head_bytes
-        return self.target.token_stride, self.target.head_stride
+        return self.dst.row_stride, self.dst.head_stride
 
     @cached_property
     def used(self) -> tuple[int, ...]:
         """The entries of the block table that rows go to."""
-        t = self.target
-        if t.block_tokens == 0:
+        t = self.dst
+        if t.block_rows == 0:
             return ()
-        first = t.first_token // t.block_tokens
-        last = (t.first_token + self.rows - 1) // t.block_tokens
+        first = t.first_row // t.block_rows
+        last = (t.first_row + self.rows - 1) // t.block_rows
         return t.blocks[first : last + 1]
 
     @cached_property
@@ -155,37 +155,37 @@ def _problem(job: RotateJob) -> str:
 
 
 def _target_problem(job: RotateJob) -> str:
-    t = job.target
-    if t.block_tokens == 0:
-        if t.blocks or t.first_token or t.block_stride or t.token_stride or t.head_stride:
+    t = job.dst
+    if t.block_rows == 0:
+        if t.blocks or t.first_row or t.block_stride or t.row_stride or t.head_stride:
             return "rows without blocks have a block table or strides"
     elif (
-        not 0 < t.block_tokens <= _BLOCK_TOKENS_MOST
-        or min(t.first_token, t.block_stride, t.token_stride, t.head_stride) < 0
+        not 0 < t.block_rows <= _BLOCK_ROWS_MOST
+        or min(t.first_row, t.block_stride, t.row_stride, t.head_stride) < 0
     ):
-        return f"blocks of {t.block_tokens} tokens, first {t.first_token}"
-    elif (t.first_token + job.rows - 1) // t.block_tokens >= len(t.blocks):
+        return f"blocks of {t.block_rows} rows, first {t.first_row}"
+    elif (t.first_row + job.rows - 1) // t.block_rows >= len(t.blocks):
         return f"rows end behind a table of {len(t.blocks)} blocks"
-    token_stride, head_stride = job.strides
-    places = job.source | t.base | t.block_stride | token_stride | head_stride
-    if job.source <= 0 or t.base <= 0 or places % job.dtype.size:
-        return f"rows at {job.source:#x} to {t.base:#x} of {job.dtype.size}-byte elements"
-    last = job.rows - 1 if t.block_tokens == 0 else t.block_tokens - 1
-    end = t.base + last * token_stride + job.heads * max(head_stride, job.head_bytes)
+    row_stride, head_stride = job.strides
+    places = job.src | t.base | t.block_stride | row_stride | head_stride
+    if job.src <= 0 or t.base <= 0 or places % job.dtype.size:
+        return f"rows at {job.src:#x} to {t.base:#x} of {job.dtype.size}-byte elements"
+    last = job.rows - 1 if t.block_rows == 0 else t.block_rows - 1
+    end = t.base + last * row_stride + job.heads * max(head_stride, job.head_bytes)
     end += max(job.used, default=0) * t.block_stride
-    if max(end, job.source + job.rows * job.head_bytes * job.heads) > _ADDRESS_MOST:
+    if max(end, job.src + job.rows * job.head_bytes * job.heads) > _ADDRESS_MOST:
         return "rows reach past the last address"
     return ""
 
 
 def _split(job: RotateJob) -> _Share:
     """Split a row into units, the widest that all addresses allow, and rows among threads."""
-    size, dims, t = job.dtype.size, job.dims, job.target
-    token_stride, head_stride = job.strides
-    places = job.source | t.base | token_stride | job.head_bytes
+    size, dims, t = job.dtype.size, job.dims, job.dst
+    row_stride, head_stride = job.strides
+    places = job.src | t.base | row_stride | job.head_bytes
     if job.heads > 1:
         places |= head_stride
-    if t.block_tokens:
+    if t.block_rows:
         places |= t.block_stride
     run = dims * size  # of elements that turn and lie side by side
     if job.turn is None or not job.turn.interleaved:
@@ -223,15 +223,15 @@ def _launch(jobs: Sequence[RotateJob]) -> Launch:
 
 
 def _row(job: RotateJob, places: tuple[int, int], parts: Sequence[_Part]) -> bytes:
-    t, share = job.target, job.share
+    t, share = job.dst, job.share
     form = _COPIED
     if job.turn is not None and job.dims:
         form = _PAIRS if job.turn.interleaved else _HALVES
-    first = t.first_token % t.block_tokens if t.block_tokens else 0
+    first = t.first_row % t.block_rows if t.block_rows else 0
     return _ROW.pack(
-        job.source, t.base, *places, job.head_bytes * job.heads, job.head_bytes,
+        job.src, t.base, *places, job.head_bytes * job.heads, job.head_bytes,
         t.block_stride, *job.strides,
-        job.rows, t.block_tokens, first, job.dims // 2, job.dtype, form,
+        job.rows, t.block_rows, first, job.dims // 2, job.dtype, form,
         isinstance(job.turn, RowTurns), share.wide, share.copy_bytes,
         *parts[0].row, *parts[1].row, 0,
     )  # fmt: skip
