@@ -43,6 +43,11 @@ def figure(name: str, value: float, unit: str) -> None:
     _print({"name": name, "value": value, "unit": unit, "ok": True})
 
 
+def skip(name: str, why: str) -> None:
+    """What could not run here, beside others that could."""
+    _print({"name": name, "skipped": True, "note": why})
+
+
 def cannot_run(why: str) -> NoReturn:
     """End without a row."""
     print(why, file=sys.stderr)

@@ -49,6 +49,7 @@ func (c *check) own() []Part {
 		part("torch maps the arena", 25*time.Second, func() error { return c.script("torch_view.py") }),
 		part("torch doing the same", 40*time.Second, func() error { return c.script("torch_speed.py") }),
 		part("gated delta rule of FLA", 40*time.Second, func() error { return c.script("gated_delta.py") }),
+		part("torch and FLA decoding", 30*time.Second, func() error { return c.script("decode_speed.py") }),
 		part("order between two processes", 30*time.Second, c.ordered),
 		part("streams that wait", 25*time.Second, c.rescued),
 		part("a busy neighbour", 30*time.Second, c.neighbour),
