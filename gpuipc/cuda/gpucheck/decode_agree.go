@@ -269,6 +269,7 @@ const (
 	attendKeyHeads = 2
 	attendGroup    = 4
 	attendBlock    = 16
+	attendFar      = 1005 // rows of the run whose keys are short of their positions
 )
 
 // agreeAttention decodes a row, and goes over rows of a prompt, with a run in blocks whose keys are
@@ -287,7 +288,7 @@ func (c *check) agreeAttention(w *stopwatch, typ gpuipc.DType) error {
 
 func (c *check) attend(w *stopwatch, typ gpuipc.DType, rows int) (worst float64, err error) {
 	defer func() { err = errors.Join(err, w.free()) }()
-	far, own := 20*c.Sizes.Rows+5, 21+rows
+	far, own := attendFar, 21+rows
 	x := c.newAttendBytes(typ, rows, far, own)
 	k, v := &x.job.Runs[0].Keys, &x.job.Runs[0].Values
 	for _, p := range []struct {

@@ -213,9 +213,10 @@ func (c *bufferCase) newRow(w *wanted, i, h int) []float64 {
 	return out
 }
 
+// closeTo compares relative to the largest number, or to a tenth where a few of them cancel.
 func closeTo(tb testing.TB, c fmt.Stringer, what string, got numbers, want []float64, tolerance float64) {
 	tb.Helper()
-	largest := 0.0
+	largest := 0.1
 	for _, v := range want {
 		largest = max(largest, math.Abs(v))
 	}

@@ -56,8 +56,6 @@ FN u32 threads() { return __nvvm_read_ptx_sreg_ntid_x(); }
 FN u32 blockX() { return __nvvm_read_ptx_sreg_ctaid_x(); }
 FN u32 blockY() { return __nvvm_read_ptx_sreg_ctaid_y(); }
 FN u32 blockZ() { return __nvvm_read_ptx_sreg_ctaid_z(); }
-FN u32 blocksX() { return __nvvm_read_ptx_sreg_nctaid_x(); }
-FN u32 blocksY() { return __nvvm_read_ptx_sreg_nctaid_y(); }
 
 FN void blockBarrier() { __syncthreads(); }
 FN void warpBarrier() { __nvvm_bar_warp_sync(0xffffffffu); }
@@ -122,18 +120,11 @@ FN void prefetch(u64 address) {
   asm volatile("prefetch.global.L2 [%0];" : : "l"(globalAddress((const void *)address)));
 }
 
-// toTF32 rounds to nearest, ties away from zero: 11 bits of mantissa, the 13 below are zero.
-FN u32 toTF32(float v) {
-  u32 r;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
-  return r;
-}
-
 // multiplyTF32 is c += a*b on [16, 8] x [8, 8] of one warp. Lane l = 4*g + t holds
 //   a[0..3] = A[g][t], A[g+8][t], A[g][t+4], A[g+8][t+4]
 //   b[0..1] = B[t][g], B[t+4][g]
 //   c[0..3] = C[g][2t], C[g][2t+1], C[g+8][2t], C[g+8][2t+1]
-// Operands are TF32 (toTF32, or exact in it); the sum is not rounded to nearest.
+// Operands are TF32, 11 bits of mantissa and then zeros; the sum is not rounded to nearest.
 FN void multiplyTF32(float c[4], const u32 a[4], const u32 b[2]) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

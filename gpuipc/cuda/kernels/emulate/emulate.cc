@@ -202,8 +202,7 @@ void Block::begin(u64 index) {
   const u32 *g = launch->grid;
   for (u32 i = 0; i < n; i++) {
     Fiber &f = fibers[i];
-    f.position = {i, n, {(u32)(index % g[0]), (u32)(index / g[0] % g[1]), (u32)(index / g[0] / g[1])},
-                  {g[0], g[1], g[2]}};
+    f.position = {i, n, {(u32)(index % g[0]), (u32)(index / g[0] % g[1]), (u32)(index / g[0] / g[1])}};
     f.waits = NONE;
     f.done = false;
     f.open.clear();

@@ -36,7 +36,7 @@ namespace emulate {
 
 struct Position {
   u32 thread, threads;
-  u32 block[3], blocks[3];
+  u32 block[3];
 };
 const Position &position();
 
@@ -85,8 +85,6 @@ FN u32 threads() { return emulate::position().threads; }
 FN u32 blockX() { return emulate::position().block[0]; }
 FN u32 blockY() { return emulate::position().block[1]; }
 FN u32 blockZ() { return emulate::position().block[2]; }
-FN u32 blocksX() { return emulate::position().blocks[0]; }
-FN u32 blocksY() { return emulate::position().blocks[1]; }
 
 FN void blockBarrier() { emulate::collect(emulate::BLOCK_BARRIER, nullptr); }
 FN void warpBarrier() { emulate::collect(emulate::WARP_BARRIER, nullptr); }
@@ -143,12 +141,6 @@ FN Word4 readOnce16(const void *p) { return *(const Word4 *)p; }
 FN Word2 readOnce8(const void *p) { return *(const Word2 *)p; }
 
 FN void prefetch(u64 address) { (void)*(const volatile u8 *)address; }  // it has to be there
-
-FN u32 toTF32(float v) {
-  u32 u = asBits(v);
-  if ((u & 0x7f800000u) == 0x7f800000u) return v != v ? 0x7fffe000u : u;
-  return (u + 0x1000u) & 0xffffe000u;
-}
 
 FN void multiplyAs(u32 type, float c[4], const u32 a[4], const u32 b[2]) {
   emulate::Multiply m;
