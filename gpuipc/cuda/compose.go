@@ -87,7 +87,7 @@ func (d *device) cutComposition(pieces []composePiece, job *gpuipc.ComposeJob) [
 // compose is the launches of the pieces of one batch. No two of them are of one
 // job: what cuts a job is that two neighbours do not fit a batch.
 func (p *operands) compose(pieces []composePiece) ([]kernels.Launch, error) {
-	args := make([]kernels.ComposeArgs, len(pieces))
+	args := make([]kernels.ComposeJob, len(pieces))
 	for i := range pieces {
 		if err := p.composePiece(&args[i], &pieces[i]); err != nil {
 			return nil, err
@@ -96,9 +96,9 @@ func (p *operands) compose(pieces []composePiece) ([]kernels.Launch, error) {
 	return kernels.Compose(args)
 }
 
-func (p *operands) composePiece(a *kernels.ComposeArgs, c *composePiece) (err error) {
+func (p *operands) composePiece(a *kernels.ComposeJob, c *composePiece) (err error) {
 	job := c.job
-	*a = kernels.ComposeArgs{Transition: job.Transition, Heads: job.Heads, DK: job.DK, DV: job.DV}
+	*a = kernels.ComposeJob{Transition: job.Transition, Heads: job.Heads, DK: job.DK, DV: job.DV}
 	from := job.From
 	if c.first > 0 {
 		from = job.Out

@@ -61,16 +61,16 @@ type hashing struct {
 // piece enqueues the hashes of all chunks of o, to at.
 func (h *hashing) piece(o object, at driver.DevicePtr) error {
 	h.used = 0 // the stream is past the piece before when this one gathers
-	var jobs []kernels.DigestArgs
+	var jobs []kernels.DigestJob
 	if o.one() {
-		jobs = []kernels.DigestArgs{{Src: uint64(o.at()), Bytes: o.n, Out: uint64(at)}}
+		jobs = []kernels.DigestJob{{Src: uint64(o.at()), Bytes: o.n, Out: uint64(at)}}
 	} else {
 		for off := int64(0); off < o.n; off += gpuipc.ChunkBytes {
 			src, err := h.chunk(o.slice(off, min(gpuipc.ChunkBytes, o.n-off)))
 			if err != nil {
 				return err
 			}
-			jobs = append(jobs, kernels.DigestArgs{Src: uint64(src.at), Bytes: src.n, Out: uint64(at) + 8*uint64(off/gpuipc.ChunkBytes)})
+			jobs = append(jobs, kernels.DigestJob{Src: uint64(src.at), Bytes: src.n, Out: uint64(at) + 8*uint64(off/gpuipc.ChunkBytes)})
 		}
 	}
 	launches, err := kernels.Digests(jobs)

@@ -28,7 +28,7 @@ func (d *device) Replay(ctx context.Context, job *gpuipc.ReplayJob) error {
 }
 
 func (p *operands) replay(job *gpuipc.ReplayJob) ([]kernels.Launch, error) {
-	a := kernels.ReplayArgs{Heads: job.Heads, KeyHeads: job.KeyHeads, DK: job.DK, DV: job.DV, Rows: job.Rows, PerKey: job.PerKey}
+	a := kernels.ReplayJob{Heads: job.Heads, KeyHeads: job.KeyHeads, DK: job.DK, DV: job.DV, Rows: job.Rows, PerKey: job.PerKey}
 	var err error
 	if a.From, a.Out, err = p.states(job.From, job.Out); err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (p *operands) replay(job *gpuipc.ReplayJob) ([]kernels.Launch, error) {
 			return nil, err
 		}
 	}
-	return kernels.Replay([]kernels.ReplayArgs{a})
+	return kernels.Replay([]kernels.ReplayJob{a})
 }
 
 // states are the addresses of a state before and after; they are one where the

@@ -125,7 +125,7 @@ func tableBase(j *gpuipc.RotateJob) (driver.DevicePtr, error) {
 }
 
 func (p *operands) rotate(pieces []rotatePiece) ([]kernels.Launch, error) {
-	args := make([]kernels.RotateArgs, len(pieces))
+	args := make([]kernels.RotateJob, len(pieces))
 	for i := range pieces {
 		if err := p.rotatePiece(&args[i], &pieces[i]); err != nil {
 			return nil, err
@@ -134,9 +134,9 @@ func (p *operands) rotate(pieces []rotatePiece) ([]kernels.Launch, error) {
 	return kernels.Rotate(args)
 }
 
-func (p *operands) rotatePiece(a *kernels.RotateArgs, r *rotatePiece) (err error) {
+func (p *operands) rotatePiece(a *kernels.RotateJob, r *rotatePiece) (err error) {
 	j := r.job
-	*a = kernels.RotateArgs{Rows: r.rows, Heads: j.Heads, Dim: j.Dim, Type: j.Type, Turn: j.Turn}
+	*a = kernels.RotateJob{Rows: r.rows, Heads: j.Heads, Dim: j.Dim, Type: j.Type, Turn: j.Turn}
 	if j.PerRow != nil {
 		turn := *j.PerRow
 		turn.Position += r.row

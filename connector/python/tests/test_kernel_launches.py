@@ -170,7 +170,7 @@ def test_attentions_that_can_never_be_right_are_refused(wrong: AttendJob) -> Non
 
 
 def buffer_job(args: dict[str, Any]) -> BufferJob:
-    new = args["In"]
+    new = args["New"]
     rows = BufferRows(
         new["N"], DType(new["Type"]), new["Q"], new["K"], new["V"], new["G"], new["Beta"],
         new["E"], new["Outputs"],
@@ -207,9 +207,9 @@ PENDING = BufferJob(
         replace(PENDING, g=0),
         replace(PENDING, k=0x1001),
         replace(PENDING, origin=2),
-        replace(PENDING, rows=replace(NEW, v=0x7002)),
-        replace(PENDING, rows=replace(NEW, outputs=0)),
-        replace(PENDING, rows=replace(NEW, dtype=DType.NONE)),
+        replace(PENDING, new=replace(NEW, v=0x7002)),
+        replace(PENDING, new=replace(NEW, outputs=0)),
+        replace(PENDING, new=replace(NEW, dtype=DType.NONE)),
         replace(PENDING, parents=(-1,)),
         replace(PENDING, parents=(-1, 0, 1, 3, 2)),
     ],

@@ -148,8 +148,8 @@ func (c *check) shares(n int, least float64) []byte {
 func (c *check) buffer(w *stopwatch, typ gpuipc.DType, perKey bool, shape bufferShape) (worst float64, err error) {
 	defer func() { err = errors.Join(err, w.free()) }()
 	b := c.newBufferBytes(typ, perKey, shape.rows)
-	a := kernels.BufferArgs{Heads: b.heads, KeyHeads: bufferKeyHeads, DK: b.dim, DV: b.dim, Type: typ, PerKey: perKey, Delta: true,
-		Capacity: bufferPending + shape.rows, Pending: bufferPending, In: kernels.BufferRows{N: shape.rows, Type: kernel.F32}}
+	a := kernels.BufferJob{Heads: b.heads, KeyHeads: bufferKeyHeads, DK: b.dim, DV: b.dim, Type: typ, PerKey: perKey, Delta: true,
+		Capacity: bufferPending + shape.rows, Pending: bufferPending, New: kernels.BufferRows{N: shape.rows, Type: kernel.F32}}
 	if shape.parents != nil {
 		for i := range bufferPending {
 			a.Parents = append(a.Parents, int32(i-1))
@@ -165,7 +165,7 @@ func (c *check) buffer(w *stopwatch, typ gpuipc.DType, perKey bool, shape buffer
 		bytes []byte
 	}{
 		{&a.From, b.from}, {&a.K, append(slices.Clone(b.k), more...)}, {&a.U, append(slices.Clone(b.u), more...)}, {&a.G, append(slices.Clone(b.g), more...)},
-		{&a.In.Q, b.q}, {&a.In.K, b.newK}, {&a.In.V, b.v}, {&a.In.G, b.newG}, {&a.In.Beta, b.beta}, {&a.In.Outputs, outputs},
+		{&a.New.Q, b.q}, {&a.New.K, b.newK}, {&a.New.V, b.v}, {&a.New.G, b.newG}, {&a.New.Beta, b.beta}, {&a.New.Outputs, outputs},
 	} {
 		if *x.to, err = w.put(x.bytes); err != nil {
 			return 0, err
@@ -174,7 +174,7 @@ func (c *check) buffer(w *stopwatch, typ gpuipc.DType, perKey bool, shape buffer
 	if shape.flush {
 		a.Out = a.From
 	}
-	launches, err := kernels.Buffer([]kernels.BufferArgs{a})
+	launches, err := kernels.Buffer([]kernels.BufferJob{a})
 	if err != nil {
 		return 0, err
 	}
@@ -182,7 +182,7 @@ func (c *check) buffer(w *stopwatch, typ gpuipc.DType, perKey bool, shape buffer
 		return 0, err
 	}
 	wantOut, wantStates := b.onHost(shape)
-	got, err := w.get(a.In.Outputs, len(wantOut), kernel.F32)
+	got, err := w.get(a.New.Outputs, len(wantOut), kernel.F32)
 	if err != nil || !shape.flush {
 		return relative(got, wantOut), err
 	}
@@ -258,7 +258,7 @@ func float32s(b []byte) []float32 {
 
 // attendBytes is keys and values that two runs of a request lie in, on the host.
 type attendBytes struct {
-	job      kernels.AttendArgs
+	job      kernels.AttendJob
 	q        []byte
 	k, v     []byte // [tokens, key heads, dim]
 	keyDim   int
@@ -300,7 +300,7 @@ func (c *check) attend(w *stopwatch, typ gpuipc.DType, rows int) (worst float64,
 		}
 	}
 	x.job.Runs[1].Keys, x.job.Runs[1].Values = *k, *v
-	n, err := kernels.AttendScratch([]kernels.AttendArgs{x.job})
+	n, err := kernels.AttendScratch([]kernels.AttendJob{x.job})
 	if err != nil {
 		return 0, err
 	}
@@ -308,7 +308,7 @@ func (c *check) attend(w *stopwatch, typ gpuipc.DType, rows int) (worst float64,
 	if err != nil {
 		return 0, err
 	}
-	launches, err := kernels.Attend([]kernels.AttendArgs{x.job}, uint64(scratch))
+	launches, err := kernels.Attend([]kernels.AttendJob{x.job}, uint64(scratch))
 	if err != nil {
 		return 0, err
 	}
@@ -322,7 +322,7 @@ func (c *check) attend(w *stopwatch, typ gpuipc.DType, rows int) (worst float64,
 func (c *check) newAttendBytes(typ gpuipc.DType, rows, far, own int) *attendBytes {
 	x := &attendBytes{keyDim: c.Sizes.Dim, valueDim: c.Sizes.Dim / 2}
 	size := int64(typ.Size())
-	x.job = kernels.AttendArgs{Rows: rows, Heads: attendKeyHeads * attendGroup, KeyHeads: attendKeyHeads, KeyDim: x.keyDim, ValueDim: x.valueDim,
+	x.job = kernels.AttendJob{Rows: rows, Heads: attendKeyHeads * attendGroup, KeyHeads: attendKeyHeads, KeyDim: x.keyDim, ValueDim: x.valueDim,
 		Begin: far + own - rows, Type: typ, QType: typ, Scale: float32(1 / math.Sqrt(float64(x.keyDim)))}
 	blocks := (far+attendBlock-1)/attendBlock + (own+attendBlock-1)/attendBlock
 	table := make([]uint32, blocks)

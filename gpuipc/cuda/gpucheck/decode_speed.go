@@ -100,7 +100,7 @@ func (c *check) bufferForm(w *stopwatch, f bufferForm) (took float64, err error)
 	}
 	variants := make([][]kernels.Launch, turns)
 	for i := range variants {
-		var jobs []kernels.BufferArgs
+		var jobs []kernels.BufferJob
 		for r := range z.Layers {
 			jobs = append(jobs, f.job(z, uint64(base)+uint64(each)*uint64(i*z.Layers+r)))
 		}
@@ -113,11 +113,11 @@ func (c *check) bufferForm(w *stopwatch, f bufferForm) (took float64, err error)
 }
 
 // job is one request whose state and rows begin at an address.
-func (f bufferForm) job(z Sizes, at uint64) kernels.BufferArgs {
+func (f bufferForm) job(z Sizes, at uint64) kernels.BufferJob {
 	_, state, _, _ := f.bytes(z)
 	keys := z.Heads / 2
-	a := kernels.BufferArgs{Heads: z.Heads, KeyHeads: keys, DK: z.Dim, DV: z.Dim, Type: kernel.BF16, Delta: true, Capacity: f.pending + f.rows, Pending: f.pending,
-		In: kernels.BufferRows{N: f.rows, Type: kernel.BF16}}
+	a := kernels.BufferJob{Heads: z.Heads, KeyHeads: keys, DK: z.Dim, DV: z.Dim, Type: kernel.BF16, Delta: true, Capacity: f.pending + f.rows, Pending: f.pending,
+		New: kernels.BufferRows{N: f.rows, Type: kernel.BF16}}
 	if f.state {
 		a.From = at
 	}
@@ -132,8 +132,8 @@ func (f bufferForm) job(z Sizes, at uint64) kernels.BufferArgs {
 	}
 	all := f.pending + f.rows
 	a.K, a.U, a.G = take(2*all*keys*z.Dim), take(2*all*z.Heads*z.Dim), take(4*all*z.Heads)
-	a.In.Q, a.In.K, a.In.V = take(2*f.rows*keys*z.Dim), take(2*f.rows*keys*z.Dim), take(2*f.rows*z.Heads*z.Dim)
-	a.In.Outputs, a.In.G, a.In.Beta = take(2*f.rows*z.Heads*z.Dim), take(4*f.rows*z.Heads), take(4*f.rows*z.Heads)
+	a.New.Q, a.New.K, a.New.V = take(2*f.rows*keys*z.Dim), take(2*f.rows*keys*z.Dim), take(2*f.rows*z.Heads*z.Dim)
+	a.New.Outputs, a.New.G, a.New.Beta = take(2*f.rows*z.Heads*z.Dim), take(4*f.rows*z.Heads), take(4*f.rows*z.Heads)
 	return a
 }
 
@@ -222,13 +222,13 @@ func (c *check) attendForm(w *stopwatch, what string, requests, copies int) (too
 }
 
 // attendJobs are requests over segments at places of their own, of which there are so many copies.
-func (c *check) attendJobs(requests, copies, blocks int, keys, pool uint64) []kernels.AttendArgs {
+func (c *check) attendJobs(requests, copies, blocks int, keys, pool uint64) []kernels.AttendJob {
 	z := c.Sizes
 	const token = attentionHeads * attentionDim * 2
 	order := c.rng.Perm(copies * attendSegments * blocks)
-	var jobs []kernels.AttendArgs
+	var jobs []kernels.AttendJob
 	for r := range requests {
-		job := kernels.AttendArgs{Rows: 1, Heads: attentionHeads * decodeQueries, KeyHeads: attentionHeads, KeyDim: attentionDim, ValueDim: attentionDim,
+		job := kernels.AttendJob{Rows: 1, Heads: attentionHeads * decodeQueries, KeyHeads: attentionHeads, KeyDim: attentionDim, ValueDim: attentionDim,
 			Type: kernel.BF16, QType: kernel.BF16, Scale: float32(1 / math.Sqrt(attentionDim))}
 		for s := range attendSegments {
 			k := kernels.AttendRows{Base: keys, BlockStride: attentionBlock * token, RowStride: token, HeadStride: attentionDim * 2}

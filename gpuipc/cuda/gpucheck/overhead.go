@@ -26,7 +26,7 @@ func (c *check) kernelAlone(z Sizes) (alone float64, err error) {
 	if err := w.fill(base, make([]byte, 1<<16), t+2*s); err != nil {
 		return 0, err
 	}
-	launches, err := kernels.Compose([]kernels.ComposeArgs{{Transition: kernel.Dense, Heads: z.Heads, DK: z.Dim, DV: z.Dim, Out: uint64(base),
+	launches, err := kernels.Compose([]kernels.ComposeJob{{Transition: kernel.Dense, Heads: z.Heads, DK: z.Dim, DV: z.Dim, Out: uint64(base),
 		Steps: []kernels.ComposeStep{{T: uint64(base) + uint64(s), S: uint64(base) + uint64(s+t), TType: kernel.F16, SType: kernel.F32}}}})
 	if err != nil {
 		return 0, err

@@ -72,7 +72,7 @@ func (w *stopwatch) copies(n int64) (byDriver, byKernel *timed, traffic int64, e
 	for i := range turns {
 		from, to := w.pool.from+driver.DevicePtr(i*size), w.pool.to+driver.DevicePtr(i*size)
 		byDriver.variants = append(byDriver.variants, func() error { return w.api.MemcpyDtoDAsync(to, from, size, w.stream) })
-		launches, err := kernels.Rotate([]kernels.RotateArgs{{Rows: int(size / copyRow), Heads: 1, Dim: copyRow / 2, Type: kernel.BF16,
+		launches, err := kernels.Rotate([]kernels.RotateJob{{Rows: int(size / copyRow), Heads: 1, Dim: copyRow / 2, Type: kernel.BF16,
 			Src: uint64(from), Dst: kernels.RotateTarget{Base: uint64(to)}}})
 		if err == nil {
 			err = w.prepare(launches)

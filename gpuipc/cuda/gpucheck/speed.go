@@ -178,10 +178,10 @@ func (c *check) lightSpeed(w *stopwatch, tr gpuipc.Transition) error {
 	if err := w.fill(base, c.random(1<<20, kernel.F32, 0.5), segments+states); err != nil {
 		return err
 	}
-	var jobs []kernels.ComposeArgs
+	var jobs []kernels.ComposeJob
 	for l := range z.Layers {
 		at := uint64(base) + uint64(segments+int64(2*l)*s)
-		job := kernels.ComposeArgs{Transition: tr, Heads: z.Heads, DK: z.Dim, DV: z.Dim, From: at, Out: at + uint64(s)}
+		job := kernels.ComposeJob{Transition: tr, Heads: z.Heads, DK: z.Dim, DV: z.Dim, From: at, Out: at + uint64(s)}
 		for i := range z.Segments {
 			step := uint64(base) + uint64(int64(l*z.Segments+i)*(t+s))
 			job.Steps = append(job.Steps, kernels.ComposeStep{T: step, S: step + uint64(t), TType: kernel.F32, SType: kernel.F32})
@@ -252,13 +252,13 @@ func (c *check) composeSpeed(w *stopwatch) (float64, error) {
 
 // layers are jobs over segments first to first+n-1 of memory [layer][segment]{T, S}, with states
 // [layer]{before, behind}.
-func (c *check) layers(memory, states uint64, first, n int) []kernels.ComposeArgs {
+func (c *check) layers(memory, states uint64, first, n int) []kernels.ComposeJob {
 	z := c.Sizes
 	t, s := c.partBytes()
-	jobs := make([]kernels.ComposeArgs, z.Layers)
+	jobs := make([]kernels.ComposeJob, z.Layers)
 	for l := range jobs {
 		at := states + uint64(int64(l)*2*s)
-		jobs[l] = kernels.ComposeArgs{Transition: kernel.Dense, Heads: z.Heads, DK: z.Dim, DV: z.Dim, From: at, Out: at + uint64(s)}
+		jobs[l] = kernels.ComposeJob{Transition: kernel.Dense, Heads: z.Heads, DK: z.Dim, DV: z.Dim, From: at, Out: at + uint64(s)}
 		for i := first; i < first+n; i++ {
 			step := memory + uint64(int64(l*z.Segments+i)*(t+s))
 			jobs[l].Steps = append(jobs[l].Steps, kernels.ComposeStep{T: step, S: step + uint64(t), TType: kernel.F16, SType: kernel.F32})
@@ -303,10 +303,10 @@ func (c *check) rotateSpeed(w *stopwatch) (float64, error) {
 	for _, b := range c.rng.Perm(z.Segments * blocks) {
 		table = append(table, uint32(b))
 	}
-	var jobs []kernels.RotateArgs
+	var jobs []kernels.RotateJob
 	for l := range 2 * attentionLayers {
 		for s := range z.Segments {
-			job := kernels.RotateArgs{Rows: z.Rows, Heads: attentionHeads, Dim: attentionDim, Type: kernel.BF16,
+			job := kernels.RotateJob{Rows: z.Rows, Heads: attentionHeads, Dim: attentionDim, Type: kernel.BF16,
 				Src: uint64(from) + uint64(rows)*uint64(l*z.Segments+s),
 				Dst: kernels.RotateTarget{Base: uint64(to) + uint64(layer)*uint64(l), Blocks: table[s*blocks : (s+1)*blocks], BlockRows: attentionBlock,
 					BlockStride: attentionBlock * token, RowStride: token, HeadStride: attentionDim * 2}}
@@ -348,12 +348,12 @@ func (c *check) replaySpeed(w *stopwatch) error {
 	}
 	variants := make([][]kernels.Launch, turns)
 	for i := range variants {
-		var jobs []kernels.ReplayArgs
+		var jobs []kernels.ReplayJob
 		for l := range z.Layers {
 			at := uint64(base) + uint64(int64(i)*total+int64(l)*(2*state+buffer))
 			decay := at + uint64(2*state)
 			k := decay + uint64(rows*4*z.Heads)
-			jobs = append(jobs, kernels.ReplayArgs{Heads: z.Heads, KeyHeads: z.Heads / 2, DK: z.Dim, DV: z.Dim, Rows: rows,
+			jobs = append(jobs, kernels.ReplayJob{Heads: z.Heads, KeyHeads: z.Heads / 2, DK: z.Dim, DV: z.Dim, Rows: rows,
 				From: at, Out: at + uint64(state), Decay: decay, K: k, U: k + uint64(rows*4*z.Heads/2*z.Dim)})
 		}
 		if variants[i], err = kernels.Replay(jobs); err != nil {
@@ -377,7 +377,7 @@ func (c *check) digestSpeed(w *stopwatch) error {
 	if err != nil {
 		return err
 	}
-	launches, err := kernels.Digests([]kernels.DigestArgs{{Src: uint64(src), Bytes: n, Out: uint64(out)}})
+	launches, err := kernels.Digests([]kernels.DigestJob{{Src: uint64(src), Bytes: n, Out: uint64(out)}})
 	if err != nil {
 		return err
 	}

@@ -9,10 +9,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// AttendArgs is attention of one request's layer on device memory: Rows consecutive query rows
+// AttendJob is attention of one request's layer on device memory: Rows consecutive query rows
 // Q [Rows, Heads, KeyDim], turned to their positions, over all rows of Runs, to Out [Rows, Heads, ValueDim].
 // Q and Out are contiguous and of QType. Heads are in groups that share a key head.
-type AttendArgs struct {
+type AttendJob struct {
 	Rows     int
 	Heads    int
 	KeyHeads int // divides Heads
@@ -79,7 +79,7 @@ const (
 // Against float64, results are right to 1e-5 of the largest value with F32 keys and values, and as
 // F16 and BF16 ones are taken as they are, to their rounding of the output. A query that sees
 // nothing gives zeros.
-func Attend(jobs []AttendArgs, scratch uint64) ([]Launch, error) {
+func Attend(jobs []AttendJob, scratch uint64) ([]Launch, error) {
 	plan, err := planAttend(jobs)
 	if err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func Attend(jobs []AttendArgs, scratch uint64) ([]Launch, error) {
 }
 
 // AttendScratch is the bytes that Attend of these jobs needs beside its operands.
-func AttendScratch(jobs []AttendArgs) (int64, error) {
+func AttendScratch(jobs []AttendJob) (int64, error) {
 	plan, err := planAttend(jobs)
 	if err != nil {
 		return 0, err
@@ -111,12 +111,12 @@ var attendKernels = []string{"spliced_attend_f32", "spliced_attend_f16", "splice
 
 // attendPlan is how blocks share jobs.
 type attendPlan struct {
-	jobs    []attendJob
+	jobs    []plannedAttend
 	scratch int64
 }
 
-type attendJob struct {
-	*AttendArgs
+type plannedAttend struct {
+	*AttendJob
 	entry        string
 	items        []attendItem
 	sums, scales int64 // in the scratch memory
@@ -124,7 +124,7 @@ type attendJob struct {
 
 type attendItem struct{ run, first, count int }
 
-func planAttend(jobs []AttendArgs) (*attendPlan, error) {
+func planAttend(jobs []AttendJob) (*attendPlan, error) {
 	total := 0
 	for i := range jobs {
 		if err := jobs[i].check(); err != nil {
@@ -147,8 +147,8 @@ func planAttend(jobs []AttendArgs) (*attendPlan, error) {
 }
 
 // add cuts a job's runs into items of so many rows.
-func (p *attendPlan) add(a *AttendArgs, rows int) {
-	j := attendJob{AttendArgs: a, entry: a.entry()}
+func (p *attendPlan) add(a *AttendJob, rows int) {
+	j := plannedAttend{AttendJob: a, entry: a.entry()}
 	for i := range a.Runs {
 		n := a.seen(&a.Runs[i])
 		for first := 0; first < n; first += rows {
@@ -163,11 +163,11 @@ func (p *attendPlan) add(a *AttendArgs, rows int) {
 }
 
 // seen is how many rows of a run some query row sees.
-func (a *AttendArgs) seen(r *AttendRun) int {
+func (a *AttendJob) seen(r *AttendRun) int {
 	return max(0, min(r.Rows, a.Begin+a.Rows-r.Begin))
 }
 
-func (a *AttendArgs) check() error {
+func (a *AttendJob) check() error {
 	const most = 1 << 20
 	if a.Rows < 0 || a.Rows > most || a.Begin < 0 || a.Begin > maxAttendRows || a.Heads <= 0 || a.Heads > most || a.KeyHeads <= 0 || a.KeyHeads > maxGridY || a.Heads%a.KeyHeads != 0 ||
 		a.Rows*a.Heads/a.KeyHeads > attendMost || a.KeyDim <= 0 || a.KeyDim > most || a.ValueDim <= 0 || a.ValueDim > attendThreads*8 {
@@ -188,7 +188,7 @@ func (a *AttendArgs) check() error {
 	return nil
 }
 
-func (a *AttendArgs) checkRun(r *AttendRun) error {
+func (a *AttendJob) checkRun(r *AttendRun) error {
 	if r.Rows < 0 || r.Rows > maxAttendRows || r.Begin < 0 || r.Begin > maxAttendRows {
 		return fmt.Errorf("%d rows at position %d: %w", r.Rows, r.Begin, gpuipc.ErrInvalid)
 	}
@@ -239,7 +239,7 @@ func (r *AttendRun) used() []uint32 {
 }
 
 // entry is the kernel: that of the type where pieces of eight numbers are whole and lie on 16 bytes.
-func (a *AttendArgs) entry() string {
+func (a *AttendJob) entry() string {
 	all := uint64(0)
 	for i := range a.Runs {
 		all |= a.Runs[i].Keys.places() | a.Runs[i].Values.places()
@@ -257,13 +257,13 @@ func (a *AttendArgs) entry() string {
 }
 
 // shared is attending::layout.
-func (a *AttendArgs) shared() int {
+func (a *AttendJob) shared() int {
 	return 32*attendKeys + 4*attendQueries*((a.KeyDim+63)/64*64+attendKeys+1+a.ValueDim)
 }
 
 // launches are those of one entry.
 func (p *attendPlan) launches(entry string, scratch uint64) []Launch {
-	var group []attendJob
+	var group []plannedAttend
 	items := 0
 	var launches []Launch
 	flush := func() {
@@ -285,7 +285,7 @@ func (p *attendPlan) launches(entry string, scratch uint64) []Launch {
 	return launches
 }
 
-func attendLaunch(entry string, jobs []attendJob, scratch uint64) Launch {
+func attendLaunch(entry string, jobs []plannedAttend, scratch uint64) Launch {
 	var rows, items words
 	var t attendTables
 	keyHeads, queries, shared, runs, first := 0, 0, 0, 0, 0
@@ -316,7 +316,7 @@ func attendLaunch(entry string, jobs []attendJob, scratch uint64) Launch {
 	}
 }
 
-func attendJoin(jobs []attendJob, scratch uint64) Launch {
+func attendJoin(jobs []plannedAttend, scratch uint64) Launch {
 	var rows words
 	blocks := 0
 	for i := range jobs {
@@ -332,7 +332,7 @@ func attendJoin(jobs []attendJob, scratch uint64) Launch {
 }
 
 // row is the job as attending::Job has it.
-func (j *attendJob) row(firstItem int, scratch uint64) words {
+func (j *plannedAttend) row(firstItem int, scratch uint64) words {
 	var w words
 	w.u64(j.Q, j.Out, scratch+uint64(j.sums), scratch+uint64(j.scales))
 	w.u32(uint32(j.Rows), uint32(j.Heads), uint32(j.KeyHeads), uint32(j.KeyDim), uint32(j.ValueDim), uint32(j.Type), uint32(j.QType), uint32(firstItem), uint32(len(j.items)))

@@ -14,7 +14,7 @@ import (
 
 // attendCase is one job and its memory.
 type attendCase struct {
-	AttendArgs
+	AttendJob
 	q, out numbers
 	pools  []attendPool // of each run
 }
@@ -23,7 +23,7 @@ type attendCase struct {
 type attendPool struct{ k, v numbers }
 
 func (c *attendCase) String() string {
-	a := &c.AttendArgs
+	a := &c.AttendJob
 	s := fmt.Sprintf("%d rows of %d heads [%d, %d], %d of keys, types %d and %d, %s", a.Rows, a.Heads, a.KeyDim, a.ValueDim, a.KeyHeads, a.Type, a.QType, a.entry())
 	for _, r := range a.Runs {
 		s += fmt.Sprintf("; %d rows at %d, blocks of %d, turn %v", r.Rows, r.Begin, r.BlockRows, r.Turn != nil)
@@ -31,8 +31,8 @@ func (c *attendCase) String() string {
 	return s
 }
 
-func newAttendCase(tb testing.TB, r *rand.Rand, a AttendArgs, odd bool) *attendCase {
-	c := &attendCase{AttendArgs: a}
+func newAttendCase(tb testing.TB, r *rand.Rand, a AttendJob, odd bool) *attendCase {
+	c := &attendCase{AttendJob: a}
 	off := 0
 	if odd {
 		off = 1 + r.IntN(7)
@@ -146,9 +146,9 @@ func (c *attendCase) attended(row, head int) []float64 {
 
 func runAttends(tb testing.TB, e *emulation, cases ...*attendCase) {
 	tb.Helper()
-	var jobs []AttendArgs
+	var jobs []AttendJob
 	for _, c := range cases {
-		jobs = append(jobs, c.AttendArgs)
+		jobs = append(jobs, c.AttendJob)
 	}
 	n, err := AttendScratch(jobs)
 	if err != nil {
@@ -178,9 +178,9 @@ func someTurn(r *rand.Rand, dims int) *gpuipc.Rotation {
 }
 
 // someAttend is runs as a request has them: of others and turned, and at last its own.
-func someAttend(r *rand.Rand, dk, dv, rows int) AttendArgs {
+func someAttend(r *rand.Rand, dk, dv, rows int) AttendJob {
 	types := []gpuipc.DType{kernel.F32, kernel.F16, kernel.BF16}
-	a := AttendArgs{Rows: rows, KeyHeads: 1 + r.IntN(2), KeyDim: dk, ValueDim: dv, Type: types[r.IntN(3)], QType: types[r.IntN(3)]}
+	a := AttendJob{Rows: rows, KeyHeads: 1 + r.IntN(2), KeyDim: dk, ValueDim: dv, Type: types[r.IntN(3)], QType: types[r.IntN(3)]}
 	a.Heads = a.KeyHeads * (1 + r.IntN(5))
 	for range r.IntN(4) {
 		n := 1 + r.IntN(150)
@@ -217,7 +217,7 @@ func TestAttentionOverRunsWhereTheyLie(t *testing.T) {
 // A run that is longer than an item is cut, and its items put together again.
 func TestAttentionOverALongRun(t *testing.T) {
 	e, r := emulated(t), seeded(t)
-	a := AttendArgs{Rows: 3, KeyHeads: 1, Heads: 4, KeyDim: 16, ValueDim: 16, Type: kernel.BF16, QType: kernel.F32,
+	a := AttendJob{Rows: 3, KeyHeads: 1, Heads: 4, KeyDim: 16, ValueDim: 16, Type: kernel.BF16, QType: kernel.F32,
 		Begin: 2197,
 		Runs:  []AttendRun{{Rows: 1500, Turn: someTurn(r, 8)}, {Rows: 700, Begin: 1500, BlockRows: 16, FirstRow: 5}}}
 	runAttends(t, e, newAttendCase(t, r, a, false))
@@ -237,7 +237,7 @@ func TestOneCopyServesRequestsAtTwoPlaces(t *testing.T) {
 		}
 		return t
 	}
-	a := AttendArgs{Rows: 1, KeyHeads: 1, Heads: 2, KeyDim: dim, ValueDim: dim, Type: kernel.F32, QType: kernel.F32, Begin: rows, Runs: []AttendRun{{Rows: rows}}}
+	a := AttendJob{Rows: 1, KeyHeads: 1, Heads: 2, KeyDim: dim, ValueDim: dim, Type: kernel.F32, QType: kernel.F32, Begin: rows, Runs: []AttendRun{{Rows: rows}}}
 	shared := newAttendCase(t, r, a, false)
 	for _, start := range []int{0, 13, 4000} {
 		one, two := *shared, newAttendCase(t, r, a, false)
@@ -245,9 +245,9 @@ func TestOneCopyServesRequestsAtTwoPlaces(t *testing.T) {
 		one.Runs[0].Turn = at(start)
 		copy(two.q.b, one.q.b)
 		copy(two.pools[0].v.b, one.pools[0].v.b)
-		launches, err := Rotate([]RotateArgs{{Rows: rows, Heads: 1, Dim: dim, Type: kernel.F32, Src: one.Runs[0].Keys.Base, Turn: at(start), Dst: RotateTarget{Base: two.Runs[0].Keys.Base}}})
+		launches, err := Rotate([]RotateJob{{Rows: rows, Heads: 1, Dim: dim, Type: kernel.F32, Src: one.Runs[0].Keys.Base, Turn: at(start), Dst: RotateTarget{Base: two.Runs[0].Keys.Base}}})
 		e.runAll(t, launches, err)
-		jobs := []AttendArgs{one.AttendArgs, two.AttendArgs}
+		jobs := []AttendJob{one.AttendJob, two.AttendJob}
 		n, err := AttendScratch(jobs)
 		if err != nil {
 			t.Fatal(err)
@@ -262,56 +262,56 @@ func TestOneCopyServesRequestsAtTwoPlaces(t *testing.T) {
 
 func TestAttentionToNothingIsZero(t *testing.T) {
 	e, r := emulated(t), seeded(t)
-	a := AttendArgs{Rows: 2, KeyHeads: 1, Heads: 1, KeyDim: 8, ValueDim: 8, Type: kernel.F16, QType: kernel.F32}
+	a := AttendJob{Rows: 2, KeyHeads: 1, Heads: 1, KeyDim: 8, ValueDim: 8, Type: kernel.F16, QType: kernel.F32}
 	b := a
 	b.Runs = []AttendRun{{Rows: 3, Begin: 1}} // the first row sees nothing, the second one row
 	runAttends(t, e, newAttendCase(t, r, a, false), newAttendCase(t, r, b, false))
 }
 
-func goodAttend() AttendArgs {
+func goodAttend() AttendJob {
 	rows := AttendRows{Base: 0x10000, BlockStride: 4096, RowStride: 256, HeadStride: 128}
-	return AttendArgs{Rows: 2, Heads: 4, KeyHeads: 2, KeyDim: 64, ValueDim: 64, Type: kernel.BF16, QType: kernel.BF16, Scale: 0.125, Q: 0x1000, Out: 0x2000,
+	return AttendJob{Rows: 2, Heads: 4, KeyHeads: 2, KeyDim: 64, ValueDim: 64, Type: kernel.BF16, QType: kernel.BF16, Scale: 0.125, Q: 0x1000, Out: 0x2000,
 		Begin: 20,
 		Runs:  []AttendRun{{Rows: 20, Keys: rows, Values: rows, Blocks: []uint32{3, 1}, BlockRows: 16, FirstRow: 4}}}
 }
 
 func TestAttentionRefusesWhatCannotRun(t *testing.T) {
 	good := goodAttend()
-	if l, err := Attend([]AttendArgs{good}, 0x100000); err != nil || len(l) != 2 {
+	if l, err := Attend([]AttendJob{good}, 0x100000); err != nil || len(l) != 2 {
 		t.Fatal(l, err)
 	}
-	for name, spoil := range map[string]func(a *AttendArgs, r *AttendRun){
-		"no heads":      func(a *AttendArgs, r *AttendRun) { a.Heads = 0 },
-		"uneven heads":  func(a *AttendArgs, r *AttendRun) { a.Heads = 3 },
-		"negative rows": func(a *AttendArgs, r *AttendRun) { a.Rows = -1 },
-		"many rows":     func(a *AttendArgs, r *AttendRun) { a.Rows = 1 << 20 },
-		"wide values":   func(a *AttendArgs, r *AttendRun) { a.ValueDim = 1032 },
-		"wide keys":     func(a *AttendArgs, r *AttendRun) { a.KeyDim = 4096 },
-		"no type":       func(a *AttendArgs, r *AttendRun) { a.Type = 0 },
-		"no query type": func(a *AttendArgs, r *AttendRun) { a.QType = 0 },
-		"no queries":    func(a *AttendArgs, r *AttendRun) { a.Q = 0 },
-		"odd output":    func(a *AttendArgs, r *AttendRun) { a.Out = 0x2001 },
-		"no scale":      func(a *AttendArgs, r *AttendRun) { a.Scale = float32(math.NaN()) },
-		"before all":    func(a *AttendArgs, r *AttendRun) { r.Begin = -1 },
-		"short table":   func(a *AttendArgs, r *AttendRun) { r.Rows = 29 },
-		"no table":      func(a *AttendArgs, r *AttendRun) { r.BlockRows = 0 },
-		"no keys":       func(a *AttendArgs, r *AttendRun) { r.Keys.Base = 0 },
-		"odd stride":    func(a *AttendArgs, r *AttendRun) { r.Values.RowStride = 255 },
-		"far keys":      func(a *AttendArgs, r *AttendRun) { r.Keys.BlockStride = math.MaxInt64 / 2 &^ 1 },
-		"half a turn": func(a *AttendArgs, r *AttendRun) {
+	for name, spoil := range map[string]func(a *AttendJob, r *AttendRun){
+		"no heads":      func(a *AttendJob, r *AttendRun) { a.Heads = 0 },
+		"uneven heads":  func(a *AttendJob, r *AttendRun) { a.Heads = 3 },
+		"negative rows": func(a *AttendJob, r *AttendRun) { a.Rows = -1 },
+		"many rows":     func(a *AttendJob, r *AttendRun) { a.Rows = 1 << 20 },
+		"wide values":   func(a *AttendJob, r *AttendRun) { a.ValueDim = 1032 },
+		"wide keys":     func(a *AttendJob, r *AttendRun) { a.KeyDim = 4096 },
+		"no type":       func(a *AttendJob, r *AttendRun) { a.Type = 0 },
+		"no query type": func(a *AttendJob, r *AttendRun) { a.QType = 0 },
+		"no queries":    func(a *AttendJob, r *AttendRun) { a.Q = 0 },
+		"odd output":    func(a *AttendJob, r *AttendRun) { a.Out = 0x2001 },
+		"no scale":      func(a *AttendJob, r *AttendRun) { a.Scale = float32(math.NaN()) },
+		"before all":    func(a *AttendJob, r *AttendRun) { r.Begin = -1 },
+		"short table":   func(a *AttendJob, r *AttendRun) { r.Rows = 29 },
+		"no table":      func(a *AttendJob, r *AttendRun) { r.BlockRows = 0 },
+		"no keys":       func(a *AttendJob, r *AttendRun) { r.Keys.Base = 0 },
+		"odd stride":    func(a *AttendJob, r *AttendRun) { r.Values.RowStride = 255 },
+		"far keys":      func(a *AttendJob, r *AttendRun) { r.Keys.BlockStride = math.MaxInt64 / 2 &^ 1 },
+		"half a turn": func(a *AttendJob, r *AttendRun) {
 			r.Turn = &gpuipc.Rotation{Dims: 4, Cos: []float32{1}, Sin: []float32{1, 2}}
 		},
-		"wide turn": func(a *AttendArgs, r *AttendRun) {
+		"wide turn": func(a *AttendJob, r *AttendRun) {
 			r.Turn = &gpuipc.Rotation{Dims: 66, Cos: make([]float32, 33), Sin: make([]float32, 33)}
 		},
 	} {
 		a := goodAttend()
 		spoil(&a, &a.Runs[0])
-		if _, err := Attend([]AttendArgs{good, a}, 0x100000); !errors.Is(err, gpuipc.ErrInvalid) {
+		if _, err := Attend([]AttendJob{good, a}, 0x100000); !errors.Is(err, gpuipc.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := Attend([]AttendArgs{good}, 0); !errors.Is(err, gpuipc.ErrInvalid) {
+	if _, err := Attend([]AttendJob{good}, 0); !errors.Is(err, gpuipc.ErrInvalid) {
 		t.Error("without scratch memory:", err)
 	}
 	if l, err := Attend(nil, 0); err != nil || len(l) != 0 {
@@ -326,11 +326,11 @@ func TestAttentionIsThatOfTheHost(t *testing.T) {
 		a := someAttend(r, 2*(1+r.IntN(40)), 1+r.IntN(70), 1+r.IntN(3)) // no runs over each other
 		a.QType = kernel.F32
 		c := newAttendCase(t, r, a, false)
-		n, err := AttendScratch([]AttendArgs{c.AttendArgs})
+		n, err := AttendScratch([]AttendJob{c.AttendJob})
 		if err != nil {
 			t.Fatal(err)
 		}
-		launches, err := Attend([]AttendArgs{c.AttendArgs}, address(memory(t, int(n), 0)))
+		launches, err := Attend([]AttendJob{c.AttendJob}, address(memory(t, int(n), 0)))
 		e.runAll(t, launches, err)
 		closeTo(t, c, "attention", c.out, float64s(c.onHost()), 1e-5)
 	}

@@ -28,17 +28,17 @@ struct Job {
   u64 k;         // [pending.., keyHeads, dk] of type
   u64 u;         // [pending.., heads, dv] of type
   u64 g;         // F32 [pending.., heads] or [pending.., heads, dk]
-  u64 newQ;      // [rows, keyHeads, dk] of inType
-  u64 newK;      // [rows, keyHeads, dk] of inType
-  u64 newV;      // [rows, heads, dv] of inType
+  u64 newQ;      // [rows, keyHeads, dk] of newType
+  u64 newK;      // [rows, keyHeads, dk] of newType
+  u64 newV;      // [rows, heads, dv] of newType
   u64 newG;      // as a row of g
   u64 beta;      // F32 [rows, heads]
-  u64 reader;    // [rows, heads, dk] of inType; 0: newK
-  u64 outputs;   // [rows, heads, dv] of inType
+  u64 newE;    // [rows, heads, dk] of newType; 0: newK
+  u64 outputs;   // [rows, heads, dv] of newType
   u64 passes;    // where in the tables: Pass, and one more of the rows that a flush takes; 0: all are a chain
   u64 ancestors; // where in the tables: a mask of new rows for each new row; 0: all before it
   u32 heads, keyHeads, dk, dv;
-  u32 type, inType;
+  u32 type, newType;
   u32 pending, rows, passCount;
   u32 perKey, delta;
   u32 wideState; // four columns of a state are 16 aligned bytes
@@ -162,7 +162,7 @@ FN u32 rowOf(u64 path, u32 i) { return path ? at<const u32>(path)[i] : i; }
 FN float rowKey(const Job &job, const Place &p, u32 row, u32 channel) {
   const u64 i = (u64)p.key * job.dk + channel, width = (u64)job.keyHeads * job.dk;
   if (row < job.pending) return load(job.type, job.k, row * width + i);
-  return kept(job.type, load(job.inType, job.newK, (row - job.pending) * width + i));
+  return kept(job.type, load(job.newType, job.newK, (row - job.pending) * width + i));
 }
 FN float rowDecay(const Job &job, const Place &p, u32 row, u32 channel) {
   const u32 decays = job.perKey ? job.dk : 1;
@@ -208,9 +208,9 @@ UNROLL
       float q = 0, e = 0;
       if (i < job.rows && c < job.dk) {
         const u64 at = ((u64)i * job.keyHeads + p.key) * job.dk + c;
-        const float k = load(job.inType, job.newK, at);
-        q = load(job.inType, job.newQ, at);
-        e = job.reader ? load(job.inType, job.reader, ((u64)i * job.heads + p.head) * job.dk + c) : k;
+        const float k = load(job.newType, job.newK, at);
+        q = load(job.newType, job.newQ, at);
+        e = job.newE ? load(job.newType, job.newE, ((u64)i * job.heads + p.head) * job.dk + c) : k;
         own = fused(q, k, own);
         float w = rowDecay(job, p, job.pending + i, c);
 UNROLL
@@ -405,9 +405,9 @@ UNROLL
       taken = fused(shared<float>(l.pairs)[(M + i) * M + j], u, taken);
     }
     const u64 to = ((u64)i * job.heads + p.head) * job.dv + column;
-    const float v = load(job.inType, job.newV, to), beta = at<const float>(job.beta)[(u64)i * job.heads + p.head];
+    const float v = load(job.newType, job.newV, to), beta = at<const float>(job.beta)[(u64)i * job.heads + p.head];
     const float u = beta * (job.delta ? v - taken : v);
-    store(job.inType, job.outputs, to, fused(shared<float>(l.pairs)[2 * M * M + i], u, o));
+    store(job.newType, job.outputs, to, fused(shared<float>(l.pairs)[2 * M * M + i], u, o));
     shared<float>(l.own)[i * COLUMNS + lane] = kept(job.type, u);
     if (!job.out) store(job.type, job.u, ((u64)(job.pending + i) * job.heads + p.head) * job.dv + column, u);
   }

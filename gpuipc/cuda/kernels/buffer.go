@@ -7,18 +7,18 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// BufferArgs is what gpuipc/kernel.Buffer does, for one request's layer on device memory: rows are
+// BufferJob is what gpuipc/kernel.Buffer does, for one request's layer on device memory: rows are
 // decoded beside states and appended, or flushed into the states, or both. Tensors are contiguous.
 //
 //	K  [Capacity, KeyHeads, DK] of Type           G  F32 [Capacity, Heads], or [Capacity, Heads, DK] with PerKey
 //	U  [Capacity, Heads, DV] of Type              From, Out  F32 [Heads, DK, DV]
 //
-// From 0 is zero states: nothing but rows is read (KVBuffer §3.4). Out 0 appends In's rows and
+// From 0 is zero states: nothing but rows is read (KVBuffer §3.4). Out 0 appends New's rows and
 // leaves states alone. Else all rows go from From to Out, which may be From, and K, U and G stay
 // as they are: the buffer is empty then. Of rows that branch a flush takes the last row and those
 // that it descends from, such as the path of drafts that was accepted; the others were dropped by
 // being nobody's parent.
-type BufferArgs struct {
+type BufferJob struct {
 	Heads    int // value heads
 	KeyHeads int // divides Heads: consecutive value heads share a key head
 	DK, DV   int
@@ -30,14 +30,14 @@ type BufferArgs struct {
 	K, U, G  uint64
 	From     uint64
 	Out      uint64
-	In       BufferRows
-	// Parents is the row before each row, of the pending ones and In's: -1 for the states, nil for
+	New      BufferRows
+	// Parents is the row before each row, of the pending ones and New's: -1 for the states, nil for
 	// a chain.
 	Parents []int32
 }
 
 // BufferRows is N new rows as an engine projects them: Q and K [N, KeyHeads, DK], V and Outputs
-// [N, Heads, DV], of Type; G as in BufferArgs, and write strengths Beta [N, Heads], both F32.
+// [N, Heads, DV], of Type; G as in BufferJob, and write strengths Beta [N, Heads], both F32.
 // E [N, Heads, DK] of Type is what a delta rule reads states with in place of K, 0 = K.
 type BufferRows struct {
 	N       int
@@ -67,8 +67,8 @@ var bufferKernels = []int{1, 4, 8}
 //
 // Sums are formed in another order than on the CPU. Against float64, outputs are right to 1e-5 of
 // the largest with F32 rows; F16 and BF16 ones lose what a row loses when it is rounded.
-func Buffer(jobs []BufferArgs) ([]Launch, error) {
-	waves := make([][][]BufferArgs, 0, 1) // by wave and kernel
+func Buffer(jobs []BufferJob) ([]Launch, error) {
+	waves := make([][][]BufferJob, 0, 1) // by wave and kernel
 	for i := range jobs {
 		a := jobs[i]
 		if err := a.check(); err != nil {
@@ -77,10 +77,10 @@ func Buffer(jobs []BufferArgs) ([]Launch, error) {
 		for wave := 0; ; wave++ {
 			part, more := a.cut(bufferKernels[len(bufferKernels)-1])
 			if wave == len(waves) {
-				waves = append(waves, make([][]BufferArgs, len(bufferKernels)))
+				waves = append(waves, make([][]BufferJob, len(bufferKernels)))
 			}
-			at, _ := slices.BinarySearch(bufferKernels, max(1, part.In.N))
-			if part.In.N > 0 || part.Out != 0 {
+			at, _ := slices.BinarySearch(bufferKernels, max(1, part.New.N))
+			if part.New.N > 0 || part.Out != 0 {
 				waves[wave][at] = append(waves[wave][at], part)
 			}
 			if !more {
@@ -100,16 +100,16 @@ func Buffer(jobs []BufferArgs) ([]Launch, error) {
 }
 
 // cut takes the first n new rows off a, which has them pending then.
-func (a *BufferArgs) cut(n int) (first BufferArgs, more bool) {
+func (a *BufferJob) cut(n int) (first BufferJob, more bool) {
 	first = *a
-	if a.In.N <= n {
+	if a.New.N <= n {
 		return first, false
 	}
-	first.Out, first.In.N = 0, n
+	first.Out, first.New.N = 0, n
 	if a.Parents != nil {
 		first.Parents = a.Parents[:a.Pending+n]
 	}
-	in, rows := &a.In, uint64(n)
+	in, rows := &a.New, uint64(n)
 	size := uint64(in.Type.Size())
 	key, value := rows*uint64(a.KeyHeads*a.DK)*size, rows*uint64(a.Heads*a.DV)*size
 	in.Q, in.K, in.V, in.Outputs = in.Q+key, in.K+key, in.V+value, in.Outputs+value
@@ -123,27 +123,27 @@ func (a *BufferArgs) cut(n int) (first BufferArgs, more bool) {
 }
 
 // decays is the numbers of a head's decay.
-func (a *BufferArgs) decays() int {
+func (a *BufferJob) decays() int {
 	if a.PerKey {
 		return a.DK
 	}
 	return 1
 }
 
-func (a *BufferArgs) check() error {
+func (a *BufferJob) check() error {
 	const most = 1 << 16
 	if a.Heads <= 0 || a.Heads > most || a.KeyHeads <= 0 || a.Heads%a.KeyHeads != 0 || a.DK <= 0 || a.DK > most || a.DV <= 0 || a.DV > most ||
 		a.Heads*a.DV > 1<<30 || a.Heads*a.tiles() > maxGridX {
 		return fmt.Errorf("%d heads of [%d, %d], %d of keys: %w", a.Heads, a.DK, a.DV, a.KeyHeads, gpuipc.ErrInvalid)
 	}
-	if a.Capacity < 0 || a.Capacity > maxBufferRows || a.Pending < 0 || a.In.N < 0 || a.Pending > a.Capacity || a.In.N > a.Capacity-a.Pending {
-		return fmt.Errorf("%d and %d rows in a buffer of %d: %w", a.Pending, a.In.N, a.Capacity, gpuipc.ErrInvalid)
+	if a.Capacity < 0 || a.Capacity > maxBufferRows || a.Pending < 0 || a.New.N < 0 || a.Pending > a.Capacity || a.New.N > a.Capacity-a.Pending {
+		return fmt.Errorf("%d and %d rows in a buffer of %d: %w", a.Pending, a.New.N, a.Capacity, gpuipc.ErrInvalid)
 	}
 	size := uint64(a.Type.Size())
 	if size == 0 || a.rows() > 0 && (a.K == 0 || a.U == 0 || a.G == 0) || (a.K|a.U)%size != 0 || (a.G|a.From|a.Out)%4 != 0 {
 		return fmt.Errorf("rows of type %d at %#x, %#x, %#x, states at %#x and %#x: %w", a.Type, a.K, a.U, a.G, a.From, a.Out, gpuipc.ErrInvalid)
 	}
-	if err := a.In.check(); err != nil {
+	if err := a.New.check(); err != nil {
 		return err
 	}
 	if shared := a.shared(a.kernel()); shared > MaxShared {
@@ -152,7 +152,7 @@ func (a *BufferArgs) check() error {
 	return a.checkParents()
 }
 
-func (a *BufferArgs) rows() int { return a.Pending + a.In.N }
+func (a *BufferJob) rows() int { return a.Pending + a.New.N }
 
 func (r *BufferRows) check() error {
 	if r.N == 0 {
@@ -166,7 +166,7 @@ func (r *BufferRows) check() error {
 	return nil
 }
 
-func (a *BufferArgs) checkParents() error {
+func (a *BufferJob) checkParents() error {
 	if a.Parents == nil {
 		return nil
 	}
@@ -182,9 +182,9 @@ func (a *BufferArgs) checkParents() error {
 }
 
 // kernel is the most new rows of the entry that takes a part of the job.
-func (a *BufferArgs) kernel() int {
+func (a *BufferJob) kernel() int {
 	for _, m := range bufferKernels {
-		if a.In.N <= m {
+		if a.New.N <= m {
 			return m
 		}
 	}
@@ -192,10 +192,10 @@ func (a *BufferArgs) kernel() int {
 }
 
 // tiles is the blocks of a head.
-func (a *BufferArgs) tiles() int { return (a.DV-1)/bufferColumns + 1 }
+func (a *BufferJob) tiles() int { return (a.DV-1)/bufferColumns + 1 }
 
 // shared is buffering::layout.
-func (a *BufferArgs) shared(m int) int {
+func (a *BufferJob) shared(m int) int {
 	channels := (a.DK + 3) / 4 * 4
 	n := 2*m*channels + channels + bufferGroups*channels + bufferGroups*bufferColumns + 2*m*bufferGroups + 4*2*m*bufferColumns + m*bufferColumns + 2*m*m + m
 	if a.From != 0 || a.Out != 0 {
@@ -204,14 +204,14 @@ func (a *BufferArgs) shared(m int) int {
 	return 4 * n
 }
 
-func bufferLaunch(m int, jobs []BufferArgs) Launch {
+func bufferLaunch(m int, jobs []BufferJob) Launch {
 	tables := make(words, bufferRowBytes*len(jobs))
 	blocks, shared := 0, 0
 	for i := range jobs {
 		a := &jobs[i]
 		blocks, shared = max(blocks, a.Heads*a.tiles()), max(shared, a.shared(m))
 		passes, count, ancestors := a.family(&tables)
-		in, size := &a.In, uint64(a.Type.Size())
+		in, size := &a.New, uint64(a.Type.Size())
 		var row words
 		row.u64(a.From, a.Out, a.K, a.U, a.G, in.Q, in.K, in.V, in.G, in.Beta, in.E, in.Outputs, passes, ancestors)
 		row.u32(uint32(a.Heads), uint32(a.KeyHeads), uint32(a.DK), uint32(a.DV), uint32(a.Type), uint32(in.Type),
@@ -228,14 +228,14 @@ func bufferLaunch(m int, jobs []BufferArgs) Launch {
 // family puts to the tables which pending rows the new ones descend from, those with the same
 // ones together, the rows that a flush takes, and a mask of the new rows before each. Of a chain
 // there is nothing to say.
-func (a *BufferArgs) family(tables *words) (passes uint64, count int, ancestors uint64) {
+func (a *BufferJob) family(tables *words) (passes uint64, count int, ancestors uint64) {
 	if a.chain() {
 		return 0, 0, 0
 	}
 	var masks words
 	var members []uint32
 	var paths [][]uint32
-	for i := range a.In.N {
+	for i := range a.New.N {
 		path, mask := a.ancestors(a.Pending + i)
 		masks.u32(mask)
 		at := slices.IndexFunc(paths, func(p []uint32) bool { return slices.Equal(p, path) })
@@ -262,7 +262,7 @@ func (a *BufferArgs) family(tables *words) (passes uint64, count int, ancestors 
 }
 
 // lineage is a row and those that it descends from, ascending.
-func (a *BufferArgs) lineage(row int) []uint32 {
+func (a *BufferJob) lineage(row int) []uint32 {
 	var path []uint32
 	for p := int32(row); p >= 0; p = a.Parents[p] {
 		path = append(path, uint32(p))
@@ -271,7 +271,7 @@ func (a *BufferArgs) lineage(row int) []uint32 {
 	return path
 }
 
-func (a *BufferArgs) chain() bool {
+func (a *BufferJob) chain() bool {
 	for i, p := range a.Parents {
 		if int(p) != i-1 {
 			return false
@@ -281,7 +281,7 @@ func (a *BufferArgs) chain() bool {
 }
 
 // ancestors is the pending rows before a row, ascending, and a mask of the new ones.
-func (a *BufferArgs) ancestors(row int) (path []uint32, mask uint32) {
+func (a *BufferJob) ancestors(row int) (path []uint32, mask uint32) {
 	for _, p := range a.lineage(int(a.Parents[row])) {
 		if int(p) >= a.Pending {
 			mask |= 1 << (int(p) - a.Pending)

@@ -61,19 +61,19 @@ func tolerance(types ...gpuipc.DType) float64 {
 
 // bufferCase is one job, its memory and what has to be in it.
 type bufferCase struct {
-	BufferArgs
+	BufferJob
 	from, out, k, u, g                 numbers
 	q, newK, v, newG, beta, e, outputs numbers
 }
 
 func (c *bufferCase) String() string {
-	a := &c.BufferArgs
+	a := &c.BufferJob
 	return fmt.Sprintf("%d heads of [%d, %d], %d of keys, types %d and %d, per key %v, delta %v, %d and %d rows, from %v, flush %v, E %v, parents %v",
-		a.Heads, a.DK, a.DV, a.KeyHeads, a.Type, a.In.Type, a.PerKey, a.Delta, a.Pending, a.In.N, a.From != 0, a.Out != 0, a.In.E != 0, a.Parents)
+		a.Heads, a.DK, a.DV, a.KeyHeads, a.Type, a.New.Type, a.PerKey, a.Delta, a.Pending, a.New.N, a.From != 0, a.Out != 0, a.New.E != 0, a.Parents)
 }
 
-func newBufferCase(tb testing.TB, r *rand.Rand, a BufferArgs, from, flush, odd bool) *bufferCase {
-	c := &bufferCase{BufferArgs: a}
+func newBufferCase(tb testing.TB, r *rand.Rand, a BufferJob, from, flush, odd bool) *bufferCase {
+	c := &bufferCase{BufferJob: a}
 	off := 0
 	if odd {
 		off = 1 + r.IntN(3)
@@ -81,7 +81,7 @@ func newBufferCase(tb testing.TB, r *rand.Rand, a BufferArgs, from, flush, odd b
 	normal := func(scale float64) func() float64 { return func() float64 { return scale * r.NormFloat64() } }
 	unit := normal(1 / math.Sqrt(float64(a.DK)))
 	decay := func() float64 { return 0.8 + 0.2*r.Float64() }
-	in, decays := &c.In, a.Heads*a.decays()
+	in, decays := &c.New, a.Heads*a.decays()
 	c.k, c.K = newNumbers(tb, a.Type, a.Capacity*a.KeyHeads*a.DK, off, unit)
 	c.u, c.U = newNumbers(tb, a.Type, a.Capacity*a.Heads*a.DV, off, normal(1))
 	c.g, c.G = newNumbers(tb, kernel.F32, a.Capacity*decays, off, decay)
@@ -111,7 +111,7 @@ type wanted struct{ outputs, u, k, state []float64 }
 
 // solve goes from the states over each new row's ancestors, one by one (KVBuffer Eq. 11 and 12).
 func (c *bufferCase) solve() *wanted {
-	a := &c.BufferArgs
+	a := &c.BufferJob
 	w := &wanted{u: make([]float64, c.rows()*a.Heads*a.DV), k: make([]float64, c.rows()*a.KeyHeads*a.DK)}
 	for i := range w.k {
 		if old := a.Pending * a.KeyHeads * a.DK; i >= old {
@@ -123,7 +123,7 @@ func (c *bufferCase) solve() *wanted {
 	for i := range a.Pending * a.Heads * a.DV {
 		w.u[i] = c.u.at(i)
 	}
-	for i := range a.In.N {
+	for i := range a.New.N {
 		for h := range a.Heads {
 			w.outputs = append(w.outputs, c.newRow(w, i, h)...)
 		}
@@ -197,7 +197,7 @@ func (c *bufferCase) newRow(w *wanted, i, h int) []float64 {
 			at := (i*c.KeyHeads+key)*c.DK + d
 			q, k := c.q.at(at), c.newK.at(at)
 			e := k
-			if c.In.E != 0 {
+			if c.New.E != 0 {
 				e = c.e.at((i*c.Heads+h)*c.DK + d)
 			}
 			v := c.decay(row, h, d) * s[d*c.DV+j]
@@ -229,17 +229,17 @@ func closeTo(tb testing.TB, c fmt.Stringer, what string, got numbers, want []flo
 
 func runBuffers(tb testing.TB, e *emulation, cases ...*bufferCase) {
 	tb.Helper()
-	var jobs []BufferArgs
+	var jobs []BufferJob
 	var want []*wanted
 	for _, c := range cases {
-		jobs = append(jobs, c.BufferArgs)
+		jobs = append(jobs, c.BufferJob)
 		want = append(want, c.solve())
 	}
 	launches, err := Buffer(jobs)
 	e.runAll(tb, launches, err)
 	for i, c := range cases {
 		w, limit := want[i], tolerance(c.Type)
-		closeTo(tb, c, "outputs", c.outputs, w.outputs, max(limit, tolerance(c.In.Type)))
+		closeTo(tb, c, "outputs", c.outputs, w.outputs, max(limit, tolerance(c.New.Type)))
 		if c.Out != 0 {
 			closeTo(tb, c, "states", c.out, w.state, limit)
 			continue
@@ -256,14 +256,14 @@ func runBuffers(tb testing.TB, e *emulation, cases ...*bufferCase) {
 }
 
 // someBuffer is a random shape with as many rows.
-func someBuffer(r *rand.Rand, dk, dv, pending, rows int) BufferArgs {
+func someBuffer(r *rand.Rand, dk, dv, pending, rows int) BufferJob {
 	types := []gpuipc.DType{kernel.F32, kernel.F16, kernel.BF16}
-	a := BufferArgs{KeyHeads: 1 + r.IntN(2), DK: dk, DV: dv, Type: types[r.IntN(3)], PerKey: r.IntN(2) == 0, Delta: r.IntN(3) > 0,
+	a := BufferJob{KeyHeads: 1 + r.IntN(2), DK: dk, DV: dv, Type: types[r.IntN(3)], PerKey: r.IntN(2) == 0, Delta: r.IntN(3) > 0,
 		Pending: pending, Capacity: pending + rows + r.IntN(3)}
 	a.Heads = a.KeyHeads * (1 + r.IntN(2))
-	a.In.N, a.In.Type = rows, types[r.IntN(3)]
+	a.New.N, a.New.Type = rows, types[r.IntN(3)]
 	if r.IntN(4) == 0 {
-		a.In.E = 1
+		a.New.E = 1
 	}
 	return a
 }
@@ -286,7 +286,7 @@ func TestBufferDecodesAndFlushes(t *testing.T) {
 func TestBufferOfALargeState(t *testing.T) {
 	e, r := emulated(t), seeded(t)
 	for _, rows := range []int{1, 5} {
-		a := BufferArgs{KeyHeads: 1, Heads: 2, DK: 256, DV: 128, Type: kernel.BF16, Delta: true, Pending: 15, Capacity: 32, In: BufferRows{N: rows, Type: kernel.BF16}}
+		a := BufferJob{KeyHeads: 1, Heads: 2, DK: 256, DV: 128, Type: kernel.BF16, Delta: true, Pending: 15, Capacity: 32, New: BufferRows{N: rows, Type: kernel.BF16}}
 		runBuffers(t, e, newBufferCase(t, r, a, true, rows == 1, false))
 	}
 }
@@ -312,14 +312,14 @@ func TestBufferOfATree(t *testing.T) {
 func TestBufferOfAcceptedDraftsIsThatOfTheHost(t *testing.T) {
 	e, r := emulated(t), seeded(t)
 	const dk, dv, heads, pending, drafts = 24, 20, 2, 3, 5
-	a := BufferArgs{KeyHeads: 1, Heads: heads, DK: dk, DV: dv, Type: kernel.F32, Delta: true, Capacity: 16, In: BufferRows{N: pending, Type: kernel.F32}}
+	a := BufferJob{KeyHeads: 1, Heads: heads, DK: dk, DV: dv, Type: kernel.F32, Delta: true, Capacity: 16, New: BufferRows{N: pending, Type: kernel.F32}}
 	c := newBufferCase(t, r, a, true, false, false)
 	host, states := kernel.NewBuffer(dk, dv, heads, 16, kernel.F32, kernel.Scalar, true), make([]float32, heads*dk*dv)
 	copy(states, f32s(c.from.b))
 	step := func(parents []int, flush bool) {
 		n := len(parents)
-		x := newBufferCase(t, r, BufferArgs{KeyHeads: 1, Heads: heads, DK: dk, DV: dv, Type: kernel.F32, Delta: true, In: BufferRows{N: n, Type: kernel.F32}}, false, false, false)
-		c.In = x.In
+		x := newBufferCase(t, r, BufferJob{KeyHeads: 1, Heads: heads, DK: dk, DV: dv, Type: kernel.F32, Delta: true, New: BufferRows{N: n, Type: kernel.F32}}, false, false, false)
+		c.New = x.New
 		var in []kernel.Input
 		for i := range n {
 			part := func(v numbers) []float32 { return f32s(v.b)[i*v.len()/n:][:v.len()/n] }
@@ -329,7 +329,7 @@ func TestBufferOfAcceptedDraftsIsThatOfTheHost(t *testing.T) {
 		if c.Out = 0; flush {
 			c.Out = c.From
 		}
-		launches, err := Buffer([]BufferArgs{c.BufferArgs})
+		launches, err := Buffer([]BufferJob{c.BufferJob})
 		e.runAll(t, launches, err)
 		want, own := make([]float32, n*heads*dv), make([]int, n)
 		for i := range own { // the host's rows are renumbered when some are dropped
@@ -357,7 +357,7 @@ func TestBufferIsThatOfTheHost(t *testing.T) {
 	e, r := emulated(t), seeded(t)
 	const dk, dv, heads, capacity, step = 48, 40, 2, 8, 2
 	for _, decay := range []kernel.Transition{kernel.Scalar, kernel.Diagonal} {
-		a := BufferArgs{KeyHeads: 1, Heads: heads, DK: dk, DV: dv, Type: kernel.F32, PerKey: decay == kernel.Diagonal, Delta: true, Capacity: capacity, In: BufferRows{N: step, Type: kernel.F32}}
+		a := BufferJob{KeyHeads: 1, Heads: heads, DK: dk, DV: dv, Type: kernel.F32, PerKey: decay == kernel.Diagonal, Delta: true, Capacity: capacity, New: BufferRows{N: step, Type: kernel.F32}}
 		c := newBufferCase(t, r, a, true, false, false)
 		host, states := kernel.NewBuffer(dk, dv, heads, capacity, kernel.F32, decay, true), make([]float32, heads*dk*dv)
 		copy(states, f32s(c.from.b))
@@ -378,7 +378,7 @@ func TestBufferIsThatOfTheHost(t *testing.T) {
 			if flush {
 				c.Out = c.From
 			}
-			launches, err := Buffer([]BufferArgs{c.BufferArgs})
+			launches, err := Buffer([]BufferJob{c.BufferJob})
 			e.runAll(t, launches, err)
 			want := make([]float32, step*heads*dv)
 			host.Decode(states, in, want, flush, nil)
@@ -399,9 +399,9 @@ func float64s(v []float32) []float64 {
 // What a block has of shared memory is summed up in two languages.
 func TestBufferSharedMemoryIsAllUsed(t *testing.T) {
 	e, r := emulated(t), seeded(t)
-	a := BufferArgs{KeyHeads: 1, Heads: 1, DK: 12, DV: 8, Type: kernel.F32, Delta: true, Pending: 3, Capacity: 16, In: BufferRows{N: 4, Type: kernel.F32}}
+	a := BufferJob{KeyHeads: 1, Heads: 1, DK: 12, DV: 8, Type: kernel.F32, Delta: true, Pending: 3, Capacity: 16, New: BufferRows{N: 4, Type: kernel.F32}}
 	c := newBufferCase(t, r, a, true, false, false)
-	launches, err := Buffer([]BufferArgs{c.BufferArgs})
+	launches, err := Buffer([]BufferJob{c.BufferJob})
 	if err != nil || len(launches) != 1 {
 		t.Fatal(launches, err)
 	}
@@ -416,37 +416,37 @@ func TestBufferSharedMemoryIsAllUsed(t *testing.T) {
 	}
 }
 
-func goodBuffer() BufferArgs {
-	return BufferArgs{Heads: 4, KeyHeads: 2, DK: 8, DV: 8, Type: kernel.BF16, Delta: true, Capacity: 8, Pending: 3, K: 0x1000, U: 0x2000, G: 0x3000, From: 0x4000,
-		In: BufferRows{N: 2, Type: kernel.F32, Q: 0x5000, K: 0x6000, V: 0x7000, G: 0x8000, Beta: 0x9000, Outputs: 0xa000}}
+func goodBuffer() BufferJob {
+	return BufferJob{Heads: 4, KeyHeads: 2, DK: 8, DV: 8, Type: kernel.BF16, Delta: true, Capacity: 8, Pending: 3, K: 0x1000, U: 0x2000, G: 0x3000, From: 0x4000,
+		New: BufferRows{N: 2, Type: kernel.F32, Q: 0x5000, K: 0x6000, V: 0x7000, G: 0x8000, Beta: 0x9000, Outputs: 0xa000}}
 }
 
 func TestBufferRefusesWhatCannotRun(t *testing.T) {
 	good := goodBuffer()
-	if _, err := Buffer([]BufferArgs{good}); err != nil {
+	if _, err := Buffer([]BufferJob{good}); err != nil {
 		t.Fatal(err)
 	}
-	for name, spoil := range map[string]func(a *BufferArgs){
-		"no heads":       func(a *BufferArgs) { a.Heads = 0 },
-		"uneven heads":   func(a *BufferArgs) { a.KeyHeads = 3 },
-		"no keys":        func(a *BufferArgs) { a.DK = 0 },
-		"large keys":     func(a *BufferArgs) { a.DK = 4096 },
-		"no type":        func(a *BufferArgs) { a.Type = 0 },
-		"full":           func(a *BufferArgs) { a.Pending = 7 },
-		"negative":       func(a *BufferArgs) { a.Pending = -1 },
-		"many":           func(a *BufferArgs) { a.In.N = math.MaxInt },
-		"no decays":      func(a *BufferArgs) { a.G = 0 },
-		"odd rows":       func(a *BufferArgs) { a.K++ },
-		"odd states":     func(a *BufferArgs) { a.From = 2 },
-		"odd input":      func(a *BufferArgs) { a.In.V += 2 },
-		"no outputs":     func(a *BufferArgs) { a.In.Outputs = 0 },
-		"no input type":  func(a *BufferArgs) { a.In.Type = 9 },
-		"few parents":    func(a *BufferArgs) { a.Parents = []int32{-1} },
-		"its own parent": func(a *BufferArgs) { a.Parents = []int32{-1, 0, 1, 3, 2} },
+	for name, spoil := range map[string]func(a *BufferJob){
+		"no heads":       func(a *BufferJob) { a.Heads = 0 },
+		"uneven heads":   func(a *BufferJob) { a.KeyHeads = 3 },
+		"no keys":        func(a *BufferJob) { a.DK = 0 },
+		"large keys":     func(a *BufferJob) { a.DK = 4096 },
+		"no type":        func(a *BufferJob) { a.Type = 0 },
+		"full":           func(a *BufferJob) { a.Pending = 7 },
+		"negative":       func(a *BufferJob) { a.Pending = -1 },
+		"many":           func(a *BufferJob) { a.New.N = math.MaxInt },
+		"no decays":      func(a *BufferJob) { a.G = 0 },
+		"odd rows":       func(a *BufferJob) { a.K++ },
+		"odd states":     func(a *BufferJob) { a.From = 2 },
+		"odd input":      func(a *BufferJob) { a.New.V += 2 },
+		"no outputs":     func(a *BufferJob) { a.New.Outputs = 0 },
+		"no input type":  func(a *BufferJob) { a.New.Type = 9 },
+		"few parents":    func(a *BufferJob) { a.Parents = []int32{-1} },
+		"its own parent": func(a *BufferJob) { a.Parents = []int32{-1, 0, 1, 3, 2} },
 	} {
 		a := good
 		spoil(&a)
-		if _, err := Buffer([]BufferArgs{good, a}); !errors.Is(err, gpuipc.ErrInvalid) {
+		if _, err := Buffer([]BufferJob{good, a}); !errors.Is(err, gpuipc.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -8,13 +8,13 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// ComposeArgs is a gpuipc.ComposeJob on device memory: all tensors contiguous, 0 = absent. Out may
+// ComposeJob is a gpuipc.ComposeJob on device memory: all tensors contiguous, 0 = absent. Out may
 // equal From; apart from that nothing that is written may overlap anything else of any job of
 // the launch.
 //
 // A dense step whose T is F32 is not exact at the edge of the range: a number whose rounding to 11
 // bits overflows (from 0x7f7ff000 on, 3.4e38) makes NaN, though a product with it may be finite.
-type ComposeArgs struct {
+type ComposeJob struct {
 	Transition gpuipc.Transition
 	Heads      int
 	DK, DV     int
@@ -43,8 +43,8 @@ type ComposeStep struct {
 //
 // ErrInvalid: sizes, types or addresses that do not fit together, and dense transitions of so many
 // key dimensions that shared memory does not hold a column of the state (about 10,000).
-func Compose(jobs []ComposeArgs) ([]Launch, error) {
-	groups := make([][]*ComposeArgs, composeKernels)
+func Compose(jobs []ComposeJob) ([]Launch, error) {
+	groups := make([][]*ComposeJob, composeKernels)
 	for i := range jobs {
 		j := &jobs[i]
 		if err := j.check(); err != nil {
@@ -88,7 +88,7 @@ func (k composeKernel) String() string {
 		"spliced_compose_dense_64", "spliced_compose_dense_128", "spliced_compose_dense_192", "spliced_compose_plain"}[k]
 }
 
-func (j *ComposeArgs) check() error {
+func (j *ComposeJob) check() error {
 	const most, steps = 1 << 20, 1 << 20
 	if j.Heads <= 0 || j.DK <= 0 || j.DV <= 0 || j.Heads > most || j.DK > most || j.DV > most || j.numbers() > 1<<31 {
 		return fmt.Errorf("%d heads of [%d, %d]: %w", j.Heads, j.DK, j.DV, gpuipc.ErrInvalid)
@@ -112,7 +112,7 @@ func (j *ComposeArgs) check() error {
 	return nil
 }
 
-func (j *ComposeArgs) checkStep(s *ComposeStep) error {
+func (j *ComposeJob) checkStep(s *ComposeStep) error {
 	if s.Before%4 != 0 || (s.T == 0) != (s.S == 0) {
 		return fmt.Errorf("T at %#x, S at %#x, state before at %#x: %w", s.T, s.S, s.Before, gpuipc.ErrInvalid)
 	}
@@ -135,10 +135,10 @@ func (j *ComposeArgs) checkStep(s *ComposeStep) error {
 	return nil
 }
 
-func (j *ComposeArgs) numbers() int { return j.Heads * j.DK * j.DV }
+func (j *ComposeJob) numbers() int { return j.Heads * j.DK * j.DV }
 
 // factors is the numbers of a head's T.
-func (j *ComposeArgs) factors() int {
+func (j *ComposeJob) factors() int {
 	switch j.Transition {
 	case kernel.Scalar:
 		return 1
@@ -151,17 +151,17 @@ func (j *ComposeArgs) factors() int {
 }
 
 // span is how many neighbouring numbers of the state one factor multiplies.
-func (j *ComposeArgs) span() int { return j.DK * j.DV / min(j.factors(), j.DK*j.DV) }
+func (j *ComposeJob) span() int { return j.DK * j.DV / min(j.factors(), j.DK*j.DV) }
 
 // writes tells whether anything comes out.
-func (j *ComposeArgs) writes() bool {
+func (j *ComposeJob) writes() bool {
 	if j.Out != 0 && (j.Out != j.From || len(j.Steps) > 0) {
 		return true
 	}
 	return slices.ContainsFunc(j.Steps, func(s ComposeStep) bool { return s.Before != 0 })
 }
 
-func (j *ComposeArgs) kernel() composeKernel {
+func (j *ComposeJob) kernel() composeKernel {
 	if j.Transition == kernel.Dense {
 		return j.denseKernel()
 	}
@@ -182,7 +182,7 @@ func (j *ComposeArgs) kernel() composeKernel {
 }
 
 // aligned tells whether four neighbouring numbers can be moved at once.
-func (j *ComposeArgs) aligned() bool {
+func (j *ComposeJob) aligned() bool {
 	states := j.From | j.Out
 	for i := range j.Steps {
 		s := &j.Steps[i]
@@ -194,18 +194,18 @@ func (j *ComposeArgs) aligned() bool {
 	return states%16 == 0
 }
 
-func (j *ComposeArgs) alignedFactors() bool {
+func (j *ComposeJob) alignedFactors() bool {
 	return !slices.ContainsFunc(j.Steps, func(s ComposeStep) bool { return s.T%uint64(max(1, 4*s.TType.Size())) != 0 })
 }
 
-func (j *ComposeArgs) turns() bool {
+func (j *ComposeJob) turns() bool {
 	return slices.ContainsFunc(j.Steps, func(s ComposeStep) bool { return s.turned() })
 }
 
 func (s *ComposeStep) turned() bool { return s.S != 0 && s.Rotation != nil && s.Rotation.Dims > 0 }
 
 // pairs is a rotation with the pairs of all of them, if they all have the same.
-func (j *ComposeArgs) pairs() (r gpuipc.Rotation, one bool) {
+func (j *ComposeJob) pairs() (r gpuipc.Rotation, one bool) {
 	for i := range j.Steps {
 		if !j.Steps[i].turned() {
 			continue
@@ -221,7 +221,7 @@ func (j *ComposeArgs) pairs() (r gpuipc.Rotation, one bool) {
 
 // denseKernel: copies move 16 bytes, so rows of T and S have to be whole ones; states are moved
 // by two numbers.
-func (j *ComposeArgs) denseKernel() composeKernel {
+func (j *ComposeJob) denseKernel() composeKernel {
 	states := j.From | j.Out
 	for i := range j.Steps {
 		s := &j.Steps[i]
@@ -246,28 +246,28 @@ const (
 	plainThreads  = 128
 )
 
-func (k composeKernel) launch(jobs []*ComposeArgs) (Launch, error) {
+func (k composeKernel) launch(jobs []*ComposeJob) (Launch, error) {
 	args := arguments()
 	l := Launch{Name: k.String(), Block: [3]uint32{streamThreads, 1, 1}}
 	perBlock := func(units int) int { return (units + streamThreads - 1) / streamThreads }
-	var blocks func(j *ComposeArgs) int
+	var blocks func(j *ComposeJob) int
 	switch k {
 	case composeRows, composeNumbers:
-		blocks = func(j *ComposeArgs) int { return perBlock(j.numbers() / 4) }
+		blocks = func(j *ComposeJob) int { return perBlock(j.numbers() / 4) }
 	case composeTurned:
-		blocks = func(j *ComposeArgs) int { return perBlock(j.Heads * ((j.DK + 1) / 2) * (j.DV / 4)) }
+		blocks = func(j *ComposeJob) int { return perBlock(j.Heads * ((j.DK + 1) / 2) * (j.DV / 4)) }
 	case composeSingle:
-		blocks = func(j *ComposeArgs) int { return perBlock(j.numbers()) }
+		blocks = func(j *ComposeJob) int { return perBlock(j.numbers()) }
 	case composePlain:
 		columns, _ := plainColumns(mostDK(jobs))
 		l.Block[0], l.Shared = plainThreads, plainShared(mostDK(jobs), columns)
 		args.u32(uint32(columns), uint32(8*mostDK(jobs)*columns), uint32(mostDK(jobs)), 0)
-		blocks = func(j *ComposeArgs) int { return strips(j, columns) }
+		blocks = func(j *ComposeJob) int { return strips(j, columns) }
 	default:
 		r := k.ring(jobs)
 		l.Block[0], l.Shared = uint32(2*r.columns), r.bytes()
 		args.u32(uint32(r.columns), r.tBytes, r.slot(), r.slots, r.slots*r.slot(), 0)
-		blocks = func(j *ComposeArgs) int { return strips(j, r.columns) }
+		blocks = func(j *ComposeJob) int { return strips(j, r.columns) }
 	}
 	most := 0
 	for _, j := range jobs {
@@ -282,14 +282,14 @@ func (k composeKernel) launch(jobs []*ComposeArgs) (Launch, error) {
 	return l, nil
 }
 
-func mostDK(jobs []*ComposeArgs) (n int) {
+func mostDK(jobs []*ComposeJob) (n int) {
 	for _, j := range jobs {
 		n = max(n, j.DK)
 	}
 	return n
 }
 
-func strips(j *ComposeArgs, columns int) int { return j.Heads * ((j.DV + columns - 1) / columns) }
+func strips(j *ComposeJob, columns int) int { return j.Heads * ((j.DV + columns - 1) / columns) }
 
 // plainColumns is how wide a strip of states of dk rows shared memory holds twice.
 func plainColumns(dk int) (columns int, ok bool) {
@@ -330,7 +330,7 @@ const multiprocessors = 132
 // 128 of 132 multiprocessors busy, 64 blocks of 64 would leave half of them idle. 30 layers of
 // those: 1,920 blocks of 64 columns, four warps each, two at once on a multiprocessor. More than
 // 64 columns do not fit the shared memory that every device has (MaxShared).
-func (k composeKernel) ring(jobs []*ComposeArgs) ring {
+func (k composeKernel) ring(jobs []*ComposeJob) ring {
 	wide, narrow := k.ringOf(jobs, 64), k.ringOf(jobs, 32)
 	if wide.bytes() > MaxShared || 4*load(jobs, 32) <= 3*load(jobs, 64) {
 		return narrow
@@ -339,7 +339,7 @@ func (k composeKernel) ring(jobs []*ComposeArgs) ring {
 }
 
 // load is the columns that the busiest multiprocessor gets.
-func load(jobs []*ComposeArgs, columns int) int {
+func load(jobs []*ComposeJob, columns int) int {
 	blocks := 0
 	for _, j := range jobs {
 		blocks += strips(j, columns)
@@ -347,7 +347,7 @@ func load(jobs []*ComposeArgs, columns int) int {
 	return (blocks + multiprocessors - 1) / multiprocessors * columns
 }
 
-func (k composeKernel) ringOf(jobs []*ComposeArgs, columns int) ring {
+func (k composeKernel) ringOf(jobs []*ComposeJob, columns int) ring {
 	dk := 64 * uint32(1+k-composeDense64)
 	r := ring{columns: columns, slots: 3, park: uint32(columns/16) * dk / 32 * 2048}
 	tSize, sSize := 2, 2
@@ -369,7 +369,7 @@ const (
 )
 
 // composeTables is jobs, then their steps, then cosines and sines; see compose_job.cu.
-func composeTables(jobs []*ComposeArgs) words {
+func composeTables(jobs []*ComposeJob) words {
 	at := uint32(len(jobs) * composeJobBytes)
 	bytes := len(jobs) * composeJobBytes
 	for _, j := range jobs {

@@ -10,11 +10,11 @@ import (
 )
 
 // layers is a job of n layers with tensors at made-up addresses, all multiples of 16 apart from off.
-func layers(n, steps int, sh shape, tType, sType gpuipc.DType, off uint64) []ComposeArgs {
-	jobs := make([]ComposeArgs, n)
+func layers(n, steps int, sh shape, tType, sType gpuipc.DType, off uint64) []ComposeJob {
+	jobs := make([]ComposeJob, n)
 	for l := range jobs {
 		base := 0x7f0000000000 + uint64(l)<<28 + off
-		jobs[l] = ComposeArgs{Transition: sh.tr, Heads: sh.heads, DK: sh.dk, DV: sh.dv, From: base, Out: base + 1<<24}
+		jobs[l] = ComposeJob{Transition: sh.tr, Heads: sh.heads, DK: sh.dk, DV: sh.dv, From: base, Out: base + 1<<24}
 		for i := range steps {
 			t := base + 2<<24 + uint64(i)<<22
 			jobs[l].Steps = append(jobs[l].Steps, ComposeStep{T: t, S: t + 1<<21, TType: tType, SType: sType})
@@ -23,7 +23,7 @@ func layers(n, steps int, sh shape, tType, sType gpuipc.DType, off uint64) []Com
 	return jobs
 }
 
-func goldenCompositions() map[string][]ComposeArgs {
+func goldenCompositions() map[string][]ComposeJob {
 	dense := shape{kernel.Dense, 32, 128, 128}
 	turned := layers(2, 2, shape{kernel.Scalar, 16, 8, 128}, kernel.F32, kernel.F32, 0)
 	mixed := layers(1, 2, shape{kernel.Scalar, 16, 8, 128}, kernel.F32, kernel.BF16, 0)
@@ -45,7 +45,7 @@ func goldenCompositions() map[string][]ComposeArgs {
 	unwanted := layers(1, 1, dense, kernel.F16, kernel.F32, 0)
 	unwanted[0].Out = 0
 	several := append(layers(1, 1, shape{kernel.Dense, 4, 64, 64}, kernel.F32, kernel.F16, 0), layers(2, 1, dense, kernel.F32, kernel.F32, 0)...)
-	return map[string][]ComposeArgs{
+	return map[string][]ComposeJob{
 		"dense, one layer":               layers(1, 2, dense, kernel.F16, kernel.F32, 0),
 		"dense, 12 layers":               layers(12, 1, dense, kernel.F16, kernel.F32, 0),
 		"dense, seams from zero":         seams,

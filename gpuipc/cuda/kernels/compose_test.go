@@ -16,7 +16,7 @@ var dtypes = []gpuipc.DType{kernel.F32, kernel.F16, kernel.BF16}
 
 // composition is a job in guarded memory, with what the host needs to do the same.
 type composition struct {
-	args      ComposeArgs
+	args      ComposeJob
 	from, out []byte
 	t, s      [][]byte
 	before    [][]byte
@@ -36,7 +36,7 @@ func newComposition(tb testing.TB, r *rand.Rand, sh shape, steps int, tType, sTy
 	if sh.tr == kernel.Scalar {
 		tType = kernel.F32
 	}
-	c := &composition{args: ComposeArgs{Transition: sh.tr, Heads: sh.heads, DK: sh.dk, DV: sh.dv}, tType: tType, sType: sType, off: off}
+	c := &composition{args: ComposeJob{Transition: sh.tr, Heads: sh.heads, DK: sh.dk, DV: sh.dv}, tType: tType, sType: sType, off: off}
 	n := sh.heads * sh.dk * sh.dv
 	c.from, c.out = c.tensor(tb, r, n, kernel.F32, 1), memory(tb, 4*n, off)
 	c.args.From, c.args.Out = address(c.from), address(c.out)
@@ -129,7 +129,7 @@ func (c *composition) exact() []float64 {
 	return state
 }
 
-func multiplyAdd(a *ComposeArgs, t, s []float32, state []float64) []float64 {
+func multiplyAdd(a *ComposeJob, t, s []float32, state []float64) []float64 {
 	next := make([]float64, len(state))
 	for row := range a.Heads * a.DK {
 		head := row / a.DK
@@ -203,7 +203,7 @@ func (c *composition) wantClose(tb testing.TB, what string) float64 {
 // compose runs jobs that all go to one kernel.
 func compose(tb testing.TB, k composeKernel, all ...*composition) {
 	tb.Helper()
-	var jobs []ComposeArgs
+	var jobs []ComposeJob
 	for _, c := range all {
 		jobs = append(jobs, c.args)
 	}
@@ -330,7 +330,7 @@ func TestComposeOfRandomJobs(t *testing.T) {
 	}
 	for range rounds {
 		var all []*composition
-		var jobs []ComposeArgs
+		var jobs []ComposeJob
 		for range 1 + r.IntN(6) {
 			sh := shape{gpuipc.Transition(1 + r.IntN(3)), 1 + r.IntN(3), 1 + r.IntN(80), 1 + r.IntN(70)}
 			if r.IntN(2) == 0 {
@@ -404,13 +404,13 @@ func TestComposeOfNothing(t *testing.T) {
 	r := seeded(t)
 	for _, tr := range []gpuipc.Transition{kernel.Scalar, kernel.Diagonal, kernel.Dense} {
 		c := newComposition(t, r, shape{tr, 2, 16, 8}, 0, kernel.F32, kernel.F32, 0)
-		launches, err := Compose([]ComposeArgs{c.args})
+		launches, err := Compose([]ComposeJob{c.args})
 		e.runAll(t, launches, err)
 		if !bytes.Equal(c.out, c.from) {
 			t.Error("no steps: the state is not what it was")
 		}
 		c.args.Out = c.args.From
-		if launches, err := Compose([]ComposeArgs{c.args}); err != nil || len(launches) != 0 {
+		if launches, err := Compose([]ComposeJob{c.args}); err != nil || len(launches) != 0 {
 			t.Errorf("%d launches for nothing to do, %v", len(launches), err)
 		}
 	}
@@ -436,32 +436,32 @@ func TestComposeCarriesWhatIsNotFinite(t *testing.T) {
 }
 
 func TestComposeRefuses(t *testing.T) {
-	good := func() ComposeArgs {
-		return ComposeArgs{Transition: kernel.Dense, Heads: 1, DK: 16, DV: 16, From: 1 << 20, Out: 1 << 20,
+	good := func() ComposeJob {
+		return ComposeJob{Transition: kernel.Dense, Heads: 1, DK: 16, DV: 16, From: 1 << 20, Out: 1 << 20,
 			Steps: []ComposeStep{{T: 1 << 21, S: 1 << 22, TType: kernel.F16, SType: kernel.F32}}}
 	}
-	if launches, err := Compose([]ComposeArgs{good()}); err != nil || len(launches) != 1 {
+	if launches, err := Compose([]ComposeJob{good()}); err != nil || len(launches) != 1 {
 		t.Fatal(launches, err)
 	}
-	for what, spoil := range map[string]func(*ComposeArgs){
-		"no heads":              func(a *ComposeArgs) { a.Heads = 0 },
-		"a state of 4 GiB":      func(a *ComposeArgs) { a.Heads, a.DK, a.DV = 1<<15, 1<<10, 1<<10 },
-		"unknown transition":    func(a *ComposeArgs) { a.Transition = 9 },
-		"T without S":           func(a *ComposeArgs) { a.Steps[0].S = 0 },
-		"unknown type":          func(a *ComposeArgs) { a.Steps[0].SType = 7 },
-		"F32 at an odd address": func(a *ComposeArgs) { a.Steps[0].S++ },
-		"out at an odd address": func(a *ComposeArgs) { a.Out += 2 },
-		"fp16 factors per head": func(a *ComposeArgs) { a.Transition = kernel.Scalar },
-		"a turn of dense":       func(a *ComposeArgs) { a.Steps[0].Rotation = &gpuipc.Rotation{} },
-		"a turn without angles": func(a *ComposeArgs) {
+	for what, spoil := range map[string]func(*ComposeJob){
+		"no heads":              func(a *ComposeJob) { a.Heads = 0 },
+		"a state of 4 GiB":      func(a *ComposeJob) { a.Heads, a.DK, a.DV = 1<<15, 1<<10, 1<<10 },
+		"unknown transition":    func(a *ComposeJob) { a.Transition = 9 },
+		"T without S":           func(a *ComposeJob) { a.Steps[0].S = 0 },
+		"unknown type":          func(a *ComposeJob) { a.Steps[0].SType = 7 },
+		"F32 at an odd address": func(a *ComposeJob) { a.Steps[0].S++ },
+		"out at an odd address": func(a *ComposeJob) { a.Out += 2 },
+		"fp16 factors per head": func(a *ComposeJob) { a.Transition = kernel.Scalar },
+		"a turn of dense":       func(a *ComposeJob) { a.Steps[0].Rotation = &gpuipc.Rotation{} },
+		"a turn without angles": func(a *ComposeJob) {
 			a.Transition, a.Steps[0].TType = kernel.Scalar, kernel.F32
 			a.Steps[0].Rotation = &gpuipc.Rotation{Dims: 4}
 		},
-		"too many key dimensions": func(a *ComposeArgs) { a.DK = 1 << 15 },
+		"too many key dimensions": func(a *ComposeJob) { a.DK = 1 << 15 },
 	} {
 		a := good()
 		spoil(&a)
-		if _, err := Compose([]ComposeArgs{good(), a}); !errors.Is(err, gpuipc.ErrInvalid) {
+		if _, err := Compose([]ComposeJob{good(), a}); !errors.Is(err, gpuipc.ErrInvalid) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -23,51 +23,51 @@ func TestLaunchesThatDecodeAreTheGoldenOnes(t *testing.T) {
 
 type goldenBuffer struct {
 	what string
-	jobs []BufferArgs
+	jobs []BufferJob
 }
 
 func goldenBuffers() []goldenBuffer {
 	step := goodBuffer()
-	step.Heads, step.DK, step.DV, step.Capacity, step.Pending, step.In.N = 8, 128, 128, 16, 9, 1
+	step.Heads, step.DK, step.DV, step.Capacity, step.Pending, step.New.N = 8, 128, 128, 16, 9, 1
 	verify, flush, rows, long, tree, flat := step, step, step, step, step, step
-	verify.In.N, verify.In.E = 5, 0xb000
+	verify.New.N, verify.New.E = 5, 0xb000
 	flush.Pending, flush.Out = 15, flush.From
 	rows.From, rows.PerKey, rows.Capacity, rows.Pending = 0, true, 160, 130
-	long.Capacity, long.In.N, long.Out, long.In.E = 64, 19, 0xc000, 0xb000
-	tree.In.N, tree.Parents = 6, []int32{-1, 0, 1, 2, 3, 4, 5, 6, 6, 8, 9, 9, 11, 7, 13}
-	flat.In.N, flat.Out = 0, flat.From
+	long.Capacity, long.New.N, long.Out, long.New.E = 64, 19, 0xc000, 0xb000
+	tree.New.N, tree.Parents = 6, []int32{-1, 0, 1, 2, 3, 4, 5, 6, 6, 8, 9, 9, 11, 7, 13}
+	flat.New.N, flat.Out = 0, flat.From
 	odd := step
 	odd.DK, odd.DV, odd.U, odd.From, odd.Delta = 33, 30, 0x2002, 0x4004, false
 	none := step
-	none.In.N = 0
+	none.New.N = 0
 	deep := tree
-	deep.Capacity, deep.In.N = 64, 12
-	for i := len(tree.Parents); i < deep.Pending+deep.In.N; i++ {
+	deep.Capacity, deep.New.N = 64, 12
+	for i := len(tree.Parents); i < deep.Pending+deep.New.N; i++ {
 		deep.Parents = append(deep.Parents, int32(i/2))
 	}
 	taken := tree
 	taken.Out = taken.From
 	gone := taken
-	gone.In.N, gone.Parents = 0, slices.Clone(tree.Parents[:8])
+	gone.New.N, gone.Parents = 0, slices.Clone(tree.Parents[:8])
 	gone.Pending, gone.Parents[7] = 8, 3
 	return []goldenBuffer{
-		{"one row", []BufferArgs{step}},
-		{"drafts, readers of their own", []BufferArgs{verify}},
-		{"the last row and a flush", []BufferArgs{flush}},
-		{"a flush alone", []BufferArgs{flat}},
-		{"rows without a state", []BufferArgs{rows}},
-		{"more rows than a launch takes", []BufferArgs{long}},
-		{"a tree of drafts", []BufferArgs{tree}},
-		{"a tree that takes two launches", []BufferArgs{deep}},
-		{"a flush of what the last row of a tree descends from", []BufferArgs{taken, gone}},
-		{"all kinds", []BufferArgs{odd, verify, none, step, tree, rows, long, flush}},
-		{"nothing", []BufferArgs{none}},
+		{"one row", []BufferJob{step}},
+		{"drafts, readers of their own", []BufferJob{verify}},
+		{"the last row and a flush", []BufferJob{flush}},
+		{"a flush alone", []BufferJob{flat}},
+		{"rows without a state", []BufferJob{rows}},
+		{"more rows than a launch takes", []BufferJob{long}},
+		{"a tree of drafts", []BufferJob{tree}},
+		{"a tree that takes two launches", []BufferJob{deep}},
+		{"a flush of what the last row of a tree descends from", []BufferJob{taken, gone}},
+		{"all kinds", []BufferJob{odd, verify, none, step, tree, rows, long, flush}},
+		{"nothing", []BufferJob{none}},
 	}
 }
 
 type goldenAttend struct {
 	what string
-	jobs []AttendArgs
+	jobs []AttendJob
 }
 
 func goldenAttends() []goldenAttend {
@@ -88,11 +88,11 @@ func goldenAttends() []goldenAttend {
 	long := step
 	long.Begin, long.Runs = 1<<24, []AttendRun{{Rows: 1 << 24, Keys: AttendRows{Base: 0x20000, RowStride: 256, HeadStride: 128}, Values: dense.Values}}
 	return []goldenAttend{
-		{"one run", []AttendArgs{step}},
-		{"runs of a request, turned and its own", []AttendArgs{paged}},
-		{"runs that two requests share", []AttendArgs{paged, other}},
-		{"all kinds", []AttendArgs{odd, halves, single, none, paged, alone}},
-		{"more rows than items of the least size", []AttendArgs{long, step}},
-		{"nothing", []AttendArgs{none}},
+		{"one run", []AttendJob{step}},
+		{"runs of a request, turned and its own", []AttendJob{paged}},
+		{"runs that two requests share", []AttendJob{paged, other}},
+		{"all kinds", []AttendJob{odd, halves, single, none, paged, alone}},
+		{"more rows than items of the least size", []AttendJob{long, step}},
+		{"nothing", []AttendJob{none}},
 	}
 }

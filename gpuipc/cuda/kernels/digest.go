@@ -7,11 +7,11 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// DigestArgs asks for the digests of the chunks of one object: gpuipc.DigestBytes of each
+// DigestJob asks for the digests of the chunks of one object: gpuipc.DigestBytes of each
 // gpuipc.ChunkBytes from Src on, the last one shorter. They go to Out as Chunks(Bytes) numbers of
 // 8 bytes, little-endian. An object of several runs of memory that are cut between chunks is
 // several of these.
-type DigestArgs struct {
+type DigestJob struct {
 	Src   uint64 // any alignment; multiples of 16 are several times faster
 	Bytes int64
 	Out   uint64
@@ -28,7 +28,7 @@ const (
 // Digests builds launches of spliced_digest: one, or none when there is nothing to digest.
 // The memory is read once, and takes no scratch memory. One chunk takes as long as its thousand
 // dependent steps; many chunks run at the pace of the memory.
-func Digests(jobs []DigestArgs) ([]Launch, error) {
+func Digests(jobs []DigestJob) ([]Launch, error) {
 	var tables words
 	chunks := 0
 	for i := range jobs {
@@ -55,7 +55,7 @@ func Digests(jobs []DigestArgs) ([]Launch, error) {
 	}}, nil
 }
 
-func (a *DigestArgs) check() error {
+func (a *DigestJob) check() error {
 	end := addresses{at: a.Src}
 	end.add(1, uint64(a.Bytes))
 	if a.Bytes < 0 || a.Bytes > maxDigests*gpuipc.ChunkBytes ||

@@ -13,7 +13,7 @@ func (e *emulation) digests(tb testing.TB, b []byte) []uint64 {
 	tb.Helper()
 	n := gpuipc.Chunks(int64(len(b)))
 	out := memory(tb, 8*n, 0)
-	launches, err := Digests([]DigestArgs{{Src: address(b), Bytes: int64(len(b)), Out: address(out)}})
+	launches, err := Digests([]DigestJob{{Src: address(b), Bytes: int64(len(b)), Out: address(out)}})
 	e.runAll(tb, launches, err)
 	got := make([]uint64, n)
 	for i := range got {
@@ -36,14 +36,14 @@ func TestDigestsOfEveryShortLength(t *testing.T) {
 	e, r := emulated(t), seeded(t)
 	all := memory(t, 1200+16, 0)
 	randomBytes(r, all)
-	var jobs []DigestArgs
+	var jobs []DigestJob
 	var want []uint64
 	const longest = 1200
 	out := memory(t, 8*longest*4, 0)
 	for n := 1; n <= longest; n++ {
 		for _, off := range []int{0, 1 + r.IntN(3), 4 * (1 + r.IntN(3)), r.IntN(16)} {
 			b := all[off:][:n]
-			jobs = append(jobs, DigestArgs{Src: address(b), Bytes: int64(n), Out: address(out[8*len(want):])})
+			jobs = append(jobs, DigestJob{Src: address(b), Bytes: int64(n), Out: address(out[8*len(want):])})
 			want = append(want, gpuipc.DigestBytes(b))
 		}
 	}
@@ -91,7 +91,7 @@ func TestDigestsSeeEveryByte(t *testing.T) {
 }
 
 func TestNothingToDigestIsNoLaunch(t *testing.T) {
-	for _, jobs := range [][]DigestArgs{nil, {{}}, {{Src: 16, Out: 8}}} {
+	for _, jobs := range [][]DigestJob{nil, {{}}, {{Src: 16, Out: 8}}} {
 		if l, err := Digests(jobs); err != nil || len(l) != 0 {
 			t.Errorf("%v: %d launches, %v", jobs, len(l), err)
 		}
@@ -99,7 +99,7 @@ func TestNothingToDigestIsNoLaunch(t *testing.T) {
 }
 
 func TestDigestsRefuseWhatCannotRun(t *testing.T) {
-	for name, a := range map[string]DigestArgs{
+	for name, a := range map[string]DigestJob{
 		"negative":        {Src: 16, Bytes: -1, Out: 8},
 		"no source":       {Bytes: 1, Out: 8},
 		"no destination":  {Src: 16, Bytes: 1},
@@ -107,7 +107,7 @@ func TestDigestsRefuseWhatCannotRun(t *testing.T) {
 		"past the end":    {Src: 1 << 63, Bytes: 1, Out: 8},
 		"too much":        {Src: 16, Bytes: 1 << 60, Out: 8},
 	} {
-		if _, err := Digests([]DigestArgs{a}); !errors.Is(err, gpuipc.ErrInvalid) {
+		if _, err := Digests([]DigestJob{a}); !errors.Is(err, gpuipc.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -7,9 +7,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// ReplayArgs is a gpuipc.ReplayJob on device memory: addresses of contiguous F32 tensors, shaped
+// ReplayJob is a gpuipc.ReplayJob on device memory: addresses of contiguous F32 tensors, shaped
 // as there. From 0 is absent: zero states. Out may be From, which flushes rows into the states.
-type ReplayArgs struct {
+type ReplayJob struct {
 	Heads    int
 	KeyHeads int
 	DK, DV   int
@@ -33,7 +33,7 @@ const (
 // order, so no job may write what another reads or writes.
 //
 // What comes out has the bits of gpuipc/kernel.Replay; a NaN may be another NaN.
-func Replay(jobs []ReplayArgs) ([]Launch, error) {
+func Replay(jobs []ReplayJob) ([]Launch, error) {
 	for i := range jobs {
 		if err := jobs[i].check(); err != nil {
 			return nil, fmt.Errorf("replay, job %d: %w", i, err)
@@ -46,7 +46,7 @@ func Replay(jobs []ReplayArgs) ([]Launch, error) {
 	return launches, nil
 }
 
-func (a *ReplayArgs) check() error {
+func (a *ReplayJob) check() error {
 	const most = 1 << 20
 	for _, n := range []int{a.Heads, a.KeyHeads, a.DK, a.DV} {
 		if n <= 0 || n > most {
@@ -66,7 +66,7 @@ func (a *ReplayArgs) check() error {
 }
 
 // width is the columns that a thread holds: four where all it reads of them is one aligned load.
-func (a *ReplayArgs) width() int {
+func (a *ReplayJob) width() int {
 	if a.DV%4 == 0 && (a.From|a.U|a.Out)%16 == 0 {
 		return 4
 	}
@@ -74,12 +74,12 @@ func (a *ReplayArgs) width() int {
 }
 
 // tiles is the blocks of a head.
-func (a *ReplayArgs) tiles() int {
+func (a *ReplayJob) tiles() int {
 	items := ((a.DK-1)/replayHeight + 1) * (a.DV / a.width())
 	return (items-1)/replayThreads + 1
 }
 
-func replayLaunch(jobs []ReplayArgs) Launch {
+func replayLaunch(jobs []ReplayJob) Launch {
 	var tables words
 	blocks := 0
 	for i := range jobs {

@@ -13,7 +13,7 @@ import (
 
 // replayCase is one job and its memory.
 type replayCase struct {
-	ReplayArgs
+	ReplayJob
 	from, decay, k, u, out []float32
 }
 
@@ -23,8 +23,8 @@ func (c *replayCase) String() string {
 }
 
 // newReplayCase fills in memory, each tensor up to three numbers off 16 bytes with odd.
-func newReplayCase(tb testing.TB, r *rand.Rand, a ReplayArgs, from, odd bool) *replayCase {
-	c := &replayCase{ReplayArgs: a}
+func newReplayCase(tb testing.TB, r *rand.Rand, a ReplayJob, from, odd bool) *replayCase {
+	c := &replayCase{ReplayJob: a}
 	decays := 1
 	if a.PerKey {
 		decays = a.DK
@@ -75,10 +75,10 @@ func (c *replayCase) onHost() []float32 {
 
 func runReplays(tb testing.TB, e *emulation, cases ...*replayCase) {
 	tb.Helper()
-	var jobs []ReplayArgs
+	var jobs []ReplayJob
 	var want [][]float32
 	for _, c := range cases {
-		jobs = append(jobs, c.ReplayArgs)
+		jobs = append(jobs, c.ReplayJob)
 		want = append(want, c.onHost())
 	}
 	launches, err := Replay(jobs)
@@ -101,7 +101,7 @@ func TestReplayHasTheBitsOfTheHost(t *testing.T) {
 		for _, rows := range []int{0, 1, 2, 7, 20} {
 			var cases []*replayCase
 			for i := range 4 {
-				a := ReplayArgs{KeyHeads: 1 + r.IntN(3), DK: size[0], DV: size[1], Rows: rows, PerKey: i%2 == 1}
+				a := ReplayJob{KeyHeads: 1 + r.IntN(3), DK: size[0], DV: size[1], Rows: rows, PerKey: i%2 == 1}
 				a.Heads = a.KeyHeads * (1 + r.IntN(3))
 				cases = append(cases, newReplayCase(t, r, a, r.IntN(3) > 0, i >= 2))
 			}
@@ -113,7 +113,7 @@ func TestReplayHasTheBitsOfTheHost(t *testing.T) {
 func TestReplayInPlaceFlushes(t *testing.T) {
 	e, r := emulated(t), seeded(t)
 	for range 8 {
-		a := ReplayArgs{Heads: 4, KeyHeads: 2, DK: 1 + r.IntN(70), DV: 1 + r.IntN(70), Rows: 1 + r.IntN(16), PerKey: r.IntN(2) == 0}
+		a := ReplayJob{Heads: 4, KeyHeads: 2, DK: 1 + r.IntN(70), DV: 1 + r.IntN(70), Rows: 1 + r.IntN(16), PerKey: r.IntN(2) == 0}
 		c := newReplayCase(t, r, a, true, false)
 		c.Out, c.out = c.From, c.from
 		runReplays(t, e, c)
@@ -121,25 +121,25 @@ func TestReplayInPlaceFlushes(t *testing.T) {
 }
 
 func TestReplayRefusesWhatCannotRun(t *testing.T) {
-	good := ReplayArgs{Heads: 4, KeyHeads: 2, DK: 8, DV: 8, Rows: 1, Decay: 4, K: 8, U: 16, Out: 32}
-	if _, err := Replay([]ReplayArgs{good}); err != nil {
+	good := ReplayJob{Heads: 4, KeyHeads: 2, DK: 8, DV: 8, Rows: 1, Decay: 4, K: 8, U: 16, Out: 32}
+	if _, err := Replay([]ReplayJob{good}); err != nil {
 		t.Fatal(err)
 	}
-	for name, spoil := range map[string]func(a *ReplayArgs){
-		"no heads":      func(a *ReplayArgs) { a.Heads = 0 },
-		"no key heads":  func(a *ReplayArgs) { a.KeyHeads = 0 },
-		"uneven heads":  func(a *ReplayArgs) { a.KeyHeads = 3 },
-		"no keys":       func(a *ReplayArgs) { a.DK = 0 },
-		"negative":      func(a *ReplayArgs) { a.DV = -1 },
-		"negative rows": func(a *ReplayArgs) { a.Rows = -1 },
-		"no out":        func(a *ReplayArgs) { a.Out = 0 },
-		"no decay":      func(a *ReplayArgs) { a.Decay = 0 },
-		"odd from":      func(a *ReplayArgs) { a.From = 2 },
-		"too large":     func(a *ReplayArgs) { a.Heads, a.DK, a.DV = 1<<20, 1<<20, 1<<20 },
+	for name, spoil := range map[string]func(a *ReplayJob){
+		"no heads":      func(a *ReplayJob) { a.Heads = 0 },
+		"no key heads":  func(a *ReplayJob) { a.KeyHeads = 0 },
+		"uneven heads":  func(a *ReplayJob) { a.KeyHeads = 3 },
+		"no keys":       func(a *ReplayJob) { a.DK = 0 },
+		"negative":      func(a *ReplayJob) { a.DV = -1 },
+		"negative rows": func(a *ReplayJob) { a.Rows = -1 },
+		"no out":        func(a *ReplayJob) { a.Out = 0 },
+		"no decay":      func(a *ReplayJob) { a.Decay = 0 },
+		"odd from":      func(a *ReplayJob) { a.From = 2 },
+		"too large":     func(a *ReplayJob) { a.Heads, a.DK, a.DV = 1<<20, 1<<20, 1<<20 },
 	} {
 		a := good
 		spoil(&a)
-		if _, err := Replay([]ReplayArgs{good, a}); !errors.Is(err, gpuipc.ErrInvalid) {
+		if _, err := Replay([]ReplayJob{good, a}); !errors.Is(err, gpuipc.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

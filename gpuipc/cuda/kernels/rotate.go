@@ -9,11 +9,11 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// RotateArgs is a gpuipc.RotateJob on device memory: rows [Rows, Heads, Dim] of Type at Src,
+// RotateJob is a gpuipc.RotateJob on device memory: rows [Rows, Heads, Dim] of Type at Src,
 // copied to Dst and turned on the way. Turn and PerRow are as there, at most one of them set.
 // Cosines and sines are formed here, as the host's device forms them, so that both turn by the
 // same numbers.
-type RotateArgs struct {
+type RotateJob struct {
 	Rows   int
 	Heads  int
 	Dim    int
@@ -62,11 +62,11 @@ const (
 //
 // What comes out has the bits of gpuipc/kernel.RotateRows, except that a NaN in a dimension that
 // turns may come out as another NaN.
-func Rotate(jobs []RotateArgs) ([]Launch, error) {
-	var some []*rotateJob
+func Rotate(jobs []RotateJob) ([]Launch, error) {
+	var some []*plannedRotate
 	angles := 0
 	for i := range jobs {
-		j, err := newRotateJob(&jobs[i])
+		j, err := planRotate(&jobs[i])
 		if err != nil {
 			return nil, fmt.Errorf("rotate, job %d: %w", i, err)
 		}
@@ -85,9 +85,9 @@ func Rotate(jobs []RotateArgs) ([]Launch, error) {
 	return launches, nil
 }
 
-// rotateJob is a checked RotateArgs and how threads share it; see rotation::Job.
-type rotateJob struct {
-	*RotateArgs
+// plannedRotate is a checked RotateJob and how threads share it; see rotation::Job.
+type plannedRotate struct {
+	*RotateJob
 	used        []uint32 // entries of the block table that rows go to
 	first       int      // where row 0 is in the first of them
 	dims        int
@@ -111,8 +111,8 @@ type rotatePart struct {
 	blocks     int // as many as have work
 }
 
-// newRotateJob is nil when there are no rows.
-func newRotateJob(a *RotateArgs) (*rotateJob, error) {
+// planRotate is nil when there are no rows.
+func planRotate(a *RotateJob) (*plannedRotate, error) {
 	const most = 1 << 24
 	if a.Rows < 0 || a.Rows > most || a.Heads <= 0 || a.Heads > most || a.Dim <= 0 || a.Dim > most || a.Heads > most/a.Dim {
 		return nil, fmt.Errorf("%d rows of [%d, %d]: %w", a.Rows, a.Heads, a.Dim, gpuipc.ErrInvalid)
@@ -120,7 +120,7 @@ func newRotateJob(a *RotateArgs) (*rotateJob, error) {
 	if a.Type.Size() == 0 {
 		return nil, fmt.Errorf("element type %d: %w", a.Type, gpuipc.ErrInvalid)
 	}
-	j := &rotateJob{RotateArgs: a, headBytes: uint64(a.Dim * a.Type.Size())}
+	j := &plannedRotate{RotateJob: a, headBytes: uint64(a.Dim * a.Type.Size())}
 	if err := j.setTurn(); err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func newRotateJob(a *RotateArgs) (*rotateJob, error) {
 	return j, nil
 }
 
-func (j *rotateJob) setTurn() error {
+func (j *plannedRotate) setTurn() error {
 	var want, cosines, sines int
 	switch t, p := j.Turn, j.PerRow; {
 	case t != nil && p != nil:
@@ -154,7 +154,7 @@ func (j *rotateJob) setTurn() error {
 
 // setTarget cuts the block table to what is used of it, and checks that all addresses are
 // addresses, aligned to elements.
-func (j *rotateJob) setTarget() error {
+func (j *plannedRotate) setTarget() error {
 	d := &j.Dst
 	j.rowStride, j.headStride = uint64(d.RowStride), uint64(d.HeadStride)
 	if d.BlockRows == 0 {
@@ -188,7 +188,7 @@ func (j *rotateJob) setTarget() error {
 	return nil
 }
 
-func (j *rotateJob) cutTable() error {
+func (j *plannedRotate) cutTable() error {
 	const most = 1 << 30
 	d := &j.Dst
 	if d.BlockRows < 0 || d.BlockRows > most || d.FirstRow < 0 || d.FirstRow > math.MaxInt-j.Rows || d.BlockStride < 0 || d.RowStride < 0 || d.HeadStride < 0 {
@@ -217,7 +217,7 @@ func (a *addresses) add(n, stride uint64) {
 }
 
 // share splits a row into units, the widest that all addresses allow, and rows among threads.
-func (j *rotateJob) share() {
+func (j *plannedRotate) share() {
 	size, dims := uint64(j.Type.Size()), uint64(j.dims)
 	all := j.Src | j.Dst.Base | j.rowStride | j.headBytes
 	if j.Heads > 1 {
@@ -241,7 +241,7 @@ func (j *rotateJob) share() {
 	j.copied = j.part(int(still / j.copyBytes))
 }
 
-func (j *rotateJob) part(units int) rotatePart {
+func (j *plannedRotate) part(units int) rotatePart {
 	if units == 0 {
 		return rotatePart{}
 	}
@@ -260,14 +260,14 @@ func (p *rotatePart) atMost(blocks int) {
 }
 
 // angles is how many cosines the job needs if it shares them with none.
-func (j *rotateJob) angles() int {
+func (j *plannedRotate) angles() int {
 	if j.PerRow != nil {
 		return j.Rows * (j.dims / 2)
 	}
 	return j.dims / 2
 }
 
-func rotateLaunch(jobs []*rotateJob) Launch {
+func rotateLaunch(jobs []*plannedRotate) Launch {
 	t := rotateTables{words: make(words, len(jobs)*rotateRowBytes)}
 	blocks := 1
 	for i, j := range jobs {
@@ -284,7 +284,7 @@ func rotateLaunch(jobs []*rotateJob) Launch {
 }
 
 // row is the job as rotation::Job.
-func (j *rotateJob) row(turns, blocks uint64) words {
+func (j *plannedRotate) row(turns, blocks uint64) words {
 	form := uint32(0)
 	switch {
 	case j.dims > 0 && j.interleaved:
@@ -314,7 +314,7 @@ func oneIf(b bool) uint32 {
 // rotateTables is the rows of the jobs, and behind them what they point to.
 type rotateTables struct {
 	words
-	turns  []placed[*rotateJob]
+	turns  []placed[*plannedRotate]
 	blocks []placed[[]uint32]
 }
 
@@ -334,7 +334,7 @@ func find[T any](all []placed[T], what T, equal func(T, T) bool) (at uint64, ok 
 	return 0, false
 }
 
-func (t *rotateTables) blocksOf(j *rotateJob) uint64 {
+func (t *rotateTables) blocksOf(j *plannedRotate) uint64 {
 	if len(j.used) == 0 {
 		return 0
 	}
@@ -347,7 +347,7 @@ func (t *rotateTables) blocksOf(j *rotateJob) uint64 {
 	return at
 }
 
-func (t *rotateTables) turnsOf(j *rotateJob) uint64 {
+func (t *rotateTables) turnsOf(j *plannedRotate) uint64 {
 	if j.dims == 0 {
 		return 0
 	}
@@ -363,11 +363,11 @@ func (t *rotateTables) turnsOf(j *rotateJob) uint64 {
 		t.f32(j.Turn.Cos...)
 		t.f32(j.Turn.Sin...)
 	}
-	t.turns = append(t.turns, placed[*rotateJob]{j, at})
+	t.turns = append(t.turns, placed[*plannedRotate]{j, at})
 	return at
 }
 
-func sameTurns(a, b *rotateJob) bool {
+func sameTurns(a, b *plannedRotate) bool {
 	if a.PerRow != nil && b.PerRow != nil {
 		return a.Rows == b.Rows && a.PerRow.Position == b.PerRow.Position && slices.Equal(a.PerRow.InvFreq, b.PerRow.InvFreq)
 	}

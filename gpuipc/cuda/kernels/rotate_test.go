@@ -16,7 +16,7 @@ import (
 
 // rotateCase is one job, and the same with the host's memory.
 type rotateCase struct {
-	RotateArgs
+	RotateJob
 	src, got, want []byte
 }
 
@@ -55,7 +55,7 @@ type rotateShape struct {
 // newRotateCase lays the job out, densely or into blocks whose strides nest in any order.
 func newRotateCase(tb testing.TB, r *rand.Rand, s rotateShape, order int) *rotateCase {
 	size := s.t.Size()
-	c := &rotateCase{RotateArgs: RotateArgs{Rows: s.rows, Heads: s.heads, Dim: s.dim, Type: s.t}}
+	c := &rotateCase{RotateJob: RotateJob{Rows: s.rows, Heads: s.heads, Dim: s.dim, Type: s.t}}
 	c.src = memory(tb, s.rows*s.heads*s.dim*size, s.srcOff*size)
 	elements(r, c.src, s.t)
 	if s.dims > 0 && s.perRow {
@@ -180,9 +180,9 @@ func isNaN(b []byte, t gpuipc.DType) bool {
 
 func runRotations(tb testing.TB, e *emulation, cases ...*rotateCase) {
 	tb.Helper()
-	var jobs []RotateArgs
+	var jobs []RotateJob
 	for _, c := range cases {
-		jobs = append(jobs, c.RotateArgs)
+		jobs = append(jobs, c.RotateJob)
 	}
 	launches, err := Rotate(jobs)
 	if len(launches) > 1 {
@@ -245,7 +245,7 @@ func TestRotateOfManyJobs(t *testing.T) {
 func TestRotateOfFewBlocks(t *testing.T) {
 	e, r := emulated(t), seeded(t)
 	c := newRotateCase(t, r, rotateShape{rows: 1000, heads: 3, dim: 128, dims: 64, t: kernel.BF16}, 0)
-	launches, err := Rotate([]RotateArgs{c.RotateArgs})
+	launches, err := Rotate([]RotateJob{c.RotateJob})
 	for i := range launches {
 		const turnedBlocks, copiedBlocks = 108 + 16, 108 + 36 // in the job's row of the tables
 		launches[i].Grid[0] = 3
@@ -259,9 +259,9 @@ func TestRotateOfFewBlocks(t *testing.T) {
 // Layers share positions and block tables: the tables hold them once.
 func TestRotateSharesTables(t *testing.T) {
 	p := gpuipc.RowRotation{Dims: 4, Position: 7, InvFreq: []float64{1, 0.1}}
-	job := RotateArgs{Rows: 100, Heads: 1, Dim: 4, Type: kernel.F32, Src: 1 << 20, PerRow: &p,
+	job := RotateJob{Rows: 100, Heads: 1, Dim: 4, Type: kernel.F32, Src: 1 << 20, PerRow: &p,
 		Dst: RotateTarget{Base: 1 << 30, Blocks: make([]uint32, 50), BlockRows: 4, BlockStride: 64, RowStride: 16, HeadStride: 16}}
-	jobs := make([]RotateArgs, 48)
+	jobs := make([]RotateJob, 48)
 	for i := range jobs {
 		jobs[i] = job
 		same := p
@@ -297,51 +297,51 @@ func TestRotateOfTheSamePositions(t *testing.T) {
 }
 
 func TestRotateOfNothingIsNoLaunch(t *testing.T) {
-	launches, err := Rotate([]RotateArgs{{Heads: 1, Dim: 2, Type: kernel.F32}})
+	launches, err := Rotate([]RotateJob{{Heads: 1, Dim: 2, Type: kernel.F32}})
 	if err != nil || len(launches) != 0 {
 		t.Error(len(launches), err)
 	}
 }
 
 func TestRotateRefusesWhatCannotRun(t *testing.T) {
-	good := func() RotateArgs {
-		return RotateArgs{Rows: 3, Heads: 2, Dim: 8, Type: kernel.BF16, Src: 1 << 16,
+	good := func() RotateJob {
+		return RotateJob{Rows: 3, Heads: 2, Dim: 8, Type: kernel.BF16, Src: 1 << 16,
 			Turn: &gpuipc.Rotation{Dims: 4, Cos: make([]float32, 2), Sin: make([]float32, 2)},
 			Dst:  RotateTarget{Base: 1 << 20, Blocks: []uint32{3, 1}, BlockRows: 2, FirstRow: 1, BlockStride: 64, RowStride: 32, HeadStride: 16}}
 	}
-	if _, err := Rotate([]RotateArgs{good()}); err != nil {
+	if _, err := Rotate([]RotateJob{good()}); err != nil {
 		t.Fatal(err)
 	}
-	for name, spoil := range map[string]func(a *RotateArgs){
-		"negative rows":      func(a *RotateArgs) { a.Rows = -1 },
-		"no heads":           func(a *RotateArgs) { a.Heads = 0 },
-		"too wide":           func(a *RotateArgs) { a.Heads, a.Dim = 1<<20, 1<<20 },
-		"no type":            func(a *RotateArgs) { a.Type = 9 },
-		"odd dims":           func(a *RotateArgs) { a.Turn.Dims = 3 },
-		"dims past the head": func(a *RotateArgs) { a.Turn.Dims, a.Turn.Cos, a.Turn.Sin = 10, make([]float32, 5), make([]float32, 5) },
-		"few sines":          func(a *RotateArgs) { a.Turn.Sin = a.Turn.Sin[1:] },
-		"two turns":          func(a *RotateArgs) { a.PerRow = &gpuipc.RowRotation{} },
-		"few frequencies":    func(a *RotateArgs) { a.Turn, a.PerRow = nil, &gpuipc.RowRotation{Dims: 4} },
-		"no source":          func(a *RotateArgs) { a.Src = 0 },
-		"odd source":         func(a *RotateArgs) { a.Src++ },
-		"no destination":     func(a *RotateArgs) { a.Dst.Base = 0 },
-		"odd stride":         func(a *RotateArgs) { a.Dst.RowStride++ },
-		"negative stride":    func(a *RotateArgs) { a.Dst.HeadStride = -16 },
-		"short table":        func(a *RotateArgs) { a.Rows = 4 },
-		"first negative":     func(a *RotateArgs) { a.Dst.FirstRow = -1 },
-		"first huge":         func(a *RotateArgs) { a.Dst.FirstRow = math.MaxInt },
-		"dense with blocks":  func(a *RotateArgs) { a.Dst.BlockRows = 0 },
-		"negative block":     func(a *RotateArgs) { a.Dst.BlockRows = -2 },
-		"past all addresses": func(a *RotateArgs) { a.Dst.BlockStride = 1 << 62 },
-		"source past them":   func(a *RotateArgs) { a.Src = 1<<63 - 16 },
-		"too many cosines": func(a *RotateArgs) {
-			*a = RotateArgs{Rows: 1 << 20, Heads: 1, Dim: 64, Type: kernel.F32, Src: 64, Dst: RotateTarget{Base: 64},
+	for name, spoil := range map[string]func(a *RotateJob){
+		"negative rows":      func(a *RotateJob) { a.Rows = -1 },
+		"no heads":           func(a *RotateJob) { a.Heads = 0 },
+		"too wide":           func(a *RotateJob) { a.Heads, a.Dim = 1<<20, 1<<20 },
+		"no type":            func(a *RotateJob) { a.Type = 9 },
+		"odd dims":           func(a *RotateJob) { a.Turn.Dims = 3 },
+		"dims past the head": func(a *RotateJob) { a.Turn.Dims, a.Turn.Cos, a.Turn.Sin = 10, make([]float32, 5), make([]float32, 5) },
+		"few sines":          func(a *RotateJob) { a.Turn.Sin = a.Turn.Sin[1:] },
+		"two turns":          func(a *RotateJob) { a.PerRow = &gpuipc.RowRotation{} },
+		"few frequencies":    func(a *RotateJob) { a.Turn, a.PerRow = nil, &gpuipc.RowRotation{Dims: 4} },
+		"no source":          func(a *RotateJob) { a.Src = 0 },
+		"odd source":         func(a *RotateJob) { a.Src++ },
+		"no destination":     func(a *RotateJob) { a.Dst.Base = 0 },
+		"odd stride":         func(a *RotateJob) { a.Dst.RowStride++ },
+		"negative stride":    func(a *RotateJob) { a.Dst.HeadStride = -16 },
+		"short table":        func(a *RotateJob) { a.Rows = 4 },
+		"first negative":     func(a *RotateJob) { a.Dst.FirstRow = -1 },
+		"first huge":         func(a *RotateJob) { a.Dst.FirstRow = math.MaxInt },
+		"dense with blocks":  func(a *RotateJob) { a.Dst.BlockRows = 0 },
+		"negative block":     func(a *RotateJob) { a.Dst.BlockRows = -2 },
+		"past all addresses": func(a *RotateJob) { a.Dst.BlockStride = 1 << 62 },
+		"source past them":   func(a *RotateJob) { a.Src = 1<<63 - 16 },
+		"too many cosines": func(a *RotateJob) {
+			*a = RotateJob{Rows: 1 << 20, Heads: 1, Dim: 64, Type: kernel.F32, Src: 64, Dst: RotateTarget{Base: 64},
 				PerRow: &gpuipc.RowRotation{Dims: 64, InvFreq: make([]float64, 32)}}
 		},
 	} {
 		a := good()
 		spoil(&a)
-		if _, err := Rotate([]RotateArgs{good(), a}); !errors.Is(err, gpuipc.ErrInvalid) {
+		if _, err := Rotate([]RotateJob{good(), a}); !errors.Is(err, gpuipc.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -349,7 +349,7 @@ func TestRotateRefusesWhatCannotRun(t *testing.T) {
 
 // The struct in rotate.cu and row agree in size; a field more on one side would show here.
 func TestRotateRowsAreWhole(t *testing.T) {
-	j, err := newRotateJob(&RotateArgs{Rows: 1, Heads: 1, Dim: 2, Type: kernel.F32, Src: 16, Dst: RotateTarget{Base: 16}})
+	j, err := planRotate(&RotateJob{Rows: 1, Heads: 1, Dim: 2, Type: kernel.F32, Src: 16, Dst: RotateTarget{Base: 16}})
 	if err != nil {
 		t.Fatal(err)
 	}

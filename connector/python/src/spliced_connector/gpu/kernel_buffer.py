@@ -69,14 +69,14 @@ class BufferJob:
     g: int
     origin: int = 0
     out: int = 0
-    rows: BufferRows = BufferRows()
+    new: BufferRows = BufferRows()
     parents: tuple[int, ...] | None = None
     """The row before each row, pending and new: -1 for the states, None for a chain."""
 
     @property
     def total(self) -> int:
         """Rows, pending and new."""
-        return self.pending + self.rows.n
+        return self.pending + self.new.n
 
     @property
     def decays(self) -> int:
@@ -95,7 +95,7 @@ class BufferJob:
     @property
     def entry(self) -> int:
         """The most new rows of the kernel that takes a part of it."""
-        return next((m for m in _KERNELS if self.rows.n <= m), _KERNELS[-1])
+        return next((m for m in _KERNELS if self.new.n <= m), _KERNELS[-1])
 
     def shared(self, m: int) -> int:
         """Bytes of shared memory: `buffering::layout`."""
@@ -108,11 +108,11 @@ class BufferJob:
 
     def cut(self, n: int) -> tuple[BufferJob, BufferJob | None]:
         """The first n new rows, and the others, for which those are pending."""
-        new = self.rows
+        new = self.new
         if new.n <= n:
             return self, None
         parents = None if self.parents is None else self.parents[: self.pending + n]
-        first = replace(self, out=0, rows=replace(new, n=n), parents=parents)
+        first = replace(self, out=0, new=replace(new, n=n), parents=parents)
         key = n * self.key_heads * self.dk * new.dtype.size
         value = n * self.heads * self.dv * new.dtype.size
         rest = replace(
@@ -126,7 +126,7 @@ class BufferJob:
             beta=new.beta + 4 * n * self.heads,
             e=new.e + n * self.heads * self.dk * new.dtype.size if new.e else 0,
         )
-        return first, replace(self, pending=self.pending + n, rows=rest)
+        return first, replace(self, pending=self.pending + n, new=rest)
 
     def lineage(self, row: int) -> tuple[int, ...]:
         """A row and those that it descends from, ascending."""
@@ -160,7 +160,7 @@ def buffer_launches(jobs: Sequence[BufferJob]) -> list[Launch]:
             part, rest = rest.cut(_KERNELS[-1])
             if wave == len(waves):
                 waves.append({m: [] for m in _KERNELS})
-            if part.rows.n or part.out:
+            if part.new.n or part.out:
                 waves[wave][part.entry].append(part)
             wave += 1
     return [
@@ -178,7 +178,7 @@ def _problem(job: BufferJob) -> str:
         return shape
     if job.heads % job.key_heads or job.heads * job.dv > 1 << 30:
         return shape
-    new = job.rows
+    new = job.new
     if min(job.pending, new.n) < 0 or not job.total <= job.capacity <= _ROWS_MOST:
         return f"{job.pending} and {new.n} rows in a buffer of {job.capacity}"
     size, places = job.dtype.size, (job.k, job.u, job.g)
@@ -233,7 +233,7 @@ def _launch(m: int, jobs: Sequence[BufferJob]) -> Launch:
 
 
 def _row(job: BufferJob, passes: int, count: int, ancestors: int) -> bytes:
-    new = job.rows
+    new = job.new
     wide_state = job.dv % 4 == 0 and (job.origin | job.out) % 16 == 0
     wide_rows = job.dv % 4 == 0 and job.u % (4 * job.dtype.size) == 0
     return _ROW.pack(
@@ -251,7 +251,7 @@ def _family(tables: Tables, job: BufferJob) -> tuple[int, int, int]:
         return 0, 0, 0
     masks = []
     members: dict[tuple[int, ...], int] = {}
-    for i in range(job.rows.n):
+    for i in range(job.new.n):
         path, mask = job.ancestors(job.pending + i)
         masks.append(mask)
         members[path] = members.get(path, 0) | 1 << i
