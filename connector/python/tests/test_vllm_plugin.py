@@ -196,3 +196,39 @@ def test_a_loop_of_another_shape_is_left_alone(
 ) -> None:
     assert not vllm_plugin.wrap(core_module(source), "EngineCoreProc")
     assert "computes nothing for others" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("module", "device", "given", "shares"),
+    [
+        ("spliced_connector.vllm", "cpu", {"shared_pages": True}, True),
+        ("spliced_connector.vllm_connector", "cpu", {"shared_pages": True}, True),
+        ("spliced_connector.vllm", "cuda", {"shared_pages": True}, False),
+        ("spliced_connector.vllm", "cpu", {"shared_pages": False}, False),
+        ("spliced_connector.vllm", "cpu", None, False),
+        ("another.connector", "cpu", {"shared_pages": True}, False),
+    ],
+)
+def test_pages_are_shared_where_they_are_asked_for(
+    module: str, device: str, given: dict[str, object] | None, shares: bool
+) -> None:
+    transfer = SimpleNamespace(kv_connector_module_path=module, kv_connector_extra_config=given)
+    config = SimpleNamespace(
+        kv_transfer_config=transfer, device_config=SimpleNamespace(device_type=device)
+    )
+    assert vllm_plugin.shares_pages(config) is shares
+    assert not vllm_plugin.shares_pages(SimpleNamespace(kv_transfer_config=None))
+    assert not vllm_plugin.shares_pages(None)
+
+
+def test_the_requests_of_a_step_are_those_of_its_runner(
+    loaded: vllm_plugin.LoadedModels,
+) -> None:
+    runner = SimpleNamespace(vllm_config=object(), input_batch=SimpleNamespace(req_ids=["a", "b"]))
+    loaded.keep(runner)
+    batch = loaded.batch_of(runner.vllm_config)
+    assert list(batch()) == ["a", "b"]
+    runner.input_batch = SimpleNamespace(req_ids=["b"])
+    assert list(batch()) == ["b"]
+    with pytest.raises(LookupError):
+        loaded.batch_of(object())

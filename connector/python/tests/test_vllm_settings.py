@@ -65,6 +65,8 @@ def test_values_are_taken_as_they_are() -> None:
             "parallel: it needs capture",
         ),
         ({"weights": WEIGHTS, "parallel_share": 2}, "parallel_share: 2"),
+        ({"weights": WEIGHTS, "shared_pages": True}, "shared_pages: it is for mode splice"),
+        ({"weights": WEIGHTS, "mode": "splice", "shared_pages": 1}, "shared_pages: 1, want bool"),
     ],
 )
 def test_what_is_wrong_is_named(given: dict[str, object], complaint: str) -> None:

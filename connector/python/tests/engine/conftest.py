@@ -14,6 +14,7 @@ collect_ignore_glob = [] if find_spec("torch") else ["test_*.py"]
 # Modules that start vLLM.
 STARTING = (
     "test_vllm_faults",
+    "test_vllm_pages",
     "test_vllm_parallel",
     "test_vllm_parallel_ranks",
     "test_vllm_prefix",

@@ -111,7 +111,11 @@ def ask_raw(
     given = {"prompt_token_ids": list(ids)} | ({"cache_salt": salt} if salt else {})
     name = f"asked {next(_NUMBERS)}"
     engine.llm.llm_engine.add_request(name, given, sampling)
-    output = _stepped(engine, name)
+    return reply_of(_stepped(engine, name))
+
+
+def reply_of(output: RequestOutput) -> Reply:
+    """What an engine says at the end of a request that asked for all log-probabilities."""
     said = output.outputs[0]
     rows = said.logprobs[0]
     told = dict((output.kv_transfer_params or {}).get("spliced", {}))

@@ -221,11 +221,13 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         self._worker.register(kv_caches)
 
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        """The one call of a step before attention is told where the rows of its requests lie."""
+        if isinstance(kv_connector_metadata, SplicedMetadata):
+            self._worker.forget(kv_connector_metadata.ended)
+
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: object) -> None:
         self._give_up_failed_step()
-        metadata = self._get_connector_metadata()
-        if isinstance(metadata, SplicedMetadata):
-            self._worker.forget(metadata.ended)
         self._outcome = self._worker.load(self._plan)
         self._walks += self._outcome.walks
         self._worked += self._outcome.worked

@@ -1,0 +1,86 @@
+"""Attention over shared rows beside a softmax over keys that were turned to their places."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+
+if find_spec("torch"):
+    import torch
+    from torch import Tensor
+
+    from spliced_connector.model import Rope
+    from spliced_connector.vllm.pages import attention
+    from spliced_connector.vllm.pages.attention import Turns, attend
+    from spliced_connector.walk import angles, turn
+
+HEADS, KV, DIM = 6, 2, 32
+
+
+def naive(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, own: Tensor, scale: float) -> Tensor:
+    """q [m, H, d] at positions `own`; k, v [n, KV, d] at `positions`: one row after another."""
+    out = torch.empty(len(q), HEADS, v.shape[2], dtype=torch.float64)
+    for i in range(len(q)):
+        seen = positions <= own[i]
+        for head in range(HEADS):
+            kv = head // (HEADS // KV)
+            scores = (k[seen, kv].double() @ q[i, head].double()) * scale
+            out[i, head] = scores.softmax(0) @ v[seen, kv].double()
+    return out
+
+
+ROPES = (
+    {"dims": 32, "theta": 10_000.0},
+    {"dims": 8, "theta": 1e6},
+    {"dims": 16, "theta": 10_000.0, "interleaved": True},
+    {"dims": 0, "theta": 0.0},
+)
+
+
+@pytest.mark.parametrize("given", ROPES, ids=["whole", "partial", "interleaved", "none"])
+@pytest.mark.parametrize("queries", [1, 5, 200])
+def test_turned_queries_see_what_turned_keys_would_show(
+    given: dict[str, float], queries: int
+) -> None:
+    torch.manual_seed(queries)
+    rope = Rope(**given)  # type: ignore[arg-type]
+    runs, private = [(40, 90, 37), (96, 160, 90), (160, 230, 160)], 320
+    total = private + queries
+
+    def turned(x: Tensor, by: Tensor) -> Tensor:
+        if rope.dims == 0:
+            return x
+        cos, sin = angles(rope, by)
+        return turn(x, cos[:, None], sin[:, None], rope.interleaved)
+
+    k, v = (torch.randn(total, KV, DIM) for _ in range(2))
+    q = torch.randn(queries, HEADS, DIM)
+    everywhere = torch.arange(total)
+    placed = turned(k, everywhere)
+    shared = torch.cat([torch.arange(a, b) for a, b, _ in runs])
+    own = everywhere[~torch.isin(everywhere, shared)]
+    stored = torch.cat([turned(k[a:b], torch.arange(a, b) - by) for a, b, by in runs])
+    at = everywhere[-queries:]
+    got = attend(
+        turned(q, at),
+        torch.cat((stored, placed[own])),
+        torch.cat((v[shared], v[own])),
+        [b - a for a, b, _ in runs],
+        Turns.back(rope, [by for _, _, by in runs]),
+        DIM**-0.5,
+    )
+    want = naive(turned(q, at), placed, v, everywhere, at, DIM**-0.5)
+    torch.testing.assert_close(got.double(), want, atol=3e-5, rtol=1e-4)
+
+
+def test_slices_of_queries_are_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(1)
+    rope = Rope(dims=32, theta=10_000.0)
+    k, v = (torch.randn(150, KV, DIM) for _ in range(2))
+    q, turns = torch.randn(70, HEADS, DIM), Turns.back(rope, [11, 90])
+    whole = attend(q, k, v, [20, 40], turns, 0.2)
+    monkeypatch.setattr(attention, "QUERY_ROWS", 16)
+    torch.testing.assert_close(attend(q, k, v, [20, 40], turns, 0.2), whole)
