@@ -224,7 +224,9 @@ def test_pages_are_shared_where_they_are_asked_for(
 def test_the_requests_of_a_step_are_those_of_its_runner(
     loaded: vllm_plugin.LoadedModels,
 ) -> None:
-    runner = SimpleNamespace(vllm_config=object(), input_batch=SimpleNamespace(req_ids=["a", "b"]))
+    runner = type("Runner", (), {})()
+    runner.vllm_config = object()
+    runner.input_batch = SimpleNamespace(req_ids=["a", "b"])
     loaded.keep(runner)
     batch = loaded.batch_of(runner.vllm_config)
     assert list(batch()) == ["a", "b"]
