@@ -128,7 +128,9 @@ class Pool:
     def used(self) -> int:
         return POOL - 1 - int(self.manager.block_pool.get_num_free_blocks())
 
-    def admit(self, name: str, question: int, lengths: Sequence[tuple[int, int]], share: bool) -> Any:
+    def admit(
+        self, name: str, question: int, lengths: Sequence[tuple[int, int]], share: bool
+    ) -> Any:
         """A request of (paragraph, tokens) behind a system prompt, to the end of its answer."""
         at, wanted = SYSTEM, list[Wanted]()
         for i, (paragraph, length) in enumerate(lengths):

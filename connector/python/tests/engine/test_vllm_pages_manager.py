@@ -242,3 +242,21 @@ def test_blocks_that_are_given_back_later_leave_the_bins_at_once() -> None:
     requests.pool.free_blocks(reversed(blocks))
     assert requests.used == 0
     assert requests.pages.ended() == {"a"}
+
+
+def test_what_stands_in_the_way_still_does() -> None:
+    """Said so in docs/engines.md: when one of these fails, something has become easier."""
+    from vllm import _custom_ops  # noqa: F401  (registers the operators)
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+    from vllm.v1.attention.selector import AttentionSelectorConfig
+
+    asked = AttentionSelectorConfig(
+        head_size=64, dtype=torch.bfloat16, kv_cache_dtype="auto", block_size=None
+    )
+    taken = current_platform.get_attn_backend_cls(AttentionBackendEnum.CUSTOM, asked)
+    assert taken == AttentionBackendEnum.CPU_ATTN.get_path(), "a CPU takes CUSTOM"
+    kernel = torch.ops._C.cpu_attention_with_kv_cache.default._schema
+    assert not kernel.returns, "the kernel answers more than its output"
+    written = [a.name for a in kernel.arguments if a.alias_info and a.alias_info.is_write]
+    assert written in ([], ["output"]), "likewise"

@@ -31,6 +31,8 @@ class Target:
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.base"
 _SPECS = "vllm.v1.kv_cache_interface"
 _SCHEDULED = "vllm.v1.core.sched.output"
+_BLOCKS = "vllm.v1.core"
+_BACKENDS = "vllm.v1.attention.backends"
 _MAMBA = "vllm.model_executor.layers.mamba"
 _STATES = f"{_MAMBA}.mamba_utils"
 _OLMO = "OlmoHybridGatedDeltaNetAttention"
@@ -103,6 +105,30 @@ VLLM = (
         methods=("_decode_concat_cache",),
     ),
     Target("vllm.v1.attention.backends.mla.cpu_mla", "CPUMLAImpl", methods=("do_kv_cache_update",)),
+    # Shared pages (`vllm/pages`).
+    Target(f"{_BLOCKS}.single_type_kv_cache_manager", "SingleTypeKVCacheManager", every=True),
+    Target(
+        f"{_BLOCKS}.single_type_kv_cache_manager",
+        "FullAttentionManager",
+        methods=("cache_blocks", "find_longest_cache_hit"),
+    ),
+    Target(
+        f"{_BLOCKS}.block_pool",
+        "BlockPool",
+        methods=("touch", "get_new_blocks", "unpin_blocks", "free_blocks"),
+    ),
+    Target("vllm.v1.kv_cache_spec_registry", "register_kv_cache_spec"),
+    Target("vllm.v1.kv_cache_spec_registry", "KVCacheSpecRegistry", methods=("get_manager_class",)),
+    Target(_SPECS, "replace_as"),
+    Target(f"{_BACKENDS}.registry", "register_backend"),
+    Target("vllm.v1.attention.backend", "AttentionBackend", methods=("customize_spec",)),
+    Target(
+        f"{_BACKENDS}.cpu_attn",
+        "CPUAttentionBackendImpl",
+        methods=("__init__", "forward", "do_kv_cache_update"),
+    ),
+    Target(f"{_BACKENDS}.cpu_attn", "CPUAttentionMetadataBuilder", methods=("__init__", "build")),
+    Target(f"{_BACKENDS}.cpu_attn", "CPUAttentionMetadata"),
     Target(
         _SCHEDULED,
         "SchedulerOutput",
