@@ -155,7 +155,6 @@ func TestBadBufferRequestsLoseNothing(t *testing.T) {
 		"opened late over zero":           {wire.Invalid, "base", func(q *wire.AppendRequest) { q.Buffer, q.Capacity = 0, 4 }},
 		"opened over nothing":             {wire.Gone, "lease", func(q *wire.AppendRequest) { q.Buffer, q.Capacity, q.Base = 0, 4, 1<<40 }},
 		"opened over a segment":           {wire.Invalid, "segment", func(q *wire.AppendRequest) { q.Buffer, q.Capacity, q.Base = 0, 4, segment }},
-		"opened for more than the pool":   {wire.Full, "buffer", func(q *wire.AppendRequest) { q.Buffer, q.Capacity, q.Begin = 0, 60000, 0 }},
 		"opened for more than any buffer": {wire.Invalid, "buffer", func(q *wire.AppendRequest) { q.Buffer, q.Capacity, q.Begin = 0, 1<<31, 0 }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -174,7 +173,7 @@ func TestBadBufferRequestsLoseNothing(t *testing.T) {
 	// Another connection's buffers and slots name nothing.
 	other.refused(wire.OpAppend, &wire.AppendRequest{Profile: other.profile, Buffer: b, Begin: 10, Rows: 1}, wire.Gone, "buffer")
 	other.refused(wire.OpAccept, &wire.AcceptRequest{Profile: other.profile, Buffer: b}, wire.Gone, "buffer")
-	other.refused(wire.OpReplay, &wire.ReplayRequest{Profile: other.profile, Buffer: b, Token: 8, Flush: 1}, wire.Gone, "buffer")
+	other.refused(wire.OpReplay, &wire.ReplayRequest{Profile: other.profile, Buffer: b, Token: 8, Flush: 1}, wire.Gone, "lease")
 	other.refused(wire.OpAppend, &wire.AppendRequest{Profile: other.profile, Base: taken, Begin: 8, Capacity: 2}, wire.Gone, "lease")
 
 	if got := c.accept(b, 0); got.Accepted != 8 || got.End != 8 {
@@ -245,7 +244,7 @@ func TestBuffersPayFromTheirTenantsQuota(t *testing.T) {
 	c.register(p)
 	held := []uint64{c.openBuffer(0, 0, 8)}
 	for {
-		_, _, code := c.exchange(wire.OpAppend, &wire.AppendRequest{Profile: c.profile, Capacity: 8}, nil)
+		_, _, code := c.exchange(wire.OpAppend, &wire.AppendRequest{Profile: c.profile, Capacity: 8, Rows: 8}, nil)
 		if code != wire.OK {
 			if code != wire.Quota {
 				t.Fatalf("append: %v", code)
