@@ -26,9 +26,11 @@ from client_samples import (
 )
 from running import Daemon
 from spliced_connector.client import (
+    Accept,
     EngineMemory,
     MemoryLayer,
     Model,
+    NewCheckpoint,
     NewSegment,
     Origin,
     Plan,
@@ -38,7 +40,7 @@ from spliced_connector.client import (
     engine_memfd,
 )
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.model import DType, Kind, Layer, Layout, SegmentSpec
+from spliced_connector.model import NOTHING, DType, Kind, Layer, Layout, SegmentSpec
 
 EXACT = replace(
     SMALL,
@@ -477,6 +479,39 @@ def test_only_the_accepted_path_of_a_tree_is_appended(model: Model) -> None:
     assert not buffer.lost
     slot.release()
     buffer.release()
+
+
+def test_rows_are_kept_behind_a_checkpoint(model: Model) -> None:
+    """Rows outlive their client; states of any of their tokens are rebuilt, zero ones first."""
+    prompt = list(range(100, 112))
+    rows, parts = buffer_rows(model, 5, 11)
+    layout = model.profile.buffer_layout(5)
+    found = {(p.layer, p.kind): rows[p.offset :][: p.nbytes] for p in layout.parts}
+    edge = model.profile.edge_layout(5)
+    pieces = [found.get((p.layer, p.kind), bytes(range(p.nbytes % 251)) or b"") for p in edge.parts]
+    pieces = [piece.ljust(p.nbytes, b"\1") for piece, p in zip(pieces, edge.parts, strict=True)]
+    hashes = model.prefix_hashes(prompt, [5, 9])
+    assert hashes is not None
+    kept = NewCheckpoint(hashes[0], 5, NOTHING, 0, Accept.ROWS, pieces)
+    assert model.save([kept]) == [Code.OK]
+    both = Accept.EXACT | Accept.ROWS
+    match = model.match([5, 9], hashes, accept=both)
+    assert (match.prefix_tokens, match.prefix_kind, match.prefix_states) == (5, Accept.ROWS, 0)
+    assert model.match([5, 9], hashes).prefix_tokens == 0, "not of an accepted kind"
+    checkpoint = model.load(hashes[0], both)
+    assert checkpoint is not None
+    assert (checkpoint.kind, checkpoint.tokens, checkpoint.states) == (Accept.ROWS, 5, 0)
+    assert [bytes(checkpoint.part(0, i)) for i in range(len(pieces))] == pieces
+    nbytes = model.profile.checkpoint_layout(0).parts[0].nbytes
+    for token in range(6):
+        slot = model.replay_rows(checkpoint, token)
+        assert slot is not None
+        assert close(matrices(slot.view()[:nbytes]), moved_by_rows(parts, token))
+        assert slot.release()
+    assert model.replay_rows(checkpoint, 6) is None
+    assert checkpoint.release()
+    wrong = replace(kept, hash=hashes[1], tokens=9)
+    assert model.save([wrong]) == [Code.INVALID]
 
 
 def test_a_buffer_that_may_have_changed_is_lost(daemon: Daemon, connect: Connect) -> None:

@@ -11,6 +11,7 @@ from spliced_connector.client.device_lease import DeviceCheckpoint, DeviceSegmen
 from spliced_connector.client.device_memory import DeviceMemory, device_of
 from spliced_connector.client.extents import present, runs
 from spliced_connector.client.lease import Checkpoint, Held, Segment, Stored, release_all
+from spliced_connector.client.match import known_kinds
 from spliced_connector.client.registration import Registration
 from spliced_connector.client.terms import Accept
 from spliced_connector.errors import Code, SplicedError
@@ -187,17 +188,19 @@ def load(
     r: Registration, prefix: bytes, accept: Accept, wait: float, *, digests: bool = False
 ) -> Checkpoint:
     """Lease the checkpoint of a prefix. Raises `SplicedError`, MISS where there is none."""
+    accept = known_kinds(r, accept)
     request = LoadRequest(r.profile, r.rank, 0, accept, int(digests), prefix)
     reply = r.exchange.request(r.call(Op.LOAD, wait, gives_back=True), request, LoadReply)
     held, kind, nodes, stored = _chain(r, reply, accept, len(r.attachment.arena))
-    return Checkpoint(held, kind, nodes, stored)
+    return Checkpoint(held, kind, nodes, stored, _kinds(reply))
 
 
 def load_device(
     r: Registration, prefix: bytes, accept: Accept, wait: float, *, digests: bool = False
 ) -> DeviceCheckpoint:
-    """`load` of a copy on the GPU, which is made where there is none."""
+    """`load` of a copy on the GPU, which is made where there is none; it has states."""
     device = memory_of(r)
+    accept &= ~Accept.ROWS
     request = LoadDeviceRequest(r.profile, r.rank, 0, accept, int(digests), prefix)
     call = r.call(Op.LOAD_DEVICE, wait, gives_back=True)
     reply = r.exchange.request(call, request, LoadReply)
@@ -213,11 +216,18 @@ def _chain(
         nodes, stored = _nodes(r, reply, arena)
     except ValueError as err:
         raise r.exchange.garbage(f"load: {err}") from err
-    kind = Accept(reply.kind & Accept.ANY)
-    if not kind & accept:
+    kind = Accept(reply.kind & (Accept.ANY | Accept.ROWS))
+    if not kind & accept or _kinds(reply)[-1] != reply.kind:
         raise r.exchange.garbage(f"load: a checkpoint of kind {reply.kind}, want {accept!r}")
     held = (r.attachment, r.tenant, reply.lease, r.options.timeout)
     return held, kind, tuple(nodes), stored
+
+
+def _kinds(reply: LoadReply) -> bytes:
+    """What each node is."""
+    if reply.rows is None:  # all have states
+        return bytes([reply.kind] * len(reply.node_begin))
+    return bytes(reply.rows.kinds)
 
 
 def _nodes(
@@ -231,14 +241,17 @@ def _nodes(
     stored = []
     at = extent = digest = 0
     last = len(reply.node_begin) - 1
+    profile, kinds = r.enrolment.profile, _kinds(reply)
     for i, (begin, end) in enumerate(zip(reply.node_begin, reply.node_end, strict=True)):
         if begin != at or not begin < end <= MAX_TOKENS:
             raise ValueError(f"node {i} covers [{begin}, {end}), want it to begin at {at}")
-        layout = r.enrolment.profile.checkpoint_layout(end - begin)
+        rows = kinds[i] == Accept.ROWS
+        layout = (profile.edge_layout if rows else profile.checkpoint_layout)(end - begin)
         extents = slice(extent, extent + reply.extent_count[i])
         digests = slice(digest, digest + reply.digest_count[i])
+        holes = i < last and not rows and kinds[i + 1] != Accept.ROWS  # which needs its states
         offsets, lengths = reply.extent_off[extents], reply.extent_len[extents]
-        where = runs(offsets, lengths, layout.nbytes, arena, holes=i < last)
+        where = runs(offsets, lengths, layout.nbytes, arena, holes=holes)
         _check_rows(layout, where)
         nodes.append((begin, end))
         stored.append(Stored(layout, where, reply.digest[digests]))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from spliced_connector.client.match import Match
 from spliced_connector.client.registration import Registration
+from spliced_connector.client.terms import Accept
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.model import MAX_TOKENS, token_bytes
 from spliced_connector.wire import AdviseReply, AdviseRequest, Op
@@ -129,6 +130,7 @@ def _check(query: Query) -> None:
 def _request(r: Registration, query: Query, offset: int) -> AdviseRequest:
     found = query.match if query.match is not None else Match()
     known = bool(found.status)
+    kept = found.prefix_kind == Accept.ROWS  # from the states before them, or by a replay
     samples = [sample for sample in query.samples if _sensible(sample)][-MAX_SAMPLES:]
     return AdviseRequest(
         profile=r.profile,
@@ -138,9 +140,9 @@ def _request(r: Registration, query: Query, offset: int) -> AdviseRequest:
         tokens=len(query.tokens),
         token_off=offset,
         output=query.output,
-        prefix_tokens=found.prefix_tokens,
+        prefix_tokens=found.prefix_states if kept else found.prefix_tokens,
         prefix_tier=found.prefix_tier,
-        buffer_tokens=query.buffer_tokens,
+        buffer_tokens=max(query.buffer_tokens, found.prefix_tokens if kept else 0),
         seam_tokens=query.seam_tokens,
         cuts=query.cuts,
         segment_begin=[begin for begin, _ in query.segments],

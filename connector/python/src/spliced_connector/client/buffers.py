@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from spliced_connector.client.compute import Origin, encode_origin, result_slot, run_into
 from spliced_connector.client.connection.attachment import Attachment
-from spliced_connector.client.lease import Held, Slot
+from spliced_connector.client.lease import Checkpoint, Held, Slot
 from spliced_connector.client.registration import Registration
+from spliced_connector.client.terms import Accept
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.wire import (
     AcceptRequest,
@@ -172,6 +173,20 @@ def replay(
         raise
     if flush:
         buffer.begin = token
+    return result_slot(r, reply.lease, reply.off, reply.bytes, 0, into)
+
+
+def replay_rows(
+    r: Registration, checkpoint: Checkpoint, token: int, into: Slot | None
+) -> Slot | None:
+    """The states behind a token of a checkpoint that is kept as rows. Raises `SplicedError`."""
+    if checkpoint.kind != Accept.ROWS or not checkpoint.states <= token <= checkpoint.tokens:
+        text = f"token {token} of [{checkpoint.states}, {checkpoint.tokens}] kept as rows"
+        raise SplicedError(Code.INVALID, f"replay to {text}")
+    lease = checkpoint.lease_on(r.attachment)
+    target = 0 if into is None else into.lease_on(r.attachment)
+    request = ReplayRequest(r.profile, r.rank, lease, token, 0, target)
+    reply: ComposeReply = run_into(r, Op.REPLAY, request, into)
     return result_slot(r, reply.lease, reply.off, reply.bytes, 0, into)
 
 

@@ -226,17 +226,30 @@ class Checkpoint(Held):
         kind: Accept,
         nodes: tuple[tuple[int, int], ...],
         stored: list[Stored],
+        kinds: bytes,
     ) -> None:
         super().__init__(*held)
         self.kind = kind
         self.nodes = nodes
         """The tokens [begin, end) whose attention rows each node has."""
+        self.kinds = kinds
+        """What each node is: one of `Accept.ROWS` has rows of linear layers, and no states."""
         self._nodes = stored
 
     @property
     def tokens(self) -> int:
         """Tokens that it covers."""
         return self.nodes[-1][1]
+
+    @property
+    def states(self) -> int:
+        """Tokens of which it has states; those behind are rebuilt by `Model.replay_rows`."""
+        whole = [
+            end
+            for (_, end), kind in zip(self.nodes, self.kinds, strict=True)
+            if kind != Accept.ROWS
+        ]
+        return max(whole, default=0)
 
     @property
     def layouts(self) -> tuple[Layout, ...]:

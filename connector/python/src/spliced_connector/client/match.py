@@ -40,6 +40,8 @@ class Match:
     """Held segments in the prompt that was given, ascending and without overlaps."""
     known_reason: int = Reason.NONE
     """`Reason.OFF`: none are told, since the profile is switched off for splicing."""
+    prefix_states: int = 0
+    """Tokens of the prefix that there are states of; those behind are rows, see `Accept.ROWS`."""
 
     def hit(self, i: int) -> bool:
         """Whether the segment of key i can be acquired."""
@@ -49,6 +51,11 @@ class Match:
     def hits(self) -> list[bool]:
         """`hit` for each key."""
         return [status == Status.HIT for status in self.status]
+
+
+def known_kinds(r: Registration, accept: Accept) -> Accept:
+    """Those kinds of checkpoints that the daemon knows."""
+    return accept if r.attachment.greeting.rows else accept & ~Accept.ROWS
 
 
 def misses(keys: int, trouble: str) -> Match:
@@ -90,6 +97,7 @@ def match(
         [n for part in parts for n in part.tokens],
         known=[k for k in parts[0].known if k.start >= best.prefix_tokens],
         known_reason=parts[0].known_reason,
+        prefix_states=best.prefix_states,
     )
 
 
@@ -104,7 +112,7 @@ def _match(
 ) -> Match:
     """Ask for one part of a query, whose prefixes begin at `begin`."""
     call = r.call(Op.MATCH, r.options.timeout)
-    request = MatchRequest(r.profile, accept, positions, prefixes, keys)
+    request = MatchRequest(r.profile, known_kinds(r, accept), positions, prefixes, keys)
     if known is None:
         m = r.exchange.request(call, request, MatchReply)
     else:
@@ -124,7 +132,7 @@ def _match(
     return Match(
         m.prefix_tokens,
         index,
-        Accept(m.prefix_flags & Accept.ANY),
+        Accept(m.prefix_flags & (Accept.ANY | Accept.ROWS)),
         m.prefix_reason,
         m.prefix_tier,
         m.status,
@@ -133,4 +141,7 @@ def _match(
         m.tokens,
         known=() if known is None else finding.found(r, known, m.known),
         known_reason=Reason.NONE if m.known is None else m.known.reason,
+        prefix_states=min(
+            m.prefix_tokens, m.prefix_tokens if m.rows is None else m.rows.prefix_states
+        ),
     )

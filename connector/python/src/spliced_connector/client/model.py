@@ -355,6 +355,13 @@ class Model:
             lambda r: buffers.replay(r, buffer, token, into, flush=flush), lambda _: None
         )
 
+    def replay_rows(
+        self, checkpoint: Checkpoint, token: int, into: Slot | None = None
+    ) -> Slot | None:
+        """States and convolution tails behind any token of a checkpoint that is kept as rows, from
+        where its states end, by `Profile.checkpoint_layout(0)`: as `replay`."""
+        return self._ask(lambda r: buffers.replay_rows(r, checkpoint, token, into), lambda _: None)
+
     def plan(
         self,
         missing: Sequence[Missing],

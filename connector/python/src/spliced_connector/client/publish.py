@@ -70,7 +70,8 @@ class NewCheckpoint:
     parent_tokens: int
     kind: Accept
     parts: Sequence[Source]
-    """As `Profile.checkpoint_layout(tokens - parent_tokens)` lists them."""
+    """As `Profile.checkpoint_layout(tokens - parent_tokens)` lists them, or `edge_layout` for
+    `Accept.ROWS`."""
 
 
 def publish(r: Registration, new: NewSegment, level: Level) -> None:
@@ -107,9 +108,14 @@ def save(r: Registration, new: NewCheckpoint, level: Level) -> None:
     if not 0 <= new.parent_tokens < new.tokens <= MAX_TOKENS:
         text = f"{new.tokens} tokens behind a parent of {new.parent_tokens}"
         raise SplicedError(Code.INVALID, text)
-    if (new.parent_tokens == 0) != (new.parent_hash == NOTHING) or new.kind not in (1, 2):
+    if (new.parent_tokens == 0) != (new.parent_hash == NOTHING) or new.kind not in (1, 2, 4):
         raise SplicedError(Code.INVALID, f"parent of {new.parent_tokens} tokens, kind {new.kind}")
-    writer = _Writer(r, r.enrolment.profile.checkpoint_layout(rows), new.parts, level)
+    profile, layout = r.enrolment.profile, r.enrolment.profile.checkpoint_layout
+    if new.kind == Accept.ROWS:
+        if not r.attachment.greeting.rows or not profile.keeps_rows:
+            raise SplicedError(Code.UNSUPPORTED, "checkpoints as rows")
+        layout = profile.edge_layout
+    writer = _Writer(r, layout(rows), new.parts, level)
     call = r.call(Op.SAVE, r.options.transfer_timeout, gives_back=True)
     request = SaveRequest(
         r.profile, r.rank, int(new.kind), [new.hash], [new.tokens], [new.parent_hash]

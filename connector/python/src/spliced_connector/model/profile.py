@@ -196,16 +196,35 @@ class Profile:
         It has nothing of convolutions that stand alone.
         """
         b = LayoutBuilder()
-        rows = max(rows, 0)
         for i in self.linear_layers:
-            a = self.identity.layers[i].linear
-            keys, values = self.rank_heads(i)
-            decays = (a.key_dim,) if a.family.decay is Decay.PER_KEY else ()
-            b.add(i, "T", DType.F32, rows, values, *decays)
-            if a.conv.rows:
-                b.add(i, "conv", a.conv.dtype, rows, self.rank_conv_channels(i))
-            b.add(i, "K", DType.F32, rows, keys, a.key_dim)
-            b.add(i, "V", DType.F32, rows, values, a.value_dim)
+            self._buffer(b, i, max(rows, 0))
+        return b.build()
+
+    def _buffer(self, b: LayoutBuilder, i: int, rows: int) -> None:
+        a = self.identity.layers[i].linear
+        keys, values = self.rank_heads(i)
+        decays = (a.key_dim,) if a.family.decay is Decay.PER_KEY else ()
+        b.add(i, "T", DType.F32, rows, values, *decays)
+        if a.conv.rows:
+            b.add(i, "conv", a.conv.dtype, rows, self.rank_conv_channels(i))
+        b.add(i, "K", DType.F32, rows, keys, a.key_dim)
+        b.add(i, "V", DType.F32, rows, values, a.value_dim)
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether rows alone bring all states forward: there are linear layers, and no
+        convolutions that stand alone."""
+        return bool(self.linear_layers) and not self.conv_layers
+
+    def edge_layout(self, rows: int) -> Layout:
+        """A checkpoint that is kept as rows behind another: what `buffer_layout` has of linear
+        layers, and K and V of every attention layer."""
+        b = LayoutBuilder()
+        for i, layer in enumerate(self.identity.layers):
+            if layer.kind == Kind.LINEAR:
+                self._buffer(b, i, rows)
+            elif layer.kind.attends:
+                self._rows(b, i, rows)
         return b.build()
 
     def seam_layout(self, layer: int = ALL_LAYERS) -> Layout:

@@ -26,6 +26,7 @@ class Greeting:
     crc32: bool  # digests of commits are CRC-32
     device: bool  # memory of a GPU can be attached
     known: bool  # segments are found by the tokens of a prompt
+    rows: bool  # checkpoints can be kept as rows
     arena: Region
     slots: Region
     staging: Region

@@ -73,7 +73,7 @@ def _ask(
     channel: Channel, options: Options, deadline: float, closed: Callable[[], bool]
 ) -> tuple[bytes, list[int]]:
     features = 0 if xxh3() is not None else int(Feature.CRC32_DIGESTS)
-    features |= _KNOWN | Feature.ESTIMATES
+    features |= _KNOWN | Feature.ESTIMATES | Feature.ROWS
     if options.device is not None:
         features |= Feature.DEVICE
     request = HelloRequest(
@@ -147,6 +147,7 @@ def _greet(reply: HelloReply, descriptors: list[int], options: Options) -> Greet
         crc32=bool(reply.features & Feature.CRC32_DIGESTS),
         device=options.device is not None and bool(reply.features & Feature.DEVICE),
         known=reply.features & _KNOWN == _KNOWN,
+        rows=bool(reply.features & Feature.ROWS),
         arena=regions[0],
         slots=regions[1],
         staging=regions[2],
