@@ -194,6 +194,12 @@ func (m *Model) Accept(ctx context.Context, b *Buffer, n int) error {
 	return b.outcome(bufferReply(r.a, wire.OpAccept, body, want))
 }
 
+// FlushDue says that the certain rows of a buffer take as much memory as states do: a
+// Replay with Flush gives memory back from here on, at the price of the tokens before.
+func (m *Model) FlushDue(b *Buffer) bool {
+	return b.accepted-b.begin >= max(1, m.profile.RowBytes().Smaller())
+}
+
 // ReplayQuery asks for states out of a buffer.
 type ReplayQuery struct {
 	Token int   // tokens before it are in the states; at most Accepted

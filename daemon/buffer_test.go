@@ -259,3 +259,80 @@ func TestBuffersPayFromTheirTenantsQuota(t *testing.T) {
 	c.close()
 	r.atRest()
 }
+
+// withRows is attach for a client that has a use for what is kept as rows.
+func withRows(t *testing.T, r *running, p *profile.Profile) *rawClient {
+	c := dialRaw(t, r.Socket())
+	c.mapAll(c.mustHello(&wire.HelloRequest{
+		MinVersion: 1, MaxVersion: 1, Client: "raw", Features: wire.FeatureRows, Tenants: []wire.TenantName{{}},
+	}))
+	if c.hello.Features != wire.FeatureRows {
+		t.Fatalf("features %#x", c.hello.Features)
+	}
+	c.register(p)
+	return c
+}
+
+// saveNode keeps the bytes of one node.
+func (c *rawClient) saveNode(kind uint8, hash, parent [32]byte, tokens uint32, l profile.Layout, data []byte) {
+	c.t.Helper()
+	var out wire.ReserveReply
+	c.call(wire.OpSave, &wire.SaveRequest{
+		Profile: c.profile, Kind: kind, Hashes: [][32]byte{hash}, Tokens: []uint32{tokens}, Parents: [][32]byte{parent},
+	}, &out)
+	if wire.Code(out.Codes[0]) != wire.OK || !c.commit(out.Reservations[0], l, data) {
+		c.t.Fatalf("save of kind %d: %v", kind, wire.Code(out.Codes[0]))
+	}
+}
+
+// What is kept as rows outlives its connection; who does not know such checkpoints is
+// told of none, and of none behind them.
+func TestRowsAreKeptForClientsThatKnowThem(t *testing.T) {
+	leakCheck(t)
+	r, writer, p, b := filled(t, nil)
+	want, _ := writer.replay(p, b, 8, 0)
+	c := withRows(t, r, p)
+	all, data := rowsOf(p)
+	edge := p.EdgeLayout(8)
+	bytesOf := fill(edge, rand.New(rand.NewPCG(6, 6)))
+	for _, part := range edge.Parts {
+		if i := all.Find(part.Layer, part.Kind); i >= 0 {
+			copy(bytesOf[part.Off:][:part.Len], data[all.Parts[i].Off:])
+		}
+	}
+	rows, child := [32]byte{7, 7}, [32]byte{8, 8}
+	c.saveNode(wire.AcceptRows, rows, [32]byte{}, 8, edge, bytesOf)
+	behind := p.CheckpointLayout(2)
+	c.saveNode(wire.AcceptExact, child, rows, 10, behind, fill(behind, rand.New(rand.NewPCG(7, 7))))
+	c.close()
+
+	c = withRows(t, r, p)
+	var m wire.MatchReply
+	c.call(wire.OpMatch, &wire.MatchRequest{Profile: c.profile, Accept: wire.AcceptRows, Positions: []uint32{8}, Prefixes: [][32]byte{rows}}, &m)
+	if m.PrefixTokens != 8 || m.PrefixFlags != wire.AcceptRows || !m.Rows.Present || m.Rows.PrefixStates != 0 {
+		t.Fatalf("match %+v", m)
+	}
+	var l wire.LoadReply
+	c.call(wire.OpLoad, &wire.LoadRequest{Profile: c.profile, Accept: wire.AcceptRows, Hash: rows}, &l)
+	if l.Kind != wire.AcceptRows || !bytes.Equal(l.Rows.Kinds, []byte{wire.AcceptRows}) {
+		t.Fatalf("load %+v", l)
+	}
+	if got, _ := c.replay(p, l.Lease, 8, 0); !bytes.Equal(got, want) {
+		t.Error("rows that were kept give other states than the buffer")
+	}
+	c.refused(wire.OpReplay, &wire.ReplayRequest{Profile: c.profile, Buffer: l.Lease, Token: 9}, wire.Invalid, "rows")
+	c.refused(wire.OpReplay, &wire.ReplayRequest{Profile: c.profile, Buffer: l.Lease, Token: 8, Flush: 1}, wire.Invalid, "rows")
+	c.refused(wire.OpAppend, &wire.AppendRequest{Profile: c.profile, Base: l.Lease, Begin: 8, Capacity: 2}, wire.Invalid, "rows")
+	c.call(wire.OpLoad, &wire.LoadRequest{Profile: c.profile, Accept: wire.AcceptExact, Hash: child}, &l)
+	if !bytes.Equal(l.Rows.Kinds, []byte{wire.AcceptRows, wire.AcceptExact}) {
+		t.Errorf("load %+v", l)
+	}
+
+	writer.refused(wire.OpMatch, &wire.MatchRequest{Profile: writer.profile, Accept: wire.AcceptRows}, wire.Invalid, "feature")
+	writer.refused(wire.OpLoad, &wire.LoadRequest{Profile: writer.profile, Accept: wire.AcceptRows, Hash: rows}, wire.Invalid, "feature")
+	writer.refused(wire.OpLoad, &wire.LoadRequest{Profile: writer.profile, Accept: wire.AcceptExact, Hash: child}, wire.Miss, "rows")
+	writer.refused(wire.OpSave, &wire.SaveRequest{Profile: writer.profile, Kind: wire.AcceptRows, Hashes: [][32]byte{{9}}, Tokens: []uint32{3}, Parents: [][32]byte{{}}}, wire.Invalid, "feature")
+	c.close()
+	writer.close()
+	r.atRest()
+}

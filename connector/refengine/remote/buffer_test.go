@@ -44,7 +44,7 @@ func (s *speculation) verify(drafts []uint32, parents, path []int) {
 	if want := s.engine.Tokens(); s.buffer.Accepted() != want || s.buffer.End() != want {
 		s.Fatalf("accepted %d and end %d, want %d", s.buffer.Accepted(), s.buffer.End(), want)
 	}
-	s.replayed(s.buffer.End(), s.buffer.End()-s.buffer.Begin() > 8)
+	s.replayed(s.buffer.End(), s.client.FlushDue(s.buffer))
 }
 
 // replayed takes the states and convolution tails behind a token out of the buffer.

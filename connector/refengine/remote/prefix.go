@@ -136,6 +136,9 @@ func (s *Store) SaveRows(prompt []uint32, parent int, positions []int, rows *ref
 	if !ok {
 		return connector.ErrUnavailable
 	}
+	if st.Spliced {
+		return fmt.Errorf("rows behind a spliced state: %w", refengine.ErrInvalid)
+	}
 	q := connector.SaveQuery{Level: s.Level, Kind: connector.Rows}
 	if parent > 0 {
 		q.Parent, q.ParentTokens = hashes[0], parent
@@ -153,6 +156,41 @@ func (s *Store) SaveRows(prompt []uint32, parent int, positions []int, rows *ref
 		q.Parent, q.ParentTokens = hashes[i+1], p
 	}
 	return nil
+}
+
+// SaveBehind keeps what a decoder with Keep has computed behind a saved parent (0 = the
+// start), the last of these tokens: as rows at every step-th token while they take fewer
+// bytes than the states at its end would (profile.RowBytes), else with these.
+func (s *Store) SaveBehind(all []uint32, parent, step int, d *refengine.Decoder) error {
+	rows, st := d.Kept(), d.Settle()
+	if st.Tokens != len(all) || parent < 0 || parent >= len(all) || step < 1 {
+		return fmt.Errorf("%d tokens behind %d in steps of %d, %d are computed: %w", len(all), parent, step, st.Tokens, refengine.ErrInvalid)
+	}
+	if n := len(all) - parent; rows == nil || rows.Begin > parent || n > s.prof.RowBytes().Smaller() {
+		return s.saveStates(all, parent, st)
+	}
+	var positions []int
+	for at := parent + step; at < len(all); at += step {
+		positions = append(positions, at)
+	}
+	return s.SaveRows(all, parent, append(positions, len(all)), rows, st)
+}
+
+func (s *Store) saveStates(all []uint32, parent int, st *refengine.State[float32]) error {
+	hashes, ok := s.model.PrefixHashes(BlockTokens, all, []int{parent, len(all)})
+	if !ok {
+		return connector.ErrUnavailable
+	}
+	q := connector.SaveQuery{Level: s.Level, Kind: connector.Exact, Hash: hashes[1], Tokens: len(all)}
+	if st.Spliced {
+		q.Kind = connector.Spliced
+	}
+	if parent > 0 {
+		q.Parent, q.ParentTokens = hashes[0], parent
+	}
+	q.Source.Fill = s.checkpointFill(st, parent)
+	_, err := s.model.Save(s.ctx, &q)
+	return unlessRefused(err)
 }
 
 func (s *Store) rowsFill(rows *refengine.Rows, st *refengine.State[float32], from int) func(p profile.Part, i int, off int64, dst []byte) error {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/refengine"
-	"github.com/spliced-kv/spliced/connector/refengine/remote"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -103,6 +102,51 @@ func TestAnswersAreKeptAsRows(t *testing.T) {
 	}
 }
 
+// What is shorter than its states is kept as rows, what is longer with states.
+func TestShortAnswersAreRows(t *testing.T) {
+	socket, _ := started(t)
+	client := attached(t, socket)
+	m := model(t, profile.GDN, profile.Rope{}, profile.F32)
+	s := stored(t, client, m)
+	most := m.Profile().RowBytes().Smaller()
+	if most < 3 || most > 40 {
+		t.Fatalf("rows are smaller than states up to %d tokens", most)
+	}
+	for i, row := range []struct {
+		tokens int
+		want   connector.Accept
+	}{{most, connector.Rows}, {most + 1, connector.Exact}} {
+		prompt := text(uint64(60+i), 50)
+		d := refengine.NewDecoder(m, m.NewState(), refengine.DecoderOptions{Keep: true, Alone: -1})
+		logits, err := d.Prefill(prompt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Save(prompt, []int{50}, []*refengine.State[float32]{d.Settle().Clone()}); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := d.Generate(logits, row.tokens)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := slices.Concat(prompt, answer)
+		if err := s.SaveBehind(all, 50, 2, d); err != nil {
+			t.Fatal(err)
+		}
+		got, err := s.Load(all, []int{50, 52, len(all)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nearStates(t, got, d.Settle())
+		if found := s.Found(); found.PrefixKind != row.want || found.PrefixTokens != len(all) {
+			t.Errorf("%d tokens: found %+v, want kind %d", row.tokens, found, row.want)
+		}
+		if err := s.SaveBehind(all[:51], 50, 2, d); err == nil {
+			t.Error("saved other tokens than were computed")
+		}
+	}
+}
+
 func TestRowsThatAreNotThereAreNotSaved(t *testing.T) {
 	socket, _ := started(t)
 	m := model(t, families[0].family, families[0].rope, profile.F32)
@@ -122,5 +166,4 @@ func TestRowsThatAreNotThereAreNotSaved(t *testing.T) {
 			t.Errorf("%s: saved", what)
 		}
 	}
-	var _ refengine.Prefixes = (*remote.Store)(nil)
 }
