@@ -13,13 +13,17 @@ type Engines struct {
 	Count  int // above 0
 }
 
-// Attach counts an engine in, and detach out.
+// Attach counts an engine in, and Detach out. Engines are in the order of their ranks.
 func (p *Profile) Attach(rank int, d *Device) {
 	if i := p.engines(rank, d); i >= 0 {
 		p.Engines[i].Count++
 		return
 	}
-	p.Engines = append(p.Engines, Engines{rank, d, 1})
+	at := slices.IndexFunc(p.Engines, func(e Engines) bool { return e.Rank > rank })
+	if at < 0 {
+		at = len(p.Engines)
+	}
+	p.Engines = slices.Insert(p.Engines, at, Engines{rank, d, 1})
 }
 
 // Detach ends what Attach began.
@@ -34,9 +38,8 @@ func (p *Profile) engines(rank int, d *Device) int {
 	return slices.IndexFunc(p.Engines, func(e Engines) bool { return e.Rank == rank && e.Device == d })
 }
 
-// Reads tells whether what a client on a device asks for is read by some engines: by
-// those of a rank that has engines on the client's own device only there. Groups of
-// ranks are not told apart.
+// Reads tells whether engines may read what a client on a device has matched. Of a rank
+// with engines on that device only those do. Groups of ranks are not told apart.
 func (p *Profile) Reads(e *Engines, on tier.DeviceID) bool {
 	return e.Device.ID == on || !slices.ContainsFunc(p.Engines, func(x Engines) bool { return x.Rank == e.Rank && x.Device.ID == on })
 }
@@ -50,13 +53,18 @@ func (r *resident) Serves(on tier.DeviceID) bool {
 		return false
 	}
 	told := false
-	for rank := range r.Profile.Ranks {
-		switch engines, copied := r.rankServed(rank, on); {
-		case engines && !copied:
+	for engines := r.Profile.Engines; len(engines) > 0; {
+		n := 1
+		for n < len(engines) && engines[n].Rank == engines[0].Rank {
+			n++
+		}
+		switch work, copied := r.served(engines[:n], on); {
+		case work && !copied:
 			return false
-		case engines:
+		case work:
 			told = true
 		}
+		engines = engines[n:]
 	}
 	if told {
 		return true
@@ -69,18 +77,18 @@ func (r *resident) Serves(on tier.DeviceID) bool {
 	return false
 }
 
-// rankServed tells whether a rank has engines on devices that work, and a copy for them.
-func (r *resident) rankServed(rank int, on tier.DeviceID) (engines, copied bool) {
-	for i := range r.Profile.Engines {
-		e := &r.Profile.Engines[i]
-		if e.Rank != rank || e.Device.Lost {
+// served tells whether engines of one rank are on devices that work, and have a copy.
+func (r *resident) served(engines []Engines, on tier.DeviceID) (work, copied bool) {
+	for i := range engines {
+		e := &engines[i]
+		if e.Device.Lost {
 			continue
 		}
-		has := r.On(e.Device.ID, rank) != nil
+		has := r.On(e.Device.ID, e.Rank) != nil
 		if e.Device.ID == on {
 			return true, has
 		}
-		engines, copied = true, copied || has
+		work, copied = true, copied || has
 	}
-	return engines, copied
+	return work, copied
 }

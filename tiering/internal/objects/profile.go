@@ -19,7 +19,7 @@ type Profile struct {
 	// Guarded by the store's lock.
 	Uses        int       // AddProfile without ReleaseProfile
 	Left        uint64    // when the last use ended, in order
-	Engines     []Engines // that read HBM, each rank and device once
+	Engines     []Engines // that read HBM, each rank and device once, by rank
 	Forgotten   bool      // nothing may be filled for it any more
 	Held        int       // objects, removed ones with leases included, without idle copies in HBM
 	Segments    int       // published
