@@ -24,7 +24,7 @@ func TestTheLifeOfADevice(t *testing.T) {
 	} {
 		g := &GPU{Name: "GPU-1"}
 		row.happens(g)
-		if state, why := g.State(); state != row.state || why != row.why || g.Serving() != (state == Serving) {
+		if state, why := g.State(); state != row.state || !errors.Is(why, row.why) || g.Serving() != (state == Serving) {
 			t.Errorf("%s: %v, %v", name, state, why)
 		}
 		if trouble := g.Trouble(); (trouble == "") != (row.why == nil) || row.why != nil && (!strings.Contains(trouble, "GPU-1") || !strings.Contains(trouble, "first")) {
