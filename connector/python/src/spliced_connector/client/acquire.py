@@ -40,6 +40,7 @@ def acquire(
     together: bool = False,
     block_tokens: int = 0,
     digests: bool = False,
+    life: float = 0.0,
 ) -> list[Segment | None]:
     """Lease segments, None for each that is not to be had. Raises `SplicedError`."""
     if not 0 <= block_tokens <= MAX_BLOCK_TOKENS or (together and len(keys) > MAX_KEYS):
@@ -48,7 +49,7 @@ def acquire(
     flags = int(digests), int(together)
 
     def ask(now: list[bytes]) -> AcquireReply:
-        request = AcquireRequest(r.profile, r.rank, 0, block_tokens, *flags, now)
+        request = AcquireRequest(r.profile, r.rank, int(life * 1000), block_tokens, *flags, now)
         call = r.call(Op.ACQUIRE, wait, gives_back=True)
         return r.exchange.request(call, request, AcquireReply)
 

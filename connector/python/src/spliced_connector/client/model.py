@@ -139,17 +139,25 @@ class Model:
         block_tokens: int = 0,
         wait: float | None = None,
         digests: bool = False,
+        life: float = 0.0,
     ) -> list[Segment | None]:
         """Lease segments, one for each key; None is a miss.
 
         With `all` every key is leased or none. `wait` bounds the wait for what
-        lies on disk or is fetched from another node.
+        lies on disk or is fetched from another node. `life`: seconds that the leases are good for,
+        0 as the daemon is set; more than its max-lease-ttl is refused, and so a miss.
         """
         seconds = self._options.timeout if wait is None else wait
         none: list[Segment | None] = [None] * len(keys)
         out = self._ask(
             lambda r: leasing.acquire(
-                r, keys, seconds, together=all, block_tokens=block_tokens, digests=digests
+                r,
+                keys,
+                seconds,
+                together=all,
+                block_tokens=block_tokens,
+                digests=digests,
+                life=life,
             ),
             lambda _: none,
         )

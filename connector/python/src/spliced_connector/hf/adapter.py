@@ -32,10 +32,18 @@ from spliced_connector.hf.cache import filled, read_back
 from spliced_connector.hf.canary import Watch
 from spliced_connector.hf.device import Lent
 from spliced_connector.hf.modes import Request, Walked, by_prefix, by_segments, plainly
+from spliced_connector.hf.paged import NAME, Loan, why_not
 from spliced_connector.hf.reuse import Kept, Reuse, UnreliableError
 from spliced_connector.hf.worker import Worker
 from spliced_connector.model import Plan, divide
-from spliced_connector.walk import Context, Naming, UnsupportedError, altered, architecture
+from spliced_connector.walk import (
+    Architecture,
+    Context,
+    Naming,
+    UnsupportedError,
+    altered,
+    architecture,
+)
 
 log = logging.getLogger("spliced")
 
@@ -62,6 +70,9 @@ class HFSettings:
     tenant has to be allowed it. Where the client has memory of the model's GPU (`Options.device`),
     copies there are used; device_is_host_memory says that the driver's device memory is memory of
     this process, which a model on the CPU can use, as with the driver without a GPU of our tests.
+    in_place: attention reads spliced segments in the daemon's memory, so that all requests of a
+    process share one copy; a request then holds leases for as long as its cache. It pays where many
+    requests at once have segments in common.
     """
 
     seam_tokens: int = 8
@@ -73,6 +84,7 @@ class HFSettings:
     parallel: bool = False
     parallel_tokens: int = 1024
     device_is_host_memory: bool = False
+    in_place: bool = False
 
 
 @dataclass
@@ -97,6 +109,18 @@ class Prefilled:
     trouble: str = ""
     plan: Plan | None = None
     walked: Walked | None = None
+    loan: Loan | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether all that decoding has read until now is what was leased. Asked behind a step; if
+        it is not, the prompt has to be computed again."""
+        return self.loan is None or self.loan.good
+
+    def release(self) -> bool:
+        """Ends the leases of a cache that reads in place, which is of no use then; whether all that
+        was read was good. Done too when it is dropped."""
+        return self.loan is None or self.loan.end()
 
 
 class SplicedTransformers:
@@ -129,11 +153,21 @@ class SplicedTransformers:
             )
             on_host = settings.device_is_host_memory
             lent = Lent(arch, client, spliced, model.device, is_host_memory=on_host)
-            self._reuse = Reuse(arch, spliced, model.device, _answer_ends(model), lent)
+            in_place = settings.in_place and self._reads_pages(arch)
+            self._reuse = Reuse(arch, spliced, model.device, _answer_ends(model), lent, in_place)
             self._watch = Watch(arch, spliced, settings.canary_share, settings.canary_bound)
         except (UnsupportedError, ProfileError) as err:
             self.inert = str(err)
             log.warning("%s is served without reuse: %s", type(model).__name__, err)
+
+    def _reads_pages(self, arch: Architecture) -> bool:
+        """Has the model attend over pages, if it can."""
+        why = why_not(self.model, arch)
+        if why:
+            log.warning("segments of %s are copied: %s", type(self.model).__name__, why)
+        else:
+            self.model.set_attn_implementation(NAME)
+        return not why
 
     def prefill(
         self,
@@ -187,7 +221,7 @@ class SplicedTransformers:
             return cast(Tensor, self.model.generate(line, attention_mask=mask, **options))
         with torch.no_grad():
             walked = self._walk(reuse, tokens, cuts, mode, len(tokens) - 1, accept)
-            cache = filled(self.model, reuse.arch, walked.context)
+            cache = filled(self.model, reuse.arch, walked.context, walked.loan)
         out = self.model.generate(line, attention_mask=mask, past_key_values=cache, **options)
         if walked.kept is not None:
             self._keep_answer(
@@ -195,6 +229,9 @@ class SplicedTransformers:
             )
             reuse.store(walked.kept)
         self._watch.look(tokens, walked.context)
+        if walked.loan is not None and not walked.loan.end():
+            log.warning("answer of %d tokens computed again: a lease ended early", len(tokens))
+            return cast(Tensor, self.model.generate(line, attention_mask=mask, **options))
         return cast(Tensor, out)
 
     @property
@@ -266,7 +303,7 @@ class SplicedTransformers:
         context = walked.context
         return Prefilled(
             logits=logits,
-            cache=filled(self.model, reuse.arch, context),
+            cache=filled(self.model, reuse.arch, context, walked.loan),
             computed=walked.computed,
             reused=walked.reused,
             captured=walked.captured,
@@ -276,6 +313,7 @@ class SplicedTransformers:
             trouble=walked.trouble,
             plan=walked.plan,
             walked=walked,
+            loan=walked.loan,
         )
 
     def _walk(

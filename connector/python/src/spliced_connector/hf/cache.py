@@ -11,12 +11,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
 
+from spliced_connector.hf.paged import Loan, PagedLayer
 from spliced_connector.model import Family, Kind, Linear
 from spliced_connector.walk import Architecture, Context, LayerContext, UnsupportedError
 
 
-def filled(model: PreTrainedModel, arch: Architecture, context: Context) -> Cache:
-    """A new cache of the model with the states and rows of a context, a batch of one.
+def filled(
+    model: PreTrainedModel, arch: Architecture, context: Context, loan: Loan | None = None
+) -> Cache:
+    """A new cache of the model with the states and rows of a context, a batch of one. Rows in pages
+    stay there, and are good for as long as the loan.
 
     Raises UnsupportedError where the model keeps its states in a cache of another kind.
     """
@@ -24,6 +28,8 @@ def filled(model: PreTrainedModel, arch: Architecture, context: Context) -> Cach
     for slot, at, described in zip(arch.slots, context.layers, arch.identity.layers, strict=True):
         if described.kind == Kind.LINEAR:
             _fill_linear(model, cache, slot, described.linear, at)
+        elif at.pages is not None:
+            cache.layers[slot] = PagedLayer(at.pages, context.tokens, loan)
         elif at.k is not None and at.v is not None:
             k, v = (x[: context.tokens].transpose(0, 1)[None] for x in (at.k, at.v))
             # The latent is what transformers calls the keys of such a layer.
@@ -42,6 +48,8 @@ def read_back(model: PreTrainedModel, arch: Architecture, cache: Cache, context:
     for slot, at, described in zip(arch.slots, context.layers, arch.identity.layers, strict=True):
         if described.kind == Kind.LINEAR:
             _take_linear(model, cache, slot, described.linear, at)
+        elif at.pages is not None:
+            lengths.add(cache.layers[slot].get_seq_length())
         elif at.k is not None and at.v is not None:
             first, second = _rows(cache, slot)
             at.k, at.v = (second, first) if described.kind == Kind.MLA else (first, second)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from spliced_connector.client import Accept, Following, Query, Way
+from spliced_connector.client import Accept, Following, Query, Segment, Way
 from spliced_connector.errors import SplicedError
+from spliced_connector.hf.paged import Loan
 from spliced_connector.hf.reuse import Found, Kept, Reuse, UnreliableError
 from spliced_connector.model import (
     NOTHING,
@@ -23,7 +24,7 @@ from spliced_connector.model import (
     make_plan,
     turn_ends,
 )
-from spliced_connector.walk import Captured, Context, prefill, splice_long
+from spliced_connector.walk import Captured, Context, Pages, prefill, splice_long
 
 log = logging.getLogger("spliced")
 
@@ -72,6 +73,8 @@ class Walked:
     trouble: str = ""
     plan: Plan | None = None
     kept: Kept | None = None
+    loan: Loan | None = None
+    """The segments that the context's pages read."""
 
 
 def plainly(reuse: Reuse, request: Request, trouble: str, kept: Kept | None = None) -> Walked:
@@ -125,19 +128,26 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         others = reuse.share(ids, prompt, choices, context.tokens, request.parallel_tokens)
     # First what takes long: a lease must outlive all that is done under it.
     choices, elsewhere = _together(reuse, kept, prompt, choices, others)
+    taken = time.monotonic()
     held = reuse.acquire(prompt, choices)
+    loan = None
     try:
         segments = reuse.tensors(prompt, held)
         segments.update((piece.index, captured) for piece, captured in kept.segments)
         choices = _without_misses(choices, segments)
         plan = make_plan(prompt, context.tokens, choices)
         spans = _until(plan.spans, request.upto)
-        hidden = splice_long(reuse.arch, ids, spans, segments, context, reuse.placing(held))
+        pages = None
+        if reuse.in_place and all(isinstance(s, Segment) for s in held.values()):
+            pages = Pages(reuse.device)
+        placing = reuse.placing(held)
+        hidden = splice_long(reuse.arch, ids, spans, segments, context, placing, pages)
+        loan = reuse.lend(held, taken, context)
     except SplicedError as err:
         raise UnreliableError(f"segments on the GPU: {err}") from err
     finally:
         segments = {}
-        good = reuse.release(held)
+        good = reuse.release(held) if loan is None else loan.good
     if not good:
         log.warning("prompt of %d tokens computed: a lease ended early", len(ids))
         return plainly(reuse, request, "a lease ended before its segment was read", kept)
@@ -152,6 +162,7 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         trouble=found.trouble,
         plan=plan,
         kept=kept,
+        loan=loan,
     )
 
 

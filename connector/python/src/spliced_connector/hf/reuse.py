@@ -32,6 +32,7 @@ from spliced_connector.client import (
 )
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.hf.device import Lent, Placing
+from spliced_connector.hf.paged import LIFE, Loan
 from spliced_connector.model import NOTHING, Choice, Piece, Prompt
 from spliced_connector.walk import (
     Architecture,
@@ -133,8 +134,11 @@ class Reuse:
         device: torch.device,
         ends: Collection[int] = (),
         lent: Lent | None = None,
+        in_place: bool = False,
     ) -> None:
-        """ends: the tokens that end an answer. lent: memory of the model's GPU, None for never."""
+        """ends: the tokens that end an answer. lent: memory of the model's GPU, None for never.
+        in_place: the rows of segments are read where they lie."""
+        self.in_place = in_place
         self.lent = lent
         self.ends = frozenset(ends)
         self.arch = arch
@@ -242,6 +246,10 @@ class Reuse:
             if c is Choice.HIT and p.key is not None
         }
         held: dict[int, Leased] = {}
+        if self.in_place:
+            lasting = self.model.acquire(list(wanted.values()), life=LIFE)
+            if any(s is not None for s in lasting):
+                return {**_found(wanted, lasting)}
         if self.lent is not None:
             held |= _found(wanted, self.lent.acquire(list(wanted.values())))
         rest = {i: key for i, key in wanted.items() if i not in held}
@@ -278,6 +286,14 @@ class Reuse:
         if self.lent is not None:
             good &= self.lent.release(list(there.values()))
         return good
+
+    def lend(self, held: dict[int, Leased], taken: float, context: Context) -> Loan | None:
+        """Keeps leases for as long as a context's pages are read; None: there are no pages."""
+        if not any(at.pages is not None for at in context.layers):
+            return None
+        loan = Loan([s for s in held.values() if isinstance(s, Segment)], taken)
+        loan.reads(context)
+        return loan
 
     def capture(self, kept: Kept, prompt: Prompt, choices: Sequence[Choice]) -> None:
         """Runs the segments alone that are chosen for it.

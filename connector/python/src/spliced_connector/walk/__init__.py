@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from spliced_connector.walk.families import Scan, angles, chunk_length, turn
     from spliced_connector.walk.layers import causal_convolution
     from spliced_connector.walk.naming import Naming
+    from spliced_connector.walk.paged import PagedRows, Pages
     from spliced_connector.walk.plain import altered
     from spliced_connector.walk.reading import UnsupportedError, child
     from spliced_connector.walk.registry import architecture
@@ -64,6 +65,8 @@ __all__ = [
     "LayerContext",
     "LinearRows",
     "Naming",
+    "PagedRows",
+    "Pages",
     "Placer",
     "Rows",
     "Scan",
@@ -117,6 +120,7 @@ _MODULES = {
     "families": "Scan angles chunk_length turn",
     "layers": "causal_convolution",
     "naming": "Naming",
+    "paged": "PagedRows Pages",
     "plain": "altered",
     "reading": "UnsupportedError child",
     "registry": "architecture",

@@ -9,18 +9,21 @@ from torch import Tensor
 
 from spliced_connector.model import Kind
 from spliced_connector.walk.base import Architecture
+from spliced_connector.walk.paged import PagedRows, Pages
 
 
 @dataclass(slots=True)
 class LayerContext:
     """One layer: state [Hv, dk, dv] (float32, float64 in a float64 model) and conv [k-1, C] of a
     linear one; k [room, KV, dk] and v [room, KV, dv] of an attention one, keys at their final
-    positions. Rows behind the context's tokens are not set."""
+    positions. Rows behind the context's tokens are not set. In place of k and v there may be
+    pages."""
 
     state: Tensor | None = None
     conv: Tensor | None = None
     k: Tensor | None = None
     v: Tensor | None = None
+    pages: PagedRows | None = None
 
 
 class Context:
@@ -54,9 +57,20 @@ class Context:
             if at.k is not None and at.v is not None and at.k.shape[0] < room:
                 at.k, at.v = (_grown(x, room, self.tokens) for x in (at.k, at.v))
 
+    def page(self, arch: Architecture, pages: Pages) -> None:
+        """Has the rows of layers of full attention lie in pages from now on."""
+        for at, described in zip(self.layers, arch.identity.layers, strict=True):
+            a = described.attention
+            if described.kind != Kind.FULL or a.window or at.k is None or at.v is None:
+                continue
+            k, v = at.k[: self.tokens], at.v[: self.tokens]
+            at.k, at.v, at.pages = None, None, PagedRows(pages, a.rope, k, v)
+
     def rows(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Views of an attention layer's keys and values: [tokens, KV, d]."""
+        """An attention layer's keys and values [tokens, KV, d]: views, or copies of pages."""
         at = self.layers[layer]
+        if at.pages is not None:
+            return at.pages.whole(self.tokens)
         if at.k is None or at.v is None:
             raise ValueError(f"layer {layer} keeps no rows")
         return at.k[: self.tokens], at.v[: self.tokens]
@@ -65,7 +79,7 @@ class Context:
         """What later tokens change, copied; rows are shared, because they are only added to."""
         out = Context.__new__(Context)
         out.tokens, out.spliced, out.device = self.tokens, self.spliced, self.device
-        out.layers = [LayerContext(a.state, a.conv, a.k, a.v) for a in self.layers]
+        out.layers = [LayerContext(a.state, a.conv, a.k, a.v, a.pages) for a in self.layers]
         return out
 
 

@@ -18,6 +18,7 @@ from spliced_connector.walk import families
 from spliced_connector.walk.base import Architecture, Captured, Placer, Recurrence
 from spliced_connector.walk.context import Context
 from spliced_connector.walk.layers import Pass
+from spliced_connector.walk.paged import PagedRows, Pages, Place
 from spliced_connector.walk.rows import Rows, SplicedRows, check_segment
 
 PREFILL_ROWS = 2048
@@ -53,20 +54,25 @@ def splice(
     segments: Mapping[int, Captured],
     context: Context,
     placer: Placer | None = None,
+    pages: Pages | None = None,
 ) -> Tensor | None:
     """Moves a context over consecutive spans that begin where it ends.
 
     ids is the whole prompt; segments are by the number that spans give them, and those that placer
-    holds are put in place by it. Works for any run of a
-    plan's spans, so that a long plan can be cut: what follows continues the context. Returns the
-    hidden rows of the last span, None when that is a segment. Raises PlanError, with the context as
-    it was, when spans or segments do not fit.
+    holds are put in place by it. With pages the rows of segments stay where they are, in layers
+    that can read them there: they must be readable for as long as the context. Works for any run
+    of a plan's spans, so that a long plan can be cut: what follows continues the context. Returns
+    the hidden rows of the last span, None when that is a segment. Raises PlanError, with the
+    context as it was, when spans or segments do not fit.
     """
     with torch.no_grad():
         every = _tokens(ids, context.device)
         rows = SplicedRows(arch, every, spans, segments, context.tokens, placer)
         for span in rows.copied:
             check_segment(arch, rows.segments[span.segment])
+        if pages is not None:
+            context.page(arch, pages)
+            pages.add(places(rows))
         context.reserve(rows.end)
         if placer is not None:
             placer.rows(rows.spans, [(at.k, at.v) for at in context.layers])
@@ -75,6 +81,13 @@ def splice(
         context.spliced |= any(s.segment >= 0 and s.start > 0 for s in rows.spans)
         last = rows.spans[-1]
         return None if h is None or last.segment >= 0 else h[h.shape[0] - last.length :]
+
+
+def places(rows: SplicedRows) -> list[Place]:
+    """Where the segments of a walk are read."""
+    return [
+        Place(s.start, s.length, s.start - rows.segments[s.segment].spec.head) for s in rows.copied
+    ]
 
 
 def pieces(spans: Sequence[Span]) -> list[list[Span]]:
@@ -108,6 +121,7 @@ def splice_long(
     segments: Mapping[int, Captured],
     context: Context,
     placer: Placer | None = None,
+    pages: Pages | None = None,
 ) -> Tensor | None:
     """`splice` in walks of bounded memory; a PlanError can leave the context between two of them.
 
@@ -116,7 +130,7 @@ def splice_long(
     every = _tokens(ids, context.device)
     h = None
     for walk in pieces(spans):
-        h = splice(arch, every, walk, segments, context, placer)
+        h = splice(arch, every, walk, segments, context, placer, pages)
     return h
 
 
@@ -145,6 +159,8 @@ class _Walk(Pass[SplicedRows]):
 
     def attention(self, layer: int, x: Tensor | None) -> Tensor | None:
         at, rows = self.context.layers[layer], self.rows
+        if at.pages is not None:
+            return self._paged(layer, at.pages, x)
         if at.k is None or at.v is None:
             raise PlanError(f"layer {layer} of the context keeps no rows")
         self._place_segments(layer, at.k, at.v)
@@ -154,6 +170,17 @@ class _Walk(Pass[SplicedRows]):
         _put(at.k, rows, new.k)
         _put(at.v, rows, new.v)
         o = self.attend(layer, new.q, at.k[: rows.end], at.v[: rows.end])
+        return self.arch.attention_out(layer, o, new)
+
+    def _paged(self, layer: int, pages: PagedRows, x: Tensor | None) -> Tensor | None:
+        """`attention` over rows where they lie."""
+        parts = [self.rows.segments[s.segment].layers[layer] for s in self.rows.copied]
+        pages.add([(p.k, p.v) for p in parts if p.k is not None and p.v is not None])
+        if x is None:
+            return None
+        new = self.arch.attention(layer, x, self.rows.positions)
+        pages.put(self.rows.positions, new.k, new.v)
+        o = pages.attend(new.q, self.rows.positions, self.arch.scale(layer))
         return self.arch.attention_out(layer, o, new)
 
     def _place_segments(self, layer: int, k: Tensor, v: Tensor) -> None:

@@ -1,0 +1,167 @@
+"""Attention of transformers' models over pages: layers of a cache without copies of segments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from spliced_connector.client import Segment, release_all
+from spliced_connector.model import Kind
+from spliced_connector.walk import Architecture, Context, PagedRows, Pages
+
+NAME = "spliced_pages"
+
+LIFE = 300.0
+"""Seconds for which segments that are read in place are leased; copies are taken when half of it
+is over. A daemon whose max-lease-ttl is less refuses, and rows are copied as without."""
+
+
+class Loan:
+    """Leased segments that a request reads where they are."""
+
+    def __init__(self, segments: Sequence[Segment], taken: float) -> None:
+        """taken: when they were asked for, by time.monotonic."""
+        self._segments = list(segments)
+        self._rows: list[PagedRows] = []
+        self._until = taken + LIFE
+        self._good = True
+
+    def __del__(self) -> None:
+        self.end()
+
+    def reads(self, context: Context) -> None:
+        """Names the context whose rows are read."""
+        self._rows = [at.pages for at in context.layers if at.pages is not None]
+
+    @property
+    def good(self) -> bool:
+        """Whether all that was read until now is what was leased, as far as is known here."""
+        if not self._segments:
+            return self._good
+        return all(s.valid for s in self._segments) and time.monotonic() < self._until
+
+    def extend(self) -> None:
+        """Has the rows last: copies are taken when half of the leases' life is over."""
+        if self._segments and time.monotonic() > self._until - LIFE / 2:
+            for rows in self._rows:
+                rows.copy()
+            self.end()
+
+    def end(self) -> bool:
+        """Gives the leases back: whether all that was read is what was leased."""
+        segments, self._segments, self._rows = self._segments, [], []
+        if segments:
+            self._good = time.monotonic() < self._until and all(release_all(segments))
+        return self._good
+
+
+class PagedLayer(DynamicLayer):  # type: ignore[misc, unused-ignore]
+    """A layer of a cache whose rows lie in pages; a batch of one."""
+
+    def __init__(self, rows: PagedRows, tokens: int, loan: Loan | None) -> None:
+        super().__init__()
+        self.rows = rows
+        self.is_initialized = True
+        self._length = tokens
+        self._loan = loan
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Adds rows. The keys returned are the new ones, by which `attend_pages` finds all."""
+        if self._loan is not None:
+            self._loan.extend()
+        n = key_states.shape[-2]
+        positions = torch.arange(self._length, self._length + n, device=key_states.device)
+        self.rows.put(positions, *(x[0].transpose(0, 1) for x in (key_states, value_states)))
+        self._length += n
+        keys = key_states.view_as(key_states)
+        keys.spliced_pages = (self.rows, positions)  # type: ignore[attr-defined, unused-ignore]
+        return keys, value_states
+
+    def get_seq_length(self) -> int:
+        return self._length
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Takes rows back; later ones take their place."""
+        self._length -= min(self._length, abs(tokens_to_remove))
+
+    def reset(self) -> None:
+        raise NotImplementedError("rows in pages belong to one prompt")
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        raise NotImplementedError("rows in pages are of one line")
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        raise NotImplementedError("rows in pages are of one line")
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        raise NotImplementedError("rows in pages are of one line")
+
+
+def attend_pages(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **options: object,
+) -> tuple[Tensor, None]:
+    """An attention function of transformers: over pages where the keys are of a `PagedLayer`."""
+    found = getattr(key, "spliced_pages", None)
+    if found is None:
+        out, _ = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
+        )
+        return out, None
+    rows, positions = cast("tuple[PagedRows, Tensor]", found)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return rows.attend(query[0].transpose(0, 1), positions, scale)[None], None
+
+
+AttentionInterface.register(NAME, attend_pages)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def why_not(model: PreTrainedModel, arch: Architecture) -> str:
+    """Why rows of this model cannot be read in place; empty if they can: it is tried."""
+    slots = [
+        slot
+        for slot, described in zip(arch.slots, arch.identity.layers, strict=True)
+        if described.kind == Kind.FULL and not described.attention.window
+    ]
+    if not slots:
+        return "no layer of full attention"
+    before = model.config._attn_implementation
+    if before not in ("sdpa", NAME):
+        return f"its attention is {before}, not sdpa"
+    line = torch.tensor([[3, 1, 2]], device=model.device)
+    try:
+        with torch.no_grad():
+            want = model(line, use_cache=False).logits
+            context = Context(arch, 0, model.device)
+            context.page(arch, Pages(model.device))
+            cache = DynamicCache(config=model.config)
+            for slot, at in zip(arch.slots, context.layers, strict=True):
+                if at.pages is not None:
+                    cache.layers[slot] = PagedLayer(at.pages, 0, None)
+            model.set_attn_implementation(NAME)
+            model(line[:, :2], past_key_values=cache, use_cache=True)
+            got = model(line[:, 2:], past_key_values=cache, use_cache=True).logits
+    except Exception as err:  # whatever a model's own code does with a cache that it does not know
+        return f"{type(err).__name__}: {err}"
+    finally:
+        model.set_attn_implementation(before)
+    spread = float(want.std()) or 1.0
+    far = float((got[0, -1] - want[0, -1]).abs().max()) / spread
+    return "" if far < 0.05 else f"its attention does not go through AttentionInterface ({far:.2g})"

@@ -1,0 +1,187 @@
+"""Rows of attention that are read where they lie: those of segments in the cache's memory, and a
+request's own.
+
+Any number of requests read a segment's rows at once, each at a position of its own. Keys are kept
+turned as if the segment began at 0; not they are turned to their place, but the query back by it,
+once for each segment, which gives the same product: (R(p) k)·q = k·(R(-p) q) (MEPIC, arXiv
+2512.16822, section 3.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spliced_connector.model import Rope
+from spliced_connector.walk import families
+
+GRAIN = 8
+"""Own rows are taken so many at a time."""
+
+QUERIES = 256
+"""Rows that attend at once, at most: bounds the scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a request reads a segment's rows: the first at `begin`; its keys are short of their
+    positions by `origin`."""
+
+    begin: int
+    rows: int
+    origin: int
+
+
+class Pages:
+    """What the tables of one request's layers have in common: which position lies where."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.places: list[Place] = []
+        self._turns: dict[Rope, tuple[Tensor, Tensor]] = {}
+        self._shared = torch.empty(0, dtype=torch.int64, device=device)
+
+    def add(self, places: Sequence[Place]) -> None:
+        self.places += places
+        self._turns.clear()
+        spans = [torch.arange(p.begin, p.begin + p.rows, device=self.device) for p in self.places]
+        if spans:
+            self._shared = torch.cat(spans)
+
+    @property
+    def shared(self) -> Tensor:
+        """The positions of all rows of segments, in the order of the places."""
+        return self._shared
+
+    def turns(self, rope: Rope) -> tuple[Tensor, Tensor]:
+        """cos and sin [places, 1, 1, dims / 2] that turn queries back."""
+        if rope not in self._turns:
+            origins = torch.tensor([p.origin for p in self.places], device=self.device)
+            cos, sin = families.angles(rope, origins)
+            self._turns[rope] = cos[:, None, None], -sin[:, None, None]
+        return self._turns[rope]
+
+
+class PagedRows:
+    """The rows of one attention layer: keys [n, KV, dk] and values [n, KV, dv].
+
+    Own rows lie in the order of their positions. Rows that are put at a position take the place of
+    all own ones from there on.
+    """
+
+    def __init__(self, pages: Pages, rope: Rope, k: Tensor, v: Tensor) -> None:
+        """k and v: the rows of the positions before any segment, which are copied."""
+        self.pages = pages
+        self.rope = rope
+        self._k, self._v = _room(k, len(k)), _room(v, len(v))
+        self._positions = torch.arange(len(k), device=k.device)
+        self._segments: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def own_bytes(self) -> int:
+        """What is taken for rows of the request's own."""
+        return int(self._k.nbytes + self._v.nbytes)
+
+    @property
+    def shared_bytes(self) -> int:
+        """What is read of the segments' rows."""
+        return sum(k.nbytes + v.nbytes for k, v in self._segments)
+
+    def add(self, segments: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Rows of segments, as many as places were added to the pages. They are not copied."""
+        self._segments += segments
+
+    def copy(self) -> None:
+        """Takes copies of what lies in the cache's memory."""
+        self._segments = [(k.clone(), v.clone()) for k, v in self._segments]
+
+    def put(self, positions: Tensor, k: Tensor, v: Tensor) -> None:
+        """Own rows at ascending positions."""
+        kept = int(torch.searchsorted(self._positions, positions[:1]))
+        n = kept + len(positions)
+        self._positions = torch.cat((self._positions[:kept], positions))
+        self._k, self._v = _room(self._k, n, kept), _room(self._v, n, kept)
+        self._k[kept:n], self._v[kept:n] = k, v
+
+    def attend(self, q: Tensor, positions: Tensor, scale: float) -> Tensor:
+        """Causal softmax attention of q [n, H, dk] at ascending positions: [n, H, dv]."""
+        parts = [
+            self._attend(q[at : at + QUERIES], positions[at : at + QUERIES], scale)
+            for at in range(0, len(q), QUERIES)
+        ]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def _attend(self, q: Tensor, positions: Tensor, scale: float) -> Tensor:
+        n, heads, _ = q.shape
+        own = len(self._positions)
+        kv = self._k.shape[1]
+        parts = [_scores(q, kv, self._k[:own])]
+        for back, (k, _) in zip(self._turned_back(q), self._segments, strict=True):
+            parts.append(_scores(back, kv, k))
+        scores = torch.cat(parts, -1)
+        hidden = self._hidden(positions)
+        if hidden is not None:
+            scores.view(kv, -1, n, scores.shape[-1]).masked_fill_(hidden, -torch.inf)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        weights = torch.softmax(scores.mul_(scale), -1, dtype=wide).to(q.dtype)
+        out = torch.matmul(weights[..., :own], self._v[:own].transpose(0, 1))
+        at = own
+        for _, v in self._segments:
+            out.baddbmm_(weights[..., at : at + len(v)], v.to(q.dtype).transpose(0, 1))
+            at += len(v)
+        return out.view(heads, n, -1).transpose(0, 1)
+
+    def _turned_back(self, q: Tensor) -> Sequence[Tensor]:
+        """The queries for each segment."""
+        if not self._segments:
+            return ()
+        if not self.rope.dims:
+            return [q] * len(self._segments)
+        cos, sin = self.pages.turns(self.rope)
+        back = q[None].expand(len(self._segments), *q.shape)
+        return list(families.turn(back, cos, sin, self.rope.interleaved))
+
+    def _hidden(self, positions: Tensor) -> Tensor | None:
+        """The rows that a query must not see [n, rows]; None: there are none."""
+        first = int(positions[0])
+        last = max((p.begin for p in self.pages.places), default=0)
+        if len(positions) == 1 and last <= first and int(self._positions[-1]) <= first:
+            return None
+        every = torch.cat((self._positions, self.pages.shared))
+        return every[None] > positions[:, None]
+
+    def whole(self, tokens: int) -> tuple[Tensor, Tensor]:
+        """Copies of the rows of the first tokens, in order, keys turned to their positions."""
+        k = self._k.new_empty((tokens, *self._k.shape[1:]))
+        v = self._v.new_empty((tokens, *self._v.shape[1:]))
+        mine = int(torch.searchsorted(self._positions, tokens))
+        k[self._positions[:mine]], v[self._positions[:mine]] = self._k[:mine], self._v[:mine]
+        for p, (rows, values) in zip(self.pages.places, self._segments, strict=True):
+            if p.begin >= tokens:
+                continue
+            turned = rows.to(k)
+            if self.rope.dims:
+                cos, sin = families.angles(self.rope, torch.tensor([p.origin], device=k.device))
+                turned = families.turn(turned, cos[:, None], sin[:, None], self.rope.interleaved)
+            k[p.begin : p.begin + p.rows], v[p.begin : p.begin + p.rows] = turned, values.to(v)
+        return k, v
+
+
+def _scores(q: Tensor, kv: int, k: Tensor) -> Tensor:
+    """q [n, H, dk] times keys [rows, KV, dk]: [KV, H / KV * n, rows]."""
+    n, heads, dim = q.shape
+    rows = q.transpose(0, 1).reshape(kv, heads // kv * n, dim)
+    return torch.matmul(rows, k.to(q.dtype).permute(1, 2, 0))
+
+
+def _room(x: Tensor, rows: int, kept: int | None = None) -> Tensor:
+    """x with room for so many rows."""
+    if kept is not None and len(x) >= rows:
+        return x
+    out = x.new_empty((-(-rows // GRAIN) * GRAIN, *x.shape[1:]))
+    kept = len(x) if kept is None else kept
+    out[:kept] = x[:kept]
+    return out

@@ -1,0 +1,166 @@
+"""Segments that attention reads in the daemon's memory, by several requests at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import logging
+import time
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from client_samples import Connect
+from engine.hf_requests import CUTS, WARMING, answer, continued, engine, far, own, tokens
+from engine.hybrids import MODELS, qwen35
+from running import Daemon
+from spliced_connector.hf import Prefilled, paged
+from spliced_connector.hf.paged import PagedLayer
+
+pytestmark = pytest.mark.engine
+
+IN_PLACE = dataclasses.replace(WARMING, in_place=True)
+BOUND = 1e-4
+"""What logits of order 1 differ by between keys turned to their places and queries turned back, in
+float32."""
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    return qwen35()
+
+
+def paged_layers(done: Prefilled) -> list[PagedLayer]:
+    return [layer for layer in done.cache.layers if isinstance(layer, PagedLayer)]
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_reading_in_place_is_reading_copies(name: str, connect: Connect, daemon: Daemon) -> None:
+    copying = engine(MODELS[name](), connect, daemon)
+    inplace = engine(MODELS[name](), connect, daemon, settings=IN_PLACE)
+    ids = tokens(200)
+    copying.prefill(ids, CUTS, "splice")
+    want = copying.prefill(ids, CUTS, "splice")
+    got = inplace.prefill(ids, CUTS, "splice")
+    assert got.reused == want.reused == 148
+    assert far(got.logits, want.logits) <= BOUND
+    layers = paged_layers(got)
+    if not layers:
+        pytest.skip("no layer of full attention whose rows can be read in place")
+    assert all(layer.rows.shared_bytes > layer.rows.own_bytes for layer in layers)
+    assert continued(inplace.model, ids, got) == continued(copying.model, ids, want)
+    assert got.good
+    out = inplace.generate(ids, CUTS, "splice", max_new_tokens=12, do_sample=False)
+    assert torch.equal(
+        out, copying.generate(ids, CUTS, "splice", max_new_tokens=12, do_sample=False)
+    )
+    assert got.release()
+
+
+def test_requests_share_one_copy_at_places_of_their_own(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon
+) -> None:
+    plain = engine(qwen35(), connect, daemon)
+    e = engine(model, connect, daemon, settings=IN_PLACE)
+    ids = tokens(200)
+    orders = [
+        ids,
+        [*ids[120:180], *ids[60:120], *ids[:60], *ids[180:]],
+        [*ids[60:180], *ids[:60], *ids[180:]],
+    ]
+    for one in orders:
+        plain.prefill(one, CUTS, "splice")  # all of them are there, first and not
+    wants = [plain.prefill(one, CUTS, "splice") for one in orders]
+    gots = [e.prefill(one, CUTS, "splice") for one in orders]
+    views = [k.data_ptr() for done in gots for k, _ in paged_layers(done)[0].rows._segments]
+    assert len(set(views)) < len(views), "no two requests read the same rows"
+    lines: list[list[list[int]]] = [
+        [[int(d.logits.argmax())] for d in each] for each in (gots, wants)
+    ]
+    for _ in range(6):
+        for engine_lines, each, m in zip(lines, (gots, wants), (model, plain.model), strict=True):
+            for line, done in zip(engine_lines, each, strict=True):
+                with torch.no_grad():
+                    step = m(torch.tensor([line[-1:]]), past_key_values=done.cache, use_cache=True)
+                line.append(int(step.logits[0, -1].argmax()))
+    assert lines[0] == lines[1]
+    assert all(done.good for done in gots)
+
+
+def test_behind_a_prefix_and_with_the_canary(connect: Connect, daemon: Daemon) -> None:
+    settings = dataclasses.replace(IN_PLACE, canary_share=1.0, canary_bound=100.0)
+    e = engine(qwen35(), connect, daemon, settings=settings)
+    plain = engine(qwen35(), connect, daemon)
+    ids, cuts = tokens(230, seed=3), [40, 100, 160, 220]
+    for one in (plain, e):
+        one.prefill(ids[:48], (), "prefix")
+        one.prefill(ids, cuts, "splice")
+    want, got = plain.prefill(ids, cuts, "splice"), e.prefill(ids, cuts, "splice")
+    assert got.reused == want.reused > 0
+    assert far(got.logits, want.logits) <= BOUND
+
+
+def test_a_daemon_that_dies_leaves_its_memory(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon
+) -> None:
+    plain = engine(qwen35(), connect, daemon)
+    e = engine(model, connect, daemon, settings=IN_PLACE)
+    ids = tokens(200, seed=5)
+    plain.prefill(ids, CUTS, "splice")
+    want = continued(plain.model, ids, plain.prefill(ids, CUTS, "splice"))
+    done = e.prefill(ids, CUTS, "splice")
+    assert paged_layers(done)
+    daemon.kill()
+    assert continued(model, ids, done) == want
+
+
+def test_copies_are_taken_before_leases_end(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = engine(qwen35(), connect, daemon)
+    e = engine(model, connect, daemon, settings=IN_PLACE)
+    ids = tokens(200, seed=6)
+    plain.prefill(ids, CUTS, "splice")
+    want = continued(plain.model, ids, plain.prefill(ids, CUTS, "splice"))
+    done = e.prefill(ids, CUTS, "splice")
+    before = paged_layers(done)[0].rows._segments[0][0].data_ptr()
+    now = time.monotonic() + paged.LIFE * 0.6
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert continued(model, ids, done) == want
+    assert paged_layers(done)[0].rows._segments[0][0].data_ptr() != before
+    assert done.good
+    # Beyond their life, and nothing was copied: not to be believed.
+    late = e.prefill(ids, CUTS, "splice")
+    now += paged.LIFE * 1.1
+    assert not late.good
+    del late
+    gc.collect()
+
+
+def test_a_life_that_the_daemon_refuses_costs_the_sharing(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    e = engine(model, connect, daemon, settings=IN_PLACE)
+    ids = tokens(200, seed=7)
+    e.prefill(ids, CUTS, "splice")
+    from spliced_connector.hf import reuse
+
+    monkeypatch.setattr(reuse, "LIFE", 3600.0)  # max-lease-ttl is 10 minutes
+    done = e.prefill(ids, CUTS, "splice")
+    assert done.reused == 148
+
+
+def test_a_model_that_cannot_says_so(
+    connect: Connect, daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    eager = qwen35()
+    eager.set_attn_implementation("eager")
+    with caplog.at_level(logging.WARNING):
+        e = engine(eager, connect, daemon, settings=IN_PLACE)
+    assert "are copied: its attention is eager" in caplog.text
+    ids = tokens(200, seed=8)
+    e.prefill(ids, CUTS, "splice")
+    assert not paged_layers(e.prefill(ids, CUTS, "splice"))
+    assert far(own(eager, ids), own(qwen35(), ids)) <= BOUND
+    assert len(answer(eager, ids)) == 12
