@@ -59,8 +59,8 @@ const (
 	attendRowBytes  = 72 // of a job in the tables: attending::Job
 	attendRunBytes  = 96
 	attendItemBytes = 24
-	// attendItems is about how many blocks share a launch's keys: some for each multiprocessor of
-	// any GPU. A guess.
+	// attendItems is about how many blocks share a launch's work: some for each multiprocessor of
+	// any GPU. Where many queries make many blocks, keys are cut into fewer parts. A guess.
 	attendItems = 1024
 	// attendLeast is the fewest rows for which an item pays: what it leaves is ValueDim numbers a query. A
 	// guess.
@@ -125,18 +125,20 @@ type plannedAttend struct {
 type attendItem struct{ run, first, count int }
 
 func planAttend(jobs []AttendJob) (*attendPlan, error) {
-	total := 0
+	total, work := 0, 0
 	for i := range jobs {
 		if err := jobs[i].check(); err != nil {
 			return nil, fmt.Errorf("attend, job %d: %w", i, err)
 		}
 		for r := range jobs[i].Runs {
-			if total += jobs[i].seen(&jobs[i].Runs[r]) * jobs[i].KeyHeads; total > maxAttendRows {
+			n := jobs[i].seen(&jobs[i].Runs[r]) * jobs[i].KeyHeads
+			if total += n; total > maxAttendRows {
 				return nil, fmt.Errorf("attend: more than %d rows: %w", maxAttendRows, gpuipc.ErrInvalid)
 			}
+			work += n * jobs[i].blocks()
 		}
 	}
-	rows := max(attendLeast, (total/attendItems+attendKeys-1)/attendKeys*attendKeys)
+	rows := max(attendLeast, (work/attendItems+attendKeys-1)/attendKeys*attendKeys)
 	plan := &attendPlan{}
 	for i := range jobs {
 		if jobs[i].Rows > 0 {
@@ -165,6 +167,11 @@ func (p *attendPlan) add(a *AttendJob, rows int) {
 // seen is how many rows of a run some query row sees.
 func (a *AttendJob) seen(r *AttendRun) int {
 	return max(0, min(r.Rows, a.Begin+a.Rows-r.Begin))
+}
+
+// blocks is how many blocks share the queries of a key head.
+func (a *AttendJob) blocks() int {
+	return (a.Rows*a.Heads/a.KeyHeads + attendQueries - 1) / attendQueries
 }
 
 func (a *AttendJob) check() error {
@@ -288,10 +295,10 @@ func (p *attendPlan) launches(entry string, scratch uint64) []Launch {
 func attendLaunch(entry string, jobs []plannedAttend, scratch uint64) Launch {
 	var rows, items words
 	var t attendTables
-	keyHeads, queries, shared, runs, first := 0, 0, 0, 0, 0
+	keyHeads, blocks, shared, runs, first := 0, 0, 0, 0, 0
 	for i := range jobs {
 		j := &jobs[i]
-		keyHeads, queries, shared = max(keyHeads, j.KeyHeads), max(queries, j.Rows*j.Heads/j.KeyHeads), max(shared, j.shared())
+		keyHeads, blocks, shared = max(keyHeads, j.KeyHeads), max(blocks, j.blocks()), max(shared, j.shared())
 		rows = append(rows, j.row(first, scratch)...)
 		for _, x := range j.items {
 			items.u32(uint32(i), uint32(runs+x.run), uint32(x.first), uint32(x.count), uint32(int32(j.Begin+1-j.Runs[x.run].Begin)), 0)
@@ -311,7 +318,7 @@ func attendLaunch(entry string, jobs []plannedAttend, scratch uint64) Launch {
 	args := arguments()
 	args.u64(uint64(runsAt), uint64(itemsAt))
 	return Launch{
-		Name: entry, Grid: [3]uint32{uint32(first), uint32(keyHeads), uint32((queries-1)/attendQueries + 1)}, Block: [3]uint32{attendThreads, 1, 1},
+		Name: entry, Grid: [3]uint32{uint32(first), uint32(keyHeads), uint32(blocks)}, Block: [3]uint32{attendThreads, 1, 1},
 		Shared: uint32(shared), Args: args, Tables: t.words,
 	}
 }

@@ -87,12 +87,15 @@ func goldenAttends() []goldenAttend {
 	none.Rows, alone.Runs = 0, nil
 	long := step
 	long.Begin, long.Runs = 1<<24, []AttendRun{{Rows: 1 << 24, Keys: AttendRows{Base: 0x20000, RowStride: 256, HeadStride: 128}, Values: dense.Values}}
+	seam := long
+	seam.Rows, seam.Begin = 512, 20000
 	return []goldenAttend{
 		{"one run", []AttendJob{step}},
 		{"runs of a request, turned and its own", []AttendJob{paged}},
 		{"runs that two requests share", []AttendJob{paged, other}},
 		{"all kinds", []AttendJob{odd, halves, single, none, paged, alone}},
 		{"more rows than items of the least size", []AttendJob{long, step}},
+		{"many rows of queries", []AttendJob{seam}},
 		{"nothing", []AttendJob{none}},
 	}
 }

@@ -30,7 +30,7 @@ _RUN = struct.Struct("<10Q4I")
 _ITEM = struct.Struct("<4IiI")
 _QUERIES = 8  # of a key head that a block has
 _KEYS = 64  # of a tile
-_ITEMS = 1024  # about so many blocks share a launch's keys
+_ITEMS = 1024  # about so many blocks share a launch's work
 _LEAST = 256  # the fewest rows for which an item pays
 _MOST = 1 << 20
 _ROWS_MOST = 1 << 30
@@ -114,6 +114,11 @@ class AttendJob:
         return max(0, min(run.rows, self.begin + self.rows - run.begin))
 
     @property
+    def blocks(self) -> int:
+        """How many blocks share the queries of a key head."""
+        return -(-(self.rows * self.heads // self.key_heads) // _QUERIES)
+
+    @property
     def shared(self) -> int:
         """Bytes of shared memory: `attending::layout`."""
         channels = -(-self.key_dim // 64) * 64
@@ -178,15 +183,17 @@ def attend_scratch(jobs: Sequence[AttendJob]) -> int:
 
 
 def _plan(jobs: Sequence[AttendJob]) -> _Plan:
-    total = 0
+    total = work = 0
     for i, job in enumerate(jobs):
         problem = _problem(job)
         if problem:
             raise SplicedError(Code.INVALID, f"attend, job {i}: {problem}")
-        total += sum(job.seen(run) for run in job.runs) * job.key_heads
+        n = sum(job.seen(run) for run in job.runs) * job.key_heads
+        total += n
+        work += n * job.blocks
     if total > _ROWS_MOST:
         raise SplicedError(Code.INVALID, f"attend: more than {_ROWS_MOST} rows")
-    rows = max(_LEAST, -(-(total // _ITEMS) // _KEYS) * _KEYS)
+    rows = max(_LEAST, -(-(work // _ITEMS) // _KEYS) * _KEYS)
     plan = _Plan()
     for job in jobs:
         if job.rows == 0:
@@ -288,8 +295,8 @@ def _launch(entry: str, group: Sequence[_Planned], scratch: int) -> Launch:
         for row in planned.job.runs:
             tables.put_row(at, _run(tables, row))
             at += _RUN.size
-    queries = max(p.job.rows * p.job.heads // p.job.key_heads for p in group)
-    grid = (len(items), max(p.job.key_heads for p in group), -(-queries // _QUERIES))
+    blocks = max(p.job.blocks for p in group)
+    grid = (len(items), max(p.job.key_heads for p in group), blocks)
     shared = max(p.job.shared for p in group)
     arguments = struct.pack("<2Q", runs_at, items_at)
     return Launch(entry, grid, (_THREADS, 1, 1), shared, arguments, tables.bytes())
