@@ -46,6 +46,8 @@ def test_two_engines_reuse_from_the_gpu_what_one_has_computed(
     assert len(rows) >= 15
     for name, row in rows.items():
         assert row["ok"] or row["unit"] in TIMES, (name, row)
+        if row["unit"] == "of spread":  # of logits in float32; the bar is for a GPU's bfloat16
+            assert isinstance(row["value"], float) and row["value"] <= 1e-4, (name, row)
     metrics = daemon.metrics()
     for kind in ("segment", "checkpoint"):
         hits = metrics[f'spliced_hbm_leases_total{{kind="{kind}",result="hit"}}']
