@@ -1,12 +1,13 @@
 """What shared pages save in vLLM: blocks in use, by vLLM's own block manager.
 
-    bin/engines/bin/python connector/python/bench/vllm_pages.py          # from the repository's root
+    bin/engines/bin/python connector/python/bench/vllm_pages.py    # in the repository's root
 
-First the tokens of a block, which vLLM stretches in hybrids until a block of attention is as large as
-a recurrent state, beside how many segments are as long. Then 300 requests of 11 of 240 paragraphs of
-XQuAD, so many at a time: the peak of blocks that their tokens of attention take with copies, and
-with shared pages; and the same with the blocks of their states, of which there are three to a
-request as Qwen3-Next has them. No engine runs and no tensor exists: a block is a number here.
+First the tokens of a block, which vLLM stretches in hybrids until a block of attention is as large
+as a recurrent state, beside how many segments are as long. Then 300 requests of 11 of 240
+paragraphs of XQuAD, so many at a time: the peak of blocks that their tokens of attention take with
+copies, and with shared pages; and the same with the blocks of their states, of which there are
+three to a request as Qwen3-Next has them. No engine runs and no tensor exists: a block is a number
+here.
 """
 
 from __future__ import annotations
@@ -188,9 +189,9 @@ def main() -> None:
         for at_once in (25, 75, 300):
             copied = peaks(block, at_once, "xquad_uniform.txt", share=False)
             shared = peaks(block, at_once, "xquad_uniform.txt", share=True)
-            row = (block, at_once)
+            row: list[int | str] = [block, at_once]
             for a, b in zip(copied, shared, strict=True):
-                row += (a, b, f"{a / b:.2f}")
+                row += [a, b, f"{a / b:.2f}"]
             print("| " + " | ".join(f"{x:,}" if isinstance(x, int) else x for x in row) + " |")
 
 
