@@ -539,7 +539,6 @@ FN void decode(u64 tables) {
     } else {
       for (u32 i = 0; i < job.passCount; i++) {
         pendingRows(job, p, l, at<const Pass>(tables + job.passes)[i], tables, sums);
-        blockBarrier();  // decays are the next pass's
       }
     }
     if (state) waitAsync<0>();
