@@ -213,7 +213,7 @@ image-cuda: build ## container image for nodes with NVIDIA GPUs, on CUDABASE, wi
 	buildah bud --isolation chroot --timestamp 0 --target prebuilt-cuda -t $(CUDAIMAGE) --build-arg CUDABASE=$(CUDABASE) \
 	  --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -f docker/Dockerfile .
 
-gpu-check-bundle: build ## bin/gpu-check.tar.gz: all that checks a machine with a GPU, where nothing is to be downloaded
+gpu-check-bundle: build ## bin/gpu-check.tar.gz: all that checks a machine with a GPU, where nothing is to be downloaded; WHEELS=dir goes along
 	scripts/gpu-check/bundle bin bin/gpu-check.tar.gz $(WHEELS)
 
 gpu-check: gpu-check-bundle ## check the GPU of this machine; table and gpu-check.json; says why it skips
