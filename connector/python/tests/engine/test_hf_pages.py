@@ -73,7 +73,7 @@ def test_requests_share_one_copy_at_places_of_their_own(
         plain.prefill(one, CUTS, "splice")  # all of them are there, first and not
     wants = [plain.prefill(one, CUTS, "splice") for one in orders]
     gots = [e.prefill(one, CUTS, "splice") for one in orders]
-    views = [k.data_ptr() for done in gots for k, _ in paged_layers(done)[0].rows._segments]
+    views = [x.data_ptr() for done in gots for x in paged_layers(done)[0].rows.segments()]
     assert len(set(views)) < len(views), "no two requests read the same rows"
     lines: list[list[list[int]]] = [
         [[int(d.logits.argmax())] for d in each] for each in (gots, wants)
@@ -124,11 +124,11 @@ def test_copies_are_taken_before_leases_end(
     plain.prefill(ids, CUTS, "splice")
     want = continued(plain.model, ids, plain.prefill(ids, CUTS, "splice"))
     done = e.prefill(ids, CUTS, "splice")
-    before = paged_layers(done)[0].rows._segments[0][0].data_ptr()
+    before = paged_layers(done)[0].rows.segments()[0].data_ptr()
     now = time.monotonic() + paged.LIFE * 0.6
     monkeypatch.setattr(time, "monotonic", lambda: now)
     assert continued(model, ids, done) == want
-    assert paged_layers(done)[0].rows._segments[0][0].data_ptr() != before
+    assert paged_layers(done)[0].rows.segments()[0].data_ptr() != before
     assert done.good
     # Beyond their life, and nothing was copied: not to be believed.
     late = e.prefill(ids, CUTS, "splice")

@@ -60,7 +60,8 @@ _OTHER_CACHES = ("past_key_values", "cache_implementation", "assistant_model")
 class HFSettings:
     """How the adapter reuses; the default is usable.
 
-    seam_tokens is w, the tokens recomputed on either side of a join. Checkpoints lie at multiples
+    seam_tokens is w, the tokens recomputed on either side of a join; tail_tokens, if given, those
+    on the left side: 0 recomputes beginnings only, as MEPIC does. Checkpoints lie at multiples
     of block_tokens, and behind answers. What the daemon advises is followed, but with keep_all:
     then every missing segment is captured, every position that it names is saved and all that is
     held is used, for warming a cache. A canary_share of the spliced prompts is computed again
@@ -76,6 +77,7 @@ class HFSettings:
     """
 
     seam_tokens: int = 8
+    tail_tokens: int | None = None
     block_tokens: int = 16
     tenant: str = ""
     keep_all: bool = False
@@ -328,7 +330,12 @@ class SplicedTransformers:
         """Brings a context to token `upto`, with reuse or, where that fails, without."""
         # Also without a daemon: wrong cuts are the caller's error, whatever else is wrong.
         prompt = divide(
-            reuse.profile, reuse.model.salt or b"", ids, cuts, self.settings.seam_tokens
+            reuse.profile,
+            reuse.model.salt or b"",
+            ids,
+            cuts,
+            self.settings.seam_tokens,
+            self.settings.tail_tokens,
         )
         settings = self.settings
         request = Request(

@@ -133,16 +133,22 @@ class Plan:
 
 
 def divide(
-    profile: Profile, salt: bytes, ids: Sequence[int], cuts: Sequence[int], w: int
+    profile: Profile,
+    salt: bytes,
+    ids: Sequence[int],
+    cuts: Sequence[int],
+    w: int,
+    tail: int | None = None,
 ) -> Prompt:
-    """Names the segments between the ascending cuts at seam width w.
+    """Names the segments between the ascending cuts at seam width w, on the left side of a join
+    tail, if that is given.
 
     The tokens behind the last cut are the query: at least one. No cuts: no segments. A segment
     that begins at 0 leads the prompt and is kept whole.
     """
     n = len(ids)
-    if w < 0:
-        raise PlanError(f"seam of {w} tokens")
+    if w < 0 or (tail is not None and tail < 0):
+        raise PlanError(f"seam of {w} tokens, {tail} on the left")
     for a, b in itertools.pairwise(cuts):
         if a >= b:
             raise PlanError(f"cuts must ascend: {a} is followed by {b}")
@@ -150,7 +156,7 @@ def divide(
         raise PlanError(f"cuts from {cuts[0]} to {cuts[-1]} in a prompt of {n} tokens")
     pieces = []
     for i, (a, b) in enumerate(itertools.pairwise(cuts)):
-        spec = profile.first_spec(b - a) if a == 0 else profile.mid_spec(b - a, w)
+        spec = profile.first_spec(b - a) if a == 0 else profile.mid_spec(b - a, w, tail)
         key = None if spec is None else segment_key(profile, salt, spec, ids[a:b])
         pieces.append(Piece(i, a, b - a, spec, key))
     return Prompt(n, tuple(pieces))

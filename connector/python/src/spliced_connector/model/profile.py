@@ -81,9 +81,11 @@ class Profile:
         """The geometry of a leading segment, which is kept whole."""
         return SegmentSpec(Role.FIRST, 0, 0, tokens)
 
-    def mid_spec(self, tokens: int, w: int) -> SegmentSpec | None:
-        """The geometry of any other segment; None when nothing worth keeping is left."""
-        spec = SegmentSpec(Role.MID, self.head_exclusion(w), w, tokens)
+    def mid_spec(self, tokens: int, w: int, tail: int | None = None) -> SegmentSpec | None:
+        """The geometry of any other segment, w tokens left out at both ends, or at its end tail;
+        None when nothing worth keeping is left."""
+        left_out = w if tail is None else tail
+        spec = SegmentSpec(Role.MID, self.head_exclusion(w), left_out, tokens)
         return spec if self.spec_problem(spec) is None else None
 
     def spec_problem(self, spec: SegmentSpec) -> str | None:

@@ -79,6 +79,7 @@ class PagedRows:
         self._k, self._v = _room(k, len(k)), _room(v, len(v))
         self._positions = torch.arange(len(k), device=k.device)
         self._segments: list[tuple[Tensor, Tensor]] = []
+        self._made: list[tuple[Tensor, Tensor]] | None = None
 
     @property
     def own_bytes(self) -> int:
@@ -88,15 +89,21 @@ class PagedRows:
     @property
     def shared_bytes(self) -> int:
         """What is read of the segments' rows."""
-        return sum(k.nbytes + v.nbytes for k, v in self._segments)
+        return sum(x.nbytes for x in self.segments())
+
+    def segments(self) -> list[Tensor]:
+        """The keys and values that are read where segments lie."""
+        return [x for pair in self._segments for x in pair]
 
     def add(self, segments: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Rows of segments, as many as places were added to the pages. They are not copied."""
         self._segments += segments
+        self._made = None
 
     def copy(self) -> None:
         """Takes copies of what lies in the cache's memory."""
         self._segments = [(k.clone(), v.clone()) for k, v in self._segments]
+        self._made = None
 
     def put(self, positions: Tensor, k: Tensor, v: Tensor) -> None:
         """Own rows at ascending positions."""
@@ -115,34 +122,45 @@ class PagedRows:
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _attend(self, q: Tensor, positions: Tensor, scale: float) -> Tensor:
-        n, heads, _ = q.shape
+        n, heads, dim = q.shape
         own = len(self._positions)
         kv = self._k.shape[1]
-        parts = [_scores(q, kv, self._k[:own])]
-        for back, (k, _) in zip(self._turned_back(q), self._segments, strict=True):
-            parts.append(_scores(back, kv, k))
+        asked = (q * scale).transpose(0, 1)
+        mine = asked.reshape(kv, heads // kv * n, dim)
+        parts = [torch.bmm(mine, self._k[:own].permute(1, 2, 0).to(q.dtype))]
+        views = self._views(q.dtype)
+        if views:
+            backs = self._turned_back(asked).reshape(-1, *mine.shape)
+            parts += [torch.bmm(b, k) for b, (k, _) in zip(backs.unbind(), views, strict=True)]
         scores = torch.cat(parts, -1)
         hidden = self._hidden(positions)
         if hidden is not None:
             scores.view(kv, -1, n, scores.shape[-1]).masked_fill_(hidden, -torch.inf)
         wide = torch.promote_types(q.dtype, torch.float32)
-        weights = torch.softmax(scores.mul_(scale), -1, dtype=wide).to(q.dtype)
-        out = torch.matmul(weights[..., :own], self._v[:own].transpose(0, 1))
-        at = own
-        for _, v in self._segments:
-            out.baddbmm_(weights[..., at : at + len(v)], v.to(q.dtype).transpose(0, 1))
-            at += len(v)
+        weights = torch.softmax(scores, -1, dtype=wide).to(q.dtype)
+        lengths = [own, *(k.shape[-1] for k, _ in views)]
+        shares = weights.split(lengths, -1)
+        out = torch.bmm(shares[0], self._v[:own].transpose(0, 1).to(q.dtype))
+        for share, (_, v) in zip(shares[1:], views, strict=True):
+            out.baddbmm_(share, v)
         return out.view(heads, n, -1).transpose(0, 1)
 
-    def _turned_back(self, q: Tensor) -> Sequence[Tensor]:
-        """The queries for each segment."""
-        if not self._segments:
-            return ()
-        if not self.rope.dims:
-            return [q] * len(self._segments)
-        cos, sin = self.pages.turns(self.rope)
+    def _views(self, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+        """The segments' keys [KV, dk, rows] and values [KV, rows, dv]; copies in another type."""
+        if self._made is None or any(k.dtype != dtype for k, _ in self._made):
+            self._made = [
+                (k.permute(1, 2, 0).to(dtype), v.transpose(0, 1).to(dtype))
+                for k, v in self._segments
+            ]
+        return self._made
+
+    def _turned_back(self, q: Tensor) -> Tensor:
+        """The queries [H, n, dk] for each segment."""
         back = q[None].expand(len(self._segments), *q.shape)
-        return list(families.turn(back, cos, sin, self.rope.interleaved))
+        if not self.rope.dims:
+            return back
+        cos, sin = self.pages.turns(self.rope)
+        return families.turn(back, cos, sin, self.rope.interleaved)
 
     def _hidden(self, positions: Tensor) -> Tensor | None:
         """The rows that a query must not see [n, rows]; None: there are none."""
@@ -168,13 +186,6 @@ class PagedRows:
                 turned = families.turn(turned, cos[:, None], sin[:, None], self.rope.interleaved)
             k[p.begin : p.begin + p.rows], v[p.begin : p.begin + p.rows] = turned, values.to(v)
         return k, v
-
-
-def _scores(q: Tensor, kv: int, k: Tensor) -> Tensor:
-    """q [n, H, dk] times keys [rows, KV, dk]: [KV, H / KV * n, rows]."""
-    n, heads, dim = q.shape
-    rows = q.transpose(0, 1).reshape(kv, heads // kv * n, dim)
-    return torch.matmul(rows, k.to(q.dtype).permute(1, 2, 0))
 
 
 def _room(x: Tensor, rows: int, kept: int | None = None) -> Tensor:

@@ -1,0 +1,208 @@
+"""Bytes of keys and values that requests hold in transformers, with copies and reading in place.
+
+    make build && bin/engines/bin/python scripts/pages/measure.py --out pages-transformers.json
+
+The list is that of policy/pages: 300 requests of 11 of XQuAD's 240 passages, as numbers, a system
+prompt of 48 tokens and 32 tokens of output. The last c requests are resident. Tokens are drawn; the
+model has Qwen3.5's layers and random weights. Held is what tensors take: own rows of all residents,
+and of the daemon's memory each segment once. Decoding is timed in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts" / "demo-vllm"))
+sys.path.insert(0, str(ROOT / "connector" / "python" / "src"))
+
+import torch
+from processes import start_daemon
+from torch import Tensor
+from transformers import PreTrainedModel, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+from spliced_connector.client import Client, Options
+from spliced_connector.hf import HFSettings, Prefilled, SplicedTransformers
+from spliced_connector.hf.paged import PagedLayer
+from spliced_connector.walk import Naming
+
+SYSTEM, OUTPUT, VOCABULARY = 48, 32, 256
+SIMULATED = {75: 3.15, 300: 7.84}
+"""Copies over held, of the rules with a window of 8 and packed rests: docs/policies.md."""
+
+
+def numbers(name: str) -> Iterator[list[int]]:
+    for line in (ROOT / "policy" / "pages" / "xquad" / name).read_text().splitlines():
+        if words := line.partition("#")[0].split():
+            yield [int(w) for w in words]
+
+
+def text(seed: int, n: int) -> list[int]:
+    draw = random.Random(seed)
+    return [draw.randrange(VOCABULARY) for _ in range(n)]
+
+
+def prompts() -> list[tuple[list[int], list[int]]]:
+    """Token ids and cuts."""
+    lengths = [row[0] for row in numbers("lengths.txt")]
+    passages = [text(i + 1, n) for i, n in enumerate(lengths)]
+    out = []
+    for i, (question, *chosen) in enumerate(numbers("uniform.txt")):
+        ids, cuts = text(9999, SYSTEM), [0, SYSTEM]
+        for p in chosen:
+            ids = ids + passages[p]
+            cuts.append(len(ids))
+        out.append((ids + text(10_000 + i, question), cuts))
+    return out
+
+
+def model(wide: bool = False) -> PreTrainedModel:
+    """wide: heads as of models of 2 B parameters and more, for times."""
+    torch.manual_seed(1)
+    width, heads, dim, layers = (512, 8, 128, 8) if wide else (128, 4, 32, 4)
+    config = Qwen3_5TextConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=2,
+        head_dim=dim,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=dim,
+        linear_value_head_dim=dim,
+        eos_token_id=None,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 1e6,
+            "partial_rotary_factor": 0.5,
+            "mrope_section": [dim // 8, dim // 16, dim // 16],
+        },
+    )
+    return Qwen3_5ForCausalLM(config).eval()
+
+
+def held(residents: deque[Prefilled]) -> int:
+    """Bytes of keys and values, those of a segment in the daemon's memory once."""
+    own, shared = 0, {}
+    for done in residents:
+        for layer in done.cache.layers:
+            if isinstance(layer, PagedLayer):
+                own += layer.rows.own_bytes
+                for part in layer.rows.segments():
+                    shared[part.data_ptr()] = part.nbytes
+            elif getattr(layer, "keys", None) is not None:
+                own += layer.keys.nbytes + layer.values.nbytes
+    return own + sum(shared.values())
+
+
+def forward(m: PreTrainedModel, ids: list[int], done: Prefilled) -> Tensor:
+    with torch.no_grad():
+        return m(torch.tensor([ids]), past_key_values=done.cache, use_cache=True).logits[0, -1]
+
+
+def peak(engine: SplicedTransformers, list_: list[tuple[list[int], list[int]]], c: int) -> int:
+    most, residents = 0, deque[Prefilled]()
+    for i, (ids, cuts) in enumerate(list_):
+        if len(residents) == c:
+            residents.popleft().release()
+        done = engine.prefill(ids, cuts, "splice")
+        forward(engine.model, text(20_000 + i, OUTPUT), done)
+        residents.append(done)
+        if len(residents) == c or i == len(list_) - 1:
+            most = max(most, held(residents))
+    while residents:
+        if not residents.popleft().release():
+            raise SystemExit("a lease ended early")
+    return most
+
+
+def decode(engines: dict[str, SplicedTransformers], rounds: int) -> tuple[dict[str, float], float]:
+    """Median seconds a token, in turn; and how far logits were apart, of their spread."""
+    ids, cuts = prompts()[0]
+    next(iter(engines.values())).prefill(ids, cuts, "splice")
+    sides = {name: e.prefill(ids, cuts, "splice") for name, e in engines.items()}
+    a, b = (done.logits for done in sides.values())
+    apart = float((a - b).abs().max() / a.std())
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for at in range(rounds + 1):
+        for name, done in list(sides.items())[:: 1 if at % 2 else -1]:
+            begin = time.perf_counter()
+            for token in range(8):
+                forward(engines[name].model, [token], done)
+            if at:
+                times[name].append((time.perf_counter() - begin) / 8)
+    return {name: statistics.median(t) for name, t in times.items()}, apart
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--resident", default="75,300", help="concurrent requests")
+    parser.add_argument("--requests", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=60)
+    options = parser.parse_args()
+    list_ = prompts()[: options.requests]
+    rows = []
+
+    def row(name: str, value: float, unit: str, limit: float | None = None) -> None:
+        ratio = None if limit is None else round(value / limit, 4)
+        rows.append(
+            {"name": name, "value": round(value, 4), "unit": unit, "limit": limit, "ratio": ratio}
+        )
+        print(f"{name:50} {value:10.4g} {unit:6} {limit or '-':>8} {ratio or '-':>8}", flush=True)
+
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        daemon, socket = start_daemon(directory, "-arena=1GiB", "-private=16MiB")
+        stack.callback(daemon.close)
+
+        def both(wide: bool = False) -> dict[str, SplicedTransformers]:
+            made = {}
+            for name, in_place in (("copies", False), ("in place", True)):
+                client = Client(Options(socket=socket, name=name, timeout=20.0))
+                stack.callback(client.close)
+                client.wait_attached(20.0)
+                settings = HFSettings(keep_all=True, in_place=in_place, tail_tokens=0)
+                naming = Naming(bytes([1 + wide]) * 32)
+                made[name] = SplicedTransformers(model(wide), client, naming, settings)
+            return made
+
+        engines = both()
+        for ids, cuts in list_:
+            engines["copies"].prefill(ids, cuts, "splice")  # all segments are there
+        for c in (int(n) for n in options.resident.split(",")):
+            copies, shared = (peak(e, list_, c) for e in engines.values())
+            row(f"copies, {c} requests", copies / 2**20, "MiB")
+            row(f"in place, {c} requests", shared / 2**20, "MiB")
+            row(f"copies over in place, {c} requests", copies / shared, "x", SIMULATED.get(c))
+        for what, pair in (("", engines), (", heads of 128", both(wide=True))):
+            seconds, apart = decode(pair, options.rounds)
+            row(f"logits beside copies, of their spread{what}", apart, "")
+            limit = seconds["copies"] * 1e3
+            row(f"a token in place, of copies{what}", seconds["in place"] * 1e3, "ms", limit)
+    if options.out:
+        report = {
+            "machine": platform.processor() or platform.machine(),
+            "torch": torch.__version__,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "rows": rows,
+        }
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
