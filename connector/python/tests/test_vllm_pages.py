@@ -96,6 +96,19 @@ def test_private_rows_are_those_of_a_count(seed: int) -> None:
     assert found == {t: row for t, row in row_of.items() if begin <= t < end}
 
 
+def test_rows_are_found_in_smaller_blocks_of_kernels() -> None:
+    wanted = Wanted(part(1, 100), 200, 192, 0), Wanted(part(2, 32), 320, 310, 1)
+    plan = PagePlan((Run(wanted[0], 3, 48, 1), Run(wanted[1], 5, 0, 1)))
+    assert list(plan.spans(SIZE, SIZE)) == [(0, (3, 48, 148)), (1, (5, 0, 32))]
+    assert list(plan.spans(SIZE, 32)) == [
+        (0, (16, 16, 32)),
+        (0, (17, 0, 32)),
+        (0, (18, 0, 32)),
+        (0, (19, 0, 20)),
+        (1, (25, 0, 32)),
+    ]
+
+
 def test_a_long_interior_is_cut_to_the_size_of_a_bin() -> None:
     cut = list(parts_of(b"k", 1000, 2 * SIZE + LEAST_TOKENS - 1, 992, 3, SIZE))
     assert [(w.start, w.part.first, w.part.length) for w in cut] == [

@@ -62,13 +62,12 @@ def test_turned_queries_see_what_turned_keys_would_show(
     placed = turned(k, everywhere)
     shared = torch.cat([torch.arange(a, b) for a, b, _ in runs])
     own = everywhere[~torch.isin(everywhere, shared)]
-    stored = torch.cat([turned(k[a:b], torch.arange(a, b) - by) for a, b, by in runs])
+    stored = [turned(k[a:b], torch.arange(a, b) - by) for a, b, by in runs]
     at = everywhere[-queries:]
     got = attend(
         turned(q, at),
-        torch.cat((stored, placed[own])),
-        torch.cat((v[shared], v[own])),
-        [b - a for a, b, _ in runs],
+        [(i, (stored[i], v[a:b])) for i, (a, b, _) in enumerate(runs)],
+        [(placed[part], v[part]) for part in own.split(100)],
         Turns.back(rope, [by for _, _, by in runs]),
         DIM**-0.5,
     )
@@ -81,6 +80,8 @@ def test_slices_of_queries_are_one_answer(monkeypatch: pytest.MonkeyPatch) -> No
     rope = Rope(dims=32, theta=10_000.0)
     k, v = (torch.randn(150, KV, DIM) for _ in range(2))
     q, turns = torch.randn(70, HEADS, DIM), Turns.back(rope, [11, 90])
-    whole = attend(q, k, v, [20, 40], turns, 0.2)
+    shared = [(0, (k[:20], v[:20])), (1, (k[20:40], v[20:40])), (1, (k[40:60], v[40:60]))]
+    own = [(k[60:], v[60:])]
+    whole = attend(q, shared, own, turns, 0.2)
     monkeypatch.setattr(attention, "QUERY_ROWS", 16)
-    torch.testing.assert_close(attend(q, k, v, [20, 40], turns, 0.2), whole)
+    torch.testing.assert_close(attend(q, shared, own, turns, 0.2), whole)

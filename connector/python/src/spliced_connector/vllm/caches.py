@@ -60,12 +60,12 @@ class _Elements:
             self._view = cache.as_strided((blocks, span), (stride, 1), cache.storage_offset())
             self._flat = offsets.reshape(-1).to(cache.device)
 
-    def gather(self, blocks: Tensor, tokens: Tensor) -> Tensor:
-        """Rows by their blocks and their numbers in them, [n, heads, dim], a copy."""
+    def rows(self, block: int, begin: int, end: int) -> Tensor:
+        """Rows [begin, end) of a block, [n, heads, dim]: a view where they are strided."""
         if self.is_strided:
-            return self._view[blocks, tokens]
-        places = self._flat.view(self._tokens, -1)[tokens]
-        return self._view[blocks[:, None], places].view(-1, *self.row)
+            return self._view[block, begin:end]
+        places = self._flat.view(self._tokens, -1)[begin:end]
+        return self._view[block, places].view(-1, *self.row)
 
     def read(self, blocks: Tensor) -> Tensor:
         """The rows of whole blocks, [blocks * tokens, heads, dim], a contiguous copy."""
@@ -116,10 +116,10 @@ class RowPages:
         k, v = map(self._rounding.decoded, kept, self._rounding.scales)
         return k, v
 
-    def gather(self, blocks: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of rows by their blocks, as the engine's kernels count these, and their
-        numbers in them: copies, not decoded where they are rounded."""
-        return self._keys.gather(blocks, tokens), self._values.gather(blocks, tokens)
+    def rows(self, block: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of rows [begin, end) of a block as the engine's kernels count them: views
+        where its layout allows it, not decoded where they are rounded."""
+        return self._keys.rows(block, begin, end), self._values.rows(block, begin, end)
 
     def write(self, table: Sequence[int], begin: int, k: Tensor, v: Tensor) -> None:
         """Replace keys [n, KV, dk] and values [n, KV, dv] of tokens from `begin` on.

@@ -360,7 +360,7 @@ def _placed(session: Session, caches: Caches, config: VllmConfig) -> Placed | No
             raise Inert(f"shared_pages: a layer with {trouble}")
         if attention.keys is not KeyMode.AT_ZERO:
             raise Inert("shared_pages: keys that are not stored turned to their positions")
-        impl.pages = LayerPages(placed, attention.rope, caches.rows[layer].gather)
+        impl.pages = LayerPages(placed, attention.rope, caches.rows[layer].rows)
     return placed
 
 

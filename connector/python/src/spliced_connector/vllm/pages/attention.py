@@ -38,44 +38,56 @@ class Turns:
         return cls(cos[:, None, None], sin[:, None, None], rope.interleaved)
 
 
+Rows = tuple[Tensor, Tensor]
+"""Keys [n, KV, d] and values [n, KV, dv] that lie together; of any strides."""
+
+
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, runs: Sequence[int], turns: Turns | None, scale: float
+    q: Tensor,
+    shared: Sequence[tuple[int, Rows]],
+    own: Sequence[Rows],
+    turns: Turns | None,
+    scale: float,
 ) -> Tensor:
     """Causal attention of the last queries of a request, float32 [m, H, dv].
 
-    q [m, H, d] at their positions. k [n, KV, d] and v [n, KV, dv]: the rows of the runs, whose
-    lengths `runs` are, in front of the private ones, the last m of which are the queries' own.
+    q [m, H, d] at their positions. shared: rows of runs, by the number of the run in `turns`. own:
+    private rows, the last m of which are the queries' own.
     """
-    heads, n = k.shape[1], k.shape[0]
-    keys = k.float().transpose(0, 1)  # [KV, n, d]
-    values = v.float().transpose(0, 1)
-    out = q.new_empty((len(q), q.shape[1], v.shape[2]), dtype=torch.float32)
+    every = [rows for _, rows in shared] + list(own)
+    n = sum(len(k) for k, _ in every)
+    heads, dim = every[0][1].shape[1:]
+    out = q.new_empty((len(q), q.shape[1], dim), dtype=torch.float32)
     for begin in range(0, len(q), QUERY_ROWS):
         part = q[begin : begin + QUERY_ROWS].float()
-        scores = _scores(part, keys, runs, turns) * scale  # [KV, G * rows, n]
+        scores = _scores(part * scale, shared, own, turns)  # [KV, G * rows, n]
         if len(q) > 1:
             last = n - len(q) + begin + torch.arange(len(part), device=q.device)
             hidden = torch.arange(n, device=q.device) > last[:, None]
             scores.view(heads, -1, len(part), n).masked_fill_(hidden, -torch.inf)
-        mixed = scores.softmax(-1) @ values
-        grouped = mixed.view(heads, -1, len(part), v.shape[2])
+        weights = scores.softmax(-1).split([len(k) for k, _ in every], -1)
+        mixed = sum(
+            (w @ v.transpose(0, 1).float() for w, (_, v) in zip(weights, every, strict=True)),
+            start=q.new_zeros((), dtype=torch.float32),
+        )
+        grouped = mixed.view(heads, -1, len(part), dim)
         out[begin : begin + QUERY_ROWS] = grouped.permute(2, 0, 1, 3).flatten(1, 2)
     return out
 
 
-def _scores(q: Tensor, keys: Tensor, runs: Sequence[int], turns: Turns | None) -> Tensor:
-    """Products of queries [rows, H, d] and keys [KV, n, d]: [KV, G * rows, n]."""
-    if turns is None or not runs:
-        return _grouped(q, len(keys)) @ keys.transpose(1, 2)
-    each = q.expand(len(runs), *q.shape)
-    turned = turn(each, turns.cos, turns.sin, turns.interleaved)
-    own = keys[:, sum(runs) :]
-    found, at = [], 0
-    for length, back in zip(runs, turned, strict=True):
-        found.append(_grouped(back, len(keys)) @ keys[:, at : at + length].transpose(1, 2))
-        at += length
-    found.append(_grouped(q, len(keys)) @ own.transpose(1, 2))
-    return torch.cat(found, -1)
+def _scores(
+    q: Tensor, shared: Sequence[tuple[int, Rows]], own: Sequence[Rows], turns: Turns | None
+) -> Tensor:
+    """Products of queries [rows, H, d] with all keys: [KV, G * rows, n]."""
+    heads = own[0][0].shape[1]
+    straight = _grouped(q, heads)
+    backs: Sequence[Tensor] = ()
+    if turns is not None:
+        each = q.expand(len(turns.cos), *q.shape)
+        backs = [_grouped(x, heads) for x in turn(each, turns.cos, turns.sin, turns.interleaved)]
+    pairs = [(backs[run] if backs else straight, k) for run, (k, _) in shared]
+    pairs += [(straight, k) for k, _ in own]
+    return torch.cat([x @ k.permute(1, 2, 0).float() for x, k in pairs], -1)
 
 
 def _grouped(q: Tensor, heads: int) -> Tensor:

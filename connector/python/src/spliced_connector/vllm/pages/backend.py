@@ -24,17 +24,17 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from spliced_connector.model import Rope
-from spliced_connector.vllm.pages.attention import Turns, attend
+from spliced_connector.vllm.pages.attention import Rows, Turns, attend
 from spliced_connector.vllm.pages.manager import SharedPagesSpec
 from spliced_connector.vllm.pages.placed import Placed
-from spliced_connector.vllm.pages.plans import PagePlan
+from spliced_connector.vllm.pages.plans import PagePlan, Span, spans_of
 
 if TYPE_CHECKING:
     from vllm.v1.attention.backend import CommonAttentionMetadata
     from vllm.v1.kv_cache_interface import AttentionSpec
 
-Gather = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Keys and values of rows in a layer's blocks, given both: [n, KV, d] each, copies."""
+ReadRows = Callable[[int, int, int], Rows]
+"""Keys and values of rows [begin, end) of a layer's block."""
 
 
 def install() -> None:
@@ -51,20 +51,19 @@ class LayerPages:
 
     placed: Placed
     rope: Rope
-    gather: Gather
+    rows: ReadRows
 
 
 @dataclass(slots=True)
 class PagedRows:
-    """The rows of one request in a step: queries [begin, end) of the batch, and where all keys lie
-    that they see, those in bins first."""
+    """The rows of one request in a step: queries [begin, end) of the batch, and where all rows lie
+    that they see, in the kernel's blocks."""
 
     begin: int
     end: int
     plan: PagePlan
-    blocks: Tensor
-    rows: Tensor
-    runs: tuple[int, ...]
+    shared: list[tuple[int, Span]]  # by the number of the run
+    own: list[Span]
     turns: dict[Rope, Turns | None] = field(default_factory=dict)
 
     def back(self, rope: Rope) -> Turns | None:
@@ -118,18 +117,17 @@ class SharedPagesBuilder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         starts = common.query_start_loc_cpu.tolist()
         lengths = common.seq_lens.tolist()
         seen, slots = common.seq_lens.clone(), common.slot_mapping.clone()
-        paged = []
+        paged, size = [], self.block_size
         for i, plan in plans.items():
             begin, end = starts[i], starts[i + 1]
-            own = lengths[i] - plan.shared  # private rows, with those of this step
-            blocks, rows = self._private(common.block_table_tensor[i], own)
+            table = common.block_table_tensor[i]
+            last = lengths[i] - plan.shared  # private rows, with those of this step
+            rows = torch.arange(last - (end - begin), last)
+            slots[begin:end] = table[rows // size].long() * size + rows % size
             seen[i] = end - begin
-            slots[begin:end] = (blocks * self.block_size + rows)[own - (end - begin) :]
-            there, at = self._shared(pages.placed, i, plan)
-            runs = tuple(run.wanted.part.length for run in plan.runs)
-            paged.append(
-                PagedRows(begin, end, plan, torch.cat((there, blocks)), torch.cat((at, rows)), runs)
-            )
+            shared = list(plan.spans(pages.placed.block_tokens, size))
+            own = [(int(table[block]), a, b) for block, a, b in spans_of(0, last, size)]
+            paged.append(PagedRows(begin, end, plan, shared, own))
         common = common.replace(seq_lens=seen, slot_mapping=slots)
         made = super().build(common_prefix_len, common, fast_build)
         values = {f.name: getattr(made, f.name) for f in fields(made)}
@@ -140,17 +138,6 @@ class SharedPagesBuilder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         first = layers.get(self.layer_names[0])
         impl = first.impl if isinstance(first, Attention) else None
         return impl.pages if isinstance(impl, SharedPagesImpl) else None
-
-    def _private(self, table: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-        """The blocks of a request's private rows, and the rows in them."""
-        number = torch.arange(tokens)
-        return table[number // self.block_size].long(), number % self.block_size
-
-    def _shared(self, placed: Placed, index: int, plan: PagePlan) -> tuple[Tensor, Tensor]:
-        """Likewise of its rows in bins, in the kernel's blocks."""
-        blocks, rows = placed.rows(index, plan)
-        split = placed.block_tokens // self.block_size
-        return blocks * split + rows // self.block_size, rows % self.block_size
 
 
 class SharedPagesImpl(CPUAttentionBackendImpl):  # type: ignore[misc]
@@ -187,8 +174,10 @@ class SharedPagesImpl(CPUAttentionBackendImpl):  # type: ignore[misc]
             self.do_kv_cache_update(layer, key, value, kv_cache, meta.slot_mapping)
         super().forward(layer, query, key, value, kv_cache, meta, output, *args, **options)
         if isinstance(meta, PagedMetadata) and self.pages is not None:
+            rows, rope = self.pages.rows, self.pages.rope
             for one in meta.paged:
-                k, v = self.pages.gather(one.blocks, one.rows)
-                q, turns = query[one.begin : one.end], one.back(self.pages.rope)
-                output[one.begin : one.end] = attend(q, k, v, one.runs, turns, self.scale)
+                shared = [(run, rows(*span)) for run, span in one.shared]
+                own = [rows(*span) for span in one.own]
+                q = query[one.begin : one.end]
+                output[one.begin : one.end] = attend(q, shared, own, one.back(rope), self.scale)
         return output

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import torch
-from torch import Tensor
-
 from spliced_connector.vllm.pages.plans import PagePlan, Run
 
 
@@ -20,7 +17,6 @@ class Placed:
         self.batch = batch
         self.block_tokens = block_tokens
         self._plans: dict[str, PagePlan] = {}
-        self._rows: dict[str, tuple[Tensor, Tensor]] = {}
         self._filled: dict[int, tuple[int, set[int]]] = {}  # offsets by block, of a generation
 
     def __len__(self) -> int:
@@ -29,13 +25,11 @@ class Placed:
     def add(self, request_id: str, plan: PagePlan) -> None:
         """From here on the request's attention follows the plan."""
         self._plans[request_id] = plan
-        self._rows.pop(request_id, None)
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """These have given their blocks back, or got none."""
         for request_id in request_ids:
             self._plans.pop(request_id, None)
-            self._rows.pop(request_id, None)
 
     def plans(self, requests: int) -> Mapping[int, PagePlan]:
         """Those of the step's first `requests` requests, by their number in the batch."""
@@ -43,16 +37,6 @@ class Placed:
             return {}
         batch = self.batch()[:requests]
         return {i: self._plans[name] for i, name in enumerate(batch) if name in self._plans}
-
-    def rows(self, index: int, plan: PagePlan) -> tuple[Tensor, Tensor]:
-        """The blocks, and the rows in them, of all tokens in bins, run by run: int64 [tokens]."""
-        name = self.batch()[index]
-        if name not in self._rows:
-            counts = torch.tensor([run.wanted.part.length for run in plan.runs])
-            blocks = torch.tensor([run.block for run in plan.runs]).repeat_interleave(counts)
-            spans = [(run.offset, run.offset + run.wanted.part.length) for run in plan.runs]
-            self._rows[name] = blocks, torch.cat([torch.arange(a, b) for a, b in spans])
-        return self._rows[name]
 
     def is_filled(self, run: Run) -> bool:
         """Whether the run's rows have been written since its block became a bin."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+Span = tuple[int, int, int]
+"""A block, and rows [begin, end) of it."""
+
 LEAST_TOKENS = 32
 """Shorter interiors are private: a run costs a product per layer of its own (a guess)."""
 
@@ -66,6 +69,16 @@ class PagePlan:
         """Tokens from here on are private."""
         return self.runs[-1].wanted.end
 
+    def spans(self, block_tokens: int, kernel_tokens: int) -> Iterator[tuple[int, Span]]:
+        """The runs by number, in blocks of the engine's kernels, which may be smaller than its
+        own."""
+        split = block_tokens // kernel_tokens
+        for number, run in enumerate(self.runs):
+            for block, a, b in spans_of(
+                run.offset, run.offset + run.wanted.part.length, kernel_tokens
+            ):
+                yield number, (run.block * split + block, a, b)
+
     def private(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
         """The private tokens [a, b) within [begin, end), each with the row that a lies in."""
         skipped, at = 0, begin
@@ -78,6 +91,12 @@ class PagePlan:
             skipped += wanted.part.length
         if at < end:
             yield at, end, at - skipped
+
+
+def spans_of(begin: int, end: int, size: int) -> Iterator[Span]:
+    """Rows [begin, end) of a table of blocks of `size` rows."""
+    for block in range(begin // size, -(-end // size)):
+        yield block, max(begin - block * size, 0), min(end - block * size, size)
 
 
 def shared_tokens(wanted: tuple[Wanted, ...]) -> int:
