@@ -36,8 +36,14 @@ ASKING = [END, 3, 4]
 SEAM = 8
 
 
+@pytest.fixture(scope="module", params=[False, True], ids=["copies", "shared pages"])
+def shared(request: pytest.FixtureRequest) -> bool:
+    """Each with a daemon of its own, that holds what the tests have brought there."""
+    return bool(request.param)
+
+
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def daemon(shared: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     running = Daemon(tmp_path_factory.mktemp("d"), "-arena=256MiB", "-prefill-speed=500")
     running.start()
     yield running
@@ -45,9 +51,14 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.fixture(scope="module")
-def engine(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine(
+    shared: bool, daemon: Daemon, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
     directory: Path = tmp_path_factory.mktemp("model")
-    running = start(hybrid_model(directory), daemon.socket, caching=True)
+    model = hybrid_model(directory)
+    running = start(model, daemon.socket, caching=True, shared_pages=shared)
+    assert (worker_of(running).placed is not None) == shared
+    assert (scheduler_of(running)._pages is not None) == shared
     yield running
     running.close()
 
@@ -110,7 +121,8 @@ def test_nobody_is_given_spliced_blocks(engine: Engine) -> None:
     assert spliced.told["way"] == "splice"
     assert spliced.told.get("prefix") is None
     pool = engine.core.scheduler.kv_cache_manager.block_pool
-    assert len(pool.cached_block_hash_to_block), "it is filed, under a name of its own"
+    if scheduler_of(engine)._pages is None:
+        assert len(pool.cached_block_hash_to_block), "it is filed, under a name of its own"
     cold = ask(engine, ids, salt="cold 1")
     assert not torch.equal(spliced.logprobs, cold.logprobs)
     again = ask(engine, ids)

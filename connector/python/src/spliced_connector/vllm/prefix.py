@@ -13,6 +13,8 @@ from torch import Tensor
 from spliced_connector.client import Accept, Checkpoint
 from spliced_connector.errors import SplicedError
 from spliced_connector.vllm.caches import BlocksError, Caches
+from spliced_connector.vllm.pages.placed import Placed
+from spliced_connector.vllm.pages.reading import read_rows
 from spliced_connector.vllm.plans import Blocks, LoadPlan, Outcome, PrefixPlan, SavePlan
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.storing import Saver, Taken
@@ -27,6 +29,8 @@ class PrefixWorker:
         self._session = session
         self._caches = caches
         self._profile = session.model.profile
+        self.placed: Placed | None = None
+        """Requests whose rows are not all in their own blocks."""
         self._saver = Saver(session.model, session.tally, session.settings.pending_mib << 20)
 
     def load(self, plan: object) -> Outcome:
@@ -111,12 +115,20 @@ class PrefixWorker:
                 block = self._caches.state_block(plan.blocks, layer, plan.tokens)
                 parts += self._caches.states[layer].read(block)
             elif layer in self._caches.rows:
-                table = self._caches.table(plan.blocks, layer, plan.parent_tokens, plan.tokens)
-                parts += self._caches.rows[layer].read(table, plan.parent_tokens, plan.tokens)
+                parts += self._rows(plan, layer)
         layout = self._profile.checkpoint_layout(plan.tokens - plan.parent_tokens)
         leaving = self._caches.copies.to_host(part_tensors(layout, parts))
         kind = Accept.SPLICED if plan.spliced else Accept.EXACT
         return Taken(plan.hash, plan.tokens, plan.parent_hash, plan.parent_tokens, leaving, kind)
+
+    def _rows(self, plan: SavePlan, layer: int) -> tuple[Tensor, Tensor]:
+        pages, begin, end = self._caches.rows[layer], plan.parent_tokens, plan.tokens
+        shared = None if self.placed is None else self.placed.plan(plan.request_id)
+        if shared is None:
+            return pages.read(self._caches.table(plan.blocks, layer, begin, end), begin, end)
+        rope = self._session.engine.identity.layers[layer].attention.rope
+        own = plan.blocks[self._caches.group[layer]]
+        return read_rows(pages, rope, shared, own, begin, end)
 
     def _state_block(self, blocks: Blocks, layer: int, tokens: int) -> int:
         """The block of a state that a step has left at a boundary: those in between are gone."""

@@ -193,10 +193,6 @@ class PrefixScheduler:
         prompt.held, prompt.claimed, prompt.spliced = held, 0, spliced
         prompt.wanted = self._next(prompt)
 
-    def leave(self, request_id: str) -> None:
-        """Nothing of the request is stored."""
-        self._prompts.pop(request_id, None)
-
     def open(self, request: Request) -> Prompt | None:
         """The prompt of a request, with its prefixes named. None without a daemon, whose salt is
         part of the names."""

@@ -76,6 +76,8 @@ class SpliceWorker:
         self._ranks = _ranks(session)
         self.placed = _placed(session, caches, config) if settings.shared_pages else None
         """What the attention backend knows of shared pages; it outlives this."""
+        if self._prefix is not None:
+            self._prefix.placed = self.placed
         self._publisher = Publisher(session.model, session.tally, settings.pending_mib << 20)
         self._canary = Canary(self._arch, settings.canary_bound, self._compared)
         self._untold = _Untold()

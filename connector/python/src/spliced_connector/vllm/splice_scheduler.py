@@ -177,8 +177,6 @@ class SpliceScheduler:
         pages = None if self._pages is None else self._pages.plan(request.request_id)
         if pages is not None:
             self._tally.add("shared_tokens", pages.shared)
-            if self._prefix is not None:
-                self._prefix.leave(request.request_id)  # it reads whole prompts out of blocks
         load = SpliceLoad(request.request_id, ids, splice, blocks, sampled, base, away, pages)
         self._loads.append(load)
 

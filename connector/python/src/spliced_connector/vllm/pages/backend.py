@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from vllm.model_executor.layers.attention import Attention
+from vllm.v1.attention import selector
 from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionBackend,
     CPUAttentionBackendImpl,
@@ -43,6 +44,10 @@ def install() -> None:
     CPUs take no other backend than the one of this name, CUSTOM included.
     """
     register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.{SharedPagesBackend.__qualname__}")
+    # In a process that has had another engine the answer is remembered.
+    forget = getattr(getattr(selector, "_cached_get_attn_backend", None), "cache_clear", None)
+    if forget is not None:
+        forget()
 
 
 @dataclass(frozen=True, slots=True)

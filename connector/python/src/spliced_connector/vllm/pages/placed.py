@@ -26,6 +26,10 @@ class Placed:
         """From here on the request's attention follows the plan."""
         self._plans[request_id] = plan
 
+    def plan(self, request_id: str) -> PagePlan | None:
+        """None for a request without shared pages."""
+        return self._plans.get(request_id)
+
     def forget(self, request_ids: Iterable[str]) -> None:
         """These have given their blocks back, or got none."""
         for request_id in request_ids:
