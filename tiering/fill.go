@@ -217,6 +217,9 @@ func (s *Store) beginLocked(o *objects.Object, l *plan.PartMap, now time.Time) e
 		if !o.Parent.Linked() {
 			return fmt.Errorf("%s: its parent has left: %w", o.Name(), tier.ErrGone)
 		}
+		if o.NeedsStates() && o.Parent.Phase == objects.Stripped {
+			return fmt.Errorf("%s: the states of its parent have left: %w", o.Name(), tier.ErrGone)
+		}
 		s.objects.Use(o.Parent)
 		defer s.objects.Unuse(o.Parent)
 	}

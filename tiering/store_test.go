@@ -451,6 +451,15 @@ func (s *Store) auditLocked() error {
 	found := 0
 	linked, ranked, ids := 0, make([]int, len(pools)), int64(0)
 	kids, candidates := map[*objects.Object]policy.ID{}, map[policy.ID]bool{}
+	needed := map[*objects.Object]bool{} // their states, for rows
+	for _, o := range s.objects.Table.Places() {
+		if o != nil && o.Parent != nil && o.Kind == tier.Rows {
+			needed[o.Parent] = true
+			if o.Parent.Phase == objects.Stripped {
+				return fmt.Errorf("%s: rows behind %s, which is stripped", o.Name(), o.Parent.Name())
+			}
+		}
+	}
 	for _, o := range s.objects.Table.Places() {
 		if o == nil {
 			continue
@@ -473,7 +482,7 @@ func (s *Store) auditLocked() error {
 		}
 		if o.Linked() && o.Published() && o.Phase != objects.Stripped {
 			ranked[o.Pool.Number]++
-			if may := o.StatePages > 0 && o.Write == nil && !o.Corrupt && (s.cfg.Lower == nil || o.Stored != 0); o.Pins == 0 && (o.Children == 0 || o.Children == 1 && may) {
+			if may := !needed[o] && o.StatePages > 0 && o.Write == nil && !o.Corrupt && (s.cfg.Lower == nil || o.Stored != 0); o.Pins == 0 && (o.Children == 0 || o.Children == 1 && may) {
 				candidates[o.ID] = true
 			}
 		}

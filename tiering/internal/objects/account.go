@@ -96,6 +96,9 @@ func (s *Set) Link(o *Object) {
 	}
 	s.Book(o)
 	if up := o.Parent; up != nil {
+		if o.NeedsStates() && up.Phase == Stripped {
+			panic(fmt.Sprintf("objects: %s behind a node without states", o.Name()))
+		}
 		up.Children++
 		up.Kids ^= o.ID
 		s.revalue(up)
