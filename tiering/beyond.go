@@ -270,7 +270,7 @@ func (s *Store) takeFarLocked(far farPrefix, q *MatchQuery, dst *MatchResult, p 
 		return
 	}
 	w := wanted{name: far.name, profile: p, tenant: t}
-	if dst.PrefixTokens > 0 && dst.PrefixKind != tier.Rows { // which only this node has
+	if dst.PrefixTokens > 0 {
 		w.base = tier.Name{Kind: dst.PrefixKind, Key: q.Prefixes[dst.PrefixIndex]}
 	}
 	dst.PrefixStates = tokens

@@ -272,7 +272,7 @@ func (d *description) fits(p *profile.Profile, n *tier.Name) error {
 			return fmt.Errorf("tokens [%d, %d) of %+v with %d ids", d.begin, d.end, d.spec, len(d.tokens))
 		}
 	} else if d.begin >= d.end || d.end > profile.MaxTokens || (d.begin > 0) != (d.parent != tier.Name{}) || len(d.tokens) > 0 ||
-		d.spec != (profile.SegmentSpec{}) || d.begin > 0 && d.parent.Kind != tier.Exact && d.parent.Kind != tier.Spliced {
+		d.spec != (profile.SegmentSpec{}) || d.begin > 0 && (d.parent.Kind == 0 || !d.parent.Kind.Known(p)) {
 		return fmt.Errorf("rows [%d, %d) behind %v with %d ids", d.begin, d.end, d.parent, len(d.tokens))
 	}
 	l := d.layout(p)

@@ -338,6 +338,7 @@ func (s *Server) acquire(ctx context.Context, names []name) ([]held, error) {
 		err = s.acquireSegments(ctx, id, tenant.ID, names, list)
 	case tier.Exact, tier.Spliced:
 		err = s.acquireCheckpoint(ctx, id, tenant.ID, &names[0], &list[0])
+	case tier.Rows: // not sent: its states would have to be rebuilt first
 	default:
 		return nil, fmt.Errorf("peer: object of kind %d: %w", names[0].Kind, tier.ErrInvalid)
 	}
