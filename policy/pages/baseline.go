@@ -11,17 +11,7 @@ func (q *Request) Held(blockTokens int) int {
 	return ceil(tokens, blockTokens)
 }
 
-// Recompute counts the tokens of cached chunks that are computed again, in the
-// settings that the paper compares with (§4.1).
-type Recompute func(chunkTokens int) int
-
-// CacheBlend computes 15 of 100 tokens again.
-func CacheBlend(chunkTokens int) int { return ceil(15*chunkTokens, 100) }
-
-// EPIC computes the first 16 tokens again.
-func EPIC(chunkTokens int) int { return min(16, chunkTokens) }
-
-// Seam is the same for these rules: what is not shared.
+// Seam is how many tokens of a held chunk are computed again: what is not shared.
 func (r *Rules) Seam(chunkTokens int) int { return r.head(chunkTokens) }
 
 // Alike is N requests that are alike: n chunks of b blocks and p blocks of

@@ -16,28 +16,6 @@ import (
 
 const pagedBlock = 16
 
-// inPlace is a cache whose rows come through block tables: what attention reads
-// is the arena itself, turned on the way.
-type inPlace struct {
-	*remote.Store
-	t     *testing.T
-	model *connector.Model
-}
-
-func (c *inPlace) Acquire(keys []profile.SegmentKey, specs []profile.SegmentSpec) (refengine.Leases, []bool, error) {
-	inner, held, err := c.Store.Acquire(keys, specs)
-	if err != nil {
-		return nil, nil, err
-	}
-	l := &inPlaceLeases{Leases: inner, cache: c, held: make([]*connector.Lease, len(keys))}
-	for i := range keys {
-		if held[i] {
-			l.held[i] = lease(c.t, c.model, keys[i])[0]
-		}
-	}
-	return l, held, nil
-}
-
 // lease leases segments together, with block tables.
 func lease(t *testing.T, m *connector.Model, keys ...profile.SegmentKey) []*connector.Lease {
 	t.Helper()
@@ -53,44 +31,6 @@ func lease(t *testing.T, m *connector.Model, keys ...profile.SegmentKey) []*conn
 		out[i] = row.Lease
 	}
 	return out
-}
-
-type inPlaceLeases struct {
-	refengine.Leases
-	cache *inPlace
-	held  []*connector.Lease
-}
-
-func (l *inPlaceLeases) Release() {
-	connector.Release(l.held...)
-	l.Leases.Release()
-}
-
-func (l *inPlaceLeases) Source(m *refengine.Model[float32], plan refengine.Plan, prefix []uint32, from *refengine.State[float32]) (refengine.Source[float32], error) {
-	inner, err := l.Leases.Source(m, plan, prefix, from)
-	return &inPlaceSource{Source: inner, leases: l, plan: plan}, err
-}
-
-type inPlaceSource struct {
-	refengine.Source[float32]
-	leases *inPlaceLeases
-	plan   refengine.Plan
-}
-
-// Rows implements refengine.Source without asking the daemon for a copy.
-func (s *inPlaceSource) Rows(layer int, k, v []float32) error {
-	c := s.leases.cache
-	for _, span := range s.plan.Spans {
-		if span.Segment < 0 {
-			continue
-		}
-		r := rowsOf{c.t, c.model.Profile(), s.leases.held[span.Segment], span.Start}
-		r.each(layer, func(at int, key, value []float32) {
-			copy(k[at*len(key):], key)
-			copy(v[at*len(value):], value)
-		})
-	}
-	return nil
 }
 
 // rowsOf reads a segment's rows through its block table, as if its interior began
@@ -147,46 +87,6 @@ func turnKey(row []float32, dim int, rope profile.Rope, invFreq []float64, by in
 			}
 			x[lo], x[hi] = x[lo]*c-x[hi]*s, x[hi]*c+x[lo]*s
 		}
-	}
-}
-
-// A whole forward pass that reads the arena through block tables gives what one
-// over rotated copies gives.
-func TestServingThroughBlockTablesEqualsServingCopies(t *testing.T) {
-	for _, f := range []int{1, 2, 6} {
-		t.Run(families[f].name, func(t *testing.T) {
-			socket, _ := started(t)
-			m := model(t, families[f].family, families[f].rope, profile.F32)
-			c := attached(t, socket)
-			r, err := c.Register(m.Profile(), connector.Binding{Connector: "refengine test"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := r.WaitReady(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			store := remote.New(t.Context(), c, r)
-			request := refengine.Request{First: text(1, 37), Mid: [][]uint32{text(2, 70), text(3, 49), text(2, 70)}, Query: text(4, 9), Seam: 8}
-			serve(t, m, store, request)
-			copies := serve(t, m, store, request)
-			tables := serve(t, m, &inPlace{store, t, r}, request)
-			if copies.Reused == 0 || tables.Reused != copies.Reused {
-				t.Fatalf("reused %d and %d tokens", copies.Reused, tables.Reused)
-			}
-			for i := range copies.Logits {
-				if d := math.Abs(float64(copies.Logits[i] - tables.Logits[i])); d > 1e-5 {
-					t.Fatalf("logit %d is off by %g", i, d)
-				}
-			}
-			for layer := range copies.State.Layers {
-				a, b := copies.State.Layers[layer], tables.State.Layers[layer]
-				for i := range a.K {
-					if math.Abs(float64(a.K[i]-b.K[i])) > 1e-5 || math.Abs(float64(a.V[i]-b.V[i])) > 1e-5 {
-						t.Fatalf("layer %d: key or value %d is %g, %g and %g, %g", layer, i, a.K[i], a.V[i], b.K[i], b.V[i])
-					}
-				}
-			}
-		})
 	}
 }
 
