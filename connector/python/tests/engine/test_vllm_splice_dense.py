@@ -22,12 +22,16 @@ if importlib.util.find_spec("vllm") is not None:
     from spliced_connector.walk import Context, prefill
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+@pytest.fixture(scope="module", params=[False, True], ids=["copies", "shared pages"])
+def engine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    shared = bool(request.param)
     directory: Path = tmp_path_factory.mktemp("dense")
     daemon = Daemon(directory, "-arena=256MiB", "-prefill-speed=500")
     daemon.start()
-    running = start(dense_model(directory / "model"), daemon.socket)
+    running = start(dense_model(directory / "model"), daemon.socket, shared_pages=shared)
+    assert (worker(running).placed is not None) == shared
     yield running
     running.close()
     daemon.stop()

@@ -42,9 +42,11 @@ def asked() -> tuple[list[list[int]], list[list[int]]]:
     return [first, first, first, other, other, other], [[], cuts, cuts, cuts, cuts, []]
 
 
-def answers(model: str, daemon: Daemon, directory: Path, **options: object) -> list[Answer]:
+def answers(
+    model: str, daemon: Daemon, directory: Path, shared: bool = False, **options: object
+) -> list[Answer]:
     directory.mkdir()
-    setup = Setup(model, daemon.socket, CONNECTOR, options)
+    setup = Setup(model, daemon.socket, CONNECTOR | {"shared_pages": shared}, options)
     prompts, cuts = asked()
     return elsewhere(setup, prompts, directory, cuts, TORCH_COMPILE_DISABLE=_disabled(options))
 
@@ -53,28 +55,32 @@ def _disabled(options: dict[str, object]) -> str:
     return "1" if options.get("enforce_eager", True) else "0"
 
 
-def check(found: list[Answer], alone: list[Answer]) -> None:
+def check(found: list[Answer], alone: list[Answer], shared: bool = False) -> None:
     """Spliced as one rank without graphs splices, and nothing of it is anybody's prefix."""
     assert found[4].told["way"] == "splice"
     assert found[4].told["captured"] == 0
-    assert found[4].told == alone[4].told
+    told = dict(found[4].told)
+    assert (told.pop("shared", 0) != 0) == shared
+    assert told == alone[4].told
     assert found[4].tokens[0] == alone[4].tokens[0]
     assert abs(found[4].logprobs[0] - alone[4].logprobs[0]) < NEAR
     assert found[5].cached == 0
     assert abs(found[5].logprobs[0] - alone[5].logprobs[0]) < NEAR
 
 
-def test_ranks_splice_together(daemon: Daemon, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", [False, True], ids=["copies", "shared pages"])
+def test_ranks_splice_together(daemon: Daemon, tmp_path: Path, shared: bool) -> None:
     model = hybrid_model(tmp_path / "model", heads=2)
     alone = answers(model, daemon, tmp_path / "one")
     both = answers(
         model,
         daemon,
         tmp_path / "two",
+        shared,
         tensor_parallel_size=2,
         distributed_executor_backend="mp",
     )
-    check(both, alone)
+    check(both, alone, shared)
 
 
 def test_a_compiled_engine_splices(daemon: Daemon, tmp_path: Path) -> None:

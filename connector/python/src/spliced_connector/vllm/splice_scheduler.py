@@ -87,6 +87,7 @@ class _Tracked:
     splice: Splice | None = None  # what was claimed
     salt: str | None = None  # the request's own
     way: str = "engine"
+    shared: int = 0  # tokens that lie in bins
     private: bool = False  # its blocks are filed under names of its own
     slower: bool = False  # to splice it was measured to be slower,
     tried: bool = False  # and it is done all the same
@@ -175,8 +176,9 @@ class SpliceScheduler:
         ids = tuple(request.prompt_token_ids or ())
         self._unsettled.add(request.request_id)
         pages = None if self._pages is None else self._pages.plan(request.request_id)
-        if pages is not None:
-            self._tally.add("shared_tokens", pages.shared)
+        tracked.shared = 0 if pages is None else pages.shared
+        if tracked.shared:
+            self._tally.add("shared_tokens", tracked.shared)
         load = SpliceLoad(request.request_id, ids, splice, blocks, sampled, base, away, pages)
         self._loads.append(load)
 
@@ -238,6 +240,8 @@ class SpliceScheduler:
             told["walked"] = tracked.splice.walked
             told["reused"] = tracked.splice.reused
             told["captured"] = len(tracked.splice.pieces(Choice.ISOLATED))
+            if tracked.shared:
+                told["shared"] = tracked.shared
             if tracked.elsewhere:
                 came = tracked.elsewhere & tracked.splice.keys(Choice.HIT)
                 told["elsewhere"], told["late"] = len(came), len(tracked.elsewhere - came)

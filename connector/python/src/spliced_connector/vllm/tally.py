@@ -22,6 +22,7 @@ class EngineTally:
     unanswered           questions for prefixes that the daemon did not answer in time
     not_worth_it         prompts whose prefix is stored and takes longer to fetch than to compute
     unadvised            prompts without advice: nothing of them is stored
+    shared_tokens        of spliced requests: tokens that lie in shared pages
     plans, plans_shared  requests for which others were asked, and those that they helped with
     plans_refused        requests that were not asked for, as too many waited
     segments_came, segments_lost   what others were to compute, and did or did not
