@@ -14,7 +14,7 @@ if find_spec("torch"):
 
     from spliced_connector.model import Rope
     from spliced_connector.vllm.pages import attention
-    from spliced_connector.vllm.pages.attention import Turns, attend
+    from spliced_connector.vllm.pages.attention import Query, Turns, attend, attend_each
     from spliced_connector.walk import angles, turn
 
 HEADS, KV, DIM = 6, 2, 32
@@ -85,3 +85,27 @@ def test_slices_of_queries_are_one_answer(monkeypatch: pytest.MonkeyPatch) -> No
     whole = attend(q, shared, own, turns, 0.2)
     monkeypatch.setattr(attention, "QUERY_ROWS", 16)
     torch.testing.assert_close(attend(q, shared, own, turns, 0.2), whole)
+
+
+@pytest.mark.parametrize("given", ROPES, ids=["whole", "partial", "interleaved", "none"])
+def test_several_requests_have_the_answers_that_each_has_alone(given: dict[str, float]) -> None:
+    torch.manual_seed(3)
+    rope = Rope(**given)  # type: ignore[arg-type]
+    memory = [(torch.randn(64, KV, DIM), torch.randn(64, KV, DIM)) for _ in range(5)]
+
+    def rows(block: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
+        return memory[block][0][begin:end], memory[block][1][begin:end]
+
+    runs = {"a": [(0, 0, 40), (1, 3, 64)], "b": [(1, 3, 64), (0, 0, 40), (0, 48, 60)], "c": []}
+    turns = {"a": [10, 70], "b": [8, 80, 130], "c": list[int]()}
+    own = {"a": [(2, 0, 64), (3, 0, 9)], "b": [(4, 0, 1)], "c": [(2, 0, 64), (4, 5, 6)]}
+    queries, want = [], []
+    for name in runs:
+        q = torch.randn(HEADS, DIM)
+        back = Turns.back(rope, turns[name])
+        spans = [*enumerate(runs[name]), *((-1, span) for span in own[name])]
+        queries.append(Query(q, spans, back))
+        shared = [(i, rows(*span)) for i, span in enumerate(runs[name])]
+        want.append(attend(q[None], shared, [rows(*span) for span in own[name]], back, 0.3)[0])
+    for one, other in zip(attend_each(queries, rows, 0.3), want, strict=True):
+        torch.testing.assert_close(one, other)

@@ -8,13 +8,14 @@ the keys are read as they are (RoFormer, equation 16; MEPIC section 5).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from spliced_connector.model import Rope
+from spliced_connector.vllm.pages.plans import Span
 from spliced_connector.walk import angles, turn
 
 QUERY_ROWS = 128
@@ -88,6 +89,60 @@ def _scores(
     pairs = [(backs[run] if backs else straight, k) for run, (k, _) in shared]
     pairs += [(straight, k) for k, _ in own]
     return torch.cat([x @ k.permute(1, 2, 0).float() for x, k in pairs], -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query of a request, q [H, d]; and the spans that it sees, each with the number of its
+    run in `turns`, -1 for private ones."""
+
+    q: Tensor
+    spans: Sequence[tuple[int, Span]]
+    turns: Turns | None
+
+
+def attend_each(
+    queries: Sequence[Query], rows: Callable[[int, int, int], Rows], scale: float
+) -> list[Tensor]:
+    """The attention of single queries of several requests, float32 [H, dv] each: of `attend`, but
+    that rows which several of them see are read once for all.
+
+    rows: of a span.
+    """
+    users: dict[Span, list[tuple[int, int]]] = {}
+    for i, query in enumerate(queries):
+        for j, (_, span) in enumerate(query.spans):
+            users.setdefault(span, []).append((i, j))
+    heads = rows(*next(iter(users)))[0].shape[1]
+    asked = [_turned(query, heads, scale) for query in queries]
+    found: list[list[Tensor]] = [[Tensor()] * len(query.spans) for query in queries]
+    for span, these in users.items():
+        k = rows(*span)[0].permute(1, 2, 0).float()
+        scores = torch.cat([asked[i][j] for i, j in these], 1) @ k
+        for (i, j), part in zip(these, scores.chunk(len(these), 1), strict=True):
+            found[i][j] = part
+    for i, parts in enumerate(found):
+        lengths = [part.shape[-1] for part in parts]
+        found[i] = list(torch.cat(parts, -1).softmax(-1).split(lengths, -1))
+    mixed: list[Tensor | None] = [None] * len(queries)
+    for span, these in users.items():
+        v = rows(*span)[1].transpose(0, 1).float()
+        out = torch.cat([found[i][j] for i, j in these], 1) @ v
+        for (i, _), part in zip(these, out.chunk(len(these), 1), strict=True):
+            before = mixed[i]
+            mixed[i] = part if before is None else before + part
+    return [one.flatten(0, 1) for one in mixed if one is not None]
+
+
+def _turned(query: Query, heads: int, scale: float) -> list[Tensor]:
+    """A query as each of its spans wants it, by key head: [KV, G, d]."""
+    q, turns = query.q.float()[None] * scale, query.turns
+    straight = _grouped(q, heads)
+    if turns is None or not len(turns.cos):
+        return [straight] * len(query.spans)
+    each = turn(q.expand(len(turns.cos), *q.shape), turns.cos, turns.sin, turns.interleaved)
+    backs = each.view(len(each), heads, -1, q.shape[-1])
+    return [straight if run < 0 else backs[run] for run, _ in query.spans]
 
 
 def _grouped(q: Tensor, heads: int) -> Tensor:

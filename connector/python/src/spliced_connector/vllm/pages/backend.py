@@ -7,7 +7,7 @@ pages, and those with them are computed in torch (`attention`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from spliced_connector.model import Rope
-from spliced_connector.vllm.pages.attention import Rows, Turns, attend
+from spliced_connector.vllm.pages.attention import Query, Rows, Turns, attend, attend_each
 from spliced_connector.vllm.pages.manager import SharedPagesSpec
 from spliced_connector.vllm.pages.placed import Placed
 from spliced_connector.vllm.pages.plans import PagePlan, Span, spans_of
@@ -179,10 +179,28 @@ class SharedPagesImpl(CPUAttentionBackendImpl):  # type: ignore[misc]
             self.do_kv_cache_update(layer, key, value, kv_cache, meta.slot_mapping)
         super().forward(layer, query, key, value, kv_cache, meta, output, *args, **options)
         if isinstance(meta, PagedMetadata) and self.pages is not None:
-            rows, rope = self.pages.rows, self.pages.rope
-            for one in meta.paged:
+            self._attend(query, output, meta.paged, self.pages)
+        return output
+
+    def _attend(
+        self, query: Tensor, output: Tensor, paged: Sequence[PagedRows], pages: LayerPages
+    ) -> None:
+        rows, rope = pages.rows, pages.rope
+        single = [one for one in paged if one.end - one.begin == 1]
+        for one in paged:
+            if one.end - one.begin > 1:
                 shared = [(run, rows(*span)) for run, span in one.shared]
                 own = [rows(*span) for span in one.own]
                 q = query[one.begin : one.end]
                 output[one.begin : one.end] = attend(q, shared, own, one.back(rope), self.scale)
-        return output
+        if single:
+            queries = [
+                Query(
+                    query[one.begin],
+                    [*one.shared, *((-1, span) for span in one.own)],
+                    one.back(rope),
+                )
+                for one in single
+            ]
+            for one, out in zip(single, attend_each(queries, rows, self.scale), strict=True):
+                output[one.begin] = out
