@@ -13,6 +13,7 @@ if find_spec("torch"):
     from torch import Tensor
 
     from spliced_connector.model import Rope
+    from spliced_connector.vllm.caches import _Elements
     from spliced_connector.vllm.pages import attention
     from spliced_connector.vllm.pages.attention import Query, Turns, attend, attend_each
     from spliced_connector.walk import angles, turn
@@ -109,3 +110,17 @@ def test_several_requests_have_the_answers_that_each_has_alone(given: dict[str, 
         want.append(attend(q[None], shared, [rows(*span) for span in own[name]], back, 0.3)[0])
     for one, other in zip(attend_each(queries, rows, 0.3), want, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["strided", "packed"])
+def test_rows_of_a_block_are_those_of_all_of_it(packed: bool) -> None:
+    """Some CPUs keep keys in an order that no strides describe."""
+    torch.manual_seed(4)
+    cache = torch.randn(3, 16 * KV * DIM)
+    offsets = torch.arange(16 * KV * DIM)
+    if packed:
+        offsets = offsets[torch.randperm(len(offsets))]
+    elements = _Elements(cache, 0, offsets.view(16, KV, DIM))
+    assert elements.is_strided != packed
+    whole = elements.read(torch.tensor([2])).view(16, KV, DIM)
+    assert torch.equal(elements.rows(2, 5, 13), whole[5:13])
