@@ -82,7 +82,7 @@ func (s *site) config() Config {
 	return Config{
 		Endpoint: s.Proxy.URL, Bucket: objecttest.Bucket, Credentials: s.creds, Secret: clusterSecret, Tenants: s.tenants, Device: s.dev,
 		Profile:    profileOf,
-		AnswerTime: time.Second, StallTime: time.Second, BreakerMin: 20 * time.Millisecond, BreakerMax: 200 * time.Millisecond,
+		AnswerTime: 2 * time.Second, StallTime: 3 * time.Second, BreakerMin: 20 * time.Millisecond, BreakerMax: 200 * time.Millisecond,
 		AbsentTime: 20 * time.Millisecond, RangeBytes: 256 << 10, ListEvery: time.Hour, FullTime: 50 * time.Millisecond,
 		Log: zerolog.New(zerolog.NewTestWriter(s.t)).Level(zerolog.WarnLevel),
 	}
