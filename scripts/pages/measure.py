@@ -29,16 +29,17 @@ sys.path.insert(0, str(ROOT / "scripts" / "demo-vllm"))
 sys.path.insert(0, str(ROOT / "connector" / "python" / "src"))
 
 import torch
+from measure_model import VOCABULARY, model
 from processes import start_daemon
 from torch import Tensor
-from transformers import PreTrainedModel, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers import PreTrainedModel
 
 from spliced_connector.client import Client, Options
 from spliced_connector.hf import HFSettings, Prefilled, SplicedTransformers
 from spliced_connector.hf.paged import PagedLayer
 from spliced_connector.walk import Naming
 
-SYSTEM, OUTPUT, VOCABULARY = 48, 32, 256
+SYSTEM, OUTPUT = 48, 32
 SIMULATED = {75: 3.15, 300: 7.84}
 """Copies over held, of the rules with a window of 8 and packed rests: docs/policies.md."""
 
@@ -66,33 +67,6 @@ def prompts() -> list[tuple[list[int], list[int]]]:
             cuts.append(len(ids))
         out.append((ids + text(10_000 + i, question), cuts))
     return out
-
-
-def model(wide: bool = False) -> PreTrainedModel:
-    """wide: heads as of models of 2 B parameters and more, for times."""
-    torch.manual_seed(1)
-    width, heads, dim, layers = (512, 8, 128, 8) if wide else (128, 4, 32, 4)
-    config = Qwen3_5TextConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=width,
-        intermediate_size=2 * width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=2,
-        head_dim=dim,
-        linear_num_key_heads=2,
-        linear_num_value_heads=4,
-        linear_key_head_dim=dim,
-        linear_value_head_dim=dim,
-        eos_token_id=None,
-        rope_parameters={
-            "rope_type": "default",
-            "rope_theta": 1e6,
-            "partial_rotary_factor": 0.5,
-            "mrope_section": [dim // 8, dim // 16, dim // 16],
-        },
-    )
-    return Qwen3_5ForCausalLM(config).eval()
 
 
 def held(residents: deque[Prefilled]) -> int:

@@ -30,6 +30,7 @@ from spliced_connector.client import Accept, Client
 from spliced_connector.errors import ProfileError
 from spliced_connector.hf.cache import filled, read_back
 from spliced_connector.hf.canary import Watch
+from spliced_connector.hf.decode import Decoded, Drafter, decode, not_greedy
 from spliced_connector.hf.device import Lent
 from spliced_connector.hf.modes import Request, Walked, by_prefix, by_segments, plainly
 from spliced_connector.hf.paged import NAME, Loan, why_not
@@ -43,6 +44,7 @@ from spliced_connector.walk import (
     UnsupportedError,
     altered,
     architecture,
+    prefill,
 )
 
 log = logging.getLogger("spliced")
@@ -142,6 +144,8 @@ class SplicedTransformers:
         self.model = model
         self.settings = settings
         self.inert = ""
+        self.drafted: Decoded | None = None
+        """What the last `generate` with a drafter took; None if that was not used."""
         self._reuse: Reuse | None = None
         try:
             arch = architecture(model, naming)
@@ -206,6 +210,7 @@ class SplicedTransformers:
         mode: Mode = "none",
         *,
         accept: Accept = Accept.EXACT,
+        drafter: Drafter | None = None,
         **options: object,
     ) -> Tensor:
         """The model's own `generate` behind a reused prompt, with its options: [1, tokens].
@@ -213,8 +218,16 @@ class SplicedTransformers:
         The prompt's last token is left to the model, so that its logits are processed like all. A
         model without attention cannot be handed a cache, and beams, several answers and other
         caches cannot be fed from one: there the model's `generate` computes the prompt.
+
+        With a drafter an answer is decoded greedily, several tokens at a time where its guesses are
+        right: the same tokens up to rounding, `drafted` says how many. Options that would choose
+        another token are served without it.
         """
         tokens = _plain(ids)
+        if drafter is not None:
+            answer = self._drafted(tokens, cuts, mode, accept, drafter, options)
+            if answer is not None:
+                return torch.tensor([tokens + answer.tokens], device=self.model.device)
         line = torch.tensor([tokens], device=self.model.device)
         mask = torch.ones_like(line)
         reuse = self._serving()
@@ -235,6 +248,46 @@ class SplicedTransformers:
             log.warning("answer of %d tokens computed again: a lease ended early", len(tokens))
             return cast(Tensor, self.model.generate(line, attention_mask=mask, **options))
         return cast(Tensor, out)
+
+    def _drafted(
+        self,
+        tokens: list[int],
+        cuts: Sequence[int],
+        mode: Mode,
+        accept: Accept,
+        drafter: Drafter,
+        options: Mapping[str, object],
+    ) -> Decoded | None:
+        """An answer by drafts; None where that cannot be had."""
+        self.drafted, reuse, config = None, self._serving(), self.model.generation_config
+        given = options.get("max_new_tokens", getattr(config, "max_new_tokens", None))
+        why = not_greedy(config, options) if isinstance(given, int) else "max_new_tokens"
+        if reuse is None or why or not isinstance(given, int):
+            log.warning("decoded without drafts: %s", self.inert if reuse is None else why)
+            return None
+        ends = options.get("eos_token_id")
+        named = [ends] if isinstance(ends, int) else cast("list[int] | None", ends)
+        stop = reuse.ends if named is None else frozenset(named)
+        with torch.no_grad():
+            if mode == "none":
+                context = Context(reuse.arch, len(tokens) + given, reuse.device)
+                walked = Walked(context, prefill(reuse.arch, tokens, context), len(tokens))
+            else:
+                walked = self._walk(reuse, tokens, cuts, mode, len(tokens), accept)
+            if walked.hidden is None:
+                return None
+            logits = reuse.arch.logits(walked.hidden[-1:])[0]
+            before, context = walked.context.snapshot(), walked.context
+            out = decode(reuse.arch, context, tokens, logits, drafter, given, stop)
+        if walked.kept is not None:
+            self._keep_state(reuse, walked.kept, context, tokens + out.tokens)
+            reuse.store(walked.kept)
+        self._watch.look([*tokens, *out.tokens[:1]], before)
+        if walked.loan is not None and not walked.loan.end():
+            log.warning("answer of %d tokens computed again: a lease ended early", len(tokens))
+            return None
+        self.drafted = out
+        return out
 
     @property
     def device_state(self) -> str:
@@ -264,7 +317,7 @@ class SplicedTransformers:
     ) -> None:
         """Adds the state behind an answer to what is stored, where it is worth it. The answer's
         last token was sampled and never computed."""
-        after, prompt_tokens = walked.context.snapshot(), len(kept.ids)
+        after = walked.context.snapshot()
         if not kept.keeps(after):
             return
         try:
@@ -273,7 +326,12 @@ class SplicedTransformers:
             # Whatever a cache has become: the answer is there, and must not be lost for it.
             log.exception("the state behind an answer is not kept")
             return
-        if not prompt_tokens < after.tokens < len(said):
+        self._keep_state(reuse, kept, after, said)
+
+    def _keep_state(self, reuse: Reuse, kept: Kept, after: Context, said: list[int]) -> None:
+        """The same, of a context that stands behind an answer."""
+        prompt_tokens = len(kept.ids)
+        if not kept.keeps(after) or not prompt_tokens < after.tokens < len(said):
             return
         kept.ids = said[: after.tokens]
         if reuse.told(kept.ids, prompt_tokens, kept.held) or self.settings.keep_all:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from spliced_connector.walk.checkpoints import checkpoint_parts, restore
     from spliced_connector.walk.context import Context, LayerContext
     from spliced_connector.walk.copies import Copies, ToHost
+    from spliced_connector.walk.drafts import Drafts, verify
     from spliced_connector.walk.families import Scan, angles, chunk_length, turn
     from spliced_connector.walk.layers import causal_convolution
     from spliced_connector.walk.naming import Naming
@@ -61,6 +62,7 @@ __all__ = [
     "Captured",
     "Context",
     "Copies",
+    "Drafts",
     "Kernels",
     "LayerContext",
     "LinearRows",
@@ -104,6 +106,7 @@ __all__ = [
     "tensor_over",
     "turn",
     "unpack",
+    "verify",
 ]
 
 _MODULES = {
@@ -117,6 +120,7 @@ _MODULES = {
     "checkpoints": "checkpoint_parts restore",
     "context": "Context LayerContext",
     "copies": "Copies ToHost",
+    "drafts": "Drafts verify",
     "families": "Scan angles chunk_length turn",
     "layers": "causal_convolution",
     "naming": "Naming",

@@ -76,7 +76,7 @@ def splice(
         context.reserve(rows.end)
         if placer is not None:
             placer.rows(rows.spans, [(at.k, at.v) for at in context.layers])
-        h = _Walk(arch, rows, context, placer).run()
+        h = Walk(arch, rows, context, placer).run()
         context.tokens = rows.end
         context.spliced |= any(s.segment >= 0 and s.start > 0 for s in rows.spans)
         last = rows.spans[-1]
@@ -138,7 +138,7 @@ def _tokens(ids: Tensor | Sequence[int], device: torch.device) -> Tensor:
     return ids.to(device) if isinstance(ids, Tensor) else torch.tensor(ids, device=device)
 
 
-class _Walk(Pass[SplicedRows]):
+class Walk(Pass[SplicedRows]):
     """The pass of a splice; the context changes only when it has ended."""
 
     def __init__(

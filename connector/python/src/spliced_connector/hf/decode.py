@@ -1,0 +1,130 @@
+"""Greedy decoding with drafts: tokens that somebody guesses are verified several at a time.
+
+transformers' own assisted generation takes rejected tokens back out of a cache, which recurrent
+states do not allow; here they never go in (`walk.drafts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+from transformers import GenerationConfig
+
+from spliced_connector.walk import Architecture, Context, verify
+
+Drafter = Callable[[Sequence[int]], Sequence[int]]
+"""Guesses what follows some tokens; as many as it likes, none if it has no idea."""
+
+
+@dataclass(frozen=True)
+class PromptLookup:
+    """Guesses that what followed the last tokens before follows them again.
+
+    The longest match of up to `longest` tokens counts, the latest of several; `most` tokens behind
+    it are guessed.
+    """
+
+    most: int = 4
+    longest: int = 3
+
+    def __call__(self, tokens: Sequence[int]) -> Sequence[int]:
+        line = list(tokens)
+        for n in range(min(self.longest, len(line) - 1), 0, -1):
+            tail = line[-n:]
+            for at in range(len(line) - n - 1, -1, -1):
+                if line[at : at + n] == tail:
+                    return line[at + n : at + n + self.most]
+        return ()
+
+
+@dataclass
+class Decoded:
+    """An answer, and what it took: walks through the model, and drafts that were guessed and
+    right."""
+
+    tokens: list[int]
+    walks: int = 0
+    guessed: int = 0
+    right: int = 0
+
+
+def decode(
+    arch: Architecture,
+    context: Context,
+    ids: Sequence[int],
+    logits: Tensor,
+    drafter: Drafter,
+    most: int,
+    ends: frozenset[int],
+) -> Decoded:
+    """Greedy tokens behind ids, at most so many, to the first one of ends.
+
+    logits [vocabulary] are of the last of ids, where the context stands. It ends behind the last
+    token but one of the answer.
+    """
+    out = Decoded([])
+    line, following = list(ids), int(logits.argmax())
+    while len(out.tokens) < most:
+        out.tokens.append(following)
+        line.append(following)
+        if following in ends or len(out.tokens) == most:
+            break
+        drafts = list(drafter(line))[: most - len(out.tokens) - 1]
+        done = verify(arch, [*line, *drafts], context)
+        best = arch.logits(done.hidden).argmax(-1).tolist()
+        right = 0
+        while right < len(drafts) and drafts[right] == best[right]:
+            right += 1
+            if drafts[right - 1] in ends:
+                break
+        ended = right > 0 and drafts[right - 1] in ends
+        done.accept(1 + right - ended)  # the last token of an answer is in no state
+        out.walks += 1
+        out.guessed += len(drafts)
+        out.right += right
+        out.tokens += drafts[:right]
+        line += drafts[:right]
+        if ended:
+            break
+        following = int(best[right])
+    return out
+
+
+_PLAIN: Mapping[str, object] = {
+    "do_sample": False,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "min_length": 0,
+    "min_new_tokens": None,
+    "bad_words_ids": None,
+    "sequence_bias": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "guidance_scale": None,
+    "penalty_alpha": None,
+    "dola_layers": None,
+    "constraints": None,
+    "stop_strings": None,
+    "watermarking_config": None,
+    "return_dict_in_generate": False,
+}
+"""Options of a generation that choose the greedy token as it is."""
+
+
+def not_greedy(config: GenerationConfig | None, options: Mapping[str, object]) -> str:
+    """The option of a generation that `decode` does not serve; empty if there is none."""
+    for name in options:
+        if name not in _PLAIN and name not in ("max_new_tokens", "eos_token_id"):
+            return name
+    for name, plain in _PLAIN.items():
+        value = options.get(name, getattr(config, name, None))
+        if value is not None and value != plain:
+            return name
+    return ""

@@ -1,0 +1,108 @@
+"""Tokens that are computed behind a context and may be dropped again (KVBuffer, section 3.3).
+
+All drafts pass the layers in one walk. A linear layer computes their outputs from the state before
+the first one and the drafts' own rows, in the chunkwise form (Eq. 7), and keeps the rows; only what
+is accepted moves the state, in one update (Eq. 8). Nothing is copied and nothing taken back, where
+drafts that are decoded one by one need a state each. Rows of attention behind the certain tokens
+are written over by the next ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from spliced_connector.model import PlanError, Span, SpanKind
+from spliced_connector.walk import families
+from spliced_connector.walk.base import Architecture, Steps
+from spliced_connector.walk.context import Context
+from spliced_connector.walk.rows import SplicedRows
+from spliced_connector.walk.run import Walk
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What drafts leave in a linear layer: the rows of its recurrence, and the convolution's
+    inputs [n, C]."""
+
+    layer: int
+    steps: Steps
+    conv: Tensor | None
+
+
+class _Trial(Walk):
+    """A walk over drafts, behind which the context is where it was."""
+
+    def __init__(self, arch: Architecture, rows: SplicedRows, context: Context) -> None:
+        super().__init__(arch, rows, context, None)
+        self.left: list[_Left] = []
+
+    def linear(self, layer: int, x: Tensor | None) -> Tensor | None:
+        before = self.context.layers[layer].state
+        if before is None or x is None:
+            raise PlanError(f"layer {layer} of the context keeps no state")
+        new = self.arch.linear(layer, x, self.rows.positions)
+        out, _ = self._convolved(layer, new.conv)
+        steps = self.arch.steps(layer, out, new, self.rows.positions)
+        scan = families.Scan(steps, self.rows.runs(families.chunk_length(steps)))
+        scan.advance(0, before)
+        self.left.append(_Left(layer, steps, new.conv))
+        return self.arch.linear_out(layer, scan.outputs(), new)
+
+
+class Drafts:
+    """Drafts behind a context, until it moves on. `hidden` [n, width] are their last rows."""
+
+    def __init__(self, context: Context, hidden: Tensor, left: Sequence[_Left]) -> None:
+        self.hidden = hidden
+        self._context = context
+        self._begin = context.tokens
+        self._left = left
+
+    def accept(self, n: int) -> None:
+        """Moves the context over the first n drafts; the others are dropped. Once."""
+        if not 0 <= n <= len(self.hidden) or self._context.tokens != self._begin:
+            raise PlanError(f"{n} of {len(self.hidden)} drafts at {self._begin}, {self._context}")
+        if n == 0:
+            return
+        for left in self._left:
+            at = self._context.layers[left.layer]
+            steps = _first(left.steps, n)
+            runs = families.Runs([n], families.chunk_length(steps), steps.v.device)
+            if at.state is not None:
+                at.state = families.Scan(steps, runs).advance(0, at.state)
+            if at.conv is not None and left.conv is not None:
+                line = torch.cat((at.conv, left.conv[:n].to(at.conv)))
+                at.conv = line[len(line) - len(at.conv) :].clone()
+        self._context.tokens += n
+
+
+def verify(arch: Architecture, ids: Sequence[int], context: Context) -> Drafts:
+    """Computes the tokens of ids behind the context, at least one, as drafts.
+
+    ids is the whole prompt. Of architectures without kernels of an engine's own.
+    """
+    if arch.kernels is not None or context.tokens >= len(ids):
+        raise PlanError(f"drafts of {len(ids)} tokens behind {context.tokens}")
+    with torch.no_grad():
+        every = torch.tensor(ids, device=context.device)
+        span = Span(SpanKind.RECOMPUTE, context.tokens, len(ids) - context.tokens)
+        rows = SplicedRows(arch, every, [span], {}, context.tokens)
+        context.reserve(rows.end)
+        walk = _Trial(arch, rows, context)
+        hidden = walk.run()
+    if hidden is None:
+        raise PlanError("no draft was computed")
+    return Drafts(context, hidden, walk.left)
+
+
+def _first(steps: Steps, n: int) -> Steps:
+    """The rows of the first n tokens."""
+    parts: dict[str, Tensor | None] = {}
+    for f in fields(steps):
+        x: Tensor | None = getattr(steps, f.name)
+        parts[f.name] = None if x is None else x[:n]
+    return Steps(**parts)
