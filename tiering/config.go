@@ -60,7 +60,7 @@ type Config struct {
 	Now    func() time.Time // time.Now
 
 	LeaseTTL    time.Duration // when a query names none; 1 minute
-	MaxLeaseTTL time.Duration // longer wishes are cut; 10 minutes
+	MaxLeaseTTL time.Duration // longer wishes are cut here, and refused on the socket; 10 minutes
 	FillTTL     time.Duration // from reserve to the last commit; 1 minute
 	SweepEvery  time.Duration // how often Run ends what is past its time; 1 second
 

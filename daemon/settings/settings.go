@@ -166,7 +166,7 @@ func (c *Config) settings() []setting {
 		{"lease-ttl", (*interval)(&c.LeaseTTL), "1s to 24h", "not allowed",
 			"Life of a lease whose request names none; a backstop, since leases end with their connection."},
 		{"max-lease-ttl", (*interval)(&c.MaxLeaseTTL), "lease-ttl to 24h", "not allowed",
-			"Longest life of a lease."},
+			"Longest life of a lease; a request for a longer one is refused."},
 		{"fill-ttl", (*interval)(&c.FillTTL), "1s to 24h", "not allowed",
 			"Time from a reservation to its last commit."},
 

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from client_samples import Connect
-from engine.hf_requests import CUTS, WARMING, answer, continued, engine, far, own, tokens
+from engine.hf_requests import CUTS, NAMING, WARMING, answer, continued, engine, far, own, tokens
 from engine.hybrids import MODELS, qwen35
 from running import Daemon
 from spliced_connector.hf import Prefilled, paged
@@ -56,6 +56,29 @@ def test_reading_in_place_is_reading_copies(name: str, connect: Connect, daemon:
         out, copying.generate(ids, CUTS, "splice", max_new_tokens=12, do_sample=False)
     )
     assert got.release()
+
+
+def test_rows_of_16_bits_are_as_good_as_copies(connect: Connect, daemon: Daemon) -> None:
+    made = [qwen35().to(torch.bfloat16) for _ in range(2)]
+    naming = dataclasses.replace(NAMING, weights=b"\x08" * 32)
+    copying = engine(made[0], connect, daemon, naming)
+    inplace = engine(made[1], connect, daemon, naming, IN_PLACE)
+    ids = tokens(200)
+    copying.prefill(ids, CUTS, "splice")
+    want, got = (e.prefill(ids, CUTS, "splice").logits.float() for e in (copying, inplace))
+    exact = engine(qwen35(), connect, daemon)
+    exact.prefill(ids, CUTS, "splice")
+    right = exact.prefill(ids, CUTS, "splice").logits
+    assert far(got, right) <= 1.5 * far(want, right) + 1e-3
+
+
+def test_a_batch_is_refused(model: PreTrainedModel, connect: Connect, daemon: Daemon) -> None:
+    e = engine(model, connect, daemon, settings=IN_PLACE)
+    ids = tokens(200)
+    e.prefill(ids, CUTS, "splice")
+    done = e.prefill(ids, CUTS, "splice")
+    with pytest.raises(ValueError, match="one line"):
+        paged_layers(done)[0].update(torch.zeros(2, 2, 1, 16), torch.zeros(2, 2, 1, 16))
 
 
 def test_requests_share_one_copy_at_places_of_their_own(

@@ -54,7 +54,12 @@ Mode = Literal["none", "prefix", "splice"]
 _LINES = ("num_beams", "num_return_sequences")
 """Options of a generation that carries on several lines at once."""
 
-_OTHER_CACHES = ("past_key_values", "cache_implementation", "assistant_model")
+_OTHER_CACHES = (
+    "past_key_values",
+    "cache_implementation",
+    "assistant_model",
+    "prompt_lookup_num_tokens",
+)
 """Options that bring a cache, or need one whose last tokens can be taken back."""
 
 

@@ -77,6 +77,8 @@ class PagedLayer(DynamicLayer):  # type: ignore[misc, unused-ignore]
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Adds rows. The keys returned are the new ones, by which `attend_pages` finds all."""
+        if len(key_states) != 1:
+            raise ValueError(f"rows in pages are of one line, these of {len(key_states)}")
         if self._loan is not None:
             self._loan.extend()
         n = key_states.shape[-2]

@@ -79,7 +79,8 @@ class PagedRows:
         self._k, self._v = _room(k, len(k)), _room(v, len(v))
         self._positions = torch.arange(len(k), device=k.device)
         self._segments: list[tuple[Tensor, Tensor]] = []
-        self._made: list[tuple[Tensor, Tensor]] | None = None
+        self._views: list[tuple[Tensor, Tensor]] = []
+        """Of the segments: keys [KV, dk, rows] and values [KV, rows, dv]."""
 
     @property
     def own_bytes(self) -> int:
@@ -98,12 +99,15 @@ class PagedRows:
     def add(self, segments: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Rows of segments, as many as places were added to the pages. They are not copied."""
         self._segments += segments
-        self._made = None
+        self._look()
 
     def copy(self) -> None:
         """Takes copies of what lies in the cache's memory."""
         self._segments = [(k.clone(), v.clone()) for k, v in self._segments]
-        self._made = None
+        self._look()
+
+    def _look(self) -> None:
+        self._views = [(k.permute(1, 2, 0), v.transpose(0, 1)) for k, v in self._segments]
 
     def put(self, positions: Tensor, k: Tensor, v: Tensor) -> None:
         """Own rows at ascending positions."""
@@ -125,34 +129,25 @@ class PagedRows:
         n, heads, dim = q.shape
         own = len(self._positions)
         kv = self._k.shape[1]
-        asked = (q * scale).transpose(0, 1)
+        # Scores in 16 bits would lose what tells weights apart; rows are widened as they are read.
+        wide = torch.promote_types(q.dtype, torch.float32)
+        asked = (q.to(wide) * scale).transpose(0, 1)
         mine = asked.reshape(kv, heads // kv * n, dim)
-        parts = [torch.bmm(mine, self._k[:own].permute(1, 2, 0).to(q.dtype))]
-        views = self._views(q.dtype)
-        if views:
-            backs = self._turned_back(asked).reshape(-1, *mine.shape)
-            parts += [torch.bmm(b, k) for b, (k, _) in zip(backs.unbind(), views, strict=True)]
+        parts = [torch.bmm(mine, self._k[:own].permute(1, 2, 0).to(wide))]
+        if self._views:
+            backs = self._turned_back(asked).reshape(-1, *mine.shape).unbind()
+            parts += [
+                torch.bmm(b, k.to(wide)) for b, (k, _) in zip(backs, self._views, strict=True)
+            ]
         scores = torch.cat(parts, -1)
         hidden = self._hidden(positions)
         if hidden is not None:
             scores.view(kv, -1, n, scores.shape[-1]).masked_fill_(hidden, -torch.inf)
-        wide = torch.promote_types(q.dtype, torch.float32)
-        weights = torch.softmax(scores, -1, dtype=wide).to(q.dtype)
-        lengths = [own, *(k.shape[-1] for k, _ in views)]
-        shares = weights.split(lengths, -1)
-        out = torch.bmm(shares[0], self._v[:own].transpose(0, 1).to(q.dtype))
-        for share, (_, v) in zip(shares[1:], views, strict=True):
-            out.baddbmm_(share, v)
-        return out.view(heads, n, -1).transpose(0, 1)
-
-    def _views(self, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-        """The segments' keys [KV, dk, rows] and values [KV, rows, dv]; copies in another type."""
-        if self._made is None or any(k.dtype != dtype for k, _ in self._made):
-            self._made = [
-                (k.permute(1, 2, 0).to(dtype), v.transpose(0, 1).to(dtype))
-                for k, v in self._segments
-            ]
-        return self._made
+        shares = torch.softmax(scores, -1).split([p.shape[-1] for p in parts], -1)
+        out = torch.bmm(shares[0], self._v[:own].transpose(0, 1).to(wide))
+        for share, (_, v) in zip(shares[1:], self._views, strict=True):
+            out.baddbmm_(share, v.to(wide))
+        return out.view(heads, n, -1).transpose(0, 1).to(q.dtype)
 
     def _turned_back(self, q: Tensor) -> Tensor:
         """The queries [H, n, dk] for each segment."""
