@@ -148,6 +148,15 @@ class Daemon:
         rows = (line.rpartition(" ") for line in body.splitlines() if line[:1] not in ("#", ""))
         return {name: float(value) for name, _, value in rows}
 
+    def gpus(self, metric: str, **labels: str) -> float:
+        """The sum of a metric over all GPUs, where it has these labels besides."""
+        want = [f'{name}="{value}"' for name, value in labels.items()]
+        return sum(
+            value
+            for name, value in self.metrics().items()
+            if name.startswith(metric + "{") and all(label in name for label in want)
+        )
+
 
 def cluster(directory: Path, *settings: str, nodes: int = 2, parallel: bool = True) -> list[Daemon]:
     """Daemons of one cluster, none of them started. parallel: the default tenant's token ids may

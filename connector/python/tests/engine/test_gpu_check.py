@@ -48,11 +48,10 @@ def test_two_engines_reuse_from_the_gpu_what_one_has_computed(
         assert row["ok"] or row["unit"] in TIMES, (name, row)
         if row["unit"] == "of spread":  # of logits in float32; the bar is for a GPU's bfloat16
             assert isinstance(row["value"], float) and row["value"] <= 1e-4, (name, row)
-    metrics = daemon.metrics()
     for kind in ("segment", "checkpoint"):
-        hits = metrics[f'spliced_hbm_leases_total{{kind="{kind}",result="hit"}}']
+        hits = daemon.gpus("spliced_hbm_leases_total", kind=kind, result="hit")
         assert hits > 0, f"no {kind} was read from the GPU"
-    assert metrics['spliced_hbm_promotions_total{result="done"}'] > 0
+    assert daemon.gpus("spliced_hbm_promotions_total", result="done") > 0
 
 
 def test_without_memory_of_a_gpu_the_script_says_so_and_ends(

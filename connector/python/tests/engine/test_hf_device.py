@@ -29,8 +29,11 @@ from spliced_connector.hf.device import placing as hf_placing
 pytestmark = pytest.mark.engine
 
 HBM = replace(WARMING, device_is_host_memory=True)
-COPIES = 'spliced_hbm_leases_total{kind="segment",result="hit"}'
-PREFIXES = 'spliced_hbm_leases_total{kind="checkpoint",result="hit"}'
+
+
+def copies(daemon: Daemon, kind: str) -> float:
+    """Leases of copies on the GPU that were there."""
+    return daemon.gpus("spliced_hbm_leases_total", kind=kind, result="hit")
 
 
 @pytest.fixture
@@ -63,7 +66,7 @@ def test_a_splice_from_the_gpu_is_the_one_from_memory(
     moved = [*tokens(60, seed=4), *ids[120:180], *ids[60:120], *ids[180:]]
     host.prefill(moved, CUTS, "splice")
     promoted(hbm, moved, 148)
-    before = daemon.metrics()[COPIES]
+    before = copies(daemon, "segment")
     for prompt in (ids, moved):
         want, got = (e.prefill(prompt, CUTS, "splice") for e in (host, hbm))
         assert (got.reused, got.on_device, got.computed) == (148, 148, 52)
@@ -71,7 +74,7 @@ def test_a_splice_from_the_gpu_is_the_one_from_memory(
         assert got.approximate and not got.trouble
         assert far(got.logits, want.logits) <= 1e-5
         assert continued(model, prompt, got) == continued(model, prompt, want)
-    assert daemon.metrics()[COPIES] - before == 6
+    assert copies(daemon, "segment") - before == 6
 
 
 def test_a_prefix_from_the_gpu_gives_the_tokens_that_no_cache_gives(
@@ -81,10 +84,10 @@ def test_a_prefix_from_the_gpu_gives_the_tokens_that_no_cache_gives(
     host, hbm = engine(model, connect, daemon), on_device(model, connect_gpu, daemon)
     ids = tokens(230)
     host.prefill(ids, CUTS, "prefix")
-    before = daemon.metrics()[PREFIXES]
+    before = copies(daemon, "checkpoint")
     warm = hbm.prefill(ids, CUTS, "prefix")
     assert warm.reused >= 160 and warm.on_device == warm.reused
-    assert daemon.metrics()[PREFIXES] == before + 1
+    assert copies(daemon, "checkpoint") == before + 1
     assert far(warm.logits, own(model, ids)) <= 1e-4
     assert continued(model, ids, warm) == answer(model, ids)
     out = hbm.generate(ids, CUTS, "prefix", max_new_tokens=12, do_sample=False)
