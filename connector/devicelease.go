@@ -84,6 +84,7 @@ func (m *Model) AcquireDevice(ctx context.Context, keys []profile.SegmentKey, o 
 	defer c.calls.Put(k)
 	k.Op = wire.OpAcquireDevice
 	k.Late.GiveBack = true
+	until := o.until()
 	body, err := r.a.Do(ctx, k, r.tenant, &wire.AcquireDeviceRequest{
 		Profile: r.profile, Rank: uint32(m.binding.Rank), TTLMs: milliseconds(o.TTL), Digests: flag(o.Digests),
 		All: flag(o.All), Wait: flag(o.Wait > 0), Keys: wireHashes(keys),
@@ -98,7 +99,13 @@ func (m *Model) AcquireDevice(ctx context.Context, keys []profile.SegmentKey, o 
 	if err := r.a.CheckRows(wire.OpAcquireDevice, len(reply.Codes), len(keys)); err != nil {
 		return nil, err
 	}
-	return m.deviceLeases(r, reply)
+	rows, err := m.deviceLeases(r, reply)
+	for i := range rows {
+		if rows[i].Lease != nil {
+			rows[i].Lease.until = until
+		}
+	}
+	return rows, err
 }
 
 // deviceLeases turns the rows of a reply into leases.

@@ -234,6 +234,9 @@ func TestAClientAttachesTheDeviceAgainAfterARestart(t *testing.T) {
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	put(t, m, d)
 	held := onDevice(t, m, d)
+	if _, err := m.AcquireDevice(context.Background(), []profile.SegmentKey{d.key}, connector.AcquireOptions{TTL: config.MaxLeaseTTL + time.Second}); !errors.Is(err, connector.ErrInvalid) {
+		t.Errorf("a lease beyond max-lease-ttl: %v", err)
+	}
 	page, _ := c.Order()
 	r.stop()
 	eventually(t, "the client knows", func() bool { return !c.Attached() })

@@ -124,9 +124,13 @@ func (t *task) acquireDevice() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	ttl, err := t.lifeOf(m.TTLMs)
+	if err != nil {
+		return nil, err
+	}
 	q := leasing{
 		AcquireQuery: tiering.AcquireQuery{
-			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), TTL: milliseconds(m.TTLMs),
+			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), TTL: ttl,
 			Digests: m.Digests != 0, All: m.All != 0, Keys: m.Keys, Device: l.gpu.ID,
 		},
 		resident: true, atOnce: m.Wait == 0,
@@ -148,11 +152,15 @@ func (t *task) loadDevice() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	ttl, err := t.lifeOf(m.TTLMs)
+	if err != nil {
+		return nil, err
+	}
 	if !t.switchedOff(id) {
 		l.reads(t.conn.server.store, id, rankOf(m.Rank))
 	}
 	return t.loadFrom(t.at.session.LoadResident, t.at.session.AwaitLoadResident, tiering.LoadQuery{
 		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tier.CheckpointKind(m.Accept),
-		TTL: milliseconds(m.TTLMs), Digests: m.Digests != 0, Again: t.conn.mayWait(), Hash: m.Hash, Device: l.gpu.ID,
+		TTL: ttl, Digests: m.Digests != 0, Again: t.conn.mayWait(), Hash: m.Hash, Device: l.gpu.ID,
 	})
 }
