@@ -94,7 +94,7 @@ func (f *simulateFlags) clusterOfDaemons(ctx context.Context, c *call, s *simula
 			return nil, err
 		}
 		defer client.Close()
-		o.Nodes = append(o.Nodes, clustercheck.Node{Client: client, Exchanges: exchangesOf(d.API()), Remove: func(ctx context.Context, key profile.SegmentKey) error {
+		o.Nodes = append(o.Nodes, clustercheck.Node{Client: client, Exchanges: exchangesOf(d.API()), Complete: completeOf(d.API()), Remove: func(ctx context.Context, key profile.SegmentKey) error {
 			_, err := d.API().Remove(ctx, api.Digest(key), false)
 			return err
 		}})
@@ -115,6 +115,14 @@ func exchangesOf(client *api.Client) func(context.Context) (asked, bytes float64
 			}
 		}
 		return asked, bytes, err
+	}
+}
+
+// completeOf reads how many other members' sets a daemon has read in whole.
+func completeOf(client *api.Client) func(context.Context) (int, error) {
+	return func(ctx context.Context) (int, error) {
+		cluster, err := client.Cluster(ctx)
+		return cluster.Index.Complete, err
 	}
 }
 

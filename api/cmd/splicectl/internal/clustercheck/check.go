@@ -36,6 +36,8 @@ type Node struct {
 	// Exchanges counts the questions that the node has asked others about their sets, and
 	// the bytes of the answers.
 	Exchanges func(context.Context) (asked, bytes float64, err error)
+	// Complete is how many others' sets the node has read in whole.
+	Complete func(context.Context) (int, error)
 }
 
 // Report is what was seen. Bytes are those of what nodes tell each other of their sets, as
@@ -172,7 +174,8 @@ func (r *run) match(ctx context.Context, node int, keys []profile.SegmentKey, fo
 	return nil
 }
 
-// known waits until each node finds the last segment of every other one.
+// known waits until each node has read all others' sets and finds the last segment of each:
+// one that has not read them yet finds segments by asking a neighbour.
 func (r *run) known(ctx context.Context) error {
 	var keys []profile.SegmentKey
 	for _, list := range r.held {
@@ -184,7 +187,11 @@ func (r *run) known(ctx context.Context) error {
 		if err := r.match(ctx, node, keys, &found); err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(found.Segments, func(s connector.SegmentFound) bool { return !s.Hit() }) {
+		complete, err := r.Nodes[node].Complete(ctx)
+		if err != nil {
+			return fmt.Errorf("node %d: %w", node, err)
+		}
+		if complete == len(r.Nodes)-1 && !slices.ContainsFunc(found.Segments, func(s connector.SegmentFound) bool { return !s.Hit() }) {
 			node++
 			continue
 		}
