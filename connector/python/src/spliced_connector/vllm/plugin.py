@@ -182,8 +182,7 @@ def _keeping(load: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(load)
     def load_model(self: object, *args: object, **options: object) -> object:
         config = getattr(self, "vllm_config", None)
-        if shares_pages(config):
-            _share_pages()
+        _share_pages(shares_pages(config))
         result = load(self, *args, **options)
         loaded.keep(self)
         return result
@@ -202,14 +201,17 @@ def shares_pages(config: object) -> bool:
     return ours and device == "cpu" and given.get("shared_pages") is True
 
 
-def _share_pages() -> None:
+def _share_pages(wanted: bool) -> None:
     """Layers of attention take their backend when they are built, long before a connector is."""
+    name = "spliced_connector.vllm.pages.backend"
+    if not wanted and name not in sys.modules:
+        return
     try:
-        from spliced_connector.vllm.pages.backend import install
+        from spliced_connector.vllm.pages.backend import install, withdraw
     except ImportError as err:
         _log.warning("segments are copied into each request's blocks: %s", err)
     else:
-        install()
+        install() if wanted else withdraw()
 
 
 def _wrap_loop(core: object) -> bool:

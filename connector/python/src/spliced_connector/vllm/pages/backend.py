@@ -43,8 +43,23 @@ def install() -> None:
 
     CPUs take no other backend than the one of this name, CUSTOM included.
     """
-    register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.{SharedPagesBackend.__qualname__}")
-    # In a process that has had another engine the answer is remembered.
+    register_backend(AttentionBackendEnum.CPU_ATTN, _name())
+    _forget()
+
+
+def withdraw() -> None:
+    """Has vLLM build them with its own again: another engine of the process may do without."""
+    if AttentionBackendEnum.CPU_ATTN.get_path() == _name():
+        AttentionBackendEnum.CPU_ATTN.clear_override()
+        _forget()
+
+
+def _name() -> str:
+    return f"{__name__}.{SharedPagesBackend.__qualname__}"
+
+
+def _forget() -> None:
+    """In a process that has had another engine vLLM's choice is remembered."""
     forget = getattr(getattr(selector, "_cached_get_attn_backend", None), "cache_clear", None)
     if forget is not None:
         forget()
