@@ -135,7 +135,7 @@ def main() -> None:
     def row(name: str, value: float, unit: str, limit: float | None = None) -> None:
         ratio = None if limit is None else round(value / limit, 4)
         rows.append(
-            {"name": name, "value": round(value, 4), "unit": unit, "limit": limit, "ratio": ratio}
+            {"name": name, "value": float(f"{value:.4g}"), "unit": unit, "limit": limit, "ratio": ratio}
         )
         print(f"{name:50} {value:10.4g} {unit:6} {limit or '-':>8} {ratio or '-':>8}", flush=True)
 

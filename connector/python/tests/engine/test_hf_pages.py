@@ -15,8 +15,9 @@ from client_samples import Connect
 from engine.hf_requests import CUTS, NAMING, WARMING, answer, continued, engine, far, own, tokens
 from engine.hybrids import MODELS, qwen35
 from running import Daemon
+from spliced_connector.client import Accept
 from spliced_connector.hf import Prefilled, paged
-from spliced_connector.hf.paged import PagedLayer
+from spliced_connector.hf.paged import GoneError, PagedLayer
 
 pytestmark = pytest.mark.engine
 
@@ -70,6 +71,45 @@ def test_rows_of_16_bits_are_as_good_as_copies(connect: Connect, daemon: Daemon)
     exact.prefill(ids, CUTS, "splice")
     right = exact.prefill(ids, CUTS, "splice").logits
     assert far(got, right) <= 1.5 * far(want, right) + 1e-3
+
+
+def test_what_is_stored_late_disturbs_nobody(connect: Connect, daemon: Daemon) -> None:
+    settings = dataclasses.replace(IN_PLACE, canary_share=1.0, canary_bound=100.0)
+    e, plain = (
+        engine(qwen35(), connect, daemon, settings=settings),
+        engine(qwen35(), connect, daemon),
+    )
+    ids = tokens(200, seed=9)
+    plain.prefill(ids, CUTS, "splice")
+    want = plain.prefill(ids, CUTS, "splice")
+    done = e.prefill(ids, CUTS, "splice", keep=False)
+    line = continued(plain.model, ids, want, 12)
+    out = [int(done.logits.argmax())]
+    for at in range(11):
+        if at == 4:
+            e.store(done)  # the canary goes on from the prompt's end
+        with torch.no_grad():
+            step = e.model(torch.tensor([out[-1:]]), past_key_values=done.cache, use_cache=True)
+        out.append(int(step.logits[0, -1].argmax()))
+    assert out == line
+    positions = paged_layers(done)[0].rows._positions
+    assert positions[-11:].tolist() == list(range(200, 211)), "rows of the answer are lost"
+
+
+def test_rows_that_are_gone_are_in_no_checkpoint(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    e = engine(model, connect, daemon, settings=IN_PLACE)
+    ids = tokens(200, seed=10)
+    e.prefill(ids, CUTS, "splice", accept=Accept.ANY)
+    done = e.prefill(ids[:190] + tokens(10, seed=11), CUTS, "splice", accept=Accept.ANY, keep=False)
+    assert done.walked is not None and done.walked.kept is not None
+    assert done.walked.kept.checkpoints, "nothing was to be stored"
+    assert done.release()
+    assert e.store(done) == []
+    assert "checkpoints are not stored" in caplog.text
+    with pytest.raises(GoneError), torch.no_grad():
+        model(torch.tensor([[1]]), past_key_values=done.cache, use_cache=True)
 
 
 def test_a_batch_is_refused(model: PreTrainedModel, connect: Connect, daemon: Daemon) -> None:

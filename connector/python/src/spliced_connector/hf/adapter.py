@@ -33,7 +33,7 @@ from spliced_connector.hf.canary import Watch
 from spliced_connector.hf.decode import Decoded, Drafter, decode, not_greedy
 from spliced_connector.hf.device import Lent
 from spliced_connector.hf.modes import Request, Walked, by_prefix, by_segments, plainly
-from spliced_connector.hf.paged import NAME, Loan, why_not
+from spliced_connector.hf.paged import NAME, GoneError, Loan, why_not
 from spliced_connector.hf.reuse import Kept, Reuse, UnreliableError
 from spliced_connector.hf.worker import Worker
 from spliced_connector.model import Plan, divide
@@ -242,7 +242,11 @@ class SplicedTransformers:
         with torch.no_grad():
             walked = self._walk(reuse, tokens, cuts, mode, len(tokens) - 1, accept)
             cache = filled(self.model, reuse.arch, walked.context, walked.loan)
-        out = self.model.generate(line, attention_mask=mask, past_key_values=cache, **options)
+        try:
+            out = self.model.generate(line, attention_mask=mask, past_key_values=cache, **options)
+        except GoneError as err:
+            log.warning("answer of %d tokens computed again: %s", len(tokens), err)
+            return cast(Tensor, self.model.generate(line, attention_mask=mask, **options))
         if walked.kept is not None:
             self._keep_answer(
                 reuse, walked, walked.kept, cache, _plain(getattr(out, "sequences", out))
@@ -283,7 +287,12 @@ class SplicedTransformers:
                 return None
             logits = reuse.arch.logits(walked.hidden[-1:])[0]
             before, context = walked.context.snapshot(), walked.context
-            out = decode(reuse.arch, context, tokens, logits, drafter, given, stop)
+            extend = (lambda: None) if walked.loan is None else walked.loan.extend
+            try:
+                out = decode(reuse.arch, context, tokens, logits, drafter, given, stop, extend)
+            except GoneError as err:
+                log.warning("answer of %d tokens computed again: %s", len(tokens), err)
+                return None
         if walked.kept is not None:
             self._keep_state(reuse, walked.kept, context, tokens + out.tokens)
             reuse.store(walked.kept)

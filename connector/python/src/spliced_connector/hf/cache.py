@@ -29,7 +29,8 @@ def filled(
         if described.kind == Kind.LINEAR:
             _fill_linear(model, cache, slot, described.linear, at)
         elif at.pages is not None:
-            cache.layers[slot] = PagedLayer(at.pages, context.tokens, loan)
+            # The context may go on by itself: the canary's does.
+            cache.layers[slot] = PagedLayer(at.pages.fork(), context.tokens, loan)
         elif at.k is not None and at.v is not None:
             k, v = (x[: context.tokens].transpose(0, 1)[None] for x in (at.k, at.v))
             # The latent is what transformers calls the keys of such a layer.
@@ -49,7 +50,11 @@ def read_back(model: PreTrainedModel, arch: Architecture, cache: Cache, context:
         if described.kind == Kind.LINEAR:
             _take_linear(model, cache, slot, described.linear, at)
         elif at.pages is not None:
-            lengths.add(cache.layers[slot].get_seq_length())
+            layer = cache.layers[slot]
+            if not isinstance(layer, PagedLayer):
+                raise UnsupportedError(f"layer {slot} of a cache has lost its pages")
+            at.pages = layer.rows
+            lengths.add(layer.get_seq_length())
         elif at.k is not None and at.v is not None:
             first, second = _rows(cache, slot)
             at.k, at.v = (second, first) if described.kind == Kind.MLA else (first, second)

@@ -58,11 +58,12 @@ def decode(
     drafter: Drafter,
     most: int,
     ends: frozenset[int],
+    before: Callable[[], None] = lambda: None,
 ) -> Decoded:
     """Greedy tokens behind ids, at most so many, to the first one of ends.
 
     logits [vocabulary] are of the last of ids, where the context stands. It ends behind the last
-    token but one of the answer.
+    token but one of the answer. before is called before each walk.
     """
     out = Decoded([])
     line, following = list(ids), int(logits.argmax())
@@ -72,6 +73,7 @@ def decode(
         if following in ends or len(out.tokens) == most:
             break
         drafts = list(drafter(line))[: most - len(out.tokens) - 1]
+        before()
         done = verify(arch, [*line, *drafts], context)
         best = arch.logits(done.hidden).argmax(-1).tolist()
         right = 0

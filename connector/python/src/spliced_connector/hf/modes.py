@@ -142,7 +142,7 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
             pages = Pages(reuse.device)
         placing = reuse.placing(held)
         hidden = splice_long(reuse.arch, ids, spans, segments, context, placing, pages)
-        loan = reuse.lend(held, taken, context)
+        loan = kept.loan = reuse.lend(held, taken, context)
     except SplicedError as err:
         raise UnreliableError(f"segments on the GPU: {err}") from err
     finally:

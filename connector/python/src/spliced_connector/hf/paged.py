@@ -24,6 +24,10 @@ LIFE = 300.0
 is over. A daemon whose max-lease-ttl is less refuses, and rows are copied as without."""
 
 
+class GoneError(RuntimeError):
+    """Rows that a cache reads are not what was leased any more: compute the prompt again."""
+
+
 class Loan:
     """Leased segments that a request reads where they are."""
 
@@ -33,13 +37,14 @@ class Loan:
         self._rows: list[PagedRows] = []
         self._until = taken + LIFE
         self._good = True
+        self._copied = not segments
 
     def __del__(self) -> None:
         self.end()
 
-    def reads(self, context: Context) -> None:
-        """Names the context whose rows are read."""
-        self._rows = [at.pages for at in context.layers if at.pages is not None]
+    def reads(self, rows: Sequence[PagedRows]) -> None:
+        """Names rows that are read, so that `extend` finds them."""
+        self._rows += rows
 
     @property
     def good(self) -> bool:
@@ -48,12 +53,20 @@ class Loan:
             return self._good
         return all(s.valid for s in self._segments) and time.monotonic() < self._until
 
+    @property
+    def readable(self) -> bool:
+        """Whether the rows are still there. Asked behind a use it vouches for what was read."""
+        return self._good if self._copied else bool(self._segments) and self.good
+
     def extend(self) -> None:
-        """Has the rows last: copies are taken when half of the leases' life is over."""
+        """Has the rows last: copies are taken when half of the leases' life is over. Raises
+        `GoneError` when they are not there any more."""
         if self._segments and time.monotonic() > self._until - LIFE / 2:
             for rows in self._rows:
                 rows.copy()
-            self.end()
+            self._copied = self.end()
+        if not self.readable:
+            raise GoneError("the leases of rows that are read in place have ended")
 
     def end(self) -> bool:
         """Gives the leases back: whether all that was read is what was leased."""
@@ -72,6 +85,8 @@ class PagedLayer(DynamicLayer):  # type: ignore[misc, unused-ignore]
         self.is_initialized = True
         self._length = tokens
         self._loan = loan
+        if loan is not None:
+            loan.reads([rows])
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -93,8 +108,12 @@ class PagedLayer(DynamicLayer):  # type: ignore[misc, unused-ignore]
         return self._length
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Takes rows back; later ones take their place."""
-        self._length -= min(self._length, abs(tokens_to_remove))
+        """Takes so many rows back, or with a positive number those behind it, as `DynamicLayer`
+        does; later ones take their place."""
+        if tokens_to_remove > 0:
+            self._length = min(self._length, tokens_to_remove)
+        else:
+            self._length = max(0, self._length + tokens_to_remove)
 
     def reset(self) -> None:
         raise NotImplementedError("rows in pages belong to one prompt")

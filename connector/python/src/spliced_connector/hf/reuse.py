@@ -105,6 +105,8 @@ class Kept:
     ids: list[int]
     accept: Accept = Accept.EXACT
     """Which states the request continues from, and so keeps."""
+    loan: Loan | None = None
+    """What the rows of checkpoints are read under, where they lie in pages."""
     segments: list[tuple[Piece, Captured]] = field(default_factory=list)
     checkpoints: list[Context] = field(default_factory=list)
     parent: tuple[bytes, int] = (NOTHING, 0)
@@ -292,7 +294,7 @@ class Reuse:
         if not any(at.pages is not None for at in context.layers):
             return None
         loan = Loan([s for s in held.values() if isinstance(s, Segment)], taken)
-        loan.reads(context)
+        loan.reads([at.pages for at in context.layers if at.pages is not None])
         return loan
 
     def capture(self, kept: Kept, prompt: Prompt, choices: Sequence[Choice]) -> None:
@@ -332,6 +334,9 @@ class Reuse:
             kind = Accept.SPLICED if context.spliced else Accept.EXACT
             new.append(NewCheckpoint(digest, context.tokens, parent, behind, kind, parts))
             parent, behind = digest, context.tokens
+        if kept.loan is not None and not kept.loan.readable:
+            log.warning("%d checkpoints are not stored: a lease ended before", len(new))
+            return []
         return self.model.save(new)
 
 

@@ -101,6 +101,15 @@ class PagedRows:
         self._segments += segments
         self._look()
 
+    def fork(self) -> PagedRows:
+        """The same rows for somebody else who goes on from here: own ones are copied."""
+        out = PagedRows.__new__(PagedRows)
+        out.pages, out.rope, out._positions = self.pages, self.rope, self._positions
+        out._k, out._v = self._k.clone(), self._v.clone()
+        out._segments = list(self._segments)
+        out._look()
+        return out
+
     def copy(self) -> None:
         """Takes copies of what lies in the cache's memory."""
         self._segments = [(k.clone(), v.clone()) for k, v in self._segments]
