@@ -286,14 +286,22 @@ func (r *Resident) extend() error {
 	if r.leases == nil || r.leases.Extend() == nil {
 		return nil
 	}
-	st := r.decoder.Settle()
-	own := st.Clone()
-	if err := r.intact(); err != nil {
+	own, err := r.Copy()
+	if err != nil {
 		return err
 	}
 	r.Release()
 	r.State, r.decoder = own, NewDecoder(r.pages.m, own, DecoderOptions{})
 	return nil
+}
+
+// Copy is the request's state with rows of its own, for saving. Drafts are dropped.
+func (r *Resident) Copy() (*State[float32], error) {
+	if r.decoder != nil {
+		r.decoder.Settle()
+	}
+	out := r.State.Clone()
+	return out, r.intact()
 }
 
 // Release gives leases and blocks back. The first call counts.

@@ -291,3 +291,45 @@ func TestPagesDoNotReadWhatHasExpired(t *testing.T) {
 		}
 	}
 }
+
+// What a request that reads in place leaves is saved from a copy of its state, never from
+// its pages.
+func TestPagesAreSavedAsCopies(t *testing.T) {
+	socket, _ := started(t)
+	m := model(t, profile.GDN, profile.Rope{}, profile.F32)
+	store := stored(t, attached(t, socket), m)
+	store.InPlace = time.Minute
+	p := paged(t, m, layouts[1].rules, 100, false)
+	r := refengine.Request{First: text(1, 30), Query: text(4, 9)} // a leading segment: exact
+	one := reside(t, p, store, r, 12)
+	line, err := one.Decode(6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := append(r.Prompt(), line...)
+	if err := store.Save(all, []int{len(all)}, []*refengine.State[float32]{one.State}); !errors.Is(err, refengine.ErrInvalid) {
+		t.Errorf("saved from pages: %v", err)
+	}
+	own, err := one.Copy()
+	if err != nil || own.Tokens != len(all) {
+		t.Fatal(err, own.Tokens)
+	}
+	if err := store.Save(all, []int{len(all)}, []*refengine.State[float32]{own}); err != nil {
+		t.Fatal(err)
+	}
+	one.Release()
+	loaded, err := store.Load(all, []int{len(all)})
+	if err != nil || loaded == nil {
+		t.Fatal(err)
+	}
+	plain := m.NewState()
+	if _, err := m.Prefill(plain, all); err != nil {
+		t.Fatal(err)
+	}
+	for i, l := range plain.Layers {
+		got := loaded.Layers[i]
+		if len(got.K) != len(l.K) || apart(got.K, l.K) > 2e-5 || apart(got.V, l.V) > 2e-5 || apart(got.S, l.S) > 1e-4 {
+			t.Errorf("layer %d of what was saved differs", i)
+		}
+	}
+}

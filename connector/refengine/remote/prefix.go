@@ -92,6 +92,9 @@ func (s *Store) Save(prompt []uint32, positions []int, states []*refengine.State
 	}
 	q := connector.SaveQuery{Level: s.Level}
 	for i, p := range positions {
+		if states[i].Pages != nil {
+			return fmt.Errorf("state to save at %d whose rows lie in pages: %w", p, refengine.ErrInvalid)
+		}
 		if states[i].Tokens != p {
 			return fmt.Errorf("state of %d tokens to save at %d: %w", states[i].Tokens, p, refengine.ErrInvalid)
 		}
