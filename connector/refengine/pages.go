@@ -95,6 +95,7 @@ type Table struct {
 	runs   [][]kernel.Run // by layer, ascending
 	prefix *State[float32]
 	copied int64 // bytes of segments that do not lie in one piece
+	gone   bool  // released: others may have the blocks
 }
 
 // table lays out a request that was admitted, without what it reads in the cache.
@@ -117,6 +118,9 @@ func (p *Pages) table(id pages.RequestID, a *pages.Admitted, tokens int, origins
 
 // reaches says whether there is room for the positions before end.
 func (t *Table) reaches(end int) error {
+	if t.gone {
+		return fmt.Errorf("pages that were released: %w", ErrInvalid)
+	}
 	if end > len(t.slots) {
 		return fmt.Errorf("%d tokens in pages for %d: %w", end, len(t.slots), ErrInvalid)
 	}

@@ -45,7 +45,7 @@ func (p *Pages) Serve(c Cache, r Request, answer int) (*Resident, error) {
 		return nil, fmt.Errorf("answer of %d tokens, %d own tokens before %d: %w", answer, len(r.Lead), len(r.Prefix)+len(r.First), ErrInvalid)
 	}
 	if r.From != nil && r.From.Pages != nil {
-		r.From = r.From.Clone()
+		return nil, errFromPages
 	}
 	segments, placed := r.place(func(tokens int) (profile.SegmentSpec, bool) {
 		s := profile.SegmentSpec{Role: profile.RoleMid, Head: p.config.Seam(max(1, tokens-r.Seam)), Tail: r.Seam, Tokens: tokens}
@@ -63,6 +63,10 @@ func (p *Pages) Serve(c Cache, r Request, answer int) (*Resident, error) {
 	}
 	return p.plain(r, answer, err)
 }
+
+// errFromPages is of a request that continues a state whose rows lie in pages, which only
+// their owner knows to be there.
+var errFromPages = fmt.Errorf("state whose rows lie in pages; continue a Resident.Copy: %w", ErrInvalid)
 
 // refused says that serving a request in another way would not help.
 func refused(err error) bool {
@@ -259,6 +263,9 @@ func (r *Resident) intact() error {
 // Decode adds n tokens of the answer greedily. After an error the request can only be
 // released and served anew.
 func (r *Resident) Decode(n int) ([]uint32, error) {
+	if r.State == nil {
+		return nil, fmt.Errorf("request that was released: %w", ErrInvalid)
+	}
 	if r.decoder == nil {
 		r.decoder = NewDecoder(r.pages.m, r.State, DecoderOptions{})
 	}
@@ -297,6 +304,9 @@ func (r *Resident) extend() error {
 
 // Copy is the request's state with rows of its own, for saving. Drafts are dropped.
 func (r *Resident) Copy() (*State[float32], error) {
+	if r.State == nil {
+		return nil, fmt.Errorf("request that was released: %w", ErrInvalid)
+	}
 	if r.decoder != nil {
 		r.decoder.Settle()
 	}
@@ -304,11 +314,13 @@ func (r *Resident) Copy() (*State[float32], error) {
 	return out, r.intact()
 }
 
-// Release gives leases and blocks back. The first call counts.
+// Release gives leases and blocks back; the request, and its State, can be used no more.
+// The first call counts.
 func (r *Resident) Release() {
-	if r.State.Pages == nil {
+	if r.State == nil || r.State.Pages == nil {
 		return
 	}
+	r.State.Pages.gone = true
 	r.pages.pool.Release(r.State.Pages.id)
 	r.pages.copied -= r.State.Pages.copied
 	r.pages.unhold(r.keys)
@@ -316,5 +328,5 @@ func (r *Resident) Release() {
 		r.leases.Release()
 	}
 	r.leases, r.keys = nil, nil
-	r.State.Pages = nil
+	r.State, r.decoder = nil, nil
 }

@@ -91,6 +91,9 @@ type Result struct {
 // costs its bounded wait: the prompt is then computed whole, and Result.Cache
 // says why.
 func Serve(m *Model[float32], c Cache, r Request) (*Result, error) {
+	if r.From != nil && r.From.Pages != nil {
+		return nil, errFromPages
+	}
 	out, err := reuse(m, c, r)
 	if err == nil || errors.Is(err, ErrInvalid) {
 		return out, err

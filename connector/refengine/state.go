@@ -50,7 +50,11 @@ func (s *State[F]) Clone() *State[F] {
 			K: append([]F(nil), l.K...), V: append([]F(nil), l.V...),
 		}
 	}
-	if s.Pages != nil {
+	switch {
+	case s.Pages == nil:
+	case s.Pages.gone:
+		c.Pages = s.Pages // refused wherever it goes
+	default:
 		s.Pages.copyOut(any(c).(*State[float32]))
 	}
 	return c

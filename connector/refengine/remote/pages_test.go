@@ -317,7 +317,27 @@ func TestPagesAreSavedAsCopies(t *testing.T) {
 	if err := store.Save(all, []int{len(all)}, []*refengine.State[float32]{own}); err != nil {
 		t.Fatal(err)
 	}
+	paged := one.State
+	for _, c := range []func(refengine.Request) error{
+		func(r refengine.Request) error { _, err := refengine.Serve(m, store, r); return err },
+		func(r refengine.Request) error { _, err := p.Serve(store, r, 1); return err },
+	} {
+		if err := c(refengine.Request{Prefix: all, From: paged, Query: text(5, 3)}); !errors.Is(err, refengine.ErrInvalid) {
+			t.Errorf("continued from pages: %v", err)
+		}
+	}
 	one.Release()
+	if _, err := one.Decode(1); !errors.Is(err, refengine.ErrInvalid) {
+		t.Errorf("decoded behind its release: %v", err)
+	}
+	for what, st := range map[string]*refengine.State[float32]{"": paged, "a copy of ": paged.Clone()} {
+		if _, err := m.Prefill(st, []uint32{1}); !errors.Is(err, refengine.ErrInvalid) {
+			t.Errorf("continued %spages that were released: %v", what, err)
+		}
+		if err := store.Save(all, []int{len(all)}, []*refengine.State[float32]{st}); !errors.Is(err, refengine.ErrInvalid) {
+			t.Errorf("saved %spages that were released: %v", what, err)
+		}
+	}
 	loaded, err := store.Load(all, []int{len(all)})
 	if err != nil || loaded == nil {
 		t.Fatal(err)
