@@ -160,6 +160,25 @@ def test_the_transition_of_a_run_is_that_of_its_rows(kind: str) -> None:
     assert worst(found, families.end_state(alone)) < 1e-12
 
 
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_states_within_a_run_are_those_of_its_first_rows(kind: str) -> None:
+    steps = make_steps(kind, 80, seed=5)
+    scan = families.Scan(
+        steps, families.Runs([7, 73], families.chunk_length(steps), steps.v.device)
+    )
+    begin = torch.randn(
+        families.zero_state(steps).shape, generator=torch.Generator().manual_seed(1)
+    )
+    with pytest.raises(RuntimeError):
+        scan.behind(1, 1)
+    scan.advance(0, begin)
+    scan.advance(1, begin)
+    for run, lo, counts in ((0, 0, range(1, 8)), (1, 7, (1, 15, 16, 17, 63, 64, 65, 73))):
+        for n in counts:
+            _, want = loop(rows(steps, lo, lo + n), begin)
+            assert worst(scan.behind(run, n), want) <= 1e-5
+
+
 def test_outputs_of_a_run_that_was_not_advanced_are_refused() -> None:
     steps = make_steps("gdn", 20)
     scan = families.Scan(steps, families.Runs([10, 10], 64, steps.v.device))

@@ -2,22 +2,22 @@
 
 All drafts pass the layers in one walk. A linear layer computes their outputs from the state before
 the first one and the drafts' own rows, in the chunkwise form (Eq. 7), and keeps the rows; only what
-is accepted moves the state, in one update (Eq. 8). Nothing is copied and nothing taken back, where
-drafts that are decoded one by one need a state each. Rows of attention behind the certain tokens
-are written over by the next ones.
+is accepted moves the state, in one update from the rows that are there (Eq. 8). Nothing is copied
+and nothing taken back, where drafts that are decoded one by one need a state each. Rows of
+attention behind the certain tokens are written over by the next ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from spliced_connector.model import PlanError, Span, SpanKind
 from spliced_connector.walk import families
-from spliced_connector.walk.base import Architecture, Steps
+from spliced_connector.walk.base import Architecture
 from spliced_connector.walk.context import Context
 from spliced_connector.walk.rows import SplicedRows
 from spliced_connector.walk.run import Walk
@@ -25,11 +25,12 @@ from spliced_connector.walk.run import Walk
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """What drafts leave in a linear layer: the rows of its recurrence, and the convolution's
-    inputs [n, C]."""
+    """What drafts leave in a linear layer: its recurrence with the rows, the state behind all of
+    them, and the convolution's inputs [n, C]."""
 
     layer: int
-    steps: Steps
+    scan: families.Scan
+    state: Tensor
     conv: Tensor | None
 
 
@@ -48,8 +49,7 @@ class _Trial(Walk):
         out, _ = self._convolved(layer, new.conv)
         steps = self.arch.steps(layer, out, new, self.rows.positions)
         scan = families.Scan(steps, self.rows.runs(families.chunk_length(steps)))
-        scan.advance(0, before)
-        self.left.append(_Left(layer, steps, new.conv))
+        self.left.append(_Left(layer, scan, scan.advance(0, before), new.conv))
         return self.arch.linear_out(layer, scan.outputs(), new)
 
 
@@ -70,10 +70,7 @@ class Drafts:
             return
         for left in self._left:
             at = self._context.layers[left.layer]
-            steps = _first(left.steps, n)
-            runs = families.Runs([n], families.chunk_length(steps), steps.v.device)
-            if at.state is not None:
-                at.state = families.Scan(steps, runs).advance(0, at.state)
+            at.state = left.state if n == len(self.hidden) else left.scan.behind(0, n)
             if at.conv is not None and left.conv is not None:
                 line = torch.cat((at.conv, left.conv[:n].to(at.conv)))
                 at.conv = line[len(line) - len(at.conv) :].clone()
@@ -91,18 +88,9 @@ def verify(arch: Architecture, ids: Sequence[int], context: Context) -> Drafts:
         every = torch.tensor(ids, device=context.device)
         span = Span(SpanKind.RECOMPUTE, context.tokens, len(ids) - context.tokens)
         rows = SplicedRows(arch, every, [span], {}, context.tokens)
-        context.reserve(rows.end)
+        context.reserve(rows.end, spare=rows.end // 8)
         walk = _Trial(arch, rows, context)
         hidden = walk.run()
     if hidden is None:
         raise PlanError("no draft was computed")
     return Drafts(context, hidden, walk.left)
-
-
-def _first(steps: Steps, n: int) -> Steps:
-    """The rows of the first n tokens."""
-    parts: dict[str, Tensor | None] = {}
-    for f in fields(steps):
-        x: Tensor | None = getattr(steps, f.name)
-        parts[f.name] = None if x is None else x[:n]
-    return Steps(**parts)

@@ -51,7 +51,7 @@ class Runs:
     """
 
     def __init__(self, lengths: Sequence[int], chunk: int, device: torch.device) -> None:
-        self.lengths = tuple(lengths)
+        self.lengths, self.chunk = tuple(lengths), chunk
         whole: list[tuple[int, int]] = []
         short: list[tuple[int, int]] = []
         places: list[list[tuple[bool, int, int]]] = []  # per run: is short, index there, rows
@@ -148,6 +148,25 @@ class Scan:
             self._seen[group][i] = (state, new)
             state = torch.baddbmm(p.decay[i] * state, p.keys[i], new)
         return state
+
+    def behind(self, run: int, n: int) -> Tensor:
+        """The state behind the first n rows, at least one, of a run that was advanced: from what
+        `advance` remembers, so that no row is computed again."""
+        at, last = divmod(n - 1, self.runs.chunk)
+        group, i = self.runs.chunks[run][at]
+        seen = self._seen[group][i]
+        if seen is None:
+            raise RuntimeError("a state within a run that no state was moved over")
+        (state, new), size = seen, last + 1
+        lo = sum(self.runs.lengths[:run]) + at * self.runs.chunk
+        total = self.steps.decay[lo : lo + size].double().cumsum(0).transpose(0, 1)
+        if total.dim() == 2:
+            total = total.unsqueeze(-1)
+        until = (total[:, -1:] - total).to(self.wide).exp()
+        keys = self.steps.k[lo : lo + size].to(self.wide).permute(1, 2, 0)[None]
+        keys = _heads(keys, new.shape[0])[0] * until.transpose(1, 2)
+        decay = total[:, -1].to(self.wide).exp().unsqueeze(-1)
+        return torch.baddbmm(decay * state, keys, new[:, :size])
 
     def transition(self, run: int) -> Tensor:
         """T of a run's rows, later ones on the left: [Hv], [Hv, dk] or [Hv, dk, dk]."""
