@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from torch import Tensor
 from transformers import GenerationConfig
@@ -15,7 +16,8 @@ from transformers import GenerationConfig
 from spliced_connector.walk import Architecture, Context, verify
 
 Drafter = Callable[[Sequence[int]], Sequence[int]]
-"""Guesses what follows some tokens; as many as it likes, none if it has no idea."""
+"""Guesses what follows some tokens; as many as it likes, none if it has no idea. A number that is
+no token of the model ends the guess."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,19 @@ class PromptLookup:
     longest: int = 3
 
     def __call__(self, tokens: Sequence[int]) -> Sequence[int]:
-        line = list(tokens)
-        for n in range(min(self.longest, len(line) - 1), 0, -1):
-            tail = line[-n:]
-            for at in range(len(line) - n - 1, -1, -1):
-                if line[at : at + n] == tail:
-                    return line[at + n : at + n + self.most]
-        return ()
+        back = list(reversed(tokens))
+        longest, best, begin, at = min(self.longest, len(back) - 1), 0, 0, 0
+        while best < longest:
+            try:
+                at = back.index(back[0], at + 1)  # much quicker than to look at each token
+            except ValueError:
+                break
+            n = 1
+            while n < longest and at + n < len(back) and back[n] == back[at + n]:
+                n += 1
+            if n > best:
+                best, begin = n, at
+        return back[max(begin - self.most, 0) : begin][::-1]
 
 
 @dataclass
@@ -72,7 +80,8 @@ def decode(
         line.append(following)
         if following in ends or len(out.tokens) == most:
             break
-        drafts = list(drafter(line))[: most - len(out.tokens) - 1]
+        known = takewhile(lambda t: 0 <= t < len(logits), drafter(line))
+        drafts = list(known)[: most - len(out.tokens) - 1]
         before()
         done = verify(arch, [*line, *drafts], context)
         best = arch.logits(done.hidden).argmax(-1).tolist()
@@ -101,6 +110,10 @@ _PLAIN: Mapping[str, object] = {
     "repetition_penalty": 1.0,
     "encoder_repetition_penalty": 1.0,
     "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "exponential_decay_length_penalty": None,
+    "max_time": None,
+    "token_healing": False,
     "min_length": 0,
     "min_new_tokens": None,
     "bad_words_ids": None,

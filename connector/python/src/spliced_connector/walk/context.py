@@ -51,11 +51,13 @@ class Context:
                 at.k = torch.empty((room, a.kv_heads, a.key_dim), dtype=arch.dtype, device=device)
                 at.v = torch.empty((room, a.kv_heads, a.value_dim), dtype=arch.dtype, device=device)
 
-    def reserve(self, room: int) -> None:
-        """Makes room for that many tokens' rows; views of the rows before stay valid."""
+    def reserve(self, room: int, spare: int = 0) -> None:
+        """Makes room for that many tokens' rows; views of the rows before stay valid. What has to
+        grow gets room for `spare` more, so that a few tokens at a time do not copy all each time.
+        """
         for at in self.layers:
             if at.k is not None and at.v is not None and at.k.shape[0] < room:
-                at.k, at.v = (_grown(x, room, self.tokens) for x in (at.k, at.v))
+                at.k, at.v = (_grown(x, room + spare, self.tokens) for x in (at.k, at.v))
 
     def page(self, arch: Architecture, pages: Pages) -> None:
         """Has the rows of layers of full attention lie in pages from now on."""
