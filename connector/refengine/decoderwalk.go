@@ -176,23 +176,26 @@ func (d *Decoder) decays(l *linear[float32], w *walk[float32], r, k, group int) 
 // attend is attention of drafts that branch: each sees all certain tokens and those
 // that it follows. Keys lie in the order of drafts and are turned by depth.
 func (d *Decoder) attend(l *attention[float32], w *walk[float32], rows *kept[float32]) {
-	if rows.pages != nil {
-		d.attendPages(l, w, rows)
-		return
-	}
-	k, v := rows.k, rows.v
-	m, a := d.m, d.m.cfg.Attention
-	row, certain := m.rowSize(), d.st.Tokens
 	for r := range w.rows {
-		// place writes at a position; a view makes that this draft's place.
-		back := (certain + d.before + r - w.spans[r].pos) * row
-		m.place(&walk[float32]{workspace: w.workspace, spans: w.spans[r : r+1], rows: w.rows, end: w.end}, l, &kept[float32]{k: k[back:], v: v[back:]})
+		to := *rows
+		to.ahead = d.st.Tokens + d.before + r - w.spans[r].pos
+		d.m.place(&walk[float32]{workspace: w.workspace, spans: w.spans[r : r+1], rows: w.rows, end: w.end}, l, &to)
 	}
+	clear(sized(&w.heads, w.rows*d.m.cfg.Attention.Heads*d.m.cfg.Attention.HeadDim))
+	if rows.pages != nil {
+		d.attendPages(w, rows, d.mask(w.rows))
+	} else {
+		d.attendRows(w, rows.k, rows.v, d.mask(w.rows))
+	}
+}
+
+// attendRows is attend over rows one behind another: all of them at once, and what a draft
+// does not see weighs nothing.
+func (d *Decoder) attendRows(w *walk[float32], k, v []float32, hidden []bool) {
+	m, a := d.m, d.m.cfg.Attention
+	row, certain, out := m.rowSize(), d.st.Tokens, w.heads
 	total := certain + len(d.drafts)
 	stride := a.Heads * a.HeadDim
-	out := sized(&w.heads, w.rows*stride)
-	clear(out)
-	hidden := d.mask(w.rows)
 	m.each(a.Heads, func(h int) {
 		kv := h / (a.Heads / a.KVHeads) * a.HeadDim
 		scores := make([]float32, w.rows*total)
@@ -214,16 +217,10 @@ func (d *Decoder) attend(l *attention[float32], w *walk[float32], rows *kept[flo
 	})
 }
 
-// attendPages is attend over rows in pages.
-func (d *Decoder) attendPages(l *attention[float32], w *walk[float32], rows *kept[float32]) {
+// attendPages is attend over rows in pages: for each draft those that it sees.
+func (d *Decoder) attendPages(w *walk[float32], rows *kept[float32], hidden []bool) {
 	m, certain := d.m, d.st.Tokens
-	clear(sized(&w.heads, w.rows*m.cfg.Attention.Heads*m.cfg.Attention.HeadDim))
-	for r := range w.rows {
-		to := *rows
-		to.ahead = certain + d.before + r - w.spans[r].pos
-		m.place(&walk[float32]{workspace: w.workspace, spans: w.spans[r : r+1], rows: w.rows, end: w.end}, l, &to)
-	}
-	before, hidden := rows.pages.upTo(rows.layer, certain), d.mask(w.rows)
+	before := rows.pages.upTo(rows.layer, certain)
 	for r := range w.rows {
 		runs := slices.Clone(before)
 		for j, not := range hidden[r*len(d.drafts):][:len(d.drafts)] {

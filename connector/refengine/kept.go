@@ -11,17 +11,18 @@ type kept[F Float] struct {
 	k, v  []F    // [end, KVHeads, HeadDim]
 	pages *Table // in their place, in float32 only
 	layer int
-	ahead int // how far behind its position a row lies in pages: of drafts that branch
+	ahead int // how far behind its position a row lies: of drafts that branch
 }
 
 // row is where the keys and values of a position are computed, and the position that
 // its keys are turned to.
 func (c *kept[F]) row(pos, size int, scratch *[]F) (k, v []F, turned int) {
+	at := pos + c.ahead
 	if c.pages == nil {
-		return c.k[pos*size:][:size], c.v[pos*size:][:size], pos
+		return c.k[at*size:][:size], c.v[at*size:][:size], pos
 	}
 	both := sized(scratch, 2*size)
-	return both[:size], both[size:], pos - c.pages.slots[pos+c.ahead].origin
+	return both[:size], both[size:], pos - c.pages.slots[at].origin
 }
 
 // put is told that a row is there.

@@ -105,7 +105,7 @@ func (p *Pages) splice(l *leased, r Request, answer int) (out *Resident, err err
 			p.copied -= table.copied
 		}
 	}()
-	if err = table.place(l, inPlace, p.config.Copies); err != nil {
+	if err = table.place(l, inPlace); err != nil {
 		return nil, err
 	}
 	if out.Logits, out.State, err = p.m.spliceInto(table, l.Plan, r.Prompt(), src); err != nil {
@@ -197,13 +197,13 @@ func (p *Pages) pieces(l *leased, r Request) (list []pages.Piece, origins []int)
 }
 
 // place adds what a request reads in the cache to its runs.
-func (t *Table) place(l *leased, rows InPlace, copies bool) error {
+func (t *Table) place(l *leased, rows InPlace) error {
 	m := t.mem.m
 	for _, layer := range m.prof.AttentionLayers() {
 		own := t.own(layer)
 		var runs []kernel.Run
 		for _, s := range l.Plan.Spans {
-			if s.Segment < 0 || copies {
+			if s.Segment < 0 || t.mem.config.Copies {
 				continue
 			}
 			for len(own) > 0 && own[0].Begin < s.Start {
