@@ -7,8 +7,6 @@ pages), and one token of FLA's recurrent gated delta rule, which reads and write
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 
 import rows
@@ -62,17 +60,9 @@ def recurrent(clock: torch_speed.Clock, z: torch_speed.Shape, tokens: int, copie
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", required=True, help="as of torch_speed.py")
-    args, _ = parser.parse_known_args()
-    device = os.environ.get("GPU_CHECK_TORCH", "cuda")
-    try:
-        import torch
-    except ImportError as err:
-        rows.cannot_run(f"no torch: {err}")
-    if device == "cuda" and not torch.cuda.is_available():
-        rows.cannot_run(f"torch {torch.__version__} finds no CUDA")
-    z = torch_speed.Shape(*map(int, args.shape.split(",")))
+    device, z = torch_speed.asked(__doc__)
+    import torch
+
     clock = torch_speed.Clock(device, z.rounds)
     with torch.no_grad():
         source = torch.empty(1 << 28 if device == "cuda" else 1 << 20, dtype=torch.uint8)

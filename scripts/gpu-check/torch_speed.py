@@ -114,8 +114,9 @@ def check(device: str, z: Shape) -> None:
     rows.rate(title, nbytes / clock.median(rotate) / 1e9, copied)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def asked(description: str | None) -> tuple[str, Shape]:
+    """The device and the shape of the command line; ends the process where torch has no device."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--shape", required=True, help="layers,heads,dim,segments,tokens,rounds")
     args, _ = parser.parse_known_args()
     device = os.environ.get("GPU_CHECK_TORCH", "cuda")
@@ -125,8 +126,15 @@ def main() -> int:
         rows.cannot_run(f"no torch: {err}")
     if device == "cuda" and not torch.cuda.is_available():
         rows.cannot_run(f"torch {torch.__version__} finds no CUDA")
+    return device, Shape(*map(int, args.shape.split(",")))
+
+
+def main() -> int:
+    device, shape = asked(__doc__)
+    import torch
+
     with torch.no_grad():
-        check(device, Shape(*map(int, args.shape.split(","))))
+        check(device, shape)
     return 0
 
 
