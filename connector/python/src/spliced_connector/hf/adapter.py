@@ -235,10 +235,14 @@ class SplicedTransformers:
                 return torch.tensor([tokens + answer.tokens], device=self.model.device)
         line = torch.tensor([tokens], device=self.model.device)
         mask = torch.ones_like(line)
+
+        def plain() -> Tensor:
+            return cast(Tensor, self.model.generate(line, attention_mask=mask, **options))
+
         reuse = self._serving()
         usable = reuse is not None and reuse.attends and len(tokens) > 1
         if mode == "none" or reuse is None or not usable or self._branches(options):
-            return cast(Tensor, self.model.generate(line, attention_mask=mask, **options))
+            return plain()
         with torch.no_grad():
             walked = self._walk(reuse, tokens, cuts, mode, len(tokens) - 1, accept)
             cache = filled(self.model, reuse.arch, walked.context, walked.loan)
@@ -246,7 +250,7 @@ class SplicedTransformers:
             out = self.model.generate(line, attention_mask=mask, past_key_values=cache, **options)
         except GoneError as err:
             log.warning("answer of %d tokens computed again: %s", len(tokens), err)
-            return cast(Tensor, self.model.generate(line, attention_mask=mask, **options))
+            return plain()
         if walked.kept is not None:
             self._keep_answer(
                 reuse, walked, walked.kept, cache, _plain(getattr(out, "sequences", out))
@@ -255,7 +259,7 @@ class SplicedTransformers:
         self._watch.look(tokens, walked.context)
         if walked.loan is not None and not walked.loan.end():
             log.warning("answer of %d tokens computed again: a lease ended early", len(tokens))
-            return cast(Tensor, self.model.generate(line, attention_mask=mask, **options))
+            return plain()
         return cast(Tensor, out)
 
     def _drafted(

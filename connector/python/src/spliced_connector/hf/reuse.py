@@ -251,7 +251,7 @@ class Reuse:
         if self.in_place:
             lasting = self.model.acquire(list(wanted.values()), life=LIFE)
             if any(s is not None for s in lasting):
-                return {**_found(wanted, lasting)}
+                return _found(wanted, lasting)
         if self.lent is not None:
             held |= _found(wanted, self.lent.acquire(list(wanted.values())))
         rest = {i: key for i, key in wanted.items() if i not in held}
