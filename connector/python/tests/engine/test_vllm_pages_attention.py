@@ -15,8 +15,8 @@ if find_spec("torch"):
     from spliced_connector.model import Rope
     from spliced_connector.vllm.caches import _Elements
     from spliced_connector.vllm.pages import attention
-    from spliced_connector.vllm.pages.attention import Query, Turns, attend, attend_each
-    from spliced_connector.walk import angles, turn
+    from spliced_connector.vllm.pages.attention import Query, attend, attend_each
+    from spliced_connector.walk import Turns, angles, turn
 
 HEADS, KV, DIM = 6, 2, 32
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         tensor_over,
         unpack,
     )
-    from spliced_connector.walk.softmax import attend
+    from spliced_connector.walk.softmax import Turns, attend, attend_runs, grouped
 
 __all__ = [
     "PREFILL_ROWS",
@@ -76,12 +76,14 @@ __all__ = [
     "Sight",
     "Steps",
     "ToHost",
+    "Turns",
     "UnsupportedError",
     "Verdict",
     "altered",
     "angles",
     "architecture",
     "attend",
+    "attend_runs",
     "by_layer",
     "bytes_of",
     "capture",
@@ -91,6 +93,7 @@ __all__ = [
     "child",
     "chunk_length",
     "collect",
+    "grouped",
     "logit_error",
     "moved",
     "pack",
@@ -110,7 +113,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "softmax": "attend",
+    "softmax": "Turns attend attend_runs grouped",
     "base": (
         "Architecture AttentionRows Batch Captured Kernels LinearRows Placer SegmentLayer Sight"
         " Steps"

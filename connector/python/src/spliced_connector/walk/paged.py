@@ -1,10 +1,8 @@
 """Rows of attention that are read where they lie: those of segments in the cache's memory, and a
 request's own.
 
-Any number of requests read a segment's rows at once, each at a position of its own. Keys are kept
-turned as if the segment began at 0; not they are turned to their place, but the query back by it,
-once for each segment, which gives the same product: (R(p) k)·q = k·(R(-p) q) (MEPIC, arXiv
-2512.16822, section 3.3.3).
+Any number of requests read a segment's rows at once, each at a position of its own: queries are
+turned back to the segment (`softmax.attend_runs`), and nothing of the segment is copied.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from torch import Tensor
 
 from spliced_connector.model import Rope
 from spliced_connector.walk import families
+from spliced_connector.walk.softmax import Run, Turns, attend_runs
 
 GRAIN = 8
 """Own rows are taken so many at a time."""
@@ -41,7 +40,7 @@ class Pages:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.places: list[Place] = []
-        self._turns: dict[Rope, tuple[Tensor, Tensor]] = {}
+        self._turns: dict[Rope, Turns | None] = {}
         self._shared = torch.empty(0, dtype=torch.int64, device=device)
 
     def add(self, places: Sequence[Place]) -> None:
@@ -56,12 +55,10 @@ class Pages:
         """The positions of all rows of segments, in the order of the places."""
         return self._shared
 
-    def turns(self, rope: Rope) -> tuple[Tensor, Tensor]:
-        """cos and sin [places, 1, 1, dims / 2] that turn queries back."""
+    def turns(self, rope: Rope) -> Turns | None:
+        """What turns queries back for each place."""
         if rope not in self._turns:
-            origins = torch.tensor([p.origin for p in self.places], device=self.device)
-            cos, sin = families.angles(rope, origins)
-            self._turns[rope] = cos[:, None, None], -sin[:, None, None]
+            self._turns[rope] = Turns.back(rope, [p.origin for p in self.places], self.device)
         return self._turns[rope]
 
 
@@ -79,8 +76,7 @@ class PagedRows:
         self._k, self._v = _room(k, len(k)), _room(v, len(v))
         self._positions = torch.arange(len(k), device=k.device)
         self._segments: list[tuple[Tensor, Tensor]] = []
-        self._views: list[tuple[Tensor, Tensor]] = []
-        """Of the segments: keys [KV, dk, rows] and values [KV, rows, dv]."""
+        self._runs: list[Run] = []
 
     @property
     def own_bytes(self) -> int:
@@ -116,7 +112,9 @@ class PagedRows:
         self._look()
 
     def _look(self) -> None:
-        self._views = [(k.permute(1, 2, 0), v.transpose(0, 1)) for k, v in self._segments]
+        self._runs = [
+            (i, k.permute(1, 2, 0), v.transpose(0, 1)) for i, (k, v) in enumerate(self._segments)
+        ]
 
     def put(self, positions: Tensor, k: Tensor, v: Tensor) -> None:
         """Own rows at ascending positions."""
@@ -135,36 +133,12 @@ class PagedRows:
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _attend(self, q: Tensor, positions: Tensor, scale: float) -> Tensor:
-        n, heads, dim = q.shape
         own = len(self._positions)
-        kv = self._k.shape[1]
-        # Scores in 16 bits would lose what tells weights apart; rows are widened as they are read.
-        wide = torch.promote_types(q.dtype, torch.float32)
-        asked = (q.to(wide) * scale).transpose(0, 1)
-        mine = asked.reshape(kv, heads // kv * n, dim)
-        parts = [torch.bmm(mine, self._k[:own].permute(1, 2, 0).to(wide))]
-        if self._views:
-            backs = self._turned_back(asked).reshape(-1, *mine.shape).unbind()
-            parts += [
-                torch.bmm(b, k.to(wide)) for b, (k, _) in zip(backs, self._views, strict=True)
-            ]
-        scores = torch.cat(parts, -1)
-        hidden = self._hidden(positions)
-        if hidden is not None:
-            scores.view(kv, -1, n, scores.shape[-1]).masked_fill_(hidden, -torch.inf)
-        shares = torch.softmax(scores, -1).split([p.shape[-1] for p in parts], -1)
-        out = torch.bmm(shares[0], self._v[:own].transpose(0, 1).to(wide))
-        for share, (_, v) in zip(shares[1:], self._views, strict=True):
-            out.baddbmm_(share, v.to(wide))
-        return out.view(heads, n, -1).transpose(0, 1).to(q.dtype)
-
-    def _turned_back(self, q: Tensor) -> Tensor:
-        """The queries [H, n, dk] for each segment."""
-        back = q[None].expand(len(self._segments), *q.shape)
-        if not self.rope.dims:
-            return back
-        cos, sin = self.pages.turns(self.rope)
-        return families.turn(back, cos, sin, self.rope.interleaved)
+        mine = -1, self._k[:own].permute(1, 2, 0), self._v[:own].transpose(0, 1)
+        turns = self.pages.turns(self.rope) if self._runs else None
+        return attend_runs(q, [mine, *self._runs], turns, scale, self._hidden(positions)).to(
+            q.dtype
+        )
 
     def _hidden(self, positions: Tensor) -> Tensor | None:
         """The rows that a query must not see [n, rows]; None: there are none."""

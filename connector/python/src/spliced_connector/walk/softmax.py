@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spliced_connector.model import Rope
+from spliced_connector.walk import families
 from spliced_connector.walk.base import Sight
 
 SCORES = 1 << 18
@@ -103,3 +105,71 @@ def attend(q: Tensor, k: Tensor, v: Tensor, spans: list[Block], scale: float) ->
         )
         out.append(o[0].transpose(0, 1))
     return torch.cat(out) if len(out) > 1 else out[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Turns of queries by one rope: cos and sin [turns, 1, 1, dims / 2]."""
+
+    cos: Tensor
+    sin: Tensor
+    interleaved: bool
+
+    @classmethod
+    def back(
+        cls, rope: Rope, distances: Sequence[int], device: torch.device | None = None
+    ) -> Turns | None:
+        """By what runs of keys are short of their positions, backwards; None without positions."""
+        if rope.dims == 0:
+            return None
+        short = torch.tensor(distances, dtype=torch.int64, device=device)
+        cos, sin = families.angles(rope, -short)
+        return cls(cos[:, None, None], sin[:, None, None], rope.interleaved)
+
+    def of(self, q: Tensor) -> Tensor:
+        """q [n, H, d] by every turn: [turns, n, H, d]."""
+        each = q.expand(len(self.cos), *q.shape)
+        return families.turn(each, self.cos, self.sin, self.interleaved)
+
+
+Run = tuple[int, Tensor, Tensor]
+"""Rows that lie together, as products read them: the number of the turn that queries are read with,
+-1 for none, keys [KV, dk, rows] and values [KV, rows, dv]; of any strides."""
+
+
+def attend_runs(
+    q: Tensor, runs: Sequence[Run], turns: Turns | None, scale: float, hidden: Tensor | None
+) -> Tensor:
+    """Softmax attention of q [n, H, dk] over rows where they lie: [n, H, dv], float32 or wider.
+
+    A key k at position p of its segment, of which token 0 stands at s in the request, is kept as
+    R(p) k and would be R(s) R(p) k in place. Turns are orthogonal and add up, so that its product
+    with a query is q . R(s) R(p) k = (R(-s) q) . R(p) k: the query is turned, once for each run,
+    and keys are read as they are (RoFormer, equation 16; MEPIC, arXiv 2512.16822, section 3.3.3).
+
+    hidden [n, rows of all runs]: those that a query must not see; None: it sees all. Rows of 16
+    bits are widened as they are read: scores in 16 bits would lose what tells weights apart.
+    """
+    wide = torch.promote_types(q.dtype, torch.float32)
+    asked, heads = q.to(wide) * scale, runs[0][1].shape[0]
+    straight = grouped(asked, heads)
+    backs = None if turns is None else grouped(turns.of(asked), heads).unbind()
+    scores = torch.cat(
+        [
+            torch.bmm(straight if backs is None or at < 0 else backs[at], k.to(wide))
+            for at, k, _ in runs
+        ],
+        -1,
+    )
+    if hidden is not None:
+        scores.view(heads, -1, len(q), scores.shape[-1]).masked_fill_(hidden, -torch.inf)
+    weights = torch.softmax(scores, -1).split([k.shape[-1] for _, k, _ in runs], -1)
+    out = torch.bmm(weights[0], runs[0][2].to(wide))
+    for weight, (_, _, v) in zip(weights[1:], runs[1:], strict=True):
+        out.baddbmm_(weight, v.to(wide))
+    return out.view(heads, -1, len(q), out.shape[-1]).permute(2, 0, 1, 3).flatten(1, 2)
+
+
+def grouped(q: Tensor, heads: int) -> Tensor:
+    """Queries [..., n, H, d] by the key head that they see: [..., KV, H / KV * n, d]."""
+    return q.unflatten(-2, (heads, -1)).movedim(-4, -2).flatten(-3, -2)

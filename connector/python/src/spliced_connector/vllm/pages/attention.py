@@ -1,9 +1,5 @@
-"""Attention over private rows and runs of shared ones, whose keys are turned to other positions.
-
-A key k at position p of its segment, of which token 0 stands at s in the request, is R(p) k in its
-bin and would be R(s) R(p) k as a private row. Turns are orthogonal and add up, so that the product
-with a query q is q . R(s) R(p) k = (R(-s) q) . R(p) k: the query is turned, once for each run, and
-the keys are read as they are (RoFormer, equation 16; MEPIC section 5).
+"""Attention over private rows and runs of shared ones, whose keys are turned to other positions:
+`walk.attend_runs`, of several queries of one request or of one query of several.
 """
 
 from __future__ import annotations
@@ -14,30 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spliced_connector.model import Rope
 from spliced_connector.vllm.pages.plans import Span
-from spliced_connector.walk import angles, turn
+from spliced_connector.walk import Turns, attend_runs, grouped
 
 QUERY_ROWS = 128
 """Queries that are multiplied at once: bounds the scores that are held, [heads, rows, keys]."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turns:
-    """The turns of one request's runs by one rope: cos and sin [runs, 1, 1, dims / 2]."""
-
-    cos: Tensor
-    sin: Tensor
-    interleaved: bool
-
-    @classmethod
-    def back(cls, rope: Rope, distances: Sequence[int]) -> Turns | None:
-        """By the distances that the runs' keys lack, backwards; None without positions."""
-        if rope.dims == 0:
-            return None
-        cos, sin = angles(rope, -torch.tensor(distances, dtype=torch.int64))
-        return cls(cos[:, None, None], sin[:, None, None], rope.interleaved)
-
 
 Rows = tuple[Tensor, Tensor]
 """Keys [n, KV, d] and values [n, KV, dv] that lie together; of any strides."""
@@ -55,40 +32,19 @@ def attend(
     q [m, H, d] at their positions. shared: rows of runs, by the number of the run in `turns`. own:
     private rows, the last m of which are the queries' own.
     """
-    every = [rows for _, rows in shared] + list(own)
-    n = sum(len(k) for k, _ in every)
-    heads, dim = every[0][1].shape[1:]
-    out = q.new_empty((len(q), q.shape[1], dim), dtype=torch.float32)
+    runs = [
+        (at, k.permute(1, 2, 0), v.transpose(0, 1))
+        for at, (k, v) in (*shared, *((-1, rows) for rows in own))
+    ]
+    n = sum(k.shape[-1] for _, k, _ in runs)
+    out = []
     for begin in range(0, len(q), QUERY_ROWS):
-        part = q[begin : begin + QUERY_ROWS].float()
-        scores = _scores(part * scale, shared, own, turns)  # [KV, G * rows, n]
+        part, hidden = q[begin : begin + QUERY_ROWS].float(), None
         if len(q) > 1:
             last = n - len(q) + begin + torch.arange(len(part), device=q.device)
             hidden = torch.arange(n, device=q.device) > last[:, None]
-            scores.view(heads, -1, len(part), n).masked_fill_(hidden, -torch.inf)
-        weights = scores.softmax(-1).split([len(k) for k, _ in every], -1)
-        mixed = sum(
-            (w @ v.transpose(0, 1).float() for w, (_, v) in zip(weights, every, strict=True)),
-            start=q.new_zeros((), dtype=torch.float32),
-        )
-        grouped = mixed.view(heads, -1, len(part), dim)
-        out[begin : begin + QUERY_ROWS] = grouped.permute(2, 0, 1, 3).flatten(1, 2)
-    return out
-
-
-def _scores(
-    q: Tensor, shared: Sequence[tuple[int, Rows]], own: Sequence[Rows], turns: Turns | None
-) -> Tensor:
-    """Products of queries [rows, H, d] with all keys: [KV, G * rows, n]."""
-    heads = own[0][0].shape[1]
-    straight = _grouped(q, heads)
-    backs: Sequence[Tensor] = ()
-    if turns is not None:
-        each = q.expand(len(turns.cos), *q.shape)
-        backs = [_grouped(x, heads) for x in turn(each, turns.cos, turns.sin, turns.interleaved)]
-    pairs = [(backs[run] if backs else straight, k) for run, (k, _) in shared]
-    pairs += [(straight, k) for k, _ in own]
-    return torch.cat([x @ k.permute(1, 2, 0).float() for x, k in pairs], -1)
+        out.append(attend_runs(part, runs, turns, scale, hidden))
+    return torch.cat(out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +93,8 @@ def attend_each(
 def _turned(query: Query, heads: int, scale: float) -> list[Tensor]:
     """A query as each of its spans wants it, by key head: [KV, G, d]."""
     q, turns = query.q.float()[None] * scale, query.turns
-    straight = _grouped(q, heads)
+    straight = grouped(q, heads)
     if turns is None or not len(turns.cos):
         return [straight] * len(query.spans)
-    each = turn(q.expand(len(turns.cos), *q.shape), turns.cos, turns.sin, turns.interleaved)
-    backs = each.view(len(each), heads, -1, q.shape[-1])
+    backs = grouped(turns.of(q), heads)
     return [straight if run < 0 else backs[run] for run, _ in query.spans]
-
-
-def _grouped(q: Tensor, heads: int) -> Tensor:
-    """Queries [rows, H, d] by the key head that they see: [KV, G * rows, d]."""
-    return q.view(len(q), heads, -1, q.shape[-1]).permute(1, 2, 0, 3).flatten(1, 2)

@@ -25,10 +25,11 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from spliced_connector.model import Rope
-from spliced_connector.vllm.pages.attention import Query, Rows, Turns, attend, attend_each
+from spliced_connector.vllm.pages.attention import Query, Rows, attend, attend_each
 from spliced_connector.vllm.pages.manager import SharedPagesSpec
 from spliced_connector.vllm.pages.placed import Placed
 from spliced_connector.vllm.pages.plans import PagePlan, Span, spans_of
+from spliced_connector.walk import Turns
 
 if TYPE_CHECKING:
     from vllm.v1.attention.backend import CommonAttentionMetadata
