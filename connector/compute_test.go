@@ -70,8 +70,12 @@ func TestLeaseGivesTheBytesOfTheArena(t *testing.T) {
 		if err := l.Read(i, dst); err != nil || !bytes.Equal(dst, want) {
 			t.Errorf("read of part %d: %v", i, err)
 		}
-		if p.Off < first && p.Off+p.Len > first {
+		crosses := p.Off < first && p.Off+p.Len > first
+		if crosses {
 			joined++
+		}
+		if l.Whole(i) == crosses {
+			t.Errorf("part %d across the border of extents: %t, whole: %t", i, crosses, l.Whole(i))
 		}
 	}
 	if joined != 1 {
@@ -83,7 +87,7 @@ func TestLeaseGivesTheBytesOfTheArena(t *testing.T) {
 	if err := l.Read(0, nil); !errors.Is(err, ErrInvalid) {
 		t.Errorf("read into nothing: %v", err)
 	}
-	if l.Part(-1) != nil || l.Part(99) != nil {
+	if l.Part(-1) != nil || l.Part(99) != nil || l.Whole(-1) || l.Whole(99) {
 		t.Error("a part that does not exist")
 	}
 	Release(got[0].Lease, nil, got[1].Lease, got[0].Lease)

@@ -114,6 +114,36 @@ func TestReadingInPlaceIsReadingCopies(t *testing.T) {
 	}
 }
 
+// The beginning of a chunk that a request shares with one alike is what it would have
+// computed itself: a second request gives the same and takes less.
+func TestRequestsAlikeShareTheBeginningsOfChunks(t *testing.T) {
+	socket, _ := started(t)
+	client := attached(t, socket)
+	r := refengine.Request{First: text(1, 30), Mid: [][]uint32{text(2, 41), text(3, 57), text(4, 83)}, Query: text(5, 9), Seam: 8}
+	for i, f := range families {
+		kv := []profile.DType{profile.F32, profile.BF16, profile.F16}[i%3]
+		t.Run(f.name, func(t *testing.T) {
+			m := model(t, f.family, f.rope, kv)
+			store := stored(t, client, m)
+			store.InPlace = time.Minute
+			p, alone := paged(t, m, layouts[2].rules, 200, false), paged(t, m, layouts[1].rules, 200, false)
+			want := reside(t, alone, store, r, 12)
+			first := reside(t, p, store, r, 12)
+			took := p.Held().Own
+			second := reside(t, p, store, r, 12)
+			for name, got := range map[string]*refengine.Resident{"first": first, "second": second} {
+				if d := apart(got.Logits, want.Logits); !(d <= rounding(kv)) {
+					t.Errorf("%s: logits are %g apart", name, d)
+				}
+			}
+			follow(t, "second", second, want, rounding(kv))
+			if more := p.Held().Own - took; more >= took {
+				t.Errorf("the second request took %d bytes, the first one %d", more, took)
+			}
+		})
+	}
+}
+
 // follow decodes both along one line: that of the second.
 func follow(t *testing.T, what string, got, want *refengine.Resident, bound float64) {
 	t.Helper()
