@@ -41,7 +41,7 @@ func (c *Session) AwaitLoadResident(ctx context.Context, q *LoadQuery) (Loaded, 
 
 func (c *Session) load(ctx context.Context, q *LoadQuery, on tier.DeviceID, wait bool) (Loaded, error) {
 	r, err := c.reader(q.Profile, q.Tenant, q.Rank, on)
-	if err == nil && (q.Accept == 0 || q.Accept&^(tier.Exact|tier.Spliced|tier.Rows) != 0) {
+	if err == nil && (q.Accept == 0 || q.Accept&^tier.AnyKind != 0) {
 		err = fmt.Errorf("accepts kinds %#x: %w", q.Accept, tier.ErrInvalid)
 	}
 	if err != nil {

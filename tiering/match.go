@@ -38,7 +38,7 @@ func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 			return fmt.Errorf("match: position %d after %d: %w", q.Positions[i], q.Positions[i-1], tier.ErrInvalid)
 		}
 	}
-	if q.Accept&^(tier.Exact|tier.Spliced|tier.Rows) != 0 {
+	if q.Accept&^tier.AnyKind != 0 {
 		return fmt.Errorf("match: accepts kinds %#x: %w", q.Accept, tier.ErrInvalid)
 	}
 	*dst = MatchResult{Segments: slices.Grow(dst.Segments[:0], len(q.Keys))[:len(q.Keys)]}

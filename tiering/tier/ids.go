@@ -23,6 +23,8 @@ const (
 	Exact   CheckpointKind = 1
 	Spliced CheckpointKind = 2
 	Rows    CheckpointKind = 4
+
+	AnyKind = Exact | Spliced | Rows
 )
 
 // Kinds are all there are, in the order in which they are preferred.
@@ -36,7 +38,7 @@ func (k CheckpointKind) Before(other CheckpointKind) bool {
 // Extends are the kinds of checkpoints that one of kind k may extend.
 func (k CheckpointKind) Extends() CheckpointKind {
 	if k == Spliced {
-		return Exact | Rows | Spliced
+		return AnyKind
 	}
 	return Exact | Rows
 }
