@@ -37,12 +37,7 @@ func Exp(x []float32) {
 		case v != v:
 			continue
 		}
-		t := float32(v*stepsPerUnit) + toInteger
-		n := t - toInteger
-		r := v - n*stepHi - n*stepLo
-		k := int32(n)
-		p := r*(r*(r*(1.0/6)+0.5)+1) + 1
-		x[i] = p * powers[k&(stepsPerDoubling-1)] * math.Float32frombits(uint32(k>>4+127)<<23)
+		x[i] = exp(v)
 	}
 }
 
@@ -55,14 +50,19 @@ func expSum(x []float32, peak, sum float32) float32 {
 			x[i] = 0
 			continue
 		}
-		t := float32(v*stepsPerUnit) + toInteger
-		n := t - toInteger
-		r := v - n*stepHi - n*stepLo
-		k := int32(n)
-		p := r*(r*(r*(1.0/6)+0.5)+1) + 1
-		w := p * powers[k&(stepsPerDoubling-1)] * math.Float32frombits(uint32(k>>4+127)<<23)
+		w := exp(v)
 		x[i] = w
 		sum += w
 	}
 	return sum
+}
+
+// exp is e^v of v from minExp to maxExp.
+func exp(v float32) float32 {
+	t := float32(v*stepsPerUnit) + toInteger
+	n := t - toInteger
+	r := v - n*stepHi - n*stepLo
+	k := int32(n)
+	p := r*(r*(r*(1.0/6)+0.5)+1) + 1
+	return p * powers[k&(stepsPerDoubling-1)] * math.Float32frombits(uint32(k>>4+127)<<23)
 }
