@@ -12,13 +12,10 @@ of 128 and random weights.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +23,7 @@ sys.path.insert(0, str(ROOT / "connector" / "python" / "src"))
 sys.path.insert(0, str(ROOT / "scripts" / "pages"))
 
 import torch
-from measure_model import model
+from measure_model import model, write
 from transformers.cache_utils import Cache
 
 from spliced_connector.hf.cache import filled
@@ -131,13 +128,7 @@ def main() -> None:
     for row in rows:
         print(f"{row['name']:30} {row['ms_per_token']:8} ms {row['times_as_fast']:8}x")
     if options.out:
-        report = {
-            "machine": platform.processor() or platform.machine(),
-            "torch": torch.__version__,
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "rows": rows,
-        }
-        options.out.write_text(json.dumps(report, indent=1) + "\n")
+        write(options.out, rows)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ and of the daemon's memory each segment once. Decoding is timed in turn.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import random
 import statistics
 import sys
@@ -21,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +26,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "demo-vllm"))
 sys.path.insert(0, str(ROOT / "connector" / "python" / "src"))
 
 import torch
-from measure_model import VOCABULARY, model
+from measure_model import VOCABULARY, model, write
 from processes import start_daemon
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -169,13 +166,7 @@ def main() -> None:
             limit = seconds["copies"] * 1e3
             row(f"a token in place, of copies{what}", seconds["in place"] * 1e3, "ms", limit)
     if options.out:
-        report = {
-            "machine": platform.processor() or platform.machine(),
-            "torch": torch.__version__,
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "rows": rows,
-        }
-        options.out.write_text(json.dumps(report, indent=1) + "\n")
+        write(options.out, rows)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,12 @@
-"""A random model with Qwen3.5's layers, to measure with."""
+"""A random model with Qwen3.5's layers, to measure with, and the report of what was measured."""
 
 from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel, Qwen3_5ForCausalLM, Qwen3_5TextConfig
@@ -33,3 +39,13 @@ def model(wide: bool = False) -> PreTrainedModel:
         },
     )
     return Qwen3_5ForCausalLM(config).eval()
+
+
+def write(path: Path, rows: Sequence[object]) -> None:
+    report = {
+        "machine": platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "rows": rows,
+    }
+    path.write_text(json.dumps(report, indent=1) + "\n")
