@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -65,7 +64,7 @@ func wanted(ctx context.Context, c *settings.Config, log zerolog.Logger) Devices
 	var list []cuda.Info
 	var err error
 	if slices.ContainsFunc(names, func(name string) bool { return !isUUID(name) }) {
-		list, err = within(ctx, Patience(c), func() ([]cuda.Info, error) { return cuda.Devices(c.HBMLibrary) }, func([]cuda.Info) {})
+		list, err = within(ctx, c, func() ([]cuda.Info, error) { return cuda.Devices(c.HBMLibrary) }, func([]cuda.Info, error) {})
 	}
 	var all Devices
 	for _, name := range names {
@@ -124,7 +123,7 @@ func (g *GPU) open(ctx context.Context, log zerolog.Logger) {
 		device gpuipc.Accelerator
 		info   cuda.Info
 	}
-	o, err := within(ctx, Patience(g.config), func() (o opened, err error) {
+	o, err := within(ctx, g.config, func() (o opened, err error) {
 		o.device, err = cuda.Open(cuda.Options{
 			Library: g.config.HBMLibrary, Device: g.UUID.String(), ChunkBytes: chunkBytes(g.config),
 			CallTimeout: g.config.HBMTimeout, Log: func(text string) { g.log.Warn().Msg(text) },
@@ -133,8 +132,10 @@ func (g *GPU) open(ctx context.Context, log zerolog.Logger) {
 			o.info = infoOf(g.config.HBMLibrary, g.UUID)
 		}
 		return o, err
-	}, func(o opened) {
-		_ = o.device.Close() // nobody uses it
+	}, func(o opened, err error) {
+		if err == nil {
+			_ = o.device.Close() // nobody uses it
+		}
 	})
 	if err == nil {
 		if err = g.opens(o.device, o.info, log); err != nil {
@@ -148,34 +149,13 @@ func (g *GPU) open(ctx context.Context, log zerolog.Logger) {
 	g.owned = true
 }
 
-// within is what f answers, unless that takes longer than limit: then late is called with
-// it when it has come.
-func within[T any](ctx context.Context, limit time.Duration, f func() (T, error), late func(T)) (answer T, err error) {
-	type result struct {
-		answer T
-		err    error
+// within asks the driver, see gpuipc.Within.
+func within[T any](ctx context.Context, c *settings.Config, call func() (T, error), late func(T, error)) (T, error) {
+	answer, answered, err := gpuipc.Within(ctx, Patience(c), call, late)
+	if !answered {
+		err = fmt.Errorf("the driver did not answer within %v: %w", Patience(c), err)
 	}
-	answered, gaveUp := make(chan result), make(chan struct{})
-	go func() {
-		var r result
-		r.answer, r.err = f()
-		select {
-		case answered <- r:
-		case <-gaveUp:
-			if r.err == nil {
-				late(r.answer)
-			}
-		}
-	}()
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	select {
-	case r := <-answered:
-		return r.answer, r.err
-	case <-ctx.Done():
-		close(gaveUp)
-		return answer, fmt.Errorf("the driver did not answer within %v: %w", limit, ctx.Err())
-	}
+	return answer, err
 }
 
 // infoOf is what the driver tells about a device.

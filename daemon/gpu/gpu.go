@@ -4,6 +4,7 @@
 package gpu
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -117,17 +118,13 @@ func (g *GPU) close() {
 	if !g.owned {
 		return
 	}
-	closed := make(chan error, 1)
-	go func() { closed <- g.Device.Close() }()
-	limit := time.NewTimer(Patience(g.config))
-	defer limit.Stop()
-	select {
-	case err := <-closed:
-		if err != nil {
-			g.log.Warn().Err(err).Msg("the GPU was not closed well")
-		}
-	case <-limit.C:
+	shut := func() (struct{}, error) { return struct{}{}, g.Device.Close() }
+	_, answered, err := gpuipc.Within(context.Background(), Patience(g.config), shut, func(struct{}, error) {})
+	switch {
+	case !answered:
 		g.log.Warn().Msg("the driver does not close the GPU: left to the end of the process")
+	case err != nil:
+		g.log.Warn().Err(err).Msg("the GPU was not closed well")
 	}
 }
 

@@ -1,6 +1,7 @@
 package hbm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -29,18 +30,23 @@ type Options struct {
 
 // Cache is the memory of one accelerator and the way into it.
 type Cache struct {
-	cfg    Config
-	o      Options
-	dev    gpuipc.Accelerator
-	arena  gpuipc.SharedRegion // nil where it could not be made
-	detach func() error        // the arena in memory from the device
-	opened chan struct{}       // closed when the device has answered to being opened
+	cfg Config
+	o   Options
+	dev gpuipc.Accelerator
+	regions
+	opened chan struct{} // closed when the device has answered to being opened
 
 	memory *objects.Device // guarded by the owner's lock
 
 	// Guarded by the owner's lock.
 	Flights *transfer.Engine[objects.CopyKey] // the promotions; whoever works on them is the owner's
 	hints   transfer.Hints[objects.Identity]
+}
+
+// regions are what a device gives; zero where it gave none.
+type regions struct {
+	arena  gpuipc.SharedRegion
+	detach func() error // the arena in memory from the device
 }
 
 // List is the caches of a store, in the order of their devices' ids.
@@ -83,54 +89,38 @@ var ErrNoAnswer = errors.New("the device gives no memory")
 // open makes the region and registers the arena in memory, within the time that there
 // is for it. What comes later is given back.
 func (h *Cache) open() error {
-	type answer struct {
-		arena  gpuipc.SharedRegion
-		detach func() error
-		err    error
-	}
-	answered, gaveUp := make(chan answer), make(chan struct{})
-	go func() {
+	r, answered, err := gpuipc.Within(context.Background(), h.cfg.OpenTimeout, h.ask, func(r regions, err error) {
 		defer close(h.opened)
-		var a answer
-		a.arena, a.detach, a.err = h.regions()
-		select {
-		case answered <- a:
-		case <-gaveUp:
-			if a.err == nil {
-				h.o.Log.Warn().AnErr("trouble", errors.Join(a.detach(), a.arena.Close())).Str("tier", "hbm").
-					Stringer("device", h.dev.UUID()).Msg("a device has answered too late: its memory is given back")
-			}
+		if err == nil {
+			h.o.Log.Warn().AnErr("trouble", errors.Join(r.detach(), r.arena.Close())).Str("tier", "hbm").
+				Stringer("device", h.dev.UUID()).Msg("a device has answered too late: its memory is given back")
 		}
-	}()
-	limit := time.NewTimer(h.cfg.OpenTimeout)
-	defer limit.Stop()
-	select {
-	case a := <-answered:
-		h.arena, h.detach = a.arena, a.detach
-		return a.err
-	case <-limit.C:
-		close(gaveUp)
+	})
+	if !answered {
 		return fmt.Errorf("HBM: %w within %v: %w", ErrNoAnswer, h.cfg.OpenTimeout, tier.ErrUnavailable)
 	}
+	close(h.opened)
+	h.regions = r
+	return err
 }
 
-func (h *Cache) regions() (gpuipc.SharedRegion, func() error, error) {
+func (h *Cache) ask() (r regions, err error) {
 	public, private := h.cfg.budgets()
 	region, err := h.dev.NewRegion(gpuipc.RegionSpec{
 		Name: h.o.Name, Bytes: public + private, Access: gpuipc.ClientWrites, Way: h.cfg.Way,
 	})
 	if err != nil {
-		return nil, nil, deviceError(fmt.Sprintf("HBM of %d bytes", public+private), err)
+		return r, deviceError(fmt.Sprintf("HBM of %d bytes", public+private), err)
 	}
 	arena, ok := region.(gpuipc.SharedRegion)
 	if !ok {
-		return nil, nil, errors.Join(fmt.Errorf("HBM: a region that no client can map: %w", tier.ErrInvalid), region.Close())
+		return r, errors.Join(fmt.Errorf("HBM: a region that no client can map: %w", tier.ErrInvalid), region.Close())
 	}
 	detach, err := h.dev.AttachHost(h.o.Arena)
 	if err != nil {
-		return nil, nil, errors.Join(deviceError("HBM: attach the arena in memory", err), region.Close())
+		return r, errors.Join(deviceError("HBM: attach the arena in memory", err), region.Close())
 	}
-	return arena, detach, nil
+	return regions{arena, detach}, nil
 }
 
 // begin gives Objects the pools, which are empty without a region.

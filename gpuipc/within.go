@@ -1,0 +1,35 @@
+package gpuipc
+
+import (
+	"context"
+	"time"
+)
+
+// Within is what call answers, unless that takes longer than limit or ctx ends: then
+// answered is false, err is the context's, and late is called with the answer when it has
+// come. A driver may never answer for a device that fell off its bus.
+func Within[T any](ctx context.Context, limit time.Duration, call func() (T, error), late func(T, error)) (answer T, answered bool, err error) {
+	type result struct {
+		answer T
+		err    error
+	}
+	came, gaveUp := make(chan result), make(chan struct{})
+	go func() {
+		var r result
+		r.answer, r.err = call()
+		select {
+		case came <- r:
+		case <-gaveUp:
+			late(r.answer, r.err)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	select {
+	case r := <-came:
+		return r.answer, true, r.err
+	case <-ctx.Done():
+		close(gaveUp)
+		return answer, false, ctx.Err()
+	}
+}
