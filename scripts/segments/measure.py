@@ -51,7 +51,7 @@ from spliced_connector.model import (  # noqa: E402
     divide,
 )
 from spliced_connector.segments import Finder  # noqa: E402
-from spliced_connector.vllm.finding import cuts_of, finder_of, held_in  # noqa: E402
+from spliced_connector.serving.finding import cuts_of, finder_of, held_in  # noqa: E402
 from spliced_connector.vllm.settings import Settings  # noqa: E402
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Way:
     def _find(self, finder: Finder, ids: list[int], daemon: Daemon) -> list[int]:
         session = cast("Session", SimpleNamespace(model=self.model, tally=_NoTally()))
         began, served = time.process_time(), cpu_seconds(daemon.pid)
-        found = cuts_of(finder, None, ids, SEAM, partial(held_in, session))
+        found = cuts_of(finder, None, ids, SEAM, partial(held_in, session.model, session.tally))
         self.sums.finding += time.process_time() - began
         self.sums.daemon += cpu_seconds(daemon.pid) - served
         return [] if found is None else list(found.cuts)

@@ -28,8 +28,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "walk.architectures": ("model", "walk"),
     "hf": ("errors", "lazy", "model", "client", "walk", "hf.device"),
     "hf.device": ("errors", "model", "gpu", "client", "walk"),
-    "vllm": ("", "errors", "lazy", "model", "segments", "client", "walk"),
-    "sglang": ("", "errors", "lazy", "model", "client", "walk"),
+    "serving": ("errors", "model", "segments", "client", "walk"),
+    "vllm": ("", "errors", "lazy", "model", "segments", "client", "walk", "serving"),
+    "sglang": ("", "errors", "lazy", "model", "segments", "client", "walk", "serving"),
     # Names of former times, in settings of engines.
     "vllm_connector": ("vllm",),
     "vllm_plugin": ("vllm",),
@@ -42,7 +43,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 # Foreign package: which of ours import it, and no others.
 FOREIGN = {
     "xxhash": {"client.connection"},
-    "torch": {"walk", "walk.architectures", "hf", "hf.device", "vllm", "sglang"},
+    "torch": {"walk", "walk.architectures", "hf", "hf.device", "serving", "vllm", "sglang"},
     "transformers": {"hf"},
     "safetensors": {"hf"},
     "vllm": {"vllm"},
@@ -56,6 +57,9 @@ STANDARD_LIBRARY_ONLY = [
     "spliced_connector.client", "spliced_connector.walk", "spliced_connector.hf",
     "spliced_connector.vllm", "spliced_connector.sglang", "spliced_connector.drift",
     "spliced_connector.vllm.plugin", "spliced_connector.vllm_plugin",
+    "spliced_connector.serving", "spliced_connector.serving.cuts",
+    "spliced_connector.serving.splices",
+    "spliced_connector.serving.finding", "spliced_connector.serving.tally",
 ]  # fmt: skip
 
 DOORS = ("model", "segments", "gpu", "client", "walk")

@@ -14,13 +14,13 @@ from fake_daemon import FakeDaemon, Request
 from spliced_connector.client import Missing, Model
 from spliced_connector.client.terms import Progress
 from spliced_connector.model import Role
+from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.parallel import combiner as combining
 from spliced_connector.vllm.parallel import jobs as working
 from spliced_connector.vllm.parallel.combiner import Away, Combiner
 from spliced_connector.vllm.parallel.jobs import Jobs
 from spliced_connector.vllm.plans import News, Worked
 from spliced_connector.vllm.settings import Settings
-from spliced_connector.vllm.tally import EngineTally
 from spliced_connector.wire import (
     Op,
     PlanReply,

@@ -13,12 +13,12 @@ from fake_daemon import FakeDaemon, Request
 from spliced_connector.client import Way
 from spliced_connector.client.terms import Progress
 from spliced_connector.model import Choice, divide
+from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.plans import Blocks, News, Outcome
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.settings import Parallel, Settings
 from spliced_connector.vllm.splice_plans import SplicePlan
 from spliced_connector.vllm.splice_scheduler import SpliceScheduler
-from spliced_connector.vllm.tally import EngineTally
 from spliced_connector.wire import (
     AdviseReply,
     AdviseRequest,
@@ -266,6 +266,6 @@ def test_a_prompt_that_is_not_worth_a_splice_is_not_asked_for(
     mode = half(measured=True)
     for rows in (64, 128, 256, 512):  # walks are slow in this engine
         mode._clock.line.learn(rows, 1e-4 * rows)
-        mode._walks.learn(rows, 1e-1 * rows + 10.0)
+        mode._decider.walks.learn(rows, 1e-1 * rows + 10.0)
     assert mode.match(asked("r", [1, 2, 3, 4]), 0)[0] == 0
     assert not scripted.plans

@@ -21,13 +21,13 @@ from spliced_connector.model import (
     Linear,
     Profile,
 )
+from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.plans import LoadPlan, Outcome, PrefixPlan
 from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
 from spliced_connector.vllm.scheduler import is_plain
 from spliced_connector.vllm.session import Session, block_tokens
 from spliced_connector.vllm.settings import Settings
 from spliced_connector.vllm.support import Engine, Group, Inert
-from spliced_connector.vllm.tally import EngineTally
 
 BLOCK = 256
 FULL = Layer(Kind.FULL, attention=Attention(1, 64, 64, DType.BF16))

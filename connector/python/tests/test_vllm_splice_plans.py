@@ -7,13 +7,9 @@ import hashlib
 import pytest
 
 from spliced_connector.model import Choice, Profile, Prompt, SpanKind, divide, from_config
-from spliced_connector.vllm.clock import CLAIM_ROWS, WALK_COST, Prices
-from spliced_connector.vllm.splice_plans import (
-    Cuts,
-    CutsError,
-    best_splice,
-    read_cuts,
-)
+from spliced_connector.serving.cuts import Cuts, CutsError, read_cuts
+from spliced_connector.serving.prices import CLAIM_ROWS, WALK_COST, Prices
+from spliced_connector.serving.splices import best_splice
 
 PROFILE = Profile(
     from_config(

@@ -16,14 +16,15 @@ from spliced_connector.client.match import misses
 from spliced_connector.errors import Code
 from spliced_connector.model import Choice, Identity, divide
 from spliced_connector.segments import Chunker, Finder, Lengths, Separators
-from spliced_connector.vllm.clock import Walked
+from spliced_connector.serving.decider import TRY_EVERY, Decider
+from spliced_connector.serving.prices import Walked
+from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.plans import Outcome
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.settings import Settings
 from spliced_connector.vllm.splice_plans import Base, SplicePlan
-from spliced_connector.vllm.splice_scheduler import TRY_EVERY, SpliceScheduler, check_engine
+from spliced_connector.vllm.splice_scheduler import SpliceScheduler, check_engine
 from spliced_connector.vllm.support import Engine, Group, Inert
-from spliced_connector.vllm.tally import EngineTally
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -173,6 +174,14 @@ def counts(half: SpliceScheduler) -> dict[str, int]:
     return half._tally.snapshot()
 
 
+def other(half: SpliceScheduler, **changes: object) -> None:
+    """Another session for one that runs."""
+    half._session = session = replace(half._session, **changes)  # type: ignore[arg-type]
+    half._decider = Decider(
+        session.model, session.settings, session.finder, session.tally, half._clock
+    )
+
+
 def test_held_segments_are_claimed_once(connect: Connect, daemon: Daemon) -> None:
     half = mode(connect, daemon)
     request = asked("r", [1, 2, 3])
@@ -218,7 +227,7 @@ def test_missing_segments_are_captured_only_where_that_is_wanted(
     connect: Connect, daemon: Daemon
 ) -> None:
     half = mode(connect, daemon)
-    half._session = replace(half._session, settings=Settings(weights="0" * 64, capture=False))
+    other(half, settings=Settings(weights="0" * 64, capture=False))
     request = asked("r", [4, 5])
     assert half.match(request, 0) == (0, False)
     assert counts(half)["missing_segments"] == 2
@@ -236,7 +245,7 @@ def test_long_segments_are_not_captured(
 ) -> None:
     half = mode(connect, daemon)
     settings = Settings(weights="0" * 64, capture_tokens=most)
-    half._session = replace(half._session, settings=settings)
+    other(half, settings=settings)
     every = SimpleNamespace(way=Way.RECOMPUTE, segments=[SimpleNamespace(publish=True)] * 2)
     monkeypatch.setattr(type(half._session.model), "advise", lambda *_: every)
     request = asked("r", [4, 5])
@@ -283,7 +292,7 @@ def test_now_and_then_a_slower_way_is_measured_again(connect: Connect, daemon: D
 
 def test_a_setting_leaves_measurements_out(connect: Connect, daemon: Daemon) -> None:
     half = mode(connect, daemon)
-    half._session = replace(half._session, settings=Settings(weights="0" * 64, measured=False))
+    other(half, settings=Settings(weights="0" * 64, measured=False))
     request = asked("r", [1, 2, 3])
     publish(half, request)
     measure(half, prefill=1e-4, walk=1e-2)
@@ -372,7 +381,7 @@ def test_the_canary_judges_by_fair_requests_only(
 ) -> None:
     half = mode(connect, daemon)
     settings = replace(half._session.settings, canary_share=1.0)
-    half._session = replace(half._session, settings=settings)
+    other(half, settings=settings)
     request = asked("r", segments, w=w)
     publish(half, request, w)
     tokens, _ = half.match(request, 0)
@@ -385,7 +394,7 @@ def test_the_canary_judges_by_fair_requests_only(
 
 def found(half: SpliceScheduler, **finders: Any) -> None:
     """The server finds segments by itself."""
-    half._session = replace(half._session, finder=Finder(**finders))
+    other(half, finder=Finder(**finders))
 
 
 def unnamed(name: str, ids: list[int], **said: object) -> Request:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spliced_connector.model import Attention, DType, KeyMode, Kind, Layer, identity_digest
+from spliced_connector.serving import weights as serving_weights
 from spliced_connector.vllm import support as vllm_support
 from spliced_connector.vllm.settings import Settings
 from spliced_connector.vllm.support import Engine, Inert, survey
@@ -350,7 +351,7 @@ def test_both_halves_of_a_process_read_the_weights_once(
         reads.append(source)
         return bytes(32)
 
-    monkeypatch.setattr(vllm_support, "weights_digest", digest)
+    monkeypatch.setattr(serving_weights, "weights_digest", digest)
     settings = Settings(weights=weights(tmp_path / "m", b"weights"))
     read(settings=settings)
     read(settings=settings)

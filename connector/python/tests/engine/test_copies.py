@@ -16,11 +16,11 @@ from engine.walk_models import TINY
 from spliced_connector.client import NewCheckpoint
 from spliced_connector.errors import Code
 from spliced_connector.model import Choice, DType, Profile, Role, SegmentSpec, divide, make_plan
+from spliced_connector.serving.storing import Saver, Taken
+from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.caches import RowPages
 from spliced_connector.vllm.layout.rows import FoundRows
 from spliced_connector.vllm.layout.states import StateOrder, StatePages
-from spliced_connector.vllm.storing import Saver, Taken
-from spliced_connector.vllm.tally import EngineTally
 from spliced_connector.walk import (
     Captured,
     Context,

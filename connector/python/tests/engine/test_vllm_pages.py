@@ -34,7 +34,7 @@ if find_spec("vllm"):
     from running import Daemon
     from spliced_connector.client import release_all
     from spliced_connector.model import divide
-    from spliced_connector.vllm import splice_job as vllm_splice_job
+    from spliced_connector.serving import job as serving_job
     from spliced_connector.vllm.pages.manager import SharedPagesManager, find_manager
 
 
@@ -233,7 +233,7 @@ def test_what_the_daemon_does_not_vouch_for_fills_no_bin(
     pool = engine.core.scheduler.kv_cache_manager.block_pool
     assert pool.reset_prefix_cache()
     doubt = lambda leases: [not good for good in release_all(leases)]  # noqa: E731
-    monkeypatch.setattr(vllm_splice_job, "release_all", doubt)
+    monkeypatch.setattr(serving_job, "release_all", doubt)
     lost = ask(engine, ids, cuts)
     assert lost.told["way"] == "recomputed"
     monkeypatch.undo()

@@ -12,9 +12,9 @@ from engine import align_kernels
 from engine.test_vllm_prefix_drafts import ANSWER, counted, near
 from engine.vllm_harness import Engine, Setup, dense_model, mtp_model, prompt
 from running import StartDaemon
+from spliced_connector.serving.storing import Taken
 from spliced_connector.vllm.plans import LoadPlan, SavePlan
 from spliced_connector.vllm.prefix import PrefixWorker
-from spliced_connector.vllm.storing import Taken
 
 pytestmark = [
     pytest.mark.engine,

@@ -13,9 +13,9 @@ import torch
 from engine import align_kernels
 from engine.vllm_harness import VOCABULARY, Answer, Engine, Setup, hybrid_model, prompt
 from running import Daemon
+from spliced_connector.serving.storing import Taken
 from spliced_connector.vllm.plans import SavePlan
 from spliced_connector.vllm.prefix import PrefixWorker
-from spliced_connector.vllm.storing import Taken
 
 pytestmark = [
     pytest.mark.engine,

@@ -22,13 +22,13 @@ from spliced_connector.model import (
     Linear,
     Profile,
 )
+from spliced_connector.serving.storing import Taken
+from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm import prefix as vllm_prefix
 from spliced_connector.vllm.caches import Caches
 from spliced_connector.vllm.plans import Blocks, LoadPlan, Outcome, PrefixPlan, SavePlan
 from spliced_connector.vllm.prefix import PrefixWorker
 from spliced_connector.vllm.settings import Settings
-from spliced_connector.vllm.storing import Taken
-from spliced_connector.vllm.tally import EngineTally
 from spliced_connector.walk import part_bytes
 
 pytestmark = pytest.mark.engine

@@ -38,9 +38,10 @@ if importlib.util.find_spec("vllm") is not None:
     from spliced_connector.client import Client, NewSegment, Options, release_all
     from spliced_connector.errors import Code
     from spliced_connector.model import SpanKind, choose, divide, make_plan
-    from spliced_connector.vllm import splice as vllm_splice
-    from spliced_connector.vllm import splice_job as vllm_splice_job
+    from spliced_connector.serving import job as serving_job
+    from spliced_connector.serving import watch
     from spliced_connector.vllm.kernels.cpu import cpu_kernels
+    from spliced_connector.vllm.walk import sizes_of
     from spliced_connector.walk import (
         Captured,
         Context,
@@ -221,7 +222,7 @@ def test_an_operator_that_means_something_else_is_not_used(
     from vllm import _custom_ops as ops
 
     arch: Any = worker_of(engine)._arch
-    sizes = {i: mixer.sizes for i, mixer in enumerate(arch._mixers)}
+    sizes = {i: sizes_of(mixer) for i, mixer in enumerate(arch.mixers)}
     assert cpu_kernels(arch, sizes) is not None
     real = getattr(ops, name)
 
@@ -303,7 +304,7 @@ def test_work_beyond_the_bound_goes_on_in_later_steps(
         calls.append(sum(s.length for s in spans if s.kind is SpanKind.RECOMPUTE))
         return real(arch, ids, spans, *rest)
 
-    monkeypatch.setattr(vllm_splice_job, "splice", counted)
+    monkeypatch.setattr(serving_job, "splice", counted)
     before = engine.counts().get("stalls", 0)
     with changed(mode, stall_ms=0.001), another_runs(engine):
         reply = ask(engine, *ids_of([0, 1, 2, 3]))
@@ -404,7 +405,7 @@ def test_leases_that_were_not_good_to_the_end_are_recomputed(
     trouble = Trouble(engine, [0, 1, 2])
     real = release_all
     monkeypatch.setattr(
-        vllm_splice_job, "release_all", lambda held: [False for _ in real(held)] or [False]
+        serving_job, "release_all", lambda held: [False for _ in real(held)] or [False]
     )
     trouble.check()
 
@@ -429,11 +430,11 @@ def test_a_daemon_that_is_killed_in_the_middle_of_a_walk_changes_no_answer(
     real = splice
 
     def killing(*given: Any) -> Any:
-        monkeypatch.setattr(vllm_splice_job, "splice", real)
+        monkeypatch.setattr(serving_job, "splice", real)
         daemon.kill()
         return real(*given)
 
-    monkeypatch.setattr(vllm_splice_job, "splice", killing)
+    monkeypatch.setattr(serving_job, "splice", killing)
     reply = ask(engine, *ids_of(order))
     if reply.told["way"] == "splice":
         assert torch.equal(reply.logprobs, want.logprobs)
@@ -511,18 +512,18 @@ def test_the_canary_compares_and_switches_off(
 ) -> None:
     """What is switched off stays off."""
     mode = worker_of(engine)
-    monkeypatch.setattr(vllm_splice, "CANARY_SECONDS", 1.0)
-    monkeypatch.setattr(vllm_splice, "REPORT_SECONDS", 0.0)
-    mode._untold.next_try = 0.0  # another test may have reported a moment ago
+    monkeypatch.setattr(watch, "CANARY_SECONDS", 1.0)
+    monkeypatch.setattr(watch, "REPORT_SECONDS", 0.0)
+    mode._watch._next_try = 0.0  # another test may have reported a moment ago
     report = mode._session.model.report
     order = [0, 1, 2]
     with changed(scheduler_of(engine), canary_share=1.0):
         warm(engine, order)
         until(engine, order, lambda: engine.counts().get("compared", 0) > 0)
-        assert not mode._canary.off
-        monkeypatch.setattr(mode._canary, "_bound", 1e-9)
+        assert not mode._watch.off
+        monkeypatch.setattr(mode._watch._canary, "_bound", 1e-9)
         monkeypatch.setattr(mode._session.model, "report", lambda *_: None)
-        until(engine, order, lambda: mode._canary.off)
+        until(engine, order, lambda: mode._watch.off)
     assert engine.counts()["compared_beyond_bound"] == 3
     exact = ask(engine, ids_of(order)[0])
     reply = ask(engine, *ids_of(order))
@@ -530,7 +531,7 @@ def test_the_canary_compares_and_switches_off(
     assert torch.equal(reply.logprobs, exact.logprobs)
     monkeypatch.setattr(mode._session.model, "report", report)
     ask(engine, ids_of(order)[0])
-    assert mode._untold.compared == 0
+    assert mode._watch._untold == 0
     reply = ask(engine, *ids_of(order))
     assert reply.told["way"] == "engine"
     assert reply.told["trouble"] == "splicing is switched off"

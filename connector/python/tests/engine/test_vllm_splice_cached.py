@@ -25,7 +25,7 @@ if importlib.util.find_spec("vllm") is not None:
     from engine.vllm_harness import Engine, hybrid_model, prompt
     from running import Daemon
     from spliced_connector.model import Choice, Piece, choose, divide
-    from spliced_connector.vllm.splice_plans import best_splice
+    from spliced_connector.serving.splices import best_splice
     from spliced_connector.walk import Captured, Context, capture, collect, pack, prefill, splice
 
 BLOCK = 256

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from engine.walk_models import TINY
 from spliced_connector.model import Choice, Layout, Piece, Profile, divide
-from spliced_connector.vllm import splice_job as vllm_splice_job
+from spliced_connector.serving import job as serving_job
+from spliced_connector.serving.job import LostError, Means, Pace
+from spliced_connector.serving.ranks import Ranks
+from spliced_connector.serving.splices import best_splice
 from spliced_connector.vllm.caches import Caches
-from spliced_connector.vllm.plans import News
-from spliced_connector.vllm.ranks import Ranks
-from spliced_connector.vllm.splice_job import LostError, Pace, SpliceJob
-from spliced_connector.vllm.splice_plans import SpliceLoad, best_splice
+from spliced_connector.vllm.splice_job import SpliceJob
+from spliced_connector.vllm.splice_plans import SpliceLoad
 from spliced_connector.walk import (
     Architecture,
     Captured,
@@ -110,6 +111,7 @@ class Setup:
         ranks: Ranks = Ranks(),  # noqa: B008  (frozen)
         twice: bool = False,
         away: Sequence[int] = (),
+        patience: float = 0.0,
     ) -> None:
         """twice: the last two segments are equal. away: segments that others compute."""
         self.arch = arch
@@ -140,15 +142,10 @@ class Setup:
         waits = frozenset(self.keys[i] for i in away)
         self.load = SpliceLoad("r", tuple(ids), self.splice, ((5,), (2, 3)), False, away=waits)
         self.published: list[int] = []
-        self.job = SpliceJob(
-            self.load,
-            arch,
-            Caches(cast(Any, self.rows), cast(Any, self.states), group, (4096, 128)),
-            cast(Any, self.model),
-            self._publish,
-            0.0,
-            ranks,
-        )
+        caches = Caches(cast(Any, self.rows), cast(Any, self.states), group, (4096, 128))
+        model = cast(Any, self.model)
+        means = Means(arch, caches.copies, model, self._publish, patience, ranks)
+        self.job = SpliceJob(self.load, means, caches)
 
     def _publish(self, piece: Piece, ids: tuple[int, ...], made: Captured) -> Captured:
         assert len(ids) == piece.tokens
@@ -188,7 +185,7 @@ class Setup:
 @pytest.fixture(autouse=True)
 def leases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        vllm_splice_job, "release_all", lambda held: [segment.release() for segment in held]
+        serving_job, "release_all", lambda held: [segment.release() for segment in held]
     )
 
 
@@ -221,7 +218,7 @@ def test_segments_are_captured_together_while_there_is_time(
         batches.append(len(segments))
         return real(arch, segments)
 
-    monkeypatch.setattr(vllm_splice_job, "capture_all", noted)
+    monkeypatch.setattr(serving_job, "capture_all", noted)
     for until, want in ((FOREVER, [3]), (-FOREVER, [1, 1, 1])):
         setup = Setup(arch, [ALONE, ALONE, ALONE])
         batches.clear()
@@ -257,10 +254,10 @@ def test_what_others_compute_is_waited_for_behind_the_captures(arch: Architectur
     assert job.waits
     assert not job.run(Pace(), FOREVER)
     assert setup.model.asked == 0, "nothing is leased before all is there"
-    job.hear(News("r", frozenset({setup.keys[2]}), none))
+    job.hear(frozenset({setup.keys[2]}), none)
     assert job.waits
     assert not job.run(Pace(), FOREVER)
-    job.hear(News("r", frozenset({setup.keys[0], b"of no segment"}), none))
+    job.hear(frozenset({setup.keys[0], b"of no segment"}), none)
     assert not job.waits
     assert job.run(Pace(), FOREVER)
     assert setup.published == [1]
@@ -274,7 +271,7 @@ def test_what_others_do_not_compute_is_captured(arch: Architecture, twice: bool)
         setup.model.leased.pop(setup.keys[i], None)
     assert not setup.job.run(Pace(), FOREVER)
     lost = frozenset({setup.keys[1], setup.keys[2]})
-    setup.job.hear(News("r", frozenset(), lost))
+    setup.job.hear(frozenset(), lost)
     assert not setup.job.waits
     assert setup.job.run(Pace(), FOREVER)
     assert setup.published == [1] if twice else [1, 2]
@@ -307,7 +304,7 @@ def test_leases_that_were_not_good_leave_the_states_alone(
     arch: Architecture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = Setup(arch, [HIT, HIT, HIT])
-    monkeypatch.setattr(vllm_splice_job, "release_all", lambda held: [False for _ in held])
+    monkeypatch.setattr(serving_job, "release_all", lambda held: [False for _ in held])
     with pytest.raises(LostError, match="vouch"):
         setup.job.run(Pace(), FOREVER)
     assert not any(pages.written for pages in setup.states.values())
@@ -349,7 +346,7 @@ def test_ranks_of_different_speed_walk_the_same_rows(
         walks.setdefault(threading.get_ident(), []).append([s.end for s in spans])
         return real(arch, ids, spans, *rest)
 
-    monkeypatch.setattr(vllm_splice_job, "splice", noted)
+    monkeypatch.setattr(serving_job, "splice", noted)
     setups = [Setup(arch, [HIT, ALONE, HIT], meeting.rank(i)) for i in range(2)]
 
     def run(i: int) -> bool:
@@ -387,9 +384,9 @@ def test_ranks_wait_for_the_slowest_disk(
     arch: Architecture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meeting = Meeting()
-    setups = [Setup(arch, [HIT, HIT, HIT], meeting.rank(i)) for i in range(2)]
+    waits = [0.0, 60.0]
+    setups = [Setup(arch, [HIT, HIT, HIT], meeting.rank(i), patience=waits[i]) for i in range(2)]
     late = setups[1]
-    late.job._patience = 60.0
     jobs = [setup.job for setup in setups]
     with monkeypatch.context() as patched:
         patched.setattr(late.model, "acquire", lambda keys, **_: [None] * len(keys))

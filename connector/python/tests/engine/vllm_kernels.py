@@ -55,6 +55,8 @@ def replace() -> None:
         bailing.BailingGroupRMSNormGate: {"forward": group_norm},
         kda: {"chunk_kda_with_fused_gate": chunk_kda},
         kimi: {"gather_initial_states": gather_states},
+        # The backend for AMX takes no float32: all machines run the one for any CPU.
+        torch.cpu: {"_is_amx_tile_supported": lambda: False},
         # That for a CPU turns a token of MLA differently when it comes with more others.
         RotaryEmbedding: {"forward_cpu": RotaryEmbedding.forward_native},
         CPUMLABackend: {"supports_block_size": classmethod(_multiple_of_kernels_blocks)},

@@ -1,152 +1,30 @@
-"""What things cost in this engine, as measured: prefills, also for the daemon, and walks."""
+"""Which steps of vLLM are prefills that can be timed."""
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spliced_connector.client import Sample
+from spliced_connector.serving.prices import Clock
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
 
-_LEAST_TOKENS = 64
-"""Shorter prefills tell more about the step than about the tokens."""
-_MOST_SAMPLES = 64
 
-WALK_COST = 2.0
-"""Time of a row in a walk, in rows of the engine's own prefill, until both are measured (a guess,
-on the careful side: the projections are the engine's, what lies between them is not)."""
-
-CLAIM_ROWS = 64
-"""What claiming costs beside its rows: a step of the engine, in rows of prefill (a guess)."""
-
-REUSED_COST = 1 / 16
-"""What placing a reused row takes, in walked rows (a guess; the pace learns from both)."""
-
-_FORGET = 0.9
-"""Weight of a measurement when the next one comes."""
-
-_ENOUGH = 3
-"""Measurements without which nothing is said. The first of all is not one: memory is touched and
-kernels are chosen then."""
-
-
-@dataclass(frozen=True, slots=True)
-class Walked:
-    """One request's walk: rows computed and rows placed, and the seconds that both took."""
-
-    rows: int
-    placed: int
-    seconds: float
-
-    @property
-    def units(self) -> float:
-        """In computed rows."""
-        return self.rows + REUSED_COST * self.placed
-
-
-class Line:
-    """Seconds as fixed + each * units: least squares over what was measured, newer weighs more.
-
-    Neither part is ever negative.
-    """
-
-    def __init__(self) -> None:
-        self._seen = 0
-        self._n = self._x = self._y = self._xx = self._xy = 0.0
-
-    def learn(self, units: float, seconds: float) -> None:
-        """A measurement; one of nothing is ignored."""
-        if units <= 0 or seconds <= 0:
-            return
-        self._seen += 1
-        if self._seen == 1:
-            return
-        new = (1.0, units, seconds, units * units, units * seconds)
-        old = (self._n, self._x, self._y, self._xx, self._xy)
-        self._n, self._x, self._y, self._xx, self._xy = (
-            _FORGET * a + b for a, b in zip(old, new, strict=True)
-        )
-
-    def fit(self) -> tuple[float, float] | None:
-        """(fixed, each) in seconds; None while too little is known."""
-        if self._seen <= _ENOUGH:
-            return None
-        spread = self._n * self._xx - self._x * self._x
-        flat = 0.0, self._y / self._x
-        # Measurements of one size tell nothing about the parts: then everything is by the unit.
-        if spread <= 1e-6 * self._n * self._xx:
-            return flat
-        each = (self._n * self._xy - self._x * self._y) / spread
-        if each <= 0:
-            return self._y / self._n, 0.0
-        fixed = (self._y - each * self._x) / self._n
-        return flat if fixed < 0 else (fixed, each)
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """In rows of the engine's prefill: a row that is walked, one that is placed, a claim."""
-
-    walk: float = WALK_COST
-    placed: float = 0.0
-    claim: float = float(CLAIM_ROWS)
-
-
-GUESS = Prices()
-
-
-def prices(prefill: Line, walks: Line) -> Prices:
-    """What was measured, and the guess as long as one of the two was not.
-
-    A prefill's fixed part is in no comparison: the query's step has it in any case.
-    """
-    computed, walked = prefill.fit(), walks.fit()
-    if computed is None or walked is None or computed[1] <= 0:
-        return GUESS
-    row = computed[1]
-    fixed, each = walked
-    return Prices(each / row, REUSED_COST * each / row, CLAIM_ROWS + fixed / row)
-
-
-class PrefillClock:
+class PrefillClock(Clock):
     """Times steps that compute one request's prompt and nothing else."""
 
     def __init__(self, pipelined: bool) -> None:
+        super().__init__()
         self._pipelined = pipelined  # steps overlap: their times are not their own
-        self._samples: list[Sample] = []
-        self.line = Line()
-        """Seconds by tokens of a step."""
-        self._span: tuple[int, int] | None = None
-        self._began = 0.0
 
-    def begin(self, step: SchedulerOutput, busy: bool) -> None:
+    def step(self, step: SchedulerOutput, busy: bool) -> None:
         """A step is about to run; busy: the connector itself has work in it."""
-        self._span = None
         if self._pipelined or busy or len(step.num_scheduled_tokens) != 1:
+            self.begin(None)
             return
         ((request_id, tokens),) = step.num_scheduled_tokens.items()
-        if tokens < _LEAST_TOKENS:
-            return
         begin = computed_before(step).get(request_id, 0)
-        self._span = begin, begin + tokens
-        self._began = time.perf_counter()
-
-    def end(self) -> None:
-        """The step has ended."""
-        if self._span is not None:
-            sample = Sample(*self._span, time.perf_counter() - self._began)
-            self.line.learn(sample.end - sample.begin, sample.seconds)
-            if len(self._samples) < _MOST_SAMPLES:
-                self._samples.append(sample)
-        self._span = None
-
-    def take(self) -> tuple[Sample, ...]:
-        """What was measured since the last call."""
-        samples, self._samples = tuple(self._samples), []
-        return samples
+        self.begin((begin, begin + tokens))
 
 
 def computed_before(step: SchedulerOutput) -> dict[str, int]:

@@ -24,7 +24,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
-from spliced_connector.vllm.clock import Walked
+from spliced_connector.serving.prices import Walked
 from spliced_connector.vllm.metrics import SplicedMetrics, SplicedStats
 from spliced_connector.vllm.plans import Blocks, Outcome, Worked
 from spliced_connector.vllm.scheduler import SchedulerHalf

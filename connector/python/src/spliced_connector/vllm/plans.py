@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from spliced_connector.model import SegmentSpec
-from spliced_connector.vllm.clock import Walked
+from spliced_connector.serving.prices import Walked
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheManager

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from spliced_connector.client import Accept, Checkpoint
 from spliced_connector.errors import SplicedError
+from spliced_connector.serving.storing import Saver, Taken
 from spliced_connector.vllm.caches import BlocksError, Caches
 from spliced_connector.vllm.pages.placed import Placed
 from spliced_connector.vllm.pages.reading import read_rows
 from spliced_connector.vllm.plans import Blocks, LoadPlan, Outcome, PrefixPlan, SavePlan
 from spliced_connector.vllm.session import Session
-from spliced_connector.vllm.storing import Saver, Taken
 from spliced_connector.vllm.tally import log
 from spliced_connector.walk import part_tensors, tensor_over
 

@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING
 
 from spliced_connector.client import Accept, Advice, Match, Query, Way
 from spliced_connector.model import PrefixNames, answer_starts, turn_ends
+from spliced_connector.serving.cuts import CutsError
+from spliced_connector.serving.finding import cuts_of
 from spliced_connector.vllm.clock import PrefillClock, computed_before
-from spliced_connector.vllm.finding import cuts_of
 from spliced_connector.vllm.plans import Blocks, LoadPlan, Outcome, PrefixPlan, SavePlan
 from spliced_connector.vllm.session import Session
-from spliced_connector.vllm.splice_plans import CutsError
 from spliced_connector.vllm.support import Engine, Inert
 from spliced_connector.vllm.tally import log
 
@@ -148,7 +148,7 @@ class PrefixScheduler:
             if prompt.wanted:
                 saves += self._saves(prompt, end, kept, step)
                 self._steer(prompt, end)
-        self.clock.begin(step, busy=bool(loads or saves))
+        self.clock.step(step, busy=bool(loads or saves))
         return PrefixPlan(loads, tuple(saves)) if loads or saves else None
 
     def settled(self, outcome: Outcome) -> None:

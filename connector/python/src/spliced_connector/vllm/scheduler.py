@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from spliced_connector.client import Client
 from spliced_connector.segments import Finder
-from spliced_connector.vllm.finding import finder_of, tokenizer_of
+from spliced_connector.serving.finding import finder_of
+from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.plans import Blocks, Lost, Outcome, SchedulerMode
 from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
-from spliced_connector.vllm.session import Session, connect, join
+from spliced_connector.vllm.session import Session, connect, join, tokenizer_of
 from spliced_connector.vllm.settings import Mode, Settings
 from spliced_connector.vllm.support import Engine, Inert, survey
-from spliced_connector.vllm.tally import EngineTally, log
+from spliced_connector.vllm.tally import log
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

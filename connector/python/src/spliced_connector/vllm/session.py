@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
 
 from spliced_connector import __version__
 from spliced_connector.client import Client, Model, Options
-from spliced_connector.segments import Finder
+from spliced_connector.segments import Finder, Tokenizer
+from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.settings import Settings
 from spliced_connector.vllm.support import Engine
-from spliced_connector.vllm.tally import EngineTally
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig
 
 _FINEST = 128
 """Tokens between prefixes that have names, at least: more names cost time in every request and
@@ -67,3 +71,10 @@ def join(
         engine=f"vllm {engine.version}",
     )
     return Session(settings, engine, model, tally, step, rank)
+
+
+def tokenizer_of(config: ModelConfig) -> Tokenizer | None:
+    """The engine's own tokenizer; None where it was started without."""
+    from vllm.tokenizers import cached_tokenizer_from_config
+
+    return cast("Tokenizer | None", cached_tokenizer_from_config(config))

@@ -1,28 +1,18 @@
-"""What `kv_connector_extra_config` may say, read and checked before an engine starts.
+"""What `kv_connector_extra_config` may say.
 
-    {"socket": "/run/spliced/spliced.sock", "mode": "prefix", "weights": "/models/qwen3-next"}
-
-A setting that is unknown, of another type or out of range ends the start with a text that names
-all of them: a typing error must not read as "no hits".
+{"socket": "/run/spliced/spliced.sock", "mode": "prefix", "weights": "/models/qwen3-next"}
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeGuard, cast
+from typing import ClassVar
 
-from spliced_connector.segments import FINDERS
+from spliced_connector.serving.settings import Mode, ServingSettings
 
-
-class Mode(StrEnum):
-    """What the connector reuses."""
-
-    PREFIX = "prefix"
-    """Rows and recurrent states of exactly the same leading tokens."""
-    SPLICE = "splice"
-    """Segments behind any prefix, at the cuts that a request names."""
+__all__ = ["Mode", "Parallel", "Settings"]
 
 
 class Parallel(StrEnum):
@@ -45,54 +35,12 @@ class Parallel(StrEnum):
         return self in (Parallel.COMBINE, Parallel.BOTH)
 
 
-Names = tuple[str, ...]
-Marks = tuple[str | tuple[int, ...], ...]
-
-
 @dataclass(frozen=True)
-class Settings:
+class Settings(ServingSettings):
     """Settings of one engine; the same for all its processes."""
 
-    weights: str
-    """What the weights are: their digest as 64 hexadecimal digits, or the directory of the
-    safetensors files, which is read at every start. Engines share nothing unless it is equal."""
-    weights_cache: str = ""
-    """Directory that remembers digests of weights files. Empty: they are read at every start."""
-    mode: Mode = Mode.PREFIX
-    socket: str = ""
-    """Path of the daemon's socket. Empty: where a daemon listens by default."""
-    daemon_uid: int = -1
-    """User id that the daemon runs as. -1: $SPLICED_DAEMON_UID, else what the owners and modes of
-    the socket's directories say."""
-    tenant: str = ""
-    """Tenant of the daemon whose objects are used and paid for. Empty: the default tenant."""
-    token: str = ""
-    """The tenant's token."""
-    timeout_ms: float = 50.0
-    """Longest wait for one answer of the daemon, while the engine stands still; 0.1 to 10,000."""
-    load_ms: float = 1000.0
-    """Longest wait for what has to come from disk: for all checkpoints of one step of the engine
-    together, or for the segments of one request; 0.1 to 60,000."""
-    max_checkpoints: int = 0
-    """Checkpoints of one prompt that are stored at most; 0: as the daemon is set; up to 1,024."""
     min_tokens: int = 0
     """Prompts of fewer tokens are left alone, without a question to the daemon."""
-    pending_mib: int = 1024
-    """Host memory for checkpoints, and as much for captured segments, that were copied out of the
-    engine and are not stored yet, of each rank; while so much waits more are dropped; 1 to
-    1,048,576."""
-    seam_tokens: int = 8
-    """Tokens on each side of a join that are computed again, mode splice; 0 to 4,096."""
-    stall_ms: float = 250.0
-    """Time within one step of the engine that captures and walks over recomputed rows may take
-    while other requests run, mode splice. What is left goes on in later steps. The first piece of
-    a step always runs, and may take longer: a run of rows is cut to the time, a captured segment is
-    one piece."""
-    capture: bool = True
-    """Whether segments that are missing are computed alone and published, mode splice."""
-    capture_tokens: int = 2048
-    """Segments of more tokens are not captured, because the engine stands still for the whole of
-    one; 1 to 16,777,216. What an engine does in a few times `stall_ms` is a good value."""
     parallel: Parallel = Parallel.OFF
     """Whether segments are computed for other nodes of the daemon's cluster ("work"), by them
     ("combine") or "both", mode splice. The tenant has to allow it at the daemons of both nodes."""
@@ -102,129 +50,33 @@ class Settings:
     parallel_share: float = 0.25
     """Share of its time that the engine gives to other nodes while requests run here; 0 to 1. None
     of these segments may then take longer than `stall_ms`. An idle engine gives all."""
-    find: Names = ()
-    """What finds segments in prompts that name none: any of "known" (mode splice), "separators",
-    "template" and "chunks", as said in the package `segments`. Empty: nothing does."""
-    separators: Marks = ()
-    """What stands between segments: strings that are one token of the vocabulary's added ones, or
-    lists of token ids."""
-    chunk_least: int = 64
-    """Shortest segment that a template's boundary or the end of a paragraph is worth."""
-    chunk_mean: int = 256
-    """Tokens of a chunk on average, in parts longer than `chunk_most`."""
-    chunk_most: int = 1024
-    """Longest part that stays whole where no paragraph ends, and longest chunk."""
-    turns: bool = True
-    """Whether the state behind each prompt that has segments is stored, so that a conversation's
-    next turn continues there, mode splice."""
-    measured: bool = True
-    """Whether segments that are held are used only where the engine was not measured to be quicker
-    without them, mode splice. False: where a fixed guess says so."""
     shared_pages: bool = False
     """Whether one copy of a segment's keys and values in the engine's cache serves all requests
     that have it, mode splice; on a CPU only. Attention of such requests is slower."""
-    canary_share: float = 0.01
-    """Share of spliced requests that are computed again in full and compared, mode splice; 0 to 1.
-    Requests with narrower seams than `seam_tokens`, or with tiny segments, are not taken."""
-    canary_bound: float = 0.25
-    """Largest error of the compared logits, relative to their spread, that a splice may have. Of
-    the trained model of scripts/tinyhybrid, 14 prompts: 0.02 to 0.12 at a seam of 8; 0.19 to 0.56
-    with states lost, 0.38 to 0.96 with keys at wrong positions."""
     untested: bool = False
     """Try releases of the engine and devices that this connector was never run with."""
 
+    WHERE: ClassVar[str] = "kv_connector_extra_config"
+    CHOICES: ClassVar[Mapping[str, type[StrEnum]]] = {
+        **ServingSettings.CHOICES,
+        "Parallel": Parallel,
+    }
+    RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {
+        **ServingSettings.RANGES,
+        "min_tokens": (0, 1 << 24),
+        "parallel_tokens": (1, 1 << 24),
+        "parallel_share": (0, 1),
+    }
+
     @classmethod
-    def read(cls, given: Mapping[str, object]) -> Settings:
-        """Raises ValueError with everything that is wrong."""
-        wrong: list[str] = []
-        known = {field.name: field for field in fields(cls)}
-        values: dict[str, object] = {}
-        for name, value in given.items():
-            if name not in known:
-                wrong.append(f"{name}: unknown, want one of {', '.join(known)}")
-            elif (value := _typed(name, value, str(known[name].type), wrong)) is not None:
-                values[name] = value
-        if not values.get("weights"):
-            wrong.append("weights: missing, want a digest of 64 hex digits or a directory")
-        if ("separators" in values) != ("separators" in cast(Names, values.get("find", ()))):
-            wrong.append("separators: they and the finder of that name want each other")
+    def conflicts(cls, values: Mapping[str, object]) -> list[str]:
+        wrong = super().conflicts(values)
+        splices = values.get("mode") is Mode.SPLICE
         if values.get("parallel", Parallel.OFF) is not Parallel.OFF:
-            if values.get("mode") is not Mode.SPLICE:
+            if not splices:
                 wrong.append("parallel: it is for mode splice")
             elif not values.get("capture", True):
                 wrong.append("parallel: it needs capture")
-        if values.get("shared_pages") and values.get("mode") is not Mode.SPLICE:
+        if values.get("shared_pages") and not splices:
             wrong.append("shared_pages: it is for mode splice")
-        if "known" in cast(Names, values.get("find", ())) and values.get("mode") is not Mode.SPLICE:
-            wrong.append("find: 'known' is for mode splice")
-        for name, low, high in _RANGES:
-            value = values.get(name)
-            if isinstance(value, int | float) and not low <= value <= high:
-                wrong.append(f"{name}: {value}, want {low:g} to {high:g}")
-        if wrong:
-            raise ValueError("kv_connector_extra_config: " + "; ".join(wrong))
-        return cls(**values)  # type: ignore[arg-type]
-
-
-_RANGES = (
-    ("daemon_uid", -1, 2**32 - 1),
-    ("timeout_ms", 0.1, 10_000),
-    ("load_ms", 0.1, 60_000),
-    ("max_checkpoints", 0, 1024),
-    ("min_tokens", 0, 1 << 24),
-    ("pending_mib", 1, 1 << 20),
-    ("seam_tokens", 0, 4096),
-    ("stall_ms", 0, 60_000),
-    ("capture_tokens", 1, 1 << 24),
-    ("parallel_tokens", 1, 1 << 24),
-    ("parallel_share", 0, 1),
-    ("chunk_least", 16, 1 << 20),
-    ("chunk_mean", 16, 1 << 20),
-    ("chunk_most", 16, 1 << 20),
-    ("canary_share", 0, 1),
-    ("canary_bound", 0, 1e9),
-)
-
-
-_CHOICES: Mapping[str, type[StrEnum]] = {"Mode": Mode, "Parallel": Parallel}
-
-
-def _typed(name: str, value: object, kind: str, wrong: list[str]) -> object | None:
-    """The value if it has its field's type, an int counting as a float."""
-    if choice := _CHOICES.get(kind):
-        if value in list(choice):
-            return choice(str(value))
-        wrong.append(f"{name}: {value!r}, want {' or '.join(choice)}")
-        return None
-    if kind == "Names":
-        if _is_list(value) and all(one in FINDERS for one in value):
-            return tuple(str(one) for one in value)
-        wrong.append(f"{name}: {value!r}, want a list of {', '.join(FINDERS)}")
-        return None
-    if kind == "Marks":
-        if _is_list(value) and value and all(isinstance(one, str) or _ids(one) for one in value):
-            return tuple(
-                one if isinstance(one, str) else tuple(cast(list[int], one)) for one in value
-            )
-        wrong.append(f"{name}: {value!r}, want a list of strings and lists of token ids")
-        return None
-    types: dict[str, type | tuple[type, ...]] = {
-        "str": str,
-        "bool": bool,
-        "int": int,
-        "float": (int, float),
-    }
-    fits = isinstance(value, types[kind]) and (kind == "bool") == isinstance(value, bool)
-    if not fits:
-        wrong.append(f"{name}: {value!r}, want {kind}")
-        return None
-    return float(str(value)) if kind == "float" else value
-
-
-def _is_list(value: object) -> TypeGuard[Sequence[object]]:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
-
-
-def _ids(value: object) -> bool:
-    whole = _is_list(value) and all(type(one) is int and one >= 0 for one in value)
-    return whole and bool(value)
+        return wrong

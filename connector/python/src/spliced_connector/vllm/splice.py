@@ -13,35 +13,34 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from spliced_connector.model import KeyMode, Piece
+from spliced_connector.serving.job import LostError, Means, Pace
+from spliced_connector.serving.prices import Walked
+from spliced_connector.serving.ranks import Ranks
+from spliced_connector.serving.storing import Fresh, Publisher
+from spliced_connector.serving.watch import Watch
 from spliced_connector.vllm.caches import Caches
-from spliced_connector.vllm.clock import Walked
 from spliced_connector.vllm.pages.placed import Placed
 from spliced_connector.vllm.plans import Outcome, Work, Worked
 from spliced_connector.vllm.plugin import loaded
 from spliced_connector.vllm.prefix import PrefixWorker
 from spliced_connector.vllm.prefix_scheduler import check_prefixes
-from spliced_connector.vllm.ranks import Ranks
 from spliced_connector.vllm.session import Session
-from spliced_connector.vllm.splice_job import LostError, Pace, SpliceJob
+from spliced_connector.vllm.splice_job import SpliceJob
 from spliced_connector.vllm.splice_plans import SpliceLoad, SplicePlan
 from spliced_connector.vllm.splice_scheduler import check_engine
-from spliced_connector.vllm.storing import Fresh, Publisher
 from spliced_connector.vllm.support import Inert
 from spliced_connector.vllm.tally import log
 from spliced_connector.vllm.walk import walk_over
 from spliced_connector.walk import (
     PREFILL_ROWS,
     Architecture,
-    Canary,
     Captured,
     UnsupportedError,
-    Verdict,
     by_layer,
     capture_all,
     packed,
@@ -49,12 +48,6 @@ from spliced_connector.walk import (
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-
-CANARY_SECONDS = 0.01
-"""What a comparison may add to a step of the engine: less than a token of most models takes."""
-
-REPORT_SECONDS = 1.0
-"""Between two attempts to tell the daemon what the canary has seen."""
 
 
 class SpliceWorker:
@@ -79,8 +72,23 @@ class SpliceWorker:
         if self._prefix is not None:
             self._prefix.placed = self.placed
         self._publisher = Publisher(session.model, session.tally, settings.pending_mib << 20)
-        self._canary = Canary(self._arch, settings.canary_bound, self._compared)
-        self._untold = _Untold()
+        self._means = Means(
+            self._arch,
+            caches.copies,
+            session.model,
+            self._publish,
+            settings.load_ms / 1000,
+            self._ranks,
+        )
+        self._watch = Watch(
+            self._arch,
+            session.model,
+            session.tally,
+            settings.canary_bound,
+            self._eager,
+            alone=session.engine.identity.tp_size == 1,
+            tells=session.rank == 0,
+        )
         self.longest = 0.0
         """The longest time that running requests were held up in one step, seconds."""
 
@@ -107,15 +115,15 @@ class SpliceWorker:
         failed: set[str] = set()
         for news in plan.news:
             if (waiting := self._jobs.get(news.request_id)) is not None:
-                waiting.hear(news)
+                waiting.hear(news.came, news.lost)
         self._others += plan.work
         if any(not job.waits for job in self._jobs.values()):
             self._work(done, failed, plan.alone)
         elif self._others:
             self._help(plan.alone)
-        elif self._canary.busy:
-            self._compare()
-        self._tell(again=self._canary.off and bool(plan.loads))
+        elif self._watch.busy:
+            self._watch.compare()
+        self._watch.tell(again=bool(plan.loads))
         walks, self._walks = tuple(self._walks), []
         worked = tuple(self._worked.popleft() for _ in range(len(self._worked)))
         return Outcome(exact.done | done, exact.failed | failed, walks, worked)
@@ -171,7 +179,7 @@ class SpliceWorker:
     def _run(self, job: SpliceJob, until: float, failed: set[str]) -> bool:
         """Says whether the job has ended, one way or the other."""
         try:
-            if self._canary.off:
+            if self._watch.off:
                 raise LostError("the canary has switched splicing off")
             if not job.run(self._pace, until):
                 return False
@@ -190,8 +198,7 @@ class SpliceWorker:
         self._tally.add("walked_tokens", job.load.splice.walked)
         self._walks.append(job.walked)
         if job.load.sampled and job.context is not None:
-            taken = self._canary.offer(job.ids, job.context)
-            self._tally.add("sampled" if taken else "sample_dropped")
+            self._watch.offer(job.ids, job.context)
 
     def _help(self, alone: bool) -> None:
         """Computes what other nodes ask for: one batch, as the scheduler gave it."""
@@ -224,46 +231,6 @@ class SpliceWorker:
         if not self._publisher.put(Fresh(work.spec, work.ids, parts, settled)):
             settled(False)
 
-    def _compare(self) -> None:
-        """Goes on with the canary's work, in steps that splice nothing."""
-        try:
-            # Of several ranks each takes the same rows: as many as without any time.
-            alone = self._session.engine.identity.tp_size == 1
-            with self._eager():
-                self._canary.run(time.monotonic() + CANARY_SECONDS if alone else 0.0)
-        except Exception:
-            log.exception("a comparison of a spliced request was given up")
-            self._tally.add("comparison_failures")
-
-    def _compared(self, verdict: Verdict) -> None:
-        self._tally.add("compared")
-        self._tally.add("compared_same_token", verdict.same_token)
-        self._tally.add("compared_beyond_bound", verdict.failed)
-        self._untold.add(verdict)
-
-    def _tell(self, again: bool) -> None:
-        """Reports what is not reported yet, until the daemon has taken it.
-
-        again: a request was claimed although splicing is off, so that the daemon does not know, or
-        has forgotten. As long as it cannot be told it cannot be asked either: nothing is claimed.
-        """
-        told = self._untold
-        if self._session.rank:  # all ranks have seen the same
-            return
-        if not (told.compared or again) or time.monotonic() < told.next_try:
-            return
-        told.next_try = time.monotonic() + REPORT_SECONDS
-        off = self._canary.off
-        text = "logits of spliced prompts differ from full walks" if off else ""
-        bound = self._session.settings.canary_bound
-        # A report has to be of something: one that repeats the switch is of the last comparison.
-        compared, failed = max(1, told.compared), max(told.failed, int(off))
-        answer = self._session.model.report(compared, failed, told.worst, bound, off, text)
-        if answer is None or (off and not answer):
-            self._tally.add("report_failures")
-            return
-        told.compared = told.failed = 0
-
     def _fail(self, job: SpliceJob, failed: set[str], why: str) -> None:
         job.close()
         failed.add(job.load.request_id)
@@ -274,16 +241,7 @@ class SpliceWorker:
             log.info("request %s is computed: %s", job.load.request_id, why)
 
     def _job(self, load: SpliceLoad) -> SpliceJob:
-        return SpliceJob(
-            load,
-            self._arch,
-            self._caches,
-            self._session.model,
-            self._publish,
-            self._session.settings.load_ms / 1000,
-            self._ranks,
-            self.placed,
-        )
+        return SpliceJob(load, self._means, self._caches, self.placed)
 
     def _publish(self, piece: Piece, ids: tuple[int, ...], captured: Captured) -> Captured:
         """Hands a capture over for storing, and answers what will be read back.
@@ -302,21 +260,6 @@ class SpliceWorker:
             for job in self._jobs.values():
                 job.take(piece.key, stored)
         return stored
-
-
-@dataclass(slots=True)
-class _Untold:
-    """Comparisons that the daemon has not heard of."""
-
-    compared: int = 0
-    failed: int = 0
-    worst: float = 0.0  # error of all
-    next_try: float = 0.0  # monotonic seconds
-
-    def add(self, verdict: Verdict) -> None:
-        self.compared += 1
-        self.failed += int(verdict.failed)
-        self.worst = max(self.worst, verdict.error)
 
 
 def _check_config(config: VllmConfig) -> None:

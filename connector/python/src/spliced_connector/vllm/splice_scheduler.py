@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from spliced_connector.client import Accept, Advice, Match, Missing, Query, Reason, Way
-from spliced_connector.model import Choice, Piece, PlanError, Prompt, choose, divide
+from spliced_connector.client import Missing
+from spliced_connector.model import Choice, choose
 from spliced_connector.segments import Found
-from spliced_connector.vllm.clock import GUESS, Line, PrefillClock, prices
-from spliced_connector.vllm.finding import cuts_of, held_in
+from spliced_connector.serving.cuts import Cuts, CutsError
+from spliced_connector.serving.decider import Decider, Known, Named, Weighed
+from spliced_connector.serving.splices import Splice, best_splice
+from spliced_connector.vllm.clock import PrefillClock
+from spliced_connector.vllm.pages.plans import shareable
 from spliced_connector.vllm.parallel.combiner import Away, Combiner
 from spliced_connector.vllm.parallel.jobs import Jobs
 from spliced_connector.vllm.plans import Blocks, News, Outcome
@@ -21,15 +21,7 @@ from spliced_connector.vllm.plugin import cores
 from spliced_connector.vllm.pool import EnginePool, make_private, make_public
 from spliced_connector.vllm.prefix_scheduler import NEXT_TOKENS, PrefixScheduler
 from spliced_connector.vllm.session import Session
-from spliced_connector.vllm.splice_plans import (
-    Base,
-    Cuts,
-    CutsError,
-    Splice,
-    SpliceLoad,
-    SplicePlan,
-    best_splice,
-)
+from spliced_connector.vllm.splice_plans import Base, SpliceLoad, SplicePlan
 from spliced_connector.vllm.support import Engine, Inert
 from spliced_connector.vllm.tally import log
 
@@ -39,17 +31,6 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
     from spliced_connector.vllm.pages.manager import SharedPagesManager
-
-SHORT_TOKENS = 256
-"""Segments of fewer tokens in all are not worth a question to the daemon, nor a step of the engine
-(a guess: some milliseconds of prefill)."""
-
-TRY_EVERY = 64
-"""Of so many requests that were measured to be quicker without a splice, one is spliced: what was
-measured may have been a busy machine."""
-
-FAIR_SEAMS = 8
-"""A segment that the canary counts is so many times as long as a seam (a guess)."""
 
 
 def check_engine(engine: Engine) -> None:
@@ -64,24 +45,11 @@ def check_engine(engine: Engine) -> None:
 
 
 @dataclass(slots=True)
-class _Known:
-    """What is known of a request's segments and of the prefix that the daemon has."""
-
-    prompt: Prompt
-    held: frozenset[int]  # segments by index: the daemon has them,
-    wanted: frozenset[int]  # or they are worth a capture
-    prefix: int  # tokens of the daemon's longest prefix, 0 for none
-    name: bytes
-    spliced: bool  # it may be of a splice
-    w: int
-
-
-@dataclass(slots=True)
 class _Tracked:
     """A request that named cuts, or that some were looked for in."""
 
     request: Request
-    known: _Known | None = None
+    known: Known | None = None
     offered: Splice | None = None  # by the last match, which may be followed by another
     base: Base = Base()  # noqa: RUF009  (frozen)
     splice: Splice | None = None  # what was claimed
@@ -89,8 +57,7 @@ class _Tracked:
     way: str = "engine"
     shared: int = 0  # tokens that lie in bins
     private: bool = False  # its blocks are filed under names of its own
-    slower: bool = False  # to splice it was measured to be slower,
-    tried: bool = False  # and it is done all the same
+    weighed: Weighed = field(default_factory=Weighed)
     trouble: str = ""
     elsewhere: frozenset[bytes] = frozenset()  # keys that other nodes were asked for
     found: Found = field(default_factory=Found)
@@ -116,8 +83,8 @@ class SpliceScheduler:
         self._pages: SharedPagesManager | None = None
         self._prefix = _prefixes(session)
         self._clock = self._prefix.clock if self._prefix else PrefillClock(session.engine.pipelined)
-        self._walks = Line()
         settings = session.settings
+        self._decider = Decider(session.model, settings, session.finder, self._tally, self._clock)
         self._combiner: Combiner | None = None
         if settings.parallel.combines:
             self._combiner = Combiner(session.model, session.tally)
@@ -125,9 +92,6 @@ class SpliceScheduler:
         if settings.parallel.works:
             ranks = session.engine.identity.tp_size
             self._jobs = Jobs(session.model, settings, ranks, session.tally, cores)
-        self._slower = 0  # requests that were measured to be quicker without a splice
-        # Which requests the canary takes must not follow a pattern of the traffic.
-        self._random = random.Random()
 
     def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
         """Tokens behind the first `computed` of a request that has segments, filled later; those of
@@ -171,8 +135,8 @@ class SpliceScheduler:
             composed = base.spliced or any(span.segment >= 0 for span in splice.spans)
             self._prefix.replaced(request.request_id, held, composed)
         self._tally.add("matched_tokens", external)
-        fair = known is not None and not base.spliced and self._fair(splice, known.w)
-        sampled = fair and self._random.random() < self._session.settings.canary_share
+        fair = known is not None and not base.spliced and self._decider.fair(splice, known.w)
+        sampled = fair and self._decider.sampled()
         ids = tuple(request.prompt_token_ids or ())
         self._unsettled.add(request.request_id)
         pages = None if self._pages is None else self._pages.plan(request.request_id)
@@ -188,7 +152,7 @@ class SpliceScheduler:
         loads, self._loads = tuple(self._loads), []
         dropped, self._dropped = frozenset(self._dropped), set()
         prefix = None if self._prefix is None else self._prefix.plan(step)
-        self._clock.begin(step, busy=bool(self._unsettled or prefix))
+        self._clock.step(step, busy=bool(self._unsettled or prefix))
         alone = step.total_num_scheduled_tokens == 0
         news = () if self._combiner is None else self._combiner.news()
         for one in news:
@@ -213,7 +177,7 @@ class SpliceScheduler:
         if self._jobs is not None:
             self._jobs.settled(outcome.worked)
         for walk in outcome.walks:
-            self._walks.learn(walk.units, walk.seconds)
+            self._decider.walks.learn(walk.units, walk.seconds)
         self._unsettled -= outcome.done
         for request_id in outcome.failed:
             tracked = self._requests.get(request_id)
@@ -282,7 +246,7 @@ class SpliceScheduler:
         """Offers the engine's block manager what of a request may lie in bins."""
         if self._pages is not None:
             most = self._pages.bins.part_tokens
-            self._pages.offer(request_id, () if splice is None else splice.shareable(most))
+            self._pages.offer(request_id, () if splice is None else shareable(splice, most))
 
     def _exact(self, request: Request, computed: int) -> tuple[int | None, bool]:
         return (0, False) if self._prefix is None else self._prefix.match(request, computed)
@@ -302,7 +266,7 @@ class SpliceScheduler:
         self._tally.add("match_micros", tracked.decided_micros)
         return tracked
 
-    def _offer(self, tracked: _Tracked, known: _Known, request: Request, computed: int) -> None:
+    def _offer(self, tracked: _Tracked, known: Known, request: Request, computed: int) -> None:
         """Looks for a splice that begins behind the longest prefix that is in place.
 
         Asked again, an engine may have more of it, or less.
@@ -319,13 +283,10 @@ class SpliceScheduler:
         prompt, combiner = known.prompt, self._combiner
         others = Away() if combiner is None else combiner.of(request.request_id)
         elsewhere = others.waiting | others.came
-        choices = choose(
-            prompt,
-            base.tokens,
-            [piece.index in known.held or piece.key in elsewhere for piece in prompt.pieces],
-            [piece.index in known.wanted or piece.key in others.own for piece in prompt.pieces],
-        )
-        splice = self._best(tracked, prompt, choices, base.tokens)
+        choices = known.choices(base.tokens, elsewhere, others.own)
+        warming = tracked.found.warming
+        splice = self._decider.best(tracked.weighed, prompt, choices, base.tokens, warming)
+        tracked.trouble = tracked.weighed.trouble or tracked.trouble
         if splice is None and self._continues(base):
             splice = Splice(base.tokens, base.tokens, prompt, (Choice.CONTEXT,) * len(choices), ())
         tracked.offered, tracked.base = splice, base
@@ -335,95 +296,34 @@ class SpliceScheduler:
         elsewhere = base.spliced or base.tokens % self._session.block_tokens != 0
         return bool(base.name) and elsewhere and base.tokens - base.held >= NEXT_TOKENS
 
-    def _best(
-        self, tracked: _Tracked, prompt: Prompt, choices: Sequence[Choice], begin: int
-    ) -> Splice | None:
-        """The best splice at the prices that were measured, now and then at those of the guess."""
-        guessed = best_splice(prompt, choices, begin)
-        if guessed is None or tracked.found.warming or not self._session.settings.measured:
-            return guessed
-        measured = prices(self._clock.line, self._walks)
-        splice = best_splice(prompt, choices, begin, measured)
-        if splice is None and not tracked.slower:
-            tracked.slower = True
-            self._tally.add("measured_slower")
-            self._slower += 1
-            tracked.tried = self._slower % TRY_EVERY == 0
-            tracked.trouble = "" if tracked.tried else "to compute it was measured to be quicker"
-        return splice or (guessed if tracked.tried else None)
-
     def _decide(self, request: Request) -> _Tracked:
         ids = request.prompt_token_ids or []
         try:
-            cuts = cuts_of(
-                self._session.finder,
-                request.kv_transfer_params,
-                ids,
-                self._session.settings.seam_tokens,
-                partial(held_in, self._session),
-            )
+            cuts = self._decider.cuts(request.kv_transfer_params, ids)
         except CutsError as err:
-            self._tally.add("bad_cuts")
-            log.warning("request %s: %s", request.request_id, err)
             return _Tracked(request, trouble=str(err))
         if cuts is None:
-            self._tally.add("short")
             return _Tracked(request)
-        if cuts.cuts[-1] - cuts.cuts[0] < SHORT_TOKENS and not cuts.found.warming:
-            self._tally.add("short")
-            return _Tracked(request, found=cuts.found)
-        tracked = self._ask(request, ids, cuts)
+        tracked = self._ask(request, ids, cuts) if cuts.cuts else _Tracked(request)
         tracked.found = cuts.found
         return tracked
 
     def _ask(self, request: Request, ids: list[int], cuts: Cuts) -> _Tracked:
         """Asks the daemon once, which prefix and which segments it has and which it wants."""
-        model = self._session.model
-        salt = model.salt
-        if salt is None or not model.attached:
-            self._tally.add("no_daemon")
-            return _Tracked(request, trouble="no daemon")
-        try:
-            prompt = divide(model.profile, salt, ids, cuts.cuts, cuts.w)
-        except PlanError as err:
-            self._tally.add("bad_cuts")
-            log.info("cuts that no segments can lie between: %s", err)
-            return _Tracked(request, trouble="no segments can lie between these cuts")
-        named = [piece for piece in prompt.pieces if piece.key is not None]
-        if not named:
-            self._tally.add("short")
-            return _Tracked(request)
         whole = None if self._prefix is None else self._prefix.open(request)
         before = [] if whole is None else whole.before
-        names = [] if whole is None else [whole.names[position] for position in before]
-        found = model.match(before, names, prompt.keys, Accept.ANY)
-        if found.trouble:
-            # In words of ours: the client's name places and settings, and callers are strangers.
-            log.info("a request is not spliced: %s", found.trouble)
-            self._tally.add("no_daemon")
-            return _Tracked(request, trouble="the daemon did not answer")
-        advice = self._advised(ids, cuts, prompt, named, found)
-        if self._prefix is not None and whole is not None:
-            self._prefix.tell(whole, found, advice)
-        if Reason.OFF in found.reason:
-            self._tally.add("switched_off")
-            return _Tracked(request, trouble="splicing is switched off")
-        held = frozenset(piece.index for piece, hit in zip(named, found.hits, strict=True) if hit)
-        self._tally.add("held_segments", len(held))
-        self._tally.add("missing_segments", len(named) - len(held))
-        prefix = 0 if whole is None or whole.compute else found.prefix_tokens
-        name = names[found.prefix_index] if prefix else b""
-        wanted, trouble = self._wanted(cuts, named, advice) - held, ""
-        if held and not wanted and advice is not None and advice.way in (Way.RECOMPUTE, Way.PREFIX):
-            self._tally.add("not_advised")
-            held, trouble = frozenset(), "the daemon advises not to splice it"
-        spliced = found.prefix_kind == Accept.SPLICED
-        known = _Known(prompt, held, wanted, prefix, name, spliced, cuts.w)
-        if not trouble:
+        named = Named(before, [] if whole is None else [whole.names[p] for p in before])
+        asked = self._decider.ask(ids, cuts, named, prefixes=self._prefix is not None)
+        if self._prefix is not None and whole is not None and asked.found is not None:
+            self._prefix.tell(whole, asked.found, asked.advice)
+        known = asked.known
+        if known is not None and (whole is None or whole.compute):
+            known = replace(known, prefix=0, name=b"")
+        if known is not None and not asked.trouble:
             self._ask_others(request.request_id, ids, known)
-        return _Tracked(request, known, trouble=trouble)
+        return _Tracked(request, known, trouble=asked.trouble)
 
-    def _ask_others(self, request_id: str, ids: list[int], known: _Known) -> None:
+    def _ask_others(self, request_id: str, ids: list[int], known: Known) -> None:
         """Asks who computes what is missing, where it is much and worth a splice."""
         combiner, settings, prompt = self._combiner, self._session.settings, known.prompt
         if combiner is None:
@@ -441,58 +341,8 @@ class SpliceScheduler:
             return
         there = [piece.index in known.held or piece.key in missing for piece in prompt.pieces]
         choices = choose(prompt, known.prefix, there, [False] * len(there))
-        cost = prices(self._clock.line, self._walks) if settings.measured else GUESS
-        if best_splice(prompt, choices, known.prefix, cost) is not None:
+        if best_splice(prompt, choices, known.prefix, self._decider.prices) is not None:
             combiner.ask(request_id, list(missing.values()))
-
-    def _fair(self, splice: Splice, w: int) -> bool:
-        """Whether the canary may judge everybody's splicing by a request.
-
-        Seams and cuts are the caller's own words: narrow seams and tiny segments give bad answers,
-        to that caller.
-        """
-        seam = self._session.settings.seam_tokens
-        used = (*splice.pieces(Choice.HIT), *splice.pieces(Choice.ISOLATED))
-        return w >= seam and all(piece.tokens >= FAIR_SEAMS * seam for piece in used)
-
-    def _advised(
-        self, ids: list[int], cuts: Cuts, prompt: Prompt, named: list[Piece], found: Match
-    ) -> Advice | None:
-        """What the daemon thinks of the prompt; None if it does not say."""
-        settings = self._session.settings
-        advice = self._session.model.advise(
-            Query(
-                ids,
-                max_checkpoints=settings.max_checkpoints,
-                match=found,
-                segments=tuple((piece.start, piece.tokens) for piece in named),
-                cuts=cuts.cuts,
-                seam_tokens=2 * cuts.w * len(prompt.pieces),
-                samples=self._clock.take(),
-            )
-        )
-        if advice is None and self._prefix is None:
-            self._tally.add("unadvised")  # else PrefixScheduler counts it
-        return advice
-
-    def _wanted(self, cuts: Cuts, named: list[Piece], advice: Advice | None) -> frozenset[int]:
-        """The segments that the daemon would store, were they captured."""
-        if not self._session.settings.capture:
-            return frozenset()
-        if cuts.found.warming:
-            return self._not_too_long([piece for piece in named if piece.start > 0])
-        if advice is None:
-            return frozenset()
-        told = zip(named, advice.segments, strict=False)
-        return self._not_too_long([piece for piece, segment in told if segment.publish])
-
-    def _not_too_long(self, wanted: list[Piece]) -> frozenset[int]:
-        """Those that may be captured."""
-        most = self._session.settings.capture_tokens
-        short = frozenset(piece.index for piece in wanted if piece.tokens <= most)
-        if len(short) < len(wanted):
-            self._tally.add("too_long_to_capture", len(wanted) - len(short))
-        return short
 
 
 def _shared_pages(manager: KVCacheManager) -> SharedPagesManager | None:

@@ -7,11 +7,9 @@ connector inert: `Inert` carries the one line that says why.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +20,9 @@ from spliced_connector.model import (
     Kind,
     from_config,
     identity_digest,
-    weights_digest,
 )
+from spliced_connector.serving.inert import Inert as Inert
+from spliced_connector.serving.weights import named_weights
 from spliced_connector.vllm.layout.drafting import Drafter, find_drafter
 from spliced_connector.vllm.layout.names import place
 from spliced_connector.vllm.settings import Settings
@@ -39,10 +38,6 @@ _ROUNDED = ("fp8_e4m3", "fp8_e5m2")
 """Types of one byte that an engine may round its rows to."""
 
 _DTYPES = {"torch.float32": DType.F32, "torch.float16": DType.F16, "torch.bfloat16": DType.BF16}
-
-
-class Inert(Exception):  # noqa: N818  (not a fault)
-    """Why the connector does nothing for this engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +197,7 @@ def _kept(spec: KVCacheSpec) -> dict[str, str]:
 
 
 def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Identity:
-    weights = _weights(settings, str(config.model_config.model))
+    weights = named_weights(settings, str(config.model_config.model))
     described: Mapping[str, object] = config.model_config.hf_config.to_dict()
     computed, rounded = str(config.model_config.dtype), _cache_type(config)
     if rounded == "auto":
@@ -246,42 +241,6 @@ def _slopes(described: Any, layer: int, heads: int) -> tuple[float, ...]:
     layers = int(described.num_hidden_layers)
     share = 1 + 1e-5 if layers <= 1 else 1 - layer / (layers - 1) + 1e-5
     return tuple((slopes * share).flatten().tolist())
-
-
-def _weights(settings: Settings, model: str) -> bytes:
-    """The digest that the settings name. model: what the engine was told to load."""
-    if re.fullmatch("[0-9a-fA-F]{64}", settings.weights):
-        return bytes.fromhex(settings.weights)
-    try:
-        weights = _digest_of(settings.weights, settings.weights_cache)
-    except ProfileError as err:
-        raise ValueError(f"kv_connector_extra_config: {err}") from err
-    if Path(model).is_dir() and not Path(model).samefile(settings.weights):
-        try:
-            same = _digest_of(model, settings.weights_cache) == weights
-        except ProfileError as err:
-            raise Inert(f"what the engine has loaded cannot be told: {err}") from err
-        if not same:
-            raise Inert(f"the engine's weights are not those of {settings.weights}")
-    return weights
-
-
-def _digest_of(weights: str, cache: str) -> bytes:
-    """Raises ProfileError when there are no weights or they cannot be read."""
-    path = Path(weights)
-    try:
-        files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-        states = [(file.name, file.stat()) for file in files]
-    except OSError as err:
-        raise ProfileError(f"weights: {err}") from err
-    known = tuple((name, s.st_size, s.st_mtime_ns, s.st_ino, s.st_dev) for name, s in states)
-    return _digest(weights, cache, known)
-
-
-@functools.lru_cache(maxsize=4)
-def _digest(weights: str, cache: str, files: tuple[tuple[object, ...], ...]) -> bytes:
-    """Both halves may be in one process: there the weights are read once, as they are now."""
-    return weights_digest(weights, cache)
 
 
 def _dtypes(

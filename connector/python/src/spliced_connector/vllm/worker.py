@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spliced_connector.client import Client
+from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.caches import Caches, UnsupportedError, find_caches
 from spliced_connector.vllm.pages.placed import Placed
 from spliced_connector.vllm.plans import Lost, Outcome, WorkerMode
@@ -14,7 +15,7 @@ from spliced_connector.vllm.prefix import PrefixWorker
 from spliced_connector.vllm.session import Session, connect, join
 from spliced_connector.vllm.settings import Mode, Settings
 from spliced_connector.vllm.support import Engine, Inert, survey
-from spliced_connector.vllm.tally import EngineTally, log
+from spliced_connector.vllm.tally import log
 
 if TYPE_CHECKING:
     import torch

@@ -1,9 +1,11 @@
-"""Where the tokens of a request with shared pages lie. Needs the standard library only."""
+"""Where the tokens of a request with shared pages lie. Needs no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from spliced_connector.serving.splices import Splice
 
 Span = tuple[int, int, int]
 """A block, and rows [begin, end) of it."""
@@ -115,3 +117,14 @@ def parts_of(
         part = Part(key, first, min(most, length - first))
         if part.length >= LEAST_TOKENS:
             yield Wanted(part, start + first, turn, segment)
+
+
+def shareable(splice: Splice, most: int) -> tuple[Wanted, ...]:
+    """The interiors that may lie in bins, in parts of at most so many tokens."""
+    wanted: list[Wanted] = []
+    for span in splice.spans:
+        piece = splice.prompt.pieces[span.segment] if span.segment >= 0 else None
+        if piece is not None and piece.key is not None:
+            place = span.start, span.length, piece.start, piece.index
+            wanted += parts_of(piece.key, *place, most)
+    return tuple(wanted)

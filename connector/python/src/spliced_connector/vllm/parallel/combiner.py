@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from spliced_connector.client import Following, Missing, Model
+from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.plans import News
-from spliced_connector.vllm.tally import EngineTally, log
+from spliced_connector.vllm.tally import log
 
 MOST = 16
 """Requests at a time that wait for others: the plans that a connection may have."""

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spliced_connector.client import Job, Model
-from spliced_connector.vllm.clock import Line
+from spliced_connector.serving.prices import Line
+from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.plans import Work, Worked
 from spliced_connector.vllm.settings import Settings
-from spliced_connector.vllm.tally import EngineTally, log
+from spliced_connector.vllm.tally import log
 
 MOST = 4
 """Jobs at a time: a batch that runs, and what comes next."""

@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 from spliced_connector.client import Accept, Model, NewCheckpoint, NewSegment
 from spliced_connector.errors import Code
 from spliced_connector.model import SegmentSpec
-from spliced_connector.vllm.tally import EngineTally
+from spliced_connector.serving.tally import EngineTally
 from spliced_connector.walk import ToHost, bytes_of
 
 _BUSY_SECONDS = 0.05

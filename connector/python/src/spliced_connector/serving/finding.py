@@ -1,16 +1,17 @@
 """Where a request's segments lie: at the cuts that it names, else where the server finds them.
 
-    "kv_transfer_params": {"spliced": {"v": 1, "find": ["template", "chunks"]}}
+    {"spliced": {"v": 1, "find": ["template", "chunks"]}}
 
-`find` picks among the finders that the server was started with; [] is none of them.
+in the place of cuts (see `cuts`). `find` picks among the finders that the server was started with;
+[] is none of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from spliced_connector.client import MAX_PROMPT, KnownQuery
+from spliced_connector.client import MAX_PROMPT, KnownQuery, Model
 from spliced_connector.segments import (
     Chunker,
     Finder,
@@ -21,15 +22,12 @@ from spliced_connector.segments import (
     Tokenizer,
     breaks_of,
 )
-from spliced_connector.vllm.session import Session
-from spliced_connector.vllm.settings import Settings
-from spliced_connector.vllm.splice_plans import MAX_CUTS, Cuts, CutsError, read_cuts
-
-if TYPE_CHECKING:
-    from vllm.config import ModelConfig
+from spliced_connector.serving.cuts import MAX_CUTS, Cuts, CutsError, read_cuts
+from spliced_connector.serving.settings import ServingSettings
+from spliced_connector.serving.tally import EngineTally
 
 
-def finder_of(settings: Settings, tokenizer: Tokenizer | None) -> Finder:
+def finder_of(settings: ServingSettings, tokenizer: Tokenizer | None) -> Finder:
     """The finders that settings name. Raises ValueError for those that the tokenizer does not fit.
 
     tokenizer: None where the engine has none; templates need one, chunks only find the ends of
@@ -50,16 +48,9 @@ def finder_of(settings: Settings, tokenizer: Tokenizer | None) -> Finder:
             else:
                 chunks = Chunker(lengths, breaks_of(tokenizer), Labels.of(tokenizer))
     except ValueError as err:
-        raise ValueError(f"kv_connector_extra_config: find: {err}") from err
+        raise ValueError(f"{settings.WHERE}: find: {err}") from err
     known = "known" in settings.find
     return Finder(separators, template, chunks, settings.chunk_least, MAX_CUTS, known)
-
-
-def tokenizer_of(config: ModelConfig) -> Tokenizer | None:
-    """The engine's own tokenizer; None where it was started without."""
-    from vllm.tokenizers import cached_tokenizer_from_config
-
-    return cast("Tokenizer | None", cached_tokenizer_from_config(config))
 
 
 def cuts_of(
@@ -71,9 +62,9 @@ def cuts_of(
 ) -> Cuts | None:
     """The cuts of a prompt; None where it has none.
 
-    params: `kv_transfer_params`. w: for requests that do not say. held: where held segments stand
-    in some tokens at a seam width; None where that is of no use. Raises CutsError for what cannot
-    be right.
+    params: what the request says beside its prompt. w: for requests that do not say. held: where
+    held segments stand in some tokens at a seam width; None where that is of no use. Raises
+    CutsError for what cannot be right.
     """
     said = params.get("spliced") if params else None
     if params is None or "spliced" not in params:
@@ -87,13 +78,13 @@ def cuts_of(
     return Cuts(found.cuts, w, found) if found.cuts else None
 
 
-def held_in(session: Session, ids: Sequence[int], w: int) -> list[tuple[int, int]]:
+def held_in(model: Model, tally: EngineTally, ids: Sequence[int], w: int) -> list[tuple[int, int]]:
     """Where segments stand in a prompt that the daemon holds, at a seam of w tokens.
 
     None begins or ends behind the last token but one: an engine computes the last one.
     """
-    found = session.model.match(known=KnownQuery(ids[: min(len(ids) - 1, MAX_PROMPT)], 0, w))
-    session.tally.add("known_segments", len(found.known))
+    found = model.match(known=KnownQuery(ids[: min(len(ids) - 1, MAX_PROMPT)], 0, w))
+    tally.add("known_segments", len(found.known))
     return [(segment.start, segment.end) for segment in found.known]
 
 

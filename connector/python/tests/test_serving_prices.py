@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spliced_connector.vllm.clock import CLAIM_ROWS, GUESS, Line, Prices, Walked, prices
+from spliced_connector.serving.prices import CLAIM_ROWS, GUESS, Line, Prices, Walked, prices
 
 
 def line(*measured: tuple[float, float]) -> Line:

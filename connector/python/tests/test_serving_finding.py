@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spliced_connector.segments import Finder, Separators
-from spliced_connector.vllm.finding import cuts_of, finder_of
+from spliced_connector.serving.cuts import Cuts, CutsError
+from spliced_connector.serving.finding import cuts_of, finder_of
 from spliced_connector.vllm.settings import Settings
-from spliced_connector.vllm.splice_plans import Cuts, CutsError
 from toy_tokenizers import WordTokenizer, chatml, plain
 
 FINDER = Finder(Separators([[0]]))

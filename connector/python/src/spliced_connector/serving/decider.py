@@ -1,0 +1,245 @@
+"""Whether and how a request is spliced: one question to the daemon, and measured prices."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from spliced_connector.client import Accept, Advice, Match, Model, Query, Reason, Way
+from spliced_connector.model import Choice, Piece, PlanError, Prompt, choose, divide
+from spliced_connector.segments import Finder
+from spliced_connector.serving.cuts import Cuts, CutsError
+from spliced_connector.serving.finding import cuts_of, held_in
+from spliced_connector.serving.prices import GUESS, Clock, Line, Prices, prices
+from spliced_connector.serving.settings import ServingSettings
+from spliced_connector.serving.splices import Splice, best_splice
+from spliced_connector.serving.tally import EngineTally
+
+log = logging.getLogger("spliced.serving")
+
+SHORT_TOKENS = 256
+"""Segments of fewer tokens in all are not worth a question to the daemon, nor a step of the engine
+(a guess: some milliseconds of prefill)."""
+
+TRY_EVERY = 64
+"""Of so many requests that were measured to be quicker without a splice, one is spliced: what was
+measured may have been a busy machine."""
+
+FAIR_SEAMS = 8
+"""A segment that the canary counts is so many times as long as a seam (a guess)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Prefixes of a prompt by name, ascending."""
+
+    positions: Sequence[int] = ()
+    names: Sequence[bytes] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a request's segments and of the prefix that the daemon has."""
+
+    prompt: Prompt
+    held: frozenset[int]  # segments by index: the daemon has them,
+    wanted: frozenset[int]  # or they are worth a capture
+    prefix: int  # tokens of the daemon's longest prefix, 0 for none
+    name: bytes
+    spliced: bool  # it may be of a splice
+    w: int
+
+    def choices(
+        self,
+        begin: int,
+        elsewhere: frozenset[bytes] = frozenset(),
+        own: frozenset[bytes] = frozenset(),
+    ) -> tuple[Choice, ...]:
+        """What becomes of each segment behind a prefix of `begin` tokens. elsewhere: keys of those
+        that others compute; own: of those that this engine has to."""
+        return choose(
+            self.prompt,
+            begin,
+            [p.index in self.held or p.key in elsewhere for p in self.prompt.pieces],
+            [p.index in self.wanted or p.key in own for p in self.prompt.pieces],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the daemon said of a request. known is None where it cannot be spliced; trouble says
+    why, in words for the caller."""
+
+    known: Known | None = None
+    trouble: str = ""
+    found: Match | None = None
+    advice: Advice | None = None
+
+
+@dataclass(slots=True)
+class Weighed:
+    """What was measured of a request: to splice it is slower, and it is done all the same."""
+
+    slower: bool = False
+    tried: bool = False
+    trouble: str = ""
+
+
+class Decider:
+    """Decides for one engine; on the thread of its scheduler."""
+
+    def __init__(
+        self,
+        model: Model,
+        settings: ServingSettings,
+        finder: Finder,
+        tally: EngineTally,
+        clock: Clock,
+    ) -> None:
+        self._model, self._settings, self._finder = model, settings, finder
+        self._tally, self._clock = tally, clock
+        self.walks = Line()
+        """Seconds by units of walked rows."""
+        self._random = random.Random()
+        self._slower = 0  # requests that were measured to be quicker without a splice
+
+    @property
+    def prices(self) -> Prices:
+        """As measured, or the guess where they are not to be."""
+        return prices(self._clock.line, self.walks) if self._settings.measured else GUESS
+
+    def cuts(self, said: dict[str, object] | None, ids: Sequence[int]) -> Cuts | None:
+        """Where the segments of a prompt lie; None where they are not worth a question.
+
+        said: what the request says beside its prompt. Raises CutsError for what cannot be right.
+        """
+        seam = self._settings.seam_tokens
+        held = partial(held_in, self._model, self._tally)
+        try:
+            cuts = cuts_of(self._finder, said, ids, seam, held)
+        except CutsError as err:
+            self._tally.add("bad_cuts")
+            log.warning("%s", err)
+            raise
+        if cuts is None:
+            self._tally.add("short")
+        elif cuts.cuts[-1] - cuts.cuts[0] < SHORT_TOKENS and not cuts.found.warming:
+            self._tally.add("short")
+            return Cuts((), cuts.w, cuts.found)
+        return cuts
+
+    def ask(self, ids: Sequence[int], cuts: Cuts, named: Named, prefixes: bool) -> Asked:
+        """Asks the daemon once, which prefix and which segments it has and which it wants.
+
+        prefixes: somebody else counts advice that does not come.
+        """
+        model = self._model
+        salt = model.salt
+        if salt is None or not model.attached:
+            self._tally.add("no_daemon")
+            return Asked(trouble="no daemon")
+        try:
+            prompt = divide(model.profile, salt, ids, cuts.cuts, cuts.w)
+        except PlanError as err:
+            self._tally.add("bad_cuts")
+            log.info("cuts that no segments can lie between: %s", err)
+            return Asked(trouble="no segments can lie between these cuts")
+        pieces = [piece for piece in prompt.pieces if piece.key is not None]
+        if not pieces:
+            self._tally.add("short")
+            return Asked()
+        found = model.match(named.positions, named.names, prompt.keys, Accept.ANY)
+        if found.trouble:
+            # In words of ours: the client's name places and settings, and callers are strangers.
+            log.info("a request is not spliced: %s", found.trouble)
+            self._tally.add("no_daemon")
+            return Asked(trouble="the daemon did not answer")
+        advice = self._advised(ids, cuts, prompt, pieces, found)
+        if advice is None and not prefixes:
+            self._tally.add("unadvised")
+        if Reason.OFF in found.reason:
+            self._tally.add("switched_off")
+            return Asked(None, "splicing is switched off", found, advice)
+        held = frozenset(p.index for p, hit in zip(pieces, found.hits, strict=True) if hit)
+        self._tally.add("held_segments", len(held))
+        self._tally.add("missing_segments", len(pieces) - len(held))
+        wanted, trouble = self._wanted(cuts, pieces, advice) - held, ""
+        if held and not wanted and advice is not None and advice.way in (Way.RECOMPUTE, Way.PREFIX):
+            self._tally.add("not_advised")
+            held, trouble = frozenset(), "the daemon advises not to splice it"
+        prefix = found.prefix_tokens
+        name = named.names[found.prefix_index] if prefix else b""
+        spliced = found.prefix_kind == Accept.SPLICED
+        known = Known(prompt, held, wanted, prefix, name, spliced, cuts.w)
+        return Asked(known, trouble, found, advice)
+
+    def best(
+        self, weighed: Weighed, prompt: Prompt, choices: Sequence[Choice], begin: int, warming: bool
+    ) -> Splice | None:
+        """The best splice at the prices that were measured, now and then at those of the guess.
+
+        warming: the request says itself that it is for later ones.
+        """
+        guessed = best_splice(prompt, choices, begin)
+        if guessed is None or warming or not self._settings.measured:
+            return guessed
+        splice = best_splice(prompt, choices, begin, self.prices)
+        if splice is None and not weighed.slower:
+            weighed.slower = True
+            self._tally.add("measured_slower")
+            self._slower += 1
+            weighed.tried = self._slower % TRY_EVERY == 0
+            weighed.trouble = "" if weighed.tried else "to compute it was measured to be quicker"
+        return splice or (guessed if weighed.tried else None)
+
+    def fair(self, splice: Splice, w: int) -> bool:
+        """Whether the canary may judge everybody's splicing by a request.
+
+        Seams and cuts are the caller's own words: narrow seams and tiny segments give bad answers,
+        to that caller.
+        """
+        seam = self._settings.seam_tokens
+        used = (*splice.pieces(Choice.HIT), *splice.pieces(Choice.ISOLATED))
+        return w >= seam and all(piece.tokens >= FAIR_SEAMS * seam for piece in used)
+
+    def sampled(self) -> bool:
+        """Whether the canary takes this request: it must not follow a pattern of the traffic."""
+        return self._random.random() < self._settings.canary_share
+
+    def _advised(
+        self, ids: Sequence[int], cuts: Cuts, prompt: Prompt, pieces: list[Piece], found: Match
+    ) -> Advice | None:
+        """What the daemon thinks of the prompt; None if it does not say."""
+        return self._model.advise(
+            Query(
+                ids,
+                max_checkpoints=self._settings.max_checkpoints,
+                match=found,
+                segments=tuple((piece.start, piece.tokens) for piece in pieces),
+                cuts=cuts.cuts,
+                seam_tokens=2 * cuts.w * len(prompt.pieces),
+                samples=self._clock.take(),
+            )
+        )
+
+    def _wanted(self, cuts: Cuts, pieces: list[Piece], advice: Advice | None) -> frozenset[int]:
+        """The segments that the daemon would store, were they captured."""
+        if not self._settings.capture:
+            return frozenset()
+        if cuts.found.warming:
+            return self._not_too_long([piece for piece in pieces if piece.start > 0])
+        if advice is None:
+            return frozenset()
+        told = zip(pieces, advice.segments, strict=False)
+        return self._not_too_long([piece for piece, segment in told if segment.publish])
+
+    def _not_too_long(self, wanted: list[Piece]) -> frozenset[int]:
+        """Those that may be captured."""
+        most = self._settings.capture_tokens
+        short = frozenset(piece.index for piece in wanted if piece.tokens <= most)
+        if len(short) < len(wanted):
+            self._tally.add("too_long_to_capture", len(wanted) - len(short))
+        return short

@@ -1,0 +1,343 @@
+"""One spliced request: from the segments' bytes to a context that an engine goes on from."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias, TypeVar
+
+import torch
+
+from spliced_connector.client import Accept, Model, Segment, release_all
+from spliced_connector.model import Choice, Piece, Span, SpanKind
+from spliced_connector.serving.prices import REUSED_COST, Walked
+from spliced_connector.serving.ranks import Ranks
+from spliced_connector.serving.splices import Splice
+from spliced_connector.walk import (
+    PREFILL_ROWS,
+    Architecture,
+    Captured,
+    Context,
+    Copies,
+    capture_all,
+    moved,
+    restore,
+    splice,
+    unpack,
+)
+
+MIN_PATIENCE = 0.05
+"""Seconds that a checkpoint may take at least, which is asked for once (a guess)."""
+
+CAPTURE_COST = 1.2
+"""What a row of a capture takes: the transition is a second pass of the recurrence (measured
+between 0.4 and 1.2, by how many rows a walk has)."""
+
+
+T = TypeVar("T")
+
+_Work: TypeAlias = tuple[float, Callable[[], None]]
+
+
+class LostError(Exception):
+    """The request cannot be spliced any more; the engine has to compute it."""
+
+
+class Pace:
+    """Seconds per walked row, learned from what was done; converts a time into rows."""
+
+    def __init__(self, seconds: float = 1e-3) -> None:
+        self.seconds = seconds
+
+    def learn(self, rows: float, seconds: float) -> None:
+        """rows: in units of walked ones."""
+        if rows > 0:
+            self.seconds += (seconds / rows - self.seconds) / 4
+
+    def rows(self, seconds: float) -> int:
+        return max(1, int(seconds / self.seconds))
+
+
+@dataclass(frozen=True)
+class Means:
+    """What the jobs of one engine work with.
+
+    published: is given a fresh capture, and answers it as readers will find it; once for equal
+    segments. patience: seconds that segments may take to come from disk. ranks: have the same job,
+    and take each step of it together.
+    """
+
+    arch: Architecture
+    copies: Copies
+    model: Model
+    published: Callable[[Piece, tuple[int, ...], Captured], Captured]
+    patience: float
+    ranks: Ranks = Ranks()  # noqa: RUF009  (frozen)
+
+
+class Job(ABC):
+    """Moves a context over the request's spans, as many at a time as a bound on time allows.
+
+    Until `run` answers True nothing of what it writes may be used. Leases are held until then: only
+    if the daemon says at the end that they were good are the copies.
+    """
+
+    def __init__(
+        self,
+        splice: Splice,
+        ids: tuple[int, ...],
+        means: Means,
+        away: frozenset[bytes] = frozenset(),
+    ) -> None:
+        """ids: of the whole prompt. away: keys of segments that other nodes compute meanwhile."""
+        self.splice, self.tokens = splice, ids
+        self.context: Context | None = None
+        self._means = means
+        self._give_up = 0.0  # monotonic seconds, from the first attempt to lease on
+        self._segments: dict[int, Captured] = {}
+        self._leases: list[Segment] = []
+        self._acquired = False  # by all ranks
+        self._captures = list(splice.pieces(Choice.ISOLATED))
+        self.captured: dict[bytes, Captured] = {}
+        """What has become of the captures so far, by key."""
+        self._away = set(away)
+        self.ids = torch.tensor(ids, dtype=torch.int64, device=means.copies.device)
+        self._left = list(splice.spans)  # what the context has not moved over
+        self._walked = 0.0  # seconds, without captures and what is waited for
+
+    @abstractmethod
+    def _begin(self) -> Context:
+        """A context behind the prefix that is in place. Raises LostError without it."""
+
+    @abstractmethod
+    def _walked_over(self, context: Context, begin: int) -> None:
+        """The context has rows from `begin` on that it had not."""
+
+    @abstractmethod
+    def _stage(self) -> None:
+        """The last moment at which segments can be read."""
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """What was read is good: the engine gets what it goes on from."""
+
+    def run(self, pace: Pace, until: float) -> bool:
+        """Works until the monotonic time `until`, one piece of work at least. True: all in place.
+
+        Raises LostError, and whatever a walk over the engine's modules raises.
+        """
+        # Captures first: they take long, and a lease does not last for ever.
+        if not self._done(self._to_capture(pace, until), pace, until) or self._away:
+            return False
+        began = time.monotonic()
+        ended = self._move(pace, until)
+        self._walked += time.monotonic() - began
+        return ended
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has nothing to do before other nodes have computed some of its segments."""
+        return bool(self._away) and not self._captures
+
+    def hear(self, came: frozenset[bytes], lost: frozenset[bytes]) -> None:
+        """What other nodes have computed, or will not: that is captured here."""
+        self._away -= came | lost
+        for piece in self.splice.pieces(Choice.HIT):
+            if piece.key in lost and piece.index not in self._segments:
+                self._captures.append(piece)
+
+    @property
+    def walked(self) -> Walked:
+        """What it took, once `run` has answered True."""
+        splice = self.splice
+        return Walked(splice.walked, splice.reused, self._walked)
+
+    def _move(self, pace: Pace, until: float) -> bool:
+        """Goes on behind the captures, as `run` does."""
+        if not self._acquired:
+            there = self._together(self._acquire)
+            self._acquired = self._means.ranks.all(there)
+            if not self._acquired:
+                return False
+        if self.context is None:
+            self.context = self._together(self._begin)
+        if not self._done(self._to_walk(pace, until), pace, until):
+            return False
+        self._together(self._vouch)
+        self._finish()
+        self._segments.clear()
+        self.captured.clear()
+        return True
+
+    def close(self) -> None:
+        """Gives everything back. Twice is once."""
+        leases, self._leases = self._leases, []
+        release_all(leases)
+
+    def _together(self, work: Callable[[], T]) -> T:
+        """Does what may fail on one rank alone. Raises on all of them if it fails on any."""
+        try:
+            out = work()
+        except Exception:
+            self._means.ranks.all(False)
+            raise
+        if not self._means.ranks.all(True):
+            raise LostError("another rank has lost it")
+        return out
+
+    def _done(self, pieces: Iterator[_Work], pace: Pace, until: float) -> bool:
+        """Works one piece off at least, and as many as fit into the time. False when some are
+        left."""
+        first = True
+        for cost, work in pieces:
+            now = time.monotonic()
+            if not first and not self._means.ranks.all(now + cost * pace.seconds <= until):
+                return False
+            work()
+            pace.learn(cost, time.monotonic() - now)
+            first = False
+        return True
+
+    def _acquire(self) -> bool:
+        """Leases all segments that are to be there. False while some are on their way from disk."""
+        hits = self.splice.pieces(Choice.HIT)
+        pieces = [piece for piece in hits if piece.index not in self._segments]
+        if self._leases or not pieces:
+            return True
+        found = self._means.model.acquire([p.key for p in pieces if p.key is not None], all=True)
+        held = [segment for segment in found if segment is not None]
+        if len(held) < len(pieces):
+            release_all(held)
+            now = time.monotonic()
+            self._give_up = self._give_up or now + self._means.patience
+            if now < self._give_up and self._means.model.attached:
+                return False
+            raise LostError(f"{len(pieces) - len(held)} of {len(pieces)} segments are gone")
+        self._leases = held
+        profile = self._means.model.profile
+        for piece, segment in zip(pieces, held, strict=True):
+            if piece.spec is None:
+                raise LostError(f"segment {piece.index} has no interior")
+            try:
+                there = unpack(profile, piece.spec, segment)
+                self._segments[piece.index] = moved(there, self._means.copies)
+            except ValueError as err:
+                raise LostError(str(err)) from err
+        return True
+
+    def _to_capture(self, pace: Pace, until: float) -> Iterator[_Work]:
+        """The captures that are left, as many at once as there is time for."""
+        while self._captures:
+            rows = self._means.ranks.least(pace.rows(until - time.monotonic()))
+            pieces = self._batch(rows / CAPTURE_COST)
+            cost = CAPTURE_COST * sum(piece.tokens for piece in pieces)
+            yield cost, partial(self._capture, pieces)
+
+    def _batch(self, rows: float) -> list[Piece]:
+        """The next pieces of at most so many rows, one at least; no two are equal."""
+        found: dict[bytes | None, Piece] = {}
+        room = min(rows, PREFILL_ROWS)
+        for piece in self._captures:
+            if piece.key in found:
+                continue
+            if found and piece.tokens > room:
+                break
+            found[piece.key] = piece
+            room -= piece.tokens
+        return list(found.values())
+
+    def _to_walk(self, pace: Pace, until: float) -> Iterator[_Work]:
+        """The walks that are left, cut to the time that is."""
+        while self._left:
+            spans = self._next(self._means.ranks.least(pace.rows(until - time.monotonic())))
+            yield _cost(spans), partial(self._walk, spans)
+
+    def _next(self, rows: int) -> list[Span]:
+        """The next spans of at most so many rows; a run of rows may be cut, a segment is not."""
+        spans: list[Span] = []
+        room = float(rows)
+        for span in self._left:
+            if room <= 0 or (spans and span.segment >= 0 and _cost([span]) > room):
+                break
+            if span.segment < 0 and span.length > room:
+                span = replace(span, length=max(1, int(room)))
+            spans.append(span)
+            room -= _cost([span])
+        return spans
+
+    def _capture(self, pieces: Sequence[Piece]) -> None:
+        wanted = []
+        for piece in pieces:
+            if piece.spec is None:
+                raise LostError(f"segment {piece.index} has no interior")
+            wanted.append((self.ids[piece.start : piece.end], piece.spec))
+        for piece, captured in zip(pieces, capture_all(self._means.arch, wanted), strict=True):
+            ids = self.tokens[piece.start : piece.end]
+            stored = self._means.published(piece, ids, captured)
+            if piece.key is not None:
+                self.take(piece.key, stored)
+
+    def take(self, key: bytes, captured: Captured) -> None:
+        """A segment is there that this request may be about to capture."""
+        left = []
+        for piece in self._captures:
+            if piece.key == key:
+                self._segments[piece.index] = self.captured[key] = captured
+            else:
+                left.append(piece)
+        self._captures = left
+
+    def _restored(self, name: bytes, tokens: int, spliced: bool) -> Context:
+        """From a checkpoint of the daemon. spliced: it may be of a splice."""
+        accept = Accept.ANY if spliced else Accept.EXACT
+        held = self._means.model.load(name, accept, wait=max(self._means.patience, MIN_PATIENCE))
+        if held is None:
+            raise LostError(f"the prefix of {tokens} tokens is gone")
+        try:
+            context = restore(
+                self._means.arch,
+                self._means.model.profile,
+                held,
+                self.splice.tokens,
+                self.ids.device,
+            )
+        except ValueError as err:
+            held.release()
+            raise LostError(str(err)) from err
+        if not held.release() or context.tokens != tokens:
+            raise LostError("the daemon does not vouch for the prefix that was read")
+        return context
+
+    def _walk(self, spans: Sequence[Span]) -> None:
+        context = self._moving()
+        begin = context.tokens
+        splice(self._means.arch, self.ids, spans, self._segments, context)
+        end = spans[-1].end
+        self._left = [
+            replace(s, start=max(s.start, end), length=s.end - max(s.start, end))
+            for s in self._left
+            if s.end > end
+        ]
+        self._walked_over(context, begin)
+
+    def _moving(self) -> Context:
+        if self.context is None:
+            raise LostError("spans before their prefix")
+        return self.context
+
+    def _vouch(self) -> None:
+        """The leases were good to the end, and all spans are in place."""
+        self._stage()
+        leases, self._leases = self._leases, []
+        if not all(release_all(leases)):
+            raise LostError("the daemon does not vouch for the segments that were read")
+        if self._moving().tokens != self.splice.tokens:
+            raise LostError("spans end early")
+
+
+def _cost(spans: Sequence[Span]) -> float:
+    """In walked rows."""
+    return sum(s.length if s.kind is SpanKind.RECOMPUTE else s.length * REUSED_COST for s in spans)

@@ -1,0 +1,87 @@
+"""How much of a prompt is worth taking over from an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from spliced_connector.model import Choice, Piece, Prompt, Span, SpanKind, make_plan
+from spliced_connector.serving.prices import GUESS, Prices
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """How much of a prompt is taken over from the engine: tokens [begin, tokens), behind a prefix
+    of `begin` tokens that is in place.
+
+    Invariant: spans cover them exactly once and the last one is a segment, so that the engine goes
+    on behind it as behind any prefix; or there are none, and the prefix is all.
+    """
+
+    begin: int
+    tokens: int
+    prompt: Prompt
+    choices: tuple[Choice, ...]  # parallel to prompt.pieces
+    spans: tuple[Span, ...]
+
+    @property
+    def walked(self) -> int:
+        """Rows that are computed again or in context."""
+        return sum(s.length for s in self.spans if s.kind is SpanKind.RECOMPUTE)
+
+    @property
+    def reused(self) -> int:
+        """Rows that come out of the cache."""
+        hits = {piece.index for piece in self.pieces(Choice.HIT)}
+        return sum(s.length for s in self.spans if s.segment in hits)
+
+    def lost(self, keys: frozenset[bytes]) -> Splice:
+        """The same, with these segments captured, which were to be there."""
+        if not keys:
+            return self
+        chosen = tuple(
+            Choice.ISOLATED if choice is Choice.HIT and piece.key in keys else choice
+            for piece, choice in zip(self.prompt.pieces, self.choices, strict=True)
+        )
+        return replace(self, choices=chosen)
+
+    def keys(self, choice: Choice) -> frozenset[bytes]:
+        """Of `pieces`."""
+        return frozenset(piece.key for piece in self.pieces(choice) if piece.key is not None)
+
+    def pieces(self, choice: Choice) -> tuple[Piece, ...]:
+        """The segments that something becomes of."""
+        chosen = zip(self.prompt.pieces, self.choices, strict=True)
+        return tuple(piece for piece, what in chosen if what is choice)
+
+
+def best_splice(
+    prompt: Prompt, choices: Sequence[Choice], begin: int = 0, prices: Prices = GUESS
+) -> Splice | None:
+    """The leading part of a prompt whose takeover saves the most; None where none saves anything.
+
+    choices: what the cache has or is to have, behind a prefix of `begin` tokens; a capture is for
+    later requests, and not in the price of this one. Rows in front of the last segment that is
+    taken have to be walked, those behind it are the engine's: so a run of segments that are not
+    there ends the takeover, unless enough of those behind it are.
+    """
+    full = make_plan(prompt, begin, choices)
+    best, least, walked, placed = 0, float(prompt.tokens - begin), 0, 0
+    for i, span in enumerate(full.spans):
+        if span.kind is SpanKind.RECOMPUTE:
+            walked += span.length
+            continue
+        placed += span.length
+        work = prices.claim + prices.walk * walked + prices.placed * placed
+        cost = work + prompt.tokens - span.end
+        if cost < least:
+            best, least = i + 1, cost
+    if best == 0:
+        return None
+    spans = full.spans[:best]
+    end = spans[-1].end
+    kept = tuple(
+        choice if piece.start < end else Choice.CONTEXT
+        for piece, choice in zip(prompt.pieces, choices, strict=True)
+    )
+    return Splice(begin, end, prompt, kept, spans)

@@ -1,0 +1,98 @@
+"""The canary of one engine, and what the daemon hears of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from torch import Tensor
+
+from spliced_connector.client import Model
+from spliced_connector.serving.tally import EngineTally
+from spliced_connector.walk import Architecture, Canary, Context, Verdict
+
+log = logging.getLogger("spliced.canary")
+
+CANARY_SECONDS = 0.01
+"""What a comparison may add to a step of the engine: less than a token of most models takes."""
+
+REPORT_SECONDS = 1.0
+"""Between two attempts to tell the daemon what the canary has seen."""
+
+
+class Watch:
+    """Compares a sample of spliced requests, and reports. For the thread that runs the model."""
+
+    def __init__(
+        self,
+        arch: Architecture,
+        model: Model,
+        tally: EngineTally,
+        bound: float,
+        eager: Callable[[], AbstractContextManager[None]],
+        alone: bool = True,
+        tells: bool = True,
+    ) -> None:
+        """eager: what a walk runs in. alone: there is one rank. tells: this is the rank that
+        reports; all have seen the same."""
+        self._canary = Canary(arch, bound, self._compared)
+        self._model, self._tally, self._bound = model, tally, bound
+        self._eager, self._alone, self._tells = eager, alone, tells
+        self._untold = self._untold_failures = 0  # comparisons that the daemon has not heard of
+        self._worst = 0.0  # error of all
+        self._next_try = 0.0  # monotonic seconds
+
+    @property
+    def off(self) -> bool:
+        """Whether splicing is to end."""
+        return self._canary.off
+
+    @property
+    def busy(self) -> bool:
+        """Whether a comparison is under way."""
+        return self._canary.busy
+
+    def offer(self, ids: Tensor, context: Context) -> None:
+        """A spliced request that was sampled; see `Canary.offer`."""
+        taken = self._canary.offer(ids, context)
+        self._tally.add("sampled" if taken else "sample_dropped")
+
+    def compare(self) -> None:
+        """Goes on with a comparison, in a step that splices nothing."""
+        try:
+            # Of several ranks each takes the same rows: as many as without any time.
+            with self._eager():
+                self._canary.run(time.monotonic() + CANARY_SECONDS if self._alone else 0.0)
+        except Exception:
+            log.exception("a comparison of a spliced request was given up")
+            self._tally.add("comparison_failures")
+
+    def tell(self, again: bool) -> None:
+        """Reports what is not reported yet, until the daemon has taken it.
+
+        again: a request was claimed although splicing is off, so that the daemon does not know, or
+        has forgotten. As long as it cannot be told it cannot be asked either: nothing is claimed.
+        """
+        again = again and self.off
+        if not self._tells or not (self._untold or again) or time.monotonic() < self._next_try:
+            return
+        self._next_try = time.monotonic() + REPORT_SECONDS
+        off = self.off
+        text = "logits of spliced prompts differ from full walks" if off else ""
+        # A report has to be of something: one that repeats the switch is of the last comparison.
+        compared, failed = max(1, self._untold), max(self._untold_failures, int(off))
+        answer = self._model.report(compared, failed, self._worst, self._bound, off, text)
+        if answer is None or (off and not answer):
+            self._tally.add("report_failures")
+            return
+        self._untold = self._untold_failures = 0
+
+    def _compared(self, verdict: Verdict) -> None:
+        self._tally.add("compared")
+        self._tally.add("compared_same_token", verdict.same_token)
+        self._tally.add("compared_beyond_bound", verdict.failed)
+        self._untold += 1
+        self._untold_failures += int(verdict.failed)
+        self._worst = max(self._worst, verdict.error)

@@ -1,0 +1,57 @@
+"""From SGLang's arguments to a connection with the daemon."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from spliced_connector.model import Profile
+from spliced_connector.segments import Finder, Tokenizer
+from spliced_connector.serving.finding import finder_of
+from spliced_connector.serving.inert import Inert
+from spliced_connector.serving.settings import Mode
+from spliced_connector.sglang.reuse import Reuse, connect
+from spliced_connector.sglang.slots import find_slots
+from spliced_connector.sglang.splice_settings import SpliceSettings
+from spliced_connector.sglang.support import survey
+from spliced_connector.sglang.walk import walk_over
+from spliced_connector.walk import UnsupportedError
+
+if TYPE_CHECKING:
+    from sglang.srt.mem_cache.registry import TreeCacheBuildContext
+
+_ATTACH_SECONDS = 1.0
+"""How long a start waits for the daemon, so that the first request need not miss."""
+
+
+def make_reuse(context: TreeCacheBuildContext, settings: SpliceSettings) -> Reuse:
+    """Raises Inert for an engine that is not supported, ValueError for settings that are wrong."""
+    engine = survey(context, settings)
+    profile = Profile(engine.identity)
+    params = context.params
+    kv_pool = params.token_to_kv_pool_allocator.get_kvcache()
+    slots = find_slots(profile, kv_pool, params.req_to_token_pool)
+    arch = None
+    if settings.mode is Mode.SPLICE:
+        try:
+            arch = walk_over(context.tp_worker.model_runner.model, profile.share(context.tp_rank))
+        except UnsupportedError as err:
+            raise Inert(f"mode splice cannot walk this model: {err}") from err
+    finder = finder_of(settings, _tokenizer(context)) if settings.find else Finder()
+    reuse = Reuse(engine, settings, connect(settings, engine.version), arch, slots, finder)
+    reuse.model.wait_attached(_ATTACH_SECONDS)
+    return reuse
+
+
+def _tokenizer(context: TreeCacheBuildContext) -> Tokenizer | None:
+    """The engine's own; None where it was started without."""
+    from sglang.srt.utils.hf_transformers_utils import get_tokenizer
+
+    args = context.server_args
+    if args.skip_tokenizer_init:
+        return None
+    found = get_tokenizer(
+        args.tokenizer_path,
+        tokenizer_mode=args.tokenizer_mode,
+        trust_remote_code=args.trust_remote_code,
+    )
+    return cast("Tokenizer | None", found)

@@ -1,0 +1,111 @@
+"""One request of SGLang: a context that moves, and slots that it is written to in the end.
+
+Until the job has ended the engine knows of no slots: they are taken when all is there, so that a
+request that waits, or is lost, holds none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from spliced_connector.serving.job import Job, LostError, Means
+from spliced_connector.serving.splices import Splice
+from spliced_connector.sglang.slots import Slots
+from spliced_connector.walk import Context
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The exact prefix of a request that the engine's tree holds: slots [tokens] of its rows, and
+    the slot of the states behind them, None in a model without."""
+
+    slots: Tensor
+    state: int | None
+
+    @property
+    def tokens(self) -> int:
+        return len(self.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a job begins behind: the first `tokens` tokens, of a checkpoint of the daemon or, where
+    it has no name, of the engine's tree. spliced: the checkpoint may be of a splice."""
+
+    tokens: int = 0
+    name: bytes = b""
+    spliced: bool = False
+
+
+class SlotJob(Job):
+    """See `serving.job`."""
+
+    def __init__(
+        self,
+        splice: Splice,
+        ids: tuple[int, ...],
+        means: Means,
+        slots: Slots,
+        base: Base,
+        sampled: bool,
+    ) -> None:
+        """sampled: the canary computes it again."""
+        super().__init__(splice, ids, means)
+        self.base = base
+        self.sampled = sampled
+        self.prefix: Prefix | None = None
+        """What the engine's tree holds of the request, while `run` is called."""
+        self._slots = slots
+
+    def write(self, into: Tensor, begin: int, state: int | None) -> None:
+        """Writes rows from token `begin` on to slots, and the states behind the last; once `run`
+        has answered True."""
+        context = self._moving()
+        for layer, rows in self._slots.rows.items():
+            k, v = context.rows(layer)
+            rows.write(into, k[begin : begin + len(into)], v[begin : begin + len(into)])
+        if state is None:
+            return
+        for layer, states in self._slots.states.items():
+            at = context.layers[layer]
+            if at.state is None:
+                raise LostError(f"layer {layer} has no state")
+            states.write(state, at.state, at.conv)
+
+    def _begin(self) -> Context:
+        base = self.base
+        if base.name:
+            return self._restored(base.name, base.tokens, base.spliced)
+        context = Context(self._means.arch, self.splice.tokens, self.ids.device)
+        if base.tokens == 0:
+            return context
+        held = self.prefix
+        if held is None or held.tokens < base.tokens:
+            raise LostError("the engine has given away the prefix")
+        if self._slots.states and held.tokens != base.tokens:
+            raise LostError("the engine's states are those of another prefix")
+        for layer, rows in self._slots.rows.items():
+            at = context.layers[layer]
+            if at.k is None or at.v is None:
+                raise LostError(f"layer {layer} keeps no rows")
+            at.k[: base.tokens], at.v[: base.tokens] = rows.read(held.slots[: base.tokens])
+        for layer, states in self._slots.states.items():
+            if held.state is None:
+                raise LostError("the engine has given away the states behind the prefix")
+            at = context.layers[layer]
+            found = states.read(held.state)
+            at.state = found[0].to(at.state)
+            at.conv = found[1].to(at.conv) if len(found) > 1 else None
+        context.tokens = base.tokens
+        return context
+
+    def _walked_over(self, context: Context, begin: int) -> None:
+        """Nothing: rows stay in the context."""
+
+    def _stage(self) -> None:
+        """Nothing: the walk has copied what it read."""
+
+    def _finish(self) -> None:
+        """Nothing: see `write`."""

@@ -1,0 +1,163 @@
+"""The `sglang.srt.plugins` entry point: makes `--radix-cache-backend spliced` known.
+
+SGLang gives a cache its requests when it schedules them; what a cache cannot do by itself is asked
+for by SGLang's own hooks. They do nothing beside another cache:
+
+    before a batch is planned        a slice of work, see `reuse`
+    a request is to be admitted      it is passed over until what it was promised is there, and its
+                                     prompt is cut where the daemon wants a state
+    a batch runs                     a prefill's time is learned
+    weights are replaced             nothing is reused any more
+    an answer is sent                what became of the request goes along, in `meta_info`
+
+Nothing is imported of SGLang or torch before they are needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from spliced_connector.sglang.splice_settings import VARIABLE, SpliceSettings
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+    from sglang.srt.managers.schedule_policy import PrefillAdder
+    from sglang.srt.managers.scheduler import Scheduler
+    from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache
+    from sglang.srt.mem_cache.registry import TreeCacheBuildContext
+
+log = logging.getLogger("spliced.sglang")
+
+BACKEND = "spliced"
+
+_MANAGERS = "sglang.srt.managers"
+_UPDATER = f"{_MANAGERS}.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+_UPDATES = ("disk", "distributed", "tensor", "ipc")
+
+
+def register() -> None:
+    """In each of the engine's processes, before anything else."""
+    from sglang.srt.mem_cache.registry import (
+        get_radix_cache_factory,
+        register_radix_cache_backend,
+    )
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    if get_radix_cache_factory(BACKEND) is not None:
+        return
+    register_radix_cache_backend(BACKEND, build)
+    hooks: dict[str, Callable[..., Any]] = {
+        f"{_MANAGERS}.scheduler.Scheduler.get_next_batch_to_run": plan,
+        f"{_MANAGERS}.scheduler.Scheduler.run_batch": run,
+        f"{_MANAGERS}.schedule_policy.PrefillAdder.add_one_req": add,
+        f"{_MANAGERS}.schedule_policy.PrefillAdder.add_chunked_req": add_chunk,
+        f"{_MANAGERS}.scheduler_components.output_streamer"
+        ".SchedulerOutputStreamer.is_request_level_customized_info_key": is_told,
+    }
+    for name, hook in hooks.items():
+        HookRegistry.register(name, hook, HookType.AROUND)
+    for source in _UPDATES:
+        HookRegistry.register(f"{_UPDATER}.update_weights_from_{source}", updated, HookType.AROUND)
+
+
+def build(context: TreeCacheBuildContext) -> BasePrefixCache:
+    """SGLang's cache, with the daemon behind it where the engine is one that is known.
+
+    Raises ValueError for settings that are wrong.
+    """
+    from sglang.srt.mem_cache.registry import create_unified_radix_cache
+
+    from spliced_connector.serving.inert import Inert
+    from spliced_connector.sglang.build import make_reuse
+    from spliced_connector.sglang.radix import SplicedRadixCache
+
+    cache = create_unified_radix_cache(context, cache_class=SplicedRadixCache)
+    model = str(context.server_args.model_path)
+    settings = SpliceSettings.parse(os.environ.get(VARIABLE, ""), model)
+    try:
+        cache.attach(make_reuse(context, settings))
+    except Inert as err:
+        log.warning("spliced does nothing for this engine: %s", err)
+        cache.inert = str(err)
+    return cache
+
+
+def plan(
+    original: Callable[..., Any],
+    scheduler: Scheduler,
+    running_batch: ScheduleBatch,
+    last_batch: ScheduleBatch | None,
+) -> Any:
+    """Around `Scheduler.get_next_batch_to_run`."""
+    cache = _ours(scheduler.tree_cache)
+    if cache is not None:
+        cache.step(alone=running_batch.is_empty() and not last_batch)
+    return original(scheduler, running_batch, last_batch)
+
+
+def run(
+    original: Callable[..., Any], scheduler: Scheduler, batch: ScheduleBatch, *more: Any
+) -> Any:
+    """Around `Scheduler.run_batch`."""
+    cache = _ours(scheduler.tree_cache)
+    if cache is None or cache.reuse is None or scheduler.enable_overlap:
+        return original(scheduler, batch, *more)
+    alone = batch.forward_mode.is_extend() and len(batch.reqs) == 1
+    clock = cache.reuse.clock
+    clock.begin((batch.reqs[0].prefix_len, batch.reqs[0].extend_end) if alone else None)
+    done = original(scheduler, batch, *more)
+    clock.end()
+    return done
+
+
+def add(
+    original: Callable[..., Any],
+    adder: PrefillAdder,
+    req: Req,
+    has_chunked_req: bool,
+    truncation_align_size: int | None,
+) -> Any:
+    """Around `PrefillAdder.add_one_req`."""
+    from sglang.srt.managers.schedule_policy import AddReqResult
+
+    cache = _ours(adder.tree_cache)
+    if cache is None:
+        return original(adder, req, has_chunked_req, truncation_align_size)
+    if not cache.admit(req):
+        return AddReqResult.CONTINUE  # others may be served meanwhile
+    if has_chunked_req or adder.new_chunked_req is not None:  # there can be one only
+        return original(adder, req, has_chunked_req, truncation_align_size)
+    with cache.stopping(adder, req, req.prefix_len + req.host_hit_length):
+        return original(adder, req, has_chunked_req, truncation_align_size)
+
+
+def add_chunk(original: Callable[..., Any], adder: PrefillAdder, req: Req) -> Any:
+    """Around `PrefillAdder.add_chunked_req`."""
+    cache = _ours(adder.tree_cache)
+    if cache is None:
+        return original(adder, req)
+    with cache.stopping(adder, req, req.prefix_len):
+        return original(adder, req)
+
+
+def updated(original: Callable[..., Any], updater: Any, *given: Any, **named: Any) -> Any:
+    """Around what replaces weights: the daemon's objects are named by those of the start."""
+    cache = _ours(getattr(updater.scheduler, "tree_cache", None))
+    if cache is not None:
+        cache.turn_off("its weights were replaced: restart it")
+    return original(updater, *given, **named)
+
+
+def is_told(original: Callable[..., Any], streamer: Any, key: str) -> bool:
+    """Around the output's question whether something is told once, not for every token."""
+    from spliced_connector.sglang.radix import TOLD
+
+    return key == TOLD or bool(original(streamer, key))
+
+
+def _ours(cache: object) -> Any:
+    """A cache of ours, None for others. Typed loosely: its class imports SGLang."""
+    return cache if hasattr(cache, "admit") and hasattr(cache, "stopping") else None

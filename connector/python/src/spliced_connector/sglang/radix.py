@@ -1,0 +1,301 @@
+"""SGLang's radix cache with the daemon behind it: `--radix-cache-backend spliced`.
+
+What the tree holds of a prompt comes first, exact and shared between requests. Behind it the daemon
+may have more: an exact prefix, or segments that stand anywhere. That is reported as a hit of a host
+tier, with slots that belong to the request: SGLang admits the request for what is left to compute
+and asks for the slots then. An exact prefix joins the tree with what is computed behind it, as any
+row does; rows behind composed segments never do, and are freed with their request.
+
+A job works between batches, for as long as `Reuse` gives it; until it is done its request is passed
+over. All promised tokens are there, or none: then the request is matched again without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from sglang.srt.mem_cache.base_prefix_cache import (
+    CacheRequestHandle,
+    CacheRequestOutcome,
+    EvictParams,
+    InitLoadBackParams,
+    MatchPrefixParams,
+    MatchResult,
+)
+from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+from torch import Tensor
+
+from spliced_connector.sglang.job import Prefix
+from spliced_connector.sglang.requests import NEXT_TOKENS, Tracked, log
+from spliced_connector.sglang.reuse import Reuse
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.managers.schedule_policy import PrefillAdder
+
+TOLD = "spliced"
+"""What became of a request stands under this name in its `meta_info`."""
+
+
+class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
+    """Does what its parent does, until it is given a `reuse`. An error of ours ends the reuse, not
+    the engine."""
+
+    reuse: Reuse | None = None
+    inert = ""
+    """Why nothing is reused; empty while something is."""
+
+    def attach(self, reuse: Reuse) -> None:
+        """From now on the daemon is asked."""
+        self.reuse = reuse
+        self._private: dict[str, Tensor] = {}  # slots that no row of the table names yet
+        self._lent = False  # the last load gave slots to a request
+
+    def turn_off(self, why: str) -> None:
+        """From now on nothing is reused or stored."""
+        reuse, self.reuse = self.reuse, None
+        if reuse is not None:
+            log.warning("spliced does nothing any more: %s", why)
+            reuse.tally.add("inert")
+            reuse.close()
+        self.inert = why
+
+    def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
+        """What the tree holds, and as a hit of the host what the daemon has behind it."""
+        found = None
+        with self._guarded():
+            found = self._matched(params)
+        return super().match_prefix(params) if found is None else found
+
+    def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Any] | None:
+        """Slots of the request's own for what its job has made."""
+        tracked = self._of(params.req)
+        if params.req is None or tracked is None or tracked.job is None:
+            loaded: tuple[int, Any] | None = super().init_load_back(params)
+            return loaded
+        try:
+            count = self._load(tracked, params.req, params.host_hit_length)
+        except Exception as err:
+            self._failed(err)
+            count = 0
+        return None if count is None else (count, params.req.last_node)
+
+    def load_back_is_cache_owned(self) -> bool:
+        lent, self._lent = getattr(self, "_lent", False), False
+        return not lent and bool(super().load_back_is_cache_owned())
+
+    def prefix_device_indices(self, req: Req) -> Tensor:
+        own = self._private.get(req.rid) if self.reuse is not None else None
+        if own is None:
+            found: Tensor = super().prefix_device_indices(req)
+            return found
+        path = self.path_device_indices(req.last_node)[: req.prefix_len - len(own)]
+        return torch.cat([path, own.to(path)])
+
+    def checkpoint(self, req: Req, *, up_to: int, **kwargs: Any) -> None:
+        """Stores what the daemon wants of the request. Rows behind composed segments stay out of
+        the tree."""
+        tracked = self._of(req)
+        if tracked is not None:
+            self._private.pop(req.rid, None)
+            with self._guarded():
+                self._store(tracked, req, up_to)
+            self._tell(tracked, req)
+            if tracked.spliced:
+                if req.finished():
+                    for component in self._components_tuple:
+                        component.cleanup_after_caching_req(req, is_finished=True)
+                return
+        super().checkpoint(req, up_to=up_to, **kwargs)
+
+    def on_release(self, req: Req, *, checkpointed: bool) -> None:
+        super().on_release(req, checkpointed=checkpointed)
+        tracked = self._of(req)
+        if self.reuse is None or tracked is None:
+            return
+        self._private.pop(req.rid, None)
+        if req.finished():
+            self.reuse.drop(req.rid)
+        else:  # it gave way to others, and is matched again
+            self.reuse.released(tracked)
+
+    def finish(self, handle: CacheRequestHandle, outcome: CacheRequestOutcome) -> None:
+        super().finish(handle, outcome)
+        if self.reuse is not None and outcome != CacheRequestOutcome.SUCCESS:
+            self.reuse.drop(handle.rid)
+
+    def release_host_resources(self) -> None:
+        super().release_host_resources()
+        self.turn_off("the engine ends")
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self.turn_off("the engine ends")
+
+    def step(self, alone: bool) -> None:
+        """The scheduler is about to plan a batch. alone: no request runs."""
+        if self.reuse is not None:
+            with self._guarded():
+                self.reuse.step(alone)
+
+    def admit(self, req: Req) -> bool:
+        """Whether a request that was just matched can be admitted: what it was promised is there,
+        or was lost and is not promised any more."""
+        tracked = self._of(req)
+        if self.reuse is None or tracked is None or tracked.offer is None:
+            return True
+        done = True
+        with self._guarded():
+            done = self.reuse.ready(tracked, self._held(req))
+        if self.reuse is None or tracked.lost:
+            req.init_next_round_input(self)
+        return done
+
+    @contextmanager
+    def stopping(self, adder: PrefillAdder, req: Req, computed: int) -> Iterator[None]:
+        """Lets a chunk of a prompt end where the daemon wants a state. computed: tokens in front of
+        the chunk."""
+        tracked, before = self._of(req), adder.rem_chunk_tokens
+        stop = 0
+        if self.reuse is not None and tracked is not None and before is not None:
+            stop = self.reuse.next_stop(tracked, computed)
+        if stop and before is not None and stop - computed < before:
+            adder.rem_chunk_tokens = stop - computed
+        yield
+        if req not in adder.can_run_list:
+            adder.rem_chunk_tokens = before
+
+    def _of(self, req: Req | None) -> Tracked | None:
+        return None if self.reuse is None or req is None else self.reuse.of(req.rid)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as err:
+            self._failed(err)
+
+    def _failed(self, err: Exception) -> None:
+        log.exception("spliced has failed")
+        self.turn_off(f"{type(err).__name__}: {err}")
+
+    def _matched(self, params: MatchPrefixParams) -> MatchResult | None:
+        req = params.req
+        if self.reuse is None or self.disable or req is None or not _plain(req):
+            return None
+        said = req.sampling_params.custom_params
+        tracked = self.reuse.open(
+            req.rid, req.origin_input_ids, said if isinstance(said, dict) else None, _stops(req)
+        )
+        # What the tree holds is taken only once it is known that there is nothing better.
+        found = super().match_prefix(replace(params, cow_mamba=False))
+        held = found.device_prefix_len
+        offer = self.reuse.offer(tracked, held, len(params.key))
+        if offer is None or found.host_hit_length:
+            return found if not params.cow_mamba else None
+        page = self.page_size
+        return found._replace(
+            last_host_node=found.best_match_node,
+            host_hit_length=offer.splice.tokens // page * page - held,
+            mamba_host_hit_length=int(self.reuse.engine.states),
+            mamba_branching_seqlen=None,
+        )
+
+    def _held(self, req: Req) -> Prefix | None:
+        """What the tree holds of a request that was just matched."""
+        if not req.prefix_len:
+            return None
+        slots = self.path_device_indices(req.last_node)[: req.prefix_len].to(torch.int64)
+        state = None
+        if self.supports_mamba():
+            found = self.tree_core.get_component_device_value(req.last_node, ComponentType.MAMBA)
+            state = None if found is None else int(found)
+        return Prefix(slots, state)
+
+    def _load(self, tracked: Tracked, req: Req, count: int) -> int | None:
+        """The number of tokens that the request has slots for now; None: not yet, 0: never."""
+        if self.reuse is None:
+            return 0
+        slots = self._take_slots(count)
+        state = self._take_state(req) if slots is not None and self.reuse.engine.states else None
+        if slots is None or (state is None and self.reuse.engine.states):
+            if slots is not None:
+                self.token_to_kv_pool_allocator.free(slots)
+            return None
+        try:
+            self.reuse.write(tracked, slots, req.prefix_len, None if state is None else int(state))
+        except Exception:
+            self.token_to_kv_pool_allocator.free(slots)
+            raise
+        if state is not None:
+            # What is written takes the place of a state that was to be copied or cleared.
+            req.kv.mamba_cow_src_index, req.kv.mamba_needs_clear = None, False
+        self._private[req.rid] = slots
+        self._lent = True
+        return count
+
+    def _take_slots(self, count: int) -> Tensor | None:
+        allocator = self.token_to_kv_pool_allocator
+        if (short := count - allocator.available_size()) > 0:
+            self.evict(EvictParams(num_tokens=short))
+        found = allocator.alloc(count)
+        return None if found is None else found.to(torch.int64)
+
+    def _take_state(self, req: Req) -> Tensor | None:
+        if req.kv.holds_mamba:
+            held: Tensor = req.kv.mamba_pool_idx
+            return held
+        allocator = self.req_to_token_pool.mamba_allocator
+        found = allocator.alloc(1)
+        if found is None:
+            self.evict_for_alloc(EvictParams(num_tokens=0, mamba_num=1))
+            found = allocator.alloc(1)
+        if found is None:
+            return None
+        req.kv.mamba_pool_idx = found[0]
+        state: Tensor = found[0]
+        return state
+
+    def _store(self, tracked: Tracked, req: Req, up_to: int) -> None:
+        ended = req.kv.kv_committed_len if req.finished() else req.extend_end
+        if self.reuse is None or up_to != ended:
+            return  # the state is that of another token
+
+        def row() -> tuple[Tensor, int | None]:
+            held = self.req_to_token_pool.req_to_token[req.kv.req_pool_idx, :up_to]
+            state = int(req.kv.mamba_pool_idx) if req.kv.holds_mamba else None
+            return held.to(torch.int64), state
+
+        self.reuse.reached(tracked, req.full_untruncated_fill_ids, up_to, row)
+
+    @staticmethod
+    def _tell(tracked: Tracked, req: Req) -> None:
+        info = req.customized_info or {}
+        info[TOLD] = [tracked.told()]
+        req.customized_info = info
+
+
+def _plain(req: Req) -> bool:
+    """Whether a request is of a kind that is reused: its tokens say all, and are enough."""
+    special = (
+        req.lora_id,
+        req.extra_key,
+        req.cache_salt,
+        req.multimodal_inputs,
+        req.input_embeds,
+        req.positional_embed_overrides,
+        req.session,
+    )
+    return all(x is None for x in special) and len(req.origin_input_ids) > NEXT_TOKENS
+
+
+def _stops(req: Req) -> set[int]:
+    """The ids that end a turn."""
+    found = {*(req.sampling_params.stop_token_ids or ()), *(req.eos_token_ids or ())}
+    eos = getattr(req.tokenizer, "eos_token_id", None)
+    return found if eos is None else {*found, int(eos)}

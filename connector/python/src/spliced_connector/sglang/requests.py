@@ -1,0 +1,263 @@
+"""What SGLang's scheduler asks for a request's prefixes and segments, and what is stored of it.
+
+A prefix is all rows of the first p tokens and every recurrent state behind them. States can be had
+where a forward pass of the engine ends: at the ends of prompts and answers, and where the plugin
+ends a chunk of a prompt because the daemon wants the state there. Names of prefixes are those of
+every adapter, so that engines share them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from spliced_connector.client import Accept, Advice, Match, Model, Query, Way
+from spliced_connector.model import Choice, PrefixNames, Prompt, answer_starts, turn_ends
+from spliced_connector.segments import Found
+from spliced_connector.serving.cuts import Cuts, CutsError
+from spliced_connector.serving.decider import Decider, Known, Named, Weighed
+from spliced_connector.serving.prices import Clock
+from spliced_connector.serving.settings import Mode
+from spliced_connector.serving.splices import Splice
+from spliced_connector.serving.tally import EngineTally
+from spliced_connector.sglang.job import Base, SlotJob
+from spliced_connector.sglang.splice_settings import SpliceSettings
+
+log = logging.getLogger("spliced.sglang")
+
+STEP = 128
+"""Tokens between prefixes that have names, beside those where turns begin and end: more names cost
+time in every request and save next to nothing."""
+
+NEXT_TOKENS = 64
+"""So few tokens behind what is there are neither stored nor fetched: to compute them again takes no
+longer (a guess)."""
+
+_MOST_POSITIONS = 2048
+"""Prefixes that one question to the daemon can name; of a longer prompt the deepest count."""
+_MOST_TURNS = 64
+"""Turns of a conversation that a state is looked for at, the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a request can have, behind what the engine's tree held when it was made."""
+
+    splice: Splice
+    base: Base
+
+    @property
+    def composed(self) -> bool:
+        """Whether segments are in what it gives: then the engine's tree must not have it."""
+        return self.base.spliced or any(span.segment >= 0 for span in self.splice.spans)
+
+
+@dataclass(slots=True)
+class Tracked:
+    """One request."""
+
+    ids: tuple[int, ...]  # of the prompt
+    names: dict[int, bytes] = field(default_factory=dict)  # of prefixes by tokens, ascending
+    namer: PrefixNames | None = None  # names those of the answer
+    known: Known | None = None  # where it has segments
+    found: Match = field(default_factory=Match)  # of prefixes
+    compute: bool = False  # fetching the prefix is no faster than computing
+    held: int = 0  # leading tokens that the daemon has, or is about to have
+    wanted: list[int] = field(default_factory=list)  # positions to store, ascending
+    weighed: Weighed = field(default_factory=Weighed)
+    cuts: Found = field(default_factory=Found)
+    trouble: str = ""
+    decided_micros: int = 0  # what the decision took of the scheduler's time
+    offer: Offer | None = None
+    job: SlotJob | None = None
+    lost: bool = False  # a job has failed: the engine computes it
+    way: str = "engine"
+    claimed: Offer | None = None  # what the engine went on behind
+    spliced: bool = False  # segments are in what the request computes behind them
+    stored: int = 0  # checkpoints that were handed over for storing
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids)
+
+    def told(self) -> dict[str, object]:
+        """What became of it, for its response."""
+        told: dict[str, object] = {"way": self.way, "decided_micros": self.decided_micros}
+        if self.claimed is not None:
+            splice = self.claimed.splice
+            told["tokens"] = splice.tokens
+            if self.way == "splice":
+                told["walked"], told["reused"] = splice.walked, splice.reused
+                told["captured"] = len(splice.pieces(Choice.ISOLATED))
+                if splice.begin:
+                    told["prefix"] = splice.begin
+        if self.stored:
+            told["stored"] = self.stored
+        if self.cuts.by:
+            told["found"] = dict(self.cuts.by)
+        if self.trouble or self.weighed.trouble:
+            told["trouble"] = self.trouble or self.weighed.trouble
+        return told
+
+
+class Requests:
+    """Decides for one engine; on its scheduler's thread."""
+
+    def __init__(
+        self,
+        model: Model,
+        settings: SpliceSettings,
+        decider: Decider,
+        tally: EngineTally,
+        clock: Clock,
+    ) -> None:
+        self._model, self._settings, self._tally = model, settings, tally
+        self._decider, self._clock = decider, clock
+
+    def open(
+        self, ids: Sequence[int], said: dict[str, object] | None, stops: Collection[int]
+    ) -> Tracked:
+        """Asks the daemon of a new request, once.
+
+        said: what it says beside its prompt. stops: the ids that end turns.
+        """
+        began = time.perf_counter()
+        tracked = Tracked(tuple(ids))
+        self._decide(tracked, said, stops)
+        tracked.decided_micros = round((time.perf_counter() - began) * 1e6)
+        self._tally.add("match_micros", tracked.decided_micros)
+        return tracked
+
+    def offer(self, tracked: Tracked, held: int, most: int) -> Offer | None:
+        """What there is beyond the first `held` tokens, which the engine's tree has, up to token
+        `most`; None where it is nothing, or not worth it."""
+        if tracked.lost:
+            return None
+        known = tracked.known
+        offer = None if known is None else self._spliced(tracked, known, held)
+        if offer is None and not tracked.compute:
+            offer = self._continued(tracked, held)
+        return offer if offer is not None and held < offer.splice.tokens <= most else None
+
+    def answered(self, tracked: Tracked, ids: Sequence[int]) -> bool:
+        """Whether the daemon wants the state behind a prompt and its answer, of which it hears."""
+        advice = self._model.advise(
+            Query(
+                tokens=ids,
+                output=len(ids) - tracked.tokens,
+                block_tokens=1,  # the state is that of the last token, wherever it stands
+                max_checkpoints=1,
+                match=Match(tracked.held),
+                cuts=(len(ids),),
+            )
+        )
+        if advice is None:
+            self._tally.add("unadvised")
+            return False
+        return any(c.save and c.tokens == len(ids) for c in advice.checkpoints)
+
+    def _decide(
+        self, tracked: Tracked, said: dict[str, object] | None, stops: Collection[int]
+    ) -> None:
+        salt = self._model.salt
+        if salt is None or not self._model.attached:
+            self._tally.add("no_daemon")
+            tracked.trouble = "no daemon"
+            return
+        cuts: Cuts | None = None
+        if self._settings.mode is Mode.SPLICE:
+            try:
+                cuts = self._decider.cuts(said, tracked.ids)
+            except CutsError as err:
+                tracked.trouble = str(err)
+        ends = turn_ends(tracked.ids, stops)
+        starts = answer_starts(tracked.ids, stops)
+        self._name(tracked, salt, {*ends[-_MOST_TURNS:], *starts[-_MOST_TURNS:]}, cuts)
+        if cuts is not None and cuts.cuts:
+            self._ask_for_segments(tracked, cuts)
+        else:
+            self._ask_for_prefix(tracked, ends)
+        tracked.cuts = tracked.cuts if cuts is None else cuts.found
+
+    def _name(self, tracked: Tracked, salt: bytes, turns: set[int], cuts: Cuts | None) -> None:
+        n = tracked.tokens
+        positions = {*range(STEP, n + 1, STEP), *turns, n}
+        if cuts is not None:
+            positions |= set(cuts.cuts[:1])
+        ascending = sorted(p for p in positions if 0 < p <= n)[-_MOST_POSITIONS:]
+        tracked.namer = PrefixNames(self._model.profile, salt, STEP)
+        names = tracked.namer.name(tracked.ids, ascending)
+        tracked.names = dict(zip(ascending, names, strict=True))
+
+    def _before(self, tracked: Tracked) -> Named:
+        """The prefixes that can be reused: the engine computes at least the last token."""
+        positions = [p for p in tracked.names if p < tracked.tokens]
+        return Named(positions, [tracked.names[p] for p in positions])
+
+    def _ask_for_segments(self, tracked: Tracked, cuts: Cuts) -> None:
+        asked = self._decider.ask(tracked.ids, cuts, self._before(tracked), prefixes=False)
+        tracked.known, tracked.trouble = asked.known, asked.trouble or tracked.trouble
+        if asked.found is not None:
+            self._follow(tracked, asked.found, asked.advice)
+        if tracked.known is not None and tracked.trouble:
+            tracked.known = None
+
+    def _ask_for_prefix(self, tracked: Tracked, ends: Sequence[int]) -> None:
+        named = self._before(tracked)
+        found = self._model.match(named.positions, named.names)
+        if found.trouble:
+            self._tally.add("unanswered")
+        advice = self._model.advise(
+            Query(
+                tokens=tracked.ids,
+                block_tokens=STEP,
+                max_checkpoints=self._settings.max_checkpoints,
+                match=found,
+                # Behind the first turn a user's own words begin, behind the last the answer is
+                # asked for: so one state serves other conversations, and one the next turn.
+                cuts=tuple(sorted({*ends[:1], *ends[-1:]})),
+                samples=self._clock.take(),
+            )
+        )
+        if advice is None:
+            self._tally.add("unadvised")
+        self._follow(tracked, found, advice)
+
+    def _follow(self, tracked: Tracked, found: Match, advice: Advice | None) -> None:
+        tracked.found = found
+        if found.prefix_kind == Accept.EXACT:  # what the engine computes extends nothing else
+            tracked.held = found.prefix_tokens
+        if advice is None:
+            return
+        wanted = {c.tokens for c in advice.checkpoints if c.save and c.tokens in tracked.names}
+        n = tracked.tokens
+        if self._settings.turns and n - tracked.held >= NEXT_TOKENS:
+            wanted.add(n)
+        tracked.wanted = sorted(p for p in wanted if p > tracked.held)
+        tracked.compute = advice.way == Way.RECOMPUTE
+        if tracked.compute and found.prefix_tokens:
+            self._tally.add("not_worth_it")
+
+    def _spliced(self, tracked: Tracked, known: Known, held: int) -> Offer | None:
+        base = Base(held)
+        if known.prefix > held and not tracked.compute:
+            base = Base(known.prefix, known.name, known.spliced)
+        choices = known.choices(base.tokens)
+        warming = tracked.cuts.warming
+        splice = self._decider.best(tracked.weighed, known.prompt, choices, base.tokens, warming)
+        if splice is not None:
+            return Offer(splice, base)
+        if not base.name or base.tokens - held < NEXT_TOKENS:
+            return None
+        through = (Choice.CONTEXT,) * len(choices)
+        return Offer(Splice(base.tokens, base.tokens, known.prompt, through, ()), base)
+
+    def _continued(self, tracked: Tracked, held: int) -> Offer | None:
+        """An exact prefix of the daemon, as it is."""
+        tokens, exact = tracked.found.prefix_tokens, tracked.found.prefix_kind == Accept.EXACT
+        if not exact or tokens - held < NEXT_TOKENS:
+            return None
+        prompt = Prompt(tracked.tokens, ())
+        return Offer(Splice(tokens, tokens, prompt, (), ()), Base(tokens, tracked.names[tokens]))

@@ -1,0 +1,350 @@
+"""One engine's dealings with the daemon: jobs in slices of time, and what is stored.
+
+All of it is on the thread of SGLang's scheduler, which runs the model too. Between two batches a
+slice of work fits: of `stall_ms` where requests run, of a prefill's rows where none does. A request
+whose segments are not in place yet is passed over, others are served meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from spliced_connector import __version__
+from spliced_connector.client import Accept, Client, Model, Options
+from spliced_connector.model import Identity, Kind, Piece
+from spliced_connector.segments import Finder
+from spliced_connector.serving.decider import Decider
+from spliced_connector.serving.job import LostError, Means, Pace
+from spliced_connector.serving.prices import Clock
+from spliced_connector.serving.storing import Fresh, Publisher, Saver, Taken
+from spliced_connector.serving.tally import EngineTally
+from spliced_connector.serving.watch import Watch
+from spliced_connector.sglang.job import Prefix, SlotJob
+from spliced_connector.sglang.requests import Offer, Requests, Tracked, log
+from spliced_connector.sglang.slots import Slots
+from spliced_connector.sglang.splice_settings import SpliceSettings
+from spliced_connector.sglang.support import Engine
+from spliced_connector.walk import (
+    PREFILL_ROWS,
+    Architecture,
+    Captured,
+    by_layer,
+    packed,
+    part_tensors,
+)
+
+_CLOSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Bare:
+    """What a context has to know of a model that is never walked."""
+
+    identity: Identity
+    dtype: torch.dtype
+
+    @property
+    def layers(self) -> tuple[Kind, ...]:
+        return tuple(layer.kind for layer in self.identity.layers)
+
+
+class Reuse:
+    """See the module. The client belongs to it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: SpliceSettings,
+        client: Client,
+        arch: Architecture | None,
+        slots: Slots,
+        finder: Finder,
+    ) -> None:
+        """arch: the walk over the model; None in mode prefix."""
+        self.engine, self.settings, self.slots = engine, settings, slots
+        self.tally = EngineTally()
+        self.clock = Clock()
+        self._client = client
+        self.model: Model = client.model(
+            engine.identity,
+            tenant=settings.tenant,
+            connector=f"sglang {__version__}",
+            engine=f"sglang {engine.version}",
+        )
+        self._decider = Decider(self.model, settings, finder, self.tally, self.clock)
+        self._requests = Requests(self.model, settings, self._decider, self.tally, self.clock)
+        self._tracked: dict[str, Tracked] = {}
+        self._pace = Pace()
+        bound = settings.pending_mib << 20
+        self._publisher = Publisher(self.model, self.tally, bound)
+        self._saver = Saver(self.model, self.tally, bound)
+        walked = arch or cast(Architecture, Bare(engine.identity, self._dtype()))
+        patience = settings.load_ms / 1000
+        self._means = Means(walked, slots.copies, self.model, self._publish, patience)
+        self._watch: Watch | None = None
+        if arch is not None:
+            bound_error = settings.canary_bound
+            self._watch = Watch(arch, self.model, self.tally, bound_error, eager)
+        self._until = 0.0  # monotonic: the end of this step's slice
+        self._fresh = True  # nothing was done in this step
+
+    def step(self, alone: bool) -> None:
+        """The scheduler is about to plan a batch. alone: no request runs."""
+        bound = self.settings.stall_ms / 1000
+        if alone:
+            bound = max(bound, PREFILL_ROWS * self._pace.seconds)
+        self._until, self._fresh = time.monotonic() + bound, True
+        if self._watch is not None:
+            if self._watch.busy and not any(t.job for t in self._tracked.values()):
+                self._watch.compare()
+            self._watch.tell(again=False)
+
+    def open(
+        self, rid: str, ids: Sequence[int], said: dict[str, object] | None, stops: Collection[int]
+    ) -> Tracked:
+        """The request, asked for when it is new."""
+        tracked = self._tracked.get(rid)
+        if tracked is None:
+            tracked = self._tracked[rid] = self._requests.open(ids, said, stops)
+        return tracked
+
+    def of(self, rid: str) -> Tracked | None:
+        """The request, if it was opened."""
+        return self._tracked.get(rid)
+
+    def offer(self, tracked: Tracked, held: int, most: int) -> Offer | None:
+        """See `Requests.offer`. What a job works on stays offered while the tree has less."""
+        job, page = tracked.job, self.engine.page_tokens
+        if job is None:
+            tracked.offer = self._requests.offer(tracked, held, most)
+        elif not held < job.splice.tokens <= most:
+            self._drop_job(tracked)
+            tracked.offer = None
+        found = tracked.offer
+        return found if found is not None and found.splice.tokens // page * page > held else None
+
+    def ready(self, tracked: Tracked, prefix: Prefix | None) -> bool:
+        """Works on what is offered for as long as there is time; whether it has ended.
+
+        prefix: what the tree holds of the request now.
+        """
+        offer = tracked.offer
+        if offer is None:
+            return True
+        if tracked.job is None:
+            tracked.job = self._job(tracked, offer)
+        job = tracked.job
+        job.prefix = prefix
+        if not self._fresh and time.monotonic() >= self._until:
+            return False
+        self._fresh = False
+        began = time.monotonic()
+        try:
+            if self._watch is not None and self._watch.off and offer.splice.spans:
+                self._watch.tell(again=True)
+                raise LostError("the canary has switched splicing off")
+            with eager():
+                done = job.run(self._pace, self._until)
+        except LostError as err:
+            self._lose(tracked, str(err))
+            return True
+        except Exception:
+            # Whatever the engine's modules raise: the request is computed, and must not fail.
+            log.exception("splicing a request failed, the engine computes it")
+            self._lose(tracked, "")
+            return True
+        finally:
+            self._held_up(time.monotonic() - began)
+        return done
+
+    def write(self, tracked: Tracked, into: Tensor, begin: int, state: int | None) -> None:
+        """Puts what a job has made into slots of the request's own; rows from `begin` on."""
+        job, offer = tracked.job, tracked.offer
+        if job is None or offer is None or job.context is None:
+            raise LostError("nothing was made")
+        with eager():
+            job.write(into, begin, state)
+        tracked.claimed, tracked.offer, tracked.job = offer, None, None
+        tracked.spliced = offer.composed
+        tracked.way = "splice" if offer.composed else "prefix"
+        tracked.held = offer.base.tokens if offer.base.name else 0
+        if not offer.composed:
+            tracked.held = max(tracked.held, tracked.found.prefix_tokens)
+        tracked.wanted = [p for p in tracked.wanted if p > offer.splice.tokens]
+        self._turn(tracked)
+        self.tally.add("loads")
+        self.tally.add("loaded_tokens", len(into))
+        self.tally.add("walked_tokens", offer.splice.walked)
+        if offer.splice.spans:
+            self._decider.walks.learn(job.walked.units, job.walked.seconds)
+        if job.sampled and self._watch is not None:
+            self._watch.offer(job.ids, job.context)
+        job.close()
+
+    def next_stop(self, tracked: Tracked, computed: int) -> int:
+        """The next token behind which the daemon wants a state, inside the prompt; 0 for none."""
+        if not self.engine.states:
+            return 0  # rows stay: they are stored from the prompt's end
+        return next((p for p in tracked.wanted if computed < p < tracked.tokens), 0)
+
+    def reached(
+        self,
+        tracked: Tracked,
+        ids: Sequence[int],
+        at: int,
+        row: Callable[[], tuple[Tensor, int | None]],
+    ) -> None:
+        """The request holds rows [0, at) and the states behind them: what is wanted is stored.
+
+        ids: of prompt and answer; beyond the prompt the request has ended. row: the slots of its
+        rows, and that of its states.
+        """
+        due = self._due(tracked, ids, at)
+        if not due:
+            return
+        began = time.perf_counter()
+        slots, state = row()
+        for tokens in due:
+            self._save(tracked, tokens, slots, state)
+        self.tally.add("save_micros", round((time.perf_counter() - began) * 1e6))
+
+    def released(self, tracked: Tracked) -> None:
+        """What the engine had of the request is gone, and the request is not."""
+        tracked.claimed, tracked.spliced, tracked.way = None, False, "engine"
+
+    def drop(self, rid: str) -> None:
+        """The request is over."""
+        tracked = self._tracked.pop(rid, None)
+        if tracked is not None:
+            self._drop_job(tracked)
+
+    def close(self) -> None:
+        """Stores what was taken, for some seconds at most, and ends."""
+        for rid in list(self._tracked):
+            self.drop(rid)
+        until = time.monotonic() + _CLOSE_SECONDS
+        for storing in (self._publisher, self._saver):
+            storing.drain(max(0.0, until - time.monotonic()))
+            storing.close()
+        self._client.close()
+
+    def _dtype(self) -> torch.dtype:
+        return next(iter(self.slots.rows.values())).keys.dtype
+
+    def _job(self, tracked: Tracked, offer: Offer) -> SlotJob:
+        fair = bool(offer.splice.spans) and not offer.base.spliced and tracked.known is not None
+        fair = fair and self._decider.fair(offer.splice, tracked.known.w if tracked.known else 0)
+        sampled = fair and self._decider.sampled()
+        job = SlotJob(offer.splice, tracked.ids, self._means, self.slots, offer.base, sampled)
+        for other in self._tracked.values():
+            for key, captured in (other.job.captured if other.job else {}).items():
+                job.take(key, captured)
+        self.tally.add("matched_tokens", offer.splice.tokens - offer.splice.begin)
+        return job
+
+    def _lose(self, tracked: Tracked, why: str) -> None:
+        self._drop_job(tracked)
+        tracked.lost, tracked.way, tracked.held = True, "recomputed", 0
+        tracked.trouble = "segments or prefix were lost after the match"
+        self.tally.add("load_failures")
+        if why:
+            log.info("a request is computed: %s", why)
+
+    def _drop_job(self, tracked: Tracked) -> None:
+        job, tracked.job, tracked.offer = tracked.job, None, None
+        if job is not None:
+            job.close()
+
+    def _held_up(self, seconds: float) -> None:
+        self.tally.add("stall_micros", round(seconds * 1e6))
+        self.tally.add("stalls")
+        if time.monotonic() > self._until:
+            self.tally.add("stalls_over_bound")
+
+    def _turn(self, tracked: Tracked) -> None:
+        """The state behind the prompt is what the next turn continues at."""
+        if self.settings.turns and tracked.tokens not in tracked.wanted:
+            tracked.wanted.append(tracked.tokens)
+
+    def _due(self, tracked: Tracked, ids: Sequence[int], at: int) -> list[int]:
+        """The positions to store now. Rows stay, a state is that of the last token."""
+        if at > tracked.tokens:
+            return [at] if self._ended(tracked, ids, at) else []
+        due = [p for p in tracked.wanted if p == at or (p < at and not self.engine.states)]
+        tracked.wanted = [p for p in tracked.wanted if p > at]
+        return [p for p in due if p > tracked.held]
+
+    def _ended(self, tracked: Tracked, ids: Sequence[int], at: int) -> bool:
+        """Whether the state behind an answer is to be stored; names it then."""
+        if not self.settings.answers or tracked.namer is None or at - tracked.held < 1:
+            return False
+        if not self._requests.answered(tracked, ids[:at]):
+            return False
+        tracked.names[at] = tracked.namer.name(ids, [at])[0]
+        return True
+
+    def _save(self, tracked: Tracked, tokens: int, slots: Tensor, state: int | None) -> None:
+        parts: list[Tensor] = []
+        new = slots[tracked.held : tokens]
+        for layer in range(len(self.engine.identity.layers)):
+            if layer in self.slots.states and state is not None:
+                parts += self.slots.states[layer].read(state)
+            elif layer in self.slots.rows:
+                parts += self.slots.rows[layer].read(new)
+        layout = self.model.profile.checkpoint_layout(tokens - tracked.held)
+        leaving = self.slots.copies.to_host(part_tensors(layout, parts))
+        parent = tracked.names[tracked.held] if tracked.held else bytes(32)
+        kind = Accept.SPLICED if tracked.spliced else Accept.EXACT
+        taken = Taken(tracked.names[tokens], tokens, parent, tracked.held, leaving, kind)
+        if self._saver.put(taken):
+            tracked.held = tokens
+            tracked.stored += 1
+
+    def _publish(self, piece: Piece, ids: tuple[int, ...], captured: Captured) -> Captured:
+        """Hands a capture over for storing, and answers what will be read back.
+
+        So the request that captures and those that reuse give the same answer. Others that wait
+        to capture the same get it as well.
+        """
+        profile = self.model.profile
+        parts = packed(profile, captured)
+        self.tally.add("captures")
+        self.tally.add("captured_tokens", piece.tokens)
+        self._publisher.put(Fresh(captured.spec, ids, self.slots.copies.to_host(parts)))
+        layout = profile.segment_layout(captured.spec)
+        stored = Captured(captured.spec, by_layer(len(captured.layers), layout, parts))
+        if piece.key is not None:
+            for other in self._tracked.values():
+                if other.job is not None:
+                    other.job.take(piece.key, stored)
+        return stored
+
+
+@contextmanager
+def eager() -> Iterator[None]:
+    """Walks run the engine's modules as they are: what the engine compiles is for its own batches,
+    and would be compiled again for every number of rows."""
+    with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def connect(settings: SpliceSettings, release: str) -> Client:
+    """Never waits and never raises for a daemon that is not there."""
+    seconds = settings.timeout_ms / 1000
+    return Client(
+        Options(
+            socket=settings.socket,
+            daemon_uid=settings.daemon_uid if settings.daemon_uid >= 0 else None,
+            name=f"sglang {release}",
+            tenants=((settings.tenant, settings.token),),
+            timeout=seconds,
+            transfer_timeout=max(2.0, seconds),  # of messages that the engine does not wait for
+        )
+    )

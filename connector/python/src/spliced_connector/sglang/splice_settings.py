@@ -1,0 +1,45 @@
+"""What `SPLICED_SGLANG` may say, for `--radix-cache-backend spliced`.
+
+    SPLICED_SGLANG='{"socket": "/run/spliced/spliced.sock", "mode": "splice", "find": ["chunks"]}'
+
+`@/etc/spliced/sglang.json` names a file that says it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from spliced_connector.serving.settings import ServingSettings
+
+VARIABLE = "SPLICED_SGLANG"
+
+
+@dataclass(frozen=True)
+class SpliceSettings(ServingSettings):
+    """Settings of one engine; the same for all its processes."""
+
+    answers: bool = True
+    """Whether the state behind each answer is stored where the daemon wants it."""
+    untested: bool = False
+    """Try releases of the engine and devices that this connector was never run with."""
+
+    WHERE: ClassVar[str] = VARIABLE
+
+    @classmethod
+    def parse(cls, text: str, model: str) -> SpliceSettings:
+        """Raises ValueError with everything that is wrong.
+
+        text: of the variable. model: the path that the engine was started with, where the weights
+        are if nothing else is said.
+        """
+        try:
+            given = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text or "{}")
+        except (OSError, ValueError) as err:
+            raise ValueError(f"{VARIABLE}: {err}") from err
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{VARIABLE}: a {type(given).__name__}, want an object")
+        return cls.read({"weights": model, **given})

@@ -1,0 +1,109 @@
+"""What an engine is, and whether the connector can do anything for it.
+
+`survey` reads SGLang's arguments and pools once, at the start. Whatever it does not know by name
+makes the connector inert: `Inert` carries the one line that says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spliced_connector.errors import ProfileError
+from spliced_connector.model import DType, Identity, from_config, identity_digest
+from spliced_connector.serving.inert import Inert
+from spliced_connector.serving.weights import named_weights
+from spliced_connector.sglang.splice_settings import SpliceSettings
+
+if TYPE_CHECKING:
+    from sglang.srt.mem_cache.registry import TreeCacheBuildContext
+
+TESTED = ("0.5.23",)
+"""Releases of SGLang that the connector was run with."""
+
+_DTYPES = {torch.float32: DType.F32, torch.float16: DType.F16, torch.bfloat16: DType.BF16}
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What the connector has to know of the engine."""
+
+    version: str
+    identity: Identity
+    page_tokens: int
+    """Tokens of a page of the engine's: prefixes end at multiples of it."""
+    states: bool
+    """Whether requests have recurrent states."""
+
+
+def survey(context: TreeCacheBuildContext, settings: SpliceSettings) -> Engine:
+    """Reads the engine. Raises Inert for whatever is not supported, ValueError for a setting that
+    names no weights."""
+    release, args = version("sglang"), context.server_args
+    if release not in TESTED and not settings.untested:
+        raise Inert(f"SGLang {release} was never tested, {', '.join(TESTED)} was")
+    device = str(args.device)
+    if device != "cpu" and not settings.untested:
+        raise Inert(f"device {device!r} was never tested, 'cpu' was")
+    _check(context, args)
+    page = int(context.params.page_size)
+    if context.is_hybrid_ssm and page != 1:
+        raise Inert(f"pages of {page} tokens beside recurrent states: start with --page-size 1")
+    identity = _identify(context, args, settings)
+    return Engine(release, identity, page, bool(context.is_hybrid_ssm))
+
+
+def _check(context: TreeCacheBuildContext, args: Any) -> None:
+    cache = str(args.kv_cache_dtype)
+    strategy = str(args.mamba_radix_cache_strategy)
+    refused = (
+        (int(args.tp_size) > 1, "tensor parallel"),
+        (int(args.pp_size) > 1, "pipeline parallel"),
+        (int(args.dp_size) > 1 or bool(args.enable_dp_attention), "data parallel"),
+        (bool(context.is_hybrid_swa), "a sliding window"),
+        (bool(args.enable_lora), "adapters"),
+        (args.speculative_algorithm is not None, "speculative decoding"),
+        (str(args.disaggregation_mode) != "null", "prefill apart from decoding"),
+        (cache not in ("auto", "bfloat16", "bf16"), f"a cache of {cache}"),
+        (bool(args.enable_hierarchical_cache), "HiCache beside it"),
+        # A state has to stay where it is until it is copied.
+        (
+            context.is_hybrid_ssm and strategy != "no_buffer",
+            f"the state strategy {strategy!r} (start with --mamba-radix-cache-strategy no_buffer)",
+        ),
+        # Weights that are not those that the settings name.
+        (str(args.load_format) == "dummy", "load_format 'dummy'"),
+        # What changes values without a trace in weights or identity must not share with others.
+        (args.json_model_override_args not in ("{}", "", None), "json_model_override_args"),
+        (args.quantization is not None, f"quantisation {args.quantization!r} at the start"),
+    )
+    for is_so, what in refused:
+        if is_so:
+            raise Inert(f"{what} is not supported")
+
+
+def _identify(context: TreeCacheBuildContext, args: Any, settings: SpliceSettings) -> Identity:
+    weights = named_weights(settings, str(args.model_path))
+    described: Mapping[str, object] = context.model_config.hf_text_config.to_dict()
+    kv = context.params.token_to_kv_pool_allocator.get_kvcache().dtype
+    pool = getattr(context.params.req_to_token_pool, "mamba_pool", None)
+    conv, running = kv, torch.float32
+    if pool is not None:
+        running = pool.mamba_cache.temporal.dtype
+        conv = pool.mamba_cache.conv[0].dtype if pool.mamba_cache.conv else kv
+    if kv not in _DTYPES or conv not in _DTYPES:
+        raise Inert(f"element types {kv} and {conv} are not supported")
+    try:
+        return from_config(
+            described,
+            identity_digest(weights, described, str(context.model_config.dtype), str(running)),
+            tp_size=int(args.tp_size),
+            kv=_DTYPES[kv],
+            conv=_DTYPES[conv],
+        )
+    except ProfileError as err:
+        raise Inert(f"architecture {described.get('model_type')!r}: {err}") from err

@@ -1,0 +1,154 @@
+"""The layer walk over SGLang's own modules; see `serving.modules`.
+
+A walk runs on the thread of the scheduler, which runs the model too, between two batches. What the
+modules ask their forward batch for is for other devices and for parallel layers, which are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from spliced_connector.model import Identity, Kind
+from spliced_connector.serving.modules import Attention, Decoder, Delta, apply
+from spliced_connector.walk import UnsupportedError, child
+
+_Projected = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+
+def walk_over(model: nn.Module, identity: Identity) -> Decoder:
+    """The walk over a model that SGLang loaded.
+
+    model: the model runner's. identity: the profile's, of one rank. Raises UnsupportedError, naming
+    the module that is unknown or shaped otherwise.
+    """
+    body = child(model, "model")
+    layers = child(body, "layers")
+    if not isinstance(layers, nn.ModuleList):
+        raise UnsupportedError(f"layers are a {type(layers).__name__}")
+    if len(layers) != len(identity.layers):
+        raise UnsupportedError(f"{len(layers)} layers, the profile has {len(identity.layers)}")
+    mixers: list[Attention | Delta] = []
+    for i, (layer, descriptor) in enumerate(zip(layers, identity.layers, strict=True)):
+        try:
+            mixers.append(_mixer(layer, descriptor.kind))
+        except UnsupportedError as err:
+            raise UnsupportedError(f"layer {i}: {err}") from None
+    embed, norm = child(body, "embed_tokens"), child(body, "norm")
+    return Decoder(identity, embed, _head(model), norm, list(layers), mixers)
+
+
+def _head(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Logits of normed rows, as the engine's own processor makes them."""
+    head, processor = child(model, "lm_head"), child(model, "logits_processor")
+    weight = getattr(head, "weight", None)
+    if not isinstance(weight, Tensor) or getattr(processor, "final_logit_softcapping", None):
+        raise UnsupportedError(f"a head of class {type(head).__name__}")
+    size = int(processor.config.vocab_size)
+
+    def logits(rows: Tensor) -> Tensor:
+        return torch.matmul(rows.to(weight.dtype), weight.T)[..., :size]
+
+    return logits
+
+
+def _mixer(layer: nn.Module, kind: Kind) -> Attention | Delta:
+    for name in ("input_layernorm", "post_attention_layernorm", "mlp"):
+        child(layer, name)
+    if kind is Kind.LINEAR:
+        return _delta(child(layer, "linear_attn"))
+    if kind is Kind.FULL:
+        return _attention(getattr(layer, "self_attn", layer))
+    raise UnsupportedError(f"no walk for a layer of kind {kind.name}")
+
+
+def _attention(module: nn.Module) -> Attention:
+    for name in ("qkv_proj", "o_proj", "rotary_emb", "attn"):
+        child(module, name)
+    attn = module.attn
+    if getattr(attn, "sliding_window_size", -1) not in (-1, None) or attn.logit_cap:
+        raise UnsupportedError("attention with a sliding window or capped logits")
+    project = _PROJECTIONS.get(type(module).__name__)
+    if project is None:
+        raise UnsupportedError(f"attention of class {type(module).__name__}")
+    return Attention(
+        int(module.num_heads),
+        int(module.num_kv_heads),
+        int(module.head_dim),
+        float(module.scaling),
+        partial(project, module),
+        module.o_proj,
+    )
+
+
+def _plain(module: nn.Module, x: Tensor, positions: Tensor) -> _Projected:
+    sizes = [int(module.q_size), int(module.kv_size), int(module.kv_size)]
+    q, k, v = apply(module.qkv_proj, x).split(sizes, dim=-1)
+    q, k = module.rotary_emb(positions, q, k)
+    return q, k, v, None
+
+
+def _qwen3_5(module: nn.Module, x: Tensor, positions: Tensor) -> _Projected:
+    q, k, v, gate = module._prepare_qkv_gate(
+        positions=positions, hidden_states=x, forward_batch=None
+    )
+    return q, k, v, gate
+
+
+def _qwen3_next(module: nn.Module, x: Tensor, positions: Tensor) -> _Projected:
+    n, gated = len(x), bool(module.attn_output_gate)
+    sizes = [int(module.q_size) * (1 + gated), int(module.kv_size), int(module.kv_size)]
+    q, k, v = apply(module.qkv_proj, x).split(sizes, dim=-1)
+    gate = None
+    if gated:
+        q, gate = q.reshape(n, int(module.num_heads), -1).chunk(2, dim=-1)
+        q, gate = q.reshape(n, -1), gate.reshape(n, -1)
+    q, k = module._apply_qk_norm(q, k)
+    q, k = module.rotary_emb(positions, q, k)
+    return q, k, v, gate
+
+
+_PROJECTIONS: dict[str, Callable[[nn.Module, Tensor, Tensor], _Projected]] = {
+    "LlamaAttention": _plain,
+    "Qwen2Attention": _plain,
+    "Qwen3_5AttentionDecoderLayer": _qwen3_5,
+    "Qwen3HybridAttentionDecoderLayer": _qwen3_next,
+}
+
+
+def _delta(module: nn.Module) -> Delta:
+    for name in ("in_proj_qkvz", "in_proj_ba", "attn", "norm", "out_proj"):
+        child(module, name)
+    if module.activation not in ("silu", "swish"):
+        raise UnsupportedError(f"convolution activation {module.activation}")
+    attn = module.attn
+    if attn.bias is not None:
+        raise UnsupportedError("a convolution with a bias")
+    heads, values = int(attn.num_k_heads), int(attn.num_v_heads)
+    dk, dv = int(attn.head_k_dim), int(attn.head_v_dim)
+    conv = attn.conv_weights
+    if tuple(conv.shape) != (2 * heads * dk + values * dv, int(module.conv_kernel_size)):
+        raise UnsupportedError(f"convolution weights of shape {tuple(conv.shape)}")
+    return Delta(
+        heads,
+        values,
+        dk,
+        dv,
+        conv.detach(),
+        module.A_log.detach(),
+        module.dt_bias.detach(),
+        partial(_split, module),
+        module.norm,
+        module.out_proj,
+    )
+
+
+def _split(module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    qkvz, ba = apply(module.in_proj_qkvz, x), apply(module.in_proj_ba, x)
+    q, k, v, z, b, a = module.fix_query_key_value_ordering(qkvz, ba)
+    n = len(x)
+    qkv = torch.cat([q.reshape(n, -1), k.reshape(n, -1), v.reshape(n, -1)], dim=-1)
+    return qkv, z, b.contiguous(), a.contiguous()
