@@ -55,7 +55,6 @@ class Config:
         """config.json as transformers and vLLM read it."""
         c = asdict(self)
         rotary = c.pop("rotary_dim")
-        c.pop("full_attention_interval")
         c |= {
             "architectures": ["Qwen3_5ForCausalLM"],
             "model_type": "qwen3_5_text",

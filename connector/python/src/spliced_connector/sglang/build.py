@@ -50,7 +50,7 @@ def _tokenizer(context: TreeCacheBuildContext) -> Tokenizer | None:
     if args.skip_tokenizer_init:
         return None
     found = get_tokenizer(
-        args.tokenizer_path,
+        args.tokenizer_path or args.model_path,
         tokenizer_mode=args.tokenizer_mode,
         trust_remote_code=args.trust_remote_code,
     )

@@ -97,7 +97,7 @@ class Tracked:
             told["stored"] = self.stored
         if self.cuts.by:
             told["found"] = dict(self.cuts.by)
-        if self.trouble or self.weighed.trouble:
+        if self.claimed is None and (self.trouble or self.weighed.trouble):
             told["trouble"] = self.trouble or self.weighed.trouble
         return told
 
@@ -201,8 +201,6 @@ class Requests:
         tracked.known, tracked.trouble = asked.known, asked.trouble or tracked.trouble
         if asked.found is not None:
             self._follow(tracked, asked.found, asked.advice)
-        if tracked.known is not None and tracked.trouble:
-            tracked.known = None
 
     def _ask_for_prefix(self, tracked: Tracked, ends: Sequence[int]) -> None:
         named = self._before(tracked)

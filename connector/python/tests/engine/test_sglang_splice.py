@@ -1,0 +1,293 @@
+"""SGLang itself, on a CPU, with `--radix-cache-backend spliced` and a daemon.
+
+Kernels that a CPU lacks are stood in for, see `sglang_kernels`; all else is the engine's. The model
+is the trained one of scripts/tinyhybrid, prompts are its questions.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+if not find_spec("sglang") or not find_spec("triton"):
+    pytest.skip("SGLang is not installed: `make test-sglang`", allow_module_level=True)
+
+from transformers import AutoModelForCausalLM
+
+from engine.sglang_harness import MODEL, Answer, Engine
+from running import Daemon
+from spliced_connector.client import Client, Options
+from spliced_connector.hf import SplicedTransformers
+from spliced_connector.model import weights_digest
+from spliced_connector.walk import Naming
+
+TOKENS = 8
+NEAR = 0.15
+"""Of log-probabilities of the same token: two engines round otherwise in bfloat16."""
+
+Question = tuple[list[int], list[int]]
+"""A prompt and its cuts."""
+
+
+def questions() -> list[Question]:
+    found = []
+    for line in (MODEL / "questions.jsonl").read_text().splitlines():
+        parts: list[list[int]] = json.loads(line)["segments"]
+        cuts = [0]
+        for part in parts[:-1]:
+            cuts.append(cuts[-1] + len(part))
+        found.append(([token for part in parts for token in part], cuts[1:]))
+    return found
+
+
+QUESTIONS = questions()
+
+
+def draw(seed: int, n: int) -> list[int]:
+    generator = random.Random(seed)
+    return [generator.randrange(3, 600) for _ in range(n)]
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    running = Daemon(tmp_path_factory.mktemp("d"), "-arena=256MiB", "-private=512MiB")
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def engine(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    settings: dict[str, object] = {
+        "socket": daemon.socket,
+        "mode": "splice",
+        "find": ["known", "chunks"],
+        "measured": False,
+        "canary_share": 0.0,
+        "chunk_mean": 128,
+        "chunk_most": 256,
+    }
+    running = Engine(tmp_path_factory.mktemp("e"), settings)
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def model() -> torch.nn.Module:
+    found: torch.nn.Module = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.bfloat16)
+    return found.eval()
+
+
+def alone(model: torch.nn.Module, ids: Sequence[int], tokens: int = TOKENS) -> list[int]:
+    """What the model says without any cache of ours."""
+    with torch.no_grad():
+        out = model.generate(torch.tensor([list(ids)]), do_sample=False, max_new_tokens=tokens)
+    found: list[int] = out[0, len(ids) :].tolist()
+    return found
+
+
+def until(what: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.05)
+
+
+def spliced(engine: Engine, ids: Sequence[int], cuts: Sequence[int]) -> Answer:
+    """Asked until all segments are held: publishing goes on behind the answer."""
+    found: list[Answer] = []
+
+    def whole() -> bool:
+        found.append(engine.ask(ids, cuts, TOKENS, logprobs=True))
+        return found[-1].told.get("captured") == 0
+
+    until(whole)
+    return found[-1]
+
+
+def published(daemon: Daemon) -> int:
+    """Objects that were stored, once no more are on their way."""
+    seen = [-1.0, daemon.metrics()["spliced_published_total"]]
+    while seen[-1] != seen[-2]:
+        time.sleep(0.5)
+        seen.append(daemon.metrics()["spliced_published_total"])
+    return int(seen[-1])
+
+
+NONE: dict[str, object] = {"find": []}
+
+
+def test_its_tokens_are_those_of_transformers(engine: Engine, model: torch.nn.Module) -> None:
+    prompts = [ids for ids, _ in QUESTIONS[:6]] + [draw(seed, 200) for seed in range(3)]
+    asked = [engine.begin(ids, tokens=TOKENS, said=NONE) for ids in prompts]
+    for ids, number in zip(prompts, asked, strict=True):
+        answer = engine.take(number)
+        assert answer.tokens == alone(model, ids)
+        assert answer.told["way"] == "engine"
+
+
+def test_a_splice_is_that_of_the_library(
+    engine: Engine, model: torch.nn.Module, daemon: Daemon
+) -> None:
+    client = Client(Options(socket=daemon.socket, name="test"))
+    assert client.wait_attached(5.0)
+    library = SplicedTransformers(model, client, Naming(weights_digest(MODEL)))
+    try:
+        for ids, cuts in QUESTIONS[:4]:
+            answer = spliced(engine, ids, cuts)
+            assert answer.told["way"] == "splice"
+            assert int(answer.told["reused"]) > 0
+            assert answer.cached == answer.told["tokens"]
+            first = library.prefill(ids, cuts, mode="splice")
+            want = torch.log_softmax(first.logits.float(), -1)
+            assert int(want.argmax()) == answer.tokens[0]
+            assert abs(float(want.max()) - answer.logprobs[0]) < NEAR
+    finally:
+        client.close()
+
+
+def test_segments_are_reused_in_any_order(engine: Engine) -> None:
+    parts = [draw(seed, 150) for seed in (11, 12, 13)]
+    query = draw(14, 20)
+    first = spliced(engine, [*parts[0], *parts[1], *parts[2], *query], [0, 150, 300, 450])
+    assert first.told["way"] == "splice"
+    answer = spliced(engine, [*parts[2], *parts[0], *parts[1], *query], [0, 150, 300, 450])
+    assert answer.told["reused"] == 450 - 8 - 16 - 16  # w at each join, none at the front
+    assert answer.told["walked"] == 32
+
+
+def test_segments_that_wait_for_each_other_are_captured_once(
+    engine: Engine, daemon: Daemon
+) -> None:
+    parts = [draw(seed, 200) for seed in (21, 22)]
+    prompts = [[*parts[0], *parts[1], *draw(seed, 15)] for seed in range(23, 27)]
+    before = published(daemon)
+    asked = [engine.begin(ids, [0, 200, 400]) for ids in prompts]
+    told = [engine.take(number).told for number in asked]
+    assert all(one["way"] == "splice" for one in told)
+    # Each was to capture both, and took what the first one had captured. The rest are states.
+    states = sum(one["stored"] for one in told)
+    assert published(daemon) - before == 2 + states
+
+
+def test_chunks_are_found_by_the_server(engine: Engine) -> None:
+    text = draw(31, 700)
+    engine.ask([*draw(32, 40), *text, *draw(33, 20)])
+    until(lambda: engine.ask([*draw(34, 90), *text, *draw(35, 20)]).told.get("reused", 0) > 200)
+    answer = engine.ask([*draw(36, 66), *text, *draw(37, 20)])
+    assert answer.told["way"] == "splice"
+    assert answer.told["found"]
+
+
+def test_a_conversation_goes_on_behind_its_spliced_turn(engine: Engine) -> None:
+    """The next turn begins with the prompt, and with a token that ends an answer."""
+    end = 1
+    ids = [*draw(41, 200), *draw(42, 200), end, 400, 401]
+    first = spliced(engine, ids, [0, 200, 400])
+    answer = [*ids, *first.tokens, end, 400, 401]
+
+    def continued() -> bool:
+        told = engine.ask(answer, [0, 200, 400]).told
+        return told["way"] == "splice" and told.get("prefix") == len(ids)
+
+    until(continued)
+
+
+def test_an_exact_prefix_comes_back_after_a_restart(
+    engine: Engine, model: torch.nn.Module, daemon: Daemon, tmp_path: Path
+) -> None:
+    ids = draw(51, 500)
+    want = alone(model, ids)
+    assert engine.ask(ids, tokens=TOKENS, said=NONE).tokens == want
+    other = Engine(tmp_path, {"socket": daemon.socket, "mode": "prefix"})
+    try:
+        answer = other.ask(ids, tokens=TOKENS)
+        assert answer.told["way"] == "prefix"
+        assert answer.cached == answer.told["tokens"]
+        assert answer.cached >= 128
+        assert answer.tokens == want
+        longer = [*ids, *draw(52, 50)]
+        assert other.ask(longer, tokens=TOKENS).tokens == alone(model, longer)
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({"cuts": [0, 90, 80]}, "they have to ascend"),
+        ({"cuts": [0, 9999]}, "want 0 to"),
+        ({"cuts": [0, 100], "size": 3}, "unknown size"),
+        ({"find": ["templates"]}, "this server has"),
+    ],
+)
+def test_what_cannot_be_right_is_told(engine: Engine, said: dict[str, object], text: str) -> None:
+    answer = engine.ask(draw(61, 400), said=said)
+    assert answer.told["way"] == "engine"
+    assert text in str(answer.told["trouble"])
+    assert len(answer.tokens) == TOKENS
+
+
+def test_requests_that_end_early_leave_nothing(engine: Engine) -> None:
+    """The engine checks its own pools: a slot that is lost would end it."""
+    for i in range(6):
+        ids = [*draw(100 + i, 400), *draw(200 + i, 400), *draw(300 + i, 20)]
+        number = engine.begin(ids, [0, 400, 800], 200, ignore_eos=True)
+        time.sleep(0.03 * i)
+        engine.abort(number)
+        engine.take(number)
+    assert engine.ask(draw(71, 300), said=NONE).told["way"] == "engine"
+    time.sleep(1.0)  # idle: where it checks
+    assert not engine.ended
+
+
+def test_an_engine_serves_without_its_daemon(
+    engine: Engine, model: torch.nn.Module, daemon: Daemon
+) -> None:
+    ids, cuts = QUESTIONS[7]
+    spliced(engine, ids, cuts)
+    want = alone(model, ids)
+    daemon.kill()
+    began = time.monotonic()
+    answer = engine.ask(ids, cuts, TOKENS)
+    assert time.monotonic() - began < 10
+    assert answer.told["way"] == "engine"
+    assert answer.tokens == want
+    daemon.start()
+    until(lambda: engine.ask(ids, cuts, TOKENS).told["way"] == "splice")
+    assert spliced(engine, ids, cuts).told["reused"]
+
+
+def test_a_daemon_that_stalls_is_waited_for_in_vain(
+    engine: Engine, model: torch.nn.Module, daemon: Daemon
+) -> None:
+    ids, cuts = QUESTIONS[8]
+    spliced(engine, ids, cuts)
+    daemon.pause()
+    try:
+        began = time.monotonic()
+        answer = engine.ask(ids, cuts, TOKENS)
+        assert time.monotonic() - began < 10
+    finally:
+        daemon.resume()
+    assert answer.told["way"] in ("engine", "recomputed")
+    assert answer.tokens == alone(model, ids)
+    until(lambda: engine.ask(ids, cuts, TOKENS).told["way"] == "splice")
+
+
+def test_requests_keep_running_beside_captures(engine: Engine) -> None:
+    """A long answer is decoded while others' segments are captured."""
+    running = engine.begin(draw(81, 100), tokens=150, said=NONE, ignore_eos=True)
+    asked = [
+        engine.begin([*draw(90 + i, 300), *draw(95 + i, 300), 5, 6, 7], [0, 300, 600])
+        for i in range(4)
+    ]
+    assert all(engine.take(number).told["way"] == "splice" for number in asked)
+    assert len(engine.take(running).tokens) == 150
