@@ -86,18 +86,23 @@ func readBailingLinear(f *fields, o *ConfigOptions, n int) []Layer {
 
 // readBailingHybrid reads Ring and Ling from 2.5 on, whose full layers are MLA.
 // The linear ones are Lightning attention in 2.5, and KDA in 3, which is told by
-// its convolution.
+// its convolution. Files of transformers name the layers of 3; head_dim is there
+// what the rope turns.
 func readBailingHybrid(f *fields, o *ConfigOptions, n int) []Layer {
-	heads, dim := f.number("num_attention_heads"), f.headDim()
-	mla := f.mla(o, true)
+	heads, mla := f.number("num_attention_heads"), f.mla(o, true)
 	if f.has("short_conv_kernel_size") {
-		return f.bailingLayers(n, delta(o, KDA, heads, heads, dim, dim, f.number("short_conv_kernel_size")), mla)
+		dim := f.numberElse("linear_head_dim", f.headDim)
+		kda := delta(o, KDA, heads, heads, dim, dim, f.number("short_conv_kernel_size"))
+		if f.has("layer_types") {
+			return f.layersByName("layer_types", n, layerNames(kda, mla))
+		}
+		return f.bailingLayers(n, kda, mla)
 	}
 	group := f.number("layer_group_size")
 	if group > 0 && n%group != 0 {
 		f.problems.add("layer_group_size: %d of %d layers, and engines differ in the layers behind the last group", group, n)
 	}
-	return f.bailingLayers(n, f.turnedLightning(o, dim), mla)
+	return f.bailingLayers(n, f.turnedLightning(o, f.headDim()), mla)
 }
 
 func (f *fields) turnedLightning(o *ConfigOptions, dim int) Layer {

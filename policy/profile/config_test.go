@@ -71,6 +71,7 @@ func TestConfigsOfKnownModelsGiveTheirSizes(t *testing.T) {
 		{"lfm2-1.2b", 0, 6, 12288, 0, 0, 0.0781, 0},
 		{"bailing-2.5-tiny", 6, 2, 512, 0.375, 0, 0, 768},
 		{"bailing-3-tiny", 4, 3, 768, 0.25, 0.125, 0.0176, 512},
+		{"ling-3-flash", 35, 7, 8064, 70, 35, 2.46, 13653},
 		{"kimi-k3-tiny", 3, 1, 320, 0.0469, 0.0234, 0.0066, 230},
 		{"nemotron-vl-tiny", 2, 1, 512, 0.125, 0, 0.0073, 256},
 		{"olmo-hybrid-7b", 24, 8, 122880, 50.625, 12.656, 1.58, 540},
@@ -188,7 +189,7 @@ func TestConfigTellsRopeAndWindow(t *testing.T) {
 // transformers 5 renames layers, lists and rope fields when it saves a model.
 func TestConfigsThatTransformersRewroteSayTheSame(t *testing.T) {
 	again, err := filepath.Glob("testdata/config/*.transformers5.json")
-	if err != nil || len(again) != 6 {
+	if err != nil || len(again) != 7 {
 		t.Fatal(again, err)
 	}
 	for _, name := range again {
@@ -256,6 +257,7 @@ func TestConfigTellsRopeOfTransformersModels(t *testing.T) {
 		{"bailing-2.5-tiny", 3, Rope{Dims: 32, Theta: 6e5, Interleaved: true}}, // the whole shared key
 		{"bailing-3-tiny", 0, Rope{}},
 		{"bailing-3-tiny", 2, Rope{Dims: 32, Theta: 6e5, Interleaved: true}},
+		{"ling-3-flash.transformers5", 5, Rope{Dims: 64, Theta: 6e6, Interleaved: true}},
 		{"lfm2-1.2b", 2, Rope{Dims: 64, Theta: 1e6}},
 		{"lfm2-1.2b", 1, Rope{}},
 		{"olmo-hybrid-tiny", 3, Rope{Dims: 64, Theta: 5e5}},

@@ -106,11 +106,14 @@ def read_bailing_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
     """Ring and Ling from 2.5 on, whose full layers are MLA.
 
     The linear ones are Lightning attention in 2.5, and KDA in 3, which is told by its convolution.
+    Files of transformers name the layers of 3; head_dim is there what the rope turns.
     """
-    heads, dim = f.number("num_attention_heads"), f.head_dim()
-    mla = _mla(f, t, turned=True)
+    heads, mla = f.number("num_attention_heads"), _mla(f, t, turned=True)
     if f.has("short_conv_kernel_size"):
+        dim = f.number_else("linear_head_dim", f.head_dim)
         kda = _kda(t, heads, dim, f.number("short_conv_kernel_size"))
+        if f.has("layer_types"):
+            return f.layers_by_name("layer_types", n, layer_names(kda, mla))
         return _bailing_layers(f, n, kda, mla)
     group = f.number("layer_group_size")
     if group > 0 and n % group:
@@ -118,7 +121,7 @@ def read_bailing_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
             f"layer_group_size: {group} of {n} layers, and engines differ in the layers behind the"
             " last group"
         )
-    return _bailing_layers(f, n, _turned(f, t, dim), mla)
+    return _bailing_layers(f, n, _turned(f, t, f.head_dim()), mla)
 
 
 def _turned(f: Fields, t: Types, dim: int) -> Layer:
