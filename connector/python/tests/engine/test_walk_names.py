@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
 from engine.hybrids import qwen35
@@ -23,6 +24,17 @@ from spliced_connector.walk.registry import ARCHITECTURES, REFUSED
 pytestmark = pytest.mark.engine
 
 WEIGHTS = b"\x02" * 32
+NEWER = {
+    "inkling2",
+    "inkling2_text",
+    "jev",
+    "lfm3",
+    "lfm3_vl",
+    "minicpm_ocr",
+    "nemo_speechlm",
+    "nemotron3_5_transcribe_word_timestamp",
+}
+"""Types of transformers 5.23, which the release that is pinned may lack."""
 
 
 @pytest.mark.parametrize("name", sorted(TINY))
@@ -46,7 +58,7 @@ def test_identities_are_those_that_every_adapter_reads_from_the_config(name: str
 
 
 def test_every_tiny_model_and_every_registered_type_meet() -> None:
-    types = {tiny.build().config.model_type for tiny in TINY.values()}
+    types = {tiny.model_type for tiny in TINY.values()}
     delta = {"qwen3_next", "qwen3_5_text"}  # have tests of their own
     assert types == set(ARCHITECTURES) - delta
 
@@ -91,7 +103,7 @@ def test_lightning_names_the_rates_of_its_modules() -> None:
 
 @pytest.mark.parametrize("kind", sorted(REFUSED))
 def test_what_has_no_walk_is_refused_by_name(kind: str) -> None:
-    assert kind in transformers.CONFIG_MAPPING
+    assert kind in transformers.CONFIG_MAPPING or kind in NEWER
     model = nn.Module()
     model.config = SimpleNamespace(model_type=kind)
     with pytest.raises(UnsupportedError, match=f"^{kind}: "):
@@ -122,7 +134,8 @@ def _types_that_keep_states() -> set[str]:
     for kind, cls in classes.items():
         if "text_config" not in cls.sub_configs:
             continue
-        with suppress(ImportError, ValueError):  # of a package that is not here, or has no defaults
+        # Of a package that is not here, or without defaults that are valid.
+        with suppress(ImportError, ValueError, StrictDataclassError):
             text = getattr(cls(), "text_config", None)
             if getattr(text, "model_type", None) in types:
                 types.add(kind)

@@ -34,6 +34,9 @@ def canonical(arch: Architecture, cache: Any, layer: int) -> SegmentLayer:
     k, v = at.keys[0].transpose(0, 1), at.values[0].transpose(0, 1)
     if described.kind == Kind.MLA:
         k, v = v, k  # it files the latent under keys and the shared key under values
+        if described.attention.rope.interleaved:  # turned in pairs, filed as halves
+            half = k.shape[-1] // 2
+            k = k[..., [i // 2 + half * (i % 2) for i in range(2 * half)]]
     return SegmentLayer(k=k, v=v)
 
 

@@ -127,7 +127,11 @@ def place(arch: Architecture, segment: Captured, start: int, states: list[LayerS
         if part.conv is not None:
             at.conv = list(part.conv)
         if part.k is not None and part.v is not None:
-            at.k.extend(turned(part.k, start - segment.spec.head, profile.inv_freq(layer)))
+            rope = arch.identity.layers[layer].attention.rope
+            moved = turned(
+                part.k, start - segment.spec.head, profile.inv_freq(layer), rope.interleaved
+            )
+            at.k.extend(moved)
             at.v.extend(part.v)
 
 
@@ -141,11 +145,16 @@ def compose(transition: Tensor, state: Tensor, before: Tensor | None) -> Tensor:
     return t.reshape(*t.shape, *[1] * (3 - t.dim())) * before + s
 
 
-def turned(keys: Tensor, distance: int, frequencies: tuple[float, ...]) -> Tensor:
+def turned(
+    keys: Tensor, distance: int, frequencies: tuple[float, ...], interleaved: bool
+) -> Tensor:
     """Keys [n, heads, dim] moved by a distance, as rotations of complex numbers."""
     half = len(frequencies)
-    wide = keys.double()
-    pairs = torch.complex(wide[..., :half], wide[..., half : 2 * half])
+    first = torch.arange(half) * (2 if interleaved else 1)
+    second = first + (1 if interleaved else half)
+    wide = keys.to(torch.float64, copy=True)
     angle = distance * torch.tensor(frequencies, dtype=torch.float64)
+    pairs = torch.complex(wide[..., first], wide[..., second])
     pairs = pairs * torch.polar(torch.ones_like(angle), angle)
-    return torch.cat((pairs.real, pairs.imag, wide[..., 2 * half :]), dim=-1).to(keys.dtype)
+    wide[..., first], wide[..., second] = pairs.real, pairs.imag
+    return wide.to(keys.dtype)

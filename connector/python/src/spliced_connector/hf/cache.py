@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
 
 from spliced_connector.hf.paged import Loan, PagedLayer
-from spliced_connector.model import Family, Kind, Linear
+from spliced_connector.model import Attention, Family, Kind, Linear
 from spliced_connector.walk import Architecture, Context, LayerContext, UnsupportedError
 
 
@@ -34,7 +34,8 @@ def filled(
         elif at.k is not None and at.v is not None:
             k, v = (x[: context.tokens].transpose(0, 1)[None] for x in (at.k, at.v))
             # The latent is what transformers calls the keys of such a layer.
-            first, second = (v, k) if described.kind == Kind.MLA else (k, v)
+            mla = described.kind == Kind.MLA
+            first, second = (v, _halves(k, described.attention)) if mla else (k, v)
             cache.update(first, second, slot)
     return cache
 
@@ -56,8 +57,9 @@ def read_back(model: PreTrainedModel, arch: Architecture, cache: Cache, context:
             at.pages = layer.rows
             lengths.add(layer.get_seq_length())
         elif at.k is not None and at.v is not None:
-            first, second = _rows(cache, slot)
-            at.k, at.v = (second, first) if described.kind == Kind.MLA else (first, second)
+            at.k, at.v = _rows(cache, slot)
+            if described.kind == Kind.MLA:
+                at.k, at.v = _pairs(at.v, described.attention), at.k
             lengths.add(len(at.k))
     if len(lengths) != 1:
         raise UnsupportedError(f"layers of a cache hold {sorted(lengths)} tokens")
@@ -70,6 +72,21 @@ def _rows(cache: Cache, slot: int) -> tuple[Tensor, Tensor]:
         raise UnsupportedError(f"layer {slot} of a cache holds no rows")
     k, v = (x[0].transpose(0, 1).contiguous() for x in (layer.keys, layer.values))
     return k, v
+
+
+def _halves(k: Tensor, described: Attention) -> Tensor:
+    """Shared keys of a latent layer that were turned in pairs, as transformers keeps them: the
+    first of each pair, then the second."""
+    if not described.rope.interleaved:
+        return k
+    return torch.cat((k[..., 0::2], k[..., 1::2]), -1)
+
+
+def _pairs(k: Tensor, described: Attention) -> Tensor:
+    """`_halves` the other way round."""
+    if not described.rope.interleaved:
+        return k
+    return torch.stack(k.chunk(2, -1), -1).flatten(-2)
 
 
 def _take_linear(

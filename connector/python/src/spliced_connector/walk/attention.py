@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -44,11 +44,7 @@ class Grouped:
     kind = Kind.FULL
 
     def __post_init__(self) -> None:
-        turned = 0 if self.turn is None else 2 * self.turn.inv_freq.shape[0]
-        if turned != self.rope.dims:
-            raise UnsupportedError(
-                f"rope turns {turned} dimensions, its config says {self.rope.dims}"
-            )
+        _check_turn(self.turn, self.rope)
 
     def describe(self, dtype: DType) -> Attention:
         return Attention(
@@ -117,11 +113,12 @@ def grouped(
 
 @dataclass(frozen=True)
 class Latent:
-    """Multi-head latent attention without positions, in its absorbed form.
+    """Multi-head latent attention in its absorbed form, with positions where there is a turn.
 
     What is kept of a token is its normalised latent (V) and its shared key rows
     (K). Queries are carried into the space of the latents, so that scores and
-    sums read the stored rows as they are: q is [n, heads, rank + key].
+    sums read the stored rows as they are: q is [n, heads, rank + key]. The
+    output is multiplied by what `gate` gives, [n, heads, 1 or value].
     """
 
     module: nn.Module
@@ -131,8 +128,15 @@ class Latent:
     key: int
     value: int
     scale: float
+    rope: Rope = field(default_factory=Rope)
+    turn: Turn | None = None
+    gate: Callable[[Tensor], Tensor] | None = None
+    last: str = "o_proj"
 
     kind = Kind.MLA
+
+    def __post_init__(self) -> None:
+        _check_turn(self.turn, self.rope)
 
     def describe(self, dtype: DType) -> Attention:
         return Attention(
@@ -141,7 +145,7 @@ class Latent:
             value_dim=self.rank,
             dtype=dtype,
             keys=KeyMode.AT_ZERO,
-            rope=Rope(),
+            rope=self.rope,
         )
 
     def rows(self, x: Tensor, positions: Tensor) -> AttentionRows:
@@ -150,10 +154,14 @@ class Latent:
         absorbed = torch.einsum("nhd,hdr->nhr", q[..., : self.nope], up)
         kept: Tensor = child(self.module, "kv_a_proj_with_mqa")(x)
         latent = child(self.module, "kv_a_layernorm")(kept[..., : self.rank])
+        asked, k = q[..., self.nope :], kept[:, None, self.rank :]
+        if self.turn is not None:
+            asked, k = self.turn(asked, positions), self.turn(k, positions)
         return AttentionRows(
-            q=torch.cat((absorbed, q[..., self.nope :]), dim=-1),
-            k=kept[:, None, self.rank :],
+            q=torch.cat((absorbed, asked), dim=-1),
+            k=k,
             v=latent[:, None],
+            rest=() if self.gate is None else (self.gate(x),),
         )
 
     def _queries(self, x: Tensor) -> Tensor:
@@ -172,5 +180,14 @@ class Latent:
 
     def out(self, o: Tensor, rows: AttentionRows) -> Tensor:
         _, down = self._expansion()
-        y: Tensor = child(self.module, "o_proj")(torch.einsum("nhr,hdr->nhd", o, down).flatten(-2))
+        values = torch.einsum("nhr,hdr->nhd", o, down)
+        if rows.rest:
+            values = values * rows.rest[0]
+        y: Tensor = child(self.module, self.last)(values.flatten(-2))
         return y
+
+
+def _check_turn(turn: Turn | None, rope: Rope) -> None:
+    turned = 0 if turn is None else 2 * turn.inv_freq.shape[0]
+    if turned != rope.dims:
+        raise UnsupportedError(f"rope turns {turned} dimensions, its config says {rope.dims}")
