@@ -44,7 +44,7 @@ class Grouped:
     kind = Kind.FULL
 
     def __post_init__(self) -> None:
-        _check_turn(self.turn, self.rope)
+        check_turn(self.turn, self.rope)
 
     def describe(self, dtype: DType) -> Attention:
         return Attention(
@@ -136,7 +136,7 @@ class Latent:
     kind = Kind.MLA
 
     def __post_init__(self) -> None:
-        _check_turn(self.turn, self.rope)
+        check_turn(self.turn, self.rope)
 
     def describe(self, dtype: DType) -> Attention:
         return Attention(
@@ -187,7 +187,8 @@ class Latent:
         return y
 
 
-def _check_turn(turn: Turn | None, rope: Rope) -> None:
+def check_turn(turn: Turn | None, rope: Rope) -> None:
+    """Refuses a module that turns other than its config says."""
     turned = 0 if turn is None else 2 * turn.inv_freq.shape[0]
     if turned != rope.dims:
         raise UnsupportedError(f"rope turns {turned} dimensions, its config says {rope.dims}")

@@ -26,6 +26,10 @@ _TORCH = frozenset(
     }
 )
 _OWN = ("transformers.models.", "transformers.activations")
+_BROUGHT = "transformers_modules."
+"""Where the library imports code that comes with weights."""
+_KNOWN = frozenset({"bailing_hybrid", "bailing_moe_linear"})
+"""Types of such code whose arithmetic a walk has."""
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _READS_ONLY = "transformers.utils.output_capturing"
 """Its hooks collect what a module gives, and stay when they have been used once."""
@@ -49,11 +53,21 @@ def altered(model: nn.Module) -> str:
         return "the model is quantised (hf_quantizer)"
     if getattr(getattr(model, "config", None), "quantization_config", None) is not None:
         return "the model is quantised (quantization_config)"
+    own = _own(model)
     for name, module, inside in _modules(model):
-        why = _odd(module, inside)
+        why = _odd(module, inside, own)
         if why:
             return f"{name or 'the model'} {why}"
     return ""
+
+
+def _own(model: nn.Module) -> tuple[str, ...]:
+    """Where the classes of a model may be from."""
+    package = type(model).__module__.rpartition(".")[0]
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    if package.startswith(_BROUGHT) and kind in _KNOWN:
+        return (*_OWN, f"{package}.")
+    return _OWN
 
 
 def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Module | None]]:
@@ -67,9 +81,9 @@ def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Module | Non
                 todo.append((f"{name}.{key}" if name else key, part, module))
 
 
-def _odd(module: nn.Module, inside: nn.Module | None) -> str:
+def _odd(module: nn.Module, inside: nn.Module | None, own: tuple[str, ...]) -> str:
     kind = type(module)
-    if kind not in _TORCH and not kind.__module__.startswith(_OWN):
+    if kind not in _TORCH and not kind.__module__.startswith(own):
         return f"is a {kind.__module__}.{kind.__qualname__}, which no walk knows"
     # Low-rank adapters of the models' own are sequences in lists; one in place of a projection
     # is somebody else's.

@@ -34,6 +34,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "minimax": "minimax",
         "kimi_linear": "kimi",
         "bailing_hybrid": "bailing",
+        "bailing_moe_linear": "ring",
         "olmo_hybrid": "olmo",
         "llama": "llama",
         "mistral": "llama",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 
 from spliced_connector.model import Family
+from spliced_connector.walk.architectures import ring
 from spliced_connector.walk.attention import Latent
 from spliced_connector.walk.base import Architecture
 from spliced_connector.walk.blocks import AttentionMixer, Blocks, LinearMixer, batched, pre_norm
@@ -15,6 +16,7 @@ from spliced_connector.walk.reading import (
     child,
     float_dtype,
     layers,
+    maybe_child,
     names,
     number,
     real,
@@ -24,9 +26,11 @@ from spliced_connector.walk.rope import latent_rope_of, turn_of
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """The walk over a `BailingHybridForCausalLM`."""
-    require_silu(config)
+    """The walk over a `BailingHybridForCausalLM`, or over a 2.5 of the same model_type."""
     body = child(model, "model")
+    if maybe_child(body, "word_embeddings") is not None:
+        return ring.build(model, config, naming)
+    require_silu(config)
     rotary = child(body, "rotary_emb")
     blocks = [
         pre_norm(
@@ -57,15 +61,10 @@ def _mixer(
 
 
 def _latent(module: nn.Module, rotary: nn.Module, config: object) -> Latent:
-    key, gate = number(config, "qk_rope_head_dim"), child(module, "g_proj")
-
-    def opened(x: Tensor) -> Tensor:
-        each: Tensor = gate(x)
-        return each.float().sigmoid().to(each.dtype)[..., None]
-
+    key, heads = number(config, "qk_rope_head_dim"), number(config, "num_attention_heads")
     return Latent(
         module=module,
-        heads=number(config, "num_attention_heads"),
+        heads=heads,
         rank=number(config, "kv_lora_rank"),
         nope=number(config, "qk_nope_head_dim"),
         key=key,
@@ -73,7 +72,7 @@ def _latent(module: nn.Module, rotary: nn.Module, config: object) -> Latent:
         scale=real(module, "scaling"),
         rope=latent_rope_of(config, key),
         turn=turn_of(rotary, interleaved=True),
-        gate=opened,
+        gate=ring.head_gate(module, heads),
     )
 
 
