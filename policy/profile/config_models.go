@@ -90,6 +90,9 @@ func readBailingLinear(f *fields, o *ConfigOptions, n int) []Layer {
 // what the rope turns.
 func readBailingHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	heads, mla := f.number("num_attention_heads"), f.mla(o, true)
+	if f.flag("use_mla_nope", false) {
+		f.problems.add("use_mla_nope: set, and engines differ in what they keep of the shared key then")
+	}
 	if f.has("short_conv_kernel_size") {
 		dim := f.numberElse("linear_head_dim", f.headDim)
 		kda := delta(o, KDA, heads, heads, dim, dim, f.number("short_conv_kernel_size"))

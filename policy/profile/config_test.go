@@ -291,6 +291,7 @@ func TestConfigsThatCannotBeReadAreRefusedByName(t *testing.T) {
 		{"base of the rope unsaid", `{"model_type":"falcon_h1","num_hidden_layers":1,"head_dim":64}`, "rope_theta: missing"},
 		{"odd shared block", `{"model_type":"zamba2","num_hidden_layers":1,"layers_block_type":["moe"]}`, `layers_block_type: "moe" at layer 0`},
 		{"open last group", `{"model_type":"bailing_hybrid","num_hidden_layers":5,"layer_group_size":4,"head_dim":64,"num_attention_heads":8,"kv_lora_rank":32,"qk_rope_head_dim":32}`, "4 of 5 layers"},
+		{"latents without positions", `{"model_type":"bailing_hybrid","num_hidden_layers":2,"layer_group_size":2,"use_mla_nope":true}`, "use_mla_nope: set"},
 		{"unknown text model", `{"model_type":"minicpmv4_6","text_config":{"model_type":"perceptron"}}`, `"perceptron" is not known`},
 		{"wrapper of nothing", `{"model_type":"kimi_k3"}`, `"kimi_k3" is not known`},
 		{"zero period", `{"model_type":"jamba","num_hidden_layers":2,"attn_layer_period":0}`, "attn_layer_period: 0"},

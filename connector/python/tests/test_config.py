@@ -70,6 +70,10 @@ LLAMA = {"model_type": "llama", "num_hidden_layers": 1, "head_dim": 64, "num_att
             "layer_group_size: 4 of 5 layers",
         ),
         (
+            {"model_type": "bailing_hybrid", "num_hidden_layers": 2, "use_mla_nope": True},
+            "use_mla_nope: set",
+        ),
+        (
             {"model_type": "minicpmv4_6", "text_config": {"model_type": "perceptron"}},
             "'perceptron' is not known",
         ),

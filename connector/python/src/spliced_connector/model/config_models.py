@@ -109,6 +109,10 @@ def read_bailing_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
     Files of transformers name the layers of 3; head_dim is there what the rope turns.
     """
     heads, mla = f.number("num_attention_heads"), _mla(f, t, turned=True)
+    if f.flag("use_mla_nope", False):
+        f.problems.add(
+            "use_mla_nope: set, and engines differ in what they keep of the shared key then"
+        )
     if f.has("short_conv_kernel_size"):
         dim = f.number_else("linear_head_dim", f.head_dim)
         kda = _kda(t, heads, dim, f.number("short_conv_kernel_size"))
