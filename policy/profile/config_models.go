@@ -86,15 +86,16 @@ func readBailingLinear(f *fields, o *ConfigOptions, n int) []Layer {
 
 // readBailingHybrid reads Ring and Ling from 2.5 on, whose full layers are MLA.
 // The linear ones are Lightning attention in 2.5, and KDA in 3, which is told by
-// its convolution. Files of transformers name the layers of 3; head_dim is there
-// what the rope turns.
+// its convolution. transformers has a class for 3 alone: what it makes of a file
+// of either names the layers, has the size of their heads as linear_head_dim and a
+// convolution in any case, so that a 2.5 is told by its architecture there.
 func readBailingHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	heads, mla := f.number("num_attention_heads"), f.mla(o, true)
+	dim := f.numberElse("linear_head_dim", f.headDim)
 	if f.flag("use_mla_nope", false) {
 		f.problems.add("use_mla_nope: set, and engines differ in what they keep of the shared key then")
 	}
-	if f.has("short_conv_kernel_size") {
-		dim := f.numberElse("linear_head_dim", f.headDim)
+	if f.has("short_conv_kernel_size") && !(f.has("architectures") && slices.Contains(f.texts("architectures"), "BailingMoeV2_5ForCausalLM")) {
 		kda := delta(o, KDA, heads, heads, dim, dim, f.number("short_conv_kernel_size"))
 		if f.has("layer_types") {
 			return f.layersByName("layer_types", n, layerNames(kda, mla))
@@ -105,7 +106,7 @@ func readBailingHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	if group > 0 && n%group != 0 {
 		f.problems.add("layer_group_size: %d of %d layers, and engines differ in the layers behind the last group", group, n)
 	}
-	return f.bailingLayers(n, f.turnedLightning(o, f.headDim()), mla)
+	return f.bailingLayers(n, f.turnedLightning(o, dim), mla)
 }
 
 func (f *fields) turnedLightning(o *ConfigOptions, dim int) Layer {

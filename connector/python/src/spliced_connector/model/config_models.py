@@ -106,15 +106,18 @@ def read_bailing_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
     """Ring and Ling from 2.5 on, whose full layers are MLA.
 
     The linear ones are Lightning attention in 2.5, and KDA in 3, which is told by its convolution.
-    Files of transformers name the layers of 3; head_dim is there what the rope turns.
+    transformers has a class for 3 alone: what it makes of a file of either names the layers, has
+    the size of their heads as linear_head_dim and a convolution in any case, so that a 2.5 is told
+    by its architecture there.
     """
     heads, mla = f.number("num_attention_heads"), _mla(f, t, turned=True)
+    dim = f.number_else("linear_head_dim", f.head_dim)
     if f.flag("use_mla_nope", False):
         f.problems.add(
             "use_mla_nope: set, and engines differ in what they keep of the shared key then"
         )
-    if f.has("short_conv_kernel_size"):
-        dim = f.number_else("linear_head_dim", f.head_dim)
+    classes = f.texts("architectures") if f.has("architectures") else []
+    if f.has("short_conv_kernel_size") and "BailingMoeV2_5ForCausalLM" not in classes:
         kda = _kda(t, heads, dim, f.number("short_conv_kernel_size"))
         if f.has("layer_types"):
             return f.layers_by_name("layer_types", n, layer_names(kda, mla))
@@ -125,7 +128,7 @@ def read_bailing_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
             f"layer_group_size: {group} of {n} layers, and engines differ in the layers behind the"
             " last group"
         )
-    return _bailing_layers(f, n, _turned(f, t, f.head_dim()), mla)
+    return _bailing_layers(f, n, _turned(f, t, dim), mla)
 
 
 def _turned(f: Fields, t: Types, dim: int) -> Layer:
