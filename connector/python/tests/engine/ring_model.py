@@ -39,12 +39,12 @@ SETTINGS: Mapping[str, object] = {
     "first_k_dense_replace": 1,
     "routed_scaling_factor": 2.5,
 }
-RING = {
+RING: Mapping[str, object] = {
     "num_key_value_heads": 2,
     "group_norm_size": 2,
     "use_qk_norm": True,
 }
-LING = {
+LING: Mapping[str, object] = {
     "num_hidden_layers": 6,
     "num_key_value_heads": 4,
     "group_norm_size": 1,
@@ -55,6 +55,7 @@ LING = {
     "qk_rope_head_dim": 8,
     "qk_nope_head_dim": 12,
     "v_head_dim": 10,
+    "gated_attention_proj_granularity_type": "element_wise",
 }
 
 
@@ -188,20 +189,29 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
         self.heads, width = config.num_attention_heads, config.hidden_size
         query = config.qk_nope_head_dim + config.qk_rope_head_dim
         value = config.qk_nope_head_dim + config.v_head_dim
-        self.q_a_proj = nn.Linear(width, config.q_lora_rank, bias=False)
-        self.q_a_layernorm = Norm(config.q_lora_rank, config.rms_norm_eps)
-        self.q_b_proj = nn.Linear(config.q_lora_rank, self.heads * query, bias=False)
+        if config.q_lora_rank is None:
+            self.q_proj = nn.Linear(width, self.heads * query, bias=False)
+        else:
+            self.q_a_proj = nn.Linear(width, config.q_lora_rank, bias=False)
+            self.q_a_layernorm = Norm(config.q_lora_rank, config.rms_norm_eps)
+            self.q_b_proj = nn.Linear(config.q_lora_rank, self.heads * query, bias=False)
         kept = config.kv_lora_rank + config.qk_rope_head_dim
         self.kv_a_proj_with_mqa = nn.Linear(width, kept, bias=False)
         self.kv_a_layernorm = Norm(config.kv_lora_rank, config.rms_norm_eps)
         self.kv_b_proj = nn.Linear(config.kv_lora_rank, self.heads * value, bias=False)
-        self.g_proj = nn.Linear(width, self.heads * config.v_head_dim, bias=False)
+        self.gated = getattr(config, "gated_attention_proj_granularity_type", None) is not None
+        if self.gated:
+            self.g_proj = nn.Linear(width, self.heads * config.v_head_dim, bias=False)
         self.dense = nn.Linear(self.heads * config.v_head_dim, width, bias=False)
         self.scaling = query**-0.5
 
     def forward(self, x: Tensor, positions: Tensor, inv_freq: Tensor) -> Tensor:
         c = self.sizes
-        q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))).unflatten(-1, (self.heads, -1))
+        if c.q_lora_rank is None:
+            q = self.q_proj(x)
+        else:
+            q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
+        q = q.unflatten(-1, (self.heads, -1))
         q_plain, q_turned = q.split([c.qk_nope_head_dim, c.qk_rope_head_dim], -1)
         latent, shared = self.kv_a_proj_with_mqa(x).split([c.kv_lora_rank, c.qk_rope_head_dim], -1)
         both = self.kv_b_proj(self.kv_a_layernorm(latent)).unflatten(-1, (self.heads, -1))
@@ -209,7 +219,8 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
         shared = turned(shared[:, None], positions, inv_freq, pairs=True).expand(-1, self.heads, -1)
         q = torch.cat((q_plain, turned(q_turned, positions, inv_freq, pairs=True)), -1)
         o = _attended(q, torch.cat((k_plain, shared), -1), v, self.scaling)
-        return self.dense(o.flatten(1) * self.g_proj(x).sigmoid())
+        o = o.flatten(1)
+        return self.dense(o * self.g_proj(x).sigmoid() if self.gated else o)
 
 
 def _attended(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:

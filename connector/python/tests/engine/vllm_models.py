@@ -116,7 +116,7 @@ class Bailing:
         import torch
         from safetensors.torch import save_file
 
-        config = _register(_BAILING | dict(self.settings))
+        config = _register({**BAILING, **self.settings})
         config.save_pretrained(directory)
         generator = torch.Generator().manual_seed(seed)
         weights = {}
@@ -152,7 +152,7 @@ class Bailing:
         return shapes
 
 
-_BAILING = {
+BAILING: Mapping[str, object] = {
     "vocab_size": 512,
     "hidden_size": 128,
     "intermediate_size": 128,
