@@ -187,6 +187,21 @@ class Latent:
         return y
 
 
+def head_gate(module: nn.Module, heads: int) -> Callable[[Tensor], Tensor] | None:
+    """What an attention's output is multiplied by, of a head or of each of its values; None where
+    the module has no gate."""
+    gate = maybe_child(module, "g_proj")
+    if gate is None:
+        return None
+
+    def opened(x: Tensor) -> Tensor:
+        each: Tensor = gate(x)
+        wide = each if each.dtype == torch.float64 else each.float()
+        return wide.sigmoid().to(each.dtype).unflatten(-1, (heads, -1))
+
+    return opened
+
+
 def check_turn(turn: Turn | None, rope: Rope) -> None:
     """Refuses a module that turns other than its config says."""
     turned = 0 if turn is None else 2 * turn.inv_freq.shape[0]

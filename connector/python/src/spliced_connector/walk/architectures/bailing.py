@@ -6,7 +6,7 @@ from torch import nn
 
 from spliced_connector.model import Family
 from spliced_connector.walk.architectures import ring
-from spliced_connector.walk.attention import Latent
+from spliced_connector.walk.attention import Latent, head_gate
 from spliced_connector.walk.base import Architecture
 from spliced_connector.walk.blocks import AttentionMixer, Blocks, LinearMixer, batched, pre_norm
 from spliced_connector.walk.delta import Delta, DeltaSizes
@@ -72,7 +72,7 @@ def _latent(module: nn.Module, rotary: nn.Module, config: object) -> Latent:
         scale=real(module, "scaling"),
         rope=latent_rope_of(config, key),
         turn=turn_of(rotary, interleaved=True),
-        gate=ring.head_gate(module, heads),
+        gate=head_gate(module, heads),
     )
 
 

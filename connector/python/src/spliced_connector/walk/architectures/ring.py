@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from spliced_connector.model import Attention, DType, Family, KeyMode, Kind, Linear, Rope
-from spliced_connector.walk.attention import Latent, check_turn
+from spliced_connector.walk.attention import Latent, check_turn, head_gate
 from spliced_connector.walk.base import Architecture, AttentionRows, LinearRows, Steps
 from spliced_connector.walk.blocks import AttentionMixer, Blocks, LinearMixer, pre_norm
 from spliced_connector.walk.naming import Naming
@@ -182,7 +182,7 @@ def _mixer(
         project = Projection(module, heads, dim, turn_of(rotary))
         return Grouped(project, rope_of(config, dim), dim**-0.5), None
     turned = flag(config, "linear_rope", True)
-    silu = flag(config, "use_linear_silu") or flag(config, "linear_silu")
+    silu = flag(config, "use_linear_silu", flag(config, "linear_silu"))
     project = Projection(module, heads, dim, turn_of(rotary) if turned else None, silu)
     return None, Lightning(project, rope_of(config, dim) if turned else Rope())
 
@@ -205,21 +205,6 @@ def _latent(module: nn.Module, rotary: nn.Module, config: object) -> Latent:
         gate=head_gate(module, heads),
         last="dense",
     )
-
-
-def head_gate(module: nn.Module, heads: int) -> Callable[[Tensor], Tensor] | None:
-    """What an attention's output is multiplied by, of a head or of each of its values; None where
-    the module has no gate."""
-    gate = maybe_child(module, "g_proj")
-    if gate is None:
-        return None
-
-    def opened(x: Tensor) -> Tensor:
-        each: Tensor = gate(x)
-        wide = each if each.dtype == torch.float64 else each.float()
-        return wide.sigmoid().to(each.dtype).unflatten(-1, (heads, -1))
-
-    return opened
 
 
 def _mlp(module: nn.Module) -> Callable[[Tensor], Tensor]:
