@@ -159,8 +159,8 @@ def test_segments_are_reused_in_any_order(engine: Engine) -> None:
     first = spliced(engine, [*parts[0], *parts[1], *parts[2], *query], [0, 150, 300, 450])
     assert first.told["way"] == "splice"
     answer = spliced(engine, [*parts[2], *parts[0], *parts[1], *query], [0, 150, 300, 450])
-    assert answer.told["reused"] == 450 - 8 - 16 - 16  # w at each join, none at the front
-    assert answer.told["walked"] == 32
+    assert answer.told["reused"] == 150 + 134 + 134  # w at each join, none at the front
+    assert answer.told["walked"] == 24
 
 
 def test_segments_that_wait_for_each_other_are_captured_once(
