@@ -40,6 +40,7 @@ OPTIONS: dict[str, object] = {
     "mem_fraction_static": 0.2,
     "log_level": "warning",
     "watchdog_timeout": 600,
+    "sleep_on_idle": True,
 }
 """What a CPU without SGLang's own kernels wants."""
 
@@ -84,6 +85,7 @@ class Answer:
     told: dict[str, Any] = field(default_factory=dict)  # by the connector
     logprobs: list[float] = field(default_factory=list)  # of the tokens
     finish: str = ""
+    retractions: int = 0  # times that it gave way to others
 
 
 class Engine:
@@ -94,8 +96,10 @@ class Engine:
         directory: Path,
         settings: dict[str, object] | None = None,
         model: Path = MODEL,
+        environ: dict[str, str] | None = None,
         **options: object,
     ) -> None:
+        self.model = model
         given: dict[str, object] = {"model_path": str(model), **OPTIONS, **options}
         if settings is not None:
             given["radix_cache_backend"] = "spliced"
@@ -106,7 +110,7 @@ class Engine:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, str(HERE / "sglang_harness.py"), str(path)],
-                env=environment(directory, settings),
+                env=environment(directory, settings) | (environ or {}),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -170,6 +174,7 @@ class Engine:
             told[0],
             logprobs,
             finish,
+            int(meta.get("num_retractions") or 0),
         )
 
     def ask(self, ids: Sequence[int], *args: Any, **kwargs: Any) -> Answer:
