@@ -53,7 +53,7 @@ LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
 .PHONY: help build static fakecuda demo demo-cluster torture torture-long hostile test test-network race lint fuzz faults reference bench bench-disk bench-network \
-  generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm bench-engines faults-engines fidelity \
+  generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm demo-sglang bench-engines bench-sglang faults-engines fidelity \
   gpu-check gpu-check-bundle
 
 help: ## list the targets
@@ -137,22 +137,34 @@ test-engines: build ## tests of connector/python with torch, transformers and vL
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
 	  cd $(PYDIR) && $(ENGINES)/bin/python -m pytest -q -rs $(PYTESTFLAGS) tests/engine
 
-test-sglang: build ## tests on SGLang's own cache classes; 0.8 GiB beside bin/engines; says why it skips
+test-sglang: build ## tests in SGLang, on a CPU; 0.8 GiB beside bin/engines; says why it skips
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES) && \
 	  scripts/engines/sglang $(ENGINES) $(SGLANG); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
 	  cd $(PYDIR) && $(SGLANG)/bin/python -m pytest -q $(PYTESTFLAGS) \
-	    tests/engine/test_sglang_backend.py tests/engine/test_drift.py
+	    tests/engine/test_sglang_*.py tests/engine/test_drift.py
 
 demo-vllm: build ## a chat client in front of stock vLLM servers without us and with us; some minutes; says why it skips
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
-	  $(ENGINES)/bin/python scripts/demo-vllm/demo.py
+	  $(ENGINES)/bin/python scripts/demo-engines/demo.py
+
+demo-sglang: build ## the same in front of SGLang, on a CPU with kernels of the tests; some minutes; says why it skips
+	@scripts/engines/environment --python $(PYTHON) $(ENGINES) && \
+	  scripts/engines/sglang $(ENGINES) $(SGLANG); code=$$?; \
+	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
+	  $(SGLANG)/bin/python scripts/demo-engines/demo.py --engine sglang --layers 4 --hidden 512
 
 bench-engines: build ## time to the first token in vLLM with and without splicing; some minutes
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
 	  $(ENGINES)/bin/python scripts/bench-engines/bench.py
+
+bench-sglang: build ## the same in SGLang, on a CPU with kernels of the tests
+	@scripts/engines/environment --python $(PYTHON) $(ENGINES) && \
+	  scripts/engines/sglang $(ENGINES) $(SGLANG); code=$$?; \
+	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
+	  $(SGLANG)/bin/python scripts/bench-engines/bench.py --engine sglang
 
 REQUESTS ?= 5000
 faults-engines: build ## REQUESTS requests in each mode to vLLM on two ranks, beside a daemon in trouble: 0 wrong answers

@@ -1,11 +1,11 @@
-"""Time to the first token of MuSiQue requests in vLLM, without and with reuse.
+"""Time to the first token of MuSiQue requests in vLLM or SGLang, without and with reuse.
 
     bin/engines/bin/python scripts/bench-engines/bench.py --out bench.json
 
 Three servers of one random model run at once and are asked in turn, so that what else the machine
 does falls on all of them alike:
 
-    plain    vLLM with its own prefix caching, no connector
+    plain    the engine with its own prefix caching, no connector
     splice   mode splice, missing segments are captured
     frugal   mode splice, capture off
 
@@ -33,9 +33,10 @@ from pathlib import Path
 
 from prompts import PASSAGES, VOCABULARY, Corpus, Request, fresh, read_corpus, request, tokens
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "demo-vllm"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "demo-engines"))
 
-from processes import Server, connector_flag, start_daemon, start_server
+from engines import Engine, engine_of
+from processes import Server, start_daemon
 
 MAX_TOKENS = 8192
 
@@ -60,6 +61,7 @@ def random_model(directory: Path, layers: int, hidden: int) -> Path:
         intermediate_size=7 * hidden // 2,
         num_hidden_layers=layers,
         layer_types=(["linear_attention"] * 3 + ["full_attention"]) * (layers // 4),
+        full_attention_interval=4,  # SGLang reads no layer_types
         num_attention_heads=hidden // 128,
         num_key_value_heads=2,
         head_dim=256,
@@ -90,26 +92,38 @@ def random_model(directory: Path, layers: int, hidden: int) -> Path:
 CACHE_GIB = "2"
 
 
-def start(stack: ExitStack, directory: Path, model: Path) -> Servers:
+FLAGS: dict[str, tuple[str, ...]] = {
+    "vLLM": (
+        f"--max-model-len={MAX_TOKENS}",
+        "--max-num-seqs=2",
+        "--max-num-batched-tokens=2048",
+    ),
+    "SGLang": (
+        f"--context-length={MAX_TOKENS}",
+        "--max-running-requests=2",
+        "--chunked-prefill-size=2048",
+        "--max-total-tokens=131072",
+        "--max-mamba-cache-size=64",
+    ),
+}
+CACHING = {"vLLM": ("--enable-prefix-caching", "--no-enable-prefix-caching"), "SGLang": ("", "")}
+"""vLLM keeps states at block boundaries with it, SGLang where a prompt or its answer ends."""
+
+
+def start(stack: ExitStack, directory: Path, engine: Engine, model: Path) -> Servers:
     daemon, socket_path = start_daemon(
         directory, "-arena=3GiB", "-private=256MiB", "-staging=128MiB"
     )
     stack.callback(daemon.close)
-    common = [
-        f"--max-model-len={MAX_TOKENS}",
-        "--max-num-seqs=2",
-        "--max-num-batched-tokens=2048",
-    ]
     made = []
     for mode in ("plain", "splice", "frugal"):
-        flags = list(common)
-        if mode == "plain":
-            flags.append("--enable-prefix-caching")
-        else:
-            extra = {"capture": mode == "splice", "timeout_ms": 1000, "load_ms": 5000}
-            flag = connector_flag(socket_path, model, "splice", **extra)
-            flags += ["--no-enable-prefix-caching", f"--kv-transfer-config={flag}"]
-        server = start_server(directory, model, *flags)
+        settings: dict[str, object] | None = None
+        caching = CACHING[engine.name][mode != "plain"]
+        if mode != "plain":
+            settings = {"socket": socket_path, "weights": str(model), "mode": "splice"}
+            settings |= {"capture": mode == "splice", "timeout_ms": 1000, "load_ms": 5000}
+        flags = [flag for flag in (*FLAGS[engine.name], caching) if flag]
+        server = engine.start(directory, model, settings, *flags)
         stack.callback(server.close)
         made.append(server)
     return Servers(*made)
@@ -225,7 +239,9 @@ def report(bench: Bench, corpus: Corpus, model: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="TTFT in vLLM with and without splicing.")
+    parser = argparse.ArgumentParser(description="TTFT in an engine with and without splicing.")
+    parser.add_argument("--engine", choices=("vllm", "sglang"), default="vllm")
+    parser.add_argument("--sglang", type=Path, help="the Python that has SGLang")
     parser.add_argument("--rounds", type=int, default=6, help="requests of the data set")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=1024)
@@ -237,7 +253,8 @@ def main() -> None:
         directory = Path(name)
         model = args.model or random_model(directory / "model", args.layers, args.hidden)
         corpus = read_corpus(args.rounds)
-        bench = Bench(start(stack, directory, model), corpus)
+        engine = engine_of(args.engine, args.sglang)
+        bench = Bench(start(stack, directory, engine, model), corpus)
         bench.run(args.rounds)
         text = json.dumps(report(bench, corpus, model), indent=1)
     if args.out:

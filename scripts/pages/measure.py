@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts" / "demo-vllm"))
+sys.path.insert(0, str(ROOT / "scripts" / "demo-engines"))
 sys.path.insert(0, str(ROOT / "connector" / "python" / "src"))
 
 import torch

@@ -48,6 +48,7 @@ FOREIGN = {
     "safetensors": {"hf"},
     "vllm": {"vllm"},
     "sglang": {"sglang"},
+    "prometheus_client": {"sglang"},
 }
 
 # They import where there is neither torch nor any other package.

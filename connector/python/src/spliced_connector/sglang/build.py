@@ -37,7 +37,9 @@ def make_reuse(context: TreeCacheBuildContext, settings: SpliceSettings) -> Reus
         except UnsupportedError as err:
             raise Inert(f"mode splice cannot walk this model: {err}") from err
     finder = finder_of(settings, _tokenizer(context)) if settings.find else Finder()
-    reuse = Reuse(engine, settings, connect(settings, engine.version), arch, slots, finder)
+    counted = bool(context.server_args.enable_metrics)
+    client = connect(settings, engine.version)
+    reuse = Reuse(engine, settings, client, arch, slots, finder, counted)
     reuse.model.wait_attached(_ATTACH_SECONDS)
     return reuse
 

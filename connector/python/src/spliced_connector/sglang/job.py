@@ -59,6 +59,11 @@ class SlotJob(Job):
         """What the engine's tree holds of the request, while `run` is called."""
         self._slots = slots
 
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing was done yet that another job would have to do again."""
+        return self.context is None and not self.captured
+
     def write(self, into: Tensor, begin: int, state: int | None) -> None:
         """Writes rows from token `begin` on to slots, and the states behind the last; once `run`
         has answered True."""

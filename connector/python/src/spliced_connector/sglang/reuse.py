@@ -27,7 +27,8 @@ from spliced_connector.serving.storing import Fresh, Publisher, Saver, Taken
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.serving.watch import Watch
 from spliced_connector.sglang.job import Prefix, SlotJob
-from spliced_connector.sglang.requests import Offer, Requests, Tracked, log
+from spliced_connector.sglang.metrics import Counts
+from spliced_connector.sglang.requests import STEP, Offer, Requests, Tracked, log
 from spliced_connector.sglang.slots import Slots
 from spliced_connector.sglang.splice_settings import SpliceSettings
 from spliced_connector.sglang.support import Engine
@@ -66,8 +67,9 @@ class Reuse:
         arch: Architecture | None,
         slots: Slots,
         finder: Finder,
+        counted: bool = False,
     ) -> None:
-        """arch: the walk over the model; None in mode prefix."""
+        """arch: the walk over the model; None in mode prefix. counted: SGLang has metrics."""
         self.engine, self.settings, self.slots = engine, settings, slots
         self.tally = EngineTally()
         self.clock = Clock()
@@ -75,6 +77,7 @@ class Reuse:
         self.model: Model = client.model(
             engine.identity,
             tenant=settings.tenant,
+            block_tokens=STEP,
             connector=f"sglang {__version__}",
             engine=f"sglang {engine.version}",
         )
@@ -92,6 +95,7 @@ class Reuse:
         if arch is not None:
             bound_error = settings.canary_bound
             self._watch = Watch(arch, self.model, self.tally, bound_error, eager)
+        self._counts = Counts(self.tally) if counted else None
         self._until = 0.0  # monotonic: the end of this step's slice
         self._fresh = True  # nothing was done in this step
 
@@ -105,6 +109,8 @@ class Reuse:
             if self._watch.busy and not any(t.job for t in self._tracked.values()):
                 self._watch.compare()
             self._watch.tell(again=False)
+        if self._counts is not None:
+            self._counts.update()
 
     def open(
         self, rid: str, ids: Sequence[int], said: dict[str, object] | None, stops: Collection[int]
@@ -122,11 +128,13 @@ class Reuse:
     def offer(self, tracked: Tracked, held: int, most: int) -> Offer | None:
         """See `Requests.offer`. What a job works on stays offered while the tree has less."""
         job, page = tracked.job, self.engine.page_tokens
+        if job is not None and job.fresh and not job.base.name and job.base.tokens != held:
+            self._drop_job(tracked)  # the tree has grown, or shrunk
+            job = None
         if job is None:
             tracked.offer = self._requests.offer(tracked, held, most)
         elif not held < job.splice.tokens <= most:
             self._drop_job(tracked)
-            tracked.offer = None
         found = tracked.offer
         return found if found is not None and found.splice.tokens // page * page > held else None
 
@@ -234,6 +242,7 @@ class Reuse:
             storing.drain(max(0.0, until - time.monotonic()))
             storing.close()
         self._client.close()
+        log.info("spliced ends: %s", self.tally.snapshot())
 
     def _dtype(self) -> torch.dtype:
         return next(iter(self.slots.rows.values())).keys.dtype

@@ -37,6 +37,7 @@ def make_model(directory: Path, texts: Iterable[str], layers: int, hidden: int) 
         intermediate_size=7 * hidden // 2,
         num_hidden_layers=layers,
         layer_types=(["linear_attention"] * 3 + ["full_attention"]) * (layers // 4),
+        full_attention_interval=4,  # SGLang reads no layer_types
         num_attention_heads=hidden // 128,
         num_key_value_heads=2,
         head_dim=256,

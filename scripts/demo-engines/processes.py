@@ -1,4 +1,4 @@
-"""The daemon and vLLM's server as processes of a demo or a bench, and requests over HTTP."""
+"""The daemon and an engine's server as processes of a demo or a bench, and requests over HTTP."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-
-CONNECTOR = "spliced_connector.vllm"
 
 # vLLM's own switches for a processor without a compiler's help, on few cores.
 #
@@ -30,24 +28,6 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "OMP_WAIT_POLICY": "PASSIVE",
 }
-
-
-def connector_flag(socket_path: str, weights: Path, mode: str, **extra: object) -> str:
-    """The value of --kv-transfer-config."""
-    return json.dumps(
-        {
-            "kv_connector": "SplicedConnector",
-            "kv_connector_module_path": CONNECTOR,
-            "kv_role": "kv_both",
-            "kv_load_failure_policy": "recompute",
-            "kv_connector_extra_config": {
-                "socket": socket_path,
-                "weights": str(weights),
-                "mode": mode,
-                **extra,
-            },
-        }
-    )
 
 
 class Process:
@@ -120,29 +100,11 @@ def start_daemon(directory: Path, *flags: str) -> tuple[Process, str]:
     return daemon, path
 
 
-def start_server(directory: Path, model: Path, *flags: str, eager: bool = True) -> Server:
-    """vLLM's server. Prints nothing; its log stays in the directory.
-
-    eager: nothing is compiled, which takes longer than a demo has on few cores.
-    """
+def free_port() -> int:
+    """Nobody listens on it at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    # `vllm serve` of the CPU wheel looks for a package of another name, and ends.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-    command += [f"--model={model}", f"--port={port}", "--host=127.0.0.1", "--dtype=bfloat16"]
-    command += ["--served-model-name=model", *flags]
-    environment = {}
-    if eager:
-        command.append("--enforce-eager")
-        environment["TORCH_COMPILE_DISABLE"] = "1"
-    process = Process("vLLM", command, directory / f"vllm-{port}.log", **environment)
-    try:
-        process.wait_for(port, 900)
-    except BaseException:
-        process.close()
-        raise
-    return Server(process, port)
+        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True)
@@ -159,6 +121,7 @@ class Server:
 
     process: Process
     port: int
+    counter: str = "vllm"
 
     def ask(self, ids: Sequence[int], cuts: Sequence[int] | None = None, tokens: int = 8) -> Answer:
         """Streams one greedy completion. cuts: where the prompt's segments meet."""
@@ -175,12 +138,19 @@ class Server:
         took = time.perf_counter() - began
         return took, dict((reply.get("kv_transfer_params") or {}).get("spliced", {}))
 
+    def _timed(self, body: dict[str, object]) -> tuple[float, dict[str, Any]]:
+        """Seconds that SGLang's own API takes for an answer, and the answer."""
+        began = time.perf_counter()
+        reply: dict[str, Any] = json.loads(self._send("/generate", body).read())
+        return time.perf_counter() - began, reply
+
     def counts(self) -> dict[str, float]:
         """What the connector has counted so far, by name; nothing without one."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
-        rows = re.findall(r'^vllm:spliced_total\{.*what="(\w+)"\} (\S+)$', text, re.MULTILINE)
+        pattern = rf'^{self.counter}:spliced_total\{{.*what="(\w+)".*\}} (\S+)$'
+        rows = re.findall(pattern, text, re.MULTILINE)
         return {name: float(value) for name, value in rows}
 
     def _post(
@@ -195,10 +165,11 @@ class Server:
         }
         if cuts is not None:
             body["kv_transfer_params"] = {"spliced": {"v": 1, "cuts": list(cuts)}}
+        return self._send("/v1/completions", body)
+
+    def _send(self, path: str, body: dict[str, object]) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
-        connection.request(
-            "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
-        )
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         reply = connection.getresponse()
         if reply.status != 200:
             raise RuntimeError(f"HTTP {reply.status}: {reply.read(2000).decode(errors='replace')}")

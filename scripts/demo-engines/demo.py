@@ -1,9 +1,10 @@
-"""An unmodified OpenAI chat client in front of vLLM's own server, without us and with us.
+"""An unmodified OpenAI chat client in front of an engine's own server, without us and with us.
 
     make demo-vllm
+    make demo-sglang
 
-Starts two servers of one model with vLLM's defaults, prefix caching among them, and a count of
-cached tokens in `usage`. One of them has the connector, which looks for segments by itself. Both
+Starts two servers of one model with the engine's defaults, prefix caching among them, and a count
+of cached tokens in `usage`. One of them has the connector, which looks for segments by itself. Both
 get the same requests in turn: questions that bring documents in an order of their own, chats about
 documents, and agents that read files, call by call. Prints for each request the time to the first
 token and how many tokens were computed for it, seams and segments run alone among them, and in the
@@ -23,11 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from engines import Engine, engine_of
 from models import MAX_TOKENS, make_model
-from processes import Server, connector_flag, start_daemon, start_server
+from processes import Server, start_daemon
 from traffic import Request, agents, chats, documents, pages, questions
 
-COUNTS = "--enable-prompt-tokens-details"
 ANSWER_TOKENS = 8
 WAYS = ("without", "with")
 
@@ -72,26 +73,43 @@ def ask(server: Server, request: Request, tokens: int = ANSWER_TOKENS) -> Answer
 
 
 def _again(server: Server) -> int:
-    """Tokens computed so far of what vLLM counts as cached: seams, and segments run alone."""
+    """Tokens computed so far of what the engine counts as cached: seams, and segments run alone."""
     counts = server.counts()
     return int(counts.get("walked_tokens", 0) + counts.get("captured_tokens", 0))
 
 
+LIMITS = {
+    "vLLM": (f"--max-model-len={MAX_TOKENS}", "--max-num-seqs=2"),
+    "SGLang": (
+        f"--context-length={MAX_TOKENS}",
+        "--max-running-requests=2",
+        "--max-total-tokens=65536",
+        "--max-mamba-cache-size=64",
+    ),
+}
+"""So that two servers fit into a small machine."""
+
+
 def serve(
-    stack: ExitStack, directory: Path, model: Path, extra: dict[str, object], compiled: bool
+    stack: ExitStack,
+    directory: Path,
+    engine: Engine,
+    model: Path,
+    extra: dict[str, object],
+    compiled: bool,
 ) -> list[Server]:
     """The server without us, and the one with us."""
     daemon, socket_path = start_daemon(
         directory, "-arena=2GiB", "-private=256MiB", "-staging=64MiB"
     )
     stack.callback(daemon.close)
-    flag = connector_flag(socket_path, model, "splice", **extra)
-    print(f"vllm serve MODEL {COUNTS}\nvllm serve MODEL {COUNTS} --kv-transfer-config '{flag}'")
-    print("" if compiled else "(and --enforce-eager: compiling takes longer than the requests)\n")
-    common = [COUNTS, f"--max-model-len={MAX_TOKENS}", "--max-num-seqs=2"]
+    settings = {"socket": socket_path, "weights": str(model), "mode": "splice", **extra}
+    print(f"{engine.command(None)}\n{engine.command(settings)}")
+    print("" if compiled else "(and nothing is compiled, which takes longer than the requests)\n")
     servers = []
-    for flags in (common, [*common, f"--kv-transfer-config={flag}"]):
-        server = start_server(directory, model, *flags, eager=not compiled)
+    for given in (None, settings):
+        flags = LIMITS[engine.name]
+        server = engine.start(directory, model, given, *flags, eager=not compiled)
         stack.callback(server.close)
         servers.append(server)
     return servers
@@ -160,7 +178,7 @@ def report(done: list[tuple[Request, list[Answer]]]) -> dict[str, object]:
 
 def _why(computed: list[int]) -> str:
     if computed[1] >= computed[0]:
-        return "no fewer tokens were computed than with vLLM's own cache alone"
+        return "no fewer tokens were computed than with the engine's own cache alone"
     return "fewer tokens were computed, but finding and placing the others took longer"
 
 
@@ -188,7 +206,9 @@ def by_turn(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="vLLM's server without us and with us.")
+    parser = argparse.ArgumentParser(description="An engine's server without us, and with us.")
+    parser.add_argument("--engine", choices=("vllm", "sglang"), default="vllm")
+    parser.add_argument("--sglang", type=Path, help="the Python that has SGLang")
     parser.add_argument("--model", type=Path, help="a directory, in place of random weights")
     parser.add_argument("--layers", type=int, default=12, help="of the model with random weights")
     parser.add_argument("--hidden", type=int, default=1024, help="its width")
@@ -212,7 +232,8 @@ def main() -> None:
             "timeout_ms": 1000,
             "load_ms": 5000,
         }
-        servers = serve(stack, directory, model, extra, args.compiled)
+        engine = engine_of(args.engine, args.sglang)
+        servers = serve(stack, directory, engine, model, extra, args.compiled)
         pool = documents(10)
         requests = questions(pool, args.questions, 6) + chats(pool, args.users, 4)
         requests += agents(pool, args.tasks, 4)

@@ -1,0 +1,38 @@
+"""The connector's counts among SGLang's Prometheus metrics, and in its log when it ends.
+
+`sglang:spliced_total{what="loaded_tokens"}`: every count of `EngineTally` by name.
+"""
+
+from __future__ import annotations
+
+import time
+
+from spliced_connector.serving.tally import EngineTally
+
+_SECONDS = 1.0
+"""Between two looks at the counts: they take a lock."""
+
+
+class Counts:
+    """Moves counts to a metric of SGLang's process, where it is started with --enable-metrics."""
+
+    def __init__(self, tally: EngineTally) -> None:
+        # SGLang names the directory that its processes share before its caches are made.
+        from prometheus_client import Counter
+
+        self._tally = tally
+        self._next = 0.0  # monotonic seconds
+        self._counter = Counter(
+            name="sglang:spliced",
+            documentation="What the spliced connector has done, by name.",
+            labelnames=["what"],
+        )
+
+    def update(self) -> None:
+        """What was counted since the last time, at most once a second."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _SECONDS
+        for name, count in self._tally.news().items():
+            self._counter.labels(name).inc(count)
