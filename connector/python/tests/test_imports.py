@@ -44,7 +44,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 FOREIGN = {
     "xxhash": {"client.connection"},
     "torch": {"walk", "walk.architectures", "hf", "hf.device", "serving", "vllm", "sglang"},
-    "transformers": {"hf"},
+    "transformers": {"hf", "sglang"},
     "safetensors": {"hf"},
     "vllm": {"vllm"},
     "sglang": {"sglang"},

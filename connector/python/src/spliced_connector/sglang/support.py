@@ -86,9 +86,22 @@ def _check(context: TreeCacheBuildContext, args: Any) -> None:
             raise Inert(f"{what} is not supported")
 
 
+def _described(context: TreeCacheBuildContext, args: Any) -> Mapping[str, object]:
+    """The model's config as transformers reads it, where it knows the model: SGLang's own classes
+    have other defaults, and every adapter has to name a model alike."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(args.model_path, revision=args.revision)
+    except (OSError, ValueError):
+        config = context.model_config.hf_text_config
+    found: Mapping[str, object] = config.to_dict()
+    return found
+
+
 def _identify(context: TreeCacheBuildContext, args: Any, settings: SpliceSettings) -> Identity:
     weights = named_weights(settings, str(args.model_path))
-    described: Mapping[str, object] = context.model_config.hf_text_config.to_dict()
+    described = _described(context, args)
     kv = context.params.token_to_kv_pool_allocator.get_kvcache().dtype
     pool = getattr(context.params.req_to_token_pool, "mamba_pool", None)
     conv, running = kv, torch.float32
