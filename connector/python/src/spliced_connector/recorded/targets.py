@@ -211,6 +211,32 @@ VLLM = (
 )
 
 _CACHE = "sglang.srt.mem_cache"
+_UNIFIED = f"{_CACHE}.unified_cache"
+_MANAGERS = "sglang.srt.managers"
+_PARTS = f"{_MANAGERS}.scheduler_components"
+_MODELS = "sglang.srt.models"
+_HEADS = (
+    "attn",
+    "head_dim",
+    "num_heads",
+    "num_kv_heads",
+    "o_proj",
+    "qkv_proj",
+    "rotary_emb",
+    "scaling",
+)
+_SIZES = ("kv_size", "q_size")
+_DELTA = (
+    "A_log",
+    "activation",
+    "attn",
+    "conv_kernel_size",
+    "dt_bias",
+    "in_proj_ba",
+    "in_proj_qkvz",
+    "norm",
+    "out_proj",
+)
 
 SGLANG = (
     Target(
@@ -242,6 +268,8 @@ SGLANG = (
     Target(f"{_CACHE}.registry", "register_radix_cache_backend"),
     Target(f"{_CACHE}.registry", "default_radix_cache_factory"),
     Target(f"{_CACHE}.registry", "TreeCacheBuildContext"),
+    Target(f"{_CACHE}.registry", "get_radix_cache_factory"),
+    Target(f"{_CACHE}.registry", "create_unified_radix_cache"),
     Target(
         f"{_CACHE}.base_prefix_cache",
         "BasePrefixCache",
@@ -257,13 +285,27 @@ SGLANG = (
     Target(f"{_CACHE}.base_prefix_cache", "MatchPrefixParams"),
     Target(f"{_CACHE}.base_prefix_cache", "MatchResult"),
     Target(f"{_CACHE}.base_prefix_cache", "InitLoadBackParams"),
-    Target(f"{_CACHE}.memory_pool", "MambaPool", methods=("__init__",)),
-    Target(f"{_CACHE}.memory_pool", "HybridReqToTokenPool", methods=("__init__", "alloc", "free")),
+    Target(f"{_CACHE}.base_prefix_cache", "EvictParams"),
+    Target(f"{_CACHE}.base_prefix_cache", "CacheRequestHandle"),
+    Target(f"{_CACHE}.base_prefix_cache", "CacheRequestOutcome"),
+    Target(
+        f"{_CACHE}.memory_pool", "MambaPool", methods=("__init__",), attributes=("mamba_cache",)
+    ),
+    Target(
+        f"{_CACHE}.memory_pool",
+        "HybridReqToTokenPool",
+        methods=("__init__", "alloc", "free"),
+        attributes=("mamba_allocator", "mamba_ckpt_pool", "mamba_map", "mamba_pool"),
+    ),
+    Target(f"{_CACHE}.memory_pool", "ReqToTokenPool", attributes=("req_to_token",)),
     Target(
         f"{_CACHE}.memory_pool",
         "HybridLinearKVPool",
         methods=("__init__", "get_kv_buffer", "set_kv_buffer"),
+        attributes=("full_kv_pool",),
     ),
+    Target(f"{_CACHE}.memory_pool", "MHATokenToKVPool", attributes=("k_buffer", "v_buffer")),
+    Target(f"{_CACHE}.memory_pool", "KVCache", attributes=("dtype", "store_dtype")),
     Target(
         f"{_CACHE}.storage.backend_factory", "StorageBackendFactory", methods=("create_backend",)
     ),
@@ -292,6 +334,172 @@ SGLANG = (
     ),
     Target(f"{_CACHE}.unified_cache.unified_cache_linker", "UnifiedCacheLinker"),
     Target("sglang.srt.plugins.hook_registry", "HookRegistry", methods=("register",)),
+    # The cache that ours is made of, and what it works with (`sglang/radix.py`).
+    Target(
+        f"{_CACHE}.unified_radix_cache",
+        "UnifiedRadixCache",
+        methods=("finish",),
+        every=True,
+        attributes=(
+            "_components_tuple",
+            "disable",
+            "req_to_token_pool",
+            "token_to_kv_pool_allocator",
+            "tree_core",
+        ),
+    ),
+    Target(
+        f"{_UNIFIED}.unified_tree_core_interface",
+        "UnifiedTreeCoreInterface",
+        methods=("get_component_device_value", "collect_full_device_indices"),
+    ),
+    Target(f"{_UNIFIED}.component_type", "ComponentType", members=("MAMBA",)),
+    Target(f"{_UNIFIED}.components.base", "TreeComponent", methods=("cleanup_after_caching_req",)),
+    Target(
+        f"{_UNIFIED}.components.mamba", "MambaComponent", methods=("cleanup_after_caching_req",)
+    ),
+    Target(
+        f"{_CACHE}.allocator.base",
+        "BaseTokenToKVPoolAllocator",
+        methods=("alloc", "available_size", "free", "get_kvcache"),
+    ),
+    Target(f"{_CACHE}.allocator.mamba", "MambaSlotAllocator", methods=("alloc",)),
+    Target(
+        f"{_CACHE}.cache_init_params",
+        "CacheInitParams",
+        members=("page_size", "req_to_token_pool", "token_to_kv_pool_allocator"),
+    ),
+    Target(
+        f"{_MANAGERS}.schedule_batch",
+        "Req",
+        methods=("finished", "init_next_round_input"),
+        attributes=(
+            "cache_salt",
+            "customized_info",
+            "eos_token_ids",
+            "extend_end",
+            "extra_key",
+            "full_untruncated_fill_ids",
+            "host_hit_length",
+            "input_embeds",
+            "kv",
+            "last_node",
+            "lora_id",
+            "multimodal_inputs",
+            "origin_input_ids",
+            "positional_embed_overrides",
+            "prefix_len",
+            "rid",
+            "sampling_params",
+            "session",
+            "tokenizer",
+        ),
+    ),
+    Target(
+        f"{_MANAGERS}.schedule_batch",
+        "ReqKvInfo",
+        methods=("holds_mamba",),
+        members=(
+            "kv_committed_len",
+            "mamba_cow_src_index",
+            "mamba_needs_clear",
+            "mamba_pool_idx",
+            "req_pool_idx",
+        ),
+    ),
+    Target(
+        "sglang.srt.sampling.sampling_params",
+        "SamplingParams",
+        members=("custom_params", "stop_token_ids"),
+    ),
+    # What the plugin wraps (`sglang/plugin.py`), and reads there.
+    Target("sglang.srt.plugins.hook_registry", "HookType", members=("AROUND",)),
+    Target(
+        f"{_MANAGERS}.scheduler",
+        "Scheduler",
+        methods=("get_next_batch_to_run", "run_batch"),
+        attributes=("enable_overlap", "tree_cache"),
+    ),
+    Target(
+        f"{_MANAGERS}.schedule_batch",
+        "ScheduleBatch",
+        methods=("is_empty",),
+        members=("forward_mode", "reqs"),
+    ),
+    Target("sglang.srt.model_executor.forward_batch_info", "ForwardMode", methods=("is_extend",)),
+    Target(
+        f"{_MANAGERS}.schedule_policy",
+        "PrefillAdder",
+        methods=("add_chunked_req", "add_one_req"),
+        attributes=("can_run_list", "new_chunked_req", "rem_chunk_tokens", "tree_cache"),
+    ),
+    Target(f"{_MANAGERS}.schedule_policy", "AddReqResult"),
+    Target(
+        f"{_PARTS}.output_streamer",
+        "SchedulerOutputStreamer",
+        methods=("is_request_level_customized_info_key",),
+    ),
+    Target(
+        f"{_PARTS}.weight_updater",
+        "SchedulerWeightUpdaterManager",
+        methods=(
+            "update_weights_from_disk",
+            "update_weights_from_distributed",
+            "update_weights_from_ipc",
+            "update_weights_from_tensor",
+        ),
+        members=("scheduler",),
+    ),
+    Target("sglang.srt.utils.hf_transformers_utils", "get_tokenizer"),
+    # The modules that are walked over (`sglang/walk.py`).
+    Target(
+        "sglang.srt.layers.radix_attention",
+        "RadixAttention",
+        attributes=("logit_cap", "sliding_window_size"),
+    ),
+    Target(
+        "sglang.srt.layers.radix_linear_attention",
+        "RadixLinearAttention",
+        attributes=(
+            "bias",
+            "conv_weights",
+            "head_k_dim",
+            "head_v_dim",
+            "num_k_heads",
+            "num_v_heads",
+        ),
+    ),
+    Target(
+        f"{_MODELS}.qwen3_5",
+        "Qwen3_5AttentionDecoderLayer",
+        methods=("_prepare_qkv_gate",),
+        attributes=_HEADS,
+    ),
+    Target(
+        f"{_MODELS}.qwen3_5",
+        "Qwen3_5GatedDeltaNet",
+        methods=("fix_query_key_value_ordering",),
+        attributes=_DELTA,
+    ),
+    Target(
+        f"{_MODELS}.qwen3_next",
+        "Qwen3HybridAttentionDecoderLayer",
+        methods=("_apply_qk_norm",),
+        attributes=("attn_output_gate", *_HEADS, *_SIZES),
+    ),
+    Target(
+        f"{_MODELS}.qwen3_next",
+        "Qwen3GatedDeltaNet",
+        methods=("fix_query_key_value_ordering",),
+        attributes=_DELTA,
+    ),
+    Target(f"{_MODELS}.llama", "LlamaAttention", attributes=(*_HEADS, *_SIZES)),
+    Target(f"{_MODELS}.qwen2", "Qwen2Attention", attributes=(*_HEADS, *_SIZES)),
+    Target(
+        "sglang.srt.layers.logits_processor",
+        "LogitsProcessor",
+        attributes=("config", "final_logit_softcapping"),
+    ),
 )
 
 TARGETS: dict[str, tuple[Target, ...]] = {"sglang": SGLANG, "vllm": VLLM}
