@@ -37,6 +37,7 @@ from spliced_connector.sglang.reuse import Reuse
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.schedule_policy import PrefillAdder
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 
 TOLD = "spliced"
 """What became of a request stands under this name in its `meta_info`."""
@@ -50,11 +51,16 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
     inert = ""
     """Why nothing is reused; empty while something is."""
 
+    def __init__(self, params: CacheInitParams) -> None:
+        super().__init__(params)
+        # By request, and kept when the reuse ends: requests go on with what they were given.
+        self._private: dict[str, Tensor] = {}  # slots that no row of the table names yet
+        self._composed: set[str] = set()  # whose rows lie behind composed segments
+        self._lent = False  # the last load gave slots to a request
+
     def attach(self, reuse: Reuse) -> None:
         """From now on the daemon is asked."""
         self.reuse = reuse
-        self._private: dict[str, Tensor] = {}  # slots that no row of the table names yet
-        self._lent = False  # the last load gave slots to a request
 
     def turn_off(self, why: str) -> None:
         """From now on nothing is reused or stored."""
@@ -86,11 +92,11 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         return None if count is None else (count, params.req.last_node)
 
     def load_back_is_cache_owned(self) -> bool:
-        lent, self._lent = getattr(self, "_lent", False), False
+        lent, self._lent = self._lent, False
         return not lent and bool(super().load_back_is_cache_owned())
 
     def prefix_device_indices(self, req: Req) -> Tensor:
-        own = self._private.get(req.rid) if self.reuse is not None else None
+        own = self._private.get(req.rid)
         if own is None:
             found: Tensor = super().prefix_device_indices(req)
             return found
@@ -100,25 +106,25 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
     def checkpoint(self, req: Req, *, up_to: int, **kwargs: Any) -> None:
         """Stores what the daemon wants of the request. Rows behind composed segments stay out of
         the tree."""
+        self._private.pop(req.rid, None)
         tracked = self._of(req)
         if tracked is not None:
-            self._private.pop(req.rid, None)
             with self._guarded():
                 self._store(tracked, req, up_to)
             self._tell(tracked, req)
-            if tracked.spliced:
-                if req.finished():
-                    for component in self._components_tuple:
-                        component.cleanup_after_caching_req(req, is_finished=True)
-                return
-        super().checkpoint(req, up_to=up_to, **kwargs)
+        if req.rid not in self._composed:
+            super().checkpoint(req, up_to=up_to, **kwargs)
+        elif req.finished():
+            for component in self._components_tuple:
+                component.cleanup_after_caching_req(req, is_finished=True)
 
     def on_release(self, req: Req, *, checkpointed: bool) -> None:
         super().on_release(req, checkpointed=checkpointed)
+        self._private.pop(req.rid, None)
+        self._composed.discard(req.rid)
         tracked = self._of(req)
         if self.reuse is None or tracked is None:
             return
-        self._private.pop(req.rid, None)
         if req.finished():
             self.reuse.drop(req.rid)
         else:  # it gave way to others, and is matched again
@@ -236,6 +242,8 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
             # What is written takes the place of a state that was to be copied or cleared.
             req.kv.mamba_cow_src_index, req.kv.mamba_needs_clear = None, False
         self._private[req.rid] = slots
+        if tracked.spliced:
+            self._composed.add(req.rid)
         self._lent = True
         return count
 
