@@ -460,6 +460,29 @@ def test_a_prefix_that_went_is_lost_once(start_node: StartNode, daemon: Daemon) 
     assert node.reuse.tally.snapshot()["load_failures"] == 1
 
 
+def test_what_gave_way_is_stored_as_if_it_had_not_been_spliced(start_node: StartNode) -> None:
+    """The daemon refuses what is exact behind a prefix that is not."""
+    ids, tokens = draw(26), 256
+    node = start_node(mode=Mode.SPLICE)
+    reuse, model = node.reuse, node.reuse.model
+    name = reuse.open("saved", ids, None, ()).names[tokens]
+    parts = fill(model.profile.checkpoint_layout(tokens), 1)
+    assert model.save([NewCheckpoint(name, tokens, bytes(32), 0, Accept.SPLICED, parts)]) == [0]
+    found = reuse.open("x", ids, cut(), ())
+    assert reuse.offer(found, 0, N - 1) is not None
+    reuse.step(alone=True)
+    wait_until(lambda: reuse.ready(found, None))
+    reuse.write(found, torch.arange(tokens), 0, 5)
+    assert (found.way, found.spliced, found.held) == ("splice", True, tokens)
+    reuse.released(found)
+    assert (found.way, found.spliced) == ("engine", False)
+    found.wanted = [512]
+    reuse.reached(found, ids, 512, lambda: (torch.arange(512), 3))
+    assert reuse._saver.drain(10)
+    assert reuse.tally.snapshot().get("save_failures", 0) == 0
+    assert reuse.tally.snapshot()["saved_tokens"] == 512
+
+
 def test_a_request_that_waits_is_worked_on_in_slices(start_node: StartNode) -> None:
     """The first piece of a step always runs; others wait once its time is over."""
     ids = draw(23)

@@ -225,6 +225,8 @@ class Reuse:
 
     def released(self, tracked: Tracked) -> None:
         """What the engine had of the request is gone, and the request is not."""
+        if tracked.spliced:
+            tracked.held = 0  # nothing exact extends what was stored of a splice
         tracked.claimed, tracked.spliced, tracked.way = None, False, "engine"
 
     def drop(self, rid: str) -> None:
