@@ -150,6 +150,16 @@ def test_segments_that_are_held_are_offered(half: Half) -> None:
     assert offer.splice.choices[2] is Choice.HIT
 
 
+@pytest.mark.parametrize("held", [N, N + 5])
+def test_a_prompt_that_the_tree_has_is_offered_nothing(half: Half, held: int) -> None:
+    """Of a request that gave way, which is matched with its answer."""
+    ids = draw(27)
+    half.publish(ids)
+    tracked = half.open(ids, cut())
+    assert half.requests.offer(tracked, 0, N + 9) is not None
+    assert half.requests.offer(tracked, held, N + 9) is None
+
+
 def test_a_prefix_mode_asks_for_no_segments(connect: Connect, daemon: Daemon) -> None:
     half = Half(connect, daemon, mode=Mode.PREFIX)
     ids = draw(5)

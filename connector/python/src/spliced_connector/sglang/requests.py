@@ -133,7 +133,8 @@ class Requests:
     def offer(self, tracked: Tracked, held: int, most: int) -> Offer | None:
         """What there is beyond the first `held` tokens, which the engine's tree has, up to token
         `most`; None where it is nothing, or not worth it."""
-        if tracked.lost:
+        # Of a request that gave way the tree may have a part of the answer too.
+        if tracked.lost or held >= tracked.tokens:
             return None
         known = tracked.known
         offer = None if known is None else self._spliced(tracked, known, held)
