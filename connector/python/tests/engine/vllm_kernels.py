@@ -43,7 +43,7 @@ def replace() -> None:
             "chunk_gated_delta_rule": chunk_delta_rule,
             "fused_recurrent_gated_delta_rule": recurrent_delta_rule,
         },
-        bailing: {"linear_attention_decode": lightning_decode},
+        bailing: {"linear_attention_decode": lightning_decode, "layernorm_fn": head_norm},
         bailing_3: {
             "fused_kda_gate": kda_gates,
             "chunk_kda": chunk_delta_rule,
@@ -133,6 +133,11 @@ def lightning_decode(
         for i, block in zip(rows, at, strict=True)
     ]
     return torch.cat(out)
+
+
+def head_norm(x: Tensor, weight: Tensor, bias: None, *, eps: float, is_rms_norm: bool) -> Tensor:
+    """Bailing's, of queries and keys."""
+    return F.rms_norm(x.float(), x.shape[-1:], weight.float(), eps).to(x.dtype)
 
 
 def group_norm(self: Any, x: Tensor, gate: Tensor | None = None) -> Tensor:

@@ -14,16 +14,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from spliced_connector.model import Identity
-from spliced_connector.walk import AttentionRows, Kernels, LinearRows, Steps
+from spliced_connector.walk import (
+    AttentionRows,
+    Kernels,
+    LinearRows,
+    Steps,
+    UnsupportedError,
+    child,
+)
 
 # Added to the squared norm of queries and keys, as in the engines' kernels.
 _NORM_EPSILON = 1e-6
+
+
+Mixer: TypeAlias = "Attention | Latent | Delta | Lightning"
 
 
 def apply(linear: nn.Module, x: Tensor) -> Tensor:
@@ -65,6 +77,39 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention in its absorbed form, over the rows that engines keep.
+
+    down: of rows: queries [n, heads * (nope + key)], and latents beside shared keys
+    [n, rank + key], which `norm` and `turn` have not seen. turn: of positions, queries and keys.
+    up [heads, nope, rank] takes queries to the space of latents, over [heads, rank, value] takes
+    what was attended to back.
+    """
+
+    heads: int
+    scale: float
+    down: Callable[[Tensor], tuple[Tensor, Tensor]]
+    norm: nn.Module
+    turn: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    up: Tensor
+    over: Tensor
+    o_proj: nn.Module
+
+    def rows(self, x: Tensor, positions: Tensor) -> AttentionRows:
+        q, kept = self.down(x)
+        _, nope, rank = self.up.shape
+        q = q.reshape(len(x), self.heads, -1)
+        latent = self.norm(kept[:, :rank])
+        asked, shared = self.turn(positions, q[..., nope:], kept[:, None, rank:])
+        absorbed = torch.bmm(q[..., :nope].transpose(0, 1), self.up).transpose(0, 1)
+        return AttentionRows(torch.cat((absorbed, asked), dim=-1), shared, latent[:, None])
+
+    def out(self, o: Tensor, rows: AttentionRows) -> Tensor:
+        values = torch.bmm(o.transpose(0, 1), self.over).transpose(0, 1)
+        return apply(self.o_proj, values.flatten(1))
+
+
+@dataclass(frozen=True)
 class Delta:
     """The gated delta rule of Qwen3-Next and Qwen3.5.
 
@@ -83,11 +128,13 @@ class Delta:
     norm: nn.Module
     out_proj: nn.Module
 
-    def rows(self, x: Tensor) -> LinearRows:
+    def rows(self, x: Tensor, positions: Tensor) -> LinearRows:
         qkv, z, b, a = self.split(x)
         return LinearRows(qkv, (z.reshape(len(x), self.value_heads, self.value_dim), b, a))
 
-    def steps(self, conv: Tensor, rows: LinearRows) -> Steps:
+    def steps(self, conv: Tensor | None, rows: LinearRows) -> Steps:
+        if conv is None:
+            raise ValueError("the output of the convolution is missing")
         keys = self.key_heads * self.key_dim
         q, k, v = conv.float().split([keys, keys, conv.shape[-1] - 2 * keys], dim=-1)
         n = len(conv)
@@ -111,6 +158,104 @@ def _unit(x: Tensor) -> Tensor:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _NORM_EPSILON)
 
 
+@dataclass(frozen=True)
+class Lightning:
+    """Decayed linear attention of Ling 2.5 over queries and keys that are turned to their
+    positions, all in float32.
+
+    module: the engine's. slopes [heads]: how fast each one forgets. rounded: the engine rounds what
+    was read before it norms it.
+    """
+
+    module: nn.Module
+    heads: int
+    dim: int
+    slopes: Tensor
+    rounded: bool
+
+    conv = None
+
+    def rows(self, x: Tensor, positions: Tensor) -> LinearRows:
+        m = self.module
+        flat = apply(m.query_key_value, x).float()
+        if m.linear_silu:
+            flat = functional.silu(flat)
+        q, k, v = flat.reshape(len(x), 3, -1).unbind(1)
+        if m.use_qk_norm:
+            q, k = self._normed(m.query_layernorm, q), self._normed(m.key_layernorm, k)
+        if m.linear_rope:
+            q, k = m.rotary_emb(positions, q.contiguous(), k.contiguous())
+        q, k, v = (rows.reshape(len(x), self.heads, self.dim) for rows in (q, k, v))
+        return LinearRows(None, (q, k, v, apply(m.g_proj, x)))
+
+    def _normed(self, norm: nn.Module, rows: Tensor) -> Tensor:
+        by_head = rows.reshape(len(rows), self.heads, self.dim)
+        eps = float(self.module.rms_norm_eps)
+        return functional.rms_norm(by_head, (self.dim,), norm.weight.float(), eps).flatten(1)
+
+    def steps(self, conv: Tensor | None, rows: LinearRows) -> Steps:
+        q, k, v, _ = rows.rest
+        return Steps(q * self.dim**-0.5, k, v, -self.slopes.expand(len(q), -1))
+
+    def out(self, o: Tensor, rows: LinearRows, dtype: torch.dtype) -> Tensor:
+        gate = rows.rest[3]
+        o = o.flatten(1).to(dtype) if self.rounded else o.flatten(1)
+        if self.module.group_norm_size > 1:
+            o = self.module.g_norm(o, gate)
+        else:
+            o = self.module.g_norm(o) * torch.sigmoid(gate)
+        return apply(self.module.dense, o.to(dtype))
+
+
+def lightning(module: nn.Module, slopes: Sequence[float], *, rounded: bool) -> Lightning:
+    """vLLM and SGLang have one module for it. Raises UnsupportedError for another."""
+    if type(module).__name__ != "BailingMoELinearAttention":
+        raise UnsupportedError(f"linear attention of class {type(module).__name__}")
+    norms = ("query_layernorm", "key_layernorm") if module.use_qk_norm else ()
+    turns = ("rotary_emb",) if module.linear_rope else ()
+    for name in ("query_key_value", "g_proj", "g_norm", "dense", *norms, *turns):
+        child(module, name)
+    heads, dim = int(module.tp_heads), int(module.head_dim)
+    if len(slopes) != heads or int(module.tp_kv_heads) != heads:
+        raise UnsupportedError(f"{heads} heads, {module.tp_kv_heads} of keys, {len(slopes)} slopes")
+    device = module.g_norm.weight.device
+    return Lightning(module, heads, dim, torch.tensor(slopes, device=device).float(), rounded)
+
+
+def latent(
+    module: nn.Module, heads: int, scale: float, *, down: str, up: object, over: object
+) -> Latent:
+    """Of modules that are named as vLLM and SGLang name them. down: the name of what gives queries
+    and latents at once, where queries are of low rank. up, over: as of `Latent`.
+
+    Raises UnsupportedError for what is missing, quantised or packed.
+    """
+    norm, rank = child(module, "kv_a_layernorm"), int(module.kv_lora_rank)
+    shapes = (heads, int(module.qk_nope_head_dim), rank), (heads, rank, int(module.v_head_dim))
+    weights: list[Tensor] = []
+    for weight, shape in zip((up, over), shapes, strict=True):
+        if not isinstance(weight, Tensor) or tuple(weight.shape) != shape:
+            raise UnsupportedError("the weights of latent attention are packed")
+        if weight.dtype != norm.weight.dtype:
+            raise UnsupportedError(f"latent attention with weights of {weight.dtype}")
+        weights.append(weight.detach())
+    low = module.q_lora_rank is not None
+    for name in (down, "q_a_layernorm", "q_b_proj") if low else ("q_proj", "kv_a_proj_with_mqa"):
+        child(module, name)
+    turn, last = child(module, "rotary_emb"), child(module, "o_proj")
+    first = partial(_low_rank, module, getattr(module, down)) if low else partial(_direct, module)
+    return Latent(heads, scale, first, norm, turn, weights[0], weights[1], last)
+
+
+def _direct(module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    return apply(module.q_proj, x), apply(module.kv_a_proj_with_mqa, x)
+
+
+def _low_rank(module: nn.Module, both: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    rows, size = apply(both, x), int(module.q_lora_rank)
+    return apply(module.q_b_proj, module.q_a_layernorm(rows[:, :size])), rows[:, size:]
+
+
 class Decoder:
     """Pre-norm decoder layers: a mixer and an MLP, each added to the rows."""
 
@@ -121,7 +266,7 @@ class Decoder:
         logits: Callable[[Tensor], Tensor],
         norm: nn.Module,
         layers: Sequence[nn.Module],
-        mixers: Sequence[Attention | Delta],
+        mixers: Sequence[Mixer],
     ) -> None:
         """embed: of token ids. norm: behind the last layer. logits: of rows behind it. layers: with
         `input_layernorm`, `post_attention_layernorm` and `mlp`."""
@@ -150,20 +295,19 @@ class Decoder:
         return self._attention(layer).out(o.to(self.dtype), rows)
 
     def linear(self, layer: int, x: Tensor, positions: Tensor) -> LinearRows:
-        return self._delta(layer).rows(x)
+        return self._linear(layer).rows(x, positions)
 
-    def conv_weight(self, layer: int) -> tuple[Tensor, Tensor | None]:
-        return self._delta(layer).conv, None
+    def conv_weight(self, layer: int) -> tuple[Tensor, Tensor | None] | None:
+        conv = self._linear(layer).conv
+        return None if conv is None else (conv, None)
 
     def steps(
         self, layer: int, conv_out: Tensor | None, rows: LinearRows, positions: Tensor
     ) -> Steps:
-        if conv_out is None:
-            raise ValueError(f"layer {layer} has a convolution, its output is missing")
-        return self._delta(layer).steps(conv_out, rows)
+        return self._linear(layer).steps(conv_out, rows)
 
     def linear_out(self, layer: int, o: Tensor, rows: LinearRows) -> Tensor:
-        return self._delta(layer).out(o, rows, self.dtype)
+        return self._linear(layer).out(o, rows, self.dtype)
 
     def mix(self, layer: int, h: Tensor, y: Tensor) -> Tensor:
         module = self._layers[layer]
@@ -176,14 +320,14 @@ class Decoder:
         weight = getattr(module, name, None)
         return y if weight is None else y * (weight.to(y.dtype)[0] + 1)
 
-    def _attention(self, layer: int) -> Attention:
+    def _attention(self, layer: int) -> Attention | Latent:
         mixer = self.mixers[layer]
-        if not isinstance(mixer, Attention):
+        if not isinstance(mixer, Attention | Latent):
             raise TypeError(f"layer {layer} has no attention")
         return mixer
 
-    def _delta(self, layer: int) -> Delta:
+    def _linear(self, layer: int) -> Delta | Lightning:
         mixer = self.mixers[layer]
-        if not isinstance(mixer, Delta):
+        if not isinstance(mixer, Delta | Lightning):
             raise TypeError(f"layer {layer} is no linear layer")
         return mixer

@@ -45,8 +45,9 @@ class SpliceJob(Job):
             at.k[: base.tokens], at.v[: base.tokens] = rows.read(table, 0, base.tokens)
         for layer, states in self._caches.states.items():
             at = context.layers[layer]
-            state, tail = states.read(base.states[self._caches.group[layer]])
-            at.state, at.conv = state.to(at.state), tail.to(at.conv)
+            state, *tail = states.read(base.states[self._caches.group[layer]])
+            at.state = state.to(at.state)
+            at.conv = tail[0].to(at.conv) if tail else None
         context.tokens = base.tokens
         return context
 
@@ -101,7 +102,8 @@ class SpliceJob(Job):
         self._fill()
         for layer, pages in self._caches.states.items():
             at = context.layers[layer]
-            if at.state is None or at.conv is None:
-                raise LostError(f"layer {layer} has no state")
+            parts = [x for x in (at.state, at.conv) if x is not None]
+            if len(parts) != len(pages.parts):
+                raise LostError(f"layer {layer} has {len(parts)} of {pages.parts}")
             block = self._caches.state_block(self.load.blocks, layer, context.tokens)
-            pages.write(block, at.state, at.conv)
+            pages.write(block, *parts)

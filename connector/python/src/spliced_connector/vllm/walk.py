@@ -11,8 +11,17 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spliced_connector.model import Identity, Kind
-from spliced_connector.serving.modules import Attention, Decoder, Delta, apply
+from spliced_connector.model import Family, Identity, Kind, Layer
+from spliced_connector.serving.modules import (
+    Attention,
+    Decoder,
+    Delta,
+    Latent,
+    Mixer,
+    apply,
+    latent,
+    lightning,
+)
 from spliced_connector.vllm.kernels.cpu import AttentionSizes, DeltaSizes, cpu_kernels
 from spliced_connector.walk import Architecture, UnsupportedError, child
 
@@ -30,10 +39,10 @@ def walk_over(model: nn.Module, identity: Identity) -> Architecture:
         raise UnsupportedError(f"layers are a {type(layers).__name__}")
     if len(layers) != len(identity.layers):
         raise UnsupportedError(f"{len(layers)} layers, the profile has {len(identity.layers)}")
-    mixers: list[Attention | Delta] = []
+    mixers: list[Mixer] = []
     for i, (layer, descriptor) in enumerate(zip(layers, identity.layers, strict=True)):
         try:
-            mixers.append(_mixer(layer, descriptor.kind))
+            mixers.append(_mixer(layer, descriptor))
         except UnsupportedError as err:
             raise UnsupportedError(f"layer {i}: {err}") from None
     for name in ("embed_input_ids", "compute_logits"):
@@ -43,8 +52,9 @@ def walk_over(model: nn.Module, identity: Identity) -> Architecture:
     arch = Decoder(
         identity, outer.embed_input_ids, outer.compute_logits, norm, list(layers), mixers
     )
-    if next(norm.parameters()).device.type == "cpu":
-        arch.kernels = cpu_kernels(arch, {i: sizes_of(m) for i, m in enumerate(mixers)})
+    known = {i: sizes_of(m) for i, m in enumerate(mixers) if isinstance(m, Attention | Delta)}
+    if len(known) == len(mixers) and next(norm.parameters()).device.type == "cpu":
+        arch.kernels = cpu_kernels(arch, known)
     return arch
 
 
@@ -58,15 +68,20 @@ def sizes_of(mixer: Attention | Delta) -> AttentionSizes | DeltaSizes:
     )
 
 
-def _mixer(layer: nn.Module, kind: Kind) -> Attention | Delta:
+def _mixer(layer: nn.Module, described: Layer) -> Mixer:
     for name in ("input_layernorm", "post_attention_layernorm", "mlp"):
         child(layer, name)
     if getattr(layer, "use_attn_reduce_scatter_for_moe", False):
         raise UnsupportedError("sequence-parallel experts")
+    kind = described.kind
+    if kind is Kind.LINEAR and described.linear.family is Family.LIGHTNING:
+        return lightning(child(layer, "self_attn"), described.linear.slopes, rounded=False)
     if kind is Kind.LINEAR:
         return _delta(child(layer, "linear_attn"))
     if kind is Kind.FULL:
         return _attention(child(layer, "self_attn"))
+    if kind is Kind.MLA:
+        return _latent(child(child(layer, "self_attn"), "mla_attn"))
     raise UnsupportedError(f"no walk for a layer of kind {kind.name}")
 
 
@@ -108,6 +123,22 @@ def _plain(
         k = module.k_norm(k.reshape(n, -1, dim)).reshape(n, -1)
     q, k = module.rotary_emb(positions, q, k)
     return q, k, v, None
+
+
+def _latent(module: nn.Module) -> Latent:
+    if type(module).__name__ != "MultiHeadLatentAttentionWrapper" or module.is_sparse:
+        raise UnsupportedError(f"latent attention of class {type(module).__name__}")
+    if module.g_proj is not None:
+        raise UnsupportedError("latent attention with a gate")
+    core = child(module, "mla_attn")
+    return latent(
+        module,
+        int(module.num_heads),
+        float(core.scale),
+        down="fused_qkv_a_proj",
+        up=getattr(core, "W_UK_T", None),
+        over=getattr(core, "W_UV", None),
+    )
 
 
 def _delta(module: nn.Module) -> Delta:
