@@ -24,7 +24,15 @@ def replace() -> None:
     from sglang.kernels.ops.attention.fla import layernorm_gated
     from sglang.srt.layers.attention.linear import gdn_backend
     from sglang.srt.layers.attention.linear.kernels import gdn_triton
-    from sglang.srt.models import qwen3_5, qwen3_next
+    from sglang.srt.layers.rotary_embedding.factory import get_rope
+    from sglang.srt.layers.rotary_embedding.rope_variant import DeepseekScalingRotaryEmbedding
+    from sglang.srt.models import bailing_moe_linear, qwen3_5, qwen3_next
+    from sglang.srt.models.deepseek_common.attention_backend_handler import (
+        AttentionBackendRegistry,
+    )
+    from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import (
+        AttnForwardMethod,
+    )
 
     put: dict[Any, dict[str, Any]] = {
         # What guards of Triton's kernels enter; torch has it for devices with an index only.
@@ -44,10 +52,21 @@ def replace() -> None:
         },
         qwen3_next: {"fused_qkvzba_split_reshape_cat": split_interleaved},
         layernorm_gated.RMSNorm: {"forward": norm},
+        # A rope for a CPU is YaRN's or none; this is what other devices get.
+        bailing_moe_linear: {
+            "get_rope_wrapper": lambda *sizes, device, **rest: get_rope(*sizes, **rest),
+            "layernorm_fn": head_norm,
+        },
+        # The layers ask for a GPU's by name.
+        DeepseekScalingRotaryEmbedding: {
+            "forward_cuda": DeepseekScalingRotaryEmbedding.forward_native
+        },
     }
     for owner, names in put.items():
         for name, value in names.items():
             setattr(owner, name, value)
+    # It reads all rows from the pool, where latents are.
+    AttentionBackendRegistry.register("torch_native", lambda *_: AttnForwardMethod.MLA)
 
 
 def convolve(
@@ -206,8 +225,16 @@ def gate(x: Tensor, gate: Tensor, inplace: bool = True, **_: object) -> Tensor:
 
 
 def norm(self: Any, x: Tensor, z: Tensor | None = None, **_: object) -> Tensor:
-    """Root mean square norm, then the gate."""
-    wide = x.float()
+    """Root mean square norm of each group of columns, then the gate."""
+    wide = x.float().unflatten(-1, (-1, self.group_size or x.shape[-1]))
     wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-    out = self.weight * wide.to(x.dtype)
-    return out if z is None else (out * F.silu(z.float())).to(x.dtype)
+    out = self.weight * wide.flatten(-2).to(x.dtype)
+    if z is None:
+        return out
+    opened = torch.sigmoid(z.float()) if self.activation == "sigmoid" else F.silu(z.float())
+    return (out * opened).to(x.dtype)
+
+
+def head_norm(x: Tensor, weight: Tensor, bias: None, *, eps: float, is_rms_norm: bool) -> Tensor:
+    """Root mean square norm of queries and keys, in float32."""
+    return F.rms_norm(x.float(), x.shape[-1:], weight.float(), eps).to(x.dtype)

@@ -2,8 +2,10 @@
 
 Tokens and requests have slots of their own: row t of a request lies in the slot that its row of
 `req_to_token` names, its states in one slot of the state pool. Canonical rows are [n, KV heads,
-dim]; a canonical state is [value heads, key dim, value dim] in float32, the pool's is value-major;
-a convolution's tail is [kernel - 1, channels], the oldest first, the pool's is channel-major.
+dim]; a canonical state is [value heads, key dim, value dim] in float32, the pool's is value-major
+but for Lightning attention; a convolution's tail is [kernel - 1, channels], the oldest first, the
+pool's is channel-major. Of latent attention a slot has the latent, which are the canonical values,
+and behind it the shared key.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spliced_connector.model import Kind, Profile
+from spliced_connector.model import Family, Kind, Profile
 from spliced_connector.serving.inert import Inert
 from spliced_connector.walk import Copies
 
@@ -38,23 +40,27 @@ class RowSlots:
 
 @dataclass(frozen=True)
 class StateSlots:
-    """States of one recurrent layer: states [slots, value heads, dv, dk], tails [slots, C, k-1];
-    None where the layer has no convolution."""
+    """States of one recurrent layer: states [slots, value heads, dv, dk], or dk before dv where
+    key_major; tails [slots, C, k-1], None where the layer has no convolution."""
 
     states: Tensor
     tails: Tensor | None
+    key_major: bool = False
 
     def read(self, slot: int) -> list[Tensor]:
         """Copies of the state and of the convolution's tail, canonical."""
-        found = [self.states[slot].transpose(-1, -2).to(torch.float32, copy=True).contiguous()]
+        found = [self._canonical(slot).to(torch.float32, copy=True).contiguous()]
         if self.tails is not None:
             found.append(self.tails[slot].t().clone(memory_format=torch.contiguous_format))
         return found
 
     def write(self, slot: int, state: Tensor, tail: Tensor | None) -> None:
-        self.states[slot].copy_(state.transpose(-1, -2))
+        self._canonical(slot).copy_(state)
         if self.tails is not None and tail is not None:
             self.tails[slot].copy_(tail.t())
+
+    def _canonical(self, slot: int) -> Tensor:
+        return self.states[slot] if self.key_major else self.states[slot].transpose(-1, -2)
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,8 @@ def find_slots(profile: Profile, kv_pool: Any, request_pool: Any) -> Slots:
 def _rows(profile: Profile, kv_pool: Any) -> dict[int, RowSlots]:
     wanted = profile.attention_layers
     plain = getattr(kv_pool, "full_kv_pool", kv_pool)
+    if wanted and all(profile.identity.layers[layer].kind is Kind.MLA for layer in wanted):
+        return _latents(profile, plain)
     if type(plain).__name__ != "MHATokenToKVPool" or plain.store_dtype != plain.dtype:
         raise Inert(f"keys and values in a {type(plain).__name__} of {plain.dtype}")
     if len(plain.k_buffer) != len(wanted) or len(plain.v_buffer) != len(wanted):
@@ -97,6 +105,21 @@ def _rows(profile: Profile, kv_pool: Any) -> dict[int, RowSlots]:
         if shapes != ((heads, a.key_dim), (heads, a.value_dim)):
             raise Inert(f"layer {layer} has rows of {shapes}")
         out[layer] = RowSlots(keys, values)
+    return out
+
+
+def _latents(profile: Profile, pool: Any) -> dict[int, RowSlots]:
+    wanted = profile.attention_layers
+    if type(pool).__name__ != "MLATokenToKVPool" or pool.use_dsa or pool.store_dtype != pool.dtype:
+        raise Inert(f"latents in a {type(pool).__name__} of {pool.dtype}")
+    if len(pool.kv_buffer) != len(wanted):
+        raise Inert(f"{len(pool.kv_buffer)} layers of latents, the profile has {len(wanted)}")
+    out = {}
+    for layer, rows in zip(wanted, pool.kv_buffer, strict=True):
+        a = profile.identity.layers[layer].attention
+        if a.window or tuple(rows.shape[1:]) != (1, a.value_dim + a.key_dim):
+            raise Inert(f"layer {layer} has latents of {tuple(rows.shape[1:])}")
+        out[layer] = RowSlots(rows[..., a.value_dim :], rows[..., : a.value_dim])
     return out
 
 
@@ -119,9 +142,11 @@ def _states(profile: Profile, request_pool: Any) -> dict[int, StateSlots]:
     for layer in wanted:
         d, at = profile.identity.layers[layer].linear, request_pool.mamba_map[layer]
         tails = cache.conv[0][at] if d.conv.rows and cache.conv else None
-        found = StateSlots(cache.temporal[at], tails)
+        key_major = d.family is Family.LIGHTNING
+        found = StateSlots(cache.temporal[at], tails, key_major)
         shapes = [tuple(x.shape[1:]) for x in (found.states, tails) if x is not None]
-        shape = (profile.rank_heads(layer)[1], d.value_dim, d.key_dim)
+        inner = (d.key_dim, d.value_dim) if key_major else (d.value_dim, d.key_dim)
+        shape = (profile.rank_heads(layer)[1], *inner)
         tail = (profile.rank_conv_channels(layer), d.conv.rows)
         if shapes != ([shape, tail] if d.conv.rows else [shape]):
             raise Inert(f"layer {layer} has states of {shapes}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,17 @@ def _identify(context: TreeCacheBuildContext, args: Any, settings: SpliceSetting
             tp_size=int(args.tp_size),
             kv=_DTYPES[kv],
             conv=_DTYPES[conv],
+            slopes=partial(_slopes, context),
         )
     except ProfileError as err:
         raise Inert(f"architecture {described.get('model_type')!r}: {err}") from err
+
+
+def _slopes(context: TreeCacheBuildContext, layer: int, heads: int) -> tuple[float, ...]:
+    """How Lightning attention forgets, as the engine's own backend has it."""
+    backend = context.tp_worker.model_runner.attn_backend
+    linear: Any = getattr(backend, "linear_attn_backend", None)
+    kernels = getattr(linear, "linear_backend", None)
+    if type(linear).__name__ != "LightningAttentionBackend" or kernels != "seg_la":
+        raise Inert(f"Lightning attention by a {type(linear).__name__} with kernels {kernels!r}")
+    return tuple(linear.tp_slope[layer].flatten().tolist())

@@ -12,8 +12,17 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spliced_connector.model import Identity, Kind
-from spliced_connector.serving.modules import Attention, Decoder, Delta, apply
+from spliced_connector.model import Family, Identity, Kind, Layer
+from spliced_connector.serving.modules import (
+    Attention,
+    Decoder,
+    Delta,
+    Latent,
+    Mixer,
+    apply,
+    latent,
+    lightning,
+)
 from spliced_connector.walk import UnsupportedError, child
 
 _Projected = tuple[Tensor, Tensor, Tensor, Tensor | None]
@@ -31,13 +40,14 @@ def walk_over(model: nn.Module, identity: Identity) -> Decoder:
         raise UnsupportedError(f"layers are a {type(layers).__name__}")
     if len(layers) != len(identity.layers):
         raise UnsupportedError(f"{len(layers)} layers, the profile has {len(identity.layers)}")
-    mixers: list[Attention | Delta] = []
+    mixers: list[Mixer] = []
     for i, (layer, descriptor) in enumerate(zip(layers, identity.layers, strict=True)):
         try:
-            mixers.append(_mixer(layer, descriptor.kind))
+            mixers.append(_mixer(layer, descriptor))
         except UnsupportedError as err:
             raise UnsupportedError(f"layer {i}: {err}") from None
-    embed, norm = child(body, "embed_tokens"), child(body, "norm")
+    embed = child(body, "word_embeddings" if hasattr(body, "word_embeddings") else "embed_tokens")
+    norm = child(body, "norm")
     return Decoder(identity, embed, _head(model), norm, list(layers), mixers)
 
 
@@ -55,13 +65,18 @@ def _head(model: nn.Module) -> Callable[[Tensor], Tensor]:
     return logits
 
 
-def _mixer(layer: nn.Module, kind: Kind) -> Attention | Delta:
+def _mixer(layer: nn.Module, described: Layer) -> Mixer:
     for name in ("input_layernorm", "post_attention_layernorm", "mlp"):
         child(layer, name)
+    kind = described.kind
+    if kind is Kind.LINEAR and described.linear.family is Family.LIGHTNING:
+        return lightning(child(layer, "attention"), described.linear.slopes, rounded=True)
     if kind is Kind.LINEAR:
         return _delta(child(layer, "linear_attn"))
     if kind is Kind.FULL:
         return _attention(getattr(layer, "self_attn", layer))
+    if kind is Kind.MLA:
+        return _latent(child(layer, "attention"))
     raise UnsupportedError(f"no walk for a layer of kind {kind.name}")
 
 
@@ -117,6 +132,19 @@ _PROJECTIONS: dict[str, Callable[[nn.Module, Tensor, Tensor], _Projected]] = {
     "Qwen3_5AttentionDecoderLayer": _qwen3_5,
     "Qwen3HybridAttentionDecoderLayer": _qwen3_next,
 }
+
+
+def _latent(module: nn.Module) -> Latent:
+    if type(module).__name__ != "DsV3MLA" or module.use_dsa:
+        raise UnsupportedError(f"latent attention of class {type(module).__name__}")
+    return latent(
+        module,
+        int(module.num_local_heads),
+        float(module.scaling),
+        down="fused_qkv_a_proj_with_mqa",
+        up=module.w_kc,
+        over=module.w_vc,
+    )
 
 
 def _delta(module: nn.Module) -> Delta:
