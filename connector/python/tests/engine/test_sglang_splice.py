@@ -94,7 +94,7 @@ def alone(model: torch.nn.Module, ids: Sequence[int], tokens: int = TOKENS) -> l
     return found
 
 
-def until(what: Callable[[], bool], seconds: float = 20.0) -> None:
+def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, "it did not come"
