@@ -53,7 +53,7 @@ LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
 .PHONY: help build static fakecuda demo demo-cluster torture torture-long hostile test test-network race lint fuzz faults reference bench bench-disk bench-network \
-  generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm demo-sglang bench-engines bench-sglang faults-engines fidelity \
+  generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm demo-sglang bench-engines bench-sglang faults-engines faults-sglang fidelity \
   gpu-check gpu-check-bundle
 
 help: ## list the targets
@@ -171,6 +171,12 @@ faults-engines: build ## REQUESTS requests in each mode to vLLM on two ranks, be
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
 	  cd $(PYDIR) && PYTHONPATH=src:tests $(ENGINES)/bin/python -m engine.faults --requests $(REQUESTS)
+
+faults-sglang: build ## REQUESTS requests to SGLang beside a daemon in trouble: 0 wrong answers
+	@scripts/engines/environment --python $(PYTHON) $(ENGINES) && \
+	  scripts/engines/sglang $(ENGINES) $(SGLANG); code=$$?; \
+	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
+	  cd $(PYDIR) && PYTHONPATH=src:tests $(SGLANG)/bin/python -m engine.sglang_faults --requests $(REQUESTS)
 
 fidelity: ## what each way of reuse costs in answers: docs/fidelity.md; a quarter of an hour
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
