@@ -36,7 +36,8 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 
-from bench import MAX_TOKENS, connector_flag, random_model, start_daemon
+from bench import MAX_TOKENS, random_model, start_daemon
+from engines import transfer_config  # beside the demo, which bench has found
 from prompts import VOCABULARY, tokens
 
 if TYPE_CHECKING:
@@ -64,7 +65,15 @@ class Stepped:
         from spliced_connector.vllm import plugin
 
         plugin.register()
-        extra = {"measured": False, "timeout_ms": 1000, "load_ms": 5000, "stall_ms": stall_ms}
+        settings: dict[str, object] = {
+            "socket": socket,
+            "weights": str(model),
+            "mode": "splice",
+            "measured": False,
+            "timeout_ms": 1000,
+            "load_ms": 5000,
+            "stall_ms": stall_ms,
+        }
         self.llm: LLM = LLM(
             model=str(model),
             dtype="bfloat16",
@@ -74,9 +83,7 @@ class Stepped:
             max_num_seqs=others + 1,
             max_num_batched_tokens=2048,
             enable_prefix_caching=True,
-            kv_transfer_config=KVTransferConfig(
-                **json.loads(connector_flag(socket, model, "splice", **extra))
-            ),
+            kv_transfer_config=KVTransferConfig(**transfer_config(settings)),
         )
         self._engine = self.llm.llm_engine
         # The daemon is not told how quick a model of this size is: it would advise to compute.

@@ -71,14 +71,18 @@ class VLLM:
         counts = "--enable-prompt-tokens-details"
         if settings is None:
             return [counts]
-        connector = {
-            "kv_connector": "SplicedConnector",
-            "kv_connector_module_path": "spliced_connector.vllm",
-            "kv_role": "kv_both",
-            "kv_load_failure_policy": "recompute",
-            "kv_connector_extra_config": settings,
-        }
-        return [counts, f"--kv-transfer-config={json.dumps(connector)}"]
+        return [counts, f"--kv-transfer-config={json.dumps(transfer_config(settings))}"]
+
+
+def transfer_config(settings: dict[str, object]) -> dict[str, object]:
+    """What vLLM's `kv_transfer_config` says of the connector."""
+    return {
+        "kv_connector": "SplicedConnector",
+        "kv_connector_module_path": "spliced_connector.vllm",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": settings,
+    }
 
 
 # What SGLang wants on a CPU without its own kernels, see docs/engines.md.
