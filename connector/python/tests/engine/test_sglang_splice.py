@@ -185,10 +185,12 @@ def test_segments_are_reused_in_any_order(engine: Engine) -> None:
 def test_segments_that_wait_for_each_other_are_captured_once(
     engine: Engine, daemon: Daemon
 ) -> None:
-    parts = [draw(seed, 200) for seed in (21, 22)]
+    # The daemon wants what it has not seen once it knows that such comes back.
+    spliced(engine, *QUESTIONS[11])
+    parts = [draw(seed, 400) for seed in (21, 22)]
     prompts = [[*parts[0], *parts[1], *draw(seed, 15)] for seed in range(23, 27)]
     before = published(daemon)
-    asked = [engine.begin(ids, [0, 200, 400]) for ids in prompts]
+    asked = [engine.begin(ids, [0, 400, 800]) for ids in prompts]
     told = [engine.take(number).told for number in asked]
     assert all(one["way"] == "splice" for one in told)
     # Each was to capture both, and took what the first one had captured. The rest are states.
@@ -208,12 +210,13 @@ def test_chunks_are_found_by_the_server(engine: Engine) -> None:
 def test_a_conversation_goes_on_behind_its_spliced_turn(engine: Engine) -> None:
     """The next turn begins with the prompt, and with a token that ends an answer."""
     end = 1
-    ids = [*draw(41, 200), *draw(42, 200), end, 400, 401]
-    first = spliced(engine, ids, [0, 200, 400])
+    cuts = [0, 200, 400, 600]
+    ids = [*draw(41, 200), *draw(42, 200), *draw(43, 200), end, 400, 401]
+    first = spliced(engine, ids, cuts)
     answer = [*ids, *first.tokens, end, 400, 401]
 
     def continued() -> bool:
-        told = engine.ask(answer, [0, 200, 400]).told
+        told = engine.ask(answer, cuts).told
         return told["way"] == "splice" and told.get("prefix") == len(ids)
 
     until(continued)
