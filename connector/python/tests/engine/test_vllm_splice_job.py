@@ -93,8 +93,9 @@ class Model:
 
 @dataclass
 class Pages:
-    """An engine's cache of one layer."""
+    """An engine's cache of one layer; parts: of a state."""
 
+    parts: tuple[str, ...] = ("S", "conv")
     written: list[Any] = field(default_factory=list)
 
     def write(self, *what: Any) -> None:
