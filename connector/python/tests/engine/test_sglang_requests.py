@@ -18,13 +18,13 @@ from spliced_connector.client import Accept, NewCheckpoint, NewSegment, Way
 from spliced_connector.errors import Code
 from spliced_connector.model import Choice, Profile, divide
 from spliced_connector.segments import Finder
-from spliced_connector.serving.decider import Decider
+from spliced_connector.serving.decider import NEXT_TOKENS, Decider
 from spliced_connector.serving.inert import Inert
 from spliced_connector.serving.prices import Clock
 from spliced_connector.serving.settings import Mode
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.sglang.job import Prefix
-from spliced_connector.sglang.requests import NEXT_TOKENS, STEP, Requests, Tracked
+from spliced_connector.sglang.requests import STEP, Requests, Tracked
 from spliced_connector.sglang.reuse import Reuse
 from spliced_connector.sglang.slots import Slots, find_slots
 from spliced_connector.sglang.splice_settings import SpliceSettings

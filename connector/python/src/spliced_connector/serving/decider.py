@@ -20,6 +20,13 @@ from spliced_connector.serving.tally import EngineTally
 
 log = logging.getLogger("spliced.serving")
 
+MOST_POSITIONS = 2048
+"""Prefixes that one question to the daemon can name; of a longer prompt the deepest count."""
+
+NEXT_TOKENS = 64
+"""So few tokens behind what is there are neither stored nor fetched: to compute them again takes no
+longer (a guess)."""
+
 SHORT_TOKENS = 256
 """Segments of fewer tokens in all are not worth a question to the daemon, nor a step of the engine
 (a guess: some milliseconds of prefill)."""

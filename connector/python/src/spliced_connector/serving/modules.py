@@ -12,7 +12,8 @@ mixers. Rows are [n, hidden], without a batch axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from spliced_connector.model import Identity
+from spliced_connector.model import Identity, Layer
 from spliced_connector.walk import (
     AttentionRows,
     Kernels,
@@ -36,6 +37,16 @@ _NORM_EPSILON = 1e-6
 
 
 Mixer: TypeAlias = "Attention | Latent | Delta | Lightning"
+Projected: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor | None]
+"""What `Attention.project` answers."""
+
+
+@contextmanager
+def eager() -> Iterator[None]:
+    """Walks run the engine's modules as they are: what the engine compiles is for its own batches,
+    and would be compiled again for every number of rows."""
+    with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def apply(linear: nn.Module, x: Tensor) -> Tensor:
@@ -56,7 +67,7 @@ class Attention:
     kv_heads: int
     head_dim: int
     scale: float
-    project: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor | None]]
+    project: Callable[[Tensor, Tensor], Projected]
     o_proj: nn.Module
 
     def rows(self, x: Tensor, positions: Tensor) -> AttentionRows:
@@ -205,6 +216,58 @@ class Lightning:
         else:
             o = self.module.g_norm(o) * torch.sigmoid(gate)
         return apply(self.module.dense, o.to(dtype))
+
+
+def mixers_of(
+    body: nn.Module, identity: Identity, mixer: Callable[[nn.Module, Layer], Mixer]
+) -> tuple[list[nn.Module], list[Mixer]]:
+    """The layers of a model that `Decoder` can walk, and what `mixer` makes of each.
+
+    Raises UnsupportedError, naming the layer that is unknown or shaped otherwise.
+    """
+    layers = child(body, "layers")
+    if not isinstance(layers, nn.ModuleList):
+        raise UnsupportedError(f"layers are a {type(layers).__name__}")
+    if len(layers) != len(identity.layers):
+        raise UnsupportedError(f"{len(layers)} layers, the profile has {len(identity.layers)}")
+    mixers: list[Mixer] = []
+    for i, (layer, described) in enumerate(zip(layers, identity.layers, strict=True)):
+        try:
+            for name in ("input_layernorm", "post_attention_layernorm", "mlp"):
+                child(layer, name)
+            mixers.append(mixer(layer, described))
+        except UnsupportedError as err:
+            raise UnsupportedError(f"layer {i}: {err}") from None
+    return list(layers), mixers
+
+
+def attention(
+    module: nn.Module, project: Callable[[nn.Module, Tensor, Tensor], Projected]
+) -> Attention:
+    """Of modules that are named as vLLM and SGLang name them. project: as of `Attention`, of the
+    module too. Raises UnsupportedError for what is missing."""
+    for name in ("qkv_proj", "o_proj", "rotary_emb", "attn"):
+        child(module, name)
+    return Attention(
+        int(module.num_heads),
+        int(module.num_kv_heads),
+        int(module.head_dim),
+        float(module.scaling),
+        partial(project, module),
+        module.o_proj,
+    )
+
+
+def plain(module: nn.Module, x: Tensor, positions: Tensor) -> Projected:
+    """Projections that are turned, and normed where the module says so; without a gate."""
+    sizes = [int(module.q_size), int(module.kv_size), int(module.kv_size)]
+    dim, n = int(module.head_dim), len(x)
+    q, k, v = apply(module.qkv_proj, x).split(sizes, dim=-1)
+    if getattr(module, "qk_norm", False):
+        q = module.q_norm(q.reshape(n, -1, dim)).reshape(n, -1)
+        k = module.k_norm(k.reshape(n, -1, dim)).reshape(n, -1)
+    q, k = module.rotary_emb(positions, q, k)
+    return q, k, v, None
 
 
 def lightning(module: nn.Module, slopes: Sequence[float], *, rounded: bool) -> Lightning:

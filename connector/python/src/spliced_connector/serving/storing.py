@@ -17,7 +17,7 @@ from spliced_connector.client import Accept, Model, NewCheckpoint, NewSegment
 from spliced_connector.errors import Code
 from spliced_connector.model import SegmentSpec
 from spliced_connector.serving.tally import EngineTally
-from spliced_connector.walk import ToHost, bytes_of
+from spliced_connector.walk import Captured, Copies, ToHost, by_layer, bytes_of, packed
 
 _BUSY_SECONDS = 0.05
 _BUSY_TRIES = 20
@@ -163,6 +163,20 @@ class Publisher(Storing[Fresh]):
 
     thread_name = "spliced-publisher"
     failures = "publish_failures"
+
+    def capture(self, captured: Captured, ids: tuple[int, ...], copies: Copies) -> Captured:
+        """Stores a fresh capture soon, and answers what will be read back: so the request that
+        captures and those that reuse give the same answer.
+
+        ids: the segment's. copies: of the engine's device.
+        """
+        profile = self._model.profile
+        parts = packed(profile, captured)
+        self._tally.add("captures")
+        self._tally.add("captured_tokens", len(ids))
+        self.put(Fresh(captured.spec, ids, copies.to_host(parts)))
+        layout = profile.segment_layout(captured.spec)
+        return Captured(captured.spec, by_layer(len(captured.layers), layout, parts))
 
     def _store(self, new: Fresh) -> None:
         parts = [bytes_of(x) for x in new.parts.arrived()]

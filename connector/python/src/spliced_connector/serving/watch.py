@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 from torch import Tensor
 
 from spliced_connector.client import Model
+from spliced_connector.serving.modules import eager
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.walk import Architecture, Canary, Context, Verdict
 
@@ -31,15 +30,14 @@ class Watch:
         model: Model,
         tally: EngineTally,
         bound: float,
-        eager: Callable[[], AbstractContextManager[None]],
         alone: bool = True,
         tells: bool = True,
     ) -> None:
-        """eager: what a walk runs in. alone: there is one rank. tells: this is the rank that
-        reports; all have seen the same."""
+        """alone: there is one rank. tells: this is the rank that reports; all have seen the
+        same."""
         self._canary = Canary(arch, bound, self._compared)
         self._model, self._tally, self._bound = model, tally, bound
-        self._eager, self._alone, self._tells = eager, alone, tells
+        self._alone, self._tells = alone, tells
         self._untold = self._untold_failures = 0  # comparisons that the daemon has not heard of
         self._worst = 0.0  # error of all
         self._next_try = 0.0  # monotonic seconds
@@ -63,7 +61,7 @@ class Watch:
         """Goes on with a comparison, in a step that splices nothing."""
         try:
             # Of several ranks each takes the same rows: as many as without any time.
-            with self._eager():
+            with eager():
                 self._canary.run(time.monotonic() + CANARY_SECONDS if self._alone else 0.0)
         except Exception:
             log.exception("a comparison of a spliced request was given up")

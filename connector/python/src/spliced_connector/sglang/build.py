@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, cast
 
 from spliced_connector.model import Profile
 from spliced_connector.segments import Finder, Tokenizer
+from spliced_connector.serving.connection import connect
 from spliced_connector.serving.finding import finder_of
 from spliced_connector.serving.inert import Inert
 from spliced_connector.serving.settings import Mode
-from spliced_connector.sglang.reuse import Reuse, connect
+from spliced_connector.sglang.reuse import Reuse
 from spliced_connector.sglang.slots import find_slots
 from spliced_connector.sglang.splice_settings import SpliceSettings
 from spliced_connector.sglang.support import survey
@@ -38,7 +39,7 @@ def make_reuse(context: TreeCacheBuildContext, settings: SpliceSettings) -> Reus
             raise Inert(f"mode splice cannot walk this model: {err}") from err
     finder = finder_of(settings, _tokenizer(context)) if settings.find else Finder()
     counted = bool(context.server_args.enable_metrics)
-    client = connect(settings, engine.version)
+    client = connect(settings, f"sglang {engine.version}")
     reuse = Reuse(engine, settings, client, arch, slots, finder, counted)
     reuse.model.wait_attached(_ATTACH_SECONDS)
     return reuse

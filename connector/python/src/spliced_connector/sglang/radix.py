@@ -30,8 +30,9 @@ from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from torch import Tensor
 
+from spliced_connector.serving.decider import NEXT_TOKENS
 from spliced_connector.sglang.job import Prefix
-from spliced_connector.sglang.requests import NEXT_TOKENS, Tracked, log
+from spliced_connector.sglang.requests import Tracked, log
 from spliced_connector.sglang.reuse import Reuse
 
 if TYPE_CHECKING:
@@ -194,10 +195,13 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         req = params.req
         if self.reuse is None or self.disable or req is None or not _plain(req):
             return None
-        said = req.sampling_params.custom_params
-        tracked = self.reuse.open(
-            req.rid, req.origin_input_ids, said if isinstance(said, dict) else None, _stops(req)
-        )
+        tracked = self.reuse.of(req.rid)
+        if tracked is None:
+            said = req.sampling_params.custom_params
+            said = said if isinstance(said, dict) else None
+            tracked = self.reuse.open(req.rid, req.origin_input_ids, said, _stops(req))
+        if tracked.computed:
+            return None
         # What the tree holds is taken only once it is known that there is nothing better.
         found = super().match_prefix(replace(params, cow_mamba=False))
         held = found.device_prefix_len

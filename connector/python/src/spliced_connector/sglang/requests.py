@@ -2,8 +2,9 @@
 
 A prefix is all rows of the first p tokens and every recurrent state behind them. States can be had
 where a forward pass of the engine ends: at the ends of prompts and answers, and where the plugin
-ends a chunk of a prompt because the daemon wants the state there. Names of prefixes are those of
-every adapter, so that engines share them.
+ends a chunk of a prompt because the daemon wants the state there. Segments have the names that
+every adapter gives them; names of prefixes go by `STEP`, so that they are shared by engines of
+SGLang.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from spliced_connector.client import Accept, Advice, Match, Model, Query, Way
 from spliced_connector.model import Choice, PrefixNames, Prompt, answer_starts, turn_ends
 from spliced_connector.segments import Found
 from spliced_connector.serving.cuts import Cuts, CutsError
-from spliced_connector.serving.decider import Decider, Known, Named, Weighed
+from spliced_connector.serving.decider import (
+    MOST_POSITIONS,
+    NEXT_TOKENS,
+    Decider,
+    Known,
+    Named,
+    Weighed,
+)
 from spliced_connector.serving.prices import Clock
 from spliced_connector.serving.settings import Mode
 from spliced_connector.serving.splices import Splice
@@ -31,12 +39,6 @@ STEP = 128
 """Tokens between prefixes that have names, beside those where turns begin and end: more names cost
 time in every request and save next to nothing."""
 
-NEXT_TOKENS = 64
-"""So few tokens behind what is there are neither stored nor fetched: to compute them again takes no
-longer (a guess)."""
-
-_MOST_POSITIONS = 2048
-"""Prefixes that one question to the daemon can name; of a longer prompt the deepest count."""
 _MOST_TURNS = 64
 """Turns of a conversation that a state is looked for at, the latest."""
 
@@ -81,6 +83,12 @@ class Tracked:
     @property
     def tokens(self) -> int:
         return len(self.ids)
+
+    @property
+    def computed(self) -> bool:
+        """Whether nothing of the daemon's can be offered, whatever the engine's tree holds."""
+        nothing = self.compute or not self.found.prefix_tokens
+        return self.lost or (self.known is None and nothing)
 
     def told(self) -> dict[str, object]:
         """What became of it, for its response."""
@@ -187,7 +195,7 @@ class Requests:
         positions = {*range(STEP, n + 1, STEP), *turns, n}
         if cuts is not None:
             positions |= set(cuts.cuts[:1])
-        ascending = sorted(p for p in positions if 0 < p <= n)[-_MOST_POSITIONS:]
+        ascending = sorted(p for p in positions if 0 < p <= n)[-MOST_POSITIONS:]
         tracked.namer = PrefixNames(self._model.profile, salt, STEP)
         names = tracked.namer.name(tracked.ids, ascending)
         tracked.names = dict(zip(ascending, names, strict=True))
@@ -208,6 +216,7 @@ class Requests:
         found = self._model.match(named.positions, named.names)
         if found.trouble:
             self._tally.add("unanswered")
+            tracked.trouble = tracked.trouble or "the daemon did not answer"
         advice = self._model.advise(
             Query(
                 tokens=tracked.ids,
@@ -238,6 +247,7 @@ class Requests:
         tracked.compute = advice.way == Way.RECOMPUTE
         if tracked.compute and found.prefix_tokens:
             self._tally.add("not_worth_it")
+            tracked.trouble = tracked.trouble or "to compute it is no slower than to fetch it"
 
     def _spliced(self, tracked: Tracked, known: Known, held: int) -> Offer | None:
         base = Base(held)

@@ -8,8 +8,7 @@ whose segments are not in place yet is passed over, others are served meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -17,13 +16,14 @@ import torch
 from torch import Tensor
 
 from spliced_connector import __version__
-from spliced_connector.client import Accept, Client, Model, Options
+from spliced_connector.client import Accept, Client, Model
 from spliced_connector.model import Identity, Kind, Piece
 from spliced_connector.segments import Finder
 from spliced_connector.serving.decider import Decider
 from spliced_connector.serving.job import LostError, Means, Pace
+from spliced_connector.serving.modules import eager
 from spliced_connector.serving.prices import Clock
-from spliced_connector.serving.storing import Fresh, Publisher, Saver, Taken
+from spliced_connector.serving.storing import Publisher, Saver, Taken
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.serving.watch import Watch
 from spliced_connector.sglang.job import Prefix, SlotJob
@@ -36,8 +36,6 @@ from spliced_connector.walk import (
     PREFILL_ROWS,
     Architecture,
     Captured,
-    by_layer,
-    packed,
     part_tensors,
 )
 
@@ -93,8 +91,7 @@ class Reuse:
         self._means = Means(walked, slots.copies, self.model, self._publish, patience)
         self._watch: Watch | None = None
         if arch is not None:
-            bound_error = settings.canary_bound
-            self._watch = Watch(arch, self.model, self.tally, bound_error, eager)
+            self._watch = Watch(arch, self.model, self.tally, settings.canary_bound)
         self._counts = Counts(self.tally) if counted else None
         self._until = 0.0  # monotonic: the end of this step's slice
         self._fresh = True  # nothing was done in this step
@@ -319,43 +316,10 @@ class Reuse:
             tracked.stored += 1
 
     def _publish(self, piece: Piece, ids: tuple[int, ...], captured: Captured) -> Captured:
-        """Hands a capture over for storing, and answers what will be read back.
-
-        So the request that captures and those that reuse give the same answer. Others that wait
-        to capture the same get it as well.
-        """
-        profile = self.model.profile
-        parts = packed(profile, captured)
-        self.tally.add("captures")
-        self.tally.add("captured_tokens", piece.tokens)
-        self._publisher.put(Fresh(captured.spec, ids, self.slots.copies.to_host(parts)))
-        layout = profile.segment_layout(captured.spec)
-        stored = Captured(captured.spec, by_layer(len(captured.layers), layout, parts))
+        """Stores a capture, and gives it to the others that wait to capture the same."""
+        stored = self._publisher.capture(captured, ids, self.slots.copies)
         if piece.key is not None:
             for other in self._tracked.values():
                 if other.job is not None:
                     other.job.take(piece.key, stored)
         return stored
-
-
-@contextmanager
-def eager() -> Iterator[None]:
-    """Walks run the engine's modules as they are: what the engine compiles is for its own batches,
-    and would be compiled again for every number of rows."""
-    with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
-        yield
-
-
-def connect(settings: SpliceSettings, release: str) -> Client:
-    """Never waits and never raises for a daemon that is not there."""
-    seconds = settings.timeout_ms / 1000
-    return Client(
-        Options(
-            socket=settings.socket,
-            daemon_uid=settings.daemon_uid if settings.daemon_uid >= 0 else None,
-            name=f"sglang {release}",
-            tenants=((settings.tenant, settings.token),),
-            timeout=seconds,
-            transfer_timeout=max(2.0, seconds),  # of messages that the engine does not wait for
-        )
-    )

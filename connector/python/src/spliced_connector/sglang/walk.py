@@ -19,13 +19,15 @@ from spliced_connector.serving.modules import (
     Delta,
     Latent,
     Mixer,
+    Projected,
     apply,
+    attention,
     latent,
     lightning,
+    mixers_of,
+    plain,
 )
 from spliced_connector.walk import UnsupportedError, child
-
-_Projected = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 def walk_over(model: nn.Module, identity: Identity) -> Decoder:
@@ -35,20 +37,10 @@ def walk_over(model: nn.Module, identity: Identity) -> Decoder:
     the module that is unknown or shaped otherwise.
     """
     body = child(model, "model")
-    layers = child(body, "layers")
-    if not isinstance(layers, nn.ModuleList):
-        raise UnsupportedError(f"layers are a {type(layers).__name__}")
-    if len(layers) != len(identity.layers):
-        raise UnsupportedError(f"{len(layers)} layers, the profile has {len(identity.layers)}")
-    mixers: list[Mixer] = []
-    for i, (layer, descriptor) in enumerate(zip(layers, identity.layers, strict=True)):
-        try:
-            mixers.append(_mixer(layer, descriptor))
-        except UnsupportedError as err:
-            raise UnsupportedError(f"layer {i}: {err}") from None
+    layers, mixers = mixers_of(body, identity, _mixer)
     embed = child(body, "word_embeddings" if hasattr(body, "word_embeddings") else "embed_tokens")
     norm = child(body, "norm")
-    return Decoder(identity, embed, _head(model), norm, list(layers), mixers)
+    return Decoder(identity, embed, _head(model), norm, layers, mixers)
 
 
 def _head(model: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -66,8 +58,6 @@ def _head(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def _mixer(layer: nn.Module, described: Layer) -> Mixer:
-    for name in ("input_layernorm", "post_attention_layernorm", "mlp"):
-        child(layer, name)
     kind = described.kind
     if kind is Kind.LINEAR and described.linear.family is Family.LIGHTNING:
         return lightning(child(layer, "attention"), described.linear.slopes, rounded=True)
@@ -81,39 +71,24 @@ def _mixer(layer: nn.Module, described: Layer) -> Mixer:
 
 
 def _attention(module: nn.Module) -> Attention:
-    for name in ("qkv_proj", "o_proj", "rotary_emb", "attn"):
-        child(module, name)
+    child(module, "attn")
     attn = module.attn
     if getattr(attn, "sliding_window_size", -1) not in (-1, None) or attn.logit_cap:
         raise UnsupportedError("attention with a sliding window or capped logits")
     project = _PROJECTIONS.get(type(module).__name__)
     if project is None:
         raise UnsupportedError(f"attention of class {type(module).__name__}")
-    return Attention(
-        int(module.num_heads),
-        int(module.num_kv_heads),
-        int(module.head_dim),
-        float(module.scaling),
-        partial(project, module),
-        module.o_proj,
-    )
+    return attention(module, project)
 
 
-def _plain(module: nn.Module, x: Tensor, positions: Tensor) -> _Projected:
-    sizes = [int(module.q_size), int(module.kv_size), int(module.kv_size)]
-    q, k, v = apply(module.qkv_proj, x).split(sizes, dim=-1)
-    q, k = module.rotary_emb(positions, q, k)
-    return q, k, v, None
-
-
-def _qwen3_5(module: nn.Module, x: Tensor, positions: Tensor) -> _Projected:
+def _qwen3_5(module: nn.Module, x: Tensor, positions: Tensor) -> Projected:
     q, k, v, gate = module._prepare_qkv_gate(
         positions=positions, hidden_states=x, forward_batch=None
     )
     return q, k, v, gate
 
 
-def _qwen3_next(module: nn.Module, x: Tensor, positions: Tensor) -> _Projected:
+def _qwen3_next(module: nn.Module, x: Tensor, positions: Tensor) -> Projected:
     n, gated = len(x), bool(module.attn_output_gate)
     sizes = [int(module.q_size) * (1 + gated), int(module.kv_size), int(module.kv_size)]
     q, k, v = apply(module.qkv_proj, x).split(sizes, dim=-1)
@@ -126,9 +101,9 @@ def _qwen3_next(module: nn.Module, x: Tensor, positions: Tensor) -> _Projected:
     return q, k, v, gate
 
 
-_PROJECTIONS: dict[str, Callable[[nn.Module, Tensor, Tensor], _Projected]] = {
-    "LlamaAttention": _plain,
-    "Qwen2Attention": _plain,
+_PROJECTIONS: dict[str, Callable[[nn.Module, Tensor, Tensor], Projected]] = {
+    "LlamaAttention": plain,
+    "Qwen2Attention": plain,
     "Qwen3_5AttentionDecoderLayer": _qwen3_5,
     "Qwen3HybridAttentionDecoderLayer": _qwen3_next,
 }

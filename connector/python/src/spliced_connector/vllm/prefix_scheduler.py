@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 from spliced_connector.client import Accept, Advice, Match, Query, Way
 from spliced_connector.model import PrefixNames, answer_starts, turn_ends
 from spliced_connector.serving.cuts import CutsError
+from spliced_connector.serving.decider import MOST_POSITIONS, NEXT_TOKENS
 from spliced_connector.serving.finding import cuts_of
 from spliced_connector.vllm.clock import PrefillClock, computed_before
 from spliced_connector.vllm.plans import Blocks, LoadPlan, Outcome, PrefixPlan, SavePlan
@@ -42,13 +43,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
-_MOST_POSITIONS = 2048
-"""Prefixes that one question to the daemon can name; of a longer prompt the deepest count."""
 _MOST_STARTS = 64
 """Answers of a conversation that a state is looked for in front of, the latest."""
-NEXT_TOKENS = 64
-"""A prompt of fewer tokens behind what the daemon has leaves no state: to compute them again takes
-no longer than to load it (a guess)."""
 _MATCH_SECONDS = 0.1
 """How long an answer is used for a request that waits to be scheduled."""
 
@@ -215,7 +211,7 @@ class PrefixScheduler:
         if salt is None:
             return None
         ids, step = request.prompt_token_ids, self._session.block_tokens
-        positions: Sequence[int] = range(step, len(ids) + 1, step)[-_MOST_POSITIONS:]
+        positions: Sequence[int] = range(step, len(ids) + 1, step)[-MOST_POSITIONS:]
         if self._turns:
             starts = answer_starts(ids, _stops(request))[-_MOST_STARTS:]
             positions = sorted({*positions, *starts})

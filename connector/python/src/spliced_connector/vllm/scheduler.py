@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from spliced_connector.client import Client
 from spliced_connector.segments import Finder
+from spliced_connector.serving.connection import connect
 from spliced_connector.serving.finding import finder_of
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.plans import Blocks, Lost, Outcome, SchedulerMode
 from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
-from spliced_connector.vllm.session import Session, connect, join, tokenizer_of
+from spliced_connector.vllm.session import Session, join, tokenizer_of
 from spliced_connector.vllm.settings import Mode, Settings
 from spliced_connector.vllm.support import Engine, Inert, survey
 from spliced_connector.vllm.tally import log
@@ -62,7 +63,7 @@ class SchedulerHalf:
             self._fail(err)
 
     def _start(self, engine: Engine, finder: Finder) -> SchedulerMode:
-        self._client = connect(self._settings, engine)
+        self._client = connect(self._settings, f"vllm {engine.version}")
         session = join(self._client, self._settings, engine, self.tally)
         self._session = session = replace(session, finder=finder)
         mode = scheduler_mode(session)

@@ -1,4 +1,4 @@
-"""An engine's connection to the daemon, and what a mode is built from."""
+"""What a mode is built from: the engine's model at the daemon."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from spliced_connector import __version__
-from spliced_connector.client import Client, Model, Options
+from spliced_connector.client import Client, Model
 from spliced_connector.segments import Finder, Tokenizer
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.settings import Settings
@@ -40,21 +40,6 @@ def block_tokens(engine: Engine) -> int:
     """The multiples at which every group has whole blocks, and states where there are any."""
     whole = math.lcm(*(group.block_tokens for group in engine.groups))
     return whole if engine.states else math.lcm(whole, _FINEST)
-
-
-def connect(settings: Settings, engine: Engine) -> Client:
-    """Never waits and never raises for a daemon that is not there."""
-    seconds = settings.timeout_ms / 1000
-    return Client(
-        Options(
-            socket=settings.socket,
-            daemon_uid=settings.daemon_uid if settings.daemon_uid >= 0 else None,
-            name=f"vllm {engine.version}",
-            tenants=((settings.tenant, settings.token),),
-            timeout=seconds,
-            transfer_timeout=max(2.0, seconds),  # of messages that the engine does not wait for
-        )
-    )
 
 
 def join(

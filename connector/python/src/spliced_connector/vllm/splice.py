@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 
 from spliced_connector.model import KeyMode, Piece
 from spliced_connector.serving.job import LostError, Means, Pace
+from spliced_connector.serving.modules import eager
 from spliced_connector.serving.prices import Walked
 from spliced_connector.serving.ranks import Ranks
 from spliced_connector.serving.storing import Fresh, Publisher
@@ -41,7 +40,6 @@ from spliced_connector.walk import (
     Architecture,
     Captured,
     UnsupportedError,
-    by_layer,
     capture_all,
     packed,
 )
@@ -85,7 +83,6 @@ class SpliceWorker:
             session.model,
             session.tally,
             settings.canary_bound,
-            self._eager,
             alone=session.engine.identity.tp_size == 1,
             tells=session.rank == 0,
         )
@@ -151,7 +148,7 @@ class SpliceWorker:
         began = time.monotonic()
         bound = self._session.settings.stall_ms / 1000
         until = began + (max(bound, PREFILL_ROWS * self._pace.seconds) if alone else bound)
-        with self._eager():
+        with eager():
             for request_id, job in [(i, j) for i, j in self._jobs.items() if not j.waits]:
                 if self._run(job, until, failed):
                     done.add(request_id)
@@ -168,13 +165,6 @@ class SpliceWorker:
         self._tally.add("stalls")
         if seconds > self._session.settings.stall_ms / 1000:
             self._tally.add("stalls_over_bound")
-
-    @contextmanager
-    def _eager(self) -> Iterator[None]:
-        """Walks run the engine's modules as they are: what the engine compiles is for its own
-        steps, and would be compiled again for every number of rows."""
-        with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
-            yield
 
     def _run(self, job: SpliceJob, until: float, failed: set[str]) -> bool:
         """Says whether the job has ended, one way or the other."""
@@ -207,7 +197,7 @@ class SpliceWorker:
         try:
             device = self._caches.copies.device
             wanted = [(torch.tensor(work.ids, device=device), work.spec) for work in batch]
-            with self._eager():
+            with eager():
                 found = capture_all(self._arch, wanted)
         except Exception:
             log.exception("segments that other nodes ask for are not computed")
@@ -244,18 +234,8 @@ class SpliceWorker:
         return SpliceJob(load, self._means, self._caches, self.placed)
 
     def _publish(self, piece: Piece, ids: tuple[int, ...], captured: Captured) -> Captured:
-        """Hands a capture over for storing, and answers what will be read back.
-
-        So the request that captures and those that reuse give the same answer. Others that wait
-        to capture the same get it as well.
-        """
-        profile = self._session.model.profile
-        parts = packed(profile, captured)
-        self._tally.add("captures")
-        self._tally.add("captured_tokens", piece.tokens)
-        self._publisher.put(Fresh(captured.spec, ids, self._caches.copies.to_host(parts)))
-        layout = profile.segment_layout(captured.spec)
-        stored = Captured(captured.spec, by_layer(len(captured.layers), layout, parts))
+        """Stores a capture, and gives it to the others that wait to capture the same."""
+        stored = self._publisher.capture(captured, ids, self._caches.copies)
         if piece.key is not None:
             for job in self._jobs.values():
                 job.take(piece.key, stored)

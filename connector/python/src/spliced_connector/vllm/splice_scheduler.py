@@ -10,7 +10,7 @@ from spliced_connector.client import Missing
 from spliced_connector.model import Choice, choose
 from spliced_connector.segments import Found
 from spliced_connector.serving.cuts import Cuts, CutsError
-from spliced_connector.serving.decider import Decider, Known, Named, Weighed
+from spliced_connector.serving.decider import NEXT_TOKENS, Decider, Known, Named, Weighed
 from spliced_connector.serving.splices import Splice, best_splice
 from spliced_connector.vllm.clock import PrefillClock
 from spliced_connector.vllm.pages.plans import shareable
@@ -19,7 +19,7 @@ from spliced_connector.vllm.parallel.jobs import Jobs
 from spliced_connector.vllm.plans import Blocks, News, Outcome
 from spliced_connector.vllm.plugin import cores
 from spliced_connector.vllm.pool import EnginePool, make_private, make_public
-from spliced_connector.vllm.prefix_scheduler import NEXT_TOKENS, PrefixScheduler
+from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.splice_plans import Base, SpliceLoad, SplicePlan
 from spliced_connector.vllm.support import Engine, Inert

@@ -18,9 +18,13 @@ from spliced_connector.serving.modules import (
     Delta,
     Latent,
     Mixer,
+    Projected,
     apply,
+    attention,
     latent,
     lightning,
+    mixers_of,
+    plain,
 )
 from spliced_connector.vllm.kernels.cpu import AttentionSizes, DeltaSizes, cpu_kernels
 from spliced_connector.walk import Architecture, UnsupportedError, child
@@ -34,24 +38,12 @@ def walk_over(model: nn.Module, identity: Identity) -> Architecture:
     """
     outer = child(model, "language_model") if hasattr(model, "language_model") else model
     body = child(outer, "model")
-    layers = child(body, "layers")
-    if not isinstance(layers, nn.ModuleList):
-        raise UnsupportedError(f"layers are a {type(layers).__name__}")
-    if len(layers) != len(identity.layers):
-        raise UnsupportedError(f"{len(layers)} layers, the profile has {len(identity.layers)}")
-    mixers: list[Mixer] = []
-    for i, (layer, descriptor) in enumerate(zip(layers, identity.layers, strict=True)):
-        try:
-            mixers.append(_mixer(layer, descriptor))
-        except UnsupportedError as err:
-            raise UnsupportedError(f"layer {i}: {err}") from None
+    layers, mixers = mixers_of(body, identity, _mixer)
     for name in ("embed_input_ids", "compute_logits"):
         if not callable(getattr(outer, name, None)):
             raise UnsupportedError(f"{type(outer).__name__} has no {name}")
     norm = child(body, "norm")
-    arch = Decoder(
-        identity, outer.embed_input_ids, outer.compute_logits, norm, list(layers), mixers
-    )
+    arch = Decoder(identity, outer.embed_input_ids, outer.compute_logits, norm, layers, mixers)
     known = {i: sizes_of(m) for i, m in enumerate(mixers) if isinstance(m, Attention | Delta)}
     if len(known) == len(mixers) and next(norm.parameters()).device.type == "cpu":
         arch.kernels = cpu_kernels(arch, known)
@@ -69,8 +61,6 @@ def sizes_of(mixer: Attention | Delta) -> AttentionSizes | DeltaSizes:
 
 
 def _mixer(layer: nn.Module, described: Layer) -> Mixer:
-    for name in ("input_layernorm", "post_attention_layernorm", "mlp"):
-        child(layer, name)
     if getattr(layer, "use_attn_reduce_scatter_for_moe", False):
         raise UnsupportedError("sequence-parallel experts")
     kind = described.kind
@@ -86,43 +76,20 @@ def _mixer(layer: nn.Module, described: Layer) -> Mixer:
 
 
 def _attention(module: nn.Module) -> Attention:
-    for name in ("qkv_proj", "o_proj", "rotary_emb", "attn"):
-        child(module, name)
+    child(module, "attn")
     window = getattr(getattr(module.attn, "impl", None), "sliding_window", None)
     if window not in (None, -1, (-1, -1)):
         raise UnsupportedError(f"a sliding window of {window}")
-    project = _gated if hasattr(module, "_project_qkv_gate") else _plain
+    project = _gated if hasattr(module, "_project_qkv_gate") else plain
     known = {"LlamaAttention", "Qwen2Attention"}
-    if project is _plain and type(module).__name__ not in known:
+    if project is plain and type(module).__name__ not in known:
         raise UnsupportedError(f"attention of class {type(module).__name__}")
-    return Attention(
-        int(module.num_heads),
-        int(module.num_kv_heads),
-        int(module.head_dim),
-        float(module.scaling),
-        partial(project, module),
-        module.o_proj,
-    )
+    return attention(module, project)
 
 
-def _gated(
-    module: nn.Module, x: Tensor, positions: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def _gated(module: nn.Module, x: Tensor, positions: Tensor) -> Projected:
     q, k, v, gate = module._project_qkv_gate(apply(module.qkv_proj, x), positions)
     return q, k, v, gate
-
-
-def _plain(
-    module: nn.Module, x: Tensor, positions: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    sizes = [int(module.q_size), int(module.kv_size), int(module.kv_size)]
-    dim, n = int(module.head_dim), len(x)
-    q, k, v = apply(module.qkv_proj, x).split(sizes, dim=-1)
-    if getattr(module, "qk_norm", False):
-        q = module.q_norm(q.reshape(n, -1, dim)).reshape(n, -1)
-        k = module.k_norm(k.reshape(n, -1, dim)).reshape(n, -1)
-    q, k = module.rotary_emb(positions, q, k)
-    return q, k, v, None
 
 
 def _latent(module: nn.Module) -> Latent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spliced_connector.client import Client
+from spliced_connector.serving.connection import connect
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.caches import Caches, UnsupportedError, find_caches
 from spliced_connector.vllm.pages.placed import Placed
@@ -12,7 +13,7 @@ from spliced_connector.vllm.plans import Lost, Outcome, WorkerMode
 from spliced_connector.vllm.plugin import loaded
 from spliced_connector.vllm.plugin import register as watch_runners
 from spliced_connector.vllm.prefix import PrefixWorker
-from spliced_connector.vllm.session import Session, connect, join
+from spliced_connector.vllm.session import Session, join
 from spliced_connector.vllm.settings import Mode, Settings
 from spliced_connector.vllm.support import Engine, Inert, survey
 from spliced_connector.vllm.tally import log
@@ -72,7 +73,7 @@ class WorkerHalf:
         layers = self._config.compilation_config.static_forward_context
         modules = {name: layers.get(name) for name in tensors}
         caches = find_caches(engine, modules, self._config)
-        self._client = connect(self._settings, engine)
+        self._client = connect(self._settings, f"vllm {engine.version}")
         rank = get_tensor_model_parallel_rank()
         self._session = session = join(self._client, self._settings, engine, self.tally, rank)
         return worker_mode(session, caches, self._config)

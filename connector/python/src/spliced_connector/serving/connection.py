@@ -1,0 +1,24 @@
+"""An engine's connection to the daemon."""
+
+from __future__ import annotations
+
+from spliced_connector.client import Client, Options
+from spliced_connector.serving.settings import ServingSettings
+
+
+def connect(settings: ServingSettings, engine: str) -> Client:
+    """Never waits and never raises for a daemon that is not there.
+
+    engine: its name and release, for the daemon's list of connections.
+    """
+    seconds = settings.timeout_ms / 1000
+    return Client(
+        Options(
+            socket=settings.socket,
+            daemon_uid=settings.daemon_uid if settings.daemon_uid >= 0 else None,
+            name=engine,
+            tenants=((settings.tenant, settings.token),),
+            timeout=seconds,
+            transfer_timeout=max(2.0, seconds),  # of messages that the engine does not wait for
+        )
+    )
