@@ -36,9 +36,8 @@ from prompts import PASSAGES, VOCABULARY, Corpus, Request, fresh, read_corpus, r
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "demo-engines"))
 
 from engines import Engine, engine_of
+from models import MAX_TOKENS, write_weights
 from processes import Server, start_daemon
-
-MAX_TOKENS = 8192
 
 
 @dataclass(frozen=True)
@@ -49,38 +48,11 @@ class Servers:
 
 
 def random_model(directory: Path, layers: int, hidden: int) -> Path:
-    """Qwen3.5's layers (three gated delta, one attention) with random weights in bfloat16."""
-    import torch
+    """Random weights, and one word a token; see `write_weights`."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
-    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
-    config = Qwen3_5TextConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=hidden,
-        intermediate_size=7 * hidden // 2,
-        num_hidden_layers=layers,
-        layer_types=(["linear_attention"] * 3 + ["full_attention"]) * (layers // 4),
-        full_attention_interval=4,  # SGLang reads no layer_types
-        num_attention_heads=hidden // 128,
-        num_key_value_heads=2,
-        head_dim=256,
-        linear_num_key_heads=hidden // 64,
-        linear_num_value_heads=hidden // 64,
-        linear_key_head_dim=128,
-        linear_value_head_dim=128,
-        linear_conv_kernel_dim=4,
-        rope_parameters={
-            "rope_type": "default",
-            "rope_theta": 1e7,
-            "partial_rotary_factor": 0.25,
-        },
-        max_position_embeddings=2 * MAX_TOKENS,
-        tie_word_embeddings=True,
-        dtype="bfloat16",
-    )
-    torch.manual_seed(0)
-    Qwen3_5ForCausalLM(config).bfloat16().save_pretrained(directory)
+    write_weights(directory, VOCABULARY, layers, hidden)
     words = Tokenizer(WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0"))
     words.save(str(directory / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": MAX_TOKENS}

@@ -1,5 +1,5 @@
-"""The model that the demo serves: Qwen3.5's layers with seeded weights, and a tokenizer that is
-trained on this project's pages."""
+"""A model of Qwen3.5's layers with seeded weights; that of the demo has a tokenizer that is trained
+on this project's pages."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ _TEMPLATE = (
 
 
 def make_model(directory: Path, texts: Iterable[str], layers: int, hidden: int) -> Path:
+    """The model in a directory; see `write_weights`."""
+    _write_tokenizer(directory, texts)
+    write_weights(directory, VOCABULARY, layers, hidden)
+    return directory
+
+
+def write_weights(directory: Path, vocabulary: int, layers: int, hidden: int) -> None:
     """Three layers of gated delta rule to one of attention, in bfloat16.
 
     layers 12 and hidden 1024 are 253 million parameters. The weights are random: times are those of
@@ -30,9 +37,8 @@ def make_model(directory: Path, texts: Iterable[str], layers: int, hidden: int) 
     import torch
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
-    _write_tokenizer(directory, texts)
     config = Qwen3_5TextConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         hidden_size=hidden,
         intermediate_size=7 * hidden // 2,
         num_hidden_layers=layers,
@@ -57,7 +63,6 @@ def make_model(directory: Path, texts: Iterable[str], layers: int, hidden: int) 
     )
     torch.manual_seed(0)
     Qwen3_5ForCausalLM(config).bfloat16().save_pretrained(directory)
-    return directory
 
 
 def _write_tokenizer(directory: Path, texts: Iterable[str]) -> None:
