@@ -13,14 +13,13 @@ import argparse
 import json
 import random
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from engine.chaos import Chaos
 from engine.vllm_harness import Answer, Engine, Setup, hybrid_model, prompt
 from running import Daemon
 
@@ -52,44 +51,6 @@ class Asked:
 
     ids: tuple[int, ...]
     cuts: tuple[int, ...] = ()
-
-
-class Chaos:
-    """Does something to the daemon, every so often, on a thread of its own."""
-
-    def __init__(self, daemon: Daemon, seed: int, counts: Counter[str]) -> None:
-        self._daemon, self._random, self._counts = daemon, random.Random(seed), counts
-        self._stop = threading.Event()
-        self.failed: Exception | None = None
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._run)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            thread.join()
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.wait(self._random.uniform(0.05, 2.0)):
-                what = self._random.choice(("stalled", "killed", "restarted"))
-                self._counts[what] += 1
-                if what == "stalled":
-                    self._daemon.pause()
-                    self._stop.wait(self._random.uniform(0.01, 1.0))
-                    self._daemon.resume()
-                    continue
-                if what == "killed":
-                    self._daemon.kill()
-                else:
-                    self._daemon.stop()
-                self._stop.wait(self._random.uniform(0.0, 0.5))
-                self._daemon.start()
-        except Exception as err:
-            self.failed = err
 
 
 def prompts(mode: str) -> list[Asked]:

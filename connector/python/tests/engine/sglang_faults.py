@@ -15,15 +15,13 @@ its tokens is `NEAR` the best one behind those in front of it, it is a tie, and 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import random
 import shutil
 import tempfile
-import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -33,6 +31,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from client_samples import LARGE, new_segment
+from engine.chaos import Chaos
 from engine.sglang_harness import MODEL, Answer, Engine
 from engine.test_sglang_splice import NEAR, QUESTIONS, Question, draw, spliced
 from running import Daemon
@@ -86,59 +85,22 @@ class Asked:
     abort: bool
 
 
-class Chaos:
-    """Does something to the daemon, every so often, on a thread of its own."""
+class Trouble(Chaos):
+    """A daemon whose disk is emptied and whose memory others fill, too."""
 
     def __init__(self, daemon: Daemon, seed: int, counts: Counter[str]) -> None:
-        self._daemon, self._random, self._counts = daemon, random.Random(seed), counts
-        self._stop = threading.Event()
+        # Between faults there is time to store and to find again.
+        super().__init__(daemon, seed, counts, pause=(0.2, 5.0), stall=(0.01, 1.5), away=(0.0, 0.8))
         self._filled = 0
-        self.failed: Exception | None = None
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._run)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            thread.join()
-
-    def _run(self) -> None:
-        faults: dict[str, Callable[[], None]] = {
-            "stalled": self._stall,
-            "killed": self._kill,
-            "restarted": self._daemon.stop,
-            "emptied": self._empty,
-            "filled": self._fill,
-        }
-        try:
-            # Between faults there is time to store and to find again.
-            while not self._stop.wait(self._random.uniform(0.2, 5.0)):
-                what = self._random.choice(list(faults))
-                self._counts[what] += 1
-                faults[what]()
-                if what not in ("stalled", "filled"):
-                    self._stop.wait(self._random.uniform(0.0, 0.8))
-                    self._daemon.start()
-        except Exception as err:
-            self.failed = err
-
-    def _stall(self) -> None:
-        self._daemon.pause()
-        self._stop.wait(self._random.uniform(0.01, 1.5))
-        self._daemon.resume()
-
-    def _kill(self) -> None:
-        self._daemon.kill()
+        self.ends["emptied"] = self._empty
+        self.others["filled"] = self._fill
 
     def _empty(self) -> None:
-        self._daemon.stop()
-        shutil.rmtree(self._daemon.directory / "disk")
+        self.daemon.stop()
+        shutil.rmtree(self.daemon.directory / "disk")
 
     def _fill(self) -> None:
-        client = Client(Options(socket=self._daemon.socket, name="filler"))
+        client = Client(Options(socket=self.daemon.socket, name="filler"))
         try:
             model = client.model(LARGE)
             model.wait_attached(5.0)
