@@ -45,6 +45,7 @@ FOREIGN = {
     "xxhash": {"client.connection"},
     "torch": {"walk", "walk.architectures", "hf", "hf.device", "serving", "vllm", "sglang"},
     "transformers": {"hf", "sglang"},
+    "huggingface_hub": {"sglang"},
     "safetensors": {"hf"},
     "vllm": {"vllm"},
     "sglang": {"sglang"},

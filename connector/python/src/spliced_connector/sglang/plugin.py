@@ -73,9 +73,10 @@ def build(context: TreeCacheBuildContext) -> BasePrefixCache:
     from spliced_connector.serving.inert import Inert
     from spliced_connector.sglang.build import make_reuse
     from spliced_connector.sglang.radix import SplicedRadixCache
+    from spliced_connector.sglang.support import model_directory
 
     cache = create_unified_radix_cache(context, cache_class=SplicedRadixCache)
-    model = str(context.server_args.model_path)
+    model = model_directory(context.server_args)
     settings = SpliceSettings.parse(os.environ.get(VARIABLE, ""), model)
     try:
         cache.attach(make_reuse(context, settings))

@@ -33,8 +33,8 @@ class SpliceSettings(ServingSettings):
     def parse(cls, text: str, model: str) -> SpliceSettings:
         """Raises ValueError with everything that is wrong.
 
-        text: of the variable. model: the path that the engine was started with, where the weights
-        are if nothing else is said.
+        text: of the variable. model: the directory of the engine's model, where the weights are if
+        nothing else is said.
         """
         try:
             given = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text or "{}")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,6 +40,23 @@ class Engine:
     """Tokens of a page of the engine's: prefixes end at multiples of it."""
     states: bool
     """Whether requests have recurrent states."""
+
+
+def model_directory(args: Any) -> str:
+    """Where the files of the engine's model are: of one that is named by its place on a hub, where
+    SGLang has put them when it loaded the model."""
+    path = str(args.model_path)
+    if Path(path).exists():
+        return path
+    from huggingface_hub import snapshot_download
+
+    try:
+        found: str = snapshot_download(
+            path, revision=args.revision, cache_dir=args.download_dir, local_files_only=True
+        )
+    except (OSError, ValueError):
+        return path  # whoever reads it says what is not there
+    return found
 
 
 def survey(context: TreeCacheBuildContext, settings: SpliceSettings) -> Engine:
@@ -101,7 +119,7 @@ def _described(context: TreeCacheBuildContext, args: Any) -> Mapping[str, object
 
 
 def _identify(context: TreeCacheBuildContext, args: Any, settings: SpliceSettings) -> Identity:
-    weights = named_weights(settings, str(args.model_path))
+    weights = named_weights(settings, model_directory(args))
     described = _described(context, args)
     kv = context.params.token_to_kv_pool_allocator.get_kvcache().dtype
     pool = getattr(context.params.req_to_token_pool, "mamba_pool", None)
