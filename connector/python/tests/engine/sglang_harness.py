@@ -44,6 +44,9 @@ OPTIONS: dict[str, object] = {
 }
 """What a CPU without SGLang's own kernels wants."""
 
+SETTINGS: dict[str, object] = {"timeout_ms": 5000}
+"""Of the connector: a busy machine may hold the daemon up for long, and tests say what is reused."""
+
 PLUGINS = {
     "sglang-kernels": "kernels = sglang_kernels:replace",
     "spliced-connector": "spliced = spliced_connector.sglang.plugin:register",
@@ -69,7 +72,7 @@ def environment(directory: Path, settings: dict[str, object] | None) -> dict[str
         "PYTHONPATH": os.pathsep.join(paths),
         "TRITON_INTERPRET": "1",  # for the kernels that are not replaced
         "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
-        "SPLICED_SGLANG": json.dumps(settings or {}),
+        "SPLICED_SGLANG": json.dumps({**SETTINGS, **(settings or {})}),
         "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",

@@ -189,7 +189,7 @@ def test_an_exact_prefix_comes_back_after_a_restart(
     other = start(tmp_path, {"socket": daemon.socket, "mode": "prefix"}, directory)
     try:
         answer = other.ask(ids, tokens=TOKENS, logprobs=True)
-        assert answer.told["way"] == "prefix"
+        assert answer.told["way"] == "prefix", answer.told
         assert answer.cached == answer.told["tokens"]
         assert answer.cached >= 128
         assert answer.tokens == want.tokens

@@ -231,7 +231,7 @@ def test_an_exact_prefix_comes_back_after_a_restart(
     other = Engine(tmp_path, {"socket": daemon.socket, "mode": "prefix"})
     try:
         answer = other.ask(ids, tokens=TOKENS)
-        assert answer.told["way"] == "prefix"
+        assert answer.told["way"] == "prefix", answer.told
         assert answer.cached == answer.told["tokens"]
         assert answer.cached >= 128
         assert answer.tokens == want
