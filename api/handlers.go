@@ -216,11 +216,9 @@ func (s *Server) removeSegment(ctx *fasthttp.RequestCtx, arg string) error {
 	if err == nil && !dry {
 		err = s.shown().Catalogue.Remove(key)
 	}
+	s.audit(ctx, change{action: "remove segment", object: key.String(), dry: dry, before: map[string]any{"bytes": d.Bytes, "tiers": d.Tiers}, after: map[string]any{"bytes": 0}}, err)
 	if err != nil {
 		return fmt.Errorf("remove segment %s: %w", key, err)
-	}
-	if !dry {
-		s.log.Info().Str("segment", key.String()[:16]).Int64("bytes", d.Bytes).Msg("segment removed by an operator")
 	}
 	d.Tiers = orEmpty(d.Tiers)
 	return writeJSON(ctx, Removal{Segment: d.Segment, DryRun: dry})

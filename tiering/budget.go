@@ -65,7 +65,7 @@ func (s *Store) checkBudgetsLocked(b *Budgets) error {
 	if b.Public < page || b.Private < page {
 		return fmt.Errorf("pools of %d and %d bytes, each has at least a page of %d: %w", b.Public, b.Private, page, tier.ErrInvalid)
 	}
-	if total := s.arenaBytes(); b.Public > total || b.Private > total-b.Public {
+	if total := s.ArenaBytes(); b.Public > total || b.Private > total-b.Public {
 		return fmt.Errorf("pools of %d and %d bytes, the arena has %d for the life of the daemon: %w", b.Public, b.Private, total, tier.ErrUnavailable)
 	}
 	for id, quota := range b.Quotas {
@@ -81,8 +81,8 @@ func (s *Store) checkBudgetsLocked(b *Budgets) error {
 	return nil
 }
 
-// arenaBytes is what both pools have together.
-func (s *Store) arenaBytes() int64 {
+// ArenaBytes is what both pools have together.
+func (s *Store) ArenaBytes() int64 {
 	page := int64(s.cfg.PageBytes)
 	return s.cfg.PublicBytes/page*page + s.cfg.PrivateBytes/page*page
 }
@@ -145,7 +145,7 @@ func (s *Store) settleLocked() error {
 // allows.
 func (s *Store) setBudgetLocked(p *objects.Pool) {
 	other := s.objects.Pools[objects.PublicPool+objects.PrivatePool-p.Number]
-	p.Budget = min(s.wanted[p.Number], s.arenaBytes()-max(other.Budget, other.Used))
+	p.Budget = min(s.wanted[p.Number], s.ArenaBytes()-max(other.Budget, other.Used))
 	s.now[p.Number].Store(p.Budget)
 }
 

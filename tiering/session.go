@@ -43,6 +43,9 @@ func (s *Store) NewSession(name string) *Session {
 	return session
 }
 
+// Name is what the session was begun with.
+func (c *Session) Name() string { return c.name }
+
 // Holdings counts what the session may read or write, expired leases included.
 func (c *Session) Holdings() (leases, reservations int) {
 	c.store.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spliced-kv/spliced/api"
@@ -58,6 +59,12 @@ type Options struct {
 	// Remotes count what comes from beyond the node, and what goes there.
 	Remotes []Remote
 	Events  *events.Publisher
+
+	// Reload reads keys, tokens and certificates again, or with dry only looks at them.
+	Reload func(dry bool) (api.Reloaded, error)
+	// Level is that of the log; nil = it is fixed.
+	Level Level
+	Now   func() time.Time // time.Now
 }
 
 // Parallel names the Remote that is no source of objects: segments that engines compute for
@@ -86,7 +93,11 @@ type Guard interface {
 }
 
 // View is what people see of a daemon. All of it may be used at once.
-type View struct{ o Options }
+type View struct {
+	o Options
+
+	removing sync.Mutex // held while many objects are removed
+}
 
 // New makes a view.
 func New(o Options) *View {
@@ -96,7 +107,7 @@ func New(o Options) *View {
 			return []any{&c}
 		}})
 	}
-	return &View{o}
+	return &View{o: o}
 }
 
 var (
@@ -108,7 +119,7 @@ var (
 func (v *View) Status() api.Status {
 	device := v.o.Device.Describe()
 	return api.Status{
-		Ready: v.o.Serving(), Alive: v.o.Server.Alive(time.Now()),
+		Ready: v.o.Serving() && !v.o.Server.Draining(), Alive: v.o.Server.Alive(time.Now()),
 		Node: v.o.Config.Node, Version: v.o.Version, BootEpoch: v.o.Epoch, Started: v.o.Started,
 		Socket: v.o.Socket, Device: device.Kind + " " + device.Name, Features: device.Features,
 		GPUs: v.gpus(), Checks: v.Checks(),
@@ -173,10 +184,7 @@ func (v *View) diskPools() []api.Pool {
 	if v.o.Disk == nil {
 		return nil
 	}
-	quota := map[tier.TenantID]int64{}
-	for _, t := range v.o.Tenants {
-		quota[t.ID] = t.QuotaBytes
-	}
+	quota := v.o.Store.Budgets().Quotas
 	var list []api.Pool
 	u := v.o.Disk.Usage()
 	for i := range u.Pools {
@@ -316,6 +324,9 @@ func (v *View) Checks() []api.Check {
 		list[i].State, list[i].Detail = api.CheckDegraded, strings.TrimSuffix(short.Text+"; "+list[i].Detail, "; ")
 	}
 	list = append(list, v.splicingCheck(), v.socketCheck())
+	if check, ok := v.drainCheck(); ok {
+		list = append(list, check)
+	}
 	if check, ok := v.diskCheck(); ok {
 		list = append(list, check)
 	}

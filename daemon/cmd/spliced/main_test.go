@@ -103,7 +103,7 @@ func TestItOutlivesTheReaderOfItsLog(t *testing.T) {
 	}
 	log.Close()
 	// It says that it stops, and that it has.
-	if err := command.Process.Signal(syscall.SIGHUP); err != nil {
+	if err := command.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if err := command.Wait(); err != nil {
