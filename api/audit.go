@@ -34,12 +34,15 @@ func (s *Server) audit(ctx *fasthttp.RequestCtx, c change, err error) {
 		e.Str("remote", ctx.RemoteAddr().String())
 	}
 	e.Str("client", plain(string(ctx.UserAgent())))
-	for name, v := range map[string]any{"before": c.before, "after": c.after} {
-		if v == nil || err != nil && name == "after" {
+	for _, state := range []struct {
+		name  string
+		value any
+	}{{"before", c.before}, {"after", c.after}} {
+		if state.value == nil || err != nil && state.name == "after" {
 			continue
 		}
-		if text, failed := json.Marshal(v); failed == nil {
-			e.RawJSON(name, text)
+		if text, failed := json.Marshal(state.value); failed == nil {
+			e.RawJSON(state.name, text)
 		}
 	}
 	if err != nil {

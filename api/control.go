@@ -280,7 +280,7 @@ func (s *Server) pinsOf(key Digest) []Pin {
 	if err != nil {
 		return nil // so does the change that asks
 	}
-	return slices.DeleteFunc(pins, func(p Pin) bool { return p.Key != key })
+	return slices.DeleteFunc(orEmpty(pins), func(p Pin) bool { return p.Key != key })
 }
 
 func (s *Server) drainOn(ctx *fasthttp.RequestCtx, _ string) error {

@@ -19,7 +19,7 @@ func newFakeControl() *fakeControl {
 	return &fakeControl{config: Config{
 		LogLevel: "info", PublicBytes: 1 << 20, PrivateBytes: 1 << 20, ArenaBytes: 1 << 21, Quotas: map[string]Quota{"a": {1 << 10}},
 		Settings: map[string]string{"lease-ttl": "1m0s", "http": "off"},
-	}, pins: []Pin{{Key: Digest{1: 0, 2: 0xee}, Object: "segment", Tenant: "a", Profile: 1, Bytes: 4096, Expires: longAgo, By: "me"}}}
+	}, pins: []Pin{{Key: Digest{5}, Object: "segment", Tenant: "a", Profile: 1, Bytes: 4096, Expires: longAgo, By: "me"}}}
 }
 
 func (f *fakeControl) RemoveSegments(_ context.Context, q RemovalQuery) (Removed, error) {

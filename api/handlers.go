@@ -135,7 +135,7 @@ func (s *Server) cluster(ctx *fasthttp.RequestCtx, _ string) error {
 		return err
 	}
 	c := s.shown().Node.Cluster()
-	c.Join.Errors, c.Members, c.Counters = orEmpty(c.Join.Errors), orEmpty(c.Members), orEmpty(c.Counters)
+	c.Join.Errors, c.Members, c.Counters, c.Workers = orEmpty(c.Join.Errors), orEmpty(c.Members), orEmpty(c.Counters), orEmpty(c.Workers)
 	return writeJSON(ctx, c)
 }
 
@@ -213,6 +213,9 @@ func (s *Server) removeSegment(ctx *fasthttp.RequestCtx, arg string) error {
 		return err
 	}
 	d, err := s.shown().Catalogue.Segment(key)
+	if err == nil && len(s.pinsOf(key)) > 0 {
+		err = fmt.Errorf("it is pinned, which DELETE /api/v1/pins ends: %w", ErrBusy)
+	}
 	if err == nil && !dry {
 		err = s.shown().Catalogue.Remove(key)
 	}
