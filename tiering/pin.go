@@ -293,7 +293,8 @@ func (s *Store) bring(ctx context.Context, key *[32]byte) (release func(), err e
 
 // read leases what an entry of the lower tier has once it is in memory.
 func (c *Session) read(ctx context.Context, e *lowerEntry) error {
-	hit, why := false, tier.ReasonNone
+	var hit bool
+	var why tier.Reason
 	if e.Kind == 0 {
 		rows, err := c.AwaitAcquire(ctx, &AcquireQuery{Profile: e.profile.ID, Tenant: e.tenant.ID, Near: true, Keys: [][32]byte{e.Key}}, nil)
 		if err == nil {
