@@ -44,7 +44,7 @@ OPTIONS: dict[str, object] = {
 }
 """What a CPU without SGLang's own kernels wants."""
 
-SETTINGS: dict[str, object] = {"timeout_ms": 5000}
+SETTINGS: dict[str, object] = {"timeout_ms": 2000}
 """Of the connector: a busy machine may hold the daemon up for long, and tests say what is reused."""
 
 PLUGINS = {

@@ -225,17 +225,18 @@ def test_a_conversation_goes_on_behind_its_spliced_turn(engine: Engine) -> None:
 def test_an_exact_prefix_comes_back_after_a_restart(
     engine: Engine, model: torch.nn.Module, daemon: Daemon, tmp_path: Path
 ) -> None:
-    ids = draw(51, 500)
+    turn = draw(51, 384)  # the state behind a prompt is kept, whatever the daemon expects of it
+    assert engine.ask(turn, tokens=TOKENS, said=NONE).tokens == alone(model, turn)
+    ids = [*turn, *draw(52, 50)]
     want = alone(model, ids)
-    assert engine.ask(ids, tokens=TOKENS, said=NONE).tokens == want
     other = Engine(tmp_path, {"socket": daemon.socket, "mode": "prefix"})
     try:
         answer = other.ask(ids, tokens=TOKENS)
         assert answer.told["way"] == "prefix", answer.told
         assert answer.cached == answer.told["tokens"]
-        assert answer.cached >= 128
+        assert answer.cached == len(turn)
         assert answer.tokens == want
-        longer = [*ids, *draw(52, 50)]
+        longer = [*ids, *draw(53, 50)]
         assert other.ask(longer, tokens=TOKENS).tokens == alone(model, longer)
     finally:
         other.close()
@@ -279,7 +280,7 @@ def test_an_engine_serves_without_its_daemon(
     daemon.kill()
     began = time.monotonic()
     answer = engine.ask(ids, cuts, TOKENS)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert answer.told["way"] == "engine"
     assert answer.tokens == want
     daemon.start()
