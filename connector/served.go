@@ -55,7 +55,7 @@ func (m *Model) Served(ctx context.Context, s *Served) (number uint64, err error
 	if ok = ok && s.Bytes >= 0; !ok {
 		return 0, invalid("served: a prompt of %d tokens in %d segments, %d bytes of names", s.Tokens, len(s.Segments), len(s.Request)+len(s.Trace))
 	}
-	q.Bytes = uint64(s.Bytes)
+	q.ReadBytes = uint64(s.Bytes)
 	for i := range s.Segments {
 		row := &s.Segments[i]
 		var begin, count, at, reused uint32

@@ -24,7 +24,7 @@ func (c *rawClient) served(m wire.ServedRequest) uint64 {
 func splicedRequest() wire.ServedRequest {
 	return wire.ServedRequest{
 		Way: wire.WaySplice, Tokens: 100, Engine: 10, Prefix: 20, PrefixTier: wire.TierDRAM, PrefixReason: wire.ReasonNone,
-		Bytes: 4096, MatchMicros: 300, WaitMicros: 2000, FirstMicros: 40_000, WayMicros: []float64{90e3, 80e3, 50e3},
+		ReadBytes: 4096, MatchMicros: 300, WaitMicros: 2000, FirstMicros: 40_000, WayMicros: []float64{90e3, 80e3, 50e3},
 		Begins: []uint32{30, 70}, Counts: []uint32{40, 20}, At: []uint32{34, 0}, Reused: []uint32{32, 0},
 		Tiers: []uint8{wire.TierDisk, wire.TierNone}, Reasons: []uint8{wire.ReasonNone, wire.ReasonEvicted}, Keys: [][32]byte{{1}, {2}},
 		Request: "cmpl\x1b[2J7", Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",

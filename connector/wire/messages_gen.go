@@ -499,7 +499,7 @@ type ServedRequest struct {
 	Prefix       uint32
 	PrefixTier   uint8     // TierNone = no checkpoint was used
 	PrefixReason uint8     // why no longer one was
-	Bytes        uint64    // of states and rows that were read or composed
+	ReadBytes    uint64    // of states and rows that were read or composed
 	MatchMicros  uint32    // until it was decided how
 	WaitMicros   uint32    // for bytes, from then on
 	FirstMicros  uint32    // from the request's arrival to its first token

@@ -213,7 +213,7 @@ func (g numbers) request(op Op, n int) Message {
 	case OpServed:
 		return &ServedRequest{
 			Profile: 9, Way: WaySplice, Tokens: 6018, Engine: 128, Prefix: 640, PrefixTier: TierDRAM, PrefixReason: ReasonEvicted,
-			Bytes: 93 << 20, MatchMicros: 410, WaitMicros: 2900, FirstMicros: 51_000, WayMicros: g.f64s(4),
+			ReadBytes: 93 << 20, MatchMicros: 410, WaitMicros: 2900, FirstMicros: 51_000, WayMicros: g.f64s(4),
 			Begins: g.u32s(n), Counts: g.u32s(n), At: g.u32s(n), Reused: g.u32s(n), Tiers: g.u8s(n), Reasons: g.u8s(n), Keys: g.hashes(n),
 			Request: "cmpl-7é", Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
 		}

@@ -87,7 +87,7 @@ func read(m *wire.ServedRequest) (*Request, error) {
 	}
 	r := &Request{
 		Name: plain(m.Request), Trace: trace, Way: m.Way, Tokens: m.Tokens, Prefix: tier.Place(m.PrefixTier),
-		Reason: reasonOf(m.PrefixReason), Bytes: m.Bytes, Match: micros(m.MatchMicros), Wait: micros(m.WaitMicros), First: micros(m.FirstMicros),
+		Reason: reasonOf(m.PrefixReason), Bytes: m.ReadBytes, Match: micros(m.MatchMicros), Wait: micros(m.WaitMicros), First: micros(m.FirstMicros),
 	}
 	for _, v := range m.WayMicros {
 		r.Ways = append(r.Ways, v/1e3)
@@ -117,6 +117,9 @@ func (r *Request) cover(m *wire.ServedRequest) error {
 	c.to(m.Engine, Span{From: Engine})
 	c.to(uint32(behind), Span{From: Checkpoint, Place: r.Prefix})
 	between := Span{From: Computed, Cause: Cause(m.PrefixReason)}
+	if between.Cause == Unasked && m.Prefix == 0 && m.PrefixTier != wire.TierNone {
+		between.Cause = Declined
+	}
 	last := uint64(0) // end of the row before
 	for i, begin := range m.Begins {
 		end := uint64(begin) + uint64(m.Counts[i])

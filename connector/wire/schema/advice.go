@@ -43,7 +43,7 @@ var adviceMessages = []Message{
 			u32("Profile"), u8("Way", doc("how it was served")),
 			u32("Tokens", doc("of the prompt")), u32("Engine"), u32("Prefix"),
 			u8("PrefixTier", doc("TierNone = no checkpoint was used")), u8("PrefixReason", doc("why no longer one was")),
-			u64("Bytes", doc("of states and rows that were read or composed")),
+			u64("ReadBytes", doc("of states and rows that were read or composed")),
 			u32("MatchMicros", doc("until it was decided how")), u32("WaitMicros", doc("for bytes, from then on")),
 			u32("FirstMicros", doc("from the request's arrival to its first token")),
 			f64s("WayMicros", "MaxWays", doc("predicted, as advise answered; indexed by way minus one")),

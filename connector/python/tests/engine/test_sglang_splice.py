@@ -172,14 +172,26 @@ def test_a_splice_is_that_of_the_library(
         client.close()
 
 
-def test_segments_are_reused_in_any_order(engine: Engine) -> None:
+def test_segments_are_reused_in_any_order(engine: Engine, daemon: Daemon) -> None:
     parts = [draw(seed, 150) for seed in (11, 12, 13)]
     query = draw(14, 20)
     first = spliced(engine, [*parts[0], *parts[1], *parts[2], *query], [0, 150, 300, 450])
     assert first.told["way"] == "splice"
-    answer = spliced(engine, [*parts[2], *parts[0], *parts[1], *query], [0, 150, 300, 450])
+    ids = [*parts[2], *parts[0], *parts[1], *query]
+    answer = spliced(engine, ids, [0, 150, 300, 450])
     assert answer.told["reused"] == 150 + 134 + 134  # w at each join, none at the front
     assert answer.told["walked"] == 24
+    said = daemon.request(prompt_tokens=len(ids), way="splice", reused_tokens=418)
+    assert said["model"] and said["ttft_ms"] > said["wait_ms"] > 0
+    assert said["seam_tokens"] == 32  # what follows the last segment is not walked
+    assert said["bytes"] > 418 * 2
+    assert {span.get("tier") for span in said["spans"] if span["from"] == "segment"} == {"dram"}
+    # What the engine's own tree has of a prompt is the engine's.
+    whole = draw(15, 300)
+    for _ in range(2):
+        engine.ask(whole, said=NONE)
+    said = daemon.request(prompt_tokens=300, way="recompute", engine_tokens=299)
+    assert said["computed_tokens"] == 1
 
 
 def test_segments_that_wait_for_each_other_are_captured_once(
@@ -236,6 +248,9 @@ def test_an_exact_prefix_comes_back_after_a_restart(
         assert answer.cached == answer.told["tokens"]
         assert answer.cached == len(turn)
         assert answer.tokens == want
+        said = daemon.request(way="prefix", prefix_tokens=len(turn))
+        assert (said["engine_tokens"], said["computed_tokens"]) == (0, 50)
+        assert said["ttft_ms"] > 0
         longer = [*ids, *draw(53, 50)]
         assert other.ask(longer, tokens=TOKENS).tokens == alone(model, longer)
     finally:

@@ -638,7 +638,7 @@ class ServedRequest(Message):
     prefix: int = w.u32()
     prefix_tier: int = w.u8()
     prefix_reason: int = w.u8()
-    bytes: int = w.u64()
+    read_bytes: int = w.u64()
     match_micros: int = w.u32()
     wait_micros: int = w.u32()
     first_micros: int = w.u32()
