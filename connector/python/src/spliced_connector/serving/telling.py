@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spliced_connector import client
@@ -132,7 +132,11 @@ class Teller:
                 self._tally.add("untold")
 
 
-def traceparent(headers: Mapping[str, str] | Sequence[tuple[str, str]] | None) -> str:
-    """The traceparent among a request's headers, empty where there is none."""
-    pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
-    return next((str(value) for name, value in pairs if name.lower() == "traceparent"), "")
+def traceparent(headers: object) -> str:
+    """The traceparent among a request's headers, empty where there is none: engines have them as a
+    mapping, as pairs, or as something else where they are not traced."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    if not isinstance(pairs, Iterable) or isinstance(headers, str):
+        return ""
+    found = (pair for pair in pairs if isinstance(pair, tuple) and len(pair) == 2)
+    return next((str(value) for name, value in found if str(name).lower() == "traceparent"), "")
