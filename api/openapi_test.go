@@ -92,7 +92,11 @@ var needed = map[string]string{"removeSegments": "all=true", "removeCheckpoints"
 
 // callsOf makes requests of an operation that reach each documented status.
 func callsOf(path string, op operation, held, missing Digest) []call {
-	good := strings.ReplaceAll(path, "{key}", held.String())
+	there, nowhere := held.String(), missing.String()
+	if strings.HasPrefix(path, "/api/v1/requests/") {
+		there, nowhere = "1", "99"
+	}
+	good := strings.ReplaceAll(path, "{key}", there)
 	switch op.OperationID {
 	case "locate":
 		return bodiesOf(path)
@@ -102,7 +106,7 @@ func callsOf(path string, op operation, held, missing Digest) []call {
 	base := needed[op.OperationID]
 	calls := []call{{path: good, query: base, status: 200}}
 	if strings.Contains(path, "{key}") {
-		calls = append(calls, call{path: strings.ReplaceAll(path, "{key}", missing.String()), status: 404},
+		calls = append(calls, call{path: strings.ReplaceAll(path, "{key}", nowhere), status: 404},
 			call{path: strings.ReplaceAll(path, "{key}", "zz"), status: 400})
 		calls[1].query = base
 	}
@@ -114,6 +118,7 @@ func callsOf(path string, op operation, held, missing Digest) []call {
 		"prefix": {"00", "xy"}, "older_than": {"1h", "-1s"}, "all": {"true", "2"}, "kind": {"exact", "whole"}, "connection": {"7", "seven"},
 		"ttl": {"10m", "8d"}, "by": {"me", ""}, "undo": {"true", "2"},
 		"limit": {"1", "1001"}, "verbose": {"true", "maybe"}, "what": {"evicted", "left"}, "dry_run": {"true", "2"}, "why": {"because", ""},
+		"way": {"splice", "slow"}, "history": {"7d", "1y"},
 	}
 	for _, p := range op.Parameters {
 		if p.In == "query" {

@@ -75,6 +75,10 @@ func allRoutes() []route {
 		{post, "/api/v1/drain", "drain", changes, (*Server).drainOn},
 		{del, "/api/v1/drain", "undrain", changes, (*Server).drainOff},
 		{post, "/api/v1/reload", "reload", changes, (*Server).reload},
+		{get, "/api/v1/overview", "getOverview", reads, (*Server).overview},
+		{get, "/api/v1/usage", "listUsage", reads, (*Server).listUsage},
+		{get, "/api/v1/requests", "listRequests", reads, (*Server).listRequests},
+		{get, "/api/v1/requests/{key}", "getRequest", reads, (*Server).getRequest},
 	}
 }
 

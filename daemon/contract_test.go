@@ -96,6 +96,9 @@ func withKnownTokens(t *testing.T) (r *running, keys map[string]string) {
 	hash := p.PrefixHashes(nil, 16, d.tokens, []int{32})[0]
 	c.keep(p, hash, 32, wire.AcceptExact)
 	c.stageIDs(0, d.tokens)
+	m := splicedRequest()
+	m.Keys[0] = d.key
+	number := c.served(m)
 	c.call(wire.OpReport, &wire.ReportRequest{Profile: c.profile, Compared: 9, Worst: 0.5, Bound: 1}, &wire.ReportReply{})
 	var ids []string
 	for _, id := range d.tokens {
@@ -110,7 +113,7 @@ func withKnownTokens(t *testing.T) (r *running, keys map[string]string) {
 	}
 	return r, map[string]string{
 		"segments": hex.EncodeToString(d.key[:]), "checkpoints": hex.EncodeToString(hash[:]), "pins": hex.EncodeToString(d.key[:]),
-		"canaries": api.Digest(p.Fingerprint()).String(), "model": p.Identity().Model,
+		"canaries": api.Digest(p.Fingerprint()).String(), "model": p.Identity().Model, "requests": strconv.FormatUint(number, 10),
 	}
 }
 
