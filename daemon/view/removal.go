@@ -206,10 +206,9 @@ const (
 func (v *View) nodes(ctx context.Context, s *selection) []*node {
 	known := map[tier.Want]*node{}
 	prints, ids := v.fingerprints(), v.profileIDs()
-	f := tiering.CheckpointFilter{Tenant: s.tenant, Profile: s.profile, Prefix: s.prefix}
 	var after *profile.PrefixHash
 	for more := true; more && ctx.Err() == nil && len(known) < mostChecked; {
-		page := v.o.Store.Checkpoints(f, after, removalPage)
+		page := v.checkpointPage(s, after)
 		if more = len(page) >= removalPage; len(page) > 0 {
 			after = &page[len(page)-1].Hash
 		}
@@ -262,6 +261,18 @@ func (v *View) nodes(ctx context.Context, s *selection) []*node {
 			cmp.Compare(a.Tenant, b.Tenant), slices.Compare(a.Fingerprint[:], b.Fingerprint[:]))
 	})
 	return list
+}
+
+// checkpointPage is a page of memory's checkpoints that pass but for their age; of one hash
+// all of them, without a walk.
+func (v *View) checkpointPage(s *selection, after *profile.PrefixHash) []tiering.CheckpointInfo {
+	var hash api.Digest
+	if hash.UnmarshalText([]byte(s.prefix)) != nil {
+		return v.o.Store.Checkpoints(tiering.CheckpointFilter{Tenant: s.tenant, Profile: s.profile, Prefix: s.prefix}, after, removalPage)
+	}
+	return slices.DeleteFunc(v.o.Store.CheckpointsOf(profile.PrefixHash(hash)), func(c tiering.CheckpointInfo) bool {
+		return s.tenant != nil && *s.tenant != c.Tenant || s.profile != 0 && s.profile != c.Profile
+	})
 }
 
 // RemoveCheckpoints implements api.Remover.
