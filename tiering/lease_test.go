@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/plan"
@@ -295,5 +297,63 @@ func TestLeaseIDsAreNeverReused(t *testing.T) {
 		}
 		c.Close()
 		c = b.NewSession("c")
+	}
+}
+
+// What sharing saves is what the second lease and those behind it would have copied; ranks
+// that read their own shares share nothing.
+func TestSharedBytesAreThoseOfLeasesBeyondTheFirst(t *testing.T) {
+	b := newBench(t, hybrid(2))
+	c, d := b.NewSession("c"), b.NewSession("d")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	share := p.layout.Bytes
+	saved := func(want int64) {
+		t.Helper()
+		if got := b.Pools()[0].SavedBytes; got != want {
+			t.Fatalf("%d bytes saved, want %d", got, want)
+		}
+	}
+	ids := []tier.LeaseID{b.acquire(c, 0, p).Lease, b.acquire(c, 1, p).Lease}
+	saved(0)
+	b.acquire(d, 0, p)
+	b.acquire(d, 1, p)
+	saved(2 * share)
+	b.must(c.Release(ids[0]))
+	saved(share)
+	d.Close()
+	saved(0)
+	_, err := c.Reserve(b.reserveQuery(p, 0))
+	b.wantErr(err, tier.ErrExists)
+	if n := b.Counters(); n.Exists != 1 || n.ExistsBytes != uint64(share) {
+		t.Errorf("%d reservations of %d bytes were answered exists", n.Exists, n.ExistsBytes)
+	}
+}
+
+func TestAgesOfLeasesAreToldByHowTheyEnd(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	first := b.lease(c, p)
+	b.lease(c, p)
+	b.clock.advance(2 * time.Second)
+	b.must(c.Release(first))
+	b.clock.advance(time.Hour)
+	b.Sweep()
+	told := 0
+	for _, h := range b.Durations() {
+		var m dto.Metric
+		b.must(h.Write(&m))
+		least := map[string]float64{"released": 2, "expired": 3602}[m.Label[0].GetValue()]
+		if least > 0 {
+			told++
+			if got := m.Histogram; got.GetSampleCount() != 1 || got.GetSampleSum() != least {
+				t.Errorf("%v: %d leases, %v seconds, want one of %v", m.Label[0], got.GetSampleCount(), got.GetSampleSum(), least)
+			}
+		}
+	}
+	if told != 2 {
+		t.Errorf("%d ways to end are told", told)
 	}
 }

@@ -179,8 +179,9 @@ func (s *Store) profile(id tier.ProfileID) (*objects.Profile, error) {
 
 // ProfileCosts is what a profile's costs are predicted from now.
 type ProfileCosts struct {
-	Profile tier.ProfileID
-	Model   string
+	Profile     tier.ProfileID
+	Fingerprint profile.Fingerprint
+	Model       string
 	costs.Snapshot
 }
 
@@ -188,7 +189,7 @@ type ProfileCosts struct {
 func (s *Store) Costs() []ProfileCosts {
 	var list []ProfileCosts
 	for _, p := range *s.profiles.Load() {
-		list = append(list, ProfileCosts{p.ID, p.Model, p.Costs.Snapshot()})
+		list = append(list, ProfileCosts{p.ID, p.Fingerprint(), p.Model, p.Costs.Snapshot()})
 	}
 	return list
 }

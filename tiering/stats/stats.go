@@ -55,7 +55,9 @@ type Counters struct {
 	// Objects begun.
 	Reserved uint64 `count:"reserved"`
 	// Reservations refused because of another.
-	Exists          uint64         `count:"reserve_exists"`
+	Exists uint64 `count:"reserve_exists"`
+	// Of the shares that were asked for.
+	ExistsBytes     uint64         `count:"reserve_exists_bytes" prom:"dedup_saved_bytes_total" help:"Bytes that were neither sent nor kept a second time: the shares of ranks whose reservation was answered exists, since that key is held or being filled already."`
 	CommittedChunks uint64         `count:"committed_chunks"`
 	CommittedBytes  uint64         `count:"committed_bytes" prom:"fetch_bytes_total,tier=dram,direction=in" help:"Bytes copied into a tier (dram: from clients, disk: from memory) and out of it."`
 	Published       uint64         `count:"published" prom:"published_total" help:"Objects published."`
