@@ -40,6 +40,7 @@ func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, no
 		s.objects.TouchBelow(o.Label())
 	}
 	s.objects.Account(o)
+	s.durations.since(o, s.durations.reused, now)
 	s.objects.Used(o, now)
 	if o.Resident != nil && o.InHBM() {
 		s.objects.UsedCopy(o, now)

@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -330,30 +331,39 @@ func TestSharedBytesAreThoseOfLeasesBeyondTheFirst(t *testing.T) {
 	}
 }
 
-func TestAgesOfLeasesAreToldByHowTheyEnd(t *testing.T) {
+func TestAgesOfLeasesAndOfWhatLeavesAreTold(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
+	b.clock.advance(time.Second)
 	first := b.lease(c, p)
 	b.lease(c, p)
 	b.clock.advance(2 * time.Second)
 	b.must(c.Release(first))
 	b.clock.advance(time.Hour)
 	b.Sweep()
-	told := 0
+	b.must(c.Release(first + 1)) // expired
+	b.clock.advance(time.Minute)
+	for seed := 2; b.Counters().EvictedRoom == 0; seed++ {
+		b.publish(c, b.mid(seed, 64, 8))
+	}
+	type ages struct{ n, sum float64 }
+	got := map[string]ages{}
 	for _, h := range b.Durations() {
 		var m dto.Metric
 		b.must(h.Write(&m))
-		least := map[string]float64{"released": 2, "expired": 3602}[m.Label[0].GetValue()]
-		if least > 0 {
-			told++
-			if got := m.Histogram; got.GetSampleCount() != 1 || got.GetSampleSum() != least {
-				t.Errorf("%v: %d leases, %v seconds, want one of %v", m.Label[0], got.GetSampleCount(), got.GetSampleSum(), least)
-			}
+		name, _, _ := strings.Cut(strings.TrimPrefix(h.Desc().String(), `Desc{fqName: "spliced_`), `"`)
+		for _, l := range m.Label {
+			name += " " + l.GetValue()
 		}
+		got[name] = ages{float64(m.Histogram.GetSampleCount()), m.Histogram.GetSampleSum()}
 	}
-	if told != 2 {
-		t.Errorf("%d ways to end are told", told)
+	for name, want := range map[string]ages{
+		"lease_age_seconds released": {1, 2}, "lease_age_seconds expired": {1, 3602}, "reuse_age_seconds": {2, 1}, "eviction_age_seconds": {1, 3662},
+	} {
+		if got[name] != want {
+			t.Errorf("%s: %v, want %v", name, got[name], want)
+		}
 	}
 }

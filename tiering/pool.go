@@ -169,6 +169,7 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, short *shortage)
 	} else {
 		n.EvictedRoom++
 	}
+	s.durations.since(o, s.durations.evicted, s.cfg.Now())
 	n.EvictedBytes += uint64(o.Bytes)
 	if w != nil && !w.moving() {
 		s.withdrawLocked(o)
