@@ -59,11 +59,11 @@ type dirtySeries struct {
 // lookupSeries are hits by the tier that has them; the store counts those of HBM
 // and of the disk among all.
 type lookupSeries struct {
-	Segments     [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookups_total,result=*" help:"Segment keys asked for by match, by the tier that has them or miss."`
-	Tokens       [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookup_tokens_total,result=*" help:"Tokens asked for by match, by the tier that has them or miss, as far as the size of a miss is known. A hit is counted in tokens."`
+	Segments     [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookups_total,result=*" help:"Segment keys that match was asked for, by the tier that has them or miss: what engines asked, not what they were served of."`
+	Tokens       [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookup_tokens_total,result=*" help:"Tokens that match was asked for by segment keys, by the tier that has them or miss. It is what engines asked, not what they served: a key may be asked for twice or not used, and a miss counts only the tokens that its key is known to stand for, none if it was never seen. For hit ratios take served_tokens_total."`
 	Prefixes     [5]uint64 `count:"{hbm,dram,disk,peer,object}" prom:"prefix_hits_total,tier=*" help:"Matches that found a checkpoint, by the tier it lies in."`
 	PrefixTokens [5]uint64 `count:"{hbm,dram,disk,peer,object}" prom:"prefix_hit_tokens_total,tier=*" help:"Tokens covered by the checkpoints found, by the tier they lie in."`
-	Avoided      uint64    `prom:"prefill_tokens_avoided_total" help:"Tokens of segments and checkpoints that engines took leases on."`
+	Avoided      uint64    `prom:"prefill_tokens_avoided_total" help:"Tokens of segments and checkpoints that engines took leases on, whether they then placed them or not."`
 }
 
 type diskSeries struct {

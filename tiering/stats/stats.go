@@ -18,8 +18,8 @@ type Counters struct {
 	// By Match, per segment key and per question.
 	HitSegments     uint64               `count:"hit_segments"`
 	HitTokens       uint64               `count:"hit_tokens"`
-	MissSegments    [tier.Reasons]uint64 `count:"miss_segments_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"misses_total,reason=*" help:"Missed segments by reason."`
-	MissTokens      [tier.Reasons]uint64 `count:"miss_tokens_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"miss_tokens_total,reason=*" help:"Tokens of missed segments by reason, as far as their size is known."`
+	MissSegments    [tier.Reasons]uint64 `count:"miss_segments_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"misses_total,reason=*" help:"Segment keys that match was asked for and missed, by reason."`
+	MissTokens      [tier.Reasons]uint64 `count:"miss_tokens_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"miss_tokens_total,reason=*" help:"Tokens of segment keys that match was asked for and missed, by reason, as far as a key is known to stand for any: one that was never seen counts none. What requests missed is served_missed_tokens_total."`
 	PrefixHits      uint64               `count:"prefix_hits"`
 	PrefixHitTokens uint64               `count:"prefix_hit_tokens"`
 	PrefixMisses    [tier.Reasons]uint64 `count:"prefix_misses_{,unknown,evicted,pending,removed,refused,aborted,flag_only}" prom:"prefix_misses_total,reason=*" help:"Matches that found no checkpoint, by reason."`
