@@ -129,6 +129,9 @@ func New(o Options) (*Server, error) {
 		MaxRequestsInFlight: maxScrapes, ErrorHandling: promhttp.ContinueOnError, ErrorLog: complainer{o.Log},
 		// Counts what was left out, as promhttp_metric_handler_errors_total.
 		Registry: o.Metrics,
+		// Native histograms travel as protobuf, to who asks for it; OpenMetrics is for who
+		// asks for that.
+		EnableOpenMetrics: true,
 	}))
 	s.turnedAway = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "spliced_admin_connections_closed_total",

@@ -50,7 +50,7 @@ var mayImport = map[string]string{
 	"tiering/find":              "policy/profile tiering/tier",
 	"tiering/held":              "policy/profile tiering/tier",
 	"tiering/transfer":          "tiering/tier",
-	"tiering/peer":              "gpuipc policy/profile tiering tiering/tier tiering/peer/index",
+	"tiering/peer":              "gpuipc policy/profile tiering tiering/tier tiering/metric tiering/peer/index",
 	"tiering/peer/index":        "",
 	"tiering/plan":              "gpuipc policy/profile tiering/tier",
 	"tiering/costs":             "policy/cost policy/profile tiering/tier",
@@ -121,7 +121,7 @@ var mayImport = map[string]string{
 	"daemon/events":   "policy/profile tiering/tier tiering/held",
 	"daemon/canary":   "policy/profile tiering tiering/tier connector/wire api daemon/codes",
 	"daemon/usage":    "policy/cost policy/profile tiering tiering/tier connector/wire api daemon/codes",
-	"daemon/server": "policy/... gpuipc gpuipc/cuda/order tiering tiering/tier tiering/advise tiering/plan connector/wire connector/wire/seqpacket api " +
+	"daemon/server": "policy/... gpuipc gpuipc/cuda/order tiering tiering/tier tiering/advise tiering/metric tiering/plan connector/wire connector/wire/seqpacket api " +
 		"daemon/settings daemon/socket daemon/codes daemon/budget daemon/queue daemon/slots daemon/gpu daemon/canary daemon/usage daemon/parallel",
 	"daemon/view":          "policy/... gpuipc tiering/... connector/wire api daemon/settings daemon/gpu daemon/canary daemon/usage daemon/server daemon/cluster daemon/events",
 	"daemon":               "policy/... gpuipc tiering/... api daemon/settings daemon/socket daemon/gpu daemon/canary daemon/usage daemon/cluster daemon/events daemon/parallel daemon/server daemon/view",

@@ -17,6 +17,7 @@ type lease struct {
 	object  *objects.Object
 	rank    int
 	session *Session
+	since   time.Time
 	until   deadline.Deadline[any]
 	expired bool
 }
@@ -25,13 +26,13 @@ type lease struct {
 func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, now time.Time) (*lease, error) {
 	s := c.store
 	if len(c.leases) >= s.cfg.MaxLeases {
-		s.counters.RefusedBusy++
+		s.of(o.Profile).RefusedBusy++
 		return nil, fmt.Errorf("%s: session %q has %d leases: %w", o.Name(), c.name, len(c.leases), tier.ErrBusy)
 	}
-	l := &lease{id: s.NewLeaseID(), object: o, rank: rank, session: c}
+	l := &lease{id: s.NewLeaseID(), object: o, rank: rank, session: c, since: now}
 	s.timeLocked(l, ttl, now)
 	c.leases[l.id] = l
-	o.Leases++
+	o.Lease(1)
 	o.Hits++
 	s.counters.Leases++
 	s.objects.EndReadAhead(o, &s.counters.ReadAheadUsed)
@@ -39,6 +40,7 @@ func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, no
 		s.objects.TouchBelow(o.Label())
 	}
 	s.objects.Account(o)
+	s.durations.since(o, s.durations.reused, now)
 	s.objects.Used(o, now)
 	if o.Resident != nil && o.InHBM() {
 		s.objects.UsedCopy(o, now)
@@ -116,8 +118,9 @@ func (s *Store) dropLeaseLocked(l *lease) {
 		s.counters.Quarantined--
 	} else {
 		s.objects.Deadlines.Remove(&l.until)
-		l.object.Leases--
+		l.object.Lease(-1)
 		s.counters.Leases--
+		s.durations.ended(l, s.durations.released, s.cfg.Now())
 	}
 	s.objects.Account(l.object)
 }
@@ -127,8 +130,9 @@ func (s *Store) dropLeaseLocked(l *lease) {
 func (s *Store) expireLocked(l *lease) {
 	s.objects.Deadlines.Remove(&l.until)
 	l.expired = true
-	l.object.Leases--
+	l.object.Lease(-1)
 	l.object.Expired++
+	s.durations.ended(l, s.durations.expired, s.cfg.Now())
 	s.counters.LeasesExpired++
 	s.counters.Leases--
 	s.counters.Quarantined++

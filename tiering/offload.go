@@ -81,7 +81,7 @@ func (s *Store) openOffloads() {
 // first outlet that takes it. short is what has to leave memory at once instead; nil =
 // nothing.
 func (s *Store) offloadLocked(o *objects.Object, why occasion, short *shortage) (*transfer.Flight, verdict) {
-	if s.out == nil || s.closed || o.InHBM() || o.Phase != objects.Whole || o.Corrupt || o.Kind == tier.Rows {
+	if s.out == nil || s.closed || o.InHBM() || o.Profile.Trial || o.Phase != objects.Whole || o.Corrupt || o.Kind == tier.Rows {
 		return nil, settled
 	}
 	if o.Offload != nil {

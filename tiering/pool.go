@@ -163,12 +163,14 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, short *shortage)
 		return
 	}
 	w := writeOf(o)
+	n := s.of(o.Profile)
 	if way == forQuota {
-		s.counters.EvictedQuota++
+		n.EvictedQuota++
 	} else {
-		s.counters.EvictedRoom++
+		n.EvictedRoom++
 	}
-	s.counters.EvictedBytes += uint64(o.Bytes)
+	s.durations.since(o, s.durations.evicted, s.cfg.Now())
+	n.EvictedBytes += uint64(o.Bytes)
 	if w != nil && !w.moving() {
 		s.withdrawLocked(o)
 		s.offloadLocked(o, leaving, short)
@@ -181,8 +183,8 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, short *shortage)
 	case w != nil: // its end counts it
 	case held:
 		s.counters.Demoted++
-	case way != forRoom || s.cfg.Lower == nil || s.elsewhereLocked(o):
-		s.counters.Dropped++
+	case way != forRoom || s.cfg.Lower == nil || o.Profile.Trial || s.elsewhereLocked(o):
+		n.Dropped++
 	case s.wantLocked(o, tier.LevelLogged, false) != nil:
 		s.counters.DemotionsRefused++
 	}

@@ -59,7 +59,7 @@ type wanted struct {
 func (s *Store) openPromotions() {
 	s.up = transfer.New[tier.Name](transfer.Config{
 		Lock: &s.mu, Workers: true, Queue: s.cfg.PromoteQueue, Share: max(s.cfg.MaxChain, s.cfg.PromoteQueue/len(s.objects.Tenants)),
-		Bytes: s.cfg.PromoteBytes, Lanes: lanes, Turns: maxRoomTurns, Now: s.cfg.Now, Idle: s.readAheadLocked, After: s.launch,
+		Bytes: s.cfg.PromoteBytes, Lanes: lanes, Turns: maxRoomTurns, Now: s.cfg.Now, Idle: s.readAheadLocked, After: s.launch, Took: s.durations.fetch,
 	})
 }
 

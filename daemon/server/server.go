@@ -284,7 +284,6 @@ func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) error {
 	c := newConn(s, s.mu.last, sock, p, time.Now())
 	s.mu.conns[c.id] = c
 	s.mu.Unlock()
-	s.counts.Accepted.Add(1)
 	if err := s.watcher.Add(c.id, sock.Fd(), p.Pidfd, c); err != nil {
 		// Without it the reader still sees end of file.
 		s.log.Error().Err(err).Msg("client cannot be watched")

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/daemon/canary"
 	"github.com/spliced-kv/spliced/daemon/events"
@@ -74,6 +76,8 @@ type Remote struct {
 	Name string
 	// Counters answers pointers to structs that declare counters, always of the same types.
 	Counters func() []any
+	// Durations are its histograms.
+	Durations []prometheus.Histogram
 }
 
 // holds reports whether objects come from it.
@@ -89,17 +93,20 @@ type Guard interface {
 }
 
 // View is what people see of a daemon. All of it may be used at once.
-type View struct{ o Options }
+type View struct {
+	o      Options
+	labels labels
+}
 
 // New makes a view.
 func New(o Options) *View {
 	if o.Events != nil {
-		o.Remotes = append(o.Remotes, Remote{remoteEvents, func() []any {
+		o.Remotes = append(o.Remotes, Remote{Name: remoteEvents, Counters: func() []any {
 			c := o.Events.Counters()
 			return []any{&c}
 		}})
 	}
-	return &View{o}
+	return &View{o, newLabels()}
 }
 
 var (

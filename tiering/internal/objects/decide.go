@@ -15,6 +15,9 @@ import (
 func (s *Set) Decide(o *Object, what decision.What, why decision.Reason, bytes int64) float64 {
 	it := s.Item(o)
 	value := cost.PerMiB(it.Saved, it.Bytes)
+	if o.Profile.Trial {
+		return value
+	}
 	end := o.End
 	if o.Kind == 0 {
 		end = o.End - o.Begin
@@ -45,7 +48,7 @@ func (s *Set) Refuse(o *Object, err error) {
 	if errors.Is(err, ErrAgain) {
 		return
 	}
-	s.counters.Refused(err)
+	s.CountersOf(o.Profile).Refused(err)
 	s.Decide(o, decision.Refuse, whyRefused(err), o.PageBytes)
 	s.Ghosts.Note(ghost.Entry{
 		Key: o.Key, Profile: o.Profile.ID, Tenant: o.Tenant.ID, Reason: tier.ReasonRefused, Tokens: uint32(o.Tokens()),
