@@ -341,7 +341,7 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.canary = canary.New(d.now)
-	d.usage = usage.New(d.now, nil)
+	d.usage = usage.New(d.now, func(r *usage.Request) { d.view.Served(r) })
 	d.work = parallel.New(d.workConfig())
 	if d.server, err = d.newServer(); err != nil {
 		return err

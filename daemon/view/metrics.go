@@ -25,7 +25,7 @@ var declared = []any{
 	buildSeries{}, nodeSeries{}, capabilitySeries{}, poolSeries{}, memorySeries{}, dirtySeries{}, lookupSeries{},
 	diskSeries{}, diskStateSeries{}, gpuSeries{}, gpuStateSeries{}, deviceSeries{}, devicePoolSeries{}, driverSeries{}, adviceSeries{}, verdictSeries{}, decisionSeries{},
 	profileSeries{}, costSeries{}, predictionSeries{}, jobSeries{}, bandwidthSeries{}, canarySeries{}, answerSeries{}, rowSeries{}, failureSeries{},
-	trialSeries{}, trialAnswerSeries{}, savedSeries{},
+	trialSeries{}, trialAnswerSeries{}, savedSeries{}, servedTokensSeries{}, servedMissedSeries{}, servedWaySeries{}, servedTimeSeries{},
 	clusterSeries{}, memberSeries{}, lagSeries{}, certificateSeries{},
 }
 
@@ -39,7 +39,7 @@ type metrics struct {
 
 // Register adds everything that /metrics answers.
 func (v *View) Register(r *prometheus.Registry) {
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newMetrics(v))
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newMetrics(v), v.first)
 	for _, h := range v.durations() {
 		r.MustRegister(h)
 	}

@@ -96,6 +96,7 @@ type Guard interface {
 type View struct {
 	o      Options
 	labels labels
+	first  *prometheus.HistogramVec // seconds to first tokens, by profile
 }
 
 // New makes a view.
@@ -106,7 +107,7 @@ func New(o Options) *View {
 			return []any{&c}
 		}})
 	}
-	return &View{o, newLabels()}
+	return &View{o, newLabels(), newFirst()}
 }
 
 var (

@@ -94,7 +94,7 @@ func (v *View) Usage() []api.Usage {
 func sums(s *usage.Sums) api.Usage {
 	u := api.Usage{
 		Requests: s.Requests(), Prompt: s.Prompt, Engine: s.Sources[usage.Engine], Prefix: s.Sources[usage.Checkpoint],
-		Reused: s.Sources[usage.Segment], Computed: s.Sources[usage.Computed], Seam: s.Missed[usage.Seam], Saved: s.Saved,
+		Reused: s.Sources[usage.Segment], Computed: s.Sources[usage.Computed], Seam: s.Missed[usage.Seam], Saved: s.Saved - s.Lost,
 		Ways: map[string]uint64{}, Missed: map[string]uint64{},
 	}
 	for way, n := range s.Ways {

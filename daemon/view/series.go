@@ -189,6 +189,7 @@ func (v *View) eachStruct(f func(any)) {
 	v.eachOfProfiles(f)
 	v.eachOfCosts(f)
 	v.eachOfCanary(f)
+	v.eachOfServed(f)
 	v.eachOfServer(f)
 	v.eachOfCluster(f)
 }

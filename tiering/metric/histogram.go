@@ -28,13 +28,20 @@ const (
 var lengthBuckets = []float64{100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 100e-3, 200e-3, 500e-3, 1, 2, 5, 10, 30, 60}
 
 // New makes the histogram. It may be observed by many at once, and takes no lock as a rule.
-func (d Durations) New() prometheus.Histogram {
+func (d Durations) New() prometheus.Histogram { return prometheus.NewHistogram(d.options()) }
+
+// By makes one for each value of a label, whose values are bounded elsewhere.
+func (d Durations) By(label string) *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(d.options(), []string{label})
+}
+
+func (d Durations) options() prometheus.HistogramOpts {
 	classic := d.Classic
 	if classic == nil {
 		classic = lengthBuckets
 	}
-	return prometheus.NewHistogram(prometheus.HistogramOpts{
+	return prometheus.HistogramOpts{
 		Name: "spliced_" + d.Name, Help: d.Help, ConstLabels: d.Labels, Buckets: classic,
 		NativeHistogramBucketFactor: nativeFactor, NativeHistogramMaxBucketNumber: nativeBuckets, NativeHistogramMinResetDuration: nativeResetAfter,
-	})
+	}
 }
