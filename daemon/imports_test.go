@@ -69,7 +69,7 @@ var mayImport = map[string]string{
 	"tiering/stats":             "tiering/tier tiering/metric tiering/plan tiering/transfer",
 	"tiering/internal/objects": "gpuipc policy policy/cost policy/profile tiering/tier tiering/plan tiering/costs tiering/decision tiering/stats tiering/find tiering/held " +
 		"tiering/internal/deadline tiering/internal/ghost tiering/internal/index",
-	"tiering/hbm": "gpuipc policy/profile tiering/tier tiering/plan tiering/stats tiering/transfer tiering/internal/objects tiering/internal/lockhold",
+	"tiering/hbm": "gpuipc policy/profile tiering/tier tiering/decision tiering/plan tiering/stats tiering/transfer tiering/internal/objects tiering/internal/lockhold",
 	"tiering": "gpuipc policy policy/cost policy/profile tiering/tier tiering/metric tiering/transfer tiering/plan tiering/costs tiering/decision tiering/advise tiering/stats tiering/find tiering/held tiering/hbm " +
 		"tiering/internal/...",
 	"tiering/tiertest":           "gpuipc policy/profile policy/profile/profiletest tiering/tier",

@@ -75,6 +75,7 @@ func Open(cfg Config) (*Store, error) {
 		sessions:  map[*Session]struct{}{},
 		decisions: decision.NewLog(cfg.MaxDecisions),
 	}
+	s.decisions.Listen(cfg.Decided)
 	if cfg.Device.Describe().Kind == "host" {
 		s.place = tier.PlaceDRAM
 	}

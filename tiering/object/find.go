@@ -175,6 +175,9 @@ func (f *found) Entry() *tier.Entry {
 	}
 }
 
+// Place implements tier.Placed.
+func (f *found) Place() tier.Place { return tier.PlaceObject }
+
 // Close implements tier.Copy.
 func (f *found) Close() {}
 
