@@ -140,6 +140,7 @@ func (t *task) hello() (wire.Message, error) {
 		q.Join(&c.deviceLanes[i], of)
 	}
 	c.attached.Store(a)
+	c.tellAttached(a)
 	return reply, c.sock.SetRecvTimeout(0)
 }
 
@@ -345,6 +346,9 @@ func (t *task) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error
 		t.at.mu.bindings = append(t.at.mu.bindings, b)
 	}
 	t.at.mu.Unlock()
+	if n < maxBindings {
+		t.tellRegistered(&b)
+	}
 	switch {
 	case b.memory == nil:
 		memory = 0

@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/canary"
 	"github.com/spliced-kv/spliced/daemon/events"
 	"github.com/spliced-kv/spliced/daemon/gpu"
+	"github.com/spliced-kv/spliced/daemon/journal"
 	"github.com/spliced-kv/spliced/daemon/server"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -58,6 +59,7 @@ type Options struct {
 	// Remotes count what comes from beyond the node, and what goes there.
 	Remotes []Remote
 	Events  *events.Publisher
+	Journal *journal.Journal // is told what operators do; nil = nobody reads it
 }
 
 // Parallel names the Remote that is no source of objects: segments that engines compute for
