@@ -213,15 +213,24 @@ func TestStreamsThatCannotBeGivenAreRefused(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// More streams than there are places leave all places to others, and a client that leaves
-// is noticed though nothing happens.
+// Streams leave all places to others, and some streams to the node's owner. A client that
+// leaves is noticed though nothing happens.
 func TestStreamsTakeNobodysPlace(t *testing.T) {
 	f := newFake(0)
 	s := serve(t, f, nil)
-	conns := make([]net.Conn, maxConnections+8)
+	conns := make([]net.Conn, maxStrangers)
 	for i := range conns {
 		conns[i], _ = openStream(t, address(s), "")
 	}
+	if _, res := openStream(t, address(s), ""); res.StatusCode != 503 || res.Header.Get("Content-Type") != "application/problem+json" {
+		t.Errorf("one more stream: %d %v", res.StatusCode, res.Header)
+	}
+	own, err := unixHTTP(t, s.unix).Get("http://localhost" + eventsPath)
+	if err != nil || own.StatusCode != 200 {
+		t.Fatalf("the owner's: %v, %v", own, err)
+	}
+	own.Body.Close()
+	within(t, "the owner's has ended", func() bool { return f.happened.followers() == len(conns) })
 	if n := f.happened.followers(); n != len(conns) {
 		t.Fatalf("%d streams of %d", n, len(conns))
 	}
@@ -245,6 +254,8 @@ func TestStreamsTakeNobodysPlace(t *testing.T) {
 		c.Close()
 	}
 	within(t, "all streams have ended", func() bool { return f.happened.followers() == 0 })
+	openStream(t, address(s), "")
+	within(t, "there is another one", func() bool { return f.happened.followers() == 1 })
 }
 
 func TestStoppingEndsStreamsAtOnce(t *testing.T) {

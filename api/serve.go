@@ -139,7 +139,7 @@ func (s *Server) newHTTP() *fasthttp.Server {
 		ErrorHandler: readProblem,
 		// Connections are bounded in accept, where the bound is counted.
 		// fasthttp's own bound counts each of ours twice and stays out of it.
-		Concurrency:           8 * maxConnections,
+		Concurrency:           4 * maxConnections,
 		ReadBufferSize:        maxHeaderBytes,
 		MaxRequestBodySize:    maxBodyBytes,
 		ReadTimeout:           readTimeout,

@@ -115,6 +115,7 @@ type Server struct {
 	heartbeat time.Duration
 	patience  time.Duration  // with a client that does not read what is written
 	streams   sync.WaitGroup // grows only while a connection is served
+	strangers atomic.Int64   // of these, over listeners that are not trusted
 
 	turnedAway *prometheus.CounterVec // connections and questions, by reason
 
@@ -229,6 +230,9 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
 			ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="spliced"`)
 		}
 		return p
+	}
+	if trusted {
+		ctx.SetUserValue(owner, true)
 	}
 	return r.handle(s, ctx, arg)
 }

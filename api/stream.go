@@ -17,11 +17,18 @@ const (
 	heartbeat   = 15 * time.Second       // between comments while nothing happens
 	streamPause = 100 * time.Millisecond // between writes, so that many events cost little more than one
 	streamBatch = 128                    // events of one write
-	streamRetry = 2 * time.Second        // until a browser connects again
+	// maxStrangers is how many streams there may be over listeners that are not trusted, so
+	// that others are left for the node's owner.
+	maxStrangers = 24
+	streamRetry  = 2 * time.Second // until a browser connects again
 )
 
-// streaming marks requests whose answer goes on: their connections have no place.
-const streaming = "spliced.streaming"
+// Marks of requests: their answer goes on, and their connection has no place; they came over
+// a trusted listener.
+const (
+	streaming = "spliced.streaming"
+	owner     = "spliced.owner"
+)
 
 // stream answers with events as they happen (server-sent events), until the client is gone
 // or the server stops.
@@ -37,8 +44,17 @@ func (s *Server) stream(ctx *fasthttp.RequestCtx, q EventQuery) error {
 	if ctx.IsHead() {
 		return nil
 	}
+	leave := func() {}
+	if ctx.UserValue(owner) == nil {
+		leave = func() { s.strangers.Add(-1) }
+		if s.strangers.Add(1) > maxStrangers {
+			leave()
+			return newProblem(fasthttp.StatusServiceUnavailable, CodeUnavailable, fmt.Sprintf("%d clients follow events over TCP already, as many as may", maxStrangers))
+		}
+	}
 	f, err := s.happened.Follow(q)
 	if err != nil {
+		leave()
 		return fmt.Errorf("follow events: %w", err)
 	}
 	ctx.SetConnectionClose()
@@ -47,6 +63,7 @@ func (s *Server) stream(ctx *fasthttp.RequestCtx, q EventQuery) error {
 	conn := ctx.Conn()
 	ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
 		defer s.streams.Done()
+		defer leave()
 		defer f.Close()
 		defer func() {
 			if r := recover(); r != nil {
