@@ -35,7 +35,7 @@ func (t *task) tellRegistered(b *binding) {
 	if p := c.server.store.ProfileOf(b.profile); p != nil {
 		e.Model = p.Identity().Model
 	}
-	e.Text = fmt.Sprintf("connection %d of user %d registers profile %x with %s", c.id, c.peer.UID, b.fingerprint[:6], canary.PlainText(b.engine))
+	e.Text = fmt.Sprintf("connection %d of user %d registers profile %x with %s", c.id, c.peer.UID, b.fingerprint[:6], strings.TrimSpace(canary.PlainText(b.engine)))
 	c.server.journal.Append(e)
 }
 

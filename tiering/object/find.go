@@ -175,6 +175,8 @@ func (f *found) Entry() *tier.Entry {
 	}
 }
 
+var _ tier.Placed = (*found)(nil)
+
 // Place implements tier.Placed.
 func (f *found) Place() tier.Place { return tier.PlaceObject }
 
