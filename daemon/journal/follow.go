@@ -116,6 +116,7 @@ func (r *reader) read(dst []api.Event, limit int, sleep bool) (_ []api.Event, to
 	lost := uint64(0)
 	if r.next < j.mu.first {
 		lost, r.next = j.mu.first-r.next, j.mu.first
+		j.mu.lost += lost
 	}
 	id := j.base + r.next - 1
 	limit = min(limit, copied)
@@ -168,6 +169,7 @@ func (j *Journal) Follow(q api.EventQuery) (api.Follower, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if n := len(j.mu.followers); n >= MaxFollowers {
+		j.mu.refused++
 		return nil, fmt.Errorf("%d readers follow events already, as many as may: %w", n, api.ErrUnavailable)
 	}
 	f.next = j.mu.next

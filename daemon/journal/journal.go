@@ -109,6 +109,28 @@ type Journal struct {
 		ring
 		followers map[*Follower]struct{}
 		asleep    int // followers that wait
+		lost      uint64
+		refused   uint64
+	}
+}
+
+// Counters is what a journal counts.
+type Counters struct {
+	Events    uint64 `count:"events" prom:"journal_events_total" help:"Events that people can follow, of all kinds."`
+	Kept      uint64 `count:"kept" prom:"journal_kept_events" help:"Of these, those that are kept."`
+	Bytes     uint64 `count:"bytes" prom:"journal_bytes" help:"What those take."`
+	Followers uint64 `count:"followers" prom:"journal_followers" help:"Streams of events that are open."`
+	Lost      uint64 `count:"lost" prom:"journal_lost_total" help:"Events that readers missed since they read more slowly than events came, or came back too late; each by the reader."`
+	Refused   uint64 `count:"refused" prom:"journal_followers_refused_total" help:"Streams that were refused, since there were as many as may be."`
+}
+
+// Counters takes a snapshot.
+func (j *Journal) Counters() Counters {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return Counters{
+		Events: j.mu.next - 1, Kept: j.mu.next - j.mu.first, Bytes: uint64(j.mu.size()), Followers: uint64(len(j.mu.followers)),
+		Lost: j.mu.lost, Refused: j.mu.refused,
 	}
 }
 

@@ -153,6 +153,9 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	if err != nil || list[0].Kind != api.EventLost || int(list[0].Lost) != 10_000-kept || len(list) != kept+1 {
 		t.Fatalf("%d of %d events, the first %+v, %v", len(list), kept, list[0], err)
 	}
+	if c := j.Counters(); c.Events != 10_000 || c.Kept != uint64(kept) || c.Lost != list[0].Lost || c.Followers != 1 || c.Bytes > most || c.Bytes == 0 {
+		t.Errorf("counted %+v", c)
+	}
 	if list[1].ID != list[0].ID+1 {
 		t.Errorf("%d follows the lost %d", list[1].ID, list[0].ID)
 	}
@@ -250,6 +253,9 @@ func TestFollowersAreBounded(t *testing.T) {
 	}
 	if _, err := j.Follow(api.EventQuery{}); !errors.Is(err, api.ErrUnavailable) {
 		t.Errorf("one more: %v", err)
+	}
+	if c := j.Counters(); c.Refused != 1 || c.Followers != MaxFollowers {
+		t.Errorf("counted %+v", c)
 	}
 	last.Close()
 	if _, err := j.Follow(api.EventQuery{}); err != nil {

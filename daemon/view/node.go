@@ -76,10 +76,15 @@ type Remote struct {
 }
 
 // holds reports whether objects come from it.
-func (r Remote) holds() bool { return r.Name != remoteEvents && r.Name != Parallel }
+func (r Remote) holds() bool {
+	return r.Name != remoteEvents && r.Name != remoteJournal && r.Name != Parallel
+}
 
-// remoteEvents counts what routers are told, who are beyond the node as well.
-const remoteEvents = "events"
+// What routers are told, who are beyond the node as well, and people.
+const (
+	remoteEvents  = "events"
+	remoteJournal = "journal"
+)
 
 // Guard knows whether clients reach the daemon by the path of its socket.
 type Guard interface {
@@ -95,6 +100,12 @@ func New(o Options) *View {
 	if o.Events != nil {
 		o.Remotes = append(o.Remotes, Remote{remoteEvents, func() []any {
 			c := o.Events.Counters()
+			return []any{&c}
+		}})
+	}
+	if o.Journal != nil {
+		o.Remotes = append(o.Remotes, Remote{remoteJournal, func() []any {
+			c := o.Journal.Counters()
 			return []any{&c}
 		}})
 	}
