@@ -63,13 +63,24 @@ func (j *Journal) newest(f *filter, limit int) (list []api.Event) {
 	for more := true; more && len(list) < limit; {
 		batch = batch[:0]
 		j.mu.Lock()
-		for n := 0; n < stepEvents && before > j.mu.first && len(batch) < min(cap(batch), limit-len(list)); n++ {
-			before--
-			if e := j.mu.at(before); f.passes(e) {
+		back := j.fromLocked(before)
+		for n := 0; n < stepEvents && len(batch) < min(cap(batch), limit-len(list)); n++ {
+			var e *Event
+			from := 0
+			for i := range back {
+				if r := &j.mu.rings[i]; back[i] > r.first && (e == nil || r.at(back[i]-1).number > e.number) {
+					e, from = r.at(back[i]-1), i
+				}
+			}
+			if more = e != nil; !more {
+				break
+			}
+			if f.passes(e) {
 				batch = append(batch, *e)
 			}
+			before = e.number
+			back[from]--
 		}
-		more = before > j.mu.first
 		j.mu.Unlock()
 		for i := range batch {
 			list = append(list, j.tell(&batch[i]))
@@ -77,6 +88,30 @@ func (j *Journal) newest(f *filter, limit int) (list []api.Event) {
 	}
 	slices.Reverse(list)
 	return list
+}
+
+// nextLocked is the first event at places of each ring, and in which of them; nil = none.
+func (j *Journal) nextLocked(at *[2]uint64) (e *Event, from int) {
+	for i := range at {
+		if r := &j.mu.rings[i]; at[i] < r.next && (e == nil || r.at(at[i]).number < e.number) {
+			e, from = r.at(at[i]), i
+		}
+	}
+	return e, from
+}
+
+// fromLocked is where the events of a number and later ones begin in each ring.
+func (j *Journal) fromLocked(number uint64) (at [2]uint64) {
+	for i := range at {
+		at[i] = j.mu.rings[i].from(number)
+	}
+	return at
+}
+
+// droppedLocked is the number of the last event that is not kept any more. Some before it
+// may be.
+func (j *Journal) droppedLocked() uint64 {
+	return max(j.mu.rings[0].dropped, j.mu.rings[1].dropped)
 }
 
 // copied is how many events are copied while the lock is held.
@@ -89,6 +124,7 @@ type reader struct {
 	restarted bool // it begins after an event of another start
 
 	next   uint64 // the number it reads next; guarded by the journal's lock
+	known  uint64 // up to which it knows what was lost; guarded by the journal's lock
 	asleep bool   // it is at the end and waits; guarded by the journal's lock
 	batch  [copied]Event
 }
@@ -97,14 +133,32 @@ type reader struct {
 func (r *reader) seekLocked(after uint64) {
 	j := r.journal
 	number := after - j.base
-	switch {
-	case after == 0:
-		r.next = j.mu.first
-	case after < j.base || number >= j.mu.next:
-		r.next, r.restarted = j.mu.first, true
-	default:
+	r.restarted = after != 0 && (after < j.base || number >= j.mu.next)
+	if after != 0 && !r.restarted {
 		r.next = number + 1
+		return
 	}
+	r.next, r.known = j.mu.next, j.droppedLocked() // what left before it came is not lost to it
+	at := j.fromLocked(0)
+	if e, _ := j.nextLocked(&at); e != nil {
+		r.next = e.number
+	}
+}
+
+// lostLocked counts the events that left before they were read, all at once, though there
+// may be rare ones between them. Some have, which it does not know of.
+func (r *reader) lostLocked() (lost uint64) {
+	j := r.journal
+	last := j.droppedLocked()
+	begin := max(r.next, r.known+1)
+	lost = last + 1 - begin
+	begins, ends := j.fromLocked(begin), j.fromLocked(last+1)
+	for i := range begins {
+		lost -= ends[i] - begins[i]
+	}
+	r.known = last
+	j.mu.lost += lost
+	return lost
 }
 
 // read appends up to limit of the next events that pass, from a bounded number of them, and
@@ -113,21 +167,28 @@ func (r *reader) seekLocked(after uint64) {
 func (r *reader) read(dst []api.Event, limit int, sleep bool) (_ []api.Event, told int, end bool) {
 	j := r.journal
 	j.mu.Lock()
-	lost := uint64(0)
-	if r.next < j.mu.first {
-		lost, r.next = j.mu.first-r.next, j.mu.first
-		j.mu.lost += lost
-	}
-	id := j.base + r.next - 1
+	lost, id := uint64(0), j.base+r.next-1
+	at := j.fromLocked(r.next)
 	limit = min(limit, copied)
-	for n := 0; n < stepEvents && r.next < j.mu.next && told < limit; n++ {
-		if e := j.mu.at(r.next); r.filter.passes(e) {
+	for n := 0; n < stepEvents && told < limit; n++ {
+		e, from := j.nextLocked(&at)
+		if e == nil {
+			r.next, end = j.mu.next, true
+			break
+		}
+		if e.number > r.next && e.number > r.known+1 { // numbers have no gaps
+			if told > 0 {
+				break // these come first
+			}
+			lost, id = r.lostLocked(), j.base+e.number-1
+		}
+		if r.filter.passes(e) {
 			r.batch[told] = *e
 			told++
 		}
-		r.next++
+		r.next = e.number + 1
+		at[from]++
 	}
-	end = r.next == j.mu.next
 	if sleep && end && told == 0 && lost == 0 && !r.restarted {
 		r.asleep = true
 		j.mu.asleep++

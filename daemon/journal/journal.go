@@ -7,12 +7,16 @@
 // held for a copy of an event, or for looking at a bounded number of them, and whoever
 // appends may hold any other. Readers make text and JSON of what they copied.
 //
+// What is rare is kept apart from what comes with each request, and never leaves for it: a
+// GPU that was lost an hour ago can still be read of on a busy node. Readers see one list.
+//
 // Invariant: what is kept takes no more than its bound, however many events there are and
 // however slow their readers: a reader is a number, and what it has not read leaves as
 // anything else.
 package journal
 
 import (
+	"sort"
 	"sync"
 	"time"
 	"unsafe"
@@ -23,7 +27,7 @@ import (
 // Kind says what happened.
 type Kind uint8
 
-// The kinds, as api has them.
+// The kinds, as api has them. Those up to Request come with requests, the others are rare.
 const (
 	Published Kind = iota
 	Evicted
@@ -76,12 +80,13 @@ type Event struct {
 	Policy  string
 	Text    string // for people; empty = made of the rest when it is read
 
-	number uint64 // from 1 on, without a gap
+	number uint64 // of all events, from 1 on, without a gap
 }
 
 // Bounds.
 const (
-	DefaultBytes = 4 << 20 // some 15,000 events; a guess: a minute of a busy node, a day of a quiet one
+	DefaultBytes = 4 << 20 // some 10,000 events and 3,000 rare ones; a guess: a minute of a busy node, a day of a quiet one
+	rareShare    = 4       // of the bytes one in so many is for what is rare
 	MaxFollowers = 32
 	maxText      = 1 << 10 // bytes of a Text, and of each other string
 	chunkEvents  = 64      // of memory that is taken at once
@@ -100,13 +105,13 @@ const (
 // Journal is the last events of one start of a daemon.
 type Journal struct {
 	// Fixed after New.
-	base  uint64 // id of the event before the first
-	bytes int64
-	now   func() time.Time
+	base uint64 // id of the event before the first
+	now  func() time.Time
 
 	mu struct {
 		sync.Mutex
-		ring
+		rings     [2]ring // of what comes with requests, and of what is rare
+		next      uint64  // number
 		followers map[*Follower]struct{}
 		asleep    int // followers that wait
 		lost      uint64
@@ -128,18 +133,22 @@ type Counters struct {
 func (j *Journal) Counters() Counters {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return Counters{
-		Events: j.mu.next - 1, Kept: j.mu.next - j.mu.first, Bytes: uint64(j.mu.size()), Followers: uint64(len(j.mu.followers)),
-		Lost: j.mu.lost, Refused: j.mu.refused,
+	c := Counters{Events: j.mu.next - 1, Followers: uint64(len(j.mu.followers)), Lost: j.mu.lost, Refused: j.mu.refused}
+	for i := range j.mu.rings {
+		r := &j.mu.rings[i]
+		c.Kept += r.next - r.first
+		c.Bytes += uint64(r.size())
 	}
+	return c
 }
 
 // New makes an empty journal of at most so many bytes; epoch tells this start of the daemon
 // from others.
 func New(epoch uint64, bytes int64, now func() time.Time) *Journal {
-	j := &Journal{base: max(1, epoch>>(64-epochBits)) << numberBits, bytes: bytes, now: now}
+	j := &Journal{base: max(1, epoch>>(64-epochBits)) << numberBits, now: now}
 	j.mu.next = 1
-	j.mu.first = 1
+	rare := bytes / rareShare
+	j.mu.rings = [2]ring{{most: bytes - rare}, {most: rare}}
 	j.mu.followers = map[*Follower]struct{}{}
 	return j
 }
@@ -158,10 +167,19 @@ func (j *Journal) Append(e Event) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.mu.add(&e, j.bytes)
+	e.number = j.mu.next
+	j.mu.next++
+	j.ringOf(e.Kind).add(&e)
 	if j.mu.asleep > 0 {
 		j.wakeLocked(&e)
 	}
+}
+
+func (j *Journal) ringOf(k Kind) *ring {
+	if k > Request {
+		return &j.mu.rings[1]
+	}
+	return &j.mu.rings[0]
 }
 
 // cut bounds a string. What is cut is copied, so that the rest of it can go.
@@ -187,36 +205,43 @@ func (j *Journal) wakeLocked(e *Event) {
 	}
 }
 
-// ring is the events that are kept: those from first up to, not including, next. They lie
-// in chunks, which are taken as they are needed and used again.
+// ring is some of the events that are kept, by places that count up: those from first up
+// to, not including, next. They lie in chunks, which are taken as they are needed and used
+// again.
 type ring struct {
-	chunks      []*[chunkEvents]Event // that of an event is its number / chunkEvents - zero
-	zero        uint64                // the first chunk's
+	most        int64 // bytes
+	chunks      []*[chunkEvents]Event
+	zero        uint64 // that of a place is chunks[place / chunkEvents - zero]
 	first, next uint64
-	bytes       int64 // of strings, beside chunks
+	dropped     uint64 // number of the event that left last
+	bytes       int64  // of strings, beside chunks
 	spare       *[chunkEvents]Event
 }
 
-func (r *ring) at(number uint64) *Event {
-	return &r.chunks[number/chunkEvents-r.zero][number%chunkEvents]
+func (r *ring) at(place uint64) *Event {
+	return &r.chunks[place/chunkEvents-r.zero][place%chunkEvents]
 }
 
-// add gives an event its number and its place, and lets the oldest go for it.
-func (r *ring) add(e *Event, most int64) {
-	e.number = r.next
+// from is the place of the first event with that number or a later one.
+func (r *ring) from(number uint64) uint64 {
+	return r.first + uint64(sort.Search(int(r.next-r.first), func(i int) bool { return r.at(r.first+uint64(i)).number >= number }))
+}
+
+// add gives an event its place, and lets the oldest go for it.
+func (r *ring) add(e *Event) {
 	if len(r.chunks) == 0 {
-		r.zero = e.number / chunkEvents
+		r.zero = r.next / chunkEvents
 	}
-	if e.number/chunkEvents-r.zero == uint64(len(r.chunks)) {
+	if r.next/chunkEvents-r.zero == uint64(len(r.chunks)) {
 		if r.spare == nil {
 			r.spare = new([chunkEvents]Event)
 		}
 		r.chunks, r.spare = append(r.chunks, r.spare), nil
 	}
-	*r.at(e.number) = *e
+	*r.at(r.next) = *e
 	r.bytes += e.strings()
 	r.next++
-	for r.size() > most && r.first < e.number {
+	for r.size() > r.most && r.next-r.first > 1 {
 		r.drop()
 	}
 }
@@ -231,6 +256,7 @@ func (r *ring) size() int64 {
 func (r *ring) drop() {
 	e := r.at(r.first)
 	r.bytes -= e.strings()
+	r.dropped = e.number
 	*e = Event{} // its strings
 	if r.first++; r.first/chunkEvents > r.zero {
 		r.spare = r.chunks[0]

@@ -122,8 +122,9 @@ func TestReadersOfAnEarlierStartAreTold(t *testing.T) {
 }
 
 func TestWhatIsKeptIsBounded(t *testing.T) {
-	const most = 64 << 10
+	const most = 512 << 10
 	j := newJournal(most)
+	r := &j.mu.rings[1]
 	f := follow(t, j, api.EventQuery{})
 	long := strings.Repeat("x", 10*maxText)
 	kept := 0
@@ -133,21 +134,20 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 			e.Text = long
 		}
 		j.Append(e)
-		r := &j.mu.ring
-		if got := int64(len(r.chunks)+1)*chunkEvents*eventBytes + r.bytes; got > most {
+		if got := int64(len(r.chunks)+1)*chunkEvents*eventBytes + r.bytes; got > r.most {
 			t.Fatalf("%d bytes after %d events", got, i)
 		}
 		kept = int(r.next - r.first)
 	}
-	if kept < 20 || cap(j.mu.chunks) > 64 {
-		t.Errorf("%d events are kept, in room for %d chunks", kept, cap(j.mu.chunks))
+	if kept < 20 || cap(r.chunks) > 64 {
+		t.Errorf("%d events are kept, in room for %d chunks", kept, cap(r.chunks))
 	}
 	strs := int64(0)
-	for n := j.mu.first; n < j.mu.next; n++ {
-		strs += j.mu.at(n).strings()
+	for n := r.first; n < r.next; n++ {
+		strs += r.at(n).strings()
 	}
-	if strs != j.mu.bytes {
-		t.Errorf("%d bytes of strings, accounted for are %d", strs, j.mu.bytes)
+	if strs != r.bytes {
+		t.Errorf("%d bytes of strings, accounted for are %d", strs, r.bytes)
 	}
 	list, err := f.Next(t.Context(), 0, make([]api.Event, 0, kept+10))
 	if err != nil || list[0].Kind != api.EventLost || int(list[0].Lost) != 10_000-kept || len(list) != kept+1 {
@@ -169,7 +169,7 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 }
 
 func TestFiltersPassWhatTheyName(t *testing.T) {
-	j := newJournal(16 << 10 * 10)
+	j := newJournal(400 << 10)
 	only := follow(t, j, api.EventQuery{Kinds: []string{api.EventPeer, api.EventDisk}})
 	whose := follow(t, j, api.EventQuery{Tenant: "a", Kinds: []string{api.EventRequest}})
 	for i := range 2000 { // more than are kept
@@ -196,10 +196,72 @@ func TestFiltersPassWhatTheyName(t *testing.T) {
 	}
 }
 
+// What is rare stays while what is not comes and goes, and all are read in one order.
+func TestWhatIsRareDoesNotLeaveForWhatIsNot(t *testing.T) {
+	j := newJournal(512 << 10)
+	f := follow(t, j, api.EventQuery{})
+	for i := range 30 {
+		j.Append(Event{Kind: GPU, Text: fmt.Sprintf("gpu-%d", i)})
+		for range 1000 {
+			j.Append(Event{Kind: Request, Text: "r"})
+		}
+	}
+	requests := int(j.mu.rings[0].next - j.mu.rings[0].first)
+	if requests < 500 || requests > 3000 {
+		t.Fatalf("%d requests are kept", requests)
+	}
+	var list []api.Event
+	for n := -1; n < len(list); {
+		n = len(list)
+		var err error
+		if list, err = f.Next(t.Context(), 0, append(make([]api.Event, 0, len(list)+20), list...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var want []string
+	lost := 30*1000 - requests
+	for i := range 30 {
+		want = append(want, fmt.Sprint("gpu-", i))
+		if i == 0 {
+			want = append(want, fmt.Sprint("behind:", lost))
+		}
+	}
+	got := texts(list)
+	if seen := strings.Join(strings.Fields(strings.ReplaceAll(got, " r", "")), " "); seen != strings.Join(want, " ") || strings.Count(got, " r") != requests {
+		t.Errorf("read %s, and %d of %d requests", seen, strings.Count(got, " r"), requests)
+	}
+	for i := range list[1:] {
+		if list[i+1].ID <= list[i].ID {
+			t.Fatalf("%d follows %d", list[i+1].ID, list[i].ID)
+		}
+	}
+	// The same by pages, from the oldest on: nothing was lost to who has just come.
+	var paged []api.Event
+	after := uint64(0)
+	for more := true; more; {
+		var page []api.Event
+		page, more = j.Events(api.EventQuery{After: &after, Limit: 70})
+		paged = append(paged, page...)
+		after = page[len(page)-1].ID
+		if len(paged) == 70 && paged[69].Kind == api.EventLost {
+			t.Error("lost before it came")
+		}
+	}
+	if n := len(paged) - 30 - requests; n > 1 { // the second page resumes within the gap
+		t.Errorf("%d more than are kept", n)
+	}
+	if newest, _ := j.Events(api.EventQuery{Limit: 1500}); newest[len(newest)-1].ID != list[len(list)-1].ID || newest[0].ID >= newest[1].ID || strings.Count(texts(newest), "gpu") < 1 {
+		t.Errorf("the newest: %d, from %d to %d", len(newest), newest[0].ID, newest[len(newest)-1].ID)
+	}
+	if newest, _ := j.Events(api.EventQuery{Kinds: []string{api.EventGPU}, Limit: 100}); len(newest) != 30 {
+		t.Errorf("%d of a kind", len(newest))
+	}
+}
+
 // Who waits for something else is not woken, and misses nothing for it.
 func TestSleepersSleepThroughWhatIsNotTheirs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := newJournal(32 << 10 * 10)
+		j := newJournal(320 << 10)
 		f := follow(t, j, api.EventQuery{Kinds: []string{api.EventPeer}})
 		got := make(chan string)
 		go func() {
