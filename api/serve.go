@@ -122,6 +122,9 @@ func (s *Server) newDoor(most int, handler fasthttp.RequestHandler) *door {
 	d.http.Handler = func(ctx *fasthttp.RequestCtx) {
 		d.places.answering(ctx.Conn(), true, time.Now())
 		handler(ctx)
+		if ctx.UserValue(streaming) != nil {
+			d.places.leave(ctx.Conn())
+		}
 	}
 	d.http.ConnState = func(conn net.Conn, state fasthttp.ConnState) {
 		if state == fasthttp.StateIdle { // the answer was sent
@@ -140,7 +143,7 @@ func (s *Server) newHTTP() *fasthttp.Server {
 		ReadBufferSize:        maxHeaderBytes,
 		MaxRequestBodySize:    maxBodyBytes,
 		ReadTimeout:           readTimeout,
-		WriteTimeout:          writeTimeout,
+		WriteTimeout:          s.patience,
 		IdleTimeout:           idleTimeout,
 		NoDefaultServerHeader: true,
 		// fasthttp's Date costs a goroutine for the life of the process and it
@@ -191,7 +194,7 @@ func (s *Server) drain(serving *sync.WaitGroup) {
 		c.Close()
 	})
 	done := make(chan struct{})
-	go func() { serving.Wait(); close(done) }()
+	go func() { serving.Wait(); s.streams.Wait(); close(done) }()
 	if waited(done, drainTimeout) {
 		return
 	}

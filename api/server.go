@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -55,9 +56,13 @@ type Options struct {
 	// RouterToken lets a bearer of it ask where prompts are held, over the same
 	// listeners, and nothing else; empty = only Token does. At least 16 bytes.
 	RouterToken string
+	// Events is what happened lately; nil = nobody keeps it, and it is not served.
+	Events Events
 	// Hosts are further names a browser may call this node by, beside
 	// localhost and address literals. Without port.
 	Hosts []string
+
+	heartbeat, writeTimeout time.Duration // of tests; 0 = the constants of these names
 }
 
 // Validate lists every bad setting at once.
@@ -106,6 +111,12 @@ type Server struct {
 	stopping context.Context
 	stop     context.CancelFunc
 
+	happened  Events
+	heartbeat time.Duration
+	patience  time.Duration  // with a client that does not read what is written
+	streams   sync.WaitGroup // grows only while a connection is served
+	strangers atomic.Int64   // of these, over listeners that are not trusted
+
 	turnedAway *prometheus.CounterVec // connections and questions, by reason
 
 	mu struct {
@@ -119,7 +130,7 @@ func New(o Options) (*Server, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{log: o.Log, hosts: map[string]bool{}, locating: make(chan struct{}, maxLocating)}
+	s := &Server{happened: o.Events, heartbeat: cmp.Or(o.heartbeat, heartbeat), patience: cmp.Or(o.writeTimeout, writeTimeout), log: o.Log, hosts: map[string]bool{}, locating: make(chan struct{}, maxLocating)}
 	s.Show(o.Shown)
 	s.token, s.router = hashed(o.Token), hashed(o.RouterToken)
 	for _, h := range o.Hosts {
@@ -186,7 +197,9 @@ func (s *Server) finish(ctx *fasthttp.RequestCtx) {
 		writeProblem(ctx, newProblem(fasthttp.StatusInternalServerError, CodeInternal, "the request failed; the log says more"))
 	}
 	h := &ctx.Response.Header
-	h.Set("Cache-Control", "no-store")
+	if len(h.Peek("Cache-Control")) == 0 {
+		h.Set("Cache-Control", "no-store")
+	}
 	h.Set("X-Content-Type-Options", "nosniff")
 	if s.stopping.Err() != nil {
 		ctx.SetConnectionClose()
@@ -220,6 +233,9 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
 			ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="spliced"`)
 		}
 		return p
+	}
+	if trusted {
+		ctx.SetUserValue(owner, true)
 	}
 	return r.handle(s, ctx, arg)
 }

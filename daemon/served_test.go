@@ -74,6 +74,10 @@ func TestServedRequestsAddUp(t *testing.T) {
 	if saved := prefill.Marginal(10, 100) - prefill.Marginal(62, 100) - 2; got.SavedMillis != saved {
 		t.Fatalf("saved %v, want %v", got.SavedMillis, saved)
 	}
+	events, _ := d.journal.Events(api.EventQuery{Kinds: []string{api.EventRequest}, Limit: 10})
+	if len(events) != 3 || events[1].Why != api.WaySplice || events[1].Tokens != 100 || events[1].Bytes != 4096 || events[2].Tenant != "guarded" {
+		t.Fatalf("%+v", events)
+	}
 	listed := d.view.Requests(api.RequestQuery{Limit: 2})
 	if len(listed) != 2 || listed[0].Tenant != "guarded" || listed[1].ID != number || listed[1].Spans != nil {
 		t.Fatalf("%+v", listed)

@@ -423,6 +423,15 @@ type shortage struct {
 	pages  int64
 	tenant *objects.Tenant
 	charge int64
+	rival  *objects.Object // that needs it
+}
+
+// of is what needs the room; nil where that is not known.
+func (n *shortage) of() *objects.Object {
+	if n == nil {
+		return nil
+	}
+	return n.rival
 }
 
 // spares tells whether enough is left to evict when some objects keep their memory.

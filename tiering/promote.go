@@ -408,7 +408,7 @@ func (p *promotion) publish(f *transfer.Flight) {
 	}
 	o := p.object
 	o.Publisher, o.TokenIDs, o.Hash, o.Stored = p.content.Publisher, p.content.Tokens, p.hash, p.entry.Level
-	o.Fetched = p.source != nil
+	o.Fetched, o.From = p.source != nil, tier.PlaceOf(p.source)
 	why := decision.Promoted
 	if o.Ahead = !f.Urgent(); o.Ahead {
 		why = decision.ReadAhead

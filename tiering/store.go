@@ -76,6 +76,7 @@ func Open(cfg Config) (*Store, error) {
 		sessions:  map[*Session]struct{}{},
 		decisions: decision.NewLog(cfg.MaxDecisions), durations: newDurations(),
 	}
+	s.decisions.Listen(cfg.Decided)
 	if cfg.Device.Describe().Kind == "host" {
 		s.place = tier.PlaceDRAM
 	}

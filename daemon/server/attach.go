@@ -142,6 +142,7 @@ func (t *task) hello() (wire.Message, error) {
 	}
 	c.attached.Store(a)
 	c.admitted()
+	c.tellAttached(a)
 	return reply, c.sock.SetRecvTimeout(0)
 }
 
@@ -347,6 +348,9 @@ func (t *task) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error
 		t.at.mu.bindings = append(t.at.mu.bindings, b)
 	}
 	t.at.mu.Unlock()
+	if n < maxBindings {
+		t.tellRegistered(&b)
+	}
 	switch {
 	case b.memory == nil:
 		memory = 0

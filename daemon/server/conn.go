@@ -114,6 +114,7 @@ func (c *conn) drain() {
 	c.answering.Lock() // from here on the reader begins nothing
 	c.dropCancels()
 	c.answering.Unlock()
+	c.tellDetached()
 	c.dropQueued()
 	c.work.Wait()
 	if a := c.attached.Load(); a != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/canary"
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/daemon/gpu"
+	"github.com/spliced-kv/spliced/daemon/journal"
 	"github.com/spliced-kv/spliced/daemon/parallel"
 	"github.com/spliced-kv/spliced/daemon/queue"
 	"github.com/spliced-kv/spliced/daemon/settings"
@@ -49,6 +50,8 @@ type Options struct {
 	// Served hears of each prompt that was advised on, and what was; both are good until
 	// it returns, and it must not wait. nil = nobody listens.
 	Served func(*advise.Query, *advise.Advice)
+	// Journal is told of clients, and of what canaries report; nil = nobody reads it.
+	Journal *journal.Journal
 }
 
 // Server accepts clients and holds what connections share. It owns its
@@ -62,6 +65,7 @@ type Server struct {
 	log     zerolog.Logger
 	stats   func() []api.Counter
 	served  func(*advise.Query, *advise.Advice)
+	journal *journal.Journal
 	counts  *Counts
 	epoch   uint64
 	title   string
@@ -119,7 +123,7 @@ func (s *Server) queues() []*queue.Queue[*job] {
 // New makes a server; nothing runs yet.
 func New(o Options) (*Server, error) {
 	s := &Server{
-		config: o.Config, store: o.Store, device: o.Device, gpus: o.GPUs, log: o.Log, stats: o.Stats, served: o.Served,
+		config: o.Config, store: o.Store, device: o.Device, gpus: o.GPUs, log: o.Log, stats: o.Stats, served: o.Served, journal: o.Journal,
 		counts: newCounts(), epoch: o.Epoch, title: o.Title[:min(len(o.Title), wire.MaxName)], tenants: o.Tenants, canary: o.Canary, usage: o.Usage, work: o.Work,
 		idle: make(chan struct{}, 1), closing: make(chan struct{}), guessing: make(chan struct{}, 1),
 		memory: budget.NewBytes("connection memory", int64(o.Config.ConnectionMemory), int64(o.Config.Staging+o.Config.Slots)),

@@ -13,6 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/canary"
 	"github.com/spliced-kv/spliced/daemon/events"
 	"github.com/spliced-kv/spliced/daemon/gpu"
+	"github.com/spliced-kv/spliced/daemon/journal"
 	"github.com/spliced-kv/spliced/daemon/server"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/daemon/usage"
@@ -63,6 +64,7 @@ type Options struct {
 	// Remotes count what comes from beyond the node, and what goes there.
 	Remotes []Remote
 	Events  *events.Publisher
+	Journal *journal.Journal // is told what operators do; nil = nobody reads it
 }
 
 // Parallel names the Remote that is no source of objects: segments that engines compute for
@@ -81,10 +83,15 @@ type Remote struct {
 }
 
 // holds reports whether objects come from it.
-func (r Remote) holds() bool { return r.Name != remoteEvents && r.Name != Parallel }
+func (r Remote) holds() bool {
+	return r.Name != remoteEvents && r.Name != remoteJournal && r.Name != Parallel
+}
 
-// remoteEvents counts what routers are told, who are beyond the node as well.
-const remoteEvents = "events"
+// What routers are told, who are beyond the node as well, and people.
+const (
+	remoteEvents  = "events"
+	remoteJournal = "journal"
+)
 
 // Guard knows whether clients reach the daemon by the path of its socket.
 type Guard interface {
@@ -104,6 +111,12 @@ func New(o Options) *View {
 	if o.Events != nil {
 		o.Remotes = append(o.Remotes, Remote{Name: remoteEvents, Counters: func() []any {
 			c := o.Events.Counters()
+			return []any{&c}
+		}})
+	}
+	if o.Journal != nil {
+		o.Remotes = append(o.Remotes, Remote{Name: remoteJournal, Counters: func() []any {
+			c := o.Journal.Counters()
 			return []any{&c}
 		}})
 	}
