@@ -34,6 +34,8 @@ DISKDIR   ?=
 GPUCHECKFLAGS ?=
 # What makes the environments of the Python side.
 PYTHON    ?= python3
+# Of Prometheus: the one in PATH, or the one that .ci/run unpacks.
+PROMTOOL  ?= $(or $(shell command -v promtool 2>/dev/null),$(wildcard $(CURDIR)/bin/prometheus/usr/bin/promtool),promtool)
 
 # Modules of their own, so that what only tests and generators need stays out of go.mod.
 MODULES := $(patsubst %/go.mod,%,$(wildcard scripts/*/go.mod docker/*/go.mod))
@@ -52,7 +54,7 @@ LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build static fakecuda demo demo-cluster torture torture-long hostile test test-network race lint fuzz faults reference bench bench-disk bench-network \
+.PHONY: help build static fakecuda demo demo-cluster torture torture-long hostile test check-alerts test-network race lint fuzz faults reference bench bench-disk bench-network \
   generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm demo-sglang bench-engines bench-sglang faults-engines faults-sglang fidelity \
   gpu-check gpu-check-bundle
 
@@ -94,6 +96,16 @@ test: ## vet and all tests, again with the race detector, then those of the Pyth
 	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && go vet ./... && go test $(TESTFLAGS) ./...) || exit 1; done
 	$(MAKE) --no-print-directory race
 	$(MAKE) --no-print-directory test-python
+
+check-alerts: ## promtool over the rules for Prometheus, their tests, the board's queries and a living daemon's metrics; says why it skips
+	@if ! command -v $(PROMTOOL) >/dev/null; then \
+	  echo 'SKIP alerts: promtool is missing (Debian: package prometheus, or unpack only it, see .ci/run), or PROMTOOL=...'; \
+	else \
+	  $(PROMTOOL) check rules docker/monitoring/spliced.rules.yaml && \
+	  (cd docker/monitoring && $$(command -v $(PROMTOOL)) test rules spliced.rules_test.yaml) && \
+	  out=$$(mktemp) && { PROMTOOL=$$(command -v $(PROMTOOL)) go test -count=1 -v -run 'RulesAndBoards|EachAlert|Promtool' ./daemon >$$out 2>&1; code=$$?; \
+	  grep -E '^(---|ok|FAIL|panic)|alerts_test.go' $$out; rm -f $$out; exit $$code; }; \
+	fi
 
 test-network: ## clusters of real daemons on networks that part, lose, delay and lie, a line each; root and /dev/net/tun
 	@out=$$(mktemp); go test -count=1 -v ./daemon/network/... >$$out 2>&1; code=$$?; grep -vE '^ *(=== |--- PASS)' $$out; rm -f $$out; exit $$code

@@ -2,8 +2,8 @@
 // small REST server over fasthttp, its OpenAPI document, and a client for it.
 // No engine waits on it; engines use the socket protocol of connector/wire.
 //
-// The server declares what it needs served as two interfaces, Node and
-// Catalogue, which the daemon implements. It owns its listeners' connections
+// The server declares what it needs served as interfaces, Node, Catalogue, Canaries
+// and Events, which the daemon implements. It owns its listeners' connections
 // and no other memory: every answer is a copy taken by the implementation.
 //
 // Two kinds of listener exist. A trusted one (the 0600 unix socket) may change

@@ -21,6 +21,7 @@ type fakeNode struct {
 	hang     chan struct{}
 	entered  chan struct{}
 	located  chan LocateQuery // what was asked; nil = nobody looks
+	happened fakeEvents
 }
 
 var longAgo = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
@@ -35,6 +36,11 @@ func newFake(n int) *fakeNode {
 		},
 		Checks: []Check{{Name: "huge_pages", State: CheckDegraded, Detail: "none"}, {Name: "seals", State: CheckOK}},
 	}}
+	f.happened.tell(
+		Event{At: longAgo, Kind: EventEvicted, Object: "segment", Key: &Digest{5}, Profile: 1, Tenant: "a", Model: "m", Client: "c", Bytes: 4096, Tokens: 64, Why: "for room", Policy: "gdsf", Value: 1.5, Text: "for room"},
+		Event{At: longAgo, Kind: EventLost, Tenant: "a", Lost: 3, Why: LostBehind},
+		Event{At: longAgo, Kind: EventRequest, Tenant: "a"},
+	)
 	for i := range n {
 		f.segments = append(f.segments, Segment{
 			Key: Digest{0: byte(i >> 8), 1: byte(i), 2: 0xee}, Profile: uint32(i % 2), Model: "m", Tenant: []string{"a", "b"}[i%2],
@@ -273,7 +279,7 @@ func serve(t *testing.T, f *fakeNode, change func(*Options)) *served {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "spliced_test_value", Help: "One."}))
-	o := Options{Shown: f.shown(), Metrics: registry, Log: zerolog.Nop()}
+	o := Options{Shown: f.shown(), Metrics: registry, Log: zerolog.Nop(), Events: &f.happened}
 	if change != nil {
 		change(&o)
 	}

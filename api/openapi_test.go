@@ -103,6 +103,9 @@ func callsOf(path string, op operation, held, missing Digest) []call {
 	case "changeConfig": // TestConfigChangesAsDocumented
 		return nil
 	}
+	if path == eventsPath {
+		return listingsOfEvents()
+	}
 	base := needed[op.OperationID]
 	calls := []call{{path: good, query: base, status: 200}}
 	if strings.Contains(path, "{key}") {
@@ -135,6 +138,17 @@ func callsOf(path string, op operation, held, missing Digest) []call {
 		}
 	}
 	return calls
+}
+
+// listingsOfEvents ask for no stream, which does not end.
+func listingsOfEvents() (calls []call) {
+	for query, status := range map[string]int{
+		"": 200, "&kind=evicted": 200, "&kind=evicted,request": 200, "&kind=": 400, "&kind=lost": 400, "&kind=evicted&kind=request": 400,
+		"&tenant=a": 200, "&tenant=": 400, "&after=0": 200, "&after=-1": 400, "&limit=1": 200, "&limit=0": 400, "&poll=1": 400, "&no_such_parameter=1": 400,
+	} {
+		calls = append(calls, call{path: eventsPath, query: "poll=1" + query, status: status})
+	}
+	return append(calls, call{path: eventsPath, query: "poll=maybe", status: 400}, call{path: eventsPath, query: "limit=1", status: 400})
 }
 
 func TestEveryOperationAnswersAsDocumented(t *testing.T) {

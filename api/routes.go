@@ -16,7 +16,10 @@ import (
 //go:embed openapi.json
 var openAPI []byte
 
-const locatePath = "/api/v1/locate"
+const (
+	locatePath = "/api/v1/locate"
+	eventsPath = "/api/v1/events"
+)
 
 // access is what a route needs on a listener that is not trusted.
 type access uint8
@@ -60,6 +63,7 @@ func allRoutes() []route {
 		{post, locatePath, "locate", asks, (*Server).locate},
 		{post, "/api/v1/object-store/probe", "probeObjectStore", changes, (*Server).probeObjectStore},
 		{get, "/api/v1/decisions", "listDecisions", reads, (*Server).listDecisions},
+		{get, eventsPath, "listEvents", reads, (*Server).events},
 		{get, "/api/v1/stats", "listCounters", reads, (*Server).listCounters},
 
 		{get, "/api/v1/leases", "listLeases", reads, (*Server).listLeases},

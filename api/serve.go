@@ -123,6 +123,9 @@ func (s *Server) newDoor(most int, handler fasthttp.RequestHandler) *door {
 	d.http.Handler = func(ctx *fasthttp.RequestCtx) {
 		d.places.answering(ctx.Conn(), true, time.Now())
 		handler(ctx)
+		if ctx.UserValue(streaming) != nil {
+			d.places.leave(ctx.Conn())
+		}
 	}
 	d.http.ConnState = func(conn net.Conn, state fasthttp.ConnState) {
 		if state == fasthttp.StateIdle { // the answer was sent
@@ -141,7 +144,7 @@ func (s *Server) newHTTP() *fasthttp.Server {
 		ReadBufferSize:        maxHeaderBytes,
 		MaxRequestBodySize:    maxBodyBytes,
 		ReadTimeout:           readTimeout,
-		WriteTimeout:          writeTimeout,
+		WriteTimeout:          s.patience,
 		IdleTimeout:           idleTimeout,
 		NoDefaultServerHeader: true,
 		// fasthttp's Date costs a goroutine for the life of the process and it
@@ -167,7 +170,7 @@ func (s *Server) bodyBound(trusted bool) func(*fasthttp.RequestHeader) fasthttp.
 // since a question where prompts are held needs a token over loopback too.
 func listenerOrigin(trusted bool) origin {
 	if trusted {
-		return owner
+		return atSocket
 	}
 	return stranger
 }
@@ -204,7 +207,7 @@ func (s *Server) drain(serving *sync.WaitGroup) {
 		c.Close()
 	})
 	done := make(chan struct{})
-	go func() { serving.Wait(); close(done) }()
+	go func() { serving.Wait(); s.streams.Wait(); close(done) }()
 	if waited(done, drainTimeout) {
 		return
 	}

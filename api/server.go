@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -51,9 +52,13 @@ type Options struct {
 	Metrics *prometheus.Registry
 	Log     zerolog.Logger
 	Tokens
+	// Events is what happened lately; nil = nobody keeps it, and it is not served.
+	Events Events
 	// Hosts are further names a browser may call this node by, beside
 	// localhost and address literals. Without port.
 	Hosts []string
+
+	heartbeat, writeTimeout time.Duration // of tests; 0 = the constants of these names
 }
 
 // Validate lists every bad setting at once.
@@ -98,6 +103,12 @@ type Server struct {
 	stopping context.Context
 	stop     context.CancelFunc
 
+	happened  Events
+	heartbeat time.Duration
+	patience  time.Duration  // with a client that does not read what is written
+	streams   sync.WaitGroup // grows only while a connection is served
+	strangers atomic.Int64   // of these, over listeners that are not trusted
+
 	turnedAway *prometheus.CounterVec // connections and questions, by reason
 
 	configuring sync.Mutex // held while the configuration changes
@@ -113,7 +124,7 @@ func New(o Options) (*Server, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{log: o.Log, hosts: map[string]bool{}, locating: make(chan struct{}, maxLocating)}
+	s := &Server{happened: o.Events, heartbeat: cmp.Or(o.heartbeat, heartbeat), patience: cmp.Or(o.writeTimeout, writeTimeout), log: o.Log, hosts: map[string]bool{}, locating: make(chan struct{}, maxLocating)}
 	s.Show(o.Shown)
 	s.SetTokens(o.Tokens)
 	for _, h := range o.Hosts {
@@ -123,6 +134,9 @@ func New(o Options) (*Server, error) {
 		MaxRequestsInFlight: maxScrapes, ErrorHandling: promhttp.ContinueOnError, ErrorLog: complainer{o.Log},
 		// Counts what was left out, as promhttp_metric_handler_errors_total.
 		Registry: o.Metrics,
+		// Native histograms travel as protobuf, to who asks for it; OpenMetrics is for who
+		// asks for that.
+		EnableOpenMetrics: true,
 	}))
 	s.turnedAway = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "spliced_admin_connections_closed_total",
@@ -177,7 +191,9 @@ func (s *Server) finish(ctx *fasthttp.RequestCtx) {
 		writeProblem(ctx, newProblem(fasthttp.StatusInternalServerError, CodeInternal, "the request failed; the log says more"))
 	}
 	h := &ctx.Response.Header
-	h.Set("Cache-Control", "no-store")
+	if len(h.Peek("Cache-Control")) == 0 {
+		h.Set("Cache-Control", "no-store")
+	}
 	h.Set("X-Content-Type-Options", "nosniff")
 	if s.stopping.Err() != nil {
 		ctx.SetConnectionClose()
@@ -211,6 +227,9 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
 			ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="spliced"`)
 		}
 		return p
+	}
+	if trusted {
+		ctx.SetUserValue(owner, true)
 	}
 	return r.handle(s, ctx, arg)
 }

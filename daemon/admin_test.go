@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -173,6 +175,66 @@ func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 		`spliced_build_info{commit="",version="test"} 1`,
 	} {
 		eventually(t, "there is a line "+line, func() bool { return strings.Contains(scrape(), line+"\n") })
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// A server that asks for protobuf gets native histograms, one that asks for OpenMetrics gets
+// that, and all others the classic text.
+func TestNativeHistogramsGoOutToWhoAsksForThem(t *testing.T) {
+	r := withAdmin(t, nil)
+	c := attach(t, r.Socket())
+	p := testProfile(1)
+	c.register(p)
+	for i := range 3 {
+		c.match(newDocument(p, nil, uint64(i), 64, profile.RoleFirst).key)
+	}
+	const protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+	get := func(accept string) *http.Response {
+		t.Helper()
+		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.AdminAddr().String()+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Header.Set("Accept", accept)
+		answer, err := http.DefaultClient.Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { answer.Body.Close() })
+		return answer
+	}
+	native := func() map[string]*dto.Histogram {
+		answer := get(protobuf)
+		found := map[string]*dto.Histogram{}
+		for d := expfmt.NewDecoder(answer.Body, expfmt.ResponseFormat(answer.Header)); ; {
+			var f dto.MetricFamily
+			if err := d.Decode(&f); errors.Is(err, io.EOF) {
+				return found
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range f.Metric {
+				if m.Histogram != nil && len(m.Histogram.PositiveSpan) > 0 {
+					found[f.GetName()] = m.Histogram
+				}
+			}
+		}
+	}
+	eventually(t, "lookups have native buckets under both names", func() bool {
+		found := native()
+		return found["spliced_lookup_duration_seconds"].GetSampleCount() == 3 && len(found["spliced_lookup_duration_seconds"].GetBucket()) > 10 &&
+			found["spliced_request_duration_seconds"] != nil
+	})
+	for accept, want := range map[string]string{"application/openmetrics-text;version=1.0.0": "application/openmetrics-text", "text/plain": "text/plain"} {
+		answer := get(accept)
+		text, err := io.ReadAll(answer.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if media := answer.Header.Get("Content-Type"); !strings.HasPrefix(media, want) || !strings.Contains(string(text), `spliced_request_duration_seconds_bucket{op="match",le=`) {
+			t.Errorf("%s: %s of %d bytes", accept, media, len(text))
+		}
 	}
 	http.DefaultClient.CloseIdleConnections()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -148,9 +149,10 @@ func TestAdviseOverTheSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	fingerprint := testProfile(1).Fingerprint()
 	for _, line := range []string{
 		`spliced_advice_total 4`, `spliced_advice_prompts_total{result="remembered"} 3`, `spliced_advice_ways_total{way="prefix"} 1`,
-		`spliced_prefill_samples_total{model="test",profile="1"} 1`, `spliced_prompt_tree_scopes 1`,
+		fmt.Sprintf("spliced_prefill_samples_total{profile=\"%x\"} 1", fingerprint[:6]), `spliced_prompt_tree_scopes 1`,
 		`spliced_requests_total{code="ok",op="advise"} 4`,
 	} {
 		if !strings.Contains(string(text), line+"\n") {

@@ -19,6 +19,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/canary"
 	"github.com/spliced-kv/spliced/daemon/events"
 	"github.com/spliced-kv/spliced/daemon/gpu"
+	"github.com/spliced-kv/spliced/daemon/journal"
 	"github.com/spliced-kv/spliced/daemon/parallel"
 	"github.com/spliced-kv/spliced/daemon/server"
 	"github.com/spliced-kv/spliced/daemon/settings"
@@ -67,6 +68,7 @@ type Daemon struct {
 	now     func() time.Time
 	tenants []tiering.Tenant
 	epoch   uint64 // tells this start from all others
+	journal *journal.Journal
 	lower   func(tier.Tier) tier.Tier
 	level   view.Level
 
@@ -128,6 +130,7 @@ func New(config settings.Config, parts Parts) (*Daemon, error) {
 	if d.now == nil {
 		d.now = time.Now
 	}
+	d.journal = journal.New(d.epoch, journal.DefaultBytes, d.now)
 	return d, nil
 }
 
@@ -346,7 +349,7 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.canary = canary.New(d.now)
-	d.usage = usage.New(d.now, nil)
+	d.usage = usage.New(d.now, d.told)
 	d.work = parallel.New(d.workConfig())
 	if d.server, err = d.newServer(); err != nil {
 		return err
@@ -376,7 +379,7 @@ func (d *Daemon) newServer() (*server.Server, error) {
 	return server.New(server.Options{
 		Config: &d.config, Store: d.store, Device: d.device, GPUs: d.gpus, Canary: d.canary, Usage: d.usage, Work: d.work, Tenants: d.tenants,
 		Epoch: d.epoch, Title: strings.TrimSpace("spliced " + d.build.Version), Log: d.log,
-		Stats: func() []api.Counter { return d.view.Counters() }, Served: d.advised(),
+		Stats: func() []api.Counter { return d.view.Counters() }, Served: d.advised(), Journal: d.journal,
 	})
 }
 
@@ -385,7 +388,7 @@ func (d *Daemon) newView() *view.View {
 		Config: &d.config, Machine: d.machine, Shortfalls: d.short, Version: d.build.Version, Commit: d.build.Commit, Started: d.started,
 		Epoch: d.epoch, Socket: d.socketPath(), Guard: d.socket, Pidfds: socket.HasPidfd(), Serving: d.serving.Load,
 		Store: d.store, Place: d.store.Pools()[0].Place, Device: d.device, GPUs: d.gpus, Disk: d.disk,
-		Server: d.server, Canary: d.canary, Usage: d.usage, History: d.history, Tenants: d.tenants,
+		Server: d.server, Canary: d.canary, Usage: d.usage, History: d.history, Tenants: d.tenants, Journal: d.journal,
 	}
 	o.Reload, o.Level, o.Now = d.Reload, d.level, d.now
 	d.show(&o)
@@ -455,7 +458,7 @@ func (d *Daemon) openAdmin() (rest *api.Server, err error) {
 	}, func() string { return *d.stage.Load() })
 	rest, err = api.New(api.Options{
 		Shown: api.Shown{Node: start, Catalogue: start, Canaries: start, Control: start}, Metrics: d.registry, Log: d.log, Hosts: d.config.HTTPHosts,
-		Tokens: d.secrets.tokens,
+		Tokens: d.secrets.tokens, Events: d.journal,
 	})
 	if err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ func (d *Daemon) diskConfig() disk.Config {
 		GranuleBytes: int64(c.DiskGranule), ReserveBytes: int64(c.DiskReserve), Device: d.device, Coded: codedParts[c.DiskCodec],
 		Workers: c.DiskWorkers, QueueBytes: int64(c.DiskQueue), SyncEvery: c.DiskSyncEvery,
 		DrainTime: max(c.DrainTimeout, time.Millisecond), OpenLater: true,
-		Eviction: policy.NewLRU, Now: d.now, Log: d.log, Find: d.segments, Held: d.held,
+		Eviction: policy.NewLRU, Now: d.now, Log: d.log, Find: d.segments, Held: d.held, Changed: d.diskChanged,
 	}
 	// By name: ids follow the order of the configuration, which may change.
 	for _, t := range d.tenants {

@@ -600,6 +600,30 @@ func TestPeopleSeeBothTiersAsOne(t *testing.T) {
 	r.stop()
 }
 
+func TestReadsOfTheDiskAreTimed(t *testing.T) {
+	config := withDisk(t)
+	r := startDaemon(t, config, nil)
+	p := testProfile(1)
+	c := attach(t, r.Socket())
+	c.register(p)
+	d := newDocument(p, c.hello.Tenants[0].Salt, 1, 64, profile.RoleFirst)
+	c.publishAt(d, wire.LevelSynced)
+	c.close()
+	r.stop()
+	r = startDaemon(t, config, nil)
+	c = attach(t, r.Socket())
+	c.register(p)
+	c.lease(d)
+	text := r.metricsText(t)
+	for _, line := range []string{
+		`spliced_disk_operation_duration_seconds_count{operation="read"} 1`, `spliced_fetch_duration_seconds_count{tier="disk"} 1`,
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no line %q", line)
+		}
+	}
+}
+
 func TestDiskMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	r := startDaemon(t, withDisk(t), nil)
 	c := attach(t, r.Socket())
@@ -624,6 +648,7 @@ func TestDiskMetricsAreNamedAsPrometheusWants(t *testing.T) {
 		`spliced_acknowledged_total{level="synced"} 1`, `spliced_tier_written_total{tier="disk"} 1`,
 		`spliced_pool_objects{pool="public",tier="disk"} 1`, `spliced_corrupt_total{tier="disk"} 0`,
 		`spliced_disk_write_queue_bytes 0`, `spliced_promotions_total{result="done"} 0`,
+		`spliced_disk_operation_duration_seconds_count{operation="write"} 1`, `spliced_fetch_duration_seconds_count{tier="disk"} 0`,
 	} {
 		if !strings.Contains(text, line+"\n") {
 			t.Errorf("no line %q", line)

@@ -34,6 +34,7 @@
 //	gpu       the accelerators, how each does, and what of it connections have
 //	canary    what engines reported, and which profiles are switched off
 //	usage     how prompts were served, as engines told: sums, the last ones, a history
+//	journal   what happened lately, for people who follow
 //	events    what routers are told of what is held, as vLLM tells it
 //	server    connections, jobs, and what requests do
 //	view      what people see: node, catalogue, health, metrics
@@ -69,8 +70,8 @@
 //
 //	conn.answering  conn.life  conn.mu  attachment.mu  device attachment's  gpu.mu  slots.mu  queue.mu  server.mu  watcher.mu  poller.mu  canary.mu  usage.mu  tiering's
 //
-// The queue of events and the own set of the index are told under any of these, and take
-// none. Of tiering's, the store's comes first, then that of a profile's learnt costs, then
+// The queue of events, the own set of the index and the journal are told under any of these,
+// and take none. The lock of the journal is the last of all. Of tiering's, the store's comes first, then that of a profile's learnt costs, then
 // that of the decisions; the locks of advice and of a session's plans are never held
 // with another. Nor is that of the socket, which is held while its path is bound again.
 //

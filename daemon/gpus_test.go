@@ -164,6 +164,7 @@ func TestRanksOfAModelReadTheirOwnGPUs(t *testing.T) {
 		`spliced_tier_capacity_bytes{pool="public",tier="hbm"} 8.388608e+06`,
 		`spliced_hbm_state{device="` + fakeGPU0 + `",state="serving"} 1`,
 		`spliced_hbm_pool_objects{device="` + fakeGPU0 + `",pool="public"} 2`,
+		`spliced_fetch_duration_seconds_count{tier="hbm"} 4`,
 	} {
 		if !strings.Contains(text, series) {
 			t.Errorf("no %s in the metrics", series)

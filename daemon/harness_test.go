@@ -74,6 +74,12 @@ func startParts(t testing.TB, c settings.Config, parts Parts) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return startNew(t, d)
+}
+
+// startNew runs a daemon that was made.
+func startNew(t testing.TB, d *Daemon) *running {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{Daemon: d, t: t, cancel: cancel, done: make(chan error, 1)}
 	go func() { r.done <- d.Run(ctx) }()

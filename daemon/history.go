@@ -14,7 +14,7 @@ func (d *Daemon) sample() usage.Sample {
 		for f, n := range r.Since.Sources {
 			s.Sources[f] += n
 		}
-		s.Saved += r.Since.Saved
+		s.Saved += r.Since.Saved - r.Since.Lost
 	}
 	c := d.store.Counters()
 	s.Evictions = c.EvictedRoom + c.EvictedQuota

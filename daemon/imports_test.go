@@ -50,7 +50,7 @@ var mayImport = map[string]string{
 	"tiering/find":              "policy/profile tiering/tier",
 	"tiering/held":              "policy/profile tiering/tier",
 	"tiering/transfer":          "tiering/tier",
-	"tiering/peer":              "gpuipc policy/profile tiering tiering/tier tiering/peer/index",
+	"tiering/peer":              "gpuipc policy/profile tiering tiering/tier tiering/metric tiering/peer/index",
 	"tiering/peer/index":        "",
 	"tiering/plan":              "gpuipc policy/profile tiering/tier",
 	"tiering/costs":             "policy/cost policy/profile tiering/tier",
@@ -69,7 +69,7 @@ var mayImport = map[string]string{
 	"tiering/stats":             "tiering/tier tiering/metric tiering/plan tiering/transfer",
 	"tiering/internal/objects": "gpuipc policy policy/cost policy/profile tiering/tier tiering/plan tiering/costs tiering/decision tiering/stats tiering/find tiering/held " +
 		"tiering/internal/deadline tiering/internal/ghost tiering/internal/index",
-	"tiering/hbm": "gpuipc policy/profile tiering/tier tiering/plan tiering/stats tiering/transfer tiering/internal/objects tiering/internal/lockhold",
+	"tiering/hbm": "gpuipc policy/profile tiering/tier tiering/decision tiering/plan tiering/stats tiering/transfer tiering/internal/objects tiering/internal/lockhold",
 	"tiering": "gpuipc policy policy/cost policy/profile tiering/tier tiering/metric tiering/transfer tiering/plan tiering/costs tiering/decision tiering/advise tiering/stats tiering/find tiering/held tiering/hbm " +
 		"tiering/internal/...",
 	"tiering/tiertest":           "gpuipc policy/profile policy/profile/profiletest tiering/tier",
@@ -119,12 +119,13 @@ var mayImport = map[string]string{
 	"daemon/cluster":  "daemon/settings",
 	"daemon/parallel": "policy/cost policy/profile policy/schedule tiering tiering/tier tiering/peer",
 	"daemon/events":   "policy/profile tiering/tier tiering/held",
+	"daemon/journal":  "tiering/decision tiering/tier api",
 	"daemon/canary":   "policy/profile tiering tiering/tier connector/wire api daemon/codes",
 	"daemon/usage":    "policy/cost policy/profile tiering tiering/tier connector/wire api daemon/codes",
-	"daemon/server": "policy/... gpuipc gpuipc/cuda/order tiering tiering/tier tiering/advise tiering/plan connector/wire connector/wire/seqpacket api " +
-		"daemon/settings daemon/socket daemon/codes daemon/budget daemon/queue daemon/slots daemon/gpu daemon/canary daemon/usage daemon/parallel",
-	"daemon/view":          "policy/... gpuipc tiering/... connector/wire api daemon/settings daemon/gpu daemon/canary daemon/usage daemon/server daemon/cluster daemon/events",
-	"daemon":               "policy/... gpuipc tiering/... api daemon/settings daemon/socket daemon/gpu daemon/canary daemon/usage daemon/cluster daemon/events daemon/parallel daemon/server daemon/view",
+	"daemon/server": "policy/... gpuipc gpuipc/cuda/order tiering tiering/tier tiering/advise tiering/metric tiering/plan connector/wire connector/wire/seqpacket api " +
+		"daemon/settings daemon/socket daemon/codes daemon/budget daemon/queue daemon/slots daemon/gpu daemon/canary daemon/usage daemon/journal daemon/parallel",
+	"daemon/view":          "policy/... gpuipc tiering/... connector/wire api daemon/settings daemon/gpu daemon/canary daemon/usage daemon/journal daemon/server daemon/cluster daemon/events",
+	"daemon":               "policy/... gpuipc tiering/... api daemon/settings daemon/socket daemon/gpu daemon/canary daemon/usage daemon/journal daemon/cluster daemon/events daemon/parallel daemon/server daemon/view",
 	"daemon/cmd/spliced":   "daemon daemon/settings",
 	"daemon/hostile":       "",
 	"daemon/hostile/table": "",

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,6 +73,10 @@ func TestTheBucketIsATierBelowAllNodes(t *testing.T) {
 		return true
 	})
 	get(t, onB, doc).Release()
+	came, _ := b.journal.Events(api.EventQuery{Kinds: []string{api.EventFetched}, Limit: 2})
+	if len(came) != 1 || *came[0].Key != api.Digest(doc.key) || came[0].Text != "from the object store into memory" {
+		t.Errorf("events %+v", came)
+	}
 
 	at := slices.IndexFunc(b.view.Pools(), func(p api.Pool) bool { return p.Tier == "object" })
 	if at < 0 || b.view.Pools()[at].Objects != 1 || b.view.Pools()[at].UsedBytes == 0 {
@@ -80,6 +85,9 @@ func TestTheBucketIsATierBelowAllNodes(t *testing.T) {
 	probe := b.view.ProbeObjectStore(context.Background())
 	if !probe.Enabled || len(probe.Steps) != 6 || slices.ContainsFunc(probe.Steps, func(s api.ProbeStep) bool { return s.Error != "" }) {
 		t.Errorf("a probe: %+v", probe)
+	}
+	if told, _ := b.journal.Events(api.EventQuery{Kinds: []string{api.EventChanged}, Limit: 2}); len(told) != 1 || !strings.Contains(told[0].Text, "does what it is needed for") {
+		t.Errorf("events %+v", told)
 	}
 	s.Kill()
 	eventually(t, "readiness says that the store is dead", func() bool {

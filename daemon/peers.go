@@ -48,7 +48,7 @@ func (d *Daemon) openPeers() (err error) {
 	config.Version, config.Log, config.Now = d.build.Version, d.log, d.now
 	config.Handler = d.handlePeers
 	config.Exchange = timed{index.Exchange{Own: p.own, Index: p.index}, d.now, p}
-	config.OnJoin, config.OnLeave, config.BelowTLS = d.joined, p.left, peer.NewCorked
+	config.OnJoin, config.OnLeave, config.OnDoubt, config.BelowTLS = d.joined, d.left, d.doubted, peer.NewCorked
 	if p.cluster, err = cluster.New(config); err != nil {
 		return err
 	}
@@ -183,6 +183,7 @@ func (d *Daemon) closePeers() {
 
 func (d *Daemon) joined(m cluster.Member) {
 	p := d.peers
+	d.tellPeer(&m, "joined")
 	p.known.joined(m.Number)
 	p.mu.Lock()
 	p.numbers[m.Name] = peer.Node(m.Number)
@@ -193,7 +194,9 @@ func (d *Daemon) joined(m cluster.Member) {
 	}
 }
 
-func (p *peers) left(m cluster.Member) {
+func (d *Daemon) left(m cluster.Member) {
+	p := d.peers
+	d.tellPeer(&m, "left")
 	p.known.done(m.Number)
 	p.mu.Lock()
 	delete(p.numbers, m.Name)

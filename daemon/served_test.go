@@ -74,6 +74,10 @@ func TestServedRequestsAddUp(t *testing.T) {
 	if saved := prefill.Marginal(10, 100) - prefill.Marginal(62, 100) - 2; got.SavedMillis != saved {
 		t.Fatalf("saved %v, want %v", got.SavedMillis, saved)
 	}
+	events, _ := d.journal.Events(api.EventQuery{Kinds: []string{api.EventRequest}, Limit: 10})
+	if len(events) != 3 || events[1].Why != api.WaySplice || events[1].Tokens != 100 || events[1].Bytes != 4096 || events[2].Tenant != "guarded" {
+		t.Fatalf("%+v", events)
+	}
 	listed := d.view.Requests(api.RequestQuery{Limit: 2})
 	if len(listed) != 2 || listed[0].Tenant != "guarded" || listed[1].ID != number || listed[1].Spans != nil {
 		t.Fatalf("%+v", listed)
@@ -95,6 +99,46 @@ func TestServedRequestsAddUp(t *testing.T) {
 		t.Fatalf("hit ratio %v", ratio)
 	}
 	same(t, map[string]uint64{"unknown": 7}, rows[1].Missed)
+}
+
+func TestServedIsInTheMetrics(t *testing.T) {
+	leakCheck(t)
+	d := startDaemon(t, testConfig(t), nil)
+	c := attach(t, d.Socket())
+	c.register(testProfile(1))
+	c.served(splicedRequest())
+	slow := wire.ServedRequest{Way: wire.WayRecompute, Tokens: 7, PrefixReason: wire.ReasonUnknown, WaitMicros: 5e6}
+	c.served(slow)
+	list, err := d.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range list {
+		for _, m := range f.Metric {
+			name := f.GetName()
+			for _, l := range m.Label {
+				if l.GetName() == "from" || l.GetName() == "reason" || l.GetName() == "way" {
+					name += " " + l.GetValue()
+				}
+			}
+			got[name] = m.GetCounter().GetValue()
+			if h := m.GetHistogram(); h != nil {
+				got[name] = float64(h.GetSampleCount())
+			}
+		}
+	}
+	for name, want := range map[string]float64{
+		"spliced_served_tokens_total engine": 10, "spliced_served_tokens_total prefix": 20, "spliced_served_tokens_total segment": 32,
+		"spliced_served_tokens_total computed": 45, "spliced_served_missed_tokens_total seam": 8, "spliced_served_missed_tokens_total evicted": 20,
+		"spliced_served_missed_tokens_total unknown": 7, "spliced_served_missed_tokens_total declined": 0,
+		"spliced_served_requests_total splice": 1, "spliced_served_requests_total recompute": 1, "spliced_served_lost_seconds_total": 5,
+		"spliced_served_ttft_seconds": 1, // the other did not tell
+	} {
+		if v, ok := got[name]; !ok || v != want {
+			t.Errorf("%s is %v (told: %v), want %v", name, v, ok, want)
+		}
+	}
 }
 
 func TestServedThatCannotBeIsRefused(t *testing.T) {

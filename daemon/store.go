@@ -22,6 +22,7 @@ import (
 func (d *Daemon) openGPUs(ctx context.Context) {
 	if d.config.UsesHBM() {
 		d.gpus = gpu.Open(ctx, &d.config, d.accelerators, newEpoch, d.log)
+		d.gpus.Listen(d.gpuChanged)
 	}
 }
 
@@ -63,7 +64,7 @@ func (d *Daemon) storeConfig() tiering.Config {
 		Advise: advise.Config{
 			Bytes: int64(c.AdviseMemory), Nodes: c.AdviseNodes, Checkpoints: c.AdviseCheckpoints, SolveEvery: c.AdviseSolveEvery,
 		},
-		MaxDecisions: c.Decisions, Held: d.held,
+		MaxDecisions: c.Decisions, Decided: d.decided(), Held: d.held,
 	}
 	if c.AdviseMemory == 0 {
 		config.Advise.Bytes = -1

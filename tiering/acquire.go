@@ -321,7 +321,7 @@ func (r reader) countMisses(rows []Acquired, again bool) {
 	if r.above != nil {
 		r.above.Count().AcquireMisses += misses
 	} else {
-		s.counters.AcquireMisses += misses
+		s.of(r.profile).AcquireMisses += misses
 	}
 }
 
@@ -334,8 +334,9 @@ func (c *Session) leaseRowLocked(o *objects.Object, q *AcquireQuery, now time.Ti
 	}
 	if !q.Near {
 		c.store.cameBackLocked(o)
-		s.counters.Acquired++
-		s.counters.AcquiredTokens += uint64(o.Tokens())
+		n := s.of(o.Profile)
+		n.Acquired++
+		n.AcquiredTokens += uint64(o.Tokens())
 	}
 	sh := &o.Shares[q.Rank]
 	row := Acquired{

@@ -95,6 +95,7 @@ type PoolInfo struct {
 	LeasedBytes      int64
 	QuarantinedBytes int64
 	DemotingBytes    int64
+	SavedBytes       int64 // that live leases share: see stats.Counters
 	DirtyBytes       int64 // could leave but for a write to the lower tier first
 	ReadAheadBytes   int64 // read ahead, or on the way, and not used yet
 	PageBytes        int
@@ -255,7 +256,7 @@ func (s *Store) Pools() []PoolInfo {
 			Name: p.Name, Place: place, Device: on, CapacityBytes: p.Budget, UsedBytes: p.Used,
 			PendingBytes: p.Bytes[objects.ClassPending], LeasedBytes: p.Bytes[objects.ClassLeased],
 			QuarantinedBytes: p.Bytes[objects.ClassQuarantined], DemotingBytes: p.Bytes[objects.ClassDemoting] + p.Bytes[objects.ClassOffloading],
-			DirtyBytes: p.Dirty.Bytes, ReadAheadBytes: p.AheadBytes,
+			SavedBytes: p.Saved, DirtyBytes: p.Dirty.Bytes, ReadAheadBytes: p.AheadBytes,
 			PageBytes: pageBytes, Objects: p.Objects,
 		}
 		for _, t := range s.objects.Tenants {
@@ -323,7 +324,9 @@ func (s *Store) removeLocked(n tier.Name) (held bool, err error) {
 	}
 	below, coming := s.beginDeletionLocked(n)
 	held = held || coming
-	if held || below {
+	switch {
+	case o != nil && o.Profile.Trial:
+	case held || below:
 		s.counters.Removed++
 	}
 	return held, nil

@@ -48,7 +48,7 @@ func (c *Session) refuseTogether(q *AcquireQuery, p *objects.Profile, t *objects
 	if need.missing {
 		for _, row := range dst[base:] {
 			if row.Err == nil {
-				s.counters.AcquireMisses++
+				s.of(p).AcquireMisses++
 			}
 		}
 		return dst, true

@@ -145,8 +145,9 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (Commit
 		copy(w.filler.Digests[w.first:], w.got)
 	}
 	setChunks(w.chunks, objects.ChunkDone)
-	s.counters.CommittedChunks += uint64(len(item.Digests))
-	s.counters.CommittedBytes += uint64(w.dst.Len())
+	n := s.of(o.Profile)
+	n.CommittedChunks += uint64(len(item.Digests))
+	n.CommittedBytes += uint64(w.dst.Len())
 	level := item.Level
 	if level == tier.LevelDefault {
 		level = s.cfg.DefaultLevel
@@ -163,8 +164,8 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (Commit
 		delete(f.Of, f.ID)
 		o.Shares[i].Digests = f.Digests
 	}
-	s.counters.Published++
-	s.counters.PublishedBytes += uint64(o.Bytes)
+	n.Published++
+	n.PublishedBytes += uint64(o.Bytes)
 	why := decision.Filled
 	if o.Phase == objects.Stripped {
 		why = decision.FilledAgain
@@ -181,7 +182,7 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (Commit
 // level or write-behind asks for it. What the tier does not take now stays dirty.
 func (s *Store) acknowledgeLocked(o *objects.Object, level tier.Level) *Durable {
 	switch {
-	case s.cfg.Lower == nil:
+	case s.cfg.Lower == nil || o.Profile.Trial:
 	case level > tier.LevelMemory:
 		return s.durableLocked(o, level, true)
 	case s.objects.WriteBehind:

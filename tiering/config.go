@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering/advise"
 	"github.com/spliced-kv/spliced/tiering/costs"
+	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/find"
 	"github.com/spliced-kv/spliced/tiering/hbm"
 	"github.com/spliced-kv/spliced/tiering/held"
@@ -70,6 +71,9 @@ type Config struct {
 	MaxChain        int // nodes from the root to a checkpoint; 256
 	MaxDeparted     int // keys whose end is remembered; 65536
 	MaxDecisions    int // that Decisions can tell, a quarter of them advice; 4096
+	// Decided hears of what happens to objects, as it is decided, and of copies in HBM. It
+	// is called with the store's lock held and must not wait; nil = nobody listens.
+	Decided func(decision.Decision)
 
 	Log zerolog.Logger
 

@@ -72,3 +72,28 @@ func TestDecisionsSayWhyNodesComeAndGo(t *testing.T) {
 		t.Errorf("%v of %d tokens, %v; want one of 5000 refused for want of room", d.What, d.End, d.Why)
 	}
 }
+
+// Who listens hears what an object had to leave for, which lists leave out, and from where
+// one came.
+func TestWhoListensHearsOfRivals(t *testing.T) {
+	var heard []decision.Decision
+	b := newBench(t, stateful(1), func(c *Config) {
+		c.PrivateBytes = 120 << 10
+		c.Decided = func(d decision.Decision) { heard = append(heard, d) }
+	})
+	c := b.NewSession("c")
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
+	b.save(c, b.saveQuery(2, 16, 0, tier.Exact), 0)
+	b.save(c, b.saveQuery(3, 16, 0, tier.Exact), 0)
+	var words []string
+	for _, d := range heard {
+		words = append(words, fmt.Sprintf("%v %x by %s from %d for %x", d.What, d.Name.Key[1], d.Client, d.From, d.Rival.Name.Key[1]))
+		if (d.What == decision.Evict) != (d.Rival.Value > 0) || d.Model == "" {
+			t.Errorf("%+v", d)
+		}
+	}
+	want := "admitted 1 by c from 0 for 0; admitted 2 by c from 0 for 0; evicted 1 by c from 0 for 3; admitted 3 by c from 0 for 0"
+	if got := strings.Join(words, "; "); got != want {
+		t.Errorf("heard:\n%s\nwant:\n%s", got, want)
+	}
+}

@@ -187,12 +187,12 @@ func (c *Session) reserveLocked(o *objects.Object, rank int, l *plan.PartMap, no
 		return nil, fmt.Errorf("%s: profile %d is not registered any more: %w", o.Name(), o.Profile.ID, tier.ErrInvalid)
 	}
 	if len(c.fills) >= s.cfg.MaxReservations {
-		s.counters.RefusedBusy++
+		s.of(o.Profile).RefusedBusy++
 		return nil, fmt.Errorf("%s: session %q has %d reservations: %w", o.Name(), c.name, len(c.fills), tier.ErrBusy)
 	}
 	known := s.objects.Same(o)
 	if p := s.promotionLocked(o.Label()); p != nil && p.profile == o.Profile && p.tenant == o.Tenant && (known == nil || known.Phase == objects.Stripped) {
-		s.counters.Exists++
+		s.existsLocked(o)
 		return nil, fmt.Errorf("%s is being promoted: %w", o.Name(), tier.ErrExists)
 	}
 	if known != nil && known.Phase == objects.Stripped && known.Fill == nil {
@@ -243,7 +243,7 @@ func (s *Store) beginLocked(o *objects.Object, l *plan.PartMap, now time.Time) e
 func (s *Store) expectLocked(o *objects.Object, now time.Time) {
 	o.Until = deadline.Deadline[any]{At: now.Add(s.cfg.FillTTL), Order: s.leaseIDs.Add(1), Of: o}
 	s.objects.Deadlines.Add(&o.Until)
-	s.counters.Reserved++
+	s.of(o.Profile).Reserved++
 }
 
 // joinLocked gives a rank its share of an object; want is what the rank asked
@@ -251,7 +251,7 @@ func (s *Store) expectLocked(o *objects.Object, now time.Time) {
 func (c *Session) joinLocked(o, want *objects.Object, rank int) (*objects.Filler, error) {
 	s := c.store
 	if o.Fill == nil || o.Fill.Dead || o.Fill.Promoted || o.Fill.Ranks[rank].Of != nil {
-		s.counters.Exists++
+		s.existsLocked(want)
 		return nil, fmt.Errorf("%s: %w", o.Name(), tier.ErrExists)
 	}
 	// Parents are compared by hash: an exact one may have come to stand beside
@@ -272,6 +272,14 @@ func (c *Session) joinLocked(o, want *objects.Object, rank int) (*objects.Filler
 	return f, nil
 }
 
+// existsLocked counts a reservation that another one has made needless: a rank's share that
+// is neither sent nor kept twice.
+func (s *Store) existsLocked(o *objects.Object) {
+	n := s.of(o.Profile)
+	n.Exists++
+	n.ExistsBytes += uint64(o.RankBytes)
+}
+
 // Abort gives up a reservation, for all ranks. ErrGone when the session has no
 // such reservation.
 func (c *Session) Abort(id tier.ReservationID) error {
@@ -289,7 +297,7 @@ func (c *Session) Abort(id tier.ReservationID) error {
 // killLocked ends a fill without publication: all its reservations are gone at
 // once, its memory when no commit writes into it any more.
 func (s *Store) killLocked(o *objects.Object, why stats.Cause) {
-	s.counters.Aborted[why]++
+	s.of(o.Profile).Aborted[why]++
 	f := o.Fill
 	f.Dead = true
 	s.objects.Deadlines.Remove(&o.Until)

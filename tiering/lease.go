@@ -27,7 +27,7 @@ type lease struct {
 func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, now time.Time) (*lease, error) {
 	s := c.store
 	if len(c.leases) >= s.cfg.MaxLeases {
-		s.counters.RefusedBusy++
+		s.of(o.Profile).RefusedBusy++
 		return nil, fmt.Errorf("%s: session %q has %d leases: %w", o.Name(), c.name, len(c.leases), tier.ErrBusy)
 	}
 	l := &lease{id: s.NewLeaseID(), object: o, rank: rank, session: c, since: now}
@@ -39,6 +39,7 @@ func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, no
 		s.objects.TouchBelow(o.Label())
 	}
 	s.objects.Account(o)
+	s.durations.since(o, s.durations.reused, now)
 	s.objects.Used(o, now)
 	if o.Resident != nil && o.InHBM() {
 		s.objects.UsedCopy(o, now)
@@ -49,7 +50,11 @@ func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, no
 // holdLocked has a lease hold its object; who calls it accounts for that.
 func (s *Store) holdLocked(l *lease) {
 	l.session.leases[l.id] = l
-	l.object.Leases++
+	if l.pin != nil { // nobody reads under it: it is no client's, and shares nothing
+		l.object.Ops++
+		return
+	}
+	l.object.Lease(1)
 	s.counters.Leases++
 }
 
@@ -123,13 +128,18 @@ func (c *Session) dropLease(id tier.LeaseID) bool {
 
 func (s *Store) dropLeaseLocked(l *lease) {
 	delete(l.session.leases, l.id)
-	if l.expired {
+	switch {
+	case l.pin != nil:
+		s.objects.Deadlines.Remove(&l.until)
+		l.object.Ops--
+	case l.expired:
 		l.object.Expired--
 		s.counters.Quarantined--
-	} else {
+	default:
 		s.objects.Deadlines.Remove(&l.until)
-		l.object.Leases--
+		l.object.Lease(-1)
 		s.counters.Leases--
+		s.durations.ended(l, s.durations.released, s.cfg.Now())
 	}
 	s.objects.Account(l.object)
 }
@@ -139,8 +149,9 @@ func (s *Store) dropLeaseLocked(l *lease) {
 func (s *Store) expireLocked(l *lease) {
 	s.objects.Deadlines.Remove(&l.until)
 	l.expired = true
-	l.object.Leases--
+	l.object.Lease(-1)
 	l.object.Expired++
+	s.durations.ended(l, s.durations.expired, s.cfg.Now())
 	s.counters.LeasesExpired++
 	s.counters.Leases--
 	s.counters.Quarantined++

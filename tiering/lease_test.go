@@ -2,9 +2,12 @@ package tiering
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -295,5 +298,72 @@ func TestLeaseIDsAreNeverReused(t *testing.T) {
 		}
 		c.Close()
 		c = b.NewSession("c")
+	}
+}
+
+// What sharing saves is what the second lease and those behind it would have copied; ranks
+// that read their own shares share nothing.
+func TestSharedBytesAreThoseOfLeasesBeyondTheFirst(t *testing.T) {
+	b := newBench(t, hybrid(2))
+	c, d := b.NewSession("c"), b.NewSession("d")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	share := p.layout.Bytes
+	saved := func(want int64) {
+		t.Helper()
+		if got := b.Pools()[0].SavedBytes; got != want {
+			t.Fatalf("%d bytes saved, want %d", got, want)
+		}
+	}
+	ids := []tier.LeaseID{b.acquire(c, 0, p).Lease, b.acquire(c, 1, p).Lease}
+	saved(0)
+	b.acquire(d, 0, p)
+	b.acquire(d, 1, p)
+	saved(2 * share)
+	b.must(c.Release(ids[0]))
+	saved(share)
+	d.Close()
+	saved(0)
+	_, err := c.Reserve(b.reserveQuery(p, 0))
+	b.wantErr(err, tier.ErrExists)
+	if n := b.Counters(); n.Exists != 1 || n.ExistsBytes != uint64(share) {
+		t.Errorf("%d reservations of %d bytes were answered exists", n.Exists, n.ExistsBytes)
+	}
+}
+
+func TestAgesOfLeasesAndOfWhatLeavesAreTold(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	b.publish(c, p)
+	b.clock.advance(time.Second)
+	first := b.lease(c, p)
+	b.lease(c, p)
+	b.clock.advance(2 * time.Second)
+	b.must(c.Release(first))
+	b.clock.advance(time.Hour)
+	b.Sweep()
+	b.must(c.Release(first + 1)) // expired
+	b.clock.advance(time.Minute)
+	for seed := 2; b.Counters().EvictedRoom == 0; seed++ {
+		b.publish(c, b.mid(seed, 64, 8))
+	}
+	type ages struct{ n, sum float64 }
+	got := map[string]ages{}
+	for _, h := range b.Durations() {
+		var m dto.Metric
+		b.must(h.Write(&m))
+		name, _, _ := strings.Cut(strings.TrimPrefix(h.Desc().String(), `Desc{fqName: "spliced_`), `"`)
+		for _, l := range m.Label {
+			name += " " + l.GetValue()
+		}
+		got[name] = ages{float64(m.Histogram.GetSampleCount()), m.Histogram.GetSampleSum()}
+	}
+	for name, want := range map[string]ages{
+		"lease_age_seconds released": {1, 2}, "lease_age_seconds expired": {1, 3602}, "reuse_age_seconds": {2, 1}, "eviction_age_seconds": {1, 3662},
+	} {
+		if got[name] != want {
+			t.Errorf("%s: %v, want %v", name, got[name], want)
+		}
 	}
 }

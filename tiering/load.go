@@ -72,7 +72,7 @@ func (r reader) countLoadMiss() {
 	if r.above != nil {
 		r.above.Count().LoadMisses++
 	} else {
-		s.counters.LoadMisses++
+		s.of(r.profile).LoadMisses++
 	}
 }
 
@@ -173,8 +173,9 @@ func (c *Session) leaseCheckpointLocked(o *objects.Object, q *LoadQuery, now tim
 	}
 	if !q.Near {
 		c.store.cameBackLocked(o)
-		s.counters.Loaded++
-		s.counters.LoadedTokens += uint64(o.End)
+		n := s.of(o.Profile)
+		n.Loaded++
+		n.LoadedTokens += uint64(o.End)
 	}
 	return Loaded{Hit: true, Place: s.objects.PlaceOf(o), Lease: l.id, Kind: o.Kind, Tokens: o.End, Nodes: chain(o, q.Rank, q.Digests)}, nil
 }

@@ -86,7 +86,7 @@ func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profil
 			}
 		}
 		why, tokens := s.objects.Ghosts.Why(key, p.ID, t.ID)
-		s.counters.Miss(why, tokens)
+		s.of(p).Miss(why, tokens)
 		return SegmentStatus{Status: tier.StatusMiss, Reason: why}
 	case o.Fill != nil && o.Fill.Fetched && !q.Local:
 		_, _ = s.hintLocked(o.Identity())
@@ -94,11 +94,12 @@ func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profil
 	case o.Fill != nil && o.Fill.Promoted && !o.Fill.Fetched:
 		return s.hitBelowLocked(uint32(o.Tokens()))
 	case o.Fill != nil:
-		s.counters.Miss(tier.ReasonPending, uint32(o.Tokens()))
+		s.of(p).Miss(tier.ReasonPending, uint32(o.Tokens()))
 		return SegmentStatus{Status: tier.StatusPending, Reason: tier.ReasonPending}
 	}
-	s.counters.HitSegments++
-	s.counters.HitTokens += uint64(o.Tokens())
+	n := s.of(p)
+	n.HitSegments++
+	n.HitTokens += uint64(o.Tokens())
 	place := s.place
 	switch {
 	case q.Device == 0:
@@ -201,8 +202,9 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile,
 	defer s.mu.Unlock()
 	s.takeFarLocked(far, q, dst, p, t)
 	if dst.PrefixTokens > 0 {
-		s.counters.PrefixHits++
-		s.counters.PrefixHitTokens += uint64(dst.PrefixTokens)
+		n := s.of(p)
+		n.PrefixHits++
+		n.PrefixHitTokens += uint64(dst.PrefixTokens)
 		switch dst.PrefixPlace {
 		case tier.PlaceDisk:
 			s.counters.PrefixHitsDisk++
@@ -216,7 +218,7 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile,
 			c.PrefixHitTokens += uint64(dst.PrefixTokens)
 		}
 	} else {
-		s.counters.PrefixMisses[missed]++
+		s.of(p).PrefixMisses[missed]++
 	}
 }
 

@@ -81,7 +81,7 @@ func (s *Store) openOffloads() {
 // first outlet that takes it. short is what has to leave memory at once instead; nil =
 // nothing.
 func (s *Store) offloadLocked(o *objects.Object, why occasion, short *shortage) (*transfer.Flight, verdict) {
-	if s.out == nil || s.closed || o.InHBM() || o.Phase != objects.Whole || o.Corrupt || o.Kind == tier.Rows {
+	if s.out == nil || s.closed || o.InHBM() || o.Profile.Trial || o.Phase != objects.Whole || o.Corrupt || o.Kind == tier.Rows {
 		return nil, settled
 	}
 	if o.Offload != nil {
@@ -423,6 +423,15 @@ type shortage struct {
 	pages  int64
 	tenant *objects.Tenant
 	charge int64
+	rival  *objects.Object // that needs it
+}
+
+// of is what needs the room; nil where that is not known.
+func (n *shortage) of() *objects.Object {
+	if n == nil {
+		return nil
+	}
+	return n.rival
 }
 
 // spares tells whether enough is left to evict when some objects keep their memory.

@@ -60,7 +60,7 @@ func (s *Store) makeRoomLocked(o *objects.Object, spare spared) error {
 			return objects.ErrAgain
 		}
 		fromPool, _ := left()
-		s.evictLocked(o.Tenant.Evict, forQuota, &shortage{p, overPool - fromPool, o.Tenant, overQuota - given})
+		s.evictLocked(o.Tenant.Evict, forQuota, &shortage{p, overPool - fromPool, o.Tenant, overQuota - given, o})
 	}
 	way := forRoom
 	if hang {
@@ -70,7 +70,7 @@ func (s *Store) makeRoomLocked(o *objects.Object, spare spared) error {
 		if n++; n > objects.EvictRows {
 			return objects.ErrAgain
 		}
-		s.evictLocked(p.Evict, way, &shortage{pool: p, pages: overPool - given})
+		s.evictLocked(p.Evict, way, &shortage{pool: p, pages: overPool - given, rival: o})
 	}
 	if p.Used+o.PageBytes > p.Budget || s.objects.OverQuota(o.Tenant, o.Charge()) > 0 {
 		return errLeaving
@@ -159,20 +159,22 @@ func (e eviction) reason() decision.Reason {
 func (s *Store) evictLocked(from policy.Eviction, way eviction, short *shortage) {
 	o := s.victimLocked(from)
 	if o.Children > 0 {
-		s.objects.Strip(o, way.reason())
+		s.objects.StripFor(o, way.reason(), short.of())
 		return
 	}
 	w := writeOf(o)
+	n := s.of(o.Profile)
 	if way == forQuota {
-		s.counters.EvictedQuota++
+		n.EvictedQuota++
 	} else {
-		s.counters.EvictedRoom++
+		n.EvictedRoom++
 	}
-	s.counters.EvictedBytes += uint64(o.Bytes)
+	s.durations.since(o, s.durations.evicted, s.cfg.Now())
+	n.EvictedBytes += uint64(o.Bytes)
 	if w != nil && !w.moving() {
 		s.withdrawLocked(o)
 		s.offloadLocked(o, leaving, short)
-		s.objects.NoteLeft(o, decision.Evict, way.reason(), o.PageBytes)
+		s.objects.NoteLeft(o, decision.Evict, way.reason(), o.PageBytes, short.of())
 		s.objects.Unlink(o, tier.ReasonEvicted)
 		return
 	}
@@ -181,8 +183,8 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, short *shortage)
 	case w != nil: // its end counts it
 	case held:
 		s.counters.Demoted++
-	case way != forRoom || s.cfg.Lower == nil || s.elsewhereLocked(o):
-		s.counters.Dropped++
+	case way != forRoom || s.cfg.Lower == nil || o.Profile.Trial || s.elsewhereLocked(o):
+		n.Dropped++
 	case s.wantLocked(o, tier.LevelLogged, false) != nil:
 		s.counters.DemotionsRefused++
 	}
@@ -195,7 +197,7 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, short *shortage)
 	if held || w != nil || o.Offload != nil {
 		what = decision.Demote
 	}
-	s.objects.NoteLeft(o, what, way.reason(), o.PageBytes)
+	s.objects.NoteLeft(o, what, way.reason(), o.PageBytes, short.of())
 	s.objects.Unlink(o, tier.ReasonEvicted)
 }
 

@@ -190,8 +190,9 @@ func (s *Store) Prefill(id tier.ProfileID) cost.Prefill {
 
 // ProfileCosts is what a profile's costs are predicted from now.
 type ProfileCosts struct {
-	Profile tier.ProfileID
-	Model   string
+	Profile     tier.ProfileID
+	Fingerprint profile.Fingerprint
+	Model       string
 	costs.Snapshot
 }
 
@@ -199,7 +200,7 @@ type ProfileCosts struct {
 func (s *Store) Costs() []ProfileCosts {
 	var list []ProfileCosts
 	for _, p := range *s.profiles.Load() {
-		list = append(list, ProfileCosts{p.ID, p.Model, p.Costs.Snapshot()})
+		list = append(list, ProfileCosts{p.ID, p.Fingerprint(), p.Model, p.Costs.Snapshot()})
 	}
 	return list
 }

@@ -59,7 +59,7 @@ type wanted struct {
 func (s *Store) openPromotions() {
 	s.up = transfer.New[tier.Name](transfer.Config{
 		Lock: &s.mu, Workers: true, Queue: s.cfg.PromoteQueue, Share: max(s.cfg.MaxChain, s.cfg.PromoteQueue/len(s.objects.Tenants)),
-		Bytes: s.cfg.PromoteBytes, Lanes: lanes, Turns: maxRoomTurns, Now: s.cfg.Now, Idle: s.readAheadLocked, After: s.launch,
+		Bytes: s.cfg.PromoteBytes, Lanes: lanes, Turns: maxRoomTurns, Now: s.cfg.Now, Idle: s.readAheadLocked, After: s.launch, Took: s.durations.fetch,
 	})
 }
 
@@ -408,7 +408,7 @@ func (p *promotion) publish(f *transfer.Flight) {
 	}
 	o := p.object
 	o.Publisher, o.TokenIDs, o.Hash, o.Stored = p.content.Publisher, p.content.Tokens, p.hash, p.entry.Level
-	o.Fetched = p.source != nil
+	o.Fetched, o.From = p.source != nil, tier.PlaceOf(p.source)
 	why := decision.Promoted
 	if o.Ahead = !f.Urgent(); o.Ahead {
 		why = decision.ReadAhead

@@ -30,6 +30,7 @@ type Store struct {
 	place tier.Place
 
 	plans     *plan.Runner
+	durations *durations
 	parts     *plan.Parts
 	profiles  atomic.Pointer[[]*objects.Profile] // replaced under mu, never changed
 	leaseIDs  atomic.Uint64
@@ -75,8 +76,9 @@ func Open(cfg Config) (*Store, error) {
 	s := &Store{
 		cfg: cfg, dev: cfg.Device, arena: arena, place: tier.PlaceHBM, parts: plan.NewParts(),
 		sessions:  map[*Session]struct{}{},
-		decisions: decision.NewLog(cfg.MaxDecisions),
+		decisions: decision.NewLog(cfg.MaxDecisions), durations: newDurations(),
 	}
+	s.decisions.Listen(cfg.Decided)
 	if cfg.Device.Describe().Kind == "host" {
 		s.place = tier.PlaceDRAM
 	}
@@ -111,6 +113,7 @@ func Open(cfg Config) (*Store, error) {
 	s.hbm = hbm.Open(cfg.HBM, hbm.Options{
 		Lock: &s.mu, Objects: s.objects, Memory: s.dev, Arena: s.arena,
 		Name: cfg.Name + "-hbm", Running: &s.running, Now: cfg.Now, Log: cfg.Log,
+		Took: s.durations.fetched.hbm.Observe,
 	})
 	s.plans = s.newRunner()
 	s.openPins()
@@ -299,6 +302,17 @@ func (f forAdvice) Limits() (segments, checkpoints advise.Limit) {
 		return advise.Limit{MaxBytes: f.store.budgetOf(p) / mostShare, Floor: p.FloorValue()}
 	}
 	return limit(f.store.objects.Pools[objects.PublicPool]), limit(f.store.objects.Pools[objects.PrivatePool])
+}
+
+// of is where what is done with objects of a profile is counted. The caller holds the lock.
+func (s *Store) of(p *objects.Profile) *stats.Counters { return s.objects.CountersOf(p) }
+
+// Trials is what was published of the trial profile, which Counters leave out.
+func (s *Store) Trials() (objects, bytes uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.objects.Trials()
+	return n.Published, n.PublishedBytes
 }
 
 // Counters takes a snapshot.

@@ -280,6 +280,11 @@ func (c *Cluster) follow(ctx context.Context) {
 		for _, e := range events {
 			c.tell(e)
 		}
+		if doubts := c.roster.doubts(); c.cfg.OnDoubt != nil {
+			for _, m := range doubts {
+				c.cfg.OnDoubt(m)
+			}
+		}
 		if !next.IsZero() {
 			timer.Reset(max(0, next.Sub(c.cfg.Now())))
 		}

@@ -65,6 +65,9 @@ type Config struct {
 	// OnJoin and OnLeave are called one after another, without a lock. While one runs no
 	// other change is told, so they return soon. nil = nobody listens.
 	OnJoin, OnLeave func(Member)
+	// OnDoubt is called as they are, between a member's join and leave: it does not answer
+	// (Unreachable), or does again; nil = nobody listens.
+	OnDoubt func(Member)
 
 	// Hold is how long a member that is out of reach keeps its place, 2 s to 10 m; 0 =
 	// DefaultHold.

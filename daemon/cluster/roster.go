@@ -72,6 +72,7 @@ type row struct {
 	up   bool
 	gone time.Time // when it will have been held for long enough, while it is not up
 	told *Member   // what OnJoin was given
+	lost bool      // that it does not answer was told since then
 }
 
 // former is where a node was that went without having said so.
@@ -195,7 +196,7 @@ func (r *roster) settle(now time.Time) (events []event, next time.Time) {
 		good := (n.up || held) && n.State != Leaving && n.Unusable == ""
 		if n.told != nil && (!good || !n.told.same(&n.Member)) {
 			events = append(events, event{false, *n.told})
-			n.told, n.Told = nil, false
+			n.told, n.Told, n.lost = nil, false, false
 		}
 		switch {
 		case n.up && good && n.told == nil:
@@ -218,6 +219,20 @@ func (r *roster) settle(now time.Time) (events []event, next time.Time) {
 		}
 	}
 	return events, next
+}
+
+// doubts are the members that were told of, and that do not answer since doubts was called
+// last, or do again.
+func (r *roster) doubts() (changed []Member) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, n := range r.mu.rows {
+		if lost := n.State == Unreachable; n.told != nil && lost != n.lost {
+			n.lost = lost
+			changed = append(changed, n.Member)
+		}
+	}
+	return changed
 }
 
 // freed gives back the number of a member whose leave was told.

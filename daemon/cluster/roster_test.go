@@ -111,6 +111,40 @@ func TestAHeldMemberIsLookedAtWhenItsTimeIsUp(t *testing.T) {
 	}
 }
 
+func TestAMemberThatDoesNotAnswerIsDoubtedOnce(t *testing.T) {
+	r := testRoster()
+	doubts := func(want string) {
+		t.Helper()
+		got := ""
+		for _, m := range r.doubts() {
+			got += m.Name + " " + m.State.String()
+		}
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	r.seen("a", gossipAddr, facts(1), at(0))
+	r.lost("a", at(0))
+	doubts("") // of whom nobody was told
+	r.seen("a", gossipAddr, facts(1), at(0))
+	told(t, r, at(0))
+	doubts("")
+	r.lost("a", at(1))
+	doubts("a unreachable")
+	doubts("")
+	r.seen("a", gossipAddr, facts(1), at(2))
+	doubts("a alive")
+	r.lost("a", at(3))
+	doubts("a unreachable")
+	if got := told(t, r, at(9)); got != "-a1" {
+		t.Errorf("told %q", got)
+	}
+	doubts("")
+	r.seen("a", gossipAddr, facts(2), at(10))
+	told(t, r, at(10))
+	doubts("")
+}
+
 func TestNumbersAreNobodyElses(t *testing.T) {
 	r := testRoster()
 	for _, name := range []string{"a", "b"} {

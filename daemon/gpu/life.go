@@ -41,6 +41,7 @@ type life struct {
 	mu    sync.Mutex
 	state State
 	why   error // of Missing and Lost: the first
+	told  func(to State, why error)
 }
 
 // happened is the one place where a device changes its state.
@@ -48,10 +49,27 @@ func (l *life) happened(e event, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	to := moves[l.state][e]
-	if to != l.state {
-		l.why = why
+	if to == l.state {
+		return
 	}
-	l.state = to
+	l.state, l.why = to, why
+	if l.told != nil {
+		l.told(to, why)
+	}
+}
+
+// Listen has f told of each state that a device enters, and of that which it is in unless
+// it is being opened. f is called with a lock held and must not wait.
+func (d Devices) Listen(f func(g *GPU, to State, why error)) {
+	for _, g := range d {
+		l := &g.life
+		l.mu.Lock()
+		l.told = func(to State, why error) { f(g, to, why) }
+		if l.state != Opening {
+			l.told(l.state, l.why)
+		}
+		l.mu.Unlock()
+	}
 }
 
 // Serve says that the device's memory is there. One that has failed meanwhile stays so.

@@ -2,9 +2,24 @@ package gpu
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 )
+
+func TestWhoListensHearsOfEachStateOnce(t *testing.T) {
+	opening, missing := &GPU{Name: "1"}, &GPU{Name: "2"}
+	missing.Fail(errors.New("no driver"))
+	heard := ""
+	Devices{opening, missing}.Listen(func(g *GPU, to State, why error) { heard += fmt.Sprintf("%s %v %v; ", g.Name, to, why) })
+	opening.Serve()
+	opening.Serve()
+	missing.Fail(errors.New("still"))
+	opening.Fail(errors.New("off the bus"))
+	if want := "2 missing no driver; 1 serving <nil>; 1 lost off the bus; "; heard != want {
+		t.Errorf("heard %q, want %q", heard, want)
+	}
+}
 
 func TestTheLifeOfADevice(t *testing.T) {
 	first, second := errors.New("first"), errors.New("second")

@@ -62,6 +62,7 @@ type attachment struct {
 	known   bool // may ask which segments stand in a prompt
 	peers   bool // is told what lies beyond this node
 	rows    bool // has a use for what is kept as rows
+	trial   bool // looks whether the daemon works
 	// stagingBytes and slotBytes are as granted; a region may be longer.
 	stagingBytes int64
 	slotBytes    int64
@@ -105,7 +106,7 @@ func (t *task) hello() (wire.Message, error) {
 	a := &attachment{
 		id: c.id, uid: c.peer.UID, client: m.Client, mapped: s.mapped.By(c.peer.UID), crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
 		known: reply.Features&wire.FeatureKnown != 0, peers: reply.Features&wire.FeatureEstimates != 0,
-		rows: reply.Features&wire.FeatureRows != 0,
+		rows: reply.Features&wire.FeatureRows != 0, trial: m.Client == profile.TrialClient,
 	}
 	for _, want := range m.Tenants {
 		granted, err := s.grant(want)
@@ -140,6 +141,8 @@ func (t *task) hello() (wire.Message, error) {
 		q.Join(&c.deviceLanes[i], of)
 	}
 	c.attached.Store(a)
+	c.admitted()
+	c.tellAttached(a)
 	return reply, c.sock.SetRecvTimeout(0)
 }
 
@@ -346,6 +349,9 @@ func (t *task) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error
 		t.at.mu.bindings = append(t.at.mu.bindings, b)
 	}
 	t.at.mu.Unlock()
+	if n < maxBindings {
+		t.tellRegistered(&b)
+	}
 	switch {
 	case b.memory == nil:
 		memory = 0

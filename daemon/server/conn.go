@@ -114,6 +114,7 @@ func (c *conn) drain() {
 	c.answering.Lock() // from here on the reader begins nothing
 	c.dropCancels()
 	c.answering.Unlock()
+	c.tellDetached()
 	c.dropQueued()
 	c.work.Wait()
 	if a := c.attached.Load(); a != nil {
@@ -316,7 +317,7 @@ func (c *conn) replyError(h *wire.Header, err error, s *scratch) {
 	}
 	reply := *h
 	reply.Version, reply.Code = wire.Version, code
-	c.server.counts.answered(h.Op, code)
+	c.answered(h.Op, code)
 	s.out = wire.AppendError(s.out[:0], &reply, err.Error())
 	c.send(s.out, nil, s)
 }
@@ -335,7 +336,7 @@ func (c *conn) reply(h *wire.Header, m wire.Message, fds []int, s *scratch) {
 		panic("daemon: " + err.Error())
 	}
 	s.out = frame
-	c.server.counts.answered(h.Op, wire.OK)
+	c.answered(h.Op, wire.OK)
 	c.send(frame, fds, s)
 }
 
@@ -343,7 +344,9 @@ func (c *conn) reply(h *wire.Header, m wire.Message, fds []int, s *scratch) {
 func (c *conn) close() {
 	c.happened(onClose, nil)
 	c.server.unwatch(c)
-	if a := c.attached.Load(); a != nil {
+	if a := c.attached.Load(); a == nil {
+		c.admitted() // without a hello
+	} else {
 		a.closeGPU(c.server)
 		// Clients of a daemon that stops go on reading what they have.
 		a.closeShared(c.server, !c.server.stopping.Load())

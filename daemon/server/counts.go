@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/tiering/metric"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -29,14 +30,26 @@ const (
 // Counts is what the socket server counts. All of it may be used at once; none
 // of it allocates or locks.
 type Counts struct {
-	Accepted atomic.Uint64           `count:"connections_accepted" prom:"connections_total,result=accepted" help:"Connections by what became of them at the door."`
+	Accepted atomic.Uint64           `count:"connections_accepted" prom:"connections_total,result=accepted" help:"Connections by what became of them at the door: accepted (counted with their hello, or at their end without one), or refused."`
 	Refused  [refusals]atomic.Uint64 `count:"connections_refused_{peer,bound,resources}" prom:"connections_total,result=refused_peer|refused_bound|refused_resources"`
 	Dropped  [drops]atomic.Uint64    `count:"connections_dropped_{no_hello,slow_reader}" prom:"connections_dropped_total,reason=*" help:"Connections ended by the daemon, by reason."`
 
 	answers  [wire.OpCount][wire.CodeCount]atomic.Uint64 // op 0 counts operations that are unknown
 	rows     [wire.OpCount][wire.CodeCount]atomic.Uint64 // of batches
 	duration [wire.OpCount]prometheus.Histogram
+	trials   trials
 }
+
+// trials is what clients of trials ask (profile.TrialClient): counted apart, so that looking
+// whether a daemon works does not change what it tells of its work.
+type trials struct {
+	connections atomic.Uint64
+	answers     [wire.CodeCount]atomic.Uint64 // and rows of batches
+}
+
+// maxTrialRequests is how many requests of one connection are a trial: a dozen is. Who goes
+// on is a client as any other, whatever it calls itself.
+const maxTrialRequests = 64
 
 // durationBuckets reaches from a lookup to a commit of a gigabyte, in seconds.
 var durationBuckets = []float64{10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 100e-3, 500e-3, 1, 5}
@@ -44,12 +57,10 @@ var durationBuckets = []float64{10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-
 func newCounts() *Counts {
 	c := &Counts{}
 	for op := range c.duration {
-		c.duration[op] = prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:        "spliced_request_duration_seconds",
-			Help:        "Time from the arrival of a request to its answer, by operation.",
-			ConstLabels: prometheus.Labels{"op": opName(op)},
-			Buckets:     durationBuckets,
-		})
+		c.duration[op] = metric.Durations{
+			Name: "request_duration_seconds", Help: "Time from the arrival of a request to its answer, by operation.",
+			Labels: prometheus.Labels{"op": opName(op)}, Classic: durationBuckets,
+		}.New()
 	}
 	return c
 }
@@ -68,11 +79,45 @@ func opIndex(op wire.Op) int {
 	return int(op)
 }
 
-func (c *Counts) answered(op wire.Op, code wire.Code) { c.answers[opIndex(op)][code].Add(1) }
+// trial reports whether a request is one of a client of trials.
+func (c *conn) trial() bool {
+	a := c.attached.Load()
+	return a != nil && a.trial && c.requests.Load() <= maxTrialRequests
+}
 
-func (c *Counts) row(op wire.Op, code wire.Code) { c.rows[opIndex(op)][code].Add(1) }
+func (c *conn) answered(op wire.Op, code wire.Code) {
+	counts := c.server.counts
+	if c.trial() {
+		counts.trials.answers[code].Add(1)
+	} else {
+		counts.answers[opIndex(op)][code].Add(1)
+	}
+}
 
-func (c *Counts) took(op wire.Op, d time.Duration) { c.duration[opIndex(op)].Observe(d.Seconds()) }
+func (c *conn) row(op wire.Op, code wire.Code) {
+	counts := c.server.counts
+	if c.trial() {
+		counts.trials.answers[code].Add(1)
+	} else {
+		counts.rows[opIndex(op)][code].Add(1)
+	}
+}
+
+func (c *conn) took(op wire.Op, d time.Duration) {
+	if !c.trial() {
+		c.server.counts.duration[opIndex(op)].Observe(d.Seconds())
+	}
+}
+
+// admitted counts a connection, once it is known whether it is a trial.
+func (c *conn) admitted() {
+	counts := c.server.counts
+	if a := c.attached.Load(); a != nil && a.trial {
+		counts.trials.connections.Add(1)
+	} else {
+		counts.Accepted.Add(1)
+	}
+}
 
 func (c *Counts) refused(why int) { c.Refused[why].Add(1) }
 func (c *Counts) dropped(why int) { c.Dropped[why].Add(1) }
@@ -90,9 +135,16 @@ func (c *Counts) EachAnswer(f func(op, code string, answers, rows uint64)) {
 	}
 }
 
+// ordinary are the codes of answers that say that all is well: what was asked for is done,
+// not held, held or filled by somebody else already, or was called off by who asked.
+var ordinary = [wire.CodeCount]bool{wire.OK: true, wire.Miss: true, wire.Exists: true, wire.Canceled: true}
+
 // EachFailure calls f with the answers and rows of every code that is an error.
 func (c *Counts) EachFailure(f func(code string, n uint64)) {
-	for code := int(wire.Miss) + 1; code < wire.CodeCount; code++ {
+	for code := range wire.CodeCount {
+		if ordinary[code] {
+			continue
+		}
 		var n uint64
 		for op := range c.answers {
 			n += c.answers[op][code].Load() + c.rows[op][code].Load()
@@ -100,6 +152,18 @@ func (c *Counts) EachFailure(f func(code string, n uint64)) {
 		f(wire.Code(code).String(), n)
 	}
 }
+
+// EachTrial calls f with the answers and rows that trials got, by code, where there are any.
+func (c *Counts) EachTrial(f func(code string, n uint64)) {
+	for code := range c.trials.answers {
+		if n := c.trials.answers[code].Load(); n > 0 {
+			f(wire.Code(code).String(), n)
+		}
+	}
+}
+
+// TrialConnections is how many connections of clients of trials there were.
+func (c *Counts) TrialConnections() uint64 { return c.trials.connections.Load() }
 
 // Durations are the histograms of all operations.
 func (c *Counts) Durations() []prometheus.Histogram { return c.duration[:] }

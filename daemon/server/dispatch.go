@@ -174,7 +174,7 @@ func (c *conn) answer(t *task, now time.Time) error {
 		c.wait(t, now)
 	default:
 		c.reply(&t.header, m, descriptors(t.send), t.scratch)
-		c.server.counts.took(t.header.Op, time.Since(now))
+		c.took(t.header.Op, time.Since(now))
 	}
 	seqpacket.CloseAll(t.received)
 	closeFiles(t.send)
@@ -247,7 +247,7 @@ func (t *task) row(err error) uint16 {
 }
 
 func (t *task) rowCode(code wire.Code) uint16 {
-	t.conn.server.counts.row(t.header.Op, code)
+	t.conn.row(t.header.Op, code)
 	return uint16(code)
 }
 

@@ -226,7 +226,7 @@ func (c *conn) finish(j *job, reply wire.Message, err error, s *scratch) {
 	}
 	seqpacket.CloseAll(j.received)
 	closeFiles(j.send)
-	c.server.counts.took(j.header.Op, time.Since(j.arrived))
+	c.took(j.header.Op, time.Since(j.arrived))
 	j.cancel(nil)
 	c.server.letGo(c.peer.UID, j.bytes+j.tokenBytes)
 	outcome := wire.CancelDrained

@@ -50,6 +50,7 @@ func (t *task) report() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.tellReport(of, model, &m, switched)
 	if switched {
 		s.log.Warn().Str("model", model).Hex("profile", of.Fingerprint[:8]).Str("tenant", s.TenantName(of.Tenant)).
 			Str("client", t.at.client).Uint32("compared", m.Compared).Uint32("failed", m.Failed).Float64("worst", m.Worst).

@@ -19,6 +19,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/canary"
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/daemon/gpu"
+	"github.com/spliced-kv/spliced/daemon/journal"
 	"github.com/spliced-kv/spliced/daemon/parallel"
 	"github.com/spliced-kv/spliced/daemon/queue"
 	"github.com/spliced-kv/spliced/daemon/settings"
@@ -48,6 +49,8 @@ type Options struct {
 	// Served hears of each prompt that was advised on, and what was; both are good until
 	// it returns, and it must not wait. nil = nobody listens.
 	Served func(*advise.Query, *advise.Advice)
+	// Journal is told of clients, and of what canaries report; nil = nobody reads it.
+	Journal *journal.Journal
 }
 
 // Server accepts clients and holds what connections share. It owns its
@@ -61,6 +64,7 @@ type Server struct {
 	log     zerolog.Logger
 	stats   func() []api.Counter
 	served  func(*advise.Query, *advise.Advice)
+	journal *journal.Journal
 	counts  *Counts
 	epoch   uint64
 	title   string
@@ -118,7 +122,7 @@ func (s *Server) queues() []*queue.Queue[*job] {
 // New makes a server; nothing runs yet.
 func New(o Options) (*Server, error) {
 	s := &Server{
-		config: o.Config, store: o.Store, device: o.Device, gpus: o.GPUs, log: o.Log, stats: o.Stats, served: o.Served,
+		config: o.Config, store: o.Store, device: o.Device, gpus: o.GPUs, log: o.Log, stats: o.Stats, served: o.Served, journal: o.Journal,
 		counts: newCounts(), epoch: o.Epoch, title: o.Title[:min(len(o.Title), wire.MaxName)], tenants: o.Tenants, canary: o.Canary, usage: o.Usage, work: o.Work,
 		idle: make(chan struct{}, 1), closing: make(chan struct{}), guessing: make(chan struct{}, 1),
 		memory: budget.NewBytes("connection memory", int64(o.Config.ConnectionMemory), int64(o.Config.Staging+o.Config.Slots)),
@@ -280,7 +284,6 @@ func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) error {
 	c := newConn(s, s.mu.last, sock, p, time.Now())
 	s.mu.conns[c.id] = c
 	s.mu.Unlock()
-	s.counts.Accepted.Add(1)
 	if err := s.watcher.Add(c.id, sock.Fd(), p.Pidfd, c); err != nil {
 		// Without it the reader still sees end of file.
 		s.log.Error().Err(err).Msg("client cannot be watched")

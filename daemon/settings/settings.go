@@ -131,7 +131,7 @@ func (c *Config) settings() []setting {
 		{"advise-solve-every", (*integer)(&c.AdviseSolveEvery), "1 to 1000000", "not allowed",
 			"Prompts of a tenant and profile after which checkpoints are placed anew."},
 		{"decisions", (*integer)(&c.Decisions), "1 to 1048576", "not allowed",
-			"Last decisions that can be told: what was admitted, refused or evicted, and why; a quarter of them for advice. About 150 bytes each."},
+			"Last decisions that can be told: what was admitted, refused or evicted, and why; a quarter of them for advice. About 200 bytes each."},
 		{"prefill-speed", (*integer)(&c.PrefillSpeed), "tokens a second, 0 to 1000000000", "20000",
 			"How fast the engine computes prompts, until it tells what it measured. Decides at first what is worth storing."},
 		{"memory-bandwidth", &c.MemoryBandwidth, "bytes a second, 0B to 1024TiB", "8GB",

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -44,6 +43,7 @@ type noted struct {
 	Sources map[string]uint64 `json:"tokens"`
 	Missed  map[string]uint64 `json:"missed"`
 	Saved   float64           `json:"saved_ms"`
+	Lost    float64           `json:"lost_ms"`
 }
 
 // Memory keeps sums on disk. Only its Run touches the disk, which may hang.
@@ -129,7 +129,7 @@ func parse(content []byte) (list []noted, err error) {
 	}
 	for i := range list {
 		n := &list[i]
-		if n.Tenant == "" || len(n.Ways) != len(Sums{}.Ways) || math.IsNaN(n.Saved) {
+		if n.Tenant == "" || len(n.Ways) != len(Sums{}.Ways) || !(n.Saved >= 0) || !(n.Lost >= 0) {
 			return nil, fmt.Errorf("entry %d is none", i+1)
 		}
 		if sums := n.sums(); sums.Prompt != sum(sums.Sources[:]) || sums.Sources[Computed] != sum(sums.Missed[:]) {
@@ -167,7 +167,7 @@ func (k *Memory) save() {
 func note(tenant string, r *Row, s *Sums) noted {
 	n := noted{
 		Tenant: tenant, Profile: api.Digest(r.Fingerprint), Model: r.Model, Ways: s.Ways[:], Prompt: s.Prompt,
-		Sources: map[string]uint64{}, Missed: map[string]uint64{}, Saved: s.Saved,
+		Sources: map[string]uint64{}, Missed: map[string]uint64{}, Saved: s.Saved, Lost: s.Lost,
 	}
 	for f, tokens := range s.Sources {
 		n.Sources[From(f).String()] = tokens
@@ -179,7 +179,7 @@ func note(tenant string, r *Row, s *Sums) noted {
 // sums are those of a row; counts that are not known any more are left out.
 func (n *noted) sums() (s Sums) {
 	copy(s.Ways[:], n.Ways)
-	s.Prompt, s.Saved = n.Prompt, n.Saved
+	s.Prompt, s.Saved, s.Lost = n.Prompt, n.Saved, n.Lost
 	for f := range s.Sources {
 		s.Sources[f] = n.Sources[From(f).String()]
 	}

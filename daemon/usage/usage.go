@@ -35,7 +35,8 @@ type Sums struct {
 	Prompt  uint64
 	Sources [Froms]uint64
 	Missed  [causes]uint64 // computed tokens by Cause
-	Saved   float64        // milliseconds, as the cost model predicts them
+	Saved   float64        // milliseconds by requests that were the quicker for it, as the cost model predicts
+	Lost    float64        // milliseconds by those that were slower
 }
 
 // Requests is how many there were.
@@ -53,7 +54,7 @@ func (s *Sums) Add(o *Sums) {
 	s.Prompt += o.Prompt
 	add(s.Sources[:], o.Sources[:])
 	add(s.Missed[:], o.Missed[:])
-	s.Saved += o.Saved
+	s.Saved, s.Lost = s.Saved+o.Saved, s.Lost+o.Lost
 }
 
 func add(to, from []uint64) {
@@ -71,7 +72,8 @@ func (s *Sums) count(r *Request) {
 			s.Missed[span.Cause] += uint64(span.End - span.Begin)
 		}
 	}
-	s.Saved += r.Saved
+	s.Saved += max(0, r.Saved)
+	s.Lost += max(0, -r.Saved)
 }
 
 // Row is the sums of one tenant and profile.

@@ -85,8 +85,12 @@ func (v *View) SwitchProfile(q api.SwitchQuery) ([]api.Canary, error) {
 		if q.Dry || q.Off && !known {
 			continue
 		}
-		if _, err := c.Set(canary.Key{Tenant: t, Fingerprint: of}, model, q.Off, q.Why); err != nil {
+		changed, err := c.Set(canary.Key{Tenant: t, Fingerprint: of}, model, q.Off, q.Why)
+		if err != nil {
 			return nil, errors.Join(err, api.ErrBusy)
+		}
+		if changed {
+			v.tellSwitched(of, t, model, &q)
 		}
 	}
 	var list []api.Canary

@@ -360,8 +360,11 @@ func kindName(k tier.CheckpointKind) string {
 
 // Remove implements api.Catalogue.
 func (v *View) Remove(key api.Digest) error {
+	was, _ := v.o.Store.Segment(profile.SegmentKey(key))
 	err := v.o.Store.Evict(profile.SegmentKey(key))
 	switch {
+	case err == nil:
+		v.tellRemoved(key, &was.SegmentInfo)
 	case errors.Is(err, tier.ErrGone):
 		return fmt.Errorf("%w: %w", err, api.ErrNotFound)
 	case errors.Is(err, tier.ErrBusy):

@@ -80,7 +80,7 @@ func TestMetricsOfACluster(t *testing.T) {
 	}
 	counters := func() []any { return []any{&peer.Counters{ReadBytes: 7}, &peer.ServerCounters{SentBytes: 8}} }
 	v := New(Options{Cluster: func() api.Cluster { return c }, Remotes: []Remote{
-		{"peer", counters}, {"cluster", func() []any { return []any{gossipOf(&cluster.Status{Flaps: 9})} }},
+		{Name: "peer", Counters: counters}, {Name: "cluster", Counters: func() []any { return []any{gossipOf(&cluster.Status{Flaps: 9})} }},
 	}})
 	got := gather(t, v)
 	for _, r := range []struct {

@@ -62,11 +62,11 @@ func gossipOf(s *cluster.Status) *gossipSeries {
 // Remotes are Options.Remotes of a cluster.
 func (m *Members) Remotes() []Remote {
 	return []Remote{
-		{"peer", func() []any {
+		{Name: "peer", Durations: m.Peers.Durations(), Counters: func() []any {
 			fetched, served := m.Peers.Counters(), m.Server.Counters()
 			return append([]any{&fetched, &served}, m.copied()...)
 		}},
-		{"cluster", func() []any {
+		{Name: "cluster", Counters: func() []any {
 			s := m.Cluster.Status()
 			return []any{gossipOf(&s)}
 		}},

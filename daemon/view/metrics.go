@@ -18,13 +18,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/stats"
 )
 
-// declared are the structs whose fields say what /metrics answers, apart from the
-// histograms of requests.
+// declared are the structs whose fields say what /metrics answers, apart from
+// histograms.
 var declared = []any{
 	stats.Counters{}, advise.Stats{}, disk.Counters{}, server.Counts{}, server.Load{}, canary.Sums{},
 	buildSeries{}, nodeSeries{}, capabilitySeries{}, poolSeries{}, memorySeries{}, dirtySeries{}, lookupSeries{},
 	diskSeries{}, diskStateSeries{}, gpuSeries{}, gpuStateSeries{}, deviceSeries{}, devicePoolSeries{}, driverSeries{}, adviceSeries{}, verdictSeries{}, decisionSeries{},
-	costSeries{}, predictionSeries{}, jobSeries{}, bandwidthSeries{}, canarySeries{}, answerSeries{}, rowSeries{}, failureSeries{},
+	profileSeries{}, costSeries{}, predictionSeries{}, jobSeries{}, bandwidthSeries{}, canarySeries{}, answerSeries{}, rowSeries{}, failureSeries{},
+	trialSeries{}, trialAnswerSeries{}, savedSeries{}, servedTokensSeries{}, servedMissedSeries{}, servedWaySeries{}, servedTimeSeries{},
 	clusterSeries{}, memberSeries{}, lagSeries{}, certificateSeries{},
 }
 
@@ -38,10 +39,22 @@ type metrics struct {
 
 // Register adds everything that /metrics answers.
 func (v *View) Register(r *prometheus.Registry) {
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newMetrics(v))
-	for _, h := range v.o.Server.Counts().Durations() {
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newMetrics(v), v.first)
+	for _, h := range v.durations() {
 		r.MustRegister(h)
 	}
+}
+
+// durations are the histograms of all parts that there are.
+func (v *View) durations() []prometheus.Histogram {
+	list := slices.Concat(v.o.Server.Counts().Durations(), v.o.Store.Durations())
+	if v.o.Disk != nil {
+		list = append(list, v.o.Disk.Durations()...)
+	}
+	for _, r := range v.o.Remotes {
+		list = append(list, r.Durations...)
+	}
+	return list
 }
 
 func newMetrics(v *View) *metrics {
@@ -65,7 +78,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCo
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	m.eachStruct(func(c any) { m.tell(c, ch) })
-	ch <- again(m.lookups, m.o.Server.Counts().Duration(wire.OpMatch))
+	ch <- renamed{m.lookups, m.o.Server.Counts().Duration(wire.OpMatch)}
 }
 
 // tell sends the series that a struct declares.
@@ -99,13 +112,16 @@ func (v *View) hasPart(part string) bool {
 		slices.ContainsFunc(v.o.Remotes, func(r Remote) bool { return r.Name == part })
 }
 
-// again gives a histogram a second name. Writing one that we made cannot fail.
-func again(d *prometheus.Desc, h prometheus.Histogram) prometheus.Metric {
-	var m dto.Metric
-	_ = h.Write(&m)
-	buckets := map[float64]uint64{}
-	for _, b := range m.Histogram.Bucket {
-		buckets[b.GetUpperBound()] = b.GetCumulativeCount()
-	}
-	return prometheus.MustNewConstHistogram(d, m.Histogram.GetSampleCount(), m.Histogram.GetSampleSum(), buckets)
+// renamed is a histogram under a second name, without its labels.
+type renamed struct {
+	desc *prometheus.Desc
+	prometheus.Metric
+}
+
+func (r renamed) Desc() *prometheus.Desc { return r.desc }
+
+func (r renamed) Write(m *dto.Metric) error {
+	err := r.Metric.Write(m)
+	m.Label = nil
+	return err
 }

@@ -8,10 +8,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/daemon/canary"
 	"github.com/spliced-kv/spliced/daemon/events"
 	"github.com/spliced-kv/spliced/daemon/gpu"
+	"github.com/spliced-kv/spliced/daemon/journal"
 	"github.com/spliced-kv/spliced/daemon/server"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/daemon/usage"
@@ -62,6 +65,7 @@ type Options struct {
 	// Remotes count what comes from beyond the node, and what goes there.
 	Remotes []Remote
 	Events  *events.Publisher
+	Journal *journal.Journal // is told what operators do; nil = nobody reads it
 
 	// Reload reads keys, tokens and certificates again, or with dry only looks at them.
 	Reload func(dry bool) (api.Reloaded, error)
@@ -81,13 +85,20 @@ type Remote struct {
 	Name string
 	// Counters answers pointers to structs that declare counters, always of the same types.
 	Counters func() []any
+	// Durations are its histograms.
+	Durations []prometheus.Histogram
 }
 
 // holds reports whether objects come from it.
-func (r Remote) holds() bool { return r.Name != remoteEvents && r.Name != Parallel }
+func (r Remote) holds() bool {
+	return r.Name != remoteEvents && r.Name != remoteJournal && r.Name != Parallel
+}
 
-// remoteEvents counts what routers are told, who are beyond the node as well.
-const remoteEvents = "events"
+// What routers are told, who are beyond the node as well, and people.
+const (
+	remoteEvents  = "events"
+	remoteJournal = "journal"
+)
 
 // Guard knows whether clients reach the daemon by the path of its socket.
 type Guard interface {
@@ -97,7 +108,9 @@ type Guard interface {
 
 // View is what people see of a daemon. All of it may be used at once.
 type View struct {
-	o Options
+	o      Options
+	labels labels
+	first  *prometheus.HistogramVec // seconds to first tokens, by profile
 
 	removing sync.Mutex // held while many objects are removed
 }
@@ -105,12 +118,18 @@ type View struct {
 // New makes a view.
 func New(o Options) *View {
 	if o.Events != nil {
-		o.Remotes = append(o.Remotes, Remote{remoteEvents, func() []any {
+		o.Remotes = append(o.Remotes, Remote{Name: remoteEvents, Counters: func() []any {
 			c := o.Events.Counters()
 			return []any{&c}
 		}})
 	}
-	return &View{o: o}
+	if o.Journal != nil {
+		o.Remotes = append(o.Remotes, Remote{Name: remoteJournal, Counters: func() []any {
+			c := o.Journal.Counters()
+			return []any{&c}
+		}})
+	}
+	return &View{o: o, labels: newLabels(), first: newFirst()}
 }
 
 var (

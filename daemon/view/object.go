@@ -47,5 +47,6 @@ func (v *View) ProbeObjectStore(ctx context.Context) api.ObjectProbe {
 		p.Steps = append(p.Steps, s)
 	}
 	p.ClockAhead = v.o.Object.Health().ClockAhead.Seconds()
+	v.tellProbed(&p)
 	return p
 }

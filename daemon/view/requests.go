@@ -15,6 +15,9 @@ import (
 
 var wayNames = [...]string{wire.WayRecompute: api.WayRecompute, wire.WayPrefix: api.WayPrefix, wire.WaySplice: api.WaySplice, wire.WayReplay: api.WayReplay}
 
+// WayName is the name of a wire.Way.
+func WayName(way uint8) string { return wayNames[way] }
+
 // Requests implements api.Node.
 func (v *View) Requests(q api.RequestQuery) []api.Request {
 	tenant, ok := v.tenant(q.Tenant)
@@ -94,7 +97,7 @@ func (v *View) Usage() []api.Usage {
 func sums(s *usage.Sums) api.Usage {
 	u := api.Usage{
 		Requests: s.Requests(), Prompt: s.Prompt, Engine: s.Sources[usage.Engine], Prefix: s.Sources[usage.Checkpoint],
-		Reused: s.Sources[usage.Segment], Computed: s.Sources[usage.Computed], Seam: s.Missed[usage.Seam], Saved: s.Saved,
+		Reused: s.Sources[usage.Segment], Computed: s.Sources[usage.Computed], Seam: s.Missed[usage.Seam], Saved: s.Saved - s.Lost,
 		Ways: map[string]uint64{}, Missed: map[string]uint64{},
 	}
 	for way, n := range s.Ways {

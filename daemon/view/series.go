@@ -1,10 +1,6 @@
 package view
 
 import (
-	"fmt"
-	"strconv"
-	"strings"
-
 	"github.com/spliced-kv/spliced/daemon/gpu"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/tiering"
@@ -63,11 +59,11 @@ type dirtySeries struct {
 // lookupSeries are hits by the tier that has them; the store counts those of HBM
 // and of the disk among all.
 type lookupSeries struct {
-	Segments     [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookups_total,result=*" help:"Segment keys asked for by match, by the tier that has them or miss."`
-	Tokens       [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookup_tokens_total,result=*" help:"Tokens asked for by match, by the tier that has them or miss, as far as the size of a miss is known. A hit is counted in tokens."`
+	Segments     [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookups_total,result=*" help:"Segment keys that match was asked for, by the tier that has them or miss: what engines asked, not what they were served of."`
+	Tokens       [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookup_tokens_total,result=*" help:"Tokens that match was asked for by segment keys, by the tier that has them or miss. It is what engines asked, not what they served: a key may be asked for twice or not used, and a miss counts only the tokens that its key is known to stand for, none if it was never seen. For hit ratios take served_tokens_total."`
 	Prefixes     [5]uint64 `count:"{hbm,dram,disk,peer,object}" prom:"prefix_hits_total,tier=*" help:"Matches that found a checkpoint, by the tier it lies in."`
 	PrefixTokens [5]uint64 `count:"{hbm,dram,disk,peer,object}" prom:"prefix_hit_tokens_total,tier=*" help:"Tokens covered by the checkpoints found, by the tier they lie in."`
-	Avoided      uint64    `prom:"prefill_tokens_avoided_total" help:"Tokens of segments and checkpoints that engines took leases on."`
+	Avoided      uint64    `prom:"prefill_tokens_avoided_total" help:"Tokens of segments and checkpoints that engines took leases on, whether they then placed them or not."`
 }
 
 type diskSeries struct {
@@ -137,45 +133,6 @@ type decisionSeries struct {
 	Made     uint64 `prom:"decisions_total" help:"Decisions about segments and checkpoints by what was decided and why: what happened, and what engines were advised (advised, discouraged)."`
 }
 
-type costSeries struct {
-	Profile string `label:"profile"`
-	Model   string `label:"model"`
-	Samples int    `prom:"prefill_samples_total" help:"Prefills that engines have measured, by profile."`
-}
-
-type predictionSeries struct {
-	Profile string  `label:"profile"`
-	Model   string  `label:"model"`
-	Tokens  string  `label:"tokens"`
-	Seconds float64 `prom:"prefill_predicted_seconds" help:"What computing a prompt of so many tokens is believed to take."`
-}
-
-type jobSeries struct {
-	Profile string  `label:"profile"`
-	Model   string  `label:"model"`
-	Job     string  `label:"job"`
-	Fixed   float64 `prom:"cost_fixed_seconds" help:"What a job is believed to take whatever its size."`
-}
-
-type bandwidthSeries struct {
-	Profile   string  `label:"profile"`
-	Model     string  `label:"model"`
-	Job       string  `label:"job"`
-	PerSecond float64 `prom:"cost_bytes_per_second" help:"How fast a job is believed to go, beside its fixed part."`
-}
-
-// canarySeries are the reports on one profile, of which a tenant has a bounded
-// number.
-type canarySeries struct {
-	Model    string  `label:"model"`
-	Profile  string  `label:"profile"`
-	Tenant   string  `label:"tenant"`
-	Compared uint64  `prom:"canary_compared_total" help:"Reuses that engines computed again and compared, as they reported."`
-	Failed   uint64  `prom:"canary_failed_total" help:"Of these, those that differed by more than the engine's bound."`
-	Worst    float64 `prom:"canary_worst_difference" help:"Largest difference that was reported since the daemon's start."`
-	Off      int     `prom:"profile_switched_off" help:"1 while a profile is switched off for splicing. Only an operator switches it on."`
-}
-
 type answerSeries struct {
 	Op       string `label:"op"`
 	Code     string `label:"code"`
@@ -191,7 +148,25 @@ type rowSeries struct {
 type failureSeries struct {
 	Component string `label:"component"`
 	Kind      string `label:"kind"`
-	Refused   uint64 `prom:"errors_total" help:"Requests and rows of batches that were refused, by kind. A miss is no error."`
+	Refused   uint64 `prom:"errors_total" help:"Requests and rows of batches that were refused or failed, by kind. Answers that say that all is well are none: miss, exists, and canceled by who asked."`
+}
+
+// trialSeries are what splicectl doctor asked and did, which no other series has.
+type trialSeries struct {
+	Connections    uint64 `prom:"doctor_connections_total" help:"Connections of splicectl doctor, by the name that a client gives itself. They are in no other counter; past 64 requests of one connection the rest is counted as everybody's."`
+	Published      uint64 `prom:"doctor_published_total" help:"Objects published of the profile that splicectl doctor tries a daemon with. What is done with them is in no other counter, and they are neither written, sent nor told."`
+	PublishedBytes uint64 `prom:"doctor_published_bytes_total" help:"Bytes of these."`
+}
+
+type trialAnswerSeries struct {
+	Code     string `label:"code"`
+	Answered uint64 `prom:"doctor_requests_total" help:"Answers and rows of batches that connections of splicectl doctor got."`
+}
+
+// savedSeries is told by tier, of both pools together.
+type savedSeries struct {
+	Tier  string `label:"tier"`
+	Bytes int64  `prom:"shared_saved_bytes" help:"Bytes that sharing saves now: for every object in the tier, the bytes of the ranks' shares that live leases read, less one copy of the object (with one rank: leases less one, times its bytes)."`
 }
 
 // eachStruct calls f with pointers to structs that declare series, filled in.
@@ -211,8 +186,10 @@ func (v *View) eachStruct(f func(any)) {
 	v.eachOfDisk(f)
 	v.eachOfGPU(f)
 	v.eachOfAdvice(f)
+	v.eachOfProfiles(f)
 	v.eachOfCosts(f)
 	v.eachOfCanary(f)
+	v.eachOfServed(f)
 	v.eachOfServer(f)
 	v.eachOfCluster(f)
 }
@@ -239,6 +216,13 @@ func lookupsOf(c *stats.Counters) *lookupSeries {
 
 func (v *View) eachPool(f func(any)) {
 	pools := v.o.Store.Pools()
+	saved := map[string]int64{}
+	for _, p := range pools {
+		saved[tierName(p.Place)] += p.SavedBytes
+	}
+	for level, bytes := range saved {
+		f(&savedSeries{level, bytes})
+	}
 	for _, p := range pools {
 		if p.Device != 0 {
 			f(&devicePoolSeries{v.gpuName(p.Device), p.Name, p.CapacityBytes, p.UsedBytes, p.LeasedBytes, p.Objects})
@@ -313,41 +297,6 @@ func (v *View) eachOfAdvice(f func(any)) {
 	})
 }
 
-// jobNames are the jobs that a daemon on one node predicts.
-var jobNames = map[cost.Job]string{
-	cost.JobLoadHBM: "load_hbm", cost.JobLoadDRAM: "load_dram", cost.JobLoadDisk: "load_disk",
-	cost.JobCompose: "compose", cost.JobRotate: "rotate", cost.JobReplay: "replay", cost.JobPublish: "publish",
-}
-
-// eachOfCosts is what each profile's predictions are made from.
-func (v *View) eachOfCosts(f func(any)) {
-	for _, c := range v.o.Store.Costs() {
-		id := strconv.FormatUint(uint64(c.Profile), 10)
-		f(&costSeries{id, c.Model, c.Samples})
-		for _, tokens := range []int{100, 1000, 10_000, 100_000} {
-			f(&predictionSeries{id, c.Model, strconv.Itoa(tokens), c.Prefill.Millis(0, tokens) / 1e3})
-		}
-		for job, name := range jobNames {
-			link := c.Links[job]
-			f(&jobSeries{id, c.Model, name, link.Fixed / 1e3})
-			if link.PerByte > 0 {
-				f(&bandwidthSeries{id, c.Model, name, 1e3 / link.PerByte})
-			}
-		}
-	}
-}
-
-func (v *View) eachOfCanary(f func(any)) {
-	sums := v.o.Canary.Sums()
-	f(&sums)
-	for _, r := range v.o.Canary.List() {
-		f(&canarySeries{
-			strings.ToValidUTF8(r.Model, "?"), fmt.Sprintf("%x", r.Fingerprint), v.o.Server.TenantName(r.Tenant),
-			r.Compared, r.Failed, r.Worst, one(r.Off),
-		})
-	}
-}
-
 func (v *View) eachOfServer(f func(any)) {
 	load, counts := v.o.Server.Load(), v.o.Server.Counts()
 	f(&load)
@@ -361,6 +310,9 @@ func (v *View) eachOfServer(f func(any)) {
 		}
 	})
 	counts.EachFailure(func(code string, n uint64) { f(&failureSeries{"socket", code, n}) })
+	published, bytes := v.o.Store.Trials()
+	f(&trialSeries{counts.TrialConnections(), published, bytes})
+	counts.EachTrial(func(code string, n uint64) { f(&trialAnswerSeries{code, n}) })
 }
 
 func one(is bool) int {

@@ -33,8 +33,9 @@ type Learned struct {
 	mu      sync.Mutex  // held for a moment
 	model   *cost.Model // of links; its prefill is the prior
 	prefill cost.Prefill
-	samples int // prefills measured
-	jobs    int // measured
+	samples int                       // prefills measured
+	jobs    int                       // measured
+	did     [cost.JobPublish + 1]bool // jobs of which some were measured
 
 	// fitting is taken before mu and held while samples are fitted, some ms for as
 	// many as come at once: only those who bring samples wait for it.
@@ -151,6 +152,9 @@ func (l *Learned) Did(j cost.Job, bytes int64, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.model.Did(j, bytes, took.Seconds()*1e3)
+	if int(j) < len(l.did) {
+		l.did[j] = true
+	}
 	if l.jobs++; l.jobs <= publishEvery || l.jobs%publishEvery == 0 {
 		l.publishLocked()
 	}
@@ -161,6 +165,10 @@ type Snapshot struct {
 	Prefill cost.Prefill
 	Samples int // prefills measured
 	Links   [cost.JobPublish + 1]cost.Link
+	// What of these is no guess any more: links of which a job was measured, and the
+	// prefill once engines have moved it from where it began.
+	Measured        [cost.JobPublish + 1]bool
+	PrefillMeasured bool
 }
 
 // Snapshot answers the present costs.
@@ -172,6 +180,7 @@ func (l *Learned) Snapshot() Snapshot {
 	}
 	l.mu.Lock()
 	s.Samples = l.samples
+	s.Measured, s.PrefillMeasured = l.did, l.prefill != l.model.Prefill()
 	l.mu.Unlock()
 	return s
 }

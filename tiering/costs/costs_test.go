@@ -94,3 +94,16 @@ func TestJobsDoNotWaitForAFit(t *testing.T) {
 	}
 	l.Snapshot()
 }
+
+func TestSnapshotTellsGuessesFromWhatWasMeasured(t *testing.T) {
+	l := New(newProfile(t), Priors{DRAMBytesPerSecond: 5e9})
+	if s := l.Snapshot(); s.PrefillMeasured || s.Measured != ([cost.JobPublish + 1]bool{}) {
+		t.Errorf("before anything was measured: %v, %v", s.PrefillMeasured, s.Measured)
+	}
+	l.Did(cost.JobPublish, 1<<20, time.Millisecond)
+	l.Prefills(1, measured(3), true)
+	s := l.Snapshot()
+	if !s.PrefillMeasured || !s.Measured[cost.JobPublish] || s.Measured[cost.JobLoadDRAM] {
+		t.Errorf("after a publication and prefills: %v, %v", s.PrefillMeasured, s.Measured)
+	}
+}

@@ -24,7 +24,20 @@ type Decision struct {
 	Value   float64 // milliseconds that a hit saves for each MiB that it takes, as far as known
 	Bytes   int64   // of memory that came into use, was asked for or was given back
 
+	// The rest is empty of advice.
+	Model  string     // of the profile
+	Client string     // who began to fill it
+	From   tier.Place // admitted: where its bytes were; PlaceNone = with its writer
+	In     tier.Place // PlaceHBM of a copy there, which is only told; PlaceNone = memory
+	Rival  Rival      // left for room or a quota: what needed it
+
 	number uint64 // of all decisions, in their order
+}
+
+// Rival is what another object had to leave for; the zero Rival is none.
+type Rival struct {
+	Name  tier.Name
+	Value float64 // as that of a Decision
 }
 
 // What was decided. The numbers are not on the wire of the local protocol.

@@ -11,6 +11,8 @@ import (
 // often as they like, so advice has a ring of its own and never takes the place of
 // what happened.
 type Log struct {
+	told func(Decision) // fixed before the first Note; nil = nobody listens
+
 	mu       sync.Mutex
 	happened ring
 	advised  ring
@@ -26,6 +28,11 @@ func NewLog(limit int) *Log {
 	advice := limit / AdviceShare
 	return &Log{happened: ring{limit: limit - advice}, advised: ring{limit: advice}}
 }
+
+// Listen has f told of what happens from now on, not of advice: what is noted, and what
+// is only told. It is called before the first decision, with whatever locks those hold
+// that decide: it must not wait.
+func (l *Log) Listen(f func(Decision)) { l.told = f }
 
 // ring grows up to its limit.
 type ring struct {
@@ -61,14 +68,28 @@ func (l *Log) ringOf(w What) *ring {
 	return &l.happened
 }
 
-// Note adds and counts a decision. It never waits for more than a copy of a page.
+// Note adds, counts and tells a decision. It never waits for more than a copy of a page.
 func (l *Log) Note(d Decision) {
+	l.add(d)
+	if d.What < Advise {
+		l.Tell(d)
+	}
+}
+
+func (l *Log) add(d Decision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.count[d.What][d.Why]++
 	l.made++
 	d.number = l.made
 	l.ringOf(d.What).add(d)
+}
+
+// Tell tells who listens of something that is neither kept nor counted here.
+func (l *Log) Tell(d Decision) {
+	if l.told != nil {
+		l.told(d)
+	}
 }
 
 // Count counts a decision without keeping it.

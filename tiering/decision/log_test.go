@@ -102,3 +102,18 @@ func TestNotingADecisionAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+func TestWhoListensHearsWhatHappensAndNoAdvice(t *testing.T) {
+	l, heard := NewLog(4), ""
+	l.Listen(func(d Decision) { heard += d.What.String() + " " })
+	l.Note(Decision{What: Evict})
+	l.Note(Decision{What: Advise})
+	l.Tell(Decision{What: Admit}) // neither kept nor counted
+	l.Note(Decision{What: Drop})
+	if heard != "evicted admitted dropped " {
+		t.Errorf("heard %q", heard)
+	}
+	if list := told(l, 9); len(list) != 3 {
+		t.Errorf("%d are kept, want 3", len(list))
+	}
+}

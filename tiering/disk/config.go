@@ -62,6 +62,9 @@ type Config struct {
 	Eviction func() policy.Eviction // policy.NewLRU
 	Now      func() time.Time       // time.Now
 	Log      zerolog.Logger
+	// Changed hears of each state that the tier enters, and why. It is called with the
+	// tier's lock held and must not wait; nil = nobody listens.
+	Changed func(to State, cause error)
 
 	ticks func() time.Time // of running operations; time.Now but in tests
 }

@@ -81,6 +81,9 @@ func (t *Tier) enterLocked(to State, cause error, now time.Time) bool {
 		return false
 	}
 	h.state, h.cause, h.since = to, cause, now
+	if t.cfg.Changed != nil {
+		t.cfg.Changed(to, cause)
+	}
 	t.wakeLocked()
 	return true
 }

@@ -119,7 +119,9 @@ func (t *Tier) endRead(m *mount, e *entry, err error, began time.Time) {
 	case err == nil:
 		t.counters.Read++
 		t.counters.ReadBytes += uint64(e.RankBytes) * uint64(e.Ranks)
-		t.counters.ReadNanos += uint64(max(now.Sub(began), 0))
+		took := max(now.Sub(began), 0)
+		t.counters.ReadNanos += uint64(took)
+		t.reads.Observe(took.Seconds())
 		b.succeeded()
 		e.proven = true
 		t.trustLocked(e)

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/policy"
@@ -40,6 +41,8 @@ type Tier struct {
 	removed  removals
 	reading  int // reads that use mount
 	answers  int // waiters being called back
+	reads    prometheus.Histogram
+	writes   prometheus.Histogram
 	counters Counters
 }
 
@@ -96,6 +99,7 @@ func Open(cfg Config) (*Tier, error) {
 	t := &Tier{
 		cfg: cfg, log: cfg.Log, coder: payload.NewEncoder(cfg.Device, cfg.Coded, cfg.QueueBytes),
 		models: map[profile.Fingerprint]*model{},
+		reads:  duration("read"), writes: duration("write"),
 		health: health{state: StateOpening, since: cfg.Now()}, queue: queue{all: map[*write]struct{}{}},
 	}
 	for _, c := range [...]**sync.Cond{&t.jobs, &t.rows, &t.syncs, &t.space, &t.idle} {

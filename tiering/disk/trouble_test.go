@@ -245,6 +245,15 @@ func TestPaused(t *testing.T) {
 			tiertest.Leaks(t)
 			s := newShelf(t)
 			cfg, faults := faulty(quick(s.config()), 1)
+			heard := make(chan string, 10)
+			cfg.Changed = func(to State, cause error) { heard <- fmt.Sprint(to, cause != nil) }
+			defer func() {
+				for _, want := range []string{"ok false", "paused true", "ok false"} {
+					if got := <-heard; got != want {
+						t.Errorf("heard %s, want %s", got, want)
+					}
+				}
+			}()
 			lower := s.openOK(cfg)
 			w := segments(1, 3)
 			s.mustWrite(lower.Tier, w[0], tier.LevelSynced)

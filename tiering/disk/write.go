@@ -20,10 +20,12 @@ func (t *Tier) writeLoop(ctx context.Context, m *mount) {
 		if w == nil {
 			return
 		}
+		began := t.cfg.Now()
 		if err := t.writeObject(ctx, m, w); err != nil {
 			t.failWrite(m, w, err)
 			continue
 		}
+		t.writes.Observe(max(t.cfg.Now().Sub(began), 0).Seconds())
 		t.written(m, w)
 	}
 }

@@ -26,6 +26,7 @@ type Options struct {
 	Running *sync.WaitGroup // operations that touch memory; grows only under Lock
 	Now     func() time.Time
 	Log     zerolog.Logger
+	Took    func(seconds float64) // of each copy that was made; nil = nobody wants to know
 }
 
 // Cache is the memory of one accelerator and the way into it.
@@ -131,8 +132,14 @@ func (h *Cache) begin() {
 	}
 	h.memory = h.o.Objects.OpenDevice(h.arena, h.cfg.PageBytes, public, private)
 	h.Flights = transfer.New[objects.CopyKey](transfer.Config{
-		Lock: h.o.Lock, Workers: true, Queue: h.cfg.Queue, Now: h.o.Now, Idle: h.Guess,
+		Lock: h.o.Lock, Workers: true, Queue: h.cfg.Queue, Now: h.o.Now, Idle: h.Guess, Took: h.took,
 	})
+}
+
+func (h *Cache) took(_ int, d time.Duration) {
+	if h.o.Took != nil {
+		h.o.Took(d.Seconds())
+	}
 }
 
 // deviceError is tier.DeviceError that keeps a want of room apart.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
@@ -156,6 +157,11 @@ func (p *Promotion) End(f *transfer.Flight, err error) {
 	c.Ops += f.Waiters()
 	h.o.Objects.AddCopy(c, p.Source, p.Rank, p.upload.from)
 	h.memory.Counters.PromotedBytes += uint64(c.Bytes)
+	why := decision.Promoted
+	if !f.Urgent() {
+		why = decision.ReadAhead
+	}
+	h.o.Objects.TellCopied(c, p.Source, why)
 }
 
 // Release lets go of the object, and of the copy unless it is found.

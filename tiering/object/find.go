@@ -175,6 +175,11 @@ func (f *found) Entry() *tier.Entry {
 	}
 }
 
+var _ tier.Placed = (*found)(nil)
+
+// Place implements tier.Placed.
+func (f *found) Place() tier.Place { return tier.PlaceObject }
+
 // Close implements tier.Copy.
 func (f *found) Close() {}
 

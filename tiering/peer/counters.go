@@ -3,6 +3,10 @@ package peer
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spliced-kv/spliced/tiering/metric"
 )
 
 // Counters counts since New.
@@ -23,6 +27,8 @@ type Counters struct {
 }
 
 type counts struct {
+	duration prometheus.Histogram // of reads
+
 	finds, found, absent, read, readBytes, readNanos, failovers, failures, openings, corrupt, learns, learnt atomic.Uint64
 }
 
@@ -35,6 +41,15 @@ func (p *Peers) Counters() Counters {
 		Learns: c.learns.Load(), Learnt: c.learnt.Load(),
 	}
 }
+
+func newDuration() prometheus.Histogram {
+	return metric.Durations{
+		Name: "peer_read_duration_seconds", Help: "Time that objects took which were read from other members, from the first question to the last byte, compared with its digests.",
+	}.New()
+}
+
+// Durations are the histograms of what is read.
+func (p *Peers) Durations() []prometheus.Histogram { return []prometheus.Histogram{p.counts.duration} }
 
 // MemberInfo is what is known of a member.
 type MemberInfo struct {

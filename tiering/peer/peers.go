@@ -124,6 +124,7 @@ func New(cfg Config) (*Peers, error) {
 		return nil, err
 	}
 	p := &Peers{cfg: cfg}
+	p.counts.duration = newDuration()
 	p.scratch.New = func() any { return new([maxHolders]Node) }
 	p.table.Store(&[]*member{})
 	return p, nil

@@ -58,7 +58,9 @@ func (c *copyOf) Read(ctx context.Context, dst []gpuipc.Ref) (*tier.Content, err
 	counts := &c.peers.counts
 	counts.read.Add(1)
 	counts.readBytes.Add(uint64(c.entry.Bytes))
-	counts.readNanos.Add(uint64(time.Since(began)))
+	took := time.Since(began)
+	counts.readNanos.Add(uint64(took))
+	counts.duration.Observe(took.Seconds())
 	return &c.content, nil
 }
 

@@ -18,8 +18,8 @@ type Counters struct {
 	// By Match, per segment key and per question.
 	HitSegments     uint64               `count:"hit_segments"`
 	HitTokens       uint64               `count:"hit_tokens"`
-	MissSegments    [tier.Reasons]uint64 `count:"miss_segments_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"misses_total,reason=*" help:"Missed segments by reason."`
-	MissTokens      [tier.Reasons]uint64 `count:"miss_tokens_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"miss_tokens_total,reason=*" help:"Tokens of missed segments by reason, as far as their size is known."`
+	MissSegments    [tier.Reasons]uint64 `count:"miss_segments_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"misses_total,reason=*" help:"Segment keys that match was asked for and missed, by reason."`
+	MissTokens      [tier.Reasons]uint64 `count:"miss_tokens_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"miss_tokens_total,reason=*" help:"Tokens of segment keys that match was asked for and missed, by reason, as far as a key is known to stand for any: one that was never seen counts none. What requests missed is served_missed_tokens_total."`
 	PrefixHits      uint64               `count:"prefix_hits"`
 	PrefixHitTokens uint64               `count:"prefix_hit_tokens"`
 	PrefixMisses    [tier.Reasons]uint64 `count:"prefix_misses_{,unknown,evicted,pending,removed,refused,aborted,flag_only}" prom:"prefix_misses_total,reason=*" help:"Matches that found no checkpoint, by reason."`
@@ -55,7 +55,9 @@ type Counters struct {
 	// Objects begun.
 	Reserved uint64 `count:"reserved"`
 	// Reservations refused because of another.
-	Exists          uint64         `count:"reserve_exists"`
+	Exists uint64 `count:"reserve_exists"`
+	// Of the shares that were asked for.
+	ExistsBytes     uint64         `count:"reserve_exists_bytes" prom:"dedup_saved_bytes_total" help:"Bytes that were neither sent nor kept a second time: the shares of ranks whose reservation was answered exists, since that key is held or being filled already."`
 	CommittedChunks uint64         `count:"committed_chunks"`
 	CommittedBytes  uint64         `count:"committed_bytes" prom:"fetch_bytes_total,tier=dram,direction=in" help:"Bytes copied into a tier (dram: from clients, disk: from memory) and out of it."`
 	Published       uint64         `count:"published" prom:"published_total" help:"Objects published."`

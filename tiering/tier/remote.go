@@ -89,3 +89,17 @@ type Copy interface {
 	// Close forgets it. It is called once, after Read has returned.
 	Close()
 }
+
+// Placed is a Copy that says where it lies; others are a peer's.
+type Placed interface{ Place() Place }
+
+// PlaceOf is where what a promotion reads lies; nil is an entry of the lower tier.
+func PlaceOf(c Copy) Place {
+	if c == nil {
+		return PlaceDisk
+	}
+	if at, ok := c.(Placed); ok {
+		return at.Place()
+	}
+	return PlacePeer
+}

@@ -27,6 +27,9 @@ type Config struct {
 	Lanes   int              // of flights with workers and a budget of their own; 0 = 1
 	Turns   int              // times that a flight may be parked; 0 = no bound
 	Now     func() time.Time // time.Now
+	// Took is called, with the lock held, with how long a flight took that was done, from its
+	// start to its end; nil = nobody wants to know.
+	Took func(lane int, took time.Duration)
 	// After is called, without the lock, behind what the engine has called with it.
 	After func()
 	// Idle is called with the lock held when a worker of lane 0 has nothing to do. It
@@ -244,7 +247,11 @@ func (e *Engine[K]) end(f *Flight, err error) {
 	f.to(ended)
 	f.forget()
 	e.lanes[f.lane].n--
-	e.lanes[f.lane].stats.note(err, e.cfg.Now().Sub(f.started))
+	how := OutcomeOf(err)
+	e.lanes[f.lane].stats.Ended[how]++
+	if how == Done && e.cfg.Took != nil {
+		e.cfg.Took(f.lane, max(0, e.cfg.Now().Sub(f.started)))
+	}
 	f.lead = nil
 	f.Job.End(f, err)
 	for _, g := range slices.Clone(f.Followers()) {

@@ -3,8 +3,6 @@ package transfer
 import (
 	"context"
 	"errors"
-	"math/bits"
-	"time"
 
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -55,23 +53,8 @@ func OutcomeOf(err error) Outcome {
 	return Failed
 }
 
-// LatencyBuckets is how many buckets a histogram of latencies has: bucket i counts
-// those under 2^i microseconds, the last one all others.
-const LatencyBuckets = 28
-
 // Stats is what an engine has counted.
 type Stats struct {
-	Ended   [Outcomes]uint64
-	Busy    uint64                 // not started: too many, or stopped
-	Latency [LatencyBuckets]uint64 // of those done, from start to end
-	Total   time.Duration          // of these
-}
-
-func (s *Stats) note(err error, took time.Duration) {
-	how := OutcomeOf(err)
-	s.Ended[how]++
-	if how == Done {
-		s.Total += took
-		s.Latency[min(bits.Len64(uint64(max(took.Microseconds(), 0))), LatencyBuckets-1)]++
-	}
+	Ended [Outcomes]uint64
+	Busy  uint64 // not started: too many, or stopped
 }

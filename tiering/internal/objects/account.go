@@ -17,6 +17,23 @@ func (s *Set) Use(o *Object) {
 	}
 }
 
+// Lease counts d more live leases on an object, and what they share.
+func (o *Object) Lease(d int) {
+	o.Pool.Saved -= o.saved()
+	o.Leases += d
+	o.Pool.Saved += o.saved()
+}
+
+// saved are the bytes that live leases would take as copies of their own, less those of
+// the object: each reads the share of one rank.
+func (o *Object) saved() int64 {
+	ranks := len(o.Shares)
+	if o.InHBM() {
+		ranks = 1
+	}
+	return o.RankBytes * int64(max(0, o.Leases-ranks))
+}
+
 // Unuse ends what Use began.
 func (s *Set) Unuse(o *Object) {
 	if o != nil {

@@ -11,28 +11,55 @@ import (
 )
 
 // Decide notes a decision about an object that costs, or gives back, bytes
-// of memory, and answers its value.
-func (s *Set) Decide(o *Object, what decision.What, why decision.Reason, bytes int64) float64 {
+// of memory.
+func (s *Set) Decide(o *Object, what decision.What, why decision.Reason, bytes int64) {
+	s.note(o, s.decided(o, what, why, bytes))
+}
+
+// note notes a decision, unless it is about an object of a trial.
+func (s *Set) note(o *Object, d decision.Decision) {
+	if !o.Profile.Trial {
+		s.cfg.Log.Note(d)
+	}
+}
+
+// decided describes a decision about an object.
+func (s *Set) decided(o *Object, what decision.What, why decision.Reason, bytes int64) decision.Decision {
 	it := s.Item(o)
-	value := cost.PerMiB(it.Saved, it.Bytes)
 	end := o.End
 	if o.Kind == 0 {
 		end = o.End - o.Begin
 	}
-	s.cfg.Log.Note(decision.Decision{
+	return decision.Decision{
 		At: s.cfg.Now(), What: what, Why: why, Name: o.Label(), Profile: o.Profile.ID, Tenant: o.Tenant.ID,
-		Begin: end - it.Tokens, End: end, Value: value, Bytes: bytes,
-	})
-	return value
+		Begin: end - it.Tokens, End: end, Value: cost.PerMiB(it.Saved, it.Bytes), Bytes: bytes,
+		Model: o.Profile.Model, Client: o.Publisher, From: o.From,
+	}
+}
+
+// TellCopied tells who listens of a copy in HBM that is found from now on. It is not among
+// the decisions: a copy costs memory nothing, and no lookup misses it.
+func (s *Set) TellCopied(c, source *Object, why decision.Reason) {
+	if c.Profile.Trial {
+		return
+	}
+	d := s.decided(c, decision.Admit, why, c.PageBytes)
+	d.Client, d.From, d.In = source.Publisher, s.cfg.Place, tier.PlaceHBM
+	s.cfg.Log.Tell(d)
 }
 
 // NoteLeft notes that an object, or its states, leave memory. What leaves for
 // room is the least that its pool has: from then on nothing of less value needs to
-// come in.
-func (s *Set) NoteLeft(o *Object, what decision.What, why decision.Reason, bytes int64) {
-	value := s.Decide(o, what, why, bytes)
+// come in. rival is what needs the room, nil where that is not known.
+func (s *Set) NoteLeft(o *Object, what decision.What, why decision.Reason, bytes int64, rival *Object) {
+	d := s.decided(o, what, why, bytes)
+	if rival != nil {
+		it := s.Item(rival)
+		d.Rival = decision.Rival{Name: rival.Label(), Value: cost.PerMiB(it.Saved, it.Bytes)}
+	}
+	s.note(o, d)
 	if why == decision.ForRoom {
-		o.Pool.floor.Store(math.Float64bits(value))
+		o.Pool.floor.Store(math.Float64bits(d.Value))
 	}
 }
 
@@ -45,7 +72,7 @@ func (s *Set) Refuse(o *Object, err error) {
 	if errors.Is(err, ErrAgain) {
 		return
 	}
-	s.counters.Refused(err)
+	s.CountersOf(o.Profile).Refused(err)
 	s.Decide(o, decision.Refuse, whyRefused(err), o.PageBytes)
 	s.Ghosts.Note(ghost.Entry{
 		Key: o.Key, Profile: o.Profile.ID, Tenant: o.Tenant.ID, Reason: tier.ReasonRefused, Tokens: uint32(o.Tokens()),

@@ -76,6 +76,7 @@ type standings struct {
 	Ahead    bool       // read ahead, and not used yet
 	Told     bool       // the set of what is held has it
 	Fetched  bool       // it came from beyond this node, where others may have it still
+	From     tier.Place // where it was promoted from; PlaceNone = its writer has filled it
 }
 
 // holds are what keeps an object's memory. Guarded by the store's lock.

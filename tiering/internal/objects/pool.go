@@ -28,6 +28,7 @@ type Pool struct {
 	Budget int64
 
 	Used    int64          // bytes of pages, and of token ids, which lie beside them
+	Saved   int64          // that live leases share, see Lease
 	Pinned  int64          // of objects that are in use or have a descendant that is
 	Bytes   [Classes]int64 // used, by what for
 	Objects int

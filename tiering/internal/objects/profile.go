@@ -15,6 +15,9 @@ type Profile struct {
 	Model string
 
 	Costs *costs.Learned
+	// Trial: what is done with it says whether the daemon works, and is no work. It is
+	// counted apart, and nothing of it is written, sent or told.
+	Trial bool
 
 	// Guarded by the store's lock.
 	Uses        int       // AddProfile without ReleaseProfile
@@ -28,7 +31,7 @@ type Profile struct {
 
 // NewProfile is a profile without uses.
 func NewProfile(p *plan.Geometry, id tier.ProfileID, priors costs.Priors) *Profile {
-	ps := &Profile{Geometry: p, ID: id, Ranks: p.TPSize(), Model: p.Identity().Model}
+	ps := &Profile{Geometry: p, ID: id, Ranks: p.TPSize(), Model: p.Identity().Model, Trial: p.Fingerprint().IsTrial()}
 	ps.Costs = costs.New(p.Profile, priors)
 	return ps
 }

@@ -34,7 +34,7 @@ func (s *Set) Rank(o *Object) {
 // tell tells those who ask what is held whether memory has a hit.
 func (s *Set) tell(o *Object) {
 	hit := o.Phase == Whole && !o.Corrupt && !o.InHBM()
-	if s.cfg.Held == nil || hit == o.Told {
+	if s.cfg.Held == nil || hit == o.Told || o.Profile.Trial {
 		return
 	}
 	o.Told = hit
@@ -138,7 +138,7 @@ func (s *Set) SetStored(o *Object, level tier.Level) {
 // copy of the same bytes. It is written, and offered to the outlets, when it is to leave
 // and nobody else is believed to have it any more.
 func (s *Set) track(o *Object) {
-	held := o.Ranked != Absent && !o.Fetched
+	held := o.Ranked != Absent && !o.Fetched && !o.Profile.Trial
 	o.Pool.Dirty.change(s, o, &o.Cleaning, Stand(held && o.Stored == 0, o.Pins == 0 && o.Write == nil && !o.Refused))
 	o.Pool.Unsent.change(s, o, &o.Sending, Stand(held && !o.Asked, o.Pins == 0))
 }

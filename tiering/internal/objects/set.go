@@ -57,14 +57,26 @@ type Set struct {
 	Ghosts      *ghost.List
 	Deadlines   deadline.Heap[any] // of leases, fills, promotions and what was read ahead
 	counters    *stats.Counters
-	corrupt     int  // objects in memory that are
-	WriteBehind bool // a pool is short as long as anything in it is dirty
-	SendAll     bool // or nobody was asked to take a copy of it
+	trials      stats.Counters // of the trial profile
+	corrupt     int            // objects in memory that are
+	WriteBehind bool           // a pool is short as long as anything in it is dirty
+	SendAll     bool           // or nobody was asked to take a copy of it
 
 	Deleting map[tier.Name]int // being removed from the lower tier by operators
 	asked    tier.Name         // argument of the call that is made to the lower tier
 	found    tier.Entry        // answer to EntryBelow
 }
+
+// CountersOf is where what is done with objects of a profile is counted.
+func (s *Set) CountersOf(p *Profile) *stats.Counters {
+	if p.Trial {
+		return &s.trials
+	}
+	return s.counters
+}
+
+// Trials is what was counted of the trial profile.
+func (s *Set) Trials() *stats.Counters { return &s.trials }
 
 // New makes a set without objects; what it counts goes to counters.
 func New(o Options, tenants []*Tenant, counters *stats.Counters) *Set {

@@ -34,8 +34,11 @@ func (s *Set) MayStrip(o *Object) bool {
 }
 
 // Strip takes an idle node's states out of memory.
-func (s *Set) Strip(o *Object, why decision.Reason) {
-	s.NoteLeft(o, decision.Strip, why, o.StatePages)
+func (s *Set) Strip(o *Object, why decision.Reason) { s.StripFor(o, why, nil) }
+
+// StripFor is Strip for something that needs the room, as of NoteLeft.
+func (s *Set) StripFor(o *Object, why decision.Reason, rival *Object) {
+	s.NoteLeft(o, decision.Strip, why, o.StatePages, rival)
 	s.counters.Stripped++
 	s.counters.StrippedBytes += uint64(o.StateBytes)
 	s.EndReadAhead(o, &s.counters.ReadAheadWasted)

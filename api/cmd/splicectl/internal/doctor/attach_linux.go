@@ -15,6 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/trust"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/policy/profile"
 )
 
 const answerTimeout = 2 * time.Second
@@ -85,7 +86,7 @@ func checkPeer(fd int) Check {
 // checkAttach says hello as any client does.
 func checkAttach(_ context.Context, v *visit) []Check {
 	const name = "hello"
-	request := wire.HelloRequest{MinVersion: wire.Version, MaxVersion: wire.Version, Client: "splicectl doctor",
+	request := wire.HelloRequest{MinVersion: wire.Version, MaxVersion: wire.Version, Client: profile.TrialClient,
 		StagingBytes: 1 << 20, SlotBytes: 1 << 20, Features: wire.FeatureDevice, Tenants: []wire.TenantName{{}}}
 	v.conn.AllowDescriptors(seqpacket.MaxDescriptors)
 	fds, err := v.call(&wire.Header{Op: wire.OpHello, Request: 1}, &request, &v.hello)

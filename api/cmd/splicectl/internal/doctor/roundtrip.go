@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -20,26 +19,6 @@ const (
 	tripTimeout = 20 * time.Second
 	tripTokens  = 24
 )
-
-// testProfile is a model that nobody runs: one layer of each kind of linear
-// transition and one of attention.
-func testProfile() (*profile.Profile, error) {
-	linear := func(f profile.Family, t profile.DType, slopes []float64) profile.Layer {
-		return profile.Layer{Kind: profile.KindLinear, Linear: profile.Linear{
-			Family: f, KeyHeads: 2, ValueHeads: 2, KeyDim: 16, ValueDim: 32, Slopes: slopes,
-			StateDType: profile.F32, TransitionDType: t,
-		}}
-	}
-	return profile.New(profile.Identity{
-		Model: "splicectl doctor", Weights: sha256.Sum256([]byte("splicectl doctor")), Tokenizer: "none", TPSize: 1,
-		Layers: []profile.Layer{
-			linear(profile.Lightning, profile.F32, []float64{0.1, 0.2}),
-			linear(profile.GLA, profile.F16, nil), linear(profile.GDN, profile.F16, nil),
-			{Kind: profile.KindFull, Attention: profile.Attention{KVHeads: 2, KeyDim: 32, ValueDim: 32,
-				DType: profile.BF16, Keys: profile.AtZero, Rope: profile.Rope{Dims: 16, Theta: 10000}}},
-		},
-	})
-}
 
 // trip is one segment on its way in and out, through the client that engines use.
 type trip struct {
@@ -73,11 +52,11 @@ func checkRoundTrip(ctx context.Context, v *visit) []Check {
 }
 
 func (t *trip) open(ctx context.Context, socket string) error {
-	p, err := testProfile()
+	p, err := profile.Trial()
 	if err != nil {
 		return err
 	}
-	t.client, err = connector.Open(connector.Options{Socket: socket, Name: "splicectl doctor", StagingBytes: 4 << 20, SlotBytes: 1 << 20,
+	t.client, err = connector.Open(connector.Options{Socket: socket, Name: profile.TrialClient, StagingBytes: 4 << 20, SlotBytes: 1 << 20,
 		Timeouts: connector.Timeouts{Lookup: answerTimeout, Transfer: answerTimeout}})
 	if err != nil {
 		return err
@@ -85,7 +64,7 @@ func (t *trip) open(ctx context.Context, socket string) error {
 	if err := t.client.WaitAttached(ctx); err != nil {
 		return err
 	}
-	if t.model, err = t.client.Register(p, connector.Binding{Connector: "splicectl doctor"}); err != nil {
+	if t.model, err = t.client.Register(p, connector.Binding{Connector: profile.TrialClient}); err != nil {
 		return err
 	}
 	if err := t.model.WaitReady(ctx); err != nil {

@@ -1,0 +1,158 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// Of streams of events. Guesses, but for what ten streams cost (BenchmarkStreams).
+const (
+	heartbeat   = 15 * time.Second       // between comments while nothing happens
+	streamPause = 100 * time.Millisecond // between writes, so that many events cost little more than one
+	streamBatch = 128                    // events of one write
+	// maxStrangers is how many streams there may be over listeners that are not trusted, so
+	// that others are left for the node's owner.
+	maxStrangers = 24
+	streamRetry  = 2 * time.Second // until a browser connects again
+)
+
+// Marks of requests: their answer goes on, and their connection has no place; they came over
+// a trusted listener.
+const (
+	streaming = "spliced.streaming"
+	owner     = "spliced.owner"
+)
+
+// stream answers with events as they happen (server-sent events), until the client is gone
+// or the server stops.
+//
+// Its connection gives up its place among those of the listener, so that however many
+// streams there are, others are answered as ever: streams are bounded by who keeps the
+// events. So it also ends with the stream.
+func (s *Server) stream(ctx *fasthttp.RequestCtx, q EventQuery) error {
+	h := &ctx.Response.Header
+	h.SetContentType("text/event-stream")
+	h.Set("Cache-Control", "no-cache, no-transform")
+	h.Set("X-Accel-Buffering", "no") // nginx passes on what comes at once
+	if ctx.IsHead() {
+		return nil
+	}
+	leave := func() {}
+	if ctx.UserValue(owner) == nil {
+		leave = func() { s.strangers.Add(-1) }
+		if s.strangers.Add(1) > maxStrangers {
+			leave()
+			return newProblem(fasthttp.StatusServiceUnavailable, CodeUnavailable, fmt.Sprintf("%d clients follow events over TCP already, as many as may", maxStrangers))
+		}
+	}
+	f, err := s.happened.Follow(q)
+	if err != nil {
+		leave()
+		return fmt.Errorf("follow events: %w", err)
+	}
+	ctx.SetConnectionClose()
+	ctx.SetUserValue(streaming, true)
+	s.streams.Add(1)
+	conn := ctx.Conn()
+	ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
+		defer s.streams.Done()
+		defer leave()
+		defer f.Close()
+		defer func() {
+			if r := recover(); r != nil {
+				s.log.Error().Interface("panic", r).Stack().Msg("a stream of events failed")
+			}
+		}()
+		s.follow(conn, w, f)
+	})
+	return nil
+}
+
+// follow writes events until one cannot be written.
+func (s *Server) follow(conn net.Conn, w *bufio.Writer, f Follower) {
+	ctx, cancel := context.WithCancel(s.stopping)
+	defer cancel()
+	defer watchEnd(conn, cancel)()
+	// Once the server stops, a client that does not read is not waited for.
+	hurry := func() { _ = conn.SetWriteDeadline(time.Now().Add(closeTimeout)) }
+	defer context.AfterFunc(s.stopping, hurry)()
+	send := func() bool {
+		_ = conn.SetWriteDeadline(time.Now().Add(s.patience)) // what is wrong with it is wrong with the write
+		if s.stopping.Err() != nil {
+			hurry()
+		}
+		return ctx.Err() == nil && w.Flush() == nil
+	}
+	// Something comes at once, so that the client knows that it is heard, and an id, so that
+	// it misses nothing should the stream end before the first event.
+	fmt.Fprintf(w, "retry: %d\n", streamRetry.Milliseconds())
+	writePlace(w, f)
+	events := make([]Event, 0, streamBatch)
+	var line []byte
+	for send() {
+		if n := len(events); 0 < n && n < cap(events)/2 { // else there are more
+			pause(ctx, streamPause)
+		}
+		var err error
+		if events, err = f.Next(ctx, s.heartbeat, events[:0]); err != nil {
+			return
+		}
+		if len(events) == 0 {
+			fmt.Fprint(w, ": nothing happens\n")
+			writePlace(w, f)
+		}
+		for i := range events {
+			if line, err = appendEvent(line[:0], &events[i]); err != nil {
+				s.log.Error().Err(err).Msg("an event cannot be told")
+				continue
+			}
+			if _, err = w.Write(line); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// writePlace writes where a client goes on that connects again.
+func writePlace(w *bufio.Writer, f Follower) {
+	if last := f.Last(); last != 0 {
+		fmt.Fprintf(w, "id: %d\n", last)
+	}
+	fmt.Fprint(w, "\n")
+}
+
+// appendEvent appends the lines of one event.
+func appendEvent(b []byte, e *Event) ([]byte, error) {
+	data, err := json.Marshal(e)
+	if err != nil {
+		return b, fmt.Errorf("event %d: %w", e.ID, err)
+	}
+	b = strconv.AppendUint(append(b, "id: "...), e.ID, 10)
+	b = append(append(b, "\nevent: "...), e.Kind...)
+	b = append(append(b, "\ndata: "...), data...)
+	return append(b, "\n\n"...), nil
+}
+
+// watchEnd calls ended when the client closes its end, or says something, which it has no
+// reason to. stop ends the watch; nothing else is read from the connection after it.
+func watchEnd(conn net.Conn, ended func()) (stop func()) {
+	done := make(chan struct{})
+	_ = conn.SetReadDeadline(time.Time{})
+	go func() {
+		defer close(done)
+		var b [1]byte
+		_, _ = conn.Read(b[:])
+		ended()
+	}()
+	return func() {
+		_ = conn.SetReadDeadline(time.Unix(1, 0))
+		<-done
+	}
+}

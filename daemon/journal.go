@@ -1,0 +1,67 @@
+package daemon
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/daemon/cluster"
+	"github.com/spliced-kv/spliced/daemon/gpu"
+	"github.com/spliced-kv/spliced/daemon/journal"
+	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// What the journal is told of objects, devices and nodes. All of it is called with the
+// locks of others held.
+
+// decided has the journal told of objects that come and go.
+func (d *Daemon) decided() func(decision.Decision) {
+	if d.journal == nil {
+		return nil
+	}
+	c := &d.config
+	names := &journal.Names{
+		Tenant: func(id tier.TenantID) string {
+			if id == 0 || int(id) > len(d.tenants) {
+				return ""
+			}
+			return d.tenants[id-1].Name // as tenantsOf numbers them
+		},
+		Public: cmp.Or(c.EvictionPublic, c.Eviction), Private: cmp.Or(c.EvictionPrivate, c.Eviction), Quota: c.Eviction,
+	}
+	return func(x decision.Decision) { d.journal.Decided(&x, names) }
+}
+
+func (d *Daemon) diskChanged(to disk.State, cause error) {
+	e := journal.Event{Kind: journal.Disk, Why: to.String(), Text: "the disk tier is " + to.String()}
+	if cause != nil {
+		e.Text = fmt.Sprintf("%s: %v", e.Text, cause)
+	}
+	d.journal.Append(e)
+}
+
+func (d *Daemon) gpuChanged(g *gpu.GPU, to gpu.State, why error) {
+	e := journal.Event{Kind: journal.GPU, Why: to.String(), Text: fmt.Sprintf("%s is %v", g.Name, to)}
+	if why != nil {
+		e.Text = fmt.Sprintf("%s: %v", e.Text, why)
+	}
+	d.journal.Append(e)
+}
+
+// doubted hears of members that do not answer, or do again.
+func (d *Daemon) doubted(m cluster.Member) {
+	if m.State == cluster.Unreachable {
+		d.tellPeer(&m, "suspect")
+	} else {
+		d.tellPeer(&m, "answers")
+	}
+}
+
+// tellPeer tells what a node of the cluster does.
+func (d *Daemon) tellPeer(m *cluster.Member, does string) {
+	means := map[string]string{
+		"joined": "has joined", "left": "has left", "suspect": "does not answer", "answers": "answers again",
+	}
+	d.journal.Append(journal.Event{Kind: journal.Peer, Why: does, Text: fmt.Sprintf("node %s at %v %s", m.Name, m.Peer, means[does])})
+}

@@ -1,0 +1,306 @@
+package journal
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+)
+
+var (
+	_ api.Events   = (*Journal)(nil)
+	_ api.Follower = (*Follower)(nil)
+)
+
+// filter is what of an api.EventQuery events pass.
+type filter struct {
+	kinds  uint32 // a bit for each; 0 = all
+	tenant string
+}
+
+func filterOf(q *api.EventQuery) (f filter) {
+	for _, name := range q.Kinds {
+		if i := slices.Index(api.EventKinds, name); i >= 0 {
+			f.kinds |= 1 << i
+		}
+	}
+	f.tenant = q.Tenant
+	return f
+}
+
+func (f *filter) passes(e *Event) bool {
+	return (f.kinds == 0 || f.kinds>>e.Kind&1 == 1) && (f.tenant == "" || f.tenant == e.Tenant)
+}
+
+// Events implements api.Events.
+func (j *Journal) Events(q api.EventQuery) (list []api.Event, more bool) {
+	f := filterOf(&q)
+	if q.After == nil {
+		return j.newest(&f, q.Limit), false
+	}
+	r := reader{journal: j, filter: f}
+	j.mu.Lock()
+	r.seekLocked(*q.After)
+	j.mu.Unlock()
+	for end, n := false, 0; !end; {
+		var told int
+		list, told, end = r.read(list, q.Limit+1-n, false)
+		if n += told; n > q.Limit {
+			return list[:len(list)-1], true
+		}
+	}
+	return list, false
+}
+
+// newest lists the last events that pass, in their order.
+func (j *Journal) newest(f *filter, limit int) (list []api.Event) {
+	j.mu.Lock()
+	before := j.mu.next
+	j.mu.Unlock()
+	batch := make([]Event, 0, copied)
+	for more := true; more && len(list) < limit; {
+		batch = batch[:0]
+		j.mu.Lock()
+		back := j.fromLocked(before)
+		for n := 0; n < stepEvents && len(batch) < min(cap(batch), limit-len(list)); n++ {
+			var e *Event
+			from := 0
+			for i := range back {
+				if r := &j.mu.rings[i]; back[i] > r.first && (e == nil || r.at(back[i]-1).number > e.number) {
+					e, from = r.at(back[i]-1), i
+				}
+			}
+			if more = e != nil; !more {
+				break
+			}
+			if f.passes(e) {
+				batch = append(batch, *e)
+			}
+			before = e.number
+			back[from]--
+		}
+		j.mu.Unlock()
+		for i := range batch {
+			list = append(list, j.tell(&batch[i]))
+		}
+	}
+	slices.Reverse(list)
+	return list
+}
+
+// nextLocked is the first event at places of each ring, and in which of them; nil = none.
+func (j *Journal) nextLocked(at *[2]uint64) (e *Event, from int) {
+	for i := range at {
+		if r := &j.mu.rings[i]; at[i] < r.next && (e == nil || r.at(at[i]).number < e.number) {
+			e, from = r.at(at[i]), i
+		}
+	}
+	return e, from
+}
+
+// fromLocked is where the events of a number and later ones begin in each ring.
+func (j *Journal) fromLocked(number uint64) (at [2]uint64) {
+	for i := range at {
+		at[i] = j.mu.rings[i].from(number)
+	}
+	return at
+}
+
+// droppedLocked is the number of the last event that is not kept any more. Some before it
+// may be.
+func (j *Journal) droppedLocked() uint64 {
+	return max(j.mu.rings[0].dropped, j.mu.rings[1].dropped)
+}
+
+// copied is how many events are copied while the lock is held.
+const copied = 32
+
+// reader goes through the events of a journal.
+type reader struct {
+	journal   *Journal
+	filter    filter
+	restarted bool // it begins after an event of another start
+
+	next   uint64 // the number it reads next; guarded by the journal's lock
+	known  uint64 // up to which it knows what was lost; guarded by the journal's lock
+	asleep bool   // it is at the end and waits; guarded by the journal's lock
+	batch  [copied]Event
+}
+
+// seekLocked begins after an event, of which it knows by the id whether it is one of this start.
+func (r *reader) seekLocked(after uint64) {
+	j := r.journal
+	number := after - j.base
+	r.restarted = after != 0 && (after < j.base || number >= j.mu.next)
+	if after != 0 && !r.restarted {
+		r.next = number + 1
+		return
+	}
+	r.next, r.known = j.mu.next, j.droppedLocked() // what left before it came is not lost to it
+	at := j.fromLocked(0)
+	if e, _ := j.nextLocked(&at); e != nil {
+		r.next = e.number
+	}
+}
+
+// lostLocked counts the events that left before they were read, all at once, though there
+// may be rare ones between them. Some have, which it does not know of.
+func (r *reader) lostLocked() (lost uint64) {
+	j := r.journal
+	last := j.droppedLocked()
+	begin := max(r.next, r.known+1)
+	lost = last + 1 - begin
+	begins, ends := j.fromLocked(begin), j.fromLocked(last+1)
+	for i := range begins {
+		lost -= ends[i] - begins[i]
+	}
+	r.known = last
+	j.mu.lost += lost
+	return lost
+}
+
+// read appends up to limit of the next events that pass, from a bounded number of them, and
+// one before them that says what was lost. told is how many passed. At the end, where there
+// was nothing, sleep has it wait.
+func (r *reader) read(dst []api.Event, limit int, sleep bool) (_ []api.Event, told int, end bool) {
+	j := r.journal
+	j.mu.Lock()
+	lost, id := uint64(0), j.base+r.next-1
+	at := j.fromLocked(r.next)
+	limit = min(limit, copied)
+	for n := 0; n < stepEvents && told < limit; n++ {
+		e, from := j.nextLocked(&at)
+		if e == nil {
+			r.next, end = j.mu.next, true
+			break
+		}
+		if e.number > r.next && e.number > r.known+1 { // numbers have no gaps
+			if told > 0 {
+				break // these come first
+			}
+			lost, id = r.lostLocked(), j.base+e.number-1
+		}
+		if r.filter.passes(e) {
+			r.batch[told] = *e
+			told++
+		}
+		r.next = e.number + 1
+		at[from]++
+	}
+	if sleep && end && told == 0 && lost == 0 && !r.restarted {
+		r.asleep = true
+		j.mu.asleep++
+	}
+	j.mu.Unlock()
+	if r.restarted {
+		dst = append(dst, j.lost(id, 0))
+		r.restarted = false
+	}
+	if lost > 0 {
+		dst = append(dst, j.lost(id, lost))
+	}
+	for i := range r.batch[:told] {
+		dst = append(dst, j.tell(&r.batch[i]))
+	}
+	return dst, told, end
+}
+
+// lost tells that n events before the one after id are not there any more; 0 = those of an
+// earlier start.
+func (j *Journal) lost(id, n uint64) api.Event {
+	e := api.Event{ID: id, At: j.now(), Kind: api.EventLost, Why: api.LostBehind, Lost: n}
+	e.Text = fmt.Sprintf("%d events are not kept any more", n)
+	if n == 0 {
+		e.Why, e.Text = api.LostRestart, "the daemon was started again since the last event that was read: what it did until its end is not known"
+	}
+	return e
+}
+
+// Follower reads events as they happen.
+type Follower struct {
+	reader
+	wake chan struct{} // one while it does not sleep any more
+}
+
+// Follow implements api.Events.
+func (j *Journal) Follow(q api.EventQuery) (api.Follower, error) {
+	f := &Follower{reader: reader{journal: j, filter: filterOf(&q)}, wake: make(chan struct{}, 1)}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if n := len(j.mu.followers); n >= MaxFollowers {
+		j.mu.refused++
+		return nil, fmt.Errorf("%d readers follow events already, as many as may: %w", n, api.ErrUnavailable)
+	}
+	f.next = j.mu.next
+	if q.After != nil {
+		f.seekLocked(*q.After)
+	}
+	j.mu.followers[f] = struct{}{}
+	return f, nil
+}
+
+// Last implements api.Follower.
+func (f *Follower) Last() uint64 {
+	j := f.journal
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if f.restarted { // which it has yet to tell
+		return 0
+	}
+	return j.base + f.next - 1
+}
+
+// Close implements api.Follower.
+func (f *Follower) Close() {
+	j := f.journal
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.mu.followers, f)
+}
+
+// Next implements api.Follower.
+func (f *Follower) Next(ctx context.Context, patience time.Duration, dst []api.Event) ([]api.Event, error) {
+	var limit *time.Timer
+	for before := len(dst); ; {
+		var end bool
+		room := max(1, cap(dst)-len(dst)-2) // two may say that events were lost
+		dst, _, end = f.read(dst, room, len(dst) == before)
+		switch {
+		case len(dst) > before && (end || cap(dst)-len(dst) < 3):
+			return dst, nil
+		case !end || len(dst) > before:
+			if ctx.Err() != nil {
+				return dst, ctx.Err()
+			}
+			continue
+		}
+		if limit == nil {
+			limit = time.NewTimer(patience)
+			defer limit.Stop()
+		}
+		select {
+		case <-f.wake:
+		case <-ctx.Done():
+			f.rouse()
+			return dst, ctx.Err()
+		case <-limit.C:
+			f.rouse()
+			return dst, nil
+		}
+	}
+}
+
+// rouse ends that it waits.
+func (f *Follower) rouse() {
+	j := f.journal
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if f.asleep {
+		f.asleep = false
+		j.mu.asleep--
+		return
+	}
+	<-f.wake // it was woken
+}

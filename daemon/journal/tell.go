@@ -1,0 +1,38 @@
+package journal
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/spliced-kv/spliced/api"
+)
+
+// tell is an event as readers see it.
+func (j *Journal) tell(e *Event) api.Event {
+	out := api.Event{
+		ID: j.base + e.number, At: e.At, Kind: e.Kind.String(), Object: e.Object.String(), Profile: e.Profile, Tenant: e.Tenant,
+		Model: e.Model, Client: e.Client, Bytes: e.Bytes, Tokens: e.Tokens, Why: e.Why, Policy: e.Policy, Text: e.Text,
+	}
+	if e.Object != NoObject {
+		key := api.Digest(e.Key)
+		out.Key = &key
+	}
+	if !math.IsNaN(e.Value) && !math.IsInf(e.Value, 0) { // which JSON has no words for
+		out.Value = e.Value
+	}
+	if out.Text == "" {
+		out.Text = textOf(e)
+	}
+	return out
+}
+
+// textOf says for people what the kind and the object of an event do not.
+func textOf(e *Event) string {
+	switch {
+	case e.Kind == Published:
+		return fmt.Sprintf("%d tokens by %s", e.Tokens, e.Client)
+	case e.Rivals != NoObject:
+		return fmt.Sprintf("%s: %s %x needs it, worth %.3g ms per MiB against %.3g", e.Why, e.Rivals, e.Rival[:6], e.Worth, e.Value)
+	}
+	return e.Why
+}

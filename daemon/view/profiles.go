@@ -1,0 +1,188 @@
+package view
+
+import (
+	"cmp"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spliced-kv/spliced/daemon/canary"
+	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/metric"
+)
+
+// Bounds of the labels of series that are told by tenant or profile. A tenant is one of the
+// configuration, but an engine may register one identity after another, and what was
+// reported of them outlives them. Guesses with room: what a server scrapes of one daemon
+// stays below some ten thousand series at both bounds.
+const (
+	maxTenantLabels  = 64
+	maxProfileLabels = 64
+)
+
+// labels are the names by which tenants and profiles are told, each of a bounded number
+// beside metric.Other.
+type labels struct{ tenants, profiles *metric.Values }
+
+func newLabels() labels {
+	return labels{metric.NewValues(maxTenantLabels), metric.NewValues(maxProfileLabels)}
+}
+
+// profileDigits are of a fingerprint, as people see it wherever it is short.
+const profileDigits = 12
+
+func (l labels) profile(f profile.Fingerprint) string {
+	return l.profiles.Of(hex.EncodeToString(f[:profileDigits/2]))
+}
+
+func (l labels) tenant(name string) string { return l.tenants.Of(strings.ToValidUTF8(name, "?")) }
+
+// profileSeries gives the profiles of other series their names.
+type profileSeries struct {
+	Profile        string `label:"profile"`
+	Fingerprint    string `label:"fingerprint"`
+	Model          string `label:"model"`
+	Adapter        string `label:"adapter"`
+	TensorParallel string `label:"tensor_parallel"`
+	Is             int    `prom:"profile_info" help:"A profile that is registered or was reported on, for a join by profile: the first 12 hex digits of its fingerprint. Other series have the label profile too, at most 64 values of it since the start, then other."`
+}
+
+type costSeries struct {
+	Profile string `label:"profile"`
+	Samples int    `prom:"prefill_samples_total" help:"Prefills that engines have measured, by profile."`
+}
+
+type predictionSeries struct {
+	Profile string  `label:"profile"`
+	Tokens  string  `label:"tokens"`
+	Source  string  `label:"source"`
+	Seconds float64 `prom:"prefill_predicted_seconds" help:"What computing a prompt of so many tokens is believed to take, by where that comes from: measured (by engines), or guess (of the settings, or without one of the daemon: nothing was learnt)."`
+}
+
+type jobSeries struct {
+	Profile string  `label:"profile"`
+	Job     string  `label:"job"`
+	Source  string  `label:"source"`
+	Fixed   float64 `prom:"cost_fixed_seconds" help:"What a job is believed to take whatever its size: measured, or a guess of the settings or the daemon."`
+}
+
+type bandwidthSeries struct {
+	Profile   string  `label:"profile"`
+	Job       string  `label:"job"`
+	Source    string  `label:"source"`
+	PerSecond float64 `prom:"cost_bytes_per_second" help:"How fast a job is believed to go, beside its fixed part: measured, or a guess of the settings or the daemon."`
+}
+
+// canarySeries are the reports on one profile of one tenant, or on all that are beyond the
+// bound of a label.
+type canarySeries struct {
+	Profile  string  `label:"profile"`
+	Tenant   string  `label:"tenant"`
+	Compared uint64  `prom:"canary_compared_total" help:"Reuses that engines computed again and compared, as they reported."`
+	Failed   uint64  `prom:"canary_failed_total" help:"Of these, those that differed by more than the engine's bound."`
+	Worst    float64 `prom:"canary_worst_difference" help:"Largest difference that was reported since the daemon's start."`
+	Off      int     `prom:"profile_switched_off" help:"How many profiles are switched off for splicing: 1 or 0, but for the rows other. Only an operator switches one on."`
+}
+
+// jobNames are the jobs that a daemon on one node predicts.
+var jobNames = map[cost.Job]string{
+	cost.JobLoadHBM: "load_hbm", cost.JobLoadDRAM: "load_dram", cost.JobLoadDisk: "load_disk",
+	cost.JobCompose: "compose", cost.JobRotate: "rotate", cost.JobReplay: "replay", cost.JobPublish: "publish",
+}
+
+// eachOfProfiles names the profiles that are registered or were reported on.
+func (v *View) eachOfProfiles(f func(any)) {
+	told := map[string]bool{metric.Other: true}
+	tell := func(of profile.Fingerprint, id *profile.Identity) {
+		short := v.labels.profile(of)
+		if told[short] || of.IsTrial() {
+			return
+		}
+		told[short] = true
+		tp := ""
+		if id.TPSize > 0 {
+			tp = strconv.Itoa(id.TPSize)
+		}
+		f(&profileSeries{short, hex.EncodeToString(of[:]), strings.ToValidUTF8(id.Model, "?"), strings.ToValidUTF8(id.Adapter, "?"), tp, 1})
+	}
+	for _, p := range v.o.Store.Profiles() {
+		id := p.Profile.Identity()
+		tell(p.Profile.Fingerprint(), &id)
+	}
+	for _, r := range v.o.Canary.List() {
+		tell(r.Fingerprint, &profile.Identity{Model: r.Model})
+	}
+}
+
+// sourceOf says whether something was measured.
+func sourceOf(measured bool) string {
+	if measured {
+		return "measured"
+	}
+	return "guess"
+}
+
+// eachOfCosts is what each profile's predictions are made from. Those of profiles that
+// share a row have no prediction together.
+func (v *View) eachOfCosts(f func(any)) {
+	var others uint64
+	for _, c := range v.o.Store.Costs() {
+		if c.Fingerprint.IsTrial() {
+			continue
+		}
+		name := v.labels.profile(c.Fingerprint)
+		if name == metric.Other {
+			others += uint64(c.Samples)
+			continue
+		}
+		eachOfCost(name, &c, f)
+	}
+	if others > 0 {
+		f(&costSeries{metric.Other, int(others)})
+	}
+}
+
+func eachOfCost(name string, c *tiering.ProfileCosts, f func(any)) {
+	f(&costSeries{name, c.Samples})
+	for _, tokens := range []int{100, 1000, 10_000, 100_000} {
+		f(&predictionSeries{name, strconv.Itoa(tokens), sourceOf(c.PrefillMeasured), c.Prefill.Millis(0, tokens) / 1e3})
+	}
+	for job, jobName := range jobNames {
+		link, source := c.Links[job], sourceOf(c.Measured[job])
+		f(&jobSeries{name, jobName, source, link.Fixed / 1e3})
+		if link.PerByte > 0 {
+			f(&bandwidthSeries{name, jobName, source, 1e3 / link.PerByte})
+		}
+	}
+}
+
+func (v *View) eachOfCanary(f func(any)) {
+	sums := v.o.Canary.Sums()
+	f(&sums)
+	for _, s := range v.canarySeries(v.o.Canary.List()) {
+		f(s)
+	}
+}
+
+// canarySeries adds up what shares a row.
+func (v *View) canarySeries(rows []canary.Row) (list []*canarySeries) {
+	at := map[[2]string]*canarySeries{}
+	for i := range rows {
+		r := &rows[i]
+		name, tenant := v.labels.profile(r.Fingerprint), v.labels.tenant(cmp.Or(v.tenantName(r.Tenant), fmt.Sprintf("tenant %d", r.Tenant)))
+		s := at[[2]string{name, tenant}]
+		if s == nil {
+			s = &canarySeries{Profile: name, Tenant: tenant}
+			at[[2]string{name, tenant}] = s
+			list = append(list, s)
+		}
+		s.Compared += r.Compared
+		s.Failed += r.Failed
+		s.Worst = max(s.Worst, r.Worst)
+		s.Off += one(r.Off)
+	}
+	return list
+}

@@ -1,0 +1,81 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spliced-kv/spliced/daemon/usage"
+	"github.com/spliced-kv/spliced/tiering/metric"
+)
+
+// The series of what engines told that they served, since this start.
+
+type servedTokensSeries struct {
+	Tenant  string `label:"tenant"`
+	Profile string `label:"profile"`
+	From    string `label:"from"`
+	Tokens  uint64 `prom:"served_tokens_total" help:"Tokens of prompts that engines served, by where they came from: engine (its own cache), prefix (a checkpoint), segment, computed. The token hit ratio is prefix and segment over all but engine. Exact; prompts of clients that do not tell are not in it."`
+}
+
+type servedMissedSeries struct {
+	Tenant  string `label:"tenant"`
+	Profile string `label:"profile"`
+	Reason  string `label:"reason"`
+	Tokens  uint64 `prom:"served_missed_tokens_total" help:"Computed tokens of prompts that engines served, by why: unknown (never seen), evicted, pending, removed, refused, aborted, flag_only (held as another kind), off (switched off), declined (held, computing was chosen), seam (beside reused ones), new (nobody asked for them)."`
+}
+
+type servedWaySeries struct {
+	Tenant   string `label:"tenant"`
+	Profile  string `label:"profile"`
+	Way      string `label:"way"`
+	Requests uint64 `prom:"served_requests_total" help:"Prompts that engines served, by way."`
+}
+
+type servedTimeSeries struct {
+	Tenant  string  `label:"tenant"`
+	Profile string  `label:"profile"`
+	Saved   float64 `prom:"served_saved_seconds_total" help:"Estimate of what reuse has saved, by prompts that were the quicker for it: what computing would have taken, by the prefills that were measured, less what was computed and waited for."`
+	Lost    float64 `prom:"served_lost_seconds_total" help:"The same of prompts that were slower for it."`
+}
+
+// newFirst makes the histogram of times to first tokens.
+func newFirst() *prometheus.HistogramVec {
+	return metric.Durations{
+		Name: "served_ttft_seconds", Help: "Time from a request's arrival to its first token, as engines told.",
+	}.By("profile")
+}
+
+// Served observes a request that was told of.
+func (v *View) Served(r *usage.Request) {
+	if r.First > 0 {
+		v.first.WithLabelValues(v.labels.profile(r.Who.Fingerprint)).Observe(r.First.Seconds())
+	}
+}
+
+// eachOfServed adds up what shares a row.
+func (v *View) eachOfServed(f func(any)) {
+	var order [][2]string
+	sums := map[[2]string]*usage.Sums{}
+	for _, r := range v.o.Usage.Rows() {
+		name, tenant := v.labels.profile(r.Fingerprint), v.labels.tenant(cmp.Or(v.tenantName(r.Tenant), fmt.Sprintf("tenant %d", r.Tenant)))
+		of := [2]string{tenant, name}
+		if sums[of] == nil {
+			sums[of] = &usage.Sums{}
+			order = append(order, of)
+		}
+		sums[of].Add(&r.Since)
+	}
+	for _, of := range order {
+		s := sums[of]
+		for from, tokens := range s.Sources {
+			f(&servedTokensSeries{of[0], of[1], usage.From(from).String(), tokens})
+		}
+		s.Causes(func(c usage.Cause, tokens uint64) { f(&servedMissedSeries{of[0], of[1], c.String(), tokens}) })
+		for way, n := range s.Ways[1:] {
+			f(&servedWaySeries{of[0], of[1], wayNames[way+1], n})
+		}
+		f(&servedTimeSeries{of[0], of[1], s.Saved / 1e3, s.Lost / 1e3})
+	}
+}

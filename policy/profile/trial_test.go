@@ -1,0 +1,22 @@
+package profile
+
+import "testing"
+
+func TestTheTrialIsNoOtherProfile(t *testing.T) {
+	p, err := Trial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !p.Fingerprint().IsTrial() {
+		t.Error("the trial is not itself")
+	}
+	other := trialIdentity()
+	other.Weights[0]++ // an engine that borrows the name
+	q, err := New(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q.Fingerprint().IsTrial() {
+		t.Error("a profile of the same name and other weights is taken for the trial")
+	}
+}

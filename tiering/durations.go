@@ -1,0 +1,96 @@
+package tiering
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/metric"
+)
+
+// durations are the histograms of a store. They are observed under its lock or not.
+type durations struct {
+	// fetched are objects that came to where they were wanted, by where they came from or,
+	// for copies on devices, where they went.
+	fetched struct{ disk, peer, hbm prometheus.Histogram }
+	// Leases, by how they ended.
+	released, expired prometheus.Histogram
+	// Objects in memory: since their last use, as they left it for room or a quota, and as
+	// they were used again.
+	evicted, reused prometheus.Histogram
+}
+
+// ageBuckets reaches from the next turn of an agent to a corpus that is asked once a week.
+var ageBuckets = []float64{0.1, 1, 5, 15, 60, 300, 900, 1800, 3600, 2 * 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600}
+
+// leaseBuckets reaches from a request that only looks to the longest lease of the default
+// settings, and beyond.
+var leaseBuckets = []float64{1e-3, 10e-3, 100e-3, 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600}
+
+func newDurations() *durations {
+	fetch := func(where string) prometheus.Histogram {
+		return metric.Durations{
+			Name: "fetch_duration_seconds", Labels: prometheus.Labels{"tier": where},
+			Help: "Time from when an object was wanted elsewhere to when it was there, waits included: from disk into memory, from beyond this node (peer, the object store included) into memory, from memory to a GPU (hbm).",
+		}.New()
+	}
+	lease := func(how string) prometheus.Histogram {
+		return metric.Durations{
+			Name: "lease_age_seconds", Labels: prometheus.Labels{"end": how}, Classic: leaseBuckets,
+			Help: "Age of leases on segments and checkpoints as they ended: released (by their client, or with its connection) or expired (by time).",
+		}.New()
+	}
+	d := &durations{
+		released: lease("released"), expired: lease("expired"),
+		evicted: metric.Durations{
+			Name: "eviction_age_seconds", Classic: ageBuckets,
+			Help: "Age since their last use, or publication, of objects as they left memory for room or a quota. Where it is not well above spliced_reuse_age_seconds, what leaves would have been used again.",
+		}.New(),
+		reused: metric.Durations{
+			Name: "reuse_age_seconds", Classic: ageBuckets,
+			Help: "Age since their last use, or publication, of objects in memory as a lease was taken on them.",
+		}.New(),
+	}
+	d.fetched.disk, d.fetched.peer, d.fetched.hbm = fetch("disk"), fetch("peer"), fetch("hbm")
+	return d
+}
+
+// fetch notes a promotion that is done.
+func (d *durations) fetch(lane int, took time.Duration) {
+	h := d.fetched.disk
+	if lane == laneBeyond {
+		h = d.fetched.peer
+	}
+	h.Observe(took.Seconds())
+}
+
+// ended notes the end of a lease. What a trial holds is not of interest.
+func (d *durations) ended(l *lease, h prometheus.Histogram, now time.Time) {
+	if !l.object.Profile.Trial {
+		h.Observe(max(0, now.Sub(l.since)).Seconds())
+	}
+}
+
+// since notes the age of an object in memory since its last use.
+func (d *durations) since(o *objects.Object, h prometheus.Histogram, now time.Time) {
+	if !o.InHBM() && !o.Profile.Trial {
+		h.Observe(max(0, now.Sub(o.Used)).Seconds())
+	}
+}
+
+// Durations are the store's histograms: of leases, and of what was fetched from tiers that
+// it has.
+func (s *Store) Durations() []prometheus.Histogram {
+	list := []prometheus.Histogram{s.durations.released, s.durations.expired, s.durations.evicted, s.durations.reused}
+	if s.cfg.Lower != nil {
+		list = append(list, s.durations.fetched.disk)
+	}
+	if s.cfg.Remote != nil {
+		list = append(list, s.durations.fetched.peer)
+	}
+	if len(s.hbm) > 0 {
+		list = append(list, s.durations.fetched.hbm)
+	}
+	return list
+}
