@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/daemon/journal"
 	"github.com/spliced-kv/spliced/daemon/server"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -99,19 +100,41 @@ func (v *View) pins(of []tiering.PinInfo) []api.Pin {
 // Pin implements api.Pinner.
 func (v *View) Pin(ctx context.Context, q api.PinQuery) ([]api.Pin, error) {
 	list, err := v.o.Store.Pin(ctx, tiering.PinQuery{Key: q.Key, TTL: q.TTL, By: q.By, Dry: q.Dry})
+	if !q.Dry {
+		v.tellPins(list, fmt.Sprintf("pinned for %v", q.TTL))
+	}
 	return v.pins(list), kindOf(err)
 }
 
 // Unpin implements api.Pinner.
 func (v *View) Unpin(key api.Digest, dry bool) ([]api.Pin, error) {
 	list, err := v.o.Store.Unpin(key, dry)
+	if !dry {
+		v.tellPins(list, "not pinned any more")
+	}
 	return v.pins(list), kindOf(err)
+}
+
+// tellPins tells of pins that an operator has changed.
+func (v *View) tellPins(list []tiering.PinInfo, text string) {
+	for _, p := range list {
+		object := journal.Segment
+		if p.Kind != 0 {
+			object = journal.Checkpoint
+		}
+		v.changed(journal.Event{Object: object, Key: p.Key, Profile: uint32(p.Profile), Tenant: v.tenantName(p.Tenant), Bytes: p.Bytes, Text: text})
+	}
 }
 
 // Drain implements api.Operator.
 func (v *View) Drain(on, dry bool) (api.Drained, error) {
 	if !dry {
 		v.o.Server.Drain(on)
+		text := "the node is not drained any more"
+		if on {
+			text = "the node is being drained"
+		}
+		v.changed(journal.Event{Text: text})
 	}
 	return api.Drained{Draining: on, DryRun: dry, Connections: len(v.o.Server.Holders()), Leases: v.o.Store.CountLeases()}, nil
 }
@@ -165,6 +188,7 @@ func (v *View) ChangeConfig(to api.Config, dry bool) (api.Config, error) {
 	if level != nil {
 		v.o.Level.SetLevel(*level)
 	}
+	v.changed(journal.Event{Text: "the configuration has changed"})
 	return v.Config()
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/daemon/journal"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
@@ -127,7 +128,15 @@ func (v *View) RemoveSegments(ctx context.Context, q api.RemovalQuery) (r api.Re
 		}
 		v.discard(ctx, list, q.Dry, &r)
 	}
+	v.tellRemovedMany(&r, q.Dry, "segments")
 	return r, ended(ctx)
+}
+
+// tellRemovedMany tells of what was removed together.
+func (v *View) tellRemovedMany(r *api.Removed, dry bool, what string) {
+	if !dry && r.Removed > 0 {
+		v.changed(journal.Event{Bytes: r.Bytes, Text: fmt.Sprintf("%d %s were removed by an operator", r.Removed, what)})
+	}
 }
 
 // ended is what an answer that was cut short says.
@@ -286,6 +295,7 @@ func (v *View) RemoveCheckpoints(ctx context.Context, q api.RemovalQuery) (r api
 		return r, err
 	}
 	v.discardNodes(ctx, v.nodes(ctx, &s), q.Dry, &r)
+	v.tellRemovedMany(&r, q.Dry, "checkpoints")
 	return r, ended(ctx)
 }
 
@@ -363,6 +373,7 @@ func (v *View) RemoveCheckpoint(name api.CheckpointName, dry bool) (r api.Remove
 		return r, err
 	}
 	v.discardNodes(context.Background(), list, dry, &r)
+	v.tellRemovedMany(&r, dry, "checkpoints")
 	if r.Removed == 0 && r.Busy > 0 {
 		return r, fmt.Errorf("checkpoint %v is being filled, is pinned, or is extended by another one, which goes first: %w", name.Hash, api.ErrBusy)
 	}
