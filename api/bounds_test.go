@@ -155,7 +155,7 @@ func FuzzRequest(f *testing.F) {
 		f.Add(r.method, r.path, r.query, r.body)
 	}
 	fake := newFake(5)
-	s, err := New(Options{Shown: Shown{fake, fake, fake}, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
+	s, err := New(Options{Shown: fake.shown(), Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func FuzzQuery(f *testing.F) {
 		f.Add(q)
 	}
 	fake := newFake(5)
-	s, err := New(Options{Shown: Shown{fake, fake, fake}, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
+	s, err := New(Options{Shown: fake.shown(), Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
 	if err != nil {
 		f.Fatal(err)
 	}

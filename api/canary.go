@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -77,12 +78,15 @@ func (s *Server) switchProfile(ctx *fasthttp.RequestCtx, arg string, off bool) e
 	if err := p.done(); err != nil {
 		return err
 	}
+	before := slices.DeleteFunc(s.shown().Canaries.Canaries(), func(c Canary) bool { return c.Profile != key || q.Tenant != "" && c.Tenant != q.Tenant })
 	rows, err := s.shown().Canaries.SwitchProfile(q)
+	action := "switch splicing on"
+	if off {
+		action = "switch splicing off"
+	}
+	s.audit(ctx, change{action: action, object: key.String(), dry: q.Dry, before: before, after: rows}, err)
 	if err != nil {
 		return fmt.Errorf("switch profile %s: %w", key, err)
-	}
-	if !q.Dry {
-		s.log.Info().Str("profile", key.String()[:16]).Str("tenant", q.Tenant).Bool("off", off).Msg("splicing of a profile switched by an operator")
 	}
 	return writeJSON(ctx, Switched{Canaries: orEmpty(rows), DryRun: q.Dry})
 }

@@ -254,6 +254,16 @@ func (c *Client) do(ctx context.Context, method, path string, v url.Values, out 
 
 // send is do with a JSON document, where body is not nil.
 func (c *Client) send(ctx context.Context, method, path string, v url.Values, body []byte, out any) error {
+	head := http.Header{}
+	if body != nil {
+		head.Set("Content-Type", "application/json")
+	}
+	_, err := c.exchange(ctx, method, path, v, head, body, out)
+	return err
+}
+
+// exchange sends a request with headers, and answers those of the response.
+func (c *Client) exchange(ctx context.Context, method, path string, v url.Values, head http.Header, body []byte, out any) (http.Header, error) {
 	target := c.base + path
 	if len(v) > 0 {
 		target += "?" + v.Encode()
@@ -264,20 +274,18 @@ func (c *Client) send(ctx context.Context, method, path string, v url.Values, bo
 	}
 	req, err := http.NewRequestWithContext(ctx, method, target, content)
 	if err != nil {
-		return fmt.Errorf("%s %s: %w: %w", method, path, err, ErrInvalid)
+		return nil, fmt.Errorf("%s %s: %w: %w", method, path, err, ErrInvalid)
 	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
+	req.Header = head
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
-		return fmt.Errorf("%s %s: %w: %w", method, path, err, ErrUnavailable)
+		return nil, fmt.Errorf("%s %s: %w: %w", method, path, err, ErrUnavailable)
 	}
 	defer res.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
@@ -288,9 +296,9 @@ func (c *Client) send(ctx context.Context, method, path string, v url.Values, bo
 		err = decodeAnswer(res, answer, out)
 	}
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", method, path, err)
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
-	return nil
+	return res.Header, nil
 }
 
 func decodeAnswer(res *http.Response, body []byte, out any) error {

@@ -309,7 +309,7 @@ func TestClientFollowsOverRestarts(t *testing.T) {
 	path := t.TempDir() + "/admin.sock"
 	var stop func() error
 	start := func() {
-		server, err := New(Options{Shown: Shown{f, f, f}, Metrics: prometheus.NewRegistry(), Events: &f.happened})
+		server, err := New(Options{Shown: f.shown(), Metrics: prometheus.NewRegistry(), Events: &f.happened})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -261,6 +261,11 @@ func (f *fakeNode) SwitchProfile(q SwitchQuery) ([]Canary, error) {
 	return out, nil
 }
 
+// shown is all that a server tells of.
+func (f *fakeNode) shown() Shown {
+	return Shown{Node: f, Catalogue: f, Canaries: f, Control: newFakeControl()}
+}
+
 // served is a running server with both kinds of listener.
 type served struct {
 	tcp  string // http://127.0.0.1:port
@@ -274,7 +279,7 @@ func serve(t *testing.T, f *fakeNode, change func(*Options)) *served {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "spliced_test_value", Help: "One."}))
-	o := Options{Shown: Shown{f, f, f}, Metrics: registry, Log: zerolog.Nop(), Events: &f.happened}
+	o := Options{Shown: f.shown(), Metrics: registry, Log: zerolog.Nop(), Events: &f.happened}
 	if change != nil {
 		change(&o)
 	}

@@ -3,6 +3,8 @@ package api
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
@@ -16,10 +18,16 @@ import (
 // DNS rebinding makes a foreign name resolve to our address, so what must be
 // checked is the name in Host. An address literal cannot be rebound; still, a
 // loopback connection has no reason to carry one that is not loopback.
+//
+// Probes and metrics are answered whatever Host says, so that a scraper may use the name of
+// a Kubernetes Service: they change nothing, and a page that was rebound to us learns from
+// them what whoever reaches the port may know without any token, which is counts, and the
+// names of models and tenants beside them.
 func (s *Server) guardHost(ctx *fasthttp.RequestCtx) *Problem {
 	host := hostname(string(ctx.Host()))
-	if !s.hostAllowed(host, ctx.LocalAddr()) {
-		return newProblem(fasthttp.StatusForbidden, CodeForbiddenHost, "this Host is not served; see the setting for allowed hosts")
+	if !anyHost[string(ctx.Path())] && !s.hostAllowed(host, ctx.LocalAddr()) {
+		return newProblem(fasthttp.StatusForbidden, CodeForbiddenHost,
+			fmt.Sprintf("Host %.100q is not served: name it with -http-hosts (SPLICED_HTTP_HOSTS), or use an address", host))
 	}
 	origin := string(ctx.Request.Header.Peek("Origin"))
 	if origin == "" {
@@ -27,10 +35,13 @@ func (s *Server) guardHost(ctx *fasthttp.RequestCtx) *Problem {
 	}
 	u, err := url.Parse(origin)
 	if err != nil || !strings.EqualFold(u.Host, string(ctx.Host())) {
-		return newProblem(fasthttp.StatusForbidden, CodeForbiddenHost, "requests from another origin are not served")
+		return newProblem(fasthttp.StatusForbidden, CodeForbiddenHost, "requests from another origin are not served: call this node by a name that -http-hosts has")
 	}
 	return nil
 }
+
+// anyHost are the paths that are answered whatever name they are called by.
+var anyHost = map[string]bool{"/livez": true, "/readyz": true, "/healthz": true, "/metrics": true}
 
 func (s *Server) hostAllowed(host string, local net.Addr) bool {
 	if host == "localhost" || s.hosts[host] {
@@ -53,15 +64,39 @@ func hostname(host string) string {
 	return strings.TrimSuffix(strings.ToLower(host), ".")
 }
 
-// guard lets a request through that may be answered: on a trusted listener, or with a
+// origin is where a request comes from, which says how much it may without a token.
+type origin uint8
+
+const (
+	stranger origin = iota // TCP, from another machine, or not known
+	local                  // TCP over loopback
+	owner                  // the admin unix socket
+)
+
+// originOf is where a request of a listener comes from.
+func originOf(ctx *fasthttp.RequestCtx, trusted bool) origin {
+	switch {
+	case trusted:
+		return owner
+	case ctx.RemoteIP().IsLoopback():
+		return local
+	}
+	return stranger
+}
+
+// guard lets a request through that may be answered: what is open to its origin, or with a
 // token where one is needed.
-func (s *Server) guard(h *fasthttp.RequestHeader, needs access, trusted bool) *Problem {
-	if trusted || needs == reads {
+func (s *Server) guard(h *fasthttp.RequestHeader, needs access, from origin) *Problem {
+	if from == owner || needs == open || needs == reads && from == local {
 		return nil
 	}
-	may := []*[sha256.Size]byte{s.token}
-	if needs == asks {
-		may = append(may, s.router)
+	keys := s.keys.Load()
+	may := []*[sha256.Size]byte{keys.changes}
+	switch needs {
+	case asks:
+		may = append(may, keys.asks)
+	case reads:
+		may = append(may, keys.reads)
 	}
 	given, ok := strings.CutPrefix(string(h.Peek("Authorization")), "Bearer ")
 	// Both sides are hashed so that the time of the comparison says nothing
@@ -76,13 +111,57 @@ func (s *Server) guard(h *fasthttp.RequestHeader, needs access, trusted bool) *P
 			return nil
 		}
 	}
-	switch {
-	case some && needs == asks:
-		return newProblem(fasthttp.StatusUnauthorized, CodeUnauthorized, "over TCP this needs the bearer token of routers")
-	case some:
-		return newProblem(fasthttp.StatusUnauthorized, CodeUnauthorized, "a change over TCP needs the configured bearer token")
-	case needs == asks:
-		return newProblem(fasthttp.StatusForbidden, CodeReadOnly, "this listener does not say where prompts are held: use the admin unix socket, or configure a token for routers")
+	if some {
+		return newProblem(fasthttp.StatusUnauthorized, CodeUnauthorized, needsToken[needs])
 	}
-	return newProblem(fasthttp.StatusForbidden, CodeReadOnly, "this listener only reads: use the admin unix socket, or configure a token")
+	return newProblem(fasthttp.StatusForbidden, CodeReadOnly, noToken[needs])
+}
+
+// What is said to who has no token, and where there is none.
+var (
+	needsToken = [...]string{
+		reads:   "off loopback this needs a bearer token: that of -admin-read-token-file, or of -token-file",
+		asks:    "over TCP this needs the bearer token of routers: that of -router-token-file, or of -token-file",
+		changes: "a change over TCP needs the bearer token of -token-file",
+	}
+	noToken = [...]string{
+		reads:   "off loopback this is not served without a token: use the admin unix socket, or set -admin-read-token-file or -token-file",
+		asks:    "this listener does not say where prompts are held: use the admin unix socket, or set -router-token-file or -token-file",
+		changes: "this listener only reads: use the admin unix socket, or set -token-file",
+	}
+)
+
+// keys are the hashes of tokens; nil = none. They are replaced together.
+type keys struct {
+	changes, asks, reads *[sha256.Size]byte
+}
+
+// Tokens are what bearers show on listeners that are not trusted; empty = none. Each has at
+// least 16 bytes.
+type Tokens struct {
+	// Token lets its bearer change things.
+	Token string
+	// RouterToken lets its bearer ask where prompts are held, and nothing else.
+	RouterToken string
+	// ReadToken lets its bearer read off loopback.
+	ReadToken string
+}
+
+// Validate lists every bad token at once.
+func (t *Tokens) Validate() error {
+	var bad []error
+	for _, token := range []struct{ what, text string }{{"token", t.Token}, {"router token", t.RouterToken}, {"read token", t.ReadToken}} {
+		if token.text != "" && len(token.text) < MinToken {
+			bad = append(bad, fmt.Errorf("%s has %d bytes, want at least %d", token.what, len(token.text), MinToken))
+		}
+	}
+	return errors.Join(bad...)
+}
+
+// MinToken is how many bytes a token has at least.
+const MinToken = 16
+
+// SetTokens has requests from now on show other tokens, which are valid.
+func (s *Server) SetTokens(t Tokens) {
+	s.keys.Store(&keys{changes: hashed(t.Token), asks: hashed(t.RouterToken), reads: hashed(t.ReadToken)})
 }

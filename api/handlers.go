@@ -137,7 +137,7 @@ func (s *Server) cluster(ctx *fasthttp.RequestCtx, _ string) error {
 		return err
 	}
 	c := s.shown().Node.Cluster()
-	c.Join.Errors, c.Members, c.Counters = orEmpty(c.Join.Errors), orEmpty(c.Members), orEmpty(c.Counters)
+	c.Join.Errors, c.Members, c.Counters, c.Workers = orEmpty(c.Join.Errors), orEmpty(c.Members), orEmpty(c.Counters), orEmpty(c.Workers)
 	return writeJSON(ctx, c)
 }
 
@@ -215,14 +215,15 @@ func (s *Server) removeSegment(ctx *fasthttp.RequestCtx, arg string) error {
 		return err
 	}
 	d, err := s.shown().Catalogue.Segment(key)
+	if err == nil && len(s.pinsOf(key)) > 0 {
+		err = fmt.Errorf("it is pinned, which DELETE /api/v1/pins ends: %w", ErrBusy)
+	}
 	if err == nil && !dry {
 		err = s.shown().Catalogue.Remove(key)
 	}
+	s.audit(ctx, change{action: "remove segment", object: key.String(), dry: dry, before: map[string]any{"bytes": d.Bytes, "tiers": d.Tiers}, after: map[string]any{"bytes": 0}}, err)
 	if err != nil {
 		return fmt.Errorf("remove segment %s: %w", key, err)
-	}
-	if !dry {
-		s.log.Info().Str("segment", key.String()[:16]).Int64("bytes", d.Bytes).Msg("segment removed by an operator")
 	}
 	d.Tiers = orEmpty(d.Tiers)
 	return writeJSON(ctx, Removal{Segment: d.Segment, DryRun: dry})

@@ -258,14 +258,8 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 }
 
 func ownPeer(conn *net.UnixConn) bool {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return false
-	}
-	var cred *unix.Ucred
-	if raw.Control(func(fd uintptr) {
-		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}) != nil || err != nil {
+	cred, ok := peerOf(conn)
+	if !ok {
 		return false
 	}
 	return cred.Uid == 0 || int(cred.Uid) == os.Geteuid()

@@ -101,14 +101,17 @@ func (p *params) profile() *uint32 {
 	return &id
 }
 
-func (p *params) prefix() string {
-	v, ok := p.text("key_prefix")
+func (p *params) prefix() string { return p.digits("key_prefix") }
+
+// digits reads what a key begins with.
+func (p *params) digits(name string) string {
+	v, ok := p.text(name)
 	if !ok {
 		return ""
 	}
 	v = strings.ToLower(v)
 	if v == "" || len(v) > 64 || strings.Trim(v, "0123456789abcdef") != "" {
-		p.refuse("key_prefix", "%q is not 1 to 64 hex digits", v)
+		p.refuse(name, "%q is not 1 to 64 hex digits", v)
 		return ""
 	}
 	return v

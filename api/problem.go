@@ -11,23 +11,39 @@ import (
 
 // Codes of problems, stable for scripts; one code always has the same status.
 const (
-	CodeInvalid          = "invalid"            // 400
-	CodeUnauthorized     = "unauthorized"       // 401
-	CodeForbiddenHost    = "forbidden_host"     // 403: Host or Origin of another site
-	CodeReadOnly         = "read_only"          // 403: this listener does not change things
-	CodeNotFound         = "not_found"          // 404
-	CodeMethodNotAllowed = "method_not_allowed" // 405
-	CodeTimeout          = "timeout"            // 408: the request came too slowly
-	CodeBusy             = "busy"               // 409
-	CodeTooLarge         = "too_large"          // 413, 431
-	CodeInternal         = "internal"           // 500
-	CodeUnavailable      = "unavailable"        // 503
+	CodeInvalid          = "invalid"               // 400
+	CodeUnauthorized     = "unauthorized"          // 401
+	CodeForbiddenHost    = "forbidden_host"        // 403: Host or Origin of another site
+	CodeReadOnly         = "read_only"             // 403: this listener does not change things
+	CodeNotFound         = "not_found"             // 404
+	CodeMethodNotAllowed = "method_not_allowed"    // 405
+	CodeTimeout          = "timeout"               // 408: the request came too slowly
+	CodeBusy             = "busy"                  // 409
+	CodeChanged          = "changed"               // 412: another version than If-Match names
+	CodeTooLarge         = "too_large"             // 413, 431
+	CodeMediaType        = "media_type"            // 415
+	CodeUnsupported      = "unsupported"           // 422: not while the daemon runs; errors name what
+	CodeBadFile          = "bad_file"              // 422: errors name the settings whose files are wrong
+	CodePrecondition     = "precondition_required" // 428: If-Match is missing
+	CodeInternal         = "internal"              // 500
+	CodeUnavailable      = "unavailable"           // 503
+	CodeFull             = "full"                  // 507
 )
 
+// types are of problems that are more than their HTTP status says. The others have
+// about:blank, with which the title is that of the status.
+var types = map[string]struct{ uri, title string }{
+	CodeChanged:     {"urn:spliced:problem:changed", "Changed Meanwhile"},
+	CodeUnsupported: {"urn:spliced:problem:unsupported", "Not While The Daemon Runs"},
+	CodeBadFile:     {"urn:spliced:problem:bad_file", "Files Cannot Be Used"},
+	CodeFull:        {"urn:spliced:problem:full", "No Room"},
+	CodeBusy:        {"urn:spliced:problem:busy", "In Use"},
+}
+
 // Problem is an RFC 9457 problem. It is also the error that Client returns:
-// errors.Is finds ErrInvalid, ErrNotFound, ErrBusy and ErrUnavailable in it.
+// errors.Is finds the sentinel of its code in it.
 type Problem struct {
-	Type   string      `json:"type"` // always about:blank, so Title is the status text
+	Type   string      `json:"type"` // about:blank, or a URN that ends with the code
 	Title  string      `json:"title"`
 	Status int         `json:"status"`
 	Detail string      `json:"detail,omitempty"`
@@ -65,12 +81,22 @@ func (p *Problem) Unwrap() error {
 		return ErrBusy
 	case CodeUnavailable:
 		return ErrUnavailable
+	case CodeFull:
+		return ErrFull
+	case CodeUnsupported:
+		return ErrUnsupported
+	case CodeBadFile:
+		return ErrBadFile
 	}
 	return nil
 }
 
 func newProblem(status int, code, detail string) *Problem {
-	return &Problem{Type: "about:blank", Title: fasthttp.StatusMessage(status), Status: status, Code: code, Detail: detail}
+	p := &Problem{Type: "about:blank", Title: fasthttp.StatusMessage(status), Status: status, Code: code, Detail: detail}
+	if own, ok := types[code]; ok {
+		p.Type, p.Title = own.uri, own.title
+	}
+	return p
 }
 
 // problemOf is the one place where kinds of errors become HTTP statuses.
@@ -87,8 +113,28 @@ func problemOf(err error) *Problem {
 		return newProblem(fasthttp.StatusConflict, CodeBusy, err.Error())
 	case errors.Is(err, ErrUnavailable):
 		return newProblem(fasthttp.StatusServiceUnavailable, CodeUnavailable, err.Error())
+	case errors.Is(err, ErrFull):
+		return newProblem(fasthttp.StatusInsufficientStorage, CodeFull, err.Error())
+	case errors.Is(err, ErrUnsupported):
+		return newProblem(fasthttp.StatusUnprocessableEntity, CodeUnsupported, err.Error())
+	case errors.Is(err, ErrBadFile):
+		return newProblem(fasthttp.StatusUnprocessableEntity, CodeBadFile, err.Error())
 	}
 	return newProblem(fasthttp.StatusInternalServerError, CodeInternal, err.Error())
+}
+
+// BadFiles is ErrBadFile of files of settings, each with what is wrong.
+func BadFiles(list []Violation) error {
+	p := newProblem(fasthttp.StatusUnprocessableEntity, CodeBadFile, fmt.Sprintf("%d files cannot be used; the former ones stay in use, all of them", len(list)))
+	p.Errors = list
+	return p
+}
+
+// Unsupported is ErrUnsupported of a field of the configuration.
+func Unsupported(field, why string) error {
+	p := newProblem(fasthttp.StatusUnprocessableEntity, CodeUnsupported, "it cannot change while the daemon runs")
+	p.Errors = []Violation{{field, why}}
+	return p
 }
 
 func writeProblem(ctx *fasthttp.RequestCtx, p *Problem) {

@@ -25,7 +25,8 @@ const (
 type access uint8
 
 const (
-	reads   access = iota // nothing
+	open    access = iota // nothing: probes, metrics, what is the same everywhere
+	reads                 // off loopback the token of readers, or that of changes
 	asks                  // the token of routers, or that of changes
 	changes               // the token of changes
 )
@@ -40,13 +41,13 @@ type route struct {
 }
 
 func allRoutes() []route {
-	const get, put, post, del = fasthttp.MethodGet, fasthttp.MethodPut, fasthttp.MethodPost, fasthttp.MethodDelete
+	const get, put, post, del, patch = fasthttp.MethodGet, fasthttp.MethodPut, fasthttp.MethodPost, fasthttp.MethodDelete, fasthttp.MethodPatch
 	return []route{
-		{get, "/livez", "getLive", reads, (*Server).live},
-		{get, "/readyz", "getReady", reads, (*Server).ready},
-		{get, "/healthz", "getHealth", reads, (*Server).ready},
-		{get, "/metrics", "getMetrics", reads, (*Server).scrape},
-		{get, "/openapi.json", "getOpenAPI", reads, (*Server).document},
+		{get, "/livez", "getLive", open, (*Server).live},
+		{get, "/readyz", "getReady", open, (*Server).ready},
+		{get, "/healthz", "getHealth", open, (*Server).ready},
+		{get, "/metrics", "getMetrics", open, (*Server).scrape},
+		{get, "/openapi.json", "getOpenAPI", open, (*Server).document},
 		{get, "/api/v1/status", "getStatus", reads, (*Server).status},
 		{get, "/api/v1/profiles", "listProfiles", reads, (*Server).listProfiles},
 		{get, "/api/v1/segments", "listSegments", reads, (*Server).listSegments},
@@ -64,6 +65,20 @@ func allRoutes() []route {
 		{get, "/api/v1/decisions", "listDecisions", reads, (*Server).listDecisions},
 		{get, eventsPath, "listEvents", reads, (*Server).events},
 		{get, "/api/v1/stats", "listCounters", reads, (*Server).listCounters},
+
+		{get, "/api/v1/leases", "listLeases", reads, (*Server).listLeases},
+		{del, "/api/v1/segments", "removeSegments", changes, (*Server).removeSegments},
+		{del, "/api/v1/checkpoints", "removeCheckpoints", changes, (*Server).removeCheckpoints},
+		{get, "/api/v1/checkpoints/{key}", "getCheckpoint", reads, (*Server).getCheckpoint},
+		{del, "/api/v1/checkpoints/{key}", "removeCheckpoint", changes, (*Server).removeCheckpoint},
+		{get, "/api/v1/pins", "listPins", reads, (*Server).listPins},
+		{put, "/api/v1/pins/{key}", "pin", changes, (*Server).putPin},
+		{del, "/api/v1/pins/{key}", "unpin", changes, (*Server).removePin},
+		{get, "/api/v1/config", "getConfig", reads, (*Server).getConfig},
+		{patch, "/api/v1/config", "changeConfig", changes, (*Server).patchConfig},
+		{post, "/api/v1/drain", "drain", changes, (*Server).drainOn},
+		{del, "/api/v1/drain", "undrain", changes, (*Server).drainOff},
+		{post, "/api/v1/reload", "reload", changes, (*Server).reload},
 		{get, "/api/v1/overview", "getOverview", reads, (*Server).overview},
 		{get, "/api/v1/usage", "listUsage", reads, (*Server).listUsage},
 		{get, "/api/v1/requests", "listRequests", reads, (*Server).listRequests},

@@ -70,6 +70,14 @@ func (c *checker) object(at string, schema map[string]any, v any) error {
 		return fmt.Errorf("%s: %T is not an object", at, v)
 	}
 	properties, closed := schema["properties"].(map[string]any)
+	if each, ok := schema["additionalProperties"].(map[string]any); ok {
+		for _, name := range slices.Sorted(maps.Keys(m)) {
+			if err := c.check(at+"."+name, each, m[name]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	if !closed {
 		return nil // a free object, such as the document itself
 	}

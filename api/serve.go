@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -158,11 +159,20 @@ func (s *Server) newHTTP() *fasthttp.Server {
 func (s *Server) bodyBound(trusted bool) func(*fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return func(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 		c := fasthttp.RequestConfig{MaxRequestBodySize: maxBodyBytes}
-		if isLocate(h) && s.guard(h, asks, trusted) == nil {
+		if isLocate(h) && s.guard(h, asks, listenerOrigin(trusted)) == nil {
 			c.MaxRequestBodySize = maxLocateBytes
 		}
 		return c
 	}
+}
+
+// listenerOrigin is what is known of a request's origin before its connection is: enough,
+// since a question where prompts are held needs a token over loopback too.
+func listenerOrigin(trusted bool) origin {
+	if trusted {
+		return owner
+	}
+	return stranger
 }
 
 func isLocate(h *fasthttp.RequestHeader) bool {
@@ -174,7 +184,7 @@ func isLocate(h *fasthttp.RequestHeader) bool {
 func (s *Server) unread(trusted bool) func(*fasthttp.RequestCtx, error) {
 	return func(ctx *fasthttp.RequestCtx, err error) {
 		if h := &ctx.Request.Header; errors.Is(err, fasthttp.ErrBodyTooLarge) && isLocate(h) {
-			if p := s.guard(h, asks, trusted); p != nil {
+			if p := s.guard(h, asks, listenerOrigin(trusted)); p != nil {
 				writeProblem(ctx, p)
 				return
 			}
@@ -188,6 +198,9 @@ func (s *Server) drain(serving *sync.WaitGroup) {
 	// Closing the reading half makes an idle connection see its end, while an
 	// answer in progress can still be written.
 	s.eachConn(func(c net.Conn) {
+		if secure, ok := c.(*tls.Conn); ok {
+			c = secure.NetConn()
+		}
 		if half, ok := c.(interface{ CloseRead() error }); ok && half.CloseRead() == nil {
 			return
 		}

@@ -43,6 +43,7 @@ type Shown struct {
 	Node      Node
 	Catalogue Catalogue
 	Canaries  Canaries
+	Control   Control
 }
 
 // Options configure a Server. Shown and Metrics are required.
@@ -50,12 +51,7 @@ type Options struct {
 	Shown
 	Metrics *prometheus.Registry
 	Log     zerolog.Logger
-	// Token lets a bearer of it change things over listeners that are not
-	// trusted; empty = nobody can. At least 16 bytes.
-	Token string
-	// RouterToken lets a bearer of it ask where prompts are held, over the same
-	// listeners, and nothing else; empty = only Token does. At least 16 bytes.
-	RouterToken string
+	Tokens
 	// Events is what happened lately; nil = nobody keeps it, and it is not served.
 	Events Events
 	// Hosts are further names a browser may call this node by, beside
@@ -68,14 +64,11 @@ type Options struct {
 // Validate lists every bad setting at once.
 func (o *Options) Validate() error {
 	var bad []error
-	if o.Node == nil || o.Catalogue == nil || o.Canaries == nil || o.Metrics == nil {
-		bad = append(bad, errors.New("Node, Catalogue, Canaries and Metrics are required"))
+	if o.Node == nil || o.Catalogue == nil || o.Canaries == nil || o.Control == nil || o.Metrics == nil {
+		bad = append(bad, errors.New("Node, Catalogue, Canaries, Control and Metrics are required"))
 	}
-	if o.Token != "" && len(o.Token) < 16 {
-		bad = append(bad, fmt.Errorf("token has %d bytes, want at least 16", len(o.Token)))
-	}
-	if o.RouterToken != "" && len(o.RouterToken) < 16 {
-		bad = append(bad, fmt.Errorf("router token has %d bytes, want at least 16", len(o.RouterToken)))
+	if err := o.Tokens.Validate(); err != nil {
+		bad = append(bad, err)
 	}
 	for _, h := range o.Hosts {
 		if h == "" || h != hostname(h) {
@@ -95,12 +88,11 @@ type Listener struct {
 	Trusted bool
 }
 
-// Server answers the admin REST. All fields but those of mu are fixed after New.
+// Server answers the admin REST. All fields but those of mu, keys and now are fixed after New.
 type Server struct {
 	now       atomic.Pointer[Shown]
 	log       zerolog.Logger
-	token     *[sha256.Size]byte // of changes; nil = none, so for router
-	router    *[sha256.Size]byte
+	keys      atomic.Pointer[keys]
 	locating  chan struct{} // one for each question that is answered
 	hosts     map[string]bool
 	metrics   fasthttp.RequestHandler
@@ -119,6 +111,8 @@ type Server struct {
 
 	turnedAway *prometheus.CounterVec // connections and questions, by reason
 
+	configuring sync.Mutex // held while the configuration changes
+
 	mu struct {
 		sync.Mutex
 		conns map[net.Conn]struct{}
@@ -132,7 +126,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{happened: o.Events, heartbeat: cmp.Or(o.heartbeat, heartbeat), patience: cmp.Or(o.writeTimeout, writeTimeout), log: o.Log, hosts: map[string]bool{}, locating: make(chan struct{}, maxLocating)}
 	s.Show(o.Shown)
-	s.token, s.router = hashed(o.Token), hashed(o.RouterToken)
+	s.SetTokens(o.Tokens)
 	for _, h := range o.Hosts {
 		s.hosts[h] = true
 	}
@@ -228,14 +222,14 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
 		ctx.Response.Header.Set("Allow", methods.allow())
 		return newProblem(fasthttp.StatusMethodNotAllowed, CodeMethodNotAllowed, fmt.Sprintf("%.20s is not served here", method))
 	}
-	if p := s.guard(&ctx.Request.Header, r.needs, trusted); p != nil {
+	if p := s.guard(&ctx.Request.Header, r.needs, originOf(ctx, trusted)); p != nil {
 		if p.Status == fasthttp.StatusUnauthorized {
 			ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="spliced"`)
 		}
 		return p
 	}
 	if trusted {
-		ctx.SetUserValue(owner, true)
+		ctx.SetUserValue(ofOwner, true)
 	}
 	return r.handle(s, ctx, arg)
 }

@@ -53,7 +53,7 @@ func TestForeignHostAndOriginAreRefusedOverTCP(t *testing.T) {
 		if r.origin != "" {
 			headers = append(headers, "Origin", r.origin)
 		}
-		status, _, body := request(t, http.DefaultClient, "GET", s.tcp+"/livez", headers...)
+		status, _, body := request(t, http.DefaultClient, "GET", s.tcp+"/api/v1/status", headers...)
 		if status != r.status {
 			t.Errorf("host %q origin %q: %d, want %d", r.host, r.origin, status, r.status)
 		}
@@ -319,7 +319,7 @@ func openFiles(t *testing.T) int {
 }
 
 func TestOptionsNameEveryMistake(t *testing.T) {
-	_, err := New(Options{Token: "short", Hosts: []string{"A.example", "b:80", "ok"}, Metrics: prometheus.NewRegistry()})
+	_, err := New(Options{Tokens: Tokens{Token: "short"}, Hosts: []string{"A.example", "b:80", "ok"}, Metrics: prometheus.NewRegistry()})
 	if !errors.Is(err, ErrInvalid) {
 		t.Fatal(err)
 	}

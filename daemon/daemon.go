@@ -52,6 +52,7 @@ type Parts struct {
 	Accelerators []gpuipc.Accelerator
 	Machine      *settings.Machine // nil = settings.DetectMachine
 	Now          func() time.Time
+	Level        view.Level // of Log; nil = it stays
 	// Lower, if set, stands between the store and the disk tier.
 	Lower func(tier.Tier) tier.Tier
 }
@@ -69,6 +70,7 @@ type Daemon struct {
 	epoch   uint64 // tells this start from all others
 	journal *journal.Journal
 	lower   func(tier.Tier) tier.Tier
+	level   view.Level
 
 	accelerators []gpuipc.Accelerator // as given
 
@@ -94,6 +96,9 @@ type Daemon struct {
 	started  time.Time
 	admin    []api.Listener
 	own      *api.AdminListener // one of admin; nil = none
+	rest     *api.Server
+
+	secrets secrets // in use; see reload.go
 
 	remembered  *canary.Memory // what is switched off; nil without a disk
 	summed      *usage.Memory  // what was served before this start; nil without a disk
@@ -118,7 +123,7 @@ func New(config settings.Config, parts Parts) (*Daemon, error) {
 	}
 	short := config.Fit(*m)
 	d := &Daemon{
-		config: config, machine: *m, short: short, build: parts.Build, log: parts.Log, now: parts.Now, lower: parts.Lower,
+		config: config, machine: *m, short: short, build: parts.Build, log: parts.Log, now: parts.Now, lower: parts.Lower, level: parts.Level,
 		tenants: tenantsOf(&config), epoch: newEpoch(),
 		device: parts.Device, ownsDev: parts.Device == nil, accelerators: parts.Accelerators, ready: make(chan struct{}),
 	}
@@ -183,7 +188,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 		return errors.Join(err, <-ended)
 	}
 	d.view.Register(d.registry)
-	rest.Show(api.Shown{Node: d.view, Catalogue: d.view, Canaries: d.view})
+	rest.Show(api.Shown{Node: d.view, Catalogue: d.view, Canaries: d.view, Control: d.view})
 	return d.run(ctx, serving{background, stopBackground, ended})
 }
 
@@ -385,6 +390,7 @@ func (d *Daemon) newView() *view.View {
 		Store: d.store, Place: d.store.Pools()[0].Place, Device: d.device, GPUs: d.gpus, Disk: d.disk,
 		Server: d.server, Canary: d.canary, Usage: d.usage, History: d.history, Tenants: d.tenants, Journal: d.journal,
 	}
+	o.Reload, o.Level, o.Now = d.Reload, d.level, d.now
 	d.show(&o)
 	o.Copies = d.copies
 	if d.object != nil {
@@ -443,12 +449,7 @@ func (d *Daemon) openAdmin() (rest *api.Server, err error) {
 			d.closeAdmin()
 		}
 	}()
-	token, err := d.secret("token-file", d.config.TokenFile)
-	if err != nil {
-		return nil, err
-	}
-	router, err := d.secret("router-token-file", d.config.RouterTokenFile)
-	if err != nil {
+	if err = d.openSecrets(); err != nil {
 		return nil, err
 	}
 	d.registry = prometheus.NewRegistry()
@@ -456,12 +457,13 @@ func (d *Daemon) openAdmin() (rest *api.Server, err error) {
 		Node: d.config.Node, Version: d.build.Version, BootEpoch: d.epoch, Started: d.started, Socket: d.socket.Path,
 	}, func() string { return *d.stage.Load() })
 	rest, err = api.New(api.Options{
-		Shown: api.Shown{Node: start, Catalogue: start, Canaries: start}, Metrics: d.registry, Log: d.log, Hosts: d.config.HTTPHosts,
-		Token: token, RouterToken: router, Events: d.journal,
+		Shown: api.Shown{Node: start, Catalogue: start, Canaries: start, Control: start}, Metrics: d.registry, Log: d.log, Hosts: d.config.HTTPHosts,
+		Tokens: d.secrets.tokens, Events: d.journal,
 	})
 	if err != nil {
 		return nil, err
 	}
+	d.rest = rest
 	if path := d.config.AdminSocket; path != settings.Off {
 		if path == "" {
 			path = api.SocketBeside(d.socket.Path)
@@ -477,24 +479,9 @@ func (d *Daemon) openAdmin() (rest *api.Server, err error) {
 		if err != nil {
 			return nil, err
 		}
-		d.admin = append(d.admin, api.Listener{Listener: l})
+		d.admin = append(d.admin, api.Listener{Listener: d.secrets.listener(l)})
 	}
 	return rest, nil
-}
-
-// secret reads the file of a setting; empty for none.
-func (d *Daemon) secret(setting, path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	secret, warning, err := settings.ReadSecret(path)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w: %w", setting, err, settings.ErrConfig)
-	}
-	if warning != "" {
-		d.log.Warn().Msg(setting + ": " + warning)
-	}
-	return secret, nil
 }
 
 func (d *Daemon) closeAdmin() {

@@ -40,7 +40,7 @@
 //	view      what people see: node, catalogue, health, metrics
 //
 // Here: daemon.go opens, runs and closes them in order, store.go and disk.go do so
-// for the store and the disk tier.
+// for the store and the disk tier; reload.go reads keys, tokens and certificates again.
 //
 // # Start and stop
 //

@@ -56,12 +56,14 @@ type SegmentDetail struct {
 type CheckpointFilter struct {
 	Tenant  *tier.TenantID
 	Profile tier.ProfileID
+	Prefix  string // as of segments
 }
 
 // CheckpointInfo is one published or pending node of a private pool's tree.
 type CheckpointInfo struct {
 	Hash      profile.PrefixHash
-	Parent    profile.PrefixHash // zero = none
+	Parent    profile.PrefixHash  // zero = none
+	ParentOf  tier.CheckpointKind // kind of the parent
 	Kind      tier.CheckpointKind
 	Profile   tier.ProfileID
 	Model     string
@@ -213,7 +215,7 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 			if len(page) >= limit {
 				return
 			}
-			for o := s.objects.Checkpoints.Find(&found[i].Key); o != nil; o = o.Sibling {
+			for o := s.objects.Checkpoints.Find(&found[i].Key); o != nil && hasHexPrefix(&o.Key, f.Prefix); o = o.Sibling {
 				if (f.Tenant == nil || *f.Tenant == o.Tenant.ID) && (f.Profile == 0 || f.Profile == o.Profile.ID) {
 					page = append(page, s.checkpointInfoLocked(o))
 				}
@@ -228,7 +230,7 @@ func (s *Store) checkpointInfoLocked(o *objects.Object) CheckpointInfo {
 	return CheckpointInfo{
 		HBM:       o.ResidentRanks(),
 		Promoting: o.Fill != nil && o.Fill.Promoted || o.Phase == objects.Stripped && s.promotionLocked(o.Label()) != nil, Lower: below.Level,
-		Hash: o.Key, Parent: o.Extends, Kind: o.Kind, Profile: o.Profile.ID, Model: o.Profile.Model, Tenant: o.Tenant.ID,
+		Hash: o.Key, Parent: o.Extends, ParentOf: o.ExtendsKind, Kind: o.Kind, Profile: o.Profile.ID, Model: o.Profile.Model, Tenant: o.Tenant.ID,
 		Published: o.Published(), Stripped: o.Phase == objects.Stripped, Begin: o.Begin, Tokens: o.End, Bytes: o.Bytes, Leases: o.Leases + o.Expired,
 		Children: o.Children, Publisher: o.Publisher, Created: o.Created, LastUsed: o.Used,
 	}
@@ -280,7 +282,7 @@ func (s *Store) Profiles() []ProfileInfo {
 // Evict removes a segment of any tenant: no lookup finds it any more, and its
 // memory is free once the last lease on it ends. The lower tier forgets it too,
 // which may take I/O. ErrGone when no tier holds it, ErrBusy while a client fills
-// it.
+// it or an operator pins it.
 func (s *Store) Evict(key profile.SegmentKey) error {
 	n := tier.Name{Key: key}
 	s.mu.Lock()
@@ -305,6 +307,9 @@ func (s *Store) Evict(key profile.SegmentKey) error {
 func (s *Store) removeLocked(n tier.Name) (held bool, err error) {
 	o := s.objects.Segments.Find(&n.Key)
 	promotion := s.promotionLocked(n)
+	if s.isPinnedLocked(o) {
+		return false, fmt.Errorf("segment %x is pinned: %w", n.Key[:8], tier.ErrBusy)
+	}
 	s.objects.RemoveCopies(n, *s.profiles.Load())
 	switch {
 	case promotion != nil:

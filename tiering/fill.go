@@ -167,7 +167,7 @@ func (s *Store) size(o *objects.Object, rankBytes int64) error {
 	switch {
 	case rankBytes == 0:
 		return fmt.Errorf("%s: its profile keeps no state: %w", o.Name(), tier.ErrInvalid)
-	case rankBytes > o.Pool.Budget/ranks:
+	case rankBytes > s.budgetOf(o.Pool)/ranks:
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		err := fmt.Errorf("%s: %d bytes for each of %d ranks, %s pool has %d: %w", o.Name(), rankBytes, ranks, o.Pool.Name, o.Pool.Budget, tier.ErrFull)

@@ -20,6 +20,7 @@ type lease struct {
 	since   time.Time
 	until   deadline.Deadline[any]
 	expired bool
+	pin     *pin // nil unless an operator holds it
 }
 
 // leaseLocked makes a lease on a published object, which counts as a use.
@@ -31,10 +32,8 @@ func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, no
 	}
 	l := &lease{id: s.NewLeaseID(), object: o, rank: rank, session: c, since: now}
 	s.timeLocked(l, ttl, now)
-	c.leases[l.id] = l
-	o.Lease(1)
+	s.holdLocked(l)
 	o.Hits++
-	s.counters.Leases++
 	s.objects.EndReadAhead(o, &s.counters.ReadAheadUsed)
 	if o.Stored != 0 {
 		s.objects.TouchBelow(o.Label())
@@ -48,13 +47,25 @@ func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, no
 	return l, nil
 }
 
-// timeLocked gives a lease its time, or time anew.
+// holdLocked has a lease hold its object; who calls it accounts for that.
+func (s *Store) holdLocked(l *lease) {
+	l.session.leases[l.id] = l
+	l.object.Lease(1)
+	s.counters.Leases++
+}
+
+// timeLocked gives a client's lease its time, or time anew.
 func (s *Store) timeLocked(l *lease, ttl time.Duration, now time.Time) {
 	if ttl <= 0 {
 		ttl = s.cfg.LeaseTTL
 	}
+	s.untilLocked(l, now.Add(min(ttl, s.cfg.MaxLeaseTTL)))
+}
+
+// untilLocked sets when a lease ends.
+func (s *Store) untilLocked(l *lease, end time.Time) {
 	s.objects.Deadlines.Remove(&l.until)
-	l.until = deadline.Deadline[any]{At: now.Add(min(ttl, s.cfg.MaxLeaseTTL)), Order: uint64(l.id), Of: l}
+	l.until = deadline.Deadline[any]{At: end, Order: uint64(l.id), Of: l}
 	s.objects.Deadlines.Add(&l.until)
 }
 

@@ -43,6 +43,9 @@ func (s *Store) NewSession(name string) *Session {
 	return session
 }
 
+// Name is what the session was begun with.
+func (c *Session) Name() string { return c.name }
+
 // Holdings counts what the session may read or write, expired leases included.
 func (c *Session) Holdings() (leases, reservations int) {
 	c.store.mu.Lock()
@@ -133,6 +136,7 @@ func (s *Store) inTurns(f func() error) error {
 func (s *Store) Sweep() {
 	now := s.cfg.Now()
 	s.sweepLower()
+	s.settleBudgets()
 	s.sweepBeyond(now)
 	s.sweepHBM()
 	leases, reservations := 0, 0
@@ -150,13 +154,17 @@ func (s *Store) Sweep() {
 }
 
 func (s *Store) sweepLocked(now time.Time) (leases, reservations int) {
-	for leases+reservations < holdRows {
+	for range holdRows { // pins that end are not counted: what is left then is the next sweep's
 		due := s.objects.Deadlines.First()
 		if due == nil || now.Before(due.At) {
 			return leases, reservations
 		}
 		switch of := due.Of.(type) {
 		case *lease:
+			if of.pin != nil {
+				s.setPinLocked(of.object, time.Time{}, "")
+				continue
+			}
 			s.expireLocked(of)
 			leases++
 			continue

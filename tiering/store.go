@@ -55,6 +55,8 @@ type Store struct {
 	out *transfer.Engine[*objects.Object] // copies on their way to outlets; nil without
 	beyond
 	cleaner
+	pins
+	budgets
 }
 
 // Open makes a store and its arena. Memory is touched only as it is used.
@@ -114,6 +116,8 @@ func Open(cfg Config) (*Store, error) {
 		Took: s.durations.fetched.hbm.Observe,
 	})
 	s.plans = s.newRunner()
+	s.openPins()
+	s.openBudgets()
 	return s, nil
 }
 
@@ -210,6 +214,7 @@ func (s *Store) Close() error {
 	for session := range s.sessions {
 		open = append(open, session)
 	}
+	open = append(open, s.keeper)
 	s.mu.Unlock()
 	for _, session := range open {
 		session.Close()
@@ -294,7 +299,7 @@ const mostShare = 2
 
 func (f forAdvice) Limits() (segments, checkpoints advise.Limit) {
 	limit := func(p *objects.Pool) advise.Limit {
-		return advise.Limit{MaxBytes: p.Budget / mostShare, Floor: p.FloorValue()}
+		return advise.Limit{MaxBytes: f.store.budgetOf(p) / mostShare, Floor: p.FloorValue()}
 	}
 	return limit(f.store.objects.Pools[objects.PublicPool]), limit(f.store.objects.Pools[objects.PrivatePool])
 }

@@ -582,7 +582,7 @@ func (s *Store) auditLocked() error {
 	if err := s.auditHBMLocked(candidates); err != nil {
 		return err
 	}
-	timed := 0
+	timed := len(s.pinned)
 	for session := range s.sessions {
 		for _, l := range session.leases {
 			if l.expired == l.until.Set() {

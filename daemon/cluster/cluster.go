@@ -36,7 +36,8 @@ type Cluster struct {
 	joiner *joiner
 	self   Member
 
-	material *material         // of watch, once it runs
+	using    sync.Mutex        // held while files are put into use
+	material *material         // guarded by it, once Run runs
 	asked    map[uint16]*asker // of the goroutine that runs; by number
 
 	mu struct {

@@ -72,7 +72,9 @@ func (r *reader) material(last *material) (m *material, changed bool, err error)
 	}
 	switch {
 	case c.TLSCert != "":
-		m.id, err = load(cert, key, ca, c.Node, now)
+		if m.id, err = load(cert, key, ca, c.Node, now); err != nil {
+			err = fmt.Errorf("%s, %s and %s: %w", c.TLSCert, c.TLSKey, c.TLSCA, err)
+		}
 	case c.Keyring != "":
 		m.id, err = issue(m.keys, c.Name, c.Node, now)
 	}
@@ -109,7 +111,42 @@ func (c *Cluster) watch(ctx context.Context) {
 // reload looks at the files and puts what has changed into use. What is wrong with them
 // is logged once, and the former content stays.
 func (c *Cluster) reload() {
+	c.using.Lock()
+	defer c.using.Unlock()
 	m, changed, err := c.files.material(c.material)
+	c.useLocked(m, changed, err)
+}
+
+// Prepare looks at the files, of which each has to be good, and answers what puts them into
+// use; nil where they are.
+func (c *Cluster) Prepare() (use func(), err error) {
+	c.using.Lock()
+	defer c.using.Unlock()
+	m, changed, err := c.files.material(c.material)
+	if err != nil || !changed {
+		return nil, err
+	}
+	return func() {
+		c.using.Lock()
+		defer c.using.Unlock()
+		c.useLocked(m, true, nil)
+	}, nil
+}
+
+// Files are the settings whose files a cluster reads.
+func (c *Cluster) Files() (names []string) {
+	for _, f := range []struct{ name, path string }{
+		{"cluster-keyring", c.cfg.Keyring}, {"cluster-tls-cert", c.cfg.TLSCert}, {"cluster-tls-key", c.cfg.TLSKey}, {"cluster-tls-ca", c.cfg.TLSCA},
+	} {
+		if f.path != "" {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+// useLocked puts what was read into use, if it has changed, and tells how that went.
+func (c *Cluster) useLocked(m *material, changed bool, err error) {
 	if err == nil && changed && c.ring != nil {
 		err = install(c.ring, m.keys)
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 	"time"
@@ -201,7 +202,7 @@ func (c *conn) check(h *wire.Header, fds []int) error {
 	case len(fds) > 0 && !h.Op.Rules().Descriptors:
 		return codes.Refuse(wire.Invalid, "%d descriptors with %v", len(fds), h.Op)
 	case h.Op == wire.OpHello:
-		return c.server.refuseStopping()
+		return errors.Join(c.server.refuseStopping(), c.server.refuseDraining(h.Op))
 	case h.Epoch != c.server.epoch:
 		return codes.Refuse(wire.Stale, "epoch %d, this daemon has %d", h.Epoch, c.server.epoch)
 	case c.isInFlight(h.Request):
@@ -215,9 +216,11 @@ func (c *conn) check(h *wire.Header, fds []int) error {
 		return codes.Refuse(wire.Denied, "tenant %d is not granted to this connection", h.Tenant)
 	}
 	if !rules.WhileStopping {
-		return c.server.refuseStopping()
+		if err := c.server.refuseStopping(); err != nil {
+			return err
+		}
 	}
-	return nil
+	return c.server.refuseDraining(h.Op)
 }
 
 func (c *conn) isInFlight(request uint64) bool {

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"runtime"
@@ -70,8 +69,7 @@ type Server struct {
 	epoch   uint64
 	title   string
 	tenants []tiering.Tenant
-	tokens  [][sha256.Size]byte // by tenant
-	open    []bool              // tenants without a token
+	tokens  atomic.Pointer[tokens]
 	queue   *queue.Queue[*job]
 	// deviceQueues have places of their own for what may wait for a GPU's driver, for each
 	// device of the store.
@@ -92,6 +90,7 @@ type Server struct {
 	busy     atomic.Int64  // jobs in flight
 	waiting  atomic.Int64  // of these, waiting for a disk
 	stopping atomic.Bool   // new work is refused
+	draining atomic.Bool   // new clients and fills are
 	idle     chan struct{} // capacity 1: busy came to 0 while stopping
 	closing  chan struct{} // closed when accept has to end
 	guessing chan struct{} // capacity 1: held while the answer to a wrong token is
@@ -137,10 +136,7 @@ func New(o Options) (*Server, error) {
 			s.polling.Go(func() { s.WorkOnDevice(g.ID) })
 		}))
 	}
-	for _, t := range o.Config.Tenants {
-		s.tokens = append(s.tokens, sha256.Sum256([]byte(t.Token)))
-		s.open = append(s.open, t.Token == "")
-	}
+	s.SetTokens(o.Config.Tenants)
 	s.mu.conns = map[uint64]*conn{}
 	s.workspaces.New = func() any { return &workspace{buf: make([]byte, wire.MaxFrame)} }
 	var err error

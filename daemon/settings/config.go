@@ -43,7 +43,10 @@ type Config struct {
 	TokenFile   string
 	Node        string
 
-	RouterTokenFile string
+	RouterTokenFile    string
+	AdminReadTokenFile string
+	AdminTLSCert       string
+	AdminTLSKey        string
 
 	Arena            Bytes
 	Private          Bytes
@@ -310,6 +313,7 @@ func roundDown(n, unit Bytes) Bytes {
 func (c *Config) Validate() error {
 	v := &faults{}
 	c.checkSockets(v)
+	c.checkAdmin(v)
 	c.checkMemory(v)
 	c.checkHBM(v)
 	c.checkDisk(v)
@@ -379,7 +383,7 @@ func (c *Config) checkSockets(v *faults) {
 		}
 	}
 	for name, text := range map[string]string{
-		"socket": c.Socket, "admin-socket": c.AdminSocket, "token-file": c.TokenFile, "router-token-file": c.RouterTokenFile, "node": c.Node, "disk": c.Disk, "hbm-library": c.HBMLibrary,
+		"socket": c.Socket, "admin-socket": c.AdminSocket, "node": c.Node, "disk": c.Disk, "hbm-library": c.HBMLibrary,
 	} {
 		v.plain(name, text)
 	}

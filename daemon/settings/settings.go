@@ -34,13 +34,12 @@ func (c *Config) settings() []setting {
 		{"admin-socket", (*text)(&c.AdminSocket), "path, at most 102 bytes, or off", "admin/admin.sock beside the engine socket",
 			"Admin REST with mutations and profiling, mode 0600. A missing directory is made, mode 0700; one in which others may write is refused."},
 		{"http", (*text)(&c.HTTP), "HOST:PORT, or off", "not allowed",
-			"Admin REST, read only unless a token is set. Off loopback anybody who can reach the port can read it."},
+			"Admin REST, read only unless a token is set. Off loopback health and metrics are open, and the rest needs a token: see admin-read-token-file."},
 		{"http-hosts", &c.HTTPHosts, "list of lower-case host names", "only localhost and addresses",
-			"Names under which a browser may call the admin REST."},
-		{"token-file", (*text)(&c.TokenFile), "path of a file with at least 16 bytes", "no mutations over http",
-			"Bearer token that allows mutations over http."},
-		{"router-token-file", (*text)(&c.RouterTokenFile), "path of a file with at least 16 bytes", "routers need the token of token-file",
-			"Bearer token with which routers ask over http where prompts are held (locate), and may do nothing else that needs one."},
+			"Names under which the admin REST may be called, by browsers and others: what else stands in Host is refused, but for health and metrics."},
+	}
+	list = append(list, c.adminSettings()...)
+	list = append(list, []setting{
 		{"node", (*text)(&c.Node), "1 to 256 bytes", "the host's name",
 			"Name of this node in answers and logs."},
 
@@ -174,7 +173,7 @@ func (c *Config) settings() []setting {
 			"Least level that is logged, to standard error."},
 		{"log-format", (*text)(&c.LogFormat), "json or console", "not allowed",
 			"Form of log lines."},
-	}
+	}...)
 	return slices.Concat(list, c.clusterSettings(), c.objectSettings(), c.eventsSettings())
 }
 

@@ -282,7 +282,7 @@ func BenchmarkLocateOverTCP(b *testing.B) {
 	const token = "0123456789abcdef"
 	a, q := located(b)
 	start := NewStart(api.Status{}, func() string { return "" })
-	s, err := api.New(api.Options{Shown: api.Shown{Node: start, Catalogue: a.View, Canaries: start}, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop(), RouterToken: token})
+	s, err := api.New(api.Options{Shown: api.Shown{Node: start, Catalogue: a.View, Canaries: start, Control: start}, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop(), Tokens: api.Tokens{RouterToken: token}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -65,6 +66,12 @@ type Options struct {
 	Remotes []Remote
 	Events  *events.Publisher
 	Journal *journal.Journal // is told what operators do; nil = nobody reads it
+
+	// Reload reads keys, tokens and certificates again, or with dry only looks at them.
+	Reload func(dry bool) (api.Reloaded, error)
+	// Level is that of the log; nil = it is fixed.
+	Level Level
+	Now   func() time.Time // time.Now
 }
 
 // Parallel names the Remote that is no source of objects: segments that engines compute for
@@ -104,6 +111,8 @@ type View struct {
 	o      Options
 	labels labels
 	first  *prometheus.HistogramVec // seconds to first tokens, by profile
+
+	removing sync.Mutex // held while many objects are removed
 }
 
 // New makes a view.
@@ -120,7 +129,7 @@ func New(o Options) *View {
 			return []any{&c}
 		}})
 	}
-	return &View{o, newLabels(), newFirst()}
+	return &View{o: o, labels: newLabels(), first: newFirst()}
 }
 
 var (
@@ -132,7 +141,7 @@ var (
 func (v *View) Status() api.Status {
 	device := v.o.Device.Describe()
 	return api.Status{
-		Ready: v.o.Serving(), Alive: v.o.Server.Alive(time.Now()),
+		Ready: v.o.Serving() && !v.o.Server.Draining(), Alive: v.o.Server.Alive(time.Now()),
 		Node: v.o.Config.Node, Version: v.o.Version, BootEpoch: v.o.Epoch, Started: v.o.Started,
 		Socket: v.o.Socket, Device: device.Kind + " " + device.Name, Features: device.Features,
 		GPUs: v.gpus(), Checks: v.Checks(),
@@ -197,10 +206,7 @@ func (v *View) diskPools() []api.Pool {
 	if v.o.Disk == nil {
 		return nil
 	}
-	quota := map[tier.TenantID]int64{}
-	for _, t := range v.o.Tenants {
-		quota[t.ID] = t.QuotaBytes
-	}
+	quota := v.o.Store.Budgets().Quotas
 	var list []api.Pool
 	u := v.o.Disk.Usage()
 	for i := range u.Pools {
@@ -340,6 +346,9 @@ func (v *View) Checks() []api.Check {
 		list[i].State, list[i].Detail = api.CheckDegraded, strings.TrimSuffix(short.Text+"; "+list[i].Detail, "; ")
 	}
 	list = append(list, v.splicingCheck(), v.socketCheck())
+	if check, ok := v.drainCheck(); ok {
+		list = append(list, check)
+	}
 	if check, ok := v.diskCheck(); ok {
 		list = append(list, check)
 	}

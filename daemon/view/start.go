@@ -18,6 +18,7 @@ var (
 	_ api.Node      = (*Start)(nil)
 	_ api.Catalogue = (*Start)(nil)
 	_ api.Canaries  = (*Start)(nil)
+	_ api.Control   = (*Start)(nil)
 )
 
 // NewStart makes one; opening says what is being opened now.

@@ -32,7 +32,6 @@ type Info struct {
 	Ranks      int
 	RankBytes  int64
 	Readers    int
-	Children   int
 	Created    time.Time
 	LastUsed   time.Time
 }
@@ -126,7 +125,7 @@ func hasHexPrefix(key *[32]byte, digits string) bool {
 func (e *entry) info() Info {
 	return Info{
 		Entry: e.view(), Model: e.model.name, TenantName: e.owner.Name, Payload: e.PayloadBytes, Coded: e.Coded, Ranks: e.Ranks,
-		RankBytes: e.RankBytes, Readers: e.readers, Children: e.children, Created: time.Unix(0, e.Created), LastUsed: e.used,
+		RankBytes: e.RankBytes, Readers: e.readers, Created: time.Unix(0, e.Created), LastUsed: e.used,
 	}
 }
 

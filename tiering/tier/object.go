@@ -52,6 +52,7 @@ type Entry struct {
 	Spec        profile.SegmentSpec // segments
 	Begin, End  int                 // segments: the interior; checkpoints: rows held
 	Parent      Name                // checkpoints: the node this one extends, in the same tier
+	Children    int                 // checkpoints: that extend this one in the same tier
 	Bytes       int64               // what its tenant is charged for the entry, to the byte
 	Level       Level               // LevelLogged or LevelSynced
 	Generation  uint64              // tells this entry from an earlier or later one of the same name

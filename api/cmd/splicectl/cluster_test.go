@@ -27,7 +27,7 @@ type canaries = api.Canaries // embedded by its own name, that would hide its me
 // serveCluster serves the admin REST of a node that knows this of its cluster.
 func serveCluster(t *testing.T, known api.Cluster) (address string) {
 	t.Helper()
-	shown := api.Shown{Node: &clusterNode{known: known}, Catalogue: struct{ api.Catalogue }{}, Canaries: struct{ canaries }{}}
+	shown := api.Shown{Node: &clusterNode{known: known}, Catalogue: struct{ api.Catalogue }{}, Canaries: struct{ canaries }{}, Control: struct{ api.Control }{}}
 	s, err := api.New(api.Options{Shown: shown, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)

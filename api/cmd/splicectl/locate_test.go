@@ -30,8 +30,8 @@ func (l *locator) Locate(q *api.LocateQuery) (*api.Located, error) {
 
 func serveLocator(t *testing.T, l *locator, token string) (address string) {
 	t.Helper()
-	shown := api.Shown{Node: &clusterNode{}, Catalogue: l, Canaries: struct{ canaries }{}}
-	s, err := api.New(api.Options{Shown: shown, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop(), RouterToken: token})
+	shown := api.Shown{Node: &clusterNode{}, Catalogue: l, Canaries: struct{ canaries }{}, Control: struct{ api.Control }{}}
+	s, err := api.New(api.Options{Shown: shown, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop(), Tokens: api.Tokens{RouterToken: token}})
 	if err != nil {
 		t.Fatal(err)
 	}

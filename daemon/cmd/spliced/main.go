@@ -48,13 +48,15 @@ func run() int {
 		fmt.Printf("spliced %s (commit %s, %s, %s)\n", version, commit, date, runtime.Version())
 		return 0
 	}
+	var level logLevel
+	level.SetLevel(levelOf(&config))
 	lines, flush := queued(&config, os.Stderr)
 	defer flush()
 	log := newLog(&config, lines)
 	for _, warning := range invocation.Warnings {
 		log.Warn().Msg(warning)
 	}
-	d, err := daemon.New(config, daemon.Parts{Log: log, Build: daemon.Build{Version: version, Commit: commit}})
+	d, err := daemon.New(config, daemon.Parts{Log: log, Level: level, Build: daemon.Build{Version: version, Commit: commit}})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "spliced:", err)
 		return exitConfig
@@ -65,8 +67,15 @@ func run() int {
 	}
 	// Whoever reads our log may go away: that is an error of a write, not our end.
 	signal.Ignore(syscall.SIGPIPE)
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP, os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
+	reloads := make(chan os.Signal, 1) // more of them are one
+	signal.Notify(reloads, syscall.SIGHUP)
+	go func() {
+		for range reloads {
+			d.ReloadOnSignal()
+		}
+	}()
 	// A second signal ends the process the hard way.
 	context.AfterFunc(ctx, stop)
 	if err := d.Run(ctx); err != nil {
@@ -105,16 +114,26 @@ func queued(c *settings.Config, w io.Writer) (lines io.Writer, flush func()) {
 	}
 }
 
-// newLog is called before the configuration is validated: a level that does not
+// logLevel is the level of the process's log, which is zerolog's for all loggers.
+type logLevel struct{}
+
+func (logLevel) Level() zerolog.Level         { return zerolog.GlobalLevel() }
+func (logLevel) SetLevel(level zerolog.Level) { zerolog.SetGlobalLevel(level) }
+
+// levelOf is called before the configuration is validated: a level that does not
 // parse logs everything until validation refuses it.
+func levelOf(c *settings.Config) zerolog.Level {
+	level, err := zerolog.ParseLevel(c.LogLevel)
+	if err != nil {
+		return zerolog.TraceLevel
+	}
+	return level
+}
+
 func newLog(c *settings.Config, w io.Writer) zerolog.Logger {
 	w = plainWriter{w}
 	if c.LogFormat == "console" {
 		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339, FormatMessage: plainMessage}
 	}
-	level, err := zerolog.ParseLevel(c.LogLevel)
-	if err != nil {
-		level = zerolog.TraceLevel
-	}
-	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+	return zerolog.New(w).With().Timestamp().Logger()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -103,7 +104,60 @@ func TestItOutlivesTheReaderOfItsLog(t *testing.T) {
 	}
 	log.Close()
 	// It says that it stops, and that it has.
-	if err := command.Process.Signal(syscall.SIGHUP); err != nil {
+	if err := command.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Wait(); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// SIGHUP has it read its tokens again, and goes on with the former ones where one is bad.
+func TestItReadsTokensAgain(t *testing.T) {
+	dir := shortDir(t)
+	socket, token := filepath.Join(dir, "s"), filepath.Join(dir, "token")
+	if err := os.WriteFile(token, []byte("a token of the first day"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := program(t, "-socket", socket, "-http", "127.0.0.1:0", "-token-file", token, "-arena", "16MiB", "-private", "8MiB", "-log-level", "error")
+	log, err := command.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(log)
+	line := func() string {
+		if !lines.Scan() {
+			t.Fatalf("the log has ended: %v", lines.Err())
+		}
+		return lines.Text()
+	}
+	for begun := time.Now(); time.Since(begun) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
+		if conn, err := net.Dial("unixpacket", socket); err == nil {
+			conn.Close()
+			break
+		}
+	}
+	for _, step := range []struct{ content, want string }{
+		{"short", token + " has 5 bytes"}, {"a token of the second day", `"changed":["token-file"]`}, {"a token of the second day", `"changed":[]`},
+	} {
+		if err := os.WriteFile(token, []byte(step.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got := "still opening"
+		for strings.Contains(got, "still opening") {
+			if err := command.Process.Signal(syscall.SIGHUP); err != nil {
+				t.Fatal(err)
+			}
+			got = line()
+		}
+		if !strings.Contains(got, step.want) {
+			t.Errorf("%q: no %s in %s", step.content, step.want, got)
+		}
+	}
+	if err := command.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if err := command.Wait(); err != nil {

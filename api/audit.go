@@ -1,0 +1,91 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"unicode"
+
+	"github.com/valyala/fasthttp"
+	"golang.org/x/sys/unix"
+)
+
+// change is what somebody has asked for, for the log.
+type change struct {
+	action        string
+	object        string // what it is about
+	dry           bool
+	before, after any // nil = nothing to tell
+}
+
+// audit logs a change that was asked for, whether it was made or not: who, from where,
+// what, and how it was before and is after. The line has no level that a log could be set
+// above, short of none at all.
+func (s *Server) audit(ctx *fasthttp.RequestCtx, c change, err error) {
+	e := s.log.Log().Str("level", "info").Str("audit", c.action).Bool("dry_run", c.dry)
+	if c.object != "" {
+		e.Str("object", c.object)
+	}
+	if cred, ok := peerOf(ctx.Conn()); ok {
+		e.Uint32("peer_uid", cred.Uid).Int32("peer_pid", cred.Pid)
+	} else {
+		e.Str("remote", ctx.RemoteAddr().String())
+	}
+	e.Str("client", plain(string(ctx.UserAgent())))
+	for _, state := range []struct {
+		name  string
+		value any
+	}{{"before", c.before}, {"after", c.after}} {
+		if state.value == nil || err != nil && state.name == "after" {
+			continue
+		}
+		if text, failed := json.Marshal(state.value); failed == nil {
+			e.RawJSON(state.name, text)
+		}
+	}
+	if err != nil {
+		e.Err(err).Msg("a change was refused")
+		return
+	}
+	e.Msg("a change by an operator")
+}
+
+// caller names who sends a request, for people.
+func caller(ctx *fasthttp.RequestCtx) string {
+	if cred, ok := peerOf(ctx.Conn()); ok {
+		return fmt.Sprintf("uid %d", cred.Uid)
+	}
+	return ctx.RemoteIP().String()
+}
+
+// plain makes text of a stranger fit for a line: bounded, without control characters.
+func plain(text string) string {
+	const most = 128
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || r == unicode.ReplacementChar {
+			return -1
+		}
+		return r
+	}, text)
+	return text[:min(len(text), most)]
+}
+
+// peerOf is the process at the other end of a unix socket.
+func peerOf(conn net.Conn) (cred *unix.Ucred, ok bool) {
+	c, ok := conn.(*net.UnixConn)
+	if !ok {
+		return nil, false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, false
+	}
+	if failed := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); errors.Join(failed, err) != nil {
+		return nil, false
+	}
+	return cred, true
+}

@@ -1,0 +1,186 @@
+package api
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"mime"
+	"slices"
+	"strings"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	"github.com/valyala/fasthttp"
+)
+
+// Config is a node's configuration without secrets. What stands before ArenaBytes may
+// change while it runs.
+type Config struct {
+	LogLevel     string           `json:"log_level"`
+	PublicBytes  int64            `json:"public_bytes"`  // budget of segments in memory
+	PrivateBytes int64            `json:"private_bytes"` // and of checkpoints; both together at most ArenaBytes
+	Quotas       map[string]Quota `json:"quotas"`        // by tenant
+
+	ArenaBytes int64             `json:"arena_bytes"` // fixed at the start
+	Draining   bool              `json:"draining"`
+	Settings   map[string]string `json:"settings"` // as the daemon was started, by name
+}
+
+// Quota is what a tenant may hold.
+type Quota struct {
+	QuotaBytes int64 `json:"quota_bytes"` // in all tiers together; 0 = no bound
+}
+
+// etag names a configuration, so that who changes it can say which one was seen.
+func (c *Config) etag() string {
+	text, err := json.Marshal(c)
+	if err != nil { // strings and numbers only: cannot happen
+		panic(fmt.Sprintf("api: a configuration does not encode: %v", err))
+	}
+	sum := sha256.Sum256(text)
+	return `"` + hex.EncodeToString(sum[:8]) + `"`
+}
+
+func (s *Server) getConfig(ctx *fasthttp.RequestCtx, _ string) error {
+	if err := noParams(ctx); err != nil {
+		return err
+	}
+	c, err := s.shown().Control.Config()
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	return writeConfig(ctx, c)
+}
+
+func writeConfig(ctx *fasthttp.RequestCtx, c Config) error {
+	ctx.Response.Header.Set("ETag", c.etag())
+	return writeJSON(ctx, c)
+}
+
+const mergePatch = "application/merge-patch+json"
+
+func (s *Server) patchConfig(ctx *fasthttp.RequestCtx, _ string) error {
+	p := paramsOf(ctx)
+	dry := p.flag("dry_run")
+	if err := p.done(); err != nil {
+		return err
+	}
+	if media, _, err := mime.ParseMediaType(string(ctx.Request.Header.ContentType())); err != nil || media != mergePatch {
+		return newProblem(fasthttp.StatusUnsupportedMediaType, CodeMediaType, "a change of the configuration is "+mergePatch)
+	}
+	// Nobody else changes it between the look at the version and the change.
+	s.configuring.Lock()
+	defer s.configuring.Unlock()
+	before, err := s.shown().Control.Config()
+	if err != nil {
+		return fmt.Errorf("change configuration: %w", err)
+	}
+	switch seen := string(ctx.Request.Header.Peek("If-Match")); {
+	case seen == "":
+		return newProblem(fasthttp.StatusPreconditionRequired, CodePrecondition, "say which configuration you saw: If-Match with the ETag of GET, or *")
+	case seen != "*" && !slices.Contains(splitTags(seen), before.etag()):
+		return newProblem(fasthttp.StatusPreconditionFailed, CodeChanged, "the configuration is another one by now: get it again")
+	}
+	to, err := patched(&before, ctx.PostBody())
+	if err != nil {
+		return err
+	}
+	after, err := s.shown().Control.ChangeConfig(to, dry)
+	s.audit(ctx, change{action: "change configuration", dry: dry, before: before.changeable(), after: after.changeable()}, err)
+	if err != nil {
+		return fmt.Errorf("change configuration: %w", err)
+	}
+	return writeConfig(ctx, after)
+}
+
+func splitTags(header string) []string {
+	return strings.FieldsFunc(header, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// changeable is what of a configuration may change, for the log.
+func (c *Config) changeable() map[string]any {
+	return map[string]any{"log_level": c.LogLevel, "public_bytes": c.PublicBytes, "private_bytes": c.PrivateBytes, "quotas": c.Quotas}
+}
+
+// patched merges a document into a configuration. It refuses what cannot change while the
+// daemon runs, all of it by name.
+func patched(c *Config, patch []byte) (Config, error) {
+	was, err := json.Marshal(c)
+	if err != nil {
+		return Config{}, err
+	}
+	bad := func(format string, args ...any) (Config, error) {
+		return Config{}, newProblem(fasthttp.StatusBadRequest, CodeInvalid, fmt.Sprintf(format, args...))
+	}
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(patch, &object); err != nil || object == nil {
+		return bad("the change is not a JSON object")
+	}
+	now, err := jsonpatch.MergePatch(was, patch)
+	if err != nil {
+		return bad("the change cannot be merged: %v", err)
+	}
+	var to Config
+	d := json.NewDecoder(strings.NewReader(string(now)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&to); err != nil {
+		return bad("there is no such configuration: %v", err)
+	}
+	var fixed, wrong []Violation
+	const restart = "is as the daemon was started: set it there, and restart"
+	if to.ArenaBytes != c.ArenaBytes {
+		fixed = append(fixed, Violation{"arena_bytes", restart})
+	}
+	if to.Draining != c.Draining {
+		fixed = append(fixed, Violation{"draining", "is changed by drain"})
+	}
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		if name != "settings" {
+			continue
+		}
+		for _, key := range differing(c.Settings, to.Settings) {
+			fixed = append(fixed, Violation{"settings." + key, restart})
+		}
+	}
+	for _, tenant := range slices.Sorted(maps.Keys(to.Quotas)) {
+		if _, known := c.Quotas[tenant]; !known {
+			wrong = append(wrong, Violation{"quotas." + tenant, "no such tenant"})
+		}
+	}
+	for tenant := range c.Quotas { // taken out: no bound
+		if _, stays := to.Quotas[tenant]; !stays {
+			if to.Quotas == nil {
+				to.Quotas = map[string]Quota{}
+			}
+			to.Quotas[tenant] = Quota{}
+		}
+	}
+	switch {
+	case len(wrong) > 0:
+		p := newProblem(fasthttp.StatusBadRequest, CodeInvalid, fmt.Sprintf("%d bad fields", len(wrong)))
+		p.Errors = wrong
+		return Config{}, p
+	case len(fixed) > 0:
+		p := newProblem(fasthttp.StatusUnprocessableEntity, CodeUnsupported, fmt.Sprintf("%d fields cannot change while the daemon runs", len(fixed)))
+		p.Errors = fixed
+		return Config{}, p
+	}
+	return to, nil
+}
+
+// differing are the keys that two maps do not share with one value.
+func differing(a, b map[string]string) []string {
+	keys := map[string]bool{}
+	for k, v := range a {
+		if w, ok := b[k]; !ok || v != w {
+			keys[k] = true
+		}
+	}
+	for k := range b {
+		if _, ok := a[k]; !ok {
+			keys[k] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(keys))
+}

@@ -1,0 +1,128 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+)
+
+// Leases walks the leases of clients that pass the query, as Segments does.
+func (c *Client) Leases(ctx context.Context, q LeaseQuery) iter.Seq2[Lease, error] {
+	v := queryOf(q.Tenant, nil, nil, q.Limit)
+	if q.Connection != nil {
+		v.Set("connection", strconv.FormatUint(*q.Connection, 10))
+	}
+	if q.After > 0 {
+		v.Set("cursor", strconv.FormatUint(q.After, 10))
+	}
+	return walk[Lease](ctx, c, "/api/v1/leases", v)
+}
+
+// RemoveSegments removes all segments that pass the query; one without filters takes all.
+func (c *Client) RemoveSegments(ctx context.Context, q RemovalQuery) (Removed, error) {
+	return c.removeMany(ctx, "/api/v1/segments", q)
+}
+
+// RemoveCheckpoints does the same with checkpoints.
+func (c *Client) RemoveCheckpoints(ctx context.Context, q RemovalQuery) (Removed, error) {
+	return c.removeMany(ctx, "/api/v1/checkpoints", q)
+}
+
+func (c *Client) removeMany(ctx context.Context, path string, q RemovalQuery) (out Removed, err error) {
+	v := queryOf(q.Tenant, q.Profile, nil, 0)
+	if q.Prefix != "" {
+		v.Set("prefix", q.Prefix)
+	}
+	if q.OlderThan > 0 {
+		v.Set("older_than", q.OlderThan.String())
+	}
+	if len(v) == 0 {
+		v.Set("all", "true")
+	}
+	v.Set("dry_run", strconv.FormatBool(q.Dry))
+	err = c.do(ctx, http.MethodDelete, path, v, &out)
+	return out, err
+}
+
+// Checkpoint answers the first checkpoint of a hash that passes.
+func (c *Client) Checkpoint(ctx context.Context, n CheckpointName) (CheckpointDetail, error) {
+	return fetch[CheckpointDetail](ctx, c, "/api/v1/checkpoints/"+n.Hash.String(), n.values())
+}
+
+// RemoveCheckpoint removes the checkpoints of a hash that pass.
+func (c *Client) RemoveCheckpoint(ctx context.Context, n CheckpointName, dry bool) (out Removed, err error) {
+	v := n.values()
+	v.Set("dry_run", strconv.FormatBool(dry))
+	err = c.do(ctx, http.MethodDelete, "/api/v1/checkpoints/"+n.Hash.String(), v, &out)
+	return out, err
+}
+
+func (n *CheckpointName) values() url.Values {
+	v := queryOf(n.Tenant, n.Profile, nil, 0)
+	if n.Kind != "" {
+		v.Set("kind", n.Kind)
+	}
+	return v
+}
+
+// Pins lists what operators keep in memory.
+func (c *Client) Pins(ctx context.Context) ([]Pin, error) {
+	p, err := fetch[Page[Pin]](ctx, c, "/api/v1/pins", nil)
+	return p.Items, err
+}
+
+// Pin pins what has a key, or gives its pins another time.
+func (c *Client) Pin(ctx context.Context, q PinQuery) (out Pinned, err error) {
+	v := url.Values{"ttl": {q.TTL.String()}, "dry_run": {strconv.FormatBool(q.Dry)}}
+	if q.By != "" {
+		v.Set("by", q.By)
+	}
+	err = c.do(ctx, http.MethodPut, "/api/v1/pins/"+q.Key.String(), v, &out)
+	return out, err
+}
+
+// Unpin ends the pins of a key.
+func (c *Client) Unpin(ctx context.Context, key Digest, dry bool) (out Pinned, err error) {
+	err = c.do(ctx, http.MethodDelete, "/api/v1/pins/"+key.String(), dryRun(dry), &out)
+	return out, err
+}
+
+// Config answers the configuration and its version.
+func (c *Client) Config(ctx context.Context) (out Config, etag string, err error) {
+	head, err := c.exchange(ctx, http.MethodGet, "/api/v1/config", nil, http.Header{}, nil, &out)
+	return out, head.Get("ETag"), err
+}
+
+// ChangeConfig merges a patch, any value that encodes as a JSON object, into the
+// configuration that has a version; "*" is any.
+func (c *Client) ChangeConfig(ctx context.Context, etag string, patch any, dry bool) (out Config, err error) {
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return out, fmt.Errorf("change configuration: %w: %w", err, ErrInvalid)
+	}
+	head := http.Header{"Content-Type": {mergePatch}, "If-Match": {etag}}
+	_, err = c.exchange(ctx, http.MethodPatch, "/api/v1/config", dryRun(dry), head, body, &out)
+	return out, err
+}
+
+// Drain has the node take no new clients and fills, or with undo ends that.
+func (c *Client) Drain(ctx context.Context, undo, dry bool) (out Drained, err error) {
+	method := http.MethodPost
+	if undo {
+		method = http.MethodDelete
+	}
+	err = c.do(ctx, method, "/api/v1/drain", dryRun(dry), &out)
+	return out, err
+}
+
+// Reload has the node read keys, tokens and certificates again.
+func (c *Client) Reload(ctx context.Context, dry bool) (out Reloaded, err error) {
+	err = c.do(ctx, http.MethodPost, "/api/v1/reload", dryRun(dry), &out)
+	return out, err
+}
+
+func dryRun(dry bool) url.Values { return url.Values{"dry_run": {strconv.FormatBool(dry)}} }

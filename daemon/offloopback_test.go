@@ -1,0 +1,88 @@
+package daemon
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// outside is an address of this machine that is not loopback.
+func outside(t *testing.T) net.IP {
+	t.Helper()
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if ip, ok := a.(*net.IPNet); ok && !ip.IP.IsLoopback() && !ip.IP.IsLinkLocalUnicast() && ip.IP.To4() != nil {
+			return ip.IP
+		}
+	}
+	t.Skip("this machine has no address but loopback's")
+	return nil
+}
+
+// Who comes from another address reads health and metrics, and the rest with a token.
+func TestStrangersReadWithATokenOnly(t *testing.T) {
+	ip, dir := outside(t), t.TempDir()
+	config := testConfig(t)
+	config.HTTP, config.AdminSocket = "0.0.0.0:0", ""
+	config.AdminReadTokenFile, config.TokenFile = filepath.Join(dir, "read"), filepath.Join(dir, "changes")
+	const reader, changes = "a token that reads", "a token that changes"
+	write(t, config.AdminReadTokenFile, reader)
+	write(t, config.TokenFile, changes)
+	r := startDaemon(t, config, nil)
+	_, port, err := net.SplitHostPort(r.AdminAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(host, method, path, token string) (int, string) {
+		req, err := http.NewRequest(method, "http://"+net.JoinHostPort(host, port)+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.StatusCode, string(text)
+	}
+	doc := r.documented(t)
+	for path, item := range doc.Paths.Map() {
+		if item.Get == nil || strings.Contains(path, "{") {
+			continue
+		}
+		query := ""
+		if item.Get.Parameters.GetByInAndName("query", "poll") != nil {
+			query = "?poll=1"
+		}
+		open := !strings.HasPrefix(path, "/api/")
+		for token, want := range map[string]int{"": 401, "wrong": 401, reader: 200, changes: 200} {
+			if open {
+				want = 200
+			}
+			if status, text := ask(ip.String(), http.MethodGet, path+query, token); status != want {
+				t.Errorf("%s with token %q: %d %s", path, token, status, text)
+			}
+		}
+		if status, text := ask("127.0.0.1", http.MethodGet, path+query, ""); status != 200 {
+			t.Errorf("%s over loopback: %d %s", path, status, text)
+		}
+	}
+	for token, want := range map[string]int{"": 401, reader: 401, changes: 200} {
+		if status, text := ask(ip.String(), http.MethodPost, "/api/v1/drain?dry_run=true", token); status != want {
+			t.Errorf("a change with token %q: %d %s", token, status, text)
+		}
+	}
+}

@@ -1,0 +1,47 @@
+package settings
+
+import "github.com/spliced-kv/spliced/connector/wire"
+
+// MaxTenantToken is how many bytes a tenant's token has at most.
+const MaxTenantToken = wire.MaxToken
+
+// adminSettings are those of who may do what over the admin REST's TCP listener.
+func (c *Config) adminSettings() []setting {
+	return []setting{
+		{"token-file", (*text)(&c.TokenFile), "path of a file with at least 16 bytes", "no mutations over http",
+			"Bearer token that allows mutations over http, and reading off loopback. It is read again with a reload, as are the files of the four settings below."},
+		{"router-token-file", (*text)(&c.RouterTokenFile), "path of a file with at least 16 bytes", "routers need the token of token-file",
+			"Bearer token with which routers ask over http where prompts are held (locate), and may do nothing else that needs one."},
+		{"admin-read-token-file", (*text)(&c.AdminReadTokenFile), "path of a file with at least 16 bytes", "off loopback, reading needs the token of token-file",
+			"Bearer token with which everything may be read over http off loopback, and nothing changed. Health, metrics and the OpenAPI document need none."},
+		{"admin-tls-cert-file", (*text)(&c.AdminTLSCert), "path of a PEM file; with admin-tls-key-file", "plain http",
+			"Certificate of the http listener, with those of the authorities behind it that are not roots: with it the listener speaks TLS 1.2 or later, and nothing else."},
+		{"admin-tls-key-file", (*text)(&c.AdminTLSKey), "path of a PEM file; with admin-tls-cert-file", "see admin-tls-cert-file",
+			"Its private key."},
+	}
+}
+
+func (c *Config) checkAdmin(v *faults) {
+	for name, path := range map[string]string{
+		"token-file": c.TokenFile, "router-token-file": c.RouterTokenFile, "admin-read-token-file": c.AdminReadTokenFile,
+		"admin-tls-cert-file": c.AdminTLSCert, "admin-tls-key-file": c.AdminTLSKey,
+	} {
+		v.plain(name, path)
+		if len(path) > maxDiskPath {
+			v.add(name, "path of %d bytes, most %d", len(path), maxDiskPath)
+		}
+	}
+	if (c.AdminTLSCert == "") != (c.AdminTLSKey == "") {
+		v.add("admin-tls-cert-file", "admin-tls-cert-file and admin-tls-key-file: both of them or neither")
+	}
+}
+
+// Shown is all settings but tenants, by name, as text. Secrets stand in files, of which
+// only the paths are here.
+func (c *Config) Shown() map[string]string {
+	shown := map[string]string{}
+	for _, s := range c.settings() {
+		shown[s.name] = s.value.String()
+	}
+	return shown
+}

@@ -1,0 +1,220 @@
+package view
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/daemon/server"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+var _ api.Control = (*View)(nil)
+
+// Level is the level of a log, which may change.
+type Level interface {
+	Level() zerolog.Level
+	SetLevel(zerolog.Level)
+}
+
+// kindOf turns errors of the store into those of the REST.
+func kindOf(err error) error {
+	for _, k := range []struct{ is, as error }{
+		{tier.ErrGone, api.ErrNotFound}, {tier.ErrBusy, api.ErrBusy}, {tier.ErrFull, api.ErrFull}, {tier.ErrQuota, api.ErrFull},
+		{tier.ErrUnavailable, api.ErrUnavailable}, {tier.ErrInvalid, api.ErrInvalid},
+	} {
+		if errors.Is(err, k.is) {
+			return fmt.Errorf("%w: %w", err, k.as)
+		}
+	}
+	return err
+}
+
+// filterTenant is tenant, where nothing may be left out without a word.
+func (v *View) filterTenant(name string) (*tier.TenantID, error) {
+	id, ok := v.tenant(name)
+	if !ok {
+		return nil, fmt.Errorf("no tenant %.128q is configured: %w", name, api.ErrInvalid)
+	}
+	return id, nil
+}
+
+func objectName(k tier.CheckpointKind) string {
+	if k == 0 {
+		return "segment"
+	}
+	return "checkpoint"
+}
+
+// Leases implements api.Control.
+func (v *View) Leases(q api.LeaseQuery) ([]api.Lease, error) {
+	var f tiering.LeaseFilter
+	var err error
+	if f.Tenant, err = v.filterTenant(q.Tenant); err != nil {
+		return nil, err
+	}
+	by := map[*tiering.Session]server.Holder{}
+	for _, h := range v.o.Server.Holders() {
+		by[h.Session] = h
+		if q.Connection != nil && *q.Connection == h.Connection {
+			f.Session = h.Session
+		}
+	}
+	if q.Connection != nil && f.Session == nil {
+		return nil, fmt.Errorf("connection %d: %w", *q.Connection, api.ErrNotFound)
+	}
+	var list []api.Lease
+	for _, l := range v.o.Store.Leases(f, tier.LeaseID(q.After), q.Limit) {
+		h, ok := by[l.Session]
+		if !ok { // it has attached, or ended, meanwhile
+			h.Client = l.Session.Name()
+		}
+		list = append(list, api.Lease{
+			Lease: uint64(l.ID), Object: objectName(l.Kind), Key: l.Key, Tenant: v.tenantName(l.Tenant), Profile: uint32(l.Profile),
+			Client: h.Client, Connection: h.Connection, Rank: l.Rank, Since: l.Since, Expires: l.Expires, Bytes: l.Bytes, Device: v.gpuName(l.Device),
+		})
+	}
+	return list, nil
+}
+
+// Pins implements api.Pinner.
+func (v *View) Pins() ([]api.Pin, error) { return v.pins(v.o.Store.Pins()), nil }
+
+func (v *View) pins(of []tiering.PinInfo) []api.Pin {
+	var list []api.Pin
+	for _, p := range of {
+		list = append(list, api.Pin{
+			Key: p.Key, Object: objectName(p.Kind), Tenant: v.tenantName(p.Tenant), Profile: uint32(p.Profile),
+			Bytes: p.Bytes, Expires: p.Expires, By: p.By,
+		})
+	}
+	return list
+}
+
+// Pin implements api.Pinner.
+func (v *View) Pin(ctx context.Context, q api.PinQuery) ([]api.Pin, error) {
+	list, err := v.o.Store.Pin(ctx, tiering.PinQuery{Key: q.Key, TTL: q.TTL, By: q.By, Dry: q.Dry})
+	return v.pins(list), kindOf(err)
+}
+
+// Unpin implements api.Pinner.
+func (v *View) Unpin(key api.Digest, dry bool) ([]api.Pin, error) {
+	list, err := v.o.Store.Unpin(key, dry)
+	return v.pins(list), kindOf(err)
+}
+
+// Drain implements api.Operator.
+func (v *View) Drain(on, dry bool) (api.Drained, error) {
+	if !dry {
+		v.o.Server.Drain(on)
+	}
+	return api.Drained{Draining: on, DryRun: dry, Connections: len(v.o.Server.Holders()), Leases: v.o.Store.CountLeases()}, nil
+}
+
+// drainCheck says that the node is being drained; false while it is not.
+func (v *View) drainCheck() (api.Check, bool) {
+	if !v.o.Server.Draining() {
+		return api.Check{}, false
+	}
+	return api.Check{Name: "drain", State: api.CheckDegraded, Detail: "no new clients and nothing new until the drain is undone: splicectl drain --undo, or DELETE /api/v1/drain"}, true
+}
+
+// Reload implements api.Operator.
+func (v *View) Reload(dry bool) (api.Reloaded, error) { return v.o.Reload(dry) }
+
+// Config implements api.Operator.
+func (v *View) Config() (api.Config, error) {
+	b := v.o.Store.Budgets()
+	c := api.Config{
+		LogLevel: v.o.Config.LogLevel, PublicBytes: b.Public, PrivateBytes: b.Private, Quotas: map[string]api.Quota{},
+		ArenaBytes: v.o.Store.ArenaBytes(), Draining: v.o.Server.Draining(), Settings: v.o.Config.Shown(),
+	}
+	if v.o.Level != nil {
+		c.LogLevel = v.o.Level.Level().String()
+	}
+	for id, quota := range b.Quotas {
+		c.Quotas[v.tenantName(id)] = api.Quota{QuotaBytes: quota}
+	}
+	return c, nil
+}
+
+// ChangeConfig implements api.Operator. What the canary recomputes is the engines' to set,
+// and no part of it.
+func (v *View) ChangeConfig(to api.Config, dry bool) (api.Config, error) {
+	was, err := v.Config()
+	if err != nil {
+		return was, err
+	}
+	level, err := v.checkLevel(&was, &to)
+	if err != nil {
+		return was, err
+	}
+	b, err := v.checkBudgets(&was, &to)
+	if err != nil || dry {
+		to.ArenaBytes, to.Draining, to.Settings = was.ArenaBytes, was.Draining, was.Settings
+		return to, err
+	}
+	if err := v.o.Store.SetBudgets(b); err != nil {
+		return was, kindOf(err)
+	}
+	if level != nil {
+		v.o.Level.SetLevel(*level)
+	}
+	return v.Config()
+}
+
+// checkLevel is the level to set; nil = it stays.
+func (v *View) checkLevel(was, to *api.Config) (*zerolog.Level, error) {
+	if was.LogLevel == to.LogLevel {
+		return nil, nil
+	}
+	level, err := zerolog.ParseLevel(to.LogLevel)
+	if err != nil || level < zerolog.TraceLevel || to.LogLevel == "" || !slices.Contains(levels, level.String()) {
+		return nil, fmt.Errorf("log_level %.20q is none of %v: %w", to.LogLevel, levels, api.ErrInvalid)
+	}
+	if v.o.Level == nil {
+		return nil, api.Unsupported("log_level", "the log of this daemon has one level for good")
+	}
+	return &level, nil
+}
+
+// levels are those of the setting log-level.
+var levels = []string{"trace", "debug", "info", "warn", "error", "disabled"}
+
+// checkBudgets is what to tell the store, which would take it.
+func (v *View) checkBudgets(was, to *api.Config) (tiering.Budgets, error) {
+	b := tiering.Budgets{Public: to.PublicBytes, Private: to.PrivateBytes, Quotas: map[tier.TenantID]int64{}}
+	check := func(name string, b tiering.Budgets) error {
+		err := v.o.Store.CheckBudgets(b)
+		if errors.Is(err, tier.ErrUnavailable) {
+			return api.Unsupported(name, err.Error())
+		}
+		return kindOf(err)
+	}
+	name := "public_bytes"
+	if was.PublicBytes == to.PublicBytes {
+		name = "private_bytes"
+	}
+	if err := check(name, b); err != nil {
+		return b, err
+	}
+	for i := range v.o.Tenants {
+		t := &v.o.Tenants[i]
+		quota, ok := to.Quotas[t.Name]
+		if !ok || quota == was.Quotas[t.Name] {
+			continue
+		}
+		one := b
+		one.Quotas = map[tier.TenantID]int64{t.ID: quota.QuotaBytes}
+		if err := check("quotas."+t.Name, one); err != nil {
+			return b, err
+		}
+		b.Quotas[t.ID] = quota.QuotaBytes
+	}
+	return b, nil
+}

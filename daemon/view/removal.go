@@ -1,0 +1,370 @@
+package view
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// What is removed together is listed first, a page at a time, and then taken out a few
+// objects at a time, so that clients are served all the while. What comes meanwhile may or
+// may not go with it.
+
+// removalPage is how many rows are looked at at once. The disk tier walks all entries for
+// each page, so that it is a long one.
+const removalPage = 4096
+
+// mostChecked bounds the checkpoints that one removal takes on: they have to be known
+// together, since chains are taken apart from their ends. More of them take another one.
+const mostChecked = 1 << 18
+
+// selection is a query, read.
+type selection struct {
+	tenant   *tier.TenantID
+	profile  tier.ProfileID
+	prefix   string
+	before   time.Time // used before; zero = whenever
+	below    disk.Filter
+	hasBelow bool
+}
+
+func (v *View) selection(q *api.RemovalQuery) (s selection, err error) {
+	if s.tenant, err = v.filterTenant(q.Tenant); err != nil {
+		return s, err
+	}
+	var ok bool
+	if s.profile, ok = profileFilter(q.Profile); ok && s.profile != 0 {
+		_, ok = v.o.Store.Profile(s.profile)
+	}
+	if !ok {
+		return s, fmt.Errorf("no profile %d is registered: %w", *q.Profile, api.ErrInvalid)
+	}
+	s.prefix = q.Prefix
+	if q.OlderThan > 0 {
+		s.before = v.now().Add(-q.OlderThan)
+	}
+	s.below, s.hasBelow = v.below(s.tenant, s.profile)
+	s.below.Prefix = s.prefix
+	return s, nil
+}
+
+func (v *View) now() time.Time {
+	if v.o.Now != nil {
+		return v.o.Now()
+	}
+	return time.Now()
+}
+
+// old tells whether something was not used for long enough.
+func (s *selection) old(used, created time.Time) bool {
+	if used.Before(created) {
+		used = created
+	}
+	return s.before.IsZero() || used.Before(s.before)
+}
+
+// held is an object that passed.
+type held struct {
+	tier.Want
+	bytes int64
+	busy  bool // as it looks
+}
+
+// RemoveSegments implements api.Remover.
+func (v *View) RemoveSegments(ctx context.Context, q api.RemovalQuery) (r api.Removed, err error) {
+	if !v.removing.TryLock() {
+		return r, fmt.Errorf("another removal of many objects runs: %w", api.ErrBusy)
+	}
+	defer v.removing.Unlock()
+	s, err := v.selection(&q)
+	if err != nil {
+		return r, err
+	}
+	pinned := map[tier.Name]bool{}
+	for _, p := range v.o.Store.Pins() {
+		pinned[p.Name] = true
+	}
+	f := tiering.SegmentFilter{Tenant: s.tenant, Profile: s.profile, Prefix: s.prefix}
+	prints := v.fingerprints()
+	var after *profile.SegmentKey
+	for more := true; more && ctx.Err() == nil; {
+		page := v.o.Store.Segments(f, after, removalPage)
+		if more = len(page) == removalPage; len(page) > 0 {
+			after = &page[len(page)-1].Key
+		}
+		var list []held
+		for i := range page {
+			x := &page[i]
+			w := tier.Want{Name: tier.Name{Key: x.Key}, Fingerprint: prints[x.Profile], Tenant: x.Tenant}
+			if s.old(x.LastUsed, x.Created) {
+				list = append(list, held{w, x.Bytes, !x.Published && !x.Promoting || pinned[w.Name]})
+			}
+		}
+		v.discard(ctx, list, q.Dry, &r)
+	}
+	var from *tier.Name
+	for more := s.hasBelow; more && ctx.Err() == nil; {
+		page := v.listFrom(s.below, 0, from)
+		if more = len(page) == removalPage; len(page) > 0 {
+			from = &page[len(page)-1].Name
+		}
+		var list []held
+		for i := range page {
+			x := &page[i]
+			if _, inMemory := v.o.Store.Segment(x.Key); !inMemory && s.old(x.LastUsed, x.Created) {
+				list = append(list, held{tier.Want{Name: x.Name, Fingerprint: x.Fingerprint, Tenant: x.Tenant}, x.RankBytes * int64(x.Ranks), false})
+			}
+		}
+		v.discard(ctx, list, q.Dry, &r)
+	}
+	return r, ended(ctx)
+}
+
+// ended is what an answer that was cut short says.
+func ended(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("the daemon is stopping: not all was removed: %w", api.ErrUnavailable)
+	}
+	return nil
+}
+
+// listFrom is a page of the disk's entries of one kind.
+func (v *View) listFrom(f disk.Filter, kind tier.CheckpointKind, after *tier.Name) []disk.Info {
+	f.Kinds = func(k tier.CheckpointKind) bool { return k == kind }
+	return v.o.Disk.List(f, after, removalPage)
+}
+
+// fingerprints finds that of a registered profile.
+func (v *View) fingerprints() map[tier.ProfileID]profile.Fingerprint {
+	prints := map[tier.ProfileID]profile.Fingerprint{}
+	for _, p := range v.o.Store.Profiles() {
+		prints[p.ID] = p.Profile.Fingerprint()
+	}
+	return prints
+}
+
+// discard removes objects, or with dry counts what would become of them.
+func (v *View) discard(ctx context.Context, list []held, dry bool, r *api.Removed) {
+	r.Matched += len(list)
+	count := func(i int, err error) {
+		switch {
+		case err == nil:
+			r.Removed++
+			r.Bytes += list[i].bytes
+		case errors.Is(err, tier.ErrBusy):
+			r.Busy++
+		}
+	}
+	if dry {
+		for i := range list {
+			var err error
+			if list[i].busy {
+				err = tier.ErrBusy
+			}
+			count(i, err)
+		}
+		return
+	}
+	wants := make([]tier.Want, len(list))
+	for i := range list {
+		wants[i] = list[i].Want
+	}
+	v.o.Store.Discard(ctx, wants, count)
+}
+
+// node is a checkpoint of a removal, in memory, on disk or both.
+type node struct {
+	tier.Want
+	end      int
+	bytes    int64
+	busy     bool
+	thinned  bool // leaves memory by itself with the last that extends it
+	parents  [2]tier.Name
+	children [2]int
+	used     time.Time
+	created  time.Time
+	row      api.Checkpoint
+}
+
+// Places of a node.
+const (
+	inMemory = 0
+	onDisk   = 1
+)
+
+// nodes lists the checkpoints that pass, each once, those that extend others first.
+func (v *View) nodes(ctx context.Context, s *selection) []*node {
+	known := map[tier.Want]*node{}
+	prints, ids := v.fingerprints(), v.profileIDs()
+	var after *profile.PrefixHash
+	for more := true; more && ctx.Err() == nil && len(known) < mostChecked; {
+		page := v.checkpointPage(s, after)
+		if more = len(page) >= removalPage; len(page) > 0 {
+			after = &page[len(page)-1].Hash
+		}
+		for i := range page {
+			c := &page[i]
+			n := &node{
+				Want: tier.Want{Name: tier.Name{Kind: c.Kind, Key: c.Hash}, Fingerprint: prints[c.Profile], Tenant: c.Tenant},
+				end:  c.Tokens, bytes: c.Bytes, busy: !c.Published || c.Promoting, thinned: c.Stripped, used: c.LastUsed, created: c.Created, row: v.checkpoint(c),
+			}
+			n.children[inMemory] = c.Children
+			if c.Parent != (profile.PrefixHash{}) {
+				n.parents[inMemory] = tier.Name{Kind: c.ParentOf, Key: c.Parent}
+			}
+			known[n.Want] = n
+		}
+	}
+	for _, kind := range tier.Kinds {
+		var from *tier.Name
+		for more := s.hasBelow; more && ctx.Err() == nil && len(known) < mostChecked; {
+			page := v.listFrom(s.below, kind, from)
+			if more = len(page) == removalPage; len(page) > 0 {
+				from = &page[len(page)-1].Name
+			}
+			for i := range page {
+				x := &page[i]
+				w := tier.Want{Name: x.Name, Fingerprint: x.Fingerprint, Tenant: x.Tenant}
+				n := known[w]
+				if n == nil {
+					n = &node{Want: w, end: x.End, bytes: x.RankBytes * int64(x.Ranks), used: x.LastUsed, created: x.Created, row: diskCheckpoint(x, ids)}
+					known[w] = n
+				}
+				n.parents[onDisk], n.children[onDisk] = x.Parent, x.Children
+			}
+		}
+	}
+	for _, p := range v.o.Store.Pins() {
+		w := tier.Want{Name: p.Name, Fingerprint: prints[p.Profile], Tenant: p.Tenant}
+		if n := known[w]; n != nil {
+			n.busy = true
+		}
+	}
+	list := make([]*node, 0, len(known))
+	for _, n := range known {
+		if s.old(n.used, n.created) {
+			list = append(list, n)
+		}
+	}
+	slices.SortFunc(list, func(a, b *node) int {
+		return cmp.Or(cmp.Compare(b.end, a.end), slices.Compare(a.Key[:], b.Key[:]), cmp.Compare(a.row.Kind, b.row.Kind),
+			cmp.Compare(a.Tenant, b.Tenant), slices.Compare(a.Fingerprint[:], b.Fingerprint[:]))
+	})
+	return list
+}
+
+// checkpointPage is a page of memory's checkpoints that pass but for their age; of one hash
+// all of them, without a walk.
+func (v *View) checkpointPage(s *selection, after *profile.PrefixHash) []tiering.CheckpointInfo {
+	var hash api.Digest
+	if hash.UnmarshalText([]byte(s.prefix)) != nil {
+		return v.o.Store.Checkpoints(tiering.CheckpointFilter{Tenant: s.tenant, Profile: s.profile, Prefix: s.prefix}, after, removalPage)
+	}
+	return slices.DeleteFunc(v.o.Store.CheckpointsOf(profile.PrefixHash(hash)), func(c tiering.CheckpointInfo) bool {
+		return s.tenant != nil && *s.tenant != c.Tenant || s.profile != 0 && s.profile != c.Profile
+	})
+}
+
+// RemoveCheckpoints implements api.Remover.
+func (v *View) RemoveCheckpoints(ctx context.Context, q api.RemovalQuery) (r api.Removed, err error) {
+	if !v.removing.TryLock() {
+		return r, fmt.Errorf("another removal of many objects runs: %w", api.ErrBusy)
+	}
+	defer v.removing.Unlock()
+	s, err := v.selection(&q)
+	if err != nil {
+		return r, err
+	}
+	v.discardNodes(ctx, v.nodes(ctx, &s), q.Dry, &r)
+	return r, ended(ctx)
+}
+
+// discardNodes removes checkpoints, those that extend others first, or with dry counts what
+// would become of them.
+func (v *View) discardNodes(ctx context.Context, list []*node, dry bool, r *api.Removed) {
+	r.Matched += len(list)
+	count := func(i int, err error) {
+		switch n := list[i]; {
+		case err == nil, errors.Is(err, tier.ErrGone) && n.thinned:
+			r.Removed++
+			r.Bytes += n.bytes
+		case errors.Is(err, tier.ErrBusy):
+			r.Busy++
+		}
+	}
+	if dry {
+		taken := [2]map[tier.Want]int{{}, {}} // of the children of a node
+		for i, n := range list {
+			var err error
+			for place := range taken {
+				if n.busy || n.children[place] > taken[place][n.Want] {
+					err = tier.ErrBusy
+				}
+			}
+			if err == nil {
+				for place := range taken {
+					taken[place][tier.Want{Name: n.parents[place], Fingerprint: n.Fingerprint, Tenant: n.Tenant}]++
+				}
+			}
+			count(i, err)
+		}
+		return
+	}
+	wants := make([]tier.Want, len(list))
+	for i, n := range list {
+		wants[i] = n.Want
+	}
+	v.o.Store.Discard(ctx, wants, count)
+}
+
+// named lists the checkpoints of a hash that pass.
+func (v *View) named(ctx context.Context, name *api.CheckpointName) (list []*node, others int, err error) {
+	s, err := v.selection(&api.RemovalQuery{Tenant: name.Tenant, Profile: name.Profile, Prefix: name.Hash.String()})
+	if err != nil {
+		return nil, 0, err
+	}
+	all := selection{prefix: s.prefix}
+	all.below, all.hasBelow = v.below(nil, 0)
+	all.below.Prefix = s.prefix
+	for _, n := range v.nodes(ctx, &s) {
+		if name.Kind == "" || strings.EqualFold(name.Kind, n.row.Kind) {
+			list = append(list, n)
+		}
+	}
+	if len(list) == 0 {
+		return nil, 0, fmt.Errorf("checkpoint %v: %w", name.Hash, api.ErrNotFound)
+	}
+	return list, len(v.nodes(ctx, &all)) - 1, nil
+}
+
+// Checkpoint implements api.Remover.
+func (v *View) Checkpoint(name api.CheckpointName) (api.CheckpointDetail, error) {
+	list, others, err := v.named(context.Background(), &name)
+	if err != nil {
+		return api.CheckpointDetail{}, err
+	}
+	return api.CheckpointDetail{Checkpoint: list[0].row, Others: others}, nil
+}
+
+// RemoveCheckpoint implements api.Remover.
+func (v *View) RemoveCheckpoint(name api.CheckpointName, dry bool) (r api.Removed, err error) {
+	list, _, err := v.named(context.Background(), &name)
+	if err != nil {
+		return r, err
+	}
+	v.discardNodes(context.Background(), list, dry, &r)
+	if r.Removed == 0 && r.Busy > 0 {
+		return r, fmt.Errorf("checkpoint %v is being filled, is pinned, or is extended by another one, which goes first: %w", name.Hash, api.ErrBusy)
+	}
+	return r, nil
+}

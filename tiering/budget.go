@@ -1,0 +1,175 @@
+package tiering
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// The arena has one size for the life of the store; what of it is for segments and what
+// for checkpoints is an account, since pages belong to neither. So budgets can change while
+// the store runs. One that shrinks does so at once: what is too much leaves now, or, if
+// clients read it or it has to be written first, with the sweeps that follow. One that
+// grows gets what the other has given up.
+//
+// Invariant: the larger of budget and use of both pools together do not exceed the arena.
+type budgets struct {
+	wanted [objects.PoolCount]int64        // what budgets are on their way to; guarded by the store's lock
+	now    [objects.PoolCount]atomic.Int64 // budgets, for those without the lock
+}
+
+func (s *Store) openBudgets() {
+	for i, p := range s.objects.Pools {
+		s.wanted[i] = p.Budget
+		s.now[i].Store(p.Budget)
+	}
+}
+
+// budgetOf is a pool's budget, without the lock.
+func (s *Store) budgetOf(p *objects.Pool) int64 {
+	if p.Device != nil {
+		return p.Budget // fixed
+	}
+	return s.now[p.Number].Load()
+}
+
+// Budgets is what can be set of a store while it runs.
+type Budgets struct {
+	Public, Private int64
+	Quotas          map[tier.TenantID]int64 // bytes; 0 = none
+}
+
+// Budgets answers what is wanted: pools may be on their way there.
+func (s *Store) Budgets() Budgets {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := Budgets{s.wanted[objects.PublicPool], s.wanted[objects.PrivatePool], map[tier.TenantID]int64{}}
+	for id, t := range s.objects.Tenants {
+		b.Quotas[id] = t.QuotaBytes
+	}
+	return b
+}
+
+// CheckBudgets tells whether SetBudgets would take them. ErrUnavailable: not without a
+// restart; ErrInvalid: never.
+func (s *Store) CheckBudgets(b Budgets) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.checkBudgetsLocked(&b)
+}
+
+func (s *Store) checkBudgetsLocked(b *Budgets) error {
+	page := int64(s.cfg.PageBytes)
+	if b.Public < page || b.Private < page {
+		return fmt.Errorf("pools of %d and %d bytes, each has at least a page of %d: %w", b.Public, b.Private, page, tier.ErrInvalid)
+	}
+	if total := s.ArenaBytes(); b.Public > total || b.Private > total-b.Public {
+		return fmt.Errorf("pools of %d and %d bytes, the arena has %d for the life of the daemon: %w", b.Public, b.Private, total, tier.ErrUnavailable)
+	}
+	for id, quota := range b.Quotas {
+		t := s.objects.Tenants[id]
+		switch {
+		case t == nil || quota < 0:
+			return fmt.Errorf("quota of %d bytes for tenant %d: %w", quota, id, tier.ErrInvalid)
+		case quota > 0 && t.Evict == nil:
+			// What it holds is in no policy of its own, which only a tenant with a quota has.
+			return fmt.Errorf("tenant %q has had no quota since the start, and gets one with a restart: %w", t.Name, tier.ErrUnavailable)
+		}
+	}
+	return nil
+}
+
+// ArenaBytes is what both pools have together.
+func (s *Store) ArenaBytes() int64 {
+	page := int64(s.cfg.PageBytes)
+	return s.cfg.PublicBytes/page*page + s.cfg.PrivateBytes/page*page
+}
+
+// SetBudgets changes budgets and quotas; tenants that are not named keep theirs. What is
+// held beyond them begins to leave. The error is that of CheckBudgets, and nothing has
+// changed then.
+func (s *Store) SetBudgets(b Budgets) error {
+	page := int64(s.cfg.PageBytes)
+	s.mu.Lock()
+	if err := s.checkBudgetsLocked(&b); err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	s.wanted = [objects.PoolCount]int64{objects.PublicPool: b.Public / page * page, objects.PrivatePool: b.Private / page * page}
+	for id, quota := range b.Quotas {
+		s.objects.Tenants[id].QuotaBytes = quota
+	}
+	s.mu.Unlock()
+	s.settleBudgets()
+	return nil
+}
+
+// settleBudgets brings what is held to what is wanted, as far as it can leave now.
+func (s *Store) settleBudgets() {
+	_ = s.inTurns(s.settleLocked)
+	s.launch()
+}
+
+// settleLocked does a part of it; ErrAgain: more can be done.
+func (s *Store) settleLocked() error {
+	for _, p := range s.objects.Pools {
+		s.setBudgetLocked(p)
+	}
+	n := 0
+	for _, p := range s.objects.Pools {
+		for over := p.StayingBytes() - p.Budget; over > 0 && p.Used > p.Pinned; over = p.StayingBytes() - p.Budget {
+			if n++; n > objects.EvictRows {
+				return objects.ErrAgain
+			}
+			way := forRoom
+			if s.writesHangLocked() {
+				way = forRoomWithoutDemotion
+			}
+			s.evictLocked(p.Evict, way, &shortage{pool: p, pages: over})
+		}
+	}
+	for _, t := range s.objects.Tenants {
+		if err := s.settleQuotaLocked(t); err != nil {
+			return err
+		}
+	}
+	for _, p := range s.objects.Pools {
+		s.setBudgetLocked(p)
+	}
+	return nil
+}
+
+// setBudgetLocked moves a pool's budget as far towards what is wanted as the other pool
+// allows.
+func (s *Store) setBudgetLocked(p *objects.Pool) {
+	other := s.objects.Pools[objects.PublicPool+objects.PrivatePool-p.Number]
+	p.Budget = min(s.wanted[p.Number], s.ArenaBytes()-max(other.Budget, other.Used))
+	s.now[p.Number].Store(p.Budget)
+}
+
+// settleQuotaLocked has a tenant give up what is over its quota, in the order of
+// makeRoomLocked.
+func (s *Store) settleQuotaLocked(t *objects.Tenant) error {
+	over := func() int64 { return s.objects.OverQuota(t, 0) - t.Leaving }
+	if t.Evict == nil || over() <= 0 {
+		return nil
+	}
+	if _, more := s.objects.Yield(t, over()); more {
+		return objects.ErrAgain
+	}
+	if below := min(over(), s.trimmable(t, 0)); below > 0 && s.trimBelowLocked(t, below, nil) {
+		return objects.ErrAgain
+	}
+	evictable := func() bool { // of memory
+		return t.Used[objects.PublicPool]+t.Used[objects.PrivatePool] > t.Pinned-t.PinnedAbove
+	}
+	for n := 0; over() > 0 && evictable(); n++ {
+		if n == objects.EvictRows {
+			return objects.ErrAgain
+		}
+		s.evictLocked(t.Evict, forQuota, &shortage{tenant: t, charge: over()})
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package tiering
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// discardRows bounds the objects that leave in one critical section.
+const discardRows = objects.EvictRows
+
+// Discard removes objects of any tenant from all tiers of this node, as Evict does, in the
+// order given, and calls told for each, without a lock: with nil, ErrGone when no tier holds
+// it, or ErrBusy while it is being filled, read into memory, pinned, or extended by another
+// one. The lock is held for a few at a time, so that clients are served meanwhile. It ends
+// early with the context.
+func (s *Store) Discard(ctx context.Context, list []tier.Want, told func(i int, err error)) {
+	turns := s.mu.Turns()
+	var began [discardRows]discarding
+	for first := 0; first < len(list) && ctx.Err() == nil; first += discardRows {
+		some := list[first:min(first+discardRows, len(list))]
+		turns.Lock()
+		for i := range some {
+			began[i] = s.beginDiscardLocked(&some[i])
+		}
+		turns.Unlock()
+		for i := range some {
+			told(first+i, s.endDiscard(some[i].Name, began[i]))
+		}
+	}
+}
+
+// discarding is a removal between its two critical sections.
+type discarding struct {
+	held  bool
+	below bool // the lower tier has to forget it
+	err   error
+}
+
+func (s *Store) beginDiscardLocked(w *tier.Want) (d discarding) {
+	if w.Kind == 0 {
+		d.held, d.err = s.removeLocked(w.Name)
+		d.below = d.err == nil && s.cfg.Lower != nil
+		return d
+	}
+	o, e, err := s.leafLocked(w)
+	if err != nil {
+		return discarding{err: err}
+	}
+	if o != nil {
+		s.objects.Decide(o, decision.Drop, decision.Removed, o.PageBytes)
+		s.objects.Unlink(o, tier.ReasonRemoved)
+		d.held = true
+	}
+	if s.cfg.Lower != nil && (o != nil || e != nil) {
+		_, coming := s.beginDeletionLocked(w.Name)
+		d.held, d.below = d.held || coming, true
+	}
+	if d.held || e != nil {
+		s.counters.Removed++
+	}
+	return d
+}
+
+// leafLocked finds a checkpoint that may be removed, in memory and in the lower tier: none
+// extends it in either. One that is only now being written there while its parent goes is
+// lost with that, as with any removal of the lower tier.
+func (s *Store) leafLocked(w *tier.Want) (o *objects.Object, e *tier.Entry, err error) {
+	busy := func(why string) error { return fmt.Errorf("%v is %s: %w", w.Name, why, tier.ErrBusy) }
+	t := s.objects.Tenants[w.Tenant]
+	for _, p := range *s.profiles.Load() {
+		if t != nil && p.Fingerprint() == w.Fingerprint {
+			o = s.objects.Checkpoint(&w.Key, w.Kind, p, t)
+		}
+	}
+	if s.cfg.Lower != nil && s.objects.Deleting[w.Name] == 0 {
+		if e = s.objects.EntryBelow(w.Name); e != nil && (e.Tenant != w.Tenant || e.Fingerprint != w.Fingerprint) {
+			e = nil // of the same name, and another's
+		}
+	}
+	switch {
+	case s.promotionLocked(w.Name) != nil:
+		return nil, nil, busy("being read into memory")
+	case o != nil && o.Fill != nil:
+		return nil, nil, busy("being filled")
+	case s.isPinnedLocked(o):
+		return nil, nil, busy("pinned")
+	case o != nil && o.Children > 0, e != nil && e.Children > 0:
+		return nil, nil, busy("extended by others")
+	}
+	for _, other := range s.writes[w.Name] {
+		if other.Tenant != t || other.Profile.Fingerprint() != w.Fingerprint {
+			return nil, nil, busy("of a name of which another one is being written")
+		}
+	}
+	return o, e, nil
+}
+
+// endDiscard has the lower tier forget an object.
+func (s *Store) endDiscard(n tier.Name, d discarding) error {
+	if d.err != nil {
+		return d.err
+	}
+	if d.below {
+		d.held = s.cfg.Lower.Remove(&n) || d.held
+		s.endDeletion(n)
+	}
+	if !d.held {
+		return fmt.Errorf("%v: %w", n, tier.ErrGone)
+	}
+	return nil
+}
+
+// CheckpointsOf lists the checkpoints of a hash in memory: of several kinds, profiles or
+// tenants.
+func (s *Store) CheckpointsOf(hash profile.PrefixHash) (list []CheckpointInfo) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for o := s.objects.Checkpoints.Find((*[32]byte)(&hash)); o != nil; o = o.Sibling {
+		list = append(list, s.checkpointInfoLocked(o))
+	}
+	return list
+}

@@ -1,0 +1,104 @@
+package tiering
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// LeaseFilter selects leases; zero fields select all.
+type LeaseFilter struct {
+	Tenant  *tier.TenantID
+	Session *Session
+}
+
+// LeaseInfo is one lease of a client.
+type LeaseInfo struct {
+	ID      tier.LeaseID
+	Session *Session
+	tier.Name
+	Tenant  tier.TenantID
+	Profile tier.ProfileID
+	Rank    int
+	Since   time.Time
+	Expires time.Time // in the past: its holder has not let go
+	Bytes   int64     // of the object, over all ranks; of a copy in HBM its rank's
+	Device  tier.DeviceID
+}
+
+// Leases lists up to limit leases of clients in ascending order of ids, beginning after one.
+// The lock is held for a few leases at a time, so that a page is not a snapshot.
+func (s *Store) Leases(f LeaseFilter, after tier.LeaseID, limit int) []LeaseInfo {
+	var page []LeaseInfo
+	for _, session := range s.holders(f.Session) {
+		page = s.leasesOf(session, &f, after, limit, page)
+	}
+	return page
+}
+
+// holders are the sessions of clients, or the one that is asked for.
+func (s *Store) holders(only *Session) []*Session {
+	if only != nil {
+		return []*Session{only}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.sessions))
+}
+
+// leasesOf adds a session's leases to a page. They are walked a few at a time while others
+// add and remove: each lease that stays is met exactly once, as the language promises of a
+// map that changes between two steps.
+func (s *Store) leasesOf(c *Session, f *LeaseFilter, after tier.LeaseID, limit int, page []LeaseInfo) []LeaseInfo {
+	next, stop := iter.Pull(maps.Values(c.leases))
+	defer stop()
+	turns := s.mu.Turns()
+	for more := limit > 0; more; {
+		turns.Lock()
+		for range holdRows {
+			var l *lease
+			if l, more = next(); !more {
+				break
+			}
+			if l.id > after && (f.Tenant == nil || *f.Tenant == l.object.Tenant.ID) {
+				page = insertLease(page, l, limit)
+			}
+		}
+		turns.Unlock()
+	}
+	return page
+}
+
+// insertLease puts a lease where it belongs in a page, if it is among the first limit.
+func insertLease(page []LeaseInfo, l *lease, limit int) []LeaseInfo {
+	i, _ := slices.BinarySearchFunc(page, l.id, func(x LeaseInfo, id tier.LeaseID) int { return cmp.Compare(x.ID, id) })
+	if i == limit {
+		return page
+	}
+	if len(page) == limit {
+		page = page[:limit-1]
+	}
+	o := l.object
+	info := LeaseInfo{
+		ID: l.id, Session: l.session, Name: o.Label(), Tenant: o.Tenant.ID, Profile: o.Profile.ID, Rank: l.rank,
+		Since: l.since, Expires: l.until.At, Bytes: o.Bytes,
+	}
+	if o.InHBM() {
+		info.Device = o.Pool.Device.ID
+	}
+	return slices.Insert(page, i, info)
+}
+
+// CountLeases is how many leases clients hold, expired ones included.
+func (s *Store) CountLeases() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.sessions {
+		n += len(c.leases)
+	}
+	return n
+}

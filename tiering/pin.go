@@ -1,0 +1,371 @@
+package tiering
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// A pin is a lease of the store's own session: what keeps an object that a client reads
+// from leaving memory keeps one that an operator wants to stay. It differs in how it
+// ends. Nobody reads under it, so that its time frees the object at once, without
+// quarantine; and it may last longer than clients' leases.
+//
+// What lies in the lower tier only is read into memory to be pinned: memory has it then,
+// whatever the lower tier has to forget. Pins are not written anywhere: a restart ends
+// them.
+type pins struct {
+	// Guarded by the store's lock.
+	keeper  *Session                    // whose leases they are
+	pinned  map[objects.Identity]*lease // by what they keep
+	held    [objects.PoolCount]int64    // bytes of pages, chains included; what two pins share counts twice
+	charged map[tier.TenantID]int64     // what their tenants pay for it
+}
+
+// pin is what a lease has more when an operator holds it.
+type pin struct {
+	by     string
+	bytes  int64 // of pages, with what the object extends
+	charge int64
+}
+
+// Bounds of pins.
+const (
+	MaxPinTTL = 7 * 24 * time.Hour
+	maxPins   = 4096 // guessed, with room: they are made by hand
+	// pinShare is the part of a pool that pins may take, one in so many bytes: the rest
+	// is for what clients lease and publish.
+	pinShare = 2
+)
+
+// PinQuery asks for pins on all objects of a key: a segment, or the checkpoints of a hash.
+type PinQuery struct {
+	Key [32]byte
+	TTL time.Duration // at most MaxPinTTL
+	By  string        // who wants it, for people
+	Dry bool          // only say what would be pinned
+}
+
+// PinInfo is one pin.
+type PinInfo struct {
+	tier.Name
+	Profile tier.ProfileID
+	Tenant  tier.TenantID
+	Bytes   int64 // of memory that it keeps: pages, with what a checkpoint extends
+	Expires time.Time
+	By      string
+}
+
+func (s *Store) openPins() {
+	s.pins = pins{keeper: s.NewSession("pins"), pinned: map[objects.Identity]*lease{}, charged: map[tier.TenantID]int64{}}
+	delete(s.sessions, s.keeper) // which are those of clients
+}
+
+// Pin keeps what has a key in memory, for a time, or gives pins a new one. What lies in the
+// lower tier only is read first, which the context bounds. ErrGone: no tier of this node has
+// it; ErrBusy: it is being filled; ErrFull, ErrQuota: pins would take more than half a pool,
+// or more than the tenant may hold; ErrUnavailable: it could not be read into memory.
+func (s *Store) Pin(ctx context.Context, q PinQuery) ([]PinInfo, error) {
+	if q.TTL <= 0 || q.TTL > MaxPinTTL {
+		return nil, fmt.Errorf("pin %x for %v, at most %v: %w", q.Key[:8], q.TTL, MaxPinTTL, tier.ErrInvalid)
+	}
+	list, err := s.tryPin(&q)
+	if err == nil || !errors.Is(err, errBelow) {
+		return list, err
+	}
+	release, err := s.bring(ctx, &q.Key)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return s.tryPin(&q)
+}
+
+// errBelow is of what has to be read into memory first.
+var errBelow = fmt.Errorf("it lies in the lower tier only: %w", tier.ErrUnavailable)
+
+// tryPin pins what memory has of a key, all of it or nothing.
+func (s *Store) tryPin(q *PinQuery) ([]PinInfo, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found, pending := s.keyedLocked(&q.Key)
+	if len(found) == 0 {
+		below := s.belowLocked(&q.Key)
+		switch {
+		case pending:
+			return nil, fmt.Errorf("%x is being filled: %w", q.Key[:8], tier.ErrBusy)
+		case len(below) == 0:
+			return nil, fmt.Errorf("%x: %w", q.Key[:8], tier.ErrGone)
+		case !q.Dry:
+			return nil, errBelow
+		}
+		return s.wouldPinLocked(q, below)
+	}
+	if err := s.mayPinLocked(found); err != nil {
+		return nil, err
+	}
+	end := s.cfg.Now().Add(q.TTL)
+	var list []PinInfo
+	for _, o := range found {
+		if !q.Dry {
+			s.setPinLocked(o, end, q.By)
+		}
+		n, _ := s.keptBy(o)
+		list = append(list, PinInfo{o.Label(), o.Profile.ID, o.Tenant.ID, n, end, q.By})
+	}
+	return list, nil
+}
+
+// keyedLocked finds what memory has of a key, whole; pending tells that something of that
+// key is not.
+func (s *Store) keyedLocked(key *[32]byte) (found []*objects.Object, pending bool) {
+	add := func(o *objects.Object) {
+		switch {
+		case o.Fill != nil:
+			pending = true
+		case s.objects.Promotable(o):
+			found = append(found, o)
+		}
+	}
+	if o := s.objects.Segments.Find(key); o != nil {
+		add(o)
+	}
+	for o := s.objects.Checkpoints.Find(key); o != nil; o = o.Sibling {
+		add(o)
+	}
+	return found, pending
+}
+
+// lowerEntry is an entry of the lower tier whose profile and tenant are known here.
+type lowerEntry struct {
+	tier.Entry
+	profile *objects.Profile
+	tenant  *objects.Tenant
+}
+
+// belowLocked finds what the lower tier has of a key and could be read.
+func (s *Store) belowLocked(key *[32]byte) (found []lowerEntry) {
+	if s.cfg.Lower == nil {
+		return nil
+	}
+	for _, kind := range [...]tier.CheckpointKind{0, tier.Exact, tier.Rows, tier.Spliced} {
+		e := s.objects.EntryBelow(tier.Name{Kind: kind, Key: *key})
+		if e == nil || s.objects.Deleting[e.Name] > 0 {
+			continue
+		}
+		t := s.objects.Tenants[e.Tenant]
+		for _, p := range *s.profiles.Load() {
+			if t != nil && p.Fingerprint() == e.Fingerprint {
+				found = append(found, lowerEntry{*e, p, t})
+			}
+		}
+	}
+	return found
+}
+
+// wouldPinLocked is what pinning entries of the lower tier would take.
+func (s *Store) wouldPinLocked(q *PinQuery, entries []lowerEntry) (list []PinInfo, err error) {
+	for i := range entries {
+		e := &entries[i]
+		n := s.pagesInMemoryLocked(e)
+		if err := s.fitsPinsLocked(e.Name, e.tenant, n, n); err != nil {
+			return nil, err
+		}
+		list = append(list, PinInfo{e.Name, e.profile.ID, e.tenant.ID, n, s.cfg.Now().Add(q.TTL), q.By})
+	}
+	return list, nil
+}
+
+// pagesInMemoryLocked is what an entry takes once it is in memory, with what it extends.
+func (s *Store) pagesInMemoryLocked(e *lowerEntry) int64 {
+	if e.Kind != 0 {
+		return s.chainPagesLocked(&e.Entry, e.profile, e.tenant)
+	}
+	return s.objects.SizeOf(e.profile, e.profile.SegmentParts(e.End-e.Begin), e.Spec.Tokens).PageBytes
+}
+
+// mayPinLocked tells whether objects may be pinned beside what is.
+func (s *Store) mayPinLocked(list []*objects.Object) error {
+	var held [objects.PoolCount]int64
+	charged := map[*objects.Tenant]int64{}
+	more := 0
+	for _, o := range list {
+		if s.pinned[o.Identity()] != nil {
+			continue // it only gets another time
+		}
+		n, charge := s.keptBy(o)
+		held[o.Pool.Number] += n
+		charged[o.Tenant] += charge
+		more++
+		if err := s.fitsPinsLocked(o.Label(), o.Tenant, held[o.Pool.Number], charged[o.Tenant]); err != nil {
+			return err
+		}
+	}
+	if len(s.pinned)+more > maxPins {
+		return fmt.Errorf("%d pins, at most %d: %w", len(s.pinned)+more, maxPins, tier.ErrFull)
+	}
+	return nil
+}
+
+// fitsPinsLocked holds bytes that a name is to be pinned with to what pins may take.
+func (s *Store) fitsPinsLocked(n tier.Name, t *objects.Tenant, bytes, charge int64) error {
+	p := s.objects.Pools[objects.PoolNumber(n.Kind)]
+	if most := p.Budget / pinShare; s.held[p.Number]+bytes > most {
+		return fmt.Errorf("pin %v: %d bytes beside %d that are pinned, pins may take %d of the %s pool: %w",
+			n, bytes, s.held[p.Number], most, p.Name, tier.ErrFull)
+	}
+	if t.QuotaBytes > 0 && s.charged[t.ID]+charge > t.QuotaBytes {
+		return fmt.Errorf("pin %v: %d bytes beside %d that are pinned, tenant %q may hold %d: %w",
+			n, charge, s.charged[t.ID], t.Name, t.QuotaBytes, tier.ErrQuota)
+	}
+	return nil
+}
+
+// keptBy is what a pin of an object keeps in memory: its pages and those of what it
+// extends.
+func (s *Store) keptBy(o *objects.Object) (pages, charge int64) {
+	for ; o != nil; o = o.Parent {
+		pages += o.PageBytes
+		charge += o.Charge()
+	}
+	return pages, charge
+}
+
+// setPinLocked is the one function that changes what is pinned: it pins an object until
+// then, gives its pin another time, or with none ends it.
+func (s *Store) setPinLocked(o *objects.Object, until time.Time, by string) {
+	id := o.Identity()
+	l := s.pinned[id]
+	switch {
+	case l == nil && until.IsZero():
+	case l == nil:
+		p := &pin{}
+		p.bytes, p.charge = s.keptBy(o)
+		l = &lease{id: s.NewLeaseID(), object: o, session: s.keeper, since: s.cfg.Now(), pin: p}
+		s.pinned[id] = l
+		s.held[o.Pool.Number] += p.bytes
+		s.charged[o.Tenant.ID] += p.charge
+		s.holdLocked(l)
+		s.objects.Account(o)
+	case until.IsZero():
+		delete(s.pinned, id)
+		s.held[l.object.Pool.Number] -= l.pin.bytes
+		s.charged[l.object.Tenant.ID] -= l.pin.charge
+		s.dropLeaseLocked(l)
+		return
+	}
+	if l != nil {
+		l.pin.by = by
+		s.untilLocked(l, until)
+	}
+}
+
+// bring reads what the lower tier has of a key into memory and keeps it there until release.
+func (s *Store) bring(ctx context.Context, key *[32]byte) (release func(), err error) {
+	s.mu.Lock()
+	entries := s.belowLocked(key)
+	for i := range entries {
+		e := &entries[i]
+		if n := s.pagesInMemoryLocked(e); err == nil {
+			err = s.fitsPinsLocked(e.Name, e.tenant, n, n)
+		}
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	c := s.NewSession("pins")
+	for i := range entries {
+		if err := c.read(ctx, &entries[i]); err != nil {
+			c.Close()
+			return nil, err
+		}
+	}
+	return c.Close, nil
+}
+
+// read leases what an entry of the lower tier has once it is in memory.
+func (c *Session) read(ctx context.Context, e *lowerEntry) error {
+	var hit bool
+	var why tier.Reason
+	if e.Kind == 0 {
+		rows, err := c.AwaitAcquire(ctx, &AcquireQuery{Profile: e.profile.ID, Tenant: e.tenant.ID, Near: true, Keys: [][32]byte{e.Key}}, nil)
+		if err == nil {
+			err = rows[0].Err
+		}
+		if err != nil {
+			return err
+		}
+		hit, why = rows[0].Hit, rows[0].Reason
+	} else {
+		got, err := c.AwaitLoad(ctx, &LoadQuery{Profile: e.profile.ID, Tenant: e.tenant.ID, Accept: e.Kind, Near: true, Hash: e.Key})
+		if err != nil {
+			return err
+		}
+		hit, why = got.Hit, got.Reason
+	}
+	if !hit {
+		return fmt.Errorf("%v cannot be read into memory now (reason %d): %w", e.Name, why, tier.ErrUnavailable)
+	}
+	return nil
+}
+
+// Unpin ends the pins of a key, or with dry only says which would end. ErrGone: there is
+// none.
+func (s *Store) Unpin(key [32]byte, dry bool) ([]PinInfo, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []PinInfo
+	for _, l := range s.pinned {
+		if l.object.Key != key {
+			continue
+		}
+		list = append(list, l.pinInfo())
+		if !dry {
+			s.setPinLocked(l.object, time.Time{}, "")
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("pin of %x: %w", key[:8], tier.ErrGone)
+	}
+	sortPins(list)
+	return list, nil
+}
+
+// Pins lists all pins by key. One whose object is not found any more, since its bytes were
+// wrong, ends here or with its time.
+func (s *Store) Pins() []PinInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]PinInfo, 0, len(s.pinned))
+	for _, l := range s.pinned {
+		if !l.object.Linked() {
+			s.setPinLocked(l.object, time.Time{}, "")
+			continue
+		}
+		list = append(list, l.pinInfo())
+	}
+	sortPins(list)
+	return list
+}
+
+func (l *lease) pinInfo() PinInfo {
+	o := l.object
+	return PinInfo{o.Label(), o.Profile.ID, o.Tenant.ID, l.pin.bytes, l.until.At, l.pin.by}
+}
+
+func sortPins(list []PinInfo) {
+	slices.SortFunc(list, func(a, b PinInfo) int { return cmp.Or(bytes.Compare(a.Key[:], b.Key[:]), cmp.Compare(a.Kind, b.Kind)) })
+}
+
+// isPinnedLocked tells whether an operator keeps an object.
+func (s *Store) isPinnedLocked(o *objects.Object) bool {
+	return o != nil && len(s.pinned) > 0 && s.pinned[o.Identity()] != nil
+}
