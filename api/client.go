@@ -228,30 +228,30 @@ func (c *Client) do(ctx context.Context, method, path string, v url.Values, out 
 
 // send is do with a JSON document, where body is not nil.
 func (c *Client) send(ctx context.Context, method, path string, v url.Values, body []byte, out any) error {
-	target := c.base + path
-	if len(v) > 0 {
-		target += "?" + v.Encode()
-	}
-	var content io.Reader
-	if body != nil {
-		content = bytes.NewReader(body)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, target, content)
+	return c.exchange(ctx, clientCall{method: method, path: path, query: v, body: body, media: "application/json"}, out)
+}
+
+// clientCall is one request.
+type clientCall struct {
+	method, path string
+	query        url.Values
+	body         []byte            // nil = none
+	media        string            // type of the body
+	match        string            // If-Match, where not empty
+	header       func(http.Header) // sees that of a good answer, where not nil
+}
+
+func (c *Client) exchange(ctx context.Context, q clientCall, out any) error {
+	req, err := c.request(ctx, q)
 	if err != nil {
-		return fmt.Errorf("%s %s: %w: %w", method, path, err, ErrInvalid)
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
+		return err
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return fmt.Errorf("%s %s: %w: %w", method, path, err, ErrUnavailable)
+		return fmt.Errorf("%s %s: %w: %w", q.method, q.path, err, ErrUnavailable)
 	}
 	defer res.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
@@ -262,9 +262,37 @@ func (c *Client) send(ctx context.Context, method, path string, v url.Values, bo
 		err = decodeAnswer(res, answer, out)
 	}
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", method, path, err)
+		return fmt.Errorf("%s %s: %w", q.method, q.path, err)
+	}
+	if q.header != nil {
+		q.header(res.Header)
 	}
 	return nil
+}
+
+func (c *Client) request(ctx context.Context, q clientCall) (*http.Request, error) {
+	target := c.base + q.path
+	if len(q.query) > 0 {
+		target += "?" + q.query.Encode()
+	}
+	var content io.Reader
+	if q.body != nil {
+		content = bytes.NewReader(q.body)
+	}
+	req, err := http.NewRequestWithContext(ctx, q.method, target, content)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w: %w", q.method, q.path, err, ErrInvalid)
+	}
+	if q.body != nil {
+		req.Header.Set("Content-Type", q.media)
+	}
+	if q.match != "" {
+		req.Header.Set("If-Match", q.match)
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	return req, nil
 }
 
 func decodeAnswer(res *http.Response, body []byte, out any) error {

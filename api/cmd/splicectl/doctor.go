@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
+
+	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/doctor"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
 	"github.com/spliced-kv/spliced/connector"
 )
 
@@ -30,10 +32,10 @@ type doctorFlags struct {
 
 func doctorCommand() command {
 	return command{
-		name: "doctor", synopsis: "[flags]",
+		name: "doctor", group: "check", synopsis: "[flags]",
 		summary:  "Prove on this machine that spliced works: kernel, socket, memory, GPU, layouts, a round trip",
 		examples: []string{"", "--self", "--self -gpu", "-socket /run/spliced/spliced.sock --json"},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f doctorFlags
 			f.target.flags(fs)
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` (default $SPLICED_SOCKET, or where spliced listens by default)")
@@ -86,11 +88,11 @@ func (f *doctorFlags) examine(ctx context.Context, c *call) error {
 	defer o.Admin.Close()
 	d := diagnosis{Socket: o.Socket, Checks: doctor.Run(ctx, o)}
 	d.State = doctor.Worst(d.Checks)
-	show := d.print
+	print := d.print
 	if c.json {
-		show = func(c *call) error { return printJSON(c.stdout, d) }
+		print = func(c *call) error { return c.document(d) }
 	}
-	if err := show(c); err != nil {
+	if err := print(c); err != nil {
 		return err
 	}
 	if d.State == doctor.Fail {
@@ -100,14 +102,14 @@ func (f *doctorFlags) examine(ctx context.Context, c *call) error {
 }
 
 func (d *diagnosis) print(c *call) error {
-	t := newTable(c.stdout, "STATE", "CHECK", "")
+	t := show.NewTable(c.stdout, "STATE", "CHECK", "")
 	for _, check := range d.Checks {
-		t.row(check.State, check.Name, check.Detail)
+		t.Row(check.State, check.Name, check.Detail)
 		if check.Remedy != "" {
-			t.row("", "", "→ "+check.Remedy)
+			t.Row("", "", "→ "+check.Remedy)
 		}
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	verdict := map[string]string{

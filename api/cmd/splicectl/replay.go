@@ -1,10 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
-	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -12,7 +12,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/replay"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -26,7 +29,7 @@ type replayFlags struct {
 
 func replayCommand() command {
 	return command{
-		name: "replay", synopsis: "[flags] TRACE",
+		name: "replay", group: "measure", synopsis: "[flags] TRACE",
 		summary: "Play a recorded request stream through simulated caches and compare policies",
 		about: `TRACE is a file, plain or in zstd, or a member of a tar archive as FILE:MEMBER.
 What it is shows in its first line:
@@ -57,7 +60,7 @@ policy, capacity_bytes, requests, token_hit_rate, evictions and more.`,
 			"depths.csv.zst -policy balanced,dp,default -checkpoints 1,2,4",
 			"mine.jsonl -profile config.json -prefill 12,0.04 -capacity 16GiB --json",
 		},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f replayFlags
 			fs.Var(&f.policies, "policy", "`names`, separated by commas or repeated (default lru,marconi,gdsf,default)")
 			fs.Var(&f.capacities, "capacity", "`bytes` of the cache such as 300GB, 16GiB or unlimited, separated by commas or repeated")
@@ -102,6 +105,10 @@ func (f *replayFlags) run(ctx context.Context, c *call) error {
 		if err := drawTo(f.plot, report); err != nil {
 			return err
 		}
+	}
+	if c.output == formYAML {
+		var b bytes.Buffer
+		return errors.Join(report.WriteJSON(&b), show.Lines(c.stdout, b.Bytes()))
 	}
 	if c.json {
 		return report.WriteJSON(c.stdout)
@@ -183,6 +190,9 @@ func (f *replayFlags) chooseModel() error {
 type list []string
 
 func (l *list) String() string { return strings.Join(*l, ",") }
+
+// Type is what help calls a value.
+func (l *list) Type() string { return "list" }
 
 func (l *list) Set(text string) error {
 	for _, v := range strings.Split(text, ",") {

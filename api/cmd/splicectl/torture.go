@@ -2,12 +2,13 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/torture"
 )
@@ -23,7 +24,7 @@ const mostLoops = 100_000
 
 func tortureCommand() command {
 	return command{
-		name: "torture", synopsis: "[flags]",
+		name: "torture", group: "measure", synopsis: "[flags]",
 		summary: "Kill a daemon of its own again and again, and audit what it acknowledged",
 		about: `Engines of two tenants put segments and checkpoints of all sizes at levels memory,
 logged and synced, and log each reply with the level that it names; break off some that
@@ -57,7 +58,7 @@ is there that was never submitted (phantom), the check finds damage, or nothing 
 acknowledged at a level. Of -soak: wrong bytes were served, a lie was believed, or the
 interval of a slope lies wholly above its bound, which counts from ten minutes on.`,
 		examples: []string{"-loops 5", "-loops 100 --json", "-loops 20 -seed 7 -dir /var/tmp/torture", "-loops 0 -power 500", "-soak 60m --json"},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f tortureFlags
 			fs.IntVar(&f.Loops, "loops", 5, "kills")
 			fs.IntVar(&f.Power, "power", -1, "power `cuts`; -1 = three for each of -loops")
@@ -152,7 +153,7 @@ func (c *call) conclude(report interface {
 	Failures() []string
 }) (err error) {
 	if c.json {
-		err = printJSON(c.stdout, report)
+		err = c.document(report)
 	} else {
 		err = report.Print(c.stdout)
 	}
