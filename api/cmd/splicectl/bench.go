@@ -19,7 +19,7 @@ func benchCommand() command {
 	return command{
 		name: "bench", group: "measure", synopsis: "[flags]",
 		summary:  "Measure a temporary daemon and the kernels, each figure beside its limit",
-		examples: []string{"", "--suite quick --json", "-only lookup,transfer", "--suite disk --dir /var/lib"},
+		examples: []string{"", "--suite quick --json", "--only lookup,transfer", "--suite disk --dir /var/lib"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			o := bench.Options{Commit: commit}
 			fs.StringVar(&o.Suite, "suite", "quick", "`suite`: quick takes less than a minute, full five times the rounds,\nsmoke one round of each; scale has up to 16 client processes at once; disk measures the disk tier beside fio in two minutes,\npebble the places where its values could lie, parallel segments computed on several nodes by modelled engines,\npages what requests hold that share rows of the cache, decode what rows beside recurrent states save")

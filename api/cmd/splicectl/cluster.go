@@ -26,7 +26,7 @@ func clusterCommand() command {
 nothing more to tell of what it holds; RATE and QUEUED are of what is fetched from it.
 
 Exit status 1: a member cannot be used, or is out of reach, or the node is in no cluster.`,
-		examples: []string{"", "--json", "-admin http://127.0.0.1:9400"},
+		examples: []string{"", "--json", "--admin http://127.0.0.1:9400"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var t target
 			t.flags(fs)

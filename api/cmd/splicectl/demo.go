@@ -44,7 +44,7 @@ state every 64 tokens or at every message, and with states where the daemon advi
 
 Exit status 1: the daemon came back without what it held, or an answer differs from
 the one without a cache.`,
-		examples: []string{"", "-scenario questions", "-scenario chat", "-scenario rag -requests 12", "-no-kill", "-socket /run/spliced/spliced.sock", "--json"},
+		examples: []string{"", "--scenario questions", "--scenario chat", "--scenario rag --requests 12", "--no-kill", "--socket /run/spliced/spliced.sock", "--json"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f demoFlags
 			fs.Var(&f.scenarios, "scenario", "`names` separated by commas: questions, rag, chat (default all)")

@@ -44,7 +44,7 @@ has it.
 Exit status: 0 nothing is wrong, or not any more; 1 something is wrong, or could not be
 repaired; 2 wrong usage; 3 the directory was not looked at, or not wholly: it is in use,
 is not there, was written by another version, or its file system has trouble.`,
-		examples: []string{"check /var/lib/spliced", "check -deep /var/lib/spliced --json", "repair /var/lib/spliced", "repair -all /var/lib/spliced", "dump -long /var/lib/spliced"},
+		examples: []string{"check /var/lib/spliced", "check --deep /var/lib/spliced --json", "repair /var/lib/spliced", "repair --all /var/lib/spliced", "dump --long /var/lib/spliced"},
 		words:    []string{"check", "repair", "dump"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f diskFlags

@@ -34,7 +34,7 @@ func doctorCommand() command {
 	return command{
 		name: "doctor", group: "check", synopsis: "[flags]",
 		summary:  "Prove on this machine that spliced works: kernel, socket, memory, GPU, layouts, a round trip",
-		examples: []string{"", "--self", "--self -gpu", "-socket /run/spliced/spliced.sock --json"},
+		examples: []string{"", "--self", "--self --gpu", "--socket /run/spliced/spliced.sock --json"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f doctorFlags
 			f.target.flags(fs)

@@ -55,7 +55,7 @@ JSON after every part, beside the table; --json prints it instead of the table. 
 for figures that mean something. With -sizes small the figures mean nothing on any GPU.
 
 Exit status 1: a check failed or a bar was missed. 3: no driver or no GPU, nothing was checked.`,
-		examples: []string{"", "--json gpu-check.json", "-device GPU-8a2f4c1e-... -python python3", "-sizes small --json"},
+		examples: []string{"", "--json gpu-check.json", "--device GPU-8a2f4c1e-... --python python3", "--sizes small --json"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f gpuCheckFlags
 			fs.StringVar(&f.Library, "library", "", "`path` of the driver (default libcuda.so.1)")

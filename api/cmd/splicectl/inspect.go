@@ -19,7 +19,7 @@ func inspectCommand() command {
 		summary: "Show one segment or checkpoint and what was decided about it, or the last decisions",
 		about: "Decisions say what was admitted, refused, evicted, thinned or demoted, and why, and what engines\n" +
 			"were advised to store or not to, which has no key yet. A node remembers the last few thousand.",
-		examples: []string{"9f86d081884c", "9f86d081884c --json", "decisions", "decisions -what evicted -limit 20"},
+		examples: []string{"9f86d081884c", "9f86d081884c --json", "decisions", "decisions --what evicted --limit 20"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var i inspection
 			i.target.flags(fs)

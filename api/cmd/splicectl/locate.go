@@ -29,7 +29,7 @@ SAVED how much sooner the first token is there for it; FETCH and WITH are with w
 from others. What others hold is what the node believes that is asked.
 
 Exit status 1: nothing of the prompt is held anywhere.`,
-		examples: []string{"query.json", "-model org/model -segments 0:512,512:300 -seam 8 tokens.txt", "-admin http://127.0.0.1:9400 --json query.json"},
+		examples: []string{"query.json", "--model org/model --segments 0:512,512:300 --seam 8 tokens.txt", "--admin http://127.0.0.1:9400 --json query.json"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var t target
 			var q api.LocateQuery

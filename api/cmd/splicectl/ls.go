@@ -55,7 +55,7 @@ func lsCommand() command {
 		summary: "List what nodes hold, serve and lend: segments unless another kind is named",
 		about: "With --sort all of them are read and the first --limit of that order are shown. With -o wide there are\n" +
 			"more columns, and whole keys.",
-		examples: []string{"", "-tenant team-a -limit 20", "--sort=-bytes -n 10 -o wide", "checkpoints --json", "tenants", "requests -w",
+		examples: []string{"", "--tenant team-a --limit 20", "--sort=-bytes -n 10 -o wide", "checkpoints --json", "tenants", "requests -w",
 			"leases --connection 3", "pools --members --admin http://10.0.0.1:9400"},
 		words: kindNames, listing: true,
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {

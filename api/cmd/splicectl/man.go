@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
+//go:generate go test . -run Reference -update
+
 // manCommand writes manual pages, for packages.
 func manCommand() command {
 	return command{
@@ -44,7 +46,7 @@ func reference() ([]byte, error) {
 }
 
 func pages(w *bytes.Buffer, cmd *cobra.Command) error {
-	if !cmd.IsAvailableCommand() && cmd.HasParent() || cmd.Name() == "completion" {
+	if !cmd.IsAvailableCommand() && cmd.HasParent() {
 		return nil
 	}
 	var one bytes.Buffer

@@ -33,7 +33,7 @@ func profileCommand() command {
 		about: "FILE is a Hugging Face config.json. On and off speak to a running node: an engine's canary switches a\n" +
 			"profile off when what it reuses differs too much from what it computes, and only an operator switches it on\n" +
 			"again. Splicectl ls canaries lists them. The first digits of a fingerprint are enough.",
-		examples: []string{"on 9f86d081884c", "off 9f86d081884c -tenant team-a -why 'new kernels'", "config.json", "-tp 2 -tokens 2048 config.json", "- --json < config.json"},
+		examples: []string{"on 9f86d081884c", "off 9f86d081884c --tenant team-a --why 'new kernels'", "config.json", "--tp 2 --tokens 2048 config.json", "- --json < config.json"},
 		words:    []string{"on", "off"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f profileFlags

@@ -54,11 +54,11 @@ A line that cannot be read ends the replay with its number and a code. TTFT is
 modelled from the hits, not measured. With --json one object a line and run, with
 policy, capacity_bytes, requests, token_hit_rate, evictions and more.`,
 		examples: []string{
-			"trace.jsonl.zst -policy lru,marconi,gdsf,default -capacity 300GB,1TB",
-			"orders.tar.zst:swe100_c5_sps1_art7.5 -capacity 40GB -capacity 60GB -plot swe.svg",
-			"passages.csv.zst -texts lengths.csv.zst -capacity 20GB,40GB -policy lru,default,prefix",
-			"depths.csv.zst -policy balanced,dp,default -checkpoints 1,2,4",
-			"mine.jsonl -profile config.json -prefill 12,0.04 -capacity 16GiB --json",
+			"trace.jsonl.zst --policy lru,marconi,gdsf,default --capacity 300GB,1TB",
+			"orders.tar.zst:swe100_c5_sps1_art7.5 --capacity 40GB --capacity 60GB --plot swe.svg",
+			"passages.csv.zst --texts lengths.csv.zst --capacity 20GB,40GB --policy lru,default,prefix",
+			"depths.csv.zst --policy balanced,dp,default --checkpoints 1,2,4",
+			"mine.jsonl --profile config.json --prefill 12,0.04 --capacity 16GiB --json",
 		},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f replayFlags

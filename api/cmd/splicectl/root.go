@@ -64,7 +64,7 @@ func (c command) tree(parent string, stdout, stderr io.Writer) *cobra.Command {
 	path := parent + " " + c.name
 	cmd := &cobra.Command{
 		Use: strings.TrimSpace(c.name + " " + c.synopsis), GroupID: c.group, Short: c.summary, Long: c.summary + ".",
-		Hidden: c.hidden, Args: cobra.ArbitraryArgs, DisableAutoGenTag: true,
+		Hidden: c.hidden, Args: cobra.ArbitraryArgs, DisableAutoGenTag: true, SuggestionsMinimumDistance: 2,
 	}
 	if c.about != "" {
 		cmd.Long += "\n\n" + c.about
@@ -181,7 +181,7 @@ func normalise(root *cobra.Command, args []string) []string {
 			continue
 		}
 		f, long := flagOf(cmd.Flags(), arg)
-		if long && arg[1] != '-' {
+		if arg[1] != '-' && (long || f == nil && len(arg) > 2) { // an unknown one is told by its name
 			arg = "-" + arg
 		}
 		out = append(out, arg)

@@ -32,10 +32,10 @@ and go; the same while nodes restart. Membership's own traffic is not in it.
 Takes one core, 2.5 MB for each node, and 3.3 bytes for each segment and sampled node:
 1,000 nodes with 100,000 segments take 6 GB and some minutes.`,
 		examples: []string{
-			"-nodes 100 -segments 10000",
-			"-nodes 1000 -segments 100000 --json",
-			"-nodes 3 -segments 100000 -churn 0.05",
-			"-nodes 16 -segments 2000 -churn 0.6 -daemons",
+			"--nodes 100 --segments 10000",
+			"--nodes 1000 --segments 100000 --json",
+			"--nodes 3 --segments 100000 --churn 0.05",
+			"--nodes 16 --segments 2000 --churn 0.6 --daemons",
 		},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f simulateFlags

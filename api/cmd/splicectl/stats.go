@@ -53,7 +53,7 @@ func statsCommand() command {
 		about: "The token hit ratio is the share of prompt tokens, without those that the engine's own cache has, that need\n" +
 			"not be computed. With -all every counter and gauge follows, with its rate since the start. The document has\n" +
 			"counters as an object by name.",
-		examples: []string{"", "-w", "-all", "--json", "--members --admin http://10.0.0.1:9400"},
+		examples: []string{"", "-w", "--all", "--json", "--members --admin http://10.0.0.1:9400"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f statsFlags
 			f.target.flags(fs)

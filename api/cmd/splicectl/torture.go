@@ -57,7 +57,7 @@ acknowledged as logged are lost to a kill, wrong bytes were served (corrupt), a 
 is there that was never submitted (phantom), the check finds damage, or nothing was
 acknowledged at a level. Of -soak: wrong bytes were served, a lie was believed, or the
 interval of a slope lies wholly above its bound, which counts from ten minutes on.`,
-		examples: []string{"-loops 5", "-loops 100 --json", "-loops 20 -seed 7 -dir /var/tmp/torture", "-loops 0 -power 500", "-soak 60m --json"},
+		examples: []string{"--loops 5", "--loops 100 --json", "--loops 20 --seed 7 --dir /var/tmp/torture", "--loops 0 --power 500", "--soak 60m --json"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f tortureFlags
 			fs.IntVar(&f.Loops, "loops", 5, "kills")
