@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	tea "github.com/charmbracelet/bubbletea"
+	tea "charm.land/bubbletea/v2"
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
@@ -55,7 +55,7 @@ func runTop(ctx context.Context, c *call, t *target, every time.Duration) error 
 		return err
 	}
 	model := top.New(ctx, top.Options{Every: every, Colour: colour, Source: func(ctx context.Context) (*top.Snapshot, error) { return snapshot(ctx, client) }})
-	_, err = tea.NewProgram(model, tea.WithContext(ctx), tea.WithAltScreen(), tea.WithOutput(plain)).Run()
+	_, err = tea.NewProgram(model, tea.WithContext(ctx), tea.WithOutput(plain)).Run()
 	if ctx.Err() != nil || errors.Is(err, tea.ErrInterrupted) {
 		return nil
 	}

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"time"
 
-	tea "github.com/charmbracelet/bubbletea"
+	tea "charm.land/bubbletea/v2"
 
 	"github.com/spliced-kv/spliced/api"
 )
@@ -109,7 +109,7 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
 		m.width, m.height = max(msg.Width, 20), max(msg.Height, 5)
-	case tea.KeyMsg:
+	case tea.KeyPressMsg:
 		return m, m.key(msg.String())
 	case answered:
 		m.asking, m.err = false, msg.err
@@ -137,7 +137,7 @@ func (m *Model) key(name string) tea.Cmd {
 	switch name {
 	case "q", "esc", "ctrl+c":
 		return tea.Quit
-	case "p", " ":
+	case "p", "space":
 		if m.paused = !m.paused; !m.paused {
 			return m.ask()
 		}

@@ -6,11 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
 
-	tea "github.com/charmbracelet/bubbletea"
+	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/spliced-kv/spliced/api"
@@ -45,20 +46,20 @@ func told(o Options, snapshots ...*Snapshot) *Model {
 	return m
 }
 
-func key(name string) tea.KeyMsg {
+func key(name string) tea.KeyPressMsg {
 	switch name {
 	case "tab":
-		return tea.KeyMsg{Type: tea.KeyTab}
+		return tea.KeyPressMsg{Code: tea.KeyTab}
 	case "ctrl+c":
-		return tea.KeyMsg{Type: tea.KeyCtrlC}
+		return tea.KeyPressMsg{Code: 'c', Mod: tea.ModCtrl}
 	}
-	return tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune(name)}
+	return tea.KeyPressMsg{Text: name, Code: rune(name[0])}
 }
 
 func contains(t *testing.T, m *Model, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
-		if view := m.View(); !strings.Contains(view, text) {
+		if view := m.screen(); !strings.Contains(view, text) {
 			t.Errorf("no %q in\n%s", text, view)
 		}
 	}
@@ -94,7 +95,7 @@ func TestEveryLineFitsTheScreen(t *testing.T) {
 		m := told(Options{Colour: colour}, s, snapshotAt(12), s)
 		for _, size := range [][2]int{{20, 5}, {80, 24}, {1, 1}, {300, 100}} {
 			m.Update(tea.WindowSizeMsg{Width: size[0], Height: size[1]})
-			lines := strings.Split(m.View(), "\n")
+			lines := strings.Split(m.screen(), "\n")
 			if len(lines) != max(size[1], 5) {
 				t.Errorf("%v: %d lines", size, len(lines))
 			}
@@ -123,7 +124,7 @@ func TestKeysPauseAskAndEnd(t *testing.T) {
 		t.Fatal("a tick asks nothing")
 	}
 	m.Update(key("p"))
-	if _, cmd := m.Update(answered{snapshotAt(2), nil}); cmd != nil || !strings.Contains(m.View(), "paused") {
+	if _, cmd := m.Update(answered{snapshotAt(2), nil}); cmd != nil || !strings.Contains(m.screen(), "paused") {
 		t.Error("it goes on while paused")
 	}
 	if _, cmd := m.Update(key("p")); cmd == nil {
@@ -148,25 +149,39 @@ func TestKeysPauseAskAndEnd(t *testing.T) {
 	}
 }
 
+// screenOf is a terminal that tells when a text stands on it.
+type screenOf struct {
+	text  string
+	seen  chan struct{}
+	mu    sync.Mutex
+	b     bytes.Buffer
+	ended bool
+}
+
+func (s *screenOf) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.b.Write(p)
+	if !s.ended && strings.Contains(s.b.String(), s.text) {
+		s.ended = true
+		close(s.seen)
+	}
+	return len(p), nil
+}
+
 // A program runs on anything that takes its output.
 func TestAProgramShowsAndEnds(t *testing.T) {
-	asked := make(chan struct{}, 100)
-	m := New(t.Context(), Options{Every: time.Millisecond, Source: func(context.Context) (*Snapshot, error) {
-		asked <- struct{}{}
-		return snapshotAt(3), nil
-	}})
-	var out bytes.Buffer
-	p := tea.NewProgram(m, tea.WithContext(t.Context()), tea.WithInput(nil), tea.WithOutput(&out), tea.WithoutSignals())
+	m := New(t.Context(), Options{Every: time.Millisecond, Source: func(context.Context) (*Snapshot, error) { return snapshotAt(3), nil }})
+	out := &screenOf{text: "token hit ratio", seen: make(chan struct{})}
+	p := tea.NewProgram(m, tea.WithContext(t.Context()), tea.WithInput(nil), tea.WithOutput(out), tea.WithoutSignals(), tea.WithWindowSize(120, 40))
 	done := make(chan error, 1)
 	go func() {
 		_, err := p.Run()
 		done <- err
 	}()
-	for range 3 {
-		<-asked
-	}
-	p.Send(tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune("q")})
-	if err := <-done; err != nil || !strings.Contains(out.String(), "token hit ratio") {
-		t.Errorf("%v: %q", err, &out)
+	<-out.seen
+	p.Send(key("q"))
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/spliced-kv/spliced/api"
@@ -15,8 +16,15 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
 )
 
-// View implements tea.Model.
-func (m *Model) View() string {
+// View implements tea.Model. It takes the whole screen, and gives it back.
+func (m *Model) View() tea.View {
+	v := tea.NewView(m.screen())
+	v.AltScreen = true
+	return v
+}
+
+// screen is what is to be seen, a line for each of the terminal's.
+func (m *Model) screen() string {
 	lines := m.head()
 	if m.last != nil {
 		lines = append(lines, m.served()...)
