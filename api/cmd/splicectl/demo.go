@@ -67,11 +67,11 @@ func (f *demoFlags) run(ctx context.Context, c *call) (err error) {
 	case len(c.args) > 0:
 		return usagef("takes no arguments, got %q", c.args)
 	case f.requests < 0:
-		return usagef("-requests %d is negative", f.requests)
+		return usagef("--requests %d is negative", f.requests)
 	case f.turns < 0:
-		return usagef("-turns %d is negative", f.turns)
+		return usagef("--turns %d is negative", f.turns)
 	case f.seam < 1 || f.seam > 1024:
-		return usagef("-seam %d is not 1 to 1024", f.seam)
+		return usagef("--seam %d is not 1 to 1024", f.seam)
 	}
 	for _, name := range f.scenarios {
 		if !slices.Contains(scenarios, name) {

@@ -63,13 +63,13 @@ func (f *diskFlags) run(ctx context.Context, c *call) error {
 	}
 	verb, dir := c.args[0], c.args[1]
 	if f.deep && verb != "check" {
-		return usagef("-deep goes with check; repair is always deep")
+		return usagef("--deep goes with check; repair is always deep")
 	}
 	if f.all && verb != "repair" {
-		return usagef("-all goes with repair")
+		return usagef("--all goes with repair")
 	}
 	if f.long && verb != "dump" {
-		return usagef("-long goes with dump")
+		return usagef("--long goes with dump")
 	}
 	o := offline.CheckOptions{Deep: f.deep, All: f.all}
 	if !f.quiet {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -37,7 +39,7 @@ func doctorCommand() command {
 		examples: []string{"", "--self", "--self --gpu", "--socket /run/spliced/spliced.sock --json"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f doctorFlags
-			f.target.flags(fs)
+			f.target.flagsWith(fs, time.Minute) // an object store takes its time to be tried
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` (default $SPLICED_SOCKET, or where spliced listens by default)")
 			fs.BoolVar(&f.self, "self", false, "start a temporary daemon and examine that one")
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced for --self (default: beside this program, or in PATH)")
@@ -52,11 +54,11 @@ func (f *doctorFlags) run(ctx context.Context, c *call) error {
 	if len(c.args) > 0 {
 		return usagef("takes no arguments, got %q", c.args)
 	}
-	if f.self && (f.socket != "" || f.target.admin != "") {
-		return usagef("--self examines its own daemon: leave out -socket and -admin")
+	if f.self && (f.socket != "" || f.target.named()) {
+		return usagef("--self examines its own daemon: leave out --socket, --admin and --context")
 	}
 	if f.gpu && !f.self {
-		return usagef("-gpu is for --self: another daemon's GPU is examined in any case")
+		return usagef("--gpu is for --self: another daemon's GPU is examined in any case")
 	}
 	if !f.self {
 		return f.examine(ctx, c)
@@ -78,8 +80,9 @@ func (f *doctorFlags) examine(ctx context.Context, c *call) error {
 	if o.Socket == "" {
 		o.Socket = connector.DefaultSocket()
 	}
-	if f.target.admin == "" && f.socket != "" {
-		f.target.admin = api.SocketBeside(f.socket)
+	// A context in use may be another machine's.
+	if !f.target.named() && (f.socket != "" || os.Getenv("SPLICED_ADMIN_SOCKET") == "") {
+		f.target.admin = api.SocketBeside(o.Socket)
 	}
 	var err error
 	if o.Admin, err = f.target.client(); err != nil {

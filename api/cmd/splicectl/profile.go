@@ -62,7 +62,7 @@ func (f *profileFlags) run(c *call) error {
 		return usagef("want one config.json, or - for standard input")
 	}
 	if f.tokens < 1 || f.tokens > 1<<24 {
-		return usagef("-tokens %d is not 1 to %d", f.tokens, 1<<24)
+		return usagef("--tokens %d is not 1 to %d", f.tokens, 1<<24)
 	}
 	options, err := f.options()
 	if err != nil {

@@ -138,17 +138,17 @@ func (f *replayFlags) complete() error {
 	for _, text := range f.checkpoints {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
-			return usagef("-checkpoints %q is no number from 1 on", text)
+			return usagef("--checkpoints %q is no number from 1 on", text)
 		}
 		f.Checkpoints = append(f.Checkpoints, n)
 	}
 	switch ext := strings.ToLower(filepath.Ext(f.plot)); {
 	case f.plot != "" && ext != ".svg":
-		return usagef("-plot %s: charts are written as .svg", f.plot)
+		return usagef("--plot %s: charts are written as .svg", f.plot)
 	case f.System < 0 || f.System > 1<<20:
-		return usagef("-system %d is not 0 to %d", f.System, 1<<20)
+		return usagef("--system %d is not 0 to %d", f.System, 1<<20)
 	case f.Seam < 0 || f.Seam > 1024:
-		return usagef("-seam %d is not 0 to 1024", f.Seam)
+		return usagef("--seam %d is not 0 to 1024", f.Seam)
 	}
 	if err := f.chooseModel(); err != nil {
 		return err
@@ -218,7 +218,7 @@ func capacityOf(text string) (int64, error) {
 	unit, known := units[strings.ToUpper(strings.TrimSpace(text[at:]))]
 	bytes := v * unit
 	if err != nil || !known || !(bytes >= 1 && bytes <= 1e18) {
-		return 0, usagef("-capacity %q is not a size such as 300GB, 16GiB or unlimited", text)
+		return 0, usagef("--capacity %q is not a size such as 300GB, 16GiB or unlimited", text)
 	}
 	return int64(math.Round(bytes)), nil
 }
@@ -233,7 +233,7 @@ func prefillOf(text string) (cost.Prefill, error) {
 		wrong = err != nil || !(v[i] >= 0 && v[i] <= 1e9)
 	}
 	if wrong || v[1] == 0 && v[2] == 0 {
-		return cost.Prefill{}, usagef("-prefill %q is not fixed,per-token or fixed,per-token,per-token² in milliseconds", text)
+		return cost.Prefill{}, usagef("--prefill %q is not fixed,per-token or fixed,per-token,per-token² in milliseconds", text)
 	}
 	return cost.Prefill{Fixed: v[0], PerToken: v[1], PerTokenSquared: v[2]}, nil
 }

@@ -30,7 +30,7 @@ type compared struct {
 
 func (f *simulateFlags) runDaemons(ctx context.Context, c *call, s *simulate.Report) error {
 	if s.Nodes > maxDaemons {
-		return usagef("-daemons runs %d processes at most, got -nodes %d", maxDaemons, s.Nodes)
+		return usagef("--daemons runs %d processes at most, got -nodes %d", maxDaemons, s.Nodes)
 	}
 	seen, err := f.clusterOfDaemons(ctx, c, s)
 	if err != nil {

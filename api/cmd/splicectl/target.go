@@ -30,12 +30,17 @@ type target struct {
 	memberPort  int
 }
 
-func (t *target) flags(fs *pflag.FlagSet) {
+func (t *target) flags(fs *pflag.FlagSet) { t.flagsWith(fs, requestTimeout) }
+
+func (t *target) flagsWith(fs *pflag.FlagSet, timeout time.Duration) {
 	fs.StringVar(&t.admin, "admin", "", "admin `address`: a socket path or an http://host:port URL\n(default $SPLICED_ADMIN_SOCKET, or the current context, or admin/admin.sock beside the engine socket)")
 	fs.StringVar(&t.token, "token-file", "", "`file` with the bearer token, over HTTP; a socket takes none")
 	fs.StringVar(&t.context, "context", "", "`name` of the daemon to ask, as splicectl context ls lists them")
-	fs.DurationVar(&t.timeout, "timeout", requestTimeout, "`time` that each request may take")
+	fs.DurationVar(&t.timeout, "timeout", timeout, "`time` that each request may take")
 }
+
+// named reports whether a node is named, so that it need not be the one on this machine.
+func (t *target) named() bool { return t.admin != "" || t.context != "" }
 
 // client speaks to the one node.
 func (t *target) client() (*api.Client, error) {

@@ -87,11 +87,11 @@ func (f *tortureFlags) run(ctx context.Context, c *call) error {
 	case len(c.args) > 0:
 		return usagef("takes no arguments, got %q", c.args)
 	case f.Loops < 0 || f.Loops > mostLoops:
-		return usagef("-loops %d is not 0 to %d", f.Loops, mostLoops)
+		return usagef("--loops %d is not 0 to %d", f.Loops, mostLoops)
 	case f.Power < -1 || f.Power > mostLoops:
-		return usagef("-power %d is not -1 to %d", f.Power, mostLoops)
+		return usagef("--power %d is not -1 to %d", f.Power, mostLoops)
 	case f.Segments < 1 || f.Segments > 10_000:
-		return usagef("-segments %d is not 1 to 10000", f.Segments)
+		return usagef("--segments %d is not 1 to 10000", f.Segments)
 	}
 	if f.soak.For != 0 {
 		return f.runSoak(ctx, c)
@@ -125,13 +125,13 @@ func (f *tortureFlags) runSoak(ctx context.Context, c *call) error {
 	o := &f.soak
 	switch {
 	case o.For < time.Second:
-		return usagef("-soak %v is less than a second", o.For)
+		return usagef("--soak %v is less than a second", o.For)
 	case o.Every < 100*time.Millisecond:
-		return usagef("-every %v is less than 100ms", o.Every)
+		return usagef("--every %v is less than 100ms", o.Every)
 	case !(o.Load > 0 && o.Load <= 1):
-		return usagef("-load %g is not above 0 and at most 1", o.Load)
+		return usagef("--load %g is not above 0 and at most 1", o.Load)
 	case !(o.Bound > 0):
-		return usagef("-bound %g is not above 0", o.Bound)
+		return usagef("--bound %g is not above 0", o.Bound)
 	}
 	self, err := os.Executable()
 	if err != nil {
