@@ -72,7 +72,10 @@ func TestControlIsAskedForAsTheContractHasIt(t *testing.T) {
 		},
 			`{}`, "DELETE /api/v1/checkpoints?all=true&dry_run=false"},
 		{func(ctx context.Context, c *Client) error { return c.RemoveCheckpoint(ctx, key, false) }, `{}`, "DELETE /api/v1/checkpoints/" + path + "?dry_run=false"},
-		{func(ctx context.Context, c *Client) error { _, err := c.Pin(ctx, key, 10*time.Minute, false); return err }, `{}`, "PUT /api/v1/pins/" + path + "?dry_run=false&ttl=10m0s"},
+		{func(ctx context.Context, c *Client) error {
+			_, err := c.Pin(ctx, key, 10*time.Minute, false)
+			return err
+		}, `{}`, "PUT /api/v1/pins/" + path + "?dry_run=false&ttl=10m0s"},
 		{func(ctx context.Context, c *Client) error { return c.Unpin(ctx, key, true) }, `{}`, "DELETE /api/v1/pins/" + path + "?dry_run=true"},
 		{func(ctx context.Context, c *Client) error { return c.Drain(ctx, false) }, `{}`, "POST /api/v1/drain?dry_run=false"},
 		{func(ctx context.Context, c *Client) error { return c.Reload(ctx, false) }, `{}`, "POST /api/v1/reload?dry_run=false"},
