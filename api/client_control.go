@@ -14,40 +14,6 @@ import (
 // its context. Before the client is used.
 func (c *Client) SetTimeout(d time.Duration) { c.http.Timeout = d }
 
-// RequestQuery selects requests. Zero fields select all.
-type RequestQuery struct {
-	Tenant  string
-	Profile *uint32
-	Way     string
-	Limit   int
-}
-
-// Requests lists what was served last, the newest first, without spans.
-func (c *Client) Requests(ctx context.Context, q RequestQuery) ([]Request, error) {
-	v := queryOf(q.Tenant, q.Profile, nil, q.Limit)
-	setNonEmpty(v, "way", q.Way)
-	p, err := fetch[Page[Request]](ctx, c, "/api/v1/requests", v)
-	return p.Items, err
-}
-
-// Request answers one of them with its spans.
-func (c *Client) Request(ctx context.Context, id uint64) (Request, error) {
-	return fetch[Request](ctx, c, "/api/v1/requests/"+strconv.FormatUint(id, 10), nil)
-}
-
-// Usage lists what was served by tenant and model.
-func (c *Client) Usage(ctx context.Context) ([]Usage, error) {
-	p, err := fetch[Page[Usage]](ctx, c, "/api/v1/usage", nil)
-	return p.Items, err
-}
-
-// Overview answers the state at a glance. Span is 6h, 7d or empty.
-func (c *Client) Overview(ctx context.Context, span string) (Overview, error) {
-	v := url.Values{}
-	setNonEmpty(v, "history", span)
-	return fetch[Overview](ctx, c, "/api/v1/overview", v)
-}
-
 // LeaseQuery selects leases. Zero fields select all.
 type LeaseQuery struct {
 	Tenant     string
