@@ -118,6 +118,32 @@ func (c *Client) Decisions(ctx context.Context, q DecisionQuery) ([]Decision, er
 	return p.Items, err
 }
 
+// Requests answers how prompts were served that engines told of last, the newest first.
+func (c *Client) Requests(ctx context.Context, q RequestQuery) ([]Request, error) {
+	v := queryOf(q.Tenant, q.Profile, nil, q.Limit)
+	if q.Way != "" {
+		v.Set("way", q.Way)
+	}
+	p, err := fetch[Page[Request]](ctx, c, "/api/v1/requests", v)
+	return p.Items, err
+}
+
+// Request answers one of them with its spans.
+func (c *Client) Request(ctx context.Context, id uint64) (Request, error) {
+	return fetch[Request](ctx, c, "/api/v1/requests/"+strconv.FormatUint(id, 10), nil)
+}
+
+// Usage answers sums of how prompts were served, by tenant and model.
+func (c *Client) Usage(ctx context.Context) ([]Usage, error) {
+	p, err := fetch[Page[Usage]](ctx, c, "/api/v1/usage", nil)
+	return p.Items, err
+}
+
+// Overview answers what a first page shows; history is HistoryHours or HistoryDays.
+func (c *Client) Overview(ctx context.Context, history string) (Overview, error) {
+	return fetch[Overview](ctx, c, "/api/v1/overview", url.Values{"history": {history}})
+}
+
 // Counters lists counters and gauges.
 func (c *Client) Counters(ctx context.Context) ([]Counter, error) {
 	p, err := fetch[Page[Counter]](ctx, c, "/api/v1/stats", nil)

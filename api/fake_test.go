@@ -72,6 +72,58 @@ func (f *fakeNode) Connections() []Connection {
 
 func (f *fakeNode) Counters() []Counter { return []Counter{{Name: "hits", Value: 1.5}} }
 
+func (f *fakeNode) Requests(q RequestQuery) []Request {
+	var out []Request
+	for id := uint64(9); id > 0 && len(out) < q.Limit; id-- {
+		r := f.request(id)
+		if r.Spans = nil; (q.Tenant == "" || q.Tenant == r.Tenant) && (q.Profile == nil || *q.Profile == r.Profile) && (q.Way == "" || q.Way == r.Way) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func (f *fakeNode) request(id uint64) Request {
+	return Request{
+		ID: id, Name: "cmpl-1", At: longAgo, Tenant: []string{"a", "b"}[id%2], Profile: 1, Model: "m", Client: "c", Trace: "4bf92f3577b34da6a3ce929d0e0e4736",
+		Way: WaySplice, Prompt: 100, Engine: 10, Prefix: 20, Reused: 40, Computed: 30, Seam: 8, PrefixTier: "dram", PrefixReason: "unknown",
+		Bytes: 1 << 20, MatchMillis: 0.4, WaitMillis: 2, TTFTMillis: 50, SavedMillis: 70, Ways: []WayCost{{WayRecompute, 120}, {WaySplice, 50}},
+		Spans: []Span{
+			{End: 10, From: FromEngine},
+			{Begin: 10, End: 30, From: FromPrefix, Tier: "dram"},
+			{Begin: 30, End: 38, From: FromComputed, Reason: "seam", Tier: "disk", Key: &Digest{7}},
+			{Begin: 38, End: 78, From: FromSegment, Tier: "disk", Key: &Digest{7}},
+			{Begin: 78, End: 100, From: FromComputed, Reason: "new"},
+		},
+	}
+}
+
+func (f *fakeNode) Request(id uint64) (*Request, error) {
+	if id == 0 || id > 9 {
+		return nil, ErrNotFound
+	}
+	r := f.request(id)
+	return &r, nil
+}
+
+func (f *fakeNode) Usage() []Usage {
+	return []Usage{{
+		Tenant: "a", Profile: "0102030405ab", Model: "m", Requests: 9, Prompt: 900, Engine: 90, Prefix: 180, Reused: 360, Computed: 270, Seam: 72, Saved: 630,
+		Ways: map[string]uint64{WaySplice: 9}, Missed: map[string]uint64{"seam": 72, "new": 198},
+	}}
+}
+
+func (f *fakeNode) Overview(history string) *Overview {
+	step := 10
+	if history == HistoryDays {
+		step = 300
+	}
+	return &Overview{
+		Status: f.status, Usage: f.Usage()[0], Pools: f.Pools(), Connections: 2, Leases: 3, Segments: len(f.segments),
+		History: History{StepSeconds: step, At: []int64{longAgo.Unix()}, Series: map[string][]float64{"requests": {9}}},
+	}
+}
+
 func (f *fakeNode) Decisions(q DecisionQuery) []Decision {
 	var out []Decision
 	for _, d := range []Decision{

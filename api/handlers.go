@@ -97,13 +97,15 @@ func (s *Server) listProfiles(ctx *fasthttp.RequestCtx, _ string) error {
 }
 
 func (s *Server) listPools(ctx *fasthttp.RequestCtx, _ string) error {
-	return listAll(ctx, func() []Pool {
-		pools := s.shown().Node.Pools()
-		for i := range pools {
-			pools[i].Tenants = orEmpty(pools[i].Tenants)
-		}
-		return pools
-	})
+	return listAll(ctx, func() []Pool { return withTenants(s.shown().Node.Pools()) })
+}
+
+// withTenants has pools without tenants answer an empty list.
+func withTenants(pools []Pool) []Pool {
+	for i := range pools {
+		pools[i].Tenants = orEmpty(pools[i].Tenants)
+	}
+	return pools
 }
 
 func (s *Server) listConnections(ctx *fasthttp.RequestCtx, _ string) error {

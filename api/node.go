@@ -33,6 +33,15 @@ type Node interface {
 	// Cluster answers what the node knows of the others of its cluster; Enabled is false
 	// where it is in none.
 	Cluster() Cluster
+	// Requests answers how prompts were served, the newest first, at most Limit of those
+	// that pass the query, without spans.
+	Requests(RequestQuery) []Request
+	// Request answers one that is still kept; ErrNotFound.
+	Request(id uint64) (*Request, error)
+	// Usage answers the sums of all requests, in a stable order.
+	Usage() []Usage
+	// Overview answers with a history of a span, HistoryHours if empty.
+	Overview(history string) *Overview
 	// ProbeObjectStore tries the object store, and takes a while; Enabled is false where
 	// there is none.
 	ProbeObjectStore(ctx context.Context) ObjectProbe

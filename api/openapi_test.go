@@ -89,13 +89,17 @@ func bodiesOf(path string) []call {
 
 // callsOf makes requests of an operation that reach each documented status.
 func callsOf(path string, op operation, held, missing Digest) []call {
-	good := strings.ReplaceAll(path, "{key}", held.String())
+	there, nowhere := held.String(), missing.String()
+	if strings.HasPrefix(path, "/api/v1/requests/") {
+		there, nowhere = "1", "99"
+	}
+	good := strings.ReplaceAll(path, "{key}", there)
 	if op.RequestBody.Required {
 		return bodiesOf(path)
 	}
 	calls := []call{{path: good, status: 200}}
 	if strings.Contains(path, "{key}") {
-		calls = append(calls, call{path: strings.ReplaceAll(path, "{key}", missing.String()), status: 404},
+		calls = append(calls, call{path: strings.ReplaceAll(path, "{key}", nowhere), status: 404},
 			call{path: strings.ReplaceAll(path, "{key}", "zz"), status: 400})
 	}
 	if _, ok := op.Responses["400"]; ok {
@@ -104,6 +108,7 @@ func callsOf(path string, op operation, held, missing Digest) []call {
 	samples := map[string][2]string{ // good, bad
 		"tenant": {"a", ""}, "profile": {"1", "-1"}, "key_prefix": {"00", "xy"}, "cursor": {Digest{}.String(), "!"},
 		"limit": {"1", "1001"}, "verbose": {"true", "maybe"}, "what": {"evicted", "left"}, "dry_run": {"true", "2"}, "why": {"because", ""},
+		"way": {"splice", "slow"}, "history": {"7d", "1y"},
 	}
 	for _, p := range op.Parameters {
 		if p.In == "query" {

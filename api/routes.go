@@ -60,6 +60,10 @@ func allRoutes() []route {
 		{post, "/api/v1/object-store/probe", "probeObjectStore", changes, (*Server).probeObjectStore},
 		{get, "/api/v1/decisions", "listDecisions", reads, (*Server).listDecisions},
 		{get, "/api/v1/stats", "listCounters", reads, (*Server).listCounters},
+		{get, "/api/v1/overview", "getOverview", reads, (*Server).overview},
+		{get, "/api/v1/usage", "listUsage", reads, (*Server).listUsage},
+		{get, "/api/v1/requests", "listRequests", reads, (*Server).listRequests},
+		{get, "/api/v1/requests/{key}", "getRequest", reads, (*Server).getRequest},
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/server"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/daemon/socket"
+	"github.com/spliced-kv/spliced/daemon/usage"
 	"github.com/spliced-kv/spliced/daemon/view"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering"
@@ -81,6 +82,8 @@ type Daemon struct {
 	object   *object.Store     // nil = no object store
 	store    *tiering.Store
 	canary   *canary.Canary
+	usage    *usage.Usage
+	history  *usage.History
 	work     *parallel.Work
 	server   *server.Server
 	socket   *socket.Socket
@@ -91,6 +94,7 @@ type Daemon struct {
 	own      *api.AdminListener // one of admin; nil = none
 
 	remembered  *canary.Memory // what is switched off; nil without a disk
+	summed      *usage.Memory  // what was served before this start; nil without a disk
 	diskRun     sync.WaitGroup
 	abandonDisk context.CancelFunc
 
@@ -202,7 +206,9 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	}
 	if d.remembered != nil {
 		start("what is switched off", func() error { return d.remembered.Run(background) })
+		start("sums of what was served", func() error { return d.summed.Run(background) })
 	}
+	start("history", func() error { return d.history.Run(background) })
 	d.startDisk(ctx)
 	start("clients' watch", d.server.Watch)
 	start("lease sweep", func() error { return d.store.Run(background) })
@@ -335,12 +341,14 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.canary = canary.New(d.now)
+	d.usage = usage.New(d.now, nil)
 	d.work = parallel.New(d.workConfig())
 	if d.server, err = d.newServer(); err != nil {
 		return err
 	}
 	if d.disk != nil {
 		d.remembered = canary.NewMemory(d.canary, d.disk, d.tenants, d.log)
+		d.summed = usage.NewMemory(d.usage, d.disk, d.tenants, d.log)
 	}
 	if err = d.socket.Listen(d.config.MaxConnections); err != nil {
 		return err
@@ -351,6 +359,7 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 	if err = d.serveEvents(); err != nil {
 		return err
 	}
+	d.history = usage.NewHistory(d.sample)
 	d.view = d.newView()
 	return nil
 }
@@ -360,7 +369,7 @@ func (d *Daemon) opening(what string) { d.stage.Store(&what) }
 
 func (d *Daemon) newServer() (*server.Server, error) {
 	return server.New(server.Options{
-		Config: &d.config, Store: d.store, Device: d.device, GPUs: d.gpus, Canary: d.canary, Work: d.work, Tenants: d.tenants,
+		Config: &d.config, Store: d.store, Device: d.device, GPUs: d.gpus, Canary: d.canary, Usage: d.usage, Work: d.work, Tenants: d.tenants,
 		Epoch: d.epoch, Title: strings.TrimSpace("spliced " + d.build.Version), Log: d.log,
 		Stats: func() []api.Counter { return d.view.Counters() }, Served: d.advised(),
 	})
@@ -371,7 +380,7 @@ func (d *Daemon) newView() *view.View {
 		Config: &d.config, Machine: d.machine, Shortfalls: d.short, Version: d.build.Version, Commit: d.build.Commit, Started: d.started,
 		Epoch: d.epoch, Socket: d.socketPath(), Guard: d.socket, Pidfds: socket.HasPidfd(), Serving: d.serving.Load,
 		Store: d.store, Place: d.store.Pools()[0].Place, Device: d.device, GPUs: d.gpus, Disk: d.disk,
-		Server: d.server, Canary: d.canary, Tenants: d.tenants,
+		Server: d.server, Canary: d.canary, Usage: d.usage, History: d.history, Tenants: d.tenants,
 	}
 	d.show(&o)
 	o.Copies = d.copies

@@ -33,6 +33,7 @@
 //	slots     memory of a connection for results
 //	gpu       the accelerators, how each does, and what of it connections have
 //	canary    what engines reported, and which profiles are switched off
+//	usage     how prompts were served, as engines told: sums, the last ones, a history
 //	events    what routers are told of what is held, as vLLM tells it
 //	server    connections, jobs, and what requests do
 //	view      what people see: node, catalogue, health, metrics
@@ -66,7 +67,7 @@
 //
 // A goroutine that holds one of these takes only later ones:
 //
-//	conn.answering  conn.life  conn.mu  attachment.mu  device attachment's  gpu.mu  slots.mu  queue.mu  server.mu  watcher.mu  poller.mu  canary.mu  tiering's
+//	conn.answering  conn.life  conn.mu  attachment.mu  device attachment's  gpu.mu  slots.mu  queue.mu  server.mu  watcher.mu  poller.mu  canary.mu  usage.mu  tiering's
 //
 // The queue of events and the own set of the index are told under any of these, and take
 // none. Of tiering's, the store's comes first, then that of a profile's learnt costs, then

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
@@ -175,6 +176,16 @@ func (s *Store) profile(id tier.ProfileID) (*objects.Profile, error) {
 		return nil, fmt.Errorf("profile %d is not registered: %w", id, tier.ErrInvalid)
 	}
 	return known[at], nil
+}
+
+// Prefill predicts what computing tokens takes; zero of a profile that is not known. It
+// takes no lock.
+func (s *Store) Prefill(id tier.ProfileID) cost.Prefill {
+	ps, err := s.profile(id)
+	if err != nil {
+		return cost.Prefill{}
+	}
+	return ps.Costs.Model().Prefill()
 }
 
 // ProfileCosts is what a profile's costs are predicted from now.

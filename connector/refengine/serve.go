@@ -79,11 +79,20 @@ type Result struct {
 	Logits     []float32
 	State      *State[float32]
 	Plan       Plan
+	Parts      []Part
 	Missed     int   // segments that were not held when the request came
 	Captured   int   // tokens run alone and published
 	Recomputed int   // tokens run in context: seams, segments too short, query
 	Reused     int   // tokens taken from segments that were held when the request came
 	Cache      error // why the cache could not be used; nil = it was
+}
+
+// Part is what became of one segment of a request, the tokens [Begin, Begin+Tokens) of its
+// prompt: Reused of them, from At on, were held when the request came.
+type Part struct {
+	Key           profile.SegmentKey
+	Begin, Tokens int
+	At, Reused    int
 }
 
 // Serve answers a request with whatever the cache holds: match, run missing
@@ -157,12 +166,18 @@ func lease(m *Model[float32], c Cache, r Request, segments [][]uint32, placed []
 		l.leases.Release()
 		return nil, err
 	}
+	at := len(r.Prefix)
+	for i, s := range segments {
+		l.Parts = append(l.Parts, Part{Key: l.keys[i], Begin: at, Tokens: len(s)})
+		at += len(s)
+	}
 	for _, s := range l.Plan.Spans {
 		switch {
 		case s.Segment < 0:
 			l.Recomputed += s.Count
 		case known[s.Segment]:
 			l.Reused += s.Count
+			l.Parts[s.Segment].At, l.Parts[s.Segment].Reused = s.Start, s.Count
 		}
 	}
 	return l, nil

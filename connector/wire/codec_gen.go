@@ -1109,6 +1109,80 @@ func (m *AdviseReply) Decode(body []byte) error {
 }
 
 // Append implements Message.
+func (m *ServedRequest) Append(b []byte) []byte {
+	w := begin(b)
+	w.u32(m.Profile)
+	w.u8(m.Way)
+	w.u32(m.Tokens)
+	w.u32(m.Engine)
+	w.u32(m.Prefix)
+	w.u8(m.PrefixTier)
+	w.u8(m.PrefixReason)
+	w.u64(m.ReadBytes)
+	w.u32(m.MatchMicros)
+	w.u32(m.WaitMicros)
+	w.u32(m.FirstMicros)
+	put(&w, m.WayMicros)
+	put(&w, m.Begins)
+	put(&w, m.Counts)
+	put(&w, m.At)
+	put(&w, m.Reused)
+	put(&w, m.Tiers)
+	put(&w, m.Reasons)
+	put(&w, m.Keys)
+	w.text(m.Request)
+	w.text(m.Trace)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *ServedRequest) Decode(body []byte) error {
+	r := reader{message: "served request", body: body}
+	m.Profile = r.u32("profile")
+	m.Way = r.u8("way")
+	m.Tokens = r.u32("tokens")
+	m.Engine = r.u32("engine")
+	m.Prefix = r.u32("prefix")
+	m.PrefixTier = r.u8("prefix tier")
+	m.PrefixReason = r.u8("prefix reason")
+	m.ReadBytes = r.u64("read bytes")
+	m.MatchMicros = r.u32("match micros")
+	m.WaitMicros = r.u32("wait micros")
+	m.FirstMicros = r.u32("first micros")
+	m.WayMicros = get[float64](&r, "way micros", MaxWays)
+	m.Begins = get[uint32](&r, "begins", MaxKeys)
+	m.Counts = get[uint32](&r, "counts", MaxKeys)
+	m.At = get[uint32](&r, "at", MaxKeys)
+	m.Reused = get[uint32](&r, "reused", MaxKeys)
+	m.Tiers = get[uint8](&r, "tiers", MaxKeys)
+	m.Reasons = get[uint8](&r, "reasons", MaxKeys)
+	m.Keys = get[[32]byte](&r, "keys", MaxKeys)
+	m.Request = r.text("request", MaxName)
+	m.Trace = r.text("trace", MaxName)
+	r.same("counts", len(m.Counts), len(m.Begins))
+	r.same("at", len(m.At), len(m.Begins))
+	r.same("reused", len(m.Reused), len(m.Begins))
+	r.same("tiers", len(m.Tiers), len(m.Begins))
+	r.same("reasons", len(m.Reasons), len(m.Begins))
+	r.same("keys", len(m.Keys), len(m.Begins))
+	return r.end()
+}
+
+// Append implements Message.
+func (m *ServedReply) Append(b []byte) []byte {
+	w := begin(b)
+	w.u64(m.Number)
+	return w.b
+}
+
+// Decode implements Message.
+func (m *ServedReply) Decode(body []byte) error {
+	r := reader{message: "served reply", body: body}
+	m.Number = r.u64("number")
+	return r.end()
+}
+
+// Append implements Message.
 func (m *AttachDeviceRequest) Append(b []byte) []byte {
 	w := begin(b)
 	w.u8(m.Ways)

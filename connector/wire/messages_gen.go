@@ -485,6 +485,41 @@ type AdviseReply struct {
 	SegmentReason []uint8
 }
 
+// ServedRequest tells how the prompt of one request was served, once its first
+// token is there. Its tokens came from the engine's own cache: the first
+// Engine; from a checkpoint: Prefix more; from segments; the rest was computed.
+// Segments are those that the prompt was cut into, ascend and do not overlap;
+// Reused of the tokens from At on came from the daemon, and lie behind the
+// prefix. Times are in microseconds, 0 where nothing was measured.
+type ServedRequest struct {
+	Profile      uint32
+	Way          uint8  // how it was served
+	Tokens       uint32 // of the prompt
+	Engine       uint32
+	Prefix       uint32
+	PrefixTier   uint8     // TierNone = no checkpoint was used
+	PrefixReason uint8     // why no longer one was
+	ReadBytes    uint64    // of states and rows that were read or composed
+	MatchMicros  uint32    // until it was decided how
+	WaitMicros   uint32    // for bytes, from then on
+	FirstMicros  uint32    // from the request's arrival to its first token
+	WayMicros    []float64 // predicted, as advise answered; indexed by way minus one
+	Begins       []uint32
+	Counts       []uint32 // whole length
+	At           []uint32
+	Reused       []uint32
+	Tiers        []uint8    // where match found it; TierNone = nowhere
+	Reasons      []uint8    // why it is a miss
+	Keys         [][32]byte // all zero where a span has none
+	Request      string     // the engine's name of the request
+	Trace        string     // a traceparent as W3C Trace Context has it; empty = none
+}
+
+// ServedReply answers a ServedRequest.
+type ServedReply struct {
+	Number uint64 // under which the request is listed
+}
+
 // AttachDeviceRequest asks for device memory: the public arena and chunks of
 // this connection's own. It is answered once on a connection.
 type AttachDeviceRequest struct {

@@ -34,11 +34,12 @@ const (
 	OpLoadDevice     Op = 25
 	OpPlan           Op = 26
 	OpWatch          Op = 27
+	OpServed         Op = 28
 )
 
 // OpCount is one more than the highest op: an array of that length, indexed by
 // ops that are Known, cannot be indexed out of range.
-const OpCount = 28
+const OpCount = 29
 
 // operations is indexed by Op; an op without a name does not exist.
 var operations = [OpCount]operation{
@@ -69,4 +70,5 @@ var operations = [OpCount]operation{
 	OpLoadDevice:     {"load-device", Rules{Tenant: true}, [2]func() Message{message[LoadDeviceRequest], message[LoadReply]}},
 	OpPlan:           {"plan", Rules{Tenant: true}, [2]func() Message{message[PlanRequest], message[PlanReply]}},
 	OpWatch:          {"watch", Rules{Tenant: true}, [2]func() Message{message[WatchRequest], message[WatchReply]}},
+	OpServed:         {"served", Rules{Tenant: true}, [2]func() Message{message[ServedRequest], message[ServedReply]}},
 }

@@ -210,6 +210,13 @@ func (g numbers) request(op Op, n int) Message {
 		return &WatchRequest{Profile: 9, WaitMs: 5000, Plan: g.Uint64(), End: 1, Pieces: 1, Jobs: 4, QueuedMicros: 70_000, Declined: g.u64s(n)}
 	case OpReport:
 		return &ReportRequest{Profile: 9, Compared: 64, Failed: 3, Worst: g.Float64(), Bound: 0.125, Off: 1, Text: "worst at layer 3 – é"}
+	case OpServed:
+		return &ServedRequest{
+			Profile: 9, Way: WaySplice, Tokens: 6018, Engine: 128, Prefix: 640, PrefixTier: TierDRAM, PrefixReason: ReasonEvicted,
+			ReadBytes: 93 << 20, MatchMicros: 410, WaitMicros: 2900, FirstMicros: 51_000, WayMicros: g.f64s(4),
+			Begins: g.u32s(n), Counts: g.u32s(n), At: g.u32s(n), Reused: g.u32s(n), Tiers: g.u8s(n), Reasons: g.u8s(n), Keys: g.hashes(n),
+			Request: "cmpl-7é", Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+		}
 	case OpStats:
 		return &StatsRequest{}
 	default:
@@ -283,6 +290,8 @@ func (g numbers) reply(op Op, n int) Message {
 		}
 	case OpReport:
 		return &ReportReply{Off: 1}
+	case OpServed:
+		return &ServedReply{Number: g.Uint64()}
 	case OpAppend, OpAccept:
 		return &AppendReply{Buffer: g.Uint64(), Begin: 4096, Accepted: 4099, End: 4101}
 	case OpStats:

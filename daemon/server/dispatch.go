@@ -117,6 +117,7 @@ var operations = [wire.OpCount]operation{
 	wire.OpLoadDevice:     {run: (*task).loadDevice},
 	wire.OpPlan:           {run: (*task).planSegments, long: (*task).planIsLong},
 	wire.OpWatch:          {run: (*task).watch},
+	wire.OpServed:         {run: (*task).served},
 }
 
 func always(*task) (bool, error) { return true, nil }

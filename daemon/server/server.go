@@ -24,6 +24,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/queue"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/daemon/socket"
+	"github.com/spliced-kv/spliced/daemon/usage"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/advise"
@@ -37,6 +38,7 @@ type Options struct {
 	Device  gpuipc.Device
 	GPUs    gpu.Devices // that were asked for
 	Canary  *canary.Canary
+	Usage   *usage.Usage
 	Work    *parallel.Work
 	Tenants []tiering.Tenant // those of Config, in its order
 	Epoch   uint64           // tells this start from all others
@@ -75,6 +77,7 @@ type Server struct {
 	pollers      []*poller
 	workspaces   sync.Pool
 	canary       *canary.Canary
+	usage        *usage.Usage
 	work         *parallel.Work
 	memory       *budget.Bytes  // that clients may have us hold
 	held         *budget.Bytes  // of the heap, by requests in flight
@@ -117,7 +120,7 @@ func (s *Server) queues() []*queue.Queue[*job] {
 func New(o Options) (*Server, error) {
 	s := &Server{
 		config: o.Config, store: o.Store, device: o.Device, gpus: o.GPUs, log: o.Log, stats: o.Stats, served: o.Served,
-		counts: newCounts(), epoch: o.Epoch, title: o.Title[:min(len(o.Title), wire.MaxName)], tenants: o.Tenants, canary: o.Canary, work: o.Work,
+		counts: newCounts(), epoch: o.Epoch, title: o.Title[:min(len(o.Title), wire.MaxName)], tenants: o.Tenants, canary: o.Canary, usage: o.Usage, work: o.Work,
 		idle: make(chan struct{}, 1), closing: make(chan struct{}), guessing: make(chan struct{}, 1),
 		memory: budget.NewBytes("connection memory", int64(o.Config.ConnectionMemory), int64(o.Config.Staging+o.Config.Slots)),
 		mapped: budget.NewMapped(),

@@ -16,6 +16,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/parallel"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/daemon/socket"
+	"github.com/spliced-kv/spliced/daemon/usage"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile/profiletest"
@@ -35,7 +36,7 @@ func newTestServer(t testing.TB) *Server {
 	}
 	work := parallel.New(parallel.Config{Store: store})
 	s, err := New(Options{
-		Work: work, Config: &config, Store: store, Device: device, Canary: canary.New(time.Now), Tenants: tenants, Epoch: 1, Title: "test", Log: zerolog.Nop(),
+		Work: work, Config: &config, Store: store, Device: device, Canary: canary.New(time.Now), Usage: usage.New(time.Now, nil), Tenants: tenants, Epoch: 1, Title: "test", Log: zerolog.Nop(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/gpu"
 	"github.com/spliced-kv/spliced/daemon/server"
 	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/daemon/usage"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
@@ -46,6 +47,8 @@ type Options struct {
 	Object  *object.Store
 	Server  *server.Server
 	Canary  *canary.Canary
+	Usage   *usage.Usage
+	History *usage.History
 	Tenants []tiering.Tenant
 
 	// Cluster answers what is known of the other nodes.

@@ -48,6 +48,18 @@ func (s *Start) Counters() []api.Counter { return nil }
 // Decisions implements api.Node.
 func (s *Start) Decisions(api.DecisionQuery) []api.Decision { return nil }
 
+// Requests implements api.Node.
+func (s *Start) Requests(api.RequestQuery) []api.Request { return nil }
+
+// Request implements api.Node.
+func (s *Start) Request(uint64) (*api.Request, error) { return nil, s.notYet() }
+
+// Usage implements api.Node.
+func (s *Start) Usage() []api.Usage { return nil }
+
+// Overview implements api.Node.
+func (s *Start) Overview(string) *api.Overview { return &api.Overview{Status: s.Status()} }
+
 // Cluster implements api.Node.
 func (s *Start) Cluster() api.Cluster { return api.Cluster{} }
 

@@ -60,6 +60,9 @@ func (p *Profile) Canonical() []byte { return p.canonical }
 // Fingerprint is the SHA-256 of the canonical bytes.
 func (p *Profile) Fingerprint() Fingerprint { return p.fingerprint }
 
+// Model is its name, for people.
+func (p *Profile) Model() string { return p.id.Model }
+
 // TPSize is the number of tensor-parallel ranks.
 func (p *Profile) TPSize() int { return p.id.TPSize }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -139,14 +141,43 @@ class Daemon:
 
     def metrics(self) -> dict[str, float]:
         """What it counts, by metric name with labels, from its admin socket."""
+        body = self._get("/metrics")
+        rows = (line.rpartition(" ") for line in body.splitlines() if line[:1] not in ("#", ""))
+        return {name: float(value) for name, _, value in rows}
+
+    def request(self, **want: object) -> dict[str, Any]:
+        """How it was told that a request was served, the last one with these fields: that comes
+        behind an answer. Its tokens add up."""
+        end = time.monotonic() + 20.0
+        while True:
+            listed = json.loads(self._get("/api/v1/requests?limit=1000"))["items"]
+            fits = (one["id"] for one in listed if all(one[k] == v for k, v in want.items()))
+            if (found := next(fits, None)) is not None:
+                break
+            assert time.monotonic() < end, f"nobody told of {want}, but of {listed[:5]}"
+            time.sleep(0.02)
+        told: dict[str, Any] = json.loads(self._get(f"/api/v1/requests/{found}"))
+        sources = ("engine", "prefix", "reused", "computed")
+        assert told["prompt_tokens"] == sum(told[f"{source}_tokens"] for source in sources)
+        spans = told["spans"]
+        assert [span["begin"] for span in spans] == [0, *(span["end"] for span in spans[:-1])]
+        assert spans[-1]["end"] == told["prompt_tokens"]
+        return told
+
+    def last_request(self) -> dict[str, Any]:
+        """The one that it was told of last."""
+        told: dict[str, Any] = json.loads(self._get("/api/v1/requests?limit=1"))["items"][0]
+        return told
+
+    def _get(self, path: str) -> str:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as admin:
             admin.settimeout(10)
             admin.connect(str(self.directory / "admin.sock"))
-            admin.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            admin.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
             answer = b"".join(iter(lambda: admin.recv(65536), b""))
-        body = answer.partition(b"\r\n\r\n")[2].decode()
-        rows = (line.rpartition(" ") for line in body.splitlines() if line[:1] not in ("#", ""))
-        return {name: float(value) for name, _, value in rows}
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith((b"HTTP/1.0 200", b"HTTP/1.1 200")), head
+        return body.decode()
 
     def gpus(self, metric: str, **labels: str) -> float:
         """The sum of a metric over all GPUs, where it has these labels besides."""

@@ -39,6 +39,11 @@ type planner interface {
 	keepBehind(e *engine, all []uint32, cuts []int, answer, from int) ([]int, error)
 }
 
+// teller is a store that is told how prompts were served.
+type teller interface {
+	ServedPrefix(tokens, reused int, first time.Duration) error
+}
+
 // serve answers a prompt; variant 0 is the most likely first token, 1 the next
 // one.
 func (e *engine) serve(prompt []uint32, cuts []int, variant int) (*outcome, error) {
@@ -71,6 +76,11 @@ func (e *engine) serve(prompt []uint32, cuts []int, variant int) (*outcome, erro
 		return nil, err
 	}
 	out.ttft = time.Since(began)
+	if t, ok := e.store.(teller); ok {
+		if err := t.ServedPrefix(len(prompt), out.reused, out.ttft); err != nil {
+			return nil, err
+		}
+	}
 	if slices.Contains(keep, len(prompt)) {
 		kept = append(kept, st.Clone())
 	}

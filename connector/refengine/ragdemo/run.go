@@ -203,11 +203,22 @@ func (r *runner) prefix(i int, all []uint32, boundaries []int, truth reference) 
 	if out.Cache != nil {
 		return fmt.Errorf("%s: %w", WayPrefix, out.Cache)
 	}
+	if t, ok := r.store.(teller); ok {
+		if err := t.ServedPrefix(len(all), out.Reused, ttft); err != nil {
+			return fmt.Errorf("%s: %w", WayPrefix, err)
+		}
+	}
 	o := r.measure(outcome{ttft: ttft, computed: out.Computed, reused: out.Reused}, out.Logits, out.State, truth)
 	if err := out.Keep(); err != nil {
 		return fmt.Errorf("%s: %w", WayPrefix, err)
 	}
 	return r.finish(i, WayPrefix, o, out.Logits, out.State, truth)
+}
+
+// teller is a store that is told how prompts were served.
+type teller interface {
+	ServedPrefix(tokens, reused int, first time.Duration) error
+	ServedSplice(tokens int, r *refengine.Result, first time.Duration) error
 }
 
 func (r *runner) serve(i int, way string, c refengine.Cache, req refengine.Request, truth reference) (missed int, err error) {
@@ -219,6 +230,11 @@ func (r *runner) serve(i int, way string, c refengine.Cache, req refengine.Reque
 	}
 	if out.Cache != nil {
 		return 0, fmt.Errorf("%s: %w", way, out.Cache)
+	}
+	if t, ok := r.store.(teller); ok {
+		if err := t.ServedSplice(len(req.Prompt()), out, ttft); err != nil {
+			return 0, fmt.Errorf("%s: %w", way, err)
+		}
 	}
 	o := outcome{ttft: ttft, computed: out.Captured + out.Recomputed, reused: out.Reused}
 	o = r.measure(o, out.Logits, out.State, truth)

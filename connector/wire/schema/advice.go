@@ -33,4 +33,32 @@ var adviceMessages = []Message{
 			u8s("SegmentAdmit", "MaxKeys", doc("1 = publish this segment, which is missing")), u8s("SegmentReason", "MaxKeys", rows("SegmentAdmit")),
 		),
 	},
+	{
+		Name: "ServedRequest",
+		Doc: "tells how the prompt of one request was served, once its first token is there. Its tokens came from the engine's own cache: " +
+			"the first Engine; from a checkpoint: Prefix more; from segments; the rest was computed. Segments are those that the prompt was " +
+			"cut into, ascend and do not overlap; Reused of the tokens from At on came from the daemon, and lie behind the prefix. " +
+			"Times are in microseconds, 0 where nothing was measured",
+		Body: body(
+			u32("Profile"), u8("Way", doc("how it was served")),
+			u32("Tokens", doc("of the prompt")), u32("Engine"), u32("Prefix"),
+			u8("PrefixTier", doc("TierNone = no checkpoint was used")), u8("PrefixReason", doc("why no longer one was")),
+			u64("ReadBytes", doc("of states and rows that were read or composed")),
+			u32("MatchMicros", doc("until it was decided how")), u32("WaitMicros", doc("for bytes, from then on")),
+			u32("FirstMicros", doc("from the request's arrival to its first token")),
+			f64s("WayMicros", "MaxWays", doc("predicted, as advise answered; indexed by way minus one")),
+			u32s("Begins", "MaxKeys"), u32s("Counts", "MaxKeys", rows("Begins"), doc("whole length")),
+			u32s("At", "MaxKeys", rows("Begins")), u32s("Reused", "MaxKeys", rows("Begins")),
+			u8s("Tiers", "MaxKeys", rows("Begins"), doc("where match found it; TierNone = nowhere")),
+			u8s("Reasons", "MaxKeys", rows("Begins"), doc("why it is a miss")),
+			hashes("Keys", "MaxKeys", rows("Begins"), doc("all zero where a span has none")),
+			text("Request", "MaxName", doc("the engine's name of the request")),
+			text("Trace", "MaxName", doc("a traceparent as W3C Trace Context has it; empty = none")),
+		),
+	},
+	{
+		Name: "ServedReply",
+		Doc:  "answers a ServedRequest",
+		Body: body(u64("Number", doc("under which the request is listed"))),
+	},
 }

@@ -38,4 +38,5 @@ var operations = []Operation{
 	{Number: 25, Name: "load-device", Request: "LoadDeviceRequest", Reply: "LoadReply", Tenant: true},
 	{Number: 26, Name: "plan", Request: "PlanRequest", Reply: "PlanReply", Tenant: true},
 	{Number: 27, Name: "watch", Request: "WatchRequest", Reply: "WatchReply", Tenant: true},
+	{Number: 28, Name: "served", Request: "ServedRequest", Reply: "ServedReply", Tenant: true},
 }

@@ -44,8 +44,8 @@ OPTIONS: dict[str, object] = {
 }
 """What a CPU without SGLang's own kernels wants."""
 
-SETTINGS: dict[str, object] = {"timeout_ms": 5000}
-"""Of the connector: a busy machine may hold the daemon up for long, and tests say what is reused."""
+SETTINGS: dict[str, object] = {"timeout_ms": 2000}
+"""Of the connector: a busy machine may hold a daemon up for long, and tests say what is reused."""
 
 PLUGINS = {
     "sglang-kernels": "kernels = sglang_kernels:replace",

@@ -44,6 +44,9 @@ def test_prefixes_give_the_tokens_that_no_cache_gives(
     assert warm.reused >= 160, "nothing was saved where the daemon advised it"
     assert warm.reused + warm.computed == 230
     assert not warm.approximate
+    said = daemon.request(way="prefix", prefix_tokens=warm.reused)
+    assert (said["prefix_tier"], said["computed_tokens"]) == ("dram", warm.computed)
+    assert said["ttft_ms"] > 0
     for done in (cold, warm):
         assert far(done.logits, own(model, ids)) <= 1e-4
         assert continued(model, ids, done) == want
@@ -101,6 +104,9 @@ def test_a_warm_splice_is_the_cold_one(name: str, connect: Connect, daemon: Daem
     assert warm.approximate
     assert not warm.trouble
     assert far(warm.logits, cold.logits) <= 1e-5
+    said = daemon.request(way="splice", reused_tokens=148)
+    assert (said["seam_tokens"], said["computed_tokens"]) == (32, 52)
+    assert daemon.request(way="recompute")["computed_tokens"] == 200
     # Another order of the same segments behind another first one.
     moved = [*tokens(60, seed=4), *ids[120:180], *ids[60:120], *ids[180:]]
     mixed = e.prefill(moved, CUTS, "splice")

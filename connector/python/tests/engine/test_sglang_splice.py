@@ -172,14 +172,26 @@ def test_a_splice_is_that_of_the_library(
         client.close()
 
 
-def test_segments_are_reused_in_any_order(engine: Engine) -> None:
+def test_segments_are_reused_in_any_order(engine: Engine, daemon: Daemon) -> None:
     parts = [draw(seed, 150) for seed in (11, 12, 13)]
     query = draw(14, 20)
     first = spliced(engine, [*parts[0], *parts[1], *parts[2], *query], [0, 150, 300, 450])
     assert first.told["way"] == "splice"
-    answer = spliced(engine, [*parts[2], *parts[0], *parts[1], *query], [0, 150, 300, 450])
+    ids = [*parts[2], *parts[0], *parts[1], *query]
+    answer = spliced(engine, ids, [0, 150, 300, 450])
     assert answer.told["reused"] == 150 + 134 + 134  # w at each join, none at the front
     assert answer.told["walked"] == 24
+    said = daemon.request(prompt_tokens=len(ids), way="splice", reused_tokens=418)
+    assert said["model"] and said["ttft_ms"] > said["wait_ms"] > 0
+    assert said["seam_tokens"] == 32  # what follows the last segment is not walked
+    assert said["bytes"] > 418 * 2
+    assert {span.get("tier") for span in said["spans"] if span["from"] == "segment"} == {"dram"}
+    # What the engine's own tree has of a prompt is the engine's.
+    whole = draw(15, 300)
+    for _ in range(2):
+        engine.ask(whole, said=NONE)
+    said = daemon.request(prompt_tokens=300, way="recompute", engine_tokens=299)
+    assert said["computed_tokens"] == 1
 
 
 def test_segments_that_wait_for_each_other_are_captured_once(
@@ -225,17 +237,21 @@ def test_a_conversation_goes_on_behind_its_spliced_turn(engine: Engine) -> None:
 def test_an_exact_prefix_comes_back_after_a_restart(
     engine: Engine, model: torch.nn.Module, daemon: Daemon, tmp_path: Path
 ) -> None:
-    ids = draw(51, 500)
+    turn = draw(51, 384)  # the state behind a prompt is kept, whatever the daemon expects of it
+    assert engine.ask(turn, tokens=TOKENS, said=NONE).tokens == alone(model, turn)
+    ids = [*turn, *draw(52, 50)]
     want = alone(model, ids)
-    assert engine.ask(ids, tokens=TOKENS, said=NONE).tokens == want
     other = Engine(tmp_path, {"socket": daemon.socket, "mode": "prefix"})
     try:
         answer = other.ask(ids, tokens=TOKENS)
         assert answer.told["way"] == "prefix", answer.told
         assert answer.cached == answer.told["tokens"]
-        assert answer.cached >= 128
+        assert answer.cached == len(turn)
         assert answer.tokens == want
-        longer = [*ids, *draw(52, 50)]
+        said = daemon.request(way="prefix", prefix_tokens=len(turn))
+        assert (said["engine_tokens"], said["computed_tokens"]) == (0, 50)
+        assert said["ttft_ms"] > 0
+        longer = [*ids, *draw(53, 50)]
         assert other.ask(longer, tokens=TOKENS).tokens == alone(model, longer)
     finally:
         other.close()
@@ -279,7 +295,7 @@ def test_an_engine_serves_without_its_daemon(
     daemon.kill()
     began = time.monotonic()
     answer = engine.ask(ids, cuts, TOKENS)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert answer.told["way"] == "engine"
     assert answer.tokens == want
     daemon.start()

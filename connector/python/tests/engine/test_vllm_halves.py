@@ -36,6 +36,17 @@ REQUEST: Any = SimpleNamespace(
 )
 
 
+STEP = cast(
+    Any,
+    SimpleNamespace(
+        scheduled_cached_reqs=SimpleNamespace(req_ids=[], num_computed_tokens=[]),
+        scheduled_new_reqs=[],
+        num_scheduled_tokens={},
+    ),
+)
+"""Of no requests."""
+
+
 class Mode:
     """Does what it is asked until the call that breaks."""
 
@@ -99,7 +110,7 @@ def run(half: SchedulerHalf) -> object:
     """A request that is matched and given blocks, and the plan of the step."""
     tokens, _ = half.match(REQUEST, 0)
     half.allocated(REQUEST, ((1,), (2,)), tokens or 0)
-    return half.plan(cast(Any, None))
+    return half.plan(STEP)
 
 
 def test_scheduler_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +129,7 @@ def test_scheduler_that_breaks_gives_up_what_it_has_claimed(
     half = scheduler(monkeypatch, breaks)
     assert run(half) == Lost(frozenset("r"))
     half.settled(Outcome(frozenset("r"), frozenset("r")))
-    assert half.plan(cast(Any, None)) is None
+    assert half.plan(STEP) is None
     assert half.match(REQUEST, 0) == (0, False)
     assert half.tally.snapshot() == {"inert": 1}
 
@@ -131,8 +142,8 @@ def test_scheduler_that_breaks_between_claims(monkeypatch: pytest.MonkeyPatch, b
     assert half.finished(REQUEST) is None
     assert half.pending() is False
     if breaks != "match":  # then its only plan has told the workers
-        assert half.plan(cast(Any, None)) == Lost(frozenset())
-    assert half.plan(cast(Any, None)) is None
+        assert half.plan(STEP) == Lost(frozenset())
+    assert half.plan(STEP) is None
     assert half.tally.snapshot() == {"inert": 1}
 
 
@@ -255,7 +266,7 @@ def test_requests_of_another_shape_end_the_reuse(
     else:
         half.allocated(odd, ((1,), (2,)), 256)
     claimed = frozenset({"odd"}) if call == "allocated" else frozenset()
-    assert half.plan(cast(Any, None)) == Lost(claimed)
+    assert half.plan(STEP) == Lost(claimed)
     assert half.tally.snapshot() == {"inert": 1}
 
 
@@ -266,7 +277,7 @@ def test_reset_of_the_connector_ends_the_reuse(monkeypatch: pytest.MonkeyPatch) 
     connector.scheduler_half, connector.worker_half = half, None
     assert connector.reset_cache() is True
     assert half.match(REQUEST, 0) == (0, False)
-    assert half.plan(cast(Any, None)) == Lost(frozenset())
+    assert half.plan(STEP) == Lost(frozenset())
     assert half.tally.snapshot() == {"inert": 1}
 
 

@@ -84,12 +84,20 @@ def test_engine_without_a_daemon_answers(cold: Engine, reference: Reference) -> 
     assert len({tuple(tokens) for tokens in reference.values()}) == len(reference)
 
 
-def test_prompt_of_an_engine_that_is_gone_is_reused(engine: Engine, reference: Reference) -> None:
+def test_prompt_of_an_engine_that_is_gone_is_reused(
+    engine: Engine, reference: Reference, daemon: Daemon
+) -> None:
     before = engine.counts().get("loaded_tokens", 0)
     (answer,) = engine.ask(PROMPTS[0])
     assert answer.tokens == reference[len(PROMPTS[0])]
     assert answer.cached == 3 * BLOCK
     assert engine.counts()["loaded_tokens"] - before == 3 * BLOCK
+    said = daemon.request(way="prefix", prompt_tokens=len(PROMPTS[0]))
+    assert (said["engine_tokens"], said["prefix_tokens"]) == (0, 3 * BLOCK)
+    assert said["ttft_ms"] > 0
+    # The engine whose process is gone told of it too.
+    gone = daemon.request(way="recompute", prompt_tokens=len(PROMPTS[0]))
+    assert (gone["computed_tokens"], gone["prefix_reason"]) == (len(PROMPTS[0]), "unknown")
 
 
 def test_partial_prefix_is_reused_at_its_checkpoint(engine: Engine, reference: Reference) -> None:

@@ -143,13 +143,17 @@ def test_one_leading_segment_gives_the_answer_of_no_cache(engine: Engine) -> Non
     assert reply.tokens == exact.tokens
 
 
-def test_spliced_segments_give_the_answer_of_the_library(engine: Engine) -> None:
+def test_spliced_segments_give_the_answer_of_the_library(engine: Engine, daemon: Daemon) -> None:
     """In the order they were captured in and in another: blocks and states are in their places."""
     for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
         reply = warm(engine, order)
         assert reply.told["tokens"] == 4 * SEGMENT - 8
         assert reply.told["walked"] == 8 + 2 * 16
         assert reply.near(walked(engine, order))
+        said = daemon.request(way="splice", reused_tokens=reply.told["reused"])
+        assert said["prompt_tokens"] == len(ids_of(order)[0])
+        assert said["ttft_ms"] > said["wait_ms"] > 0
+        assert [s["key"] for s in said["spans"] if s["from"] == "segment"]
 
 
 def test_who_captures_and_who_reuses_get_the_same(engine: Engine) -> None:

@@ -35,6 +35,7 @@ from spliced_connector.client.parallel import (
     WorkPlan,
 )
 from spliced_connector.client.publish import NewCheckpoint, NewSegment
+from spliced_connector.client.served import Served, ServedSegment, way_of
 from spliced_connector.client.terms import (
     Accept,
     Alone,
@@ -90,6 +91,8 @@ __all__ = [
     "Sample",
     "Segment",
     "SegmentAdvice",
+    "Served",
+    "ServedSegment",
     "Slot",
     "Status",
     "Tier",
@@ -103,4 +106,5 @@ __all__ = [
     "place",
     "release_after",
     "release_all",
+    "way_of",
 ]

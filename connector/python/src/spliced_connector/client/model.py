@@ -12,6 +12,7 @@ from spliced_connector.client import advise as advising
 from spliced_connector.client import buffers, compute, parallel
 from spliced_connector.client import match as matching
 from spliced_connector.client import publish as storing
+from spliced_connector.client import served as serving
 from spliced_connector.client.advise import Advice, Query
 from spliced_connector.client.buffers import Buffer
 from spliced_connector.client.compute import Origin, Placed, Plan
@@ -23,6 +24,7 @@ from spliced_connector.client.match import Match, misses
 from spliced_connector.client.parallel import Job, JobNews, Missing, PlanNews, WorkPlan
 from spliced_connector.client.publish import NewCheckpoint, NewSegment
 from spliced_connector.client.registration import Enrolment, Registration
+from spliced_connector.client.served import Served
 from spliced_connector.client.terms import Accept, Level
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.model import ALL_LAYERS, Profile, SegmentSpec, prefix_hashes, segment_key
@@ -445,6 +447,11 @@ class Model:
             return bool(r.exchange.request(call, request, ReportReply).off)
 
         return self._ask(tell, lambda _: None)
+
+    def served(self, told: Served) -> int | None:
+        """Tell how a prompt was served, once its first token is there. Answers the number that the
+        daemon lists it under; None where it was not told."""
+        return self._ask(lambda r: serving.served(r, told), lambda _: None)
 
     def _ask(self, work: Callable[[Registration], T], failed: Callable[[SplicedError], T]) -> T:
         """Do something with the registration; trouble is counted and reads as a failure."""

@@ -17,6 +17,7 @@ accept=Accept.ANY.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -424,19 +425,20 @@ class SplicedTransformers:
             settings.keep_all,
             settings.parallel_tokens if settings.parallel else 0,
         )
-        before = reuse.device_tokens
+        before, began = reuse.device_tokens, time.perf_counter()
         try:
             if mode == "prefix":
                 walked = by_prefix(reuse, request)
             elif self._watch.off:
-                return plainly(reuse, request, "the canary has switched splicing off")
+                walked = plainly(reuse, request, "the canary has switched splicing off")
             else:
                 walked = by_segments(reuse, request)
             walked.on_device = reuse.device_tokens - before
-            return walked
         except UnreliableError as err:
             log.warning("prompt of %d tokens computed without reuse: %s", len(ids), err)
-            return plainly(reuse, request, str(err))
+            walked = plainly(reuse, request, str(err))
+        reuse.served(ids, walked.begin, walked.found, walked.segments, began)
+        return walked
 
 
 def _answer_ends(model: PreTrainedModel) -> list[int]:

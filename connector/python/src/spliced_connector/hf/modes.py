@@ -9,7 +9,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from spliced_connector.client import Accept, Following, Query, Segment, Way
+from spliced_connector.client import (
+    Accept,
+    Following,
+    Query,
+    Reason,
+    Segment,
+    ServedSegment,
+    Tier,
+    Way,
+)
 from spliced_connector.errors import SplicedError
 from spliced_connector.hf.paged import Loan
 from spliced_connector.hf.reuse import Found, Kept, Reuse, UnreliableError
@@ -75,6 +84,11 @@ class Walked:
     kept: Kept | None = None
     loan: Loan | None = None
     """The segments that the context's pages read."""
+    begin: int = 0
+    """Of the reused tokens, those of a checkpoint."""
+    found: Found | None = None
+    segments: tuple[ServedSegment, ...] = ()
+    """What became of each."""
 
 
 def plainly(reuse: Reuse, request: Request, trouble: str, kept: Kept | None = None) -> Walked:
@@ -99,7 +113,16 @@ def by_prefix(reuse: Reuse, request: Request) -> Walked:
     hidden = _advance(reuse, ids, context, kept, found.saves(request.keep_all), upto)
     if begin < upto:
         reuse.measured(begin, upto, time.perf_counter() - started)
-    return Walked(context, hidden, upto - begin, begin, trouble=found.match.trouble, kept=kept)
+    return Walked(
+        context,
+        hidden,
+        upto - begin,
+        begin,
+        trouble=found.match.trouble,
+        kept=kept,
+        begin=begin,
+        found=found,
+    )
 
 
 def by_segments(reuse: Reuse, request: Request) -> Walked:
@@ -163,7 +186,23 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         plan=plan,
         kept=kept,
         loan=loan,
+        begin=begin,
+        found=found,
+        segments=_served(prompt, found, {s.segment: s for s in spans if s.segment in held}),
     )
+
+
+def _served(prompt: Prompt, found: Found, reused: Mapping[int, Span]) -> tuple[ServedSegment, ...]:
+    """What became of the segments that have a key. reused: spans by segment."""
+    rows = []
+    keyed = [piece for piece in prompt.pieces if piece.key is not None]
+    answers = iter(zip(found.match.tier, found.match.reason, strict=True))
+    for piece in keyed:
+        tier, reason = next(answers, (Tier.NONE, Reason.NONE))
+        span = reused.get(piece.index, Span(SpanKind.SEGMENT, 0, 0))
+        key, at = piece.key or NOTHING, span.start
+        rows.append(ServedSegment(piece.start, piece.tokens, key, at, span.length, tier, reason))
+    return tuple(rows)
 
 
 def _together(

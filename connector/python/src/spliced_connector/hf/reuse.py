@@ -8,6 +8,7 @@ from its first token.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -27,8 +28,11 @@ from spliced_connector.client import (
     Reason,
     Sample,
     Segment,
+    Served,
+    ServedSegment,
     Way,
     release_all,
+    way_of,
 )
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.hf.device import Lent, Placing
@@ -198,6 +202,36 @@ class Reuse:
             return None
         plan = self.model.plan(list(missing.values()), wait=_PLAN_SECONDS)
         return Following(self.model, plan) if plan is not None and plan.away else None
+
+    def served(
+        self,
+        ids: list[int],
+        prefix: int,
+        found: Found | None,
+        segments: tuple[ServedSegment, ...],
+        began: float,
+    ) -> None:
+        """The daemon hears how a prompt was brought to its last token, begun at a
+        `time.perf_counter()`."""
+        match = Match() if found is None else found.match
+        advice = None if found is None else found.advice
+        reused = [row.reused for row in segments if row.reused]
+        read = sum(self.profile.segment_layout(n).nbytes for n in reused)
+        if prefix:
+            read += self.profile.checkpoint_layout(prefix).nbytes
+        self.model.served(
+            Served(
+                way=way_of(prefix, sum(reused)),
+                tokens=len(ids),
+                prefix=prefix,
+                prefix_tier=match.prefix_tier,
+                prefix_reason=match.prefix_reason,
+                segments=segments,
+                read_bytes=read,
+                first=time.perf_counter() - began,
+                predicted=() if advice is None else advice.predicted,
+            )
+        )
 
     def told(self, ids: list[int], prompt_tokens: int, held: int) -> bool:
         """Tells of a prompt and its answer, as far as it was computed; whether the state behind

@@ -18,6 +18,7 @@ class EngineTally:
     save_micros          how long the engine stood still for copies of what is to be stored
     unanswered           questions for prefixes that the daemon did not answer in time
     not_worth_it         prompts whose prefix is stored and takes longer to fetch than to compute
+    untold               prompts of which the daemon was not told how they were served
     unadvised            prompts without advice: nothing of them is stored
     shared_tokens        of spliced requests: tokens that lie in shared pages
     plans, plans_shared  requests for which others were asked, and those that they helped with

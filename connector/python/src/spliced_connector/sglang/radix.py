@@ -12,6 +12,7 @@ over. All promised tokens are there, or none: then the request is matched again 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,6 +32,7 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from torch import Tensor
 
 from spliced_connector.serving.decider import NEXT_TOKENS
+from spliced_connector.serving.telling import traceparent
 from spliced_connector.sglang.job import Prefix
 from spliced_connector.sglang.requests import Tracked, log
 from spliced_connector.sglang.reuse import Reuse
@@ -112,6 +114,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         if tracked is not None:
             with self._guarded():
                 self._store(tracked, req, up_to)
+                self._served(tracked, req, up_to)
             self._tell(tracked, req)
         if req.rid not in self._composed:
             super().checkpoint(req, up_to=up_to, **kwargs)
@@ -284,6 +287,14 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
             return held.to(torch.int64), state
 
         self.reuse.reached(tracked, req.full_untruncated_fill_ids, up_to, row)
+
+    def _served(self, tracked: Tracked, req: Req, up_to: int) -> None:
+        if self.reuse is None or tracked.served or up_to < tracked.tokens:
+            return
+        queued = float(req.time_stats.wait_queue_entry_time)  # by the clock of `arrived`
+        first = time.perf_counter() - (queued if queued > 0 else tracked.arrived)
+        header = traceparent(getattr(req.time_stats.trace_ctx, "external_trace_header", None))
+        self.reuse.served(tracked, req.rid, int(req.cached_tokens), first, header)
 
     @staticmethod
     def _tell(tracked: Tracked, req: Req) -> None:

@@ -79,6 +79,13 @@ class Tracked:
     claimed: Offer | None = None  # what the engine went on behind
     spliced: bool = False  # segments are in what the request computes behind them
     stored: int = 0  # checkpoints that were handed over for storing
+    asked: Match | None = None  # of segments
+    predicted: tuple[float, ...] = ()  # seconds by way
+    arrived: float = 0.0  # time.perf_counter() when it was opened
+    begin: int = 0  # tokens of the engine's tree in front of what was claimed
+    placed: int = 0  # end of what was claimed, in whole pages
+    waited: float = 0.0  # seconds until that was in place
+    served: bool = False  # the daemon was told how
 
     @property
     def tokens(self) -> int:
@@ -132,7 +139,7 @@ class Requests:
         said: what it says beside its prompt. stops: the ids that end turns.
         """
         began = time.perf_counter()
-        tracked = Tracked(tuple(ids))
+        tracked = Tracked(tuple(ids), arrived=began)
         self._decide(tracked, said, stops)
         tracked.decided_micros = round((time.perf_counter() - began) * 1e6)
         self._tally.add("match_micros", tracked.decided_micros)
@@ -208,6 +215,7 @@ class Requests:
     def _ask_for_segments(self, tracked: Tracked, cuts: Cuts) -> None:
         asked = self._decider.ask(tracked.ids, cuts, self._before(tracked), prefixes=False)
         tracked.known, tracked.trouble = asked.known, asked.trouble or tracked.trouble
+        tracked.asked = asked.found
         if asked.found is not None:
             self._follow(tracked, asked.found, asked.advice)
 
@@ -239,6 +247,7 @@ class Requests:
             tracked.held = found.prefix_tokens
         if advice is None:
             return
+        tracked.predicted = advice.predicted
         wanted = {c.tokens for c in advice.checkpoints if c.save and c.tokens in tracked.names}
         n = tracked.tokens
         if self._settings.turns and n - tracked.held >= NEXT_TOKENS:

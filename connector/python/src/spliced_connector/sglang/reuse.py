@@ -25,6 +25,7 @@ from spliced_connector.serving.modules import eager
 from spliced_connector.serving.prices import Clock
 from spliced_connector.serving.storing import Publisher, Saver, Taken
 from spliced_connector.serving.tally import EngineTally
+from spliced_connector.serving.telling import Served, Teller
 from spliced_connector.serving.watch import Watch
 from spliced_connector.sglang.job import Prefix, SlotJob
 from spliced_connector.sglang.metrics import Counts
@@ -86,6 +87,7 @@ class Reuse:
         bound = settings.pending_mib << 20
         self._publisher = Publisher(self.model, self.tally, bound)
         self._saver = Saver(self.model, self.tally, bound)
+        self._teller = Teller(self.model, self.tally)
         walked = arch or cast(Architecture, Bare(engine.identity, self._dtype()))
         patience = settings.load_ms / 1000
         self._means = Means(walked, slots.copies, self.model, self._publish, patience)
@@ -179,6 +181,8 @@ class Reuse:
         tracked.claimed, tracked.offer, tracked.job = offer, None, None
         tracked.spliced = offer.composed
         tracked.way = "splice" if offer.composed else "prefix"
+        tracked.begin, tracked.placed = begin, begin + len(into)
+        tracked.waited = time.perf_counter() - tracked.arrived - tracked.decided_micros / 1e6
         tracked.held = offer.base.tokens if offer.base.name else 0
         if not offer.composed:
             tracked.held = max(tracked.held, tracked.found.prefix_tokens)
@@ -220,6 +224,36 @@ class Reuse:
             self._save(tracked, tokens, slots, state)
         self.tally.add("save_micros", round((time.perf_counter() - began) * 1e6))
 
+    def served(self, tracked: Tracked, rid: str, cached: int, first: float, trace: str) -> None:
+        """The first token is there, so many seconds after the request's arrival.
+
+        cached: tokens that were not computed, ours among them. trace: a traceparent.
+        """
+        tracked.served = True
+        claimed, known = tracked.claimed, tracked.known
+        engine, prefix = min(cached, tracked.tokens - 1), 0
+        if claimed is not None:
+            named = claimed.base.tokens if claimed.base.name else 0
+            engine, prefix = tracked.begin, max(0, min(named, tracked.placed) - tracked.begin)
+        self._teller.tell(
+            Served(
+                rid,
+                tracked.tokens,
+                engine,
+                prefix,
+                tracked.placed,
+                None if known is None else known.prompt,
+                None if claimed is None else claimed.splice,
+                tracked.found,
+                tracked.asked,
+                tracked.predicted,
+                tracked.decided_micros / 1e6,
+                max(0.0, tracked.waited),
+                first,
+                trace,
+            )
+        )
+
     def released(self, tracked: Tracked) -> None:
         """What the engine had of the request is gone, and the request is not."""
         if tracked.spliced:
@@ -240,6 +274,7 @@ class Reuse:
         for storing in (self._publisher, self._saver):
             storing.drain(max(0.0, until - time.monotonic()))
             storing.close()
+        self._teller.close()
         self._client.close()
         log.info("spliced ends: %s", self.tally.snapshot())
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
+    from spliced_connector.serving.telling import Served
+
 Blocks = tuple[tuple[int, ...], ...]
 """The block numbers of one request, a row for each of the engine's cache groups."""
 
@@ -135,6 +137,11 @@ class SchedulerMode(Protocol):
 
     def settled(self, outcome: Outcome) -> None:
         """The loads that a step has ended."""
+        ...
+
+    def served(self, request: Request, held: int) -> Served:
+        """How a prompt was served whose first token is there. held: leading tokens that the engine
+        had itself."""
         ...
 
     def finished(self, request: Request) -> dict[str, object] | None:

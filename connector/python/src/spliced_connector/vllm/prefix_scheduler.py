@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from spliced_connector.client import Accept, Advice, Match, Query, Way
@@ -32,6 +32,7 @@ from spliced_connector.model import PrefixNames, answer_starts, turn_ends
 from spliced_connector.serving.cuts import CutsError
 from spliced_connector.serving.decider import MOST_POSITIONS, NEXT_TOKENS
 from spliced_connector.serving.finding import cuts_of
+from spliced_connector.serving.telling import Served
 from spliced_connector.vllm.clock import PrefillClock, computed_before
 from spliced_connector.vllm.plans import Blocks, LoadPlan, Outcome, PrefixPlan, SavePlan
 from spliced_connector.vllm.session import Session
@@ -77,6 +78,10 @@ class Prompt:
     """Checkpoints that were handed over for storing."""
     spliced: bool = False
     """Segments are composed into what the engine computes behind them."""
+    predicted: tuple[float, ...] = ()
+    """Seconds by way."""
+    decided: float = 0.0
+    """Seconds that the daemon was asked for."""
 
     @property
     def before(self) -> list[int]:
@@ -156,6 +161,20 @@ class PrefixScheduler:
                 prompt.lost, prompt.held, prompt.claimed = True, 0, 0
                 prompt.spliced = False
 
+    def served(self, request: Request, held: int) -> Served:
+        prompt, tokens = self._prompts.get(request.request_id), len(request.prompt_token_ids)
+        told = Served(request.request_id, tokens, min(held, tokens - 1))
+        if prompt is None:
+            return told
+        prefix = max(0, prompt.claimed - told.engine)
+        return replace(
+            told,
+            prefix=prefix,
+            found=prompt.found,
+            predicted=prompt.predicted,
+            decided=prompt.decided,
+        )
+
     def finished(self, request: Request) -> dict[str, object] | None:
         """The daemon hears of an answer that has reached a boundary: it learns who comes back. Says
         what became of the request, for its response."""
@@ -229,13 +248,14 @@ class PrefixScheduler:
         if prompt.asked and now - prompt.asked < _MATCH_SECONDS:
             return
         prompt.asked = now
-        before = prompt.boundaries
+        before, began = prompt.boundaries, time.perf_counter()
         prompt.found = self._session.model.match(before, [prompt.names[p] for p in before])
         if prompt.found.trouble:
             self._session.tally.add("unanswered")
         prompt.held = max(prompt.held, prompt.found.prefix_tokens)
         if prompt.wanted is None:
             self._advise(prompt)
+        prompt.decided += time.perf_counter() - began
         prompt.wanted = [p for p in prompt.wanted or () if p > prompt.held]
 
     def _advise(self, prompt: Prompt) -> None:
@@ -256,6 +276,7 @@ class PrefixScheduler:
         if advice is None:
             self._session.tally.add("unadvised")
             return
+        prompt.predicted = advice.predicted
         told = {c.tokens for c in advice.checkpoints if c.save and c.tokens in prompt.names}
         prompt.wanted = sorted({p for p in told if p > prompt.held}.union(self._next(prompt)))
         prompt.compute = advice.way == Way.RECOMPUTE

@@ -11,6 +11,8 @@ from spliced_connector.segments import Finder
 from spliced_connector.serving.connection import connect
 from spliced_connector.serving.finding import finder_of
 from spliced_connector.serving.tally import EngineTally
+from spliced_connector.serving.telling import Teller, traceparent
+from spliced_connector.vllm.first_tokens import FirstTokens, Started
 from spliced_connector.vllm.plans import Blocks, Lost, Outcome, SchedulerMode
 from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
 from spliced_connector.vllm.session import Session, join, tokenizer_of
@@ -49,6 +51,8 @@ class SchedulerHalf:
         self._claims: set[str] = set()  # requests that were promised tokens, and no worker told
         self._over = False  # the workers have to hear that it is over
         self._mode: SchedulerMode | None = None
+        self._teller: Teller | None = None
+        self._first = FirstTokens(pipelined=False)
         self._pages: SharedPagesManager | None = None
         try:
             finder = Finder()
@@ -67,6 +71,8 @@ class SchedulerHalf:
         session = join(self._client, self._settings, engine, self.tally)
         self._session = session = replace(session, finder=finder)
         mode = scheduler_mode(session)
+        self._teller = Teller(session.model, self.tally)
+        self._first = FirstTokens(engine.pipelined)
         session.model.wait_attached(_ATTACH_SECONDS)
         return mode
 
@@ -102,9 +108,15 @@ class SchedulerHalf:
         mode = self._mode
         if mode is None:
             return _NOTHING
-        return self._guarded(
-            lambda: mode.match(request, computed) if self._touches(request) else _NOTHING, _NOTHING
-        )
+        return self._guarded(lambda: self._match(mode, request, computed), _NOTHING)
+
+    def _match(
+        self, mode: SchedulerMode, request: Request, computed: int
+    ) -> tuple[int | None, bool]:
+        if not self._touches(request):
+            return _NOTHING
+        self._first.matched(request, computed)
+        return mode.match(request, computed)
 
     def allocated(self, request: Request, blocks: Blocks, external: int) -> None:
         if external > 0:
@@ -120,12 +132,17 @@ class SchedulerHalf:
 
     def plan(self, step: SchedulerOutput) -> object:
         mode = self._mode
-        plan = None if mode is None else self._guarded(lambda: mode.plan(step), None)
+        plan = None if mode is None else self._guarded(lambda: self._planned(mode, step), None)
         claims, self._claims = frozenset(self._claims), set()
         if self._over:
             self._over = False
             return Lost(claims)
         return plan
+
+    def _planned(self, mode: SchedulerMode, step: SchedulerOutput) -> object:
+        for started in self._first.plan(step):
+            self._tell(mode, started)
+        return mode.plan(step)
 
     def settled(self, outcome: Outcome) -> None:
         mode = self._mode
@@ -134,11 +151,23 @@ class SchedulerHalf:
 
     def finished(self, request: Request) -> dict[str, object] | None:
         mode = self._mode
-        return None if mode is None else self._guarded(lambda: mode.finished(request), None)
+        return None if mode is None else self._guarded(lambda: self._ended(mode, request), None)
+
+    def _ended(self, mode: SchedulerMode, request: Request) -> dict[str, object] | None:
+        if (started := self._first.finished(request)) is not None:
+            self._tell(mode, started)
+        return mode.finished(request)
 
     def pending(self) -> bool:
         mode = self._mode
         return False if mode is None else self._guarded(mode.pending, False)
+
+    def _tell(self, mode: SchedulerMode, started: Started) -> None:
+        """The daemon hears how a request was served."""
+        if self._teller is not None:
+            served = mode.served(started.request, started.held)
+            trace = traceparent(started.request.trace_headers)
+            self._teller.tell(replace(served, first=started.first, trace=trace))
 
     def _guarded(self, work: Callable[[], T], instead: T) -> T:
         """An error of ours ends the reuse, not the engine."""
@@ -160,6 +189,8 @@ class SchedulerHalf:
         mode, self._mode = self._mode, None
         if mode is not None:
             mode.close()
+        if self._teller is not None:
+            self._teller.close()
         if self._client is not None:
             self._client.close()
             self._client = None

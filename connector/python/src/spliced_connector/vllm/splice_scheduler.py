@@ -10,8 +10,9 @@ from spliced_connector.client import Missing
 from spliced_connector.model import Choice, choose
 from spliced_connector.segments import Found
 from spliced_connector.serving.cuts import Cuts, CutsError
-from spliced_connector.serving.decider import NEXT_TOKENS, Decider, Known, Named, Weighed
+from spliced_connector.serving.decider import NEXT_TOKENS, Asked, Decider, Known, Named, Weighed
 from spliced_connector.serving.splices import Splice, best_splice
+from spliced_connector.serving.telling import Served
 from spliced_connector.vllm.clock import PrefillClock
 from spliced_connector.vllm.pages.plans import shareable
 from spliced_connector.vllm.parallel.combiner import Away, Combiner
@@ -62,6 +63,9 @@ class _Tracked:
     elsewhere: frozenset[bytes] = frozenset()  # keys that other nodes were asked for
     found: Found = field(default_factory=Found)
     decided_micros: int = 0  # what the decision took of the scheduler's time
+    asked: Asked = Asked()  # noqa: RUF009  (frozen)
+    claimed: float = 0.0  # time.monotonic() when it was
+    waited: float = 0.0  # seconds from then until all was in place
 
 
 class SpliceScheduler:
@@ -129,6 +133,7 @@ class SpliceScheduler:
         if base.tokens and not base.name:
             base = replace(base, states=self._pool.hold(request, base.tokens))
         tracked.salt, tracked.private = request.cache_salt, True
+        tracked.claimed = time.monotonic()
         make_private(request)
         if self._prefix is not None:
             held = 0 if known is None else known.prefix
@@ -172,6 +177,8 @@ class SpliceScheduler:
             self._prefix.settled(outcome)
         for request_id in self._unsettled & outcome.done:
             self._pool.release(request_id)
+            if (one := self._requests.get(request_id)) is not None:
+                one.waited = time.monotonic() - one.claimed
             if self._combiner is not None:
                 self._combiner.drop(request_id)
         if self._jobs is not None:
@@ -186,6 +193,36 @@ class SpliceScheduler:
                 # Nothing of it was filed, and what the engine computes is exact.
                 make_public(tracked.request, tracked.salt)
                 tracked.private = False
+
+    def served(self, request: Request, held: int) -> Served:
+        tokens = len(request.prompt_token_ids or ())
+        told = Served(request.request_id, tokens, min(held, tokens - 1))
+        if self._prefix is not None:
+            told = self._prefix.served(request, held)
+        tracked = self._requests.get(request.request_id)
+        if tracked is None:
+            return told
+        asked, known = tracked.asked, tracked.known
+        told = replace(
+            told,
+            prompt=None if known is None else known.prompt,
+            found=told.found if asked.found is None else asked.found,
+            asked=asked.found,
+            predicted=() if asked.advice is None else asked.advice.predicted,
+            decided=tracked.decided_micros / 1e6,
+        )
+        if tracked.splice is None or tracked.way != "splice":
+            return told
+        base = tracked.base
+        engine = base.held if base.name else base.tokens
+        return replace(
+            told,
+            engine=engine,
+            prefix=base.tokens - engine,
+            placed=tracked.splice.tokens,
+            splice=tracked.splice,
+            waited=tracked.waited,
+        )
 
     def finished(self, request: Request) -> dict[str, object] | None:
         """What became of the request, for its response."""
@@ -321,7 +358,7 @@ class SpliceScheduler:
             known = replace(known, prefix=0, name=b"")
         if known is not None and not asked.trouble:
             self._ask_others(request.request_id, ids, known)
-        return _Tracked(request, known, trouble=asked.trouble)
+        return _Tracked(request, known, trouble=asked.trouble, asked=asked)
 
     def _ask_others(self, request_id: str, ids: list[int], known: Known) -> None:
         """Asks who computes what is missing, where it is much and worth a splice."""

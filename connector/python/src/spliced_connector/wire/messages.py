@@ -621,6 +621,47 @@ class AdviseReply(Message):
     segment_reason: bytes = w.u8s(MAX_KEYS, rows="segment_admit")
 
 
+@message("served request")
+@dataclass(frozen=True, slots=True)
+class ServedRequest(Message):
+    """Tells how the prompt of one request was served, once its first token is there. Its tokens
+    came from the engine's own cache: the first Engine; from a checkpoint: Prefix more; from
+    segments; the rest was computed. Segments are those that the prompt was cut into, ascend and
+    do not overlap; Reused of the tokens from At on came from the daemon, and lie behind the
+    prefix. Times are in microseconds, 0 where nothing was measured.
+    """
+
+    profile: int = w.u32()
+    way: int = w.u8()
+    tokens: int = w.u32()
+    engine: int = w.u32()
+    prefix: int = w.u32()
+    prefix_tier: int = w.u8()
+    prefix_reason: int = w.u8()
+    read_bytes: int = w.u64()
+    match_micros: int = w.u32()
+    wait_micros: int = w.u32()
+    first_micros: int = w.u32()
+    way_micros: Sequence[float] = w.f64s(MAX_WAYS)
+    begins: Sequence[int] = w.u32s(MAX_KEYS)
+    counts: Sequence[int] = w.u32s(MAX_KEYS, rows="begins")
+    at: Sequence[int] = w.u32s(MAX_KEYS, rows="begins")
+    reused: Sequence[int] = w.u32s(MAX_KEYS, rows="begins")
+    tiers: bytes = w.u8s(MAX_KEYS, rows="begins")
+    reasons: bytes = w.u8s(MAX_KEYS, rows="begins")
+    keys: Sequence[bytes] = w.hashes(MAX_KEYS, rows="begins")
+    request: str = w.text(MAX_NAME)
+    trace: str = w.text(MAX_NAME)
+
+
+@message("served reply")
+@dataclass(frozen=True, slots=True)
+class ServedReply(Message):
+    """Answers a ServedRequest."""
+
+    number: int = w.u64()
+
+
 @message("attach-device request")
 @dataclass(frozen=True, slots=True)
 class AttachDeviceRequest(Message):
@@ -860,5 +901,6 @@ MESSAGES: dict[int, tuple[type[Message], type[Message]]] = {
     Op.LOAD_DEVICE: (LoadDeviceRequest, LoadReply),
     Op.PLAN: (PlanRequest, PlanReply),
     Op.WATCH: (WatchRequest, WatchReply),
+    Op.SERVED: (ServedRequest, ServedReply),
 }
 """Request and reply of each operation."""

@@ -115,6 +115,7 @@ class Op(IntEnum):
     LOAD_DEVICE = 25
     PLAN = 26
     WATCH = 27
+    SERVED = 28
 
 
 VERSION = 1

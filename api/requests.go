@@ -1,0 +1,195 @@
+package api
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// Ways to serve a prompt.
+const (
+	WayRecompute = "recompute" // nothing of the daemon's was used
+	WayPrefix    = "prefix"    // from a checkpoint on
+	WaySplice    = "splice"    // with segments
+	WayReplay    = "replay"    // from rows of a checkpoint on
+)
+
+var ways = []string{WayRecompute, WayPrefix, WaySplice, WayReplay}
+
+// Where tokens of a prompt came from.
+const (
+	FromEngine   = "engine"   // the engine's own cache
+	FromPrefix   = "prefix"   // a checkpoint
+	FromSegment  = "segment"  // a segment
+	FromComputed = "computed" // nowhere
+)
+
+// Request is how an engine served one prompt, as it told. The tokens add up: Prompt is
+// Engine, Prefix, Reused and Computed; Seam are of the computed.
+type Request struct {
+	ID       uint64    `json:"id"`   // of this daemon start
+	Name     string    `json:"name"` // the engine's own
+	At       time.Time `json:"at"`   // when it was told, right after the first token
+	Tenant   string    `json:"tenant"`
+	Profile  uint32    `json:"profile"`
+	Model    string    `json:"model"`
+	Client   string    `json:"client"`
+	Trace    string    `json:"trace,omitempty"` // trace id of W3C Trace Context
+	Way      string    `json:"way"`             // Way…
+	Prompt   uint64    `json:"prompt_tokens"`
+	Engine   uint64    `json:"engine_tokens"`
+	Prefix   uint64    `json:"prefix_tokens"`
+	Reused   uint64    `json:"reused_tokens"`
+	Computed uint64    `json:"computed_tokens"`
+	Seam     uint64    `json:"seam_tokens"`
+
+	PrefixTier   string  `json:"prefix_tier"`   // of the checkpoint that was used; none
+	PrefixReason string  `json:"prefix_reason"` // why no longer one was; none
+	Bytes        uint64  `json:"bytes"`         // of states and rows that were read or composed
+	MatchMillis  float64 `json:"match_ms"`      // until it was decided how
+	WaitMillis   float64 `json:"wait_ms"`       // for bytes, from then on
+	TTFTMillis   float64 `json:"ttft_ms"`       // from the request's arrival to its first token; 0 = not told
+	SavedMillis  float64 `json:"saved_ms"`      // an estimate, from what prefills were measured to take
+
+	Ways  []WayCost `json:"ways,omitempty"`  // that were possible, as they were predicted
+	Spans []Span    `json:"spans,omitempty"` // of one request, not of a listing: ascending, covering the prompt
+}
+
+// WayCost is what a way was predicted to take.
+type WayCost struct {
+	Way    string  `json:"way"`
+	Millis float64 `json:"ms"`
+}
+
+// Span is the tokens [Begin, End) of a prompt.
+type Span struct {
+	Begin  int     `json:"begin"`
+	End    int     `json:"end"`
+	From   string  `json:"from"`             // From…
+	Tier   string  `json:"tier,omitempty"`   // where the daemon held them, also of computed ones that it held
+	Reason string  `json:"reason,omitempty"` // why they were computed
+	Key    *Digest `json:"key,omitempty"`    // of the segment that they belong to
+}
+
+// RequestQuery selects requests. Zero fields select all.
+type RequestQuery struct {
+	Tenant  string
+	Profile *uint32
+	Way     string
+	Limit   int
+}
+
+// Usage is the sums of one tenant and model, over restarts where there is a disk. The
+// token hit ratio is (Prefix + Reused) / (Prompt - Engine).
+type Usage struct {
+	Tenant   string            `json:"tenant"`
+	Profile  string            `json:"profile"` // 12 hex digits of the fingerprint; empty = profiles beyond a bound
+	Model    string            `json:"model"`
+	Requests uint64            `json:"requests"`
+	Prompt   uint64            `json:"prompt_tokens"`
+	Engine   uint64            `json:"engine_tokens"`
+	Prefix   uint64            `json:"prefix_tokens"`
+	Reused   uint64            `json:"reused_tokens"`
+	Computed uint64            `json:"computed_tokens"`
+	Seam     uint64            `json:"seam_tokens"`
+	Saved    float64           `json:"saved_ms"` // an estimate
+	Ways     map[string]uint64 `json:"ways"`     // requests by Way…
+	Missed   map[string]uint64 `json:"missed"`   // computed tokens by reason
+}
+
+// HitRatio is the share of the tokens that the engine did not have itself and the daemon
+// had; 0 of none.
+func (u *Usage) HitRatio() float64 {
+	if u.Prompt == u.Engine {
+		return 0
+	}
+	return float64(u.Prefix+u.Reused) / float64(u.Prompt-u.Engine)
+}
+
+// Add adds the sums of another row.
+func (u *Usage) Add(o *Usage) {
+	u.Requests += o.Requests
+	u.Prompt, u.Engine, u.Prefix = u.Prompt+o.Prompt, u.Engine+o.Engine, u.Prefix+o.Prefix
+	u.Reused, u.Computed, u.Seam = u.Reused+o.Reused, u.Computed+o.Computed, u.Seam+o.Seam
+	u.Saved += o.Saved
+	u.Ways, u.Missed = plus(u.Ways, o.Ways), plus(u.Missed, o.Missed)
+}
+
+func plus(to, from map[string]uint64) map[string]uint64 {
+	if to == nil {
+		to = map[string]uint64{}
+	}
+	for name, n := range from {
+		to[name] += n
+	}
+	return to
+}
+
+// Spans of a History.
+const (
+	HistoryHours = "6h" // steps of ten seconds
+	HistoryDays  = "7d" // steps of five minutes
+)
+
+// Overview is what a first page shows.
+type Overview struct {
+	Status      Status  `json:"status"`
+	Usage       Usage   `json:"usage"` // of all tenants and models
+	Pools       []Pool  `json:"pools"`
+	Connections int     `json:"connections"`
+	Leases      uint64  `json:"leases"`
+	Segments    int     `json:"segments"`
+	Checkpoints int     `json:"checkpoints"`
+	History     History `json:"history"`
+}
+
+// History is columns of steps, the oldest first, of this daemon start. Counters are what
+// was added in each step, bytes what was in use at its end.
+type History struct {
+	StepSeconds int                  `json:"step_seconds"`
+	At          []int64              `json:"at"` // Unix seconds at which steps ended
+	Series      map[string][]float64 `json:"series"`
+}
+
+func (s *Server) listRequests(ctx *fasthttp.RequestCtx, _ string) error {
+	p := paramsOf(ctx)
+	q := RequestQuery{Tenant: p.name("tenant"), Profile: p.profile(), Way: p.oneOf("way", ways), Limit: p.limit()}
+	if err := p.done(); err != nil {
+		return err
+	}
+	return writeJSON(ctx, Page[Request]{Items: orEmpty(s.shown().Node.Requests(q))})
+}
+
+func (s *Server) getRequest(ctx *fasthttp.RequestCtx, arg string) error {
+	if err := noParams(ctx); err != nil {
+		return err
+	}
+	id, err := strconv.ParseUint(arg, 10, 64)
+	if err != nil {
+		return newProblem(fasthttp.StatusBadRequest, CodeInvalid, "a request has a number")
+	}
+	r, err := s.shown().Node.Request(id)
+	if err != nil {
+		return err
+	}
+	return writeJSON(ctx, r)
+}
+
+func (s *Server) listUsage(ctx *fasthttp.RequestCtx, _ string) error {
+	if err := noParams(ctx); err != nil {
+		return err
+	}
+	return writeJSON(ctx, Page[Usage]{Items: orEmpty(s.shown().Node.Usage())})
+}
+
+func (s *Server) overview(ctx *fasthttp.RequestCtx, _ string) error {
+	p := paramsOf(ctx)
+	span := p.oneOf("history", []string{HistoryHours, HistoryDays})
+	if err := p.done(); err != nil {
+		return err
+	}
+	o := s.shown().Node.Overview(span)
+	o.Pools = orEmpty(withTenants(o.Pools))
+	return writeJSON(ctx, o)
+}

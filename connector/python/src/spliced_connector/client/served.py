@@ -1,0 +1,123 @@
+"""Telling how a prompt was served."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spliced_connector.client.registration import Registration
+from spliced_connector.client.terms import Reason, Tier, Way
+from spliced_connector.errors import Code, SplicedError
+from spliced_connector.model import MAX_TOKENS
+from spliced_connector.wire import Op, ServedReply, ServedRequest
+from spliced_connector.wire.numbers import MAX_KEYS, MAX_NAME, MAX_WAYS
+
+_MOST_MICROS = (1 << 32) - 1
+_NO_KEY = bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSegment:
+    """Tokens [begin, begin + tokens) of a prompt, of which `reused` from `at` on came from the
+    segment of `key`, and lie behind the prefix."""
+
+    begin: int
+    tokens: int
+    key: bytes = _NO_KEY
+    at: int = 0
+    reused: int = 0
+    tier: int = Tier.NONE
+    """Where match found it."""
+    reason: int = Reason.NONE
+    """Why it is a miss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """How one prompt was served. What is neither of the engine's, of the prefix nor of a segment
+    was computed. Times are in seconds, 0 = not measured."""
+
+    way: int
+    """A `Way`."""
+    tokens: int
+    """Of the prompt."""
+    engine: int = 0
+    """First tokens, from the engine's own cache."""
+    prefix: int = 0
+    """More, from a checkpoint."""
+    prefix_tier: int = Tier.NONE
+    prefix_reason: int = Reason.NONE
+    """Why no longer one was used, as match answered."""
+    segments: Sequence[ServedSegment] = ()
+    """That the prompt was cut into: ascending, apart."""
+    read_bytes: int = 0
+    """Of states and rows that were read or composed."""
+    decided: float = 0.0
+    """Until it was decided how."""
+    waited: float = 0.0
+    """For bytes, from then on."""
+    first: float = 0.0
+    """From the request's arrival to its first token."""
+    predicted: Sequence[float] = ()
+    """Seconds by way minus one, as `Advice` has them."""
+    request: str = ""
+    """The engine's name of it, for people; what is too long is cut."""
+    trace: str = ""
+    """A traceparent of W3C Trace Context; empty = none."""
+
+
+def served(r: Registration, told: Served) -> int:
+    """Tell the daemon; answers the number that the request is listed under. Raises
+    `SplicedError`."""
+    counts = [told.engine, told.prefix, told.read_bytes]
+    counts += [n for s in told.segments for n in (s.begin, s.tokens, s.at, s.reused)]
+    if not 1 <= told.tokens <= MAX_TOKENS or min(counts) < 0:
+        raise SplicedError(
+            Code.INVALID, f"served: a prompt of {told.tokens} tokens, or less than 0"
+        )
+    if len(told.segments) > MAX_KEYS or len(told.predicted) > MAX_WAYS:
+        raise SplicedError(Code.INVALID, f"served: {len(told.segments)} segments, most {MAX_KEYS}")
+    request = ServedRequest(
+        profile=r.profile,
+        way=told.way,
+        tokens=told.tokens,
+        engine=told.engine,
+        prefix=told.prefix,
+        prefix_tier=told.prefix_tier,
+        prefix_reason=told.prefix_reason,
+        read_bytes=told.read_bytes,
+        match_micros=_micros(told.decided),
+        wait_micros=_micros(told.waited),
+        first_micros=_micros(told.first),
+        way_micros=[1e6 * seconds for seconds in told.predicted],
+        begins=[s.begin for s in told.segments],
+        counts=[s.tokens for s in told.segments],
+        at=[s.at for s in told.segments],
+        reused=[s.reused for s in told.segments],
+        tiers=bytes(s.tier for s in told.segments),
+        reasons=bytes(s.reason for s in told.segments),
+        keys=[s.key for s in told.segments],
+        request=_short(told.request),
+        trace=told.trace if len(told.trace) <= MAX_NAME else "",
+    )
+    call = r.call(Op.SERVED, r.options.timeout)
+    return r.exchange.request(call, request, ServedReply).number
+
+
+def way_of(prefix: int, reused: int) -> Way:
+    """How a prompt was served of which so many tokens came from a checkpoint and segments."""
+    if reused:
+        return Way.SPLICE
+    return Way.PREFIX if prefix else Way.RECOMPUTE
+
+
+def _micros(seconds: float) -> int:
+    """At least 1 of what took any time."""
+    if not seconds > 0:  # nor of what is no number
+        return 0
+    return min(max(math.ceil(min(seconds, 1e6) * 1e6), 1), _MOST_MICROS)
+
+
+def _short(name: str) -> str:
+    return name.encode(errors="replace")[:MAX_NAME].decode(errors="ignore")

@@ -1,0 +1,138 @@
+"""Tells the daemon how prompts were served, on a thread of its own: nothing waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spliced_connector import client
+from spliced_connector.client import Match, Model, ServedSegment, way_of
+from spliced_connector.model import Choice, Profile, Prompt
+from spliced_connector.serving.splices import Splice
+from spliced_connector.serving.tally import EngineTally
+
+_MOST_WAITING = 256
+"""Of more the oldest are dropped: a daemon that does not answer costs no memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What an engine knows of a prompt when its first token is there. Times are in seconds."""
+
+    name: str
+    tokens: int
+    engine: int
+    """First tokens, from the engine's own cache."""
+    prefix: int = 0
+    """More, from a checkpoint."""
+    placed: int = 0
+    """End of what the engine has taken over."""
+    prompt: Prompt | None = None
+    """Its segments, where it has any."""
+    splice: Splice | None = None
+    """What was made of them."""
+    found: Match = field(default_factory=Match)
+    """What was found of its prefixes."""
+    asked: Match | None = None
+    """What was found of its segments' keys, in order."""
+    predicted: Sequence[float] = ()
+    decided: float = 0.0
+    waited: float = 0.0
+    first: float = 0.0
+    trace: str = ""
+
+    def told(self, profile: Profile) -> client.Served:
+        """What the daemon is told."""
+        rows = () if self.prompt is None else self._segments(self.prompt)
+        reused = [row.reused for row in rows if row.reused]
+        read = sum(profile.segment_layout(n).nbytes for n in reused)
+        if self.prefix:
+            read += profile.checkpoint_layout(self.prefix).nbytes
+        return client.Served(
+            way=way_of(self.prefix, sum(reused)),
+            tokens=self.tokens,
+            engine=self.engine,
+            prefix=self.prefix,
+            prefix_tier=self.found.prefix_tier,
+            prefix_reason=self.found.prefix_reason,
+            segments=rows,
+            read_bytes=read,
+            decided=self.decided,
+            waited=self.waited,
+            first=self.first,
+            predicted=self.predicted,
+            request=self.name,
+            trace=self.trace,
+        )
+
+    def _segments(self, prompt: Prompt) -> tuple[ServedSegment, ...]:
+        answers: dict[int, tuple[int, int]] = {}
+        if self.asked is not None:
+            keyed = [piece.index for piece in prompt.pieces if piece.key is not None]
+            known = zip(self.asked.tier, self.asked.reason, strict=True)
+            answers = dict(zip(keyed, known, strict=False))
+        reused: dict[int, tuple[int, int]] = {}
+        if self.splice is not None:
+            hits = {piece.index for piece in self.splice.pieces(Choice.HIT)}
+            spans = (span for span in self.splice.spans if span.segment in hits)
+            reused = {span.segment: (span.start, span.length) for span in spans}
+        rows = []
+        for piece in prompt.pieces:
+            if piece.key is None:
+                continue
+            at, count = reused.get(piece.index, (0, 0))
+            count = max(0, min(count, self.placed - at))
+            tier, reason = answers.get(piece.index, (0, 0))
+            row = ServedSegment(piece.start, piece.tokens, piece.key, at, count, tier, reason)
+            rows.append(row)
+        return tuple(rows)
+
+
+class Teller:
+    """One engine's. The thread begins with the first that is told."""
+
+    def __init__(self, model: Model, tally: EngineTally) -> None:
+        self._model, self._tally = model, tally
+        self._change = threading.Condition()
+        self._waiting: deque[Served] = deque(maxlen=_MOST_WAITING)
+        self._over = False
+        self._thread: threading.Thread | None = None
+
+    def tell(self, served: Served) -> None:
+        """Tell it soon, or never."""
+        with self._change:
+            if self._over:
+                return
+            if len(self._waiting) == _MOST_WAITING:
+                self._tally.add("untold")
+            self._waiting.append(served)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="spliced-tell", daemon=True)
+                self._thread.start()
+            self._change.notify()
+
+    def close(self) -> None:
+        """Tell what waits, one try each, and end."""
+        with self._change:
+            self._over = True
+            self._change.notify()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._waiting or self._over)
+                if not self._waiting:
+                    return
+                served = self._waiting.popleft()
+            if self._model.served(served.told(self._model.profile)) is None:
+                self._tally.add("untold")
+
+
+def traceparent(headers: Mapping[str, str] | Sequence[tuple[str, str]] | None) -> str:
+    """The traceparent among a request's headers, empty where there is none."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
+    return next((str(value) for name, value in pairs if name.lower() == "traceparent"), "")

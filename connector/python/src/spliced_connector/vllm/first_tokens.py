@@ -1,0 +1,74 @@
+"""Notices when a request's first token is there, in the scheduler's process.
+
+The scheduler sees steps, not tokens: a prompt that a step has ended has its first token when the
+next step is planned, or the one after it where steps are planned ahead. A request that ends
+earlier has it too.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spliced_connector.vllm.clock import computed_before
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+
+@dataclass(slots=True)
+class Started:
+    """A request that the engine has begun with."""
+
+    request: Request
+    held: int = 0
+    """Leading tokens that the engine had itself when it asked last."""
+    steps: int = -1
+    """That were planned since its prompt ended; -1 = it has not."""
+    first: float = 0.0
+    """Seconds from its arrival to its first token, 0 before."""
+
+
+class FirstTokens:
+    """Of one engine. pipelined: it plans a step before the one before it has ended."""
+
+    def __init__(self, pipelined: bool) -> None:
+        self._wait = 1 if pipelined else 0
+        self._started: dict[str, Started] = {}
+        self._due: list[Started] = []  # whose prompt has ended
+
+    def matched(self, request: Request, computed: int) -> None:
+        """The engine asks what there is behind its first `computed` tokens."""
+        started = self._started.setdefault(request.request_id, Started(request))
+        if started.steps < 0:
+            started.held = computed
+
+    def plan(self, step: SchedulerOutput) -> list[Started]:
+        """Those whose first token came since the last step."""
+        for one in self._due:
+            one.steps += 1
+        came = [self._has(one) for one in self._due if one.steps > self._wait and not one.first]
+        self._due = [one for one in self._due if not one.first]
+        for request_id, computed in computed_before(step).items():
+            found = self._started.get(request_id)
+            if found is None or found.steps >= 0:
+                continue
+            end = computed + step.num_scheduled_tokens.get(request_id, 0)
+            if end >= len(found.request.prompt_token_ids or ()):
+                found.steps = 0
+                self._due.append(found)
+        return came
+
+    def finished(self, request: Request) -> Started | None:
+        """The request is over: that it had its first token, if nobody was told."""
+        one = self._started.pop(request.request_id, None)
+        if one is None or one.steps < 0 or one.first or not request.num_output_tokens:
+            return None
+        return self._has(one)
+
+    @staticmethod
+    def _has(one: Started) -> Started:
+        one.first = max(1e-6, time.time() - one.request.arrival_time)
+        return one

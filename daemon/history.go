@@ -1,0 +1,31 @@
+package daemon
+
+import (
+	"github.com/spliced-kv/spliced/daemon/usage"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// sample reads the counters that charts are made of.
+func (d *Daemon) sample() usage.Sample {
+	s := usage.Sample{At: d.now()}
+	for _, r := range d.usage.Rows() {
+		s.Requests += r.Since.Requests()
+		s.Prompt += r.Since.Prompt
+		for f, n := range r.Since.Sources {
+			s.Sources[f] += n
+		}
+		s.Saved += r.Since.Saved
+	}
+	c := d.store.Counters()
+	s.Evictions = c.EvictedRoom + c.EvictedQuota
+	for _, p := range d.store.Pools() {
+		s.Bytes[p.Place] += p.UsedBytes
+	}
+	if d.disk != nil {
+		used := d.disk.Usage()
+		for i := range used.Pools {
+			s.Bytes[tier.PlaceDisk] += used.Pools[i].UsedBytes
+		}
+	}
+	return s
+}

@@ -1,0 +1,34 @@
+package server
+
+import (
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/daemon/usage"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// served takes how an engine has served a prompt.
+func (t *task) served() (wire.Message, error) {
+	s := t.conn.server
+	var m wire.ServedRequest
+	if err := m.Decode(t.body); err != nil {
+		return nil, err
+	}
+	id, tenant, err := t.scope(m.Profile)
+	if err != nil {
+		return nil, err
+	}
+	p, ok := s.store.Profile(id)
+	if !ok {
+		return nil, codes.Refuse(wire.Gone, "profile %d", m.Profile)
+	}
+	who := usage.Who{
+		Key:     usage.Key{Tenant: tier.TenantID(tenant), Fingerprint: p.Fingerprint()},
+		Profile: id, Model: p.Model(), Client: t.at.client,
+	}
+	number, err := s.usage.Served(who, &m, s.store.Prefill(id))
+	if err != nil {
+		return nil, err
+	}
+	return &wire.ServedReply{Number: number}, nil
+}

@@ -1,0 +1,205 @@
+package usage
+
+import (
+	"math"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// From says where a span's tokens came from.
+type From uint8
+
+const (
+	Engine     From = iota // the engine's own cache
+	Checkpoint             // a prefix that the daemon held
+	Segment                // the daemon, composed or rotated
+	Computed               // nowhere
+	Froms      = int(iota)
+)
+
+// String is the source in listings and series.
+func (f From) String() string { return [...]string{"engine", "prefix", "segment", "computed"}[f] }
+
+// Span is the tokens [Begin, End) of a prompt.
+type Span struct {
+	Begin, End uint32
+	Key        [32]byte // of the segment that the tokens belong to; zero = of none
+	From       From
+	Cause      Cause      // of computed tokens
+	Place      tier.Place // where the daemon held them; of computed ones that were found too
+}
+
+// Request is how one prompt was served.
+type Request struct {
+	Number  uint64
+	At      time.Time // when it was told
+	Who     Who
+	Name    string // the engine's own
+	Trace   string // 32 hex digits; empty = none
+	Way     uint8  // a wire.Way
+	Tokens  uint32
+	Sources [Froms]uint64 // tokens by source
+	Seam    uint64        // of the computed
+	Prefix  tier.Place
+	Reason  tier.Reason // why no longer prefix was used
+	Bytes   uint64
+	Match   time.Duration // until it was decided how to serve it
+	Wait    time.Duration // for bytes
+	First   time.Duration // to the first token; 0 = not told
+	Saved   float64       // milliseconds, as the cost model predicts them
+	Ways    []float64     // milliseconds that each way was predicted to take, by wire.Way minus one
+	Spans   []Span        // ascending, covering the prompt
+}
+
+// Who is whose request it was.
+type Who struct {
+	Key
+	Profile tier.ProfileID
+	Model   string
+	Client  string
+}
+
+// read checks what an engine tells. What contradicts itself is invalid.
+func read(m *wire.ServedRequest) (*Request, error) {
+	if m.Way < wire.WayRecompute || m.Way > wire.WayReplay {
+		return nil, codes.Refuse(wire.Invalid, "way %d", m.Way)
+	}
+	if m.Tokens == 0 || m.Tokens > profile.MaxTokens {
+		return nil, codes.Refuse(wire.Invalid, "a prompt of %d tokens, most %d", m.Tokens, profile.MaxTokens)
+	}
+	if m.PrefixReason > wire.ReasonOff || m.PrefixTier > wire.TierPeer {
+		return nil, codes.Refuse(wire.Invalid, "prefix in tier %d, reason %d", m.PrefixTier, m.PrefixReason)
+	}
+	for _, v := range m.WayMicros {
+		if math.IsNaN(v) || v < 0 {
+			return nil, codes.Refuse(wire.Invalid, "a way predicted to take %v", v)
+		}
+	}
+	trace, err := traceOf(m.Trace)
+	if err != nil {
+		return nil, err
+	}
+	r := &Request{
+		Name: plain(m.Request), Trace: trace, Way: m.Way, Tokens: m.Tokens, Prefix: tier.Place(m.PrefixTier),
+		Reason: reasonOf(m.PrefixReason), Bytes: m.ReadBytes, Match: micros(m.MatchMicros), Wait: micros(m.WaitMicros), First: micros(m.FirstMicros),
+	}
+	for _, v := range m.WayMicros {
+		r.Ways = append(r.Ways, v/1e3)
+	}
+	if err := r.cover(m); err != nil {
+		return nil, err
+	}
+	for i := range r.Spans {
+		s := &r.Spans[i]
+		n := uint64(s.End - s.Begin)
+		r.Sources[s.From] += n
+		if s.From == Computed && s.Cause == Seam {
+			r.Seam += n
+		}
+	}
+	return r, nil
+}
+
+// cover lays spans over the prompt.
+func (r *Request) cover(m *wire.ServedRequest) error {
+	behind := uint64(m.Engine) + uint64(m.Prefix)
+	if behind > uint64(m.Tokens) {
+		return codes.Refuse(wire.Invalid, "%d tokens of the engine's and %d of a prefix in a prompt of %d", m.Engine, m.Prefix, m.Tokens)
+	}
+	r.Spans = make([]Span, 0, 3+3*len(m.Begins))
+	c := cover{&r.Spans, 0}
+	c.to(m.Engine, Span{From: Engine})
+	c.to(uint32(behind), Span{From: Checkpoint, Place: r.Prefix})
+	between := Span{From: Computed, Cause: Cause(m.PrefixReason)}
+	if between.Cause == Unasked && m.Prefix == 0 && m.PrefixTier != wire.TierNone {
+		between.Cause = Declined
+	}
+	last := uint64(0) // end of the row before
+	for i, begin := range m.Begins {
+		end := uint64(begin) + uint64(m.Counts[i])
+		if uint64(begin) < last || end > uint64(m.Tokens) || m.Counts[i] == 0 {
+			return codes.Refuse(wire.Invalid, "row %d: tokens [%d, %d) behind token %d of %d", i, begin, end, last, m.Tokens)
+		}
+		if m.Reasons[i] > wire.ReasonOff || m.Tiers[i] > wire.TierPeer {
+			return codes.Refuse(wire.Invalid, "row %d: tier %d, reason %d", i, m.Tiers[i], m.Reasons[i])
+		}
+		last = end
+		c.to(begin, between)
+		row := Span{From: Computed, Key: m.Keys[i], Place: tier.Place(m.Tiers[i]), Cause: Cause(m.Reasons[i])}
+		if row.Cause == Unasked && m.Tiers[i] != wire.TierNone {
+			row.Cause = Declined
+		}
+		if m.Reused[i] > 0 {
+			at := uint64(m.At[i])
+			if at < max(behind, uint64(begin)) || at+uint64(m.Reused[i]) > end {
+				return codes.Refuse(wire.Invalid, "row %d: %d tokens from %d on are not in [%d, %d) behind a prefix of %d", i, m.Reused[i], at, begin, end, behind)
+			}
+			row.Cause = Seam
+			c.to(m.At[i], row)
+			c.to(m.At[i]+m.Reused[i], Span{From: Segment, Key: row.Key, Place: row.Place})
+		}
+		c.to(uint32(end), row)
+	}
+	c.to(m.Tokens, between)
+	return nil
+}
+
+// cover appends spans, each from where the last one ended.
+type cover struct {
+	spans *[]Span
+	at    uint32
+}
+
+// to appends the tokens up to end, if there are any.
+func (c *cover) to(end uint32, s Span) {
+	if end <= c.at {
+		return
+	}
+	s.Begin, s.End = c.at, end
+	*c.spans = append(*c.spans, s)
+	c.at = end
+}
+
+// reasonOf is a reason of match; that of a profile that is switched off is none of the
+// store's.
+func reasonOf(r uint8) tier.Reason {
+	if r >= tier.Reasons {
+		return tier.ReasonNone
+	}
+	return tier.Reason(r)
+}
+
+func micros(n uint32) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// traceOf is the trace id of a traceparent, empty of none: version, trace, parent and
+// flags in hex, as W3C Trace Context has them.
+func traceOf(parent string) (string, error) {
+	if parent == "" {
+		return "", nil
+	}
+	parts := strings.Split(parent, "-")
+	ok := len(parts) >= 4 && len(parts[0]) == 2 && len(parts[1]) == 32 && len(parts[2]) == 16 && len(parts[3]) == 2 && parts[0] != "ff"
+	for _, p := range parts[:min(4, len(parts))] {
+		ok = ok && strings.Trim(p, "0123456789abcdef") == ""
+	}
+	if !ok || strings.Trim(parts[1], "0") == "" || strings.Trim(parts[2], "0") == "" {
+		return "", codes.Refuse(wire.Invalid, "traceparent %.80q", parent)
+	}
+	return parts[1], nil
+}
+
+// plain is a client's text without what could move a person's terminal.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
+}

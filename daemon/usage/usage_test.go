@@ -1,0 +1,181 @@
+package usage
+
+import (
+	"errors"
+	"io/fs"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+)
+
+func whole(tokens uint32) *wire.ServedRequest {
+	return &wire.ServedRequest{Way: wire.WayRecompute, Tokens: tokens, PrefixReason: wire.ReasonUnknown}
+}
+
+func tell(t *testing.T, u *Usage, of Key, m *wire.ServedRequest) uint64 {
+	t.Helper()
+	n, err := u.Served(Who{Key: of, Model: "m"}, m, cost.DefaultPrefill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestProfilesBeyondTheBoundShareARow(t *testing.T) {
+	u := New(time.Now, nil)
+	for i := range maxRows + 40 {
+		tell(t, u, Key{1, profile.Fingerprint{1, byte(i >> 8), byte(i)}}, whole(10))
+	}
+	tell(t, u, Key{2, profile.Fingerprint{9}}, whole(10))
+	rows := u.Rows()
+	if len(rows) != maxRows+2 {
+		t.Fatalf("%d rows", len(rows))
+	}
+	if rest := rows[0].Total(); rows[0].Fingerprint != (profile.Fingerprint{}) || rest.Requests() != 40 || rest.Prompt != 400 {
+		t.Fatalf("%+v", rows[0])
+	}
+}
+
+func TestKeptRequestsAreBoundedInBytes(t *testing.T) {
+	u := New(time.Now, nil)
+	m := whole(2 * 1000)
+	for i := range uint32(1000) {
+		m.Begins, m.Counts, m.At, m.Reused = append(m.Begins, 2*i), append(m.Counts, 1), append(m.At, 0), append(m.Reused, 0)
+		m.Tiers, m.Reasons, m.Keys = append(m.Tiers, 0), append(m.Reasons, wire.ReasonEvicted), append(m.Keys, [32]byte{1})
+	}
+	var last uint64
+	for range 500 {
+		last = tell(t, u, Key{}, m)
+	}
+	kept := u.Last()
+	if u.mu.ring.bytes > ringBytes || len(kept) == 0 || len(kept) >= 500 || kept[0].Number != last {
+		t.Fatalf("%d bytes, %d requests", u.mu.ring.bytes, len(kept))
+	}
+	bytes := 0
+	for i, r := range kept {
+		if bytes += sizeOf(r); r.Number != last-uint64(i) {
+			t.Fatalf("request %d at %d", r.Number, i)
+		}
+		if again, ok := u.Request(r.Number); !ok || again != r {
+			t.Fatalf("request %d is not found", r.Number)
+		}
+	}
+	if bytes != u.mu.ring.bytes {
+		t.Fatalf("%d bytes counted, %d kept", u.mu.ring.bytes, bytes)
+	}
+	if _, ok := u.Request(kept[len(kept)-1].Number - 1); ok {
+		t.Fatal("a request that has left is found")
+	}
+}
+
+// notes is a directory that opens at the n-th attempt.
+type notes struct {
+	content []byte
+	closed  int
+}
+
+var errClosed = errors.New("not open")
+
+func (n *notes) Note(string) ([]byte, error) {
+	if n.closed--; n.closed >= 0 {
+		return nil, errClosed
+	}
+	if n.content == nil {
+		return nil, fs.ErrNotExist
+	}
+	return n.content, nil
+}
+
+func (n *notes) KeepNote(_ string, content []byte) error {
+	n.content = content
+	return nil
+}
+
+func TestWhatCannotBeReadBeginsAnew(t *testing.T) {
+	tenants := []tiering.Tenant{{ID: 7, Name: "a"}}
+	good := &notes{}
+	u := New(time.Now, nil)
+	tell(t, u, Key{7, profile.Fingerprint{3}}, whole(10))
+	NewMemory(u, good, tenants, zerolog.Nop()).save()
+	for content, want := range map[string]uint64{
+		string(good.content):              1,
+		string(good.content[:20]):         0,
+		`[{"tenant":"a"}]`:                0,
+		`[{"tenant":"a","profile":"zz"}]`: 0,
+		`[{"tenant":"a","profile":"` + rep("00") + `","model":"m","ways":[0,1,0,0,0],"prompt_tokens":5,"tokens":{"computed":4},"missed":{"new":4}}]`: 0,
+	} {
+		u := New(time.Now, nil)
+		if err := NewMemory(u, &notes{content: []byte(content)}, tenants, zerolog.Nop()).load(); err != nil {
+			t.Fatal(err)
+		}
+		got := uint64(0)
+		for _, r := range u.Rows() {
+			total := r.Total()
+			got += total.Requests()
+		}
+		if got != want {
+			t.Errorf("%.60s: %d requests, want %d", content, got, want)
+		}
+	}
+}
+
+func rep(s string) (all string) {
+	for range 32 {
+		all += s
+	}
+	return all
+}
+
+func TestSumsOfTenantsThatAreNotConfiguredStay(t *testing.T) {
+	n := &notes{}
+	u := New(time.Now, nil)
+	tell(t, u, Key{7, profile.Fingerprint{3}}, whole(10))
+	NewMemory(u, n, []tiering.Tenant{{ID: 7, Name: "a"}}, zerolog.Nop()).save()
+	other := NewMemory(New(time.Now, nil), n, []tiering.Tenant{{ID: 7, Name: "b"}}, zerolog.Nop())
+	if err := other.load(); err != nil || len(other.usage.Rows()) != 0 {
+		t.Fatal(err, other.usage.Rows())
+	}
+	other.save()
+	again := NewMemory(New(time.Now, nil), n, []tiering.Tenant{{ID: 9, Name: "a"}}, zerolog.Nop())
+	if err := again.load(); err != nil {
+		t.Fatal(err)
+	}
+	if rows := again.usage.Rows(); len(rows) != 1 || rows[0].Tenant != 9 || rows[0].Before.Prompt != 10 {
+		t.Fatalf("%+v", rows)
+	}
+}
+
+func TestHistoryOfAWeek(t *testing.T) {
+	var now Sample
+	h := NewHistory(func() Sample { return now })
+	start := time.Unix(1_000_000, 0)
+	const steps = 8 * 24 * 360 // eight days
+	for i := 1; i <= steps+7; i++ {
+		now.At, now.Requests, now.Prompt = start.Add(time.Duration(i)*FineStep), uint64(i), 3*uint64(i)
+		now.Bytes[2] = int64(i)
+		h.step()
+	}
+	fine, coarse := h.Fine(), h.Coarse()
+	if len(fine) != fineSteps || len(coarse) != coarseMost+1 {
+		t.Fatalf("%d fine and %d coarse steps", len(fine), len(coarse))
+	}
+	for i := range fine {
+		if s := &fine[i]; s.Requests != 1 || s.Prompt != 3 || !s.At.Equal(now.At.Add(-time.Duration(fineSteps-1-i)*FineStep)) || s.Bytes[2] != int64(steps+7-(fineSteps-1-i)) {
+			t.Fatalf("step %d: %+v", i, s)
+		}
+	}
+	for i := range coarse[:coarseMost] {
+		if s := &coarse[i]; s.Requests != uint64(perCoarse) || s.At.Sub(start)%CoarseStep != 0 {
+			t.Fatalf("step %d: %+v", i, s)
+		}
+	}
+	if open := coarse[coarseMost]; open.Requests != 7 {
+		t.Fatalf("open step: %+v", open)
+	}
+}

@@ -1,0 +1,168 @@
+package view
+
+import (
+	"encoding/hex"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/usage"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+var wayNames = [...]string{wire.WayRecompute: api.WayRecompute, wire.WayPrefix: api.WayPrefix, wire.WaySplice: api.WaySplice, wire.WayReplay: api.WayReplay}
+
+// Requests implements api.Node.
+func (v *View) Requests(q api.RequestQuery) []api.Request {
+	tenant, ok := v.tenant(q.Tenant)
+	if !ok {
+		return nil
+	}
+	var list []api.Request
+	for _, r := range v.o.Usage.Last() {
+		if len(list) == q.Limit {
+			break
+		}
+		if tenant != nil && r.Who.Tenant != *tenant || q.Profile != nil && tier.ProfileID(*q.Profile) != r.Who.Profile || q.Way != "" && q.Way != wayNames[r.Way] {
+			continue
+		}
+		list = append(list, v.request(r))
+	}
+	return list
+}
+
+// Request implements api.Node.
+func (v *View) Request(id uint64) (*api.Request, error) {
+	r, ok := v.o.Usage.Request(id)
+	if !ok {
+		return nil, fmt.Errorf("request %d is not kept: %w", id, api.ErrNotFound)
+	}
+	out := v.request(r)
+	for i := range r.Spans {
+		out.Spans = append(out.Spans, span(&r.Spans[i]))
+	}
+	return &out, nil
+}
+
+func (v *View) request(r *usage.Request) api.Request {
+	out := api.Request{
+		ID: r.Number, Name: r.Name, At: r.At, Tenant: v.tenantName(r.Who.Tenant), Profile: uint32(r.Who.Profile), Model: r.Who.Model,
+		Client: r.Who.Client, Trace: r.Trace, Way: wayNames[r.Way], Prompt: uint64(r.Tokens),
+		Engine: r.Sources[usage.Engine], Prefix: r.Sources[usage.Checkpoint], Reused: r.Sources[usage.Segment],
+		Computed: r.Sources[usage.Computed], Seam: r.Seam, PrefixTier: tierName(r.Prefix), PrefixReason: r.Reason.String(),
+		Bytes: r.Bytes, MatchMillis: msOf(r.Match), WaitMillis: msOf(r.Wait), TTFTMillis: msOf(r.First), SavedMillis: r.Saved,
+	}
+	for i, ms := range r.Ways {
+		if i+1 < len(wayNames) && !math.IsInf(ms, 0) {
+			out.Ways = append(out.Ways, api.WayCost{Way: wayNames[i+1], Millis: ms})
+		}
+	}
+	return out
+}
+
+func span(s *usage.Span) api.Span {
+	out := api.Span{Begin: int(s.Begin), End: int(s.End), From: s.From.String()}
+	if s.Place != tier.PlaceNone {
+		out.Tier = tierName(s.Place)
+	}
+	if s.From == usage.Computed {
+		out.Reason = s.Cause.String()
+	}
+	if s.Key != ([32]byte{}) {
+		key := api.Digest(s.Key)
+		out.Key = &key
+	}
+	return out
+}
+
+// Usage implements api.Node.
+func (v *View) Usage() []api.Usage {
+	rows := v.o.Usage.Rows()
+	list := make([]api.Usage, 0, len(rows))
+	for i := range rows {
+		total := rows[i].Total()
+		u := sums(&total)
+		u.Tenant, u.Profile, u.Model = v.tenantName(rows[i].Tenant), shortName(rows[i].Fingerprint), rows[i].Model
+		list = append(list, u)
+	}
+	return list
+}
+
+func sums(s *usage.Sums) api.Usage {
+	u := api.Usage{
+		Requests: s.Requests(), Prompt: s.Prompt, Engine: s.Sources[usage.Engine], Prefix: s.Sources[usage.Checkpoint],
+		Reused: s.Sources[usage.Segment], Computed: s.Sources[usage.Computed], Seam: s.Missed[usage.Seam], Saved: s.Saved,
+		Ways: map[string]uint64{}, Missed: map[string]uint64{},
+	}
+	for way, n := range s.Ways {
+		if n > 0 {
+			u.Ways[wayNames[way]] = n
+		}
+	}
+	s.Causes(func(c usage.Cause, tokens uint64) {
+		if tokens > 0 {
+			u.Missed[c.String()] = tokens
+		}
+	})
+	return u
+}
+
+// shortName is the first 12 hex digits of a fingerprint, empty of none.
+func shortName(f profile.Fingerprint) string {
+	if f == (profile.Fingerprint{}) {
+		return ""
+	}
+	return hex.EncodeToString(f[:6])
+}
+
+// Overview implements api.Node.
+func (v *View) Overview(history string) *api.Overview {
+	o := &api.Overview{
+		Status: v.Status(), Pools: v.Pools(), Connections: len(v.Connections()), Leases: v.o.Store.Counters().Leases, History: v.history(history),
+	}
+	for _, u := range v.Usage() {
+		o.Usage.Add(&u)
+	}
+	for _, p := range v.Profiles() {
+		o.Segments += p.Segments
+		o.Checkpoints += p.Checkpoints
+	}
+	return o
+}
+
+func (v *View) history(span string) api.History {
+	steps, step := v.o.History.Fine, usage.FineStep
+	if span == api.HistoryDays {
+		steps, step = v.o.History.Coarse, usage.CoarseStep
+	}
+	list := steps()
+	h := api.History{StepSeconds: int(step.Seconds()), At: make([]int64, len(list)), Series: map[string][]float64{}}
+	column := func(name string, of func(*usage.Sample) float64) {
+		values := make([]float64, len(list))
+		for i := range list {
+			values[i] = of(&list[i])
+		}
+		h.Series[name] = values
+	}
+	for i := range list {
+		h.At[i] = list[i].At.Unix()
+	}
+	column("requests", func(s *usage.Sample) float64 { return float64(s.Requests) })
+	column("prompt_tokens", func(s *usage.Sample) float64 { return float64(s.Prompt) })
+	for from, name := range map[usage.From]string{
+		usage.Engine: "engine_tokens", usage.Checkpoint: "prefix_tokens", usage.Segment: "reused_tokens", usage.Computed: "computed_tokens",
+	} {
+		column(name, func(s *usage.Sample) float64 { return float64(s.Sources[from]) })
+	}
+	column("saved_ms", func(s *usage.Sample) float64 { return s.Saved })
+	column("evictions", func(s *usage.Sample) float64 { return float64(s.Evictions) })
+	for _, place := range []tier.Place{tier.PlaceHBM, tier.PlaceDRAM, tier.PlaceDisk} {
+		column("used_bytes_"+tierName(place), func(s *usage.Sample) float64 { return float64(s.Bytes[place]) })
+	}
+	return h
+}
+
+func msOf(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
