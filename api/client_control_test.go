@@ -56,49 +56,49 @@ func clientOf(t *testing.T, h http.Handler) *Client {
 }
 
 func TestControlIsAskedForAsTheContractHasIt(t *testing.T) {
-	key, profile := Digest{1}, uint32(3)
-	filter := RemovalFilter{Tenant: "a", Profile: &profile, Prefix: "ab", OlderThan: time.Hour}
+	key, profile, connection, after := Digest{1}, uint32(3), uint64(4), uint64(9)
 	path := key.String()
+	type client = *Client
 	for _, r := range []struct {
-		do   func(context.Context, *Client) error
-		body string
+		do   func(context.Context, client) error
 		want string
 	}{
-		{func(ctx context.Context, c *Client) error { _, err := c.RemoveSegments(ctx, filter, true); return err }, `{"matched":1}`,
-			"DELETE /api/v1/segments?dry_run=true&older_than=1h0m0s&prefix=ab&profile=3&tenant=a"},
-		{func(ctx context.Context, c *Client) error {
-			_, err := c.RemoveCheckpoints(ctx, RemovalFilter{All: true}, false)
+		{func(ctx context.Context, c client) error {
+			_, err := c.RemoveSegments(ctx, RemovalQuery{"a", &profile, "ab", time.Hour, true})
 			return err
-		},
-			`{}`, "DELETE /api/v1/checkpoints?all=true&dry_run=false"},
-		{func(ctx context.Context, c *Client) error { return c.RemoveCheckpoint(ctx, key, false) }, `{}`, "DELETE /api/v1/checkpoints/" + path + "?dry_run=false"},
-		{func(ctx context.Context, c *Client) error {
-			_, err := c.Pin(ctx, key, 10*time.Minute, false)
+		}, "DELETE /api/v1/segments?dry_run=true&older_than=1h0m0s&prefix=ab&profile=3&tenant=a"},
+		{func(ctx context.Context, c client) error {
+			_, err := c.RemoveCheckpoints(ctx, RemovalQuery{})
 			return err
-		}, `{}`, "PUT /api/v1/pins/" + path + "?dry_run=false&ttl=10m0s"},
-		{func(ctx context.Context, c *Client) error { return c.Unpin(ctx, key, true) }, `{}`, "DELETE /api/v1/pins/" + path + "?dry_run=true"},
-		{func(ctx context.Context, c *Client) error { return c.Drain(ctx, false) }, `{}`, "POST /api/v1/drain?dry_run=false"},
-		{func(ctx context.Context, c *Client) error { return c.Reload(ctx, false) }, `{}`, "POST /api/v1/reload?dry_run=false"},
-		{func(ctx context.Context, c *Client) error {
-			_, err := c.PatchConfig(ctx, json.RawMessage(`{"log_level":"debug"}`), `"7"`, true)
+		}, "DELETE /api/v1/checkpoints?all=true&dry_run=false"},
+		{func(ctx context.Context, c client) error {
+			_, err := c.RemoveCheckpoint(ctx, CheckpointName{Hash: key, Kind: "exact"}, false)
 			return err
-		}, `{}`, `PATCH /api/v1/config?dry_run=true "7" application/merge-patch+json{"log_level":"debug"}`},
-		{func(ctx context.Context, c *Client) error {
-			_, err := c.Requests(ctx, RequestQuery{"a", &profile, WaySplice, 5})
+		}, "DELETE /api/v1/checkpoints/" + path + "?dry_run=false&kind=exact"},
+		{func(ctx context.Context, c client) error {
+			_, err := c.Pin(ctx, PinQuery{Key: key, TTL: 10 * time.Minute})
 			return err
-		}, `{"items":[]}`, "GET /api/v1/requests?limit=5&profile=3&tenant=a&way=splice"},
-		{func(ctx context.Context, c *Client) error { _, err := c.Request(ctx, 12); return err }, `{}`, "GET /api/v1/requests/12"},
-		{func(ctx context.Context, c *Client) error {
-			_, err := c.Leases(ctx, LeaseQuery{"a", 4})
+		}, "PUT /api/v1/pins/" + path + "?dry_run=false&ttl=10m0s"},
+		{func(ctx context.Context, c client) error { _, err := c.Unpin(ctx, key, true); return err }, "DELETE /api/v1/pins/" + path + "?dry_run=true"},
+		{func(ctx context.Context, c client) error { _, err := c.Drain(ctx, false, false); return err }, "POST /api/v1/drain?dry_run=false"},
+		{func(ctx context.Context, c client) error { _, err := c.Drain(ctx, true, true); return err }, "DELETE /api/v1/drain?dry_run=true"},
+		{func(ctx context.Context, c client) error { _, err := c.Reload(ctx, false); return err }, "POST /api/v1/reload?dry_run=false"},
+		{func(ctx context.Context, c client) error {
+			_, err := c.ChangeConfig(ctx, `"7"`, json.RawMessage(`{"log_level":"debug"}`), true)
 			return err
-		}, `{"items":[]}`, "GET /api/v1/leases?connection=4&tenant=a"},
-		{func(ctx context.Context, c *Client) error { _, err := c.Overview(ctx, "7d"); return err }, `{}`, "GET /api/v1/overview?history=7d"},
-		{func(ctx context.Context, c *Client) error {
-			_, err := c.Events(ctx, EventQuery{9, []string{"evicted", "request"}, "a"})
+		}, `PATCH /api/v1/config?dry_run=true "7" application/merge-patch+json{"log_level":"debug"}`},
+		{func(ctx context.Context, c client) error {
+			for range c.Leases(ctx, LeaseQuery{Tenant: "a", Connection: &connection, Limit: 5}) {
+				t.Error("a lease out of nothing")
+			}
+			return nil
+		}, "GET /api/v1/leases?connection=4&limit=5&tenant=a"},
+		{func(ctx context.Context, c client) error {
+			_, _, err := c.RecentEvents(ctx, EventQuery{[]string{"evicted", "request"}, "a", &after, 7})
 			return err
-		}, `{"items":[]}`, "GET /api/v1/events?after=9&kind=evicted%2Crequest&poll=1&tenant=a"},
+		}, "GET /api/v1/events?after=9&kind=evicted%2Crequest&limit=7&poll=true&tenant=a"},
 	} {
-		a := &canned{body: r.body}
+		a := &canned{body: "{}"}
 		if err := r.do(t.Context(), clientOf(t, a)); err != nil || !reflect.DeepEqual(a.asked, []string{r.want}) {
 			t.Errorf("%v: asked %q, want %q", err, a.asked, r.want)
 		}
@@ -107,23 +107,14 @@ func TestControlIsAskedForAsTheContractHasIt(t *testing.T) {
 
 func TestTheConfigurationComesWithItsVersion(t *testing.T) {
 	c := clientOf(t, &canned{body: `{"log_level":"info"}`, header: http.Header{"Etag": {`"5"`}}})
-	text, version, err := c.Config(t.Context())
-	if err != nil || version != `"5"` || string(text) != `{"log_level":"info"}` {
-		t.Errorf("%s %s %v", text, version, err)
+	config, version, err := c.Config(t.Context())
+	if err != nil || version != `"5"` || config.LogLevel != "info" {
+		t.Errorf("%+v %s %v", config, version, err)
 	}
 	c = clientOf(t, &canned{status: 412, body: `{"status":412,"code":"changed","detail":"somebody else has"}`})
 	var p *Problem
-	if _, err := c.PatchConfig(t.Context(), json.RawMessage(`{}`), `"5"`, false); !errors.As(err, &p) || p.Status != 412 {
+	if _, err := c.ChangeConfig(t.Context(), `"5"`, struct{}{}, false); !errors.As(err, &p) || p.Status != 412 {
 		t.Errorf("%v", err)
-	}
-}
-
-func TestACheckpointIsReadAloneAndAmongItsLike(t *testing.T) {
-	for body, want := range map[string]int{`{"items":[{"tokens":3},{"tokens":3}]}`: 2, `{"tokens":3}`: 1} {
-		got, err := clientOf(t, &canned{body: body}).Checkpoint(t.Context(), Digest{1})
-		if err != nil || len(got) != want || got[0].Tokens != 3 {
-			t.Errorf("%s: %+v, %v", body, got, err)
-		}
 	}
 }
 
@@ -135,68 +126,71 @@ func TestATimeoutIsThatOfEachRequest(t *testing.T) {
 	}
 }
 
-// stream answers events as server-sent, and then ends.
-func stream(text string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprint(w, text)
-	})
-}
-
 func TestEventsAreReadAsTheyCome(t *testing.T) {
 	text := ": hello\n\nid: 4\nevent: evicted\ndata: {\"id\":4,\"kind\":\"evicted\",\"bytes\":9}\n\n" +
-		"event: lost\ndata: {\"lost\":7}\n\nevent: lost\ndata: 8\n\nid: 5\r\nevent: disk\r\ndata: {\"id\":5,\r\ndata: \"text\":\"full\"}\r\n\r\nid: 6\ndata: {\"id\":6"
+		"event: lost\ndata: {\"lost\":7}\n\nid: 5\r\nevent: disk\r\ndata: {\"id\":5,\r\ndata: \"text\":\"full\"}\r\n\r\nid: 6\ndata: {\"id\":6"
 	var got []string
-	err := clientOf(t, stream(text)).FollowEvents(t.Context(), EventQuery{}, func(e Event) error {
-		got = append(got, fmt.Sprint(e.ID, e.Kind, e.Bytes, e.Tokens, e.Text))
+	err := readEvents(strings.NewReader(text), func(e Event) error {
+		got = append(got, fmt.Sprint(e.ID, " ", e.Kind, " ", e.Bytes, " ", e.Lost, " ", e.Text))
 		return nil
 	})
-	want := []string{"4evicted9 0", "0lost0 7 7 events are lost: they were not read in time", "0lost0 8 8 events are lost: they were not read in time", "5disk0 0 full"}
-	if !errors.Is(err, ErrUnavailable) {
-		t.Errorf("the end of a stream: %v", err)
-	}
-	for i := range got {
-		got[i] = strings.ReplaceAll(got[i], " ", "")
-		if i < len(want) {
-			want[i] = strings.ReplaceAll(want[i], " ", "")
-		}
-	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%q", got)
+	if want := []string{"4 evicted 9 0 ", "0 lost 0 7 ", "5 disk 0 0 full"}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v %q", err, got)
 	}
 }
 
-func TestAStreamEndsWithItsContextItsReaderAndRefusals(t *testing.T) {
-	a := &canned{}
-	follow := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.asked = append(a.asked, r.URL.RequestURI()+" "+r.Header.Get("Last-Event-ID"))
+// A stream that ends is asked for again, from where it ended.
+func TestEventsGoOnWhereAStreamHasEnded(t *testing.T) {
+	var asked []string
+	c := clientOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.RequestURI())
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprintf(w, "data: {\"id\":%d}\n\n", 10*len(asked))
+	}))
+	c.SetTimeout(time.Nanosecond) // is not that of a stream
+	enough := errors.New("enough")
+	err := c.Events(t.Context(), EventQuery{Kinds: []string{"gpu"}}, func(e Event) error {
+		if e.ID == 30 {
+			return enough
+		}
+		return nil
+	})
+	want := []string{"/api/v1/events?kind=gpu", "/api/v1/events?after=10&kind=gpu", "/api/v1/events?after=20&kind=gpu"}
+	if !errors.Is(err, enough) || !reflect.DeepEqual(asked, want) {
+		t.Errorf("%v, asked %q", err, asked)
+	}
+}
+
+func TestEventsEndWithTheirContextAndWithRefusals(t *testing.T) {
+	c := clientOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		fmt.Fprint(w, "data: {\"id\":4}\n\n")
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
-	})
-	c := clientOf(t, follow)
-	c.SetTimeout(time.Nanosecond) // is not that of a stream
-	stop := errors.New("enough")
-	if err := c.FollowEvents(t.Context(), EventQuery{After: 3, Kinds: []string{"gpu"}}, func(Event) error { return stop }); !errors.Is(err, stop) {
-		t.Errorf("%v", err)
-	}
-	if len(a.asked) != 1 || a.asked[0] != "/api/v1/events?after=3&kind=gpu 3" {
-		t.Errorf("asked %q", a.asked)
-	}
+	}))
 	ctx, cancel := context.WithCancel(t.Context())
-	if err := c.FollowEvents(ctx, EventQuery{}, func(Event) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
+	if err := c.Events(ctx, EventQuery{}, func(Event) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 	refused := clientOf(t, &canned{status: 401, body: `{"status":401,"code":"unauthorized"}`})
 	var p *Problem
-	if err := refused.FollowEvents(t.Context(), EventQuery{}, nil); !errors.As(err, &p) || p.Code != CodeUnauthorized {
+	if err := refused.Events(t.Context(), EventQuery{}, nil); !errors.As(err, &p) || p.Code != CodeUnauthorized {
 		t.Errorf("%v", err)
 	}
-	if err := clientOf(t, stream("data: {]\n\n")).FollowEvents(t.Context(), EventQuery{}, func(Event) error { return nil }); err == nil || errors.Is(err, ErrUnavailable) {
-		t.Errorf("broken events: %v", err)
+	nobody, err := NewClient("unix:/nonexistent/admin.sock", "")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := clientOf(t, stream("data: "+strings.Repeat("x", 2<<20))).FollowEvents(t.Context(), EventQuery{}, nil); err == nil {
-		t.Error("an endless line is read")
+	if err := nobody.Events(t.Context(), EventQuery{}, nil); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	for _, text := range []string{"data: {]\n\n", "data: " + strings.Repeat("x", 2<<20)} {
+		broken := clientOf(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprint(w, text)
+		}))
+		if err := broken.Events(t.Context(), EventQuery{}, func(Event) error { return nil }); err == nil || errors.Is(err, ErrUnavailable) {
+			t.Errorf("broken events: %v", err)
+		}
 	}
 }

@@ -13,79 +13,104 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 )
 
-// EventLost is the kind of what a client gets that fell behind: Tokens is how many events
-// it has missed.
-const EventLost = "lost"
+const eventsPath = "/api/v1/events"
 
 // maxEventBytes bounds one line of a stream.
 const maxEventBytes = 1 << 20
 
-// EventQuery selects events. Zero fields select all.
-type EventQuery struct {
-	After  uint64 // only those with a greater id
-	Kinds  []string
-	Tenant string
-}
+// Bounds of the time between two attempts at a stream.
+const (
+	leastRetry = 250 * time.Millisecond
+	mostRetry  = 30 * time.Second
+)
 
 func (q *EventQuery) values() url.Values {
 	v := url.Values{}
 	setNonEmpty(v, "kind", strings.Join(q.Kinds, ","))
 	setNonEmpty(v, "tenant", q.Tenant)
-	if q.After > 0 {
-		v.Set("after", strconv.FormatUint(q.After, 10))
+	if q.After != nil {
+		v.Set("after", strconv.FormatUint(*q.After, 10))
 	}
 	return v
 }
 
-// Events lists those that the node still has.
-func (c *Client) Events(ctx context.Context, q EventQuery) ([]Event, error) {
+// RecentEvents lists what happened, in its order: the newest, or with After what follows
+// that event. more: there is more behind it.
+func (c *Client) RecentEvents(ctx context.Context, q EventQuery) (list []Event, more bool, err error) {
 	v := q.values()
-	v.Set("poll", "1")
-	p, err := fetch[Page[Event]](ctx, c, "/api/v1/events", v)
-	return p.Items, err
+	v.Set("poll", "true")
+	if q.Limit > 0 {
+		v.Set("limit", strconv.Itoa(q.Limit))
+	}
+	p, err := fetch[Page[Event]](ctx, c, eventsPath, v)
+	return p.Items, p.Next != "", err
 }
 
-// FollowEvents gives f each event that passes the query, first those that the node still
-// has, until the context or the connection ends or f fails. The timeout of the client is
-// not that of the stream. A connection that ends is ErrUnavailable: whoever goes on asks
-// for what came after the last event.
-func (c *Client) FollowEvents(ctx context.Context, q EventQuery, f func(Event) error) error {
-	const path = "/api/v1/events"
-	req, err := c.request(ctx, clientCall{method: http.MethodGet, path: path, query: q.values()})
+// Events calls f with each event that passes the query, until ctx ends or f answers an
+// error, which it returns. A stream that ends is asked for again, from after its last
+// event on. What the node says against the question, and that it cannot be reached for
+// the first time, are returned.
+func (c *Client) Events(ctx context.Context, q EventQuery, f func(Event) error) error {
+	reached, wait := false, leastRetry
+	for {
+		var stopped error
+		err := c.follow(ctx, q, func(e Event) error {
+			if e.ID != 0 {
+				q.After = &e.ID
+			}
+			wait = leastRetry
+			stopped = f(e)
+			return stopped
+		}, &reached)
+		switch {
+		case stopped != nil:
+			return stopped
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !reached || !errors.Is(err, ErrUnavailable):
+			return err
+		}
+		again := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			again.Stop()
+			return ctx.Err()
+		case <-again.C:
+		}
+		wait = min(2*wait, mostRetry)
+	}
+}
+
+// follow reads one stream to its end.
+func (c *Client) follow(ctx context.Context, q EventQuery, f func(Event) error, reached *bool) error {
+	req, err := c.request(ctx, clientCall{method: http.MethodGet, path: eventsPath, query: q.values()})
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Accept", "text/event-stream")
-	if q.After > 0 {
-		req.Header.Set("Last-Event-ID", strconv.FormatUint(q.After, 10))
-	}
+	// The client's own has a limit for the whole of an answer.
 	res, err := (&http.Client{Transport: c.http.Transport}).Do(req)
 	if err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return fmt.Errorf("GET %s: %w: %w", path, err, ErrUnavailable)
+		return fmt.Errorf("follow events: %w: %w", err, ErrUnavailable)
 	}
 	defer res.Body.Close()
 	if media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); media != "text/event-stream" {
 		answer, err := io.ReadAll(io.LimitReader(res.Body, maxEventBytes))
 		if err == nil {
-			var none json.RawMessage
-			err = decodeAnswer(res, answer, &none)
+			err = decodeAnswer(res, answer, new(json.RawMessage))
 		}
 		if err == nil {
 			err = errors.New("it answers no stream of events")
 		}
-		return fmt.Errorf("GET %s: %w", path, err)
+		return fmt.Errorf("follow events: %w", err)
 	}
+	*reached = true
 	err = readEvents(res.Body, f)
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case err == nil, errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("GET %s: the stream has ended: %w", path, ErrUnavailable)
+	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("follow events: the stream has ended: %w", ErrUnavailable)
 	}
 	return err
 }
@@ -131,16 +156,6 @@ func readEvents(r io.Reader, f func(Event) error) error {
 
 func eventOf(kind string, data []byte) (Event, error) {
 	var e Event
-	if kind == EventLost {
-		var lost struct {
-			Lost int `json:"lost"`
-		}
-		// Only the number is told, in an object or by itself.
-		if json.Unmarshal(data, &lost) != nil || lost.Lost == 0 {
-			lost.Lost, _ = strconv.Atoi(strings.Trim(string(data), `"`))
-		}
-		return Event{Kind: kind, Tokens: lost.Lost, Text: fmt.Sprintf("%d events are lost: they were not read in time", lost.Lost)}, nil
-	}
 	if err := json.Unmarshal(data, &e); err != nil {
 		return e, fmt.Errorf("an event is no JSON: %w", err)
 	}

@@ -20,9 +20,9 @@ func configCommand() command {
 	return command{
 		name: "config", group: "change",
 		summary: "Show a node's configuration, and change what may change while it runs",
-		about: "Get shows what is set, without secrets. Set changes log_level, canary_share, budgets and quotas until the node\n" +
+		about: "Get shows what is set, without secrets. Set changes log_level, budgets and quotas until the node\n" +
 			"starts again, when its flags and file count. Reload has it read keys and tokens from their files again.",
-		examples: []string{"get", "get log_level", "set log_level=debug", "set quotas.team-a.public_bytes=10GiB --dry-run", "reload"},
+		examples: []string{"get", "get log_level", "set log_level=debug", "set quotas.team-a.quota_bytes=10GiB --dry-run", "reload"},
 		subs:     []command{configGetCommand(), configSetCommand(), configReloadCommand()},
 	}
 }
@@ -44,23 +44,27 @@ func configGetCommand() command {
 					return err
 				}
 				defer client.Close()
-				text, _, err := client.Config(ctx)
+				set, _, err := client.Config(ctx)
 				if err != nil {
 					return err
 				}
-				return printConfig(c, text)
+				return printConfig(c, &set)
 			}
 		},
 	}
 }
 
 // printConfig prints what is set, or the one setting that was asked for.
-func printConfig(c *call, text json.RawMessage) error {
+func printConfig(c *call, config *api.Config) error {
+	text, err := json.Marshal(config)
+	if err != nil {
+		return err
+	}
 	var set any
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber() // bytes of large pools are no float64
 	if err := d.Decode(&set); err != nil {
-		return fmt.Errorf("the configuration is no JSON: %w", err)
+		return err
 	}
 	if len(c.args) == 1 {
 		for _, name := range settingPath(c.args[0]) {
@@ -129,10 +133,10 @@ func configSetCommand() command {
 	return command{
 		name: "set", synopsis: "[flags] NAME=VALUE...",
 		summary: "Change what may change while the node runs",
-		about: "Names of settings inside others have dots, as quotas.team-a.public_bytes. Values are numbers, words, sizes such\n" +
+		about: "Names of settings inside others have dots, as quotas.team-a.quota_bytes. Values are numbers, words, sizes such\n" +
 			"as 10GiB for names that end in _bytes, and null, which takes a setting away. All of them are changed, or none;\n" +
 			"and none where somebody else has changed something meanwhile.",
-		examples: []string{"log_level=debug", "canary_share=0.02", "quotas.team-a.public_bytes=10GiB quotas.team-b=null", "public_bytes=300GB --dry-run"},
+		examples: []string{"log_level=debug", "quotas.team-a.quota_bytes=10GiB quotas.team-b.quota_bytes=0", "public_bytes=300GB --dry-run"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var t target
 			var dry bool
@@ -157,7 +161,7 @@ func configSet(ctx context.Context, c *call, t *target, dry bool) error {
 	if err != nil {
 		return err
 	}
-	set, err := client.PatchConfig(ctx, patch, version, dry)
+	set, err := client.ChangeConfig(ctx, version, patch, dry)
 	if err != nil {
 		return err
 	}
@@ -166,7 +170,7 @@ func configSet(ctx context.Context, c *call, t *target, dry bool) error {
 	}
 	shown := *c
 	shown.args = nil
-	return printConfig(&shown, set)
+	return printConfig(&shown, &set)
 }
 
 // patchOf makes a merge patch of NAME=VALUE.
@@ -268,19 +272,34 @@ func configReloadCommand() command {
 					return err
 				}
 				defer client.Close()
-				if err := client.Reload(ctx, dry); err != nil {
+				done, err := client.Reload(ctx, dry)
+				if err != nil {
 					return err
 				}
 				if c.json {
-					return c.document(map[string]any{"reloaded": !dry, "dry_run": dry})
+					return c.document(done)
 				}
-				text := "Keys and tokens were read again."
-				if dry {
-					text = "Keys and tokens would do; nothing was changed."
-				}
-				_, err = fmt.Fprintln(c.stdout, text)
-				return err
+				return printReloaded(c, &done)
 			}
 		},
 	}
+}
+
+func printReloaded(c *call, r *api.Reloaded) error {
+	if len(r.Read) == 0 {
+		_, err := fmt.Fprintln(c.stdout, "No setting names a file that could be read again.")
+		return err
+	}
+	t := show.NewTable(c.stdout, "READ FROM ITS FILE", "")
+	for _, name := range r.Read {
+		what := "as before"
+		switch changed := slices.Contains(r.Changed, name); {
+		case changed && r.DryRun:
+			what = "would change"
+		case changed:
+			what = "changed"
+		}
+		t.Row(name, what)
+	}
+	return t.Flush()
 }

@@ -35,11 +35,11 @@ func TestControlAsksForWhatItIsTold(t *testing.T) {
 		{"pin abcd --ttl 2h", []string{"abcd00000000 is pinned for 2.0 h, 100 B of tenant a"}, []string{"PUT pins/" + key + "?dry_run=false&ttl=2h0m0s"}},
 		{"pin abcd --dry-run", []string{"could be pinned for 10.0 min"}, []string{"PUT pins/" + key + "?dry_run=true&ttl=10m0s"}},
 		{"unpin abcd", []string{"not pinned any more"}, []string{"DELETE pins/" + key + "?dry_run=false"}},
-		{"drain", []string{"drains"}, []string{"POST drain?dry_run=false"}},
-		{"drain --dry-run", []string{"nothing was changed"}, []string{"POST drain?dry_run=true"}},
-		{"config reload", []string{"read again"}, []string{"POST reload?dry_run=false"}},
-		{"config set log_level=debug quotas.a.b.public_bytes=10GiB canary_share=0.5 quotas.z=null -dry-run", []string{"nothing was changed", "log_level  debug"},
-			[]string{`PATCH config?dry_run=true {"canary_share":0.5,"log_level":"debug","quotas":{"a.b":{"public_bytes":10737418240},"z":null}}`}},
+		{"drain", []string{"The node drains: 2 connections are there, with 3 leases."}, []string{"POST drain?dry_run=false"}},
+		{"drain --undo --dry-run", []string{"Nothing was changed; the node would not drain"}, []string{"DELETE drain?dry_run=true"}},
+		{"config reload", []string{"admin-token-file    as before", "cluster-keyring     changed"}, []string{"POST reload?dry_run=false"}},
+		{"config set log_level=debug quotas.a.b.quota_bytes=10GiB x=0.5 quotas.z=null -dry-run", []string{"nothing was changed", "log_level      debug"},
+			[]string{`PATCH config?dry_run=true {"log_level":"debug","quotas":{"a.b":{"quota_bytes":10737418240},"z":null},"x":0.5}`}},
 	} {
 		n.questions()
 		sees(t, n, exitOK, r.line, r.texts...)
@@ -53,7 +53,7 @@ func TestControlAsksForWhatItIsTold(t *testing.T) {
 func TestNothingIsChangedByWhatIsNotClear(t *testing.T) {
 	n := newNode(t)
 	for line, code := range map[string]int{
-		"rm": exitUsage, "rm segments": exitUsage, "rm cats --all": exitUsage, "rm segments ab --tenant a": exitUsage, "rm segments --older-than -1h --all": exitUsage,
+		"rm": exitUsage, "rm segments": exitUsage, "rm cats --all": exitUsage, "rm segments ab --tenant a": exitUsage, "rm segments ab --all": exitUsage, "rm segments --all --tenant a": exitUsage, "rm segments --older-than -1h --all": exitUsage,
 		"rm segments ab": exitFailed, "rm segments abcd 77": exitFailed, "rm segments --profile 9": exitFailed, "rm segments --profile 0x99": exitFailed, "rm checkpoints zz": exitUsage,
 		"flush": exitUsage, "flush --all --tenant a": exitUsage, "flush x": exitUsage, "pin": exitUsage, "pin abcd --ttl 0s": exitUsage, "pin 77": exitFailed,
 		"unpin 77": exitFailed, "drain now": exitUsage, "config set": exitUsage, "config set log_level": exitUsage, "config set =3": exitUsage, "config set a.=3": exitUsage,
@@ -68,11 +68,11 @@ func TestNothingIsChangedByWhatIsNotClear(t *testing.T) {
 
 func TestTheConfigurationIsShown(t *testing.T) {
 	n := newNode(t)
-	sees(t, n, exitOK, "config get", "log_level                info", "public_bytes             1073741824 (1 GiB)", "quotas.a.b.public_bytes  2048 (2 KiB)")
-	if out := sees(t, n, exitOK, "config get quotas.a.b.public_bytes"); out != "2048 (2 KiB)\n" {
+	sees(t, n, exitOK, "config get", "log_level               info", "public_bytes            9007199254740993 (8 PiB)", "quotas.a.b.quota_bytes  2048 (2 KiB)", "settings.arena          1GiB")
+	if out := sees(t, n, exitOK, "config get quotas.a.b.quota_bytes"); out != "2048 (2 KiB)\n" {
 		t.Errorf("%q", out)
 	}
-	if out := sees(t, n, exitOK, "config get public_bytes -o json"); out != "1073741824\n" {
+	if out := sees(t, n, exitOK, "config get public_bytes -o json"); out != "9007199254740993\n" {
 		t.Errorf("%q", out)
 	}
 }
@@ -154,44 +154,31 @@ func TestMembersAreAskedWhereTheNodeIs(t *testing.T) {
 	sees(t, n, exitFailed, "health --members", "in no cluster")
 }
 
-// A daemon that restarts counts its events anew; who follows goes on.
-func TestEventsAreFollowedOverARestart(t *testing.T) {
-	epoch, streams := uint64(1), 0
-	var after []string
+func TestEventsAreFollowed(t *testing.T) {
+	var asked []string
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/api/v1/status" {
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"boot_epoch":"%d"}`, epoch)
-			return
-		}
-		streams++
-		after = append(after, r.URL.Query().Get("after"))
+		asked = append(asked, r.URL.RequestURI())
 		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprintf(w, "event: disk\ndata: {\"id\":%d,\"kind\":\"disk\",\"text\":\"stream %d\"}\n\n", 40-streams, streams)
-		if streams == 2 {
-			epoch = 2
-		}
+		fmt.Fprintf(w, "event: disk\ndata: {\"id\":%d,\"kind\":\"disk\",\"text\":\"stream %d\\u001b[2J\"}\n\nevent: lost\ndata: {\"kind\":\"lost\",\"lost\":1200}\n\n", len(asked), len(asked))
 	}))
 	defer s.Close()
-	for _, form := range []string{"", "json", "yaml"} {
-		epoch, streams, after = 1, 0, nil
+	for form, want := range map[string]string{"table": "  disk       stream 1", "json": `"text":"stream 1`, "yaml": "text: \"stream 1"} {
+		asked = nil
 		ctx, cancel := context.WithCancel(t.Context())
 		out := &output{on: func(text string) {
-			if strings.Contains(text, "stream 3") {
+			if strings.Contains(text, "stream 2") {
 				cancel()
 			}
 		}}
-		client, err := api.NewClient(s.URL, "")
-		if err != nil {
-			t.Fatal(err)
-		}
 		var errs bytes.Buffer
-		f := eventFlags{retry: 1}
-		err = f.tell(ctx, &call{stdout: out, stderr: &errs, output: form}, client)
+		code := run(ctx, []string{"events", "-f", "--kind", "disk", "--after", "0", "-o", form, "--admin", s.URL}, out, &errs)
 		cancel()
-		client.Close()
-		if err != nil || !slices.Equal(after, []string{"", "39", ""}) || !strings.Contains(out.b.String(), "stream 1") || !strings.Contains(errs.String(), "again in") {
-			t.Errorf("%s: %v, asked for what came after %q\n%s%s", form, err, after, &out.b, &errs)
+		text := out.b.String()
+		if code != exitOK || errs.Len() > 0 || !strings.Contains(text, want) || strings.Contains(text, "\x1b") || len(asked) < 2 || asked[0] != "/api/v1/events?after=0&kind=disk" || asked[1] != "/api/v1/events?after=1&kind=disk" {
+			t.Errorf("%s: exit %d, asked %q\n%s%s", form, code, asked, text, &errs)
+		}
+		if form == "table" && !strings.Contains(text, "lost       1,200 events are missing here") {
+			t.Errorf("%s", text)
 		}
 	}
 }

@@ -11,19 +11,21 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
 )
 
 func drainCommand() command {
 	return command{
 		name: "drain", group: "change", synopsis: "[flags]",
-		summary:  "Have a node take nothing new, write out what only memory has, and report itself unready",
+		summary:  "Have a node take no new clients and fills, and report itself unready",
 		about:    "To be done before a node goes. Engines go on without it: they compute what they would have found.",
-		examples: []string{"--dry-run", "-y"},
+		examples: []string{"--dry-run", "-y", "--undo"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var t target
-			var dry, yes bool
+			var undo, dry, yes bool
 			t.flags(fs)
+			fs.BoolVar(&undo, "undo", false, "take clients and fills again")
 			fs.BoolVar(&dry, "dry-run", false, "ask whether it could be, and change nothing")
 			fs.BoolVarP(&yes, "yes", "y", false, "do not ask on a terminal")
 			return func(ctx context.Context, c *call) error {
@@ -35,24 +37,34 @@ func drainCommand() command {
 					return err
 				}
 				defer client.Close()
-				if !dry && !yes && c.asks() && !c.ask("Engines will find nothing on this node any more. Drain it?") {
+				if !undo && !dry && !yes && c.asks() && !c.ask("Engines will find nothing on this node any more. Drain it?") {
 					return errors.New("nothing was changed")
 				}
-				if err := client.Drain(ctx, dry); err != nil {
+				done, err := client.Drain(ctx, undo, dry)
+				if err != nil {
 					return err
 				}
 				if c.json {
-					return c.document(map[string]any{"draining": !dry, "dry_run": dry})
+					return c.document(done)
 				}
-				text := "The node drains; splicectl health says how it is."
-				if dry {
-					text = "The node could be drained; nothing was changed."
-				}
-				_, err = fmt.Fprintln(c.stdout, text)
-				return err
+				return printDrained(c, &done)
 			}
 		},
 	}
+}
+
+func printDrained(c *call, d *api.Drained) error {
+	text := "The node drains"
+	switch {
+	case d.DryRun && d.Draining:
+		text = "Nothing was changed; the node would drain"
+	case d.DryRun:
+		text = "Nothing was changed; the node would not drain"
+	case !d.Draining:
+		text = "The node does not drain"
+	}
+	_, err := fmt.Fprintf(c.stdout, "%s: %d connections are there, with %d leases.\n", text, d.Connections, d.Leases)
+	return err
 }
 
 // asks reports whether somebody is there to be asked: a question would stand in a document.

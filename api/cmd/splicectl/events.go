@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
@@ -16,33 +14,29 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
 )
 
-// eventKinds are what nodes tell.
-var eventKinds = []string{"published", "evicted", "demoted", "promoted", "fetched", "request", "canary", "disk", "gpu", "attached", "detached", "peer", "changed"}
-
 type eventFlags struct {
 	target target
 	query  api.EventQuery
 	kinds  list
 	follow bool
-	limit  int
-	retry  time.Duration // before a stream is asked for again; grows
+	after  uint64
 }
 
 func eventsCommand() command {
 	return command{
 		name: "events", group: "look", synopsis: "[flags]", listing: true,
 		summary: "Tell what happens on a node: what comes, leaves and moves, requests, states, who attaches",
-		about: "Without -f those events are listed that the node still has, the last --limit of them. With -f they are told\n" +
+		about: "Without -f the last --limit events are listed of those that the node still has. With -f they are told\n" +
 			"as they come, until interrupted, also over restarts of the daemon; with -o json one document a line.",
 		examples: []string{"-f", "-f --kind evicted,request --tenant team-a", "-n 20", "--kind changed -o json"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
-			f := eventFlags{retry: time.Second}
+			var f eventFlags
 			f.target.flags(fs)
 			fs.BoolVarP(&f.follow, "follow", "f", false, "go on telling")
-			fs.Var(&f.kinds, "kind", "`kinds`, separated by commas or repeated: "+strings.Join(eventKinds, ", "))
+			fs.Var(&f.kinds, "kind", "`kinds`, separated by commas or repeated: "+strings.Join(api.EventKinds, ", "))
 			fs.StringVar(&f.query.Tenant, "tenant", "", "only events about this `tenant`")
-			fs.Uint64Var(&f.query.After, "after", 0, "only events after this `id`")
-			fs.IntVarP(&f.limit, "limit", "n", 100, "list at most this `number`, the last ones; 0 = all; not with -f")
+			fs.Uint64Var(&f.after, "after", 0, "only events after this `id`; 0 = from the oldest that the node has (default: the last ones, with -f from now on)")
+			fs.IntVarP(&f.query.Limit, "limit", "n", 100, "list at most this `number`; not with -f")
 			return f.run
 		},
 	}
@@ -52,17 +46,20 @@ func (f *eventFlags) run(ctx context.Context, c *call) error {
 	switch {
 	case len(c.args) > 0:
 		return usagef("takes no arguments, got %q", c.args)
-	case f.limit < 0:
-		return usagef("--limit %d is negative", f.limit)
+	case f.query.Limit < 1 || f.query.Limit > api.MaxLimit:
+		return usagef("--limit %d is not from 1 to %d", f.query.Limit, api.MaxLimit)
 	case f.follow && c.flags.Changed("limit"):
 		return usagef("--limit and -f do not go together; --after says where to begin")
 	}
 	for _, kind := range f.kinds {
-		if !slices.Contains(eventKinds, kind) {
-			return usagef("no kind %q, want some of %s", kind, strings.Join(eventKinds, ", "))
+		if !slices.Contains(api.EventKinds, kind) {
+			return usagef("no kind %q, want some of %s", kind, strings.Join(api.EventKinds, ", "))
 		}
 	}
 	f.query.Kinds = f.kinds
+	if c.flags.Changed("after") {
+		f.query.After = &f.after
+	}
 	client, err := f.target.client()
 	if err != nil {
 		return err
@@ -76,49 +73,20 @@ func (f *eventFlags) run(ctx context.Context, c *call) error {
 	if f.follow {
 		return f.tell(ctx, c, client)
 	}
-	items, err := client.Events(ctx, f.query)
+	items, more, err := client.RecentEvents(ctx, f.query)
 	if err != nil {
 		return err
 	}
-	if f.limit > 0 && len(items) > f.limit {
-		items = items[len(items)-f.limit:]
-	}
-	return c.page(show.Of(items, false, eventView(c)))
+	return c.page(show.Of(items, more, eventView(c)))
 }
 
-// mostRetry is the longest time between two attempts at a stream.
-const mostRetry = 10 * time.Second
-
-// tell prints events as they come. A stream that ends, as with a daemon that restarts, is
-// asked for again from where it ended; a new daemon counts from the beginning.
+// tell prints events as they come, until the context ends.
 func (f *eventFlags) tell(ctx context.Context, c *call, client *api.Client) error {
-	var epoch uint64 // of the daemon that was heard last
-	for wait := f.retry; ; wait = min(2*wait, mostRetry) {
-		status, err := client.Status(ctx)
-		if err == nil {
-			if epoch != 0 && status.BootEpoch != epoch {
-				f.query.After = 0
-			}
-			epoch = status.BootEpoch
-			err = client.FollowEvents(ctx, f.query, func(e api.Event) error {
-				wait = f.retry
-				f.query.After = max(f.query.After, e.ID)
-				return printEvent(c, &e)
-			})
-		}
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case epoch == 0 || !errors.Is(err, api.ErrUnavailable):
-			return err
-		}
-		fmt.Fprintf(c.stderr, "%s; again in %v\n", terminal.Text(err.Error()), wait)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(wait):
-		}
+	err := client.Events(ctx, f.query, func(e api.Event) error { return printEvent(c, &e) })
+	if ctx.Err() != nil {
+		return nil
 	}
+	return err
 }
 
 func printEvent(c *call, e *api.Event) error {
@@ -149,7 +117,10 @@ func eventText(c *call, e *api.Event) string {
 	if e.Client != "" {
 		add("client %s", e.Client)
 	}
-	if e.Tokens != 0 && e.Kind != api.EventLost {
+	if e.Lost != 0 {
+		add("%s events are missing here", show.Count(e.Lost))
+	}
+	if e.Tokens != 0 {
 		add("%s tokens", show.Count(max(e.Tokens, 0)))
 	}
 	if e.Bytes != 0 {

@@ -37,11 +37,11 @@ func newNode(t *testing.T) *nodeOfTests {
 		{Name: "public", Tier: "dram", CapacityBytes: 1 << 30, UsedBytes: 1 << 29, Objects: 3, Tenants: []api.TenantPool{{Tenant: "a", UsedBytes: 1 << 29, QuotaBytes: 1 << 30}, {Tenant: "b"}}},
 		{Name: "public", Tier: "disk", CapacityBytes: 1 << 32, UsedBytes: 1 << 20, Tenants: []api.TenantPool{{Tenant: "a", UsedBytes: 1 << 20, QuotaBytes: 1 << 30}}},
 	}
-	use := api.Usage{Tenant: "a", Model: "m", Profile: "010203040506", Requests: 10, PromptTokens: 12000, EngineTokens: 2000, PrefixTokens: 4000, ReusedTokens: 2010,
-		ComputedTokens: 3990, SeamTokens: 100, SavedMillis: 90_000, Missed: map[string]uint64{"unknown": 3000, "evicted": 990}}
+	use := api.Usage{Tenant: "a", Model: "m", Profile: "010203040506", Requests: 10, Prompt: 12000, Engine: 2000, Prefix: 4000, Reused: 2010,
+		Computed: 3990, Seam: 100, Saved: 90_000, Missed: map[string]uint64{"unknown": 3000, "evicted": 990}}
 	n.docs["GET /api/v1/status"] = status
 	n.docs["GET /readyz"] = api.Health{Status: "degraded", Degraded: []string{"disk"}, Checks: status.Checks}
-	n.docs["GET /api/v1/overview"] = api.Overview{Status: status, Usage: use, Pools: pools, Connections: 2, Leases: 3, Segments: 1234, Checkpoints: 5, SharedBytesSaved: 1 << 20,
+	n.docs["GET /api/v1/overview"] = api.Overview{Status: status, Usage: use, Pools: pools, Connections: 2, Leases: 3, Segments: 1234, Checkpoints: 5,
 		History: api.History{StepSeconds: 10, At: []int64{10, 20}, Series: map[string][]float64{"requests": {1, 3}, "prompt_tokens": {100, 300}, "engine_tokens": {0, 0},
 			"prefix_tokens": {50, 50}, "reused_tokens": {0, 100}, "saved_ms": {5, 5}}}}
 	set("pools", pools)
@@ -53,26 +53,28 @@ func newNode(t *testing.T) *nodeOfTests {
 		{Key: other, Profile: 3, Model: "m", Tenant: "a", State: "pending", Bytes: 1 << 20, Tokens: 5, LastUsed: time.Now()}})
 	set("checkpoints", []api.Checkpoint{{Hash: api.Digest{0xee}, Tenant: "a", Kind: "exact", LastUsed: at}})
 	set("canaries", []api.Canary{})
-	set("leases", []api.Lease{{ID: 1, Object: "segment", Key: key, Tenant: "a", Client: "vllm", Connection: 1, Since: at, Expires: time.Now().Add(90 * time.Second), Bytes: 100, Device: "GPU-1"}})
-	set("pins", []api.Pin{{Key: key, Tenant: "a", Bytes: 100, Expires: time.Now().Add(time.Hour), By: "uid 0"}})
+	set("leases", []api.Lease{{Lease: 1, Object: "segment", Key: key, Tenant: "a", Client: "vllm", Connection: 1, Since: at, Expires: time.Now().Add(90 * time.Second), Bytes: 100, Device: "GPU-1"}})
+	set("pins", []api.Pin{{Key: key, Object: "segment", Tenant: "a", Bytes: 100, Expires: time.Now().Add(time.Hour), By: "uid 0"}})
 	request := api.Request{ID: 12, Name: "chatcmpl-7", At: at, Tenant: "a", Profile: 3, Model: "m", Client: "vllm", Way: api.WaySplice, Trace: strings.Repeat("ab", 16),
-		PromptTokens: 1000, EngineTokens: 0, PrefixTokens: 400, ReusedTokens: 500, ComputedTokens: 100, SeamTokens: 16, PrefixTier: "disk", Bytes: 1 << 20,
+		Prompt: 1000, Engine: 0, Prefix: 400, Reused: 500, Computed: 100, Seam: 16, PrefixTier: "disk", Bytes: 1 << 20,
 		MatchMillis: 0.5, WaitMillis: 2, TTFTMillis: 55, SavedMillis: 300, Ways: []api.WayCost{{Way: api.WayRecompute, Millis: 355}, {Way: api.WaySplice, Millis: 55}}}
 	set("requests", []api.Request{request})
 	request.Spans = []api.Span{{Begin: 0, End: 400, From: api.FromPrefix, Tier: "disk"}, {Begin: 400, End: 900, From: api.FromSegment, Tier: "dram", Key: &key},
 		{Begin: 900, End: 1000, From: api.FromComputed, Reason: "unknown\x1b]0;x"}}
 	n.docs["GET /api/v1/requests/12"] = request
 	set("events", []api.Event{{ID: 1, At: at, Kind: "evicted", Object: "segment", Key: &key, Tenant: "a", Bytes: 100, Policy: "default", Why: "for room", Text: "x\x1b[2J"}})
-	n.docs["DELETE /api/v1/segments"] = api.BulkRemoval{Matched: 3, Removed: 2, Busy: 1, Bytes: 2048}
-	n.docs["DELETE /api/v1/checkpoints"] = api.BulkRemoval{DryRun: true, Matched: 1}
+	n.docs["DELETE /api/v1/segments"] = api.Removed{Matched: 3, Removed: 2, Busy: 1, Bytes: 2048}
+	n.docs["DELETE /api/v1/checkpoints"] = api.Removed{DryRun: true, Matched: 1, Removed: 1}
 	n.docs["GET /api/v1/segments/"+key.String()] = api.SegmentDetail{Segment: api.Segment{Key: key}}
 	n.docs["DELETE /api/v1/segments/"+key.String()] = api.Removal{}
 	n.docs["DELETE /api/v1/checkpoints/"+api.Digest{0xee}.String()] = struct{}{}
-	n.docs["PUT /api/v1/pins/"+key.String()] = api.Pin{Key: key, Tenant: "a", Bytes: 100}
+	n.docs["PUT /api/v1/pins/"+key.String()] = api.Pinned{Pins: []api.Pin{{Key: key, Tenant: "a", Bytes: 100}}}
 	n.docs["DELETE /api/v1/pins/"+key.String()] = struct{}{}
-	n.docs["GET /api/v1/config"] = map[string]any{"log_level": "info", "public_bytes": 1 << 30, "quotas": map[string]any{"a.b": map[string]any{"public_bytes": 2048}}}
-	n.docs["PATCH /api/v1/config"] = map[string]any{"log_level": "debug"}
-	n.docs["POST /api/v1/drain"], n.docs["POST /api/v1/reload"] = struct{}{}, struct{}{}
+	n.docs["GET /api/v1/config"] = api.Config{LogLevel: "info", PublicBytes: 1<<53 + 1, Quotas: map[string]api.Quota{"a.b": {QuotaBytes: 2048}}, Settings: map[string]string{"arena": "1GiB"}}
+	n.docs["PATCH /api/v1/config"] = api.Config{LogLevel: "debug"}
+	n.docs["POST /api/v1/drain"] = api.Drained{Draining: true, Connections: 2, Leases: 3}
+	n.docs["DELETE /api/v1/drain"] = api.Drained{DryRun: true}
+	n.docs["POST /api/v1/reload"] = api.Reloaded{Read: []string{"admin-token-file", "cluster-keyring"}, Changed: []string{"cluster-keyring"}}
 	n.docs["GET /api/v1/cluster"] = api.Cluster{}
 	s := httptest.NewServer(n)
 	t.Cleanup(s.Close)

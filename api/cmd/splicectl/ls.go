@@ -147,8 +147,12 @@ func (l *listing) requests(ctx context.Context, c *call, client *api.Client) (*s
 }
 
 func (l *listing) leases(ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
-	items, err := client.Leases(ctx, api.LeaseQuery{Tenant: l.tenant, Connection: l.connection})
-	return show.Of(items, false, leaseView(c, l.long)), err
+	q := api.LeaseQuery{Tenant: l.tenant, Limit: l.pageLimit()}
+	if c.flags.Changed("connection") {
+		q.Connection = &l.connection
+	}
+	items, more, err := take(client.Leases(ctx, q), l.read())
+	return show.Of(items, more, leaseView(c, l.long)), err
 }
 
 func (l *listing) pins(ctx context.Context, c *call, client *api.Client) (*show.Page, error) {

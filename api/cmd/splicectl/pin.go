@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,7 +64,7 @@ func unpinCommand() command {
 type pinned struct {
 	Key    api.Digest `json:"key"`
 	DryRun bool       `json:"dry_run"`
-	Pin    *api.Pin   `json:"pin,omitempty"`
+	Pins   []api.Pin  `json:"pins"` // several where several objects have the key
 	Error  string     `json:"error,omitempty"`
 
 	outcome string
@@ -80,7 +82,7 @@ func (f *pinFlags) each(ctx context.Context, c *call, do func(context.Context, *
 	var failed error
 	var done []pinned
 	for _, digits := range c.args {
-		one := pinned{DryRun: f.dry}
+		one := pinned{DryRun: f.dry, Pins: []api.Pin{}}
 		if err := do(ctx, c, client, &one, strings.ToLower(digits)); err != nil {
 			if len(c.args) == 1 {
 				return err
@@ -107,16 +109,22 @@ func (f *pinFlags) pin(ctx context.Context, c *call, client *api.Client, one *pi
 	if err := one.Key.UnmarshalText([]byte(found.digits(digits))); err != nil {
 		return err
 	}
-	p, err := client.Pin(ctx, one.Key, f.ttl, f.dry)
+	done, err := client.Pin(ctx, api.PinQuery{Key: one.Key, TTL: f.ttl, Dry: f.dry})
 	if err != nil {
 		return err
 	}
-	one.Pin = &p
+	one.Pins = done.Pins
+	var bytes int64
+	tenants := map[string]bool{}
+	for _, p := range done.Pins {
+		bytes += p.Bytes
+		tenants[p.Tenant] = true
+	}
 	verb := "is"
 	if f.dry {
 		verb = "could be"
 	}
-	one.outcome = fmt.Sprintf("%s %s pinned for %s, %s of tenant %s", c.keyOf(one.Key, false), verb, show.Long(f.ttl), show.Bytes(p.Bytes), p.Tenant)
+	one.outcome = fmt.Sprintf("%s %s pinned for %s, %s of tenant %s", c.keyOf(one.Key, false), verb, show.Long(f.ttl), show.Bytes(bytes), strings.Join(slices.Sorted(maps.Keys(tenants)), ", "))
 	return nil
 }
 
@@ -125,21 +133,23 @@ func (f *pinFlags) unpin(ctx context.Context, c *call, client *api.Client, one *
 	if err != nil {
 		return err
 	}
-	n := 0
+	found := map[api.Digest]bool{}
 	for _, p := range pins {
 		if strings.HasPrefix(p.Key.String(), digits) {
-			one.Key, n = p.Key, n+1
+			one.Key, found[p.Key] = p.Key, true
 		}
 	}
-	switch {
+	switch n := len(found); {
 	case n == 0:
 		return fmt.Errorf("nothing that begins with %q is pinned; splicectl ls pins lists them: %w", digits, api.ErrNotFound)
 	case n > 1:
 		return fmt.Errorf("several pins begin with %q: give more digits", digits)
 	}
-	if err := client.Unpin(ctx, one.Key, f.dry); err != nil {
+	done, err := client.Unpin(ctx, one.Key, f.dry)
+	if err != nil {
 		return err
 	}
+	one.Pins = done.Pins
 	one.outcome = c.keyOf(one.Key, false) + " is not pinned any more"
 	if f.dry {
 		one.outcome = c.keyOf(one.Key, false) + " would not be pinned any more"

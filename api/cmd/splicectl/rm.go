@@ -14,9 +14,9 @@ import (
 
 type removal struct {
 	target  target
-	filter  api.RemovalFilter
+	filter  api.RemovalQuery
 	profile string
-	dry     bool
+	all     bool
 	yes     bool
 }
 
@@ -24,7 +24,7 @@ func (r *removal) flags(fs *pflag.FlagSet) {
 	r.target.flags(fs)
 	fs.StringVar(&r.filter.Tenant, "tenant", "", "only what is this `tenant`'s")
 	fs.StringVar(&r.profile, "profile", "", "only what is of this profile: its `id`, or the first digits of its fingerprint after 0x")
-	fs.BoolVar(&r.dry, "dry-run", false, "say what would go, and remove nothing")
+	fs.BoolVar(&r.filter.Dry, "dry-run", false, "say what would go, and remove nothing")
 	fs.BoolVarP(&r.yes, "yes", "y", false, "do not ask on a terminal")
 }
 
@@ -42,7 +42,7 @@ func rmCommand() command {
 			r.flags(fs)
 			fs.StringVar(&r.filter.Prefix, "key-prefix", "", "only what has a key that begins with these hex `digits`")
 			fs.DurationVar(&r.filter.OlderThan, "older-than", 0, "only what was not used for this `time`")
-			fs.BoolVar(&r.filter.All, "all", false, "all of them")
+			fs.BoolVar(&r.all, "all", false, "all of them")
 			return r.run
 		},
 	}
@@ -57,11 +57,14 @@ func (r *removal) run(ctx context.Context, c *call) error {
 	}
 	what, keys := c.args[0], c.args[1:]
 	r.filter.Prefix = strings.ToLower(r.filter.Prefix)
-	filtered := !r.filter.Empty() || r.profile != ""
+	q := &r.filter
+	narrow := q.Tenant != "" || q.Prefix != "" || q.OlderThan > 0 || r.profile != ""
 	switch {
-	case len(keys) > 0 && filtered:
+	case r.all && narrow:
+		return usagef("--all is all of them: leave out the filters")
+	case len(keys) > 0 && (narrow || r.all):
 		return usagef("keys or filters, not both")
-	case len(keys) == 0 && !filtered:
+	case len(keys) == 0 && !narrow && !r.all:
 		return usagef("nothing is named: give keys, a filter, or --all")
 	}
 	client, err := r.target.client()
@@ -113,12 +116,12 @@ func (r *removal) byKey(ctx context.Context, c *call, client *api.Client, what s
 	var failed error
 	var done []removedKey
 	for _, key := range found {
-		one := removedKey{Key: key, Object: strings.TrimSuffix(what, "s"), DryRun: r.dry}
+		one := removedKey{Key: key, Object: strings.TrimSuffix(what, "s"), DryRun: r.filter.Dry}
 		var err error
 		if what == "segments" {
-			_, err = client.Remove(ctx, key, r.dry)
+			_, err = client.Remove(ctx, key, r.filter.Dry)
 		} else {
-			err = client.RemoveCheckpoint(ctx, key, r.dry)
+			_, err = client.RemoveCheckpoint(ctx, api.CheckpointName{Hash: key}, r.filter.Dry)
 		}
 		if err != nil {
 			one.Error, failed = err.Error(), errFailed
@@ -156,13 +159,13 @@ func (r *removal) find(ctx context.Context, client *api.Client, what, digits str
 
 // bulkRemoved is the document of a bulk removal.
 type bulkRemoved struct {
-	Segments    *api.BulkRemoval `json:"segments,omitempty"`
-	Checkpoints *api.BulkRemoval `json:"checkpoints,omitempty"`
+	Segments    *api.Removed `json:"segments,omitempty"`
+	Checkpoints *api.Removed `json:"checkpoints,omitempty"`
 }
 
 // byFilter says what passes the filter, asks where somebody is there to answer, and removes it.
 func (r *removal) byFilter(ctx context.Context, c *call, client *api.Client, what []string) error {
-	if !r.dry && !r.yes && c.asks() {
+	if !r.filter.Dry && !r.yes && c.asks() {
 		would, err := r.removeAll(ctx, client, what, true)
 		if err == nil {
 			err = would.print(c)
@@ -174,7 +177,7 @@ func (r *removal) byFilter(ctx context.Context, c *call, client *api.Client, wha
 			return errors.New("nothing was removed")
 		}
 	}
-	done, err := r.removeAll(ctx, client, what, r.dry)
+	done, err := r.removeAll(ctx, client, what, r.filter.Dry)
 	if err != nil {
 		return err
 	}
@@ -190,7 +193,9 @@ func (r *removal) removeAll(ctx context.Context, client *api.Client, what []stri
 		if w == "checkpoints" {
 			remove, into = client.RemoveCheckpoints, &out.Checkpoints
 		}
-		done, err := remove(ctx, r.filter, dry)
+		q := r.filter
+		q.Dry = dry
+		done, err := remove(ctx, q)
 		if err != nil {
 			return out, err
 		}
@@ -202,16 +207,16 @@ func (r *removal) removeAll(ctx context.Context, client *api.Client, what []stri
 func (b *bulkRemoved) print(c *call) error {
 	for _, r := range []struct {
 		what string
-		*api.BulkRemoval
+		*api.Removed
 	}{{"segments", b.Segments}, {"checkpoints", b.Checkpoints}} {
-		if r.BulkRemoval == nil {
+		if r.Removed == nil {
 			continue
 		}
-		n, verb := r.Removed, "removed"
+		verb := "removed"
 		if r.DryRun {
-			n, verb = r.Matched-r.Busy, "would be removed"
+			verb = "would be removed"
 		}
-		fmt.Fprintf(c.stdout, "%d of %d %s that match %s, %s; %d are busy and stay\n", n, r.Matched, r.what, verb, show.Bytes(r.Bytes), r.Busy)
+		fmt.Fprintf(c.stdout, "%d of %d %s that match %s, %s; %d are busy and stay\n", r.Removed.Removed, r.Matched, r.what, verb, show.Bytes(r.Bytes), r.Busy)
 	}
 	return nil
 }
@@ -226,14 +231,14 @@ func flushCommand() command {
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var r removal
 			r.flags(fs)
-			fs.BoolVar(&r.filter.All, "all", false, "everybody's")
+			fs.BoolVar(&r.all, "all", false, "everybody's")
 			return func(ctx context.Context, c *call) error {
 				switch {
 				case len(c.args) > 0:
 					return usagef("takes no arguments, got %q", c.args)
-				case r.filter.Tenant == "" && r.profile == "" && !r.filter.All:
+				case r.filter.Tenant == "" && r.profile == "" && !r.all:
 					return usagef("whose? --tenant, --profile or --all")
-				case r.filter.All && (r.filter.Tenant != "" || r.profile != ""):
+				case r.all && (r.filter.Tenant != "" || r.profile != ""):
 					return usagef("--all is everybody's: leave out --tenant and --profile")
 				}
 				client, err := r.target.client()

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
 )
 
@@ -125,7 +126,7 @@ func completions(cmd *cobra.Command, c command) {
 	})
 	register("what", cobra.FixedCompletions(decided, cobra.ShellCompDirectiveNoFileComp))
 	register("way", cobra.FixedCompletions(ways, cobra.ShellCompDirectiveNoFileComp))
-	register("kind", cobra.FixedCompletions(eventKinds, cobra.ShellCompDirectiveNoFileComp))
+	register("kind", cobra.FixedCompletions(api.EventKinds, cobra.ShellCompDirectiveNoFileComp))
 	register("sort", func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return columnsOf(c.name, args), cobra.ShellCompDirectiveNoFileComp
 	})

@@ -33,11 +33,10 @@ type nodeStats struct {
 
 // heldNow is what a node has at the moment.
 type heldNow struct {
-	Connections      int   `json:"connections"`
-	Leases           int   `json:"leases"`
-	Segments         int   `json:"segments"`
-	Checkpoints      int   `json:"checkpoints"`
-	SharedBytesSaved int64 `json:"shared_bytes_saved"`
+	Connections int    `json:"connections"`
+	Leases      uint64 `json:"leases"`
+	Segments    int    `json:"segments"`
+	Checkpoints int    `json:"checkpoints"`
 }
 
 type statsFlags struct {
@@ -104,10 +103,10 @@ func statsOf(ctx context.Context, client *api.Client) (*nodeStats, error) {
 	for _, counter := range counters {
 		s.Counters[counter.Name] = counter.Value
 	}
-	o, err := client.Overview(ctx, "6h")
+	o, err := client.Overview(ctx, api.HistoryHours)
 	if err == nil {
 		s.Status, s.Pools, s.Usage, s.history = o.Status, o.Pools, &o.Usage, o.History
-		s.Overview = &heldNow{o.Connections, o.Leases, o.Segments, o.Checkpoints, o.SharedBytesSaved}
+		s.Overview = &heldNow{o.Connections, o.Leases, o.Segments, o.Checkpoints}
 		return s, nil
 	}
 	if !errors.Is(err, api.ErrNotFound) {
@@ -158,23 +157,23 @@ func (s *nodeStats) served(w io.Writer) error {
 		t.Row("token hit ratio", "-", "this version of the daemon does not tell")
 		return t.Flush()
 	}
-	t.Row("token hit ratio", hits(u), fmt.Sprintf("of %s prompt tokens; %s with the engine's own cache", show.Count(u.PromptTokens), allHits(u)))
+	t.Row("token hit ratio", hits(u), fmt.Sprintf("of %s prompt tokens; %s with the engine's own cache", show.Count(u.Prompt), allHits(u)))
 	t.Row("", "", fmt.Sprintf("%s from prefixes, %s from segments, %s computed, of these %s in seams; %s in the engine",
-		show.Count(u.PrefixTokens), show.Count(u.ReusedTokens), show.Count(u.ComputedTokens), show.Count(u.SeamTokens), show.Count(u.EngineTokens)))
+		show.Count(u.Prefix), show.Count(u.Reused), show.Count(u.Computed), show.Count(u.Seam), show.Count(u.Engine)))
 	if missed := missedText(u.Missed, 5); missed != "-" {
 		t.Row("", "", "missed tokens: "+missed)
 	}
 	each := ""
 	if u.Requests > 0 {
-		each = fmt.Sprintf(", %s a request", show.Millis(u.SavedMillis/float64(u.Requests)))
+		each = fmt.Sprintf(", %s a request", show.Millis(u.Saved/float64(u.Requests)))
 	}
-	t.Row("time saved", longMillis(u.SavedMillis), "estimated, by "+show.Count(u.Requests).String()+" requests"+each)
+	t.Row("time saved", longMillis(u.Saved), "estimated, by "+show.Count(u.Requests).String()+" requests"+each)
 	if lately := s.lately(); lately != "" {
 		t.Row("lately", "", lately)
 	}
 	if o := s.Overview; o != nil {
-		t.Row("held", "", fmt.Sprintf("%s segments, %s checkpoints; %d leases of %d connections; sharing saves %s",
-			show.Count(o.Segments), show.Count(o.Checkpoints), o.Leases, o.Connections, show.Bytes(o.SharedBytesSaved)))
+		t.Row("held", "", fmt.Sprintf("%s segments, %s checkpoints; %d leases of %d connections",
+			show.Count(o.Segments), show.Count(o.Checkpoints), o.Leases, o.Connections))
 	}
 	return t.Flush()
 }
@@ -214,6 +213,7 @@ var toldCounters = []struct{ what, count, bytes string }{
 	{"written to disk", "disk_written", "disk_written_bytes"},
 	{"brought back to memory", "promotions_done", "promoted_bytes"},
 	{"copied to GPUs", "hbm_promotions_done", "hbm_promoted_bytes"},
+	{"not sent again, since it was there", "reserve_exists", "reserve_exists_bytes"},
 	{"fetched from other nodes", "peer_fetches_done", "peer_fetched_bytes"},
 }
 
@@ -292,7 +292,7 @@ func printAllStats(c *call, answers []answer[*nodeStats]) error {
 		documents = append(documents, s)
 		ratio, savedTime, requests := any("-"), any("-"), any("-")
 		if u := s.Usage; u != nil {
-			ratio, savedTime, requests = hits(u), longMillis(u.SavedMillis), show.Count(u.Requests)
+			ratio, savedTime, requests = hits(u), longMillis(u.Saved), show.Count(u.Requests)
 		}
 		t.Row(a.node, s.state(), ratio, savedTime, requests, s.fullness("dram"), s.fullness("disk"), s.fullness("hbm"),
 			show.Long(time.Since(s.Status.Started)), s.Status.Version)

@@ -28,7 +28,7 @@ var tenantView = show.View[tenantRow]{Columns: tenantColumns, Row: func(t *tenan
 	}
 	row := []any{t.Tenant, show.Size(t.UsedBytes["hbm"]), show.Size(t.UsedBytes["dram"]), show.Size(t.UsedBytes["disk"]), show.Size(t.used()), quota, of, t.Connections}
 	if u := t.Usage; u != nil {
-		return append(row, show.Count(u.Requests), hits(u), longMillis(u.SavedMillis), show.Count(u.PromptTokens), missedText(u.Missed, 3))
+		return append(row, show.Count(u.Requests), hits(u), longMillis(u.Saved), show.Count(u.Prompt), missedText(u.Missed, 3))
 	}
 	return append(row, "-", "-", "-", "-", "-")
 }}
@@ -68,7 +68,7 @@ func tenantsOf(ctx context.Context, client *api.Client) ([]tenantRow, error) {
 		if at < 0 {
 			at, rows = len(rows), append(rows, tenantRow{Tenant: name, UsedBytes: map[string]int64{}})
 			if told {
-				rows[at].Usage = &api.Usage{Tenant: name, Missed: map[string]uint64{}}
+				rows[at].Usage = &api.Usage{Tenant: name}
 			}
 		}
 		return &rows[at]
@@ -86,23 +86,8 @@ func tenantsOf(ctx context.Context, client *api.Client) ([]tenantRow, error) {
 		}
 	}
 	for i := range usage {
-		addUsage(row(usage[i].Tenant).Usage, &usage[i])
+		row(usage[i].Tenant).Usage.Add(&usage[i])
 	}
 	slices.SortFunc(rows, func(a, b tenantRow) int { return strings.Compare(a.Tenant, b.Tenant) })
 	return rows, nil
-}
-
-// addUsage adds what was served.
-func addUsage(to, u *api.Usage) {
-	to.Requests += u.Requests
-	to.PromptTokens += u.PromptTokens
-	to.EngineTokens += u.EngineTokens
-	to.PrefixTokens += u.PrefixTokens
-	to.ReusedTokens += u.ReusedTokens
-	to.ComputedTokens += u.ComputedTokens
-	to.SeamTokens += u.SeamTokens
-	to.SavedMillis += u.SavedMillis
-	for reason, tokens := range u.Missed {
-		to.Missed[reason] += tokens
-	}
 }

@@ -75,7 +75,7 @@ func snapshot(ctx context.Context, client *api.Client) (*top.Snapshot, error) {
 	out.Overview = api.Overview{Status: s.Status, Pools: s.Pools, History: s.history}
 	if h := s.Overview; h != nil {
 		o := &out.Overview
-		o.Usage, o.Connections, o.Leases, o.Segments, o.Checkpoints, o.SharedBytesSaved = *s.Usage, h.Connections, h.Leases, h.Segments, h.Checkpoints, h.SharedBytesSaved
+		o.Usage, o.Connections, o.Leases, o.Segments, o.Checkpoints = *s.Usage, h.Connections, h.Leases, h.Segments, h.Checkpoints
 	}
 	if out.Connections, err = client.Connections(ctx); err != nil || !out.Told {
 		return out, err

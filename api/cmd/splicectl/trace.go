@@ -115,10 +115,10 @@ func (f *traceFlags) print(c *call, r *api.Request) error {
 	if r.Trace != "" {
 		t.Row("trace", r.Trace)
 	}
-	t.Row("prompt", fmt.Sprintf("%s tokens, hit ratio %s; of %s computed, %s are in seams", show.Count(r.PromptTokens), requestHits(r),
-		show.Count(r.ComputedTokens), show.Count(r.SeamTokens)))
+	t.Row("prompt", fmt.Sprintf("%s tokens, hit ratio %s; of %s computed, %s are in seams", show.Count(r.Prompt), requestHits(r),
+		show.Count(r.Computed), show.Count(r.Seam)))
 	t.Row("prefix", prefixText(r))
-	t.Row("moved", show.Bytes(r.Bytes))
+	t.Row("moved", show.Bytes(int64(r.Bytes)))
 	t.Row("took", fmt.Sprintf("match %s, waits %s, first token %v", show.Millis(r.MatchMillis), show.Millis(r.WaitMillis), told(r.TTFTMillis)))
 	t.Row("saved", show.Millis(r.SavedMillis).String()+", estimated")
 	if err := t.Flush(); err != nil {
@@ -135,8 +135,8 @@ func (f *traceFlags) print(c *call, r *api.Request) error {
 
 func prefixText(r *api.Request) string {
 	switch {
-	case r.PrefixTokens > 0:
-		return fmt.Sprintf("%s tokens, from %s", show.Count(r.PrefixTokens), r.PrefixTier)
+	case r.Prefix > 0:
+		return fmt.Sprintf("%s tokens, from %s", show.Count(r.Prefix), r.PrefixTier)
 	case r.PrefixReason != "":
 		return "none: " + r.PrefixReason
 	}
@@ -154,7 +154,7 @@ func (f *traceFlags) draw(w io.Writer, r *api.Request) error {
 	if width <= 0 {
 		width = 80
 	}
-	_, err := io.WriteString(out, "\n"+story.Draw(r.PromptTokens, r.Spans, width, colour))
+	_, err := io.WriteString(out, "\n"+story.Draw(int(min(r.Prompt, 1<<30)), r.Spans, width, colour))
 	return err
 }
 

@@ -59,22 +59,22 @@ func usagePage(ctx context.Context, client *api.Client, tenant string) (*show.Pa
 var usageColumns = []string{"TENANT", "MODEL", "PROFILE", "REQUESTS", "PROMPT", "HIT", "ALL", "SAVED", "MISSED", "+ENGINE", "+PREFIX", "+REUSED", "+COMPUTED", "+SEAM"}
 
 var usageView = show.View[api.Usage]{Columns: usageColumns, Row: func(u *api.Usage) []any {
-	return []any{u.Tenant, u.Model, u.Profile, show.Count(u.Requests), show.Count(u.PromptTokens), hits(u), allHits(u), longMillis(u.SavedMillis), missedText(u.Missed, 3),
-		show.Count(u.EngineTokens), show.Count(u.PrefixTokens), show.Count(u.ReusedTokens), show.Count(u.ComputedTokens), show.Count(u.SeamTokens)}
+	return []any{u.Tenant, u.Model, u.Profile, show.Count(u.Requests), show.Count(u.Prompt), hits(u), allHits(u), longMillis(u.Saved), missedText(u.Missed, 3),
+		show.Count(u.Engine), show.Count(u.Prefix), show.Count(u.Reused), show.Count(u.Computed), show.Count(u.Seam)}
 }}
 
 // hits is the token hit ratio: of what the engine's own cache did not have.
 func hits(u *api.Usage) show.Share {
-	return share(float64(u.PrefixTokens+u.ReusedTokens), float64(u.PromptTokens)-float64(u.EngineTokens))
+	return share(float64(u.Prefix+u.Reused), float64(u.Prompt)-float64(u.Engine))
 }
 
 // allHits is the one with the engine's cache, of the whole prompt.
 func allHits(u *api.Usage) show.Share {
-	return share(float64(u.EngineTokens+u.PrefixTokens+u.ReusedTokens), float64(u.PromptTokens))
+	return share(float64(u.Engine+u.Prefix+u.Reused), float64(u.Prompt))
 }
 
 func requestHits(r *api.Request) show.Share {
-	return share(float64(r.PrefixTokens+r.ReusedTokens), float64(r.PromptTokens-r.EngineTokens))
+	return share(float64(r.Prefix+r.Reused), float64(r.Prompt)-float64(r.Engine))
 }
 
 // share is a part of something; none of nothing.

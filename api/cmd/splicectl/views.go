@@ -48,8 +48,8 @@ var requestColumns = []string{"ID", "AGE", "TENANT", "WAY", "PROMPT", "ENGINE", 
 func requestView(*call) show.View[api.Request] {
 	now := time.Now()
 	return show.View[api.Request]{Columns: requestColumns, Row: func(r *api.Request) []any {
-		return []any{r.ID, show.Age{At: r.At, Now: now}, r.Tenant, r.Way, r.PromptTokens, r.EngineTokens, r.PrefixTokens, r.ReusedTokens, r.ComputedTokens,
-			requestHits(r), told(r.TTFTMillis), show.Millis(r.SavedMillis), r.Model, r.SeamTokens, show.Millis(r.MatchMillis), show.Millis(r.WaitMillis),
+		return []any{r.ID, show.Age{At: r.At, Now: now}, r.Tenant, r.Way, r.Prompt, r.Engine, r.Prefix, r.Reused, r.Computed,
+			requestHits(r), told(r.TTFTMillis), show.Millis(r.SavedMillis), r.Model, r.Seam, show.Millis(r.MatchMillis), show.Millis(r.WaitMillis),
 			show.Size(r.Bytes), r.Client, r.Name, r.Trace}
 	}}
 }
@@ -67,17 +67,17 @@ var leaseColumns = []string{"LEASE", "OBJECT", "KEY", "TENANT", "CLIENT", "CONNE
 func leaseView(c *call, long bool) show.View[api.Lease] {
 	now := time.Now()
 	return show.View[api.Lease]{Columns: leaseColumns, Row: func(l *api.Lease) []any {
-		return []any{l.ID, l.Object, c.keyOf(l.Key, long), l.Tenant, l.Client, l.Connection, l.Rank, show.Age{At: l.Since, Now: now},
+		return []any{l.Lease, l.Object, c.keyOf(l.Key, long), l.Tenant, l.Client, l.Connection, l.Rank, show.Age{At: l.Since, Now: now},
 			untilText(l.Expires, now), show.Size(l.Bytes), l.Profile, l.Device}
 	}}
 }
 
-var pinColumns = []string{"KEY", "TENANT", "BYTES", "EXPIRES", "BY"}
+var pinColumns = []string{"KEY", "OBJECT", "TENANT", "BYTES", "EXPIRES", "BY", "+PROFILE"}
 
 func pinView(c *call, long bool) show.View[api.Pin] {
 	now := time.Now()
 	return show.View[api.Pin]{Columns: pinColumns, Row: func(p *api.Pin) []any {
-		return []any{c.keyOf(p.Key, long), p.Tenant, show.Size(p.Bytes), untilText(p.Expires, now), p.By}
+		return []any{c.keyOf(p.Key, long), p.Object, p.Tenant, show.Size(p.Bytes), untilText(p.Expires, now), p.By, p.Profile}
 	}}
 }
 

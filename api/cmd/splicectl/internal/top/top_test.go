@@ -25,13 +25,13 @@ func snapshotAt(seconds int) *Snapshot {
 		At: noon.Add(time.Duration(seconds) * time.Second), Told: true,
 		Overview: api.Overview{
 			Status: api.Status{Node: "node-1\x1b[2J", Version: "v9", BootEpoch: 7, Started: noon.Add(-time.Hour), Checks: []api.Check{{Name: "disk", State: "degraded", Detail: "slow"}}},
-			Usage:  api.Usage{Requests: 10 * n, PromptTokens: 1000 * n, PrefixTokens: 400 * n, ReusedTokens: 200 * n, SavedMillis: 50 * float64(n)},
+			Usage:  api.Usage{Requests: 10 * n, Prompt: 1000 * n, Prefix: 400 * n, Reused: 200 * n, Saved: 50 * float64(n)},
 			Pools:  []api.Pool{{Tier: "dram", Name: "public", UsedBytes: 1 << 29, CapacityBytes: 1 << 30, Objects: 7}, {Tier: "hbm", Name: "public", Device: "GPU-1"}},
 			History: api.History{StepSeconds: 10, Series: map[string][]float64{"requests": {0, 5, 10}, "prompt_tokens": {0, 100, 100},
 				"prefix_tokens": {0, 50, 100}, "reused_tokens": {0, 0, 0}, "engine_tokens": {0, 0, 0}}},
 		},
 		Counters: map[string]float64{"published": 4 * float64(n), "disk_read_bytes": 2048 * float64(n)},
-		Requests: []api.Request{{ID: 12, At: noon, Tenant: "a", Way: "splice", PromptTokens: 1000}},
+		Requests: []api.Request{{ID: 12, At: noon, Tenant: "a", Way: "splice", Prompt: 1000}},
 		Usage:    []api.Usage{{Tenant: "tenant-b", Model: "m"}}, Connections: []api.Connection{{ID: 3, Client: "vllm"}},
 	}
 }

@@ -92,8 +92,8 @@ func (m *Model) served() []string {
 		return show.Share((prefix + reused) / (prompt - engine))
 	}
 	lines := []string{
-		fmt.Sprintf("token hit ratio  %s  of %s prompt tokens    time saved  %s", m.paint("1", ratio(float64(u.PrefixTokens), float64(u.ReusedTokens),
-			float64(u.PromptTokens), float64(u.EngineTokens)).String()), show.Count(u.PromptTokens), show.Duration(u.SavedMillis*float64(time.Millisecond))),
+		fmt.Sprintf("token hit ratio  %s  of %s prompt tokens    time saved  %s", m.paint("1", ratio(float64(u.Prefix), float64(u.Reused),
+			float64(u.Prompt), float64(u.Engine)).String()), show.Count(u.Prompt), show.Duration(u.Saved*float64(time.Millisecond))),
 	}
 	h := o.History.Series
 	var ratios []float64
@@ -104,8 +104,7 @@ func (m *Model) served() []string {
 	if len(ratios) > 0 {
 		lines = append(lines, "hit ratio        "+spark(ratios, 1, wide), "requests         "+spark(h["requests"], 0, wide))
 	}
-	held := fmt.Sprintf("%s segments, %s checkpoints, %d leases, %d connections; sharing saves %s", show.Count(o.Segments), show.Count(o.Checkpoints),
-		o.Leases, o.Connections, show.Bytes(o.SharedBytesSaved))
+	held := fmt.Sprintf("%s segments, %s checkpoints, %d leases, %d connections", show.Count(o.Segments), show.Count(o.Checkpoints), o.Leases, o.Connections)
 	return append(lines, m.rates(), held)
 }
 
@@ -130,7 +129,7 @@ func (m *Model) rates() string {
 	if m.last.Told {
 		u, b := &m.last.Overview.Usage, &m.before.Overview.Usage
 		text += fmt.Sprintf(" %.3g requests/s, %.3g tokens/s, %.3g ms saved/s,", (float64(u.Requests)-float64(b.Requests))/seconds,
-			(float64(u.PromptTokens)-float64(b.PromptTokens))/seconds, (u.SavedMillis-b.SavedMillis)/seconds)
+			(float64(u.Prompt)-float64(b.Prompt))/seconds, (u.Saved-b.Saved)/seconds)
 	}
 	return text + fmt.Sprintf(" %.3g published/s, %.3g evicted/s, disk %s/s read, %s/s written", per("published"), per("evicted_room")+per("evicted_quota"),
 		show.Bytes(int64(per("disk_read_bytes"))), show.Bytes(int64(per("disk_written_bytes"))))
@@ -170,8 +169,8 @@ func (m *Model) lower() []string {
 	case usage:
 		page = show.Of(s.Usage, false, show.View[api.Usage]{Columns: []string{"TENANT", "MODEL", "REQUESTS", "PROMPT", "PREFIX", "REUSED", "COMPUTED", "SAVED"},
 			Row: func(u *api.Usage) []any {
-				return []any{u.Tenant, u.Model, show.Count(u.Requests), show.Count(u.PromptTokens), show.Count(u.PrefixTokens), show.Count(u.ReusedTokens),
-					show.Count(u.ComputedTokens), show.Duration(u.SavedMillis * float64(time.Millisecond))}
+				return []any{u.Tenant, u.Model, show.Count(u.Requests), show.Count(u.Prompt), show.Count(u.Prefix), show.Count(u.Reused),
+					show.Count(u.Computed), show.Duration(u.Saved * float64(time.Millisecond))}
 			}})
 	case connections:
 		page = show.Of(s.Connections, false, show.View[api.Connection]{Columns: []string{"ID", "CLIENT", "PID", "AGE", "REQUESTS", "IN FLIGHT", "LEASES", "TENANTS"},
@@ -181,7 +180,7 @@ func (m *Model) lower() []string {
 	default:
 		page = show.Of(s.Requests, false, show.View[api.Request]{Columns: []string{"REQUEST", "AGE", "TENANT", "WAY", "PROMPT", "PREFIX", "REUSED", "COMPUTED", "TTFT", "SAVED", "MODEL"},
 			Row: func(r *api.Request) []any {
-				return []any{r.ID, show.Age{At: r.At, Now: s.At}, r.Tenant, r.Way, r.PromptTokens, r.PrefixTokens, r.ReusedTokens, r.ComputedTokens,
+				return []any{r.ID, show.Age{At: r.At, Now: s.At}, r.Tenant, r.Way, r.Prompt, r.Prefix, r.Reused, r.Computed,
 					show.Millis(r.TTFTMillis), show.Millis(r.SavedMillis), r.Model}
 			}})
 	}
