@@ -137,7 +137,7 @@ func prefixText(r *api.Request) string {
 	switch {
 	case r.Prefix > 0:
 		return fmt.Sprintf("%s tokens, from %s", show.Count(r.Prefix), r.PrefixTier)
-	case r.PrefixReason != "":
+	case r.PrefixReason != "" && r.PrefixReason != "none":
 		return "none: " + r.PrefixReason
 	}
 	return "none"

@@ -19,10 +19,22 @@ var sources = []struct {
 	{api.FromEngine, "36", '=', "in the engine's own cache"},
 	{api.FromPrefix, "34", '▒', "a saved prefix"},
 	{api.FromSegment, "32", '█', "segments placed"},
+	{seam, "33", '+', "computed at joins of segments"},
 	{api.FromComputed, "31", '·', "computed"},
 }
 
-func sourceOf(from string) int {
+// seam is the reason of tokens that are computed again since they stand at a join.
+const seam = "seam"
+
+// seamWeight is what a seam's token counts for in a column, so that joins are seen where
+// they take a good part of one.
+const seamWeight = 4
+
+func sourceOf(s *api.Span) int {
+	from := s.From
+	if s.Reason == seam {
+		from = seam
+	}
 	for i := range sources {
 		if sources[i].from == from {
 			return i
@@ -38,7 +50,7 @@ const (
 )
 
 // Draw draws a prompt of so many tokens on columns of width, with colours or without. Each
-// column shows where most of its tokens come from; a source that would show nowhere, as a
+// column shows where most of its tokens come from; a source that would show nowhere, as one
 // narrow seam, gets the column in which it has most.
 func Draw(prompt int, spans []api.Span, width int, colour bool) string {
 	width = min(max(width, leastWidth), mostWidth)
@@ -65,8 +77,8 @@ func Draw(prompt int, spans []api.Span, width int, colour bool) string {
 	b.WriteByte('\n')
 	b.WriteString(ruler(prompt, width) + "\n")
 	tokens := make([]int, len(sources))
-	for _, s := range spans {
-		tokens[sourceOf(s.From)] += s.End - s.Begin
+	for i := range spans {
+		tokens[sourceOf(&spans[i])] += spans[i].End - spans[i].Begin
 	}
 	for i, s := range sources {
 		if tokens[i] > 0 {
@@ -82,13 +94,17 @@ func columns(prompt int, spans []api.Span, width int) []int {
 	for i := range shares {
 		shares[i] = make([]int, len(sources))
 	}
-	for _, s := range spans {
-		begin, end := max(s.Begin, 0), min(s.End, prompt)
+	for i := range spans {
+		s := &spans[i]
+		begin, end, source, weight := max(s.Begin, 0), min(s.End, prompt), sourceOf(s), 1
+		if s.Reason == seam {
+			weight = seamWeight
+		}
 		for at := begin; at < end; {
 			column := at * width / prompt
 			// The first token of the next column.
 			next := min(((column+1)*prompt+width-1)/width, end)
-			shares[column][sourceOf(s.From)] += next - at
+			shares[column][source] += weight * (next - at)
 			at = next
 		}
 	}

@@ -25,9 +25,17 @@ func TestAPromptIsDrawnByWhereItsTokensCameFrom(t *testing.T) {
 }
 
 func TestASeamTooNarrowForAColumnIsSeen(t *testing.T) {
-	spans := []api.Span{{Begin: 0, End: 5000, From: api.FromSegment}, {Begin: 5000, End: 5002, From: api.FromComputed}, {Begin: 5002, End: 10000, From: api.FromSegment}}
-	line, _, _ := strings.Cut(Draw(10000, spans, 80, false), "\n")
-	if strings.Count(line, "·") != 1 || utf8.RuneCountInString(line) != 80 {
+	spans := []api.Span{{Begin: 0, End: 5000, From: api.FromSegment}, {Begin: 5000, End: 5002, From: api.FromComputed, Reason: "seam"}, {Begin: 5002, End: 10000, From: api.FromSegment}}
+	line, rest, _ := strings.Cut(Draw(10000, spans, 80, false), "\n")
+	if strings.Count(line, "+") != 1 || utf8.RuneCountInString(line) != 80 || !strings.Contains(rest, "+ 2 tokens computed at joins") {
+		t.Errorf("%s\n%s", line, rest)
+	}
+	// Wide ones are all seen.
+	spans = nil
+	for at := 0; at < 1000; at += 100 {
+		spans = append(spans, api.Span{Begin: at, End: at + 90, From: api.FromSegment}, api.Span{Begin: at + 90, End: at + 100, From: api.FromComputed, Reason: "seam"})
+	}
+	if line, _, _ := strings.Cut(Draw(1000, spans, 50, false), "\n"); line != strings.Repeat("████+", 10) {
 		t.Errorf("%s", line)
 	}
 }
