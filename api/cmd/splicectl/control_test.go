@@ -159,7 +159,7 @@ func TestEventsAreFollowed(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r.URL.RequestURI())
 		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprintf(w, "event: disk\ndata: {\"id\":%d,\"kind\":\"disk\",\"text\":\"stream %d\\u001b[2J\"}\n\nevent: lost\ndata: {\"kind\":\"lost\",\"lost\":1200}\n\n", len(asked), len(asked))
+		fmt.Fprintf(w, "id: %[1]d\nevent: disk\ndata: {\"id\":%[1]d,\"kind\":\"disk\",\"text\":\"stream %[1]d\\u001b[2J\"}\n\nevent: lost\ndata: {\"kind\":\"lost\",\"lost\":1200}\n\n", len(asked))
 	}))
 	defer s.Close()
 	for form, want := range map[string]string{"table": "  disk       stream 1", "json": `"text":"stream 1`, "yaml": "text: \"stream 1"} {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/spf13/pflag"
 
@@ -39,7 +38,7 @@ func doctorCommand() command {
 		examples: []string{"", "--self", "--self --gpu", "--socket /run/spliced/spliced.sock --json"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f doctorFlags
-			f.target.flagsWith(fs, time.Minute) // an object store takes its time to be tried
+			f.target.flagsWith(fs, slowTimeout) // an object store takes its time to be tried
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` (default $SPLICED_SOCKET, or where spliced listens by default)")
 			fs.BoolVar(&f.self, "self", false, "start a temporary daemon and examine that one")
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced for --self (default: beside this program, or in PATH)")

@@ -33,7 +33,7 @@ func pinCommand() command {
 		examples: []string{"9f86d081884c", "9f86d081884c --ttl 2h", "9f86 a3c1 --dry-run"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f pinFlags
-			f.target.flags(fs)
+			f.target.flagsWith(fs, slowTimeout) // it may have to be read from disk
 			fs.DurationVar(&f.ttl, "ttl", pinTTL, "`time` after which the pin is gone")
 			fs.BoolVar(&f.dry, "dry-run", false, "say whether it could be, and pin nothing")
 			return func(ctx context.Context, c *call) error {

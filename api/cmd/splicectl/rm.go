@@ -21,7 +21,7 @@ type removal struct {
 }
 
 func (r *removal) flags(fs *pflag.FlagSet) {
-	r.target.flags(fs)
+	r.target.flagsWith(fs, slowTimeout)
 	fs.StringVar(&r.filter.Tenant, "tenant", "", "only what is this `tenant`'s")
 	fs.StringVar(&r.profile, "profile", "", "only what is of this profile: its `id`, or the first digits of its fingerprint after 0x")
 	fs.BoolVar(&r.filter.Dry, "dry-run", false, "say what would go, and remove nothing")

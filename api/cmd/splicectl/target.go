@@ -18,6 +18,9 @@ import (
 // requestTimeout is what a node has for an answer, unless --timeout says otherwise.
 const requestTimeout = 5 * time.Second
 
+// slowTimeout is for what takes a node longer: many objects, or what is tried or read first.
+const slowTimeout = time.Minute
+
 // target is which node a command speaks to, or which ones.
 type target struct {
 	admin   string
