@@ -55,7 +55,7 @@ LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
 .PHONY: help build static fakecuda demo demo-cluster torture torture-long hostile test check-alerts test-network race lint fuzz faults reference bench bench-disk bench-network \
-  generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm demo-sglang bench-engines bench-sglang faults-engines faults-sglang fidelity \
+  generate man image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm demo-sglang bench-engines bench-sglang faults-engines faults-sglang fidelity \
   gpu-check gpu-check-bundle
 
 help: ## list the targets
@@ -231,6 +231,9 @@ bin/openblas-compose: scripts/openblas/compose.c
 generate: ## rewrite generated files; leaves a clean tree when nothing changed
 	go generate ./...
 	@for m in $(MODULES); do (cd $$m && go generate ./...) || exit 1; done
+
+man: build ## bin/man: manual pages of splicectl's commands
+	bin/splicectl man bin/man
 
 ptx: ## rewrite the kernels' PTX from their sources; needs clang of one release
 	scripts/ptx/ptx.sh

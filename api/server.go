@@ -229,7 +229,7 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
 		return p
 	}
 	if trusted {
-		ctx.SetUserValue(owner, true)
+		ctx.SetUserValue(ofOwner, true)
 	}
 	return r.handle(s, ctx, arg)
 }

@@ -27,7 +27,7 @@ const (
 // a trusted listener.
 const (
 	streaming = "spliced.streaming"
-	owner     = "spliced.owner"
+	ofOwner   = "spliced.owner"
 )
 
 // stream answers with events as they happen (server-sent events), until the client is gone
@@ -45,7 +45,7 @@ func (s *Server) stream(ctx *fasthttp.RequestCtx, q EventQuery) error {
 		return nil
 	}
 	leave := func() {}
-	if ctx.UserValue(owner) == nil {
+	if ctx.UserValue(ofOwner) == nil {
 		leave = func() { s.strangers.Add(-1) }
 		if s.strangers.Add(1) > maxStrangers {
 			leave()

@@ -106,7 +106,11 @@ var mayImport = map[string]string{
 	"api/cmd/splicectl/internal/replay/prefixcache": "policy policy/cost policy/radix",
 	"api/cmd/splicectl/internal/replay":             "api/cmd/splicectl/internal/replay/... policy/...",
 	"api/cmd/splicectl/internal/resident":           "api/cmd/splicectl/internal/child connector gpuipc/... policy/profile",
+	"api/cmd/splicectl/internal/contexts":           "",
+	"api/cmd/splicectl/internal/show":               "api/cmd/splicectl/internal/terminal",
+	"api/cmd/splicectl/internal/story":              "api api/cmd/splicectl/internal/show",
 	"api/cmd/splicectl/internal/terminal":           "",
+	"api/cmd/splicectl/internal/top":                "api api/cmd/splicectl/internal/show api/cmd/splicectl/internal/terminal",
 	"api/cmd/splicectl/internal/torture":            "api api/cmd/splicectl/internal/bench/machine api/cmd/splicectl/internal/child connector/... gpuipc/... policy/profile tiering tiering/tier tiering/disk/...",
 
 	"daemon/settings": "policy gpuipc tiering tiering/advise tiering/disk tiering/object connector/wire",

@@ -50,10 +50,6 @@ func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, no
 // holdLocked has a lease hold its object; who calls it accounts for that.
 func (s *Store) holdLocked(l *lease) {
 	l.session.leases[l.id] = l
-	if l.pin != nil { // nobody reads under it: it is no client's, and shares nothing
-		l.object.Ops++
-		return
-	}
 	l.object.Lease(1)
 	s.counters.Leases++
 }

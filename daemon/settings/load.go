@@ -24,7 +24,7 @@ type Sources struct {
 
 // ProcessSources are those of this process.
 func ProcessSources() Sources {
-	return Sources{Args: os.Args[1:], Getenv: os.Getenv, ReadFile: readConfig, ReadSecret: ReadSecret, Output: os.Stderr}
+	return Sources{Args: os.Args[1:], Getenv: os.Getenv, ReadFile: readConfig, ReadSecret: ReadSecret, Output: os.Stdout}
 }
 
 // maxConfig is room for thousands of tenants.

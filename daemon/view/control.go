@@ -100,18 +100,14 @@ func (v *View) pins(of []tiering.PinInfo) []api.Pin {
 // Pin implements api.Pinner.
 func (v *View) Pin(ctx context.Context, q api.PinQuery) ([]api.Pin, error) {
 	list, err := v.o.Store.Pin(ctx, tiering.PinQuery{Key: q.Key, TTL: q.TTL, By: q.By, Dry: q.Dry})
-	if !q.Dry {
-		v.tellPins(list, fmt.Sprintf("pinned for %v", q.TTL))
-	}
+	v.tellControl(q.Dry, err, "%v pinned for %v by %s", q.Key, q.TTL, q.By)
 	return v.pins(list), kindOf(err)
 }
 
 // Unpin implements api.Pinner.
 func (v *View) Unpin(key api.Digest, dry bool) ([]api.Pin, error) {
 	list, err := v.o.Store.Unpin(key, dry)
-	if !dry {
-		v.tellPins(list, "not pinned any more")
-	}
+	v.tellControl(dry, err, "%v unpinned", key)
 	return v.pins(list), kindOf(err)
 }
 
@@ -136,6 +132,11 @@ func (v *View) Drain(on, dry bool) (api.Drained, error) {
 		}
 		v.changed(journal.Event{Text: text})
 	}
+	if on {
+		v.tellControl(dry, nil, "the node is drained: no new clients and nothing new")
+	} else {
+		v.tellControl(dry, nil, "the node is drained no more")
+	}
 	return api.Drained{Draining: on, DryRun: dry, Connections: len(v.o.Server.Holders()), Leases: v.o.Store.CountLeases()}, nil
 }
 
@@ -148,7 +149,11 @@ func (v *View) drainCheck() (api.Check, bool) {
 }
 
 // Reload implements api.Operator.
-func (v *View) Reload(dry bool) (api.Reloaded, error) { return v.o.Reload(dry) }
+func (v *View) Reload(dry bool) (api.Reloaded, error) {
+	r, err := v.o.Reload(dry)
+	v.tellControl(dry, err, "keys, tokens and certificates were read again")
+	return r, err
+}
 
 // Config implements api.Operator.
 func (v *View) Config() (api.Config, error) {
@@ -188,7 +193,7 @@ func (v *View) ChangeConfig(to api.Config, dry bool) (api.Config, error) {
 	if level != nil {
 		v.o.Level.SetLevel(*level)
 	}
-	v.changed(journal.Event{Text: "the configuration has changed"})
+	v.tellControl(false, nil, "the configuration of the running node was changed")
 	return v.Config()
 }
 

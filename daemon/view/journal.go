@@ -27,6 +27,13 @@ func (v *View) tellRemoved(key api.Digest, was *tiering.SegmentInfo) {
 	})
 }
 
+// tellControl tells of a change that was made, in words.
+func (v *View) tellControl(dry bool, err error, format string, a ...any) {
+	if !dry && err == nil {
+		v.changed(journal.Event{Text: fmt.Sprintf(format, a...)})
+	}
+}
+
 // tellSwitched tells of a profile that was switched off or on for a tenant: of the operator,
 // and of how its canary is now.
 func (v *View) tellSwitched(of profile.Fingerprint, t tier.TenantID, model string, q *api.SwitchQuery) {

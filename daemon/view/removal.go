@@ -128,7 +128,7 @@ func (v *View) RemoveSegments(ctx context.Context, q api.RemovalQuery) (r api.Re
 		}
 		v.discard(ctx, list, q.Dry, &r)
 	}
-	v.tellRemovedMany(&r, q.Dry, "segments")
+	v.tellControl(q.Dry, nil, "%d of %d segments were removed, %d bytes", r.Removed, r.Matched, r.Bytes)
 	return r, ended(ctx)
 }
 
@@ -295,7 +295,7 @@ func (v *View) RemoveCheckpoints(ctx context.Context, q api.RemovalQuery) (r api
 		return r, err
 	}
 	v.discardNodes(ctx, v.nodes(ctx, &s), q.Dry, &r)
-	v.tellRemovedMany(&r, q.Dry, "checkpoints")
+	v.tellControl(q.Dry, nil, "%d of %d checkpoints were removed, %d bytes", r.Removed, r.Matched, r.Bytes)
 	return r, ended(ctx)
 }
 
@@ -377,5 +377,6 @@ func (v *View) RemoveCheckpoint(name api.CheckpointName, dry bool) (r api.Remove
 	if r.Removed == 0 && r.Busy > 0 {
 		return r, fmt.Errorf("checkpoint %v is being filled, is pinned, or is extended by another one, which goes first: %w", name.Hash, api.ErrBusy)
 	}
+	v.tellControl(dry, nil, "checkpoint %v was removed, %d bytes", name.Hash, r.Bytes)
 	return r, nil
 }

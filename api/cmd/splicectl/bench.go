@@ -3,12 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/baseline"
@@ -16,10 +17,10 @@ import (
 
 func benchCommand() command {
 	return command{
-		name: "bench", synopsis: "[flags]",
+		name: "bench", group: "measure", synopsis: "[flags]",
 		summary:  "Measure a temporary daemon and the kernels, each figure beside its limit",
-		examples: []string{"", "--suite quick --json", "-only lookup,transfer", "--suite disk --dir /var/lib"},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		examples: []string{"", "--suite quick --json", "--only lookup,transfer", "--suite disk --dir /var/lib"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			o := bench.Options{Commit: commit}
 			fs.StringVar(&o.Suite, "suite", "quick", "`suite`: quick takes less than a minute, full five times the rounds,\nsmoke one round of each; scale has up to 16 client processes at once; disk measures the disk tier beside fio in two minutes,\npebble the places where its values could lie, parallel segments computed on several nodes by modelled engines,\npages what requests hold that share rows of the cache, decode what rows beside recurrent states save")
 			fs.StringVar(&o.Dir, "dir", "", "`directory` on the disk to measure, for suites of the disk\n(default: where temporary files go)")
@@ -64,11 +65,11 @@ func runBench(ctx context.Context, c *call, o bench.Options) error {
 	if report == nil {
 		return failed
 	}
-	show := func() error { return report.Print(c.stdout) }
+	print := func() error { return report.Print(c.stdout) }
 	if c.json {
-		show = func() error { return printJSON(c.stdout, report) }
+		print = func() error { return c.document(report) }
 	}
-	if err := show(); err != nil {
+	if err := print(); err != nil {
 		return err
 	}
 	if failed != nil {
@@ -82,7 +83,7 @@ func runBench(ctx context.Context, c *call, o bench.Options) error {
 func echoCommand() command {
 	return command{
 		name: baseline.EchoCommand, summary: "Answer bytes on descriptor 3 (started by bench)", hidden: true,
-		setup: func(*flag.FlagSet) func(context.Context, *call) error {
+		setup: func(*pflag.FlagSet) func(context.Context, *call) error {
 			return func(context.Context, *call) error { return baseline.ServeEcho() }
 		},
 	}
@@ -92,7 +93,7 @@ func echoCommand() command {
 func crowdCommand() command {
 	return command{
 		name: baseline.CrowdCommand, synopsis: "N", summary: "Answer bytes on N descriptors (started by bench)", hidden: true,
-		setup: func(*flag.FlagSet) func(context.Context, *call) error {
+		setup: func(*pflag.FlagSet) func(context.Context, *call) error {
 			return func(_ context.Context, c *call) error {
 				if len(c.args) != 1 {
 					return usagef("want a number of descriptors")
@@ -111,7 +112,7 @@ func crowdCommand() command {
 func peerCommand() command {
 	return command{
 		name: bench.PeerCommand, synopsis: "SOCKET", summary: "Make requests when told to (started by bench)", hidden: true,
-		setup: func(*flag.FlagSet) func(context.Context, *call) error {
+		setup: func(*pflag.FlagSet) func(context.Context, *call) error {
 			return func(ctx context.Context, c *call) error {
 				if len(c.args) != 1 {
 					return usagef("want a socket")
@@ -126,7 +127,7 @@ func peerCommand() command {
 func victimCommand() command {
 	return command{
 		name: bench.VictimCommand, synopsis: "SOCKET", summary: "Hold memory until killed (started by bench)", hidden: true,
-		setup: func(*flag.FlagSet) func(context.Context, *call) error {
+		setup: func(*pflag.FlagSet) func(context.Context, *call) error {
 			return func(ctx context.Context, c *call) error {
 				if len(c.args) != 1 {
 					return usagef("want a socket")
@@ -141,7 +142,7 @@ func victimCommand() command {
 func loadCommand() command {
 	return command{
 		name: bench.LoadCommand, synopsis: "SOCKET FILE", summary: "Keep a daemon's disk busy (started by bench)", hidden: true,
-		setup: func(*flag.FlagSet) func(context.Context, *call) error {
+		setup: func(*pflag.FlagSet) func(context.Context, *call) error {
 			return func(ctx context.Context, c *call) error {
 				if len(c.args) != 2 {
 					return usagef("want a socket and a file")

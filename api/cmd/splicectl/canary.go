@@ -4,9 +4,10 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
 )
 
 // switching is profile on and profile off.
@@ -35,14 +36,20 @@ func (s *switching) run(ctx context.Context, c *call) error {
 		return err
 	}
 	if c.json {
-		return printJSON(c.stdout, done)
+		return c.document(done)
 	}
 	if done.DryRun {
 		fmt.Fprintln(c.stdout, "nothing was changed; it is about")
 	}
-	t := newTable(c.stdout)
-	canaryTable(t, done.Canaries)
-	return t.flush()
+	if len(done.Canaries) == 0 { // there are rows of it once something was reported, or switched
+		whose := "all tenants"
+		if q.Tenant != "" {
+			whose = "tenant " + terminal.Line(q.Tenant)
+		}
+		_, err := fmt.Fprintf(c.stdout, "profile %s of %s, on which no engine has reported yet.\n", shortKey(q.Profile), whose)
+		return err
+	}
+	return c.page(show.Of(done.Canaries, false, canaryView(c)))
 }
 
 // findProfile looks for the only profile whose fingerprint begins with digits, among
@@ -77,25 +84,4 @@ func findProfile(ctx context.Context, client *api.Client, digits string) (api.Di
 		return api.Digest{}, fmt.Errorf("no profile begins with %q; splicectl ls profiles lists them: %w", digits, api.ErrNotFound)
 	}
 	return *only, nil
-}
-
-func canaryTable(t *table, items []api.Canary) {
-	now := time.Now()
-	t.row("PROFILE", "SPLICING", "COMPARED", "FAILED", "WORST", "BOUND", "REPORTED", "TENANT", "MODEL", "WHY")
-	for _, r := range items {
-		state, worst, reported := "on", "not a number", "-"
-		if r.Off {
-			state = "off"
-			if r.Since != nil {
-				state += " for " + ageText(*r.Since, now)
-			}
-		}
-		if r.Worst != nil {
-			worst = fmt.Sprintf("%.3g", *r.Worst)
-		}
-		if r.Reported != nil {
-			reported = ageText(*r.Reported, now) + " ago"
-		}
-		t.row(shortKey(r.Profile), state, r.Compared, r.Failed, worst, fmt.Sprintf("%.3g", r.Bound), reported, r.Tenant, r.Model, r.Why)
-	}
 }

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
 )
 
@@ -18,14 +20,14 @@ type clusterShown struct {
 
 func clusterCommand() command {
 	return command{
-		name: "cluster", synopsis: "[flags]",
+		name: "cluster", group: "look", synopsis: "[flags]",
 		summary: "Show the members of a node's cluster, what is known of what they hold, and the traffic",
 		about: `All of it is what the one node knows that is asked. LAG is how long ago a member last had
 nothing more to tell of what it holds; RATE and QUEUED are of what is fetched from it.
 
 Exit status 1: a member cannot be used, or is out of reach, or the node is in no cluster.`,
-		examples: []string{"", "--json", "-admin http://127.0.0.1:9400"},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		examples: []string{"", "--json", "--admin http://127.0.0.1:9400"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var t target
 			t.flags(fs)
 			return func(ctx context.Context, c *call) error { return showCluster(ctx, c, &t) }
@@ -53,7 +55,7 @@ func showCluster(ctx context.Context, c *call, t *target) error {
 	}
 	switch {
 	case c.json:
-		err = printJSON(c.stdout, s)
+		err = c.document(s)
 	case !s.Enabled:
 		_, err = fmt.Fprintln(c.stdout, "The node is in no cluster: cluster-seeds names nodes to join.")
 	default:
@@ -79,16 +81,16 @@ func (s *clusterShown) failed() bool {
 }
 
 func (s *clusterShown) print(c *call, now time.Time) error {
-	t := newTable(c.stdout, "MEMBER", "STATE", "SINCE", "VERSION", "NAMES", "LAG", "RTT", "CLOCK", "RATE", "QUEUED", "ADDRESS")
+	t := show.NewTable(c.stdout, "MEMBER", "STATE", "SINCE", "VERSION", "NAMES", "LAG", "RTT", "CLOCK", "RATE", "QUEUED", "ADDRESS")
 	for i := range s.Members {
 		s.row(t, &s.Members[i], now)
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	fmt.Fprintf(c.stdout, "\nCluster %s: %s, %d names of others in %s, %d own; %s fetched, %s sent.\n",
-		terminal.Line(s.Name), s.states(), s.Index.Names, bytesText(s.Index.Bytes), s.Own.Names,
-		bytesText(int64(s.Fetched)), bytesText(int64(s.Sent)))
+		terminal.Line(s.Name), s.states(), s.Index.Names, show.Bytes(s.Index.Bytes), s.Own.Names,
+		show.Bytes(int64(s.Fetched)), show.Bytes(int64(s.Sent)))
 	for i := range s.Workers {
 		w := &s.Workers[i]
 		fmt.Fprintf(c.stdout, "Connection %d computes segments for others: tenant %s, profile %d, %d of %d jobs, %s queued.\n",
@@ -119,7 +121,7 @@ func (s *clusterShown) states() string {
 	return text
 }
 
-func (s *clusterShown) row(t *table, m *api.Member, now time.Time) {
+func (s *clusterShown) row(t *show.Table, m *api.Member, now time.Time) {
 	name, state, names, lag, rtt, clock, rate, queued := m.Name, m.State, "-", "-", "-", "-", "-", "-"
 	switch {
 	case m.Self:
@@ -147,11 +149,11 @@ func (s *clusterShown) row(t *table, m *api.Member, now time.Time) {
 	}
 	if f := m.Fetch; f != nil {
 		if f.BytesPerSecond > 0 {
-			rate = bytesText(int64(f.BytesPerSecond)) + "/s"
+			rate = show.Bytes(int64(f.BytesPerSecond)) + "/s"
 		}
-		queued = bytesText(f.QueuedBytes)
+		queued = show.Bytes(f.QueuedBytes)
 	}
-	t.row(name, state, ageText(m.Since, now), m.Version, names, lag, rtt, clock, rate, queued, m.Peer)
+	t.Row(name, state, ageText(m.Since, now), m.Version, names, lag, rtt, clock, rate, queued, m.Peer)
 }
 
 // secondsText is a short time as people read it: 0.5 ms, 12 s.

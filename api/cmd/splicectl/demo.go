@@ -3,13 +3,14 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/connector"
@@ -31,7 +32,7 @@ type demoFlags struct {
 
 func demoCommand() command {
 	return command{
-		name: "demo", synopsis: "[flags]",
+		name: "demo", group: "measure", synopsis: "[flags]",
 		summary: "Serve real RAG requests and conversations with and without the daemon, and compare",
 		about: `questions asks a small trained model about several passages, by full recompute, with
 prefix caching and spliced, and shows what it answers; without the model it is left out. rag
@@ -43,8 +44,8 @@ state every 64 tokens or at every message, and with states where the daemon advi
 
 Exit status 1: the daemon came back without what it held, or an answer differs from
 the one without a cache.`,
-		examples: []string{"", "-scenario questions", "-scenario chat", "-scenario rag -requests 12", "-no-kill", "-socket /run/spliced/spliced.sock", "--json"},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		examples: []string{"", "--scenario questions", "--scenario chat", "--scenario rag --requests 12", "--no-kill", "--socket /run/spliced/spliced.sock", "--json"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f demoFlags
 			fs.Var(&f.scenarios, "scenario", "`names` separated by commas: questions, rag, chat (default all)")
 			fs.IntVar(&f.requests, "requests", 0, "questions, rag: serve only the first `n` requests; 0 = all")
@@ -66,11 +67,11 @@ func (f *demoFlags) run(ctx context.Context, c *call) (err error) {
 	case len(c.args) > 0:
 		return usagef("takes no arguments, got %q", c.args)
 	case f.requests < 0:
-		return usagef("-requests %d is negative", f.requests)
+		return usagef("--requests %d is negative", f.requests)
 	case f.turns < 0:
-		return usagef("-turns %d is negative", f.turns)
+		return usagef("--turns %d is negative", f.turns)
 	case f.seam < 1 || f.seam > 1024:
-		return usagef("-seam %d is not 1 to 1024", f.seam)
+		return usagef("--seam %d is not 1 to 1024", f.seam)
 	}
 	for _, name := range f.scenarios {
 		if !slices.Contains(scenarios, name) {
@@ -142,7 +143,7 @@ func (f *demoFlags) show(ctx context.Context, c *call, socket string, crash func
 		}
 	}
 	if c.json {
-		err = printJSON(c.stdout, out)
+		err = c.document(out)
 	}
 	return errors.Join(err, out.failed())
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -15,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/connector"
@@ -28,7 +29,7 @@ type demoClusterFlags struct {
 
 func demoClusterCommand() command {
 	return command{
-		name: "demo-cluster", synopsis: "[flags]",
+		name: "demo-cluster", group: "measure", synopsis: "[flags]",
 		summary: "Three daemons and two engines on this machine: what one computes, another one places",
 		about: `An engine on node a computes documents, and one on node b places them in another order,
 from its peer's memory. Then a is killed, b goes on, and a comes back with what its disk
@@ -37,7 +38,7 @@ compared with that of a cache in the engine's own process.
 
 Exit status 1: an answer differs, or nothing came from a peer.`,
 		examples: []string{"", "--json"},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f demoClusterFlags
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
 			fs.BoolVar(&f.log, "log", false, "show what the daemons log")
@@ -82,7 +83,7 @@ func (f *demoClusterFlags) run(ctx context.Context, c *call) (err error) {
 	}
 	steps, err := peerdemo.Run(ctx, o)
 	if c.json {
-		err = errors.Join(err, printJSON(c.stdout, steps))
+		err = errors.Join(err, c.document(steps))
 	}
 	return err
 }

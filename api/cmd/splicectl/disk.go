@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"time"
 
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
 	"github.com/spliced-kv/spliced/tiering/disk/offline"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 )
@@ -21,7 +23,7 @@ type diskFlags struct {
 
 func diskCommand() command {
 	return command{
-		name: "disk", synopsis: "[flags] check|repair|dump DIR",
+		name: "disk", group: "check", synopsis: "[flags] check|repair|dump DIR",
 		summary: "Check, repair or list the directory of a disk tier while no daemon runs on it",
 		about: `check   compares slab files, catalogue, headers and manifests with each other, and with
         -deep reads every payload and compares it with its digests, and counts the extents
@@ -42,8 +44,9 @@ has it.
 Exit status: 0 nothing is wrong, or not any more; 1 something is wrong, or could not be
 repaired; 2 wrong usage; 3 the directory was not looked at, or not wholly: it is in use,
 is not there, was written by another version, or its file system has trouble.`,
-		examples: []string{"check /var/lib/spliced", "check -deep /var/lib/spliced --json", "repair /var/lib/spliced", "repair -all /var/lib/spliced", "dump -long /var/lib/spliced"},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		examples: []string{"check /var/lib/spliced", "check --deep /var/lib/spliced --json", "repair /var/lib/spliced", "repair --all /var/lib/spliced", "dump --long /var/lib/spliced"},
+		words:    []string{"check", "repair", "dump"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f diskFlags
 			fs.BoolVar(&f.deep, "deep", false, "check: read all payloads too")
 			fs.BoolVar(&f.all, "all", false, "repair: take up what verifies and has no row")
@@ -60,13 +63,13 @@ func (f *diskFlags) run(ctx context.Context, c *call) error {
 	}
 	verb, dir := c.args[0], c.args[1]
 	if f.deep && verb != "check" {
-		return usagef("-deep goes with check; repair is always deep")
+		return usagef("--deep goes with check; repair is always deep")
 	}
 	if f.all && verb != "repair" {
-		return usagef("-all goes with repair")
+		return usagef("--all goes with repair")
 	}
 	if f.long && verb != "dump" {
-		return usagef("-long goes with dump")
+		return usagef("--long goes with dump")
 	}
 	o := offline.CheckOptions{Deep: f.deep, All: f.all}
 	if !f.quiet {
@@ -111,7 +114,7 @@ func notLookedAt(err error) error {
 func (f *diskFlags) checked(c *call, r *offline.Report) error {
 	var err error
 	if c.json {
-		err = printJSON(c.stdout, r)
+		err = c.document(r)
 	} else {
 		err = printDiskReport(c.stdout, r)
 	}
@@ -140,7 +143,7 @@ func (f *diskFlags) repair(ctx context.Context, c *call, dir string, o offline.C
 	}
 	clean := now.Clean() && found.Unread == 0
 	if c.json {
-		err = printJSON(c.stdout, repaired{Found: *found, Clean: clean, Now: *now})
+		err = c.document(repaired{Found: *found, Clean: clean, Now: *now})
 	} else {
 		err = printRepair(c.stdout, found, now)
 	}
@@ -181,20 +184,20 @@ func printRepair(w io.Writer, found, now *offline.Report) error {
 }
 
 func printDiskReport(w io.Writer, r *offline.Report) error {
-	t := newTable(w)
-	t.row("store", r.Store+fmt.Sprintf(" (version %d)", r.Version))
-	t.row("slab files", fmt.Sprintf("%d of %s, in granules of %s", r.Slabs, bytesText(r.SlabBytes), bytesText(r.GranuleBytes)))
-	t.row("segments", fmt.Sprintf("%d in %s", r.Segments, bytesText(r.SegmentBytes)))
-	t.row("checkpoints", fmt.Sprintf("%d in %s", r.Checkpoints, bytesText(r.CheckpointBytes)))
-	t.row("free", bytesText(r.FreeBytes))
-	t.row("profiles", r.Profiles)
+	t := show.NewTable(w)
+	t.Row("store", r.Store+fmt.Sprintf(" (version %d)", r.Version))
+	t.Row("slab files", fmt.Sprintf("%d of %s, in granules of %s", r.Slabs, show.Bytes(r.SlabBytes), show.Bytes(r.GranuleBytes)))
+	t.Row("segments", fmt.Sprintf("%d in %s", r.Segments, show.Bytes(r.SegmentBytes)))
+	t.Row("checkpoints", fmt.Sprintf("%d in %s", r.Checkpoints, show.Bytes(r.CheckpointBytes)))
+	t.Row("free", show.Bytes(r.FreeBytes))
+	t.Row("profiles", r.Profiles)
 	if r.Rowless > 0 {
-		t.row("without a row", fmt.Sprintf("%d extents in %s: evicted or removed, or lost with damage of the catalogue", r.Rowless, bytesText(r.RowlessBytes)))
+		t.Row("without a row", fmt.Sprintf("%d extents in %s: evicted or removed, or lost with damage of the catalogue", r.Rowless, show.Bytes(r.RowlessBytes)))
 	}
 	if r.PayloadBytes > 0 {
-		t.row("payload read", bytesText(r.PayloadBytes))
+		t.Row("payload read", show.Bytes(r.PayloadBytes))
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	if r.Clean() {
@@ -229,19 +232,19 @@ func (f *diskFlags) dump(ctx context.Context, c *call, dir string) error {
 		return notLookedAt(err)
 	}
 	if c.json {
-		return printJSON(c.stdout, out)
+		return c.document(out)
 	}
 	head := []string{"KIND", "KEY", "GENERATION", "ROWS", "RANKS", "BYTES", "CODED", "CREATED", "USED", "TENANT", "MODEL"}
 	if f.long {
 		head = append(head, "RUNS")
 	}
-	t := newTable(c.stdout, head...)
+	t := show.NewTable(c.stdout, head...)
 	for _, r := range out.Rows {
 		key := r.Key
 		if !f.long {
 			key = key[:12]
 		}
-		cells := []any{r.Kind, key, r.Generation, fmt.Sprintf("%d-%d", r.Begin, r.End), r.Ranks, bytesText(r.Bytes), r.Coded,
+		cells := []any{r.Kind, key, r.Generation, fmt.Sprintf("%d-%d", r.Begin, r.End), r.Ranks, show.Bytes(r.Bytes), r.Coded,
 			r.Created.Format(time.DateTime), r.Used.Format(time.DateTime), r.Tenant, r.Model}
 		if f.long {
 			runs := ""
@@ -250,9 +253,9 @@ func (f *diskFlags) dump(ctx context.Context, c *call, dir string) error {
 			}
 			cells = append(cells, runs)
 		}
-		t.row(cells...)
+		t.Row(cells...)
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 // percentOn writes a line for each tenth that is done.

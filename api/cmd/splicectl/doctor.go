@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
+	"os"
+
+	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/doctor"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
 	"github.com/spliced-kv/spliced/connector"
 )
 
@@ -30,12 +33,12 @@ type doctorFlags struct {
 
 func doctorCommand() command {
 	return command{
-		name: "doctor", synopsis: "[flags]",
+		name: "doctor", group: "check", synopsis: "[flags]",
 		summary:  "Prove on this machine that spliced works: kernel, socket, memory, GPU, layouts, a round trip",
-		examples: []string{"", "--self", "--self -gpu", "-socket /run/spliced/spliced.sock --json"},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		examples: []string{"", "--self", "--self --gpu", "--socket /run/spliced/spliced.sock --json"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f doctorFlags
-			f.target.flags(fs)
+			f.target.flagsWith(fs, slowTimeout) // an object store takes its time to be tried
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` (default $SPLICED_SOCKET, or where spliced listens by default)")
 			fs.BoolVar(&f.self, "self", false, "start a temporary daemon and examine that one")
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced for --self (default: beside this program, or in PATH)")
@@ -50,11 +53,11 @@ func (f *doctorFlags) run(ctx context.Context, c *call) error {
 	if len(c.args) > 0 {
 		return usagef("takes no arguments, got %q", c.args)
 	}
-	if f.self && (f.socket != "" || f.target.admin != "") {
-		return usagef("--self examines its own daemon: leave out -socket and -admin")
+	if f.self && (f.socket != "" || f.target.named()) {
+		return usagef("--self examines its own daemon: leave out --socket, --admin and --context")
 	}
 	if f.gpu && !f.self {
-		return usagef("-gpu is for --self: another daemon's GPU is examined in any case")
+		return usagef("--gpu is for --self: another daemon's GPU is examined in any case")
 	}
 	if !f.self {
 		return f.examine(ctx, c)
@@ -76,8 +79,9 @@ func (f *doctorFlags) examine(ctx context.Context, c *call) error {
 	if o.Socket == "" {
 		o.Socket = connector.DefaultSocket()
 	}
-	if f.target.admin == "" && f.socket != "" {
-		f.target.admin = api.SocketBeside(f.socket)
+	// A context in use may be another machine's.
+	if !f.target.named() && (f.socket != "" || os.Getenv("SPLICED_ADMIN_SOCKET") == "") {
+		f.target.admin = api.SocketBeside(o.Socket)
 	}
 	var err error
 	if o.Admin, err = f.target.client(); err != nil {
@@ -86,11 +90,11 @@ func (f *doctorFlags) examine(ctx context.Context, c *call) error {
 	defer o.Admin.Close()
 	d := diagnosis{Socket: o.Socket, Checks: doctor.Run(ctx, o)}
 	d.State = doctor.Worst(d.Checks)
-	show := d.print
+	print := d.print
 	if c.json {
-		show = func(c *call) error { return printJSON(c.stdout, d) }
+		print = func(c *call) error { return c.document(d) }
 	}
-	if err := show(c); err != nil {
+	if err := print(c); err != nil {
 		return err
 	}
 	if d.State == doctor.Fail {
@@ -100,14 +104,14 @@ func (f *doctorFlags) examine(ctx context.Context, c *call) error {
 }
 
 func (d *diagnosis) print(c *call) error {
-	t := newTable(c.stdout, "STATE", "CHECK", "")
+	t := show.NewTable(c.stdout, "STATE", "CHECK", "")
 	for _, check := range d.Checks {
-		t.row(check.State, check.Name, check.Detail)
+		t.Row(check.State, check.Name, check.Detail)
 		if check.Remedy != "" {
-			t.row("", "", "→ "+check.Remedy)
+			t.Row("", "", "→ "+check.Remedy)
 		}
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	verdict := map[string]string{

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -412,6 +413,40 @@ func TestSegmentIsListedInspectedAndRemoved(t *testing.T) {
 		t.Error(err)
 	}
 	splicectl(t, exitFailed, "inspect", key.String(), "-admin", d.Admin)
+}
+
+func TestWhatAnEngineToldIsShown(t *testing.T) {
+	d := daemonForTest(t)
+	splicectl(t, exitOK, "demo", "-scenario", "rag", "-requests", "1", "-quiet", "-socket", d.Socket)
+	out, _ := splicectl(t, exitOK, "ls", "requests", "--json", "-admin", d.Admin)
+	var v listed[api.Request]
+	if err := json.Unmarshal([]byte(out), &v); err != nil || len(v.Items) == 0 {
+		t.Fatalf("ls requests: %v %s", err, out)
+	}
+	out, _ = splicectl(t, exitOK, "trace", "--json", "-admin", d.Admin)
+	var r api.Request
+	if err := json.Unmarshal([]byte(out), &r); err != nil || r.ID != v.Items[0].ID || r.Prompt == 0 || len(r.Spans) == 0 || uint64(r.Spans[len(r.Spans)-1].End) != r.Prompt {
+		t.Errorf("trace: %v %s", err, out)
+	}
+	out, _ = splicectl(t, exitOK, "usage", "--json", "-admin", d.Admin)
+	var u listed[api.Usage]
+	if err := json.Unmarshal([]byte(out), &u); err != nil || len(u.Items) != 1 || u.Items[0].Requests != uint64(len(v.Items)) {
+		t.Errorf("usage: %v %s", err, out)
+	}
+	hit := fmt.Sprintf("%.1f %%", 100*u.Items[0].HitRatio())
+	for line, texts := range map[string][]string{
+		"stats": {"token hit ratio  " + hit}, "trace": {"tokens segments placed", "computed at joins"}, "usage": {hit}, "ls tenants": {hit},
+	} {
+		out, _ := splicectl(t, exitOK, append(strings.Fields(line), "-admin", d.Admin)...)
+		for _, text := range texts {
+			if !strings.Contains(out, text) {
+				t.Errorf("%s has no %q:\n%s", line, text, out)
+			}
+		}
+	}
+	if _, errs := splicectl(t, exitFailed, "usage", "-tenant", "nobody", "-admin", d.Admin); !strings.Contains(errs, "no such tenant") {
+		t.Errorf("%s", errs)
+	}
 }
 
 func flip(d api.Digest) api.Digest {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -13,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/gpucheck"
@@ -38,7 +39,7 @@ type gpuCheckFlags struct {
 
 func gpuCheckCommand() command {
 	return command{
-		name: "gpu-check", synopsis: "[flags] [FILE]",
+		name: "gpu-check", group: "check", synopsis: "[flags] [FILE]",
 		summary: "Check a GPU: kernels against the CPU, speed beside its limits, memory and order between processes",
 		about: `Every kernel runs on fresh random inputs and is compared with the CPU. Compose, rotate,
 replay and digests are timed beside plain copies of as many bytes, taken in turn with them, on
@@ -54,8 +55,8 @@ JSON after every part, beside the table; --json prints it instead of the table. 
 for figures that mean something. With -sizes small the figures mean nothing on any GPU.
 
 Exit status 1: a check failed or a bar was missed. 3: no driver or no GPU, nothing was checked.`,
-		examples: []string{"", "--json gpu-check.json", "-device GPU-8a2f4c1e-... -python python3", "-sizes small --json"},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		examples: []string{"", "--json gpu-check.json", "--device GPU-8a2f4c1e-... --python python3", "--sizes small --json"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f gpuCheckFlags
 			fs.StringVar(&f.Library, "library", "", "`path` of the driver (default libcuda.so.1)")
 			fs.StringVar(&f.Device, "device", "", "`UUID` of the GPU (default: the first)")
@@ -158,7 +159,7 @@ func (f *gpuCheckFlags) save(c *call) func(*gpucheck.Report) error {
 
 func (f *gpuCheckFlags) show(c *call, r *gpucheck.Report) error {
 	if c.json && len(c.args) == 0 {
-		return printJSON(c.stdout, r)
+		return c.document(r)
 	}
 	return r.Table(c.stdout)
 }
@@ -183,7 +184,7 @@ func kernelModule() string {
 func gpuCheckChildCommand() command {
 	return command{
 		name: gpuCheckChild, summary: "The other side of descriptor 3 (started by gpu-check)", hidden: true,
-		setup: func(*flag.FlagSet) func(context.Context, *call) error {
+		setup: func(*pflag.FlagSet) func(context.Context, *call) error {
 			return func(ctx context.Context, _ *call) error { return gpucheck.Child(ctx) }
 		},
 	}
@@ -193,7 +194,7 @@ func gpuCheckChildCommand() command {
 func gpuCheckPartCommand() command {
 	return command{
 		name: gpuCheckPart, summary: "Parts of a check (started by gpu-check)", hidden: true,
-		setup: func(*flag.FlagSet) func(context.Context, *call) error {
+		setup: func(*pflag.FlagSet) func(context.Context, *call) error {
 			return func(ctx context.Context, c *call) error {
 				var f gpuCheckFlags
 				if err := json.NewDecoder(os.Stdin).Decode(&f); err != nil {

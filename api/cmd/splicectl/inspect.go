@@ -3,31 +3,37 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
 )
 
 func inspectCommand() command {
 	return command{
-		name: "inspect", synopsis: "[flags] KEY | decisions",
+		name: "inspect", group: "look", listing: true, words: []string{"decisions"}, synopsis: "[flags] KEY | decisions",
 		summary: "Show one segment or checkpoint and what was decided about it, or the last decisions",
 		about: "Decisions say what was admitted, refused, evicted, thinned or demoted, and why, and what engines\n" +
 			"were advised to store or not to, which has no key yet. A node remembers the last few thousand.",
-		examples: []string{"9f86d081884c", "9f86d081884c --json", "decisions", "decisions -what evicted -limit 20"},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		examples: []string{"9f86d081884c", "9f86d081884c --json", "decisions", "decisions --what evicted --limit 20"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var i inspection
 			i.target.flags(fs)
 			fs.StringVar(&i.query.Tenant, "tenant", "", "only decisions about this `tenant`")
-			fs.StringVar(&i.query.What, "what", "", "only `decisions` of this kind: admitted, refused, evicted, thinned, demoted, dropped, advised, discouraged")
+			fs.StringVar(&i.query.What, "what", "", "only `decisions` of this kind: "+strings.Join(decided, ", "))
 			fs.IntVar(&i.query.Limit, "limit", 20, "show at most this `number` of decisions")
 			return i.run
 		},
 	}
 }
+
+// decided are the kinds of decisions.
+var decided = []string{api.DecidedAdmitted, api.DecidedRefused, api.DecidedEvicted, api.DecidedThinned, api.DecidedDemoted, api.DecidedDropped,
+	api.DecidedAdvised, api.DecidedDiscouraged}
 
 type inspection struct {
 	target target
@@ -47,7 +53,7 @@ func (i *inspection) run(ctx context.Context, c *call) error {
 		return usagef("want one key, the first digits of one, or decisions")
 	}
 	if i.query.Limit < 1 || i.query.Limit > api.MaxLimit {
-		return usagef("-limit %d is not from 1 to %d", i.query.Limit, api.MaxLimit)
+		return usagef("--limit %d is not from 1 to %d", i.query.Limit, api.MaxLimit)
 	}
 	client, err := i.target.client()
 	if err != nil {
@@ -56,7 +62,10 @@ func (i *inspection) run(ctx context.Context, c *call) error {
 	defer client.Close()
 	if c.args[0] == "decisions" {
 		items, err := client.Decisions(ctx, i.query)
-		return show(c, items, false, err, decisionTable)
+		if err != nil {
+			return err
+		}
+		return c.page(show.Of(items, false, decisionView(c)))
 	}
 	digits := strings.ToLower(c.args[0])
 	found, err := find(ctx, client, digits)
@@ -72,7 +81,7 @@ func (i *inspection) run(ctx context.Context, c *call) error {
 		return i.printGone(c, digits, found.Decisions)
 	}
 	if c.json {
-		return printJSON(c.stdout, found)
+		return c.document(found)
 	}
 	return found.print(c)
 }
@@ -92,9 +101,7 @@ func (i *inspection) printGone(c *call, digits string, decisions []api.Decision)
 		return fmt.Errorf("no segment begins with %q, and no checkpoint: %w", digits, api.ErrNotFound)
 	}
 	fmt.Fprintf(c.stdout, "%s is not held. What was decided about it:\n\n", digits)
-	t := newTable(c.stdout)
-	decisionTable(t, decisions)
-	if err := t.flush(); err != nil {
+	if err := show.Of(decisions, false, decisionView(c)).Write(c.stdout, c.output == formWide); err != nil {
 		return err
 	}
 	return errFailed
@@ -103,32 +110,64 @@ func (i *inspection) printGone(c *call, digits string, decisions []api.Decision)
 // find looks for the only segment, or else the only checkpoint, whose key begins
 // with digits.
 func find(ctx context.Context, client *api.Client, digits string) (inspected, error) {
-	segments, more, err := take(client.Segments(ctx, api.SegmentQuery{Prefix: digits, Limit: 2}), 1)
-	switch {
-	case err != nil:
-		return inspected{}, err
-	case more:
-		return inspected{}, fmt.Errorf("several segments begin with %q: give more digits", digits)
-	case len(segments) == 1:
-		d, err := client.Segment(ctx, segments[0].Key)
+	key, err := findSegment(ctx, client, digits)
+	if err == nil {
+		d, err := client.Segment(ctx, key)
 		return inspected{SegmentDetail: &d}, err
 	}
-	var found inspected
+	if !errors.Is(err, api.ErrNotFound) {
+		return inspected{}, err
+	}
+	p, err := findCheckpoint(ctx, client, digits)
+	if errors.Is(err, api.ErrNotFound) {
+		err = fmt.Errorf("no segment and no checkpoint begins with %q: %w", digits, api.ErrNotFound)
+	}
+	return inspected{Checkpoint: p}, err
+}
+
+func findSegment(ctx context.Context, client *api.Client, digits string) (api.Digest, error) {
+	if err := hexDigits(digits); err != nil {
+		return api.Digest{}, err
+	}
+	found, more, err := take(client.Segments(ctx, api.SegmentQuery{Prefix: digits, Limit: 2}), 1)
+	switch {
+	case err != nil:
+		return api.Digest{}, err
+	case more:
+		return api.Digest{}, fmt.Errorf("several segments begin with %q: give more digits", digits)
+	case len(found) == 0:
+		return api.Digest{}, fmt.Errorf("no segment begins with %q: %w", digits, api.ErrNotFound)
+	}
+	return found[0].Key, nil
+}
+
+func findCheckpoint(ctx context.Context, client *api.Client, digits string) (found *api.Checkpoint, err error) {
+	if err := hexDigits(digits); err != nil {
+		return nil, err
+	}
 	for p, err := range client.Checkpoints(ctx, api.CheckpointQuery{Limit: api.MaxLimit}) {
 		switch {
 		case err != nil:
-			return found, err
+			return nil, err
 		case !strings.HasPrefix(p.Hash.String(), digits):
-		case found.Checkpoint != nil && found.Checkpoint.Hash != p.Hash:
-			return inspected{}, fmt.Errorf("several checkpoints begin with %q: give more digits", digits)
+		case found != nil && found.Hash != p.Hash:
+			return nil, fmt.Errorf("several checkpoints begin with %q: give more digits", digits)
 		default:
-			found.Checkpoint = &p
+			found = &p
 		}
 	}
-	if found.Checkpoint == nil {
-		return found, fmt.Errorf("%q: %w", digits, api.ErrNotFound)
+	if found == nil {
+		return nil, fmt.Errorf("no checkpoint begins with %q: %w", digits, api.ErrNotFound)
 	}
 	return found, nil
+}
+
+// hexDigits refuses what no key begins with, and nothing, with which every key begins.
+func hexDigits(text string) error {
+	if text == "" || len(text) > 64 || strings.Trim(text, "0123456789abcdef") != "" {
+		return usagef("%q are no hex digits of a key", text)
+	}
+	return nil
 }
 
 // digits is the whole key of what was found, else what was asked for.
@@ -153,78 +192,63 @@ func (d *inspected) print(c *call) error {
 		return err
 	}
 	fmt.Fprintln(c.stdout)
-	t := newTable(c.stdout)
-	decisionTable(t, d.Decisions)
-	return t.flush()
-}
-
-func decisionTable(t *table, items []api.Decision) {
-	now := time.Now()
-	t.row("AGE", "DECISION", "OBJECT", "KEY", "TOKENS", "BYTES", "MS/MIB", "TENANT", "WHY")
-	for _, d := range items {
-		key := "-"
-		if d.Key != nil {
-			key = shortKey(d.Key)
-		}
-		t.row(ageText(d.At, now), d.What, d.Object, key, fmt.Sprintf("%d-%d", d.Begin, d.End), bytesText(d.Bytes),
-			fmt.Sprintf("%.3g", d.Value), d.Tenant, d.Why)
-	}
+	return show.Of(d.Decisions, false, decisionView(c)).Write(c.stdout, c.output == formWide)
 }
 
 func printCheckpoint(c *call, p *api.Checkpoint) error {
 	now := time.Now()
-	t := newTable(c.stdout)
-	t.row("hash", p.Hash)
-	t.row("model", fmt.Sprintf("%s (profile %d)", p.Model, p.Profile))
-	t.row("tenant", p.Tenant)
-	t.row("kind", fmt.Sprintf("%s in %s, %s, %d leases", p.Kind, tiersText(p.Tiers), p.Level, p.Leases))
-	t.row("tokens", fmt.Sprintf("%d, of which %d are its own rows", p.Tokens, p.Rows))
+	t := show.NewTable(c.stdout)
+	t.Row("hash", p.Hash)
+	t.Row("model", fmt.Sprintf("%s (profile %d)", p.Model, p.Profile))
+	t.Row("tenant", p.Tenant)
+	t.Row("kind", fmt.Sprintf("%s in %s, %s, %d leases", p.Kind, tiersText(p.Tiers), p.Level, p.Leases))
+	t.Row("tokens", fmt.Sprintf("%d, of which %d are its own rows", p.Tokens, p.Rows))
 	if p.Thinned {
-		t.row("thinned", "its states have left memory; what extends it needs its rows")
+		t.Row("thinned", "its states have left memory; what extends it needs its rows")
 	}
-	t.row("bytes", bytesText(p.Bytes))
+	t.Row("bytes", show.Bytes(p.Bytes))
 	if p.Parent != nil {
-		t.row("extends", shortKey(p.Parent))
+		t.Row("extends", shortKey(p.Parent))
 	}
-	t.row("extended by", p.Children)
-	t.row("saved", ageText(p.Created, now)+" ago")
-	t.row("used", fmt.Sprintf("last %s ago", ageText(p.LastUsed, now)))
-	return t.flush()
+	t.Row("extended by", p.Children)
+	t.Row("saved", ageText(p.Created, now)+" ago")
+	t.Row("used", fmt.Sprintf("last %s ago", ageText(p.LastUsed, now)))
+	return t.Flush()
 }
 
 func printSegment(c *call, d *api.SegmentDetail) error {
 	now := time.Now()
-	t := newTable(c.stdout)
-	t.row("key", d.Key)
-	t.row("model", fmt.Sprintf("%s (profile %d)", d.Model, d.Profile))
-	t.row("tenant", d.Tenant)
-	t.row("state", fmt.Sprintf("%s in %s, %s, %d leases", d.State, tiersText(d.Tiers), d.Level, d.Leases))
-	t.row("tokens", fmt.Sprintf("%d, role %s: %d held, %d at the head and %d at the tail are recomputed",
+	t := show.NewTable(c.stdout)
+	t.Row("key", d.Key)
+	t.Row("model", fmt.Sprintf("%s (profile %d)", d.Model, d.Profile))
+	t.Row("tenant", d.Tenant)
+	t.Row("state", fmt.Sprintf("%s in %s, %s, %d leases", d.State, tiersText(d.Tiers), d.Level, d.Leases))
+	t.Row("tokens", fmt.Sprintf("%d, role %s: %d held, %d at the head and %d at the tail are recomputed",
 		d.Tokens, d.Role, d.Interior, d.HeadExcluded, d.TailExcluded))
-	t.row("bytes", fmt.Sprintf("%s in %d parts and %d extents", bytesText(d.Bytes), len(d.Parts), d.Extents))
+	t.Row("bytes", fmt.Sprintf("%s in %d parts and %d extents", show.Bytes(d.Bytes), len(d.Parts), d.Extents))
 	if d.DiskBytes > 0 {
-		t.row("on disk", fmt.Sprintf("%s in %d extents, codec %s", bytesText(d.DiskBytes), d.DiskExtents, d.Codec))
+		t.Row("on disk", fmt.Sprintf("%s in %d extents, codec %s", show.Bytes(d.DiskBytes), d.DiskExtents, d.Codec))
 	}
 	if d.OtherNodes > 0 || d.ObjectStore {
 		where := fmt.Sprintf("%d other nodes", d.OtherNodes)
 		if d.ObjectStore {
 			where += " and the object store"
 		}
-		t.row("believed at", where)
+		t.Row("believed at", where)
 	}
-	t.row("published", fmt.Sprintf("%s ago by %s", ageText(d.Created, now), d.Publisher))
-	t.row("used", fmt.Sprintf("%d times, last %s ago", d.Hits, ageText(d.LastUsed, now)))
-	if err := t.flush(); err != nil {
+	t.Row("published", fmt.Sprintf("%s ago by %s", ageText(d.Created, now), d.Publisher))
+	t.Row("used", fmt.Sprintf("%d times, last %s ago", d.Hits, ageText(d.LastUsed, now)))
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	fmt.Fprintln(c.stdout)
-	t = newTable(c.stdout, "RANK", "LAYER", "PART", "TYPE", "SHAPE", "BYTES")
+	t = show.NewTable(c.stdout, "RANK", "LAYER", "PART", "TYPE", "SHAPE", "BYTES")
 	for _, p := range d.Parts {
 		shape := make([]string, len(p.Shape))
 		for i, n := range p.Shape {
 			shape[i] = fmt.Sprint(n)
 		}
-		t.row(p.Rank, p.Layer, p.Kind, p.DType, strings.Join(shape, "×"), bytesText(p.Bytes))
+		t.Row(p.Rank, p.Layer, p.Kind, p.DType, strings.Join(shape, "×"), show.Bytes(p.Bytes))
 	}
-	return t.flush()
+	return t.Flush()
 }

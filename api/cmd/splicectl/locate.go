@@ -3,14 +3,16 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
 )
 
@@ -19,7 +21,7 @@ const maxQueryBytes = 4 << 20
 
 func locateCommand() command {
 	return command{
-		name: "locate", synopsis: "[flags] [FILE]",
+		name: "locate", group: "look", synopsis: "[flags] [FILE]",
 		summary: "Show which nodes of a cluster hold what of a prompt, and what that saves",
 		about: `FILE (- or absent: standard input) is the question as POST /api/v1/locate takes it, or with
 -model the token ids of the prompt, separated by blanks or commas. HELD is what a node has itself,
@@ -27,8 +29,8 @@ SAVED how much sooner the first token is there for it; FETCH and WITH are with w
 from others. What others hold is what the node believes that is asked.
 
 Exit status 1: nothing of the prompt is held anywhere.`,
-		examples: []string{"query.json", "-model org/model -segments 0:512,512:300 -seam 8 tokens.txt", "-admin http://127.0.0.1:9400 --json query.json"},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		examples: []string{"query.json", "--model org/model --segments 0:512,512:300 --seam 8 tokens.txt", "--admin http://127.0.0.1:9400 --json query.json"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var t target
 			var q api.LocateQuery
 			t.flags(fs)
@@ -123,7 +125,7 @@ func showLocated(ctx context.Context, c *call, t *target, q *api.LocateQuery) er
 		return err
 	}
 	if c.json {
-		err = printJSON(c.stdout, found)
+		err = c.document(found)
 	} else {
 		err = printLocated(c.stdout, found)
 	}
@@ -147,7 +149,7 @@ func printLocated(w io.Writer, l *api.Located) error {
 	if l.ExpectedFalse > 0.05 {
 		fmt.Fprintf(w, "%.2g keys are expected to be taken for held by mistake: doubt long prefixes of others, and ask for fewer positions\n", l.ExpectedFalse)
 	}
-	t := newTable(w, "NODE", "PREFIX", "SEGMENTS", "HELD", "SHARE", "SAVED", "FETCH", "WITH", "NOTE")
+	t := show.NewTable(w, "NODE", "PREFIX", "SEGMENTS", "HELD", "SHARE", "SAVED", "FETCH", "WITH", "NOTE")
 	for i := range l.Nodes {
 		n := &l.Nodes[i]
 		note := ""
@@ -157,8 +159,8 @@ func printLocated(w io.Writer, l *api.Located) error {
 		case !n.Complete:
 			note = "not all it holds is known"
 		}
-		t.row(n.Node, n.PrefixTokens, n.SegmentTokens, n.Tokens, fmt.Sprintf("%.0f%%", 100*n.Share),
+		t.Row(n.Node, n.PrefixTokens, n.SegmentTokens, n.Tokens, fmt.Sprintf("%.0f%%", 100*n.Share),
 			fmt.Sprintf("%.1f ms", n.SavedMillis), n.PeerTokens, fmt.Sprintf("%.1f ms", n.SavedWithPeersMillis), note)
 	}
-	return t.flush()
+	return t.Flush()
 }

@@ -2,35 +2,70 @@ package main
 
 import (
 	"context"
-	"flag"
-	"iter"
+	"fmt"
+	"slices"
 	"strings"
-	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
 )
 
+// listing is ls with its filters.
 type listing struct {
-	target  target
-	tenant  string
-	profile int
-	prefix  string
-	limit   int
-	long    bool
+	lister
+	tenant     string
+	profile    int
+	prefix     string
+	way        string
+	connection uint64
+	long       bool
+}
+
+// kind is one kind of thing that is listed: which filters it has, and how it is asked for.
+type kind struct {
+	filters []string
+	columns []string
+	ask     func(l *listing, ctx context.Context, c *call, client *api.Client) (*show.Page, error)
+}
+
+// kindNames are in the order in which help names them.
+var kindNames = []string{"segments", "checkpoints", "requests", "tenants", "leases", "pins", "pools", "connections", "profiles", "canaries"}
+
+func kinds() map[string]kind {
+	object := []string{"tenant", "profile", "long"}
+	return map[string]kind{
+		"segments":    {append([]string{"key-prefix"}, object...), segmentColumns, (*listing).segments},
+		"checkpoints": {append([]string{"key-prefix"}, object...), checkpointColumns, (*listing).checkpoints},
+		"requests":    {[]string{"tenant", "profile", "way"}, requestColumns, (*listing).requests},
+		"tenants":     {[]string{"tenant"}, tenantColumns, (*listing).tenants},
+		"leases":      {[]string{"tenant", "connection", "long"}, leaseColumns, (*listing).leases},
+		"pins":        {[]string{"tenant", "long"}, pinColumns, (*listing).pins},
+		"pools":       {nil, poolColumns, plain((*api.Client).Pools, poolView)},
+		"connections": {[]string{"tenant"}, connectionColumns, (*listing).connections},
+		"profiles":    {nil, profileColumns, plain((*api.Client).Profiles, profileView)},
+		"canaries":    {[]string{"tenant"}, canaryColumns, (*listing).canaries},
+	}
 }
 
 func lsCommand() command {
 	return command{
-		name: "ls", synopsis: "[flags] [segments|checkpoints|profiles|canaries|pools|connections]",
-		summary:  "List what a node holds",
-		examples: []string{"", "-tenant team-a -limit 20", "checkpoints --json", "pools", "connections"},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		name: "ls", group: "look", synopsis: "[flags] [" + strings.Join(kindNames, "|") + "]",
+		summary: "List what nodes hold, serve and lend: segments unless another kind is named",
+		about: "With --sort all of them are read and the first --limit of that order are shown. With -o wide there are\n" +
+			"more columns, and whole keys.",
+		examples: []string{"", "--tenant team-a --limit 20", "--sort=-bytes -n 10 -o wide", "checkpoints --json", "tenants", "requests -w",
+			"leases --connection 3", "pools --members --admin http://10.0.0.1:9400"},
+		words: kindNames, listing: true,
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var l listing
-			l.target.flags(fs)
-			fs.StringVar(&l.tenant, "tenant", "", "only this `tenant`'s segments or checkpoints")
-			fs.IntVar(&l.profile, "profile", -1, "only segments or checkpoints of this profile `id`")
-			fs.StringVar(&l.prefix, "key-prefix", "", "only segments whose key begins with these hex `digits`")
-			fs.IntVar(&l.limit, "limit", 100, "list at most this `number`; 0 = all")
+			l.flags(fs, 100)
+			fs.StringVar(&l.tenant, "tenant", "", "only what is this `tenant`'s")
+			fs.IntVar(&l.profile, "profile", -1, "only segments, checkpoints or requests of this profile `id`")
+			fs.StringVar(&l.prefix, "key-prefix", "", "only segments or checkpoints whose key begins with these hex `digits`")
+			fs.StringVar(&l.way, "way", "", "only requests that were served in this `way`: "+strings.Join(ways, ", "))
+			fs.Uint64Var(&l.connection, "connection", 0, "only leases of this connection's `id`")
 			fs.BoolVar(&l.long, "long", false, "whole keys")
 			return l.run
 		},
@@ -41,41 +76,35 @@ func (l *listing) run(ctx context.Context, c *call) error {
 	if len(c.args) > 1 {
 		return usagef("one kind of thing at a time, not %q", c.args)
 	}
-	if l.limit < 0 {
-		return usagef("-limit %d is negative", l.limit)
-	}
-	kind := "segments"
+	name := "segments"
 	if len(c.args) == 1 {
-		kind = c.args[0]
+		name = c.args[0]
 	}
-	client, err := l.target.client()
-	if err != nil {
-		return err
+	k, ok := kinds()[name]
+	if !ok {
+		return usagef("cannot list %q", name)
 	}
-	defer client.Close()
-	switch kind {
-	case "segments":
-		q := api.SegmentQuery{Tenant: l.tenant, Profile: l.profileID(), Prefix: strings.ToLower(l.prefix), Limit: l.page()}
-		items, more, err := take(client.Segments(ctx, q), l.limit)
-		return show(c, items, more, err, l.segments)
-	case "checkpoints":
-		q := api.CheckpointQuery{Tenant: l.tenant, Profile: l.profileID(), Limit: l.page()}
-		items, more, err := take(client.Checkpoints(ctx, q), l.limit)
-		return show(c, items, more, err, l.checkpoints)
-	case "profiles":
-		items, err := client.Profiles(ctx)
-		return show(c, items, false, err, profileTable)
-	case "canaries":
-		items, err := client.Canaries(ctx)
-		return show(c, items, false, err, canaryTable)
-	case "pools":
-		items, err := client.Pools(ctx)
-		return show(c, items, false, err, poolTable)
-	case "connections":
-		items, err := client.Connections(ctx)
-		return show(c, items, false, err, connectionTable)
+	for _, filter := range []string{"tenant", "profile", "key-prefix", "way", "connection", "long"} {
+		if c.flags.Changed(filter) && !slices.Contains(k.filters, filter) {
+			return usagef("--%s is not for %s", filter, name)
+		}
 	}
-	return usagef("cannot list %q", kind)
+	l.prefix = strings.ToLower(l.prefix)
+	return l.lister.run(ctx, c, func(ctx context.Context, client *api.Client) (*show.Page, error) {
+		page, err := k.ask(l, ctx, c, client)
+		if err == nil && len(page.Rows) == 0 && l.tenant != "" {
+			err = knownTenant(ctx, client, l.tenant)
+		}
+		return page, err
+	})
+}
+
+// plain asks for what has no filters.
+func plain[T any](ask func(*api.Client, context.Context) ([]T, error), view func(*call) show.View[T]) func(*listing, context.Context, *call, *api.Client) (*show.Page, error) {
+	return func(_ *listing, ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
+		items, err := ask(client, ctx)
+		return show.Of(items, false, view(c)), err
+	}
 }
 
 func (l *listing) profileID() *uint32 {
@@ -86,113 +115,88 @@ func (l *listing) profileID() *uint32 {
 	return &id
 }
 
-func (l *listing) page() int {
-	if l.limit == 0 {
-		return api.MaxLimit
-	}
-	return min(l.limit, api.MaxLimit)
+func (l *listing) segments(ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
+	q := api.SegmentQuery{Tenant: l.tenant, Profile: l.profileID(), Prefix: l.prefix, Limit: l.pageLimit()}
+	items, more, err := take(client.Segments(ctx, q), l.read())
+	return show.Of(items, more, segmentView(c, l.long)), err
 }
 
-// take reads at most limit items (0 = all) and says whether there were more.
-func take[T any](seq iter.Seq2[T, error], limit int) ([]T, bool, error) {
-	items := []T{}
-	for item, err := range seq {
-		if err != nil {
-			return nil, false, err
+func (l *listing) checkpoints(ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
+	q := api.CheckpointQuery{Tenant: l.tenant, Profile: l.profileID(), Limit: l.pageLimit()}
+	seq := client.Checkpoints(ctx, q)
+	if l.prefix != "" { // which nodes do not filter by
+		seq = func(yield func(api.Checkpoint, error) bool) {
+			for p, err := range client.Checkpoints(ctx, q) {
+				if (err != nil || strings.HasPrefix(p.Hash.String(), l.prefix)) && !yield(p, err) {
+					return
+				}
+			}
 		}
-		if limit > 0 && len(items) == limit {
-			return items, true, nil
-		}
-		items = append(items, item)
 	}
-	return items, false, nil
+	items, more, err := take(seq, l.read())
+	return show.Of(items, more, checkpointView(c, l.long)), err
 }
 
-// listed is the JSON form of a listing.
-type listed[T any] struct {
-	Items []T  `json:"items"`
-	More  bool `json:"more"` // -limit cut it
+func (l *listing) requests(ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
+	if l.way != "" && !slices.Contains(ways, l.way) {
+		return nil, usagef("--way %q is none of %s", l.way, strings.Join(ways, ", "))
+	}
+	q := api.RequestQuery{Tenant: l.tenant, Profile: l.profileID(), Way: l.way, Limit: l.pageLimit()}
+	items, err := client.Requests(ctx, q)
+	return show.Of(items, false, requestView(c)), err
 }
 
-func show[T any](c *call, items []T, more bool, err error, rows func(*table, []T)) error {
+func (l *listing) leases(ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
+	q := api.LeaseQuery{Tenant: l.tenant, Limit: l.pageLimit()}
+	if c.flags.Changed("connection") {
+		q.Connection = &l.connection
+	}
+	items, more, err := take(client.Leases(ctx, q), l.read())
+	return show.Of(items, more, leaseView(c, l.long)), err
+}
+
+func (l *listing) pins(ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
+	items, err := client.Pins(ctx)
+	items = slices.DeleteFunc(items, func(p api.Pin) bool { return l.tenant != "" && p.Tenant != l.tenant })
+	return show.Of(items, false, pinView(c, l.long)), err
+}
+
+func (l *listing) connections(ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
+	items, err := client.Connections(ctx)
+	items = slices.DeleteFunc(items, func(n api.Connection) bool { return l.tenant != "" && !slices.Contains(n.Tenants, l.tenant) })
+	return show.Of(items, false, connectionView(c)), err
+}
+
+func (l *listing) canaries(ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
+	items, err := client.Canaries(ctx)
+	items = slices.DeleteFunc(items, func(r api.Canary) bool { return l.tenant != "" && r.Tenant != l.tenant })
+	return show.Of(items, false, canaryView(c)), err
+}
+
+// knownTenant is an error when a node has no tenant of that name: what is listed of it is
+// nothing in any case.
+func knownTenant(ctx context.Context, client *api.Client, name string) error {
+	tenants, err := tenantsOf(ctx, client)
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return printJSON(c.stdout, listed[T]{Items: items, More: more})
+	if slices.ContainsFunc(tenants, func(t tenantRow) bool { return t.Tenant == name }) {
+		return nil
 	}
-	t := newTable(c.stdout)
-	rows(t, items)
-	if more {
-		t.row("… and more: raise -limit")
-	}
-	return t.flush()
+	return fmt.Errorf("no such tenant: %q; splicectl ls tenants lists them", name)
 }
 
-func (l *listing) key(d api.Digest) string {
-	if l.long {
-		return d.String()
-	}
-	return shortKey(d)
-}
-
-func (l *listing) segments(t *table, items []api.Segment) {
-	now := time.Now()
-	t.row("KEY", "STATE", "TIERS", "LEVEL", "ROLE", "TOKENS", "BYTES", "LEASES", "HITS", "USED", "TENANT", "MODEL")
-	for _, s := range items {
-		t.row(l.key(s.Key), s.State, tiersText(s.Tiers), s.Level, s.Role, s.Tokens, bytesText(s.Bytes), s.Leases, s.Hits,
-			ageText(s.LastUsed, now), s.Tenant, s.Model)
-	}
-}
-
-func (l *listing) checkpoints(t *table, items []api.Checkpoint) {
-	now := time.Now()
-	t.row("HASH", "KIND", "TIERS", "LEVEL", "TOKENS", "ROWS", "BYTES", "LEASES", "CHILDREN", "USED", "TENANT", "MODEL")
-	for _, s := range items {
-		t.row(l.key(s.Hash), s.Kind, tiersText(s.Tiers), s.Level, s.Tokens, s.Rows, bytesText(s.Bytes), s.Leases, s.Children,
-			ageText(s.LastUsed, now), s.Tenant, s.Model)
-	}
-}
-
-// tiersText names tiers, fastest first.
-func tiersText(tiers []string) string {
-	if len(tiers) == 0 {
-		return "-"
-	}
-	return strings.Join(tiers, "+")
-}
-
-func profileTable(t *table, items []api.Profile) {
-	t.row("ID", "FINGERPRINT", "LAYERS", "LINEAR", "ATTENTION", "TP", "STATE/RANK", "ROW/RANK", "SEGMENTS", "CHECKPOINTS", "MODEL")
-	for _, p := range items {
-		t.row(p.ID, shortKey(p.Fingerprint), p.Layers, p.LinearLayers, p.AttentionLayers, p.TPSize,
-			bytesText(p.StateBytes), bytesText(p.RowBytes), p.Segments, p.Checkpoints, p.Model)
-	}
-}
-
-func poolTable(t *table, items []api.Pool) {
-	t.row("POOL", "TIER", "USED", "CAPACITY", "LEASED", "PENDING", "QUARANTINED", "OBJECTS", "DEVICE")
-	for _, p := range items {
-		t.row(p.Name, p.Tier, bytesText(p.UsedBytes), bytesText(p.CapacityBytes), bytesText(p.LeasedBytes),
-			bytesText(p.PendingBytes), bytesText(p.QuarantinedBytes), p.Objects, p.Device)
-		for _, q := range p.Tenants {
-			t.row("  "+q.Tenant, "", bytesText(q.UsedBytes), quotaText(q.QuotaBytes))
+// columnsOf are the names that --sort takes, for completion.
+func columnsOf(command string, args []string) []string {
+	switch command {
+	case "ls":
+		name := "segments"
+		if len(args) > 0 {
+			name = args[0]
 		}
+		return show.Names(kinds()[name].columns)
+	case "usage":
+		return show.Names(usageColumns)
 	}
-}
-
-func quotaText(n int64) string {
-	if n == 0 {
-		return "no quota"
-	}
-	return bytesText(n)
-}
-
-func connectionTable(t *table, items []api.Connection) {
-	now := time.Now()
-	t.row("ID", "CLIENT", "UID", "PID", "AGE", "REQUESTS", "IN FLIGHT", "LEASES", "STAGING", "GPU", "TENANTS")
-	for _, n := range items {
-		t.row(n.ID, n.Client, n.UID, n.PID, ageText(n.Since, now), n.Requests, n.InFlight, n.Leases,
-			bytesText(n.StagingBytes), bytesText(n.DeviceBytes), strings.Join(n.Tenants, ","))
-	}
+	return nil
 }

@@ -17,29 +17,50 @@ func cli(t *testing.T, args ...string) (int, string, string) {
 
 func TestEveryCommandHasHelpWithExamplesAndJSON(t *testing.T) {
 	_, list, _ := cli(t, "-h")
-	for _, c := range commands() {
-		if c.hidden {
-			continue
-		}
-		code, out, errs := cli(t, c.name, "-h")
-		if code != exitOK || errs != "" {
-			t.Errorf("%s -h: exit %d, %s", c.name, code, errs)
-		}
-		for _, want := range []string{c.summary, "usage: splicectl " + c.name, "-json", "examples:\n  splicectl " + c.name} {
-			if !strings.Contains(out, want) {
-				t.Errorf("%s -h lacks %q:\n%s", c.name, want, out)
+	var check func(path []string, c command)
+	check = func(path []string, c command) {
+		name := strings.Join(path, " ")
+		for _, help := range []string{"-h", "-help", "--help"} {
+			code, out, errs := cli(t, append(slices.Clone(path), help)...)
+			if code != exitOK || errs != "" {
+				t.Errorf("%s %s: exit %d, %s", name, help, code, errs)
+			}
+			wanted := []string{c.summary, "Usage:\n  splicectl " + name, "Examples:\n  splicectl " + name}
+			if c.setup != nil && !c.screen {
+				wanted = append(wanted, "--json", "-o, --output")
+			}
+			for _, want := range wanted {
+				if !strings.Contains(out, want) {
+					t.Errorf("%s %s lacks %q:\n%s", name, help, want, out)
+				}
 			}
 		}
+		for _, sub := range c.subs {
+			check(append(slices.Clone(path), sub.name), sub)
+		}
+	}
+	for _, c := range commands() {
+		if c.hidden {
+			if strings.Contains(list, c.summary) {
+				t.Errorf("splicectl -h has %s", c.name)
+			}
+			continue
+		}
+		check([]string{c.name}, c)
 		if !strings.Contains(list, c.summary) {
 			t.Errorf("splicectl -h lacks %s", c.name)
 		}
+	}
+	if code, out, errs := cli(t, "help", "ls"); code != exitOK || errs != "" || !strings.Contains(out, "splicectl ls") {
+		t.Errorf("help ls: exit %d, %s%s", code, out, errs)
 	}
 }
 
 func TestWrongUsageIsTwoAndSaysWhatIsRight(t *testing.T) {
 	t.Setenv("SPLICED_ADMIN_SOCKET", "/nonexistent/admin.sock")
 	for _, args := range [][]string{
-		{}, {"frobnicate"}, {"ls", "-nope"}, {"ls", "a", "b"}, {"ls", "cats"}, {"ls", "-limit", "-1"},
+		{}, {"frobnicate"}, {"help", "frobnicate"}, {"frobnicate", "-x"}, {"config"}, {"config", "sett"}, {"context", "use"}, {"ls", "-nope"}, {"ls", "-o", "xml"}, {"stats", "-o", "wide"},
+		{"ls", "--json", "-o", "yaml"}, {"ls", "--sort", "colour", "pools", "x"}, {"ls", "pools", "-tenant", "a"}, {"ls", "--timeout", "0s"}, {"ls", "--context", "a", "--admin", "b"}, {"ls", "a", "b"}, {"ls", "cats"}, {"ls", "-limit", "-1"},
 		{"inspect"}, {"inspect", "a", "b"}, {"inspect", "decisions", "-limit", "0"}, {"stats", "x"}, {"version", "x"},
 		{"disk"}, {"disk", "check"}, {"disk", "mend", "/x"}, {"disk", "repair", "-deep", "/x"}, {"disk", "check", "-long", "/x"}, {"torture", "x"}, {"torture", "-loops", "-1"}, {"torture", "-power", "-2"}, {"torture", "-segments", "0"}, {"torture", "-soak", "1ms"}, {"torture", "-soak", "1m", "-load", "2"}, {"torture", "-soak", "1m", "-every", "1ms"}, {"torture", "-soak", "1m", "-bound", "0"},
 	} {
@@ -57,22 +78,6 @@ func TestAbsentNodeIsOneWithARemedy(t *testing.T) {
 		if code != exitFailed || out != "" || !strings.Contains(errs, "Is spliced running?") {
 			t.Errorf("%q: exit %d, out %q, err %q", args, code, out, errs)
 		}
-	}
-}
-
-func TestFlagsMayStandAnywhere(t *testing.T) {
-	var got []string
-	for _, args := range [][]string{{"-x", "1", "a", "b"}, {"a", "-x", "1", "b"}, {"a", "b", "-x=1"}} {
-		fs, x := testFlags()
-		pos, err := parse(fs, args)
-		if err != nil || *x != 1 || !slices.Equal(pos, []string{"a", "b"}) {
-			t.Errorf("%q: %q x=%d %v", args, pos, *x, err)
-		}
-	}
-	fs, x := testFlags()
-	got, err := parse(fs, []string{"a", "--", "-x", "1"})
-	if err != nil || *x != 0 || !slices.Equal(got, []string{"a", "-x", "1"}) {
-		t.Errorf("after --: %q x=%d %v", got, *x, err)
 	}
 }
 

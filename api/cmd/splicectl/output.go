@@ -1,81 +1,82 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
 )
 
-// printJSON writes one indented document.
-func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
+// call is one invocation: positional arguments and where output goes.
+type call struct {
+	args   []string
+	flags  *pflag.FlagSet
+	stdout io.Writer
+	stderr io.Writer
+	json   bool // a document is wanted, not a table
+
+	output string // as the flag says
 }
 
-// table lines columns up.
-type table struct{ w *tabwriter.Writer }
+// Forms of output.
+const (
+	formTable = "table"
+	formWide  = "wide"
+	formJSON  = "json"
+	formYAML  = "yaml"
+)
 
-func newTable(w io.Writer, head ...string) *table {
-	t := &table{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
-	if len(head) > 0 {
-		t.row(toAny(head)...)
+func forms(listing bool) []string {
+	if listing {
+		return []string{formTable, formWide, formJSON, formYAML}
 	}
-	return t
+	return []string{formTable, formJSON, formYAML}
 }
 
-func (t *table) row(cells ...any) {
-	text := make([]string, len(cells))
-	for i, c := range cells {
-		text[i] = terminal.Line(fmt.Sprint(c))
-	}
-	fmt.Fprintln(t.w, strings.Join(text, "\t"))
+func (c *call) formatFlags(fs *pflag.FlagSet, listing bool) {
+	fs.StringVarP(&c.output, "output", "o", formTable, "`form` of the output: "+strings.Join(forms(listing), ", "))
+	fs.BoolVar(&c.json, "json", false, "print one JSON document, as -o json")
 }
 
-func (t *table) flush() error { return t.w.Flush() }
-
-func toAny(s []string) []any {
-	out := make([]any, len(s))
-	for i := range s {
-		out[i] = s[i]
+// choose settles the form.
+func (c *call) choose(listing bool) error {
+	switch {
+	case c.output == "": // it has no such flag
+		return nil
+	case !slices.Contains(forms(listing), c.output):
+		return usagef("-o %q is none of %s", c.output, strings.Join(forms(listing), ", "))
+	case c.json && c.flags.Changed("output") && c.output != formJSON:
+		return usagef("-o %s and --json are two forms", c.output)
+	case c.json:
+		c.output = formJSON
+	case c.output == formJSON || c.output == formYAML:
+		c.json = true
 	}
-	return out
+	return nil
 }
 
-// bytesText is a size as people read it: 1.5 MiB.
-func bytesText(n int64) string {
-	const units = "KMGTPE"
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
+// document prints one, as JSON or YAML.
+func (c *call) document(v any) error {
+	if c.output == formYAML {
+		return show.YAML(c.stdout, v)
 	}
-	v, i := float64(n)/1024, 0
-	for v >= 1024 && i < len(units)-1 {
-		v /= 1024
-		i++
+	return show.JSON(c.stdout, v)
+}
+
+// page prints a listing.
+func (c *call) page(p *show.Page) error {
+	if c.json {
+		return c.document(p.Document())
 	}
-	return fmt.Sprintf("%.4g %ciB", v, units[i])
+	return p.Write(c.stdout, c.output == formWide)
 }
 
 // ageText is how long ago something was, in one unit.
-func ageText(then, now time.Time) string {
-	if then.IsZero() {
-		return "-"
-	}
-	d := now.Sub(then)
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
-}
+func ageText(then, now time.Time) string { return show.Age{At: then, Now: now}.String() }
 
 func shortKey(s fmt.Stringer) string { return s.String()[:12] }

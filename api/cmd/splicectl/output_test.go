@@ -2,35 +2,14 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"iter"
 	"testing"
-	"time"
 )
 
-func testFlags() (*flag.FlagSet, *int) {
-	fs := flag.NewFlagSet("test", flag.ContinueOnError)
-	return fs, fs.Int("x", 0, "")
-}
-
-func TestSizesReadWell(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.5 KiB", 1 << 30: "1 GiB", 5<<40 + 1<<39: "5.5 TiB"} {
-		if got := bytesText(n); got != want {
-			t.Errorf("%d: %q, want %q", n, got, want)
-		}
-	}
-}
-
-func TestAgesReadWell(t *testing.T) {
-	now := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
-	for d, want := range map[time.Duration]string{5 * time.Second: "5s", 90 * time.Second: "1m", 47 * time.Hour: "47h", 49 * time.Hour: "2d"} {
-		if got := ageText(now.Add(-d), now); got != want {
-			t.Errorf("%v: %q, want %q", d, got, want)
-		}
-	}
-	if got := ageText(time.Time{}, now); got != "-" {
-		t.Errorf("never: %q", got)
-	}
+// listed is the document of a listing.
+type listed[T any] struct {
+	Items []T  `json:"items"`
+	More  bool `json:"more"`
 }
 
 func TestTakeStopsAtItsLimitAndAtErrors(t *testing.T) {

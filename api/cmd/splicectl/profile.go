@@ -3,10 +3,11 @@ package main
 import (
 	"context"
 	"crypto/sha256"
-	"flag"
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -27,13 +28,14 @@ type profileFlags struct {
 
 func profileCommand() command {
 	return command{
-		name: "profile", synopsis: "[flags] FILE | on FINGERPRINT | off FINGERPRINT",
+		name: "profile", group: "change", synopsis: "[flags] FILE | on FINGERPRINT | off FINGERPRINT",
 		summary: "Print what segments of a model cost, by its config.json; or switch splicing of a profile on or off",
 		about: "FILE is a Hugging Face config.json. On and off speak to a running node: an engine's canary switches a\n" +
 			"profile off when what it reuses differs too much from what it computes, and only an operator switches it on\n" +
 			"again. Splicectl ls canaries lists them. The first digits of a fingerprint are enough.",
-		examples: []string{"on 9f86d081884c", "off 9f86d081884c -tenant team-a -why 'new kernels'", "config.json", "-tp 2 -tokens 2048 config.json", "- --json < config.json"},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		examples: []string{"on 9f86d081884c", "off 9f86d081884c --tenant team-a --why 'new kernels'", "config.json", "--tp 2 --tokens 2048 config.json", "- --json < config.json"},
+		words:    []string{"on", "off"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f profileFlags
 			f.switching.target.flags(fs)
 			fs.StringVar(&f.switching.tenant, "tenant", "", "on, off: for this `tenant` only")
@@ -60,7 +62,7 @@ func (f *profileFlags) run(c *call) error {
 		return usagef("want one config.json, or - for standard input")
 	}
 	if f.tokens < 1 || f.tokens > 1<<24 {
-		return usagef("-tokens %d is not 1 to %d", f.tokens, 1<<24)
+		return usagef("--tokens %d is not 1 to %d", f.tokens, 1<<24)
 	}
 	options, err := f.options()
 	if err != nil {
@@ -85,7 +87,7 @@ func (f *profileFlags) run(c *call) error {
 	report := p.Report(f.tokens)
 	report.Fingerprint = "" // would be that of the stand-in
 	if c.json {
-		return printJSON(c.stdout, report)
+		return c.document(report)
 	}
 	return report.WriteText(c.stdout)
 }

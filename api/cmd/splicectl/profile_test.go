@@ -86,10 +86,19 @@ func TestProfileIsSwitchedOffAndOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := m.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// Nothing was reported yet: a dry run says what it is about all the same.
+	fingerprint := fmt.Sprintf("%x", p.Fingerprint())
+	out, _ := splicectl(t, exitOK, "profile", "off", fingerprint[:12], "-dry-run", "-tenant", "default", "-admin", d.Admin)
+	if !strings.Contains(out, "nothing was changed") || !strings.Contains(out, fingerprint[:12]+" of tenant default, on which no engine has reported yet") {
+		t.Errorf("%s", out)
+	}
 	if off, err := m.Report(t.Context(), &connector.Report{Compared: 8, Failed: 2, Worst: 0.5, Bound: 0.1, Off: true, Text: "too far"}); err != nil || !off {
 		t.Fatal(off, err)
 	}
-	out, _ := splicectl(t, exitOK, "ls", "canaries", "-admin", d.Admin)
+	out, _ = splicectl(t, exitOK, "ls", "canaries", "-admin", d.Admin)
 	if !strings.Contains(out, "off for") || !strings.Contains(out, "too far") {
 		t.Errorf("%s", out)
 	}

@@ -1,10 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
-	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -12,7 +12,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/replay"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -26,7 +29,7 @@ type replayFlags struct {
 
 func replayCommand() command {
 	return command{
-		name: "replay", synopsis: "[flags] TRACE",
+		name: "replay", group: "measure", synopsis: "[flags] TRACE",
 		summary: "Play a recorded request stream through simulated caches and compare policies",
 		about: `TRACE is a file, plain or in zstd, or a member of a tar archive as FILE:MEMBER.
 What it is shows in its first line:
@@ -51,13 +54,13 @@ A line that cannot be read ends the replay with its number and a code. TTFT is
 modelled from the hits, not measured. With --json one object a line and run, with
 policy, capacity_bytes, requests, token_hit_rate, evictions and more.`,
 		examples: []string{
-			"trace.jsonl.zst -policy lru,marconi,gdsf,default -capacity 300GB,1TB",
-			"orders.tar.zst:swe100_c5_sps1_art7.5 -capacity 40GB -capacity 60GB -plot swe.svg",
-			"passages.csv.zst -texts lengths.csv.zst -capacity 20GB,40GB -policy lru,default,prefix",
-			"depths.csv.zst -policy balanced,dp,default -checkpoints 1,2,4",
-			"mine.jsonl -profile config.json -prefill 12,0.04 -capacity 16GiB --json",
+			"trace.jsonl.zst --policy lru,marconi,gdsf,default --capacity 300GB,1TB",
+			"orders.tar.zst:swe100_c5_sps1_art7.5 --capacity 40GB --capacity 60GB --plot swe.svg",
+			"passages.csv.zst --texts lengths.csv.zst --capacity 20GB,40GB --policy lru,default,prefix",
+			"depths.csv.zst --policy balanced,dp,default --checkpoints 1,2,4",
+			"mine.jsonl --profile config.json --prefill 12,0.04 --capacity 16GiB --json",
 		},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f replayFlags
 			fs.Var(&f.policies, "policy", "`names`, separated by commas or repeated (default lru,marconi,gdsf,default)")
 			fs.Var(&f.capacities, "capacity", "`bytes` of the cache such as 300GB, 16GiB or unlimited, separated by commas or repeated")
@@ -103,6 +106,10 @@ func (f *replayFlags) run(ctx context.Context, c *call) error {
 			return err
 		}
 	}
+	if c.output == formYAML {
+		var b bytes.Buffer
+		return errors.Join(report.WriteJSON(&b), show.Lines(c.stdout, b.Bytes()))
+	}
 	if c.json {
 		return report.WriteJSON(c.stdout)
 	}
@@ -131,17 +138,17 @@ func (f *replayFlags) complete() error {
 	for _, text := range f.checkpoints {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
-			return usagef("-checkpoints %q is no number from 1 on", text)
+			return usagef("--checkpoints %q is no number from 1 on", text)
 		}
 		f.Checkpoints = append(f.Checkpoints, n)
 	}
 	switch ext := strings.ToLower(filepath.Ext(f.plot)); {
 	case f.plot != "" && ext != ".svg":
-		return usagef("-plot %s: charts are written as .svg", f.plot)
+		return usagef("--plot %s: charts are written as .svg", f.plot)
 	case f.System < 0 || f.System > 1<<20:
-		return usagef("-system %d is not 0 to %d", f.System, 1<<20)
+		return usagef("--system %d is not 0 to %d", f.System, 1<<20)
 	case f.Seam < 0 || f.Seam > 1024:
-		return usagef("-seam %d is not 0 to 1024", f.Seam)
+		return usagef("--seam %d is not 0 to 1024", f.Seam)
 	}
 	if err := f.chooseModel(); err != nil {
 		return err
@@ -184,6 +191,9 @@ type list []string
 
 func (l *list) String() string { return strings.Join(*l, ",") }
 
+// Type is what help calls a value.
+func (l *list) Type() string { return "list" }
+
 func (l *list) Set(text string) error {
 	for _, v := range strings.Split(text, ",") {
 		if v = strings.TrimSpace(v); v == "" {
@@ -208,7 +218,7 @@ func capacityOf(text string) (int64, error) {
 	unit, known := units[strings.ToUpper(strings.TrimSpace(text[at:]))]
 	bytes := v * unit
 	if err != nil || !known || !(bytes >= 1 && bytes <= 1e18) {
-		return 0, usagef("-capacity %q is not a size such as 300GB, 16GiB or unlimited", text)
+		return 0, usagef("--capacity %q is not a size such as 300GB, 16GiB or unlimited", text)
 	}
 	return int64(math.Round(bytes)), nil
 }
@@ -223,7 +233,7 @@ func prefillOf(text string) (cost.Prefill, error) {
 		wrong = err != nil || !(v[i] >= 0 && v[i] <= 1e9)
 	}
 	if wrong || v[1] == 0 && v[2] == 0 {
-		return cost.Prefill{}, usagef("-prefill %q is not fixed,per-token or fixed,per-token,per-token² in milliseconds", text)
+		return cost.Prefill{}, usagef("--prefill %q is not fixed,per-token or fixed,per-token,per-token² in milliseconds", text)
 	}
 	return cost.Prefill{Fixed: v[0], PerToken: v[1], PerTokenSquared: v[2]}, nil
 }

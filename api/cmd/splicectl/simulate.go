@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"time"
 
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/simulate"
 )
 
@@ -19,7 +21,7 @@ type simulateFlags struct {
 
 func simulateCommand() command {
 	return command{
-		name: "simulate", synopsis: "[flags]",
+		name: "simulate", group: "measure", synopsis: "[flags]",
 		summary: "Play a cluster's index in virtual time, with the daemon's own code",
 		about: `All nodes hold segments, change what they hold, and answer. The sampled ones keep
 an index as the daemon does. Sets, deltas and indexes are the daemon's code; the network
@@ -30,12 +32,12 @@ and go; the same while nodes restart. Membership's own traffic is not in it.
 Takes one core, 2.5 MB for each node, and 3.3 bytes for each segment and sampled node:
 1,000 nodes with 100,000 segments take 6 GB and some minutes.`,
 		examples: []string{
-			"-nodes 100 -segments 10000",
-			"-nodes 1000 -segments 100000 --json",
-			"-nodes 3 -segments 100000 -churn 0.05",
-			"-nodes 16 -segments 2000 -churn 0.6 -daemons",
+			"--nodes 100 --segments 10000",
+			"--nodes 1000 --segments 100000 --json",
+			"--nodes 3 --segments 100000 --churn 0.05",
+			"--nodes 16 --segments 2000 --churn 0.6 --daemons",
 		},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f simulateFlags
 			fs.IntVar(&f.Nodes, "nodes", 1000, "`number` of nodes, 3 to 4000")
 			fs.IntVar(&f.Keys, "segments", 100_000, "`number` that each node holds")
@@ -83,7 +85,7 @@ func (f *simulateFlags) run(ctx context.Context, c *call) error {
 		return f.runDaemons(ctx, c, report)
 	}
 	if c.json {
-		return printJSON(c.stdout, report)
+		return c.document(report)
 	}
 	return printSimulated(c, report)
 }
@@ -97,14 +99,14 @@ func (f *simulateFlags) runOthers(ctx context.Context, c *call) error {
 		return err
 	}
 	if c.json {
-		return printJSON(c.stdout, others)
+		return c.document(others)
 	}
-	t := newTable(c.stdout, "way", "memory", "kB/s each way", "32 keys, median", "p99", "false peers", "hits lost")
+	t := show.NewTable(c.stdout, "way", "memory", "kB/s each way", "32 keys, median", "p99", "false peers", "hits lost")
 	for _, o := range others {
-		t.row(o.Way, bytesText(o.MemoryBytes), fmt.Sprintf("%.0f", o.BytesPerSecond/1e3), fmt.Sprintf("%.0f µs", o.Lookup32*1e6),
+		t.Row(o.Way, show.Bytes(o.MemoryBytes), fmt.Sprintf("%.0f", o.BytesPerSecond/1e3), fmt.Sprintf("%.0f µs", o.Lookup32*1e6),
 			fmt.Sprintf("%.0f µs", o.Lookup32P99*1e6), fmt.Sprintf("%.2f %%", 100*o.False), fmt.Sprintf("%.2f %%", 100*o.HitsLost))
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	for _, o := range others {
@@ -115,9 +117,9 @@ func (f *simulateFlags) runOthers(ctx context.Context, c *call) error {
 
 func printSimulated(c *call, r *simulate.Report) error {
 	fmt.Fprintf(c.stdout, "%d nodes with %d segments each, %d of them with an index; seed %d\n\n", r.Nodes, r.Segments, r.Sampled, r.Seed)
-	t := newTable(c.stdout, "", r.Parts[0].Name, r.Parts[1].Name)
+	t := show.NewTable(c.stdout, "", r.Parts[0].Name, r.Parts[1].Name)
 	row := func(name, format string, of func(*simulate.Part) float64) {
-		t.row(name, fmt.Sprintf(format, of(&r.Parts[0])), fmt.Sprintf(format, of(&r.Parts[1])))
+		t.Row(name, fmt.Sprintf(format, of(&r.Parts[0])), fmt.Sprintf(format, of(&r.Parts[1])))
 	}
 	row("sent and read, each, kB/s", "%.0f", func(p *simulate.Part) float64 { return p.BytesPerSecond / 1e3 })
 	row("exchanges begun, 1/s", "%.0f", func(p *simulate.Part) float64 { return p.ExchangesPerSecond })
@@ -132,18 +134,18 @@ func printSimulated(c *call, r *simulate.Report) error {
 	row("  of keys that left in the last minute, %", "%.2f", func(p *simulate.Part) float64 { return 100 * p.Departed })
 	row("look-up of 32 keys, median, µs", "%.1f", func(p *simulate.Part) float64 { return p.Lookup32 * 1e6 })
 	row("applying deltas, % of a core", "%.2f", func(p *simulate.Part) float64 { return 100 * p.ApplyCPU })
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	fmt.Fprintf(c.stdout, "\nA node's own set takes %s. A start without an index: 50 %% of the sets after %.1f s, all after %.1f s, %s read.\n",
-		bytesText(r.Sets), r.First.Half, r.First.All, bytesText(r.First.Bytes))
+		show.Bytes(r.Sets), r.First.Half, r.First.All, show.Bytes(r.First.Bytes))
 	if len(r.Use) == 0 {
 		return nil
 	}
 	fmt.Fprintf(c.stdout, "A node that restarts while others do: 99 %% after %.1f s, all after %.1f s. Its hits, of the oracle's:\n\n", r.Restarted.Most, r.Restarted.All)
-	t = newTable(c.stdout, "seconds", "alone", "asking a neighbour too")
+	t = show.NewTable(c.stdout, "seconds", "alone", "asking a neighbour too")
 	for _, u := range r.Use {
-		t.row(fmt.Sprintf("%.1f", u.Seconds), fmt.Sprintf("%.1f %%", 100*u.Alone), fmt.Sprintf("%.1f %%", 100*u.Neighbour))
+		t.Row(fmt.Sprintf("%.1f", u.Seconds), fmt.Sprintf("%.1f %%", 100*u.Alone), fmt.Sprintf("%.1f %%", 100*u.Neighbour))
 	}
-	return t.flush()
+	return t.Flush()
 }

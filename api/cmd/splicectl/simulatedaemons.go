@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/clustercheck"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/simulate"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -29,7 +30,7 @@ type compared struct {
 
 func (f *simulateFlags) runDaemons(ctx context.Context, c *call, s *simulate.Report) error {
 	if s.Nodes > maxDaemons {
-		return usagef("-daemons runs %d processes at most, got -nodes %d", maxDaemons, s.Nodes)
+		return usagef("--daemons runs %d processes at most, got -nodes %d", maxDaemons, s.Nodes)
 	}
 	seen, err := f.clusterOfDaemons(ctx, c, s)
 	if err != nil {
@@ -37,12 +38,12 @@ func (f *simulateFlags) runDaemons(ctx context.Context, c *call, s *simulate.Rep
 	}
 	both := compared{s.Parts[0], seen, s.First}
 	if c.json {
-		return printJSON(c.stdout, both)
+		return c.document(both)
 	}
 	fmt.Fprintf(c.stdout, "%d nodes with %d segments each, %.3g of them replaced a minute, %v\n\n", s.Nodes, s.Segments, s.Churn, f.Duration)
-	t := newTable(c.stdout, "", "simulated", "daemons")
+	t := show.NewTable(c.stdout, "", "simulated", "daemons")
 	row := func(name, format string, simulated, seen float64) {
-		t.row(name, fmt.Sprintf(format, simulated), fmt.Sprintf(format, seen))
+		t.Row(name, fmt.Sprintf(format, simulated), fmt.Sprintf(format, seen))
 	}
 	p := &both.Simulated
 	row("questions of a node, 1/s", "%.1f", p.ExchangesPerSecond, seen.ExchangesPerSecond)
@@ -54,7 +55,7 @@ func (f *simulateFlags) runDaemons(ctx context.Context, c *call, s *simulate.Rep
 	row("false peers, %", "%.3f", 100*p.False, 100*seen.False)
 	row("new segments", "%.0f", float64(p.NewSegments), float64(seen.NewSegments))
 	row("not visible after 5 s, a node", "%.0f", 0, float64(seen.Unseen))
-	return t.flush()
+	return t.Flush()
 }
 
 // clusterOfDaemons starts daemons that fetch nothing by themselves, and measures.

@@ -2,93 +2,325 @@ package main
 
 import (
 	"context"
-	"flag"
+	"errors"
 	"fmt"
-	"strconv"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
 )
 
-// nodeStats is the JSON form of stats.
+// nodeStats is the document of stats.
 type nodeStats struct {
-	Status   api.Status    `json:"status"`
-	Pools    []api.Pool    `json:"pools"`
-	Counters []api.Counter `json:"counters"`
+	Node string `json:"node,omitempty"` // as it is called here, where several are asked
+
+	Status   api.Status         `json:"status"`
+	Pools    []api.Pool         `json:"pools"`
+	Usage    *api.Usage         `json:"usage,omitempty"` // of all tenants and models; nil = the node does not tell
+	Overview *heldNow           `json:"held,omitempty"`  // the same
+	Counters map[string]float64 `json:"counters"`
+	Error    string             `json:"error,omitempty"` // nothing else is known
+
+	history api.History
+}
+
+// heldNow is what a node has at the moment.
+type heldNow struct {
+	Connections int    `json:"connections"`
+	Leases      uint64 `json:"leases"`
+	Segments    int    `json:"segments"`
+	Checkpoints int    `json:"checkpoints"`
+}
+
+type statsFlags struct {
+	target  target
+	watcher watcher
+	all     bool
 }
 
 func statsCommand() command {
 	return command{
-		name: "stats", synopsis: "[flags]",
-		summary:  "Show a node's state, pools and counters",
-		examples: []string{"", "--json", "-admin http://127.0.0.1:9400"},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
-			var t target
-			t.flags(fs)
-			return func(ctx context.Context, c *call) error { return stats(ctx, c, &t) }
+		name: "stats", group: "look", synopsis: "[flags]",
+		summary: "Show on one screen how a node does: token hit ratio, time saved, rates, tiers",
+		about: "The token hit ratio is the share of prompt tokens, without those that the engine's own cache has, that need\n" +
+			"not be computed. With -all every counter and gauge follows, with its rate since the start. The document has\n" +
+			"counters as an object by name.",
+		examples: []string{"", "-w", "--all", "--json", "--members --admin http://10.0.0.1:9400"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+			var f statsFlags
+			f.target.flags(fs)
+			f.target.nodeFlags(fs)
+			f.watcher.flags(fs)
+			fs.BoolVar(&f.all, "all", false, "all counters and gauges too")
+			return f.run
 		},
 	}
 }
 
-func stats(ctx context.Context, c *call, t *target) error {
+func (f *statsFlags) run(ctx context.Context, c *call) error {
 	if len(c.args) > 0 {
 		return usagef("takes no arguments, got %q", c.args)
 	}
-	client, err := t.client()
+	if f.all && f.target.several() {
+		return usagef("--all is for one node")
+	}
+	return f.watcher.run(ctx, c, f.once)
+}
+
+func (f *statsFlags) once(ctx context.Context, c *call) error {
+	nodes, err := f.target.nodes(ctx)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	var s nodeStats
-	if s.Status, err = client.Status(ctx); err != nil {
+	answers := askAll(ctx, nodes, statsOf)
+	if f.target.several() {
+		return printAllStats(c, answers)
+	}
+	s, err := answers[0].value, answers[0].err
+	switch {
+	case err != nil:
 		return err
+	case c.json:
+		return c.document(s)
 	}
-	if s.Pools, err = client.Pools(ctx); err != nil {
-		return err
-	}
-	if s.Counters, err = client.Counters(ctx); err != nil {
-		return err
-	}
-	if c.json {
-		return printJSON(c.stdout, s)
-	}
-	return printStats(c, &s)
+	return s.print(c, f.all, time.Now())
 }
 
-func printStats(c *call, s *nodeStats) error {
-	fmt.Fprintf(c.stdout, "%s  spliced %s  %s  since %s\n", s.Status.Node, s.Status.Version, s.Status.Device,
-		s.Status.Started.Format("2006-01-02 15:04:05"))
+// statsOf asks a node. One that is too old to have an overview tells less.
+func statsOf(ctx context.Context, client *api.Client) (*nodeStats, error) {
+	s := &nodeStats{Counters: map[string]float64{}}
+	counters, err := client.Counters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, counter := range counters {
+		s.Counters[counter.Name] = counter.Value
+	}
+	o, err := client.Overview(ctx, api.HistoryHours)
+	if err == nil {
+		s.Status, s.Pools, s.Usage, s.history = o.Status, o.Pools, &o.Usage, o.History
+		s.Overview = &heldNow{o.Connections, o.Leases, o.Segments, o.Checkpoints}
+		return s, nil
+	}
+	if !errors.Is(err, api.ErrNotFound) {
+		return nil, err
+	}
+	if s.Status, err = client.Status(ctx); err != nil {
+		return nil, err
+	}
+	s.Pools, err = client.Pools(ctx)
+	return s, err
+}
+
+func (s *nodeStats) print(c *call, all bool, now time.Time) error {
+	w := c.stdout
+	fmt.Fprintf(w, "%s  spliced %s  %s  up %s, since %s\n", s.Status.Node, s.Status.Version, s.Status.Device,
+		show.Long(now.Sub(s.Status.Started)), s.Status.Started.Local().Format("2006-01-02 15:04:05"))
 	for _, check := range s.Status.Checks {
 		if check.State != api.CheckOK {
-			fmt.Fprintf(c.stdout, "%s: %s: %s\n", check.State, check.Name, terminal.Line(check.Detail))
+			fmt.Fprintf(w, "%s: %s: %s\n", check.State, check.Name, terminal.Line(check.Detail))
 		}
 	}
-	fmt.Fprintln(c.stdout)
-	t := newTable(c.stdout)
-	poolTable(t, s.Pools)
-	if err := t.flush(); err != nil {
+	fmt.Fprintln(w)
+	if err := s.served(w); err != nil {
 		return err
 	}
-	fmt.Fprintln(c.stdout)
+	fmt.Fprintln(w)
+	if err := show.Of(s.Pools, false, poolView(c)).Write(w, false); err != nil {
+		return err
+	}
 	if len(s.Status.GPUs) > 0 {
-		t = newTable(c.stdout)
-		gpuTable(t, s.Status.GPUs)
-		if err := t.flush(); err != nil {
+		fmt.Fprintln(w)
+		if err := show.Of(s.Status.GPUs, false, gpuView).Write(w, false); err != nil {
 			return err
 		}
-		fmt.Fprintln(c.stdout)
 	}
-	t = newTable(c.stdout)
-	for _, counter := range s.Counters {
-		t.row(counter.Name, strconv.FormatFloat(counter.Value, 'f', -1, 64))
+	fmt.Fprintln(w)
+	if err := s.rates(w, now); err != nil || !all {
+		return err
 	}
-	return t.flush()
+	fmt.Fprintln(w)
+	return s.counters(w, now)
 }
 
-func gpuTable(t *table, items []api.GPU) {
-	t.row("GPU", "STATE", "COPIES", "PROMOTING", "USED", "CAPACITY", "OF CLIENTS", "SHARED BY", "NAME")
-	for i := range items {
-		g := &items[i]
-		t.row(g.UUID, g.State, g.Copies, g.Promoting, bytesText(g.UsedBytes), bytesText(g.CapacityBytes), bytesText(g.Shared), g.Way, g.Name)
+// served is what requests had of it.
+func (s *nodeStats) served(w io.Writer) error {
+	u, t := s.Usage, show.NewTable(w)
+	if u == nil {
+		t.Row("token hit ratio", "-", "this version of the daemon does not tell")
+		return t.Flush()
 	}
+	t.Row("token hit ratio", hits(u), fmt.Sprintf("of %s prompt tokens; %s with the engine's own cache", show.Count(u.Prompt), allHits(u)))
+	t.Row("", "", fmt.Sprintf("%s from prefixes, %s from segments, %s computed, of these %s in seams; %s in the engine",
+		show.Count(u.Prefix), show.Count(u.Reused), show.Count(u.Computed), show.Count(u.Seam), show.Count(u.Engine)))
+	if missed := missedText(u.Missed, 5); missed != "-" {
+		t.Row("", "", "missed tokens: "+missed)
+	}
+	each := ""
+	if u.Requests > 0 {
+		each = fmt.Sprintf(", %s a request", show.Millis(u.Saved/float64(u.Requests)))
+	}
+	t.Row("time saved", longMillis(u.Saved), "estimated, by "+show.Count(u.Requests).String()+" requests"+each)
+	if lately := s.lately(); lately != "" {
+		t.Row("lately", "", lately)
+	}
+	if o := s.Overview; o != nil {
+		t.Row("held", "", fmt.Sprintf("%s segments, %s checkpoints; %d leases of %d connections",
+			show.Count(o.Segments), show.Count(o.Checkpoints), o.Leases, o.Connections))
+	}
+	return t.Flush()
+}
+
+// latelySteps are the steps of the history that count as lately: ten minutes.
+const latelySteps = 60
+
+// lately is what the last minutes brought, in words; "" where nothing is known of them.
+func (s *nodeStats) lately() string {
+	sum := func(name string) (total float64, steps int) {
+		values := s.history.Series[name]
+		for _, v := range values[max(0, len(values)-latelySteps):] {
+			total, steps = total+v, steps+1
+		}
+		return total, steps
+	}
+	requests, steps := sum("requests")
+	seconds := float64(steps * s.history.StepSeconds)
+	if seconds == 0 {
+		return ""
+	}
+	prompt, _ := sum("prompt_tokens")
+	engine, _ := sum("engine_tokens")
+	prefix, _ := sum("prefix_tokens")
+	reused, _ := sum("reused_tokens")
+	saved, _ := sum("saved_ms")
+	return fmt.Sprintf("%.3g requests/s, %.3g tokens/s, hit ratio %s, %s saved, in the last %s", requests/seconds, prompt/seconds,
+		share(prefix+reused, prompt-engine), longMillis(saved), show.Long(time.Duration(seconds)*time.Second))
+}
+
+// told are the counters of the first screen, with the words for people.
+var toldCounters = []struct{ what, count, bytes string }{
+	{"segments and checkpoints published", "published", "published_bytes"},
+	{"evicted from memory for room", "evicted_room", "evicted_bytes"},
+	{"evicted from memory for a quota", "evicted_quota", ""},
+	{"read from disk", "disk_read", "disk_read_bytes"},
+	{"written to disk", "disk_written", "disk_written_bytes"},
+	{"brought back to memory", "promotions_done", "promoted_bytes"},
+	{"copied to GPUs", "hbm_promotions_done", "hbm_promoted_bytes"},
+	{"not sent again, since it was there", "reserve_exists", "reserve_exists_bytes"},
+	{"fetched from other nodes", "peer_fetches_done", "peer_fetched_bytes"},
+}
+
+// rates are what happened since the start, and how often.
+func (s *nodeStats) rates(w io.Writer, now time.Time) error {
+	seconds := max(now.Sub(s.Status.Started).Seconds(), 1)
+	t := show.NewTable(w, "SINCE THE START", "OBJECTS", "PER SECOND", "BYTES", "PER SECOND")
+	for i, r := range toldCounters {
+		count, bytes := s.Counters[r.count], s.Counters[r.bytes]
+		if i > 1 && count == 0 && bytes == 0 {
+			continue
+		}
+		row := []any{r.what, show.Count(count), fmt.Sprintf("%.3g", count/seconds)}
+		if r.bytes != "" {
+			row = append(row, show.Size(bytes), show.Bytes(int64(bytes/seconds))+"/s")
+		}
+		t.Row(row...)
+	}
+	return t.Flush()
+}
+
+// counters are all of them by name, with units.
+func (s *nodeStats) counters(w io.Writer, now time.Time) error {
+	seconds := max(now.Sub(s.Status.Started).Seconds(), 1)
+	t := show.NewTable(w, "COUNTER OR GAUGE", "VALUE", "PER SECOND")
+	for _, name := range slices.Sorted(maps.Keys(s.Counters)) {
+		v := s.Counters[name]
+		t.Row(name, unitText(name, v), unitText(name, v/seconds))
+	}
+	return t.Flush()
+}
+
+// unitText is a value with the unit that its name ends in.
+func unitText(name string, v float64) string {
+	switch {
+	case strings.HasSuffix(name, "_bytes"):
+		return show.Bytes(int64(v))
+	case strings.HasSuffix(name, "_nanos"):
+		return show.Long(time.Duration(v))
+	case strings.HasSuffix(name, "_seconds"):
+		return show.Long(time.Duration(v * float64(time.Second)))
+	case strings.HasSuffix(name, "_tokens"):
+		return numberText(v) + " tokens"
+	}
+	return numberText(v)
+}
+
+func numberText(v float64) string {
+	if v >= 0 && v == float64(uint64(v)) {
+		return show.Count(v).String()
+	}
+	return fmt.Sprintf("%.4g", v)
+}
+
+var gpuView = show.View[api.GPU]{
+	Columns: []string{"GPU", "STATE", "COPIES", "PROMOTING", "USED", "CAPACITY", "OF CLIENTS", "SHARED BY", "NAME"},
+	Row: func(g *api.GPU) []any {
+		return []any{g.UUID, show.State(g.State), g.Copies, g.Promoting, show.Size(g.UsedBytes), show.Size(g.CapacityBytes), show.Size(g.Shared), g.Way, g.Name}
+	},
+}
+
+// printAllStats has a line for each node.
+func printAllStats(c *call, answers []answer[*nodeStats]) error {
+	var failed error
+	documents := []*nodeStats{}
+	t := show.NewTable(c.stdout, "NODE", "STATE", "HIT", "SAVED", "REQUESTS", "DRAM", "DISK", "HBM", "UP", "VERSION")
+	for _, a := range answers {
+		s := a.value
+		if a.err != nil {
+			failed = errFailed
+			documents = append(documents, &nodeStats{Node: a.node, Error: a.err.Error()})
+			t.Row(a.node, show.State(api.HealthUnavailable), "-", "-", "-", "-", "-", "-", "-", a.err.Error())
+			continue
+		}
+		s.Node = a.node
+		documents = append(documents, s)
+		ratio, savedTime, requests := any("-"), any("-"), any("-")
+		if u := s.Usage; u != nil {
+			ratio, savedTime, requests = hits(u), longMillis(u.Saved), show.Count(u.Requests)
+		}
+		t.Row(a.node, s.state(), ratio, savedTime, requests, s.fullness("dram"), s.fullness("disk"), s.fullness("hbm"),
+			show.Long(time.Since(s.Status.Started)), s.Status.Version)
+	}
+	if c.json {
+		return errors.Join(failed, c.document(map[string]any{"nodes": documents}))
+	}
+	return errors.Join(failed, t.Flush())
+}
+
+// state is the worst of the node's checks.
+func (s *nodeStats) state() show.State {
+	if slices.ContainsFunc(s.Status.Checks, func(c api.Check) bool { return c.State != api.CheckOK }) {
+		return api.CheckDegraded
+	}
+	return api.CheckOK
+}
+
+// fullness is what is used of a tier.
+func (s *nodeStats) fullness(tier string) string {
+	var used, capacity int64
+	for i := range s.Pools {
+		if p := &s.Pools[i]; p.Tier == tier {
+			used, capacity = used+p.UsedBytes, capacity+p.CapacityBytes
+		}
+	}
+	if capacity == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%s of %s", show.Bytes(used), show.Bytes(capacity))
 }

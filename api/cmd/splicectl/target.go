@@ -2,65 +2,135 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/contexts"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/trust"
 )
 
-// target is which node a command speaks to.
+// requestTimeout is what a node has for an answer, unless --timeout says otherwise.
+const requestTimeout = 5 * time.Second
+
+// slowTimeout is for what takes a node longer: many objects, or what is tried or read first.
+const slowTimeout = time.Minute
+
+// target is which node a command speaks to, or which ones.
 type target struct {
-	admin string
-	token string
+	admin   string
+	token   string
+	context string
+	timeout time.Duration
+
+	allContexts bool
+	members     bool
+	memberPort  int
 }
 
-func (t *target) flags(fs *flag.FlagSet) {
-	fs.StringVar(&t.admin, "admin", "", "admin `address`: a socket path or an http://host:port URL\n(default $SPLICED_ADMIN_SOCKET, or admin/admin.sock beside the engine socket)")
-	fs.StringVar(&t.token, "token-file", "", "`file` with the bearer token for changes, or for locate, over HTTP; a socket takes none")
+func (t *target) flags(fs *pflag.FlagSet) { t.flagsWith(fs, requestTimeout) }
+
+func (t *target) flagsWith(fs *pflag.FlagSet, timeout time.Duration) {
+	fs.StringVar(&t.admin, "admin", "", "admin `address`: a socket path or an http://host:port URL\n(default $SPLICED_ADMIN_SOCKET, or the current context, or admin/admin.sock beside the engine socket)")
+	fs.StringVar(&t.token, "token-file", "", "`file` with the bearer token, over HTTP; a socket takes none")
+	fs.StringVar(&t.context, "context", "", "`name` of the daemon to ask, as splicectl context ls lists them")
+	fs.DurationVar(&t.timeout, "timeout", timeout, "`time` that each request may take")
 }
 
+// named reports whether a node is named, so that it need not be the one on this machine.
+func (t *target) named() bool { return t.admin != "" || t.context != "" }
+
+// client speaks to the one node.
 func (t *target) client() (*api.Client, error) {
-	address := t.admin
-	if address == "" {
-		address = defaultAdminSocket()
+	address, token, err := t.address()
+	if err != nil {
+		return nil, err
+	}
+	return t.clientOf(address, token)
+}
+
+// address is where the node is asked, and the file with the token.
+func (t *target) address() (address, token string, err error) {
+	named := contexts.Context{Admin: t.admin}
+	switch {
+	case t.admin != "" && t.context != "":
+		return "", "", usagef("--admin and --context are two nodes")
+	case t.admin != "":
+	case t.context == "" && os.Getenv("SPLICED_ADMIN_SOCKET") != "":
+		named.Admin = os.Getenv("SPLICED_ADMIN_SOCKET")
+	default:
+		if named, err = contextNamed(t.context); err != nil {
+			return "", "", err
+		}
+	}
+	if t.token != "" {
+		named.TokenFile = t.token
+	}
+	return named.Admin, named.TokenFile, nil
+}
+
+// contextNamed is the context of a name; "" is the current one, or without one the
+// node's own socket.
+func contextNamed(name string) (contexts.Context, error) {
+	f, err := contexts.Load()
+	if err != nil {
+		return contexts.Context{}, err
+	}
+	if name == "" && f.Current == "" {
+		return contexts.Context{Admin: api.SocketBeside(connector.DefaultSocket())}, nil
+	}
+	if name == "" {
+		name = f.Current
+	}
+	found, ok := f.Find(name)
+	if !ok {
+		return found, fmt.Errorf("no context %q; splicectl context ls lists them", name)
+	}
+	return found, nil
+}
+
+// clientOf speaks to a node at an address, with the token that a file has.
+func (t *target) clientOf(address, tokenFile string) (*api.Client, error) {
+	if t.timeout <= 0 {
+		return nil, usagef("--timeout %v is not above 0", t.timeout)
 	}
 	if !strings.Contains(address, "://") && !strings.HasPrefix(address, "unix:") {
 		address = "unix:" + address
 	}
 	token := ""
-	if t.token != "" {
-		text, err := os.ReadFile(t.token)
+	if tokenFile != "" {
+		text, err := os.ReadFile(tokenFile)
 		if err != nil {
 			return nil, fmt.Errorf("read token: %w", err)
 		}
 		token = strings.TrimSpace(string(text))
 	}
-	return api.NewClient(address, token)
-}
-
-func defaultAdminSocket() string {
-	if path := os.Getenv("SPLICED_ADMIN_SOCKET"); path != "" {
-		return path
+	client, err := api.NewClient(address, token)
+	if err == nil {
+		client.SetTimeout(t.timeout)
 	}
-	return api.SocketBeside(connector.DefaultSocket())
+	return client, err
 }
 
 // explain adds what to do about the usual failures.
 func explain(err error) string {
 	var p *api.Problem
 	switch {
+	case errors.As(err, &p) && p.Code == api.CodeNotFound && strings.HasPrefix(p.Detail, "no such path"):
+		return err.Error() + "\nThe daemon is older than this splicectl and does not have that yet."
 	case errors.As(err, &p):
 		return err.Error()
 	case errors.Is(err, os.ErrPermission):
-		return err.Error() + "\nThe admin socket belongs to the daemon's user: run as that user, or use -admin http://…"
+		return err.Error() + "\nThe admin socket belongs to the daemon's user: run as that user, or use --admin http://…"
 	case errors.Is(err, trust.ErrStranger):
 		return err.Error()
 	case errors.Is(err, api.ErrUnavailable):
-		return err.Error() + "\nIs spliced running? -admin or SPLICED_ADMIN_SOCKET names another address; `splicectl doctor` checks more."
+		return err.Error() + "\nIs spliced running? --admin, --context or SPLICED_ADMIN_SOCKET name another address; `splicectl doctor` checks more."
 	}
 	return err.Error()
 }

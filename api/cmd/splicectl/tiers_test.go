@@ -54,7 +54,7 @@ func TestWhatIsOnDiskIsShownAfterARestart(t *testing.T) {
 	for _, text := range [][]string{
 		{"ls", "published", "disk"},
 		{"inspect " + key.String()[:12], "published in disk, ", "codec none"},
-		{"stats", "disk_entries", "disk_pool_public_used_bytes"},
+		{"stats -all", "disk_entries", "disk_pool_public_used_bytes"},
 		{"ls pools", "disk", "private"},
 		{"doctor -socket " + d.Socket, "round trip"},
 	} {

@@ -2,12 +2,13 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/torture"
 )
@@ -23,7 +24,7 @@ const mostLoops = 100_000
 
 func tortureCommand() command {
 	return command{
-		name: "torture", synopsis: "[flags]",
+		name: "torture", group: "measure", synopsis: "[flags]",
 		summary: "Kill a daemon of its own again and again, and audit what it acknowledged",
 		about: `Engines of two tenants put segments and checkpoints of all sizes at levels memory,
 logged and synced, and log each reply with the level that it names; break off some that
@@ -56,8 +57,8 @@ acknowledged as logged are lost to a kill, wrong bytes were served (corrupt), a 
 is there that was never submitted (phantom), the check finds damage, or nothing was
 acknowledged at a level. Of -soak: wrong bytes were served, a lie was believed, or the
 interval of a slope lies wholly above its bound, which counts from ten minutes on.`,
-		examples: []string{"-loops 5", "-loops 100 --json", "-loops 20 -seed 7 -dir /var/tmp/torture", "-loops 0 -power 500", "-soak 60m --json"},
-		setup: func(fs *flag.FlagSet) func(context.Context, *call) error {
+		examples: []string{"--loops 5", "--loops 100 --json", "--loops 20 --seed 7 --dir /var/tmp/torture", "--loops 0 --power 500", "--soak 60m --json"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f tortureFlags
 			fs.IntVar(&f.Loops, "loops", 5, "kills")
 			fs.IntVar(&f.Power, "power", -1, "power `cuts`; -1 = three for each of -loops")
@@ -86,11 +87,11 @@ func (f *tortureFlags) run(ctx context.Context, c *call) error {
 	case len(c.args) > 0:
 		return usagef("takes no arguments, got %q", c.args)
 	case f.Loops < 0 || f.Loops > mostLoops:
-		return usagef("-loops %d is not 0 to %d", f.Loops, mostLoops)
+		return usagef("--loops %d is not 0 to %d", f.Loops, mostLoops)
 	case f.Power < -1 || f.Power > mostLoops:
-		return usagef("-power %d is not -1 to %d", f.Power, mostLoops)
+		return usagef("--power %d is not -1 to %d", f.Power, mostLoops)
 	case f.Segments < 1 || f.Segments > 10_000:
-		return usagef("-segments %d is not 1 to 10000", f.Segments)
+		return usagef("--segments %d is not 1 to 10000", f.Segments)
 	}
 	if f.soak.For != 0 {
 		return f.runSoak(ctx, c)
@@ -124,13 +125,13 @@ func (f *tortureFlags) runSoak(ctx context.Context, c *call) error {
 	o := &f.soak
 	switch {
 	case o.For < time.Second:
-		return usagef("-soak %v is less than a second", o.For)
+		return usagef("--soak %v is less than a second", o.For)
 	case o.Every < 100*time.Millisecond:
-		return usagef("-every %v is less than 100ms", o.Every)
+		return usagef("--every %v is less than 100ms", o.Every)
 	case !(o.Load > 0 && o.Load <= 1):
-		return usagef("-load %g is not above 0 and at most 1", o.Load)
+		return usagef("--load %g is not above 0 and at most 1", o.Load)
 	case !(o.Bound > 0):
-		return usagef("-bound %g is not above 0", o.Bound)
+		return usagef("--bound %g is not above 0", o.Bound)
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -152,7 +153,7 @@ func (c *call) conclude(report interface {
 	Failures() []string
 }) (err error) {
 	if c.json {
-		err = printJSON(c.stdout, report)
+		err = c.document(report)
 	} else {
 		err = report.Print(c.stdout)
 	}

@@ -2,23 +2,24 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"runtime"
+
+	"github.com/spf13/pflag"
 )
 
 func versionCommand() command {
 	return command{
-		name: "version", synopsis: "[flags]",
+		name: "version", group: "self", synopsis: "[flags]",
 		summary:  "Print what this program was built from",
 		examples: []string{"", "--json"},
-		setup: func(*flag.FlagSet) func(context.Context, *call) error {
+		setup: func(*pflag.FlagSet) func(context.Context, *call) error {
 			return func(_ context.Context, c *call) error {
 				if len(c.args) > 0 {
 					return usagef("takes no arguments, got %q", c.args)
 				}
 				if c.json {
-					return printJSON(c.stdout, map[string]string{
+					return c.document(map[string]string{
 						"version": version, "commit": commit, "date": date,
 						"go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
 					})

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/charmbracelet/x/term"
 	"github.com/rs/zerolog"
 	"github.com/rs/zerolog/diode"
 
@@ -50,9 +51,10 @@ func run() int {
 	}
 	var level logLevel
 	level.SetLevel(levelOf(&config))
-	lines, flush := queued(&config, os.Stderr)
+	colours := term.IsTerminal(os.Stderr.Fd())
+	lines, flush := queued(&config, os.Stderr, colours)
 	defer flush()
-	log := newLog(&config, lines)
+	log := newLog(&config, lines, colours)
 	for _, warning := range invocation.Warnings {
 		log.Warn().Msg(warning)
 	}
@@ -96,8 +98,8 @@ const (
 // queued has the lines of a log written by somebody else, so that whoever does not read
 // them keeps nobody waiting: when too many wait they are dropped, and counted. flush
 // writes what waits.
-func queued(c *settings.Config, w io.Writer) (lines io.Writer, flush func()) {
-	direct := newLog(c, w)
+func queued(c *settings.Config, w io.Writer, colours bool) (lines io.Writer, flush func()) {
+	direct := newLog(c, w, colours)
 	queue := diode.NewWriter(struct{ io.Writer }{w}, queuedLines, 0, func(missed int) {
 		direct.Warn().Int("lines", missed).Msg("lines of this log are lost: they were not read in time")
 	})
@@ -130,10 +132,11 @@ func levelOf(c *settings.Config) zerolog.Level {
 	return level
 }
 
-func newLog(c *settings.Config, w io.Writer) zerolog.Logger {
+// newLog makes the log; colours are for terminals.
+func newLog(c *settings.Config, w io.Writer, colours bool) zerolog.Logger {
 	w = plainWriter{w}
 	if c.LogFormat == "console" {
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339, FormatMessage: plainMessage}
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339, FormatMessage: plainMessage, NoColor: !colours}
 	}
 	return zerolog.New(w).With().Timestamp().Logger()
 }

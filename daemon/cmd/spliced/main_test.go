@@ -80,6 +80,16 @@ func TestAnswersAndExitCodes(t *testing.T) {
 	}
 }
 
+func TestHelpGoesToStandardOutput(t *testing.T) {
+	var errs bytes.Buffer
+	command := program(t, "-help")
+	command.Stderr = &errs
+	out, err := command.Output()
+	if err != nil || errs.Len() > 0 || !strings.Contains(string(out), "-max-connections") {
+		t.Errorf("%v, %q on standard error, %d bytes of help", err, &errs, len(out))
+	}
+}
+
 func TestItOutlivesTheReaderOfItsLog(t *testing.T) {
 	dir := shortDir(t)
 	socket := filepath.Join(dir, "s")

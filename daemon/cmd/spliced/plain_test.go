@@ -12,9 +12,9 @@ import (
 // Whatever clients call themselves, a log on a terminal is text.
 func TestLogsHoldNothingThatATerminalObeys(t *testing.T) {
 	const name = "\x1b]0;title\a\r\u009b31m\u202e\x9b\x7f\n"
-	for _, format := range []string{"json", "console"} {
+	for _, format := range []string{"json", "console", "console in a file"} {
 		var b strings.Builder
-		log := newLog(&settings.Config{LogLevel: "info", LogFormat: format}, &b)
+		log := newLog(&settings.Config{LogLevel: "info", LogFormat: strings.Fields(format)[0]}, &b, format == "console")
 		log.Info().Str("client", name).Err(errors.New(name)).Strs("names", []string{name}).Interface("any", name).Msg(name)
 		text := b.String()
 		if format == "console" {

@@ -5,10 +5,14 @@ package terminal
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/charmbracelet/colorprofile"
+	"github.com/charmbracelet/x/term"
 )
 
 // Line returns s with everything escaped that is not printed as itself, line breaks and
@@ -42,15 +46,55 @@ func escape(s, keep string) string {
 	return b.String()
 }
 
-// NewWriter returns a writer of Text to w. What is given to one Write is whole
+// Writer writes Text to where it stands before. What is given to one Write is whole
 // characters, as it is when it comes from package fmt, tabwriter or json.
-func NewWriter(w io.Writer) io.Writer { return writer{w} }
+type Writer struct {
+	w      io.Writer
+	colour bool
+}
 
-type writer struct{ w io.Writer }
+// NewWriter returns a writer to w, with colours where w is a terminal that has them and
+// the environment does not forbid them (NO_COLOR).
+func NewWriter(w io.Writer, env []string) *Writer {
+	refused := slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, "NO_COLOR=") && v != "NO_COLOR=" })
+	return &Writer{w: w, colour: !refused && colorprofile.Detect(w, env) > colorprofile.ASCII}
+}
 
-func (w writer) Write(p []byte) (int, error) {
+// Coloured returns a writer to what will be shown by a terminal with colours.
+func Coloured(w io.Writer) *Writer { return &Writer{w: w, colour: true} }
+
+// Write escapes what a terminal would obey.
+func (w *Writer) Write(p []byte) (int, error) {
 	if _, err := io.WriteString(w.w, Text(string(p))); err != nil {
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// Colour reports whether what Plain writes may have colours.
+func (w *Writer) Colour() bool { return w.colour }
+
+// Plain writes as it is: for text of ours, in which all of others is escaped.
+func (w *Writer) Plain() io.Writer { return w.w }
+
+// To is a writer to another place, with colours where w has them.
+func (w *Writer) To(other io.Writer) *Writer { return &Writer{other, w.colour} }
+
+// Is reports whether w is a terminal.
+func Is(w any) bool {
+	f, ok := w.(term.File)
+	return ok && term.IsTerminal(f.Fd())
+}
+
+// Width is the number of columns of the terminal that w is; 0 = it is none.
+func Width(w any) int {
+	f, ok := w.(term.File)
+	if !ok {
+		return 0
+	}
+	width, _, err := term.GetSize(f.Fd())
+	if err != nil {
+		return 0
+	}
+	return width
 }

@@ -33,14 +33,14 @@ func TestWhatATerminalWouldObeyIsEscaped(t *testing.T) {
 func TestDocumentsStayWhatTheyAre(t *testing.T) {
 	const name = "\x1b]0;\u009b \u202e \U000E0041 é\n"
 	var b bytes.Buffer
-	if err := json.NewEncoder(NewWriter(&b)).Encode(map[string]string{"name": name}); err != nil {
+	if err := json.NewEncoder(NewWriter(&b, nil)).Encode(map[string]string{"name": name}); err != nil {
 		t.Fatal(err)
 	}
 	var back map[string]string
 	if err := json.Unmarshal(b.Bytes(), &back); err != nil || back["name"] != name {
 		t.Errorf("%s reads as %q, %v", &b, back["name"], err)
 	}
-	if n, err := fmt.Fprint(NewWriter(&b), "\x1b"); n != 1 || err != nil {
+	if n, err := fmt.Fprint(NewWriter(&b, nil), "\x1b"); n != 1 || err != nil {
 		t.Errorf("wrote %d, %v", n, err)
 	}
 }

@@ -1,0 +1,305 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+)
+
+func configCommand() command {
+	return command{
+		name: "config", group: "change",
+		summary: "Show a node's configuration, and change what may change while it runs",
+		about: "Get shows what is set, without secrets. Set changes log_level, budgets and quotas until the node\n" +
+			"starts again, when its flags and file count. Reload has it read keys and tokens from their files again.",
+		examples: []string{"get", "get log_level", "set log_level=debug", "set quotas.team-a.quota_bytes=10GiB --dry-run", "reload"},
+		subs:     []command{configGetCommand(), configSetCommand(), configReloadCommand()},
+	}
+}
+
+func configGetCommand() command {
+	return command{
+		name: "get", synopsis: "[flags] [NAME]",
+		summary:  "Show what is set, all of it or one setting",
+		examples: []string{"", "log_level", "quotas.team-a", "-o yaml"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+			var t target
+			t.flags(fs)
+			return func(ctx context.Context, c *call) error {
+				if len(c.args) > 1 {
+					return usagef("one setting at a time, not %q", c.args)
+				}
+				client, err := t.client()
+				if err != nil {
+					return err
+				}
+				defer client.Close()
+				set, _, err := client.Config(ctx)
+				if err != nil {
+					return err
+				}
+				return printConfig(c, &set)
+			}
+		},
+	}
+}
+
+// printConfig prints what is set, or the one setting that was asked for.
+func printConfig(c *call, config *api.Config) error {
+	text, err := json.Marshal(config)
+	if err != nil {
+		return err
+	}
+	var set any
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber() // bytes of large pools are no float64
+	if err := d.Decode(&set); err != nil {
+		return err
+	}
+	if len(c.args) == 1 {
+		for _, name := range settingPath(c.args[0]) {
+			object, ok := set.(map[string]any)
+			if ok {
+				set, ok = object[name]
+			}
+			if !ok {
+				return fmt.Errorf("nothing is set by the name %q: %w", c.args[0], api.ErrNotFound)
+			}
+		}
+	}
+	if c.json {
+		return c.document(set)
+	}
+	if _, object := set.(map[string]any); !object {
+		t := show.NewTable(c.stdout)
+		t.Row(settingText(strings.Join(c.args, ""), set))
+		return t.Flush()
+	}
+	t := show.NewTable(c.stdout, "SETTING", "VALUE")
+	settingRows(t, "", set)
+	return t.Flush()
+}
+
+func settingRows(t *show.Table, name string, value any) {
+	object, ok := value.(map[string]any)
+	if !ok {
+		t.Row(name, settingText(name, value))
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		full := key
+		if name != "" {
+			full = name + "." + key
+		}
+		settingRows(t, full, object[key])
+	}
+}
+
+func settingText(name string, value any) string {
+	switch v := value.(type) {
+	case nil:
+		return "-"
+	case json.Number:
+		if n, err := v.Int64(); err == nil && strings.HasSuffix(name, "_bytes") && n >= 1024 {
+			return fmt.Sprintf("%d (%s)", n, show.Bytes(n))
+		}
+	case []any:
+		parts := make([]string, len(v))
+		for i := range v {
+			parts[i] = settingText("", v[i])
+		}
+		return strings.Join(parts, ", ")
+	case map[string]any:
+		text, err := json.Marshal(v)
+		if err != nil {
+			return err.Error()
+		}
+		return string(text)
+	}
+	return fmt.Sprint(value)
+}
+
+func configSetCommand() command {
+	return command{
+		name: "set", synopsis: "[flags] NAME=VALUE...",
+		summary: "Change what may change while the node runs",
+		about: "Names of settings inside others have dots, as quotas.team-a.quota_bytes. Values are numbers, words, sizes such\n" +
+			"as 10GiB for names that end in _bytes, and null, which takes a setting away. All of them are changed, or none;\n" +
+			"and none where somebody else has changed something meanwhile.",
+		examples: []string{"log_level=debug", "quotas.team-a.quota_bytes=10GiB quotas.team-b.quota_bytes=0", "public_bytes=300GB --dry-run"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+			var t target
+			var dry bool
+			t.flags(fs)
+			fs.BoolVar(&dry, "dry-run", false, "show what would be set, and change nothing")
+			return func(ctx context.Context, c *call) error { return configSet(ctx, c, &t, dry) }
+		},
+	}
+}
+
+func configSet(ctx context.Context, c *call, t *target, dry bool) error {
+	patch, err := patchOf(c.args)
+	if err != nil {
+		return err
+	}
+	client, err := t.client()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	_, version, err := client.Config(ctx)
+	if err != nil {
+		return err
+	}
+	set, err := client.ChangeConfig(ctx, version, patch, dry)
+	if err != nil {
+		return err
+	}
+	if dry && !c.json {
+		fmt.Fprintln(c.stdout, "nothing was changed; it would be")
+	}
+	shown := *c
+	shown.args = nil
+	return printConfig(&shown, &set)
+}
+
+// patchOf makes a merge patch of NAME=VALUE.
+func patchOf(args []string) (json.RawMessage, error) {
+	if len(args) == 0 {
+		return nil, usagef("want NAME=VALUE")
+	}
+	patch := map[string]any{}
+	for _, arg := range args {
+		name, text, ok := strings.Cut(arg, "=")
+		path := settingPath(name)
+		if !ok || slices.Contains(path, "") {
+			return nil, usagef("%q is not NAME=VALUE", arg)
+		}
+		value, err := settingValue(name, text)
+		if err != nil {
+			return nil, err
+		}
+		at := patch
+		for _, key := range path[:len(path)-1] {
+			next, ok := at[key].(map[string]any)
+			if !ok {
+				if _, twice := at[key]; twice {
+					return nil, usagef("%q and something inside of it are both set", name)
+				}
+				next = map[string]any{}
+				at[key] = next
+			}
+			at = next
+		}
+		last := path[len(path)-1]
+		if _, twice := at[last]; twice {
+			return nil, usagef("%q is set twice", name)
+		}
+		at[last] = value
+	}
+	return json.Marshal(patch)
+}
+
+// settingPath takes a name apart. A tenant's may have dots of its own: of what is below
+// quotas only the last part, where it is a number of bytes or tokens, is not its name.
+func settingPath(name string) []string {
+	of, rest, below := strings.Cut(name, ".")
+	if !below || of != "quotas" {
+		return strings.Split(name, ".")
+	}
+	at := strings.LastIndexByte(rest, '.')
+	if at < 0 || !strings.HasSuffix(rest, "_bytes") {
+		return []string{of, rest}
+	}
+	return []string{of, rest[:at], rest[at+1:]}
+}
+
+func settingValue(name, text string) (any, error) {
+	if strings.HasSuffix(name, "_bytes") && text != "null" {
+		n, err := sizeOf(text)
+		if err != nil {
+			return nil, usagef("%s: %v", name, err)
+		}
+		return n, nil
+	}
+	if !json.Valid([]byte(text)) || strings.HasPrefix(text, "{") || strings.HasPrefix(text, "[") {
+		return text, nil
+	}
+	var v any
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	err := d.Decode(&v)
+	return v, err
+}
+
+// sizeOf reads 10GiB, 300GB or plain bytes.
+func sizeOf(text string) (int64, error) {
+	at := strings.LastIndexAny(text, "0123456789.") + 1
+	v, err := strconv.ParseFloat(text[:at], 64)
+	unit, known := units[strings.ToUpper(strings.TrimSpace(text[at:]))]
+	if err != nil || !known || !(v*unit >= 0 && v*unit <= 1e18) {
+		return 0, fmt.Errorf("%q is not a size such as 10GiB or 300GB", text)
+	}
+	return int64(v * unit), nil
+}
+
+func configReloadCommand() command {
+	return command{
+		name: "reload", synopsis: "[flags]",
+		summary:  "Have the node read keys and tokens from their files again",
+		examples: []string{"", "--dry-run"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+			var t target
+			var dry bool
+			t.flags(fs)
+			fs.BoolVar(&dry, "dry-run", false, "read them and say whether they would do, and go on with the old ones")
+			return func(ctx context.Context, c *call) error {
+				if len(c.args) > 0 {
+					return usagef("takes no arguments, got %q", c.args)
+				}
+				client, err := t.client()
+				if err != nil {
+					return err
+				}
+				defer client.Close()
+				done, err := client.Reload(ctx, dry)
+				if err != nil {
+					return err
+				}
+				if c.json {
+					return c.document(done)
+				}
+				return printReloaded(c, &done)
+			}
+		},
+	}
+}
+
+func printReloaded(c *call, r *api.Reloaded) error {
+	if len(r.Read) == 0 {
+		_, err := fmt.Fprintln(c.stdout, "No setting names a file that could be read again.")
+		return err
+	}
+	t := show.NewTable(c.stdout, "READ FROM ITS FILE", "")
+	for _, name := range r.Read {
+		what := "as before"
+		switch changed := slices.Contains(r.Changed, name); {
+		case changed && r.DryRun:
+			what = "would change"
+		case changed:
+			what = "changed"
+		}
+		t.Row(name, what)
+	}
+	return t.Flush()
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spliced-kv/spliced/api"
+)
+
+func TestControlAsksForWhatItIsTold(t *testing.T) {
+	n := newNode(t)
+	key, checkpoint := api.Digest{0xab, 0xcd}.String(), api.Digest{0xee}.String()
+	for _, r := range []struct {
+		line  string
+		texts []string
+		asked []string // changes alone
+	}{
+		{"rm segments abcd", []string{"segment  " + key + "  removed"}, []string{"DELETE segments/" + key + "?dry_run=false"}},
+		{"rm segments ABCD -dry-run", []string{"would be removed"}, []string{"DELETE segments/" + key + "?dry_run=true"}},
+		{"rm checkpoints ee", []string{"checkpoint  " + checkpoint + "  removed"}, []string{"DELETE checkpoints/" + checkpoint + "?dry_run=false"}},
+		{"rm segments --tenant a --older-than 24h --key-prefix AB --profile 3", []string{"2 of 3 segments that match removed, 2 KiB; 1 are busy and stay"},
+			[]string{"DELETE segments?dry_run=false&older_than=24h0m0s&prefix=ab&profile=3&tenant=a"}},
+		{"rm checkpoints --all --dry-run", []string{"1 of 1 checkpoints that match would be removed, 0 B; 0 are busy and stay"}, []string{"DELETE checkpoints?all=true&dry_run=true"}},
+		{"flush --tenant a --profile 0x0102", []string{"segments", "checkpoints"}, []string{"DELETE segments?dry_run=false&profile=3&tenant=a", "DELETE checkpoints?dry_run=false&profile=3&tenant=a"}},
+		{"flush --all -o json", []string{`"matched": 3`}, []string{"DELETE segments?all=true&dry_run=false", "DELETE checkpoints?all=true&dry_run=false"}},
+		{"pin abcd --ttl 2h", []string{"abcd00000000 is pinned for 2.0 h, 100 B of tenant a"}, []string{"PUT pins/" + key + "?dry_run=false&ttl=2h0m0s"}},
+		{"pin abcd --dry-run", []string{"could be pinned for 10.0 min"}, []string{"PUT pins/" + key + "?dry_run=true&ttl=10m0s"}},
+		{"unpin abcd", []string{"not pinned any more"}, []string{"DELETE pins/" + key + "?dry_run=false"}},
+		{"drain", []string{"The node drains: 2 connections are there, with 3 leases."}, []string{"POST drain?dry_run=false"}},
+		{"drain --undo --dry-run", []string{"Nothing was changed; the node would not drain"}, []string{"DELETE drain?dry_run=true"}},
+		{"config reload", []string{"admin-token-file    as before", "cluster-keyring     changed"}, []string{"POST reload?dry_run=false"}},
+		{"config set log_level=debug quotas.a.b.quota_bytes=10GiB x=0.5 quotas.z=null -dry-run", []string{"nothing was changed", "log_level      debug"},
+			[]string{`PATCH config?dry_run=true {"log_level":"debug","quotas":{"a.b":{"quota_bytes":10737418240},"z":null},"x":0.5}`}},
+	} {
+		n.questions()
+		sees(t, n, exitOK, r.line, r.texts...)
+		asked := slices.DeleteFunc(n.questions(), func(q string) bool { return strings.HasPrefix(q, "GET") })
+		if !slices.Equal(asked, r.asked) {
+			t.Errorf("%s: asked %q, want %q", r.line, asked, r.asked)
+		}
+	}
+}
+
+func TestNothingIsChangedByWhatIsNotClear(t *testing.T) {
+	n := newNode(t)
+	for line, code := range map[string]int{
+		"rm": exitUsage, "rm segments": exitUsage, "rm cats --all": exitUsage, "rm segments ab --tenant a": exitUsage, "rm segments ab --all": exitUsage, "rm segments --all --tenant a": exitUsage, "rm segments --older-than -1h --all": exitUsage,
+		"rm segments ab": exitFailed, "rm segments abcd 77": exitFailed, "rm segments --profile 9": exitFailed, "rm segments --profile 0x99": exitFailed, "rm checkpoints zz": exitUsage,
+		"flush": exitUsage, "flush --all --tenant a": exitUsage, "flush x": exitUsage, "pin": exitUsage, "pin abcd --ttl 0s": exitUsage, "pin 77": exitFailed,
+		"unpin 77": exitFailed, "drain now": exitUsage, "config set": exitUsage, "config set log_level": exitUsage, "config set =3": exitUsage, "config set a.=3": exitUsage,
+		"config set public_bytes=many": exitUsage, "config set a=1 a=2": exitUsage, "config set a=1 a.b=2": exitUsage, "config set a.b=2 a=1": exitUsage, "config get nothing": exitFailed,
+	} {
+		sees(t, n, code, line)
+	}
+	if asked := slices.DeleteFunc(n.questions(), func(q string) bool { return strings.HasPrefix(q, "GET") }); len(asked) > 0 {
+		t.Errorf("asked %q", asked)
+	}
+}
+
+func TestTheConfigurationIsShown(t *testing.T) {
+	n := newNode(t)
+	sees(t, n, exitOK, "config get", "log_level               info", "public_bytes            9007199254740993 (8 PiB)", "quotas.a.b.quota_bytes  2048 (2 KiB)", "settings.arena          1GiB")
+	if out := sees(t, n, exitOK, "config get quotas.a.b.quota_bytes"); out != "2048 (2 KiB)\n" {
+		t.Errorf("%q", out)
+	}
+	if out := sees(t, n, exitOK, "config get public_bytes -o json"); out != "9007199254740993\n" {
+		t.Errorf("%q", out)
+	}
+}
+
+func TestAnswersToQuestions(t *testing.T) {
+	for text, want := range map[string]bool{"y\n": true, "Yes\n": true, "n\n": false, "": false, "yesterday\n": false} {
+		if agreed(strings.NewReader(text)) != want {
+			t.Errorf("%q", text)
+		}
+	}
+}
+
+func TestDaemonsHaveNames(t *testing.T) {
+	n, other := newNode(t), newNode(t)
+	t.Setenv("SPLICECTL_CONTEXTS", filepath.Join(t.TempDir(), "c", "contexts.yaml"))
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ok := func(want int, text string, args ...string) {
+		t.Helper()
+		code, out, errs := cli(t, args...)
+		if code != want || !strings.Contains(out+errs, text) {
+			t.Errorf("%q: exit %d, want %d and %q:\n%s%s", args, code, want, text, out, errs)
+		}
+	}
+	ok(exitFailed, "there are no contexts", "health", "--all-contexts")
+	ok(exitOK, "one is "+n.url, "context", "add", "one", n.url)
+	ok(exitOK, "two is "+other.url, "context", "add", "two", other.url, "--token-file", token)
+	ok(exitOK, "three is /", "context", "add", "three", "relative.sock")
+	ok(exitFailed, "neither unix:PATH nor an http URL", "context", "add", "bad", "ftp://x")
+	ok(exitFailed, "may not be called", "context", "add", "a/b", n.url)
+	ok(exitUsage, "a name and an address", "context", "add", "x")
+	ok(exitOK, "one    *       "+n.url, "context", "ls")
+	ok(exitOK, "node-1", "stats") // the first one is in use
+	ok(exitOK, "node-1", "stats", "--context", "two")
+	ok(exitOK, "two is asked", "context", "use", "two")
+	ok(exitFailed, "no context", "context", "use", "four")
+	ok(exitFailed, "no context", "stats", "--context", "four")
+	ok(exitUsage, "two nodes", "stats", "--context", "one", "--admin", n.url)
+	n.questions()
+	other.questions()
+	ok(exitOK, "drains", "drain", "-y")
+	if a, b := n.questions(), other.questions(); len(a) != 0 || len(b) != 1 {
+		t.Errorf("asked %q and %q", a, b)
+	}
+	ok(exitFailed, "unavailable", "health", "--all-contexts")
+	ok(exitOK, "three is forgotten", "context", "rm", "three")
+	ok(exitFailed, "no context", "context", "rm", "three")
+	for _, args := range [][]string{{"health"}, {"stats"}, {"ls"}, {"usage"}} {
+		code, out, errs := cli(t, append(args, "--all-contexts")...)
+		if code != exitOK || !strings.Contains(out, "\none ") || !strings.Contains(out, "\ntwo ") {
+			t.Errorf("%q: exit %d\n%s%s", args, code, out, errs)
+		}
+		code, out, _ = cli(t, append(args, "--all-contexts", "-o", "json")...)
+		var d struct{ Nodes []struct{ Node string } }
+		if err := json.Unmarshal([]byte(out), &d); err != nil || code != exitOK || len(d.Nodes) != 2 || d.Nodes[1].Node != "two" {
+			t.Errorf("%q: exit %d, %v\n%s", args, code, err, out)
+		}
+	}
+	_, out, _ := cli(t, "__complete", "stats", "--context", "")
+	if !strings.HasPrefix(out, "one\ntwo\n") {
+		t.Errorf("completed %q", out)
+	}
+}
+
+func TestMembersAreAskedWhereTheNodeIs(t *testing.T) {
+	n := newNode(t)
+	n.docs["GET /api/v1/cluster"] = api.Cluster{Enabled: true, Members: []api.Member{
+		{Name: "a", Self: true, State: api.MemberAlive}, {Name: "b", State: api.MemberAlive, Peer: "127.0.0.1:7947"},
+		{Name: "c", State: api.MemberUnreachable, Peer: "10.0.0.9:7947"}, {Name: "d", State: api.MemberAlive},
+	}}
+	sees(t, n, exitFailed, "health --members", "a     degraded", "b     degraded", "c     unavailable  it is unreachable", "d     unavailable  its address is not known")
+	sees(t, n, exitFailed, "ls pools --members --sort=-capacity", "NODE  POOL", "a     public  disk", "b     public  disk", "c: it is unreachable")
+	sees(t, n, exitFailed, "stats --members --json", `"node": "b"`, `"error": "it is unreachable`)
+	sees(t, n, exitUsage, "stats --members -all", "one node")
+	sees(t, n, exitUsage, "health --member-port 9", "goes with --members")
+	n.docs["GET /api/v1/cluster"] = api.Cluster{}
+	sees(t, n, exitFailed, "health --members", "in no cluster")
+}
+
+func TestEventsAreFollowed(t *testing.T) {
+	var asked []string
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.RequestURI())
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprintf(w, "id: %[1]d\nevent: disk\ndata: {\"id\":%[1]d,\"kind\":\"disk\",\"text\":\"stream %[1]d\\u001b[2J\"}\n\nevent: lost\ndata: {\"kind\":\"lost\",\"lost\":1200}\n\n", len(asked))
+	}))
+	defer s.Close()
+	for form, want := range map[string]string{"table": "  disk       stream 1", "json": `"text":"stream 1`, "yaml": "text: \"stream 1"} {
+		asked = nil
+		ctx, cancel := context.WithCancel(t.Context())
+		out := &output{on: func(text string) {
+			if strings.Contains(text, "stream 2") {
+				cancel()
+			}
+		}}
+		var errs bytes.Buffer
+		code := run(ctx, []string{"events", "-f", "--kind", "disk", "--after", "0", "-o", form, "--admin", s.URL}, out, &errs)
+		cancel()
+		text := out.b.String()
+		if code != exitOK || errs.Len() > 0 || !strings.Contains(text, want) || strings.Contains(text, "\x1b") || len(asked) < 2 || asked[0] != "/api/v1/events?after=0&kind=disk" || asked[1] != "/api/v1/events?after=1&kind=disk" {
+			t.Errorf("%s: exit %d, asked %q\n%s%s", form, code, asked, text, &errs)
+		}
+		if form == "table" && !strings.Contains(text, "lost       1,200 events are missing here") {
+			t.Errorf("%s", text)
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+)
+
+func drainCommand() command {
+	return command{
+		name: "drain", group: "change", synopsis: "[flags]",
+		summary:  "Have a node take no new clients and fills, and report itself unready",
+		about:    "To be done before a node goes. Engines go on without it: they compute what they would have found.",
+		examples: []string{"--dry-run", "-y", "--undo"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+			var t target
+			var undo, dry, yes bool
+			t.flags(fs)
+			fs.BoolVar(&undo, "undo", false, "take clients and fills again")
+			fs.BoolVar(&dry, "dry-run", false, "ask whether it could be, and change nothing")
+			fs.BoolVarP(&yes, "yes", "y", false, "do not ask on a terminal")
+			return func(ctx context.Context, c *call) error {
+				if len(c.args) > 0 {
+					return usagef("takes no arguments, got %q", c.args)
+				}
+				client, err := t.client()
+				if err != nil {
+					return err
+				}
+				defer client.Close()
+				if !undo && !dry && !yes && c.asks() && !c.ask("Engines will find nothing on this node any more. Drain it?") {
+					return errors.New("nothing was changed")
+				}
+				done, err := client.Drain(ctx, undo, dry)
+				if err != nil {
+					return err
+				}
+				if c.json {
+					return c.document(done)
+				}
+				return printDrained(c, &done)
+			}
+		},
+	}
+}
+
+func printDrained(c *call, d *api.Drained) error {
+	text := "The node drains"
+	switch {
+	case d.DryRun && d.Draining:
+		text = "Nothing was changed; the node would drain"
+	case d.DryRun:
+		text = "Nothing was changed; the node would not drain"
+	case !d.Draining:
+		text = "The node does not drain"
+	}
+	_, err := fmt.Fprintf(c.stdout, "%s: %d connections are there, with %d leases.\n", text, d.Connections, d.Leases)
+	return err
+}
+
+// asks reports whether somebody is there to be asked: a question would stand in a document.
+func (c *call) asks() bool { return !c.json && terminal.Is(os.Stdin) }
+
+// ask is true where the answer is yes.
+func (c *call) ask(question string) bool {
+	fmt.Fprintf(c.stderr, "%s [y/N] ", question)
+	return agreed(os.Stdin)
+}
+
+func agreed(in io.Reader) bool {
+	line, _ := bufio.NewReader(io.LimitReader(in, 100)).ReadString('\n')
+	answer := strings.ToLower(strings.TrimSpace(line))
+	return answer == "y" || answer == "yes"
+}

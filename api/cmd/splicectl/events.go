@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+)
+
+type eventFlags struct {
+	target target
+	query  api.EventQuery
+	kinds  list
+	follow bool
+	after  uint64
+}
+
+func eventsCommand() command {
+	return command{
+		name: "events", group: "look", synopsis: "[flags]", listing: true,
+		summary: "Tell what happens on a node: what comes, leaves and moves, requests, states, who attaches",
+		about: "Without -f the last --limit events are listed of those that the node still has. With -f they are told\n" +
+			"as they come, until interrupted, also over restarts of the daemon; with -o json one document a line.",
+		examples: []string{"-f", "-f --kind evicted,request --tenant team-a", "-n 20", "--kind changed -o json"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+			var f eventFlags
+			f.target.flags(fs)
+			fs.BoolVarP(&f.follow, "follow", "f", false, "go on telling")
+			fs.Var(&f.kinds, "kind", "`kinds`, separated by commas or repeated: "+strings.Join(api.EventKinds, ", "))
+			fs.StringVar(&f.query.Tenant, "tenant", "", "only events about this `tenant`")
+			fs.Uint64Var(&f.after, "after", 0, "only events after this `id`; 0 = from the oldest that the node has (default: the last ones, with -f from now on)")
+			fs.IntVarP(&f.query.Limit, "limit", "n", 100, "list at most this `number`; not with -f")
+			return f.run
+		},
+	}
+}
+
+func (f *eventFlags) run(ctx context.Context, c *call) error {
+	switch {
+	case len(c.args) > 0:
+		return usagef("takes no arguments, got %q", c.args)
+	case f.query.Limit < 1 || f.query.Limit > api.MaxLimit:
+		return usagef("--limit %d is not from 1 to %d", f.query.Limit, api.MaxLimit)
+	case f.follow && c.flags.Changed("limit"):
+		return usagef("--limit and -f do not go together; --after says where to begin")
+	}
+	for _, kind := range f.kinds {
+		if !slices.Contains(api.EventKinds, kind) {
+			return usagef("no kind %q, want some of %s", kind, strings.Join(api.EventKinds, ", "))
+		}
+	}
+	f.query.Kinds = f.kinds
+	if c.flags.Changed("after") {
+		f.query.After = &f.after
+	}
+	client, err := f.target.client()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if f.query.Tenant != "" {
+		if err := knownTenant(ctx, client, f.query.Tenant); err != nil {
+			return err
+		}
+	}
+	if f.follow {
+		return f.tell(ctx, c, client)
+	}
+	items, more, err := client.RecentEvents(ctx, f.query)
+	if err != nil {
+		return err
+	}
+	return c.page(show.Of(items, more, eventView(c)))
+}
+
+// tell prints events as they come, until the context ends.
+func (f *eventFlags) tell(ctx context.Context, c *call, client *api.Client) error {
+	err := client.Events(ctx, f.query, func(e api.Event) error { return printEvent(c, &e) })
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func printEvent(c *call, e *api.Event) error {
+	switch c.output {
+	case formJSON:
+		return json.NewEncoder(c.stdout).Encode(e)
+	case formYAML:
+		fmt.Fprintln(c.stdout, "---")
+		return c.document(e)
+	}
+	_, err := fmt.Fprintf(c.stdout, "%s  %-9s  %s\n", e.At.Local().Format("15:04:05.000"), e.Kind, terminal.Line(eventText(c, e)))
+	return err
+}
+
+// eventText is an event in one line.
+func eventText(c *call, e *api.Event) string {
+	var parts []string
+	add := func(format string, a ...any) { parts = append(parts, fmt.Sprintf(format, a...)) }
+	if e.Key != nil {
+		add("%s %s", e.Object, c.keyOf(*e.Key, false))
+	}
+	if e.Tenant != "" {
+		add("tenant %s", e.Tenant)
+	}
+	if e.Model != "" {
+		add("model %s", e.Model)
+	}
+	if e.Client != "" {
+		add("client %s", e.Client)
+	}
+	if e.Lost != 0 {
+		add("%s events are missing here", show.Count(e.Lost))
+	}
+	if e.Tokens != 0 {
+		add("%s tokens", show.Count(max(e.Tokens, 0)))
+	}
+	if e.Bytes != 0 {
+		add("%s", show.Bytes(e.Bytes))
+	}
+	if e.Value != 0 {
+		add("worth %.3g ms a MiB", e.Value)
+	}
+	if e.Policy != "" {
+		add("by %s", e.Policy)
+	}
+	if e.Why != "" {
+		add("%s", e.Why)
+	}
+	if e.Text != "" {
+		add("%s", e.Text)
+	}
+	return strings.Join(parts, ", ")
+}
+
+func eventView(c *call) show.View[api.Event] {
+	return show.View[api.Event]{Columns: []string{"ID", "AT", "KIND", "WHAT"}, Row: func(e *api.Event) []any {
+		return []any{e.ID, e.At.Local().Format("2006-01-02 15:04:05.000"), e.Kind, eventText(c, e)}
+	}}
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+)
+
+func healthCommand() command {
+	return command{
+		name: "health", group: "look", synopsis: "[flags]",
+		summary: "Say whether nodes are ready, and what is not well with them",
+		about: "Exit status 1: a node does not answer, or serves no engines. One that is degraded works with less, and is\n" +
+			"status 0.",
+		examples: []string{"", "--all-contexts", "--members --admin http://10.0.0.1:9400 --json", "-w"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+			var t target
+			var w watcher
+			t.flags(fs)
+			t.nodeFlags(fs)
+			w.flags(fs)
+			return func(ctx context.Context, c *call) error {
+				if len(c.args) > 0 {
+					return usagef("takes no arguments, got %q", c.args)
+				}
+				return w.run(ctx, c, func(ctx context.Context, c *call) error { return showHealth(ctx, c, &t) })
+			}
+		},
+	}
+}
+
+// nodeHealth is the document of one of several nodes.
+type nodeHealth struct {
+	Node string `json:"node"`
+	api.Health
+	Error string `json:"error,omitempty"`
+}
+
+func showHealth(ctx context.Context, c *call, t *target) error {
+	nodes, err := t.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	answers := askAll(ctx, nodes, func(ctx context.Context, client *api.Client) (api.Health, error) { return client.Ready(ctx) })
+	if !t.several() {
+		h, err := answers[0].value, answers[0].err
+		if err != nil {
+			return err
+		}
+		var failed error
+		if h.Status == api.HealthUnavailable {
+			failed = errFailed
+		}
+		if c.json {
+			return errors.Join(failed, c.document(h))
+		}
+		return errors.Join(failed, printHealth(c, &h))
+	}
+	var failed error
+	documents := []nodeHealth{}
+	table := show.NewTable(c.stdout, "NODE", "STATE", "WHAT IS NOT WELL")
+	for _, a := range answers {
+		d := nodeHealth{Node: a.node, Health: a.value}
+		if a.err != nil {
+			d.Status, d.Error = api.HealthUnavailable, a.err.Error()
+		}
+		if d.Status == api.HealthUnavailable {
+			failed = errFailed
+		}
+		table.Row(d.Node, show.State(d.Status), d.trouble())
+		documents = append(documents, d)
+	}
+	if c.json {
+		return errors.Join(failed, c.document(map[string]any{"nodes": documents}))
+	}
+	return errors.Join(failed, table.Flush())
+}
+
+func (h *nodeHealth) trouble() string {
+	if h.Error != "" {
+		return h.Error
+	}
+	text := ""
+	for _, check := range h.Checks {
+		if check.State != api.CheckOK {
+			text += fmt.Sprintf("%s: %s; ", check.Name, check.Detail)
+		}
+	}
+	if text == "" {
+		return "-"
+	}
+	return text[:len(text)-2]
+}
+
+func printHealth(c *call, h *api.Health) error {
+	t := show.NewTable(c.stdout)
+	t.Row(show.State(h.Status))
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if len(h.Checks) == 0 {
+		return nil
+	}
+	t = show.NewTable(c.stdout, "CHECK", "STATE", "")
+	for _, check := range h.Checks {
+		t.Row(check.Name, show.State(check.State), check.Detail)
+	}
+	return t.Flush()
+}

@@ -1,0 +1,170 @@
+// Package contexts keeps the names that people give to daemons, in a file of the user's.
+package contexts
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Environment names another file than the user's.
+const Environment = "SPLICECTL_CONTEXTS"
+
+// Bounds of the file.
+const (
+	maxContexts  = 1000
+	maxFileBytes = 1 << 20
+)
+
+var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// Context is a daemon's admin address, and what says who asks.
+type Context struct {
+	Name      string `yaml:"name" json:"name"`
+	Admin     string `yaml:"admin" json:"admin"`
+	TokenFile string `yaml:"token_file,omitempty" json:"token_file,omitempty"`
+}
+
+// File is what is kept.
+type File struct {
+	Current  string    `yaml:"current,omitempty"`
+	Contexts []Context `yaml:"contexts"`
+}
+
+// Path is where it is kept: spliced/contexts.yaml among the user's settings.
+func Path() (string, error) {
+	if path := os.Getenv(Environment); path != "" {
+		return path, nil
+	}
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", fmt.Errorf("where contexts are kept: %w; %s names a file", err, Environment)
+	}
+	return filepath.Join(dir, "spliced", "contexts.yaml"), nil
+}
+
+// Load reads the file. One that is not there is empty, as is one whose place is not known.
+func Load() (*File, error) {
+	path, err := Path()
+	if err != nil {
+		return &File{}, nil
+	}
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &File{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	if len(text) > maxFileBytes {
+		return nil, fmt.Errorf("%s has more than %d bytes", path, maxFileBytes)
+	}
+	var out File
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(&out); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if err := out.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &out, nil
+}
+
+func (f *File) check() error {
+	if len(f.Contexts) > maxContexts {
+		return fmt.Errorf("%d contexts, %d are allowed", len(f.Contexts), maxContexts)
+	}
+	names := map[string]bool{}
+	for _, c := range f.Contexts {
+		switch {
+		case !nameForm.MatchString(c.Name):
+			return fmt.Errorf("a context may not be called %q: 1 to 64 letters, digits, dots, dashes and underscores", c.Name)
+		case c.Admin == "":
+			return fmt.Errorf("context %s has no admin address", c.Name)
+		case names[c.Name]:
+			return fmt.Errorf("two contexts are called %s", c.Name)
+		}
+		names[c.Name] = true
+	}
+	if f.Current != "" && !names[f.Current] {
+		return fmt.Errorf("the current context %q is not there", f.Current)
+	}
+	return nil
+}
+
+// Find answers a context by name.
+func (f *File) Find(name string) (Context, bool) {
+	i := slices.IndexFunc(f.Contexts, func(c Context) bool { return c.Name == name })
+	if i < 0 {
+		return Context{}, false
+	}
+	return f.Contexts[i], true
+}
+
+// Put adds a context, or sets one of the same name anew. The first one is the current one.
+func (f *File) Put(c Context) {
+	if i := slices.IndexFunc(f.Contexts, func(o Context) bool { return o.Name == c.Name }); i >= 0 {
+		f.Contexts[i] = c
+		return
+	}
+	f.Contexts = append(f.Contexts, c)
+	if len(f.Contexts) == 1 {
+		f.Current = c.Name
+	}
+}
+
+// Remove takes a context out, and reports whether it was there.
+func (f *File) Remove(name string) bool {
+	n := len(f.Contexts)
+	f.Contexts = slices.DeleteFunc(f.Contexts, func(c Context) bool { return c.Name == name })
+	if f.Current == name {
+		f.Current = ""
+	}
+	return len(f.Contexts) < n
+}
+
+// Save writes the file, whole or not at all.
+func (f *File) Save() (err error) {
+	if err := f.check(); err != nil {
+		return err
+	}
+	path, err := Path()
+	if err != nil {
+		return err
+	}
+	text, err := yaml.Marshal(f)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	next, err := os.CreateTemp(filepath.Dir(path), ".contexts-*") // of mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(next.Name()))
+		}
+	}()
+	_, err = next.Write(text)
+	if err = errors.Join(err, next.Close()); err != nil {
+		return err
+	}
+	return os.Rename(next.Name(), path)
+}

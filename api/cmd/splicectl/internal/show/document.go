@@ -1,0 +1,67 @@
+package show
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// JSON writes one indented document.
+func JSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// YAML writes what JSON would, with the same names in the same order.
+func YAML(w io.Writer, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	var node yaml.Node
+	if err := yaml.Unmarshal(text, &node); err != nil { // JSON is YAML
+		return fmt.Errorf("as YAML: %w", err)
+	}
+	block(&node)
+	e := yaml.NewEncoder(w)
+	e.SetIndent(2)
+	return errors.Join(e.Encode(&node), e.Close())
+}
+
+// Lines writes documents that stand in JSON, one after another, as YAML.
+func Lines(w io.Writer, documents []byte) error {
+	d := json.NewDecoder(bytes.NewReader(documents))
+	for n := 0; ; n++ {
+		var one json.RawMessage
+		if err := d.Decode(&one); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if n > 0 {
+			if _, err := io.WriteString(w, "---\n"); err != nil {
+				return err
+			}
+		}
+		if err := YAML(w, one); err != nil {
+			return err
+		}
+	}
+}
+
+// block undoes the style of JSON: no braces, and no quotes that nothing needs.
+func block(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
+		n.Style = 0
+	} else if n.Kind != yaml.ScalarNode && len(n.Content) > 0 {
+		n.Style = 0
+	}
+	for _, child := range n.Content {
+		block(child)
+	}
+}

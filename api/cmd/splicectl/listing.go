@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+)
+
+// mostSorted bounds what is read to find the first of an order.
+const mostSorted = 1 << 20
+
+// lister is a command that lists things of one node or of several.
+type lister struct {
+	target  target
+	watcher watcher
+	limit   int
+	sort    string
+}
+
+func (l *lister) flags(fs *pflag.FlagSet, limit int) {
+	l.target.flags(fs)
+	l.target.nodeFlags(fs)
+	l.watcher.flags(fs)
+	fs.IntVarP(&l.limit, "limit", "n", limit, "list at most this `number`; 0 = all")
+	fs.StringVar(&l.sort, "sort", "", "`column` to sort by, as --sort bytes, or --sort=-bytes for the greatest first")
+}
+
+// read is how many items have to be read for what is shown; 0 = all.
+func (l *lister) read() int {
+	if l.sort != "" {
+		return mostSorted
+	}
+	return l.limit
+}
+
+// pageLimit is how many items a node is asked for at a time.
+func (l *lister) pageLimit() int {
+	if n := l.read(); n > 0 {
+		return min(n, api.MaxLimit)
+	}
+	return api.MaxLimit
+}
+
+// nodeListing is the document of one of several nodes.
+type nodeListing struct {
+	Node  string `json:"node"`
+	Items []any  `json:"items"`
+	More  bool   `json:"more"`
+	Error string `json:"error,omitempty"` // nothing is known of it
+}
+
+// run asks the nodes, and shows what they answer.
+func (l *lister) run(ctx context.Context, c *call, ask func(context.Context, *api.Client) (*show.Page, error)) error {
+	if l.limit < 0 {
+		return usagef("--limit %d is negative", l.limit)
+	}
+	return l.watcher.run(ctx, c, func(ctx context.Context, c *call) error { return l.once(ctx, c, ask) })
+}
+
+func (l *lister) once(ctx context.Context, c *call, ask func(context.Context, *api.Client) (*show.Page, error)) error {
+	nodes, err := l.target.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	answers := askAll(ctx, nodes, func(ctx context.Context, client *api.Client) (*show.Page, error) {
+		page, err := ask(ctx, client)
+		if err == nil {
+			err = l.arrange(page)
+		}
+		return page, err
+	})
+	if !l.target.several() {
+		if answers[0].err != nil {
+			return answers[0].err
+		}
+		return c.page(answers[0].value)
+	}
+	return l.showAll(c, answers)
+}
+
+func (l *lister) arrange(page *show.Page) error {
+	if l.sort != "" {
+		if err := page.Sort(l.sort); err != nil {
+			return usageError{err.Error()}
+		}
+	}
+	page.Cut(l.limit)
+	return nil
+}
+
+// showAll shows what several nodes answered as one table. It fails when one did not answer.
+func (l *lister) showAll(c *call, answers []answer[*show.Page]) error {
+	var failed error
+	all := &show.Page{}
+	documents := []nodeListing{}
+	for _, a := range answers {
+		var usage usageError
+		if errors.As(a.err, &usage) {
+			return a.err
+		}
+		if a.err != nil {
+			failed = errFailed
+			fmt.Fprintf(c.stderr, "%s: %s\n", terminal.Line(a.node), terminal.Text(a.err.Error()))
+			documents = append(documents, nodeListing{Node: a.node, Items: []any{}, Error: a.err.Error()})
+			continue
+		}
+		documents = append(documents, nodeListing{Node: a.node, Items: a.value.Items, More: a.value.More})
+		a.value.Named("NODE", a.node)
+		all.Columns, all.Rows, all.Items = a.value.Columns, append(all.Rows, a.value.Rows...), append(all.Items, a.value.Items...)
+		all.More = all.More || a.value.More
+	}
+	if c.json {
+		return errors.Join(failed, c.document(map[string]any{"nodes": documents}))
+	}
+	if len(all.Columns) == 0 {
+		return failed
+	}
+	if err := l.arrange(all); err != nil {
+		return err
+	}
+	return errors.Join(failed, c.page(all))
+}
+
+// take reads at most limit items (0 = all) and says whether there were more.
+func take[T any](seq iter.Seq2[T, error], limit int) ([]T, bool, error) {
+	items := []T{}
+	for item, err := range seq {
+		if err != nil {
+			return nil, false, err
+		}
+		if limit > 0 && len(items) == limit {
+			return items, true, nil
+		}
+		items = append(items, item)
+	}
+	return items, false, nil
+}

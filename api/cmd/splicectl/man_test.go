@@ -1,0 +1,106 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite files that tests compare with")
+
+func TestTheReferenceTellsOfEveryCommand(t *testing.T) {
+	const path = "../../../docs/splicectl.md"
+	want, err := reference()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s does not tell of the commands as they are; run make generate", path)
+	}
+	text := string(got)
+	for _, c := range commands() {
+		if heading := "\n## splicectl " + c.name + "\n"; strings.Contains(text, heading) == c.hidden {
+			t.Errorf("%q is there: %v", heading, !c.hidden)
+		}
+		for _, sub := range c.subs {
+			if !strings.Contains(text, "\n## splicectl "+c.name+" "+sub.name+"\n") {
+				t.Errorf("%s %s is not there", c.name, sub.name)
+			}
+		}
+	}
+	// Links lead somewhere.
+	for _, part := range strings.Split(text, "](#")[1:] {
+		anchor, _, _ := strings.Cut(part, ")")
+		if !strings.Contains(text, "\n## "+strings.ReplaceAll(anchor, "-", " ")+"\n") && !strings.Contains(text, "\n## "+strings.Replace(anchor, "-", " ", 1)+"\n") {
+			t.Errorf("no heading for #%s", anchor)
+		}
+	}
+}
+
+func TestEveryCommandHasAManualPage(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "man1")
+	if code, _, errs := cli(t, "man", dir); code != exitOK {
+		t.Fatalf("exit %d, %s", code, errs)
+	}
+	for _, c := range commands() {
+		text, err := os.ReadFile(filepath.Join(dir, "splicectl-"+c.name+".1"))
+		if c.hidden {
+			if err == nil {
+				t.Errorf("%s has a page", c.name)
+			}
+			continue
+		}
+		if err != nil || !strings.Contains(string(text), ".SH EXAMPLE") {
+			t.Errorf("%s: %v\n%s", c.name, err, text)
+		}
+	}
+}
+
+func TestShellsCompleteWhatThereIs(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		if code, out, errs := cli(t, "completion", shell); code != exitOK || errs != "" || !strings.Contains(out, "splicectl") {
+			t.Errorf("%s: exit %d, %s", shell, code, errs)
+		}
+	}
+	for _, r := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"st"}, "stats"},
+		{[]string{"ls", ""}, "segments\ncheckpoints\nrequests\ntenants\nleases"},
+		{[]string{"ls", "pools", "--sort", ""}, "pool\ntier\nused"},
+		{[]string{"usage", "--sort", ""}, "tenant\nmodel"},
+		{[]string{"ls", "-o", ""}, "table\nwide\njson\nyaml"},
+		{[]string{"stats", "-o", ""}, "table\njson\nyaml"},
+		{[]string{"events", "--kind", ""}, "published\nevicted"},
+		{[]string{"rm", ""}, "segments\ncheckpoints"},
+		{[]string{"config", ""}, "get"},
+		{[]string{"inspect", "--what", ""}, "admitted\nrefused"},
+		{[]string{"ls", "--all-c"}, "--all-contexts"},
+	} {
+		code, out, _ := cli(t, append([]string{"__completeNoDesc"}, r.args...)...)
+		if code != exitOK || !strings.HasPrefix(out, r.want) {
+			t.Errorf("%q: exit %d, %q, want %q", r.args, code, out, r.want)
+		}
+	}
+}
+
+func TestWhatWasMeantIsSuggested(t *testing.T) {
+	for line, want := range map[string]string{"stat": "did you mean stats?", "insect": "inspect", "config gt": "get"} {
+		if code, _, errs := cli(t, strings.Fields(line)...); code != exitUsage || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit %d, %s", line, code, errs)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/contexts"
+)
+
+// atOnce is how many nodes are asked at a time.
+const atOnce = 16
+
+// node is one of those that are asked. Err says why it cannot be.
+type node struct {
+	name   string // "" where one node is asked
+	client *api.Client
+	err    error
+}
+
+// nodeFlags are those of commands that can ask several nodes.
+func (t *target) nodeFlags(fs *pflag.FlagSet) {
+	fs.BoolVar(&t.allContexts, "all-contexts", false, "ask all daemons that splicectl context ls lists")
+	fs.BoolVar(&t.members, "members", false, "ask all members of the node's cluster, over HTTP")
+	fs.IntVar(&t.memberPort, "member-port", 0, "`port` of the members' admin REST (default that of --admin, or 9400)")
+}
+
+// several reports whether more than one node may be asked.
+func (t *target) several() bool { return t.allContexts || t.members }
+
+// nodes are those to ask. Whoever has them closes them.
+func (t *target) nodes(ctx context.Context) ([]node, error) {
+	switch {
+	case t.allContexts && (t.members || t.admin != "" || t.context != ""):
+		return nil, usagef("--all-contexts goes with none of --members, --admin and --context")
+	case t.memberPort != 0 && !t.members:
+		return nil, usagef("--member-port goes with --members")
+	case t.memberPort < 0 || t.memberPort > 65535:
+		return nil, usagef("--member-port %d is no port", t.memberPort)
+	case t.allContexts:
+		return t.everyContext()
+	}
+	client, err := t.client()
+	if err != nil {
+		return nil, err
+	}
+	if !t.members {
+		return []node{{client: client}}, nil
+	}
+	defer client.Close()
+	cluster, err := client.Cluster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return t.everyMember(&cluster)
+}
+
+func (t *target) everyContext() ([]node, error) {
+	f, err := contexts.Load()
+	if err != nil {
+		return nil, err
+	}
+	if len(f.Contexts) == 0 {
+		return nil, fmt.Errorf("there are no contexts; splicectl context add makes one")
+	}
+	var nodes []node
+	for _, c := range f.Contexts {
+		n := node{name: c.Name}
+		token := c.TokenFile
+		if t.token != "" {
+			token = t.token
+		}
+		n.client, n.err = t.clientOf(c.Admin, token)
+		nodes = append(nodes, n)
+	}
+	return nodes, nil
+}
+
+// everyMember finds the members' admin REST where this one's is: on the host of a
+// member's port for peers, on the port that this node is asked on.
+func (t *target) everyMember(known *api.Cluster) ([]node, error) {
+	if !known.Enabled {
+		return nil, fmt.Errorf("the node is in no cluster")
+	}
+	address, token, err := t.address()
+	if err != nil {
+		return nil, err
+	}
+	scheme, port := "http", 9400
+	if u, err := url.Parse(address); err == nil && u.Port() != "" {
+		scheme = u.Scheme
+		if port, err = strconv.Atoi(u.Port()); err != nil {
+			return nil, err
+		}
+	}
+	if t.memberPort != 0 {
+		port = t.memberPort
+	}
+	var nodes []node
+	for i := range known.Members {
+		m := &known.Members[i]
+		n := node{name: m.Name}
+		host, _, err := net.SplitHostPort(m.Peer)
+		switch {
+		case m.Self:
+			n.client, n.err = t.clientOf(address, token)
+		case m.State != api.MemberAlive:
+			n.err = fmt.Errorf("it is %s: %w", m.State, api.ErrUnavailable)
+		case err != nil:
+			n.err = fmt.Errorf("its address is not known: %w", err)
+		default:
+			n.client, n.err = t.clientOf(scheme+"://"+net.JoinHostPort(host, strconv.Itoa(port)), token)
+		}
+		nodes = append(nodes, n)
+	}
+	return nodes, nil
+}
+
+// answer is what one node said.
+type answer[T any] struct {
+	node  string
+	value T
+	err   error
+}
+
+// askAll asks all nodes, some at a time, and closes them. Answers are in the order of nodes.
+func askAll[T any](ctx context.Context, nodes []node, ask func(context.Context, *api.Client) (T, error)) []answer[T] {
+	out := make([]answer[T], len(nodes))
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	for i, n := range nodes {
+		out[i] = answer[T]{node: n.name, err: n.err}
+		if n.err != nil {
+			continue
+		}
+		group.Go(func() error {
+			defer n.client.Close()
+			out[i].value, out[i].err = ask(ctx, n.client)
+			return nil
+		})
+	}
+	_ = group.Wait() // each answer has its own error
+	return out
+}

@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+)
+
+type removal struct {
+	target  target
+	filter  api.RemovalQuery
+	profile string
+	all     bool
+	yes     bool
+}
+
+func (r *removal) flags(fs *pflag.FlagSet) {
+	r.target.flagsWith(fs, slowTimeout)
+	fs.StringVar(&r.filter.Tenant, "tenant", "", "only what is this `tenant`'s")
+	fs.StringVar(&r.profile, "profile", "", "only what is of this profile: its `id`, or the first digits of its fingerprint after 0x")
+	fs.BoolVar(&r.filter.Dry, "dry-run", false, "say what would go, and remove nothing")
+	fs.BoolVarP(&r.yes, "yes", "y", false, "do not ask on a terminal")
+}
+
+func rmCommand() command {
+	return command{
+		name: "rm", group: "change", synopsis: "[flags] segments|checkpoints [KEY...]",
+		summary: "Evict segments or checkpoints, by key or all that pass a filter",
+		about: "KEYs may be the first digits of one. What is leased or being filled stays, and is counted. Nothing is lost\n" +
+			"but time: engines compute what they do not find.\n\n" +
+			"Exit status 1: something that was named is not there, or is busy.",
+		examples: []string{"segments 9f86d081884c", "segments --tenant team-a --older-than 24h --dry-run", "checkpoints --profile 3", "segments --all -y"},
+		words:    []string{"segments", "checkpoints"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+			var r removal
+			r.flags(fs)
+			fs.StringVar(&r.filter.Prefix, "key-prefix", "", "only what has a key that begins with these hex `digits`")
+			fs.DurationVar(&r.filter.OlderThan, "older-than", 0, "only what was not used for this `time`")
+			fs.BoolVar(&r.all, "all", false, "all of them")
+			return r.run
+		},
+	}
+}
+
+func (r *removal) run(ctx context.Context, c *call) error {
+	if len(c.args) == 0 || c.args[0] != "segments" && c.args[0] != "checkpoints" {
+		return usagef("want segments or checkpoints, and keys or filters")
+	}
+	if r.filter.OlderThan < 0 {
+		return usagef("--older-than %v is negative", r.filter.OlderThan)
+	}
+	what, keys := c.args[0], c.args[1:]
+	r.filter.Prefix = strings.ToLower(r.filter.Prefix)
+	q := &r.filter
+	narrow := q.Tenant != "" || q.Prefix != "" || q.OlderThan > 0 || r.profile != ""
+	switch {
+	case r.all && narrow:
+		return usagef("--all is all of them: leave out the filters")
+	case len(keys) > 0 && (narrow || r.all):
+		return usagef("keys or filters, not both")
+	case len(keys) == 0 && !narrow && !r.all:
+		return usagef("nothing is named: give keys, a filter, or --all")
+	}
+	client, err := r.target.client()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if len(keys) > 0 {
+		return r.byKey(ctx, c, client, what, keys)
+	}
+	if err := r.check(ctx, client); err != nil {
+		return err
+	}
+	return r.byFilter(ctx, c, client, []string{what})
+}
+
+// check makes sure that the filter names what there is.
+func (r *removal) check(ctx context.Context, client *api.Client) error {
+	if r.profile != "" {
+		id, err := profileByName(ctx, client, r.profile)
+		if err != nil {
+			return err
+		}
+		r.filter.Profile = &id
+	}
+	if r.filter.Tenant != "" {
+		return knownTenant(ctx, client, r.filter.Tenant)
+	}
+	return nil
+}
+
+// removedKey is the document of one key.
+type removedKey struct {
+	Key    api.Digest `json:"key"`
+	Object string     `json:"object"`
+	DryRun bool       `json:"dry_run"`
+	Error  string     `json:"error,omitempty"`
+}
+
+func (r *removal) byKey(ctx context.Context, c *call, client *api.Client, what string, keys []string) error {
+	found := make([]api.Digest, len(keys))
+	for i, digits := range keys { // all are found before the first one goes
+		key, err := r.find(ctx, client, what, strings.ToLower(digits))
+		if err != nil {
+			return err
+		}
+		found[i] = key
+	}
+	var failed error
+	var done []removedKey
+	for _, key := range found {
+		one := removedKey{Key: key, Object: strings.TrimSuffix(what, "s"), DryRun: r.filter.Dry}
+		var err error
+		if what == "segments" {
+			_, err = client.Remove(ctx, key, r.filter.Dry)
+		} else {
+			_, err = client.RemoveCheckpoint(ctx, api.CheckpointName{Hash: key}, r.filter.Dry)
+		}
+		if err != nil {
+			one.Error, failed = err.Error(), errFailed
+		}
+		done = append(done, one)
+	}
+	if c.json {
+		return errors.Join(failed, c.document(map[string]any{"items": done}))
+	}
+	t := show.NewTable(c.stdout)
+	for _, d := range done {
+		outcome := "removed"
+		switch {
+		case d.Error != "":
+			outcome = d.Error
+		case d.DryRun:
+			outcome = "would be removed"
+		}
+		t.Row(d.Object, d.Key, outcome)
+	}
+	return errors.Join(failed, t.Flush())
+}
+
+// find is the key of what begins with digits.
+func (r *removal) find(ctx context.Context, client *api.Client, what, digits string) (api.Digest, error) {
+	if what == "checkpoints" {
+		p, err := findCheckpoint(ctx, client, digits)
+		if err != nil {
+			return api.Digest{}, err
+		}
+		return p.Hash, nil
+	}
+	return findSegment(ctx, client, digits)
+}
+
+// bulkRemoved is the document of a bulk removal.
+type bulkRemoved struct {
+	Segments    *api.Removed `json:"segments,omitempty"`
+	Checkpoints *api.Removed `json:"checkpoints,omitempty"`
+}
+
+// byFilter says what passes the filter, asks where somebody is there to answer, and removes it.
+func (r *removal) byFilter(ctx context.Context, c *call, client *api.Client, what []string) error {
+	if !r.filter.Dry && !r.yes && c.asks() {
+		would, err := r.removeAll(ctx, client, what, true)
+		if err == nil {
+			err = would.print(c)
+		}
+		if err != nil {
+			return err
+		}
+		if !c.ask("Remove them?") {
+			return errors.New("nothing was removed")
+		}
+	}
+	done, err := r.removeAll(ctx, client, what, r.filter.Dry)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.document(done)
+	}
+	return done.print(c)
+}
+
+func (r *removal) removeAll(ctx context.Context, client *api.Client, what []string, dry bool) (out bulkRemoved, err error) {
+	for _, w := range what {
+		remove, into := client.RemoveSegments, &out.Segments
+		if w == "checkpoints" {
+			remove, into = client.RemoveCheckpoints, &out.Checkpoints
+		}
+		q := r.filter
+		q.Dry = dry
+		done, err := remove(ctx, q)
+		if err != nil {
+			return out, err
+		}
+		*into = &done
+	}
+	return out, nil
+}
+
+func (b *bulkRemoved) print(c *call) error {
+	for _, r := range []struct {
+		what string
+		*api.Removed
+	}{{"segments", b.Segments}, {"checkpoints", b.Checkpoints}} {
+		if r.Removed == nil {
+			continue
+		}
+		verb := "removed"
+		if r.DryRun {
+			verb = "would be removed"
+		}
+		fmt.Fprintf(c.stdout, "%d of %d %s that match %s, %s; %d are busy and stay\n", r.Removed.Removed, r.Matched, r.what, verb, show.Bytes(r.Bytes), r.Busy)
+	}
+	return nil
+}
+
+func flushCommand() command {
+	return command{
+		name: "flush", group: "change", synopsis: "[flags]",
+		summary: "Evict all segments and checkpoints of a tenant, of a profile, or of everybody",
+		about: "What is leased or being filled stays, and is counted. To be done after weights or kernels have changed under\n" +
+			"the same fingerprint.",
+		examples: []string{"--tenant team-a --dry-run", "--profile 3", "--tenant team-a --profile 0x9f86d081884c -y", "--all"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+			var r removal
+			r.flags(fs)
+			fs.BoolVar(&r.all, "all", false, "everybody's")
+			return func(ctx context.Context, c *call) error {
+				switch {
+				case len(c.args) > 0:
+					return usagef("takes no arguments, got %q", c.args)
+				case r.filter.Tenant == "" && r.profile == "" && !r.all:
+					return usagef("whose? --tenant, --profile or --all")
+				case r.all && (r.filter.Tenant != "" || r.profile != ""):
+					return usagef("--all is everybody's: leave out --tenant and --profile")
+				}
+				client, err := r.target.client()
+				if err != nil {
+					return err
+				}
+				defer client.Close()
+				if err := r.check(ctx, client); err != nil {
+					return err
+				}
+				return r.byFilter(ctx, c, client, []string{"segments", "checkpoints"})
+			}
+		},
+	}
+}
+
+// profileByName is the id of a profile that is registered: as a number, or by the first
+// digits of its fingerprint.
+func profileByName(ctx context.Context, client *api.Client, name string) (uint32, error) {
+	profiles, err := client.Profiles(ctx)
+	if err != nil {
+		return 0, err
+	}
+	digits, hex := strings.CutPrefix(strings.ToLower(name), "0x")
+	var found []uint32
+	for i := range profiles {
+		p := &profiles[i]
+		if hex && strings.HasPrefix(p.Fingerprint.String(), digits) || !hex && fmt.Sprint(p.ID) == name {
+			found = append(found, p.ID)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return 0, fmt.Errorf("no profile %q; splicectl ls profiles lists them: %w", name, api.ErrNotFound)
+	}
+	return 0, fmt.Errorf("several profiles begin with %q: give more digits", name)
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+)
+
+// tenantRow is what a node has of a tenant, and did for it.
+type tenantRow struct {
+	Tenant      string           `json:"tenant"`
+	UsedBytes   map[string]int64 `json:"used_bytes"` // by tier; as its quota counts
+	QuotaBytes  int64            `json:"quota_bytes"`
+	Connections int              `json:"connections"`
+	Usage       *api.Usage       `json:"usage,omitempty"` // of all its models; nil = the node does not tell
+}
+
+var tenantColumns = []string{"TENANT", "HBM", "DRAM", "DISK", "USED", "QUOTA", "OF QUOTA", "CONNECTIONS", "REQUESTS", "HIT", "SAVED", "+PROMPT", "+MISSED"}
+
+var tenantView = show.View[tenantRow]{Columns: tenantColumns, Row: func(t *tenantRow) []any {
+	quota, of := any("no quota"), share(float64(t.used()), float64(t.QuotaBytes))
+	if t.QuotaBytes > 0 {
+		quota = show.Size(t.QuotaBytes)
+	}
+	row := []any{t.Tenant, show.Size(t.UsedBytes["hbm"]), show.Size(t.UsedBytes["dram"]), show.Size(t.UsedBytes["disk"]), show.Size(t.used()), quota, of, t.Connections}
+	if u := t.Usage; u != nil {
+		return append(row, show.Count(u.Requests), hits(u), longMillis(u.Saved), show.Count(u.Prompt), missedText(u.Missed, 3))
+	}
+	return append(row, "-", "-", "-", "-", "-")
+}}
+
+func (t *tenantRow) used() (n int64) {
+	for _, bytes := range t.UsedBytes {
+		n += bytes
+	}
+	return n
+}
+
+// tenants lists those that a node is configured with, or holds something of.
+func (l *listing) tenants(ctx context.Context, _ *call, client *api.Client) (*show.Page, error) {
+	rows, err := tenantsOf(ctx, client)
+	rows = slices.DeleteFunc(rows, func(t tenantRow) bool { return l.tenant != "" && t.Tenant != l.tenant })
+	return show.Of(rows, false, tenantView), err
+}
+
+// tenantsOf puts together what a node tells of tenants, by name.
+func tenantsOf(ctx context.Context, client *api.Client) ([]tenantRow, error) {
+	pools, err := client.Pools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	connections, err := client.Connections(ctx)
+	if err != nil {
+		return nil, err
+	}
+	usage, err := client.Usage(ctx)
+	told := err == nil
+	if err != nil && !errors.Is(err, api.ErrNotFound) {
+		return nil, err
+	}
+	var rows []tenantRow
+	row := func(name string) *tenantRow {
+		at := slices.IndexFunc(rows, func(t tenantRow) bool { return t.Tenant == name })
+		if at < 0 {
+			at, rows = len(rows), append(rows, tenantRow{Tenant: name, UsedBytes: map[string]int64{}})
+			if told {
+				rows[at].Usage = &api.Usage{Tenant: name}
+			}
+		}
+		return &rows[at]
+	}
+	for i := range pools {
+		for _, t := range pools[i].Tenants {
+			r := row(t.Tenant)
+			r.UsedBytes[pools[i].Tier] += t.UsedBytes
+			r.QuotaBytes = max(r.QuotaBytes, t.QuotaBytes)
+		}
+	}
+	for i := range connections {
+		for _, name := range connections[i].Tenants {
+			row(name).Connections++
+		}
+	}
+	for i := range usage {
+		row(usage[i].Tenant).Usage.Add(&usage[i])
+	}
+	slices.SortFunc(rows, func(a, b tenantRow) int { return strings.Compare(a.Tenant, b.Tenant) })
+	return rows, nil
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/top"
+)
+
+func topCommand() command {
+	return command{
+		name: "top", group: "look", synopsis: "[flags]", screen: true,
+		summary: "Watch a node live: hit ratio, rates, tiers, the last requests",
+		about: "Keys: q ends it, p pauses, r asks now, tab goes from requests to usage and connections, + and - change how often\n" +
+			"the node is asked. It needs a terminal; elsewhere splicectl stats -w does.",
+		examples: []string{"", "--every 1s", "--context prod-1"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+			var t target
+			var every time.Duration
+			t.flags(fs)
+			fs.DurationVar(&every, "every", watchEvery, "`time` between two questions to the node")
+			return func(ctx context.Context, c *call) error { return runTop(ctx, c, &t, every) }
+		},
+	}
+}
+
+func runTop(ctx context.Context, c *call, t *target, every time.Duration) error {
+	if len(c.args) > 0 {
+		return usagef("takes no arguments, got %q", c.args)
+	}
+	if every < 100*time.Millisecond || every > time.Hour {
+		return usagef("--every %v is not from 100ms to 1h", every)
+	}
+	var plain io.Writer = c.stdout
+	colour := false
+	if w, ok := c.stdout.(*terminal.Writer); ok {
+		plain, colour = w.Plain(), w.Colour()
+	}
+	if !terminal.Is(plain) {
+		return errors.New("standard output is no terminal; splicectl stats -w shows the same again and again without one")
+	}
+	client, err := t.client()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if _, err := client.Status(ctx); err != nil { // told before the screen is taken
+		return err
+	}
+	model := top.New(ctx, top.Options{Every: every, Colour: colour, Source: func(ctx context.Context) (*top.Snapshot, error) { return snapshot(ctx, client) }})
+	_, err = tea.NewProgram(model, tea.WithContext(ctx), tea.WithOutput(plain)).Run()
+	if ctx.Err() != nil || errors.Is(err, tea.ErrInterrupted) {
+		return nil
+	}
+	return err
+}
+
+// topRequests is how many requests are asked for: more than a screen has lines.
+const topRequests = 100
+
+// snapshot asks for all that a screen shows.
+func snapshot(ctx context.Context, client *api.Client) (*top.Snapshot, error) {
+	s, err := statsOf(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	out := &top.Snapshot{At: time.Now(), Counters: s.Counters, Told: s.Usage != nil}
+	out.Overview = api.Overview{Status: s.Status, Pools: s.Pools, History: s.history}
+	if h := s.Overview; h != nil {
+		o := &out.Overview
+		o.Usage, o.Connections, o.Leases, o.Segments, o.Checkpoints = *s.Usage, h.Connections, h.Leases, h.Segments, h.Checkpoints
+	}
+	if out.Connections, err = client.Connections(ctx); err != nil || !out.Told {
+		return out, err
+	}
+	if out.Requests, err = client.Requests(ctx, api.RequestQuery{Limit: topRequests}); err != nil {
+		return nil, err
+	}
+	out.Usage, err = client.Usage(ctx)
+	return out, err
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/story"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+)
+
+// ways are those of serving a prompt.
+var ways = []string{api.WayRecompute, api.WayPrefix, api.WaySplice, api.WayReplay}
+
+type traceFlags struct {
+	target target
+	query  api.RequestQuery
+	width  int
+}
+
+func traceCommand() command {
+	return command{
+		name: "trace", group: "look", synopsis: "[flags] [ID]",
+		summary: "Tell a request's story: which of its tokens came from where, what it took, and what else it could have cost",
+		about: "ID is a number that splicectl ls requests lists, or the engine's own id of the request; without one it is the\n" +
+			"last request. Nodes remember the last few thousand.",
+		examples: []string{"", "1234", "chatcmpl-77aa", "--tenant team-a --way splice", "1234 -o json"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+			var f traceFlags
+			f.target.flags(fs)
+			fs.StringVar(&f.query.Tenant, "tenant", "", "the last request of this `tenant`")
+			fs.StringVar(&f.query.Way, "way", "", "the last request that was served in this `way`: "+strings.Join(ways, ", "))
+			fs.IntVar(&f.width, "width", 0, "`columns` of the drawing (default: the terminal's, or 80)")
+			return f.run
+		},
+	}
+}
+
+func (f *traceFlags) run(ctx context.Context, c *call) error {
+	if len(c.args) > 1 {
+		return usagef("one request at a time, not %q", c.args)
+	}
+	if len(c.args) == 1 && (f.query.Tenant != "" || f.query.Way != "") {
+		return usagef("--tenant and --way choose the last request, and %q is one", c.args[0])
+	}
+	client, err := f.target.client()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	r, err := f.find(ctx, client, c.args)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.document(r)
+	}
+	return f.print(c, &r)
+}
+
+// find looks for the request.
+func (f *traceFlags) find(ctx context.Context, client *api.Client, args []string) (api.Request, error) {
+	if len(args) == 0 {
+		f.query.Limit = 1
+		last, err := client.Requests(ctx, f.query)
+		if err != nil {
+			return api.Request{}, err
+		}
+		if len(last) > 0 {
+			return client.Request(ctx, last[0].ID)
+		}
+		if f.query.Tenant != "" {
+			err = knownTenant(ctx, client, f.query.Tenant)
+		}
+		return api.Request{}, errors.Join(err, fmt.Errorf("no such request was served yet"))
+	}
+	id, wrong := strconv.ParseUint(args[0], 10, 64)
+	if wrong == nil {
+		r, err := client.Request(ctx, id)
+		if err == nil || !errors.Is(err, api.ErrNotFound) {
+			return r, err
+		}
+	}
+	f.query.Limit = api.MaxLimit
+	items, err := client.Requests(ctx, f.query)
+	if err != nil {
+		return api.Request{}, err
+	}
+	for i := range items {
+		if items[i].Name == args[0] {
+			return client.Request(ctx, items[i].ID)
+		}
+	}
+	return api.Request{}, fmt.Errorf("no request %q among the last; splicectl ls requests lists them: %w", args[0], api.ErrNotFound)
+}
+
+func (f *traceFlags) print(c *call, r *api.Request) error {
+	w := c.stdout
+	t := show.NewTable(w)
+	name := fmt.Sprint(r.ID)
+	if r.Name != "" {
+		name += ", to the engine " + r.Name
+	}
+	t.Row("request", name)
+	t.Row("served", r.At.Local().Format("2006-01-02 15:04:05.000")+" to "+r.Client)
+	t.Row("tenant", r.Tenant)
+	t.Row("model", fmt.Sprintf("%s (profile %d)", r.Model, r.Profile))
+	if r.Trace != "" {
+		t.Row("trace", r.Trace)
+	}
+	t.Row("prompt", fmt.Sprintf("%s tokens, hit ratio %s; of %s computed, %s are in seams", show.Count(r.Prompt), requestHits(r),
+		show.Count(r.Computed), show.Count(r.Seam)))
+	t.Row("prefix", prefixText(r))
+	t.Row("moved", show.Bytes(int64(r.Bytes)))
+	t.Row("took", fmt.Sprintf("match %s, waits %s, first token %v", show.Millis(r.MatchMillis), show.Millis(r.WaitMillis), told(r.TTFTMillis)))
+	t.Row("saved", show.Millis(r.SavedMillis).String()+", estimated")
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if err := f.draw(w, r); err != nil {
+		return err
+	}
+	if err := printSpans(c, r.Spans); err != nil {
+		return err
+	}
+	return printWays(w, r)
+}
+
+func prefixText(r *api.Request) string {
+	switch {
+	case r.Prefix > 0:
+		return fmt.Sprintf("%s tokens, from %s", show.Count(r.Prefix), r.PrefixTier)
+	case r.PrefixReason != "" && r.PrefixReason != "none":
+		return "none: " + r.PrefixReason
+	}
+	return "none"
+}
+
+func (f *traceFlags) draw(w io.Writer, r *api.Request) error {
+	out, colour, width := w, false, f.width
+	if t, ok := w.(*terminal.Writer); ok {
+		out, colour = t.Plain(), t.Colour()
+		if width == 0 {
+			width = terminal.Width(t.Plain())
+		}
+	}
+	if width <= 0 {
+		width = 80
+	}
+	_, err := io.WriteString(out, "\n"+story.Draw(int(min(r.Prompt, 1<<30)), r.Spans, width, colour))
+	return err
+}
+
+func printSpans(c *call, spans []api.Span) error {
+	if len(spans) == 0 {
+		return nil
+	}
+	fmt.Fprintln(c.stdout)
+	t := show.NewTable(c.stdout, "TOKENS", "COUNT", "FROM", "TIER", "KEY", "REASON")
+	for _, s := range spans {
+		key, tier, reason := "-", "-", "-"
+		if s.Key != nil {
+			key = c.keyOf(*s.Key, false)
+		}
+		if s.Tier != "" {
+			tier = s.Tier
+		}
+		if s.Reason != "" {
+			reason = s.Reason
+		}
+		t.Row(fmt.Sprintf("%d-%d", s.Begin, s.End), show.Count(max(s.End-s.Begin, 0)), s.From, tier, key, reason)
+	}
+	return t.Flush()
+}
+
+func printWays(w io.Writer, r *api.Request) error {
+	if len(r.Ways) == 0 {
+		_, err := fmt.Fprintf(w, "\nserved by %s\n", r.Way)
+		return err
+	}
+	fmt.Fprintln(w)
+	t := show.NewTable(w, "WAY", "WOULD TAKE", "")
+	for _, cost := range r.Ways {
+		chosen := ""
+		if cost.Way == r.Way {
+			chosen = "chosen"
+		}
+		t.Row(cost.Way, show.Millis(cost.Millis), chosen)
+	}
+	return t.Flush()
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+)
+
+func usageCommand() command {
+	return command{
+		name: "usage", group: "look", synopsis: "[flags]", listing: true,
+		summary: "Show by tenant and model what was served, the token hit ratio, and the time that it saved",
+		about: "HIT is the share of tokens that the engine's own cache did not have and that need not be computed; ALL is\n" +
+			"with those of the engine's cache, of the whole prompt. MISSED says why tokens were computed. The totals begin\n" +
+			"with the node's state, and outlive a restart where there is a disk.",
+		examples: []string{"", "--tenant team-a", "--sort=-saved", "-o json"},
+		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+			var l lister
+			var tenant string
+			l.flags(fs, 0)
+			fs.StringVar(&tenant, "tenant", "", "only this `tenant`'s")
+			return func(ctx context.Context, c *call) error {
+				if len(c.args) > 0 {
+					return usagef("takes no arguments, got %q", c.args)
+				}
+				return l.run(ctx, c, func(ctx context.Context, client *api.Client) (*show.Page, error) {
+					return usagePage(ctx, client, tenant)
+				})
+			}
+		},
+	}
+}
+
+func usagePage(ctx context.Context, client *api.Client, tenant string) (*show.Page, error) {
+	items, err := client.Usage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if tenant != "" {
+		items = slices.DeleteFunc(items, func(u api.Usage) bool { return u.Tenant != tenant })
+		if len(items) == 0 {
+			if err := knownTenant(ctx, client, tenant); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return show.Of(items, false, usageView), nil
+}
+
+var usageColumns = []string{"TENANT", "MODEL", "PROFILE", "REQUESTS", "PROMPT", "HIT", "ALL", "SAVED", "MISSED", "+ENGINE", "+PREFIX", "+REUSED", "+COMPUTED", "+SEAM"}
+
+var usageView = show.View[api.Usage]{Columns: usageColumns, Row: func(u *api.Usage) []any {
+	return []any{u.Tenant, u.Model, u.Profile, show.Count(u.Requests), show.Count(u.Prompt), hits(u), allHits(u), longMillis(u.Saved), missedText(u.Missed, 3),
+		show.Count(u.Engine), show.Count(u.Prefix), show.Count(u.Reused), show.Count(u.Computed), show.Count(u.Seam)}
+}}
+
+// hits is the token hit ratio: of what the engine's own cache did not have.
+func hits(u *api.Usage) show.Share {
+	return share(float64(u.Prefix+u.Reused), float64(u.Prompt)-float64(u.Engine))
+}
+
+// allHits is the one with the engine's cache, of the whole prompt.
+func allHits(u *api.Usage) show.Share {
+	return share(float64(u.Engine+u.Prefix+u.Reused), float64(u.Prompt))
+}
+
+func requestHits(r *api.Request) show.Share {
+	return share(float64(r.Prefix+r.Reused), float64(r.Prompt)-float64(r.Engine))
+}
+
+// share is a part of something; none of nothing.
+func share(part, of float64) show.Share {
+	if of <= 0 {
+		return show.Share(math.NaN())
+	}
+	return show.Share(part / of)
+}
+
+// longMillis is a time that may be long.
+func longMillis(millis float64) show.Duration {
+	return show.Duration(millis * float64(time.Millisecond))
+}
+
+// missedText names the most reasons, the one with most tokens first.
+func missedText(missed map[string]uint64, most int) string {
+	names := slices.SortedFunc(maps.Keys(missed), func(a, b string) int {
+		switch {
+		case missed[a] > missed[b]:
+			return -1
+		case missed[a] < missed[b]:
+			return 1
+		}
+		return strings.Compare(a, b)
+	})
+	var parts []string
+	for _, name := range names {
+		if missed[name] == 0 {
+			break
+		}
+		if len(parts) == most {
+			parts = append(parts, "…")
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%s %s", name, show.Count(missed[name])))
+	}
+	if len(parts) == 0 {
+		return "-"
+	}
+	return strings.Join(parts, ", ")
+}

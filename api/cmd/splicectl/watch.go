@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+)
+
+const (
+	watchEvery = 2 * time.Second
+	leastWatch = 100 * time.Millisecond
+)
+
+// clearScreen puts the cursor where the screen begins, and clears what comes after it.
+const clearScreen = "\x1b[H\x1b[J"
+
+// watcher is a command that can be repeated.
+type watcher struct{ every time.Duration }
+
+func (w *watcher) flags(fs *pflag.FlagSet) {
+	fs.DurationVarP(&w.every, "watch", "w", 0, "show it again and again, with this `time` between, until interrupted; --watch=10s")
+	fs.Lookup("watch").NoOptDefVal = watchEvery.String()
+}
+
+// run shows something once, or until the context ends. What goes wrong while it is
+// repeated is told and tried again; what is wrong with the command line is not.
+func (w *watcher) run(ctx context.Context, c *call, once func(context.Context, *call) error) error {
+	if w.every == 0 {
+		return once(ctx, c)
+	}
+	if w.every < leastWatch {
+		return usagef("--watch=%v is less than %v", w.every, leastWatch)
+	}
+	tick := time.NewTicker(w.every)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		if err := w.frame(ctx, c, n, once); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// frame shows it once: on a terminal in place of what was there, elsewhere below it.
+func (w *watcher) frame(ctx context.Context, c *call, n int, once func(context.Context, *call) error) error {
+	var b bytes.Buffer
+	shown := *c
+	plain := c.stdout
+	if out, ok := c.stdout.(*terminal.Writer); ok {
+		shown.stdout, plain = out.To(&b), out.Plain()
+	} else {
+		shown.stdout = &b
+	}
+	err := once(ctx, &shown)
+	var usage usageError
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case errors.As(err, &usage):
+		return err
+	case err != nil && !errors.Is(err, errFailed):
+		fmt.Fprintf(&b, "%s: %s\n", time.Now().Format(time.TimeOnly), terminal.Text(err.Error()))
+	}
+	before := ""
+	switch {
+	case terminal.Is(plain):
+		before = clearScreen
+	case n > 0 && c.output == formYAML:
+		before = "---\n"
+	case n > 0 && !c.json:
+		before = "\n"
+	}
+	_, err = io.WriteString(plain, before+b.String())
+	return err
+}
