@@ -165,14 +165,14 @@ func TestOffLoopbackReadingNeedsAToken(t *testing.T) {
 			from   origin
 			token  string
 		}{
-			{s, atSocket, ""}, {none, atSocket, ""}, {s, local, ""}, {none, stranger, ""},
+			{s, owner, ""}, {none, owner, ""}, {s, local, ""}, {none, stranger, ""},
 			{s, stranger, ""}, {s, stranger, reader}, {s, stranger, changes}, {s, stranger, "wrong"},
 		} {
 			var h fasthttp.RequestHeader
 			h.Set("Authorization", "Bearer "+tc.token)
 			wanted := 0 // refused
 			switch {
-			case tc.from == atSocket, r.needs == open, r.needs == reads && tc.from == local, tc.token == changes:
+			case tc.from == owner, r.needs == open, r.needs == reads && tc.from == local, tc.token == changes:
 			case r.needs == reads && tc.token == reader:
 			case tc.server == none:
 				wanted = 403

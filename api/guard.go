@@ -70,14 +70,14 @@ type origin uint8
 const (
 	stranger origin = iota // TCP, from another machine, or not known
 	local                  // TCP over loopback
-	atSocket               // the admin unix socket
+	owner                  // the admin unix socket
 )
 
 // originOf is where a request of a listener comes from.
 func originOf(ctx *fasthttp.RequestCtx, trusted bool) origin {
 	switch {
 	case trusted:
-		return atSocket
+		return owner
 	case ctx.RemoteIP().IsLoopback():
 		return local
 	}
@@ -87,7 +87,7 @@ func originOf(ctx *fasthttp.RequestCtx, trusted bool) origin {
 // guard lets a request through that may be answered: what is open to its origin, or with a
 // token where one is needed.
 func (s *Server) guard(h *fasthttp.RequestHeader, needs access, from origin) *Problem {
-	if from == atSocket || needs == open || needs == reads && from == local {
+	if from == owner || needs == open || needs == reads && from == local {
 		return nil
 	}
 	keys := s.keys.Load()

@@ -170,7 +170,7 @@ func (s *Server) bodyBound(trusted bool) func(*fasthttp.RequestHeader) fasthttp.
 // since a question where prompts are held needs a token over loopback too.
 func listenerOrigin(trusted bool) origin {
 	if trusted {
-		return atSocket
+		return owner
 	}
 	return stranger
 }

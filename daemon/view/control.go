@@ -9,7 +9,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/daemon/journal"
 	"github.com/spliced-kv/spliced/daemon/server"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -111,26 +110,10 @@ func (v *View) Unpin(key api.Digest, dry bool) ([]api.Pin, error) {
 	return v.pins(list), kindOf(err)
 }
 
-// tellPins tells of pins that an operator has changed.
-func (v *View) tellPins(list []tiering.PinInfo, text string) {
-	for _, p := range list {
-		object := journal.Segment
-		if p.Kind != 0 {
-			object = journal.Checkpoint
-		}
-		v.changed(journal.Event{Object: object, Key: p.Key, Profile: uint32(p.Profile), Tenant: v.tenantName(p.Tenant), Bytes: p.Bytes, Text: text})
-	}
-}
-
 // Drain implements api.Operator.
 func (v *View) Drain(on, dry bool) (api.Drained, error) {
 	if !dry {
 		v.o.Server.Drain(on)
-		text := "the node is not drained any more"
-		if on {
-			text = "the node is being drained"
-		}
-		v.changed(journal.Event{Text: text})
 	}
 	if on {
 		v.tellControl(dry, nil, "the node is drained: no new clients and nothing new")

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/daemon/journal"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
@@ -130,13 +129,6 @@ func (v *View) RemoveSegments(ctx context.Context, q api.RemovalQuery) (r api.Re
 	}
 	v.tellControl(q.Dry, nil, "%d of %d segments were removed, %d bytes", r.Removed, r.Matched, r.Bytes)
 	return r, ended(ctx)
-}
-
-// tellRemovedMany tells of what was removed together.
-func (v *View) tellRemovedMany(r *api.Removed, dry bool, what string) {
-	if !dry && r.Removed > 0 {
-		v.changed(journal.Event{Bytes: r.Bytes, Text: fmt.Sprintf("%d %s were removed by an operator", r.Removed, what)})
-	}
 }
 
 // ended is what an answer that was cut short says.
@@ -373,7 +365,6 @@ func (v *View) RemoveCheckpoint(name api.CheckpointName, dry bool) (r api.Remove
 		return r, err
 	}
 	v.discardNodes(context.Background(), list, dry, &r)
-	v.tellRemovedMany(&r, dry, "checkpoints")
 	if r.Removed == 0 && r.Busy > 0 {
 		return r, fmt.Errorf("checkpoint %v is being filled, is pinned, or is extended by another one, which goes first: %w", name.Hash, api.ErrBusy)
 	}
