@@ -54,7 +54,7 @@ LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 .DEFAULT_GOAL := help
 .PHONY: help build static fakecuda demo demo-cluster torture torture-long hostile test test-network race lint fuzz faults reference bench bench-disk bench-network \
   generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm demo-sglang bench-engines bench-sglang faults-engines faults-sglang fidelity \
-  gpu-check gpu-check-bundle
+  gpu-check gpu-check-bundle test-ui axe screenshots
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,6 +97,26 @@ test: ## vet and all tests, again with the race detector, then those of the Pyth
 
 test-network: ## clusters of real daemons on networks that part, lose, delay and lie, a line each; root and /dev/net/tun
 	@out=$$(mktemp); go test -count=1 -v ./daemon/network/... >$$out 2>&1; code=$$?; grep -vE '^ *(=== |--- PASS)' $$out; rm -f $$out; exit $$code
+
+# What looks at the dashboard for faults of accessibility; for tests only (MPL-2.0), so that
+# it is fetched and not kept here.
+AXE_VERSION := 4.14.1
+AXE_SHA256  := 29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c
+AXE         := $(CURDIR)/bin/tools/axe-$(AXE_VERSION).min.js
+
+test-ui: ## the dashboard in chromium, without a window; says why it skips
+	cd scripts/browsercheck && SPLICED_AXE=$(AXE) go test -count=1 -v -timeout 20m . | grep -vE '^ *(=== |--- PASS)'
+
+axe: $(AXE) ## axe-core for test-ui, from npm
+
+$(AXE):
+	mkdir -p $(@D) $(@D)/axe.tmp
+	cd $(@D)/axe.tmp && npm pack --silent axe-core@$(AXE_VERSION) && tar -xzf axe-core-$(AXE_VERSION).tgz package/axe.min.js
+	echo '$(AXE_SHA256)  $(@D)/axe.tmp/package/axe.min.js' | sha256sum -c --quiet
+	mv $(@D)/axe.tmp/package/axe.min.js $@ && rm -r $(@D)/axe.tmp
+
+screenshots: build ## docs/images/ui-*.png, of a daemon that serves the demo, by chromium
+	cd scripts/browsercheck && SPLICED_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -v -timeout 20m -run 'TestScreenshots$$' .
 
 race: ## with the race detector and invariants: tests of all that has goroutines or locks, long ones shortened
 	CGO_ENABLED=1 go test -p $(PACKAGES) -race -tags invariants -short $(TESTFLAGS) $$(grep -rlE '^\s+go [a-zA-Z.]+\(|"sync(/atomic)?"|\.Go\(' \

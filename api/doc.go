@@ -2,6 +2,9 @@
 // small REST server over fasthttp, its OpenAPI document, and a client for it.
 // No engine waits on it; engines use the socket protocol of connector/wire.
 //
+// The dashboard (package ui) is served at /ui/ to whoever reaches a listener: its files
+// say nothing of the node, and what it shows it asks of the REST.
+//
 // The server declares what it needs served as two interfaces, Node and
 // Catalogue, which the daemon implements. It owns its listeners' connections
 // and no other memory: every answer is a copy taken by the implementation.

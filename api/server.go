@@ -17,6 +17,8 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/valyala/fasthttp"
 	"github.com/valyala/fasthttp/fasthttpadaptor"
+
+	"github.com/spliced-kv/spliced/api/ui"
 )
 
 // Bounds of one server. Guessed, with room: the largest honest request is a GET
@@ -101,6 +103,7 @@ type Server struct {
 	metrics   fasthttp.RequestHandler
 	profiling fasthttp.RequestHandler
 	routes    routeTable
+	site      *ui.Site
 
 	// stopping ends when Run does; long answers watch it.
 	stopping context.Context
@@ -120,6 +123,10 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{log: o.Log, hosts: map[string]bool{}, locating: make(chan struct{}, maxLocating)}
+	var err error
+	if s.site, err = ui.New(); err != nil {
+		return nil, err
+	}
 	s.Show(o.Shown)
 	s.token, s.router = hashed(o.Token), hashed(o.RouterToken)
 	for _, h := range o.Hosts {
@@ -183,7 +190,9 @@ func (s *Server) finish(ctx *fasthttp.RequestCtx) {
 		writeProblem(ctx, newProblem(fasthttp.StatusInternalServerError, CodeInternal, "the request failed; the log says more"))
 	}
 	h := &ctx.Response.Header
-	h.Set("Cache-Control", "no-store")
+	if len(h.Peek("Cache-Control")) == 0 { // what anybody may keep says so itself
+		h.Set("Cache-Control", "no-store")
+	}
 	h.Set("X-Content-Type-Options", "nosniff")
 	if s.stopping.Err() != nil {
 		ctx.SetConnectionClose()
@@ -198,6 +207,9 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
 	if strings.HasPrefix(path, profilingPath) && trusted {
 		s.profiling(ctx)
 		return nil
+	}
+	if answered, err := s.dashboard(ctx, path); answered {
+		return err
 	}
 	methods, arg, ok := s.routes.find(path)
 	if !ok {
