@@ -260,3 +260,31 @@ func TestAddressesAreThoseOfTheContent(t *testing.T) {
 		t.Error("other content has the same address")
 	}
 }
+
+// What a linter would say of modules: names that are imported are there, and used.
+func TestImportsAreThereAndUsed(t *testing.T) {
+	contents, err := read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	imports := regexp.MustCompile(`(?m)^import \{([^}]*)\} from '\./([^']+)';$`)
+	word := func(name string) *regexp.Regexp { return regexp.MustCompile(`\b` + regexp.QuoteMeta(name) + `\b`) }
+	checked := 0
+	for name, body := range contents {
+		for _, m := range imports.FindAllSubmatch(body, -1) {
+			for one := range strings.SplitSeq(string(m[1]), ",") {
+				one, checked = strings.TrimSpace(one), checked+1
+				if len(word(one).FindAllIndex(body, 2)) < 2 {
+					t.Errorf("%s imports %s and does not use it", name, one)
+				}
+				exported := regexp.MustCompile(`export (async )?(function|const|class) ` + one + `\b`)
+				if from := string(m[2]); !strings.HasPrefix(from, "vendor/") && !exported.Match(contents[from]) {
+					t.Errorf("%s imports %s, which %s does not export", name, one, from)
+				}
+			}
+		}
+	}
+	if checked < 50 {
+		t.Errorf("%d imports were found", checked)
+	}
+}

@@ -113,5 +113,7 @@ function Ask({ d }) {
     <p class="muted">It is kept until this tab is closed, and sent to this daemon only.</p></section>`;
 }
 
-render(html`<${App} />`, document.getElementById('app'));
+const place = document.getElementById('app');
+place.replaceChildren(); // what stood there until now
+render(html`<${App} />`, place);
 look().then(startEvents);

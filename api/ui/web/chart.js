@@ -61,7 +61,7 @@ export function Chart({ title, about, at, series, stacked, show, top }) {
 // The last of a chart's numbers, the newest first.
 function Numbers({ at, series, show, title }) {
   const rows = at.map((t, i) => i).slice(-20).reverse();
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${`${title}, last numbers`}><table><caption class="hidden">${title}</caption>
+  return html`<div class="scroll" tabindex="0" role="group" aria-label=${`${title}, last numbers`}><table><caption class="hidden">${title}</caption>
     <thead><tr><th scope="col">time</th>${series.map((s) => html`<th scope="col" class="num">${s.label}</th>`)}</tr></thead>
     <tbody>${rows.map((i) => html`<tr><th scope="row">${clock(new Date(at[i] * 1000))}</th>${series.map((s) => html`<td class="num">${show(s.values[i])}</td>`)}</tr>`)}</tbody></table></div>`;
 }

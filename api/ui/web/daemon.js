@@ -150,7 +150,7 @@ export function useData(path, params = {}, { every = 10, kinds = [], gap = 5, te
     if (!path) return undefined;
     const ended = new AbortController();
     let timer = 0, busy = false, again = false, last = 0;
-    const root = path.split('/')[0];
+    const root = path.replace(/\/.*$/, '/'); // of one object: another path than that of the listing
     const load = async () => {
       clearTimeout(timer);
       if (busy) { again = true; return; }

@@ -97,7 +97,7 @@ async function run() {
     else if (!signal.aborted) { modeIs('off'); wait = Math.min(wait * 2, 15000); }
   }
   running = null;
-  if (events.mode !== 'absent' && !document.hidden) timer = setTimeout(run, pause);
+  if (events.mode !== 'absent' && !document.hidden) timer = setTimeout(run, signal.aborted ? 0 : pause);
 }
 
 // A hidden page holds no connection: a browser has few of them for all its tabs.
@@ -106,9 +106,10 @@ document.addEventListener('visibilitychange', () => {
 });
 
 export function startEvents() {
-  on('again', run);
+  on('again', () => { wait = 1000; run(); });
   on('restarted', () => { // ids begin anew
     after = 0;
+    wait = 1000;
     if (events.mode === 'absent') events.mode = 'off';
     running?.abort();
     run();

@@ -6,7 +6,7 @@ import { bytes, count, many, millis, plural, shortKey, shown, tokens } from './f
 import { Absent, Ago, EventText, Filters, Key, Missing, Name, Panel, Refreshed, Stat, Stats, Tiers, Time, link, parseRoute, profileOptions, useClock, useEvents } from './parts.js';
 import { Table } from './table.js';
 import { byName } from './answers.js';
-import { decided, eventKinds, levels, tiers } from './words.js';
+import { decided, eventKinds, levels, tierName } from './words.js';
 
 const most = 200000; // rows that a page holds
 const pageSize = 1000;
@@ -166,7 +166,7 @@ const NotHeld = ({ from, what }) => (from.trouble?.kind === 'missing'
 const Facts = ({ o }) => html`<${Stats}>
     <${Stat} label="Size" value=${bytes(o.bytes)} note=${o.disk_bytes > 0 ? `${bytes(o.disk_bytes)} on disk` : 'not on disk'} title="Bytes of its state, over all ranks" />
     <${Stat} label="Length" value=${tokens(o.tokens)} title="Tokens that it stands for" />
-    <${Stat} label="Lies in" value=${(o.tiers ?? []).map((t) => tiers[t] ?? shown(t, 20)).join(', ') || 'nowhere yet'} note=${levels[o.level] ?? ''} title="Tiers that have it, the fastest first" />
+    <${Stat} label="Lies in" value=${(o.tiers ?? []).map((t) => tierName(t)).join(', ') || 'nowhere yet'} note=${levels[o.level] ?? ''} title="Tiers that have it, the fastest first" />
     ${o.hits !== undefined && html`<${Stat} label="Used" value=${plural(o.hits, 'time')} title="Hits since it was published" />`}
     <${Stat} label="Leases now" value=${plural(o.leases, 'lease')} href="#/connections?show=leases" title="Clients that read it; it cannot leave while they do" />
     <${Stat} label="Last used" value=${html`<${Ago} at=${o.last_used} />`} note=${html`published <${Ago} at=${o.created} />`} title="When a request used it last" />

@@ -5,7 +5,7 @@ import { bytes, count, many, millis, percent, perSecond, plural, ratio, shown, t
 import { Ago, Bar, Filters, Key, Meter, Missing, Name, Panel, Pools, Refreshed, SourceLegend, Stat, Stats, Time, hitRatio, link, ratioTitle, sourceParts, useClock, wholeHitRatio } from './parts.js';
 import { byName, canaryAnswer, diskAnswer } from './answers.js';
 import { Table } from './table.js';
-import { reasonOf, tiers } from './words.js';
+import { reasonOf, tierName } from './words.js';
 
 export function Tenants() {
   const usage = useData('usage', {}, { every: 15, kinds: ['request'] });
@@ -20,7 +20,7 @@ export function Tenants() {
     <${Panel} id="quotas" title="What each tenant holds" about="Bytes as quotas count them: pages, extents on disk and records. What lies in two tiers counts in both.">
       ${pools.data && html`<${Table} caption="Bytes by tenant and pool" rows=${shares} rowKey=${(r) => [r.tenant, r.pool, r.tier, r.device].join(' ')} sortBy="used" descending empty="No tenant holds anything yet." columns=${[
         { id: 'tenant', label: 'Tenant', cell: (r) => html`<${Name} text=${r.tenant} most=${40} />`, sort: (r) => r.tenant },
-        { id: 'tier', label: 'Tier', cell: (r) => tiers[r.tier] ?? shown(r.tier, 20), sort: (r) => r.tier },
+        { id: 'tier', label: 'Tier', cell: (r) => tierName(r.tier), sort: (r) => r.tier },
         { id: 'pool', label: 'Pool', title: 'public: segments; private: checkpoints', cell: (r) => (r.pool === 'private' ? 'checkpoints' : r.pool === 'public' ? 'segments' : shown(r.pool, 20)), sort: (r) => r.pool },
         { id: 'used', label: 'Holds', num: true, title: 'Bytes held for this tenant', cell: (r) => bytes(r.used_bytes), sort: (r) => r.used_bytes },
         { id: 'quota', label: 'Quota', num: true, title: 'What may be held for it, over all tiers together', cell: (r) => (r.quota_bytes > 0 ? bytes(r.quota_bytes) : 'no quota'), sort: (r) => r.quota_bytes },
@@ -43,7 +43,7 @@ const usageColumns = [
   { id: 'saved', label: 'Time saved (est.)', num: true, title: 'Estimate, by measured speeds', cell: (r) => millis(r.saved_ms), sort: (r) => r.saved_ms },
   { id: 'missed', label: 'Missed most since', title: 'Missed tokens by reason', cell: (r) => {
     const list = missedText(r.missed);
-    return list.length ? html`<span title=${list.map(([k, n]) => `${reasonOf(k).name}: ${tokens(n)}`).join('; ')}>${shown(reasonOf(list[0][0]).name, 30)}, ${tokens(list[0][1])}</span>` : '–';
+    return list.length ? html`<span title=${list.map(([k, n]) => `${reasonOf(k).name}: ${tokens(n)}`).join('; ')}>${reasonOf(list[0][0]).name}, ${tokens(list[0][1])}</span>` : '–';
   }, sort: (r) => missedText(r.missed)[0]?.[1] },
 ];
 

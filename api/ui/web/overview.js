@@ -118,7 +118,7 @@ export function Why({ usage }) {
     <${SourceLegend} row=${usage} />
     <h3>Why the rest was computed</h3>
     ${rows.length ? html`<${Table} caption="Missed tokens by reason" rows=${rows} rowKey=${(r) => r.reason} sortBy="tokens" descending columns=${[
-      { id: 'reason', label: 'Reason', cell: (r) => html`<strong>${shown(reasonOf(r.reason).name, 40)}</strong>`, sort: (r) => r.reason },
+      { id: 'reason', label: 'Reason', cell: (r) => html`<strong>${reasonOf(r.reason).name}</strong>`, sort: (r) => r.reason },
       { id: 'tokens', label: 'Tokens', num: true, title: 'Prompt tokens that were not served for this reason', cell: (r) => tokens(r.n), sort: (r) => r.n },
       { id: 'share', label: 'Of computed', num: true, title: 'Of all tokens that were computed', cell: (r) => percent(ratio(r.n, usage.computed_tokens)), sort: (r) => r.n },
       { id: 'means', label: 'What it means, and what helps', cell: (r) => html`<span class="prose">${reasonOf(r.reason).about} ${reasonOf(r.reason).hint}</span>` },

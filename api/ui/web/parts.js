@@ -2,7 +2,7 @@
 import { html, useEffect, useRef, useState } from './vendor/preact.js';
 import { on } from './daemon.js';
 import { ago, bytes, exact, percent, plural, ratio, shortKey, shown, time, tokens } from './format.js';
-import { poolNames, sources, tierLetters, tiers } from './words.js';
+import { poolNames, sources, tierLetters, tierName, tiers } from './words.js';
 
 export function useRoute() {
   const [route, set] = useState(parseRoute);
@@ -112,7 +112,7 @@ export const hitRatio = (u) => ratio(u.prefix_tokens + u.reused_tokens, u.prompt
 export const wholeHitRatio = (u) => ratio(u.engine_tokens + u.prefix_tokens + u.reused_tokens, u.prompt_tokens);
 export const ratioTitle = 'Tokens served from the daemon (saved prefixes and spliced segments), of all prompt tokens that the engine did not have itself';
 
-export const Tiers = ({ list }) => html`<span class="tiers">${(list ?? []).map((t) => html`<abbr class=${`tier ${t}`} title=${tiers[t] ?? shown(t)}>${tierLetters[t] ?? '?'}<span class="hidden"> ${shown(t, 12)}</span></abbr> `)}</span>`;
+export const Tiers = ({ list }) => html`<span class="tiers">${(list ?? []).map((t) => html`<abbr class=${`tier ${tiers[t] ? t : ''}`} title=${tierName(t)}>${tierLetters[t] ?? '?'}<span class="hidden"> ${shown(t, 12)}</span></abbr> `)}</span>`;
 
 export function Pools({ pools }) {
   if (!pools?.length) return html`<p class="muted">No pool is open yet.</p>`;
@@ -127,9 +127,9 @@ export function Pools({ pools }) {
     ];
     const whole = Math.max(p.capacity_bytes, p.used_bytes);
     return html`<li>
-      <div class="line"><strong>${tiers[p.tier] ?? shown(p.tier, 20)}</strong> <span class="muted">${poolNames[p.name] ?? shown(p.name, 20)}${p.device ? html` on <code>${shown(p.device, 16)}</code>` : ''}</span>
+      <div class="line"><strong>${tierName(p.tier)}</strong> <span class="muted">${poolNames[p.name] ?? shown(p.name, 20)}${p.device ? html` on <code>${shown(p.device, 16)}</code>` : ''}</span>
         <span class="right" title="Bytes used, of the budget of this pool">${bytes(p.used_bytes)} of ${p.capacity_bytes ? bytes(p.capacity_bytes) : 'no budget'}</span></div>
-      <${Bar} parts=${parts} total=${whole} label=${`${tiers[p.tier] ?? p.tier}, ${p.name}`} />
+      <${Bar} parts=${parts} total=${whole} label=${`${tierName(p.tier)}, ${p.name}`} />
       <div class="line small muted"><span title="Objects in this pool">${plural(p.objects, p.name === 'private' ? 'checkpoint' : 'segment')}</span>
         <span title="Clients read it now; it cannot leave">${bytes(p.leased_bytes)} leased</span>
         ${p.pending_bytes > 0 && html`<span title="Reserved by a writer and not committed">${bytes(p.pending_bytes)} being written</span>`}

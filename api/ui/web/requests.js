@@ -4,7 +4,7 @@ import { useData } from './daemon.js';
 import { bytes, count, many, millis, percent, plural, ratio, shown, tokens } from './format.js';
 import { Bar, Filters, Key, Missing, Name, Panel, Refreshed, SourceLegend, Stat, Stats, Time, hitRatio, link, profileOptions, ratioTitle, sourceParts } from './parts.js';
 import { Table } from './table.js';
-import { reasonOf, sources, tierLetters, tiers, ways } from './words.js';
+import { reasonOf, sources, tierLetters, tierName, tiers, ways } from './words.js';
 
 export function Requests({ route }) {
   return route.rest[0] ? html`<${Request} id=${route.rest[0]} />` : html`<${List} params=${route.params} />`;
@@ -41,7 +41,7 @@ const columns = [
   { id: 'ttft', label: 'First token', num: true, title: 'Time to first token, as the engine reports it', cell: (r) => (r.ttft_ms > 0 ? millis(r.ttft_ms) : html`<span class="muted" title="The engine did not report it">not told</span>`), sort: (r) => r.ttft_ms || NaN },
   { id: 'saved', label: 'Saved (est.)', num: true, title: 'Estimate of the time that the cache saved', cell: (r) => millis(r.saved_ms), sort: (r) => r.saved_ms },
   { id: 'wait', label: 'Waited', num: true, title: 'How long it waited for bytes to come from where they lay', cell: (r) => millis(r.wait_ms), sort: (r) => r.wait_ms },
-  { id: 'missed', label: 'Prefix', title: 'Where its saved prefix lay, or why there was none', cell: (r) => (r.prefix_tokens > 0 ? (tiers[r.prefix_tier] ?? shown(r.prefix_tier, 20)) : html`<span title=${reasonOf(r.prefix_reason).about}>${shown(reasonOf(r.prefix_reason).name, 30)}</span>`), sort: (r) => r.prefix_reason },
+  { id: 'missed', label: 'Prefix', title: 'Where its saved prefix lay, or why there was none', cell: (r) => (r.prefix_tokens > 0 ? tierName(r.prefix_tier) : html`<span title=${reasonOf(r.prefix_reason).about}>${reasonOf(r.prefix_reason).name}</span>`), sort: (r) => r.prefix_reason },
 ];
 
 function Request({ id }) {
@@ -84,13 +84,13 @@ export function Story({ r }) {
   const spans = r.spans ?? [];
   const whole = Math.max(1, r.prompt_tokens);
   const marks = useMemo(() => [0, 0.25, 0.5, 0.75, 1].map((f) => Math.round(f * r.prompt_tokens)), [r.prompt_tokens]);
-  const say = (s) => `Tokens ${many(s.begin)} to ${many(s.end)}: ${sourceOf(s.from).name}${s.tier && s.tier !== 'none' ? `, from ${tiers[s.tier] ?? s.tier}` : ''}${s.from === 'computed' && s.reason ? `, ${reasonOf(s.reason).name}` : ''}`;
+  const say = (s) => `Tokens ${many(s.begin)} to ${many(s.end)}: ${sourceOf(s.from).name}${s.tier && s.tier !== 'none' ? `, from ${tierName(s.tier)}` : ''}${s.from === 'computed' && s.reason ? `, ${reasonOf(s.reason).name}` : ''}`;
   const has = (s) => s.tier && s.tier !== 'none' && s.from !== 'computed' && s.from !== 'engine';
   return html`<${Panel} id="story" title="Along the prompt" about="From the first token on the left to the last on the right. Above: where each token came from. Below: in which tier its state lay.">
     ${spans.length ? html`<div class="story" role="img" aria-label=${`The prompt of ${tokens(r.prompt_tokens)}: ${plural(spans.length, 'part')}, listed in the table below`}>
       <div class="track">${spans.map((s) => html`<span class=${`part ${sourceOf(s.from).id}`} style=${{ width: `${(100 * (s.end - s.begin)) / whole}%` }} title=${say(s)}>
         ${(s.end - s.begin) / whole > 0.025 ? html`<b>${sourceOf(s.from).letter}</b>` : ''}</span>`)}</div>
-      <div class="track thin">${spans.map((s) => html`<span class=${has(s) ? `lay ${s.tier}` : 'lay'} style=${{ width: `${(100 * (s.end - s.begin)) / whole}%` }} title=${say(s)}>
+      <div class="track thin">${spans.map((s) => html`<span class=${has(s) && tiers[s.tier] ? `lay ${s.tier}` : 'lay'} style=${{ width: `${(100 * (s.end - s.begin)) / whole}%` }} title=${say(s)}>
         ${has(s) && (s.end - s.begin) / whole > 0.025 ? html`<b>${tierLetters[s.tier] ?? '?'}</b>` : ''}</span>`)}</div>
       <div class="marks">${marks.map((m) => html`<span>${count(m)}</span>`)}</div>
     </div>` : html`<p class="absent">The daemon does not tell the parts of this request.</p>`}
@@ -101,8 +101,8 @@ export function Story({ r }) {
       { id: 'begin', label: 'Tokens', title: 'The first one, and the one after the last', cell: (s) => `${count(s.begin)} to ${count(s.end)}`, sort: (s) => s.begin },
       { id: 'n', label: 'Length', num: true, title: 'Tokens of this part', cell: (s) => tokens(s.end - s.begin), sort: (s) => s.end - s.begin },
       { id: 'from', label: 'From', title: 'Where they came from', cell: (s) => html`<span class=${`swatch part ${sourceOf(s.from).id}`}><b>${sourceOf(s.from).letter}</b></span> ${sourceOf(s.from).name}`, sort: (s) => s.from },
-      { id: 'tier', label: 'State lay in', title: 'The tier that it was read from', cell: (s) => (has(s) ? (tiers[s.tier] ?? shown(s.tier, 20)) : '–'), sort: (s) => s.tier },
-      { id: 'why', label: 'Why computed', title: 'Why they did not come from the cache', cell: (s) => (s.from === 'computed' ? html`<span title=${reasonOf(s.reason).about}>${shown(reasonOf(s.reason).name, 40)}</span>` : '–'), sort: (s) => s.reason },
+      { id: 'tier', label: 'State lay in', title: 'The tier that it was read from', cell: (s) => (has(s) ? tierName(s.tier) : '–'), sort: (s) => s.tier },
+      { id: 'why', label: 'Why computed', title: 'Why they did not come from the cache', cell: (s) => (s.from === 'computed' ? html`<span title=${reasonOf(s.reason).about}>${reasonOf(s.reason).name}</span>` : '–'), sort: (s) => s.reason },
       { id: 'key', label: 'Segment', title: 'Its key', cell: (s) => (s.key ? html`<${Key} of=${s.key} page="segments" />` : '–') },
     ]} />`}
   <//>`;
@@ -115,11 +115,11 @@ function Rest({ r }) {
   const rows = [...by].map(([reason, n]) => ({ reason, n }));
   return html`<${Panel} id="rest" title="Why the rest was missed">
     <${Table} caption="Computed tokens of this request by reason" rows=${rows} rowKey=${(x) => x.reason} sortBy="n" descending columns=${[
-      { id: 'reason', label: 'Reason', cell: (x) => html`<strong>${shown(reasonOf(x.reason).name, 40)}</strong>`, sort: (x) => x.reason },
+      { id: 'reason', label: 'Reason', cell: (x) => html`<strong>${reasonOf(x.reason).name}</strong>`, sort: (x) => x.reason },
       { id: 'n', label: 'Tokens', num: true, title: 'Computed for this reason', cell: (x) => tokens(x.n), sort: (x) => x.n },
       { id: 'share', label: 'Of the prompt', num: true, title: 'Share of all its tokens', cell: (x) => percent(ratio(x.n, r.prompt_tokens)), sort: (x) => x.n },
       { id: 'means', label: 'What it means, and what helps', cell: (x) => html`<span class="prose">${reasonOf(x.reason).about} ${reasonOf(x.reason).hint}</span>` }]} />
-    ${r.prefix_tokens === 0 && r.prefix_reason && html`<p>There was no saved prefix: <strong>${shown(reasonOf(r.prefix_reason).name, 40)}</strong>. ${reasonOf(r.prefix_reason).about}</p>`}
+    ${r.prefix_tokens === 0 && r.prefix_reason && html`<p>There was no saved prefix: <strong>${reasonOf(r.prefix_reason).name}</strong>. ${reasonOf(r.prefix_reason).about}</p>`}
   <//>`;
 }
 

@@ -5,10 +5,12 @@ const few = 250; // rows up to which all are drawn
 const rowHeight = 29; // pixels, as in the style
 const spare = 12; // rows above and below those in view
 
-const compare = (a, b) => {
-  const none = (v) => v === undefined || v === null || v === '' || Number.isNaN(v);
+const none = (v) => v === undefined || v === null || v === '' || Number.isNaN(v);
+
+// What is not known is last, whichever way the order goes.
+const compare = (a, b, down) => {
   if (none(a) || none(b)) return none(a) - none(b);
-  return typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b), 'en', { numeric: true });
+  return (down ? -1 : 1) * (typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b), 'en', { numeric: true }));
 };
 
 // columns: {id, label, title, cell(row), sort(row), num}. The first one names its row.
@@ -19,13 +21,13 @@ export function Table({ caption, columns, rows, rowKey, empty = 'Nothing.', sort
     if (!column?.sort) return rows;
     // Keys are made once a row: rows may be a hundred thousand.
     const keyed = rows.map((row, i) => [column.sort(row), i, row]);
-    keyed.sort((a, b) => (order.down ? -1 : 1) * compare(a[0], b[0]) || a[1] - b[1]);
+    keyed.sort((a, b) => compare(a[0], b[0], order.down) || a[1] - b[1]);
     return keyed.map((k) => k[2]);
   }, [rows, order.id, order.down]);
   const window = useWindow(sorted.length);
   const turn = (c) => setOrder((o) => (o.id !== c.id ? { id: c.id, down: Boolean(c.num) } : { id: c.id, down: !o.down }));
   const drawn = window.all ? sorted : sorted.slice(window.from, window.to);
-  return html`<div class=${`scroll${window.all ? '' : ' tall'}`} tabindex="0" role="region" aria-label=${caption} ref=${window.ref} onScroll=${window.all ? undefined : window.moved}>
+  return html`<div class=${`scroll${window.all ? '' : ' tall'}`} tabindex="0" role="group" aria-label=${caption} ref=${window.ref} onScroll=${window.all ? undefined : window.moved}>
     <table aria-rowcount=${window.all ? undefined : sorted.length + 1}>
       <caption class="hidden">${caption}</caption>
       <thead><tr>${columns.map((c) => html`<th scope="col" class=${c.num ? 'num' : ''} title=${c.title}

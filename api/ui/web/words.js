@@ -1,4 +1,8 @@
 // What the daemon's words mean, for somebody who reads them the first time.
+import { shown } from './format.js';
+
+// Words that are looked up by what others say: nothing is found that is not written here.
+const words = (known) => Object.assign(Object.create(null), known);
 
 // Where tokens of a prompt came from. Letter and pattern go with each colour.
 export const sources = [
@@ -8,11 +12,11 @@ export const sources = [
   { id: 'computed', field: 'computed_tokens', letter: 'C', name: 'computed', about: 'The engine had to compute these tokens. They are what time to first token is spent on.' },
 ];
 
-export const ways = {
+export const ways = words({
   recompute: 'computed in full', prefix: 'continued from a saved prefix', splice: 'spliced from segments', replay: 'replayed from rows',
-};
+});
 
-export const reasons = {
+export const reasons = words({
   unknown: { name: 'never seen', about: 'Nobody has stored these tokens here yet, or so long ago that it is forgotten.', hint: 'Normal for new text. If it stays high, prompts differ early (dates or ids at their beginning), or tenants, salts or models differ.' },
   evicted: { name: 'evicted', about: 'They were here, and had to leave for room or for a quota.', hint: 'More room, a larger quota, or a disk would have kept them.' },
   pending: { name: 'being written', about: 'Another request was storing them at that moment.', hint: 'Several equal prompts at once; the next one hits.' },
@@ -22,22 +26,22 @@ export const reasons = {
   flag_only: { name: 'not of an accepted kind', about: 'There is a saved prefix, but a spliced one where only exact ones are accepted.', hint: '' },
   seam: { name: 'seam', about: 'The tokens on either side of a join, which are computed again on purpose.', hint: '' },
   switched_off: { name: 'splicing switched off', about: 'A canary or an operator has switched splicing off for this model.', hint: 'See Canary.' },
-};
+});
 
 export function reasonOf(id) {
-  return reasons[id] ?? { name: String(id || 'no reason told').replaceAll('_', ' '), about: '', hint: '' };
+  return reasons[id] ?? { name: shown(String(id || 'no reason told').replaceAll('_', ' '), 40), about: '', hint: '' };
 }
 
-export const tiers = { hbm: 'GPU memory (HBM)', dram: 'memory (DRAM)', disk: 'disk', peer: 'another node', object: 'object store', none: 'nowhere' };
-export const tierLetters = { hbm: 'H', dram: 'M', disk: 'D', peer: 'N', object: 'O' };
-export const poolNames = { public: 'segments, shared', private: 'checkpoints, of one tenant each' };
-export const levels = {
+export const tiers = words({ hbm: 'GPU memory (HBM)', dram: 'memory (DRAM)', disk: 'disk', peer: 'another node', object: 'object store', none: 'nowhere' });
+export const tierLetters = words({ hbm: 'H', dram: 'M', disk: 'D', peer: 'N', object: 'O' });
+export const poolNames = words({ public: 'segments, shared', private: 'checkpoints, of one tenant each' });
+export const levels = words({
   memory: 'A daemon that ends may lose it.', logged: 'Survives a killed daemon.', synced: 'Survives power loss.',
-};
-export const decided = {
+});
+export const decided = words({
   admitted: 'came in', refused: 'was not let in', evicted: 'left', thinned: 'gave up its states and kept its rows',
   demoted: 'left memory, and is on disk', dropped: 'its copy left', advised: 'an engine was told to store it', discouraged: 'an engine was told not to store it',
-};
+});
 export const eventKinds = ['published', 'evicted', 'demoted', 'promoted', 'fetched', 'request', 'canary', 'disk', 'gpu', 'attached', 'detached', 'peer', 'changed'];
 
 // The ten questions, and where each is answered.
@@ -53,3 +57,5 @@ export const questions = [
   { id: 'engines', ask: 'Which engine of which version is attached?', to: '#/connections?show=engines', where: 'Connections: engines' },
   { id: 'restart', ask: 'What did the last restart bring back?', to: '#/disk?show=restart', where: 'Disk: last start' },
 ];
+
+export const tierName = (t) => tiers[t] ?? shown(t, 24);
