@@ -13,10 +13,12 @@ function colour(name) {
   return found;
 }
 
+const powers = Array.from({ length: 60 }, (_, i) => 2 ** i); // round numbers of bytes
+
 const clear = (rgb, a) => rgb.replace(/^rgb\(([^)]*)\)$/, `rgba($1, ${a})`);
 
 // series: {label, values, colour, dash}; stacked ones lie on each other, the first lowest.
-export function Chart({ title, about, at, series, stacked, show, top }) {
+export function Chart({ title, about, at, series, stacked, show, top, binary }) {
   const box = useRef(null);
   const [themed, turn] = useState(0);
   useEffect(() => {
@@ -38,7 +40,7 @@ export function Chart({ title, about, at, series, stacked, show, top }) {
     const plot = new uPlot({
       ...size(), legend: { show: false }, cursor: { y: false, drag: { x: false, y: false } }, padding: [8, 8, 0, 0],
       scales: { x: { time: true }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), top ?? (high > 0 ? high * 1.08 : 1)] } },
-      axes: [{ ...axis, size: 26, values: (_, marks) => marks.map((m) => clock(new Date(m * 1000)).slice(0, 5)) }, { ...axis, size: 76, values: (_, marks) => marks.map(show) }],
+      axes: [{ ...axis, size: 26, values: (_, marks) => marks.map((m) => clock(new Date(m * 1000)).slice(0, 5)) }, { ...axis, size: 76, incrs: binary ? powers : undefined, values: (_, marks) => marks.map(show) }],
       series: [{}, ...order.map((i) => {
         const c = colour(series[i].colour);
         return { label: series[i].label, stroke: c, width: 1.25, dash: series[i].dash, fill: stacked ? clear(c, 0.85) : undefined, points: { show: false }, spanGaps: false };

@@ -19,6 +19,7 @@ export function count(n) {
 // A count that may be large: 12,345 in full, 1.23 million short.
 export function many(n) {
   if (bad(n)) return '–';
+  if (Math.abs(n) < 100) return count(n);
   if (Math.abs(n) < 1e6) return count(Math.round(n));
   if (Math.abs(n) < 1e9) return `${short(n / 1e6)} million`;
   return `${short(n / 1e9)} billion`;
@@ -86,13 +87,22 @@ export function time(iso, now = new Date()) {
 
 export const exact = (iso) => known(iso)?.toISOString() ?? '';
 
+// A span as one says it: no more than its largest unit, and minutes beside hours.
+function coarse(ms) {
+  const s = Math.round(ms / 1000), m = Math.floor(s / 60), h = Math.floor(m / 60);
+  if (s < 120) return `${s} s`;
+  if (m < 120) return `${m} min`;
+  if (h < 48) return `${h} h${h < 12 && m % 60 ? ` ${m % 60} min` : ''}`;
+  return `${Math.floor(h / 24)} days`;
+}
+
 export function ago(iso, now = Date.now()) {
   const at = known(iso);
   if (!at) return '–';
   const ms = now - at.getTime();
-  if (ms < -1500) return `in ${millis(Math.round(-ms / 1000) * 1000)}`;
+  if (ms < -1500) return `in ${coarse(-ms)}`;
   if (ms < 1500) return 'just now';
-  return `${millis(Math.round(ms / 1000) * 1000)} ago`;
+  return `${coarse(ms)} ago`;
 }
 
 export const shortKey = (key) => (key ? `${String(key).slice(0, 12)}…` : '–');

@@ -37,8 +37,8 @@ const checkpointColumns = [
 ];
 
 const kinds = {
-  segments: { one: 'segment', title: 'Segments', about: 'Pieces of prompts whose state is held: any request of the same tenant and model can use them, at any place in its prompt.', key: (s) => s.key, columns: segmentColumns },
-  checkpoints: { one: 'checkpoint', title: 'Checkpoints', about: 'Saved states at a place in a prompt: a later prompt with the same beginning continues from there.', key: (c) => `${c.hash} ${c.kind} ${c.tenant} ${c.profile}`, columns: checkpointColumns },
+  segments: { one: 'segment', title: 'Segments held', about: 'Pieces of prompts whose state is held: any request of the same tenant and model can use them, at any place in its prompt.', key: (s) => s.key, columns: segmentColumns },
+  checkpoints: { one: 'checkpoint', title: 'Checkpoints held', about: 'Saved states at a place in a prompt: a later prompt with the same beginning continues from there.', key: (c) => `${c.hash} ${c.kind} ${c.tenant} ${c.profile}`, columns: checkpointColumns },
 };
 
 export function Segments({ route }) {
@@ -204,13 +204,13 @@ export function Decisions({ route: { params } }) {
   const stats = useData('stats', {}, { every: 30 });
   const config = useData('config', {}, { every: 0 });
   return html`
-    <${Panel} id="decisions" title="Decisions" about="Why something was stored or not, and why it left: the newest first. Paste a key, or its first digits, to ask about one object." aside=${html`<${Refreshed} from=${list} />`}>
+    <${Panel} id="decisions" title="What was decided, and why" about="Why something was stored or not, and why it left: the newest first. Paste a key, or its first digits, to ask about one object." aside=${html`<${Refreshed} from=${list} />`}>
       <${Filters} page="decisions" params=${params} fields=${[
         { name: 'key', label: 'Key begins with', title: 'The first hex digits of a key', hint: '3f9a…', most: 80 },
         { name: 'what', label: 'Decided', title: 'What was done', options: Object.keys(decided) },
         { name: 'tenant', label: 'Tenant', title: 'The exact name of a tenant' },
         { name: 'profile', label: 'Model', title: 'A model and its layout', options: profileOptions(profiles.data) },
-        { name: 'limit', label: 'Show', title: 'How many at most', options: [100, 300, 1000] }]} />
+        { name: 'limit', label: 'Show', title: 'How many at most', none: '100', options: [300, 1000] }]} />
       ${list.data && html`<${DecisionTable} rows=${list.data.items} empty=${Object.values(params).some(Boolean) ? 'No decision that is remembered passes the search. The daemon keeps a bounded number since its start; older ones are counted below.' : 'Nothing has been decided since the daemon started.'} />`}
       <${Missing} from=${list} what="decisions" />
     <//>
@@ -253,7 +253,7 @@ export function Events() {
   useEvents();
   const { params } = parseRoute();
   const rows = events.list.filter((e) => (!params.kind || e.kind === params.kind) && (!params.tenant || e.tenant === params.tenant) && (!params.key || (e.key ?? '').startsWith(hexOnly(params.key))));
-  return html`<${Panel} id="events" title="Events" about="What happens, as it happens, the newest first. This page keeps the last 500 that it has seen.">
+  return html`<${Panel} id="events" title="What happened" about="What happens, as it happens, the newest first. This page keeps the last 500 that it has seen.">
     ${events.mode === 'absent' ? html`<${Absent} what="events" />` : html`
       <${Filters} page="events" params=${params} fields=${[
         { name: 'kind', label: 'Kind', title: 'What happened', options: eventKinds },

@@ -18,16 +18,32 @@ export function Tenants() {
       <${Missing} from=${usage} what="usage by tenant" />
     <//>
     <${Panel} id="quotas" title="What each tenant holds" about="Bytes as quotas count them: pages, extents on disk and records. What lies in two tiers counts in both.">
-      ${pools.data && html`<${Table} caption="Bytes by tenant and pool" rows=${shares} rowKey=${(r) => [r.tenant, r.pool, r.tier, r.device].join(' ')} sortBy="used" descending empty="No tenant holds anything yet." columns=${[
+      ${pools.data && html`<${Table} caption="Bytes by tenant, of its quota" rows=${totals(shares)} rowKey=${(r) => r.tenant} sortBy="used" descending empty="No tenant holds anything yet." columns=${[
+        { id: 'tenant', label: 'Tenant', cell: (r) => html`<${Name} text=${r.tenant} most=${40} />`, sort: (r) => r.tenant },
+        { id: 'used', label: 'Holds in all', num: true, title: 'Over all tiers together, as its quota counts', cell: (r) => bytes(r.used_bytes), sort: (r) => r.used_bytes },
+        { id: 'quota', label: 'Quota', num: true, title: 'What may be held for it, over all tiers together', cell: (r) => (r.quota_bytes > 0 ? bytes(r.quota_bytes) : 'no quota'), sort: (r) => r.quota_bytes },
+        { id: 'share', label: 'Of its quota', cell: (r) => (r.quota_bytes > 0 ? html`<div class="cellbar"><${Meter} value=${r.used_bytes} whole=${r.quota_bytes} label=${`${shown(r.tenant, 40)} holds of its quota`} warn=${r.used_bytes > 0.95 * r.quota_bytes} /></div>` : '–') },
+      ]} /><h3>By tier</h3><${Table} caption="Bytes by tenant and pool" rows=${shares} rowKey=${(r) => [r.tenant, r.pool, r.tier, r.device].join(' ')} sortBy="used" descending empty="No tenant holds anything yet." columns=${[
         { id: 'tenant', label: 'Tenant', cell: (r) => html`<${Name} text=${r.tenant} most=${40} />`, sort: (r) => r.tenant },
         { id: 'tier', label: 'Tier', cell: (r) => tierName(r.tier), sort: (r) => r.tier },
         { id: 'pool', label: 'Pool', title: 'public: segments; private: checkpoints', cell: (r) => (r.pool === 'private' ? 'checkpoints' : r.pool === 'public' ? 'segments' : shown(r.pool, 20)), sort: (r) => r.pool },
         { id: 'used', label: 'Holds', num: true, title: 'Bytes held for this tenant', cell: (r) => bytes(r.used_bytes), sort: (r) => r.used_bytes },
-        { id: 'quota', label: 'Quota', num: true, title: 'What may be held for it, over all tiers together', cell: (r) => (r.quota_bytes > 0 ? bytes(r.quota_bytes) : 'no quota'), sort: (r) => r.quota_bytes },
         { id: 'share', label: 'Of the pool', title: 'Of the whole pool', cell: (r) => html`<div class="cellbar"><${Meter} value=${r.used_bytes} whole=${r.capacity} label=${`${shown(r.tenant, 40)} holds of this pool`} /></div>` },
       ]} />`}
       <${Missing} from=${pools} what="pools" />
     <//>`;
+}
+
+// What each tenant holds over all pools. A tenant has one quota for all of them.
+function totals(shares) {
+  const by = new Map();
+  for (const s of shares) {
+    const sum = by.get(s.tenant) ?? { tenant: s.tenant, used_bytes: 0, quota_bytes: 0 };
+    sum.used_bytes += s.used_bytes;
+    sum.quota_bytes = Math.max(sum.quota_bytes, s.quota_bytes);
+    by.set(s.tenant, sum);
+  }
+  return [...by.values()];
 }
 
 const missedText = (missed) => Object.entries(missed ?? {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
@@ -38,19 +54,19 @@ const usageColumns = [
   { id: 'hit', label: 'Token hit ratio', num: true, title: ratioTitle, cell: (r) => html`<strong>${percent(hitRatio(r))}</strong>`, sort: hitRatio },
   { id: 'whole', label: 'With engine cache', num: true, title: 'Tokens that were not computed, also those that the engine had itself, of all prompt tokens', cell: (r) => percent(wholeHitRatio(r)), sort: wholeHitRatio },
   { id: 'from', label: 'Tokens from', cell: (r) => html`<div class="cellbar"><${Bar} parts=${sourceParts(r)} total=${r.prompt_tokens} label="Tokens" /></div>` },
-  { id: 'prompt', label: 'Prompts', num: true, title: 'Tokens of all prompts', cell: (r) => tokens(r.prompt_tokens), sort: (r) => r.prompt_tokens },
-  { id: 'requests', label: 'Requests', num: true, title: 'Prompts served', cell: (r) => plural(r.requests, 'request'), sort: (r) => r.requests },
-  { id: 'saved', label: 'Time saved (est.)', num: true, title: 'Estimate, by measured speeds', cell: (r) => millis(r.saved_ms), sort: (r) => r.saved_ms },
   { id: 'missed', label: 'Missed most since', title: 'Missed tokens by reason', cell: (r) => {
     const list = missedText(r.missed);
     return list.length ? html`<span title=${list.map(([k, n]) => `${reasonOf(k).name}: ${tokens(n)}`).join('; ')}>${reasonOf(list[0][0]).name}, ${tokens(list[0][1])}</span>` : '–';
   }, sort: (r) => missedText(r.missed)[0]?.[1] },
+  { id: 'prompt', label: 'Prompts', num: true, title: 'Tokens of all prompts', cell: (r) => tokens(r.prompt_tokens), sort: (r) => r.prompt_tokens },
+  { id: 'requests', label: 'Requests', num: true, title: 'Prompts served', cell: (r) => plural(r.requests, 'request'), sort: (r) => r.requests },
+  { id: 'saved', label: 'Time saved (est.)', num: true, title: 'Estimate, by measured speeds', cell: (r) => millis(r.saved_ms), sort: (r) => r.saved_ms },
 ];
 
 export function Canary() {
   const list = useData('canaries', {}, { every: 10, kinds: ['canary'] });
   const rows = list.data?.items;
-  return html`<${Panel} id="canary" title="Canary" about="Engines compute a small share of what they reuse a second time, and compare. Too many differences beyond the bound switch splicing off for a model and tenant." aside=${html`<${Refreshed} from=${list} every=${10} />`}>
+  return html`<${Panel} id="canary" title="What engines compared" about="Engines compute a small share of what they reuse a second time, and compare. Too many differences beyond the bound switch splicing off for a model and tenant." aside=${html`<${Refreshed} from=${list} every=${10} />`}>
     ${rows && html`<p class="answer">Is it fine? <strong>${canaryAnswer(rows)}</strong></p>
     <${Table} caption="Canary by model and tenant" rows=${rows} rowKey=${(c) => `${c.profile} ${c.tenant}`} empty="No engine has reported a comparison. An engine compares when its canary share (canary_share) is above 0, and something was spliced." columns=${[
       { id: 'model', label: 'Model', cell: (c) => html`<${Name} text=${c.model} most=${40} /> <code class="muted" title=${shown(c.profile, 80)}>${shown(c.profile, 12)}</code>`, sort: (c) => c.model },
@@ -85,11 +101,11 @@ export function Connections({ route: { params } }) {
       ]} />`}
       <${Missing} from=${profiles} what="models" />
     <//>
-    <${Panel} id="connections" title="Connections" about="Clients at the engine socket." aside=${html`<${Refreshed} from=${list} every=${10} />`}>
+    <${Panel} id="connections" title="Attached clients" about="Clients at the engine socket." aside=${html`<${Refreshed} from=${list} every=${10} />`}>
       ${list.data && html`<${Table} caption="Connections" rows=${list.data.items} rowKey=${(c) => c.id} empty="Nobody is attached." columns=${[
         { id: 'id', label: 'Connection', cell: (c) => `#${c.id}`, sort: (c) => c.id },
         { id: 'client', label: 'Client', title: 'What it calls itself', cell: (c) => html`<${Name} text=${c.client} most=${40} />`, sort: (c) => c.client },
-        { id: 'who', label: 'Process', title: 'User and process id, as the kernel tells', cell: (c) => `user ${c.uid}, ${c.pid > 0 ? `process ${c.pid}` : 'process of another namespace'}`, sort: (c) => c.pid },
+        { id: 'who', label: 'Process', title: 'User and process id, as the kernel tells; the id of a process in another namespace is not known', cell: (c) => `user ${c.uid}, ${c.pid > 0 ? `pid ${c.pid}` : 'pid not known'}`, sort: (c) => c.pid },
         { id: 'models', label: 'Models', cell: (c) => ((c.profiles ?? []).map((p, i) => html`${i ? ', ' : ''}<${Name} text=${models[p] ?? `profile ${p}`} most=${30} />`)) },
         { id: 'tenants', label: 'Tenants', cell: (c) => ((c.tenants ?? []).slice(0, 4).map((t, i) => html`${i ? ', ' : ''}<${Name} text=${t} most=${24} />`)), sort: (c) => (c.tenants ?? []).join() },
         { id: 'leases', label: 'Leases', num: true, title: 'Objects that it reads now', cell: (c) => html`<a href=${link('connections', '', { show: 'leases', connection: c.id })}>${plural(c.leases, 'lease')}</a>`, sort: (c) => c.leases },
@@ -108,7 +124,7 @@ export function Connections({ route: { params } }) {
         { id: 'client', label: 'Held by', title: 'Client and connection', cell: (l) => html`<${Name} text=${l.client} most=${40} /> <span class="muted">connection #${l.connection}, rank ${l.rank}</span>`, sort: (l) => l.client },
         { id: 'key', label: 'On', title: 'What is leased', cell: (l) => html`${shown(l.object, 20)} <${Key} of=${l.key} page=${l.object === 'checkpoint' ? 'checkpoints' : 'segments'} />`, sort: (l) => l.key },
         { id: 'tenant', label: 'Tenant', cell: (l) => html`<${Name} text=${l.tenant} most=${30} />`, sort: (l) => l.tenant },
-        { id: 'since', label: 'Held for', num: true, title: 'Since when', cell: (l) => html`<${Ago} at=${l.since} />`, sort: (l) => Date.parse(l.since) },
+        { id: 'since', label: 'Held since', num: true, title: 'When it was given', cell: (l) => html`<${Ago} at=${l.since} />`, sort: (l) => Date.parse(l.since) },
         { id: 'expires', label: 'Ends', num: true, title: 'When it ends by itself', cell: (l) => html`<${Ago} at=${l.expires} />`, sort: (l) => Date.parse(l.expires) },
         { id: 'bytes', label: 'Size', num: true, title: 'Bytes that it keeps in place', cell: (l) => bytes(l.bytes), sort: (l) => l.bytes },
         { id: 'device', label: 'GPU', cell: (l) => (l.device ? html`<code>${shown(l.device, 16)}</code>` : 'memory'), sort: (l) => l.device },
@@ -150,7 +166,7 @@ export function Disk() {
   const stuck = ['read', 'write'].map((op) => [op, stalled(op)]).filter(([, s]) => s > 0);
   const recent = growth && growth.by('disk_read') > 0 ? growth : null;
   return html`
-    <${Panel} id="disk" title="Disk" about="Is it slow? A read should take a few milliseconds, and the queue should be near empty most of the time." aside=${html`<${Refreshed} from=${stats} every=${5} />`}>
+    <${Panel} id="disk" title="How fast it is" about="Is it slow? A read should take a few milliseconds, and the queue should be near empty most of the time." aside=${html`<${Refreshed} from=${stats} every=${5} />`}>
       <p class="answer">State: <strong class=${check && check.state !== 'ok' ? 'tag bad' : 'tag good'}>${check ? shown(check.state, 20) : 'not told'}</strong> ${check?.detail ? shown(check.detail, 400) : ''} <span class="muted">${diskAnswer(status, c)}</span></p>
       ${stuck.map(([op, s]) => html`<p class="trouble">A ${op} has not returned for ${millis(s * 1000)}: the disk does not answer.</p>`)}
       <${Stats}>
@@ -208,7 +224,7 @@ export function GPU() {
     return html`<${Panel} id="gpu" title="GPU"><p class="absent">No memory of a GPU is given to the cache: engines copy from memory. The settings <code>-hbm-public</code> and <code>-hbm-private</code> give it some.</p><p class="muted">Device of the daemon: ${shown(status.device, 200)}.</p><//>`;
   }
   return html`
-    <${Panel} id="gpu" title="GPUs" about="Copies of segments and checkpoints in memory of GPUs. Losing one costs the next reader a copy over the bus." aside=${html`<${Refreshed} from=${pools} every=${10} />`}>
+    <${Panel} id="gpu" title="Copies on each GPU" about="Copies of segments and checkpoints in memory of GPUs. Losing one costs the next reader a copy over the bus." aside=${html`<${Refreshed} from=${pools} every=${10} />`}>
       <${Table} caption="GPUs" rows=${gpus} rowKey=${(g) => g.uuid} columns=${[
         { id: 'uuid', label: 'GPU', title: 'As nvidia-smi -L has it', cell: (g) => html`<code title=${shown(g.uuid, 80)}>${shown(g.uuid, 16)}</code> ${shown(g.name, 60)}`, sort: (g) => g.uuid },
         { id: 'state', label: 'State', cell: (g) => html`<span class=${`tag ${g.state === 'serving' ? 'good' : 'bad'}`}>${shown(g.state, 20)}</span> ${g.trouble ? html`<span class="prose">${shown(g.trouble, 300)}</span>` : ''}`, sort: (g) => g.state },

@@ -36,13 +36,13 @@ export function Overview() {
   return html`
     <${Attention} status=${status} canaries=${canaries.data?.items} />
     <${Begin} data=${data} status=${status} />
+    <${Panel} id="numbers" title="What the cache does" aside=${html`<${Range} range=${range} set=${setRange} /> <${Refreshed} from=${over} />`}>
+      <${Numbers} data=${data} window=${window} range=${range} older=${older} />
+    <//>
     <div class="columns">
       <${Questions} data=${data} window=${window} range=${range} counters=${counters} canaries=${canaries.data?.items} profiles=${profiles.data?.items} status=${status} />
       <${Happened} />
     </div>
-    <${Panel} id="numbers" title="What the cache does" aside=${html`<${Range} range=${range} set=${setRange} /> <${Refreshed} from=${over} />`}>
-      <${Numbers} data=${data} window=${window} range=${range} older=${older} />
-    <//>
     <${Panel} id="why" title="Where prompt tokens came from" about="Time to first token is spent on what is computed. The more of a prompt is orange, the less this cache helped it.">
       ${older ? html`<${Absent} what="sums of tokens by source" />` : html`<${Why} usage=${data.usage} />`}
     <//>
@@ -96,7 +96,7 @@ function Numbers({ data, window, range, older }) {
   return html`<${Stats}>
     ${!older && html`
       <${Stat} id="hit-ratio" label=${`Token hit ratio, ${range.name}`} title=${ratioTitle} href="#/tenants" value=${busy ? percent(hitRatio(w)) : 'no prompts'} note=${all(percent(hitRatio(u)))} />
-      <${Stat} label="with the engine's own cache" title="Tokens that were not computed, also those that the engine had itself, of all prompt tokens" value=${busy ? percent(wholeHitRatio(w)) : 'no prompts'} note=${all(percent(wholeHitRatio(u)))} />
+      <${Stat} label="Hit ratio with the engine's cache" title="Tokens that were not computed, also those that the engine had itself, of all prompt tokens" value=${busy ? percent(wholeHitRatio(w)) : 'no prompts'} note=${all(percent(wholeHitRatio(u)))} />
       <${Stat} label=${`Tokens not computed, ${range.name}`} title="Prompt tokens that came from saved prefixes and spliced segments" value=${w ? many(w.prefix_tokens + w.reused_tokens) : '–'} note=${all(tokens(u.prefix_tokens + u.reused_tokens))} />
       <${Stat} label=${`Time saved, ${range.name}`} estimate title="Estimate: what a full prefill would have taken by the measured speed of the engine, less what serving from the cache took" value=${w ? millis(w.saved_ms) : '–'} note=${all(millis(u.saved_ms))} />
       <${Stat} label=${`Requests, ${range.name}`} href="#/requests" title="Prompts that engines asked about" value=${w ? many(w.requests) : '–'} note=${window?.seconds ? `${count(Number((w.requests / window.seconds).toPrecision(2)))} a second; ${all(many(u.requests))}` : all(many(u.requests))} />
@@ -151,7 +151,7 @@ function Charts({ window }) {
     <${Chart} title="Requests" about="Prompts that engines asked about, each second" at=${at} series=${made.requests} show=${per('/s')} />
     <${Chart} title="Time saved (estimate)" about="Estimated time of prefill saved, for each second that went by" at=${at} series=${made.saved} show=${(v) => millis(v)} />
     <${Chart} title="Evictions" about="Objects that left a tier, each minute" at=${at} series=${made.evictions} show=${per('/min')} />
-    <${Chart} title="Bytes used by tier" about="What the pools of each tier hold" at=${at} series=${made.used} show=${(v) => bytes(v)} />
+    <${Chart} title="Bytes used by tier" about="What the pools of each tier hold" at=${at} series=${made.used} binary show=${(v) => bytes(v)} />
   </div>`;
 }
 

@@ -150,7 +150,7 @@ export function Filters({ page, params, fields }) {
   return html`<form class="filters" role="search" onSubmit=${submit} onChange=${(e) => e.target.tagName === 'SELECT' && e.currentTarget.requestSubmit()} key=${JSON.stringify(params)}>
     ${fields.map((f) => html`<label title=${f.title}>${f.label}
       ${f.options
-        ? html`<select name=${f.name}><option value="">all</option>${f.options.map((o) => html`<option value=${o.value ?? o} selected=${params[f.name] === String(o.value ?? o)}>${o.label ?? o}</option>`)}</select>`
+        ? html`<select name=${f.name}><option value="">${f.none ?? 'all'}</option>${f.options.map((o) => html`<option value=${o.value ?? o} selected=${params[f.name] === String(o.value ?? o)}>${o.label ?? o}</option>`)}</select>`
         : html`<input name=${f.name} value=${params[f.name] ?? ''} placeholder=${f.hint ?? ''} maxlength=${f.most ?? 128} spellcheck=${false} autocomplete="off" />`}
     </label>`)}
     <button type="submit">Search</button>

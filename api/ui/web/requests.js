@@ -21,7 +21,7 @@ function List({ params }) {
       { name: 'tenant', label: 'Tenant', title: 'The exact name of a tenant' },
       { name: 'profile', label: 'Model', title: 'A model and its layout', options: profileOptions(profiles.data) },
       { name: 'way', label: 'Way', title: 'How the prompt was served', options: Object.keys(ways) },
-      { name: 'limit', label: 'Show', title: 'How many at most', options: [100, 300, 1000] }]} />
+      { name: 'limit', label: 'Show', title: 'How many at most', none: '100', options: [300, 1000] }]} />
     <${SourceLegend} />
     ${rows ? html`<${Table} caption="Recent requests" rows=${rows} rowKey=${(r) => r.id} columns=${columns}
         empty=${Object.values(params).some(Boolean) ? 'No request passes the search.' : 'No prompt has been served since the daemon started.'} />` : ''}

@@ -26,13 +26,15 @@ export function Table({ caption, columns, rows, rowKey, empty = 'Nothing.', sort
   }, [rows, order.id, order.down]);
   const window = useWindow(sorted.length);
   const turn = (c) => setOrder((o) => (o.id !== c.id ? { id: c.id, down: Boolean(c.num) } : { id: c.id, down: !o.down }));
+  // On the side where it does not move the label away from its column.
+  const arrow = (c) => html`<span class="arrow" aria-hidden="true">${order.id === c.id ? (order.down ? '▾' : '▴') : ''}</span>`;
   const drawn = window.all ? sorted : sorted.slice(window.from, window.to);
   return html`<div class=${`scroll${window.all ? '' : ' tall'}`} tabindex="0" role="group" aria-label=${caption} ref=${window.ref} onScroll=${window.all ? undefined : window.moved}>
     <table aria-rowcount=${window.all ? undefined : sorted.length + 1}>
       <caption class="hidden">${caption}</caption>
       <thead><tr>${columns.map((c) => html`<th scope="col" class=${c.num ? 'num' : ''} title=${c.title}
         aria-sort=${c.sort ? (order.id === c.id ? (order.down ? 'descending' : 'ascending') : 'none') : undefined}>
-        ${c.sort ? html`<button type="button" onClick=${() => turn(c)}>${c.label}<span class="arrow" aria-hidden="true">${order.id === c.id ? (order.down ? '▾' : '▴') : ''}</span></button>` : c.label}</th>`)}</tr></thead>
+        ${c.sort ? html`<button type="button" onClick=${() => turn(c)}>${c.num && arrow(c)}${c.label}${!c.num && arrow(c)}</button>` : c.label}</th>`)}</tr></thead>
       <tbody>
         ${!rows.length && html`<tr><td class="empty" colspan=${columns.length}>${empty}</td></tr>`}
         ${window.from > 0 && html`<tr aria-hidden="true" class="gap"><td colspan=${columns.length} style=${{ height: `${window.from * rowHeight}px` }}></td></tr>`}
