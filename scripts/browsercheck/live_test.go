@@ -147,6 +147,7 @@ func TestWhatADaemonDoesNotHaveIsSaid(t *testing.T) {
 	p.says("#why", "does not have")
 	p.says("#tiers", "52 GiB of 64 GiB")
 	p.says("#live", "refreshed")
+	p.says(`[data-question="shared"]`, "2 GiB") // as the metrics have it
 	for hash, want := range map[string][2]string{
 		"#/requests":                      {"#requests", "does not have"},
 		"#/tenants":                       {"#quotas", "acme"},
@@ -189,6 +190,17 @@ func TestTokenIsAskedForAndKeptInTheTab(t *testing.T) {
 	other.networkErrors = true
 	other.open(d.url("#/tenants"))
 	other.says("main", "A token, please")
+}
+
+// A daemon that answers nobody off loopback says which setting would let it.
+func TestRefusalIsShown(t *testing.T) {
+	d, p := standIn(t), openTab(t)
+	p.networkErrors = true
+	d.set(func() { d.mu.refusal = "off loopback this is not served without a token: set -admin-read-token-file" })
+	p.open(d.url("#/tenants"))
+	p.says("#refused", "set -admin-read-token-file")
+	d.set(func() { d.mu.refusal = "" })
+	p.says("#usage", "beta") // when it was set
 }
 
 func TestItWorksBehindAPathPrefix(t *testing.T) {

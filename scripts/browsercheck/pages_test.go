@@ -66,12 +66,12 @@ func TestEachQuestionIsAnsweredFromTheFirstPage(t *testing.T) {
 	d, p := standIn(t), openTab(t)
 	// Each question with its first answer, the section that it leads to, and what is found there.
 	questions := []struct{ id, answer, section, found string }{
-		{"ttft", "40.1 % of prompt tokens are computed, most since they were never seen (14.6 million tokens)", "#why", "3.56 million tokens"},
+		{"ttft", "40.1 % of prompt tokens are computed, most since they were never seen (13.6 million tokens)", "#why", "3.56 million tokens"},
 		{"ratio", "54.0 % over all", "#usage", "62.4 %"},
 		{"evicted", "search by its key", "#decisions", "for its tenant's quota"},
 		{"shared", "97.5 GiB", "#numbers", "97.5 GiB"},
 		{"canary", "no: splicing is off for 1 profile", "#canary", "3 of 64"},
-		{"disk", "14.2 ms a read on average", "#disk", "14.2 ms"},
+		{"disk", "14.2 ms a read on average", "#disk", "half within 10 ms"},
 		{"leases", "5 leases", "#leases", "vllm worker 0"},
 		{"hbm", "3 GiB of 8 GiB", "#gpu", "3 GiB of 8 GiB"},
 		{"engines", "vllm 0.12.1, sglang 0.5.8", "#engines", "vllm 0.12.1"},

@@ -41,3 +41,20 @@ export function diskAnswer(status, c) {
   if (check && check.state !== 'ok') return shown(check.detail || 'degraded', 120);
   return c.disk_read > 0 ? `${millis(c.disk_read_nanos / 1e6 / c.disk_read)} a read on average` : 'nothing has been read from it';
 }
+
+// series adds up the series of one name in metrics, as text; undefined where there is none.
+export function series(text, name) {
+  let total;
+  for (const m of (text ?? '').matchAll(new RegExp(`^${name}(?:\\{[^}]*\\})? ([-+.e0-9]+)$`, 'gm'))) total = (total ?? 0) + Number(m[1]);
+  return total;
+}
+
+// quantile is a time in ms that a share of a histogram's observations did not pass, by its
+// buckets: the upper bound of the one that it falls into.
+export function quantile(text, name, label, share) {
+  const buckets = [];
+  for (const m of (text ?? '').matchAll(new RegExp(`^${name}_bucket\\{${label},le="([^"]+)"\\} ([.e0-9]+)$`, 'gm'))) buckets.push([m[1] === '+Inf' ? Infinity : Number(m[1]), Number(m[2])]);
+  const all = buckets.at(-1)?.[1] ?? 0;
+  if (!all) return NaN;
+  return buckets.find((b) => b[1] >= share * all)[0] * 1000;
+}

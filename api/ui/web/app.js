@@ -45,7 +45,7 @@ function App() {
     <main id="main">
       <${Banner} d=${d} />
       <h1 ref=${title} tabindex="-1" class=${page?.id === 'overview' ? 'hidden' : ''}>${page?.title ?? 'Not found'}</h1>
-      ${d.phase === 'locked' ? html`<${Ask} d=${d} />` : page ? html`<${page.of} route=${route} key=${id} />` : html`<p class="absent">There is no page of that name. <a href="#/">Overview</a></p>`}
+      ${d.phase === 'locked' ? html`<${Ask} d=${d} />` : d.phase === 'refused' ? html`<section class="panel" id="refused" aria-labelledby="refused-title"><header><h2 id="refused-title">Not served here</h2></header><p class="wrap" role="alert">${shown(d.why, 400)}</p></section>` : page ? html`<${page.of} route=${route} key=${id} />` : html`<p class="absent">There is no page of that name. <a href="#/">Overview</a></p>`}
     </main>`;
 }
 
@@ -53,7 +53,7 @@ function Head({ d }) {
   useClock(5);
   const s = d.status;
   const bad = (s?.checks ?? []).filter((c) => c.state !== 'ok');
-  const state = d.phase === 'down' ? ['bad', 'no answer'] : !s ? ['', d.phase === 'locked' ? 'needs a token' : 'asking…']
+  const state = d.phase === 'down' ? ['bad', 'no answer'] : !s ? ['', d.phase === 'locked' ? 'needs a token' : d.phase === 'refused' ? 'not served here' : 'asking…']
     : !s.ready ? ['bad', 'not ready'] : bad.length ? ['warn', 'works with less'] : ['good', 'ready'];
   return html`<header class="head">
     <a class="brand" href="#/"><span aria-hidden="true" class="logo"></span>spliced</a>

@@ -7,7 +7,8 @@ const patience = 10000; // ms for one answer
 const beat = 5000; // ms between looks at the status
 const retry = 2000; // while nothing answers
 
-// phase: loading, up, down (nothing answers), locked (it wants a token)
+// phase: loading, up, down (nothing answers), locked (it wants a token), refused (it answers
+// nobody from here)
 export const daemon = { phase: 'loading', status: null, lastGood: null, why: '', token: readToken(), restarted: null };
 
 const listeners = new Map(); // name -> set of functions
@@ -41,7 +42,7 @@ function phaseIs(phase, why) {
   daemon.phase = phase;
   daemon.why = why;
   tell('daemon');
-  if (phase === 'up' && before === 'down') tell('again');
+  if (phase === 'up' && (before === 'down' || before === 'refused')) tell('again');
 }
 
 export class Trouble extends Error {
@@ -65,7 +66,12 @@ export async function fail(answer, path) {
   let problem = null;
   try { problem = await answer.json(); } catch { /* not of the daemon */ }
   const detail = problem?.detail ?? '';
-  if (answer.status === 401 || (answer.status === 403 && problem?.code === 'unauthorized')) {
+  const rest = !path.startsWith('../'); // what is beside it may want another token
+  if (answer.status === 403 && path === 'status' && problem?.code !== 'unauthorized') {
+    phaseIs('refused', detail);
+    return new Trouble('locked', detail, problem);
+  }
+  if (rest && (answer.status === 401 || (answer.status === 403 && problem?.code === 'unauthorized'))) {
     phaseIs('locked', daemon.token ? 'The token was not accepted.' : 'This daemon answers only to who has a token.');
     return new Trouble('locked', detail || 'a token is needed', problem);
   }
@@ -169,7 +175,7 @@ export function useData(path, params = {}, { every = 10, kinds = [], gap = 5, te
       if (again) { again = false; soon(); } else if (every) timer = setTimeout(tick, every * 1000);
     };
     const soon = () => { clearTimeout(timer); timer = setTimeout(tick, Math.max(0, last + gap * 1000 - Date.now())); };
-    const tick = () => { if (document.hidden || daemon.phase === 'down' || daemon.phase === 'locked') timer = setTimeout(tick, every * 1000 || 5000); else load(); };
+    const tick = () => { if (document.hidden || daemon.phase !== 'up') timer = setTimeout(tick, every * 1000 || 5000); else load(); };
     const offs = [on('again', load)];
     if (kinds.length) offs.push(on('event', (e) => { if (kinds.includes(e.kind)) soon(); }));
     reload.current = load;

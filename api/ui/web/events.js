@@ -10,7 +10,8 @@ const pollEvery = 3000;
 
 // mode: off (not yet), live, polling, absent
 export const events = { mode: 'off', list: [], lost: 0, version: 0 };
-let after = 0, running = null, timer = 0, wait = 1000, polls = false;
+let after = null; // the last event that is known; null = not one yet
+let running = null, timer = 0, wait = 1000, polls = false;
 
 function modeIs(mode) {
   if (events.mode === mode) return;
@@ -20,20 +21,23 @@ function modeIs(mode) {
 
 function take(e) {
   if (!e || typeof e.id !== 'number' || typeof e.kind !== 'string') return;
-  after = Math.max(after, e.id);
+  after = Math.max(after ?? 0, e.id);
   events.list.unshift(e);
   if (events.list.length > kept) events.list.length = kept;
   events.version++;
   tell('event', e);
 }
 
-function lose(n) {
-  events.lost += Number(n) || 1;
+// Some were missed: this page was slow, or they are of an earlier start of the daemon, of
+// which it is told in another way.
+function lose(e) {
+  if (e?.why === 'restarted') return;
+  events.lost += Number(e?.lost) || 1;
   tell('events');
 }
 
 function read(block) {
-  let kind = 'message';
+  let kind = 'message', id = '';
   const data = [];
   for (const line of block.split('\n')) {
     const cut = line.indexOf(':');
@@ -41,18 +45,24 @@ function read(block) {
     const name = cut < 0 ? line : line.slice(0, cut);
     const value = cut < 0 ? '' : line.slice(cut + 1).replace(/^ /, '');
     if (name === 'event') kind = value;
+    if (name === 'id') id = value;
     if (name === 'data') data.push(value);
   }
+  if (/^\d{1,16}$/.test(id)) after = Number(id); // also where none passes yet
   if (!data.length) return;
   let what;
   try { what = JSON.parse(data.join('\n')); } catch { return; }
-  if (kind === 'lost') lose(what?.lost ?? what?.n ?? what);
-  else take(what);
+  if (kind === 'lost') lose(what); else take(what);
 }
 
 async function poll(signal) {
-  const page = await get('events', { poll: 1, after }, { signal });
-  for (const e of page.items ?? []) if (e.kind === 'lost') lose(e.lost ?? e.n); else take(e);
+  for (let pages = 0; pages < 10; pages++) {
+    const page = await get('events', { poll: 1, after, limit: 200 }, { signal });
+    for (const e of page.items ?? []) {
+      if (e.kind === 'lost') lose(e); else take(e);
+    }
+    if (!page.next || after === null) return;
+  }
 }
 
 async function stream(signal) {
@@ -62,7 +72,8 @@ async function stream(signal) {
   let begun = false;
   const slow = setTimeout(() => { if (!begun) { polls = true; limit.abort(); } }, silence);
   try {
-    const answer = await fetch(url('events', { after }), { headers: { ...headers(), Accept: 'text/event-stream', 'Last-Event-ID': String(after) }, signal: limit.signal, cache: 'no-store', redirect: 'error' });
+    const answer = await fetch(url('events', { after }), { headers: { ...headers(), Accept: 'text/event-stream' }, signal: limit.signal, cache: 'no-store', redirect: 'error' });
+    if (answer.status === 503) { polls = true; return; } // as many follow as may
     if (!answer.ok) throw await fail(answer, 'events');
     if (!/^text\/event-stream/.test(answer.headers.get('Content-Type') ?? '')) { polls = true; return; }
     begun = true;
@@ -75,7 +86,7 @@ async function stream(signal) {
       const blocks = (rest + value).replaceAll('\r\n', '\n').split('\n\n');
       rest = blocks.pop();
       blocks.forEach(read);
-      if (rest.length > most) { lose(1); return; }
+      if (rest.length > most) { lose(null); return; }
     }
   } finally {
     clearTimeout(slow);
@@ -90,7 +101,7 @@ async function run() {
   const { signal } = running;
   let pause = wait;
   try {
-    if (polls || !after) await poll(signal); // the first time for what was before
+    if (polls || after === null) await poll(signal); // the first time for what was before
     if (polls) { modeIs('polling'); pause = pollEvery; } else await stream(signal);
   } catch (e) {
     if (e.kind === 'absent') modeIs('absent');
@@ -108,7 +119,8 @@ document.addEventListener('visibilitychange', () => {
 export function startEvents() {
   on('again', () => { wait = 1000; run(); });
   on('restarted', () => { // ids begin anew
-    after = 0;
+    after = null;
+    polls = false;
     wait = 1000;
     if (events.mode === 'absent') events.mode = 'off';
     running?.abort();

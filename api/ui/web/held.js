@@ -110,6 +110,21 @@ function Listing({ kind, params }) {
     ${(list.data || all) && html`<${Table} caption=${k.title} rows=${rows} rowKey=${k.key} columns=${k.columns}
       empty=${busy ? 'Loading…' : Object.values(params).some(Boolean) ? html`None is held that passes the search. ${prefix && html`It may have left: <a href=${link('decisions', '', { key: prefix })}>what was decided about it</a>.`}` : `No ${k.one} is held yet: the first request that is computed publishes some.`} />`}
     <${Missing} from=${list} what=${`the list of ${kind}`} />
+  <//><${Pinned} />`;
+}
+
+// What operators have pinned, where something is.
+function Pinned() {
+  const pins = useData('pins', {}, { every: 30, kinds: ['changed'] });
+  const rows = pins.data?.items ?? [];
+  if (!rows.length) return null;
+  return html`<${Panel} id="pins" title="Pinned" about="What an operator has pinned does not leave before its time." aside=${html`<${Refreshed} from=${pins} />`}>
+    <${Table} caption="Pinned" rows=${rows} rowKey=${(p) => `${p.key} ${p.tenant}`} columns=${[
+      { id: 'key', label: 'Key', cell: (p) => html`<${Key} of=${p.key} page=${p.object === 'checkpoint' ? 'checkpoints' : 'segments'} />`, sort: (p) => p.key },
+      { id: 'tenant', label: 'Tenant', cell: (p) => html`<${Name} text=${p.tenant} most=${40} />`, sort: (p) => p.tenant },
+      { id: 'bytes', label: 'Size', num: true, title: 'Bytes that stay', cell: (p) => bytes(p.bytes), sort: (p) => p.bytes },
+      { id: 'expires', label: 'Ends', num: true, title: 'When it may leave again', cell: (p) => html`<${Ago} at=${p.expires} />`, sort: (p) => Date.parse(p.expires) },
+      { id: 'by', label: 'By', title: 'Who pinned it', cell: (p) => html`<${Name} text=${p.by} most=${40} />`, sort: (p) => p.by }]} />
   <//>`;
 }
 

@@ -3,7 +3,7 @@ import { html, useRef } from './vendor/preact.js';
 import { useDaemon, useData } from './daemon.js';
 import { bytes, count, many, millis, percent, perSecond, plural, ratio, shown, time, tokens } from './format.js';
 import { Ago, Bar, Filters, Key, Meter, Missing, Name, Panel, Pools, Refreshed, SourceLegend, Stat, Stats, Time, hitRatio, link, ratioTitle, sourceParts, useClock, wholeHitRatio } from './parts.js';
-import { byName, canaryAnswer, diskAnswer } from './answers.js';
+import { byName, canaryAnswer, diskAnswer, quantile } from './answers.js';
 import { Table } from './table.js';
 import { reasonOf, tierName } from './words.js';
 
@@ -85,7 +85,7 @@ export function Canary() {
 export function Connections({ route: { params } }) {
   const list = useData('connections', {}, { every: 10, kinds: ['attached', 'detached'] });
   const profiles = useData('profiles', {}, { every: 15, kinds: ['attached', 'detached'] });
-  const leases = useData('leases', { tenant: params.tenant, connection: params.connection }, { every: 5 });
+  const leases = useData('leases', { tenant: params.tenant, connection: params.connection, limit: 1000 }, { every: 5 });
   const models = Object.fromEntries((profiles.data?.items ?? []).map((p) => [p.id, p.model]));
   useClock(1);
   return html`
@@ -129,6 +129,7 @@ export function Connections({ route: { params } }) {
         { id: 'bytes', label: 'Size', num: true, title: 'Bytes that it keeps in place', cell: (l) => bytes(l.bytes), sort: (l) => l.bytes },
         { id: 'device', label: 'GPU', cell: (l) => (l.device ? html`<code>${shown(l.device, 16)}</code>` : 'memory'), sort: (l) => l.device },
       ]} />`}
+      ${leases.data?.next && html`<p class="muted">These are the first 1,000: pick a tenant or a connection to see others.</p>`}
       <${Missing} from=${leases} what="a list of leases" />
       ${leases.trouble?.kind === 'absent' && html`<p class="muted">How many each connection holds is in the list above.</p>`}
     <//>`;
@@ -163,6 +164,9 @@ export function Disk() {
     const m = new RegExp(`^spliced_disk_stalled_seconds\\{operation="${op}"\\} ([0-9.e+]+)$`, 'm').exec(metrics.data ?? '');
     return m ? Number(m[1]) : NaN;
   };
+  const within = (op) => [0.5, 0.99].map((q) => quantile(metrics.data, 'spliced_disk_operation_duration_seconds', `operation="${op}"`, q));
+  const said = ([half, most]) => (Number.isFinite(half) ? `half within ${millis(half)}, 99 % ${Number.isFinite(most) ? `within ${millis(most)}` : 'not within what is counted'}` : '');
+  const reads = said(within('read')), writes = said(within('write'));
   const stuck = ['read', 'write'].map((op) => [op, stalled(op)]).filter(([, s]) => s > 0);
   const recent = growth && growth.by('disk_read') > 0 ? growth : null;
   return html`
@@ -172,6 +176,8 @@ export function Disk() {
       <${Stats}>
         <${Stat} id="read-time" label="A read takes, now" value=${recent ? millis(recent.by('disk_read_nanos') / 1e6 / recent.by('disk_read')) : 'no reads'} note=${`average since the start: ${c.disk_read > 0 ? millis(c.disk_read_nanos / 1e6 / c.disk_read) : 'no reads'}`} title=${`Mean time of one read of an object${growth ? ` in the last ${millis(growth.seconds * 1000)}` : ''}`} />
         <${Stat} label="Speed of a read" value=${c.disk_read_nanos > 0 ? perSecond(c.disk_read_bytes / (c.disk_read_nanos / 1e9)) : 'no reads'} note="bytes by the time that reads took" title="Mean since the start" />
+        ${reads && html`<${Stat} label="Reads, since the start" value=${reads.split(', ')[0]} note=${reads.split(', ')[1]} title="By a histogram: the upper bounds of its buckets" />`}
+        ${writes && html`<${Stat} label="Writes, since the start" value=${writes.split(', ')[0]} note=${writes.split(', ')[1]} title="By a histogram: the upper bounds of its buckets; a sync is a write" />`}
         <${Stat} label="Read" value=${bytes(c.disk_read_bytes)} note=${`${plural(c.disk_read, 'object')}${growth ? `, ${perSecond(growth.by('disk_read_bytes') / growth.seconds)} now` : ''}`} title="From disk into memory since the start" />
         <${Stat} label="Written" value=${bytes(c.disk_written_bytes)} note=${`${plural(c.disk_written, 'object')}${growth ? `, ${perSecond(growth.by('disk_written_bytes') / growth.seconds)} now` : ''}`} title="From memory to disk since the start" />
         <${Stat} label="Waits to be written" value=${bytes(c.disk_queue_bytes)} note=${plural(c.disk_queue_objects, 'object')} title="The queue of writes. Full for long: the disk is slower than what is published" />

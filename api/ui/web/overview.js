@@ -5,9 +5,9 @@ import { events } from './events.js';
 import { Chart } from './chart.js';
 import { bytes, count, many, millis, percent, plural, ratio, shown, time, tokens } from './format.js';
 import { Absent, Bar, EventText, Missing, Name, Panel, Pools, Refreshed, SourceLegend, Stat, Stats, Time, hitRatio, ratioTitle, sourceParts, useEvents, wholeHitRatio } from './parts.js';
-import { byName, canaryAnswer, cut, diskAnswer, enginesAnswer, sum, usageFields } from './answers.js';
+import { byName, canaryAnswer, cut, diskAnswer, enginesAnswer, series, sum, usageFields } from './answers.js';
 import { Table } from './table.js';
-import { questions, reasonOf, sources } from './words.js';
+import { questions, reasonOf, sources, ways } from './words.js';
 
 const ranges = [
   { id: '15m', name: 'last 15 min', seconds: 900, history: '6h' },
@@ -28,9 +28,13 @@ export function Overview() {
   const connections = useData(older ? 'connections' : null, {}, { every: 10 });
   const { status } = useDaemon();
   const counters = byName(stats.data);
+  // Where the overview does not tell what sharing saves, the metrics do.
+  const unshared = older || (over.data && over.data.shared_bytes_saved === undefined);
+  const metrics = useData(unshared ? '../../metrics' : null, {}, { every: 30, text: true });
+  const shared = over.data?.shared_bytes_saved ?? series(metrics.data, 'spliced_shared_saved_bytes');
   const data = older
-    ? { pools: pools.data?.items ?? [], connections: connections.data?.items.length, leases: counters.leases, segments: most(pools.data, 'public'), checkpoints: most(pools.data, 'private') }
-    : over.data;
+    ? { pools: pools.data?.items ?? [], connections: connections.data?.items.length, leases: counters.leases, segments: most(pools.data, 'public'), checkpoints: most(pools.data, 'private'), shared_bytes_saved: shared }
+    : over.data && { ...over.data, shared_bytes_saved: shared };
   const window = useMemo(() => cut(over.data?.history, range.seconds), [over.data, range]);
   if (!data) return html`<${Missing} from=${over} what="the overview" />`;
   return html`
@@ -99,8 +103,8 @@ function Numbers({ data, window, range, older }) {
       <${Stat} label="Hit ratio with the engine's cache" title="Tokens that were not computed, also those that the engine had itself, of all prompt tokens" value=${busy ? percent(wholeHitRatio(w)) : 'no prompts'} note=${all(percent(wholeHitRatio(u)))} />
       <${Stat} label=${`Tokens not computed, ${range.name}`} title="Prompt tokens that came from saved prefixes and spliced segments" value=${w ? many(w.prefix_tokens + w.reused_tokens) : '–'} note=${all(tokens(u.prefix_tokens + u.reused_tokens))} />
       <${Stat} label=${`Time saved, ${range.name}`} estimate title="Estimate: what a full prefill would have taken by the measured speed of the engine, less what serving from the cache took" value=${w ? millis(w.saved_ms) : '–'} note=${all(millis(u.saved_ms))} />
-      <${Stat} label=${`Requests, ${range.name}`} href="#/requests" title="Prompts that engines asked about" value=${w ? many(w.requests) : '–'} note=${window?.seconds ? `${count(Number((w.requests / window.seconds).toPrecision(2)))} a second; ${all(many(u.requests))}` : all(many(u.requests))} />
-      <${Stat} id="shared" label="Bytes saved by sharing" title="What the pools would hold more if each use of a shared segment had a copy of its own" value=${bytes(data.shared_bytes_saved)} note="now, over all tiers" />`}
+      <${Stat} label=${`Requests, ${range.name}`} href="#/requests" title="Prompts that engines asked about" value=${w ? many(w.requests) : '–'} note=${window?.seconds ? `${count(Number((w.requests / window.seconds).toPrecision(2)))} a second; ${all(many(u.requests))}` : all(many(u.requests))} />`}
+    ${data.shared_bytes_saved !== undefined && html`<${Stat} id="shared" label="Bytes saved by sharing" title="What the pools would hold more if each use of a shared segment had a copy of its own" value=${bytes(data.shared_bytes_saved)} note="now, over all tiers" />`}
     <${Stat} label="Segments" href="#/segments" title="Pieces of prompts whose state is held, for any request of their tenant" value=${many(data.segments)} note="held now" />
     <${Stat} label="Checkpoints" href="#/checkpoints" title="Saved states that later prompts continue from" value=${many(data.checkpoints)} note="held now" />
     <${Stat} label="Attached clients" href="#/connections" title="Connections of engines to the socket" value=${many(data.connections)} note=${plural(data.leases, 'lease')} />
@@ -116,6 +120,7 @@ export function Why({ usage }) {
   return html`
     <${Bar} parts=${sourceParts(usage)} total=${usage.prompt_tokens} label="Prompt tokens by source" tall />
     <${SourceLegend} row=${usage} />
+    ${usage.ways && html`<p>Served by: ${Object.entries(usage.ways).map(([w, n], i) => html`${i ? ', ' : ''}<span title=${ways[w]}>${shown(w, 20)} ${plural(n, 'request')}</span>`)}.</p>`}
     <h3>Why the rest was computed</h3>
     ${rows.length ? html`<${Table} caption="Missed tokens by reason" rows=${rows} rowKey=${(r) => r.reason} sortBy="tokens" descending columns=${[
       { id: 'reason', label: 'Reason', cell: (r) => html`<strong>${reasonOf(r.reason).name}</strong>`, sort: (r) => r.reason },

@@ -41,7 +41,7 @@ const columns = [
   { id: 'ttft', label: 'First token', num: true, title: 'Time to first token, as the engine reports it', cell: (r) => (r.ttft_ms > 0 ? millis(r.ttft_ms) : html`<span class="muted" title="The engine did not report it">not told</span>`), sort: (r) => r.ttft_ms || NaN },
   { id: 'saved', label: 'Saved (est.)', num: true, title: 'Estimate of the time that the cache saved', cell: (r) => millis(r.saved_ms), sort: (r) => r.saved_ms },
   { id: 'wait', label: 'Waited', num: true, title: 'How long it waited for bytes to come from where they lay', cell: (r) => millis(r.wait_ms), sort: (r) => r.wait_ms },
-  { id: 'missed', label: 'Prefix', title: 'Where its saved prefix lay, or why there was none', cell: (r) => (r.prefix_tokens > 0 ? tierName(r.prefix_tier) : html`<span title=${reasonOf(r.prefix_reason).about}>${reasonOf(r.prefix_reason).name}</span>`), sort: (r) => r.prefix_reason },
+  { id: 'missed', label: 'Prefix', title: 'Where its saved prefix lay, or why there was none', cell: (r) => (r.prefix_tokens > 0 ? tierName(r.prefix_tier) : !r.prefix_reason || r.prefix_reason === 'none' ? '–' : html`<span title=${reasonOf(r.prefix_reason).about}>${reasonOf(r.prefix_reason).name}</span>`), sort: (r) => r.prefix_reason },
 ];
 
 function Request({ id }) {
@@ -68,7 +68,7 @@ function Request({ id }) {
         <${Stat} label="Token hit ratio" value=${percent(hitRatio(r))} note=${`${percent(ratio(r.computed_tokens, r.prompt_tokens))} computed`} title=${ratioTitle} />
         <${Stat} label="Time to first token" value=${r.ttft_ms > 0 ? millis(r.ttft_ms) : 'not told'} note="as the engine reports it" title="0 is shown as not told" />
         <${Stat} label="Time saved" estimate value=${millis(r.saved_ms)} title="Against computing the whole prompt, by measured speeds" />
-        <${Stat} label="Looked up in" value=${millis(r.match_ms)} title="How long the daemon took to say what it has" />
+        <${Stat} label="Looked up in" value=${r.match_ms > 0 ? millis(r.match_ms) : 'not told'} title="How long the daemon took to say what it has" />
         <${Stat} label="Waited for bytes" value=${millis(r.wait_ms)} note=${`${bytes(r.bytes)} placed`} title="How long the request waited for bytes to come from disk, peers or to a GPU" />
       <//>
     <//>
@@ -119,7 +119,7 @@ function Rest({ r }) {
       { id: 'n', label: 'Tokens', num: true, title: 'Computed for this reason', cell: (x) => tokens(x.n), sort: (x) => x.n },
       { id: 'share', label: 'Of the prompt', num: true, title: 'Share of all its tokens', cell: (x) => percent(ratio(x.n, r.prompt_tokens)), sort: (x) => x.n },
       { id: 'means', label: 'What it means, and what helps', cell: (x) => html`<span class="prose">${reasonOf(x.reason).about} ${reasonOf(x.reason).hint}</span>` }]} />
-    ${r.prefix_tokens === 0 && r.prefix_reason && html`<p>There was no saved prefix: <strong>${reasonOf(r.prefix_reason).name}</strong>. ${reasonOf(r.prefix_reason).about}</p>`}
+    ${r.prefix_tokens === 0 && r.prefix_reason && r.prefix_reason !== 'none' && html`<p>There was no saved prefix: <strong>${reasonOf(r.prefix_reason).name}</strong>. ${reasonOf(r.prefix_reason).about}</p>`}
   <//>`;
 }
 

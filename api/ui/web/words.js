@@ -25,6 +25,9 @@ export const reasons = words({
   aborted: { name: 'writer gave up', about: 'The engine that was storing them failed or went away.', hint: '' },
   flag_only: { name: 'not of an accepted kind', about: 'There is a saved prefix, but a spliced one where only exact ones are accepted.', hint: '' },
   seam: { name: 'seam', about: 'The tokens on either side of a join, which are computed again on purpose.', hint: '' },
+  new: { name: 'not asked for', about: 'No saved state was asked for: the question itself, or what follows the last segment.', hint: 'Always computed.' },
+  declined: { name: 'held, and computed', about: 'They are held, and computing them was the faster way.', hint: 'See the costs of the ways of single requests.' },
+  off: { name: 'splicing switched off', about: 'A canary or an operator has switched splicing off for this model.', hint: 'See Canary.' },
   switched_off: { name: 'splicing switched off', about: 'A canary or an operator has switched splicing off for this model.', hint: 'See Canary.' },
 });
 
