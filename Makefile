@@ -116,7 +116,7 @@ $(AXE):
 	mv $(@D)/axe.tmp/package/axe.min.js $@ && rm -r $(@D)/axe.tmp
 
 screenshots: build ## docs/images/ui-*.png, of a daemon that serves the demo, by chromium
-	cd scripts/browsercheck && SPLICED_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -v -timeout 20m -run 'TestScreenshots$$' .
+	cd scripts/browsercheck && SPLICED_BIN=$(CURDIR)/bin SPLICED_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -v -timeout 20m -run 'TestScreenshots$$' .
 
 race: ## with the race detector and invariants: tests of all that has goroutines or locks, long ones shortened
 	CGO_ENABLED=1 go test -p $(PACKAGES) -race -tags invariants -short $(TESTFLAGS) $$(grep -rlE '^\s+go [a-zA-Z.]+\(|"sync(/atomic)?"|\.Go\(' \

@@ -30,13 +30,17 @@ func TestScreenshots(t *testing.T) {
 	p := openTab(t)
 	p.networkErrors = true
 	n := startNode(t)
-	n.demo("-scenario", "rag,chat")
+	n.demo("-scenario", "rag,chat", "-requests", "8", "-turns", "40")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	p.open("http://" + n.http + "/ui/")
 	p.says("#tiers", "disk")
-	newest := `document.querySelector('#requests tbody a')?.hash ?? '#/requests'`
+	// The newest request that was spliced, or else what the page says where there are none.
+	p.goTo("#/requests?way=splice")
+	p.says("h1", "Requests")
+	p.settled()
+	spliced := eval[string](p, `document.querySelector('#requests tbody a')?.hash ?? '#/requests'`)
 	for _, shot := range []struct {
 		name, hash, wait, scheme string
 		height                   int64
@@ -44,18 +48,14 @@ func TestScreenshots(t *testing.T) {
 		{"overview", "#/", "#tiers", "light", 1120},
 		{"overview-dark", "#/", "#tiers", "dark", 1120},
 		{"requests", "#/requests", "#requests", "light", 720},
-		{"request", newest, "#story, #requests", "light", 1000},
+		{"request", spliced, "#story, #requests", "light", 1000},
 		{"segments", "#/segments", "#segments tbody tr", "light", 720},
 		{"decisions", "#/decisions", "#decisions tbody tr", "light", 720},
 		{"disk", "#/disk", "#restart", "light", 900},
 	} {
 		command(p, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 1240, Height: shot.height, DeviceScaleFactor: 1})
 		command(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: shot.scheme}}})
-		if shot.hash == newest {
-			eval[chromedp.Void](p, `void (location.hash = `+newest+`)`)
-		} else {
-			p.goTo(shot.hash)
-		}
+		p.goTo(shot.hash)
 		p.until(shot.name+" is there", fmt.Sprintf(`document.querySelector(%q)`, shot.wait))
 		p.settled()
 		eval[chromedp.Void](p, `void (document.activeElement?.blur(), scrollTo(0, 0))`)
