@@ -68,6 +68,34 @@ func TestSortingStaysWhileListsAreRefreshed(t *testing.T) {
 	}
 }
 
+// Whoever is writing into a field is not disturbed by what happens meanwhile.
+func TestHalfWrittenSearchesStay(t *testing.T) {
+	d, p := standIn(t), openTab(t)
+	p.open(d.url("#/requests?way=splice"))
+	p.says("#requests", "chatcmpl-7f31")
+	p.until("the address is in the fields", `document.querySelector('#requests [name=way]').value === 'splice'`)
+	field := `document.querySelector('#requests [name=tenant]')`
+	eval[chromedp.Void](p, `void `+field+`.focus()`)
+	p.run(chromedp.KeyEvent("ac"))
+	before := d.asked("requests")
+	d.publish(map[string]any{"kind": "request", "text": "one more"})
+	limit := time.Now().Add(patience)
+	for d.asked("requests") == before {
+		if time.Now().After(limit) {
+			t.Fatal("requests were not asked for again")
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	p.until("it was drawn anew", `!document.querySelector('[aria-busy]')`)
+	p.run(chromedp.KeyEvent("me\r"))
+	p.until("the search is the address", `location.hash === '#/requests?tenant=acme&way=splice'`)
+	if at := eval[string](p, `document.activeElement.name ?? document.activeElement.tagName`); at != "tenant" {
+		t.Errorf("after the search the focus is on %s", at)
+	}
+	p.goTo("#/requests")
+	p.until("the fields follow the address", field+`.value === '' && document.querySelector('#requests [name=way]').value === ''`)
+}
+
 // asked counts how often a path was.
 func (d *double) asked(path string) int {
 	d.mu.Lock()

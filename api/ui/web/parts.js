@@ -139,6 +139,18 @@ export function Pools({ pools }) {
   })}</ul>`;
 }
 
+// A field shows what the address says when that changes. In between it is the reader's: what
+// is half written stays while the page is drawn anew.
+function Field({ f, value }) {
+  const ref = useRef(null);
+  useEffect(() => { ref.current.value = value; }, [value, f.options?.length]);
+  return html`<label title=${f.title}>${f.label}
+    ${f.options
+      ? html`<select name=${f.name} ref=${ref}><option value="">${f.none ?? 'all'}</option>${f.options.map((o) => html`<option value=${o.value ?? o}>${o.label ?? o}</option>`)}</select>`
+      : html`<input name=${f.name} ref=${ref} placeholder=${f.hint ?? ''} maxlength=${f.most ?? 128} spellcheck=${false} autocomplete="off" />`}
+  </label>`;
+}
+
 // Fields that pick rows. Each change is a new address, so that a view can be sent to somebody.
 export function Filters({ page, params, fields }) {
   const submit = (e) => {
@@ -147,12 +159,8 @@ export function Filters({ page, params, fields }) {
     for (const [k, v] of new FormData(e.currentTarget)) next[k] = String(v).trim();
     go(page, next);
   };
-  return html`<form class="filters" role="search" onSubmit=${submit} onChange=${(e) => e.target.tagName === 'SELECT' && e.currentTarget.requestSubmit()} key=${JSON.stringify(params)}>
-    ${fields.map((f) => html`<label title=${f.title}>${f.label}
-      ${f.options
-        ? html`<select name=${f.name}><option value="">${f.none ?? 'all'}</option>${f.options.map((o) => html`<option value=${o.value ?? o} selected=${params[f.name] === String(o.value ?? o)}>${o.label ?? o}</option>`)}</select>`
-        : html`<input name=${f.name} value=${params[f.name] ?? ''} placeholder=${f.hint ?? ''} maxlength=${f.most ?? 128} spellcheck=${false} autocomplete="off" />`}
-    </label>`)}
+  return html`<form class="filters" role="search" onSubmit=${submit} onChange=${(e) => e.target.tagName === 'SELECT' && e.currentTarget.requestSubmit()}>
+    ${fields.map((f) => html`<${Field} f=${f} value=${params[f.name] ?? ''} key=${f.name} />`)}
     <button type="submit">Search</button>
     ${Object.values(params).some(Boolean) && html`<a href=${link(page)}>Clear</a>`}
   </form>`;
