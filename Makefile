@@ -54,7 +54,7 @@ LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 .DEFAULT_GOAL := help
 .PHONY: help build static fakecuda demo demo-cluster torture torture-long hostile test test-network race lint fuzz faults reference bench bench-disk bench-network \
   generate image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm demo-sglang bench-engines bench-sglang faults-engines faults-sglang fidelity \
-  gpu-check gpu-check-bundle test-ui axe screenshots
+  gpu-check gpu-check-bundle
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -103,6 +103,8 @@ test-network: ## clusters of real daemons on networks that part, lose, delay and
 AXE_VERSION := 4.14.1
 AXE_SHA256  := 29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c
 AXE         := $(CURDIR)/bin/tools/axe-$(AXE_VERSION).min.js
+
+.PHONY: test-ui axe screenshots
 
 test-ui: ## the dashboard in chromium, without a window; says why it skips
 	@cd scripts/browsercheck && out=$$(mktemp); go test -count=1 -v -timeout 20m . >$$out 2>&1; code=$$?; grep -vE '^ *(=== |--- PASS)' $$out; rm -f $$out; exit $$code

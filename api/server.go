@@ -103,7 +103,8 @@ type Server struct {
 	metrics   fasthttp.RequestHandler
 	profiling fasthttp.RequestHandler
 	routes    routeTable
-	site      *ui.Site
+
+	site *ui.Site // the dashboard
 
 	// stopping ends when Run does; long answers watch it.
 	stopping context.Context
@@ -123,10 +124,6 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{log: o.Log, hosts: map[string]bool{}, locating: make(chan struct{}, maxLocating)}
-	var err error
-	if s.site, err = ui.New(); err != nil {
-		return nil, err
-	}
 	s.Show(o.Shown)
 	s.token, s.router = hashed(o.Token), hashed(o.RouterToken)
 	for _, h := range o.Hosts {
@@ -147,6 +144,10 @@ func New(o Options) (*Server, error) {
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.profiling = fasthttpadaptor.NewFastHTTPHandlerFunc(s.profile)
 	s.routes = newRouteTable()
+	var err error
+	if s.site, err = ui.New(); err != nil {
+		return nil, err
+	}
 	s.mu.conns = map[net.Conn]struct{}{}
 	return s, nil
 }
@@ -190,7 +191,7 @@ func (s *Server) finish(ctx *fasthttp.RequestCtx) {
 		writeProblem(ctx, newProblem(fasthttp.StatusInternalServerError, CodeInternal, "the request failed; the log says more"))
 	}
 	h := &ctx.Response.Header
-	if len(h.Peek("Cache-Control")) == 0 { // what anybody may keep says so itself
+	if len(h.Peek("Cache-Control")) == 0 {
 		h.Set("Cache-Control", "no-store")
 	}
 	h.Set("X-Content-Type-Options", "nosniff")
