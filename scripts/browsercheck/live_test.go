@@ -32,6 +32,29 @@ func TestWhatHappensIsShownAtOnce(t *testing.T) {
 	}
 }
 
+// A busy daemon does not make the page stand still.
+func TestThousandsOfEventsDoNotStopThePage(t *testing.T) {
+	d, p := standIn(t), openTab(t)
+	p.open(d.url("#/events"))
+	p.says("#events", "sglang scheduler attached")
+	drawn := `(window.drawn ??= (new MutationObserver(() => window.times++).observe(document.querySelector('main'), { subtree: true, childList: true, characterData: true }), window.times = 0, true))`
+	eval[bool](p, drawn)
+	const n = 5000
+	for i := range n {
+		d.publish(map[string]any{"kind": "published", "object": "segment", "key": segmentKey(i), "text": fmt.Sprintf("number %d of many", i+1)})
+	}
+	p.says("#events", fmt.Sprintf("number %d of many", n))
+	if times := eval[int](p, "window.times"); times > n/10 {
+		t.Errorf("the page was drawn %d times for %d events", times, n)
+	}
+	if rows := eval[int](p, `document.querySelectorAll('#events tbody tr').length`); rows > 500 {
+		t.Errorf("%d rows are drawn", rows)
+	}
+	if lost := p.text("#events .trouble"); lost != "" {
+		t.Errorf("the page says: %s", lost)
+	}
+}
+
 // Numbers of the first page follow the requests, without a hand on it.
 func TestNumbersFollowTheRequests(t *testing.T) {
 	d, p := standIn(t), openTab(t)

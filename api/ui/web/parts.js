@@ -178,11 +178,14 @@ export function useClock(seconds = 5) {
   }, [seconds]);
 }
 
+// Draws anew when something has happened, and not for each of a thousand things in a second.
 export function useEvents() {
   const [, turn] = useState(0);
   useEffect(() => {
-    const offs = ['event', 'events'].map((name) => on(name, () => turn((n) => n + 1)));
-    return () => offs.forEach((off) => off());
+    let timer = 0;
+    const soon = () => { timer ||= setTimeout(() => { timer = 0; turn((n) => n + 1); }, 200); };
+    const offs = ['event', 'events'].map((name) => on(name, soon));
+    return () => { offs.forEach((off) => off()); clearTimeout(timer); };
   }, []);
 }
 
