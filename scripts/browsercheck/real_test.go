@@ -101,6 +101,17 @@ func (n *node) start(arguments ...string) {
 
 func (n *node) socket() string { return filepath.Join(n.dir, "run", "s.sock") }
 
+// has says whether the daemon has a path of the REST.
+func (n *node) has(path string) bool {
+	n.t.Helper()
+	res, err := http.Get("http://" + n.http + "/api/v1/" + path)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	res.Body.Close()
+	return res.StatusCode != http.StatusNotFound
+}
+
 // kill is a kill -9.
 func (n *node) kill() {
 	if n.cmd.ProcessState == nil {
@@ -160,6 +171,28 @@ func TestRealDaemon(t *testing.T) {
 	p.says("#segment", "Kept tokens")
 	p.says("#history", "filled by its writer")
 	p.clean()
+	if n.has("requests") && n.has("overview") {
+		p.goTo("#/")
+		p.until("the hit ratio is told", `/\s[1-9][0-9.]* %/.test(document.querySelector("#hit-ratio")?.innerText)`)
+		p.says("#why", "spliced segments")
+		p.goTo("#/requests?way=splice")
+		p.says("#requests tbody", "splice")
+		eval[chromedp.Void](p, `void document.querySelector('#requests tbody a').click()`)
+		p.until("the prompt is drawn in full", `(() => {
+			const parts = [...document.querySelectorAll('.story .track:first-child .part')];
+			const width = parts.reduce((n, e) => n + e.getBoundingClientRect().width, 0);
+			return parts.some((e) => e.classList.contains('segment')) && Math.abs(width - document.querySelector('.story .track').clientWidth) < 2 * parts.length;
+		})()`)
+		p.clean()
+	} else {
+		t.Log("this daemon does not tell of requests: their pages were not looked at")
+	}
+	if n.has("events?poll=1") {
+		p.says("#live", "live")
+		p.goTo("#/events")
+		p.says("#events tbody", "published")
+		p.clean()
+	}
 	// It is killed, and started again.
 	n.kill()
 	p.says("#dead", "The daemon does not answer.")
