@@ -110,6 +110,28 @@ check-alerts: ## promtool over the rules for Prometheus, their tests, the board'
 test-network: ## clusters of real daemons on networks that part, lose, delay and lie, a line each; root and /dev/net/tun
 	@out=$$(mktemp); go test -count=1 -v ./daemon/network/... >$$out 2>&1; code=$$?; grep -vE '^ *(=== |--- PASS)' $$out; rm -f $$out; exit $$code
 
+# What looks at the dashboard for faults of accessibility; for tests only (MPL-2.0), so that
+# it is fetched and not kept here.
+AXE_VERSION := 4.14.1
+AXE_SHA256  := 29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c
+AXE         := $(CURDIR)/bin/tools/axe-$(AXE_VERSION).min.js
+
+.PHONY: test-ui axe screenshots
+
+test-ui: ## the dashboard in chromium, without a window; says why it skips
+	@cd scripts/browsercheck && out=$$(mktemp); go test -count=1 -v -timeout 20m . >$$out 2>&1; code=$$?; grep -vE '^ *(=== |--- PASS)' $$out; rm -f $$out; exit $$code
+
+axe: $(AXE) ## axe-core for test-ui, from npm
+
+$(AXE):
+	mkdir -p $(@D) $(@D)/axe.tmp
+	cd $(@D)/axe.tmp && npm pack --silent axe-core@$(AXE_VERSION) && tar -xzf axe-core-$(AXE_VERSION).tgz package/axe.min.js
+	echo '$(AXE_SHA256)  $(@D)/axe.tmp/package/axe.min.js' | sha256sum -c --quiet
+	mv $(@D)/axe.tmp/package/axe.min.js $@ && rm -r $(@D)/axe.tmp
+
+screenshots: build ## docs/images/ui-*.png, of a daemon that serves the demo, by chromium
+	cd scripts/browsercheck && SPLICED_BIN=$(CURDIR)/bin SPLICED_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -v -timeout 20m -run 'TestScreenshots$$' .
+
 race: ## with the race detector and invariants: tests of all that has goroutines or locks, long ones shortened
 	CGO_ENABLED=1 go test -p $(PACKAGES) -race -tags invariants -short $(TESTFLAGS) $$(grep -rlE '^\s+go [a-zA-Z.]+\(|"sync(/atomic)?"|\.Go\(' \
 	  --include=*.go api connector daemon gpuipc policy tiering | xargs -n1 dirname | sort -u | sed 's|^|./|')

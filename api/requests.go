@@ -141,6 +141,7 @@ type Overview struct {
 	Leases      uint64  `json:"leases"`
 	Segments    int     `json:"segments"`
 	Checkpoints int     `json:"checkpoints"`
+	SharedSaved int64   `json:"shared_bytes_saved"` // that live leases would take now as copies of their own, less what they share
 	History     History `json:"history"`
 }
 

@@ -18,6 +18,8 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/valyala/fasthttp"
 	"github.com/valyala/fasthttp/fasthttpadaptor"
+
+	"github.com/spliced-kv/spliced/api/ui"
 )
 
 // Bounds of one server. Guessed, with room: the largest honest request is a GET
@@ -99,6 +101,8 @@ type Server struct {
 	profiling fasthttp.RequestHandler
 	routes    routeTable
 
+	site *ui.Site // the dashboard
+
 	// stopping ends when Run does; long answers watch it.
 	stopping context.Context
 	stop     context.CancelFunc
@@ -148,6 +152,10 @@ func New(o Options) (*Server, error) {
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.profiling = fasthttpadaptor.NewFastHTTPHandlerFunc(s.profile)
 	s.routes = newRouteTable()
+	var err error
+	if s.site, err = ui.New(); err != nil {
+		return nil, err
+	}
 	s.mu.conns = map[net.Conn]struct{}{}
 	return s, nil
 }
@@ -208,6 +216,9 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
 	if strings.HasPrefix(path, profilingPath) && trusted {
 		s.profiling(ctx)
 		return nil
+	}
+	if answered, err := s.dashboard(ctx, path); answered {
+		return err
 	}
 	methods, arg, ok := s.routes.find(path)
 	if !ok {

@@ -155,7 +155,9 @@ func TestUnknownPathsMethodsAndParametersAreProblems(t *testing.T) {
 		code         string
 		violations   int
 	}{
-		{"GET", "/", 404, CodeNotFound, 0},
+		{"GET", "/elsewhere", 404, CodeNotFound, 0},
+		{"GET", "/ui/elsewhere", 404, CodeNotFound, 0},
+		{"POST", "/ui/", 405, CodeMethodNotAllowed, 0},
 		{"GET", "/api/v1/segments/", 404, CodeNotFound, 0},
 		{"GET", "/api/v2/segments", 404, CodeNotFound, 0},
 		{"POST", "/api/v1/segments", 405, CodeMethodNotAllowed, 0},

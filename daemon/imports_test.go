@@ -91,7 +91,8 @@ var mayImport = map[string]string{
 	"connector/refengine/peerdemo":    "policy/profile connector connector/wire connector/refengine connector/refengine/ragdemo connector/refengine/remote",
 	"connector/refengine/ragdemo":     "policy/profile connector connector/wire connector/refengine connector/refengine/modelfile connector/refengine/remote",
 
-	"api":                                 "connector/trust",
+	"api":                                 "connector/trust api/ui",
+	"api/ui":                              "",
 	"api/cmd/splicectl":                   "api api/cmd/splicectl/internal/... connector/... policy/... gpuipc/... tiering/disk/...",
 	"api/cmd/splicectl/internal/simulate": "tiering/peer/index",
 	"api/cmd/splicectl/internal/bench/machine":      "",

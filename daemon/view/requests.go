@@ -129,6 +129,9 @@ func (v *View) Overview(history string) *api.Overview {
 	for _, u := range v.Usage() {
 		o.Usage.Add(&u)
 	}
+	for _, p := range v.o.Store.Pools() {
+		o.SharedSaved += p.SavedBytes
+	}
 	for _, p := range v.Profiles() {
 		o.Segments += p.Segments
 		o.Checkpoints += p.Checkpoints

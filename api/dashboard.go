@@ -1,0 +1,44 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+)
+
+const dashboardPath = "/ui/"
+
+// dashboard answers what belongs to the dashboard, and says whether the path does. The files
+// are the same for everybody and say nothing of the node, so that no token is asked for: the
+// page asks for one, when the REST wants it.
+//
+// The redirects are relative, since a proxy may serve us below a path of its own.
+func (s *Server) dashboard(ctx *fasthttp.RequestCtx, path string) (bool, error) {
+	below, ok := strings.CutPrefix(path, dashboardPath)
+	moved := path == "/" || path+"/" == dashboardPath
+	if !ok && !moved {
+		return false, nil
+	}
+	if !ctx.IsGet() && !ctx.IsHead() {
+		ctx.Response.Header.Set("Allow", fasthttp.MethodGet)
+		return true, newProblem(fasthttp.StatusMethodNotAllowed, CodeMethodNotAllowed, fmt.Sprintf("%.20s is not served here", ctx.Method()))
+	}
+	h := &ctx.Response.Header
+	if moved {
+		h.Set("Location", strings.TrimPrefix(dashboardPath, "/"))
+		ctx.SetStatusCode(fasthttp.StatusFound)
+		return true, nil
+	}
+	asked := &ctx.Request.Header
+	answer, ok := s.site.Serve(below, string(asked.Peek("Accept-Encoding")), string(asked.Peek("If-None-Match")))
+	if !ok {
+		return true, newProblem(fasthttp.StatusNotFound, CodeNotFound, fmt.Sprintf("no such path: %.100s", path))
+	}
+	for _, line := range answer.Header {
+		h.Set(line[0], line[1])
+	}
+	ctx.SetStatusCode(answer.Status)
+	ctx.SetBody(answer.Body)
+	return true, nil
+}

@@ -1,0 +1,208 @@
+package ui
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/klauspost/compress/gzip"
+)
+
+//go:embed web
+var web embed.FS
+
+// Files are answered below a directory that is named after the digest of all of them, so
+// that browsers may keep them for good: other content has another address. The page itself
+// has one address, and is asked for again each time.
+const (
+	indexFile   = "index.html"
+	assetsMark  = "{assets}" // in the page: where the directory's name goes
+	digestChars = 16
+)
+
+// policy is the page's content policy: code, styles, images and data of this origin, no
+// inline code or style, no eval, no markup made of strings, and nobody frames it.
+const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; object-src 'none'; frame-ancestors 'none'; " +
+	"require-trusted-types-for 'script'; trusted-types 'none'"
+
+// Answer is what a request gets. Body belongs to the site and is not to be changed.
+type Answer struct {
+	Status int // 200 or 304
+	Header [][2]string
+	Body   []byte
+}
+
+// Site holds the files, compressed once.
+type Site struct {
+	files map[string]*file // by path below the dashboard's own; "" is the page
+}
+
+type file struct {
+	media  string
+	cache  string
+	tag    string // without quotes
+	plain  []byte
+	packed []byte // nil where it would not be smaller
+}
+
+// New reads and compresses the files: some milliseconds of work.
+func New() (*Site, error) {
+	contents, err := read()
+	if err != nil {
+		return nil, fmt.Errorf("dashboard: %w", err)
+	}
+	assets := digestOf(contents)
+	s := &Site{files: map[string]*file{}}
+	for name, body := range contents {
+		at, cache := assets+"/"+name, "public, max-age=31536000, immutable"
+		if name == indexFile {
+			at, cache = "", "no-cache"
+			body = bytes.ReplaceAll(body, []byte(assetsMark), []byte(assets))
+		}
+		f, err := newFile(name, cache, body)
+		if err != nil {
+			return nil, fmt.Errorf("dashboard: %s: %w", name, err)
+		}
+		s.files[at] = f
+	}
+	return s, nil
+}
+
+// read returns the files by their path below web.
+func read() (map[string][]byte, error) {
+	contents := map[string][]byte{}
+	err := fs.WalkDir(web, "web", func(at string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		body, err := web.ReadFile(at)
+		contents[strings.TrimPrefix(at, "web/")] = body
+		return err
+	})
+	return contents, err
+}
+
+func digestOf(contents map[string][]byte) string {
+	names := make([]string, 0, len(contents))
+	for name := range contents {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	sum := sha256.New()
+	for _, name := range names {
+		fmt.Fprintf(sum, "%s %d\n%s", name, len(contents[name]), contents[name])
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:digestChars]
+}
+
+func newFile(name, cache string, body []byte) (*file, error) {
+	sum := sha256.Sum256(body)
+	f := &file{media: mediaOf(name), cache: cache, tag: hex.EncodeToString(sum[:])[:digestChars], plain: body}
+	var packed bytes.Buffer
+	w, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.Write(body); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	if packed.Len() < len(body) {
+		f.packed = packed.Bytes()
+	}
+	return f, nil
+}
+
+// mediaOf names the type of a file. The machine's own table is not asked, which may say that
+// a module is none.
+func mediaOf(name string) string {
+	switch path.Ext(name) {
+	case ".html":
+		return "text/html; charset=utf-8"
+	case ".js":
+		return "text/javascript; charset=utf-8"
+	case ".css":
+		return "text/css; charset=utf-8"
+	case ".svg":
+		return "image/svg+xml"
+	}
+	return "text/plain; charset=utf-8"
+}
+
+// Serve answers a request for a path below that of the dashboard, which begins without a
+// slash and is empty for the page. It is false where there is no such file.
+func (s *Site) Serve(at, acceptEncoding, ifNoneMatch string) (Answer, bool) {
+	f, ok := s.files[at]
+	if !ok {
+		return Answer{}, false
+	}
+	body, tag := f.plain, `"`+f.tag+`"`
+	packed := f.packed != nil && acceptsGzip(acceptEncoding)
+	if packed {
+		body, tag = f.packed, `"`+f.tag+`-gzip"`
+	}
+	a := Answer{Status: 200, Body: body, Header: [][2]string{
+		{"Content-Type", f.media},
+		{"Cache-Control", f.cache},
+		{"ETag", tag},
+		{"Vary", "Accept-Encoding"},
+		{"Content-Security-Policy", policy},
+		{"X-Content-Type-Options", "nosniff"},
+		{"Referrer-Policy", "no-referrer"},
+		{"Cross-Origin-Opener-Policy", "same-origin"},
+		{"Cross-Origin-Resource-Policy", "same-origin"},
+	}}
+	if matches(ifNoneMatch, tag) {
+		a.Status, a.Body = 304, nil
+		return a, true
+	}
+	if packed {
+		a.Header = append(a.Header, [2]string{"Content-Encoding", "gzip"})
+	}
+	return a, true
+}
+
+// acceptsGzip reads an Accept-Encoding header: gzip named, or everything, and not at
+// quality 0.
+func acceptsGzip(header string) bool {
+	all := false
+	for part := range strings.SplitSeq(header, ",") {
+		coding, params, _ := strings.Cut(part, ";")
+		wanted := !zeroQuality(params)
+		switch strings.ToLower(strings.TrimSpace(coding)) {
+		case "gzip":
+			return wanted
+		case "*":
+			all = wanted
+		}
+	}
+	return all
+}
+
+func zeroQuality(params string) bool {
+	for p := range strings.SplitSeq(params, ";") {
+		name, value, _ := strings.Cut(strings.ReplaceAll(p, " ", ""), "=")
+		if strings.EqualFold(name, "q") {
+			return strings.Trim(value, "0.") == ""
+		}
+	}
+	return false
+}
+
+// matches reads an If-None-Match header, which compares weakly.
+func matches(header, tag string) bool {
+	for part := range strings.SplitSeq(header, ",") {
+		if part = strings.TrimSpace(part); part == "*" || strings.TrimPrefix(part, "W/") == tag {
+			return true
+		}
+	}
+	return false
+}
