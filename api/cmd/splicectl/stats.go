@@ -37,6 +37,7 @@ type heldNow struct {
 	Leases      uint64 `json:"leases"`
 	Segments    int    `json:"segments"`
 	Checkpoints int    `json:"checkpoints"`
+	SharedSaved int64  `json:"shared_bytes_saved"`
 }
 
 type statsFlags struct {
@@ -106,7 +107,7 @@ func statsOf(ctx context.Context, client *api.Client) (*nodeStats, error) {
 	o, err := client.Overview(ctx, api.HistoryHours)
 	if err == nil {
 		s.Status, s.Pools, s.Usage, s.history = o.Status, o.Pools, &o.Usage, o.History
-		s.Overview = &heldNow{o.Connections, o.Leases, o.Segments, o.Checkpoints}
+		s.Overview = &heldNow{o.Connections, o.Leases, o.Segments, o.Checkpoints, o.SharedSaved}
 		return s, nil
 	}
 	if !errors.Is(err, api.ErrNotFound) {
@@ -172,8 +173,8 @@ func (s *nodeStats) served(w io.Writer) error {
 		t.Row("lately", "", lately)
 	}
 	if o := s.Overview; o != nil {
-		t.Row("held", "", fmt.Sprintf("%s segments, %s checkpoints; %d leases of %d connections",
-			show.Count(o.Segments), show.Count(o.Checkpoints), o.Leases, o.Connections))
+		t.Row("held", "", fmt.Sprintf("%s segments, %s checkpoints; %d leases of %d connections, which save %s by sharing",
+			show.Count(o.Segments), show.Count(o.Checkpoints), o.Leases, o.Connections, show.Bytes(o.SharedSaved)))
 	}
 	return t.Flush()
 }
