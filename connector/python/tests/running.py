@@ -146,12 +146,16 @@ class Daemon:
         return {name: float(value) for name, _, value in rows}
 
     def request(self, **want: object) -> dict[str, Any]:
-        """How it was told that a request was served, the last one with these fields: that comes
-        behind an answer. Its tokens add up."""
+        """How it was told that a request was served, the last one with these fields, or fields
+        that these functions take: that comes behind an answer. Its tokens add up."""
         end = time.monotonic() + 20.0
         while True:
             listed = json.loads(self._get("/api/v1/requests?limit=1000"))["items"]
-            fits = (one["id"] for one in listed if all(one[k] == v for k, v in want.items()))
+            fits = (
+                one["id"]
+                for one in listed
+                if all(v(one[k]) if callable(v) else one[k] == v for k, v in want.items())
+            )
             if (found := next(fits, None)) is not None:
                 break
             assert time.monotonic() < end, f"nobody told of {want}, but of {listed[:5]}"
