@@ -1,0 +1,101 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// engineOf is an engine that is attached for as long as a test lasts.
+func engineOf(t *testing.T, socket string) (*connector.Client, *connector.Model) {
+	t.Helper()
+	id, err := profile.FromConfig([]byte(smallConfig), profile.ConfigOptions{Model: "small", Weights: [32]byte{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := profile.New(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := connector.Open(connector.Options{Socket: socket, Name: "vllm-worker-3", Timeouts: connector.Timeouts{Lookup: 20 * time.Second}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	m, err := client.Register(p, connector.Binding{Connector: "spliced 1.0", Engine: "vllm 0.32.0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return client, m
+}
+
+// The ten questions of docs/operations.md, asked by their commands after a restart.
+func TestTheTenQuestionsAreAnswered(t *testing.T) {
+	dir := t.TempDir()
+	socket, stop := onDisk(t, dir)
+	key := publish(t, socket)
+	stop()
+	socket, _ = onDisk(t, dir)
+	admin := filepath.Join(filepath.Dir(socket), "a")
+	_, m := engineOf(t, socket)
+	want := exitOK
+	ask := func(line string, texts ...string) {
+		t.Helper()
+		code, out, errs := cli(t, append(strings.Fields(line), "--admin", "unix:"+admin)...)
+		if code != want {
+			t.Fatalf("%s: exit %d\n%s%s", line, code, out, errs)
+		}
+		for _, text := range texts {
+			if !strings.Contains(out, text) {
+				t.Errorf("%s has no %q:\n%s", line, text, out)
+			}
+		}
+	}
+	rows, err := m.Acquire(t.Context(), []profile.SegmentKey{profile.SegmentKey(key), profile.SegmentKey(key)}, connector.AcquireOptions{TTL: time.Minute})
+	if err != nil || rows[0].Lease == nil || rows[1].Lease == nil {
+		t.Fatalf("%+v: %v", rows, err)
+	}
+	if _, err := m.Served(t.Context(), &connector.Served{
+		Way: wire.WaySplice, Tokens: 100, First: 80 * time.Millisecond, Wait: 2 * time.Millisecond, WayMicros: []float64{120e3}, Request: "cmpl-7",
+		Segments: []connector.ServedSegment{
+			{Begin: 0, Tokens: 60, At: 0, Reused: 50, Tier: wire.TierDRAM, Key: profile.SegmentKey(key)},
+			{Begin: 60, Tokens: 30, Reason: wire.ReasonEvicted},
+		},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Report(t.Context(), &connector.Report{Compared: 9, Failed: 1, Worst: 0.02, Bound: 0.05}); err != nil {
+		t.Fatal(err)
+	}
+	ask("trace", "cmpl-7", "50.0 %", "80.0 ms", "2.0 ms", "evicted") // why is the first token not sooner
+	ask("usage", "default", "small", "50.0 %", "evicted 30")         // hit ratio by tenant and model
+	ask("stats", "2 leases of 1 connection", "which save ")      // bytes saved by sharing
+	ask("ls canaries", "on ", "9 ", "0.02", "0.05")                  // is the canary fine
+	ask("stats -all", "disk_read_nanos", "disk_read ")               // is the disk slow
+	ask("ls leases", key.String()[:12], "vllm-worker-3", "segment")  // who holds leases on what, since when
+	ask("ls pools", "public", "dram")                                // how much memory, HBM among it
+	ask("ls profiles -o wide", "spliced 1.0 vllm 0.32.0")            // which engine of which version
+	ask("stats -o json", `"disk_opened": 1`)                         // what the last restart brought back
+	for _, row := range rows {
+		row.Lease.Release()
+	}
+	client, err := api.NewClient("unix:"+admin, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if _, err := client.Remove(t.Context(), key, false); err != nil {
+		t.Fatal(err)
+	}
+	want = exitFailed                                      // it is not held any more
+	ask("inspect "+key.String(), "removed by an operator") // why was it evicted
+}
