@@ -24,6 +24,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/server"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/daemon/socket"
+	"github.com/spliced-kv/spliced/daemon/spans"
 	"github.com/spliced-kv/spliced/daemon/usage"
 	"github.com/spliced-kv/spliced/daemon/view"
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -88,6 +89,7 @@ type Daemon struct {
 	canary   *canary.Canary
 	usage    *usage.Usage
 	history  *usage.History
+	spans    *spans.Spans // nil = none
 	work     *parallel.Work
 	server   *server.Server
 	socket   *socket.Socket
@@ -350,6 +352,11 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 	}
 	d.canary = canary.New(d.now)
 	d.usage = usage.New(d.now, d.told)
+	if d.config.OTLPEndpoint != "" {
+		if d.spans, err = spans.New(spans.Config{Endpoint: d.config.OTLPEndpoint, Node: d.config.Node, Version: d.build.Version, Log: d.log}); err != nil {
+			return err
+		}
+	}
 	d.work = parallel.New(d.workConfig())
 	if d.server, err = d.newServer(); err != nil {
 		return err
@@ -411,6 +418,7 @@ func (d *Daemon) close() error {
 	if d.events != nil {
 		d.events.Close()
 	}
+	d.closeSpans()
 	var stored error
 	below := func() {
 		if d.work != nil {

@@ -126,11 +126,12 @@ var mayImport = map[string]string{
 	"daemon/events":   "policy/profile tiering/tier tiering/held",
 	"daemon/journal":  "tiering/decision tiering/tier api",
 	"daemon/canary":   "policy/profile tiering tiering/tier connector/wire api daemon/codes",
+	"daemon/spans":    "daemon/usage",
 	"daemon/usage":    "policy/cost policy/profile tiering tiering/tier connector/wire api daemon/codes",
 	"daemon/server": "policy/... gpuipc gpuipc/cuda/order tiering tiering/tier tiering/advise tiering/metric tiering/plan connector/wire connector/wire/seqpacket api " +
 		"daemon/settings daemon/socket daemon/codes daemon/budget daemon/queue daemon/slots daemon/gpu daemon/canary daemon/usage daemon/journal daemon/parallel",
 	"daemon/view":          "policy/... gpuipc tiering/... connector/wire api daemon/settings daemon/gpu daemon/canary daemon/usage daemon/journal daemon/server daemon/cluster daemon/events",
-	"daemon":               "policy/... gpuipc tiering/... api daemon/settings daemon/socket daemon/gpu daemon/canary daemon/usage daemon/journal daemon/cluster daemon/events daemon/parallel daemon/server daemon/view",
+	"daemon":               "policy/... gpuipc tiering/... api daemon/settings daemon/socket daemon/gpu daemon/canary daemon/usage daemon/spans daemon/journal daemon/cluster daemon/events daemon/parallel daemon/server daemon/view",
 	"daemon/cmd/spliced":   "daemon daemon/settings",
 	"daemon/hostile":       "",
 	"daemon/hostile/table": "",

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spliced-kv/spliced/daemon/journal"
@@ -14,10 +15,25 @@ func (d *Daemon) told(r *usage.Request) {
 	if r.Who.Fingerprint.IsTrial() {
 		return
 	}
+	if d.spans != nil {
+		d.spans.Served(r, view.WayName(r.Way), d.server.TenantName(r.Who.Tenant))
+	}
 	reused := r.Sources[usage.Checkpoint] + r.Sources[usage.Segment]
 	d.journal.Append(journal.Event{
 		At: r.At, Kind: journal.Request, Profile: uint32(r.Who.Profile), Tokens: int(r.Tokens), Bytes: int64(min(r.Bytes, 1<<62)),
 		Tenant: d.server.TenantName(r.Who.Tenant), Model: r.Who.Model, Client: r.Who.Client, Why: view.WayName(r.Way),
 		Text: fmt.Sprintf("request %d: %d of %d tokens reused, some %.0f ms saved", r.Number, reused, r.Tokens, r.Saved),
 	})
+}
+
+// closeSpans exports what waits. A collector that does not answer keeps the end for a moment.
+func (d *Daemon) closeSpans() {
+	if d.spans == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), d.config.DrainTimeout)
+	defer cancel()
+	if err := d.spans.Close(ctx); err != nil {
+		d.log.Warn().Err(err).Msg("the last spans were not exported")
+	}
 }

@@ -166,6 +166,8 @@ type Config struct {
 	EventsSegments   bool
 	EventsMemory     Bytes
 
+	OTLPEndpoint string
+
 	Tenants []Tenant
 }
 
@@ -328,6 +330,7 @@ func (c *Config) Validate() error {
 	c.checkCluster(v)
 	c.checkObject(v)
 	c.checkEvents(v)
+	c.checkTracing(v)
 	if level, err := zerolog.ParseLevel(c.LogLevel); err != nil || level < zerolog.TraceLevel || c.LogLevel == "" {
 		v.add("log-level", "%q is not one of trace, debug, info, warn, error, disabled", c.LogLevel)
 	}

@@ -174,7 +174,7 @@ func (c *Config) settings() []setting {
 		{"log-format", (*text)(&c.LogFormat), "json or console", "not allowed",
 			"Form of log lines."},
 	}...)
-	return slices.Concat(list, c.clusterSettings(), c.objectSettings(), c.eventsSettings())
+	return slices.Concat(list, c.clusterSettings(), c.objectSettings(), c.eventsSettings(), c.tracingSettings())
 }
 
 // text, toggle, integer, interval, address, idList and nameList make fields flag.Values.

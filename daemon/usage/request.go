@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"encoding/hex"
 	"math"
 	"strings"
 	"time"
@@ -41,7 +42,7 @@ type Request struct {
 	At      time.Time // when it was told
 	Who     Who
 	Name    string // the engine's own
-	Trace   string // 32 hex digits; empty = none
+	Parent  Parent // the engine's span; zero = it has none
 	Way     uint8  // a wire.Way
 	Tokens  uint32
 	Sources [Froms]uint64 // tokens by source
@@ -81,12 +82,12 @@ func read(m *wire.ServedRequest) (*Request, error) {
 			return nil, codes.Refuse(wire.Invalid, "a way predicted to take %v", v)
 		}
 	}
-	trace, err := traceOf(m.Trace)
+	parent, err := parentOf(m.Trace)
 	if err != nil {
 		return nil, err
 	}
 	r := &Request{
-		Name: plain(m.Request), Trace: trace, Way: m.Way, Tokens: m.Tokens, Prefix: tier.Place(m.PrefixTier),
+		Name: plain(m.Request), Parent: parent, Way: m.Way, Tokens: m.Tokens, Prefix: tier.Place(m.PrefixTier),
 		Reason: reasonOf(m.PrefixReason), Bytes: m.ReadBytes, Match: micros(m.MatchMicros), Wait: micros(m.WaitMicros), First: micros(m.FirstMicros),
 	}
 	for _, v := range m.WayMicros {
@@ -177,21 +178,48 @@ func reasonOf(r uint8) tier.Reason {
 
 func micros(n uint32) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// traceOf is the trace id of a traceparent, empty of none: version, trace, parent and
-// flags in hex, as W3C Trace Context has them.
-func traceOf(parent string) (string, error) {
-	if parent == "" {
-		return "", nil
+// Parent names the span of an engine that a request belongs to, as a traceparent of W3C
+// Trace Context does.
+type Parent struct {
+	Trace [16]byte
+	Span  [8]byte
+	Flags byte
+}
+
+// IsValid reports whether there is one.
+func (p *Parent) IsValid() bool { return p.Trace != [16]byte{} && p.Span != [8]byte{} }
+
+// TraceID is the trace in 32 hex digits, empty without one.
+func (p *Parent) TraceID() string {
+	if !p.IsValid() {
+		return ""
 	}
-	parts := strings.Split(parent, "-")
-	ok := len(parts) >= 4 && len(parts[0]) == 2 && len(parts[1]) == 32 && len(parts[2]) == 16 && len(parts[3]) == 2 && parts[0] != "ff"
-	for _, p := range parts[:min(4, len(parts))] {
-		ok = ok && strings.Trim(p, "0123456789abcdef") == ""
+	return hex.EncodeToString(p.Trace[:])
+}
+
+// parentOf reads a traceparent; of none it is zero. A later version than ours may have more
+// behind the flags.
+func parentOf(text string) (p Parent, err error) {
+	if text == "" {
+		return p, nil
 	}
-	if !ok || strings.Trim(parts[1], "0") == "" || strings.Trim(parts[2], "0") == "" {
-		return "", codes.Refuse(wire.Invalid, "traceparent %.80q", parent)
+	parts := strings.Split(text, "-")
+	ok := len(parts) >= 4 && text == strings.ToLower(text) && parts[0] != "ff" && (parts[0] != "00" || len(parts) == 4)
+	if ok {
+		var version, flags [1]byte
+		for i, to := range [][]byte{version[:], p.Trace[:], p.Span[:], flags[:]} {
+			ok = ok && len(parts[i]) == 2*len(to)
+			if ok {
+				_, err := hex.Decode(to, []byte(parts[i]))
+				ok = err == nil
+			}
+		}
+		p.Flags = flags[0]
 	}
-	return parts[1], nil
+	if !ok || !p.IsValid() {
+		return Parent{}, codes.Refuse(wire.Invalid, "traceparent %.80q", text)
+	}
+	return p, nil
 }
 
 // plain is a client's text without what could move a person's terminal.

@@ -236,5 +236,5 @@ func (r *ring) find(number uint64) (*Request, bool) {
 // sizeOf is about what a request takes in memory.
 func sizeOf(q *Request) int {
 	const fixed, span = 320, 48 // bytes of a Request and a Span, measured with unsafe.Sizeof and rounded up
-	return fixed + span*cap(q.Spans) + 8*cap(q.Ways) + len(q.Name) + len(q.Trace) + len(q.Who.Client)
+	return fixed + span*cap(q.Spans) + 8*cap(q.Ways) + len(q.Name) + len(q.Who.Client)
 }

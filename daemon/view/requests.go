@@ -53,7 +53,7 @@ func (v *View) Request(id uint64) (*api.Request, error) {
 func (v *View) request(r *usage.Request) api.Request {
 	out := api.Request{
 		ID: r.Number, Name: r.Name, At: r.At, Tenant: v.tenantName(r.Who.Tenant), Profile: uint32(r.Who.Profile), Model: r.Who.Model,
-		Client: r.Who.Client, Trace: r.Trace, Way: wayNames[r.Way], Prompt: uint64(r.Tokens),
+		Client: r.Who.Client, Trace: r.Parent.TraceID(), Way: wayNames[r.Way], Prompt: uint64(r.Tokens),
 		Engine: r.Sources[usage.Engine], Prefix: r.Sources[usage.Checkpoint], Reused: r.Sources[usage.Segment],
 		Computed: r.Sources[usage.Computed], Seam: r.Seam, PrefixTier: tierName(r.Prefix), PrefixReason: r.Reason.String(),
 		Bytes: r.Bytes, MatchMillis: msOf(r.Match), WaitMillis: msOf(r.Wait), TTFTMillis: msOf(r.First), SavedMillis: r.Saved,

@@ -49,9 +49,15 @@ func newFirst() *prometheus.HistogramVec {
 
 // Served observes a request that was told of.
 func (v *View) Served(r *usage.Request) {
-	if r.First > 0 {
-		v.first.WithLabelValues(v.labels.profile(r.Who.Fingerprint)).Observe(r.First.Seconds())
+	if r.First <= 0 {
+		return
 	}
+	first := v.first.WithLabelValues(v.labels.profile(r.Who.Fingerprint))
+	if e, ok := first.(prometheus.ExemplarObserver); ok && r.Parent.IsValid() {
+		e.ObserveWithExemplar(r.First.Seconds(), prometheus.Labels{"trace_id": r.Parent.TraceID()})
+		return
+	}
+	first.Observe(r.First.Seconds())
 }
 
 // eachOfServed adds up what shares a row.

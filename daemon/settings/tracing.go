@@ -1,0 +1,21 @@
+package settings
+
+import "net/url"
+
+// tracingSettings are those of spans for an OpenTelemetry collector.
+func (c *Config) tracingSettings() []setting {
+	return []setting{
+		{"otlp-endpoint", (*text)(&c.OTLPEndpoint), "http:// or https:// URL", "no spans",
+			"Where spans of requests go, by OTLP over HTTP, such as http://localhost:4318/v1/traces. Each is a child of the engine's span, where its requests are traced. They carry names and counts, never tokens."},
+	}
+}
+
+func (c *Config) checkTracing(v *faults) {
+	if c.OTLPEndpoint == "" {
+		return
+	}
+	u, err := url.Parse(c.OTLPEndpoint)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || len(c.OTLPEndpoint) > 2048 {
+		v.add("otlp-endpoint", "%.100q is no http:// or https:// URL", c.OTLPEndpoint)
+	}
+}

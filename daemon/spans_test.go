@@ -1,0 +1,109 @@
+package daemon
+
+import (
+	"encoding/hex"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	collect "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+)
+
+// collector keeps the spans that it is sent.
+type collector struct {
+	mu    sync.Mutex
+	spans []*otlp.Span
+}
+
+func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	var m collect.ExportTraceServiceRequest
+	if err != nil || r.URL.Path != "/v1/traces" || proto.Unmarshal(body, &m) != nil {
+		http.Error(w, "no spans", http.StatusBadRequest)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, of := range m.ResourceSpans {
+		for _, scope := range of.ScopeSpans {
+			c.spans = append(c.spans, scope.Spans...)
+		}
+	}
+}
+
+func (c *collector) named(name string) (found []*otlp.Span) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.spans {
+		if s.Name == name {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+func TestRequestsAreSpansOfTheEnginesTrace(t *testing.T) {
+	leakCheck(t)
+	var c collector
+	server := httptest.NewServer(&c)
+	t.Cleanup(server.Close)
+	config := testConfig(t)
+	config.OTLPEndpoint = server.URL + "/v1/traces"
+	d := startDaemon(t, config, nil)
+	client := attach(t, d.Socket())
+	client.register(testProfile(1))
+	client.served(splicedRequest())
+	not := splicedRequest()
+	not.Trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00" // the engine does not sample it
+	client.served(not)
+	client.served(wire.ServedRequest{Way: wire.WayRecompute, Tokens: 7, PrefixReason: wire.ReasonUnknown})
+	client.close()
+	d.stop() // exports what waits
+
+	requests := c.named("spliced.request")
+	if len(requests) != 2 {
+		t.Fatalf("%d spans of requests", len(requests))
+	}
+	first, alone := requests[0], requests[1]
+	if hex.EncodeToString(first.TraceId) != "4bf92f3577b34da6a3ce929d0e0e4736" || hex.EncodeToString(first.ParentSpanId) != "00f067aa0ba902b7" {
+		t.Errorf("trace %x, parent %x", first.TraceId, first.ParentSpanId)
+	}
+	if took := time.Duration(first.EndTimeUnixNano - first.StartTimeUnixNano); took != 40*time.Millisecond {
+		t.Errorf("took %v", took)
+	}
+	said := map[string]string{}
+	for _, a := range first.Attributes {
+		said[a.Key] = a.Value.String()
+	}
+	if said["spliced.tokens.segment"] != "int_value:32" || said["spliced.way"] != `string_value:"splice"` || said["spliced.tenant"] != `string_value:"default"` {
+		t.Errorf("%v", said)
+	}
+	if len(alone.ParentSpanId) != 0 {
+		t.Errorf("a request without a trace has parent %x", alone.ParentSpanId)
+	}
+	waits := c.named("spliced.wait")
+	if len(waits) != 1 || string(waits[0].ParentSpanId) != string(first.SpanId) || waits[0].StartTimeUnixNano-first.StartTimeUnixNano != uint64(300*time.Microsecond) {
+		t.Errorf("%v", waits)
+	}
+}
+
+func TestACollectorThatIsNotThereCostsNothing(t *testing.T) {
+	leakCheck(t)
+	config := testConfig(t)
+	config.OTLPEndpoint, config.DrainTimeout = "http://127.0.0.1:1/v1/traces", 200*time.Millisecond
+	d := startDaemon(t, config, nil)
+	client := attach(t, d.Socket())
+	client.register(testProfile(1))
+	for range 100 {
+		client.served(splicedRequest())
+	}
+	client.close()
+	d.stop()
+}
