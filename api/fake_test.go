@@ -114,7 +114,7 @@ func (f *fakeNode) Request(id uint64) (*Request, error) {
 
 func (f *fakeNode) Usage() []Usage {
 	return []Usage{{
-		Tenant: "a", Profile: "0102030405ab", Model: "m", Requests: 9, Prompt: 900, Engine: 90, Prefix: 180, Reused: 360, Computed: 270, Seam: 72, Saved: 630,
+		Tenant: "a", Profile: "0102030405ab", Model: "m", Requests: 9, Prompt: 900, Engine: 90, Prefix: 180, Reused: 360, Computed: 270, Seam: 72, Saved: 630, TTFTMillis: 450, TTFTRequests: 9, Since: longAgo,
 		Ways: map[string]uint64{WaySplice: 9}, Missed: map[string]uint64{"seam": 72, "new": 198},
 	}}
 }

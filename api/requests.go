@@ -83,19 +83,23 @@ type RequestQuery struct {
 // Usage is the sums of one tenant and model, over restarts where there is a disk. The
 // token hit ratio is (Prefix + Reused) / (Prompt - Engine).
 type Usage struct {
-	Tenant   string            `json:"tenant"`
-	Profile  string            `json:"profile"` // 12 hex digits of the fingerprint; empty = profiles beyond a bound
-	Model    string            `json:"model"`
-	Requests uint64            `json:"requests"`
-	Prompt   uint64            `json:"prompt_tokens"`
-	Engine   uint64            `json:"engine_tokens"`
-	Prefix   uint64            `json:"prefix_tokens"`
-	Reused   uint64            `json:"reused_tokens"`
-	Computed uint64            `json:"computed_tokens"`
-	Seam     uint64            `json:"seam_tokens"`
-	Saved    float64           `json:"saved_ms"` // an estimate
-	Ways     map[string]uint64 `json:"ways"`     // requests by Way…
-	Missed   map[string]uint64 `json:"missed"`   // computed tokens by reason
+	Tenant   string  `json:"tenant"`
+	Profile  string  `json:"profile"` // 12 hex digits of the fingerprint; empty = profiles beyond a bound
+	Model    string  `json:"model"`
+	Requests uint64  `json:"requests"`
+	Prompt   uint64  `json:"prompt_tokens"`
+	Engine   uint64  `json:"engine_tokens"`
+	Prefix   uint64  `json:"prefix_tokens"`
+	Reused   uint64  `json:"reused_tokens"`
+	Computed uint64  `json:"computed_tokens"`
+	Seam     uint64  `json:"seam_tokens"`
+	Saved    float64 `json:"saved_ms"` // an estimate
+	// TTFTMillis are those of the TTFTRequests that told: their mean is the quotient.
+	TTFTMillis   float64           `json:"ttft_ms"`
+	TTFTRequests uint64            `json:"ttft_requests"`
+	Since        time.Time         `json:"since"`  // when the first of them was told
+	Ways         map[string]uint64 `json:"ways"`   // requests by Way…
+	Missed       map[string]uint64 `json:"missed"` // computed tokens by reason
 }
 
 // HitRatio is the share of the tokens that the engine did not have itself and the daemon
@@ -113,6 +117,10 @@ func (u *Usage) Add(o *Usage) {
 	u.Prompt, u.Engine, u.Prefix = u.Prompt+o.Prompt, u.Engine+o.Engine, u.Prefix+o.Prefix
 	u.Reused, u.Computed, u.Seam = u.Reused+o.Reused, u.Computed+o.Computed, u.Seam+o.Seam
 	u.Saved += o.Saved
+	u.TTFTMillis, u.TTFTRequests = u.TTFTMillis+o.TTFTMillis, u.TTFTRequests+o.TTFTRequests
+	if u.Since.IsZero() || o.Since.Before(u.Since) {
+		u.Since = o.Since
+	}
 	u.Ways, u.Missed = plus(u.Ways, o.Ways), plus(u.Missed, o.Missed)
 }
 

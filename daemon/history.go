@@ -14,7 +14,9 @@ func (d *Daemon) sample() usage.Sample {
 		for f, n := range r.Since.Sources {
 			s.Sources[f] += n
 		}
+		r.Since.Causes(func(c usage.Cause, n uint64) { s.Missed[c] += n })
 		s.Saved += r.Since.Saved - r.Since.Lost
+		s.First, s.Timed = s.First+r.Since.First, s.Timed+r.Since.Timed
 	}
 	c := d.store.Counters()
 	s.Evictions = c.EvictedRoom + c.EvictedQuota

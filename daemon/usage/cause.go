@@ -15,6 +15,8 @@ const (
 	Declined = Cause(wire.ReasonOff + 1) // match found them, and computing was chosen
 	Seam     = Cause(wire.ReasonOff + 2) // beside reused ones
 	causes   = int(Seam) + 1
+
+	Causes = uint8(causes) // how many there are
 )
 
 // String is the cause in listings and series.

@@ -15,7 +15,10 @@ type Sample struct {
 	Requests  uint64
 	Prompt    uint64
 	Sources   [Froms]uint64
-	Saved     float64 // milliseconds
+	Missed    [causes]uint64 // computed tokens by Cause
+	Saved     float64        // milliseconds
+	First     float64        // milliseconds to first tokens, of Timed requests
+	Timed     uint64
 	Evictions uint64
 	Bytes     [tier.PlaceDisk + 1]int64 // by tier.Place
 }
@@ -26,7 +29,9 @@ func (s *Sample) add(o *Sample) {
 	s.Requests += o.Requests
 	s.Prompt += o.Prompt
 	add(s.Sources[:], o.Sources[:])
+	add(s.Missed[:], o.Missed[:])
 	s.Saved += o.Saved
+	s.First, s.Timed = s.First+o.First, s.Timed+o.Timed
 	s.Evictions += o.Evictions
 }
 
@@ -38,12 +43,16 @@ func (s *Sample) since(o *Sample) Sample {
 	for i := range d.Sources {
 		d.Sources[i] -= o.Sources[i]
 	}
+	for i := range d.Missed {
+		d.Missed[i] -= o.Missed[i]
+	}
 	d.Saved -= o.Saved
+	d.First, d.Timed = d.First-o.First, d.Timed-o.Timed
 	d.Evictions -= o.Evictions
 	return d
 }
 
-// Steps of a history, and how many are kept: six hours and seven days, some 700 KB.
+// Steps of a history, and how many are kept: six hours and seven days, some 1.2 MB.
 const (
 	FineStep   = 10 * time.Second
 	fineSteps  = 6 * 3600 / 10

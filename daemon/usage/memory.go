@@ -44,6 +44,9 @@ type noted struct {
 	Missed  map[string]uint64 `json:"missed"`
 	Saved   float64           `json:"saved_ms"`
 	Lost    float64           `json:"lost_ms"`
+	First   float64           `json:"first_ms"`
+	Timed   uint64            `json:"timed"`
+	Began   time.Time         `json:"began"`
 }
 
 // Memory keeps sums on disk. Only its Run touches the disk, which may hang.
@@ -114,7 +117,7 @@ func (k *Memory) load() error {
 			k.others = append(k.others, list[i])
 			continue
 		}
-		k.usage.restore(Key{tenant.ID, profile.Fingerprint(list[i].Profile)}, list[i].Model, &sums)
+		k.usage.restore(Key{tenant.ID, profile.Fingerprint(list[i].Profile)}, list[i].Model, &sums, list[i].Began)
 	}
 	return nil
 }
@@ -129,7 +132,7 @@ func parse(content []byte) (list []noted, err error) {
 	}
 	for i := range list {
 		n := &list[i]
-		if n.Tenant == "" || len(n.Ways) != len(Sums{}.Ways) || !(n.Saved >= 0) || !(n.Lost >= 0) {
+		if n.Tenant == "" || len(n.Ways) != len(Sums{}.Ways) || !(n.Saved >= 0) || !(n.Lost >= 0) || !(n.First >= 0) {
 			return nil, fmt.Errorf("entry %d is none", i+1)
 		}
 		if sums := n.sums(); sums.Prompt != sum(sums.Sources[:]) || sums.Sources[Computed] != sum(sums.Missed[:]) {
@@ -167,7 +170,7 @@ func (k *Memory) save() {
 func note(tenant string, r *Row, s *Sums) noted {
 	n := noted{
 		Tenant: tenant, Profile: api.Digest(r.Fingerprint), Model: r.Model, Ways: s.Ways[:], Prompt: s.Prompt,
-		Sources: map[string]uint64{}, Missed: map[string]uint64{}, Saved: s.Saved, Lost: s.Lost,
+		Sources: map[string]uint64{}, Missed: map[string]uint64{}, Saved: s.Saved, Lost: s.Lost, First: s.First, Timed: s.Timed, Began: r.Began,
 	}
 	for f, tokens := range s.Sources {
 		n.Sources[From(f).String()] = tokens
@@ -180,6 +183,7 @@ func note(tenant string, r *Row, s *Sums) noted {
 func (n *noted) sums() (s Sums) {
 	copy(s.Ways[:], n.Ways)
 	s.Prompt, s.Saved, s.Lost = n.Prompt, n.Saved, n.Lost
+	s.First, s.Timed = n.First, n.Timed
 	for f := range s.Sources {
 		s.Sources[f] = n.Sources[From(f).String()]
 	}

@@ -37,6 +37,8 @@ type Sums struct {
 	Missed  [causes]uint64 // computed tokens by Cause
 	Saved   float64        // milliseconds by requests that were the quicker for it, as the cost model predicts
 	Lost    float64        // milliseconds by those that were slower
+	First   float64        // milliseconds to first tokens, of those that told
+	Timed   uint64         // how many told
 }
 
 // Requests is how many there were.
@@ -55,6 +57,7 @@ func (s *Sums) Add(o *Sums) {
 	add(s.Sources[:], o.Sources[:])
 	add(s.Missed[:], o.Missed[:])
 	s.Saved, s.Lost = s.Saved+o.Saved, s.Lost+o.Lost
+	s.First, s.Timed = s.First+o.First, s.Timed+o.Timed
 }
 
 func add(to, from []uint64) {
@@ -74,14 +77,19 @@ func (s *Sums) count(r *Request) {
 	}
 	s.Saved += max(0, r.Saved)
 	s.Lost += max(0, -r.Saved)
+	if r.First > 0 {
+		s.First += float64(r.First) / float64(time.Millisecond)
+		s.Timed++
+	}
 }
 
 // Row is the sums of one tenant and profile.
 type Row struct {
 	Key
 	Model  string
-	Since  Sums // this daemon's start
-	Before Sums // of earlier starts
+	Since  Sums      // this daemon's start
+	Before Sums      // of earlier starts
+	Began  time.Time // when the first of them all was told
 }
 
 // Total is over all starts.
@@ -157,7 +165,7 @@ func (u *Usage) rowLocked(of Key, model string) *Row {
 	}
 	r := u.mu.rows[of]
 	if r == nil {
-		r = &Row{Key: of, Model: model}
+		r = &Row{Key: of, Model: model, Began: u.now()}
 		u.mu.rows[of] = r
 	}
 	return r
@@ -192,10 +200,14 @@ func (u *Usage) Request(number uint64) (*Request, bool) {
 }
 
 // restore adds what an earlier start has counted.
-func (u *Usage) restore(of Key, model string, sums *Sums) {
+func (u *Usage) restore(of Key, model string, sums *Sums, began time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.rowLocked(of, model).Before.Add(sums)
+	r := u.rowLocked(of, model)
+	r.Before.Add(sums)
+	if began.Before(r.Began) {
+		r.Began = began
+	}
 }
 
 // ring keeps the last requests, whose sizes sum to ringBytes at most.

@@ -89,6 +89,7 @@ func (v *View) Usage() []api.Usage {
 		total := rows[i].Total()
 		u := sums(&total)
 		u.Tenant, u.Profile, u.Model = v.tenantName(rows[i].Tenant), shortName(rows[i].Fingerprint), rows[i].Model
+		u.Since = rows[i].Began
 		list = append(list, u)
 	}
 	return list
@@ -97,7 +98,7 @@ func (v *View) Usage() []api.Usage {
 func sums(s *usage.Sums) api.Usage {
 	u := api.Usage{
 		Requests: s.Requests(), Prompt: s.Prompt, Engine: s.Sources[usage.Engine], Prefix: s.Sources[usage.Checkpoint],
-		Reused: s.Sources[usage.Segment], Computed: s.Sources[usage.Computed], Seam: s.Missed[usage.Seam], Saved: s.Saved - s.Lost,
+		Reused: s.Sources[usage.Segment], Computed: s.Sources[usage.Computed], Seam: s.Missed[usage.Seam], Saved: s.Saved - s.Lost, TTFTMillis: s.First, TTFTRequests: s.Timed,
 		Ways: map[string]uint64{}, Missed: map[string]uint64{},
 	}
 	for way, n := range s.Ways {
@@ -163,6 +164,11 @@ func (v *View) history(span string) api.History {
 	} {
 		column(name, func(s *usage.Sample) float64 { return float64(s.Sources[from]) })
 	}
+	for c := range usage.Cause(usage.Causes) {
+		column("missed_"+c.String(), func(s *usage.Sample) float64 { return float64(s.Missed[c]) })
+	}
+	column("ttft_ms", func(s *usage.Sample) float64 { return s.First })
+	column("ttft_requests", func(s *usage.Sample) float64 { return float64(s.Timed) })
 	column("saved_ms", func(s *usage.Sample) float64 { return s.Saved })
 	column("evictions", func(s *usage.Sample) float64 { return float64(s.Evictions) })
 	for _, place := range []tier.Place{tier.PlaceHBM, tier.PlaceDRAM, tier.PlaceDisk} {

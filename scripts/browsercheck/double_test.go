@@ -497,14 +497,16 @@ func history(which string, busy bool) map[string]any {
 	if which == "7d" {
 		step, n = 300, 2016
 	}
-	names := []string{"prompt_tokens", "engine_tokens", "prefix_tokens", "reused_tokens", "computed_tokens", "requests", "saved_ms", "evictions", "used_bytes_dram", "used_bytes_disk", "used_bytes_hbm"}
+	names := []string{"prompt_tokens", "engine_tokens", "prefix_tokens", "reused_tokens", "computed_tokens", "requests", "saved_ms", "evictions", "used_bytes_dram", "used_bytes_disk", "used_bytes_hbm",
+		"missed_unknown", "missed_evicted", "missed_seam", "missed_new", "ttft_ms", "ttft_requests"}
 	series := map[string][]float64{}
 	at := make([]int64, n)
 	now := time.Now().Unix()
 	for i := range n {
 		at[i] = now - int64((n-1-i)*step)
 		wave := float64(1 + i*i%7)
-		values := []float64{4000 * wave, 400 * wave, 1000 * wave, 1200 * wave, 1400 * wave, wave, 120 * wave, float64(i % 3), 61 * (1 << 30), float64(345+i%5) * (1 << 30), 3 * (1 << 30)}
+		values := []float64{4000 * wave, 400 * wave, 1000 * wave, 1200 * wave, 1400 * wave, wave, 120 * wave, float64(i % 3), 61 * (1 << 30), float64(345+i%5) * (1 << 30), 3 * (1 << 30),
+			300 * wave, 900 * wave, 100 * wave, 100 * wave, 80 * wave, wave}
 		for k, name := range names {
 			v := values[k]
 			if !busy {

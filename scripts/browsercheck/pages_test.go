@@ -66,7 +66,7 @@ func TestEachQuestionIsAnsweredFromTheFirstPage(t *testing.T) {
 	d, p := standIn(t), openTab(t)
 	// Each question with its first answer, the section that it leads to, and what is found there.
 	questions := []struct{ id, answer, section, found string }{
-		{"ttft", "40.1 % of prompt tokens are computed, most since they were never seen (13.6 million tokens)", "#why", "3.56 million tokens"},
+		{"ttft", "last hour, 35.0 % of prompt tokens were computed, most because: evicted (971,100 tokens)", "#why", "971,100 tokens"},
 		{"ratio", "54.0 % over all", "#usage", "62.4 %"},
 		{"evicted", "search by its key", "#decisions", "for its tenant's quota"},
 		{"shared", "97.5 GiB", "#numbers", "97.5 GiB"},

@@ -13,8 +13,17 @@ export function cut(history, seconds) {
   const from = first < 0 ? history.at.length : first;
   const at = history.at.slice(from);
   const series = Object.fromEntries(Object.entries(history.series ?? {}).map(([k, v]) => [k, (v ?? []).slice(from)]));
-  const totals = Object.fromEntries(usageFields.map((f) => [f, sum(series[f])]));
+  const totals = Object.fromEntries([...new Set([...usageFields, ...Object.keys(series)])].map((f) => [f, sum(series[f])]));
   return { at, series, totals, step: history.step_seconds, seconds: at.length * history.step_seconds };
+}
+
+// usageOf is what a window adds up to as a row of usage; null where no prompt was served in
+// it, or its daemon keeps no reasons.
+export function usageOf(window) {
+  const t = window?.totals;
+  if (!t?.prompt_tokens || !('missed_unknown' in window.series)) return null;
+  const missed = Object.fromEntries(Object.keys(window.series).filter((f) => f.startsWith('missed_')).map((f) => [f.slice(7), t[f]]));
+  return { ...t, missed, seam_tokens: missed.seam ?? 0 };
 }
 
 export function byName(stats) {

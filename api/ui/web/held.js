@@ -105,7 +105,7 @@ function Listing({ kind, params }) {
       <button type="button" disabled=${!list.data?.next || busy || all} onClick=${() => turn([...cursors, list.data.next])}>Next</button>
       ${busy ? html`<button type="button" onClick=${() => turn(cursors)}>Stop</button>`
         : (list.data?.next || cursors.length > 0) && !all && html`<button type="button" onClick=${loadAll} title=${`Up to ${count(most)} rows, ${count(pageSize)} at a time`}>Load all that match</button>`}
-      <span role="status" class="muted" id="listed">${all ? all.note : list.data && `${plural(rows.length, 'row')} on page ${cursors.length + 1}, in order of key${held ? `; ${many(held)} held in all` : ''}. Sorting is within the page.`}</span>
+      <span role="status" class="muted" id="listed">${all ? all.note : list.data && `${plural(rows.length, 'row')} on page ${cursors.length + 1}, in order of key${held ? `; ${many(held)} in memory; others are on disk only` : ''}. Sorting is within the page.`}</span>
     </div>
     ${(list.data || all) && html`<${Table} caption=${k.title} rows=${rows} rowKey=${k.key} columns=${k.columns}
       empty=${busy ? 'Loading…' : Object.values(params).some(Boolean) ? html`None is held that passes the search. ${prefix && html`It may have left: <a href=${link('decisions', '', { key: prefix })}>what was decided about it</a>.`}` : `No ${k.one} is held yet: the first request that is computed publishes some.`} />`}
@@ -195,7 +195,7 @@ function History({ of }) {
   useEvents();
   const happened = events.list.filter((e) => e.key === of);
   return html`<${Panel} id="history" title="What was decided about it, and why">
-    ${list.data && html`<${DecisionTable} rows=${list.data.items} empty="Nothing is remembered: the daemon keeps a bounded number of decisions since its start." />`}
+    ${list.data && html`<${DecisionTable} rows=${list.data.items} empty="Nothing is remembered of it since the daemon started: it was decided before, or it was never here." />`}
     <${Missing} from=${list} what="decisions" />
     ${happened.length > 0 && html`<h3>Events seen by this page</h3><ul class="ticker">${happened.map((e) => html`<li key=${e.id}><${Time} at=${e.at} /> <${EventText} e=${e} /></li>`)}</ul>`}
   <//>`;

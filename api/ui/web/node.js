@@ -54,7 +54,7 @@ const usageColumns = [
   { id: 'hit', label: 'Token hit ratio', num: true, title: ratioTitle, cell: (r) => html`<strong>${percent(hitRatio(r))}</strong>`, sort: hitRatio },
   { id: 'whole', label: 'With engine cache', num: true, title: 'Tokens that were not computed, also those that the engine had itself, of all prompt tokens', cell: (r) => percent(wholeHitRatio(r)), sort: wholeHitRatio },
   { id: 'from', label: 'Tokens from', cell: (r) => html`<div class="cellbar"><${Bar} parts=${sourceParts(r)} total=${r.prompt_tokens} label="Tokens" /></div>` },
-  { id: 'missed', label: 'Missed most since', title: 'Missed tokens by reason', cell: (r) => {
+  { id: 'missed', label: 'Most missed', title: 'Computed tokens by reason, the largest', cell: (r) => {
     const list = missedText(r.missed);
     return list.length ? html`<span title=${list.map(([k, n]) => `${reasonOf(k).name}: ${tokens(n)}`).join('; ')}>${reasonOf(list[0][0]).name}, ${tokens(list[0][1])}</span>` : '–';
   }, sort: (r) => missedText(r.missed)[0]?.[1] },
@@ -127,7 +127,7 @@ export function Connections({ route: { params } }) {
         { id: 'since', label: 'Held since', num: true, title: 'When it was given', cell: (l) => html`<${Ago} at=${l.since} />`, sort: (l) => Date.parse(l.since) },
         { id: 'expires', label: 'Ends', num: true, title: 'When it ends by itself', cell: (l) => html`<${Ago} at=${l.expires} />`, sort: (l) => Date.parse(l.expires) },
         { id: 'bytes', label: 'Size', num: true, title: 'Bytes that it keeps in place', cell: (l) => bytes(l.bytes), sort: (l) => l.bytes },
-        { id: 'device', label: 'GPU', cell: (l) => (l.device ? html`<code>${shown(l.device, 16)}</code>` : 'memory'), sort: (l) => l.device },
+        { id: 'device', label: 'In', title: 'Memory of the host, or of a GPU', cell: (l) => (l.device ? html`<code>${shown(l.device, 16)}</code>` : 'memory'), sort: (l) => l.device },
       ]} />`}
       ${leases.data?.next && html`<p class="muted">These are the first 1,000: pick a tenant or a connection to see others.</p>`}
       <${Missing} from=${leases} what="a list of leases" />

@@ -5,7 +5,7 @@ import { events } from './events.js';
 import { Chart } from './chart.js';
 import { bytes, count, many, millis, percent, plural, ratio, shown, time, tokens } from './format.js';
 import { Absent, Bar, EventText, Missing, Name, Panel, Pools, Refreshed, SourceLegend, Stat, Stats, Time, hitRatio, ratioTitle, sourceParts, useEvents, wholeHitRatio } from './parts.js';
-import { byName, canaryAnswer, cut, diskAnswer, enginesAnswer, series, sum, usageFields } from './answers.js';
+import { byName, canaryAnswer, cut, diskAnswer, enginesAnswer, series, sum, usageFields, usageOf } from './answers.js';
 import { Table } from './table.js';
 import { questions, reasonOf, sources, ways } from './words.js';
 
@@ -36,6 +36,8 @@ export function Overview() {
     ? { pools: pools.data?.items ?? [], connections: connections.data?.items.length, leases: counters.leases, segments: most(pools.data, 'public'), checkpoints: most(pools.data, 'private'), shared_bytes_saved: shared }
     : over.data && { ...over.data, shared_bytes_saved: shared };
   const window = useMemo(() => cut(over.data?.history, range.seconds), [over.data, range]);
+  const recent = usageOf(window);
+  const meant = recent ? range.name : 'since counting began';
   if (!data) return html`<${Missing} from=${over} what="the overview" />`;
   return html`
     <${Attention} status=${status} canaries=${canaries.data?.items} />
@@ -47,8 +49,8 @@ export function Overview() {
       <${Questions} data=${data} window=${window} range=${range} counters=${counters} canaries=${canaries.data?.items} profiles=${profiles.data?.items} status=${status} />
       <${Happened} />
     </div>
-    <${Panel} id="why" title="Where prompt tokens came from" about="Time to first token is spent on what is computed. The more of a prompt is orange, the less this cache helped it.">
-      ${older ? html`<${Absent} what="sums of tokens by source" />` : html`<${Why} usage=${data.usage} />`}
+    <${Panel} id="why" title=${`Where prompt tokens came from, ${meant}`} aside=${html`<${Range} range=${range} set=${setRange} />`} about="Time to first token is spent on what is computed. The more of a prompt is orange, the less this cache helped it.">
+      ${older ? html`<${Absent} what="sums of tokens by source" />` : html`<${Why} usage=${recent ?? data.usage} />`}
     <//>
     <${Panel} id="time" title=${`Over time: ${range.name}`} aside=${html`<${Range} range=${range} set=${setRange} />`}>
       ${older ? html`<${Absent} what="a history" />` : html`<${Charts} window=${window} />`}
@@ -95,7 +97,7 @@ function Begin({ data, status }) {
 function Numbers({ data, window, range, older }) {
   const u = data.usage, w = window?.totals;
   const hbm = (data.pools ?? []).filter((p) => p.tier === 'hbm');
-  const all = (text) => `since counting began: ${text}`;
+  const all = (text) => `since ${u.since && Date.parse(u.since) > 0 ? time(u.since) : 'counting began'}: ${text}`;
   const busy = w && w.prompt_tokens > 0;
   return html`<${Stats}>
     ${!older && html`
@@ -103,6 +105,7 @@ function Numbers({ data, window, range, older }) {
       <${Stat} label="Hit ratio with the engine's cache" title="Tokens that were not computed, also those that the engine had itself, of all prompt tokens" value=${busy ? percent(wholeHitRatio(w)) : 'no prompts'} note=${all(percent(wholeHitRatio(u)))} />
       <${Stat} label=${`Tokens not computed, ${range.name}`} title="Prompt tokens that came from saved prefixes and spliced segments" value=${w ? many(w.prefix_tokens + w.reused_tokens) : '–'} note=${all(tokens(u.prefix_tokens + u.reused_tokens))} />
       <${Stat} label=${`Time saved, ${range.name}`} estimate title="Estimate: what a full prefill would have taken by the measured speed of the engine, less what serving from the cache took" value=${w ? millis(w.saved_ms) : '–'} note=${all(millis(u.saved_ms))} />
+      ${u.ttft_requests !== undefined && html`<${Stat} id="ttft" label=${`Time to first token, ${range.name}`} title="Mean of what engines told, from a request's arrival to its first token" href="#/requests" value=${w?.ttft_requests > 0 ? millis(w.ttft_ms / w.ttft_requests) : 'not told'} note=${all(u.ttft_requests > 0 ? millis(u.ttft_ms / u.ttft_requests) : 'not told')} />`}
       <${Stat} label=${`Requests, ${range.name}`} href="#/requests" title="Prompts that engines asked about" value=${w ? many(w.requests) : '–'} note=${window?.seconds ? `${count(Number((w.requests / window.seconds).toPrecision(2)))} a second; ${all(many(u.requests))}` : all(many(u.requests))} />`}
     ${data.shared_bytes_saved !== undefined && html`<${Stat} id="shared" label="Bytes saved by sharing" title="What the pools would hold more if each use of a shared segment had a copy of its own" value=${bytes(data.shared_bytes_saved)} note="now, over all tiers" />`}
     <${Stat} label="Segments" href="#/segments" title="Pieces of prompts whose state is held, for any request of their tenant" value=${many(data.segments)} note="held now" />
@@ -140,6 +143,7 @@ function Charts({ window }) {
       ratio: [
         { label: 'from the daemon', values: window.at.map((_, i) => share(s, i, hitRatio)), colour: '--segment' },
         { label: "with the engine's own", values: window.at.map((_, i) => share(s, i, wholeHitRatio)), colour: '--engine', dash: [5, 4] }],
+      first: s.ttft_ms && [{ label: 'mean time to first token', values: window.at.map((_, i) => (s.ttft_requests[i] > 0 ? s.ttft_ms[i] / s.ttft_requests[i] : null)), colour: '--computed' }],
       requests: [{ label: 'requests', values: rate('requests'), colour: '--accent' }],
       saved: [{ label: 'saved each second', values: rate('saved_ms'), colour: '--prefix' }],
       evictions: [{ label: 'evictions', values: rate('evictions', 60), colour: '--computed' }],
@@ -153,6 +157,7 @@ function Charts({ window }) {
   return html`<div class="charts">
     <${Chart} title="Prompt tokens by source" about="Tokens of prompts each second, by where they came from" at=${at} series=${made.tokens} stacked show=${per('/s')} />
     <${Chart} title="Token hit ratio" about=${ratioTitle} at=${at} series=${made.ratio} top=${1} show=${(v) => percent(v)} />
+    ${made.first && html`<${Chart} title="Time to first token" about="Mean of what engines told, from arrival to first token" at=${at} series=${made.first} show=${(v) => millis(v)} />`}
     <${Chart} title="Requests" about="Prompts that engines asked about, each second" at=${at} series=${made.requests} show=${per('/s')} />
     <${Chart} title="Time saved (estimate)" about="Estimated time of prefill saved, for each second that went by" at=${at} series=${made.saved} show=${(v) => millis(v)} />
     <${Chart} title="Evictions" about="Objects that left a tier, each minute" at=${at} series=${made.evictions} show=${per('/min')} />
@@ -171,8 +176,9 @@ function Questions({ data, window, range, counters, canaries, profiles, status }
   const answers = {
     ttft: () => {
       if (!u?.prompt_tokens) return null;
-      const [most] = Object.entries(u.missed ?? {}).sort((a, b) => b[1] - a[1]);
-      return `${percent(ratio(u.computed_tokens, u.prompt_tokens))} of prompt tokens are computed${most?.[1] > 0 ? `, most since they were ${reasonOf(most[0]).name} (${tokens(most[1])})` : ''}`;
+      const recent = usageOf(window), row = recent ?? u;
+      const [most] = Object.entries(row.missed ?? {}).sort((a, b) => b[1] - a[1]);
+      return `${recent ? range.name : 'since counting began'}, ${percent(ratio(row.computed_tokens, row.prompt_tokens))} of prompt tokens were computed${most?.[1] > 0 ? `, most because: ${reasonOf(most[0]).name} (${tokens(most[1])})` : ''}`;
     },
     ratio: () => u?.prompt_tokens && `${percent(hitRatio(u))} over all`,
     evicted: () => `${window ? `${plural(window.totals.evictions, 'eviction')}, ${range.name}: ` : ''}search by its key`,

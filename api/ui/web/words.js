@@ -26,7 +26,7 @@ export const reasons = words({
   flag_only: { name: 'not of an accepted kind', about: 'There is a saved prefix, but a spliced one where only exact ones are accepted.', hint: '' },
   seam: { name: 'seam', about: 'The tokens on either side of a join, which are computed again on purpose.', hint: '' },
   new: { name: 'not asked for', about: 'No saved state was asked for: the question itself, or what follows the last segment.', hint: 'Always computed.' },
-  declined: { name: 'held, and computed', about: 'They are held, and computing them was the faster way.', hint: 'See the costs of the ways of single requests.' },
+  declined: { name: 'held, and computed', about: 'They are held, and the engine chose to compute them: by its prices that was the faster way, or another part of the prompt was missing.', hint: 'Open single requests: each shows what the other ways would have cost.' },
   off: { name: 'splicing switched off', about: 'A canary or an operator has switched splicing off for this model.', hint: 'See Canary.' },
   switched_off: { name: 'splicing switched off', about: 'A canary or an operator has switched splicing off for this model.', hint: 'See Canary.' },
 });
