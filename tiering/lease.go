@@ -47,9 +47,14 @@ func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, no
 	return l, nil
 }
 
-// holdLocked has a lease hold its object; who calls it accounts for that.
+// holdLocked has a lease hold its object; who calls it accounts for that. A pin holds it as
+// an operation does: nobody reads by it.
 func (s *Store) holdLocked(l *lease) {
 	l.session.leases[l.id] = l
+	if l.pin != nil {
+		l.object.Ops++
+		return
+	}
 	l.object.Lease(1)
 	s.counters.Leases++
 }
