@@ -86,6 +86,9 @@ func (m *member) dial(caller context.Context) (*link, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), m.cfg.DialTime)
 	defer cancel()
 	defer context.AfterFunc(caller, cancel)()
+	if err := caller.Err(); err != nil { // what it runs by then comes too late for one that has ended
+		return nil, err
+	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", m.Addr)
 	if err != nil {
