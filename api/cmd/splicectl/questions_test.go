@@ -78,7 +78,7 @@ func TestTheTenQuestionsAreAnswered(t *testing.T) {
 	}
 	ask("trace", "cmpl-7", "50.0 %", "80.0 ms", "2.0 ms", "evicted") // why is the first token not sooner
 	ask("usage", "default", "small", "50.0 %", "evicted 30")         // hit ratio by tenant and model
-	ask("stats", "2 leases of 1 connection", "which save ")      // bytes saved by sharing
+	ask("stats", "2 leases of 1 connection", "which save ")          // bytes saved by sharing
 	ask("ls canaries", "on ", "9 ", "0.02", "0.05")                  // is the canary fine
 	ask("stats -all", "disk_read_nanos", "disk_read ")               // is the disk slow
 	ask("ls leases", key.String()[:12], "vllm-worker-3", "segment")  // who holds leases on what, since when
