@@ -10,15 +10,18 @@ from typing import Any, cast
 import pytest
 
 from client_samples import SMALL, Connect, wait_until
+from fake_daemon import FakeDaemon
 from running import Daemon
 from spliced_connector import client as client_module
 from spliced_connector.client import Match, Model, ServedSegment, Tier, Way, way_of
 from spliced_connector.client.terms import Reason
+from spliced_connector.errors import Code
 from spliced_connector.model import MAX_TOKENS, Choice, choose, divide, make_plan
 from spliced_connector.serving.splices import Splice
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.serving.telling import Served, Teller, traceparent
 from spliced_connector.vllm.first_tokens import FirstTokens
+from spliced_connector.wire import Op, ServedReply
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -86,6 +89,26 @@ def test_without_a_daemon_nobody_is_told(daemon: Daemon, connect: Connect) -> No
     model = connect(daemon.socket).model(SMALL)
     daemon.kill()
     assert model.served(SPLICE) is None
+
+
+def test_a_daemon_that_does_not_know_the_request_gets_it_once(
+    fake: FakeDaemon, connect: Connect
+) -> None:
+    fake.on(Op.SERVED, lambda request: request.refuse(Code.UNSUPPORTED, "op 28"))
+    client = connect(fake.socket)
+    model = client.model(SMALL)
+    assert model.wait_attached(10)
+    assert [model.served(SPLICE) for _ in range(3)] == [None] * 3
+    assert len(fake.all[Op.SERVED]) == 1
+    assert client.counters.refused == 1
+    # Behind a restart it may be a newer one, which may refuse for other reasons.
+    fake.on(Op.SERVED, lambda request: request.refuse(Code.BUSY))
+    fake.next(Op.SERVED).hang_up()
+    wait_until(lambda: client.counters.attached == 2 and model.attached)
+    assert [model.served(SPLICE) for _ in range(3)] == [None] * 3
+    assert len(fake.all[Op.SERVED]) == 4
+    fake.on(Op.SERVED, lambda request: request.reply(ServedReply(7)))
+    assert model.served(SPLICE) == 7
 
 
 def test_a_splice_is_told_by_what_came_of_its_segments(daemon: Daemon, connect: Connect) -> None:

@@ -16,6 +16,7 @@ from spliced_connector.client import served as serving
 from spliced_connector.client.advise import Advice, Query
 from spliced_connector.client.buffers import Buffer
 from spliced_connector.client.compute import Origin, Placed, Plan
+from spliced_connector.client.connection.attachment import Attachment
 from spliced_connector.client.device_lease import DeviceCheckpoint, DeviceSegment
 from spliced_connector.client.keeper import Keeper
 from spliced_connector.client.known import KnownQuery
@@ -52,6 +53,7 @@ class Model:
         self._enrolment = enrolment
         self._owner = owner  # keeps the client alive
         self._options = keeper.options
+        self._deaf: Attachment | None = None  # to a daemon that does not know `Op.SERVED`
 
     @property
     def profile(self) -> Profile:
@@ -450,8 +452,20 @@ class Model:
 
     def served(self, told: Served) -> int | None:
         """Tell how a prompt was served, once its first token is there. Answers the number that the
-        daemon lists it under; None where it was not told."""
-        return self._ask(lambda r: serving.served(r, told), lambda _: None)
+        daemon lists it under; None where it was not told. A daemon too old to know the request gets
+        it once at each attachment, as it counts every one as an error."""
+
+        def tell(r: Registration) -> int | None:
+            if self._deaf is r.attachment:
+                return None
+            try:
+                return serving.served(r, told)
+            except SplicedError as err:
+                if err.code == Code.UNSUPPORTED:
+                    self._deaf = r.attachment
+                raise
+
+        return self._ask(tell, lambda _: None)
 
     def _ask(self, work: Callable[[Registration], T], failed: Callable[[SplicedError], T]) -> T:
         """Do something with the registration; trouble is counted and reads as a failure."""
