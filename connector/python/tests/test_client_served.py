@@ -235,3 +235,12 @@ def test_first_tokens_are_there_behind_the_prompts_last_step(pipelined: bool) ->
     assert first.finished(other) is None
     first.matched(one, 0)
     assert first.finished(request("a", 100, outputs=0)) is None  # aborted
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_of_a_request_that_ends_without_a_token_nobody_is_told(pipelined: bool) -> None:
+    first = FirstTokens(pipelined)
+    first.matched(request("a", 100), 0)
+    assert first.plan(step({"a": 0}, {"a": 100})) == []
+    assert first.finished(request("a", 100, outputs=0)) is None  # aborted in its prompt's last step
+    assert [first.plan(step({}, {})) for _ in range(3)] == [[]] * 3

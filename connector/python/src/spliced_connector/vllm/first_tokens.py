@@ -37,7 +37,7 @@ class FirstTokens:
     def __init__(self, pipelined: bool) -> None:
         self._wait = 1 if pipelined else 0
         self._started: dict[str, Started] = {}
-        self._due: list[Started] = []  # whose prompt has ended
+        self._due: dict[str, Started] = {}  # whose prompt has ended, and nobody was told
 
     def matched(self, request: Request, computed: int) -> None:
         """The engine asks what there is behind its first `computed` tokens."""
@@ -47,10 +47,11 @@ class FirstTokens:
 
     def plan(self, step: SchedulerOutput) -> list[Started]:
         """Those whose first token came since the last step."""
-        for one in self._due:
+        for one in self._due.values():
             one.steps += 1
-        came = [self._has(one) for one in self._due if one.steps > self._wait and not one.first]
-        self._due = [one for one in self._due if not one.first]
+        came = [self._has(one) for one in self._due.values() if one.steps > self._wait]
+        for one in came:
+            del self._due[one.request.request_id]
         for request_id, computed in computed_before(step).items():
             found = self._started.get(request_id)
             if found is None or found.steps >= 0:
@@ -58,15 +59,14 @@ class FirstTokens:
             end = computed + step.num_scheduled_tokens.get(request_id, 0)
             if end >= len(found.request.prompt_token_ids or ()):
                 found.steps = 0
-                self._due.append(found)
+                self._due[request_id] = found
         return came
 
     def finished(self, request: Request) -> Started | None:
         """The request is over: that it had its first token, if nobody was told."""
-        one = self._started.pop(request.request_id, None)
-        if one is None or one.steps < 0 or one.first or not request.num_output_tokens:
-            return None
-        return self._has(one)
+        self._started.pop(request.request_id, None)
+        one = self._due.pop(request.request_id, None)
+        return self._has(one) if one is not None and request.num_output_tokens else None
 
     @staticmethod
     def _has(one: Started) -> Started:
