@@ -139,9 +139,8 @@ class SchedulerMode(Protocol):
         """The loads that a step has ended."""
         ...
 
-    def served(self, request: Request, held: int) -> Served:
-        """How a prompt was served whose first token is there. held: leading tokens that the engine
-        had itself."""
+    def served(self, told: Served) -> Served:
+        """Adds what it knows of a request, by its name, whose first token is there."""
         ...
 
     def finished(self, request: Request) -> dict[str, object] | None:

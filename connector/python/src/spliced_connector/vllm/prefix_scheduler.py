@@ -161,15 +161,13 @@ class PrefixScheduler:
                 prompt.lost, prompt.held, prompt.claimed = True, 0, 0
                 prompt.spliced = False
 
-    def served(self, request: Request, held: int) -> Served:
-        prompt, tokens = self._prompts.get(request.request_id), len(request.prompt_token_ids)
-        told = Served(request.request_id, tokens, min(held, tokens - 1))
+    def served(self, told: Served) -> Served:
+        prompt = self._prompts.get(told.name)
         if prompt is None:
             return told
-        prefix = max(0, prompt.claimed - told.engine)
         return replace(
             told,
-            prefix=prefix,
+            prefix=max(0, prompt.claimed - told.engine),
             found=prompt.found,
             predicted=prompt.predicted,
             decided=prompt.decided,

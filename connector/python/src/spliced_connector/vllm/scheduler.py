@@ -11,7 +11,7 @@ from spliced_connector.segments import Finder
 from spliced_connector.serving.connection import connect
 from spliced_connector.serving.finding import finder_of
 from spliced_connector.serving.tally import EngineTally
-from spliced_connector.serving.telling import Teller, traceparent
+from spliced_connector.serving.telling import Served, Teller, traceparent
 from spliced_connector.vllm.first_tokens import FirstTokens, Started
 from spliced_connector.vllm.plans import Blocks, Lost, Outcome, SchedulerMode
 from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
@@ -165,9 +165,11 @@ class SchedulerHalf:
     def _tell(self, mode: SchedulerMode, started: Started) -> None:
         """The daemon hears how a request was served."""
         if self._teller is not None:
-            served = mode.served(started.request, started.held)
-            trace = traceparent(started.request.trace_headers)
-            self._teller.tell(replace(served, first=started.first, trace=trace))
+            request, tokens = started.request, len(started.request.prompt_token_ids)
+            held = min(started.held, tokens - 1)
+            trace = traceparent(request.trace_headers)
+            told = Served(request.request_id, tokens, held, first=started.first, trace=trace)
+            self._teller.tell(mode.served(told))
 
     def _guarded(self, work: Callable[[], T], instead: T) -> T:
         """An error of ours ends the reuse, not the engine."""

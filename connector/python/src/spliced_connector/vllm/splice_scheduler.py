@@ -63,7 +63,7 @@ class _Tracked:
     elsewhere: frozenset[bytes] = frozenset()  # keys that other nodes were asked for
     found: Found = field(default_factory=Found)
     decided_micros: int = 0  # what the decision took of the scheduler's time
-    asked: Asked = Asked()  # noqa: RUF009  (frozen)
+    asked: Asked = field(default_factory=Asked)
     claimed: float = 0.0  # time.monotonic() when it was
     waited: float = 0.0  # seconds from then until all was in place
 
@@ -194,12 +194,10 @@ class SpliceScheduler:
                 make_public(tracked.request, tracked.salt)
                 tracked.private = False
 
-    def served(self, request: Request, held: int) -> Served:
-        tokens = len(request.prompt_token_ids or ())
-        told = Served(request.request_id, tokens, min(held, tokens - 1))
+    def served(self, told: Served) -> Served:
         if self._prefix is not None:
-            told = self._prefix.served(request, held)
-        tracked = self._requests.get(request.request_id)
+            told = self._prefix.served(told)
+        tracked = self._requests.get(told.name)
         if tracked is None:
             return told
         asked, known = tracked.asked, tracked.known
