@@ -19,6 +19,7 @@ from spliced_connector.segments import Chunker, Finder, Lengths, Separators
 from spliced_connector.serving.decider import TRY_EVERY, Decider
 from spliced_connector.serving.prices import Walked
 from spliced_connector.serving.tally import EngineTally
+from spliced_connector.serving.telling import Served
 from spliced_connector.vllm.plans import Outcome
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.settings import Settings
@@ -621,6 +622,26 @@ def test_without_segments_an_exact_prefix_is_claimed(connect: Connect, daemon: D
     plain = asked("plain", [4, 5, 6])
     plain.kv_transfer_params = None
     assert half.match(plain, 0) == (256, True)
+
+
+def test_what_was_predicted_of_an_exact_prefix_is_told(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon, engine=ALIGNED)
+    request = asked("r", [4, 5, 6])
+    request.kv_transfer_params = {"spliced": {"v": 1, "find": []}}
+    save(half, request, 256)
+    assert half.match(request, 0) == (256, True)
+    half.allocated(request, BLOCKS, 256)
+    assert half._prefix is not None
+    prompt = half._prefix._prompts["r"]
+    assert prompt.predicted and prompt.decided > 0
+    told = half.served(Served("r", 620, 0))
+    assert (told.prefix, told.predicted) == (256, prompt.predicted)
+    assert told.decided == prompt.decided + half._requests["r"].decided_micros / 1e6
+    half.match(asked("s", [4, 5, 6]), 0)  # one question for all, with one answer
+    told = half.served(Served("s", 620, 0))
+    advice = half._requests["s"].asked.advice
+    assert advice is not None and told.predicted == advice.predicted
+    assert told.decided > 0
 
 
 def test_a_dead_daemon_costs_a_bounded_wait(connect: Connect, daemon: Daemon) -> None:

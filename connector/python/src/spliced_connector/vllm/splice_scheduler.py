@@ -206,8 +206,8 @@ class SpliceScheduler:
             prompt=None if known is None else known.prompt,
             found=told.found if asked.found is None else asked.found,
             asked=asked.found,
-            predicted=() if asked.advice is None else asked.advice.predicted,
-            decided=tracked.decided_micros / 1e6,
+            predicted=told.predicted if asked.advice is None else asked.advice.predicted,
+            decided=told.decided + tracked.decided_micros / 1e6,
         )
         if tracked.splice is None or tracked.way != "splice":
             return told
