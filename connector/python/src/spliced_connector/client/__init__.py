@@ -35,7 +35,13 @@ from spliced_connector.client.parallel import (
     WorkPlan,
 )
 from spliced_connector.client.publish import NewCheckpoint, NewSegment
-from spliced_connector.client.served import Served, ServedSegment, way_of
+from spliced_connector.client.served import (
+    Served,
+    ServedSegment,
+    served_bytes,
+    served_segments,
+    way_of,
+)
 from spliced_connector.client.terms import (
     Accept,
     Alone,
@@ -106,5 +112,7 @@ __all__ = [
     "place",
     "release_after",
     "release_all",
+    "served_bytes",
+    "served_segments",
     "way_of",
 ]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 
+from spliced_connector.client.match import Match
 from spliced_connector.client.registration import Registration
 from spliced_connector.client.terms import Reason, Tier, Way
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.model import MAX_TOKENS
+from spliced_connector.model import MAX_TOKENS, Profile, Prompt
 from spliced_connector.wire import Op, ServedReply, ServedRequest
 from spliced_connector.wire.numbers import MAX_KEYS, MAX_NAME, MAX_WAYS
 
@@ -103,6 +105,30 @@ def served(r: Registration, told: Served) -> int:
     )
     call = r.call(Op.SERVED, r.options.timeout)
     return r.exchange.request(call, request, ServedReply).number
+
+
+def served_segments(
+    prompt: Prompt, match: Match, reused: Mapping[int, tuple[int, int]]
+) -> tuple[ServedSegment, ...]:
+    """What became of the segments of a prompt that have a key.
+
+    match: of these keys, in order, or of none. reused: `at` and `reused` of those that came from
+    the daemon, by index.
+    """
+    answers = chain(zip(match.tier, match.reason, strict=True), repeat((Tier.NONE, Reason.NONE)))
+    rows = []
+    for piece in prompt.pieces:
+        if piece.key is not None:
+            place, answer = reused.get(piece.index, (0, 0)), next(answers)
+            rows.append(ServedSegment(piece.start, piece.tokens, piece.key, *place, *answer))
+    return tuple(rows)
+
+
+def served_bytes(profile: Profile, prefix: int, segments: Sequence[ServedSegment]) -> int:
+    """What of states and rows was read or composed, of a checkpoint of so many tokens behind the
+    engine's own and of segments."""
+    read = profile.checkpoint_bytes(prefix) if prefix else 0
+    return read + sum(profile.segment_bytes(row.reused) for row in segments if row.reused)
 
 
 def way_of(prefix: int, reused: int) -> Way:

@@ -13,11 +13,10 @@ from spliced_connector.client import (
     Accept,
     Following,
     Query,
-    Reason,
     Segment,
     ServedSegment,
-    Tier,
     Way,
+    served_segments,
 )
 from spliced_connector.errors import SplicedError
 from spliced_connector.hf.paged import Loan
@@ -188,21 +187,12 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         loan=loan,
         begin=begin,
         found=found,
-        segments=_served(prompt, found, {s.segment: s for s in spans if s.segment in held}),
+        segments=served_segments(
+            prompt,
+            found.match,
+            {s.segment: (s.start, s.length) for s in spans if s.segment in held},
+        ),
     )
-
-
-def _served(prompt: Prompt, found: Found, reused: Mapping[int, Span]) -> tuple[ServedSegment, ...]:
-    """What became of the segments that have a key. reused: spans by segment."""
-    rows = []
-    keyed = [piece for piece in prompt.pieces if piece.key is not None]
-    answers = iter(zip(found.match.tier, found.match.reason, strict=True))
-    for piece in keyed:
-        tier, reason = next(answers, (Tier.NONE, Reason.NONE))
-        span = reused.get(piece.index, Span(SpanKind.SEGMENT, 0, 0))
-        key, at = piece.key or NOTHING, span.start
-        rows.append(ServedSegment(piece.start, piece.tokens, key, at, span.length, tier, reason))
-    return tuple(rows)
 
 
 def _together(

@@ -32,6 +32,7 @@ from spliced_connector.client import (
     ServedSegment,
     Way,
     release_all,
+    served_bytes,
     way_of,
 )
 from spliced_connector.errors import Code, SplicedError
@@ -215,19 +216,15 @@ class Reuse:
         `time.perf_counter()`."""
         match = Match() if found is None else found.match
         advice = None if found is None else found.advice
-        reused = [row.reused for row in segments if row.reused]
-        read = sum(self.profile.segment_layout(n).nbytes for n in reused)
-        if prefix:
-            read += self.profile.checkpoint_layout(prefix).nbytes
         self.model.served(
             Served(
-                way=way_of(prefix, sum(reused)),
+                way=way_of(prefix, sum(row.reused for row in segments)),
                 tokens=len(ids),
                 prefix=prefix,
                 prefix_tier=match.prefix_tier,
                 prefix_reason=match.prefix_reason,
                 segments=segments,
-                read_bytes=read,
+                read_bytes=served_bytes(self.profile, prefix, segments),
                 first=time.perf_counter() - began,
                 predicted=() if advice is None else advice.predicted,
             )

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spliced_connector import client
-from spliced_connector.client import Match, Model, ServedSegment, way_of
+from spliced_connector.client import (
+    Match,
+    Model,
+    ServedSegment,
+    served_bytes,
+    served_segments,
+    way_of,
+)
 from spliced_connector.model import Choice, Profile, Prompt
 from spliced_connector.serving.splices import Splice
 from spliced_connector.serving.tally import EngineTally
@@ -46,19 +53,15 @@ class Served:
     def told(self, profile: Profile) -> client.Served:
         """What the daemon is told."""
         rows = () if self.prompt is None else self._segments(self.prompt)
-        reused = [row.reused for row in rows if row.reused]
-        read = sum(profile.segment_layout(n).nbytes for n in reused)
-        if self.prefix:
-            read += profile.checkpoint_layout(self.prefix).nbytes
         return client.Served(
-            way=way_of(self.prefix, sum(reused)),
+            way=way_of(self.prefix, sum(row.reused for row in rows)),
             tokens=self.tokens,
             engine=self.engine,
             prefix=self.prefix,
             prefix_tier=self.found.prefix_tier,
             prefix_reason=self.found.prefix_reason,
             segments=rows,
-            read_bytes=read,
+            read_bytes=served_bytes(profile, self.prefix, rows),
             decided=self.decided,
             waited=self.waited,
             first=self.first,
@@ -68,26 +71,14 @@ class Served:
         )
 
     def _segments(self, prompt: Prompt) -> tuple[ServedSegment, ...]:
-        answers: dict[int, tuple[int, int]] = {}
-        if self.asked is not None:
-            keyed = [piece.index for piece in prompt.pieces if piece.key is not None]
-            known = zip(self.asked.tier, self.asked.reason, strict=True)
-            answers = dict(zip(keyed, known, strict=False))
         reused: dict[int, tuple[int, int]] = {}
         if self.splice is not None:
             hits = {piece.index for piece in self.splice.pieces(Choice.HIT)}
-            spans = (span for span in self.splice.spans if span.segment in hits)
-            reused = {span.segment: (span.start, span.length) for span in spans}
-        rows = []
-        for piece in prompt.pieces:
-            if piece.key is None:
-                continue
-            at, count = reused.get(piece.index, (0, 0))
-            count = max(0, min(count, self.placed - at))
-            tier, reason = answers.get(piece.index, (0, 0))
-            row = ServedSegment(piece.start, piece.tokens, piece.key, at, count, tier, reason)
-            rows.append(row)
-        return tuple(rows)
+            for span in self.splice.spans:
+                if span.segment in hits:
+                    placed = max(0, min(span.length, self.placed - span.start))
+                    reused[span.segment] = (span.start, placed)
+        return served_segments(prompt, self.asked or Match(), reused)
 
 
 class Teller:
