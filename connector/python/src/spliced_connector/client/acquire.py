@@ -176,7 +176,7 @@ def _segment(
     tokens = reply.tokens[row]
     if not 1 <= tokens <= MAX_TOKENS:
         raise ValueError(f"a segment of {tokens} tokens")
-    layout = r.enrolment.segment_layout(tokens)
+    layout = r.enrolment.profile.segment_layout(tokens)
     nbytes = reply.bytes[row]
     if layout.nbytes != nbytes:
         raise ValueError(f"a segment of {nbytes} bytes, want {layout.nbytes} for {tokens} tokens")

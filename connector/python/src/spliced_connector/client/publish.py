@@ -81,7 +81,7 @@ def publish(r: Registration, new: NewSegment, level: Level) -> None:
         raise SplicedError(Code.INVALID, problem)
     grant = r.attachment.greeting.grants[r.enrolment.tenant]
     key = segment_key(r.enrolment.profile, grant.salt, new.spec, new.tokens)
-    layout = r.enrolment.segment_layout(new.spec.interior[1])
+    layout = r.enrolment.profile.segment_layout(new.spec)
     writer = _Writer(r, layout, new.parts, level)
     ids = token_bytes(new.tokens)
     call = r.call(Op.RESERVE, r.options.transfer_timeout, gives_back=True)

@@ -17,7 +17,7 @@ from spliced_connector.client.device_memory import DeviceMemory, device_of
 from spliced_connector.client.engine_memory import EngineMemory, MemoryLayer, duplicate
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.gpu import DeviceEngineMemory
-from spliced_connector.model import Layout, Profile
+from spliced_connector.model import Profile
 from spliced_connector.wire import (
     Op,
     ProfileReply,
@@ -31,8 +31,6 @@ from spliced_connector.wire.numbers import MAX_MEMORY_LAYERS
 # The interior for which sizes are compared with the daemon's. Odd, so that a size per token that
 # is off by a padding shows.
 _PROBE_TOKENS = 509
-
-_LAYOUTS_MOST = 256  # a guess; beyond it all are forgotten
 
 _NO_ANSWER = {Code.UNAVAILABLE, Code.LATE, Code.BUSY, Code.CANCELED, Code.STALE}
 
@@ -110,7 +108,6 @@ class Enrolment:
         self.not_before = 0.0
         """When to ask again, after the daemon did not answer."""
         self._refused_by: Attachment | None = None
-        self._layouts: dict[int, Layout] = {}
         self._descriptor = -1
         self._exported: DeviceEngineMemory | None = None
         self._asked: DeviceMemory | None = None
@@ -139,15 +136,6 @@ class Enrolment:
             engine=engine,
             **_columns(layers),
         )
-
-    def segment_layout(self, tokens: int) -> Layout:
-        """`Profile.segment_layout`, remembered: an engine asks for few lengths over and over."""
-        layout = self._layouts.get(tokens)
-        if layout is None:
-            if len(self._layouts) >= _LAYOUTS_MOST:
-                self._layouts = {}
-            layout = self._layouts[tokens] = self.profile.segment_layout(tokens)
-        return layout
 
     def due(self, attachment: Attachment) -> bool:
         """Whether it is still to be registered there."""

@@ -48,6 +48,8 @@ __all__ = [
     "Transition",
 ]
 
+_LAYOUTS_MOST = 256  # a guess; beyond it all are forgotten
+
 
 class Profile:
     """Immutable, and safe for use by several threads.
@@ -72,6 +74,7 @@ class Profile:
         self.attention_layers = tuple(i for i, kind in enumerate(kinds) if kind.attends)
         self.min_head = max(layer.linear.conv.rows for layer in identity.layers)
         """Tokens that the convolutions look back on: no head exclusion is smaller."""
+        self._segments: dict[int, Layout] = {}  # layouts by interior tokens
 
     def head_exclusion(self, w: int) -> int:
         """Leading tokens left out of the interior of a MID segment at seam width `w`."""
@@ -164,9 +167,17 @@ class Profile:
         """A segment of a geometry, or of so many interior tokens.
 
         T, S and convolution tail of every linear layer, the tail of every convolution, K and V of
-        every attention layer.
+        every attention layer. Remembered: an engine asks for few lengths over and over.
         """
         rows = spec.interior[1] if isinstance(spec, SegmentSpec) else spec
+        layout = self._segments.get(rows)
+        if layout is None:
+            if len(self._segments) >= _LAYOUTS_MOST:
+                self._segments = {}
+            layout = self._segments[rows] = self._segment_layout(rows)
+        return layout
+
+    def _segment_layout(self, rows: int) -> Layout:
         b = LayoutBuilder()
         for i, layer in enumerate(self.identity.layers):
             if layer.kind == Kind.LINEAR:
