@@ -25,8 +25,8 @@ class Started:
     request: Request
     held: int = 0
     """Leading tokens that the engine had itself when it asked last."""
-    steps: int = -1
-    """That were planned since its prompt ended; -1 = it has not."""
+    steps: int = 0
+    """That were planned since its prompt ended."""
     first: float = 0.0
     """Seconds from its arrival to its first token, 0 before."""
 
@@ -36,14 +36,14 @@ class FirstTokens:
 
     def __init__(self, pipelined: bool) -> None:
         self._wait = 1 if pipelined else 0
-        self._started: dict[str, Started] = {}
-        self._due: dict[str, Started] = {}  # whose prompt has ended, and nobody was told
+        self._started: dict[str, Started] = {}  # whose prompt has not ended
+        self._due: dict[str, Started] = {}  # whose prompt has, and nobody was told
+        self._ended: set[str] = set()  # prompts that have, told or not
 
     def matched(self, request: Request, computed: int) -> None:
         """The engine asks what there is behind its first `computed` tokens."""
-        started = self._started.setdefault(request.request_id, Started(request))
-        if started.steps < 0:
-            started.held = computed
+        if request.request_id not in self._ended:  # one that gave way to others asks again
+            self._started.setdefault(request.request_id, Started(request)).held = computed
 
     def plan(self, step: SchedulerOutput) -> list[Started]:
         """Those whose first token came since the last step."""
@@ -52,19 +52,18 @@ class FirstTokens:
         came = [self._has(one) for one in self._due.values() if one.steps > self._wait]
         for one in came:
             del self._due[one.request.request_id]
-        for request_id, computed in computed_before(step).items():
-            found = self._started.get(request_id)
-            if found is None or found.steps >= 0:
-                continue
-            end = computed + step.num_scheduled_tokens.get(request_id, 0)
-            if end >= len(found.request.prompt_token_ids or ()):
-                found.steps = 0
-                self._due[request_id] = found
+        computed = computed_before(step) if self._started else {}
+        for request_id in [name for name in self._started if name in computed]:
+            end = computed[request_id] + step.num_scheduled_tokens.get(request_id, 0)
+            if end >= len(self._started[request_id].request.prompt_token_ids or ()):
+                self._due[request_id] = self._started.pop(request_id)
+                self._ended.add(request_id)
         return came
 
     def finished(self, request: Request) -> Started | None:
         """The request is over: that it had its first token, if nobody was told."""
         self._started.pop(request.request_id, None)
+        self._ended.discard(request.request_id)
         one = self._due.pop(request.request_id, None)
         return self._has(one) if one is not None and request.num_output_tokens else None
 
