@@ -30,10 +30,15 @@ class Splice:
         return sum(s.length for s in self.spans if s.kind is SpanKind.RECOMPUTE)
 
     @property
+    def hits(self) -> tuple[Span, ...]:
+        """The spans that come out of the cache."""
+        hits = {piece.index for piece in self.pieces(Choice.HIT)}
+        return tuple(s for s in self.spans if s.segment in hits)
+
+    @property
     def reused(self) -> int:
         """Rows that come out of the cache."""
-        hits = {piece.index for piece in self.pieces(Choice.HIT)}
-        return sum(s.length for s in self.spans if s.segment in hits)
+        return sum(s.length for s in self.hits)
 
     def lost(self, keys: frozenset[bytes]) -> Splice:
         """The same, with these segments captured, which were to be there."""

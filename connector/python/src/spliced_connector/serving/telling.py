@@ -16,7 +16,7 @@ from spliced_connector.client import (
     served_segments,
     way_of,
 )
-from spliced_connector.model import Choice, Profile, Prompt
+from spliced_connector.model import Profile, Prompt
 from spliced_connector.serving.splices import Splice
 from spliced_connector.serving.tally import EngineTally
 
@@ -71,13 +71,8 @@ class Served:
         )
 
     def _segments(self, prompt: Prompt) -> tuple[ServedSegment, ...]:
-        reused: dict[int, tuple[int, int]] = {}
-        if self.splice is not None:
-            hits = {piece.index for piece in self.splice.pieces(Choice.HIT)}
-            for span in self.splice.spans:
-                if span.segment in hits:
-                    placed = max(0, min(span.length, self.placed - span.start))
-                    reused[span.segment] = (span.start, placed)
+        spans = () if self.splice is None else self.splice.hits
+        reused = {s.segment: (s.start, max(0, min(s.length, self.placed - s.start))) for s in spans}
         return served_segments(prompt, self.asked or Match(), reused)
 
 
