@@ -55,33 +55,20 @@ func (s *switching) run(ctx context.Context, c *call) error {
 // findProfile looks for the only profile whose fingerprint begins with digits, among
 // those that were reported on and those that are registered.
 func findProfile(ctx context.Context, client *api.Client, digits string) (api.Digest, error) {
-	found := map[api.Digest]bool{}
+	var keys []api.Digest
 	reported, err := client.Canaries(ctx)
 	if err != nil {
 		return api.Digest{}, err
 	}
-	for _, r := range reported {
-		found[r.Profile] = true
+	for i := range reported {
+		keys = append(keys, reported[i].Profile)
 	}
 	registered, err := client.Profiles(ctx)
 	if err != nil {
 		return api.Digest{}, err
 	}
-	for _, p := range registered {
-		found[p.Fingerprint] = true
+	for i := range registered {
+		keys = append(keys, registered[i].Fingerprint)
 	}
-	var only *api.Digest
-	for key := range found {
-		if !strings.HasPrefix(key.String(), digits) {
-			continue
-		}
-		if only != nil {
-			return api.Digest{}, fmt.Errorf("several profiles begin with %q: give more digits", digits)
-		}
-		only = &key
-	}
-	if only == nil {
-		return api.Digest{}, fmt.Errorf("no profile begins with %q; splicectl ls profiles lists them: %w", digits, api.ErrNotFound)
-	}
-	return *only, nil
+	return onlyKey(keys, digits, "profiles", fmt.Errorf("no profile begins with %q; splicectl ls profiles lists them: %w", digits, api.ErrNotFound))
 }

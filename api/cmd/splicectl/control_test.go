@@ -66,6 +66,23 @@ func TestNothingIsChangedByWhatIsNotClear(t *testing.T) {
 	}
 }
 
+// Every key begins with no digits: a script whose variable is empty names nothing.
+func TestNoDigitsNameNothing(t *testing.T) {
+	n := newNode(t)
+	for _, args := range [][]string{
+		{"inspect", ""}, {"pin", ""}, {"unpin", ""}, {"profile", "off", ""}, {"profile", "on", ""}, {"rm", "segments", ""}, {"rm", "checkpoints", ""},
+		{"rm", "segments", "--profile", "0x"}, {"flush", "--profile", "0x"}, {"flush", "--profile", "0xzz"},
+	} {
+		code, out, errs := cli(t, append(args, "--admin", n.url)...)
+		if code != exitUsage || !strings.Contains(errs, "no hex digits") {
+			t.Errorf("%q: exit %d\n%s%s", args, code, out, errs)
+		}
+	}
+	if asked := slices.DeleteFunc(n.questions(), func(q string) bool { return strings.HasPrefix(q, "GET") }); len(asked) > 0 {
+		t.Errorf("asked %q", asked)
+	}
+}
+
 func TestTheConfigurationIsShown(t *testing.T) {
 	n := newNode(t)
 	sees(t, n, exitOK, "config get", "log_level               info", "public_bytes            9007199254740993 (8 PiB)", "quotas.a.b.quota_bytes  2048 (2 KiB)", "settings.arena          1GiB")

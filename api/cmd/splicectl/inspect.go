@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -168,6 +169,22 @@ func hexDigits(text string) error {
 		return usagef("%q are no hex digits of a key", text)
 	}
 	return nil
+}
+
+// onlyKey is the one key that begins with digits, which may be there more than once. Of
+// several it says what they are; none is the error of no such key.
+func onlyKey(keys []api.Digest, digits, what string, none error) (api.Digest, error) {
+	if err := hexDigits(digits); err != nil {
+		return api.Digest{}, err
+	}
+	keys = slices.DeleteFunc(keys, func(key api.Digest) bool { return !strings.HasPrefix(key.String(), digits) })
+	if len(keys) == 0 {
+		return api.Digest{}, none
+	}
+	if slices.ContainsFunc(keys, func(key api.Digest) bool { return key != keys[0] }) {
+		return api.Digest{}, fmt.Errorf("several %s begin with %q: give more digits", what, digits)
+	}
+	return keys[0], nil
 }
 
 // digits is the whole key of what was found, else what was asked for.

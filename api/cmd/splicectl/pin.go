@@ -133,17 +133,13 @@ func (f *pinFlags) unpin(ctx context.Context, c *call, client *api.Client, one *
 	if err != nil {
 		return err
 	}
-	found := map[api.Digest]bool{}
-	for _, p := range pins {
-		if strings.HasPrefix(p.Key.String(), digits) {
-			one.Key, found[p.Key] = p.Key, true
-		}
+	keys := make([]api.Digest, len(pins))
+	for i := range pins {
+		keys[i] = pins[i].Key
 	}
-	switch n := len(found); {
-	case n == 0:
-		return fmt.Errorf("nothing that begins with %q is pinned; splicectl ls pins lists them: %w", digits, api.ErrNotFound)
-	case n > 1:
-		return fmt.Errorf("several pins begin with %q: give more digits", digits)
+	one.Key, err = onlyKey(keys, digits, "pins", fmt.Errorf("nothing that begins with %q is pinned; splicectl ls pins lists them: %w", digits, api.ErrNotFound))
+	if err != nil {
+		return err
 	}
 	done, err := client.Unpin(ctx, one.Key, f.dry)
 	if err != nil {

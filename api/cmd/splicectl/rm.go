@@ -258,11 +258,16 @@ func flushCommand() command {
 // profileByName is the id of a profile that is registered: as a number, or by the first
 // digits of its fingerprint.
 func profileByName(ctx context.Context, client *api.Client, name string) (uint32, error) {
+	digits, hex := strings.CutPrefix(strings.ToLower(name), "0x")
+	if hex {
+		if err := hexDigits(digits); err != nil {
+			return 0, err
+		}
+	}
 	profiles, err := client.Profiles(ctx)
 	if err != nil {
 		return 0, err
 	}
-	digits, hex := strings.CutPrefix(strings.ToLower(name), "0x")
 	var found []uint32
 	for i := range profiles {
 		p := &profiles[i]
