@@ -17,7 +17,7 @@ import (
 
 func benchCommand() command {
 	return command{
-		name: "bench", group: "measure", synopsis: "[flags]",
+		name: "bench", group: "measure", synopsis: flagsOnly,
 		summary:  "Measure a temporary daemon and the kernels, each figure beside its limit",
 		examples: []string{"", "--suite quick --json", "--only lookup,transfer", "--suite disk --dir /var/lib"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
@@ -50,9 +50,6 @@ func sectionsByName() string {
 }
 
 func runBench(ctx context.Context, c *call, o bench.Options) error {
-	if len(c.args) > 0 {
-		return usagef("takes no arguments, got %q", c.args)
-	}
 	if !slices.Contains(bench.SuiteNames(), o.Suite) {
 		return usagef("no suite %q, want one of %q", o.Suite, bench.SuiteNames())
 	}

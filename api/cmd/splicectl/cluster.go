@@ -20,7 +20,7 @@ type clusterShown struct {
 
 func clusterCommand() command {
 	return command{
-		name: "cluster", group: "look", synopsis: "[flags]",
+		name: "cluster", group: "look", synopsis: flagsOnly,
 		summary: "Show the members of a node's cluster, what is known of what they hold, and the traffic",
 		about: `All of it is what the one node knows that is asked. LAG is how long ago a member last had
 nothing more to tell of what it holds; RATE and QUEUED are of what is fetched from it.
@@ -36,9 +36,6 @@ Exit status 1: a member cannot be used, or is out of reach, or the node is in no
 }
 
 func showCluster(ctx context.Context, c *call, t *target) error {
-	if len(c.args) > 0 {
-		return usagef("takes no arguments, got %q", c.args)
-	}
 	client, err := t.client()
 	if err != nil {
 		return err

@@ -255,7 +255,7 @@ func sizeOf(text string) (int64, error) {
 
 func configReloadCommand() command {
 	return command{
-		name: "reload", synopsis: "[flags]",
+		name: "reload", synopsis: flagsOnly,
 		summary:  "Have the node read keys and tokens from their files again",
 		examples: []string{"", "--dry-run"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
@@ -264,9 +264,6 @@ func configReloadCommand() command {
 			t.flags(fs)
 			fs.BoolVar(&dry, "dry-run", false, "read them and say whether they would do, and go on with the old ones")
 			return func(ctx context.Context, c *call) error {
-				if len(c.args) > 0 {
-					return usagef("takes no arguments, got %q", c.args)
-				}
 				client, err := t.client()
 				if err != nil {
 					return err

@@ -24,7 +24,7 @@ func contextCommand() command {
 		examples: []string{"add prod-1 http://10.0.0.1:9400 --token-file ~/.spliced-token", "use prod-1", "ls", "rm prod-1"},
 		subs: []command{
 			{
-				name: "ls", synopsis: "[flags]", summary: "List the names", examples: []string{"", "-o json"}, listing: true,
+				name: "ls", synopsis: flagsOnly, summary: "List the names", examples: []string{"", "-o json"}, listing: true,
 				setup: func(*pflag.FlagSet) func(context.Context, *call) error { return listContexts },
 			},
 			{
@@ -62,9 +62,6 @@ func contextNames() []string {
 }
 
 func listContexts(_ context.Context, c *call) error {
-	if len(c.args) > 0 {
-		return usagef("takes no arguments, got %q", c.args)
-	}
 	f, err := contexts.Load()
 	if err != nil {
 		return err

@@ -32,7 +32,7 @@ type demoFlags struct {
 
 func demoCommand() command {
 	return command{
-		name: "demo", group: "measure", synopsis: "[flags]",
+		name: "demo", group: "measure", synopsis: flagsOnly,
 		summary: "Serve real RAG requests and conversations with and without the daemon, and compare",
 		about: `questions asks a small trained model about several passages, by full recompute, with
 prefix caching and spliced, and shows what it answers; without the model it is left out. rag
@@ -64,8 +64,6 @@ the one without a cache.`,
 
 func (f *demoFlags) run(ctx context.Context, c *call) (err error) {
 	switch {
-	case len(c.args) > 0:
-		return usagef("takes no arguments, got %q", c.args)
 	case f.requests < 0:
 		return usagef("--requests %d is negative", f.requests)
 	case f.turns < 0:

@@ -29,7 +29,7 @@ type demoClusterFlags struct {
 
 func demoClusterCommand() command {
 	return command{
-		name: "demo-cluster", group: "measure", synopsis: "[flags]",
+		name: "demo-cluster", group: "measure", synopsis: flagsOnly,
 		summary: "Three daemons and two engines on this machine: what one computes, another one places",
 		about: `An engine on node a computes documents, and one on node b places them in another order,
 from its peer's memory. Then a is killed, b goes on, and a comes back with what its disk
@@ -48,9 +48,6 @@ Exit status 1: an answer differs, or nothing came from a peer.`,
 }
 
 func (f *demoClusterFlags) run(ctx context.Context, c *call) (err error) {
-	if len(c.args) > 0 {
-		return usagef("takes no arguments, got %q", c.args)
-	}
 	dir, err := os.MkdirTemp("", "spliced-cluster-")
 	if err != nil {
 		return err

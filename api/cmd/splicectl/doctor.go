@@ -33,7 +33,7 @@ type doctorFlags struct {
 
 func doctorCommand() command {
 	return command{
-		name: "doctor", group: "check", synopsis: "[flags]",
+		name: "doctor", group: "check", synopsis: flagsOnly,
 		summary:  "Prove on this machine that spliced works: kernel, socket, memory, GPU, layouts, a round trip",
 		examples: []string{"", "--self", "--self --gpu", "--socket /run/spliced/spliced.sock --json"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
@@ -50,9 +50,6 @@ func doctorCommand() command {
 }
 
 func (f *doctorFlags) run(ctx context.Context, c *call) error {
-	if len(c.args) > 0 {
-		return usagef("takes no arguments, got %q", c.args)
-	}
 	if f.self && (f.socket != "" || f.target.named()) {
 		return usagef("--self examines its own daemon: leave out --socket, --admin and --context")
 	}

@@ -17,7 +17,7 @@ import (
 
 func drainCommand() command {
 	return command{
-		name: "drain", group: "change", synopsis: "[flags]",
+		name: "drain", group: "change", synopsis: flagsOnly,
 		summary:  "Have a node take no new clients and fills, and report itself unready",
 		about:    "To be done before a node goes. Engines go on without it: they compute what they would have found.",
 		examples: []string{"--dry-run", "-y", "--undo"},
@@ -29,9 +29,6 @@ func drainCommand() command {
 			fs.BoolVar(&dry, "dry-run", false, "ask whether it could be, and change nothing")
 			fs.BoolVarP(&yes, "yes", "y", false, "do not ask on a terminal")
 			return func(ctx context.Context, c *call) error {
-				if len(c.args) > 0 {
-					return usagef("takes no arguments, got %q", c.args)
-				}
 				client, err := t.client()
 				if err != nil {
 					return err

@@ -24,7 +24,7 @@ type eventFlags struct {
 
 func eventsCommand() command {
 	return command{
-		name: "events", group: "look", synopsis: "[flags]", listing: true,
+		name: "events", group: "look", synopsis: flagsOnly, listing: true,
 		summary: "Tell what happens on a node: what comes, leaves and moves, requests, states, who attaches",
 		about: "Without -f the last --limit events are listed of those that the node still has. With -f they are told\n" +
 			"as they come, until interrupted, also over restarts of the daemon; with -o json one document a line.",
@@ -44,8 +44,6 @@ func eventsCommand() command {
 
 func (f *eventFlags) run(ctx context.Context, c *call) error {
 	switch {
-	case len(c.args) > 0:
-		return usagef("takes no arguments, got %q", c.args)
 	case f.query.Limit < 1 || f.query.Limit > api.MaxLimit:
 		return usagef("--limit %d is not from 1 to %d", f.query.Limit, api.MaxLimit)
 	case f.follow && c.flags.Changed("limit"):

@@ -13,7 +13,7 @@ import (
 
 func healthCommand() command {
 	return command{
-		name: "health", group: "look", synopsis: "[flags]",
+		name: "health", group: "look", synopsis: flagsOnly,
 		summary: "Say whether nodes are ready, and what is not well with them",
 		about: "Exit status 1: a node does not answer, or serves no engines. One that is degraded works with less, and is\n" +
 			"status 0.",
@@ -25,9 +25,6 @@ func healthCommand() command {
 			t.nodeFlags(fs)
 			w.flags(fs)
 			return func(ctx context.Context, c *call) error {
-				if len(c.args) > 0 {
-					return usagef("takes no arguments, got %q", c.args)
-				}
 				return w.run(ctx, c, func(ctx context.Context, c *call) error { return showHealth(ctx, c, &t) })
 			}
 		},

@@ -39,7 +39,7 @@ func main() {
 type command struct {
 	name     string
 	group    string // one of groups
-	synopsis string // after the name: "[flags] KEY"
+	synopsis string // after the name: "[flags] KEY"; flagsOnly = it takes no arguments
 	summary  string
 	about    string   // more than the summary, for its help; may be empty
 	examples []string // without the program's name
@@ -52,6 +52,9 @@ type command struct {
 	subs   []command
 	hidden bool // started by other commands of ours
 }
+
+// flagsOnly is the synopsis of a command that takes no arguments.
+const flagsOnly = "[flags]"
 
 // groups are how help orders commands.
 var groups = []struct{ id, title string }{
@@ -69,7 +72,7 @@ func commands() []command {
 		doctorCommand(), diskCommand(), gpuCheckCommand(),
 		demoCommand(), demoClusterCommand(), replayCommand(), simulateCommand(), benchCommand(), tortureCommand(),
 		contextCommand(), versionCommand(),
-		gpuCheckChildCommand(), gpuCheckPartCommand(), echoCommand(), victimCommand(), loadCommand(), peerCommand(), crowdCommand(), manCommand(),
+		gpuCheckChildCommand(), gpuCheckPartCommand(), echoCommand(), victimCommand(), loadCommand(), peerCommand(), crowdCommand(), visitorCommand(), manCommand(),
 	}
 }
 

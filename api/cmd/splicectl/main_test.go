@@ -71,6 +71,24 @@ func TestWrongUsageIsTwoAndSaysWhatIsRight(t *testing.T) {
 	}
 }
 
+func TestWhatTakesNoArgumentsRefusesThem(t *testing.T) {
+	var check func(path []string, list []command)
+	check = func(path []string, list []command) {
+		for _, c := range list {
+			args := append(slices.Clone(path), c.name)
+			check(args, c.subs)
+			if c.synopsis != flagsOnly {
+				continue
+			}
+			code, out, errs := cli(t, append(args, "x")...)
+			if code != exitUsage || out != "" || !strings.Contains(errs, `takes no arguments, got ["x"]`) {
+				t.Errorf("%q: exit %d\n%s%s", args, code, out, errs)
+			}
+		}
+	}
+	check(nil, commands())
+}
+
 func TestAbsentNodeIsOneWithARemedy(t *testing.T) {
 	t.Setenv("SPLICED_ADMIN_SOCKET", "/nonexistent/admin.sock")
 	for _, args := range [][]string{{"ls"}, {"inspect", "ab"}, {"stats", "--json"}} {

@@ -223,7 +223,7 @@ func (b *bulkRemoved) print(c *call) error {
 
 func flushCommand() command {
 	return command{
-		name: "flush", group: "change", synopsis: "[flags]",
+		name: "flush", group: "change", synopsis: flagsOnly,
 		summary: "Evict all segments and checkpoints of a tenant, of a profile, or of everybody",
 		about: "What is leased or being filled stays, and is counted. To be done after weights or kernels have changed under\n" +
 			"the same fingerprint.",
@@ -234,8 +234,6 @@ func flushCommand() command {
 			fs.BoolVar(&r.all, "all", false, "everybody's")
 			return func(ctx context.Context, c *call) error {
 				switch {
-				case len(c.args) > 0:
-					return usagef("takes no arguments, got %q", c.args)
 				case r.filter.Tenant == "" && r.profile == "" && !r.all:
 					return usagef("whose? --tenant, --profile or --all")
 				case r.all && (r.filter.Tenant != "" || r.profile != ""):

@@ -98,6 +98,9 @@ func (c command) tree(parent string, stdout, stderr io.Writer) *cobra.Command {
 		if err := call.choose(c.listing); err != nil {
 			return err
 		}
+		if c.synopsis == flagsOnly && len(args) > 0 {
+			return usagef("takes no arguments, got %q", args)
+		}
 		return do(cmd.Context(), call)
 	}
 	completions(cmd, c)

@@ -21,7 +21,7 @@ type simulateFlags struct {
 
 func simulateCommand() command {
 	return command{
-		name: "simulate", group: "measure", synopsis: "[flags]",
+		name: "simulate", group: "measure", synopsis: flagsOnly,
 		summary: "Play a cluster's index in virtual time, with the daemon's own code",
 		about: `All nodes hold segments, change what they hold, and answer. The sampled ones keep
 an index as the daemon does. Sets, deltas and indexes are the daemon's code; the network
@@ -62,9 +62,6 @@ Takes one core, 2.5 MB for each node, and 3.3 bytes for each segment and sampled
 }
 
 func (f *simulateFlags) run(ctx context.Context, c *call) error {
-	if len(c.args) != 0 {
-		return usagef("want no arguments, got %d", len(c.args))
-	}
 	if f.others {
 		return f.runOthers(ctx, c)
 	}

@@ -48,7 +48,7 @@ type statsFlags struct {
 
 func statsCommand() command {
 	return command{
-		name: "stats", group: "look", synopsis: "[flags]",
+		name: "stats", group: "look", synopsis: flagsOnly,
 		summary: "Show on one screen how a node does: token hit ratio, time saved, rates, tiers",
 		about: "The token hit ratio is the share of prompt tokens, without those that the engine's own cache has, that need\n" +
 			"not be computed. With -all every counter and gauge follows, with its rate since the start. The document has\n" +
@@ -66,9 +66,6 @@ func statsCommand() command {
 }
 
 func (f *statsFlags) run(ctx context.Context, c *call) error {
-	if len(c.args) > 0 {
-		return usagef("takes no arguments, got %q", c.args)
-	}
 	if f.all && f.target.several() {
 		return usagef("--all is for one node")
 	}

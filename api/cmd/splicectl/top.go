@@ -16,7 +16,7 @@ import (
 
 func topCommand() command {
 	return command{
-		name: "top", group: "look", synopsis: "[flags]", screen: true,
+		name: "top", group: "look", synopsis: flagsOnly, screen: true,
 		summary: "Watch a node live: hit ratio, rates, tiers, the last requests",
 		about: "Keys: q ends it, p pauses, r asks now, tab goes from requests to usage and connections, + and - change how often\n" +
 			"the node is asked. It needs a terminal; elsewhere splicectl stats -w does.",
@@ -32,9 +32,6 @@ func topCommand() command {
 }
 
 func runTop(ctx context.Context, c *call, t *target, every time.Duration) error {
-	if len(c.args) > 0 {
-		return usagef("takes no arguments, got %q", c.args)
-	}
 	if every < 100*time.Millisecond || every > time.Hour {
 		return usagef("--every %v is not from 100ms to 1h", every)
 	}

@@ -24,7 +24,7 @@ const mostLoops = 100_000
 
 func tortureCommand() command {
 	return command{
-		name: "torture", group: "measure", synopsis: "[flags]",
+		name: "torture", group: "measure", synopsis: flagsOnly,
 		summary: "Kill a daemon of its own again and again, and audit what it acknowledged",
 		about: `Engines of two tenants put segments and checkpoints of all sizes at levels memory,
 logged and synced, and log each reply with the level that it names; break off some that
@@ -80,12 +80,7 @@ interval of a slope lies wholly above its bound, which counts from ten minutes o
 }
 
 func (f *tortureFlags) run(ctx context.Context, c *call) error {
-	if len(c.args) > 0 && c.args[0] == visitor { // started by -soak
-		return torture.Visit(ctx, c.args[1:], c.stdout)
-	}
 	switch {
-	case len(c.args) > 0:
-		return usagef("takes no arguments, got %q", c.args)
 	case f.Loops < 0 || f.Loops > mostLoops:
 		return usagef("--loops %d is not 0 to %d", f.Loops, mostLoops)
 	case f.Power < -1 || f.Power > mostLoops:
@@ -108,8 +103,17 @@ func (f *tortureFlags) run(ctx context.Context, c *call) error {
 	return c.conclude(report)
 }
 
-// visitor is the first argument of a process that -soak starts.
-const visitor = "client"
+// visitor is the command of a process that -soak starts.
+const visitor = "torture-visitor"
+
+func visitorCommand() command {
+	return command{
+		name: visitor, synopsis: "ROLE SOCKET SEED", summary: "Be a client of a daemon under load (started by torture)", hidden: true,
+		setup: func(*pflag.FlagSet) func(context.Context, *call) error {
+			return func(ctx context.Context, c *call) error { return torture.Visit(ctx, c.args, c.stdout) }
+		},
+	}
+}
 
 // common settles what all runs have.
 func (f *tortureFlags) common(c *call) {
@@ -138,7 +142,7 @@ func (f *tortureFlags) runSoak(ctx context.Context, c *call) error {
 		return err
 	}
 	f.common(c)
-	o.Seed, o.Binary, o.Progress, o.Visitor = f.Seed, f.Binary, f.Progress, []string{self, "torture", visitor}
+	o.Seed, o.Binary, o.Progress, o.Visitor = f.Seed, f.Binary, f.Progress, []string{self, visitor}
 	report, err := torture.RunSoak(ctx, *o)
 	if err != nil {
 		return fmt.Errorf("seed %d: %w", o.Seed, err)

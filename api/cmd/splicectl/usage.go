@@ -17,7 +17,7 @@ import (
 
 func usageCommand() command {
 	return command{
-		name: "usage", group: "look", synopsis: "[flags]", listing: true,
+		name: "usage", group: "look", synopsis: flagsOnly, listing: true,
 		summary: "Show by tenant and model what was served, the token hit ratio, and the time that it saved",
 		about: "HIT is the share of tokens that the engine's own cache did not have and that need not be computed; ALL is\n" +
 			"with those of the engine's cache, of the whole prompt. MISSED says why tokens were computed. The totals begin\n" +
@@ -29,9 +29,6 @@ func usageCommand() command {
 			l.flags(fs, 0)
 			fs.StringVar(&tenant, "tenant", "", "only this `tenant`'s")
 			return func(ctx context.Context, c *call) error {
-				if len(c.args) > 0 {
-					return usagef("takes no arguments, got %q", c.args)
-				}
 				return l.run(ctx, c, func(ctx context.Context, client *api.Client) (*show.Page, error) {
 					return usagePage(ctx, client, tenant)
 				})

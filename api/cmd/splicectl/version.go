@@ -10,14 +10,11 @@ import (
 
 func versionCommand() command {
 	return command{
-		name: "version", group: "self", synopsis: "[flags]",
+		name: "version", group: "self", synopsis: flagsOnly,
 		summary:  "Print what this program was built from",
 		examples: []string{"", "--json"},
 		setup: func(*pflag.FlagSet) func(context.Context, *call) error {
 			return func(_ context.Context, c *call) error {
-				if len(c.args) > 0 {
-					return usagef("takes no arguments, got %q", c.args)
-				}
 				if c.json {
 					return c.document(map[string]string{
 						"version": version, "commit": commit, "date": date,
