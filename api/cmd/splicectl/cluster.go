@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -50,21 +51,7 @@ func showCluster(ctx context.Context, c *call, t *target) error {
 	if s.Findings == nil {
 		s.Findings = []api.Finding{}
 	}
-	switch {
-	case c.json:
-		err = c.document(s)
-	case !s.Enabled:
-		_, err = fmt.Fprintln(c.stdout, "The node is in no cluster: cluster-seeds names nodes to join.")
-	default:
-		err = s.print(c, now)
-	}
-	if err != nil {
-		return err
-	}
-	if !s.Enabled || s.failed() {
-		return errFailed
-	}
-	return nil
+	return c.conclude(s, func(w io.Writer) error { return s.print(w, now) }, s.Enabled && !s.failed())
 }
 
 // failed reports whether a member cannot be used that should be.
@@ -77,28 +64,32 @@ func (s *clusterShown) failed() bool {
 	return false
 }
 
-func (s *clusterShown) print(c *call, now time.Time) error {
-	t := show.NewTable(c.stdout, "MEMBER", "STATE", "SINCE", "VERSION", "NAMES", "LAG", "RTT", "CLOCK", "RATE", "QUEUED", "ADDRESS")
+func (s *clusterShown) print(w io.Writer, now time.Time) error {
+	if !s.Enabled {
+		_, err := fmt.Fprintln(w, "The node is in no cluster: cluster-seeds names nodes to join.")
+		return err
+	}
+	t := show.NewTable(w, "MEMBER", "STATE", "SINCE", "VERSION", "NAMES", "LAG", "RTT", "CLOCK", "RATE", "QUEUED", "ADDRESS")
 	for i := range s.Members {
 		s.row(t, &s.Members[i], now)
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(c.stdout, "\nCluster %s: %s, %d names of others in %s, %d own; %s fetched, %s sent.\n",
+	fmt.Fprintf(w, "\nCluster %s: %s, %d names of others in %s, %d own; %s fetched, %s sent.\n",
 		terminal.Line(s.Name), s.states(), s.Index.Names, show.Bytes(s.Index.Bytes), s.Own.Names,
 		show.Bytes(int64(s.Fetched)), show.Bytes(int64(s.Sent)))
 	for i := range s.Workers {
-		w := &s.Workers[i]
-		fmt.Fprintf(c.stdout, "Connection %d computes segments for others: tenant %s, profile %d, %d of %d jobs, %s queued.\n",
-			w.Connection, terminal.Line(w.Tenant), w.Profile, w.Jobs, w.AtOnce, secondsText(w.Queued))
+		worker := &s.Workers[i]
+		fmt.Fprintf(w, "Connection %d computes segments for others: tenant %s, profile %d, %d of %d jobs, %s queued.\n",
+			worker.Connection, terminal.Line(worker.Tenant), worker.Profile, worker.Jobs, worker.AtOnce, secondsText(worker.Queued))
 	}
 	for _, f := range s.Findings {
 		who := ""
 		if f.Member != "" {
 			who = f.Member + ": "
 		}
-		fmt.Fprintf(c.stdout, "%s: %s\n", f.Kind, terminal.Line(who+f.Text))
+		fmt.Fprintf(w, "%s: %s\n", f.Kind, terminal.Line(who+f.Text))
 	}
 	return nil
 }

@@ -81,7 +81,7 @@ func (f *diskFlags) run(ctx context.Context, c *call) error {
 		if err != nil {
 			return notLookedAt(err)
 		}
-		return f.checked(c, r)
+		return c.conclude(r, func(w io.Writer) error { return printDiskReport(w, r) }, r.Clean())
 	case "repair":
 		return f.repair(ctx, c, dir, o)
 	case "dump":
@@ -110,20 +110,6 @@ func notLookedAt(err error) error {
 	return statusError{exitRefused, err}
 }
 
-// checked prints a report; damage is status 1.
-func (f *diskFlags) checked(c *call, r *offline.Report) error {
-	var err error
-	if c.json {
-		err = c.document(r)
-	} else {
-		err = printDiskReport(c.stdout, r)
-	}
-	if err == nil && !r.Clean() {
-		err = errFailed
-	}
-	return err
-}
-
 // repaired is the JSON form of a repair.
 type repaired struct {
 	Found offline.Report `json:"found"` // before and while it was repaired
@@ -142,15 +128,7 @@ func (f *diskFlags) repair(ctx context.Context, c *call, dir string, o offline.C
 		return err
 	}
 	clean := now.Clean() && found.Unread == 0
-	if c.json {
-		err = c.document(repaired{Found: *found, Clean: clean, Now: *now})
-	} else {
-		err = printRepair(c.stdout, found, now)
-	}
-	if err == nil && !clean {
-		err = errFailed
-	}
-	return err
+	return c.conclude(repaired{Found: *found, Clean: clean, Now: *now}, func(w io.Writer) error { return printRepair(w, found, now) }, clean)
 }
 
 func printRepair(w io.Writer, found, now *offline.Report) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/pflag"
@@ -87,21 +88,11 @@ func (f *doctorFlags) examine(ctx context.Context, c *call) error {
 	defer o.Admin.Close()
 	d := diagnosis{Socket: o.Socket, Checks: doctor.Run(ctx, o)}
 	d.State = doctor.Worst(d.Checks)
-	print := d.print
-	if c.json {
-		print = func(c *call) error { return c.document(d) }
-	}
-	if err := print(c); err != nil {
-		return err
-	}
-	if d.State == doctor.Fail {
-		return errFailed
-	}
-	return nil
+	return c.conclude(d, d.print, d.State != doctor.Fail)
 }
 
-func (d *diagnosis) print(c *call) error {
-	t := show.NewTable(c.stdout, "STATE", "CHECK", "")
+func (d *diagnosis) print(w io.Writer) error {
+	t := show.NewTable(w, "STATE", "CHECK", "")
 	for _, check := range d.Checks {
 		t.Row(check.State, check.Name, check.Detail)
 		if check.Remedy != "" {
@@ -116,6 +107,6 @@ func (d *diagnosis) print(c *call) error {
 		doctor.Warn: "It works, with less than it could.",
 		doctor.Fail: "It does not work yet: see the remedies.",
 	}[d.State]
-	_, err := fmt.Fprintf(c.stdout, "\n%s\n", verdict)
+	_, err := fmt.Fprintf(w, "\n%s\n", verdict)
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/pflag"
 
@@ -49,14 +50,7 @@ func showHealth(ctx context.Context, c *call, t *target) error {
 		if err != nil {
 			return err
 		}
-		var failed error
-		if h.Status == api.HealthUnavailable {
-			failed = errFailed
-		}
-		if c.json {
-			return errors.Join(failed, c.document(h))
-		}
-		return errors.Join(failed, printHealth(c, &h))
+		return c.conclude(h, func(w io.Writer) error { return printHealth(w, &h) }, h.Status != api.HealthUnavailable)
 	}
 	var failed error
 	documents := []nodeHealth{}
@@ -94,8 +88,8 @@ func (h *nodeHealth) trouble() string {
 	return text[:len(text)-2]
 }
 
-func printHealth(c *call, h *api.Health) error {
-	t := show.NewTable(c.stdout)
+func printHealth(w io.Writer, h *api.Health) error {
+	t := show.NewTable(w)
 	t.Row(show.State(h.Status))
 	if err := t.Flush(); err != nil {
 		return err
@@ -103,7 +97,7 @@ func printHealth(c *call, h *api.Health) error {
 	if len(h.Checks) == 0 {
 		return nil
 	}
-	t = show.NewTable(c.stdout, "CHECK", "STATE", "")
+	t = show.NewTable(w, "CHECK", "STATE", "")
 	for _, check := range h.Checks {
 		t.Row(check.Name, show.State(check.State), check.Detail)
 	}

@@ -124,15 +124,7 @@ func showLocated(ctx context.Context, c *call, t *target, q *api.LocateQuery) er
 	if err != nil {
 		return err
 	}
-	if c.json {
-		err = c.document(found)
-	} else {
-		err = printLocated(c.stdout, found)
-	}
-	if err == nil && found.Best == "" {
-		return errFailed
-	}
-	return err
+	return c.conclude(found, func(w io.Writer) error { return printLocated(w, found) }, found.Best != "")
 }
 
 func printLocated(w io.Writer, l *api.Located) error {

@@ -68,6 +68,18 @@ func (c *call) document(v any) error {
 	return show.JSON(c.stdout, v)
 }
 
+// conclude prints what was found, as a document or as print does, and fails when it is not
+// well.
+func (c *call) conclude(document any, print func(io.Writer) error, well bool) error {
+	if c.json {
+		print = func(io.Writer) error { return c.document(document) }
+	}
+	if err := print(c.stdout); err != nil || well {
+		return err
+	}
+	return errFailed
+}
+
 // page prints a listing.
 func (c *call) page(p *show.Page) error {
 	if c.json {

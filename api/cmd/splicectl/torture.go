@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"time"
@@ -100,7 +99,7 @@ func (f *tortureFlags) run(ctx context.Context, c *call) error {
 		return err
 	}
 	report.Version, report.Commit = version, commit
-	return c.conclude(report)
+	return c.conclude(report, report.Print, len(report.Failures()) == 0)
 }
 
 // visitor is the command of a process that -soak starts.
@@ -148,21 +147,5 @@ func (f *tortureFlags) runSoak(ctx context.Context, c *call) error {
 		return fmt.Errorf("seed %d: %w", o.Seed, err)
 	}
 	report.Version, report.Commit = version, commit
-	return c.conclude(report)
-}
-
-// conclude prints what a run found, and fails when something is wrong.
-func (c *call) conclude(report interface {
-	Print(w io.Writer) error
-	Failures() []string
-}) (err error) {
-	if c.json {
-		err = c.document(report)
-	} else {
-		err = report.Print(c.stdout)
-	}
-	if err == nil && len(report.Failures()) > 0 {
-		err = errFailed
-	}
-	return err
+	return c.conclude(report, report.Print, len(report.Failures()) == 0)
 }
