@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -244,13 +243,11 @@ func settingValue(name, text string) (any, error) {
 
 // sizeOf reads 10GiB, 300GB or plain bytes.
 func sizeOf(text string) (int64, error) {
-	at := strings.LastIndexAny(text, "0123456789.") + 1
-	v, err := strconv.ParseFloat(text[:at], 64)
-	unit, known := units[strings.ToUpper(strings.TrimSpace(text[at:]))]
-	if err != nil || !known || !(v*unit >= 0 && v*unit <= 1e18) {
+	bytes, ok := bytesOf(text)
+	if !ok {
 		return 0, fmt.Errorf("%q is not a size such as 10GiB or 300GB", text)
 	}
-	return int64(v * unit), nil
+	return int64(bytes), nil
 }
 
 func configReloadCommand() command {

@@ -208,16 +208,22 @@ var units = map[string]float64{
 	"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
 }
 
+// bytesOf reads a size up to 10^18 bytes: 300GB, 1.5 GiB or plain bytes.
+func bytesOf(text string) (bytes float64, ok bool) {
+	at := strings.LastIndexAny(text, "0123456789.") + 1
+	v, err := strconv.ParseFloat(text[:at], 64)
+	unit, known := units[strings.ToUpper(strings.TrimSpace(text[at:]))]
+	bytes = v * unit
+	return bytes, err == nil && known && bytes >= 0 && bytes <= 1e18
+}
+
 // capacityOf reads 300GB, 16GiB, 1.5TB, plain bytes, or unlimited.
 func capacityOf(text string) (int64, error) {
 	if strings.EqualFold(text, "unlimited") {
 		return replay.Unlimited, nil
 	}
-	at := strings.LastIndexAny(text, "0123456789.") + 1
-	v, err := strconv.ParseFloat(text[:at], 64)
-	unit, known := units[strings.ToUpper(strings.TrimSpace(text[at:]))]
-	bytes := v * unit
-	if err != nil || !known || !(bytes >= 1 && bytes <= 1e18) {
+	bytes, ok := bytesOf(text)
+	if !ok || bytes < 1 {
 		return 0, usagef("--capacity %q is not a size such as 300GB, 16GiB or unlimited", text)
 	}
 	return int64(math.Round(bytes)), nil
