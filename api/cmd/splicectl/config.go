@@ -47,14 +47,14 @@ func configGetCommand() command {
 				if err != nil {
 					return err
 				}
-				return printConfig(c, &set)
+				return printConfig(c, &set, c.args)
 			}
 		},
 	}
 }
 
-// printConfig prints what is set, or the one setting that was asked for.
-func printConfig(c *call, config *api.Config) error {
+// printConfig prints all that is set, or the setting that is named where one is.
+func printConfig(c *call, config *api.Config, name []string) error {
 	text, err := json.Marshal(config)
 	if err != nil {
 		return err
@@ -65,14 +65,14 @@ func printConfig(c *call, config *api.Config) error {
 	if err := d.Decode(&set); err != nil {
 		return err
 	}
-	if len(c.args) == 1 {
-		for _, name := range settingPath(c.args[0]) {
+	if len(name) == 1 {
+		for _, key := range settingPath(name[0]) {
 			object, ok := set.(map[string]any)
 			if ok {
-				set, ok = object[name]
+				set, ok = object[key]
 			}
 			if !ok {
-				return fmt.Errorf("nothing is set by the name %q: %w", c.args[0], api.ErrNotFound)
+				return fmt.Errorf("nothing is set by the name %q: %w", name[0], api.ErrNotFound)
 			}
 		}
 	}
@@ -81,7 +81,7 @@ func printConfig(c *call, config *api.Config) error {
 	}
 	if _, object := set.(map[string]any); !object {
 		t := show.NewTable(c.stdout)
-		t.Row(settingText(strings.Join(c.args, ""), set))
+		t.Row(settingText(strings.Join(name, ""), set))
 		return t.Flush()
 	}
 	t := show.NewTable(c.stdout, "SETTING", "VALUE")
@@ -167,9 +167,7 @@ func configSet(ctx context.Context, c *call, t *target, dry bool) error {
 	if dry && !c.json {
 		fmt.Fprintln(c.stdout, "nothing was changed; it would be")
 	}
-	shown := *c
-	shown.args = nil
-	return printConfig(&shown, &set)
+	return printConfig(c, &set, nil)
 }
 
 // patchOf makes a merge patch of NAME=VALUE.
