@@ -74,7 +74,10 @@ func (i *inspection) run(ctx context.Context, c *call) error {
 	if err != nil && !gone {
 		return err
 	}
-	i.query.Prefix = found.digits(digits)
+	i.query.Prefix = digits
+	if !gone {
+		i.query.Prefix = found.key().String()
+	}
 	if found.Decisions, err = decisionsOf(ctx, client, i.query); err != nil {
 		return err
 	}
@@ -187,15 +190,12 @@ func onlyKey(keys []api.Digest, digits, what string, none error) (api.Digest, er
 	return keys[0], nil
 }
 
-// digits is the whole key of what was found, else what was asked for.
-func (d *inspected) digits(asked string) string {
-	switch {
-	case d.SegmentDetail != nil:
-		return d.Key.String()
-	case d.Checkpoint != nil:
-		return d.Checkpoint.Hash.String()
+// key is that of what was found.
+func (d *inspected) key() api.Digest {
+	if d.SegmentDetail != nil {
+		return d.Key
 	}
-	return asked
+	return d.Checkpoint.Hash
 }
 
 func (d *inspected) print(c *call) error {

@@ -106,9 +106,7 @@ func (f *pinFlags) pin(ctx context.Context, c *call, client *api.Client, one *pi
 	if err != nil {
 		return err
 	}
-	if err := one.Key.UnmarshalText([]byte(found.digits(digits))); err != nil {
-		return err
-	}
+	one.Key = found.key()
 	done, err := client.Pin(ctx, api.PinQuery{Key: one.Key, TTL: f.ttl, Dry: f.dry})
 	if err != nil {
 		return err
