@@ -165,7 +165,7 @@ func (s *nodeStats) served(w io.Writer) error {
 	if u.Requests > 0 {
 		each = fmt.Sprintf(", %s a request", show.Millis(u.Saved/float64(u.Requests)))
 	}
-	t.Row("time saved", longMillis(u.Saved), "estimated, by "+show.Count(u.Requests).String()+" requests"+each)
+	t.Row("time saved", show.LongMillis(u.Saved), "estimated, by "+show.Count(u.Requests).String()+" requests"+each)
 	if lately := s.lately(); lately != "" {
 		t.Row("lately", "", lately)
 	}
@@ -199,7 +199,7 @@ func (s *nodeStats) lately() string {
 	reused, _ := sum("reused_tokens")
 	saved, _ := sum("saved_ms")
 	return fmt.Sprintf("%.3g requests/s, %.3g tokens/s, hit ratio %s, %s saved, in the last %s", requests/seconds, prompt/seconds,
-		share(prefix+reused, prompt-engine), longMillis(saved), show.Long(time.Duration(seconds)*time.Second))
+		show.ShareOf(prefix+reused, prompt-engine), show.LongMillis(saved), show.Long(time.Duration(seconds)*time.Second))
 }
 
 // told are the counters of the first screen, with the words for people.
@@ -290,7 +290,7 @@ func printAllStats(c *call, answers []answer[*nodeStats]) error {
 		documents = append(documents, s)
 		ratio, savedTime, requests := any("-"), any("-"), any("-")
 		if u := s.Usage; u != nil {
-			ratio, savedTime, requests = hits(u), longMillis(u.Saved), show.Count(u.Requests)
+			ratio, savedTime, requests = hits(u), show.LongMillis(u.Saved), show.Count(u.Requests)
 		}
 		t.Row(a.node, s.state(), ratio, savedTime, requests, s.fullness("dram"), s.fullness("disk"), s.fullness("hbm"),
 			show.Long(time.Since(s.Status.Started)), s.Status.Version)

@@ -22,13 +22,13 @@ type tenantRow struct {
 var tenantColumns = []string{"TENANT", "HBM", "DRAM", "DISK", "USED", "QUOTA", "OF QUOTA", "CONNECTIONS", "REQUESTS", "HIT", "SAVED", "+PROMPT", "+MISSED"}
 
 var tenantView = show.View[tenantRow]{Columns: tenantColumns, Row: func(t *tenantRow) []any {
-	quota, of := any("no quota"), share(float64(t.used()), float64(t.QuotaBytes))
+	quota, of := any("no quota"), show.ShareOf(float64(t.used()), float64(t.QuotaBytes))
 	if t.QuotaBytes > 0 {
 		quota = show.Size(t.QuotaBytes)
 	}
 	row := []any{t.Tenant, show.Size(t.UsedBytes["hbm"]), show.Size(t.UsedBytes["dram"]), show.Size(t.UsedBytes["disk"]), show.Size(t.used()), quota, of, t.Connections}
 	if u := t.Usage; u != nil {
-		return append(row, show.Count(u.Requests), hits(u), longMillis(u.Saved), show.Count(u.Prompt), missedText(u.Missed, 3))
+		return append(row, show.Count(u.Requests), hits(u), show.LongMillis(u.Saved), show.Count(u.Prompt), missedText(u.Missed, 3))
 	}
 	return append(row, "-", "-", "-", "-", "-")
 }}

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
@@ -56,35 +54,22 @@ func usagePage(ctx context.Context, client *api.Client, tenant string) (*show.Pa
 var usageColumns = []string{"TENANT", "MODEL", "PROFILE", "REQUESTS", "PROMPT", "HIT", "ALL", "SAVED", "MISSED", "+ENGINE", "+PREFIX", "+REUSED", "+COMPUTED", "+SEAM"}
 
 var usageView = show.View[api.Usage]{Columns: usageColumns, Row: func(u *api.Usage) []any {
-	return []any{u.Tenant, u.Model, u.Profile, show.Count(u.Requests), show.Count(u.Prompt), hits(u), allHits(u), longMillis(u.Saved), missedText(u.Missed, 3),
+	return []any{u.Tenant, u.Model, u.Profile, show.Count(u.Requests), show.Count(u.Prompt), hits(u), allHits(u), show.LongMillis(u.Saved), missedText(u.Missed, 3),
 		show.Count(u.Engine), show.Count(u.Prefix), show.Count(u.Reused), show.Count(u.Computed), show.Count(u.Seam)}
 }}
 
 // hits is the token hit ratio: of what the engine's own cache did not have.
 func hits(u *api.Usage) show.Share {
-	return share(float64(u.Prefix+u.Reused), float64(u.Prompt)-float64(u.Engine))
+	return show.ShareOf(float64(u.Prefix+u.Reused), float64(u.Prompt)-float64(u.Engine))
 }
 
 // allHits is the one with the engine's cache, of the whole prompt.
 func allHits(u *api.Usage) show.Share {
-	return share(float64(u.Engine+u.Prefix+u.Reused), float64(u.Prompt))
+	return show.ShareOf(float64(u.Engine+u.Prefix+u.Reused), float64(u.Prompt))
 }
 
 func requestHits(r *api.Request) show.Share {
-	return share(float64(r.Prefix+r.Reused), float64(r.Prompt)-float64(r.Engine))
-}
-
-// share is a part of something; none of nothing.
-func share(part, of float64) show.Share {
-	if of <= 0 {
-		return show.Share(math.NaN())
-	}
-	return show.Share(part / of)
-}
-
-// longMillis is a time that may be long.
-func longMillis(millis float64) show.Duration {
-	return show.Duration(millis * float64(time.Millisecond))
+	return show.ShareOf(float64(r.Prefix+r.Reused), float64(r.Prompt)-float64(r.Engine))
 }
 
 // missedText names the most reasons, the one with most tokens first.

@@ -96,7 +96,7 @@ var poolColumns = []string{"POOL", "TIER", "USED", "CAPACITY", "FULL", "LEASED",
 
 func poolView(*call) show.View[api.Pool] {
 	return show.View[api.Pool]{Columns: poolColumns, Row: func(p *api.Pool) []any {
-		return []any{p.Name, p.Tier, show.Size(p.UsedBytes), show.Size(p.CapacityBytes), share(float64(p.UsedBytes), float64(p.CapacityBytes)), show.Size(p.LeasedBytes),
+		return []any{p.Name, p.Tier, show.Size(p.UsedBytes), show.Size(p.CapacityBytes), show.ShareOf(float64(p.UsedBytes), float64(p.CapacityBytes)), show.Size(p.LeasedBytes),
 			show.Size(p.PendingBytes), show.Size(p.QuarantinedBytes), p.Objects, p.Device, show.Size(p.PageBytes), len(p.Tenants)}
 	}}
 }

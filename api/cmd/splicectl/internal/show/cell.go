@@ -27,6 +27,17 @@ type (
 	State string
 )
 
+// ShareOf is a part of something; none of nothing.
+func ShareOf(part, of float64) Share {
+	if of <= 0 {
+		return Share(math.NaN())
+	}
+	return Share(part / of)
+}
+
+// LongMillis is a time in milliseconds that may be long.
+func LongMillis(millis float64) Duration { return Duration(millis * float64(time.Millisecond)) }
+
 func (n Size) String() string { return Bytes(int64(n)) }
 
 func (m Millis) String() string {

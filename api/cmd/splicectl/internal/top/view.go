@@ -86,14 +86,11 @@ func (m *Model) served() []string {
 	}
 	u := &o.Usage
 	ratio := func(prefix, reused, prompt, engine float64) show.Share {
-		if prompt <= engine {
-			return show.Share(math.NaN())
-		}
-		return show.Share((prefix + reused) / (prompt - engine))
+		return show.ShareOf(prefix+reused, prompt-engine)
 	}
 	lines := []string{
 		fmt.Sprintf("token hit ratio  %s  of %s prompt tokens    time saved  %s", m.paint("1", ratio(float64(u.Prefix), float64(u.Reused),
-			float64(u.Prompt), float64(u.Engine)).String()), show.Count(u.Prompt), show.Duration(u.Saved*float64(time.Millisecond))),
+			float64(u.Prompt), float64(u.Engine)).String()), show.Count(u.Prompt), show.LongMillis(u.Saved)),
 	}
 	h := o.History.Series
 	var ratios []float64
@@ -170,7 +167,7 @@ func (m *Model) lower() []string {
 		page = show.Of(s.Usage, false, show.View[api.Usage]{Columns: []string{"TENANT", "MODEL", "REQUESTS", "PROMPT", "PREFIX", "REUSED", "COMPUTED", "SAVED"},
 			Row: func(u *api.Usage) []any {
 				return []any{u.Tenant, u.Model, show.Count(u.Requests), show.Count(u.Prompt), show.Count(u.Prefix), show.Count(u.Reused),
-					show.Count(u.Computed), show.Duration(u.Saved * float64(time.Millisecond))}
+					show.Count(u.Computed), show.LongMillis(u.Saved)}
 			}})
 	case connections:
 		page = show.Of(s.Connections, false, show.View[api.Connection]{Columns: []string{"ID", "CLIENT", "PID", "AGE", "REQUESTS", "IN FLIGHT", "LEASES", "TENANTS"},
