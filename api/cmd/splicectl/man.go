@@ -1,19 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"os"
-	"strings"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 	"github.com/spf13/pflag"
 )
-
-//go:generate go test . -run Reference -update
 
 // manCommand writes manual pages, for packages.
 func manCommand() command {
@@ -32,36 +26,4 @@ func manCommand() command {
 			}
 		},
 	}
-}
-
-// reference is docs/splicectl.md: every command, on one page.
-func reference() ([]byte, error) {
-	var b bytes.Buffer
-	b.WriteString("# splicectl\n\nEvery command with its flags. This page is written by `make generate`; `splicectl COMMAND -h` says the same, and `make man`\n" +
-		"writes manual pages. `splicectl completion bash`, `zsh` and `fish` print what completes commands, flags and names of daemons.\n")
-	root := newRoot(io.Discard, io.Discard)
-	root.DisableAutoGenTag = true
-	err := pages(&b, root)
-	return b.Bytes(), err
-}
-
-func pages(w *bytes.Buffer, cmd *cobra.Command) error {
-	if !cmd.IsAvailableCommand() && cmd.HasParent() {
-		return nil
-	}
-	var one bytes.Buffer
-	// Links go to the headings of this page.
-	link := func(name string) string {
-		return "#" + strings.ReplaceAll(strings.TrimSuffix(name, ".md"), "_", "-")
-	}
-	if err := doc.GenMarkdownCustom(cmd, &one, link); err != nil {
-		return err
-	}
-	fmt.Fprintf(w, "\n%s", strings.TrimRight(one.String(), "\n")+"\n")
-	for _, sub := range cmd.Commands() {
-		if err := pages(w, sub); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -3,13 +3,50 @@ package main
 import (
 	"bytes"
 	"flag"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
 )
 
+//go:generate go test . -run Reference -update
+
 var update = flag.Bool("update", false, "rewrite files that tests compare with")
+
+// reference is docs/splicectl.md: every command, on one page.
+func reference() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteString("# splicectl\n\nEvery command with its flags. This page is written by `make generate`; `splicectl COMMAND -h` says the same, and `make man`\n" +
+		"writes manual pages. `splicectl completion bash`, `zsh` and `fish` print what completes commands, flags and names of daemons.\n")
+	err := pages(&b, newRoot(io.Discard, io.Discard))
+	return b.Bytes(), err
+}
+
+func pages(w *bytes.Buffer, cmd *cobra.Command) error {
+	if !cmd.IsAvailableCommand() && cmd.HasParent() {
+		return nil
+	}
+	var one bytes.Buffer
+	// Links go to the headings of this page.
+	link := func(name string) string {
+		return "#" + strings.ReplaceAll(strings.TrimSuffix(name, ".md"), "_", "-")
+	}
+	if err := doc.GenMarkdownCustom(cmd, &one, link); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\n%s\n", strings.TrimRight(one.String(), "\n"))
+	for _, sub := range cmd.Commands() {
+		if err := pages(w, sub); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 func TestTheReferenceTellsOfEveryCommand(t *testing.T) {
 	const path = "../../../docs/splicectl.md"
