@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -35,11 +34,7 @@ func runTop(ctx context.Context, c *call, t *target, every time.Duration) error 
 	if every < 100*time.Millisecond || every > time.Hour {
 		return usagef("--every %v is not from 100ms to 1h", every)
 	}
-	var plain io.Writer = c.stdout
-	colour := false
-	if w, ok := c.stdout.(*terminal.Writer); ok {
-		plain, colour = w.Plain(), w.Colour()
-	}
+	plain, colour := terminal.Plain(c.stdout)
 	if !terminal.Is(plain) {
 		return errors.New("standard output is no terminal; splicectl stats -w shows the same again and again without one")
 	}

@@ -144,17 +144,15 @@ func prefixText(r *api.Request) string {
 }
 
 func (f *traceFlags) draw(w io.Writer, r *api.Request) error {
-	out, colour, width := w, false, f.width
-	if t, ok := w.(*terminal.Writer); ok {
-		out, colour = t.Plain(), t.Colour()
-		if width == 0 {
-			width = terminal.Width(t.Plain())
-		}
+	plain, colour := terminal.Plain(w)
+	width := f.width
+	if width == 0 {
+		width = terminal.Width(plain)
 	}
 	if width <= 0 {
 		width = 80
 	}
-	_, err := io.WriteString(out, "\n"+story.Draw(int(min(r.Prompt, 1<<30)), r.Spans, width, colour))
+	_, err := io.WriteString(plain, "\n"+story.Draw(int(min(r.Prompt, 1<<30)), r.Spans, width, colour))
 	return err
 }
 

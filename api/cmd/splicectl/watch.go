@@ -56,11 +56,9 @@ func (w *watcher) run(ctx context.Context, c *call, once func(context.Context, *
 func (w *watcher) frame(ctx context.Context, c *call, n int, once func(context.Context, *call) error) error {
 	var b bytes.Buffer
 	shown := *c
-	plain := c.stdout
+	shown.stdout = &b
 	if out, ok := c.stdout.(*terminal.Writer); ok {
-		shown.stdout, plain = out.To(&b), out.Plain()
-	} else {
-		shown.stdout = &b
+		shown.stdout = out.To(&b)
 	}
 	err := once(ctx, &shown)
 	var usage usageError
@@ -72,6 +70,7 @@ func (w *watcher) frame(ctx context.Context, c *call, n int, once func(context.C
 	case err != nil && !errors.Is(err, errFailed):
 		fmt.Fprintf(&b, "%s: %s\n", time.Now().Format(time.TimeOnly), terminal.Text(err.Error()))
 	}
+	plain, _ := terminal.Plain(c.stdout)
 	before := ""
 	switch {
 	case terminal.Is(plain):

@@ -46,8 +46,8 @@ const between = "  "
 // Flush writes the table.
 func (t *Table) Flush() error {
 	out, paint := t.w, func(_, text string) string { return text }
-	if w, ok := t.w.(*terminal.Writer); ok && w.Colour() {
-		out, paint = w.Plain(), Paint
+	if plain, colour := terminal.Plain(t.w); colour {
+		out, paint = plain, Paint
 	}
 	texts, widths := t.measure()
 	var b strings.Builder

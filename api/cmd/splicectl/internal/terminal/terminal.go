@@ -71,11 +71,14 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Colour reports whether what Plain writes may have colours.
-func (w *Writer) Colour() bool { return w.colour }
-
-// Plain writes as it is: for text of ours, in which all of others is escaped.
-func (w *Writer) Plain() io.Writer { return w.w }
+// Plain is what a *Writer writes to, for text of ours in which all of others is escaped, and
+// whether that may have colours. Any other w is itself, without.
+func Plain(w io.Writer) (plain io.Writer, colour bool) {
+	if t, ok := w.(*Writer); ok {
+		return t.w, t.colour
+	}
+	return w, false
+}
 
 // To is a writer to another place, with colours where w has them.
 func (w *Writer) To(other io.Writer) *Writer { return &Writer{other, w.colour} }
