@@ -3,8 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
+
+	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
 )
 
 // progress tells people how far a command is: a bar on a terminal, a line for
@@ -17,12 +18,7 @@ type progress struct {
 }
 
 func newProgress(w io.Writer) *progress {
-	p := &progress{w: w, last: -1}
-	if f, ok := w.(*os.File); ok {
-		info, err := f.Stat()
-		p.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
-	}
-	return p
+	return &progress{w: w, terminal: terminal.Is(w), last: -1}
 }
 
 // at draws how much is done, from 0 to 1.
