@@ -33,7 +33,7 @@ type Options struct {
 	Colour bool
 }
 
-// Bounds of the time between two questions.
+// Bounds of the time between two questions that keys set.
 const (
 	leastEvery = 500 * time.Millisecond
 	mostEvery  = time.Minute
@@ -148,9 +148,9 @@ func (m *Model) key(name string) tea.Cmd {
 	case "shift+tab", "left", "h":
 		m.pane = (m.pane + panes - 1) % panes
 	case "+":
-		m.o.Every = max(m.o.Every/2, leastEvery)
+		m.o.Every = max(m.o.Every/2, min(m.o.Every, leastEvery))
 	case "-":
-		m.o.Every = min(m.o.Every*2, mostEvery)
+		m.o.Every = min(m.o.Every*2, max(m.o.Every, mostEvery))
 	}
 	return nil
 }

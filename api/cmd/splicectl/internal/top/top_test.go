@@ -149,6 +149,17 @@ func TestKeysPauseAskAndEnd(t *testing.T) {
 	}
 }
 
+// What --every may say goes further than the keys do: they never turn it the other way.
+func TestFasterIsNotSlower(t *testing.T) {
+	for _, every := range []time.Duration{100 * time.Millisecond, time.Hour} {
+		m := New(context.Background(), Options{Every: every})
+		name := map[bool]string{true: "+", false: "-"}[every < leastEvery]
+		if m.Update(key(name)); m.o.Every != every {
+			t.Errorf("%s after %v: %v", name, every, m.o.Every)
+		}
+	}
+}
+
 // screenOf is a terminal that tells when a text stands on it.
 type screenOf struct {
 	text  string
