@@ -89,7 +89,7 @@ func (n *nodeOfTests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer n.mu.Unlock()
 	body, _ := io.ReadAll(r.Body)
 	if r.Method != http.MethodGet || len(r.URL.Query()) > 0 {
-		n.asked = append(n.asked, strings.TrimPrefix(r.Method+" "+strings.TrimPrefix(r.URL.RequestURI(), "/api/v1/")+" "+string(body), ""))
+		n.asked = append(n.asked, r.Method+" "+strings.TrimPrefix(r.URL.RequestURI(), "/api/v1/")+" "+string(body))
 	}
 	doc, ok := n.docs[r.Method+" "+r.URL.Path]
 	w.Header().Set("ETag", `"5"`)

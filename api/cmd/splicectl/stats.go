@@ -202,7 +202,7 @@ func (s *nodeStats) lately() string {
 		show.ShareOf(prefix+reused, prompt-engine), show.LongMillis(saved), show.Long(time.Duration(seconds)*time.Second))
 }
 
-// told are the counters of the first screen, with the words for people.
+// toldCounters are those of the first screen, with the words for people.
 var toldCounters = []struct{ what, count, bytes string }{
 	{"segments and checkpoints published", "published", "published_bytes"},
 	{"evicted from memory for room", "evicted_room", "evicted_bytes"},
