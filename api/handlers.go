@@ -86,10 +86,13 @@ func (s *Server) status(ctx *fasthttp.RequestCtx, _ string) error {
 	if err := noParams(ctx); err != nil {
 		return err
 	}
-	st := s.shown().Node.Status()
-	st.Features = orEmpty(st.Features)
-	st.Checks = orEmpty(st.Checks)
-	return writeJSON(ctx, st)
+	return writeJSON(ctx, withLists(s.shown().Node.Status()))
+}
+
+// withLists has a status without features or checks answer empty lists.
+func withLists(st Status) Status {
+	st.Features, st.Checks = orEmpty(st.Features), orEmpty(st.Checks)
+	return st
 }
 
 func (s *Server) listProfiles(ctx *fasthttp.RequestCtx, _ string) error {
@@ -250,4 +253,12 @@ func orEmpty[T any](s []T) []T {
 		return []T{}
 	}
 	return s
+}
+
+// orNone makes JSON say {} and not null.
+func orNone[T any](m map[string]T) map[string]T {
+	if m == nil {
+		return map[string]T{}
+	}
+	return m
 }

@@ -125,9 +125,7 @@ func (u *Usage) Add(o *Usage) {
 }
 
 func plus(to, from map[string]uint64) map[string]uint64 {
-	if to == nil {
-		to = map[string]uint64{}
-	}
+	to = orNone(to)
 	for name, n := range from {
 		to[name] += n
 	}
@@ -199,6 +197,8 @@ func (s *Server) overview(ctx *fasthttp.RequestCtx, _ string) error {
 		return err
 	}
 	o := s.shown().Node.Overview(span)
-	o.Pools = orEmpty(withTenants(o.Pools))
+	o.Status, o.Pools = withLists(o.Status), orEmpty(withTenants(o.Pools))
+	o.Usage.Ways, o.Usage.Missed = orNone(o.Usage.Ways), orNone(o.Usage.Missed)
+	o.History.At, o.History.Series = orEmpty(o.History.At), orNone(o.History.Series)
 	return writeJSON(ctx, o)
 }
