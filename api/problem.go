@@ -72,21 +72,10 @@ func (p *Problem) Error() string {
 
 // Unwrap gives the sentinel of the code, nil for those without.
 func (p *Problem) Unwrap() error {
-	switch p.Code {
-	case CodeInvalid:
-		return ErrInvalid
-	case CodeNotFound:
-		return ErrNotFound
-	case CodeBusy:
-		return ErrBusy
-	case CodeUnavailable:
-		return ErrUnavailable
-	case CodeFull:
-		return ErrFull
-	case CodeUnsupported:
-		return ErrUnsupported
-	case CodeBadFile:
-		return ErrBadFile
+	for _, k := range kinds {
+		if k.code == p.Code {
+			return k.is
+		}
 	}
 	return nil
 }
@@ -99,26 +88,31 @@ func newProblem(status int, code, detail string) *Problem {
 	return p
 }
 
-// problemOf is the one place where kinds of errors become HTTP statuses.
+// kinds are the one place where kinds of errors become HTTP statuses. The first that an
+// error is counts.
+var kinds = []struct {
+	is     error
+	status int
+	code   string
+}{
+	{ErrInvalid, fasthttp.StatusBadRequest, CodeInvalid},
+	{ErrNotFound, fasthttp.StatusNotFound, CodeNotFound},
+	{ErrBusy, fasthttp.StatusConflict, CodeBusy},
+	{ErrUnavailable, fasthttp.StatusServiceUnavailable, CodeUnavailable},
+	{ErrFull, fasthttp.StatusInsufficientStorage, CodeFull},
+	{ErrUnsupported, fasthttp.StatusUnprocessableEntity, CodeUnsupported},
+	{ErrBadFile, fasthttp.StatusUnprocessableEntity, CodeBadFile},
+}
+
 func problemOf(err error) *Problem {
 	var p *Problem
-	switch {
-	case errors.As(err, &p):
+	if errors.As(err, &p) {
 		return p
-	case errors.Is(err, ErrInvalid):
-		return newProblem(fasthttp.StatusBadRequest, CodeInvalid, err.Error())
-	case errors.Is(err, ErrNotFound):
-		return newProblem(fasthttp.StatusNotFound, CodeNotFound, err.Error())
-	case errors.Is(err, ErrBusy):
-		return newProblem(fasthttp.StatusConflict, CodeBusy, err.Error())
-	case errors.Is(err, ErrUnavailable):
-		return newProblem(fasthttp.StatusServiceUnavailable, CodeUnavailable, err.Error())
-	case errors.Is(err, ErrFull):
-		return newProblem(fasthttp.StatusInsufficientStorage, CodeFull, err.Error())
-	case errors.Is(err, ErrUnsupported):
-		return newProblem(fasthttp.StatusUnprocessableEntity, CodeUnsupported, err.Error())
-	case errors.Is(err, ErrBadFile):
-		return newProblem(fasthttp.StatusUnprocessableEntity, CodeBadFile, err.Error())
+	}
+	for _, k := range kinds {
+		if errors.Is(err, k.is) {
+			return newProblem(k.status, k.code, err.Error())
+		}
 	}
 	return newProblem(fasthttp.StatusInternalServerError, CodeInternal, err.Error())
 }
