@@ -135,10 +135,7 @@ func patched(c *Config, patch []byte) (Config, error) {
 	if to.Draining != c.Draining {
 		fixed = append(fixed, Violation{"draining", "is changed by drain"})
 	}
-	for _, name := range slices.Sorted(maps.Keys(object)) {
-		if name != "settings" {
-			continue
-		}
+	if _, given := object["settings"]; given {
 		for _, key := range differing(c.Settings, to.Settings) {
 			fixed = append(fixed, Violation{"settings." + key, restart})
 		}
@@ -158,13 +155,9 @@ func patched(c *Config, patch []byte) (Config, error) {
 	}
 	switch {
 	case len(wrong) > 0:
-		p := newProblem(fasthttp.StatusBadRequest, CodeInvalid, fmt.Sprintf("%d bad fields", len(wrong)))
-		p.Errors = wrong
-		return Config{}, p
+		return Config{}, newProblem(fasthttp.StatusBadRequest, CodeInvalid, fmt.Sprintf("%d bad fields", len(wrong)), wrong...)
 	case len(fixed) > 0:
-		p := newProblem(fasthttp.StatusUnprocessableEntity, CodeUnsupported, fmt.Sprintf("%d fields cannot change while the daemon runs", len(fixed)))
-		p.Errors = fixed
-		return Config{}, p
+		return Config{}, newProblem(fasthttp.StatusUnprocessableEntity, CodeUnsupported, fmt.Sprintf("%d fields cannot change while the daemon runs", len(fixed)), fixed...)
 	}
 	return to, nil
 }

@@ -139,9 +139,7 @@ func (q *LocateQuery) Validate() error {
 	if len(p.bad) == 0 {
 		return nil
 	}
-	problem := newProblem(fasthttp.StatusBadRequest, CodeInvalid, fmt.Sprintf("%d bad fields", len(p.bad)))
-	problem.Errors = p.bad
-	return problem
+	return newProblem(fasthttp.StatusBadRequest, CodeInvalid, fmt.Sprintf("%d bad fields", len(p.bad)), p.bad...)
 }
 
 func (q *LocateQuery) checkTokens(p *params) {

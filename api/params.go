@@ -145,18 +145,14 @@ func (p *params) done() error {
 	if len(p.bad) == 0 {
 		return nil
 	}
-	problem := newProblem(fasthttp.StatusBadRequest, CodeInvalid, fmt.Sprintf("%d bad parameters", len(p.bad)))
-	problem.Errors = p.bad
-	return problem
+	return newProblem(fasthttp.StatusBadRequest, CodeInvalid, fmt.Sprintf("%d bad parameters", len(p.bad)), p.bad...)
 }
 
 // keyOf reads a key that is part of the path.
 func keyOf(text string) (Digest, error) {
 	var d Digest
 	if err := d.UnmarshalText([]byte(text)); err != nil {
-		p := newProblem(fasthttp.StatusBadRequest, CodeInvalid, "bad segment key")
-		p.Errors = []Violation{{Parameter: "key", Detail: err.Error()}}
-		return d, p
+		return d, newProblem(fasthttp.StatusBadRequest, CodeInvalid, "bad segment key", Violation{Parameter: "key", Detail: err.Error()})
 	}
 	return d, nil
 }

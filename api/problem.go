@@ -80,8 +80,8 @@ func (p *Problem) Unwrap() error {
 	return nil
 }
 
-func newProblem(status int, code, detail string) *Problem {
-	p := &Problem{Type: "about:blank", Title: fasthttp.StatusMessage(status), Status: status, Code: code, Detail: detail}
+func newProblem(status int, code, detail string, errs ...Violation) *Problem {
+	p := &Problem{Type: "about:blank", Title: fasthttp.StatusMessage(status), Status: status, Code: code, Detail: detail, Errors: errs}
 	if own, ok := types[code]; ok {
 		p.Type, p.Title = own.uri, own.title
 	}
@@ -119,16 +119,12 @@ func problemOf(err error) *Problem {
 
 // BadFiles is ErrBadFile of files of settings, each with what is wrong.
 func BadFiles(list []Violation) error {
-	p := newProblem(fasthttp.StatusUnprocessableEntity, CodeBadFile, fmt.Sprintf("%d files cannot be used; the former ones stay in use, all of them", len(list)))
-	p.Errors = list
-	return p
+	return newProblem(fasthttp.StatusUnprocessableEntity, CodeBadFile, fmt.Sprintf("%d files cannot be used; the former ones stay in use, all of them", len(list)), list...)
 }
 
 // Unsupported is ErrUnsupported of a field of the configuration.
 func Unsupported(field, why string) error {
-	p := newProblem(fasthttp.StatusUnprocessableEntity, CodeUnsupported, "it cannot change while the daemon runs")
-	p.Errors = []Violation{{field, why}}
-	return p
+	return newProblem(fasthttp.StatusUnprocessableEntity, CodeUnsupported, "it cannot change while the daemon runs", Violation{field, why})
 }
 
 func writeProblem(ctx *fasthttp.RequestCtx, p *Problem) {
