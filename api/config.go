@@ -61,9 +61,8 @@ func writeConfig(ctx *fasthttp.RequestCtx, c Config) error {
 const mergePatch = "application/merge-patch+json"
 
 func (s *Server) patchConfig(ctx *fasthttp.RequestCtx, _ string) error {
-	p := paramsOf(ctx)
-	dry := p.flag("dry_run")
-	if err := p.done(); err != nil {
+	dry, err := onlyDryRun(ctx)
+	if err != nil {
 		return err
 	}
 	if media, _, err := mime.ParseMediaType(string(ctx.Request.Header.ContentType())); err != nil || media != mergePatch {

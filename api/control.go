@@ -173,7 +173,7 @@ func (s *Server) removeMany(ctx *fasthttp.RequestCtx, what string, remove func(c
 	return writeJSON(ctx, r)
 }
 
-// checkpointOf reads which checkpoint a request is about.
+// checkpoint reads which checkpoint a request is about.
 func (p *params) checkpoint(key Digest) CheckpointName {
 	return CheckpointName{Hash: key, Tenant: p.name("tenant"), Profile: p.profile(), Kind: p.oneOf("kind", checkpointKinds)}
 }
@@ -261,9 +261,8 @@ func (s *Server) removePin(ctx *fasthttp.RequestCtx, arg string) error {
 	if err != nil {
 		return err
 	}
-	p := paramsOf(ctx)
-	dry := p.flag("dry_run")
-	if err := p.done(); err != nil {
+	dry, err := onlyDryRun(ctx)
+	if err != nil {
 		return err
 	}
 	ended, err := s.shown().Control.Unpin(key, dry)
@@ -311,9 +310,8 @@ func (s *Server) drainNode(ctx *fasthttp.RequestCtx, p *params, on bool) error {
 }
 
 func (s *Server) reload(ctx *fasthttp.RequestCtx, _ string) error {
-	p := paramsOf(ctx)
-	dry := p.flag("dry_run")
-	if err := p.done(); err != nil {
+	dry, err := onlyDryRun(ctx)
+	if err != nil {
 		return err
 	}
 	r, err := s.shown().Control.Reload(dry)

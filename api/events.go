@@ -101,7 +101,7 @@ type Follower interface {
 func (s *Server) events(ctx *fasthttp.RequestCtx, _ string) error {
 	p := paramsOf(ctx)
 	poll := p.flag("poll")
-	q := EventQuery{Kinds: p.someOf("kind", EventKinds), Tenant: p.name("tenant"), After: p.event("after"), Limit: p.limit()}
+	q := EventQuery{Kinds: p.someOf("kind", EventKinds), Tenant: p.name("tenant"), After: p.number("after", 64, "the id of an event"), Limit: p.limit()}
 	if !poll && p.args.Has("limit") {
 		p.refuse("limit", "is of a listing, which poll=1 asks for")
 	}
@@ -144,18 +144,4 @@ func (p *params) someOf(name string, of []string) []string {
 		}
 	}
 	return list
-}
-
-// event reads the id of an event.
-func (p *params) event(name string) *uint64 {
-	v, ok := p.text(name)
-	if !ok {
-		return nil
-	}
-	id, err := strconv.ParseUint(v, 10, 64)
-	if err != nil {
-		p.refuse(name, "%.40q is not the id of an event", v)
-		return nil
-	}
-	return &id
 }

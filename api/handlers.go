@@ -170,7 +170,7 @@ func (s *Server) listSegments(ctx *fasthttp.RequestCtx, _ string) error {
 	for i := range items {
 		items[i].Tiers = orEmpty(items[i].Tiers)
 	}
-	return writeJSON(ctx, pageOf(items, limit, func(s *Segment) Digest { return s.Key }))
+	return writeJSON(ctx, pageOf(items, limit, func(s *Segment) string { return s.Key.String() }))
 }
 
 func (s *Server) listCheckpoints(ctx *fasthttp.RequestCtx, _ string) error {
@@ -188,7 +188,7 @@ func (s *Server) listCheckpoints(ctx *fasthttp.RequestCtx, _ string) error {
 	for i := range items {
 		items[i].Tiers = orEmpty(items[i].Tiers)
 	}
-	return writeJSON(ctx, pageOf(items, limit, func(c *Checkpoint) Digest { return c.Hash }))
+	return writeJSON(ctx, pageOf(items, limit, func(c *Checkpoint) string { return c.Hash.String() }))
 }
 
 func (s *Server) getSegment(ctx *fasthttp.RequestCtx, arg string) error {
@@ -212,9 +212,8 @@ func (s *Server) removeSegment(ctx *fasthttp.RequestCtx, arg string) error {
 	if err != nil {
 		return err
 	}
-	p := paramsOf(ctx)
-	dry := p.flag("dry_run")
-	if err := p.done(); err != nil {
+	dry, err := onlyDryRun(ctx)
+	if err != nil {
 		return err
 	}
 	d, err := s.shown().Catalogue.Segment(key)
@@ -234,7 +233,7 @@ func (s *Server) removeSegment(ctx *fasthttp.RequestCtx, arg string) error {
 
 // pageOf cuts the one item too many that was asked for. Items of one key stay
 // together, since the cursor continues after that key.
-func pageOf[T any](items []T, limit int, key func(*T) Digest) Page[T] {
+func pageOf[T any](items []T, limit int, key func(*T) string) Page[T] {
 	page := Page[T]{Items: orEmpty(items)}
 	if len(items) <= limit {
 		return page
@@ -243,7 +242,7 @@ func pageOf[T any](items []T, limit int, key func(*T) Digest) Page[T] {
 	for limit < len(items) && key(&items[limit]) == last {
 		limit++
 	}
-	page.Items, page.Next = items[:limit], last.String()
+	page.Items, page.Next = items[:limit], last
 	return page
 }
 

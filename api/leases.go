@@ -35,8 +35,8 @@ type LeaseQuery struct {
 
 func (s *Server) listLeases(ctx *fasthttp.RequestCtx, _ string) error {
 	p := paramsOf(ctx)
-	q := LeaseQuery{Tenant: p.name("tenant"), Connection: p.number("connection"), Limit: p.limit()}
-	if after := p.number("cursor"); after != nil {
+	q := LeaseQuery{Tenant: p.name("tenant"), Connection: p.number("connection", 63, "a number"), Limit: p.limit()}
+	if after := p.number("cursor", 63, "a number"); after != nil {
 		q.After = *after
 	}
 	if err := p.done(); err != nil {
@@ -48,23 +48,5 @@ func (s *Server) listLeases(ctx *fasthttp.RequestCtx, _ string) error {
 	if err != nil {
 		return fmt.Errorf("list leases: %w", err)
 	}
-	page := Page[Lease]{Items: orEmpty(items)}
-	if len(items) > limit {
-		page.Items, page.Next = items[:limit], strconv.FormatUint(items[limit-1].Lease, 10)
-	}
-	return writeJSON(ctx, page)
-}
-
-// number reads a decimal number; nil = not given.
-func (p *params) number(name string) *uint64 {
-	v, ok := p.text(name)
-	if !ok {
-		return nil
-	}
-	n, err := strconv.ParseUint(v, 10, 63)
-	if err != nil {
-		p.refuse(name, "%q is not a number", v)
-		return nil
-	}
-	return &n
+	return writeJSON(ctx, pageOf(items, limit, func(l *Lease) string { return strconv.FormatUint(l.Lease, 10) }))
 }

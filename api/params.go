@@ -88,17 +88,26 @@ func (p *params) limit() int {
 }
 
 func (p *params) profile() *uint32 {
-	v, ok := p.text("profile")
+	n := p.number("profile", 32, "a profile id")
+	if n == nil {
+		return nil
+	}
+	id := uint32(*n)
+	return &id
+}
+
+// number reads a decimal number of so many bits; nil = not given. what says what it is.
+func (p *params) number(name string, bits int, what string) *uint64 {
+	v, ok := p.text(name)
 	if !ok {
 		return nil
 	}
-	n, err := strconv.ParseUint(v, 10, 32)
+	n, err := strconv.ParseUint(v, 10, bits)
 	if err != nil {
-		p.refuse("profile", "%q is not a profile id", v)
+		p.refuse(name, "%.40q is not %s", v, what)
 		return nil
 	}
-	id := uint32(n)
-	return &id
+	return &n
 }
 
 func (p *params) prefix() string { return p.digits("key_prefix") }

@@ -184,10 +184,7 @@ func (s *Server) getRequest(ctx *fasthttp.RequestCtx, arg string) error {
 }
 
 func (s *Server) listUsage(ctx *fasthttp.RequestCtx, _ string) error {
-	if err := noParams(ctx); err != nil {
-		return err
-	}
-	return writeJSON(ctx, Page[Usage]{Items: orEmpty(s.shown().Node.Usage())})
+	return listAll(ctx, s.shown().Node.Usage)
 }
 
 func (s *Server) overview(ctx *fasthttp.RequestCtx, _ string) error {

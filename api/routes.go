@@ -139,3 +139,10 @@ func paramsOf(ctx *fasthttp.RequestCtx) *params { return &params{args: ctx.Query
 
 // noParams refuses any query parameter.
 func noParams(ctx *fasthttp.RequestCtx) error { return paramsOf(ctx).done() }
+
+// onlyDryRun reads the one parameter of changes that need no other.
+func onlyDryRun(ctx *fasthttp.RequestCtx) (dry bool, err error) {
+	p := paramsOf(ctx)
+	dry = p.flag("dry_run")
+	return dry, p.done()
+}
