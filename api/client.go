@@ -51,6 +51,10 @@ func NewClient(target, token string) (*Client, error) {
 	return c, nil
 }
 
+// SetTimeout says how long each request may take, in place of a minute; 0 = as long as
+// its context. Before the client is used. It does not hold for a stream of events.
+func (c *Client) SetTimeout(d time.Duration) { c.http.Timeout = d }
+
 // Close drops idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
@@ -67,26 +71,22 @@ func (c *Client) Ready(ctx context.Context) (Health, error) {
 
 // Profiles lists the registered identities.
 func (c *Client) Profiles(ctx context.Context) ([]Profile, error) {
-	p, err := fetch[Page[Profile]](ctx, c, "/api/v1/profiles", nil)
-	return p.Items, err
+	return list[Profile](ctx, c, "/api/v1/profiles", nil)
 }
 
 // Pools lists the memory budgets.
 func (c *Client) Pools(ctx context.Context) ([]Pool, error) {
-	p, err := fetch[Page[Pool]](ctx, c, "/api/v1/pools", nil)
-	return p.Items, err
+	return list[Pool](ctx, c, "/api/v1/pools", nil)
 }
 
 // Connections lists the attached clients.
 func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
-	p, err := fetch[Page[Connection]](ctx, c, "/api/v1/connections", nil)
-	return p.Items, err
+	return list[Connection](ctx, c, "/api/v1/connections", nil)
 }
 
 // Canaries lists what engines reported of reuses that they computed again.
 func (c *Client) Canaries(ctx context.Context) ([]Canary, error) {
-	p, err := fetch[Page[Canary]](ctx, c, "/api/v1/canaries", nil)
-	return p.Items, err
+	return list[Canary](ctx, c, "/api/v1/canaries", nil)
 }
 
 // SwitchProfile turns splicing of a profile off or on.
@@ -114,8 +114,7 @@ func (c *Client) Decisions(ctx context.Context, q DecisionQuery) ([]Decision, er
 	if q.Prefix != "" {
 		v.Set("key_prefix", q.Prefix)
 	}
-	p, err := fetch[Page[Decision]](ctx, c, "/api/v1/decisions", v)
-	return p.Items, err
+	return list[Decision](ctx, c, "/api/v1/decisions", v)
 }
 
 // Requests answers how prompts were served that engines told of last, the newest first.
@@ -124,8 +123,7 @@ func (c *Client) Requests(ctx context.Context, q RequestQuery) ([]Request, error
 	if q.Way != "" {
 		v.Set("way", q.Way)
 	}
-	p, err := fetch[Page[Request]](ctx, c, "/api/v1/requests", v)
-	return p.Items, err
+	return list[Request](ctx, c, "/api/v1/requests", v)
 }
 
 // Request answers one of them with its spans.
@@ -135,8 +133,7 @@ func (c *Client) Request(ctx context.Context, id uint64) (Request, error) {
 
 // Usage answers sums of how prompts were served, by tenant and model.
 func (c *Client) Usage(ctx context.Context) ([]Usage, error) {
-	p, err := fetch[Page[Usage]](ctx, c, "/api/v1/usage", nil)
-	return p.Items, err
+	return list[Usage](ctx, c, "/api/v1/usage", nil)
 }
 
 // Overview answers what a first page shows; history is HistoryHours or HistoryDays.
@@ -146,8 +143,7 @@ func (c *Client) Overview(ctx context.Context, history string) (Overview, error)
 
 // Counters lists counters and gauges.
 func (c *Client) Counters(ctx context.Context) ([]Counter, error) {
-	p, err := fetch[Page[Counter]](ctx, c, "/api/v1/stats", nil)
-	return p.Items, err
+	return list[Counter](ctx, c, "/api/v1/stats", nil)
 }
 
 // Cluster answers what the node knows of its cluster.
@@ -198,8 +194,7 @@ func (c *Client) Segment(ctx context.Context, key Digest) (SegmentDetail, error)
 // Remove evicts a segment, or with dry only says what would go.
 func (c *Client) Remove(ctx context.Context, key Digest, dry bool) (Removal, error) {
 	var r Removal
-	v := url.Values{"dry_run": {strconv.FormatBool(dry)}}
-	err := c.do(ctx, http.MethodDelete, "/api/v1/segments/"+key.String(), v, &r)
+	err := c.do(ctx, http.MethodDelete, "/api/v1/segments/"+key.String(), dryRun(dry), &r)
 	return r, err
 }
 
@@ -242,6 +237,12 @@ func walk[T any](ctx context.Context, c *Client, path string, v url.Values) iter
 	}
 }
 
+// list asks for a listing that comes in one page.
+func list[T any](ctx context.Context, c *Client, path string, v url.Values) ([]T, error) {
+	p, err := fetch[Page[T]](ctx, c, path, v)
+	return p.Items, err
+}
+
 func fetch[T any](ctx context.Context, c *Client, path string, v url.Values) (T, error) {
 	var out T
 	err := c.do(ctx, http.MethodGet, path, v, &out)
@@ -264,21 +265,9 @@ func (c *Client) send(ctx context.Context, method, path string, v url.Values, bo
 
 // exchange sends a request with headers, and answers those of the response.
 func (c *Client) exchange(ctx context.Context, method, path string, v url.Values, head http.Header, body []byte, out any) (http.Header, error) {
-	target := c.base + path
-	if len(v) > 0 {
-		target += "?" + v.Encode()
-	}
-	var content io.Reader
-	if body != nil {
-		content = bytes.NewReader(body)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, target, content)
+	req, err := c.request(ctx, method, path, v, head, body)
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w: %w", method, path, err, ErrInvalid)
-	}
-	req.Header = head
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
@@ -299,6 +288,27 @@ func (c *Client) exchange(ctx context.Context, method, path string, v url.Values
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	return res.Header, nil
+}
+
+// request makes a request, with the token; body is nil for none.
+func (c *Client) request(ctx context.Context, method, path string, v url.Values, head http.Header, body []byte) (*http.Request, error) {
+	target := c.base + path
+	if len(v) > 0 {
+		target += "?" + v.Encode()
+	}
+	var content io.Reader
+	if body != nil {
+		content = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, content)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, ErrInvalid)
+	}
+	req.Header = head
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	return req, nil
 }
 
 func decodeAnswer(res *http.Response, body []byte, out any) error {

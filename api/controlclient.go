@@ -71,8 +71,7 @@ func (n *CheckpointName) values() url.Values {
 
 // Pins lists what operators keep in memory.
 func (c *Client) Pins(ctx context.Context) ([]Pin, error) {
-	p, err := fetch[Page[Pin]](ctx, c, "/api/v1/pins", nil)
-	return p.Items, err
+	return list[Pin](ctx, c, "/api/v1/pins", nil)
 }
 
 // Pin pins what has a key, or gives its pins another time.

@@ -94,17 +94,9 @@ func (s *follower) connect(ctx context.Context) error {
 	defer cancel()
 	silence := time.AfterFunc(followSilence, cancel)
 	defer silence.Stop()
-	target := s.client.base + eventsPath
-	if v := s.query.values(); len(v) > 0 {
-		target += "?" + v.Encode()
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	req, err := s.client.request(ctx, http.MethodGet, eventsPath, s.query.values(), http.Header{"Accept": {"text/event-stream"}}, nil)
 	if err != nil {
-		return fmt.Errorf("follow events: %w: %w", err, ErrInvalid)
-	}
-	req.Header.Set("Accept", "text/event-stream")
-	if s.client.token != "" {
-		req.Header.Set("Authorization", "Bearer "+s.client.token)
+		return fmt.Errorf("follow events: %w", err)
 	}
 	// The client's own has a limit for the whole of an answer.
 	res, err := (&http.Client{Transport: s.client.http.Transport}).Do(req)
