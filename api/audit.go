@@ -63,13 +63,12 @@ func caller(ctx *fasthttp.RequestCtx) string {
 // plain makes text of a stranger fit for a line: bounded, without control characters.
 func plain(text string) string {
 	const most = 128
-	text = strings.Map(func(r rune) rune {
+	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || r == unicode.ReplacementChar {
 			return -1
 		}
 		return r
-	}, text)
-	return text[:min(len(text), most)]
+	}, text[:min(len(text), most)]) // a character that is cut is none
 }
 
 // peerOf is the process at the other end of a unix socket.

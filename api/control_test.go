@@ -207,3 +207,16 @@ func TestProbesAndMetricsAreServedUnderAnyName(t *testing.T) {
 		}
 	}
 }
+
+func TestTextOfStrangersIsMadePlain(t *testing.T) {
+	for text, want := range map[string]string{
+		"curl/8.5":                       "curl/8.5",
+		"a\x1b[31mb\r\nc\xff":            "a[31mbc",
+		strings.Repeat("x", 200):         strings.Repeat("x", 128),
+		strings.Repeat("x", 127) + "é y": strings.Repeat("x", 127),
+	} {
+		if got := plain(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
