@@ -1,7 +1,6 @@
 package api
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/valyala/fasthttp"
@@ -21,8 +20,7 @@ func (s *Server) dashboard(ctx *fasthttp.RequestCtx, path string) (bool, error) 
 		return false, nil
 	}
 	if !ctx.IsGet() && !ctx.IsHead() {
-		ctx.Response.Header.Set("Allow", fasthttp.MethodGet)
-		return true, newProblem(fasthttp.StatusMethodNotAllowed, CodeMethodNotAllowed, fmt.Sprintf("%.20s is not served here", ctx.Method()))
+		return true, noMethod(ctx, fasthttp.MethodGet)
 	}
 	h := &ctx.Response.Header
 	if moved {
@@ -33,7 +31,7 @@ func (s *Server) dashboard(ctx *fasthttp.RequestCtx, path string) (bool, error) 
 	asked := &ctx.Request.Header
 	answer, ok := s.site.Serve(below, string(asked.Peek("Accept-Encoding")), string(asked.Peek("If-None-Match")))
 	if !ok {
-		return true, newProblem(fasthttp.StatusNotFound, CodeNotFound, fmt.Sprintf("no such path: %.100s", path))
+		return true, noPath(path)
 	}
 	for _, line := range answer.Header {
 		h.Set(line[0], line[1])

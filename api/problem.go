@@ -127,6 +127,17 @@ func Unsupported(field, why string) error {
 	return newProblem(fasthttp.StatusUnprocessableEntity, CodeUnsupported, "it cannot change while the daemon runs", Violation{field, why})
 }
 
+// noPath answers what has no route. The dashboard knows an older daemon by its words.
+func noPath(path string) *Problem {
+	return newProblem(fasthttp.StatusNotFound, CodeNotFound, fmt.Sprintf("no such path: %.100s", path))
+}
+
+// noMethod answers a method that a path does not have.
+func noMethod(ctx *fasthttp.RequestCtx, allow string) *Problem {
+	ctx.Response.Header.Set("Allow", allow)
+	return newProblem(fasthttp.StatusMethodNotAllowed, CodeMethodNotAllowed, fmt.Sprintf("%.20s is not served here", ctx.Method()))
+}
+
 func writeProblem(ctx *fasthttp.RequestCtx, p *Problem) {
 	body, err := json.Marshal(p)
 	if err != nil { // strings and ints only: cannot happen

@@ -222,7 +222,7 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
 	}
 	methods, arg, ok := s.routes.find(path)
 	if !ok {
-		return newProblem(fasthttp.StatusNotFound, CodeNotFound, fmt.Sprintf("no such path: %.100s", path))
+		return noPath(path)
 	}
 	method := string(ctx.Method())
 	if method == fasthttp.MethodHead {
@@ -230,8 +230,7 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
 	}
 	r, ok := methods[method]
 	if !ok {
-		ctx.Response.Header.Set("Allow", methods.allow())
-		return newProblem(fasthttp.StatusMethodNotAllowed, CodeMethodNotAllowed, fmt.Sprintf("%.20s is not served here", method))
+		return noMethod(ctx, methods.allow())
 	}
 	if p := s.guard(&ctx.Request.Header, r.needs, originOf(ctx, trusted)); p != nil {
 		if p.Status == fasthttp.StatusUnauthorized {
