@@ -7,9 +7,11 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/klauspost/compress/gzip"
 )
@@ -38,7 +40,7 @@ type Answer struct {
 	Body   []byte
 }
 
-// Site holds the files, compressed once.
+// Site holds the files.
 type Site struct {
 	files map[string]*file // by path below the dashboard's own; "" is the page
 }
@@ -48,10 +50,11 @@ type file struct {
 	cache  string
 	tag    string // without quotes
 	plain  []byte
-	packed []byte // nil where it would not be smaller
+	packed func() []byte // compressed, once; nil where it would not be smaller
 }
 
-// New reads and compresses the files: some milliseconds of work.
+// New reads the files. They are compressed for the first who asks for them: that takes tens
+// of milliseconds for all of them, which a node that starts does not wait for.
 func New() (*Site, error) {
 	contents, err := read()
 	if err != nil {
@@ -65,11 +68,7 @@ func New() (*Site, error) {
 			at, cache = "", "no-cache"
 			body = bytes.ReplaceAll(body, []byte(assetsMark), []byte(assets))
 		}
-		f, err := newFile(name, cache, body)
-		if err != nil {
-			return nil, fmt.Errorf("dashboard: %s: %w", name, err)
-		}
-		s.files[at] = f
+		s.files[at] = newFile(name, cache, body)
 	}
 	return s, nil
 }
@@ -89,36 +88,38 @@ func read() (map[string][]byte, error) {
 }
 
 func digestOf(contents map[string][]byte) string {
-	names := make([]string, 0, len(contents))
-	for name := range contents {
-		names = append(names, name)
-	}
-	slices.Sort(names)
 	sum := sha256.New()
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(contents)) {
 		fmt.Fprintf(sum, "%s %d\n%s", name, len(contents[name]), contents[name])
 	}
 	return hex.EncodeToString(sum.Sum(nil))[:digestChars]
 }
 
-func newFile(name, cache string, body []byte) (*file, error) {
+func newFile(name, cache string, body []byte) *file {
 	sum := sha256.Sum256(body)
-	f := &file{media: mediaOf(name), cache: cache, tag: hex.EncodeToString(sum[:])[:digestChars], plain: body}
+	return &file{
+		media: mediaOf(name), cache: cache, tag: hex.EncodeToString(sum[:])[:digestChars], plain: body,
+		packed: sync.OnceValue(func() []byte { return pack(body) }),
+	}
+}
+
+// pack compresses a file; nil where that would not make it smaller.
+func pack(body []byte) []byte {
 	var packed bytes.Buffer
 	w, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		_, err = w.Write(body)
 	}
-	if _, err := w.Write(body); err != nil {
-		return nil, err
+	if err == nil {
+		err = w.Close()
 	}
-	if err := w.Close(); err != nil {
-		return nil, err
+	if err != nil { // a level that there is, into memory: cannot happen
+		panic(fmt.Sprintf("ui: a file does not compress: %v", err))
 	}
-	if packed.Len() < len(body) {
-		f.packed = packed.Bytes()
+	if packed.Len() >= len(body) {
+		return nil
 	}
-	return f, nil
+	return packed.Bytes()
 }
 
 // mediaOf names the type of a file. The machine's own table is not asked, which may say that
@@ -145,9 +146,11 @@ func (s *Site) Serve(at, acceptEncoding, ifNoneMatch string) (Answer, bool) {
 		return Answer{}, false
 	}
 	body, tag := f.plain, `"`+f.tag+`"`
-	packed := f.packed != nil && acceptsGzip(acceptEncoding)
-	if packed {
-		body, tag = f.packed, `"`+f.tag+`-gzip"`
+	packed := false
+	if acceptsGzip(acceptEncoding) {
+		if small := f.packed(); small != nil {
+			packed, body, tag = true, small, `"`+f.tag+`-gzip"`
+		}
 	}
 	a := Answer{Status: 200, Body: body, Header: [][2]string{
 		{"Content-Type", f.media},
