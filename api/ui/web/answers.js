@@ -36,6 +36,9 @@ export function enginesAnswer(profiles) {
   return engines.slice(0, 3).map((e) => shown(e, 40)).join(', ') + (engines.length > 3 ? ` and ${engines.length - 3} more` : '');
 }
 
+// missedOf are the reasons of a row of usage with their tokens, the largest first.
+export const missedOf = (row) => Object.entries(row.missed ?? {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
+
 export function canaryAnswer(canaries) {
   const off = canaries.filter((c) => c.off).length;
   const compared = sum(canaries.map((c) => c.compared)), failed = sum(canaries.map((c) => c.failed));
@@ -44,17 +47,20 @@ export function canaryAnswer(canaries) {
   return failed ? `${many(failed)} of ${many(compared)} comparisons beyond the bound` : `yes: ${plural(compared, 'comparison')}, none beyond the bound`;
 }
 
+export const diskCheck = (status) => status?.checks?.find((x) => x.name === 'disk');
+
 export function diskAnswer(status, c) {
-  const check = status?.checks?.find((x) => x.name === 'disk');
+  const check = diskCheck(status);
   if (c.disk_read === undefined) return status ? 'there is none' : null;
   if (check && check.state !== 'ok') return shown(check.detail || 'degraded', 120);
   return c.disk_read > 0 ? `${millis(c.disk_read_nanos / 1e6 / c.disk_read)} a read on average` : 'nothing has been read from it';
 }
 
-// series adds up the series of one name in metrics, as text; undefined where there is none.
-export function series(text, name) {
+// series adds up the series of one name in metrics, as text, of those labels or of any;
+// undefined where there is none.
+export function series(text, name, labels = '[^}]*') {
   let total;
-  for (const m of (text ?? '').matchAll(new RegExp(`^${name}(?:\\{[^}]*\\})? ([-+.e0-9]+)$`, 'gm'))) total = (total ?? 0) + Number(m[1]);
+  for (const m of (text ?? '').matchAll(new RegExp(`^${name}(?:\\{${labels}\\})? ([-+.e0-9]+)$`, 'gm'))) total = (total ?? 0) + Number(m[1]);
   return total;
 }
 

@@ -91,7 +91,7 @@ export async function get(path, params, { text = false, signal } = {}) {
   const stop = () => limit.abort();
   signal?.addEventListener('abort', stop);
   try {
-    const answer = await fetch(path.startsWith('../') ? new URL(path, base) : url(path, params), { headers: headers(), signal: limit.signal, cache: 'no-store', redirect: 'error' });
+    const answer = await fetch(url(path, params), { headers: headers(), signal: limit.signal, cache: 'no-store', redirect: 'error' });
     if (!answer.ok) throw await fail(answer, path);
     const data = text ? await answer.text() : await answer.json();
     daemon.lastGood = new Date();
@@ -149,7 +149,7 @@ export function useDaemon() {
 // event of `kinds`, and when the daemon is back. Old data stays while there is no newer.
 // The answer of a path or of parameters that are not wanted any more is dropped.
 export function useData(path, params = {}, { every = 10, kinds = [], gap = 5, text = false } = {}) {
-  const name = path && path.startsWith('../') ? path : path && url(path, params).href;
+  const name = path && url(path, params).href;
   const [state, set] = useState({ name: null });
   const reload = useRef(() => {});
   useEffect(() => {

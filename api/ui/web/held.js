@@ -12,7 +12,7 @@ const most = 200000; // rows that a page holds
 const pageSize = 1000;
 
 const segmentColumns = [
-  { id: 'key', label: 'Key', title: 'Hash of model, tenant and tokens: the first 12 of 64 digits', cell: (s) => html`<${Key} of=${s.key} page="segments" />`, sort: (s) => s.key },
+  { id: 'key', label: 'Key', title: 'Hash of model, tenant and tokens: the first 12 of 64 digits', cell: (s) => html`<${Key} of=${s.key} object="segment" />`, sort: (s) => s.key },
   { id: 'tenant', label: 'Tenant', title: 'Who may use it', cell: (s) => html`<${Name} text=${s.tenant} most=${24} />`, sort: (s) => s.tenant },
   { id: 'model', label: 'Model', title: 'The model as its engine calls it', cell: (s) => html`<${Name} text=${s.model} most=${28} />`, sort: (s) => s.model },
   { id: 'tokens', label: 'Length', num: true, title: 'Tokens of the segment', cell: (s) => tokens(s.tokens), sort: (s) => s.tokens },
@@ -26,7 +26,7 @@ const segmentColumns = [
 ];
 
 const checkpointColumns = [
-  { ...segmentColumns[0], title: 'Hash of the prompt up to here: the first 12 of 64 digits', cell: (c) => html`<${Key} of=${c.hash} page="checkpoints" />`, sort: (c) => c.hash },
+  { ...segmentColumns[0], title: 'Hash of the prompt up to here: the first 12 of 64 digits', cell: (c) => html`<${Key} of=${c.hash} object="checkpoint" />`, sort: (c) => c.hash },
   segmentColumns[1], segmentColumns[2],
   { id: 'kind', label: 'Kind', title: 'exact: as a full prefill. spliced: came from a splice', cell: (c) => html`${shown(c.kind, 20)}${c.thinned ? html` <span class="tag" title="Its states have left memory: only its rows are here, for what extends it">thinned</span>` : ''}`, sort: (c) => c.kind },
   { id: 'tokens', label: 'Prompt', num: true, title: 'Tokens of the prompt up to here', cell: (c) => tokens(c.tokens), sort: (c) => c.tokens },
@@ -120,7 +120,7 @@ function Pinned() {
   if (!rows.length) return null;
   return html`<${Panel} id="pins" title="Pinned" about="What an operator has pinned does not leave before its time." aside=${html`<${Refreshed} from=${pins} />`}>
     <${Table} caption="Pinned" rows=${rows} rowKey=${(p) => `${p.key} ${p.tenant}`} columns=${[
-      { id: 'key', label: 'Key', cell: (p) => html`<${Key} of=${p.key} page=${p.object === 'checkpoint' ? 'checkpoints' : 'segments'} />`, sort: (p) => p.key },
+      { id: 'key', label: 'Key', cell: (p) => html`<${Key} of=${p.key} object=${p.object} />`, sort: (p) => p.key },
       { id: 'tenant', label: 'Tenant', cell: (p) => html`<${Name} text=${p.tenant} most=${40} />`, sort: (p) => p.tenant },
       { id: 'bytes', label: 'Size', num: true, title: 'Bytes that stay', cell: (p) => bytes(p.bytes), sort: (p) => p.bytes },
       { id: 'expires', label: 'Ends', num: true, title: 'When it may leave again', cell: (p) => html`<${Ago} at=${p.expires} />`, sort: (p) => Date.parse(p.expires) },
@@ -161,7 +161,7 @@ function Checkpoint({ id }) {
       <p><code class="wrap">${shown(id, 80)}</code></p>
       ${c ? html`<${Facts} o=${c} /><dl class="facts">
         <dt title="exact: as a full prefill. spliced: came from a splice">Kind</dt><dd>${shown(c.kind, 20)}${c.thinned ? ', thinned: its states have left memory' : ''}</dd>
-        <dt title="The checkpoint that it continues from">Extends</dt><dd>${c.parent ? html`<${Key} of=${c.parent} page="checkpoints" />` : 'nothing: the beginning of a prompt'}</dd>
+        <dt title="The checkpoint that it continues from">Extends</dt><dd>${c.parent ? html`<${Key} of=${c.parent} object="checkpoint" />` : 'nothing: the beginning of a prompt'}</dd>
         <dt title="Checkpoints that continue from it">Extended by</dt><dd>${plural(c.children, 'checkpoint')}</dd>
         <dt title="Tokens whose keys and values it holds itself">Own rows</dt><dd>${tokens(c.rows)}</dd></dl>`
         : html`<${NotHeld} from=${gone} what="checkpoint" />`}
@@ -205,7 +205,7 @@ const DecisionTable = ({ rows, empty }) => html`<${Table} caption="Decisions" ro
   { id: 'at', label: 'At', title: 'When', cell: (d) => html`<${Time} at=${d.at} />`, sort: (d) => d.at },
   { id: 'what', label: 'Decided', title: 'What was done with it', cell: (d) => html`<strong title=${decided[d.what]}>${shown(d.what, 20)}</strong>`, sort: (d) => d.what },
   { id: 'why', label: 'Why', cell: (d) => html`<span class="prose">${shown(d.why, 300)}</span>`, sort: (d) => d.why },
-  { id: 'key', label: 'Of', title: 'The object', cell: (d) => html`${shown(d.object, 20)} <${Key} of=${d.key} page=${d.object === 'checkpoint' ? 'checkpoints' : 'segments'} />`, sort: (d) => d.key },
+  { id: 'key', label: 'Of', title: 'The object', cell: (d) => html`${shown(d.object, 20)} <${Key} of=${d.key} object=${d.object} />`, sort: (d) => d.key },
   { id: 'tenant', label: 'Tenant', cell: (d) => html`<${Name} text=${d.tenant} most=${24} />`, sort: (d) => d.tenant },
   { id: 'tokens', label: 'Tokens', num: true, title: 'Of the prompt, what a hit saves', cell: (d) => html`<span title=${`tokens ${count(d.begin)} to ${count(d.end)}`}>${tokens(d.end - d.begin)}</span>`, sort: (d) => d.end - d.begin },
   { id: 'bytes', label: 'Size', num: true, title: 'Bytes', cell: (d) => bytes(d.bytes), sort: (d) => d.bytes },

@@ -3,7 +3,7 @@ import { html, useRef } from './vendor/preact.js';
 import { useDaemon, useData } from './daemon.js';
 import { bytes, count, many, millis, percent, perSecond, plural, ratio, shown, time, tokens } from './format.js';
 import { Ago, Bar, Filters, Key, Meter, Missing, Name, Panel, Pools, Refreshed, SourceLegend, Stat, Stats, Time, hitRatio, link, ratioTitle, sourceParts, useClock, wholeHitRatio } from './parts.js';
-import { byName, canaryAnswer, diskAnswer, quantile } from './answers.js';
+import { byName, canaryAnswer, diskAnswer, diskCheck, missedOf, quantile, series } from './answers.js';
 import { Table } from './table.js';
 import { reasonOf, tierName } from './words.js';
 
@@ -46,8 +46,6 @@ function totals(shares) {
   return [...by.values()];
 }
 
-const missedText = (missed) => Object.entries(missed ?? {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
-
 const usageColumns = [
   { id: 'tenant', label: 'Tenant', cell: (r) => html`<${Name} text=${r.tenant} most=${40} />`, sort: (r) => r.tenant },
   { id: 'model', label: 'Model', title: 'The model, and the first digits of its fingerprint', cell: (r) => html`<${Name} text=${r.model} most=${40} /> <code class="muted" title="Fingerprint of the model and its layout">${shown(r.profile, 12)}</code>`, sort: (r) => r.model },
@@ -55,9 +53,9 @@ const usageColumns = [
   { id: 'whole', label: 'With engine cache', num: true, title: 'Tokens that were not computed, also those that the engine had itself, of all prompt tokens', cell: (r) => percent(wholeHitRatio(r)), sort: wholeHitRatio },
   { id: 'from', label: 'Tokens from', cell: (r) => html`<div class="cellbar"><${Bar} parts=${sourceParts(r)} total=${r.prompt_tokens} label="Tokens" /></div>` },
   { id: 'missed', label: 'Most missed', title: 'Computed tokens by reason, the largest', cell: (r) => {
-    const list = missedText(r.missed);
+    const list = missedOf(r);
     return list.length ? html`<span title=${list.map(([k, n]) => `${reasonOf(k).name}: ${tokens(n)}`).join('; ')}>${reasonOf(list[0][0]).name}, ${tokens(list[0][1])}</span>` : '–';
-  }, sort: (r) => missedText(r.missed)[0]?.[1] },
+  }, sort: (r) => missedOf(r)[0]?.[1] },
   { id: 'prompt', label: 'Prompts', num: true, title: 'Tokens of all prompts', cell: (r) => tokens(r.prompt_tokens), sort: (r) => r.prompt_tokens },
   { id: 'requests', label: 'Requests', num: true, title: 'Prompts served', cell: (r) => plural(r.requests, 'request'), sort: (r) => r.requests },
   { id: 'saved', label: 'Time saved (est.)', num: true, title: 'Estimate, by measured speeds', cell: (r) => millis(r.saved_ms), sort: (r) => r.saved_ms },
@@ -122,7 +120,7 @@ export function Connections({ route: { params } }) {
       ${leases.data && html`<${Table} caption="Leases" rows=${leases.data.items} rowKey=${(l) => `${l.connection} ${l.lease} ${l.rank}`} sortBy="since" empty="Nobody holds a lease now." columns=${[
         { id: 'lease', label: 'Lease', cell: (l) => `#${l.lease}`, sort: (l) => l.lease },
         { id: 'client', label: 'Held by', title: 'Client and connection', cell: (l) => html`<${Name} text=${l.client} most=${40} /> <span class="muted">connection #${l.connection}, rank ${l.rank}</span>`, sort: (l) => l.client },
-        { id: 'key', label: 'On', title: 'What is leased', cell: (l) => html`${shown(l.object, 20)} <${Key} of=${l.key} page=${l.object === 'checkpoint' ? 'checkpoints' : 'segments'} />`, sort: (l) => l.key },
+        { id: 'key', label: 'On', title: 'What is leased', cell: (l) => html`${shown(l.object, 20)} <${Key} of=${l.key} object=${l.object} />`, sort: (l) => l.key },
         { id: 'tenant', label: 'Tenant', cell: (l) => html`<${Name} text=${l.tenant} most=${30} />`, sort: (l) => l.tenant },
         { id: 'since', label: 'Held since', num: true, title: 'When it was given', cell: (l) => html`<${Ago} at=${l.since} />`, sort: (l) => Date.parse(l.since) },
         { id: 'expires', label: 'Ends', num: true, title: 'When it ends by itself', cell: (l) => html`<${Ago} at=${l.expires} />`, sort: (l) => Date.parse(l.expires) },
@@ -147,6 +145,13 @@ function useGrowth(counters, at) {
   return s.growth;
 }
 
+// Of rows that are what is counted, how many, and what that means.
+const countColumns = [
+  { id: 'what', label: 'What', cell: (r) => r[0] },
+  { id: 'n', label: 'Since the start', num: true, cell: (r) => r[1] },
+  { id: 'about', label: 'What it means', cell: (r) => html`<span class="prose">${r[2]}</span>` },
+];
+
 export function Disk() {
   const { status } = useDaemon();
   const stats = useData('stats', {}, { every: 5 });
@@ -159,15 +164,14 @@ export function Disk() {
   if (c.disk_read === undefined) {
     return html`<${Panel} id="disk" title="Disk"><p class="absent">This daemon has no disk tier: what is evicted from memory is lost, and so is everything when it ends. The setting <code>-disk DIR</code> gives it one.</p><//>${restart}`;
   }
-  const check = status?.checks?.find((x) => x.name === 'disk');
-  const stalled = (op) => {
-    const m = new RegExp(`^spliced_disk_stalled_seconds\\{operation="${op}"\\} ([0-9.e+]+)$`, 'm').exec(metrics.data ?? '');
-    return m ? Number(m[1]) : NaN;
+  const check = diskCheck(status);
+  const labels = (op) => `operation="${op}"`;
+  const within = (op) => {
+    const [half, most] = [0.5, 0.99].map((q) => quantile(metrics.data, 'spliced_disk_operation_duration_seconds', labels(op), q));
+    return Number.isFinite(half) ? { half: `half within ${millis(half)}`, most: `99 % ${Number.isFinite(most) ? `within ${millis(most)}` : 'not within what is counted'}` } : null;
   };
-  const within = (op) => [0.5, 0.99].map((q) => quantile(metrics.data, 'spliced_disk_operation_duration_seconds', `operation="${op}"`, q));
-  const said = ([half, most]) => (Number.isFinite(half) ? `half within ${millis(half)}, 99 % ${Number.isFinite(most) ? `within ${millis(most)}` : 'not within what is counted'}` : '');
-  const reads = said(within('read')), writes = said(within('write'));
-  const stuck = ['read', 'write'].map((op) => [op, stalled(op)]).filter(([, s]) => s > 0);
+  const reads = within('read'), writes = within('write');
+  const stuck = ['read', 'write'].map((op) => [op, series(metrics.data, 'spliced_disk_stalled_seconds', labels(op))]).filter(([, s]) => s > 0);
   const recent = growth && growth.by('disk_read') > 0 ? growth : null;
   return html`
     <${Panel} id="disk" title="How fast it is" about="Is it slow? A read should take a few milliseconds, and the queue should be near empty most of the time." aside=${html`<${Refreshed} from=${stats} every=${5} />`}>
@@ -176,16 +180,15 @@ export function Disk() {
       <${Stats}>
         <${Stat} id="read-time" label="A read takes, now" value=${recent ? millis(recent.by('disk_read_nanos') / 1e6 / recent.by('disk_read')) : 'no reads'} note=${`average since the start: ${c.disk_read > 0 ? millis(c.disk_read_nanos / 1e6 / c.disk_read) : 'no reads'}`} title=${`Mean time of one read of an object${growth ? ` in the last ${millis(growth.seconds * 1000)}` : ''}`} />
         <${Stat} label="Speed of a read" value=${c.disk_read_nanos > 0 ? perSecond(c.disk_read_bytes / (c.disk_read_nanos / 1e9)) : 'no reads'} note="bytes by the time that reads took" title="Mean since the start" />
-        ${reads && html`<${Stat} label="Reads, since the start" value=${reads.split(', ')[0]} note=${reads.split(', ')[1]} title="By a histogram: the upper bounds of its buckets" />`}
-        ${writes && html`<${Stat} label="Writes, since the start" value=${writes.split(', ')[0]} note=${writes.split(', ')[1]} title="By a histogram: the upper bounds of its buckets; a sync is a write" />`}
+        ${reads && html`<${Stat} label="Reads, since the start" value=${reads.half} note=${reads.most} title="By a histogram: the upper bounds of its buckets" />`}
+        ${writes && html`<${Stat} label="Writes, since the start" value=${writes.half} note=${writes.most} title="By a histogram: the upper bounds of its buckets; a sync is a write" />`}
         <${Stat} label="Read" value=${bytes(c.disk_read_bytes)} note=${`${plural(c.disk_read, 'object')}${growth ? `, ${perSecond(growth.by('disk_read_bytes') / growth.seconds)} now` : ''}`} title="From disk into memory since the start" />
         <${Stat} label="Written" value=${bytes(c.disk_written_bytes)} note=${`${plural(c.disk_written, 'object')}${growth ? `, ${perSecond(growth.by('disk_written_bytes') / growth.seconds)} now` : ''}`} title="From memory to disk since the start" />
         <${Stat} label="Waits to be written" value=${bytes(c.disk_queue_bytes)} note=${plural(c.disk_queue_objects, 'object')} title="The queue of writes. Full for long: the disk is slower than what is published" />
         <${Stat} label="Errors" value=${many(c.disk_read_errors + c.disk_write_errors + c.disk_sync_errors)} note=${`${many(c.disk_read_errors)} reads, ${many(c.disk_write_errors)} writes, ${many(c.disk_sync_errors)} syncs`} title="What the disk failed since the start" />
         <${Stat} label="Wrong bytes" value=${many(c.disk_corrupt)} note="never served, each was a miss" title="Entries whose bytes were not those that were published" />
       <//>
-      <${Table} caption="More of the disk" rows=${details(c)} rowKey=${(r) => r[0]} columns=${[
-        { id: 'what', label: 'What', cell: (r) => r[0] }, { id: 'n', label: 'Since the start', num: true, cell: (r) => r[1] }, { id: 'about', label: 'What it means', cell: (r) => html`<span class="prose">${r[2]}</span>` }]} />
+      <${Table} caption="More of the disk" rows=${details(c)} rowKey=${(r) => r[0]} columns=${countColumns} />
     <//>
     <${Panel} id="disk-pools" title="What is on it"><${Pools} pools=${(pools.data?.items ?? []).filter((p) => p.tier === 'disk')} /><${Missing} from=${pools} what="pools" /><//>
     ${restart}`;
@@ -205,7 +208,7 @@ function details(c) {
 }
 
 // What the last restart brought back.
-export function Restart({ status, c }) {
+function Restart({ status, c }) {
   if (!status) return null;
   return html`<${Panel} id="restart" title="Last start" about="What the daemon found again when it started.">
     <dl class="facts">
@@ -252,7 +255,7 @@ export function GPU() {
         ['Copies without room', plural(c.hbm_promotions_no_room, 'copy', 'copies'), 'Leased, over quota, or the driver had no memory.'],
         ['Left for room', plural(c.hbm_dropped_room, 'copy', 'copies'), 'As many as were made: they leave before they are used.'],
         ['Failed or wrong', plural((c.hbm_promotions_failed ?? 0) + (c.hbm_promotions_corrupt ?? 0), 'copy', 'copies'), 'Not 0: read the log.'],
-      ]} rowKey=${(r) => r[0]} columns=${[{ id: 'what', label: 'What', cell: (r) => r[0] }, { id: 'n', label: 'Since the start', num: true, cell: (r) => r[1] }, { id: 'about', label: 'What it means', cell: (r) => html`<span class="prose">${r[2]}</span>` }]} />
+      ]} rowKey=${(r) => r[0]} columns=${countColumns} />
     <//>`;
 }
 

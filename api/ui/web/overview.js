@@ -5,7 +5,7 @@ import { events } from './events.js';
 import { Chart } from './chart.js';
 import { bytes, count, many, millis, percent, plural, ratio, shown, time, tokens } from './format.js';
 import { Absent, Bar, EventText, Missing, Name, Panel, Pools, Refreshed, SourceLegend, Stat, Stats, Time, hitRatio, ratioTitle, sourceParts, useEvents, wholeHitRatio } from './parts.js';
-import { byName, canaryAnswer, cut, diskAnswer, enginesAnswer, series, sum, usageFields, usageOf } from './answers.js';
+import { byName, canaryAnswer, cut, diskAnswer, enginesAnswer, missedOf, series, sum, usageFields, usageOf } from './answers.js';
 import { Table } from './table.js';
 import { questions, reasonOf, sources, ways } from './words.js';
 
@@ -15,7 +15,6 @@ const ranges = [
   { id: '6h', name: 'last 6 h', seconds: 6 * 3600, history: '6h' },
   { id: '7d', name: 'last 7 days', seconds: 7 * 86400, history: '7d' },
 ];
-
 
 export function Overview() {
   const [range, setRange] = useState(ranges[1]);
@@ -63,11 +62,18 @@ export function Overview() {
 // What the fullest tier has of a pool: objects of others may be among them, or not.
 const most = (pools, name) => (pools ? Math.max(0, ...pools.items.filter((p) => p.name === name).map((p) => p.objects)) : undefined);
 
+// What is used of GPU memory, and of how much; null where none is given.
+function hbmOf(pools) {
+  const hbm = (pools ?? []).filter((p) => p.tier === 'hbm');
+  const all = (field) => bytes(sum(hbm.map((p) => p[field])));
+  return hbm.length ? { used: all('used_bytes'), whole: all('capacity_bytes') } : null;
+}
+
 const Range = ({ range, set }) => html`<span class="range" role="group" aria-label="Time shown">${ranges.map((r) => html`
   <button type="button" class="small" aria-pressed=${String(r.id === range.id)} onClick=${() => set(r)}>${r.name}</button>`)}</span>`;
 
 // What wants to be looked at, first of all.
-export function Attention({ status, canaries }) {
+function Attention({ status, canaries }) {
   const bad = (status?.checks ?? []).filter((c) => c.state !== 'ok');
   const gpus = (status?.gpus ?? []).filter((g) => g.trouble);
   const off = (canaries ?? []).filter((c) => c.off);
@@ -96,7 +102,7 @@ function Begin({ data, status }) {
 
 function Numbers({ data, window, range, older }) {
   const u = data.usage, w = window?.totals;
-  const hbm = (data.pools ?? []).filter((p) => p.tier === 'hbm');
+  const hbm = hbmOf(data.pools);
   const all = (text) => `since ${u.since && Date.parse(u.since) > 0 ? time(u.since) : 'counting began'}: ${text}`;
   const busy = w && w.prompt_tokens > 0;
   return html`<${Stats}>
@@ -111,13 +117,13 @@ function Numbers({ data, window, range, older }) {
     <${Stat} label="Segments" href="#/segments" title="Pieces of prompts whose state is held, for any request of their tenant" value=${many(data.segments)} note="held now" />
     <${Stat} label="Checkpoints" href="#/checkpoints" title="Saved states that later prompts continue from" value=${many(data.checkpoints)} note="held now" />
     <${Stat} label="Attached clients" href="#/connections" title="Connections of engines to the socket" value=${many(data.connections)} note=${plural(data.leases, 'lease')} />
-    <${Stat} label="GPU memory (HBM)" href="#/gpu" title="Copies in memory of GPUs, of what they may take" value=${hbm.length ? bytes(sum(hbm.map((p) => p.used_bytes))) : 'none'} note=${hbm.length ? `of ${bytes(sum(hbm.map((p) => p.capacity_bytes)))}` : 'no GPU memory is given'} />
+    <${Stat} label="GPU memory (HBM)" href="#/gpu" title="Copies in memory of GPUs, of what they may take" value=${hbm ? hbm.used : 'none'} note=${hbm ? `of ${hbm.whole}` : 'no GPU memory is given'} />
   <//>`;
 }
 
-export function Why({ usage }) {
+function Why({ usage }) {
   if (!usage?.prompt_tokens) return html`<p class="muted">No prompt has been served yet.</p>`;
-  const missed = Object.entries(usage.missed ?? {}).filter(([, n]) => n > 0).map(([reason, n]) => ({ reason, n }));
+  const missed = missedOf(usage).map(([reason, n]) => ({ reason, n }));
   const seam = usage.seam_tokens ?? 0;
   const rows = seam > 0 && !usage.missed?.seam ? [...missed, { reason: 'seam', n: seam }] : missed;
   return html`
@@ -177,8 +183,8 @@ function Questions({ data, window, range, counters, canaries, profiles, status }
     ttft: () => {
       if (!u?.prompt_tokens) return null;
       const recent = usageOf(window), row = recent ?? u;
-      const [most] = Object.entries(row.missed ?? {}).sort((a, b) => b[1] - a[1]);
-      return `${recent ? range.name : 'since counting began'}, ${percent(ratio(row.computed_tokens, row.prompt_tokens))} of prompt tokens were computed${most?.[1] > 0 ? `, most because: ${reasonOf(most[0]).name} (${tokens(most[1])})` : ''}`;
+      const [most] = missedOf(row);
+      return `${recent ? range.name : 'since counting began'}, ${percent(ratio(row.computed_tokens, row.prompt_tokens))} of prompt tokens were computed${most ? `, most because: ${reasonOf(most[0]).name} (${tokens(most[1])})` : ''}`;
     },
     ratio: () => u?.prompt_tokens && `${percent(hitRatio(u))} over all`,
     evicted: () => `${window ? `${plural(window.totals.evictions, 'eviction')}, ${range.name}: ` : ''}search by its key`,
@@ -187,8 +193,8 @@ function Questions({ data, window, range, counters, canaries, profiles, status }
     disk: () => diskAnswer(status, counters),
     leases: () => (data.leases === undefined ? null : plural(data.leases, 'lease')),
     hbm: () => {
-      const pools = (data.pools ?? []).filter((p) => p.tier === 'hbm');
-      return pools.length ? `${bytes(sum(pools.map((p) => p.used_bytes)))} of ${bytes(sum(pools.map((p) => p.capacity_bytes)))}` : 'none is given to the cache';
+      const hbm = hbmOf(data.pools);
+      return hbm ? `${hbm.used} of ${hbm.whole}` : 'none is given to the cache';
     },
     engines: () => profiles && enginesAnswer(profiles),
     restart: () => status && (counters.disk_opened === undefined ? `started ${time(status.started)}, without a disk: nothing` : `started ${time(status.started)}: ${plural(counters.disk_opened, 'object')} from disk`),

@@ -33,8 +33,8 @@ export const Name = ({ text, none = '(none)', most = 64 }) => (text
   ? html`<bdi class="name" title=${shown(text, 400)}>${shown(text, most)}</bdi>`
   : html`<span class="muted">${none}</span>`);
 
-export const Key = ({ of, page }) => (of
-  ? html`<a class="key" href=${link(page, of)} title=${shown(of)}>${shown(shortKey(of), 20)}</a>`
+export const Key = ({ of, object }) => (of
+  ? html`<a class="key" href=${link(object === 'checkpoint' ? 'checkpoints' : 'segments', of)} title=${shown(of)}>${shown(shortKey(of), 20)}</a>`
   : html`<span class="muted" title="What advice is about has no key yet">–</span>`);
 
 export const Time = ({ at, title = '' }) => html`<time datetime=${exact(at)} title=${`${title} ${exact(at)}`.trim()}>${time(at)}</time>`;
@@ -191,7 +191,6 @@ export function useEvents() {
 
 // One event in words: the daemon's own where it has some.
 export function EventText({ e }) {
-  const page = e.object === 'checkpoint' ? 'checkpoints' : 'segments';
-  return html`<span class=${`kind ${/^[a-z]+$/.test(e.kind) ? e.kind : ''}`}>${shown(e.kind, 20)}</span> ${e.key && html`<${Key} of=${e.key} page=${page} /> `}${
+  return html`<span class=${`kind ${/^[a-z]+$/.test(e.kind) ? e.kind : ''}`}>${shown(e.kind, 20)}</span> ${e.key && html`<${Key} of=${e.key} object=${e.object} /> `}${
     e.text ? html`<span class="wrap">${shown(e.text, 300)}</span>` : html`<span>${[e.object && shown(e.object, 20), e.tokens > 0 && tokens(e.tokens), e.bytes > 0 && bytes(e.bytes), e.client && shown(e.client, 40), e.why && shown(e.why, 200), e.policy && `by ${shown(e.policy, 40)}`].filter(Boolean).join(', ')}</span>`}`;
 }

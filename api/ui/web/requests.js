@@ -80,7 +80,7 @@ function Request({ id }) {
 const sourceOf = (id) => sources.find((s) => s.id === id) ?? { id: 'other', letter: '?', name: shown(id, 20), about: '' };
 
 // The prompt from its first token to its last, and below it where the bytes lay.
-export function Story({ r }) {
+function Story({ r }) {
   const spans = r.spans ?? [];
   const whole = Math.max(1, r.prompt_tokens);
   const marks = useMemo(() => [0, 0.25, 0.5, 0.75, 1].map((f) => Math.round(f * r.prompt_tokens)), [r.prompt_tokens]);
@@ -103,7 +103,7 @@ export function Story({ r }) {
       { id: 'from', label: 'From', title: 'Where they came from', cell: (s) => html`<span class=${`swatch part ${sourceOf(s.from).id}`}><b>${sourceOf(s.from).letter}</b></span> ${sourceOf(s.from).name}`, sort: (s) => s.from },
       { id: 'tier', label: 'State lay in', title: 'The tier that it was read from', cell: (s) => (has(s) ? tierName(s.tier) : '–'), sort: (s) => s.tier },
       { id: 'why', label: 'Why computed', title: 'Why they did not come from the cache', cell: (s) => (s.from === 'computed' ? html`<span title=${reasonOf(s.reason).about}>${reasonOf(s.reason).name}</span>` : '–'), sort: (s) => s.reason },
-      { id: 'key', label: 'Segment', title: 'Its key', cell: (s) => (s.key ? html`<${Key} of=${s.key} page="segments" />` : '–') },
+      { id: 'key', label: 'Segment', title: 'Its key', cell: (s) => (s.key ? html`<${Key} of=${s.key} object="segment" />` : '–') },
     ]} />`}
   <//>`;
 }
