@@ -17,9 +17,6 @@ TESTFLAGS ?=
 # and clocks most of their time.
 PACKAGES  ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2))))
 PYTESTFLAGS ?=
-# Packages tested at once, two for each processor: half of them wait for clients, disks
-# and clocks most of their time.
-PACKAGES  ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2))))
 FUZZTIME  ?= 30s
 BENCHTIME ?= 1s
 IMAGE     ?= localhost/spliced:dev
