@@ -92,7 +92,7 @@ func boardQueries(t *testing.T) map[string]string {
 
 // exposed are the labels of every family that daemons tell which have all that one can
 // have: a disk, a peer, an object store, a GPU, and an engine that uses it.
-func exposed(t *testing.T) map[string][]string {
+func exposed(t *testing.T) map[string]map[string]bool {
 	t.Helper()
 	configs := clusterConfigs(t, "a", "b")
 	c := &configs[0]
@@ -109,7 +109,7 @@ func exposed(t *testing.T) map[string][]string {
 	client.publish(newDocument(p, client.hello.Tenants[0].Salt, 1, 64, profile.RoleFirst))
 	client.report(wire.ReportRequest{Compared: 1, Bound: 0.1})
 	client.served(splicedRequest())
-	families := map[string][]string{}
+	families := map[string]map[string]bool{}
 	gather := func() {
 		for _, r := range []*running{a, gpu} {
 			list, err := r.registry.Gather()
@@ -117,7 +117,10 @@ func exposed(t *testing.T) map[string][]string {
 				t.Fatal(err)
 			}
 			for _, f := range list {
-				families[f.GetName()] = labelsOf(f, families[f.GetName()])
+				if families[f.GetName()] == nil {
+					families[f.GetName()] = map[string]bool{}
+				}
+				addLabels(families[f.GetName()], f)
 			}
 		}
 	}
@@ -128,20 +131,16 @@ func exposed(t *testing.T) map[string][]string {
 	return families
 }
 
-// labelsOf adds the labels that a family has. It is not nil for one without.
-func labelsOf(f *dto.MetricFamily, labels []string) []string {
-	labels = slices.Concat(labels, []string{})
+// addLabels adds the labels that a family has.
+func addLabels(to map[string]bool, f *dto.MetricFamily) {
 	for _, m := range f.Metric {
 		for _, l := range m.Label {
-			if !slices.Contains(labels, l.GetName()) {
-				labels = append(labels, l.GetName())
-			}
+			to[l.GetName()] = true
 		}
 	}
-	if f.GetType() == dto.MetricType_HISTOGRAM && !slices.Contains(labels, "le") {
-		labels = append(labels, "le")
+	if f.GetType() == dto.MetricType_HISTOGRAM {
+		to["le"] = true
 	}
-	return append(labels, "")
 }
 
 var (
@@ -160,7 +159,7 @@ func TestRulesAndBoardsNameSeriesThatAreTold(t *testing.T) {
 			queries["rule "+cmp.Or(rule.Record, rule.Alert)] = rule.Expr
 		}
 	}
-	family := func(name string) []string {
+	family := func(name string) map[string]bool {
 		for _, suffix := range []string{"_bucket", "_count", "_sum", ""} {
 			if base, ok := strings.CutSuffix(name, suffix); ok && told[base] != nil {
 				return told[base]
@@ -181,8 +180,8 @@ func TestRulesAndBoardsNameSeriesThatAreTold(t *testing.T) {
 		for _, s := range selector.FindAllStringSubmatch(queries[where], -1) {
 			labels := family(s[1])
 			for _, l := range matcher.FindAllStringSubmatch(s[2], -1) {
-				if name := l[1]; labels != nil && name != "job" && name != "instance" && !slices.Contains(labels, name) {
-					t.Errorf("%s asks for label %s of %s, which has %q", where, name, s[1], labels)
+				if name := l[1]; labels != nil && name != "job" && name != "instance" && !labels[name] {
+					t.Errorf("%s asks for label %s of %s, which has %q", where, name, s[1], slices.Sorted(maps.Keys(labels)))
 				}
 			}
 		}
