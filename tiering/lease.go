@@ -20,7 +20,6 @@ type lease struct {
 	since   time.Time
 	until   deadline.Deadline[any]
 	expired bool
-	pin     *pin // nil unless an operator holds it
 }
 
 // leaseLocked makes a lease on a published object, which counts as a use.
@@ -32,7 +31,9 @@ func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, no
 	}
 	l := &lease{id: s.NewLeaseID(), object: o, rank: rank, session: c, since: now}
 	s.timeLocked(l, ttl, now)
-	s.holdLocked(l)
+	c.leases[l.id] = l
+	o.Lease(1)
+	s.counters.Leases++
 	o.Hits++
 	s.objects.EndReadAhead(o, &s.counters.ReadAheadUsed)
 	if o.Stored != 0 {
@@ -47,30 +48,13 @@ func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, no
 	return l, nil
 }
 
-// holdLocked has a lease hold its object; who calls it accounts for that. A pin holds it as
-// an operation does: nobody reads by it.
-func (s *Store) holdLocked(l *lease) {
-	l.session.leases[l.id] = l
-	if l.pin != nil {
-		l.object.Ops++
-		return
-	}
-	l.object.Lease(1)
-	s.counters.Leases++
-}
-
-// timeLocked gives a client's lease its time, or time anew.
+// timeLocked gives a lease its time, or time anew.
 func (s *Store) timeLocked(l *lease, ttl time.Duration, now time.Time) {
 	if ttl <= 0 {
 		ttl = s.cfg.LeaseTTL
 	}
-	s.untilLocked(l, now.Add(min(ttl, s.cfg.MaxLeaseTTL)))
-}
-
-// untilLocked sets when a lease ends.
-func (s *Store) untilLocked(l *lease, end time.Time) {
 	s.objects.Deadlines.Remove(&l.until)
-	l.until = deadline.Deadline[any]{At: end, Order: uint64(l.id), Of: l}
+	l.until = deadline.Deadline[any]{At: now.Add(min(ttl, s.cfg.MaxLeaseTTL)), Order: uint64(l.id), Of: l}
 	s.objects.Deadlines.Add(&l.until)
 }
 
@@ -129,14 +113,10 @@ func (c *Session) dropLease(id tier.LeaseID) bool {
 
 func (s *Store) dropLeaseLocked(l *lease) {
 	delete(l.session.leases, l.id)
-	switch {
-	case l.pin != nil:
-		s.objects.Deadlines.Remove(&l.until)
-		l.object.Ops--
-	case l.expired:
+	if l.expired {
 		l.object.Expired--
 		s.counters.Quarantined--
-	default:
+	} else {
 		s.objects.Deadlines.Remove(&l.until)
 		l.object.Lease(-1)
 		s.counters.Leases--

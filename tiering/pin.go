@@ -9,31 +9,33 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// A pin is a lease of the store's own session: what keeps an object that a client reads
-// from leaving memory keeps one that an operator wants to stay. It differs in how it
-// ends. Nobody reads under it, so that its time frees the object at once, without
-// quarantine; and it may last longer than clients' leases.
+// A pin keeps an object in memory as an operation does that reads it. Nobody reads under
+// it, so that its time frees the object at once, without quarantine; and it may last longer
+// than clients' leases.
 //
 // What lies in the lower tier only is read into memory to be pinned: memory has it then,
 // whatever the lower tier has to forget. Pins are not written anywhere: a restart ends
-// them.
+// them. What turns out to hold wrong bytes is pinned no more.
 type pins struct {
 	// Guarded by the store's lock.
-	keeper  *Session                    // whose leases they are
-	pinned  map[objects.Identity]*lease // by what they keep
-	held    [objects.PoolCount]int64    // bytes of pages, chains included; what two pins share counts twice
-	charged map[tier.TenantID]int64     // what their tenants pay for it
+	pinned  map[*objects.Object]*pin // by what they keep
+	held    [objects.PoolCount]int64 // bytes of pages, chains included; what two pins share counts twice
+	charged map[tier.TenantID]int64  // what their tenants pay for it
+	corrupt uint64                   // objects that had been found so when pins were last held to it
 }
 
-// pin is what a lease has more when an operator holds it.
+// pin is one of an object.
 type pin struct {
+	object *objects.Object
 	by     string
 	bytes  int64 // of pages, with what the object extends
 	charge int64
+	until  deadline.Deadline[any]
 }
 
 // Bounds of pins.
@@ -64,8 +66,7 @@ type PinInfo struct {
 }
 
 func (s *Store) openPins() {
-	s.pins = pins{keeper: s.NewSession("pins"), pinned: map[objects.Identity]*lease{}, charged: map[tier.TenantID]int64{}}
-	delete(s.sessions, s.keeper) // which are those of clients
+	s.pins = pins{pinned: map[*objects.Object]*pin{}, charged: map[tier.TenantID]int64{}}
 }
 
 // Pin keeps what has a key in memory, for a time, or gives pins a new one. What lies in the
@@ -80,7 +81,7 @@ func (s *Store) Pin(ctx context.Context, q PinQuery) ([]PinInfo, error) {
 	if err == nil || !errors.Is(err, errBelow) {
 		return list, err
 	}
-	release, err := s.bring(ctx, &q.Key)
+	release, err := s.bring(ctx, &q)
 	if err != nil {
 		return nil, err
 	}
@@ -95,6 +96,9 @@ var errBelow = fmt.Errorf("it lies in the lower tier only: %w", tier.ErrUnavaila
 func (s *Store) tryPin(q *PinQuery) ([]PinInfo, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return nil, tier.ErrUnavailable
+	}
 	found, pending := s.keyedLocked(&q.Key)
 	if len(found) == 0 {
 		below := s.belowLocked(&q.Key)
@@ -197,7 +201,7 @@ func (s *Store) mayPinLocked(list []*objects.Object) error {
 	charged := map[*objects.Tenant]int64{}
 	more := 0
 	for _, o := range list {
-		if s.pinned[o.Identity()] != nil {
+		if s.isPinnedLocked(o) {
 			continue // it only gets another time
 		}
 		n, charge := s.keptBy(o)
@@ -241,42 +245,57 @@ func (s *Store) keptBy(o *objects.Object) (pages, charge int64) {
 // setPinLocked is the one function that changes what is pinned: it pins an object until
 // then, gives its pin another time, or with none ends it.
 func (s *Store) setPinLocked(o *objects.Object, until time.Time, by string) {
-	id := o.Identity()
-	l := s.pinned[id]
-	switch {
-	case l == nil && until.IsZero():
-	case l == nil:
-		p := &pin{}
-		p.bytes, p.charge = s.keptBy(o)
-		l = &lease{id: s.NewLeaseID(), object: o, session: s.keeper, since: s.cfg.Now(), pin: p}
-		s.pinned[id] = l
-		s.held[o.Pool.Number] += p.bytes
-		s.charged[o.Tenant.ID] += p.charge
-		s.holdLocked(l)
-		s.objects.Account(o)
-	case until.IsZero():
-		delete(s.pinned, id)
-		s.held[l.object.Pool.Number] -= l.pin.bytes
-		s.charged[l.object.Tenant.ID] -= l.pin.charge
-		s.dropLeaseLocked(l)
+	p := s.pinned[o]
+	if until.IsZero() {
+		if p != nil {
+			delete(s.pinned, o)
+			s.held[o.Pool.Number] -= p.bytes
+			s.charged[o.Tenant.ID] -= p.charge
+			s.objects.Deadlines.Remove(&p.until)
+			s.objects.Unuse(o)
+		}
 		return
 	}
-	if l != nil {
-		l.pin.by = by
-		s.untilLocked(l, until)
+	if p == nil {
+		p = &pin{object: o}
+		p.bytes, p.charge = s.keptBy(o)
+		s.pinned[o] = p
+		s.held[o.Pool.Number] += p.bytes
+		s.charged[o.Tenant.ID] += p.charge
+		s.objects.Use(o)
+	}
+	p.by = by
+	s.objects.Deadlines.Remove(&p.until)
+	p.until = deadline.Deadline[any]{At: until, Order: s.leaseIDs.Add(1), Of: p}
+	s.objects.Deadlines.Add(&p.until)
+}
+
+// sweepPins ends pins of what is not sound any more: no lookup finds it, and whoever
+// computes it again needs its room and its name.
+func (s *Store) sweepPins() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pins.corrupt == s.counters.CorruptInMemory {
+		return
+	}
+	s.pins.corrupt = s.counters.CorruptInMemory
+	s.endPinsLocked(func(o *objects.Object) bool { return !s.objects.Promotable(o) })
+}
+
+// endPinsLocked ends the pins of some objects.
+func (s *Store) endPinsLocked(which func(*objects.Object) bool) {
+	for o := range s.pinned {
+		if which(o) {
+			s.setPinLocked(o, time.Time{}, "")
+		}
 	}
 }
 
-// bring reads what the lower tier has of a key into memory and keeps it there until release.
-func (s *Store) bring(ctx context.Context, key *[32]byte) (release func(), err error) {
+// bring reads what the lower tier has of what is to be pinned into memory and keeps it there until release.
+func (s *Store) bring(ctx context.Context, q *PinQuery) (release func(), err error) {
 	s.mu.Lock()
-	entries := s.belowLocked(key)
-	for i := range entries {
-		e := &entries[i]
-		if n := s.pagesInMemoryLocked(e); err == nil {
-			err = s.fitsPinsLocked(e.Name, e.tenant, n, n)
-		}
-	}
+	entries := s.belowLocked(&q.Key)
+	_, err = s.wouldPinLocked(q, entries)
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
@@ -323,14 +342,13 @@ func (s *Store) Unpin(key [32]byte, dry bool) ([]PinInfo, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []PinInfo
-	for _, l := range s.pinned {
-		if l.object.Key != key {
-			continue
+	for o, p := range s.pinned {
+		if o.Key == key {
+			list = append(list, p.info())
 		}
-		list = append(list, l.pinInfo())
-		if !dry {
-			s.setPinLocked(l.object, time.Time{}, "")
-		}
+	}
+	if !dry {
+		s.endPinsLocked(func(o *objects.Object) bool { return o.Key == key })
 	}
 	if len(list) == 0 {
 		return nil, fmt.Errorf("pin of %x: %w", key[:8], tier.ErrGone)
@@ -339,26 +357,23 @@ func (s *Store) Unpin(key [32]byte, dry bool) ([]PinInfo, error) {
 	return list, nil
 }
 
-// Pins lists all pins by key. One whose object is not found any more, since its bytes were
-// wrong, ends here or with its time.
+// Pins lists all pins by key.
 func (s *Store) Pins() []PinInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := make([]PinInfo, 0, len(s.pinned))
-	for _, l := range s.pinned {
-		if !l.object.Linked() {
-			s.setPinLocked(l.object, time.Time{}, "")
-			continue
+	for o, p := range s.pinned {
+		if s.objects.Promotable(o) { // or the next sweep ends it
+			list = append(list, p.info())
 		}
-		list = append(list, l.pinInfo())
 	}
 	sortPins(list)
 	return list
 }
 
-func (l *lease) pinInfo() PinInfo {
-	o := l.object
-	return PinInfo{o.Label(), o.Profile.ID, o.Tenant.ID, l.pin.bytes, l.until.At, l.pin.by}
+func (p *pin) info() PinInfo {
+	o := p.object
+	return PinInfo{o.Label(), o.Profile.ID, o.Tenant.ID, p.bytes, p.until.At, p.by}
 }
 
 func sortPins(list []PinInfo) {
@@ -367,5 +382,5 @@ func sortPins(list []PinInfo) {
 
 // isPinnedLocked tells whether an operator keeps an object.
 func (s *Store) isPinnedLocked(o *objects.Object) bool {
-	return o != nil && len(s.pinned) > 0 && s.pinned[o.Identity()] != nil
+	return s.pinned[o] != nil
 }

@@ -2,9 +2,11 @@ package tiering
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -113,6 +115,55 @@ func TestPinnedCheckpointsKeepTheirChain(t *testing.T) {
 	}
 	_, err = b.Unpin(leaf, false)
 	b.must(err)
+}
+
+// Wrong bytes are kept by no pin, and what takes their place is pinned only when somebody
+// pins it.
+func TestWhatIsCorruptIsPinnedNoMore(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("writer")
+	p := b.mid(0, 64, 8)
+	pin := func(key [32]byte) {
+		t.Helper()
+		_, err := b.Pin(t.Context(), PinQuery{Key: key, TTL: time.Hour})
+		b.must(err)
+	}
+	corrupt := func(find func(*[32]byte) *objects.Object, key [32]byte) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.objects.MarkCorrupt(find(&key))
+	}
+	b.publish(c, p)
+	pin(p.key)
+	corrupt(b.objects.Segments.Find, p.key)
+	b.publish(c, p)
+	b.must(b.Evict(p.key))
+	b.publish(c, p)
+	pin(p.key)
+	b.wantErr(b.Evict(p.key), tier.ErrBusy)
+	b.Sweep()
+	b.wantUsed(b.cost(p), 0)
+	if pins := b.Pins(); len(pins) != 1 {
+		t.Fatalf("pins %+v", pins)
+	}
+	_, err := b.Unpin(p.key, false)
+	b.must(err)
+
+	for n := 40; n <= 80; n += 40 {
+		b.save(c, b.saveQuery(1, n, n-40, tier.Exact), n-40)
+	}
+	root, leaf := b.saveQuery(1, 40, 0, tier.Exact).Hash, b.saveQuery(1, 80, 40, tier.Exact).Hash
+	pin(leaf)
+	corrupt(b.objects.Checkpoints.Find, root)
+	b.Sweep()
+	list := b.wants(b.Checkpoints(CheckpointFilter{}, nil, 10))
+	if list[0].Key != leaf { // which goes first
+		slices.Reverse(list)
+	}
+	b.Discard(t.Context(), list, func(_ int, err error) { b.must(err) })
+	if pool := b.Pools()[1]; len(b.Pins()) != 0 || pool.UsedBytes != 0 {
+		t.Fatalf("pins %+v, %d bytes are used", b.Pins(), pool.UsedBytes)
+	}
 }
 
 // wants names checkpoints, those that extend others first.

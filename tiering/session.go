@@ -137,6 +137,7 @@ func (s *Store) Sweep() {
 	now := s.cfg.Now()
 	s.sweepLower()
 	s.settleBudgets()
+	s.sweepPins()
 	s.sweepBeyond(now)
 	s.sweepHBM()
 	leases, reservations := 0, 0
@@ -161,12 +162,11 @@ func (s *Store) sweepLocked(now time.Time) (leases, reservations int) {
 		}
 		switch of := due.Of.(type) {
 		case *lease:
-			if of.pin != nil {
-				s.setPinLocked(of.object, time.Time{}, "")
-				continue
-			}
 			s.expireLocked(of)
 			leases++
+			continue
+		case *pin:
+			s.setPinLocked(of.object, time.Time{}, "")
 			continue
 		case *objects.Object:
 			s.overdueLocked(of)

@@ -214,7 +214,7 @@ func (s *Store) Close() error {
 	for session := range s.sessions {
 		open = append(open, session)
 	}
-	open = append(open, s.keeper)
+	s.endPinsLocked(func(*objects.Object) bool { return true })
 	s.mu.Unlock()
 	for _, session := range open {
 		session.Close()
