@@ -1,8 +1,11 @@
 package tiering
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -127,11 +130,8 @@ type ProfileInfo struct {
 // or may not be in it.
 func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) []SegmentInfo {
 	var page []SegmentInfo
-	first := 0
-	if after != nil {
-		first = index.Shard((*[32]byte)(after))
-	}
-	for shard := first; shard < index.Shards && len(page) < limit; shard++ {
+	first, last := shards(f.Prefix, (*[32]byte)(after))
+	for shard := first; shard <= last && len(page) < limit; shard++ {
 		s.mu.Lock()
 		found := s.objects.Segments.Sorted(shard, (*[32]byte)(after))
 		s.mu.Unlock()
@@ -144,10 +144,32 @@ func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) 
 	return page
 }
 
+// shards are the first and the last one that may have keys which begin with some digits and
+// come after a key.
+func shards(prefix string, after *[32]byte) (first, last int) {
+	low, high := [32]byte{}, [32]byte(bytes.Repeat([]byte{0xff}, 32))
+	for i := range min(len(prefix), 4) { // as many as tell one shard from another
+		digit := strings.IndexByte(hexDigits, prefix[i])
+		if digit < 0 {
+			return 0, -1
+		}
+		shift := 4 * (1 - i%2)
+		low[i/2] |= byte(digit << shift)
+		high[i/2] &^= byte((15 - digit) << shift)
+	}
+	first, last = index.Shard(&low), index.Shard(&high)
+	if after != nil {
+		first = max(first, index.Shard(after))
+	}
+	return first, last
+}
+
 func (f *SegmentFilter) match(o *objects.Object) bool {
 	return (f.Tenant == nil || *f.Tenant == o.Tenant.ID) && (f.Profile == 0 || f.Profile == o.Profile.ID) &&
 		hasHexPrefix(&o.Key, f.Prefix)
 }
+
+const hexDigits = "0123456789abcdef"
 
 // hasHexPrefix compares digit by digit, so that a filter over a large catalogue
 // makes no strings.
@@ -160,7 +182,7 @@ func hasHexPrefix(key *[32]byte, digits string) bool {
 		if i%2 == 1 {
 			nibble = key[i/2] & 15
 		}
-		if "0123456789abcdef"[nibble] != digits[i] {
+		if hexDigits[nibble] != digits[i] {
 			return false
 		}
 	}
@@ -203,11 +225,8 @@ func (s *Store) Segment(key profile.SegmentKey) (SegmentDetail, bool) {
 // page may be longer than limit: it always has all nodes of its last hash.
 func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit int) []CheckpointInfo {
 	var page []CheckpointInfo
-	first := 0
-	if after != nil {
-		first = index.Shard((*[32]byte)(after))
-	}
-	for shard := first; shard < index.Shards && len(page) < limit; shard++ {
+	first, last := shards(f.Prefix, (*[32]byte)(after))
+	for shard := first; shard <= last && len(page) < limit; shard++ {
 		s.mu.Lock()
 		found := s.objects.Checkpoints.Sorted(shard, (*[32]byte)(after))
 		s.mu.Unlock()
@@ -283,22 +302,9 @@ func (s *Store) Profiles() []ProfileInfo {
 // memory is free once the last lease on it ends. The lower tier forgets it too,
 // which may take I/O. ErrGone when no tier holds it, ErrBusy while a client fills
 // it or an operator pins it.
-func (s *Store) Evict(key profile.SegmentKey) error {
-	n := tier.Name{Key: key}
-	s.mu.Lock()
-	held, err := s.removeLocked(n)
-	s.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	if s.cfg.Lower != nil {
-		held = s.cfg.Lower.Remove(&n) || held
-		s.endDeletion(n)
-	}
-	if !held {
-		return fmt.Errorf("segment %x: %w", key[:8], tier.ErrGone)
-	}
-	return nil
+func (s *Store) Evict(key profile.SegmentKey) (err error) {
+	s.Discard(context.Background(), []tier.Want{{Name: tier.Name{Key: key}}}, func(_ int, why error) { err = why })
+	return err
 }
 
 // removeLocked takes a segment out of memory and begins to take it out of the

@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"reflect"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -71,6 +73,22 @@ func TestListingPagesInOrderOfKeys(t *testing.T) {
 	} {
 		if got := b.Segments(f, nil, 10); len(got) != 0 {
 			t.Errorf("by %s: %d segments", name, len(got))
+		}
+	}
+}
+
+// A prefix is looked for in no more shards than may have keys that begin with it.
+func TestPrefixesNameShards(t *testing.T) {
+	for i := range 1000 {
+		key := sha256.Sum256([]byte{byte(i), byte(i >> 8)})
+		for n := range 6 {
+			first, last := shards(fmt.Sprintf("%x", key)[:n], nil)
+			if at := index.Shard(&key); at < first || at > last || last-first+1 != index.Shards>>min(4*n, 12) {
+				t.Fatalf("%x lies in shard %d, its first %d digits say %d to %d", key[:3], at, n, first, last)
+			}
+			if f, l := shards(fmt.Sprintf("%x", key)[:n], &key); f != index.Shard(&key) || l != last {
+				t.Fatalf("behind %x, of its first %d digits: %d to %d", key[:3], n, f, l)
+			}
 		}
 	}
 }

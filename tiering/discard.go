@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -13,11 +12,11 @@ import (
 // discardRows bounds the objects that leave in one critical section.
 const discardRows = objects.EvictRows
 
-// Discard removes objects of any tenant from all tiers of this node, as Evict does, in the
-// order given, and calls told for each, without a lock: with nil, ErrGone when no tier holds
-// it, or ErrBusy while it is being filled, read into memory, pinned, or extended by another
-// one. The lock is held for a few at a time, so that clients are served meanwhile. It ends
-// early with the context.
+// Discard removes objects of any tenant from all tiers of this node, in the order given, and
+// calls told for each, without a lock: with nil, ErrGone when no tier holds it, or ErrBusy
+// while it is being filled, read into memory, pinned, or extended by another one. The lock
+// is held for a few at a time, so that clients are served meanwhile. It ends early with the
+// context.
 func (s *Store) Discard(ctx context.Context, list []tier.Want, told func(i int, err error)) {
 	turns := s.mu.Turns()
 	var began [discardRows]discarding
@@ -113,15 +112,4 @@ func (s *Store) endDiscard(n tier.Name, d discarding) error {
 		return fmt.Errorf("%v: %w", n, tier.ErrGone)
 	}
 	return nil
-}
-
-// CheckpointsOf lists the checkpoints of a hash in memory: of several kinds, profiles or
-// tenants.
-func (s *Store) CheckpointsOf(hash profile.PrefixHash) (list []CheckpointInfo) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for o := s.objects.Checkpoints.Find((*[32]byte)(&hash)); o != nil; o = o.Sibling {
-		list = append(list, s.checkpointInfoLocked(o))
-	}
-	return list
 }

@@ -291,7 +291,8 @@ func (s *Store) endPinsLocked(which func(*objects.Object) bool) {
 	}
 }
 
-// bring reads what the lower tier has of what is to be pinned into memory and keeps it there until release.
+// bring reads what the lower tier has of what is to be pinned into memory, and keeps it there
+// until release.
 func (s *Store) bring(ctx context.Context, q *PinQuery) (release func(), err error) {
 	s.mu.Lock()
 	entries := s.belowLocked(&q.Key)

@@ -73,13 +73,6 @@ func (s *selection) old(used, created time.Time) bool {
 	return s.before.IsZero() || used.Before(s.before)
 }
 
-// held is an object that passed.
-type held struct {
-	tier.Want
-	bytes int64
-	busy  bool // as it looks
-}
-
 // RemoveSegments implements api.Remover.
 func (v *View) RemoveSegments(ctx context.Context, q api.RemovalQuery) (r api.Removed, err error) {
 	if !v.removing.TryLock() {
@@ -102,27 +95,29 @@ func (v *View) RemoveSegments(ctx context.Context, q api.RemovalQuery) (r api.Re
 		if more = len(page) == removalPage; len(page) > 0 {
 			after = &page[len(page)-1].Key
 		}
-		var list []held
+		var list []*node
 		for i := range page {
 			x := &page[i]
 			w := tier.Want{Name: tier.Name{Key: x.Key}, Fingerprint: prints[x.Profile], Tenant: x.Tenant}
 			if s.old(x.LastUsed, x.Created) {
-				list = append(list, held{w, x.Bytes, !x.Published && !x.Promoting || pinned[w.Name]})
+				list = append(list, &node{Want: w, bytes: x.Bytes, busy: !x.Published && !x.Promoting || pinned[w.Name]})
 			}
 		}
 		v.discard(ctx, list, q.Dry, &r)
 	}
+	s.below.Kinds = func(k tier.CheckpointKind) bool { return k == 0 }
 	var from *tier.Name
 	for more := s.hasBelow; more && ctx.Err() == nil; {
-		page := v.listFrom(s.below, 0, from)
+		page := v.o.Disk.List(s.below, from, removalPage)
 		if more = len(page) == removalPage; len(page) > 0 {
 			from = &page[len(page)-1].Name
 		}
-		var list []held
+		var list []*node
 		for i := range page {
 			x := &page[i]
 			if _, inMemory := v.o.Store.Segment(x.Key); !inMemory && s.old(x.LastUsed, x.Created) {
-				list = append(list, held{tier.Want{Name: x.Name, Fingerprint: x.Fingerprint, Tenant: x.Tenant}, x.RankBytes * int64(x.Ranks), false})
+				w := tier.Want{Name: x.Name, Fingerprint: x.Fingerprint, Tenant: x.Tenant}
+				list = append(list, &node{Want: w, bytes: x.RankBytes * int64(x.Ranks)})
 			}
 		}
 		v.discard(ctx, list, q.Dry, &r)
@@ -139,12 +134,6 @@ func ended(ctx context.Context) error {
 	return nil
 }
 
-// listFrom is a page of the disk's entries of one kind.
-func (v *View) listFrom(f disk.Filter, kind tier.CheckpointKind, after *tier.Name) []disk.Info {
-	f.Kinds = func(k tier.CheckpointKind) bool { return k == kind }
-	return v.o.Disk.List(f, after, removalPage)
-}
-
 // fingerprints finds that of a registered profile.
 func (v *View) fingerprints() map[tier.ProfileID]profile.Fingerprint {
 	prints := map[tier.ProfileID]profile.Fingerprint{}
@@ -154,47 +143,19 @@ func (v *View) fingerprints() map[tier.ProfileID]profile.Fingerprint {
 	return prints
 }
 
-// discard removes objects, or with dry counts what would become of them.
-func (v *View) discard(ctx context.Context, list []held, dry bool, r *api.Removed) {
-	r.Matched += len(list)
-	count := func(i int, err error) {
-		switch {
-		case err == nil:
-			r.Removed++
-			r.Bytes += list[i].bytes
-		case errors.Is(err, tier.ErrBusy):
-			r.Busy++
-		}
-	}
-	if dry {
-		for i := range list {
-			var err error
-			if list[i].busy {
-				err = tier.ErrBusy
-			}
-			count(i, err)
-		}
-		return
-	}
-	wants := make([]tier.Want, len(list))
-	for i := range list {
-		wants[i] = list[i].Want
-	}
-	v.o.Store.Discard(ctx, wants, count)
-}
-
-// node is a checkpoint of a removal, in memory, on disk or both.
+// node is an object of a removal, in memory, on disk or both. All but the first three fields
+// are of checkpoints.
 type node struct {
 	tier.Want
-	end      int
 	bytes    int64
 	busy     bool
+	end      int
 	thinned  bool // leaves memory by itself with the last that extends it
 	parents  [2]tier.Name
 	children [2]int
 	used     time.Time
 	created  time.Time
-	row      api.Checkpoint
+	row      func() api.Checkpoint // as people see it
 }
 
 // Places of a node.
@@ -207,9 +168,10 @@ const (
 func (v *View) nodes(ctx context.Context, s *selection) []*node {
 	known := map[tier.Want]*node{}
 	prints, ids := v.fingerprints(), v.profileIDs()
+	f := tiering.CheckpointFilter{Tenant: s.tenant, Profile: s.profile, Prefix: s.prefix}
 	var after *profile.PrefixHash
 	for more := true; more && ctx.Err() == nil && len(known) < mostChecked; {
-		page := v.checkpointPage(s, after)
+		page := v.o.Store.Checkpoints(f, after, removalPage)
 		if more = len(page) >= removalPage; len(page) > 0 {
 			after = &page[len(page)-1].Hash
 		}
@@ -217,7 +179,8 @@ func (v *View) nodes(ctx context.Context, s *selection) []*node {
 			c := &page[i]
 			n := &node{
 				Want: tier.Want{Name: tier.Name{Kind: c.Kind, Key: c.Hash}, Fingerprint: prints[c.Profile], Tenant: c.Tenant},
-				end:  c.Tokens, bytes: c.Bytes, busy: !c.Published || c.Promoting, thinned: c.Stripped, used: c.LastUsed, created: c.Created, row: v.checkpoint(c),
+				end:  c.Tokens, bytes: c.Bytes, busy: !c.Published || c.Promoting, thinned: c.Stripped, used: c.LastUsed, created: c.Created,
+				row: func() api.Checkpoint { return v.checkpoint(c) },
 			}
 			n.children[inMemory] = c.Children
 			if c.Parent != (profile.PrefixHash{}) {
@@ -226,23 +189,26 @@ func (v *View) nodes(ctx context.Context, s *selection) []*node {
 			known[n.Want] = n
 		}
 	}
-	for _, kind := range tier.Kinds {
-		var from *tier.Name
-		for more := s.hasBelow; more && ctx.Err() == nil && len(known) < mostChecked; {
-			page := v.listFrom(s.below, kind, from)
-			if more = len(page) == removalPage; len(page) > 0 {
-				from = &page[len(page)-1].Name
-			}
-			for i := range page {
-				x := &page[i]
-				w := tier.Want{Name: x.Name, Fingerprint: x.Fingerprint, Tenant: x.Tenant}
-				n := known[w]
-				if n == nil {
-					n = &node{Want: w, end: x.End, bytes: x.RankBytes * int64(x.Ranks), used: x.LastUsed, created: x.Created, row: diskCheckpoint(x, ids)}
-					known[w] = n
+	below := s.below
+	below.Kinds = func(k tier.CheckpointKind) bool { return k != 0 }
+	var from *tier.Name
+	for more := s.hasBelow; more && ctx.Err() == nil && len(known) < mostChecked; {
+		page := v.o.Disk.List(below, from, removalPage)
+		if more = len(page) == removalPage; len(page) > 0 {
+			from = &page[len(page)-1].Name
+		}
+		for i := range page {
+			x := &page[i]
+			w := tier.Want{Name: x.Name, Fingerprint: x.Fingerprint, Tenant: x.Tenant}
+			n := known[w]
+			if n == nil {
+				n = &node{
+					Want: w, bytes: x.RankBytes * int64(x.Ranks), end: x.End, used: x.LastUsed, created: x.Created,
+					row: func() api.Checkpoint { return diskCheckpoint(x, ids) },
 				}
-				n.parents[onDisk], n.children[onDisk] = x.Parent, x.Children
+				known[w] = n
 			}
+			n.parents[onDisk], n.children[onDisk] = x.Parent, x.Children
 		}
 	}
 	for _, p := range v.o.Store.Pins() {
@@ -258,22 +224,10 @@ func (v *View) nodes(ctx context.Context, s *selection) []*node {
 		}
 	}
 	slices.SortFunc(list, func(a, b *node) int {
-		return cmp.Or(cmp.Compare(b.end, a.end), slices.Compare(a.Key[:], b.Key[:]), cmp.Compare(a.row.Kind, b.row.Kind),
+		return cmp.Or(cmp.Compare(b.end, a.end), slices.Compare(a.Key[:], b.Key[:]), cmp.Compare(kindName(a.Kind), kindName(b.Kind)),
 			cmp.Compare(a.Tenant, b.Tenant), slices.Compare(a.Fingerprint[:], b.Fingerprint[:]))
 	})
 	return list
-}
-
-// checkpointPage is a page of memory's checkpoints that pass but for their age; of one hash
-// all of them, without a walk.
-func (v *View) checkpointPage(s *selection, after *profile.PrefixHash) []tiering.CheckpointInfo {
-	var hash api.Digest
-	if hash.UnmarshalText([]byte(s.prefix)) != nil {
-		return v.o.Store.Checkpoints(tiering.CheckpointFilter{Tenant: s.tenant, Profile: s.profile, Prefix: s.prefix}, after, removalPage)
-	}
-	return slices.DeleteFunc(v.o.Store.CheckpointsOf(profile.PrefixHash(hash)), func(c tiering.CheckpointInfo) bool {
-		return s.tenant != nil && *s.tenant != c.Tenant || s.profile != 0 && s.profile != c.Profile
-	})
 }
 
 // RemoveCheckpoints implements api.Remover.
@@ -286,14 +240,14 @@ func (v *View) RemoveCheckpoints(ctx context.Context, q api.RemovalQuery) (r api
 	if err != nil {
 		return r, err
 	}
-	v.discardNodes(ctx, v.nodes(ctx, &s), q.Dry, &r)
+	v.discard(ctx, v.nodes(ctx, &s), q.Dry, &r)
 	v.tellControl(q.Dry, nil, "%d of %d checkpoints were removed, %d bytes", r.Removed, r.Matched, r.Bytes)
 	return r, ended(ctx)
 }
 
-// discardNodes removes checkpoints, those that extend others first, or with dry counts what
-// would become of them.
-func (v *View) discardNodes(ctx context.Context, list []*node, dry bool, r *api.Removed) {
+// discard removes objects, those that extend others first, or with dry counts what would
+// become of them.
+func (v *View) discard(ctx context.Context, list []*node, dry bool, r *api.Removed) {
 	r.Matched += len(list)
 	count := func(i int, err error) {
 		switch n := list[i]; {
@@ -338,15 +292,17 @@ func (v *View) named(ctx context.Context, name *api.CheckpointName) (list []*nod
 	all := selection{prefix: s.prefix}
 	all.below, all.hasBelow = v.below(nil, 0)
 	all.below.Prefix = s.prefix
-	for _, n := range v.nodes(ctx, &s) {
-		if name.Kind == "" || strings.EqualFold(name.Kind, n.row.Kind) {
+	found, print := v.nodes(ctx, &all), v.fingerprints()[s.profile]
+	for _, n := range found {
+		if (s.tenant == nil || *s.tenant == n.Tenant) && (s.profile == 0 || print == n.Fingerprint) &&
+			(name.Kind == "" || strings.EqualFold(name.Kind, kindName(n.Kind))) {
 			list = append(list, n)
 		}
 	}
 	if len(list) == 0 {
 		return nil, 0, fmt.Errorf("checkpoint %v: %w", name.Hash, api.ErrNotFound)
 	}
-	return list, len(v.nodes(ctx, &all)) - 1, nil
+	return list, len(found) - 1, nil
 }
 
 // Checkpoint implements api.Remover.
@@ -355,7 +311,7 @@ func (v *View) Checkpoint(name api.CheckpointName) (api.CheckpointDetail, error)
 	if err != nil {
 		return api.CheckpointDetail{}, err
 	}
-	return api.CheckpointDetail{Checkpoint: list[0].row, Others: others}, nil
+	return api.CheckpointDetail{Checkpoint: list[0].row(), Others: others}, nil
 }
 
 // RemoveCheckpoint implements api.Remover.
@@ -364,7 +320,7 @@ func (v *View) RemoveCheckpoint(name api.CheckpointName, dry bool) (r api.Remove
 	if err != nil {
 		return r, err
 	}
-	v.discardNodes(context.Background(), list, dry, &r)
+	v.discard(context.Background(), list, dry, &r)
 	if r.Removed == 0 && r.Busy > 0 {
 		return r, fmt.Errorf("checkpoint %v is being filled, is pinned, or is extended by another one, which goes first: %w", name.Hash, api.ErrBusy)
 	}
