@@ -101,8 +101,27 @@ func TestHalfWrittenSearchesStay(t *testing.T) {
 	if at := eval[string](p, `document.activeElement.name ?? document.activeElement.tagName`); at != "tenant" {
 		t.Errorf("after the search the focus is on %s", at)
 	}
-	p.goTo("#/requests")
-	p.until("the fields follow the address", field+`.value === '' && document.querySelector('#requests [name=way]').value === ''`)
+	// What was never searched for goes with the rest.
+	empty := field + `.value === '' && document.querySelector('#requests [name=way]').value === ''`
+	p.goTo("#/requests?way=splice")
+	p.until("the fields follow the address", field+`.value === '' && document.querySelector('#requests [name=way]').value === 'splice'`)
+	eval[chromedp.Void](p, field+`.value = 'ac'; void [...document.querySelectorAll('#requests .filters a')].find((a) => a.innerText === 'Clear').click()`)
+	p.until("Clear empties the fields", empty)
+	// Nor does it matter how soon one address follows another.
+	eval[chromedp.Void](p, field+`.value = 'acme'; location.hash = '#/requests?tenant=acme'; void (location.hash = '#/requests')`)
+	p.until("the fields follow the last address", empty)
+}
+
+func TestHalfWrittenSearchOfEventsStays(t *testing.T) {
+	d, p := standIn(t), openTab(t)
+	p.open(d.url("#/events"))
+	p.says("#events", "sglang scheduler attached")
+	eval[chromedp.Void](p, `void document.querySelector('#events [name=tenant]').focus()`)
+	p.run(chromedp.KeyEvent("ac"))
+	d.publish(map[string]any{"kind": "published", "object": "segment", "key": keyOf("new"), "tenant": "acme", "text": "a segment nobody has seen before"})
+	p.says("#events", "a segment nobody has seen before")
+	p.run(chromedp.KeyEvent("me\r"))
+	p.until("the search is the address", `location.hash === '#/events?tenant=acme'`)
 }
 
 // asked counts how often a path was.

@@ -3,7 +3,7 @@ import { html, useEffect, useRef, useState } from './vendor/preact.js';
 import { get, useData } from './daemon.js';
 import { events } from './events.js';
 import { bytes, count, many, millis, plural, shortKey, shown, tokens } from './format.js';
-import { Absent, Ago, EventText, Filters, Key, Missing, Name, Panel, Refreshed, Stat, Stats, Tiers, Time, link, parseRoute, profileOptions, useClock, useEvents } from './parts.js';
+import { Absent, Ago, EventText, Filters, Key, Missing, Name, Panel, Refreshed, Stat, Stats, Tiers, Time, link, profileOptions, useClock, useEvents } from './parts.js';
 import { Table } from './table.js';
 import { byName } from './answers.js';
 import { decided, eventKinds, levels, tierName } from './words.js';
@@ -264,9 +264,8 @@ function Settings({ config }) {
     { id: 'value', label: 'Value', cell: (r) => html`<span class="prose wrap">${say(r[0], r[1])}</span>` }]} />`;
 }
 
-export function Events() {
+export function Events({ route: { params } }) {
   useEvents();
-  const { params } = parseRoute();
   const rows = events.list.filter((e) => (!params.kind || e.kind === params.kind) && (!params.tenant || e.tenant === params.tenant) && (!params.key || (e.key ?? '').startsWith(hexOnly(params.key))));
   return html`<${Panel} id="events" title="What happened" about="What happens, as it happens, the newest first. This page keeps the last 500 that it has seen.">
     ${events.mode === 'absent' ? html`<${Absent} what="events" />` : html`

@@ -115,7 +115,7 @@ export function Connections({ route: { params } }) {
       <${Missing} from=${list} what="connections" />
     <//>
     <${Panel} id="leases" title="Who holds leases" about="What is leased cannot leave its tier. A lease ends by release, by its time, or when its client is gone." aside=${html`<${Refreshed} from=${leases} every=${5} />`}>
-      <${Filters} page="connections" params=${{ tenant: params.tenant, connection: params.connection }} fields=${[
+      <${Filters} page="connections" params=${params} fields=${[
         { name: 'tenant', label: 'Tenant', title: 'The exact name of a tenant' }, { name: 'connection', label: 'Connection', title: 'Its number', most: 20 }]} />
       ${leases.data && html`<${Table} caption="Leases" rows=${leases.data.items} rowKey=${(l) => `${l.connection} ${l.lease} ${l.rank}`} sortBy="since" empty="Nobody holds a lease now." columns=${[
         { id: 'lease', label: 'Lease', cell: (l) => `#${l.lease}`, sort: (l) => l.lease },

@@ -139,11 +139,12 @@ export function Pools({ pools }) {
   })}</ul>`;
 }
 
-// A field shows what the address says when that changes. In between it is the reader's: what
-// is half written stays while the page is drawn anew.
-function Field({ f, value }) {
+// A field shows what the address says when there is a new one, even of the same words: what
+// was written and not searched for goes with Clear. In between it is the reader's, and stays
+// while the page is drawn anew.
+function Field({ f, params }) {
   const ref = useRef(null);
-  useEffect(() => { ref.current.value = value; }, [value, f.options?.length]);
+  useEffect(() => { ref.current.value = params[f.name] ?? ''; }, [params, f.options?.length]);
   return html`<label title=${f.title}>${f.label}
     ${f.options
       ? html`<select name=${f.name} ref=${ref}><option value="">${f.none ?? 'all'}</option>${f.options.map((o) => html`<option value=${o.value ?? o}>${o.label ?? o}</option>`)}</select>`
@@ -160,9 +161,9 @@ export function Filters({ page, params, fields }) {
     go(page, next);
   };
   return html`<form class="filters" role="search" onSubmit=${submit} onChange=${(e) => e.target.tagName === 'SELECT' && e.currentTarget.requestSubmit()}>
-    ${fields.map((f) => html`<${Field} f=${f} value=${params[f.name] ?? ''} key=${f.name} />`)}
+    ${fields.map((f) => html`<${Field} f=${f} params=${params} key=${f.name} />`)}
     <button type="submit">Search</button>
-    ${Object.values(params).some(Boolean) && html`<a href=${link(page)}>Clear</a>`}
+    ${fields.some((f) => params[f.name]) && html`<a href=${link(page)}>Clear</a>`}
   </form>`;
 }
 
