@@ -67,7 +67,7 @@ type Daemon struct {
 	build   Build
 	log     zerolog.Logger
 	now     func() time.Time
-	tenants []tiering.Tenant
+	tenants tiering.Tenants
 	epoch   uint64 // tells this start from all others
 	journal *journal.Journal
 	lower   func(tier.Tier) tier.Tier

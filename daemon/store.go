@@ -104,8 +104,8 @@ func costsOf(c *settings.Config) costs.Priors {
 }
 
 // tenantsOf numbers the tenants of the configuration from 1; 0 is none.
-func tenantsOf(c *settings.Config) []tiering.Tenant {
-	var list []tiering.Tenant
+func tenantsOf(c *settings.Config) tiering.Tenants {
+	var list tiering.Tenants
 	for i, t := range c.Tenants {
 		list = append(list, tiering.Tenant{ID: tier.TenantID(i + 1), Name: t.Name, Salt: []byte(t.Salt), QuotaBytes: int64(t.Quota)})
 	}

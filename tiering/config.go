@@ -32,6 +32,36 @@ type Tenant struct {
 	QuotaBytes int64
 }
 
+// Tenants are some of different ids and names.
+type Tenants []Tenant
+
+// ByID finds a tenant, nil when there is none.
+func (l Tenants) ByID(id tier.TenantID) *Tenant {
+	return l.find(func(t *Tenant) bool { return t.ID == id })
+}
+
+// ByName finds a tenant, nil when there is none.
+func (l Tenants) ByName(name string) *Tenant {
+	return l.find(func(t *Tenant) bool { return t.Name == name })
+}
+
+// NameOf is the name of a tenant, empty when there is none.
+func (l Tenants) NameOf(id tier.TenantID) string {
+	if t := l.ByID(id); t != nil {
+		return t.Name
+	}
+	return ""
+}
+
+func (l Tenants) find(is func(*Tenant) bool) *Tenant {
+	for i := range l {
+		if is(&l[i]) {
+			return &l[i]
+		}
+	}
+	return nil
+}
+
 // Config opens a Store. The zero value of a field that is not marked required
 // takes the default that is named with it.
 type Config struct {

@@ -42,7 +42,7 @@ type noted struct {
 type Memory struct {
 	canary  *Canary
 	notes   Notes
-	tenants []tiering.Tenant
+	tenants tiering.Tenants
 	log     zerolog.Logger
 	loaded  chan struct{} // closed when what was noted is in force
 
@@ -50,7 +50,7 @@ type Memory struct {
 }
 
 // NewMemory makes the memory of c. It uses n only in Run.
-func NewMemory(c *Canary, n Notes, tenants []tiering.Tenant, log zerolog.Logger) *Memory {
+func NewMemory(c *Canary, n Notes, tenants tiering.Tenants, log zerolog.Logger) *Memory {
 	return &Memory{canary: c, notes: n, tenants: tenants, log: log, loaded: make(chan struct{})}
 }
 
@@ -135,8 +135,8 @@ func (k *Memory) load() (known bool, err error) {
 	}
 	k.canary.setUnknown("")
 	for i := range list {
-		if tenant, ok := k.tenant(list[i].Tenant); ok {
-			k.canary.restore(Key{tenant, profile.Fingerprint(list[i].Profile)}, &list[i])
+		if tenant := k.tenants.ByName(list[i].Tenant); tenant != nil {
+			k.canary.restore(Key{tenant.ID, profile.Fingerprint(list[i].Profile)}, &list[i])
 		} else {
 			k.others = append(k.others, list[i])
 		}
@@ -171,7 +171,7 @@ func (k *Memory) save() error {
 	list := append([]noted{}, k.others...)
 	for _, r := range k.canary.List() {
 		if r.Off {
-			list = append(list, noted{k.name(r.Tenant), api.Digest(r.Fingerprint), r.Model, r.Since, r.Why})
+			list = append(list, noted{k.tenants.NameOf(r.Tenant), api.Digest(r.Fingerprint), r.Model, r.Since, r.Why})
 		}
 	}
 	content, err := json.MarshalIndent(list, "", " ")
@@ -179,24 +179,6 @@ func (k *Memory) save() error {
 		return fmt.Errorf("encode: %w", err)
 	}
 	return k.notes.KeepNote(noteName, append(content, '\n'))
-}
-
-func (k *Memory) tenant(name string) (tier.TenantID, bool) {
-	for i := range k.tenants {
-		if k.tenants[i].Name == name {
-			return k.tenants[i].ID, true
-		}
-	}
-	return 0, false
-}
-
-func (k *Memory) name(id tier.TenantID) string {
-	for i := range k.tenants {
-		if k.tenants[i].ID == id {
-			return k.tenants[i].Name
-		}
-	}
-	return ""
 }
 
 // restore switches a profile off as it was before a restart.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -40,9 +41,9 @@ type Options struct {
 	Canary  *canary.Canary
 	Usage   *usage.Usage
 	Work    *parallel.Work
-	Tenants []tiering.Tenant // those of Config, in its order
-	Epoch   uint64           // tells this start from all others
-	Title   string           // what a client is told of us
+	Tenants tiering.Tenants // those of Config, in its order
+	Epoch   uint64          // tells this start from all others
+	Title   string          // what a client is told of us
 	Log     zerolog.Logger
 	// Stats are the counters that the operation of that name answers.
 	Stats func() []api.Counter
@@ -68,7 +69,7 @@ type Server struct {
 	counts  *Counts
 	epoch   uint64
 	title   string
-	tenants []tiering.Tenant
+	tenants tiering.Tenants
 	tokens  atomic.Pointer[tokens]
 	queue   *queue.Queue[*job]
 	// deviceQueues have places of their own for what may wait for a GPU's driver, for each
@@ -159,12 +160,7 @@ func New(o Options) (*Server, error) {
 
 // TenantName names a tenant for people.
 func (s *Server) TenantName(id tier.TenantID) string {
-	for i := range s.tenants {
-		if s.tenants[i].ID == id {
-			return s.tenants[i].Name
-		}
-	}
-	return fmt.Sprintf("tenant %d", id)
+	return cmp.Or(s.tenants.NameOf(id), fmt.Sprintf("tenant %d", id))
 }
 
 // Watch notices that clients end, until StopWatch.

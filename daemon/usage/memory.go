@@ -14,7 +14,6 @@ import (
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
-	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // noteName is the file in the disk directory that holds the sums.
@@ -53,7 +52,7 @@ type noted struct {
 type Memory struct {
 	usage   *Usage
 	notes   Notes
-	tenants []tiering.Tenant
+	tenants tiering.Tenants
 	log     zerolog.Logger
 
 	others []noted // of tenants that are not configured now; owned by Run
@@ -61,7 +60,7 @@ type Memory struct {
 }
 
 // NewMemory makes the memory of u. It uses n only in Run.
-func NewMemory(u *Usage, n Notes, tenants []tiering.Tenant, log zerolog.Logger) *Memory {
+func NewMemory(u *Usage, n Notes, tenants tiering.Tenants, log zerolog.Logger) *Memory {
 	return &Memory{usage: u, notes: n, tenants: tenants, log: log}
 }
 
@@ -112,7 +111,7 @@ func (k *Memory) load() error {
 		return nil
 	}
 	for i := range list {
-		sums, tenant := list[i].sums(), k.tenant(list[i].Tenant)
+		sums, tenant := list[i].sums(), k.tenants.ByName(list[i].Tenant)
 		if tenant == nil {
 			k.others = append(k.others, list[i])
 			continue
@@ -154,7 +153,7 @@ func (k *Memory) save() {
 	list := append([]noted{}, k.others...)
 	for _, r := range k.usage.Rows() {
 		total := r.Total()
-		list = append(list, note(k.name(r.Tenant), &r, &total))
+		list = append(list, note(k.tenants.NameOf(r.Tenant), &r, &total))
 	}
 	content, err := json.Marshal(list)
 	if err == nil && !bytes.Equal(content, k.last) {
@@ -191,22 +190,4 @@ func (n *noted) sums() (s Sums) {
 		s.Missed[c] = n.Missed[Cause(c).String()]
 	}
 	return s
-}
-
-func (k *Memory) tenant(name string) *tiering.Tenant {
-	for i := range k.tenants {
-		if k.tenants[i].Name == name {
-			return &k.tenants[i]
-		}
-	}
-	return nil
-}
-
-func (k *Memory) name(id tier.TenantID) string {
-	for i := range k.tenants {
-		if k.tenants[i].ID == id {
-			return k.tenants[i].Name
-		}
-	}
-	return ""
 }

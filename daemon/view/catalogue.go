@@ -62,10 +62,8 @@ func (v *View) tenant(name string) (*tier.TenantID, bool) {
 	if name == "" {
 		return nil, true
 	}
-	for i := range v.o.Tenants {
-		if v.o.Tenants[i].Name == name {
-			return &v.o.Tenants[i].ID, true
-		}
+	if t := v.o.Tenants.ByName(name); t != nil {
+		return &t.ID, true
 	}
 	return nil, false
 }
@@ -114,15 +112,6 @@ func (v *View) profileIDs() map[profile.Fingerprint]uint32 {
 	return ids
 }
 
-func (v *View) tenantName(id tier.TenantID) string {
-	for i := range v.o.Tenants {
-		if v.o.Tenants[i].ID == id {
-			return v.o.Tenants[i].Name
-		}
-	}
-	return ""
-}
-
 // residence is where an object lies.
 type residence struct {
 	state     string
@@ -157,7 +146,7 @@ func (v *View) residence(n tier.Name, inMemory, promoting bool, copies int, lowe
 func (v *View) segment(s *tiering.SegmentInfo) api.Segment {
 	r := v.residence(tier.Name{Key: s.Key}, s.Published, s.Promoting, s.HBM, s.Lower)
 	return api.Segment{
-		Key: api.Digest(s.Key), Profile: uint32(s.Profile), Model: s.Model, Tenant: v.tenantName(s.Tenant),
+		Key: api.Digest(s.Key), Profile: uint32(s.Profile), Model: s.Model, Tenant: v.o.Tenants.NameOf(s.Tenant),
 		State: r.state, Tiers: r.tiers, Level: r.level, Role: s.Spec.Role.String(), Tokens: s.Spec.Tokens, Interior: s.Interior,
 		Bytes: s.Bytes, DiskBytes: r.diskBytes, Leases: s.Leases, Hits: s.Hits, Publisher: s.Publisher, Created: s.Created, LastUsed: s.LastUsed,
 	}
@@ -325,7 +314,7 @@ func (v *View) checkpointsInMemory(f tiering.CheckpointFilter, after *profile.Pr
 func (v *View) checkpoint(c *tiering.CheckpointInfo) api.Checkpoint {
 	r := v.residence(tier.Name{Kind: c.Kind, Key: c.Hash}, c.Published, c.Promoting, c.HBM, c.Lower)
 	return api.Checkpoint{
-		Hash: api.Digest(c.Hash), Parent: parentOf(c.Parent), Profile: uint32(c.Profile), Model: c.Model, Tenant: v.tenantName(c.Tenant),
+		Hash: api.Digest(c.Hash), Parent: parentOf(c.Parent), Profile: uint32(c.Profile), Model: c.Model, Tenant: v.o.Tenants.NameOf(c.Tenant),
 		Kind: kindName(c.Kind), Tiers: r.tiers, Level: r.level, Tokens: c.Tokens, Rows: c.Tokens - c.Begin,
 		Bytes: c.Bytes, DiskBytes: r.diskBytes, Leases: c.Leases, Children: c.Children, Thinned: c.Stripped, Created: c.Created, LastUsed: c.LastUsed,
 	}

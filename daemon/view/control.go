@@ -75,7 +75,7 @@ func (v *View) Leases(q api.LeaseQuery) ([]api.Lease, error) {
 			h.Client = l.Session.Name()
 		}
 		list = append(list, api.Lease{
-			Lease: uint64(l.ID), Object: objectName(l.Kind), Key: l.Key, Tenant: v.tenantName(l.Tenant), Profile: uint32(l.Profile),
+			Lease: uint64(l.ID), Object: objectName(l.Kind), Key: l.Key, Tenant: v.o.Tenants.NameOf(l.Tenant), Profile: uint32(l.Profile),
 			Client: h.Client, Connection: h.Connection, Rank: l.Rank, Since: l.Since, Expires: l.Expires, Bytes: l.Bytes, Device: v.gpuName(l.Device),
 		})
 	}
@@ -89,7 +89,7 @@ func (v *View) pins(of []tiering.PinInfo) []api.Pin {
 	var list []api.Pin
 	for _, p := range of {
 		list = append(list, api.Pin{
-			Key: p.Key, Object: objectName(p.Kind), Tenant: v.tenantName(p.Tenant), Profile: uint32(p.Profile),
+			Key: p.Key, Object: objectName(p.Kind), Tenant: v.o.Tenants.NameOf(p.Tenant), Profile: uint32(p.Profile),
 			Bytes: p.Bytes, Expires: p.Expires, By: p.By,
 		})
 	}
@@ -149,7 +149,7 @@ func (v *View) Config() (api.Config, error) {
 		c.LogLevel = v.o.Level.Level().String()
 	}
 	for id, quota := range b.Quotas {
-		c.Quotas[v.tenantName(id)] = api.Quota{QuotaBytes: quota}
+		c.Quotas[v.o.Tenants.NameOf(id)] = api.Quota{QuotaBytes: quota}
 	}
 	return c, nil
 }

@@ -24,7 +24,7 @@ func (v *View) Decisions(q api.DecisionQuery) []api.Decision {
 func (v *View) decision(d *decision.Decision) api.Decision {
 	entry := api.Decision{
 		At: d.At, What: d.What.String(), Why: d.Why.String(), Object: "segment",
-		Profile: uint32(d.Profile), Tenant: v.tenantName(d.Tenant), Begin: d.Begin, End: d.End, Value: d.Value, Bytes: d.Bytes,
+		Profile: uint32(d.Profile), Tenant: v.o.Tenants.NameOf(d.Tenant), Begin: d.Begin, End: d.End, Value: d.Value, Bytes: d.Bytes,
 	}
 	if d.Name.Kind != 0 {
 		entry.Object = "checkpoint"

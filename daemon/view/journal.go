@@ -22,7 +22,7 @@ func (v *View) changed(e journal.Event) {
 // tellRemoved tells of a segment that was removed; was is empty unless it was in memory.
 func (v *View) tellRemoved(key api.Digest, was *tiering.SegmentInfo) {
 	v.changed(journal.Event{
-		Object: journal.Segment, Key: key, Profile: uint32(was.Profile), Tenant: v.tenantName(was.Tenant), Model: was.Model, Client: was.Publisher,
+		Object: journal.Segment, Key: key, Profile: uint32(was.Profile), Tenant: v.o.Tenants.NameOf(was.Tenant), Model: was.Model, Client: was.Publisher,
 		Bytes: was.Bytes, Tokens: was.Interior, Text: "removed by an operator",
 	})
 }
@@ -37,7 +37,7 @@ func (v *View) tellControl(dry bool, err error, format string, a ...any) {
 // tellSwitched tells of a profile that was switched off or on for a tenant: of the operator,
 // and of how its canary is now.
 func (v *View) tellSwitched(of profile.Fingerprint, t tier.TenantID, model string, q *api.SwitchQuery) {
-	e := journal.Event{Kind: journal.Canary, Tenant: v.tenantName(t), Model: model, Why: "on"}
+	e := journal.Event{Kind: journal.Canary, Tenant: v.o.Tenants.NameOf(t), Model: model, Why: "on"}
 	if id, _, ok := v.o.Store.FindProfile(of); ok {
 		e.Profile = uint32(id)
 	}

@@ -53,7 +53,7 @@ type Options struct {
 	Canary  *canary.Canary
 	Usage   *usage.Usage
 	History *usage.History
-	Tenants []tiering.Tenant
+	Tenants tiering.Tenants
 
 	// Cluster answers what is known of the other nodes.
 	Cluster func() api.Cluster

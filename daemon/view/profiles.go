@@ -12,6 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/metric"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Bounds of the labels of series that are told by tenant or profile. A tenant is one of the
@@ -31,11 +32,20 @@ func newLabels() labels {
 	return labels{metric.NewValues(maxTenantLabels), metric.NewValues(maxProfileLabels)}
 }
 
-// profileDigits are of a fingerprint, as people see it wherever it is short.
-const profileDigits = 12
+// shortName is a fingerprint as people see it wherever it is short: its first 12 hex digits,
+// none of none.
+func shortName(f profile.Fingerprint) string {
+	if f == (profile.Fingerprint{}) {
+		return ""
+	}
+	return hex.EncodeToString(f[:6])
+}
 
-func (l labels) profile(f profile.Fingerprint) string {
-	return l.profiles.Of(hex.EncodeToString(f[:profileDigits/2]))
+func (l labels) profile(f profile.Fingerprint) string { return l.profiles.Of(shortName(f)) }
+
+// tenantLabel is the label of a tenant, also of one that is not configured now.
+func (v *View) tenantLabel(id tier.TenantID) string {
+	return v.labels.tenant(cmp.Or(v.o.Tenants.NameOf(id), fmt.Sprintf("tenant %d", id)))
 }
 
 func (l labels) tenant(name string) string { return l.tenants.Of(strings.ToValidUTF8(name, "?")) }
@@ -172,7 +182,7 @@ func (v *View) canarySeries(rows []canary.Row) (list []*canarySeries) {
 	at := map[[2]string]*canarySeries{}
 	for i := range rows {
 		r := &rows[i]
-		name, tenant := v.labels.profile(r.Fingerprint), v.labels.tenant(cmp.Or(v.tenantName(r.Tenant), fmt.Sprintf("tenant %d", r.Tenant)))
+		name, tenant := v.labels.profile(r.Fingerprint), v.tenantLabel(r.Tenant)
 		s := at[[2]string{name, tenant}]
 		if s == nil {
 			s = &canarySeries{Profile: name, Tenant: tenant}

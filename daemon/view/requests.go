@@ -1,7 +1,6 @@
 package view
 
 import (
-	"encoding/hex"
 	"fmt"
 	"math"
 	"time"
@@ -9,7 +8,6 @@ import (
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon/usage"
-	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -52,7 +50,7 @@ func (v *View) Request(id uint64) (*api.Request, error) {
 
 func (v *View) request(r *usage.Request) api.Request {
 	out := api.Request{
-		ID: r.Number, Name: r.Name, At: r.At, Tenant: v.tenantName(r.Who.Tenant), Profile: uint32(r.Who.Profile), Model: r.Who.Model,
+		ID: r.Number, Name: r.Name, At: r.At, Tenant: v.o.Tenants.NameOf(r.Who.Tenant), Profile: uint32(r.Who.Profile), Model: r.Who.Model,
 		Client: r.Who.Client, Trace: r.Parent.TraceID(), Way: wayNames[r.Way], Prompt: uint64(r.Tokens),
 		Engine: r.Sources[usage.Engine], Prefix: r.Sources[usage.Checkpoint], Reused: r.Sources[usage.Segment],
 		Computed: r.Sources[usage.Computed], Seam: r.Seam, PrefixTier: tierName(r.Prefix), PrefixReason: r.Reason.String(),
@@ -88,7 +86,7 @@ func (v *View) Usage() []api.Usage {
 	for i := range rows {
 		total := rows[i].Total()
 		u := sums(&total)
-		u.Tenant, u.Profile, u.Model = v.tenantName(rows[i].Tenant), shortName(rows[i].Fingerprint), rows[i].Model
+		u.Tenant, u.Profile, u.Model = v.o.Tenants.NameOf(rows[i].Tenant), shortName(rows[i].Fingerprint), rows[i].Model
 		u.Since = rows[i].Began
 		list = append(list, u)
 	}
@@ -112,14 +110,6 @@ func sums(s *usage.Sums) api.Usage {
 		}
 	})
 	return u
-}
-
-// shortName is the first 12 hex digits of a fingerprint, empty of none.
-func shortName(f profile.Fingerprint) string {
-	if f == (profile.Fingerprint{}) {
-		return ""
-	}
-	return hex.EncodeToString(f[:6])
 }
 
 // Overview implements api.Node.

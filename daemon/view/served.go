@@ -1,8 +1,6 @@
 package view
 
 import (
-	"cmp"
-	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -65,7 +63,7 @@ func (v *View) eachOfServed(f func(any)) {
 	var order [][2]string
 	sums := map[[2]string]*usage.Sums{}
 	for _, r := range v.o.Usage.Rows() {
-		name, tenant := v.labels.profile(r.Fingerprint), v.labels.tenant(cmp.Or(v.tenantName(r.Tenant), fmt.Sprintf("tenant %d", r.Tenant)))
+		name, tenant := v.labels.profile(r.Fingerprint), v.tenantLabel(r.Tenant)
 		of := [2]string{tenant, name}
 		if sums[of] == nil {
 			sums[of] = &usage.Sums{}
