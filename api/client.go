@@ -136,7 +136,7 @@ func (c *Client) Usage(ctx context.Context) ([]Usage, error) {
 	return list[Usage](ctx, c, "/api/v1/usage", nil)
 }
 
-// Overview answers what a first page shows; history is HistoryHours or HistoryDays.
+// Overview answers what a first page shows; history is the span of its history, HistoryHours if empty.
 func (c *Client) Overview(ctx context.Context, history string) (Overview, error) {
 	return fetch[Overview](ctx, c, "/api/v1/overview", url.Values{"history": {history}})
 }

@@ -134,8 +134,10 @@ func plus(to, from map[string]uint64) map[string]uint64 {
 
 // Spans of a History.
 const (
-	HistoryHours = "6h" // steps of ten seconds
-	HistoryDays  = "7d" // steps of five minutes
+	HistoryMinutes = "15m" // steps of ten seconds, as of all but days
+	HistoryHour    = "1h"
+	HistoryHours   = "6h"
+	HistoryDays    = "7d" // steps of five minutes
 )
 
 // Overview is what a first page shows.
@@ -189,7 +191,7 @@ func (s *Server) listUsage(ctx *fasthttp.RequestCtx, _ string) error {
 
 func (s *Server) overview(ctx *fasthttp.RequestCtx, _ string) error {
 	p := paramsOf(ctx)
-	span := p.oneOf("history", []string{HistoryHours, HistoryDays})
+	span := p.oneOf("history", []string{HistoryMinutes, HistoryHour, HistoryHours, HistoryDays})
 	if err := p.done(); err != nil {
 		return err
 	}

@@ -46,7 +46,8 @@ func New(c Config) (*Spans, error) {
 	if err != nil {
 		return nil, fmt.Errorf("spans to %s: %w", c.Endpoint, err)
 	}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { c.Log.Warn().Err(err).Msg("spans are not exported now") }))
+	log := c.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Minute}) // each batch fails while nobody is there
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn().Err(err).Msg("spans are not exported now") }))
 	of := resource.NewSchemaless(
 		attribute.String("service.name", "spliced"), attribute.String("service.version", c.Version), attribute.String("service.instance.id", c.Node),
 	)

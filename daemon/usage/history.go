@@ -90,10 +90,14 @@ func (s *steps) add(v Sample, most int) {
 	s.next = (s.next + 1) % most
 }
 
-// all copies the steps, the oldest first.
-func (s *steps) all() []Sample {
-	list := make([]Sample, 0, len(s.list)+1)
-	return append(append(list, s.list[s.next:]...), s.list[:s.next]...)
+// last copies up to so many of the newest steps, the oldest first.
+func (s *steps) last(most int) []Sample {
+	n := len(s.list)
+	list := make([]Sample, 0, min(most, n)+1)
+	for i := max(0, n-most); i < n; i++ {
+		list = append(list, s.list[(s.next+i)%n])
+	}
+	return list
 }
 
 // NewHistory makes an empty one. read answers counters since the start, and the time.
@@ -131,18 +135,18 @@ func (h *History) step() {
 	}
 }
 
-// Fine answers the steps of the last six hours, the oldest first.
-func (h *History) Fine() []Sample {
+// Fine answers the steps of a time up to now, of six hours at most, the oldest first.
+func (h *History) Fine(span time.Duration) []Sample {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.mu.fine.all()
+	return h.mu.fine.last(int(span / FineStep))
 }
 
 // Coarse answers those of the last seven days; the last one may not have ended.
 func (h *History) Coarse() []Sample {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	list := h.mu.coarse.all()
+	list := h.mu.coarse.last(coarseMost)
 	if h.mu.parts > 0 {
 		list = append(list, h.mu.open)
 	}

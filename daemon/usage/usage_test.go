@@ -3,6 +3,7 @@ package usage
 import (
 	"errors"
 	"io/fs"
+	"slices"
 	"testing"
 	"time"
 
@@ -161,7 +162,7 @@ func TestHistoryOfAWeek(t *testing.T) {
 		now.Bytes[2] = int64(i)
 		h.step()
 	}
-	fine, coarse := h.Fine(), h.Coarse()
+	fine, coarse := h.Fine(24*time.Hour), h.Coarse()
 	if len(fine) != fineSteps || len(coarse) != coarseMost+1 {
 		t.Fatalf("%d fine and %d coarse steps", len(fine), len(coarse))
 	}
@@ -169,6 +170,9 @@ func TestHistoryOfAWeek(t *testing.T) {
 		if s := &fine[i]; s.Requests != 1 || s.Prompt != 3 || !s.At.Equal(now.At.Add(-time.Duration(fineSteps-1-i)*FineStep)) || s.Bytes[2] != int64(steps+7-(fineSteps-1-i)) {
 			t.Fatalf("step %d: %+v", i, s)
 		}
+	}
+	if few := h.Fine(time.Minute); !slices.Equal(few, fine[fineSteps-6:]) {
+		t.Fatalf("the last minute: %+v", few)
 	}
 	for i := range coarse[:coarseMost] {
 		if s := &coarse[i]; s.Requests != uint64(perCoarse) || s.At.Sub(start)%CoarseStep != 0 {

@@ -131,11 +131,17 @@ func (v *View) Overview(history string) *api.Overview {
 }
 
 func (v *View) history(span string) api.History {
-	steps, step := v.o.History.Fine, usage.FineStep
-	if span == api.HistoryDays {
-		steps, step = v.o.History.Coarse, usage.CoarseStep
+	list, step := []usage.Sample(nil), usage.FineStep
+	switch span {
+	case api.HistoryMinutes:
+		list = v.o.History.Fine(15 * time.Minute)
+	case api.HistoryHour:
+		list = v.o.History.Fine(time.Hour)
+	case api.HistoryDays:
+		list, step = v.o.History.Coarse(), usage.CoarseStep
+	default:
+		list = v.o.History.Fine(6 * time.Hour)
 	}
-	list := steps()
 	h := api.History{StepSeconds: int(step.Seconds()), At: make([]int64, len(list)), Series: map[string][]float64{}}
 	column := func(name string, of func(*usage.Sample) float64) {
 		values := make([]float64, len(list))

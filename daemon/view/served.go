@@ -1,7 +1,6 @@
 package view
 
 import (
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spliced-kv/spliced/daemon/usage"

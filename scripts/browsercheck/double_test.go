@@ -491,10 +491,13 @@ func (d *double) segmentOf(key string) map[string]any {
 	return s
 }
 
-// history is a steady load, in steps of 10 s over an hour, or of 5 min over 7 days.
+// history is a steady load, in steps of 10 s over an hour at most, or of 5 min over 7 days.
 func history(which string, busy bool) map[string]any {
 	step, n := 10, 360
-	if which == "7d" {
+	switch which {
+	case "15m":
+		n = 90
+	case "7d":
 		step, n = 300, 2016
 	}
 	names := []string{"prompt_tokens", "engine_tokens", "prefix_tokens", "reused_tokens", "computed_tokens", "requests", "saved_ms", "evictions", "used_bytes_dram", "used_bytes_disk", "used_bytes_hbm",

@@ -169,3 +169,18 @@ func TestListsSearchAndFilter(t *testing.T) {
 	p.goTo("#/segments?key=" + strings.Repeat("0", 64))
 	p.says("#segments tbody", "None is held")
 }
+
+// Another time is asked for without losing the page under the reader's hands.
+func TestAnotherTimeIsShown(t *testing.T) {
+	d, p := standIn(t), openTab(t)
+	p.open(d.url("#/"))
+	p.says("#time h2", "last hour")
+	eval[chromedp.Void](p, `window.panel = document.querySelector('#time'); void [...document.querySelectorAll('#time .range button')].find((b) => b.innerText === 'last 7 days').focus()`)
+	p.run(chromedp.KeyEvent("\r"))
+	p.says("#time h2", "last 7 days")
+	p.says("#why h2", "last 7 days")
+	if at := eval[string](p, `document.activeElement.innerText`); at != "last 7 days" || !eval[bool](p, `window.panel === document.querySelector('#time')`) {
+		t.Errorf("the page was made anew, the focus is on %q", at)
+	}
+	p.clean()
+}

@@ -101,7 +101,7 @@ func statsOf(ctx context.Context, client *api.Client) (*nodeStats, error) {
 	for _, counter := range counters {
 		s.Counters[counter.Name] = counter.Value
 	}
-	o, err := client.Overview(ctx, api.HistoryHours)
+	o, err := client.Overview(ctx, api.HistoryHour)
 	if err == nil {
 		s.Status, s.Pools, s.Usage, s.history = o.Status, o.Pools, &o.Usage, o.History
 		s.Overview = &heldNow{o.Connections, o.Leases, o.Segments, o.Checkpoints, o.SharedSaved}

@@ -1,5 +1,5 @@
 // The first page: how well the cache does, what is in it, and where each question is answered.
-import { html, useMemo, useState } from './vendor/preact.js';
+import { html, useMemo, useRef, useState } from './vendor/preact.js';
 import { daemon, useDaemon, useData } from './daemon.js';
 import { events } from './events.js';
 import { Chart } from './chart.js';
@@ -10,48 +10,52 @@ import { Table } from './table.js';
 import { questions, reasonOf, sources, ways } from './words.js';
 
 const ranges = [
-  { id: '15m', name: 'last 15 min', seconds: 900, history: '6h' },
-  { id: '1h', name: 'last hour', seconds: 3600, history: '6h' },
-  { id: '6h', name: 'last 6 h', seconds: 6 * 3600, history: '6h' },
-  { id: '7d', name: 'last 7 days', seconds: 7 * 86400, history: '7d' },
+  { id: '15m', name: 'last 15 min', seconds: 900 },
+  { id: '1h', name: 'last hour', seconds: 3600 },
+  { id: '6h', name: 'last 6 h', seconds: 6 * 3600 },
+  { id: '7d', name: 'last 7 days', seconds: 7 * 86400 },
 ];
 
 export function Overview() {
-  const [range, setRange] = useState(ranges[1]);
-  const over = useData('overview', { history: range.history }, { every: 10, kinds: ['request', 'published', 'evicted'] });
+  const [chosen, choose] = useState(ranges[1]);
+  const over = useData('overview', { history: chosen.id }, { every: 10, kinds: ['request', 'published', 'evicted'] });
   const stats = useData('stats', {}, { every: 30 });
   const canaries = useData('canaries', {}, { every: 30, kinds: ['canary'] });
   const profiles = useData('profiles', {}, { every: 30, kinds: ['attached'] });
   const older = over.trouble?.kind === 'absent';
+  // What is there stays while another range is asked for.
+  const last = useRef({ range: chosen });
+  if (over.data) last.current = { data: over.data, range: chosen };
+  const { data: told, range } = last.current;
   const pools = useData(older ? 'pools' : null, {}, { every: 10 });
   const connections = useData(older ? 'connections' : null, {}, { every: 10 });
   const { status } = useDaemon();
   const counters = byName(stats.data);
   // Where the overview does not tell what sharing saves, the metrics do.
-  const unshared = older || (over.data && over.data.shared_bytes_saved === undefined);
+  const unshared = older || (told && told.shared_bytes_saved === undefined);
   const metrics = useData(unshared ? '../../metrics' : null, {}, { every: 30, text: true });
-  const shared = over.data?.shared_bytes_saved ?? series(metrics.data, 'spliced_shared_saved_bytes');
+  const shared = told?.shared_bytes_saved ?? series(metrics.data, 'spliced_shared_saved_bytes');
   const data = older
     ? { pools: pools.data?.items ?? [], connections: connections.data?.items.length, leases: counters.leases, segments: most(pools.data, 'public'), checkpoints: most(pools.data, 'private'), shared_bytes_saved: shared }
-    : over.data && { ...over.data, shared_bytes_saved: shared };
-  const window = useMemo(() => cut(over.data?.history, range.seconds), [over.data, range]);
+    : told && { ...told, shared_bytes_saved: shared };
+  const window = useMemo(() => cut(told?.history, range.seconds), [told, range]);
   const recent = usageOf(window);
   const meant = recent ? range.name : 'since counting began';
   if (!data) return html`<${Missing} from=${over} what="the overview" />`;
   return html`
     <${Attention} status=${status} canaries=${canaries.data?.items} />
     <${Begin} data=${data} status=${status} />
-    <${Panel} id="numbers" title="What the cache does" aside=${html`<${Range} range=${range} set=${setRange} /> <${Refreshed} from=${over} />`}>
+    <${Panel} id="numbers" title="What the cache does" aside=${html`<${Range} range=${chosen} set=${choose} /> <${Refreshed} from=${over} />`}>
       <${Numbers} data=${data} window=${window} range=${range} older=${older} />
     <//>
     <div class="columns">
       <${Questions} data=${data} window=${window} range=${range} counters=${counters} canaries=${canaries.data?.items} profiles=${profiles.data?.items} status=${status} />
       <${Happened} />
     </div>
-    <${Panel} id="why" title=${`Where prompt tokens came from, ${meant}`} aside=${html`<${Range} range=${range} set=${setRange} />`} about="Time to first token is spent on what is computed. The more of a prompt is orange, the less this cache helped it.">
+    <${Panel} id="why" title=${`Where prompt tokens came from, ${meant}`} aside=${html`<${Range} range=${chosen} set=${choose} />`} about="Time to first token is spent on what is computed. The more of a prompt is orange, the less this cache helped it.">
       ${older ? html`<${Absent} what="sums of tokens by source" />` : html`<${Why} usage=${recent ?? data.usage} />`}
     <//>
-    <${Panel} id="time" title=${`Over time: ${range.name}`} aside=${html`<${Range} range=${range} set=${setRange} />`}>
+    <${Panel} id="time" title=${`Over time: ${range.name}`} aside=${html`<${Range} range=${chosen} set=${choose} />`}>
       ${older ? html`<${Absent} what="a history" />` : html`<${Charts} window=${window} />`}
     <//>
     <${Panel} id="tiers" title="What is in each tier" about="Dark: leased by clients now, cannot leave. Light: may be evicted for something better." aside=${html`<a href="#/segments">segments</a> <a href="#/checkpoints">checkpoints</a>`}>
