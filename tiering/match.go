@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -66,13 +67,14 @@ func (s *Store) statusesLocked(keys [][32]byte, rows []SegmentStatus, p *objects
 		s.prepareLocked(keys, found[:len(keys)], p, t)
 		defer s.forgetPreparedLocked()
 	}
+	n := s.of(p)
 	for i := range keys {
-		rows[i] = s.statusLocked(found[i], &keys[i], p, t, q)
+		rows[i] = s.statusLocked(found[i], &keys[i], p, t, q, n)
 	}
 }
 
-// statusLocked answers and counts for one key and what the catalogue has of it.
-func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, q *MatchQuery) SegmentStatus {
+// statusLocked answers for one key and what the catalogue has of it, and counts it in n.
+func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, q *MatchQuery, n *stats.Counters) SegmentStatus {
 	switch {
 	case o == nil || o.Profile != p || o.Tenant != t:
 		if s.cfg.Lower != nil {
@@ -86,7 +88,7 @@ func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profil
 			}
 		}
 		why, tokens := s.objects.Ghosts.Why(key, p.ID, t.ID)
-		s.of(p).Miss(why, tokens)
+		n.Miss(why, tokens)
 		return SegmentStatus{Status: tier.StatusMiss, Reason: why}
 	case o.Fill != nil && o.Fill.Fetched && !q.Local:
 		_, _ = s.hintLocked(o.Identity())
@@ -94,10 +96,9 @@ func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profil
 	case o.Fill != nil && o.Fill.Promoted && !o.Fill.Fetched:
 		return s.hitBelowLocked(uint32(o.Tokens()))
 	case o.Fill != nil:
-		s.of(p).Miss(tier.ReasonPending, uint32(o.Tokens()))
+		n.Miss(tier.ReasonPending, uint32(o.Tokens()))
 		return SegmentStatus{Status: tier.StatusPending, Reason: tier.ReasonPending}
 	}
-	n := s.of(p)
 	n.HitSegments++
 	n.HitTokens += uint64(o.Tokens())
 	place := s.place
