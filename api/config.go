@@ -21,6 +21,9 @@ type Config struct {
 	PublicBytes  int64            `json:"public_bytes"`  // budget of segments in memory
 	PrivateBytes int64            `json:"private_bytes"` // and of checkpoints; both together at most ArenaBytes
 	Quotas       map[string]Quota `json:"quotas"`        // by tenant
+	// CanaryShare of spliced requests is computed again by engines, from 0 to 1; nil = as
+	// each is set up. They hear it with the next request that they tell of.
+	CanaryShare *float64 `json:"canary_share,omitempty"`
 
 	ArenaBytes int64             `json:"arena_bytes"` // fixed at the start
 	Draining   bool              `json:"draining"`
@@ -99,7 +102,7 @@ func splitTags(header string) []string {
 
 // changeable is what of a configuration may change, for the log.
 func (c *Config) changeable() map[string]any {
-	return map[string]any{"log_level": c.LogLevel, "public_bytes": c.PublicBytes, "private_bytes": c.PrivateBytes, "quotas": c.Quotas}
+	return map[string]any{"log_level": c.LogLevel, "canary_share": c.CanaryShare, "public_bytes": c.PublicBytes, "private_bytes": c.PrivateBytes, "quotas": c.Quotas}
 }
 
 // patched merges a document into a configuration. It refuses what cannot change while the
@@ -138,6 +141,9 @@ func patched(c *Config, patch []byte) (Config, error) {
 		for _, key := range differing(c.Settings, to.Settings) {
 			fixed = append(fixed, Violation{"settings." + key, restart})
 		}
+	}
+	if share := to.CanaryShare; share != nil && !(*share >= 0 && *share <= 1) {
+		wrong = append(wrong, Violation{"canary_share", "is from 0 to 1, or null"})
 	}
 	for _, tenant := range slices.Sorted(maps.Keys(to.Quotas)) {
 		if _, known := c.Quotas[tenant]; !known {

@@ -309,6 +309,49 @@ func (r *running) get(t testing.TB, path string) (status int, head http.Header, 
 	return r.ask(t, http.MethodGet, path, "", nil)
 }
 
+func TestEnginesAreToldTheCanarysShare(t *testing.T) {
+	config := testConfig(t)
+	config.AdminSocket = ""
+	r := startDaemon(t, config, nil)
+	p := testProfile(1)
+	c := attach(t, r.Socket(), wire.TenantName{})
+	c.register(p)
+	told := func() float64 {
+		m := splicedRequest()
+		m.Profile = c.profile
+		var reply wire.ServedReply
+		c.call(wire.OpServed, &m, &reply)
+		return reply.CanaryShare
+	}
+	if share := told(); share >= 0 {
+		t.Fatalf("nobody has set a share, and an engine is told %v", share)
+	}
+	admin, ctx := r.adminClient(t), context.Background()
+	for _, share := range []float64{0.25, 0, 1} {
+		for _, dry := range []bool{true, false} {
+			before := told()
+			now, err := admin.ChangeConfig(ctx, "*", map[string]any{"canary_share": share}, dry)
+			if err != nil || now.CanaryShare == nil || *now.CanaryShare != share {
+				t.Fatalf("%v: %+v, %v", share, now, err)
+			}
+			if after := told(); dry && after != before || !dry && after != share {
+				t.Fatalf("%v, dry %t: an engine is told %v", share, dry, after)
+			}
+		}
+	}
+	for _, bad := range []any{-0.1, 1.5, "much"} {
+		if _, err := admin.ChangeConfig(ctx, "*", map[string]any{"canary_share": bad}, false); !errors.Is(err, api.ErrInvalid) {
+			t.Errorf("%v: %v", bad, err)
+		}
+	}
+	if share := told(); share != 1 {
+		t.Errorf("after refusals an engine is told %v", share)
+	}
+	if now, err := admin.ChangeConfig(ctx, "*", map[string]any{"canary_share": nil}, false); err != nil || now.CanaryShare != nil || told() >= 0 {
+		t.Errorf("%+v, %v, an engine is told %v", now, err, told())
+	}
+}
+
 func TestDrainedDaemonsTakeNothingNew(t *testing.T) {
 	config := testConfig(t)
 	config.AdminSocket = ""

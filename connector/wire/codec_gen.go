@@ -1172,6 +1172,7 @@ func (m *ServedRequest) Decode(body []byte) error {
 func (m *ServedReply) Append(b []byte) []byte {
 	w := begin(b)
 	w.u64(m.Number)
+	w.u64(math.Float64bits(m.CanaryShare))
 	return w.b
 }
 
@@ -1179,6 +1180,7 @@ func (m *ServedReply) Append(b []byte) []byte {
 func (m *ServedReply) Decode(body []byte) error {
 	r := reader{message: "served reply", body: body}
 	m.Number = r.u64("number")
+	m.CanaryShare = math.Float64frombits(r.u64("canary share"))
 	return r.end()
 }
 

@@ -518,6 +518,9 @@ type ServedRequest struct {
 // ServedReply answers a ServedRequest.
 type ServedReply struct {
 	Number uint64 // under which the request is listed
+	// Of spliced requests, what the engine's canary computes again from now on;
+	// negative = as the engine was told.
+	CanaryShare float64
 }
 
 // AttachDeviceRequest asks for device memory: the public arena and chunks of

@@ -291,7 +291,7 @@ func (g numbers) reply(op Op, n int) Message {
 	case OpReport:
 		return &ReportReply{Off: 1}
 	case OpServed:
-		return &ServedReply{Number: g.Uint64()}
+		return &ServedReply{Number: g.Uint64(), CanaryShare: g.Float64()}
 	case OpAppend, OpAccept:
 		return &AppendReply{Buffer: g.Uint64(), Begin: 4096, Accepted: 4099, End: 4101}
 	case OpStats:

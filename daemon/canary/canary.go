@@ -5,6 +5,7 @@ package canary
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +33,7 @@ type Canary struct {
 	withheld atomic.Uint64          // segment keys that were misses for it
 	unknown  atomic.Pointer[string] // why it is not known what is off: then all is; nil = it is known
 	changed  chan struct{}          // capacity 1: what is off has changed
+	share    atomic.Uint64          // bits of the share that engines are told; negative = as they were told
 
 	mu struct {
 		sync.Mutex
@@ -60,9 +62,18 @@ type Reports struct {
 // New makes a canary that nothing was reported to.
 func New(now func() time.Time) *Canary {
 	c := &Canary{now: now, changed: make(chan struct{}, 1)}
+	c.SetShare(-1)
 	c.mu.rows = map[Key]*Reports{}
 	return c
 }
+
+// Share is what share of spliced requests engines are told to compute again, from 0 to 1;
+// negative: each goes by its own settings. They hear it with the next request that they
+// tell of.
+func (c *Canary) Share() float64 { return math.Float64frombits(c.share.Load()) }
+
+// SetShare changes what Share answers.
+func (c *Canary) SetShare(share float64) { c.share.Store(math.Float64bits(share)) }
 
 // IsOff reports whether a profile is switched off for a tenant.
 func (c *Canary) IsOff(of Key) bool {

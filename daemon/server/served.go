@@ -30,5 +30,5 @@ func (t *task) served() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &wire.ServedReply{Number: number}, nil
+	return &wire.ServedReply{Number: number, CanaryShare: s.canary.Share()}, nil
 }

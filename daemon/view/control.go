@@ -148,14 +148,16 @@ func (v *View) Config() (api.Config, error) {
 	if v.o.Level != nil {
 		c.LogLevel = v.o.Level.Level().String()
 	}
+	if share := v.o.Canary.Share(); share >= 0 {
+		c.CanaryShare = &share
+	}
 	for id, quota := range b.Quotas {
 		c.Quotas[v.o.Tenants.NameOf(id)] = api.Quota{QuotaBytes: quota}
 	}
 	return c, nil
 }
 
-// ChangeConfig implements api.Operator. What the canary recomputes is the engines' to set,
-// and no part of it.
+// ChangeConfig implements api.Operator.
 func (v *View) ChangeConfig(to api.Config, dry bool) (api.Config, error) {
 	was, err := v.Config()
 	if err != nil {
@@ -176,6 +178,11 @@ func (v *View) ChangeConfig(to api.Config, dry bool) (api.Config, error) {
 	if level != nil {
 		v.o.Level.SetLevel(*level)
 	}
+	share := -1.0
+	if to.CanaryShare != nil {
+		share = *to.CanaryShare
+	}
+	v.o.Canary.SetShare(share)
 	v.tellControl(false, nil, "the configuration of the running node was changed")
 	return v.Config()
 }

@@ -19,7 +19,7 @@ func configCommand() command {
 	return command{
 		name: "config", group: "change",
 		summary: "Show a node's configuration, and change what may change while it runs",
-		about: "Get shows what is set, without secrets. Set changes log_level, budgets and quotas until the node\n" +
+		about: "Get shows what is set, without secrets. Set changes log_level, budgets, quotas and canary_share until the node\n" +
 			"starts again, when its flags and file count. Reload has it read keys and tokens from their files again.",
 		examples: []string{"get", "get log_level", "set log_level=debug", "set quotas.team-a.quota_bytes=10GiB --dry-run", "reload"},
 		subs:     []command{configGetCommand(), configSetCommand(), configReloadCommand()},

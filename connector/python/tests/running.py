@@ -173,11 +173,21 @@ class Daemon:
         told: dict[str, Any] = json.loads(self._get("/api/v1/requests?limit=1"))["items"][0]
         return told
 
+    def configure(self, **change: object) -> None:
+        """Change its configuration, as an operator does."""
+        body = json.dumps(change)
+        head = "If-Match: *\r\nContent-Type: application/merge-patch+json"
+        head += f"\r\nContent-Length: {len(body)}"
+        self._ask(f"PATCH /api/v1/config HTTP/1.0\r\nHost: localhost\r\n{head}\r\n\r\n{body}")
+
     def _get(self, path: str) -> str:
+        return self._ask(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")
+
+    def _ask(self, request: str) -> str:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as admin:
             admin.settimeout(10)
             admin.connect(str(self.directory / "admin.sock"))
-            admin.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+            admin.sendall(request.encode())
             answer = b"".join(iter(lambda: admin.recv(65536), b""))
         head, _, body = answer.partition(b"\r\n\r\n")
         assert head.startswith((b"HTTP/1.0 200", b"HTTP/1.1 200")), head

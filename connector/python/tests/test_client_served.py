@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -107,8 +108,19 @@ def test_a_daemon_that_does_not_know_the_request_gets_it_once(
     wait_until(lambda: client.counters.attached == 2 and model.attached)
     assert [model.served(SPLICE) for _ in range(3)] == [None] * 3
     assert len(fake.all[Op.SERVED]) == 4
-    fake.on(Op.SERVED, lambda request: request.reply(ServedReply(7)))
+    fake.on(Op.SERVED, lambda request: request.reply(ServedReply(7, -1.0)))
     assert model.served(SPLICE) == 7
+
+
+def test_an_operator_may_set_the_canarys_share(fake: FakeDaemon, connect: Connect) -> None:
+    told = iter([-1.0, 0.25, 0.0, math.nan, 1.5, 1.0, -1.0])
+    fake.on(Op.SERVED, lambda request: request.reply(ServedReply(7, next(told))))
+    model = connect(fake.socket).model(SMALL)
+    assert model.wait_attached(10)
+    assert model.canary_share(0.01) == 0.01
+    for want in (0.01, 0.25, 0.0, 0.01, 0.01, 1.0, 0.01):
+        assert model.served(SPLICE) == 7
+        assert model.canary_share(0.01) == want
 
 
 def test_a_splice_is_told_by_what_came_of_its_segments(daemon: Daemon, connect: Connect) -> None:

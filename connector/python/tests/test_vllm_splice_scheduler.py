@@ -393,6 +393,21 @@ def test_the_canary_judges_by_fair_requests_only(
     assert [load.sampled for load in plan.loads] == [fair]
 
 
+def test_an_operator_sets_the_canarys_share(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    other(half, settings=replace(half._session.settings, canary_share=0.0))
+    assert not any(half._decider.sampled() for _ in range(100))
+    daemon.configure(canary_share=1.0)
+    assert not half._decider.sampled()  # nobody has told it yet
+    assert half._session.model.served(
+        half.served(Served("r", 620, 0)).told(half._session.model.profile)
+    )
+    assert all(half._decider.sampled() for _ in range(100))
+    daemon.configure(canary_share=None)
+    half._session.model.served(half.served(Served("r", 620, 0)).told(half._session.model.profile))
+    assert not any(half._decider.sampled() for _ in range(100))
+
+
 def found(half: SpliceScheduler, **finders: Any) -> None:
     """The server finds segments by itself."""
     other(half, finder=Finder(**finders))

@@ -59,6 +59,9 @@ var adviceMessages = []Message{
 	{
 		Name: "ServedReply",
 		Doc:  "answers a ServedRequest",
-		Body: body(u64("Number", doc("under which the request is listed"))),
+		Body: body(
+			u64("Number", doc("under which the request is listed")),
+			f64("CanaryShare", doc("of spliced requests, what the engine's canary computes again from now on; negative = as the engine was told")),
+		),
 	},
 }

@@ -54,6 +54,7 @@ class Model:
         self._owner = owner  # keeps the client alive
         self._options = keeper.options
         self._deaf: Attachment | None = None  # to a daemon that does not know `Op.SERVED`
+        self._canary_share: float | None = None
 
     @property
     def profile(self) -> Profile:
@@ -450,6 +451,12 @@ class Model:
 
         return self._ask(tell, lambda _: None)
 
+    def canary_share(self, own: float) -> float:
+        """What share of spliced requests a canary computes again: what an operator has told the
+        daemon, as of the last answer to `served`, else an engine's own."""
+        told = self._canary_share
+        return own if told is None else told
+
     def served(self, told: Served) -> int | None:
         """Tell how a prompt was served, once its first token is there. Answers the number that the
         daemon lists it under; None where it was not told. A daemon too old to know the request gets
@@ -459,7 +466,8 @@ class Model:
             if self._deaf is r.attachment:
                 return None
             try:
-                return serving.served(r, told)
+                number, self._canary_share = serving.served(r, told)
+                return number
             except SplicedError as err:
                 if err.code == Code.UNSUPPORTED:
                     self._deaf = r.attachment

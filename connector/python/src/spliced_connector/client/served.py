@@ -69,9 +69,9 @@ class Served:
     """A traceparent of W3C Trace Context; empty = none."""
 
 
-def served(r: Registration, told: Served) -> int:
-    """Tell the daemon; answers the number that the request is listed under. Raises
-    `SplicedError`."""
+def served(r: Registration, told: Served) -> tuple[int, float | None]:
+    """Tell the daemon; answers the number that the request is listed under, and what share of
+    spliced requests a canary is to compute again, None for its own. Raises `SplicedError`."""
     counts = [told.engine, told.prefix, told.read_bytes]
     counts += [n for s in told.segments for n in (s.begin, s.tokens, s.at, s.reused)]
     if not 1 <= told.tokens <= MAX_TOKENS or min(counts) < 0:
@@ -104,7 +104,8 @@ def served(r: Registration, told: Served) -> int:
         trace=told.trace if len(told.trace) <= MAX_NAME else "",
     )
     call = r.call(Op.SERVED, r.options.timeout)
-    return r.exchange.request(call, request, ServedReply).number
+    reply = r.exchange.request(call, request, ServedReply)
+    return reply.number, reply.canary_share if 0 <= reply.canary_share <= 1 else None
 
 
 def served_segments(

@@ -18,7 +18,7 @@ class Watch:
     def __init__(self, arch: Architecture, model: Model, share: float, bound: float) -> None:
         self._model = model
         self._bound = bound
-        self._every = 0 if share <= 0 else max(1, round(1 / share))
+        self._share = share
         self._seen = 0
         self._canary = Canary(arch, bound, self._tell)
 
@@ -32,10 +32,11 @@ class Watch:
 
         The context, spliced and behind fewer tokens than ids, is the canary's from then on.
         """
-        if self._every == 0 or not context.spliced:
+        share = self._model.canary_share(self._share)
+        if share <= 0 or not context.spliced:
             return
         self._seen += 1
-        if self._seen % self._every == 0:
+        if self._seen % max(1, round(1 / share)) == 0:
             every = torch.tensor(ids, device=context.device)
             if self._canary.offer(every, context):
                 self._canary.run(time.monotonic() + _LONGEST)

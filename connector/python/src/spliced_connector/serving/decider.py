@@ -214,7 +214,7 @@ class Decider:
 
     def sampled(self) -> bool:
         """Whether the canary takes this request: it must not follow a pattern of the traffic."""
-        return self._random.random() < self._settings.canary_share
+        return self._random.random() < self._model.canary_share(self._settings.canary_share)
 
     def _advised(
         self, ids: Sequence[int], cuts: Cuts, prompt: Prompt, pieces: list[Piece], found: Match

@@ -660,6 +660,7 @@ class ServedReply(Message):
     """Answers a ServedRequest."""
 
     number: int = w.u64()
+    canary_share: float = w.f64()
 
 
 @message("attach-device request")
