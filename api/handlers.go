@@ -117,6 +117,7 @@ func (s *Server) listConnections(ctx *fasthttp.RequestCtx, _ string) error {
 		for i := range conns {
 			conns[i].Tenants = orEmpty(conns[i].Tenants)
 			conns[i].Profiles = orEmpty(conns[i].Profiles)
+			conns[i].Engines = orEmpty(conns[i].Engines)
 		}
 		return conns
 	})

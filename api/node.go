@@ -302,6 +302,7 @@ type Connection struct {
 	PID          int32     `json:"pid"` // 0 across PID namespaces
 	Tenants      []string  `json:"tenants"`
 	Profiles     []uint32  `json:"profiles"`
+	Engines      []string  `json:"engines"` // that it has registered them for, with their versions
 	Since        time.Time `json:"since"`
 	Requests     uint64    `json:"requests"`
 	InFlight     int       `json:"in_flight"`

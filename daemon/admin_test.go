@@ -71,7 +71,7 @@ func TestPeopleSeeWhatIsHeld(t *testing.T) {
 	}
 	conns, err := tcp.Connections(ctx)
 	if err != nil || len(conns) != 1 || conns[0].Client != "raw" || conns[0].Leases != 1 || conns[0].Reservations != 1 ||
-		strings.Join(conns[0].Tenants, " ") != "default guarded" || conns[0].StagingBytes != int64(2*settings.MiB) {
+		strings.Join(conns[0].Tenants, " ") != "default guarded" || conns[0].StagingBytes != int64(2*settings.MiB) || strings.Join(conns[0].Engines, ",") != "raw test" {
 		t.Errorf("connections %+v, %v", conns, err)
 	}
 	pools, err := tcp.Pools(ctx)

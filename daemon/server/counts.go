@@ -218,6 +218,9 @@ func (c *conn) describe() Connection {
 		if !slices.Contains(x.Profiles, uint32(b.profile)) {
 			x.Profiles = append(x.Profiles, uint32(b.profile))
 		}
+		if !slices.Contains(x.Engines, b.engine) {
+			x.Engines = append(x.Engines, b.engine)
+		}
 	}
 	return x
 }

@@ -71,10 +71,11 @@ func TestEachQuestionIsAnsweredFromTheFirstPage(t *testing.T) {
 		{"evicted", "search by its key", "#decisions", "for its tenant's quota"},
 		{"shared", "97.5 GiB", "#numbers", "97.5 GiB"},
 		{"canary", "no: splicing is off for 1 profile", "#canary", "3 of 64"},
-		{"disk", "14.2 ms a read on average", "#disk", "half within 10 ms"},
+		{"disk", "no call hangs, 14.2 ms a read on average", "#disk", "half within 10 ms"},
 		{"leases", "5 leases", "#leases", "vllm worker 0"},
 		{"hbm", "3 GiB of 8 GiB", "#gpu", "3 GiB of 8 GiB"},
 		{"engines", "vllm 0.12.1, sglang 0.5.8", "#engines", "vllm 0.12.1"},
+		{"engines", "vllm 0.12.1, sglang 0.5.8", "#connections", "vllm worker 0 vllm 0.12.1"},
 		{"restart", "3,120 objects from disk", "#restart", "3,120 objects"},
 	}
 	p.open(d.url("#/"))

@@ -101,13 +101,13 @@ func poolView(*call) show.View[api.Pool] {
 	}}
 }
 
-var connectionColumns = []string{"ID", "CLIENT", "UID", "PID", "AGE", "REQUESTS", "IN FLIGHT", "LEASES", "STAGING", "GPU", "TENANTS", "+SLOTS", "+RESERVATIONS", "+PROFILES", "+DEVICE"}
+var connectionColumns = []string{"ID", "CLIENT", "UID", "PID", "AGE", "REQUESTS", "IN FLIGHT", "LEASES", "STAGING", "GPU", "TENANTS", "+SLOTS", "+RESERVATIONS", "+PROFILES", "+DEVICE", "+ENGINES"}
 
 func connectionView(*call) show.View[api.Connection] {
 	now := time.Now()
 	return show.View[api.Connection]{Columns: connectionColumns, Row: func(n *api.Connection) []any {
 		return []any{n.ID, n.Client, n.UID, n.PID, show.Age{At: n.Since, Now: now}, n.Requests, n.InFlight, n.Leases,
-			show.Size(n.StagingBytes), show.Size(n.DeviceBytes), strings.Join(n.Tenants, ","), show.Size(n.SlotBytes), n.Reservations, fmt.Sprint(n.Profiles), n.Device}
+			show.Size(n.StagingBytes), show.Size(n.DeviceBytes), strings.Join(n.Tenants, ","), show.Size(n.SlotBytes), n.Reservations, fmt.Sprint(n.Profiles), n.Device, strings.Join(n.Engines, ", ")}
 	}}
 }
 

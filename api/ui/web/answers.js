@@ -44,7 +44,7 @@ export function canaryAnswer(canaries) {
   const compared = sum(canaries.map((c) => c.compared)), failed = sum(canaries.map((c) => c.failed));
   if (off) return `no: splicing is off for ${plural(off, 'profile')}`;
   if (!compared) return 'nothing has been compared';
-  return failed ? `${many(failed)} of ${many(compared)} comparisons beyond the bound` : `yes: ${plural(compared, 'comparison')}, none beyond the bound`;
+  return failed ? `no: ${many(failed)} of ${many(compared)} comparisons beyond the bound` : `yes: ${plural(compared, 'comparison')}, none beyond the bound`;
 }
 
 export const diskCheck = (status) => status?.checks?.find((x) => x.name === 'disk');
@@ -53,7 +53,7 @@ export function diskAnswer(status, c) {
   const check = diskCheck(status);
   if (c.disk_read === undefined) return status ? 'there is none' : null;
   if (check && check.state !== 'ok') return shown(check.detail || 'degraded', 120);
-  return c.disk_read > 0 ? `${millis(c.disk_read_nanos / 1e6 / c.disk_read)} a read on average` : 'nothing has been read from it';
+  return c.disk_read > 0 ? `no call hangs, ${millis(c.disk_read_nanos / 1e6 / c.disk_read)} a read on average` : 'nothing has been read from it';
 }
 
 // series adds up the series of one name in metrics, as text, of those labels or of any;

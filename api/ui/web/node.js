@@ -102,7 +102,7 @@ export function Connections({ route: { params } }) {
     <${Panel} id="connections" title="Attached clients" about="Clients at the engine socket." aside=${html`<${Refreshed} from=${list} every=${10} />`}>
       ${list.data && html`<${Table} caption="Connections" rows=${list.data.items} rowKey=${(c) => c.id} empty="Nobody is attached." columns=${[
         { id: 'id', label: 'Connection', cell: (c) => `#${c.id}`, sort: (c) => c.id },
-        { id: 'client', label: 'Client', title: 'What it calls itself', cell: (c) => html`<${Name} text=${c.client} most=${40} />`, sort: (c) => c.client },
+        { id: 'client', label: 'Client', title: 'What it calls itself, and the engine that it says it serves', cell: (c) => html`<${Name} text=${c.client} most=${40} /> <span class="muted">${(c.engines ?? []).map((e) => shown(e, 60)).join(', ')}</span>`, sort: (c) => c.client },
         { id: 'who', label: 'Process', title: 'User and process id, as the kernel tells; the id of a process in another namespace is not known', cell: (c) => `user ${c.uid}, ${c.pid > 0 ? `pid ${c.pid}` : 'pid not known'}`, sort: (c) => c.pid },
         { id: 'models', label: 'Models', cell: (c) => ((c.profiles ?? []).map((p, i) => html`${i ? ', ' : ''}<${Name} text=${models[p] ?? `profile ${p}`} most=${30} />`)) },
         { id: 'tenants', label: 'Tenants', cell: (c) => ((c.tenants ?? []).slice(0, 4).map((t, i) => html`${i ? ', ' : ''}<${Name} text=${t} most=${24} />`)), sort: (c) => (c.tenants ?? []).join() },
