@@ -91,7 +91,10 @@ func printConfig(c *call, config *api.Config, name []string) error {
 
 func settingRows(t *show.Table, name string, value any) {
 	object, ok := value.(map[string]any)
-	if !ok {
+	switch {
+	case value == nil:
+		return
+	case !ok:
 		t.Row(name, settingText(name, value))
 		return
 	}
@@ -106,8 +109,6 @@ func settingRows(t *show.Table, name string, value any) {
 
 func settingText(name string, value any) string {
 	switch v := value.(type) {
-	case nil:
-		return "-"
 	case json.Number:
 		if n, err := v.Int64(); err == nil && strings.HasSuffix(name, "_bytes") && n >= 1024 {
 			return fmt.Sprintf("%d (%s)", n, show.Bytes(n))
@@ -164,8 +165,11 @@ func configSet(ctx context.Context, c *call, t *target, dry bool) error {
 	if err != nil {
 		return err
 	}
-	if dry && !c.json {
-		fmt.Fprintln(c.stdout, "nothing was changed; it would be")
+	if !c.json {
+		if dry {
+			fmt.Fprintln(c.stdout, "nothing was changed; it would be")
+		}
+		set.Settings = nil // which do not change
 	}
 	return printConfig(c, &set, nil)
 }

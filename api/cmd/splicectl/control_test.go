@@ -85,6 +85,13 @@ func TestNoDigitsNameNothing(t *testing.T) {
 
 func TestTheConfigurationIsShown(t *testing.T) {
 	n := newNode(t)
+	n.docs["PATCH /api/v1/config"] = api.Config{LogLevel: "debug", Settings: map[string]string{"arena": "1GiB"}}
+	if _, out, _ := cli(t, "config", "set", "log_level=debug", "--admin", n.url); strings.Contains(out, "settings") || strings.Contains(out, "-\n") || !strings.Contains(out, "log_level") {
+		t.Errorf("what cannot change is shown as well:\n%s", out)
+	}
+	if _, out, _ := cli(t, "config", "set", "log_level=debug", "-o", "json", "--admin", n.url); !strings.Contains(out, `"arena": "1GiB"`) {
+		t.Errorf("the document:\n%s", out)
+	}
 	sees(t, n, exitOK, "config get", "log_level               info", "public_bytes            9007199254740993 (8 PiB)", "quotas.a.b.quota_bytes  2048 (2 KiB)", "settings.arena          1GiB")
 	if out := sees(t, n, exitOK, "config get quotas.a.b.quota_bytes"); out != "2048 (2 KiB)\n" {
 		t.Errorf("%q", out)
