@@ -281,7 +281,7 @@ func TestConfigurationChangesWhileItRuns(t *testing.T) {
 		code  string
 	}{
 		"more than the arena": {map[string]any{"public_bytes": 64 * settings.MiB, "log_level": "error"}, "public_bytes", api.CodeUnsupported},
-		"a first quota":       {map[string]any{"quotas": map[string]any{"default": map[string]any{"quota_bytes": 5}}}, "quotas.default", api.CodeUnsupported},
+		"a negative quota":    {map[string]any{"quotas": map[string]any{"default": map[string]any{"quota_bytes": -1}}}, "", api.CodeInvalid},
 		"a setting":           {map[string]any{"settings": map[string]any{"workers": "9"}}, "settings.workers", api.CodeUnsupported},
 		"no such tenant":      {map[string]any{"quotas": map[string]any{"x": map[string]any{"quota_bytes": 5}}}, "quotas.x", api.CodeInvalid},
 		"no such level":       {map[string]any{"log_level": "loud"}, "", api.CodeInvalid},
@@ -300,6 +300,63 @@ func TestConfigurationChangesWhileItRuns(t *testing.T) {
 		if strings.Contains(text, secret) {
 			t.Errorf("the configuration shows %q", secret)
 		}
+	}
+}
+
+// A tenant that has had no quota since the start is given one, and holds no more from then on.
+func TestAFirstQuotaIsKept(t *testing.T) {
+	config := testConfig(t)
+	config.AdminSocket = ""
+	r := startDaemon(t, config, nil)
+	p := testProfile(1)
+	c := attach(t, r.Socket(), wire.TenantName{})
+	c.register(p)
+	const documents = 40
+	publish := func(from uint64) {
+		for i := range uint64(documents) {
+			c.publish(newDocument(p, nil, from+i, 64, profile.RoleFirst))
+		}
+	}
+	publish(1)
+	admin, ctx := r.adminClient(t), context.Background()
+	used := func() (sum int64) {
+		pools, err := admin.Pools(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pool := range pools {
+			for _, of := range pool.Tenants {
+				if of.Tenant == "default" {
+					sum += of.UsedBytes
+				}
+			}
+		}
+		return sum
+	}
+	before := used()
+	quota := before / 2
+	patch := map[string]any{"quotas": map[string]any{"default": map[string]any{"quota_bytes": quota}}}
+	if dry, err := admin.ChangeConfig(ctx, "*", patch, true); err != nil || dry.Quotas["default"].QuotaBytes != quota || used() != before {
+		t.Fatalf("a dry run: %+v, %v, %d bytes are held", dry, err, used())
+	}
+	now, err := admin.ChangeConfig(ctx, "*", patch, false)
+	if err != nil || now.Quotas["default"].QuotaBytes != quota {
+		t.Fatalf("%+v, %v", now, err)
+	}
+	if got := used(); got > quota || got < quota/2 {
+		t.Fatalf("%d bytes are held under a quota of %d", got, quota)
+	}
+	publish(1000)
+	if got := used(); got > quota || got < quota/2 {
+		t.Fatalf("%d bytes are held under a quota of %d after more was published", got, quota)
+	}
+	patch = map[string]any{"quotas": map[string]any{"default": nil}}
+	if now, err = admin.ChangeConfig(ctx, "*", patch, false); err != nil || now.Quotas["default"].QuotaBytes != 0 {
+		t.Fatalf("%+v, %v", now, err)
+	}
+	publish(2000)
+	if got := used(); got <= quota {
+		t.Fatalf("%d bytes are held after the quota of %d ended", got, quota)
 	}
 }
 

@@ -41,13 +41,13 @@ type Budgets struct {
 	Quotas          map[tier.TenantID]int64 // bytes; 0 = none
 }
 
-// Budgets answers what is wanted: pools may be on their way there.
+// Budgets answers what is wanted: pools and tenants may be on their way there.
 func (s *Store) Budgets() Budgets {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := Budgets{s.wanted[objects.PublicPool], s.wanted[objects.PrivatePool], map[tier.TenantID]int64{}}
 	for id, t := range s.objects.Tenants {
-		b.Quotas[id] = t.QuotaBytes
+		b.Quotas[id] = t.WantedQuota()
 	}
 	return b
 }
@@ -69,13 +69,8 @@ func (s *Store) checkBudgetsLocked(b *Budgets) error {
 		return fmt.Errorf("pools of %d and %d bytes, the arena has %d for the life of the daemon: %w", b.Public, b.Private, total, tier.ErrUnavailable)
 	}
 	for id, quota := range b.Quotas {
-		t := s.objects.Tenants[id]
-		switch {
-		case t == nil || quota < 0:
+		if s.objects.Tenants[id] == nil || quota < 0 {
 			return fmt.Errorf("quota of %d bytes for tenant %d: %w", quota, id, tier.ErrInvalid)
-		case quota > 0 && t.Evict == nil:
-			// What it holds is in no policy of its own, which only a tenant with a quota has.
-			return fmt.Errorf("tenant %q has had no quota since the start, and gets one with a restart: %w", t.Name, tier.ErrUnavailable)
 		}
 	}
 	return nil
@@ -88,8 +83,8 @@ func (s *Store) ArenaBytes() int64 {
 }
 
 // SetBudgets changes budgets and quotas; tenants that are not named keep theirs. What is
-// held beyond them begins to leave. The error is that of CheckBudgets, and nothing has
-// changed then.
+// held beyond them begins to leave, for a tenant's first quota once its policies know what
+// it holds. The error is that of CheckBudgets, and nothing has changed then.
 func (s *Store) SetBudgets(b Budgets) error {
 	page := int64(s.cfg.PageBytes)
 	s.mu.Lock()
@@ -99,7 +94,7 @@ func (s *Store) SetBudgets(b Budgets) error {
 	}
 	s.wanted = [objects.PoolCount]int64{objects.PublicPool: b.Public / page * page, objects.PrivatePool: b.Private / page * page}
 	for id, quota := range b.Quotas {
-		s.objects.Tenants[id].QuotaBytes = quota
+		s.objects.SetQuota(s.objects.Tenants[id], quota)
 	}
 	s.mu.Unlock()
 	s.settleBudgets()
@@ -131,6 +126,9 @@ func (s *Store) settleLocked() error {
 		}
 	}
 	for _, t := range s.objects.Tenants {
+		if s.objects.CatchUp(t) {
+			return objects.ErrAgain
+		}
 		if err := s.settleQuotaLocked(t); err != nil {
 			return err
 		}
@@ -153,7 +151,7 @@ func (s *Store) setBudgetLocked(p *objects.Pool) {
 // makeRoomLocked.
 func (s *Store) settleQuotaLocked(t *objects.Tenant) error {
 	over := func() int64 { return s.objects.OverQuota(t, 0) - t.Leaving }
-	if t.Evict == nil || over() <= 0 {
+	if over() <= 0 {
 		return nil
 	}
 	if _, more := s.objects.Yield(t, over()); more {

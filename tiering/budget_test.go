@@ -47,7 +47,7 @@ func TestBudgetsMoveBetweenPools(t *testing.T) {
 	}{
 		"more than the arena": {Budgets{Public: 8 << 20, Private: 9 << 20}, tier.ErrUnavailable},
 		"nothing":             {Budgets{Public: 16 << 20}, tier.ErrInvalid},
-		"a new quota":         {Budgets{8 << 20, 8 << 20, map[tier.TenantID]int64{tenantA: 1 << 20}}, tier.ErrUnavailable},
+		"a negative quota":    {Budgets{8 << 20, 8 << 20, map[tier.TenantID]int64{tenantA: -1}}, tier.ErrInvalid},
 		"a quota of nobody":   {Budgets{8 << 20, 8 << 20, map[tier.TenantID]int64{99: 1 << 20}}, tier.ErrInvalid},
 	} {
 		b.wantErr(b.SetBudgets(bad.b), bad.want)

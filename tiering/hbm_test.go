@@ -297,7 +297,7 @@ func (s *Store) auditTenantHBM(t *objects.Tenant, candidates map[policy.ID]bool)
 	if pinned != t.PinnedAbove {
 		return fmt.Errorf("tenant %s: %d bytes pinned in HBM, counted %d", t.Name, pinned, t.PinnedAbove)
 	}
-	if t.Above == nil {
+	if t.Above == nil || t.CatchesUp() {
 		return nil
 	}
 	mine := func(id policy.ID) bool {

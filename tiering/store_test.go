@@ -447,7 +447,7 @@ func (s *Store) auditLocked() error {
 	for _, t := range s.objects.Tenants {
 		tenants[t] = &account{}
 	}
-	children := map[*objects.Object]int{}
+	children, inMemory := map[*objects.Object]int{}, map[*objects.Tenant]int{}
 	found := 0
 	linked, ranked, ids := 0, make([]int, len(pools)), int64(0)
 	kids, candidates := map[*objects.Object]policy.ID{}, map[policy.ID]bool{}
@@ -482,6 +482,9 @@ func (s *Store) auditLocked() error {
 		}
 		if o.Linked() && o.Published() && o.Phase != objects.Stripped {
 			ranked[o.Pool.Number]++
+			if !o.InHBM() {
+				inMemory[o.Tenant]++
+			}
 			if may := !needed[o] && o.StatePages > 0 && o.Write == nil && !o.Corrupt && (s.cfg.Lower == nil || o.Stored != 0); o.Pins == 0 && (o.Children == 0 || o.Children == 1 && may) {
 				candidates[o.ID] = true
 			}
@@ -559,7 +562,10 @@ func (s *Store) auditLocked() error {
 		}
 	}
 	for t, a := range tenants {
-		if t.Evict != nil {
+		if t.Evict != nil && !t.CatchesUp() {
+			if got := t.Evict.Len(); got != inMemory[t] {
+				return fmt.Errorf("tenant %s: its policy holds %d of %d", t.Name, got, inMemory[t])
+			}
 			if err := auditVictims(t.Evict, func(id policy.ID) bool {
 				return candidates[id] && s.objects.Table.Get(id).Tenant == t && !s.objects.Table.Get(id).InHBM()
 			}, candidates); err != nil {

@@ -34,7 +34,7 @@ func (s *Set) OpenDevice(arena gpuipc.Region, pageBytes int, public, private int
 	d.Pools[PrivatePool] = &Pool{Name: "private", Number: first + PrivatePool, Device: d, Budget: private, Evict: s.cfg.EvictionPrivate()}
 	for _, t := range s.Tenants {
 		t.Used = append(t.Used, make([]int64, PoolCount)...)
-		if t.QuotaBytes > 0 && t.Above == nil {
+		if t.Evict != nil && t.Above == nil {
 			t.Above = s.cfg.Eviction()
 		}
 	}

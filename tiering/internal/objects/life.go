@@ -94,6 +94,7 @@ func (s *Set) check(o *Object) {
 		{o.Phase != filling || o.Fill != nil, "is filled by nobody"},
 		{o.Phase != Whole || o.Fill == nil, "is filled although it is whole"},
 		{o.Phase == Whole || o.Ranked == Absent, "may be chosen to leave although it is not whole"},
+		{o.InTenant == o.Ranked || o.InTenant == Absent && (o.Tenant.evictionOf(o) == nil || o.Tenant.behind != nil), "stands in its tenant's policy as it does not in its pool's"},
 		{o.Linked() || o.Children == 0 && o.Parent == nil, "hangs in a chain although no lookup finds it"},
 		{o.Class == o.Classify(), "is accounted for as something else"},
 		{(o.Pins > 0) == (o.Class != ClassIdle) || o.Children > 0, "is pinned for no reason, or not although it is used"},

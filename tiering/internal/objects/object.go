@@ -65,7 +65,8 @@ func (z *Size) Charge() int64 { return z.PageBytes + z.RecordBytes }
 // standings are how others see an object: policies, the lower tier, other nodes. Guarded by the
 // store's lock.
 type standings struct {
-	Ranked   standing   // in the policies of its pool and tenant
+	Ranked   standing   // in the policy of its pool
+	InTenant standing   // in that of its tenant: the same, or absent while that is none or catches up
 	Cleaning standing   // in the backlog of what the lower tier does not hold
 	Sending  standing   // in the backlog of what nobody was asked to take
 	Write    any        // into the lower tier, wanted or running; who writes knows its type

@@ -77,20 +77,25 @@ func (b *Backlog) change(s *Set, o *Object, at *standing, next standing) {
 // Tenant is a configured tenant and what it holds, in bytes of charges: the pages of
 // all ranks, token ids and records. Guarded by the store's lock, apart from the first group.
 type Tenant struct {
-	ID         tier.TenantID
-	Name       string
-	Salt       []byte
-	QuotaBytes int64 // over memory, HBM and the lower tier together; 0 = none
+	ID   tier.TenantID
+	Name string
+	Salt []byte
+
+	QuotaBytes int64    // over memory, HBM and the lower tier together; 0 = none
+	behind     *catchUp // while its policies are not complete
 
 	Used    []int64 // by the number of the pool
 	Pinned  int64
 	Leaving int64           // of classDemoting
 	Offload int64           // of charges, as Pool.Offloading
-	Evict   policy.Eviction // over both pools of memory; nil without a quota
+	Evict   policy.Eviction // over both pools of memory; nil until there is a quota
 
 	PinnedAbove int64           // of pinned, in HBM
-	Above       policy.Eviction // over the pools of all devices; nil without a quota or HBM
+	Above       policy.Eviction // over the pools of all devices; nil until there is a quota, or without HBM
 }
+
+// CatchesUp tells whether a tenant's policies are not complete yet.
+func (t *Tenant) CatchesUp() bool { return t.behind != nil }
 
 // Total is what a tenant holds in memory and in HBM.
 func (t *Tenant) Total() (bytes int64) {

@@ -20,10 +20,14 @@ func (s *Set) Rank(o *Object) {
 		if o.Ranked == Absent {
 			it = s.Item(o)
 		}
-		for _, p := range [...]policy.Eviction{o.Pool.Evict, o.Tenant.evictionOf(o)} {
-			if p != nil { // a tenant without a quota has none
-				o.Ranked.change(next, p, o.ID, it, o.Used)
-			}
+		o.Ranked.change(next, o.Pool.Evict, o.ID, it, o.Used)
+		switch own := o.Tenant.evictionOf(o); {
+		case own == nil: // a tenant that never had a quota has none
+		case o.Tenant.behind == nil || o.InTenant != Absent:
+			o.InTenant.change(next, own, o.ID, it, o.Used)
+			o.InTenant = next
+		case o.Ranked == Absent: // it is told in its turn
+			o.Tenant.behind.add(o, o.Used)
 		}
 		o.Ranked = next
 	}
@@ -49,7 +53,12 @@ func (s *Set) tell(o *Object) {
 // Used tells the policies of a use.
 func (s *Set) Used(o *Object, now time.Time) {
 	o.Used = now
-	for _, p := range [...]policy.Eviction{o.Pool.Evict, o.Tenant.evictionOf(o), o.Pool.Dirty.Eviction, o.Pool.Unsent.Eviction} {
+	own := o.Tenant.evictionOf(o)
+	if b := o.Tenant.behind; b != nil {
+		b.add(o, now)
+		own = nil
+	}
+	for _, p := range [...]policy.Eviction{o.Pool.Evict, own, o.Pool.Dirty.Eviction, o.Pool.Unsent.Eviction} {
 		if p != nil {
 			p.Touch(o.ID, now)
 		}
