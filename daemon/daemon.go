@@ -20,6 +20,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/events"
 	"github.com/spliced-kv/spliced/daemon/gpu"
 	"github.com/spliced-kv/spliced/daemon/journal"
+	"github.com/spliced-kv/spliced/daemon/note"
 	"github.com/spliced-kv/spliced/daemon/parallel"
 	"github.com/spliced-kv/spliced/daemon/server"
 	"github.com/spliced-kv/spliced/daemon/settings"
@@ -363,7 +364,7 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 	}
 	if d.disk != nil {
 		d.remembered = canary.NewMemory(d.canary, d.disk, d.tenants, d.log)
-		d.summed = usage.NewMemory(d.usage, d.disk, d.tenants, d.log)
+		d.summed = usage.NewMemory(d.usage, note.Keeper{Disk: d.disk, Log: d.log}, d.tenants)
 	}
 	if err = d.socket.Listen(d.config.MaxConnections); err != nil {
 		return err

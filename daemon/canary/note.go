@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/daemon/note"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -20,12 +21,6 @@ import (
 
 // noteName is the file in the disk directory that names what is switched off.
 const noteName = "switched-off.json"
-
-// Notes is where a canary remembers across restarts: the disk tier.
-type Notes interface {
-	Note(name string) ([]byte, error)
-	KeepNote(name string, content []byte) error
-}
 
 // noted is one profile that is switched off. Tenants are named, since their
 // numbers follow the order of the configuration.
@@ -41,7 +36,7 @@ type noted struct {
 // which may hang: neither requests nor the start wait for it without end.
 type Memory struct {
 	canary  *Canary
-	notes   Notes
+	notes   note.Disk
 	tenants tiering.Tenants
 	log     zerolog.Logger
 	loaded  chan struct{} // closed when what was noted is in force
@@ -50,7 +45,7 @@ type Memory struct {
 }
 
 // NewMemory makes the memory of c. It uses n only in Run.
-func NewMemory(c *Canary, n Notes, tenants tiering.Tenants, log zerolog.Logger) *Memory {
+func NewMemory(c *Canary, n note.Disk, tenants tiering.Tenants, log zerolog.Logger) *Memory {
 	return &Memory{canary: c, notes: n, tenants: tenants, log: log, loaded: make(chan struct{})}
 }
 

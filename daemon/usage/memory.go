@@ -4,14 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/daemon/note"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
 )
@@ -19,17 +16,7 @@ import (
 // noteName is the file in the disk directory that holds the sums.
 const noteName = "usage.json"
 
-const (
-	noteEvery = 30 * time.Second // what a killed daemon may forget
-	noteWait  = time.Second      // between attempts at most, while the directory is not open
-	noteMost  = 1 << 20          // bytes of a note that is read: some 2,000 rows
-)
-
-// Notes is where sums are kept across restarts: the disk tier.
-type Notes interface {
-	Note(name string) ([]byte, error)
-	KeepNote(name string, content []byte) error
-}
+const noteMost = 1 << 20 // bytes of a note: some 2,000 rows
 
 // noted is one row. Tenants are named, since their numbers follow the order of the
 // configuration; counts are by name, so that later ones can be added.
@@ -51,64 +38,31 @@ type noted struct {
 // Memory keeps sums on disk. Only its Run touches the disk, which may hang.
 type Memory struct {
 	usage   *Usage
-	notes   Notes
 	tenants tiering.Tenants
-	log     zerolog.Logger
+	note    note.Note
 
 	others []noted // of tenants that are not configured now; owned by Run
-	last   []byte  // that was written; owned by Run
 }
 
-// NewMemory makes the memory of u. It uses n only in Run.
-func NewMemory(u *Usage, n Notes, tenants tiering.Tenants, log zerolog.Logger) *Memory {
-	return &Memory{usage: u, notes: n, tenants: tenants, log: log}
+// NewMemory makes the memory of u. It uses the disk only in Run.
+func NewMemory(u *Usage, on note.Keeper, tenants tiering.Tenants) *Memory {
+	k := &Memory{usage: u, tenants: tenants}
+	k.note = note.Note{
+		Keeper: on, Name: noteName, Most: noteMost, Take: k.take, Content: k.content,
+		Lost: "what was served before this start is not known, its sums begin anew",
+	}
+	return k
 }
 
 // Run adds what earlier starts have noted, and then notes the sums now and then until ctx
 // ends, and once more.
-func (k *Memory) Run(ctx context.Context) error {
-	for wait := 2 * time.Millisecond; ; wait = min(2*wait, noteWait) {
-		if k.load() == nil {
-			break
-		}
-		if ctx.Err() != nil {
-			return nil // what is noted stays: without it the sums of this start are not all
-		}
-		sleep(ctx, wait)
-	}
-	for sleep(ctx, noteEvery) {
-		k.save()
-	}
-	k.save()
-	return nil
-}
+func (k *Memory) Run(ctx context.Context) error { return k.note.Run(ctx) }
 
-// sleep reports whether the time has passed before ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// load takes up what was noted. Its error says to try again; what is damaged is left
-// behind, since it decides nothing.
-func (k *Memory) load() error {
-	content, err := k.notes.Note(noteName)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	}
+// take adds what was noted.
+func (k *Memory) take(content []byte) error {
 	list, err := parse(content)
 	if err != nil {
-		k.log.Warn().Err(err).Str("file", noteName).Msg("what was served before this start is not known, its sums begin anew")
-		return nil
+		return err
 	}
 	for i := range list {
 		sums, tenant := list[i].sums(), k.tenants.ByName(list[i].Tenant)
@@ -122,9 +76,6 @@ func (k *Memory) load() error {
 }
 
 func parse(content []byte) (list []noted, err error) {
-	if len(content) > noteMost {
-		return nil, fmt.Errorf("%d bytes, most %d", len(content), noteMost)
-	}
 	d := json.NewDecoder(bytes.NewReader(content))
 	if err := d.Decode(&list); err != nil {
 		return nil, err
@@ -148,25 +99,18 @@ func sum(list []uint64) (n uint64) {
 	return n
 }
 
-// save writes the sums, if they have changed.
-func (k *Memory) save() {
+// content is the sums as they are noted.
+func (k *Memory) content() ([]byte, error) {
 	list := append([]noted{}, k.others...)
 	for _, r := range k.usage.Rows() {
 		total := r.Total()
-		list = append(list, note(k.tenants.NameOf(r.Tenant), &r, &total))
+		list = append(list, rowOf(k.tenants.NameOf(r.Tenant), &r, &total))
 	}
 	content, err := json.Marshal(list)
-	if err == nil && !bytes.Equal(content, k.last) {
-		err = k.notes.KeepNote(noteName, append(content, '\n'))
-	}
-	if err != nil {
-		k.log.Debug().Err(err).Str("tier", "disk").Msg("sums of what was served are not noted now")
-		return
-	}
-	k.last = content
+	return append(content, '\n'), err
 }
 
-func note(tenant string, r *Row, s *Sums) noted {
+func rowOf(tenant string, r *Row, s *Sums) noted {
 	n := noted{
 		Tenant: tenant, Profile: api.Digest(r.Fingerprint), Model: r.Model, Ways: s.Ways[:], Prompt: s.Prompt,
 		Sources: map[string]uint64{}, Missed: map[string]uint64{}, Saved: s.Saved, Lost: s.Lost, First: s.First, Timed: s.Timed, Began: r.Began,

@@ -7,9 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/note"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
@@ -103,7 +102,7 @@ func TestWhatCannotBeReadBeginsAnew(t *testing.T) {
 	good := &notes{}
 	u := New(time.Now, nil)
 	tell(t, u, Key{7, profile.Fingerprint{3}}, whole(10))
-	NewMemory(u, good, tenants, zerolog.Nop()).save()
+	NewMemory(u, note.Keeper{Disk: good}, tenants).note.Save()
 	for content, want := range map[string]uint64{
 		string(good.content):              1,
 		string(good.content[:20]):         0,
@@ -112,7 +111,7 @@ func TestWhatCannotBeReadBeginsAnew(t *testing.T) {
 		`[{"tenant":"a","profile":"` + rep("00") + `","model":"m","ways":[0,1,0,0,0],"prompt_tokens":5,"tokens":{"computed":4},"missed":{"new":4}}]`: 0,
 	} {
 		u := New(time.Now, nil)
-		if err := NewMemory(u, &notes{content: []byte(content)}, tenants, zerolog.Nop()).load(); err != nil {
+		if err := NewMemory(u, note.Keeper{Disk: &notes{content: []byte(content)}}, tenants).note.Load(); err != nil {
 			t.Fatal(err)
 		}
 		got := uint64(0)
@@ -137,14 +136,14 @@ func TestSumsOfTenantsThatAreNotConfiguredStay(t *testing.T) {
 	n := &notes{}
 	u := New(time.Now, nil)
 	tell(t, u, Key{7, profile.Fingerprint{3}}, whole(10))
-	NewMemory(u, n, []tiering.Tenant{{ID: 7, Name: "a"}}, zerolog.Nop()).save()
-	other := NewMemory(New(time.Now, nil), n, []tiering.Tenant{{ID: 7, Name: "b"}}, zerolog.Nop())
-	if err := other.load(); err != nil || len(other.usage.Rows()) != 0 {
+	NewMemory(u, note.Keeper{Disk: n}, []tiering.Tenant{{ID: 7, Name: "a"}}).note.Save()
+	other := NewMemory(New(time.Now, nil), note.Keeper{Disk: n}, []tiering.Tenant{{ID: 7, Name: "b"}})
+	if err := other.note.Load(); err != nil || len(other.usage.Rows()) != 0 {
 		t.Fatal(err, other.usage.Rows())
 	}
-	other.save()
-	again := NewMemory(New(time.Now, nil), n, []tiering.Tenant{{ID: 9, Name: "a"}}, zerolog.Nop())
-	if err := again.load(); err != nil {
+	other.note.Save()
+	again := NewMemory(New(time.Now, nil), note.Keeper{Disk: n}, []tiering.Tenant{{ID: 9, Name: "a"}})
+	if err := again.note.Load(); err != nil {
 		t.Fatal(err)
 	}
 	if rows := again.usage.Rows(); len(rows) != 1 || rows[0].Tenant != 9 || rows[0].Before.Prompt != 10 {
