@@ -23,7 +23,9 @@ const (
 
 var decided = []string{DecidedAdmitted, DecidedRefused, DecidedEvicted, DecidedThinned, DecidedDemoted, DecidedDropped, DecidedAdvised, DecidedDiscouraged}
 
-// Decision is one choice about an object. What advice is about has no key yet.
+// Decision is one choice about an object. What advice is about has no key yet. One of an
+// earlier start has the number that its profile has now, 0 while nobody has registered it,
+// and its tenant's name, configured or not.
 type Decision struct {
 	At      time.Time `json:"at"`
 	What    string    `json:"what"`          // Decided…

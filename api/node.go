@@ -28,7 +28,7 @@ type Node interface {
 	// OpStats answers on the socket.
 	Counters() []Counter
 	// Decisions answers what was decided last, the newest first, at most Limit of
-	// those that pass the query.
+	// those that pass the query. Those of earlier starts come last.
 	Decisions(DecisionQuery) []Decision
 	// Cluster answers what the node knows of the others of its cluster; Enabled is false
 	// where it is in none.

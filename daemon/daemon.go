@@ -17,6 +17,7 @@ import (
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/daemon/canary"
+	"github.com/spliced-kv/spliced/daemon/decided"
 	"github.com/spliced-kv/spliced/daemon/events"
 	"github.com/spliced-kv/spliced/daemon/gpu"
 	"github.com/spliced-kv/spliced/daemon/journal"
@@ -73,6 +74,7 @@ type Daemon struct {
 	journal *journal.Journal
 	lower   func(tier.Tier) tier.Tier
 	level   view.Level
+	every   time.Duration // notes are written; 0 = note.Every
 
 	accelerators []gpuipc.Accelerator // as given
 
@@ -103,8 +105,9 @@ type Daemon struct {
 
 	secrets secrets // in use; see reload.go
 
-	remembered  *canary.Memory // what is switched off; nil without a disk
-	summed      *usage.Memory  // what was served before this start; nil without a disk
+	remembered  *canary.Memory  // what is switched off; nil without a disk
+	summed      *usage.Memory   // what was served before this start; nil without a disk
+	decisions   *decided.Memory // what was decided before this start; nil without a disk
 	diskRun     sync.WaitGroup
 	abandonDisk context.CancelFunc
 
@@ -218,6 +221,7 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	if d.remembered != nil {
 		start("what is switched off", func() error { return d.remembered.Run(background) })
 		start("sums of what was served", func() error { return d.summed.Run(background) })
+		start("what was decided", func() error { return d.decisions.Run(background) })
 	}
 	start("history", func() error { return d.history.Run(background) })
 	d.startDisk(ctx)
@@ -364,7 +368,9 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 	}
 	if d.disk != nil {
 		d.remembered = canary.NewMemory(d.canary, d.disk, d.tenants, d.log)
-		d.summed = usage.NewMemory(d.usage, note.Keeper{Disk: d.disk, Log: d.log}, d.tenants)
+		notes := note.Keeper{Disk: d.disk, Every: d.every, Log: d.log}
+		d.summed = usage.NewMemory(d.usage, notes, d.tenants)
+		d.decisions = decided.NewMemory(d.store.Decisions(), notes, d.store.Profile, d.tenants)
 	}
 	if err = d.socket.Listen(d.config.MaxConnections); err != nil {
 		return err
@@ -396,7 +402,7 @@ func (d *Daemon) newView() *view.View {
 		Config: &d.config, Machine: d.machine, Shortfalls: d.short, Version: d.build.Version, Commit: d.build.Commit, Started: d.started,
 		Epoch: d.epoch, Socket: d.socketPath(), Guard: d.socket, Pidfds: socket.HasPidfd(), Serving: d.serving.Load,
 		Store: d.store, Place: d.store.Pools()[0].Place, Device: d.device, GPUs: d.gpus, Disk: d.disk,
-		Server: d.server, Canary: d.canary, Usage: d.usage, History: d.history, Tenants: d.tenants, Journal: d.journal,
+		Server: d.server, Canary: d.canary, Usage: d.usage, History: d.history, Tenants: d.tenants, Decided: d.decisions, Journal: d.journal,
 	}
 	o.Reload, o.Level, o.Now = d.Reload, d.level, d.now
 	d.show(&o)

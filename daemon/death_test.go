@@ -22,6 +22,10 @@ const roleEnv = "SPLICED_TEST_CLIENT"
 
 func TestMain(m *testing.M) {
 	if socket := os.Getenv(daemonEnv); socket != "" {
+		if disk := os.Getenv(notedEnv); disk != "" {
+			noteAndDie(socket, disk)
+			return
+		}
 		serveAndDie(socket, os.Getenv(libraryEnv))
 		return
 	}

@@ -31,8 +31,13 @@ import (
 // is asked for.
 func withDisk(t testing.TB) settings.Config {
 	t.Helper()
+	return diskIn(t, filepath.Join(t.TempDir(), "disk"))
+}
+
+func diskIn(t testing.TB, dir string) settings.Config {
+	t.Helper()
 	c := testConfig(t)
-	c.Disk = filepath.Join(t.TempDir(), "disk")
+	c.Disk = dir
 	c.DiskSize, c.DiskPrivate, c.DiskSlab, c.DiskGranule, c.DiskReserve = 24*settings.MiB, 8*settings.MiB, 4*settings.MiB, 4*settings.KiB, 0
 	c.ReadAhead = false
 	c.AdminSocket, c.HTTP = "", "127.0.0.1:0"

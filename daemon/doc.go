@@ -34,6 +34,7 @@
 //	gpu       the accelerators, how each does, and what of it connections have
 //	canary    what engines reported, and which profiles are switched off
 //	note      what outlives the daemon in small files of the disk tier
+//	decided   decisions as people see them, and those of earlier starts
 //	usage     how prompts were served, as engines told: sums, the last ones, a history
 //	spans     the same as OpenTelemetry spans, for a collector
 //	journal   what happened lately, for people who follow

@@ -4,36 +4,36 @@ import (
 	"strings"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/daemon/decided"
+	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Decisions implements api.Node.
+// Decisions implements api.Node. Those of before this start come after those of this one.
 func (v *View) Decisions(q api.DecisionQuery) []api.Decision {
 	var list []api.Decision
 	for d := range v.o.Store.Decisions().Last() {
 		if len(list) == q.Limit {
+			return list
+		}
+		if entry := decided.Of(d, v.o.Tenants); q.Match(&entry) {
+			list = append(list, entry)
+		}
+	}
+	if v.o.Decided == nil {
+		return list
+	}
+	ids := v.profileIDs()
+	for _, d := range v.o.Decided.Before() {
+		if len(list) == q.Limit {
 			break
 		}
-		if entry := v.decision(d); q.Match(&entry) {
+		entry := d.Decision
+		entry.Profile = ids[profile.Fingerprint(d.Profile)]
+		if q.Match(&entry) {
 			list = append(list, entry)
 		}
 	}
 	return list
-}
-
-func (v *View) decision(d *decision.Decision) api.Decision {
-	entry := api.Decision{
-		At: d.At, What: d.What.String(), Why: d.Why.String(), Object: "segment",
-		Profile: uint32(d.Profile), Tenant: v.o.Tenants.NameOf(d.Tenant), Begin: d.Begin, End: d.End, Value: d.Value, Bytes: d.Bytes,
-	}
-	if d.Name.Kind != 0 {
-		entry.Object = "checkpoint"
-	}
-	if d.Name.Key != ([32]byte{}) {
-		key := api.Digest(d.Name.Key)
-		entry.Key = &key
-	}
-	return entry
 }
 
 // slug makes words a name: letters and digits, anything else one underscore.

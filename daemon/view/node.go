@@ -12,6 +12,7 @@ import (
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/daemon/canary"
+	"github.com/spliced-kv/spliced/daemon/decided"
 	"github.com/spliced-kv/spliced/daemon/events"
 	"github.com/spliced-kv/spliced/daemon/gpu"
 	"github.com/spliced-kv/spliced/daemon/journal"
@@ -54,6 +55,7 @@ type Options struct {
 	Usage   *usage.Usage
 	History *usage.History
 	Tenants tiering.Tenants
+	Decided *decided.Memory // what was decided before this start
 
 	// Cluster answers what is known of the other nodes.
 	Cluster func() api.Cluster

@@ -19,7 +19,8 @@ func inspectCommand() command {
 		name: "inspect", group: "look", listing: true, words: []string{"decisions"}, synopsis: "[flags] KEY | decisions",
 		summary: "Show one segment or checkpoint and what was decided about it, or the last decisions",
 		about: "Decisions say what was admitted, refused, evicted, thinned or demoted, and why, and what engines\n" +
-			"were advised to store or not to, which has no key yet. A node remembers the last few thousand.",
+			"were advised to store or not to, which has no key yet. A node remembers the last few thousand, with a disk up to 2,000 of\n" +
+			"them, without advice, over restarts.",
 		examples: []string{"9f86d081884c", "9f86d081884c --json", "decisions", "decisions --what evicted --limit 20"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var i inspection

@@ -195,7 +195,7 @@ function History({ of }) {
   useEvents();
   const happened = events.list.filter((e) => e.key === of);
   return html`<${Panel} id="history" title="What was decided about it, and why">
-    ${list.data && html`<${DecisionTable} rows=${list.data.items} empty="Nothing is remembered of it since the daemon started: it was decided before, or it was never here." />`}
+    ${list.data && html`<${DecisionTable} rows=${list.data.items} empty="Nothing is remembered of it: much was decided since, or the daemon has started since and keeps nothing on disk, or it was never here." />`}
     <${Missing} from=${list} what="decisions" />
     ${happened.length > 0 && html`<h3>Events seen by this page</h3><ul class="ticker">${happened.map((e) => html`<li key=${e.id}><${Time} at=${e.at} /> <${EventText} e=${e} /></li>`)}</ul>`}
   <//>`;
@@ -226,7 +226,7 @@ export function Decisions({ route: { params } }) {
         { name: 'tenant', label: 'Tenant', title: 'The exact name of a tenant' },
         { name: 'profile', label: 'Model', title: 'A model and its layout', options: profileOptions(profiles.data) },
         { name: 'limit', label: 'Show', title: 'How many at most', none: '100', options: [300, 1000] }]} />
-      ${list.data && html`<${DecisionTable} rows=${list.data.items} empty=${Object.values(params).some(Boolean) ? 'No decision that is remembered passes the search. The daemon keeps a bounded number since its start; older ones are counted below.' : 'Nothing has been decided since the daemon started.'} />`}
+      ${list.data && html`<${DecisionTable} rows=${list.data.items} empty=${Object.values(params).some(Boolean) ? 'No decision that is remembered passes the search. The daemon keeps a bounded number; those since its start are counted below.' : 'No decision is remembered.'} />`}
       <${Missing} from=${list} what="decisions" />
     <//>
     <${Panel} id="policies" title="How often, since the start" about="All decisions by what was done and why, also those that are not remembered singly.">

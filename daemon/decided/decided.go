@@ -1,0 +1,219 @@
+// Package decided is what was decided about objects as people see it, also before this
+// start: Memory keeps the last decisions of what happened, not advice, in a note on disk.
+// All of it may be used at once.
+package decided
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"unicode"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/daemon/note"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// noteName is the file in the disk directory that holds decisions.
+const noteName = "decisions.json"
+
+// noteVersion is the format of the note.
+const noteVersion = 1
+
+const (
+	mostKept = 2000    // decisions of a note
+	noteMost = 2 << 20 // bytes of one; a row has some 400, and 3,400 in the worst case
+	textMost = 256     // bytes of a reason, and of a tenant's name, as the configuration has it
+)
+
+// Of is a decision for people.
+func Of(d *decision.Decision, tenants tiering.Tenants) api.Decision {
+	entry := api.Decision{
+		At: d.At, What: d.What.String(), Why: d.Why.String(), Object: "segment",
+		Profile: uint32(d.Profile), Tenant: tenants.NameOf(d.Tenant), Begin: d.Begin, End: d.End, Value: d.Value, Bytes: d.Bytes,
+	}
+	if d.Name.Kind != 0 {
+		entry.Object = "checkpoint"
+	}
+	if d.Name.Key != ([32]byte{}) {
+		key := api.Digest(d.Name.Key)
+		entry.Key = &key
+	}
+	return entry
+}
+
+// Noted is a decision as the note has it: of a profile that is named by its fingerprint,
+// since numbers are of one start. Tenants are named anyway.
+type Noted struct {
+	api.Decision
+	Profile api.Digest `json:"profile"` // in place of the number; zero = not known
+}
+
+// Profiles finds a profile by its number.
+type Profiles func(tier.ProfileID) (*profile.Profile, bool)
+
+// Memory keeps decisions on disk. Only its Run touches the disk, which may hang.
+type Memory struct {
+	log      *decision.Log
+	profiles Profiles
+	tenants  tiering.Tenants
+	note     note.Note
+
+	before atomic.Pointer[[]Noted]
+}
+
+// NewMemory makes the memory of a log. It uses the disk only in Run.
+func NewMemory(log *decision.Log, on note.Keeper, profiles Profiles, tenants tiering.Tenants) *Memory {
+	m := &Memory{log: log, profiles: profiles, tenants: tenants}
+	m.note = note.Note{
+		Keeper: on, Name: noteName, Most: noteMost, Take: m.take, Content: m.content,
+		Lost: "what was decided before this start is not known",
+	}
+	return m
+}
+
+// Run takes up what earlier starts have noted, and then notes decisions now and then
+// until ctx ends, and once more.
+func (m *Memory) Run(ctx context.Context) error { return m.note.Run(ctx) }
+
+// Before is what was decided before this start, the newest first, as far as it is kept
+// and was read. It stays as it is.
+func (m *Memory) Before() []Noted {
+	if list := m.before.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+func (m *Memory) take(content []byte) error {
+	list, err := parse(content)
+	if err == nil {
+		m.before.Store(&list)
+	}
+	return err
+}
+
+// parse reads a note: all of it or nothing, since part of one tells a wrong story.
+func parse(content []byte) (list []Noted, err error) {
+	var whole struct {
+		Version   int             `json:"version"`
+		Decisions json.RawMessage `json:"decisions"`
+	}
+	if err := json.Unmarshal(content, &whole); err != nil {
+		return nil, err
+	}
+	if whole.Version != noteVersion {
+		return nil, fmt.Errorf("its format is %d, this version reads %d", whole.Version, noteVersion)
+	}
+	d := json.NewDecoder(bytes.NewReader(whole.Decisions))
+	if t, err := d.Token(); err != nil || t != json.Delim('[') {
+		return nil, errors.New("it has no list of decisions")
+	}
+	for d.More() && len(list) < mostKept {
+		var n Noted
+		err := d.Decode(&n)
+		if err == nil {
+			err = n.check()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("decision %d: %w", len(list)+1, err)
+		}
+		list = append(list, n)
+	}
+	return list, nil
+}
+
+// check refuses what no daemon has decided.
+func (n *Noted) check() error {
+	switch {
+	case !happened(n.What):
+		return fmt.Errorf("%.64q is not what happens to an object", n.What)
+	case n.Object != "segment" && n.Object != "checkpoint":
+		return fmt.Errorf("of a %.64q", n.Object)
+	case n.At.IsZero():
+		return errors.New("without a time")
+	case n.Begin < 0 || n.End < n.Begin || n.End > profile.MaxTokens:
+		return fmt.Errorf("tokens [%d, %d)", n.Begin, n.End)
+	case n.Bytes < 0:
+		return fmt.Errorf("%d bytes", n.Bytes)
+	case !plain(n.Why) || !plain(n.Tenant):
+		return errors.New("its texts are none")
+	}
+	return nil
+}
+
+// happened reports whether a word is that of a decision, and not of advice.
+func happened(word string) bool {
+	for w := decision.What(0); w < decision.Advise; w++ {
+		if w.String() == word {
+			return true
+		}
+	}
+	return false
+}
+
+func plain(text string) bool {
+	return len(text) <= textMost && !strings.ContainsFunc(text, unicode.IsControl)
+}
+
+// content is the note: the last decisions of this start, and behind them those of before
+// it, while there is room.
+func (m *Memory) content() ([]byte, error) {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `{"version":%d,"decisions":[`, noteVersion)
+	kept := 0
+	// add reports whether there may be room for more. What is not fit to be read, such as
+	// a value that is no number, is left out.
+	add := func(n *Noted) bool {
+		row, err := json.Marshal(n)
+		if err != nil || n.check() != nil {
+			return true
+		}
+		if kept == mostKept || b.Len()+len(row)+len(",\n\n]}\n") > noteMost {
+			return false
+		}
+		if kept > 0 {
+			b.WriteByte(',')
+		}
+		kept++
+		b.WriteByte('\n')
+		b.Write(row)
+		return true
+	}
+	m.each(add)
+	b.WriteString("\n]}\n")
+	return b.Bytes(), nil
+}
+
+// each goes through what happened, the newest first, while add returns true.
+func (m *Memory) each(add func(*Noted) bool) {
+	fingerprints := map[tier.ProfileID]api.Digest{}
+	for d := range m.log.Last() {
+		if d.What >= decision.Advise {
+			continue
+		}
+		f, ok := fingerprints[d.Profile]
+		if !ok {
+			if p, ok := m.profiles(d.Profile); ok {
+				f = api.Digest(p.Fingerprint())
+			}
+			fingerprints[d.Profile] = f
+		}
+		if !add(&Noted{Decision: Of(d, m.tenants), Profile: f}) {
+			return
+		}
+	}
+	before := m.Before()
+	for i := range before {
+		if !add(&before[i]) {
+			return
+		}
+	}
+}
