@@ -483,6 +483,7 @@ func TestCloseWhileFetching(t *testing.T) {
 	x.tier.alone = false
 	a := x.awaitFar(x.ctx, x.c, 2, p, q)
 	x.until("one is read", func() bool { x.far.mu.Lock(); defer x.far.mu.Unlock(); return x.far.reads == 1 })
+	x.until("the other one waits for that", func() bool { return x.waiters() == 2 }) // and for no search any more
 	x.far.mu.Lock()
 	x.far.deaf = make(chan struct{})
 	x.far.mu.Unlock()
