@@ -13,7 +13,7 @@ import (
 const (
 	DecidedAdmitted    = "admitted"
 	DecidedRefused     = "refused"
-	DecidedEvicted     = "evicted"
+	DecidedEvicted     = "evicted" // from memory, and no tier has it; or from the disk
 	DecidedThinned     = "thinned"
 	DecidedDemoted     = "demoted"
 	DecidedDropped     = "dropped"

@@ -13,7 +13,7 @@ import (
 // Kinds of events. A lost one stands for those that a reader missed.
 const (
 	EventPublished = "published" // an engine has filled an object: lookups find it
-	EventEvicted   = "evicted"   // it left memory, and no tier of this node has it
+	EventEvicted   = "evicted"   // it left memory, and no tier of this node has it; or it left the disk
 	EventDemoted   = "demoted"   // it left memory, and the disk has it or is getting it
 	EventPromoted  = "promoted"  // it came from the disk into memory, or a copy into HBM
 	EventFetched   = "fetched"   // it came from beyond the node into memory

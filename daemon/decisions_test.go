@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -258,4 +259,48 @@ func TestAKilledDaemonsDecisionsAreThereUpToTheLastNote(t *testing.T) {
 	_ = command.Wait()
 	r := startEvicting(t, config)
 	eventually(t, "the decision of the killed daemon", func() bool { return len(whyEvicted(t, r.Socket(), was, api.DecisionQuery{})) == 1 })
+}
+
+// What leaves memory for the disk, and then the disk, is told twice, each time why.
+func TestWhatLeftTheDiskIsTold(t *testing.T) {
+	leakCheck(t)
+	config := diskIn(t, filepath.Join(t.TempDir(), "disk"))
+	config.Arena, config.DiskSize, config.DiskSlab = settings.MiB, 4*settings.MiB, settings.MiB
+	r := startDaemon(t, config, nil)
+	w := watch(t, adminAt(t, r.Socket()), api.EventQuery{Kinds: []string{api.EventEvicted}})
+	c := attach(t, r.Socket())
+	p := testProfile(1)
+	c.register(p)
+	var key api.Digest
+	for seed := uint64(1); r.counter("disk_evicted_room") == 0; seed++ {
+		d := newDocument(p, nil, seed, 512, profile.RoleFirst)
+		if id, code := c.reserve(d, 0); code == wire.OK {
+			c.commit(id, d.layout, d.bytes)
+		}
+	}
+	list, err := adminAt(t, r.Socket()).Decisions(t.Context(), api.DecisionQuery{What: api.DecidedEvicted, Limit: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(list, func(d api.Decision) bool { return d.Why == "for room on disk" })
+	if at < 0 {
+		t.Fatalf("the disk has evicted, and it is not told: %+v", list)
+	}
+	left := list[at]
+	if key = *left.Key; left.End-left.Begin != 512 || left.Profile != c.profile || left.Tenant != "default" || left.Object != "segment" || left.Bytes < p.SegmentLayout(512).Bytes {
+		t.Errorf("%+v", left)
+	}
+	whole, err := adminAt(t, r.Socket()).Decisions(t.Context(), api.DecisionQuery{Prefix: key.String(), Limit: 10})
+	if err != nil || len(whole) != 3 || whole[0].What != api.DecidedEvicted || whole[1].What != api.DecidedDemoted || whole[2].What != api.DecidedAdmitted {
+		t.Errorf("the story of a segment: %+v, %v", whole, err)
+	}
+	for e := w.next(api.EventEvicted); ; e = w.next(api.EventEvicted) {
+		if *e.Key != key {
+			continue
+		}
+		if e.Why != "for room on disk" || e.Policy != "lru" || !strings.Contains(e.Text, "it left the disk") || e.Model != p.Identity().Model {
+			t.Errorf("the event: %+v", e)
+		}
+		break
+	}
 }

@@ -307,6 +307,31 @@ func (s *Store) Evict(key profile.SegmentKey) (err error) {
 	return err
 }
 
+// EvictedBelow notes that the lower tier has let go of an entry of a model, for room or for
+// its tenant's quota. It takes no lock of the store's.
+func (s *Store) EvictedBelow(e *tier.Entry, model string, quota bool) {
+	d := decision.Decision{
+		At: s.cfg.Now(), What: decision.Evict, Why: decision.ForDiskRoom, Name: e.Name, Tenant: e.Tenant,
+		Begin: e.Begin, End: e.End, Bytes: e.Bytes, Model: model, In: tier.PlaceDisk,
+	}
+	if quota {
+		d.Why = decision.ForDiskQuota
+	}
+	if e.Kind == 0 {
+		d.Begin, d.End = 0, e.End-e.Begin
+	}
+	for _, p := range *s.profiles.Load() {
+		if p.Fingerprint() != e.Fingerprint {
+			continue
+		}
+		if p.Trial {
+			return
+		}
+		d.Profile = p.ID
+	}
+	s.decisions.Note(d)
+}
+
 // removeLocked takes a segment out of memory and begins to take it out of the
 // lower tier: no lookup finds it there any more, and nobody may write it again,
 // until endDeletion.

@@ -10,6 +10,7 @@ type Names struct {
 	Tenant func(tier.TenantID) string
 	// The policies of the pools and, of what leaves for a tenant's quota, of all.
 	Public, Private, Quota string
+	Disk                   string // that of the disk
 }
 
 // Decided appends what was decided about an object, if it is an event.
@@ -32,6 +33,8 @@ func (j *Journal) Decided(d *decision.Decision, n *Names) {
 		e.Text = "its states left memory, its rows stay for what extends it"
 	}
 	switch {
+	case d.In == tier.PlaceDisk:
+		e.Text, e.Policy = "it left the disk", n.Disk
 	case d.Why == decision.ForQuota:
 		e.Policy = n.Quota
 	case d.Why != decision.ForRoom:

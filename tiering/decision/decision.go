@@ -28,7 +28,7 @@ type Decision struct {
 	Model  string     // of the profile
 	Client string     // who began to fill it
 	From   tier.Place // admitted: where its bytes were; PlaceNone = with its writer
-	In     tier.Place // PlaceHBM of a copy there, which is only told; PlaceNone = memory
+	In     tier.Place // PlaceHBM of a copy there, which is only told; PlaceDisk: it left the disk; PlaceNone = memory
 	Rival  Rival      // left for room or a quota: what needed it
 
 	number uint64 // of all decisions, in their order
@@ -43,12 +43,12 @@ type Rival struct {
 // What was decided. The numbers are not on the wire of the local protocol.
 type What uint8
 
-// The decisions. The first six are what happened in memory; advice is given by the
+// The decisions. The first six are what happened in memory, or on disk; advice is given by the
 // cost model before anything is filled, and nobody has to follow it.
 const (
 	Admit         What = iota // lookups find it from now on
 	Refuse                    // there was no room
-	Evict                     // it left memory, and no tier has it
+	Evict                     // it left memory, and no tier has it; or the disk
 	Strip                     // its states left memory, its rows stayed; users see "thinned"
 	Demote                    // it left memory, the lower tier has it or is getting it
 	Drop                      // it had to go, whatever its value
@@ -70,26 +70,29 @@ type Reason uint8
 
 // The store's reasons.
 const (
-	Filled      Reason = 128 + iota // admitted: its writer has committed all of it
-	FilledAgain                     // admitted: it was stripped, and saved once more
-	Promoted                        // admitted: a client asked for it
-	ReadAhead                       // admitted: a match has named it
-	ForRoom                         // left: another object needed its room
-	ForQuota                        // left: its tenant is at its quota
-	Childless                       // dropped: it was stripped, and nothing extends it any more
-	Removed                         // dropped: by an operator
-	Corrupt                         // dropped: its bytes were not those published
-	NoRoom                          // refused: all in its pool is in use
-	OverQuota                       // refused: all that its tenant has is in use
-	Busy                            // refused: its room is still being demoted, or a bound is met
-	Together                        // refused: it was wanted with others, and they do not all fit beside what is in use
-	reasonsEnd                      // not one
+	Filled       Reason = 128 + iota // admitted: its writer has committed all of it
+	FilledAgain                      // admitted: it was stripped, and saved once more
+	Promoted                         // admitted: a client asked for it
+	ReadAhead                        // admitted: a match has named it
+	ForRoom                          // left: another object needed its room
+	ForQuota                         // left: its tenant is at its quota
+	Childless                        // dropped: it was stripped, and nothing extends it any more
+	Removed                          // dropped: by an operator
+	Corrupt                          // dropped: its bytes were not those published
+	NoRoom                           // refused: all in its pool is in use
+	OverQuota                        // refused: all that its tenant has is in use
+	Busy                             // refused: its room is still being demoted, or a bound is met
+	ForDiskRoom                      // left the disk: another object needed its room
+	ForDiskQuota                     // left the disk: its tenant is at its quota
+	Together                         // refused: it was wanted with others, and they do not all fit beside what is in use
+	reasonsEnd                       // not one
 )
 
 var reasonWords = [...]string{
 	"filled by its writer", "thinned, and saved again", "promoted for a client", "promoted since a match named it",
 	"for room in its pool", "for its tenant's quota", "thinned, and nothing extends it any more", "removed by an operator",
 	"its bytes were wrong", "all in its pool is in use", "all that its tenant has is in use", "busy",
+	"for room on disk", "for its tenant's quota, on disk",
 	"wanted with others, together too much beside what is in use",
 }
 

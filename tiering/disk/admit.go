@@ -202,7 +202,8 @@ func (t *Tier) evictForQuotaLocked(a *account, may func(policy.ID) bool) (freed 
 	}
 	e := t.ids.Get(id)
 	freed = e.charge()
-	t.evictLocked(e, &t.counters.EvictedQuota)
+	t.counters.EvictedQuota++
+	t.evictLocked(e, true)
 	return freed
 }
 
@@ -210,14 +211,18 @@ func (t *Tier) evictForQuotaLocked(a *account, may func(policy.ID) bool) (freed 
 func (t *Tier) evictForRoomLocked(p *pool) bool {
 	v := t.victim(p)
 	if v != nil {
-		t.evictLocked(v, &t.counters.EvictedRoom)
+		t.counters.EvictedRoom++
+		t.evictLocked(v, false)
 	}
 	return v != nil
 }
 
-func (t *Tier) evictLocked(e *entry, why *uint64) {
-	*why++
+func (t *Tier) evictLocked(e *entry, quota bool) {
 	t.counters.EvictedBytes += uint64(e.bytes)
+	if t.cfg.Evicted != nil {
+		view := e.view()
+		t.cfg.Evicted(&view, e.model.name, quota)
+	}
 	t.forgetLocked(e)
 }
 

@@ -65,6 +65,9 @@ type Config struct {
 	// Changed hears of each state that the tier enters, and why. It is called with the
 	// tier's lock held and must not wait; nil = nobody listens.
 	Changed func(to State, cause error)
+	// Evicted hears of each entry of a model that leaves for room, or for its tenant's quota.
+	// It is called as Changed.
+	Evicted func(e *tier.Entry, model string, quota bool)
 
 	ticks func() time.Time // of running operations; time.Now but in tests
 }

@@ -161,6 +161,13 @@ func TestEvictionMakesRoom(t *testing.T) {
 	s := newShelf(t)
 	cfg := onMem(s.config(), vfs.NewMem())
 	cfg.PublicBytes, cfg.SlabBytes = 1<<20, 256<<10
+	heard := map[tier.Name]bool{}
+	cfg.Evicted = func(e *tier.Entry, model string, quota bool) {
+		if quota || model != smallOne.Identity().Model || e.Tenant != tenantA || e.Fingerprint != smallOne.Fingerprint() || e.Bytes == 0 || heard[e.Name] {
+			t.Errorf("evicted: %+v of %q, for a quota: %t", e, model, quota)
+		}
+		heard[e.Name] = true
+	}
 	lower := s.openOK(cfg)
 	things := segments(1, 300)
 	keep := things[0]
@@ -176,7 +183,11 @@ func TestEvictionMakesRoom(t *testing.T) {
 	found := 0
 	for i := range things {
 		n := things[i].name()
-		if _, ok := lower.Lookup(&n); ok {
+		_, ok := lower.Lookup(&n)
+		if ok == heard[n] {
+			t.Errorf("%d: found %t, and told evicted", i, ok)
+		}
+		if ok {
 			found++
 			s.mustRead(lower.Tier, things[i])
 		} else if i > len(things)-40 {
@@ -192,7 +203,14 @@ func TestEvictionMakesRoom(t *testing.T) {
 // A tenant over its room pays with its own entries, to the byte; another's stay.
 func TestQuota(t *testing.T) {
 	s := newShelf(t)
-	lower := s.openOK(onMem(s.config(), vfs.NewMem()))
+	cfg := onMem(s.config(), vfs.NewMem())
+	heard := uint64(0)
+	cfg.Evicted = func(e *tier.Entry, _ string, quota bool) {
+		if heard++; !quota || e.Tenant != tenantA {
+			t.Errorf("evicted: %+v, for a quota: %t", e, quota)
+		}
+	}
+	lower := s.openOK(cfg)
 	other := thing{seed: 500, profile: smallOne, tenant: tenantB, tokens: 30}
 	s.mustWrite(lower.Tier, other, tier.LevelLogged)
 	const room = 100 << 10
@@ -213,8 +231,8 @@ func TestQuota(t *testing.T) {
 		s.drop(o)
 	}
 	s.mustRead(lower.Tier, other)
-	if c := lower.Counters(); c.EvictedQuota == 0 || c.EvictedRoom != 0 {
-		t.Errorf("%+v", c)
+	if c := lower.Counters(); c.EvictedQuota == 0 || c.EvictedRoom != 0 || c.EvictedQuota != heard {
+		t.Errorf("heard of %d: %+v", heard, c)
 	}
 	before := lower.Counters()
 	if _, err := s.admit(lower.Tier, segments(100, 1)[0], 1000); !errors.Is(err, tier.ErrQuota) {
