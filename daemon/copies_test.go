@@ -70,11 +70,12 @@ func TestLastCopiesGoToANodeWithRoom(t *testing.T) {
 			held++
 		}
 	}
-	pushed, took := a.counter("peer_copies_pushed"), b.counter("peer_copies_taken")
+	pushed, took, unplaced := a.counter("peer_copies_pushed"), b.counter("peer_copies_taken"), a.counter("peer_copies_unplaced")
 	t.Logf("%d of 40 are held by a or b; %v pushed, %v taken, %v unplaced, %v lost for want of time", held, pushed, took,
-		a.counter("peer_copies_unplaced"), a.counter("offload_no_room"))
-	if pushed == 0 || took != pushed || held < 36 {
-		t.Errorf("%d of 40 are held, %v were pushed and %v taken", held, pushed, took)
+		unplaced, a.counter("offload_no_room"))
+	// One whose answer came too late was taken, and a has not placed it.
+	if pushed == 0 || took < pushed || took > pushed+unplaced || held < 36 {
+		t.Errorf("%d of 40 are held, %v were pushed, %v taken and %v not placed", held, pushed, took, unplaced)
 	}
 	var moved *document
 	for _, doc := range docs {
