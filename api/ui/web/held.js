@@ -209,7 +209,7 @@ const DecisionTable = ({ rows, empty }) => html`<${Table} caption="Decisions" ro
   { id: 'tenant', label: 'Tenant', cell: (d) => html`<${Name} text=${d.tenant} most=${24} />`, sort: (d) => d.tenant },
   { id: 'tokens', label: 'Tokens', num: true, title: 'Of the prompt, what a hit saves', cell: (d) => html`<span title=${`tokens ${count(d.begin)} to ${count(d.end)}`}>${tokens(d.end - d.begin)}</span>`, sort: (d) => d.end - d.begin },
   { id: 'bytes', label: 'Size', num: true, title: 'Bytes', cell: (d) => bytes(d.bytes), sort: (d) => d.bytes },
-  { id: 'value', label: 'Worth', num: true, title: 'Milliseconds that a hit saves for each MiB, as far as known: what the policy ranks by', cell: (d) => `${millis(d.value_ms_per_mib)} a MiB`, sort: (d) => d.value_ms_per_mib },
+  { id: 'value', label: 'Worth', num: true, title: 'Milliseconds that a hit saves for each MiB, as far as known: what the policy ranks by', cell: (d) => (d.value_ms_per_mib > 0 ? `${millis(d.value_ms_per_mib)} a MiB` : html`<span class="muted" title="Not known: the disk goes by last use">–</span>`), sort: (d) => d.value_ms_per_mib },
 ]} />`;
 
 export function Decisions({ route: { params } }) {

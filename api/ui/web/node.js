@@ -85,6 +85,7 @@ export function Connections({ route: { params } }) {
   const profiles = useData('profiles', {}, { every: 15, kinds: ['attached', 'detached'] });
   const leases = useData('leases', { tenant: params.tenant, connection: params.connection, limit: 1000 }, { every: 5 });
   const models = Object.fromEntries((profiles.data?.items ?? []).map((p) => [p.id, p.model]));
+  const engines = Object.fromEntries((list.data?.items ?? []).map((c) => [c.id, c.engines]));
   useClock(1);
   return html`
     <${Panel} id="engines" title="Engines and models" about="Which engine, of which version, serves which model with this daemon." aside=${html`<${Refreshed} from=${profiles} />`}>
@@ -119,7 +120,7 @@ export function Connections({ route: { params } }) {
         { name: 'tenant', label: 'Tenant', title: 'The exact name of a tenant' }, { name: 'connection', label: 'Connection', title: 'Its number', most: 20 }]} />
       ${leases.data && html`<${Table} caption="Leases" rows=${leases.data.items} rowKey=${(l) => `${l.connection} ${l.lease} ${l.rank}`} sortBy="since" empty="Nobody holds a lease now." columns=${[
         { id: 'lease', label: 'Lease', cell: (l) => `#${l.lease}`, sort: (l) => l.lease },
-        { id: 'client', label: 'Held by', title: 'Client and connection', cell: (l) => html`<${Name} text=${l.client} most=${40} /> <span class="muted">connection #${l.connection}, rank ${l.rank}</span>`, sort: (l) => l.client },
+        { id: 'client', label: 'Held by', title: 'Client and connection', cell: (l) => html`<${Name} text=${l.client} most=${40} /> <span class="muted">${[...(engines[l.connection] ?? []).map((e) => shown(e, 60)), `connection #${l.connection}`, `rank ${l.rank}`].join(', ')}</span>`, sort: (l) => l.client },
         { id: 'key', label: 'On', title: 'What is leased', cell: (l) => html`${shown(l.object, 20)} <${Key} of=${l.key} object=${l.object} />`, sort: (l) => l.key },
         { id: 'tenant', label: 'Tenant', cell: (l) => html`<${Name} text=${l.tenant} most=${30} />`, sort: (l) => l.tenant },
         { id: 'since', label: 'Held since', num: true, title: 'When it was given', cell: (l) => html`<${Ago} at=${l.since} />`, sort: (l) => Date.parse(l.since) },

@@ -26,7 +26,7 @@ export function Overview() {
   // What is there stays while another range is asked for.
   const last = useRef({ range: chosen });
   if (over.data) last.current = { data: over.data, range: chosen };
-  const { data: told, range } = last.current;
+  const { data: told, range: asked } = last.current;
   const pools = useData(older ? 'pools' : null, {}, { every: 10 });
   const connections = useData(older ? 'connections' : null, {}, { every: 10 });
   const { status } = useDaemon();
@@ -38,7 +38,9 @@ export function Overview() {
   const data = older
     ? { pools: pools.data?.items ?? [], connections: connections.data?.items.length, leases: counters.leases, segments: most(pools.data, 'public'), checkpoints: most(pools.data, 'private'), shared_bytes_saved: shared }
     : told && { ...told, shared_bytes_saved: shared };
-  const window = useMemo(() => cut(told?.history, range.seconds), [told, range]);
+  const window = useMemo(() => cut(told?.history, asked.seconds), [told, asked]);
+  // A history is of one start of the daemon, which sums outlive.
+  const range = window && window.seconds < 0.9 * asked.seconds ? { ...asked, name: 'since the last start' } : asked;
   const recent = usageOf(window);
   const meant = recent ? range.name : 'since counting began';
   if (!data) return html`<${Missing} from=${over} what="the overview" />`;
@@ -118,8 +120,8 @@ function Numbers({ data, window, range, older }) {
       ${u.ttft_requests !== undefined && html`<${Stat} id="ttft" label=${`Time to first token, ${range.name}`} title="Mean of what engines told, from a request's arrival to its first token" href="#/requests" value=${w?.ttft_requests > 0 ? millis(w.ttft_ms / w.ttft_requests) : 'not told'} note=${all(u.ttft_requests > 0 ? millis(u.ttft_ms / u.ttft_requests) : 'not told')} />`}
       <${Stat} label=${`Requests, ${range.name}`} href="#/requests" title="Prompts that engines asked about" value=${w ? many(w.requests) : '–'} note=${window?.seconds ? `${count(Number((w.requests / window.seconds).toPrecision(2)))} a second; ${all(many(u.requests))}` : all(many(u.requests))} />`}
     ${data.shared_bytes_saved !== undefined && html`<${Stat} id="shared" label="Bytes saved by sharing" title="What the pools would hold more if each use of a shared segment had a copy of its own" value=${bytes(data.shared_bytes_saved)} note="now, over all tiers" />`}
-    <${Stat} label="Segments" href="#/segments" title="Pieces of prompts whose state is held, for any request of their tenant" value=${many(data.segments)} note="held now" />
-    <${Stat} label="Checkpoints" href="#/checkpoints" title="Saved states that later prompts continue from" value=${many(data.checkpoints)} note="held now" />
+    <${Stat} label="Segments" href="#/segments" title="Pieces of prompts whose state is held, for any request of their tenant; the disk may hold more" value=${many(data.segments)} note="in memory now" />
+    <${Stat} label="Checkpoints" href="#/checkpoints" title="Saved states that later prompts continue from; the disk may hold more" value=${many(data.checkpoints)} note="in memory now" />
     <${Stat} label="Attached clients" href="#/connections" title="Connections of engines to the socket" value=${many(data.connections)} note=${plural(data.leases, 'lease')} />
     <${Stat} label="GPU memory (HBM)" href="#/gpu" title="Copies in memory of GPUs, of what they may take" value=${hbm ? hbm.used : 'none'} note=${hbm ? `of ${hbm.whole}` : 'no GPU memory is given'} />
   <//>`;

@@ -17,7 +17,7 @@ export const ways = words({
 });
 
 export const reasons = words({
-  unknown: { name: 'never seen', about: 'Nobody has stored these tokens here yet, or so long ago that it is forgotten.', hint: 'Normal for new text. If it stays high, prompts differ early (dates or ids at their beginning), or tenants, salts or models differ.' },
+  unknown: { name: 'not known', about: 'Nobody has stored these tokens since the daemon started, or so long ago that it is forgotten; what left before the last start is among them.', hint: 'Normal for new text, and behind a restart: the page of a segment has its decisions of before. If it stays high, prompts differ early (dates or ids at their beginning), or tenants, salts or models differ.' },
   evicted: { name: 'evicted', about: 'They were here, and had to leave for room or for a quota.', hint: 'More room, a larger quota, or a disk would have kept them.' },
   pending: { name: 'being written', about: 'Another request was storing them at that moment.', hint: 'Several equal prompts at once; the next one hits.' },
   removed: { name: 'removed', about: 'An operator removed them.', hint: '' },
