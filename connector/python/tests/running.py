@@ -180,6 +180,10 @@ class Daemon:
         head += f"\r\nContent-Length: {len(body)}"
         self._ask(f"PATCH /api/v1/config HTTP/1.0\r\nHost: localhost\r\n{head}\r\n\r\n{body}")
 
+    def forget_checkpoints(self) -> None:
+        """Remove all that nobody holds, as an operator does."""
+        self._ask("DELETE /api/v1/checkpoints?all=true HTTP/1.0\r\nHost: localhost\r\n\r\n")
+
     def _get(self, path: str) -> str:
         return self._ask(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")
 

@@ -135,7 +135,7 @@ class Right:
                 raise RuntimeError("no daemon")
             library = SplicedTransformers(self.model, client, Naming(weights_digest(MODEL)))
             for ids, cuts in self.prompts:
-                answer = held(engine, ids, cuts)
+                answer = held(engine, daemon, ids, cuts)
                 logits = library.prefill(ids, cuts, mode="splice").logits
                 self.spliced.append(answer.tokens[0])
                 self._splices.append(torch.log_softmax(logits.float(), -1))
@@ -164,8 +164,9 @@ def crowd(engine: Engine, seed: int = 0) -> None:
         engine.take(number)
 
 
-def held(engine: Engine, ids: Sequence[int], cuts: Sequence[int]) -> Answer:
-    """A splice of which all segments are held, and that begins behind no prefix."""
+def held(engine: Engine, daemon: Daemon, ids: Sequence[int], cuts: Sequence[int]) -> Answer:
+    """A splice of which all segments are held, and that begins behind no prefix: one that a slow
+    machine found worth its bytes is forgotten."""
     until = time.monotonic() + SECONDS
     for seed in count():
         answer = engine.ask(ids, cuts, TOKENS)
@@ -175,6 +176,8 @@ def held(engine: Engine, ids: Sequence[int], cuts: Sequence[int]) -> Answer:
         if time.monotonic() > until:
             break
         time.sleep(0.05)
+        if "prefix" in told:
+            daemon.forget_checkpoints()
         if told.get("way") != "splice":
             crowd(engine, seed + 1)
     raise RuntimeError(f"it is not spliced: {answer.told}")
