@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -425,6 +426,7 @@ func TestWaitsAreBounded(t *testing.T) {
 
 // A write that hangs in the kernel does not keep the process.
 func TestAStopLeavesADiskThatHangs(t *testing.T) {
+	before := runtime.NumGoroutine()
 	s := startSlow(t, func(c *settings.Config) { c.DrainTimeout = 50 * time.Millisecond })
 	s.disk.writes.close()
 	s.c.publish(s.document(1))
@@ -437,6 +439,7 @@ func TestAStopLeavesADiskThatHangs(t *testing.T) {
 	if !endsWithin(time.Minute, s.Daemon.diskRun.Wait) {
 		t.Error("what was left does not end")
 	}
+	eventually(t, "what is left of the stop has logged and ended", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 // A daemon that stops does not wait for a disk longer than it waits for work.
