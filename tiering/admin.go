@@ -320,10 +320,7 @@ func (s *Store) EvictedBelow(e *tier.Entry, model string, quota bool) {
 	if e.Kind == 0 {
 		d.Begin, d.End = 0, e.End-e.Begin
 	}
-	for _, p := range *s.profiles.Load() {
-		if p.Fingerprint() != e.Fingerprint {
-			continue
-		}
+	if p := s.registered(e.Fingerprint); p != nil {
 		if p.Trial {
 			return
 		}
@@ -393,10 +390,8 @@ func (s *Store) noteRemovalLocked(n tier.Name) (held bool) {
 	if e == nil {
 		return false
 	}
-	for _, p := range *s.profiles.Load() {
-		if p.Fingerprint() == e.Fingerprint {
-			s.objects.Ghosts.Note(ghost.Entry{Key: n.Key, Profile: p.ID, Tenant: e.Tenant, Reason: tier.ReasonRemoved, Tokens: uint32(e.HitTokens())})
-		}
+	if p := s.registered(e.Fingerprint); p != nil {
+		s.objects.Ghosts.Note(ghost.Entry{Key: n.Key, Profile: p.ID, Tenant: e.Tenant, Reason: tier.ReasonRemoved, Tokens: uint32(e.HitTokens())})
 	}
 	return true
 }

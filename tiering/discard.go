@@ -71,10 +71,8 @@ func (s *Store) beginDiscardLocked(w *tier.Want) (d discarding) {
 func (s *Store) leafLocked(w *tier.Want) (o *objects.Object, e *tier.Entry, err error) {
 	busy := func(why string) error { return fmt.Errorf("%v is %s: %w", w.Name, why, tier.ErrBusy) }
 	t := s.objects.Tenants[w.Tenant]
-	for _, p := range *s.profiles.Load() {
-		if t != nil && p.Fingerprint() == w.Fingerprint {
-			o = s.objects.Checkpoint(&w.Key, w.Kind, p, t)
-		}
+	if p := s.registered(w.Fingerprint); p != nil && t != nil {
+		o = s.objects.Checkpoint(&w.Key, w.Kind, p, t)
 	}
 	if s.cfg.Lower != nil && s.objects.Deleting[w.Name] == 0 {
 		if e = s.objects.EntryBelow(w.Name); e != nil && (e.Tenant != w.Tenant || e.Fingerprint != w.Fingerprint) {

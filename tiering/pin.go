@@ -165,10 +165,8 @@ func (s *Store) belowLocked(key *[32]byte) (found []lowerEntry) {
 			continue
 		}
 		t := s.objects.Tenants[e.Tenant]
-		for _, p := range *s.profiles.Load() {
-			if t != nil && p.Fingerprint() == e.Fingerprint {
-				found = append(found, lowerEntry{*e, p, t})
-			}
+		if p := s.registered(e.Fingerprint); p != nil && t != nil {
+			found = append(found, lowerEntry{*e, p, t})
 		}
 	}
 	return found

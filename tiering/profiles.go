@@ -51,13 +51,12 @@ func (s *Store) AddProfile(p *profile.Profile) (tier.ProfileID, error) {
 func (s *Store) reuseProfile(p *profile.Profile) (tier.ProfileID, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, ps := range *s.profiles.Load() {
-		if ps.Fingerprint() == p.Fingerprint() {
-			ps.Uses++
-			return ps.ID, true
-		}
+	ps := s.registered(p.Fingerprint())
+	if ps == nil {
+		return 0, false
 	}
-	return 0, false
+	ps.Uses++
+	return ps.ID, true
 }
 
 // ReleaseProfile ends one use that AddProfile began. The profile stays known,
@@ -161,12 +160,21 @@ func (s *Store) Profile(id tier.ProfileID) (*profile.Profile, bool) {
 
 // FindProfile answers the registered profile of a fingerprint. It takes no lock.
 func (s *Store) FindProfile(f profile.Fingerprint) (tier.ProfileID, *profile.Profile, bool) {
+	ps := s.registered(f)
+	if ps == nil {
+		return 0, nil, false
+	}
+	return ps.ID, ps.Profile, true
+}
+
+// registered finds a profile by its fingerprint, nil if there is none. It takes no lock.
+func (s *Store) registered(f profile.Fingerprint) *objects.Profile {
 	for _, ps := range *s.profiles.Load() {
 		if ps.Fingerprint() == f {
-			return ps.ID, ps.Profile, true
+			return ps
 		}
 	}
-	return 0, nil, false
+	return nil
 }
 
 func (s *Store) profile(id tier.ProfileID) (*objects.Profile, error) {

@@ -122,10 +122,8 @@ func (v *View) tenantsOf(name string) ([]tier.TenantID, error) {
 
 // model names the model of a profile that is registered, or that was reported on.
 func (v *View) model(of profile.Fingerprint) (string, bool) {
-	for _, p := range v.o.Store.Profiles() {
-		if p.Profile.Fingerprint() == of {
-			return p.Profile.Identity().Model, true
-		}
+	if _, p, ok := v.o.Store.FindProfile(of); ok {
+		return p.Identity().Model, true
 	}
 	for _, r := range v.o.Canary.List() {
 		if r.Fingerprint == of {
