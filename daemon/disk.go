@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk"
 	"github.com/spliced-kv/spliced/tiering/find"
@@ -22,6 +21,9 @@ func (d *Daemon) openDisk() (err error) {
 	return err
 }
 
+// diskEviction is the policy of the disk, by its name in settings.
+const diskEviction = "lru"
+
 func (d *Daemon) diskConfig() disk.Config {
 	c := &d.config
 	config := disk.Config{
@@ -29,7 +31,7 @@ func (d *Daemon) diskConfig() disk.Config {
 		GranuleBytes: int64(c.DiskGranule), ReserveBytes: int64(c.DiskReserve), Device: d.device, Coded: codedParts[c.DiskCodec],
 		Workers: c.DiskWorkers, QueueBytes: int64(c.DiskQueue), SyncEvery: c.DiskSyncEvery,
 		DrainTime: max(c.DrainTimeout, time.Millisecond), OpenLater: true,
-		Eviction: policy.NewLRU, Now: d.now, Log: d.log, Find: d.segments, Held: d.held, Changed: d.diskChanged,
+		Eviction: evictionOf(diskEviction), Now: d.now, Log: d.log, Find: d.segments, Held: d.held, Changed: d.diskChanged,
 		Evicted: func(e *tier.Entry, model string, quota bool) { d.store.EvictedBelow(e, model, quota) },
 	}
 	// By name: ids follow the order of the configuration, which may change.

@@ -28,7 +28,7 @@ func (d *Daemon) decided() func(decision.Decision) {
 			}
 			return d.tenants[id-1].Name // as tenantsOf numbers them
 		},
-		Public: cmp.Or(c.EvictionPublic, c.Eviction), Private: cmp.Or(c.EvictionPrivate, c.Eviction), Quota: c.Eviction, Disk: "lru",
+		Public: cmp.Or(c.EvictionPublic, c.Eviction), Private: cmp.Or(c.EvictionPrivate, c.Eviction), Quota: c.Eviction, Disk: diskEviction,
 	}
 	return func(x decision.Decision) { d.journal.Decided(&x, names) }
 }
