@@ -33,14 +33,19 @@ const (
 	textMost = 256     // bytes of a reason, and of a tenant's name, as the configuration has it
 )
 
+// Object is what people call what has a name of that kind.
+func Object(k tier.CheckpointKind) string {
+	if k == 0 {
+		return "segment"
+	}
+	return "checkpoint"
+}
+
 // Of is a decision for people.
 func Of(d *decision.Decision, tenants tiering.Tenants) api.Decision {
 	entry := api.Decision{
-		At: d.At, What: d.What.String(), Why: d.Why.String(), Object: "segment",
+		At: d.At, What: d.What.String(), Why: d.Why.String(), Object: Object(d.Name.Kind),
 		Profile: uint32(d.Profile), Tenant: tenants.NameOf(d.Tenant), Begin: d.Begin, End: d.End, Value: d.Value, Bytes: d.Bytes,
-	}
-	if d.Name.Kind != 0 {
-		entry.Object = "checkpoint"
 	}
 	if d.Name.Key != ([32]byte{}) {
 		key := api.Digest(d.Name.Key)
@@ -135,7 +140,7 @@ func (n *Noted) check() error {
 	switch {
 	case !happened(n.What):
 		return fmt.Errorf("%.64q is not what happens to an object", n.What)
-	case n.Object != "segment" && n.Object != "checkpoint":
+	case n.Object != Object(0) && n.Object != Object(tier.Exact):
 		return fmt.Errorf("of a %.64q", n.Object)
 	case n.At.IsZero():
 		return errors.New("without a time")

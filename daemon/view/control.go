@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/daemon/decided"
 	"github.com/spliced-kv/spliced/daemon/server"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -44,13 +45,6 @@ func (v *View) filterTenant(name string) (*tier.TenantID, error) {
 	return id, nil
 }
 
-func objectName(k tier.CheckpointKind) string {
-	if k == 0 {
-		return "segment"
-	}
-	return "checkpoint"
-}
-
 // Leases implements api.Control.
 func (v *View) Leases(q api.LeaseQuery) ([]api.Lease, error) {
 	var f tiering.LeaseFilter
@@ -75,7 +69,7 @@ func (v *View) Leases(q api.LeaseQuery) ([]api.Lease, error) {
 			h.Client = l.Session.Name()
 		}
 		list = append(list, api.Lease{
-			Lease: uint64(l.ID), Object: objectName(l.Kind), Key: l.Key, Tenant: v.o.Tenants.NameOf(l.Tenant), Profile: uint32(l.Profile),
+			Lease: uint64(l.ID), Object: decided.Object(l.Kind), Key: l.Key, Tenant: v.o.Tenants.NameOf(l.Tenant), Profile: uint32(l.Profile),
 			Client: h.Client, Connection: h.Connection, Rank: l.Rank, Since: l.Since, Expires: l.Expires, Bytes: l.Bytes, Device: v.gpuName(l.Device),
 		})
 	}
@@ -89,7 +83,7 @@ func (v *View) pins(of []tiering.PinInfo) []api.Pin {
 	var list []api.Pin
 	for _, p := range of {
 		list = append(list, api.Pin{
-			Key: p.Key, Object: objectName(p.Kind), Tenant: v.o.Tenants.NameOf(p.Tenant), Profile: uint32(p.Profile),
+			Key: p.Key, Object: decided.Object(p.Kind), Tenant: v.o.Tenants.NameOf(p.Tenant), Profile: uint32(p.Profile),
 			Bytes: p.Bytes, Expires: p.Expires, By: p.By,
 		})
 	}
