@@ -169,13 +169,21 @@ func TestRemovalsHoldUpNobody(t *testing.T) {
 	}
 }
 
-func TestPinsAndLeasesAreShown(t *testing.T) {
+// startControlled starts a daemon with its admin socket beside that of engines, and a client
+// of some tenants that has registered the first profile.
+func startControlled(t testing.TB, tenants ...wire.TenantName) (*running, *rawClient) {
+	t.Helper()
 	config := testConfig(t)
 	config.AdminSocket = ""
 	r := startDaemon(t, config, nil)
+	c := attach(t, r.Socket(), tenants...)
+	c.register(testProfile(1))
+	return r, c
+}
+
+func TestPinsAndLeasesAreShown(t *testing.T) {
+	r, c := startControlled(t, wire.TenantName{}, wire.TenantName{Name: "guarded", Token: "open sesame"})
 	p := testProfile(1)
-	c := attach(t, r.Socket(), wire.TenantName{}, wire.TenantName{Name: "guarded", Token: "open sesame"})
-	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c.publish(d)
 	lease := c.lease(d)
@@ -305,12 +313,8 @@ func TestConfigurationChangesWhileItRuns(t *testing.T) {
 
 // A tenant that has had no quota since the start is given one, and holds no more from then on.
 func TestAFirstQuotaIsKept(t *testing.T) {
-	config := testConfig(t)
-	config.AdminSocket = ""
-	r := startDaemon(t, config, nil)
+	r, c := startControlled(t, wire.TenantName{})
 	p := testProfile(1)
-	c := attach(t, r.Socket(), wire.TenantName{})
-	c.register(p)
 	const documents = 40
 	publish := func(from uint64) {
 		for i := range uint64(documents) {
@@ -367,12 +371,7 @@ func (r *running) get(t testing.TB, path string) (status int, head http.Header, 
 }
 
 func TestEnginesAreToldTheCanarysShare(t *testing.T) {
-	config := testConfig(t)
-	config.AdminSocket = ""
-	r := startDaemon(t, config, nil)
-	p := testProfile(1)
-	c := attach(t, r.Socket(), wire.TenantName{})
-	c.register(p)
+	r, c := startControlled(t, wire.TenantName{})
 	told := func() float64 {
 		m := splicedRequest()
 		m.Profile = c.profile
@@ -410,12 +409,8 @@ func TestEnginesAreToldTheCanarysShare(t *testing.T) {
 }
 
 func TestDrainedDaemonsTakeNothingNew(t *testing.T) {
-	config := testConfig(t)
-	config.AdminSocket = ""
-	r := startDaemon(t, config, nil)
+	r, c := startControlled(t, wire.TenantName{})
 	p := testProfile(1)
-	c := attach(t, r.Socket(), wire.TenantName{})
-	c.register(p)
 	d, half, late := newDocument(p, nil, 1, 64, profile.RoleFirst), newDocument(p, nil, 2, 64, profile.RoleFirst), newDocument(p, nil, 3, 64, profile.RoleFirst)
 	c.publish(d)
 	id, code := c.reserve(half, 0)

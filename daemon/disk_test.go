@@ -47,12 +47,7 @@ func diskIn(t testing.TB, dir string) settings.Config {
 // adminClient is a client of a daemon's trusted admin socket.
 func (r *running) adminClient(t testing.TB) *api.Client {
 	t.Helper()
-	c, err := api.NewClient("unix:"+api.SocketBeside(r.Socket()), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
+	return adminAt(t, r.Socket())
 }
 
 // check is one check of a daemon's status.
