@@ -102,7 +102,7 @@ func TestTheDaemonMayDieInAnyDriverCall(t *testing.T) {
 	socket := testConfig(t).Socket
 	device := openDevice(t, lib.Path)
 	first := startDaemonProcess(t, socket, lib.Path)
-	eventually(t, "the daemon listens", func() bool { _, err := os.Stat(socket); return err == nil })
+	listens(t, socket)
 	c, m := openDeviceClient(t, socket, device, p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	first.kill()

@@ -45,6 +45,20 @@ func dialRaw(t testing.TB, path string) *rawClient {
 	return c
 }
 
+// listens waits until a daemon, of another process, takes connections: its socket is there
+// somewhat earlier.
+func listens(t testing.TB, path string) {
+	t.Helper()
+	eventually(t, "the daemon listens", func() bool {
+		conn, err := seqpacket.Dial(path, patience)
+		if err != nil {
+			return false
+		}
+		_ = conn.Close()
+		return true
+	})
+}
+
 // attach dials and says hello for one tenant.
 func attach(t testing.TB, path string, tenants ...wire.TenantName) *rawClient {
 	t.Helper()

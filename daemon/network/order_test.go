@@ -15,7 +15,7 @@ import (
 func TestTheFirstIsUsedBeforeTheLastHasCome(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, 2)
-	b.start("-read-ahead", "off", "-slots", "8MiB") // what matches see stays where it is
+	b.start("-read-ahead", "off", "-slots", "32MiB") // what matches see stays where it is; a slot for each document
 	from, reader := b.nodes[0], b.nodes[1]
 	var documents [4]*document
 	for i := range documents {
