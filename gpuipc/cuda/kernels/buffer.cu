@@ -19,7 +19,7 @@
 
 namespace buffering {
 
-enum : u32 { THREADS = 128, COLUMNS = 32, GROUPS = 16, HEIGHT = 4 };
+enum : u32 { THREADS = 128, COLUMNS = 32, GROUPS = 16, HEIGHT = 4, AHEAD = 8 };
 
 // Job is one row of the launch's table, as buffer.go writes it.
 struct Job {
@@ -59,11 +59,15 @@ struct Four {
   float v[4];
 };
 
-FN float load(u32 type, u64 base, u64 i) {
-  if (type == F32) return at<const float>(base)[i];
-  const u16 h = at<const u16>(base)[i];
-  return type == F16 ? halfToFloat(h) : bfloatToFloat(h);
+// Nothing that a launch reads through these is written by it.
+FN u32 bitsOf(u32 type, u64 base, u64 i) { return readNumber(base, type == F32, i); }
+FN float meaning(u32 type, u32 bits) {
+  const float half = halfToFloat((u16)bits);
+  return asFloat(type == F32 ? bits : type == F16 ? asBits(half) : bits << 16);
 }
+FN u32 sizeOf(u32 type) { return type == F32 ? 4 : 2; }
+FN float load(u32 type, u64 base, u64 i) { return meaning(type, bitsOf(type, base, i)); }
+FN float loadSingle(u64 base, u64 i) { return asFloat(readFixed(at<const u32>(base) + i)); }
 
 FN void store(u32 type, u64 base, u64 i, float v) {
   if (type == F32) {
@@ -156,19 +160,26 @@ struct Place {
 };
 
 // rowOf is row i of a path, of which 0 is that of all rows.
-FN u32 rowOf(u64 path, u32 i) { return path ? at<const u32>(path)[i] : i; }
+FN u32 rowOf(u64 path, u32 i) { return readFixedIf(path != 0, path + 4 * (u64)i, i); }
 
 // Row numbers count the pending ones first. A new row's key is rounded as a buffer keeps it.
-FN float rowKey(const Job &job, const Place &p, u32 row, u32 channel) {
+FN u32 keyBits(const Job &job, const Place &p, u32 row, u32 channel) {
   const u64 i = (u64)p.key * job.dk + channel, width = (u64)job.keyHeads * job.dk;
-  if (row < job.pending) return load(job.type, job.k, row * width + i);
-  return kept(job.type, load(job.newType, job.newK, (row - job.pending) * width + i));
+  const bool pending = row < job.pending;
+  return bitsOf(pending ? job.type : job.newType, pending ? job.k : job.newK, (pending ? row : row - job.pending) * width + i);
+}
+FN float keyOf(const Job &job, u32 row, u32 bits) {
+  if (row < job.pending) return meaning(job.type, bits);
+  return kept(job.type, meaning(job.newType, bits));
+}
+FN float rowKey(const Job &job, const Place &p, u32 row, u32 channel) {
+  return keyOf(job, row, keyBits(job, p, row, channel));
 }
 FN float rowDecay(const Job &job, const Place &p, u32 row, u32 channel) {
   const u32 decays = job.perKey ? job.dk : 1;
   const u64 i = (u64)p.head * decays + (job.perKey ? channel : 0), width = (u64)job.heads * decays;
-  if (row < job.pending) return at<const float>(job.g)[row * width + i];
-  return at<const float>(job.newG)[(row - job.pending) * width + i];
+  const bool pending = row < job.pending;
+  return loadSingle(pending ? job.g : job.newG, (pending ? row : row - job.pending) * width + i);
 }
 
 // fetch asks for the state's columns; they are there after waitAsync and a barrier.
@@ -192,41 +203,64 @@ UNROLL
 }
 
 FN u32 ancestorsOf(const Job &job, u64 tables, u32 row) {
-  return job.ancestors ? at<const u32>(tables + job.ancestors)[row] : (1u << row) - 1;
+  return readFixedIf(job.ancestors != 0, tables + job.ancestors + 4 * (u64)row, (1u << row) - 1);
+}
+
+// take brings what is new to shared memory, all of it at once: queries and what reads to `left`, keys to
+// the first rows of `keys`, decays to the rows from M on. What is not there has no effect.
+template <u32 M>
+FN void take(const Job &job, const Place &p, const Layout<M> &l) {
+  const u32 decays = job.perKey ? job.dk : 1;
+  for (u32 c = threadIndex(); c < l.channels; c += THREADS) {
+    const u32 channel = c < job.dk ? c : job.dk - 1;
+    u32 q[M], k[M], e[M];
+    float g[M];
+UNROLL
+    for (u32 i = 0; i < M; i++) {  // past the end the last one once more: no branch lies between
+      const u64 row = i < job.rows ? i : job.rows - 1;
+      const u64 of = (row * job.keyHeads + p.key) * job.dk + channel, each = (row * job.heads + p.head) * job.dk + channel;
+      q[i] = bitsOf(job.newType, job.newQ, of);
+      k[i] = bitsOf(job.newType, job.newK, of);
+      e[i] = bitsOf(job.newType, job.newE ? job.newE : job.newK, job.newE ? each : of);
+      g[i] = loadSingle(job.newG, (row * job.heads + p.head) * decays + (job.perKey ? channel : 0));
+    }
+UNROLL
+    for (u32 i = 0; i < M; i++) {
+      const bool inside = i < job.rows && c < job.dk;
+      shared<float>(l.left)[i * l.channels + c] = inside ? meaning(job.newType, q[i]) : 0;
+      shared<float>(l.left)[(M + i) * l.channels + c] = inside ? meaning(job.newType, e[i]) : 0;
+      shared<float>(l.keys)[i * l.channels + c] = inside ? meaning(job.newType, k[i]) : 0;
+      shared<float>(l.keys)[(M + i) * l.channels + c] = inside ? g[i] : 1;
+    }
+  }
 }
 
 // begin does 1: a warp has every fourth new row. Behind it lie in `left` queries and keys times
 // the decays since the pending rows, and in `pairs` what rows read of each other.
 template <u32 M>
 FN void begin(const Job &job, const Place &p, const Layout<M> &l, u64 tables) {
+  take(job, p, l);
+  blockBarrier();
   for (u32 i = warpIndex(); i < M; i += THREADS / 32) {
     const u32 mask = i < job.rows ? ancestorsOf(job, tables, i) : 0;
     float x[M], y[M], own = 0;
 UNROLL
     for (u32 j = 0; j < M; j++) x[j] = y[j] = 0;
     for (u32 c = laneIndex(); c < l.channels; c += 32) {
-      float q = 0, e = 0;
-      if (i < job.rows && c < job.dk) {
-        const u64 at = ((u64)i * job.keyHeads + p.key) * job.dk + c;
-        const float k = load(job.newType, job.newK, at);
-        q = load(job.newType, job.newQ, at);
-        e = job.newE ? load(job.newType, job.newE, ((u64)i * job.heads + p.head) * job.dk + c) : k;
-        own = fused(q, k, own);
-        float w = rowDecay(job, p, job.pending + i, c);
+      Shared<float> read = shared<float>(l.left) + (i * l.channels + c), key = shared<float>(l.keys) + c;
+      float q = read[0], e = read[M * l.channels], w = key[(M + i) * l.channels];
+      own = fused(q, key[i * l.channels], own);
 UNROLL
-        for (u32 back = 0; back < M; back++) {
-          const u32 j = M - 1 - back;
-          if (!(mask >> j & 1)) continue;
-          const float carried = w * rowKey(job, p, job.pending + j, c);
-          x[j] = fused(q, carried, x[j]);
-          y[j] = fused(e, carried, y[j]);
-          w = w * rowDecay(job, p, job.pending + j, c);
-        }
-        q = q * w;
-        e = e * w;
+      for (u32 back = 0; back < M; back++) {
+        const u32 j = M - 1 - back;
+        if (!(mask >> j & 1)) continue;
+        const float carried = w * kept(job.type, key[j * l.channels]);
+        x[j] = fused(q, carried, x[j]);
+        y[j] = fused(e, carried, y[j]);
+        w = w * key[(M + j) * l.channels];
       }
-      shared<float>(l.left)[i * l.channels + c] = q;
-      shared<float>(l.left)[(M + i) * l.channels + c] = e;
+      read[0] = q * w;
+      read[M * l.channels] = e * w;
     }
     own = warpSum(own);
 UNROLL
@@ -244,24 +278,48 @@ UNROLL
   }
 }
 
+// Channel is where a channel's keys and decays lie: those of row r at base + r*stride, of one that is new
+// at the new bases.
+struct Channel {
+  u64 k, newK, g, newG;
+  u32 kStride, newStride, gStride;
+};
+
+FN Channel channelOf(const Job &job, const Place &p, u32 channel) {
+  const u32 size = sizeOf(job.type), newSize = sizeOf(job.newType), decays = job.perKey ? job.dk : 1;
+  const u64 k = (u64)p.key * job.dk + channel, g = 4 * ((u64)p.head * decays + (job.perKey ? channel : 0));
+  return {job.k + k * size, job.newK + k * newSize, job.g + g, job.newG + g,
+          job.keyHeads * job.dk * size, job.keyHeads * job.dk * newSize, job.heads * decays * 4};
+}
+
 // walk puts keys [first, first+count) of a path times the decays behind them to shared memory,
-// from the last one on.
-template <u32 M>
+// from the last one on. AHEAD of them are asked for before the first is used. ALL: rows may be new.
+template <bool ALL, u32 M>
 FN void walk(const Job &job, const Place &p, const Layout<M> &l, u64 path, u32 first, u32 count) {
   for (u32 c = threadIndex(); c < l.channels; c += THREADS) {
+    const bool inside = c < job.dk;
+    const Channel at = channelOf(job, p, inside ? c : job.dk - 1);
     float w = shared<float>(l.decays)[c];
-#ifndef SPLICED_EMULATE
-#pragma unroll 4
-#endif
-    for (u32 back = 0; back < GROUPS; back++) {
-      const u32 j = GROUPS - 1 - back;
-      float carried = 0;
-      if (j < count && c < job.dk) {
-        const u32 row = rowOf(path, first + j);
-        carried = w * rowKey(job, p, row, c);
-        w = w * rowDecay(job, p, row, c);
+    for (u32 end = (count + AHEAD - 1) / AHEAD * AHEAD; end > 0; end -= AHEAD) {
+      u32 key[AHEAD];
+      float decay[AHEAD];
+      bool fresh[AHEAD];
+UNROLL
+      for (u32 i = 0; i < AHEAD; i++) {  // past the end the last one once more: no branch lies between
+        const u32 j = end - 1 - i, row = rowOf(path, first + (j < count ? j : count - 1));
+        fresh[i] = ALL && row >= job.pending;
+        const u32 r = fresh[i] ? row - job.pending : row, type = fresh[i] ? job.newType : job.type;
+        key[i] = readNumber((fresh[i] ? at.newK : at.k) + (u64)r * (fresh[i] ? at.newStride : at.kStride), type == F32, 0);
+        decay[i] = loadSingle((fresh[i] ? at.newG : at.g) + (u64)r * at.gStride, 0);
       }
-      shared<float>(l.keys)[j * l.channels + c] = carried;
+UNROLL
+      for (u32 i = 0; i < AHEAD; i++) {
+        const u32 j = end - 1 - i;
+        if (j >= count) continue;
+        const float k = fresh[i] ? kept(job.type, meaning(job.newType, key[i])) : meaning(job.type, key[i]);
+        shared<float>(l.keys)[j * l.channels + c] = inside ? w * k : 0;
+        w = w * decay[i];
+      }
     }
     shared<float>(l.decays)[c] = w;
   }
@@ -269,7 +327,7 @@ FN void walk(const Job &job, const Place &p, const Layout<M> &l, u64 path, u32 f
 
 // multiply is the weights of a chunk's rows: a group of threads has one row.
 template <u32 M>
-FN void multiply(const Layout<M> &l, u32 members) {
+FN void multiply(const Layout<M> &l, u32 members, u32 count) {
   const u32 group = threadIndex() / 8, part = threadIndex() % 8;
   float x[M], y[M];
 UNROLL
@@ -294,7 +352,7 @@ UNROLL
       y[i] += shuffleXor(y[i], m);
     }
     if (part == 0) {
-      const bool member = members >> i & 1;
+      const bool member = (members >> i & 1) && group < count;
       shared<float>(l.weights)[i * GROUPS + group] = member ? x[i] : 0;
       shared<float>(l.weights)[(M + i) * GROUPS + group] = member ? y[i] : 0;
     }
@@ -330,9 +388,9 @@ FN void pendingRows(const Job &job, const Place &p, const Layout<M> &l, const Pa
       const u32 row = rowOf(path, first + group);
       u = loadFour(job.type, job.u, ((u64)row * job.heads + p.head) * job.dv + column, job.dv - column, job.wideRows);
     }
-    walk(job, p, l, path, first, count);
+    walk<false>(job, p, l, path, first, count);
     blockBarrier();
-    multiply(l, pass.members);
+    multiply(l, pass.members, count);
     warpBarrier();  // a group's weights are its warp's own
 UNROLL
     for (u32 i = 0; i < M; i++) {
@@ -387,12 +445,33 @@ UNROLL
   }
 }
 
+// Late is what finish needs of memory, asked for before the state is read.
+template <u32 M>
+struct Late {
+  u32 values[M];
+  float betas[M];
+};
+
+template <u32 M>
+FN void ask(const Job &job, const Place &p, Late<M> &late) {
+  const u32 column = p.column + threadIndex();
+  if (threadIndex() >= COLUMNS || column >= job.dv) return;
+UNROLL
+  for (u32 i = 0; i < M; i++) {
+    const u64 row = i < job.rows ? i : job.rows - 1;
+    late.values[i] = bitsOf(job.newType, job.newV, (row * job.heads + p.head) * job.dv + column);
+    late.betas[i] = loadSingle(job.beta, row * job.heads + p.head);
+  }
+}
+
 // finish does 4: one warp, a column a thread. Delta values stay in `own`, as rows keep them.
 template <u32 M>
-FN void finish(const Job &job, const Place &p, const Layout<M> &l) {
+FN void finish(const Job &job, const Place &p, const Layout<M> &l, const Late<M> &late) {
   const u32 lane = threadIndex(), column = p.column + lane;
   if (lane >= COLUMNS || column >= job.dv) return;
-  for (u32 i = 0; i < job.rows; i++) {
+UNROLL
+  for (u32 i = 0; i < M; i++) {
+    if (i >= job.rows) break;
     float o = 0, taken = 0;
 UNROLL
     for (u32 w = 0; w < THREADS / 32; w++) {
@@ -405,8 +484,8 @@ UNROLL
       taken = fused(shared<float>(l.pairs)[(M + i) * M + j], u, taken);
     }
     const u64 to = ((u64)i * job.heads + p.head) * job.dv + column;
-    const float v = load(job.newType, job.newV, to), beta = at<const float>(job.beta)[(u64)i * job.heads + p.head];
-    const float u = beta * (job.delta ? v - taken : v);
+    const float v = meaning(job.newType, late.values[i]);
+    const float u = late.betas[i] * (job.delta ? v - taken : v);
     store(job.newType, job.outputs, to, fused(shared<float>(l.pairs)[2 * M * M + i], u, o));
     shared<float>(l.own)[i * COLUMNS + lane] = kept(job.type, u);
     if (!job.out) store(job.type, job.u, ((u64)(job.pending + i) * job.heads + p.head) * job.dv + column, u);
@@ -430,12 +509,12 @@ FN void append(const Job &job, const Place &p) {
   }
 }
 
-// stage puts keys and delta values of rows [first, first+count) of a path to shared memory.
+// stage puts keys of rows [first, first+count) of a path, times the decays behind them, and their delta
+// values to shared memory, and to `decays` those of all of these rows.
 template <u32 M>
 FN void stage(const Job &job, const Place &p, const Layout<M> &l, u64 path, u32 first, u32 count) {
-  for (u32 c = threadIndex(); c < job.dk; c += THREADS) {
-    for (u32 j = 0; j < count; j++) shared<float>(l.keys)[j * l.channels + c] = rowKey(job, p, rowOf(path, first + j), c);
-  }
+  for (u32 c = threadIndex(); c < l.channels; c += THREADS) shared<float>(l.decays)[c] = 1;
+  walk<true>(job, p, l, path, first, count);
   const u32 j = threadIndex() / 8, column = threadIndex() % 8 * 4;
   if (j >= count) return;
   const u32 row = rowOf(path, first + j);
@@ -449,8 +528,9 @@ UNROLL
   for (u32 i = 0; i < 4; i++) shared<float>(l.values)[j * COLUMNS + column + i] = u.v[i];
 }
 
-// flush does 5. A thread has HEIGHT rows of four columns in registers; a state of more than 64 rows
-// stays in shared memory between chunks of rows.
+// flush does 5, a chunk of rows at a time: S = (g1 g2 ..)*S + sum of (k times the decays behind it) u^T. A
+// thread has HEIGHT rows of four columns in registers; a state of more than 64 rows stays in shared
+// memory between chunks.
 template <u32 M>
 FN void flush(const Job &job, const Place &p, const Layout<M> &l, u64 tables) {
   const u32 column = threadIndex() % 8 * 4;
@@ -467,23 +547,21 @@ FN void flush(const Job &job, const Place &p, const Layout<M> &l, u64 tables) {
     stage(job, p, l, path, first, count);
     blockBarrier();
     for (u32 d = threadIndex() / 8 * HEIGHT; d < job.dk; d += GROUPS * HEIGHT) {
+      const Four g = sharedFour(l.decays, d);
       float s[HEIGHT][4];
 UNROLL
       for (u32 i = 0; i < HEIGHT; i++) {
         const u32 row = d + i < job.dk ? d + i : job.dk - 1;  // past the end the last one, not stored
         const Four f = sharedFour(l.state, row * COLUMNS + column);
 UNROLL
-        for (u32 c = 0; c < 4; c++) s[i][c] = f.v[c];
+        for (u32 c = 0; c < 4; c++) s[i][c] = g.v[i] * f.v[c];
       }
       for (u32 j = 0; j < count; j++) {
         const Four k = sharedFour(l.keys, j * l.channels + d), u = sharedFour(l.values, j * COLUMNS + column);
-        const u32 row = rowOf(path, first + j);
-        const float all = rowDecay(job, p, row, d);
 UNROLL
         for (u32 i = 0; i < HEIGHT; i++) {
-          const float g = job.perKey && d + i < job.dk ? rowDecay(job, p, row, d + i) : all;
 UNROLL
-          for (u32 c = 0; c < 4; c++) s[i][c] = fused(k.v[i], u.v[c], g * s[i][c]);
+          for (u32 c = 0; c < 4; c++) s[i][c] = fused(k.v[i], u.v[c], s[i][c]);
         }
       }
 UNROLL
@@ -541,12 +619,14 @@ FN void decode(u64 tables) {
         pendingRows(job, p, l, at<const Pass>(tables + job.passes)[i], tables, sums);
       }
     }
+    Late<M> late;
+    ask(job, p, late);
     if (state) waitAsync<0>();
     blockBarrier();
     if (state) readState(job, l, sums);
     share(l, sums);
     blockBarrier();
-    finish(job, p, l);
+    finish(job, p, l, late);
     if (!job.out) append(job, p);
   } else if (state) {
     waitAsync<0>();

@@ -4,12 +4,13 @@
 // thread keeps its own few in registers over all steps; S and T pass once.
 //
 // These are streams: a step moves 16 bytes a thread (8 with 16-bit S) for a dozen instructions,
-// so what counts is how much is on its way. A thread asks for AHEAD end-states before it uses the
-// first. HBM of an H200 needs about 4.8 TB/s x 0.8 us / 132 = 29 KiB under way on each
-// multiprocessor; 1,024 threads with 4 loads of 16 bytes have 64 KiB.
+// so what counts is how much is on its way. A thread has asked for AHEAD end-states before it uses
+// the first, and asks for one more whenever it has used one. HBM of an H200 needs about
+// 4.8 TB/s x 0.8 us / 132 = 29 KiB under way on each multiprocessor; 768 threads with 6 loads of
+// 16 bytes have 72 KiB.
 #include "compose_job.cu"
 
-enum : u32 { AHEAD = 4 };
+enum : u32 { AHEAD = 6, AHEAD_PAIRS = 4 };  // of 4, 6 and 8 the fastest on an H200
 
 struct Four {
   float v[4];
@@ -45,6 +46,19 @@ FN void scaleAdd(Four &y, const Four &t, const Four &s) {
   for (u32 i = 0; i < 4; i++) y.v[i] = t.v[i] * y.v[i] + s.v[i];
 }
 
+// Asked is what a thread reads of a step: its numbers of S, and their factors.
+struct Asked {
+  Word4 s, t;
+};
+
+template <bool EACH>
+FN void ask(Asked &a, const ComposeStep &st, u64 first, u64 factor) {
+  if (st.s == 0) return;
+  a.s = readFour(st.s, st.sType, first);
+  if (EACH) a.t = readFour(st.t, st.tType, factor);
+  else a.t.v[0] = readOne(st.t, st.tType, factor);
+}
+
 // composeStream gives a thread four neighbouring numbers, which have one factor, or, with EACH,
 // four neighbouring factors.
 template <bool EACH>
@@ -52,43 +66,44 @@ FN void composeStream(u64 tables, const ComposeJob &job) {
   const u64 first = 4 * ((u64)blockX() * threads() + threadIndex());
   if (first >= (u64)job.heads * job.dk * job.dv) return;
   const u64 factor = EACH ? first : (u32)first / job.span;
-  const ComposeStep *steps = stepsOf(tables, job);
+  const u32 count = job.count;
+  const u64 steps = tables + job.steps;
+  Asked asked[AHEAD];
+  UNROLL
+  for (u32 i = 0; i < AHEAD; i++) {
+    if (i < count) ask<EACH>(asked[i], readStep(steps, i), first, factor);
+  }
   Four state = readState(job.from, first);
-  for (u32 n = 0; n < job.count; n += AHEAD) {
-    Word4 s[AHEAD], t[AHEAD];
+  for (u32 n = 0; n < count; n += AHEAD) {
     UNROLL
     for (u32 i = 0; i < AHEAD; i++) {
-      if (n + i >= job.count || steps[n + i].s == 0) continue;
-      const ComposeStep &st = steps[n + i];
-      s[i] = readFour(st.s, st.sType, first);
-      if (EACH) t[i] = readFour(st.t, st.tType, factor);
-      else t[i].v[0] = readOne(st.t, st.tType, factor);
-    }
-    UNROLL
-    for (u32 i = 0; i < AHEAD; i++) {
-      if (n + i >= job.count) break;
-      const ComposeStep &st = steps[n + i];
+      if (n + i >= count) break;
+      const ComposeStep st = readStep(steps, n + i);
       writeState(st.before, first, state);
-      if (st.s == 0) continue;
-      Four factors;
-      if (EACH) {
-        factors = toFloats(t[i], st.tType);
-      } else {
-        const float f = toFloat(t[i].v[0], st.tType);
-        factors = {{f, f, f, f}};
+      if (st.s != 0) {
+        Four factors;
+        if (EACH) {
+          factors = toFloats(asked[i].t, st.tType);
+        } else {
+          const float f = toFloat(asked[i].t.v[0], st.tType);
+          factors = {{f, f, f, f}};
+        }
+        scaleAdd(state, factors, toFloats(asked[i].s, st.sType));
       }
-      scaleAdd(state, factors, toFloats(s[i], st.sType));
+      if (n + i + AHEAD < count) ask<EACH>(asked[i], readStep(steps, n + i + AHEAD), first, factor);
     }
   }
   writeState(job.out, first, state);
 }
 
-KERNEL(spliced_compose_rows, ComposeArgs, 256, 4) {
-  composeStream<false>(args.tables, at<const ComposeJob>(args.tables)[blockY()]);
+KERNEL(spliced_compose_rows, ComposeArgs, 256, 3) {
+  const ComposeJob job = at<const ComposeJob>(args.tables)[blockY()];
+  composeStream<false>(args.tables, job);
 }
 
-KERNEL(spliced_compose_numbers, ComposeArgs, 256, 4) {
-  composeStream<true>(args.tables, at<const ComposeJob>(args.tables)[blockY()]);
+KERNEL(spliced_compose_numbers, ComposeArgs, 256, 3) {
+  const ComposeJob job = at<const ComposeJob>(args.tables)[blockY()];
+  composeStream<true>(args.tables, job);
 }
 
 // rowsOf are the two rows of pair i: those that turn together, then the rest two by two. The last
@@ -101,6 +116,19 @@ FN void rowsOf(const ComposeJob &job, u32 i, u32 &p, u32 &q) {
     p = i;
     q = i + job.dims / 2;
   }
+}
+
+// AskedPair is what a thread reads of a step: its numbers in both rows of S, and the head's factor.
+struct AskedPair {
+  Word4 p, q;
+  u32 t;
+};
+
+FN void askPair(AskedPair &a, const ComposeStep &st, u32 head, u64 atP, u64 atQ, bool both) {
+  if (st.s == 0) return;
+  a.p = readFour(st.s, st.sType, atP);
+  if (both) a.q = readFour(st.s, st.sType, atQ);
+  a.t = readOne(st.t, st.tType, head);
 }
 
 // A thread has four neighbouring columns of two rows, so that a turn finds both ends of a pair in
@@ -116,39 +144,36 @@ KERNEL(spliced_compose_turned, ComposeArgs, 256, 2) {
   const u64 origin = (u64)head * job.dk * job.dv + 4 * (unit % across);
   const u64 atP = origin + (u64)p * job.dv, atQ = origin + (u64)q * job.dv;
   const bool both = q < job.dk;
-  const ComposeStep *steps = stepsOf(args.tables, job);
-
+  const u64 steps = args.tables + job.steps;
+  AskedPair asked[AHEAD_PAIRS];
+  UNROLL
+  for (u32 i = 0; i < AHEAD_PAIRS; i++) {
+    if (i < job.count) askPair(asked[i], readStep(steps, i), head, atP, atQ, both);
+  }
   Four x = readState(job.from, atP), y = {};
   if (both) y = readState(job.from, atQ);
-  for (u32 n = 0; n < job.count; n += AHEAD) {
-    Word4 a[AHEAD], b[AHEAD];
-    float t[AHEAD];
+  for (u32 n = 0; n < job.count; n += AHEAD_PAIRS) {
     UNROLL
-    for (u32 i = 0; i < AHEAD; i++) {
-      if (n + i >= job.count || steps[n + i].s == 0) continue;
-      const ComposeStep &st = steps[n + i];
-      a[i] = readFour(st.s, st.sType, atP);
-      if (both) b[i] = readFour(st.s, st.sType, atQ);
-      t[i] = number(st.t, st.tType, head);
-    }
-    UNROLL
-    for (u32 i = 0; i < AHEAD; i++) {
+    for (u32 i = 0; i < AHEAD_PAIRS; i++) {
       if (n + i >= job.count) break;
-      const ComposeStep &st = steps[n + i];
+      const ComposeStep st = readStep(steps, n + i);
       writeState(st.before, atP, x);
       if (both) writeState(st.before, atQ, y);
-      if (st.s == 0) continue;
-      Four f = toFloats(a[i], st.sType), g = {};
-      if (both) g = toFloats(b[i], st.sType);
-      if (2 * pair < st.dims) {
-        const float *angle = at<const float>(args.tables + st.angles) + pair;
-        const float c = angle[0], sine = angle[st.dims / 2];
-        UNROLL
-        for (u32 j = 0; j < 4; j++) turn(f.v[j], g.v[j], c, sine);
+      if (st.s != 0) {
+        Four f = toFloats(asked[i].p, st.sType), g = {};
+        if (both) g = toFloats(asked[i].q, st.sType);
+        if (2 * pair < st.dims) {
+          const float *angle = at<const float>(args.tables + st.angles) + pair;
+          const float c = angle[0], sine = angle[st.dims / 2];
+          UNROLL
+          for (u32 j = 0; j < 4; j++) turn(f.v[j], g.v[j], c, sine);
+        }
+        const float t = toFloat(asked[i].t, st.tType);
+        const Four factor = {{t, t, t, t}};
+        scaleAdd(x, factor, f);
+        if (both) scaleAdd(y, factor, g);
       }
-      const Four factor = {{t[i], t[i], t[i], t[i]}};
-      scaleAdd(x, factor, f);
-      if (both) scaleAdd(y, factor, g);
+      if (n + i + AHEAD_PAIRS < job.count) askPair(asked[i], readStep(steps, n + i + AHEAD_PAIRS), head, atP, atQ, both);
     }
   }
   writeState(job.out, atP, x);

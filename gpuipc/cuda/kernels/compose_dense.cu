@@ -39,16 +39,17 @@ static_assert(sizeof(DenseArgs) == 32, "compose.go");
 
 // Strip is a block's share of a job.
 struct Strip {
-  const ComposeJob &job;
+  ComposeJob job;
+  u64 steps;
   u32 head, column;
 };
 
 // Cursor walks over the tiles of all steps that have T and S.
 struct Cursor {
   u32 step, tile;
+  const u8 *t, *s;  // where the next tile of a step that was begun comes from
+  u32 tType, sType;
 };
-
-FN const ComposeStep &stepAt(const Strip &a, const DenseArgs &args, u32 n) { return stepsOf(args.tables, a.job)[n]; }
 
 FN u32 sizeOf(u32 type) { return type == F32 ? 4 : 2; }
 
@@ -101,21 +102,32 @@ FN void copyS(u32 to, const Tile &s) {
 // fetch begins to copy the tile at the cursor, if there is one, and moves on.
 template <u32 DK>
 FN void fetch(const Strip &a, const DenseArgs &args, Cursor &c, u32 slot) {
-  while (c.step < a.job.count && stepAt(a, args, c.step).s == 0) c.step++;
+  if (c.tile == 0) {
+    for (; c.step < a.job.count; c.step++) {
+      const ComposeStep st = readStep(a.steps, c.step);
+      if (st.s == 0) continue;
+      c.tType = st.tType;
+      c.sType = st.sType;
+      const u64 row = (u64)a.head * a.job.dk;
+      c.t = at<const u8>(st.t) + row * a.job.dk * sizeOf(st.tType);
+      c.s = at<const u8>(st.s) + (row * a.job.dv + a.column) * sizeOf(st.sType);
+      break;
+    }
+  }
   if (c.step < a.job.count) {
-    const ComposeStep &st = stepAt(a, args, c.step);
     const u32 base = slot * args.slotBytes, row = c.tile * TILE;
     const u32 rows = row < a.job.dk ? a.job.dk - row : 0;
-    const u64 first = (u64)a.head * a.job.dk + (rows ? row : 0);
-    const u32 tSize = sizeOf(st.tType), sSize = sizeOf(st.sType);
-    Tile t = {nullptr, a.job.dk * tSize, rows, a.job.dk * tSize};
-    Tile s = {nullptr, a.job.dv * sSize, rows, (a.job.dv - a.column) * sSize};
-    t.from = at<const u8>(st.t) + first * t.stride;
-    s.from = at<const u8>(st.s) + first * s.stride + a.column * sSize;
-    if (st.tType == F32) copyT<DK * 4>(base, t, 16);
+    const u32 tStride = a.job.dk * sizeOf(c.tType), sStride = a.job.dv * sizeOf(c.sType);
+    const Tile t = {c.t, tStride, rows, tStride};
+    const Tile s = {c.s, sStride, rows, (a.job.dv - a.column) * sizeOf(c.sType)};
+    if (c.tType == F32) copyT<DK * 4>(base, t, 16);
     else copyT<DK * 2>(base, t, 64);
-    if (st.sType == F32) copyS<true>(base + args.sOffset, s);
+    if (c.sType == F32) copyS<true>(base + args.sOffset, s);
     else copyS<false>(base + args.sOffset, s);
+    if (row + TILE < a.job.dk) {  // behind the last row a tile is zeros, from wherever
+      c.t += TILE * tStride;
+      c.s += TILE * sStride;
+    }
     if (++c.tile == DK / TILE) {
       c.tile = 0;
       c.step++;
@@ -249,16 +261,16 @@ FN void step(const DenseArgs &args, const Strip &a, const ComposeStep &st, Walk 
 
 template <u32 DK>
 FN void composeDense(const DenseArgs &args) {
-  const ComposeJob &job = at<const ComposeJob>(args.tables)[blockY()];
+  const ComposeJob job = at<const ComposeJob>(args.tables)[blockY()];
   const u32 strips = (job.dv + args.columns - 1) / args.columns;
   if (blockX() >= job.heads * strips) return;
-  const Strip a = {job, blockX() / strips, blockX() % strips * args.columns};
+  const Strip a = {job, args.tables + job.steps, blockX() / strips, blockX() % strips * args.columns};
   Walk w = {};
   for (u32 i = 0; i + 1 < args.slots; i++) fetch<DK>(a, args, w.ahead, i);
   Part x[DK / TILE] = {};
   if (job.from) moveState<false, DK>(job.from, a, x);
   for (u32 n = 0; n < job.count; n++) {
-    const ComposeStep &st = stepAt(a, args, n);
+    const ComposeStep st = readStep(a.steps, n);
     if (st.before) moveState<true, DK>(st.before, a, x);
     if (st.s == 0) continue;
     if (st.tType == F16) step<F16, DK>(args, a, st, w, x);
@@ -269,5 +281,5 @@ FN void composeDense(const DenseArgs &args) {
 }
 
 KERNEL(spliced_compose_dense_64, DenseArgs, 128, 3) { composeDense<64>(args); }
-KERNEL(spliced_compose_dense_128, DenseArgs, 128, 2) { composeDense<128>(args); }
+KERNEL(spliced_compose_dense_128, DenseArgs, 128, 3) { composeDense<128>(args); }
 KERNEL(spliced_compose_dense_192, DenseArgs, 128, 2) { composeDense<192>(args); }

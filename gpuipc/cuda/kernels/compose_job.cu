@@ -34,6 +34,18 @@ FN const ComposeStep *stepsOf(u64 tables, const ComposeJob &job) {
   return at<const ComposeStep>(tables + job.steps);
 }
 
+// readStep reads a step whole, of which nothing changes while the kernel runs: what a thread writes
+// meanwhile does not make it read again.
+FN ComposeStep readStep(u64 steps, u32 n) {
+  union {
+    Word4 words[sizeof(ComposeStep) / 16];
+    ComposeStep step;
+  } u;
+  UNROLL
+  for (u32 i = 0; i < sizeof(ComposeStep) / 16; i++) u.words[i] = readFixed16(at<const u8>(steps) + (u64)n * sizeof(ComposeStep) + 16 * i);
+  return u.step;
+}
+
 // readOne is number i of an array as its bits, toFloat what they mean.
 FN u32 readOne(u64 array, u32 type, u64 i) {
   return type == F32 ? at<const u32>(array)[i] : at<const u16>(array)[i];

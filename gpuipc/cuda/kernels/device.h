@@ -107,6 +107,41 @@ FN Word4 readOnce16(const void *p) {
       : "l"(globalAddress(p)));
   return w;
 }
+// readFixed loads what nobody writes while the kernel runs, and other threads need too.
+FN Word4 readFixed16(const void *p) {
+  Word4 w;
+  asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(w.v[0]), "=r"(w.v[1]), "=r"(w.v[2]), "=r"(w.v[3])
+      : "l"(globalAddress(p)));
+  return w;
+}
+// readNumber is the bits of a number of 4 bytes, or of 2, that nobody writes meanwhile. It takes no
+// branch, so that several are on their way at once.
+FN u32 readNumber(u64 array, bool wide, u64 i) {
+  u32 v;
+  asm("{ .reg .pred p;\n\t"
+      "setp.ne.u32 p, %2, 0;\n\t"
+      "@p ld.global.nc.u32 %0, [%1];\n\t"
+      "@!p ld.global.nc.u16 %0, [%1]; }"
+      : "=r"(v)
+      : "l"(globalAddress((const u8 *)array + (i << (wide ? 2 : 1)))), "r"((u32)wide));
+  return v;
+}
+// readFixedIf is the number at an address, or the other one; it takes no branch.
+FN u32 readFixedIf(bool there, u64 address, u32 other) {
+  u32 v = other;
+  asm("{ .reg .pred p;\n\t"
+      "setp.ne.u32 p, %2, 0;\n\t"
+      "@p ld.global.nc.u32 %0, [%1]; }"
+      : "+r"(v)
+      : "l"(globalAddress((const void *)address)), "r"((u32)there));
+  return v;
+}
+FN u32 readFixed(const u32 *p) {
+  u32 v;
+  asm("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(globalAddress(p)));
+  return v;
+}
 FN Word2 readOnce8(const void *p) {
   Word2 w;
   asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
@@ -219,10 +254,15 @@ FN u16 bfloatFromFloat(float f) {
   return (u16)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-// Words behind an address that came in a table.
+// Words behind an address that came in a table. They are in device memory, which the compiler is
+// told: an access that may be one of shared memory cannot pass those that are, and takes longer.
 template <class T>
 FN T *at(u64 address) {
+#ifdef SPLICED_EMULATE
   return (T *)address;
+#else
+  return (T *)(__attribute__((address_space(1))) T *)address;
+#endif
 }
 FN Word4 read16(const void *p) { return *(const Word4 *)p; }
 FN Word2 read8(const void *p) { return *(const Word2 *)p; }

@@ -76,7 +76,7 @@ struct Long {  // only copied
 // Wide is 16 bytes of elements, Narrow is N elements wherever they lie.
 template <class T>
 struct Wide {
-  enum : u32 { COUNT = 16 / sizeof(typename T::Raw), EACH = COUNT / 4, BATCH = 4 };
+  enum : u32 { COUNT = 16 / sizeof(typename T::Raw), EACH = COUNT / 4, BATCH = 6 };
   Word4 word;
   METHOD void load(u64 from) { word = readOnce16(at<u8>(from)); }
   METHOD void store(u64 to) const { write16(at<u8>(to), word); }
@@ -212,35 +212,42 @@ struct Place {
   METHOD u64 target(const Job &job, u64 tables, u32 row) const {
     if (job.blockRows == 0) return dst + row * job.rowStride;
     u32 tableRow = job.firstRow + row, entry = tableRow / job.blockRows;
-    u64 block = at<const u32>(tables + job.blocks)[entry];
+    u64 block = readFixed(at<const u32>(tables + job.blocks) + entry);
     return dst + block * job.blockStride + (tableRow - entry * job.blockRows) * job.rowStride;
   }
 };
 
-// walk moves one unit of each row that is the thread's.
+// walk moves one unit of each row that is the thread's. BATCH of them are on their way: where one has
+// been put down the next is asked for, with the place that it goes to.
 template <class M>
 FN void walk(const Job &job, u64 tables, const Span &span, Place p, const M &move) {
   constexpr u32 BATCH = M::BATCH, PAIRS_HELD = M::TURNS > 0 ? (u32)M::TURNS : 1;
   const float *cosines = at<const float>(tables + job.turns) + p.firstPair;
   const float *sines = cosines + (u64)job.half * (job.perRow ? job.rows : 1);
   Turns<PAIRS_HELD> turns;
+  const u32 step = span.columns * span.pass * BATCH;
+  u32 row = span.column * span.pass * BATCH + span.slot;
+  typename M::Held held[BATCH];
+  u64 to[BATCH];
+UNROLL
+  for (u32 i = 0; i < BATCH; i++) {
+    const u32 r = row + i * span.pass;
+    if (r >= job.rows) break;
+    move.load(held[i], p.src + r * job.rowBytes);
+    to[i] = p.target(job, tables, r);
+  }
   if (M::TURNS > 0 && !job.perRow) turns.read(cosines, sines);
-  u32 step = span.columns * span.pass * BATCH;
-  for (u32 row = span.column * span.pass * BATCH + span.slot; row < job.rows; row += step) {
-    typename M::Held held[BATCH];
+  for (; row < job.rows; row += step) {
 UNROLL
     for (u32 i = 0; i < BATCH; i++) {
-      // Past the end the last row once more: no branch lies between the reads.
-      u32 r = min(row + i * span.pass, job.rows - 1);
-      move.load(held[i], p.src + r * job.rowBytes);
-    }
-UNROLL
-    for (u32 i = 0; i < BATCH; i++) {
-      u32 r = row + i * span.pass;
+      const u32 r = row + i * span.pass;
       if (r >= job.rows) break;
-      u64 angles = (u64)r * job.half;
+      const u64 angles = (u64)r * job.half;
       if (M::TURNS > 0 && job.perRow) turns.read(cosines + angles, sines + angles);
-      move.store(held[i], p.target(job, tables, r), turns);
+      move.store(held[i], to[i], turns);
+      if (r + step >= job.rows) continue;
+      move.load(held[i], p.src + (r + step) * job.rowBytes);
+      to[i] = p.target(job, tables, r + step);
     }
   }
 }

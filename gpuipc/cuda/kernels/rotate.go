@@ -45,11 +45,11 @@ const (
 	rotateThreads  = 256
 	rotateRowBytes = 152 // of a job in the tables: rotation::Job
 	// rotateBatch is the rows that a thread has on their way at once.
-	rotateBatch = 4
+	rotateBatch = 6
 	// rotateBlocks is about how many blocks share what turns, and what does not, of all jobs of a
 	// launch: several for each multiprocessor of any GPU, and few enough that a thread keeps its
-	// cosines and sines over many rows. A guess.
-	rotateBlocks = 8192
+	// cosines and sines over many rows. Twice and half as many were slower on an H200.
+	rotateBlocks = 4096
 	// maxAngles bounds the cosines of a launch, which are made on the host at 30 ns each.
 	maxAngles = 1 << 24
 	// tablesBack is how many tables of each kind are looked through for an equal one.

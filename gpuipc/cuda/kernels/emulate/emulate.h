@@ -139,6 +139,10 @@ FN void waitAsync() {
 
 FN Word4 readOnce16(const void *p) { return *(const Word4 *)p; }
 FN Word2 readOnce8(const void *p) { return *(const Word2 *)p; }
+FN u32 readNumber(u64 array, bool wide, u64 i) { return wide ? ((const u32 *)array)[i] : ((const u16 *)array)[i]; }
+FN u32 readFixedIf(bool there, u64 address, u32 other) { return there ? *(const u32 *)address : other; }
+FN u32 readFixed(const u32 *p) { return *p; }
+FN Word4 readFixed16(const void *p) { return *(const Word4 *)p; }
 
 FN void prefetch(u64 address) { (void)*(const volatile u8 *)address; }  // it has to be there
 

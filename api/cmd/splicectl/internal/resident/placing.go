@@ -90,17 +90,9 @@ func (e *engine) measure(ctx context.Context, r *gpucheck.Report) error {
 // publish stores as many segments as a request has, and has them copied to the GPU.
 func (e *engine) publish(ctx context.Context) error {
 	for i := range segments(e.Sizes) {
-		s := newSegment(e.profile, e.Sizes.Rows, e.Seed+uint64(i))
-		stored, err := e.model.Put(ctx, &connector.PutQuery{Spec: s.spec, Tokens: s.tokens, Source: connector.Source{Parts: s.parts}})
-		if err == nil && !stored.Published {
-			err = errors.New("it was not published")
-		}
+		key, err := e.bench.publish(ctx, newSegment(e.profile, e.Sizes.Rows, e.Seed+uint64(i)))
 		if err != nil {
 			return fmt.Errorf("segment %d: %w", i, err)
-		}
-		key, ok := e.model.SegmentKey(s.spec, s.tokens)
-		if !ok {
-			return errors.New("no salt of the tenant")
 		}
 		e.keys = append(e.keys, key)
 	}

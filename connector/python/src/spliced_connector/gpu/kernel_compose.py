@@ -28,6 +28,7 @@ _STEP = struct.Struct("<3Q6I")
 _STREAM_THREADS, _PLAIN_THREADS = 256, 128
 _TILE = 32  # rows of T and S in a slot of the ring
 _MULTIPROCESSORS = 132  # of an H200, for which strips are chosen
+_SHARED_OF_THREE = 75 << 10  # what each of three blocks has of a multiprocessor
 
 
 @dataclass(frozen=True)
@@ -307,7 +308,9 @@ def _ring_of(kernel: _Kernel, jobs: Sequence[ComposeJob], columns: int) -> _Ring
     s_bytes = _TILE * columns * max([2, *(step.s_dtype.size for step in steps)])
     park = columns // 16 * dk // 32 * 2048
     three = _Ring(columns, t_bytes, s_bytes, 3, park)
-    return three if three.nbytes <= SHARED_MOST else _Ring(columns, t_bytes, s_bytes, 2, park)
+    if three.nbytes <= _SHARED_OF_THREE:
+        return three
+    return _Ring(columns, t_bytes, s_bytes, 2, park)
 
 
 def _tables(jobs: Sequence[ComposeJob]) -> bytes:

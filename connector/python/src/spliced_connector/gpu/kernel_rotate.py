@@ -17,8 +17,8 @@ from spliced_connector.model import DType
 
 _THREADS = 256
 _ROW = struct.Struct("<9Q20I")
-_BATCH = 4  # rows that a thread has on their way at once
-_BLOCKS = 8192  # about so many share what turns, and what does not, of all jobs of a launch
+_BATCH = 6  # rows that a thread has on their way at once
+_BLOCKS = 4096  # about so many share what turns, and what does not, of all jobs of a launch
 _MOST = 1 << 24
 _ANGLES_MOST = 1 << 24
 _BLOCK_ROWS_MOST = 1 << 30
