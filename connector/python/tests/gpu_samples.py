@@ -22,13 +22,13 @@ def attached(client: Client) -> DeviceMemory:
 
 
 @contextmanager
-def stream_of(device: DeviceMemory) -> Iterator[Stream]:
-    """A stream of the engine."""
+def stream_of(device: DeviceMemory, priority: int = 0) -> Iterator[Stream]:
+    """A stream of the engine. Those of one priority share a few queues."""
     with contextlib.ExitStack() as undo:
         context = engine_context(device)
         undo.callback(context.close)
         with context.current() as driver:
-            stream = driver.stream()
+            stream = driver.stream_with_priority(priority)
         undo.callback(_destroy, context, stream)
         yield stream
         with context.current() as driver:

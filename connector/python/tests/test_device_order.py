@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +14,7 @@ from gpu_samples import attached, capture_on, memory_of, stream_of
 from running import StartDaemon
 from spliced_connector.client import DeviceMemory, DeviceSegment, Model, release_after
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.gpu import Launch, Stream
+from spliced_connector.gpu import MOST_WAITING, Launch, Stream
 
 
 def held(model: Model, n: int) -> list[DeviceSegment]:
@@ -74,6 +76,37 @@ def test_a_killed_daemon_lets_streams_go_while_the_client_waits_for_the_gpu(
             driver.write_value(writer, slot.address, 1)
         goes_on(device, engine)
         cuda.clear()
+
+
+def test_no_more_streams_wait_than_the_rescue_gets_past(
+    start_gpu_daemon: StartDaemon, connect_gpu: Connect, cuda: FakeCuda
+) -> None:
+    daemon = start_gpu_daemon()
+    client = connect_gpu(daemon.socket)
+    device = attached(client)
+    segments = held(client.model(SMALL), MOST_WAITING + 2)
+    with memory_of(device, 8) as slot, contextlib.ExitStack() as streams:
+        engine = streams.enter_context(stream_of(device, -1))
+        others = [streams.enter_context(stream_of(device)) for _ in range(MOST_WAITING + 1)]
+        with device.gpu.context.current() as driver:
+            driver.wait_value(engine, slot.address, 1)  # so that the daemon cannot answer
+        passings = [release_after(engine, [segment], signal=True) for segment in segments]
+        for stream, passing in zip(others, passings, strict=False):
+            assert passing is not None
+            wait = threading.Thread(target=device.wait, args=(stream, passing))
+            wait.start()
+            wait.join(0.2 if stream is others[-1] else PATIENCE)
+            assert wait.is_alive() == (stream is others[-1])
+        assert passings[-1] is not None
+        device.wait(others[0], passings[-1])  # one that waits already takes no place
+        daemon.kill()
+        wait.join(PATIENCE)
+        assert not wait.is_alive()
+        for stream in others:
+            goes_on(device, stream)
+        with device.gpu.context.current() as driver, stream_of(device) as writer:
+            driver.write_value(writer, slot.address, 1)
+        goes_on(device, engine)
 
 
 def test_a_lease_that_is_forgotten_as_the_client_ends_leaves_nothing(

@@ -18,8 +18,8 @@ func (a *API) StreamCreate() (Stream, error) {
 // mostUrgent is beyond what any device has: drivers take the nearest they know.
 const mostUrgent = -1 << 20
 
-// StreamCreateUrgent makes a stream of the highest priority. Streams of several
-// priorities have hardware queues of their own in practice; it is not documented.
+// StreamCreateUrgent makes a stream of the highest priority. It gets past a few streams that wait for a
+// number, not past many: see order.MostWaiting.
 func (a *API) StreamCreateUrgent() (Stream, error) {
 	var s Stream
 	priority := int32(mostUrgent)

@@ -95,6 +95,13 @@ func (p *peer) end() error {
 	return errors.Join(err, p.cmd.Wait())
 }
 
+// kill stops the second process, which may hang in the driver.
+func (p *peer) kill() error {
+	err := errors.Join(p.conn.Close(), p.cmd.Process.Kill())
+	_ = p.cmd.Wait() // it was killed
+	return err
+}
+
 func (p *peer) send(m *message) error {
 	var rights []byte
 	plain := *m

@@ -44,7 +44,8 @@
 // connection ends, for waiters in the client's process; a client does so when it
 // finds the daemon's end of the socket closed. A wait that has passed therefore
 // means "reached, or nobody is left who would": who needs to know which asks the
-// connection. Released is final: it is larger than all numbers, and Page.Signal
+// connection. A client's own write has to get past the streams that wait: no more than MostWaiting may.
+// Released is final: it is larger than all numbers, and Page.Signal
 // never writes over it. What a slot says is the word of a process that may be
 // broken: a client that writes a number too early, or into the daemon's slot,
 // harms what it reads itself and nobody else.

@@ -26,6 +26,11 @@ const (
 	PageBytes = 2 * SlotBytes
 )
 
+// MostWaiting is how many streams of a process may wait at once. A GPU takes work from few streams, and
+// where all that it looks at wait, nobody else gets in, not even a stream of the highest priority with the
+// write that ends the waits: on an H200 one got past 4 and not past 8.
+const MostWaiting = 4
+
 // Released passes every wait. Numbers are less.
 const Released uint64 = 1<<63 - 1
 

@@ -20,6 +20,7 @@ from spliced_connector.client.connection.flight import Call, Late
 from spliced_connector.client.connection.returns import Return
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.gpu import (
+    MOST_WAITING,
     Context,
     CudaError,
     DeviceThreads,
@@ -89,6 +90,8 @@ class DeviceReleases:
         self._ended = threading.Event()
         self._marked: deque[Passing] = deque()
         self._dropped: deque[tuple[int, int]] = deque()
+        self._waits: list[tuple[Stream, Passing]] = []
+        self._waits_lock = threading.Lock()
 
     def after(self, stream: Stream, tenant: int, leases: Sequence[int], *, signal: bool) -> Passing:
         """Have leases released when a stream has passed this point. It does not wait.
@@ -118,8 +121,20 @@ class DeviceReleases:
             passing.wait(self._timeout)
         elif passing.signal == 0:
             raise SplicedError(Code.INVALID, "a wait for no signal")
-        else:
+        elif self._may_wait(stream, passing):
             self._order.wait(stream, passing.signal)
+        else:
+            while not (passing.wait(self._timeout) or self._ended.is_set()):
+                pass
+
+    def _may_wait(self, stream: Stream, passing: Passing) -> bool:
+        """Whether the stream may be one of those that wait; the host has to, where it may not."""
+        with self._waits_lock:
+            self._waits = [wait for wait in self._waits if not wait[1].wait(0)]
+            if len({stream, *(other for other, _ in self._waits)}) > MOST_WAITING:
+                return False
+            self._waits.append((stream, passing))
+            return True
 
     def drop(self, tenant: int, lease: int) -> None:
         """Release a lease that was forgotten, behind all that is queued. Takes no lock."""
