@@ -60,6 +60,6 @@ func OfEngines(o Options) []gpucheck.Part {
 	return []gpucheck.Part{
 		Engines(o, randomModel, "engines: a model of random numbers", 100*time.Second),
 		Engines(o, o.Model, "engines: the model that came along", 100*time.Second),
-		Engines(o, randomModel, "engines: a model of random numbers, with FLA", 60*time.Second, "--fla"),
+		Engines(o, randomModel, "engines: a model of random numbers and FLA", 60*time.Second, "--fla"),
 	}
 }
