@@ -4,7 +4,8 @@ Each engine is a process. The first computes a prompt, publishes its segments an
 the second reuses them, from copies on the GPU and from host memory, at other positions too. Its
 logits are compared with those of the first, and its times to the first token with computing all.
 The model is the one that came along, whose answers can be right or wrong, or a larger one of random
-numbers with heads of the usual size.
+numbers with heads of the usual size. Flash Linear Attention is hidden from transformers: with
+`--fla` one engine takes the time to the first token with it, and nothing else.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fla_kernels
 import rows
 
 if TYPE_CHECKING:
@@ -46,6 +48,11 @@ MOVES = 4096
 
 PATIENCE = 20.0
 """Seconds for what takes less than one: memory attached, copies made."""
+
+
+FEWEST, SECONDS = 3, 3.0
+"""Rounds that are timed at least, and the time behind which no more are; behind twice that time
+even fewer do."""
 
 
 @dataclass(frozen=True)
@@ -145,10 +152,11 @@ class Engine:
     def prefill(
         self, ids: list[int], cuts: list[int], mode: Any, gpu: bool, keep: bool, rounds: int
     ) -> dict[str, object]:
-        """Median seconds to the first token, and what the last round gave."""
+        """Median seconds to the first token, and what the last round gave. Of several rounds the
+        first, which may load and compile, does not count."""
         engine: SplicedTransformers = self._engines[0 if gpu else 1]
-        took = []
-        for _ in range(rounds):
+        took: list[float] = []
+        while not _enough(took, rounds):
             self._wait()
             start = time.perf_counter()
             done = engine.prefill(ids, cuts, mode, keep=False)
@@ -157,7 +165,7 @@ class Engine:
         if keep:
             engine.store(done)
         return {
-            "seconds": statistics.median(took),
+            "seconds": statistics.median(took[1:] or took),
             "logits": done.logits.float().tolist(),
             "first": first,
             "reused": done.reused,
@@ -173,6 +181,17 @@ class Engine:
         out = engine.generate(ids, cuts, mode, max_new_tokens=n, do_sample=False)
         return {"tokens": out[0, len(ids) :].tolist()}
 
+    def spent(self, ids: list[int], cuts: list[int], mode: Any, gpu: bool) -> dict[str, object]:
+        """Milliseconds of the device, and of the kernels that take most of it."""
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            self._engines[0 if gpu else 1].prefill(ids, cuts, mode, keep=False)
+            self._wait()
+        took = {one.key: one.self_device_time_total / 1e3 for one in seen.key_averages()}
+        most = sorted(took.items(), key=lambda item: -item[1])
+        return {"total": sum(took.values()), "most": most[:4]}
+
     def _wait(self) -> None:
         if self._device == "cuda":
             self._torch.cuda.synchronize()
@@ -182,10 +201,23 @@ class Engine:
             client.close()
 
 
-def serve(args: argparse.Namespace, sizes: Sizes, device: str) -> int:
+def _enough(took: list[float], rounds: int) -> bool:
+    """Whether rounds that took so long will do; the first of several is not counted."""
+    if rounds == 1 or not took:
+        return bool(took)
+    counted = took[1:]
+    if len(counted) >= rounds or sum(counted) > 2 * SECONDS:
+        return True
+    return len(counted) >= FEWEST and sum(counted) > SECONDS
+
+
+def serve(args: argparse.Namespace, sizes: Sizes) -> int:
     """Answer commands until standard input ends: the parent is done, or gone."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
+    late = "an engine stopped at "
+    rows.watch(lambda at: print(json.dumps({"late": late + at}), file=answers, flush=True), 2.0)
+    device = loaded(args.fla)
     engine = Engine(args, sizes, device)
     for line in sys.stdin:
         asked = json.loads(line)
@@ -200,8 +232,32 @@ def serve(args: argparse.Namespace, sizes: Sizes, device: str) -> int:
     return 0
 
 
+def loaded(with_fla: bool) -> str:
+    """The device, once what an engine needs is imported; else the process ends."""
+    device = os.environ.get("GPU_CHECK_TORCH", "cuda")
+    try:
+        import torch
+
+        if with_fla:
+            fla_kernels.quicken()
+            import fla.ops.gated_delta_rule  # noqa: F401
+        else:
+            fla_kernels.hide()
+        from transformers import Qwen3_5ForCausalLM  # noqa: F401
+    except Exception as err:  # they raise what their parts raise
+        lacking = "no FLA with Triton, or" if with_fla else "no"
+        rows.cannot_run(f"{lacking} transformers with torch: {type(err).__name__}: {err}")
+    if device == "cuda" and not torch.cuda.is_available():
+        rows.cannot_run(f"torch {torch.__version__} finds no CUDA")
+    return device
+
+
+class LateError(Exception):
+    """An engine's time was up; the text says where it stood."""
+
+
 class Process:
-    """An engine in a process of its own."""
+    """An engine in a process of its own, which answers in the order in which it was asked."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         command = [sys.executable, __file__, "--child", *sys.argv[1:]]
@@ -210,17 +266,28 @@ class Process:
         )
 
     def ask(self, do: str, **asked: object) -> dict[str, Any]:
-        """Its answer. Raises RuntimeError for trouble there."""
-        if self._process.stdin is None or self._process.stdout is None:
-            raise RuntimeError("no pipes to an engine")
-        try:
+        """Its answer. Raises RuntimeError for trouble there, and LateError."""
+        self.send(do, **asked)
+        return self.receive()
+
+    def send(self, do: str, **asked: object) -> None:
+        """Has it work on something beside what goes on here."""
+        if self._process.stdin is None:
+            raise RuntimeError("no pipe to an engine")
+        with suppress(BrokenPipeError):  # `receive` tells
             print(json.dumps({"do": do, **asked}), file=self._process.stdin, flush=True)
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
+
+    def receive(self) -> dict[str, Any]:
+        """The next answer."""
+        line = "" if self._process.stdout is None else self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"an engine ended with {self._process.wait(PATIENCE)}")
+            code = self._process.wait(PATIENCE)
+            if code == rows.CANNOT_RUN:  # it has said why
+                sys.exit(code)
+            raise RuntimeError(f"an engine ended with {code}")
         answer: dict[str, Any] = json.loads(line)
+        if "late" in answer:
+            raise LateError(answer["late"])
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return answer
@@ -231,7 +298,9 @@ class Process:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
         try:
-            self._process.wait(10)
+            self._process.wait(min(10.0, max(0.1, rows.left())))
+        except subprocess.TimeoutExpired:
+            pass
         finally:
             self._process.kill()
             self._process.wait()
@@ -244,13 +313,6 @@ def check(name: str) -> Iterator[None]:
         yield
     except (RuntimeError, AssertionError) as err:
         rows.holds(name, str(err) or type(err).__name__)
-
-
-def tried(name: str, engine: Process, **asked: object) -> dict[str, Any] | None:
-    """An answer to prefill, or a row for the trouble and None."""
-    with check(name):
-        return engine.ask("prefill", **asked)
-    return None
 
 
 def off(a: list[float], b: list[float]) -> float:
@@ -307,55 +369,94 @@ def questions(directory: Path, n: int) -> list[tuple[Prompt, list[int]]]:
 def run(args: argparse.Namespace, sizes: Sizes) -> None:
     """Print the rows."""
     name = "the model that came along" if args.model != "random" else "a model of random numbers"
+    rows.watch(lambda at: rows.holds(f"{name}: in time", f"stopped at {at}"))
     if args.model != "random":
         shipped = questions(Path(args.model), 2 if sizes is SMALL else 12)
         prompt = shipped[0][0]
     else:
         shipped, prompt = [], drawn(sizes, 1)
-    writer, reader = Process(args), Process(args)
-    lacks = ""
+    began = time.monotonic()
+    engines = [Process(args) for _ in range(1 if args.fla else 2)]
     try:
-        for which, engine in (("first", writer), ("second", reader)):
-            said = engine.ask("state")
-            title = f"{name}: the {which} engine has memory of the GPU"
-            rows.holds(title, said["inert"] or said["device"])
-            lacks = lacks or said["inert"] or said["device"]
-        if lacks:
+        for engine in engines:
+            engine.send("state")
+        said = [engine.receive() for engine in engines]
+        rows.figure(f"{name}{with_fla(args)}: engines ready", time.monotonic() - began, "s")
+        if args.fla:
+            plain_once(name + with_fla(args), prompt, engines[0])
+            plainly(name + with_fla(args), prompt, engines[0], sizes)
+            return
+        lacks = [one["inert"] or one["device"] for one in said]
+        for which, trouble in zip(("first", "second"), lacks, strict=True):
+            rows.holds(f"{name}: the {which} engine has memory of the GPU", trouble)
+        if any(lacks):
             return  # what follows would be of host memory alone
-        compare(name, prompt, writer, reader, sizes)
+        compare(name, prompt, *engines, sizes)
         if shipped:
             with check(f"{name}: answers"):
-                answers(name, shipped, writer, reader)
+                answers(name, shipped, *engines)
+        elif os.environ.get("GPU_CHECK_TORCH", "cuda") == "cuda":
+            profiled(name, prompt, engines[1])
+    except LateError as err:
+        rows.holds(f"{name}: in time", str(err))
     finally:
-        writer.close()
-        reader.close()
+        for engine in engines:
+            engine.close()
+
+
+def with_fla(args: argparse.Namespace) -> str:
+    return ", with FLA that is not tuned" if args.fla else ""
+
+
+def sized(p: Prompt) -> str:
+    return f"{len(p.ids)} tokens in {len(p.segments)} segments"
+
+
+def plain_once(name: str, p: Prompt, engine: Process) -> None:
+    """The first prompt of an engine, computed by the model's own forward: it loads and compiles."""
+    once = engine.ask("prefill", **_plain(p), rounds=1)
+    title = f"{name}: first token, no cache, {sized(p)}: in the first round"
+    rows.figure(title, once["seconds"] * 1e3, "ms")
+
+
+def plainly(name: str, p: Prompt, engine: Process, sizes: Sizes) -> dict[str, Any]:
+    """The time to the first token without a cache, by the model's own forward."""
+    plain = engine.ask("prefill", **_plain(p), rounds=sizes.rounds)
+    rows.figure(f"{name}: first token, no cache, {sized(p)}", plain["seconds"] * 1e3, "ms")
+    return plain
+
+
+def _plain(p: Prompt) -> dict[str, Any]:
+    return {"ids": p.ids, "cuts": p.cuts, "mode": "none", "gpu": False, "keep": False}
 
 
 def compare(name: str, p: Prompt, writer: Process, reader: Process, sizes: Sizes) -> None:
     """Prefixes and splices of one prompt."""
-    once = {"ids": p.ids, "cuts": p.cuts, "keep": False, "rounds": sizes.rounds}
-    plain = reader.ask("prefill", mode="none", gpu=False, **once)
-    size = f"{len(p.ids)} tokens in {len(p.segments)} segments"
-    rows.figure(f"{name}: first token, no cache, {size}", plain["seconds"] * 1e3, "ms")
+    # Segments are published in another order, and the first one, which has its own form and is
+    # continued as a prefix, alone: no whole prompt is known.
+    known = (p.elsewhere(), Prompt(p.segments[:1], p.query))
+    for one in known:
+        writer.send(
+            "prefill", ids=one.ids, cuts=one.cuts, mode="splice", gpu=False, keep=True, rounds=1
+        )
+    asked = {"ids": p.ids, "cuts": p.cuts, "mode": "splice"}
+    writer.send("prefill", **asked, gpu=False, keep=False, rounds=1)
+    plain_once(name, p, reader)  # beside the other one's work, which the rounds to come are not
+    for _ in known:
+        writer.receive()
+    want: dict[str, Any] | None = None
+    with check(f"{name}: splice in the first engine"):
+        want = writer.receive()
+    plain = plainly(name, p, reader, sizes)
+    # Segments of the small model are nothing to copy: it tells right from wrong only.
+    bar = REUSE_SHARE if len(p.ids) > MOVES else 0.0
+    with check(f"{name}: splice"):
+        reused(f"{name}: splice", want, asked, reader, EXACT, sizes, plain["seconds"], bar)
     # The prefix last: what is spliced would continue it.
-    for mode, bound in (("splice", EXACT), ("prefix", ROUNDED)):
-        title = f"{name}: {mode}"
-        with check(title):
-            # Segments are published in another order, and the first one, which has its own form
-            # and is continued as a prefix, alone: no whole prompt is known.
-            known = (p.elsewhere(), Prompt(p.segments[:1], p.query)) if mode == "splice" else (p,)
-            for one in known:
-                writer.ask(
-                    "prefill", ids=one.ids, cuts=one.cuts, mode=mode, gpu=False, keep=True, rounds=1
-                )
-            asked = {"ids": p.ids, "cuts": p.cuts, "mode": mode}
-            want: dict[str, Any] | None = plain
-            if mode == "splice":
-                once = {"gpu": False, **asked, "keep": False, "rounds": 1}
-                want = tried(f"{title} in the first engine", writer, **once)
-            # Segments of the small model are nothing to copy: it tells right from wrong only.
-            bar = REUSE_SHARE if mode == "splice" and len(p.ids) > MOVES else 0.0
-            reused(title, want, asked, reader, bound, sizes, plain["seconds"], bar)
+    asked["mode"] = "prefix"
+    with check(f"{name}: prefix"):
+        writer.ask("prefill", **asked, gpu=False, keep=True, rounds=1)
+        reused(f"{name}: prefix", plain, asked, reader, ROUNDED, sizes, plain["seconds"], 0.0)
 
 
 def reused(
@@ -364,8 +465,6 @@ def reused(
 ) -> None:  # fmt: skip
     """One mode in the second engine, from both kinds of memory. bar: the part of the time from
     host memory that may be taken from the GPU, 0 for any."""
-    repeated = {**asked, "keep": False, "rounds": sizes.rounds}
-    host = tried(f"{title}: from memory", reader, gpu=False, **repeated)
     until = time.monotonic() + PATIENCE
     while True:  # the copies are made when they are first asked for
         gpu = reader.ask("prefill", gpu=True, **asked, keep=False, rounds=1)
@@ -376,18 +475,38 @@ def reused(
     rows.figure(f"{title}: tokens of {total} that are reused", gpu["reused"], "tokens")
     said = f"{gpu['on_device']} of {gpu['reused']} reused tokens: {gpu['trouble']}"
     rows.holds(f"{title}: all that is reused comes from the GPU", "" if whole else said)
-    gpu = reader.ask("prefill", gpu=True, **repeated)
-    for what, got in (("memory", host), ("the GPU", gpu)):
-        if got is None:
-            continue
-        if want is not None:
-            difference = off(got["logits"], want["logits"])
-            rows.at_most(f"{title}: logits from {what}", difference, "of spread", bound)
-        named = f"{title}: first token, from {what}, beside no cache"
-        rows.within(named, got["seconds"] * 1e3, plain * 1e3, "ms")
-    if host is not None:
+    took: dict[str, float] = {}
+    for what in ("the GPU", "memory"):
+        with check(f"{title}: from {what}"):
+            got = reader.ask(
+                "prefill", gpu=what != "memory", **asked, keep=False, rounds=sizes.rounds
+            )
+            took[what] = got["seconds"] * 1e3
+            named = f"{title}: first token, from {what}, beside no cache"
+            rows.within(named, took[what], plain * 1e3, "ms")
+            if want is not None:
+                difference = off(got["logits"], want["logits"])
+                rows.at_most(f"{title}: logits from {what}", difference, "of spread", bound)
+    if len(took) == 2:
         named = f"{title}: first token, from the GPU, beside from memory"
-        rows.within(named, gpu["seconds"] * 1e3, host["seconds"] * 1e3, "ms", bar)
+        rows.within(named, took["the GPU"], took["memory"], "ms", bar)
+
+
+def profiled(name: str, p: Prompt, engine: Process) -> None:
+    """What the device does meanwhile, where its profiler can be had."""
+    for mode, gpu, what in (
+        ("splice", True, "spliced from the GPU"), ("splice", False, "spliced from memory"),
+        ("none", False, "no cache"),
+    ):  # fmt: skip
+        title = f"{name}: work of the device, {what}"
+        try:
+            found = engine.ask("spent", ids=p.ids, cuts=p.cuts, mode=mode, gpu=gpu)
+        except RuntimeError as err:
+            rows.skip(title, str(err))
+            return
+        rows.figure(title, found["total"], "ms")
+        for kernel, took in found["most"]:
+            rows.figure(f"{title}: {kernel[:80]}", took, "ms")
 
 
 def answers(
@@ -395,8 +514,12 @@ def answers(
 ) -> None:
     """Questions answered from segments of the first engine, beside those answered without."""
     right = {"none": 0, "splice": 0}
-    same = 0
+    same = n = 0
+    longest = 0.0
     for prompt, answer in shipped:
+        if rows.left() < 2 * longest + 5:  # rows of those that were asked are worth more
+            break
+        began = time.monotonic()
         asked = {"ids": prompt.ids, "cuts": prompt.cuts, "n": len(answer)}
         ready = {"ids": prompt.ids, "cuts": prompt.cuts, "mode": "splice", "rounds": 1}
         writer.ask("prefill", gpu=False, keep=True, **ready)
@@ -408,7 +531,8 @@ def answers(
         right["none"] += said[0] == answer
         right["splice"] += said[2] == answer
         same += said[1] == said[2]
-    n = len(shipped)
+        n += 1
+        longest = max(longest, time.monotonic() - began)
     rows.figure(f"{name}: right answers of {n}, no cache", right["none"], "answers")
     rows.figure(f"{name}: right answers of {n}, spliced from the GPU", right["splice"], "answers")
     trouble = "" if same == n else f"{same} of {n}"
@@ -422,19 +546,12 @@ def main() -> int:
     parser.add_argument("--device", required=True)
     parser.add_argument("--model", required=True, help="a directory, or random")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--fla", action="store_true")
     parser.add_argument("--child", action="store_true")
     args = parser.parse_args()
-    device = os.environ.get("GPU_CHECK_TORCH", "cuda")
-    try:
-        import torch
-        from transformers import Qwen3_5ForCausalLM  # noqa: F401
-    except Exception as err:  # transformers raises what its parts raise
-        rows.cannot_run(f"no transformers with torch: {type(err).__name__}: {err}")
-    if device == "cuda" and not torch.cuda.is_available():
-        rows.cannot_run(f"torch {torch.__version__} finds no CUDA")
     sizes = SMALL if args.small else FULL
     if args.child:
-        return serve(args, sizes, device)
+        return serve(args, sizes)
     run(args, sizes)
     return 0
 

@@ -22,10 +22,10 @@ func (f *gpuCheckFlags) parts() []gpucheck.Part {
 	o := resident.Options{Daemon: f.Daemon, Library: f.Library, Device: f.Device, Seed: f.Seed, Sizes: f.Sizes,
 		Python: f.Python, PythonPath: f.PythonPath, Scripts: f.Scripts, Model: f.Model}
 	out := append([]gpucheck.Part{resident.Part(o), resident.Placing(o)}, resident.OfEngines(o)...)
-	out = append(out, gpucheck.Part{Name: "many cores", Limit: 45 * time.Second, Run: f.manyCores})
+	out = append(out, gpucheck.Part{Name: "many cores", Limit: 60 * time.Second, Run: f.manyCores})
 	for _, tool := range []string{"memcheck", "racecheck", "synccheck"} {
 		run := func(ctx context.Context, r *gpucheck.Report) error { return f.sanitize(ctx, r, tool) }
-		out = append(out, gpucheck.Part{Name: sanitizerPart(tool), Limit: 40 * time.Second, Run: run})
+		out = append(out, gpucheck.Part{Name: sanitizerPart(tool), Limit: 25 * time.Second, Run: run})
 	}
 	return out
 }

@@ -25,6 +25,10 @@ const (
 // driver is left behind then.
 const endTime = 10 * time.Second
 
+// untilEnv tells the process of a part, and scripts of it, when it will be stopped, in seconds since
+// 1970: they can say first where they stand.
+const untilEnv = "GPU_CHECK_UNTIL"
+
 // errTime is what a part fails with whose time was up.
 var errTime = errors.New("its time was up")
 
@@ -37,6 +41,7 @@ func isolated(ctx context.Context, cmd *exec.Cmd, limit time.Duration, stderr io
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = said
+	cmd.Env = append(cmd.Environ(), fmt.Sprintf("%s=%.3f", untilEnv, float64(time.Now().Add(limit).UnixMilli())/1e3))
 	cmd.WaitDelay = endTime // for pipes that its own children hold open
 	out, err := cmd.StdoutPipe()
 	if err != nil {

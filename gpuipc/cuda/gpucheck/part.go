@@ -36,25 +36,25 @@ func (c *check) own() []Part {
 		return bare(name, limit, func() error { return c.onDevices(name, run) })
 	}
 	parts := []Part{
-		bare("calls of the driver", 30*time.Second, c.calls),
-		part("memory in a second process", 25*time.Second, c.shared),
+		bare("calls of the driver", 20*time.Second, c.calls),
+		part("memory in a second process", 8*time.Second, c.shared),
 	}
 	for _, k := range c.agreements() {
-		parts = append(parts, part(againstCPU+k.name, 12*time.Second, k.run))
+		parts = append(parts, part(againstCPU+k.name, 8*time.Second, k.run))
 	}
 	return append(parts,
-		part("speed of dense compose and rotate", 30*time.Second, c.speed),
-		part("speed of other kernels", 25*time.Second, c.otherSpeed),
-		part("speed of decoding", 25*time.Second, func() error { return c.timedBeside(c.decodeSpeed) }),
-		part("torch maps the arena", 25*time.Second, func() error { return c.script("torch_view.py") }),
-		part("torch doing the same", 40*time.Second, func() error { return c.script("torch_speed.py") }),
-		part("gated delta rule of FLA", 40*time.Second, func() error { return c.script("gated_delta.py") }),
-		part("torch and FLA decoding", 30*time.Second, func() error { return c.script("decode_speed.py") }),
-		part("order between two processes", 30*time.Second, c.ordered),
+		part("speed of dense compose and rotate", 10*time.Second, c.speed),
+		part("speed of other kernels", 10*time.Second, c.otherSpeed),
+		part("speed of decoding", 10*time.Second, func() error { return c.timedBeside(c.decodeSpeed) }),
+		part("torch maps the arena", 18*time.Second, func() error { return c.script("torch_view.py") }),
+		part("torch doing the same", 20*time.Second, func() error { return c.script("torch_speed.py") }),
+		part("gated delta rule of FLA", 60*time.Second, func() error { return c.script("gated_delta.py") }),
+		part("torch and FLA decoding", 45*time.Second, func() error { return c.script("decode_speed.py") }),
+		part("order between two processes", 10*time.Second, c.ordered),
 		part("streams that wait", 25*time.Second, c.rescued),
-		part("a busy neighbour", 30*time.Second, c.neighbour),
-		part("copies between host and device", 25*time.Second, c.transfers),
-		part("fixed cost of a request", 15*time.Second, c.overhead),
+		part("a busy neighbour", 26*time.Second, c.neighbour),
+		part("copies between host and device", 12*time.Second, c.transfers),
+		part("fixed cost of a request", 8*time.Second, c.overhead),
 	)
 }
 

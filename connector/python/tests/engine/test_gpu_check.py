@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,10 @@ SCRIPTS = ROOT / "scripts" / "gpu-check"
 TIMES = ("ms",)  # of a CPU: they mean nothing
 
 
-def run(socket: str, cuda: FakeCuda, model: str) -> dict[str, dict[str, object]]:
-    """Its rows by name."""
+def run(
+    socket: str, cuda: FakeCuda, model: str, seconds: float | None = None
+) -> dict[str, dict[str, object]]:
+    """Its rows by name; seconds: after which it would be stopped."""
     _, uuid = load(cuda.path).devices()[0]
     command = [
         sys.executable, str(SCRIPTS / "engines.py"), "--small", "--socket", socket,
@@ -29,6 +32,8 @@ def run(socket: str, cuda: FakeCuda, model: str) -> dict[str, dict[str, object]]
     ]  # fmt: skip
     path = Path(__file__).parents[2] / "src"
     env = {**os.environ, "GPU_CHECK_TORCH": "cpu", "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"}
+    if seconds is not None:
+        env["GPU_CHECK_UNTIL"] = str(time.time() + seconds)
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=env)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -59,6 +64,16 @@ def test_without_memory_of_a_gpu_the_script_says_so_and_ends(
 ) -> None:
     start_gpu_daemon()  # for its environment
     rows = run(start_daemon().socket, cuda, "random")
-    assert len(rows) == 2
-    for row in rows.values():
+    said = [row for row in rows.values() if row["unit"] == "yes"]
+    assert len(said) == 2
+    for row in said:
         assert not row["ok"] and "lends none" in str(row["note"])
+
+
+def test_a_script_that_is_too_slow_says_where_it_stands(
+    start_gpu_daemon: StartDaemon, cuda: FakeCuda
+) -> None:
+    rows = run(start_gpu_daemon().socket, cuda, "random", seconds=4)
+    (row,) = rows.values()
+    assert str(row["name"]).endswith("in time") and not row["ok"]
+    assert "stopped at" in str(row["note"]) and ".py:" in str(row["note"])

@@ -21,9 +21,9 @@ const (
 )
 
 // Engines is the check of two processes of transformers at a daemon with memory of the GPU. model is
-// a directory of one, or "random".
-func Engines(o Options, model, name string) gpucheck.Part {
-	return gpucheck.Part{Name: name, Limit: 75 * time.Second, Run: func(ctx context.Context, r *gpucheck.Report) error {
+// a directory of one, or "random"; more are flags of the script.
+func Engines(o Options, model, name string, limit time.Duration, more ...string) gpucheck.Part {
+	return gpucheck.Part{Name: name, Limit: limit, Run: func(ctx context.Context, r *gpucheck.Report) error {
 		if o.Python == "" {
 			r.Skip(name, "no Python was given")
 			return nil
@@ -42,6 +42,7 @@ func Engines(o Options, model, name string) gpucheck.Part {
 			return err
 		}
 		args := []string{filepath.Join(o.Scripts, "engines.py"), "--socket", daemon.Socket, "--library", o.Library, "--device", o.Device, "--model", model}
+		args = append(args, more...)
 		if o.Sizes == gpucheck.Small() {
 			args = append(args, "--small")
 		}
@@ -54,10 +55,11 @@ func Engines(o Options, model, name string) gpucheck.Part {
 // randomModel names the larger one, of numbers that are drawn.
 const randomModel = "random"
 
-// OfEngines are both checks of engines.
+// OfEngines are the checks of engines: first what carries a bar, last what needs the kernels of others.
 func OfEngines(o Options) []gpucheck.Part {
 	return []gpucheck.Part{
-		Engines(o, o.Model, "engines: the model that came along"),
-		Engines(o, randomModel, "engines: a model of random numbers"),
+		Engines(o, randomModel, "engines: a model of random numbers", 100*time.Second),
+		Engines(o, o.Model, "engines: the model that came along", 100*time.Second),
+		Engines(o, randomModel, "engines: a model of random numbers and FLA", 60*time.Second, "--fla"),
 	}
 }

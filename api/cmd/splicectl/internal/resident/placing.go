@@ -23,7 +23,7 @@ const placingShare = 0.5
 // onto its states, all layers in one batch. Once from copies on the GPU, and once from memory, whence
 // they are copied to the GPU first. It is an engine without a framework: it runs on any GPU.
 func Placing(o Options) gpucheck.Part {
-	return gpucheck.Part{Name: "segments put in place", Limit: 45 * time.Second, Run: func(ctx context.Context, r *gpucheck.Report) error {
+	return gpucheck.Part{Name: "segments put in place", Limit: 22 * time.Second, Run: func(ctx context.Context, r *gpucheck.Report) error {
 		b, err := open(ctx, o)
 		if err != nil {
 			return errors.Join(err, b.close())

@@ -32,7 +32,7 @@ type Options struct {
 
 // Part is the check, to go with those of package gpucheck.
 func Part(o Options) gpucheck.Part {
-	return gpucheck.Part{Name: "a daemon with memory of the GPU", Limit: 30 * time.Second, Run: func(ctx context.Context, r *gpucheck.Report) error {
+	return gpucheck.Part{Name: "a daemon with memory of the GPU", Limit: 10 * time.Second, Run: func(ctx context.Context, r *gpucheck.Report) error {
 		b, err := open(ctx, o)
 		if err != nil {
 			return err

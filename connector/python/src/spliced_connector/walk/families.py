@@ -121,6 +121,13 @@ class _Prepared:
     keys: Tensor
     decay: Tensor
 
+    def chunks(self) -> list[tuple[Tensor, Tensor | None, Tensor, Tensor]]:
+        """writes, reads, keys and decay of each chunk; views are made in one go."""
+        count = len(self.writes)
+        reads = [None] * count if self.reads is None else self.reads.unbind()
+        each = (self.writes.unbind(), reads, self.keys.unbind(), self.decay.unbind())
+        return list(zip(*each, strict=True))
+
 
 class Scan:
     """The recurrence of one layer over runs of rows, moved run by run in any order of states.
@@ -134,6 +141,7 @@ class Scan:
         self.runs = runs
         self.wide = torch.float64 if steps.v.dtype == torch.float64 else torch.float32
         self._groups = [_prepare(steps, g, self.wide) for g in runs.groups]
+        self._chunks = [p.chunks() for p in self._groups]
         self._seen: list[list[tuple[Tensor, Tensor] | None]] = [
             [None] * g.count for g in runs.groups
         ]
@@ -141,12 +149,11 @@ class Scan:
     def advance(self, run: int, state: Tensor) -> Tensor:
         """Moves a state [Hv, dk, dv] over a run."""
         for group, i in self.runs.chunks[run]:
-            p = self._groups[group]
-            new = p.writes[i]
-            if p.reads is not None:
-                new = torch.baddbmm(new, p.reads[i], state, alpha=-1)
+            new, reads, keys, decay = self._chunks[group][i]
+            if reads is not None:
+                new = torch.baddbmm(new, reads, state, alpha=-1)
             self._seen[group][i] = (state, new)
-            state = torch.baddbmm(p.decay[i] * state, p.keys[i], new)
+            state = torch.baddbmm(decay * state, keys, new)
         return state
 
     def behind(self, run: int, n: int) -> Tensor:
@@ -177,9 +184,9 @@ class Scan:
         heads, dk = steps.v.shape[1], steps.k.shape[2]
         x = torch.eye(dk, dtype=self.wide, device=steps.v.device).expand(heads, dk, dk)
         for group, i in self.runs.chunks[run]:
-            p = self._groups[group]
-            if p.reads is not None:
-                x = torch.baddbmm(p.decay[i] * x, p.keys[i], p.reads[i] @ x, alpha=-1)
+            _, reads, keys, decay = self._chunks[group][i]
+            if reads is not None:
+                x = torch.baddbmm(decay * x, keys, reads @ x, alpha=-1)
         return x
 
     def outputs(self) -> Tensor:

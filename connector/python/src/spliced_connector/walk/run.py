@@ -283,7 +283,8 @@ def _alike(tensors: Sequence[Tensor], like: Tensor) -> Sequence[Tensor]:
     """Tensors of one shape in the type of another, without a copy where they are."""
     if all(x.dtype == like.dtype and x.device == like.device for x in tensors):
         return tensors
-    return list(torch.stack(list(tensors)).to(like))
+    # Their stored type is narrower: it travels, and is converted behind that.
+    return list(torch.stack(list(tensors)).to(like.device).to(like.dtype))
 
 
 def _put(into: Tensor, rows: Rows, new: Tensor) -> None:
