@@ -119,3 +119,12 @@ func TestWithoutADriverThereIsNothingToCheck(t *testing.T) {
 		t.Errorf("got %v, want unavailable", err)
 	}
 }
+
+// Only is given by a command line that separates names by commas.
+func TestNoPartsNameHasAComma(t *testing.T) {
+	for _, p := range (&check{}).own() {
+		if strings.Contains(p.Name, ",") {
+			t.Errorf("part %q", p.Name)
+		}
+	}
+}
