@@ -14,7 +14,7 @@ from gpu_samples import attached, capture_on, memory_of, stream_of
 from running import StartDaemon
 from spliced_connector.client import DeviceMemory, DeviceSegment, Model, release_after
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.gpu import MOST_WAITING, Launch, Stream
+from spliced_connector.gpu import MOST_WAITING, Launch, Stream, most_waiting
 
 
 def held(model: Model, n: int) -> list[DeviceSegment]:
@@ -107,6 +107,14 @@ def test_no_more_streams_wait_than_the_rescue_gets_past(
         with device.gpu.context.current() as driver, stream_of(device) as writer:
             driver.write_value(writer, slot.address, 1)
         goes_on(device, engine)
+
+
+def test_with_one_connection_to_the_gpu_no_stream_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for connections, most in (("1", 0), ("2", 1), ("4", 2), ("32", MOST_WAITING), ("many", 4)):
+        monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections)
+        assert most_waiting() == most
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS")
+    assert most_waiting() == MOST_WAITING
 
 
 def test_a_lease_that_is_forgotten_as_the_client_ends_leaves_nothing(

@@ -14,9 +14,8 @@ import (
 // rescueTime is long against a write of 8 bytes.
 const rescueTime = time.Second
 
-// waiting are counts of streams that wait at once: the first is what clients have at most, the others say
-// how far that is from what the device bears.
-var waiting = []int{order.MostWaiting, 5, 6, 7, 8, 16, 32}
+// waiting are counts of streams that wait at once, up to where no stream gets past them.
+var waiting = []int{1, 2, order.MostWaiting, 6, 7, 8, 16, 32}
 
 // rescued asks whether a stream of higher priority gets past streams that wait: the client's rescue from a
 // dead daemon relies on it, and it is documented nowhere. A process that fails has streams that nothing
@@ -25,32 +24,38 @@ func (c *check) rescued() error {
 	for _, queues := range []struct {
 		name string
 		env  []string
-	}{{"hardware queues as they are", nil}, {"one hardware queue", []string{"CUDA_DEVICE_MAX_CONNECTIONS=1"}}} {
-		name := fmt.Sprintf("%d streams that wait are released by one of higher priority, %s", waiting[0], queues.name)
+		most int // of clients
+	}{{"connections as they are", nil, order.MostWaiting}, {"one connection", []string{"CUDA_DEVICE_MAX_CONNECTIONS=1"}, 0}} {
+		name := fmt.Sprintf("%d streams that wait are released by one of higher priority, %s", queues.most, queues.name)
 		if len(c.Self) == 0 {
 			c.report.Skip(name, errNoSecond.Error())
 			continue
 		}
-		most := 0
-		for _, n := range waiting {
-			can, err := c.rescuedWith(n, queues.env)
-			if err == nil && !can {
-				c.report.Skip(name, "the device has no 64-bit stream memory operations")
-				break
-			}
-			if n == waiting[0] {
-				c.report.Holds(name, err)
-			}
-			if err != nil {
-				break
-			}
-			most = n
+		past, can, err := c.mostRescued(queues.env)
+		if err == nil && !can {
+			c.report.Skip(name, "the device has no 64-bit stream memory operations")
+			continue
 		}
-		if most > 0 {
-			c.report.Add(Row{Name: fmt.Sprintf("most of %v streams that it got past, %s", waiting, queues.name), Value: float64(most), Unit: "streams", OK: true})
+		if past < queues.most {
+			c.report.Holds(name, err)
+		} else {
+			c.report.Holds(name, nil)
 		}
+		c.report.Add(Row{Name: fmt.Sprintf("most of %v streams that it got past, %s", waiting, queues.name), Value: float64(past), Unit: "streams", OK: true})
 	}
 	return nil
+}
+
+// mostRescued is the largest of the counts that a stream got past, and what happened with the next; can tells
+// whether the device can wait at all.
+func (c *check) mostRescued(env []string) (past int, can bool, err error) {
+	for _, n := range waiting {
+		if can, err = c.rescuedWith(n, env); err != nil || !can {
+			return past, can, err
+		}
+		past = n
+	}
+	return past, true, nil
 }
 
 // rescuedWith answers whether the device can wait at all.

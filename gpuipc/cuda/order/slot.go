@@ -26,9 +26,10 @@ const (
 	PageBytes = 2 * SlotBytes
 )
 
-// MostWaiting is how many streams of a process may wait at once. A GPU takes work from few streams, and
-// where all that it looks at wait, nobody else gets in, not even a stream of the highest priority with the
-// write that ends the waits: on an H200 one got past 4 and not past 8.
+// MostWaiting is how many streams of a process may wait at once, and no more than half of its connections
+// to the GPU (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless it is set). Where every connection has a stream that
+// waits, nobody else gets in, not even a stream of the highest priority with the write that ends the waits:
+// on an H200 one got past 7 and not past 8, with one connection not past 4.
 const MostWaiting = 4
 
 // Released passes every wait. Numbers are less.

@@ -36,6 +36,7 @@ from spliced_connector.walk import (
     rounded,
     run,
 )
+from spliced_connector.walk.run import alike
 
 pytestmark = pytest.mark.engine
 
@@ -348,3 +349,11 @@ def test_double_precision_computes_in_double(small: Architecture) -> None:
     assert want.dtype == torch.float64
     assert far(spliced(arch, ids, [0, 80], 8)[0], want) <= 1e-12
     assert 0 < far(full(small, ids)[0], want) <= 1e-4
+
+
+def test_operands_from_memory_and_from_a_gpu_meet_on_one_device() -> None:
+    there = torch.empty(2, 2, device="meta")
+    parts = [torch.ones(2, 2, dtype=torch.float16), torch.empty(2, 2, device="meta")]
+    for found in (parts, parts[:1], parts[1:]):
+        for moved in alike(found, there):
+            assert moved.device == there.device and moved.dtype == there.dtype

@@ -124,7 +124,7 @@ class DeviceMemory:
         """Have a stream wait until the daemon has the leases back, or is gone.
 
         `release_after` was told that it signals. Where the GPU has no memory operations on
-        streams, or `gpu.MOST_WAITING` streams wait already, this waits on the host. Raises
+        streams, or `gpu.most_waiting()` streams wait already, this waits on the host. Raises
         `CudaError`, `SplicedError`: INVALID, UNSUPPORTED for a stream that captures a graph.
         """
         self.releases.wait(stream, passing)

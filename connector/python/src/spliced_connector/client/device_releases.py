@@ -20,13 +20,13 @@ from spliced_connector.client.connection.flight import Call, Late
 from spliced_connector.client.connection.returns import Return
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.gpu import (
-    MOST_WAITING,
     Context,
     CudaError,
     DeviceThreads,
     Event,
     OrderPage,
     Stream,
+    most_waiting,
     refuse_capture,
 )
 from spliced_connector.wire import CodesReply, Op, OrderRequest
@@ -92,6 +92,7 @@ class DeviceReleases:
         self._dropped: deque[tuple[int, int]] = deque()
         self._waits: list[tuple[Stream, Passing]] = []
         self._waits_lock = threading.Lock()
+        self._most_waiting = most_waiting()
 
     def after(self, stream: Stream, tenant: int, leases: Sequence[int], *, signal: bool) -> Passing:
         """Have leases released when a stream has passed this point. It does not wait.
@@ -131,7 +132,7 @@ class DeviceReleases:
         """Whether the stream may be one of those that wait; the host has to, where it may not."""
         with self._waits_lock:
             self._waits = [wait for wait in self._waits if not wait[1].wait(0)]
-            if len({stream, *(other for other, _ in self._waits)}) > MOST_WAITING:
+            if len({stream, *(other for other, _ in self._waits)}) > self._most_waiting:
                 return False
             self._waits.append((stream, passing))
             return True

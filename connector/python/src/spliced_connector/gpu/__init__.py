@@ -30,7 +30,7 @@ from spliced_connector.gpu.kernel_rotate import RotateJob, RotateTarget, rotate_
 from spliced_connector.gpu.kernels import Kernels
 from spliced_connector.gpu.launch import Launch, RowTurns, Turn
 from spliced_connector.gpu.mapped import Mapped, Run, joined, map_descriptors, map_handles, quiet
-from spliced_connector.gpu.order import MOST_WAITING, OrderPage
+from spliced_connector.gpu.order import MOST_WAITING, OrderPage, most_waiting
 from spliced_connector.gpu.tensors import (
     Chunk,
     DeviceEngineMemory,
@@ -89,6 +89,7 @@ __all__ = [
     "local",
     "map_descriptors",
     "map_handles",
+    "most_waiting",
     "quiet",
     "refuse_capture",
     "rotate_launches",

@@ -3,25 +3,37 @@
 They are described in docs/protocol.md, "Order on the device". The client's number is written by
 one stream of ours that follows the engine's, so that it ascends whatever streams are marked.
 
-A GPU takes work from few streams at once, and where all that it looks at wait, no other stream gets
-in: not one of the highest priority, no copy, not the write that would end the waits. On an H200 a
-write got past 4 streams that waited and not past 8, however many queues there were. So no more than
-`MOST_WAITING` of ours wait at a time; an engine whose own streams wait for numbers may still stop.
+Streams share a process's connections to the GPU (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless it is set).
+Where every one of them has a stream that waits, no other stream gets in: not one of the highest
+priority, no copy, not the write that would end the waits. On an H200 a write got past 7 streams
+that waited and not past 8, with one connection not past 4. So of ours only half as many wait as
+there are connections, `MOST_WAITING` at most; an engine whose own streams wait for numbers may
+still stop.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 
 from spliced_connector.gpu.context import Context, refuse_capture
 from spliced_connector.gpu.driver import DevicePtr, Stream
 
 MOST_WAITING = 4
-"""Streams that may wait for the daemon at once."""
+"""Streams that may wait for the daemon at once, at most."""
 
 RELEASED = 2**63 - 1
 """What passes every wait: they compare the signed difference of 64 bits with 0."""
+
+
+def most_waiting() -> int:
+    """Streams of this process that may wait for the daemon at once."""
+    try:
+        connections = int(os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "8"))
+    except ValueError:
+        connections = 8
+    return max(0, min(MOST_WAITING, connections // 2))
 
 
 class OrderPage:

@@ -234,8 +234,8 @@ class Walk(Pass[SplicedRows]):
         for first in range(0, len(spans), CONVERTED):
             some = spans[first : first + CONVERTED]
             found = [self._tuple(layer, s.segment) for s in some]
-            transitions = _alike([t for t, _ in found], like)
-            ends = _alike([s for _, s in found], like)
+            transitions = alike([t for t, _ in found], like)
+            ends = alike([s for _, s in found], like)
             for span, t, s in zip(some, transitions, ends, strict=True):
                 if rope.dims:
                     head = self.rows.segments[span.segment].spec.head
@@ -279,11 +279,13 @@ class Walk(Pass[SplicedRows]):
         return out, tail[len(tail) - back :].clone()
 
 
-def _alike(tensors: Sequence[Tensor], like: Tensor) -> Sequence[Tensor]:
+def alike(tensors: Sequence[Tensor], like: Tensor) -> Sequence[Tensor]:
     """Tensors of one shape in the type of another, without a copy where they are."""
     if all(x.dtype == like.dtype and x.device == like.device for x in tensors):
         return tensors
     # Their stored type is narrower: it travels, and is converted behind that.
+    if len({(x.dtype, x.device) for x in tensors}) > 1:  # some come from memory, some from the GPU
+        return [x.to(like.device).to(like.dtype) for x in tensors]
     return list(torch.stack(list(tensors)).to(like.device).to(like.dtype))
 
 
