@@ -3,6 +3,7 @@ package tiering
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
@@ -20,24 +21,34 @@ const discardRows = objects.EvictRows
 func (s *Store) Discard(ctx context.Context, list []tier.Want, told func(i int, err error)) {
 	turns := s.mu.Turns()
 	var began [discardRows]discarding
-	for first := 0; first < len(list) && ctx.Err() == nil; first += discardRows {
+	for first := 0; first < len(list) && ctx.Err() == nil; {
 		some := list[first:min(first+discardRows, len(list))]
 		turns.Lock()
-		for i := range some {
-			began[i] = s.beginDiscardLocked(&some[i])
+		n := 0
+		// The lower tier counts what extends an object until that is removed there, outside
+		// the lock: the object then waits for the next critical section.
+		for ; n < len(some) && !extended(&some[n], began[:n]); n++ {
+			began[n] = s.beginDiscardLocked(&some[n])
 		}
 		turns.Unlock()
-		for i := range some {
+		for i := range n {
 			told(first+i, s.endDiscard(some[i].Name, began[i]))
 		}
+		first += n
 	}
+}
+
+// extended tells whether one of some removals that began takes what extends an object below.
+func extended(w *tier.Want, began []discarding) bool {
+	return slices.ContainsFunc(began, func(d discarding) bool { return d.below && d.parent == w.Name })
 }
 
 // discarding is a removal between its two critical sections.
 type discarding struct {
-	held  bool
-	below bool // the lower tier has to forget it
-	err   error
+	held   bool
+	below  bool      // the lower tier has to forget it
+	parent tier.Name // in the lower tier
+	err    error
 }
 
 func (s *Store) beginDiscardLocked(w *tier.Want) (d discarding) {
@@ -49,6 +60,12 @@ func (s *Store) beginDiscardLocked(w *tier.Want) (d discarding) {
 	o, e, err := s.leafLocked(w)
 	if err != nil {
 		return discarding{err: err}
+	}
+	switch {
+	case e != nil:
+		d.parent = e.Parent
+	case o != nil && o.Parent != nil: // it may be on its way down
+		d.parent = o.Parent.Label()
 	}
 	if o != nil {
 		s.objects.Decide(o, decision.Drop, decision.Removed, o.PageBytes)

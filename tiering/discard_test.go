@@ -80,6 +80,40 @@ func TestDiscardTakesChainsApartFromTheirEnds(t *testing.T) {
 	}
 }
 
+// On disk too, where what extends an object is removed outside the lock.
+func TestDiscardTakesChainsOnDiskApart(t *testing.T) {
+	for name, push := range map[string]bool{"in memory too": false, "on disk only": true} {
+		t.Run(name, func(t *testing.T) {
+			x := newTwoTiers(t, hybrid(1), writeBehind)
+			for n := 40; n <= 800; n += 40 {
+				x.save(x.c, x.saveQuery(1, n, n-40, tier.Exact), n-40)
+			}
+			all := x.Checkpoints(CheckpointFilter{}, nil, 100)
+			slices.SortFunc(all, func(x, y CheckpointInfo) int { return y.Tokens - x.Tokens })
+			list := x.wants(all)
+			x.tier.finishAll()
+			if push {
+				x.push()
+			}
+			if n, m := len(x.Checkpoints(CheckpointFilter{}, nil, 100)), len(x.tier.entries); m != len(list) || (n == 0) != push {
+				t.Fatalf("%d checkpoints in memory and %d below, of %d", n, m, len(list))
+			}
+			for i := range list[:len(list)-1] {
+				x.Discard(t.Context(), list[i+1:i+2], func(_ int, err error) { x.wantErr(err, tier.ErrBusy) })
+			}
+			x.Discard(t.Context(), list, func(i int, err error) {
+				if err != nil {
+					t.Errorf("%d of %d: %v", i, len(list), err)
+				}
+			})
+			if n := len(x.Checkpoints(CheckpointFilter{}, nil, 100)) + len(x.tier.entries); n != 0 {
+				t.Fatalf("%d checkpoints are left", n)
+			}
+			x.audit()
+		})
+	}
+}
+
 func TestLeasesAreListedInOrder(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	one, two := b.NewSession("one"), b.NewSession("two")

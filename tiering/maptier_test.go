@@ -150,7 +150,9 @@ func (m *mapTier) Lookup(n *tier.Name) (tier.Entry, bool) {
 	if e == nil {
 		return tier.Entry{}, false
 	}
-	return e.Entry, true
+	entry := e.Entry
+	entry.Children = e.children
+	return entry, true
 }
 
 func (m *mapTier) Used(t tier.TenantID) int64 {

@@ -181,8 +181,16 @@ class Daemon:
         self._ask(f"PATCH /api/v1/config HTTP/1.0\r\nHost: localhost\r\n{head}\r\n\r\n{body}")
 
     def forget_checkpoints(self) -> None:
-        """Remove all that nobody holds, as an operator does."""
-        self._ask("DELETE /api/v1/checkpoints?all=true HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        """Remove all, as an operator does; those that are being stored once they are whole."""
+        end = time.monotonic() + 20.0
+        while True:
+            removed = json.loads(
+                self._ask("DELETE /api/v1/checkpoints?all=true HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            )
+            if not removed["busy"]:
+                return
+            assert time.monotonic() < end, f"some stay: {removed}"
+            time.sleep(0.02)
 
     def _get(self, path: str) -> str:
         return self._ask(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")

@@ -165,8 +165,8 @@ def crowd(engine: Engine, seed: int = 0) -> None:
 
 
 def held(engine: Engine, daemon: Daemon, ids: Sequence[int], cuts: Sequence[int]) -> Answer:
-    """A splice of which all segments are held, and that begins behind no prefix: one that a slow
-    machine found worth its bytes is forgotten."""
+    """A splice of which all segments are held, and that begins behind no prefix: one that was
+    stored behind an earlier answer, spliced or exact, is forgotten."""
     until = time.monotonic() + SECONDS
     for seed in count():
         answer = engine.ask(ids, cuts, TOKENS)
@@ -176,7 +176,7 @@ def held(engine: Engine, daemon: Daemon, ids: Sequence[int], cuts: Sequence[int]
         if time.monotonic() > until:
             break
         time.sleep(0.05)
-        if "prefix" in told:
+        if "prefix" in told or told.get("way") == "prefix":
             daemon.forget_checkpoints()
         if told.get("way") != "splice":
             crowd(engine, seed + 1)
