@@ -73,8 +73,11 @@ def watch(say: Callable[[str], None], early: float = 1.0) -> None:
 
     def over() -> None:
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        stack = traceback.extract_stack(frame)[:-9:-1]
-        say(" < ".join(f"{Path(at.filename).name}:{at.lineno} {at.name}" for at in stack))
+        # Without those of the importer, which hide who imports what.
+        stack = [
+            at for at in traceback.extract_stack(frame) if not at.filename.startswith("<frozen")
+        ]
+        say(" < ".join(f"{Path(at.filename).name}:{at.lineno} {at.name}" for at in stack[:-9:-1]))
         os._exit(0)
 
     timer = threading.Timer(max(0.1, left() - early), over)
