@@ -71,7 +71,7 @@ FN Piece<T> loadPiece(const Job &job, u64 row, u32 first, u32 end) {
   Piece<T> p;
   constexpr u32 WORDS = sizeof(p.w) / 4;
   if (T == 0) {
-    const u32 size = job.type == F32 ? 4 : 2;
+    const u32 size = sizeOf(job.type);
 UNROLL
     for (u32 i = 0; i < PIECE; i++) p.w[i % WORDS] = asBits(first + i < end ? loadAny(job.type, row + (u64)(first + i) * size) : 0.0f);
     return p;
@@ -127,7 +127,7 @@ struct Reach {
 // load turns and scales the queries.
 FN void loadQueries(const Job &job, const Run &run, const Reach &r, const Layout &l, u64 tables) {
   const float *cosines = at<const float>(tables + run.turn), *sines = cosines + run.half;
-  const u32 size = job.qType == F32 ? 4 : 2, turned = run.turn ? 2 * run.half : 0;
+  const u32 size = sizeOf(job.qType), turned = run.turn ? 2 * run.half : 0;
   for (u32 i = threadIndex(); i < QUERIES * l.channels; i += THREADS) {
     const u32 n = i / l.channels, c = i % l.channels;
     float v = 0;
@@ -163,7 +163,7 @@ FN void locate(const Job &job, const Run &run, const Reach &r, u32 rows, u64 tab
   }
   shared<u64>(rows)[threadIndex()] = to;
   if (first + i >= end) return;
-  const u32 bytes = (values ? job.valueDim : job.keyDim) * (job.type == F32 ? 4 : 2);
+  const u32 bytes = (values ? job.valueDim : job.keyDim) * sizeOf(job.type);
   for (u32 line = 0; line < bytes; line += LINE) prefetch(to + line);
 }
 

@@ -65,7 +65,6 @@ FN float meaning(u32 type, u32 bits) {
   const float half = halfToFloat((u16)bits);
   return asFloat(type == F32 ? bits : type == F16 ? asBits(half) : bits << 16);
 }
-FN u32 sizeOf(u32 type) { return type == F32 ? 4 : 2; }
 FN float load(u32 type, u64 base, u64 i) { return meaning(type, bitsOf(type, base, i)); }
 FN float loadSingle(u64 base, u64 i) { return asFloat(readFixed(at<const u32>(base) + i)); }
 
@@ -161,26 +160,6 @@ struct Place {
 
 // rowOf is row i of a path, of which 0 is that of all rows.
 FN u32 rowOf(u64 path, u32 i) { return readFixedIf(path != 0, path + 4 * (u64)i, i); }
-
-// Row numbers count the pending ones first. A new row's key is rounded as a buffer keeps it.
-FN u32 keyBits(const Job &job, const Place &p, u32 row, u32 channel) {
-  const u64 i = (u64)p.key * job.dk + channel, width = (u64)job.keyHeads * job.dk;
-  const bool pending = row < job.pending;
-  return bitsOf(pending ? job.type : job.newType, pending ? job.k : job.newK, (pending ? row : row - job.pending) * width + i);
-}
-FN float keyOf(const Job &job, u32 row, u32 bits) {
-  if (row < job.pending) return meaning(job.type, bits);
-  return kept(job.type, meaning(job.newType, bits));
-}
-FN float rowKey(const Job &job, const Place &p, u32 row, u32 channel) {
-  return keyOf(job, row, keyBits(job, p, row, channel));
-}
-FN float rowDecay(const Job &job, const Place &p, u32 row, u32 channel) {
-  const u32 decays = job.perKey ? job.dk : 1;
-  const u64 i = (u64)p.head * decays + (job.perKey ? channel : 0), width = (u64)job.heads * decays;
-  const bool pending = row < job.pending;
-  return loadSingle(pending ? job.g : job.newG, (pending ? row : row - job.pending) * width + i);
-}
 
 // fetch asks for the state's columns; they are there after waitAsync and a barrier.
 FN void fetch(const Job &job, const Place &p, u32 state) {
@@ -498,14 +477,11 @@ FN void append(const Job &job, const Place &p) {
   if (p.column != 0) return;
   const u32 decays = job.perKey ? job.dk : 1, group = job.heads / job.keyHeads;
   for (u32 i = 0; i < job.rows; i++) {
-    const u32 row = job.pending + i;
-    for (u32 c = threadIndex(); c < decays; c += THREADS) {
-      at<float>(job.g)[((u64)row * job.heads + p.head) * decays + c] = rowDecay(job, p, row, c);
-    }
+    const u64 g = ((u64)i * job.heads + p.head) * decays, behind = (u64)job.pending * job.heads * decays;
+    for (u32 c = threadIndex(); c < decays; c += THREADS) at<float>(job.g)[behind + g + c] = loadSingle(job.newG, g + c);
     if (p.head % group != 0) continue;
-    for (u32 c = threadIndex(); c < job.dk; c += THREADS) {
-      store(job.type, job.k, ((u64)row * job.keyHeads + p.key) * job.dk + c, rowKey(job, p, row, c));
-    }
+    const u64 k = ((u64)i * job.keyHeads + p.key) * job.dk, rows = (u64)job.pending * job.keyHeads * job.dk;
+    for (u32 c = threadIndex(); c < job.dk; c += THREADS) store(job.type, job.k, rows + k + c, load(job.newType, job.newK, k + c));
   }
 }
 

@@ -52,8 +52,6 @@ struct Cursor {
   u32 tType, sType;
 };
 
-FN u32 sizeOf(u32 type) { return type == F32 ? 4 : 2; }
-
 FN u32 sPlace(u32 row, u32 byte, u32 rowBytes) {
   return (row * rowBytes + byte) ^ ((row >> 3 & 3) << 5);
 }

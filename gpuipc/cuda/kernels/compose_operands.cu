@@ -30,7 +30,7 @@ struct RowPlace {
   u32 base[2];
   FN RowPlace make(u32 tile) {
     const u32 lane = laneIndex(), g = lane >> 2, t = lane & 3;
-    const u32 row = tile + (8 * (g >> 1) + (g & 1)) * DK * (TYPE == F32 ? 4 : 2);
+    const u32 row = tile + (8 * (g >> 1) + (g & 1)) * DK * sizeOf(TYPE);
     const u32 flip = TYPE == F32 ? 16 : 64, odd = flip * (g & 1);
     const u32 part = row + t * (TYPE == F32 ? 32 : 16);
     return {{part + odd, part + (flip - odd)}};

@@ -37,6 +37,7 @@ struct alignas(16) Word4 {
 
 // gpuipc/kernel.DType
 enum : u32 { F32 = 1, F16 = 2, BF16 = 3 };
+constexpr u32 sizeOf(u32 type) { return type == F32 ? 4 : 2; }
 
 #ifdef SPLICED_EMULATE
 #include "emulate/emulate.h"
