@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -30,6 +30,18 @@ def goes_on(device: DeviceMemory, stream: Stream) -> None:
     """Wait for a stream, but not for ever."""
     with device.gpu.context.current() as driver:
         wait_until(lambda: driver.idle(stream))
+
+
+@contextlib.contextmanager
+def standing(device: DeviceMemory, priority: int = 0) -> Iterator[Stream]:
+    """A stream of the engine that waits, and goes on at the end."""
+    with memory_of(device, 8) as slot, stream_of(device, priority) as engine:
+        with device.gpu.context.current() as driver:
+            driver.wait_value(engine, slot.address, 1)
+        yield engine
+        with device.gpu.context.current() as driver, stream_of(device) as writer:
+            driver.write_value(writer, slot.address, 1)
+        goes_on(device, engine)
 
 
 def forget(cuda: FakeCuda, segments: list[DeviceSegment]) -> None:
@@ -62,20 +74,15 @@ def test_a_killed_daemon_lets_streams_go_while_the_client_waits_for_the_gpu(
     client = connect_gpu(daemon.socket)
     device = attached(client)
     segments = held(client.model(SMALL), 2)
-    with memory_of(device, 8) as slot, stream_of(device) as engine, stream_of(device) as other:
+    with standing(device) as engine, stream_of(device) as other:
         forget(cuda, segments)
-        with device.gpu.context.current() as driver:
-            driver.wait_value(engine, slot.address, 1)
         passing = release_after(engine, segments, signal=True)
         assert passing is not None
         device.wait(other, passing)
         daemon.kill()
         goes_on(device, other)
         assert cuda.counts()["hanging"] == 1
-        with device.gpu.context.current() as driver, stream_of(device) as writer:
-            driver.write_value(writer, slot.address, 1)
-        goes_on(device, engine)
-        cuda.clear()
+    cuda.clear()
 
 
 def test_no_more_streams_wait_than_the_rescue_gets_past(
@@ -85,11 +92,9 @@ def test_no_more_streams_wait_than_the_rescue_gets_past(
     client = connect_gpu(daemon.socket)
     device = attached(client)
     segments = held(client.model(SMALL), MOST_WAITING + 2)
-    with memory_of(device, 8) as slot, contextlib.ExitStack() as streams:
-        engine = streams.enter_context(stream_of(device, -1))
+    # The daemon cannot answer before the engine's stream goes on.
+    with standing(device, -1) as engine, contextlib.ExitStack() as streams:
         others = [streams.enter_context(stream_of(device)) for _ in range(MOST_WAITING + 1)]
-        with device.gpu.context.current() as driver:
-            driver.wait_value(engine, slot.address, 1)  # so that the daemon cannot answer
         passings = [release_after(engine, [segment], signal=True) for segment in segments]
         for stream, passing in zip(others, passings, strict=False):
             assert passing is not None
@@ -104,9 +109,6 @@ def test_no_more_streams_wait_than_the_rescue_gets_past(
         assert not wait.is_alive()
         for stream in others:
             goes_on(device, stream)
-        with device.gpu.context.current() as driver, stream_of(device) as writer:
-            driver.write_value(writer, slot.address, 1)
-        goes_on(device, engine)
 
 
 def test_with_one_connection_to_the_gpu_no_stream_waits(monkeypatch: pytest.MonkeyPatch) -> None:
