@@ -180,6 +180,13 @@ class Daemon:
         head += f"\r\nContent-Length: {len(body)}"
         self._ask(f"PATCH /api/v1/config HTTP/1.0\r\nHost: localhost\r\n{head}\r\n\r\n{body}")
 
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """What it has of them, those that are being stored among it: they are in no tier."""
+        listed: list[dict[str, Any]] = json.loads(self._get("/api/v1/checkpoints?limit=1000"))[
+            "items"
+        ]
+        return listed
+
     def forget_checkpoints(self) -> None:
         """Remove all, as an operator does; those that are being stored once they are whole."""
         end = time.monotonic() + 20.0

@@ -129,16 +129,18 @@ class Right:
 
     def splice(self, engine: Engine, daemon: Daemon) -> None:
         """Splices every prompt until all is held, and as the library does."""
-        client = Client(Options(socket=daemon.socket, name="library"))
+        client = Client(Options(socket=daemon.socket, name="library", timeout=10.0))
         try:
             if not client.wait_attached(SECONDS):
                 raise RuntimeError("no daemon")
             library = SplicedTransformers(self.model, client, Naming(weights_digest(MODEL)))
             for ids, cuts in self.prompts:
                 answer = held(engine, daemon, ids, cuts)
-                logits = library.prefill(ids, cuts, mode="splice").logits
+                made = library.prefill(ids, cuts, mode="splice")
+                if made.reused < answer.told["reused"]:
+                    raise RuntimeError(f"{made.reused} reused, {made.trouble}: {answer.told}")
                 self.spliced.append(answer.tokens[0])
-                self._splices.append(torch.log_softmax(logits.float(), -1))
+                self._splices.append(torch.log_softmax(made.logits.float(), -1))
         finally:
             client.close()
 
@@ -170,15 +172,14 @@ def held(engine: Engine, daemon: Daemon, ids: Sequence[int], cuts: Sequence[int]
     until = time.monotonic() + SECONDS
     for seed in count():
         answer = engine.ask(ids, cuts, TOKENS)
-        told = answer.told
-        if told.get("way") == "splice" and not (told["captured"] or "prefix" in told):
+        if answer.whole(cuts) and not answer.prefix:
             return answer
         if time.monotonic() > until:
             break
         time.sleep(0.05)
-        if "prefix" in told or told.get("way") == "prefix":
+        if answer.prefix:
             daemon.forget_checkpoints()
-        if told.get("way") != "splice":
+        if answer.told.get("way") != "splice":
             crowd(engine, seed + 1)
     raise RuntimeError(f"it is not spliced: {answer.told}")
 
@@ -214,7 +215,7 @@ def run(requests: int, seconds: float = 1e9, seed: int = 1) -> Report:
             # Of segments that are new: of the others an exact prefix may be better.
             parts = [draw(7000 + i, 250) for i in range(3)]
             fresh = [*(token for part in parts for token in part), *draw(7003, 10)]
-            again = spliced(engine, fresh, [0, 250, 500, 750])
+            again = spliced(engine, daemon, fresh, [0, 250, 500, 750])
             report.recovered = again.told.get("reused", 0) > 0
             time.sleep(1.0)  # idle: where it checks
             report.lived = not engine.ended
@@ -237,7 +238,7 @@ def _ask_all(
     requests, seconds, seed = bounds
     pick = random.Random(seed)
     under_way: deque[Asked] = deque()
-    chaos = Chaos(daemon, seed, report.faults)
+    chaos = Trouble(daemon, seed, report.faults)
     began = time.monotonic()
     with chaos.running():
         while report.requests < requests and time.monotonic() - began < seconds:

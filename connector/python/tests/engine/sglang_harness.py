@@ -52,6 +52,9 @@ PLUGINS = {
     "spliced-connector": "spliced = spliced_connector.sglang.plugin:register",
 }
 
+SEAM = 8
+"""Tokens on each side of a join that are computed again, where nothing else is set."""
+
 _START_SECONDS = 400
 _ANSWER_SECONDS = 120
 
@@ -89,6 +92,25 @@ class Answer:
     logprobs: list[float] = field(default_factory=list)  # of the tokens
     finish: str = ""
     retractions: int = 0  # times that it gave way to others
+
+    @property
+    def prefix(self) -> int:
+        """Tokens of a prefix that it began behind, exact or of a splice."""
+        told = self.told
+        return int(told["tokens"] if told.get("way") == "prefix" else told.get("prefix", 0))
+
+    def whole(self, cuts: Sequence[int]) -> bool:
+        """Whether it is a splice of all segments between its cuts, and none was captured. One that
+        is just being published is neither there nor captured: it is computed in its context. The
+        first may be a prefix."""
+        told = self.told
+        return (
+            told.get("way") == "splice"
+            and told["captured"] == 0
+            and self.prefix <= cuts[1]
+            and told["tokens"] == cuts[-1] - SEAM
+            and told["walked"] <= cuts[0] + 2 * SEAM * (len(cuts) - 1)
+        )
 
 
 class Engine:

@@ -94,48 +94,44 @@ def alone(model: torch.nn.Module, ids: Sequence[int], tokens: int = TOKENS) -> l
     return found
 
 
-def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
+def until(what: Callable[[], bool], seen: Sequence[Answer] = ()) -> None:
+    """seen: answers, of which the last are told of if it does not come to pass."""
+    end = time.monotonic() + 60.0
     while not what():
-        assert time.monotonic() < end, "it did not come"
+        assert time.monotonic() < end, f"it did not come: {[one.told for one in seen[-3:]]}"
         time.sleep(0.05)
 
 
-def spliced(engine: Engine, ids: Sequence[int], cuts: Sequence[int]) -> Answer:
+def spliced(engine: Engine, daemon: Daemon, ids: Sequence[int], cuts: Sequence[int]) -> Answer:
     """The answer once all segments are held: the daemon wants them when it sees them again, and
     publishing goes on behind an answer.
 
-    They are seen in other prompts first, as the same one would be in the engine's tree.
+    They are seen in another order first, as the same prompt would be in the engine's tree. A
+    prefix that was stored in the meantime is forgotten.
     """
     found: list[Answer] = []
-    parts = [list(ids[a:b]) for a, b in pairwise(cuts)]
-    tries = iter(range(1000))
 
-    def warm() -> bool:
-        first, rest = parts[0], parts[1:]
-        random.Random(next(tries)).shuffle(rest)
-        prompt = [*ids[: cuts[0]], *first, *(token for part in rest for token in part)]
-        lengths = accumulate([len(first), *map(len, rest)], initial=cuts[0])
-        told = engine.ask([*prompt, *draw(len(found), 10)], list(lengths), 1).told
-        return bool(told.get("way") == "splice" and told.get("captured") == 0)
+    def whole(ids: Sequence[int], cuts: Sequence[int], tokens: int) -> bool:
+        found.append(engine.ask(ids, cuts, tokens, logprobs=True))
+        if found[-1].prefix > cuts[1]:
+            daemon.forget_checkpoints()
+        return found[-1].whole(cuts)
 
-    def whole() -> bool:
-        found.append(engine.ask(ids, cuts, TOKENS, logprobs=True))
-        return found[-1].told.get("captured") == 0
-
-    if len(parts) > 2:
-        until(warm)
-    until(whole)
+    first, second, *rest = (list(ids[a:b]) for a, b in pairwise(cuts))
+    parts = [ids[: cuts[0]], first, *rest, second]
+    other = [*(token for part in parts for token in part), *draw(0, 10)]
+    until(lambda: whole(other, list(accumulate(map(len, parts))), 1), found)
+    until(lambda: whole(ids, cuts, TOKENS), found)
     return found[-1]
 
 
-def published(daemon: Daemon) -> int:
-    """Objects that were stored, once no more are on their way."""
-    seen = [-1.0, daemon.metrics()["spliced_published_total"]]
-    while seen[-1] != seen[-2]:
-        time.sleep(0.5)
-        seen.append(daemon.metrics()["spliced_published_total"])
-    return int(seen[-1])
+def stored(engine: Engine, daemon: Daemon, seed: int) -> tuple[int, int]:
+    """Objects that were stored so far, and how many of them by this: states are stored one after
+    the other, so that those of another prompt are the last."""
+    ids = draw(seed, 300 + seed % 50)
+    own = int(engine.ask(ids, tokens=1, said=NONE).told["stored"])
+    until(lambda: any(one["tokens"] == len(ids) and one["tiers"] for one in daemon.checkpoints()))
+    return int(daemon.metrics()["spliced_published_total"]), own
 
 
 NONE: dict[str, object] = {"find": []}
@@ -158,7 +154,7 @@ def test_a_splice_is_that_of_the_library(
     library = SplicedTransformers(model, client, Naming(weights_digest(MODEL)))
     try:
         for ids, cuts in QUESTIONS[20:24]:
-            answer = spliced(engine, ids, cuts)
+            answer = spliced(engine, daemon, ids, cuts)
             assert answer.told["way"] == "splice"
             assert int(answer.told["reused"]) > 0
             assert answer.cached == answer.told["tokens"]
@@ -175,10 +171,10 @@ def test_a_splice_is_that_of_the_library(
 def test_segments_are_reused_in_any_order(engine: Engine, daemon: Daemon) -> None:
     parts = [draw(seed, 150) for seed in (11, 12, 13)]
     query = draw(14, 20)
-    first = spliced(engine, [*parts[0], *parts[1], *parts[2], *query], [0, 150, 300, 450])
+    first = spliced(engine, daemon, [*parts[0], *parts[1], *parts[2], *query], [0, 150, 300, 450])
     assert first.told["way"] == "splice"
     ids = [*parts[2], *parts[0], *parts[1], *query]
-    answer = spliced(engine, ids, [0, 150, 300, 450])
+    answer = spliced(engine, daemon, ids, [0, 150, 300, 450])
     assert answer.told["reused"] == 150 + 134 + 134  # w at each join, none at the front
     assert answer.told["walked"] == 24
     said = daemon.request(prompt_tokens=len(ids), way="splice", reused_tokens=418)
@@ -198,16 +194,18 @@ def test_segments_that_wait_for_each_other_are_captured_once(
     engine: Engine, daemon: Daemon
 ) -> None:
     # The daemon wants what it has not seen once it knows that such comes back.
-    spliced(engine, *QUESTIONS[11])
+    spliced(engine, daemon, *QUESTIONS[11])
     parts = [draw(seed, 400) for seed in (21, 22)]
     prompts = [[*parts[0], *parts[1], *draw(seed, 15)] for seed in range(23, 27)]
-    before = published(daemon)
+    before, _ = stored(engine, daemon, 401)
     asked = [engine.begin(ids, [0, 400, 800]) for ids in prompts]
     told = [engine.take(number).told for number in asked]
     assert all(one["way"] == "splice" for one in told)
     # Each was to capture both, and took what the first one had captured. The rest are states.
-    states = sum(one["stored"] for one in told)
-    assert published(daemon) - before == 2 + states
+    want = before + 2 + sum(one["stored"] for one in told)
+    until(lambda: daemon.metrics()["spliced_published_total"] >= want)
+    after, own = stored(engine, daemon, 402)
+    assert after == want + own
 
 
 def test_chunks_are_found_by_the_server(engine: Engine) -> None:
@@ -219,12 +217,12 @@ def test_chunks_are_found_by_the_server(engine: Engine) -> None:
     assert answer.told["found"]
 
 
-def test_a_conversation_goes_on_behind_its_spliced_turn(engine: Engine) -> None:
+def test_a_conversation_goes_on_behind_its_spliced_turn(engine: Engine, daemon: Daemon) -> None:
     """The next turn begins with the prompt, and with a token that ends an answer."""
     end = 1
     cuts = [0, 200, 400, 600]
     ids = [*draw(41, 200), *draw(42, 200), *draw(43, 200), end, 400, 401]
-    first = spliced(engine, ids, cuts)
+    first = spliced(engine, daemon, ids, cuts)
     answer = [*ids, *first.tokens, end, 400, 401]
 
     def continued() -> bool:
@@ -290,7 +288,7 @@ def test_an_engine_serves_without_its_daemon(
     engine: Engine, model: torch.nn.Module, daemon: Daemon
 ) -> None:
     ids, cuts = QUESTIONS[7]
-    spliced(engine, ids, cuts)
+    spliced(engine, daemon, ids, cuts)
     want = alone(model, ids)
     daemon.kill()
     began = time.monotonic()
@@ -299,14 +297,14 @@ def test_an_engine_serves_without_its_daemon(
     assert answer.told["way"] == "engine"
     assert answer.tokens == want
     daemon.start()
-    assert spliced(engine, *QUESTIONS[9]).told["reused"]
+    assert spliced(engine, daemon, *QUESTIONS[9]).told["reused"]
 
 
 def test_a_daemon_that_stalls_is_waited_for_in_vain(
     engine: Engine, model: torch.nn.Module, daemon: Daemon
 ) -> None:
     ids, cuts = QUESTIONS[8]
-    spliced(engine, ids, cuts)
+    spliced(engine, daemon, ids, cuts)
     daemon.pause()
     try:
         began = time.monotonic()
@@ -316,7 +314,7 @@ def test_a_daemon_that_stalls_is_waited_for_in_vain(
         daemon.resume()
     assert answer.told["way"] in ("engine", "recomputed")
     assert answer.tokens == alone(model, ids)
-    assert spliced(engine, *QUESTIONS[10]).told["reused"]
+    assert spliced(engine, daemon, *QUESTIONS[10]).told["reused"]
 
 
 def test_requests_keep_running_beside_captures(engine: Engine) -> None:
