@@ -58,7 +58,9 @@ def draw(seed: int, n: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    running = Daemon(tmp_path_factory.mktemp("d"), "-arena=256MiB", "-private=512MiB")
+    running = Daemon(
+        tmp_path_factory.mktemp("d"), "-arena=256MiB", "-private=512MiB", "-prefill-speed=500"
+    )
     running.start()
     yield running
     running.stop()
