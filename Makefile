@@ -8,6 +8,8 @@ LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.dat
 # No C, in the programs and in their tests, but for the race detector. All targets then
 # compile a package once.
 export CGO_ENABLED := 0
+# Engines take three times as long to start where Python may not keep what it compiled.
+unexport PYTHONDONTWRITEBYTECODE
 GOBUILD := go build -ldflags '$(LDFLAGS)'
 # Without NVIDIA's driver, which is loaded at run time and needs glibc.
 STATIC  := -tags nocuda
