@@ -191,3 +191,43 @@ func replayAVX2(s *float32, lds int, d *float32, ldd int, k *float32, ldk int, u
 //
 //go:noescape
 func replayPerKeyAVX2(s *float32, lds int, d *float32, ldd int, k *float32, ldk int, u *float32, ldu int, n int, rows int, cols int)
+
+// unpackInt8AVX2 reads rows of integers, each row with a scale.
+//
+//go:noescape
+func unpackInt8AVX2(dst *float32, scales *byte, src *byte, rows int, cols int)
+
+// unpackInt12AVX2 reads rows of integers, each row with a scale.
+//
+//go:noescape
+func unpackInt12AVX2(dst *float32, scales *byte, src *byte, rows int, cols int)
+
+// unpackInt16AVX2 reads rows of integers, each row with a scale.
+//
+//go:noescape
+func unpackInt16AVX2(dst *float32, scales *byte, src *byte, rows int, cols int)
+
+// peakBitsAVX2 is the largest magnitude, as bits.
+//
+//go:noescape
+func peakBitsAVX2(x *float32, n int) uint32
+
+// quantizeAVX2 is q = x/scale as integers and rest = x - scale*q.
+//
+//go:noescape
+func quantizeAVX2(q *int16, rest *float32, x *float32, scale float32, largest float32, n int)
+
+// squaresAVX2 is the sum of squares of n numbers, a positive multiple of 8.
+//
+//go:noescape
+func squaresAVX2(x *float32, n int) float64
+
+// weightedAVX2 is the sum of (u*v)^2 over n numbers, a positive multiple of 8.
+//
+//go:noescape
+func weightedAVX2(v *int32, u *float32, n int) float64
+
+// gramRowsAVX2 is 4 rows of sums of products of integers over n pairs: those of a, by two vectors of b. Strides in bytes.
+//
+//go:noescape
+func gramRowsAVX2(sums *int32, lds int, a *uint32, b *uint32, ld int, n int)

@@ -4122,3 +4122,455 @@ pass:
 	JNZ          block
 	VZEROUPPER
 	RET
+
+// func unpackInt8AVX2(dst *float32, scales *byte, src *byte, rows int, cols int)
+// Requires: AVX, AVX2
+TEXT ·unpackInt8AVX2(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), AX
+	MOVQ scales+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ rows+24(FP), BX
+
+row:
+	MOVQ         cols+32(FP), SI
+	VBROADCASTSS (CX), Y0
+
+Many:
+	CMPQ      SI, $+16
+	JLT       Single
+	VPMOVSXBD (DX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	VPMOVSXBD 8(DX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, 32(AX)
+	ADDQ      $+16, DX
+	ADDQ      $+64, AX
+	SUBQ      $+16, SI
+	JMP       Many
+
+Single:
+	CMPQ      SI, $+8
+	JLT       Rest
+	VPMOVSXBD (DX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	ADDQ      $+8, DX
+	ADDQ      $+32, AX
+	SUBQ      $+8, SI
+	JMP       Single
+
+Rest:
+	CMPQ      SI, $+1
+	JLT       Done
+	MOVBLSX   (DX), DI
+	VMOVD     DI, X1
+	VCVTDQ2PS X1, X1
+	VMULPS    X0, X1, X1
+	VMOVSS    X1, (AX)
+	ADDQ      $+1, DX
+	ADDQ      $+4, AX
+	SUBQ      $+1, SI
+	JMP       Rest
+
+Done:
+	ADDQ $0x04, CX
+	DECQ BX
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func unpackInt12AVX2(dst *float32, scales *byte, src *byte, rows int, cols int)
+// Requires: AVX, AVX2
+TEXT ·unpackInt12AVX2(SB), NOSPLIT, $0-40
+	MOVQ    dst+0(FP), AX
+	MOVQ    scales+8(FP), CX
+	MOVQ    src+16(FP), DX
+	MOVQ    rows+24(FP), BX
+	VMOVUPS twelveWordsAVX2<>+0(SB), Y0
+	VMOVUPS twelveBytesAVX2<>+0(SB), Y1
+	VMOVUPS twelveUpAVX2<>+0(SB), Y2
+
+row:
+	MOVQ         cols+32(FP), SI
+	VBROADCASTSS (CX), Y3
+
+vector:
+	VMOVQ     (DX), X5
+	VPINSRD   $0x02, 8(DX), X5, X5
+	VPERMD    Y5, Y0, Y4
+	VPSHUFB   Y1, Y4, Y4
+	VPSLLVD   Y2, Y4, Y4
+	VPSRAD    $0x14, Y4, Y4
+	VCVTDQ2PS Y4, Y4
+	VMULPS    Y3, Y4, Y4
+	VMOVUPS   Y4, (AX)
+	ADDQ      $+12, DX
+	ADDQ      $+32, AX
+	SUBQ      $0x08, SI
+	JNZ       vector
+	ADDQ      $0x04, CX
+	DECQ      BX
+	JNZ       row
+	VZEROUPPER
+	RET
+
+DATA twelveWordsAVX2<>+0(SB)/4, $0x00000000
+DATA twelveWordsAVX2<>+4(SB)/4, $0x00000001
+DATA twelveWordsAVX2<>+8(SB)/4, $0x00000000
+DATA twelveWordsAVX2<>+12(SB)/4, $0x00000001
+DATA twelveWordsAVX2<>+16(SB)/4, $0x00000001
+DATA twelveWordsAVX2<>+20(SB)/4, $0x00000002
+DATA twelveWordsAVX2<>+24(SB)/4, $0x00000001
+DATA twelveWordsAVX2<>+28(SB)/4, $0x00000002
+GLOBL twelveWordsAVX2<>(SB), RODATA|NOPTR, $32
+
+DATA twelveBytesAVX2<>+0(SB)/4, $0x01008080
+DATA twelveBytesAVX2<>+4(SB)/4, $0x02018080
+DATA twelveBytesAVX2<>+8(SB)/4, $0x04038080
+DATA twelveBytesAVX2<>+12(SB)/4, $0x05048080
+DATA twelveBytesAVX2<>+16(SB)/4, $0x03028080
+DATA twelveBytesAVX2<>+20(SB)/4, $0x04038080
+DATA twelveBytesAVX2<>+24(SB)/4, $0x06058080
+DATA twelveBytesAVX2<>+28(SB)/4, $0x07068080
+GLOBL twelveBytesAVX2<>(SB), RODATA|NOPTR, $32
+
+DATA twelveUpAVX2<>+0(SB)/4, $0x00000004
+DATA twelveUpAVX2<>+4(SB)/4, $0x00000000
+DATA twelveUpAVX2<>+8(SB)/4, $0x00000004
+DATA twelveUpAVX2<>+12(SB)/4, $0x00000000
+DATA twelveUpAVX2<>+16(SB)/4, $0x00000004
+DATA twelveUpAVX2<>+20(SB)/4, $0x00000000
+DATA twelveUpAVX2<>+24(SB)/4, $0x00000004
+DATA twelveUpAVX2<>+28(SB)/4, $0x00000000
+GLOBL twelveUpAVX2<>(SB), RODATA|NOPTR, $32
+
+// func unpackInt16AVX2(dst *float32, scales *byte, src *byte, rows int, cols int)
+// Requires: AVX, AVX2
+TEXT ·unpackInt16AVX2(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), AX
+	MOVQ scales+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ rows+24(FP), BX
+
+row:
+	MOVQ         cols+32(FP), SI
+	VBROADCASTSS (CX), Y0
+
+Many:
+	CMPQ      SI, $+16
+	JLT       Single
+	VPMOVSXWD (DX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	VPMOVSXWD 16(DX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, 32(AX)
+	ADDQ      $+32, DX
+	ADDQ      $+64, AX
+	SUBQ      $+16, SI
+	JMP       Many
+
+Single:
+	CMPQ      SI, $+8
+	JLT       Rest
+	VPMOVSXWD (DX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	ADDQ      $+16, DX
+	ADDQ      $+32, AX
+	SUBQ      $+8, SI
+	JMP       Single
+
+Rest:
+	CMPQ      SI, $+1
+	JLT       Done
+	MOVWLSX   (DX), DI
+	VMOVD     DI, X1
+	VCVTDQ2PS X1, X1
+	VMULPS    X0, X1, X1
+	VMOVSS    X1, (AX)
+	ADDQ      $+2, DX
+	ADDQ      $+4, AX
+	SUBQ      $+1, SI
+	JMP       Rest
+
+Done:
+	ADDQ $0x04, CX
+	DECQ BX
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func peakBitsAVX2(x *float32, n int) uint32
+// Requires: AVX, AVX2
+TEXT ·peakBitsAVX2(SB), NOSPLIT, $0-20
+	MOVQ     x+0(FP), AX
+	MOVQ     n+8(FP), CX
+	VPCMPEQD Y0, Y0, Y0
+	VPSRLD   $0x01, Y0, Y0
+	VPXOR    Y1, Y1, Y1
+
+Many:
+	CMPQ    CX, $+16
+	JLT     Single
+	VMOVUPS (AX), Y2
+	VPAND   Y0, Y2, Y2
+	VPMAXUD Y2, Y1, Y1
+	VMOVUPS 32(AX), Y2
+	VPAND   Y0, Y2, Y2
+	VPMAXUD Y2, Y1, Y1
+	ADDQ    $+64, AX
+	SUBQ    $+16, CX
+	JMP     Many
+
+Single:
+	CMPQ    CX, $+8
+	JLT     Rest
+	VMOVUPS (AX), Y2
+	VPAND   Y0, Y2, Y2
+	VPMAXUD Y2, Y1, Y1
+	ADDQ    $+32, AX
+	SUBQ    $+8, CX
+	JMP     Single
+
+Rest:
+	CMPQ    CX, $+1
+	JLT     Done
+	VMOVSS  (AX), X3
+	VPAND   Y0, Y3, Y3
+	VPMAXUD Y3, Y1, Y1
+	ADDQ    $+4, AX
+	SUBQ    $+1, CX
+	JMP     Rest
+
+Done:
+	VEXTRACTI128 $0x01, Y1, X0
+	VPMAXUD      X1, X0, X0
+	VPSRLDQ      $0x08, X0, X1
+	VPMAXUD      X1, X0, X0
+	VPSRLDQ      $0x04, X0, X1
+	VPMAXUD      X1, X0, X0
+	VMOVD        X0, AX
+	MOVL         AX, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func quantizeAVX2(q *int16, rest *float32, x *float32, scale float32, largest float32, n int)
+// Requires: AVX, AVX2
+TEXT ·quantizeAVX2(SB), NOSPLIT, $0-40
+	MOVQ         q+0(FP), AX
+	MOVQ         rest+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         n+32(FP), BX
+	VBROADCASTSS scale+24(FP), Y0
+	VBROADCASTSS largest+28(FP), Y1
+	VPXOR        Y2, Y2, Y2
+	VSUBPS       Y1, Y2, Y2
+	MOVL         $0x4b400000, SI
+	VMOVD        SI, X3
+	VBROADCASTSS X3, Y3
+
+Many:
+	CMPQ       BX, $+16
+	JLT        Single
+	VMOVUPS    (DX), Y4
+	VDIVPS     Y0, Y4, Y5
+	VMAXPS     Y2, Y5, Y5
+	VMINPS     Y1, Y5, Y5
+	VADDPS     Y3, Y5, Y5
+	VSUBPS     Y3, Y5, Y5
+	VMULPS     Y0, Y5, Y6
+	VSUBPS     Y6, Y4, Y4
+	VMOVUPS    Y4, (CX)
+	VCVTTPS2DQ Y5, Y5
+	VPACKSSDW  Y5, Y5, Y5
+	VPERMQ     $0x08, Y5, Y5
+	VMOVDQU    X5, (AX)
+	VMOVUPS    32(DX), Y4
+	VDIVPS     Y0, Y4, Y5
+	VMAXPS     Y2, Y5, Y5
+	VMINPS     Y1, Y5, Y5
+	VADDPS     Y3, Y5, Y5
+	VSUBPS     Y3, Y5, Y5
+	VMULPS     Y0, Y5, Y6
+	VSUBPS     Y6, Y4, Y4
+	VMOVUPS    Y4, 32(CX)
+	VCVTTPS2DQ Y5, Y5
+	VPACKSSDW  Y5, Y5, Y5
+	VPERMQ     $0x08, Y5, Y5
+	VMOVDQU    X5, 16(AX)
+	ADDQ       $+64, DX
+	ADDQ       $+64, CX
+	ADDQ       $+32, AX
+	SUBQ       $+16, BX
+	JMP        Many
+
+Single:
+	CMPQ       BX, $+8
+	JLT        Rest
+	VMOVUPS    (DX), Y4
+	VDIVPS     Y0, Y4, Y5
+	VMAXPS     Y2, Y5, Y5
+	VMINPS     Y1, Y5, Y5
+	VADDPS     Y3, Y5, Y5
+	VSUBPS     Y3, Y5, Y5
+	VMULPS     Y0, Y5, Y6
+	VSUBPS     Y6, Y4, Y4
+	VMOVUPS    Y4, (CX)
+	VCVTTPS2DQ Y5, Y5
+	VPACKSSDW  Y5, Y5, Y5
+	VPERMQ     $0x08, Y5, Y5
+	VMOVDQU    X5, (AX)
+	ADDQ       $+32, DX
+	ADDQ       $+32, CX
+	ADDQ       $+16, AX
+	SUBQ       $+8, BX
+	JMP        Single
+
+Rest:
+	CMPQ       BX, $+1
+	JLT        Done
+	VMOVSS     (DX), X4
+	VDIVPS     X0, X4, X5
+	VMAXPS     X2, X5, X5
+	VMINPS     X1, X5, X5
+	VADDPS     X3, X5, X5
+	VSUBPS     X3, X5, X5
+	VMULPS     X0, X5, X6
+	VSUBPS     X6, X4, X4
+	VMOVSS     X4, (CX)
+	VCVTTPS2DQ X5, X5
+	VPEXTRW    $0x00, X5, (AX)
+	ADDQ       $+4, DX
+	ADDQ       $+4, CX
+	ADDQ       $+2, AX
+	SUBQ       $+1, BX
+	JMP        Rest
+
+Done:
+	VZEROUPPER
+	RET
+
+// func squaresAVX2(x *float32, n int) float64
+// Requires: AVX, AVX2, SSE2
+TEXT ·squaresAVX2(SB), NOSPLIT, $0-24
+	MOVQ  x+0(FP), AX
+	MOVQ  n+8(FP), CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+
+eight:
+	VCVTPS2PD    (AX), Y2
+	VMULPD       Y2, Y2, Y2
+	VADDPD       Y2, Y0, Y0
+	VCVTPS2PD    16(AX), Y2
+	VMULPD       Y2, Y2, Y2
+	VADDPD       Y2, Y1, Y1
+	ADDQ         $0x20, AX
+	SUBQ         $0x08, CX
+	JNZ          eight
+	VADDPD       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X0, X1, X1
+	VHADDPD      X1, X1, X1
+	MOVSD        X1, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func weightedAVX2(v *int32, u *float32, n int) float64
+// Requires: AVX, AVX2, SSE2
+TEXT ·weightedAVX2(SB), NOSPLIT, $0-32
+	MOVQ  v+0(FP), AX
+	MOVQ  u+8(FP), CX
+	MOVQ  n+16(FP), DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+
+eight:
+	VCVTDQ2PD    (AX), Y2
+	VCVTPS2PD    (CX), Y3
+	VMULPD       Y3, Y2, Y2
+	VMULPD       Y2, Y2, Y2
+	VADDPD       Y2, Y0, Y0
+	VCVTDQ2PD    16(AX), Y2
+	VCVTPS2PD    16(CX), Y3
+	VMULPD       Y3, Y2, Y2
+	VMULPD       Y2, Y2, Y2
+	VADDPD       Y2, Y1, Y1
+	ADDQ         $0x20, AX
+	ADDQ         $0x20, CX
+	SUBQ         $0x08, DX
+	JNZ          eight
+	VADDPD       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X0, X1, X1
+	VHADDPD      X1, X1, X1
+	MOVSD        X1, ret+24(FP)
+	VZEROUPPER
+	RET
+
+// func gramRowsAVX2(sums *int32, lds int, a *uint32, b *uint32, ld int, n int)
+// Requires: AVX, AVX2
+TEXT ·gramRowsAVX2(SB), NOSPLIT, $0-48
+	MOVQ  sums+0(FP), AX
+	MOVQ  lds+8(FP), CX
+	MOVQ  a+16(FP), DX
+	MOVQ  b+24(FP), BX
+	MOVQ  ld+32(FP), SI
+	MOVQ  n+40(FP), DI
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+
+pair:
+	VMOVUPS      (BX), Y8
+	VMOVUPS      32(BX), Y9
+	VPBROADCASTD (DX), Y10
+	VPMADDWD     Y8, Y10, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y9, Y10, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 4(DX), Y10
+	VPMADDWD     Y8, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y9, Y10, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 8(DX), Y10
+	VPMADDWD     Y8, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y9, Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 12(DX), Y10
+	VPMADDWD     Y8, Y10, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y9, Y10, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         SI, DX
+	ADDQ         SI, BX
+	DECQ         DI
+	JNZ          pair
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      Y2, (AX)
+	VMOVUPS      Y3, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      Y4, (AX)
+	VMOVUPS      Y5, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      Y6, (AX)
+	VMOVUPS      Y7, 32(AX)
+	VZEROUPPER
+	RET

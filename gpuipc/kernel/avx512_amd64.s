@@ -4278,3 +4278,472 @@ pass:
 	JNZ          block
 	VZEROUPPER
 	RET
+
+// func unpackInt8AVX512(dst *float32, scales *byte, src *byte, rows int, cols int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2
+TEXT ·unpackInt8AVX512(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), AX
+	MOVQ scales+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ rows+24(FP), BX
+
+row:
+	MOVQ         cols+32(FP), SI
+	VBROADCASTSS (CX), Z0
+
+Many:
+	CMPQ      SI, $+32
+	JLT       Single
+	VPMOVSXBD (DX), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, (AX)
+	VPMOVSXBD 16(DX), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, 64(AX)
+	ADDQ      $+32, DX
+	ADDQ      $+128, AX
+	SUBQ      $+32, SI
+	JMP       Many
+
+Single:
+	CMPQ      SI, $+16
+	JLT       Rest
+	VPMOVSXBD (DX), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, (AX)
+	ADDQ      $+16, DX
+	ADDQ      $+64, AX
+	SUBQ      $+16, SI
+	JMP       Single
+
+Rest:
+	TESTQ      SI, SI
+	JZ         Done
+	MOVL       $0x0000ffff, DI
+	BZHIL      SI, DI, DI
+	KMOVW      DI, K1
+	VMOVDQU8.Z (DX), K1, X1
+	VPMOVSXBD  X1, Z1
+	VCVTDQ2PS  Z1, Z1
+	VMULPS     Z0, Z1, Z1
+	VMOVUPS    Z1, K1, (AX)
+
+Done:
+	MOVQ cols+32(FP), SI
+	ANDQ $0x0f, SI
+	LEAQ (AX)(SI*4), AX
+	LEAQ (DX)(SI*1), DX
+	ADDQ $0x04, CX
+	DECQ BX
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func unpackInt12AVX512(dst *float32, scales *byte, src *byte, rows int, cols int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
+TEXT ·unpackInt12AVX512(SB), NOSPLIT, $0-40
+	MOVQ    dst+0(FP), AX
+	MOVQ    scales+8(FP), CX
+	MOVQ    src+16(FP), DX
+	MOVQ    rows+24(FP), BX
+	VMOVUPS twelveWordsAVX512<>+0(SB), Z0
+	VMOVUPS twelveBytesAVX512<>+0(SB), Z1
+	VMOVUPS twelveUpAVX512<>+0(SB), Z2
+	MOVL    $0x0000003f, SI
+	KMOVW   SI, K1
+
+row:
+	MOVQ         cols+32(FP), SI
+	VBROADCASTSS (CX), Z3
+
+vector:
+	VMOVDQU32.Z (DX), K1, Y5
+	VPERMD      Z5, Z0, Z4
+	VPSHUFB     Z1, Z4, Z4
+	VPSLLVD     Z2, Z4, Z4
+	VPSRAD      $0x14, Z4, Z4
+	VCVTDQ2PS   Z4, Z4
+	VMULPS      Z3, Z4, Z4
+	VMOVUPS     Z4, (AX)
+	ADDQ        $+24, DX
+	ADDQ        $+64, AX
+	SUBQ        $0x10, SI
+	JNZ         vector
+	ADDQ        $0x04, CX
+	DECQ        BX
+	JNZ         row
+	VZEROUPPER
+	RET
+
+DATA twelveWordsAVX512<>+0(SB)/4, $0x00000000
+DATA twelveWordsAVX512<>+4(SB)/4, $0x00000001
+DATA twelveWordsAVX512<>+8(SB)/4, $0x00000000
+DATA twelveWordsAVX512<>+12(SB)/4, $0x00000001
+DATA twelveWordsAVX512<>+16(SB)/4, $0x00000001
+DATA twelveWordsAVX512<>+20(SB)/4, $0x00000002
+DATA twelveWordsAVX512<>+24(SB)/4, $0x00000001
+DATA twelveWordsAVX512<>+28(SB)/4, $0x00000002
+DATA twelveWordsAVX512<>+32(SB)/4, $0x00000003
+DATA twelveWordsAVX512<>+36(SB)/4, $0x00000004
+DATA twelveWordsAVX512<>+40(SB)/4, $0x00000003
+DATA twelveWordsAVX512<>+44(SB)/4, $0x00000004
+DATA twelveWordsAVX512<>+48(SB)/4, $0x00000004
+DATA twelveWordsAVX512<>+52(SB)/4, $0x00000005
+DATA twelveWordsAVX512<>+56(SB)/4, $0x00000004
+DATA twelveWordsAVX512<>+60(SB)/4, $0x00000005
+GLOBL twelveWordsAVX512<>(SB), RODATA|NOPTR, $64
+
+DATA twelveBytesAVX512<>+0(SB)/4, $0x01008080
+DATA twelveBytesAVX512<>+4(SB)/4, $0x02018080
+DATA twelveBytesAVX512<>+8(SB)/4, $0x04038080
+DATA twelveBytesAVX512<>+12(SB)/4, $0x05048080
+DATA twelveBytesAVX512<>+16(SB)/4, $0x03028080
+DATA twelveBytesAVX512<>+20(SB)/4, $0x04038080
+DATA twelveBytesAVX512<>+24(SB)/4, $0x06058080
+DATA twelveBytesAVX512<>+28(SB)/4, $0x07068080
+DATA twelveBytesAVX512<>+32(SB)/4, $0x01008080
+DATA twelveBytesAVX512<>+36(SB)/4, $0x02018080
+DATA twelveBytesAVX512<>+40(SB)/4, $0x04038080
+DATA twelveBytesAVX512<>+44(SB)/4, $0x05048080
+DATA twelveBytesAVX512<>+48(SB)/4, $0x03028080
+DATA twelveBytesAVX512<>+52(SB)/4, $0x04038080
+DATA twelveBytesAVX512<>+56(SB)/4, $0x06058080
+DATA twelveBytesAVX512<>+60(SB)/4, $0x07068080
+GLOBL twelveBytesAVX512<>(SB), RODATA|NOPTR, $64
+
+DATA twelveUpAVX512<>+0(SB)/4, $0x00000004
+DATA twelveUpAVX512<>+4(SB)/4, $0x00000000
+DATA twelveUpAVX512<>+8(SB)/4, $0x00000004
+DATA twelveUpAVX512<>+12(SB)/4, $0x00000000
+DATA twelveUpAVX512<>+16(SB)/4, $0x00000004
+DATA twelveUpAVX512<>+20(SB)/4, $0x00000000
+DATA twelveUpAVX512<>+24(SB)/4, $0x00000004
+DATA twelveUpAVX512<>+28(SB)/4, $0x00000000
+DATA twelveUpAVX512<>+32(SB)/4, $0x00000004
+DATA twelveUpAVX512<>+36(SB)/4, $0x00000000
+DATA twelveUpAVX512<>+40(SB)/4, $0x00000004
+DATA twelveUpAVX512<>+44(SB)/4, $0x00000000
+DATA twelveUpAVX512<>+48(SB)/4, $0x00000004
+DATA twelveUpAVX512<>+52(SB)/4, $0x00000000
+DATA twelveUpAVX512<>+56(SB)/4, $0x00000004
+DATA twelveUpAVX512<>+60(SB)/4, $0x00000000
+GLOBL twelveUpAVX512<>(SB), RODATA|NOPTR, $64
+
+// func unpackInt16AVX512(dst *float32, scales *byte, src *byte, rows int, cols int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2
+TEXT ·unpackInt16AVX512(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), AX
+	MOVQ scales+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ rows+24(FP), BX
+
+row:
+	MOVQ         cols+32(FP), SI
+	VBROADCASTSS (CX), Z0
+
+Many:
+	CMPQ      SI, $+32
+	JLT       Single
+	VPMOVSXWD (DX), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, (AX)
+	VPMOVSXWD 32(DX), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, 64(AX)
+	ADDQ      $+64, DX
+	ADDQ      $+128, AX
+	SUBQ      $+32, SI
+	JMP       Many
+
+Single:
+	CMPQ      SI, $+16
+	JLT       Rest
+	VPMOVSXWD (DX), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, (AX)
+	ADDQ      $+32, DX
+	ADDQ      $+64, AX
+	SUBQ      $+16, SI
+	JMP       Single
+
+Rest:
+	TESTQ       SI, SI
+	JZ          Done
+	MOVL        $0x0000ffff, DI
+	BZHIL       SI, DI, DI
+	KMOVW       DI, K1
+	VMOVDQU16.Z (DX), K1, Y1
+	VPMOVSXWD   Y1, Z1
+	VCVTDQ2PS   Z1, Z1
+	VMULPS      Z0, Z1, Z1
+	VMOVUPS     Z1, K1, (AX)
+
+Done:
+	MOVQ cols+32(FP), SI
+	ANDQ $0x0f, SI
+	LEAQ (AX)(SI*4), AX
+	LEAQ (DX)(SI*2), DX
+	ADDQ $0x04, CX
+	DECQ BX
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func peakBitsAVX512(x *float32, n int) uint32
+// Requires: AVX, AVX2, AVX512F, BMI2
+TEXT ·peakBitsAVX512(SB), NOSPLIT, $0-20
+	MOVQ       x+0(FP), AX
+	MOVQ       n+8(FP), CX
+	VPTERNLOGD $0xff, Z0, Z0, Z0
+	VPSRLD     $0x01, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+
+Many:
+	CMPQ    CX, $+32
+	JLT     Single
+	VMOVUPS (AX), Z2
+	VPANDD  Z0, Z2, Z2
+	VPMAXUD Z2, Z1, Z1
+	VMOVUPS 64(AX), Z2
+	VPANDD  Z0, Z2, Z2
+	VPMAXUD Z2, Z1, Z1
+	ADDQ    $+128, AX
+	SUBQ    $+32, CX
+	JMP     Many
+
+Single:
+	CMPQ    CX, $+16
+	JLT     Rest
+	VMOVUPS (AX), Z2
+	VPANDD  Z0, Z2, Z2
+	VPMAXUD Z2, Z1, Z1
+	ADDQ    $+64, AX
+	SUBQ    $+16, CX
+	JMP     Single
+
+Rest:
+	TESTQ     CX, CX
+	JZ        Done
+	MOVL      $0x0000ffff, DX
+	BZHIL     CX, DX, DX
+	KMOVW     DX, K1
+	VMOVUPS.Z (AX), K1, Z2
+	VPANDD    Z0, Z2, Z2
+	VPMAXUD   Z2, Z1, Z1
+
+Done:
+	VEXTRACTI64X4 $0x01, Z1, Y0
+	VPMAXUD       Y0, Y1, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPMAXUD       X0, X1, X1
+	VPSRLDQ       $0x08, X1, X0
+	VPMAXUD       X0, X1, X1
+	VPSRLDQ       $0x04, X1, X0
+	VPMAXUD       X0, X1, X1
+	VMOVD         X1, AX
+	MOVL          AX, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func quantizeAVX512(q *int16, rest *float32, x *float32, scale float32, largest float32, n int)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·quantizeAVX512(SB), NOSPLIT, $0-40
+	MOVQ         q+0(FP), AX
+	MOVQ         rest+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         n+32(FP), BX
+	VBROADCASTSS scale+24(FP), Z0
+	VBROADCASTSS largest+28(FP), Z1
+	VPXORD       Z2, Z2, Z2
+	VSUBPS       Z1, Z2, Z2
+	MOVL         $0x4b400000, SI
+	VMOVD        SI, X3
+	VBROADCASTSS X3, Z3
+
+Many:
+	CMPQ       BX, $+32
+	JLT        Single
+	VMOVUPS    (DX), Z4
+	VDIVPS     Z0, Z4, Z5
+	VMAXPS     Z2, Z5, Z5
+	VMINPS     Z1, Z5, Z5
+	VADDPS     Z3, Z5, Z5
+	VSUBPS     Z3, Z5, Z5
+	VMULPS     Z0, Z5, Z6
+	VSUBPS     Z6, Z4, Z4
+	VMOVUPS    Z4, (CX)
+	VCVTTPS2DQ Z5, Z5
+	VPMOVDW    Z5, (AX)
+	VMOVUPS    64(DX), Z4
+	VDIVPS     Z0, Z4, Z5
+	VMAXPS     Z2, Z5, Z5
+	VMINPS     Z1, Z5, Z5
+	VADDPS     Z3, Z5, Z5
+	VSUBPS     Z3, Z5, Z5
+	VMULPS     Z0, Z5, Z6
+	VSUBPS     Z6, Z4, Z4
+	VMOVUPS    Z4, 64(CX)
+	VCVTTPS2DQ Z5, Z5
+	VPMOVDW    Z5, 32(AX)
+	ADDQ       $+128, DX
+	ADDQ       $+128, CX
+	ADDQ       $+64, AX
+	SUBQ       $+32, BX
+	JMP        Many
+
+Single:
+	CMPQ       BX, $+16
+	JLT        Rest
+	VMOVUPS    (DX), Z4
+	VDIVPS     Z0, Z4, Z5
+	VMAXPS     Z2, Z5, Z5
+	VMINPS     Z1, Z5, Z5
+	VADDPS     Z3, Z5, Z5
+	VSUBPS     Z3, Z5, Z5
+	VMULPS     Z0, Z5, Z6
+	VSUBPS     Z6, Z4, Z4
+	VMOVUPS    Z4, (CX)
+	VCVTTPS2DQ Z5, Z5
+	VPMOVDW    Z5, (AX)
+	ADDQ       $+64, DX
+	ADDQ       $+64, CX
+	ADDQ       $+32, AX
+	SUBQ       $+16, BX
+	JMP        Single
+
+Rest:
+	TESTQ      BX, BX
+	JZ         Done
+	MOVL       $0x0000ffff, SI
+	BZHIL      BX, SI, SI
+	KMOVW      SI, K1
+	VMOVUPS.Z  (DX), K1, Z4
+	VDIVPS     Z0, Z4, Z5
+	VMAXPS     Z2, Z5, Z5
+	VMINPS     Z1, Z5, Z5
+	VADDPS     Z3, Z5, Z5
+	VSUBPS     Z3, Z5, Z5
+	VMULPS     Z0, Z5, Z0
+	VSUBPS     Z0, Z4, Z4
+	VMOVUPS    Z4, K1, (CX)
+	VCVTTPS2DQ Z5, Z5
+	VPMOVDW    Z5, K1, (AX)
+
+Done:
+	VZEROUPPER
+	RET
+
+// func squaresAVX512(x *float32, n int) float64
+// Requires: AVX, AVX512F, SSE2
+TEXT ·squaresAVX512(SB), NOSPLIT, $0-24
+	MOVQ   x+0(FP), AX
+	MOVQ   n+8(FP), CX
+	VPXORD Z0, Z0, Z0
+
+eight:
+	VCVTPS2PD     (AX), Z1
+	VMULPD        Z1, Z1, Z1
+	VADDPD        Z1, Z0, Z0
+	ADDQ          $0x20, AX
+	SUBQ          $0x08, CX
+	JNZ           eight
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X1, X0, X0
+	VHADDPD       X0, X0, X0
+	MOVSD         X0, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func weightedAVX512(v *int32, u *float32, n int) float64
+// Requires: AVX, AVX512F, SSE2
+TEXT ·weightedAVX512(SB), NOSPLIT, $0-32
+	MOVQ   v+0(FP), AX
+	MOVQ   u+8(FP), CX
+	MOVQ   n+16(FP), DX
+	VPXORD Z0, Z0, Z0
+
+eight:
+	VCVTDQ2PD     (AX), Z1
+	VCVTPS2PD     (CX), Z2
+	VMULPD        Z2, Z1, Z1
+	VMULPD        Z1, Z1, Z1
+	VADDPD        Z1, Z0, Z0
+	ADDQ          $0x20, AX
+	ADDQ          $0x20, CX
+	SUBQ          $0x08, DX
+	JNZ           eight
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X1, X0, X0
+	VHADDPD       X0, X0, X0
+	MOVSD         X0, ret+24(FP)
+	VZEROUPPER
+	RET
+
+// func gramRowsAVX512(sums *int32, lds int, a *uint32, b *uint32, ld int, n int)
+// Requires: AVX, AVX512BW, AVX512F
+TEXT ·gramRowsAVX512(SB), NOSPLIT, $0-48
+	MOVQ   sums+0(FP), AX
+	MOVQ   lds+8(FP), CX
+	MOVQ   a+16(FP), DX
+	MOVQ   b+24(FP), BX
+	MOVQ   ld+32(FP), SI
+	MOVQ   n+40(FP), DI
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+
+pair:
+	VMOVUPS      (BX), Z8
+	VMOVUPS      64(BX), Z9
+	VPBROADCASTD (DX), Z10
+	VPMADDWD     Z8, Z10, Z11
+	VPADDD       Z11, Z0, Z0
+	VPMADDWD     Z9, Z10, Z10
+	VPADDD       Z10, Z1, Z1
+	VPBROADCASTD 4(DX), Z10
+	VPMADDWD     Z8, Z10, Z11
+	VPADDD       Z11, Z2, Z2
+	VPMADDWD     Z9, Z10, Z10
+	VPADDD       Z10, Z3, Z3
+	VPBROADCASTD 8(DX), Z10
+	VPMADDWD     Z8, Z10, Z11
+	VPADDD       Z11, Z4, Z4
+	VPMADDWD     Z9, Z10, Z10
+	VPADDD       Z10, Z5, Z5
+	VPBROADCASTD 12(DX), Z10
+	VPMADDWD     Z8, Z10, Z8
+	VPADDD       Z8, Z6, Z6
+	VPMADDWD     Z9, Z10, Z8
+	VPADDD       Z8, Z7, Z7
+	ADDQ         SI, DX
+	ADDQ         SI, BX
+	DECQ         DI
+	JNZ          pair
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z2, (AX)
+	VMOVUPS      Z3, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z4, (AX)
+	VMOVUPS      Z5, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      Z6, (AX)
+	VMOVUPS      Z7, 64(AX)
+	VZEROUPPER
+	RET

@@ -9,6 +9,9 @@ type Step struct {
 	TType DType
 	S     []byte // [dk, dv] of SType
 	SType DType
+	// Forms other than the plain one say that T, which is Dense then, or S is a head of a
+	// packed part, with its padding or without.
+	TForm, SForm Form
 	// Before, when not nil, receives the state before this step, [dk, dv].
 	Before []float32
 	// Dims > 0 turns the first Dims rows of S by one angle per pair before S is
@@ -39,7 +42,8 @@ func NewScratch(dk, dv int) *Scratch {
 //
 // Scalar and Diagonal results are the same bits on every processor. Dense ones are
 // the same with AVX2 and AVX-512, and plain Go differs in the rounding of each
-// multiply-add.
+// multiply-add. A T or S in a packed form gives the bits of its numbers in F32, except
+// that a T of FormZero forgets the state, whatever it holds: NaN and infinite too.
 func Compose(tr Transition, dk, dv int, state []float32, steps []Step, sc *Scratch) {
 	if dk < 0 || dv < 0 || len(state) != dk*dv {
 		panic(fmt.Sprintf("kernel: compose a state of %d numbers as [%d, %d]", len(state), dk, dv))
@@ -54,7 +58,21 @@ func Compose(tr Transition, dk, dv int, state []float32, steps []Step, sc *Scrat
 		return
 	}
 	sc.reserve(dk, dv)
-	compose(tr, dk, dv, state, steps, sc)
+	compose(tr, dk, dv, state, lasting(steps), sc)
+}
+
+// lasting leaves out first steps that a later one forgets.
+func lasting(steps []Step) []Step {
+	from := 0
+	for i := range steps {
+		if steps[i].Before != nil {
+			break
+		}
+		if steps[i].TForm == FormZero {
+			from = i
+		}
+	}
+	return steps[from:]
 }
 
 // count is the number of elements of a head's T.
@@ -70,7 +88,9 @@ func (tr Transition) count(dk int) int {
 	return -1
 }
 
-func (s *Step) empty() bool { return len(s.T) == 0 && len(s.S) == 0 }
+func (s *Step) empty() bool {
+	return len(s.T) == 0 && len(s.S) == 0 && s.TForm == FormPlain && s.SForm == FormPlain
+}
 
 func (s *Step) check(tr Transition, dk, dv int) {
 	if s.Before != nil && len(s.Before) != dk*dv {
@@ -80,11 +100,11 @@ func (s *Step) check(tr Transition, dk, dv int) {
 		return
 	}
 	n := tr.count(dk)
-	if n < 0 || s.TType.Size() == 0 || len(s.T) != n*s.TType.Size() {
-		panic(fmt.Sprintf("kernel: transition %d of type %d has %d bytes for dk=%d", tr, s.TType, len(s.T), dk))
+	if n < 0 || s.TForm != FormPlain && tr != Dense || !fits(s.T, s.TForm, s.TType, n, dk) {
+		panic(fmt.Sprintf("kernel: transition %d of type %d, form %d has %d bytes for dk=%d", tr, s.TType, s.TForm, len(s.T), dk))
 	}
-	if s.SType.Size() == 0 || len(s.S) != dk*dv*s.SType.Size() {
-		panic(fmt.Sprintf("kernel: end-state of type %d has %d bytes, want [%d, %d]", s.SType, len(s.S), dk, dv))
+	if !fits(s.S, s.SForm, s.SType, dk*dv, dk) {
+		panic(fmt.Sprintf("kernel: end-state of type %d, form %d has %d bytes, want [%d, %d]", s.SType, s.SForm, len(s.S), dk, dv))
 	}
 	if s.Dims == 0 {
 		return
@@ -93,6 +113,15 @@ func (s *Step) check(tr Transition, dk, dv int) {
 		panic(fmt.Sprintf("kernel: rotation does not commute with transition %d", tr))
 	}
 	checkTurn(Turn{Dims: s.Dims, Cos: s.Cos, Sin: s.Sin}, dk, 1)
+}
+
+// fits tells whether b is n numbers, in as many rows where they are in a packed form.
+func fits(b []byte, f Form, t DType, n, rows int) bool {
+	if f == FormPlain {
+		return t.Size() > 0 && len(b) == n*t.Size()
+	}
+	size := f.size(F32, rows, n/max(rows, 1))
+	return size >= 0 && (len(b) == size || len(b) == padded(size))
 }
 
 func (sc *Scratch) reserve(dk, dv int) {

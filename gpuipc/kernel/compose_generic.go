@@ -13,8 +13,12 @@ func composeGeneric(tr Transition, dk, dv int, state []float32, steps []Step, sc
 			continue
 		}
 		t, s := sc.t[:tr.count(dk)], sc.s[:dk*dv]
-		toF32Generic(t, st.T, st.TType)
-		toF32Generic(s, st.S, st.SType)
+		unpackGeneric(s, st.SForm, st.S, st.SType, dk, dv)
+		if st.TForm == FormZero {
+			copy(state, s)
+			continue
+		}
+		unpackGeneric(t, st.TForm, st.T, st.TType, dk, dk)
 		switch tr {
 		case Scalar:
 			turnStateGeneric(s, dv, st)

@@ -382,6 +382,148 @@ func TestComposeDoesNotAllocate(t *testing.T) {
 	})
 }
 
+// packedAs is the head of plain numbers in a form, whatever its error, and its numbers.
+func packedAs(t testing.TB, f Form, plain []byte, dt DType, rows, cols int) ([]byte, []byte) {
+	var p Packer
+	p.reserve(dt, rows, cols)
+	toF32Generic(p.x, plain, dt)
+	if f.integer() {
+		if rows == cols {
+			p.takeOffMean()
+		}
+		p.findPeaks()
+		p.quantizeAs(f, math.Inf(1), rows == cols)
+	}
+	size := f.size(dt, rows, cols)
+	b, _ := guarded(t, size)
+	padded := make([]byte, FormBytes(f, dt, rows, cols))
+	p.write(padded, plain, f, len(padded))
+	copy(b, padded)
+	values := make([]float32, rows*cols)
+	unpackGeneric(values, f, b, dt, rows, cols)
+	wide, _ := encode(t, values, F32)
+	return b, wide
+}
+
+// inForms gives the steps other forms by turns, and returns the same steps in F32.
+func (p *plan) inForms(t testing.TB, first int) *plan {
+	same := *p
+	same.steps = append([]Step(nil), p.steps...)
+	forms := []Form{FormInt8, FormPlain, FormInt12, FormZero, FormInt16}
+	for i := range p.steps {
+		s, wide := &p.steps[i], &same.steps[i]
+		if s.empty() {
+			continue
+		}
+		if f := forms[(first+i)%5]; p.tr == Dense && f != FormPlain {
+			s.TForm = f
+			s.T, wide.T = packedAs(t, f, s.T, s.TType, p.dk, p.dk)
+			wide.TType = F32
+		}
+		if f := forms[(first+i/2+2*i)%5]; f != FormPlain {
+			s.SForm = f
+			s.S, wide.S = packedAs(t, f, s.S, s.SType, p.dk, p.dv)
+			wide.SType = F32
+		}
+	}
+	return &same
+}
+
+// A form is composed as the numbers that it stands for are.
+func TestComposeOfFormsIsThatOfTheirNumbers(t *testing.T) {
+	r := rng(t)
+	eachISA(t, func(t *testing.T) {
+		for i, d := range [][2]int{{1, 1}, {128, 128}, {16, 1}, {1, 30}, {6, 16}, {13, 33}, {29, 51}, {70, 40}, {33, 64}} {
+			for first := range 5 {
+				for _, tr := range transitions {
+					p := newPlan(t, r, tr, d[0], d[1], 1+(i+first)%7, dtypes[i%3], dtypes[(i+first)%3])
+					if tr == Scalar && first%2 == 0 {
+						p.turnAll(r, d[0]/2*2, first == 2)
+					}
+					wide := p.inForms(t, first)
+					what := fmt.Sprintf("%s %v from form %d, %d steps", tr.name(), d, first, len(p.steps))
+					got, before := p.run(t, Compose)
+					want, wantBefore := wide.run(t, Compose)
+					wantEqual(t, what, got, want)
+					for n := range before {
+						wantEqual(t, fmt.Sprint(what, ": before ", n), before[n], wantBefore[n])
+					}
+					state := append([]float32(nil), p.start...)
+					Compose(tr, p.dk, p.dv, state, p.steps, nil)
+					wantEqual(t, what+", nothing asked for", state, want)
+				}
+			}
+		}
+	})
+}
+
+// wantEqual takes zeros of either sign for the same: a transition of FormZero adds
+// nothing to a negative one.
+func wantEqual(t testing.TB, what string, got, want []float32) {
+	t.Helper()
+	for i, v := range want {
+		if got[i] != v {
+			t.Fatalf("%s: number %d is %v, want %v", what, i, got[i], v)
+		}
+	}
+}
+
+func TestComposeForgetsBeforeAZeroTransition(t *testing.T) {
+	eachISA(t, func(t *testing.T) {
+		s, _ := encode(t, []float32{1, 2, 3, 4, 5, 6}, F16)
+		state := []float32{float32(math.NaN()), float32(math.Inf(1)), 0, 0, 0, 0}
+		before := make([]float32, 6)
+		steps := []Step{{TForm: FormZero, S: s, SType: F16}, {TForm: FormZero, SForm: FormZero}, {TForm: FormZero, S: s, SType: F16, Before: before}}
+		Compose(Dense, 2, 3, state, steps[:1], nil)
+		wantSame(t, "state", state, []float32{1, 2, 3, 4, 5, 6})
+		Compose(Dense, 2, 3, state, steps, nil)
+		wantSame(t, "state", state, []float32{1, 2, 3, 4, 5, 6})
+		wantSame(t, "before", before, make([]float32, 6))
+	})
+}
+
+func TestComposeRefusesWrongForms(t *testing.T) {
+	good := func() Step {
+		return Step{T: make([]byte, FormBytes(FormInt8, F16, 2, 2)), TForm: FormInt8, S: make([]byte, FormInt12.size(F32, 2, 3)), SForm: FormInt12}
+	}
+	run := func(tr Transition, s Step) func() {
+		return func() { Compose(tr, 2, 3, make([]float32, 6), []Step{s}, nil) }
+	}
+	run(Dense, good())()
+	try := func(what string, tr Transition, change func(*Step)) {
+		t.Helper()
+		s := good()
+		change(&s)
+		wantPanic(t, what, run(tr, s))
+	}
+	try("diagonal in a form", Diagonal, func(*Step) {})
+	try("scalar zero", Scalar, func(s *Step) { s.T, s.TForm = nil, FormZero })
+	try("short T", Dense, func(s *Step) { s.T = s.T[:FormInt8.size(F16, 2, 2)-1] })
+	try("long S", Dense, func(s *Step) { s.S = make([]byte, 65) })
+	try("zero with bytes", Dense, func(s *Step) { s.TForm = FormZero; s.T = s.T[:1] })
+	try("unknown form", Dense, func(s *Step) { s.SForm = formCount })
+	try("no T", Dense, func(s *Step) { s.T, s.TForm, s.TType = nil, FormPlain, F16 })
+}
+
+func TestComposeOfFormsDoesNotAllocate(t *testing.T) {
+	r := rng(t)
+	eachISA(t, func(t *testing.T) {
+		for _, tr := range transitions {
+			p := newPlan(t, r, tr, 61, 70, 9, F16, F32)
+			p.inForms(t, 0)
+			if tr == Scalar {
+				p.turnAll(r, 60, true)
+			}
+			p.steps[0].Before = make([]float32, len(p.start))
+			sc := NewScratch(p.dk, p.dv)
+			state := append([]float32(nil), p.start...)
+			if n := testing.AllocsPerRun(20, func() { Compose(tr, p.dk, p.dv, state, p.steps, sc) }); n != 0 {
+				t.Errorf("%s: %v allocations", tr.name(), n)
+			}
+		}
+	})
+}
+
 func FuzzCompose(f *testing.F) {
 	f.Add(uint64(1), uint8(1), uint8(20), uint8(33), uint8(3), uint8(1))
 	f.Add(uint64(2), uint8(2), uint8(1), uint8(7), uint8(0), uint8(5))

@@ -2,8 +2,8 @@ package kernel
 
 import "unsafe"
 
-// dense composes one head with a dense transition, a few rows of T at a time: they
-// are widened to F32 in L1, then multiplied with panel after panel of the state.
+// dense composes one head with a dense transition, a few rows of T and S at a time:
+// they are widened to F32 in L1, then multiplied with panel after panel of the state.
 // The state becomes panels while the first rows read it, stays so from step to
 // step, and the last step writes it back row-major. Columns past dv of the last
 // panel hold rubbish that nothing reads.
@@ -18,7 +18,7 @@ type dense struct {
 	now    []float32 // the state before the step, in panels
 	next   []float32
 	rows   []float32 // of T, as F32
-	end    []float32 // S as F32
+	end    []float32 // of S, as F32
 }
 
 func composeDense(v isa, dk, dv int, state []float32, steps []Step, sc *Scratch) {
@@ -37,8 +37,13 @@ func composeDense(v isa, dk, dv int, state []float32, steps []Step, sc *Scratch)
 				copy(b, state)
 			}
 		}
-		if !steps[i].empty() {
-			d.step(&steps[i], packed, i == last)
+		switch s := &steps[i]; {
+		case s.empty():
+		case s.TForm == FormZero:
+			unpack(state, s.SForm, s.S, s.SType, dk, dv)
+			packed = false
+		default:
+			d.step(s, packed, i == last)
 			packed = i != last
 		}
 	}
@@ -46,30 +51,23 @@ func composeDense(v isa, dk, dv int, state []float32, steps []Step, sc *Scratch)
 
 // step is T*now + S into next or, when it is the last, into state.
 func (d *dense) step(s *Step, packed, last bool) {
-	end := s.S
-	if s.SType != F32 {
-		toF32(d.end[:d.dk*d.dv], s.S, s.SType)
-		end = unsafe.Slice((*byte)(unsafe.Pointer(&d.end[0])), 4*d.dk*d.dv)
-	}
+	t, end := openRows(s.T, s.TForm, s.TType, d.dk, d.dk), openRows(s.S, s.SForm, s.SType, d.dk, d.dv)
 	if d.edge > 0 {
-		d.startEdge(end, packed)
+		whole := endF32(s, d.end, d.dk, d.dv)
+		end = openRows(whole, FormPlain, F32, d.dk, d.dv)
+		d.startEdge(whole, packed)
 	}
 	for i := 0; i < d.dk; {
 		rows := d.isa.rows(d.dk - i)
-		rest := s.T[i*d.dk*s.TType.Size():]
-		a := asF32Pointer(rest)
-		if s.TType != F32 {
-			toF32(d.rows[:rows*d.dk], rest, s.TType)
-			a = &d.rows[0]
-		}
-		next := &rest[min(len(rest)-1, rows*d.dk*s.TType.Size())]
+		a, next := t.take(d.rows, i, rows)
 		keep := i == 0 && !packed
 		if keep && rows < d.isa.tallest() {
 			d.pack()
 			keep = false
 		}
 		if d.full > 0 {
-			d.multiply(a, end, i, rows, keep, last, next)
+			c, after := end.take(d.end, i, rows)
+			d.multiply(a, c, i, rows, keep, last, next, after)
 		}
 		if d.edge > 0 {
 			d.multiplyEdge(a, i, rows)
@@ -82,19 +80,67 @@ func (d *dense) step(s *Step, packed, last bool) {
 	d.now, d.next = d.next, d.now
 }
 
+// endF32 is S as F32, in scratch unless it is that already.
+func endF32(s *Step, scratch []float32, dk, dv int) []byte {
+	if s.SForm == FormPlain && s.SType == F32 {
+		return s.S
+	}
+	unpack(scratch[:dk*dv], s.SForm, s.S, s.SType, dk, dv)
+	return unsafe.Slice((*byte)(unsafe.Pointer(&scratch[0])), 4*dk*dv)
+}
+
+// rowsOf is the rows of T or S in whatever form.
+type rowsOf struct {
+	b    []byte
+	size int // bytes of a row
+	cols int
+	dt   DType
+	form Form
+	q    integers
+}
+
+func openRows(b []byte, f Form, dt DType, rows, cols int) rowsOf {
+	r := rowsOf{b: b, size: cols * dt.Size(), cols: cols, dt: dt, form: f}
+	switch f {
+	case FormPlain:
+	case FormZero:
+		r.size = 0
+	default:
+		r.q = openIntegers(f, b, rows, cols)
+		r.b, r.size = r.q.q, r.q.size
+	}
+	return r
+}
+
+// take returns n rows from row i on as F32, in scratch unless they are that already,
+// and what lies after them: that is only asked for.
+func (r *rowsOf) take(scratch []float32, i, n int) (rows *float32, next *byte) {
+	if r.form == FormZero {
+		clear(scratch[:n*r.cols])
+		return &scratch[0], (*byte)(unsafe.Pointer(&scratch[0]))
+	}
+	rest := r.b[i*r.size:]
+	next = &rest[min(len(rest)-1, n*r.size)]
+	switch {
+	case r.form != FormPlain:
+		r.q.read(scratch[:n*r.cols], i, n)
+	case r.dt == F32:
+		return asF32Pointer(rest), next
+	default:
+		toF32(scratch[:n*r.cols], rest, r.dt)
+	}
+	return &scratch[0], next
+}
+
 // multiply computes rows of the complete panels, from row on.
-func (d *dense) multiply(a *float32, end []byte, row, rows int, keep, last bool, next *byte) {
+func (d *dense) multiply(a, c *float32, row, rows int, keep, last bool, next, after *byte) {
 	width := 4 * d.cols
 	t := tile{
 		a: a, lda: 4 * d.dk,
 		b: &d.now[0], ldb: width, stepB: 4 * d.size,
-		c: &end[4*row*d.dv], ldc: 4 * d.dv, stepC: width,
+		c: (*byte)(unsafe.Pointer(c)), ldc: 4 * d.dv, stepC: width,
 		d: &d.next[row*d.cols], ldd: width, stepD: 4 * d.size,
-		k: d.dk, count: d.full, ahead: next,
-	}
-	t.after = t.c
-	if below := row + rows; below < d.dk {
-		t.after = &end[4*below*d.dv]
+		k: d.dk, count: d.full, ahead: next, after: after,
 	}
 	if last {
 		t.d, t.ldd, t.stepD = &d.state[row*d.dv], 4*d.dv, width

@@ -40,3 +40,18 @@ func replay(s []float32, ld, rows, cols int, r *Rows) { replayGeneric(s, ld, row
 func addRankOnes(s []float32, ld, cols int, d, k []float32, ldk int, u []float32, ldu, n int) {
 	addRankOnesGeneric(s, ld, cols, d, k, ldk, u, ldu, n)
 }
+
+func unpackRows(dst []float32, f Form, scales, q []byte, cols int) {
+	unpackRowsGeneric(dst, f, scales, q, cols)
+}
+
+func peakBits(x []float32) uint32 { return peakBitsGeneric(x) }
+
+func quantize(q []int16, rest, x []float32, scale, largest float32) {
+	quantizeGeneric(q, rest, x, scale, largest)
+}
+
+func squares(x []float32) float64             { return squaresGeneric(x) }
+func weighted(g []int32, u []float32) float64 { return weightedGeneric(g, u) }
+
+func gram(g []int32, q []int16, _ []uint32, side, ld int) { gramGeneric(g, q, side, ld) }

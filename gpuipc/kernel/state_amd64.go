@@ -23,6 +23,11 @@ func composeRows(tr Transition, dk, dv int, state []float32, steps []Step, sc *S
 		}
 		t := sc.t[:tr.count(dk)]
 		toF32(t, s.T, s.TType)
+		if s.SForm != FormPlain {
+			unpacked := *s
+			unpacked.S, unpacked.SType = endF32(s, sc.s, dk, dv), F32
+			s = &unpacked
+		}
 		switch {
 		case tr == Scalar && s.Dims > 0:
 			scaleTurned(dv, state, t[0], s)

@@ -137,6 +137,7 @@ func generate(folder string) error {
 		g.vectors()
 		g.rotations()
 		g.buffers()
+		g.forms()
 		if err := write(g.Context, "kernel", filepath.Join(folder, name)); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}

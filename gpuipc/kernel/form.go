@@ -1,0 +1,241 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Form is how the matrix of one head is kept in a packed part.
+type Form uint8
+
+// A head in an integer form is
+//
+//	F32 g | rows x F32 scale | rows of integers, each beginning at a whole byte
+//
+// and number [i, j] is scale[i]*q[i][j], rounded to F32, plus g where i == j. All is
+// little-endian. Integers of 12 bits lie in pairs of three bytes, lower bits first;
+// an odd last one takes two bytes.
+const (
+	FormPlain Form = 0 // numbers of the part's DType, row-major
+	FormZero  Form = 1 // nothing is kept: all zeros
+	FormInt8  Form = 2 // rows of 8-bit integers
+	FormInt12 Form = 3 // of 12 bits
+	FormInt16 Form = 4 // of 16 bits
+
+	formCount = 5
+)
+
+// PartAlign is what the bytes of each head of a packed part are padded to.
+const PartAlign = 64
+
+// width is how an integer form keeps a row: bits for each number, at most 16.
+type width struct {
+	bits   int
+	pack   func(dst []byte, q []int16)
+	unpack func(dst []float32, src []byte, scale float32)
+}
+
+// widths are all integer forms; no other place knows how many bits one has.
+var widths = [formCount]width{
+	FormInt8:  {8, packInt8, unpackInt8},
+	FormInt12: {12, packInt12, unpackInt12},
+	FormInt16: {16, packInt16, unpackInt16},
+}
+
+// integer tells whether heads in this form are rows of integers.
+func (f Form) integer() bool { return f < formCount && widths[f].bits > 0 }
+
+// largest is the largest integer of a form. Its negative is the smallest one.
+func (f Form) largest() float32 { return float32(int(1)<<(widths[f].bits-1) - 1) }
+
+// rowBytes is what the integers of a row take.
+func (f Form) rowBytes(cols int) int { return (cols*widths[f].bits + 7) / 8 }
+
+// size is what a head takes without padding, -1 if f or t is not known.
+func (f Form) size(t DType, rows, cols int) int {
+	switch {
+	case t.Size() == 0:
+		return -1
+	case f == FormPlain:
+		return rows * cols * t.Size()
+	case f == FormZero:
+		return 0
+	case f.integer():
+		return 4 + rows*(4+f.rowBytes(cols))
+	}
+	return -1
+}
+
+func padded(n int) int { return (n + PartAlign - 1) / PartAlign * PartAlign }
+
+// FormBytes is what a head of [rows, cols] takes in a form, padding included; -1 if
+// the form or the type is not known.
+func FormBytes(f Form, t DType, rows, cols int) int {
+	n := f.size(t, rows, cols)
+	if n < 0 {
+		return -1
+	}
+	return padded(n)
+}
+
+// headerBytes is what a packed part begins with: of each head its form, its error and its
+// norm, and zeros.
+func headerBytes(heads int) int { return padded((1 + 4 + 4) * heads) }
+
+// PackedBytes is the size of a packed part, -1 if a form is not known.
+func PackedBytes(forms []Form, t DType, rows, cols int) int {
+	n := headerBytes(len(forms))
+	for _, f := range forms {
+		size := FormBytes(f, t, rows, cols)
+		if size < 0 {
+			return -1
+		}
+		n += size
+	}
+	return n
+}
+
+// Packed is a packed part that was checked: it never reads outside of it. A part of
+// [heads, rows, cols] is
+//
+//	heads x u8 form | heads x F32 error | heads x F32 norm | head after head
+//
+// where what is before the heads, and each head, is padded with zeros to a multiple of
+// PartAlign. More zeros may follow. Errors and norms are upper bounds: of a transition the
+// spectral norms of exact minus stored, and of the stored matrix; of an end-state the
+// Frobenius norms of exact minus stored, and of the exact matrix.
+type Packed struct {
+	b                 []byte
+	t                 DType
+	heads, rows, cols int
+}
+
+// maxSide bounds heads, rows and columns, so that no size overflows.
+const maxSide = 1 << 18
+
+// OpenPacked checks the packed part b of [heads, rows, cols] numbers of type t, which
+// keeps b. Scales are not looked at: bad ones give bad numbers.
+func OpenPacked(b []byte, t DType, heads, rows, cols int) (Packed, error) {
+	var none Packed
+	if t.Size() == 0 || min(heads, rows, cols) < 0 || max(heads, rows, cols) > maxSide {
+		return none, fmt.Errorf("kernel: packed part of [%d, %d, %d] numbers of type %d", heads, rows, cols, t)
+	}
+	want := headerBytes(heads)
+	if len(b) < want {
+		return none, fmt.Errorf("kernel: packed part of %d bytes is too short for the forms of %d heads", len(b), heads)
+	}
+	for i, f := range b[:heads] {
+		n := FormBytes(Form(f), t, rows, cols)
+		if n < 0 {
+			return none, fmt.Errorf("kernel: packed part has head %d in unknown form %d", i, f)
+		}
+		want += n
+	}
+	if len(b) < want {
+		return none, fmt.Errorf("kernel: packed part has %d bytes, want %d", len(b), want)
+	}
+	if !zeros(b[(1+4+4)*heads:headerBytes(heads)]) || !zeros(b[want:]) {
+		return none, fmt.Errorf("kernel: packed part of %d bytes has more than zeros behind what it holds", len(b))
+	}
+	p := Packed{b[:want:want], t, heads, rows, cols}
+	for i := range heads {
+		if e, n := p.Bounds(i); !(e >= 0 && n >= 0) {
+			return none, fmt.Errorf("kernel: packed part has head %d with an error of %v and a norm of %v", i, e, n)
+		}
+	}
+	return p, nil
+}
+
+func zeros(b []byte) bool { return !slices.ContainsFunc(b, func(x byte) bool { return x != 0 }) }
+
+// Bounds are the error and the norm of a head, as Packed says.
+func (p Packed) Bounds(i int) (err, norm float32) {
+	at := p.b[p.heads:]
+	return loadF32(at[4*i:]), loadF32(at[4*(p.heads+i):])
+}
+
+func loadF32(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }
+
+// putBounds writes those of a head into the header b of a part.
+func putBounds(b []byte, heads, i int, err, norm float64) {
+	at := b[heads:]
+	binary.LittleEndian.PutUint32(at[4*i:], math.Float32bits(above(err)))
+	binary.LittleEndian.PutUint32(at[4*(heads+i):], math.Float32bits(above(norm)))
+}
+
+// above is the least F32 that is not below x.
+func above(x float64) float32 {
+	y := float32(x)
+	if float64(y) < x {
+		y = math.Nextafter32(y, float32(math.Inf(1)))
+	}
+	return y
+}
+
+// Head is a head's form and its bytes without padding, as Step wants them.
+func (p Packed) Head(i int) (Form, []byte) {
+	if i < 0 || i >= p.heads {
+		panic(fmt.Sprintf("kernel: head %d of %d", i, p.heads))
+	}
+	off := headerBytes(p.heads)
+	for _, f := range p.b[:i] {
+		off += FormBytes(Form(f), p.t, p.rows, p.cols)
+	}
+	f := Form(p.b[i])
+	n := f.size(p.t, p.rows, p.cols)
+	return f, p.b[off:][:n:n]
+}
+
+// Unpack writes a head's numbers as F32: rows*cols of them, the same bits on every
+// processor.
+func (p Packed) Unpack(dst []float32, head int) {
+	if len(dst) != p.rows*p.cols {
+		panic(fmt.Sprintf("kernel: unpack a head of [%d, %d] into %d numbers", p.rows, p.cols, len(dst)))
+	}
+	f, b := p.Head(head)
+	unpack(dst, f, b, p.t, p.rows, p.cols)
+}
+
+// unpack writes a head as F32.
+func unpack(dst []float32, f Form, b []byte, t DType, rows, cols int) {
+	switch f {
+	case FormPlain:
+		toF32(dst, b, t)
+	case FormZero:
+		clear(dst)
+	default:
+		m := openIntegers(f, b, rows, cols)
+		m.read(dst, 0, rows)
+	}
+}
+
+// integers is a head in an integer form.
+type integers struct {
+	form       Form
+	g          float32
+	scales     []byte
+	q          []byte
+	cols, size int // of a row: numbers, bytes
+}
+
+func openIntegers(f Form, b []byte, rows, cols int) integers {
+	return integers{
+		form: f, g: math.Float32frombits(binary.LittleEndian.Uint32(b)),
+		scales: b[4:][:4*rows], q: b[4+4*rows:], cols: cols, size: f.rowBytes(cols),
+	}
+}
+
+// read writes n rows, from row on, as F32.
+func (m *integers) read(dst []float32, row, n int) {
+	unpackRows(dst, m.form, m.scales[4*row:][:4*n], m.q[row*m.size:], m.cols)
+	m.addDiagonal(dst, row, n)
+}
+
+// addDiagonal adds g to the diagonal of rows that were written.
+func (m *integers) addDiagonal(dst []float32, row, n int) {
+	for i := row; i < min(row+n, m.cols); i++ {
+		dst[(i-row)*m.cols+i] += m.g
+	}
+}

@@ -1,0 +1,88 @@
+package kernel
+
+import "math"
+
+const (
+	// measureLargest is the largest of the 12-bit integers that stand for a matrix when
+	// its norm is measured. gramCols of their squares fit 32 bits.
+	measureLargest = 2047
+	gramCols       = 512
+	// gramSide is what the rows of these integers are rounded up to.
+	gramSide = 32
+
+	half32 = 0x1p-24 // largest relative error of one F32 operation
+	half64 = 0x1p-53
+)
+
+// A bound decides which form a head gets, as what is measured does: no product below
+// is fused with a sum.
+
+// raised is a sum of n rounded numbers that are not negative, or more.
+func raised(sum float64, n int) float64 { return float64(sum * (1 + float64(float64(n+16)*2*half64))) }
+
+// root is the square root of a sum of n rounded squares, or more.
+func root(sum float64, n int) float64 { return float64(math.Sqrt(raised(sum, n)) * (1 + 4*half64)) }
+
+// meter bounds spectral norms. It grows with the matrices it gets.
+type meter struct {
+	q     []int16 // [side, ld]
+	units []float32
+	rest  []float32
+	pairs []uint32 // of q, columns first, for assembly
+	gram  []int32
+	ld    int
+}
+
+// norms returns upper bounds of the spectral and the Frobenius norm of a finite
+// matrix. The first one is the least of the second and of ‖A*Aᵀ‖^½, which is exact for
+// a single singular value and too large by n^¼ for n equal ones. A stands for
+// U*Q + R there, with 12-bit integers Q, a unit for each row, and the remainder R, whose
+// Frobenius norm is added: sums of products of integers are exact in any order.
+func (m *meter) norms(a []float32, rows, cols int) (spectral, frobenius float64) {
+	if cols > gramCols {
+		frobenius = root(squares(a), len(a))
+		return frobenius, frobenius
+	}
+	m.reserve(rows, cols)
+	var all, rest float64
+	for i := range rows {
+		row := a[i*cols:][:cols]
+		m.units[i] = math.Float32frombits(peakBits(row)) / measureLargest
+		quantize(m.q[i*m.ld:][:cols], m.rest, row, m.units[i], measureLargest)
+		all += squares(row)
+		rest += squares(m.rest)
+	}
+	frobenius = root(all, len(a))
+	// Products of units and integers are rounded, and so are the differences from them.
+	slack := float64(root(rest, len(a))*(1+4*half32)) + float64(2*half32*frobenius)
+	spectral = float64(math.Sqrt(root(m.fourth(rows), 2*rows))*(1+4*half64)) + slack
+	return min(spectral, frobenius), frobenius
+}
+
+// fourth is ‖U*Q*Qᵀ*U‖², the sum of the fourth powers of the singular values of U*Q.
+func (m *meter) fourth(rows int) float64 {
+	side := roundUp(rows, gramSide)
+	gram(m.gram, m.q, m.pairs, side, m.ld)
+	var sum float64
+	for i, u := range m.units[:rows] {
+		row := weighted(m.gram[i*side:][i+1:rows], m.units[i+1:rows])
+		d := float64(m.gram[i*side+i])
+		w := float64(u) * float64(u)
+		sum += float64(w * (float64(2*row) + float64(w*float64(d*d))))
+	}
+	return sum
+}
+
+// reserve makes room. Integers past the matrix are zero.
+func (m *meter) reserve(rows, cols int) {
+	side, ld := roundUp(rows, gramSide), roundUp(cols, 16)
+	if len(m.q) == side*ld && len(m.units) == rows && len(m.rest) == cols {
+		return
+	}
+	*m = meter{
+		q: make([]int16, side*ld), units: make([]float32, rows), rest: make([]float32, cols),
+		pairs: make([]uint32, side*ld/2), gram: make([]int32, side*side), ld: ld,
+	}
+}
+
+func roundUp(n, to int) int { return (n + to - 1) / to * to }

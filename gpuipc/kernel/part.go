@@ -1,0 +1,24 @@
+package kernel
+
+import "fmt"
+
+// PartToF32 writes the numbers of a part of some shape, of type t and packed or not, as F32.
+// An error says that the bytes are no such part, or that dst has not the length of its shape.
+func PartToF32(dst []float32, b []byte, t DType, packed bool, shape [3]int) error {
+	n := shape[1] * shape[2]
+	if t.Size() == 0 || len(dst) != shape[0]*n || !packed && len(b) != len(dst)*t.Size() {
+		return fmt.Errorf("kernel: %d bytes of type %d, shaped %v, into %d numbers", len(b), t, shape, len(dst))
+	}
+	if !packed {
+		ToF32(dst, b, t)
+		return nil
+	}
+	p, err := OpenPacked(b, t, shape[0], shape[1], shape[2])
+	if err != nil {
+		return err
+	}
+	for i := range shape[0] {
+		p.Unpack(dst[i*n:][:n], i)
+	}
+	return nil
+}
