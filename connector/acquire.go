@@ -50,6 +50,7 @@ type Lease struct {
 	object
 	Begin  int // first interior token, local to the segment
 	Tokens int // interior tokens
+	packed profile.Packed
 	table  blockTable
 }
 
@@ -67,6 +68,10 @@ func (l *Lease) Release() {
 // process is dead, so that nobody writes any more. Leases do not outlive a
 // connection that a living daemon ended, or Client.Close.
 func (l *Lease) Valid() bool { return l != nil && l.valid() }
+
+// Errors are how far the lease's transitions and end-states are from those published at
+// most, as of profile.Packed; 0 where they are the same.
+func (l *Lease) Errors() (transition, state float32) { return l.packed.Errors() }
 
 // Same reports whether two leases are of the same bytes of one arena. Of a segment that
 // was leased all the while they are, if they were acquired by the same client of the same
@@ -162,15 +167,20 @@ func (o *AcquireOptions) until() time.Time {
 
 // leases turns the rows of a reply into leases.
 func (m *Model) leases(r *registration, reply *wire.AcquireReply, blockTokens int, until time.Time, now, rest []int, out []Acquired) (again []int, err error) {
-	extent, digest, block, got := uint32(0), uint32(0), uint32(0), 0
+	extent, digest, block, packed, got := uint32(0), uint32(0), uint32(0), uint32(0), 0
 	for row, i := range now {
 		e, d, b := reply.ExtentCount[row], reply.DigestCount[row], uint32(0)
 		if len(reply.BlockCount) > 0 {
 			b = reply.BlockCount[row]
 		}
+		var how profile.Packed
+		if reply.Packed.Present {
+			how = profile.Packed(reply.Packed.Layout[packed : packed+reply.Packed.Count[row]])
+			packed += reply.Packed.Count[row]
+		}
 		switch code := wire.Code(reply.Codes[row]); code {
 		case wire.OK:
-			l, bad := m.lease(r, reply, row, extent, digest, blockTable{tokens: blockTokens, offset: reply.Block[block : block+b]})
+			l, bad := m.lease(r, reply, row, extent, digest, how, blockTable{tokens: blockTokens, offset: reply.Block[block : block+b]})
 			if bad != nil {
 				r.a.BrokeProtocol(bad)
 				return nil, fmt.Errorf("acquire: %v: %w", bad, ErrUnavailable)
@@ -192,7 +202,7 @@ func (m *Model) leases(r *registration, reply *wire.AcquireReply, blockTokens in
 	return append(again, rest...), nil
 }
 
-func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent, digest uint32, table blockTable) (*Lease, error) {
+func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent, digest uint32, packed profile.Packed, table blockTable) (*Lease, error) {
 	l := &Lease{
 		held:  held{a: r.a, tenant: r.tenant, id: reply.Leases[row]},
 		Begin: int(reply.Begins[row]), Tokens: int(reply.Tokens[row]),
@@ -201,6 +211,13 @@ func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent
 		return nil, fmt.Errorf("a segment of %d tokens", l.Tokens)
 	}
 	layout := m.layouts.of(m.profile, l.Tokens)
+	if packed != "" { // laid out by what is in it, and not remembered
+		var err error
+		if layout, err = m.profile.PackedLayout(l.Tokens, packed); err != nil {
+			return nil, err
+		}
+	}
+	l.packed = packed
 	if uint64(layout.Bytes) != reply.Bytes[row] {
 		return nil, fmt.Errorf("a segment of %d bytes, want %d for %d tokens", reply.Bytes[row], layout.Bytes, l.Tokens)
 	}

@@ -107,6 +107,23 @@ func (o *object) Read(i int, dst []byte) error {
 	return o.held.changed()
 }
 
+// Floats reads part i as F32 numbers, in the order of its shape, whether it is packed or not;
+// dst has as many. Errors are those of Read.
+func (o *object) Floats(i int, dst []float32) error {
+	if i < 0 || i >= len(o.layout.Parts) {
+		return invalid("floats: part %d of %d does not exist", i, len(o.layout.Parts))
+	}
+	p := &o.layout.Parts[i]
+	b := make([]byte, p.Len)
+	if err := o.Read(i, b); err != nil {
+		return err
+	}
+	if err := gpuipc.Floats(dst, b, gpuipc.DType(p.DType), p.Packed, p.Shape); err != nil {
+		return fmt.Errorf("lease %d, part %d: %w: %w", o.held.id, i, err, ErrCorrupt)
+	}
+	return nil
+}
+
 // Verify computes the digests of all parts in memory again: nil, ErrCorrupt, or ErrInvalid when they
 // were not asked for.
 func (o *object) Verify() error {

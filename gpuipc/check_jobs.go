@@ -70,10 +70,21 @@ func (c *Checker) composeStep(job *ComposeJob, in *ComposeStep) error {
 			return err
 		}
 	}
-	if err := c.Reads("T", in.T, in.TType.Size(), job.tBytes(in)*heads); err != nil {
+	if in.TPacked && job.Transition != kernel.Dense {
+		return fmt.Errorf("packed transition %d: %w", job.Transition, ErrInvalid)
+	}
+	if err := c.operand("T", in.T, in.TPacked, in.TType, job.tBytes(in)*heads); err != nil {
 		return err
 	}
-	return c.Reads("S", in.S, in.SType.Size(), job.sBytes(in)*heads)
+	return c.operand("S", in.S, in.SPacked, in.SType, job.sBytes(in)*heads)
+}
+
+// operand checks a part of a step: packed ones say themselves how long they are.
+func (c *Checker) operand(name string, r Ref, packed bool, t DType, n int64) error {
+	if packed {
+		return c.Reads(name, r, 1, r.Len())
+	}
+	return c.Reads(name, r, t.Size(), n)
 }
 
 // check tells whether r can turn rows of dim numbers.

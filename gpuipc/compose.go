@@ -44,8 +44,9 @@ type composer struct {
 }
 
 type composeStep struct {
-	t, s, before memory
-	present      bool // T and S
+	t, s, before     memory
+	packedT, packedS *kernel.Packed // nil = not packed
+	present          bool           // T and S
 }
 
 func (a *access) composer(job *ComposeJob) (*composer, error) {
@@ -69,9 +70,41 @@ func (a *access) composer(job *ComposeJob) (*composer, error) {
 	}
 	for i := range job.Steps {
 		in := &job.Steps[i]
-		c.steps[i] = composeStep{a.memory(in.T), a.memory(in.S), a.memory(in.Before), !in.T.Absent()}
+		st := &c.steps[i]
+		*st = composeStep{t: a.memory(in.T), s: a.memory(in.S), before: a.memory(in.Before), present: !in.T.Absent()}
+		if err := st.open(job, in); err != nil {
+			return nil, fmt.Errorf("step %d: %w", i, err)
+		}
+		if in.TPacked || in.SPacked {
+			c.group = 1 // heads lie by themselves
+		}
 	}
 	return c, nil
+}
+
+// open checks the parts of a step that are packed.
+func (st *composeStep) open(job *ComposeJob, in *ComposeStep) (err error) {
+	if in.TPacked {
+		if st.packedT, err = st.t.packed(in.TType, job.Heads, job.DK, job.DK); err != nil {
+			return fmt.Errorf("T: %w", err)
+		}
+	}
+	if in.SPacked {
+		if st.packedS, err = st.s.packed(in.SType, job.Heads, job.DK, job.DV); err != nil {
+			return fmt.Errorf("S: %w", err)
+		}
+	}
+	return nil
+}
+
+// packed opens a packed part, gathered where it is not one run.
+func (m *memory) packed(t DType, heads, rows, cols int) (*kernel.Packed, error) {
+	var gathered []byte
+	p, err := kernel.OpenPacked(m.view(0, m.n, &gathered), t, heads, rows, cols)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, ErrInvalid)
+	}
+	return &p, nil
 }
 
 // cost estimates the multiply-adds of one item over n steps; a step that only
@@ -161,8 +194,16 @@ func (c *composer) step(s *scratch, i, slot, head, heads int) kernel.Step {
 		return k
 	}
 	k.TType, k.SType = in.TType, in.SType
-	k.T = st.t.view(int64(head)*c.job.tBytes(in), int64(heads)*c.job.tBytes(in), s.buffer(slot))
-	k.S = st.s.view(int64(head)*c.job.sBytes(in), int64(heads)*c.job.sBytes(in), s.buffer(slot+1))
+	if st.packedT != nil {
+		k.TForm, k.T = st.packedT.Head(head)
+	} else {
+		k.T = st.t.view(int64(head)*c.job.tBytes(in), int64(heads)*c.job.tBytes(in), s.buffer(slot))
+	}
+	if st.packedS != nil {
+		k.SForm, k.S = st.packedS.Head(head)
+	} else {
+		k.S = st.s.view(int64(head)*c.job.sBytes(in), int64(heads)*c.job.sBytes(in), s.buffer(slot+1))
+	}
 	if r := in.Rotation; r != nil {
 		k.Dims, k.Interleaved, k.Cos, k.Sin = r.Dims, r.Interleaved, r.Cos, r.Sin
 	}

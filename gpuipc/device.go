@@ -149,6 +149,9 @@ type ComposeStep struct {
 	TType DType
 	S     Ref // [Heads, DK, DV]
 	SType DType
+	// TPacked and SPacked: T, of a dense transition, or S is a packed part of such numbers,
+	// see Packer. Devices with memory of their own do not read these.
+	TPacked, SPacked bool
 	// Before, when present, receives the F32 state before this step.
 	Before Ref
 	// Rotation, when set, turns S on its key axis before it is added (HYPIC

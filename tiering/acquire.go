@@ -341,7 +341,7 @@ func (c *Session) leaseRowLocked(o *objects.Object, q *AcquireQuery, now time.Ti
 	sh := &o.Shares[q.Rank]
 	row := Acquired{
 		Hit: true, Place: s.objects.PlaceOf(o), Lease: l.id, Bytes: o.RankBytes,
-		Begin: o.Begin, Tokens: o.End - o.Begin, Extents: sh.Extents,
+		Begin: o.Begin, Tokens: o.End - o.Begin, Packed: o.Packed, Extents: sh.Extents,
 	}
 	if q.Digests {
 		row.Digests = sh.Digests

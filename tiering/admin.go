@@ -39,7 +39,8 @@ type SegmentInfo struct {
 	HBM       int        // ranks with a copy in HBM
 	Interior  int
 	Bytes     int64 // of layouts, over all ranks
-	Leases    int   // live and expired
+	Packed    profile.Packed
+	Leases    int // live and expired
 	Hits      uint64
 	Publisher string
 	Created   time.Time
@@ -199,7 +200,7 @@ func (s *Store) segmentInfoLocked(o *objects.Object) SegmentInfo {
 		HBM:       o.ResidentRanks(),
 		Promoting: o.Fill != nil && o.Fill.Promoted, Lower: below.Level,
 		Key: o.Key, Profile: o.Profile.ID, Model: o.Profile.Model, Tenant: o.Tenant.ID, Spec: o.Spec,
-		Published: o.Published(), Place: place, Interior: o.Tokens(), Bytes: o.RankBytes * int64(len(o.Shares)), Leases: o.Leases + o.Expired,
+		Published: o.Published(), Place: place, Interior: o.Tokens(), Bytes: o.RankBytes * int64(len(o.Shares)), Packed: o.Packed, Leases: o.Leases + o.Expired,
 		Hits: o.Hits, Publisher: o.Publisher, Created: o.Created, LastUsed: o.Used,
 	}
 }
@@ -216,8 +217,8 @@ func (s *Store) Segment(key profile.SegmentKey) (SegmentDetail, bool) {
 	for i := range o.Shares {
 		d.Extents = append(d.Extents, o.Shares[i].Extents)
 	}
+	d.Layout = o.Layout().Layout // which packing changes
 	s.mu.Unlock()
-	d.Layout = o.Layout().Layout
 	return d, true
 }
 

@@ -28,7 +28,7 @@ func (b *bench) wantTable(p piece, row *Acquired, blockTokens int) (torn int) {
 			place = append(place, e.Off+i)
 		}
 	}
-	table, err := b.geometry().BlockTable(row.Tokens, row.Extents, blockTokens, nil)
+	table, err := b.geometry().BlockTable(row.Tokens, "", row.Extents, blockTokens, nil)
 	b.must(err)
 	if n, err := b.geometry().BlockEntries(row.Tokens, blockTokens); err != nil || n != len(table) {
 		b.Fatalf("%d entries, %d foretold, %v", len(table), n, err)
@@ -107,7 +107,7 @@ func TestBlocksAcrossExtentsAreLeftOut(t *testing.T) {
 func TestBlockTableOfNonsenseIsInvalid(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	for _, v := range [][2]int{{0, 16}, {16, 0}, {16, -1}, {16, 1<<16 + 1}, {profile.MaxTokens + 1, 16}} {
-		_, err := b.geometry().BlockTable(v[0], nil, v[1], nil)
+		_, err := b.geometry().BlockTable(v[0], "", nil, v[1], nil)
 		b.wantErr(err, tier.ErrInvalid)
 	}
 	_, err := b.Store.Geometry(99)
@@ -122,9 +122,9 @@ func TestAliasedPagesStayWhileOneLeaseLives(t *testing.T) {
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
 	one, two := b.acquire(c, 0, p), b.acquire(d, 0, p)
-	first, err := b.geometry().BlockTable(one.Tokens, one.Extents, 16, nil)
+	first, err := b.geometry().BlockTable(one.Tokens, "", one.Extents, 16, nil)
 	b.must(err)
-	second, err := b.geometry().BlockTable(two.Tokens, two.Extents, 16, nil)
+	second, err := b.geometry().BlockTable(two.Tokens, "", two.Extents, 16, nil)
 	b.must(err)
 	if fmt.Sprint(first) != fmt.Sprint(second) || len(first) == 0 {
 		t.Fatalf("%v and %v", first, second)
@@ -148,7 +148,7 @@ func TestBlockTableDoesNotAllocate(t *testing.T) {
 	row := b.acquire(c, 0, p)
 	dst := make([]uint64, 0, 1<<10)
 	if n := testing.AllocsPerRun(100, func() {
-		if _, err := b.geometry().BlockTable(row.Tokens, row.Extents, 16, dst); err != nil {
+		if _, err := b.geometry().BlockTable(row.Tokens, "", row.Extents, 16, dst); err != nil {
 			t.Fatal(err)
 		}
 	}); n > 0 {
@@ -173,7 +173,7 @@ func BenchmarkBlockTable(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		var err error
-		if dst, err = x.geometry().BlockTable(row.Tokens, row.Extents, 16, dst[:0]); err != nil {
+		if dst, err = x.geometry().BlockTable(row.Tokens, "", row.Extents, 16, dst[:0]); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -83,7 +83,7 @@ func (s *Store) needLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant,
 			why, _ := s.objects.Ghosts.Why(key, p.ID, t.ID)
 			return why
 		}
-		size := s.objects.SizeOf(p, p.SegmentParts(e.End-e.Begin), e.Spec.Tokens)
+		size := s.objects.SizeOf(p, p.PartsOf(&e), e.Spec.Tokens)
 		n.comes += size.PageBytes
 		n.charge += size.Charge()
 		n.below += e.Bytes

@@ -28,7 +28,7 @@ func (b *bench) saveQuery(prompt, n, parent int, kind tier.CheckpointKind) *Save
 // save fills a checkpoint for all ranks and returns its bytes by rank.
 func (b *bench) save(c *Session, q *SaveQuery, begin int) (data [][]byte) {
 	b.Helper()
-	l := tier.LayoutOf(b.profile, q.Kind, q.Tokens-begin)
+	l := checkpointLayout(b.profile, q.Kind, q.Tokens-begin)
 	for rank := range b.profile.TPSize() {
 		ranked := *q
 		ranked.Rank = rank
@@ -304,4 +304,13 @@ func TestLoadRefusesNoKind(t *testing.T) {
 		_, err := b.NewSession("c").Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: accept, Hash: hashOf(1, 16)})
 		b.wantErr(err, tier.ErrInvalid)
 	}
+}
+
+// checkpointLayout is one rank's share of a checkpoint of a kind, with so many rows.
+func checkpointLayout(p *profile.Profile, kind tier.CheckpointKind, rows int) profile.Layout {
+	l, err := tier.LayoutOf(p, kind, rows, "")
+	if err != nil {
+		panic(err)
+	}
+	return l
 }

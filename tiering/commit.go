@@ -43,10 +43,56 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error
 	}
 
 	s.mu.Lock()
-	answer, err := s.endCommitLocked(w, &item, err)
+	complete, err := s.endCommitLocked(w, &item, err)
+	var answer Committed
+	if complete && !packs(w.filler.Object) {
+		answer, complete = s.publishLocked(w), false
+	}
 	s.mu.Unlock()
+	if complete {
+		answer, err = s.packAndPublish(w)
+	}
 	s.launch()
 	return answer, err
+}
+
+// packAndPublish packs a segment that is complete, which keeps its memory meanwhile, and
+// publishes it.
+func (s *Store) packAndPublish(w *writing) (Committed, error) {
+	o := w.filler.Object
+	digests := make([][]uint64, len(w.fill.Ranks))
+	for i := range w.fill.Ranks {
+		digests[i] = w.fill.Ranks[i].Digests // all are there: nobody writes them any more
+	}
+	began := s.cfg.Now()
+	p, err := s.pack(o, digests)
+	took := s.cfg.Now().Sub(began)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.fill.Copying--
+	switch {
+	case w.fill.Dead:
+		if w.fill.Copying == 0 {
+			s.unfillLocked(o)
+		}
+		return Committed{}, fmt.Errorf("%s: aborted while it was packed: %w", o.Name(), tier.ErrGone)
+	case err != nil:
+		s.killLocked(o, stats.CauseDevice)
+		return Committed{}, err
+	}
+	n := s.of(o.Profile)
+	n.PackNanos += uint64(max(took, 0))
+	plain := o.Bytes
+	if p != nil {
+		for i := range w.fill.Ranks {
+			w.fill.Ranks[i].Digests = p.digests[i]
+		}
+		s.objects.Pack(o, p.packed, p.parts, p.digests)
+		n.Packed++
+		n.PackedAwayBytes += uint64(plain - o.Bytes)
+	}
+	return s.publishLocked(w), nil
 }
 
 // writing is a commit between its two critical sections.
@@ -123,22 +169,24 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 	return w, nil
 }
 
-// endCommitLocked ends a commit after its copy, whatever happened meanwhile.
-func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (Committed, error) {
+// endCommitLocked ends a commit after its copy, whatever happened meanwhile. complete tells
+// whether it was the last of its object; one that is packed keeps its memory until that has
+// ended.
+func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (complete bool, _ error) {
 	o := w.filler.Object
 	w.fill.Copying--
 	if w.fill.Dead {
 		if w.fill.Copying == 0 {
 			s.unfillLocked(o)
 		}
-		return Committed{}, fmt.Errorf("%s: aborted during a commit: %w", o.Name(), tier.ErrGone)
+		return false, fmt.Errorf("%s: aborted during a commit: %w", o.Name(), tier.ErrGone)
 	}
 	if err != nil {
-		return Committed{}, s.failCommitLocked(w, err)
+		return false, s.failCommitLocked(w, err)
 	}
 	if i := firstDifference(w.sums, item.Digests); i >= 0 {
 		s.killLocked(o, stats.CauseCorrupt)
-		return Committed{}, fmt.Errorf("%s rank %d part %d chunk %d: digest %016x, its writer says %016x: %w",
+		return false, fmt.Errorf("%s rank %d part %d chunk %d: digest %016x, its writer says %016x: %w",
 			o.Name(), w.filler.Rank, item.Part, item.ChunkFirst+i, w.sums[i], item.Digests[i], tier.ErrCorrupt)
 	}
 	if !w.rows {
@@ -154,11 +202,20 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (Commit
 	}
 	w.fill.Level = max(w.fill.Level, level)
 	if w.filler.Left -= len(item.Digests); w.filler.Left > 0 {
-		return Committed{}, nil
+		return false, nil
 	}
 	if w.fill.Left--; w.fill.Left > 0 {
-		return Committed{}, nil
+		return false, nil
 	}
+	if packs(o) {
+		w.fill.Copying++
+	}
+	return true, nil
+}
+
+// publishLocked publishes the object of a fill that is complete.
+func (s *Store) publishLocked(w *writing) Committed {
+	o, n := w.filler.Object, s.of(w.filler.Object.Profile)
 	for i := range w.fill.Ranks {
 		f := &w.fill.Ranks[i]
 		delete(f.Of, f.ID)
@@ -175,7 +232,7 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (Commit
 	durable := s.acknowledgeLocked(o, w.fill.Level)
 	s.offloadLocked(o, published, nil)
 	object := tier.Want{Name: o.Label(), Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant.ID}
-	return Committed{Published: true, Object: object, Durable: durable}, nil
+	return Committed{Published: true, Object: object, Durable: durable}
 }
 
 // acknowledgeLocked begins to write an object that is complete, as far as its

@@ -287,7 +287,7 @@ func (m *mapTier) Admit(o *tier.Object, room int64) (tier.Write, error) {
 	}
 	m.given++
 	e = &mapEntry{profile: o.Profile, writes: 1, Entry: tier.Entry{
-		Name: n, Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant, Spec: o.Spec, Begin: o.Begin, End: o.End, Parent: o.Parent,
+		Name: n, Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant, Spec: o.Spec, Packed: o.Packed, Begin: o.Begin, End: o.End, Parent: o.Parent,
 		Bytes: bytes, Generation: m.given,
 	}}
 	if o.Kind == 0 {
@@ -484,7 +484,10 @@ func (m *mapTier) Read(ctx context.Context, e *tier.Entry, dst []gpuipc.Ref) (*t
 
 // intact compares an entry's bytes with its digests.
 func (e *mapEntry) intact() bool {
-	l := tier.LayoutOf(e.profile, e.Kind, e.End-e.Begin)
+	l, err := tier.LayoutOf(e.profile, e.Kind, e.End-e.Begin, e.Packed)
+	if err != nil {
+		return false
+	}
 	for rank, b := range e.bytes {
 		want := e.content.Digests[rank]
 		for _, p := range l.Parts {

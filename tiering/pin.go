@@ -190,7 +190,7 @@ func (s *Store) pagesInMemoryLocked(e *lowerEntry) int64 {
 	if e.Kind != 0 {
 		return s.chainPagesLocked(&e.Entry, e.profile, e.tenant)
 	}
-	return s.objects.SizeOf(e.profile, e.profile.SegmentParts(e.End-e.Begin), e.Spec.Tokens).PageBytes
+	return s.objects.SizeOf(e.profile, e.profile.PartsOf(&e.Entry), e.Spec.Tokens).PageBytes
 }
 
 // mayPinLocked tells whether objects may be pinned beside what is.

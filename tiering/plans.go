@@ -125,6 +125,9 @@ func (c leased) Hold(sc plan.Scope, leases []tier.LeaseID) (*plan.Held, error) {
 // sourceLocked is one rank's share of an object, and of those it extends.
 func (s *Store) sourceLocked(o *objects.Object, rank int) plan.Source {
 	src := plan.Source{Name: o.Label(), Spec: o.Spec, Begin: o.Begin, End: o.End, Share: s.objects.ShareOf(o, rank)}
+	if o.Packed != "" {
+		src.Parts = o.Layout()
+	}
 	if o.Kind != 0 && o.Depth > 1 {
 		src.Ancestors = make([]plan.Source, o.Depth-1)
 		for i, up := o.Depth-2, o.Parent; i >= 0; i, up = i-1, up.Parent {

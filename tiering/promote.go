@@ -187,10 +187,14 @@ func (s *Store) newPromotion(e *tier.Entry, w wanted) *promotion {
 // describe is the object that an entry becomes, without memory.
 func (p *promotion) describe() *objects.Object {
 	e := &p.entry
-	return &objects.Object{
+	o := &objects.Object{
 		Key: p.name.Key, Kind: p.name.Kind, Profile: p.profile, Tenant: p.tenant, Pool: p.pool,
 		Spec: e.Spec, Begin: e.Begin, End: e.End, Extends: e.Parent.Key, ExtendsKind: e.Parent.Kind, Depth: 1,
 	}
+	if e.Packed != "" {
+		o.LaidOut(e.Packed, p.profile.PartsOf(e))
+	}
+	return o
 }
 
 // size is what the object takes.
@@ -282,7 +286,7 @@ func (p *promotion) findAgain(o *objects.Object) error {
 		return nil
 	}
 	e, ok := s.objects.LookupBelow(p.name, p.profile, p.tenant)
-	if !ok || e.Spec != p.entry.Spec || e.Begin != p.entry.Begin || e.End != p.entry.End || e.Parent != p.entry.Parent {
+	if !ok || e.Spec != p.entry.Spec || e.Begin != p.entry.Begin || e.End != p.entry.End || e.Parent != p.entry.Parent || !p.profile.Fits(&e) {
 		return fmt.Errorf("%s: %w", o.Name(), tier.ErrGone) // or written again in another shape
 	}
 	p.entry = e

@@ -114,9 +114,10 @@ type Acquired struct {
 	Err       error
 	Place     tier.Place // of a hit: PlaceHBM when extents are of DeviceArena, else PlaceDRAM
 	Lease     tier.LeaseID
-	Bytes     int64 // of this rank's layout
-	Begin     int   // first interior token, local to the segment
-	Tokens    int   // interior tokens
+	Bytes     int64          // of this rank's layout
+	Begin     int            // first interior token, local to the segment
+	Tokens    int            // interior tokens
+	Packed    profile.Packed // how its packed parts are laid out
 	Extents   []gpuipc.Extent
 	Digests   []uint64 // of each chunk of each part, in order; nil unless asked for
 }

@@ -275,12 +275,7 @@ func (q *search) loseLocked(k *sought, why tier.Reason) {
 }
 
 // rankBytes is one rank's layout of an entry whose shape was checked.
-func rankBytes(p *objects.Profile, e *tier.Entry) int64 {
-	if e.Kind == 0 {
-		return p.SegmentParts(e.End - e.Begin).Bytes
-	}
-	return p.NodeParts(e.Kind, e.End-e.Begin).Bytes
-}
+func rankBytes(p *objects.Profile, e *tier.Entry) int64 { return p.PartsOf(e).Bytes }
 
 // Landed has nothing to add.
 func (q *search) Landed(*transfer.Flight) (again bool, err error) { return false, nil }

@@ -279,7 +279,7 @@ func (w *walk) checkpoint(n int) (q *SaveQuery, begin int) {
 
 func (w *walk) checkpointBytes(n, rank int) []byte {
 	q, begin := w.checkpoint(n)
-	l := tier.LayoutOf(w.profile, q.Kind, q.Tokens-begin)
+	l := checkpointLayout(w.profile, q.Kind, q.Tokens-begin)
 	return content(&l, uint64(n)<<8|uint64(rank))
 }
 
@@ -301,7 +301,7 @@ func (w *walk) publishOne() {
 func (w *walk) saveOne() {
 	n := w.rng.IntN(walkCheckpoints)
 	q, begin := w.checkpoint(n)
-	l := tier.LayoutOf(w.profile, q.Kind, q.Tokens-begin)
+	l := checkpointLayout(w.profile, q.Kind, q.Tokens-begin)
 	level := w.level()
 	for q.Rank = range w.o.ranks {
 		r, err := w.session().Save(q)
@@ -442,7 +442,7 @@ func (w *walk) loadOne() {
 			w.fatal("checkpoint %d is leased without its states", n)
 		}
 		whole = whole && l.Nodes[i].Kind == tier.Rows // whose states are those of the one before
-		layout := tier.LayoutOf(w.profile, q.Kind, q.Tokens-begin)
+		layout := checkpointLayout(w.profile, q.Kind, q.Tokens-begin)
 		w.sameBytes(tier.Name{Kind: q.Kind, Key: q.Hash}, &layout, w.checkpointBytes(n, rank), l.Nodes[i].Extents)
 	}
 }

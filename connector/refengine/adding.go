@@ -1,6 +1,8 @@
 package refengine
 
 import (
+	"fmt"
+
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -44,7 +46,10 @@ func (s added) States(layer int, own []Tuple[float32]) ([][]float32, error) {
 	var before [][]float32
 	for _, p := range s.plan.Spans {
 		if p.Segment >= 0 {
-			kernel.ToF32(end, s.part(p.Segment, layer, profile.PartS), kernel.DType(s.m.cfg.Storage.State))
+			b, part := s.find(p.Segment, layer, profile.PartS)
+			if err := kernel.PartToF32(end, b, kernel.DType(part.DType), part.Packed, part.Shape); err != nil {
+				return nil, fmt.Errorf("segment %d: %w", p.Segment, err)
+			}
 			for i, x := range s.m.anchored(end, p.Start-s.segments[p.Segment].Spec.Head) {
 				state[i] += x
 			}

@@ -72,7 +72,7 @@ func (l memoryLeases) Source(m *Model[float32], plan Plan, _ []uint32, from *Sta
 func (l memoryLeases) Rows(i, layer int) ([]kernel.Run, int64, error) {
 	s := l.segments[i]
 	begin, n := s.Spec.Interior()
-	layout := l.prof.SegmentLayout(n)
+	layout := s.layout(l.prof)
 	run := kernel.Run{Rows: n, Begin: begin}
 	k, v := &layout.Parts[layout.Find(layer, profile.PartK)], &layout.Parts[layout.Find(layer, profile.PartV)]
 	run.K, run.KStride = s.Bytes[k.Off:][:k.Len], int(k.Len)/n

@@ -37,11 +37,21 @@ func (l *SegmentLayer[F]) Part(k profile.PartKind) []F {
 	return nil
 }
 
-// PackedSegment is the published form of a segment: its bytes by
-// profile.SegmentLayout. The bytes are only read.
+// PackedSegment is the published form of a segment: its bytes by Layout, that of
+// profile.SegmentLayout where it is zero. The bytes are only read.
 type PackedSegment struct {
-	Spec  profile.SegmentSpec
-	Bytes []byte
+	Spec   profile.SegmentSpec
+	Bytes  []byte
+	Layout profile.Layout
+}
+
+// layout is where its parts lie.
+func (s *PackedSegment) layout(p *profile.Profile) profile.Layout {
+	if s.Layout.Parts != nil {
+		return s.Layout
+	}
+	_, n := s.Spec.Interior()
+	return p.SegmentLayout(n)
 }
 
 // Packed is a Source in this process over published bytes. It calls the kernels
@@ -72,7 +82,7 @@ func NewPacked(m *Model[float32], plan Plan, from *State[float32], segments []Pa
 		}
 		seg := segments[s.Segment]
 		_, n := seg.Spec.Interior()
-		layouts[s.Segment] = m.prof.SegmentLayout(n)
+		layouts[s.Segment] = seg.layout(m.prof)
 		if s.Count != n || int64(len(seg.Bytes)) != layouts[s.Segment].Bytes {
 			return nil, fmt.Errorf("segment %d has an interior of %d tokens in %d bytes, plan says %d: %w",
 				s.Segment, n, len(seg.Bytes), s.Count, ErrInvalid)
@@ -83,9 +93,29 @@ func NewPacked(m *Model[float32], plan Plan, from *State[float32], segments []Pa
 
 // part is the bytes of one part of a segment; the layer has it.
 func (s *Packed) part(segment, layer int, kind profile.PartKind) []byte {
+	b, _ := s.find(segment, layer, kind)
+	return b
+}
+
+func (s *Packed) find(segment, layer int, kind profile.PartKind) ([]byte, *profile.Part) {
 	l := &s.layouts[segment]
-	p := l.Parts[l.Find(layer, kind)]
-	return s.segments[segment].Bytes[p.Off:][:p.Len]
+	p := &l.Parts[l.Find(layer, kind)]
+	return s.segments[segment].Bytes[p.Off:][:p.Len], p
+}
+
+// head is one head's matrix of a part, and the form that it is kept in.
+func (s *Packed) head(segment, layer, h int, kind profile.PartKind) ([]byte, kernel.Form) {
+	b, p := s.find(segment, layer, kind)
+	if !p.Packed {
+		n := p.Shape[1] * p.Shape[2] * p.DType.Size()
+		return b[h*n:][:n], kernel.FormPlain
+	}
+	packed, err := kernel.OpenPacked(b, kernel.DType(p.DType), p.Shape[0], p.Shape[1], p.Shape[2])
+	if err != nil {
+		panic(fmt.Sprintf("refengine: segment %d: %v", segment, err)) // its layout was checked
+	}
+	form, head := packed.Head(h)
+	return head, form
 }
 
 // Left implements Source.
@@ -151,11 +181,9 @@ func (s *Packed) States(layer int, own []Tuple[float32]) ([][]float32, error) {
 func (s *Packed) segmentStep(layer, h int, p Span) kernel.Step {
 	c, seg := s.m.cfg.Linear, s.segments[p.Segment]
 	l := s.m.prof.Layer(layer).Linear
-	n, size := c.TransitionSize()*l.TransitionDType.Size(), c.KeyDim*c.ValueDim*l.StateDType.Size()
-	step := kernel.Step{
-		T: s.part(p.Segment, layer, profile.PartT)[h*n:][:n], TType: kernel.DType(l.TransitionDType),
-		S: s.part(p.Segment, layer, profile.PartS)[h*size:][:size], SType: kernel.DType(l.StateDType),
-	}
+	step := kernel.Step{TType: kernel.DType(l.TransitionDType), SType: kernel.DType(l.StateDType)}
+	step.T, step.TForm = s.head(p.Segment, layer, h, profile.PartT)
+	step.S, step.SForm = s.head(p.Segment, layer, h, profile.PartS)
 	turn := turnBy(c.Rope, s.m.linRope.invFreq, p.Start-seg.Spec.Head)
 	step.Dims, step.Interleaved, step.Cos, step.Sin = turn.Dims, turn.Interleaved, turn.Cos, turn.Sin
 	return step

@@ -542,6 +542,11 @@ func (m *AcquireReply) Append(b []byte) []byte {
 	put(&w, m.Digest)
 	put(&w, m.BlockCount)
 	put(&w, m.Block)
+	if m.Packed.Present {
+		w.section(6)
+		put(&w, m.Packed.Count)
+		put(&w, m.Packed.Layout)
+	}
 	return w.b
 }
 
@@ -573,6 +578,16 @@ func (m *AcquireReply) Decode(body []byte) error {
 		r.same("block count", len(m.BlockCount), len(m.Codes))
 	}
 	r.sum("block count", m.BlockCount, len(m.Block))
+	if m.Packed.Present {
+		m.Packed = AcquirePacked{}
+	}
+	if r.more() && r.section(6) {
+		m.Packed.Present = true
+		m.Packed.Count = get[uint32](&r, "packed count", MaxKeys)
+		m.Packed.Layout = get[uint8](&r, "packed layout", MaxPacked)
+		r.same("packed count", len(m.Packed.Count), len(m.Codes))
+		r.sum("packed count", m.Packed.Count, len(m.Packed.Layout))
+	}
 	return r.end()
 }
 

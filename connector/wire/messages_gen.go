@@ -251,6 +251,15 @@ type AcquireReply struct {
 	Digest      []uint64
 	BlockCount  []uint32
 	Block       []uint64
+	Packed      AcquirePacked // with FeaturePacked
+}
+
+// AcquirePacked says how segments with packed parts are laid out: row i has
+// Count[i] bytes of Layout, a profile.Packed, none where nothing is packed.
+type AcquirePacked struct {
+	Present bool // false = the section is absent, and the other fields are zero
+	Count   []uint32
+	Layout  []uint8
 }
 
 // ReserveRequest asks for room for segments. Token ids (little-endian uint32)

@@ -24,6 +24,7 @@ const (
 	MaxNodes           = 1024    // nodes of a checkpoint chain
 	MaxSpans           = 2048    // spans of a plan
 	MaxBlocks          = 24576   // entries of an engine's block table
+	MaxPacked          = 1048576 // bytes that say how packed parts are laid out, of all rows of one reply
 	MaxTable           = 12288   // entries of all block tables in one reply
 	MaxPositions       = 1024    // checkpoints that one advice names
 	MaxSamples         = 1024    // measured prefills in one advise
@@ -131,6 +132,9 @@ const (
 	// answered with the sections *rows*. Others are not told of what is kept as
 	// rows, and what stands behind it is a miss when they load it.
 	FeatureRows uint64 = 0x20
+	// May name profiles with a tolerance, whose segments have packed parts, and is
+	// answered with the section *packed* of `acquire`.
+	FeaturePacked uint64 = 0x40
 )
 
 // Accept bits say what a checkpoint is, or which ones a request takes.

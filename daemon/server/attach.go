@@ -39,7 +39,7 @@ const (
 
 // features are those that this daemon has.
 func (s *Server) features() uint64 {
-	const always = wire.FeatureCRC32Digests | wire.FeaturePrompt | wire.FeatureEstimates | wire.FeatureKnown | wire.FeatureRows
+	const always = wire.FeatureCRC32Digests | wire.FeaturePrompt | wire.FeatureEstimates | wire.FeatureKnown | wire.FeatureRows | wire.FeaturePacked
 	if !s.gpus.Serving() {
 		return always
 	}
@@ -62,6 +62,7 @@ type attachment struct {
 	known   bool // may ask which segments stand in a prompt
 	peers   bool // is told what lies beyond this node
 	rows    bool // has a use for what is kept as rows
+	packed  bool // reads packed parts
 	trial   bool // looks whether the daemon works
 	// stagingBytes and slotBytes are as granted; a region may be longer.
 	stagingBytes int64
@@ -106,7 +107,7 @@ func (t *task) hello() (wire.Message, error) {
 	a := &attachment{
 		id: c.id, uid: c.peer.UID, client: m.Client, mapped: s.mapped.By(c.peer.UID), crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
 		known: reply.Features&wire.FeatureKnown != 0, peers: reply.Features&wire.FeatureEstimates != 0,
-		rows: reply.Features&wire.FeatureRows != 0, trial: m.Client == profile.TrialClient,
+		rows: reply.Features&wire.FeatureRows != 0, packed: reply.Features&wire.FeaturePacked != 0, trial: m.Client == profile.TrialClient,
 	}
 	for _, want := range m.Tenants {
 		granted, err := s.grant(want)
@@ -278,6 +279,9 @@ func (t *task) profile() (wire.Message, error) {
 	}
 	if err := checkSizes(p, m); err != nil {
 		return nil, err
+	}
+	if p.Tolerance() > 0 && !t.at.packed {
+		return nil, codes.Refuse(wire.Unsupported, "a tolerance of %v, without the feature to read packed parts", p.Tolerance())
 	}
 	reply, err := t.addProfile(p, m)
 	if errors.Is(err, tier.ErrBusy) {

@@ -72,7 +72,7 @@ func (q *leasing) appendTable(s *tiering.Store, out *wire.AcquireReply, row *tie
 	before := len(out.Block)
 	if q.blocks(s, row) > 0 {
 		if g, err := s.Geometry(q.Profile); err == nil {
-			out.Block, _ = g.BlockTable(row.Tokens, row.Extents, q.blockTokens, out.Block)
+			out.Block, _ = g.BlockTable(row.Tokens, row.Packed, row.Extents, q.blockTokens, out.Block)
 		}
 	}
 	out.BlockCount = append(out.BlockCount, uint32(len(out.Block)-before))
@@ -84,7 +84,7 @@ func (t *task) keepTogether(q *leasing, rows []tiering.Acquired) {
 	left := newRoom(len(rows))
 	for i := range rows {
 		row := &rows[i]
-		if row.Hit && !left.take(len(row.Extents), len(row.Digests), q.blocks(t.conn.server.store, row)) {
+		if row.Hit && !left.take(row, q.blocks(t.conn.server.store, row)) {
 			t.giveAllBack(rows)
 			err := fmt.Errorf("%d rows together do not fit a frame: %w", len(rows), tier.ErrFull)
 			for k := range rows {

@@ -118,25 +118,28 @@ func (t *task) withhold(out *wire.MatchReply, n int) {
 }
 
 // acquireRowBytes is what one row takes beside its extents, digests and blocks, and
-// acquireFixed bounds counts and padding of the twelve columns.
+// acquireFixed bounds counts and padding of the fourteen columns and what a section
+// begins with.
 const (
-	acquireRowBytes = 2 + 8 + 8 + 4 + 4 + 4 + 4 + 4
-	acquireFixed    = 12 * (8 + 7)
+	acquireRowBytes = 2 + 8 + 8 + 4 + 4 + 4 + 4 + 4 + 4
+	acquireFixed    = 14*(8+7) + 16
 )
 
 // room is what is left of a reply frame for extents, digests and block tables.
-type room struct{ bytes, extents, digests, blocks int }
+type room struct{ bytes, extents, digests, blocks, packed int }
 
 func newRoom(rows int) room {
-	return room{wire.MaxBody - acquireFixed - rows*acquireRowBytes, wire.MaxExtents, wire.MaxDigests, wire.MaxTable}
+	return room{wire.MaxBody - acquireFixed - rows*acquireRowBytes, wire.MaxExtents, wire.MaxDigests, wire.MaxTable, wire.MaxPacked}
 }
 
-func (r *room) take(extents, digests, blocks int) bool {
-	bytes := 16*extents + 8*digests + 8*blocks
-	if bytes > r.bytes || extents > r.extents || digests > r.digests || blocks > r.blocks {
+// take takes what a row needs, if there is as much.
+func (r *room) take(row *tiering.Acquired, blocks int) bool {
+	extents, digests, packed := len(row.Extents), len(row.Digests), len(row.Packed)
+	bytes := 16*extents + 8*digests + 8*blocks + packed
+	if bytes > r.bytes || extents > r.extents || digests > r.digests || blocks > r.blocks || packed > r.packed {
 		return false
 	}
-	r.bytes, r.extents, r.digests, r.blocks = r.bytes-bytes, r.extents-extents, r.digests-digests, r.blocks-blocks
+	*r = room{r.bytes - bytes, r.extents - extents, r.digests - digests, r.blocks - blocks, r.packed - packed}
 	return true
 }
 
@@ -212,9 +215,9 @@ func (t *task) acquired(q *leasing, rows []tiering.Acquired) *wire.AcquireReply 
 	for i := range rows {
 		row := &rows[i]
 		code := acquireCode(row)
-		if blocks := q.blocks(t.conn.server.store, row); row.Hit && !left.take(len(row.Extents), len(row.Digests), blocks) {
+		if blocks := q.blocks(t.conn.server.store, row); row.Hit && !left.take(row, blocks) {
 			code = wire.Busy
-			if alone := newRoom(1); !alone.take(len(row.Extents), len(row.Digests), blocks) {
+			if alone := newRoom(1); !alone.take(row, blocks) {
 				code = wire.Full
 			}
 			t.giveBack(row.Lease)
@@ -240,6 +243,7 @@ func resetAcquire(out *wire.AcquireReply) {
 		ExtentCount: out.ExtentCount[:0], ExtentOff: out.ExtentOff[:0], ExtentLen: out.ExtentLen[:0],
 		DigestCount: out.DigestCount[:0], Digest: out.Digest[:0],
 		BlockCount: out.BlockCount[:0], Block: out.Block[:0],
+		Packed: wire.AcquirePacked{Count: out.Packed.Count[:0], Layout: out.Packed.Layout[:0]},
 	}
 }
 
@@ -256,6 +260,9 @@ func appendAcquired(out *wire.AcquireReply, code uint16, row *tiering.Acquired) 
 	}
 	out.DigestCount = append(out.DigestCount, uint32(len(row.Digests)))
 	out.Digest = append(out.Digest, row.Digests...)
+	out.Packed.Count = append(out.Packed.Count, uint32(len(row.Packed)))
+	out.Packed.Layout = append(out.Packed.Layout, row.Packed...)
+	out.Packed.Present = out.Packed.Present || row.Packed != "" // only clients that read it have such profiles
 }
 
 // giveBack releases a lease that its client will not hear of.
@@ -361,7 +368,7 @@ func loadReply(got *tiering.Loaded) (*wire.LoadReply, bool) {
 		return out, false
 	}
 	for _, n := range got.Nodes {
-		if !left.take(len(n.Extents), len(n.Digests), 0) {
+		if !left.take(&tiering.Acquired{Extents: n.Extents, Digests: n.Digests}, 0) {
 			return out, false
 		}
 		out.Rows.Kinds = append(out.Rows.Kinds, uint8(n.Kind))

@@ -205,8 +205,12 @@ func (v *View) segmentOnDisk(key api.Digest) (api.SegmentDetail, error) {
 	d.Publisher = e.Manifest.Publisher
 	v.countCopies(&d, e.Fingerprint, e.Tenant)
 	if p, ok := v.o.Store.Profile(tier.ProfileID(d.Profile)); ok {
+		l, err := p.PackedLayout(d.Interior, e.Manifest.Packed)
+		if err != nil {
+			return api.SegmentDetail{}, fmt.Errorf("segment %v: %w", key, err)
+		}
 		for rank := range e.Ranks {
-			d.Parts = append(d.Parts, partsOfRank(rank, p.SegmentLayout(d.Interior))...)
+			d.Parts = append(d.Parts, partsOfRank(rank, l)...)
 		}
 	}
 	return d, nil

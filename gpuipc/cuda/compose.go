@@ -37,6 +37,11 @@ func (d *device) compose(ctx context.Context, jobs []*gpuipc.ComposeJob) error {
 		if err := c.Compose(job); err != nil {
 			return fmt.Errorf("job %d: %w", i, err)
 		}
+		for k := range job.Steps {
+			if job.Steps[k].TPacked || job.Steps[k].SPacked {
+				return fmt.Errorf("job %d, step %d: packed parts: %w", i, k, gpuipc.ErrInvalid)
+			}
+		}
 		pieces = d.cutComposition(pieces, job)
 	}
 	if err := c.Disjoint(); err != nil {

@@ -6,9 +6,10 @@ import (
 	"math"
 )
 
-// Canonical bytes, version 1, little-endian:
+// Canonical bytes, little-endian:
 //
-//	"SPLPROF" u8 version
+//	"SPLPROF" u8 version, 2 where there is a tolerance, else 1
+//	version 2: f64 tolerance
 //	str model | 32 B weights | str adapter | str tokenizer | u32 tp size | u32 layers
 //	per layer: u8 kind, then
 //	  full, MLA, window: u32 kv heads, key dim, value dim, window | u8 dtype, u8 key storage | rope
@@ -22,12 +23,18 @@ import (
 // Two identities are equal exactly if their canonical bytes are.
 const (
 	canonicalMagic   = "SPLPROF"
-	canonicalVersion = 1
+	canonicalExact   = 1
+	canonicalVersion = 2
 )
 
 func appendCanonical(b []byte, id *Identity) []byte {
 	b = append(b, canonicalMagic...)
-	b = append(b, canonicalVersion)
+	if id.Tolerance == 0 {
+		b = append(b, canonicalExact)
+	} else {
+		b = append(b, canonicalVersion)
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(id.Tolerance))
+	}
 	b = appendString(b, id.Model)
 	b = append(b, id.Weights[:]...)
 	b = appendString(b, id.Adapter)
@@ -194,8 +201,12 @@ func (r *reader) identity() (id Identity) {
 	if magic := r.take(len(canonicalMagic)); r.bad == "" && string(magic) != canonicalMagic {
 		r.fail("not a profile")
 	}
-	if v := r.byte(); r.bad == "" && v != canonicalVersion {
-		r.fail("version %d, want %d", v, canonicalVersion)
+	switch v := r.byte(); {
+	case r.bad != "" || v == canonicalExact:
+	case v == canonicalVersion:
+		id.Tolerance = r.float()
+	default:
+		r.fail("version %d, want %d or %d", v, canonicalExact, canonicalVersion)
 	}
 	id.Model = r.string()
 	if w := r.take(32); r.bad == "" {

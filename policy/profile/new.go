@@ -163,6 +163,9 @@ func (id *Identity) checkLists() error {
 // normalise clears what a layer's kind does not use, so that equal canonical
 // bytes mean equal identities.
 func (id *Identity) normalise() {
+	if id.Tolerance == 0 {
+		id.Tolerance = 0 // not minus zero
+	}
 	for i := range id.Layers {
 		l := &id.Layers[i]
 		switch l.Kind {

@@ -103,6 +103,11 @@ type Identity struct {
 	Tokenizer string   // name or digest
 	TPSize    int      // tensor-parallel ranks, at least 1
 	Layers    []Layer
+	// Tolerance bounds how far stored transitions and end-states of segments may be from
+	// those that were written, so that they take fewer bytes: the spectral norm of a head's
+	// difference in T, and the Frobenius norm of that in S relative to S. 0 = they are kept
+	// as they were written; at most MaxTolerance. Checkpoints are never changed.
+	Tolerance float64
 }
 
 // Fingerprint is the SHA-256 of an identity's canonical bytes.
@@ -153,6 +158,9 @@ type Part struct {
 	Shape [3]int // unused trailing dimensions are 1
 	Off   int64  // bytes, a multiple of PartAlign
 	Len   int64  // bytes
+	// Packed: its heads are kept in forms of fewer bytes, see PackedLayout; DType and
+	// Shape are those of what was written.
+	Packed bool
 }
 
 // Layout is the byte layout of one rank's share of a segment or checkpoint.

@@ -58,6 +58,7 @@ func (id *Identity) validate() error {
 		ps.check(text(n.value), "%s: %.64q has bytes that are not UTF-8, or control characters", n.field, n.value)
 	}
 	ps.check(id.Weights != [32]byte{}, "weights: digest unknown")
+	ps.check(id.Tolerance >= 0 && id.Tolerance <= MaxTolerance, "tolerance: %v, want 0 to %v", id.Tolerance, MaxTolerance)
 	ps.check(id.TPSize >= 1 && id.TPSize <= MaxTPSize, "tp size: %d, want 1 to %d", id.TPSize, MaxTPSize)
 	ps.check(len(id.Layers) >= 1 && len(id.Layers) <= MaxLayers, "layers: %d, want 1 to %d", len(id.Layers), MaxLayers)
 	if id.TPSize >= 1 && len(id.Layers) <= MaxLayers {

@@ -125,8 +125,8 @@ func TestParseRefusesWhatIsNotCanonical(t *testing.T) {
 		}
 	}
 	version := append([]byte{}, good...)
-	version[len(canonicalMagic)] = 2
-	if _, err := Parse(version); err == nil || !strings.Contains(err.Error(), "version 2") {
+	version[len(canonicalMagic)] = 3
+	if _, err := Parse(version); err == nil || !strings.Contains(err.Error(), "version 3") {
 		t.Errorf("another version: %v", err)
 	}
 }

@@ -140,7 +140,7 @@ func (t *Tier) prepareLocked(o *tier.Object) (e, parent *entry, err error) {
 	e = &entry{
 		Row: catalog.Row{
 			Name: extent.Name{Kind: uint8(o.Kind), Key: o.Key}, Level: uint8(tier.LevelLogged), Tenant: owner.number,
-			Fingerprint: o.Profile.Fingerprint(), Spec: o.Spec, Hash: o.Hash, Begin: o.Begin, End: o.End, Parent: extentName(o.Parent),
+			Fingerprint: o.Profile.Fingerprint(), Spec: o.Spec, Hash: o.Hash, Packed: o.Packed, Begin: o.Begin, End: o.End, Parent: extentName(o.Parent),
 			Ranks: len(o.Shares), RankBytes: o.Shares[0].Ref.Len(), Created: o.Created.UnixNano(),
 		},
 		owner: owner, pool: t.pools[poolOf(o.Kind)], model: t.modelLocked(o.Profile),

@@ -130,7 +130,7 @@ func (t *table) become(e *entry, to phase) {
 // view is what the store gets to know.
 func (e *entry) view() tier.Entry {
 	return tier.Entry{
-		Name: e.name(), Fingerprint: e.Fingerprint, Tenant: e.owner.ID, Spec: e.Spec, Begin: e.Begin, End: e.End,
+		Name: e.name(), Fingerprint: e.Fingerprint, Tenant: e.owner.ID, Spec: e.Spec, Packed: e.Packed, Begin: e.Begin, End: e.End,
 		Parent: tierName(e.Parent), Children: e.children, Bytes: e.charge(), Level: e.phase.level(), Generation: e.Generation,
 	}
 }

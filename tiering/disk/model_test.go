@@ -47,11 +47,12 @@ const (
 var (
 	onlySmall = []*profile.Profile{tiertest.Small, tiertest.Linear}
 	bothRanks = []*profile.Profile{tiertest.Small, tiertest.Pair, tiertest.Linear}
+	packedToo = []*profile.Profile{tiertest.Small, tiertest.Pair, tiertest.Linear, tiertest.Lenient}
 
 	walkSets = []walkOptions{
-		{name: "disk", granule: 4 << 10, slab: 2 << 20, public: plenty, private: plenty, workers: 2, profiles: bothRanks, keeps: tier.LevelLogged},
+		{name: "disk", granule: 4 << 10, slab: 2 << 20, public: plenty, private: plenty, workers: 2, profiles: packedToo, keeps: tier.LevelLogged},
 		{name: "disk, all coded", granule: 16 << 10, slab: 3 << 20, coded: codedAll, public: plenty, private: plenty, workers: 4,
-			profiles: bothRanks, keeps: tier.LevelLogged, faults: tiertest.HonestFaults, syncEvery: 3 * time.Millisecond},
+			profiles: packedToo, keeps: tier.LevelLogged, faults: tiertest.HonestFaults, syncEvery: 3 * time.Millisecond},
 		{name: "disk, large granules", granule: 64 << 10, slab: 6 << 20, coded: codedKV, public: 2 * plenty, private: 2 * plenty, workers: 1,
 			queue: 6, profiles: onlySmall, keeps: tier.LevelLogged, faults: tiertest.LyingFaults},
 		{name: "disk, no room", granule: 4 << 10, slab: 256 << 10, public: scarce, private: scarce, workers: 3, profiles: bothRanks, keeps: nothing, faults: tiertest.LyingFaults},

@@ -285,7 +285,10 @@ func (o *opening) entry(r *catalog.Row, owner *account) (*entry, error) {
 
 // fits says whether a row's lengths are those of its model. Reading trusts them.
 func fits(r *catalog.Row, m *model) error {
-	l := tier.LayoutOf(m.Profile, tier.CheckpointKind(r.Kind), r.End-r.Begin)
+	l, err := tier.LayoutOf(m.Profile, tier.CheckpointKind(r.Kind), r.End-r.Begin, r.Packed)
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
+	}
 	if r.Ranks != m.TPSize() || r.RankBytes != l.Bytes || !r.Coded && r.PayloadBytes != extent.PayloadBytes(r.Ranks, r.RankBytes) {
 		return fmt.Errorf("%d ranks of %d bytes in %d, its profile has %d of %d: %w", r.Ranks, r.RankBytes, r.PayloadBytes, m.TPSize(), l.Bytes, tier.ErrCorrupt)
 	}

@@ -170,7 +170,7 @@ type found struct {
 func (f *found) Entry() *tier.Entry {
 	r := f.row
 	return &tier.Entry{
-		Name: tierName(r.Name), Fingerprint: r.Fingerprint, Tenant: f.tenant, Spec: r.Spec, Begin: r.Begin, End: r.End,
+		Name: tierName(r.Name), Fingerprint: r.Fingerprint, Tenant: f.tenant, Spec: r.Spec, Packed: r.Packed, Begin: r.Begin, End: r.End,
 		Parent: tierName(r.Parent), Bytes: int64(r.Ranks) * r.RankBytes,
 	}
 }

@@ -142,7 +142,7 @@ func (k *keys) parseHead(b []byte, h head, t tag, w *tier.Want, p *profile.Profi
 	m := x.Manifest
 	return &catalog.Row{
 		Name: x.Name, Generation: x.Generation, Runs: x.Runs, HeaderBytes: x.HeaderBytes, PayloadBytes: x.PayloadBytes, Coded: x.Coded,
-		Fingerprint: m.Fingerprint, Spec: m.Spec, Begin: m.Begin, End: m.End, Parent: m.Parent, Ranks: len(m.Digests), RankBytes: m.RankBytes,
+		Fingerprint: m.Fingerprint, Spec: m.Spec, Packed: m.Packed, Begin: m.Begin, End: m.End, Parent: m.Parent, Ranks: len(m.Digests), RankBytes: m.RankBytes,
 		Created: m.Created, ManifestSum: x.ManifestSum,
 	}, nil
 }
@@ -162,7 +162,10 @@ func (k *keys) fits(x *payload.Extent, w *tier.Want, p *profile.Profile) error {
 		m.Begin > 0 != (m.Parent != extent.Name{}) {
 		return fmt.Errorf("checkpoint of tokens %d to %d", m.Begin, m.End)
 	}
-	l := tier.LayoutOf(p, w.Kind, m.End-m.Begin)
+	l, err := tier.LayoutOf(p, w.Kind, m.End-m.Begin, m.Packed)
+	if err != nil {
+		return err
+	}
 	digests := 0
 	for i := range l.Parts {
 		digests += extent.Chunks(l.Parts[i].Len)

@@ -606,3 +606,18 @@ func TestABoundedQueueIsBusy(t *testing.T) {
 		t.Errorf("admitted after the end: %v", err)
 	}
 }
+
+// A segment with packed parts is described and read as it was sent.
+func TestPackedSegmentsAreKept(t *testing.T) {
+	n := open(t).run(nil)
+	o := tiertest.Segment(tiertest.Lenient, alice, 1, 60)
+	n.mustKeep(o)
+	rows, err := n.Find(context.Background(), []tier.Want{tiertest.WantOf(o)})
+	if err != nil || rows[0] == nil || rows[0].Entry().Packed != o.Packed || o.Packed == "" {
+		t.Fatal(rows, err)
+	}
+	rows[0].Close()
+	if err := n.fetch(o); err != nil {
+		t.Error(err)
+	}
+}

@@ -89,7 +89,7 @@ func (s *site) config() Config {
 }
 
 func profileOf(f profile.Fingerprint) (*profile.Profile, bool) {
-	for _, p := range []*profile.Profile{tiertest.Small, tiertest.Pair, tiertest.Linear, tiertest.WideF32, tiertest.WideF16} {
+	for _, p := range []*profile.Profile{tiertest.Small, tiertest.Pair, tiertest.Linear, tiertest.WideF32, tiertest.WideF16, tiertest.Lenient} {
 		if p.Fingerprint() == f {
 			return p, true
 		}
@@ -127,7 +127,7 @@ func (s *site) start(cfg Config) *node {
 func (n *node) begin(o *tiertest.Object) (<-chan error, error) {
 	of := &tier.Object{
 		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant.ID, Publisher: "test", Created: time.Now(),
-		Spec: o.Spec, Tokens: o.Tokens, Begin: o.Begin, End: o.End, Parent: o.Parent,
+		Spec: o.Spec, Tokens: o.Tokens, Packed: o.Packed, Begin: o.Begin, End: o.End, Parent: o.Parent,
 	}
 	var refs []gpuipc.Ref
 	for i, b := range o.Bytes {

@@ -241,11 +241,15 @@ func (p *Peers) believe(m *member, s *search, b []byte) (*copyOf, error) {
 	if err != nil {
 		return nil, fmt.Errorf("peer: node %d on %v: %w: %w", m.Node, s.want.Name, tier.ErrCorrupt, err)
 	}
+	layout, err := d.layout(s.profile)
+	if err != nil {
+		return nil, err
+	}
 	c := &copyOf{
-		peers: p, want: *s.want, name: s.name, profile: s.profile, tag: s.tag, layout: d.layout(s.profile), from: m, pin: pinOf(d),
+		peers: p, want: *s.want, name: s.name, profile: s.profile, tag: s.tag, layout: layout, from: m, pin: pinOf(d),
 		content: tier.Content{Publisher: d.publisher, Tokens: d.tokens, Digests: d.digests},
 		entry: tier.Entry{
-			Name: d.Name, Fingerprint: s.want.Fingerprint, Tenant: s.want.Tenant, Spec: d.spec, Begin: d.begin, End: d.end,
+			Name: d.Name, Fingerprint: s.want.Fingerprint, Tenant: s.want.Tenant, Spec: d.spec, Packed: d.packed, Begin: d.begin, End: d.end,
 			Parent: d.parent, Bytes: d.rankBytes * int64(len(d.digests)),
 		},
 	}
@@ -253,8 +257,8 @@ func (p *Peers) believe(m *member, s *search, b []byte) (*copyOf, error) {
 }
 
 // layout is that of one rank of what is described.
-func (d *description) layout(p *profile.Profile) profile.Layout {
-	return tier.LayoutOf(p, d.Kind, d.end-d.begin)
+func (d *description) layout(p *profile.Profile) (profile.Layout, error) {
+	return tier.LayoutOf(p, d.Kind, d.end-d.begin, d.packed)
 }
 
 // fits checks that what is described is what a name stands for, and of a shape that the
@@ -275,7 +279,10 @@ func (d *description) fits(p *profile.Profile, n *tier.Name) error {
 		d.spec != (profile.SegmentSpec{}) || d.begin > 0 && (d.parent.Kind == 0 || !d.parent.Kind.Known(p)) {
 		return fmt.Errorf("rows [%d, %d) behind %v with %d ids", d.begin, d.end, d.parent, len(d.tokens))
 	}
-	l := d.layout(p)
+	l, err := d.layout(p)
+	if err != nil {
+		return err
+	}
 	if len(d.digests) != p.TPSize() || d.rankBytes != l.Bytes || len(d.digests[0]) != countChunks(&l) {
 		return fmt.Errorf("%d ranks of %d bytes with %d digests, its profile has %d of %d with %d",
 			len(d.digests), d.rankBytes, len(d.digests[0]), p.TPSize(), l.Bytes, countChunks(&l))

@@ -41,7 +41,7 @@ func flatShare(ctx context.Context, dev gpuipc.Device, l *profile.Layout, chain 
 	out := tier.Share{Ref: gpuipc.Ref{Region: last.Shares[rank].Ref.Region}}
 	layouts := make([]profile.Layout, len(chain))
 	for i, o := range chain {
-		layouts[i] = tier.LayoutOf(o.Profile, o.Kind, o.End-o.Begin)
+		layouts[i], _ = o.Layout() // checkpoints are not packed
 	}
 	for k := range l.Parts {
 		part := gpuipc.Ref{Region: out.Ref.Region}

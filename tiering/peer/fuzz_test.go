@@ -17,7 +17,7 @@ import (
 func descriptionOf(o *tiertest.Object) *description {
 	return &description{
 		Name: o.Name, spec: o.Spec, begin: o.Begin, end: o.End, parent: o.Parent, rankBytes: int64(len(o.Bytes[0])),
-		publisher: "somebody", tokens: o.Tokens, digests: o.Digests,
+		publisher: "somebody", tokens: o.Tokens, digests: o.Digests, packed: o.Packed,
 	}
 }
 
@@ -25,7 +25,7 @@ func described() []*tiertest.Object {
 	root := tiertest.Checkpoint(tiertest.Pair, loneTenant[0], 1, tier.Exact, nil, 20)
 	return []*tiertest.Object{
 		tiertest.Segment(tiertest.Small, loneTenant[0], 1, 40), tiertest.Middle(tiertest.Pair, loneTenant[0], 2, 100),
-		tiertest.Segment(tiertest.WideF32, loneTenant[0], 3, 900), root, tiertest.Checkpoint(tiertest.Pair, loneTenant[0], 4, tier.Spliced, root, 7),
+		tiertest.Segment(tiertest.WideF32, loneTenant[0], 3, 900), tiertest.Segment(tiertest.Lenient, loneTenant[0], 5, 40), root, tiertest.Checkpoint(tiertest.Pair, loneTenant[0], 4, tier.Spliced, root, 7),
 	}
 }
 
@@ -110,7 +110,10 @@ func FuzzDescription(f *testing.F) {
 		}
 		for _, o := range list {
 			if d.fits(o.Profile, &d.Name) == nil {
-				l := d.layout(o.Profile)
+				l, err := d.layout(o.Profile)
+				if err != nil {
+					t.Fatal(err)
+				}
 				spansOf(&l, d.digests, 1<<20)
 			}
 		}

@@ -137,7 +137,7 @@ func (n *Neighbours) push(o *tier.Object) error {
 
 // objectOf is an object as a store would hand it over, without memory.
 func objectOf(o *tiertest.Object) *tier.Object {
-	return &tier.Object{Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant.ID, Spec: o.Spec, Tokens: o.Tokens, Begin: o.Begin, End: o.End, Parent: o.Parent}
+	return &tier.Object{Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant.ID, Spec: o.Spec, Tokens: o.Tokens, Packed: o.Packed, Begin: o.Begin, End: o.End, Parent: o.Parent}
 }
 
 func TestWhoHasNoRoomIsLeftAloneForAWhile(t *testing.T) {

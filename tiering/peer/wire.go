@@ -25,6 +25,7 @@ const (
 //	             | parent's kind u8 | parent's key 32 | ranks u16 | bytes of a rank u64
 //	             | publisher: length u16, bytes | token ids: count u32, each u32
 //	             | digests of a rank: count u32, each u64, rank by rank
+//	             | of a segment with packed parts, to the end: how they are laid out
 //	read         name | pin 16 | rank u16 | offset u64 | length u64
 //
 // Bounds. A segment has at most profile.MaxTokens ids; what is longer than maxAnswer is
@@ -105,13 +106,14 @@ type description struct {
 	publisher  string
 	tokens     []uint32
 	digests    [][]uint64 // by rank; at least one rank, all have as many
+	packed     profile.Packed
 }
 
 // describe makes the description of an object of a store.
 func describe(o *tier.Object) *description {
 	d := &description{
 		Name: tier.Name{Kind: o.Kind, Key: o.Key}, spec: o.Spec, begin: o.Begin, end: o.End, parent: o.Parent,
-		rankBytes: o.Shares[0].Ref.Len(), publisher: o.Publisher[:min(len(o.Publisher), maxPublisher)], tokens: o.Tokens,
+		rankBytes: o.Shares[0].Ref.Len(), publisher: o.Publisher[:min(len(o.Publisher), maxPublisher)], tokens: o.Tokens, packed: o.Packed,
 	}
 	for i := range o.Shares {
 		d.digests = append(d.digests, o.Shares[i].Digests)
@@ -121,7 +123,7 @@ func describe(o *tier.Object) *description {
 
 // size is how long the description is.
 func (d *description) size() int {
-	return 33 + 13 + 8 + 33 + 2 + 8 + 2 + len(d.publisher) + 4 + 4*len(d.tokens) + 4 + 8*len(d.digests)*len(d.digests[0])
+	return 33 + 13 + 8 + 33 + 2 + 8 + 2 + len(d.publisher) + 4 + 4*len(d.tokens) + 4 + 8*len(d.digests)*len(d.digests[0]) + len(d.packed)
 }
 
 func (d *description) append(b []byte) []byte {
@@ -145,7 +147,7 @@ func (d *description) append(b []byte) []byte {
 			b = le.AppendUint64(b, x)
 		}
 	}
-	return b
+	return append(b, d.packed...)
 }
 
 func decodeDescription(b []byte) (*description, error) {
@@ -175,6 +177,7 @@ func decodeDescription(b []byte) (*description, error) {
 			d.digests[i][k] = r.u64()
 		}
 	}
+	d.packed = profile.Packed(r.take(min(len(r.b), profile.MaxPackedBytes)))
 	return d, r.end("description")
 }
 

@@ -32,15 +32,18 @@ func (g *Geometry) BlockEntries(tokens, blockTokens int) (int, error) {
 // Pages are shared: any number of requests may read them at once, at different
 // positions, since keys are kept as of the segment's own token 0 or not rotated at
 // all. An offset is a multiple of profile.PartAlign only where a row's size is.
-// The table holds as long as the lease.
-func (g *Geometry) BlockTable(tokens int, extents []gpuipc.Extent, blockTokens int, dst []uint64) ([]uint64, error) {
+// The table holds as long as the lease. packed is as of the segment.
+func (g *Geometry) BlockTable(tokens int, packed profile.Packed, extents []gpuipc.Extent, blockTokens int, dst []uint64) ([]uint64, error) {
 	n, err := g.BlockEntries(tokens, blockTokens)
 	if err != nil || n == 0 {
 		return dst, err
 	}
 	// Parts ascend, so one walk over the extents finds them all.
 	w := extentWalk{left: extents}
-	parts := g.SegmentParts(tokens)
+	parts, err := g.PackedParts(tokens, packed)
+	if err != nil {
+		return dst, err
+	}
 	for i := range parts.Parts {
 		part := &parts.Parts[i]
 		if !IsRows(part.Kind) {

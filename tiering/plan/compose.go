@@ -208,7 +208,7 @@ func (c *composer) segmentStep(sp *heldSpan, layer int) gpuipc.ComposeStep {
 	t, tPart := sp.segment.part(layer, profile.PartT)
 	s, sPart := sp.segment.part(layer, profile.PartS)
 	return gpuipc.ComposeStep{
-		T: t, TType: gpuipc.DType(tPart.DType), S: s, SType: gpuipc.DType(sPart.DType),
+		T: t, TType: gpuipc.DType(tPart.DType), TPacked: tPart.Packed, S: s, SType: gpuipc.DType(sPart.DType), SPacked: sPart.Packed,
 		Rotation: c.rotations.by(layer, sp.origin),
 	}
 }

@@ -63,6 +63,19 @@ func (g *Geometry) SegmentParts(interior int) *PartMap {
 	return g.partMap(partKey{profile: g.id, of: partsOfSegment, layer: profile.AllLayers, n: interior})
 }
 
+// PackedParts is where the parts of a segment lie that may be packed. The error wraps
+// profile.ErrInvalid.
+func (g *Geometry) PackedParts(interior int, packed profile.Packed) (*PartMap, error) {
+	if packed == "" {
+		return g.SegmentParts(interior), nil
+	}
+	l, err := g.PackedLayout(interior, packed)
+	if err != nil {
+		return nil, err
+	}
+	return NewPartMap(l), nil
+}
+
 // CheckpointParts is where the parts of a checkpoint node with so many rows lie.
 func (g *Geometry) CheckpointParts(rows int) *PartMap {
 	return g.partMap(partKey{profile: g.id, of: partsOfCheckpoint, layer: profile.AllLayers, n: rows})

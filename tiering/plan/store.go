@@ -43,6 +43,7 @@ type Source struct {
 	tier.Name
 	Spec       profile.SegmentSpec // segments
 	Begin, End int                 // segments: the interior; checkpoints: rows held
+	Parts      *PartMap            // of segments; nil = as they are written
 	Share      gpuipc.Ref
 	Ancestors  []Source // checkpoints: those that it extends, from the root
 }
@@ -64,9 +65,12 @@ type share struct {
 // share finds where the parts of a source lie.
 func (g *Geometry) share(src *Source) share {
 	out := share{name: src.Name, begin: src.Begin, end: src.End, ref: src.Share}
-	if src.Kind == 0 {
+	switch {
+	case src.Parts != nil:
+		out.parts = src.Parts
+	case src.Kind == 0:
 		out.parts = g.SegmentParts(src.End - src.Begin)
-	} else {
+	default:
 		out.parts = g.NodeParts(src.Kind, src.End-src.Begin)
 	}
 	return out

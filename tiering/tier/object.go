@@ -28,14 +28,17 @@ func (n Name) String() string {
 }
 
 // LayoutOf is one rank's share of an object of a kind (0 = segment) that holds n tokens.
-func LayoutOf(p *profile.Profile, kind CheckpointKind, n int) profile.Layout {
-	switch kind {
-	case 0:
-		return p.SegmentLayout(n)
-	case Rows:
-		return p.EdgeLayout(n)
+// The error wraps profile.ErrInvalid: no object of this kind and profile is packed so.
+func LayoutOf(p *profile.Profile, kind CheckpointKind, n int, packed profile.Packed) (profile.Layout, error) {
+	switch {
+	case kind == 0:
+		return p.PackedLayout(n, packed)
+	case packed != "":
+		return profile.Layout{}, fmt.Errorf("a packed checkpoint: %w", profile.ErrInvalid)
+	case kind == Rows:
+		return p.EdgeLayout(n), nil
 	}
-	return p.CheckpointLayout(n)
+	return p.CheckpointLayout(n), nil
 }
 
 // Known says that a number is that of a kind, or 0 for a segment, whose objects a
@@ -50,6 +53,7 @@ type Entry struct {
 	Fingerprint profile.Fingerprint
 	Tenant      TenantID            // 0 = a tenant that is not configured now: nobody's hit
 	Spec        profile.SegmentSpec // segments
+	Packed      profile.Packed      // segments: how their packed parts are laid out
 	Begin, End  int                 // segments: the interior; checkpoints: rows held
 	Parent      Name                // checkpoints: the node this one extends, in the same tier
 	Children    int                 // checkpoints: that extend this one in the same tier
@@ -80,11 +84,17 @@ type Object struct {
 	Spec   profile.SegmentSpec // segments (Kind 0)
 	Tokens []uint32            // segments: the token ids
 	Hash   profile.SegmentHash // of these, or zero
+	Packed profile.Packed      // segments: how their packed parts are laid out
 
 	Begin, End int  // checkpoints: rows held
 	Parent     Name // checkpoints: the node this one extends; zero = none
 
 	Shares []Share // by rank
+}
+
+// Layout is that of each rank's share.
+func (o *Object) Layout() (profile.Layout, error) {
+	return LayoutOf(o.Profile, o.Kind, o.End-o.Begin, o.Packed)
 }
 
 // Share is one rank's bytes and the digests of their chunks, part by part.

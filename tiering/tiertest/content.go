@@ -41,6 +41,9 @@ func testContent(r *rig) {
 	r.open(Options{LargestBytes: 4 << 20})
 	list := r.variety()
 	levels := r.Traits()
+	if levels.Lowest > tier.LevelMemory { // a store packs by itself what it is given
+		list = append(list, Segment(Lenient, alice, r.next(), 90))
+	}
 	for i, o := range list {
 		span := int(levels.Highest-levels.Lowest) + 1
 		r.must(r.try(o, levels.Lowest+tier.Level(i%span)))

@@ -21,6 +21,7 @@ type Object struct {
 	Tenant     Tenant
 	Spec       profile.SegmentSpec // segments
 	Tokens     []uint32            // segments
+	Packed     profile.Packed      // segments
 	Begin, End int                 // segments: the interior; checkpoints: rows held
 	Parent     tier.Name           // checkpoints
 	Bytes      [][]byte            // by rank
@@ -35,8 +36,23 @@ func Segment(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
 		o.Tokens = append(o.Tokens, rng.Uint32N(1<<17))
 	}
 	o.Key = p.SegmentKey(t.Salt, o.Spec, o.Tokens)
+	o.pack(rng)
 	o.Fill(seed)
 	return o
+}
+
+// pack gives what a profile with a tolerance packs some lengths.
+func (o *Object) pack(rng *rand.Rand) {
+	if o.Profile.Tolerance() == 0 {
+		return
+	}
+	var lengths []int64
+	for _, part := range o.Profile.SegmentLayout(o.End - o.Begin).Parts {
+		if o.Profile.MayPack(&part) {
+			lengths = append(lengths, profile.PartAlign*(1+rng.Int64N(profile.PackedMost(&part)/profile.PartAlign)))
+		}
+	}
+	o.Packed = profile.PackedOf(0.01, 0.02, lengths)
 }
 
 // Middle makes a segment whose first and last tokens are not kept.
@@ -68,7 +84,11 @@ func Checkpoint(p *profile.Profile, t Tenant, seed uint64, kind tier.CheckpointK
 
 // Layout is that of one rank.
 func (o *Object) Layout() profile.Layout {
-	return tier.LayoutOf(o.Profile, o.Kind, o.End-o.Begin)
+	l, err := tier.LayoutOf(o.Profile, o.Kind, o.End-o.Begin, o.Packed)
+	if err != nil {
+		panic(err)
+	}
+	return l
 }
 
 // Fill gives the object bytes by a seed. Parts take turns in being random, of few

@@ -127,7 +127,7 @@ type Checker interface {
 }
 
 // Profiles that objects are of: parts of odd sizes, one and two ranks; states only;
-// rows of more than a chunk; states of many pages beside rows.
+// rows of more than a chunk; states of many pages beside rows; packed parts.
 var (
 	Small   = profiletest.New(small("small", 1))
 	Pair    = profiletest.New(small("pair", 2))
@@ -135,7 +135,17 @@ var (
 	WideF32 = profiletest.New(profiletest.Wide(profile.F32))
 	WideF16 = profiletest.New(profiletest.Wide(profile.BF16))
 	Heavy   = profiletest.New(heavy())
+	Lenient = profiletest.New(lenient())
 )
+
+// lenient is small with dense transitions and a tolerance, on two ranks: its segments are packed.
+func lenient() profile.Identity {
+	id := small("lenient", 2)
+	id.Tolerance = 0.02
+	l := &id.Layers[0].Linear
+	l.Family, l.KeyHeads, l.ValueHeads, l.KeyDim, l.ValueDim, l.Conv = profile.GDN, 2, 4, 32, 24, profile.Conv{}
+	return id
+}
 
 // heavy is profiletest.Small with states of 64 KiB.
 func heavy() profile.Identity {

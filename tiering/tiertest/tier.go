@@ -36,7 +36,7 @@ func (s *Tier) Remove(o *Object) bool { return s.Tier.Remove(&o.Name) }
 func (s *Tier) Begin(o *Object) (Filling, error) {
 	view := &tier.Object{
 		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant.ID, Publisher: "tiertest", Created: time.Unix(1e9, 0),
-		Spec: o.Spec, Tokens: o.Tokens, Begin: o.Begin, End: o.End, Parent: o.Parent,
+		Spec: o.Spec, Tokens: o.Tokens, Packed: o.Packed, Begin: o.Begin, End: o.End, Parent: o.Parent,
 	}
 	f := &tierFilling{tier: s}
 	for rank, b := range o.Bytes {

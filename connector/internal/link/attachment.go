@@ -35,6 +35,7 @@ type Attachment struct {
 	hasDevice bool            // the daemon has a device
 	HasKnown  bool            // it finds segments by the tokens of a prompt
 	HasRows   bool            // it keeps checkpoints as rows
+	HasPacked bool            // it packs transitions and end-states
 	Device    *DeviceMemory   // nil = none
 
 	deviceErr error // why not, though asked for

@@ -60,7 +60,7 @@ func (a *Attachment) hello(device bool, deadline time.Time) ([]int, error) {
 	request := &wire.HelloRequest{
 		MinVersion: wire.Version, MaxVersion: wire.Version, Client: a.host.Name,
 		StagingBytes: uint64(a.host.StagingBytes), SlotBytes: uint64(a.host.SlotBytes), Tenants: a.host.Tenants,
-		Features: wire.FeaturePrompt | wire.FeatureKnown | wire.FeatureEstimates | wire.FeatureRows,
+		Features: wire.FeaturePrompt | wire.FeatureKnown | wire.FeatureEstimates | wire.FeatureRows | wire.FeaturePacked,
 	}
 	if device {
 		request.Features |= wire.FeatureDevice
@@ -137,6 +137,7 @@ func (a *Attachment) adopt(m *wire.HelloReply, fds []int) ([]int, error) {
 	a.hasDevice = m.Features&wire.FeatureDevice != 0
 	a.HasKnown = m.Features&(wire.FeaturePrompt|wire.FeatureKnown) == wire.FeaturePrompt|wire.FeatureKnown
 	a.HasRows = m.Features&wire.FeatureRows != 0
+	a.HasPacked = m.Features&wire.FeaturePacked != 0
 	a.Epoch, a.Grants, a.Server = m.BootEpoch, m.Tenants, m.Server
 	regions := []struct {
 		name     string

@@ -56,6 +56,7 @@ type Storage struct {
 	Transition profile.DType
 	Conv       profile.DType
 	KV         profile.DType
+	Tolerance  float64 // as of profile.Identity
 }
 
 // Exact keeps everything in F32.
@@ -204,7 +205,7 @@ func ropeProblems(r profile.Rope, dim int) []string {
 
 // identity describes the reusable state of a model of this shape.
 func (c Config) identity(weights [32]byte, slopes [][]float64) profile.Identity {
-	id := profile.Identity{Model: c.Name, Weights: weights, Tokenizer: "bytes", TPSize: 1}
+	id := profile.Identity{Model: c.Name, Weights: weights, Tokenizer: "bytes", TPSize: 1, Tolerance: c.Storage.Tolerance}
 	for i, kind := range c.Layers {
 		layer := profile.Layer{Kind: kind}
 		switch kind {

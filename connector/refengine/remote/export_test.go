@@ -5,6 +5,7 @@ import (
 
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/refengine"
+	"github.com/spliced-kv/spliced/policy/profile"
 )
 
 // FromSaved says whether the source of l composes from a checkpoint that the
@@ -18,3 +19,12 @@ func (s *Store) Unfold(c *connector.Checkpoint) (*refengine.State[float32], erro
 
 // SetNow has leases that are read in place extended by another clock.
 func (s *Store) SetNow(now func() time.Time) { s.now = now }
+
+// Lease leases a segment with its digests.
+func (s *Store) Lease(spec profile.SegmentSpec, tokens []uint32) (*connector.Lease, error) {
+	rows, err := s.model.Acquire(s.ctx, []profile.SegmentKey{s.Key(spec, tokens)}, connector.AcquireOptions{Digests: true})
+	if err != nil {
+		return nil, err
+	}
+	return rows[0].Lease, rows[0].Err
+}

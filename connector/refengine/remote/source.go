@@ -36,7 +36,7 @@ func (l *leases) Packed(i int) refengine.PackedSegment {
 			return refengine.PackedSegment{}
 		}
 	}
-	return refengine.PackedSegment{Spec: l.specs[i], Bytes: out}
+	return refengine.PackedSegment{Spec: l.specs[i], Bytes: out, Layout: layout}
 }
 
 // Release implements refengine.Leases.
@@ -173,13 +173,15 @@ func elements(layout profile.Layout, layer int, kind profile.PartKind, read func
 	if i < 0 {
 		return nil, nil
 	}
-	b := make([]byte, layout.Parts[i].Len)
+	p := &layout.Parts[i]
+	b := make([]byte, p.Len)
 	if err := read(i, b); err != nil {
 		return nil, fmt.Errorf("part %d of layer %d: %w", kind, layer, err)
 	}
-	d := layout.Parts[i].DType
-	out := make([]float32, len(b)/d.Size())
-	kernel.ToF32(out, b, kernel.DType(d))
+	out := make([]float32, p.Shape[0]*p.Shape[1]*p.Shape[2])
+	if err := kernel.PartToF32(out, b, kernel.DType(p.DType), p.Packed, p.Shape); err != nil {
+		return nil, fmt.Errorf("part %d of layer %d: %w", kind, layer, err)
+	}
 	return out, nil
 }
 

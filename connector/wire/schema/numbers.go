@@ -15,6 +15,7 @@ var constants = []Constant{
 	{Name: "MaxNodes", Value: 1024, Bound: true, Doc: "nodes of a checkpoint chain"},
 	{Name: "MaxSpans", Value: 2048, Bound: true, Doc: "spans of a plan"},
 	{Name: "MaxBlocks", Value: 24 << 10, Bound: true, Doc: "entries of an engine's block table"},
+	{Name: "MaxPacked", Value: 1 << 20, Bound: true, Doc: "bytes that say how packed parts are laid out, of all rows of one reply"},
 	{Name: "MaxTable", Value: 12 << 10, Bound: true, Doc: "entries of all block tables in one reply"},
 	{Name: "MaxPositions", Value: 1024, Bound: true, Doc: "checkpoints that one advice names"},
 	{Name: "MaxSamples", Value: 1024, Bound: true, Doc: "measured prefills in one advise"},
@@ -80,6 +81,7 @@ var enums = []Enum{
 			{Name: "Estimates", Number: 1 << 3, Doc: "is able to read the section *estimates* of a `match` reply, which the daemon does not send yet, and tier `peer`"},
 			{Name: "Known", Number: 1 << 4, Doc: "may send the section *known* of `match` behind *prompt*, and is answered with its like"},
 			{Name: "Rows", Number: 1 << 5, Doc: "may accept and save checkpoints of kind *rows*, may `replay` them, and is answered with the sections *rows*. Others are not told of what is kept as rows, and what stands behind it is a miss when they load it"},
+			{Name: "Packed", Number: 1 << 6, Doc: "may name profiles with a tolerance, whose segments have packed parts, and is answered with the section *packed* of `acquire`"},
 		},
 	},
 	{

@@ -104,6 +104,13 @@ var objectMessages = []Message{
 			leased("Codes", "MaxKeys"),
 			u32s("BlockCount", "MaxKeys", rows("Codes"), orNone, divides("Block")), u64s("Block", "MaxTable"),
 		),
+		Sections: []Section{{
+			Name: "Packed", Struct: "AcquirePacked", Feature: "Packed",
+			Doc: "says how segments with packed parts are laid out: row i has Count[i] bytes of Layout, a profile.Packed, none where nothing is packed",
+			Body: body(
+				u32s("Count", "MaxKeys", rows("Codes"), divides("Layout")), u8s("Layout", "MaxPacked"),
+			),
+		}},
 	},
 	{
 		Name: "ReserveRequest",

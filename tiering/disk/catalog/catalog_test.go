@@ -66,6 +66,9 @@ func row(i int) Row {
 	if i%2 == 1 {
 		r.Hash = profile.SegmentHash{Lead: rng.Uint64(), Whole: rng.Uint64()}
 	}
+	if i%4 == 3 {
+		r.Packed = profile.PackedOf(rng.Float32(), rng.Float32(), []int64{int64(1+rng.IntN(1<<20)) * profile.PartAlign, profile.PartAlign})
+	}
 	for range 1 + rng.IntN(3) {
 		r.Runs = append(r.Runs, slab.Run{Slab: rng.Uint32(), Off: int64(rng.Uint32()) * extent.BlockBytes, Len: int64(8+rng.IntN(100)) * extent.BlockBytes})
 	}

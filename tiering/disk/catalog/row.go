@@ -24,6 +24,7 @@ type Row struct {
 	Fingerprint  profile.Fingerprint
 	Spec         profile.SegmentSpec
 	Hash         profile.SegmentHash // zero = not known
+	Packed       profile.Packed      // how the packed parts of a segment are laid out
 	Begin, End   int
 	Parent       extent.Name // zero = none
 	Ranks        int
@@ -36,19 +37,22 @@ type Row struct {
 	Used int64
 }
 
-// An entry's row, little-endian. One with a hash has version 2, others have version 1:
+// An entry's row, little-endian. One with packed parts has version 3, another one with a
+// hash version 2, others have version 1:
 //
 //	u8 version | u64 generation | u32 header bytes | u64 payload bytes | u8 flags: 1 = coded | u8 level
 //	u32 tenant | 32 B fingerprint | u8 role | u32 head, tail, tokens | u32 begin, end
 //	u8 parent kind | 32 B parent key | u16 ranks | u64 rank bytes | i64 created | u64 manifest sum
-//	version 2: u64 lead hash, whole hash
+//	versions 2, 3: u64 lead hash, whole hash
+//	version 3: u16 length | what packed parts are laid out by
 //	u8 runs, each 12 B as in an extent's header
 const (
 	rowVersion       = 1
 	rowHashedVersion = 2
+	rowPackedVersion = 3
 	rowHashOff       = 1 + 8 + 4 + 8 + 1 + 1 + 4 + 32 + 1 + 4*5 + 1 + 32 + 2 + 8 + 8 + 8
 	rowHashBytes     = 8 + 8
-	rowMaxBytes      = rowHashOff + rowHashBytes + 1 + extent.MaxRuns*extent.RunBytes
+	rowMaxBytes      = rowHashOff + rowHashBytes + 2 + profile.MaxPackedBytes + 1 + extent.MaxRuns*extent.RunBytes
 
 	flagCoded = 1
 )
@@ -67,6 +71,8 @@ func (r *Row) check() error {
 		return fmt.Errorf("spec %+v", r.Spec)
 	case !in(r.End, profile.MaxTokens) || !in(r.Begin, r.End):
 		return fmt.Errorf("tokens [%d, %d)", r.Begin, r.End)
+	case len(r.Packed) > profile.MaxPackedBytes:
+		return fmt.Errorf("packed parts of %d bytes", len(r.Packed))
 	case !in(r.Ranks-1, profile.MaxTPSize-1):
 		return fmt.Errorf("%d ranks", r.Ranks)
 	case r.RankBytes < 0 || r.RankBytes > extent.MaxPayloadBytes:
@@ -82,10 +88,13 @@ func (r *Row) check() error {
 }
 
 func (r *Row) version() byte {
-	if r.Hash == (profile.SegmentHash{}) {
-		return rowVersion
+	switch {
+	case r.Packed != "":
+		return rowPackedVersion
+	case r.Hash != (profile.SegmentHash{}):
+		return rowHashedVersion
 	}
-	return rowHashedVersion
+	return rowVersion
 }
 
 // append adds the row, which was checked.
@@ -112,9 +121,13 @@ func (r *Row) append(b []byte) []byte {
 	b = le.AppendUint64(b, uint64(r.RankBytes))
 	b = le.AppendUint64(b, uint64(r.Created))
 	b = le.AppendUint64(b, r.ManifestSum)
-	if r.version() == rowHashedVersion {
+	if r.version() >= rowHashedVersion {
 		b = le.AppendUint64(b, r.Hash.Lead)
 		b = le.AppendUint64(b, r.Hash.Whole)
+	}
+	if r.Packed != "" {
+		b = le.AppendUint16(b, uint16(len(r.Packed)))
+		b = append(b, r.Packed...)
 	}
 	b = append(b, byte(len(r.Runs)))
 	for _, run := range r.Runs {
@@ -129,6 +142,11 @@ func parseRow(n extent.Name, b []byte) (Row, error) {
 	runsOff := rowHashOff
 	if len(b) > 0 && b[0] == rowHashedVersion {
 		runsOff += rowHashBytes
+	} else if len(b) > 0 && b[0] == rowPackedVersion {
+		runsOff += rowHashBytes + 2
+		if len(b) > runsOff {
+			runsOff += int(binary.LittleEndian.Uint16(b[runsOff-2:]))
+		}
 	} else if err := checkVersion(b, rowVersion, "entry"); err != nil {
 		return r, fmt.Errorf("%v: %w", n, err)
 	}
@@ -160,15 +178,18 @@ func parseRow(n extent.Name, b []byte) (Row, error) {
 	r.RankBytes = int64(le.Uint64(next(8)))
 	r.Created = int64(le.Uint64(next(8)))
 	r.ManifestSum = le.Uint64(next(8))
-	if version == rowHashedVersion {
+	if version >= rowHashedVersion {
 		r.Hash = profile.SegmentHash{Lead: le.Uint64(next(8)), Whole: le.Uint64(next(8))}
+	}
+	if version == rowPackedVersion {
+		r.Packed = profile.Packed(next(int(le.Uint16(next(2)))))
 	}
 	r.Runs = make([]slab.Run, next(1)[0])
 	for i := range r.Runs {
 		r.Runs[i] = extent.Run(next(extent.RunBytes))
 	}
 	if r.version() != version {
-		return r, fmt.Errorf("%v: entry row with a hash of zero: %w", n, tier.ErrCorrupt)
+		return r, fmt.Errorf("%v: entry row of version %d without what it adds: %w", n, version, tier.ErrCorrupt)
 	}
 	if flags&^flagCoded != 0 {
 		return r, fmt.Errorf("%v: entry row with flags %#x: %w", n, flags, tier.ErrCorrupt)

@@ -8,7 +8,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-const manifestVersion = 1
+// A manifest has version 2 where a segment has packed parts: a string behind its token
+// ids says how they are laid out.
+const (
+	manifestVersion = 1
+	manifestPacked  = 2
+)
 
 // Encode adds the manifest to dst as it is stored.
 func (m *Manifest) Encode(dst []byte) ([]byte, error) {
@@ -25,7 +30,11 @@ func (m *Manifest) Encode(dst []byte) ([]byte, error) {
 // append adds the content, before compression, of a manifest that was checked.
 func (m *Manifest) append(b []byte) []byte {
 	le := binary.LittleEndian
-	b = le.AppendUint16(b, manifestVersion)
+	if m.Packed == "" {
+		b = le.AppendUint16(b, manifestVersion)
+	} else {
+		b = le.AppendUint16(b, manifestPacked)
+	}
 	b = append(b, m.Fingerprint[:]...)
 	b = appendString(b, m.Tenant)
 	b = appendString(b, m.Publisher)
@@ -37,6 +46,9 @@ func (m *Manifest) append(b []byte) []byte {
 	b = append(b, m.Parent.Kind)
 	b = append(b, m.Parent.Key[:]...)
 	b = appendUint32s(b, m.Tokens)
+	if m.Packed != "" {
+		b = appendString(b, string(m.Packed))
+	}
 	b = le.AppendUint32(b, uint32(len(m.Digests)))
 	b = le.AppendUint64(b, uint64(m.RankBytes))
 	b = le.AppendUint32(b, uint32(len(m.Digests[0])))
@@ -94,8 +106,9 @@ func Decode(b []byte) (*Manifest, error) {
 // parse reads the content of a manifest.
 func parse(content []byte) (*Manifest, error) {
 	r := &reader{b: content}
-	if v := r.u16(); v != manifestVersion && !r.short {
-		return nil, fmt.Errorf("manifest of version %d, want %d: %w", v, manifestVersion, ErrVersion)
+	v := r.u16()
+	if v != manifestVersion && v != manifestPacked && !r.short {
+		return nil, fmt.Errorf("manifest of version %d, want %d or %d: %w", v, manifestVersion, manifestPacked, ErrVersion)
 	}
 	m := &Manifest{}
 	copy(m.Fingerprint[:], r.take(len(m.Fingerprint)))
@@ -109,6 +122,10 @@ func parse(content []byte) (*Manifest, error) {
 	m.Parent.Kind = r.u8()
 	copy(m.Parent.Key[:], r.take(len(m.Parent.Key)))
 	m.Tokens = r.u32s()
+	if v == manifestPacked {
+		m.Packed = profile.Packed(r.str())
+		r.odd = r.odd || m.Packed == ""
+	}
 	ranks := int(r.u32())
 	m.RankBytes = int64(r.u64())
 	m.Digests = r.digestRows(ranks, int(r.u32()))

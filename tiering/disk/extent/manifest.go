@@ -26,6 +26,7 @@ type Manifest struct {
 	Begin, End  int                 // segments: the interior; checkpoints: rows held
 	Parent      Name                // checkpoints: the node that this one extends; zero = none
 	Tokens      []uint32            // segments: token ids
+	Packed      profile.Packed      // segments: how their packed parts are laid out
 
 	RankBytes int64      // of each rank, as in memory
 	Digests   [][]uint64 // by rank, as many for each: xxh3 of each chunk of each part as published
@@ -78,6 +79,8 @@ func (m *Manifest) check() error {
 		return fmt.Errorf("spec %+v", m.Spec)
 	case !in(m.End, profile.MaxTokens) || !in(m.Begin, m.End):
 		return fmt.Errorf("tokens [%d, %d)", m.Begin, m.End)
+	case len(m.Packed) > profile.MaxPackedBytes:
+		return fmt.Errorf("packed parts of %d bytes", len(m.Packed))
 	case len(m.Tokens) > profile.MaxTokens:
 		return fmt.Errorf("%d token ids", len(m.Tokens))
 	case !in(len(m.Digests)-1, profile.MaxTPSize-1):

@@ -82,6 +82,9 @@ func randomManifest(rng *rand.Rand) *Manifest {
 		Parent:    Name{Kind: uint8(rng.IntN(3))},
 	}
 	m.End = m.Begin + rng.IntN(100)
+	if rng.IntN(4) == 0 {
+		m.Packed = profile.Packed(text() + "x")
+	}
 	for range rng.IntN(500) {
 		m.Tokens = append(m.Tokens, rng.Uint32N(150000))
 	}
@@ -134,8 +137,10 @@ func TestManifestRoundTrip(t *testing.T) {
 
 // Every manifest that is cut short, or has a byte too many, is refused.
 func TestManifestOfAnotherLengthIsRefused(t *testing.T) {
-	for _, coded := range []bool{false, true} {
-		content := exampleManifest(coded).append(nil)
+	packed := exampleManifest(true)
+	packed.Packed = profile.PackedOf(0.5, 0.25, []int64{64, 1 << 20})
+	for _, m := range []*Manifest{exampleManifest(false), exampleManifest(true), packed} {
+		content := m.append(nil)
 		for n := range content {
 			if _, err := parse(content[:n]); !errors.Is(err, tier.ErrCorrupt) {
 				t.Fatalf("%d bytes of %d: %v", n, len(content), err)
@@ -150,7 +155,7 @@ func TestManifestOfAnotherLengthIsRefused(t *testing.T) {
 func TestManifestOfAnotherVersionIsRefusedByName(t *testing.T) {
 	content := exampleManifest(false).append(nil)
 	content[0] = 7
-	if _, err := parse(content); !errors.Is(err, ErrVersion) || err.Error() != "manifest of version 7, want 1: extent: another version" {
+	if _, err := parse(content); !errors.Is(err, ErrVersion) || err.Error() != "manifest of version 7, want 1 or 2: extent: another version" {
 		t.Fatal(err)
 	}
 }

@@ -282,7 +282,7 @@ func (o *directory) rowOf(f *payload.Extent) (*catalog.Row, error) {
 	}
 	return &catalog.Row{
 		Name: f.Name, Generation: f.Generation, Runs: f.Runs, HeaderBytes: f.HeaderBytes, PayloadBytes: f.PayloadBytes, Coded: f.Coded,
-		Level: uint8(tier.LevelLogged), Tenant: tenant, Fingerprint: m.Fingerprint, Spec: m.Spec, Begin: m.Begin, End: m.End,
+		Level: uint8(tier.LevelLogged), Tenant: tenant, Fingerprint: m.Fingerprint, Spec: m.Spec, Packed: m.Packed, Begin: m.Begin, End: m.End,
 		Parent: m.Parent, Ranks: len(m.Digests), RankBytes: m.RankBytes, Created: m.Created, ManifestSum: f.ManifestSum,
 	}, nil
 }

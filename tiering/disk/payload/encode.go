@@ -37,7 +37,7 @@ func NewEncoder(device gpuipc.Device, coded []profile.PartKind, stagingBytes int
 // than a lock may be held.
 func (enc *Encoder) HeaderBound(o *tier.Object, tenant string) int64 {
 	const fixed = 512 // of all fields whose length is known
-	n := int64(fixed + len(tenant) + len(o.Publisher) + 4*len(o.Tokens))
+	n := int64(fixed + len(tenant) + len(o.Publisher) + len(o.Packed) + 4*len(o.Tokens))
 	for i := range o.Shares {
 		n += 8 * int64(len(o.Shares[i].Digests))
 	}
@@ -72,12 +72,15 @@ type Encoded struct {
 // of the device is tier.ErrUnavailable, one of the object tier.ErrInvalid.
 func (enc *Encoder) Encode(ctx context.Context, o *tier.Object, tenant string, key *extent.Key) (*Encoded, error) {
 	m := manifestOf(o, tenant)
+	layout, err := o.Layout()
+	if err != nil {
+		return nil, fmt.Errorf("%x: %w: %w", o.Key[:8], err, tier.ErrInvalid)
+	}
 	var e *Encoded
-	var err error
 	if enc.any {
-		e, err = enc.encode(ctx, o, m, key)
+		e, err = enc.encode(ctx, o, m, &layout, key)
 	} else {
-		e, err = enc.inPlace(ctx, o, key)
+		e, err = enc.inPlace(ctx, o, &layout, key)
 	}
 	if err != nil {
 		return nil, err
@@ -94,7 +97,7 @@ func manifestOf(o *tier.Object, tenant string) *extent.Manifest {
 	m := &extent.Manifest{
 		Fingerprint: o.Profile.Fingerprint(), Tenant: tenant, Publisher: o.Publisher, Created: o.Created.UnixNano(),
 		Spec: o.Spec, Begin: o.Begin, End: o.End, Parent: extent.Name{Kind: uint8(o.Parent.Kind), Key: o.Parent.Key}, Tokens: o.Tokens,
-		RankBytes: o.Shares[0].Ref.Len(), Digests: make([][]uint64, len(o.Shares)),
+		Packed: o.Packed, RankBytes: o.Shares[0].Ref.Len(), Digests: make([][]uint64, len(o.Shares)),
 	}
 	for i := range o.Shares {
 		m.Digests[i] = o.Shares[i].Digests
@@ -103,8 +106,7 @@ func manifestOf(o *tier.Object, tenant string) *extent.Manifest {
 }
 
 // inPlace takes the bytes as they lie in memory, rank after rank.
-func (enc *Encoder) inPlace(ctx context.Context, o *tier.Object, key *extent.Key) (*Encoded, error) {
-	layout := tier.LayoutOf(o.Profile, o.Kind, o.End-o.Begin)
+func (enc *Encoder) inPlace(ctx context.Context, o *tier.Object, layout *profile.Layout, key *extent.Key) (*Encoded, error) {
 	e := &Encoded{}
 	views := make([]*view, 0, len(o.Shares))
 	e.Release = func() {
@@ -122,7 +124,7 @@ func (enc *Encoder) inPlace(ctx context.Context, o *tier.Object, key *extent.Key
 			return nil, fmt.Errorf("rank %d of %x: %w: %w", i, o.Key[:8], err, tier.ErrUnavailable)
 		}
 		e.Buffers = append(e.Buffers, buffers(v.pieces)...)
-		e.Tags = v.tags(e.Tags, &layout, key)
+		e.Tags = v.tags(e.Tags, layout, key)
 	}
 	return e, nil
 }
@@ -151,11 +153,10 @@ type encoding struct {
 	stored  uint64 // of the same
 }
 
-func (enc *Encoder) encode(ctx context.Context, o *tier.Object, m *extent.Manifest, key *extent.Key) (*Encoded, error) {
+func (enc *Encoder) encode(ctx context.Context, o *tier.Object, m *extent.Manifest, layout *profile.Layout, key *extent.Key) (*Encoded, error) {
 	ranks := len(o.Shares)
 	took := enc.staging.take(int64(ranks) * m.RankBytes)
-	layout := tier.LayoutOf(o.Profile, o.Kind, o.End-o.Begin)
-	margin := int64(codedMargin + 64*len(chunksOf(&layout, ranks)))
+	margin := int64(codedMargin + 64*len(chunksOf(layout, ranks)))
 	w := &encoding{
 		Encoder: enc,
 		key:     key,
@@ -165,7 +166,7 @@ func (enc *Encoder) encode(ctx context.Context, o *tier.Object, m *extent.Manife
 	m.Coded, m.Parts = true, make([][]extent.Part, ranks)
 	for i := range o.Shares {
 		var err error
-		if m.Parts[i], err = w.rank(ctx, o.Shares[i].Ref, &layout); err != nil {
+		if m.Parts[i], err = w.rank(ctx, o.Shares[i].Ref, layout); err != nil {
 			enc.staging.give(took)
 			return nil, fmt.Errorf("rank %d of %x: %w: %w", i, o.Key[:8], err, tier.ErrUnavailable)
 		}
@@ -197,7 +198,7 @@ func (w *encoding) rank(ctx context.Context, ref gpuipc.Ref, l *profile.Layout) 
 	for i := range l.Parts {
 		p := &l.Parts[i]
 		parts[i] = extent.Part{Bytes: p.Len}
-		if w.coded[p.Kind] && p.Len > 0 {
+		if w.coded[p.Kind] && p.Len > 0 && !p.Packed {
 			ok, err := w.part(v, p, &parts[i])
 			if err != nil {
 				return nil, err

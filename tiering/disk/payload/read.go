@@ -71,7 +71,10 @@ func Read(ctx context.Context, what Reading) (*extent.Manifest, error) {
 			return nil, fmt.Errorf("rank %d: %w: %w", i, err, tier.ErrUnavailable)
 		}
 	}
-	layout := tier.LayoutOf(r.Profile, tier.CheckpointKind(row.Kind), row.End-row.Begin)
+	layout, err := tier.LayoutOf(r.Profile, tier.CheckpointKind(row.Kind), row.End-row.Begin, row.Packed)
+	if err != nil {
+		return nil, Corrupt(err)
+	}
 	if layout.Bytes != row.RankBytes {
 		return nil, fmt.Errorf("%d bytes a rank, its profile says %d: %w", row.RankBytes, layout.Bytes, tier.ErrCorrupt)
 	}
@@ -81,7 +84,6 @@ func Read(ctx context.Context, what Reading) (*extent.Manifest, error) {
 		r.seal = newTags(r.chunks)
 	}
 	var m *extent.Manifest
-	var err error
 	if row.Coded {
 		m, err = r.coded(ctx, &layout)
 	} else {
@@ -304,6 +306,9 @@ func (r *reading) manifest() (*extent.Manifest, error) {
 	if x.Name != row.Name || x.Generation != row.Generation || x.Coded != row.Coded || x.ManifestSum != row.ManifestSum ||
 		x.HeaderBytes != row.HeaderBytes || x.PayloadBytes != row.PayloadBytes {
 		return nil, fmt.Errorf("header of %v, generation %d, where %d is expected: %w", x.Name, x.Generation, row.Generation, tier.ErrCorrupt)
+	}
+	if m.Packed != row.Packed {
+		return nil, fmt.Errorf("manifest of other packed parts than its row's: %w", tier.ErrCorrupt)
 	}
 	if len(m.Digests) != row.Ranks || m.RankBytes != row.RankBytes || len(m.Digests)*len(m.Digests[0]) != len(r.chunks) {
 		return nil, fmt.Errorf("manifest of %d ranks of %d bytes with %d digests each, where %d, %d and %d in all are expected: %w",

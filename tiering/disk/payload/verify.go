@@ -74,7 +74,7 @@ func (x *Extent) Agrees(r *catalog.Row, tenant string) error {
 		return errors.New("lengths or manifest are not those of its header")
 	case !slices.Equal(x.Runs, r.Runs):
 		return fmt.Errorf("it lies in %v, its header says %v", r.Runs, x.Runs)
-	case m.Fingerprint != r.Fingerprint || m.Tenant != tenant || m.Spec != r.Spec || m.Begin != r.Begin || m.End != r.End ||
+	case m.Fingerprint != r.Fingerprint || m.Tenant != tenant || m.Spec != r.Spec || m.Packed != r.Packed || m.Begin != r.Begin || m.End != r.End ||
 		m.Parent != r.Parent || len(m.Digests) != r.Ranks || m.RankBytes != r.RankBytes:
 		return errors.New("it is not described as in its manifest")
 	}
@@ -145,7 +145,10 @@ func (x *Extent) chunks(p *profile.Profile) ([]storedChunk, error) {
 	if m.Fingerprint != p.Fingerprint() || len(m.Digests) != p.TPSize() {
 		return nil, fmt.Errorf("%d ranks of profile %x, which has %d", len(m.Digests), m.Fingerprint[:8], p.TPSize())
 	}
-	l := tier.LayoutOf(p, tier.CheckpointKind(x.Kind), m.End-m.Begin)
+	l, err := tier.LayoutOf(p, tier.CheckpointKind(x.Kind), m.End-m.Begin, m.Packed)
+	if err != nil {
+		return nil, err
+	}
 	if l.Bytes != m.RankBytes {
 		return nil, fmt.Errorf("%d bytes a rank, its profile says %d", m.RankBytes, l.Bytes)
 	}

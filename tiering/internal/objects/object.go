@@ -32,6 +32,8 @@ type Object struct {
 	Spec        profile.SegmentSpec    // segments
 	TokenIDs    []uint32               // segments: token ids
 	Hash        profile.SegmentHash    // of these
+	Packed      profile.Packed         // segments; set before they are published
+	parts       *plan.PartMap          // of what is packed
 	Extends     profile.PrefixHash     // checkpoints: hash of the parent, zero = none
 	ExtendsKind tier.CheckpointKind    // of the parent
 	Until       deadline.Deadline[any] // while it is being filled; guarded
@@ -147,6 +149,9 @@ func (o *Object) Tokens() int {
 
 // Layout is that of each rank's share.
 func (o *Object) Layout() *plan.PartMap {
+	if o.parts != nil {
+		return o.parts
+	}
 	if o.Kind == 0 {
 		return o.Profile.SegmentParts(o.End - o.Begin)
 	}
@@ -196,7 +201,7 @@ func (o *Object) scope() find.Scope {
 func (s *Set) Describe(o *Object) *tier.Object {
 	d := &tier.Object{
 		Key: o.Key, Kind: o.Kind, Profile: o.Profile.Profile, Tenant: o.Tenant.ID, Publisher: o.Publisher, Created: o.Created,
-		Spec: o.Spec, Tokens: o.TokenIDs, Hash: o.Hash, Begin: o.Begin, End: o.End,
+		Spec: o.Spec, Tokens: o.TokenIDs, Hash: o.Hash, Packed: o.Packed, Begin: o.Begin, End: o.End,
 		Shares: make([]tier.Share, len(o.Shares)),
 	}
 	if o.Extends != (profile.PrefixHash{}) {

@@ -1,6 +1,8 @@
 package objects
 
 import (
+	"fmt"
+
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/plan"
@@ -45,5 +47,21 @@ func (p *Profile) Fits(e *tier.Entry) bool {
 		return false
 	}
 	begin, count := e.Spec.Interior()
-	return e.Begin == begin && e.End == begin+count
+	if e.Begin != begin || e.End != begin+count {
+		return false
+	}
+	_, err := p.PackedParts(count, e.Packed)
+	return err == nil
+}
+
+// PartsOf is where the parts of an entry lie whose shape was checked.
+func (p *Profile) PartsOf(e *tier.Entry) *plan.PartMap {
+	if e.Kind != 0 {
+		return p.NodeParts(e.Kind, e.End-e.Begin)
+	}
+	parts, err := p.PackedParts(e.End-e.Begin, e.Packed)
+	if err != nil {
+		panic(fmt.Sprintf("objects: %v was not checked: %v", e.Name, err))
+	}
+	return parts
 }

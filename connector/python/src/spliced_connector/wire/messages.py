@@ -22,6 +22,7 @@ from spliced_connector.wire.numbers import (
     MAX_MEMORY_LAYERS,
     MAX_NAME,
     MAX_NODES,
+    MAX_PACKED,
     MAX_PLAN_ROWS,
     MAX_POSITIONS,
     MAX_SALT,
@@ -301,6 +302,17 @@ class AcquireRequest(Message):
     keys: Sequence[bytes] = w.hashes(MAX_KEYS)
 
 
+@message("acquire reply: packed")
+@dataclass(frozen=True, slots=True)
+class AcquirePacked(Message):
+    """Says how segments with packed parts are laid out: row i has Count[i] bytes of Layout, a
+    Packed, none where nothing is packed.
+    """
+
+    count: Sequence[int] = w.u32s(MAX_KEYS, rows="codes", divides="layout")
+    layout: bytes = w.u8s(MAX_PACKED)
+
+
 @message("acquire reply")
 @dataclass(frozen=True, slots=True)
 class AcquireReply(Message):
@@ -322,6 +334,7 @@ class AcquireReply(Message):
     digest: Sequence[int] = w.u64s(MAX_DIGESTS)
     block_count: Sequence[int] = w.u32s(MAX_KEYS, rows="codes", divides="block", optional=True)
     block: Sequence[int] = w.u64s(MAX_TABLE)
+    packed: AcquirePacked | None = w.section(AcquirePacked, Feature.PACKED)  # noqa: RUF009
 
 
 @message("reserve request")

@@ -41,6 +41,10 @@ class Feature(IntFlag):
     sections *rows*. Others are not told of what is kept as rows, and what stands behind it is a
     miss when they load it.
     """
+    PACKED = 64
+    """May name profiles with a tolerance, whose segments have packed parts, and is answered with
+    the section *packed* of `acquire`.
+    """
 
 
 class WireSpan(IntEnum):
@@ -146,6 +150,8 @@ MAX_SPANS = 2048
 """Spans of a plan."""
 MAX_BLOCKS = 24576
 """Entries of an engine's block table."""
+MAX_PACKED = 1048576
+"""Bytes that say how packed parts are laid out, of all rows of one reply."""
 MAX_TABLE = 12288
 """Entries of all block tables in one reply."""
 MAX_POSITIONS = 1024

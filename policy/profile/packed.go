@@ -1,0 +1,123 @@
+package profile
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// MaxTolerance bounds Identity.Tolerance: what is farther off than a twentieth is no
+// longer the state of the same text.
+const MaxTolerance = 0.05
+
+// MaxPackedBytes bounds a Packed. A guess: 4,096 layers with both parts fit, three bytes each.
+const MaxPackedBytes = 1 << 15
+
+// maxPackedUnits bounds the length of a packed part, in units of PartAlign.
+const maxPackedUnits = 1 << 32
+
+// Packed says how the packed parts of a segment are laid out: transitions of dense form
+// and end-states of its linear layers, whose lengths depend on what is in them. Its
+// bytes are two F32, the largest error of any head's transition and end-state, and a
+// length in units of PartAlign, as an unsigned varint, for each packed part in the order
+// of the layout. "" = no part is packed. All ranks have one.
+type Packed string
+
+// PackedOf says that packed parts have these lengths in bytes, and errors of so much.
+func PackedOf(transition, state float32, lengths []int64) Packed {
+	b := make([]byte, 0, 8+3*len(lengths))
+	b = binary.LittleEndian.AppendUint32(b, math.Float32bits(transition))
+	b = binary.LittleEndian.AppendUint32(b, math.Float32bits(state))
+	for _, n := range lengths {
+		b = binary.AppendUvarint(b, uint64(n/PartAlign))
+	}
+	return Packed(b)
+}
+
+// Errors are the largest of any head: of a transition the bound on the spectral norm of
+// the difference, of an end-state the Frobenius norm of the difference relative to that
+// of the end-state. 0 where nothing is packed.
+func (k Packed) Errors() (transition, state float32) {
+	if len(k) < 8 {
+		return 0, 0
+	}
+	return math.Float32frombits(binary.LittleEndian.Uint32([]byte(k[:4]))), math.Float32frombits(binary.LittleEndian.Uint32([]byte(k[4:8])))
+}
+
+// Tolerance is how far stored transitions and end-states may be from those computed; 0 =
+// they are kept as they were written. See Identity.
+func (p *Profile) Tolerance() float64 { return p.id.Tolerance }
+
+// MayPack tells the parts that a profile with a tolerance packs.
+func (p *Profile) MayPack(part *Part) bool {
+	switch part.Kind {
+	case PartT:
+		return p.id.Layers[part.Layer].Linear.Transition() == Dense
+	case PartS:
+		return true
+	}
+	return false
+}
+
+// PackedLayout is SegmentLayout of a segment whose transitions and end-states may be
+// packed. The error wraps ErrInvalid where packed cannot be that of such a segment.
+func (p *Profile) PackedLayout(interior int, packed Packed) (Layout, error) {
+	plain := p.SegmentLayout(interior)
+	if packed == "" {
+		return plain, nil
+	}
+	if p.id.Tolerance == 0 || len(packed) < 8 {
+		return Layout{}, fmt.Errorf("packed parts of %d bytes, tolerance %v: %w", len(packed), p.id.Tolerance, ErrInvalid)
+	}
+	t, s := packed.Errors()
+	if !(t >= 0 && s >= 0) || math.IsInf(float64(t), 1) || math.IsInf(float64(s), 1) {
+		return Layout{}, fmt.Errorf("packed parts with errors of %v and %v: %w", t, s, ErrInvalid)
+	}
+	rest := []byte(packed[8:])
+	out := Layout{Parts: plain.Parts}
+	for i := range out.Parts {
+		part := &out.Parts[i]
+		if p.MayPack(part) {
+			units, n := binary.Uvarint(rest)
+			most := PackedMost(part)
+			if n <= 0 || units == 0 || units >= maxPackedUnits || int64(units)*PartAlign > most {
+				return Layout{}, fmt.Errorf("packed part %d of layer %d: %d units, at most %d bytes: %w", part.Kind, part.Layer, units, most, ErrInvalid)
+			}
+			rest = rest[n:]
+			part.Packed, part.Len = true, int64(units)*PartAlign
+		}
+		part.Off = out.Bytes
+		out.Bytes += (part.Len + PartAlign - 1) &^ (PartAlign - 1)
+	}
+	if len(rest) != 0 {
+		return Layout{}, fmt.Errorf("packed parts: %d bytes behind the last: %w", len(rest), ErrInvalid)
+	}
+	if canonical := p.repacked(t, s, &out); canonical != packed {
+		return Layout{}, fmt.Errorf("packed parts: not in canonical form: %w", ErrInvalid)
+	}
+	return out, nil
+}
+
+// repacked is what says a layout.
+func (p *Profile) repacked(t, s float32, l *Layout) Packed {
+	var lengths []int64
+	for i := range l.Parts {
+		if l.Parts[i].Packed {
+			lengths = append(lengths, l.Parts[i].Len)
+		}
+	}
+	return PackedOf(t, s, lengths)
+}
+
+// PackedHeader is what a packed part of so many heads begins with: for each head its form,
+// a byte, then its error and its norm, F32 each, filled up to PartAlign.
+func PackedHeader(heads int) int64 { return align(9 * int64(heads)) }
+
+// PackedMost is the length of a packed part of which every head is kept as it was.
+func PackedMost(part *Part) int64 {
+	heads := int64(part.Shape[0])
+	head := int64(part.Shape[1]) * int64(part.Shape[2]) * int64(part.DType.Size())
+	return PackedHeader(part.Shape[0]) + heads*align(head)
+}
+
+func align(n int64) int64 { return (n + PartAlign - 1) &^ (PartAlign - 1) }

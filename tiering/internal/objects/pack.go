@@ -1,0 +1,42 @@
+package objects
+
+import (
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
+)
+
+// Pack says that the packed parts of a segment were put in place of those that were
+// written, with all others, by parts: what lies behind them is given back. The segment is
+// complete and not published.
+func (s *Set) Pack(o *Object, packed profile.Packed, parts *plan.PartMap, digests [][]uint64) {
+	ranks := int64(len(o.Shares))
+	for i := range o.Shares {
+		kept, given := s.cut(o.Shares[i].Extents, parts.Bytes)
+		o.Shares[i].Extents, o.Shares[i].Digests = kept, digests[i]
+		s.freePages(given)
+	}
+	s.Resize(o, (s.PagesOf(parts.Bytes)-s.PagesOf(o.RankBytes))*ranks, (parts.Bytes-o.RankBytes)*ranks)
+	o.RankBytes = parts.Bytes
+	o.LaidOut(packed, parts)
+}
+
+// LaidOut says how a segment is packed that is on its way into memory.
+func (o *Object) LaidOut(packed profile.Packed, parts *plan.PartMap) {
+	o.Packed, o.parts = packed, parts
+}
+
+// cut parts a share's extents into those of its first bytes, and whole pages behind.
+func (s *Set) cut(extents []gpuipc.Extent, bytes int64) (kept, given []gpuipc.Extent) {
+	for _, e := range extents {
+		n := min(e.Len, bytes)
+		if n > 0 {
+			kept = append(kept, gpuipc.Extent{Off: e.Off, Len: n})
+		}
+		bytes -= n
+		if whole := s.PagesOf(n); whole < e.Len {
+			given = append(given, gpuipc.Extent{Off: e.Off + whole, Len: e.Len - whole})
+		}
+	}
+	return kept, given
+}

@@ -1,0 +1,273 @@
+package tiering
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// lenient is hybrid with heads that are worth packing, and a tolerance.
+func lenient(ranks int, tolerance float64) profile.Identity {
+	id := hybrid(ranks)
+	id.Model, id.Tolerance = "lenient", tolerance
+	for i := range id.Layers {
+		if l := &id.Layers[i].Linear; id.Layers[i].Kind == profile.KindLinear {
+			l.KeyDim, l.ValueDim = 48, 40
+			if len(l.Conv.Channels) > 0 {
+				l.Conv.Channels = []int{2 * 48, 2 * 48, 4 * 40}
+			}
+		}
+	}
+	return id
+}
+
+// near compares a packed share with what was committed: parts that are not packed to the
+// byte, others as their errors say.
+func (b *bench) near(p piece, rank int, packed profile.Packed, got []byte) {
+	b.Helper()
+	l, err := b.profile.PackedLayout(p.layoutTokens(), packed)
+	b.must(err)
+	if l.Bytes != int64(len(got)) {
+		b.Fatalf("%d bytes, laid out in %d", len(got), l.Bytes)
+	}
+	want := contentOf(p, rank)
+	_, state := packed.Errors()
+	for i, part := range l.Parts {
+		was := p.layout.Parts[i]
+		bytesNow, bytesThen := got[part.Off:part.Off+part.Len], want[was.Off:was.Off+was.Len]
+		if !part.Packed {
+			if !bytes.Equal(bytesNow, bytesThen) {
+				b.Fatalf("part %d of layer %d is another one", part.Kind, part.Layer)
+			}
+			continue
+		}
+		n := part.Shape[0] * part.Shape[1] * part.Shape[2]
+		now, then := make([]float32, n), make([]float32, n)
+		b.must(gpuipc.Floats(now, bytesNow, gpuipc.DType(part.DType), true, part.Shape))
+		b.must(gpuipc.Floats(then, bytesThen, gpuipc.DType(part.DType), false, part.Shape))
+		var d, sum float64
+		for k := range now {
+			x := float64(then[k])
+			d += (float64(now[k]) - x) * (float64(now[k]) - x)
+			sum += x * x
+		}
+		if part.Kind == profile.PartS && d > sum*float64(state)*float64(state) || d == 0 {
+			b.Fatalf("part %d of layer %d: off by %v of %v, bound %v", part.Kind, part.Layer, d, sum, state)
+		}
+	}
+}
+
+func (p *piece) layoutTokens() int {
+	_, n := p.spec.Interior()
+	return n
+}
+
+func TestSegmentsArePackedOnceAndEverywhere(t *testing.T) {
+	x := newTwoTiers(t, lenient(2, 0.02))
+	p := x.mid(1, 64, 8)
+	x.publish(x.c, p)
+	d, ok := x.Segment(p.key)
+	transition, state := d.Packed.Errors()
+	if !ok || d.Packed == "" || transition <= 0 || transition > 0.02 || state <= 0 || state > 0.02 {
+		t.Fatalf("errors of %v and %v", transition, state)
+	}
+	if part := d.Layout.Bytes * 100 / p.layout.Bytes; part > 60 {
+		t.Errorf("%d %% of the bytes are left", part)
+	}
+	used := x.objects.PagesOf(d.Layout.Bytes)*2 + 4*64
+	x.wantUsed(used, 0)
+	if n := x.Counters(); n.Packed != 1 || n.PackedAwayBytes != uint64(2*(p.layout.Bytes-d.Layout.Bytes)) || n.PublishedBytes != uint64(2*d.Layout.Bytes+4*64) {
+		t.Errorf("counted %+v", n)
+	}
+	first := make([][]byte, 2)
+	for rank := range first {
+		row := x.acquire(x.c, rank, p)
+		first[rank] = x.load(gpuipc.Ref{Region: x.Arena(), Extents: row.Extents})
+		if row.Packed != d.Packed || row.Bytes != d.Layout.Bytes {
+			t.Fatalf("leased %d bytes", row.Bytes)
+		}
+		x.near(p, rank, row.Packed, first[rank])
+		at := 0
+		for _, part := range d.Layout.Parts {
+			if got := gpuipc.DigestBytes(first[rank][part.Off : part.Off+part.Len]); got != row.Digests[at] {
+				t.Fatalf("part %d of layer %d has another digest", part.Kind, part.Layer)
+			}
+			at++ // parts here are of one chunk
+		}
+		x.must(x.c.Release(row.Lease))
+	}
+
+	x.push()
+	x.wantUsed(0, 0)
+	x.try(p)
+	if n := x.carry(); n != 1 {
+		t.Fatalf("%d promotions", n)
+	}
+	x.wantUsed(used, 0)
+	for rank := range first {
+		row := x.acquire(x.c, rank, p)
+		if !bytes.Equal(first[rank], x.load(gpuipc.Ref{Region: x.Arena(), Extents: row.Extents})) || row.Packed != d.Packed {
+			t.Fatalf("rank %d came back with other bytes", rank)
+		}
+		x.must(x.c.Release(row.Lease))
+	}
+}
+
+// What would not be smaller, or has no address here, stays as it was written.
+func TestSegmentsThatAreNotPacked(t *testing.T) {
+	for what, c := range map[string]struct {
+		tolerance float64
+		option    option
+	}{
+		"nothing gained": {1e-9, func(*Config) {}},
+		"no address":     {0.02, func(c *Config) { c.Device = &pinning{Device: c.Device, err: gpuipc.ErrUnavailable} }},
+	} {
+		t.Run(what, func(t *testing.T) {
+			b := newBench(t, lenient(1, c.tolerance), c.option)
+			s, p := b.NewSession("c"), b.mid(1, 64, 8)
+			b.publish(s, p)
+			row := b.acquire(s, 0, p)
+			if row.Packed != "" || !bytes.Equal(b.load(gpuipc.Ref{Region: b.Arena(), Extents: row.Extents})[:64], contentOf(p, 0)[:64]) {
+				t.Fatal("it was packed")
+			}
+			b.wantUsed(b.cost(p), 0)
+		})
+	}
+}
+
+// pinning is a device whose pins fail, or wait.
+type pinning struct {
+	gpuipc.Device
+	err    error
+	pinned chan struct{} // nil = does not wait
+	goOn   chan struct{}
+	once   sync.Once
+}
+
+func (d *pinning) Pin(r gpuipc.Ref, write bool) ([][]byte, func(), error) {
+	if d.err != nil {
+		return nil, nil, d.err
+	}
+	if d.pinned != nil {
+		d.once.Do(func() {
+			close(d.pinned)
+			<-d.goOn
+		})
+	}
+	return d.Device.Pin(r, write)
+}
+
+// A segment that is aborted while it is packed is not published, and its memory is free once
+// that has ended.
+func TestAbortWhilePacking(t *testing.T) {
+	d := &pinning{pinned: make(chan struct{}), goOn: make(chan struct{})}
+	b := newBench(t, lenient(1, 0.02), func(c *Config) { d.Device, c.Device = c.Device, d })
+	s, p := b.NewSession("c"), b.mid(1, 64, 8)
+	r, err := s.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	data, last := contentOf(p, 0), len(p.layout.Parts)-1
+	for i, part := range p.layout.Parts[:last] {
+		_, err := s.Commit(b.ctx, b.item(r.ID, i, 0, data[part.Off:part.Off+part.Len]))
+		b.must(err)
+	}
+	part := p.layout.Parts[last]
+	item := b.item(r.ID, last, 0, data[part.Off:part.Off+part.Len])
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.Commit(b.ctx, item)
+		ended <- err
+	}()
+	<-d.pinned
+	b.wantMiss(p, tier.ReasonPending)
+	b.must(s.Abort(r.ID))
+	b.wantMiss(p, tier.ReasonAborted)
+	b.wantUsed(b.cost(p), 0) // it is being written
+	close(d.goOn)
+	if err := <-ended; !errors.Is(err, tier.ErrGone) {
+		t.Errorf("the commit answers %v", err)
+	}
+	b.wantUsed(0, 0)
+	b.publish(s, p) // again
+	b.wantHit(p)
+}
+
+// A device that fails costs the segment, and nothing else.
+func TestDeviceThatFailsWhilePacking(t *testing.T) {
+	b := newBench(t, lenient(1, 0.02), func(c *Config) { c.Device = &pinning{Device: c.Device, err: errors.New("broken")} })
+	s, p := b.NewSession("c"), b.mid(1, 64, 8)
+	r, err := s.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	data := contentOf(p, 0)
+	for i, part := range p.layout.Parts {
+		_, err = s.Commit(b.ctx, b.item(r.ID, i, 0, data[part.Off:part.Off+part.Len]))
+	}
+	if !errors.Is(err, tier.ErrUnavailable) {
+		t.Errorf("the last commit answers %v", err)
+	}
+	b.wantMiss(p, tier.ReasonAborted)
+	b.wantUsed(0, 0)
+}
+
+// Memory in many pieces: parts that lie in several extents are packed and moved as others.
+func TestPackingInPieces(t *testing.T) {
+	b := newBench(t, lenient(2, 0.02), func(c *Config) { c.PublicBytes, c.PrivateBytes = 2<<20, 4096 })
+	s := b.NewSession("c")
+	rng := rand.New(rand.NewPCG(1, 1))
+	pieces := 0
+	for i := range 200 { // of many sizes: what leaves makes holes
+		p := b.mid(i, 40+rng.IntN(100), 8)
+		b.publish(s, p)
+		for rank := range 2 {
+			row := b.acquire(s, rank, p)
+			pieces = max(pieces, len(row.Extents))
+			b.near(p, rank, row.Packed, b.load(gpuipc.Ref{Region: b.Arena(), Extents: row.Extents}))
+			b.must(s.Release(row.Lease))
+		}
+	}
+	if pieces < 2 {
+		t.Error("all segments lie in one piece: this shows nothing")
+	}
+}
+
+// Sessions that publish, abort and evict at once leave accounts as they are.
+func TestPackingAtOnce(t *testing.T) {
+	b := newBench(t, lenient(1, 0.02))
+	var running sync.WaitGroup
+	for w := range 4 {
+		running.Go(func() {
+			s := b.NewSession(fmt.Sprint(w))
+			rng := rand.New(rand.NewPCG(uint64(w), 2))
+			staging := b.region(fmt.Sprint("staging ", w), 1<<20)
+			defer staging.Close()
+			for range 30 {
+				p := b.mid(rng.IntN(12), 64, 8)
+				r, err := s.Reserve(b.reserveQuery(p, 0))
+				if err != nil {
+					_ = b.Evict(p.key)
+					continue
+				}
+				data := contentOf(p, 0)
+				for i, part := range p.layout.Parts {
+					raw := data[part.Off : part.Off+part.Len]
+					src := b.put(staging, 0, raw)
+					_, _ = s.Commit(b.ctx, CommitItem{Reservation: r.ID, Part: i, Src: src, Digests: []uint64{gpuipc.DigestBytes(raw)}})
+					if rng.IntN(60) == 0 {
+						_ = s.Abort(r.ID)
+					}
+				}
+			}
+		})
+	}
+	running.Wait()
+	b.audit()
+	if b.Counters().Packed == 0 {
+		t.Error("nothing was packed")
+	}
+}
