@@ -29,12 +29,15 @@ type goldenProfile struct {
 }
 
 // goldenLayout is one layout of so many rows. A part is its layer, kind, type,
-// shape, offset and bytes.
+// shape, offset and bytes, and whether it is packed. Packed is what says how, with its
+// errors.
 type goldenLayout struct {
-	Of    string   `json:"of"`
-	Rows  int      `json:"rows"`
-	Bytes int64    `json:"bytes"`
-	Parts []string `json:"parts"`
+	Of     string    `json:"of"`
+	Rows   int       `json:"rows"`
+	Packed string    `json:"packed,omitempty"`
+	Errors []float32 `json:"errors,omitempty"`
+	Bytes  int64     `json:"bytes"`
+	Parts  []string  `json:"parts"`
 }
 
 func TestGoldenLayoutsHold(t *testing.T) {
@@ -44,7 +47,7 @@ func TestGoldenLayoutsHold(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.Profiles = append(g.Profiles, goldenProfileOf(p))
+		g.Profiles = append(g.Profiles, goldenProfileOf(t, p))
 	}
 	files, err := filepath.Glob("testdata/config/*.json")
 	if err != nil || len(files) == 0 {
@@ -74,18 +77,23 @@ func TestGoldenLayoutsHold(t *testing.T) {
 	}
 }
 
-func goldenProfileOf(p *Profile) goldenProfile {
+func goldenProfileOf(t *testing.T, p *Profile) goldenProfile {
 	fp := p.Fingerprint()
 	g := goldenProfile{
 		Name: p.id.Model, Canonical: hex.EncodeToString(p.Canonical()), Fingerprint: hex.EncodeToString(fp[:]), MinHead: p.HeadExclusion(0),
 	}
-	add := func(of string, rows int, l Layout) {
+	add := func(of string, rows int, l Layout) *goldenLayout {
 		out := goldenLayout{Of: of, Rows: rows, Bytes: l.Bytes, Parts: []string{}}
 		for _, part := range l.Parts {
-			out.Parts = append(out.Parts, fmt.Sprintf("%d %s %s %dx%dx%d %d %d",
-				part.Layer, part.Kind, part.DType, part.Shape[0], part.Shape[1], part.Shape[2], part.Off, part.Len))
+			text := fmt.Sprintf("%d %s %s %dx%dx%d %d %d",
+				part.Layer, part.Kind, part.DType, part.Shape[0], part.Shape[1], part.Shape[2], part.Off, part.Len)
+			if part.Packed {
+				text += " packed"
+			}
+			out.Parts = append(out.Parts, text)
 		}
 		g.Layouts = append(g.Layouts, out)
+		return &g.Layouts[len(g.Layouts)-1]
 	}
 	for _, n := range []int{1, 130} {
 		add("segment", n, p.SegmentLayout(n))
@@ -97,7 +105,30 @@ func goldenProfileOf(p *Profile) goldenProfile {
 	add("seam", 0, p.SeamLayout(AllLayers))
 	add("states", 2, p.StatesLayout(AllLayers, 2))
 	add("rows", 5, p.RowsLayout(AllLayers, 5))
+	if p.Tolerance() > 0 {
+		packed := goldenPacked(p)
+		l, err := p.PackedLayout(130, packed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		transition, state := packed.Errors()
+		out := add("packed", 130, l)
+		out.Packed, out.Errors = hex.EncodeToString([]byte(packed)), []float32{transition, state}
+	}
 	return g
+}
+
+// goldenPacked has the parts of a segment at lengths from the longest to the shortest.
+func goldenPacked(p *Profile) Packed {
+	var lengths []int64
+	l := p.SegmentLayout(130)
+	for i := range l.Parts {
+		if part := &l.Parts[i]; p.MayPack(part) {
+			most := PackedMost(part) / PartAlign
+			lengths = append(lengths, PartAlign*max(1, most-most*int64(len(lengths))/3))
+		}
+	}
+	return PackedOf(.015625, .0078125, lengths)
 }
 
 // goldenIdentities are a hybrid of all kinds, one identity for each family on
@@ -115,7 +146,11 @@ func goldenIdentities() []Identity {
 	mla := Layer{Kind: KindMLA, Attention: Attention{
 		KVHeads: 1, KeyDim: 8, ValueDim: 24, DType: F16, Keys: AtZero, Rope: Rope{Dims: 8, Theta: 1e4, Interleaved: true},
 	}}
-	return append(ids,
+	packed := goldenFamily(GDN, 4)
+	packed.Model, packed.Tolerance = "packed", .02
+	packed.Layers = append(packed.Layers, goldenFamily(Mamba2, 4).Layers[0])
+	packed.Layers[0].Linear.KeyDim, packed.Layers[0].Linear.ValueDim = 256, 128
+	return append(ids, packed,
 		Identity{Model: "short convolutions", Weights: [32]byte{10}, TPSize: 2, Layers: []Layer{shortConv(3), {}, window, shortConv(3)}},
 		Identity{Model: "rows – only", Weights: [32]byte{9}, Adapter: "lora sha256:0", TPSize: 4, Layers: []Layer{window, mla, window}})
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 import pytest
@@ -68,6 +69,7 @@ def test_what_a_kind_does_not_use_does_not_count() -> None:
         replace(TINY, adapter="lora"),
         replace(TINY, tokenizer="bytes"),
         replace(TINY, tp_size=2),
+        replace(TINY, tolerance=0.02),
         replace(TINY, layers=LAYERS[::-1]),
         with_linear(replace(GDN, transition_dtype=DType.F32)),
         with_linear(replace(GDN, conv=replace(GDN.conv, channels=(96,)))),
@@ -97,6 +99,9 @@ def test_everything_that_defines_values_changes_the_fingerprint(other: Identity)
         (replace(TINY, tp_size=0), "tp size: 0, want 1 to 1024"),
         (replace(TINY, tp_size=3), "key-value heads: 2 over 3 ranks"),
         (replace(TINY, layers=()), "layers: 0, want 1 to 4096"),
+        (replace(TINY, tolerance=-0.01), "tolerance: -0.01, want 0 to 0.05"),
+        (replace(TINY, tolerance=0.051), "tolerance: 0.051, want 0 to 0.05"),
+        (replace(TINY, tolerance=float("nan")), "tolerance: nan, want 0 to 0.05"),
         (with_linear(replace(GDN, family=Family.NONE)), "has no kernels"),
         (with_linear(replace(GDN, value_heads=5)), "5 value heads are no multiple of 2"),
         (with_linear(replace(GDN, family=Family.MAMBA2)), "scalar transitions are kept in F32"),
@@ -137,6 +142,80 @@ def test_all_problems_are_listed_up_to_a_bound() -> None:
     assert "layer 0: no state type" in text
     assert text.endswith("and more")
     assert text.count(";") == 64
+
+
+def test_canonical_bytes_with_a_tolerance_are_read_back() -> None:
+    packing = Profile(replace(TINY, tolerance=0.02))
+    plain = Profile(TINY).canonical
+    assert canonical.parse(packing.canonical) == packing.identity
+    assert packing.canonical == b"SPLPROF\x02" + struct.pack("<d", 0.02) + plain[8:]
+    for n in range(len(packing.canonical)):
+        with pytest.raises(ProfileError):
+            canonical.parse(packing.canonical[:n])
+    for tolerance in (0.0, -0.0):
+        assert Profile(replace(TINY, tolerance=tolerance)).canonical == plain
+        with pytest.raises(ProfileError, match="version 2 without a tolerance"):
+            canonical.parse(b"SPLPROF\x02" + struct.pack("<d", tolerance) + plain[8:])
+    with pytest.raises(ProfileError, match="version 3, want 1 or 2"):
+        canonical.parse(b"SPLPROF\x03" + plain[8:])
+
+
+# T of TINY's linear layer is [4, 16, 16] in F16, S [4, 16, 8] in F32: 2048 bytes each in plain
+# heads, behind a header of 64.
+MOST = (33, 33)
+PACKING = Profile(replace(TINY, tolerance=0.02))
+
+
+def packed(*lengths: int, errors: tuple[float, float] = (0.01, 0.02)) -> bytes:
+    return struct.pack("<2f", *errors) + bytes(lengths)
+
+
+def test_packed_parts_are_as_long_as_is_said_and_others_follow_them() -> None:
+    plain = PACKING.segment_layout(5)
+    assert PACKING.packed_layout(5, b"") is plain
+    assert PACKING.packed_layout(PACKING.first_spec(5), packed(*MOST)).nbytes > plain.nbytes
+    layout = PACKING.packed_layout(5, packed(2, 1, errors=(0.25, 0.5)))
+    assert layout.errors == (0.25, 0.5)
+    assert [p.packed for p in layout.parts] == [p.kind in "TS" for p in plain.parts]
+    at = 0
+    for part, was in zip(layout.parts, plain.parts, strict=True):
+        nbytes = {"T": 128, "S": 64}.get(part.kind, was.nbytes)
+        assert part == replace(was, offset=at, nbytes=nbytes, packed=part.kind in "TS")
+        at += -(-nbytes // 64) * 64
+    assert layout.nbytes == at
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (packed()[:7], "7 bytes, want 8"),
+        (packed(), "does not end"),
+        (packed(1), "does not end"),
+        (packed(1, 0x80), "does not end"),
+        (packed(0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1, 1), "does not end, or is too long"),
+        (packed(0, 1), "part T of layer 0: 0 bytes"),
+        (packed(1, MOST[1] + 1), "part S of layer 0: 2176 bytes, want at most 2112"),
+        (packed(MOST[0] + 1, 1), "part T of layer 0: 2176 bytes, want at most 2112"),
+        (packed(0xFF, 0xFF, 0xFF, 0xFF, 0x0F, 1), "want at most 2112"),
+        (packed(0x81, 0, 1), "not in canonical form"),
+        (packed(1, 1, 1), "1 bytes behind the last"),
+        (packed(1, 1, errors=(float("nan"), 0.0)), "errors of nan"),
+        (packed(1, 1, errors=(0.0, float("inf"))), "and inf"),
+        (packed(1, 1, errors=(-1.0, 0.0)), "errors of -1.0"),
+    ],
+)
+def test_what_no_packed_segment_has_is_refused(said: bytes, text: str) -> None:
+    with pytest.raises(ValueError, match="packed part") as caught:
+        PACKING.packed_layout(5, said)
+    assert text in str(caught.value)
+
+
+def test_only_a_profile_with_a_tolerance_packs() -> None:
+    with pytest.raises(ValueError, match="without a tolerance"):
+        Profile(TINY).packed_layout(5, packed(1, 1))
+    scalar = replace(GDN, family=Family.MAMBA2, transition_dtype=DType.F32)
+    profile = Profile(replace(with_linear(scalar), tolerance=0.02))
+    assert [p.kind for p in profile.packed_layout(5, packed(1)).parts if p.packed] == ["S"]
 
 
 def test_mid_segments_need_an_interior() -> None:

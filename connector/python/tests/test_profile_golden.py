@@ -31,8 +31,10 @@ def profile_of(golden: dict[str, Any]) -> Profile:
     return Profile(canonical.parse(bytes.fromhex(golden["canonical"])))
 
 
-def layout_of(profile: Profile, of: str, rows: int) -> Layout:
+def layout_of(profile: Profile, of: str, rows: int, packed: str = "") -> Layout:
     match of:
+        case "packed":
+            return profile.packed_layout(rows, bytes.fromhex(packed))
         case "segment":
             return profile.segment_layout(rows)
         case "checkpoint":
@@ -53,7 +55,8 @@ def written(layout: Layout) -> list[str]:
     for p in layout.parts:
         shape = "x".join(map(str, (*p.shape, 1, 1)[:3]))
         dtype = p.dtype.name.lower()
-        out.append(f"{p.layer} {p.kind} {dtype} {shape} {p.offset} {p.nbytes}")
+        packed = " packed" if p.packed else ""
+        out.append(f"{p.layer} {p.kind} {dtype} {shape} {p.offset} {p.nbytes}{packed}")
     return out
 
 
@@ -69,9 +72,16 @@ def test_layouts_are_those_of_the_daemon(golden: dict[str, Any]) -> None:
     assert profile.head_exclusion(0) == golden["min_head"]
     assert {g["of"] for g in golden["layouts"]} >= {"segment", "checkpoint", "buffer", "seam"}
     for want in golden["layouts"]:
-        layout = layout_of(profile, want["of"], want["rows"])
+        layout = layout_of(profile, want["of"], want["rows"], want.get("packed", ""))
         assert (written(layout), layout.nbytes) == (want["parts"], want["bytes"]), want["of"]
+        assert layout.errors == tuple(want.get("errors", (0.0, 0.0)))
         assert layout.nbytes % PART_ALIGN == 0
+
+
+def test_a_packed_segment_is_among_them() -> None:
+    packed = {g["name"] for g in LAYOUTS["profiles"] for one in g["layouts"] if "packed" in one}
+    assert packed == {g["name"] for g in LAYOUTS["profiles"] if profile_of(g).identity.tolerance}
+    assert packed
 
 
 def test_every_family_has_golden_layouts() -> None:

@@ -11,6 +11,7 @@ from spliced_connector.model.family import Family, Transition
 from spliced_connector.model.fields import Fields
 from spliced_connector.model.identity import (
     MAX_TOKENS,
+    MAX_TOLERANCE,
     Attention,
     Conv,
     DType,
@@ -31,6 +32,7 @@ from spliced_connector.model.keys import (
     token_bytes,
 )
 from spliced_connector.model.layout import ALL_LAYERS, PART_ALIGN, Layout, Part
+from spliced_connector.model.packed import PackedForm, packed_heads
 from spliced_connector.model.plan import (
     Choice,
     Piece,
@@ -50,6 +52,7 @@ from spliced_connector.model.validate import Problems
 __all__ = [
     "ALL_LAYERS",
     "MAX_TOKENS",
+    "MAX_TOLERANCE",
     "NOTHING",
     "PART_ALIGN",
     "Attention",
@@ -64,6 +67,7 @@ __all__ = [
     "Layer",
     "Layout",
     "Linear",
+    "PackedForm",
     "Part",
     "Piece",
     "Plan",
@@ -84,6 +88,7 @@ __all__ = [
     "from_config",
     "identity_digest",
     "make_plan",
+    "packed_heads",
     "prefix_hashes",
     "segment_key",
     "token_bytes",

@@ -1,6 +1,7 @@
-"""Canonical bytes of an identity, version 1, little-endian.
+"""Canonical bytes of an identity, little-endian.
 
-    "SPLPROF" u8 version
+    "SPLPROF" u8 version, 2 where there is a tolerance, else 1
+    version 2: f64 tolerance
     str model | 32 B weights | str adapter | str tokenizer | u32 tp size | u32 layers
     per layer: u8 kind, then
       full, MLA, window: u32 kv heads, key dim, value dim, window | u8 dtype, u8 key mode | rope
@@ -36,13 +37,17 @@ from spliced_connector.model.identity import (
 )
 
 MAGIC = b"SPLPROF"
-VERSION = 1
+EXACT = 1
+VERSION = 2
 
 
 def encode(identity: Identity) -> bytes:
     """The canonical bytes of a valid identity."""
     out = bytearray(MAGIC)
-    out.append(VERSION)
+    if identity.tolerance == 0:
+        out.append(EXACT)
+    else:
+        out += struct.pack("<Bd", VERSION, identity.tolerance)
     _text(out, identity.model)
     out += identity.weights
     _text(out, identity.adapter)
@@ -138,14 +143,19 @@ class _Reader:
     def identity(self) -> Identity:
         if self.take(len(MAGIC)) != MAGIC:
             raise ValueError("not a profile")
-        if (version := self.byte()) != VERSION:
-            raise ValueError(f"version {version}, want {VERSION}")
+        tolerance = 0.0
+        if (version := self.byte()) == VERSION:
+            (tolerance,) = struct.unpack("<d", self.take(8))
+            if tolerance == 0:
+                raise ValueError(f"version {version} without a tolerance")
+        elif version != EXACT:
+            raise ValueError(f"version {version}, want {EXACT} or {VERSION}")
         model, weights = self.text(), self.take(32)
         adapter, tokenizer, tp_size, n = self.text(), self.text(), self.int(), self.int()
         if n > MAX_LAYERS:
             raise ValueError(f"{n} layers, at most {MAX_LAYERS}")
         layers = tuple(self.layer() for _ in range(n))
-        return Identity(model, weights, layers, adapter, tokenizer, tp_size)
+        return Identity(model, weights, layers, adapter, tokenizer, tp_size, tolerance)
 
     def layer(self) -> Layer:
         kind = Kind(self.byte())

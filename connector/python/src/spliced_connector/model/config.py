@@ -33,6 +33,7 @@ def from_config(
     state: DType = DType.F32,
     transition: DType = DType.F16,
     slopes: Slopes | None = None,
+    tolerance: float = 0.0,
 ) -> Identity:
     """The identity of a model from its config and the digest of its weights.
 
@@ -59,7 +60,7 @@ def from_config(
         else:
             problems.add(f"num_hidden_layers: {n}, want 1 to {MAX_LAYERS}")
     problems.refuse("config")
-    return Identity(model or own_type, weights, layers, adapter, tokenizer, tp_size)
+    return Identity(model or own_type, weights, layers, adapter, tokenizer, tp_size, tolerance)
 
 
 def _with_slopes(

@@ -141,6 +141,10 @@ class Identity:
     adapter: str = ""  # LoRA name and digest
     tokenizer: str = ""
     tp_size: int = 1  # tensor-parallel ranks
+    tolerance: float = 0.0
+    """How far stored T and S of segments may be from those that were written, so that they take
+    fewer bytes: the spectral norm of a head's difference in T, and the Frobenius norm of that in S
+    relative to S. 0 = they are kept as they were written. Checkpoints are never changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +168,5 @@ MAX_DIM = 1 << 16
 MAX_TP_SIZE = 1024
 MAX_TOKENS = 1 << 24
 MAX_CANONICAL_BYTES = 96 << 10
+MAX_TOLERANCE = 0.05
+"""What is farther off than a twentieth is no longer the state of the same text."""

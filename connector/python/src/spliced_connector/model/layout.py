@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spliced_connector.model.identity import DType
 
@@ -11,6 +11,11 @@ PART_ALIGN = 64
 
 ALL_LAYERS = -1
 """Asks the layouts of all layers at once."""
+
+
+def aligned(nbytes: int) -> int:
+    """Bytes with what fills them up to PART_ALIGN."""
+    return -(-nbytes // PART_ALIGN) * PART_ALIGN
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,8 @@ class Part:
     nbytes: int
     dtype: DType
     shape: tuple[int, ...]
+    packed: bool = False
+    """Its heads are kept in forms of fewer bytes; dtype and shape are of what was written."""
 
     @property
     def number(self) -> int:
@@ -39,6 +46,9 @@ class Layout:
 
     parts: tuple[Part, ...]
     nbytes: int  # a multiple of PART_ALIGN
+    errors: tuple[float, float] = (0.0, 0.0)
+    """How far packed parts may be from what was written: the largest bound on the spectral norm of
+    any head's difference in T, and the largest Frobenius norm of one in S relative to S."""
 
     def find(self, layer: int, kind: str) -> int | None:
         """The index of the first such part."""
@@ -59,8 +69,15 @@ class LayoutBuilder:
         nbytes = dtype.size
         for n in shape:
             nbytes *= n
-        self._parts.append(Part(kind, layer, self._end, nbytes, dtype, shape))
-        self._end += -(-nbytes // PART_ALIGN) * PART_ALIGN
+        self._place(Part(kind, layer, self._end, nbytes, dtype, shape))
 
-    def build(self) -> Layout:
-        return Layout(tuple(self._parts), self._end)
+    def put(self, part: Part) -> None:
+        """Places a part of another layout."""
+        self._place(replace(part, offset=self._end))
+
+    def _place(self, part: Part) -> None:
+        self._parts.append(part)
+        self._end += aligned(part.nbytes)
+
+    def build(self, errors: tuple[float, float] = (0.0, 0.0)) -> Layout:
+        return Layout(tuple(self._parts), self._end, errors)

@@ -24,6 +24,7 @@ from spliced_connector.model.identity import (
     SegmentSpec,
 )
 from spliced_connector.model.layout import ALL_LAYERS, PART_ALIGN, Layout, LayoutBuilder, Part
+from spliced_connector.model.packed import packed_layout
 from spliced_connector.model.validate import validate
 
 __all__ = [
@@ -58,7 +59,11 @@ class Profile:
     """
 
     def __init__(self, identity: Identity) -> None:
-        identity = replace(identity, layers=tuple(_plain(layer) for layer in identity.layers))
+        identity = replace(
+            identity,
+            layers=tuple(_plain(layer) for layer in identity.layers),
+            tolerance=identity.tolerance + 0.0,  # not minus zero
+        )
         validate(identity)
         self.identity = identity
         self.canonical = canonical.encode(identity)
@@ -189,6 +194,23 @@ class Profile:
             elif layer.kind.attends:
                 self._rows(b, i, rows)
         return b.build()
+
+    def packs(self, part: Part) -> bool:
+        """Whether a profile with a tolerance packs a part of a segment."""
+        linear = self.identity.layers[part.layer].linear
+        return part.kind == "S" or (
+            part.kind == "T" and linear.family.transition == Transition.DENSE
+        )
+
+    def packed_layout(self, spec: SegmentSpec | int, packed: bytes) -> Layout:
+        """`segment_layout` of one whose T and S may be packed, as `packed` says; b"" where nothing
+        is. Raises ValueError where it cannot be of such a segment."""
+        plain = self.segment_layout(spec)
+        if not packed:
+            return plain
+        if self.identity.tolerance == 0:
+            raise ValueError(f"packed parts of {len(packed)} bytes without a tolerance")
+        return packed_layout(plain, tuple(map(self.packs, plain.parts)), packed)
 
     def checkpoint_layout(self, rows: int) -> Layout:
         """A checkpoint that adds so many rows to its parent; its states are F32."""

@@ -13,6 +13,7 @@ from spliced_connector.model.identity import (
     MAX_HEADS,
     MAX_LAYERS,
     MAX_TOKENS,
+    MAX_TOLERANCE,
     MAX_TP_SIZE,
     Attention,
     Conv,
@@ -76,6 +77,10 @@ def validate(identity: Identity) -> None:
         ps.check(shown, f"{field}: {text[:64]!r} has control characters, or is not UTF-8")
     ps.check(len(identity.weights) == 32, f"weights: digest of {len(identity.weights)} bytes")
     ps.check(any(identity.weights), "weights: digest unknown")
+    ps.check(
+        0 <= identity.tolerance <= MAX_TOLERANCE,  # nor what is no number
+        f"tolerance: {identity.tolerance}, want 0 to {MAX_TOLERANCE}",
+    )
     ps.within("tp size", identity.tp_size, 1, MAX_TP_SIZE)
     ps.within("layers", len(identity.layers), 1, MAX_LAYERS)
     if identity.tp_size >= 1 and len(identity.layers) <= MAX_LAYERS:

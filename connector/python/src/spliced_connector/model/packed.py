@@ -1,0 +1,133 @@
+"""Where packed parts of a segment lie, and the heads in them: what is in them says how long they
+are.
+
+A segment of a profile with a tolerance may have its dense transitions and its end-states in fewer
+bytes. What says so are two F32, the largest error of any head's transition and end-state, and for
+each packed part, in the order of the layout, its length in units of PART_ALIGN as a varint.
+
+A packed part of [heads, rows, cols] numbers is, little-endian,
+
+    heads x u8 form | heads x F32 error | heads x F32 norm, filled up to PART_ALIGN
+    head after head, each filled up to PART_ALIGN
+
+and zeros, where another rank's is longer. Of a transition error and norm bound spectral norms: of
+what was written minus what is stored, and of what is stored. Of an end-state they are Frobenius
+norms: of that difference, and of what was written.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import replace
+from enum import IntEnum
+
+from spliced_connector.model.identity import DType
+from spliced_connector.model.layout import PART_ALIGN, Layout, LayoutBuilder, Part, aligned
+
+_ERRORS = struct.Struct("<2f")
+_MOST_VARINT = 5  # bytes of what is below 1 << 32, and somewhat more: no part is so long
+
+
+class PackedForm(IntEnum):
+    """How the matrix of one head is kept. A head in an integer form is
+
+        F32 g | rows x F32 scale | rows of integers, each beginning at a whole byte
+
+    and its number [i, j] is scale[i] * q[i, j], rounded to F32, plus g where i == j. Integers of 12
+    bits lie in pairs of three bytes, lower bits first; an odd last one takes two bytes.
+    """
+
+    PLAIN = 0  # as it was written, row-major
+    ZERO = 1  # not at all: all zeros
+    INT8 = 2
+    INT12 = 3
+    INT16 = 4
+
+    def row_bytes(self, cols: int) -> int:
+        """What the integers of a row take."""
+        bits = {PackedForm.INT8: 8, PackedForm.INT12: 12, PackedForm.INT16: 16}[self]
+        return (cols * bits + 7) // 8
+
+    def nbytes(self, dtype: DType, rows: int, cols: int) -> int:
+        """What a head takes, without what fills it up."""
+        if self is PackedForm.PLAIN:
+            return rows * cols * dtype.size
+        return 0 if self is PackedForm.ZERO else 4 + rows * (4 + self.row_bytes(cols))
+
+
+def packed_header(heads: int) -> int:
+    """Bytes that a packed part of so many heads begins with."""
+    return aligned(9 * heads)
+
+
+def packed_most(part: Part) -> int:
+    """The length of a packed part of which every head is kept as it was."""
+    heads, rows, cols = part.shape
+    return packed_header(heads) + heads * aligned(rows * cols * part.dtype.size)
+
+
+def packed_heads(part: Part, raw: memoryview) -> tuple[dict[PackedForm, dict[int, int]], int]:
+    """For each form the heads of a packed part that have it, and where their bytes begin; and where
+    the last one ends. Raises ValueError for bytes that are no such part."""
+    heads, rows, cols = part.shape
+    end = packed_header(heads)
+    if raw.nbytes < end:
+        raise ValueError(f"{raw.nbytes} bytes packed, {heads} heads take more than {end}")
+    found: dict[PackedForm, dict[int, int]] = {}
+    for head, number in enumerate(bytes(raw[:heads])):
+        form = PackedForm(number)
+        found.setdefault(form, {})[head] = end
+        end += aligned(form.nbytes(part.dtype, rows, cols))
+    if raw.nbytes < end:
+        raise ValueError(f"{raw.nbytes} bytes packed, their forms take {end}")
+    if any(bytes(raw[9 * heads : packed_header(heads)])):
+        raise ValueError("no zeros behind the norms of a packed part")
+    return found, end
+
+
+def packed_layout(plain: Layout, packs: tuple[bool, ...], packed: bytes) -> Layout:
+    """The layout that `packed` says of a segment that was written by `plain`; `packs` tells for
+    each part whether it is packed. Raises ValueError for what no such segment has."""
+    if len(packed) < _ERRORS.size:
+        raise ValueError(f"packed parts: {len(packed)} bytes, want {_ERRORS.size} at least")
+    transition, state = _ERRORS.unpack_from(packed)
+    if not (0 <= transition < math.inf and 0 <= state < math.inf):
+        raise ValueError(f"packed parts with errors of {transition} and {state}")
+    lengths = _Lengths(packed)
+    out = LayoutBuilder()
+    for part, is_packed in zip(plain.parts, packs, strict=True):
+        out.put(lengths.of(part) if is_packed else part)
+    lengths.end()
+    return out.build((transition, state))
+
+
+class _Lengths:
+    """Reads the lengths of packed parts."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self._at = _ERRORS.size
+
+    def of(self, part: Part) -> Part:
+        """A part with the length that comes next."""
+        nbytes, most = self._varint() * PART_ALIGN, packed_most(part)
+        if not 0 < nbytes <= most:
+            text = f"packed part {part.kind} of layer {part.layer}"
+            raise ValueError(f"{text}: {nbytes} bytes, want at most {most}")
+        return replace(part, nbytes=nbytes, packed=True)
+
+    def end(self) -> None:
+        if left := len(self._raw) - self._at:
+            raise ValueError(f"packed parts: {left} bytes behind the last")
+
+    def _varint(self) -> int:
+        value = 0
+        for i, byte in enumerate(self._raw[self._at : self._at + _MOST_VARINT]):
+            value |= (byte & 0x7F) << 7 * i
+            if byte < 0x80:
+                if i and not byte:
+                    raise ValueError("packed parts: not in canonical form")
+                self._at += i + 1
+                return value
+        raise ValueError("packed parts: a length that does not end, or is too long")
