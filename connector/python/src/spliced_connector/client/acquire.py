@@ -139,27 +139,29 @@ def _rows(
     Those are the busy ones while others got through, which is what a full reply looks like.
     """
     again = []
-    extent = digest = block = 0
+    extent = digest = block = how = 0
     for row, i in enumerate(now):
         ends = (
             extent + reply.extent_count[row],
             digest + reply.digest_count[row],
             block + (reply.block_count[row] if reply.block_count else 0),
+            how + (reply.packed.count[row] if reply.packed is not None else 0),
         )
         code = reply.codes[row]
         if code == Code.OK:
             extents = slice(extent, ends[0])
             digests = slice(digest, ends[1])
             blocks = slice(block, ends[2])
+            packed = b"" if reply.packed is None else bytes(reply.packed.layout[how : ends[3]])
             try:
-                found = _segment(r, reply, row, arena, extents, digests, blocks)
+                found = _segment(r, reply, row, arena, extents, digests, blocks, packed)
             except ValueError as err:
                 raise r.exchange.garbage(f"acquire: {err}") from err
             held = (r.attachment, r.tenant, reply.leases[row], r.options.timeout)
             out[i] = make(held, keys[i], found)
         elif code == Code.BUSY:
             again.append(i)
-        extent, digest, block = ends
+        extent, digest, block, how = ends
     return again if len(again) < len(now) else []  # busy for another reason than room
 
 
@@ -171,12 +173,13 @@ def _segment(
     extents: slice,
     digests: slice,
     blocks: slice,
+    packed: bytes,
 ) -> _Row:
     """Check a row. Raises ValueError."""
     tokens = reply.tokens[row]
     if not 1 <= tokens <= MAX_TOKENS:
         raise ValueError(f"a segment of {tokens} tokens")
-    layout = r.enrolment.profile.segment_layout(tokens)
+    layout = r.enrolment.profile.packed_layout(tokens, packed)
     nbytes = reply.bytes[row]
     if layout.nbytes != nbytes:
         raise ValueError(f"a segment of {nbytes} bytes, want {layout.nbytes} for {tokens} tokens")

@@ -216,6 +216,8 @@ class _StateJob:
             return lambda _: seam
         (t, t_part), (s, s_part) = (_part(segment.layout, self._layer, kind) for kind in "TS")
         at_t, at_s = operands.add(segment.runs(t)), operands.add(segment.runs(s))
+        if t_part.packed or s_part.packed:  # the daemon copies none to a GPU
+            raise SplicedError(Code.UNSUPPORTED, f"packed parts of layer {self._layer} on a GPU")
         types = t_part.dtype, s_part.dtype
         turn = _turn_of(self._profile, self._layer, span.start - segment.begin)
         return lambda at: ComposeStep(at[at_t], at[at_s], 0, *types, turn)

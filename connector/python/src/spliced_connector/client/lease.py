@@ -192,8 +192,15 @@ class Segment(Held):
         """Where the parts are."""
         return self._stored.layout
 
+    @property
+    def errors(self) -> tuple[float, float]:
+        """How far T and S may be from what was published, as of `Layout.errors`; 0 where they are
+        the same."""
+        return self._stored.layout.errors
+
     def part(self, i: int) -> memoryview:
-        """The bytes of part i, read-only: a view where they lie in one run, else a copy.
+        """The bytes of part i, read-only: a view where they lie in one run, else a copy. Of a part
+        that is packed they are those that are kept; `walk.unpack` reads them.
 
         They count only if `release` answers True. Raises `SplicedError(GONE)` after release.
         """

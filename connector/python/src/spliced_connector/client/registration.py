@@ -164,6 +164,9 @@ class Enrolment:
         blank = Registration(attachment, self, options, grant.tenant)
         call = blank.call(Op.PROFILE, options.attach_timeout)
         try:
+            if (tolerance := self.profile.identity.tolerance) and not attachment.greeting.packed:
+                text = f"profile: a tolerance of {tolerance}, and a daemon that does not pack"
+                raise SplicedError(Code.UNSUPPORTED, text)
             attachment.exchange.start(call, self._request, self._descriptors())
             reply = attachment.exchange.result(call, ProfileReply)
             if reply.fingerprint != self.profile.fingerprint:

@@ -27,6 +27,7 @@ class Greeting:
     device: bool  # memory of a GPU can be attached
     known: bool  # segments are found by the tokens of a prompt
     rows: bool  # checkpoints can be kept as rows
+    packed: bool  # profiles may have a tolerance
     arena: Region
     slots: Region
     staging: Region
