@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -74,6 +75,8 @@ def test_naming_goes_into_the_identity() -> None:
     linear = identity.layers[0].linear
     assert (linear.state_dtype, linear.transition_dtype) == (DType.BF16, DType.BF16)
     assert (linear.conv.dtype, identity.layers[1].attention.dtype) == (DType.F32, DType.F32)
+    packing = architecture(TINY["olmo"].build(), replace(naming, tolerance=0.02)).identity
+    assert packing == replace(identity, tolerance=0.02)
 
 
 def test_settings_of_the_config_and_the_type_are_named_with_the_weights() -> None:

@@ -331,7 +331,8 @@ class Reuse:
     def capture(self, kept: Kept, prompt: Prompt, choices: Sequence[Choice]) -> None:
         """Runs the segments alone that are chosen for it.
 
-        What is kept has the stored types: the prompt gets what those behind it will read.
+        What is kept has the stored types: the prompt gets what those behind it will read, but for
+        what a tolerance allows.
         """
         by_key: dict[bytes, Captured] = {}
         for piece, choice in zip(prompt.pieces, choices, strict=True):

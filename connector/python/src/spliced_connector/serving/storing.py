@@ -166,7 +166,7 @@ class Publisher(Storing[Fresh]):
 
     def capture(self, captured: Captured, ids: tuple[int, ...], copies: Copies) -> Captured:
         """Stores a fresh capture soon, and answers what will be read back: so the request that
-        captures and those that reuse give the same answer.
+        captures and those that reuse give the same answer, but for what a tolerance allows.
 
         ids: the segment's. copies: of the engine's device.
         """

@@ -94,6 +94,7 @@ class Blocks:
             layers=tuple(b.describe(stored(dtype), naming) for b in self._blocks),
             adapter=naming.adapter,
             tokenizer=naming.tokenizer,
+            tolerance=naming.tolerance,
         )
 
     def embed(self, ids: Tensor) -> Tensor:

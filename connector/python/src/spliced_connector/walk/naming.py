@@ -21,7 +21,7 @@ class Naming:
     """The rest of an identity. weights is the digest of the weights alone, 32 bytes.
 
     An empty model takes the config's model_type. state and transition are the element types of
-    S and of a T that is not scalar.
+    S and of a T that is not scalar, tolerance is how far the daemon may move them: see Identity.
     """
 
     weights: bytes
@@ -30,6 +30,7 @@ class Naming:
     tokenizer: str = ""
     state: DType = DType.F32
     transition: DType = DType.F16
+    tolerance: float = 0.0
 
 
 def stored(dtype: torch.dtype) -> DType:

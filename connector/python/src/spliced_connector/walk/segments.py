@@ -1,16 +1,28 @@
-"""Segments as tensors and as bytes of the canonical layout, without a copy where types agree."""
+"""Segments as tensors and as bytes of the canonical layout, without a copy where types agree.
+
+T and S of a segment may have been packed by the daemon: they are read as float32.
+"""
 
 from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from spliced_connector.model import DType, Layout, Profile, SegmentSpec
+from spliced_connector.model import (
+    DType,
+    Layout,
+    PackedForm,
+    Part,
+    Profile,
+    SegmentSpec,
+    packed_heads,
+)
 from spliced_connector.walk.base import Captured, SegmentLayer
 from spliced_connector.walk.copies import Copies
 
@@ -76,25 +88,37 @@ def bytes_of(x: Tensor) -> memoryview:
 def unpack(profile: Profile, spec: SegmentSpec, segment: Held) -> Captured:
     """A leased segment as tensors over the leased memory: valid while the lease is.
 
-    The tensors are of the stored types and must not be written. Raises ValueError when the
-    segment's layout is not the one that the spec has.
+    The tensors are of the stored types, float32 of what is packed, and must not be written. Raises
+    ValueError when the segment's layout is not the one that the spec has, or a packed part is
+    damaged.
     """
-    layout = profile.segment_layout(spec)
-    if segment.layout != layout:
-        raise ValueError(f"segment of {segment.layout.nbytes} bytes, its spec has {layout.nbytes}")
+    layout, plain = segment.layout, profile.segment_layout(spec)
+    if layout != plain and list(map(_written, layout.parts)) != list(map(_written, plain.parts)):
+        raise ValueError(f"segment of {layout.nbytes} bytes, its spec has {plain.nbytes}")
     return Captured(spec, collect(len(profile.identity.layers), layout, segment.part))
+
+
+def _written(part: Part) -> Part:
+    """What was written as a part, wherever it lies and however it is kept."""
+    return replace(part, offset=0, nbytes=0, packed=False)
 
 
 def collect(
     layers: int, layout: Layout, part: Callable[[int], memoryview]
 ) -> tuple[SegmentLayer, ...]:
-    """The parts of a layout as tensors over their bytes, layer by layer."""
+    """The parts of a layout as tensors over their bytes, layer by layer; packed ones as tensors of
+    their own."""
 
     def over(i: int) -> Tensor:
         p, view = layout.parts[i], part(i)
         if view.nbytes != p.nbytes:
             raise ValueError(f"part {p.kind} of layer {p.layer}: {view.nbytes} of {p.nbytes} bytes")
-        return tensor_over(view, p.dtype, p.shape)
+        if not p.packed:
+            return tensor_over(view, p.dtype, p.shape)
+        try:
+            return unpacked(p, view)
+        except ValueError as err:
+            raise ValueError(f"part {p.kind} of layer {p.layer}: {err}") from err
 
     return by_layer(layers, layout, [over(i) for i in range(len(layout.parts))])
 
@@ -131,6 +155,58 @@ def tensor_over(view: memoryview, dtype: DType, shape: tuple[int, ...]) -> Tenso
     return torch.frombuffer(view, dtype=kind).view(shape)
 
 
+def unpacked(part: Part, view: memoryview) -> Tensor:
+    """The numbers of a packed part in float32, in memory of their own.
+
+    Raises ValueError for bytes that are no such part. All heads of one form are read in one go.
+    """
+    _, rows, cols = part.shape
+    heads, end = packed_heads(part, view)
+    _expect_read_only()
+    raw = torch.frombuffer(view, dtype=torch.uint8)
+    if raw[end:].any():
+        raise ValueError("no zeros behind the heads of a packed part")
+    out = torch.zeros(part.shape, dtype=torch.float32)
+    for form, begins in heads.items():
+        cut = functools.partial(_cut, raw, begins.values())
+        if form is PackedForm.PLAIN:
+            plain = cut(0, form.nbytes(part.dtype, rows, cols)).view(TORCH_TYPES[part.dtype])
+            out[list(begins)] = plain.view(-1, rows, cols).to(torch.float32)
+        elif form is not PackedForm.ZERO:
+            front, row = 4 + 4 * rows, form.row_bytes(cols)
+            scales = cut(0, front).view(torch.float32).view(-1, 1 + rows)
+            q = _INTEGERS[form](cut(front, rows * row).view(-1, rows, row), cols)
+            numbers = q.to(torch.float32) * scales[:, 1:, None]
+            numbers.diagonal(dim1=1, dim2=2).add_(scales[:, :1])
+            out[list(begins)] = numbers
+    return out
+
+
+def _cut(raw: Tensor, begins: Iterable[int], skip: int, n: int) -> Tensor:
+    """n bytes of each head, one behind another."""
+    return torch.cat([raw[at + skip : at + skip + n] for at in begins])
+
+
+def _int12(raw: Tensor, cols: int) -> Tensor:
+    """Rows of integers [heads, rows, bytes]: shifted to the top of 16 bits, and down with their
+    sign."""
+    pairs, odd = raw[..., : cols // 2 * 3], raw[..., cols // 2 * 3 :].to(torch.int16)
+    low, mid, high = pairs.unflatten(-1, (cols // 2, 3)).to(torch.int16).unbind(-1)
+    out = torch.empty((*raw.shape[:-1], cols), dtype=torch.int16)
+    out[..., : cols // 2 * 2 : 2] = (low << 4) | (mid << 12)
+    out[..., 1::2] = (mid & 0xF0) | (high << 8)
+    if cols % 2:
+        out[..., -1] = (odd[..., 0] << 4) | (odd[..., 1] << 12)
+    return out >> 4
+
+
+_INTEGERS: dict[PackedForm, Callable[[Tensor, int], Tensor]] = {
+    PackedForm.INT8: lambda raw, _: raw.view(torch.int8),
+    PackedForm.INT12: _int12,
+    PackedForm.INT16: lambda raw, _: raw.view(torch.int16),
+}
+
+
 @functools.cache
 def _expect_read_only() -> None:
     """Has torch say now, unheard, what it says once of memory that is mapped for reading.
@@ -144,7 +220,10 @@ def _expect_read_only() -> None:
 
 
 def rounded(profile: Profile, captured: Captured) -> Captured:
-    """A captured segment as a reader would find it: its values in the stored types."""
+    """A captured segment as a reader would find it: its values in the stored types.
+
+    With a tolerance readers may find T and S that far from these.
+    """
     layout = profile.segment_layout(captured.spec)
     parts = packed(profile, captured)
     return Captured(captured.spec, by_layer(len(captured.layers), layout, parts))
