@@ -24,11 +24,14 @@ def test_values_are_taken_as_they_are() -> None:
         "seam_tokens": 16,
         "capture": False,
         "canary_share": 0.5,
+        "tolerance": 0.02,
     }
     settings = Settings.read(given)
     assert settings.mode is Mode.SPLICE
     assert (settings.timeout_ms, settings.seam_tokens) == (20.0, 16)
     assert (settings.capture, settings.canary_share) == (False, 0.5)
+    assert settings.tolerance == 0.02
+    assert Settings.read({"weights": WEIGHTS, "tolerance": 0}).tolerance == 0.0
 
 
 @pytest.mark.parametrize(
@@ -67,6 +70,10 @@ def test_values_are_taken_as_they_are() -> None:
         ({"weights": WEIGHTS, "parallel_share": 2}, "parallel_share: 2"),
         ({"weights": WEIGHTS, "shared_pages": True}, "shared_pages: it is for mode splice"),
         ({"weights": WEIGHTS, "mode": "splice", "shared_pages": 1}, "shared_pages: 1, want bool"),
+        ({"weights": WEIGHTS, "mode": "splice", "tolerance": 0.1}, "0.1, want 0 to 0.05"),
+        ({"weights": WEIGHTS, "mode": "splice", "tolerance": -1}, "tolerance: -1"),
+        ({"weights": WEIGHTS, "mode": "splice", "tolerance": float("nan")}, "tolerance: nan"),
+        ({"weights": WEIGHTS, "tolerance": 0.02}, "tolerance: it is for mode splice"),
     ],
 )
 def test_what_is_wrong_is_named(given: dict[str, object], complaint: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -313,6 +313,11 @@ def test_other_releases_are_tried_only_when_asked(monkeypatch: pytest.MonkeyPatc
     tried = Settings(weights=SETTINGS.weights, untested=True)
     assert read(settings=tried).version == "0.33.0"
     assert read(config(device_config__device_type="cuda"), settings=tried)
+
+
+def test_a_tolerance_is_part_of_the_name() -> None:
+    settings = Settings(weights=SETTINGS.weights, tolerance=0.02)
+    assert read(settings=settings).identity == replace(read().identity, tolerance=0.02)
 
 
 def test_weights_that_cannot_be_read_end_the_start(tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ def _identify(context: TreeCacheBuildContext, args: Any, settings: SpliceSetting
             kv=_DTYPES[kv],
             conv=_DTYPES[conv],
             slopes=partial(_slopes, context),
+            tolerance=settings.tolerance,
         )
     except ProfileError as err:
         raise Inert(f"architecture {described.get('model_type')!r}: {err}") from err

@@ -214,6 +214,7 @@ def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> 
             kv=kv,
             conv=conv,
             slopes=functools.partial(_slopes, config.model_config.hf_config),
+            tolerance=settings.tolerance,
         )
     except ProfileError as err:
         raise Inert(f"architecture {described.get('model_type')!r}: {err}") from err
