@@ -27,6 +27,7 @@ STARTING = (
     "test_vllm_splice",
     "test_vllm_splice_cached",
     "test_vllm_splice_dense",
+    "test_vllm_splice_packed",
     "test_vllm_splice_ranks",
 )
 
