@@ -87,8 +87,8 @@ class ServingSettings:
     next turn continues there, mode splice."""
     tolerance: float = 0.0
     """How far the daemon may move transitions and states of segments, so that they take fewer
-    bytes, mode splice; 0 to 0.05. 0: they are kept as they were written. 0.02 keeps them in about a
-    third of the bytes. Engines share nothing unless it is equal."""
+    bytes; 0 to 0.05. 0: they are kept as they were written. 0.02 keeps them in about a third of the
+    bytes. Engines share nothing unless it is equal, prefixes included, which it does not change."""
     measured: bool = True
     """Whether segments that are held are used only where the engine was not measured to be quicker
     without them, mode splice. False: where a fixed guess says so."""
@@ -154,8 +154,6 @@ class ServingSettings:
             wrong.append("separators: they and the finder of that name want each other")
         if "known" in find and values.get("mode") is not Mode.SPLICE:
             wrong.append("find: 'known' is for mode splice")
-        if values.get("tolerance") and values.get("mode") is not Mode.SPLICE:
-            wrong.append("tolerance: it is for mode splice")
         return wrong
 
 
