@@ -1,0 +1,136 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
+)
+
+// lenient is a profile of wide heads with a tolerance.
+func lenient(tolerance float64) *profile.Profile {
+	id := profiletest.TwoLayers(1)
+	id.Tolerance = tolerance
+	l := &id.Layers[0].Linear
+	l.Family, l.KeyHeads, l.ValueHeads, l.KeyDim, l.ValueDim, l.Conv = profile.GDN, 2, 4, 32, 32, profile.Conv{}
+	return profiletest.New(id)
+}
+
+// wholeOf leases a segment and reads all of it, with its digests.
+func wholeOf(t *testing.T, m *connector.Model, d *document) (l *connector.Lease, parts [][]byte) {
+	t.Helper()
+	var rows []connector.Acquired
+	eventually(t, "the segment can be leased", func() (ok bool) {
+		var err error
+		rows, err = m.Acquire(context.Background(), []profile.SegmentKey{d.key}, connector.AcquireOptions{Digests: true})
+		return err == nil && rows[0].Err == nil
+	})
+	l = rows[0].Lease
+	defer l.Release()
+	for i, part := range l.Layout().Parts {
+		b := make([]byte, part.Len)
+		if err := l.Read(i, b); err != nil {
+			t.Fatal(err)
+		}
+		parts = append(parts, b)
+	}
+	if transition, state := l.Errors(); l.Bytes() >= d.layout.Bytes || transition <= 0 || state <= 0 || max(transition, state) > 0.02 {
+		t.Fatalf("%d of %d bytes, errors of %v and %v", l.Bytes(), d.layout.Bytes, transition, state)
+	}
+	return l, parts
+}
+
+func equalParts(t *testing.T, got, want [][]byte) {
+	t.Helper()
+	for i := range want {
+		if !bytes.Equal(got[i], want[i]) {
+			t.Errorf("part %d has other bytes", i)
+		}
+	}
+}
+
+// A packed segment is the same bytes after a restart, from the disk.
+func TestPackedSegmentsOutliveTheDaemon(t *testing.T) {
+	for _, codec := range []string{"none", "kv", "all"} {
+		t.Run(codec, func(t *testing.T) {
+			leakCheck(t)
+			c := withDisk(t)
+			c.DiskCodec = codec
+			p := lenient(0.02)
+			first := startDaemon(t, c, nil)
+			client, m := openClient(t, first.Socket(), p, connector.Binding{})
+			d := newDocument(p, nil, 1, 200, profile.RoleMid)
+			if stored, err := m.Put(context.Background(), &connector.PutQuery{Spec: d.spec, Tokens: d.tokens, Source: connector.Source{Parts: partsOf(d)}, Level: wire.LevelSynced}); err != nil || !stored.Published {
+				t.Fatal(stored, err)
+			}
+			l, want := wholeOf(t, m, d)
+			client.Close()
+			first.stop()
+
+			second := startDaemon(t, c, nil)
+			_, m = openClient(t, second.Socket(), p, connector.Binding{})
+			again, got := wholeOf(t, m, d)
+			equalParts(t, got, want)
+			a, b := l.Errors()
+			if x, y := again.Errors(); x != a || y != b {
+				t.Errorf("errors of %v and %v, were %v and %v", x, y, a, b)
+			}
+		})
+	}
+}
+
+// A node that fetches a packed segment has what the other one packed.
+func TestPackedSegmentsAreFetched(t *testing.T) {
+	leakCheck(t)
+	configs := clusterConfigs(t, "a", "b")
+	configs[0].ClusterCopies = false // else it hands over what only it has
+	a, b := startDaemon(t, configs[0], nil), startDaemon(t, configs[1], nil)
+	p := lenient(0.02)
+	_, at := openClient(t, a.Socket(), p, connector.Binding{})
+	_, away := openClient(t, b.Socket(), p, connector.Binding{})
+	d := newDocument(p, nil, 1, 200, profile.RoleMid)
+	put(t, at, d)
+	_, want := wholeOf(t, at, d)
+	eventually(t, "b knows of it", func() bool { return found(t, away, d).Hit() })
+	_, got := wholeOf(t, away, d)
+	equalParts(t, got, want)
+	if b.view.Cluster().Fetched == 0 {
+		t.Error("nothing was fetched")
+	}
+}
+
+// Engines share segments where their tolerances are the same, and only there.
+func TestToleranceIsPartOfTheName(t *testing.T) {
+	leakCheck(t)
+	r := startDaemon(t, testConfig(t), nil)
+	c, m := openClient(t, r.Socket(), lenient(0.02), connector.Binding{})
+	d := newDocument(lenient(0.02), nil, 1, 200, profile.RoleMid)
+	put(t, m, d)
+	for _, other := range []float64{0, 0.01} {
+		x, err := c.Register(lenient(other), connector.Binding{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := x.WaitReady(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := x.Acquire(t.Context(), []profile.SegmentKey{d.key}, connector.AcquireOptions{})
+		if err != nil || !errors.Is(rows[0].Err, connector.ErrMiss) {
+			t.Errorf("tolerance %v: %+v, %v", other, rows, err)
+		}
+	}
+}
+
+// A client that cannot read packed parts is told so when it names a profile that has them.
+func TestAToleranceNeedsTheFeature(t *testing.T) {
+	r := startDaemon(t, testConfig(t), nil)
+	c := dialRaw(t, r.Socket())
+	c.mapAll(c.mustHello(&wire.HelloRequest{MinVersion: 1, MaxVersion: 1, Client: "old", Tenants: []wire.TenantName{{}}}))
+	p := lenient(0.02)
+	c.refused(wire.OpProfile, profileRequest(p), wire.Unsupported, "tolerance")
+}
