@@ -2,6 +2,7 @@
 
     python scripts/fidelity/measure.py --questions 2100 --workers 2 --out docs/results/fidelity.json
     python scripts/fidelity/measure.py --places --questions 400 --out docs/results/fidelity-places.json
+    python scripts/fidelity/measure.py --forms --questions 500 --out docs/results/fidelity-forms.json
 
 Answers are kept in a file beside the result while it runs, one line per question, so that a run that
 was stopped goes on where it was.
@@ -23,10 +24,11 @@ from pathlib import Path
 
 from intervals import paired, share
 from questions import TINYHYBRID, Question, questions
-from ways import FULL, PLACES, VARIANTS, Variant
+from ways import FORMS, FULL, PLACES, SPLICED, VARIANTS, Variant
 
 MODEL = TINYHYBRID / "model"
 COUNTS = (2, 4, 6, 8, 12)
+SEGMENTS = 200
 Row = dict[str, object]
 
 
@@ -89,13 +91,17 @@ def measure(
 
 
 def summary(rows: Sequence[Row], ways: Sequence[Variant]) -> list[Row]:
-    """Per way: score, its distance from the full prefill, agreement of the first token."""
+    """Per way: score, its distance from the full prefill, agreement of the first token.
+
+    Both are also told beside the splice of unrounded tuples, "from spliced".
+    """
     return [_summary(rows, v.name) for v in ways]
 
 
 def _summary(rows: Sequence[Row], name: str) -> Row:
     rows = [row for row in rows if name in row["answers"]]  # type: ignore[operator]
     out: Row = {"name": name, "questions": len(rows)} | _score(rows, name)
+    out["from spliced"] = _beside(rows, name, SPLICED)
     for by in ("notes", "kind"):
         groups: dict[str, list[Row]] = defaultdict(list)
         for row in rows:
@@ -108,19 +114,22 @@ def _summary(rows: Sequence[Row], name: str) -> Row:
 
 
 def _score(rows: Sequence[Row], name: str) -> Row:
-    def column(which: str, at: int) -> list[object]:
-        return [row["answers"][which][at] for row in rows]  # type: ignore[index]
+    surprise = [float(x) for x in _column(rows, name, 2)]  # type: ignore[arg-type]
+    score: Row = {"score": asdict(share([bool(x) for x in _column(rows, name, 0)]))}
+    return score | _beside(rows, name, FULL) | {"surprise": sum(surprise) / len(surprise)}
 
-    hits = [bool(x) for x in column(name, 0)]
-    full = [bool(x) for x in column(FULL, 0)]
-    same = [a == b for a, b in zip(column(name, 1), column(FULL, 1), strict=True)]
-    surprise = [float(x) for x in column(name, 2)]  # type: ignore[arg-type]
+
+def _beside(rows: Sequence[Row], name: str, reference: str) -> Row:
+    hits, others = ([bool(x) for x in _column(rows, which, 0)] for which in (name, reference))
+    tokens = zip(_column(rows, name, 1), _column(rows, reference, 1), strict=True)
     return {
-        "score": asdict(share(hits)),
-        "difference": asdict(paired(hits, full)),
-        "agreement": asdict(share(same)),
-        "surprise": sum(surprise) / len(surprise),
+        "difference": asdict(paired(hits, others)),
+        "agreement": asdict(share([a == b for a, b in tokens])),
     }
+
+
+def _column(rows: Sequence[Row], name: str, at: int) -> list[object]:
+    return [row["answers"][name][at] for row in rows]  # type: ignore[index]
 
 
 def read(path: Path) -> list[Row]:
@@ -142,6 +151,13 @@ def describe(directory: Path) -> Row:
     }
 
 
+def weigh(wanted: Sequence[Question], directory: Path, ways: Sequence[Variant]) -> Row:
+    """Bytes of the tuples of some of the notes in each way, see `tuples.py`."""
+    from tuples import heads, weights
+
+    return dict(weights(ways, *heads(load(directory), wanted, min(SEGMENTS, len(wanted)))))
+
+
 def progress(rows: Iterable[Row], log: Path, total: int) -> Iterator[Row]:
     with log.open("a") as out:
         for i, row in enumerate(rows, 1):
@@ -156,13 +172,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--questions", type=int, default=2100)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--places", action="store_true", help="cuts at other places")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--places", action="store_true", help="cuts at other places")
+    which.add_argument("--forms", action="store_true", help="tuples in small forms")
     parser.add_argument("--model", type=Path, default=MODEL)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--log", type=Path, help="answers so far; default: beside --out, removed")
     options = parser.parse_args()
     log: Path = options.log or options.out.with_suffix(".answers.jsonl")
-    ways = PLACES if options.places else VARIANTS
+    ways = PLACES if options.places else FORMS if options.forms else VARIANTS
     wanted = list(questions(options.questions, COUNTS))
     seeds = {q.seed for q in wanted}
     rows = [row for row in read(log) if row["seed"] in seeds]
@@ -173,6 +191,8 @@ def main() -> None:
         rows += progress(answered, log, len(todo))
     rows.sort(key=lambda row: int(str(row["seed"])))
     result = describe(options.model) | {"variants": summary(rows, ways)}
+    if options.forms:
+        result["bytes"] = weigh(wanted, options.model, ways)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
     if options.log is None:

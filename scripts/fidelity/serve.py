@@ -67,7 +67,7 @@ class Server:
         choices = choose(prompt, 0, kept, [False] * len(kept))
         plan = make_plan(prompt, 0, choices)
         segments = {
-            i: self._segment(q, prompt, i, variant)
+            i: self.segment(q, prompt, i, variant)
             for i, choice in enumerate(choices)
             if choice is Choice.HIT
         }
@@ -88,7 +88,8 @@ class Server:
             self._whole[i] = capture(self.arch, ids, self.profile.first_spec(len(ids)))
         return self._whole[i]
 
-    def _segment(self, q: Question, prompt: Prompt, i: int, variant: Variant) -> Captured:
+    def segment(self, q: Question, prompt: Prompt, i: int, variant: Variant) -> Captured:
+        """A piece of the prompt, captured alone, as a way has it."""
         piece = prompt.pieces[i]
         if piece.spec is None or variant.seam is None:
             raise ValueError(f"segment {i} is too short to be kept")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from forms import Kept, states, transitions
 from torch import Tensor
 from ways import Variant
 
@@ -21,18 +22,26 @@ def apply(variant: Variant, part: Captured, whole: Captured | None) -> Captured:
         if variant.whole and whole is not None:
             source = whole.layers[i]
             layer = replace(layer, transition=source.transition, state=source.state)
-        layers.append(_kept(variant, layer))
+        layers.append(_stored(variant, layer))
     return Captured(part.spec, tuple(layers))
 
 
-def _kept(variant: Variant, layer: SegmentLayer) -> SegmentLayer:
+def kept(variant: Variant, transition: Tensor, state: Tensor) -> tuple[Kept, Kept]:
+    """Transitions and end-states of heads in this way's form."""
+    return (
+        transitions(variant.stored, transition, variant.tau),
+        states(variant.states or variant.stored, state, variant.tau),
+    )
+
+
+def _stored(variant: Variant, layer: SegmentLayer) -> SegmentLayer:
     transition, state = layer.transition, layer.state
     if transition is None or state is None:
         return layer
     if variant.summed:
         transition = _identity(transition)
-    stored: torch.dtype = getattr(torch, variant.stored)
-    return replace(layer, transition=transition.to(stored), state=state.to(stored))
+    t, s = kept(variant, transition, state)
+    return replace(layer, transition=t.matrices, state=s.matrices)
 
 
 def _identity(transition: Tensor) -> Tensor:

@@ -1,0 +1,115 @@
+"""Small forms of transitions and end-states, one matrix a head, and the bytes they take.
+
+A matrix is kept as rows of whole numbers of a few bits, with one scale a row. Of a transition that
+is what is left beside g times the identity, g the mean of its diagonal: it would set the scales of
+all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FITTED = "fitted"
+RANKED = "ranked"
+WIDTHS = (4, 6, 8, 12, 16)
+SCALE = 4
+"""Bytes of a row's scale, and of g."""
+RANK_ERROR = 1e-2
+"""What a state of low rank may lack, beside its norm."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Matrices [heads, rows, columns] as they are read again, and the bytes of each."""
+
+    matrices: Tensor
+    sizes: Tensor
+
+
+def transitions(form: str, t: Tensor, tau: float) -> Kept:
+    """Transitions in a form. Those of a norm up to tau are kept as nothing at all."""
+    if form == FITTED:
+        forms = [centred(t, bits) for bits in WIDTHS] + [plain(t, torch.float16)]
+        kept = _smallest(forms, lambda k: norm_bound(k.matrices - t) <= tau)
+    elif form.startswith("int"):
+        kept = centred(t, int(form[3:]))
+    else:
+        kept = plain(t, getattr(torch, form))
+    if tau == 0:
+        return kept
+    none = norm_bound(t) <= tau
+    return _where(none, Kept(torch.zeros_like(t), torch.zeros_like(kept.sizes)), kept)
+
+
+def states(form: str, s: Tensor, tau: float) -> Kept:
+    """End-states in a form."""
+    if form == FITTED:
+        most = tau * torch.linalg.matrix_norm(s)
+        forms = [rows(s, bits) for bits in WIDTHS] + [plain(s, torch.float32)]
+        return _smallest(forms, lambda k: torch.linalg.matrix_norm(k.matrices - s) <= most)
+    if form == RANKED:
+        return ranked(s)
+    if form.startswith("int"):
+        return rows(s, int(form[3:]))
+    return plain(s, getattr(torch, form))
+
+
+def plain(m: Tensor, dtype: torch.dtype) -> Kept:
+    return Kept(m.to(dtype).to(m.dtype), _sizes(m, dtype.itemsize * m[0].numel()))
+
+
+def rows(m: Tensor, bits: int) -> Kept:
+    """Rows of whole numbers; the largest of a row becomes the largest of that many bits."""
+    scale = m.abs().amax(-1, keepdim=True) / (2 ** (bits - 1) - 1)
+    whole = torch.round(m / scale.clamp_min(torch.finfo(m.dtype).tiny))
+    size = -(-m[0].numel() * bits // 8) + SCALE * m.shape[-2]
+    return Kept(whole * scale, _sizes(m, size))
+
+
+def centred(t: Tensor, bits: int) -> Kept:
+    """Rows of what is left beside g times the identity."""
+    middle = diagonal(t)
+    rest = rows(t - middle, bits)
+    return Kept(rest.matrices + middle, rest.sizes + SCALE)
+
+
+def diagonal(t: Tensor) -> Tensor:
+    """g times the identity, g the mean of the diagonal."""
+    g = t.diagonal(dim1=-2, dim2=-1).mean(-1)
+    return g[:, None, None] * torch.eye(t.shape[-1], dtype=t.dtype)
+
+
+def ranked(s: Tensor, error: float = RANK_ERROR) -> Kept:
+    """Two factors in int8, of the lowest rank that lacks no more than `error` of the norm."""
+    left, values, right = torch.linalg.svd(s, full_matrices=False)
+    beyond = values.square().flip(-1).cumsum(-1).flip(-1)
+    ranks = (beyond > error**2 * beyond[:, :1]).sum(-1)
+    root = values.sqrt()[:, :, None] * (torch.arange(values.shape[-1]) < ranks[:, None])[:, :, None]
+    tall, wide = rows(left.mT * root, 8), rows(right * root, 8)
+    return Kept(tall.matrices.mT @ wide.matrices, ranks * (s.shape[-2] + s.shape[-1] + 2 * SCALE))
+
+
+def norm_bound(m: Tensor) -> Tensor:
+    """A bound of each spectral norm without its singular values: the root of |m'm|."""
+    return torch.linalg.matrix_norm(m.mT @ m).sqrt()
+
+
+def _smallest(forms: list[Kept], fits: Callable[[Kept], Tensor]) -> Kept:
+    """For each head the smallest of these that fits it; else the last."""
+    kept = forms[-1]
+    for form in forms[:-1]:
+        kept = _where(fits(form) & (form.sizes < kept.sizes), form, kept)
+    return kept
+
+
+def _where(which: Tensor, a: Kept, b: Kept) -> Kept:
+    matrices = torch.where(which[:, None, None], a.matrices, b.matrices)
+    return Kept(matrices, torch.where(which, a.sizes, b.sizes))
+
+
+def _sizes(m: Tensor, each: int) -> Tensor:
+    return torch.full((len(m),), each)

@@ -1,0 +1,67 @@
+"""Small forms keep what they promise, in the bytes they say."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from forms import centred, norm_bound, ranked, rows, states, transitions  # noqa: E402
+
+
+def some(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(7))
+
+
+def test_rows_are_whole_numbers_of_their_bits() -> None:
+    m = some(3, 8, 16)
+    kept = rows(m, 4)
+    scale = m.abs().amax(-1, keepdim=True) / 7
+    assert ((kept.matrices - m).abs() <= scale / 2 * 1.0001).all()
+    assert all(len(row.unique()) <= 15 for row in kept.matrices.flatten(0, 1))
+    assert kept.sizes.tolist() == [8 * 16 // 2 + 4 * 8] * 3
+
+
+def test_rows_of_nothing_stay_nothing() -> None:
+    assert not rows(torch.zeros(1, 4, 4), 8).matrices.any()
+
+
+def test_multiples_of_the_identity_are_exact() -> None:
+    t = 0.75 * torch.eye(8).expand(2, 8, 8)
+    kept = centred(t, 4)
+    assert (kept.matrices == t).all()
+    assert kept.sizes.tolist() == [8 * 8 // 2 + 4 * 8 + 4] * 2
+
+
+def test_low_rank_takes_the_bytes_of_its_rank() -> None:
+    s = some(2, 16, 3) @ some(2, 3, 16)
+    kept = ranked(s)
+    assert kept.sizes.tolist() == [3 * (16 + 16 + 8)] * 2
+    error = torch.linalg.matrix_norm(kept.matrices - s) / torch.linalg.matrix_norm(s)
+    assert (error < 0.02).all()
+
+
+def test_bound_is_never_below_the_norm() -> None:
+    m = some(50, 16, 16)
+    assert (norm_bound(m) >= torch.linalg.matrix_norm(m, 2)).all()
+
+
+@pytest.mark.parametrize("tau", [0.1, 0.01, 0.001])
+def test_fitted_stays_within_tau(tau: float) -> None:
+    t = torch.cat([some(4, 16, 16) / 16, torch.zeros(1, 16, 16)])
+    kept = transitions("fitted", t, tau)
+    assert (torch.linalg.matrix_norm(kept.matrices - t, 2) <= tau).all()
+    assert kept.sizes[-1] == 0
+    s = some(4, 16, 16)
+    error = torch.linalg.matrix_norm(states("fitted", s, tau).matrices - s)
+    assert (error <= tau * torch.linalg.matrix_norm(s)).all()
+
+
+def test_fitted_takes_less_the_more_it_may_lose() -> None:
+    s = some(4, 16, 16)
+    sizes = [int(states("fitted", s, tau).sizes.sum()) for tau in (0.0, 1e-3, 1e-2, 1e-1)]
+    assert sizes[0] == 4 * 4 * 16 * 16
+    assert sizes == sorted(sizes, reverse=True)
