@@ -215,7 +215,8 @@ fidelity: ## what each way of reuse costs in answers: docs/fidelity.md; a quarte
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --out docs/results/fidelity.json && \
-  $(ENGINES)/bin/python scripts/fidelity/measure.py --places --questions 300 --out docs/results/fidelity-places.json && \
+	  $(ENGINES)/bin/python scripts/fidelity/measure.py --places --questions 300 --out docs/results/fidelity-places.json && \
+	  $(ENGINES)/bin/python scripts/fidelity/measure.py --forms --out docs/results/fidelity-forms.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/report.py docs/results/fidelity.json docs/fidelity.md docs/fidelity.svg
 
 fuzz: ## every fuzz target for FUZZTIME each

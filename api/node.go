@@ -199,6 +199,17 @@ type Segment struct {
 	Publisher string    `json:"publisher"` // name of the client that filled it
 	Created   time.Time `json:"created"`
 	LastUsed  time.Time `json:"last_used"`
+	// Of a segment whose transitions and end-states were packed, as its profile's tolerance
+	// allows; otherwise absent.
+	Packed *Packed `json:"packed,omitempty"`
+}
+
+// Packed is how far packed transitions and end-states are from those that were written:
+// the largest of any head.
+type Packed struct {
+	PlainBytes      int64   `json:"plain_bytes"`      // that it would take as it was written, over all ranks; 0 = its profile is not registered
+	TransitionError float64 `json:"transition_error"` // bound on the spectral norm of the difference
+	StateError      float64 `json:"state_error"`      // Frobenius norm of the difference, relative to the end-state's
 }
 
 // SegmentPart is one tensor of one rank.

@@ -49,7 +49,7 @@ func (v *View) Segments(q api.SegmentQuery) ([]api.Segment, error) {
 	below.Prefix = f.Prefix
 	ids := v.profileIDs()
 	for _, e := range v.listDisk(below, 0, q.After, q.Limit) {
-		list = append(list, diskSegment(&e, ids))
+		list = append(list, v.diskSegment(&e, ids))
 	}
 	// Of two rows of one key the store's is kept: it came first.
 	slices.SortStableFunc(list, func(a, b api.Segment) int { return bytes.Compare(a.Key[:], b.Key[:]) })
@@ -149,16 +149,31 @@ func (v *View) segment(s *tiering.SegmentInfo) api.Segment {
 		Key: api.Digest(s.Key), Profile: uint32(s.Profile), Model: s.Model, Tenant: v.o.Tenants.NameOf(s.Tenant),
 		State: r.state, Tiers: r.tiers, Level: r.level, Role: s.Spec.Role.String(), Tokens: s.Spec.Tokens, Interior: s.Interior,
 		Bytes: s.Bytes, DiskBytes: r.diskBytes, Leases: s.Leases, Hits: s.Hits, Publisher: s.Publisher, Created: s.Created, LastUsed: s.LastUsed,
+		Packed: v.packed(s.Packed, s.Profile, s.Interior),
 	}
 }
 
+// packed tells of a segment's packed parts; nil = it has none.
+func (v *View) packed(how profile.Packed, id tier.ProfileID, interior int) *api.Packed {
+	if how == "" {
+		return nil
+	}
+	transition, state := how.Errors()
+	out := &api.Packed{TransitionError: float64(transition), StateError: float64(state)}
+	if p, ok := v.o.Store.Profile(id); ok {
+		out.PlainBytes = p.SegmentLayout(interior).Bytes * int64(p.TPSize())
+	}
+	return out
+}
+
 // diskSegment is a segment that is on disk only.
-func diskSegment(e *disk.Info, ids map[profile.Fingerprint]uint32) api.Segment {
+func (v *View) diskSegment(e *disk.Info, ids map[profile.Fingerprint]uint32) api.Segment {
 	return api.Segment{
 		Key: api.Digest(e.Key), Profile: ids[e.Fingerprint], Model: e.Model, Tenant: e.TenantName,
 		State: "published", Tiers: []string{tierName(tier.PlaceDisk)}, Level: e.Level.String(),
 		Role: e.Spec.Role.String(), Tokens: e.Spec.Tokens, Interior: e.End - e.Begin,
 		Bytes: e.RankBytes * int64(e.Ranks), DiskBytes: e.Bytes, Created: e.Created, LastUsed: e.LastUsed,
+		Packed: v.packed(e.Packed, tier.ProfileID(ids[e.Fingerprint]), e.End-e.Begin),
 	}
 }
 
@@ -199,7 +214,7 @@ func (v *View) segmentOnDisk(key api.Digest) (api.SegmentDetail, error) {
 		return api.SegmentDetail{}, err
 	}
 	d := api.SegmentDetail{
-		Segment: diskSegment(&e.Info, v.profileIDs()), HeadExcluded: e.Spec.Head, TailExcluded: e.Spec.Tail,
+		Segment: v.diskSegment(&e.Info, v.profileIDs()), HeadExcluded: e.Spec.Head, TailExcluded: e.Spec.Tail,
 		DiskExtents: len(e.Runs), Codec: codecOf(&e.Info),
 	}
 	d.Publisher = e.Manifest.Publisher

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-FITTED = "fitted"
+PACKED = "packed"
 RANKED = "ranked"
-WIDTHS = (4, 6, 8, 12, 16)
+WIDTHS = (8, 12, 16)
+"""Of the forms that the daemon chooses among, beside nothing and what was written."""
 SCALE = 4
 """Bytes of a row's scale, and of g."""
 RANK_ERROR = 1e-2
@@ -32,7 +33,7 @@ class Kept:
 
 def transitions(form: str, t: Tensor, tau: float) -> Kept:
     """Transitions in a form. Those of a norm up to tau are kept as nothing at all."""
-    if form == FITTED:
+    if form == PACKED:
         forms = [centred(t, bits) for bits in WIDTHS] + [plain(t, torch.float16)]
         kept = _smallest(forms, lambda k: norm_bound(k.matrices - t) <= tau)
     elif form.startswith("int"):
@@ -47,7 +48,7 @@ def transitions(form: str, t: Tensor, tau: float) -> Kept:
 
 def states(form: str, s: Tensor, tau: float) -> Kept:
     """End-states in a form."""
-    if form == FITTED:
+    if form == PACKED:
         most = tau * torch.linalg.matrix_norm(s)
         forms = [rows(s, bits) for bits in WIDTHS] + [plain(s, torch.float32)]
         return _smallest(forms, lambda k: torch.linalg.matrix_norm(k.matrices - s) <= most)

@@ -82,10 +82,11 @@ tuples alone, of notes of some 90 tokens, beside T in fp16 and S in fp32.
 
 ABOUT_FORMS = """
 * **int***b*: a matrix is rows of *b*-bit numbers with a scale each; of T, what is left beside the mean of its diagonal.
-* **T up to 0.01 is zero**: of heads whose transition's spectral norm is at most that, nothing is kept of it.
-* **S of low rank**: two int8 factors, of the lowest rank that lacks at most 1 % of the norm. Longer passages have more of it.
-* **fitted**: for each head the smallest of zero (T), 4, 6, 8, 12, 16 bits and plain whose error is at most tau: the
-  spectral norm of T's, by its bound √‖E'E‖ (Frobenius), and the norm of S's beside that of S.
+* **packed**: what a profile with this [tolerance](engines.md#segments-in-fewer-bytes) stores. For each head the smallest of nothing
+  (T), 8, 12 or 16 bits and what was written whose error is at most the tolerance: the spectral norm of T's, by its bound
+  √‖E'E‖ (Frobenius), and the norm of S's beside that of S. Computed here by the same rules, in torch.
+* **S of low rank**: two int8 factors, of the lowest rank that lacks at most 1 % of the norm. Longer passages have more of it; the
+  daemon does not store it.
 """
 
 

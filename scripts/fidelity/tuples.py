@@ -3,7 +3,7 @@
     python scripts/fidelity/tuples.py --segments 200
 
 Prints tables: the errors of each form, the share of transitions that may be zero, the forms that
-"fitted" takes. The segments are notes of held-out questions; each of their heads counts once.
+"packed" takes. The segments are notes of held-out questions; each of their heads counts once.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 import torch
-from forms import FITTED, WIDTHS, centred, norm_bound, ranked, rows, states, transitions
+from forms import PACKED, WIDTHS, centred, norm_bound, ranked, rows, states, transitions
 from questions import Question
 from serve import Server
 from torch import Tensor
 from variants import kept
-from ways import TAUS, Variant
+from ways import TOLERANCES, Variant
 
 from spliced_connector.model import divide
 
@@ -77,16 +77,16 @@ def errors(t: Tensor, s: Tensor) -> Iterator[str]:
 
 
 def choices(t: Tensor, s: Tensor) -> Iterator[str]:
-    """What "fitted" takes, in shares of heads."""
+    """What "packed" takes, in shares of heads."""
     sizes = [0] + [int(centred(t[:1], b).sizes) for b in WIDTHS[:-1]] + [2 * t[0].numel()]
     names = ["zero", *(f"T int{b}" for b in WIDTHS[:-1]), "T fp16"]
     wide = [int(rows(s[:1], b).sizes) for b in WIDTHS] + [4 * s[0].numel()]
     names += [*(f"S int{b}" for b in WIDTHS), "S fp32"]
     yield _head(["tau, %", *names, "bytes"])
-    for tau in TAUS:
-        taken = transitions(FITTED, t, tau).sizes, states(FITTED, s, tau).sizes
+    for tau in TOLERANCES:
+        taken = transitions(PACKED, t, tau).sizes, states(PACKED, s, tau).sizes
         cells = [(taken[0] == x) for x in sizes] + [(taken[1] == x) for x in wide]
-        weight = _weight(Variant("", stored=FITTED, tau=tau), t, s)
+        weight = _weight(Variant("", stored=PACKED, tau=tau), t, s)
         shares = [*(float(c.float().mean()) for c in cells), weight]
         yield f"| {tau} | " + " | ".join(f"{100 * x:.1f}" for x in shares) + " |"
 

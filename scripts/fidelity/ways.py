@@ -19,7 +19,7 @@ class Variant:
 
     stored is the type or the form (see `forms.py`) that transitions and end-states are kept in;
     states is that of end-states where it is another. Transitions of a spectral norm up to tau are
-    kept as nothing, and "fitted" is for each head the smallest form whose errors stay within tau.
+    kept as nothing, and "packed" is for each head what the daemon keeps at that tolerance.
     `summed` joins states by adding them up, as if every transition were the identity. `whole` keeps
     the tuple of all of a segment's tokens and computes its ends again as well, so that they enter
     the state twice; `bare` keeps it and computes nothing again but the question. Every `every`th
@@ -40,7 +40,7 @@ class Variant:
 
 
 SPLICED = "spliced w=8"
-TAUS = (0.002, 0.005, 0.01, 0.02, 0.05)
+TOLERANCES = (0.005, 0.02)
 VARIANTS = (
     Variant(FULL),
     Variant(PREFIX),
@@ -64,12 +64,8 @@ FORMS = (
     Variant(FULL),
     Variant(SPLICED, seam=8),
     Variant("T in fp16, S in fp32", seam=8, stored="float16", states="float32"),
-    *(Variant(f"int{b}", seam=8, stored=f"int{b}") for b in (12, 8, 6, 4)),
-    Variant("int8, T in int4", seam=8, stored="int4", states="int8"),
-    Variant("int8, T in int6", seam=8, stored="int6", states="int8"),
-    Variant("int8, S of low rank", seam=8, stored="int8", states="ranked"),
-    Variant("int8, T up to 0.01 is zero", seam=8, stored="int8", tau=0.01),
-    *(Variant(f"fitted, tau {t}", seam=8, stored="fitted", tau=t) for t in TAUS),
-    Variant("fitted, tau 0.02, S of low rank", seam=8, stored="fitted", states="ranked", tau=0.02),
+    *(Variant(f"int{b}", seam=8, stored=f"int{b}") for b in (8, 6, 4)),
+    *(Variant(f"packed, tolerance {t}", seam=8, stored="packed", tau=t) for t in TOLERANCES),
+    Variant("packed, tolerance 0.02, S of low rank", seam=8, stored="packed", states="ranked", tau=0.02),
 )
 """The same splice with its transitions and end-states in small forms, for `measure.py --forms`."""

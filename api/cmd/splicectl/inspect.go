@@ -244,6 +244,10 @@ func printSegment(c *call, d *api.SegmentDetail) error {
 	t.Row("tokens", fmt.Sprintf("%d, role %s: %d held, %d at the head and %d at the tail are recomputed",
 		d.Tokens, d.Role, d.Interior, d.HeadExcluded, d.TailExcluded))
 	t.Row("bytes", fmt.Sprintf("%s in %d parts and %d extents", show.Bytes(d.Bytes), len(d.Parts), d.Extents))
+	if k := d.Packed; k != nil {
+		t.Row("packed", fmt.Sprintf("%s as it was written; transitions are off by at most %.2g, end-states by %.2g of their norm",
+			show.Size(k.PlainBytes), k.TransitionError, k.StateError))
+	}
 	if d.DiskBytes > 0 {
 		t.Row("on disk", fmt.Sprintf("%s in %d extents, codec %s", show.Bytes(d.DiskBytes), d.DiskExtents, d.Codec))
 	}

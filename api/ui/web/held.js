@@ -2,7 +2,7 @@
 import { html, useEffect, useRef, useState } from './vendor/preact.js';
 import { get, useData } from './daemon.js';
 import { events } from './events.js';
-import { bytes, count, many, millis, plural, shortKey, shown, tokens } from './format.js';
+import { bytes, count, many, millis, percent, plural, shortKey, shown, tokens } from './format.js';
 import { Absent, Ago, EventText, Filters, Key, Missing, Name, Panel, Refreshed, Stat, Stats, Tiers, Time, link, profileOptions, useClock, useEvents } from './parts.js';
 import { Table } from './table.js';
 import { byName } from './answers.js';
@@ -180,6 +180,7 @@ const NotHeld = ({ from, what }) => (from.trouble?.kind === 'missing'
 
 const Facts = ({ o }) => html`<${Stats}>
     <${Stat} label="Size" value=${bytes(o.bytes)} note=${o.disk_bytes > 0 ? `${bytes(o.disk_bytes)} on disk` : 'not on disk'} title="Bytes of its state, over all ranks" />
+    ${o.packed && html`<${Stat} label="As written" value=${o.packed.plain_bytes > 0 ? bytes(o.packed.plain_bytes) : 'not known'} note=${`off by ${percent(Math.max(o.packed.transition_error, o.packed.state_error))}`} title="What it would take unpacked, and how far its transitions and end-states are from those that were published, at most" />`}
     <${Stat} label="Length" value=${tokens(o.tokens)} title="Tokens that it stands for" />
     <${Stat} label="Lies in" value=${(o.tiers ?? []).map((t) => tierName(t)).join(', ') || 'nowhere yet'} note=${levels[o.level] ?? ''} title="Tiers that have it, the fastest first" />
     ${o.hits !== undefined && html`<${Stat} label="Used" value=${plural(o.hits, 'time')} title="Hits since it was published" />`}

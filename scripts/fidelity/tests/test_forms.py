@@ -50,18 +50,18 @@ def test_bound_is_never_below_the_norm() -> None:
 
 
 @pytest.mark.parametrize("tau", [0.1, 0.01, 0.001])
-def test_fitted_stays_within_tau(tau: float) -> None:
+def test_packed_stays_within_tau(tau: float) -> None:
     t = torch.cat([some(4, 16, 16) / 16, torch.zeros(1, 16, 16)])
-    kept = transitions("fitted", t, tau)
+    kept = transitions("packed", t, tau)
     assert (torch.linalg.matrix_norm(kept.matrices - t, 2) <= tau).all()
     assert kept.sizes[-1] == 0
     s = some(4, 16, 16)
-    error = torch.linalg.matrix_norm(states("fitted", s, tau).matrices - s)
+    error = torch.linalg.matrix_norm(states("packed", s, tau).matrices - s)
     assert (error <= tau * torch.linalg.matrix_norm(s)).all()
 
 
-def test_fitted_takes_less_the_more_it_may_lose() -> None:
+def test_packed_takes_less_the_more_it_may_lose() -> None:
     s = some(4, 16, 16)
-    sizes = [int(states("fitted", s, tau).sizes.sum()) for tau in (0.0, 1e-3, 1e-2, 1e-1)]
+    sizes = [int(states("packed", s, tau).sizes.sum()) for tau in (0.0, 1e-3, 1e-2, 1e-1)]
     assert sizes[0] == 4 * 4 * 16 * 16
     assert sizes == sorted(sizes, reverse=True)
