@@ -2,8 +2,11 @@ package gpuipc
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
@@ -176,6 +179,76 @@ func BenchmarkCompose(b *testing.B) {
 		}
 		report(b)
 	})
+}
+
+// BenchmarkComposePacked composes as BenchmarkCompose does, out of parts as they were written
+// and of the same ones packed, by turns: of heads that forget nothing, and of some that keep
+// nothing of what was before.
+func BenchmarkComposePacked(b *testing.B) {
+	const heads, dk, dv, steps = 32, 128, 128, 40 // more than the processor's caches hold
+	const tBytes, sBytes = heads * dk * dk * 2, heads * dk * dv * 4
+	d := benchDevice(b, 1)
+	ctx := context.Background()
+	rng := rand.New(rand.NewPCG(1, 1))
+	for _, forget := range []int{0, 25, 50} {
+		plain := benchRegion(b, d, steps*(tBytes+sBytes), ClientReads)
+		packed := benchRegion(b, d, steps*(tBytes+sBytes), ClientReads)
+		slot := benchRegion(b, d, sBytes, ClientWrites)
+		jobs := [2]ComposeJob{}
+		for i := range jobs {
+			jobs[i] = ComposeJob{Transition: kernel.Dense, Heads: heads, DK: dk, DV: dv, Out: slot}
+		}
+		var p Packer
+		at := int64(0)
+		for i := range int64(steps) {
+			t, s := make([]float32, heads*dk*dk), make([]float32, heads*dk*dv)
+			for k := range t {
+				if t[k] = float32(rng.NormFloat64()) / 64; k/(dk*dk)*100 < forget*heads {
+					t[k] /= 1e6
+				}
+			}
+			for k := range s {
+				s[k] = float32(rng.NormFloat64())
+			}
+			step, small := ComposeStep{TType: kernel.F16, SType: kernel.F32}, ComposeStep{TType: kernel.F16, SType: kernel.F32, TPacked: true, SPacked: true}
+			for k, part := range [2][]float32{t, s} {
+				raw, off := make([]byte, tBytes), i*(tBytes+sBytes)
+				job := PackJob{Type: kernel.F16, Heads: heads, Rows: dk, Cols: dk, Transition: true, Tolerance: 0.05}
+				if k == 1 {
+					raw, off = make([]byte, sBytes), off+tBytes
+					job.Type, job.Transition = kernel.F32, false
+				}
+				kernel.FromF32(raw, part, job.Type)
+				job.Src = [][]byte{raw}
+				dst := make([]byte, 2*len(raw))
+				n, _ := p.Pack(dst, &job)
+				whole, less := plain.Slice(off, int64(len(raw))), packed.Slice(at, int64(n))
+				if err := errors.Join(d.Store(ctx, whole, raw), d.Store(ctx, less, dst[:n])); err != nil {
+					b.Fatal(err)
+				}
+				if at += int64(n); k == 0 {
+					step.T, small.T = whole, less
+				} else {
+					step.S, small.S = whole, less
+				}
+			}
+			jobs[0].Steps, jobs[1].Steps = append(jobs[0].Steps, step), append(jobs[1].Steps, small)
+		}
+		b.Run(fmt.Sprintf("forget=%d%%", forget), func(b *testing.B) {
+			var took [2]time.Duration
+			for b.Loop() {
+				for i := range jobs {
+					began := time.Now()
+					if err := d.Compose(ctx, &jobs[i]); err != nil {
+						b.Fatal(err)
+					}
+					took[i] += time.Since(began)
+				}
+			}
+			b.ReportMetric(took[0].Seconds()/took[1].Seconds(), "x-of-plain")
+			b.ReportMetric(float64(at)/float64(steps*(tBytes+sBytes)), "bytes-of-plain")
+		})
+	}
 }
 
 // BenchmarkRotate places bf16 keys of 2 heads of 256, 64 of them turning, in an

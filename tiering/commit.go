@@ -67,6 +67,9 @@ func (s *Store) packAndPublish(w *writing) (Committed, error) {
 	began := s.cfg.Now()
 	p, err := s.pack(o, digests)
 	took := s.cfg.Now().Sub(began)
+	if p != nil {
+		o.Profile.Costs.Holds(p.parts.Bytes*int64(o.Profile.Ranks), o.End-o.Begin)
+	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()

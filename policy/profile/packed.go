@@ -120,4 +120,19 @@ func PackedMost(part *Part) int64 {
 	return PackedHeader(part.Shape[0]) + heads*align(head)
 }
 
+// packedIn8Bits is what a segment takes whose packed parts have 8 bits a number, and F32 for
+// each row and head.
+func (p *Profile) packedIn8Bits(l Layout) (bytes int64) {
+	for i := range l.Parts {
+		part := &l.Parts[i]
+		n := part.Len
+		if p.MayPack(part) {
+			rows, cols := int64(part.Shape[1]), int64(part.Shape[2])
+			n = min(n, PackedHeader(part.Shape[0])+int64(part.Shape[0])*align(4+rows*(4+cols)))
+		}
+		bytes += align(n)
+	}
+	return bytes
+}
+
 func align(n int64) int64 { return (n + PartAlign - 1) &^ (PartAlign - 1) }

@@ -22,6 +22,7 @@ type Report struct {
 	ConvBytes       int64 `json:"conv_bytes"`
 	KVBytes         int64 `json:"kv_bytes"`
 	SegmentBytes    int64 `json:"segment_bytes"` // as stored, padding included
+	PackedBytes     int64 `json:"packed_bytes"`  // the same where a tolerance allows 8 bits a number; heads that forget everything take less
 	CheckpointBytes int64 `json:"checkpoint_bytes"`
 	KVBytesPerToken int64 `json:"kv_bytes_per_token"`
 	// BreakEvenTokens is where keys and values take as many bytes as T and S:
@@ -59,6 +60,7 @@ func (p *Profile) Report(segmentTokens int) Report {
 			r.KVBytes += part.Len
 		}
 	}
+	r.PackedBytes = p.packedIn8Bits(layout)
 	for _, part := range p.RowsLayout(AllLayers, 1).Parts {
 		r.KVBytesPerToken += part.Len
 	}
@@ -92,6 +94,7 @@ func (r Report) WriteText(w io.Writer) error {
 	row("  convolution tails", "%s", mebibytes(r.ConvBytes))
 	row("  keys and values", "%s", mebibytes(r.KVBytes))
 	row("  as stored", "%s", mebibytes(r.SegmentBytes))
+	row("  with a tolerance", "%s (T and S in 8 bits)", mebibytes(r.PackedBytes))
 	row("keys and values", "%d B a token", r.KVBytesPerToken)
 	row("checkpoint", "%s and its keys and values", mebibytes(r.CheckpointBytes))
 	row("break-even", "%d tokens (where keys and values take as much as T and S)", r.BreakEvenTokens)

@@ -160,6 +160,18 @@ func (l *Learned) Did(j cost.Job, bytes int64, took time.Duration) {
 	}
 }
 
+// Holds takes what a published segment of so many interior tokens takes on all ranks. Where
+// segments are packed, that follows from what is in them, and is the mean of the last ones.
+func (l *Learned) Holds(bytes int64, interior int) {
+	const weight = 1.0 / 8
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	shape := &l.model.Shape
+	fixed := float64(max(bytes-shape.RowBytes(interior), 0))
+	shape.SegmentBytes += int64(weight * (fixed - float64(shape.SegmentBytes)))
+	l.publishLocked()
+}
+
 // Snapshot is what predictions are made from now.
 type Snapshot struct {
 	Prefill cost.Prefill

@@ -107,3 +107,16 @@ func TestSnapshotTellsGuessesFromWhatWasMeasured(t *testing.T) {
 		t.Errorf("after a publication and prefills: %v, %v", s.PrefillMeasured, s.Measured)
 	}
 }
+
+// Segments that take less than their layout says are believed to, after some of them.
+func TestSegmentsAreAsLargeAsTheLastOnes(t *testing.T) {
+	l := New(newProfile(t), Priors{})
+	shape := l.Model().Shape
+	plain := shape.SegmentTotalBytes(100)
+	for range 40 {
+		l.Holds(plain-shape.SegmentBytes*2/3, 100)
+	}
+	if got, want := l.Model().Shape.SegmentTotalBytes(300), shape.SegmentTotalBytes(300)-shape.SegmentBytes*2/3; float64(got) < 0.98*float64(want) || float64(got) > 1.03*float64(want) {
+		t.Errorf("a segment of 300 tokens takes %d bytes, want %d", got, want)
+	}
+}
