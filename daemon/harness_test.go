@@ -91,6 +91,10 @@ func startNew(t testing.TB, d *Daemon) *running {
 		t.Fatal("the daemon is not ready")
 	}
 	t.Cleanup(func() { r.stop() })
+	// A busy machine may open a disk later than the start waits for it.
+	for limit := time.Now().Add(patience); d.disk != nil && d.diskComes() && time.Now().Before(limit); {
+		time.Sleep(openTick)
+	}
 	return r
 }
 

@@ -8,7 +8,10 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"os"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
 )
 
@@ -289,6 +292,48 @@ func TestPackedHeadsAreAsNearAsSaid(t *testing.T) {
 		}
 	}
 	t.Log(seen)
+}
+
+// A million heads of every kind, and of sizes that let them be measured in some minutes.
+func TestAMillionHeadsAreAsNearAsSaid(t *testing.T) {
+	if os.Getenv("SPLICED_LONG") == "" {
+		t.Skip("some minutes: SPLICED_LONG is not set")
+	}
+	names := slices.Sorted(maps.Keys(heads))
+	workers := runtime.GOMAXPROCS(0)
+	var running sync.WaitGroup
+	for w := range workers {
+		running.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(w), 6))
+			packers := map[[2]int]*Packer{} // one of a shape allocates once
+			for i := w; i < 1_000_000 && !t.Failed(); i += workers {
+				d, dt, l := [2]int{1 + r.IntN(20), 1 + r.IntN(20)}, dtypes[r.IntN(3)], limits[r.IntN(len(limits))]
+				if r.IntN(2) == 0 {
+					d[1] = d[0]
+				}
+				name := names[i%len(names)]
+				x := make([]float32, d[0]*d[1])
+				heads[name](r, x, d[0], d[1])
+				src, _ := encode(t, x, dt)
+				toF32Generic(x, src, dt)
+				if packers[d] == nil {
+					packers[d] = &Packer{}
+				}
+				dst := make([]byte, headerBytes(1)+FormBytes(FormPlain, dt, d[0], d[1]))
+				n, errs := packers[d].Pack(dst, src, dt, 1, d[0], d[1], l)
+				opened, err := OpenPacked(dst[:n], dt, 1, d[0], d[1])
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				f, _ := opened.Head(0)
+				stored := make([]float32, len(x))
+				opened.Unpack(stored, 0)
+				checkHead(t, fmt.Sprintf("%d: %s %v %s %+v", i, name, d, dt.name(), l), x, stored, f, errs[0], l, d[0], d[1])
+			}
+		})
+	}
+	running.Wait()
 }
 
 // The form is the smallest one whose error, measured here without Pack, is allowed.

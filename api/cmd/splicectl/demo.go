@@ -16,6 +16,7 @@ import (
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/refengine/chatdemo"
 	"github.com/spliced-kv/spliced/connector/refengine/ragdemo"
+	"github.com/spliced-kv/spliced/policy/profile"
 )
 
 type demoFlags struct {
@@ -23,6 +24,7 @@ type demoFlags struct {
 	requests  int
 	turns     int
 	seam      int
+	tolerance float64
 	socket    string
 	daemon    string
 	model     string
@@ -44,13 +46,15 @@ state every 64 tokens or at every message, and with states where the daemon advi
 
 Exit status 1: the daemon came back without what it held, or an answer differs from
 the one without a cache.`,
-		examples: []string{"", "--scenario questions", "--scenario chat", "--scenario rag --requests 12", "--no-kill", "--socket /run/spliced/spliced.sock", "--json"},
+		examples: []string{"", "--scenario questions", "--scenario chat", "--scenario rag --requests 12", "--tolerance 0.02", "--no-kill", "--socket /run/spliced/spliced.sock", "--json"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f demoFlags
 			fs.Var(&f.scenarios, "scenario", "`names` separated by commas: questions, rag, chat (default all)")
 			fs.IntVar(&f.requests, "requests", 0, "questions, rag: serve only the first `n` requests; 0 = all")
 			fs.IntVar(&f.turns, "turns", 0, "chat: serve only the first `n` prompts; 0 = all")
 			fs.IntVar(&f.seam, "seam", 8, "`tokens` recomputed on either side of a join")
+			fs.Float64Var(&f.tolerance, "tolerance", 0, "questions, rag: how far the daemon may be off with transitions and end-states, to keep\n"+
+				"them in fewer bytes: 0.02 is about a third; 0 = it keeps what was published")
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` of a running daemon (default: a temporary one of its own)")
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
 			fs.StringVar(&f.model, "model", "", "questions: `directory` of a trained model with questions.jsonl (default "+trainedModel+")")
@@ -70,6 +74,9 @@ func (f *demoFlags) run(ctx context.Context, c *call) (err error) {
 		return usagef("--turns %d is negative", f.turns)
 	case f.seam < 1 || f.seam > 1024:
 		return usagef("--seam %d is not 1 to 1024", f.seam)
+	}
+	if !(f.tolerance >= 0 && f.tolerance <= profile.MaxTolerance) {
+		return usagef("--tolerance %v is not 0 to %v", f.tolerance, profile.MaxTolerance)
 	}
 	for _, name := range f.scenarios {
 		if !slices.Contains(scenarios, name) {
@@ -185,7 +192,7 @@ func (f *demoFlags) questions(ctx context.Context, c *call, client *connector.Cl
 
 // rag runs requests over passages and prints the report unless JSON is wanted.
 func (f *demoFlags) rag(ctx context.Context, c *call, client *connector.Client, o ragdemo.Options) (*ragdemo.Report, error) {
-	o.Requests, o.Seam = f.requests, f.seam
+	o.Requests, o.Seam, o.Tolerance = f.requests, f.seam, f.tolerance
 	ended := func() {}
 	if !f.quiet {
 		bar := newProgress(c.stderr)
@@ -209,13 +216,13 @@ const trainedModel = "scripts/tinyhybrid/model"
 // unless it was asked for.
 func (f *demoFlags) trained(c *call) (*ragdemo.Trained, error) {
 	if f.model != "" {
-		return ragdemo.LoadTrained(f.model)
+		return ragdemo.LoadTrained(f.model, f.tolerance)
 	}
 	if _, err := os.Stat(trainedModel); errors.Is(err, fs.ErrNotExist) {
 		fmt.Fprintf(c.stderr, "no trained model in %s, so that nothing is answered; -model names one\n", trainedModel)
 		return nil, nil
 	}
-	return ragdemo.LoadTrained(trainedModel)
+	return ragdemo.LoadTrained(trainedModel, f.tolerance)
 }
 
 // chat runs the conversations and prints them unless JSON is wanted.

@@ -104,7 +104,18 @@ func (s *store) Publish(key profile.SegmentKey, tokens []uint32, seg *refengine.
 	}
 	_, interior := seg.Spec.Interior()
 	_, again := s.segments[key]
-	s.segments[key] = segment{bytes: s.model.Profile().SegmentLayout(interior).Bytes, lost: again}
+	size := s.model.Profile().SegmentLayout(interior).Bytes
+	if s.model.Profile().Tolerance() > 0 { // it follows from what is in it
+		rows, err := s.model.Acquire(s.ctx, []profile.SegmentKey{key}, connector.AcquireOptions{})
+		if err != nil {
+			return err
+		}
+		if l := rows[0].Lease; l != nil {
+			size = l.Bytes()
+			l.Release()
+		}
+	}
+	s.segments[key] = segment{bytes: size, lost: again}
 	return nil
 }
 

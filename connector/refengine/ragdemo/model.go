@@ -10,12 +10,16 @@ func (o *Options) model() (*refengine.Model[float32], error) {
 	if o.Trained != nil {
 		return o.Trained.Model, nil
 	}
-	return Model(modelSeed)
+	return model(modelSeed, o.Tolerance)
 }
 
 // Model is the demo's model, with random weights.
-func Model(seed uint64) (*refengine.Model[float32], error) {
-	w, err := modelfile.Seeded(modelfile.Small("demo-gdn-8l"), seed)
+func Model(seed uint64) (*refengine.Model[float32], error) { return model(seed, 0) }
+
+func model(seed uint64, tolerance float64) (*refengine.Model[float32], error) {
+	c := modelfile.Small("demo-gdn-8l")
+	c.Storage.Tolerance = tolerance
+	w, err := modelfile.Seeded(c, seed)
 	if err != nil {
 		return nil, err
 	}

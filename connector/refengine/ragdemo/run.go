@@ -23,9 +23,12 @@ type Store interface {
 
 // Options of a run. The zero value runs every request of the embedded sample.
 type Options struct {
-	Requests int     // how many; 0 = all
-	Seam     int     // w; 0 = 8
-	Sample   *Sample // nil = the embedded one
+	Requests int // how many; 0 = all
+	Seam     int // w; 0 = 8
+	// Tolerance is that of the model's identity, see profile.Identity; 0 = segments are kept
+	// as they are written. A trained model has its own.
+	Tolerance float64
+	Sample    *Sample // nil = the embedded one
 	// Trained, when set, answers its own questions; the sample and the model that Run
 	// is given are not used then.
 	Trained *Trained

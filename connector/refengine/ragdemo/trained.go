@@ -45,7 +45,7 @@ const maxAnswer = 6
 
 // LoadTrained reads a model directory as transformers read it, and questions.jsonl
 // beside the weights. The tokenizer's words are needed for printing only.
-func LoadTrained(dir string) (*Trained, error) {
+func LoadTrained(dir string, tolerance float64) (*Trained, error) {
 	var failed []error
 	read := func(name string) []byte {
 		b, err := os.ReadFile(filepath.Join(dir, name))
@@ -58,7 +58,7 @@ func LoadTrained(dir string) (*Trained, error) {
 	}
 	t := &Trained{}
 	for _, step := range []func() error{
-		func() error { return t.readModel(filepath.Base(dir), config, weights) },
+		func() error { return t.readModel(filepath.Base(dir), config, weights, tolerance) },
 		func() error { return t.readWords(vocabulary) },
 		func() error { return t.readQuestions(questions) },
 	} {
@@ -70,12 +70,12 @@ func LoadTrained(dir string) (*Trained, error) {
 }
 
 // storage is what engines keep by default: state in full, what is large in half.
-func storage() modelfile.Storage {
-	return modelfile.Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: profile.BF16}
+func storage(tolerance float64) modelfile.Storage {
+	return modelfile.Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: profile.BF16, Tolerance: tolerance}
 }
 
-func (t *Trained) readModel(name string, config, weights []byte) error {
-	c, err := modelfile.ConfigFromHF(name, config, storage())
+func (t *Trained) readModel(name string, config, weights []byte, tolerance float64) error {
+	c, err := modelfile.ConfigFromHF(name, config, storage(tolerance))
 	if err != nil {
 		return err
 	}

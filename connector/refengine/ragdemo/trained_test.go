@@ -58,7 +58,7 @@ func line(answer []uint32, passages ...uint32) string {
 }
 
 func TestTrainedModelAnswersItsQuestions(t *testing.T) {
-	first, err := LoadTrained(modelDir(t, line([]uint32{9}, 1, 2)))
+	first, err := LoadTrained(modelDir(t, line([]uint32{9}, 1, 2)), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestTrainedModelAnswersItsQuestions(t *testing.T) {
 		t.Fatalf("%v, %v", said, err)
 	}
 	// The first question wants what the model says, the others something else.
-	trained, err := LoadTrained(modelDir(t, line(said[:maxAnswer-1], 1, 2), line([]uint32{9}, 2, 1), line([]uint32{9}, 1, 2)))
+	trained, err := LoadTrained(modelDir(t, line(said[:maxAnswer-1], 1, 2), line([]uint32{9}, 2, 1), line([]uint32{9}, 1, 2)), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,14 +113,14 @@ func TestTrainedModelAnswersItsQuestions(t *testing.T) {
 }
 
 func TestBadTrainedModelsAreRefused(t *testing.T) {
-	if _, err := LoadTrained(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := LoadTrained(t.TempDir(), 0); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("an empty directory: %v", err)
 	}
 	for name, bad := range map[string]string{
 		"no JSON": "{", "no passage": `{"segments":[[1],[2]],"answer":[3]}`, "an empty segment": `{"segments":[[1],[],[2]],"answer":[3]}`,
 		"a token beyond the vocabulary": `{"segments":[[1],[256],[2]],"answer":[3]}`, "no answer": `{"segments":[[1],[2],[3]]}`,
 	} {
-		if _, err := LoadTrained(modelDir(t, line([]uint32{9}, 1), bad)); err == nil || !strings.Contains(err.Error(), "line 2") {
+		if _, err := LoadTrained(modelDir(t, line([]uint32{9}, 1), bad), 0); err == nil || !strings.Contains(err.Error(), "line 2") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -131,7 +131,7 @@ const trainedDir = "../../../scripts/tinyhybrid/model"
 
 func loadTrained(t *testing.T) *Trained {
 	t.Helper()
-	trained, err := LoadTrained(trainedDir)
+	trained, err := LoadTrained(trainedDir, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		t.Skip("the trained model is not here:", err)
 	}
