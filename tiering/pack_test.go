@@ -271,3 +271,47 @@ func TestPackingAtOnce(t *testing.T) {
 		t.Error("nothing was packed")
 	}
 }
+
+// Copies in HBM are unpacked: the numbers that the packed parts stand for, in the types of the
+// layout, with digests of their own. Bytes that are wrong in memory are found on the way.
+func TestCopiesInHBMAreUnpacked(t *testing.T) {
+	x := newTwoAndHBM(t, lenient(2, 0.02))
+	p := x.mid(1, 64, 8)
+	x.publish(x.c, p)
+	for rank := range 2 {
+		low := x.acquire(x.c, rank, p)
+		packed := x.load(gpuipc.Ref{Region: x.Arena(), Extents: low.Extents})
+		row := x.raise(x.c, p, rank)
+		if row.Place != tier.PlaceHBM || row.Packed != "" || row.Bytes != p.layout.Bytes {
+			t.Fatalf("leased %+v", row)
+		}
+		l, err := x.profile.PackedLayout(p.layoutTokens(), low.Packed)
+		x.must(err)
+		want := make([]byte, p.layout.Bytes)
+		for i, part := range p.layout.Parts {
+			from, to := packed[l.Parts[i].Off:l.Parts[i].Off+l.Parts[i].Len], want[part.Off:part.Off+part.Len]
+			if !l.Parts[i].Packed {
+				copy(to, from)
+				continue
+			}
+			numbers := make([]float32, part.Elements())
+			x.must(gpuipc.Floats(numbers, from, gpuipc.DType(part.DType), true, part.Shape))
+			gpuipc.FromFloats(to, numbers, gpuipc.DType(part.DType))
+		}
+		x.wantParts(&p.layout, want, x.loadHBM(row.Extents), row.Digests)
+		x.must(x.c.Release(row.Lease))
+		x.must(x.c.Release(low.Lease))
+	}
+
+	q := x.mid(2, 64, 8)
+	x.publish(x.c, q)
+	d, _ := x.Segment(q.key)
+	first := d.Extents[0][0]
+	raw := x.load(gpuipc.Ref{Region: x.Arena(), Extents: []gpuipc.Extent{{Off: first.Off, Len: 64}}})
+	raw[5] ^= 1
+	x.must(x.dev.Store(x.ctx, gpuipc.Ref{Region: x.Arena(), Extents: []gpuipc.Extent{{Off: first.Off, Len: 64}}}, raw))
+	if row := x.raise(x.c, q, 0); row.Hit {
+		t.Error("a copy of wrong bytes is a hit")
+	}
+	x.wantMiss(q, tier.ReasonAborted)
+}

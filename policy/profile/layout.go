@@ -143,6 +143,9 @@ func (p *Profile) RankConvChannels(layer int) int {
 	return n
 }
 
+// Elements is how many numbers a part has.
+func (p *Part) Elements() int { return p.Shape[0] * p.Shape[1] * p.Shape[2] }
+
 // Find returns the index of a part, or -1.
 func (l *Layout) Find(layer int, kind PartKind) int {
 	for i := range l.Parts {

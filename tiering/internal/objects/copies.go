@@ -79,7 +79,7 @@ func (r *resident) On(d tier.DeviceID, rank int) *Object {
 	return nil
 }
 
-// NewCopy is a copy of an object for a device, without memory.
+// NewCopy is a copy of an object for a device, without memory. What is packed is unpacked there.
 func (s *Set) NewCopy(o *Object, d *Device) *Object {
 	c := &Object{
 		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant, Pool: d.Pools[PoolNumber(o.Kind)],

@@ -202,5 +202,5 @@ func (s *Set) Sound(o *Object) bool {
 
 // Promotable tells whether an object is whole in memory.
 func (s *Set) Promotable(o *Object) bool {
-	return o.Phase == Whole && o.Fill == nil && o.Packed == "" && s.Sound(o) // kernels of devices do not read what is packed
+	return o.Phase == Whole && o.Fill == nil && s.Sound(o)
 }

@@ -260,10 +260,10 @@ def test_packed_parts_are_as_near_as_their_errors_say(
         assert 0.5 * state <= worst[1] <= state * (1 + 1e-3)
 
 
-def test_packed_segments_are_read_from_memory_beside_a_gpu(
+def test_copies_on_a_gpu_are_unpacked(
     model: PreTrainedModel, connect_gpu: Connect, connect: Connect, start_gpu_daemon: StartDaemon
 ) -> None:
-    """The daemon has no copies of them on the GPU, but of checkpoints."""
+    """They are what the packed parts stand for, transitions rounded to half precision again."""
     daemon = start_gpu_daemon("-hbm-page-bytes=4KiB")
     settings = replace(WARMING, device_is_host_memory=True)
     host = engine(model, connect, daemon, PACKING)
@@ -274,10 +274,10 @@ def test_packed_segments_are_read_from_memory_beside_a_gpu(
     ids = tokens(200)
     host.prefill(ids, CUTS, "splice")
     want = host.prefill(ids, CUTS, "splice")
-    for _ in range(3):
-        got = hbm.prefill(ids, CUTS, "splice")
-        assert (got.reused, got.on_device, got.computed, got.trouble) == (148, 0, 52, "")
-        assert far(got.logits, want.logits) <= 1e-5
+    wait_until(lambda: hbm.prefill(ids, CUTS, "splice").on_device == 148)
+    got = hbm.prefill(ids, CUTS, "splice")
+    assert (got.reused, got.on_device, got.computed, got.trouble) == (148, 148, 52, "")
+    assert far(got.logits, want.logits) <= 1e-3 * float(want.logits.std())
     assert continued(model, ids, got) == continued(model, ids, want)
     host.prefill(ids, CUTS, "prefix")
     wait_until(lambda: hbm.prefill(ids, CUTS, "prefix").on_device > 0)
