@@ -39,7 +39,7 @@ func wholeOf(t *testing.T, m *connector.Model, d *document) (l *connector.Lease,
 		}
 		parts = append(parts, b)
 	}
-	if transition, state := l.Errors(); l.Bytes() >= d.layout.Bytes || transition <= 0 || state <= 0 || max(transition, state) > 0.02 {
+	if transition, state := l.Errors(); l.Bytes() >= d.layout.Bytes || transition <= 0 || state <= 0 || max(transition, state) > 0.02*(1+1e-6) {
 		t.Fatalf("%d of %d bytes, errors of %v and %v", l.Bytes(), d.layout.Bytes, transition, state)
 	}
 	return l, parts

@@ -3,7 +3,11 @@ package tiering
 import (
 	"errors"
 	"fmt"
+	"math"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -63,31 +67,57 @@ type packer struct {
 	profile           *objects.Profile
 	plain             *plan.PartMap
 	shares            [][][]byte // by rank, where it lies
-	packer            gpuipc.Packer
-	scratch           []byte
 	parts             [][][]byte // by rank and part, packed; nil = as it is
+	transition, state float32    // largest errors
+}
+
+// choose packs the parts of all ranks into memory of their own, several at a time.
+func (k *packer) choose() {
+	type one struct{ rank, part int }
+	var todo []one
+	for rank := range k.shares {
+		k.parts = append(k.parts, make([][]byte, len(k.plain.Parts)))
+		for i := range k.plain.Parts {
+			if k.profile.MayPack(&k.plain.Parts[i]) {
+				todo = append(todo, one{rank, i})
+			}
+		}
+	}
+	var next atomic.Int64
+	var mu sync.Mutex
+	var workers sync.WaitGroup
+	for range min(len(todo), packWorkers()) {
+		workers.Go(func() {
+			w := partPacker{profile: k.profile}
+			for i := int(next.Add(1)) - 1; i < len(todo); i = int(next.Add(1)) - 1 {
+				at := todo[i]
+				k.parts[at.rank][at.part] = w.pack(k.shares[at.rank], &k.plain.Parts[at.part])
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			k.transition, k.state = max(k.transition, w.transition), max(k.state, w.state)
+		})
+	}
+	workers.Wait()
+}
+
+// packWorkers is how many parts of a segment are packed at once, where half as many
+// segments as there are processors are packed at the same time at most (guesses).
+func packWorkers() int { return max(1, runtime.GOMAXPROCS(0)/4) }
+
+// partPacker packs one part after another, and remembers the largest errors.
+type partPacker struct {
+	profile           *objects.Profile
+	kernel            gpuipc.Packer
+	scratch           []byte
 	transition, state float32
 }
 
-// choose packs the parts of all ranks into memory of their own.
-func (k *packer) choose() {
-	for _, share := range k.shares {
-		list := make([][]byte, len(k.plain.Parts))
-		for i := range k.plain.Parts {
-			if p := &k.plain.Parts[i]; k.profile.MayPack(p) {
-				list[i] = k.part(share, p)
-			}
-		}
-		k.parts = append(k.parts, list)
-	}
-}
-
-// part packs one part, and remembers its largest errors.
-func (k *packer) part(share [][]byte, p *profile.Part) []byte {
+func (k *partPacker) pack(share [][]byte, p *profile.Part) []byte {
 	if most := profile.PackedMost(p); int64(cap(k.scratch)) < most {
 		k.scratch = make([]byte, most)
 	}
-	n, errs := k.packer.Pack(k.scratch[:profile.PackedMost(p)], &gpuipc.PackJob{
+	n, errs := k.kernel.Pack(k.scratch[:profile.PackedMost(p)], &gpuipc.PackJob{
 		Src: gpuipc.Window(share, p.Off, p.Len), Type: gpuipc.DType(p.DType),
 		Heads: p.Shape[0], Rows: p.Shape[1], Cols: p.Shape[2],
 		Transition: p.Kind == profile.PartT, Tolerance: k.profile.Tolerance(),
@@ -95,12 +125,21 @@ func (k *packer) part(share [][]byte, p *profile.Part) []byte {
 	for _, e := range errs {
 		switch {
 		case p.Kind == profile.PartT:
-			k.transition = max(k.transition, float32(e.Spectral))
+			k.transition = max(k.transition, atLeast(e.Spectral))
 		case e.Norm > 0:
-			k.state = max(k.state, float32(e.Frobenius/e.Norm))
+			k.state = max(k.state, atLeast(e.Frobenius/e.Norm))
 		}
 	}
 	return slices.Clone(k.scratch[:n])
+}
+
+// atLeast is the least F32 that is not below x.
+func atLeast(x float64) float32 {
+	y := float32(x)
+	if float64(y) < x {
+		y = math.Nextafter32(y, float32(math.Inf(1)))
+	}
+	return y
 }
 
 // lay finds the layout of all ranks: the longest of each part. It is nil where that is not
