@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -314,4 +315,19 @@ func TestCopiesInHBMAreUnpacked(t *testing.T) {
 		t.Error("a copy of wrong bytes is a hit")
 	}
 	x.wantMiss(q, tier.ReasonAborted)
+}
+
+// The kernels and the layouts, which know nothing of each other, agree on packed parts.
+func TestKernelsAndLayoutsAgreeOnPackedParts(t *testing.T) {
+	if kernel.PartAlign != profile.PartAlign {
+		t.Errorf("heads begin on %d bytes, parts on %d", kernel.PartAlign, profile.PartAlign)
+	}
+	for _, shape := range [][3]int{{1, 1, 1}, {4, 48, 40}, {32, 128, 128}, {7, 33, 9}} {
+		for _, d := range []profile.DType{profile.F32, profile.F16, profile.BF16} {
+			part := profile.Part{Shape: shape, DType: d}
+			if got, want := profile.PackedMost(&part), kernel.PackedBytes(make([]kernel.Form, shape[0]), kernel.DType(d), shape[1], shape[2]); got != int64(want) {
+				t.Errorf("%v of %v: %d bytes at most, the kernel writes %d", shape, d, got, want)
+			}
+		}
+	}
 }
