@@ -2,6 +2,7 @@ package gpuipc
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
@@ -26,8 +27,8 @@ type PackJob struct {
 	Tolerance         float64 // as of profile.Identity
 }
 
-// Pack writes a packed part to dst, as long as kernel.PackedMost says, and returns how
-// much of it that takes, with the errors of all heads.
+// Pack writes a packed part to dst, which has room for the longest one (profile.PackedMost),
+// and returns how much of it that takes, with the errors of all heads.
 func (p *Packer) Pack(dst []byte, job *PackJob) (n int, errs []PackedHead) {
 	src := job.Src[0]
 	if len(job.Src) > 1 {
@@ -42,6 +43,21 @@ func (p *Packer) Pack(dst []byte, job *PackJob) (n int, errs []PackedHead) {
 		limit = kernel.Limit{Absolute: job.Tolerance}
 	}
 	return p.kernel.Pack(dst, src, job.Type, job.Heads, job.Rows, job.Cols, limit)
+}
+
+// CheckPacked tells whether what lies in some runs is a packed part [heads, rows, cols] of what
+// was written with type t: ErrInvalid if it is not.
+func CheckPacked(runs [][]byte, t DType, shape [3]int) error {
+	var b []byte
+	if len(runs) == 1 {
+		b = runs[0]
+	} else {
+		b = slices.Concat(runs...)
+	}
+	if _, err := kernel.OpenPacked(b, t, shape[0], shape[1], shape[2]); err != nil {
+		return fmt.Errorf("%w: %w", err, ErrInvalid)
+	}
+	return nil
 }
 
 // FromFloats writes numbers as those of type t, rounded to the nearest.

@@ -39,6 +39,14 @@ func WithPause(ctx context.Context, pause func()) context.Context {
 	return context.WithValue(ctx, pauseKey{}, pause)
 }
 
+// Pause lets others go on who wait for the place of who works under ctx, as a device does
+// between chunks.
+func Pause(ctx context.Context) {
+	if pause, ok := ctx.Value(pauseKey{}).(func()); ok {
+		pause()
+	}
+}
+
 // run works through n items and returns when no goroutine works on them any
 // more, whatever happened. With wide set, free workers of the device join.
 func (h *host) run(ctx context.Context, op Op, n int, wide bool, work func(w *worker, item int) error) error {

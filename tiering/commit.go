@@ -50,7 +50,7 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error
 	}
 	s.mu.Unlock()
 	if complete {
-		answer, err = s.packAndPublish(w)
+		answer, err = s.packAndPublish(ctx, w)
 	}
 	s.launch()
 	return answer, err
@@ -58,18 +58,15 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error
 
 // packAndPublish packs a segment that is complete, which keeps its memory meanwhile, and
 // publishes it.
-func (s *Store) packAndPublish(w *writing) (Committed, error) {
+func (s *Store) packAndPublish(ctx context.Context, w *writing) (Committed, error) {
 	o := w.filler.Object
 	digests := make([][]uint64, len(w.fill.Ranks))
 	for i := range w.fill.Ranks {
 		digests[i] = w.fill.Ranks[i].Digests // all are there: nobody writes them any more
 	}
 	began := s.cfg.Now()
-	p, err := s.pack(o, digests)
+	p, err := s.pack(ctx, o, digests)
 	took := s.cfg.Now().Sub(began)
-	if p != nil {
-		o.Profile.Costs.Holds(p.parts.Bytes*int64(o.Profile.Ranks), o.End-o.Begin)
-	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,6 +92,7 @@ func (s *Store) packAndPublish(w *writing) (Committed, error) {
 		n.Packed++
 		n.PackedAwayBytes += uint64(plain - o.Bytes)
 	}
+	o.Profile.Costs.Holds(o.RankBytes*int64(o.Profile.Ranks), o.End-o.Begin)
 	return s.publishLocked(w), nil
 }
 
@@ -212,6 +210,7 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (comple
 	}
 	if packs(o) {
 		w.fill.Copying++
+		s.objects.Deadlines.Remove(&o.Until) // its writer has done its part
 	}
 	return true, nil
 }

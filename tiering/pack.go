@@ -1,13 +1,12 @@
 package tiering
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
+	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -35,10 +34,9 @@ func packs(o *objects.Object) bool {
 }
 
 // pack packs a segment where it lies, or leaves it as it is where that would not make it
-// smaller: then it is nil. An error is one of the device.
-func (s *Store) pack(o *objects.Object, digests [][]uint64) (*packing, error) {
-	s.packers <- struct{}{}
-	defer func() { <-s.packers }()
+// smaller, or takes longer than half of what its writer waits: then it is nil. Between parts
+// others may go on who wait for its place. An error is one of the device.
+func (s *Store) pack(ctx context.Context, o *objects.Object, digests [][]uint64) (*packing, error) {
 	k := &packer{profile: o.Profile, plain: o.Layout()}
 	for i := range o.Shares {
 		views, unpin, err := s.dev.Pin(s.objects.Ref(&o.Shares[i]), true)
@@ -51,7 +49,9 @@ func (s *Store) pack(o *objects.Object, digests [][]uint64) (*packing, error) {
 		defer unpin()
 		k.shares = append(k.shares, views)
 	}
-	k.choose()
+	if !k.choose(ctx) {
+		return nil, nil //nolint:nilnil // no time for it
+	}
 	out, err := k.lay(o.End - o.Begin)
 	if out == nil || err != nil {
 		return nil, err
@@ -66,71 +66,66 @@ func (s *Store) pack(o *objects.Object, digests [][]uint64) (*packing, error) {
 type packer struct {
 	profile           *objects.Profile
 	plain             *plan.PartMap
+	kernel            gpuipc.Packer
+	scratch           []byte
 	shares            [][][]byte // by rank, where it lies
 	parts             [][][]byte // by rank and part, packed; nil = as it is
 	transition, state float32    // largest errors
 }
 
-// choose packs the parts of all ranks into memory of their own, several at a time.
-func (k *packer) choose() {
-	type one struct{ rank, part int }
-	var todo []one
-	for rank := range k.shares {
+// choose packs the parts of all ranks into memory of their own, and leaves those alone that
+// do not get smaller on all of them. It is false if there was no time for it.
+func (k *packer) choose(ctx context.Context) bool {
+	until := time.Time{}
+	if end, ok := ctx.Deadline(); ok {
+		until = time.Now().Add(time.Until(end) / 2)
+	}
+	for range k.shares {
 		k.parts = append(k.parts, make([][]byte, len(k.plain.Parts)))
-		for i := range k.plain.Parts {
-			if k.profile.MayPack(&k.plain.Parts[i]) {
-				todo = append(todo, one{rank, i})
-			}
+	}
+	for i := range k.plain.Parts {
+		p := &k.plain.Parts[i]
+		if !k.profile.MayPack(p) {
+			continue
 		}
+		if ctx.Err() != nil || !until.IsZero() && time.Now().After(until) {
+			return false
+		}
+		k.part(i, p)
+		gpuipc.Pause(ctx)
 	}
-	var next atomic.Int64
-	var mu sync.Mutex
-	var workers sync.WaitGroup
-	for range min(len(todo), packWorkers()) {
-		workers.Go(func() {
-			w := partPacker{profile: k.profile}
-			for i := int(next.Add(1)) - 1; i < len(todo); i = int(next.Add(1)) - 1 {
-				at := todo[i]
-				k.parts[at.rank][at.part] = w.pack(k.shares[at.rank], &k.plain.Parts[at.part])
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			k.transition, k.state = max(k.transition, w.transition), max(k.state, w.state)
-		})
-	}
-	workers.Wait()
+	return true
 }
 
-// packWorkers is how many parts of a segment are packed at once, where half as many
-// segments as there are processors are packed at the same time at most (guesses).
-func packWorkers() int { return max(1, runtime.GOMAXPROCS(0)/4) }
-
-// partPacker packs one part after another, and remembers the largest errors.
-type partPacker struct {
-	profile           *objects.Profile
-	kernel            gpuipc.Packer
-	scratch           []byte
-	transition, state float32
-}
-
-func (k *partPacker) pack(share [][]byte, p *profile.Part) []byte {
+// part packs one part of all ranks, if it gets smaller on each.
+func (k *packer) part(i int, p *profile.Part) {
 	if most := profile.PackedMost(p); int64(cap(k.scratch)) < most {
 		k.scratch = make([]byte, most)
 	}
-	n, errs := k.kernel.Pack(k.scratch[:profile.PackedMost(p)], &gpuipc.PackJob{
-		Src: gpuipc.Window(share, p.Off, p.Len), Type: gpuipc.DType(p.DType),
-		Heads: p.Shape[0], Rows: p.Shape[1], Cols: p.Shape[2],
-		Transition: p.Kind == profile.PartT, Tolerance: k.profile.Tolerance(),
-	})
-	for _, e := range errs {
-		switch {
-		case p.Kind == profile.PartT:
-			k.transition = max(k.transition, atLeast(e.Spectral))
-		case e.Norm > 0:
-			k.state = max(k.state, atLeast(e.Frobenius/e.Norm))
+	transition, state := k.transition, k.state
+	for rank, share := range k.shares {
+		n, errs := k.kernel.Pack(k.scratch[:profile.PackedMost(p)], &gpuipc.PackJob{
+			Src: gpuipc.Window(share, p.Off, p.Len), Type: gpuipc.DType(p.DType),
+			Heads: p.Shape[0], Rows: p.Shape[1], Cols: p.Shape[2],
+			Transition: p.Kind == profile.PartT, Tolerance: k.profile.Tolerance(),
+		})
+		if int64(n) >= p.Len {
+			for rank := range k.parts {
+				k.parts[rank][i] = nil
+			}
+			return
+		}
+		k.parts[rank][i] = slices.Clone(k.scratch[:n])
+		for _, e := range errs {
+			switch {
+			case p.Kind == profile.PartT:
+				transition = max(transition, atLeast(e.Spectral))
+			case e.Norm > 0:
+				state = max(state, atLeast(e.Frobenius/e.Norm))
+			}
 		}
 	}
-	return slices.Clone(k.scratch[:n])
+	k.transition, k.state = transition, state
 }
 
 // atLeast is the least F32 that is not below x.
@@ -142,38 +137,34 @@ func atLeast(x float64) float32 {
 	return y
 }
 
-// lay finds the layout of all ranks: the longest of each part. It is nil where that is not
-// smaller than what was written, or a part would move behind its place.
+// lay finds the layout of all ranks: the longest of each part. It is nil where nothing is
+// packed.
 func (k *packer) lay(interior int) (*packing, error) {
 	var lengths []int64
+	gained := false
 	for i := range k.plain.Parts {
-		if k.parts[0][i] == nil {
+		if !k.profile.MayPack(&k.plain.Parts[i]) {
 			continue
 		}
 		n := int64(0)
 		for rank := range k.parts {
 			n = max(n, int64(len(k.parts[rank][i])))
 		}
-		lengths = append(lengths, n)
+		lengths, gained = append(lengths, n), gained || n > 0
+	}
+	if !gained {
+		return nil, nil //nolint:nilnil // it is as small as can be
 	}
 	packed := profile.PackedOf(k.transition, k.state, lengths)
 	parts, err := k.profile.PackedParts(interior, packed)
 	if err != nil {
 		return nil, fmt.Errorf("pack: %w: %w", err, tier.ErrInvalid)
 	}
-	for i := range parts.Parts {
-		if parts.Parts[i].Off > k.plain.Parts[i].Off {
-			return nil, nil //nolint:nilnil // nothing is gained
-		}
-	}
-	if parts.Bytes >= k.plain.Bytes {
-		return nil, nil //nolint:nilnil // nothing is gained
-	}
 	return &packing{packed: packed, parts: parts}, nil
 }
 
-// write puts one rank's parts in place, in order: no part begins behind where it lay, so that
-// none is overwritten before it has moved. It returns their digests.
+// write puts one rank's parts in place, in order: no part is longer than it was, so that none
+// begins behind where it lay, or is overwritten before it has moved. It returns their digests.
 func (k *packer) write(rank int, to *plan.PartMap, before []uint64) []uint64 {
 	share := k.shares[rank]
 	digests := make([]uint64, 0, to.Chunks())

@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -141,6 +142,72 @@ func TestSegmentsThatAreNotPacked(t *testing.T) {
 			b.wantUsed(b.cost(p), 0)
 		})
 	}
+}
+
+// A part that does not get smaller stays as it was written, and costs the others nothing.
+func TestPartsThatStayAsTheyWereWritten(t *testing.T) {
+	b := newBench(t, lenient(2, 3e-4))
+	s, p := b.NewSession("c"), b.mid(1, 64, 8)
+	b.publish(s, p)
+	row := b.acquire(s, 1, p)
+	l, err := b.profile.PackedLayout(p.layoutTokens(), row.Packed)
+	b.must(err)
+	packed := map[bool]int{}
+	for _, part := range l.Parts {
+		if b.profile.MayPack(&part) {
+			packed[part.Packed]++
+		}
+	}
+	if packed[true] == 0 || packed[false] == 0 {
+		t.Fatalf("%d parts are packed, %d are not: this shows nothing", packed[true], packed[false])
+	}
+	for rank := range 2 {
+		row := b.acquire(s, rank, p)
+		b.near(p, rank, row.Packed, b.load(gpuipc.Ref{Region: b.Arena(), Extents: row.Extents}))
+	}
+}
+
+// A writer that does not wait long enough has its segment published as it was written.
+func TestNoTimeForPacking(t *testing.T) {
+	b := newBench(t, lenient(1, 0.02))
+	s, p := b.NewSession("c"), b.mid(1, 64, 8)
+	r, err := s.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	data, last := contentOf(p, 0), len(p.layout.Parts)-1
+	for i, part := range p.layout.Parts[:last] {
+		_, err := s.Commit(b.ctx, b.item(r.ID, i, 0, data[part.Off:part.Off+part.Len]))
+		b.must(err)
+	}
+	ctx, cancel := context.WithCancel(b.ctx)
+	part := p.layout.Parts[last]
+	item := b.item(r.ID, last, 0, data[part.Off:part.Off+part.Len])
+	got, err := s.Commit(gpuipc.WithPause(ctx, cancel), item) // who waits has gone after the first part
+	if err != nil || !got.Published {
+		t.Fatal(got, err)
+	}
+	row := b.acquire(s, 0, p)
+	if row.Packed != "" || !bytes.Equal(b.load(gpuipc.Ref{Region: b.Arena(), Extents: row.Extents}), data) {
+		t.Error("it was packed")
+	}
+}
+
+// What comes from elsewhere and is no packed part is no hit, whatever its digests say.
+func TestRubbishThatCallsItselfPacked(t *testing.T) {
+	x := newTwoTiers(t, lenient(1, 0.02))
+	p := x.mid(1, 64, 8)
+	x.sink(p)
+	e := x.tier.entries[tier.Name{Key: p.key}]
+	l, err := x.profile.PackedLayout(p.layoutTokens(), e.Packed)
+	x.must(err)
+	part := l.Parts[0]
+	e.bytes[0][part.Off] = 99 // a form that is none
+	e.content.Digests[0][0] = gpuipc.DigestBytes(e.bytes[0][part.Off : part.Off+part.Len])
+	x.try(p)
+	x.carry()
+	if row := x.try(p); row.Hit {
+		t.Error("it is a hit")
+	}
+	x.wantUsed(0, 0)
 }
 
 // pinning is a device whose pins fail, or wait.

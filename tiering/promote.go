@@ -286,7 +286,7 @@ func (p *promotion) findAgain(o *objects.Object) error {
 		return nil
 	}
 	e, ok := s.objects.LookupBelow(p.name, p.profile, p.tenant)
-	if !ok || e.Spec != p.entry.Spec || e.Begin != p.entry.Begin || e.End != p.entry.End || e.Parent != p.entry.Parent || !p.profile.Fits(&e) {
+	if !ok || e.Spec != p.entry.Spec || e.Begin != p.entry.Begin || e.End != p.entry.End || e.Parent != p.entry.Parent || e.Packed != p.entry.Packed {
 		return fmt.Errorf("%s: %w", o.Name(), tier.ErrGone) // or written again in another shape
 	}
 	p.entry = e
@@ -344,6 +344,9 @@ func (p *promotion) read(ctx context.Context) error {
 	if err := p.check(c); err != nil {
 		return err
 	}
+	if err := p.checkPacked(refs); err != nil {
+		return err
+	}
 	p.content = c
 	if o := p.object; o.Kind == 0 {
 		p.hash = p.profile.RollingHash(p.tenant.Salt).Segment(o.Spec, c.Tokens)
@@ -374,6 +377,32 @@ func (p *promotion) check(c *tier.Content) error {
 	}
 	if o.Kind == 0 && p.profile.SegmentKey(p.tenant.Salt, o.Spec, c.Tokens) != o.Key {
 		return fmt.Errorf("%s: its token ids have another key: %w", o.Name(), tier.ErrCorrupt)
+	}
+	return nil
+}
+
+// checkPacked looks into packed parts: digests only say that they are what was sent, and
+// what is no such part could be composed by nobody.
+func (p *promotion) checkPacked(refs []gpuipc.Ref) error {
+	o := p.object
+	if o.Packed == "" {
+		return nil
+	}
+	for rank, ref := range refs {
+		views, unpin, err := p.store.dev.Pin(ref, false)
+		if err != nil {
+			return err
+		}
+		defer unpin()
+		for i := range o.Layout().Parts {
+			part := &o.Layout().Parts[i]
+			if !part.Packed {
+				continue
+			}
+			if err := gpuipc.CheckPacked(gpuipc.Window(views, part.Off, part.Len), gpuipc.DType(part.DType), part.Shape); err != nil {
+				return fmt.Errorf("%s: rank %d, part %d of layer %d: %w: %w", o.Name(), rank, part.Kind, part.Layer, err, tier.ErrCorrupt)
+			}
+		}
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -37,7 +36,6 @@ type Store struct {
 	leaseIDs  atomic.Uint64
 	advisor   *advise.Advisor
 	decisions *decision.Log
-	packers   chan struct{} // one for each segment that is being packed
 
 	running sync.WaitGroup // operations that touch memory; grows only under mu while open
 
@@ -78,7 +76,7 @@ func Open(cfg Config) (*Store, error) {
 	s := &Store{
 		cfg: cfg, dev: cfg.Device, arena: arena, place: tier.PlaceHBM, parts: plan.NewParts(),
 		sessions:  map[*Session]struct{}{},
-		decisions: decision.NewLog(cfg.MaxDecisions), durations: newDurations(), packers: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+		decisions: decision.NewLog(cfg.MaxDecisions), durations: newDurations(),
 	}
 	s.decisions.Listen(cfg.Decided)
 	if cfg.Device.Describe().Kind == "host" {

@@ -62,7 +62,8 @@ type Packed struct {
 	plan     Plan
 	from     *State[float32]
 	segments []PackedSegment
-	layouts  []profile.Layout // per segment
+	layouts  []profile.Layout          // per segment
+	opened   []map[int64]kernel.Packed // per segment, of packed parts by their offset
 }
 
 // NewPacked serves a plan from published segments, indexed as in the plan, and
@@ -88,7 +89,32 @@ func NewPacked(m *Model[float32], plan Plan, from *State[float32], segments []Pa
 				s.Segment, n, len(seg.Bytes), s.Count, ErrInvalid)
 		}
 	}
-	return &Packed{m: m, plan: plan, from: from, segments: segments, layouts: layouts}, nil
+	s := &Packed{m: m, plan: plan, from: from, segments: segments, layouts: layouts, opened: make([]map[int64]kernel.Packed, len(segments))}
+	for i := range layouts {
+		if err := s.open(i); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// open looks into the packed parts of a segment.
+func (s *Packed) open(segment int) error {
+	for i := range s.layouts[segment].Parts {
+		p := &s.layouts[segment].Parts[i]
+		if !p.Packed {
+			continue
+		}
+		k, err := kernel.OpenPacked(s.segments[segment].Bytes[p.Off:][:p.Len], kernel.DType(p.DType), p.Shape[0], p.Shape[1], p.Shape[2])
+		if err != nil {
+			return fmt.Errorf("segment %d, part %d of layer %d: %w: %w", segment, p.Kind, p.Layer, err, ErrInvalid)
+		}
+		if s.opened[segment] == nil {
+			s.opened[segment] = map[int64]kernel.Packed{}
+		}
+		s.opened[segment][p.Off] = k
+	}
+	return nil
 }
 
 // part is the bytes of one part of a segment; the layer has it.
@@ -110,11 +136,7 @@ func (s *Packed) head(segment, layer, h int, kind profile.PartKind) ([]byte, ker
 		n := p.Shape[1] * p.Shape[2] * p.DType.Size()
 		return b[h*n:][:n], kernel.FormPlain
 	}
-	packed, err := kernel.OpenPacked(b, kernel.DType(p.DType), p.Shape[0], p.Shape[1], p.Shape[2])
-	if err != nil {
-		panic(fmt.Sprintf("refengine: segment %d: %v", segment, err)) // its layout was checked
-	}
-	form, head := packed.Head(h)
+	form, head := s.opened[segment][p.Off].Head(h)
 	return head, form
 }
 

@@ -125,7 +125,7 @@ func goldenPacked(p *Profile) Packed {
 	for i := range l.Parts {
 		if part := &l.Parts[i]; p.MayPack(part) {
 			most := PackedMost(part) / PartAlign
-			lengths = append(lengths, PartAlign*max(1, most-most*int64(len(lengths))/3))
+			lengths = append(lengths, PartAlign*max(0, most-most*int64(len(lengths))/2))
 		}
 	}
 	return PackedOf(.015625, .0078125, lengths)

@@ -19,8 +19,9 @@ const maxPackedUnits = 1 << 32
 // Packed says how the packed parts of a segment are laid out: transitions of dense form
 // and end-states of its linear layers, whose lengths depend on what is in them. Its
 // bytes are two F32, the largest error of any head's transition and end-state, and a
-// length in units of PartAlign, as an unsigned varint, for each packed part in the order
-// of the layout. "" = no part is packed. All ranks have one.
+// length in units of PartAlign, as an unsigned varint, for each part that may be packed, in
+// the order of the layout; 0 = that part is as it was written. "" = all are. All ranks have
+// one.
 type Packed string
 
 // PackedOf says that packed parts have these lengths in bytes, and errors of so much.
@@ -66,7 +67,7 @@ func (p *Profile) PackedLayout(interior int, packed Packed) (Layout, error) {
 	if packed == "" {
 		return plain, nil
 	}
-	if p.id.Tolerance == 0 || len(packed) < 8 {
+	if p.id.Tolerance == 0 || len(packed) < 8 || len(packed) > MaxPackedBytes {
 		return Layout{}, fmt.Errorf("packed parts of %d bytes, tolerance %v: %w", len(packed), p.id.Tolerance, ErrInvalid)
 	}
 	t, s := packed.Errors()
@@ -80,11 +81,13 @@ func (p *Profile) PackedLayout(interior int, packed Packed) (Layout, error) {
 		if p.MayPack(part) {
 			units, n := binary.Uvarint(rest)
 			most := PackedMost(part)
-			if n <= 0 || units == 0 || units >= maxPackedUnits || int64(units)*PartAlign > most {
+			if n <= 0 || units >= maxPackedUnits || int64(units)*PartAlign > most {
 				return Layout{}, fmt.Errorf("packed part %d of layer %d: %d units, at most %d bytes: %w", part.Kind, part.Layer, units, most, ErrInvalid)
 			}
 			rest = rest[n:]
-			part.Packed, part.Len = true, int64(units)*PartAlign
+			if units > 0 {
+				part.Packed, part.Len = true, int64(units)*PartAlign
+			}
 		}
 		part.Off = out.Bytes
 		out.Bytes += (part.Len + PartAlign - 1) &^ (PartAlign - 1)
@@ -102,8 +105,11 @@ func (p *Profile) PackedLayout(interior int, packed Packed) (Layout, error) {
 func (p *Profile) repacked(t, s float32, l *Layout) Packed {
 	var lengths []int64
 	for i := range l.Parts {
-		if l.Parts[i].Packed {
-			lengths = append(lengths, l.Parts[i].Len)
+		switch part := &l.Parts[i]; {
+		case part.Packed:
+			lengths = append(lengths, part.Len)
+		case p.MayPack(part):
+			lengths = append(lengths, 0)
 		}
 	}
 	return PackedOf(t, s, lengths)

@@ -5,6 +5,7 @@ package costs
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -168,7 +169,7 @@ func (l *Learned) Holds(bytes int64, interior int) {
 	defer l.mu.Unlock()
 	shape := &l.model.Shape
 	fixed := float64(max(bytes-shape.RowBytes(interior), 0))
-	shape.SegmentBytes += int64(weight * (fixed - float64(shape.SegmentBytes)))
+	shape.SegmentBytes += int64(math.Round(weight * (fixed - float64(shape.SegmentBytes))))
 	l.publishLocked()
 }
 

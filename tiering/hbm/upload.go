@@ -175,6 +175,7 @@ func (up *upload) unpack(ctx context.Context, p *uploadPiece) error {
 	}
 	t := gpuipc.DType(p.part.DType)
 	if err := gpuipc.Floats(numbers, raw, t, true, p.part.Shape); err != nil {
+		up.corrupt.Store(p.object)
 		return fmt.Errorf("%s: %w: %w", what, err, tier.ErrCorrupt)
 	}
 	gpuipc.FromFloats(plain, numbers, t)

@@ -49,7 +49,7 @@ func (o *Object) pack(rng *rand.Rand) {
 	var lengths []int64
 	for _, part := range o.Profile.SegmentLayout(o.End - o.Begin).Parts {
 		if o.Profile.MayPack(&part) {
-			lengths = append(lengths, profile.PartAlign*(1+rng.Int64N(profile.PackedMost(&part)/profile.PartAlign)))
+			lengths = append(lengths, profile.PartAlign*rng.Int64N(profile.PackedMost(&part)/profile.PartAlign+1))
 		}
 	}
 	o.Packed = profile.PackedOf(0.01, 0.02, lengths)

@@ -178,7 +178,7 @@ func elements(layout profile.Layout, layer int, kind profile.PartKind, read func
 	if err := read(i, b); err != nil {
 		return nil, fmt.Errorf("part %d of layer %d: %w", kind, layer, err)
 	}
-	out := make([]float32, p.Shape[0]*p.Shape[1]*p.Shape[2])
+	out := make([]float32, p.Elements())
 	if err := kernel.PartToF32(out, b, kernel.DType(p.DType), p.Packed, p.Shape); err != nil {
 		return nil, fmt.Errorf("part %d of layer %d: %w", kind, layer, err)
 	}

@@ -14,8 +14,8 @@ import (
 
 // Object is a segment or a checkpoint, from its reservation until its memory is
 // free. The fields of the first group are all that a match reads: they share a
-// cache line. Apart from fill, the first two groups are fixed once the object is
-// linked; the rest is guarded by the store's lock.
+// cache line. Apart from fill, and how it is packed, the first two groups are fixed once the
+// object is linked; the rest is guarded by the store's lock.
 type Object struct {
 	Profile    *Profile
 	Tenant     *Tenant

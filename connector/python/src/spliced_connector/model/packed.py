@@ -3,7 +3,8 @@ are.
 
 A segment of a profile with a tolerance may have its dense transitions and its end-states in fewer
 bytes. What says so are two F32, the largest error of any head's transition and end-state, and for
-each packed part, in the order of the layout, its length in units of PART_ALIGN as a varint.
+each part that may be packed, in the order of the layout, its length in units of PART_ALIGN as a
+varint; 0 = that part is as it was written.
 
 A packed part of [heads, rows, cols] numbers is, little-endian,
 
@@ -112,7 +113,9 @@ class _Lengths:
     def of(self, part: Part) -> Part:
         """A part with the length that comes next."""
         nbytes, most = self._varint() * PART_ALIGN, packed_most(part)
-        if not 0 < nbytes <= most:
+        if not nbytes:
+            return part
+        if nbytes > most:
             text = f"packed part {part.kind} of layer {part.layer}"
             raise ValueError(f"{text}: {nbytes} bytes, want at most {most}")
         return replace(part, nbytes=nbytes, packed=True)
