@@ -50,6 +50,7 @@ SECTION_BEGINS = {
         ("match reply with known", "match reply"),
         ("match reply with rows", "match reply"),
         ("load reply with rows", "load reply"),
+        ("acquire reply with packed", "acquire reply"),
     )
 }
 """Where a body may end too."""
