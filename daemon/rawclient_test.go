@@ -321,13 +321,9 @@ func (c *rawClient) commitRequest(reservation uint64, layout profile.Layout, byt
 		m.Reservations = append(m.Reservations, reservation)
 		m.Parts = append(m.Parts, uint32(i))
 		m.ChunkFirst = append(m.ChunkFirst, 0)
-		n := gpuipc.Chunks(p.Len)
-		m.ChunkCount = append(m.ChunkCount, uint32(n))
+		m.ChunkCount = append(m.ChunkCount, uint32(gpuipc.Chunks(p.Len)))
 		m.StagingOff = append(m.StagingOff, uint64(p.Off))
-		for chunk := range n {
-			from := p.Off + int64(chunk)*gpuipc.ChunkBytes
-			m.Digest = append(m.Digest, gpuipc.DigestBytes(bytes[from:min(from+gpuipc.ChunkBytes, p.Off+p.Len)]))
-		}
+		m.Digest = gpuipc.AppendDigests(m.Digest, bytes[p.Off:p.Off+p.Len])
 	}
 	return m
 }

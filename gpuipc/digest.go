@@ -17,5 +17,13 @@ func Chunks(n int64) int { return int((n + ChunkBytes - 1) / ChunkBytes) }
 // damage and mistakes, not against someone who wants a collision.
 func DigestBytes(b []byte) uint64 { return xxh3.Hash(b) }
 
+// AppendDigests adds the digests of an object's chunks, in order.
+func AppendDigests(digests []uint64, object []byte) []uint64 {
+	for at := 0; at < len(object); at += ChunkBytes {
+		digests = append(digests, DigestBytes(object[at:min(at+ChunkBytes, len(object))]))
+	}
+	return digests
+}
+
 // ChecksumBytes is the CRC-32 (IEEE) of one chunk, for clients that have no XXH3.
 func ChecksumBytes(b []byte) uint64 { return uint64(crc32.ChecksumIEEE(b)) }

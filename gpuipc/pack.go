@@ -2,7 +2,6 @@ package gpuipc
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
@@ -13,9 +12,6 @@ type Packer struct {
 	kernel kernel.Packer
 	src    []byte
 }
-
-// PackedHead is how far the matrix of one head is from what was written.
-type PackedHead = kernel.FormError
 
 // PackJob is one part [Heads, Rows, Cols] to be packed: transitions, which have as many
 // rows as columns and act on a state, or end-states.
@@ -28,33 +24,43 @@ type PackJob struct {
 }
 
 // Pack writes a packed part to dst, which has room for the longest one (profile.PackedMost),
-// and returns how much of it that takes, with the errors of all heads.
-func (p *Packer) Pack(dst []byte, job *PackJob) (n int, errs []PackedHead) {
-	src := job.Src[0]
-	if len(job.Src) > 1 {
-		p.src = p.src[:0]
-		for _, b := range job.Src {
-			p.src = append(p.src, b...)
-		}
-		src = p.src
-	}
+// and returns how much of it that takes, with the largest error of any head, as of
+// profile.Packed.
+func (p *Packer) Pack(dst []byte, job *PackJob) (n int, largest float32) {
 	limit := kernel.Limit{Relative: job.Tolerance}
 	if job.Transition {
 		limit = kernel.Limit{Absolute: job.Tolerance}
 	}
-	return p.kernel.Pack(dst, src, job.Type, job.Heads, job.Rows, job.Cols, limit)
+	n, errs := p.kernel.Pack(dst, oneRun(job.Src, &p.src), job.Type, job.Heads, job.Rows, job.Cols, limit)
+	for _, e := range errs {
+		switch {
+		case job.Transition:
+			largest = max(largest, kernel.Above(e.Spectral))
+		case e.Norm > 0:
+			largest = max(largest, kernel.Above(e.Frobenius/e.Norm))
+		}
+	}
+	return n, largest
+}
+
+// oneRun is what lies in some runs: in place when they are one, else gathered into *buf,
+// which grows as needed.
+func oneRun(runs [][]byte, buf *[]byte) []byte {
+	if len(runs) == 1 {
+		return runs[0]
+	}
+	*buf = (*buf)[:0]
+	for _, r := range runs {
+		*buf = append(*buf, r...)
+	}
+	return *buf
 }
 
 // CheckPacked tells whether what lies in some runs is a packed part [heads, rows, cols] of what
 // was written with type t: ErrInvalid if it is not.
 func CheckPacked(runs [][]byte, t DType, shape [3]int) error {
-	var b []byte
-	if len(runs) == 1 {
-		b = runs[0]
-	} else {
-		b = slices.Concat(runs...)
-	}
-	if _, err := kernel.OpenPacked(b, t, shape[0], shape[1], shape[2]); err != nil {
+	var buf []byte
+	if _, err := kernel.OpenPacked(oneRun(runs, &buf), t, shape[0], shape[1], shape[2]); err != nil {
 		return fmt.Errorf("%w: %w", err, ErrInvalid)
 	}
 	return nil

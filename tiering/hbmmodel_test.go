@@ -497,9 +497,7 @@ func (m *hbmModel) closeSession(i int) {
 
 func partDigests(l *profile.Layout, data []byte) (digests []uint64) {
 	for _, p := range l.Parts {
-		for off := int64(0); off < p.Len; off += gpuipc.ChunkBytes {
-			digests = append(digests, gpuipc.DigestBytes(data[p.Off+off:p.Off+min(off+gpuipc.ChunkBytes, p.Len)]))
-		}
+		digests = gpuipc.AppendDigests(digests, data[p.Off:p.Off+p.Len])
 	}
 	return digests
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -102,9 +101,9 @@ func (k *packer) part(i int, p *profile.Part) {
 	if most := profile.PackedMost(p); int64(cap(k.scratch)) < most {
 		k.scratch = make([]byte, most)
 	}
-	transition, state := k.transition, k.state
+	var largest float32
 	for rank, share := range k.shares {
-		n, errs := k.kernel.Pack(k.scratch[:profile.PackedMost(p)], &gpuipc.PackJob{
+		n, most := k.kernel.Pack(k.scratch[:profile.PackedMost(p)], &gpuipc.PackJob{
 			Src: gpuipc.Window(share, p.Off, p.Len), Type: gpuipc.DType(p.DType),
 			Heads: p.Shape[0], Rows: p.Shape[1], Cols: p.Shape[2],
 			Transition: p.Kind == profile.PartT, Tolerance: k.profile.Tolerance(),
@@ -116,25 +115,13 @@ func (k *packer) part(i int, p *profile.Part) {
 			return
 		}
 		k.parts[rank][i] = slices.Clone(k.scratch[:n])
-		for _, e := range errs {
-			switch {
-			case p.Kind == profile.PartT:
-				transition = max(transition, atLeast(e.Spectral))
-			case e.Norm > 0:
-				state = max(state, atLeast(e.Frobenius/e.Norm))
-			}
-		}
+		largest = max(largest, most)
 	}
-	k.transition, k.state = transition, state
-}
-
-// atLeast is the least F32 that is not below x.
-func atLeast(x float64) float32 {
-	y := float32(x)
-	if float64(y) < x {
-		y = math.Nextafter32(y, float32(math.Inf(1)))
+	if p.Kind == profile.PartT {
+		k.transition = max(k.transition, largest)
+	} else {
+		k.state = max(k.state, largest)
 	}
-	return y
 }
 
 // lay finds the layout of all ranks: the longest of each part. It is nil where nothing is
@@ -176,9 +163,7 @@ func (k *packer) write(rank int, to *plan.PartMap, before []uint64) []uint64 {
 		if packed := k.parts[rank][i]; packed != nil {
 			packed = append(packed, make([]byte, p.Len-int64(len(packed)))...)
 			copyRuns(gpuipc.Window(share, p.Off, p.Len), [][]byte{packed})
-			for at := int64(0); at < p.Len; at += gpuipc.ChunkBytes {
-				digests = append(digests, gpuipc.DigestBytes(packed[at:min(at+gpuipc.ChunkBytes, p.Len)]))
-			}
+			digests = gpuipc.AppendDigests(digests, packed)
 			continue
 		}
 		copyRuns(gpuipc.Window(share, p.Off, p.Len), gpuipc.Window(share, was.Off, was.Len))

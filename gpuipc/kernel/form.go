@@ -161,12 +161,12 @@ func loadF32(b []byte) float32 { return math.Float32frombits(binary.LittleEndian
 // putBounds writes those of a head into the header b of a part.
 func putBounds(b []byte, heads, i int, err, norm float64) {
 	at := b[heads:]
-	binary.LittleEndian.PutUint32(at[4*i:], math.Float32bits(above(err)))
-	binary.LittleEndian.PutUint32(at[4*(heads+i):], math.Float32bits(above(norm)))
+	binary.LittleEndian.PutUint32(at[4*i:], math.Float32bits(Above(err)))
+	binary.LittleEndian.PutUint32(at[4*(heads+i):], math.Float32bits(Above(norm)))
 }
 
-// above is the least F32 that is not below x.
-func above(x float64) float32 {
+// Above is the least F32 that is not below x.
+func Above(x float64) float32 {
 	y := float32(x)
 	if float64(y) < x {
 		y = math.Nextafter32(y, float32(math.Inf(1)))

@@ -169,7 +169,7 @@ func (up *upload) unpack(ctx context.Context, p *uploadPiece) error {
 	if err := up.cache.o.Memory.Load(ctx, raw, p.from); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	if i := firstDifference(digestsOf(raw), p.want); i >= 0 {
+	if i := firstDifference(gpuipc.AppendDigests(nil, raw), p.want); i >= 0 {
 		up.corrupt.Store(p.object)
 		return fmt.Errorf("%s: chunk %d is not as it was published: %w", what, i, tier.ErrCorrupt)
 	}
@@ -182,7 +182,7 @@ func (up *upload) unpack(ctx context.Context, p *uploadPiece) error {
 	if err := up.cache.dev.Store(ctx, p.to, plain); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	want := digestsOf(plain)
+	want := gpuipc.AppendDigests(nil, plain)
 	got := make([]uint64, len(want))
 	if err := up.cache.dev.Digests(ctx, p.to, got); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -192,13 +192,6 @@ func (up *upload) unpack(ctx context.Context, p *uploadPiece) error {
 	}
 	copy(up.digests[p.first:], want) // other pieces have other chunks
 	return nil
-}
-
-func digestsOf(b []byte) (digests []uint64) {
-	for at := 0; at < len(b); at += gpuipc.ChunkBytes {
-		digests = append(digests, gpuipc.DigestBytes(b[at:min(at+gpuipc.ChunkBytes, len(b))]))
-	}
-	return digests
 }
 
 // blame finds out whether wrong bytes in HBM were wrong in memory already.

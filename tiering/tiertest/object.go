@@ -119,9 +119,7 @@ func fillPart(b []byte, rng *rand.Rand, how int) {
 
 func digestsOf(l *profile.Layout, b []byte) (digests []uint64) {
 	for _, p := range l.Parts {
-		for off := int64(0); off < p.Len; off += gpuipc.ChunkBytes {
-			digests = append(digests, gpuipc.DigestBytes(b[p.Off+off:p.Off+min(off+gpuipc.ChunkBytes, p.Len)]))
-		}
+		digests = gpuipc.AppendDigests(digests, b[p.Off:p.Off+p.Len])
 	}
 	return digests
 }

@@ -105,9 +105,7 @@ func (b *bed) fill(segments int) (err error) {
 		machine.Noise(plain, uint64(i))
 		b.clearGaps(plain)
 		for _, part := range b.layout.Parts {
-			for off := part.Off; off < part.Off+part.Len; off += gpuipc.ChunkBytes {
-				p.digests = append(p.digests, gpuipc.DigestBytes(plain[off:min(off+gpuipc.ChunkBytes, part.Off+part.Len)]))
-			}
+			p.digests = gpuipc.AppendDigests(p.digests, plain[part.Off:part.Off+part.Len])
 		}
 		for _, ref := range []gpuipc.Ref{p.from, p.to} { // both, so that no pass pays for first touches
 			if err := b.device.Store(context.Background(), ref, plain); err != nil {
