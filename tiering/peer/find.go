@@ -231,19 +231,16 @@ func (p *Peers) settle(ctx context.Context, m *member, of asked, err error) {
 
 // believe checks a description against what was asked for and its profile.
 func (p *Peers) believe(m *member, s *search, b []byte) (*copyOf, error) {
+	var layout profile.Layout
 	d, err := decodeDescription(b)
 	if err == nil {
-		err = d.fits(s.profile, &s.want.Name)
+		layout, err = d.fits(s.profile, &s.want.Name)
 	}
 	if err == nil && d.Kind == 0 && s.profile.SegmentKey(p.cfg.Names.salts[s.want.Tenant], d.spec, d.tokens) != d.Key {
 		err = errors.New("its token ids have another key")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("peer: node %d on %v: %w: %w", m.Node, s.want.Name, tier.ErrCorrupt, err)
-	}
-	layout, err := d.layout(s.profile)
-	if err != nil {
-		return nil, err
 	}
 	c := &copyOf{
 		peers: p, want: *s.want, name: s.name, profile: s.profile, tag: s.tag, layout: layout, from: m, pin: pinOf(d),
@@ -256,36 +253,32 @@ func (p *Peers) believe(m *member, s *search, b []byte) (*copyOf, error) {
 	return c, nil
 }
 
-// layout is that of one rank of what is described.
-func (d *description) layout(p *profile.Profile) (profile.Layout, error) {
-	return tier.LayoutOf(p, d.Kind, d.end-d.begin, d.packed)
-}
-
 // fits checks that what is described is what a name stands for, and of a shape that the
-// profile has.
-func (d *description) fits(p *profile.Profile, n *tier.Name) error {
+// profile has. It returns the layout of one rank.
+func (d *description) fits(p *profile.Profile, n *tier.Name) (profile.Layout, error) {
+	var none profile.Layout
 	if d.Name != *n {
-		return fmt.Errorf("it is %v", d.Name)
+		return none, fmt.Errorf("it is %v", d.Name)
 	}
 	if d.Kind == 0 {
 		if err := p.CheckSpec(d.spec); err != nil {
-			return err
+			return none, err
 		}
 		begin, count := d.spec.Interior()
 		if d.begin != begin || d.end != begin+count || d.parent != (tier.Name{}) || len(d.tokens) != d.spec.Tokens {
-			return fmt.Errorf("tokens [%d, %d) of %+v with %d ids", d.begin, d.end, d.spec, len(d.tokens))
+			return none, fmt.Errorf("tokens [%d, %d) of %+v with %d ids", d.begin, d.end, d.spec, len(d.tokens))
 		}
 	} else if d.begin >= d.end || d.end > profile.MaxTokens || (d.begin > 0) != (d.parent != tier.Name{}) || len(d.tokens) > 0 ||
 		d.spec != (profile.SegmentSpec{}) || d.begin > 0 && (d.parent.Kind == 0 || !d.parent.Kind.Known(p)) {
-		return fmt.Errorf("rows [%d, %d) behind %v with %d ids", d.begin, d.end, d.parent, len(d.tokens))
+		return none, fmt.Errorf("rows [%d, %d) behind %v with %d ids", d.begin, d.end, d.parent, len(d.tokens))
 	}
-	l, err := d.layout(p)
+	l, err := tier.LayoutOf(p, d.Kind, d.end-d.begin, d.packed)
 	if err != nil {
-		return err
+		return none, err
 	}
 	if len(d.digests) != p.TPSize() || d.rankBytes != l.Bytes || len(d.digests[0]) != countChunks(&l) {
-		return fmt.Errorf("%d ranks of %d bytes with %d digests, its profile has %d of %d with %d",
+		return none, fmt.Errorf("%d ranks of %d bytes with %d digests, its profile has %d of %d with %d",
 			len(d.digests), d.rankBytes, len(d.digests[0]), p.TPSize(), l.Bytes, countChunks(&l))
 	}
-	return nil
+	return l, nil
 }

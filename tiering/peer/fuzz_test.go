@@ -47,7 +47,7 @@ func TestMessagesAreReadAsTheyWereWritten(t *testing.T) {
 		if err != nil || !bytes.Equal(got.append(nil), b) || pinOf(got) != pinOf(d) {
 			t.Errorf("%v: %+v, %v", o, got, err)
 		}
-		if err := got.fits(o.Profile, &o.Name); err != nil {
+		if _, err := got.fits(o.Profile, &o.Name); err != nil {
 			t.Errorf("%v: %v", o, err)
 		}
 		out = appendRow(out, status(i%int(statuses)), d)
@@ -83,7 +83,10 @@ func TestAChangedDescriptionIsNotTheSame(t *testing.T) {
 			b[i] ^= 1 << rng.IntN(8)
 			got, err := decodeDescription(b)
 			b[i] = d.append(nil)[i]
-			if err != nil || got.fits(o.Profile, &o.Name) != nil || got.publisher != d.publisher {
+			if err != nil || got.publisher != d.publisher {
+				continue
+			}
+			if _, err := got.fits(o.Profile, &o.Name); err != nil {
 				continue
 			}
 			sameTokens := o.Kind != 0 || o.Profile.SegmentKey(o.Tenant.Salt, got.spec, got.tokens) == o.Key
@@ -109,11 +112,7 @@ func FuzzDescription(f *testing.F) {
 			t.Fatalf("%+v became %+v, %v", d, again, err)
 		}
 		for _, o := range list {
-			if d.fits(o.Profile, &d.Name) == nil {
-				l, err := d.layout(o.Profile)
-				if err != nil {
-					t.Fatal(err)
-				}
+			if l, err := d.fits(o.Profile, &d.Name); err == nil {
 				spansOf(&l, d.digests, 1<<20)
 			}
 		}
