@@ -17,8 +17,11 @@ func (b *layoutBuilder) add(layer int, kind PartKind, t DType, shape ...int) {
 		part.Len *= int64(n)
 	}
 	b.Parts = append(b.Parts, part)
-	b.Bytes += (part.Len + PartAlign - 1) &^ (PartAlign - 1)
+	b.Bytes += align(part.Len)
 }
+
+// align fills n bytes up to PartAlign.
+func align(n int64) int64 { return (n + PartAlign - 1) &^ (PartAlign - 1) }
 
 // SegmentLayout is one rank's share of a segment with the given number of
 // interior tokens: T, S and convolution tail of every linear layer, the tail of

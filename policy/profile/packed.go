@@ -90,7 +90,7 @@ func (p *Profile) PackedLayout(interior int, packed Packed) (Layout, error) {
 			}
 		}
 		part.Off = out.Bytes
-		out.Bytes += (part.Len + PartAlign - 1) &^ (PartAlign - 1)
+		out.Bytes += align(part.Len)
 	}
 	if len(rest) != 0 {
 		return Layout{}, fmt.Errorf("packed parts: %d bytes behind the last: %w", len(rest), ErrInvalid)
@@ -115,15 +115,15 @@ func (p *Profile) repacked(t, s float32, l *Layout) Packed {
 	return PackedOf(t, s, lengths)
 }
 
-// PackedHeader is what a packed part of so many heads begins with: for each head its form,
+// packedHeader is what a packed part of so many heads begins with: for each head its form,
 // a byte, then its error and its norm, F32 each, filled up to PartAlign.
-func PackedHeader(heads int) int64 { return align(9 * int64(heads)) }
+func packedHeader(heads int) int64 { return align(9 * int64(heads)) }
 
 // PackedMost is the length of a packed part of which every head is kept as it was.
 func PackedMost(part *Part) int64 {
 	heads := int64(part.Shape[0])
 	head := int64(part.Shape[1]) * int64(part.Shape[2]) * int64(part.DType.Size())
-	return PackedHeader(part.Shape[0]) + heads*align(head)
+	return packedHeader(part.Shape[0]) + heads*align(head)
 }
 
 // packedIn8Bits is what a segment takes whose packed parts have 8 bits a number, and F32 for
@@ -134,11 +134,9 @@ func (p *Profile) packedIn8Bits(l Layout) (bytes int64) {
 		n := part.Len
 		if p.MayPack(part) {
 			rows, cols := int64(part.Shape[1]), int64(part.Shape[2])
-			n = min(n, PackedHeader(part.Shape[0])+int64(part.Shape[0])*align(4+rows*(4+cols)))
+			n = min(n, packedHeader(part.Shape[0])+int64(part.Shape[0])*align(4+rows*(4+cols)))
 		}
 		bytes += align(n)
 	}
 	return bytes
 }
-
-func align(n int64) int64 { return (n + PartAlign - 1) &^ (PartAlign - 1) }
