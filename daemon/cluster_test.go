@@ -69,14 +69,21 @@ func found(t testing.TB, m *connector.Model, d *document) connector.SegmentFound
 	return out.Segments[0]
 }
 
-func TestWhatOneNodeHoldsAnotherOneReads(t *testing.T) {
-	leakCheck(t)
+// twoNodes starts a, which hands nothing over, and b, with a client of each.
+func twoNodes(t *testing.T, p *profile.Profile) (a, b *running, onA, onB *connector.Model) {
+	t.Helper()
 	configs := clusterConfigs(t, "a", "b")
 	configs[0].ClusterCopies = false // else it hands over what only it has
-	a, b := startDaemon(t, configs[0], nil), startDaemon(t, configs[1], nil)
+	a, b = startDaemon(t, configs[0], nil), startDaemon(t, configs[1], nil)
+	_, onA = openClient(t, a.Socket(), p, connector.Binding{})
+	_, onB = openClient(t, b.Socket(), p, connector.Binding{})
+	return a, b, onA, onB
+}
+
+func TestWhatOneNodeHoldsAnotherOneReads(t *testing.T) {
+	leakCheck(t)
 	p := testProfile(1)
-	_, onA := openClient(t, a.Socket(), p, connector.Binding{})
-	_, onB := openClient(t, b.Socket(), p, connector.Binding{})
+	a, b, onA, onB := twoNodes(t, p)
 	doc := newDocument(p, nil, 7, 300, profile.RoleMid)
 	if f := found(t, onB, doc); f.Hit() {
 		t.Fatalf("held by nobody, and found: %+v", f)

@@ -87,17 +87,13 @@ func TestPackedSegmentsOutliveTheDaemon(t *testing.T) {
 // A node that fetches a packed segment has what the other one packed.
 func TestPackedSegmentsAreFetched(t *testing.T) {
 	leakCheck(t)
-	configs := clusterConfigs(t, "a", "b")
-	configs[0].ClusterCopies = false // else it hands over what only it has
-	a, b := startDaemon(t, configs[0], nil), startDaemon(t, configs[1], nil)
 	p := lenient(0.02)
-	_, at := openClient(t, a.Socket(), p, connector.Binding{})
-	_, away := openClient(t, b.Socket(), p, connector.Binding{})
+	_, b, onA, onB := twoNodes(t, p)
 	d := newDocument(p, nil, 1, 200, profile.RoleMid)
-	put(t, at, d)
-	_, want := wholeOf(t, at, d)
-	eventually(t, "b knows of it", func() bool { return found(t, away, d).Hit() })
-	_, got := wholeOf(t, away, d)
+	put(t, onA, d)
+	_, want := wholeOf(t, onA, d)
+	eventually(t, "b knows of it", func() bool { return found(t, onB, d).Hit() })
+	_, got := wholeOf(t, onB, d)
 	equalParts(t, got, want)
 	if b.view.Cluster().Fetched == 0 {
 		t.Error("nothing was fetched")

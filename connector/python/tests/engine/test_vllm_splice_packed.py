@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from running import StartDaemon
 
 pytestmark = [
     pytest.mark.engine,
@@ -16,27 +19,17 @@ pytestmark = [
 if importlib.util.find_spec("vllm") is not None:
     from engine.splice_requests import ask, ids_of, start, warm, worker
     from engine.vllm_harness import Engine, hybrid_model
-    from running import Daemon
     from spliced_connector.model import divide
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    running = Daemon(tmp_path_factory.mktemp("d"), "-arena=256MiB", "-prefill-speed=500")
-    running.start()
-    yield running
-    running.stop()
+@pytest.fixture
+def engine(start_daemon: StartDaemon, tmp_path: Path) -> Iterator[Engine]:
+    daemon = start_daemon("-arena=256MiB", "-prefill-speed=500")
+    with closing(start(hybrid_model(tmp_path), daemon.socket, tolerance=0.02)) as running:
+        yield running
 
 
-@pytest.fixture(scope="module")
-def engine(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    directory: Path = tmp_path_factory.mktemp("model")
-    running = start(hybrid_model(directory), daemon.socket, tolerance=0.02)
-    yield running
-    running.close()
-
-
-def test_packed_segments_are_spliced(engine: Engine, daemon: Daemon) -> None:
+def test_packed_segments_are_spliced(engine: Engine) -> None:
     ids, cuts = ids_of([0, 1, 2])
     replies = [ask(engine, ids, cuts) for _ in range(2)]
     captured = next(reply for reply in replies if reply.told.get("captured"))

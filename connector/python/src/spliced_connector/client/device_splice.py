@@ -216,7 +216,7 @@ class _StateJob:
             return lambda _: seam
         (t, t_part), (s, s_part) = (_part(segment.layout, self._layer, kind) for kind in "TS")
         at_t, at_s = operands.add(segment.runs(t)), operands.add(segment.runs(s))
-        if t_part.packed or s_part.packed:  # the daemon copies none to a GPU
+        if t_part.packed or s_part.packed:  # copies on a GPU are unpacked
             raise SplicedError(Code.UNSUPPORTED, f"packed parts of layer {self._layer} on a GPU")
         types = t_part.dtype, s_part.dtype
         turn = _turn_of(self._profile, self._layer, span.start - segment.begin)
