@@ -131,6 +131,37 @@ def test_transitions_multiply_later_ones_on_the_left() -> None:
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("lengths", [(8, 16, 1, 16, 130), (130, 16, 16, 5, 9), (16, 16), (4,)])
+def test_short_runs_may_be_passed_by_their_tuples(kind: str, lengths: tuple[int, ...]) -> None:
+    """Who moves states elsewhere, by T and S, hands back the states in between."""
+    steps = make_steps(kind, sum(lengths), dtype=torch.float64)
+    chunk = families.chunk_length(steps)
+    start = torch.randn_like(families.zero_state(steps))
+    runs = families.Runs(lengths, chunk, start.device)
+    want, got = (families.Scan(steps, runs) for _ in range(2))
+    states = [start]
+    for run in range(len(lengths)):
+        states.append(want.advance(run, states[-1]))
+    short = [run for run in range(len(lengths)) if got.short(run)]
+    assert short == [run for run, n in enumerate(lengths) if n <= chunk]
+    together = range(short[0], short[-1] + 1)
+    assert list(together) == short
+    transitions, ends = got.tuples(together)
+    for run, t, s in zip(together, transitions, ends, strict=True):
+        begin = sum(lengths[:run])
+        alone = rows(steps, begin, begin + lengths[run])
+        assert t.shape == families.transition(alone).shape
+        assert worst(t, families.transition(alone)) < 1e-12
+        assert worst(s, families.end_state(alone)) < 1e-12
+        assert worst(families.compose(t, s, states[run]), states[run + 1]) < 1e-12
+    got.passed(together, torch.stack(states[short[0] : short[-1] + 1]))
+    for run in range(len(lengths)):
+        if run not in short:
+            got.advance(run, states[run])
+    assert worst(got.outputs(), want.outputs()) < 1e-12
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_runs_are_independent_and_states_may_come_from_anywhere(kind: str) -> None:
     lengths = [7, 130, 1, 64, 16]
     steps = make_steps(kind, sum(lengths))

@@ -6,6 +6,7 @@ a real one: the leases, the kernels, and the order behind the engine's stream ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -75,6 +76,29 @@ def test_a_splice_from_the_gpu_is_the_one_from_memory(
         assert far(got.logits, want.logits) <= 1e-5
         assert continued(model, prompt, got) == continued(model, prompt, want)
     assert copies(daemon, "segment") - before == 6
+
+
+@pytest.mark.parametrize("query", [1, 40, 150])
+def test_many_segments_and_a_long_question_are_moved_over_in_turns(
+    query: int, connect_gpu: Connect, connect: Connect, daemon: Daemon
+) -> None:
+    """More segments than one launch takes, and rows that are no short run."""
+    model = qwen35()
+    host, hbm = engine(model, connect, daemon), on_device(model, connect_gpu, daemon)
+    texts = [tokens(30, seed=seed) for seed in range(11)]
+    cuts = list(range(0, 331, 30))
+
+    def prompt(order: Sequence[int]) -> list[int]:
+        return [t for i in order for t in texts[i]] + tokens(query, seed=99)
+
+    host.prefill(prompt(range(11)), cuts, "splice")
+    moved = prompt([0, *range(10, 0, -1)])
+    host.prefill(moved, cuts, "splice")
+    wait_until(lambda: hbm.prefill(moved, cuts, "splice").on_device >= 10 * 14)
+    want, got = (e.prefill(moved, cuts, "splice") for e in (host, hbm))
+    assert got.on_device == got.reused == want.reused and not got.trouble
+    assert far(got.logits, want.logits) <= 1e-5
+    assert continued(model, moved, got) == continued(model, moved, want)
 
 
 def test_a_prefix_from_the_gpu_gives_the_tokens_that_no_cache_gives(

@@ -435,8 +435,9 @@ class SplicedTransformers:
                 walked = by_segments(reuse, request)
             walked.on_device = reuse.device_tokens - before
         except UnreliableError as err:
-            log.warning("prompt of %d tokens computed without reuse: %s", len(ids), err)
-            walked = plainly(reuse, request, str(err))
+            why = str(err)  # a record of the error itself would keep what was leased mapped
+            log.warning("prompt of %d tokens computed without reuse: %s", len(ids), why)
+            walked = plainly(reuse, request, why)
         reuse.served(ids, walked.begin, walked.found, walked.segments, began)
         return walked
 

@@ -139,8 +139,18 @@ class Placer(Protocol):
         """
         ...
 
-    def compose(self, layer: int, span: Span, state: Tensor) -> Tensor:
-        """The state behind a segment of its own, from the one before, which may be overwritten."""
+    def compose(
+        self,
+        layer: int,
+        spans: Sequence[Span],
+        computed: tuple[Tensor, Tensor] | None,
+        state: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Moves a state, which may be overwritten, over consecutive spans: its own segments, and
+        n computed spans, of which `computed` has T [n, ...] and S [n, Hv, dk, dv]; None: n is 0.
+
+        Returns the state behind them, and those before the computed spans [n, Hv, dk, dv].
+        """
         ...
 
 

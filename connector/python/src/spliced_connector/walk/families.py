@@ -35,19 +35,22 @@ _PAIR_BYTES = 32 << 20  # bound on the table of decays between pairs of rows and
 @dataclass(frozen=True, slots=True)
 class _Group:
     """Chunks of one length. index [count * length] names their rows, mask [count, length] is 0 on
-    those that only fill a chunk up; None = none does."""
+    those that only fill a chunk up; None = none does. later [length, length] marks the columns of
+    rows behind one's own."""
 
     count: int
     length: int
     index: Tensor
     mask: Tensor | None
+    later: Tensor
 
 
 class Runs:
     """How rows that form consecutive runs are cut into chunks: made once for all layers.
 
-    A chunk never crosses runs. Whole chunks and shorter ones are two groups, so that a few short
-    runs beside a long one are not all padded to a whole chunk.
+    A chunk never crosses runs. Whole chunks of longer runs are one group; runs that are one chunk,
+    and what is left of longer ones, another: a few short runs beside a long one are not all padded
+    to a whole chunk, and lie together.
     """
 
     def __init__(self, lengths: Sequence[int], chunk: int, device: torch.device) -> None:
@@ -60,8 +63,8 @@ class Runs:
             places.append([])
             for lo in range(0, n, chunk):
                 size = min(chunk, n - lo)
-                kind = whole if size == chunk else short
-                places[-1].append((size < chunk, len(kind), size))
+                kind = whole if size == chunk < n else short
+                places[-1].append((kind is short, len(kind), size))
                 kind.append((at + lo, size))
             at += n
         self.rows = at
@@ -92,7 +95,8 @@ def _group(chunks: list[tuple[int, int]], length: int, device: torch.device) -> 
     size = torch.tensor([c[1] for c in chunks], device=device)[:, None]
     within = torch.arange(length, device=device)[None, :]
     mask = None if all(c[1] == length for c in chunks) else (within < size)
-    return _Group(len(chunks), length, (lo + within.minimum(size - 1)).flatten(), mask)
+    later = torch.ones((length, length), dtype=torch.bool, device=device).triu(1)
+    return _Group(len(chunks), length, (lo + within.minimum(size - 1)).flatten(), mask, later)
 
 
 def chunk_length(steps: Steps) -> int:
@@ -189,6 +193,33 @@ class Scan:
                 x = torch.baddbmm(decay * x, keys, reads @ x, alpha=-1)
         return x
 
+    def short(self, run: int) -> bool:
+        """Whether a run is one chunk, and lies where `tuples` finds it."""
+        return [group for group, _ in self.runs.chunks[run]] == [len(self._groups) - 1]
+
+    def tuples(self, runs: range) -> tuple[Tensor, Tensor]:
+        """T [runs, ...], as of `transition`, and S [runs, Hv, dk, dv] of consecutive short runs."""
+        p, at = self._groups[-1], self._place(runs)
+        keys, decay = p.keys[at], p.decay[at].squeeze(-1)
+        written = keys @ p.writes[at]
+        if p.reads is None:
+            return (decay if self.steps.decay.dim() == 3 else decay.squeeze(-1)), written
+        t = torch.matmul(keys, p.reads[at]).neg_()
+        t.diagonal(dim1=-2, dim2=-1).add_(decay)
+        return t, written
+
+    def passed(self, runs: range, before: Tensor) -> None:
+        """Takes it that consecutive short runs were moved over, from these states
+        [runs, Hv, dk, dv]: what `advance` does one by one where somebody else moves the state."""
+        p, at = self._groups[-1], self._place(runs)
+        new = p.writes[at] if p.reads is None else p.writes[at] - p.reads[at] @ before
+        self._seen[-1][at] = list(zip(before.unbind(), new.unbind(), strict=True))
+
+    def _place(self, runs: range) -> slice:
+        """Where the chunks of consecutive short runs lie in their group."""
+        first = self.runs.chunks[runs[0]][0][1]
+        return slice(first, first + len(runs))
+
     def outputs(self) -> Tensor:
         """The outputs of all rows, [n, Hv, dv], once every run was advanced."""
         out = []
@@ -227,7 +258,7 @@ def _prepare(steps: Steps, group: _Group, wide: torch.dtype) -> _Prepared:
     readers = [q]
     if steps.delta:
         readers.append(k if erase is None else erase)
-    scores, *own = _pairs(readers, k, total, heads, wide)
+    scores, *own = _pairs(readers, k, total, heads, group.later)
     q, k = _heads(q, heads), _heads(k, heads)
     if total.dim() == 3:
         total = total.unsqueeze(-1)
@@ -255,22 +286,21 @@ def _cut(x: Tensor, group: _Group, wide: torch.dtype) -> Tensor:
 
 
 def _pairs(
-    readers: Sequence[Tensor], k: Tensor, total: Tensor, heads: int, wide: torch.dtype
+    readers: Sequence[Tensor], k: Tensor, total: Tensor, heads: int, later: Tensor
 ) -> list[Tensor]:
     """Of each reader r_i . k_j under the decay from row j to row i, for j <= i; else zero.
 
     [c, Hv, L, L]: queries read, and so does what a delta rule compares its values with.
     """
-    above = torch.ones(2 * (k.shape[2],), dtype=torch.bool, device=k.device).triu(1)
     if total.dim() == 3:
-        fade = (total.unsqueeze(3) - total.unsqueeze(2)).to(wide)
-        fade = fade.masked_fill_(above, -torch.inf).exp_()
+        fade = (total.unsqueeze(3) - total.unsqueeze(2)).to(k.dtype)
+        fade = fade.masked_fill_(later, -torch.inf).exp_()
         return [_products(r, k, heads) * fade for r in readers]
     out: list[list[Tensor]] = [[] for _ in readers]
     # One chunk at a time: the table of one is what `chunk_length` bounds.
     for c, tc in enumerate(total):
-        fade = (tc.unsqueeze(2) - tc.unsqueeze(1)).to(wide)
-        fade = fade.masked_fill_(above[:, :, None], -torch.inf).exp_()
+        fade = (tc.unsqueeze(2) - tc.unsqueeze(1)).to(k.dtype)
+        fade = fade.masked_fill_(later[:, :, None], -torch.inf).exp_()
         fade *= _heads(k[c, None], heads)[0].unsqueeze(1)
         for r, products in zip(readers, out, strict=True):
             products.append((fade @ _heads(r[c, None], heads)[0].unsqueeze(-1)).squeeze(-1))

@@ -27,6 +27,9 @@ PREFILL_ROWS = 2048
 PLACED_ROWS = 16 * PREFILL_ROWS
 """Rows of segments that one walk of a long prompt puts in place, if no segment has more."""
 
+COMPOSED = 8
+"""Segments that a placer moves a state over in one go: bounds what is put together for it."""
+
 CONVERTED = 16
 """Transitions of a layer that are converted from their stored type at once: bounds their memory."""
 
@@ -216,14 +219,61 @@ class Walk(Pass[SplicedRows]):
         state = state.clone()  # the context's stays until the walk has ended
         run = 0
         segments = self._tuples(layer, state)
-        for span in self.rows.spans:
-            if self._placer is not None and self._placer.holds(span.segment):
-                state = self._placer.compose(layer, span, state)
-            elif span.segment >= 0:
+        for spans in self._stretches(recurrence):
+            if any(self._held(s) for s in spans):
+                runs = range(run, run + sum(s.segment < 0 for s in spans))
+                state = self._placed(layer, spans, runs, recurrence, state)
+                run = runs.stop
+            elif spans[0].segment >= 0:
                 state = families.compose(*next(segments), state)
             elif recurrence is not None:
                 state = recurrence.advance(run, state)
                 run += 1
+        return state
+
+    def _held(self, span: Span) -> bool:
+        return self._placer is not None and self._placer.holds(span.segment)
+
+    def _stretches(self, recurrence: Recurrence | None) -> list[list[Span]]:
+        """The spans in order: the placer's segments together with the short runs of rows beside
+        them, which it moves a state over in one go; all others one by one."""
+        if self._placer is None:
+            return [[span] for span in self.rows.spans]
+        chunk = recurrence.runs.chunk if isinstance(recurrence, families.Scan) else 0
+        return self.rows.once(("stretches", chunk), lambda: self._together(recurrence))
+
+    def _together(self, recurrence: Recurrence | None) -> list[list[Span]]:
+        out: list[list[Span]] = []
+        run, room = 0, -1  # segments that the last stretch can take yet; -1: it is at its end
+        for span in self.rows.spans:
+            joins = held = self._held(span)
+            if span.segment < 0:
+                joins = isinstance(recurrence, families.Scan) and recurrence.short(run)
+                run += 1
+            if joins and room >= held:
+                out[-1].append(span)
+            else:
+                out.append([span])
+                room = COMPOSED if joins else -1
+            room -= held
+        return out
+
+    def _placed(
+        self,
+        layer: int,
+        spans: Sequence[Span],
+        runs: range,
+        recurrence: Recurrence | None,
+        state: Tensor,
+    ) -> Tensor:
+        """The state behind spans that the placer moves it over, rows of ours among them."""
+        if self._placer is None:
+            raise RuntimeError("no placer")
+        if not runs or not isinstance(recurrence, families.Scan):
+            return self._placer.compose(layer, spans, None, state)[0]
+        computed = recurrence.tuples(runs)
+        state, before = self._placer.compose(layer, spans, computed, state)
+        recurrence.passed(runs, before)
         return state
 
     def _tuples(self, layer: int, like: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

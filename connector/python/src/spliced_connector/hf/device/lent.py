@@ -106,7 +106,7 @@ class Lent:
         return self._model.acquire_device(keys, fetch=False)
 
     def captured(self, spec: SegmentSpec, held: DeviceSegment) -> Captured:
-        """What a walk reads itself of a leased segment: its convolution inputs, in torch's memory.
+        """What a walk reads itself of a leased segment: its convolution inputs, where they lie.
 
         Raises ValueError when the segment has another layout than the spec; `SplicedError`.
         """
@@ -116,7 +116,7 @@ class Lent:
         for i, part in enumerate(held.layout.parts):
             if part.kind == "conv":
                 rows = self._view(held.device, held.runs(i), part)
-                layers[part.layer] = SegmentLayer(conv=rows.clone())
+                layers[part.layer] = SegmentLayer(conv=rows)
         return Captured(spec, tuple(layers))
 
     def placing(self, held: dict[int, DeviceSegment]) -> Placing | None:

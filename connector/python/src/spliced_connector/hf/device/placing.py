@@ -50,14 +50,40 @@ class Placing:
             place(self._stream, self._profile, planned, _blocks(into))
             self._settle()
 
-    def compose(self, layer: int, span: Span, state: Tensor) -> Tensor:
-        """In place: the state before is not kept."""
+    def compose(
+        self,
+        layer: int,
+        spans: Sequence[Span],
+        computed: tuple[Tensor, Tensor] | None,
+        state: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """In place, by one launch: the state before is not kept."""
         state = state.contiguous()
-        at = DevicePtr(state.data_ptr())
-        one = DeviceSpan(span.start, span.length, self._held[span.segment])
-        compose(self._stream, self._profile, [one], at, layer, at)
+        inputs = self._inputs(layer, computed, state)
+        before = state.new_empty((len(inputs), *state.shape))
+        seams = zip(inputs, before, strict=True)
+        planned = []
+        for span in spans:
+            held = self._held.get(span.segment)
+            given = (_at(t) for t in next(seams)) if held is None else ()
+            planned.append(DeviceSpan(span.start, span.length, held, *given))
+        compose(self._stream, self._profile, planned, _at(state), layer, _at(state))
         self._settle()
-        return state
+        return state, before
+
+    def _inputs(self, layer: int, computed: tuple[Tensor, Tensor] | None, like: Tensor) -> Tensor:
+        """T and S of computed spans, each span's by the layout that compose takes them in."""
+        layout = self._profile.seam_layout(layer)
+        count = 0 if computed is None else len(computed[0])
+        into = like.new_empty((count, layout.nbytes // like.element_size()))
+        for part, numbers in zip(layout.parts, computed or (), strict=False):
+            first = part.offset // like.element_size()
+            into[:, first : first + numbers[0].numel()] = numbers.flatten(1)
+        return into
+
+
+def _at(tensor: Tensor) -> DevicePtr:
+    return DevicePtr(tensor.data_ptr())
 
 
 def place_prefix(
