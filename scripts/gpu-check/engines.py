@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +31,18 @@ import fla_kernels
 import rows
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
-    from spliced_connector.hf import SplicedTransformers
+    from spliced_connector.hf import Prefilled, SplicedTransformers
+    from spliced_connector.hf.paged import PagedLayer
 
 REUSE_SHARE = 0.5
 """Of the time of a spliced request from host memory: what one from the GPU may take."""
+
+HELD_SHARE = 0.25
+"""Of the bytes of keys and values that copies take: what seven requests of the same segments may,
+which read them in place. Their seams are their own, a fiftieth of their tokens."""
 
 EXACT, ROUNDED = 0.1, 0.25
 """Difference of logits, relative to their spread, that is let pass: where the same numbers are
@@ -115,7 +121,8 @@ def build(name: str, sizes: Sizes, device: str) -> PreTrainedModel:
 
 
 class Engine:
-    """A model with two adapters: one that may use the GPU's memory, and one that has no choice."""
+    """A model with two adapters: one that may use the GPU's memory, and one that has no choice; and
+    one that reads rows in the GPU's memory where they lie."""
 
     def __init__(self, args: argparse.Namespace, sizes: Sizes, device: str) -> None:
         import torch
@@ -143,6 +150,8 @@ class Engine:
             Client(patient),
         ]
         self._engines = [SplicedTransformers(model, c, naming, settings) for c in self._clients]
+        in_place = dataclasses.replace(settings, in_place=True)
+        self._make_paged = lambda: SplicedTransformers(model, self._clients[0], naming, in_place)
 
     def state(self) -> dict[str, object]:
         """Why memory of the GPU is not used; empty when it is."""
@@ -181,6 +190,71 @@ class Engine:
         out = engine.generate(ids, cuts, mode, max_new_tokens=n, do_sample=False)
         return {"tokens": out[0, len(ids) :].tolist()}
 
+    def resident(
+        self, prompts: list[tuple[list[int], list[int]]], paged: bool, rounds: int
+    ) -> dict[str, object]:
+        """Requests that are there at the same time: bytes of their keys and values, of which the
+        daemon's count once, the last one's logits and median seconds to the first token, and those
+        of a token behind it."""
+        engine = self._make_paged() if paged else self._engines[0]
+        took, residents = [], []
+        for ids, cuts in prompts:
+            self._wait()
+            start = time.perf_counter()
+            done = engine.prefill(ids, cuts, "splice", keep=False)
+            int(done.logits.argmax())  # waits for the device
+            took.append(time.perf_counter() - start)
+            residents.append(done)
+        held = _held(residents)
+        one = torch_tensor([[1]], self._device)
+        tokens = []
+        for _ in range(4 * rounds):
+            self._wait()
+            start = time.perf_counter()
+            with self._torch.no_grad():
+                out = engine.model(one, past_key_values=done.cache, use_cache=True)
+            int(out.logits[0, -1].argmax())
+            tokens.append(time.perf_counter() - start)
+        good = [done.release() for done in residents]
+        return {
+            "held": held,
+            "logits": done.logits.float().tolist(),
+            "seconds": statistics.median(took),
+            "token": statistics.median(tokens[rounds:]),
+            "in_place": sum(len(_pages(done)) for done in residents),
+            "reused": done.reused,
+            "on_device": done.on_device,
+            "good": all(good),
+        }
+
+    def drafted(self, ids: list[int], cuts: list[int], n: int, right: int) -> dict[str, object]:
+        """Greedy tokens behind a splice, one at a time and, in the second round, with so many
+        drafts at a time, which are the tokens of the first round; 0: drafts that are wrong."""
+        engine, behind = self._engines[0], len(ids)
+        said: list[int] = []
+
+        def known(tokens: Sequence[int]) -> Sequence[int]:
+            at = len(tokens) - behind
+            return said[at : at + right] if right else [said[at] ^ 1, 0, 0]
+
+        def nothing(_: Sequence[int]) -> Sequence[int]:
+            return []
+
+        out: dict[str, object] = {}
+        for name, drafter in (("one", nothing), ("drafts", known)):
+            for _ in range(2):  # what is new is loaded in the first
+                self._wait()
+                start = time.perf_counter()
+                line = engine.generate(
+                    ids, cuts, "splice", max_new_tokens=n, do_sample=False, drafter=drafter
+                )
+                got = line[0, behind:].tolist()
+                out[name] = (time.perf_counter() - start) / len(got)
+                said = said or got
+            out[f"{name}_tokens"] = got
+            out[f"{name}_walks"] = engine.drafted.walks if engine.drafted else 0
+        return out
+
     def spent(self, ids: list[int], cuts: list[int], mode: Any, gpu: bool) -> dict[str, object]:
         """Milliseconds of the device, and of the kernels that take most of it."""
         from torch.profiler import ProfilerActivity, profile
@@ -199,6 +273,32 @@ class Engine:
     def close(self) -> None:
         for client in self._clients:
             client.close()
+
+
+def torch_tensor(numbers: list[list[int]], device: str) -> Tensor:
+    import torch
+
+    return torch.tensor(numbers, device=device)
+
+
+def _pages(done: Prefilled) -> list[PagedLayer]:
+    from spliced_connector.hf.paged import PagedLayer
+
+    return [layer for layer in done.cache.layers if isinstance(layer, PagedLayer)]
+
+
+def _held(residents: list[Prefilled]) -> int:
+    """Bytes of keys and values, those of a segment in the daemon's memory once."""
+    own, shared = 0, {}
+    for done in residents:
+        paged = _pages(done)
+        for layer in paged:
+            own += layer.rows.own_bytes
+            shared.update({x.data_ptr(): x.nbytes for x in layer.rows.segments()})
+        for layer in done.cache.layers:
+            if layer not in paged and getattr(layer, "keys", None) is not None:
+                own += layer.keys.nbytes + layer.values.nbytes
+    return own + sum(shared.values())
 
 
 def _enough(took: list[float], rounds: int) -> bool:
@@ -452,6 +552,11 @@ def compare(name: str, p: Prompt, writer: Process, reader: Process, sizes: Sizes
     bar = REUSE_SHARE if len(p.ids) > MOVES else 0.0
     with check(f"{name}: splice"):
         reused(f"{name}: splice", want, asked, reader, EXACT, sizes, plain["seconds"], bar)
+    with check(f"{name}: rows read in place"):
+        read_in_place(name, p, writer, reader, sizes)
+    if len(p.ids) > MOVES or sizes is SMALL:
+        with check(f"{name}: drafts"):
+            with_drafts(name, p, reader, sizes)
     # The prefix last: what is spliced would continue it.
     asked["mode"] = "prefix"
     with check(f"{name}: prefix"):
@@ -490,6 +595,50 @@ def reused(
     if len(took) == 2:
         named = f"{title}: first token, from the GPU, beside from memory"
         rows.within(named, took["the GPU"], took["memory"], "ms", bar)
+
+
+def read_in_place(name: str, p: Prompt, writer: Process, reader: Process, sizes: Sizes) -> None:
+    """Requests of the same segments in other orders, by copies of their rows and by one copy that
+    all of them read."""
+    first, *others = p.segments
+    turned = [
+        Prompt([first, *others[i:], *others[:i]], p.query) for i in range(min(8, len(others)))
+    ]
+    asked = {"prompts": [(one.ids, one.cuts) for one in turned], "rounds": sizes.rounds}
+    copies = reader.ask("resident", paged=False, **asked)
+    lying = reader.ask("resident", paged=True, **asked)
+    title = f"{name}: {len(turned)} requests of the same segments"
+    whole = lying["in_place"] and lying["on_device"] == lying["reused"]
+    rows.holds(f"{title}: rows are read in the GPU's memory", "" if whole else str(whole))
+    rows.holds(f"{title}: leases were good", "" if lying["good"] else "one had ended")
+    difference = off(lying["logits"], copies["logits"])
+    rows.at_most(f"{title}: logits of reading in place", difference, "of spread", EXACT)
+    held = (lying["held"] / 1048576, copies["held"] / 1048576)
+    bar = HELD_SHARE if len(p.ids) > MOVES else 0.0
+    rows.within(f"{title}: keys and values, in place beside copies", *held, "MiB", bar)
+    for what, key in (("first token", "seconds"), ("a token behind it", "token")):
+        took = (lying[key] * 1e3, copies[key] * 1e3)
+        rows.within(f"{title}: {what}, in place beside copies", *took, "ms")
+
+
+def with_drafts(name: str, p: Prompt, reader: Process, sizes: Sizes) -> None:
+    """Greedy decoding behind a splice, several tokens at a time."""
+    n = 24 if sizes is FULL else 6
+    for right in (3, 7, 0):
+        got = reader.ask("drafted", ids=p.ids, cuts=p.cuts, n=n, right=right)
+        what = f"{right} drafts that are right" if right else "3 drafts that are wrong"
+        same = sum(
+            1
+            for _ in itertools.takewhile(
+                lambda pair: pair[0] == pair[1],
+                zip(got["one_tokens"], got["drafts_tokens"], strict=True),
+            )
+        )
+        title = f"{name}: decoding with {what}"
+        rows.figure(f"{title}: the same tokens, of {n}", same, "tokens")
+        rows.figure(f"{title}: walks for {n} tokens", got["drafts_walks"], "walks")
+        took = (got["drafts"] * 1e3, got["one"] * 1e3)
+        rows.within(f"{title}: a token, beside one at a time", *took, "ms")
 
 
 def profiled(name: str, p: Prompt, engine: Process) -> None:

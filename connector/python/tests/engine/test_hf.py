@@ -333,9 +333,9 @@ def test_segments_that_are_gone_between_match_and_acquire_are_computed(
     acquire = hf_reuse.Reuse.acquire
 
     def without_the_second(self: hf_reuse.Reuse, *arguments: object) -> object:
-        held = acquire(self, *arguments)  # type: ignore[arg-type]
+        held, pages = acquire(self, *arguments)  # type: ignore[arg-type]
         held.pop(1).release()
-        return held
+        return held, pages
 
     monkeypatch.setattr(hf_reuse.Reuse, "acquire", without_the_second)
     done = e.prefill(ids, CUTS, "splice")

@@ -22,10 +22,13 @@ from spliced_connector.client import release_after
 from spliced_connector.client.device_lease import DeviceHeld
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.gpu import Stream
-from spliced_connector.hf import SplicedTransformers
+from spliced_connector.hf import HFSettings, SplicedTransformers
+from spliced_connector.hf import paged as hf_paged
 from spliced_connector.hf.adapter import Mode
 from spliced_connector.hf.device import lent as hf_lent
 from spliced_connector.hf.device import placing as hf_placing
+from spliced_connector.hf.device import reader as hf_reader
+from spliced_connector.hf.paged import GoneError, PagedLayer
 
 pytestmark = pytest.mark.engine
 
@@ -42,8 +45,10 @@ def daemon(start_gpu_daemon: StartDaemon) -> Daemon:
     return start_gpu_daemon("-hbm-page-bytes=4KiB")
 
 
-def on_device(model: PreTrainedModel, connect_gpu: Connect, daemon: Daemon) -> SplicedTransformers:
-    e = engine(model, connect_gpu, daemon, NAMING, HBM)
+def on_device(
+    model: PreTrainedModel, connect_gpu: Connect, daemon: Daemon, settings: HFSettings = HBM
+) -> SplicedTransformers:
+    e = engine(model, connect_gpu, daemon, NAMING, settings)
     assert e._reuse is not None and e._reuse.lent is not None
     attached(e._reuse.lent._client)
     assert e.device_state == ""
@@ -99,6 +104,97 @@ def test_many_segments_and_a_long_question_are_moved_over_in_turns(
     assert got.on_device == got.reused == want.reused and not got.trouble
     assert far(got.logits, want.logits) <= 1e-5
     assert continued(model, moved, got) == continued(model, moved, want)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_rows_on_the_gpu_are_read_where_they_lie(
+    name: str, connect_gpu: Connect, connect: Connect, daemon: Daemon
+) -> None:
+    """By kernels, and by several requests at other positions at once; decoding goes on there."""
+    model = MODELS[name]()
+    host = engine(model, connect, daemon)
+    ids = tokens(200)
+    host.prefill(ids, CUTS, "splice")
+    moved = [*tokens(60, seed=4), *ids[120:180], *ids[60:120], *ids[180:]]
+    host.prefill(moved, CUTS, "splice")
+    wants = [(p, host.prefill(p, CUTS, "splice")) for p in (ids, moved)]
+    lines = [continued(model, p, want) for p, want in wants]
+    hbm = on_device(MODELS[name](), connect_gpu, daemon, replace(HBM, in_place=True))
+    for p, _ in wants:
+        promoted(hbm, p, 148)
+    gots = [hbm.prefill(p, CUTS, "splice") for p, _ in wants]
+    for (prompt, want), got, line in zip(wants, gots, lines, strict=True):
+        assert (got.reused, got.on_device, got.computed) == (148, 148, 52) and not got.trouble
+        assert far(got.logits, want.logits) <= 1e-4
+        assert continued(hbm.model, prompt, got) == line
+    layers = [x for got in gots for x in got.cache.layers if isinstance(x, PagedLayer)]
+    if not layers:
+        pytest.skip("no layer of full attention whose rows can be read in place")
+    for layer in layers:
+        assert layer.rows.pages.reader is not None
+        assert layer.rows.shared_bytes > layer.rows.own_bytes
+    addresses = [{x.data_ptr() for x in layer.rows.segments()} for layer in layers]
+    n = len(layers) // 2
+    for first, second in zip(addresses[:n], addresses[n:], strict=True):
+        assert len(first & second) == 4, "keys and values of the two segments in common"
+    out = hbm.generate(ids, CUTS, "splice", max_new_tokens=12, do_sample=False)
+    assert out[0, 200:].tolist() == lines[0]
+    assert all(got.good and got.release() for got in gots)
+
+
+def test_rows_are_copied_where_some_lie_elsewhere(
+    connect_gpu: Connect, connect: Connect, daemon: Daemon
+) -> None:
+    model = qwen35()
+    host = engine(model, connect, daemon)
+    hbm = on_device(qwen35(), connect_gpu, daemon, replace(HBM, in_place=True))
+    ids = tokens(200)
+    host.prefill(ids, CUTS, "splice")
+    promoted(hbm, ids, 148)
+    mixed = [*ids[:120], *tokens(60, seed=8), *ids[180:]]
+    host.prefill(mixed, CUTS, "splice")
+    done = hbm.prefill(mixed, CUTS, "splice")
+    assert done.reused == 148 and not done.trouble
+    assert far(done.logits, host.prefill(mixed, CUTS, "splice").logits) <= 1e-4
+
+
+def test_rows_on_a_gpu_that_is_gone_have_the_answer_computed(
+    connect_gpu: Connect, connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hbm = on_device(qwen35(), connect_gpu, daemon, replace(HBM, in_place=True))
+    ids = tokens(200)
+    hbm.prefill(ids, CUTS, "splice")
+    promoted(hbm, ids, 148)
+    want = answer(qwen35(), ids)
+
+    def refused(*_: object) -> None:
+        raise SplicedError(Code.UNAVAILABLE, "of the driver")
+
+    done = hbm.prefill(ids, CUTS, "splice")
+    monkeypatch.setattr(hf_reader, "attend_launches", refused)
+    with pytest.raises(GoneError, match="of the driver"), torch.no_grad():
+        hbm.model(torch.tensor([[1]]), past_key_values=done.cache, use_cache=True)
+    again = hbm.prefill(ids, CUTS, "splice")
+    assert "of the driver" in again.trouble and again.computed == 200
+    out = hbm.generate(ids, CUTS, "splice", max_new_tokens=12, do_sample=False)
+    assert out[0, 200:].tolist() == want
+
+
+def test_rows_on_the_gpu_outlast_their_leases_as_copies(
+    connect_gpu: Connect, connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = qwen35()
+    host = engine(model, connect, daemon)
+    hbm = on_device(qwen35(), connect_gpu, daemon, replace(HBM, in_place=True))
+    ids = tokens(200)
+    host.prefill(ids, CUTS, "splice")
+    want = continued(model, ids, host.prefill(ids, CUTS, "splice"))
+    promoted(hbm, ids, 148)
+    done = hbm.prefill(ids, CUTS, "splice")
+    assert done.loan is not None
+    done.loan._until -= hf_paged.LIFE / 2 + 1
+    assert continued(hbm.model, ids, done) == want
+    assert done.loan._copied and done.good
 
 
 def test_a_prefix_from_the_gpu_gives_the_tokens_that_no_cache_gives(

@@ -92,7 +92,7 @@ def test_what_is_stored_late_disturbs_nobody(connect: Connect, daemon: Daemon) -
             step = e.model(torch.tensor([out[-1:]]), past_key_values=done.cache, use_cache=True)
         out.append(int(step.logits[0, -1].argmax()))
     assert out == line
-    positions = paged_layers(done)[0].rows._positions
+    positions = paged_layers(done)[0].rows.positions
     assert positions[-11:].tolist() == list(range(200, 211)), "rows of the answer are lost"
 
 

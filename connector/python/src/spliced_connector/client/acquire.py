@@ -67,6 +67,7 @@ def acquire_device(
     together: bool = False,
     fetch: bool = True,
     digests: bool = False,
+    life: float = 0.0,
 ) -> list[DeviceSegment | None]:
     """`acquire` of copies on the GPU; without `fetch` it does not wait for those to be made."""
     device = memory_of(r)
@@ -75,7 +76,7 @@ def acquire_device(
     flags = int(digests), int(together), int(fetch)
 
     def ask(now: list[bytes]) -> AcquireReply:
-        request = AcquireDeviceRequest(r.profile, r.rank, 0, *flags, now)
+        request = AcquireDeviceRequest(r.profile, r.rank, int(life * 1000), *flags, now)
         call = r.call(Op.ACQUIRE_DEVICE, wait, gives_back=True)
         return r.exchange.request(call, request, AcquireReply)
 

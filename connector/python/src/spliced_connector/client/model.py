@@ -175,6 +175,7 @@ class Model:
         fetch: bool = True,
         wait: float | None = None,
         digests: bool = False,
+        life: float = 0.0,
     ) -> list[DeviceSegment | None]:
         """Lease copies of segments on the GPU, as `acquire`.
 
@@ -185,7 +186,7 @@ class Model:
         none: list[DeviceSegment | None] = [None] * len(keys)
         out = self._ask(
             lambda r: leasing.acquire_device(
-                r, keys, seconds, together=all, fetch=fetch, digests=digests
+                r, keys, seconds, together=all, fetch=fetch, digests=digests, life=life
             ),
             lambda _: none,
         )

@@ -13,13 +13,12 @@ from spliced_connector.client import (
     Accept,
     Following,
     Query,
-    Segment,
     ServedSegment,
     Way,
     served_segments,
 )
 from spliced_connector.errors import SplicedError
-from spliced_connector.hf.paged import Loan
+from spliced_connector.hf.paged import GoneError, Loan
 from spliced_connector.hf.reuse import Found, Kept, Reuse, UnreliableError
 from spliced_connector.model import (
     NOTHING,
@@ -32,7 +31,7 @@ from spliced_connector.model import (
     make_plan,
     turn_ends,
 )
-from spliced_connector.walk import Captured, Context, Pages, prefill, splice_long
+from spliced_connector.walk import Captured, Context, prefill, splice_long
 
 log = logging.getLogger("spliced")
 
@@ -151,21 +150,18 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     # First what takes long: a lease must outlive all that is done under it.
     choices, elsewhere = _together(reuse, kept, prompt, choices, others)
     taken = time.monotonic()
-    held = reuse.acquire(prompt, choices)
+    held, pages = reuse.acquire(prompt, choices)
     loan = None
     try:
-        segments = reuse.tensors(prompt, held)
+        segments = reuse.tensors(prompt, held, pages is not None)
         segments.update((piece.index, captured) for piece, captured in kept.segments)
         choices = _without_misses(choices, segments)
         plan = make_plan(prompt, context.tokens, choices)
         spans = _until(plan.spans, request.upto)
-        pages = None
-        if reuse.in_place and all(isinstance(s, Segment) for s in held.values()):
-            pages = Pages(reuse.device)
         placing = reuse.placing(held)
         hidden = splice_long(reuse.arch, ids, spans, segments, context, placing, pages)
         loan = kept.loan = reuse.lend(held, taken, context)
-    except SplicedError as err:
+    except (SplicedError, GoneError) as err:
         raise UnreliableError(f"segments on the GPU: {err}") from err
     finally:
         segments = {}

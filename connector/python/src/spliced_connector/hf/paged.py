@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -13,9 +13,8 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from spliced_connector.client import Segment, release_all
 from spliced_connector.model import Kind
-from spliced_connector.walk import Architecture, Context, PagedRows, Pages
+from spliced_connector.walk import Architecture, Context, PagedRows, Pages, Stretch
 
 NAME = "spliced_pages"
 
@@ -28,12 +27,23 @@ class GoneError(RuntimeError):
     """Rows that a cache reads are not what was leased any more: compute the prompt again."""
 
 
+class Leased(Protocol):
+    """A lease of a segment, in memory of the host or of the GPU."""
+
+    @property
+    def valid(self) -> bool: ...
+
+
 class Loan:
     """Leased segments that a request reads where they are."""
 
-    def __init__(self, segments: Sequence[Segment], taken: float) -> None:
-        """taken: when they were asked for, by time.monotonic."""
+    def __init__(
+        self, segments: Sequence[Leased], taken: float, release: Callable[[], bool]
+    ) -> None:
+        """taken: when they were asked for, by time.monotonic. release: gives them back, and says
+        whether they were good until then."""
         self._segments = list(segments)
+        self._release = release
         self._rows: list[PagedRows] = []
         self._until = taken + LIFE
         self._good = True
@@ -72,7 +82,8 @@ class Loan:
         """Gives the leases back: whether all that was read is what was leased."""
         segments, self._segments, self._rows = self._segments, [], []
         if segments:
-            self._good = time.monotonic() < self._until and all(release_all(segments))
+            in_time = time.monotonic() < self._until
+            self._good = self._release() and in_time
         return self._good
 
 
@@ -96,12 +107,11 @@ class PagedLayer(DynamicLayer):  # type: ignore[misc, unused-ignore]
             raise ValueError(f"rows in pages are of one line, these of {len(key_states)}")
         if self._loan is not None:
             self._loan.extend()
-        n = key_states.shape[-2]
-        positions = torch.arange(self._length, self._length + n, device=key_states.device)
-        self.rows.put(positions, *(x[0].transpose(0, 1) for x in (key_states, value_states)))
-        self._length += n
+        new = [(self._length, key_states.shape[-2])]
+        self.rows.put(new, *(x[0].transpose(0, 1) for x in (key_states, value_states)))
+        self._length = sum(new[0])
         keys = key_states.view_as(key_states)
-        keys.spliced_pages = (self.rows, positions)  # type: ignore[attr-defined, unused-ignore]
+        keys.spliced_pages = (self.rows, new)  # type: ignore[attr-defined, unused-ignore]
         return keys, value_states
 
     def get_seq_length(self) -> int:
@@ -145,9 +155,9 @@ def attend_pages(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
         return out, None
-    rows, positions = cast("tuple[PagedRows, Tensor]", found)
+    rows, new = cast("tuple[PagedRows, list[Stretch]]", found)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return rows.attend(query[0].transpose(0, 1), positions, scale)[None], None
+    return rows.attend(query[0].transpose(0, 1), new, scale)[None], None
 
 
 AttentionInterface.register(NAME, attend_pages)

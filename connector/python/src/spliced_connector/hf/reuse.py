@@ -43,6 +43,7 @@ from spliced_connector.walk import (
     Architecture,
     Captured,
     Context,
+    Pages,
     capture,
     checkpoint_parts,
     pack,
@@ -270,27 +271,43 @@ class Reuse:
             context = None
         return context if held.release() else None
 
-    def acquire(self, prompt: Prompt, choices: Sequence[Choice]) -> dict[int, Leased]:
+    def acquire(
+        self, prompt: Prompt, choices: Sequence[Choice]
+    ) -> tuple[dict[int, Leased], Pages | None]:
         """Leases the segments that are chosen as hits, by index: on the model's GPU those that are
-        there. A miss is left out."""
+        there. A miss is left out. Pages, where their rows are to be read where they lie: they are
+        leased for so long then."""
         wanted = {
             p.index: p.key
             for p, c in zip(prompt.pieces, choices, strict=True)
             if c is Choice.HIT and p.key is not None
         }
+        if self.in_place and (held := self._leased(wanted, LIFE)):
+            return held, self._pages(held)
+        return self._leased(wanted, 0.0), None
+
+    def _leased(self, wanted: dict[int, bytes], life: float) -> dict[int, Leased]:
         held: dict[int, Leased] = {}
-        if self.in_place:
-            lasting = self.model.acquire(list(wanted.values()), life=LIFE)
-            if any(s is not None for s in lasting):
-                return _found(wanted, lasting)
         if self.lent is not None:
-            held |= _found(wanted, self.lent.acquire(list(wanted.values())))
+            held |= _found(wanted, self.lent.acquire(list(wanted.values()), life))
         rest = {i: key for i, key in wanted.items() if i not in held}
         if rest:
-            held |= _found(rest, self.model.acquire(list(rest.values())))
+            held |= _found(rest, self.model.acquire(list(rest.values()), life=life))
         return held
 
-    def tensors(self, prompt: Prompt, held: dict[int, Leased]) -> dict[int, Captured]:
+    def _pages(self, held: dict[int, Leased]) -> Pages | None:
+        """Attention reads rows where they lie if all of them are in its own device's memory."""
+        there = list(_on_device(held).values())
+        if not there:
+            return Pages(self.device) if self.device.type == "cpu" else None
+        if self.lent is None or len(there) < len(held):
+            return None
+        reader = self.lent.reader(there)
+        return None if reader is None else Pages(self.device, reader)
+
+    def tensors(
+        self, prompt: Prompt, held: dict[int, Leased], in_place: bool
+    ) -> dict[int, Captured]:
         """Leased segments as tensors over the leased memory, or as far as `placing` leaves them to
         the walk; one that cannot be read is no hit."""
         out = {}
@@ -302,7 +319,7 @@ class Reuse:
                 if isinstance(segment, Segment):
                     out[index] = unpack(self.profile, spec, segment)
                 elif self.lent is not None:
-                    out[index] = self.lent.captured(spec, segment)
+                    out[index] = self.lent.captured(spec, segment, in_place)
             except (SplicedError, ValueError) as err:
                 log.warning("segment %s not used: %s", segment.key.hex()[:16], err)
         return out
@@ -314,17 +331,27 @@ class Reuse:
 
     def release(self, held: dict[int, Leased]) -> bool:
         """Ends the leases; whether all their bytes were good until now."""
-        there = _on_device(held)
+        good = self._give_back(held)
+        if good:
+            self._count(held)
+        return good
+
+    def _give_back(self, held: dict[int, Leased]) -> bool:
         good = all(release_all([s for s in held.values() if isinstance(s, Segment)]))
         if self.lent is not None:
-            good &= self.lent.release(list(there.values()))
+            good &= self.lent.release(list(_on_device(held).values()))
         return good
+
+    def _count(self, held: dict[int, Leased]) -> None:
+        if self.lent is not None:
+            self.lent.tokens += sum(s.tokens for s in _on_device(held).values())
 
     def lend(self, held: dict[int, Leased], taken: float, context: Context) -> Loan | None:
         """Keeps leases for as long as a context's pages are read; None: there are no pages."""
         if not any(at.pages is not None for at in context.layers):
             return None
-        loan = Loan([s for s in held.values() if isinstance(s, Segment)], taken)
+        loan = Loan(list(held.values()), taken, lambda: self._give_back(held))
+        self._count(held)
         loan.reads([at.pages for at in context.layers if at.pages is not None])
         return loan
 

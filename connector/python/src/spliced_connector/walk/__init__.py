@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from spliced_connector.walk.families import Scan, angles, chunk_length, turn
     from spliced_connector.walk.layers import causal_convolution
     from spliced_connector.walk.naming import Naming
-    from spliced_connector.walk.paged import PagedRows, Pages
+    from spliced_connector.walk.paged import Lying, PagedRows, Pages, Place, Stretch
     from spliced_connector.walk.plain import altered
     from spliced_connector.walk.reading import UnsupportedError, child
     from spliced_connector.walk.registry import architecture
     from spliced_connector.walk.rows import Rows, ranges
     from spliced_connector.walk.run import PREFILL_ROWS, prefill, splice, splice_long
     from spliced_connector.walk.segments import (
+        FIELDS,
         TORCH_TYPES,
         by_layer,
         bytes_of,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from spliced_connector.walk.softmax import Turns, attend, attend_runs, grouped
 
 __all__ = [
+    "FIELDS",
     "PREFILL_ROWS",
     "TORCH_TYPES",
     "Architecture",
@@ -66,15 +68,18 @@ __all__ = [
     "Kernels",
     "LayerContext",
     "LinearRows",
+    "Lying",
     "Naming",
     "PagedRows",
     "Pages",
+    "Place",
     "Placer",
     "Rows",
     "Scan",
     "SegmentLayer",
     "Sight",
     "Steps",
+    "Stretch",
     "ToHost",
     "Turns",
     "UnsupportedError",
@@ -127,15 +132,15 @@ _MODULES = {
     "families": "Scan angles chunk_length turn",
     "layers": "causal_convolution",
     "naming": "Naming",
-    "paged": "PagedRows Pages",
+    "paged": "Lying PagedRows Pages Place Stretch",
     "plain": "altered",
     "reading": "UnsupportedError child",
     "registry": "architecture",
     "rows": "Rows ranges",
     "run": "PREFILL_ROWS prefill splice splice_long",
     "segments": (
-        "TORCH_TYPES by_layer bytes_of collect moved pack packed part_bytes part_tensors rounded"
-        " tensor_over unpack"
+        "FIELDS TORCH_TYPES by_layer bytes_of collect moved pack packed part_bytes part_tensors"
+        " rounded tensor_over unpack"
     ),
 }
 

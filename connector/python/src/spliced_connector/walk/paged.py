@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from spliced_connector.model import Rope
 from spliced_connector.walk import families
+from spliced_connector.walk.rows import ranges
 from spliced_connector.walk.softmax import Run, Turns, attend_runs
 
 GRAIN = 8
@@ -22,6 +24,10 @@ GRAIN = 8
 
 QUERIES = 256
 """Rows that attend at once, at most: bounds the scores."""
+
+
+Stretch = tuple[int, int]
+"""Rows that follow each other: the position of the first, and how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +40,36 @@ class Place:
     origin: int
 
 
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """Rows of one layer where they lie: keys [rows, KV, dk] and values [rows, KV, dv]."""
+
+    place: Place
+    k: Tensor
+    v: Tensor
+
+
+class Reader(Protocol):
+    """Attends over rows where they lie by other means than torch's operations."""
+
+    def attend(
+        self,
+        q: Tensor,
+        stretches: Sequence[Stretch],
+        rows: Sequence[Lying],
+        rope: Rope,
+        scale: float,
+    ) -> Tensor:
+        """As `PagedRows.attend`; rope is what turned the keys."""
+        ...
+
+
 class Pages:
     """What the tables of one request's layers have in common: which position lies where."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, reader: Reader | None = None) -> None:
         self.device = device
+        self.reader = reader
         self.places: list[Place] = []
         self._turns: dict[Rope, Turns | None] = {}
         self._shared = torch.empty(0, dtype=torch.int64, device=device)
@@ -74,7 +105,7 @@ class PagedRows:
         self.pages = pages
         self.rope = rope
         self._k, self._v = _room(k, len(k)), _room(v, len(v))
-        self._positions = torch.arange(len(k), device=k.device)
+        self._own: list[Stretch] = [(0, len(k))] if len(k) else []
         self._segments: list[tuple[Tensor, Tensor]] = []
         self._runs: list[Run] = []
 
@@ -88,6 +119,11 @@ class PagedRows:
         """What is read of the segments' rows."""
         return sum(x.nbytes for x in self.segments())
 
+    @property
+    def positions(self) -> Tensor:
+        """Of the own rows."""
+        return _positions(self._own, self._k.device)
+
     def segments(self) -> list[Tensor]:
         """The keys and values that are read where segments lie."""
         return [x for pair in self._segments for x in pair]
@@ -100,7 +136,7 @@ class PagedRows:
     def fork(self) -> PagedRows:
         """The same rows for somebody else who goes on from here: own ones are copied."""
         out = PagedRows.__new__(PagedRows)
-        out.pages, out.rope, out._positions = self.pages, self.rope, self._positions
+        out.pages, out.rope, out._own = self.pages, self.rope, list(self._own)
         out._k, out._v = self._k.clone(), self._v.clone()
         out._segments = list(self._segments)
         out._look()
@@ -116,45 +152,64 @@ class PagedRows:
             (i, k.permute(1, 2, 0), v.transpose(0, 1)) for i, (k, v) in enumerate(self._segments)
         ]
 
-    def put(self, positions: Tensor, k: Tensor, v: Tensor) -> None:
+    def put(self, stretches: Sequence[Stretch], k: Tensor, v: Tensor) -> None:
         """Own rows at ascending positions."""
-        kept = int(torch.searchsorted(self._positions, positions[:1]))
-        n = kept + len(positions)
-        self._positions = torch.cat((self._positions[:kept], positions))
+        first = stretches[0][0]
+        self._own = [(at, min(n, first - at)) for at, n in self._own if at < first]
+        kept = _count(self._own)
+        n = kept + _count(stretches)
+        for at, rows in stretches:
+            if self._own and sum(self._own[-1]) == at:
+                at, before = self._own.pop()
+                rows += before
+            self._own.append((at, rows))
         self._k, self._v = _room(self._k, n, kept), _room(self._v, n, kept)
         self._k[kept:n], self._v[kept:n] = k, v
 
-    def attend(self, q: Tensor, positions: Tensor, scale: float) -> Tensor:
+    def attend(self, q: Tensor, stretches: Sequence[Stretch], scale: float) -> Tensor:
         """Causal softmax attention of q [n, H, dk] at ascending positions: [n, H, dv]."""
+        if self.pages.reader is not None:
+            return self.pages.reader.attend(q, stretches, self._lying(), self.rope, scale)
+        first = stretches[0][0]
+        if len(q) == 1 and self._last() <= first:
+            return self._attend(q, None, scale)
+        positions = _positions(stretches, q.device)
+        every = torch.cat((self.positions, self.pages.shared))
         parts = [
-            self._attend(q[at : at + QUERIES], positions[at : at + QUERIES], scale)
+            self._attend(q[at : at + QUERIES], every > positions[at : at + QUERIES, None], scale)
             for at in range(0, len(q), QUERIES)
         ]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-    def _attend(self, q: Tensor, positions: Tensor, scale: float) -> Tensor:
-        own = len(self._positions)
+    def _attend(self, q: Tensor, hidden: Tensor | None, scale: float) -> Tensor:
+        """hidden: the rows that a query must not see [n, rows]; None: there are none."""
+        own = _count(self._own)
         mine = -1, self._k[:own].permute(1, 2, 0), self._v[:own].transpose(0, 1)
         turns = self.pages.turns(self.rope) if self._runs else None
-        return attend_runs(q, [mine, *self._runs], turns, scale, self._hidden(positions)).to(
-            q.dtype
-        )
+        return attend_runs(q, [mine, *self._runs], turns, scale, hidden).to(q.dtype)
 
-    def _hidden(self, positions: Tensor) -> Tensor | None:
-        """The rows that a query must not see [n, rows]; None: there are none."""
-        first = int(positions[0])
-        last = max((p.begin for p in self.pages.places), default=0)
-        if len(positions) == 1 and last <= first and int(self._positions[-1]) <= first:
-            return None
-        every = torch.cat((self._positions, self.pages.shared))
-        return every[None] > positions[:, None]
+    def _last(self) -> int:
+        """The highest position of a row."""
+        ends = [p.begin + p.rows for p in self.pages.places]
+        return max((*ends, sum(self._own[-1]) if self._own else 0)) - 1
+
+    def _lying(self) -> list[Lying]:
+        out, at = [], 0
+        for begin, n in self._own:
+            out.append(Lying(Place(begin, n, 0), self._k[at : at + n], self._v[at : at + n]))
+            at += n
+        there = zip(self.pages.places, self._segments, strict=True)
+        return out + [Lying(place, k, v) for place, (k, v) in there]
 
     def whole(self, tokens: int) -> tuple[Tensor, Tensor]:
         """Copies of the rows of the first tokens, in order, keys turned to their positions."""
         k = self._k.new_empty((tokens, *self._k.shape[1:]))
         v = self._v.new_empty((tokens, *self._v.shape[1:]))
-        mine = int(torch.searchsorted(self._positions, tokens))
-        k[self._positions[:mine]], v[self._positions[:mine]] = self._k[:mine], self._v[:mine]
+        at = 0
+        for begin, n in self._own:
+            n = max(0, min(n, tokens - begin))
+            k[begin : begin + n], v[begin : begin + n] = self._k[at : at + n], self._v[at : at + n]
+            at += n
         for p, (rows, values) in zip(self.pages.places, self._segments, strict=True):
             if p.begin >= tokens:
                 continue
@@ -164,6 +219,14 @@ class PagedRows:
                 turned = families.turn(turned, cos[:, None], sin[:, None], self.rope.interleaved)
             k[p.begin : p.begin + p.rows], v[p.begin : p.begin + p.rows] = turned, values.to(v)
         return k, v
+
+
+def _count(stretches: Sequence[Stretch]) -> int:
+    return sum(n for _, n in stretches)
+
+
+def _positions(stretches: Sequence[Stretch], device: torch.device) -> Tensor:
+    return ranges([(at, at + n) for at, n in stretches], device)
 
 
 def _room(x: Tensor, rows: int, kept: int | None = None) -> Tensor:

@@ -96,8 +96,10 @@ class SplicedRows(Rows):
         segments: Mapping[int, Captured],
         begin: int,
         placer: Placer | None = None,
+        paged: bool = False,
     ) -> None:
-        """placer: puts the segments that it holds in place by itself."""
+        """placer: puts the segments that it holds in place by itself; but rows that are paged stay
+        where they are."""
         self.spans = tuple(spans)
         self.begin = begin
         self.end = _check(self.spans, begin, ids.shape[0])
@@ -109,9 +111,10 @@ class SplicedRows(Rows):
             sights.append(Sight(lo, lo + s.length, 0, s.end))
         positions = ranges([(s.start, s.end) for s in computed], ids.device)
         super().__init__(arch, ids.index_select(0, positions), sights, positions)
-        self.copied = tuple(
-            s for s in spans if s.segment >= 0 and not (placer and placer.holds(s.segment))
-        )
+        whole = tuple(s for s in spans if s.segment >= 0)
+        self.composed = tuple(s for s in whole if placer is None or not placer.holds(s.segment))
+        """Spans of segments that the walk moves states over."""
+        self.copied = whole if paged else self.composed
         """Spans of segments whose rows the walk puts in place."""
         reused = [(s.start, s.end) for s in self.copied]
         self.reused = ranges(reused, self.device) if reused else None
@@ -155,8 +158,9 @@ def _given(span: Span, segments: Mapping[int, Captured]) -> Captured:
 PARTS = ("transition", "state", "conv", "k", "v")
 
 
-def check_segment(arch: Architecture, segment: Captured) -> None:
-    """Raises PlanError unless every layer has its parts in their shapes.
+def check_segment(arch: Architecture, segment: Captured, composed: bool = True) -> None:
+    """Raises PlanError unless every layer has its parts in their shapes: those that states are
+    composed from only where that is done here.
 
     A part of another shape would broadcast, and give an answer that looks right.
     """
@@ -171,9 +175,10 @@ def check_segment(arch: Architecture, segment: Captured) -> None:
         )
         if d.kind == Kind.LINEAR:
             a = d.linear
-            keys = (a.key_dim,) * (int(a.family.transition) - 1)
-            want["transition"] = (a.value_heads, *keys)
-            want["state"] = (a.value_heads, a.key_dim, a.value_dim)
+            if composed:
+                keys = (a.key_dim,) * (int(a.family.transition) - 1)
+                want["transition"] = (a.value_heads, *keys)
+                want["state"] = (a.value_heads, a.key_dim, a.value_dim)
             if a.conv.rows:
                 want["conv"] = (a.conv.rows, sum(a.conv.channels))
         elif d.kind != Kind.NONE:

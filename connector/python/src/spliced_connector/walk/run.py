@@ -70,14 +70,14 @@ def splice(
     """
     with torch.no_grad():
         every = _tokens(ids, context.device)
-        rows = SplicedRows(arch, every, spans, segments, context.tokens, placer)
+        rows = SplicedRows(arch, every, spans, segments, context.tokens, placer, pages is not None)
         for span in rows.copied:
-            check_segment(arch, rows.segments[span.segment])
+            check_segment(arch, rows.segments[span.segment], span in rows.composed)
         if pages is not None:
             context.page(arch, pages)
             pages.add(places(rows))
         context.reserve(rows.end)
-        if placer is not None:
+        if placer is not None and pages is None:
             placer.rows(rows.spans, [(at.k, at.v) for at in context.layers])
         h = Walk(arch, rows, context, placer).run()
         context.tokens = rows.end
@@ -182,8 +182,9 @@ class Walk(Pass[SplicedRows]):
         if x is None:
             return None
         new = self.arch.attention(layer, x, self.rows.positions)
-        pages.put(self.rows.positions, new.k, new.v)
-        o = pages.attend(new.q, self.rows.positions, self.arch.scale(layer))
+        stretches = [(s.position, s.hi - s.lo) for s in self.rows.sights]
+        pages.put(stretches, new.k, new.v)
+        o = pages.attend(new.q, stretches, self.arch.scale(layer))
         return self.arch.attention_out(layer, o, new)
 
     def _place_segments(self, layer: int, k: Tensor, v: Tensor) -> None:
@@ -277,10 +278,10 @@ class Walk(Pass[SplicedRows]):
         return state
 
     def _tuples(self, layer: int, like: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """(T, S) of every copied segment in order, in the type of a state: some at a time are
-        converted in one go."""
+        """(T, S) of every segment that is composed here, in order and in the type of a state: some
+        at a time are converted in one go."""
         rope = self.arch.identity.layers[layer].linear.rope
-        spans = self.rows.copied
+        spans = self.rows.composed
         for first in range(0, len(spans), CONVERTED):
             some = spans[first : first + CONVERTED]
             found = [self._tuple(layer, s.segment) for s in some]

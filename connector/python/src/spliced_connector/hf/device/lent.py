@@ -20,8 +20,10 @@ from spliced_connector.client import (
 from spliced_connector.errors import SplicedError
 from spliced_connector.gpu import CUDA, DeviceArray, Run, Stream
 from spliced_connector.hf.device.placing import Placing, place_prefix
+from spliced_connector.hf.device.reader import Reader, unreadable
 from spliced_connector.model import DType, Kind, Part, Profile, SegmentSpec
 from spliced_connector.walk import (
+    FIELDS,
     TORCH_TYPES,
     Architecture,
     Captured,
@@ -59,8 +61,9 @@ class Lent:
         self._device = device
         self._is_host_memory = is_host_memory
         self.tokens = 0
-        """Taken from copies on the device so far, whose bytes were good."""
+        """Taken from copies on the device so far, as far as is known of good bytes."""
         self._never = _unusable(arch) or self._elsewhere()
+        self._unreadable = unreadable(arch)
 
     def memory(self) -> DeviceMemory | None:
         """The memory, with kernels to use it by; None while there is none for this model."""
@@ -99,25 +102,28 @@ class Lent:
             with memory.gpu.context.current() as driver:
                 driver.synchronize(self.stream())
 
-    def acquire(self, keys: Sequence[bytes]) -> list[DeviceSegment | None]:
-        """Leases the copies that are there. What is not is on its way then, for the next time."""
+    def acquire(self, keys: Sequence[bytes], life: float = 0.0) -> list[DeviceSegment | None]:
+        """Leases the copies that are there, as `Model.acquire_device`. What is not is on its way
+        then, for the next time."""
         if not keys or self.memory() is None:
             return [None] * len(keys)
-        return self._model.acquire_device(keys, fetch=False)
+        return self._model.acquire_device(keys, fetch=False, life=life)
 
-    def captured(self, spec: SegmentSpec, held: DeviceSegment) -> Captured:
-        """What a walk reads itself of a leased segment: its convolution inputs, where they lie.
+    def captured(self, spec: SegmentSpec, held: DeviceSegment, in_place: bool) -> Captured:
+        """What a walk reads itself of a leased segment, where it lies: its convolution inputs, and
+        its rows if these are read in place.
 
         Raises ValueError when the segment has another layout than the spec; `SplicedError`.
         """
         if held.layout != self._profile.segment_layout(spec):
             raise ValueError(f"segment of {held.layout.nbytes} bytes is not as its spec says")
-        layers = [SegmentLayer() for _ in self._arch.layers]
+        wanted = ("conv", "K", "V") if in_place else ("conv",)
+        found: list[dict[str, Tensor]] = [{} for _ in self._arch.layers]
         for i, part in enumerate(held.layout.parts):
-            if part.kind == "conv":
+            if part.kind in wanted:
                 rows = self._view(held.device, held.runs(i), part)
-                layers[part.layer] = SegmentLayer(conv=rows)
-        return Captured(spec, tuple(layers))
+                found[part.layer][FIELDS[part.kind]] = rows
+        return Captured(spec, tuple(SegmentLayer(**fields) for fields in found))
 
     def placing(self, held: dict[int, DeviceSegment]) -> Placing | None:
         """Who puts leased segments in place, by the numbers that spans give them."""
@@ -125,6 +131,13 @@ class Lent:
             return None
         memory = next(iter(held.values())).device
         return Placing(self._profile, held, self.stream(), lambda: self.settle(memory))
+
+    def reader(self, held: Sequence[DeviceSegment]) -> Reader | None:
+        """Who attends over the rows of leased segments where they lie; None where nobody can."""
+        if not held or self._unreadable:
+            return None
+        memory = held[0].device
+        return Reader(memory, self.stream, lambda: self.settle(memory))
 
     def load(self, prefix: bytes, accept: Accept, room: int, tokens: int) -> Context | None:
         """A context behind a saved prefix of so many tokens, None where it is not to be had.
@@ -141,7 +154,10 @@ class Lent:
             context = self._restored(held, room, tokens)
         except (SplicedError, ValueError) as err:
             log.warning("checkpoint of %d tokens on the GPU not used: %s", held.tokens, err)
-        return context if self.release([held]) else None
+        if not self.release([held]):
+            return None
+        self.tokens += held.tokens
+        return context
 
     def release(self, held: Sequence[DeviceSegment | DeviceCheckpoint]) -> bool:
         """Ends leases when the engine's stream has passed this point, and waits for it; whether
@@ -153,10 +169,7 @@ class Lent:
         except SplicedError as err:
             log.warning("leases of a GPU: %s", err)
             return False
-        good = passing is None or (passing.wait(_RELEASE_SECONDS) and all(passing.good))
-        if good:
-            self.tokens += sum(one.tokens for one in held)
-        return good
+        return passing is None or (passing.wait(_RELEASE_SECONDS) and all(passing.good))
 
     def _restored(self, held: DeviceCheckpoint, room: int, tokens: int) -> Context:
         if held.tokens != tokens:
