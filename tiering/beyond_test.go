@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
@@ -694,5 +695,26 @@ func TestFetchWithoutALowerTier(t *testing.T) {
 	}
 	if n := b.Counters(); n.Dropped == 0 || n.Beyond.Fetches[transfer.Done] < 12 {
 		t.Fatalf("%d fetched, %d dropped", n.Beyond.Fetches[transfer.Done], n.Dropped)
+	}
+}
+
+// A price that a stall has spoilt keeps the work from being done that would correct it.
+func TestAPriceThatAStallHasSpoiltFades(t *testing.T) {
+	x := newApart(t, hybrid(1))
+	costs := x.profileOf().Costs
+	price := func() float64 { return costs.Model().Link(cost.JobLoadPeer).Millis(1 << 20) }
+	right := price()
+	for range 4 {
+		costs.Did(cost.JobLoadPeer, 1<<20, time.Minute)
+	}
+	if price() < 10*right {
+		t.Fatalf("%v ms, want more than %v", price(), 10*right)
+	}
+	for range 10 {
+		x.Sweep()
+		x.clock.advance(time.Minute)
+	}
+	if price() != right {
+		t.Errorf("%v ms after ten minutes, want %v again", price(), right)
 	}
 }

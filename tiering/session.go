@@ -140,6 +140,9 @@ func (s *Store) Sweep() {
 	s.sweepPins()
 	s.sweepBeyond(now)
 	s.sweepHBM()
+	for _, ps := range *s.profiles.Load() {
+		ps.Costs.Forget(now)
+	}
 	leases, reservations := 0, 0
 	_ = s.inTurns(func() error {
 		l, r := s.sweepLocked(now)

@@ -100,25 +100,25 @@ type Averages struct {
 	xx, xy  float64
 }
 
-// The newest sample counts for linkStep, once there are that many: about 16
-// samples are remembered. A sample beyond linkCap times what was predicted
-// counts as that, so that one stall does not price a tier out.
+// The newest of linkKeep samples counts for its share of them, and so does each
+// later one. A sample beyond linkCap times what was predicted counts as that, so
+// that one stall does not price a tier out, the first one included.
 const (
-	linkStep = 1.0 / 16
+	linkKeep = 16
 	linkCap  = 4.0
 )
 
 // Add takes one job of that many bytes that took that long. Nonsense is ignored.
-func (a *Averages) Add(bytes int64, millis float64) {
+func (a *Averages) Add(prior Link, bytes int64, millis float64) {
 	if bytes < 0 || !finitePositive(millis) {
 		return
 	}
 	x, y := float64(bytes), millis
-	if a.samples >= 3 {
-		y = min(y, linkCap*a.Link(Link{}).Millis(bytes))
+	if expected := a.Link(prior).Millis(bytes); expected > 0 {
+		y = min(y, linkCap*expected)
 	}
-	a.samples++
-	step := max(linkStep, 1/float64(a.samples))
+	a.samples = min(a.samples+1, linkKeep)
+	step := 1 / float64(a.samples)
 	a.x += step * (x - a.x)
 	a.y += step * (y - a.y)
 	a.xx += step * (x*x - a.xx)
@@ -153,5 +153,17 @@ func (a *Averages) Link(prior Link) Link {
 	return mean
 }
 
-// Samples is how many jobs were taken in.
+// Forget moves half of the way back to the prior, and all of it once little is left.
+// What was measured decides whether a job is done again: a price that nobody confirms
+// any more, because it is too high, would otherwise stay.
+func (a *Averages) Forget(prior Link) {
+	if a.samples /= 2; a.samples == 0 {
+		*a = Averages{}
+		return
+	}
+	a.y += (prior.Fixed + prior.PerByte*a.x - a.y) / 2
+	a.xy += (prior.Fixed*a.x + prior.PerByte*a.xx - a.xy) / 2
+}
+
+// Samples is how many jobs are remembered.
 func (a *Averages) Samples() int { return a.samples }

@@ -37,7 +37,22 @@ func (m *Model) PrefillSamples() int { return m.prefill.Samples() }
 // Did takes a job of that many bytes that took that many milliseconds.
 func (m *Model) Did(j Job, bytes int64, millis float64) {
 	if j < jobs {
-		m.seen[j].Add(bytes, millis)
+		m.seen[j].Add(m.prior[j], bytes, millis)
+	}
+}
+
+// Seen is how many jobs of a kind are remembered.
+func (m *Model) Seen(j Job) int {
+	if j >= jobs {
+		return 0
+	}
+	return m.seen[j].Samples()
+}
+
+// Forget moves a job's price towards its prior, as Averages.Forget.
+func (m *Model) Forget(j Job) {
+	if j < jobs {
+		m.seen[j].Forget(m.prior[j])
 	}
 }
 

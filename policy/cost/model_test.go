@@ -17,7 +17,7 @@ func TestLinkIsMeasured(t *testing.T) {
 			if i%23 == 5 {
 				ms *= 30 // a stall
 			}
-			a.Add(bytes, ms)
+			a.Add(Link{}, bytes, ms)
 		}
 		got := a.Link(Link{})
 		for _, bytes := range []int64{8 << 20, 32 << 20, 64 << 20} {
@@ -35,16 +35,66 @@ func TestLinkOfLittle(t *testing.T) {
 		t.Errorf("unmeasured: %+v, want the prior", got)
 	}
 	for range 10 {
-		a.Add(1<<20, 2*prior.Millis(1<<20)) // of one size only
+		a.Add(prior, 1<<20, 2*prior.Millis(1<<20)) // of one size only
 	}
 	for _, bytes := range []int64{0, 1 << 20, 1 << 30} {
 		near(t, "one size", a.Link(prior).Millis(bytes), 2*prior.Millis(bytes), 1e-6*prior.Millis(bytes))
 	}
-	a.Add(-1, 5)
-	a.Add(1<<20, math.NaN())
-	a.Add(1<<20, -1)
+	a.Add(prior, -1, 5)
+	a.Add(prior, 1<<20, math.NaN())
+	a.Add(prior, 1<<20, -1)
 	if a.Samples() != 10 {
 		t.Errorf("%d samples, want 10: the rest is nonsense", a.Samples())
+	}
+}
+
+func TestOneStallPricesNothingOut(t *testing.T) {
+	prior := Bandwidth(1, 1e9)
+	for before := range 20 {
+		var a Averages
+		for range before {
+			a.Add(prior, 4<<20, prior.Millis(4<<20))
+		}
+		a.Add(prior, 4<<20, 1e6)
+		if by := a.Link(prior).Millis(4<<20) / prior.Millis(4<<20); by > linkCap+1e-9 {
+			t.Errorf("after %d jobs a stall makes the next one look %.1f times as long", before, by)
+		}
+	}
+}
+
+func TestWhatIsSlowIsFoundToBe(t *testing.T) {
+	prior, slow := Bandwidth(1, 1e9), Bandwidth(100, 1e7)
+	var a Averages
+	for n := 1; ; n++ {
+		a.Add(prior, 4<<20, slow.Millis(4<<20))
+		if a.Link(prior).Millis(4<<20) > 0.9*slow.Millis(4<<20) {
+			break
+		}
+		if n == 24 {
+			t.Fatalf("after %d jobs at a hundredth of the speed: %v ms, want %v", n, a.Link(prior).Millis(4<<20), slow.Millis(4<<20))
+		}
+	}
+}
+
+func TestForgettingEndsAtThePrior(t *testing.T) {
+	prior, slow := Bandwidth(1, 1e9), Bandwidth(20, 1e8)
+	var a Averages
+	for i := range 200 {
+		bytes := int64(1+i%7) << 20
+		a.Add(prior, bytes, slow.Millis(bytes))
+	}
+	last := slow.Millis(3 << 20)
+	near(t, "measured", a.Link(prior).Millis(3<<20), last, 0.01*last)
+	for range 5 {
+		a.Forget(prior)
+		now := a.Link(prior).Millis(3 << 20)
+		if now >= last || now < prior.Millis(3<<20)-1e-9 {
+			t.Fatalf("%v ms after %v: no step back to %v", now, last, prior.Millis(3<<20))
+		}
+		last = now
+	}
+	if got := a.Link(prior); got != prior || a.Samples() != 0 {
+		t.Errorf("%+v with %d samples, want the prior", got, a.Samples())
 	}
 }
 
@@ -53,7 +103,7 @@ func TestLinkIsNeverNegative(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		var a Averages
 		for range 1 + rng.IntN(30) {
-			a.Add(int64(rng.IntN(1<<(1+rng.IntN(30)))), math.Exp(12*rng.Float64()-6))
+			a.Add(Bandwidth(1, 1e9), int64(rng.IntN(1<<(1+rng.IntN(30)))), math.Exp(12*rng.Float64()-6))
 		}
 		if l := a.Link(Bandwidth(1, 1e9)); l.Fixed < 0 || l.PerByte < 0 || math.IsNaN(l.Fixed+l.PerByte) {
 			t.Fatalf("seed %d: %+v", seed, l)
@@ -67,7 +117,7 @@ func TestLinkFollowsASlowerTier(t *testing.T) {
 	for _, l := range []Link{fast, slow} {
 		for i := range 100 {
 			bytes := int64(1+i%10) << 22
-			a.Add(bytes, l.Millis(bytes))
+			a.Add(Link{}, bytes, l.Millis(bytes))
 		}
 	}
 	near(t, "40 MiB", a.Link(Link{}).Millis(40<<20), slow.Millis(40<<20), 0.02*slow.Millis(40<<20))

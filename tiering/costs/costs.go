@@ -34,14 +34,47 @@ type Learned struct {
 	mu      sync.Mutex  // held for a moment
 	model   *cost.Model // of links; its prefill is the prior
 	prefill cost.Prefill
-	samples int                       // prefills measured
-	jobs    int                       // measured
-	did     [cost.JobPublish + 1]bool // jobs of which some were measured
+	samples int // prefills measured
+	jobs    int // measured
+	last    [cost.JobPublish + 1]confirmed
 
 	// fitting is taken before mu and held while samples are fitted, some ms for as
 	// many as come at once: only those who bring samples wait for it.
 	fitting sync.Mutex
 	fits    map[tier.TenantID]*cost.Fit
+}
+
+// confirmed says when the price of a job was last known to be right.
+type confirmed struct {
+	lately bool // measured since Forget looked
+	at     time.Time
+}
+
+// forgetAfter is how long a measured price lasts without being measured again: then,
+// and each time as long, it moves half of the way back to its prior. One that is too
+// high has what it prices not done, and would never be corrected.
+const forgetAfter = time.Minute
+
+// Forget has prices fade that were not measured lately. It is called now and then.
+func (l *Learned) Forget(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	faded := false
+	for j := range l.last {
+		last, job := &l.last[j], cost.Job(j)
+		if last.lately || last.at.IsZero() {
+			*last = confirmed{at: now}
+			continue
+		}
+		if l.model.Seen(job) == 0 || now.Sub(last.at) < forgetAfter {
+			continue
+		}
+		l.model.Forget(job)
+		last.at, faded = now, true
+	}
+	if faded {
+		l.publishLocked()
+	}
 }
 
 // claimMost is how many times off the prior a prefill may be that one tenant of
@@ -153,8 +186,8 @@ func (l *Learned) Did(j cost.Job, bytes int64, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.model.Did(j, bytes, took.Seconds()*1e3)
-	if int(j) < len(l.did) {
-		l.did[j] = true
+	if int(j) < len(l.last) {
+		l.last[j].lately = true
 	}
 	if l.jobs++; l.jobs <= publishEvery || l.jobs%publishEvery == 0 {
 		l.publishLocked()
@@ -193,7 +226,10 @@ func (l *Learned) Snapshot() Snapshot {
 	}
 	l.mu.Lock()
 	s.Samples = l.samples
-	s.Measured, s.PrefillMeasured = l.did, l.prefill != l.model.Prefill()
+	s.PrefillMeasured = l.prefill != l.model.Prefill()
+	for j := range s.Measured {
+		s.Measured[j] = l.model.Seen(cost.Job(j)) > 0
+	}
 	l.mu.Unlock()
 	return s
 }

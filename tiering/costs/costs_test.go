@@ -120,3 +120,42 @@ func TestSegmentsAreAsLargeAsTheLastOnes(t *testing.T) {
 		t.Errorf("a segment of 300 tokens takes %d bytes, want %d", got, want)
 	}
 }
+
+func TestPricesThatNobodyConfirmsFade(t *testing.T) {
+	l := New(newProfile(t), Priors{})
+	prior := l.Model().Link(cost.JobLoadDisk).Millis(4 << 20)
+	price := func() float64 { return l.Model().Link(cost.JobLoadDisk).Millis(4 << 20) }
+	slow := func() { l.Did(cost.JobLoadDisk, 4<<20, 2*time.Second) }
+	for range 40 {
+		slow()
+	}
+	high := price()
+	if high < 100*prior {
+		t.Fatalf("%v ms, want a price that was measured", high)
+	}
+	now := time.Unix(1e9, 0)
+	for range 60 { // used as it was: it stays
+		now = now.Add(10 * time.Second)
+		slow()
+		l.Forget(now)
+	}
+	if price() < 0.9*high {
+		t.Errorf("%v ms after %v, though it was measured again and again", price(), high)
+	}
+	for range 5 {
+		l.Forget(now.Add(forgetAfter / 2))
+	}
+	if price() < 0.9*high {
+		t.Errorf("%v ms after half a minute, want %v", price(), high)
+	}
+	for range 6 { // not used any more
+		now = now.Add(forgetAfter)
+		l.Forget(now)
+	}
+	if price() != prior {
+		t.Errorf("%v ms when nobody measured it for minutes, want the prior's %v", price(), prior)
+	}
+	if l.Snapshot().Measured[cost.JobLoadDisk] {
+		t.Error("a price that was forgotten counts as measured")
+	}
+}
