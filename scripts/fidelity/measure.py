@@ -3,6 +3,7 @@
     python scripts/fidelity/measure.py --questions 2100 --workers 2 --out docs/results/fidelity.json
     python scripts/fidelity/measure.py --places --questions 400 --out docs/results/fidelity-places.json
     python scripts/fidelity/measure.py --forms --out docs/results/fidelity-forms.json
+    python scripts/fidelity/measure.py --seams --out docs/results/fidelity-seams.json
 
 Answers are kept in a file beside the result while it runs, one line per question, so that a run that
 was stopped goes on where it was.
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from intervals import paired, share
 from questions import TINYHYBRID, Question, questions
-from ways import FORMS, FULL, PLACES, SPLICED, VARIANTS, Variant
+from ways import FORMS, FULL, PLACES, SEAMS, SPLICED, VARIANTS, Variant
 
 MODEL = TINYHYBRID / "model"
 COUNTS = (2, 4, 6, 8, 12)
@@ -38,8 +39,8 @@ def load(directory: Path) -> object:
     from serve import Server
     from transformers import AutoModelForCausalLM
 
-    from spliced_connector.walk import (Naming)
-    from spliced_connector.walk import (architecture)
+    from spliced_connector.walk import Naming
+    from spliced_connector.walk import architecture
 
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -175,12 +176,14 @@ def main() -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--places", action="store_true", help="cuts at other places")
     which.add_argument("--forms", action="store_true", help="tuples in small forms")
+    which.add_argument("--seams", action="store_true", help="other seams")
     parser.add_argument("--model", type=Path, default=MODEL)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--log", type=Path, help="answers so far; default: beside --out, removed")
     options = parser.parse_args()
     log: Path = options.log or options.out.with_suffix(".answers.jsonl")
-    ways = PLACES if options.places else FORMS if options.forms else VARIANTS
+    asked = {"places": PLACES, "forms": FORMS, "seams": SEAMS}
+    ways = next((asked[name] for name in asked if getattr(options, name)), VARIANTS)
     wanted = list(questions(options.questions, COUNTS))
     seeds = {q.seed for q in wanted}
     rows = [row for row in read(log) if row["seed"] in seeds]

@@ -12,11 +12,11 @@ from questions import Question
 from variants import apply
 from ways import FULL, PREFIX, Variant
 
-from spliced_connector.model import (Choice, Prompt, Span, SpanKind, choose, divide, make_plan)
-from spliced_connector.model import (Profile)
-from spliced_connector.walk import (Architecture, Captured)
-from spliced_connector.walk import (Context)
-from spliced_connector.walk import (capture, prefill, splice)
+from spliced_connector.model import Choice, Prompt, Span, SpanKind, choose, divide, make_plan
+from spliced_connector.model import Profile, SegmentSpec
+from spliced_connector.walk import Architecture, Captured
+from spliced_connector.walk import Context
+from spliced_connector.walk import capture, prefill, splice
 
 CPU = torch.device("cpu")
 
@@ -35,7 +35,7 @@ class Server:
     def __init__(self, arch: Architecture) -> None:
         self.arch = arch
         self.profile = Profile(arch.identity)
-        self._captured: dict[tuple[int, int, int], Captured] = {}
+        self._captured: dict[tuple[int, int, SegmentSpec], Captured] = {}
         self._whole: dict[int, Captured] = {}
 
     def answers(self, question: Question, variants: tuple[Variant, ...]) -> Mapping[str, Answer]:
@@ -62,7 +62,7 @@ class Server:
         if variant.seam is None:
             raise ValueError(f"{variant.name} has no seams")
         q = placed(q, variant.cuts)
-        prompt = divide(self.profile, b"", q.ids, q.cuts, variant.seam)
+        prompt = divide(self.profile, b"", q.ids, q.cuts, variant.seam, variant.tail)
         kept = [p.spec is not None for p in prompt.pieces]
         choices = choose(prompt, 0, kept, [False] * len(kept))
         plan = make_plan(prompt, 0, choices)
@@ -94,7 +94,7 @@ class Server:
         if piece.spec is None or variant.seam is None:
             raise ValueError(f"segment {i} is too short to be kept")
         ids = list(q.ids[piece.start : piece.end])
-        at = (piece.start, piece.end, variant.seam)
+        at = (piece.start, piece.end, piece.spec)
         if at not in self._captured:
             self._captured[at] = capture(self.arch, ids, piece.spec)
         whole = self._capture_whole(q, i) if variant.whole else None

@@ -9,7 +9,7 @@ from forms import Kept, states, transitions
 from torch import Tensor
 from ways import Variant
 
-from spliced_connector.walk import (Captured, SegmentLayer)
+from spliced_connector.walk import Captured, SegmentLayer
 
 
 def apply(variant: Variant, part: Captured, whole: Captured | None) -> Captured:

@@ -15,7 +15,8 @@ PREFIX = "prefix"
 
 @dataclass(frozen=True)
 class Variant:
-    """One way. seam is the window w in tokens, None = nothing is spliced.
+    """One way. seam is the window w in tokens, None = nothing is spliced; tail is that on the left
+    side of a join, where it is another.
 
     stored is the type or the form (see `forms.py`) that transitions and end-states are kept in;
     states is that of end-states where it is another. Transitions of a spectral norm up to tau are
@@ -29,6 +30,7 @@ class Variant:
 
     name: str
     seam: int | None = None
+    tail: int | None = None
     stored: str = "float32"
     states: str = ""
     tau: float = 0.0
@@ -60,12 +62,21 @@ PLACES = (
     Variant("in the middle of notes", seam=8, cuts="moved"),
 )
 """The same splice with its cuts at other places, for `measure.py --places`."""
+SEAMS = (
+    Variant(FULL),
+    *(Variant(f"spliced w={w}", seam=w) for w in (0, 4, 8, 16, 32)),
+    Variant("w=8, beginnings only", seam=8, tail=0),
+    Variant("w=8, ends only", seam=0, tail=8),
+)
+"""The same splice with other seams, for `measure.py --seams`."""
 FORMS = (
     Variant(FULL),
     Variant(SPLICED, seam=8),
     Variant("T in fp16, S in fp32", seam=8, stored="float16", states="float32"),
     *(Variant(f"int{b}", seam=8, stored=f"int{b}") for b in (8, 6, 4)),
     *(Variant(f"packed, tolerance {t}", seam=8, stored="packed", tau=t) for t in TOLERANCES),
-    Variant("packed, tolerance 0.02, S of low rank", seam=8, stored="packed", states="ranked", tau=0.02),
+    Variant(
+        "packed, tolerance 0.02, S of low rank", seam=8, stored="packed", states="ranked", tau=0.02
+    ),
 )
 """The same splice with its transitions and end-states in small forms, for `measure.py --forms`."""

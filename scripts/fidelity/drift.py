@@ -1,0 +1,119 @@
+"""How far a spliced prompt's states and rows are from those of a full prefill.
+
+    python scripts/fidelity/drift.py --prompts 60 --out docs/results/fidelity-drift.json
+
+Errors are relative: the norm of the difference over that of the full prefill's, the mean over prompts.
+By layer and number of notes for what stands behind the whole prompt: states of linear layers, keys
+and values of attention layers. By how far a token is from the beginning of its note for keys and
+values that were reused. Both for the model as it is, and with the outputs of its attention layers
+left out everywhere, so that only states carry what stands before a note.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from measure import MODEL, describe, load
+from questions import Question, questions
+from serve import CPU, Server
+from torch import Tensor
+from ways import SPLICED, VARIANTS
+
+from spliced_connector.model import Kind
+from spliced_connector.walk import Context, prefill
+
+COUNTS = (2, 4, 8, 12)
+STEP = 8
+"""Tokens of a bucket of distances from the beginning of a note."""
+FAR = 64
+SEAM = 8
+Means = dict[str, float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompts", type=int, default=60, help="for each number of notes")
+    parser.add_argument("--model", type=Path, default=MODEL)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    wanted = list(questions(options.prompts * len(COUNTS), COUNTS))
+    result: dict[str, object] = describe(options.model) | {"prompts": len(wanted)}
+    for name, attends in (("as it is", True), ("without attention", False)):
+        server = load(options.model)
+        if not isinstance(server, Server):
+            raise RuntimeError("no server")
+        result[name] = measured(server, wanted, attends)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def measured(server: Server, wanted: Sequence[Question], attends: bool) -> dict[str, Means]:
+    """Mean errors of a model, by what they are of."""
+    variant = next(v for v in VARIANTS if v.name == SPLICED)
+    if not attends:
+        silence(server)
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for q in wanted:
+        full, spliced = (Context(server.arch, len(q.ids), CPU) for _ in range(2))
+        prefill(server.arch, list(q.ids), full)
+        server.answers(q, ())  # forgets the segments of the question before
+        server._splice(q, variant, spliced)
+        for name, error in layers(server, full, spliced):
+            found[f"{name}, by notes"][str(q.notes)].append(error)
+        for name, at, error in distances(server, q, full, spliced):
+            found[f"{name}, by distance"][at].append(error)
+    return {
+        name: {at: sum(errors) / len(errors) for at, errors in groups.items()}
+        for name, groups in found.items()
+    }
+
+
+def silence(server: Server) -> None:
+    """Leaves the attention layers out: what they give is zero."""
+    arch = server.arch
+    given = arch.attention_out
+
+    def nothing(layer: int, o: Tensor, rows: object) -> Tensor:
+        return torch.zeros_like(given(layer, o, rows))  # type: ignore[arg-type]
+
+    arch.attention_out = nothing  # type: ignore[method-assign]
+
+
+def layers(server: Server, full: Context, spliced: Context) -> Iterator[tuple[str, float]]:
+    """The error of everything behind the prompt, layer by layer."""
+    for i, (a, b) in enumerate(zip(full.layers, spliced.layers, strict=True)):
+        if a.state is not None and b.state is not None:
+            yield f"layer {i}, states", off(a.state, b.state)
+        if a.k is not None and b.k is not None and a.v is not None and b.v is not None:
+            yield f"layer {i}, keys", off(a.k, b.k)
+            yield f"layer {i}, values", off(a.v, b.v)
+
+
+def distances(
+    server: Server, q: Question, full: Context, spliced: Context
+) -> Iterator[tuple[str, str, float]]:
+    """The error of rows by how far they are from the beginning of their note; notes that stand
+    first are left out, since nothing is before them."""
+    kinds = server.arch.identity.layers
+    for i, (a, b) in enumerate(zip(full.layers, spliced.layers, strict=True)):
+        if kinds[i].kind == Kind.LINEAR or a.k is None or b.k is None or a.v is None or b.v is None:
+            continue
+        for begin, end in list(pairwise(q.cuts))[1:]:
+            for lo in range(begin, min(end - SEAM, begin + FAR), STEP):
+                at = slice(lo, min(lo + STEP, end - SEAM))
+                for name, x, y in (("keys", a.k[at], b.k[at]), ("values", a.v[at], b.v[at])):
+                    yield f"layer {i}, {name}", f"{lo - begin}", off(x, y)
+
+
+def off(want: Tensor, got: Tensor) -> float:
+    """The difference, relative to what it should be."""
+    return float((got.double() - want.double()).norm() / want.double().norm().clamp(min=1e-30))
+
+
+if __name__ == "__main__":
+    main()
