@@ -73,18 +73,21 @@ func (c *Checker) composeStep(job *ComposeJob, in *ComposeStep) error {
 	if in.TPacked && job.Transition != kernel.Dense {
 		return fmt.Errorf("packed transition %d: %w", job.Transition, ErrInvalid)
 	}
-	if err := c.operand("T", in.T, in.TPacked, in.TType, job.tBytes(in)*heads); err != nil {
+	if err := c.operand("T", in.T, in.TPacked, in.TType, job.tBytes(in), heads); err != nil {
 		return err
 	}
-	return c.operand("S", in.S, in.SPacked, in.SType, job.sBytes(in)*heads)
+	return c.operand("S", in.S, in.SPacked, in.SType, job.sBytes(in), heads)
 }
 
 // operand checks a part of a step: packed ones say themselves how long they are.
-func (c *Checker) operand(name string, r Ref, packed bool, t DType, n int64) error {
-	if packed {
-		return c.Reads(name, r, 1, r.Len())
+func (c *Checker) operand(name string, r Ref, packed bool, t DType, headBytes, heads int64) error {
+	if !packed {
+		return c.Reads(name, r, t.Size(), headBytes*heads)
 	}
-	return c.Reads(name, r, t.Size(), n)
+	if least := int64(kernel.PackedHeader(int(heads))); r.Len() < least {
+		return fmt.Errorf("packed %s of %d bytes, want %d at least: %w", name, r.Len(), least, ErrInvalid)
+	}
+	return c.Reads(name, r, 1, r.Len())
 }
 
 // check tells whether r can turn rows of dim numbers.

@@ -150,7 +150,8 @@ type ComposeStep struct {
 	S     Ref // [Heads, DK, DV]
 	SType DType
 	// TPacked and SPacked: T, of a dense transition, or S is a packed part of such numbers,
-	// see Packer. Devices with memory of their own do not read these.
+	// see Packer. Bytes that are no such part are ErrInvalid, on devices with memory of their
+	// own only where they are too short; else they give wrong numbers there.
 	TPacked, SPacked bool
 	// Before, when present, receives the F32 state before this step.
 	Before Ref

@@ -37,11 +37,6 @@ func (d *device) compose(ctx context.Context, jobs []*gpuipc.ComposeJob) error {
 		if err := c.Compose(job); err != nil {
 			return fmt.Errorf("job %d: %w", i, err)
 		}
-		for k := range job.Steps {
-			if job.Steps[k].TPacked || job.Steps[k].SPacked {
-				return fmt.Errorf("job %d, step %d: packed parts: %w", i, k, gpuipc.ErrInvalid)
-			}
-		}
 		pieces = d.cutComposition(pieces, job)
 	}
 	if err := c.Disjoint(); err != nil {
@@ -115,6 +110,12 @@ func (p *operands) composePiece(a *kernels.ComposeJob, c *composePiece) (err err
 	for i := range a.Steps {
 		in, to := &job.Steps[c.first+i], &a.Steps[i]
 		to.TType, to.SType, to.Rotation = in.TType, in.SType, in.Rotation
+		if in.TPacked {
+			to.TPacked = in.T.Len()
+		}
+		if in.SPacked {
+			to.SPacked = in.S.Len()
+		}
 		if to.T, err = p.read(in.T); err != nil {
 			return err
 		}

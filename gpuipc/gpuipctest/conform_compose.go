@@ -30,6 +30,29 @@ func (r *rig) tensor(n int, dt gpuipc.DType, scale float64) (gpuipc.Ref, []float
 	return ref, f
 }
 
+// part is tensor, packed every third time: then the numbers are those that are stored.
+func (r *rig) part(dt gpuipc.DType, scale float64, limit kernel.Limit, heads, rows, cols int) (ref gpuipc.Ref, packed bool, f []float32) {
+	r.Helper()
+	b, f := r.numbers(heads*rows*cols, dt, scale)
+	if packed = r.rng.IntN(3) == 0; packed {
+		// With room for more than the packed part, which zeros may follow.
+		out := make([]byte, kernel.PackedHeader(heads)+heads*kernel.FormBytes(kernel.FormPlain, dt, rows, cols)+64*r.rng.IntN(2))
+		var p kernel.Packer
+		n, _ := p.Pack(out, b, dt, heads, rows, cols, limit)
+		b = out[:n+(len(out)-n)*r.rng.IntN(2)]
+		clear(b[n:])
+		if err := kernel.PartToF32(f, b, dt, true, [3]int{heads, rows, cols}); err != nil {
+			r.Fatal(err)
+		}
+	}
+	ref = r.object(int64(len(b)), dt.Size())
+	r.put(ref, b)
+	return ref, packed, f
+}
+
+// limit is one that some heads are within, in each form.
+func (r *rig) limit() float64 { return []float64{1, 0.03, 0.002, 0.0001, 1e-9}[r.rng.IntN(5)] }
+
 // composeCase is a job and the same in plain numbers.
 type composeCase struct {
 	job   gpuipc.ComposeJob
@@ -39,8 +62,8 @@ type composeCase struct {
 
 type plainStep struct{ t, s []float32 }
 
-// randomCompose makes a job with odd sizes, all dtypes, some steps without T and
-// S, some with Before.
+// randomCompose makes a job with odd sizes, all dtypes, packed parts, some steps without
+// T and S, some with Before.
 func (r *rig) randomCompose() *composeCase {
 	r.Helper()
 	dts := []gpuipc.DType{kernel.F32, kernel.F16, kernel.BF16}
@@ -69,9 +92,9 @@ func (r *rig) randomCompose() *composeCase {
 			case kernel.Diagonal:
 				st.T, p.t = r.tensor(j.Heads*j.DK, st.TType, 1)
 			default:
-				st.T, p.t = r.tensor(j.Heads*j.DK*j.DK, st.TType, 1/math.Sqrt(float64(j.DK)))
+				st.T, st.TPacked, p.t = r.part(st.TType, 1/math.Sqrt(float64(j.DK)), kernel.Limit{Absolute: r.limit()}, j.Heads, j.DK, j.DK)
 			}
-			st.S, p.s = r.tensor(n, st.SType, 1)
+			st.S, st.SPacked, p.s = r.part(st.SType, 1, kernel.Limit{Relative: r.limit()}, j.Heads, j.DK, j.DV)
 		}
 		j.Steps = append(j.Steps, st)
 		c.steps = append(c.steps, p)
@@ -251,6 +274,8 @@ func testBadCompose(r *rig) {
 		"scalar T in F16":    func(j *gpuipc.ComposeJob) { j.Steps[0].TType = kernel.F16; j.Steps[0].T = r.at(size-4, 4) },
 		"unknown S type":     func(j *gpuipc.ComposeJob) { j.Steps[0].SType = 9 },
 		"short S":            func(j *gpuipc.ComposeJob) { j.Steps[0].S = j.Steps[0].S.Slice(0, 94) },
+		"short packed S":     func(j *gpuipc.ComposeJob) { j.Steps[0].SPacked, j.Steps[0].S = true, j.Steps[0].S.Slice(0, 63) },
+		"packed scalar T":    func(j *gpuipc.ComposeJob) { j.Steps[0].TPacked, j.Steps[0].T = true, r.at(size-128, 128) },
 		"short before":       func(j *gpuipc.ComposeJob) { j.Steps[0].Before = j.Steps[0].Before.Slice(4, 188) },
 		"odd rotation":       func(j *gpuipc.ComposeJob) { j.Steps[0].Rotation.Dims = 1 },
 		"wide rotation": func(j *gpuipc.ComposeJob) {

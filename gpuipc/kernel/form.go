@@ -80,13 +80,13 @@ func FormBytes(f Form, t DType, rows, cols int) int {
 	return padded(n)
 }
 
-// headerBytes is what a packed part begins with: of each head its form, its error and its
+// PackedHeader is what a packed part begins with: of each head its form, its error and its
 // norm, and zeros.
-func headerBytes(heads int) int { return padded((1 + 4 + 4) * heads) }
+func PackedHeader(heads int) int { return padded((1 + 4 + 4) * heads) }
 
 // PackedBytes is the size of a packed part, -1 if a form is not known.
 func PackedBytes(forms []Form, t DType, rows, cols int) int {
-	n := headerBytes(len(forms))
+	n := PackedHeader(len(forms))
 	for _, f := range forms {
 		size := FormBytes(f, t, rows, cols)
 		if size < 0 {
@@ -122,7 +122,7 @@ func OpenPacked(b []byte, t DType, heads, rows, cols int) (Packed, error) {
 	if t.Size() == 0 || min(heads, rows, cols) < 0 || max(heads, rows, cols) > maxSide {
 		return none, fmt.Errorf("kernel: packed part of [%d, %d, %d] numbers of type %d", heads, rows, cols, t)
 	}
-	want := headerBytes(heads)
+	want := PackedHeader(heads)
 	if len(b) < want {
 		return none, fmt.Errorf("kernel: packed part of %d bytes is too short for the forms of %d heads", len(b), heads)
 	}
@@ -136,7 +136,7 @@ func OpenPacked(b []byte, t DType, heads, rows, cols int) (Packed, error) {
 	if len(b) < want {
 		return none, fmt.Errorf("kernel: packed part has %d bytes, want %d", len(b), want)
 	}
-	if !zeros(b[(1+4+4)*heads:headerBytes(heads)]) || !zeros(b[want:]) {
+	if !zeros(b[(1+4+4)*heads:PackedHeader(heads)]) || !zeros(b[want:]) {
 		return none, fmt.Errorf("kernel: packed part of %d bytes has more than zeros behind what it holds", len(b))
 	}
 	p := Packed{b[:want:want], t, heads, rows, cols}
@@ -179,7 +179,7 @@ func (p Packed) Head(i int) (Form, []byte) {
 	if i < 0 || i >= p.heads {
 		panic(fmt.Sprintf("kernel: head %d of %d", i, p.heads))
 	}
-	off := headerBytes(p.heads)
+	off := PackedHeader(p.heads)
 	for _, f := range p.b[:i] {
 		off += FormBytes(Form(f), p.t, p.rows, p.cols)
 	}

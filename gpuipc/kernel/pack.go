@@ -54,11 +54,11 @@ type Packer struct {
 func (p *Packer) Pack(dst, src []byte, t DType, heads, rows, cols int, limit Limit) (n int, errs []FormError) {
 	plain := FormBytes(FormPlain, t, rows, cols)
 	if t.Size() == 0 || min(heads, rows, cols) < 0 || max(heads, rows, cols) > maxSide ||
-		len(src) != heads*rows*cols*t.Size() || len(dst) < headerBytes(heads)+heads*plain {
+		len(src) != heads*rows*cols*t.Size() || len(dst) < PackedHeader(heads)+heads*plain {
 		panic(fmt.Sprintf("kernel: pack [%d, %d, %d] numbers of type %d from %d into %d bytes", heads, rows, cols, t, len(src), len(dst)))
 	}
 	p.reserve(t, rows, cols)
-	n, p.errs = headerBytes(heads), p.errs[:0]
+	n, p.errs = PackedHeader(heads), p.errs[:0]
 	clear(dst[:n])
 	for h := range heads {
 		size := rows * cols * t.Size()

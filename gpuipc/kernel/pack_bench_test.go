@@ -37,7 +37,7 @@ func BenchmarkPack(b *testing.B) {
 					}
 					s, _ := encode(b, x, F32)
 					t, s = onPage(t), onPage(s)
-					dst := make([]byte, headerBytes(n)+n*4*d*d)
+					dst := make([]byte, PackedHeader(n)+n*4*d*d)
 					var pt, ps Packer
 					packed := 0
 					const mib = float64(n*d*d*6) / (1 << 20)

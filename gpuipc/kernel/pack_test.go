@@ -267,7 +267,7 @@ func TestPackedHeadsAreAsNearAsSaid(t *testing.T) {
 				toF32Generic(x, src, dt)
 				for _, l := range limits {
 					what := fmt.Sprintf("%s %v %s %+v", name, d, dt.name(), l)
-					dst, ok := guarded(t, headerBytes(1)+FormBytes(FormPlain, dt, rows, cols))
+					dst, ok := guarded(t, PackedHeader(1)+FormBytes(FormPlain, dt, rows, cols))
 					n, errs := p.Pack(dst, src, dt, 1, rows, cols, l)
 					ok()
 					opened, err := OpenPacked(dst[:n], dt, 1, rows, cols)
@@ -319,7 +319,7 @@ func TestAMillionHeadsAreAsNearAsSaid(t *testing.T) {
 				if packers[d] == nil {
 					packers[d] = &Packer{}
 				}
-				dst := make([]byte, headerBytes(1)+FormBytes(FormPlain, dt, d[0], d[1]))
+				dst := make([]byte, PackedHeader(1)+FormBytes(FormPlain, dt, d[0], d[1]))
 				n, errs := packers[d].Pack(dst, src, dt, 1, d[0], d[1], l)
 				opened, err := OpenPacked(dst[:n], dt, 1, d[0], d[1])
 				if err != nil {
@@ -452,7 +452,7 @@ func TestPackIsTheSameEverywhere(t *testing.T) {
 		for i, d := range packedShapes {
 			for _, l := range limits {
 				dt := dtypes[i%3]
-				dst := make([]byte, headerBytes(len(names))+len(names)*FormBytes(FormPlain, dt, d[0], d[1]))
+				dst := make([]byte, PackedHeader(len(names))+len(names)*FormBytes(FormPlain, dt, d[0], d[1]))
 				for j := range dst {
 					dst[j] = 0xa5
 				}

@@ -89,7 +89,7 @@ def compose_job(args: dict[str, Any]) -> ComposeJob:
     steps = [
         ComposeStep(
             step["T"], step["S"], step["Before"], DType(step["TType"]), DType(step["SType"]),
-            turn_of(step["Rotation"]),
+            turn_of(step["Rotation"]), step.get("TPacked", 0), step.get("SPacked", 0),
         )
         for step in args["Steps"] or ()
     ]  # fmt: skip

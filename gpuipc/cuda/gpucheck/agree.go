@@ -21,7 +21,7 @@ type agreement struct {
 
 func (c *check) agreements() []agreement {
 	return []agreement{
-		{"dense compose in float64", c.agreeDense}, {"scalar and diagonal compose", c.agreeLight},
+		{"dense compose in float64", c.agreeDense}, {"packed compose", c.agreePacked}, {"scalar and diagonal compose", c.agreeLight},
 		{"rotate", c.agreeRotate}, {"replay", c.agreeReplay}, {"digests", c.agreeDigests},
 		{"decoding", c.agreeDecode},
 	}

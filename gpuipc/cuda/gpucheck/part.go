@@ -44,6 +44,7 @@ func (c *check) own() []Part {
 	}
 	return append(parts,
 		part("speed of dense compose and rotate", 10*time.Second, c.speed),
+		part("speed of packed compose", 8*time.Second, func() error { return c.timedBeside(c.packedSpeed) }),
 		part("speed of other kernels", 10*time.Second, c.otherSpeed),
 		part("speed of decoding", 10*time.Second, func() error { return c.timedBeside(c.decodeSpeed) }),
 		part("torch maps the arena", 18*time.Second, func() error { return c.script("torch_view.py") }),

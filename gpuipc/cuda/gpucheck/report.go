@@ -99,10 +99,14 @@ func (r *Report) Share(name string, value, limit float64, unit string, least flo
 	r.Add(row)
 }
 
-// Within adds a time beside another one and the part of that which it may take.
+// Within adds a time beside another one and the part of that which it may take; 0 = there is no bar.
 func (r *Report) Within(name string, value, limit float64, unit string, most float64) {
 	ratio := value / limit
-	r.Add(Row{Name: name, Value: value, Unit: unit, Limit: &limit, Ratio: &ratio, Bar: fmt.Sprintf("<= %g of limit", most), OK: ratio <= most})
+	row := Row{Name: name, Value: value, Unit: unit, Limit: &limit, Ratio: &ratio, OK: true}
+	if most > 0 {
+		row.Bar, row.OK = fmt.Sprintf("<= %g of limit", most), ratio <= most
+	}
+	r.Add(row)
 }
 
 // Skip appends a row that was not measured, and why.

@@ -78,7 +78,7 @@ func (c *check) enough(w *stopwatch) error {
 		return err
 	}
 	t, s := c.partBytes()
-	need := 2*c.Sizes.Copy + int64(c.Sizes.Layers)*(int64(c.Sizes.Segments)*(t+s)+mostTurns*2*s)
+	need := 2*c.Sizes.Copy + int64(c.Sizes.Layers)*(2*int64(c.Sizes.Segments)*(t+s)+mostTurns*2*s) // plain segments, and packed ones
 	if need > free {
 		return fmt.Errorf("%d MiB are needed, %d of %d MiB are free: %w", need>>20, free>>20, total>>20, gpuipc.ErrFull)
 	}

@@ -8,7 +8,7 @@
 // the first, and asks for one more whenever it has used one. HBM of an H200 needs about
 // 4.8 TB/s x 0.8 us / 132 = 29 KiB under way on each multiprocessor; 768 threads with 6 loads of
 // 16 bytes have 72 KiB.
-#include "compose_job.cu"
+#include "compose_heads.cu"
 
 enum : u32 { AHEAD = 6, AHEAD_PAIRS = 4 };  // 6 was faster than 4 and 8 on an H200; the 4 is a guess
 
@@ -214,4 +214,35 @@ KERNEL(spliced_compose_single, ComposeArgs, 256, 4) {
     state = number(st.t, st.tType, factor) * state + s;
   }
   if (job.out) at<float>(job.out)[index] = state;
+}
+
+// Packed end-states of any shape: a block has 256 numbers of one head, one a thread.
+KERNEL(spliced_compose_packed_single, ComposeArgs, 256, 4) {
+  const ComposeJob job = at<const ComposeJob>(args.tables)[blockY()];
+  const u32 numbers = job.dk * job.dv, blocks = (numbers + threads() - 1) / threads();
+  const u32 head = blockX() / blocks, inHead = blockX() % blocks * threads() + threadIndex();
+  if (head >= job.heads) return;
+  const bool inside = inHead < numbers;  // others look for heads with the rest of their warp
+  const u64 index = (u64)head * numbers + inHead, factor = index / job.span;
+  const u32 row = inHead / job.dv, column = inHead % job.dv;
+  const ComposeStep *steps = stepsOf(args.tables, job);
+  float state = inside && job.from ? at<const float>(job.from)[index] : 0;
+  for (u32 n = 0; n < job.count; n++) {
+    const ComposeStep st = steps[n];
+    if (st.before && inside) at<float>(st.before)[index] = state;
+    if (st.s == 0) continue;
+    const Head h = findHead(endStates(job, st), head);
+    if (!inside) continue;
+    float s = headNumber(h, job.dk, job.dv, row, column);
+    if (row < st.dims) {
+      u32 pair;
+      const u32 other = partner(st, row, pair);
+      float o = headNumber(h, job.dk, job.dv, other, column);
+      const float *angle = at<const float>(args.tables + st.angles) + pair;
+      if (other > row) turn(s, o, angle[0], angle[st.dims / 2]);
+      else turn(o, s, angle[0], angle[st.dims / 2]);
+    }
+    state = number(st.t, st.tType, factor) * state + s;
+  }
+  if (job.out && inside) at<float>(job.out)[index] = state;
 }

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -23,11 +24,15 @@ type ComposeJob struct {
 	Out        uint64 // F32 [Heads, DK, DV]
 }
 
-// ComposeStep is one step, as gpuipc.ComposeStep. Addresses are multiples of their elements' size.
+// ComposeStep is one step, as gpuipc.ComposeStep. Addresses are multiples of their elements' size,
+// apart from those of packed parts.
 type ComposeStep struct {
 	T, S, Before uint64
 	TType, SType gpuipc.DType
-	Rotation     *gpuipc.Rotation
+	// Bytes of the packed part (kernel.Packed) that T or S is; 0 = plain numbers. Of a part that
+	// is not one, nothing behind its end is read, and heads are zeros.
+	TPacked, SPacked int64 `json:",omitempty"`
+	Rotation         *gpuipc.Rotation
 }
 
 // Compose builds the launches for jobs, such as all layers of a model: one launch for those that
@@ -38,11 +43,16 @@ type ComposeStep struct {
 // the tests is 1e-6), and 1.1e-6 after 40 steps whose transitions keep the state's size, where
 // plain F32 is at 6e-7. An infinity in a dense state may come out as a NaN.
 //
-// Fastest are rows of whole 16 bytes at addresses that are multiples of 16, and dense transitions of
-// at most 192 key dimensions. Anything else is taken by kernels that are plain and slow.
+// Packed parts are read as they are. Dense results are as near to float64 of the numbers that are
+// stored, those of other transitions are the bits of gpuipc/kernel.
 //
-// ErrInvalid: sizes, types or addresses that do not fit together, and dense transitions of so many
-// key dimensions that shared memory does not hold a column of the state (about 10,000).
+// Fastest are rows of whole 16 bytes (of packed parts: of a multiple of 8 numbers) at addresses that
+// are multiples of 16, and dense transitions of at most 192 key dimensions. Anything else is taken
+// by kernels that are plain and slow, and so are packed parts without dense transitions.
+//
+// ErrInvalid: sizes, types or addresses that do not fit together, packed parts of 4 GiB or more, and
+// dense transitions of so many key dimensions that shared memory does not hold a column of the state
+// (about 10,000).
 func Compose(jobs []ComposeJob) ([]Launch, error) {
 	groups := make([][]*ComposeJob, composeKernels)
 	for i := range jobs {
@@ -80,12 +90,19 @@ const (
 	composeDense128
 	composeDense192
 	composePlain
+	composePacked64
+	composePacked128
+	composePacked192
+	composePackedPlain
+	composePackedSingle
 	composeKernels = iota
 )
 
 func (k composeKernel) String() string {
 	return [...]string{"spliced_compose_rows", "spliced_compose_numbers", "spliced_compose_turned", "spliced_compose_single",
-		"spliced_compose_dense_64", "spliced_compose_dense_128", "spliced_compose_dense_192", "spliced_compose_plain"}[k]
+		"spliced_compose_dense_64", "spliced_compose_dense_128", "spliced_compose_dense_192", "spliced_compose_plain",
+		"spliced_compose_packed_64", "spliced_compose_packed_128", "spliced_compose_packed_192",
+		"spliced_compose_packed_plain", "spliced_compose_packed_single"}[k]
 }
 
 func (j *ComposeJob) check() error {
@@ -104,7 +121,7 @@ func (j *ComposeJob) check() error {
 			return fmt.Errorf("step %d: %w", i, err)
 		}
 	}
-	if j.Transition == kernel.Dense && j.kernel() == composePlain {
+	if k := j.kernel(); k == composePlain || k == composePackedPlain {
 		if _, ok := plainColumns(j.DK); !ok {
 			return fmt.Errorf("dense transitions of %d key dimensions: %w", j.DK, gpuipc.ErrInvalid)
 		}
@@ -120,8 +137,12 @@ func (j *ComposeJob) checkStep(s *ComposeStep) error {
 		return nil
 	}
 	tSize, sSize := uint64(s.TType.Size()), uint64(s.SType.Size())
-	if tSize == 0 || sSize == 0 || j.Transition == kernel.Scalar && s.TType != kernel.F32 || s.T%tSize != 0 || s.S%sSize != 0 {
+	if tSize == 0 || sSize == 0 || j.Transition == kernel.Scalar && s.TType != kernel.F32 ||
+		s.TPacked == 0 && s.T%tSize != 0 || s.SPacked == 0 && s.S%sSize != 0 {
 		return fmt.Errorf("T of type %d at %#x, S of type %d at %#x: %w", s.TType, s.T, s.SType, s.S, gpuipc.ErrInvalid)
+	}
+	if s.TPacked != 0 && j.Transition != kernel.Dense || !j.fitsPart(s.TPacked) || !j.fitsPart(s.SPacked) {
+		return fmt.Errorf("transition %d, packed parts of %d and %d bytes: %w", j.Transition, s.TPacked, s.SPacked, gpuipc.ErrInvalid)
 	}
 	if r := s.Rotation; r != nil {
 		if j.Transition != kernel.Scalar {
@@ -133,6 +154,11 @@ func (j *ComposeJob) checkStep(s *ComposeStep) error {
 		}
 	}
 	return nil
+}
+
+// fitsPart tells whether a packed part of n bytes, if there is one, has what it begins with.
+func (j *ComposeJob) fitsPart(n int64) bool {
+	return n == 0 || n >= int64(kernel.PackedHeader(j.Heads)) && n <= math.MaxUint32
 }
 
 func (j *ComposeJob) numbers() int { return j.Heads * j.DK * j.DV }
@@ -165,6 +191,9 @@ func (j *ComposeJob) kernel() composeKernel {
 	if j.Transition == kernel.Dense {
 		return j.denseKernel()
 	}
+	if j.packed() {
+		return composePackedSingle
+	}
 	_, one := j.pairs()
 	switch {
 	case !j.aligned():
@@ -179,6 +208,11 @@ func (j *ComposeJob) kernel() composeKernel {
 		return composeNumbers
 	}
 	return composeSingle
+}
+
+// packed tells whether some step is of packed parts.
+func (j *ComposeJob) packed() bool {
+	return slices.ContainsFunc(j.Steps, func(s ComposeStep) bool { return s.S != 0 && (s.TPacked != 0 || s.SPacked != 0) })
 }
 
 // aligned tells whether four neighbouring numbers can be moved at once.
@@ -219,26 +253,38 @@ func (j *ComposeJob) pairs() (r gpuipc.Rotation, one bool) {
 	return r, true
 }
 
-// denseKernel: copies move 16 bytes, so rows of T and S have to be whole ones; states are moved
-// by two numbers.
+// denseKernel is that of the job's key dimensions, unless strips of the state do not fit it.
 func (j *ComposeJob) denseKernel() composeKernel {
+	plain, first := composePlain, composeDense64
+	if j.packed() {
+		plain, first = composePackedPlain, composePacked64
+	}
+	switch {
+	case !j.inStrips() || j.DK > 192:
+		return plain
+	case j.DK > 128:
+		return first + 2
+	case j.DK > 64:
+		return first + 1
+	}
+	return first
+}
+
+// inStrips tells whether all rows can be copied by 16 bytes, of packed parts rows of words that begin
+// anywhere, and states by two numbers.
+func (j *ComposeJob) inStrips() bool {
 	states := j.From | j.Out
+	whole := func(at uint64, packed int64, numbers, size int) bool {
+		return at%16 == 0 && (packed != 0 && numbers%8 == 0 || packed == 0 && numbers*size%16 == 0)
+	}
 	for i := range j.Steps {
 		s := &j.Steps[i]
 		states |= s.Before
-		if s.S != 0 && ((s.T|s.S)%16 != 0 || j.DK*s.TType.Size()%16 != 0 || j.DV*s.SType.Size()%16 != 0) {
-			return composePlain
+		if s.S != 0 && (!whole(s.T, s.TPacked, j.DK, s.TType.Size()) || !whole(s.S, s.SPacked, j.DV, s.SType.Size())) {
+			return false
 		}
 	}
-	switch {
-	case states%8 != 0 || j.DV%2 != 0 || j.DK > 192:
-		return composePlain
-	case j.DK > 128:
-		return composeDense192
-	case j.DK > 64:
-		return composeDense128
-	}
-	return composeDense64
+	return states%8 == 0 && j.DV%2 == 0
 }
 
 const (
@@ -258,7 +304,9 @@ func (k composeKernel) launch(jobs []*ComposeJob) (Launch, error) {
 		blocks = func(j *ComposeJob) int { return perBlock(j.Heads * ((j.DK + 1) / 2) * (j.DV / 4)) }
 	case composeSingle:
 		blocks = func(j *ComposeJob) int { return perBlock(j.numbers()) }
-	case composePlain:
+	case composePackedSingle:
+		blocks = func(j *ComposeJob) int { return j.Heads * perBlock(j.DK*j.DV) }
+	case composePlain, composePackedPlain:
 		columns, _ := plainColumns(mostDK(jobs))
 		l.Block[0], l.Shared = plainThreads, plainShared(mostDK(jobs), columns)
 		args.u32(uint32(columns), uint32(8*mostDK(jobs)*columns), uint32(mostDK(jobs)), 0)
@@ -266,7 +314,7 @@ func (k composeKernel) launch(jobs []*ComposeJob) (Launch, error) {
 	default:
 		r := k.ring(jobs)
 		l.Block[0], l.Shared = uint32(2*r.columns), r.bytes()
-		args.u32(uint32(r.columns), r.tBytes, r.slot(), r.slots, r.slots*r.slot(), 0)
+		args.u32(r.arguments()...)
 		blocks = func(j *ComposeJob) int { return strips(j, r.columns) }
 	}
 	most := 0
@@ -307,16 +355,28 @@ func plainShared(dk, columns int) uint32 {
 }
 
 // ring is how dense kernels lay out shared memory: slots for tiles of 32 rows of T and of S, then
-// the new state of each warp.
+// the new state of each warp. Those of packed parts have scales in each slot, and behind the slots
+// a tile of T as fp16 and what says where heads lie.
 type ring struct {
-	columns        int
-	tBytes, sBytes uint32 // of a tile
-	slots          uint32
-	park           uint32
+	columns                int
+	tBytes, sBytes, scales uint32 // of a tile
+	slots                  uint32
+	expanded, heads        uint32
+	park                   uint32
 }
 
-func (r *ring) slot() uint32  { return r.tBytes + r.sBytes }
-func (r *ring) bytes() uint32 { return r.slots*r.slot() + r.park }
+func (r *ring) slot() uint32  { return r.tBytes + r.sBytes + r.scales }
+func (r *ring) bytes() uint32 { return r.slots*r.slot() + r.expanded + r.heads + r.park }
+
+// arguments are those of DenseArgs, or of PackedArgs.
+func (r *ring) arguments() []uint32 {
+	behind := r.slots * r.slot()
+	if r.scales == 0 {
+		return []uint32{uint32(r.columns), r.tBytes, r.slot(), r.slots, behind, 0}
+	}
+	heads := behind + r.expanded
+	return []uint32{uint32(r.columns), r.tBytes, r.tBytes + r.sBytes, r.slot(), r.slots, behind, heads, heads + r.heads}
+}
 
 // sharedOfThree is what each of three blocks has of a multiprocessor's 227 KiB. On an H200 three of
 // them with two tiles each are an eighth faster than two with three.
@@ -352,20 +412,43 @@ func load(jobs []*ComposeJob, columns int) int {
 }
 
 func (k composeKernel) ringOf(jobs []*ComposeJob, columns int) ring {
-	dk := 64 * uint32(1+k-composeDense64)
-	r := ring{columns: columns, slots: 3, park: uint32(columns/16) * dk / 32 * 2048}
-	tSize, sSize := 2, 2
+	packed := k >= composePacked64
+	dk := 64 * int(1+k-composeDense64)
+	if packed {
+		dk = 64 * int(1+k-composePacked64)
+	}
+	r := ring{columns: columns, slots: 3, park: uint32(columns / 16 * dk / 32 * 2048)}
+	t, s := 32*dk*2, 32*columns*2
 	for _, j := range jobs {
 		for i := range j.Steps {
-			tSize, sSize = max(tSize, j.Steps[i].TType.Size()), max(sSize, j.Steps[i].SType.Size())
+			st := &j.Steps[i]
+			t, s = max(t, 32*dk*st.TType.Size()), max(s, 32*columns*st.SType.Size())
+			if st.TPacked != 0 {
+				t = max(t, packedRun(32*dk*2))
+			}
+			if st.SPacked != 0 {
+				s = max(s, 32*packedRun(columns*2)+packedSkew)
+			}
 		}
 	}
-	r.tBytes, r.sBytes = 32*dk*uint32(tSize), uint32(32*columns*sSize)
+	r.tBytes, r.sBytes = uint32(t), uint32(s)
+	if packed {
+		r.tBytes, r.sBytes = (r.tBytes+127)/128*128, (r.sBytes+127)/128*128
+		r.scales, r.expanded, r.heads = packedScales, uint32(32*dk*2), 128
+	}
 	if r.bytes() > sharedOfThree {
 		r.slots = 2
 	}
 	return r
 }
+
+// packedRun is what n bytes that begin anywhere take of pieces of 16.
+func packedRun(n int) int { return n + 16 }
+
+const (
+	packedSkew   = 96  // rows of packed S that follow the first 8 lie further apart, see packedPlace
+	packedScales = 384 // two times 160, in units of 128
+)
 
 const (
 	composeJobBytes  = 48
@@ -412,10 +495,10 @@ func (a *angles) step(w *words, s *ComposeStep) {
 	}
 	w.u32(uint32(s.TType), uint32(s.SType))
 	if !s.turned() {
-		w.u32(0, 0, 0, 0)
+		w.u32(uint32(s.TPacked), 0, 0, uint32(s.SPacked))
 		return
 	}
-	w.u32(a.place(s.Rotation), uint32(s.Rotation.Dims), oneIf(s.Rotation.Interleaved), 0)
+	w.u32(a.place(s.Rotation), uint32(s.Rotation.Dims), oneIf(s.Rotation.Interleaved), uint32(s.SPacked))
 }
 
 func (a *angles) place(r *gpuipc.Rotation) uint32 {

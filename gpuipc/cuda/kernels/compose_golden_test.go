@@ -23,6 +23,19 @@ func layers(n, steps int, sh shape, tType, sType gpuipc.DType, off uint64) []Com
 	return jobs
 }
 
+// packedLayers is jobs with packed parts where they may have them.
+func packedLayers(jobs []ComposeJob) []ComposeJob {
+	for l := range jobs {
+		for i := range jobs[l].Steps {
+			st := &jobs[l].Steps[i]
+			if st.SPacked = 1<<16 + 64*int64(i); jobs[l].Transition == kernel.Dense {
+				st.TPacked = 1<<17 + 64*int64(l)
+			}
+		}
+	}
+	return jobs
+}
+
 func goldenCompositions() map[string][]ComposeJob {
 	dense := shape{kernel.Dense, 32, 128, 128}
 	turned := layers(2, 2, shape{kernel.Scalar, 16, 8, 128}, kernel.F32, kernel.F32, 0)
@@ -45,7 +58,22 @@ func goldenCompositions() map[string][]ComposeJob {
 	unwanted := layers(1, 1, dense, kernel.F16, kernel.F32, 0)
 	unwanted[0].Out = 0
 	several := append(layers(1, 1, shape{kernel.Dense, 4, 64, 64}, kernel.F32, kernel.F16, 0), layers(2, 1, dense, kernel.F32, kernel.F32, 0)...)
+	packed := packedLayers(layers(12, 3, dense, kernel.F16, kernel.F32, 0))
+	packed[0].Steps[1] = ComposeStep{Before: 0x7f5100000000}
+	wide := packedLayers(layers(1, 2, shape{kernel.Dense, 40, 192, 128}, kernel.F16, kernel.F32, 0))
+	halves := packedLayers(layers(2, 2, shape{kernel.Dense, 16, 64, 64}, kernel.BF16, kernel.F16, 0))
+	between := packedLayers(layers(1, 3, dense, kernel.F16, kernel.F32, 0))
+	between[0].Steps[1] = ComposeStep{T: 0x7f6000000000, S: 0x7f6000800000, TType: kernel.F32, SType: kernel.F32}
+	states := packedLayers(layers(2, 2, shape{kernel.Scalar, 16, 8, 128}, kernel.F32, kernel.F32, 0))
+	states[0].Steps[1].Rotation = &gpuipc.Rotation{Dims: 4, Cos: []float32{1, 0.5}, Sin: []float32{0, 0.5}}
 	return map[string][]ComposeJob{
+		"packed, 12 layers":              packed,
+		"packed, [192, 128]":             wide,
+		"packed, halves":                 halves,
+		"packed, plain steps between":    between,
+		"packed, odd rows":               packedLayers(layers(1, 1, shape{kernel.Dense, 3, 37, 19}, kernel.F16, kernel.F32, 0)),
+		"packed, off alignment":          packedLayers(layers(1, 1, dense, kernel.F16, kernel.F32, 4)),
+		"packed, end-states alone":       states,
 		"dense, one layer":               layers(1, 2, dense, kernel.F16, kernel.F32, 0),
 		"dense, 12 layers":               layers(12, 1, dense, kernel.F16, kernel.F32, 0),
 		"dense, seams from zero":         seams,

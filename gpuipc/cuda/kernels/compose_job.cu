@@ -5,10 +5,13 @@
 struct ComposeStep {
   u64 t, s, before;  // device addresses; without t and s the step only writes before
   u32 tType, sType;
-  u32 angles;  // where in the tables dims/2 cosines and then the sines lie
-  u32 dims;    // leading rows of S that turn, 0 = none
+  union {
+    u32 angles;  // where in the tables dims/2 cosines and then the sines lie
+    u32 tPart;   // dense, which do not turn: bytes of the packed part that t is of, 0 = plain numbers
+  };
+  u32 dims;  // leading rows of S that turn, 0 = none
   u32 interleaved;
-  u32 unused;
+  u32 sPart;  // as tPart
 };
 static_assert(sizeof(ComposeStep) == 48, "compose.go");
 

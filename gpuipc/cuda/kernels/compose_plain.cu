@@ -1,8 +1,8 @@
 // Dense transitions that the tensor cores' kernels cannot take: more than 192 key dimensions, rows
-// that are not multiples of 16 bytes, tensors off their alignment. Plain multiply-adds on a state in
+// that are not multiples of 16 bytes (of packed parts 8 numbers), tensors off their alignment. Plain multiply-adds on a state in
 // shared memory; a thread computes one number of the new state at a time. Not made for speed: T
 // is read once for each strip of at most 8 columns.
-#include "compose_job.cu"
+#include "compose_heads.cu"
 
 enum : u32 { PLAIN_THREADS = 128, PLAIN_COLUMNS_OF_T = 32 };
 
@@ -21,21 +21,49 @@ struct Place {
   bool inside;
 };
 
+// PlainStep and HeadStep are where the numbers of a step come from.
+struct PlainStep {
+  const ComposeStep &st;
+  FN PlainStep of(const ComposeJob &, const ComposeStep &st, u32) { return {st}; }
+  FN float t(const ComposeJob &job, const PlainStep &p, u32 head, u32 row, u32 column) {
+    return number(p.st.t, p.st.tType, (u64)head * job.dk * job.dk + (u64)row * job.dk + column);
+  }
+  FN float s(const ComposeJob &job, const PlainStep &p, u32 head, u32 row, u32 first, u32 column) {
+    return number(p.st.s, p.st.sType, ((u64)head * job.dk + row) * job.dv + first + column);
+  }
+  FN bool forgets(const PlainStep &) { return false; }
+};
+
+struct HeadStep {
+  Head tHead, sHead;
+  FN HeadStep of(const ComposeJob &job, const ComposeStep &st, u32 head) {
+    return {findHead(transitions(job, st), head), findHead(endStates(job, st), head)};
+  }
+  FN float t(const ComposeJob &job, const HeadStep &p, u32, u32 row, u32 column) {
+    return headNumber(p.tHead, job.dk, job.dk, row, column);
+  }
+  FN float s(const ComposeJob &job, const HeadStep &p, u32, u32 row, u32 first, u32 column) {
+    return headNumber(p.sHead, job.dk, job.dv, row, first + column);
+  }
+  FN bool forgets(const HeadStep &p) { return p.tHead.kind == ZERO; }
+};
+
 // copyT brings [rows, 32] of T to shared memory, zeros behind its ends. A row takes 33 numbers
 // there, so that threads of neighbouring rows use different banks.
-FN void copyT(const ComposeJob &job, const ComposeStep &st, const Place &p, u32 row, u32 column, u32 to) {
+template <class STEP>
+FN void copyT(const ComposeJob &job, const STEP &st, const Place &p, u32 row, u32 column, u32 to) {
   const auto t = shared<float>(to);
-  const u64 base = (u64)p.head * job.dk * job.dk;
   for (u32 i = threadIndex(); i < p.rows * PLAIN_COLUMNS_OF_T; i += threads()) {
     const u32 r = row + i / PLAIN_COLUMNS_OF_T, c = column + i % PLAIN_COLUMNS_OF_T;
     const bool there = r < job.dk && c < job.dk;
-    t[i / PLAIN_COLUMNS_OF_T * 33 + i % PLAIN_COLUMNS_OF_T] = there ? number(st.t, st.tType, base + (u64)r * job.dk + c) : 0;
+    t[i / PLAIN_COLUMNS_OF_T * 33 + i % PLAIN_COLUMNS_OF_T] = there ? STEP::t(job, st, p.head, r, c) : 0;
   }
 }
 
 // plainRow is one number of T*state. Sums of 32 products are added to each other: a single chain
 // of a thousand would lose bits.
-FN float plainRow(const ComposeJob &job, const PlainArgs &args, const ComposeStep &st, const Place &p, u32 row,
+template <class STEP>
+FN float plainRow(const ComposeJob &job, const PlainArgs &args, const STEP &st, const Place &p, u32 row,
                   Shared<float> state) {
   const auto t = shared<float>(args.tOffset);
   float sum = 0;
@@ -51,14 +79,18 @@ FN float plainRow(const ComposeJob &job, const PlainArgs &args, const ComposeSte
   return sum;
 }
 
-FN void plainStep(const ComposeJob &job, const PlainArgs &args, const ComposeStep &st, const Place &p,
-                  Shared<float> from, Shared<float> to) {
+// plainStep multiplies by a T of zeros too: whatever becomes of a part meanwhile, all threads reach
+// the same barriers.
+template <class STEP>
+FN void plainStep(const ComposeJob &job, const PlainArgs &args, const STEP &st, const Place &p, Shared<float> from,
+                  Shared<float> to) {
   for (u32 row = 0; row < job.dk; row += p.rows) {
     const u32 r = row + p.row;
-    const float sum = plainRow(job, args, st, p, row, from);
+    float sum = plainRow(job, args, st, p, row, from);
+    if (STEP::forgets(st)) sum = 0;
     if (r >= job.dk) continue;
     float s = 0;
-    if (p.inside) s = number(st.s, st.sType, ((u64)p.head * job.dk + r) * job.dv + p.first + p.column);
+    if (p.inside) s = STEP::s(job, st, p.head, r, p.first, p.column);
     to[r * args.columns + p.column] = sum + s;
   }
 }
@@ -77,7 +109,8 @@ FN void plainMove(u64 array, const ComposeJob &job, const PlainArgs &args, const
   }
 }
 
-KERNEL(spliced_compose_plain, PlainArgs, PLAIN_THREADS, 4) {
+template <class STEP>
+FN void composePlain(const PlainArgs &args) {
   const ComposeJob &job = at<const ComposeJob>(args.tables)[blockY()];
   const u32 strips = (job.dv + args.columns - 1) / args.columns;
   if (blockX() >= job.heads * strips) return;
@@ -95,10 +128,13 @@ KERNEL(spliced_compose_plain, PlainArgs, PLAIN_THREADS, 4) {
     const ComposeStep &st = steps[n];
     if (st.before) plainMove<true>(st.before, job, args, p, now);
     if (st.s == 0) continue;
-    plainStep(job, args, st, p, now, next);
+    plainStep(job, args, STEP::of(job, st, p.head), p, now, next);
     const auto other = now;
     now = next;
     next = other;
   }
   if (job.out) plainMove<true>(job.out, job, args, p, now);
 }
+
+KERNEL(spliced_compose_plain, PlainArgs, PLAIN_THREADS, 4) { composePlain<PlainStep>(args); }
+KERNEL(spliced_compose_packed_plain, PlainArgs, PLAIN_THREADS, 4) { composePlain<HeadStep>(args); }

@@ -96,9 +96,10 @@ func (c *composition) host() (state []float32, before [][]float32) {
 			if c.t[i] == nil {
 				continue
 			}
-			tBytes, sBytes := factors*c.tType.Size(), n*c.sType.Size()
-			st.T, st.TType = c.t[i][h*tBytes:][:tBytes], c.tType
-			st.S, st.SType = c.s[i][h*sBytes:][:sBytes], c.sType
+			in := &a.Steps[i]
+			st.TType, st.SType = in.TType, in.SType
+			st.TForm, st.T = headOf(c.t[i], in.TPacked != 0, in.TType, a.Heads, factors/a.DK, a.DK, factors, h)
+			st.SForm, st.S = headOf(c.s[i], in.SPacked != 0, in.SType, a.Heads, a.DK, a.DV, n, h)
 			if rot := a.Steps[i].Rotation; rot != nil {
 				st.Dims, st.Interleaved, st.Cos, st.Sin = rot.Dims, rot.Interleaved, rot.Cos, rot.Sin
 			}
@@ -106,6 +107,19 @@ func (c *composition) host() (state []float32, before [][]float32) {
 		kernel.Compose(a.Transition, a.DK, a.DV, state[h*n:][:n], steps, nil)
 	}
 	return state, before
+}
+
+// headOf is one head of a part of n numbers a head, packed or not.
+func headOf(b []byte, packed bool, dt gpuipc.DType, heads, rows, cols, n, head int) (kernel.Form, []byte) {
+	if !packed {
+		size := n * dt.Size()
+		return kernel.FormPlain, b[head*size:][:size]
+	}
+	p, err := kernel.OpenPacked(b, dt, heads, rows, cols)
+	if err != nil {
+		panic(err)
+	}
+	return p.Head(head)
 }
 
 // exact is the last state of a dense job in float64.
@@ -121,9 +135,12 @@ func (c *composition) exact() []float64 {
 		if c.t[i] == nil {
 			continue
 		}
-		t, s := make([]float32, a.Heads*a.DK*a.DK), make([]float32, len(state))
-		kernel.ToF32(t, c.t[i], c.tType)
-		kernel.ToF32(s, c.s[i], c.sType)
+		t, s, st := make([]float32, a.Heads*a.DK*a.DK), make([]float32, len(state)), &a.Steps[i]
+		if err := errors.Join(
+			kernel.PartToF32(t, c.t[i], st.TType, st.TPacked != 0, [3]int{a.Heads, a.DK, a.DK}),
+			kernel.PartToF32(s, c.s[i], st.SType, st.SPacked != 0, [3]int{a.Heads, a.DK, a.DV})); err != nil {
+			panic(err)
+		}
 		state = multiplyAdd(a, t, s, state)
 	}
 	return state

@@ -198,6 +198,31 @@ FN u32 packBF16(float low, float high) {
   return r;
 }
 
+// addF16 and fusedF16 are a+b and a*b+c of the two numbers of a word, rounded once.
+FN u32 addF16(u32 a, u32 b) {
+  u32 r;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+FN u32 fusedF16(u32 a, u32 b, u32 c) {
+  u32 r;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+
+// permute gives four of the eight bytes of b:a, of a those numbered 0 to 3, by the hexadecimal
+// digits of which. shiftRight is the lower half of b:a, shifted by less than 32 bits.
+FN u32 permute(u32 a, u32 b, u32 which) {
+  u32 r;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(which));
+  return r;
+}
+FN u32 shiftRight(u32 a, u32 b, u32 bits) {
+  u32 r;
+  asm("shf.r.wrap.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(bits));
+  return r;
+}
+
 FN float larger(float a, float b) { return __builtin_fmaxf(a, b); }
 FN float magnitude(float v) { return __builtin_fabsf(v); }
 

@@ -3,6 +3,7 @@
 #include "buffer.cu"
 #include "compose.cu"
 #include "compose_dense.cu"
+#include "compose_packed.cu"
 #include "compose_plain.cu"
 #include "digest.cu"
 #include "replay.cu"

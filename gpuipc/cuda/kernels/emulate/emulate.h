@@ -186,6 +186,20 @@ FN float quotient(float a, float b) { return a / b; }
 
 FN u32 packF16(float low, float high) { return halfFromFloat(low) | (u32)halfFromFloat(high) << 16; }
 
+FN u32 fusedF16(u32 a, u32 b, u32 c) {
+  const auto one = [](u32 x, u32 y, u32 z) { return std::fma(halfToFloat((u16)x), halfToFloat((u16)y), halfToFloat((u16)z)); };
+  return packF16(one(a, b, c), one(a >> 16, b >> 16, c >> 16));
+}
+FN u32 addF16(u32 a, u32 b) { return fusedF16(a, 0x3c003c00u, b); }
+
+FN u32 permute(u32 a, u32 b, u32 which) {
+  const u64 from = (u64)b << 32 | a;
+  u32 r = 0;
+  for (u32 i = 0; i < 4; i++) r |= (u32)(from >> 8 * (which >> 4 * i & 7) & 0xff) << 8 * i;
+  return r;
+}
+FN u32 shiftRight(u32 a, u32 b, u32 bits) { return (u32)(((u64)b << 32 | a) >> (bits & 31)); }
+
 // roundBF16 gives one NaN, as cvt does.
 FN u32 roundBF16(float f) {
   const u32 u = asBits(f);

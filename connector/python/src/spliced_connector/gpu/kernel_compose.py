@@ -1,8 +1,8 @@
 """Launches of the kernels that move running states over segments.
 
 The layouts are `ComposeJob` and `ComposeStep` in gpuipc/cuda/kernels/compose_job.cu, and
-`DenseArgs` beside the dense kernels. Which kernel takes a job, and by what blocks, is decided as in
-compose.go.
+`DenseArgs` and `PackedArgs` beside the dense kernels. Which kernel takes a job, and by what blocks,
+is decided as in compose.go.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cached_property
 
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.gpu.launch import GRID_Y_MOST, SHARED_MOST, Launch, Turn, floats
-from spliced_connector.model import DType, Transition
+from spliced_connector.model import DType, Transition, packed_header
 
 _MOST = 1 << 20
 _NUMBERS_MOST = 1 << 31
@@ -30,6 +30,11 @@ _TILE = 32  # rows of T and S in a slot of the ring
 _MULTIPROCESSORS = 132  # of an H200, for which strips are chosen
 _SHARED_OF_THREE = 75 << 10  # what each of three blocks has of a multiprocessor
 
+_PART_MOST = 2**32 - 1  # bytes of a packed part
+_RUN = 16  # what n bytes that begin anywhere take more of pieces of 16
+_SKEW = 96  # how much further rows of packed S behind the first 8 lie apart
+_SCALES = 384  # of a tile's rows of packed T and S
+
 
 @dataclass(frozen=True)
 class ComposeStep:
@@ -43,6 +48,14 @@ class ComposeStep:
     s_dtype: DType = DType.NONE
     turn: Turn | None = None
     """Of S on its key axis before it is added; scalar transitions only."""
+    t_packed: int = 0
+    """Bytes of the packed part that T is, 0 = plain numbers. Dense transitions only."""
+    s_packed: int = 0
+    """Of S likewise."""
+
+    @property
+    def packed(self) -> bool:
+        return self.s != 0 and (self.t_packed != 0 or self.s_packed != 0)
 
     @property
     def turned(self) -> bool:
@@ -107,6 +120,11 @@ class ComposeJob:
         return dims, interleaved, True
 
     @cached_property
+    def packed(self) -> bool:
+        """Whether some step is of packed parts."""
+        return any(step.packed for step in self.steps)
+
+    @cached_property
     def kernel(self) -> _Kernel:
         return _choose(self)
 
@@ -122,6 +140,11 @@ class _Kernel(IntEnum):
     DENSE_128 = 5
     DENSE_192 = 6
     PLAIN = 7
+    PACKED_64 = 8
+    PACKED_128 = 9
+    PACKED_192 = 10
+    PACKED_PLAIN = 11
+    PACKED_SINGLE = 12
 
     @property
     def entry(self) -> str:
@@ -160,8 +183,8 @@ def _problem(job: ComposeJob) -> str:
         problem = _step_problem(job, step)
         if problem:
             return f"step {i}: {problem}"
-    dense = job.transition == Transition.DENSE
-    if dense and job.kernel == _Kernel.PLAIN and _plain_columns(job.dk) == 0:
+    plain = job.kernel in (_Kernel.PLAIN, _Kernel.PACKED_PLAIN)
+    if plain and _plain_columns(job.dk) == 0:
         return f"dense transitions of {job.dk} key dimensions"
     return ""
 
@@ -175,8 +198,11 @@ def _step_problem(job: ComposeJob, step: ComposeStep) -> str:
     scalar = job.transition == Transition.SCALAR
     if t_size == 0 or s_size == 0 or (scalar and step.t_dtype != DType.F32):
         return f"T of type {int(step.t_dtype)}, S of type {int(step.s_dtype)}"
-    if step.t % t_size or step.s % s_size:
+    if (not step.t_packed and step.t % t_size) or (not step.s_packed and step.s % s_size):
         return f"T at {step.t:#x}, S at {step.s:#x}"
+    fits = _fits_part(job, step.t_packed) and _fits_part(job, step.s_packed)
+    if not fits or (step.t_packed and job.transition != Transition.DENSE):
+        return f"packed parts of {step.t_packed} and {step.s_packed} bytes"
     turn = step.turn
     if turn is None:
         return ""
@@ -186,10 +212,17 @@ def _step_problem(job: ComposeJob, step: ComposeStep) -> str:
     return "" if fits and turn.dims <= job.dk else f"rotation of {turn.dims} of {job.dk} dimensions"
 
 
+def _fits_part(job: ComposeJob, nbytes: int) -> bool:
+    """Whether a packed part, if there is one, has what it begins with."""
+    return nbytes == 0 or packed_header(job.heads) <= nbytes <= _PART_MOST
+
+
 def _choose(job: ComposeJob) -> _Kernel:
     """The fastest that can take it."""
     if job.transition == Transition.DENSE:
         return _choose_dense(job)
+    if job.packed:
+        return _Kernel.PACKED_SINGLE
     dims, _, one = job.pairs
     aligned = job.states % 16 == 0 and not any(
         step.s % max(1, 4 * step.s_dtype.size) for step in job.steps
@@ -207,16 +240,28 @@ def _choose(job: ComposeJob) -> _Kernel:
 
 
 def _choose_dense(job: ComposeJob) -> _Kernel:
-    """Copies move 16 bytes, so that rows of T and S have to be whole ones."""
-    for step in job.steps:
-        rows = job.dk * step.t_dtype.size, job.dv * step.s_dtype.size
-        if step.s and ((step.t | step.s) % 16 or any(n % 16 for n in rows)):
-            return _Kernel.PLAIN
-    if job.states % 8 or job.dv % 2 or job.dk > 192:
-        return _Kernel.PLAIN
-    if job.dk > 128:
-        return _Kernel.DENSE_192
-    return _Kernel.DENSE_128 if job.dk > 64 else _Kernel.DENSE_64
+    plain, first = _Kernel.PLAIN, _Kernel.DENSE_64
+    if job.packed:
+        plain, first = _Kernel.PACKED_PLAIN, _Kernel.PACKED_64
+    if job.dk > 192 or not _in_strips(job):
+        return plain
+    return _Kernel(first + (job.dk - 1) // 64)
+
+
+def _in_strips(job: ComposeJob) -> bool:
+    """Whether all rows can be copied by 16 bytes, of packed parts rows of words that begin
+    anywhere, and states by two numbers."""
+
+    def whole(address: int, packed: int, numbers: int, size: int) -> bool:
+        rest = numbers % 8 if packed else numbers * size % 16
+        return address % 16 == 0 and rest == 0
+
+    return (job.states % 8 == 0 and job.dv % 2 == 0) and all(
+        whole(step.t, step.t_packed, job.dk, step.t_dtype.size)
+        and whole(step.s, step.s_packed, job.dv, step.s_dtype.size)
+        for step in job.steps
+        if step.s
+    )
 
 
 def _launch(kernel: _Kernel, jobs: Sequence[ComposeJob]) -> Launch:
@@ -229,7 +274,9 @@ def _launch(kernel: _Kernel, jobs: Sequence[ComposeJob]) -> Launch:
             blocks = max(map(_per_block, rows))
         case _Kernel.SINGLE:
             blocks = max(_per_block(job.numbers) for job in jobs)
-        case _Kernel.PLAIN:
+        case _Kernel.PACKED_SINGLE:
+            blocks = max(job.heads * _per_block(job.dk * job.dv) for job in jobs)
+        case _Kernel.PLAIN | _Kernel.PACKED_PLAIN:
             dk = max(job.dk for job in jobs)
             columns = _plain_columns(dk)
             threads, shared = _PLAIN_THREADS, _plain_shared(dk, columns)
@@ -269,23 +316,36 @@ def _plain_shared(dk: int, columns: int) -> int:
 
 @dataclass(frozen=True)
 class _Ring:
-    """How dense kernels lay out shared memory: slots for tiles of T and S, then new states."""
+    """How dense kernels lay out shared memory: slots for tiles of T and S, then new states. Those
+    of packed parts have scales in each slot, and behind the slots a tile of T as fp16 and what says
+    where heads lie."""
 
     columns: int
     t_bytes: int
     s_bytes: int
     slots: int
     park: int
+    scales: int = 0
+    expanded: int = 0
+    heads: int = 0
+
+    @property
+    def _slot(self) -> int:
+        return self.t_bytes + self.s_bytes + self.scales
 
     @property
     def nbytes(self) -> int:
-        return self.slots * (self.t_bytes + self.s_bytes) + self.park
+        return self.slots * self._slot + self.expanded + self.heads + self.park
 
     @property
     def arguments(self) -> bytes:
-        slot = self.t_bytes + self.s_bytes
-        park = self.slots * slot
-        return struct.pack("<6I", self.columns, self.t_bytes, slot, self.slots, park, 0)
+        behind = self.slots * self._slot
+        if not self.scales:
+            places = (self.columns, self.t_bytes, self._slot, self.slots, behind, 0)
+            return struct.pack("<6I", *places)
+        heads = behind + self.expanded
+        of_slot = self.t_bytes, self.t_bytes + self.s_bytes, self._slot, self.slots
+        return struct.pack("<8I", self.columns, *of_slot, behind, heads, heads + self.heads)
 
 
 def _ring(kernel: _Kernel, jobs: Sequence[ComposeJob]) -> _Ring:
@@ -302,15 +362,27 @@ def _load(jobs: Sequence[ComposeJob], columns: int) -> int:
 
 
 def _ring_of(kernel: _Kernel, jobs: Sequence[ComposeJob], columns: int) -> _Ring:
-    dk = 64 * (1 + kernel - _Kernel.DENSE_64)
-    steps = [step for job in jobs for step in job.steps]
-    t_bytes = _TILE * dk * max([2, *(step.t_dtype.size for step in steps)])
-    s_bytes = _TILE * columns * max([2, *(step.s_dtype.size for step in steps)])
+    packed = kernel >= _Kernel.PACKED_64
+    dk = 64 * (1 + kernel - (_Kernel.PACKED_64 if packed else _Kernel.DENSE_64))
+    t_tile, s_tile = _TILE * dk, _TILE * columns
+    t_bytes, s_bytes = 2 * t_tile, 2 * s_tile
+    for job in jobs:
+        for step in job.steps:
+            t_bytes = max(t_bytes, t_tile * step.t_dtype.size)
+            s_bytes = max(s_bytes, s_tile * step.s_dtype.size)
+            if step.t_packed:
+                t_bytes = max(t_bytes, 2 * t_tile + _RUN)
+            if step.s_packed:
+                s_bytes = max(s_bytes, _TILE * (2 * columns + _RUN) + _SKEW)
+    more = (0, 0, 0)
+    if packed:
+        t_bytes, s_bytes = -(-t_bytes // 128) * 128, -(-s_bytes // 128) * 128
+        more = (_SCALES, 2 * t_tile, 128)
     park = columns // 16 * dk // 32 * 2048
-    three = _Ring(columns, t_bytes, s_bytes, 3, park)
+    three = _Ring(columns, t_bytes, s_bytes, 3, park, *more)
     if three.nbytes <= _SHARED_OF_THREE:
         return three
-    return _Ring(columns, t_bytes, s_bytes, 2, park)
+    return _Ring(columns, t_bytes, s_bytes, 2, park, *more)
 
 
 def _tables(jobs: Sequence[ComposeJob]) -> bytes:
@@ -325,7 +397,9 @@ def _tables(jobs: Sequence[ComposeJob]) -> bytes:
         rows.append(_JOB.pack(job.origin, job.out, at, len(job.steps), *sizes, dims, interleaved))
         at += len(job.steps) * _STEP.size
         for step in job.steps:
-            where = dims = form = 0
+            where = dims = form = s_packed = 0
+            if step.s:
+                where, s_packed = step.t_packed, step.s_packed
             turn = step.turn
             if turn is not None and step.turned:
                 raw = floats(turn.cos) + floats(turn.sin)
@@ -334,5 +408,6 @@ def _tables(jobs: Sequence[ComposeJob]) -> bytes:
                     turns += raw
                 where, dims, form = known[raw], turn.dims, int(turn.interleaved)
             types = (step.t_dtype, step.s_dtype) if step.s else (0, 0)
-            steps.append(_STEP.pack(step.t, step.s, step.before, *types, where, dims, form, 0))
+            at_step = step.t, step.s, step.before
+            steps.append(_STEP.pack(*at_step, *types, where, dims, form, s_packed))
     return b"".join(rows + steps) + bytes(turns)

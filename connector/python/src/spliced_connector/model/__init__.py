@@ -32,7 +32,7 @@ from spliced_connector.model.keys import (
     token_bytes,
 )
 from spliced_connector.model.layout import ALL_LAYERS, PART_ALIGN, Layout, Part
-from spliced_connector.model.packed import PackedForm, packed_heads
+from spliced_connector.model.packed import PackedForm, packed_header, packed_heads
 from spliced_connector.model.plan import (
     Choice,
     Piece,
@@ -88,6 +88,7 @@ __all__ = [
     "from_config",
     "identity_digest",
     "make_plan",
+    "packed_header",
     "packed_heads",
     "prefix_hashes",
     "segment_key",
