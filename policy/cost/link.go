@@ -98,14 +98,17 @@ type Averages struct {
 	samples int
 	x, y    float64 // weighted means: bytes, milliseconds
 	xx, xy  float64
+	was     Link // what was measured before it was forgotten
 }
 
 // The newest of linkKeep samples counts for its share of them, and so does each
 // later one. A sample beyond linkCap times what was predicted counts as that, so
-// that one stall does not price a tier out, the first one included.
+// that one stall does not price a tier out, the first one included. What was forgotten
+// counts as predicted too, so that what is slow is found to be so by one job.
 const (
-	linkKeep = 16
-	linkCap  = 4.0
+	linkKeep  = 16
+	linkKnown = 3 // samples with which what was forgotten does not count any more
+	linkCap   = 4.0
 )
 
 // Add takes one job of that many bytes that took that long. Nonsense is ignored.
@@ -114,10 +117,12 @@ func (a *Averages) Add(prior Link, bytes int64, millis float64) {
 		return
 	}
 	x, y := float64(bytes), millis
-	if expected := a.Link(prior).Millis(bytes); expected > 0 {
+	if expected := max(a.Link(prior).Millis(bytes), a.was.Millis(bytes)); expected > 0 {
 		y = min(y, linkCap*expected)
 	}
-	a.samples = min(a.samples+1, linkKeep)
+	if a.samples = min(a.samples+1, linkKeep); a.samples >= linkKnown {
+		a.was = Link{}
+	}
 	step := 1 / float64(a.samples)
 	a.x += step * (x - a.x)
 	a.y += step * (y - a.y)
@@ -141,7 +146,7 @@ func (a *Averages) Link(prior Link) Link {
 		mean = Link{Fixed: prior.Fixed * by, PerByte: prior.PerByte * by}
 	}
 	spread := a.xx - a.x*a.x
-	if spread < 0.05*a.xx || a.samples < 3 {
+	if spread < 0.05*a.xx || a.samples < linkKnown {
 		return mean
 	}
 	slope := (a.xy - a.x*a.y) / spread
@@ -153,15 +158,23 @@ func (a *Averages) Link(prior Link) Link {
 	return mean
 }
 
-// Forget moves half of the way back to the prior, and all of it once little is left.
-// What was measured decides whether a job is done again: a price that nobody confirms
-// any more, because it is too high, would otherwise stay.
+// Forget moves a price that is above the prior half of the way back to it, and all of
+// it once little is left. What was measured decides whether a job is done again: a
+// price that nobody confirms any more, because it is too high, would otherwise stay.
+// One that is too low is corrected when the job is done.
 func (a *Averages) Forget(prior Link) {
-	if a.samples /= 2; a.samples == 0 {
-		*a = Averages{}
+	expected := prior.Fixed + prior.PerByte*a.x
+	if a.y <= expected {
 		return
 	}
-	a.y += (prior.Fixed + prior.PerByte*a.x - a.y) / 2
+	if a.was == (Link{}) {
+		a.was = a.Link(prior)
+	}
+	if a.samples /= 2; a.samples == 0 {
+		*a = Averages{was: a.was}
+		return
+	}
+	a.y += (expected - a.y) / 2
 	a.xy += (prior.Fixed*a.x + prior.PerByte*a.xx - a.xy) / 2
 }
 

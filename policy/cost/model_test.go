@@ -96,6 +96,24 @@ func TestForgettingEndsAtThePrior(t *testing.T) {
 	if got := a.Link(prior); got != prior || a.Samples() != 0 {
 		t.Errorf("%+v with %d samples, want the prior", got, a.Samples())
 	}
+	a.Add(prior, 3<<20, slow.Millis(3<<20))
+	near(t, "found again", a.Link(prior).Millis(3<<20), slow.Millis(3<<20), 0.01*slow.Millis(3<<20))
+}
+
+func TestWhatIsFastIsNotForgotten(t *testing.T) {
+	prior, fast := Bandwidth(1, 1e9), Bandwidth(0.1, 5e9)
+	var a Averages
+	for i := range 40 {
+		bytes := int64(1+i%7) << 20
+		a.Add(prior, bytes, fast.Millis(bytes))
+	}
+	want := a.Link(prior)
+	for range 20 {
+		a.Forget(prior)
+	}
+	if got := a.Link(prior); got != want || a.Samples() != linkKeep {
+		t.Errorf("%+v with %d samples, want %+v: nobody would try it again", got, a.Samples(), want)
+	}
 }
 
 func TestLinkIsNeverNegative(t *testing.T) {

@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     wanted = list(questions(options.prompts * len(COUNTS), COUNTS))
-    result: dict[str, object] = describe(options.model) | {"prompts": len(wanted)}
+    result: dict[str, object] = describe(options.model) | {"prompts": options.prompts}
     for name, attends in (("as it is", True), ("without attention", False)):
         server = load(options.model)
         if not isinstance(server, Server):
@@ -104,7 +104,7 @@ def distances(
         if kinds[i].kind == Kind.LINEAR or a.k is None or b.k is None or a.v is None or b.v is None:
             continue
         for begin, end in list(pairwise(q.cuts))[1:]:
-            for lo in range(begin, min(end - SEAM, begin + FAR), STEP):
+            for lo in range(begin + SEAM, min(end - SEAM, begin + FAR), STEP):
                 at = slice(lo, min(lo + STEP, end - SEAM))
                 for name, x, y in (("keys", a.k[at], b.k[at]), ("values", a.v[at], b.v[at])):
                     yield f"layer {i}, {name}", f"{lo - begin}", off(x, y)

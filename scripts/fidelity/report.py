@@ -84,7 +84,7 @@ DRIFT = """
 ## How far states and rows are off
 
 Behind a splice at w=8, beside those of a full prefill: the norm of the difference over that of what it should be, mean over {prompts}
-prompts, in %, measured {date} at {commit}. In brackets the same with what attention layers give left out of both: then only states carry
+prompts for each number of notes, in %, measured {date} at {commit}. In brackets the same with what attention layers give left out of both: then only states carry
 what stands before a note.
 
 """

@@ -50,12 +50,12 @@ type confirmed struct {
 	at     time.Time
 }
 
-// forgetAfter is how long a measured price lasts without being measured again: then,
-// and each time as long, it moves half of the way back to its prior. One that is too
-// high has what it prices not done, and would never be corrected.
+// forgetAfter is how long a measured price that is above its prior lasts without being
+// measured again: then, and each time as long, it moves half of the way back. One that is
+// too high has what it prices not done, and would never be corrected.
 const forgetAfter = time.Minute
 
-// Forget has prices fade that were not measured lately. It is called now and then.
+// Forget has high prices fade that were not measured lately. It is called now and then.
 func (l *Learned) Forget(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -154,7 +154,7 @@ def test_short_runs_may_be_passed_by_their_tuples(kind: str, lengths: tuple[int,
         assert worst(t, families.transition(alone)) < 1e-12
         assert worst(s, families.end_state(alone)) < 1e-12
         assert worst(families.compose(t, s, states[run]), states[run + 1]) < 1e-12
-    got.passed(together, torch.stack(states[short[0] : short[-1] + 1]))
+    got.moved_over(together, torch.stack(states[short[0] : short[-1] + 1]))
     for run in range(len(lengths)):
         if run not in short:
             got.advance(run, states[run])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,10 +19,10 @@ from engine.hf_requests import CUTS, NAMING, WARMING, answer, continued, engine,
 from engine.hybrids import MODELS, qwen35
 from gpu_samples import attached
 from running import Daemon, StartDaemon
-from spliced_connector.client import release_after
+from spliced_connector.client import DeviceSpan, device_splice, release_after
 from spliced_connector.client.device_lease import DeviceHeld
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.gpu import Stream
+from spliced_connector.gpu import AttendJob, Stream, attend_scratch
 from spliced_connector.hf import HFSettings, SplicedTransformers
 from spliced_connector.hf import paged as hf_paged
 from spliced_connector.hf.adapter import Mode
@@ -29,6 +30,8 @@ from spliced_connector.hf.device import lent as hf_lent
 from spliced_connector.hf.device import placing as hf_placing
 from spliced_connector.hf.device import reader as hf_reader
 from spliced_connector.hf.paged import GoneError, PagedLayer
+from spliced_connector.model import Profile
+from spliced_connector.walk.run import COMPOSED
 
 pytestmark = pytest.mark.engine
 
@@ -85,7 +88,11 @@ def test_a_splice_from_the_gpu_is_the_one_from_memory(
 
 @pytest.mark.parametrize("query", [1, 40, 150])
 def test_many_segments_and_a_long_question_are_moved_over_in_turns(
-    query: int, connect_gpu: Connect, connect: Connect, daemon: Daemon
+    query: int,
+    connect_gpu: Connect,
+    connect: Connect,
+    daemon: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """More segments than one launch takes, and rows that are no short run."""
     model = qwen35()
@@ -100,8 +107,19 @@ def test_many_segments_and_a_long_question_are_moved_over_in_turns(
     moved = prompt([0, *range(10, 0, -1)])
     host.prefill(moved, cuts, "splice")
     wait_until(lambda: hbm.prefill(moved, cuts, "splice").on_device >= 10 * 14)
-    want, got = (e.prefill(moved, cuts, "splice") for e in (host, hbm))
+    want = host.prefill(moved, cuts, "splice")
+    moves: list[int] = []
+    compose = device_splice.compose
+
+    def counted(stream: Stream, profile: Profile, spans: Sequence[DeviceSpan], *rest: Any) -> None:
+        moves.append(sum(span.segment is not None for span in spans))
+        compose(stream, profile, spans, *rest)
+
+    monkeypatch.setattr(hf_placing, "compose", counted)
+    got = hbm.prefill(moved, cuts, "splice")
     assert got.on_device == got.reused == want.reused and not got.trouble
+    layers = len(moves) // 2
+    assert moves == [COMPOSED, 11 - COMPOSED] * layers and layers == 3
     assert far(got.logits, want.logits) <= 1e-5
     assert continued(model, moved, got) == continued(model, moved, want)
 
@@ -143,7 +161,7 @@ def test_rows_on_the_gpu_are_read_where_they_lie(
 
 
 def test_rows_are_copied_where_some_lie_elsewhere(
-    connect_gpu: Connect, connect: Connect, daemon: Daemon
+    connect_gpu: Connect, connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = qwen35()
     host = engine(model, connect, daemon)
@@ -155,7 +173,12 @@ def test_rows_are_copied_where_some_lie_elsewhere(
     host.prefill(mixed, CUTS, "splice")
     done = hbm.prefill(mixed, CUTS, "splice")
     assert done.reused == 148 and not done.trouble
+    lying = [layer for layer in done.cache.layers if isinstance(layer, PagedLayer)]
+    assert (done.loan is None) == (not lying) == (done.on_device < 148)
     assert far(done.logits, host.prefill(mixed, CUTS, "splice").logits) <= 1e-4
+    monkeypatch.setattr(hf_lent, "SEGMENTS", 2)
+    promoted(hbm, ids, 148)
+    assert hbm.prefill(ids, CUTS, "splice").loan is None, "more than are worth it"
 
 
 def test_rows_on_a_gpu_that_is_gone_have_the_answer_computed(
@@ -195,6 +218,39 @@ def test_rows_on_the_gpu_outlast_their_leases_as_copies(
     done.loan._until -= hf_paged.LIFE / 2 + 1
     assert continued(hbm.model, ids, done) == want
     assert done.loan._copied and done.good
+    before = done.cache.get_seq_length()
+    daemon.stop()  # the kernels outlast it, as the copies do
+    with torch.no_grad():
+        step = hbm.model(torch.tensor([[want[-1]]]), past_key_values=done.cache, use_cache=True)
+    assert step.logits.isfinite().all() and done.cache.get_seq_length() == before + 1
+
+
+def test_much_to_attend_over_takes_turns(
+    connect_gpu: Connect, connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = qwen35()
+    host = engine(model, connect, daemon)
+    hbm = on_device(qwen35(), connect_gpu, daemon, replace(HBM, in_place=True))
+    ids = tokens(300)
+    host.prefill(ids, CUTS, "splice")
+    want = host.prefill(ids, CUTS, "splice").logits
+    promoted(hbm, ids, 148)
+    launched = []
+    launch = hf_reader.Reader._launch
+
+    def counted(self: hf_reader.Reader, jobs: Sequence[AttendJob], device: torch.device) -> None:
+        launched.append(jobs)
+        assert attend_scratch(jobs) <= hf_reader.SCRATCH
+        launch(self, jobs, device)
+
+    monkeypatch.setattr(hf_reader.Reader, "_launch", counted)
+    assert far(hbm.prefill(ids, CUTS, "splice").logits, want) <= 1e-4
+    few = len(launched)
+    launched.clear()
+    monkeypatch.setattr(hf_reader, "SCRATCH", 64 << 10)
+    assert far(hbm.prefill(ids, CUTS, "splice").logits, want) <= 1e-4
+    assert len(launched) > 2 * few
+    assert max(job.rows for jobs in launched for job in jobs) < 100
 
 
 def test_a_prefix_from_the_gpu_gives_the_tokens_that_no_cache_gives(

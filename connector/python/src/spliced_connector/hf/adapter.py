@@ -247,10 +247,15 @@ class SplicedTransformers:
         with torch.no_grad():
             walked = self._walk(reuse, tokens, cuts, mode, len(tokens) - 1, accept)
             cache = filled(self.model, reuse.arch, walked.context, walked.loan)
+        out = None
         try:
             out = self.model.generate(line, attention_mask=mask, past_key_values=cache, **options)
         except GoneError as err:
-            log.warning("answer of %d tokens computed again: %s", len(tokens), err)
+            log.warning("answer of %d tokens computed again: %s", len(tokens), str(err))
+        if out is None:
+            if walked.loan is not None:
+                walked.loan.end()
+            del walked, cache  # nothing is held while it is computed
             return plain()
         if walked.kept is not None:
             self._keep_answer(

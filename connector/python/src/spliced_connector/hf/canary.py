@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 import torch
 
 from spliced_connector.client import Model
+from spliced_connector.hf.paged import GoneError
 from spliced_connector.walk import Architecture, Canary, Context, Verdict
+
+log = logging.getLogger("spliced")
 
 _LONGEST = 600.0  # seconds; nobody waits for it but who asked for a share of it
 
@@ -39,7 +43,10 @@ class Watch:
         if self._seen % max(1, round(1 / share)) == 0:
             every = torch.tensor(ids, device=context.device)
             if self._canary.offer(every, context):
-                self._canary.run(time.monotonic() + _LONGEST)
+                try:
+                    self._canary.run(time.monotonic() + _LONGEST)
+                except GoneError as err:  # the answer that it looks at is there all the same
+                    log.warning("a splice is not compared: %s", str(err))
 
     def _tell(self, verdict: Verdict) -> None:
         self._model.report(1, int(verdict.failed), verdict.error, self._bound, verdict.off)

@@ -166,7 +166,13 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     finally:
         segments = {}
         good = reuse.release(held) if loan is None else loan.good
-    if not good:
+    if good:
+        reuse.count(held)
+    else:
+        if loan is not None:
+            loan.end()
+        kept.loan = loan = None
+        del context  # what it keeps is not for the time of computing
         log.warning("prompt of %d tokens computed: a lease ended early", len(ids))
         return plainly(reuse, request, "a lease ended before its segment was read", kept)
     _keep(kept, context, found.saves(request.keep_all))

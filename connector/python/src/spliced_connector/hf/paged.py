@@ -42,15 +42,12 @@ class Loan:
     ) -> None:
         """taken: when they were asked for, by time.monotonic. release: gives them back, and says
         whether they were good until then."""
-        self._segments = list(segments)
+        self._segments = list(segments)  # what is dropped with them gives itself back
         self._release = release
         self._rows: list[PagedRows] = []
         self._until = taken + LIFE
         self._good = True
         self._copied = not segments
-
-    def __del__(self) -> None:
-        self.end()
 
     def reads(self, rows: Sequence[PagedRows]) -> None:
         """Names rows that are read, so that `extend` finds them."""
@@ -195,4 +192,7 @@ def why_not(model: PreTrainedModel, arch: Architecture) -> str:
         model.set_attn_implementation(before)
     spread = float(want.std()) or 1.0
     far = float((got[0, -1] - want[0, -1]).abs().max()) / spread
-    return "" if far < 0.05 else f"its attention does not go through AttentionInterface ({far:.2g})"
+    bound = 0.05 if arch.dtype.itemsize > 2 else 0.5  # other rows' attention is off by 1 and more
+    return (
+        "" if far < bound else f"its attention does not go through AttentionInterface ({far:.2g})"
+    )

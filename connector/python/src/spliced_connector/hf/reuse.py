@@ -36,7 +36,7 @@ from spliced_connector.client import (
     way_of,
 )
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.hf.device import Lent, Placing
+from spliced_connector.hf.device import Lent, Placing, Reader
 from spliced_connector.hf.paged import LIFE, Loan
 from spliced_connector.model import NOTHING, Choice, Piece, Prompt
 from spliced_connector.walk import (
@@ -147,6 +147,7 @@ class Reuse:
         """ends: the tokens that end an answer. lent: memory of the model's GPU, None for never.
         in_place: the rows of segments are read where they lie."""
         self.in_place = in_place
+        self._refused = False
         self.lent = lent
         self.ends = frozenset(ends)
         self.arch = arch
@@ -282,9 +283,18 @@ class Reuse:
             for p, c in zip(prompt.pieces, choices, strict=True)
             if c is Choice.HIT and p.key is not None
         }
-        if self.in_place and (held := self._leased(wanted, LIFE)):
+        lasting = self.in_place and not self._refused and self._reads()
+        if lasting and (held := self._leased(wanted, LIFE)):
             return held, self._pages(held)
-        return self._leased(wanted, 0.0), None
+        held = self._leased(wanted, 0.0)
+        # Leases for as long are more than the daemon gives; it would be asked twice for ever.
+        self._refused |= lasting and bool(held)
+        return held, None
+
+    def _reads(self) -> bool:
+        """Whether attention can read rows in memory that is leased."""
+        on_device = self.lent is not None and self.lent.reads and self.lent.memory() is not None
+        return on_device or self.device.type == "cpu"
 
     def _leased(self, wanted: dict[int, bytes], life: float) -> dict[int, Leased]:
         held: dict[int, Leased] = {}
@@ -331,18 +341,17 @@ class Reuse:
 
     def release(self, held: dict[int, Leased]) -> bool:
         """Ends the leases; whether all their bytes were good until now."""
-        good = self._give_back(held)
-        if good:
-            self._count(held)
-        return good
+        return self._give_back(held, None)
 
-    def _give_back(self, held: dict[int, Leased]) -> bool:
+    def _give_back(self, held: dict[int, Leased], reader: Reader | None) -> bool:
         good = all(release_all([s for s in held.values() if isinstance(s, Segment)]))
         if self.lent is not None:
-            good &= self.lent.release(list(_on_device(held).values()))
+            stream = None if reader is None else reader.last
+            good &= self.lent.release(list(_on_device(held).values()), stream)
         return good
 
-    def _count(self, held: dict[int, Leased]) -> None:
+    def count(self, held: dict[int, Leased]) -> None:
+        """Counts the tokens of leased segments that were good."""
         if self.lent is not None:
             self.lent.tokens += sum(s.tokens for s in _on_device(held).values())
 
@@ -350,9 +359,11 @@ class Reuse:
         """Keeps leases for as long as a context's pages are read; None: there are no pages."""
         if not any(at.pages is not None for at in context.layers):
             return None
-        loan = Loan(list(held.values()), taken, lambda: self._give_back(held))
-        self._count(held)
-        loan.reads([at.pages for at in context.layers if at.pages is not None])
+        paged = [at.pages for at in context.layers if at.pages is not None]
+        reader = paged[0].pages.reader if paged else None
+        on_device = reader if isinstance(reader, Reader) else None
+        loan = Loan(list(held.values()), taken, lambda: self._give_back(held, on_device))
+        loan.reads(paged)
         return loan
 
     def capture(self, kept: Kept, prompt: Prompt, choices: Sequence[Choice]) -> None:

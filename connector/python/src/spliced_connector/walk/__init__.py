@@ -27,10 +27,16 @@ if TYPE_CHECKING:
     from spliced_connector.walk.context import Context, LayerContext
     from spliced_connector.walk.copies import Copies, ToHost
     from spliced_connector.walk.drafts import Drafts, verify
-    from spliced_connector.walk.families import Scan, angles, chunk_length, turn
+    from spliced_connector.walk.families import (
+        Scan,
+        angles,
+        chunk_length,
+        inverse_frequencies,
+        turn,
+    )
     from spliced_connector.walk.layers import causal_convolution
     from spliced_connector.walk.naming import Naming
-    from spliced_connector.walk.paged import Lying, PagedRows, Pages, Place, Stretch
+    from spliced_connector.walk.paged import PagedRows, Pages, Place, RowsAt, Stretch
     from spliced_connector.walk.plain import altered
     from spliced_connector.walk.reading import UnsupportedError, child
     from spliced_connector.walk.registry import architecture
@@ -68,13 +74,13 @@ __all__ = [
     "Kernels",
     "LayerContext",
     "LinearRows",
-    "Lying",
     "Naming",
     "PagedRows",
     "Pages",
     "Place",
     "Placer",
     "Rows",
+    "RowsAt",
     "Scan",
     "SegmentLayer",
     "Sight",
@@ -99,6 +105,7 @@ __all__ = [
     "chunk_length",
     "collect",
     "grouped",
+    "inverse_frequencies",
     "logit_error",
     "moved",
     "pack",
@@ -129,10 +136,10 @@ _MODULES = {
     "context": "Context LayerContext",
     "copies": "Copies ToHost",
     "drafts": "Drafts verify",
-    "families": "Scan angles chunk_length turn",
+    "families": "Scan angles chunk_length inverse_frequencies turn",
     "layers": "causal_convolution",
     "naming": "Naming",
-    "paged": "Lying PagedRows Pages Place Stretch",
+    "paged": "RowsAt PagedRows Pages Place Stretch",
     "plain": "altered",
     "reading": "UnsupportedError child",
     "registry": "architecture",

@@ -123,7 +123,8 @@ class Captured:
 class Placer(Protocol):
     """Puts some of a walk's segments in place, such as those that lie where the model does.
 
-    Of these the walk reads the convolution inputs alone: their `Captured` needs nothing else.
+    Of these the walk reads the convolution inputs alone, and rows where they are read in place:
+    their `Captured` needs nothing else.
     """
 
     def holds(self, segment: int) -> bool:

@@ -208,7 +208,7 @@ class Scan:
         t.diagonal(dim1=-2, dim2=-1).add_(decay)
         return t, written
 
-    def passed(self, runs: range, before: Tensor) -> None:
+    def moved_over(self, runs: range, before: Tensor) -> None:
         """Takes it that consecutive short runs were moved over, from these states
         [runs, Hv, dk, dv]: what `advance` does one by one where somebody else moves the state."""
         p, at = self._groups[-1], self._place(runs)

@@ -41,7 +41,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
+class RowsAt:
     """Rows of one layer where they lie: keys [rows, KV, dk] and values [rows, KV, dv]."""
 
     place: Place
@@ -56,7 +56,7 @@ class Reader(Protocol):
         self,
         q: Tensor,
         stretches: Sequence[Stretch],
-        rows: Sequence[Lying],
+        rows: Sequence[RowsAt],
         rope: Rope,
         scale: float,
     ) -> Tensor:
@@ -169,7 +169,7 @@ class PagedRows:
     def attend(self, q: Tensor, stretches: Sequence[Stretch], scale: float) -> Tensor:
         """Causal softmax attention of q [n, H, dk] at ascending positions: [n, H, dv]."""
         if self.pages.reader is not None:
-            return self.pages.reader.attend(q, stretches, self._lying(), self.rope, scale)
+            return self.pages.reader.attend(q, stretches, self._rows_at(), self.rope, scale)
         first = stretches[0][0]
         if len(q) == 1 and self._last() <= first:
             return self._attend(q, None, scale)
@@ -193,13 +193,13 @@ class PagedRows:
         ends = [p.begin + p.rows for p in self.pages.places]
         return max((*ends, sum(self._own[-1]) if self._own else 0)) - 1
 
-    def _lying(self) -> list[Lying]:
+    def _rows_at(self) -> list[RowsAt]:
         out, at = [], 0
         for begin, n in self._own:
-            out.append(Lying(Place(begin, n, 0), self._k[at : at + n], self._v[at : at + n]))
+            out.append(RowsAt(Place(begin, n, 0), self._k[at : at + n], self._v[at : at + n]))
             at += n
         there = zip(self.pages.places, self._segments, strict=True)
-        return out + [Lying(place, k, v) for place, (k, v) in there]
+        return out + [RowsAt(place, k, v) for place, (k, v) in there]
 
     def whole(self, tokens: int) -> tuple[Tensor, Tensor]:
         """Copies of the rows of the first tokens, in order, keys turned to their positions."""

@@ -62,8 +62,9 @@ def splice(
     """Moves a context over consecutive spans that begin where it ends.
 
     ids is the whole prompt; segments are by the number that spans give them, and those that placer
-    holds are put in place by it. With pages the rows of segments stay where they are, in layers
-    that can read them there: they must be readable for as long as the context. Works for any run
+    holds are put in place by it. With pages the rows of all segments stay where they are, in layers
+    that can read them there: they must be readable for as long as the context, and layers that
+    cannot copy them. Works for any run
     of a plan's spans, so that a long plan can be cut: what follows continues the context. Returns
     the hidden rows of the last span, None when that is a segment. Raises PlanError, with the
     context as it was, when spans or segments do not fit.
@@ -192,8 +193,9 @@ class Walk(Pass[SplicedRows]):
         if self.rows.reused is None:
             return
         parts = [self.rows.segments[s.segment].layers[layer] for s in self.rows.copied]
-        keys = torch.cat([p.k for p in parts if p.k is not None]).to(k)
-        values = torch.cat([p.v for p in parts if p.v is not None]).to(v)
+        # They may be of several memories: leased ones of the host's, those run just now of ours.
+        keys = torch.cat([p.k.to(k.device) for p in parts if p.k is not None]).to(k)
+        values = torch.cat([p.v.to(v.device) for p in parts if p.v is not None]).to(v)
         rope = self.arch.identity.layers[layer].attention.rope
         if rope.dims:
             cos, sin = self.rows.segment_turns(rope)
@@ -220,7 +222,7 @@ class Walk(Pass[SplicedRows]):
         state = state.clone()  # the context's stays until the walk has ended
         run = 0
         segments = self._tuples(layer, state)
-        for spans in self._stretches(recurrence):
+        for spans in self._moves(recurrence):
             if any(self._held(s) for s in spans):
                 runs = range(run, run + sum(s.segment < 0 for s in spans))
                 state = self._placed(layer, spans, runs, recurrence, state)
@@ -235,28 +237,31 @@ class Walk(Pass[SplicedRows]):
     def _held(self, span: Span) -> bool:
         return self._placer is not None and self._placer.holds(span.segment)
 
-    def _stretches(self, recurrence: Recurrence | None) -> list[list[Span]]:
+    def _moves(self, recurrence: Recurrence | None) -> list[list[Span]]:
         """The spans in order: the placer's segments together with the short runs of rows beside
         them, which it moves a state over in one go; all others one by one."""
         if self._placer is None:
             return [[span] for span in self.rows.spans]
         chunk = recurrence.runs.chunk if isinstance(recurrence, families.Scan) else 0
-        return self.rows.once(("stretches", chunk), lambda: self._together(recurrence))
+        return self.rows.once(("moves", chunk), lambda: self._together(recurrence))
 
     def _together(self, recurrence: Recurrence | None) -> list[list[Span]]:
         out: list[list[Span]] = []
-        run, room = 0, -1  # segments that the last stretch can take yet; -1: it is at its end
+        run = segments = 0  # in the last move
+        goes_on = False
         for span in self.rows.spans:
-            joins = held = self._held(span)
+            held = self._held(span)
+            joins = held
             if span.segment < 0:
                 joins = isinstance(recurrence, families.Scan) and recurrence.short(run)
                 run += 1
-            if joins and room >= held:
+            if joins and goes_on and not (held and segments == COMPOSED):
                 out[-1].append(span)
             else:
                 out.append([span])
-                room = COMPOSED if joins else -1
-            room -= held
+                segments = 0
+            goes_on = joins
+            segments += int(held)
         return out
 
     def _placed(
@@ -274,7 +279,7 @@ class Walk(Pass[SplicedRows]):
             return self._placer.compose(layer, spans, None, state)[0]
         computed = recurrence.tuples(runs)
         state, before = self._placer.compose(layer, spans, computed, state)
-        recurrence.passed(runs, before)
+        recurrence.moved_over(runs, before)
         return state
 
     def _tuples(self, layer: int, like: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -20,7 +20,7 @@ from spliced_connector.client import (
 from spliced_connector.errors import SplicedError
 from spliced_connector.gpu import CUDA, DeviceArray, Run, Stream
 from spliced_connector.hf.device.placing import Placing, place_prefix
-from spliced_connector.hf.device.reader import Reader, unreadable
+from spliced_connector.hf.device.reader import SEGMENTS, Reader, unreadable
 from spliced_connector.model import DType, Kind, Part, Profile, SegmentSpec
 from spliced_connector.walk import (
     FIELDS,
@@ -63,7 +63,8 @@ class Lent:
         self.tokens = 0
         """Taken from copies on the device so far, as far as is known of good bytes."""
         self._never = _unusable(arch) or self._elsewhere()
-        self._unreadable = unreadable(arch)
+        self.reads = not self._never and not unreadable(arch)
+        """Whether the kernels can attend in all of the model's layers."""
 
     def memory(self) -> DeviceMemory | None:
         """The memory, with kernels to use it by; None while there is none for this model."""
@@ -134,10 +135,14 @@ class Lent:
 
     def reader(self, held: Sequence[DeviceSegment]) -> Reader | None:
         """Who attends over the rows of leased segments where they lie; None where nobody can."""
-        if not held or self._unreadable:
+        if not held or not self.reads or len(held) > SEGMENTS:
             return None
         memory = held[0].device
-        return Reader(memory, self.stream, lambda: self.settle(memory))
+        try:
+            return Reader(memory, self.stream, lambda: self.settle(memory))
+        except SplicedError as err:
+            log.warning("rows on the GPU are copied: %s", err)
+            return None
 
     def load(self, prefix: bytes, accept: Accept, room: int, tokens: int) -> Context | None:
         """A context behind a saved prefix of so many tokens, None where it is not to be had.
@@ -154,18 +159,20 @@ class Lent:
             context = self._restored(held, room, tokens)
         except (SplicedError, ValueError) as err:
             log.warning("checkpoint of %d tokens on the GPU not used: %s", held.tokens, err)
-        if not self.release([held]):
+        if not self.release([held]) or context is None:
             return None
         self.tokens += held.tokens
         return context
 
-    def release(self, held: Sequence[DeviceSegment | DeviceCheckpoint]) -> bool:
-        """Ends leases when the engine's stream has passed this point, and waits for it; whether
-        all their bytes were good until then."""
+    def release(
+        self, held: Sequence[DeviceSegment | DeviceCheckpoint], stream: Stream | None = None
+    ) -> bool:
+        """Ends leases when a stream, by default the one that the engine computes on now, has passed
+        this point, and waits for it; whether all their bytes were good until then."""
         if not held:
             return True
         try:
-            passing = release_after(self.stream(), held)
+            passing = release_after(self.stream() if stream is None else stream, held)
         except SplicedError as err:
             log.warning("leases of a GPU: %s", err)
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import torch
@@ -22,10 +22,29 @@ from spliced_connector.gpu import (
 )
 from spliced_connector.hf.paged import GoneError
 from spliced_connector.model import Kind, Rope
-from spliced_connector.walk import TORCH_TYPES, Architecture, Lying, Place, Stretch
-from spliced_connector.walk.families import inverse_frequencies
+from spliced_connector.walk import (
+    TORCH_TYPES,
+    Architecture,
+    Place,
+    RowsAt,
+    Stretch,
+    inverse_frequencies,
+)
 
 _TYPES = {dtype: named for named, dtype in TORCH_TYPES.items()}
+
+
+ROWS = 256
+"""Rows of queries of a job, at most."""
+
+SCRATCH = 64 << 20
+"""Bytes for the sums of one launch, at most: jobs beyond take turns."""
+
+SEGMENTS = 32
+"""More are copied: every stretch of computed rows is a job over all rows before it, so that the
+host's time for the launches grows with the square (23 ms a layer for so many)."""
+
+_LEAST = 256  # rows of a run that a block takes, at least: the kernel's own bound
 
 
 class Reader:
@@ -34,35 +53,74 @@ class Reader:
     def __init__(
         self, memory: DeviceMemory, stream: Callable[[], Stream], settle: Callable[[], None]
     ) -> None:
-        """settle: called behind what is queued."""
+        """settle: called behind what is queued. Raises `SplicedError` when the memory is gone."""
         self._memory = memory
+        self._keep = memory.keep()  # the kernels too: rows may have become copies meanwhile
         self._stream = stream
         self._settle = settle
+        self.last: Stream | None = None
+        """The stream that has read rows last."""
 
     def attend(
         self,
         q: Tensor,
         stretches: Sequence[Stretch],
-        rows: Sequence[Lying],
+        rows: Sequence[RowsAt],
         rope: Rope,
         scale: float,
     ) -> Tensor:
-        """One launch for all stretches, each of which sees what lies before its own rows."""
+        """Each stretch sees what lies before its own rows, and these."""
         q = q.contiguous()
         out = q.new_empty((*q.shape[:2], rows[0].v.shape[-1]))
-        runs = [_run(one, rope) for one in rows if one.place.rows]
-        jobs, at = [], 0
-        for begin, n in stretches:
-            jobs.append(_job(q[at : at + n], out[at : at + n], begin, rows[0], runs, scale))
-            at += n
-        scratch = torch.empty(attend_scratch(jobs), dtype=torch.uint8, device=q.device)
         try:
-            launches = attend_launches(jobs, scratch.data_ptr())
-            self._memory.kernels.launch(self._stream(), launches)
-            self._settle()
-        except SplicedError as err:
+            runs = [_run(one, rope) for one in rows if one.place.rows]
+            jobs, at = [], 0
+            for begin, n in _pieces(stretches, _most(q, out, runs)):
+                seen = [run for run in runs if run.begin < begin + n]
+                jobs.append(_job(q[at : at + n], out[at : at + n], begin, rows[0], seen, scale))
+                at += n
+            for some in _launches(jobs):
+                self._launch(some, q.device)
+        except (SplicedError, torch.OutOfMemoryError) as err:
             raise GoneError(f"rows on the GPU: {err}") from err
         return out
+
+    def _launch(self, jobs: Sequence[AttendJob], device: torch.device) -> None:
+        scratch = torch.empty(attend_scratch(jobs), dtype=torch.uint8, device=device)
+        self.last = self._stream()
+        self._memory.kernels.launch(self.last, attend_launches(jobs, scratch.data_ptr()))
+        self._settle()
+
+
+def _most(q: Tensor, out: Tensor, runs: Sequence[AttendRun]) -> int:
+    """Rows of a job that needs no more than SCRATCH."""
+    return max(1, min(ROWS, SCRATCH // _sums(1, q.shape[1], out.shape[2], runs)))
+
+
+def _sums(rows: int, heads: int, value_dim: int, runs: Sequence[AttendRun]) -> int:
+    """An upper bound of what a job needs beside its operands."""
+    items = sum(-(-run.rows // _LEAST) for run in runs)
+    return max(1, items) * (rows * heads * 4 * (value_dim + 2) + 32)
+
+
+def _pieces(stretches: Sequence[Stretch], most: int) -> Iterator[Stretch]:
+    for begin, n in stretches:
+        for lo in range(0, n, most):
+            yield begin + lo, min(most, n - lo)
+
+
+def _launches(jobs: Sequence[AttendJob]) -> Iterator[list[AttendJob]]:
+    some: list[AttendJob] = []
+    taken = 0
+    for job in jobs:
+        needs = _sums(job.rows, job.heads, job.value_dim, job.runs)
+        if some and taken + needs > SCRATCH:
+            yield some
+            some, taken = [], 0
+        some.append(job)
+        taken += needs
+    if some:
+        yield some
 
 
 def unreadable(arch: Architecture) -> str:
@@ -74,7 +132,7 @@ def unreadable(arch: Architecture) -> str:
         if described.kind != Kind.FULL or a.window:
             continue
         k, v = (torch.empty((1, a.kv_heads, d), dtype=arch.dtype) for d in (a.key_dim, a.value_dim))
-        one = Lying(Place(0, 1, 0), k, v)
+        one = RowsAt(Place(0, 1, 0), k, v)
         try:
             attend_scratch([_job(k, v, 0, one, [], 1.0)])
         except SplicedError as err:
@@ -83,7 +141,7 @@ def unreadable(arch: Architecture) -> str:
 
 
 def _job(
-    q: Tensor, out: Tensor, begin: int, like: Lying, runs: Sequence[AttendRun], scale: float
+    q: Tensor, out: Tensor, begin: int, like: RowsAt, runs: Sequence[AttendRun], scale: float
 ) -> AttendJob:
     n, heads, key_dim = q.shape
     key_heads, value_dim = like.v.shape[1:]
@@ -92,7 +150,7 @@ def _job(
     return AttendJob(*sizes, begin, *types, scale, q.data_ptr(), out.data_ptr(), runs)
 
 
-def _run(one: Lying, rope: Rope) -> AttendRun:
+def _run(one: RowsAt, rope: Rope) -> AttendRun:
     turn = _turn(rope, one.place.origin) if rope.dims and one.place.origin else None
     where = _rows(one.k), _rows(one.v)
     return AttendRun(one.place.rows, one.place.begin, *where, turn=turn)
