@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         by_layer,
         bytes_of,
         collect,
+        is_of_spec,
         moved,
         pack,
         packed,
@@ -94,6 +95,7 @@ __all__ = [
     "chunk_length",
     "collect",
     "grouped",
+    "is_of_spec",
     "logit_error",
     "moved",
     "pack",
@@ -134,8 +136,8 @@ _MODULES = {
     "rows": "Rows ranges",
     "run": "PREFILL_ROWS prefill splice splice_long",
     "segments": (
-        "TORCH_TYPES by_layer bytes_of collect moved pack packed part_bytes part_tensors rounded"
-        " tensor_over unpack"
+        "TORCH_TYPES by_layer bytes_of collect is_of_spec moved pack packed part_bytes part_tensors"
+        " rounded tensor_over unpack"
     ),
 }
 

@@ -27,6 +27,7 @@ from spliced_connector.walk import (
     Captured,
     Context,
     SegmentLayer,
+    is_of_spec,
 )
 
 log = logging.getLogger("spliced")
@@ -108,9 +109,9 @@ class Lent:
     def captured(self, spec: SegmentSpec, held: DeviceSegment) -> Captured:
         """What a walk reads itself of a leased segment: its convolution inputs, in torch's memory.
 
-        Raises ValueError when the segment has another layout than the spec; `SplicedError`.
+        Raises ValueError when the segment has not the parts of the spec; `SplicedError`.
         """
-        if held.layout != self._profile.segment_layout(spec):
+        if not is_of_spec(self._profile, spec, held.layout):
             raise ValueError(f"segment of {held.layout.nbytes} bytes is not as its spec says")
         layers = [SegmentLayer() for _ in self._arch.layers]
         for i, part in enumerate(held.layout.parts):
