@@ -10,7 +10,8 @@
 // laid out as one of plain fp16, with a barrier of its own. They are exact, so that two products do;
 // each row of the result takes its scale, and g times the old state, which still lies where warps
 // park the new one. Integers of 16 bits are two tiles one after the other, of 10 and 6 bits. S is
-// read by one lane each number and made F32 on the way. A T of zeros is neither read nor multiplied.
+// read by one lane each number and made F32 on the way. A T of zeros is neither read nor multiplied, and
+// steps before it are left out.
 //
 // By counting, of 8 bit T and S, [128, 128], per head and step: 36 KiB of HBM in place of 96, and some 3,300
 // instructions of a warp in place of 2,500, with two barriers a tile in place of one. 12 bits take 300
@@ -47,7 +48,36 @@ struct Kinds {
   FN u32 s(Kinds k) { return k.both >> 4; }
 };
 
-enum : u32 { JOB = 2 * sizeof(Found) };  // behind those, what is needed once a step and would take registers
+// Behind those, the job, which is needed once a step and would take registers, and its first step.
+enum : u32 { JOB = 2 * sizeof(Found), FIRST = JOB + sizeof(ComposeJob) };
+
+// lasting is the first step that counts for a head: what was before one whose T is zeros is forgotten,
+// unless the state before a step is asked for. It is for whole warps.
+FN u32 lasting(const ComposeJob &job, u64 steps, u32 head) {
+  u32 from = 0, asked = job.count;
+  for (u32 first = 0; first < asked; first += 32) {
+    const u32 n = first + laneIndex();
+    u32 forgets = 0;
+    if (n < job.count) {
+      const ComposeStep st = readStep(steps, n);
+      if (st.before) asked = n;
+      if (st.s && st.tPart && at<const u8>(st.t)[head] == 1) forgets = n;
+    }
+    UNROLL
+    for (u32 mask = 16; mask > 0; mask /= 2) {
+      const u32 other = shuffleXor(asked, mask);
+      if (other < asked) asked = other;
+    }
+    if (forgets >= asked) forgets = 0;
+    UNROLL
+    for (u32 mask = 16; mask > 0; mask /= 2) {
+      const u32 other = shuffleXor(forgets, mask);
+      if (other > forgets) forgets = other;
+    }
+    if (forgets > 0) from = forgets;
+  }
+  return from;
+}
 
 // PackedCursor walks over the tiles of all steps that have T and S.
 struct PackedCursor {
@@ -442,16 +472,25 @@ FN void composePacked(const PackedArgs &args) {
   const bool busy = a.column + 16 * warpIndex() < job.dv;
   PackedWalk w = {};
   w.ahead.next = args.headsOffset;
-  look(args, job, a.head, args.headsOffset, 0);
-  if (threadIndex() == 0) *shared<ComposeJob>(args.headsOffset + JOB) = job;
+  if (warpIndex() == 0) {
+    const u32 from = lasting(job, a.steps, a.head);
+    if (laneIndex() == 0) {
+      *shared<ComposeJob>(args.headsOffset + JOB) = job;
+      *shared<u32>(args.headsOffset + FIRST) = from;
+    }
+  }
+  blockBarrier();
+  const u32 first = *shared<u32>(args.headsOffset + FIRST);
+  look(args, job, a.head, args.headsOffset, first);
   blockBarrier();
   for (u32 i = 0; i + 1 < args.slots; i++) fetchPacked<DK>(a, args, w.ahead, i);
   Part x[DK / TILE] = {};
-  if (job.from) moveState<false, DK>(job.from, a, x);
+  if (job.from && first == 0) moveState<false, DK>(job.from, a, x);
   UNROLL
   for (u32 i = 0; i < DK / TILE; i++) park(parked + i * 2048, x[i]);
-  for (u32 n = 0; n < job.count; n++) {
-    const ComposeStep st = readStep(args.tables + shared<ComposeJob>(args.headsOffset + JOB)[0].steps, n);
+  for (u32 left = job.count - first; left > 0; left--) {
+    const auto here = shared<ComposeJob>(args.headsOffset + JOB);
+    const ComposeStep st = readStep(args.tables + here[0].steps, here[0].count - left);
     if (st.before) moveState<true, DK>(st.before, a, x);
     if (st.s == 0) continue;
     // The cursor is ahead of here by less than a step.
