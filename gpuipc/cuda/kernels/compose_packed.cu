@@ -130,13 +130,13 @@ FN void copyRun(u32 to, const u8 *from, u32 n) {
   }
 }
 
-// packedPlace is where a row of packed S begins in its tile, with room for 64 numbers of 16 bits that begin
-// anywhere: eight rows further other banks serve it.
+// packedPlace is where a row of packed S begins in its tile, with room for 64 numbers of 16 bits that
+// begin anywhere: eight rows further other banks serve it.
 enum : u32 { PIECES = 144, PIECES_OF_8 = 8 * PIECES + 32 };
 FN u32 packedPlace(u32 row) { return row * PIECES + row / 8 * 32; }
 
-// copyPieces is copyRun of s.have bytes of each row, at most 64 numbers. Rows are words, and four of them
-// a multiple of 16 bytes: those of a thread begin as far behind one.
+// copyPieces is copyRun of s.have bytes of each row, at most 64 numbers. Rows are words, and four of
+// them a multiple of 16 bytes: those of a thread begin as far behind one.
 FN void copyPieces(u32 to, const Tile &s) {
   const u32 lane = again(laneIndex()), part = lane % 8 * 16;
   const u8 *p = s.from + lane / 8 * s.stride;
@@ -178,8 +178,8 @@ struct Scales {
   }
 };
 
-// integersAt is where a row's integers begin in a head. That is at a multiple of 16, so that copyRun puts
-// them (integersAt & 15) bytes behind a slot's beginning.
+// integersAt is where a row's integers begin in a head. The head lies at a multiple of 16, so that
+// copyRun puts them (integersAt & 15) bytes behind a slot's beginning.
 FN u32 integersAt(u32 rows, u32 row, u32 bytes) { return 4 + 4 * rows + row * bytes; }
 
 template <u32 DK>
@@ -210,8 +210,8 @@ FN void fetchIntegersOfS(const Strip &a, u32 columns, u32 slot, u32 scales, cons
   copyScales(scales, c.s, row, rows);
 }
 
-// fetchTile begins to copy the rows that there are of a tile. Integers take one warp for T and one for S, others
-// with each tile: less is copied than it takes to work out where it lies.
+// fetchTile begins to copy the rows that there are of a tile. Integers take one warp for T and one for
+// S, others with each tile: it takes longer to work out where they lie than to copy them.
 template <u32 DK>
 FN void fetchTile(const Strip &a, const PackedArgs &args, const PackedCursor &c, u32 base, u32 row, u32 rows) {
   const u32 slotOfS = base + args.sOffset, scales = base + args.scaleOffset, t = Kinds::t(c.kinds), s = Kinds::s(c.kinds);
@@ -240,7 +240,8 @@ FN void fetchPacked(const Strip &a, const PackedArgs &args, PackedCursor &c, u32
       c.s = f.s;
       c.kinds = {f.tKind | f.sKind << 4};
       c.next ^= sizeof(Found);
-      look(args, *shared<ComposeJob>(args.headsOffset + JOB), a.head, c.next, f.step + 1);  // nobody needs any more what lies there: a barrier is between
+      // All have read what lies there: that was a step ago, and barriers are between.
+      look(args, *shared<ComposeJob>(args.headsOffset + JOB), a.head, c.next, f.step + 1);
     }
   }
   if (c.step < a.job.count) {
@@ -288,9 +289,9 @@ FN Word4 halves(u32 place, u32 pass) {
   return w;
 }
 
-// expand lays a tile of integers out as copyT<DK * 2> does fp16. Some threads take a row, and all of them an even
-// number of rows at once, some of which a thread has under way together. What lies behind the
-// last row is some numbers, whose sums are cleared.
+// expand lays a tile of integers out as copyT<DK * 2> does fp16. Some threads take a row, and all of
+// them an even number of rows at once, some of which a thread has under way together. What lies behind
+// the last row is some numbers, whose sums are cleared.
 template <u32 KIND, u32 DK>
 FN void expand(u32 to, u32 from, u32 stride, u32 columns, u32 pass) {
   constexpr u32 across = DK == 128 ? 16 : 8, atOnce = DK == 128 ? 4 : 2;
