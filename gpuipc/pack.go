@@ -66,9 +66,6 @@ func CheckPacked(runs [][]byte, t DType, shape [3]int) error {
 	return nil
 }
 
-// FromFloats writes numbers as those of type t, rounded to the nearest.
-func FromFloats(dst []byte, src []float32, t DType) { kernel.FromF32(dst, src, t) }
-
 // Floats is kernel.PartToF32; its error wraps ErrInvalid.
 func Floats(dst []float32, part []byte, t DType, packed bool, shape [3]int) error {
 	if err := kernel.PartToF32(dst, part, t, packed, shape); err != nil {

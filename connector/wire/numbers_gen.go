@@ -133,7 +133,7 @@ const (
 	// rows, and what stands behind it is a miss when they load it.
 	FeatureRows uint64 = 0x20
 	// May name profiles with a tolerance, whose segments have packed parts, and is
-	// answered with the section *packed* of `acquire`.
+	// answered with the section *packed* of `acquire` and `acquire-device`.
 	FeaturePacked uint64 = 0x40
 )
 

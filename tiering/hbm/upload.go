@@ -41,8 +41,7 @@ type uploadNode struct {
 type uploadPiece struct {
 	to, from gpuipc.Ref
 	want     []uint64
-	part     *profile.Part // of the node
-	first    int           // number of its first chunk in the copy; of what is packed
+	layer    int
 	object   *objects.Object
 }
 
@@ -101,7 +100,6 @@ func (up *upload) run(ctx context.Context) error {
 // the last node's.
 func (up *upload) pieces() ([]uploadPiece, error) {
 	l := up.copy.Layout()
-	up.digests = make([]uint64, l.Chunks())
 	last := len(up.nodes) - 1
 	var pieces []uploadPiece
 	for i := range l.Parts {
@@ -113,16 +111,13 @@ func (up *upload) pieces() ([]uploadPiece, error) {
 		}
 		at := int64(0)
 		for k := range nodes {
-			from, want, of := nodes[k].part(part.Layer, part.Kind)
+			from, want := nodes[k].part(part.Layer, part.Kind)
 			n := from.Len()
-			if of.Packed {
-				n = part.Len
-			}
 			if n > part.Len-at {
 				return nil, fmt.Errorf("%s: part %d of its copy has %d bytes, its nodes more: %w", up.copy.Name(), i, part.Len, tier.ErrInvalid)
 			}
 			if n > 0 {
-				pieces = append(pieces, uploadPiece{to: to.Slice(at, n), from: from, want: want, part: of, first: l.FirstChunk[i], object: nodes[k].object})
+				pieces = append(pieces, uploadPiece{to: to.Slice(at, n), from: from, want: want, layer: part.Layer, object: nodes[k].object})
 			}
 			at += n
 		}
@@ -134,23 +129,20 @@ func (up *upload) pieces() ([]uploadPiece, error) {
 }
 
 // part names a part of a node and the digests of its chunks.
-func (n *uploadNode) part(layer int, kind profile.PartKind) (gpuipc.Ref, []uint64, *profile.Part) {
+func (n *uploadNode) part(layer int, kind profile.PartKind) (gpuipc.Ref, []uint64) {
 	i, ok := n.layout.Index(layer, kind)
 	if !ok {
 		panic(fmt.Sprintf("hbm: no part %d of layer %d in a node of a copy", kind, layer))
 	}
 	part := &n.layout.Parts[i]
-	return n.share.Slice(part.Off, part.Len), n.digests[n.layout.FirstChunk[i]:n.layout.FirstChunk[i+1]], part
+	return n.share.Slice(part.Off, part.Len), n.digests[n.layout.FirstChunk[i]:n.layout.FirstChunk[i+1]]
 }
 
 // move copies a piece and compares what the device reads where it has come to lie
 // with what was published.
 func (up *upload) move(ctx context.Context, p *uploadPiece) error {
-	if p.part.Packed {
-		return up.unpack(ctx, p)
-	}
 	got := make([]uint64, len(p.want))
-	what := fmt.Sprintf("%s: promote layer %d", up.copy.Name(), p.part.Layer)
+	what := fmt.Sprintf("%s: promote layer %d", up.copy.Name(), p.layer)
 	if err := up.cache.dev.Upload(ctx, p.to, p.from, got); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -158,39 +150,6 @@ func (up *upload) move(ctx context.Context, p *uploadPiece) error {
 		up.blame(ctx, p)
 		return fmt.Errorf("%s: chunk %d has digest %016x in HBM, it was published with %016x: %w", what, i, got[i], p.want[i], tier.ErrCorrupt)
 	}
-	return nil
-}
-
-// unpack is move of a packed part, which kernels of devices do not read: its numbers are
-// rounded to the type that it was written with, and verified where they have come to lie.
-func (up *upload) unpack(ctx context.Context, p *uploadPiece) error {
-	what := fmt.Sprintf("%s: unpack layer %d", up.copy.Name(), p.part.Layer)
-	raw, numbers, plain := make([]byte, p.from.Len()), make([]float32, p.part.Elements()), make([]byte, p.to.Len())
-	if err := up.cache.o.Memory.Load(ctx, raw, p.from); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	if i := firstDifference(gpuipc.AppendDigests(nil, raw), p.want); i >= 0 {
-		up.corrupt.Store(p.object)
-		return fmt.Errorf("%s: chunk %d is not as it was published: %w", what, i, tier.ErrCorrupt)
-	}
-	t := gpuipc.DType(p.part.DType)
-	if err := gpuipc.Floats(numbers, raw, t, true, p.part.Shape); err != nil {
-		up.corrupt.Store(p.object)
-		return fmt.Errorf("%s: %w: %w", what, err, tier.ErrCorrupt)
-	}
-	gpuipc.FromFloats(plain, numbers, t)
-	if err := up.cache.dev.Store(ctx, p.to, plain); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	want := gpuipc.AppendDigests(nil, plain)
-	got := make([]uint64, len(want))
-	if err := up.cache.dev.Digests(ctx, p.to, got); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	if i := firstDifference(got, want); i >= 0 {
-		return fmt.Errorf("%s: chunk %d has digest %016x in HBM, it was sent with %016x: %w", what, i, got[i], want[i], tier.ErrCorrupt)
-	}
-	copy(up.digests[p.first:], want) // other pieces have other chunks
 	return nil
 }
 
@@ -206,18 +165,17 @@ func (up *upload) blame(ctx context.Context, p *uploadPiece) {
 // several nodes have chunks of their own, hashed where they lie once their pieces
 // were found right.
 func (up *upload) hash(ctx context.Context) error {
-	last := &up.nodes[len(up.nodes)-1]
-	if len(up.nodes) == 1 && last.object.Packed == "" {
+	if len(up.nodes) == 1 {
 		up.digests = up.from
 		return nil
 	}
-	l := up.copy.Layout()
+	last, l := &up.nodes[len(up.nodes)-1], up.copy.Layout()
+	up.digests = make([]uint64, l.Chunks())
 	for i := range l.Parts {
 		part := &l.Parts[i]
 		into := up.digests[l.FirstChunk[i]:l.FirstChunk[i+1]]
-		if _, digests, of := last.part(part.Layer, part.Kind); of.Packed {
-			continue // it has them
-		} else if len(up.nodes) == 1 || !plan.IsRows(part.Kind) {
+		if !plan.IsRows(part.Kind) {
+			_, digests := last.part(part.Layer, part.Kind)
 			copy(into, digests)
 			continue
 		}

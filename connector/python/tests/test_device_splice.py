@@ -143,11 +143,16 @@ class Prompt:
         return spans
 
 
-def prompt(socket: str, connect_gpu: Connect, memory: DeviceEngineMemory | None = None) -> Prompt:
+def prompt(
+    socket: str,
+    connect_gpu: Connect,
+    memory: DeviceEngineMemory | None = None,
+    identity: Identity = FAMILIES,
+) -> Prompt:
     """Publish two segments and hold them."""
     client = connect_gpu(socket)
     device = attached(client)
-    made = client.model(FAMILIES, memory=memory, block_tokens=BLOCK_TOKENS)
+    made = client.model(identity, memory=memory, block_tokens=BLOCK_TOKENS)
     new = [fill(new_segment(made, n, seed=n), made, seed=n) for n in (40, 57)]
     keys = [key_of(made, one) for one in new]
     assert made.publish(new) == [0, 0]
@@ -171,10 +176,24 @@ def off_by(got: bytes, want: bytes) -> float:
     return math.sqrt(math.fsum((x - y) ** 2 for x, y in zip(a, b, strict=True)) / size)
 
 
+WIDE = replace(LINEAR, key_dim=64, value_dim=64)
+PACKED = replace(
+    FAMILIES,
+    model="packed families",
+    layers=(Layer(Kind.LINEAR, linear=WIDE), *FAMILIES.layers),
+    tolerance=0.02,
+)
+"""Of every form of transition, and one whose heads the fastest kernels take."""
+
+
+@pytest.mark.parametrize("identity", [FAMILIES, PACKED], ids=["plain", "packed"])
 def test_composing_in_this_process_is_what_the_daemon_composes(
-    start_gpu_daemon: StartDaemon, connect_gpu: Connect
+    start_gpu_daemon: StartDaemon, connect_gpu: Connect, identity: Identity
 ) -> None:
-    p = prompt(start_gpu_daemon().socket, connect_gpu)
+    p = prompt(start_gpu_daemon().socket, connect_gpu, identity=identity)
+    for copy, segment in zip(p.copies, p.host, strict=True):
+        assert copy.layout == segment.layout
+        assert any(part.packed for part in copy.layout.parts) == (identity is PACKED)
     layout = p.model.profile.states_layout(-1, 0)
     seam = p.model.profile.seam_layout()
     inputs = [laid_out(seam, 900), laid_out(seam, 950)]

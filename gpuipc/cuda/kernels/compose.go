@@ -427,7 +427,7 @@ func (k composeKernel) ringOf(jobs []*ComposeJob, columns int) ring {
 				t = max(t, packedRun(32*dk*2))
 			}
 			if st.SPacked != 0 {
-				s = max(s, 32*packedRun(columns*2)+packedSkew)
+				s = max(s, packedRows)
 			}
 		}
 	}
@@ -446,8 +446,8 @@ func (k composeKernel) ringOf(jobs []*ComposeJob, columns int) ring {
 func packedRun(n int) int { return n + 16 }
 
 const (
-	packedSkew   = 96  // rows of packed S that follow the first 8 lie further apart, see packedPlace
-	packedScales = 384 // two times 160, in units of 128
+	packedRows   = 32*(2*64+16) + 3*32 // 32 rows of packed S, see packedPlace
+	packedScales = 384                 // two times 160, in units of 128
 )
 
 const (

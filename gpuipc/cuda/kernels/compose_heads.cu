@@ -52,7 +52,7 @@ FN Head findHead(const Matrices &m, u32 head) {
     place += (u64)shuffleXor((u32)(place >> 32), mask) << 32 | shuffleXor((u32)place, mask);
   }
   place += padded((u64)9 * m.heads);
-  if (form == 1 || place + headBytes(m, form) > m.part) return {m.at, ZERO};
+  if (form == 1 || place + padded(headBytes(m, form)) > m.part) return {m.at, ZERO};
   return {m.at + place, form == 0 ? m.type : form + 2};
 }
 

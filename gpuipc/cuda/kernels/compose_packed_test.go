@@ -232,6 +232,39 @@ func TestPackedComposeForgets(t *testing.T) {
 	}
 }
 
+// Steps before a zero transition are left out, of each head by itself, but where a state is asked for.
+func TestPackedComposeLeavesOutWhatIsForgotten(t *testing.T) {
+	r := seeded(t)
+	for range 12 {
+		sh := shape{kernel.Dense, 1 + r.IntN(9), 64, 16}
+		c := newComposition(t, r, sh, 1+r.IntN(70), kernel.F16, kernel.F32, 0)
+		c.repack(t, r, func(step int) (bool, bool) { return r.IntN(5) > 0, r.IntN(2) == 0 }, func(int, int) (kernel.Form, kernel.Form) {
+			return []kernel.Form{kernel.FormInt8, kernel.FormInt8, kernel.FormInt12, kernel.FormZero}[r.IntN(4)], kernel.FormInt8
+		})
+		for i := range c.args.Steps {
+			if r.IntN(30) > 0 {
+				c.args.Steps[i].Before = 0
+			}
+		}
+		if !c.args.packed() {
+			continue
+		}
+		compose(t, composePacked64, c)
+		state, before := c.host()
+		if d := distance(f32s(c.out), state); !(d <= 2*denseBound) {
+			t.Fatalf("%d steps: %.2g from the host", len(c.args.Steps), d)
+		}
+		for i, st := range c.args.Steps {
+			if st.Before == 0 {
+				continue
+			}
+			if d := distance(f32s(c.before[i]), before[i]); !(d <= 2*denseBound) {
+				t.Fatalf("state before step %d of %d: %.2g from the host", i, len(c.args.Steps), d)
+			}
+		}
+	}
+}
+
 // A part whose forms were overwritten is not believed: what would lie behind its end is zeros.
 func TestPackedComposeOfASpoiledPart(t *testing.T) {
 	r := seeded(t)

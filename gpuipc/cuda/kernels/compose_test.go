@@ -92,7 +92,9 @@ func (c *composition) host() (state []float32, before [][]float32) {
 		steps := make([]kernel.Step, len(a.Steps))
 		for i := range steps {
 			st := &steps[i]
-			st.Before = before[i][h*n:][:n]
+			if a.Steps[i].Before != 0 {
+				st.Before = before[i][h*n:][:n]
+			}
 			if c.t[i] == nil {
 				continue
 			}

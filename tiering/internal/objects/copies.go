@@ -79,7 +79,7 @@ func (r *resident) On(d tier.DeviceID, rank int) *Object {
 	return nil
 }
 
-// NewCopy is a copy of an object for a device, without memory. What is packed is unpacked there.
+// NewCopy is a copy of an object for a device, without memory.
 func (s *Set) NewCopy(o *Object, d *Device) *Object {
 	c := &Object{
 		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant, Pool: d.Pools[PoolNumber(o.Kind)],
@@ -87,6 +87,8 @@ func (s *Set) NewCopy(o *Object, d *Device) *Object {
 	}
 	if c.Kind != 0 {
 		c.Begin = 0 // the rows of the whole chain
+	} else if o.Packed != "" {
+		c.LaidOut(o.Packed, o.Layout())
 	}
 	c.Created = s.cfg.Now()
 	c.Used = c.Created

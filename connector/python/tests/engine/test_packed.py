@@ -260,10 +260,10 @@ def test_packed_parts_are_as_near_as_their_errors_say(
         assert 0.5 * state <= worst[1] <= state * (1 + 1e-3)
 
 
-def test_copies_on_a_gpu_are_unpacked(
+def test_copies_on_a_gpu_stay_packed(
     model: PreTrainedModel, connect_gpu: Connect, connect: Connect, start_gpu_daemon: StartDaemon
 ) -> None:
-    """They are what the packed parts stand for, transitions rounded to half precision again."""
+    """Kernels read them as they are."""
     daemon = start_gpu_daemon("-hbm-page-bytes=4KiB")
     settings = replace(WARMING, device_is_host_memory=True)
     host = engine(model, connect, daemon, PACKING)

@@ -216,11 +216,10 @@ class _StateJob:
             return lambda _: seam
         (t, t_part), (s, s_part) = (_part(segment.layout, self._layer, kind) for kind in "TS")
         at_t, at_s = operands.add(segment.runs(t)), operands.add(segment.runs(s))
-        if t_part.packed or s_part.packed:  # copies on a GPU are unpacked
-            raise SplicedError(Code.UNSUPPORTED, f"packed parts of layer {self._layer} on a GPU")
         types = t_part.dtype, s_part.dtype
         turn = _turn_of(self._profile, self._layer, span.start - segment.begin)
-        return lambda at: ComposeStep(at[at_t], at[at_s], 0, *types, turn)
+        packed = tuple(part.nbytes if part.packed else 0 for part in (t_part, s_part))
+        return lambda at: ComposeStep(at[at_t], at[at_s], 0, *types, turn, *packed)
 
     def _seam_step(self, span: DeviceSpan) -> ComposeStep:
         before = span.before + self._state.offset if span.before else 0

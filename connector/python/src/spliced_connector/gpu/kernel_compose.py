@@ -32,7 +32,7 @@ _SHARED_OF_THREE = 75 << 10  # what each of three blocks has of a multiprocessor
 
 _PART_MOST = 2**32 - 1  # bytes of a packed part
 _RUN = 16  # what n bytes that begin anywhere take more of pieces of 16
-_SKEW = 96  # how much further rows of packed S behind the first 8 lie apart
+_ROWS = 32 * (2 * 64 + _RUN) + 3 * 32  # a tile of packed S
 _SCALES = 384  # of a tile's rows of packed T and S
 
 
@@ -373,7 +373,7 @@ def _ring_of(kernel: _Kernel, jobs: Sequence[ComposeJob], columns: int) -> _Ring
             if step.t_packed:
                 t_bytes = max(t_bytes, 2 * t_tile + _RUN)
             if step.s_packed:
-                s_bytes = max(s_bytes, _TILE * (2 * columns + _RUN) + _SKEW)
+                s_bytes = max(s_bytes, _ROWS)
     more = (0, 0, 0)
     if packed:
         t_bytes, s_bytes = -(-t_bytes // 128) * 128, -(-s_bytes // 128) * 128

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         by_layer,
         bytes_of,
         collect,
+        is_of_spec,
         moved,
         pack,
         packed,
@@ -106,6 +107,7 @@ __all__ = [
     "collect",
     "grouped",
     "inverse_frequencies",
+    "is_of_spec",
     "logit_error",
     "moved",
     "pack",
@@ -146,8 +148,8 @@ _MODULES = {
     "rows": "Rows ranges",
     "run": "PREFILL_ROWS prefill splice splice_long",
     "segments": (
-        "FIELDS TORCH_TYPES by_layer bytes_of collect moved pack packed part_bytes part_tensors"
-        " rounded tensor_over unpack"
+        "FIELDS TORCH_TYPES by_layer bytes_of collect is_of_spec moved pack packed part_bytes"
+        " part_tensors rounded tensor_over unpack"
     ),
 }
 

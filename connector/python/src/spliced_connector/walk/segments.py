@@ -92,10 +92,18 @@ def unpack(profile: Profile, spec: SegmentSpec, segment: Held) -> Captured:
     ValueError when the segment's layout is not the one that the spec has, or a packed part is
     damaged.
     """
-    layout, plain = segment.layout, profile.segment_layout(spec)
-    if layout != plain and list(map(_written, layout.parts)) != list(map(_written, plain.parts)):
-        raise ValueError(f"segment of {layout.nbytes} bytes, its spec has {plain.nbytes}")
+    layout = segment.layout
+    if not is_of_spec(profile, spec, layout):
+        nbytes = profile.segment_layout(spec).nbytes
+        raise ValueError(f"segment of {layout.nbytes} bytes, its spec has {nbytes}")
     return Captured(spec, collect(len(profile.identity.layers), layout, segment.part))
+
+
+def is_of_spec(profile: Profile, spec: SegmentSpec, layout: Layout) -> bool:
+    """Whether a segment with this layout was written with the parts that the spec has, whichever
+    were packed since."""
+    plain = profile.segment_layout(spec)
+    return layout == plain or list(map(_written, layout.parts)) == list(map(_written, plain.parts))
 
 
 def _written(part: Part) -> Part:

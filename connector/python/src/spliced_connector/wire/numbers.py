@@ -43,7 +43,7 @@ class Feature(IntFlag):
     """
     PACKED = 64
     """May name profiles with a tolerance, whose segments have packed parts, and is answered with
-    the section *packed* of `acquire`.
+    the section *packed* of `acquire` and `acquire-device`.
     """
 
 

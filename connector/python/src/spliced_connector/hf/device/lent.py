@@ -29,6 +29,7 @@ from spliced_connector.walk import (
     Captured,
     Context,
     SegmentLayer,
+    is_of_spec,
 )
 
 log = logging.getLogger("spliced")
@@ -114,9 +115,9 @@ class Lent:
         """What a walk reads itself of a leased segment, where it lies: its convolution inputs, and
         its rows if these are read in place.
 
-        Raises ValueError when the segment has another layout than the spec; `SplicedError`.
+        Raises ValueError when the segment has not the parts of the spec; `SplicedError`.
         """
-        if held.layout != self._profile.segment_layout(spec):
+        if not is_of_spec(self._profile, spec, held.layout):
             raise ValueError(f"segment of {held.layout.nbytes} bytes is not as its spec says")
         wanted = ("conv", "K", "V") if in_place else ("conv",)
         found: list[dict[str, Tensor]] = [{} for _ in self._arch.layers]
