@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 REUSE_SHARE = 0.5
 """Of the time of a spliced request from host memory: what one from the GPU may take."""
 
+TOLERANCE = 0.02
+"""Of packed tuples."""
+
 HELD_SHARE = 0.25
 """Of the bytes of keys and values that copies take: what seven requests of the same segments may,
 which read them in place. Their seams are their own, a fiftieth of their tokens."""
@@ -149,7 +152,12 @@ class Engine:
             Client(dataclasses.replace(patient, device=gpu)),
             Client(patient),
         ]
-        self._engines = [SplicedTransformers(model, c, naming, settings) for c in self._clients]
+        # By the GPU's memory and by the host's; then the same with tuples that are packed.
+        self._engines = [
+            SplicedTransformers(model, c, dataclasses.replace(naming, tolerance=t), settings)
+            for t in (0.0, TOLERANCE)
+            for c in self._clients
+        ]
         in_place = dataclasses.replace(settings, in_place=True)
         self._make_paged = lambda: SplicedTransformers(model, self._clients[0], naming, in_place)
 
@@ -159,11 +167,18 @@ class Engine:
         return {"inert": self._engines[0].inert, "device": self._engines[0].device_state}
 
     def prefill(
-        self, ids: list[int], cuts: list[int], mode: Any, gpu: bool, keep: bool, rounds: int
+        self,
+        ids: list[int],
+        cuts: list[int],
+        mode: Any,
+        gpu: bool,
+        keep: bool,
+        rounds: int,
+        packed: bool = False,
     ) -> dict[str, object]:
         """Median seconds to the first token, and what the last round gave. Of several rounds the
         first, which may load and compile, does not count."""
-        engine: SplicedTransformers = self._engines[0 if gpu else 1]
+        engine: SplicedTransformers = self._engines[2 * packed + (not gpu)]
         took: list[float] = []
         while not _enough(took, rounds):
             self._wait()
@@ -228,8 +243,8 @@ class Engine:
         }
 
     def drafted(self, ids: list[int], cuts: list[int], n: int, right: int) -> dict[str, object]:
-        """Greedy tokens behind a splice, one at a time, and with so many drafts at a time, which are
-        the tokens of the round before; 0: drafts that are wrong."""
+        """Greedy tokens behind a splice, one at a time, and with so many drafts at a time: those of
+        the round before; 0: drafts that are wrong."""
         engine, behind = self._engines[0], len(ids)
         said: list[int] = []
 
@@ -556,6 +571,14 @@ def compare(name: str, p: Prompt, writer: Process, reader: Process, sizes: Sizes
     bar = REUSE_SHARE if len(p.ids) > MOVES else 0.0
     with check(f"{name}: splice"):
         reused(f"{name}: splice", want, asked, reader, EXACT, sizes, plain["seconds"], bar)
+    with check(f"{name}: splice of packed tuples"):
+        kept = {"packed": True, "gpu": False, "rounds": 1}
+        for one in known:
+            writer.ask("prefill", ids=one.ids, cuts=one.cuts, mode="splice", keep=True, **kept)
+        want = writer.ask("prefill", **asked, keep=False, **kept)
+        title = f"{name}: splice of packed tuples"
+        also = asked | {"packed": True}
+        reused(title, want, also, reader, EXACT, sizes, plain["seconds"], 0.0)
     with check(f"{name}: rows read in place"):
         read_in_place(name, p, writer, reader, sizes)
     if len(p.ids) > MOVES or sizes is SMALL:
