@@ -151,6 +151,30 @@ func TestPackedComposeIsF32(t *testing.T) {
 	t.Logf("largest distance from float64: %.2g", worst)
 }
 
+// Small jobs go in strips of 32 columns. Here is one in strips of 64, beside one of so many heads that the
+// narrow ones would not be spread better.
+func TestPackedComposeInWideStrips(t *testing.T) {
+	r := seeded(t)
+	for i, sh := range []shape{{kernel.Dense, 2, 128, 128}, {kernel.Dense, 4, 40, 64}, {kernel.Dense, 4, 192, 64}} {
+		var all []*composition
+		for _, sh := range []shape{sh, {kernel.Dense, 127, sh.dk/8*8 - 8, 8}} {
+			c := newComposition(t, r, sh, 3, kernel.F16, dtypes[2*i%3], 0)
+			if sh.heads == 127 {
+				c.args.Steps = c.args.Steps[:1]
+			}
+			c.repack(t, r, func(step int) (bool, bool) { return true, step != 1 }, randomForms(r))
+			all = append(all, c)
+		}
+		if launches, err := Compose([]ComposeJob{all[0].args, all[1].args}); err != nil || launches[0].Block[0] != 128 {
+			t.Fatalf("%v, %v", launches, err)
+		}
+		compose(t, all[0].args.kernel(), all...)
+		for _, c := range all {
+			c.wantClose(t, fmt.Sprint(c.args.Heads, c.args.DK, c.args.DV))
+		}
+	}
+}
+
 // What a packer makes of transitions near the identity and of end-states, over many steps.
 func TestPackedComposeOfWhatIsStored(t *testing.T) {
 	r := seeded(t)
