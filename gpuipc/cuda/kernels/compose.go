@@ -43,8 +43,9 @@ type ComposeStep struct {
 // the tests is 1e-6), and 1.1e-6 after 40 steps whose transitions keep the state's size, where
 // plain F32 is at 6e-7. An infinity in a dense state may come out as a NaN.
 //
-// Packed parts are read as they are. Dense results are as near to float64 of the numbers that are
-// stored, those of other transitions are the bits of gpuipc/kernel.
+// Packed parts are read as they are. Dense results are about as near to float64 of the numbers that are
+// stored: 3e-7 after 3 steps, 2e-6 after 40, where what is kept of a state is 2^-24 of the largest number of its
+// column. Those of other transitions are the bits of gpuipc/kernel.
 //
 // Fastest are rows of whole 16 bytes (of packed parts: of a multiple of 8 numbers) at addresses that
 // are multiples of 16, and dense transitions of at most 192 key dimensions. Anything else is taken

@@ -12,12 +12,16 @@
 #include "compose_heads.cu"
 #include "compose_strips.cu"
 
+// wholeRow is rowBytes of a multiple of 8 columns.
+FN constexpr u32 wholeRow(u32 kind, u32 columns) { return columns / 2 * (kind - 2); }
+static_assert(wholeRow(INT8, 8) == 8 && wholeRow(INT12, 8) == 12 && wholeRow(INT16, 8) == 16, "4 bits more each");
+
 FN u32 rowPlace(u32 row, u32 pitch) { return row * pitch + (row >> 3) * 32; }
 FN constexpr u32 rowsBytes(u32 pitch) { return TILE * pitch + 128; }
 
-// pitchOfT is how far rows of T lie apart, pitchOfS those of a strip of S: a multiple of 16 away from what they do in the part.
-FN u32 pitchOfT(u32 kind, u32 dk) { return rowBytes(kind, dk) + 16; }
-FN u32 pitchOfS(u32 kind, u32 dv, u32 columns) { return rowBytes(kind, columns) + 16 + (rowBytes(kind, dv) & 15); }
+// pitchOfT is how far rows of T lie apart, pitchOfS those of a strip of S: by a multiple of 16 more or less than in the part.
+FN u32 pitchOfT(u32 kind, u32 dk) { return wholeRow(kind, dk) + 16; }
+FN u32 pitchOfS(u32 kind, u32 dv, u32 columns) { return wholeRow(kind, columns) + 16 + (wholeRow(kind, dv) & 15); }
 
 // integersAt is where a row's integers begin in a head. Heads begin at multiples of 16.
 FN u32 integersAt(u32 rows, u32 row, u32 bytes) { return 4 + 4 * rows + row * bytes; }
@@ -33,25 +37,24 @@ struct Run {
     const u32 id = again(threadIndex()), first = id % 4 * 16;
     const u64 at = row + id / 4 * stride;
     const u32 skip = (u32)(at & 15), end = skip + bytes;
-    return {at - skip + first, ((u32)(row & 15) + rowPlace(id / 4, pitch) & ~15u) + first, first < end ? end - first : 0};
+    return {at - skip + first, (((u32)(row & 15) + rowPlace(id / 4, pitch)) & ~15u) + first, first < end ? end - first : 0};
   }
 
-  // copy does so of a tile that has so many rows, and moves on.
-  FN void copy(Run &r, u32 slot, u32 stride, u32 pitch, u32 rows) {
-    const u32 atOnce = threads() / 4;
-    u32 to = slot + r.to;
-    u64 from = r.from;
-    for (u32 row = again(threadIndex()) / 4; row < rows; row += atOnce) {
-      const auto place = shared<u8>(to);
-      const u8 *p = at<const u8>(from);
-      UNROLL
-      for (u32 i = 0; i < 192; i += 64) {
-        if (i < r.left) copyAsync16(place + i, p + i, 16);
-      }
-      for (u32 i = 192; i < r.left; i += 64) copyAsync16(place + i, p + i, 16);
-      to += atOnce * pitch + atOnce / 8 * 32;
-      from += (u64)atOnce * stride;
+  FN void pieces(u32 to, u64 from, u32 left) {
+    const auto place = shared<u8>(to);
+    const u8 *p = at<const u8>(from);
+    UNROLL
+    for (u32 i = 0; i < 256; i += 64) {
+      if (i < left) copyAsync16(place + i, p + i, 16);
     }
+    for (u32 i = 256; i < left; i += 64) copyAsync16(place + i, p + i, 16);
+  }
+
+  // copy does so of a tile that has so many rows, and moves on. Half as many threads as usual copy two rows each.
+  FN void copy(Run &r, u32 slot, u32 rows, u32 stride, u32 pitch) {
+    const u32 row = again(threadIndex()) / 4;
+    if (row < rows) pieces(slot + r.to, r.from, r.left);
+    if (threads() < 128 && row + 16 < rows) pieces(slot + r.to + rowPlace(16, pitch), r.from + 16 * stride, r.left);
     r.from += TILE * stride;
   }
 };
