@@ -40,6 +40,12 @@ FN u64 headBytes(const Matrices &m, u32 form) {
   return 4 + (u64)m.rows * (4 + rowBytes(form + 2, m.columns));
 }
 
+// headIn is the head at `place` bytes of a part.
+FN Head headIn(const Matrices &m, u64 place, u32 form) {
+  if (form == 1 || place + padded(headBytes(m, form)) > m.part) return {m.at, ZERO};
+  return {m.at + place, form == 0 ? m.type : form + 2};
+}
+
 // findHead is for whole warps.
 FN Head findHead(const Matrices &m, u32 head) {
   if (m.part == 0) return {m.at + (u64)head * m.rows * m.columns * sizeOf(m.type), m.type};
@@ -51,9 +57,29 @@ FN Head findHead(const Matrices &m, u32 head) {
   for (u32 mask = 16; mask > 0; mask /= 2) {
     place += (u64)shuffleXor((u32)(place >> 32), mask) << 32 | shuffleXor((u32)place, mask);
   }
-  place += padded((u64)9 * m.heads);
-  if (form == 1 || place + padded(headBytes(m, form)) > m.part) return {m.at, ZERO};
-  return {m.at + place, form == 0 ? m.type : form + 2};
+  return headIn(m, place + padded((u64)9 * m.heads), form);
+}
+
+// findHeadAlone is for one thread, of a part at a multiple of 16. The header has room for whole 16 bytes of forms.
+FN Head findHeadAlone(const Matrices &m, u32 head) {
+  if (m.part == 0) return {m.at + (u64)head * m.rows * m.columns * sizeOf(m.type), m.type};
+  u32 units[5], before = 0, form = 0;  // of 64 bytes, which no part has 2^32 of
+  bool known = true;
+  UNROLL
+  for (u32 k = 0; k < 5; k++) units[k] = (u32)(padded(headBytes(m, k)) / 64);
+  for (u32 i = 0; i <= head; i += 16) {
+    const Word4 forms = read16(at<const u8>(m.at) + i);
+    UNROLL
+    for (u32 k = 0; k < 16; k++) {
+      const u32 f = forms.v[k / 4] >> 8 * (k % 4) & 255;
+      if (i + k == head) form = f;
+      if (i + k >= head) continue;
+      known &= f < 5;
+      before += f == 0 ? units[0] : f == 2 ? units[2] : f == 3 ? units[3] : f == 4 ? units[4] : 0;
+    }
+  }
+  if (!known) return {m.at, ZERO};
+  return headIn(m, (u64)before * 64 + padded((u64)9 * m.heads), form);
 }
 
 // integer is the number that some lowest bits of a word are, as F32: 2^23 and more as a float has a

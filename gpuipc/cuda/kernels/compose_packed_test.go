@@ -218,6 +218,78 @@ func TestPackedComposeOfWhatIsStored(t *testing.T) {
 	c.wantClose(t, "stored")
 }
 
+// Steps that a later zero transition forgets are left out, unless a state between is asked for; batches of
+// steps are looked up one after the other. Errors grow with the root of the steps.
+func TestPackedComposeOfManySteps(t *testing.T) {
+	r := seeded(t)
+	for _, sh := range []shape{{kernel.Dense, 3, 64, 16}, {kernel.Dense, 2, 96, 40}} {
+		for _, steps := range []int{16, 32, 75} {
+			c := newComposition(t, r, sh, steps, kernel.F16, kernel.F32, 0)
+			c.repack(t, r, func(step int) (bool, bool) { return step%7 != 0, step%5 != 0 }, func(step, head int) (kernel.Form, kernel.Form) {
+				tf := forms[r.IntN(len(forms))]
+				if head == 0 && step%7 != 0 {
+					tf = kernel.FormZero
+				}
+				return tf, forms[r.IntN(len(forms))]
+			})
+			for i := range c.args.Steps {
+				if r.IntN(6) != 0 {
+					c.args.Steps[i].Before = 0
+				}
+			}
+			compose(t, c.args.kernel(), c)
+			_, before := c.host()
+			for i, st := range c.args.Steps {
+				if d := distance(f32s(c.before[i]), before[i]); st.Before != 0 && !(d <= 4*denseBound) {
+					t.Errorf("%v, %d steps: state before step %d is %.2g from the host's", sh, steps, i, d)
+				}
+			}
+			if d := distance(f32s(c.out), c.exact()); !(d <= 4*denseBound) {
+				t.Errorf("%v, %d steps: %.2g from float64", sh, steps, d)
+			}
+		}
+	}
+}
+
+// Columns of any size from 2^-96 on, whose largest number is next to a power of two, are as exact as others. One that is not
+// finite comes out so, and leaves the others alone.
+func TestPackedComposeOfColumnsOfAnySize(t *testing.T) {
+	r := seeded(t)
+	sh := shape{kernel.Dense, 1, 64, 32}
+	for _, form := range []kernel.Form{kernel.FormInt8, kernel.FormInt12, kernel.FormInt16} {
+		c := newComposition(t, r, sh, 1, kernel.F16, kernel.F32, 0)
+		c.repack(t, r, both, func(int, int) (kernel.Form, kernel.Form) { return form, kernel.FormZero })
+		from := f32s(c.from)
+		for i := range from {
+			column := i % sh.dv
+			from[i] = float32(math.Ldexp(2*r.Float64()-1, 7*column-96))
+			if i < sh.dv {
+				from[i] = math.Float32frombits(uint32(127+7*column-96)<<23 | 0x7fffff - uint32(r.IntN(0x20000)))
+			}
+		}
+		bad := map[int]float32{3: float32(math.NaN()), 17: float32(math.Inf(-1))}
+		for column, v := range bad {
+			from[r.IntN(sh.dk)*sh.dv+column] = v
+		}
+		compose(t, composePacked64, c)
+		got, want := f32s(c.out), c.exact()
+		for column := range sh.dv {
+			var x []float32
+			var y []float64
+			for i := column; i < len(got); i += sh.dv {
+				x, y = append(x, got[i]), append(y, want[i])
+			}
+			_, spoiled := bad[column]
+			if d := distance(x, y); !spoiled && !(d <= denseBound) {
+				t.Errorf("form %d, column %d: %.2g from float64", form, column, d)
+			}
+			if spoiled && slices.ContainsFunc(x, func(v float32) bool { return !math.IsNaN(float64(v)) && !math.IsInf(float64(v), 0) }) {
+				t.Errorf("form %d: column %d was not finite and is", form, column)
+			}
+		}
+	}
+}
+
 func TestPackedEndStatesOfOtherTransitionsHaveTheHostsBits(t *testing.T) {
 	r := seeded(t)
 	for i, sh := range []shape{{kernel.Scalar, 3, 16, 40}, {kernel.Diagonal, 40, 16, 8}, {kernel.Scalar, 5, 7, 3}, {kernel.Diagonal, 2, 33, 17}} {

@@ -186,6 +186,24 @@ FN void multiplyBF16(float c[4], const u32 a[4], const u32 b[2]) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// multiplyS8 and multiplyU8 are c += a*b on [16, 32] x [32, 8], four integers of 8 bits a word, the lowest
+// bits first: with k = 4t to 4t+3
+//   a[0..3] = A[g][k], A[g+8][k], A[g][k+16], A[g+8][k+16]
+//   b[0..1] = B[k][g], B[k+16][g]
+// and c as above, of 32 bits. A has signs, B only that of multiplyS8.
+FN void multiplyS8(i32 c[4], const u32 a[4], const u32 b[2]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+FN void multiplyU8(i32 c[4], const u32 a[4], const u32 b[2]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 // pack rounds two numbers to nearest even, the first to the lower bits.
 FN u32 packF16(float low, float high) {
   u32 r;
@@ -198,15 +216,10 @@ FN u32 packBF16(float low, float high) {
   return r;
 }
 
-// addF16 and fusedF16 are a+b and a*b+c of the two numbers of a word, rounded once.
-FN u32 addF16(u32 a, u32 b) {
+// choose has the bits of a where those of `which` are set, else those of b.
+FN u32 choose(u32 a, u32 b, u32 which) {
   u32 r;
-  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-  return r;
-}
-FN u32 fusedF16(u32 a, u32 b, u32 c) {
-  u32 r;
-  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(r) : "r"(a), "r"(b), "r"(which));
   return r;
 }
 
@@ -225,6 +238,18 @@ FN u32 shiftRight(u32 a, u32 b, u32 bits) {
 
 FN float larger(float a, float b) { return __builtin_fmaxf(a, b); }
 FN float magnitude(float v) { return __builtin_fabsf(v); }
+// largerOrNaN is NaN if one of them is.
+FN float largerOrNaN(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+// nearest is the nearest integer, of a number from 0 to 2^24; of a NaN it is 0.
+FN u32 nearest(float v) {
+  u32 r;
+  asm("cvt.rni.u32.f32 %0, %1;" : "=r"(r) : "f"(v));
+  return r;
+}
 
 // halfToFloat is exact; halfFromFloat rounds to nearest even.
 FN float halfToFloat(u16 h) {

@@ -342,7 +342,35 @@ void gather(Fiber *warp, Operands &o) {
   }
 }
 
+// multiplyBytes is exact.
+void multiplyBytes(Fiber *warp) {
+  const bool isSigned = ((const Multiply *)warp[0].words)->type == SIGNED_BYTES;
+  i32 a[16][32], b[32][8];
+  for (u32 l = 0; l < 32; l++) {
+    const auto *m = (const Multiply *)warp[l].words;
+    const u32 g = l >> 2, t = l & 3;
+    for (u32 e = 0; e < 4; e++) {
+      for (u32 i = 0; i < 4; i++) a[g + 8 * (i & 1)][4 * t + 16 * (i >> 1) + e] = (signed char)(m->a[i] >> 8 * e);
+      for (u32 i = 0; i < 2; i++) {
+        const u8 v = (u8)(m->b[i] >> 8 * e);
+        b[4 * t + 16 * i + e][g] = isSigned ? (i32)(signed char)v : (i32)v;
+      }
+    }
+  }
+  for (u32 l = 0; l < 32; l++) {
+    auto *m = (Multiply *)warp[l].words;
+    for (u32 i = 0; i < 4; i++) {
+      const u32 row = (l >> 2) + 8 * (i >> 1), column = 2 * (l & 3) + (i & 1);
+      i32 sum;
+      memcpy(&sum, &m->c[i], 4);
+      for (u32 k = 0; k < 32; k++) sum += a[row][k] * b[k][column];
+      memcpy(&m->c[i], &sum, 4);
+    }
+  }
+}
+
 void multiply(Fiber *warp) {
+  if (((const Multiply *)warp[0].words)->type >= BYTES) return multiplyBytes(warp);
   Operands o;
   gather(warp, o);
   for (u32 l = 0; l < 32; l++) {

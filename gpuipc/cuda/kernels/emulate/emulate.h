@@ -44,8 +44,9 @@ enum Collective : u32 { NONE, BLOCK_BARRIER, WARP_BARRIER, SHUFFLE, SHUFFLE_XOR,
 // collect waits until all threads of the warp (of the block for BLOCK_BARRIER) are here for the
 // same reason and exchanges `words` words between them.
 void collect(Collective what, void *words);
+enum : u32 { BYTES = 8, SIGNED_BYTES = 9 };
 struct Multiply {
-  u32 type;  // of the operands; F32 stands for TF32
+  u32 type;  // of the operands; F32 stands for TF32, BYTES and SIGNED_BYTES say what b is, c is then i32
   float c[4];
   u32 a[4], b[2];
 };
@@ -146,7 +147,8 @@ FN Word4 readFixed16(const void *p) { return *(const Word4 *)p; }
 
 FN void prefetch(u64 address) { (void)*(const volatile u8 *)address; }  // it has to be there
 
-FN void multiplyAs(u32 type, float c[4], const u32 a[4], const u32 b[2]) {
+template <class T>
+FN void multiplyAs(u32 type, T c[4], const u32 a[4], const u32 b[2]) {
   emulate::Multiply m;
   m.type = type;
   memcpy(m.c, c, sizeof m.c);
@@ -158,6 +160,8 @@ FN void multiplyAs(u32 type, float c[4], const u32 a[4], const u32 b[2]) {
 FN void multiplyTF32(float c[4], const u32 a[4], const u32 b[2]) { multiplyAs(F32, c, a, b); }
 FN void multiplyF16(float c[4], const u32 a[4], const u32 b[2]) { multiplyAs(F16, c, a, b); }
 FN void multiplyBF16(float c[4], const u32 a[4], const u32 b[2]) { multiplyAs(BF16, c, a, b); }
+FN void multiplyS8(i32 c[4], const u32 a[4], const u32 b[2]) { multiplyAs(emulate::SIGNED_BYTES, c, a, b); }
+FN void multiplyU8(i32 c[4], const u32 a[4], const u32 b[2]) { multiplyAs(emulate::BYTES, c, a, b); }
 
 FN float halfToFloat(u16 h) {
   u32 sign = (u32)(h & 0x8000) << 16, m = h & 0x7fff;
@@ -186,11 +190,7 @@ FN float quotient(float a, float b) { return a / b; }
 
 FN u32 packF16(float low, float high) { return halfFromFloat(low) | (u32)halfFromFloat(high) << 16; }
 
-FN u32 fusedF16(u32 a, u32 b, u32 c) {
-  const auto one = [](u32 x, u32 y, u32 z) { return std::fma(halfToFloat((u16)x), halfToFloat((u16)y), halfToFloat((u16)z)); };
-  return packF16(one(a, b, c), one(a >> 16, b >> 16, c >> 16));
-}
-FN u32 addF16(u32 a, u32 b) { return fusedF16(a, 0x3c003c00u, b); }
+FN u32 choose(u32 a, u32 b, u32 which) { return (a & which) | (b & ~which); }
 
 FN u32 permute(u32 a, u32 b, u32 which) {
   const u64 from = (u64)b << 32 | a;
@@ -209,3 +209,5 @@ FN u32 packBF16(float low, float high) { return roundBF16(low) | roundBF16(high)
 
 FN float larger(float a, float b) { return std::fmax(a, b); }
 FN float magnitude(float v) { return std::fabs(v); }
+FN float largerOrNaN(float a, float b) { return a != a ? a : b != b ? b : std::fmax(a, b); }
+FN u32 nearest(float v) { return v > 0 ? (u32)std::nearbyint(std::fmin(v, 0x1p24f)) : 0; }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 
@@ -31,9 +31,8 @@ _MULTIPROCESSORS = 132  # of an H200, for which strips are chosen
 _SHARED_OF_THREE = 75 << 10  # what each of three blocks has of a multiprocessor
 
 _PART_MOST = 2**32 - 1  # bytes of a packed part
-_RUN = 16  # what n bytes that begin anywhere take more of pieces of 16
-_ROWS = 32 * (2 * 64 + _RUN) + 3 * 32  # a tile of packed S
 _SCALES = 384  # of a tile's rows of packed T and S
+_BATCH = 1040  # what says where the heads of some steps lie
 
 
 @dataclass(frozen=True)
@@ -317,35 +316,32 @@ def _plain_shared(dk: int, columns: int) -> int:
 @dataclass(frozen=True)
 class _Ring:
     """How dense kernels lay out shared memory: slots for tiles of T and S, then new states. Those
-    of packed parts have scales in each slot, and behind the slots a tile of T as fp16 and what says
-    where heads lie."""
+    of packed parts make slots for what they find; there is room for two of any form, and behind it
+    what says where heads lie."""
 
     columns: int
     t_bytes: int
     s_bytes: int
     slots: int
     park: int
-    scales: int = 0
-    expanded: int = 0
-    heads: int = 0
+    room: int = 0
+    """Of packed parts: of all slots together."""
 
     @property
-    def _slot(self) -> int:
-        return self.t_bytes + self.s_bytes + self.scales
+    def _behind(self) -> int:
+        return self.room or self.slots * (self.t_bytes + self.s_bytes)
 
     @property
     def nbytes(self) -> int:
-        return self.slots * self._slot + self.expanded + self.heads + self.park
+        return self._behind + (_BATCH if self.room else 0) + self.park
 
     @property
     def arguments(self) -> bytes:
-        behind = self.slots * self._slot
-        if not self.scales:
-            places = (self.columns, self.t_bytes, self._slot, self.slots, behind, 0)
-            return struct.pack("<6I", *places)
-        heads = behind + self.expanded
-        of_slot = self.t_bytes, self.t_bytes + self.s_bytes, self._slot, self.slots
-        return struct.pack("<8I", self.columns, *of_slot, behind, heads, heads + self.heads)
+        behind = self._behind
+        if self.room:
+            return struct.pack("<4I", self.columns, behind, behind, behind + _BATCH)
+        slot = self.t_bytes + self.s_bytes
+        return struct.pack("<6I", self.columns, self.t_bytes, slot, self.slots, behind, 0)
 
 
 def _ring(kernel: _Kernel, jobs: Sequence[ComposeJob]) -> _Ring:
@@ -370,19 +366,19 @@ def _ring_of(kernel: _Kernel, jobs: Sequence[ComposeJob], columns: int) -> _Ring
         for step in job.steps:
             t_bytes = max(t_bytes, t_tile * step.t_dtype.size)
             s_bytes = max(s_bytes, s_tile * step.s_dtype.size)
-            if step.t_packed:
-                t_bytes = max(t_bytes, 2 * t_tile + _RUN)
-            if step.s_packed:
-                s_bytes = max(s_bytes, _ROWS)
-    more = (0, 0, 0)
-    if packed:
-        t_bytes, s_bytes = -(-t_bytes // 128) * 128, -(-s_bytes // 128) * 128
-        more = (_SCALES, 2 * t_tile, 128)
     park = columns // 16 * dk // 32 * 2048
-    three = _Ring(columns, t_bytes, s_bytes, 3, park, *more)
-    if three.nbytes <= _SHARED_OF_THREE:
-        return three
-    return _Ring(columns, t_bytes, s_bytes, 2, park, *more)
+    if packed:
+        t_bytes, s_bytes = max(t_bytes, _packed_tile(dk)), max(s_bytes, _packed_tile(columns))
+        slot = t_bytes + s_bytes + _SCALES
+        free = (_SHARED_OF_THREE - _BATCH - park) // 128 * 128
+        return _Ring(columns, t_bytes, s_bytes, 2, park, max(2 * slot, min(4 * slot, free)))
+    three = _Ring(columns, t_bytes, s_bytes, 3, park)
+    return three if three.nbytes <= _SHARED_OF_THREE else replace(three, slots=2)
+
+
+def _packed_tile(columns: int) -> int:
+    """What a tile of integers takes at most."""
+    return _TILE * (2 * columns + 16) + 128
 
 
 def _tables(jobs: Sequence[ComposeJob]) -> bytes:
