@@ -181,7 +181,7 @@ def main() -> None:
     options = parser.parse_args()
     log: Path = options.log or options.out.with_suffix(".answers.jsonl")
     ways = PLACES if options.places else FORMS if options.forms else VARIANTS
-    wanted = list(questions(options.questions, COUNTS))
+    wanted = list(questions(options.questions, COUNTS, options.model))
     seeds = {q.seed for q in wanted}
     rows = [row for row in read(log) if row["seed"] in seeds]
     done = {row["seed"] for row in rows}
