@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=MODEL)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    wanted = list(questions(options.prompts * len(COUNTS), COUNTS))
+    wanted = list(questions(options.prompts * len(COUNTS), COUNTS, options.model))
     result: dict[str, object] = describe(options.model) | {"prompts": options.prompts}
     for name, attends in (("as it is", True), ("without attention", False)):
         server = load(options.model)

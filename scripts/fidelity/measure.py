@@ -178,13 +178,15 @@ def main() -> None:
     which.add_argument("--forms", action="store_true", help="tuples in small forms")
     which.add_argument("--seams", action="store_true", help="other seams")
     parser.add_argument("--model", type=Path, default=MODEL)
+    parser.add_argument("--notes", default=",".join(map(str, COUNTS)), help="notes of a prompt")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--log", type=Path, help="answers so far; default: beside --out, removed")
     options = parser.parse_args()
     log: Path = options.log or options.out.with_suffix(".answers.jsonl")
     asked = {"places": PLACES, "forms": FORMS, "seams": SEAMS}
     ways = next((asked[name] for name in asked if getattr(options, name)), VARIANTS)
-    wanted = list(questions(options.questions, COUNTS))
+    counts = tuple(int(n) for n in options.notes.split(","))
+    wanted = list(questions(options.questions, counts, options.model))
     seeds = {q.seed for q in wanted}
     rows = [row for row in read(log) if row["seed"] in seeds]
     done = {row["seed"] for row in rows}

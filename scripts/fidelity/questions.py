@@ -30,14 +30,15 @@ class Question:
     answer: tuple[int, ...]
 
 
-def questions(n: int, counts: tuple[int, ...], first: int = FIRST_SEED) -> Iterator[Question]:
-    """n questions, the numbers of notes in turn."""
+def questions(n: int, counts: tuple[int, ...], model: Path) -> Iterator[Question]:
+    """n questions, the numbers of notes in turn, of the shape that a model was trained for."""
+    shape = generate.shape_of(model)
     for i in range(n):
-        yield question(first + i, counts[i % len(counts)])
+        yield question(FIRST_SEED + i, counts[i % len(counts)], shape)
 
 
-def question(seed: int, notes: int) -> Question:
-    made = generate.prompt(seed, notes)
+def question(seed: int, notes: int, shape: generate.Shape) -> Question:
+    made = generate.prompt(seed, notes, shape)
     segments = [encode(text) for text in made.segments()]
     asked = made.questions[0]
     return Question(

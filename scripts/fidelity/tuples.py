@@ -1,6 +1,6 @@
 """What small forms do to transitions and end-states, and the bytes they take.
 
-    python scripts/fidelity/tuples.py --segments 200
+    python scripts/fidelity/tuples.py --segments 200 --model scripts/tinyhybrid/model
 
 Prints tables: the errors of each form, the share of transitions that may be zero, the forms that
 "packed" takes. The segments are notes of held-out questions; each of their heads counts once.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import torch
 from forms import PACKED, WIDTHS, centred, norm_bound, ranked, rows, states, transitions
@@ -110,9 +111,11 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--segments", type=int, default=200)
+    parser.add_argument("--model", type=Path, default=MODEL)
     options = parser.parse_args()
-    server = load(MODEL)
-    t, s = heads(server, list(questions(options.segments, COUNTS)), options.segments)
+    server = load(options.model)
+    asked = list(questions(options.segments, COUNTS, options.model))
+    t, s = heads(server, asked, options.segments)
     print(f"{len(t)} heads of {options.segments} segments\n")
     for table in (errors(t, s), choices(t, s)):
         print("\n".join(table), end="\n\n")

@@ -3,6 +3,7 @@
 An answer counts when greedy decoding would give all of its words and then stop.
 That is checked in one pass over prompt and answer: greedy decoding gives the
 answer exactly when every one of its words is the likeliest after those before.
+Prompts have the shape that the model was trained for, which its folder says.
 """
 
 from __future__ import annotations
@@ -15,31 +16,41 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from generate import HELD_OUT, KINDS, Prompt, prompt
+from generate import HELD_OUT, KINDS, SHAPES, Prompt, Shape, prompt, shape_of
 from lexicon import END, encode
 
 FIRST = HELD_OUT + (1 << 30)  # apart from the seeds that other measurements begin with
 
 
-def right(net: PreTrainedModel, made: Prompt) -> bool:
-    """Whether the model answers the first question of a prompt."""
-    ids = encode(" ".join(made.segments()))
-    answer = encode(f"{made.questions[0].answer} {END}")
+def right(net: PreTrainedModel, several: list[Prompt]) -> list[bool]:
+    """Whether the model answers the first question of each prompt.
+
+    One batch, padded behind the answers: no word sees what comes after it.
+    """
+    asked = [encode(" ".join(made.segments())) for made in several]
+    answers = [encode(f"{made.questions[0].answer} {END}") for made in several]
+    rows = [torch.tensor(ids + answer) for ids, answer in zip(asked, answers, strict=True)]
+    batch = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(net.device)
     with torch.inference_mode():
-        logits = net(torch.tensor([ids + answer]), use_cache=False).logits[0]
-    return logits[len(ids) - 1 : -1].argmax(-1).tolist() == answer
+        likeliest = net(batch, use_cache=False).logits.argmax(-1).tolist()
+    return [
+        row[len(ids) - 1 : len(ids) - 1 + len(answer)] == answer
+        for row, ids, answer in zip(likeliest, asked, answers, strict=True)
+    ]
 
 
-def accuracy(net: PreTrainedModel, n: int, counts: list[int]) -> dict[str, dict[str, list[int]]]:
+def accuracy(
+    net: PreTrainedModel, n: int, counts: list[int], shape: Shape = Shape(), batch: int = 1
+) -> dict[str, dict[str, list[int]]]:
     """Right and asked questions, by kind and by number of notes, of n for every number."""
     table: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
     for k in counts:
-        for i in range(n):
-            made = prompt(FIRST + k * (1 << 20) + i, k)
-            good = right(net, made)
-            for kind in (made.questions[0].kind, "all"):
+        made = [prompt(FIRST + k * (1 << 20) + i, k, shape) for i in range(n)]
+        good = [g for i in range(0, n, batch) for g in right(net, made[i : i + batch])]
+        for one, well in zip(made, good, strict=True):
+            for kind in (one.questions[0].kind, "all"):
                 for notes in (str(k), "all"):
-                    table[kind][notes][0] += good
+                    table[kind][notes][0] += well
                     table[kind][notes][1] += 1
     return {kind: dict(row) for kind, row in table.items()}
 
@@ -50,13 +61,19 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=200, help="questions for every number of notes")
     parser.add_argument("-k", default="2,4,6,8,12", help="numbers of notes")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch", type=int, help="prompts at once; default: 1, 20 on a GPU")
+    parser.add_argument("--shape", choices=SHAPES, help="of prompts; default: the model's")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     net = AutoModelForCausalLM.from_pretrained(args.model, dtype=getattr(torch, args.dtype)).eval()
+    net.to(args.device)
     counts = [int(k) for k in args.k.split(",")]
-    table = accuracy(net, args.n, counts)
+    shape = SHAPES[args.shape] if args.shape else shape_of(args.model)
+    batch = args.batch or (1 if args.device == "cpu" else 20)
+    table = accuracy(net, args.n, counts, shape, batch)
     if args.json:
         print(json.dumps(table))
         return

@@ -20,7 +20,8 @@ import bisect
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from lexicon import (
     COMPANY,
@@ -36,6 +37,7 @@ from lexicon import (
     TITLES,
     TOWN,
     VALUES,
+    Relation,
     encode,
 )
 
@@ -64,6 +66,23 @@ class Shape:
     two: float = 0.2
     latest: float = 0.3
     holder: float = 0.3
+    asides: int = 0  # a note states so many facts at most on subjects without a note
+
+
+# Long notes, with more of everything: 300 to 700 tokens each.
+LONG = Shape(min_words=310, max_words=700, min_facts=5, max_facts=9, again=0.4, every=1, asides=4)
+SHAPES = {"short": Shape(), "long": LONG}
+SHAPE_FILE = "prompts.json"  # in the folder of a model: the shape of prompts that it knows
+
+
+def shape_of(model: Path) -> Shape:
+    """The shape of a model's prompts; the default one where its folder does not say."""
+    path = model / SHAPE_FILE
+    return Shape(**json.loads(path.read_text())) if path.exists() else Shape()
+
+
+def write_shape(shape: Shape, model: Path) -> None:
+    (model / SHAPE_FILE).write_text(json.dumps(asdict(shape), indent=2) + "\n")
 
 
 @dataclass(frozen=True)
@@ -82,6 +101,7 @@ class Note:
     subject: str
     facts: dict[str, str] = field(default_factory=dict)
     items: dict[str, str] = field(default_factory=dict)
+    asides: list[tuple[Relation, str, str]] = field(default_factory=list)  # of others: who, value
     text: str = ""
 
 
@@ -117,14 +137,11 @@ def write(note: Note, rng: random.Random, shape: Shape) -> str:
         for wording in wordings[: 2 if rng.random() < shape.again else 1]:
             lines.append(wording.format(s=note.subject, v=value))
     lines += [rng.choice(MOVES).format(s=who, v=item) for item, who in note.items.items()]
+    lines += [rng.choice(r.sentences).format(s=who, v=value) for r, who, value in note.asides]
     title = TITLES[note.kind].format(s=note.subject)
     length = len(title.split()) + sum(len(line.split()) for line in lines)
     target = rng.randint(shape.min_words, shape.max_words)
-    for filler in rng.sample(FILLERS, len(FILLERS)):
-        if "{" in filler:
-            filler = " ".join(
-                rng.choice(VALUES[w[1:-1]]) if w[0] == "{" else w for w in filler.split()
-            )
+    for filler in fillers(rng):
         size = len(filler.split())
         if length + size > target:
             break
@@ -132,6 +149,17 @@ def write(note: Note, rng: random.Random, shape: Shape) -> str:
         length += size
     rng.shuffle(lines)
     return " ".join([title, *lines])
+
+
+def fillers(rng: random.Random) -> Iterator[str]:
+    """Sentences that say nothing, each once before any comes again."""
+    while True:
+        for filler in rng.sample(FILLERS, len(FILLERS)):
+            if "{" in filler:
+                filler = " ".join(
+                    rng.choice(VALUES[w[1:-1]]) if w[0] == "{" else w for w in filler.split()
+                )
+            yield filler
 
 
 def subjects(rng: random.Random, k: int, people: int) -> list[tuple[str, str]]:
@@ -174,6 +202,18 @@ def hand_round(rng: random.Random, notes: list[Note], shape: Shape) -> None:
             note.items[item] = note.subject
 
 
+def digress(rng: random.Random, notes: list[Note], shape: Shape) -> None:
+    """Lets notes state facts on subjects that have no note, one fact on each."""
+    taken = {note.subject for note in notes}
+    others = [(kind, s) for kind, names in NAMES.items() for s in names if s not in taken]
+    rng.shuffle(others)
+    for note in notes:
+        for _ in range(rng.randint(0, shape.asides)):
+            kind, who = others.pop()
+            r = rng.choice(OF_KIND[kind])
+            note.asides.append((r, who, rng.choice([v for v in VALUES[r.value] if v != who])))
+
+
 def seen(
     rng: random.Random, notes: list[Note], people: list[Note], item: str, shape: Shape
 ) -> None:
@@ -200,6 +240,8 @@ def questions(rng: random.Random, notes: list[Note], shape: Shape, n: int) -> li
             if r.bridge and value in at:
                 j = at[value]
                 pools["two"] += told(notes[j], r.bridge.format(s=note.subject), "two", (i, j))
+        for r, who, value in note.asides:
+            pools["one"].append(Question(r.question.format(s=who), value, "one", (i,)))
     holders = {item: i for i, note in enumerate(notes) for item in note.items}
     for item, i in holders.items():
         text = HOLDER_QUESTION.format(v=item)
@@ -238,6 +280,8 @@ def prompt(seed: int, k: int, shape: Shape = Shape(), n: int = 1) -> Prompt:
         near = [other for _, other in names if other != subject]
         notes.append(Note(kind, subject, facts(rng, shape, kind, subject, near)))
     hand_round(rng, notes, shape)
+    if shape.asides:
+        digress(rng, notes, shape)
     for note in notes:
         note.text = write(note, rng, shape)
     return Prompt(tuple(notes), tuple(questions(rng, notes, shape, n)))
@@ -314,6 +358,7 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=100, help="number of prompts")
     parser.add_argument("-k", default="2,3,4,5,6,7,8", help="numbers of notes, in turn")
     parser.add_argument("--seed", type=int, default=0, help="added to the held-out seeds")
+    parser.add_argument("--shape", choices=SHAPES, default="short", help="length of the notes")
     parser.add_argument("--corpus", type=int, default=0, help="notes of a fixed corpus; 0 = none")
     parser.add_argument("--zipf", type=float, default=1.0, help="exponent of the draws")
     args = parser.parse_args()
@@ -321,7 +366,7 @@ def main() -> None:
     corpus = Corpus(HELD_OUT, args.corpus, zipf=args.zipf) if args.corpus else None
     for i in range(args.n):
         seed, k = HELD_OUT + args.seed + i, counts[i % len(counts)]
-        made = corpus.prompt(seed, k) if corpus else prompt(seed, k)
+        made = corpus.prompt(seed, k) if corpus else prompt(seed, k, SHAPES[args.shape])
         print(json.dumps({"seed": seed, **made.record()}))
 
 

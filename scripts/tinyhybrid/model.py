@@ -8,13 +8,19 @@ or mask exists: every row of a batch is a whole sequence.
 
 The matrix products run in `compute` (bfloat16 while training: this is what makes
 a CPU with matrix units fast); norms, gates and the recurrence run in float32.
+
+On a GPU launches are what costs: there the states at the starts of chunks follow from
+the chunks' transitions, one product a chunk (`Starts`), instead of two and a sum.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -77,6 +83,26 @@ class Config:
         }
         return json.dumps(c, indent=2, sort_keys=True) + "\n"
 
+    @classmethod
+    def read(cls, folder: Path) -> Config:
+        """The configuration that to_json wrote in a model's folder."""
+        c = json.loads((folder / "config.json").read_text())
+        rope = c["rope_parameters"]
+        c["rope_theta"] = rope["rope_theta"]
+        c["rotary_dim"] = round(rope["partial_rotary_factor"] * c["head_dim"])
+        return cls(**{f.name: c[f.name] for f in fields(cls)})
+
+
+NARROW = Config()
+# Heads as wide as those of large models, few of them, and room for 12 notes of 800 tokens.
+WIDE = Config(
+    linear_num_key_heads=2,
+    linear_num_value_heads=2,
+    linear_key_head_dim=128,
+    linear_value_head_dim=128,
+    max_position_embeddings=16384,
+)
+
 
 class Norm(nn.Module):
     """RMSNorm whose weight is an offset from one."""
@@ -87,8 +113,7 @@ class Norm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.float()
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * (1 + self.weight)
+        return F.rms_norm(x.float(), self.weight.shape, 1 + self.weight, self.eps)
 
 
 class GatedNorm(nn.Module):
@@ -100,8 +125,7 @@ class GatedNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
-        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * x * F.silu(gate.float())
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps) * F.silu(gate.float())
 
 
 class Linear(nn.Module):
@@ -128,12 +152,30 @@ class Conv(nn.Module):
         w = self.weight[:, 0]
         out = padded[:, :n] * w[:, 0]
         for i in range(1, kernel):
-            out = out + padded[:, i : i + n] * w[:, i]
+            out = torch.addcmul(out, padded[:, i : i + n], w[:, i])
         return F.silu(out)
 
 
 def unit(x: Tensor) -> Tensor:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """Products of float32 in float32, where a GPU may shorten them to TF32 otherwise."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def blocks(a: Tensor, size: int) -> Tensor:
+    """The blocks on the diagonal of matrices [..., C, C]: [..., C / size, size, size]."""
+    n = a.shape[-1] // size
+    both = a.unflatten(-1, (n, size)).unflatten(-3, (n, size))
+    return both.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
 def invert(a: Tensor) -> Tensor:
@@ -143,27 +185,18 @@ def invert(a: Tensor) -> Tensor:
     and would not for 64 nearly equal keys. Then pairs of blocks are joined.
     """
     size = 16
-    n = a.shape[-1] // size
     eye = torch.eye(size, dtype=a.dtype, device=a.device)
-    blocks = torch.stack(
-        [a[..., i * size : (i + 1) * size, i * size : (i + 1) * size] for i in range(n)], -3
-    )
-    power = -blocks
+    power = -blocks(a, size)
     inverse = eye + power
     for _ in range(3):
         power = power @ power
         inverse = inverse + inverse @ power
-    parts = list(inverse.unbind(-3))
-    while len(parts) > 1:
-        joined = []
-        for i in range(0, len(parts), 2):
-            x, y = parts[i], parts[i + 1]
-            lo = (i + 1) * size
-            below = -(y @ a[..., lo : lo + size, lo - size : lo] @ x)
-            top = torch.cat([x, torch.zeros_like(x)], -1)
-            joined.append(torch.cat([top, torch.cat([below, y], -1)], -2))
-        parts, size = joined, size * 2
-    return parts[0]
+    while size < a.shape[-1]:
+        x, y = inverse[..., 0::2, :, :], inverse[..., 1::2, :, :]
+        below = -(y @ blocks(a, 2 * size)[..., size:, :size] @ x)
+        inverse = torch.cat([F.pad(x, (0, size)), torch.cat([below, y], -1)], -2)
+        size *= 2
+    return inverse[..., 0, :, :]
 
 
 class Inverse(torch.autograd.Function):
@@ -171,7 +204,8 @@ class Inverse(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, a: Tensor) -> Tensor:
-        x = invert(a)
+        with exact():
+            x = invert(a)
         ctx.save_for_backward(x)
         return x
 
@@ -179,10 +213,44 @@ class Inverse(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         t = x.transpose(-1, -2)
-        return -(t @ grad @ t)
+        with exact():
+            return -(t @ grad @ t)
 
 
-def chunked(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+class Starts(torch.autograd.Function):
+    """The states at the starts of chunks, and the last one, for all chunks at once.
+
+    Chunk i takes a state S to moves[:, i] @ S + writes[:, i]; moves [B, m, dk, dk], writes
+    [B, m, dk, dv], state [B, dk, dv]. Returns [m + 1, B, dk, dv]. Exact, since what is lost here
+    is lost once a chunk.
+    """
+
+    @staticmethod
+    def forward(ctx, moves: Tensor, writes: Tensor, state: Tensor) -> Tensor:
+        m = moves.shape[1]
+        starts = torch.cat([state[None], writes.transpose(0, 1)])
+        with exact():
+            for i in range(m):
+                starts[i + 1].baddbmm_(moves[:, i], starts[i])
+        ctx.save_for_backward(moves, starts)
+        return starts
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, ...]:
+        moves, starts = ctx.saved_tensors
+        m = moves.shape[1]
+        back = moves.transpose(-1, -2)
+        total = grad.clone(memory_format=torch.contiguous_format)
+        with exact():
+            for i in reversed(range(m)):
+                total[i].baddbmm_(back[:, i], total[i + 1])
+        writes = total[1:].transpose(0, 1)
+        return writes @ starts[:-1].permute(1, 0, 3, 2), writes, total[0]
+
+
+def chunked(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, chunk: int
+) -> tuple[Tensor, ...]:
     """What every chunk contributes whatever the state before it; shapes as in delta_rule.
 
     Returns, chunk by chunk: the writes u from a zero state and how the state lowers
@@ -190,7 +258,7 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[T
     that is kept, and the attention inside.
     """
     b, h, n, dk = q.shape
-    dv, m, c = v.shape[-1], n // CHUNK, CHUNK
+    dv, m, c = v.shape[-1], n // chunk, chunk
     q, k, v = q.view(b, h, m, c, dk), k.view(b, h, m, c, dk), v.view(b, h, m, c, dv)
     g, beta = g.view(b, h, m, c).cumsum(-1), beta.view(b, h, m, c, 1)
     lower = torch.ones(c, c, dtype=torch.bool, device=q.device).tril()
@@ -203,32 +271,65 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[T
     return u, w, q * grown, ends, g[..., -1].exp()[..., None, None], q @ kt * pair
 
 
+def transitions(w: Tensor, ends: Tensor, kept: Tensor) -> Tensor:
+    """What every chunk does to the state before it, [..., dk, dk], from what chunked returns."""
+    eye = torch.eye(w.shape[-1], dtype=w.dtype, device=w.device)
+    return kept * eye - ends @ w
+
+
 def delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor | None = None,
+    chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """The gated delta rule over whole chunks.
 
     q, k [B, H, n, dk] with unit keys and scaled queries, v [B, H, n, dv], log
     decays g and strengths beta [B, H, n], state [B, H, dk, dv]; n a multiple of
-    CHUNK. Returns the outputs [B, H, n, dv] and the state after the last token.
+    chunk. Returns the outputs [B, H, n, dv] and the state after the last token.
     """
     b, h, n, dk = q.shape
-    u, w, q, k, kept, within = chunked(q, k, v, g, beta)
+    u, w, q, k, kept, within = chunked(q, k, v, g, beta, chunk)
     s = q.new_zeros(b, h, dk, v.shape[-1]) if state is None else state
+    walk = by_transitions if q.device.type == "cuda" else by_writes
+    before, news, s = walk(u, w, k, kept, s)
+    out = q @ before + within @ news
+    return out.reshape(b, h, n, v.shape[-1]), s
+
+
+def by_writes(
+    u: Tensor, w: Tensor, k: Tensor, kept: Tensor, s: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """States before the chunks, what each writes, and the last state: fewest operations."""
     before, news = [], []
     # unbind: the gradient of indexing would fill a whole tensor with zeros for every chunk.
     for u_i, w_i, k_i, kept_i in zip(*(t.unbind(2) for t in (u, w, k, kept)), strict=True):
         before.append(s)
         news.append(u_i - w_i @ s)
         s = s * kept_i + k_i @ news[-1]
-    out = q @ torch.stack(before, 2) + within @ torch.stack(news, 2)
-    return out.reshape(b, h, n, v.shape[-1]), s
+    return torch.stack(before, 2), torch.stack(news, 2), s
+
+
+def by_transitions(
+    u: Tensor, w: Tensor, k: Tensor, kept: Tensor, s: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same as by_writes in fewest launches."""
+    b, h = s.shape[:2]
+    moves, writes = transitions(w, k, kept), k @ u
+    starts = Starts.apply(moves.flatten(0, 1), writes.flatten(0, 1), s.flatten(0, 1))
+    before = starts[:-1].unflatten(1, (b, h)).permute(1, 2, 0, 3, 4)
+    return before, u - w @ before, starts[-1].unflatten(0, (b, h))
 
 
 class DeltaNet(nn.Module):
-    def __init__(self, c: Config):
+    def __init__(self, c: Config, chunk: int):
         super().__init__()
         self.c = c
+        self.chunk = chunk
         self.keys = c.linear_num_key_heads * c.linear_key_head_dim
         self.values = c.linear_num_value_heads * c.linear_value_head_dim
         heads = c.linear_num_value_heads
@@ -250,7 +351,8 @@ class DeltaNet(nn.Module):
         per = c.linear_num_value_heads // c.linear_num_key_heads
         q = unit(q.unflatten(-1, (-1, c.linear_key_head_dim))) * c.linear_key_head_dim**-0.5
         k = unit(k.unflatten(-1, (-1, c.linear_key_head_dim)))
-        q, k = q.repeat_interleave(per, 2), k.repeat_interleave(per, 2)
+        if per > 1:
+            q, k = q.repeat_interleave(per, 2), k.repeat_interleave(per, 2)
         v = v.unflatten(-1, (-1, c.linear_value_head_dim))
         beta = self.in_proj_b(x).float().sigmoid()
         g = -self.A_log.exp() * F.softplus(self.in_proj_a(x).float() + self.dt_bias)
@@ -262,9 +364,9 @@ class DeltaNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         n = x.shape[1]
-        pad = -n % CHUNK
+        pad = -n % self.chunk
         x = F.pad(x, (0, 0, 0, pad))
-        out, _ = delta_rule(*self.prepare(x))
+        out, _ = delta_rule(*self.prepare(x), chunk=self.chunk)
         return self.finish(out, x)[:, :n]
 
 
@@ -313,13 +415,13 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, c: Config, index: int):
+    def __init__(self, c: Config, index: int, chunk: int):
         super().__init__()
         self.full = c.is_full(index)
         if self.full:
             self.self_attn = Attention(c)
         else:
-            self.linear_attn = DeltaNet(c)
+            self.linear_attn = DeltaNet(c, chunk)
         self.mlp = Mlp(c)
         self.input_layernorm = Norm(c.hidden_size, c.rms_norm_eps)
         self.post_attention_layernorm = Norm(c.hidden_size, c.rms_norm_eps)
@@ -331,21 +433,21 @@ class Layer(nn.Module):
 
 
 class Body(nn.Module):
-    def __init__(self, c: Config):
+    def __init__(self, c: Config, chunk: int):
         super().__init__()
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
-        self.layers = nn.ModuleList(Layer(c, i) for i in range(c.num_hidden_layers))
+        self.layers = nn.ModuleList(Layer(c, i, chunk) for i in range(c.num_hidden_layers))
         self.norm = Norm(c.hidden_size, c.rms_norm_eps)
 
 
 class Model(nn.Module):
     """A causal language model with tied embeddings."""
 
-    def __init__(self, c: Config, compute: torch.dtype = torch.float32):
+    def __init__(self, c: Config, compute: torch.dtype = torch.float32, chunk: int = CHUNK):
         super().__init__()
         self.c = c
         self.compute = compute
-        self.model = Body(c)
+        self.model = Body(c, chunk)
 
     def hidden(self, ids: Tensor) -> Tensor:
         """The normed output of the last layer for ids [B, n]: [B, n, hidden], float32."""
@@ -361,8 +463,26 @@ class Model(nn.Module):
         return self.logits(self.hidden(ids)).float()
 
 
-def initialise(model: Model, seed: int) -> None:
-    """Small normal weights, and heads of the delta rule whose memory spans 8 to 2,000 tokens."""
+Decays = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
+"""A_log and dt_bias of so many heads of a layer."""
+
+
+def spans(heads: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Memories of 8 to 2,000 tokens, the same in every layer."""
+    memory = torch.logspace(math.log10(8), math.log10(2000), heads)
+    return torch.log(1 / (memory * math.log(2))), torch.zeros(heads)
+
+
+def sampled(heads: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """As flash-linear-attention draws them: A from 0 to 16, log dt from 0.001 to 0.1."""
+    a = torch.rand(heads, generator=rng) * 16
+    lo, hi = math.log(0.001), math.log(0.1)
+    dt = (torch.rand(heads, generator=rng) * (hi - lo) + lo).exp()
+    return a.clamp_min(1e-4).log(), dt + torch.log(-torch.expm1(-dt))
+
+
+def initialise(model: Model, seed: int, decays: Decays = spans) -> None:
+    """Small normal weights, and decays of heads of the delta rule as `decays` has them."""
     rng = torch.Generator().manual_seed(seed)
     c = model.c
     with torch.no_grad():
@@ -376,9 +496,12 @@ def initialise(model: Model, seed: int) -> None:
                 last = name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight"))
                 scale = (2 * c.num_hidden_layers) ** -0.5 if last else 1.0
                 p.normal_(0, scale * p.shape[1] ** -0.5, generator=rng)
-            elif name.endswith("A_log"):
-                spans = torch.logspace(math.log10(8), math.log10(2000), p.numel())
-                p.copy_(torch.log(1 / (spans * math.log(2))))
+        for layer in model.model.layers:
+            if not layer.full:
+                heads = layer.linear_attn
+                a_log, dt_bias = decays(c.linear_num_value_heads, rng)
+                heads.A_log.copy_(a_log)
+                heads.dt_bias.copy_(dt_bias)
 
 
 def widened(net: Model, width: int) -> Model:
@@ -417,16 +540,20 @@ def save(model: Model, folder: Path) -> None:
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {n: p.detach().to(torch.bfloat16).contiguous() for n, p in model.state_dict().items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    tensors = {
+        n: p.detach().to("cpu", torch.bfloat16).contiguous() for n, p in model.state_dict().items()
+    }
+    new = folder / "model.safetensors.new"
+    save_file(tensors, new, metadata={"format": "pt"})
+    os.replace(new, folder / "model.safetensors")
     (folder / "config.json").write_text(model.c.to_json())
 
 
-def load(folder: Path, c: Config = Config()) -> Model:
+def load(folder: Path) -> Model:
     """The model of a folder written by save, in float32."""
     from safetensors.torch import load_file
 
-    model = Model(c)
+    model = Model(Config.read(folder))
     tensors = load_file(folder / "model.safetensors")
     model.load_state_dict({n: t.float() for n, t in tensors.items()})
     return model

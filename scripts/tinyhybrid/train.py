@@ -3,27 +3,56 @@
 One thing decides the run: the seed. Batches follow from the step and the level,
 the level from the accuracy so far, so a machine repeats its own run. A run that
 was stopped goes on from the last checkpoint in the work folder.
+
+    python train.py --recipe long --seconds 250 --device cuda --work DIR --out DIR/model
+
+trains wide heads on long notes for so many seconds, start to end: rates and levels
+follow the time that is left, so that any machine ends with a model that has cooled down.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import multiprocessing as processes
+import os
 import time
+from collections import deque
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, distributed, multiprocessing, nn
 
 import model
-from generate import KINDS, Prompt, Shape, prompt
+from generate import KINDS, LONG, Prompt, Shape, prompt, write_shape
 from lexicon import END, IDS, INSTRUCTION, QUESTION, encode, tokenizer_json
-from model import CHUNK, Config, Model, initialise, save, widened
+from model import (
+    CHUNK,
+    NARROW,
+    WIDE,
+    Config,
+    Decays,
+    Model,
+    initialise,
+    sampled,
+    save,
+    spans,
+    widened,
+)
 
 ENGINE_WIDTH = 64
+CPU = torch.device("cpu")
+STORE_EVERY = 30.0  # seconds between checkpoints of a timed run
+KEEP_EVERY = 10.0  # seconds between weights to go back to, should a loss not be finite
+SHOW_EVERY = 5.0  # seconds between lines about it
+TOKENS_ON_CPU = 12288  # per batch of the recipe long
+PATIENCE = 20.0  # seconds for a batch from another process, before it is made here
 
 
 @dataclass(frozen=True)
@@ -32,7 +61,8 @@ class Level:
 
     The next one begins after `least` steps, once the accuracy on single notes is `enough`.
     `bare` is the share of prompts without the instruction: they begin with a note, so a note
-    with nothing before it is nothing new to the model.
+    with nothing before it is nothing new to the model. In a timed run it ends when `until` of the
+    time is over, whatever the accuracy. `part` is the share of the recipe's tokens in a batch.
     """
 
     notes: tuple[int, int]
@@ -41,16 +71,18 @@ class Level:
     enough: float = 1.0
     least: int = 40
     bare: float = 0.0
+    until: float = 1.0
+    part: float = 1.0
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the training with an optimiser of its own."""
+    """A part of the training with an optimiser of its own: so many steps, 0 = till time is over."""
 
     levels: tuple[Level, ...]
     steps: int
     peak: float = 1.0  # factor of the rates
-    cooldown: float = 0.5  # share of the steps over which the rates fall to zero
+    cooldown: float = 0.5  # share of the steps, or of the time, over which the rates fall to zero
     warmup: int = 50
 
 
@@ -113,13 +145,50 @@ PHASES = (
 )
 
 
+# From the first words to long notes in one phase. Short prompts ask most per token, so the notes
+# stay short until who has an item is learned, and a quarter of the later batches is of them.
+TIMED = (
+    Phase(
+        (
+            Level((1, 2), 4, words(10, 20, (1, 2), FIRST), 0.85, until=0.3, part=0.5),
+            Level((2, 3), 6, words(14, 28, (2, 3), FEW_MOVES), 0.85, until=0.36, part=0.5),
+            Level((2, 4), 8, words(24, 50, (3, 4), FEW_MOVES), 0.85, until=0.42, part=0.5),
+            Level((2, 6), 14, words(60, 120, (4, 6), FEW_MOVES), 0.85, 80, 0.5, 0.48, 0.75),
+            Level((2, 6), 16, EVEN, 0.9, 300, 0.5, 0.58, 0.75),
+            Level((2, 6), 28, words(150, 300, (5, 8), LONG), 0.9, 100, 0.5, 0.66),
+            Level((2, 8), 48, LONG, bare=0.5),
+        ),
+        steps=0,
+        cooldown=0.7,
+    ),
+)
+
+
 @dataclass(frozen=True)
 class Recipe:
+    phases: tuple[Phase, ...] = PHASES
+    config: Config = NARROW
+    decays: Decays = spans
     tokens: int = 6144  # per batch, padding included
     matrix_rate: float = 0.02
     other_rate: float = 4e-3
     language: float = 0.1  # weight of the loss on words that are no answers
     earlier: float = 0.25  # share of batches from earlier levels
+    back: int = 9  # how many levels earlier at most
+    align: int = CHUNK  # lengths of rows are multiples of it
+
+    def timed(self) -> bool:
+        return self.phases[-1].steps == 0
+
+    def shape(self) -> Shape:
+        """The prompts it is trained for."""
+        return self.phases[-1].levels[-1].shape
+
+
+RECIPES = {
+    "short": Recipe(),
+    "long": Recipe(TIMED, WIDE, sampled, tokens=65536, back=2, align=2 * CHUNK),
+}
 
 
 @dataclass(frozen=True)
@@ -131,15 +200,25 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """A batch as it goes from one process to another."""
+
+    ids: np.ndarray  # [B, n + 1] int16
+    marks: np.ndarray  # [B, n + 1] int16: see Batch.answers
+    lengths: np.ndarray  # [B] int16
+    kinds: np.ndarray  # int8, of every question
+
+
+@dataclass(frozen=True)
 class Batch:
     ids: Tensor  # [B, n]
     targets: Tensor  # [B, n] the next words
     answers: Tensor  # [B, n] number of the question + 1 where the next word is its answer, else 0
     real: Tensor  # [B, n] the next word exists
-    kinds: tuple[int, ...]  # of every question
+    kinds: Tensor  # of every question
 
 
-def batch(seed: int, level: Level, tokens: int, share: Share = Share()) -> Batch:
+def make(seed: int, level: Level, tokens: int, share: Share = Share(), align: int = CHUNK) -> Rows:
     """One worker's prompts, of one number of notes, each with several questions and answers."""
     rng = torch.Generator().manual_seed(seed)
     lo, hi = level.notes
@@ -158,15 +237,60 @@ def batch(seed: int, level: Level, tokens: int, share: Share = Share()) -> Batch
         kinds += [KINDS.index(q.kind) for q in made.questions]
         rows.append(ids)
         marks.append(mark)
-    n = -(-max(map(len, rows)) // CHUNK) * CHUNK
-    full = torch.zeros(size, n + 1, dtype=torch.long)
-    mark = torch.zeros_like(full)
-    real = torch.zeros(size, n + 1, dtype=torch.bool)
+    lengths = [len(ids) for ids in rows]
+    n = -(-max(lengths) // align) * align
+    full = np.zeros((size, n + 1), np.int16)
+    mark = np.zeros_like(full)
     for i, ids in enumerate(rows):
-        full[i, : len(ids)] = torch.tensor(ids)
-        mark[i, : len(ids)] = torch.tensor(marks[i])
-        real[i, : len(ids)] = True
-    return Batch(full[:, :n], full[:, 1:], mark[:, 1:], real[:, 1:], tuple(kinds))
+        full[i, : len(ids)] = ids
+        mark[i, : len(ids)] = marks[i]
+    return Rows(full, mark, np.array(lengths, np.int16), np.array(kinds, np.int8))
+
+
+def batch(rows: Rows, device: torch.device = CPU) -> Batch:
+    """The tensors of a batch, where they are computed with."""
+
+    def moved(a: np.ndarray) -> Tensor:
+        t = torch.from_numpy(a)
+        if device.type == "cuda":
+            t = t.pin_memory()
+        return t.to(device, non_blocking=True).long()
+
+    full, mark, lengths = moved(rows.ids), moved(rows.marks), moved(rows.lengths)
+    real = torch.arange(full.shape[1], device=device) < lengths[:, None]
+    return Batch(full[:, :-1], full[:, 1:], mark[:, 1:], real[:, 1:], moved(rows.kinds))
+
+
+class Feed:
+    """Batches in the order in which they were asked for, made by other processes, if any.
+
+    Start it before the GPU is touched: the processes are forked.
+    """
+
+    def __init__(self, makers: int):
+        self.ahead = 2 * makers
+        self.pool = processes.get_context("fork").Pool(makers) if makers else None
+        self.asked: deque = deque()
+
+    def ask(self, *args) -> None:
+        made = self.pool.apply_async(make, args) if self.pool else None
+        self.asked.append((args, made))
+
+    def short(self) -> bool:
+        return len(self.asked) <= self.ahead
+
+    def take(self) -> Rows:
+        args, made = self.asked.popleft()
+        if made is None:
+            return make(*args)
+        try:
+            return made.get(PATIENCE)
+        except processes.TimeoutError:
+            return make(*args)
+
+    def close(self) -> None:
+        if self.pool:
+            self.pool.terminate()
 
 
 def row(made: Prompt, first: int, bare: bool = False) -> tuple[list[int], list[int]]:
@@ -188,7 +312,7 @@ class Muon:
         self.groups: dict[tuple[int, int], list[nn.Parameter]] = {}
         for p in params:
             self.groups.setdefault((p.shape[0], p.shape[1]), []).append(p)
-        self.moving = {s: torch.zeros(len(g), *s) for s, g in self.groups.items()}
+        self.moving = {s: torch.zeros_like(torch.stack(g)) for s, g in self.groups.items()}
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
@@ -197,8 +321,7 @@ class Muon:
             moving = self.moving[shape].lerp_(grad, 1 - self.momentum)
             update = orthogonal(grad.lerp(moving, self.momentum))
             scale = rate * max(1.0, shape[0] / shape[1]) ** 0.5
-            for p, u in zip(group, update, strict=True):
-                p.add_(u, alpha=-scale)
+            torch._foreach_add_(group, list(update.unbind()), alpha=-scale)
 
 
 def orthogonal(x: Tensor) -> Tensor:
@@ -214,67 +337,131 @@ def orthogonal(x: Tensor) -> Tensor:
 
 
 def loss_of(net: Model, b: Batch, language: float) -> tuple[Tensor, Tensor]:
-    """The loss, and what to log: both losses, then the right and asked questions of each kind."""
+    """The loss, and what to log: both losses, then the right and asked questions of each kind.
+
+    Nothing here waits for a GPU: what is not asked is masked, not left out.
+    """
     targets = b.targets
     hidden = net.hidden(b.ids)
     logits = net.logits(hidden).float().flatten(0, 1)
     each = F.cross_entropy(logits, targets.flatten(), reduction="none").view_as(targets)
     answer = b.answers > 0
     other = b.real & ~answer
-    asked, rest = each[answer].mean(), each[other].mean()
+    asked, rest = (each * answer).sum() / answer.sum(), (each * other).sum() / other.sum()
     with torch.no_grad():
-        right = logits.argmax(-1).view_as(targets) == targets
-        wrong = torch.zeros(len(b.kinds) + 1, dtype=torch.bool)
-        wrong[b.answers[answer & ~right]] = True
-        good = ~wrong[1:]
-    kinds = F.one_hot(torch.tensor(b.kinds), len(KINDS)).float()
-    counts = torch.cat([good.float() @ kinds, kinds.sum(0)])
-    return asked + language * rest, torch.cat([torch.stack([asked, rest]).detach(), counts])
+        missed = answer & (logits.argmax(-1).view_as(targets) != targets)
+        wrong = torch.zeros(len(b.kinds) + 1, device=b.ids.device)
+        wrong.scatter_add_(0, b.answers.flatten(), missed.flatten().float())
+        good = (wrong[1:] == 0).float()
+    counts = torch.zeros(2, len(KINDS), device=b.ids.device)
+    counts[0].scatter_add_(0, b.kinds, good)
+    counts[1].scatter_add_(0, b.kinds, torch.ones_like(good))
+    logged = torch.cat([torch.stack([asked, rest]).detach(), counts.flatten()])
+    return asked + language * rest, logged
 
 
 class Run:
-    """Everything that a checkpoint holds."""
+    """Everything that a checkpoint holds.
 
-    def __init__(self, recipe: Recipe, share: Share):
+    `limit` is the end of a timed run in seconds, `now` the seconds so far. What was logged is read
+    every `every` steps: reading waits for a GPU.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        share: Share,
+        device: torch.device = CPU,
+        feed: Feed | None = None,
+        limit: float = math.inf,
+    ):
         self.recipe = recipe
         self.share = share
-        self.model = Model(Config(), torch.bfloat16)
-        initialise(self.model, 0)
+        self.device = device
+        self.feed = feed or Feed(0)
+        self.limit = limit
+        gpu = device.type == "cuda"
+        self.every = 10 if gpu else 1
+        net = Model(recipe.config, torch.bfloat16, 2 * CHUNK if gpu else CHUNK)
+        initialise(net, 0, recipe.decays)
+        self.model = net.to(device)
+        self.now: Callable[[], float] = lambda: 0.0
         self.seconds = 0.0
+        self.damped = 1.0
+        self.good, self.kept = self.weights(), 0.0
         self.begin(0)
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: t.detach().clone() for name, t in self.model.state_dict().items()}
 
     def begin(self, phase: int) -> None:
         """Starts a phase from the weights there are."""
         self.phase = phase
+        self.optimise()
+        self.step, self.level, self.since = 0, 0, 0
+        self.asked = 0
+        self.levels: deque[int] = deque()  # of the batches asked for
+        self.pending: list[tuple[dict, Tensor]] = []
+        self.accuracy = dict.fromkeys(KINDS, 0.0)
+
+    def optimise(self) -> None:
+        """Starts the optimisers."""
         matrices, others = [], []
         for name, p in self.model.named_parameters():
             big = p.dim() == 2 and min(p.shape) >= 64 and "embed" not in name
             (matrices if big else others).append(p)
         self.muon = Muon(matrices)
-        self.adam = torch.optim.AdamW(others, betas=(0.9, 0.98), eps=1e-10, weight_decay=0.0)
-        self.step, self.level, self.since = 0, 0, 0
-        self.accuracy = dict.fromkeys(KINDS, 0.0)
+        self.adam = torch.optim.AdamW(
+            others,
+            betas=(0.9, 0.98),
+            eps=1e-10,
+            weight_decay=0.0,
+            fused=True if self.device.type == "cuda" else None,
+        )
+
+    def left(self) -> tuple[float, float]:
+        """What is left of this phase, of how much: steps or seconds."""
+        steps = self.recipe.phases[self.phase].steps
+        if steps:
+            return steps - self.step, steps
+        return max(0.0, self.limit - self.seconds), self.limit
 
     def advance(self) -> bool:
         """Begins the next phase when this one has ended; false when it was the last."""
-        if self.step == PHASES[self.phase].steps:
-            if self.phase + 1 == len(PHASES):
+        if self.left()[0] == 0:
+            if self.phase + 1 == len(self.recipe.phases):
                 return False
             self.begin(self.phase + 1)
         return True
 
     def rate(self) -> float:
-        p = PHASES[self.phase]
+        p = self.recipe.phases[self.phase]
+        left, whole = self.left()
         up = min(1.0, (self.step + 1) / p.warmup)
-        return p.peak * min(up, (p.steps - self.step) / (p.steps * p.cooldown), 1.0)
+        return self.damped * p.peak * min(up, left / (whole * p.cooldown), 1.0)
 
-    def train_step(self) -> dict[str, object]:
-        r, p = self.recipe, PHASES[self.phase]
-        level = self.level
-        pick = torch.Generator().manual_seed(self.phase + self.step)
+    def ask(self) -> None:
+        """Asks for the next batch that was not asked for."""
+        r, level, step = self.recipe, self.level, self.asked
+        pick = torch.Generator().manual_seed(self.phase + step)
         if float(torch.rand((), generator=pick)) < r.earlier:
-            level = int(torch.randint(0, level + 1, (), generator=pick))
-        b = batch(self.phase * 10**7 + self.step, p.levels[level], r.tokens, self.share)
+            least = max(0, level - r.back)
+            level = int(torch.randint(least, level + 1, (), generator=pick))
+        at = r.phases[self.phase].levels[level]
+        tokens = int(r.tokens * at.part)
+        self.feed.ask(self.phase * 10**7 + step, at, tokens, self.share, r.align)
+        self.levels.append(level)
+        self.asked += 1
+
+    def train_step(self) -> list[dict[str, object]]:
+        """One step. Returns what the steps so far have logged, when it is time to read it."""
+        r = self.recipe
+        while self.feed.short():
+            self.ask()
+        began = time.monotonic()
+        rows, level = self.feed.take(), self.levels.popleft()
+        waited = time.monotonic() - began
+        b = batch(rows, self.device)
         loss, logged = loss_of(self.model, b, r.language)
         loss.backward()
         logged = self.averaged(logged)
@@ -287,18 +474,46 @@ class Run:
         self.model.zero_grad()
         self.step += 1
         self.since += 1
-        asked = logged[2 + len(KINDS) :].tolist()
-        right = [g / n if n else None for g, n in zip(logged[2:].tolist(), asked, strict=False)]
-        stats = dict(zip(("answer", "language", *KINDS), logged[:2].tolist() + right, strict=True))
-        if level == self.level:
-            self.judge(stats)
-        return stats | {"norm": float(norm), "size": list(b.ids.shape)}
+        size = list(b.ids.shape)
+        at = {"step": self.step, "batch": level, "size": size, "rate": rate, "waited": waited}
+        self.pending.append((at, torch.cat([logged, norm[None]])))
+        if self.step % self.every and self.left()[0]:
+            return []
+        return self.settle()
+
+    def settle(self) -> list[dict[str, object]]:
+        """Reads what the last steps have logged, and decides by it."""
+        out = []
+        rows = torch.stack([logged for _, logged in self.pending]).tolist()
+        for (at, _), (*losses, norm) in zip(self.pending, rows, strict=True):
+            good, asked = losses[2 : 2 + len(KINDS)], losses[2 + len(KINDS) :]
+            right = [g / n if n else None for g, n in zip(good, asked, strict=True)]
+            stats = dict(zip(("answer", "language", *KINDS), losses[:2] + right, strict=True))
+            if at["batch"] == self.level:
+                self.judge(stats)
+            out.append(at | {"phase": self.phase, "level": self.level} | stats | {"norm": norm})
+        self.pending.clear()
+        self.by_time()
+        if not all(math.isfinite(s["answer"] + s["norm"]) for s in out):
+            self.retreat()
+            out[-1]["retreat"] = self.damped
+        elif self.seconds > self.kept + KEEP_EVERY:
+            self.good, self.kept = self.weights(), self.seconds
+        return out
+
+    def retreat(self) -> None:
+        """Goes back to the last weights that were kept, to go on with smaller steps."""
+        self.model.load_state_dict(self.good)
+        self.optimise()
+        self.damped *= 0.7
 
     def averaged(self, logged: Tensor) -> Tensor:
-        """Averages gradients and log over the workers, in one exchange."""
+        """Averages gradients, log and time over the workers, in one exchange."""
+        self.seconds = self.now()
         if self.share.workers == 1:
             return logged
         grads = [p.grad for p in self.model.parameters()]
+        logged = torch.cat([logged, torch.tensor([self.seconds])])
         flat = torch.cat([g.flatten() for g in grads] + [logged])
         distributed.all_reduce(flat)
         flat /= self.share.workers
@@ -306,17 +521,27 @@ class Run:
         *parts, logged = flat.split(sizes)
         for grad, part in zip(grads, parts, strict=True):
             grad.copy_(part.view_as(grad))
-        return logged
+        self.seconds = float(logged[-1])
+        return logged[:-1]
 
     def judge(self, stats: dict) -> None:
         """Moves on to the next level when the accuracy on this one is good enough."""
         for kind in KINDS:
             if stats[kind] is not None:
                 self.accuracy[kind] += 0.05 * (stats[kind] - self.accuracy[kind])
-        levels = PHASES[self.phase].levels
-        level = levels[self.level]
-        done = self.accuracy["one"] > level.enough and self.since > level.least
-        if done and self.level < len(levels) - 1:
+        level = self.recipe.phases[self.phase].levels[self.level]
+        if self.accuracy["one"] > level.enough and self.since > level.least:
+            self.next_level()
+
+    def by_time(self) -> None:
+        """Moves on to the next level of a timed run when the time of this one is over."""
+        if self.limit < math.inf:
+            level = self.recipe.phases[self.phase].levels[self.level]
+            if self.seconds > level.until * self.limit:
+                self.next_level()
+
+    def next_level(self) -> None:
+        if self.level + 1 < len(self.recipe.phases[self.phase].levels):
             self.level, self.since = self.level + 1, 0
             self.accuracy = dict.fromkeys(KINDS, 0.0)
 
@@ -332,17 +557,21 @@ class Run:
         path.with_suffix(".new").rename(path)
 
     def restore(self, path: Path) -> None:
-        state = torch.load(path)
+        state = torch.load(path, map_location=self.device)
         self.begin(state["phase"])
         self.model.load_state_dict(state["model"])
         self.adam.load_state_dict(state["adam"])
         self.muon.moving = state["muon"]
         self.step, self.level, self.seconds, self.since, self.accuracy = state["rest"]
+        self.asked, self.good = self.step, self.weights()
 
 
-def write_model(net: Model, folder: Path) -> None:
+def write_model(net: Model, folder: Path, shape: Shape = Shape()) -> None:
     """A folder that transformers and vLLM load, with heads that vLLM has kernels for."""
-    save(widened(net, ENGINE_WIDTH), folder)
+    narrow = net.c.linear_key_head_dim < ENGINE_WIDTH
+    save(widened(net, ENGINE_WIDTH) if narrow else net, folder)
+    if shape != Shape():
+        write_shape(shape, folder)
     (folder / "tokenizer.json").write_text(tokenizer_json() + "\n")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -373,44 +602,94 @@ def work(rank: int, args: argparse.Namespace) -> None:
     if share.workers > 1:
         store = distributed.FileStore(str(args.work / "meeting"), share.workers)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=share.workers)
-    fuse()
+    feed = Feed(args.makers)
+    if args.fuse:
+        fuse()
+    if args.device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
     given = {n: v for n, v in vars(args).items() if v is not None and n in OPTIONS}
-    run = Run(replace(Recipe(), **given), share)
+    recipe = replace(RECIPES[args.recipe], **given)
+    run = Run(recipe, share, args.device, feed, args.seconds or math.inf)
     checkpoint = args.work / "checkpoint.pt"
     if checkpoint.exists():
         run.restore(checkpoint)
-    began = time.monotonic() - run.seconds
+    began = (args.began if recipe.timed() else time.monotonic()) - run.seconds
+    run.now = lambda: time.monotonic() - began
+    stored = shown = run.now()
     with (args.work / "log.jsonl").open("a") if rank == 0 else nullcontext() as log:
         while run.advance():
-            stats = run.train_step()
-            run.seconds = time.monotonic() - began
-            if log is None:
+            lines = run.train_step()
+            if log is None or not lines:
                 continue
-            at = {"phase": run.phase, "step": run.step, "level": run.level}
-            log.write(json.dumps(at | {"seconds": round(run.seconds, 1)} | stats) + "\n")
+            seconds = {"seconds": round(run.seconds, 1)}
+            log.writelines(json.dumps(rounded(seconds | line)) + "\n" for line in lines)
             log.flush()
-            if run.step % 100 == 0:
+            if recipe.timed() and run.now() - shown > SHOW_EVERY:
+                shown = run.now()
+                print(json.dumps(rounded(seconds | lines[-1])), flush=True)
+            late = recipe.timed() and run.now() - stored > STORE_EVERY
+            if late or (not recipe.timed() and run.step % 100 == 0):
+                stored = run.now()
                 run.store(checkpoint)
-                write_model(run.model, args.work / "model")
+                write_model(run.model, args.work / "model", recipe.shape())
+    feed.close()
     if rank == 0:
-        write_model(run.model, args.out)
+        write_model(run.model, args.out, recipe.shape())
+
+
+def rounded(stats: dict[str, object]) -> dict[str, object]:
+    return {n: float(f"{v:.4g}") if isinstance(v, float) else v for n, v in stats.items()}
 
 
 OPTIONS = ("tokens", "matrix_rate", "other_rate", "language")
 
 
+def age() -> float:
+    """Seconds since this process began: imports take their time, the first ones most."""
+    ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
+    seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return seconds if 0 < seconds < 120 else 0.0  # a sandbox may count from elsewhere
+
+
 def main() -> None:
+    began = time.monotonic() - age()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints and log")
     parser.add_argument("--out", type=Path, required=True, help="folder for the finished model")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--recipe", choices=RECIPES, default="short")
+    parser.add_argument("--seconds", type=float, help="length of a run of the recipe long")
+    parser.add_argument("--device", type=torch.device, default=CPU)
+    parser.add_argument("--workers", type=int, help="that train, on the CPU; default: 2")
+    parser.add_argument("--makers", type=int, help="of batches; default: 0, beside a GPU up to 14")
+    parser.add_argument(
+        "--fuse", action=argparse.BooleanOptionalAction, help="compile; default: on the CPU"
+    )
     for name in OPTIONS:
         kind = int if name == "tokens" else float
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind)
     args = parser.parse_args()
+    if RECIPES[args.recipe].timed() != (args.seconds is not None):
+        parser.error("--seconds belongs to the recipe long, and the recipe long needs it")
+    gpu = args.device.type == "cuda"
+    if gpu and (args.workers or 1) > 1:
+        parser.error("one worker trains on a GPU")
+    defaults = {
+        "began": began,
+        "workers": 1 if gpu else 2,
+        "makers": max(1, min(14, (os.cpu_count() or 1) - 2)) if gpu else 0,
+        "fuse": not gpu,
+    }
+    if RECIPES[args.recipe].timed() and not gpu:
+        defaults["tokens"] = TOKENS_ON_CPU
+    for name, value in defaults.items():
+        if getattr(args, name, None) is None:
+            setattr(args, name, value)
     args.work.mkdir(parents=True, exist_ok=True)
     (args.work / "meeting").unlink(missing_ok=True)
-    multiprocessing.spawn(work, (args,), args.workers)
+    if args.workers == 1:
+        work(0, args)
+    else:
+        multiprocessing.spawn(work, (args,), args.workers)
 
 
 if __name__ == "__main__":

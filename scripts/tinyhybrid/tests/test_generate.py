@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from generate import HELD_OUT, KINDS, Corpus, Prompt, held_out, prompt
+from generate import HELD_OUT, KINDS, LONG, Corpus, Prompt, held_out, prompt
 from lexicon import (
     HOLDER,
     IDS,
@@ -109,6 +109,20 @@ def test_notes_have_the_length_of_passages() -> None:
     assert min(lengths) >= 45
     assert max(lengths) <= 140
     assert 70 <= sum(lengths) / len(lengths) <= 110
+
+
+def test_long_notes_say_more_and_stay_answerable() -> None:
+    for seed in range(12):
+        made = prompt(HELD_OUT + seed, 2 + seed % 7, LONG, 40)
+        lengths = [len(encode(n.text)) for n in made.notes]
+        assert 300 <= min(lengths) <= max(lengths) <= 800
+        aside = {who for n in made.notes for _, who, _ in n.asides}
+        assert not aside & {n.subject for n in made.notes}
+        for q in made.questions:
+            if q.kind == "one" and not aside & set(q.text.split()):
+                assert answers(made, q.text) == {q.answer}
+        for n in made.notes:
+            assert all(stated(n.text, who, r.name, value) for r, who, value in n.asides)
 
 
 def test_segments_encode_to_the_same_ids_apart_and_together() -> None:
