@@ -217,6 +217,8 @@ fidelity: ## what each way of reuse costs in answers: docs/fidelity.md; an hour
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --out docs/results/fidelity.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --places --questions 300 --out docs/results/fidelity-places.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --forms --out docs/results/fidelity-forms.json && \
+	  $(ENGINES)/bin/python scripts/fidelity/measure.py --forms --model scripts/tinyhybrid/long --notes 2,4,6 --questions 900 \
+	    --out docs/results/fidelity-forms-wide.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --seams --out docs/results/fidelity-seams.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/drift.py --out docs/results/fidelity-drift.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/report.py docs/results/fidelity.json docs/fidelity.md docs/fidelity.svg
