@@ -29,8 +29,9 @@ from spliced_connector.hf.adapter import Mode
 from spliced_connector.hf.device import lent as hf_lent
 from spliced_connector.hf.device import placing as hf_placing
 from spliced_connector.hf.device import reader as hf_reader
-from spliced_connector.hf.paged import GoneError, PagedLayer
+from spliced_connector.hf.paged import PagedLayer
 from spliced_connector.model import Profile
+from spliced_connector.walk import GoneError
 from spliced_connector.walk.run import COMPOSED
 
 pytestmark = pytest.mark.engine

@@ -17,7 +17,8 @@ from engine.hybrids import MODELS, qwen35
 from running import Daemon
 from spliced_connector.client import Accept
 from spliced_connector.hf import Prefilled, paged
-from spliced_connector.hf.paged import GoneError, PagedLayer
+from spliced_connector.hf.paged import PagedLayer
+from spliced_connector.walk import GoneError
 
 pytestmark = pytest.mark.engine
 

@@ -34,13 +34,14 @@ from spliced_connector.hf.canary import Watch
 from spliced_connector.hf.decode import Decoded, Drafter, decode, not_greedy
 from spliced_connector.hf.device import Lent
 from spliced_connector.hf.modes import Request, Walked, by_prefix, by_segments, plainly
-from spliced_connector.hf.paged import NAME, GoneError, Loan, why_not
+from spliced_connector.hf.paged import NAME, Loan, why_not
 from spliced_connector.hf.reuse import Kept, Reuse, UnreliableError
 from spliced_connector.hf.worker import Worker
 from spliced_connector.model import Plan, divide
 from spliced_connector.walk import (
     Architecture,
     Context,
+    GoneError,
     Naming,
     UnsupportedError,
     altered,

@@ -8,8 +8,7 @@ import time
 import torch
 
 from spliced_connector.client import Model
-from spliced_connector.hf.paged import GoneError
-from spliced_connector.walk import Architecture, Canary, Context, Verdict
+from spliced_connector.walk import Architecture, Canary, Context, GoneError, Verdict
 
 log = logging.getLogger("spliced")
 

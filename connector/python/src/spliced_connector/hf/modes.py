@@ -18,7 +18,7 @@ from spliced_connector.client import (
     served_segments,
 )
 from spliced_connector.errors import SplicedError
-from spliced_connector.hf.paged import GoneError, Loan
+from spliced_connector.hf.paged import Loan
 from spliced_connector.hf.reuse import Found, Kept, Reuse, UnreliableError
 from spliced_connector.model import (
     NOTHING,
@@ -31,7 +31,7 @@ from spliced_connector.model import (
     make_plan,
     turn_ends,
 )
-from spliced_connector.walk import Captured, Context, prefill, splice_long
+from spliced_connector.walk import Captured, Context, GoneError, prefill, splice_long
 
 log = logging.getLogger("spliced")
 

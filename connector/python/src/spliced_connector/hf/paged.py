@@ -14,17 +14,13 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from spliced_connector.model import Kind
-from spliced_connector.walk import Architecture, Context, PagedRows, Pages, Stretch
+from spliced_connector.walk import Architecture, Context, GoneError, PagedRows, Pages, Stretch
 
 NAME = "spliced_pages"
 
 LIFE = 300.0
 """Seconds for which segments that are read in place are leased; copies are taken when half of it
 is over. A daemon whose max-lease-ttl is less refuses, and rows are copied as without."""
-
-
-class GoneError(RuntimeError):
-    """Rows that a cache reads are not what was leased any more: compute the prompt again."""
 
 
 class Leased(Protocol):

@@ -36,7 +36,14 @@ if TYPE_CHECKING:
     )
     from spliced_connector.walk.layers import causal_convolution
     from spliced_connector.walk.naming import Naming
-    from spliced_connector.walk.paged import PagedRows, Pages, Place, RowsAt, Stretch
+    from spliced_connector.walk.paged import (
+        GoneError,
+        PagedRows,
+        Pages,
+        Place,
+        RowsAt,
+        Stretch,
+    )
     from spliced_connector.walk.plain import altered
     from spliced_connector.walk.reading import UnsupportedError, child
     from spliced_connector.walk.registry import architecture
@@ -72,6 +79,7 @@ __all__ = [
     "Context",
     "Copies",
     "Drafts",
+    "GoneError",
     "Kernels",
     "LayerContext",
     "LinearRows",
@@ -141,7 +149,7 @@ _MODULES = {
     "families": "Scan angles chunk_length inverse_frequencies turn",
     "layers": "causal_convolution",
     "naming": "Naming",
-    "paged": "RowsAt PagedRows Pages Place Stretch",
+    "paged": "GoneError PagedRows Pages Place RowsAt Stretch",
     "plain": "altered",
     "reading": "UnsupportedError child",
     "registry": "architecture",

@@ -26,6 +26,10 @@ QUERIES = 256
 """Rows that attend at once, at most: bounds the scores."""
 
 
+class GoneError(RuntimeError):
+    """Rows that a cache reads are not what was leased any more: compute the prompt again."""
+
+
 Stretch = tuple[int, int]
 """Rows that follow each other: the position of the first, and how many."""
 
@@ -60,7 +64,7 @@ class Reader(Protocol):
         rope: Rope,
         scale: float,
     ) -> Tensor:
-        """As `PagedRows.attend`; rope is what turned the keys."""
+        """As `PagedRows.attend`; rope is what turned the keys. Raises `GoneError`."""
         ...
 
 

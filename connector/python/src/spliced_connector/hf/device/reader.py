@@ -20,11 +20,11 @@ from spliced_connector.gpu import (
     attend_scratch,
     turn_by,
 )
-from spliced_connector.hf.paged import GoneError
 from spliced_connector.model import Kind, Rope
 from spliced_connector.walk import (
     TORCH_TYPES,
     Architecture,
+    GoneError,
     Place,
     RowsAt,
     Stretch,
