@@ -80,6 +80,12 @@ MEPIC has it) or on the left alone (*ends*: a note's last eight, and of the next
 
 """
 
+ABOUT_SEAMS = """
+What is computed anew at the beginning of a note helps; at its end it does not show: beginnings alone, eight tokens less at a join, lose
+no more than both sides, and ends alone more. No difference between neighbouring rows is beyond the intervals. An engine sets it by
+`tail_tokens=0` (transformers).
+"""
+
 DRIFT = """
 ## How far states and rows are off
 
@@ -123,6 +129,14 @@ WIDE = """
 The same of a [second model](../scripts/tinyhybrid/long/README.md), whose heads were trained 128 wide and whose notes have 310 to 700 words. {questions} questions
 of {notes} notes, measured {date} at {commit}, model {model}. Five of its twelve heads forget all that stands before a note.
 
+"""
+
+
+ABOUT_WIDE = """
+What tuples are kept in changes no answer at 8 bits or at 0.02 here either, at 32 % of the bytes. **The splice itself does**: beside a full prefill it
+loses 6.5 points (2.6 to 10.3) of this model, where it loses one of the first. Notes are six times as long, so that more of what the
+deeper layers read was computed without what stands before; and the model was trained for four minutes, on whole prompts. Which of it
+costs the answers is not known; whoever splices long passages should look at a canary's share of their own model first.
 """
 
 
@@ -175,7 +189,7 @@ def seams(result: Json) -> str:
     head = SEAMS.format(
         questions=f"{variants[0]['questions']:,}", date=result["date"], commit=result["commit"]
     )
-    return head + "\n".join(table(variants)) + "\n"
+    return head + "\n".join(table(variants)) + "\n" + ABOUT_SEAMS
 
 
 def drift(result: Json) -> str:
@@ -209,7 +223,7 @@ def forms(result: Json) -> str:
 
 def wide(result: Json) -> str:
     """The same of another model."""
-    return WIDE.format(**told(result)) + forms_table(result)
+    return WIDE.format(**told(result)) + forms_table(result) + ABOUT_WIDE
 
 
 def told(result: Json) -> dict[str, str]:
