@@ -134,7 +134,8 @@ of {notes} notes, measured {date} at {commit}, model {model}. Five of its twelve
 
 ABOUT_WIDE = """
 What tuples are kept in changes no answer at 8 bits or at 0.02 here either, at 32 % of the bytes. **The splice itself does**: beside a full prefill it
-loses 6.5 points (2.6 to 10.3) of this model, where it loses one of the first. Notes are six times as long, so that more of what the
+loses 6.5 points (2.6 to 10.3) of this model, where it loses one of the first. All of it are questions about what goes from note to note
+(*latest* and *holder*, 72 to 61 %); those that one or two notes answer stay at 100 %. Notes are six times as long, so that more of what the
 deeper layers read was computed without what stands before; and the model was trained for four minutes, on whole prompts. Which of it
 costs the answers is not known; whoever splices long passages should look at a canary's share of their own model first.
 """
