@@ -266,11 +266,11 @@ def test_sizes_follow_from_layouts() -> None:
 
 def test_frequencies_are_those_of_the_rope() -> None:
     profile = Profile(TINY)
-    assert profile.inv_freq(0) == ()
-    assert profile.inv_freq(1) == pytest.approx((1, 0.1, 0.01, 0.001), rel=1e-12)
+    assert profile.rope(0).frequencies == ()
+    assert profile.rope(1).frequencies == pytest.approx((1, 0.1, 0.01, 0.001), rel=1e-12)
     assert profile.rope(1).theta == 1e4
     given = Profile(with_attention(replace(FULL, rope=Rope(8, inv_freq=(4, 3, 2, 1)))))
-    assert given.inv_freq(0) == (4, 3, 2, 1)
+    assert given.rope(0).frequencies == (4, 3, 2, 1)
 
 
 def test_a_rank_keeps_its_share() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from spliced_connector.model import Kind, Profile
+from spliced_connector.model import Kind
 from spliced_connector.walk import Architecture, Captured, Steps
 
 
@@ -120,7 +120,6 @@ def step(steps: Steps, state: Tensor | None) -> tuple[Tensor, Tensor]:
 
 def place(arch: Architecture, segment: Captured, start: int, states: list[LayerState]) -> None:
     """Puts a segment's interior behind the states: its first token stands at `start`."""
-    profile = Profile(arch.identity)
     for layer, (part, at) in enumerate(zip(segment.layers, states, strict=True)):
         if part.transition is not None and part.state is not None:
             at.state = compose(part.transition, part.state, at.state)
@@ -128,9 +127,7 @@ def place(arch: Architecture, segment: Captured, start: int, states: list[LayerS
             at.conv = list(part.conv)
         if part.k is not None and part.v is not None:
             rope = arch.identity.layers[layer].attention.rope
-            moved = turned(
-                part.k, start - segment.spec.head, profile.inv_freq(layer), rope.interleaved
-            )
+            moved = turned(part.k, start - segment.spec.head, rope.frequencies, rope.interleaved)
             at.k.extend(moved)
             at.v.extend(part.v)
 

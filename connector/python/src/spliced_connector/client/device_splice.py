@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from spliced_connector.client.device_lease import DeviceCheckpoint, DeviceSegment
 from spliced_connector.client.device_memory import DeviceMemory
@@ -167,15 +166,12 @@ def _part(layout: Layout, layer: int, kind: str) -> tuple[int, Part]:
     return i, layout.parts[i]
 
 
-@lru_cache(maxsize=1024)
-def _turn(dims: int, interleaved: bool, freq: tuple[float, ...], distance: int) -> Turn | None:
-    return turn_by(distance, dims, interleaved, freq) if dims and distance else None
-
-
 def _turn_of(profile: Profile, layer: int, distance: int) -> Turn | None:
-    """Of a layer's keys by a distance in tokens. Layers of one rope share it."""
+    """Of a layer's keys by a distance in tokens."""
     rope = profile.rope(layer)
-    return _turn(rope.dims, rope.interleaved, profile.inv_freq(layer), distance)
+    if not rope.dims or not distance:
+        return None
+    return turn_by(distance, rope.dims, rope.interleaved, rope.frequencies)
 
 
 class _StateJob:
@@ -300,8 +296,7 @@ def _rows(
             continue
         turn: Turn | RowTurns | None = _turn_of(profile, layer, span.start - segment.begin)
         if unturned and rope.dims:
-            freq = profile.inv_freq(layer)
-            turn = RowTurns(rope.dims, rope.interleaved, span.start, freq)
+            turn = RowTurns(rope.dims, rope.interleaved, span.start, rope.frequencies)
         for kind in "KV":
             i, part = _part(segment.layout, layer, kind)
             yield _Rows(part, segment.runs(i), span.start, turn if kind == "K" else None)

@@ -18,6 +18,7 @@ from spliced_connector.gpu.dlpack import CUDA, DeviceArray, arrays_alive
 from spliced_connector.gpu.driver import LIBRARY, DevicePtr, Driver, Event, Stream, load
 from spliced_connector.gpu.errors import CudaError, NoDriverError
 from spliced_connector.gpu.kernel_attend import (
+    ATTEND_LEAST,
     AttendJob,
     AttendRows,
     AttendRun,
@@ -43,6 +44,7 @@ from spliced_connector.gpu.tensors import (
 from spliced_connector.gpu.threads import DeviceThread, DeviceThreads
 
 __all__ = [
+    "ATTEND_LEAST",
     "CUDA",
     "LIBRARY",
     "MOST_WAITING",

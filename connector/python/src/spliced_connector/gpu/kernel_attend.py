@@ -24,6 +24,9 @@ from spliced_connector.gpu.launch import (
 )
 from spliced_connector.model import DType
 
+ATTEND_LEAST = 256
+"""The fewest rows of a run that a block takes, if it has them: fewer would not pay."""
+
 _THREADS = 128
 _ROW = struct.Struct("<4Q9If")
 _RUN = struct.Struct("<10Q4I")
@@ -31,7 +34,6 @@ _ITEM = struct.Struct("<4IiI")
 _QUERIES = 8  # of a key head that a block has
 _KEYS = 64  # of a tile
 _ITEMS = 1024  # about so many blocks share a launch's work
-_LEAST = 256  # the fewest rows for which an item pays
 _MOST = 1 << 20
 _ROWS_MOST = 1 << 30
 _GRID_X_MOST = 2**31 - 1
@@ -193,7 +195,7 @@ def _plan(jobs: Sequence[AttendJob]) -> _Plan:
         work += n * job.blocks
     if total > _ROWS_MOST:
         raise SplicedError(Code.INVALID, f"attend: more than {_ROWS_MOST} rows")
-    rows = max(_LEAST, -(-(work // _ITEMS) // _KEYS) * _KEYS)
+    rows = max(ATTEND_LEAST, -(-(work // _ITEMS) // _KEYS) * _KEYS)
     plan = _Plan()
     for job in jobs:
         if job.rows == 0:

@@ -260,8 +260,10 @@ def _turns(tables: Tables, job: RotateJob) -> int:
     return tables.add("turns", key, row_angles(turn.position, turn.inv_freq, job.rows))
 
 
+@lru_cache(maxsize=1024)
 def turn_by(distance: int, dims: int, interleaved: bool, inv_freq: tuple[float, ...]) -> Turn:
-    """The turn by a distance in tokens. Angles are computed in float64."""
+    """The turn by a distance in tokens, of all layers that share a rope. Angles are computed in
+    float64."""
     angles = [distance * f for f in inv_freq]
     cos, sin = tuple(map(math.cos, angles)), tuple(map(math.sin, angles))
     return Turn(dims, interleaved, cos, sin)

@@ -7,6 +7,7 @@ those bytes and of the protocol. What follows from a family of linear attention 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -65,6 +66,18 @@ class Rope:
     theta: float = 0.0  # frequency i is theta ** (-2 i / dims); 0 beside inv_freq
     interleaved: bool = False  # pairs (2i, 2i+1); else (i, i + dims/2)
     inv_freq: tuple[float, ...] = ()  # of scaled rope, dims/2 of them; () = from theta
+
+    @property
+    def frequencies(self) -> tuple[float, ...]:
+        """The angle per position of each turned pair, dims/2 of them; () without rope."""
+        if self.inv_freq:
+            return self.inv_freq
+        return _geometric(self.theta, self.dims)
+
+
+@functools.cache
+def _geometric(theta: float, dims: int) -> tuple[float, ...]:
+    return tuple(theta ** (-2 * i / dims) for i in range(dims // 2))
 
 
 @dataclass(frozen=True, slots=True)

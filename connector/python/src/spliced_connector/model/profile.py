@@ -161,13 +161,6 @@ class Profile:
         at = self.identity.layers[layer]
         return at.linear.rope if at.kind == Kind.LINEAR else at.attention.rope
 
-    def inv_freq(self, layer: int) -> tuple[float, ...]:
-        """The inverse frequencies of a layer's rope, one per pair; () without rope."""
-        rope = self.rope(layer)
-        if rope.inv_freq or not rope.dims:
-            return rope.inv_freq
-        return tuple(rope.theta ** (-2 * i / rope.dims) for i in range(rope.dims // 2))
-
     def segment_layout(self, spec: SegmentSpec | int) -> Layout:
         """A segment of a geometry, or of so many interior tokens.
 

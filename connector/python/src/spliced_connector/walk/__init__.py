@@ -27,13 +27,7 @@ if TYPE_CHECKING:
     from spliced_connector.walk.context import Context, LayerContext
     from spliced_connector.walk.copies import Copies, ToHost
     from spliced_connector.walk.drafts import Drafts, verify
-    from spliced_connector.walk.families import (
-        Scan,
-        angles,
-        chunk_length,
-        inverse_frequencies,
-        turn,
-    )
+    from spliced_connector.walk.families import Scan, angles, chunk_length, turn
     from spliced_connector.walk.layers import causal_convolution
     from spliced_connector.walk.naming import Naming
     from spliced_connector.walk.paged import (
@@ -114,7 +108,6 @@ __all__ = [
     "chunk_length",
     "collect",
     "grouped",
-    "inverse_frequencies",
     "is_of_spec",
     "logit_error",
     "moved",
@@ -146,7 +139,7 @@ _MODULES = {
     "context": "Context LayerContext",
     "copies": "Copies ToHost",
     "drafts": "Drafts verify",
-    "families": "Scan angles chunk_length inverse_frequencies turn",
+    "families": "Scan angles chunk_length turn",
     "layers": "causal_convolution",
     "naming": "Naming",
     "paged": "GoneError PagedRows Pages Place RowsAt Stretch",

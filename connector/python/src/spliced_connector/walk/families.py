@@ -16,7 +16,6 @@ float64: a sum over a chunk of strong decays would leave no digits for the small
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -378,17 +377,9 @@ def compose(transition: Tensor, state: Tensor, before: Tensor) -> Tensor:
     return torch.addcmul(s, t.view(*t.shape, *[1] * (3 - t.dim())), before)
 
 
-@functools.cache
-def inverse_frequencies(rope: Rope) -> tuple[float, ...]:
-    """The angles per position of the turned pairs, dims / 2 of them."""
-    if rope.inv_freq:
-        return tuple(rope.inv_freq)
-    return tuple(rope.theta ** (-2.0 * i / rope.dims) for i in range(rope.dims // 2))
-
-
 def angles(rope: Rope, positions: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin, float32 [n, dims / 2], of a turn by positions (or distances) [n]."""
-    freq = torch.tensor(inverse_frequencies(rope), dtype=torch.float64, device=positions.device)
+    freq = torch.tensor(rope.frequencies, dtype=torch.float64, device=positions.device)
     angle = positions.double()[:, None] * freq
     return angle.cos().float(), angle.sin().float()
 

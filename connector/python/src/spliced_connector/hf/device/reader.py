@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -11,11 +10,11 @@ from torch import Tensor
 from spliced_connector.client import DeviceMemory
 from spliced_connector.errors import SplicedError
 from spliced_connector.gpu import (
+    ATTEND_LEAST,
     AttendJob,
     AttendRows,
     AttendRun,
     Stream,
-    Turn,
     attend_launches,
     attend_scratch,
     turn_by,
@@ -28,11 +27,9 @@ from spliced_connector.walk import (
     Place,
     RowsAt,
     Stretch,
-    inverse_frequencies,
 )
 
 _TYPES = {dtype: named for named, dtype in TORCH_TYPES.items()}
-
 
 ROWS = 256
 """Rows of queries of a job, at most."""
@@ -43,8 +40,6 @@ SCRATCH = 64 << 20
 SEGMENTS = 32
 """More are copied: every stretch of computed rows is a job over all rows before it, so that the
 host's time for the launches grows with the square (23 ms a layer for so many)."""
-
-_LEAST = 256  # rows of a run that a block takes, at least: the kernel's own bound
 
 
 class Reader:
@@ -99,7 +94,7 @@ def _most(q: Tensor, out: Tensor, runs: Sequence[AttendRun]) -> int:
 
 def _sums(rows: int, heads: int, value_dim: int, runs: Sequence[AttendRun]) -> int:
     """An upper bound of what a job needs beside its operands."""
-    items = sum(-(-run.rows // _LEAST) for run in runs)
+    items = sum(-(-run.rows // ATTEND_LEAST) for run in runs)
     return max(1, items) * (rows * heads * 4 * (value_dim + 2) + 32)
 
 
@@ -151,7 +146,9 @@ def _job(
 
 
 def _run(one: RowsAt, rope: Rope) -> AttendRun:
-    turn = _turn(rope, one.place.origin) if rope.dims and one.place.origin else None
+    turn, by = None, one.place.origin
+    if rope.dims and by:
+        turn = turn_by(by, rope.dims, rope.interleaved, rope.frequencies)
     where = _rows(one.k), _rows(one.v)
     return AttendRun(one.place.rows, one.place.begin, *where, turn=turn)
 
@@ -159,8 +156,3 @@ def _run(one: RowsAt, rope: Rope) -> AttendRun:
 def _rows(x: Tensor) -> AttendRows:
     size = x.element_size()
     return AttendRows(x.data_ptr(), 0, x.stride(0) * size, x.stride(1) * size)
-
-
-@lru_cache(maxsize=1024)
-def _turn(rope: Rope, distance: int) -> Turn:
-    return turn_by(distance, rope.dims, rope.interleaved, inverse_frequencies(rope))
