@@ -31,11 +31,9 @@ import fla_kernels
 import rows
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
-    from spliced_connector.hf import Prefilled, SplicedTransformers
-    from spliced_connector.hf.paged import PagedLayer
+    from spliced_connector.hf import SplicedTransformers
 
 REUSE_SHARE = 0.5
 """Of the time of a spliced request from host memory: what one from the GPU may take."""
@@ -211,6 +209,8 @@ class Engine:
         """Requests that are there at the same time: bytes of their keys and values, of which the
         daemon's count once, the last one's logits and median seconds to the first token, and those
         of a token behind it."""
+        from spliced_connector.hf.paged import PagedLayer, held_bytes
+
         engine = self._make_paged() if paged else self._engines[0]
         took, residents = [], []
         for ids, cuts in prompts:
@@ -220,8 +220,8 @@ class Engine:
             int(done.logits.argmax())  # waits for the device
             took.append(time.perf_counter() - start)
             residents.append(done)
-        held = _held(residents)
-        one = torch_tensor([[1]], self._device)
+        held = held_bytes(done.cache for done in residents)
+        one = self._torch.tensor([[1]], device=self._device)
         tokens = []
         for _ in range(4 * rounds):
             self._wait()
@@ -236,7 +236,9 @@ class Engine:
             "logits": done.logits.float().tolist(),
             "seconds": statistics.median(took),
             "token": statistics.median(tokens[rounds:]),
-            "in_place": sum(len(_pages(done)) for done in residents),
+            "in_place": sum(
+                isinstance(x, PagedLayer) for done in residents for x in done.cache.layers
+            ),
             "reused": done.reused,
             "on_device": done.on_device,
             "good": all(good),
@@ -292,32 +294,6 @@ class Engine:
     def close(self) -> None:
         for client in self._clients:
             client.close()
-
-
-def torch_tensor(numbers: list[list[int]], device: str) -> Tensor:
-    import torch
-
-    return torch.tensor(numbers, device=device)
-
-
-def _pages(done: Prefilled) -> list[PagedLayer]:
-    from spliced_connector.hf.paged import PagedLayer
-
-    return [layer for layer in done.cache.layers if isinstance(layer, PagedLayer)]
-
-
-def _held(residents: list[Prefilled]) -> int:
-    """Bytes of keys and values, those of a segment in the daemon's memory once."""
-    own, shared = 0, {}
-    for done in residents:
-        paged = _pages(done)
-        for layer in paged:
-            own += layer.rows.own_bytes
-            shared.update({x.data_ptr(): x.nbytes for x in layer.rows.segments()})
-        for layer in done.cache.layers:
-            if layer not in paged and getattr(layer, "keys", None) is not None:
-                own += layer.keys.nbytes + layer.values.nbytes
-    return own + sum(shared.values())
 
 
 def _enough(took: list[float], rounds: int) -> bool:

@@ -33,7 +33,7 @@ from transformers import PreTrainedModel
 
 from spliced_connector.client import Client, Options
 from spliced_connector.hf import HFSettings, Prefilled, SplicedTransformers
-from spliced_connector.hf.paged import PagedLayer
+from spliced_connector.hf.paged import held_bytes
 from spliced_connector.walk import Naming
 
 SYSTEM, OUTPUT = 48, 32
@@ -66,20 +66,6 @@ def prompts() -> list[tuple[list[int], list[int]]]:
     return out
 
 
-def held(residents: deque[Prefilled]) -> int:
-    """Bytes of keys and values, those of a segment in the daemon's memory once."""
-    own, shared = 0, {}
-    for done in residents:
-        for layer in done.cache.layers:
-            if isinstance(layer, PagedLayer):
-                own += layer.rows.own_bytes
-                for part in layer.rows.segments():
-                    shared[part.data_ptr()] = part.nbytes
-            elif getattr(layer, "keys", None) is not None:
-                own += layer.keys.nbytes + layer.values.nbytes
-    return own + sum(shared.values())
-
-
 def forward(m: PreTrainedModel, ids: list[int], done: Prefilled) -> Tensor:
     with torch.no_grad():
         return m(torch.tensor([ids]), past_key_values=done.cache, use_cache=True).logits[0, -1]
@@ -94,7 +80,7 @@ def peak(engine: SplicedTransformers, list_: list[tuple[list[int], list[int]]], 
         forward(engine.model, text(20_000 + i, OUTPUT), done)
         residents.append(done)
         if len(residents) == c or i == len(list_) - 1:
-            most = max(most, held(residents))
+            most = max(most, held_bytes(done.cache for done in residents))
     while residents:
         if not residents.popleft().release():
             raise SystemExit("a lease ended early")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
@@ -129,6 +129,21 @@ class PagedLayer(DynamicLayer):  # type: ignore[misc, unused-ignore]
 
     def batch_select_indices(self, indices: Tensor) -> None:
         raise NotImplementedError("rows in pages are of one line")
+
+
+def held_bytes(caches: Iterable[Cache]) -> int:
+    """Bytes of keys and values that requests hold together; those of a segment that is read in
+    place are counted once."""
+    own = 0
+    shared: dict[int, int] = {}  # by address
+    for cache in caches:
+        for layer in cache.layers:
+            if isinstance(layer, PagedLayer):
+                own += layer.rows.own_bytes
+                shared.update({x.data_ptr(): x.nbytes for x in layer.rows.segments()})
+            elif getattr(layer, "keys", None) is not None:
+                own += layer.keys.nbytes + layer.values.nbytes
+    return own + sum(shared.values())
 
 
 def attend_pages(

@@ -339,11 +339,9 @@ class Reuse:
         there = _on_device(held)
         return None if self.lent is None else self.lent.placing(there)
 
-    def release(self, held: dict[int, Leased]) -> bool:
-        """Ends the leases; whether all their bytes were good until now."""
-        return self._give_back(held, None)
-
-    def _give_back(self, held: dict[int, Leased], reader: Reader | None) -> bool:
+    def release(self, held: dict[int, Leased], reader: Reader | None = None) -> bool:
+        """Ends the leases; whether all their bytes were good until now. reader: who has read rows
+        of theirs on the GPU."""
         good = all(release_all([s for s in held.values() if isinstance(s, Segment)]))
         if self.lent is not None:
             stream = None if reader is None else reader.last
@@ -357,12 +355,12 @@ class Reuse:
 
     def lend(self, held: dict[int, Leased], taken: float, context: Context) -> Loan | None:
         """Keeps leases for as long as a context's pages are read; None: there are no pages."""
-        if not any(at.pages is not None for at in context.layers):
-            return None
         paged = [at.pages for at in context.layers if at.pages is not None]
-        reader = paged[0].pages.reader if paged else None
+        if not paged:
+            return None
+        reader = paged[0].pages.reader
         on_device = reader if isinstance(reader, Reader) else None
-        loan = Loan(list(held.values()), taken, lambda: self._give_back(held, on_device))
+        loan = Loan(list(held.values()), taken, lambda: self.release(held, on_device))
         loan.reads(paged)
         return loan
 
