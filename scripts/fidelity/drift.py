@@ -25,7 +25,6 @@ from serve import CPU, Server
 from torch import Tensor
 from ways import SPLICED, VARIANTS
 
-from spliced_connector.model import Kind
 from spliced_connector.walk import Context, prefill
 
 COUNTS = (2, 4, 8, 12)
@@ -61,11 +60,11 @@ def measured(server: Server, wanted: Sequence[Question], attends: bool) -> dict[
     for q in wanted:
         full, spliced = (Context(server.arch, len(q.ids), CPU) for _ in range(2))
         prefill(server.arch, list(q.ids), full)
-        server.answers(q, ())  # forgets the segments of the question before
-        server._splice(q, variant, spliced)
-        for name, error in layers(server, full, spliced):
+        server.forget()
+        server.splice(q, variant, spliced)
+        for name, error in layers(full, spliced):
             found[f"{name}, by notes"][str(q.notes)].append(error)
-        for name, at, error in distances(server, q, full, spliced):
+        for name, at, error in distances(q, full, spliced):
             found[f"{name}, by distance"][at].append(error)
     return {
         name: {at: sum(errors) / len(errors) for at, errors in groups.items()}
@@ -84,7 +83,7 @@ def silence(server: Server) -> None:
     arch.attention_out = nothing  # type: ignore[method-assign]
 
 
-def layers(server: Server, full: Context, spliced: Context) -> Iterator[tuple[str, float]]:
+def layers(full: Context, spliced: Context) -> Iterator[tuple[str, float]]:
     """The error of everything behind the prompt, layer by layer."""
     for i, (a, b) in enumerate(zip(full.layers, spliced.layers, strict=True)):
         if a.state is not None and b.state is not None:
@@ -94,14 +93,11 @@ def layers(server: Server, full: Context, spliced: Context) -> Iterator[tuple[st
             yield f"layer {i}, values", off(a.v, b.v)
 
 
-def distances(
-    server: Server, q: Question, full: Context, spliced: Context
-) -> Iterator[tuple[str, str, float]]:
+def distances(q: Question, full: Context, spliced: Context) -> Iterator[tuple[str, str, float]]:
     """The error of rows by how far they are from the beginning of their note; notes that stand
     first are left out, since nothing is before them."""
-    kinds = server.arch.identity.layers
     for i, (a, b) in enumerate(zip(full.layers, spliced.layers, strict=True)):
-        if kinds[i].kind == Kind.LINEAR or a.k is None or b.k is None or a.v is None or b.v is None:
+        if a.k is None or b.k is None or a.v is None or b.v is None:
             continue
         for begin, end in list(pairwise(q.cuts))[1:]:
             for lo in range(begin + SEAM, min(end - SEAM, begin + FAR), STEP):

@@ -40,9 +40,13 @@ class Server:
 
     def answers(self, question: Question, variants: tuple[Variant, ...]) -> Mapping[str, Answer]:
         """One answer per variant."""
+        self.forget()
+        return {v.name: self.answer(question, v) for v in variants}
+
+    def forget(self) -> None:
+        """Drops the segments of the question at hand."""
         self._captured.clear()
         self._whole.clear()
-        return {v.name: self.answer(question, v) for v in variants}
 
     def answer(self, question: Question, variant: Variant) -> Answer:
         context = Context(self.arch, len(question.ids) + len(question.answer), CPU)
@@ -53,12 +57,13 @@ class Server:
         elif variant.bare:
             rows = self._lay(question, variant, context)
         else:
-            rows = self._splice(question, variant, context)
+            rows = self.splice(question, variant, context)
         if rows is None:
             raise RuntimeError("a plan ends behind its question")
         return self._continue(question, rows, context)
 
-    def _splice(self, q: Question, variant: Variant, context: Context) -> torch.Tensor | None:
+    def splice(self, q: Question, variant: Variant, context: Context) -> torch.Tensor | None:
+        """Fills an empty context with a question's prompt; the hidden rows of its last span."""
         if variant.seam is None:
             raise ValueError(f"{variant.name} has no seams")
         q = placed(q, variant.cuts)
