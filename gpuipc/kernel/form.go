@@ -44,8 +44,16 @@ var widths = [formCount]width{
 	FormInt16: {16, packInt16, unpackInt16},
 }
 
+// Bits is how many an integer of a head in this form takes; 0 if it has none.
+func (f Form) Bits() int {
+	if f >= formCount {
+		return 0
+	}
+	return widths[f].bits
+}
+
 // integer tells whether heads in this form are rows of integers.
-func (f Form) integer() bool { return f < formCount && widths[f].bits > 0 }
+func (f Form) integer() bool { return f.Bits() > 0 }
 
 // largest is the largest integer of a form. Its negative is the smallest one.
 func (f Form) largest() float32 { return float32(int(1)<<(widths[f].bits-1) - 1) }

@@ -25,23 +25,19 @@ func (c *check) packedPart(forms []kernel.Form, typ gpuipc.DType, rows, cols int
 			b = append(b, c.random(rows*cols, typ, sigma)...)
 		default:
 			// Integers are random bits: those of a form's width are at 0.58 of its largest.
-			largest := map[kernel.Form]float64{kernel.FormInt8: 1 << 7, kernel.FormInt12: 1 << 11, kernel.FormInt16: 1 << 15}[f]
+			largest := math.Exp2(float64(f.Bits() - 1))
 			b = append(b, c.random(1, kernel.F32, sigma)...)
 			for range rows {
 				scale := sigma * (0.5 + c.rng.Float64()) / (0.58 * largest)
 				b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(scale)))
 			}
-			for range rows * ((cols*bitsOf(f) + 7) / 8) {
+			for range rows * ((cols*f.Bits() + 7) / 8) {
 				b = append(b, byte(c.rng.Uint32()))
 			}
 		}
 		b = append(b, make([]byte, end-len(b))...)
 	}
 	return b
-}
-
-func bitsOf(f kernel.Form) int {
-	return map[kernel.Form]int{kernel.FormInt8: 8, kernel.FormInt12: 12, kernel.FormInt16: 16}[f]
 }
 
 // mix is the forms of a segment's heads, in turn.
