@@ -174,8 +174,8 @@ func claimed(fit, prior cost.Prefill) cost.Prefill {
 	return cost.Prefill{Fixed: fit.Fixed * by, PerToken: fit.PerToken * by, PerTokenSquared: fit.PerTokenSquared * by}
 }
 
-// publishEvery is how many jobs go by between two copies: a job takes long enough
-// that one more allocation in 16 does not show.
+// publishEvery is how many jobs go by between two copies, once as many of a kind are
+// known: a job takes long enough that one more allocation in 16 does not show.
 const publishEvery = 16
 
 // Did takes a job of that many bytes.
@@ -189,7 +189,7 @@ func (l *Learned) Did(j cost.Job, bytes int64, took time.Duration) {
 	if int(j) < len(l.last) {
 		l.last[j].lately = true
 	}
-	if l.jobs++; l.jobs <= publishEvery || l.jobs%publishEvery == 0 {
+	if l.jobs++; l.model.Seen(j) < publishEvery || l.jobs%publishEvery == 0 {
 		l.publishLocked()
 	}
 }

@@ -158,4 +158,8 @@ func TestPricesThatNobodyConfirmsFade(t *testing.T) {
 	if l.Snapshot().Measured[cost.JobLoadDisk] {
 		t.Error("a price that was forgotten counts as measured")
 	}
+	slow()
+	if price() < 0.9*high {
+		t.Errorf("%v ms after the one job that was as slow as ever, want %v", price(), high)
+	}
 }
