@@ -64,6 +64,18 @@ def promoted(e: SplicedTransformers, ids: list[int], tokens: int) -> None:
     wait_until(lambda: e.prefill(ids, CUTS, "splice").on_device == tokens)
 
 
+def in_place(
+    connect_gpu: Connect, connect: Connect, daemon: Daemon, ids: list[int]
+) -> tuple[SplicedTransformers, SplicedTransformers]:
+    """Engines of one model: over memory of the host, and one that reads rows on the GPU where they
+    lie. What is held of the prompt has copies there."""
+    host = engine(qwen35(), connect, daemon)
+    hbm = on_device(qwen35(), connect_gpu, daemon, replace(HBM, in_place=True))
+    host.prefill(ids, CUTS, "splice")
+    promoted(hbm, ids, 148)
+    return host, hbm
+
+
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_splice_from_the_gpu_is_the_one_from_memory(
     name: str, connect_gpu: Connect, connect: Connect, daemon: Daemon
@@ -164,12 +176,8 @@ def test_rows_on_the_gpu_are_read_where_they_lie(
 def test_rows_are_copied_where_some_lie_elsewhere(
     connect_gpu: Connect, connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = qwen35()
-    host = engine(model, connect, daemon)
-    hbm = on_device(qwen35(), connect_gpu, daemon, replace(HBM, in_place=True))
     ids = tokens(200)
-    host.prefill(ids, CUTS, "splice")
-    promoted(hbm, ids, 148)
+    host, hbm = in_place(connect_gpu, connect, daemon, ids)
     mixed = [*ids[:120], *tokens(60, seed=8), *ids[180:]]
     host.prefill(mixed, CUTS, "splice")
     done = hbm.prefill(mixed, CUTS, "splice")
@@ -207,13 +215,9 @@ def test_rows_on_a_gpu_that_is_gone_have_the_answer_computed(
 def test_rows_on_the_gpu_outlast_their_leases_as_copies(
     connect_gpu: Connect, connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = qwen35()
-    host = engine(model, connect, daemon)
-    hbm = on_device(qwen35(), connect_gpu, daemon, replace(HBM, in_place=True))
     ids = tokens(200)
-    host.prefill(ids, CUTS, "splice")
-    want = continued(model, ids, host.prefill(ids, CUTS, "splice"))
-    promoted(hbm, ids, 148)
+    host, hbm = in_place(connect_gpu, connect, daemon, ids)
+    want = continued(host.model, ids, host.prefill(ids, CUTS, "splice"))
     done = hbm.prefill(ids, CUTS, "splice")
     assert done.loan is not None
     done.loan._until -= hf_paged.LIFE / 2 + 1
@@ -229,13 +233,9 @@ def test_rows_on_the_gpu_outlast_their_leases_as_copies(
 def test_much_to_attend_over_takes_turns(
     connect_gpu: Connect, connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = qwen35()
-    host = engine(model, connect, daemon)
-    hbm = on_device(qwen35(), connect_gpu, daemon, replace(HBM, in_place=True))
     ids = tokens(300)
-    host.prefill(ids, CUTS, "splice")
+    host, hbm = in_place(connect_gpu, connect, daemon, ids)
     want = host.prefill(ids, CUTS, "splice").logits
-    promoted(hbm, ids, 148)
     launched = []
     launch = hf_reader.Reader._launch
 

@@ -62,12 +62,11 @@ def splice(
     """Moves a context over consecutive spans that begin where it ends.
 
     ids is the whole prompt; segments are by the number that spans give them, and those that placer
-    holds are put in place by it. With pages the rows of all segments stay where they are, in layers
-    that can read them there: they must be readable for as long as the context, and layers that
-    cannot copy them. Works for any run
-    of a plan's spans, so that a long plan can be cut: what follows continues the context. Returns
-    the hidden rows of the last span, None when that is a segment. Raises PlanError, with the
-    context as it was, when spans or segments do not fit.
+    holds are put in place by it. With pages the rows of segments stay where they are, in layers
+    that can read them there, and must be readable for as long as the context; other layers copy
+    them. Works for any run of a plan's spans, so that a long plan can be cut: what follows
+    continues the context. Returns the hidden rows of the last span, None when that is a segment.
+    Raises PlanError, with the context as it was, when spans or segments do not fit.
     """
     with torch.no_grad():
         every = _tokens(ids, context.device)
@@ -247,7 +246,8 @@ class Walk(Pass[SplicedRows]):
 
     def _together(self, recurrence: Recurrence | None) -> list[list[Span]]:
         out: list[list[Span]] = []
-        run = segments = 0  # in the last move
+        run = 0
+        segments = 0  # in the last move
         goes_on = False
         for span in self.rows.spans:
             held = self._held(span)
