@@ -211,7 +211,7 @@ faults-sglang: build ## REQUESTS requests to SGLang beside a daemon in trouble: 
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
 	  cd $(PYDIR) && PYTHONPATH=src:tests $(SGLANG)/bin/python -m engine.sglang_faults --requests $(REQUESTS)
 
-fidelity: ## what each way of reuse costs in answers: docs/fidelity.md; an hour
+fidelity: ## what each way of reuse costs in answers: docs/fidelity.md; several hours
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --out docs/results/fidelity.json && \
