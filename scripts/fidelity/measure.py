@@ -25,7 +25,7 @@ from pathlib import Path
 
 from intervals import paired, share
 from questions import TINYHYBRID, Question, questions
-from ways import FORMS, FULL, PLACES, SEAMS, SPLICED, VARIANTS, Variant
+from ways import FORMS, FULL, PLACES, SPLICED, VARIANTS, WINDOWS, Variant, seams
 
 MODEL = TINYHYBRID / "model"
 COUNTS = (2, 4, 6, 8, 12)
@@ -177,13 +177,15 @@ def main() -> None:
     which.add_argument("--places", action="store_true", help="cuts at other places")
     which.add_argument("--forms", action="store_true", help="tuples in small forms")
     which.add_argument("--seams", action="store_true", help="other seams")
+    parser.add_argument("--windows", default=",".join(map(str, WINDOWS)), help="seams' tokens")
     parser.add_argument("--model", type=Path, default=MODEL)
     parser.add_argument("--notes", default=",".join(map(str, COUNTS)), help="notes of a prompt")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--log", type=Path, help="answers so far; default: beside --out, removed")
     options = parser.parse_args()
     log: Path = options.log or options.out.with_suffix(".answers.jsonl")
-    asked = {"places": PLACES, "forms": FORMS, "seams": SEAMS}
+    windows = [int(w) for w in options.windows.split(",")]
+    asked = {"places": PLACES, "forms": FORMS, "seams": seams(windows)}
     ways = next((asked[name] for name in asked if getattr(options, name)), VARIANTS)
     counts = tuple(int(n) for n in options.notes.split(","))
     wanted = list(questions(options.questions, counts, options.model))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+from captures import captures
 from places import placed
 from questions import Question
 from variants import apply
@@ -30,7 +31,7 @@ class Answer:
 
 
 class Server:
-    """One model. Segments of the question at hand are captured once per seam width."""
+    """One model. Segments of the question at hand are captured once, for the seams of all ways."""
 
     def __init__(self, arch: Architecture) -> None:
         self.arch = arch
@@ -41,7 +42,26 @@ class Server:
     def answers(self, question: Question, variants: tuple[Variant, ...]) -> Mapping[str, Answer]:
         """One answer per variant."""
         self.forget()
+        self._capture(question, variants)
         return {v.name: self.answer(question, v) for v in variants}
+
+    def _capture(self, question: Question, variants: tuple[Variant, ...]) -> None:
+        """Captures the pieces that variants ask for, each text once."""
+        wanted: dict[tuple[int, int], dict[SegmentSpec, None]] = {}
+        for variant in variants:
+            if variant.seam is None:
+                continue
+            for piece in self._divide(placed(question, variant.cuts), variant).pieces:
+                if piece.spec is not None:
+                    wanted.setdefault((piece.start, piece.end), {})[piece.spec] = None
+        for (start, end), specs in wanted.items():
+            found = captures(self.arch, question.ids[start:end], list(specs))
+            self._captured |= {(start, end, spec): c for spec, c in found.items()}
+
+    def _divide(self, q: Question, variant: Variant) -> Prompt:
+        if variant.seam is None:
+            raise ValueError(f"{variant.name} has no seams")
+        return divide(self.profile, b"", q.ids, q.cuts, variant.seam, variant.tail)
 
     def forget(self) -> None:
         """Drops the segments of the question at hand."""
@@ -64,10 +84,8 @@ class Server:
 
     def splice(self, q: Question, variant: Variant, context: Context) -> torch.Tensor | None:
         """Fills an empty context with a question's prompt; the hidden rows of its last span."""
-        if variant.seam is None:
-            raise ValueError(f"{variant.name} has no seams")
         q = placed(q, variant.cuts)
-        prompt = divide(self.profile, b"", q.ids, q.cuts, variant.seam, variant.tail)
+        prompt = self._divide(q, variant)
         kept = [p.spec is not None for p in prompt.pieces]
         choices = choose(prompt, 0, kept, [False] * len(kept))
         plan = make_plan(prompt, 0, choices)

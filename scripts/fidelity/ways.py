@@ -7,6 +7,7 @@ their states are joined.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 FULL = "full"
@@ -62,13 +63,19 @@ PLACES = (
     Variant("in the middle of notes", seam=8, cuts="moved"),
 )
 """The same splice with its cuts at other places, for `measure.py --places`."""
-SEAMS = (
-    Variant(FULL),
-    *(Variant(f"spliced w={w}", seam=w) for w in (0, 4, 8, 16, 32)),
-    Variant("w=8, beginnings only", seam=8, tail=0),
-    Variant("w=8, ends only", seam=0, tail=8),
-)
-"""The same splice with other seams, for `measure.py --seams`."""
+WINDOWS = (0, 4, 8, 16, 32)
+
+
+def seams(windows: Sequence[int] = WINDOWS) -> tuple[Variant, ...]:
+    """The same splice with other seams, for `measure.py --seams`."""
+    return (
+        Variant(FULL),
+        *(Variant(f"spliced w={w}", seam=w) for w in windows),
+        Variant("w=8, beginnings only", seam=8, tail=0),
+        Variant("w=8, ends only", seam=0, tail=8),
+    )
+
+
 FORMS = (
     Variant(FULL),
     Variant(SPLICED, seam=8),
