@@ -2,7 +2,7 @@
 
 A matrix is kept as rows of whole numbers of a few bits, with one scale a row. Of a transition that
 is what is left beside g times the identity, g the mean of its diagonal: it would set the scales of
-all rows.
+all rows. Numbers of fp8 (e4m3) have such scales too. A matrix of low rank is kept as two factors.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 PACKED = "packed"
 RANKED = "ranked"
+FP8 = "fp8"
 WIDTHS = (8, 12, 16)
 """Of the forms that the daemon chooses among, beside nothing and what was written."""
 SCALE = 4
@@ -33,9 +34,13 @@ class Kept:
 
 def transitions(form: str, t: Tensor, tau: float) -> Kept:
     """Transitions in a form. Those of a norm up to tau are kept as nothing at all."""
-    if form == PACKED:
+    if form in (PACKED, RANKED):
         forms = [centred(t, bits) for bits in WIDTHS] + [plain(t, torch.float16)]
+        if form == RANKED:
+            forms.insert(0, ranked_beside(t, tau))
         kept = _smallest(forms, lambda k: norm_bound(k.matrices - t) <= tau)
+    elif form == FP8:
+        kept = beside(t, floats)
     elif form.startswith("int"):
         kept = centred(t, int(form[3:]))
     else:
@@ -54,6 +59,8 @@ def states(form: str, s: Tensor, tau: float) -> Kept:
         return _smallest(forms, lambda k: torch.linalg.matrix_norm(k.matrices - s) <= most)
     if form == RANKED:
         return ranked(s)
+    if form == FP8:
+        return floats(s)
     if form.startswith("int"):
         return rows(s, int(form[3:]))
     return plain(s, getattr(torch, form))
@@ -71,10 +78,25 @@ def rows(m: Tensor, bits: int) -> Kept:
     return Kept(whole * scale, _sizes(m, size))
 
 
+def floats(m: Tensor) -> Kept:
+    """Rows of numbers of 8 bits with an exponent, e4m3; the largest of a row becomes 448."""
+    scale = m.abs().amax(-1, keepdim=True) / 448
+    near = (m / scale.clamp_min(torch.finfo(m.dtype).tiny)).to(torch.float8_e4m3fn).to(m.dtype)
+    return Kept(near * scale, _sizes(m, m[0].numel() + SCALE * m.shape[-2]))
+
+
 def centred(t: Tensor, bits: int) -> Kept:
     """Rows of what is left beside g times the identity."""
-    middle = diagonal(t)
-    rest = rows(t - middle, bits)
+    return beside(t, lambda rest: rows(rest, bits))
+
+
+def beside(t: Tensor, form: Callable[[Tensor], Kept]) -> Kept:
+    """g times the identity, and what is left in a form."""
+    return _beside(t, diagonal(t), form)
+
+
+def _beside(t: Tensor, middle: Tensor, form: Callable[[Tensor], Kept]) -> Kept:
+    rest = form(t - middle)
     return Kept(rest.matrices + middle, rest.sizes + SCALE)
 
 
@@ -86,12 +108,31 @@ def diagonal(t: Tensor) -> Tensor:
 
 def ranked(s: Tensor, error: float = RANK_ERROR) -> Kept:
     """Two factors in int8, of the lowest rank that lacks no more than `error` of the norm."""
-    left, values, right = torch.linalg.svd(s, full_matrices=False)
-    beyond = values.square().flip(-1).cumsum(-1).flip(-1)
-    ranks = (beyond > error**2 * beyond[:, :1]).sum(-1)
-    root = values.sqrt()[:, :, None] * (torch.arange(values.shape[-1]) < ranks[:, None])[:, :, None]
+
+    def needed(values: Tensor) -> Tensor:
+        beyond = values.square().flip(-1).cumsum(-1).flip(-1)
+        return beyond > error**2 * beyond[:, :1]
+
+    return factors(s, needed)
+
+
+def factors(m: Tensor, needed: Callable[[Tensor], Tensor]) -> Kept:
+    """Two factors in int8 of the singular values [heads, n] that are needed."""
+    left, values, right = torch.linalg.svd(m, full_matrices=False)
+    which = needed(values)
+    root = (values.sqrt() * which)[:, :, None]
     tall, wide = rows(left.mT * root, 8), rows(right * root, 8)
-    return Kept(tall.matrices.mT @ wide.matrices, ranks * (s.shape[-2] + s.shape[-1] + 2 * SCALE))
+    each = m.shape[-2] + m.shape[-1] + 2 * SCALE
+    return Kept(tall.matrices.mT @ wide.matrices, which.sum(-1) * each)
+
+
+def ranked_beside(t: Tensor, tau: float) -> Kept:
+    """g times the identity and two factors in int8, of the lowest rank whose rest has half of tau
+    as its spectral norm: the other half is for the factors. g is the median singular value, which
+    is the decay of all tokens where they are fewer than half of the rows."""
+    g = torch.linalg.svdvals(t).median(-1).values
+    middle = g[:, None, None] * torch.eye(t.shape[-1], dtype=t.dtype)
+    return _beside(t, middle, lambda rest: factors(rest, lambda values: values > tau / 2))
 
 
 def norm_bound(m: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from intervals import paired, share
 from questions import TINYHYBRID, Question, questions
-from ways import FORMS, FULL, PLACES, SPLICED, VARIANTS, WINDOWS, Variant, seams
+from ways import FORMS, FULL, PLACES, ROWS, SPLICED, VARIANTS, WINDOWS, Variant, seams
 
 MODEL = TINYHYBRID / "model"
 COUNTS = (2, 4, 6, 8, 12)
@@ -154,9 +154,15 @@ def describe(directory: Path) -> Row:
 
 def weigh(wanted: Sequence[Question], directory: Path, ways: Sequence[Variant]) -> Row:
     """Bytes of the tuples of some of the notes in each way, see `tuples.py`."""
-    from tuples import heads, weights
+    from serve import Server
+    from tuples import heads, rows_weight, some, weights
 
-    return dict(weights(ways, *heads(load(directory), wanted, min(SEGMENTS, len(wanted)))))
+    server = load(directory)
+    if not isinstance(server, Server):
+        raise RuntimeError("no server of a model")
+    segments = some(server, wanted, min(SEGMENTS, len(wanted)))
+    rows = {ROWS: rows_weight(server.arch.identity, segments)}
+    return rows | weights(ways, *heads(segments))
 
 
 def progress(rows: Iterable[Row], log: Path, total: int) -> Iterator[Row]:

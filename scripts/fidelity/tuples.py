@@ -2,8 +2,7 @@
 
     python scripts/fidelity/tuples.py --segments 200 --model scripts/tinyhybrid/model
 
-Prints tables: the errors of each form, the share of transitions that may be zero, the forms that
-"packed" takes. The segments are notes of held-out questions; each of their heads counts once.
+Prints tables: the errors of each form, the ranks, the forms that "packed" takes. The segments are notes of held-out questions; each of their heads counts once.
 """
 
 from __future__ import annotations
@@ -13,14 +12,27 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from forms import PACKED, WIDTHS, centred, norm_bound, ranked, rows, states, transitions
+from forms import (
+    PACKED,
+    WIDTHS,
+    beside,
+    centred,
+    diagonal,
+    floats,
+    norm_bound,
+    ranked,
+    rows,
+    states,
+    transitions,
+)
 from questions import Question
 from serve import Server
 from torch import Tensor
 from variants import kept
 from ways import TOLERANCES, Variant
 
-from spliced_connector.model import divide
+from spliced_connector.model import Identity, Kind, divide
+from spliced_connector.walk import Captured
 
 SEAM = 8
 NOTES = 2
@@ -29,23 +41,37 @@ LITTLE = 0.01
 SHARES = (0.5, 0.95, 0.99)
 
 
-def heads(server: object, questions: Sequence[Question], segments: int) -> tuple[Tensor, Tensor]:
-    """Transitions [n, dk, dk] and end-states [n, dk, dv] of the heads of so many segments."""
-    both = list(zip(*_layers(server, questions, segments), strict=True))
-    return torch.cat(both[0]), torch.cat(both[1])
+def heads(segments: Sequence[Captured]) -> tuple[Tensor, Tensor]:
+    """Transitions [n, dk, dk] and end-states [n, dk, dv] of the heads of segments."""
+    layers = [
+        (layer.transition, layer.state)
+        for segment in segments
+        for layer in segment.layers
+        if layer.transition is not None and layer.state is not None
+    ]
+    return torch.cat([t for t, _ in layers]), torch.cat([s for _, s in layers])
 
 
-def _layers(
-    server: object, questions: Sequence[Question], segments: int
-) -> Iterator[tuple[Tensor, Tensor]]:
+def some(server: object, questions: Sequence[Question], segments: int) -> list[Captured]:
+    """So many segments of questions."""
     if not isinstance(server, Server):
         raise TypeError("no server of a model")
+    way, found = Variant("", seam=SEAM), []
     for q in questions[: -(-segments // NOTES)]:
         prompt = divide(server.profile, b"", q.ids, q.cuts, SEAM)
-        for i in range(1, 1 + NOTES):
-            for layer in server.segment(q, prompt, i, Variant("", seam=SEAM)).layers:
-                if layer.transition is not None and layer.state is not None:
-                    yield layer.transition, layer.state
+        found += [server.segment(q, prompt, i, way) for i in range(1, 1 + NOTES)]
+        server.forget()
+    return found
+
+
+def rows_weight(identity: Identity, segments: Sequence[Captured]) -> float:
+    """Bytes of k, v, beta and decay of all tokens, k once per key head, in 16 bits (decays in 32),
+    beside those of T in fp16 and S in fp32: what both could be computed from again."""
+    token = plain = 0
+    for d in (layer.linear for layer in identity.layers if layer.kind is Kind.LINEAR):
+        token += 2 * (d.key_heads * d.key_dim + d.value_heads * d.value_dim) + 6 * d.value_heads
+        plain += d.value_heads * d.key_dim * (2 * d.key_dim + 4 * d.value_dim)
+    return token * sum(s.spec.interior[1] for s in segments) / (plain * len(segments))
 
 
 def weights(ways: Sequence[Variant], t: Tensor, s: Tensor) -> dict[str, float]:
@@ -73,8 +99,25 @@ def errors(t: Tensor, s: Tensor) -> Iterator[str]:
         yield _row(f"int{bits}, T, Frobenius, relative", (frobenius / size)[much])
         yield _row(f"int{bits}, T, bound beside the norm", (norm_bound(wrong) / norm)[much])
         yield _row(f"int{bits}, S, Frobenius, relative", lost)
+    wrong = beside(t, floats).matrices - t
+    lost = torch.linalg.matrix_norm(floats(s).matrices - s) / norms
+    yield _row("fp8, T, spectral", _norm(wrong))
+    yield _row("fp8, S, Frobenius, relative", lost)
     lost = torch.linalg.matrix_norm(ranked(s).matrices - s) / norms
     yield _row("low rank, S, Frobenius, relative", lost)
+
+
+def ranks(t: Tensor, s: Tensor) -> Iterator[str]:
+    """Singular values that matter: of T those above tau, beside g times the identity or not (of
+    heads that keep anything), of S those without which a share tau of its norm would lack."""
+    yield _head(["rank, beside its most", *(f"{100 * x:g} %" for x in SHARES), "most"])
+    alone, centre = torch.linalg.svdvals(t), torch.linalg.svdvals(t - diagonal(t))
+    beyond = torch.linalg.svdvals(s).square().flip(-1).cumsum(-1).flip(-1)
+    for tau in TOLERANCES:
+        live = alone[:, 0] > tau
+        yield _row(f"T at {tau}", (alone[live] > tau).float().mean(-1))
+        yield _row(f"T at {tau}, g taken off", (centre[live] > tau).float().mean(-1))
+        yield _row(f"S at {tau}", (beyond > tau**2 * beyond[:, :1]).float().mean(-1))
 
 
 def choices(t: Tensor, s: Tensor) -> Iterator[str]:
@@ -115,9 +158,10 @@ def main() -> None:
     options = parser.parse_args()
     server = load(options.model)
     asked = list(questions(options.segments, COUNTS, options.model))
-    t, s = heads(server, asked, options.segments)
+    segments = some(server, asked, options.segments)
+    t, s = heads(segments)
     print(f"{len(t)} heads of {options.segments} segments\n")
-    for table in (errors(t, s), choices(t, s)):
+    for table in (errors(t, s), ranks(t, s), choices(t, s)):
         print("\n".join(table), end="\n\n")
 
 

@@ -76,14 +76,24 @@ def seams(windows: Sequence[int] = WINDOWS) -> tuple[Variant, ...]:
     )
 
 
+ROWS = "rows of k, v, beta and decay"
+"""What T and S are computed from: another way of keeping them, exact, so that only bytes count."""
+PACKED = f"packed, tolerance {TOLERANCES[-1]}"
 FORMS = (
     Variant(FULL),
     Variant(SPLICED, seam=8),
     Variant("T in fp16, S in fp32", seam=8, stored="float16", states="float32"),
-    *(Variant(f"int{b}", seam=8, stored=f"int{b}") for b in (8, 6, 4)),
-    *(Variant(f"packed, tolerance {t}", seam=8, stored="packed", tau=t) for t in TOLERANCES),
+    *(Variant(form, seam=8, stored=form, every=7) for form in ("int8", "fp8", "int6", "int4")),
+    Variant(f"packed, tolerance {TOLERANCES[0]}", seam=8, stored="packed", tau=TOLERANCES[0], every=7),
+    Variant(PACKED, seam=8, stored="packed", tau=TOLERANCES[-1]),
     Variant(
-        "packed, tolerance 0.02, S of low rank", seam=8, stored="packed", states="ranked", tau=0.02
+        f"{PACKED}, S of low rank",
+        seam=8,
+        stored="packed",
+        states="ranked",
+        tau=TOLERANCES[-1],
+        every=7,
     ),
+    Variant(f"{PACKED}, T and S of low rank", seam=8, stored="ranked", tau=TOLERANCES[-1], every=7),
 )
 """The same splice with its transitions and end-states in small forms, for `measure.py --forms`."""

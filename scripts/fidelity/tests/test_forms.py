@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from forms import centred, norm_bound, ranked, rows, states, transitions  # noqa: E402
+from forms import beside, centred, floats, norm_bound, ranked, rows, states, transitions  # noqa: E402
 
 
 def some(*shape: int) -> torch.Tensor:
@@ -42,6 +42,24 @@ def test_low_rank_takes_the_bytes_of_its_rank() -> None:
     assert kept.sizes.tolist() == [3 * (16 + 16 + 8)] * 2
     error = torch.linalg.matrix_norm(kept.matrices - s) / torch.linalg.matrix_norm(s)
     assert (error < 0.02).all()
+
+
+def test_transitions_of_few_tokens_are_of_low_rank() -> None:
+    k = torch.nn.functional.normalize(some(2, 3, 32), dim=-1)
+    t = 0.9 * torch.eye(32) - 0.3 * k.mT @ k
+    kept = transitions("ranked", t, 0.02)
+    assert (torch.linalg.matrix_norm(kept.matrices - t, 2) <= 0.02).all()
+    assert kept.sizes.tolist() == [3 * (32 + 32 + 8) + 4] * 2
+    full = transitions("ranked", some(2, 32, 32) / 8, 0.02)
+    assert (full.sizes == transitions("packed", some(2, 32, 32) / 8, 0.02).sizes).all()
+
+
+def test_floats_are_off_by_a_sixteenth_at_most() -> None:
+    m = some(3, 8, 16)
+    kept = floats(m)
+    assert ((kept.matrices - m).abs() <= m.abs() / 16 * 1.0001 + m.abs().amax() * 2**-17).all()
+    assert kept.sizes.tolist() == [8 * 16 + 4 * 8] * 3
+    assert (beside(0.5 * torch.eye(8).expand(1, 8, 8), floats).matrices == 0.5 * torch.eye(8)).all()
 
 
 def test_bound_is_never_below_the_norm() -> None:
