@@ -190,7 +190,7 @@ func BenchmarkComposePacked(b *testing.B) {
 	d := benchDevice(b, 1)
 	ctx := context.Background()
 	rng := rand.New(rand.NewPCG(1, 1))
-	for _, forget := range []int{0, 25, 50} {
+	for _, mix := range []struct{ forget, fade int }{{0, 0}, {25, 0}, {50, 0}, {0, 50}, {33, 50}} {
 		plain := benchRegion(b, d, steps*(tBytes+sBytes), ClientReads)
 		packed := benchRegion(b, d, steps*(tBytes+sBytes), ClientReads)
 		slot := benchRegion(b, d, sBytes, ClientWrites)
@@ -203,12 +203,12 @@ func BenchmarkComposePacked(b *testing.B) {
 		for i := range int64(steps) {
 			t, s := make([]float32, heads*dk*dk), make([]float32, heads*dk*dv)
 			for k := range t {
-				if t[k] = float32(rng.NormFloat64()) / 64; k/(dk*dk)*100 < forget*heads {
+				if t[k] = float32(rng.NormFloat64()) / 64; k/(dk*dk)*100 < mix.forget*heads {
 					t[k] /= 1e6
 				}
 			}
-			for k := range s {
-				s[k] = float32(rng.NormFloat64())
+			for h := range heads {
+				noise(rng, s[h*dk*dv:][:dk*dv], dv, 100*h >= (100-mix.fade)*heads)
 			}
 			step, small := ComposeStep{TType: kernel.F16, SType: kernel.F32}, ComposeStep{TType: kernel.F16, SType: kernel.F32, TPacked: true, SPacked: true}
 			for k, part := range [2][]float32{t, s} {
@@ -234,7 +234,7 @@ func BenchmarkComposePacked(b *testing.B) {
 			}
 			jobs[0].Steps, jobs[1].Steps = append(jobs[0].Steps, step), append(jobs[1].Steps, small)
 		}
-		b.Run(fmt.Sprintf("forget=%d%%", forget), func(b *testing.B) {
+		b.Run(fmt.Sprintf("forget=%d%%/fade=%d%%", mix.forget, mix.fade), func(b *testing.B) {
 			var took [2]time.Duration
 			for b.Loop() {
 				for i := range jobs {
@@ -290,5 +290,26 @@ func BenchmarkRotate(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// noise fills a matrix with numbers, or such that its singular values fade.
+func noise(rng *rand.Rand, x []float32, cols int, fade bool) {
+	if !fade {
+		for i := range x {
+			x[i] = float32(rng.NormFloat64())
+		}
+		return
+	}
+	row := make([]float32, cols)
+	size := 1.0
+	for range 24 {
+		for j := range row {
+			row[j] = float32(size * rng.NormFloat64())
+		}
+		for i := 0; i < len(x); i += cols {
+			kernel.Axpy(x[i:][:cols], float32(rng.NormFloat64()), row)
+		}
+		size *= 0.75
 	}
 }

@@ -4484,6 +4484,36 @@ eight:
 	VZEROUPPER
 	RET
 
+// func innerAVX2(x *float32, y *float32, n int) float64
+// Requires: AVX, AVX2, SSE2
+TEXT ·innerAVX2(SB), NOSPLIT, $0-32
+	MOVQ  x+0(FP), AX
+	MOVQ  y+8(FP), CX
+	MOVQ  n+16(FP), DX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+
+eight:
+	VCVTPS2PD    (AX), Y2
+	VCVTPS2PD    (CX), Y3
+	VMULPD       Y3, Y2, Y2
+	VADDPD       Y2, Y0, Y0
+	VCVTPS2PD    16(AX), Y2
+	VCVTPS2PD    16(CX), Y3
+	VMULPD       Y3, Y2, Y2
+	VADDPD       Y2, Y1, Y1
+	ADDQ         $0x20, AX
+	ADDQ         $0x20, CX
+	SUBQ         $0x08, DX
+	JNZ          eight
+	VADDPD       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X0, X1, X1
+	VHADDPD      X1, X1, X1
+	MOVSD        X1, ret+24(FP)
+	VZEROUPPER
+	RET
+
 // func weightedAVX2(v *int32, u *float32, n int) float64
 // Requires: AVX, AVX2, SSE2
 TEXT ·weightedAVX2(SB), NOSPLIT, $0-32
@@ -4572,5 +4602,65 @@ pair:
 	ADDQ         CX, AX
 	VMOVUPS      Y6, (AX)
 	VMOVUPS      Y7, 32(AX)
+	VZEROUPPER
+	RET
+
+// func outerRowsAVX2(dst *float32, ldd int, left *float32, ldl int, right *float32, ldr int, n int)
+// Requires: AVX
+TEXT ·outerRowsAVX2(SB), NOSPLIT, $0-56
+	MOVQ    dst+0(FP), AX
+	MOVQ    ldd+8(FP), CX
+	MOVQ    left+16(FP), DX
+	MOVQ    ldl+24(FP), BX
+	MOVQ    right+32(FP), SI
+	MOVQ    ldr+40(FP), DI
+	MOVQ    n+48(FP), R8
+	VMOVUPS (AX), Y0
+	VMOVUPS 32(AX), Y1
+	LEAQ    (AX)(CX*1), R9
+	VMOVUPS (R9), Y2
+	VMOVUPS 32(R9), Y3
+	LEAQ    (R9)(CX*1), R10
+	VMOVUPS (R10), Y4
+	VMOVUPS 32(R10), Y5
+	LEAQ    (R10)(CX*1), CX
+	VMOVUPS (CX), Y6
+	VMOVUPS 32(CX), Y7
+
+term:
+	VMOVUPS      (SI), Y8
+	VMOVUPS      32(SI), Y9
+	VBROADCASTSS (DX), Y10
+	VMULPS       Y8, Y10, Y11
+	VADDPS       Y11, Y0, Y0
+	VMULPS       Y9, Y10, Y10
+	VADDPS       Y10, Y1, Y1
+	VBROADCASTSS 4(DX), Y10
+	VMULPS       Y8, Y10, Y11
+	VADDPS       Y11, Y2, Y2
+	VMULPS       Y9, Y10, Y10
+	VADDPS       Y10, Y3, Y3
+	VBROADCASTSS 8(DX), Y10
+	VMULPS       Y8, Y10, Y11
+	VADDPS       Y11, Y4, Y4
+	VMULPS       Y9, Y10, Y10
+	VADDPS       Y10, Y5, Y5
+	VBROADCASTSS 12(DX), Y10
+	VMULPS       Y8, Y10, Y8
+	VADDPS       Y8, Y6, Y6
+	VMULPS       Y9, Y10, Y8
+	VADDPS       Y8, Y7, Y7
+	ADDQ         BX, DX
+	ADDQ         DI, SI
+	DECQ         R8
+	JNZ          term
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, (R9)
+	VMOVUPS      Y3, 32(R9)
+	VMOVUPS      Y4, (R10)
+	VMOVUPS      Y5, 32(R10)
+	VMOVUPS      Y6, (CX)
+	VMOVUPS      Y7, 32(CX)
 	VZEROUPPER
 	RET

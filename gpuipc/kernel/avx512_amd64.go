@@ -222,6 +222,11 @@ func quantizeAVX512(q *int16, rest *float32, x *float32, scale float32, largest 
 //go:noescape
 func squaresAVX512(x *float32, n int) float64
 
+// innerAVX512 is the sum of products of n numbers, a positive multiple of 8.
+//
+//go:noescape
+func innerAVX512(x *float32, y *float32, n int) float64
+
 // weightedAVX512 is the sum of (u*v)^2 over n numbers, a positive multiple of 8.
 //
 //go:noescape
@@ -231,3 +236,8 @@ func weightedAVX512(v *int32, u *float32, n int) float64
 //
 //go:noescape
 func gramRowsAVX512(sums *int32, lds int, a *uint32, b *uint32, ld int, n int)
+
+// outerRowsAVX512 adds n columns of left times rows of right to 4 rows of two vectors. Strides in bytes.
+//
+//go:noescape
+func outerRowsAVX512(dst *float32, ldd int, left *float32, ldl int, right *float32, ldr int, n int)

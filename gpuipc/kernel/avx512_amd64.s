@@ -4662,6 +4662,32 @@ eight:
 	VZEROUPPER
 	RET
 
+// func innerAVX512(x *float32, y *float32, n int) float64
+// Requires: AVX, AVX512F, SSE2
+TEXT ·innerAVX512(SB), NOSPLIT, $0-32
+	MOVQ   x+0(FP), AX
+	MOVQ   y+8(FP), CX
+	MOVQ   n+16(FP), DX
+	VPXORD Z0, Z0, Z0
+
+eight:
+	VCVTPS2PD     (AX), Z1
+	VCVTPS2PD     (CX), Z2
+	VMULPD        Z2, Z1, Z1
+	VADDPD        Z1, Z0, Z0
+	ADDQ          $0x20, AX
+	ADDQ          $0x20, CX
+	SUBQ          $0x08, DX
+	JNZ           eight
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X1, X0, X0
+	VHADDPD       X0, X0, X0
+	MOVSD         X0, ret+24(FP)
+	VZEROUPPER
+	RET
+
 // func weightedAVX512(v *int32, u *float32, n int) float64
 // Requires: AVX, AVX512F, SSE2
 TEXT ·weightedAVX512(SB), NOSPLIT, $0-32
@@ -4745,5 +4771,65 @@ pair:
 	ADDQ         CX, AX
 	VMOVUPS      Z6, (AX)
 	VMOVUPS      Z7, 64(AX)
+	VZEROUPPER
+	RET
+
+// func outerRowsAVX512(dst *float32, ldd int, left *float32, ldl int, right *float32, ldr int, n int)
+// Requires: AVX, AVX512F
+TEXT ·outerRowsAVX512(SB), NOSPLIT, $0-56
+	MOVQ    dst+0(FP), AX
+	MOVQ    ldd+8(FP), CX
+	MOVQ    left+16(FP), DX
+	MOVQ    ldl+24(FP), BX
+	MOVQ    right+32(FP), SI
+	MOVQ    ldr+40(FP), DI
+	MOVQ    n+48(FP), R8
+	VMOVUPS (AX), Z0
+	VMOVUPS 64(AX), Z1
+	LEAQ    (AX)(CX*1), R9
+	VMOVUPS (R9), Z2
+	VMOVUPS 64(R9), Z3
+	LEAQ    (R9)(CX*1), R10
+	VMOVUPS (R10), Z4
+	VMOVUPS 64(R10), Z5
+	LEAQ    (R10)(CX*1), CX
+	VMOVUPS (CX), Z6
+	VMOVUPS 64(CX), Z7
+
+term:
+	VMOVUPS      (SI), Z8
+	VMOVUPS      64(SI), Z9
+	VBROADCASTSS (DX), Z10
+	VMULPS       Z8, Z10, Z11
+	VADDPS       Z11, Z0, Z0
+	VMULPS       Z9, Z10, Z10
+	VADDPS       Z10, Z1, Z1
+	VBROADCASTSS 4(DX), Z10
+	VMULPS       Z8, Z10, Z11
+	VADDPS       Z11, Z2, Z2
+	VMULPS       Z9, Z10, Z10
+	VADDPS       Z10, Z3, Z3
+	VBROADCASTSS 8(DX), Z10
+	VMULPS       Z8, Z10, Z11
+	VADDPS       Z11, Z4, Z4
+	VMULPS       Z9, Z10, Z10
+	VADDPS       Z10, Z5, Z5
+	VBROADCASTSS 12(DX), Z10
+	VMULPS       Z8, Z10, Z8
+	VADDPS       Z8, Z6, Z6
+	VMULPS       Z9, Z10, Z8
+	VADDPS       Z8, Z7, Z7
+	ADDQ         BX, DX
+	ADDQ         DI, SI
+	DECQ         R8
+	JNZ          term
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	VMOVUPS      Z4, (R10)
+	VMOVUPS      Z5, 64(R10)
+	VMOVUPS      Z6, (CX)
+	VMOVUPS      Z7, 64(CX)
 	VZEROUPPER
 	RET

@@ -394,6 +394,14 @@ func packedAs(t testing.TB, f Form, plain []byte, dt DType, rows, cols int) ([]b
 		p.findPeaks()
 		p.quantizeAs(f, math.Inf(1), rows == cols)
 	}
+	if rank := f.Rank(); rank > 0 {
+		p.search.reserve(rank, rows, cols)
+		copy(p.rest, p.x)
+		p.search.measure(p.rest, cols)
+		for k := 0; k < rank && p.search.step(p.rest, rows, cols, k); k++ {
+			p.search.measure(p.rest, cols)
+		}
+	}
 	size := f.size(dt, rows, cols)
 	b, _ := guarded(t, size)
 	padded := make([]byte, FormBytes(f, dt, rows, cols))
@@ -409,18 +417,18 @@ func packedAs(t testing.TB, f Form, plain []byte, dt DType, rows, cols int) ([]b
 func (p *plan) inForms(t testing.TB, first int) *plan {
 	same := *p
 	same.steps = append([]Step(nil), p.steps...)
-	forms := []Form{FormInt8, FormPlain, FormInt12, FormZero, FormInt16}
+	forms := []Form{FormInt8, FormPlain, FormInt12, FormZero, FormInt16, FormRank + Form(first)*5}
 	for i := range p.steps {
 		s, wide := &p.steps[i], &same.steps[i]
 		if s.empty() {
 			continue
 		}
-		if f := forms[(first+i)%5]; p.tr == Dense && f != FormPlain {
+		if f := forms[(first+i)%6]; p.tr == Dense && f != FormPlain {
 			s.TForm = f
 			s.T, wide.T = packedAs(t, f, s.T, s.TType, p.dk, p.dk)
 			wide.TType = F32
 		}
-		if f := forms[(first+i/2+2*i)%5]; f != FormPlain {
+		if f := forms[(first+i/2+2*i)%6]; f != FormPlain {
 			s.SForm = f
 			s.S, wide.S = packedAs(t, f, s.S, s.SType, p.dk, p.dv)
 			wide.SType = F32
@@ -434,7 +442,7 @@ func TestComposeOfFormsIsThatOfTheirNumbers(t *testing.T) {
 	r := rng(t)
 	eachISA(t, func(t *testing.T) {
 		for i, d := range [][2]int{{1, 1}, {128, 128}, {16, 1}, {1, 30}, {6, 16}, {13, 33}, {29, 51}, {70, 40}, {33, 64}} {
-			for first := range 5 {
+			for first := range 6 {
 				for _, tr := range transitions {
 					p := newPlan(t, r, tr, d[0], d[1], 1+(i+first)%7, dtypes[i%3], dtypes[(i+first)%3])
 					if tr == Scalar && first%2 == 0 {

@@ -51,11 +51,17 @@ func composeDense(v isa, dk, dv int, state []float32, steps []Step, sc *Scratch)
 
 // step is T*now + S into next or, when it is the last, into state.
 func (d *dense) step(s *Step, packed, last bool) {
-	t, end := openRows(s.T, s.TForm, s.TType, d.dk, d.dk), openRows(s.S, s.SForm, s.SType, d.dk, d.dv)
-	if d.edge > 0 {
+	t := openRows(s.T, s.TForm, s.TType, d.dk, d.dk)
+	if s.TForm.Rank() > 0 {
+		t = openRows(widened(d.rows[:d.dk*d.dk], s.TForm, s.T, s.TType, d.dk, d.dk), FormPlain, F32, d.dk, d.dk)
+	}
+	end := openRows(s.S, s.SForm, s.SType, d.dk, d.dv)
+	if d.edge > 0 || s.SForm.Rank() > 0 {
 		whole := endF32(s, d.end, d.dk, d.dv)
 		end = openRows(whole, FormPlain, F32, d.dk, d.dv)
-		d.startEdge(whole, packed)
+		if d.edge > 0 {
+			d.startEdge(whole, packed)
+		}
 	}
 	for i := 0; i < d.dk; {
 		rows := d.isa.rows(d.dk - i)
@@ -85,8 +91,13 @@ func endF32(s *Step, scratch []float32, dk, dv int) []byte {
 	if s.SForm == FormPlain && s.SType == F32 {
 		return s.S
 	}
-	unpack(scratch[:dk*dv], s.SForm, s.S, s.SType, dk, dv)
-	return unsafe.Slice((*byte)(unsafe.Pointer(&scratch[0])), 4*dk*dv)
+	return widened(scratch[:dk*dv], s.SForm, s.S, s.SType, dk, dv)
+}
+
+// widened unpacks a head of some rows and columns, and returns the bytes of its numbers.
+func widened(scratch []float32, f Form, b []byte, t DType, rows, cols int) []byte {
+	unpack(scratch, f, b, t, rows, cols)
+	return unsafe.Slice((*byte)(unsafe.Pointer(&scratch[0])), 4*rows*cols)
 }
 
 // rowsOf is the rows of T or S in whatever form.
@@ -102,12 +113,12 @@ type rowsOf struct {
 func openRows(b []byte, f Form, dt DType, rows, cols int) rowsOf {
 	r := rowsOf{b: b, size: cols * dt.Size(), cols: cols, dt: dt, form: f}
 	switch f {
-	case FormPlain:
-	case FormZero:
-		r.size = 0
-	default:
+	case FormInt8, FormInt12, FormInt16:
 		r.q = openIntegers(f, b, rows, cols)
 		r.b, r.size = r.q.q, r.q.size
+	case FormPlain:
+	default:
+		r.size = 0
 	}
 	return r
 }

@@ -17,6 +17,14 @@ type Form uint8
 // and number [i, j] is scale[i]*q[i][j], rounded to F32, plus g where i == j. All is
 // little-endian. Integers of 12 bits lie in pairs of three bytes, lower bits first;
 // an odd last one takes two bytes.
+//
+// A head of rank r is the sum of r products of a column and a row,
+//
+//	r x cols of 8 bits | r x rows of 8 bits | r x F32 scale
+//
+// and number [i, j] is the sum over k, in this order and from zero, of
+// scale[k]*left[k][i], rounded to F32, times right[k][j]; products and sums are rounded
+// to F32 one by one.
 const (
 	FormPlain Form = 0 // numbers of the part's DType, row-major
 	FormZero  Form = 1 // nothing is kept: all zeros
@@ -25,6 +33,9 @@ const (
 	FormInt16 Form = 4 // of 16 bits
 
 	formCount = 5
+
+	FormRank Form = 16 // of rank 1; the next ones are of rank 2, 3 and so on
+	maxRank       = 255 - int(FormRank) + 1
 )
 
 // PartAlign is what the bytes of each head of a packed part are padded to.
@@ -52,6 +63,9 @@ func (f Form) Bits() int {
 	return widths[f].bits
 }
 
+// Rank is that of heads in this form; 0 = it is not one of a low rank.
+func (f Form) Rank() int { return max(int(f)-int(FormRank)+1, 0) }
+
 // integer tells whether heads in this form are rows of integers.
 func (f Form) integer() bool { return f.Bits() > 0 }
 
@@ -72,6 +86,8 @@ func (f Form) size(t DType, rows, cols int) int {
 		return 0
 	case f.integer():
 		return 4 + rows*(4+f.rowBytes(cols))
+	case f.Rank() > 0:
+		return f.Rank() * (4 + rows + cols)
 	}
 	return -1
 }
@@ -213,9 +229,11 @@ func unpack(dst []float32, f Form, b []byte, t DType, rows, cols int) {
 		toF32(dst, b, t)
 	case FormZero:
 		clear(dst)
-	default:
+	case FormInt8, FormInt12, FormInt16:
 		m := openIntegers(f, b, rows, cols)
 		m.read(dst, 0, rows)
+	default:
+		openLowRank(f, b, rows, cols).read(dst, addOuter)
 	}
 }
 

@@ -85,6 +85,52 @@ func squares(x []float32) float64 {
 	return moreSquares(sum, x[n:])
 }
 
+func inner(x, y []float32) float64 {
+	n := len(x) &^ 7
+	var sum float64
+	switch {
+	case n == 0 || active == plainGo:
+		return innerGeneric(x, y)
+	case active == avx512:
+		sum = innerAVX512(&x[0], &y[0], n)
+	default:
+		sum = innerAVX2(&x[0], &y[0], n)
+	}
+	return moreInner(sum, x[n:], y[n:])
+}
+
+// addOuter does blocks of 4 rows and two vectors in assembly, and what is left over in
+// plain Go.
+func addOuter(dst, left, right []float32, rows, cols, rank int) {
+	width := active.cols()
+	high, wide := rows&^3, cols/width*width
+	if active == plainGo || high == 0 || wide == 0 || rank == 0 {
+		addOuterGeneric(dst, left, right, rows, cols, rank)
+		return
+	}
+	for i := 0; i < high; i += 4 {
+		for j := 0; j < wide; j += width {
+			if active == avx512 {
+				outerRowsAVX512(&dst[i*cols+j], 4*cols, &left[i], 4*rows, &right[j], 4*cols, rank)
+			} else {
+				outerRowsAVX2(&dst[i*cols+j], 4*cols, &left[i], 4*rows, &right[j], 4*cols, rank)
+			}
+		}
+	}
+	for i := range rows {
+		from := wide
+		if i >= high {
+			from = 0
+		}
+		for k := range rank {
+			a, row := left[k*rows+i], right[k*cols:][from:cols]
+			for j, b := range row {
+				dst[i*cols+from+j] += float32(a * b)
+			}
+		}
+	}
+}
+
 func weighted(g []int32, u []float32) float64 {
 	n := len(g) &^ 7
 	var sum float64

@@ -11,10 +11,12 @@ func unpackGeneric(dst []float32, f Form, b []byte, t DType, rows, cols int) {
 		toF32Generic(dst, b, t)
 	case FormZero:
 		clear(dst)
-	default:
+	case FormInt8, FormInt12, FormInt16:
 		m := openIntegers(f, b, rows, cols)
 		unpackRowsGeneric(dst, f, m.scales, m.q, cols)
 		m.addDiagonal(dst, 0, rows)
+	default:
+		openLowRank(f, b, rows, cols).read(dst, addOuterGeneric)
 	}
 }
 

@@ -38,6 +38,7 @@ type Packer struct {
 	scales     []float32
 	rest       []float32 // exact minus stored
 	meter      meter
+	search     search
 	forms      []Form // integer forms smaller than the plain one, smallest first
 	errs       []FormError
 
@@ -97,10 +98,21 @@ func (p *Packer) reserve(t DType, rows, cols int) {
 			p.forms[i], p.forms[i-1] = p.forms[i-1], f
 		}
 	}
+	least := FormBytes(FormPlain, t, rows, cols)
+	if len(p.forms) > 0 {
+		least = FormBytes(p.forms[0], t, rows, cols)
+	}
+	rank := min(min(rows, cols)/rankShare, maxRank)
+	for rank > 0 && FormBytes(FormRank+Form(rank-1), t, rows, cols) >= least {
+		rank--
+	}
+	if rank != len(p.search.scales) || rows != len(p.search.sums) {
+		p.search.reserve(rank, rows, cols)
+	}
 }
 
 // choose finds the form of the head in p.x. For an integer form p.g, p.scales and p.q
-// are what is to be written.
+// are what is to be written, for one of a low rank p.search.
 func (p *Packer) choose(limit Limit) (Form, FormError) {
 	if peakBits(p.x) >= 0x7f800000 {
 		return FormPlain, FormError{Norm: math.Inf(1), NormBound: math.Inf(1)}
@@ -121,6 +133,9 @@ func (p *Packer) choose(limit Limit) (Form, FormError) {
 
 // chooseEndState chooses with a bound on the Frobenius norm. e is of the plain form.
 func (p *Packer) chooseEndState(e FormError, budget float64) (Form, FormError) {
+	if rank, frobenius := p.search.find(p.x, p.rest, p.rows, p.cols, budget); rank > 0 {
+		return FormRank + Form(rank-1), FormError{frobenius, frobenius, e.Norm, (e.NormBound + frobenius) * (1 + 2*half64)}
+	}
 	p.findPeaks()
 	for _, f := range p.forms {
 		if !p.quantizeAs(f, budget*budget, false) {
@@ -234,6 +249,8 @@ func (p *Packer) write(dst, head []byte, f Form, size int) int {
 			widths[f].pack(dst[n:][:f.rowBytes(p.cols)], p.q[i*p.cols:][:p.cols])
 			n += f.rowBytes(p.cols)
 		}
+	case f.Rank() > 0:
+		n = p.search.write(dst, f.Rank(), p.rows, p.cols)
 	}
 	clear(dst[n:])
 	return size

@@ -63,6 +63,7 @@ func BenchmarkComposeForms(b *testing.B) {
 		for _, c := range []struct{ t, s Form }{
 			{FormPlain, FormPlain}, {FormInt8, FormInt8}, {FormInt12, FormInt12}, {FormInt16, FormInt16},
 			{FormInt8, FormPlain}, {FormZero, FormPlain}, {FormZero, FormInt8}, {FormZero, FormInt12},
+			{FormInt8, FormRank + 9}, {FormInt8, FormRank + 31},
 		} {
 			b.Run(fmt.Sprintf("T=%s/S=%s", c.t.name(), c.s.name()), func(b *testing.B) {
 				r := rng(b)

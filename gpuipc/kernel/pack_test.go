@@ -17,7 +17,12 @@ import (
 
 var formNames = [...]string{"plain", "zero", "int8", "int12", "int16"}
 
-func (f Form) name() string { return formNames[f] }
+func (f Form) name() string {
+	if r := f.Rank(); r > 0 {
+		return fmt.Sprint("rank ", r)
+	}
+	return formNames[f]
+}
 
 // headOf writes a head in an integer form as the definition has it, bit by bit, and
 // returns its numbers.
@@ -78,6 +83,41 @@ func TestFormsReadAsDefined(t *testing.T) {
 	})
 }
 
+func TestRanksReadAsDefined(t *testing.T) {
+	r := rng(t)
+	eachISA(t, func(t *testing.T) {
+		for _, d := range packedShapes {
+			for _, rank := range []int{1, 2, 3, 31} {
+				f, rows, cols := FormRank+Form(rank-1), d[0], d[1]
+				plain, want := make([]byte, rank*(rows+cols+4)), make([]float32, rows*cols)
+				right, left, scales := plain[:rank*cols], plain[rank*cols:rank*(cols+rows)], plain[rank*(cols+rows):]
+				for i := range plain {
+					plain[i] = byte(r.Uint32())
+				}
+				for k := range rank {
+					scale := float32(math.Ldexp(r.Float64(), r.IntN(40)-20))
+					binary.LittleEndian.PutUint32(scales[4*k:], math.Float32bits(scale))
+					for i := range want {
+						a := scale * float32(int8(left[k*rows+i/cols]))
+						want[i] += float32(a * float32(int8(right[k*cols+i%cols])))
+					}
+				}
+				b, _ := guarded(t, len(plain))
+				copy(b, plain)
+				got, ok := guardedF32(t, rows*cols)
+				unpack(got, f, b, F16, rows, cols)
+				wantSame(t, fmt.Sprint(f.name(), d), got, want)
+				unpackGeneric(got, f, b, F16, rows, cols)
+				wantSame(t, fmt.Sprint("generic ", f.name(), d), got, want)
+				ok()
+				if n := FormBytes(f, F16, rows, cols); n != padded(len(plain)) || f.Rank() != rank || f.Bits() != 0 {
+					t.Errorf("%s %v takes %d bytes, FormBytes says %d", f.name(), d, len(plain), n)
+				}
+			}
+		}
+	})
+}
+
 // heads are matrices that are awkward in one way each.
 var heads = map[string]func(r *rand.Rand, x []float32, rows, cols int){
 	"noise":     func(r *rand.Rand, x []float32, _, _ int) { normal(r, x, 1) },
@@ -112,6 +152,18 @@ var heads = map[string]func(r *rand.Rand, x []float32, rows, cols int){
 		normal(r, b, 0.1)
 		for i := range x {
 			x[i] = a[i/cols] * b[i%cols]
+		}
+	},
+	// Singular values that halve, as those of an end-state nearly do.
+	"fading": func(r *rand.Rand, x []float32, rows, cols int) {
+		a, b := make([]float32, rows), make([]float32, cols)
+		clear(x)
+		for k := range min(rows, cols) {
+			normal(r, a, math.Ldexp(1, -k))
+			normal(r, b, 1)
+			for i := range x {
+				x[i] += a[i/cols] * b[i%cols]
+			}
 		}
 	},
 	"decayNear1": func(r *rand.Rand, x []float32, rows, cols int) { delta(r, x, rows, cols, 0.9999, 1, 0.05, 64) },
@@ -291,6 +343,9 @@ func TestPackedHeadsAreAsNearAsSaid(t *testing.T) {
 			t.Errorf("nothing was kept as %s", f.name())
 		}
 	}
+	if seen[FormRank] == 0 || seen[FormRank+7] == 0 {
+		t.Error("nothing was kept in rank 1 or 8")
+	}
 	t.Log(seen)
 }
 
@@ -350,6 +405,8 @@ func TestPackChoosesTheSmallestFormThatIsNearEnough(t *testing.T) {
 		{"noise", F32, 1e-2, FormInt8}, {"noise", F32, 1e-3, FormInt12}, {"noise", F32, 1e-4, FormInt16}, {"noise", F32, 1e-7, FormPlain},
 		{"noise", F16, 1e-3, FormInt12}, {"noise", BF16, 1e-4, FormPlain}, {"zero", F16, 0, FormZero}, {"minusZero", F32, 0, FormZero},
 		{"ties", F32, 1e-2, FormInt8}, {"nan", F32, 1, FormPlain},
+		{"rankOne", F32, 2e-2, FormRank}, {"rankOne", F32, 1e-3, FormRank + 2}, {"rankOne", F16, 0, FormPlain},
+		{"constant", F32, 1e-3, FormRank}, {"spike", F32, 0.01, FormRank}, {"huge", F32, 2e-2, FormInt8}, {"largest", F32, 2e-2, FormPlain},
 	} {
 		heads[c.head](r, x, rows, cols)
 		src, _ := encode(t, x, c.t)
@@ -481,6 +538,13 @@ func TestPackedBytesAreKnown(t *testing.T) {
 			x[i] += 0.875
 		}
 	}
+	for i := range d * d { // the third head: five terms, and little noise of the first
+		var v float32
+		for k := range 5 {
+			v += float32((i/d*(k+3)+k)%11-5) * float32((i%d*(k+2)+k)%7-3) / float32(int(1)<<k)
+		}
+		x[2*d*d+i] = v + x[i]/1024
+	}
 	src, _ := encode(t, x, F32)
 	eachISA(t, func(t *testing.T) {
 		sum := crc32.NewIEEE()
@@ -493,7 +557,7 @@ func TestPackedBytesAreKnown(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got, want := sum.Sum32(), uint32(0xc3cf0a8a); got != want {
+		if got, want := sum.Sum32(), uint32(0x5d440517); got != want {
 			t.Errorf("checksum %#08x, want %#08x", got, want)
 		}
 	})
@@ -528,7 +592,7 @@ func TestPackRefusesWrongSizes(t *testing.T) {
 }
 
 func TestOpenPackedRefuses(t *testing.T) {
-	forms := []Form{FormInt8, FormPlain, FormZero, FormInt12, FormInt16}
+	forms := []Form{FormInt8, FormPlain, FormZero, FormInt12, FormInt16, FormRank + 2}
 	const rows, cols = 7, 9
 	good := make([]byte, PackedBytes(forms, F16, rows, cols))
 	for i, f := range forms {
@@ -550,19 +614,22 @@ func TestOpenPackedRefuses(t *testing.T) {
 		t                 DType
 		heads, rows, cols int
 	}{
-		"short":            {good[:len(good)-1], F16, 5, rows, cols},
-		"more than zeros":  {append(slices.Clone(good), 0, 1), F16, 5, rows, cols},
-		"nothing":          {nil, F16, 5, rows, cols},
-		"unknown form":     {changed(2, formCount), F16, 5, rows, cols},
-		"another form":     {changed(0, byte(FormInt16)), F16, 5, rows, cols},
-		"more heads":       {good, F16, 6, rows, cols},
-		"error below zero": {changed(5+3, 0xbf), F16, 5, rows, cols},
-		"no norm":          {changed(5+4*5+3, 0xff), F16, 5, rows, cols},
-		"after the norms":  {changed(9*5, 1), F16, 5, rows, cols},
-		"negative":         {good, F16, 5, -rows, -cols},
-		"huge":             {good, F16, 5, math.MaxInt, math.MaxInt},
-		"unknown type":     {good, 9, 5, rows, cols},
-		"another shape":    {good, F16, 5, cols, cols},
+		"short":            {good[:len(good)-1], F16, 6, rows, cols},
+		"more than zeros":  {append(slices.Clone(good), 0, 1), F16, 6, rows, cols},
+		"nothing":          {nil, F16, 6, rows, cols},
+		"unknown form":     {changed(2, formCount), F16, 6, rows, cols},
+		"no form either":   {changed(2, byte(FormRank)-1), F16, 6, rows, cols},
+		"more than it has": {changed(2, byte(FormRank)), F16, 6, rows, cols},
+		"the largest rank": {changed(2, 255), F16, 6, rows, cols},
+		"another form":     {changed(0, byte(FormInt16)), F16, 6, rows, cols},
+		"more heads":       {good, F16, 7, rows, cols},
+		"error below zero": {changed(6+3, 0xbf), F16, 6, rows, cols},
+		"no norm":          {changed(6+4*6+3, 0xff), F16, 6, rows, cols},
+		"after the norms":  {changed(9*6, 1), F16, 6, rows, cols},
+		"negative":         {good, F16, 6, -rows, -cols},
+		"huge":             {good, F16, 6, math.MaxInt, math.MaxInt},
+		"unknown type":     {good, 9, 6, rows, cols},
+		"another shape":    {good, F16, 6, cols, cols},
 	} {
 		if _, err := OpenPacked(c.b, c.t, c.heads, c.rows, c.cols); err == nil {
 			t.Errorf("%s: opened", what)
@@ -652,6 +719,11 @@ func TestMeasuresAgreeWithGeneric(t *testing.T) {
 			}
 			if got, want := squares(x), squaresGeneric(x); got != want {
 				t.Fatalf("squares of %d: %v, want %v", n, got, want)
+			}
+			y, _ := guardedF32(t, n)
+			normal(r, y, 1)
+			if got, want := inner(x, y), innerGeneric(x, y); got != want {
+				t.Fatalf("products of %d: %v, want %v", n, got, want)
 			}
 			v := make([]int32, n)
 			for i := range v {

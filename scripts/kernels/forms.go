@@ -14,8 +14,10 @@ func (g *gen) forms() {
 	g.peakBits()
 	g.quantize()
 	g.squares()
+	g.inner()
 	g.weighted()
 	g.gramRows()
+	g.outerRows()
 }
 
 // unpackRows reads rows that lie densely on both sides. A row of 12-bit integers is
@@ -284,6 +286,21 @@ func (g *gen) squares() {
 	}, func() { g.ADDQ(operand.Imm(32), x) })
 }
 
+func (g *gen) inner() {
+	g.begin("inner", "func(x, y *float32, n int) float64", "is the sum of products of n numbers, a positive multiple of 8.")
+	x, y, n := g.arg("x"), g.arg("y"), g.arg("n")
+	g.eightSums(n, func(part int) reg.VecVirtual {
+		v, w := g.vector(), g.vector()
+		g.VCVTPS2PD(at(x, 16*part), v)
+		g.VCVTPS2PD(at(y, 16*part), w)
+		g.VMULPD(w, v, v)
+		return v
+	}, func() {
+		g.ADDQ(operand.Imm(32), x)
+		g.ADDQ(operand.Imm(32), y)
+	})
+}
+
 func (g *gen) weighted() {
 	g.begin("weighted", "func(v *int32, u *float32, n int) float64", "is the sum of (u*v)^2 over n numbers, a positive multiple of 8.")
 	x, u, n := g.arg("v"), g.arg("u"), g.arg("n")
@@ -341,6 +358,53 @@ func (g *gen) gramRows() {
 		}
 		if r < gramHeight-1 {
 			g.ADDQ(lds, out)
+		}
+	}
+	g.end()
+}
+
+// outerRows adds products to a block that stays in registers, rounded one by one.
+func (g *gen) outerRows() {
+	g.begin("outerRows", "func(dst *float32, ldd int, left *float32, ldl int, right *float32, ldr, n int)",
+		"adds n columns of left times rows of right to 4 rows of two vectors. Strides in bytes.")
+	dst, ldd, left, ldl, right, ldr, n := g.arg("dst"), g.arg("ldd"), g.arg("left"), g.arg("ldl"), g.arg("right"), g.arg("ldr"), g.arg("n")
+	var rows [gramHeight]reg.Register
+	var sums [gramHeight][gramVectors]reg.VecVirtual
+	for r := range sums {
+		to := g.GP64()
+		if r == 0 {
+			g.MOVQ(dst, to)
+		} else {
+			g.LEAQ(indexed(rows[r-1], ldd, 1, 0), to)
+		}
+		rows[r] = to
+		for c := range sums[r] {
+			sums[r][c] = g.vector()
+			g.VMOVUPS(at(to, c*g.vectorBytes()), sums[r][c])
+		}
+	}
+	g.Label("term")
+	var cols [gramVectors]reg.VecVirtual
+	for c := range cols {
+		cols[c] = g.vector()
+		g.VMOVUPS(at(right, c*g.vectorBytes()), cols[c])
+	}
+	for r := range sums {
+		a := g.vector()
+		g.VBROADCASTSS(at(left, 4*r), a)
+		for c, s := range sums[r] {
+			p := g.vector()
+			g.VMULPS(cols[c], a, p)
+			g.VADDPS(p, s, s)
+		}
+	}
+	g.ADDQ(ldl, left)
+	g.ADDQ(ldr, right)
+	g.DECQ(n)
+	g.JNZ(operand.LabelRef("term"))
+	for r := range sums {
+		for c, s := range sums[r] {
+			g.VMOVUPS(s, at(rows[r], c*g.vectorBytes()))
 		}
 	}
 	g.end()

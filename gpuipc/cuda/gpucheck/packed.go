@@ -23,7 +23,7 @@ func (c *check) packedPart(forms []kernel.Form, typ gpuipc.DType, rows, cols int
 		case kernel.FormZero:
 		case kernel.FormPlain:
 			b = append(b, c.random(rows*cols, typ, sigma)...)
-		default:
+		case kernel.FormInt8, kernel.FormInt12, kernel.FormInt16:
 			// Integers are random bits: those of a form's width are at 0.58 of its largest.
 			largest := math.Exp2(float64(f.Bits() - 1))
 			b = append(b, c.random(1, kernel.F32, sigma)...)
@@ -34,6 +34,12 @@ func (c *check) packedPart(forms []kernel.Form, typ gpuipc.DType, rows, cols int
 			for range rows * ((cols*f.Bits() + 7) / 8) {
 				b = append(b, byte(c.rng.Uint32()))
 			}
+		default:
+			for range f.Rank() * (cols + rows) {
+				b = append(b, byte(c.rng.Uint32()))
+			}
+			unit := sigma / (74 * 74 * math.Sqrt(float64(f.Rank())))
+			b = append(b, c.random(f.Rank(), kernel.F32, unit)...)
 		}
 		b = append(b, make([]byte, end-len(b))...)
 	}
@@ -53,8 +59,12 @@ func inTurn(forms []kernel.Form, heads int) []kernel.Form {
 var (
 	everyForm = []kernel.Form{kernel.FormInt8, kernel.FormPlain, kernel.FormInt12, kernel.FormZero, kernel.FormInt16}
 	usualMix  = mix{"T in 8 bits, S in 8 and 12", []kernel.Form{kernel.FormInt8}, []kernel.Form{kernel.FormInt8, kernel.FormInt12}}
-	allMixed  = mix{"every form", everyForm, []kernel.Form{kernel.FormInt12, kernel.FormInt16, kernel.FormInt8, kernel.FormPlain, kernel.FormZero}}
+	allMixed  = mix{"every form", everyForm, []kernel.Form{kernel.FormInt12, kernel.FormInt16, rank(10), kernel.FormInt8, kernel.FormPlain, rank(32), kernel.FormZero}}
+	// Of the trained models at 0.02 a third of the transitions are nothing, and half of the end-states of a low rank.
+	trainedMix = mix{"a third without T, half of S of a low rank", []kernel.Form{kernel.FormInt8, kernel.FormInt8, kernel.FormZero}, []kernel.Form{kernel.FormInt8, rank(10)}}
 )
+
+func rank(n int) kernel.Form { return kernel.FormRank + kernel.Form(n-1) }
 
 // agreePacked compares compositions of packed parts with float64 of the numbers that they hold.
 func (c *check) agreePacked() error {
@@ -65,7 +75,8 @@ func (c *check) agreePacked() error {
 		between bool // every second step is of plain numbers
 	}{
 		{denseShape{c.Sizes.Heads, d, d, 3, kernel.F16, kernel.F32}, usualMix, false},
-		{denseShape{10, d, d, 3, kernel.F16, kernel.F32}, allMixed, true},
+		{denseShape{35, d, d, 3, kernel.F16, kernel.F32}, allMixed, true},
+		{denseShape{c.Sizes.Heads, d, d, 3, kernel.F16, kernel.F32}, trainedMix, false},
 		{denseShape{5, d, d / 2, 2, kernel.F32, kernel.BF16}, allMixed, false},
 		{denseShape{5, 48, 40, 3, kernel.BF16, kernel.F16}, allMixed, false},
 		{denseShape{5, 192, 64, 2, kernel.F16, kernel.F32}, allMixed, false},
@@ -205,6 +216,9 @@ func (c *check) packedSpeed(w *stopwatch) error {
 		most float64 // of the time of plain ones; 0 = any
 	}{
 		{usualMix, 1},
+		{trainedMix, 1},
+		{mix{"S of rank 10", []kernel.Form{kernel.FormInt8}, []kernel.Form{rank(10)}}, 0},
+		{mix{"S of rank 32", []kernel.Form{kernel.FormInt8}, []kernel.Form{rank(32)}}, 0},
 		{mix{"all in 12 bits", []kernel.Form{kernel.FormInt12}, []kernel.Form{kernel.FormInt12}}, 1.05},
 		{mix{"half the heads without T", []kernel.Form{kernel.FormInt8, kernel.FormZero}, []kernel.Form{kernel.FormInt8, kernel.FormInt8, kernel.FormInt12, kernel.FormInt12}}, 0.5},
 		// What heads cost that no form of fewer bytes is near enough to.

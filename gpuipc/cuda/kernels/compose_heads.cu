@@ -1,5 +1,5 @@
-// Heads of packed parts, as gpuipc/kernel.Form says: integers with a scale for each row. A part begins
-// with the forms of its heads; where one lies is the sum of what those before it take.
+// Heads of packed parts, as gpuipc/kernel.Form says: integers with a scale for each row, or products of
+// a column and a row. A part begins with the forms of its heads; where one lies is the sum of what those before it take.
 //
 // Memory that clients map is read here, so what a part says of itself is not believed: a head that
 // would end behind its part, or is in a form that is not known, is all zeros.
@@ -7,7 +7,9 @@
 #include "compose_job.cu"
 
 // How the numbers of a head are kept: F32, F16, BF16, or
-enum : u32 { ZERO = 0, INT8 = 4, INT12 = 5, INT16 = 6 };
+enum : u32 { ZERO = 0, INT8 = 4, INT12 = 5, INT16 = 6, RANK = 16 };  // those above RANK are of rank 2, 3 and so on
+FN constexpr bool areIntegers(u32 kind) { return kind >= INT8 && kind <= INT16; }
+FN constexpr u32 rankOf(u32 kind) { return kind - RANK + 1; }
 FN constexpr u32 bitsOf(u32 kind) { return kind == INT8 ? 8 : kind == INT12 ? 12 : 16; }
 FN constexpr u32 rowBytes(u32 kind, u32 columns) { return (columns * bitsOf(kind) + 7) / 8; }
 
@@ -36,6 +38,7 @@ FN u64 padded(u64 n) { return (n + 63) / 64 * 64; }
 FN u64 headBytes(const Matrices &m, u32 form) {
   if (form == 0) return (u64)m.rows * m.columns * sizeOf(m.type);
   if (form == 1) return 0;
+  if (form >= RANK) return (u64)rankOf(form) * (m.columns + m.rows + 4);
   if (form > 4) return (u64)1 << 32;  // more than any part
   return 4 + (u64)m.rows * (4 + rowBytes(form + 2, m.columns));
 }
@@ -43,7 +46,7 @@ FN u64 headBytes(const Matrices &m, u32 form) {
 // headIn is the head at `place` bytes of a part.
 FN Head headIn(const Matrices &m, u64 place, u32 form) {
   if (form == 1 || place + padded(headBytes(m, form)) > m.part) return {m.at, ZERO};
-  return {m.at + place, form == 0 ? m.type : form + 2};
+  return {m.at + place, form == 0 ? m.type : form < RANK ? form + 2 : form};
 }
 
 // findHead is for whole warps.
@@ -74,8 +77,9 @@ FN Head findHeadAlone(const Matrices &m, u32 head) {
       const u32 f = forms.v[k / 4] >> 8 * (k % 4) & 255;
       if (i + k == head) form = f;
       if (i + k >= head) continue;
-      known &= f < 5;
+      known &= f < 5 || f >= RANK;
       before += f == 0 ? units[0] : f == 2 ? units[2] : f == 3 ? units[3] : f == 4 ? units[4] : 0;
+      if (f >= RANK) before += (rankOf(f) * (m.columns + m.rows + 4) + 63) / 64;
     }
   }
   if (!known) return {m.at, ZERO};
@@ -97,6 +101,17 @@ FN u32 readBytes(u64 from, u32 bytes) {
   return word;
 }
 
+// sumOfProducts is a number of a head of some rank.
+FN float sumOfProducts(u64 head, u32 rank, u32 rows, u32 columns, u32 row, u32 column) {
+  const u64 left = head + (u64)rank * columns, scales = left + (u64)rank * rows;
+  float sum = 0;
+  for (u32 k = 0; k < rank; k++) {
+    const float a = asFloat(readBytes(scales + 4 * k, 4)) * integer<8>(readBytes(left + (u64)k * rows + row, 1));
+    sum += a * integer<8>(readBytes(head + (u64)k * columns + column, 1));
+  }
+  return sum;
+}
+
 // headNumber is one number of a head of [rows, columns], rounded as gpuipc/kernel does.
 FN float headNumber(const Head &h, u32 rows, u32 columns, u32 row, u32 column) {
   if (h.kind == ZERO) return 0;
@@ -104,6 +119,7 @@ FN float headNumber(const Head &h, u32 rows, u32 columns, u32 row, u32 column) {
     const u32 size = sizeOf(h.kind);
     return toFloat(readBytes(h.at + ((u64)row * columns + column) * size, size), h.kind);
   }
+  if (h.kind >= RANK) return sumOfProducts(h.at, rankOf(h.kind), rows, columns, row, column);
   const u64 q = h.at + 4 + (u64)4 * rows + (u64)row * rowBytes(h.kind, columns);
   const float scale = asFloat(readBytes(h.at + 4 + (u64)4 * row, 4));
   float v;

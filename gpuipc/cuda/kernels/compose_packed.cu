@@ -20,7 +20,8 @@ struct PackedArgs {
 };
 static_assert(sizeof(PackedArgs) == 24, "compose.go");
 
-enum : u32 { BATCH = 32, NOTHING = 15 };  // steps looked up at once; the kind of T of a step that changes nothing
+enum : u32 { BATCH = 32, NOTHING = 15 };  // steps looked up at once; the kind of a step that changes nothing
+static_assert(INT16 < NOTHING && NOTHING < RANK, "kinds of tiles");
 
 // Found says where a step's heads lie.
 struct alignas(16) Found {
@@ -40,7 +41,7 @@ FN u32 tileOfT(u32 kind) {
   return kind < INT8 ? TILE * DK * sizeOf(kind) : rowsBytes(pitchOfT(kind, DK));
 }
 FN u32 tileOfS(u32 kind, u32 dv, u32 columns) {
-  if (kind == ZERO || kind == NOTHING) return 0;
+  if (kind == ZERO || kind >= NOTHING) return 0;
   return kind < INT8 ? TILE * columns * sizeOf(kind) : rowsBytes(pitchOfS(kind, dv, columns));
 }
 
@@ -77,6 +78,7 @@ FN void look(const PackedArgs &args, const ComposeJob &job, u32 head, u32 first)
   Batch &b = *shared<Batch>(args.batchOffset);
   Found &f = b.steps[lane];
   if (warp == 0) {
+    if (h.kind >= RANK) h.kind = ZERO;  // nobody packs transitions so
     if (forgotten(h.kind, st.before)) h.kind = NOTHING;
     f.t = h.at;
     f.tKind = h.kind;
@@ -102,11 +104,12 @@ struct Ring {
   }
 };
 
-// Kinds are those of a step's heads, in one register.
+// Kinds are those of a step's heads and which step it is, in one register.
 struct Kinds {
-  u32 both;
-  FN u32 t(Kinds k) { return k.both & 15; }
-  FN u32 s(Kinds k) { return k.both >> 4; }
+  u32 all;
+  FN Kinds make(const Found &f, u32 step) { return {f.tKind | f.sKind << 4 | step << 12}; }
+  FN u32 s(Kinds k) { return k.all >> 4 & 255; }
+  FN u32 step(Kinds k) { return k.all >> 12; }
 };
 
 // PackedCursor walks over the tiles of a batch's steps that change something.
@@ -122,7 +125,7 @@ FN void beginStep(const Strip &a, u32 columns, const Found &f, PackedCursor &c) 
     const u32 stride = wholeRow(f.tKind, dk);
     c.t = Run::make(f.t + integersAt(dk, 0, stride), stride, pitchOfT(f.tKind, dk), stride);
   }
-  if (f.sKind >= INT8) {
+  if (areIntegers(f.sKind)) {
     const u32 stride = wholeRow(f.sKind, dv), first = integersAt(dk, 0, stride) + wholeRow(f.sKind, a.column);
     c.s = Run::make(f.s + first, stride, pitchOfS(f.sKind, dv, columns), wholeRow(f.sKind, across));
   }
@@ -146,6 +149,11 @@ FN void fetchT(const Strip &a, u32 slot, u32 scales, const Found &f, Run &run, u
 FN void fetchS(const Strip &a, u32 columns, u32 slot, u32 scales, const Found &f, Run &run, u32 row, u32 rows) {
   const u32 dv = a.job.dv;
   if (f.sKind == ZERO) return;
+  if (f.sKind >= RANK) {  // read where it lies, by all tiles
+    const u32 line = 128 * again(threadIndex());
+    if (row == 0 && line < rankOf(f.sKind) * (a.job.dk + dv + 4)) prefetch(f.s + line);
+    return;
+  }
   if (f.sKind >= INT8) {
     Run::copy(run, slot, rows, wholeRow(f.sKind, dv), pitchOfS(f.sKind, dv, columns));
     copyScales(scales + SCALES_OF_S, f.s, row, rows, threadIndex() - 32);
@@ -201,10 +209,32 @@ FN void addPacked(const PackedArgs &args, const Strip &a, u32 slot, u32 scales, 
   addDiagonal(*shared<float>(scales), a, row, sum);
 }
 
+// addProducts adds a head of some rank, which lies at a multiple of 64: a lane has eight rows of two columns.
+FN void addProducts(const Strip &a, u64 head, u32 rank, u32 row, Part &sum) {
+  const u32 lane = again(laneIndex()), dk = a.job.dk, dv = a.job.dv;
+  row += 8 * (lane & 3);
+  if (row >= dk) return;
+  u64 right = head + a.column + 16 * warpIndex() + 2 * (lane >> 2), left = head + rank * dv + row, scale = head + rank * (dv + dk);
+  for (u32 k = 0; k < rank; k++) {
+    const u32 pair = *at<const u16>(right), words[2] = {readFixed(at<const u32>(left)), readFixed(at<const u32>(left + 4))};
+    const float unit = asFloat(readFixed(at<const u32>(scale))), b[2] = {integer<8>(pair), integer<8>(pair >> 8)};
+    UNROLL
+    for (u32 i = 0; i < 8; i++) {
+      const float x = unit * integer<8>(words[i / 4] >> 8 * (i & 3));
+      sum.v[i / 2][i & 1] = fused(x, b[0], sum.v[i / 2][i & 1]);
+      sum.v[i / 2][2 + (i & 1)] = fused(x, b[1], sum.v[i / 2][2 + (i & 1)]);
+    }
+    right += dv;
+    left += dk;
+    scale += 4;
+  }
+}
+
 // addEnd adds S to 32 rows of T*state, from row on.
-FN void addEnd(const PackedArgs &args, const Strip &a, u32 kind, const Ring &r, u32 base, u32 row, Part &sum) {
-  const u32 slot = base + r.sOffset, scales = base + r.scaleOffset + SCALES_OF_S;
-  if (kind == INT8) addPacked<INT8>(args, a, slot, scales, row, sum);
+FN void addEnd(const PackedArgs &args, const Strip &a, Kinds kinds, const Ring &r, u32 base, u32 row, Part &sum) {
+  const u32 slot = base + r.sOffset, scales = base + r.scaleOffset + SCALES_OF_S, kind = Kinds::s(kinds);
+  if (kind >= RANK) addProducts(a, shared<Found>(args.batchOffset)[Kinds::step(kinds)].s, rankOf(kind), row, sum);
+  else if (kind == INT8) addPacked<INT8>(args, a, slot, scales, row, sum);
   else if (kind == INT12) addPacked<INT12>(args, a, slot, scales, row, sum);
   else if (kind == INT16) addPacked<INT16>(args, a, slot, scales, row, sum);
   else if (kind == F32) addTile<true>(slot, F32, args.columns, sum);
@@ -268,7 +298,7 @@ FN void multiplyPlain(const PackedArgs &args, const Strip &a, Kinds kinds, Packe
     warpBarrier();  // copies took threads different ways, products want the warp together
     Part sum;
     multiplyTile<TYPE, DK>(base, state, sum);
-    addEnd(args, a, Kinds::s(kinds), w.ring, base, row, sum);
+    addEnd(args, a, kinds, w.ring, base, row, sum);
     keep(a, parked + tile * 2048, row, sum);
   }
 }
@@ -292,7 +322,7 @@ FN void multiplyPacked(const PackedArgs &args, const Strip &a, Kinds kinds, Pack
       float &v = sum.v[i / 4][i % 4];
       v = fused(v, scale.v[i / 4 * 2 + i % 2] * state.inverse[i / 2 % 2], g * rest.v[i / 4][i % 4]);
     }
-    addEnd(args, a, Kinds::s(kinds), w.ring, base, row, sum);
+    addEnd(args, a, kinds, w.ring, base, row, sum);
     keep(a, parked + tile * 2048, row, sum);
   }
 }
@@ -303,7 +333,7 @@ FN void forget(const PackedArgs &args, const Strip &a, Kinds kinds, PackedWalk &
     const u32 base = nextTile<DK>(args, a, w), row = tile * TILE;
     if (!busy || row >= a.job.dk) continue;
     Part sum = {};
-    addEnd(args, a, Kinds::s(kinds), w.ring, base, row, sum);
+    addEnd(args, a, kinds, w.ring, base, row, sum);
     keep(a, parked + tile * 2048, row, sum);
   }
 }
@@ -319,7 +349,7 @@ FN void composeBatch(const PackedArgs &args, const Strip &a, u32 steps, u32 park
   for (u32 n = 0; n < steps; n++) {
     const Found f = shared<Found>(args.batchOffset)[n];
     if (f.before) moveState<true, DK>(f.before, a, x);
-    const Kinds kinds = {f.tKind | f.sKind << 4};
+    const Kinds kinds = Kinds::make(f, n);
     if (f.tKind == NOTHING) continue;
     if (f.tKind == ZERO) forget<DK>(args, a, kinds, w, parked, busy);
     else if (f.tKind == INT8) multiplyPacked<INT8, DK>(args, a, kinds, w, parked, busy, x);

@@ -13,7 +13,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-var forms = []kernel.Form{kernel.FormPlain, kernel.FormZero, kernel.FormInt8, kernel.FormInt12, kernel.FormInt16}
+var (
+	forms    = []kernel.Form{kernel.FormPlain, kernel.FormZero, kernel.FormInt8, kernel.FormInt12, kernel.FormInt16}
+	endForms = append([]kernel.Form{kernel.FormRank, kernel.FormRank + 8, kernel.FormRank + 40}, forms...)
+)
 
 // packed makes a packed part whose heads have the given forms, of numbers around sigma. All
 // integers of a form come up, and scales are of different sizes.
@@ -28,6 +31,13 @@ func (c *composition) packed(tb testing.TB, r *rand.Rand, forms []kernel.Form, d
 		from := len(b)
 		bits := map[kernel.Form]int{kernel.FormInt8: 8, kernel.FormInt12: 12, kernel.FormInt16: 16}[f]
 		switch {
+		case f.Rank() > 0:
+			for range f.Rank() * (cols + rows) {
+				b = append(b, byte(r.Uint32()))
+			}
+			for range f.Rank() {
+				f32(sigma * r.NormFloat64() / (74 * 74 * math.Sqrt(float64(f.Rank()))))
+			}
 		case f == kernel.FormPlain:
 			v := make([]float32, rows*cols)
 			for i := range v {
@@ -91,7 +101,7 @@ func (c *composition) repack(tb testing.TB, r *rand.Rand, which func(step int) (
 func both(int) (bool, bool) { return true, true }
 
 func randomForms(r *rand.Rand) func(int, int) (kernel.Form, kernel.Form) {
-	return func(int, int) (kernel.Form, kernel.Form) { return forms[r.IntN(len(forms))], forms[r.IntN(len(forms))] }
+	return func(int, int) (kernel.Form, kernel.Form) { return forms[r.IntN(len(forms))], endForms[r.IntN(len(endForms))] }
 }
 
 // Every form of T with every form of S.
@@ -99,7 +109,7 @@ func TestPackedComposeOfEveryForm(t *testing.T) {
 	r := seeded(t)
 	for i, sh := range []shape{{kernel.Dense, 1, 128, 128}, {kernel.Dense, 1, 64, 64}, {kernel.Dense, 1, 192, 40}, {kernel.Dense, 1, 37, 19}} {
 		for k, tf := range forms {
-			for n, sf := range forms {
+			for n, sf := range endForms {
 				if testing.Short() && (k+n)%4 != i {
 					continue
 				}
@@ -230,7 +240,7 @@ func TestPackedComposeOfManySteps(t *testing.T) {
 				if head == 0 && step%7 != 0 {
 					tf = kernel.FormZero
 				}
-				return tf, forms[r.IntN(len(forms))]
+				return tf, endForms[r.IntN(len(endForms))]
 			})
 			for i := range c.args.Steps {
 				if r.IntN(6) != 0 {

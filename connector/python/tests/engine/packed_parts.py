@@ -9,7 +9,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from spliced_connector.model import DType, Part
+from spliced_connector.model import DType, Part, packed_rank
 
 TYPES = {DType.F32: torch.float32, DType.F16: torch.float16, DType.BF16: torch.bfloat16}
 BITS = {2: 8, 3: 12, 4: 16}
@@ -44,6 +44,8 @@ def head(rng: Random, form: int, dtype: DType, rows: int, cols: int) -> Head:
         written = torch.tensor([rng.gauss(0, 3) for _ in range(rows * cols)]).to(TYPES[dtype])
         raw = bytes(written.view(torch.uint8).numpy())
         return Head(form, raw, written.to(torch.float32).view(rows, cols))
+    if (rank := packed_rank(form)) > 0:
+        return _ranked(rng, form, rank, rows, cols)
     bits = BITS[form]
     most = (1 << bits - 1) - 1
     g = single(rng.gauss(0, 1))
@@ -56,6 +58,16 @@ def head(rng: Random, form: int, dtype: DType, rows: int, cols: int) -> Head:
             value = single(scales[i] * v)
             numbers[i, j] = single(value + g) if i == j else value
     return Head(form, raw, numbers)
+
+
+def _ranked(rng: Random, form: int, rank: int, rows: int, cols: int) -> Head:
+    q = [[rng.randint(-128, 127) for _ in range(cols + rows)] for _ in range(rank)]
+    scales = [single(rng.gauss(0, 1) / 127) for _ in range(rank)]
+    raw = b"".join(row(line[:cols], 8) for line in q) + b"".join(row(line[cols:], 8) for line in q)
+    both = torch.tensor(q, dtype=torch.float64)
+    left = both[:, cols:] * torch.tensor(scales, dtype=torch.float64)[:, None]
+    numbers = (left.T @ both[:, :cols]).to(torch.float32)
+    return Head(form, raw + struct.pack(f"<{rank}f", *scales), numbers)
 
 
 def filled(raw: bytes) -> bytes:

@@ -18,7 +18,16 @@ from gpu_samples import attached
 from running import Daemon, StartDaemon
 from spliced_connector.client import Segment
 from spliced_connector.hf import SplicedTransformers
-from spliced_connector.model import Choice, DType, Layout, Part, Profile, divide, make_plan
+from spliced_connector.model import (
+    Choice,
+    DType,
+    Layout,
+    Part,
+    Profile,
+    divide,
+    make_plan,
+    packed_rank,
+)
 from spliced_connector.walk import (
     Captured,
     Context,
@@ -42,26 +51,35 @@ def read(raw: bytes, like: Part) -> Tensor:
     return unpacked(replace(like, nbytes=len(raw)), memoryview(raw))
 
 
+def same(got: Tensor, heads: list[Head]) -> bool:
+    """Whether these are the numbers of heads, those of a low rank to rounding."""
+    summed = torch.tensor([packed_rank(one.form) > 0 for one in heads])
+    want = numbers(heads)
+    near = bool(torch.allclose(got[summed], want[summed], rtol=1e-4, atol=1e-3))
+    return near and torch.equal(got[~summed], want[~summed])
+
+
 @pytest.mark.parametrize("size", SIZES, ids="{0[0]}x{0[1]}".format)
-@pytest.mark.parametrize("form", range(5))
+@pytest.mark.parametrize("form", [*range(5), 16, 18, 47])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_head_of_each_form_is_read(form: int, dtype: DType, size: tuple[int, int]) -> None:
     heads = [head(Random(form), form, dtype, *size)]
     raw = join(heads)
     got = read(raw, part(raw, dtype, heads))
     assert got.dtype == torch.float32
-    assert torch.equal(got, numbers(heads))
+    assert same(got, heads)
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_heads_of_many_forms_are_read(seed: int) -> None:
     rng = Random(seed)
     dtype, size = rng.choice(DTYPES), (rng.randint(1, 40), rng.randint(1, 40))
-    heads = [head(rng, rng.randrange(5), dtype, *size) for _ in range(rng.randint(1, 40))]
+    forms = [*range(5), 16, 17, 21]
+    heads = [head(rng, rng.choice(forms), dtype, *size) for _ in range(rng.randint(1, 40))]
     raw = join(heads)
     like = part(raw, dtype, heads)
-    assert torch.equal(read(raw, like), numbers(heads))
-    assert torch.equal(read(raw + bytes(64 * rng.randint(1, 3)), like), numbers(heads))
+    assert same(read(raw, like), heads)
+    assert same(read(raw + bytes(64 * rng.randint(1, 3)), like), heads)
 
 
 def test_the_smallest_integers_are_read() -> None:
@@ -86,7 +104,8 @@ def changed(at: int, byte: int) -> bytes:
     ("raw", "text"),
     [
         (changed(0, 5), "5 is not a valid"),
-        (changed(4, 255), "255 is not a valid"),
+        (changed(4, 15), "15 is not a valid"),
+        (changed(4, 255), "bytes packed, their forms take"),
         (changed(45, 1), "no zeros behind the norms"),
         (changed(63, 1), "no zeros behind the norms"),
         (WHOLE + bytes(63) + b"\1", "no zeros behind the heads"),

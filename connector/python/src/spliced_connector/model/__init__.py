@@ -32,7 +32,7 @@ from spliced_connector.model.keys import (
     token_bytes,
 )
 from spliced_connector.model.layout import ALL_LAYERS, PART_ALIGN, Layout, Part
-from spliced_connector.model.packed import PackedForm, packed_header, packed_heads
+from spliced_connector.model.packed import PackedForm, packed_header, packed_heads, packed_rank
 from spliced_connector.model.plan import (
     Choice,
     Piece,
@@ -90,6 +90,7 @@ __all__ = [
     "make_plan",
     "packed_header",
     "packed_heads",
+    "packed_rank",
     "prefix_hashes",
     "segment_key",
     "token_bytes",

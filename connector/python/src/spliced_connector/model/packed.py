@@ -36,7 +36,12 @@ class PackedForm(IntEnum):
         F32 g | rows x F32 scale | rows of integers, each beginning at a whole byte
 
     and its number [i, j] is scale[i] * q[i, j], rounded to F32, plus g where i == j. Integers of 12
-    bits lie in pairs of three bytes, lower bits first; an odd last one takes two bytes.
+    bits lie in pairs of three bytes, lower bits first; an odd last one takes two bytes. A head of
+    rank r, whose form is RANK + r - 1, is
+
+        r x cols of 8 bits | r x rows of 8 bits | r x F32 scale
+
+    and its number [i, j] the sum of scale[k] * left[k, i] * right[k, j].
     """
 
     PLAIN = 0  # as it was written, row-major
@@ -44,17 +49,27 @@ class PackedForm(IntEnum):
     INT8 = 2
     INT12 = 3
     INT16 = 4
+    RANK = 16
 
     def row_bytes(self, cols: int) -> int:
         """What the integers of a row take."""
         bits = {PackedForm.INT8: 8, PackedForm.INT12: 12, PackedForm.INT16: 16}[self]
         return (cols * bits + 7) // 8
 
-    def nbytes(self, dtype: DType, rows: int, cols: int) -> int:
-        """What a head takes, without what fills it up."""
-        if self is PackedForm.PLAIN:
-            return rows * cols * dtype.size
-        return 0 if self is PackedForm.ZERO else 4 + rows * (4 + self.row_bytes(cols))
+
+def packed_rank(number: int) -> int:
+    """The rank of heads in a form, 0 of one that says none."""
+    return max(number - PackedForm.RANK + 1, 0)
+
+
+def packed_bytes(number: int, dtype: DType, rows: int, cols: int) -> int:
+    """What a head takes in a form, without what fills it up. Raises ValueError where it is none."""
+    if rank := packed_rank(number):
+        return rank * (cols + rows + 4)
+    form = PackedForm(number)
+    if form is PackedForm.PLAIN:
+        return rows * cols * dtype.size
+    return 0 if form is PackedForm.ZERO else 4 + rows * (4 + form.row_bytes(cols))
 
 
 def packed_header(heads: int) -> int:
@@ -68,18 +83,17 @@ def packed_most(part: Part) -> int:
     return packed_header(heads) + heads * aligned(rows * cols * part.dtype.size)
 
 
-def packed_heads(part: Part, raw: memoryview) -> tuple[dict[PackedForm, dict[int, int]], int]:
-    """For each form the heads of a packed part that have it, and where their bytes begin; and where
-    the last one ends. Raises ValueError for bytes that are no such part."""
+def packed_heads(part: Part, raw: memoryview) -> tuple[dict[int, dict[int, int]], int]:
+    """For the number of each form the heads of a packed part that have it, and where their bytes
+    begin; and where the last one ends. Raises ValueError for bytes that are no such part."""
     heads, rows, cols = part.shape
     end = packed_header(heads)
     if raw.nbytes < end:
         raise ValueError(f"{raw.nbytes} bytes packed, {heads} heads take more than {end}")
-    found: dict[PackedForm, dict[int, int]] = {}
+    found: dict[int, dict[int, int]] = {}
     for head, number in enumerate(bytes(raw[:heads])):
-        form = PackedForm(number)
-        found.setdefault(form, {})[head] = end
-        end += aligned(form.nbytes(part.dtype, rows, cols))
+        found.setdefault(number, {})[head] = end
+        end += aligned(packed_bytes(number, part.dtype, rows, cols))
     if raw.nbytes < end:
         raise ValueError(f"{raw.nbytes} bytes packed, their forms take {end}")
     if any(bytes(raw[9 * heads : packed_header(heads)])):

@@ -22,6 +22,7 @@ from spliced_connector.model import (
     Profile,
     SegmentSpec,
     packed_heads,
+    packed_rank,
 )
 from spliced_connector.walk.base import Captured, SegmentLayer
 from spliced_connector.walk.copies import Copies
@@ -164,7 +165,8 @@ def tensor_over(view: memoryview, dtype: DType, shape: tuple[int, ...]) -> Tenso
 
 
 def unpacked(part: Part, view: memoryview) -> Tensor:
-    """The numbers of a packed part in float32, in memory of their own.
+    """The numbers of a packed part in float32, in memory of their own; heads of a low rank to
+    rounding.
 
     Raises ValueError for bytes that are no such part. All heads of one form are read in one go.
     """
@@ -175,10 +177,15 @@ def unpacked(part: Part, view: memoryview) -> Tensor:
     if raw[end:].any():
         raise ValueError("no zeros behind the heads of a packed part")
     out = torch.zeros(part.shape, dtype=torch.float32)
-    for form, begins in heads.items():
+    for number, begins in heads.items():
         cut = functools.partial(_cut, raw, begins.values())
-        if form is PackedForm.PLAIN:
-            plain = cut(0, form.nbytes(part.dtype, rows, cols)).view(TORCH_TYPES[part.dtype])
+        if rank := packed_rank(number):
+            right = cut(0, rank * cols).view(torch.int8).view(-1, rank, cols).to(torch.float32)
+            left = cut(rank * cols, rank * rows).view(torch.int8).view(-1, rank, rows)
+            scales = cut(rank * (cols + rows), 4 * rank).view(torch.float32).view(-1, rank, 1)
+            out[list(begins)] = (scales * left).mT @ right
+        elif (form := PackedForm(number)) is PackedForm.PLAIN:
+            plain = cut(0, rows * cols * part.dtype.size).view(TORCH_TYPES[part.dtype])
             out[list(begins)] = plain.view(-1, rows, cols).to(torch.float32)
         elif form is not PackedForm.ZERO:
             front, row = 4 + 4 * rows, form.row_bytes(cols)

@@ -1,0 +1,214 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"math"
+	"sync"
+)
+
+// lowRank is a head of some rank: columns of left times rows of right.
+type lowRank struct {
+	right, left, scales []byte
+	rank, rows, cols    int
+}
+
+func openLowRank(f Form, b []byte, rows, cols int) lowRank {
+	r := f.Rank()
+	return lowRank{right: b[:r*cols], left: b[r*cols:][:r*rows], scales: b[r*(cols+rows):][:4*r], rank: r, rows: rows, cols: cols}
+}
+
+// ones are the scales of right.
+var ones = func() []byte {
+	b := make([]byte, 0, 4*maxRank)
+	for range maxRank {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(1))
+	}
+	return b
+}()
+
+// wide are factors as F32, the scales within left: [rank, rows] and [rank, cols].
+type wide struct{ left, right []float32 }
+
+var wides = sync.Pool{New: func() any { return new(wide) }}
+
+// read writes the numbers of the head, which the sum adds up.
+func (f lowRank) read(dst []float32, sum func(dst, left, right []float32, rows, cols, rank int)) {
+	w := wides.Get().(*wide)
+	defer wides.Put(w)
+	grow(&w.left, f.rank*f.rows)
+	grow(&w.right, f.rank*f.cols)
+	unpackRows(w.left, FormInt8, f.scales, f.left, f.rows)
+	unpackRows(w.right, FormInt8, ones[:4*f.rank], f.right, f.cols)
+	clear(dst)
+	sum(dst, w.left, w.right, f.rows, f.cols, f.rank)
+}
+
+// addOuterGeneric adds left[k]*right[k], a column times a row, to dst [rows, cols] for
+// every k in order. No product is fused with a sum.
+func addOuterGeneric(dst, left, right []float32, rows, cols, rank int) {
+	for k := range rank {
+		row := right[k*cols:][:cols]
+		for i, a := range left[k*rows:][:rows] {
+			to := dst[i*cols:][:cols]
+			for j, b := range row {
+				to[j] += float32(a * b)
+			}
+		}
+	}
+}
+
+// innerGeneric is the sum of x[i]*y[i] in the order of squaresGeneric.
+func innerGeneric(x, y []float32) float64 {
+	var s [8]float64
+	whole := len(x) &^ 7
+	for i := 0; i < whole; i += 8 {
+		w := y[i:][:8]
+		for j, v := range x[i:][:8] {
+			s[j] += float64(float64(v) * float64(w[j]))
+		}
+	}
+	return moreInner(folded8(&s), x[whole:], y[whole:])
+}
+
+func moreInner(sum float64, x, y []float32) float64 {
+	for i, v := range x {
+		sum += float64(float64(v) * float64(y[i]))
+	}
+	return sum
+}
+
+const (
+	// rankShare is the largest part of the shorter side that a rank is worth: beyond a
+	// quarter factors take more than half of what rows of 8 bits do, and time to find
+	// and to add up.
+	rankShare = 4
+	// A search that has spent a quarter of its ranks goes on if the error is at most
+	// earlyFactor times the budget, one that has spent half if lateFactor times. What
+	// these leave out of end-states of trained models is a few in a hundred of those
+	// that would have been found.
+	earlyFactor, lateFactor = 20, 8
+)
+
+// search finds factors of a matrix: the largest row of what is left is one of right, and
+// the column that fits it best one of left (Gram-Schmidt with pivots). Both are rounded
+// before their product is taken off, so that later ones make up for it.
+type search struct {
+	q      []int16   // [rank, cols + rows]
+	scales []float32 // [rank]
+	sums   []float64 // of squares of the rows of what is left
+	column []float32
+	spare  []float32
+	wide
+}
+
+// reserve makes room for factors of so many ranks.
+func (s *search) reserve(rank, rows, cols int) {
+	s.q, s.scales = make([]int16, rank*(cols+rows)), make([]float32, rank)
+	s.sums, s.column, s.spare = make([]float64, rows), make([]float32, rows), make([]float32, max(rows, cols))
+	s.wide = wide{make([]float32, rank*rows), make([]float32, rank*cols)}
+}
+
+// find looks for factors of x [rows, cols] whose error has a Frobenius norm of at most
+// budget. It leaves them in s, and the difference in rest, and returns their rank and the
+// norm; a rank of 0 says that there are none worth it.
+func (s *search) find(x, rest []float32, rows, cols int, budget float64) (rank int, frobenius float64) {
+	most := len(s.scales)
+	copy(rest, x)
+	s.measure(rest, cols)
+	for k := 1; k <= most; k++ {
+		if !s.step(rest, rows, cols, k-1) {
+			return 0, 0
+		}
+		left := s.measure(rest, cols)
+		switch allowed := float64(budget * budget); {
+		case !(left <= math.MaxFloat64),
+			k == most/4 && left > earlyFactor*earlyFactor*allowed,
+			k == most/2 && left > lateFactor*lateFactor*allowed:
+			return 0, 0
+		case left <= allowed:
+			s.subtract(x, rest, rows, cols, k)
+			frobenius = float64(root(s.measure(rest, cols), len(rest)) * (1 + 2*half32)) // rest was rounded
+			if frobenius <= budget {
+				return k, frobenius
+			}
+		}
+	}
+	return 0, 0
+}
+
+// measure sums squares up, row by row.
+func (s *search) measure(rest []float32, cols int) float64 {
+	var sum float64
+	for i := range s.sums {
+		s.sums[i] = squares(rest[i*cols:][:cols])
+		sum += s.sums[i]
+	}
+	return sum
+}
+
+// step finds term k and takes it off rest. It fails where numbers become too small or too
+// large for it.
+func (s *search) step(rest []float32, rows, cols, k int) bool {
+	pivot := 0
+	for i, v := range s.sums {
+		if v > s.sums[pivot] {
+			pivot = i
+		}
+	}
+	q := s.q[k*(cols+rows):][:cols+rows]
+	left, right := s.left[k*rows:][:rows], s.right[k*cols:][:cols]
+	if s.round(q[:cols], rest[pivot*cols:][:cols]) == 0 {
+		return false
+	}
+	for j, v := range q[:cols] {
+		right[j] = float32(v)
+	}
+	norm := squares(right)
+	for i := range s.column {
+		s.column[i] = float32(inner(rest[i*cols:][:cols], right) / norm)
+	}
+	scale := s.round(q[cols:], s.column)
+	if scale == 0 {
+		return false
+	}
+	s.scales[k] = scale
+	for i, v := range q[cols:] {
+		left[i] = float32(scale * float32(v))
+		s.column[i] = -left[i]
+	}
+	addOuter(rest, s.column, right, rows, cols, 1)
+	return true
+}
+
+// round makes integers of 8 bits of v, and returns what they are multiples of; 0 = that is
+// not a number to work with.
+func (s *search) round(q []int16, v []float32) float32 {
+	peak := peakBits(v)
+	scale := math.Float32frombits(peak) / FormInt8.largest()
+	if peak >= 0x7f800000 || scale == 0 {
+		return 0
+	}
+	quantize(q, s.spare[:len(v)], v, scale, FormInt8.largest())
+	return scale
+}
+
+// subtract makes rest what k terms leave of x, as their reader adds them up.
+func (s *search) subtract(x, rest []float32, rows, cols, k int) {
+	clear(rest)
+	addOuter(rest, s.left, s.right, rows, cols, k)
+	for i, v := range rest {
+		rest[i] = x[i] - v
+	}
+}
+
+// write writes a head of some rank, without padding, and returns its length.
+func (s *search) write(dst []byte, rank, rows, cols int) int {
+	right, left, scales := dst, dst[rank*cols:], dst[rank*(cols+rows):]
+	for k := range rank {
+		q := s.q[k*(cols+rows):]
+		packInt8(right[k*cols:], q[:cols])
+		packInt8(left[k*rows:], q[cols:][:rows])
+	}
+	fromF32(scales, s.scales[:rank], F32)
+	return rank * (cols + rows + 4)
+}
