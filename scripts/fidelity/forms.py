@@ -14,14 +14,17 @@ import torch
 from torch import Tensor
 
 PACKED = "packed"
+WHOLE = "whole"
 RANKED = "ranked"
 FP8 = "fp8"
 WIDTHS = (8, 12, 16)
 """Of the forms that the daemon chooses among, beside nothing and what was written."""
 SCALE = 4
 """Bytes of a row's scale, and of g."""
-RANK_ERROR = 1e-2
-"""What a state of low rank may lack, beside its norm."""
+RANK_SHARE = 4
+"""The daemon looks for ranks up to this part of a state's shorter side."""
+EARLY, LATE = 20, 8
+"""It gives up where a quarter, or half, of these ranks leave so many times what may be left."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Kept:
 
 def transitions(form: str, t: Tensor, tau: float) -> Kept:
     """Transitions in a form. Those of a norm up to tau are kept as nothing at all."""
-    if form in (PACKED, RANKED):
+    if form in (PACKED, WHOLE, RANKED):
         forms = [centred(t, bits) for bits in WIDTHS] + [plain(t, torch.float16)]
         if form == RANKED:
             forms.insert(0, ranked_beside(t, tau))
@@ -53,12 +56,12 @@ def transitions(form: str, t: Tensor, tau: float) -> Kept:
 
 def states(form: str, s: Tensor, tau: float) -> Kept:
     """End-states in a form."""
-    if form == PACKED:
+    if form in (PACKED, WHOLE, RANKED):
         most = tau * torch.linalg.matrix_norm(s)
         forms = [rows(s, bits) for bits in WIDTHS] + [plain(s, torch.float32)]
+        if form != WHOLE:
+            forms.insert(0, fitted(s, most))
         return _smallest(forms, lambda k: torch.linalg.matrix_norm(k.matrices - s) <= most)
-    if form == RANKED:
-        return ranked(s)
     if form == FP8:
         return floats(s)
     if form.startswith("int"):
@@ -106,14 +109,33 @@ def diagonal(t: Tensor) -> Tensor:
     return g[:, None, None] * torch.eye(t.shape[-1], dtype=t.dtype)
 
 
-def ranked(s: Tensor, error: float = RANK_ERROR) -> Kept:
-    """Two factors in int8, of the lowest rank that lacks no more than `error` of the norm."""
+def fitted(s: Tensor, most: Tensor) -> Kept:
+    """Products of a column and a row in int8, as many as leave a matrix of a norm of at most `most`,
+    found as the daemon does: the largest row of what is left, and the column that fits it best.
+    Heads that would take too many get a size that no other form has."""
+    ranks = min(s.shape[1:]) // RANK_SHARE
+    rest, taken = s.clone(), torch.full((len(s),), -1)
+    trying = torch.linalg.matrix_norm(s) > 0
+    for k in range(1, ranks + 1):
+        if not trying.any():
+            break
+        x = rest[trying]
+        row = x[torch.arange(len(x)), x.square().sum(-1).argmax(-1)]
+        row, _ = _whole(row)
+        column, scale = _whole((x @ row[:, :, None])[..., 0] / row.square().sum(-1, keepdim=True))
+        rest[trying] = x - (scale * column)[:, :, None] * row[:, None]
+        left = torch.linalg.matrix_norm(rest) / most
+        taken[trying & (left <= 1)] = k
+        allowed = {ranks // 4: EARLY, ranks // 2: LATE}.get(k, torch.inf)
+        trying = trying & (left > 1) & (left <= allowed)
+    sizes = torch.where(taken > 0, taken * (s.shape[1] + s.shape[2] + SCALE), 1 << 40)
+    return Kept(s - rest, sizes)
 
-    def needed(values: Tensor) -> Tensor:
-        beyond = values.square().flip(-1).cumsum(-1).flip(-1)
-        return beyond > error**2 * beyond[:, :1]
 
-    return factors(s, needed)
+def _whole(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows as whole numbers of 8 bits, and what they are multiples of."""
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    return torch.round(x / scale.clamp_min(torch.finfo(x.dtype).tiny)), scale
 
 
 def factors(m: Tensor, needed: Callable[[Tensor], Tensor]) -> Kept:

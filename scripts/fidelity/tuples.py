@@ -20,7 +20,6 @@ from forms import (
     diagonal,
     floats,
     norm_bound,
-    ranked,
     rows,
     states,
     transitions,
@@ -103,8 +102,6 @@ def errors(t: Tensor, s: Tensor) -> Iterator[str]:
     lost = torch.linalg.matrix_norm(floats(s).matrices - s) / norms
     yield _row("fp8, T, spectral", _norm(wrong))
     yield _row("fp8, S, Frobenius, relative", lost)
-    lost = torch.linalg.matrix_norm(ranked(s).matrices - s) / norms
-    yield _row("low rank, S, Frobenius, relative", lost)
 
 
 def ranks(t: Tensor, s: Tensor) -> Iterator[str]:
@@ -125,11 +122,12 @@ def choices(t: Tensor, s: Tensor) -> Iterator[str]:
     sizes = [0] + [int(centred(t[:1], b).sizes) for b in WIDTHS[:-1]] + [2 * t[0].numel()]
     names = ["zero", *(f"T int{b}" for b in WIDTHS[:-1]), "T fp16"]
     wide = [int(rows(s[:1], b).sizes) for b in WIDTHS] + [4 * s[0].numel()]
-    names += [*(f"S int{b}" for b in WIDTHS), "S fp32"]
+    names += [*(f"S int{b}" for b in WIDTHS), "S fp32", "S low rank"]
     yield _head(["tau, %", *names, "bytes"])
     for tau in TOLERANCES:
         taken = transitions(PACKED, t, tau).sizes, states(PACKED, s, tau).sizes
         cells = [(taken[0] == x) for x in sizes] + [(taken[1] == x) for x in wide]
+        cells.append(taken[1] < min(wide))
         weight = _weight(Variant("", stored=PACKED, tau=tau), t, s)
         shares = [*(float(c.float().mean()) for c in cells), weight]
         yield f"| {tau} | " + " | ".join(f"{100 * x:.1f}" for x in shares) + " |"

@@ -84,16 +84,11 @@ FORMS = (
     Variant(SPLICED, seam=8),
     Variant("T in fp16, S in fp32", seam=8, stored="float16", states="float32"),
     *(Variant(form, seam=8, stored=form, every=7) for form in ("int8", "fp8", "int6", "int4")),
-    Variant(f"packed, tolerance {TOLERANCES[0]}", seam=8, stored="packed", tau=TOLERANCES[0], every=7),
-    Variant(PACKED, seam=8, stored="packed", tau=TOLERANCES[-1]),
     Variant(
-        f"{PACKED}, S of low rank",
-        seam=8,
-        stored="packed",
-        states="ranked",
-        tau=TOLERANCES[-1],
-        every=7,
+        f"packed, tolerance {TOLERANCES[0]}", seam=8, stored="packed", tau=TOLERANCES[0], every=7
     ),
-    Variant(f"{PACKED}, T and S of low rank", seam=8, stored="ranked", tau=TOLERANCES[-1], every=7),
+    Variant(PACKED, seam=8, stored="packed", tau=TOLERANCES[-1]),
+    Variant(f"{PACKED}, no low rank", seam=8, stored="whole", tau=TOLERANCES[-1], every=7),
+    Variant(f"{PACKED}, T of low rank too", seam=8, stored="ranked", tau=TOLERANCES[-1], every=7),
 )
 """The same splice with its transitions and end-states in small forms, for `measure.py --forms`."""

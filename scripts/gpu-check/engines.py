@@ -144,7 +144,7 @@ class Engine:
             transfer_timeout=30.0,
         )  # fmt: skip
         model = build(args.model, sizes, device)
-        naming = Naming(b"gpu-check".ljust(32, b"\0"))
+        naming = Naming(b"gpu-check".ljust(32, b"\0"), tolerance=0.0)
         settings = HFSettings(keep_all=True, device_is_host_memory=device == "cpu")
         self._clients = [
             Client(dataclasses.replace(patient, device=gpu)),

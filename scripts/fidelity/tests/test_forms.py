@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from forms import beside, centred, floats, norm_bound, ranked, rows, states, transitions  # noqa: E402
+from forms import beside, centred, floats, norm_bound, rows, states, transitions  # noqa: E402
 
 
 def some(*shape: int) -> torch.Tensor:
@@ -36,12 +36,14 @@ def test_multiples_of_the_identity_are_exact() -> None:
     assert kept.sizes.tolist() == [8 * 8 // 2 + 4 * 8 + 4] * 2
 
 
-def test_low_rank_takes_the_bytes_of_its_rank() -> None:
-    s = some(2, 16, 3) @ some(2, 3, 16)
-    kept = ranked(s)
-    assert kept.sizes.tolist() == [3 * (16 + 16 + 8)] * 2
+def test_states_of_low_rank_take_the_bytes_of_their_rank() -> None:
+    s = (some(4, 32, 3) * torch.tensor([1, 0.3, 0.1])) @ some(4, 3, 32)
+    s[0] = some(32, 32)
+    kept = states("packed", s, 0.02)
     error = torch.linalg.matrix_norm(kept.matrices - s) / torch.linalg.matrix_norm(s)
-    assert (error < 0.02).all()
+    assert (error <= 0.02).all()
+    assert kept.sizes[0] == states("whole", s, 0.02).sizes[0] == 32 * (32 + 4)
+    assert all(3 * (32 + 32 + 4) <= size <= 5 * (32 + 32 + 4) for size in kept.sizes[1:].tolist())
 
 
 def test_transitions_of_few_tokens_are_of_low_rank() -> None:
