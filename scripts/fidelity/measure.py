@@ -153,7 +153,9 @@ def describe(directory: Path) -> Row:
 
 
 def weigh(wanted: Sequence[Question], directory: Path, ways: Sequence[Variant]) -> Row:
-    """Bytes of the tuples of some of the notes in each way, see `tuples.py`."""
+    """Of the tuples of some of the notes in each way their bytes, see `tuples.py`, and how errors
+    add up, see `chains.py`."""
+    from chains import chains
     from serve import Server
     from tuples import heads, rows_weight, some, weights
 
@@ -162,7 +164,8 @@ def weigh(wanted: Sequence[Question], directory: Path, ways: Sequence[Variant]) 
         raise RuntimeError("no server of a model")
     segments = some(server, wanted, min(SEGMENTS, len(wanted)))
     rows = {ROWS: rows_weight(server.arch.identity, segments)}
-    return rows | weights(ways, *heads(segments))
+    kept = [v for v in ways if v.seam is not None]
+    return {"bytes": rows | weights(kept, *heads(segments)), "chains": chains(kept, segments)}
 
 
 def progress(rows: Iterable[Row], log: Path, total: int) -> Iterator[Row]:
@@ -205,7 +208,7 @@ def main() -> None:
     rows.sort(key=lambda row: int(str(row["seed"])))
     result = describe(options.model) | {"variants": summary(rows, ways)}
     if options.forms:
-        result["bytes"] = weigh(wanted, options.model, ways)
+        result |= weigh(wanted, options.model, ways)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
     if options.log is None:

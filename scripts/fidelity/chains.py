@@ -1,0 +1,66 @@
+"""How far the state behind a chain of segments is off, by what their tuples are kept in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+
+import torch
+from torch import Tensor
+from variants import kept
+from ways import Variant
+
+from spliced_connector.walk import Captured
+
+LENGTHS = (1, 2, 5, 10, 20, 40)
+"""Segments of a chain behind which it is looked at."""
+Row = Mapping[str, float]
+
+
+def chains(ways: Sequence[Variant], segments: Sequence[Captured]) -> dict[str, dict[str, Row]]:
+    """For each way and length: the error beside the norm of the exact state, on average over heads
+    and at most, and the bound that follows from the norms of both, on average: |T'|e + |T' - T||x|
+    + |S' - S| of a state x with an error e, with exact norms of T. Each chain begins at zero."""
+    return {v.name: _of(v, segments) for v in ways}
+
+
+def _of(way: Variant, segments: Sequence[Captured]) -> dict[str, Row]:
+    errors: dict[int, list[float]] = {n: [] for n in LENGTHS}
+    bounds: dict[int, list[float]] = {n: [] for n in LENGTHS}
+    for first in range(0, len(segments), max(LENGTHS)):
+        some = segments[first : first + max(LENGTHS)]
+        for layer in range(len(some[0].layers)):
+            for n, off, bound in _chain(way, [s.layers[layer] for s in some]):
+                errors[n] += off.tolist()
+                bounds[n] += bound.tolist()
+    return {
+        str(n): {"mean": fmean(errors[n]), "most": max(errors[n]), "bound": fmean(bounds[n])}
+        for n in LENGTHS
+        if errors[n]
+    }
+
+
+def _chain(way: Variant, layers: Sequence[object]) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Errors and bounds [heads] behind some segments of one layer."""
+    exact = stored = bound = None
+    for n, layer in enumerate(layers, 1):
+        t, s = layer.transition, layer.state  # type: ignore[attr-defined]
+        if t is None or s is None:
+            return
+        near_t, near_s = (k.matrices for k in kept(way, t, s))
+        if exact is None:
+            exact, stored, bound = torch.zeros_like(s), torch.zeros_like(s), torch.zeros(len(s))
+        before = _norm(stored) + bound
+        bound = _spectral(near_t) * bound + _spectral(near_t - t) * before + _norm(near_s - s)
+        exact, stored = t @ exact + s, near_t @ stored + near_s
+        if n in LENGTHS:
+            size = _norm(exact)
+            yield n, _norm(stored - exact) / size, bound / size
+
+
+def _spectral(m: Tensor) -> Tensor:
+    return torch.linalg.matrix_norm(m, 2)
+
+
+def _norm(m: Tensor) -> Tensor:
+    return torch.linalg.matrix_norm(m)
