@@ -123,18 +123,23 @@ func TestSegmentsArePackedOnceAndEverywhere(t *testing.T) {
 	}
 }
 
-// What would not be smaller, or has no address here, stays as it was written.
+// What would not be smaller, leads a prompt, or has no address here, stays as it was written.
 func TestSegmentsThatAreNotPacked(t *testing.T) {
 	for what, c := range map[string]struct {
 		tolerance float64
+		role      profile.Role
 		option    option
 	}{
-		"nothing gained": {1e-9, func(*Config) {}},
-		"no address":     {0.02, func(c *Config) { c.Device = &pinning{Device: c.Device, err: gpuipc.ErrUnavailable} }},
+		"nothing gained": {1e-9, profile.RoleMid, func(*Config) {}},
+		"leads a prompt": {0.02, profile.RoleFirst, func(*Config) {}},
+		"no address":     {0.02, profile.RoleMid, func(c *Config) { c.Device = &pinning{Device: c.Device, err: gpuipc.ErrUnavailable} }},
 	} {
 		t.Run(what, func(t *testing.T) {
 			b := newBench(t, lenient(1, c.tolerance), c.option)
 			s, p := b.NewSession("c"), b.mid(1, 64, 8)
+			if c.role == profile.RoleFirst {
+				p = b.piece(1, profile.FirstSpec(64))
+			}
 			b.publish(s, p)
 			row := b.acquire(s, 0, p)
 			if row.Packed != "" || !bytes.Equal(b.load(gpuipc.Ref{Region: b.Arena(), Extents: row.Extents})[:64], contentOf(p, 0)[:64]) {

@@ -106,7 +106,8 @@ type Identity struct {
 	// Tolerance bounds how far stored transitions and end-states of segments may be from
 	// those that were written, so that they take fewer bytes: the spectral norm of a head's
 	// difference in T, and the Frobenius norm of that in S relative to S. 0 = they are kept
-	// as they were written; at most MaxTolerance. Checkpoints are never changed.
+	// as they were written; at most MaxTolerance. Checkpoints and leading segments are
+	// never changed.
 	Tolerance float64
 }
 

@@ -126,7 +126,10 @@ func comparePacked(t *testing.T, p *profile.Profile, whole, less *connector.Leas
 	if err := less.Verify(); err != nil {
 		t.Error(err)
 	}
+	written, stored := map[profile.PartKind]int64{}, map[profile.PartKind]int64{}
 	for i, part := range less.Layout().Parts {
+		written[part.Kind] += whole.Layout().Parts[i].Len
+		stored[part.Kind] += part.Len
 		n := part.Shape[1] * part.Shape[2]
 		got, want := make([]float32, part.Shape[0]*n), make([]float32, part.Shape[0]*n)
 		if err := less.Floats(i, got); err != nil {
@@ -151,6 +154,7 @@ func comparePacked(t *testing.T, p *profile.Profile, whole, less *connector.Leas
 			}
 		}
 	}
+	t.Logf("T %d of %d bytes, off by %.4f; S %d of %d, off by %.4f", stored[profile.PartT], written[profile.PartT], transition, stored[profile.PartS], written[profile.PartS], state)
 }
 
 // distance is the Frobenius norm of a difference, relative to want.

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from client_samples import Connect, wait_until
-from engine.hf_requests import CUTS, WARMING, continued, engine, far, tokens
+from engine.hf_requests import CUTS, WARMING, answer, continued, engine, far, own, tokens
 from engine.hybrids import qwen35
 from engine.packed_parts import Head, filled, head, join, numbers, packed, part
 from gpu_samples import attached
@@ -235,7 +235,9 @@ def test_what_the_daemon_packed_is_spliced(
         assert (got.reused, got.computed, got.trouble) == (148, 52, "")
         assert (want.reused, want.computed) == (148, 52)
         assert 0 < far(got.logits, want.logits) <= 0.05 * float(want.logits.std())
-    for plain, small in zip(leases(exact, ids), leases(packing, ids), strict=True):
+    whole, less = leases(exact, ids), leases(packing, ids)
+    assert less[0].layout == whole[0].layout, "one that leads a prompt stays as it was written"
+    for plain, small in zip(whole[1:], less[1:], strict=True):
         assert plain.errors == (0.0, 0.0)
         transition, state = small.errors
         assert 0 < transition <= 0.02 * (1 + 1e-6)
@@ -250,6 +252,18 @@ def test_what_the_daemon_packed_is_spliced(
         assert small.layout.nbytes < 0.7 * plain.layout.nbytes
 
 
+def test_a_prompt_whose_leading_segment_is_reused_is_exact(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon
+) -> None:
+    e = engine(model, connect, daemon, PACKING)
+    ids = tokens(130)
+    e.prefill(ids, [0, 110], "splice")
+    warm = e.prefill(ids, [0, 110], "splice")
+    assert (warm.reused, warm.approximate) == (110, False)
+    assert far(warm.logits, own(model, ids)) <= 2e-3  # T is of 16 bits
+    assert continued(model, ids, warm) == answer(model, ids)
+
+
 def test_packed_parts_are_as_near_as_their_errors_say(
     model: PreTrainedModel, connect: Connect, daemon: Daemon
 ) -> None:
@@ -259,7 +273,7 @@ def test_packed_parts_are_as_near_as_their_errors_say(
     ids = tokens(200)
     e.prefill(ids, CUTS, "splice")
     pieces = divide(profile, b"", ids, CUTS, e.settings.seam_tokens).pieces
-    for piece, lease in zip(pieces, leases(e, ids), strict=False):
+    for piece, lease in zip(pieces[1:], leases(e, ids)[1:], strict=False):
         assert piece.spec is not None
         made = capture(arch, ids[piece.start : piece.end], piece.spec)
         read, written = unpack(profile, piece.spec, lease), rounded(profile, made)
