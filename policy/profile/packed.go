@@ -10,6 +10,9 @@ import (
 // longer the state of the same text.
 const MaxTolerance = 0.05
 
+// DefaultTolerance is what engines ask for unless they are told otherwise.
+const DefaultTolerance = 0.02
+
 // MaxPackedBytes bounds a Packed. A guess: 4,096 layers with both parts fit, three bytes each.
 const MaxPackedBytes = 1 << 15
 

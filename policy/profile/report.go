@@ -21,8 +21,8 @@ type Report struct {
 	StateBytes      int64 `json:"state_bytes"`
 	ConvBytes       int64 `json:"conv_bytes"`
 	KVBytes         int64 `json:"kv_bytes"`
-	SegmentBytes    int64 `json:"segment_bytes"` // as stored, padding included
-	PackedBytes     int64 `json:"packed_bytes"`  // the same where a tolerance allows 8 bits a number; heads that forget everything take less
+	SegmentBytes    int64 `json:"segment_bytes"` // as written, padding included
+	PackedBytes     int64 `json:"packed_bytes"`  // the same where a tolerance allows 8 bits a number; heads that forget everything, and end-states of a low rank, take less
 	CheckpointBytes int64 `json:"checkpoint_bytes"`
 	KVBytesPerToken int64 `json:"kv_bytes_per_token"`
 	// BreakEvenTokens is where keys and values take as many bytes as T and S:
@@ -93,8 +93,8 @@ func (r Report) WriteText(w io.Writer) error {
 	row("  end-states S", "%s", mebibytes(r.StateBytes))
 	row("  convolution tails", "%s", mebibytes(r.ConvBytes))
 	row("  keys and values", "%s", mebibytes(r.KVBytes))
-	row("  as stored", "%s", mebibytes(r.SegmentBytes))
-	row("  with a tolerance", "%s (T and S in 8 bits)", mebibytes(r.PackedBytes))
+	row("  as written", "%s, as stored with tolerance 0", mebibytes(r.SegmentBytes))
+	row("  as stored", "%s with T and S in 8 bits; less where heads forget or S is of a low rank", mebibytes(r.PackedBytes))
 	row("keys and values", "%d B a token", r.KVBytesPerToken)
 	row("checkpoint", "%s and its keys and values", mebibytes(r.CheckpointBytes))
 	row("break-even", "%d tokens (where keys and values take as much as T and S)", r.BreakEvenTokens)

@@ -46,15 +46,15 @@ state every 64 tokens or at every message, and with states where the daemon advi
 
 Exit status 1: the daemon came back without what it held, or an answer differs from
 the one without a cache.`,
-		examples: []string{"", "--scenario questions", "--scenario chat", "--scenario rag --requests 12", "--tolerance 0.02", "--no-kill", "--socket /run/spliced/spliced.sock", "--json"},
+		examples: []string{"", "--scenario questions", "--scenario chat", "--scenario rag --requests 12", "--tolerance 0", "--no-kill", "--socket /run/spliced/spliced.sock", "--json"},
 		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
 			var f demoFlags
 			fs.Var(&f.scenarios, "scenario", "`names` separated by commas: questions, rag, chat (default all)")
 			fs.IntVar(&f.requests, "requests", 0, "questions, rag: serve only the first `n` requests; 0 = all")
 			fs.IntVar(&f.turns, "turns", 0, "chat: serve only the first `n` prompts; 0 = all")
 			fs.IntVar(&f.seam, "seam", 8, "`tokens` recomputed on either side of a join")
-			fs.Float64Var(&f.tolerance, "tolerance", 0, "questions, rag: how far the daemon may be off with transitions and end-states, to keep\n"+
-				"them in fewer bytes: 0.02 is about a third; 0 = it keeps what was published")
+			fs.Float64Var(&f.tolerance, "tolerance", profile.DefaultTolerance, "questions, rag: how far the daemon may be off with transitions and end-states, to keep\n"+
+				"them in fewer bytes: 0.02 is about a quarter; 0 = it keeps what was published")
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` of a running daemon (default: a temporary one of its own)")
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
 			fs.StringVar(&f.model, "model", "", "questions: `directory` of a trained model with questions.jsonl (default "+trainedModel+")")

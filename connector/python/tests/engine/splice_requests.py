@@ -52,14 +52,21 @@ def start(
 ) -> Engine:
     """An engine in mode splice. The plugin is registered here as its entry point would be.
 
-    caching: the engine's own prefix caching, too.
+    caching: the engine's own prefix caching, too. Segments stay as they were written unless a
+    tolerance is given, so that one that is reused answers as the one that captured it, bit for bit.
     """
     vllm_plugin.register()
     return Engine(
         Setup(
             model,
             socket,
-            {"mode": "splice", "stall_ms": 10_000.0, "load_ms": 5_000.0, "measured": False}
+            {
+                "mode": "splice",
+                "stall_ms": 10_000.0,
+                "load_ms": 5_000.0,
+                "measured": False,
+                "tolerance": 0.0,
+            }
             | connector,
             {"enable_prefix_caching": caching, "max_logprobs": -1} | (options or {}),
         )

@@ -38,6 +38,7 @@ CUTS = [i * SEGMENT for i in range(SEGMENTS + 1)]
 SEEDS = count(1000, SEGMENTS)
 
 CONNECTOR: dict[str, object] = {
+    "tolerance": 0.0,
     "mode": "splice",
     "stall_ms": 10_000.0,
     "load_ms": 5_000.0,

@@ -19,13 +19,15 @@ pytestmark = [
 if importlib.util.find_spec("vllm") is not None:
     from engine.splice_requests import ask, ids_of, start, warm, worker
     from engine.vllm_harness import Engine, hybrid_model
-    from spliced_connector.model import divide
+    from spliced_connector.model import DEFAULT_TOLERANCE, divide
 
 
 @pytest.fixture
 def engine(start_daemon: StartDaemon, tmp_path: Path) -> Iterator[Engine]:
     daemon = start_daemon("-arena=256MiB", "-prefill-speed=500")
-    with closing(start(hybrid_model(tmp_path), daemon.socket, tolerance=0.02)) as running:
+    with closing(
+        start(hybrid_model(tmp_path), daemon.socket, tolerance=DEFAULT_TOLERANCE)
+    ) as running:
         yield running
 
 
@@ -38,7 +40,7 @@ def test_packed_segments_are_spliced(engine: Engine) -> None:
     assert float((reply.logprobs - captured.logprobs).abs().max()) > 0
     assert reply.near(captured.logprobs), "it used what it had captured, as it was"
     model = worker(engine)._session.model
-    assert model.profile.identity.tolerance == 0.02
+    assert model.profile.identity.tolerance == DEFAULT_TOLERANCE
     pieces = divide(model.profile, model.salt or b"", ids, cuts, 8)
     for segment in model.acquire(pieces.keys):
         assert segment is not None

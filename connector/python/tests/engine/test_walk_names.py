@@ -17,7 +17,14 @@ from torch import nn
 
 from engine.hybrids import qwen35
 from engine.walk_models import TINY
-from spliced_connector.model import DType, Family, Profile, from_config, identity_digest
+from spliced_connector.model import (
+    DEFAULT_TOLERANCE,
+    DType,
+    Family,
+    Profile,
+    from_config,
+    identity_digest,
+)
 from spliced_connector.model.config_models import ARCHITECTURES as CONFIGS
 from spliced_connector.walk import Naming, UnsupportedError, architecture
 from spliced_connector.walk.registry import ARCHITECTURES, REFUSED
@@ -52,6 +59,7 @@ def test_identities_are_those_that_every_adapter_reads_from_the_config(name: str
         kv=DType.F32,
         conv=DType.F32,
         slopes=lambda layer, _: slopes[layer],
+        tolerance=DEFAULT_TOLERANCE,
     )
     for i, (ours, theirs) in enumerate(zip(identity.layers, want.layers, strict=True)):
         assert ours == theirs, f"layer {i}"
@@ -75,8 +83,8 @@ def test_naming_goes_into_the_identity() -> None:
     linear = identity.layers[0].linear
     assert (linear.state_dtype, linear.transition_dtype) == (DType.BF16, DType.BF16)
     assert (linear.conv.dtype, identity.layers[1].attention.dtype) == (DType.F32, DType.F32)
-    packing = architecture(TINY["olmo"].build(), replace(naming, tolerance=0.02)).identity
-    assert packing == replace(identity, tolerance=0.02)
+    exact = architecture(TINY["olmo"].build(), replace(naming, tolerance=0.0)).identity
+    assert exact == replace(identity, tolerance=0.0) != identity
 
 
 def test_settings_of_the_config_and_the_type_are_named_with_the_weights() -> None:

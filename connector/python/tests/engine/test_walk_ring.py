@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from engine.ring_model import LING, RING, build
 from spliced_connector.hf.cache import filled
 from spliced_connector.model import (
+    DEFAULT_TOLERANCE,
     Choice,
     DType,
     Family,
@@ -146,6 +147,7 @@ def test_the_identity_is_that_of_the_config(model: nn.Module, arch: Architecture
         identity_digest(WEIGHTS, config, "float32"),
         kv=DType.F32,
         slopes=lambda layer, _: slopes[layer],
+        tolerance=DEFAULT_TOLERANCE,
     )
     assert arch.identity == want
     linear = arch.identity.layers[0].linear

@@ -10,6 +10,7 @@ from spliced_connector.model.digest import weights_digest
 from spliced_connector.model.family import Family, Transition
 from spliced_connector.model.fields import Fields
 from spliced_connector.model.identity import (
+    DEFAULT_TOLERANCE,
     MAX_TOKENS,
     MAX_TOLERANCE,
     Attention,
@@ -51,6 +52,7 @@ from spliced_connector.model.validate import Problems
 
 __all__ = [
     "ALL_LAYERS",
+    "DEFAULT_TOLERANCE",
     "MAX_TOKENS",
     "MAX_TOLERANCE",
     "NOTHING",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import ClassVar, Self, TypeGuard, cast
 
-from spliced_connector.model import MAX_TOLERANCE
+from spliced_connector.model import DEFAULT_TOLERANCE, MAX_TOLERANCE
 from spliced_connector.segments import FINDERS
 
 
@@ -85,10 +85,10 @@ class ServingSettings:
     turns: bool = True
     """Whether the state behind each prompt that has segments is stored, so that a conversation's
     next turn continues there, mode splice."""
-    tolerance: float = 0.0
+    tolerance: float = DEFAULT_TOLERANCE
     """How far the daemon may move transitions and states of segments, so that they take fewer
-    bytes; 0 to 0.05. 0: they are kept as they were written. 0.02 keeps them in about a third of the
-    bytes. Engines share nothing unless it is equal, prefixes included, which it does not change."""
+    bytes: about a third at 0.02; 0 to 0.05. 0: they are kept as they were written. Engines share
+    nothing unless it is equal, prefixes included, which it does not change."""
     measured: bool = True
     """Whether segments that are held are used only where the engine was not measured to be quicker
     without them, mode splice. False: where a fixed guess says so."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spliced_connector.model import DType
+from spliced_connector.model import DEFAULT_TOLERANCE, DType
 
 _STORED = {
     torch.float64: DType.F32,
@@ -30,7 +30,7 @@ class Naming:
     tokenizer: str = ""
     state: DType = DType.F32
     transition: DType = DType.F16
-    tolerance: float = 0.0
+    tolerance: float = DEFAULT_TOLERANCE
 
 
 def stored(dtype: torch.dtype) -> DType:
