@@ -101,7 +101,9 @@ func (c *composition) repack(tb testing.TB, r *rand.Rand, which func(step int) (
 func both(int) (bool, bool) { return true, true }
 
 func randomForms(r *rand.Rand) func(int, int) (kernel.Form, kernel.Form) {
-	return func(int, int) (kernel.Form, kernel.Form) { return forms[r.IntN(len(forms))], endForms[r.IntN(len(endForms))] }
+	return func(int, int) (kernel.Form, kernel.Form) {
+		return forms[r.IntN(len(forms))], endForms[r.IntN(len(endForms))]
+	}
 }
 
 // Every form of T with every form of S.
