@@ -163,6 +163,7 @@ func TestPassagesNeedLessRoomThanUnderLRU(t *testing.T) {
 		{"both F16", 2 * 2 * 128 * 128, 0.63},
 		{"both 12 bit a row", 2 * (128*128*3/2 + 4*128), 0.50},
 		{"both 8 bit a row", 2 * (128*128 + 4*128), 0.38},
+		{"what trained models keep at 0.02", tuple * 242 / 1000, 0.30}, // the wider one, docs/fidelity.md
 	} {
 		got := float64(room(uses, tokens, c.tuple, want, policy.NewDefault)) / float64(lru)
 		t.Logf("%-38s %6.1f MiB a passage and %.3f of LRU's room", c.name, float64(passageHeads*c.tuple)/(1<<20), got)

@@ -16,6 +16,7 @@ var packJobs = []packJob{
 	{"nearOne", heads["decayNear1"], heads["noise"]},
 	{"nearZero", heads["decayNear0"], heads["noise"]},
 	{"noise", heads["noise"], heads["noise"]},
+	{"fading", heads["decayNear1"], heads["fading"]},
 }
 
 // BenchmarkPack is of T and S together, beside a copy of as many bytes.
