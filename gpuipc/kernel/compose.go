@@ -26,9 +26,11 @@ type Step struct {
 // time. It grows when a larger head comes. The zero value is ready.
 type Scratch struct {
 	t, s, a, b []float32
+	wide       wide
 }
 
-// NewScratch returns a Scratch with which heads up to [dk, dv] allocate nothing.
+// NewScratch returns a Scratch with which heads up to [dk, dv] allocate nothing, in any form
+// that Pack makes.
 func NewScratch(dk, dv int) *Scratch {
 	sc := new(Scratch)
 	sc.reserve(dk, dv)
@@ -130,6 +132,7 @@ func (sc *Scratch) reserve(dk, dv int) {
 	grow(&sc.s, panels)
 	grow(&sc.a, panels)
 	grow(&sc.b, panels)
+	sc.wide.reserve(min(dk, dv)/rankShare, dk, dv)
 }
 
 func grow(b *[]float32, n int) {

@@ -13,12 +13,12 @@ func composeGeneric(tr Transition, dk, dv int, state []float32, steps []Step, sc
 			continue
 		}
 		t, s := sc.t[:tr.count(dk)], sc.s[:dk*dv]
-		unpackGeneric(s, st.SForm, st.S, st.SType, dk, dv)
+		unpackGeneric(s, st.SForm, st.S, st.SType, dk, dv, &sc.wide)
 		if st.TForm == FormZero {
 			copy(state, s)
 			continue
 		}
-		unpackGeneric(t, st.TForm, st.T, st.TType, dk, dk)
+		unpackGeneric(t, st.TForm, st.T, st.TType, dk, dk, &sc.wide)
 		switch tr {
 		case Scalar:
 			turnStateGeneric(s, dv, st)

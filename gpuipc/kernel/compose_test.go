@@ -408,7 +408,7 @@ func packedAs(t testing.TB, f Form, plain []byte, dt DType, rows, cols int) ([]b
 	p.write(padded, plain, f, len(padded))
 	copy(b, padded)
 	values := make([]float32, rows*cols)
-	unpackGeneric(values, f, b, dt, rows, cols)
+	unpackGeneric(values, f, b, dt, rows, cols, nil)
 	wide, _ := encode(t, values, F32)
 	return b, wide
 }

@@ -19,10 +19,11 @@ type dense struct {
 	next   []float32
 	rows   []float32 // of T, as F32
 	end    []float32 // of S, as F32
+	wide   *wide
 }
 
 func composeDense(v isa, dk, dv int, state []float32, steps []Step, sc *Scratch) {
-	d := dense{isa: v, dk: dk, dv: dv, cols: v.cols(), state: state, now: sc.a, next: sc.b, rows: sc.t, end: sc.s}
+	d := dense{isa: v, dk: dk, dv: dv, cols: v.cols(), state: state, now: sc.a, next: sc.b, rows: sc.t, end: sc.s, wide: &sc.wide}
 	d.full, d.edge, d.size = dv/d.cols, dv%d.cols, dk*d.cols
 	last := len(steps) - 1
 	for last >= 0 && steps[last].empty() {
@@ -40,7 +41,7 @@ func composeDense(v isa, dk, dv int, state []float32, steps []Step, sc *Scratch)
 		switch s := &steps[i]; {
 		case s.empty():
 		case s.TForm == FormZero:
-			unpack(state, s.SForm, s.S, s.SType, dk, dv)
+			unpack(state, s.SForm, s.S, s.SType, dk, dv, d.wide)
 			packed = false
 		default:
 			d.step(s, packed, i == last)
@@ -53,11 +54,11 @@ func composeDense(v isa, dk, dv int, state []float32, steps []Step, sc *Scratch)
 func (d *dense) step(s *Step, packed, last bool) {
 	t := openRows(s.T, s.TForm, s.TType, d.dk, d.dk)
 	if s.TForm.Rank() > 0 {
-		t = openRows(widened(d.rows[:d.dk*d.dk], s.TForm, s.T, s.TType, d.dk, d.dk), FormPlain, F32, d.dk, d.dk)
+		t = openRows(widened(d.rows[:d.dk*d.dk], s.TForm, s.T, s.TType, d.dk, d.dk, d.wide), FormPlain, F32, d.dk, d.dk)
 	}
 	end := openRows(s.S, s.SForm, s.SType, d.dk, d.dv)
 	if d.edge > 0 || s.SForm.Rank() > 0 {
-		whole := endF32(s, d.end, d.dk, d.dv)
+		whole := endF32(s, d.end, d.dk, d.dv, d.wide)
 		end = openRows(whole, FormPlain, F32, d.dk, d.dv)
 		if d.edge > 0 {
 			d.startEdge(whole, packed)
@@ -87,16 +88,16 @@ func (d *dense) step(s *Step, packed, last bool) {
 }
 
 // endF32 is S as F32, in scratch unless it is that already.
-func endF32(s *Step, scratch []float32, dk, dv int) []byte {
+func endF32(s *Step, scratch []float32, dk, dv int, w *wide) []byte {
 	if s.SForm == FormPlain && s.SType == F32 {
 		return s.S
 	}
-	return widened(scratch[:dk*dv], s.SForm, s.S, s.SType, dk, dv)
+	return widened(scratch[:dk*dv], s.SForm, s.S, s.SType, dk, dv, w)
 }
 
 // widened unpacks a head of some rows and columns, and returns the bytes of its numbers.
-func widened(scratch []float32, f Form, b []byte, t DType, rows, cols int) []byte {
-	unpack(scratch, f, b, t, rows, cols)
+func widened(scratch []float32, f Form, b []byte, t DType, rows, cols int, w *wide) []byte {
+	unpack(scratch, f, b, t, rows, cols, w)
 	return unsafe.Slice((*byte)(unsafe.Pointer(&scratch[0])), 4*rows*cols)
 }
 

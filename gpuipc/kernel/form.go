@@ -219,11 +219,11 @@ func (p Packed) Unpack(dst []float32, head int) {
 		panic(fmt.Sprintf("kernel: unpack a head of [%d, %d] into %d numbers", p.rows, p.cols, len(dst)))
 	}
 	f, b := p.Head(head)
-	unpack(dst, f, b, p.t, p.rows, p.cols)
+	unpack(dst, f, b, p.t, p.rows, p.cols, nil)
 }
 
-// unpack writes a head as F32.
-func unpack(dst []float32, f Form, b []byte, t DType, rows, cols int) {
+// unpack writes a head as F32. w is room for factors; nil allocates.
+func unpack(dst []float32, f Form, b []byte, t DType, rows, cols int, w *wide) {
 	switch f {
 	case FormPlain:
 		toF32(dst, b, t)
@@ -233,7 +233,7 @@ func unpack(dst []float32, f Form, b []byte, t DType, rows, cols int) {
 		m := openIntegers(f, b, rows, cols)
 		m.read(dst, 0, rows)
 	default:
-		openLowRank(f, b, rows, cols).read(dst, addOuter)
+		openLowRank(f, b, rows, cols).read(dst, w, addOuter)
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-func unpackGeneric(dst []float32, f Form, b []byte, t DType, rows, cols int) {
+func unpackGeneric(dst []float32, f Form, b []byte, t DType, rows, cols int, w *wide) {
 	switch f {
 	case FormPlain:
 		toF32Generic(dst, b, t)
@@ -16,7 +16,7 @@ func unpackGeneric(dst []float32, f Form, b []byte, t DType, rows, cols int) {
 		unpackRowsGeneric(dst, f, m.scales, m.q, cols)
 		m.addDiagonal(dst, 0, rows)
 	default:
-		openLowRank(f, b, rows, cols).read(dst, addOuterGeneric)
+		openLowRank(f, b, rows, cols).read(dst, w, addOuterGeneric)
 	}
 }
 

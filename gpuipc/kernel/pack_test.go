@@ -70,9 +70,9 @@ func TestFormsReadAsDefined(t *testing.T) {
 				b, _ := guarded(t, len(plain))
 				copy(b, plain)
 				got, ok := guardedF32(t, rows*cols)
-				unpack(got, f, b, F16, rows, cols)
+				unpack(got, f, b, F16, rows, cols, nil)
 				wantSame(t, fmt.Sprint(f.name(), d), got, want)
-				unpackGeneric(got, f, b, F16, rows, cols)
+				unpackGeneric(got, f, b, F16, rows, cols, nil)
 				wantSame(t, fmt.Sprint("generic ", f.name(), d), got, want)
 				ok()
 				if n := FormBytes(f, F16, rows, cols); n%PartAlign != 0 || n < len(b) || n >= len(b)+PartAlign {
@@ -105,9 +105,9 @@ func TestRanksReadAsDefined(t *testing.T) {
 				b, _ := guarded(t, len(plain))
 				copy(b, plain)
 				got, ok := guardedF32(t, rows*cols)
-				unpack(got, f, b, F16, rows, cols)
+				unpack(got, f, b, F16, rows, cols, nil)
 				wantSame(t, fmt.Sprint(f.name(), d), got, want)
-				unpackGeneric(got, f, b, F16, rows, cols)
+				unpackGeneric(got, f, b, F16, rows, cols, nil)
 				wantSame(t, fmt.Sprint("generic ", f.name(), d), got, want)
 				ok()
 				if n := FormBytes(f, F16, rows, cols); n != padded(len(plain)) || f.Rank() != rank || f.Bits() != 0 {
@@ -662,7 +662,7 @@ func FuzzOpenPacked(f *testing.F) {
 			}
 			p.Unpack(x, h)
 			same := make([]float32, len(x))
-			unpackGeneric(same, form, head, d, int(rows), int(cols))
+			unpackGeneric(same, form, head, d, int(rows), int(cols), nil)
 			wantSame(t, "unpacked", x, same)
 		}
 		if n := PackedBytes(forms, d, int(rows), int(cols)); n > len(b) {

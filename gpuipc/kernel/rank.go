@@ -3,7 +3,6 @@ package kernel
 import (
 	"encoding/binary"
 	"math"
-	"sync"
 )
 
 // lowRank is a head of some rank: columns of left times rows of right.
@@ -29,14 +28,18 @@ var ones = func() []byte {
 // wide are factors as F32, the scales within left: [rank, rows] and [rank, cols].
 type wide struct{ left, right []float32 }
 
-var wides = sync.Pool{New: func() any { return new(wide) }}
+// reserve makes room for factors of some rank.
+func (w *wide) reserve(rank, rows, cols int) {
+	grow(&w.left, rank*rows)
+	grow(&w.right, rank*cols)
+}
 
-// read writes the numbers of the head, which the sum adds up.
-func (f lowRank) read(dst []float32, sum func(dst, left, right []float32, rows, cols, rank int)) {
-	w := wides.Get().(*wide)
-	defer wides.Put(w)
-	grow(&w.left, f.rank*f.rows)
-	grow(&w.right, f.rank*f.cols)
+// read writes the numbers of the head, which the sum adds up. w is room; nil allocates.
+func (f lowRank) read(dst []float32, w *wide, sum func(dst, left, right []float32, rows, cols, rank int)) {
+	if w == nil {
+		w = new(wide)
+	}
+	w.reserve(f.rank, f.rows, f.cols)
 	unpackRows(w.left, FormInt8, f.scales, f.left, f.rows)
 	unpackRows(w.right, FormInt8, ones[:4*f.rank], f.right, f.cols)
 	clear(dst)

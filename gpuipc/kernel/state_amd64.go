@@ -25,7 +25,7 @@ func composeRows(tr Transition, dk, dv int, state []float32, steps []Step, sc *S
 		toF32(t, s.T, s.TType)
 		if s.SForm != FormPlain {
 			unpacked := *s
-			unpacked.S, unpacked.SType = endF32(s, sc.s, dk, dv), F32
+			unpacked.S, unpacked.SType = endF32(s, sc.s, dk, dv, &sc.wide), F32
 			s = &unpacked
 		}
 		switch {
