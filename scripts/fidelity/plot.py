@@ -7,7 +7,9 @@ from html import escape
 
 WIDTH, HEIGHT = 470, 330
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 34, 96
-COLOURS = ("#222222", "#0b6e99", "#5aa9c9", "#c77f00", "#b3261e", "#6b6b6b")
+COLOURS = (
+    "#222222", "#0b6e99", "#5aa9c9", "#c77f00", "#b3261e", "#6b6b6b", "#2e7d32", "#8e24aa", "#d4a017", "#795548"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,14 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """names puts text under x = 0, 1, 2, …; without, x is a number."""
+    """names puts text under x = 0, 1, 2, …; without, x is a number. ticks are the x that are told,
+    without any all that are there."""
 
     title: str
     x: str
     series: list[Series]
     names: list[str] = field(default_factory=list)
+    ticks: list[float] = field(default_factory=list)
 
 
 def draw(panels: list[Panel]) -> str:
@@ -51,7 +55,8 @@ def _panel(panel: Panel) -> str:
     low, high = min(p.low for p in points), max(p.high for p in points)
     step = _step(high - low)
     first, last = step * (low // step), step * -(-high // step)
-    left, right = min(p.x for p in points), max(p.x for p in points)
+    across = panel.ticks or sorted({p.x for p in points})
+    left, right = across[0], across[-1]
     if panel.names:
         left, right = left - 0.5, right + 0.5
 
@@ -72,7 +77,7 @@ def _panel(panel: Panel) -> str:
             _slanted(x(float(i)), HEIGHT - BOTTOM + 14, name) for i, name in enumerate(panel.names)
         ]
     else:
-        for value in sorted({p.x for p in points}):
+        for value in across:
             at = HEIGHT - BOTTOM + 16
             out.append(f'<text x="{x(value):.1f}" y="{at}" text-anchor="middle">{value:g}</text>')
         middle = (LEFT + WIDTH - RIGHT) / 2

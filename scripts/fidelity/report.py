@@ -3,7 +3,7 @@
 python scripts/fidelity/report.py docs/results/fidelity.json docs/fidelity.md docs/fidelity.svg
 
 What `measure.py --places`, `--seams` and `--forms` and `drift.py` left is read from
-fidelity-places.json and so on beside the results.
+fidelity-places.json and so on beside the results, and fidelity-bytes.svg is written beside the plot.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from plot import Panel, Point, Series, draw
-from ways import FULL, PREFIX, SPLICED
+from ways import FULL, PACKED, PREFIX, ROWS, SPLICED
 
 ADDED, WHOLE = "naive addition", "whole tuples, edges again"
 LINES = (FULL, SPLICED, WHOLE, ADDED)
@@ -108,19 +108,39 @@ The same splice, w=8, with its transitions T and end-states S in small forms. {q
 {date} at {commit}. Differences and same tokens are told from *spliced w=8*, T and S in float32, not from full; *bytes* are those of
 tuples alone, of notes of some 90 tokens, beside T in fp16 and S in fp32.
 
+![Score beside the splice of unrounded tuples, by the bytes that tuples take](fidelity-bytes.svg)
+
 """
 
 ABOUT_FORMS = """
-* **int***b*: a matrix is rows of *b*-bit numbers with a scale each; of T, what is left beside the mean of its diagonal.
-* **packed**: what a profile with this [tolerance](engines.md#segments-in-fewer-bytes) stores. For each head the smallest of nothing
-  (T), 8, 12 or 16 bits and what was written whose error is at most the tolerance: the spectral norm of T's, by its bound
+* **int***b*: a matrix is rows of *b*-bit numbers with a scale each; of T, what is left beside the mean of its diagonal. **fp8**: e4m3 with such
+  scales: as many bytes as int8, and twice the error, since the numbers of a row are of one size.
+* **packed**: what is stored at a [tolerance](engines.md#segments-in-fewer-bytes); 0.02 is the default. For each head the smallest of nothing
+  (T), 8, 12 or 16 bits, for S two int8 factors of a rank up to a quarter of its side, and what was written, whose error is at most the tolerance: the spectral norm of T's, by its bound
   √‖E'E‖ (Frobenius), and the norm of S's beside that of S. Computed here by the same rules, in torch.
-* **S of low rank**: two int8 factors, of the lowest rank that lacks at most 1 % of the norm. Longer passages have more of it; the
-  daemon does not store it.
+* **T of low rank too**: g times the identity and two int8 factors, by singular values. The daemon has no such form: of heads that keep anything
+  T has nearly full rank at these errors (95 % at 0.02), so that it saves nothing here. It would of segments of fewer tokens than a quarter of the key dimensions.
+* **rows**: the layer's own keys, values, betas and decays of each token, from which T and S follow exactly. They take the fewest bytes for the
+  shortest segments only: with 128x128 heads and two value heads for a key head 25 % at 64 tokens, 56 % at 140, and more than T and S from
+  256 tokens on. Whoever uses them computes T and S again. Not stored.
 
-So 0.02 is the tolerance to take where bytes matter: no answer was another one, at three tenths of the bytes. It was measured on one
-small model with heads of 64x64, notes of some 90 tokens and at most 12 of them; errors add up over joins, so that prompts of many more
-segments want a smaller one.
+Errors do not add up over a prompt's segments as bounds do, since later segments forget them with the rest. The state behind a
+chain of segments, each stored so, beside the exact one: mean over heads, and the largest of any, in %. *Bound* is what follows from the norms of
+T, T' - T and S' - S, mean, in %: it grows with each segment, so that no request is refused by it.
+
+"""
+
+WRONG = """
+### When it would be wrong
+
+* Where the first answer with a segment and the later ones have to be the same to the bit: the request that captures a segment has it unrounded.
+* Where states are compared with, or handed to, something that expects the engine's own rounding (1e-3 in bf16): 0.02 is ten times that.
+* Where transitions keep everything over dozens of segments (decays of one, T's norm near one in all heads): errors of low-rank S stay then. The largest
+  of the first model's heads comes to three times the tolerance behind 40 segments.
+* Where the daemon's processor has neither AVX2 nor AVX-512: packing takes some 15 times as long, and what takes too long is stored as written.
+
+`tolerance: 0` (a setting of the engine) is right there; 0.005 takes four tenths of the bytes with a quarter of the error. Both models here are
+small, with 24 and 12 heads: look at a canary's share of your own.
 """
 
 WIDE = """
@@ -133,11 +153,22 @@ of {notes} notes, measured {date} at {commit}, model {model}. Five of its twelve
 
 
 ABOUT_WIDE = """
-What tuples are kept in changes no answer at 8 bits or at 0.02 here either, at 32 % of the bytes. **The splice itself does**: beside a full prefill it
-loses 6.5 points (2.6 to 10.3) of this model, where it loses one of the first. All of it are questions about what goes from note to note
-(*latest* and *holder*, 72 to 61 %); those that one or two notes answer stay at 100 %. Notes are six times as long, so that more of what the
-deeper layers read was computed without what stands before; and the model was trained for four minutes, on whole prompts. Which of it
-costs the answers is not known; whoever splices long passages should look at a canary's share of their own model first.
+**What costs answers is the splice**, not what tuples are kept in: beside a full prefill this model loses five to six points by it, where the first one loses one. All of it are
+questions about what goes from note to note (*latest* and *holder*); those that one or two notes answer stay at 100 %.
+
+"""
+
+WIDE_SEAMS = """
+### What is computed again at a join, with long notes
+
+The second model again, {questions} questions, measured {date} at {commit}.
+
+"""
+
+ABOUT_WIDE_SEAMS = """
+Up to w=32, a tenth of a note, seams change nothing here; w=128, about half of a note computed again, wins back two of the five points. So the loss does not come from the joins: it is
+what deeper layers would have read of earlier notes anywhere in a long one, and no seam that is worth a splice repairs that. Beginnings alone are as good as both sides on this model too.
+Whoever splices long passages whose answers hang on one another should look at a canary's share of their own model first.
 """
 
 
@@ -219,12 +250,34 @@ def errors(result: Json, suffix: str, title: str) -> list[str]:
 
 def forms(result: Json) -> str:
     """The section on what tuples are kept in."""
-    return FORMS.format(**told(result)) + forms_table(result) + ABOUT_FORMS
+    text = FORMS.format(**told(result)) + forms_table(result) + ABOUT_FORMS
+    return text + chains_table(result) + WRONG
 
 
 def wide(result: Json) -> str:
     """The same of another model."""
-    return WIDE.format(**told(result)) + forms_table(result) + ABOUT_WIDE
+    text = WIDE.format(**told(result)) + forms_table(result)
+    return text + ABOUT_WIDE + chains_table(result)
+
+
+def wide_seams(result: Json) -> str:
+    """The section on what is computed again in the other model."""
+    variants: Sequence[Json] = result["variants"]  # type: ignore[assignment]
+    lines = table(variants) + ["", *split(variants, "kind", "kind")]
+    return WIDE_SEAMS.format(**told(result)) + "\n".join(lines) + "\n" + ABOUT_WIDE_SEAMS
+
+
+def chains_table(result: Json) -> str:
+    """Errors of states by the number of segments behind which they are."""
+    found: Mapping[str, Mapping[str, Mapping[str, float]]] = result["chains"]  # type: ignore[assignment]
+    shown = {name: row for name, row in found.items() if row["1"]["mean"] > 1e-6}
+    lengths = list(next(iter(shown.values())))
+    lines = [f"| segments | {' | '.join(lengths)} | bound of {lengths[-1]} |"]
+    lines.append("|---" * (len(lengths) + 2) + "|")
+    for name, row in shown.items():
+        cells = [f"{100 * row[n]['mean']:.2f} ({100 * row[n]['most']:.2f})" for n in lengths]
+        lines.append(f"| {name} | {' | '.join(cells)} | {100 * row[lengths[-1]]['bound']:.1f} |")
+    return "\n".join(lines) + "\n"
 
 
 def told(result: Json) -> dict[str, str]:
@@ -245,18 +298,35 @@ def forms_table(result: Json) -> str:
     variants: Sequence[Json] = result["variants"]  # type: ignore[assignment]
     weights: Mapping[str, float] = result["bytes"]  # type: ignore[assignment]
     lines = [
-        "| way | bytes, % | difference, points | same token, % | surprise |",
-        "|---|---|---|---|---|",
+        "| way | questions | bytes, % | difference, points | same token, % | surprise |",
+        "|---|---|---|---|---|---|",
     ]
     for v in variants:
         beside: Mapping[str, Mapping[str, float]] = v["from spliced"]  # type: ignore[assignment]
         name = str(v["name"])
         weight = f"{100 * weights[name]:.1f}" if name in weights else ""
         lines.append(
-            f"| {name} | {weight} | {points(beside['difference'])} "
+            f"| {name} | {v['questions']:,} | {weight} | {points(beside['difference'])} "
             f"| {percent(beside['agreement'])} | {v['surprise']:.3f} |"
         )
+    lines.append(f"| {ROWS} | | {100 * weights[ROWS]:.1f} | exact | | |")
     return "\n".join(lines) + "\n"
+
+
+def by_bytes(title: str, result: Json) -> Panel:
+    """Differences from the splice of unrounded tuples by the bytes of forms."""
+    variants: Sequence[Json] = result["variants"]  # type: ignore[assignment]
+    weights: Mapping[str, float] = result["bytes"]  # type: ignore[assignment]
+    series = []
+    for v in variants:
+        name = str(v["name"])
+        if name in weights and name != SPLICED:
+            beside: Mapping[str, Mapping[str, float]] = v["from spliced"]  # type: ignore[assignment]
+            at = [100 * beside["difference"][x] for x in ("value", "low", "high")]
+            short = name.removeprefix(PACKED + ", ").removeprefix("packed, ")
+            series.append(Series(short, [Point(100 * weights[name], *at)]))
+    ticks = [float(x) for x in range(0, 101, 20)]
+    return Panel(title, "bytes of T and S, % of fp16 and fp32", series, ticks=ticks)
 
 
 def page(result: Json) -> str:
@@ -313,12 +383,19 @@ def main() -> None:
         "drift": drift,
         "forms": forms,
         "forms-wide": wide,
+        "seams-wide": wide_seams,
     }
+    found = {}
     for name, section in sections.items():
         beside = source.with_name(f"fidelity-{name}.json")
-        more += section(json.loads(beside.read_text())) if beside.exists() else ""
+        if beside.exists():
+            found[name] = json.loads(beside.read_text())
+            more += section(found[name])
     text.write_text(page(result) + more)
     plot.write_text(draw(panels(result)))
+    titles = {"forms": "heads of 64x64, points", "forms-wide": "heads of 128x128, points"}
+    sizes = [by_bytes(titles[name], found[name]) for name in titles if name in found]
+    plot.with_name("fidelity-bytes.svg").write_text(draw(sizes))
 
 
 if __name__ == "__main__":

@@ -14,16 +14,12 @@ from spliced_connector.walk import Captured, SegmentLayer
 
 def apply(variant: Variant, part: Captured, whole: Captured | None) -> Captured:
     """The segment as this way has it; `whole` is the same one with a tuple of all tokens."""
-    layers = []
-    for i, layer in enumerate(part.layers):
-        if layer.transition is None or layer.state is None:
-            layers.append(layer)
-            continue
-        if variant.whole and whole is not None:
+    layers = list(part.layers)
+    for i, layer in enumerate(layers):
+        if layer.state is not None and variant.whole and whole is not None:
             source = whole.layers[i]
-            layer = replace(layer, transition=source.transition, state=source.state)
-        layers.append(_stored(variant, layer))
-    return Captured(part.spec, tuple(layers))
+            layers[i] = replace(layer, transition=source.transition, state=source.state)
+    return Captured(part.spec, tuple(_stored(variant, layers)))
 
 
 def kept(variant: Variant, transition: Tensor, state: Tensor) -> tuple[Kept, Kept]:
@@ -34,14 +30,20 @@ def kept(variant: Variant, transition: Tensor, state: Tensor) -> tuple[Kept, Kep
     )
 
 
-def _stored(variant: Variant, layer: SegmentLayer) -> SegmentLayer:
-    transition, state = layer.transition, layer.state
-    if transition is None or state is None:
-        return layer
+def _stored(variant: Variant, layers: list[SegmentLayer]) -> list[SegmentLayer]:
+    """The heads of all layers at once: forms are found head by head, and calls take their time."""
+    where = [i for i, layer in enumerate(layers) if layer.state is not None]
+    if not where:
+        return layers
+    transition, state = (
+        torch.cat([getattr(layers[i], name) for i in where]) for name in ("transition", "state")
+    )
     if variant.summed:
         transition = _identity(transition)
-    t, s = kept(variant, transition, state)
-    return replace(layer, transition=t.matrices, state=s.matrices)
+    t, s = (k.matrices.chunk(len(where)) for k in kept(variant, transition, state))
+    for i, near_t, near_s in zip(where, t, s, strict=True):
+        layers[i] = replace(layers[i], transition=near_t, state=near_s)
+    return layers
 
 
 def _identity(transition: Tensor) -> Tensor:
