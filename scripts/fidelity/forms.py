@@ -150,11 +150,15 @@ def factors(m: Tensor, needed: Callable[[Tensor], Tensor]) -> Kept:
 
 def ranked_beside(t: Tensor, tau: float) -> Kept:
     """g times the identity and two factors in int8, of the lowest rank whose rest has half of tau
-    as its spectral norm: the other half is for the factors. g is the median singular value, which
-    is the decay of all tokens where they are fewer than half of the rows."""
+    as its spectral norm: the other half is for the factors."""
+    return _beside(t, decayed(t), lambda rest: factors(rest, lambda values: values > tau / 2))
+
+
+def decayed(t: Tensor) -> Tensor:
+    """g times the identity, g the median singular value: the decay of all tokens, where most
+    directions are written by few of them."""
     g = torch.linalg.svdvals(t).median(-1).values
-    middle = g[:, None, None] * torch.eye(t.shape[-1], dtype=t.dtype)
-    return _beside(t, middle, lambda rest: factors(rest, lambda values: values > tau / 2))
+    return g[:, None, None] * torch.eye(t.shape[-1], dtype=t.dtype)
 
 
 def norm_bound(m: Tensor) -> Tensor:

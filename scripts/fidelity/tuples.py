@@ -17,7 +17,7 @@ from forms import (
     WIDTHS,
     beside,
     centred,
-    diagonal,
+    decayed,
     floats,
     norm_bound,
     rows,
@@ -108,7 +108,7 @@ def ranks(t: Tensor, s: Tensor) -> Iterator[str]:
     """Singular values that matter: of T those above tau, beside g times the identity or not (of
     heads that keep anything), of S those without which a share tau of its norm would lack."""
     yield _head(["rank, beside its most", *(f"{100 * x:g} %" for x in SHARES), "most"])
-    alone, centre = torch.linalg.svdvals(t), torch.linalg.svdvals(t - diagonal(t))
+    alone, centre = torch.linalg.svdvals(t), torch.linalg.svdvals(t - decayed(t))
     beyond = torch.linalg.svdvals(s).square().flip(-1).cumsum(-1).flip(-1)
     for tau in TOLERANCES:
         live = alone[:, 0] > tau

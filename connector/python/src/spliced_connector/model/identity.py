@@ -185,5 +185,6 @@ MAX_CANONICAL_BYTES = 96 << 10
 MAX_TOLERANCE = 0.05
 """What is farther off than a twentieth is no longer the state of the same text."""
 DEFAULT_TOLERANCE = 0.02
-"""What engines ask for unless they are told otherwise: T and S in a third of the bytes. It changed
-no answer of the trained models beside a splice of unrounded tuples (docs/fidelity.md)."""
+"""What engines ask for unless they are told otherwise: T and S in a quarter of the bytes. Of the
+trained models it changes one or two first tokens in 1,000 beside a splice of unrounded tuples, and
+no score (docs/fidelity.md)."""

@@ -87,7 +87,7 @@ class ServingSettings:
     next turn continues there, mode splice."""
     tolerance: float = DEFAULT_TOLERANCE
     """How far the daemon may move transitions and states of segments, so that they take fewer
-    bytes: about a third at 0.02; 0 to 0.05. 0: they are kept as they were written. Engines share
+    bytes: about a quarter at 0.02; 0 to 0.05. 0: they are kept as they were written. Engines share
     nothing unless it is equal, prefixes included, which it does not change."""
     measured: bool = True
     """Whether segments that are held are used only where the engine was not measured to be quicker
