@@ -42,7 +42,10 @@ def test_packed_segments_are_spliced(engine: Engine) -> None:
     model = worker(engine)._session.model
     assert model.profile.identity.tolerance == DEFAULT_TOLERANCE
     pieces = divide(model.profile, model.salt or b"", ids, cuts, 8)
-    for segment in model.acquire(pieces.keys):
+    leading, *others = model.acquire(pieces.keys)
+    assert leading is not None and leading.errors == (0.0, 0.0)
+    assert leading.release()
+    for segment in others:
         assert segment is not None
         transition, state = segment.errors
         assert 0 <= transition <= 0.02 * (1 + 1e-6), "0 where it has faded away"
