@@ -217,7 +217,7 @@ fidelity: ## what each way of reuse costs in answers: docs/fidelity.md; several 
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --out docs/results/fidelity.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --places --questions 300 --out docs/results/fidelity-places.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --forms --questions 6500 --out docs/results/fidelity-forms.json && \
-	  $(ENGINES)/bin/python scripts/fidelity/measure.py --forms --model scripts/tinyhybrid/long --notes 2,4,6 --questions 1200 \
+	  $(ENGINES)/bin/python scripts/fidelity/measure.py --forms --model scripts/tinyhybrid/long --notes 2,4,6 --questions 900 \
 	    --out docs/results/fidelity-forms-wide.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --seams --out docs/results/fidelity-seams.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --seams --windows 0,4,8,16,32,64,128 --model scripts/tinyhybrid/long --notes 2,4,6 \
