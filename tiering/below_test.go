@@ -173,6 +173,31 @@ func TestMatchOverTwoTiersDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// Earlier builds packed leading segments, too. What they left is missed, and not exact.
+func TestPackedLeadingSegmentsAreNotPromoted(t *testing.T) {
+	x := newTwoTiers(t, lenient(1, 0.02))
+	other, p := x.mid(1, 64, 8), x.piece(2, profile.FirstSpec(64))
+	x.publish(x.c, other)
+	d, ok := x.Segment(other.key)
+	if !ok || d.Packed == "" {
+		t.Fatal("nothing was packed: this shows nothing")
+	}
+	x.sink(p)
+	e := x.tier.entries[tier.Name{Key: p.key}]
+	if e.Packed != "" {
+		t.Fatal("a leading segment was packed")
+	}
+	plain := e.Packed
+	e.Packed = d.Packed
+	if row := x.try(p); row.Hit || row.Promoting {
+		t.Errorf("packed: Hit %v, want false; Promoting %v, want false", row.Hit, row.Promoting)
+	}
+	e.Packed = plain
+	if row := x.try(p); !row.Promoting {
+		t.Error("as it was written it is not promoted either: this shows nothing")
+	}
+}
+
 func TestEntriesOfNonsenseAreNotPromoted(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
 	p := x.mid(1, 64, 8)

@@ -27,10 +27,9 @@ type packing struct {
 	digests [][]uint64 // by rank
 }
 
-// packs tells whether an object is packed before it is published. Leading segments are not:
-// what is computed behind one is exact, and is stored as that.
+// packs tells whether an object is packed before it is published.
 func packs(o *objects.Object) bool {
-	return o.Kind == 0 && o.Profile.Tolerance() > 0 && o.Phase != objects.Stripped && o.Spec.Role != profile.RoleFirst
+	return o.Kind == 0 && o.Profile.Tolerance() > 0 && o.Phase != objects.Stripped && o.Spec.MayPack()
 }
 
 // pack packs a segment where it lies, or leaves it as it is where that would not make it

@@ -15,6 +15,10 @@ func (p *Profile) HeadExclusion(w int) int { return max(w, p.headMin) }
 // FirstSpec is the geometry of a leading segment, which is kept whole.
 func FirstSpec(tokens int) SegmentSpec { return SegmentSpec{Role: RoleFirst, Tokens: tokens} }
 
+// MayPack tells whether segments of the spec are packed where their profile has a tolerance.
+// Leading ones are not: what is computed behind one is exact, and is stored as that.
+func (s SegmentSpec) MayPack() bool { return s.Role != RoleFirst }
+
 // MidSpec is the geometry of any other segment at seam width w. It reports
 // false when nothing worth keeping is left: the interior must hold a token and
 // all inputs of the convolution tail.

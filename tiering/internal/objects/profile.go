@@ -47,7 +47,7 @@ func (p *Profile) Fits(e *tier.Entry) bool {
 		return false
 	}
 	begin, count := e.Spec.Interior()
-	if e.Begin != begin || e.End != begin+count {
+	if e.Begin != begin || e.End != begin+count || e.Packed != "" && !e.Spec.MayPack() {
 		return false
 	}
 	_, err := p.PackedParts(count, e.Packed)
