@@ -82,7 +82,7 @@ func squares(x []float32) float64 {
 	default:
 		sum = squaresAVX2(&x[0], n)
 	}
-	return moreSquares(sum, x[n:])
+	return moreInner(sum, x[n:], x[n:])
 }
 
 func inner(x, y []float32) float64 {
@@ -117,18 +117,8 @@ func addOuter(dst, left, right []float32, rows, cols, rank int) {
 			}
 		}
 	}
-	for i := range rows {
-		from := wide
-		if i >= high {
-			from = 0
-		}
-		for k := range rank {
-			a, row := left[k*rows+i], right[k*cols:][from:cols]
-			for j, b := range row {
-				dst[i*cols+from+j] += float32(a * b)
-			}
-		}
-	}
+	addOuterPart(dst, left, right, rows, cols, rank, 0, high, wide)
+	addOuterPart(dst, left, right, rows, cols, rank, high, rows, 0)
 }
 
 func weighted(g []int32, u []float32) float64 {

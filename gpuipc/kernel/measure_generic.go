@@ -39,20 +39,24 @@ func quantizeGeneric(q []int16, rest, x []float32, scale, largest float32) {
 
 // squaresGeneric is the sum of squares: number i goes to sum i%8, and what is left
 // of eights on top of all.
-func squaresGeneric(x []float32) float64 {
+func squaresGeneric(x []float32) float64 { return innerGeneric(x, x) }
+
+// innerGeneric is the sum of x[i]*y[i] in that order.
+func innerGeneric(x, y []float32) float64 {
 	var s [8]float64
 	whole := len(x) &^ 7
 	for i := 0; i < whole; i += 8 {
+		w := y[i:][:8]
 		for j, v := range x[i:][:8] {
-			s[j] += float64(float64(v) * float64(v))
+			s[j] += float64(float64(v) * float64(w[j]))
 		}
 	}
-	return moreSquares(folded8(&s), x[whole:])
+	return moreInner(folded8(&s), x[whole:], y[whole:])
 }
 
-func moreSquares(sum float64, x []float32) float64 {
-	for _, v := range x {
-		sum += float64(float64(v) * float64(v))
+func moreInner(sum float64, x, y []float32) float64 {
+	for i, v := range x {
+		sum += float64(float64(v) * float64(y[i]))
 	}
 	return sum
 }

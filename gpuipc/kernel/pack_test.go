@@ -53,6 +53,20 @@ func headOf(f Form, g float32, scales []float32, q [][]int, cols int) ([]byte, [
 
 var packedShapes = [][2]int{{1, 1}, {1, 7}, {3, 3}, {5, 1}, {4, 16}, {7, 33}, {17, 24}, {33, 33}, {16, 47}, {64, 64}, {31, 130}, {128, 128}, {9, 25}}
 
+// wantUnpacked reads a head in this form with what is active and in plain Go.
+func wantUnpacked(t *testing.T, f Form, plain []byte, want []float32, rows, cols int) {
+	t.Helper()
+	b, _ := guarded(t, len(plain))
+	copy(b, plain)
+	what := fmt.Sprintf("%s [%d, %d]", f.name(), rows, cols)
+	got, ok := guardedF32(t, rows*cols)
+	unpack(got, f, b, F16, rows, cols, nil)
+	wantSame(t, what, got, want)
+	unpackGeneric(got, f, b, F16, rows, cols, nil)
+	wantSame(t, "generic "+what, got, want)
+	ok()
+}
+
 func TestFormsReadAsDefined(t *testing.T) {
 	r := rng(t)
 	eachISA(t, func(t *testing.T) {
@@ -67,16 +81,9 @@ func TestFormsReadAsDefined(t *testing.T) {
 					}
 				}
 				plain, want := headOf(f, 0.75, scales, q, cols)
-				b, _ := guarded(t, len(plain))
-				copy(b, plain)
-				got, ok := guardedF32(t, rows*cols)
-				unpack(got, f, b, F16, rows, cols, nil)
-				wantSame(t, fmt.Sprint(f.name(), d), got, want)
-				unpackGeneric(got, f, b, F16, rows, cols, nil)
-				wantSame(t, fmt.Sprint("generic ", f.name(), d), got, want)
-				ok()
-				if n := FormBytes(f, F16, rows, cols); n%PartAlign != 0 || n < len(b) || n >= len(b)+PartAlign {
-					t.Errorf("%s %v takes %d bytes, FormBytes says %d", f.name(), d, len(b), n)
+				wantUnpacked(t, f, plain, want, rows, cols)
+				if n := FormBytes(f, F16, rows, cols); n%PartAlign != 0 || n < len(plain) || n >= len(plain)+PartAlign {
+					t.Errorf("%s %v takes %d bytes, FormBytes says %d", f.name(), d, len(plain), n)
 				}
 			}
 		}
@@ -102,14 +109,7 @@ func TestRanksReadAsDefined(t *testing.T) {
 						want[i] += float32(a * float32(int8(right[k*cols+i%cols])))
 					}
 				}
-				b, _ := guarded(t, len(plain))
-				copy(b, plain)
-				got, ok := guardedF32(t, rows*cols)
-				unpack(got, f, b, F16, rows, cols, nil)
-				wantSame(t, fmt.Sprint(f.name(), d), got, want)
-				unpackGeneric(got, f, b, F16, rows, cols, nil)
-				wantSame(t, fmt.Sprint("generic ", f.name(), d), got, want)
-				ok()
+				wantUnpacked(t, f, plain, want, rows, cols)
 				if n := FormBytes(f, F16, rows, cols); n != padded(len(plain)) || f.Rank() != rank || f.Bits() != 0 {
 					t.Errorf("%s %v takes %d bytes, FormBytes says %d", f.name(), d, len(plain), n)
 				}

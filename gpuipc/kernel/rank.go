@@ -49,35 +49,20 @@ func (f lowRank) read(dst []float32, w *wide, sum func(dst, left, right []float3
 // addOuterGeneric adds left[k]*right[k], a column times a row, to dst [rows, cols] for
 // every k in order. No product is fused with a sum.
 func addOuterGeneric(dst, left, right []float32, rows, cols, rank int) {
+	addOuterPart(dst, left, right, rows, cols, rank, 0, rows, 0)
+}
+
+// addOuterPart does so from a column on, in rows from first to last.
+func addOuterPart(dst, left, right []float32, rows, cols, rank, first, last, col int) {
 	for k := range rank {
-		row := right[k*cols:][:cols]
-		for i, a := range left[k*rows:][:rows] {
-			to := dst[i*cols:][:cols]
+		row := right[k*cols:][col:cols]
+		for i := first; i < last; i++ {
+			a, to := left[k*rows+i], dst[i*cols:][col:cols]
 			for j, b := range row {
 				to[j] += float32(a * b)
 			}
 		}
 	}
-}
-
-// innerGeneric is the sum of x[i]*y[i] in the order of squaresGeneric.
-func innerGeneric(x, y []float32) float64 {
-	var s [8]float64
-	whole := len(x) &^ 7
-	for i := 0; i < whole; i += 8 {
-		w := y[i:][:8]
-		for j, v := range x[i:][:8] {
-			s[j] += float64(float64(v) * float64(w[j]))
-		}
-	}
-	return moreInner(folded8(&s), x[whole:], y[whole:])
-}
-
-func moreInner(sum float64, x, y []float32) float64 {
-	for i, v := range x {
-		sum += float64(float64(v) * float64(y[i]))
-	}
-	return sum
 }
 
 const (

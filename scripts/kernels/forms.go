@@ -333,25 +333,7 @@ func (g *gen) gramRows() {
 			g.zero(sums[r][c])
 		}
 	}
-	g.Label("pair")
-	var cols [gramVectors]reg.VecVirtual
-	for c := range cols {
-		cols[c] = g.vector()
-		g.VMOVUPS(at(b, c*g.vectorBytes()), cols[c])
-	}
-	for r := range sums {
-		row := g.vector()
-		g.VPBROADCASTD(at(a, 4*r), row)
-		for c, s := range sums[r] {
-			p := g.vector()
-			g.VPMADDWD(cols[c], row, p)
-			g.VPADDD(p, s, s)
-		}
-	}
-	g.ADDQ(ld, a)
-	g.ADDQ(ld, b)
-	g.DECQ(n)
-	g.JNZ(operand.LabelRef("pair"))
+	g.addProducts("pair", &sums, a, ld, b, ld, n, g.VPBROADCASTD, g.VPMADDWD, g.VPADDD)
 	for r := range sums {
 		for c, s := range sums[r] {
 			g.VMOVUPS(s, at(out, c*g.vectorBytes()))
@@ -361,6 +343,31 @@ func (g *gen) gramRows() {
 		}
 	}
 	g.end()
+}
+
+// addProducts adds, n times over, the products of a number of each row of a, which lie
+// side by side, and two vectors of b. It moves a and b by their strides.
+func (g *gen) addProducts(label string, sums *[gramHeight][gramVectors]reg.VecVirtual, a, lda, b, ldb, n reg.Register,
+	broadcast, multiply, add func(...operand.Op)) {
+	g.Label(label)
+	var cols [gramVectors]reg.VecVirtual
+	for c := range cols {
+		cols[c] = g.vector()
+		g.VMOVUPS(at(b, c*g.vectorBytes()), cols[c])
+	}
+	for r := range sums {
+		row := g.vector()
+		broadcast(at(a, 4*r), row)
+		for c, s := range sums[r] {
+			p := g.vector()
+			multiply(cols[c], row, p)
+			add(p, s, s)
+		}
+	}
+	g.ADDQ(lda, a)
+	g.ADDQ(ldb, b)
+	g.DECQ(n)
+	g.JNZ(operand.LabelRef(label))
 }
 
 // outerRows adds products to a block that stays in registers, rounded one by one.
@@ -383,25 +390,7 @@ func (g *gen) outerRows() {
 			g.VMOVUPS(at(to, c*g.vectorBytes()), sums[r][c])
 		}
 	}
-	g.Label("term")
-	var cols [gramVectors]reg.VecVirtual
-	for c := range cols {
-		cols[c] = g.vector()
-		g.VMOVUPS(at(right, c*g.vectorBytes()), cols[c])
-	}
-	for r := range sums {
-		a := g.vector()
-		g.VBROADCASTSS(at(left, 4*r), a)
-		for c, s := range sums[r] {
-			p := g.vector()
-			g.VMULPS(cols[c], a, p)
-			g.VADDPS(p, s, s)
-		}
-	}
-	g.ADDQ(ldl, left)
-	g.ADDQ(ldr, right)
-	g.DECQ(n)
-	g.JNZ(operand.LabelRef("term"))
+	g.addProducts("term", &sums, left, ldl, right, ldr, n, g.VBROADCASTSS, g.VMULPS, g.VADDPS)
 	for r := range sums {
 		for c, s := range sums[r] {
 			g.VMOVUPS(s, at(rows[r], c*g.vectorBytes()))
