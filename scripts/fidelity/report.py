@@ -141,9 +141,9 @@ tokens of 1,000, and no score beyond a tenth of a point, at a quarter of the byt
 * where states are compared with, or handed to, something that expects the engine's own rounding (1e-3 in bf16): 0.02 is ten times that;
 * where transitions keep everything over dozens of segments (decays of one, T's norm near one in all heads): errors of low-rank S stay then. The largest
   of the first model's heads comes to three times the tolerance behind 40 segments;
-* where the daemon's processor has neither AVX2 nor AVX-512: packing takes some 15 times as long, and what takes too long is stored as written.
+* where the daemon's processor has neither AVX2 nor AVX-512: packing takes some twelve times as long, and what takes too long is stored as written.
 
-`tolerance: 0` (a setting of the engine) is right there; 0.005 takes four tenths of the bytes with a quarter of the error. Both models here are
+`tolerance: 0` (a setting of the engine) is right there; 0.005 takes 33 to 39 % of the bytes, with a seventh to a tenth of the error. Both models here are
 small, with 24 and 12 heads: look at a canary's share of your own.
 """
 

@@ -2,7 +2,8 @@
 
     python scripts/fidelity/tuples.py --segments 200 --model scripts/tinyhybrid/model
 
-Prints tables: the errors of each form, the ranks, the forms that "packed" takes. The segments are notes of held-out questions; each of their heads counts once.
+Prints tables: the errors of each form, the ranks, the forms that "packed" takes. The segments are
+notes of held-out questions; each of their heads counts once.
 """
 
 from __future__ import annotations
