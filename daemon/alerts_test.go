@@ -98,7 +98,7 @@ func exposed(t *testing.T) map[string]map[string]bool {
 	c := &configs[0]
 	c.Disk = filepath.Join(t.TempDir(), "disk")
 	c.DiskSize, c.DiskPrivate, c.DiskSlab, c.DiskGranule, c.DiskReserve = 24*settings.MiB, 8*settings.MiB, 4*settings.MiB, 4*settings.KiB, 0
-	c.ObjectBucket, c.ObjectEndpoint = "bucket", "http://"+freePort(t) // that nobody answers at
+	c.ObjectBucket, c.ObjectEndpoint = "bucket", "http://"+address(t).String() // that nobody answers at
 	c.ObjectKeys = object.Keys{ID: "id", Secret: "secret"}
 	a := startDaemon(t, *c, nil)
 	startDaemon(t, configs[1], nil)

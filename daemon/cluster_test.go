@@ -3,13 +3,13 @@ package daemon
 import (
 	"context"
 	"encoding/base64"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/loopback"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon/settings"
@@ -30,15 +30,15 @@ func keyringFile(t testing.TB, fill byte) string {
 	return path
 }
 
-// freePort is an address that nobody listens on at the moment, by TCP and UDP.
-func freePort(t testing.TB) string {
+// address is of this machine, and nobody else's until the test ends.
+func address(t testing.TB) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	list, release, err := loopback.Reserve(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Cleanup(release)
+	return list[0]
 }
 
 // clusterConfigs are nodes of one cluster, each with the other ones' addresses as seeds.
@@ -50,7 +50,7 @@ func clusterConfigs(t testing.TB, names ...string) []settings.Config {
 		c := testConfig(t)
 		c.ClusterNode, c.ClusterKeyring = name, keyring
 		c.PrefillSpeed = 1 // so that every segment is worth its bytes
-		c.ClusterBind, c.ClusterPeerBind = netip.MustParseAddrPort(freePort(t)), netip.MustParseAddrPort("127.0.0.1:0")
+		c.ClusterBind, c.ClusterPeerBind = address(t), netip.MustParseAddrPort("127.0.0.1:0")
 		seeds = append(seeds, c.ClusterBind.String())
 		configs[i] = c
 	}

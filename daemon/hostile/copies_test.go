@@ -22,7 +22,7 @@ func clusterFlags(t testing.TB, names ...string) (flags [][]string) {
 	}
 	var binds []string
 	for range names {
-		binds = append(binds, freePort(t))
+		binds = append(binds, address(t))
 	}
 	for i, name := range names {
 		flags = append(flags, []string{

@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -34,6 +33,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/loopback"
 	"github.com/spliced-kv/spliced/connector"
 )
 
@@ -289,7 +289,7 @@ func launch(t testing.TB, b bounds, flags ...string) *victim {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := &victim{t: t, Dir: shortDir(t), HTTP: freePort(t), log: &lockedBuffer{}, ended: make(chan struct{})}
+	v := &victim{t: t, Dir: shortDir(t), HTTP: address(t), log: &lockedBuffer{}, ended: make(chan struct{})}
 	if b.UID != 0 {
 		if err := os.Chown(v.Dir, b.UID, b.GID); err != nil {
 			t.Fatal(err)
@@ -326,14 +326,15 @@ func start(t testing.TB, b bounds, flags ...string) *victim {
 	return v
 }
 
-func freePort(t testing.TB) string {
+// address is of this machine, and nobody else's until the test ends.
+func address(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	list, release, err := loopback.Reserve(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Cleanup(release)
+	return list[0].String()
 }
 
 // running reports whether the process has not ended.

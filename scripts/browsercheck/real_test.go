@@ -2,7 +2,6 @@ package browsercheck
 
 import (
 	"bytes"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/spliced-kv/spliced/api/loopback"
 )
 
 // programs are spliced and splicectl, built once; SPLICED_BIN names a directory that has
@@ -51,7 +52,7 @@ func startNode(t *testing.T, arguments ...string) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{t: t, bin: bin, dir: dir, http: freeAddress(t)}
+	n := &node{t: t, bin: bin, dir: dir, http: address(t)}
 	n.start(arguments...)
 	t.Cleanup(func() {
 		n.kill()
@@ -63,14 +64,15 @@ func startNode(t *testing.T, arguments ...string) *node {
 	return n
 }
 
-func freeAddress(t *testing.T) string {
+// address is of this machine, and nobody else's until the test ends.
+func address(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	list, release, err := loopback.Reserve(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	return ln.Addr().String()
+	t.Cleanup(release)
+	return list[0].String()
 }
 
 func (n *node) start(arguments ...string) {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/api/loopback"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/refengine/peerdemo"
 )
@@ -125,17 +125,21 @@ func startCluster(ctx context.Context, dir string, names []string, o child.Optio
 	if err := os.WriteFile(keyring, []byte(base64.StdEncoding.EncodeToString(key)+"\n"), 0o600); err != nil {
 		return nil, err
 	}
-	addresses, err := freeAddresses(2 * len(names))
+	gossip, release, err := loopback.Reserve(len(names))
 	if err != nil {
 		return nil, err
 	}
-	gossip, peers := addresses[:len(names)], addresses[len(names):]
+	defer release() // to those who listen there
+	var seeds []string
+	for _, at := range gossip[:min(len(gossip), 3)] {
+		seeds = append(seeds, at.String())
+	}
 	var daemons []*child.Daemon
 	for i, name := range names {
 		one := o
 		one.Args = slices.Concat([]string{
-			"-cluster-seeds", strings.Join(gossip[:min(len(gossip), 3)], ","), "-cluster-name", "demo", "-cluster-node", name,
-			"-cluster-bind", gossip[i], "-cluster-peer-bind", peers[i], "-cluster-keyring", keyring,
+			"-cluster-seeds", strings.Join(seeds, ","), "-cluster-name", "demo", "-cluster-node", name,
+			"-cluster-bind", gossip[i].String(), "-cluster-peer-bind", "127.0.0.1:0", "-cluster-keyring", keyring,
 		}, o.Args)
 		d, err := child.Start(ctx, one)
 		if err != nil {
@@ -144,18 +148,4 @@ func startCluster(ctx context.Context, dir string, names []string, o child.Optio
 		daemons = append(daemons, d)
 	}
 	return daemons, nil
-}
-
-// freeAddresses are addresses of this machine that nobody listens on at the moment.
-func freeAddresses(n int) ([]string, error) {
-	var out []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close() // kept until all are found, so that they differ
-		out = append(out, l.Addr().String())
-	}
-	return out, nil
 }

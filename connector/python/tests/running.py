@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
-import contextlib
+import itertools
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -229,7 +230,7 @@ def cluster(directory: Path, *settings: str, nodes: int = 2, parallel: bool = Tr
     keyring.write_bytes(base64.b64encode(bytes(range(32))))
     keyring.chmod(0o600)
     names = [chr(ord("a") + i) for i in range(nodes)]
-    gossip = [f"127.0.0.1:{port}" for port in _free_ports(2 * nodes)]
+    gossip = [f"127.0.0.1:{port}" for port in reserved_ports(nodes)]
     tenants = TENANTS.replace("default", "default\n    parallel: true") if parallel else TENANTS
     made = []
     for i, name in enumerate(names):
@@ -237,11 +238,11 @@ def cluster(directory: Path, *settings: str, nodes: int = 2, parallel: bool = Tr
         made.append(
             Daemon(
                 directory / name,
-                f"-cluster-seeds={','.join(gossip[:nodes])}",
+                f"-cluster-seeds={','.join(gossip)}",
                 "-cluster-name=test",
                 f"-cluster-node={name}",
                 f"-cluster-bind={gossip[i]}",
-                f"-cluster-peer-bind={gossip[nodes + i]}",
+                "-cluster-peer-bind=127.0.0.1:0",
                 f"-cluster-keyring={keyring}",
                 *settings,
                 tenants=tenants,
@@ -250,13 +251,37 @@ def cluster(directory: Path, *settings: str, nodes: int = 2, parallel: bool = Tr
     return made
 
 
-def _free_ports(n: int) -> list[int]:
-    """Nobody listens on them at the moment, by TCP and UDP alike as far as a test can tell."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(n)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+def _reserve(n: int) -> dict[int, socket.socket]:
+    """Ports of 127.0.0.1 that nobody else is given before these sockets are closed: api/loopback
+    has the rules, and knows what is reserved here by the same names."""
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    candidates = list(range(10240, low))
+    random.shuffle(candidates)
+    ports: dict[int, socket.socket] = {}
+    while len(ports) < n:
+        port = candidates.pop()
+        held = socket.socket(socket.AF_UNIX)
+        try:
+            held.bind(f"\0spliced-port-{port}")
+            held.listen(1)
+            for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+                with socket.socket(type=kind) as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            held.close()
+            continue
+        ports[port] = held
+    return ports
+
+
+# All at once, as tests count descriptors; more than those that one test runs daemons at.
+_RESERVED = _reserve(24)
+_turns = itertools.cycle(_RESERVED)
+
+
+def reserved_ports(n: int) -> list[int]:
+    """Ports that are this process's, the longest unused ones."""
+    return list(itertools.islice(_turns, n))
 
 
 StartDaemon = Callable[..., Daemon]

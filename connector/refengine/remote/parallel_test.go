@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -17,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spliced-kv/spliced/api/loopback"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/refengine"
 	"github.com/spliced-kv/spliced/connector/refengine/remote"
@@ -56,20 +56,20 @@ func nodes(t *testing.T, speed int, names ...string) (list []nodeSpec) {
 	if err := os.WriteFile(keyring, []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	gossip, release, err := loopback.Reserve(len(names))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
 	var seeds []string
-	for _, name := range names {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.Close()
+	for i, name := range names {
 		dir, err := os.MkdirTemp("", "spl")
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { os.RemoveAll(dir) })
-		seeds = append(seeds, l.Addr().String())
-		list = append(list, nodeSpec{Name: name, Dir: dir, Keyring: keyring, Gossip: l.Addr().String(), Speed: speed})
+		seeds = append(seeds, gossip[i].String())
+		list = append(list, nodeSpec{Name: name, Dir: dir, Keyring: keyring, Gossip: gossip[i].String(), Speed: speed})
 	}
 	for i := range list {
 		list[i].Seeds = seeds

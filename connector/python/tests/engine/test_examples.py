@@ -6,7 +6,6 @@ import ast
 import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 
 from engine.vllm_harness import CONNECTOR, SOURCE
-from running import ROOT, Daemon
+from running import ROOT, Daemon, reserved_ports
 
 pytestmark = [
     pytest.mark.engine,
@@ -62,9 +61,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("d")
     daemon = Daemon(directory, "-arena=256MiB", "-prefill-speed=500")
     daemon.start()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    (port,) = reserved_ports(1)
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
     command += [f"--model={MODEL}", f"--port={port}", "--host=127.0.0.1", "--dtype=bfloat16"]
     command += [

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/api/loopback"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -98,15 +98,20 @@ func (t *team) launch(ctx context.Context, s *session, n int) error {
 	if err != nil {
 		return err
 	}
-	gossip, err := unusedAddresses(2 * n)
+	gossip, release, err := loopback.Reserve(n)
 	if err != nil {
 		return err
+	}
+	defer release() // to those who listen there
+	var seeds []string
+	for _, at := range gossip {
+		seeds = append(seeds, at.String())
 	}
 	for i := range n {
 		d, err := child.Start(ctx, child.Options{Binary: s.options.Daemon, Args: []string{
 			"-config", config, "-arena", "512MiB", "-private", "16MiB", "-http", "off",
-			"-cluster-seeds", strings.Join(gossip[:n], ","), "-cluster-name", "bench", "-cluster-node", fmt.Sprintf("node-%d", i),
-			"-cluster-bind", gossip[i], "-cluster-peer-bind", gossip[n+i], "-cluster-keyring", keyring,
+			"-cluster-seeds", strings.Join(seeds, ","), "-cluster-name", "bench", "-cluster-node", fmt.Sprintf("node-%d", i),
+			"-cluster-bind", gossip[i].String(), "-cluster-peer-bind", "127.0.0.1:0", "-cluster-keyring", keyring,
 		}})
 		if err != nil {
 			return fmt.Errorf("node %d: %w", i, err)
@@ -114,19 +119,6 @@ func (t *team) launch(ctx context.Context, s *session, n int) error {
 		t.daemons = append(t.daemons, d)
 	}
 	return nil
-}
-
-// unusedAddresses are addresses of this machine that nobody listens on at the moment.
-func unusedAddresses(n int) (list []string, err error) {
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close() // kept until all are found, so that they differ
-		list = append(list, l.Addr().String())
-	}
-	return list, nil
 }
 
 // teach tells a daemon how fast its engine is, as engines do that measure themselves.
