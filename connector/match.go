@@ -74,6 +74,9 @@ type SegmentFound struct {
 	Tier   uint8 // wire.TierNone…
 	Reason uint8 // wire.Reason…: why it is a miss
 	Tokens int   // interior tokens of a hit; 0 = not known, in wire.TierPeer only
+	// Error bounds how far the transitions and end-states of a hit are from those that were
+	// written, relative to their norms; 0 = they are those.
+	Error float64
 }
 
 // Hit reports whether the segment can be acquired.
@@ -165,9 +168,16 @@ func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found
 		return err
 	}
 	for i := range reply.Status {
-		found.Segments[key+i] = SegmentFound{
+		row := SegmentFound{
 			Status: reply.Status[i], Tier: reply.Tier[i], Reason: reply.Reason[i], Tokens: int(reply.Tokens[i]),
 		}
+		if row.Hit() {
+			row.Error = m.Profile().Tolerance()
+			if reply.Estimates.Present {
+				row.Error = reply.Estimates.Error[i]
+			}
+		}
+		found.Segments[key+i] = row
 	}
 	return nil
 }

@@ -69,11 +69,18 @@ func TestPackedSegmentsOutliveTheDaemon(t *testing.T) {
 				t.Fatal(stored, err)
 			}
 			l, want := wholeOf(t, m, d)
+			off := min(float64(max(l.Errors())), 0.02) // rounded up
+			if f := found(t, m, d); f.Tier != wire.TierDRAM || f.Error != off {
+				t.Errorf("in memory %+v, off by %v", f, off)
+			}
 			client.Close()
 			first.stop()
 
 			second := startDaemon(t, c, nil)
 			_, m = openClient(t, second.Socket(), p, connector.Binding{})
+			if f := found(t, m, d); f.Tier != wire.TierDisk || f.Error != off {
+				t.Errorf("on disk %+v, off by %v", f, off)
+			}
 			again, got := wholeOf(t, m, d)
 			equalParts(t, got, want)
 			a, b := l.Errors()
@@ -93,10 +100,30 @@ func TestPackedSegmentsAreFetched(t *testing.T) {
 	put(t, onA, d)
 	_, want := wholeOf(t, onA, d)
 	eventually(t, "b knows of it", func() bool { return found(t, onB, d).Hit() })
+	if f := found(t, onB, d); f.Tier == wire.TierPeer && f.Error != 0.02 {
+		t.Errorf("what nobody has looked at is said to be off by %v, the tolerance is 0.02", f.Error)
+	}
 	_, got := wholeOf(t, onB, d)
 	equalParts(t, got, want)
 	if b.view.Cluster().Fetched == 0 {
 		t.Error("nothing was fetched")
+	}
+}
+
+// What is stored as it was written is off by nothing, and not farther than the tolerance
+// where the daemon is too old to tell.
+func TestErrorsOfWhatWasFound(t *testing.T) {
+	leakCheck(t)
+	r := startDaemon(t, testConfig(t), nil)
+	p := lenient(0.02)
+	_, m := openClient(t, r.Socket(), p, connector.Binding{})
+	lead, missing := newDocument(p, nil, 1, 200, profile.RoleFirst), newDocument(p, nil, 2, 200, profile.RoleMid)
+	put(t, m, lead)
+	if f := found(t, m, lead); !f.Hit() || f.Error != 0 {
+		t.Errorf("a leading segment: %+v, want one that is off by nothing", f)
+	}
+	if f := found(t, m, missing); f.Hit() || f.Error != 0 {
+		t.Errorf("a miss: %+v", f)
 	}
 }
 

@@ -247,7 +247,7 @@ func (s *Store) statusBeyondLocked(key *[32]byte, p *objects.Profile, t *objects
 	if at != hinted {
 		_, _ = s.hintLocked(id) // of where it lies
 	}
-	return s.hitBeyondLocked(uint32(tokens)), true
+	return s.hitBeyondLocked(p, uint32(tokens)), true
 }
 
 // farPrefix is the longest prefix that is believed to lie beyond this node.
@@ -293,8 +293,9 @@ func (s *Store) endsAtLocked(n tier.Name, p *objects.Profile, t *objects.Tenant,
 }
 
 // hitBeyondLocked answers and counts for a key that lies beyond this node, where the last
-// hint says.
-func (s *Store) hitBeyondLocked(tokens uint32) SegmentStatus {
+// hint says. How far off it is will be known when it is here: no farther than its profile
+// tolerates.
+func (s *Store) hitBeyondLocked(p *objects.Profile, tokens uint32) SegmentStatus {
 	s.counters.HitSegments++
 	s.counters.HitTokens += uint64(tokens)
 	s.counters.Beyond.HitSegments++
@@ -303,7 +304,7 @@ func (s *Store) hitBeyondLocked(tokens uint32) SegmentStatus {
 		s.counters.Object.HitSegments++
 		s.counters.Object.HitTokens += uint64(tokens)
 	}
-	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlacePeer, Tokens: tokens}
+	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlacePeer, Tokens: tokens, Error: p.Tolerance()}
 }
 
 // segmentBytes is what a segment of so many interior tokens takes on all ranks, but for

@@ -169,7 +169,7 @@ func (x *twoAndHBM) loadHBM(extents []gpuipc.Extent) []byte {
 func (x *twoAndHBM) wantPlace(p piece, place tier.Place) {
 	x.Helper()
 	_, n := p.spec.Interior()
-	if got, want := x.status(p), (SegmentStatus{tier.StatusHit, place, tier.ReasonNone, uint32(n)}); got != want {
+	if got, want := x.status(p), (SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(n)}); got != want {
 		x.Fatalf("segment %x: got %v, want %v", p.key[:4], got, want)
 	}
 }

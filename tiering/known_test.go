@@ -22,7 +22,7 @@ func (b *bench) known(t tier.TenantID, prompt []uint32, begin int) []KnownSegmen
 // at is a segment's row where it stands at a token.
 func (p piece) at(start int, place tier.Place) KnownSegment {
 	_, interior := p.spec.Interior()
-	return KnownSegment{start, p.spec.Tokens, p.key, SegmentStatus{tier.StatusHit, place, tier.ReasonNone, uint32(interior)}}
+	return KnownSegment{start, p.spec.Tokens, p.key, SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(interior)}}
 }
 
 func joined(parts ...[]uint32) []uint32 { return slices.Concat(parts...) }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -42,7 +43,7 @@ func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 	if q.Accept&^tier.AnyKind != 0 {
 		return fmt.Errorf("match: accepts kinds %#x: %w", q.Accept, tier.ErrInvalid)
 	}
-	*dst = MatchResult{Segments: slices.Grow(dst.Segments[:0], len(q.Keys))[:len(q.Keys)]}
+	*dst = MatchResult{Tolerance: p.Tolerance(), Segments: slices.Grow(dst.Segments[:0], len(q.Keys))[:len(q.Keys)]}
 	s.matchPrefix(q, dst, p, t)
 	s.matchSegments(q, dst, p, t)
 	return nil
@@ -92,9 +93,9 @@ func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profil
 		return SegmentStatus{Status: tier.StatusMiss, Reason: why}
 	case o.Fill != nil && o.Fill.Fetched && !q.Local:
 		_, _ = s.hintLocked(o.Identity())
-		return s.hitBeyondLocked(uint32(o.Tokens()))
+		return s.hitBeyondLocked(p, uint32(o.Tokens()))
 	case o.Fill != nil && o.Fill.Promoted && !o.Fill.Fetched:
-		return s.hitBelowLocked(uint32(o.Tokens()))
+		return s.hitBelowLocked(uint32(o.Tokens()), errorOf(p, o.Packed))
 	case o.Fill != nil:
 		n.Miss(tier.ReasonPending, uint32(o.Tokens()))
 		return SegmentStatus{Status: tier.StatusPending, Reason: tier.ReasonPending}
@@ -110,7 +111,13 @@ func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profil
 	default:
 		s.hbm.Hint(o, q.Device)
 	}
-	return SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(o.Tokens())}
+	return SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(o.Tokens()), Error: errorOf(p, o.Packed)}
+}
+
+// errorOf is what a hit says of a segment's errors, which are within the tolerance before
+// they are rounded up.
+func errorOf(p *objects.Profile, packed profile.Packed) float64 {
+	return min(float64(max(packed.Errors())), p.Tolerance())
 }
 
 // hitHBMLocked counts a hit with copies in HBM, on the device of who asks.
@@ -120,11 +127,11 @@ func (s *Store) hitHBMLocked(on tier.DeviceID, tokens uint64) {
 	c.HitTokens += tokens
 }
 
-func (s *Store) hitAboveLocked(on tier.DeviceID, tokens uint32) SegmentStatus {
+func (s *Store) hitAboveLocked(on tier.DeviceID, tokens uint32, off float64) SegmentStatus {
 	s.counters.HitSegments++
 	s.counters.HitTokens += uint64(tokens)
 	s.hitHBMLocked(on, uint64(tokens))
-	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceHBM, Tokens: tokens}
+	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceHBM, Tokens: tokens, Error: off}
 }
 
 // statusBelowLocked answers for a segment that lies in the lower tier, and may be read
@@ -136,18 +143,18 @@ func (s *Store) statusBelowLocked(key *[32]byte, p *objects.Profile, t *objects.
 	}
 	s.hintReadAheadLocked(e.Name, p, t)
 	if on != 0 && s.objects.Copied(e, p, t, on) {
-		return s.hitAboveLocked(on, uint32(e.HitTokens())), true
+		return s.hitAboveLocked(on, uint32(e.HitTokens()), errorOf(p, e.Packed)), true
 	}
-	return s.hitBelowLocked(uint32(e.HitTokens())), true
+	return s.hitBelowLocked(uint32(e.HitTokens()), errorOf(p, e.Packed)), true
 }
 
 // hitBelowLocked answers and counts for a key that lies in the lower tier.
-func (s *Store) hitBelowLocked(tokens uint32) SegmentStatus {
+func (s *Store) hitBelowLocked(tokens uint32, off float64) SegmentStatus {
 	s.counters.HitSegments++
 	s.counters.HitTokens += uint64(tokens)
 	s.counters.HitSegmentsDisk++
 	s.counters.HitTokensDisk += uint64(tokens)
-	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDisk, Tokens: tokens}
+	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDisk, Tokens: tokens, Error: off}
 }
 
 // matchPrefix walks the prefixes from the longest down. The reason it gives for

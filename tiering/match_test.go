@@ -32,7 +32,7 @@ func TestMatchAnswersEveryKeyInOrder(t *testing.T) {
 	for i, got := range r.Segments {
 		want := SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonUnknown}
 		if i%100 == 7 {
-			want = SegmentStatus{tier.StatusHit, tier.PlaceDRAM, tier.ReasonNone, 48}
+			want = SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDRAM, Tokens: 48}
 			hits++
 		}
 		if got != want {

@@ -302,7 +302,7 @@ func (x *apart) awaitFar(ctx context.Context, c *Session, n int, ps ...piece) *a
 // wantFar checks that a match answers peer, with so many tokens.
 func (x *apart) wantFar(p piece, tokens uint32) {
 	x.Helper()
-	if got, want := x.status(p), (SegmentStatus{tier.StatusHit, tier.PlacePeer, tier.ReasonNone, tokens}); got != want {
+	if got, want := x.status(p), (SegmentStatus{Status: tier.StatusHit, Place: tier.PlacePeer, Tokens: tokens}); got != want {
 		x.Fatalf("segment %x: got %v, want %v", p.key[:4], got, want)
 	}
 }

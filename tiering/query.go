@@ -33,6 +33,7 @@ type MatchResult struct {
 	PrefixKind   tier.CheckpointKind
 	PrefixPlace  tier.Place  // where the checkpoint lies, when PrefixTokens > 0
 	PrefixReason tier.Reason // why no longer position hit; none when the longest one did
+	Tolerance    float64     // of the profile: what is not known of a segment's error is at most this
 	Segments     []SegmentStatus
 }
 
@@ -42,6 +43,8 @@ type SegmentStatus struct {
 	Place  tier.Place
 	Reason tier.Reason
 	Tokens uint32 // interior tokens of a hit; 0 = not known, in PlacePeer only
+	// Error bounds the errors of a hit's stored form: see profile.Packed. 0 = as it was written.
+	Error float64
 }
 
 // MaxPrompt is how many tokens a prompt may have in which segments are looked for.

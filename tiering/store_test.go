@@ -403,7 +403,11 @@ func (b *bench) wantMiss(p piece, why tier.Reason) {
 func (b *bench) wantHit(p piece) {
 	b.Helper()
 	_, n := p.spec.Interior()
-	if got, want := b.status(p), (SegmentStatus{tier.StatusHit, tier.PlaceDRAM, tier.ReasonNone, uint32(n)}); got != want {
+	got := b.status(p)
+	if d, ok := b.Segment(p.key); ok && float32(got.Error) != max(d.Packed.Errors()) && max(d.Packed.Errors()) < 0.0199 {
+		b.Fatalf("segment %x: off by %v, want %v", p.key[:4], got.Error, max(d.Packed.Errors()))
+	}
+	if want := (SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDRAM, Tokens: uint32(n), Error: got.Error}); got != want {
 		b.Fatalf("segment %x: got %v, want %v", p.key[:4], got, want)
 	}
 }

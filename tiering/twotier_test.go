@@ -83,7 +83,7 @@ func (x *twoTiers) dropAll() {
 func (x *twoTiers) wantOnDisk(p piece) {
 	x.Helper()
 	_, n := p.spec.Interior()
-	if got, want := x.status(p), (SegmentStatus{tier.StatusHit, tier.PlaceDisk, tier.ReasonNone, uint32(n)}); got != want {
+	if got, want := x.status(p), (SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDisk, Tokens: uint32(n)}); got != want {
 		x.Fatalf("segment %x: got %v, want %v", p.key[:4], got, want)
 	}
 }

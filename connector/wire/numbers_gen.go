@@ -122,11 +122,9 @@ const (
 	FeatureCRC32Digests uint64 = 0x1
 	// May send operations 21 to 25, and up to 253 descriptors with a frame. The
 	// daemon has it only where it lends memory of a GPU.
-	FeatureDevice uint64 = 0x2
-	FeaturePrompt uint64 = 0x4 // may send the section *prompt* of `match`. The daemon reads the token ids only for *known*
-	// Is able to read the section *estimates* of a `match` reply, which the daemon
-	// does not send yet, and tier `peer`.
-	FeatureEstimates uint64 = 0x8
+	FeatureDevice    uint64 = 0x2
+	FeaturePrompt    uint64 = 0x4  // may send the section *prompt* of `match`. The daemon reads the token ids only for *known*
+	FeatureEstimates uint64 = 0x8  // is able to read the section *estimates* of a `match` reply, and tier `peer`
 	FeatureKnown     uint64 = 0x10 // may send the section *known* of `match` behind *prompt*, and is answered with its like
 	// May accept and save checkpoints of kind *rows*, may `replay` them, and is
 	// answered with the sections *rows*. Others are not told of what is kept as

@@ -51,7 +51,8 @@ func (t *task) match() (wire.Message, error) {
 		PrefixTokens: r.PrefixTokens, PrefixIndex: uint32(r.PrefixIndex),
 		PrefixFlags: uint8(r.PrefixKind), PrefixReason: uint8(r.PrefixReason), PrefixTier: uint8(r.PrefixPlace),
 		Status: out.Status[:0], Tier: out.Tier[:0], Reason: out.Reason[:0], Tokens: out.Tokens[:0],
-		Known: noneKnown(&out.Known), Rows: wire.MatchRows{Present: t.at.rows, PrefixStates: r.PrefixStates},
+		Estimates: estimates(&out.Estimates, r, t.at.peers),
+		Known:     noneKnown(&out.Known), Rows: wire.MatchRows{Present: t.at.rows, PrefixStates: r.PrefixStates},
 	}
 	for i := range r.Segments {
 		row := &r.Segments[i]
@@ -410,6 +411,26 @@ func (t *task) matchIsLong() (bool, error) {
 		return false, err
 	}
 	return m.Known.Present && m.Prompt.Tokens > longKnown, nil
+}
+
+// notKnown is the time that MatchEstimates tells where there is none.
+const notKnown = math.MaxUint32
+
+// estimates tells whom it may, in the memory of a former section, how far off is what was
+// found, where anything can be.
+func estimates(m *wire.MatchEstimates, r *tiering.MatchResult, may bool) wire.MatchEstimates {
+	out := wire.MatchEstimates{PrefixMicros: notKnown, Micros: m.Micros[:0], Error: m.Error[:0]}
+	if r.PrefixTokens > 0 && r.PrefixKind&tier.Spliced != 0 {
+		out.PrefixError = math.Inf(1) // of what it was composed of is not known
+	}
+	if out.Present = may && (r.Tolerance > 0 || out.PrefixError > 0); !out.Present {
+		return out
+	}
+	for i := range r.Segments {
+		out.Micros = append(out.Micros, notKnown)
+		out.Error = append(out.Error, r.Segments[i].Error)
+	}
+	return out
 }
 
 // noneKnown is an absent section in the memory of a former one.

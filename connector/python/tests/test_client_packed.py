@@ -10,10 +10,18 @@ import pytest
 
 from client_samples import SMALL, Connect, wait_until
 from fake_daemon import FakeDaemon
-from spliced_connector.client import release_all
+from spliced_connector.client import Reason, Status, Tier, release_all
 from spliced_connector.errors import Code
 from spliced_connector.model import Profile
-from spliced_connector.wire import AcquirePacked, AcquireReply, Feature, HelloRequest, Op
+from spliced_connector.wire import (
+    AcquirePacked,
+    AcquireReply,
+    Feature,
+    HelloRequest,
+    MatchEstimates,
+    MatchReply,
+    Op,
+)
 
 PACKING = replace(SMALL, tolerance=0.02)
 PROFILE = Profile(PACKING)
@@ -56,6 +64,30 @@ def test_packing_is_asked_for(packing: FakeDaemon, connect: Connect) -> None:
     hello = packing.next(Op.HELLO).message
     assert isinstance(hello, HelloRequest)
     assert hello.features & Feature.PACKED
+
+
+@pytest.mark.parametrize(
+    ("said", "want"),
+    [
+        (MatchEstimates(2**32 - 1, 0.0, [2**32 - 1] * 3, [0.0, 0.0, 0.015625]), [0, 0, 0.015625]),
+        (None, [0.02, 0, 0.02]),  # of a daemon that does not say, as far as they may be
+    ],
+)
+def test_a_match_says_how_far_off_hits_are(
+    packing: FakeDaemon, connect: Connect, said: MatchEstimates | None, want: list[float]
+) -> None:
+    packing.hello = replace(packing.hello, features=Feature.PACKED | Feature.ESTIMATES)
+    status = bytes([Status.HIT, Status.MISS, Status.HIT])
+    tier = bytes([Tier.DRAM, Tier.NONE, Tier.DRAM])
+    reason = bytes([Reason.NONE, Reason.UNKNOWN, Reason.NONE])
+    answer = MatchReply(status=status, tier=tier, reason=reason, tokens=[8, 0, 8], estimates=said)
+    packing.on(Op.MATCH, lambda request: request.reply(answer))
+    found = connect(packing.socket).model(PACKING).match(keys=[bytes([i]) * 32 for i in range(3)])
+    assert not found.trouble
+    assert list(found.error) == want
+    assert found.within(None) == [True, False, True]
+    assert found.within(0.02) == [True, False, True]
+    assert found.within(0.0) == [said is not None, False, False]
 
 
 def test_leases_are_laid_out_by_what_is_in_them(packing: FakeDaemon, connect: Connect) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spliced_connector.segments import Finder, Separators
@@ -58,6 +60,8 @@ def test_a_request_says_nothing_cuts_or_finders() -> None:
     wide = cuts_of(FINDER, {"spliced": {"v": 1, "w": 16}}, IDS, 8)
     assert wide is not None
     assert wide.w == 16
+    near = cuts_of(FINDER, {"spliced": {"v": 1, "max_error": 0.01}}, IDS, 8)
+    assert near == replace(everything, max_error=0.01)
     assert cuts_of(FINDER, {"spliced": {"v": 1, "find": []}}, IDS, 8) is None
     assert cuts_of(FINDER, {"spliced": {"v": 1, "cuts": [0, 3]}}, IDS, 8) == Cuts((0, 3), 8)
     assert cuts_of(FINDER, None, [5, 6, 7], 8) is None

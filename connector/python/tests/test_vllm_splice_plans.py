@@ -44,6 +44,8 @@ def prompt(segments: int, tokens: int = 400, query: int = 30) -> Prompt:
     [
         ({"v": 1, "cuts": [0, 4, 9]}, Cuts((0, 4, 9), 8)),
         ({"v": 1, "cuts": [3, 99], "w": 0}, Cuts((3, 99), 0)),
+        ({"v": 1, "cuts": [3, 99], "max_error": 0}, Cuts((3, 99), 8, max_error=0.0)),
+        ({"v": 1, "cuts": [3, 99], "max_error": 0.005}, Cuts((3, 99), 8, max_error=0.005)),
     ],
 )
 def test_cuts_are_read_as_they_are_said(said: object, want: Cuts) -> None:
@@ -72,6 +74,10 @@ def test_requests_that_name_no_cuts_are_not_ours() -> None:
         ({"v": 1, "cuts": [0, 1.5]}, r"cuts\[1\]: 1.5"),
         ({"v": 1, "cuts": [0, 4], "w": 5000}, "spliced.w: 5000"),
         ({"v": 1, "cuts": [0, 4], "W": 8}, "unknown W"),
+        ({"v": 1, "cuts": [0, 4], "max_error": -0.1}, "spliced.max_error: -0.1, want 0 to 1"),
+        ({"v": 1, "cuts": [0, 4], "max_error": float("nan")}, "spliced.max_error: nan"),
+        ({"v": 1, "cuts": [0, 4], "max_error": True}, "spliced.max_error: True"),
+        ({"v": 1, "cuts": [0, 4], "max_error": "0"}, "spliced.max_error: '0'"),
     ],
 )
 def test_cuts_that_cannot_be_right_are_refused_by_name(said: object, text: str) -> None:

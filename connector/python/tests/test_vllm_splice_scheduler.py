@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import random
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -16,7 +19,8 @@ from spliced_connector.client.match import misses
 from spliced_connector.errors import Code
 from spliced_connector.model import Choice, Identity, divide
 from spliced_connector.segments import Chunker, Finder, Lengths, Separators
-from spliced_connector.serving.decider import TRY_EVERY, Decider
+from spliced_connector.serving.cuts import Cuts
+from spliced_connector.serving.decider import TRY_EVERY, Decider, Named
 from spliced_connector.serving.prices import Walked
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.serving.telling import Served
@@ -148,6 +152,23 @@ def publish(half: SpliceScheduler, request: Request, w: int = 8) -> None:
         assert code in (Code.OK, Code.EXISTS)
 
 
+def publish_numbers(half: SpliceScheduler, request: Request) -> None:
+    """Puts every segment of a request into the daemon, with states that are numbers."""
+    model, rng = half._session.model, random.Random(1)
+    assert model.salt is not None
+    ids = request.prompt_token_ids
+    assert ids is not None
+    for piece in divide(model.profile, model.salt, ids, range(0, len(ids), SEGMENT), 8).pieces:
+        assert piece.spec is not None
+        parts = []
+        for part in model.profile.segment_layout(piece.spec).parts:
+            n = math.prod(part.shape)
+            code = "e" if part.nbytes == 2 * n else "f"
+            parts.append(struct.pack(f"<{n}{code}", *(rng.gauss(0, 1 / 16) for _ in range(n))))
+        (done,) = model.publish([NewSegment(piece.spec, ids[piece.start : piece.end], parts)])
+        assert done == Code.OK
+
+
 def save(half: SpliceScheduler, request: Request, tokens: int) -> bytes:
     """Puts a prefix of a request into the daemon, with bytes that mean nothing. Its name."""
     assert half._prefix is not None
@@ -209,6 +230,50 @@ def test_held_segments_are_claimed_once(connect: Connect, daemon: Daemon) -> Non
     }
     assert half.plan(STEP) == SplicePlan(dropped=frozenset({"r"}), alone=True)
     assert not half._requests
+
+
+@pytest.mark.parametrize(
+    ("most", "held"), [(None, [0, 1, 2]), (0.02, [0, 1, 2]), (0.002, [0]), (0, [0])]
+)
+def test_what_is_farther_off_than_a_request_accepts_is_a_miss(
+    connect: Connect, daemon: Daemon, most: float | None, held: list[int]
+) -> None:
+    half = mode(connect, daemon, replace(SMALL, tolerance=0.02))
+    request = asked("r", [1, 2, 3])
+    publish_numbers(half, request)
+    match = half._session.model.match
+    params = cast("dict[str, dict[str, object]]", request.kv_transfer_params)
+    if most is not None:
+        params["spliced"]["max_error"] = most
+    half.match(request, 0)
+    tracked = half._requests["r"]
+    assert tracked.known is not None
+    assert tracked.known.held == frozenset(held)
+    keys = [piece.key for piece in tracked.known.prompt.pieces if piece.key is not None]
+    first, *rest = match(keys=keys).error
+    assert first == 0, "a leading segment is never packed"
+    assert all(0.002 < error <= 0.02 for error in rest)
+    assert counts(half)["held_segments"] == len(held)
+    assert counts(half).get("too_far_segments", 0) == 3 - len(held)
+
+
+def test_a_prefix_behind_segments_is_not_taken_by_who_says_how_far_off(
+    connect: Connect, daemon: Daemon
+) -> None:
+    half = mode(connect, daemon)
+    model, request = half._session.model, asked("r", [1, 2])
+    ids = request.prompt_token_ids
+    assert ids is not None
+    names = model.prefix_hashes(ids, [384], BLOCK)
+    assert names is not None
+    parts = fill(model.profile.checkpoint_layout(384), 1)
+    model.save([NewCheckpoint(names[0], 384, bytes(32), 0, Accept.SPLICED, parts)])
+    named = Named([384], names)
+    for most, prefix in ((None, 384), (0.05, 0)):
+        cuts = Cuts((0, SEGMENT, 2 * SEGMENT), 8, max_error=most)
+        known = half._decider.ask(ids, cuts, named, prefixes=True).known
+        assert known is not None
+        assert known.prefix == prefix
 
 
 def test_a_failed_load_is_the_engines(connect: Connect, daemon: Daemon) -> None:

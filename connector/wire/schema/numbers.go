@@ -78,7 +78,7 @@ var enums = []Enum{
 			{Name: "CRC32Digests", Number: 1 << 0, Doc: "sends CRC-32 (IEEE) in `commit` in place of xxh3-64, as a client needs whose language has no xxh3 at hand"},
 			{Name: "Device", Number: 1 << 1, Doc: "may send operations 21 to 25, and up to 253 descriptors with a frame. The daemon has it only where it lends memory of a GPU"},
 			{Name: "Prompt", Number: 1 << 2, Doc: "may send the section *prompt* of `match`. The daemon reads the token ids only for *known*"},
-			{Name: "Estimates", Number: 1 << 3, Doc: "is able to read the section *estimates* of a `match` reply, which the daemon does not send yet, and tier `peer`"},
+			{Name: "Estimates", Number: 1 << 3, Doc: "is able to read the section *estimates* of a `match` reply, and tier `peer`"},
 			{Name: "Known", Number: 1 << 4, Doc: "may send the section *known* of `match` behind *prompt*, and is answered with its like"},
 			{Name: "Rows", Number: 1 << 5, Doc: "may accept and save checkpoints of kind *rows*, may `replay` them, and is answered with the sections *rows*. Others are not told of what is kept as rows, and what stands behind it is a miss when they load it"},
 			{Name: "Packed", Number: 1 << 6, Doc: "may name profiles with a tolerance, whose segments have packed parts, and is answered with the section *packed* of `acquire` and `acquire-device`"},

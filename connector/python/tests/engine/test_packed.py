@@ -252,6 +252,25 @@ def test_what_the_daemon_packed_is_spliced(
         assert small.layout.nbytes < 0.7 * plain.layout.nbytes
 
 
+def test_a_request_may_refuse_what_is_off(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon
+) -> None:
+    exact, packing = (engine(model, connect, daemon, n) for n in (EXACT, PACKING))
+    ids = tokens(200)
+    for e in (exact, packing):
+        e.prefill(ids, CUTS, "splice")
+    want = exact.prefill(ids, CUTS, "splice")
+    for most in (None, 0.02):
+        got = packing.prefill(ids, CUTS, "splice", max_error=most)
+        assert (got.reused, got.captured, got.trouble) == (148, 0, "")
+        assert far(got.logits, want.logits) > 0
+    got = packing.prefill(ids, CUTS, "splice", max_error=0)
+    assert (got.captured, got.trouble) == (120, ""), "all but the leading one, which is as it was"
+    assert torch.equal(got.logits, want.logits)
+    again = packing.prefill(ids, CUTS, "splice")
+    assert (again.reused, again.captured) == (148, 0)
+
+
 def test_a_prompt_whose_leading_segment_is_reused_is_exact(
     model: PreTrainedModel, connect: Connect, daemon: Daemon
 ) -> None:

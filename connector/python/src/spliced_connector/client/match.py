@@ -42,6 +42,9 @@ class Match:
     """`Reason.OFF`: none are told, since the profile is switched off for splicing."""
     prefix_states: int = 0
     """Tokens of the prefix that there are states of; those behind are rows, see `Accept.ROWS`."""
+    error: Sequence[float] = ()
+    """With `status`: bounds how far the transitions and end-states of a hit are from those that
+    were written, relative to their norms; 0 = they are those."""
 
     def hit(self, i: int) -> bool:
         """Whether the segment of key i can be acquired."""
@@ -52,6 +55,12 @@ class Match:
         """`hit` for each key."""
         return [status == Status.HIT for status in self.status]
 
+    def within(self, most: float | None) -> list[bool]:
+        """For each key, whether it is a hit and off by no more than `most` (None: anything)."""
+        if most is None:
+            return self.hits
+        return [hit and error <= most for hit, error in zip(self.hits, self.error, strict=True)]
+
 
 def known_kinds(r: Registration, accept: Accept) -> Accept:
     """Those kinds of checkpoints that the daemon knows."""
@@ -61,7 +70,10 @@ def known_kinds(r: Registration, accept: Accept) -> Accept:
 def misses(keys: int, trouble: str) -> Match:
     """A match that found nothing."""
     nothing = bytes(keys)
-    return Match(status=nothing, tier=nothing, reason=nothing, tokens=(0,) * keys, trouble=trouble)
+    none = (0,) * keys
+    return Match(
+        status=nothing, tier=nothing, reason=nothing, tokens=none, trouble=trouble, error=none
+    )
 
 
 def match(
@@ -98,6 +110,7 @@ def match(
         known=[k for k in parts[0].known if k.start >= best.prefix_tokens],
         known_reason=parts[0].known_reason,
         prefix_states=best.prefix_states,
+        error=[error for part in parts for error in part.error],
     )
 
 
@@ -144,4 +157,13 @@ def _match(
         prefix_states=min(
             m.prefix_tokens, m.prefix_tokens if m.rows is None else m.rows.prefix_states
         ),
+        error=_errors(r, m),
     )
+
+
+def _errors(r: Registration, m: MatchReply) -> Sequence[float]:
+    """How far off the hits are. Of an older daemon they may be by the tolerance."""
+    if m.estimates is not None:
+        return m.estimates.error
+    most = r.enrolment.profile.identity.tolerance
+    return [most if status == Status.HIT else 0.0 for status in m.status]

@@ -190,18 +190,21 @@ class SplicedTransformers:
         *,
         keep: bool = True,
         accept: Accept = Accept.EXACT,
+        max_error: float | None = None,
     ) -> Prefilled:
         """Computes a prompt. Raises `PlanError` for cuts that can never be right.
 
-        What others can use is stored before the return, or with keep=False when `store` is called:
-        the first token need not wait for it.
+        max_error: the most that what is reused of a segment may be off from what was captured, of
+        its norm (see tolerance in `Naming`); 0 takes only what is as it was. What others can use is
+        stored before the return, or with keep=False when `store` is called: the first token need
+        not wait for it.
         """
         tokens = _plain(ids)
         reuse = self._serving()
         if mode == "none" or reuse is None:
             return self._own(tokens)
         with torch.no_grad():
-            walked = self._walk(reuse, tokens, cuts, mode, len(tokens), accept)
+            walked = self._walk(reuse, tokens, cuts, mode, len(tokens), accept, max_error)
             if walked.hidden is None:
                 raise RuntimeError("no row of the prompt was computed")
             logits = reuse.arch.logits(walked.hidden[-1:])[0]
@@ -217,6 +220,7 @@ class SplicedTransformers:
         mode: Mode = "none",
         *,
         accept: Accept = Accept.EXACT,
+        max_error: float | None = None,
         drafter: Drafter | None = None,
         **options: object,
     ) -> Tensor:
@@ -232,7 +236,7 @@ class SplicedTransformers:
         """
         tokens = _plain(ids)
         if drafter is not None:
-            answer = self._drafted(tokens, cuts, mode, accept, drafter, options)
+            answer = self._drafted(tokens, cuts, mode, accept, max_error, drafter, options)
             if answer is not None:
                 return torch.tensor([tokens + answer.tokens], device=self.model.device)
         line = torch.tensor([tokens], device=self.model.device)
@@ -246,7 +250,7 @@ class SplicedTransformers:
         if mode == "none" or reuse is None or not usable or self._branches(options):
             return plain()
         with torch.no_grad():
-            walked = self._walk(reuse, tokens, cuts, mode, len(tokens) - 1, accept)
+            walked = self._walk(reuse, tokens, cuts, mode, len(tokens) - 1, accept, max_error)
             cache = filled(self.model, reuse.arch, walked.context, walked.loan)
         out = None
         try:
@@ -275,6 +279,7 @@ class SplicedTransformers:
         cuts: Sequence[int],
         mode: Mode,
         accept: Accept,
+        max_error: float | None,
         drafter: Drafter,
         options: Mapping[str, object],
     ) -> Decoded | None:
@@ -293,7 +298,7 @@ class SplicedTransformers:
                 context = Context(reuse.arch, len(tokens) + given, reuse.device)
                 walked = Walked(context, prefill(reuse.arch, tokens, context), len(tokens))
             else:
-                walked = self._walk(reuse, tokens, cuts, mode, len(tokens), accept)
+                walked = self._walk(reuse, tokens, cuts, mode, len(tokens), accept, max_error)
             if walked.hidden is None:
                 return None
             logits = reuse.arch.logits(walked.hidden[-1:])[0]
@@ -409,6 +414,7 @@ class SplicedTransformers:
         mode: Mode,
         upto: int,
         accept: Accept,
+        max_error: float | None,
     ) -> Walked:
         """Brings a context to token `upto`, with reuse or, where that fails, without."""
         # Also without a daemon: wrong cuts are the caller's error, whatever else is wrong.
@@ -420,16 +426,18 @@ class SplicedTransformers:
             self.settings.seam_tokens,
             self.settings.tail_tokens,
         )
-        settings = self.settings
+        settings, parallel = self.settings, self.settings.parallel and max_error is None
         request = Request(
             ids,
             tuple(cuts),
             prompt,
             upto,
-            accept,
+            # Nobody knows how far a prefix behind segments is off, nor what others would hand over.
+            accept if max_error is None else accept & ~Accept.SPLICED,
             settings.block_tokens,
             settings.keep_all,
-            settings.parallel_tokens if settings.parallel else 0,
+            settings.parallel_tokens if parallel else 0,
+            max_error,
         )
         before, began = reuse.device_tokens, time.perf_counter()
         try:

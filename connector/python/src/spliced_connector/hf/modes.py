@@ -42,7 +42,7 @@ _WATCH_SECONDS = 1.0
 @dataclass(frozen=True)
 class Request:
     """A prompt that is to be in place up to token `upto`, cut into segments. accept: the states
-    that it continues from."""
+    that it continues from. max_error: the most that a segment may be off, None for anything."""
 
     ids: list[int]
     cuts: tuple[int, ...]
@@ -53,6 +53,7 @@ class Request:
     keep_all: bool
     parallel_tokens: int = 0
     """Others are asked for segments that are missing, from so many tokens on; 0: they are not."""
+    max_error: float | None = None
 
     def positions(self, ends: Collection[int]) -> list[int]:
         """Where a state of an earlier request may stand: at blocks, the application's cuts, the end
@@ -140,7 +141,7 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     wanted = [False] * len(prompt.pieces)
     if not found.trouble:
         wanted = found.wanted(prompt, request.keep_all)
-    there = found.held(prompt)
+    there = found.held(prompt, request.max_error)
     if not any(wanted) and found.way(request.keep_all) in (Way.RECOMPUTE, Way.PREFIX):
         there = [False] * len(there)
     choices = choose(prompt, context.tokens, there, wanted)

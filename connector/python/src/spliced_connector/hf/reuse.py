@@ -84,9 +84,9 @@ class Found:
             return "the profile is switched off for splicing"
         return self.match.trouble
 
-    def held(self, prompt: Prompt) -> list[bool]:
-        """For each segment of the prompt, whether the cache has it."""
-        hits = iter(self.match.hits)
+    def held(self, prompt: Prompt, max_error: float | None) -> list[bool]:
+        """For each segment of the prompt, whether the cache has it, off by no more than that."""
+        hits = iter(self.match.within(max_error))
         return [p.key is not None and next(hits) for p in prompt.pieces]
 
     def wanted(self, prompt: Prompt, everything: bool) -> list[bool]:

@@ -5,6 +5,9 @@
 in `kv_transfer_params` of a request to vLLM, in `custom_params` of one to SGLang. Cuts are
 positions in the prompt's tokens: a segment lies between every two neighbours, and the query behind
 the last.
+
+`max_error` beside them is the most that what is reused of a segment may be off from what its engine
+had computed, relative to its norm (see tolerance in `settings`); 0 takes only what is as it was.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import cast
 
 from spliced_connector.segments import Found
 
@@ -26,11 +30,12 @@ class CutsError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Cuts:
     """Ascending positions, and tokens computed again beside a join. found: what found them, where
-    the request did not name them itself."""
+    the request did not name them itself. max_error: of a segment that is reused, None for any."""
 
     cuts: tuple[int, ...]
     w: int
     found: Found = field(default_factory=Found)
+    max_error: float | None = None
 
 
 def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts | None:
@@ -44,7 +49,7 @@ def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts 
     said = params["spliced"]
     if not isinstance(said, Mapping):
         raise CutsError(f"spliced: {type(said).__name__}, want an object")
-    unknown = sorted(str(name) for name in said if name not in ("v", "cuts", "w"))
+    unknown = sorted(str(name) for name in said if name not in ("v", "cuts", "w", "max_error"))
     if unknown:
         raise CutsError(f"spliced: unknown {', '.join(unknown)}")
     if said.get("v") != 1:
@@ -58,7 +63,17 @@ def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts 
     for a, b in pairwise(numbers):
         if a >= b:
             raise CutsError(f"spliced.cuts: {a} is followed by {b}, they have to ascend")
-    return Cuts(tuple(numbers), _whole("spliced.w", said.get("w", w), MAX_SEAM))
+    seam = _whole("spliced.w", said.get("w", w), MAX_SEAM)
+    return Cuts(tuple(numbers), seam, max_error=_error(said.get("max_error")))
+
+
+def _error(value: object) -> float | None:
+    if value is None:
+        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= cast(float, value) <= 1:
+        raise CutsError(f"spliced.max_error: {value!r}, want 0 to 1")
+    return float(cast(float, value))
 
 
 def _whole(name: str, value: object, most: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from spliced_connector.client import Accept, Advice, Match, Model, Query, Reason, Way
@@ -135,7 +135,7 @@ class Decider:
             self._tally.add("short")
         elif cuts.cuts[-1] - cuts.cuts[0] < SHORT_TOKENS and not cuts.found.warming:
             self._tally.add("short")
-            return Cuts((), cuts.w, cuts.found)
+            return replace(cuts, cuts=())
         return cuts
 
     def ask(self, ids: Sequence[int], cuts: Cuts, named: Named, prefixes: bool) -> Asked:
@@ -158,7 +158,9 @@ class Decider:
         if not pieces:
             self._tally.add("short")
             return Asked()
-        found = model.match(named.positions, named.names, prompt.keys, Accept.ANY)
+        # Nobody knows how far a prefix behind segments is off.
+        accept = Accept.ANY if cuts.max_error is None else Accept.EXACT
+        found = model.match(named.positions, named.names, prompt.keys, accept)
         if found.trouble:
             # In words of ours: the client's name places and settings, and callers are strangers.
             log.info("a request is not spliced: %s", found.trouble)
@@ -170,9 +172,11 @@ class Decider:
         if Reason.OFF in found.reason:
             self._tally.add("switched_off")
             return Asked(None, "splicing is switched off", found, advice)
-        held = frozenset(p.index for p, hit in zip(pieces, found.hits, strict=True) if hit)
+        near = found.within(cuts.max_error)
+        held = frozenset(p.index for p, hit in zip(pieces, near, strict=True) if hit)
         self._tally.add("held_segments", len(held))
         self._tally.add("missing_segments", len(pieces) - len(held))
+        self._tally.add("too_far_segments", sum(found.hits) - len(held))
         wanted, trouble = self._wanted(cuts, pieces, advice) - held, ""
         if held and not wanted and advice is not None and advice.way in (Way.RECOMPUTE, Way.PREFIX):
             self._tally.add("not_advised")

@@ -2,8 +2,8 @@
 
     {"spliced": {"v": 1, "find": ["template", "chunks"]}}
 
-in the place of cuts (see `cuts`). `find` picks among the finders that the server was started with;
-[] is none of them.
+in the place of cuts (see `cuts`), with `w` and `max_error` as there. `find` picks among the finders
+that the server was started with; [] is none of them.
 """
 
 from __future__ import annotations
@@ -69,13 +69,14 @@ def cuts_of(
     said = params.get("spliced") if params else None
     if params is None or "spliced" not in params:
         use: Sequence[str] = finder.names
+        most = None
     elif isinstance(said, Mapping) and "cuts" not in said:
-        use, w = _read_find(said, finder, w)
+        use, w, most = _read_find(said, finder, w)
     else:
         return read_cuts(params, len(ids), w)
     known = held is not None and finder.known and "known" in use
     found = finder.find(ids, use, held(ids, w) if held is not None and known else ())
-    return Cuts(found.cuts, w, found) if found.cuts else None
+    return Cuts(found.cuts, w, found, most) if found.cuts else None
 
 
 def held_in(model: Model, tally: EngineTally, ids: Sequence[int], w: int) -> list[tuple[int, int]]:
@@ -88,12 +89,14 @@ def held_in(model: Model, tally: EngineTally, ids: Sequence[int], w: int) -> lis
     return [(segment.start, segment.end) for segment in found.known]
 
 
-def _read_find(said: Mapping[str, object], finder: Finder, w: int) -> tuple[Sequence[str], int]:
-    """The finders that a request wants, and its seam."""
+def _read_find(
+    said: Mapping[str, object], finder: Finder, w: int
+) -> tuple[Sequence[str], int, float | None]:
+    """The finders that a request wants, its seam and the most that a segment may be off."""
     use = said.get("find", finder.names if finder.names else None)
     # The rest is checked as it is for cuts: as if the request had named two.
     others = {name: value for name, value in said.items() if name != "find"}
-    w = cast(Cuts, read_cuts({"spliced": {**others, "cuts": [0, 1]}}, 3, w)).w
+    rest = cast(Cuts, read_cuts({"spliced": {**others, "cuts": [0, 1]}}, 3, w))
     if use is None:
         raise CutsError("spliced.cuts: missing, and the server finds none by itself")
     if isinstance(use, str | bytes) or not isinstance(use, Sequence):
@@ -102,4 +105,4 @@ def _read_find(said: Mapping[str, object], finder: Finder, w: int) -> tuple[Sequ
         if name not in finder.names:
             have = ", ".join(finder.names) or "none"
             raise CutsError(f"spliced.find: {name!r}, this server has {have}")
-    return use, w
+    return use, rest.w, rest.max_error

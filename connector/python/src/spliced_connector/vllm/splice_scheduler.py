@@ -354,7 +354,8 @@ class SpliceScheduler:
         known = asked.known
         if known is not None and (whole is None or whole.compute):
             known = replace(known, prefix=0, name=b"")
-        if known is not None and not asked.trouble:
+        # Nobody knows how far off that is what others would hand over.
+        if known is not None and not asked.trouble and cuts.max_error is None:
             self._ask_others(request.request_id, ids, known)
         return _Tracked(request, known, trouble=asked.trouble, asked=asked)
 

@@ -31,9 +31,7 @@ class Feature(IntFlag):
     PROMPT = 4
     """May send the section *prompt* of `match`. The daemon reads the token ids only for *known*."""
     ESTIMATES = 8
-    """Is able to read the section *estimates* of a `match` reply, which the daemon does not send
-    yet, and tier `peer`.
-    """
+    """Is able to read the section *estimates* of a `match` reply, and tier `peer`."""
     KNOWN = 16
     """May send the section *known* of `match` behind *prompt*, and is answered with its like."""
     ROWS = 32
