@@ -172,7 +172,7 @@ func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found
 			Status: reply.Status[i], Tier: reply.Tier[i], Reason: reply.Reason[i], Tokens: int(reply.Tokens[i]),
 		}
 		if row.Hit() {
-			row.Error = m.Profile().Tolerance()
+			row.Error = m.Profile().MaxError()
 			if reply.Estimates.Present {
 				row.Error = reply.Estimates.Error[i]
 			}

@@ -236,8 +236,8 @@ func (m *Model) register(r *registration) error {
 		defer file.Close()
 		fds = []int{int(file.Fd())}
 	}
-	if m.profile.Tolerance() > 0 && !r.a.HasPacked {
-		return fmt.Errorf("profile: a tolerance of %v, and a daemon that does not pack: %w", m.profile.Tolerance(), ErrUnsupported)
+	if m.profile.MaxError() > 0 && !r.a.HasPacked {
+		return fmt.Errorf("profile: a tolerance of %v, and a daemon that does not pack: %w", m.profile.MaxError(), ErrUnsupported)
 	}
 	c := m.client
 	k := c.calls.Get(c.ctx, c.opt.Timeouts.Attach)

@@ -213,10 +213,10 @@ func BenchmarkComposePacked(b *testing.B) {
 			step, small := ComposeStep{TType: kernel.F16, SType: kernel.F32}, ComposeStep{TType: kernel.F16, SType: kernel.F32, TPacked: true, SPacked: true}
 			for k, part := range [2][]float32{t, s} {
 				raw, off := make([]byte, tBytes), i*(tBytes+sBytes)
-				job := PackJob{Type: kernel.F16, Heads: heads, Rows: dk, Cols: dk, Transition: true, Tolerance: 0.05}
+				job := PackJob{Type: kernel.F16, Heads: heads, Rows: dk, Cols: dk, Of: PackTransitions, Tolerance: 0.05}
 				if k == 1 {
 					raw, off = make([]byte, sBytes), off+tBytes
-					job.Type, job.Transition = kernel.F32, false
+					job.Type, job.Of = kernel.F32, PackStates
 				}
 				kernel.FromF32(raw, part, job.Type)
 				job.Src = [][]byte{raw}

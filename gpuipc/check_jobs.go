@@ -173,7 +173,7 @@ func (c *Checker) Rotate(job *RotateJob) error {
 		return err
 	}
 	n, elem, own := int64(job.Rows)*job.rowBytes(), job.Type.Size(), len(c.uses)
-	if err := c.Reads("source", job.Src, elem, n); err != nil {
+	if err := c.operand("source", job.Src, job.SrcPacked, job.Type, n, 1); err != nil {
 		return err
 	}
 	if job.Dst.Region == nil {

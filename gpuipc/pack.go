@@ -13,28 +13,46 @@ type Packer struct {
 	src    []byte
 }
 
-// PackJob is one part [Heads, Rows, Cols] to be packed: transitions, which have as many
-// rows as columns and act on a state, or end-states.
+// PackKind is what a part is that is to be packed.
+type PackKind uint8
+
+// PackTransitions have as many rows as columns and act on states. PackStates are
+// end-states. PackRows are keys or values, as one head.
+const (
+	PackStates PackKind = iota
+	PackTransitions
+	PackRows
+)
+
+// PackJob is one part [Heads, Rows, Cols] to be packed.
 type PackJob struct {
 	Src               [][]byte // where it lies, in order
 	Type              DType
 	Heads, Rows, Cols int
-	Transition        bool
+	Of                PackKind
 	Tolerance         float64 // as of profile.Identity
 }
 
 // Pack writes a packed part to dst, which has room for the longest one (profile.PackedMost),
 // and returns how much of it that takes, with the largest error of any head, as of
-// profile.Packed.
+// profile.Packed; 0 for rows that are not to be packed.
 func (p *Packer) Pack(dst []byte, job *PackJob) (n int, largest float32) {
+	src := oneRun(job.Src, &p.src)
+	if job.Of == PackRows {
+		n, e := p.kernel.PackRows(dst, src, job.Type, job.Rows, job.Cols, job.Tolerance)
+		if e.Norm > 0 {
+			largest = kernel.Above(e.Frobenius / e.Norm)
+		}
+		return n, largest
+	}
 	limit := kernel.Limit{Relative: job.Tolerance}
-	if job.Transition {
+	if job.Of == PackTransitions {
 		limit = kernel.Limit{Absolute: job.Tolerance}
 	}
-	n, errs := p.kernel.Pack(dst, oneRun(job.Src, &p.src), job.Type, job.Heads, job.Rows, job.Cols, limit)
+	n, errs := p.kernel.Pack(dst, src, job.Type, job.Heads, job.Rows, job.Cols, limit)
 	for _, e := range errs {
 		switch {
-		case job.Transition:
+		case job.Of == PackTransitions:
 			largest = max(largest, kernel.Above(e.Spectral))
 		case e.Norm > 0:
 			largest = max(largest, kernel.Above(e.Frobenius/e.Norm))

@@ -40,8 +40,9 @@ const (
 type rotator struct {
 	job       *RotateJob
 	src       memory
-	dense     memory // destination, when job.Dst.Rows is present
-	table     []byte // else the region of the block table
+	packed    *kernel.Packed // of the source; nil = not packed
+	dense     memory         // destination, when job.Dst.Rows is present
+	table     []byte         // else the region of the block table
 	headBytes int64
 	rowBytes  int64
 	pieceRows int
@@ -56,6 +57,12 @@ func (a *access) rotator(job *RotateJob) (*rotator, error) {
 		return nil, err
 	}
 	r := &rotator{job: job, headBytes: job.headBytes(), rowBytes: job.rowBytes(), src: a.memory(job.Src)}
+	if job.SrcPacked {
+		var err error
+		if r.packed, err = r.src.packedRows(job); err != nil {
+			return nil, err
+		}
+	}
 	r.pieceRows = int(max(1, pieceBytes/r.rowBytes))
 	switch {
 	case job.Turn != nil:
@@ -72,6 +79,16 @@ func (a *access) rotator(job *RotateJob) (*rotator, error) {
 		r.table = job.Dst.Region.(*hostRegion).mem
 	}
 	return r, nil
+}
+
+// packedRows opens the source of a job, gathered where it is not one run.
+func (m *memory) packedRows(job *RotateJob) (*kernel.Packed, error) {
+	var gathered []byte
+	p, err := kernel.OpenRows(m.view(0, m.n, &gathered), job.Type, job.Rows, job.Heads, job.Dim)
+	if err != nil {
+		return nil, fmt.Errorf("source: %w: %w", err, ErrInvalid)
+	}
+	return &p, nil
 }
 
 // piece moves the rows of one piece.
@@ -92,6 +109,12 @@ func (r *rotator) piece(w *worker, item int) error {
 
 // source is the run of at most n rows that begins at row.
 func (r *rotator) source(s *scratch, row, n int) (b []byte, rows int) {
+	if r.packed != nil {
+		heads := r.job.Heads
+		b = grown(&s.row, n*int(r.rowBytes))
+		r.packed.ReadRows(b, row*heads, n*heads, r.job.Type, grown(&s.wide, n*heads*r.job.Dim))
+		return b, n
+	}
 	off := int64(row) * r.rowBytes
 	b = r.src.run(off, int64(n)*r.rowBytes)
 	if rows = int(int64(len(b)) / r.rowBytes); rows > 0 {

@@ -18,6 +18,7 @@ type scratch struct {
 
 	row, turned []byte
 	cos, sin    []float32
+	wide        []float32 // packed rows
 }
 
 // buffer is gather slot i.

@@ -304,7 +304,7 @@ func (s *Store) hitBeyondLocked(p *objects.Profile, tokens uint32) SegmentStatus
 		s.counters.Object.HitSegments++
 		s.counters.Object.HitTokens += uint64(tokens)
 	}
-	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlacePeer, Tokens: tokens, Error: p.Tolerance()}
+	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlacePeer, Tokens: tokens, Error: p.MaxError()}
 }
 
 // segmentBytes is what a segment of so many interior tokens takes on all ranks, but for

@@ -43,7 +43,7 @@ func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 	if q.Accept&^tier.AnyKind != 0 {
 		return fmt.Errorf("match: accepts kinds %#x: %w", q.Accept, tier.ErrInvalid)
 	}
-	*dst = MatchResult{Tolerance: p.Tolerance(), Segments: slices.Grow(dst.Segments[:0], len(q.Keys))[:len(q.Keys)]}
+	*dst = MatchResult{MaxError: p.MaxError(), Segments: slices.Grow(dst.Segments[:0], len(q.Keys))[:len(q.Keys)]}
 	s.matchPrefix(q, dst, p, t)
 	s.matchSegments(q, dst, p, t)
 	return nil
@@ -114,10 +114,10 @@ func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profil
 	return SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(o.Tokens()), Error: errorOf(p, o.Packed)}
 }
 
-// errorOf is what a hit says of a segment's errors, which are within the tolerance before
+// errorOf is what a hit says of a segment's errors, which are within the tolerances before
 // they are rounded up.
 func errorOf(p *objects.Profile, packed profile.Packed) float64 {
-	return min(float64(max(packed.Errors())), p.Tolerance())
+	return min(float64(max(packed.Errors())), p.MaxError())
 }
 
 // hitHBMLocked counts a hit with copies in HBM, on the device of who asks.

@@ -29,7 +29,7 @@ type packing struct {
 
 // packs tells whether an object is packed before it is published.
 func packs(o *objects.Object) bool {
-	return o.Kind == 0 && o.Profile.Tolerance() > 0 && o.Phase != objects.Stripped && o.Spec.MayPack()
+	return o.Kind == 0 && o.Profile.MaxError() > 0 && o.Phase != objects.Stripped && o.Spec.MayPack()
 }
 
 // pack packs a segment where it lies, or leaves it as it is where that would not make it
@@ -101,14 +101,21 @@ func (k *packer) part(i int, p *profile.Part) {
 	if most := profile.PackedMost(p); int64(cap(k.scratch)) < most {
 		k.scratch = make([]byte, most)
 	}
+	shape, tolerance, of := p.PackedShape(), k.profile.Tolerance(), gpuipc.PackStates
+	switch {
+	case p.Kind == profile.PartT:
+		of = gpuipc.PackTransitions
+	case plan.IsRows(p.Kind):
+		of, tolerance = gpuipc.PackRows, k.profile.RowTolerance()
+	}
 	var largest float32
 	for rank, share := range k.shares {
 		n, most := k.kernel.Pack(k.scratch[:profile.PackedMost(p)], &gpuipc.PackJob{
 			Src: gpuipc.Window(share, p.Off, p.Len), Type: gpuipc.DType(p.DType),
-			Heads: p.Shape[0], Rows: p.Shape[1], Cols: p.Shape[2],
-			Transition: p.Kind == profile.PartT, Tolerance: k.profile.Tolerance(),
+			Heads: shape[0], Rows: shape[1], Cols: shape[2],
+			Of: of, Tolerance: tolerance,
 		})
-		if int64(n) >= p.Len {
+		if n == 0 || int64(n) >= p.Len {
 			for rank := range k.parts {
 				k.parts[rank][i] = nil
 			}

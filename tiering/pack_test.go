@@ -13,6 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -53,7 +54,7 @@ func (b *bench) near(p piece, rank int, packed profile.Packed, got []byte) {
 		}
 		n := part.Shape[0] * part.Shape[1] * part.Shape[2]
 		now, then := make([]float32, n), make([]float32, n)
-		b.must(gpuipc.Floats(now, bytesNow, gpuipc.DType(part.DType), true, part.Shape))
+		b.must(gpuipc.Floats(now, bytesNow, gpuipc.DType(part.DType), true, part.PackedShape()))
 		b.must(gpuipc.Floats(then, bytesThen, gpuipc.DType(part.DType), false, part.Shape))
 		var d, sum float64
 		for k := range now {
@@ -61,7 +62,7 @@ func (b *bench) near(p piece, rank int, packed profile.Packed, got []byte) {
 			d += (float64(now[k]) - x) * (float64(now[k]) - x)
 			sum += x * x
 		}
-		if part.Kind == profile.PartS && d > sum*float64(state)*float64(state) || d == 0 {
+		if part.Kind != profile.PartT && d > sum*float64(state)*float64(state) || d == 0 {
 			b.Fatalf("part %d of layer %d: off by %v of %v, bound %v", part.Kind, part.Layer, d, sum, state)
 		}
 	}
@@ -120,6 +121,65 @@ func TestSegmentsArePackedOnceAndEverywhere(t *testing.T) {
 			t.Fatalf("rank %d came back with other bytes", rank)
 		}
 		x.must(x.c.Release(row.Lease))
+	}
+}
+
+// withRows packs keys and values, too, which are worth it here.
+func withRows(id profile.Identity) profile.Identity {
+	id.RowTolerance = 0.02
+	for i := range id.Layers {
+		if a := &id.Layers[i].Attention; id.Layers[i].Kind != profile.KindLinear && a.KVHeads > 0 {
+			a.KeyDim, a.ValueDim = 64, 64
+		}
+	}
+	return id
+}
+
+// Keys and values are packed like states, everywhere but in HBM, and no block table names them.
+func TestRowsArePackedToo(t *testing.T) {
+	for what, tolerance := range map[string]float64{"beside states": 0.02, "alone": 0} {
+		t.Run(what, func(t *testing.T) {
+			x := newTwoAndHBM(t, withRows(lenient(2, tolerance)))
+			c := x.NewSession("c")
+			p := x.mid(1, 64, 8)
+			x.publish(c, p)
+			row := x.acquire(c, 1, p)
+			first := x.load(gpuipc.Ref{Region: x.Arena(), Extents: row.Extents})
+			x.near(p, 1, row.Packed, first)
+			l, err := x.profile.PackedLayout(p.layoutTokens(), row.Packed)
+			x.must(err)
+			rows := 0
+			for i, part := range l.Parts {
+				if plan.IsRows(part.Kind) {
+					if rows++; !part.Packed || 100*part.Len > 60*p.layout.Parts[i].Len {
+						t.Errorf("part %d of layer %d: %d of %d bytes, packed: %v", part.Kind, part.Layer, part.Len, p.layout.Parts[i].Len, part.Packed)
+					}
+				} else if part.Packed != x.profile.MayPack(&part) {
+					t.Errorf("part %d of layer %d: packed: %v", part.Kind, part.Layer, part.Packed)
+				}
+			}
+			if rows == 0 {
+				t.Fatal("no rows: this shows nothing")
+			}
+			table, err := x.geometry().BlockTable(row.Tokens, row.Packed, row.Extents, 16, nil)
+			if err != nil || len(table) == 0 || slices.ContainsFunc(table, func(at uint64) bool { return at != plan.NoBlock }) {
+				t.Errorf("a block table %v, %v", table, err)
+			}
+			x.must(c.Release(row.Lease))
+			if up := x.tryHBM(c, p, 0); up.Hit || up.Promoting || up.Reason != tier.ReasonRefused {
+				t.Errorf("a GPU is to have rows that its kernels do not read: %+v", up)
+			}
+			x.wantHBM(0, 0)
+
+			x.push()
+			x.try(p)
+			x.carryAll()
+			row = x.acquire(c, 1, p)
+			if again := x.load(gpuipc.Ref{Region: x.Arena(), Extents: row.Extents}); !bytes.Equal(again, first) {
+				t.Error("other bytes came back from below")
+			}
+			x.must(c.Release(row.Lease))
+		})
 	}
 }
 

@@ -399,7 +399,7 @@ func (p *promotion) checkPacked(refs []gpuipc.Ref) error {
 			if !part.Packed {
 				continue
 			}
-			if err := gpuipc.CheckPacked(gpuipc.Window(views, part.Off, part.Len), gpuipc.DType(part.DType), part.Shape); err != nil {
+			if err := gpuipc.CheckPacked(gpuipc.Window(views, part.Off, part.Len), gpuipc.DType(part.DType), part.PackedShape()); err != nil {
 				return fmt.Errorf("%s: rank %d, part %d of layer %d: %w: %w", o.Name(), rank, part.Kind, part.Layer, err, tier.ErrCorrupt)
 			}
 		}

@@ -33,7 +33,7 @@ type MatchResult struct {
 	PrefixKind   tier.CheckpointKind
 	PrefixPlace  tier.Place  // where the checkpoint lies, when PrefixTokens > 0
 	PrefixReason tier.Reason // why no longer position hit; none when the longest one did
-	Tolerance    float64     // of the profile: what is not known of a segment's error is at most this
+	MaxError     float64     // of the profile: what is not known of a segment's error is at most this
 	Segments     []SegmentStatus
 }
 

@@ -75,9 +75,12 @@ func (l memoryLeases) Rows(i, layer int) ([]kernel.Run, int64, error) {
 	layout := s.layout(l.prof)
 	run := kernel.Run{Rows: n, Begin: begin}
 	k, v := &layout.Parts[layout.Find(layer, profile.PartK)], &layout.Parts[layout.Find(layer, profile.PartV)]
-	run.K, run.KStride = s.Bytes[k.Off:][:k.Len], int(k.Len)/n
-	run.V, run.VStride = s.Bytes[v.Off:][:v.Len], int(v.Len)/n
-	return []kernel.Run{run}, 0, nil
+	var err error
+	if run.K, err = rowsOf(s.Bytes[k.Off:][:k.Len], k); err == nil {
+		run.V, err = rowsOf(s.Bytes[v.Off:][:v.Len], v)
+	}
+	run.KStride, run.VStride = len(run.K)/n, len(run.V)/n
+	return []kernel.Run{run}, 0, err
 }
 
 // Intact implements InPlace.

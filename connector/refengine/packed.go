@@ -105,7 +105,8 @@ func (s *Packed) open(segment int) error {
 		if !p.Packed {
 			continue
 		}
-		k, err := kernel.OpenPacked(s.segments[segment].Bytes[p.Off:][:p.Len], kernel.DType(p.DType), p.Shape[0], p.Shape[1], p.Shape[2])
+		shape := p.PackedShape()
+		k, err := kernel.OpenPacked(s.segments[segment].Bytes[p.Off:][:p.Len], kernel.DType(p.DType), shape[0], shape[1], shape[2])
 		if err != nil {
 			return fmt.Errorf("segment %d, part %d of layer %d: %w: %w", segment, p.Kind, p.Layer, err, ErrInvalid)
 		}
@@ -121,6 +122,20 @@ func (s *Packed) open(segment int) error {
 func (s *Packed) part(segment, layer int, kind profile.PartKind) []byte {
 	b, _ := s.find(segment, layer, kind)
 	return b
+}
+
+// rows are keys or values as they were written, or near.
+func (s *Packed) rows(segment, layer int, kind profile.PartKind) ([]byte, error) {
+	b, p := s.find(segment, layer, kind)
+	return rowsOf(b, p)
+}
+
+// rowsOf are the rows of a part of keys or values.
+func rowsOf(b []byte, p *profile.Part) ([]byte, error) {
+	if !p.Packed {
+		return b, nil
+	}
+	return kernel.UnpackRows(b, kernel.DType(p.DType), p.Shape[0], p.Shape[1], p.Shape[2])
 }
 
 func (s *Packed) find(segment, layer int, kind profile.PartKind) ([]byte, *profile.Part) {
@@ -222,12 +237,19 @@ func (s *Packed) Rows(layer int, k, v []float32) error {
 			continue
 		}
 		seg := s.segments[p.Segment]
-		src := s.part(p.Segment, layer, profile.PartK)
+		src, err := s.rows(p.Segment, layer, profile.PartK)
+		if err != nil {
+			return err
+		}
+		values, err := s.rows(p.Segment, layer, profile.PartV)
+		if err != nil {
+			return err
+		}
 		turned := make([]byte, len(src))
 		kernel.RotateRows(turned, row*dt.Size(), a.HeadDim*dt.Size(), src, dt, p.Count, a.KVHeads, a.HeadDim,
 			turnBy(a.Rope, s.m.attnRope.invFreq, p.Start-seg.Spec.Head))
 		kernel.ToF32(k[p.Start*row:][:p.Count*row], turned, dt)
-		kernel.ToF32(v[p.Start*row:][:p.Count*row], s.part(p.Segment, layer, profile.PartV), dt)
+		kernel.ToF32(v[p.Start*row:][:p.Count*row], values, dt)
 	}
 	return nil
 }

@@ -280,8 +280,8 @@ func (t *task) profile() (wire.Message, error) {
 	if err := checkSizes(p, m); err != nil {
 		return nil, err
 	}
-	if p.Tolerance() > 0 && !t.at.packed {
-		return nil, codes.Refuse(wire.Unsupported, "a tolerance of %v, without the feature to read packed parts", p.Tolerance())
+	if p.MaxError() > 0 && !t.at.packed {
+		return nil, codes.Refuse(wire.Unsupported, "a tolerance of %v, without the feature to read packed parts", p.MaxError())
 	}
 	reply, err := t.addProfile(p, m)
 	if errors.Is(err, tier.ErrBusy) {

@@ -423,7 +423,7 @@ func estimates(m *wire.MatchEstimates, r *tiering.MatchResult, may bool) wire.Ma
 	if r.PrefixTokens > 0 && r.PrefixKind&tier.Spliced != 0 {
 		out.PrefixError = math.Inf(1) // of what it was composed of is not known
 	}
-	if out.Present = may && (r.Tolerance > 0 || out.PrefixError > 0); !out.Present {
+	if out.Present = may && (r.MaxError > 0 || out.PrefixError > 0); !out.Present {
 		return out
 	}
 	for i := range r.Segments {

@@ -48,6 +48,9 @@ func (d *device) rotate(ctx context.Context, jobs []*gpuipc.RotateJob) error {
 		if err := c.Rotate(job); err != nil {
 			return fmt.Errorf("job %d: %w", i, err)
 		}
+		if job.SrcPacked {
+			return fmt.Errorf("job %d: packed rows: %w", i, gpuipc.ErrUnavailable)
+		}
 		base, err := tableBase(job)
 		if err != nil {
 			return fmt.Errorf("job %d: %w", i, err)

@@ -39,6 +39,7 @@ type Packer struct {
 	rest       []float32 // exact minus stored
 	meter      meter
 	search     search
+	row        rowBuffers
 	forms      []Form // integer forms smaller than the plain one, smallest first
 	errs       []FormError
 
@@ -82,7 +83,7 @@ func (p *Packer) reserve(t DType, rows, cols int) {
 	if p.rows != rows || p.cols != cols || len(p.x) != rows*cols {
 		errs := p.errs
 		*p = Packer{
-			rows: rows, cols: cols, errs: errs,
+			rows: rows, cols: cols, errs: errs, row: p.row,
 			x: make([]float32, rows*cols), rest: make([]float32, rows*cols), q: make([]int16, rows*cols),
 			diagonal: make([]float32, min(rows, cols)), peaks: make([]float32, rows), scales: make([]float32, rows),
 		}

@@ -8,8 +8,9 @@ import (
 
 // Canonical bytes, little-endian:
 //
-//	"SPLPROF" u8 version, 2 where there is a tolerance, else 1
+//	"SPLPROF" u8 version: 3 with a row tolerance, else 2 with a tolerance, else 1
 //	version 2: f64 tolerance
+//	version 3: f64 tolerance, f64 row tolerance
 //	str model | 32 B weights | str adapter | str tokenizer | u32 tp size | u32 layers
 //	per layer: u8 kind, then
 //	  full, MLA, window: u32 kv heads, key dim, value dim, window | u8 dtype, u8 key storage | rope
@@ -22,18 +23,24 @@ import (
 //
 // Two identities are equal exactly if their canonical bytes are.
 const (
-	canonicalMagic   = "SPLPROF"
-	canonicalExact   = 1
-	canonicalVersion = 2
+	canonicalMagic  = "SPLPROF"
+	canonicalExact  = 1
+	canonicalStates = 2
+	canonicalRows   = 3
 )
 
 func appendCanonical(b []byte, id *Identity) []byte {
 	b = append(b, canonicalMagic...)
-	if id.Tolerance == 0 {
-		b = append(b, canonicalExact)
-	} else {
-		b = append(b, canonicalVersion)
+	switch {
+	case id.RowTolerance != 0:
+		b = append(b, canonicalRows)
 		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(id.Tolerance))
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(id.RowTolerance))
+	case id.Tolerance != 0:
+		b = append(b, canonicalStates)
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(id.Tolerance))
+	default:
+		b = append(b, canonicalExact)
 	}
 	b = appendString(b, id.Model)
 	b = append(b, id.Weights[:]...)
@@ -203,10 +210,12 @@ func (r *reader) identity() (id Identity) {
 	}
 	switch v := r.byte(); {
 	case r.bad != "" || v == canonicalExact:
-	case v == canonicalVersion:
+	case v == canonicalStates:
 		id.Tolerance = r.float()
+	case v == canonicalRows:
+		id.Tolerance, id.RowTolerance = r.float(), r.float()
 	default:
-		r.fail("version %d, want %d or %d", v, canonicalExact, canonicalVersion)
+		r.fail("version %d, want %d to %d", v, canonicalExact, canonicalRows)
 	}
 	id.Model = r.string()
 	if w := r.take(32); r.bad == "" {

@@ -105,7 +105,7 @@ func goldenProfileOf(t *testing.T, p *Profile) goldenProfile {
 	add("seam", 0, p.SeamLayout(AllLayers))
 	add("states", 2, p.StatesLayout(AllLayers, 2))
 	add("rows", 5, p.RowsLayout(AllLayers, 5))
-	if p.Tolerance() > 0 {
+	if p.MaxError() > 0 {
 		packed := goldenPacked(p)
 		l, err := p.PackedLayout(130, packed)
 		if err != nil {
@@ -150,7 +150,10 @@ func goldenIdentities() []Identity {
 	packed.Model, packed.Tolerance = "packed", .02
 	packed.Layers = append(packed.Layers, goldenFamily(Mamba2, 4).Layers[0])
 	packed.Layers[0].Linear.KeyDim, packed.Layers[0].Linear.ValueDim = 256, 128
-	return append(ids, packed,
+	rows := packed
+	rows.Model, rows.RowTolerance = "packed rows", .01
+	rows.Layers = append([]Layer{window}, append(packed.Layers[:len(packed.Layers):len(packed.Layers)], mla)...)
+	return append(ids, packed, rows,
 		Identity{Model: "short convolutions", Weights: [32]byte{10}, TPSize: 2, Layers: []Layer{shortConv(3), {}, window, shortConv(3)}},
 		Identity{Model: "rows – only", Weights: [32]byte{9}, Adapter: "lora sha256:0", TPSize: 4, Layers: []Layer{window, mla, window}})
 }

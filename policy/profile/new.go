@@ -166,6 +166,9 @@ func (id *Identity) normalise() {
 	if id.Tolerance == 0 {
 		id.Tolerance = 0 // not minus zero
 	}
+	if id.RowTolerance == 0 {
+		id.RowTolerance = 0
+	}
 	for i := range id.Layers {
 		l := &id.Layers[i]
 		switch l.Kind {

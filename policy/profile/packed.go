@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// MaxTolerance bounds Identity.Tolerance: what is farther off than a twentieth is no
+// MaxTolerance bounds Identity.Tolerance and Identity.RowTolerance: what is farther off than a twentieth is no
 // longer the state of the same text.
 const MaxTolerance = 0.05
 
@@ -20,8 +20,9 @@ const MaxPackedBytes = 1 << 15
 const maxPackedUnits = 1 << 32
 
 // Packed says how the packed parts of a segment are laid out: transitions of dense form
-// and end-states of its linear layers, whose lengths depend on what is in them. Its
-// bytes are two F32, the largest error of any head's transition and end-state, and a
+// and end-states of its linear layers, whose lengths depend on what is in them, and with a
+// row tolerance keys and values. Its bytes are two F32, the largest error of any head's
+// transition and of any head's end-state or any layer's keys or values, and a
 // length in units of PartAlign, as an unsigned varint, for each part that may be packed, in
 // the order of the layout; 0 = that part is as it was written. "" = all are. All ranks have
 // one.
@@ -39,8 +40,8 @@ func PackedOf(transition, state float32, lengths []int64) Packed {
 }
 
 // Errors are the largest of any head: of a transition the bound on the spectral norm of
-// the difference, of an end-state the Frobenius norm of the difference relative to that
-// of the end-state. 0 where nothing is packed.
+// the difference, of an end-state, or of a layer's keys or values, the Frobenius norm of
+// the difference relative to theirs. 0 where nothing is packed.
 func (k Packed) Errors() (transition, state float32) {
 	if len(k) < 8 {
 		return 0, 0
@@ -52,15 +53,32 @@ func (k Packed) Errors() (transition, state float32) {
 // they are kept as they were written. See Identity.
 func (p *Profile) Tolerance() float64 { return p.id.Tolerance }
 
-// MayPack tells the parts that a profile with a tolerance packs.
+// RowTolerance is the same of keys and values.
+func (p *Profile) RowTolerance() float64 { return p.id.RowTolerance }
+
+// MaxError is how far any part of a stored segment may be from what was written.
+func (p *Profile) MaxError() float64 { return max(p.id.Tolerance, p.id.RowTolerance) }
+
+// MayPack tells the parts that a profile packs, by its tolerances.
 func (p *Profile) MayPack(part *Part) bool {
-	switch part.Kind {
-	case PartT:
-		return p.id.Layers[part.Layer].Linear.Transition() == Dense
-	case PartS:
-		return true
+	if part.Kind == PartK || part.Kind == PartV {
+		return p.id.RowTolerance > 0
 	}
-	return false
+	return p.id.Tolerance > 0 && p.ofStates(part)
+}
+
+// ofStates tells transitions of dense form and end-states.
+func (p *Profile) ofStates(part *Part) bool {
+	return part.Kind == PartS || part.Kind == PartT && p.id.Layers[part.Layer].Linear.Transition() == Dense
+}
+
+// PackedShape is the shape [heads, rows, cols] by which a part is packed: keys and values
+// as one head, of a row for each of their heads at each token.
+func (p *Part) PackedShape() [3]int {
+	if p.Kind == PartK || p.Kind == PartV {
+		return [3]int{1, p.Shape[0] * p.Shape[1], p.Shape[2]}
+	}
+	return p.Shape
 }
 
 // PackedLayout is SegmentLayout of a segment whose transitions and end-states may be
@@ -70,8 +88,8 @@ func (p *Profile) PackedLayout(interior int, packed Packed) (Layout, error) {
 	if packed == "" {
 		return plain, nil
 	}
-	if p.id.Tolerance == 0 || len(packed) < 8 || len(packed) > MaxPackedBytes {
-		return Layout{}, fmt.Errorf("packed parts of %d bytes, tolerance %v: %w", len(packed), p.id.Tolerance, ErrInvalid)
+	if p.MaxError() == 0 || len(packed) < 8 || len(packed) > MaxPackedBytes {
+		return Layout{}, fmt.Errorf("packed parts of %d bytes, tolerances %v and %v: %w", len(packed), p.id.Tolerance, p.id.RowTolerance, ErrInvalid)
 	}
 	t, s := packed.Errors()
 	if !(t >= 0 && s >= 0) || math.IsInf(float64(t), 1) || math.IsInf(float64(s), 1) {
@@ -124,9 +142,10 @@ func packedHeader(heads int) int64 { return align(9 * int64(heads)) }
 
 // PackedMost is the length of a packed part of which every head is kept as it was.
 func PackedMost(part *Part) int64 {
-	heads := int64(part.Shape[0])
-	head := int64(part.Shape[1]) * int64(part.Shape[2]) * int64(part.DType.Size())
-	return packedHeader(part.Shape[0]) + heads*align(head)
+	shape := part.PackedShape()
+	heads := int64(shape[0])
+	head := int64(shape[1]) * int64(shape[2]) * int64(part.DType.Size())
+	return packedHeader(shape[0]) + heads*align(head)
 }
 
 // packedIn8Bits is what a segment takes whose packed parts have 8 bits a number, and F32 for
@@ -135,9 +154,10 @@ func (p *Profile) packedIn8Bits(l Layout) (bytes int64) {
 	for i := range l.Parts {
 		part := &l.Parts[i]
 		n := part.Len
-		if p.MayPack(part) {
-			rows, cols := int64(part.Shape[1]), int64(part.Shape[2])
-			n = min(n, packedHeader(part.Shape[0])+int64(part.Shape[0])*align(4+rows*(4+cols)))
+		if p.ofStates(part) || p.MayPack(part) {
+			shape := part.PackedShape()
+			rows, cols := int64(shape[1]), int64(shape[2])
+			n = min(n, packedHeader(shape[0])+int64(shape[0])*align(4+rows*(4+cols)))
 		}
 		bytes += align(n)
 	}

@@ -109,6 +109,10 @@ type Identity struct {
 	// as they were written; at most MaxTolerance. Checkpoints and leading segments are
 	// never changed.
 	Tolerance float64
+	// RowTolerance bounds in the same way how far stored keys and values of segments may
+	// be: the Frobenius norm of the difference in a layer's keys, or values, relative to
+	// them. 0 = they are kept as they were written.
+	RowTolerance float64
 }
 
 // Fingerprint is the SHA-256 of an identity's canonical bytes.

@@ -59,6 +59,7 @@ func (id *Identity) validate() error {
 	}
 	ps.check(id.Weights != [32]byte{}, "weights: digest unknown")
 	ps.check(id.Tolerance >= 0 && id.Tolerance <= MaxTolerance, "tolerance: %v, want 0 to %v", id.Tolerance, MaxTolerance)
+	ps.check(id.RowTolerance >= 0 && id.RowTolerance <= MaxTolerance, "row tolerance: %v, want 0 to %v", id.RowTolerance, MaxTolerance)
 	ps.check(id.TPSize >= 1 && id.TPSize <= MaxTPSize, "tp size: %d, want 1 to %d", id.TPSize, MaxTPSize)
 	ps.check(len(id.Layers) >= 1 && len(id.Layers) <= MaxLayers, "layers: %d, want 1 to %d", len(id.Layers), MaxLayers)
 	if id.TPSize >= 1 && len(id.Layers) <= MaxLayers {

@@ -125,8 +125,14 @@ func TestParseRefusesWhatIsNotCanonical(t *testing.T) {
 		}
 	}
 	version := append([]byte{}, good...)
-	version[len(canonicalMagic)] = 3
-	if _, err := Parse(version); err == nil || !strings.Contains(err.Error(), "version 3") {
+	for v := range byte(4) { // others begin with other numbers
+		version[len(canonicalMagic)] = v
+		if _, err := Parse(version); v != canonicalExact && !errors.Is(err, ErrInvalid) {
+			t.Errorf("as of version %d: %v", v, err)
+		}
+	}
+	version[len(canonicalMagic)] = 4
+	if _, err := Parse(version); err == nil || !strings.Contains(err.Error(), "version 4") {
 		t.Errorf("another version: %v", err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// NoBlock stands in a block table for rows that do not lie in one run of the
+// NoBlock stands in a block table for rows that are packed or do not lie in one run of the
 // arena: an extent ends among them. They have to be copied, with Rotate.
 const NoBlock = math.MaxUint64
 
@@ -25,7 +25,8 @@ func (g *Geometry) BlockEntries(tokens, blockTokens int) (int, error) {
 // BlockTable appends where the rows of a leased segment with so many interior tokens
 // lie, for a kernel that reads the arena's own pages: for each attention layer in
 // ascending order the keys and then the values, for each block of blockTokens
-// interior tokens the offset of its first row in the arena, or NoBlock. Rows of a
+// interior tokens the offset of its first row in the arena, or NoBlock, as for all of
+// what is packed. Rows of a
 // block follow each other without gaps, [KV heads, dim] of the profile's element
 // type; the last block may have fewer than blockTokens.
 //
@@ -51,6 +52,10 @@ func (g *Geometry) BlockTable(tokens int, packed profile.Packed, extents []gpuip
 		}
 		row := part.Len / int64(tokens)
 		for first := 0; first < tokens; first += blockTokens {
+			if part.Packed {
+				dst = append(dst, NoBlock)
+				continue
+			}
 			rows := min(blockTokens, tokens-first)
 			dst = append(dst, w.find(part.Off+int64(first)*row, int64(rows)*row))
 		}

@@ -134,14 +134,14 @@ func (w *rotator) chainRows(ctx context.Context, layer int) error {
 func (w *rotator) job(from *share, layer int, kind profile.PartKind, row, at int) gpuipc.RotateJob {
 	src, part := from.part(layer, kind)
 	job := gpuipc.RotateJob{
-		Rows: part.Shape[0], Heads: part.Shape[1], Dim: part.Shape[2], Type: gpuipc.DType(part.DType), Src: src,
+		Rows: part.Shape[0], Heads: part.Shape[1], Dim: part.Shape[2], Type: gpuipc.DType(part.DType), Src: src, SrcPacked: part.Packed,
 	}
 	if w.memory != nil {
 		job.Dst = w.memory.scatter(layer, kind, at)
 		return job
 	}
 	to, _ := w.parts.Part(layer, kind)
-	rowBytes := part.Len / int64(part.Shape[0])
-	job.Dst.Rows = w.out.Slice(to.Off+int64(row)*rowBytes, part.Len)
+	rowBytes := to.Len / int64(to.Shape[0])
+	job.Dst.Rows = w.out.Slice(to.Off+int64(row)*rowBytes, int64(part.Shape[0])*rowBytes)
 	return job
 }

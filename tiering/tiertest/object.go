@@ -43,7 +43,7 @@ func Segment(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
 
 // pack gives what a profile with a tolerance packs some lengths.
 func (o *Object) pack(rng *rand.Rand) {
-	if o.Profile.Tolerance() == 0 {
+	if o.Profile.MaxError() == 0 {
 		return
 	}
 	var lengths []int64

@@ -138,10 +138,10 @@ var (
 	Lenient = profiletest.New(lenient())
 )
 
-// lenient is small with dense transitions and a tolerance, on two ranks: its segments are packed.
+// lenient is small with dense transitions and tolerances, on two ranks: its segments are packed.
 func lenient() profile.Identity {
 	id := small("lenient", 2)
-	id.Tolerance = 0.02
+	id.Tolerance, id.RowTolerance = 0.02, 0.01
 	l := &id.Layers[0].Linear
 	l.Family, l.KeyHeads, l.ValueHeads, l.KeyDim, l.ValueDim, l.Conv = profile.GDN, 2, 4, 32, 24, profile.Conv{}
 	return id

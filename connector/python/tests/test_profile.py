@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import replace
 
@@ -154,10 +155,40 @@ def test_canonical_bytes_with_a_tolerance_are_read_back() -> None:
             canonical.parse(packing.canonical[:n])
     for tolerance in (0.0, -0.0):
         assert Profile(replace(TINY, tolerance=tolerance)).canonical == plain
-        with pytest.raises(ProfileError, match="version 2 without a tolerance"):
+        with pytest.raises(ProfileError, match="version 2 without its tolerance"):
             canonical.parse(b"SPLPROF\x02" + struct.pack("<d", tolerance) + plain[8:])
-    with pytest.raises(ProfileError, match="version 3, want 1 or 2"):
-        canonical.parse(b"SPLPROF\x03" + plain[8:])
+    with pytest.raises(ProfileError, match="version 4, want 1 to 3"):
+        canonical.parse(b"SPLPROF\x04" + plain[8:])
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.02])
+def test_canonical_bytes_with_a_row_tolerance_are_read_back(tolerance: float) -> None:
+    rows = Profile(replace(TINY, tolerance=tolerance, row_tolerance=0.01))
+    plain = Profile(TINY).canonical
+    assert canonical.parse(rows.canonical) == rows.identity
+    assert rows.canonical == b"SPLPROF\x03" + struct.pack("<2d", tolerance, 0.01) + plain[8:]
+    with pytest.raises(ProfileError, match="version 3 without its tolerance"):
+        canonical.parse(b"SPLPROF\x03" + struct.pack("<2d", 0.02, 0.0) + plain[8:])
+    for bad in (-0.01, 0.06, math.nan):
+        with pytest.raises(ProfileError, match="row tolerance"):
+            Profile(replace(TINY, row_tolerance=bad))
+
+
+def test_packed_keys_and_values_are_one_head_of_many_rows() -> None:
+    profile = Profile(replace(TINY, row_tolerance=0.01))
+    plain = profile.segment_layout(5)
+    kinds = [part.kind for part in plain.parts if profile.packs(part)]
+    assert kinds and set(kinds) == {"K", "V"}
+    layout = profile.packed_layout(5, packed(*[1] * len(kinds), errors=(0.0, 0.005)))
+    assert [p.packed for p in layout.parts] == [p.is_rows for p in plain.parts]
+    for part, was in zip(layout.parts, plain.parts, strict=True):
+        tokens, heads, dim = (*was.shape, 1)[:3]
+        assert part.nbytes == (64 if part.packed else was.nbytes)
+        if part.packed:
+            assert part.packed_shape == (1, tokens * heads, dim)
+    most = 1 + -(-max(p.nbytes for p in plain.parts if p.is_rows) // 64)
+    with pytest.raises(ValueError, match="want at most"):
+        profile.packed_layout(5, packed(*[most + 1] * len(kinds)))
 
 
 # T of TINY's linear layer is [4, 16, 16] in F16, S [4, 16, 8] in F32: 2048 bytes each in plain

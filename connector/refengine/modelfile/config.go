@@ -57,6 +57,8 @@ type Storage struct {
 	Conv       profile.DType
 	KV         profile.DType
 	Tolerance  float64 // as of profile.Identity
+	// RowTolerance is as of profile.Identity, too.
+	RowTolerance float64
 }
 
 // Exact keeps everything in F32.
@@ -205,7 +207,7 @@ func ropeProblems(r profile.Rope, dim int) []string {
 
 // identity describes the reusable state of a model of this shape.
 func (c Config) identity(weights [32]byte, slopes [][]float64) profile.Identity {
-	id := profile.Identity{Model: c.Name, Weights: weights, Tokenizer: "bytes", TPSize: 1, Tolerance: c.Storage.Tolerance}
+	id := profile.Identity{Model: c.Name, Weights: weights, Tokenizer: "bytes", TPSize: 1, Tolerance: c.Storage.Tolerance, RowTolerance: c.Storage.RowTolerance}
 	for i, kind := range c.Layers {
 		layer := profile.Layer{Kind: kind}
 		switch kind {

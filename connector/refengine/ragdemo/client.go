@@ -105,7 +105,7 @@ func (s *store) Publish(key profile.SegmentKey, tokens []uint32, seg *refengine.
 	_, interior := seg.Spec.Interior()
 	_, again := s.segments[key]
 	size := s.model.Profile().SegmentLayout(interior).Bytes
-	if s.model.Profile().Tolerance() > 0 { // it follows from what is in it
+	if s.model.Profile().MaxError() > 0 { // it follows from what is in it
 		rows, err := s.model.Acquire(s.ctx, []profile.SegmentKey{key}, connector.AcquireOptions{})
 		if err != nil {
 			return err

@@ -20,18 +20,26 @@ func (l *leases) Rows(i, layer int) ([]kernel.Run, int64, error) {
 	}
 	run, copied := kernel.Run{Rows: lease.Tokens, Begin: lease.Begin}, int64(0)
 	layout := lease.Layout()
-	part := func(kind profile.PartKind) (b []byte, stride int) {
+	part := func(kind profile.PartKind) (b []byte, stride int, err error) {
 		at := layout.Find(layer, kind)
-		b = lease.Part(at)
-		if !lease.Whole(at) {
+		p := &layout.Parts[at]
+		if b = lease.Part(at); b == nil {
+			return nil, 0, fmt.Errorf("segment %d: %w", i, connector.ErrGone)
+		}
+		if p.Packed {
+			b, err = kernel.UnpackRows(b, kernel.DType(p.DType), p.Shape[0], p.Shape[1], p.Shape[2])
+		}
+		if p.Packed || !lease.Whole(at) {
 			copied += int64(len(b))
 		}
-		return b, len(b) / lease.Tokens
+		return b, len(b) / lease.Tokens, err
 	}
-	run.K, run.KStride = part(profile.PartK)
-	run.V, run.VStride = part(profile.PartV)
-	if run.K == nil || run.V == nil {
-		return nil, 0, fmt.Errorf("segment %d: %w", i, connector.ErrGone)
+	var err error
+	if run.K, run.KStride, err = part(profile.PartK); err == nil {
+		run.V, run.VStride, err = part(profile.PartV)
+	}
+	if err != nil {
+		return nil, 0, err
 	}
 	return []kernel.Run{run}, copied, nil
 }

@@ -3,6 +3,7 @@ package remote_test
 import (
 	"math"
 	"testing"
+	"time"
 
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/refengine"
@@ -13,7 +14,7 @@ import (
 const tolerance = 0.02
 
 // wide is a model whose heads are worth packing.
-func wide(t *testing.T, f profile.Family, rope profile.Rope, tolerance float64) *refengine.Model[float32] {
+func wide(t *testing.T, f profile.Family, rope profile.Rope, tolerance, rows float64) *refengine.Model[float32] {
 	t.Helper()
 	l, a := profile.KindLinear, profile.KindFull
 	kernel := 4
@@ -22,7 +23,7 @@ func wide(t *testing.T, f profile.Family, rope profile.Rope, tolerance float64) 
 	}
 	w, err := modelfile.Seeded(modelfile.Config{
 		Name: "packed-test", Vocab: 260, Dim: 48, Hidden: 64, Eps: 1e-6,
-		Storage: modelfile.Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: profile.BF16, Tolerance: tolerance},
+		Storage: modelfile.Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: profile.BF16, Tolerance: tolerance, RowTolerance: rows},
 		Layers:  []profile.Kind{l, l, a, l, a},
 		Linear:  modelfile.LinearConfig{Family: f, KeyHeads: 2, ValueHeads: 4, KeyDim: 32, ValueDim: 48, Kernel: kernel, Rope: rope},
 		Attention: modelfile.AttentionConfig{
@@ -68,14 +69,23 @@ func (l inProcessLeases) Source(m *refengine.Model[float32], plan refengine.Plan
 // as it says, and is composed by the daemon to the bits that its forms stand for.
 func TestPackedSegmentsAreServed(t *testing.T) {
 	for _, f := range families {
-		t.Run(f.name, func(t *testing.T) {
+		packedIsServed(t, f.name, wide(t, f.family, f.rope, 0, 0), wide(t, f.family, f.rope, tolerance, 0))
+		packedIsServed(t, f.name+" and rows", wide(t, f.family, f.rope, 0, 0), wide(t, f.family, f.rope, tolerance, tolerance))
+	}
+	f := families[0]
+	packedIsServed(t, "rows alone", wide(t, f.family, f.rope, 0, 0), wide(t, f.family, f.rope, 0, tolerance))
+}
+
+func packedIsServed(t *testing.T, name string, exact, packed *refengine.Model[float32]) {
+	t.Run(name, func(t *testing.T) {
+		for _, inPlace := range []time.Duration{0, time.Minute} {
 			socket, _ := started(t)
 			client := attached(t, socket)
-			exact, packed := wide(t, f.family, f.rope, 0), wide(t, f.family, f.rope, tolerance)
 			if exact.Profile().Fingerprint() == packed.Profile().Fingerprint() {
 				t.Fatal("a tolerance is no part of the identity")
 			}
 			plain, small := stored(t, client, exact), stored(t, client, packed)
+			plain.InPlace, small.InPlace = inPlace, inPlace
 			segments := [][]uint32{text(3, 90), text(4, 70)}
 			r := refengine.Request{First: text(1, 30), Mid: segments, Query: text(2, 9), Seam: 8}
 			serve(t, exact, plain, r)
@@ -96,8 +106,8 @@ func TestPackedSegmentsAreServed(t *testing.T) {
 			spec, _ := packed.Profile().MidSpec(90, 8)
 			whole, less := leaseOf(t, plain, spec, segments[0]), leaseOf(t, small, spec, segments[0])
 			comparePacked(t, packed.Profile(), whole, less)
-		})
-	}
+		}
+	})
 }
 
 func leaseOf(t *testing.T, s interface {
@@ -120,6 +130,7 @@ func comparePacked(t *testing.T, p *profile.Profile, whole, less *connector.Leas
 	}
 	transition, state := less.Errors()
 	dense := p.Layer(0).Linear.Transition() == profile.Dense
+	dense = dense && p.Tolerance() > 0
 	if state <= 0 || max(state, transition) > tolerance*(1+1e-6) || dense != (transition > 0) {
 		t.Errorf("errors of %v and %v, tolerance %v", transition, state, tolerance)
 	}
@@ -147,6 +158,12 @@ func comparePacked(t *testing.T, p *profile.Profile, whole, less *connector.Leas
 			}
 			continue
 		}
+		if part.Kind == profile.PartK || part.Kind == profile.PartV {
+			if d := distance(got, want); d == 0 || d > float64(state) {
+				t.Errorf("part %d of layer %d: off by %v, at most %v", part.Kind, part.Layer, d, state)
+			}
+			continue
+		}
 		for h := range part.Shape[0] {
 			d := distance(got[h*n:][:n], want[h*n:][:n])
 			if part.Kind == profile.PartS && d > float64(state) {
@@ -154,7 +171,8 @@ func comparePacked(t *testing.T, p *profile.Profile, whole, less *connector.Leas
 			}
 		}
 	}
-	t.Logf("T %d of %d bytes, off by %.4f; S %d of %d, off by %.4f", stored[profile.PartT], written[profile.PartT], transition, stored[profile.PartS], written[profile.PartS], state)
+	t.Logf("T %d of %d bytes, off by %.4f; S %d of %d, K %d of %d, off by %.4f", stored[profile.PartT], written[profile.PartT], transition,
+		stored[profile.PartS], written[profile.PartS], stored[profile.PartK], written[profile.PartK], state)
 }
 
 // distance is the Frobenius norm of a difference, relative to want.

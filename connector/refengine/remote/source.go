@@ -179,7 +179,7 @@ func elements(layout profile.Layout, layer int, kind profile.PartKind, read func
 		return nil, fmt.Errorf("part %d of layer %d: %w", kind, layer, err)
 	}
 	out := make([]float32, p.Elements())
-	if err := kernel.PartToF32(out, b, kernel.DType(p.DType), p.Packed, p.Shape); err != nil {
+	if err := kernel.PartToF32(out, b, kernel.DType(p.DType), p.Packed, p.PackedShape()); err != nil {
 		return nil, fmt.Errorf("part %d of layer %d: %w", kind, layer, err)
 	}
 	return out, nil

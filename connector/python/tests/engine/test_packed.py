@@ -312,6 +312,68 @@ def test_packed_parts_are_as_near_as_their_errors_say(
         assert 0.5 * state <= worst[1] <= state * (1 + 1e-3)
 
 
+ROWS = replace(PACKING, row_tolerance=0.02)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_packed_keys_and_values_are_spliced(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon, in_place: bool
+) -> None:
+    settings = replace(WARMING, in_place=in_place)
+    states, rows = (engine(model, connect, daemon, n, settings) for n in (PACKING, ROWS))
+    ids = tokens(200)
+    for e in (states, rows):
+        e.prefill(ids, CUTS, "splice")
+    want, got = (e.prefill(ids, CUTS, "splice") for e in (states, rows))
+    assert (got.reused, got.computed, got.trouble) == (148, 52, "")
+    assert 0 < far(got.logits, want.logits) <= 0.05 * float(want.logits.std())
+    assert got.good
+    exact = rows.prefill(ids, CUTS, "splice", max_error=0)
+    assert (exact.captured, exact.trouble) == (120, "")
+    assert rows._reuse is not None
+    profile = rows._reuse.profile
+    pieces = divide(profile, b"", ids, CUTS, rows.settings.seam_tokens).pieces
+    for piece, lease in zip(pieces[1:], leases(rows, ids)[1:], strict=False):
+        assert piece.spec is not None
+        read = unpack(profile, piece.spec, lease)
+        made = rounded(profile, capture(rows._reuse.arch, ids[piece.start : piece.end], piece.spec))
+        seen = 0
+        for layer, want_layer in zip(read.layers, made.layers, strict=True):
+            for x, y in ((layer.k, want_layer.k), (layer.v, want_layer.v)):
+                if x is None or y is None:
+                    continue
+                seen += 1
+                assert (x.dtype, x.shape) == (y.dtype, y.shape)
+                off = float((x.double() - y.double()).norm() / y.double().norm())
+                assert 0 < off <= lease.errors[1] + 2**-9, "read in the type that was written"
+        assert seen
+        parts = [(p, p.shape) for p in lease.layout.parts if p.is_rows]
+        plain = {(p.layer, p.kind): p.nbytes for p in profile.segment_layout(piece.spec).parts}
+        assert all(p.packed and p.nbytes < plain[p.layer, p.kind] for p, _ in parts)
+    for done in (want, got, exact):
+        done.release()
+
+
+def test_no_copies_on_a_gpu_of_packed_rows(
+    model: PreTrainedModel, connect_gpu: Connect, start_gpu_daemon: StartDaemon
+) -> None:
+    """They are read in the host's memory."""
+    daemon = start_gpu_daemon("-hbm-page-bytes=4KiB")
+    settings = replace(WARMING, device_is_host_memory=True)
+    hbm = engine(model, connect_gpu, daemon, ROWS, settings)
+    assert hbm._reuse is not None and hbm._reuse.lent is not None
+    attached(hbm._reuse.lent._client)
+    assert hbm.device_state == ""
+    ids = tokens(200)
+    hbm.prefill(ids, CUTS, "splice")
+    for _ in range(3):
+        got = hbm.prefill(ids, CUTS, "splice")
+        assert (got.reused, got.computed, got.trouble) == (148, 52, "")
+    assert got.on_device == 60, "the leading segment, which is as it was written"
+    hbm.prefill(ids, CUTS, "prefix")
+    wait_until(lambda: hbm.prefill(ids, CUTS, "prefix").on_device > 0)
+
+
 def test_copies_on_a_gpu_stay_packed(
     model: PreTrainedModel, connect_gpu: Connect, connect: Connect, start_gpu_daemon: StartDaemon
 ) -> None:

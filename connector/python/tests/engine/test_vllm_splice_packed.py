@@ -17,17 +17,18 @@ pytestmark = [
 ]
 
 if importlib.util.find_spec("vllm") is not None:
-    from engine.splice_requests import ask, ids_of, start, warm, worker
+    from engine.splice_requests import ask, ask_raw, ids_of, start, warm, worker
     from engine.vllm_harness import Engine, hybrid_model
     from spliced_connector.model import DEFAULT_TOLERANCE, divide
 
 
-@pytest.fixture
-def engine(start_daemon: StartDaemon, tmp_path: Path) -> Iterator[Engine]:
+@pytest.fixture(params=[0.0, 0.02], ids=["states", "rows too"])
+def engine(
+    start_daemon: StartDaemon, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Engine]:
     daemon = start_daemon("-arena=256MiB", "-prefill-speed=500")
-    with closing(
-        start(hybrid_model(tmp_path), daemon.socket, tolerance=DEFAULT_TOLERANCE)
-    ) as running:
+    own = {"tolerance": DEFAULT_TOLERANCE, "row_tolerance": request.param}
+    with closing(start(hybrid_model(tmp_path), daemon.socket, **own)) as running:
         yield running
 
 
@@ -52,4 +53,13 @@ def test_packed_segments_are_spliced(engine: Engine) -> None:
         assert 0 < state <= 0.02 * (1 + 1e-6)
         plain = model.profile.segment_layout(segment.tokens)
         assert segment.layout.nbytes < 0.7 * plain.nbytes
+        rows = [part.packed for part in segment.layout.parts if part.is_rows]
+        assert rows and rows == [model.profile.identity.row_tolerance > 0] * len(rows)
         assert segment.release()
+    own = ask(engine, ids, salt="own")
+    exact = ask_raw(engine, ids, {"spliced": {"v": 1, "cuts": cuts, "max_error": 0}})
+    reused = exact.told.get("reused", 0)
+    assert isinstance(reused, int)
+    assert reused <= cuts[1], "at most the leading one, which is as it was"
+    assert exact.near(own.logprobs)
+    assert engine.counts()["too_far_segments"] == 2

@@ -162,8 +162,8 @@ def _match(
 
 
 def _errors(r: Registration, m: MatchReply) -> Sequence[float]:
-    """How far off the hits are. Of an older daemon they may be by the tolerance."""
+    """How far off the hits are. Of an older daemon they may be by the tolerances."""
     if m.estimates is not None:
         return m.estimates.error
-    most = r.enrolment.profile.identity.tolerance
+    most = r.enrolment.profile.identity.most_error
     return [most if status == Status.HIT else 0.0 for status in m.status]

@@ -164,7 +164,7 @@ class Enrolment:
         blank = Registration(attachment, self, options, grant.tenant)
         call = blank.call(Op.PROFILE, options.attach_timeout)
         try:
-            if (tolerance := self.profile.identity.tolerance) and not attachment.greeting.packed:
+            if (tolerance := self.profile.identity.most_error) and not attachment.greeting.packed:
                 text = f"profile: a tolerance of {tolerance}, and a daemon that does not pack"
                 raise SplicedError(Code.UNSUPPORTED, text)
             attachment.exchange.start(call, self._request, self._descriptors())

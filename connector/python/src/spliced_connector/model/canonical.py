@@ -1,7 +1,8 @@
 """Canonical bytes of an identity, little-endian.
 
-    "SPLPROF" u8 version, 2 where there is a tolerance, else 1
+    "SPLPROF" u8 version: 3 with a row tolerance, else 2 with a tolerance, else 1
     version 2: f64 tolerance
+    version 3: f64 tolerance, f64 row tolerance
     str model | 32 B weights | str adapter | str tokenizer | u32 tp size | u32 layers
     per layer: u8 kind, then
       full, MLA, window: u32 kv heads, key dim, value dim, window | u8 dtype, u8 key mode | rope
@@ -38,16 +39,19 @@ from spliced_connector.model.identity import (
 
 MAGIC = b"SPLPROF"
 EXACT = 1
-VERSION = 2
+STATES = 2
+ROWS = 3
 
 
 def encode(identity: Identity) -> bytes:
     """The canonical bytes of a valid identity."""
     out = bytearray(MAGIC)
-    if identity.tolerance == 0:
-        out.append(EXACT)
+    if identity.row_tolerance:
+        out += struct.pack("<B2d", ROWS, identity.tolerance, identity.row_tolerance)
+    elif identity.tolerance:
+        out += struct.pack("<Bd", STATES, identity.tolerance)
     else:
-        out += struct.pack("<Bd", VERSION, identity.tolerance)
+        out.append(EXACT)
     _text(out, identity.model)
     out += identity.weights
     _text(out, identity.adapter)
@@ -143,19 +147,24 @@ class _Reader:
     def identity(self) -> Identity:
         if self.take(len(MAGIC)) != MAGIC:
             raise ValueError("not a profile")
-        tolerance = 0.0
-        if (version := self.byte()) == VERSION:
+        tolerance = row_tolerance = 0.0
+        version = self.byte()
+        if version == ROWS:
+            tolerance, row_tolerance = struct.unpack("<2d", self.take(16))
+        elif version == STATES:
             (tolerance,) = struct.unpack("<d", self.take(8))
-            if tolerance == 0:
-                raise ValueError(f"version {version} without a tolerance")
         elif version != EXACT:
-            raise ValueError(f"version {version}, want {EXACT} or {VERSION}")
+            raise ValueError(f"version {version}, want {EXACT} to {ROWS}")
+        if version != EXACT and (row_tolerance if version == ROWS else tolerance) == 0:
+            raise ValueError(f"version {version} without its tolerance")
         model, weights = self.text(), self.take(32)
         adapter, tokenizer, tp_size, n = self.text(), self.text(), self.int(), self.int()
         if n > MAX_LAYERS:
             raise ValueError(f"{n} layers, at most {MAX_LAYERS}")
         layers = tuple(self.layer() for _ in range(n))
-        return Identity(model, weights, layers, adapter, tokenizer, tp_size, tolerance)
+        return Identity(
+            model, weights, layers, adapter, tokenizer, tp_size, tolerance, row_tolerance
+        )
 
     def layer(self) -> Layer:
         kind = Kind(self.byte())

@@ -34,6 +34,7 @@ def from_config(
     transition: DType = DType.F16,
     slopes: Slopes | None = None,
     tolerance: float = 0.0,
+    row_tolerance: float = 0.0,
 ) -> Identity:
     """The identity of a model from its config and the digest of its weights.
 
@@ -60,7 +61,8 @@ def from_config(
         else:
             problems.add(f"num_hidden_layers: {n}, want 1 to {MAX_LAYERS}")
     problems.refuse("config")
-    return Identity(model or own_type, weights, layers, adapter, tokenizer, tp_size, tolerance)
+    name = model or own_type
+    return Identity(name, weights, layers, adapter, tokenizer, tp_size, tolerance, row_tolerance)
 
 
 def _with_slopes(

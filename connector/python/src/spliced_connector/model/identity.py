@@ -159,6 +159,14 @@ class Identity:
     fewer bytes: the spectral norm of a head's difference in T, and the Frobenius norm of that in S
     relative to S. 0 = they are kept as they were written. Checkpoints and leading segments are
     never changed."""
+    row_tolerance: float = 0.0
+    """The same of keys and values: the Frobenius norm of the difference in a layer's keys, or
+    values, relative to theirs."""
+
+    @property
+    def most_error(self) -> float:
+        """How far any part of a stored segment may be from what was written."""
+        return max(self.tolerance, self.row_tolerance)
 
 
 @dataclass(frozen=True, slots=True)

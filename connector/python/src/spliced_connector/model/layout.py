@@ -32,6 +32,18 @@ class Part:
     """Its heads are kept in forms of fewer bytes; dtype and shape are of what was written."""
 
     @property
+    def is_rows(self) -> bool:
+        """Whether it is keys or values."""
+        return self.kind in ("K", "V")
+
+    @property
+    def packed_shape(self) -> tuple[int, int, int]:
+        """The shape [heads, rows, cols] by which it is packed: keys and values as one head, of a
+        row for each of their heads at each token."""
+        heads, rows, cols = self.shape
+        return (1, heads * rows, cols) if self.is_rows else (heads, rows, cols)
+
+    @property
     def number(self) -> int:
         """The kind as the protocol counts them, from 1."""
         return PART_KINDS.index(self.kind) + 1

@@ -79,14 +79,14 @@ def packed_header(heads: int) -> int:
 
 def packed_most(part: Part) -> int:
     """The length of a packed part of which every head is kept as it was."""
-    heads, rows, cols = part.shape
+    heads, rows, cols = part.packed_shape
     return packed_header(heads) + heads * aligned(rows * cols * part.dtype.size)
 
 
 def packed_heads(part: Part, raw: memoryview) -> tuple[dict[int, dict[int, int]], int]:
     """For the number of each form the heads of a packed part that have it, and where their bytes
     begin; and where the last one ends. Raises ValueError for bytes that are no such part."""
-    heads, rows, cols = part.shape
+    heads, rows, cols = part.packed_shape
     end = packed_header(heads)
     if raw.nbytes < end:
         raise ValueError(f"{raw.nbytes} bytes packed, {heads} heads take more than {end}")

@@ -63,6 +63,7 @@ class Profile:
             identity,
             layers=tuple(_plain(layer) for layer in identity.layers),
             tolerance=identity.tolerance + 0.0,  # not minus zero
+            row_tolerance=identity.row_tolerance + 0.0,
         )
         validate(identity)
         self.identity = identity
@@ -189,19 +190,20 @@ class Profile:
         return b.build()
 
     def packs(self, part: Part) -> bool:
-        """Whether a profile with a tolerance packs a part of a segment."""
-        linear = self.identity.layers[part.layer].linear
-        return part.kind == "S" or (
-            part.kind == "T" and linear.family.transition == Transition.DENSE
-        )
+        """Whether a part of a segment is packed, by the tolerances."""
+        if part.is_rows:
+            return self.identity.row_tolerance > 0
+        family = self.identity.layers[part.layer].linear.family
+        states = part.kind == "S" or (part.kind == "T" and family.transition == Transition.DENSE)
+        return states and self.identity.tolerance > 0
 
     def packed_layout(self, spec: SegmentSpec | int, packed: bytes) -> Layout:
-        """`segment_layout` of one whose T and S may be packed, as `packed` says; b"" where nothing
-        is. Raises ValueError where it cannot be of such a segment."""
+        """`segment_layout` of one whose parts may be packed, as `packed` says; b"" = none is.
+        Raises ValueError where it cannot be of such a segment."""
         plain = self.segment_layout(spec)
         if not packed:
             return plain
-        if self.identity.tolerance == 0:
+        if self.identity.most_error == 0:
             raise ValueError(f"packed parts of {len(packed)} bytes without a tolerance")
         return packed_layout(plain, tuple(map(self.packs, plain.parts)), packed)
 

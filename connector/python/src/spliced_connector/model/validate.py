@@ -81,6 +81,10 @@ def validate(identity: Identity) -> None:
         0 <= identity.tolerance <= MAX_TOLERANCE,  # nor what is no number
         f"tolerance: {identity.tolerance}, want 0 to {MAX_TOLERANCE}",
     )
+    ps.check(
+        0 <= identity.row_tolerance <= MAX_TOLERANCE,
+        f"row tolerance: {identity.row_tolerance}, want 0 to {MAX_TOLERANCE}",
+    )
     ps.within("tp size", identity.tp_size, 1, MAX_TP_SIZE)
     ps.within("layers", len(identity.layers), 1, MAX_LAYERS)
     if identity.tp_size >= 1 and len(identity.layers) <= MAX_LAYERS:

@@ -89,6 +89,9 @@ class ServingSettings:
     """How far the daemon may move transitions and states of segments, so that they take fewer
     bytes: about a quarter at 0.02; 0 to 0.05. 0: they are kept as they were written. Engines share
     nothing unless it is equal, prefixes included, which it does not change."""
+    row_tolerance: float = 0.0
+    """The same of keys and values of segments: a little more than half of their bytes at 0.02. 0:
+    they are kept as they were written. Copies in memory of a GPU are not made of such segments."""
     measured: bool = True
     """Whether segments that are held are used only where the engine was not measured to be quicker
     without them, mode splice. False: where a fixed guess says so."""
@@ -117,6 +120,7 @@ class ServingSettings:
         "chunk_mean": (16, 1 << 20),
         "chunk_most": (16, 1 << 20),
         "tolerance": (0, MAX_TOLERANCE),
+        "row_tolerance": (0, MAX_TOLERANCE),
         "canary_share": (0, 1),
         "canary_bound": (0, 1e9),
     }

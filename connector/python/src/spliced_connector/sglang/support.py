@@ -138,6 +138,7 @@ def _identify(context: TreeCacheBuildContext, args: Any, settings: SpliceSetting
             conv=_DTYPES[conv],
             slopes=partial(_slopes, context),
             tolerance=settings.tolerance,
+            row_tolerance=settings.row_tolerance,
         )
     except ProfileError as err:
         raise Inert(f"architecture {described.get('model_type')!r}: {err}") from err

@@ -215,6 +215,7 @@ def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> 
             conv=conv,
             slopes=functools.partial(_slopes, config.model_config.hf_config),
             tolerance=settings.tolerance,
+            row_tolerance=settings.row_tolerance,
         )
     except ProfileError as err:
         raise Inert(f"architecture {described.get('model_type')!r}: {err}") from err

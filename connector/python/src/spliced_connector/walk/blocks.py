@@ -95,6 +95,7 @@ class Blocks:
             adapter=naming.adapter,
             tokenizer=naming.tokenizer,
             tolerance=naming.tolerance,
+            row_tolerance=naming.row_tolerance,
         )
 
     def embed(self, ids: Tensor) -> Tensor:

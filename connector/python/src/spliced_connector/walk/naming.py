@@ -21,7 +21,8 @@ class Naming:
     """The rest of an identity. weights is the digest of the weights alone, 32 bytes.
 
     An empty model takes the config's model_type. state and transition are the element types of
-    S and of a T that is not scalar, tolerance is how far the daemon may move them: see Identity.
+    S and of a T that is not scalar, tolerance is how far the daemon may move them, row_tolerance is
+    that of keys and values: see Identity.
     """
 
     weights: bytes
@@ -31,6 +32,7 @@ class Naming:
     state: DType = DType.F32
     transition: DType = DType.F16
     tolerance: float = DEFAULT_TOLERANCE
+    row_tolerance: float = 0.0
 
 
 def stored(dtype: torch.dtype) -> DType:

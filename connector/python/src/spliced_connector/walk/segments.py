@@ -1,6 +1,7 @@
 """Segments as tensors and as bytes of the canonical layout, without a copy where types agree.
 
-T and S of a segment may have been packed by the daemon: they are read as float32.
+T and S of a segment may have been packed by the daemon: they are read as float32. So may keys and
+values: they are read in the type that they were written in.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def bytes_of(x: Tensor) -> memoryview:
 def unpack(profile: Profile, spec: SegmentSpec, segment: Held) -> Captured:
     """A leased segment as tensors over the leased memory: valid while the lease is.
 
-    The tensors are of the stored types, float32 of what is packed, and must not be written. Raises
+    The tensors are of the stored types, float32 of packed T and S, and must not be written. Raises
     ValueError when the segment's layout is not the one that the spec has, or a packed part is
     damaged.
     """
@@ -165,18 +166,19 @@ def tensor_over(view: memoryview, dtype: DType, shape: tuple[int, ...]) -> Tenso
 
 
 def unpacked(part: Part, view: memoryview) -> Tensor:
-    """The numbers of a packed part in float32, in memory of their own; heads of a low rank to
-    rounding.
+    """The numbers of a packed part in float32, those of keys and values in the type that they were
+    written in, in memory of their own; heads of a low rank to rounding.
 
     Raises ValueError for bytes that are no such part. All heads of one form are read in one go.
     """
-    _, rows, cols = part.shape
+    shape = part.packed_shape
+    _, rows, cols = shape
     heads, end = packed_heads(part, view)
     _expect_read_only()
     raw = torch.frombuffer(view, dtype=torch.uint8)
     if raw[end:].any():
         raise ValueError("no zeros behind the heads of a packed part")
-    out = torch.zeros(part.shape, dtype=torch.float32)
+    out = torch.zeros(shape, dtype=torch.float32)
     for number, begins in heads.items():
         cut = functools.partial(_cut, raw, begins.values())
         if rank := packed_rank(number):
@@ -194,7 +196,7 @@ def unpacked(part: Part, view: memoryview) -> Tensor:
             numbers = q.to(torch.float32) * scales[:, 1:, None]
             numbers.diagonal(dim1=1, dim2=2).add_(scales[:, :1])
             out[list(begins)] = numbers
-    return out
+    return out.to(TORCH_TYPES[part.dtype]).view(part.shape) if part.is_rows else out
 
 
 def _cut(raw: Tensor, begins: Iterable[int], skip: int, n: int) -> Tensor:
@@ -237,7 +239,7 @@ def _expect_read_only() -> None:
 def rounded(profile: Profile, captured: Captured) -> Captured:
     """A captured segment as a reader would find it: its values in the stored types.
 
-    With a tolerance readers may find T and S that far from these.
+    With tolerances readers may find T and S, or keys and values, that far from these.
     """
     layout = profile.segment_layout(captured.spec)
     parts = packed(profile, captured)

@@ -1,0 +1,116 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// A part of keys or values [rows, heads, dim] is packed as one end-state of rows*heads
+// rows: in 8 bits a number, with a scale for each head of a row, or not at all. So any run
+// of rows can be read without those before it.
+
+// RowsShape is what keys or values [rows, heads, dim] are as a packed part.
+func RowsShape(rows, heads, dim int) [3]int { return [3]int{1, rows * heads, dim} }
+
+// PackRows writes src, which is [rows, cols] of type t, to dst as a packed part of one head
+// in 8 bits a number, and returns its length and error, with a bound on the Frobenius norm
+// of the difference; relative is the most that may be, beside the norm of src. n is 0 where
+// the bound is above that, some number is not finite, there are more than 2^18 rows, or it
+// would not be smaller; then what is in dst means nothing. dst has room for PackedBytes of that form and must not
+// overlap src.
+//
+// As with Pack the result is a function of the arguments.
+func (p *Packer) PackRows(dst, src []byte, t DType, rows, cols int, relative float64) (n int, e FormError) {
+	if t.Size() == 0 || min(rows, cols) < 0 || len(src) != rows*cols*t.Size() {
+		panic(fmt.Sprintf("kernel: pack rows [%d, %d] of type %d from %d bytes", rows, cols, t, len(src)))
+	}
+	n = PackedBytes([]Form{FormInt8}, t, rows, cols)
+	if n >= len(src) || max(rows, cols) > maxSide {
+		return 0, e
+	}
+	dst = dst[:n]
+	p.row.reserve(cols)
+	head := dst[PackedHeader(1):]
+	clear(dst[:PackedHeader(1)+4]) // no g
+	scales, q := head[4:][:4*rows], head[4+4*rows:]
+	var all, rest float64
+	for i := range rows {
+		x := p.row.x[:cols]
+		toF32(x, src[i*cols*t.Size():][:cols*t.Size()], t)
+		peak := math.Float32frombits(peakBits(x))
+		if !(peak <= math.MaxFloat32) {
+			return 0, e
+		}
+		scale := peak / FormInt8.largest()
+		quantize(p.row.q[:cols], p.row.rest[:cols], x, scale, FormInt8.largest())
+		binary.LittleEndian.PutUint32(scales[4*i:], math.Float32bits(scale))
+		packInt8(q[i*cols:][:cols], p.row.q[:cols])
+		all += squares(x)
+		rest += squares(p.row.rest[:cols])
+	}
+	clear(q[rows*cols:])
+	norm := root(all, rows*cols)
+	frobenius := float64(root(rest, rows*cols) * (1 + 2*half32)) // rest was rounded
+	least := norm * (1 - float64(float64(2*rows*cols+64)*2*half64))
+	if !(norm <= math.MaxFloat64 && frobenius <= relative*least) {
+		return 0, e
+	}
+	dst[0] = byte(FormInt8)
+	putBounds(dst, 1, 0, frobenius, norm)
+	return n, FormError{frobenius, frobenius, math.Sqrt(all), (norm + frobenius) * (1 + 2*half64)}
+}
+
+// rowBuffers is room for one row.
+type rowBuffers struct {
+	x, rest []float32
+	q       []int16
+}
+
+func (b *rowBuffers) reserve(cols int) {
+	if cap(b.x) < cols {
+		*b = rowBuffers{make([]float32, cols), make([]float32, cols), make([]int16, cols)}
+	}
+}
+
+// ReadRows writes n rows of a packed part of one head, from row on, in type t, through
+// scratch for n*cols numbers.
+func (p *Packed) ReadRows(dst []byte, row, n int, t DType, scratch []float32) {
+	f, b := p.Head(0)
+	scratch = scratch[:n*p.cols]
+	switch f {
+	case FormPlain:
+		size := p.cols * p.t.Size()
+		toF32(scratch, b[row*size:][:n*size], p.t)
+	case FormZero:
+		clear(scratch)
+	case FormInt8, FormInt12, FormInt16:
+		m := openIntegers(f, b, p.rows, p.cols)
+		m.read(scratch, row, n)
+	default:
+		panic(fmt.Sprintf("kernel: rows in form %d", f)) // OpenRows refuses it
+	}
+	FromF32(dst, scratch, t)
+}
+
+// UnpackRows returns keys or values [rows, heads, dim] of type t that are packed in b, in
+// that type.
+func UnpackRows(b []byte, t DType, rows, heads, dim int) ([]byte, error) {
+	p, err := OpenRows(b, t, rows, heads, dim)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]byte, p.rows*dim*t.Size())
+	p.ReadRows(out, 0, p.rows, t, make([]float32, p.rows*dim))
+	return out, nil
+}
+
+// OpenRows is OpenPacked of keys or values [rows, heads, dim].
+func OpenRows(b []byte, t DType, rows, heads, dim int) (Packed, error) {
+	shape := RowsShape(rows, heads, dim)
+	p, err := OpenPacked(b, t, shape[0], shape[1], shape[2])
+	if err == nil && Form(b[0]).Rank() > 0 {
+		err = fmt.Errorf("kernel: packed rows of rank %d", Form(b[0]).Rank())
+	}
+	return p, err
+}
