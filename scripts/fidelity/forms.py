@@ -69,6 +69,16 @@ def states(form: str, s: Tensor, tau: float) -> Kept:
     return plain(s, getattr(torch, form))
 
 
+def eight_bits(x: Tensor, tau: float) -> Kept:
+    """Keys or values [tokens, heads, dim] as rows of 8 bits, if that is near enough; the bytes of
+    all, beside 16 bits a number."""
+    one = x.flatten(0, 1)[None]
+    near = rows(one, 8)
+    if torch.linalg.matrix_norm(near.matrices - one) > tau * torch.linalg.matrix_norm(one):
+        near = Kept(one, _sizes(one, 2 * one.numel()))
+    return Kept(near.matrices.view_as(x), near.sizes)
+
+
 def plain(m: Tensor, dtype: torch.dtype) -> Kept:
     return Kept(m.to(dtype).to(m.dtype), _sizes(m, dtype.itemsize * m[0].numel()))
 

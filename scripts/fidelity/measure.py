@@ -25,7 +25,19 @@ from pathlib import Path
 
 from intervals import paired, share
 from questions import TINYHYBRID, Question, questions
-from ways import FORMS, FULL, PLACES, ROWS, SPLICED, VARIANTS, WINDOWS, Variant, seams
+from ways import (
+    FORMS,
+    FULL,
+    KEYS,
+    PLACES,
+    ROWS,
+    SPLICED,
+    TOLERANCES,
+    VARIANTS,
+    WINDOWS,
+    Variant,
+    seams,
+)
 
 MODEL = TINYHYBRID / "model"
 COUNTS = (2, 4, 6, 8, 12)
@@ -168,6 +180,28 @@ def weigh(wanted: Sequence[Question], directory: Path, ways: Sequence[Variant]) 
     return {"bytes": rows | weights(kept, *heads(segments)), "chains": chains(kept, segments)}
 
 
+def weigh_keys(wanted: Sequence[Question], directory: Path) -> Row:
+    """Of the keys and values of some of the notes the bytes that they take in 8 bits, beside 16 bits
+    a number, and the largest and mean errors."""
+    from forms import eight_bits
+    from serve import Server
+    from tuples import some
+
+    server = load(directory)
+    if not isinstance(server, Server):
+        raise RuntimeError("no server of a model")
+    errors, taken, plain = [], 0, 0
+    for segment in some(server, wanted, min(SEGMENTS, len(wanted))):
+        for x in (x for layer in segment.layers for x in (layer.k, layer.v) if x is not None):
+            near = eight_bits(x, TOLERANCES[-1])
+            errors.append(float((near.matrices - x).norm() / x.norm()))
+            taken += int(near.sizes.sum())
+            plain += 2 * x.numel()
+    return {
+        "keys": {"bytes": taken / plain, "most": max(errors), "mean": sum(errors) / len(errors)}
+    }
+
+
 def progress(rows: Iterable[Row], log: Path, total: int) -> Iterator[Row]:
     with log.open("a") as out:
         for i, row in enumerate(rows, 1):
@@ -185,6 +219,7 @@ def main() -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--places", action="store_true", help="cuts at other places")
     which.add_argument("--forms", action="store_true", help="tuples in small forms")
+    which.add_argument("--keys", action="store_true", help="keys and values in 8 bits")
     which.add_argument("--seams", action="store_true", help="other seams")
     parser.add_argument("--windows", default=",".join(map(str, WINDOWS)), help="seams' tokens")
     parser.add_argument("--model", type=Path, default=MODEL)
@@ -194,7 +229,7 @@ def main() -> None:
     options = parser.parse_args()
     log: Path = options.log or options.out.with_suffix(".answers.jsonl")
     windows = [int(w) for w in options.windows.split(",")]
-    asked = {"places": PLACES, "forms": FORMS, "seams": seams(windows)}
+    asked = {"places": PLACES, "forms": FORMS, "keys": KEYS, "seams": seams(windows)}
     ways = next((asked[name] for name in asked if getattr(options, name)), VARIANTS)
     counts = tuple(int(n) for n in options.notes.split(","))
     wanted = list(questions(options.questions, counts, options.model))
@@ -209,6 +244,8 @@ def main() -> None:
     result = describe(options.model) | {"variants": summary(rows, ways)}
     if options.forms:
         result |= weigh(wanted, options.model, ways)
+    if options.keys:
+        result |= weigh_keys(wanted, options.model)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
     if options.log is None:

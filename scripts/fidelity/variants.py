@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from forms import Kept, states, transitions
+from forms import Kept, eight_bits, states, transitions
 from torch import Tensor
 from ways import Variant
 
@@ -19,7 +19,7 @@ def apply(variant: Variant, part: Captured, whole: Captured | None) -> Captured:
         if layer.state is not None and variant.whole and whole is not None:
             source = whole.layers[i]
             layers[i] = replace(layer, transition=source.transition, state=source.state)
-    return Captured(part.spec, tuple(_stored(variant, layers)))
+    return Captured(part.spec, tuple(_near_rows(variant, _stored(variant, layers))))
 
 
 def kept(variant: Variant, transition: Tensor, state: Tensor) -> tuple[Kept, Kept]:
@@ -44,6 +44,21 @@ def _stored(variant: Variant, layers: list[SegmentLayer]) -> list[SegmentLayer]:
     for i, near_t, near_s in zip(where, t, s, strict=True):
         layers[i] = replace(layers[i], transition=near_t, state=near_s)
     return layers
+
+
+def _near_rows(variant: Variant, layers: list[SegmentLayer]) -> list[SegmentLayer]:
+    if not variant.row_tau:
+        return layers
+    return [
+        layer
+        if layer.k is None or layer.v is None
+        else replace(
+            layer,
+            k=eight_bits(layer.k, variant.row_tau).matrices,
+            v=eight_bits(layer.v, variant.row_tau).matrices,
+        )
+        for layer in layers
+    ]
 
 
 def _identity(transition: Tensor) -> Tensor:

@@ -26,7 +26,8 @@ class Variant:
     the tuple of all of a segment's tokens and computes its ends again as well, so that they enter
     the state twice; `bare` keeps it and computes nothing again but the question. Every `every`th
     question is asked: the shades of a way need fewer than the ways themselves. cuts: where the
-    segments meet, see `places.py`.
+    segments meet, see `places.py`. row_tau: keys and values are kept as the daemon keeps them at
+    that row tolerance, 0 = as they are.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Variant:
     bare: bool = False
     every: int = 1
     cuts: str = "notes"
+    row_tau: float = 0.0
 
 
 SPLICED = "spliced w=8"
@@ -76,6 +78,14 @@ def seams(windows: Sequence[int] = WINDOWS) -> tuple[Variant, ...]:
     )
 
 
+KEYS = (
+    Variant(FULL),
+    Variant(SPLICED, seam=8),
+    Variant("T, S", seam=8, stored="packed", tau=TOLERANCES[-1]),
+    Variant("K, V", seam=8, row_tau=TOLERANCES[-1]),
+    Variant("T, S, K, V", seam=8, stored="packed", tau=TOLERANCES[-1], row_tau=TOLERANCES[-1]),
+)
+"""The same splice with what of its segments is packed, for `measure.py --keys`."""
 ROWS = "rows of k, v, beta and decay"
 """What T and S are computed from: another way of keeping them, exact, so that only bytes count."""
 PACKED = f"packed, tolerance {TOLERANCES[-1]}"
