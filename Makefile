@@ -219,6 +219,9 @@ fidelity: ## what each way of reuse costs in answers: docs/fidelity.md; several 
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --forms --questions 6500 --out docs/results/fidelity-forms.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --forms --model scripts/tinyhybrid/long --notes 2,4,6 --questions 900 \
 	    --out docs/results/fidelity-forms-wide.json && \
+	  $(ENGINES)/bin/python scripts/fidelity/measure.py --keys --out docs/results/fidelity-keys.json && \
+	  $(ENGINES)/bin/python scripts/fidelity/measure.py --keys --model scripts/tinyhybrid/long --notes 2,4,6 --questions 400 \
+	    --out docs/results/fidelity-keys-wide.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --seams --out docs/results/fidelity-seams.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --seams --windows 0,4,8,16,32,64,128 --model scripts/tinyhybrid/long --notes 2,4,6 \
 	    --out docs/results/fidelity-seams-wide.json && \

@@ -3,6 +3,7 @@
     python scripts/fidelity/measure.py --questions 2100 --workers 2 --out docs/results/fidelity.json
     python scripts/fidelity/measure.py --places --questions 400 --out docs/results/fidelity-places.json
     python scripts/fidelity/measure.py --forms --out docs/results/fidelity-forms.json
+    python scripts/fidelity/measure.py --keys --out docs/results/fidelity-keys.json
     python scripts/fidelity/measure.py --seams --out docs/results/fidelity-seams.json
 
 Answers are kept in a file beside the result while it runs, one line per question, so that a run that

@@ -9,7 +9,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from forms import beside, centred, floats, norm_bound, rows, states, transitions  # noqa: E402
+from forms import (  # noqa: E402
+    beside,
+    centred,
+    eight_bits,
+    floats,
+    norm_bound,
+    rows,
+    states,
+    transitions,
+)
 
 
 def some(*shape: int) -> torch.Tensor:
@@ -23,6 +32,17 @@ def test_rows_are_whole_numbers_of_their_bits() -> None:
     assert ((kept.matrices - m).abs() <= scale / 2 * 1.0001).all()
     assert all(len(row.unique()) <= 15 for row in kept.matrices.flatten(0, 1))
     assert kept.sizes.tolist() == [8 * 16 // 2 + 4 * 8] * 3
+
+
+def test_keys_are_kept_in_8_bits_where_that_is_near_enough() -> None:
+    x = some(5, 2, 64)
+    kept = eight_bits(x, 0.02)
+    assert 0 < float((kept.matrices - x).norm() / x.norm()) <= 0.02
+    assert kept.matrices.shape == x.shape
+    assert kept.sizes.tolist() == [5 * 2 * (64 + 4)]
+    kept = eight_bits(x, 0.002)
+    assert torch.equal(kept.matrices, x)
+    assert kept.sizes.tolist() == [2 * x.numel()]
 
 
 def test_rows_of_nothing_stay_nothing() -> None:
