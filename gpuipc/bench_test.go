@@ -251,6 +251,64 @@ func BenchmarkComposePacked(b *testing.B) {
 	}
 }
 
+// BenchmarkRotatePacked places bf16 keys of 8 heads of 128, 64 of them turning, as they were
+// written and packed, by turns; and says what packing takes.
+func BenchmarkRotatePacked(b *testing.B) {
+	const rows, heads, dim = 16 << 10, 8, 128
+	const bytes = rows * heads * dim * 2
+	turn := &Rotation{Dims: 64, Cos: make([]float32, 32), Sin: make([]float32, 32)}
+	for i := range turn.Cos {
+		turn.Cos[i], turn.Sin[i] = 0.6, 0.8
+	}
+	d, ctx := benchDevice(b, 1), context.Background()
+	src, less := benchRegion(b, d, bytes, ClientReads), benchRegion(b, d, bytes, ClientReads)
+	dst := benchRegion(b, d, bytes, ClientWrites)
+	rng := rand.New(rand.NewPCG(1, 1))
+	x := make([]float32, rows*heads*dim)
+	for i := range x {
+		x[i] = float32(rng.NormFloat64())
+	}
+	raw, packed := make([]byte, bytes), make([]byte, bytes)
+	kernel.FromF32(raw, x, kernel.BF16)
+	var p Packer
+	job := PackJob{Src: [][]byte{raw}, Type: kernel.BF16, Heads: 1, Rows: rows * heads, Cols: dim, Of: PackRows, Tolerance: 0.02}
+	n, _ := p.Pack(packed, &job)
+	less = less.Slice(0, int64(n))
+	if err := errors.Join(d.Store(ctx, src, raw), d.Store(ctx, less, packed[:n])); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("pack", func(b *testing.B) {
+		for b.Loop() {
+			p.Pack(packed, &job)
+		}
+		b.ReportMetric(b.Elapsed().Seconds()*1e3/float64(b.N)/(bytes>>20), "ms/MiB")
+	})
+	table := Scatter{Region: dst.Region, BlockRows: 16, BlockStride: 16 * heads * dim * 2, RowStride: heads * dim * 2, HeadStride: dim * 2}
+	for k := range uint32(rows / 16) {
+		table.Blocks = append(table.Blocks, k^1)
+	}
+	for name, t := range map[string]*Rotation{"copy": nil, "turn": turn} {
+		b.Run(name, func(b *testing.B) {
+			jobs := [2]RotateJob{{Src: src}, {Src: less, SrcPacked: true}}
+			var took [2]time.Duration
+			for b.Loop() {
+				for i := range jobs {
+					j := jobs[i]
+					j.Rows, j.Heads, j.Dim, j.Type, j.Turn, j.Dst = rows, heads, dim, kernel.BF16, t, table
+					began := time.Now()
+					if err := d.Rotate(ctx, &j); err != nil {
+						b.Fatal(err)
+					}
+					took[i] += time.Since(began)
+				}
+			}
+			b.ReportMetric(took[0].Seconds()/took[1].Seconds(), "x-of-plain")
+			b.ReportMetric(float64(b.N)*bytes/took[1].Seconds()/1e9, "GB/s")
+			b.ReportMetric(float64(n)/bytes, "bytes-of-plain")
+		})
+	}
+}
+
 // BenchmarkRotate places bf16 keys of 2 heads of 256, 64 of them turning, in an
 // engine's blocks of 16 tokens; the plain copy of the same bytes is beside it.
 func BenchmarkRotate(b *testing.B) {

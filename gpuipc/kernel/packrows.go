@@ -73,24 +73,32 @@ func (b *rowBuffers) reserve(cols int) {
 	}
 }
 
-// ReadRows writes n rows of a packed part of one head, from row on, in type t, through
-// scratch for n*cols numbers.
-func (p *Packed) ReadRows(dst []byte, row, n int, t DType, scratch []float32) {
+// rowsAtOnce is how many numbers are F32 on their way: they stay in L1.
+const rowsAtOnce = 2 << 10
+
+// ReadRows writes n rows of packed keys or values, from row on, in the type t, that they
+// were written in. Rows are those of OpenRows: heads of them for each token.
+func (p *Packed) ReadRows(dst []byte, row, n int, t DType, scratch *[]float32) {
 	f, b := p.Head(0)
-	scratch = scratch[:n*p.cols]
+	size := p.cols * t.Size()
 	switch f {
 	case FormPlain:
-		size := p.cols * p.t.Size()
-		toF32(scratch, b[row*size:][:n*size], p.t)
+		copy(dst, b[row*size:][:n*size])
+		return
 	case FormZero:
-		clear(scratch)
-	case FormInt8, FormInt12, FormInt16:
-		m := openIntegers(f, b, p.rows, p.cols)
-		m.read(scratch, row, n)
-	default:
-		panic(fmt.Sprintf("kernel: rows in form %d", f)) // OpenRows refuses it
+		clear(dst[:n*size])
+		return
 	}
-	FromF32(dst, scratch, t)
+	step := min(n, max(1, rowsAtOnce/p.cols))
+	grow(scratch, step*p.cols)
+	m := openIntegers(f, b, p.rows, p.cols)
+	for ; n > 0; n -= step {
+		step = min(step, n)
+		x := (*scratch)[:step*p.cols]
+		m.read(x, row, step)
+		fromF32(dst[:step*size], x, t)
+		dst, row = dst[step*size:], row+step
+	}
 }
 
 // UnpackRows returns keys or values [rows, heads, dim] of type t that are packed in b, in
@@ -101,7 +109,7 @@ func UnpackRows(b []byte, t DType, rows, heads, dim int) ([]byte, error) {
 		return nil, err
 	}
 	out := make([]byte, p.rows*dim*t.Size())
-	p.ReadRows(out, 0, p.rows, t, make([]float32, p.rows*dim))
+	p.ReadRows(out, 0, p.rows, t, new([]float32))
 	return out, nil
 }
 

@@ -59,7 +59,7 @@ def connector(socket_path: str) -> str:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("d")
-    daemon = Daemon(directory, "-arena=256MiB", "-prefill-speed=500")
+    daemon = Daemon(directory, "-arena=256MiB", "-prefill-speed=5")
     daemon.start()
     (port,) = reserved_ports(1)
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]

@@ -59,7 +59,7 @@ def draw(seed: int, n: int) -> list[int]:
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     running = Daemon(
-        tmp_path_factory.mktemp("d"), "-arena=256MiB", "-private=512MiB", "-prefill-speed=500"
+        tmp_path_factory.mktemp("d"), "-arena=256MiB", "-private=512MiB", "-prefill-speed=5"
     )
     running.start()
     yield running

@@ -29,7 +29,7 @@ from spliced_connector.walk import Naming
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     running = Daemon(
-        tmp_path_factory.mktemp("d"), "-arena=256MiB", "-private=256MiB", "-prefill-speed=500"
+        tmp_path_factory.mktemp("d"), "-arena=256MiB", "-private=256MiB", "-prefill-speed=5"
     )
     running.start()
     yield running

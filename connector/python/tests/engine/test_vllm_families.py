@@ -45,7 +45,7 @@ def _kernels() -> None:
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    made = Daemon(tmp_path_factory.mktemp("families"), "-prefill-speed=500")
+    made = Daemon(tmp_path_factory.mktemp("families"), "-prefill-speed=5")
     made.start()
     yield made
     made.stop()

@@ -44,7 +44,7 @@ def shared(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="module")
 def daemon(shared: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    running = Daemon(tmp_path_factory.mktemp("d"), "-arena=256MiB", "-prefill-speed=500")
+    running = Daemon(tmp_path_factory.mktemp("d"), "-arena=256MiB", "-prefill-speed=5")
     running.start()
     yield running
     running.stop()

@@ -28,7 +28,7 @@ def engine(
 ) -> Iterator[Engine]:
     shared = bool(request.param)
     directory: Path = tmp_path_factory.mktemp("dense")
-    daemon = Daemon(directory, "-arena=256MiB", "-prefill-speed=500")
+    daemon = Daemon(directory, "-arena=256MiB", "-prefill-speed=5")
     daemon.start()
     running = start(dense_model(directory / "model"), daemon.socket, shared_pages=shared)
     assert (worker(running).placed is not None) == shared

@@ -47,7 +47,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, nn.
     vllm_kernels.replace()
     directory = tmp_path_factory.mktemp("ling")
     model = ling(directory)
-    daemon = Daemon(tmp_path_factory.mktemp("d"), "-arena=256MiB", "-prefill-speed=500")
+    daemon = Daemon(tmp_path_factory.mktemp("d"), "-arena=256MiB", "-prefill-speed=5")
     daemon.start()
     engine = start(str(directory), daemon.socket, options={"dtype": "float32"})
     try:

@@ -26,7 +26,7 @@ if importlib.util.find_spec("vllm") is not None:
 def engine(
     start_daemon: StartDaemon, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Engine]:
-    daemon = start_daemon("-arena=256MiB", "-prefill-speed=500")
+    daemon = start_daemon("-arena=256MiB", "-prefill-speed=5")
     own = {"tolerance": DEFAULT_TOLERANCE, "row_tolerance": request.param}
     with closing(start(hybrid_model(tmp_path), daemon.socket, **own)) as running:
         yield running
