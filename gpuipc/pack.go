@@ -84,6 +84,15 @@ func CheckPacked(runs [][]byte, t DType, shape [3]int) error {
 	return nil
 }
 
+// UnpackRows is kernel.UnpackRows; its error wraps ErrInvalid.
+func UnpackRows(b []byte, t DType, rows, heads, dim int) ([]byte, error) {
+	out, err := kernel.UnpackRows(b, t, rows, heads, dim)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, ErrInvalid)
+	}
+	return out, nil
+}
+
 // Floats is kernel.PartToF32; its error wraps ErrInvalid.
 func Floats(dst []float32, part []byte, t DType, packed bool, shape [3]int) error {
 	if err := kernel.PartToF32(dst, part, t, packed, shape); err != nil {

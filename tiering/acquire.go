@@ -219,9 +219,6 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far
 	case o.Fill != nil && (!o.Fill.Promoted || q.Near && s.fetchedLocked(name)):
 		return Acquired{Reason: tier.ReasonPending}, nil
 	}
-	if r.above != nil && o != nil && s.objects.Promotable(o) && !s.objects.Copyable(o) {
-		return Acquired{Reason: tier.ReasonRefused}, nil
-	}
 	flight := r.bringLocked(name, q.Rank, o)
 	return Acquired{Reason: tier.ReasonPending, Promoting: flight != nil}, flight
 }
@@ -404,7 +401,7 @@ func (s *Store) needsCopyLocked(k objects.CopyKey) bool {
 		return false
 	}
 	o := s.objects.Named(k.Name, k.Profile, k.Tenant)
-	if o != nil && (s.objects.Copyable(o) || o.Fill != nil && o.Fill.Promoted) {
+	if o != nil && (s.objects.Promotable(o) || o.Fill != nil && o.Fill.Promoted) {
 		return true
 	}
 	if o != nil && o.Phase != objects.Stripped {

@@ -122,6 +122,22 @@ func (p *Profile) PackedLayout(interior int, packed Packed) (Layout, error) {
 	return out, nil
 }
 
+// WithPlainRows is what says the layout of a segment whose keys and values are not packed,
+// everything else as before. The error is that of PackedLayout.
+func (p *Profile) WithPlainRows(interior int, packed Packed) (Packed, error) {
+	l, err := p.PackedLayout(interior, packed)
+	if err != nil || packed == "" {
+		return "", err
+	}
+	for i := range l.Parts {
+		if part := &l.Parts[i]; part.Kind == PartK || part.Kind == PartV {
+			part.Packed = false
+		}
+	}
+	t, s := packed.Errors()
+	return p.repacked(t, s, &l), nil
+}
+
 // repacked is what says a layout.
 func (p *Profile) repacked(t, s float32, l *Layout) Packed {
 	var lengths []int64

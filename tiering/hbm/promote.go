@@ -76,7 +76,7 @@ func (h *Cache) Guess() (more bool) {
 	for n := 0; n < hintRows && h.hints.Len() > 0 && !h.Flights.Waiting(); n++ {
 		w := h.hints.Take()
 		o := h.o.Objects.Named(w.Name, w.Profile, w.Tenant)
-		if o == nil || !h.o.Objects.Copyable(o) {
+		if o == nil || !h.o.Objects.Promotable(o) {
 			continue
 		}
 		for _, e := range w.Profile.Engines {
@@ -92,7 +92,7 @@ func (h *Cache) Guess() (more bool) {
 func (p *Promotion) Begin(f *transfer.Flight) error {
 	h := p.cache
 	o := h.o.Objects.Named(p.Name, p.Profile, p.Tenant)
-	if o == nil || !h.o.Objects.Copyable(o) {
+	if o == nil || !h.o.Objects.Promotable(o) {
 		return fmt.Errorf("segment or checkpoint %x is not whole in memory: %w", p.Name.Key[:8], tier.ErrGone)
 	}
 	c := h.o.Objects.NewCopy(o, h.memory)

@@ -26,7 +26,8 @@ type upload struct {
 
 	corrupt atomic.Pointer[objects.Object] // of nodes: one whose bytes in memory are wrong
 
-	digests []uint64 // of the copy's parts, once it has run
+	digests []uint64   // of the copy's parts, once it has run
+	plain   [][]uint64 // of those whose rows were packed, by part
 }
 
 // uploadNode is an object in memory as it was when it was held.
@@ -41,8 +42,10 @@ type uploadNode struct {
 type uploadPiece struct {
 	to, from gpuipc.Ref
 	want     []uint64
+	part     int // of the copy
 	layer    int
 	object   *objects.Object
+	packed   *profile.Part // rows that are packed in memory, and not in the copy
 }
 
 // newUpload notes under the store's lock where everything lies. Extents and digests
@@ -101,6 +104,7 @@ func (up *upload) run(ctx context.Context) error {
 func (up *upload) pieces() ([]uploadPiece, error) {
 	l := up.copy.Layout()
 	last := len(up.nodes) - 1
+	up.plain = make([][]uint64, len(l.Parts))
 	var pieces []uploadPiece
 	for i := range l.Parts {
 		part := &l.Parts[i]
@@ -111,13 +115,18 @@ func (up *upload) pieces() ([]uploadPiece, error) {
 		}
 		at := int64(0)
 		for k := range nodes {
-			from, want := nodes[k].part(part.Layer, part.Kind)
+			from, want, held := nodes[k].part(part.Layer, part.Kind)
+			if held.Packed && !part.Packed {
+				pieces = append(pieces, uploadPiece{to: to, from: from, want: want, part: i, layer: part.Layer, object: nodes[k].object, packed: held})
+				at = part.Len
+				continue
+			}
 			n := from.Len()
 			if n > part.Len-at {
 				return nil, fmt.Errorf("%s: part %d of its copy has %d bytes, its nodes more: %w", up.copy.Name(), i, part.Len, tier.ErrInvalid)
 			}
 			if n > 0 {
-				pieces = append(pieces, uploadPiece{to: to.Slice(at, n), from: from, want: want, layer: part.Layer, object: nodes[k].object})
+				pieces = append(pieces, uploadPiece{to: to.Slice(at, n), from: from, want: want, part: i, layer: part.Layer, object: nodes[k].object})
 			}
 			at += n
 		}
@@ -129,20 +138,26 @@ func (up *upload) pieces() ([]uploadPiece, error) {
 }
 
 // part names a part of a node and the digests of its chunks.
-func (n *uploadNode) part(layer int, kind profile.PartKind) (gpuipc.Ref, []uint64) {
+func (n *uploadNode) part(layer int, kind profile.PartKind) (gpuipc.Ref, []uint64, *profile.Part) {
 	i, ok := n.layout.Index(layer, kind)
 	if !ok {
 		panic(fmt.Sprintf("hbm: no part %d of layer %d in a node of a copy", kind, layer))
 	}
 	part := &n.layout.Parts[i]
-	return n.share.Slice(part.Off, part.Len), n.digests[n.layout.FirstChunk[i]:n.layout.FirstChunk[i+1]]
+	return n.share.Slice(part.Off, part.Len), n.digests[n.layout.FirstChunk[i]:n.layout.FirstChunk[i+1]], part
 }
 
 // move copies a piece and compares what the device reads where it has come to lie
 // with what was published.
 func (up *upload) move(ctx context.Context, p *uploadPiece) error {
-	got := make([]uint64, len(p.want))
 	what := fmt.Sprintf("%s: promote layer %d", up.copy.Name(), p.layer)
+	if p.packed != nil {
+		if err := up.unpack(ctx, p); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		return nil
+	}
+	got := make([]uint64, len(p.want))
 	if err := up.cache.dev.Upload(ctx, p.to, p.from, got); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -150,6 +165,38 @@ func (up *upload) move(ctx context.Context, p *uploadPiece) error {
 		up.blame(ctx, p)
 		return fmt.Errorf("%s: chunk %d has digest %016x in HBM, it was published with %016x: %w", what, i, got[i], p.want[i], tier.ErrCorrupt)
 	}
+	return nil
+}
+
+// unpack is move of rows that are packed in memory: kernels of GPUs read them as they were
+// written.
+func (up *upload) unpack(ctx context.Context, p *uploadPiece) error {
+	packed := make([]byte, p.from.Len())
+	if err := up.cache.o.Memory.Load(ctx, packed, p.from); err != nil {
+		return err
+	}
+	if got := gpuipc.AppendDigests(nil, packed); firstDifference(got, p.want) >= 0 {
+		up.corrupt.Store(p.object)
+		return fmt.Errorf("packed rows have other digests than they were published with: %w", tier.ErrCorrupt)
+	}
+	s := p.packed.Shape
+	rows, err := gpuipc.UnpackRows(packed, gpuipc.DType(p.packed.DType), s[0], s[1], s[2])
+	if err != nil {
+		up.corrupt.Store(p.object)
+		return fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
+	}
+	want := gpuipc.AppendDigests(nil, rows)
+	got := make([]uint64, len(want))
+	if err := up.cache.dev.Store(ctx, p.to, rows); err != nil {
+		return err
+	}
+	if err := up.cache.dev.Digests(ctx, p.to, got); err != nil {
+		return err
+	}
+	if i := firstDifference(got, want); i >= 0 {
+		return fmt.Errorf("chunk %d of unpacked rows has digest %016x in HBM, want %016x: %w", i, got[i], want[i], tier.ErrCorrupt)
+	}
+	up.plain[p.part] = want
 	return nil
 }
 
@@ -165,7 +212,7 @@ func (up *upload) blame(ctx context.Context, p *uploadPiece) {
 // several nodes have chunks of their own, hashed where they lie once their pieces
 // were found right.
 func (up *upload) hash(ctx context.Context) error {
-	if len(up.nodes) == 1 {
+	if len(up.nodes) == 1 && up.copy.Packed == up.nodes[0].object.Packed {
 		up.digests = up.from
 		return nil
 	}
@@ -174,8 +221,12 @@ func (up *upload) hash(ctx context.Context) error {
 	for i := range l.Parts {
 		part := &l.Parts[i]
 		into := up.digests[l.FirstChunk[i]:l.FirstChunk[i+1]]
-		if !plan.IsRows(part.Kind) {
-			_, digests := last.part(part.Layer, part.Kind)
+		if plain := up.plain[i]; plain != nil {
+			copy(into, plain)
+			continue
+		}
+		if len(up.nodes) == 1 || !plan.IsRows(part.Kind) {
+			_, digests, _ := last.part(part.Layer, part.Kind)
 			copy(into, digests)
 			continue
 		}

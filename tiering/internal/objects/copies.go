@@ -88,7 +88,7 @@ func (s *Set) NewCopy(o *Object, d *Device) *Object {
 	if c.Kind != 0 {
 		c.Begin = 0 // the rows of the whole chain
 	} else if o.Packed != "" {
-		c.LaidOut(o.Packed, o.Layout())
+		c.LaidOut(o.copiedAs())
 	}
 	c.Created = s.cfg.Now()
 	c.Used = c.Created

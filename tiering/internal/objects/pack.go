@@ -1,6 +1,8 @@
 package objects
 
 import (
+	"fmt"
+
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/plan"
@@ -39,4 +41,21 @@ func (s *Set) cut(extents []gpuipc.Extent, bytes int64) (kept, given []gpuipc.Ex
 		}
 	}
 	return kept, given
+}
+
+// copiedAs is how copies in HBM are laid out: their rows are as they were written, which is
+// what the kernels there read.
+func (o *Object) copiedAs() (profile.Packed, *plan.PartMap) {
+	if o.Profile.RowTolerance() == 0 {
+		return o.Packed, o.Layout()
+	}
+	packed, err := o.Profile.WithPlainRows(o.End-o.Begin, o.Packed)
+	if err != nil {
+		panic(fmt.Sprintf("objects: %v was not checked: %v", o.Name(), err))
+	}
+	parts, err := o.Profile.PackedParts(o.End-o.Begin, packed)
+	if err != nil {
+		panic(fmt.Sprintf("objects: %v was not checked: %v", o.Name(), err))
+	}
+	return packed, parts
 }

@@ -204,9 +204,3 @@ func (s *Set) Sound(o *Object) bool {
 func (s *Set) Promotable(o *Object) bool {
 	return o.Phase == Whole && o.Fill == nil && s.Sound(o)
 }
-
-// Copyable tells whether it may have copies in HBM, too: the kernels of GPUs do not read
-// packed rows.
-func (s *Set) Copyable(o *Object) bool {
-	return s.Promotable(o) && (o.Packed == "" || o.Profile.RowTolerance() == 0)
-}

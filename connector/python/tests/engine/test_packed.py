@@ -354,24 +354,24 @@ def test_packed_keys_and_values_are_spliced(
         done.release()
 
 
-def test_no_copies_on_a_gpu_of_packed_rows(
-    model: PreTrainedModel, connect_gpu: Connect, start_gpu_daemon: StartDaemon
+def test_copies_on_a_gpu_have_rows_as_they_are_read(
+    model: PreTrainedModel, connect_gpu: Connect, connect: Connect, start_gpu_daemon: StartDaemon
 ) -> None:
-    """They are read in the host's memory."""
     daemon = start_gpu_daemon("-hbm-page-bytes=4KiB")
     settings = replace(WARMING, device_is_host_memory=True)
+    host = engine(model, connect, daemon, ROWS)
     hbm = engine(model, connect_gpu, daemon, ROWS, settings)
     assert hbm._reuse is not None and hbm._reuse.lent is not None
     attached(hbm._reuse.lent._client)
     assert hbm.device_state == ""
     ids = tokens(200)
-    hbm.prefill(ids, CUTS, "splice")
-    for _ in range(3):
-        got = hbm.prefill(ids, CUTS, "splice")
-        assert (got.reused, got.computed, got.trouble) == (148, 52, "")
-    assert got.on_device == 60, "the leading segment, which is as it was written"
-    hbm.prefill(ids, CUTS, "prefix")
-    wait_until(lambda: hbm.prefill(ids, CUTS, "prefix").on_device > 0)
+    host.prefill(ids, CUTS, "splice")
+    want = host.prefill(ids, CUTS, "splice")
+    wait_until(lambda: hbm.prefill(ids, CUTS, "splice").on_device == 148)
+    got = hbm.prefill(ids, CUTS, "splice")
+    assert (got.reused, got.on_device, got.computed, got.trouble) == (148, 148, 52, "")
+    assert far(got.logits, want.logits) <= 1e-3 * float(want.logits.std())
+    assert continued(model, ids, got) == continued(model, ids, want)
 
 
 def test_copies_on_a_gpu_stay_packed(

@@ -91,7 +91,7 @@ class ServingSettings:
     nothing unless it is equal, prefixes included, which it does not change."""
     row_tolerance: float = 0.0
     """The same of keys and values of segments: a little more than half of their bytes at 0.02. 0:
-    they are kept as they were written. Copies in memory of a GPU are not made of such segments."""
+    they are kept as they were written, as they are in memory of a GPU in any case."""
     measured: bool = True
     """Whether segments that are held are used only where the engine was not measured to be quicker
     without them, mode splice. False: where a fixed guess says so."""
