@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -277,5 +278,29 @@ func TestOperatorSwitchesAProfileOff(t *testing.T) {
 	q.Profile[0] ^= 1
 	if _, err := admin.SwitchProfile(t.Context(), q); !errors.Is(err, api.ErrNotFound) {
 		t.Fatalf("a profile that nobody has: %v", err)
+	}
+}
+
+// Every row is answered whole, also of a profile that has a tolerance and is switched off.
+func TestSwitchedOffProfilesWithATolerance(t *testing.T) {
+	config := testConfig(t)
+	config.AdminSocket = ""
+	r := startDaemon(t, config, nil)
+	p := lenient(0.02)
+	_, m := openClient(t, r.Socket(), p, connector.Binding{})
+	doc, missing := newDocument(p, nil, 1, 200, profile.RoleMid), newDocument(p, nil, 2, 200, profile.RoleMid)
+	put(t, m, doc)
+	q := api.SwitchQuery{Profile: api.Digest(p.Fingerprint()), Off: true, Why: "a new kernel"}
+	if _, err := r.adminClient(t).SwitchProfile(t.Context(), q); err != nil {
+		t.Fatal(err)
+	}
+	var found connector.Found
+	if err := m.Match(t.Context(), &connector.MatchQuery{Keys: []profile.SegmentKey{doc.key, missing.key}}, &found); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range found.Segments {
+		if row.Hit() || row.Reason != wire.ReasonOff || row.Error != 0 {
+			t.Errorf("%+v", row)
+		}
 	}
 }

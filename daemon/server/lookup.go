@@ -115,6 +115,9 @@ func (t *task) withhold(out *wire.MatchReply, n int) {
 		out.Tier = append(out.Tier, wire.TierNone)
 		out.Reason = append(out.Reason, wire.ReasonOff)
 		out.Tokens = append(out.Tokens, 0)
+		if e := &out.Estimates; e.Present {
+			e.Micros, e.Error = append(e.Micros, notKnown), append(e.Error, 0)
+		}
 	}
 }
 
