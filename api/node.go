@@ -204,12 +204,12 @@ type Segment struct {
 	Packed *Packed `json:"packed,omitempty"`
 }
 
-// Packed is how far packed transitions and end-states are from those that were written:
-// the largest of any head.
+// Packed is how far packed transitions, end-states, keys and values are from those that were
+// written: the largest of any head.
 type Packed struct {
 	PlainBytes      int64   `json:"plain_bytes"`      // that it would take as it was written, over all ranks; 0 = its profile is not registered
 	TransitionError float64 `json:"transition_error"` // bound on the spectral norm of the difference
-	StateError      float64 `json:"state_error"`      // Frobenius norm of the difference, relative to the end-state's
+	StateError      float64 `json:"state_error"`      // Frobenius norm of the difference, relative to the end-state, or to a layer's keys or values
 }
 
 // SegmentPart is one tensor of one rank.

@@ -74,8 +74,8 @@ type SegmentFound struct {
 	Tier   uint8 // wire.TierNone…
 	Reason uint8 // wire.Reason…: why it is a miss
 	Tokens int   // interior tokens of a hit; 0 = not known, in wire.TierPeer only
-	// Error bounds how far the transitions and end-states of a hit are from those that were
-	// written, relative to their norms; 0 = they are those.
+	// Error bounds how far what is kept of a hit is from what was written, relative to its
+	// norm (of transitions: to 1), see profile.Packed; 0 = it is that.
 	Error float64
 }
 

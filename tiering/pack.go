@@ -69,8 +69,13 @@ type packer struct {
 	scratch           []byte
 	shares            [][][]byte // by rank, where it lies
 	parts             [][][]byte // by rank and part, packed; nil = as it is
+	held              int64      // bytes of parts
 	transition, state float32    // largest errors
 }
+
+// packedAtOnce bounds the bytes of one segment's packed parts, which lie in memory of their
+// own until all are known: rows of longer segments stay as they were written (a guess).
+const packedAtOnce = 256 << 20
 
 // choose packs the parts of all ranks into memory of their own, and leaves those alone that
 // do not get smaller on all of them. It is false if there was no time for it.
@@ -98,6 +103,10 @@ func (k *packer) choose(ctx context.Context) bool {
 
 // part packs one part of all ranks, if it gets smaller on each.
 func (k *packer) part(i int, p *profile.Part) {
+	rows := plan.IsRows(p.Kind)
+	if rows && k.held+int64(len(k.shares))*p.Len/2 > packedAtOnce {
+		return
+	}
 	if most := profile.PackedMost(p); int64(cap(k.scratch)) < most {
 		k.scratch = make([]byte, most)
 	}
@@ -105,7 +114,7 @@ func (k *packer) part(i int, p *profile.Part) {
 	switch {
 	case p.Kind == profile.PartT:
 		of = gpuipc.PackTransitions
-	case plan.IsRows(p.Kind):
+	case rows:
 		of, tolerance = gpuipc.PackRows, k.profile.RowTolerance()
 	}
 	var largest float32
@@ -122,6 +131,7 @@ func (k *packer) part(i int, p *profile.Part) {
 			return
 		}
 		k.parts[rank][i] = slices.Clone(k.scratch[:n])
+		k.held += int64(n)
 		largest = max(largest, most)
 	}
 	if p.Kind == profile.PartT {

@@ -10,15 +10,12 @@ import (
 // rows: in 8 bits a number, with a scale for each head of a row, or not at all. So any run
 // of rows can be read without those before it.
 
-// RowsShape is what keys or values [rows, heads, dim] are as a packed part.
-func RowsShape(rows, heads, dim int) [3]int { return [3]int{1, rows * heads, dim} }
-
 // PackRows writes src, which is [rows, cols] of type t, to dst as a packed part of one head
 // in 8 bits a number, and returns its length and error, with a bound on the Frobenius norm
 // of the difference; relative is the most that may be, beside the norm of src. n is 0 where
 // the bound is above that, some number is not finite, there are more than 2^18 rows, or it
-// would not be smaller; then what is in dst means nothing. dst has room for PackedBytes of that form and must not
-// overlap src.
+// would not be smaller; then what is in dst means nothing. dst has room for PackedBytes of
+// that form and must not overlap src.
 //
 // As with Pack the result is a function of the arguments.
 func (p *Packer) PackRows(dst, src []byte, t DType, rows, cols int, relative float64) (n int, e FormError) {
@@ -115,8 +112,7 @@ func UnpackRows(b []byte, t DType, rows, heads, dim int) ([]byte, error) {
 
 // OpenRows is OpenPacked of keys or values [rows, heads, dim].
 func OpenRows(b []byte, t DType, rows, heads, dim int) (Packed, error) {
-	shape := RowsShape(rows, heads, dim)
-	p, err := OpenPacked(b, t, shape[0], shape[1], shape[2])
+	p, err := OpenPacked(b, t, 1, rows*heads, dim)
 	if err == nil && Form(b[0]).Rank() > 0 {
 		err = fmt.Errorf("kernel: packed rows of rank %d", Form(b[0]).Rank())
 	}

@@ -6,8 +6,8 @@ import (
 	"math"
 )
 
-// MaxTolerance bounds Identity.Tolerance and Identity.RowTolerance: what is farther off than a twentieth is no
-// longer the state of the same text.
+// MaxTolerance bounds Identity.Tolerance and Identity.RowTolerance: what is farther off
+// than a twentieth is no longer the state of the same text.
 const MaxTolerance = 0.05
 
 // DefaultTolerance is what engines ask for unless they are told otherwise.

@@ -245,7 +245,7 @@ func printSegment(c *call, d *api.SegmentDetail) error {
 		d.Tokens, d.Role, d.Interior, d.HeadExcluded, d.TailExcluded))
 	t.Row("bytes", fmt.Sprintf("%s in %d parts and %d extents", show.Bytes(d.Bytes), len(d.Parts), d.Extents))
 	if k := d.Packed; k != nil {
-		t.Row("packed", fmt.Sprintf("%s as it was written; transitions are off by at most %.2g, end-states by %.2g of their norm",
+		t.Row("packed", fmt.Sprintf("%s as it was written; transitions are off by at most %.2g, the rest by %.2g of its norm",
 			show.Size(k.PlainBytes), k.TransitionError, k.StateError))
 	}
 	if d.DiskBytes > 0 {

@@ -43,8 +43,8 @@ class Match:
     prefix_states: int = 0
     """Tokens of the prefix that there are states of; those behind are rows, see `Accept.ROWS`."""
     error: Sequence[float] = ()
-    """With `status`: bounds how far the transitions and end-states of a hit are from those that
-    were written, relative to their norms; 0 = they are those."""
+    """With `status`: bounds how far what is kept of a hit is from what was written, relative to its
+    norm (of transitions: to 1); 0 = it is that."""
 
     def hit(self, i: int) -> bool:
         """Whether the segment of key i can be acquired."""

@@ -60,6 +60,7 @@ class _Tracked:
     private: bool = False  # its blocks are filed under names of its own
     weighed: Weighed = field(default_factory=Weighed)
     trouble: str = ""
+    limited: bool = False  # it says how far off segments may be
     elsewhere: frozenset[bytes] = frozenset()  # keys that other nodes were asked for
     found: Found = field(default_factory=Found)
     decided_micros: int = 0  # what the decision took of the scheduler's time
@@ -110,7 +111,8 @@ class SpliceScheduler:
         if tracked.known is not None and tracked.splice is None:
             self._offer(tracked, tracked.known, request, computed)
         if tracked.offered is not None:
-            self._share(request.request_id, tracked.offered)
+            # What lies in bins may have come from packed rows.
+            self._share(request.request_id, None if tracked.limited else tracked.offered)
             return tracked.offered.tokens - computed, True
         return (0, False) if tracked.private else self._exact(request, computed)
 
@@ -340,7 +342,7 @@ class SpliceScheduler:
         if cuts is None:
             return _Tracked(request)
         tracked = self._ask(request, ids, cuts) if cuts.cuts else _Tracked(request)
-        tracked.found = cuts.found
+        tracked.found, tracked.limited = cuts.found, cuts.max_error is not None
         return tracked
 
     def _ask(self, request: Request, ids: list[int], cuts: Cuts) -> _Tracked:
