@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 )
 
@@ -76,9 +77,15 @@ func free(at string) error {
 
 // ephemeral is the lowest port that the kernel gives to those who ask for any.
 func ephemeral() int {
-	low := 32768 // Linux's own
-	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
-		fmt.Fscan(strings.NewReader(string(text)), &low)
+	const usual = 32768
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if err != nil {
+		return usual
+	}
+	first, _, _ := strings.Cut(string(text), "\t")
+	low, err := strconv.Atoi(first)
+	if err != nil {
+		return usual
 	}
 	return low
 }
