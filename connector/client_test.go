@@ -15,6 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 )
 
 var background = context.Background()
@@ -569,6 +570,44 @@ func TestHelloSilenceIsBounded(t *testing.T) {
 	f := startFake(t)
 	f.on(wire.OpHello, silence)
 	within(t, 20*time.Millisecond, func() { open(t, f, func(o *Options) { o.Timeouts.Attach = 20 * time.Millisecond }) })
+}
+
+// A daemon tells how far off hits are; of one that does not they may be by the tolerance.
+func TestMatchTellsErrors(t *testing.T) {
+	leakFree(t)
+	for name, said := range map[string]wire.MatchEstimates{
+		"told":     {Present: true, Micros: []uint32{0, 0, 0}, Error: []float64{0, 0.0125, 0}},
+		"not told": {},
+	} {
+		f := startFake(t)
+		f.features = wire.FeaturePacked | wire.FeatureEstimates
+		f.on(wire.OpMatch, func(r *request) {
+			r.reply(&wire.MatchReply{
+				Status: []uint8{wire.StatusMiss, wire.StatusHit, wire.StatusHit}, Tier: []uint8{0, wire.TierDRAM, wire.TierDRAM},
+				Reason: []uint8{wire.ReasonUnknown, 0, 0}, Tokens: []uint32{0, 77, 78}, Estimates: said,
+			})
+		})
+		id := profiletest.TwoLayers(1)
+		id.Tolerance, id.RowTolerance = 0.02, 0.01
+		m, err := open(t, f).Register(profiletest.New(id), Binding{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		waitReady(t, m)
+		var found Found
+		if err := m.Match(background, &MatchQuery{Keys: make([]profile.SegmentKey, 3)}, &found); err != nil {
+			t.Fatal(err)
+		}
+		want := []float64{0, 0.02, 0.02}
+		if said.Present {
+			want = said.Error
+		}
+		for i, row := range found.Segments {
+			if row.Error != want[i] {
+				t.Errorf("%s: key %d is off by %v, want %v", name, i, row.Error, want[i])
+			}
+		}
+	}
 }
 
 func TestRefusedProfile(t *testing.T) {

@@ -118,7 +118,7 @@ func (o *object) Floats(i int, dst []float32) error {
 	if err := o.Read(i, b); err != nil {
 		return err
 	}
-	if err := gpuipc.Floats(dst, b, gpuipc.DType(p.DType), p.Packed, p.PackedShape()); err != nil {
+	if err := gpuipc.Floats(dst, b, gpuipc.DType(p.DType), p.Packed, p.Shape, hasRows(p)); err != nil {
 		return fmt.Errorf("lease %d, part %d: %w: %w", o.held.id, i, err, ErrCorrupt)
 	}
 	return nil

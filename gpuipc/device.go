@@ -176,7 +176,7 @@ type RotateJob struct {
 	Type  DType
 	Src   Ref // [Rows, Heads, Dim]
 	// SrcPacked: Src is a packed part (kernel.OpenRows) of what was written with Type.
-	// Devices without host memory answer ErrUnavailable.
+	// Accelerators answer ErrUnavailable.
 	SrcPacked bool
 	// Turn is the rotation of every row; nil = plain copy. With PerRow set, row
 	// i is turned by position Position+i of frequencies InvFreq instead.

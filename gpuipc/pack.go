@@ -75,10 +75,14 @@ func oneRun(runs [][]byte, buf *[]byte) []byte {
 }
 
 // CheckPacked tells whether what lies in some runs is a packed part [heads, rows, cols] of what
-// was written with type t: ErrInvalid if it is not.
-func CheckPacked(runs [][]byte, t DType, shape [3]int) error {
+// was written with type t, or one of keys or values [rows, heads, dim]: ErrInvalid if it is not.
+func CheckPacked(runs [][]byte, t DType, shape [3]int, rows bool) error {
 	var buf []byte
-	if _, err := kernel.OpenPacked(oneRun(runs, &buf), t, shape[0], shape[1], shape[2]); err != nil {
+	open := kernel.OpenPacked
+	if rows {
+		open = kernel.OpenRows
+	}
+	if _, err := open(oneRun(runs, &buf), t, shape[0], shape[1], shape[2]); err != nil {
 		return fmt.Errorf("%w: %w", err, ErrInvalid)
 	}
 	return nil
@@ -93,9 +97,13 @@ func UnpackRows(b []byte, t DType, rows, heads, dim int) ([]byte, error) {
 	return out, nil
 }
 
-// Floats is kernel.PartToF32; its error wraps ErrInvalid.
-func Floats(dst []float32, part []byte, t DType, packed bool, shape [3]int) error {
-	if err := kernel.PartToF32(dst, part, t, packed, shape); err != nil {
+// Floats is kernel.PartToF32, or kernel.RowsToF32 of keys or values; its error wraps ErrInvalid.
+func Floats(dst []float32, part []byte, t DType, packed bool, shape [3]int, rows bool) error {
+	read := kernel.PartToF32
+	if rows {
+		read = kernel.RowsToF32
+	}
+	if err := read(dst, part, t, packed, shape); err != nil {
 		return fmt.Errorf("%w: %w", err, ErrInvalid)
 	}
 	return nil

@@ -54,8 +54,8 @@ func (b *bench) near(p piece, rank int, packed profile.Packed, got []byte) {
 		}
 		n := part.Shape[0] * part.Shape[1] * part.Shape[2]
 		now, then := make([]float32, n), make([]float32, n)
-		b.must(gpuipc.Floats(now, bytesNow, gpuipc.DType(part.DType), true, part.PackedShape()))
-		b.must(gpuipc.Floats(then, bytesThen, gpuipc.DType(part.DType), false, part.Shape))
+		b.must(gpuipc.Floats(now, bytesNow, gpuipc.DType(part.DType), true, part.Shape, plan.IsRows(part.Kind)))
+		b.must(gpuipc.Floats(then, bytesThen, gpuipc.DType(part.DType), false, part.Shape, plan.IsRows(part.Kind)))
 		var d, sum float64
 		for k := range now {
 			x := float64(then[k])

@@ -12,6 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -399,7 +400,7 @@ func (p *promotion) checkPacked(refs []gpuipc.Ref) error {
 			if !part.Packed {
 				continue
 			}
-			if err := gpuipc.CheckPacked(gpuipc.Window(views, part.Off, part.Len), gpuipc.DType(part.DType), part.PackedShape()); err != nil {
+			if err := gpuipc.CheckPacked(gpuipc.Window(views, part.Off, part.Len), gpuipc.DType(part.DType), part.Shape, plan.IsRows(part.Kind)); err != nil {
 				return fmt.Errorf("%s: rank %d, part %d of layer %d: %w: %w", o.Name(), rank, part.Kind, part.Layer, err, tier.ErrCorrupt)
 			}
 		}

@@ -370,6 +370,9 @@ func (a *Accelerator) Replay(ctx context.Context, job *gpuipc.ReplayJob) error {
 
 // Rotate runs the host's kernel.
 func (a *Accelerator) Rotate(ctx context.Context, job *gpuipc.RotateJob) error {
+	if job.SrcPacked {
+		return fmt.Errorf("packed rows: %w", gpuipc.ErrUnavailable)
+	}
 	own := a.rotateJob(job)
 	return a.run(func() error { return a.Device.Rotate(ctx, &own) })
 }
@@ -408,6 +411,9 @@ func (a *Accelerator) RotateAll(ctx context.Context, jobs []gpuipc.RotateJob) er
 	for i := range jobs {
 		if err := c.Rotate(&jobs[i]); err != nil {
 			return fmt.Errorf("job %d of %d: %w", i, len(jobs), err)
+		}
+		if jobs[i].SrcPacked {
+			return fmt.Errorf("job %d of %d: packed rows: %w", i, len(jobs), gpuipc.ErrUnavailable)
 		}
 	}
 	if err := c.Disjoint(); err != nil {

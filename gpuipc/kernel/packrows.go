@@ -12,7 +12,7 @@ import (
 
 // PackRows writes src, which is [rows, cols] of type t, to dst as a packed part of one head
 // in 8 bits a number, and returns its length and error, with a bound on the Frobenius norm
-// of the difference; relative is the most that may be, beside the norm of src. n is 0 where
+// of the difference from what is read of it in that type; relative is the most that may be, beside the norm of src. n is 0 where
 // the bound is above that, some number is not finite, there are more than 2^18 rows, or it
 // would not be smaller; then what is in dst means nothing. dst has room for PackedBytes of
 // that form and must not overlap src.
@@ -44,6 +44,9 @@ func (p *Packer) PackRows(dst, src []byte, t DType, rows, cols int, relative flo
 		binary.LittleEndian.PutUint32(scales[4*i:], math.Float32bits(scale))
 		packInt8(q[i*cols:][:cols], p.row.q[:cols])
 		all += squares(x)
+		if t != F32 {
+			p.row.round(scales[4*i:][:4], q[i*cols:][:cols], t)
+		}
 		rest += squares(p.row.rest[:cols])
 	}
 	clear(q[rows*cols:])
@@ -60,14 +63,26 @@ func (p *Packer) PackRows(dst, src []byte, t DType, rows, cols int, relative flo
 
 // rowBuffers is room for one row.
 type rowBuffers struct {
-	x, rest []float32
-	q       []int16
+	x, rest, near []float32
+	q             []int16
+	raw           []byte
 }
 
 func (b *rowBuffers) reserve(cols int) {
 	if cap(b.x) < cols {
-		*b = rowBuffers{make([]float32, cols), make([]float32, cols), make([]int16, cols)}
+		*b = rowBuffers{make([]float32, cols), make([]float32, cols), make([]float32, cols), make([]int16, cols), make([]byte, 2*cols)}
 	}
+}
+
+// round makes rest what x is beside the numbers of 8 bits when these are rounded to t.
+func (b *rowBuffers) round(scale, q []byte, t DType) {
+	n := len(q)
+	near, raw, rest := b.near[:n], b.raw[:n*t.Size()], b.rest[:n]
+	unpackRows(near, FormInt8, scale, q, n)
+	fromF32(raw, near, t)
+	toF32(near, raw, t)
+	copy(rest, b.x)
+	axpy(rest, -1, near) // exact but for the rounding of the difference
 }
 
 // rowsAtOnce is how many numbers are F32 on their way: they stay in L1.
@@ -108,6 +123,19 @@ func UnpackRows(b []byte, t DType, rows, heads, dim int) ([]byte, error) {
 	out := make([]byte, p.rows*dim*t.Size())
 	p.ReadRows(out, 0, p.rows, t, new([]float32))
 	return out, nil
+}
+
+// RowsToF32 is PartToF32 of keys or values [rows, heads, dim]: numbers of type t also where
+// they are packed.
+func RowsToF32(dst []float32, b []byte, t DType, packed bool, shape [3]int) error {
+	if packed {
+		raw, err := UnpackRows(b, t, shape[0], shape[1], shape[2])
+		if err != nil {
+			return err
+		}
+		b = raw
+	}
+	return PartToF32(dst, b, t, false, shape)
 }
 
 // OpenRows is OpenPacked of keys or values [rows, heads, dim].

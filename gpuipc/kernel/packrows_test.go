@@ -55,7 +55,9 @@ func TestRowsArePackedWithinTheirBound(t *testing.T) {
 					t.Fatal(err)
 				}
 				got := make([]float32, rows*cols)
-				k.Unpack(got, 0)
+				if err := RowsToF32(got, dst[:n], dt, true, [3]int{rows, 1, cols}); err != nil {
+					t.Fatal(err)
+				}
 				var off, all float64
 				for i := range x {
 					off += (float64(got[i]) - float64(x[i])) * (float64(got[i]) - float64(x[i]))

@@ -92,7 +92,8 @@ func (p *Profile) PackedLayout(interior int, packed Packed) (Layout, error) {
 		return Layout{}, fmt.Errorf("packed parts of %d bytes, tolerances %v and %v: %w", len(packed), p.id.Tolerance, p.id.RowTolerance, ErrInvalid)
 	}
 	t, s := packed.Errors()
-	if !(t >= 0 && s >= 0) || math.IsInf(float64(t), 1) || math.IsInf(float64(s), 1) {
+	const up = 1 + 1e-6 // errors are rounded up to F32
+	if !(t >= 0 && float64(t) <= p.id.Tolerance*up && s >= 0 && float64(s) <= p.MaxError()*up) {
 		return Layout{}, fmt.Errorf("packed parts with errors of %v and %v: %w", t, s, ErrInvalid)
 	}
 	rest := []byte(packed[8:])

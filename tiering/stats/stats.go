@@ -61,7 +61,7 @@ type Counters struct {
 	CommittedChunks uint64         `count:"committed_chunks"`
 	CommittedBytes  uint64         `count:"committed_bytes" prom:"fetch_bytes_total,tier=dram,direction=in" help:"Bytes copied into a tier (dram: from clients, disk: from memory) and out of it."`
 	Published       uint64         `count:"published" prom:"published_total" help:"Objects published."`
-	Packed          uint64         `count:"packed" prom:"packed_total" help:"Segments whose transitions and end-states were packed before they were published, as the tolerance of their profile allows."`
+	Packed          uint64         `count:"packed" prom:"packed_total" help:"Segments that were packed before they were published, as the tolerances of their profile allow: transitions and end-states, keys and values."`
 	PackedAwayBytes uint64         `count:"packed_away_bytes" prom:"packed_away_bytes_total" help:"Bytes that published segments take less than they were written with, since they were packed."`
 	PackNanos       uint64         `count:"pack_nanos"`
 	PublishedBytes  uint64         `count:"published_bytes" prom:"published_bytes_total" help:"Bytes published, over all ranks."`

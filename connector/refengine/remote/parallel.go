@@ -189,7 +189,12 @@ func (c *computing) rest() error {
 	return nil
 }
 
-// piece reads a segment that is held, as values.
+// errRounded says that a piece was packed: what continues on it would be off by its errors,
+// beside those that are told of the whole.
+var errRounded = errors.New("remote: a piece is not as it was computed")
+
+// piece reads a segment that is held, as values. errRounded where these are not those that
+// were computed.
 func (s *Store) piece(key profile.SegmentKey, spec profile.SegmentSpec, wait time.Duration) (*refengine.Segment[float32], error) {
 	rows, err := s.model.Acquire(s.ctx, []profile.SegmentKey{key}, connector.AcquireOptions{Wait: wait})
 	if err != nil {
@@ -200,6 +205,9 @@ func (s *Store) piece(key profile.SegmentKey, spec profile.SegmentSpec, wait tim
 	}
 	lease := rows[0].Lease
 	defer lease.Release()
+	if transition, rest := lease.Errors(); max(transition, rest) > 0 {
+		return nil, fmt.Errorf("segment %x: %w", key[:8], errRounded)
+	}
 	if begin, n := spec.Interior(); lease.Begin != begin || lease.Tokens != n {
 		return nil, fmt.Errorf("segment %x covers other tokens: %w", key[:8], connector.ErrCorrupt)
 	}
@@ -258,10 +266,14 @@ func (s *Store) do(m *refengine.Model[float32], j *connector.Job) error {
 		captured, err = m.Capture(j.Tokens, j.Spec)
 	} else {
 		left, failed := s.piece(j.Left, connector.LeftPiece(j.Spec, j.Begin), pieceWait)
-		if failed != nil {
+		switch {
+		case failed == nil:
+			captured, err = m.CaptureFrom(j.Tokens, j.Spec, left)
+		case errors.Is(failed, errRounded):
+			captured, err = m.Capture(j.Tokens, j.Spec)
+		default:
 			return failed
 		}
-		captured, err = m.CaptureFrom(j.Tokens, j.Spec, left)
 	}
 	if err != nil {
 		return err

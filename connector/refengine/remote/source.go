@@ -179,7 +179,11 @@ func elements(layout profile.Layout, layer int, kind profile.PartKind, read func
 		return nil, fmt.Errorf("part %d of layer %d: %w", kind, layer, err)
 	}
 	out := make([]float32, p.Elements())
-	if err := kernel.PartToF32(out, b, kernel.DType(p.DType), p.Packed, p.PackedShape()); err != nil {
+	toF32 := kernel.PartToF32
+	if kind == profile.PartK || kind == profile.PartV {
+		toF32 = kernel.RowsToF32
+	}
+	if err := toF32(out, b, kernel.DType(p.DType), p.Packed, p.Shape); err != nil {
 		return nil, fmt.Errorf("part %d of layer %d: %w", kind, layer, err)
 	}
 	return out, nil

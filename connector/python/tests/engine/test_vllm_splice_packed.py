@@ -19,6 +19,7 @@ pytestmark = [
 if importlib.util.find_spec("vllm") is not None:
     from engine.splice_requests import ask, ask_raw, ids_of, start, warm, worker
     from engine.vllm_harness import Engine, hybrid_model
+    from spliced_connector.client import Match
     from spliced_connector.model import DEFAULT_TOLERANCE, divide
 
 
@@ -32,7 +33,7 @@ def engine(
         yield running
 
 
-def test_packed_segments_are_spliced(engine: Engine) -> None:
+def test_packed_segments_are_spliced(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     ids, cuts = ids_of([0, 1, 2])
     replies = [ask(engine, ids, cuts) for _ in range(2)]
     captured = next(reply for reply in replies if reply.told.get("captured"))
@@ -63,3 +64,8 @@ def test_packed_segments_are_spliced(engine: Engine) -> None:
     assert reused <= cuts[1], "at most the leading one, which is as it was"
     assert exact.near(own.logprobs)
     assert engine.counts()["too_far_segments"] == 2
+    # What a match said was of others.
+    monkeypatch.setattr(Match, "within", lambda match, _: match.hits)
+    late = ask_raw(engine, ids, {"spliced": {"v": 1, "cuts": cuts, "max_error": 0}})
+    assert late.told["way"] == "recomputed"
+    assert late.near(own.logprobs)

@@ -194,8 +194,8 @@ class Segment(Held):
 
     @property
     def errors(self) -> tuple[float, float]:
-        """How far T and S may be from what was published, as of `Layout.errors`; 0 where they are
-        the same."""
+        """How far T, and S or keys and values, may be from what was published, as of
+        `Layout.errors`; 0 where they are the same."""
         return self._stored.layout.errors
 
     def part(self, i: int) -> memoryview:

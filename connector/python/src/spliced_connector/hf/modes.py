@@ -154,7 +154,7 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     held, pages = reuse.acquire(prompt, choices)
     loan = None
     try:
-        segments = reuse.tensors(prompt, held, pages is not None)
+        segments = reuse.tensors(prompt, held, pages is not None, request.max_error)
         segments.update((piece.index, captured) for piece, captured in kept.segments)
         choices = _without_misses(choices, segments)
         plan = make_plan(prompt, context.tokens, choices)

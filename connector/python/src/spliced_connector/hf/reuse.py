@@ -316,15 +316,17 @@ class Reuse:
         return None if reader is None else Pages(self.device, reader)
 
     def tensors(
-        self, prompt: Prompt, held: dict[int, Leased], in_place: bool
+        self, prompt: Prompt, held: dict[int, Leased], in_place: bool, max_error: float | None
     ) -> dict[int, Captured]:
         """Leased segments as tensors over the leased memory, or as far as `placing` leaves them to
-        the walk; one that cannot be read is no hit."""
+        the walk; one that cannot be read, or is farther off than that, is no hit."""
         out = {}
         for index, segment in held.items():
             spec = prompt.pieces[index].spec
             try:
                 if spec is None:
+                    continue
+                if max_error is not None and not segment.layout.within(max_error):
                     continue
                 if isinstance(segment, Segment):
                     out[index] = unpack(self.profile, spec, segment)

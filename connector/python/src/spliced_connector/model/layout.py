@@ -60,7 +60,12 @@ class Layout:
     nbytes: int  # a multiple of PART_ALIGN
     errors: tuple[float, float] = (0.0, 0.0)
     """How far packed parts may be from what was written: the largest bound on the spectral norm of
-    any head's difference in T, and the largest Frobenius norm of one in S relative to S."""
+    any head's difference in T, and the largest Frobenius norm of one in S, or in a layer's keys or
+    values, relative to theirs."""
+
+    def within(self, most: float) -> bool:
+        """Whether packed parts are off by no more than that; errors were rounded up."""
+        return max(self.errors) <= most * (1 + 1e-6)
 
     def find(self, layer: int, kind: str) -> int | None:
         """The index of the first such part."""

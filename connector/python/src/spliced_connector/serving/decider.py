@@ -58,6 +58,7 @@ class Known:
     name: bytes
     spliced: bool  # it may be of a splice
     w: int
+    max_error: float | None = None  # as of `Cuts`
 
     def choices(
         self,
@@ -184,16 +185,22 @@ class Decider:
         prefix = found.prefix_tokens
         name = named.names[found.prefix_index] if prefix else b""
         spliced = found.prefix_kind == Accept.SPLICED
-        known = Known(prompt, held, wanted, prefix, name, spliced, cuts.w)
+        known = Known(prompt, held, wanted, prefix, name, spliced, cuts.w, cuts.max_error)
         return Asked(known, trouble, found, advice)
 
     def best(
-        self, weighed: Weighed, prompt: Prompt, choices: Sequence[Choice], begin: int, warming: bool
+        self, weighed: Weighed, known: Known, choices: Sequence[Choice], begin: int, warming: bool
     ) -> Splice | None:
         """The best splice at the prices that were measured, now and then at those of the guess.
 
         warming: the request says itself that it is for later ones.
         """
+        splice = self._best(weighed, known.prompt, choices, begin, warming)
+        return None if splice is None else replace(splice, max_error=known.max_error)
+
+    def _best(
+        self, weighed: Weighed, prompt: Prompt, choices: Sequence[Choice], begin: int, warming: bool
+    ) -> Splice | None:
         guessed = best_splice(prompt, choices, begin)
         if guessed is None or warming or not self._settings.measured:
             return guessed

@@ -217,6 +217,9 @@ class Job(ABC):
                 return False
             raise LostError(f"{len(pieces) - len(held)} of {len(pieces)} segments are gone")
         self._leases = held
+        # What the daemon said of them may have been of others.
+        if off := [piece.index for piece, one in zip(pieces, held, strict=True) if self._far(one)]:
+            raise LostError(f"segments {off} are farther off than the request accepts")
         profile = self._means.model.profile
         for piece, segment in zip(pieces, held, strict=True):
             if piece.spec is None:
@@ -227,6 +230,10 @@ class Job(ABC):
             except ValueError as err:
                 raise LostError(str(err)) from err
         return True
+
+    def _far(self, segment: Segment) -> bool:
+        most = self.splice.max_error
+        return most is not None and not segment.layout.within(most)
 
     def _to_capture(self, pace: Pace, until: float) -> Iterator[_Work]:
         """The captures that are left, as many at once as there is time for."""

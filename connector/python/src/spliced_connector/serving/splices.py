@@ -23,6 +23,8 @@ class Splice:
     prompt: Prompt
     choices: tuple[Choice, ...]  # parallel to prompt.pieces
     spans: tuple[Span, ...]
+    max_error: float | None = None
+    """The most that a segment which is taken over may be off; None: anything."""
 
     @property
     def walked(self) -> int:

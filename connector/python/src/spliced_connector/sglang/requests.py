@@ -264,7 +264,7 @@ class Requests:
             base = Base(known.prefix, known.name, known.spliced)
         choices = known.choices(base.tokens)
         warming = tracked.cuts.warming
-        splice = self._decider.best(tracked.weighed, known.prompt, choices, base.tokens, warming)
+        splice = self._decider.best(tracked.weighed, known, choices, base.tokens, warming)
         if splice is not None:
             return Offer(splice, base)
         if not base.name or base.tokens - held < NEXT_TOKENS:

@@ -60,7 +60,6 @@ class _Tracked:
     private: bool = False  # its blocks are filed under names of its own
     weighed: Weighed = field(default_factory=Weighed)
     trouble: str = ""
-    limited: bool = False  # it says how far off segments may be
     elsewhere: frozenset[bytes] = frozenset()  # keys that other nodes were asked for
     found: Found = field(default_factory=Found)
     decided_micros: int = 0  # what the decision took of the scheduler's time
@@ -112,7 +111,8 @@ class SpliceScheduler:
             self._offer(tracked, tracked.known, request, computed)
         if tracked.offered is not None:
             # What lies in bins may have come from packed rows.
-            self._share(request.request_id, None if tracked.limited else tracked.offered)
+            limited = tracked.offered.max_error is not None
+            self._share(request.request_id, None if limited else tracked.offered)
             return tracked.offered.tokens - computed, True
         return (0, False) if tracked.private else self._exact(request, computed)
 
@@ -322,7 +322,7 @@ class SpliceScheduler:
         elsewhere = others.waiting | others.came
         choices = known.choices(base.tokens, elsewhere, others.own)
         warming = tracked.found.warming
-        splice = self._decider.best(tracked.weighed, prompt, choices, base.tokens, warming)
+        splice = self._decider.best(tracked.weighed, known, choices, base.tokens, warming)
         tracked.trouble = tracked.weighed.trouble or tracked.trouble
         if splice is None and self._continues(base):
             splice = Splice(base.tokens, base.tokens, prompt, (Choice.CONTEXT,) * len(choices), ())
@@ -342,7 +342,7 @@ class SpliceScheduler:
         if cuts is None:
             return _Tracked(request)
         tracked = self._ask(request, ids, cuts) if cuts.cuts else _Tracked(request)
-        tracked.found, tracked.limited = cuts.found, cuts.max_error is not None
+        tracked.found = cuts.found
         return tracked
 
     def _ask(self, request: Request, ids: list[int], cuts: Cuts) -> _Tracked:
