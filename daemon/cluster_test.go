@@ -38,7 +38,7 @@ func address(t testing.TB) netip.AddrPort {
 		t.Fatal(err)
 	}
 	t.Cleanup(release)
-	return list[0]
+	return netip.MustParseAddrPort(list[0])
 }
 
 // clusterConfigs are nodes of one cluster, each with the other ones' addresses as seeds.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -24,7 +23,7 @@ const lowest = 10240
 // outgoing connections and of those who ask for any from ip_local_port_range, nor by
 // Reserve in any process of this network namespace. They may be listened at meanwhile,
 // as often as one likes. A process that ends releases what it has.
-func Reserve(n int) (list []netip.AddrPort, release func(), err error) {
+func Reserve(n int) (list []string, release func(), err error) {
 	var held []net.Listener
 	release = func() {
 		for _, l := range held {
@@ -43,23 +42,24 @@ func Reserve(n int) (list []netip.AddrPort, release func(), err error) {
 }
 
 // reserve returns an address, reserved until what comes beside it is closed.
-func reserve() (at netip.AddrPort, held net.Listener, err error) {
+func reserve() (at string, held net.Listener, err error) {
 	below := ephemeral() - lowest
 	if below <= 0 {
-		return netip.AddrPort{}, nil, fmt.Errorf("loopback: ip_local_port_range leaves no port from %d on", lowest)
+		return "", nil, fmt.Errorf("loopback: ip_local_port_range leaves no port from %d on", lowest)
 	}
 	first := rand.IntN(below)
 	for i := range below {
-		at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(lowest+(first+i)%below))
-		if held, err = net.Listen("unix", fmt.Sprintf("@spliced-port-%d", at.Port())); err != nil {
+		port := lowest + (first+i)%below
+		at = fmt.Sprintf("127.0.0.1:%d", port)
+		if held, err = net.Listen("unix", fmt.Sprintf("@spliced-port-%d", port)); err != nil {
 			continue
 		}
-		if err = free(at.String()); err == nil {
+		if err = free(at); err == nil {
 			return at, held, nil
 		}
 		held.Close()
 	}
-	return netip.AddrPort{}, nil, fmt.Errorf("loopback: no port of %d is free: %w", below, err)
+	return "", nil, fmt.Errorf("loopback: no port of %d is free: %w", below, err)
 }
 
 // free fails where somebody listens.

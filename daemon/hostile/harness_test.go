@@ -334,7 +334,7 @@ func address(t testing.TB) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(release)
-	return list[0].String()
+	return list[0]
 }
 
 // running reports whether the process has not ended.

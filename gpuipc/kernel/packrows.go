@@ -12,10 +12,10 @@ import (
 
 // PackRows writes src, which is [rows, cols] of type t, to dst as a packed part of one head
 // in 8 bits a number, and returns its length and error, with a bound on the Frobenius norm
-// of the difference from what is read of it in that type; relative is the most that may be, beside the norm of src. n is 0 where
-// the bound is above that, some number is not finite, there are more than 2^18 rows, or it
-// would not be smaller; then what is in dst means nothing. dst has room for PackedBytes of
-// that form and must not overlap src.
+// of the difference from what is read of it in that type; relative is the most that may
+// be, beside the norm of src. n is 0 where the bound is above that, some number is not
+// finite, there are more than 2^18 rows, or it would not be smaller; then what is in dst
+// means nothing. dst has room for PackedBytes of that form and must not overlap src.
 //
 // As with Pack the result is a function of the arguments.
 func (p *Packer) PackRows(dst, src []byte, t DType, rows, cols int, relative float64) (n int, e FormError) {

@@ -72,7 +72,7 @@ func address(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(release)
-	return list[0].String()
+	return list[0]
 }
 
 func (n *node) start(arguments ...string) {

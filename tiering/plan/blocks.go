@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// NoBlock stands in a block table for rows that are packed or do not lie in one run of the
-// arena: an extent ends among them. They have to be copied, with Rotate.
+// NoBlock stands in a block table for rows that are packed, or do not lie in one run of
+// the arena: an extent ends among them. They have to be copied, with Rotate.
 const NoBlock = math.MaxUint64
 
 // BlockEntries is the size of a segment's block table in blocks of blockTokens
@@ -26,9 +26,8 @@ func (g *Geometry) BlockEntries(tokens, blockTokens int) (int, error) {
 // lie, for a kernel that reads the arena's own pages: for each attention layer in
 // ascending order the keys and then the values, for each block of blockTokens
 // interior tokens the offset of its first row in the arena, or NoBlock, as for all of
-// what is packed. Rows of a
-// block follow each other without gaps, [KV heads, dim] of the profile's element
-// type; the last block may have fewer than blockTokens.
+// what is packed. Rows of a block follow each other without gaps, [KV heads, dim] of the
+// profile's element type; the last block may have fewer than blockTokens.
 //
 // Pages are shared: any number of requests may read them at once, at different
 // positions, since keys are kept as of the segment's own token 0 or not rotated at

@@ -130,16 +130,12 @@ func startCluster(ctx context.Context, dir string, names []string, o child.Optio
 		return nil, err
 	}
 	defer release() // to those who listen there
-	var seeds []string
-	for _, at := range gossip[:min(len(gossip), 3)] {
-		seeds = append(seeds, at.String())
-	}
 	var daemons []*child.Daemon
 	for i, name := range names {
 		one := o
 		one.Args = slices.Concat([]string{
-			"-cluster-seeds", strings.Join(seeds, ","), "-cluster-name", "demo", "-cluster-node", name,
-			"-cluster-bind", gossip[i].String(), "-cluster-peer-bind", "127.0.0.1:0", "-cluster-keyring", keyring,
+			"-cluster-seeds", strings.Join(gossip[:min(len(gossip), 3)], ","), "-cluster-name", "demo", "-cluster-node", name,
+			"-cluster-bind", gossip[i], "-cluster-peer-bind", "127.0.0.1:0", "-cluster-keyring", keyring,
 		}, o.Args)
 		d, err := child.Start(ctx, one)
 		if err != nil {

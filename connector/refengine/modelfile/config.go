@@ -56,9 +56,8 @@ type Storage struct {
 	Transition profile.DType
 	Conv       profile.DType
 	KV         profile.DType
-	Tolerance  float64 // as of profile.Identity
-	// RowTolerance is as of profile.Identity, too.
-	RowTolerance float64
+	// As of profile.Identity.
+	Tolerance, RowTolerance float64
 }
 
 // Exact keeps everything in F32.

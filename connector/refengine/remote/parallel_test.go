@@ -68,8 +68,8 @@ func nodes(t *testing.T, speed int, names ...string) (list []nodeSpec) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { os.RemoveAll(dir) })
-		seeds = append(seeds, gossip[i].String())
-		list = append(list, nodeSpec{Name: name, Dir: dir, Keyring: keyring, Gossip: gossip[i].String(), Speed: speed})
+		seeds = append(seeds, gossip[i])
+		list = append(list, nodeSpec{Name: name, Dir: dir, Keyring: keyring, Gossip: gossip[i], Speed: speed})
 	}
 	for i := range list {
 		list[i].Seeds = seeds

@@ -6,6 +6,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/plan"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Pack says that the packed parts of a segment were put in place of those that were
@@ -53,9 +54,5 @@ func (o *Object) copiedAs() (profile.Packed, *plan.PartMap) {
 	if err != nil {
 		panic(fmt.Sprintf("objects: %v was not checked: %v", o.Name(), err))
 	}
-	parts, err := o.Profile.PackedParts(o.End-o.Begin, packed)
-	if err != nil {
-		panic(fmt.Sprintf("objects: %v was not checked: %v", o.Name(), err))
-	}
-	return packed, parts
+	return packed, o.Profile.PartsOf(&tier.Entry{Name: o.Identity().Name, Begin: o.Begin, End: o.End, Packed: packed})
 }

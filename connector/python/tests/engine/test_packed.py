@@ -360,41 +360,26 @@ def test_packed_keys_and_values_are_spliced(
                 off = float((x.double() - y.double()).norm() / y.double().norm())
                 assert 0 < off <= lease.errors[1], "as it is read, in the type that was written"
         assert seen
-        parts = [(p, p.shape) for p in lease.layout.parts if p.is_rows]
         plain = {(p.layer, p.kind): p.nbytes for p in profile.segment_layout(piece.spec).parts}
-        assert all(p.packed and p.nbytes < plain[p.layer, p.kind] for p, _ in parts)
+        kept = [p for p in lease.layout.parts if p.is_rows]
+        assert all(p.packed and p.nbytes < plain[p.layer, p.kind] for p in kept)
     for done in (want, got, exact):
         done.release()
 
 
-def test_copies_on_a_gpu_have_rows_as_they_are_read(
-    model: PreTrainedModel, connect_gpu: Connect, connect: Connect, start_gpu_daemon: StartDaemon
-) -> None:
-    daemon = start_gpu_daemon("-hbm-page-bytes=4KiB")
-    settings = replace(WARMING, device_is_host_memory=True)
-    host = engine(model, connect, daemon, ROWS)
-    hbm = engine(model, connect_gpu, daemon, ROWS, settings)
-    assert hbm._reuse is not None and hbm._reuse.lent is not None
-    attached(hbm._reuse.lent._client)
-    assert hbm.device_state == ""
-    ids = tokens(200)
-    host.prefill(ids, CUTS, "splice")
-    want = host.prefill(ids, CUTS, "splice")
-    wait_until(lambda: hbm.prefill(ids, CUTS, "splice").on_device == 148)
-    got = hbm.prefill(ids, CUTS, "splice")
-    assert (got.reused, got.on_device, got.computed, got.trouble) == (148, 148, 52, "")
-    assert far(got.logits, want.logits) <= 1e-3 * float(want.logits.std())
-    assert continued(model, ids, got) == continued(model, ids, want)
-
-
+@pytest.mark.parametrize("naming", [PACKING, ROWS], ids=["states", "rows too"])
 def test_copies_on_a_gpu_stay_packed(
-    model: PreTrainedModel, connect_gpu: Connect, connect: Connect, start_gpu_daemon: StartDaemon
+    model: PreTrainedModel,
+    connect_gpu: Connect,
+    connect: Connect,
+    start_gpu_daemon: StartDaemon,
+    naming: Naming,
 ) -> None:
-    """Kernels read them as they are."""
+    """Kernels read states as they are; rows are unpacked on their way."""
     daemon = start_gpu_daemon("-hbm-page-bytes=4KiB")
     settings = replace(WARMING, device_is_host_memory=True)
-    host = engine(model, connect, daemon, PACKING)
-    hbm = engine(model, connect_gpu, daemon, PACKING, settings)
+    host = engine(model, connect, daemon, naming)
+    hbm = engine(model, connect_gpu, daemon, naming, settings)
     assert hbm._reuse is not None and hbm._reuse.lent is not None
     attached(hbm._reuse.lent._client)
     assert hbm.device_state == ""

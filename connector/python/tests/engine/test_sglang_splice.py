@@ -219,6 +219,20 @@ def test_chunks_are_found_by_the_server(engine: Engine) -> None:
     assert answer.told["found"]
 
 
+def test_a_request_may_refuse_what_is_off(
+    engine: Engine, model: torch.nn.Module, daemon: Daemon
+) -> None:
+    cuts = [0, 200, 400, 600]
+    ids = [*draw(61, 200), *draw(62, 200), *draw(63, 200), 5, 6, 7]
+    assert spliced(engine, daemon, ids, cuts).told["reused"] > 500
+    daemon.forget_checkpoints()
+    refusing = engine.ask(ids, cuts, TOKENS, said={"max_error": 0})
+    assert refusing.told.get("reused", 0) <= 200, "the leading one, which is as it was written"
+    assert refusing.tokens == alone(model, ids)
+    wrong = engine.ask(ids, cuts, 1, said={"max_error": 2})
+    assert wrong.told["trouble"] == "spliced.max_error: 2, want 0 to 1"
+
+
 def test_a_conversation_goes_on_behind_its_spliced_turn(engine: Engine, daemon: Daemon) -> None:
     """The next turn begins with the prompt, and with a token that ends an answer."""
     end = 1

@@ -103,15 +103,11 @@ func (t *team) launch(ctx context.Context, s *session, n int) error {
 		return err
 	}
 	defer release() // to those who listen there
-	var seeds []string
-	for _, at := range gossip {
-		seeds = append(seeds, at.String())
-	}
 	for i := range n {
 		d, err := child.Start(ctx, child.Options{Binary: s.options.Daemon, Args: []string{
 			"-config", config, "-arena", "512MiB", "-private", "16MiB", "-http", "off",
-			"-cluster-seeds", strings.Join(seeds, ","), "-cluster-name", "bench", "-cluster-node", fmt.Sprintf("node-%d", i),
-			"-cluster-bind", gossip[i].String(), "-cluster-peer-bind", "127.0.0.1:0", "-cluster-keyring", keyring,
+			"-cluster-seeds", strings.Join(gossip, ","), "-cluster-name", "bench", "-cluster-node", fmt.Sprintf("node-%d", i),
+			"-cluster-bind", gossip[i], "-cluster-peer-bind", "127.0.0.1:0", "-cluster-keyring", keyring,
 		}})
 		if err != nil {
 			return fmt.Errorf("node %d: %w", i, err)
