@@ -236,8 +236,3 @@ func weightedAVX2(v *int32, u *float32, n int) float64
 //
 //go:noescape
 func gramRowsAVX2(sums *int32, lds int, a *uint32, b *uint32, ld int, n int)
-
-// outerRowsAVX2 adds n columns of left times rows of right to 4 rows of two vectors. Strides in bytes.
-//
-//go:noescape
-func outerRowsAVX2(dst *float32, ldd int, left *float32, ldl int, right *float32, ldr int, n int)

@@ -236,8 +236,3 @@ func weightedAVX512(v *int32, u *float32, n int) float64
 //
 //go:noescape
 func gramRowsAVX512(sums *int32, lds int, a *uint32, b *uint32, ld int, n int)
-
-// outerRowsAVX512 adds n columns of left times rows of right to 4 rows of two vectors. Strides in bytes.
-//
-//go:noescape
-func outerRowsAVX512(dst *float32, ldd int, left *float32, ldl int, right *float32, ldr int, n int)

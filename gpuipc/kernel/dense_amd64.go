@@ -57,12 +57,15 @@ func (d *dense) step(s *Step, packed, last bool) {
 		t = openRows(widened(d.rows[:d.dk*d.dk], s.TForm, s.T, s.TType, d.dk, d.dk, d.wide), FormPlain, F32, d.dk, d.dk)
 	}
 	end := openRows(s.S, s.SForm, s.SType, d.dk, d.dv)
-	if d.edge > 0 || s.SForm.Rank() > 0 {
+	switch {
+	case d.edge > 0:
 		whole := endF32(s, d.end, d.dk, d.dv, d.wide)
 		end = openRows(whole, FormPlain, F32, d.dk, d.dv)
-		if d.edge > 0 {
-			d.startEdge(whole, packed)
-		}
+		d.startEdge(whole, packed)
+	case s.SForm.Rank() > 0:
+		end.low = openLowRank(s.SForm, s.S, d.dk, d.dv)
+		end.low.open(d.wide, turned)
+		d.isa.pack(&d.wide.panels[0], 4*d.cols, 4*end.low.rank*d.cols, &d.wide.right[0], 4*d.dv, 4*d.cols, end.low.rank, d.full)
 	}
 	for i := 0; i < d.dk; {
 		rows := d.isa.rows(d.dk - i)
@@ -73,7 +76,7 @@ func (d *dense) step(s *Step, packed, last bool) {
 			keep = false
 		}
 		if d.full > 0 {
-			c, after := end.take(d.end, i, rows)
+			c, after := d.takeEnd(&end, i, rows)
 			d.multiply(a, c, i, rows, keep, last, next, after)
 		}
 		if d.edge > 0 {
@@ -101,7 +104,27 @@ func widened(scratch []float32, f Form, b []byte, t DType, rows, cols int, w *wi
 	return unsafe.Slice((*byte)(unsafe.Pointer(&scratch[0])), 4*rows*cols)
 }
 
-// rowsOf is the rows of T or S in whatever form.
+// takeEnd is rows of S as F32. Those of a low rank are made, in L1, of the factors in d.wide.
+func (d *dense) takeEnd(s *rowsOf, row, rows int) (c *float32, after *byte) {
+	if s.low.rank == 0 {
+		return s.take(d.end, row, rows)
+	}
+	nothing, ld := (*byte)(unsafe.Pointer(&zeroRow[0])), s.low.ld()
+	t := tile{
+		a: &d.wide.turned[row*ld], lda: 4 * ld,
+		b: &d.wide.panels[0], ldb: 4 * d.cols, stepB: 4 * s.low.rank * d.cols,
+		c: nothing, after: nothing, ahead: nothing,
+		d: &d.end[0], ldd: 4 * d.dv, stepD: 4 * d.cols,
+		k: s.low.rank, count: d.full,
+	}
+	t.call(d.isa, rows)
+	return &d.end[0], nothing
+}
+
+// zeroRow is C of products that nothing is added to. It is only read.
+var zeroRow [panelWidth]float32
+
+// rowsOf is the rows of T or S in whatever form; those of a low rank are not taken by it.
 type rowsOf struct {
 	b    []byte
 	size int // bytes of a row
@@ -109,6 +132,7 @@ type rowsOf struct {
 	dt   DType
 	form Form
 	q    integers
+	low  lowRank
 }
 
 func openRows(b []byte, f Form, dt DType, rows, cols int) rowsOf {

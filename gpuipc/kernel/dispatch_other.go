@@ -55,8 +55,8 @@ func squares(x []float32) float64             { return squaresGeneric(x) }
 func inner(x, y []float32) float64            { return innerGeneric(x, y) }
 func weighted(g []int32, u []float32) float64 { return weightedGeneric(g, u) }
 
-func addOuter(dst, left, right []float32, rows, cols, rank int) {
-	addOuterGeneric(dst, left, right, rows, cols, rank)
+func turned(dst []float32, ld int, src []float32, rows, cols int) {
+	turnedGeneric(dst, ld, src, rows, cols)
 }
 
 func gram(g []int32, q []int16, _ []uint32, side, ld int) { gramGeneric(g, q, side, ld) }

@@ -23,8 +23,8 @@ type Form uint8
 //	r x cols of 8 bits | r x rows of 8 bits | r x F32 scale
 //
 // and number [i, j] is the sum over k, in this order and from zero, of
-// scale[k]*left[k][i], rounded to F32, times right[k][j]; products and sums are rounded
-// to F32 one by one.
+// scale[k]*left[k][i]*right[k][j], each sum rounded to F32. Products are exact, since a
+// scale has ten bits at most, 1 and nine behind it: so a fused multiply-add gives the same.
 const (
 	FormPlain Form = 0 // numbers of the part's DType, row-major
 	FormZero  Form = 1 // nothing is kept: all zeros
@@ -53,6 +53,18 @@ var widths = [formCount]width{
 	FormInt8:  {8, packInt8, unpackInt8},
 	FormInt12: {12, packInt12, unpackInt12},
 	FormInt16: {16, packInt16, unpackInt16},
+}
+
+// scaleMask has the bits of a scale of factors that are zero. largestScale is the largest one,
+// with which no product overflows.
+const (
+	scaleMask    = 1<<14 - 1
+	largestScale = 0x1p113
+)
+
+// exactScale tells whether products with a scale of factors are exact.
+func exactScale(scale float32) bool {
+	return math.Float32bits(scale)&scaleMask == 0 && scale >= -largestScale && scale <= largestScale
 }
 
 // Bits is how many an integer of a head in this form takes; 0 if it has none.
@@ -140,7 +152,7 @@ type Packed struct {
 const maxSide = 1 << 18
 
 // OpenPacked checks the packed part b of [heads, rows, cols] numbers of type t, which
-// keeps b. Scales are not looked at: bad ones give bad numbers.
+// keeps b. Scales of rows are not looked at: bad ones give bad numbers.
 func OpenPacked(b []byte, t DType, heads, rows, cols int) (Packed, error) {
 	var none Packed
 	if t.Size() == 0 || min(heads, rows, cols) < 0 || max(heads, rows, cols) > maxSide {
@@ -154,6 +166,13 @@ func OpenPacked(b []byte, t DType, heads, rows, cols int) (Packed, error) {
 		n := FormBytes(Form(f), t, rows, cols)
 		if n < 0 {
 			return none, fmt.Errorf("kernel: packed part has head %d in unknown form %d", i, f)
+		}
+		if r := Form(f).Rank(); r > 0 && want+n <= len(b) {
+			for k := range r {
+				if scale := loadF32(b[want+r*(rows+cols)+4*k:]); !exactScale(scale) {
+					return none, fmt.Errorf("kernel: packed part has head %d of rank %d with a scale of %v, which is more than ten bits or too large", i, r, scale)
+				}
+			}
 		}
 		want += n
 	}
@@ -233,7 +252,7 @@ func unpack(dst []float32, f Form, b []byte, t DType, rows, cols int, w *wide) {
 		m := openIntegers(f, b, rows, cols)
 		m.read(dst, 0, rows)
 	default:
-		openLowRank(f, b, rows, cols).read(dst, w, addOuter)
+		openLowRank(f, b, rows, cols).read(dst, w, turned, gemm)
 	}
 }
 

@@ -99,26 +99,14 @@ func inner(x, y []float32) float64 {
 	return moreInner(sum, x[n:], y[n:])
 }
 
-// addOuter does blocks of 4 rows and two vectors in assembly, and what is left over in
-// plain Go.
-func addOuter(dst, left, right []float32, rows, cols, rank int) {
-	width := active.cols()
-	high, wide := rows&^3, cols/width*width
-	if active == plainGo || high == 0 || wide == 0 || rank == 0 {
-		addOuterGeneric(dst, left, right, rows, cols, rank)
+// turned writes the transpose of src [rows, cols] to dst, whose rows are ld numbers apart: a
+// multiple of 8 that is at least rows. Columns of dst from rows on get what src has there.
+func turned(dst []float32, ld int, src []float32, rows, cols int) {
+	if active == plainGo {
+		turnedGeneric(dst, ld, src, rows, cols)
 		return
 	}
-	for i := 0; i < high; i += 4 {
-		for j := 0; j < wide; j += width {
-			if active == avx512 {
-				outerRowsAVX512(&dst[i*cols+j], 4*cols, &left[i], 4*rows, &right[j], 4*cols, rank)
-			} else {
-				outerRowsAVX2(&dst[i*cols+j], 4*cols, &left[i], 4*rows, &right[j], 4*cols, rank)
-			}
-		}
-	}
-	addOuterPart(dst, left, right, rows, cols, rank, 0, high, wide)
-	addOuterPart(dst, left, right, rows, cols, rank, high, rows, 0)
+	packTransposed(dst, ld, matrix{src, cols}, 0, ld, 0, cols)
 }
 
 func weighted(g []int32, u []float32) float64 {

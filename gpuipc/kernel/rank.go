@@ -25,42 +25,47 @@ var ones = func() []byte {
 	return b
 }()
 
-// wide are factors as F32, the scales within left: [rank, rows] and [rank, cols].
-type wide struct{ left, right []float32 }
+// wide is room for factors as F32. Rows of left are those of the stored one, and some more so
+// that they are a multiple of 8; turned is its transpose, with the scales in it, and panels are
+// right for a dense kernel.
+type wide struct{ left, turned, right, panels []float32 }
+
+// ld is how many numbers a row of turned has.
+func (f lowRank) ld() int { return (f.rank + 7) &^ 7 }
 
 // reserve makes room for factors of some rank.
 func (w *wide) reserve(rank, rows, cols int) {
-	grow(&w.left, rank*rows)
+	grow(&w.left, (rank+7)&^7*rows)
+	grow(&w.turned, (rank+7)&^7*rows)
 	grow(&w.right, rank*cols)
+	grow(&w.panels, rank*cols)
 }
 
-// read writes the numbers of the head, which the sum adds up. w is room; nil allocates.
-func (f lowRank) read(dst []float32, w *wide, sum func(dst, left, right []float32, rows, cols, rank int)) {
-	if w == nil {
-		w = new(wide)
-	}
+// open leaves the factors in w: what the head is, is turned [rows, rank], whose rows are ld
+// numbers apart, times right [rank, cols].
+func (f lowRank) open(w *wide, turn func(dst []float32, ld int, src []float32, rows, cols int)) {
 	w.reserve(f.rank, f.rows, f.cols)
 	unpackRows(w.left, FormInt8, f.scales, f.left, f.rows)
 	unpackRows(w.right, FormInt8, ones[:4*f.rank], f.right, f.cols)
+	turn(w.turned, f.ld(), w.left, f.rank, f.rows)
+}
+
+// read writes the numbers of the head. w is room; nil allocates.
+func (f lowRank) read(dst []float32, w *wide, turn func(dst []float32, ld int, src []float32, rows, cols int),
+	product func(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n, k int),
+) {
+	if w == nil {
+		w = new(wide)
+	}
+	f.open(w, turn)
 	clear(dst)
-	sum(dst, w.left, w.right, f.rows, f.cols, f.rank)
+	product(dst, f.cols, w.turned, f.ld(), w.right, f.cols, f.rows, f.cols, f.rank)
 }
 
-// addOuterGeneric adds left[k]*right[k], a column times a row, to dst [rows, cols] for
-// every k in order. No product is fused with a sum.
-func addOuterGeneric(dst, left, right []float32, rows, cols, rank int) {
-	addOuterPart(dst, left, right, rows, cols, rank, 0, rows, 0)
-}
-
-// addOuterPart does so from a column on, in rows from first to last.
-func addOuterPart(dst, left, right []float32, rows, cols, rank, first, last, col int) {
-	for k := range rank {
-		row := right[k*cols:][col:cols]
-		for i := first; i < last; i++ {
-			a, to := left[k*rows+i], dst[i*cols:][col:cols]
-			for j, b := range row {
-				to[j] += float32(a * b)
-			}
+func turnedGeneric(dst []float32, ld int, src []float32, rows, cols int) {
+	for i := range rows {
+		for j, v := range src[i*cols:][:cols] {
+			dst[j*ld+i] = v
 		}
 	}
 }
@@ -93,8 +98,12 @@ type search struct {
 func (s *search) reserve(rank, rows, cols int) {
 	s.q, s.scales = make([]int16, rank*(cols+rows)), make([]float32, rank)
 	s.sums, s.column, s.spare = make([]float64, rows), make([]float32, rows), make([]float32, max(rows, cols))
-	s.wide = wide{make([]float32, rank*rows), make([]float32, rank*cols)}
+	s.wide = wide{}
+	s.wide.reserve(rank, rows, cols)
 }
+
+// ld is how many numbers a row of turned has.
+func (s *search) ld() int { return (len(s.scales) + 7) &^ 7 }
 
 // find looks for factors of x [rows, cols] whose error has a Frobenius norm of at most
 // budget. It leaves them in s, and the difference in rest, and returns their rank and the
@@ -144,7 +153,7 @@ func (s *search) step(rest []float32, rows, cols, k int) bool {
 		}
 	}
 	q := s.q[k*(cols+rows):][:cols+rows]
-	left, right := s.left[k*rows:][:rows], s.right[k*cols:][:cols]
+	right := s.right[k*cols:][:cols]
 	if s.round(q[:cols], rest[pivot*cols:][:cols]) == 0 {
 		return false
 	}
@@ -156,23 +165,25 @@ func (s *search) step(rest []float32, rows, cols, k int) bool {
 		s.column[i] = float32(inner(rest[i*cols:][:cols], right) / norm)
 	}
 	scale := s.round(q[cols:], s.column)
-	if scale == 0 {
+	if scale == 0 || !exactScale(scale) {
 		return false
 	}
 	s.scales[k] = scale
+	left := s.turned[k:]
 	for i, v := range q[cols:] {
-		left[i] = float32(scale * float32(v))
-		s.column[i] = -left[i]
+		left[i*s.ld()] = scale * float32(v)
+		s.column[i] = -scale * float32(v)
 	}
-	addOuter(rest, s.column, right, rows, cols, 1)
+	gemm(rest, cols, s.column, 1, right, cols, rows, cols, 1)
 	return true
 }
 
 // round makes integers of 8 bits of v, and returns what they are multiples of; 0 = that is
-// not a number to work with.
+// not a number to work with. It has ten bits.
 func (s *search) round(q []int16, v []float32) float32 {
 	peak := peakBits(v)
 	scale := math.Float32frombits(peak) / FormInt8.largest()
+	scale = math.Float32frombits((math.Float32bits(scale) + scaleMask) &^ scaleMask)
 	if peak >= 0x7f800000 || scale == 0 {
 		return 0
 	}
@@ -183,7 +194,7 @@ func (s *search) round(q []int16, v []float32) float32 {
 // subtract makes rest what k terms leave of x, as their reader adds them up.
 func (s *search) subtract(x, rest []float32, rows, cols, k int) {
 	clear(rest)
-	addOuter(rest, s.left, s.right, rows, cols, k)
+	gemm(rest, cols, s.turned, s.ld(), s.right, cols, rows, cols, k)
 	for i, v := range rest {
 		rest[i] = x[i] - v
 	}

@@ -21,6 +21,8 @@ WIDTHS = (8, 12, 16)
 """Of the forms that the daemon chooses among, beside nothing and what was written."""
 SCALE = 4
 """Bytes of a row's scale, and of g."""
+SCALE_BITS = 10
+"""Of a scale of factors, so that products with it are exact."""
 RANK_SHARE = 4
 """The daemon looks for ranks up to this part of a state's shorter side."""
 EARLY, LATE = 20, 8
@@ -143,8 +145,9 @@ def fitted(s: Tensor, most: Tensor) -> Kept:
 
 
 def _whole(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows as whole numbers of 8 bits, and what they are multiples of."""
-    scale = x.abs().amax(-1, keepdim=True) / 127
+    """Rows as whole numbers of 8 bits, and what they are multiples of, in few bits."""
+    part, power = torch.frexp(x.abs().amax(-1, keepdim=True) / 127)
+    scale = torch.ldexp((part * 2**SCALE_BITS).ceil(), power - SCALE_BITS)
     return torch.round(x / scale.clamp_min(torch.finfo(x.dtype).tiny)), scale
 
 

@@ -17,7 +17,6 @@ func (g *gen) forms() {
 	g.inner()
 	g.weighted()
 	g.gramRows()
-	g.outerRows()
 }
 
 // unpackRows reads rows that lie densely on both sides. A row of 12-bit integers is
@@ -333,23 +332,7 @@ func (g *gen) gramRows() {
 			g.zero(sums[r][c])
 		}
 	}
-	g.addProducts("pair", &sums, a, ld, b, ld, n, g.VPBROADCASTD, g.VPMADDWD, g.VPADDD)
-	for r := range sums {
-		for c, s := range sums[r] {
-			g.VMOVUPS(s, at(out, c*g.vectorBytes()))
-		}
-		if r < gramHeight-1 {
-			g.ADDQ(lds, out)
-		}
-	}
-	g.end()
-}
-
-// addProducts adds, n times over, the products of a number of each row of a, which lie
-// side by side, and two vectors of b. It moves a and b by their strides.
-func (g *gen) addProducts(label string, sums *[gramHeight][gramVectors]reg.VecVirtual, a, lda, b, ldb, n reg.Register,
-	broadcast, multiply, add func(...operand.Op)) {
-	g.Label(label)
+	g.Label("pair")
 	var cols [gramVectors]reg.VecVirtual
 	for c := range cols {
 		cols[c] = g.vector()
@@ -357,43 +340,23 @@ func (g *gen) addProducts(label string, sums *[gramHeight][gramVectors]reg.VecVi
 	}
 	for r := range sums {
 		row := g.vector()
-		broadcast(at(a, 4*r), row)
+		g.VPBROADCASTD(at(a, 4*r), row)
 		for c, s := range sums[r] {
 			p := g.vector()
-			multiply(cols[c], row, p)
-			add(p, s, s)
+			g.VPMADDWD(cols[c], row, p)
+			g.VPADDD(p, s, s)
 		}
 	}
-	g.ADDQ(lda, a)
-	g.ADDQ(ldb, b)
+	g.ADDQ(ld, a)
+	g.ADDQ(ld, b)
 	g.DECQ(n)
-	g.JNZ(operand.LabelRef(label))
-}
-
-// outerRows adds products to a block that stays in registers, rounded one by one.
-func (g *gen) outerRows() {
-	g.begin("outerRows", "func(dst *float32, ldd int, left *float32, ldl int, right *float32, ldr, n int)",
-		"adds n columns of left times rows of right to 4 rows of two vectors. Strides in bytes.")
-	dst, ldd, left, ldl, right, ldr, n := g.arg("dst"), g.arg("ldd"), g.arg("left"), g.arg("ldl"), g.arg("right"), g.arg("ldr"), g.arg("n")
-	var rows [gramHeight]reg.Register
-	var sums [gramHeight][gramVectors]reg.VecVirtual
-	for r := range sums {
-		to := g.GP64()
-		if r == 0 {
-			g.MOVQ(dst, to)
-		} else {
-			g.LEAQ(indexed(rows[r-1], ldd, 1, 0), to)
-		}
-		rows[r] = to
-		for c := range sums[r] {
-			sums[r][c] = g.vector()
-			g.VMOVUPS(at(to, c*g.vectorBytes()), sums[r][c])
-		}
-	}
-	g.addProducts("term", &sums, left, ldl, right, ldr, n, g.VBROADCASTSS, g.VMULPS, g.VADDPS)
+	g.JNZ(operand.LabelRef("pair"))
 	for r := range sums {
 		for c, s := range sums[r] {
-			g.VMOVUPS(s, at(rows[r], c*g.vectorBytes()))
+			g.VMOVUPS(s, at(out, c*g.vectorBytes()))
+		}
+		if r < gramHeight-1 {
+			g.ADDQ(lds, out)
 		}
 	}
 	g.end()

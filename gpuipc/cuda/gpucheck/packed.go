@@ -39,7 +39,9 @@ func (c *check) packedPart(forms []kernel.Form, typ gpuipc.DType, rows, cols int
 				b = append(b, byte(c.rng.Uint32()))
 			}
 			unit := sigma / (74 * 74 * math.Sqrt(float64(f.Rank())))
-			b = append(b, c.random(f.Rank(), kernel.F32, unit)...)
+			for range f.Rank() { // ten bits each
+				b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(unit*c.rng.NormFloat64()))&^(1<<14-1))
+			}
 		}
 		b = append(b, make([]byte, end-len(b))...)
 	}

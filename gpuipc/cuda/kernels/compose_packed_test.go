@@ -36,7 +36,8 @@ func (c *composition) packed(tb testing.TB, r *rand.Rand, forms []kernel.Form, d
 				b = append(b, byte(r.Uint32()))
 			}
 			for range f.Rank() {
-				f32(sigma * r.NormFloat64() / (74 * 74 * math.Sqrt(float64(f.Rank()))))
+				scale := sigma * r.NormFloat64() / (74 * 74 * math.Sqrt(float64(f.Rank())))
+				b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(scale))&^(1<<14-1)) // ten bits
 			}
 		case f == kernel.FormPlain:
 			v := make([]float32, rows*cols)

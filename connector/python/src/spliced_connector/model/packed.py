@@ -41,7 +41,8 @@ class PackedForm(IntEnum):
 
         r x cols of 8 bits | r x rows of 8 bits | r x F32 scale
 
-    and its number [i, j] the sum of scale[k] * left[k, i] * right[k, j].
+    and its number [i, j] the sum of scale[k] * left[k, i] * right[k, j]: a scale has ten bits at
+    most, so that these products are exact in F32.
     """
 
     PLAIN = 0  # as it was written, row-major
