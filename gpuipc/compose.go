@@ -125,8 +125,9 @@ func (c *composer) item(w *worker, item int) error {
 	heads := min(c.group, c.job.Heads-head)
 	state, inOut := c.begin(w.scratch, head, heads)
 	batch := max(1, int(batchCost/c.cost(1)))
-	for lo := 0; lo < len(c.steps); lo += batch {
-		if lo > 0 {
+	first := c.first(head)
+	for lo := first; lo < len(c.steps); lo += batch {
+		if lo > first {
 			if err := w.chunk(); err != nil {
 				return err
 			}
@@ -137,6 +138,21 @@ func (c *composer) item(w *worker, item int) error {
 		c.out.store(int64(head)*c.job.stateBytes(), state)
 	}
 	return nil
+}
+
+// first is the step that a head's state depends on first: the last one that forgets what was
+// before, if no state before it is asked for.
+func (c *composer) first(head int) (step int) {
+	for i := range c.steps {
+		st := &c.steps[i]
+		if st.before.n > 0 {
+			break
+		}
+		if st.packedT != nil && st.packedT.Form(head) == kernel.FormZero {
+			step = i
+		}
+	}
+	return step
 }
 
 // begin loads the first state, into its place in Out when that is one run.

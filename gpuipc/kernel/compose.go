@@ -60,21 +60,7 @@ func Compose(tr Transition, dk, dv int, state []float32, steps []Step, sc *Scrat
 		return
 	}
 	sc.reserve(dk, dv)
-	compose(tr, dk, dv, state, lasting(steps), sc)
-}
-
-// lasting leaves out first steps that a later one forgets.
-func lasting(steps []Step) []Step {
-	from := 0
-	for i := range steps {
-		if steps[i].Before != nil {
-			break
-		}
-		if steps[i].TForm == FormZero {
-			from = i
-		}
-	}
-	return steps[from:]
+	compose(tr, dk, dv, state, steps, sc)
 }
 
 // count is the number of elements of a head's T.

@@ -217,6 +217,9 @@ func Above(x float64) float32 {
 	return y
 }
 
+// Form is a head's form.
+func (p Packed) Form(i int) Form { return Form(p.b[:p.heads][i]) }
+
 // Head is a head's form and its bytes without padding, as Step wants them.
 func (p Packed) Head(i int) (Form, []byte) {
 	if i < 0 || i >= p.heads {
@@ -226,7 +229,7 @@ func (p Packed) Head(i int) (Form, []byte) {
 	for _, f := range p.b[:i] {
 		off += FormBytes(Form(f), p.t, p.rows, p.cols)
 	}
-	f := Form(p.b[i])
+	f := p.Form(i)
 	n := f.size(p.t, p.rows, p.cols)
 	return f, p.b[off:][:n:n]
 }
