@@ -16,7 +16,7 @@ from client_samples import SMALL, Connect, at_most, fill, wait_until
 from running import Daemon
 from spliced_connector.client import Accept, NewCheckpoint, NewSegment, Way
 from spliced_connector.errors import Code
-from spliced_connector.model import Choice, Profile, divide
+from spliced_connector.model import Choice, Profile, SegmentSpec, divide
 from spliced_connector.segments import Finder
 from spliced_connector.serving.decider import NEXT_TOKENS, Decider
 from spliced_connector.serving.inert import Inert
@@ -29,6 +29,7 @@ from spliced_connector.sglang.reuse import Reuse
 from spliced_connector.sglang.slots import Slots, find_slots
 from spliced_connector.sglang.splice_settings import SpliceSettings
 from spliced_connector.sglang.support import Engine
+from spliced_connector.walk import Captured
 
 pytestmark = pytest.mark.engine
 
@@ -508,6 +509,38 @@ def test_a_request_that_waits_is_worked_on_in_slices(start_node: StartNode) -> N
         done.append([node.reuse.ready(one, None) for one in both])
         both = [one for one in both if one.job is None or one.job.context is None]
     assert done == [[True, False], [True]]
+
+
+def test_requests_that_wait_take_what_another_has_captured(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that began to wait before it was captured, and those that begin behind it."""
+    captured: list[int] = []
+
+    def capture_all(_: object, wanted: Sequence[tuple[Tensor, SegmentSpec]]) -> list[Captured]:
+        captured.extend(len(ids) for ids, _ in wanted)
+        return [Captured(spec, ()) for _, spec in wanted]
+
+    def kept(captured: Captured, *_: object) -> Captured:
+        return captured
+
+    monkeypatch.setattr("spliced_connector.serving.job.capture_all", capture_all)
+    monkeypatch.setattr(Decider, "_wanted", lambda *_: frozenset(range(len(CUTS) - 1)))
+    node = start_node(mode=Mode.SPLICE, stall_ms=0.0, measured=False)
+    monkeypatch.setattr(node.reuse._publisher, "capture", kept)
+    first, second, third = (node.reuse.open(rid, draw(27), cut(), ()) for rid in "abc")
+    waiting = [first, second]
+    jobs = []
+    for step in range(2):
+        node.reuse.step(alone=False)
+        for one in waiting:
+            assert node.reuse.offer(one, 0, N - 1) is not None
+            assert not node.reuse.ready(one, None)
+        jobs.append([len(one.job.captured) for one in waiting if one.job is not None])
+        if step == 0:
+            waiting.append(third)
+    assert captured == [SEGMENT, SEGMENT], "a piece in each step"
+    assert jobs == [[1, 1], [2, 2, 2]]
 
 
 def test_a_request_that_is_dropped_is_forgotten(start_node: StartNode) -> None:
