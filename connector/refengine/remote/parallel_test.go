@@ -131,7 +131,7 @@ func works(t *testing.T, socket string, m *refengine.Model[float32]) {
 // in it: every one of so many.
 func until(t *testing.T, s *remote.Store, r *connector.Model, others int) {
 	t.Helper()
-	limit := time.Now().Add(20 * time.Second)
+	limit, wait := time.Now().Add(time.Minute), 200*time.Millisecond
 	for seed := uint64(1000); ; seed++ {
 		q := connector.ParallelQuery{}
 		for i := range uint64(others + 1) {
@@ -158,7 +158,9 @@ func until(t *testing.T, s *remote.Store, r *connector.Model, others int) {
 		if time.Now().After(limit) {
 			t.Fatalf("%d others take part, want %d: %+v", len(seen), others, p)
 		}
-		<-time.After(200 * time.Millisecond) // its jobs are withdrawn meanwhile
+		// Its jobs are withdrawn meanwhile. Where that takes long, more of them would be in the way.
+		<-time.After(wait)
+		wait = min(2*wait, 5*time.Second)
 	}
 }
 
