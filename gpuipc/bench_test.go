@@ -11,7 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-func benchDevice(b *testing.B, workers int) Device {
+func testDevice(b testing.TB, workers int) Device {
 	b.Helper()
 	d, err := NewHost(HostOptions{Workers: workers})
 	if err != nil {
@@ -25,7 +25,7 @@ func benchDevice(b *testing.B, workers int) Device {
 	return d
 }
 
-func benchRegion(b *testing.B, d Device, n int64, access Access) Ref {
+func testRegion(b testing.TB, d Device, n int64, access Access) Ref {
 	b.Helper()
 	r, err := d.NewRegion(RegionSpec{Name: "bench", Bytes: n, Access: access})
 	if err != nil {
@@ -46,8 +46,8 @@ func benchRegion(b *testing.B, d Device, n int64, access Access) Ref {
 // BenchmarkCopyDigests has its floor, the plain copy, beside it.
 func BenchmarkCopyDigests(b *testing.B) {
 	for _, n := range []int64{1 << 20, 64 << 20} {
-		d := benchDevice(b, 1)
-		dst, src := benchRegion(b, d, n, ClientReads), benchRegion(b, d, n, ClientWrites)
+		d := testDevice(b, 1)
+		dst, src := testRegion(b, d, n, ClientReads), testRegion(b, d, n, ClientWrites)
 		digests := make([]uint64, Chunks(n))
 		size := fmt.Sprintf("size=%dMiB", n>>20)
 		b.Run(size+"/memcpy", func(b *testing.B) {
@@ -88,8 +88,8 @@ func BenchmarkCopyDigests(b *testing.B) {
 // find and clear each first.
 func BenchmarkCopyFresh(b *testing.B) {
 	const n = 64 << 20
-	d := benchDevice(b, 1)
-	src := benchRegion(b, d, n, ClientWrites)
+	d := testDevice(b, 1)
+	src := testRegion(b, d, n, ClientWrites)
 	digests := make([]uint64, Chunks(n))
 	b.SetBytes(n)
 	for b.Loop() {
@@ -111,7 +111,7 @@ func BenchmarkCopyFresh(b *testing.B) {
 }
 
 func BenchmarkNewRegion(b *testing.B) {
-	d := benchDevice(b, 1)
+	d := testDevice(b, 1)
 	for _, n := range []int64{64 << 20, 4 << 30} {
 		b.Run(fmt.Sprintf("size=%dMiB", n>>20), func(b *testing.B) {
 			if limit, ok := MemoryLimit(); ok && limit < n {
@@ -135,13 +135,13 @@ func BenchmarkNewRegion(b *testing.B) {
 // alone on the same memory is beside it.
 func BenchmarkCompose(b *testing.B) {
 	const heads, dk, dv, steps = 32, 128, 128, 10
-	d := benchDevice(b, 1)
+	d := testDevice(b, 1)
 	const tBytes, sBytes = heads * dk * dk * 2, heads * dk * dv * 4
-	arena := benchRegion(b, d, steps*(tBytes+sBytes), ClientReads)
+	arena := testRegion(b, d, steps*(tBytes+sBytes), ClientReads)
 	if err := d.Store(context.Background(), arena, make([]byte, arena.Len())); err != nil {
 		b.Fatal(err) // zeros: the pattern holds NaN
 	}
-	slot := benchRegion(b, d, sBytes, ClientWrites)
+	slot := testRegion(b, d, sBytes, ClientWrites)
 	job := &ComposeJob{Transition: kernel.Dense, Heads: heads, DK: dk, DV: dv, Out: slot}
 	for i := range int64(steps) {
 		at := i * (tBytes + sBytes)
@@ -187,13 +187,13 @@ func BenchmarkCompose(b *testing.B) {
 func BenchmarkComposePacked(b *testing.B) {
 	const heads, dk, dv, steps = 32, 128, 128, 40 // more than the processor's caches hold
 	const tBytes, sBytes = heads * dk * dk * 2, heads * dk * dv * 4
-	d := benchDevice(b, 1)
+	d := testDevice(b, 1)
 	ctx := context.Background()
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, mix := range []struct{ forget, fade int }{{0, 0}, {25, 0}, {50, 0}, {0, 50}, {33, 50}} {
-		plain := benchRegion(b, d, steps*(tBytes+sBytes), ClientReads)
-		packed := benchRegion(b, d, steps*(tBytes+sBytes), ClientReads)
-		slot := benchRegion(b, d, sBytes, ClientWrites)
+		plain := testRegion(b, d, steps*(tBytes+sBytes), ClientReads)
+		packed := testRegion(b, d, steps*(tBytes+sBytes), ClientReads)
+		slot := testRegion(b, d, sBytes, ClientWrites)
 		jobs := [2]ComposeJob{}
 		for i := range jobs {
 			jobs[i] = ComposeJob{Transition: kernel.Dense, Heads: heads, DK: dk, DV: dv, Out: slot}
@@ -212,21 +212,18 @@ func BenchmarkComposePacked(b *testing.B) {
 			}
 			step, small := ComposeStep{TType: kernel.F16, SType: kernel.F32}, ComposeStep{TType: kernel.F16, SType: kernel.F32, TPacked: true, SPacked: true}
 			for k, part := range [2][]float32{t, s} {
-				raw, off := make([]byte, tBytes), i*(tBytes+sBytes)
+				off := i * (tBytes + sBytes)
 				job := PackJob{Type: kernel.F16, Heads: heads, Rows: dk, Cols: dk, Of: PackTransitions, Tolerance: 0.05}
 				if k == 1 {
-					raw, off = make([]byte, sBytes), off+tBytes
+					off += tBytes
 					job.Type, job.Of = kernel.F32, PackStates
 				}
-				kernel.FromF32(raw, part, job.Type)
-				job.Src = [][]byte{raw}
-				dst := make([]byte, 2*len(raw))
-				n, _ := p.Pack(dst, &job)
-				whole, less := plain.Slice(off, int64(len(raw))), packed.Slice(at, int64(n))
-				if err := errors.Join(d.Store(ctx, whole, raw), d.Store(ctx, less, dst[:n])); err != nil {
+				raw, kept := packedPart(&p, part, job)
+				whole, less := plain.Slice(off, int64(len(raw))), packed.Slice(at, int64(len(kept)))
+				if err := errors.Join(d.Store(ctx, whole, raw), d.Store(ctx, less, kept)); err != nil {
 					b.Fatal(err)
 				}
-				if at += int64(n); k == 0 {
+				if at += int64(len(kept)); k == 0 {
 					step.T, small.T = whole, less
 				} else {
 					step.S, small.S = whole, less
@@ -260,9 +257,9 @@ func BenchmarkRotatePacked(b *testing.B) {
 	for i := range turn.Cos {
 		turn.Cos[i], turn.Sin[i] = 0.6, 0.8
 	}
-	d, ctx := benchDevice(b, 1), context.Background()
-	src, less := benchRegion(b, d, bytes, ClientReads), benchRegion(b, d, bytes, ClientReads)
-	dst := benchRegion(b, d, bytes, ClientWrites)
+	d, ctx := testDevice(b, 1), context.Background()
+	src, less := testRegion(b, d, bytes, ClientReads), testRegion(b, d, bytes, ClientReads)
+	dst := testRegion(b, d, bytes, ClientWrites)
 	rng := rand.New(rand.NewPCG(1, 1))
 	x := make([]float32, rows*heads*dim)
 	for i := range x {
@@ -318,8 +315,8 @@ func BenchmarkRotate(b *testing.B) {
 		turn.Cos[i], turn.Sin[i] = 0.6, 0.8
 	}
 	for _, n := range []int64{1 << 20, 128 << 20} {
-		d := benchDevice(b, 1)
-		src, dst := benchRegion(b, d, n, ClientReads), benchRegion(b, d, n, ClientWrites)
+		d := testDevice(b, 1)
+		src, dst := testRegion(b, d, n, ClientReads), testRegion(b, d, n, ClientWrites)
 		size := fmt.Sprintf("size=%dMiB", n>>20)
 		b.Run(size+"/memcpy", func(b *testing.B) {
 			b.SetBytes(n)

@@ -15,20 +15,12 @@ import (
 // is that one even where a later step forgets it.
 func TestPackedPartsAreComposed(t *testing.T) {
 	rng, ctx := rand.New(rand.NewPCG(5, 6)), context.Background()
-	d, err := NewHost(HostOptions{Workers: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	region, err := d.NewRegion(RegionSpec{Name: "test", Bytes: 128 << 20, Access: ClientReads})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer region.Close()
+	d := testDevice(t, 2)
+	region := testRegion(t, d, 128<<20, ClientReads)
 	for _, c := range []struct{ heads, dk, dv, steps, before int }{{4, 128, 128, 7, -1}, {4, 128, 128, 7, 4}, {3, 64, 96, 5, 0}, {2, 33, 40, 3, 2}} {
 		end := int64(0)
 		at := func(b []byte) Ref {
-			r := Ref{Region: region, Extents: []Extent{{end, int64(len(b))}}}
+			r := region.Slice(end, int64(len(b)))
 			if err := d.Store(ctx, r, b); err != nil {
 				t.Fatal(err)
 			}
@@ -64,12 +56,9 @@ func TestPackedPartsAreComposed(t *testing.T) {
 				if k == 1 {
 					cols, of, typ = c.dv, PackStates, kernel.F32
 				}
-				raw := make([]byte, len(part)*typ.Size())
-				kernel.FromF32(raw, part, typ)
-				packed := make([]byte, 2*len(raw))
-				n, _ := p.Pack(packed, &PackJob{Src: [][]byte{raw}, Type: typ, Heads: c.heads, Rows: c.dk, Cols: cols, Of: of, Tolerance: 0.02})
+				_, packed := packedPart(&p, part, PackJob{Type: typ, Heads: c.heads, Rows: c.dk, Cols: cols, Of: of, Tolerance: 0.02})
 				wide := make([]float32, len(part))
-				if err := kernel.PartToF32(wide, packed[:n], typ, true, [3]int{c.heads, c.dk, cols}); err != nil {
+				if err := kernel.PartToF32(wide, packed, typ, true, [3]int{c.heads, c.dk, cols}); err != nil {
 					t.Fatal(err)
 				}
 				plain := make([]byte, 4*len(part))
@@ -80,10 +69,10 @@ func TestPackedPartsAreComposed(t *testing.T) {
 							forgot++
 						}
 					}
-					steps[0].T, steps[0].TType, steps[0].TPacked = at(packed[:n]), typ, true
+					steps[0].T, steps[0].TType, steps[0].TPacked = at(packed), typ, true
 					steps[1].T, steps[1].TType = at(plain), kernel.F32
 				} else {
-					steps[0].S, steps[0].SType, steps[0].SPacked = at(packed[:n]), typ, true
+					steps[0].S, steps[0].SType, steps[0].SPacked = at(packed), typ, true
 					steps[1].S, steps[1].SType = at(plain), kernel.F32
 				}
 			}
@@ -122,6 +111,15 @@ func TestPackedPartsAreComposed(t *testing.T) {
 			t.Errorf("%v: a number that was forgotten is there", c)
 		}
 	}
+}
+
+// packedPart is a part of some numbers as it is written, and packed by a job of all but Src.
+func packedPart(p *Packer, x []float32, job PackJob) (raw, packed []byte) {
+	raw = make([]byte, len(x)*job.Type.Size())
+	kernel.FromF32(raw, x, job.Type)
+	job.Src, packed = [][]byte{raw}, make([]byte, 2*len(raw))
+	n, _ := p.Pack(packed, &job)
+	return raw, packed[:n]
 }
 
 // same compares numbers, but for those that a first head that forgot NaN has where the other

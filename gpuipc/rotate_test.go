@@ -16,17 +16,8 @@ import (
 // lie and go.
 func TestPackedRowsAreRotated(t *testing.T) {
 	rng, ctx := rand.New(rand.NewPCG(3, 4)), context.Background()
-	d, err := NewHost(HostOptions{Workers: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	region, err := d.NewRegion(RegionSpec{Name: "test", Bytes: 64 << 20, Access: ClientReads})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer region.Close()
-	at := func(off, n int64) Ref { return Ref{Region: region, Extents: []Extent{{off, n}}} }
+	d := testDevice(t, 2)
+	region := testRegion(t, d, 64<<20, ClientReads)
 	for _, c := range []struct{ rows, heads, dim int }{{4, 1, 64}, {33, 2, 128}, {70, 3, 80}, {5000, 4, 128}} {
 		for _, dt := range []DType{kernel.BF16, kernel.F16, kernel.F32} {
 			x := make([]float32, c.rows*c.heads*c.dim)
@@ -46,8 +37,8 @@ func TestPackedRowsAreRotated(t *testing.T) {
 				t.Fatal(err)
 			}
 			half := int64(n) / 2 &^ 63
-			src := Ref{Region: region, Extents: []Extent{{1 << 20, half}, {16 << 20, int64(n) - half}}}
-			written := at(32<<20, int64(len(plain)))
+			src := Ref{Region: region.Region, Extents: []Extent{{1 << 20, half}, {16 << 20, int64(n) - half}}}
+			written := region.Slice(32<<20, int64(len(plain)))
 			if err := errors.Join(d.Store(ctx, src, packed[:n]), d.Store(ctx, written, plain)); err != nil {
 				t.Fatal(err)
 			}
@@ -62,7 +53,7 @@ func TestPackedRowsAreRotated(t *testing.T) {
 				job.Rows, job.Heads, job.Dim, job.Type = c.rows, c.heads, c.dim, dt
 				out := make([][]byte, 2)
 				for k, from := range []Ref{src, written} {
-					to := at(48<<20, int64(len(plain)))
+					to := region.Slice(48<<20, int64(len(plain)))
 					job.Src, job.SrcPacked, job.Dst.Rows = from, k == 0, to
 					out[k] = make([]byte, len(plain))
 					if err := errors.Join(d.Rotate(ctx, &job), d.Load(ctx, out[k], to)); err != nil {
@@ -74,7 +65,7 @@ func TestPackedRowsAreRotated(t *testing.T) {
 				}
 			}
 			if c.rows == 33 {
-				badPackedRows(t, d, dt, src, packed[:n], at(48<<20, int64(len(plain))))
+				badPackedRows(t, d, dt, src, packed[:n], region.Slice(48<<20, int64(len(plain))))
 			}
 		}
 	}

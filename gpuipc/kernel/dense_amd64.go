@@ -57,15 +57,16 @@ func (d *dense) step(s *Step, packed, last bool) {
 		t = openRows(widened(d.rows[:d.dk*d.dk], s.TForm, s.T, s.TType, d.dk, d.dk, d.wide), FormPlain, F32, d.dk, d.dk)
 	}
 	end := openRows(s.S, s.SForm, s.SType, d.dk, d.dv)
+	rank := 0 // of what is added in rows of products
 	switch {
 	case d.edge > 0:
 		whole := endF32(s, d.end, d.dk, d.dv, d.wide)
 		end = openRows(whole, FormPlain, F32, d.dk, d.dv)
 		d.startEdge(whole, packed)
 	case s.SForm.Rank() > 0:
-		end.low = openLowRank(s.SForm, s.S, d.dk, d.dv)
-		end.low.open(d.wide, turned)
-		d.isa.pack(&d.wide.panels[0], 4*d.cols, 4*end.low.rank*d.cols, &d.wide.right[0], 4*d.dv, 4*d.cols, end.low.rank, d.full)
+		rank = s.SForm.Rank()
+		openLowRank(s.SForm, s.S, d.dk, d.dv).open(d.wide)
+		d.isa.pack(&d.wide.panels[0], 4*d.cols, 4*rank*d.cols, &d.wide.right[0], 4*d.dv, 4*d.cols, rank, d.full)
 	}
 	for i := 0; i < d.dk; {
 		rows := d.isa.rows(d.dk - i)
@@ -76,7 +77,7 @@ func (d *dense) step(s *Step, packed, last bool) {
 			keep = false
 		}
 		if d.full > 0 {
-			c, after := d.takeEnd(&end, i, rows)
+			c, after := d.takeEnd(&end, rank, i, rows)
 			d.multiply(a, c, i, rows, keep, last, next, after)
 		}
 		if d.edge > 0 {
@@ -105,17 +106,17 @@ func widened(scratch []float32, f Form, b []byte, t DType, rows, cols int, w *wi
 }
 
 // takeEnd is rows of S as F32. Those of a low rank are made, in L1, of the factors in d.wide.
-func (d *dense) takeEnd(s *rowsOf, row, rows int) (c *float32, after *byte) {
-	if s.low.rank == 0 {
+func (d *dense) takeEnd(s *rowsOf, rank, row, rows int) (c *float32, after *byte) {
+	if rank == 0 {
 		return s.take(d.end, row, rows)
 	}
-	nothing, ld := (*byte)(unsafe.Pointer(&zeroRow[0])), s.low.ld()
+	nothing, ld := (*byte)(unsafe.Pointer(&zeroRow[0])), turnedLD(rank)
 	t := tile{
 		a: &d.wide.turned[row*ld], lda: 4 * ld,
-		b: &d.wide.panels[0], ldb: 4 * d.cols, stepB: 4 * s.low.rank * d.cols,
+		b: &d.wide.panels[0], ldb: 4 * d.cols, stepB: 4 * rank * d.cols,
 		c: nothing, after: nothing, ahead: nothing,
 		d: &d.end[0], ldd: 4 * d.dv, stepD: 4 * d.cols,
-		k: s.low.rank, count: d.full,
+		k: rank, count: d.full,
 	}
 	t.call(d.isa, rows)
 	return &d.end[0], nothing
@@ -124,7 +125,7 @@ func (d *dense) takeEnd(s *rowsOf, row, rows int) (c *float32, after *byte) {
 // zeroRow is C of products that nothing is added to. It is only read.
 var zeroRow [panelWidth]float32
 
-// rowsOf is the rows of T or S in whatever form; those of a low rank are not taken by it.
+// rowsOf is the rows of T or S in whatever form but one of a low rank.
 type rowsOf struct {
 	b    []byte
 	size int // bytes of a row
@@ -132,7 +133,6 @@ type rowsOf struct {
 	dt   DType
 	form Form
 	q    integers
-	low  lowRank
 }
 
 func openRows(b []byte, f Form, dt DType, rows, cols int) rowsOf {

@@ -62,6 +62,11 @@ const (
 	largestScale = 0x1p113
 )
 
+// FactorScale is x in as many bits as a scale of factors has, not nearer to zero.
+func FactorScale(x float32) float32 {
+	return math.Float32frombits((math.Float32bits(x) + scaleMask) &^ scaleMask)
+}
+
 // exactScale tells whether products with a scale of factors are exact.
 func exactScale(scale float32) bool {
 	return math.Float32bits(scale)&scaleMask == 0 && scale >= -largestScale && scale <= largestScale
@@ -168,10 +173,8 @@ func OpenPacked(b []byte, t DType, heads, rows, cols int) (Packed, error) {
 			return none, fmt.Errorf("kernel: packed part has head %d in unknown form %d", i, f)
 		}
 		if r := Form(f).Rank(); r > 0 && want+n <= len(b) {
-			for k := range r {
-				if scale := loadF32(b[want+r*(rows+cols)+4*k:]); !exactScale(scale) {
-					return none, fmt.Errorf("kernel: packed part has head %d of rank %d with a scale of %v, which is more than ten bits or too large", i, r, scale)
-				}
+			if scale, bad := openLowRank(Form(f), b[want:], rows, cols).badScale(); bad {
+				return none, fmt.Errorf("kernel: packed part has head %d of rank %d with a scale of %v, which is more than ten bits or too large", i, r, scale)
 			}
 		}
 		want += n
@@ -255,7 +258,7 @@ func unpack(dst []float32, f Form, b []byte, t DType, rows, cols int, w *wide) {
 		m := openIntegers(f, b, rows, cols)
 		m.read(dst, 0, rows)
 	default:
-		openLowRank(f, b, rows, cols).read(dst, w, turned, gemm)
+		openLowRank(f, b, rows, cols).read(dst, w, gemm)
 	}
 }
 

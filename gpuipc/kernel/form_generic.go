@@ -16,7 +16,7 @@ func unpackGeneric(dst []float32, f Form, b []byte, t DType, rows, cols int, w *
 		unpackRowsGeneric(dst, f, m.scales, m.q, cols)
 		m.addDiagonal(dst, 0, rows)
 	default:
-		openLowRank(f, b, rows, cols).read(dst, w, turnedGeneric, gemmGeneric)
+		openLowRank(f, b, rows, cols).read(dst, w, gemmGeneric)
 	}
 }
 

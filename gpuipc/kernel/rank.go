@@ -16,6 +16,16 @@ func openLowRank(f Form, b []byte, rows, cols int) lowRank {
 	return lowRank{right: b[:r*cols], left: b[r*cols:][:r*rows], scales: b[r*(cols+rows):][:4*r], rank: r, rows: rows, cols: cols}
 }
 
+// badScale looks for a scale with which products are not exact.
+func (f lowRank) badScale() (scale float32, bad bool) {
+	for k := range f.rank {
+		if scale = loadF32(f.scales[4*k:]); !exactScale(scale) {
+			return scale, true
+		}
+	}
+	return 0, false
+}
+
 // ones are the scales of right.
 var ones = func() []byte {
 	b := make([]byte, 0, 4*maxRank)
@@ -30,36 +40,34 @@ var ones = func() []byte {
 // right for a dense kernel.
 type wide struct{ left, turned, right, panels []float32 }
 
-// ld is how many numbers a row of turned has.
-func (f lowRank) ld() int { return (f.rank + 7) &^ 7 }
+// turnedLD is how many numbers a row of turned has.
+func turnedLD(rank int) int { return (rank + 7) &^ 7 }
 
 // reserve makes room for factors of some rank.
 func (w *wide) reserve(rank, rows, cols int) {
-	grow(&w.left, (rank+7)&^7*rows)
-	grow(&w.turned, (rank+7)&^7*rows)
+	grow(&w.left, turnedLD(rank)*rows)
+	grow(&w.turned, turnedLD(rank)*rows)
 	grow(&w.right, rank*cols)
 	grow(&w.panels, rank*cols)
 }
 
-// open leaves the factors in w: what the head is, is turned [rows, rank], whose rows are ld
+// open leaves the factors in w: the head is turned [rows, rank], whose rows are turnedLD
 // numbers apart, times right [rank, cols].
-func (f lowRank) open(w *wide, turn func(dst []float32, ld int, src []float32, rows, cols int)) {
+func (f lowRank) open(w *wide) {
 	w.reserve(f.rank, f.rows, f.cols)
 	unpackRows(w.left, FormInt8, f.scales, f.left, f.rows)
 	unpackRows(w.right, FormInt8, ones[:4*f.rank], f.right, f.cols)
-	turn(w.turned, f.ld(), w.left, f.rank, f.rows)
+	turned(w.turned, turnedLD(f.rank), w.left, f.rank, f.rows)
 }
 
-// read writes the numbers of the head. w is room; nil allocates.
-func (f lowRank) read(dst []float32, w *wide, turn func(dst []float32, ld int, src []float32, rows, cols int),
-	product func(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n, k int),
-) {
+// read writes the numbers of the head, by a product as Gemm is. w is room; nil allocates.
+func (f lowRank) read(dst []float32, w *wide, product func(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n, k int)) {
 	if w == nil {
 		w = new(wide)
 	}
-	f.open(w, turn)
+	f.open(w)
 	clear(dst)
-	product(dst, f.cols, w.turned, f.ld(), w.right, f.cols, f.rows, f.cols, f.rank)
+	product(dst, f.cols, w.turned, turnedLD(f.rank), w.right, f.cols, f.rows, f.cols, f.rank)
 }
 
 func turnedGeneric(dst []float32, ld int, src []float32, rows, cols int) {
@@ -91,19 +99,16 @@ type search struct {
 	sums   []float64 // of squares of the rows of what is left
 	column []float32
 	spare  []float32
-	wide
+	turned []float32 // [rows, rank], in rows of turnedLD, with the scales in it
+	right  []float32 // [rank, cols]
 }
 
 // reserve makes room for factors of so many ranks.
 func (s *search) reserve(rank, rows, cols int) {
 	s.q, s.scales = make([]int16, rank*(cols+rows)), make([]float32, rank)
 	s.sums, s.column, s.spare = make([]float64, rows), make([]float32, rows), make([]float32, max(rows, cols))
-	s.wide = wide{}
-	s.wide.reserve(rank, rows, cols)
+	s.turned, s.right = make([]float32, turnedLD(rank)*rows), make([]float32, rank*cols)
 }
-
-// ld is how many numbers a row of turned has.
-func (s *search) ld() int { return (len(s.scales) + 7) &^ 7 }
 
 // find looks for factors of x [rows, cols] whose error has a Frobenius norm of at most
 // budget. It leaves them in s, and the difference in rest, and returns their rank and the
@@ -169,9 +174,9 @@ func (s *search) step(rest []float32, rows, cols, k int) bool {
 		return false
 	}
 	s.scales[k] = scale
-	left := s.turned[k:]
+	ld := turnedLD(len(s.scales))
 	for i, v := range q[cols:] {
-		left[i*s.ld()] = scale * float32(v)
+		s.turned[i*ld+k] = scale * float32(v)
 		s.column[i] = -scale * float32(v)
 	}
 	gemm(rest, cols, s.column, 1, right, cols, rows, cols, 1)
@@ -182,8 +187,7 @@ func (s *search) step(rest []float32, rows, cols, k int) bool {
 // not a number to work with. It has ten bits.
 func (s *search) round(q []int16, v []float32) float32 {
 	peak := peakBits(v)
-	scale := math.Float32frombits(peak) / FormInt8.largest()
-	scale = math.Float32frombits((math.Float32bits(scale) + scaleMask) &^ scaleMask)
+	scale := FactorScale(math.Float32frombits(peak) / FormInt8.largest())
 	if peak >= 0x7f800000 || scale == 0 {
 		return 0
 	}
@@ -194,7 +198,7 @@ func (s *search) round(q []int16, v []float32) float32 {
 // subtract makes rest what k terms leave of x, as their reader adds them up.
 func (s *search) subtract(x, rest []float32, rows, cols, k int) {
 	clear(rest)
-	gemm(rest, cols, s.turned, s.ld(), s.right, cols, rows, cols, k)
+	gemm(rest, cols, s.turned, turnedLD(len(s.scales)), s.right, cols, rows, cols, k)
 	for i, v := range rest {
 		rest[i] = x[i] - v
 	}

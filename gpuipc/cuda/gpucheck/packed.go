@@ -39,8 +39,8 @@ func (c *check) packedPart(forms []kernel.Form, typ gpuipc.DType, rows, cols int
 				b = append(b, byte(c.rng.Uint32()))
 			}
 			unit := sigma / (74 * 74 * math.Sqrt(float64(f.Rank())))
-			for range f.Rank() { // ten bits each
-				b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(unit*c.rng.NormFloat64()))&^(1<<14-1))
+			for range f.Rank() {
+				b = binary.LittleEndian.AppendUint32(b, math.Float32bits(kernel.FactorScale(float32(unit*c.rng.NormFloat64()))))
 			}
 		}
 		b = append(b, make([]byte, end-len(b))...)
