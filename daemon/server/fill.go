@@ -16,16 +16,19 @@ import (
 // 60 µs of SHA-256.
 const longReserve = 16 << 10
 
-// Whoever receives has all other connections wait, so that requests of many rows are
-// jobs, whose time is divided between users. longFill is how many objects the reader
-// makes room for, each of which may push others out; the others are bytes of a body, so
-// that it need not be read twice: about as many rows of save, 256 keys to look up, and
-// 256 ids to give back.
+// While a reader runs a request, the other connections it reads for wait. Requests of many
+// rows are therefore jobs, whose time is divided between users. longFill is the largest
+// number of objects that the reader makes room for: each may evict others. The other
+// bounds are bytes of a body, so that it need not be decoded twice: longFill rows of save,
+// 256 rows to look up (a key, or a prefix and its position), and 256 ids to release.
 const (
 	longFill   = 32
-	longSave   = longFill * (32 + 4 + 32)
-	longLookup = 256 * 32
-	longIDs    = 256 * 8
+	longSave   = bodyBytes + longFill*(32+4+32)
+	longLookup = bodyBytes + 256*(32+4)
+	longIDs    = bodyBytes + 256*8
+	// bodyBytes is the most that a body has in addition to its rows: scalars, the heads
+	// of columns and optional sections.
+	bodyBytes = 128
 )
 
 func longer(bytes int) func(*task) (bool, error) {

@@ -403,7 +403,7 @@ const (
 	keptSearch  = 64 << 10
 )
 
-// matchIsLong is longer(longLookup), and says the same of long prompts. Only connections
+// matchIsLong is longer(longLookup), and reports long prompts as long too. Only connections
 // that may send one have their requests read twice.
 func (t *task) matchIsLong() (bool, error) {
 	if long := len(t.body) > longLookup; long || !t.at.known {

@@ -21,6 +21,9 @@ type tortureFlags struct {
 // mostLoops bounds a run: a loop takes about two seconds.
 const mostLoops = 100_000
 
+// mostRate bounds the steps per second of a soak: pauses shorter than a microsecond are none.
+const mostRate = 1_000_000
+
 func tortureCommand() command {
 	return command{
 		name: "torture", group: "measure", synopsis: flagsOnly,
@@ -69,6 +72,7 @@ interval of a slope lies wholly above its bound, which counts from ten minutes o
 			fs.DurationVar(&f.soak.For, "soak", 0, "`time` under load, in place of kills and cuts")
 			fs.DurationVar(&f.soak.Every, "every", 10*time.Second, "`time` between samples of -soak")
 			fs.Float64Var(&f.soak.Load, "load", 0.7, "`share` of the load that the machine bears, of -soak")
+			fs.Float64Var(&f.soak.Rate, "rate", 0, "steps per second of -soak, so that runs can be compared; 0 = by -load")
 			fs.Float64Var(&f.soak.Bound, "bound", 2, "`percent` of its mean that memory, descriptors and goroutines may rise by in\n"+
 				"an hour of -soak; latencies five times as much")
 			fs.StringVar(&f.Driver, "driver", "", "`path` of a CUDA driver library: segments are read on the GPU as well (default: without one)")
@@ -133,6 +137,8 @@ func (f *tortureFlags) runSoak(ctx context.Context, c *call) error {
 		return usagef("--every %v is less than 100ms", o.Every)
 	case !(o.Load > 0 && o.Load <= 1):
 		return usagef("--load %g is not above 0 and at most 1", o.Load)
+	case !(o.Rate >= 0 && o.Rate <= mostRate):
+		return usagef("--rate %g is not 0 to %d", o.Rate, mostRate)
 	case !(o.Bound > 0):
 		return usagef("--bound %g is not above 0", o.Bound)
 	}

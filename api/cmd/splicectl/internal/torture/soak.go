@@ -27,7 +27,8 @@ import (
 type Soak struct {
 	For    time.Duration
 	Every  time.Duration // between samples
-	Load   float64       // of what the machine was found to bear, above 0 and at most 1
+	Load   float64       // of what the machine was found to bear, above 0 and at most 1; unused with a Rate
+	Rate   float64       // steps a second; 0 = Load of what the machine bears
 	Bound  float64       // on slopes of memory, descriptors and goroutines: percent of the mean in an hour
 	Seed   uint64
 	Binary string // of spliced; empty = child.Find
@@ -55,7 +56,8 @@ const (
 	leastJudged = 10 * time.Minute
 
 	latencyBound = 5 // times Bound: on slopes of latencies
-	settled      = 0.2
+	// settled is the share of the time before samples count: slopes are those of the last third.
+	settled = 2.0 / 3
 )
 
 var soakArgs = []string{"-arena", "48MiB", "-private", "16MiB", "-slots", "1MiB", "-disk-size", "192MiB", "-disk-private", "48MiB",
@@ -202,7 +204,9 @@ func (s *soak) calibrate(ctx context.Context) error {
 		}
 		s.report.Bears = float64(s.steps()-before) / d.Seconds()
 	}
-	s.report.Paced = s.Load * s.report.Bears
+	if s.report.Paced = s.Rate; s.Rate == 0 {
+		s.report.Paced = s.Load * s.report.Bears
+	}
 	s.mu.Lock()
 	clear(s.latencies)
 	s.mu.Unlock()
