@@ -5,6 +5,7 @@ import (
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
 // Descriptors keep descriptors of the process for its own use, such as the disk's
@@ -13,14 +14,13 @@ import (
 // in use at least.
 type Descriptors int
 
-// NewDescriptors leaves a quarter of what the process may have to itself.
+// NewDescriptors reads what the process may have.
 func NewDescriptors() (Descriptors, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return 0, err
 	}
-	most := int(min(limit.Cur, 1<<30))
-	return Descriptors(most - max(most/4, min(64, most/2))), nil
+	return Descriptors(settings.ClientDescriptors(int(min(limit.Cur, 1<<30)))), nil
 }
 
 // Check refuses descriptors that clients may not have.

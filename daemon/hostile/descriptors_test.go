@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
@@ -120,4 +122,26 @@ func putAt(m *connector.Model, tokens int, level wire.Level) (connector.Stored, 
 	q := newSegment(tokens)
 	q.Level = level
 	return m.Put(context.Background(), q)
+}
+
+// So few descriptors that clients find no place: readiness reports it, and with a few more
+// than the daemon needs itself some clients are served.
+func TestHostileFewDescriptorsAreReported(t *testing.T) {
+	disk := shortDir(t)
+	v := start(t, bounds{Limits: map[int]uint64{unix.RLIMIT_NOFILE: 64}}, "-disk="+disk, "-disk-size=64MiB", "-disk-private=8MiB", "-disk-slab=4MiB", "-disk-reserve=0B")
+	detail := ""
+	for _, c := range v.health().Checks {
+		if c.Name == "connections" && c.State == api.CheckDegraded {
+			detail = c.Detail
+		}
+	}
+	if !strings.Contains(detail, "64 descriptors") {
+		t.Errorf("readiness does not report that there are few descriptors: %v", v.health().Checks)
+	}
+	m := registered(t, v.client(connector.Options{Name: "engine"}), modelNamed("engine"), connector.Binding{})
+	if _, err := put(m, 64); err != nil {
+		t.Errorf("a client with 64 descriptors: %v", err)
+	}
+	v.mustRun()
+	report(t, "a start with 64 descriptors", "degraded: "+detail, "fewer places")
 }

@@ -46,19 +46,51 @@ const (
 	threadsBeside       = 16
 )
 
-// fitConnections lowers the bound on connections to what there are threads for.
+// Descriptors that are open before any client: measured, with room. A connection has its
+// socket and its client's pidfd; what it maps is closed when it was sent.
+const (
+	descriptorsOfConnection = 2
+	descriptorsBeside       = 20
+	descriptorsOfDisk       = 20
+	descriptorsOfDevice     = 32
+)
+
+// ClientDescriptors returns how many of limit descriptors clients may take, and those open
+// before them. The rest is for the disk's files and the admin's connections.
+func ClientDescriptors(limit int) int {
+	return limit - max(limit/4, min(64, limit/3))
+}
+
+// fitConnections lowers the bound on connections to what there are threads and descriptors
+// for.
 func (c *Config) fitConnections(m Machine) (Shortfall, bool) {
-	beside := threadsBeside + 2*m.CPUs + c.Workers
+	threads := threadsBeside + 2*m.CPUs + c.Workers + c.Devices()*c.Workers
+	open := descriptorsBeside + c.Devices()*descriptorsOfDevice
 	if c.Disk != "" {
-		beside += 2 * c.DiskWorkers
+		threads += 2 * c.DiskWorkers
+		open += descriptorsOfDisk
 	}
-	beside += c.Devices() * c.Workers
-	most := max(1, (m.Threads-beside)/threadsOfConnection)
-	if m.Threads == 0 || c.MaxConnections <= most {
+	wished, cause := c.MaxConnections, ""
+	lower := func(most int, format string, a ...any) {
+		if most = max(1, most); most < c.MaxConnections {
+			c.MaxConnections, cause = most, fmt.Sprintf(format, a...)
+		}
+	}
+	if m.Threads > 0 {
+		lower((m.Threads-threads)/threadsOfConnection, "%d threads that this process may have (pids.max of its control group, or RLIMIT_NPROC)", m.Threads)
+	}
+	if m.Descriptors > 0 {
+		lower((ClientDescriptors(m.Descriptors)-open)/descriptorsOfConnection, "%d descriptors that this process may have (RLIMIT_NOFILE, which should be at least %d)",
+			m.Descriptors, enoughDescriptors(wished, open))
+	}
+	if cause == "" {
 		return Shortfall{}, false
 	}
-	wished := c.MaxConnections
-	c.MaxConnections = most
-	return Shortfall{"connections", fmt.Sprintf("%d connections may need more than the %d threads that this process may have (pids.max of its control group, or RLIMIT_NPROC): cut to %d",
-		wished, m.Threads, most)}, true
+	return Shortfall{"connections", fmt.Sprintf("%d connections may need more than the %s: cut to %d", wished, cause, c.MaxConnections)}, true
+}
+
+// enoughDescriptors is the inverse of ClientDescriptors for so many connections.
+func enoughDescriptors(connections, open int) int {
+	clients := connections*descriptorsOfConnection + open
+	return max(clients+64, (clients*4+2)/3)
 }

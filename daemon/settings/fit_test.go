@@ -2,6 +2,7 @@ package settings
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,7 +30,14 @@ func TestAConfigurationIsCutToTheMachine(t *testing.T) {
 		"hardly any": {Machine{MemoryBytes: 64 * GiB, Threads: 10, CPUs: 2}, nil, 4 * GiB, 2 * GiB, 1, []string{"connections: 128"}},
 		"few threads and a disk": {Machine{MemoryBytes: 64 * GiB, Threads: 100, CPUs: 2}, func(c *Config) { c.Disk, c.DiskWorkers = "/d", 10 }, 4 * GiB, 2 * GiB, 29,
 			[]string{"connections: 128"}},
-		"fewer asked for": {Machine{MemoryBytes: 64 * GiB, Threads: 100, CPUs: 2}, func(c *Config) { c.MaxConnections = 39 }, 4 * GiB, 2 * GiB, 39, nil},
+		"few descriptors": {Machine{MemoryBytes: 64 * GiB, Descriptors: 256, CPUs: 2}, nil, 4 * GiB, 2 * GiB, 86,
+			[]string{"connections: 128 connections may need more than the 256 descriptors that this process may have (RLIMIT_NOFILE, which should be at least 368): cut to 86"}},
+		"hardly any descriptors and a disk": {Machine{MemoryBytes: 64 * GiB, Descriptors: 64, CPUs: 2}, func(c *Config) { c.Disk = "/d" }, 4 * GiB, 2 * GiB, 1,
+			[]string{"connections: 128"}},
+		"more threads than descriptors": {Machine{MemoryBytes: 64 * GiB, Threads: 200, Descriptors: 128, CPUs: 2}, nil, 4 * GiB, 2 * GiB, 33,
+			[]string{"connections: 128 connections may need more than the 128 descriptors"}},
+		"enough descriptors": {Machine{MemoryBytes: 64 * GiB, Descriptors: 368, CPUs: 2}, nil, 4 * GiB, 2 * GiB, 128, nil},
+		"fewer asked for":    {Machine{MemoryBytes: 64 * GiB, Threads: 100, CPUs: 2}, func(c *Config) { c.MaxConnections = 39 }, 4 * GiB, 2 * GiB, 39, nil},
 	} {
 		c := Default()
 		c.Node = "n"
@@ -93,11 +101,55 @@ func TestThreadsAreThoseOfTheFullestGroup(t *testing.T) {
 			write(filepath.Join(dir, "pids.max"), most+"\n")
 			write(filepath.Join(dir, "pids.current"), now+"\n")
 		}
-		if got := threadLimit(root, 0); got != test.want {
+		if got := threadLimit(root, 0, 1000); got != test.want {
 			t.Errorf("%s: %d threads, want %d", name, got, test.want)
 		}
-		if own, others := threads(root, 0); own != 5 || others != 3 {
-			t.Errorf("%s: %d threads of ours and %d of others, want 5 and 3", name, own, others)
+	}
+}
+
+// RLIMIT_NPROC counts the threads of a user. Every process is read only where the limit is
+// near: with thousands of them that takes longer than the rest of the start.
+func TestThreadsOfOtherProcessesAreReadOnlyNearTheLimit(t *testing.T) {
+	root, uid := t.TempDir(), os.Getuid()
+	write := func(path, text string) {
+		t.Helper()
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
 		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("proc/self/cgroup", "0::/\n")
+	write("proc/loadavg", "0.20 0.18 0.12 1/80 11206\n")
+	write(fmt.Sprintf("proc/%d/status", os.Getpid()), "Name:\tspliced\nThreads:\t5\n")
+	write("proc/999999/status", "Name:\tother\nThreads:\t3\n")
+	user := max(1, uid)
+	if user != uid {
+		if err := os.Chown(filepath.Join(root, "proc/999999"), user, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, test := range map[string]struct {
+		uid   int
+		nproc uint64
+		want  int
+	}{
+		"root":              {0, 100, 0},
+		"no limit":          {user, math.MaxUint64, 0},
+		"a limit far away":  {user, 95_000, 95_000 - 80},
+		"a limit not far":   {user, 1000, 997},
+		"another user":      {user + 1, 1000, 1000},
+		"at the limit":      {user, 3, 1},
+		"beyond this limit": {user, 2, 1},
+	} {
+		if got := threadLimit(root, test.uid, test.nproc); got != test.want {
+			t.Errorf("%s: %d threads, want %d", name, got, test.want)
+		}
+	}
+	write("proc/999999/status", "Name:\tother\nThreads:\t300\n")
+	if got := threadLimit(root, user, 95_000); got != 95_000-80 {
+		t.Errorf("a limit far away: %d threads, want %d without a look at other processes", got, 95_000-80)
 	}
 }

@@ -16,6 +16,7 @@ import (
 type Machine struct {
 	MemoryBytes Bytes  // what this process may use; 0 = unknown, then nothing is checked against it
 	Threads     int    // that this process may have; 0 = unknown, then nothing is checked against it
+	Descriptors int    // RLIMIT_NOFILE; 0 = unknown, then nothing is checked against it
 	CPUs        int    // that Go schedules on
 	UID         int    // effective
 	RuntimeDir  string // $XDG_RUNTIME_DIR; empty = none
@@ -30,7 +31,8 @@ func DetectMachine() Machine {
 	}
 	return Machine{
 		MemoryBytes: memoryLimit("/"),
-		Threads:     threadLimit("/", os.Getuid()),
+		Threads:     threadLimit("/", os.Getuid(), processLimit()),
+		Descriptors: descriptorLimit(),
 		CPUs:        runtime.GOMAXPROCS(0),
 		UID:         os.Geteuid(),
 		RuntimeDir:  os.Getenv("XDG_RUNTIME_DIR"),
@@ -54,58 +56,101 @@ func memoryLimit(root string) Bytes {
 	return least
 }
 
-// threadLimit is how many threads we may have: by our cgroup and its parents, whose
-// other members keep theirs, and by RLIMIT_NPROC, which does not hold for root. 0 =
-// unknown.
-func threadLimit(root string, uid int) int {
-	own, others := threads(root, uid)
+// threadLimit returns how many threads we may have: by our cgroup and its parents, whose
+// other members keep theirs, and by RLIMIT_NPROC, which does not apply to root. 0 =
+// unknown. nproc is RLIMIT_NPROC.
+func threadLimit(root string, uid int, nproc uint64) int {
 	least := 0
 	lower := func(n int64) {
 		if n = max(n, 1); least == 0 || n < int64(least) {
 			least = int(n)
 		}
 	}
+	own := 0 // read when first needed
 	eachGroup(root, "pids", func(dir string, _ bool) {
 		most, bounded := number(filepath.Join(dir, "pids.max"))
 		now, known := number(filepath.Join(dir, "pids.current"))
-		if bounded && known {
-			lower(most - now + int64(own))
+		if !bounded || !known {
+			return
 		}
+		if own == 0 {
+			own = threadsOf(root, strconv.Itoa(os.Getpid()))
+		}
+		lower(most - now + int64(own))
 	})
-	var limit unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NPROC, &limit) == nil && uid != 0 && limit.Cur < math.MaxInt32 {
-		lower(int64(limit.Cur) - int64(others))
+	if uid == 0 || nproc >= math.MaxInt32 {
+		return least
+	}
+	// All threads of the machine are more than our user's, and one file has their number.
+	// Only a limit that they come near is worth a look at every process: on a machine with
+	// thousands of them that takes longer than the rest of the start.
+	if all, ok := allThreads(root); ok && int64(nproc)-int64(all) >= plentyThreads {
+		lower(int64(nproc) - int64(all))
+	} else {
+		lower(int64(nproc) - int64(threadsOfOthers(root, uid)))
 	}
 	return least
 }
 
-// threads counts ours, and those of other processes of a user as far as they are seen
-// from here.
-func threads(root string, uid int) (own, others int) {
-	statuses, _ := filepath.Glob(filepath.Join(root, "proc/[0-9]*/status"))
-	self := filepath.Join(root, "proc", strconv.Itoa(os.Getpid()), "status")
-	for _, path := range statuses {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue // it has ended
-		}
-		n, of := 0, -1
-		for line := range strings.Lines(string(text)) {
-			switch fields := strings.Fields(line); {
-			case len(fields) > 1 && fields[0] == "Threads:":
-				n, _ = strconv.Atoi(fields[1])
-			case len(fields) > 1 && fields[0] == "Uid:":
-				of, _ = strconv.Atoi(fields[1])
-			}
-		}
-		switch {
-		case path == self:
-			own = n
-		case of == uid:
-			others += n
+// plentyThreads are more than any configuration may need: 4,096 connections, and 4,096
+// workers of each kind.
+const plentyThreads = 32 << 10
+
+// allThreads reads how many threads there are on the machine: the second number of the
+// fourth field of loadavg, as in "0.20 0.18 0.12 1/80 11206".
+func allThreads(root string) (int, bool) {
+	text, err := os.ReadFile(filepath.Join(root, "proc/loadavg"))
+	fields := strings.Fields(string(text))
+	if err != nil || len(fields) < 4 {
+		return 0, false
+	}
+	_, all, _ := strings.Cut(fields[3], "/")
+	n, err := strconv.Atoi(all)
+	return n, err == nil
+}
+
+// threadsOfOthers counts the threads of a user's other processes, as far as they are
+// visible from here. The owner of a process's directory is its user.
+func threadsOfOthers(root string, uid int) (n int) {
+	processes, _ := filepath.Glob(filepath.Join(root, "proc/[0-9]*"))
+	self := strconv.Itoa(os.Getpid())
+	for _, dir := range processes {
+		var info unix.Stat_t
+		if pid := filepath.Base(dir); pid != self && unix.Stat(dir, &info) == nil && int(info.Uid) == uid {
+			n += threadsOf(root, pid)
 		}
 	}
-	return own, others
+	return n
+}
+
+// threadsOf reads the number of threads of a process; 0 when it has ended.
+func threadsOf(root, pid string) (n int) {
+	text, _ := os.ReadFile(filepath.Join(root, "proc", pid, "status"))
+	for line := range strings.Lines(string(text)) {
+		if number, ok := strings.CutPrefix(line, "Threads:"); ok {
+			n, _ = strconv.Atoi(strings.TrimSpace(number))
+		}
+	}
+	return n
+}
+
+// descriptorLimit returns RLIMIT_NOFILE; the runtime has raised it to the hard limit.
+// 0 = unknown.
+func descriptorLimit() int {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return 0
+	}
+	return int(min(limit.Cur, 1<<30))
+}
+
+// processLimit returns RLIMIT_NPROC.
+func processLimit() uint64 {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NPROC, &limit) != nil {
+		return unix.RLIM_INFINITY
+	}
+	return limit.Cur
 }
 
 // eachGroup calls f with the directories of our group and its parents that have a

@@ -48,6 +48,7 @@ var attacks = []attack{
 	{"M5", hostile, "TestHostileIdleConnectionsDoNotKeepProbesOut", ""},
 	{"M6", hostile, "TestHostileConnectionsDoNotTakeAllThreads", ""},
 	{"M7", hostile, "TestHostileDescriptorsOfTheDaemonAreNotUsedUp", ""},
+	{"M7", hostile, "TestHostileFewDescriptorsAreReported", ""},
 	{"M8", hostile, "TestHostileNothingIsSyncedIntoAMissingDirectory", ""},
 	{"M8", disk, "TestNothingIsAcknowledgedIntoWhatIsMissing", "the directory, its slabs, its log or its catalogue removed, renamed or replaced while a sync is waited for"},
 	{"M8", disk, "TestFileSystemTakenAway", "the file system unmounted, or covered by another"},
