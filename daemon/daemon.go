@@ -143,6 +143,9 @@ func New(config settings.Config, parts Parts) (*Daemon, error) {
 // Config returns the resolved configuration.
 func (d *Daemon) Config() settings.Config { return d.config }
 
+// HeapLimit returns the soft limit of the heap that fits the pools and the machine; 0 = none.
+func (d *Daemon) HeapLimit() settings.Bytes { return d.config.HeapLimit(d.machine) }
+
 // Ready is closed once the socket is served.
 func (d *Daemon) Ready() <-chan struct{} { return d.ready }
 

@@ -38,6 +38,19 @@ func (c *Config) fitPools(m Machine) (Shortfall, bool) {
 		arena, private, m.MemoryBytes, c.Arena, c.Private)}, true
 }
 
+// leastHeap is a heap that the daemon works with on any machine.
+const leastHeap = 128 * MiB
+
+// HeapLimit returns the size at which the collector should work harder instead of letting
+// the heap grow: half of the memory that the pools leave, the other half being for what
+// clients write. It is a soft limit. 0 = the memory is unknown, and there is none.
+func (c *Config) HeapLimit(m Machine) Bytes {
+	if m.MemoryBytes == 0 {
+		return 0
+	}
+	return max(leastHeap, (m.MemoryBytes-c.Arena-c.Private)/2)
+}
+
 // Threads that we may need, and the Go runtime aborts when it gets none: of each
 // connection one that receives and one that sends, and those of everything else, with
 // room.

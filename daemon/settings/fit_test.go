@@ -153,3 +153,15 @@ func TestThreadsOfOtherProcessesAreReadOnlyNearTheLimit(t *testing.T) {
 		t.Errorf("a limit far away: %d threads, want %d without a look at other processes", got, 95_000-80)
 	}
 }
+
+// The heap has half of what the pools leave of the memory, and never too little to work.
+func TestTheHeapHasALimit(t *testing.T) {
+	for _, test := range []struct{ memory, arena, want Bytes }{
+		{0, GiB, 0}, {8 * GiB, 2 * GiB, 2*GiB + 512*MiB}, {GiB, GiB, leastHeap}, {512 * MiB, 128 * MiB, leastHeap},
+	} {
+		c := Config{Arena: test.arena, Private: GiB}
+		if got := c.HeapLimit(Machine{MemoryBytes: test.memory}); got != test.want {
+			t.Errorf("memory %v, arena %v: %v, want %v", test.memory, test.arena, got, test.want)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -66,6 +67,9 @@ func run() int {
 	if invocation.Check {
 		fmt.Println("the configuration is good")
 		return 0
+	}
+	if limit := d.HeapLimit(); limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(limit))
 	}
 	// Whoever reads our log may go away: that is an error of a write, not our end.
 	signal.Ignore(syscall.SIGPIPE)
