@@ -20,9 +20,14 @@ type Entry struct {
 type List struct {
 	index *index.Map[Entry]
 	ring  []*Entry
+	block []Entry // not yet used
 	next  int // the oldest, once the ring is full
 	limit int
 }
+
+// blockEntries are allocated together: they stay as long as the list, and would otherwise
+// hold pages of the heap that short-lived values of their size have left.
+const blockEntries = 256
 
 // New makes a list of up to limit keys, at least one.
 func New(limit int) *List {
@@ -37,9 +42,14 @@ func (l *List) Note(e Entry) {
 		return
 	}
 	if len(l.ring) < l.limit {
-		fresh := e
-		l.ring = append(l.ring, &fresh)
-		l.index.Put(&fresh.Key, &fresh)
+		if len(l.block) == 0 {
+			l.block = make([]Entry, min(blockEntries, l.limit-len(l.ring)))
+		}
+		fresh := &l.block[0]
+		l.block = l.block[1:]
+		*fresh = e
+		l.ring = append(l.ring, fresh)
+		l.index.Put(&fresh.Key, fresh)
 		return
 	}
 	oldest := l.ring[l.next]

@@ -19,7 +19,7 @@ const (
 )
 
 // Map finds values by key: two dependent cache misses for a hit, no allocation.
-// Growth copies one shard (keys are hashes: 1/4096 of them), never all.
+// Growing and shrinking copy one shard (keys are hashes: 1/4096 of them), never all.
 //
 // Inside a shard a seeded hash chooses the slot: checkpoint hashes come from
 // clients, who could otherwise choose them to collide.
@@ -30,7 +30,7 @@ type Map[V any] struct {
 }
 
 // shard is open addressing with linear probing; len(slots) is a power of two, at
-// most 3/4 full.
+// most 3/4 full, and above minSlots more than 3/16.
 type shard[V any] struct {
 	slots []slot[V]
 	n     int
@@ -80,7 +80,7 @@ func (m *Map[V]) Find(key *[32]byte) *V {
 func (m *Map[V]) Put(key *[32]byte, v *V) {
 	sh := &m.shards[Shard(key)]
 	if 4*(sh.n+1) > 3*len(sh.slots) {
-		m.grow(sh)
+		m.resize(sh, max(minSlots, 2*len(sh.slots)))
 	}
 	if m.set(sh, key, v) {
 		sh.n++
@@ -104,9 +104,10 @@ func (m *Map[V]) set(sh *shard[V], key *[32]byte, v *V) bool {
 	}
 }
 
-func (m *Map[V]) grow(sh *shard[V]) {
+// resize moves a shard's values to a table of another size.
+func (m *Map[V]) resize(sh *shard[V], slots int) {
 	old := sh.slots
-	sh.slots = make([]slot[V], max(minSlots, 2*len(old)))
+	sh.slots = make([]slot[V], slots)
 	for i := range old {
 		if old[i].v != nil {
 			m.set(sh, &old[i].key, old[i].v)
@@ -140,6 +141,11 @@ func (m *Map[V]) Remove(key *[32]byte) {
 	sh.slots[gap] = slot[V]{}
 	sh.n--
 	m.n--
+	// Numbers of keys in a shard vary around their mean: without shrinking, each shard would
+	// keep the table of the most it ever had, and churn alone would double the map in time.
+	if len(sh.slots) > minSlots && 16*sh.n <= 3*len(sh.slots) {
+		m.resize(sh, len(sh.slots)/2)
+	}
 }
 
 // Sorted lists the values of one shard whose keys are greater than after (nil =

@@ -81,3 +81,38 @@ func TestIndexListsInAscendingOrderAfterAKey(t *testing.T) {
 		}
 	}
 }
+
+// Keys that come and go at a constant number do not make the map grow: numbers in a shard
+// vary, and no shard keeps the table of the most it ever had.
+func TestChurnDoesNotGrowTheMap(t *testing.T) {
+	const keys = 1 << 16
+	rng := rand.New(rand.NewPCG(1, 7))
+	x, ring, v := New[int](), make([][32]byte, keys), 1
+	slots := func() (n int) {
+		for i := range x.shards {
+			n += len(x.shards[i].slots)
+		}
+		return n
+	}
+	for i := range ring {
+		ring[i] = keyIn(rng, false)
+		x.Put(&ring[i], &v)
+	}
+	filled := slots()
+	for range 20 {
+		for i := range ring {
+			x.Remove(&ring[i])
+			ring[i] = keyIn(rng, false)
+			x.Put(&ring[i], &v)
+		}
+	}
+	if now := slots(); now > filled+filled/4 {
+		t.Errorf("%d slots for %d keys, %d when they were first put", now, keys, filled)
+	}
+	for i := range ring {
+		x.Remove(&ring[i])
+	}
+	if now := slots(); now > Shards*minSlots {
+		t.Errorf("%d slots without a key", now)
+	}
+}
