@@ -1,0 +1,107 @@
+package daemon
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	fenced  = regexp.MustCompile("(?s)```.*?```")
+	heading = regexp.MustCompile(`(?m)^#+ +(.*)$`)
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	linked  = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+	anchor  = regexp.MustCompile(`<a (?:id|name)="([^"]+)"`)
+	dropped = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+)
+
+// page is a Markdown file without its code blocks, and the anchors that links may name.
+type page struct {
+	text    string
+	anchors map[string]bool
+}
+
+func readPage(t *testing.T, path string) page {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := page{fenced.ReplaceAllString(string(raw), ""), map[string]bool{}}
+	for _, h := range heading.FindAllStringSubmatch(p.text, -1) {
+		title := strings.ToLower(linked.ReplaceAllString(h[1], "$1"))
+		p.anchors[strings.ReplaceAll(dropped.ReplaceAllString(title, ""), " ", "-")] = true
+	}
+	for _, a := range anchor.FindAllStringSubmatch(p.text, -1) {
+		p.anchors[a[1]] = true
+	}
+	return p
+}
+
+// Links of all pages name files and headings that exist.
+func TestLinksOfPagesLeadSomewhere(t *testing.T) {
+	pages := map[string]page{}
+	for _, root := range []string{"../README.md", "../CONTRIBUTING.md", "../SECURITY.md", "../docs", "../connector", "../docker", "../scripts"} {
+		err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+			if err == nil && strings.HasSuffix(path, ".md") {
+				pages[path] = readPage(t, path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	links := 0
+	for path, p := range pages {
+		for _, l := range link.FindAllStringSubmatch(p.text, -1) {
+			if strings.Contains(l[1], "://") || strings.HasPrefix(l[1], "mailto:") {
+				continue
+			}
+			links++
+			file, name, _ := strings.Cut(l[1], "#")
+			target := path
+			if file != "" {
+				target = filepath.Join(filepath.Dir(path), file)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s, which does not exist", path, l[1])
+			} else if of, is := pages[target]; name != "" && is && !of.anchors[name] {
+				t.Errorf("%s links to %s, and %s has no such heading", path, l[1], target)
+			}
+		}
+	}
+	if links < 100 {
+		t.Errorf("only %d links were found in %d pages", links, len(pages))
+	}
+}
+
+// Code that the README shows in Go is that of the example, which is run.
+func TestGoCodeOfTheReadmeIsRun(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example, err := os.ReadFile("../connector/example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := map[string]bool{}
+	for line := range strings.Lines(string(example)) {
+		lines[strings.TrimSpace(line)] = true
+	}
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
+	if len(blocks) == 0 {
+		t.Fatal("the README has no code in Go")
+	}
+	for _, block := range blocks {
+		for line := range strings.Lines(block[1]) {
+			if line = strings.TrimSpace(line); line != "" && !lines[line] {
+				t.Errorf("the example has no line %q", line)
+			}
+		}
+	}
+}
