@@ -43,9 +43,12 @@ func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
 		f.problems.add("model_type %q is not known, want one of %q", modelType, knownTypes())
 	}
 	if known {
-		if n := f.layers(); n < 1 || n > MaxLayers {
+		before := len(*f.problems)
+		switch n := f.layers(); {
+		case len(*f.problems) > before: // missing, or no number: that says it
+		case n < 1 || n > MaxLayers:
 			f.problems.add("num_hidden_layers: %d, want 1 to %d", n, MaxLayers)
-		} else {
+		default:
 			id.Layers = read(&f, &o, n)
 			o.addSlopes(id.Layers, f.problems)
 		}

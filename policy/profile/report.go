@@ -94,10 +94,16 @@ func (r Report) WriteText(w io.Writer) error {
 	row("  convolution tails", "%s", mebibytes(r.ConvBytes))
 	row("  keys and values", "%s", mebibytes(r.KVBytes))
 	row("  as written", "%s, as stored with tolerance 0", mebibytes(r.SegmentBytes))
-	row("  as stored", "%s with T and S in 8 bits; less where heads forget or S is of a low rank", mebibytes(r.PackedBytes))
+	if packed := mebibytes(r.PackedBytes); packed != mebibytes(r.SegmentBytes) {
+		row("  as stored", "%s with T and S in 8 bits; less where heads forget or S is of a low rank", packed)
+	} else {
+		row("  as stored", "as written: nothing of these layers is packed")
+	}
 	row("keys and values", "%d B a token", r.KVBytesPerToken)
 	row("checkpoint", "%s and its keys and values", mebibytes(r.CheckpointBytes))
-	row("break-even", "%d tokens (where keys and values take as much as T and S)", r.BreakEvenTokens)
+	if r.BreakEvenTokens > 0 {
+		row("break-even", "%d tokens (where keys and values take as much as T and S)", r.BreakEvenTokens)
+	}
 	return t.Flush()
 }
 

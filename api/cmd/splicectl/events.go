@@ -125,7 +125,7 @@ func eventText(c *call, e *api.Event) string {
 		add("%s", show.Bytes(e.Bytes))
 	}
 	if e.Value != 0 {
-		add("worth %.3g ms a MiB", e.Value)
+		add("worth %s ms a MiB", show.Number(e.Value))
 	}
 	if e.Policy != "" {
 		add("by %s", e.Policy)

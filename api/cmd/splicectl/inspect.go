@@ -245,8 +245,8 @@ func printSegment(c *call, d *api.SegmentDetail) error {
 		d.Tokens, d.Role, d.Interior, d.HeadExcluded, d.TailExcluded))
 	t.Row("bytes", fmt.Sprintf("%s in %d parts and %d extents", show.Bytes(d.Bytes), len(d.Parts), d.Extents))
 	if k := d.Packed; k != nil {
-		t.Row("packed", fmt.Sprintf("%s as it was written; transitions are off by at most %.2g, the rest by %.2g of its norm",
-			show.Size(k.PlainBytes), k.TransitionError, k.StateError))
+		t.Row("packed", fmt.Sprintf("%s as it was written; transitions are off by at most %s, the rest by %s of its norm",
+			show.Size(k.PlainBytes), show.Number(k.TransitionError), show.Number(k.StateError)))
 	}
 	if d.DiskBytes > 0 {
 		t.Row("on disk", fmt.Sprintf("%s in %d extents, codec %s", show.Bytes(d.DiskBytes), d.DiskExtents, d.Codec))

@@ -139,7 +139,7 @@ func printLocated(w io.Writer, l *api.Located) error {
 		fmt.Fprintf(w, "best on %s\n", terminal.Line(l.Best))
 	}
 	if l.ExpectedFalse > 0.05 {
-		fmt.Fprintf(w, "%.2g keys are expected to be taken for held by mistake: doubt long prefixes of others, and ask for fewer positions\n", l.ExpectedFalse)
+		fmt.Fprintf(w, "%s keys are expected to be reported as cached by mistake: doubt long prefixes of others, and ask for fewer positions\n", show.Number(l.ExpectedFalse))
 	}
 	t := show.NewTable(w, "NODE", "PREFIX", "SEGMENTS", "HELD", "SHARE", "SAVED", "FETCH", "WITH", "NOTE")
 	for i := range l.Nodes {

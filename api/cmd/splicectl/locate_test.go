@@ -78,7 +78,7 @@ func TestLocateAsksAndShows(t *testing.T) {
 	if code != exitOK || errs != "" || !reflect.DeepEqual(l.asked, want) {
 		t.Errorf("exit %d, %s, asked %+v, want %+v", code, errs, l.asked, want)
 	}
-	for _, text := range []string{"prompt of 3 tokens, 20.2 ms to compute (measured); 2 nodes", "80%", "15.0 ms", "16.0 ms", "asked: 512 in memory, 0 on disk", "not all it holds is known", "0.12 keys are expected"} {
+	for _, text := range []string{"prompt of 3 tokens, 20.2 ms to compute (measured); 2 nodes", "80%", "15.0 ms", "16.0 ms", "asked: 512 in memory, 0 on disk", "not all it holds is known", "0.125 keys are expected"} {
 		if !strings.Contains(out, text) {
 			t.Errorf("no %q in\n%s", text, out)
 		}

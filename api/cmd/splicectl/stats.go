@@ -198,7 +198,7 @@ func (s *nodeStats) lately() string {
 	prefix, _ := sum("prefix_tokens")
 	reused, _ := sum("reused_tokens")
 	saved, _ := sum("saved_ms")
-	return fmt.Sprintf("%.3g requests/s, %.3g tokens/s, hit ratio %s, %s saved, in the last %s", requests/seconds, prompt/seconds,
+	return fmt.Sprintf("%s requests/s, %s tokens/s, hit ratio %s, %s saved, in the last %s", show.Number(requests/seconds), show.Number(prompt/seconds),
 		show.ShareOf(prefix+reused, prompt-engine), show.LongMillis(saved), show.Long(time.Duration(seconds)*time.Second))
 }
 
@@ -224,7 +224,7 @@ func (s *nodeStats) rates(w io.Writer, now time.Time) error {
 		if i > 1 && count == 0 && bytes == 0 {
 			continue
 		}
-		row := []any{r.what, show.Count(count), fmt.Sprintf("%.3g", count/seconds)}
+		row := []any{r.what, show.Count(count), show.Number(count/seconds)}
 		if r.bytes != "" {
 			row = append(row, show.Size(bytes), show.Bytes(int64(bytes/seconds))+"/s")
 		}
@@ -263,7 +263,7 @@ func numberText(v float64) string {
 	if v >= 0 && v == float64(uint64(v)) {
 		return show.Count(v).String()
 	}
-	return fmt.Sprintf("%.4g", v)
+	return show.Number(v)
 }
 
 var gpuView = show.View[api.GPU]{

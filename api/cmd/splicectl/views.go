@@ -134,14 +134,14 @@ func canaryView(c *call) show.View[api.Canary] {
 		}
 		switch {
 		case r.Worst != nil:
-			worst = fmt.Sprintf("%.3g", *r.Worst)
+			worst = show.Number(*r.Worst)
 		case r.Compared == 0:
 			worst = "-"
 		}
 		if r.Reported != nil {
 			reported = ageText(*r.Reported, now) + " ago"
 		}
-		return []any{c.keyOf(r.Profile, false), state, r.Compared, r.Failed, worst, fmt.Sprintf("%.3g", r.Bound), reported, r.Tenant, r.Model, r.Why}
+		return []any{c.keyOf(r.Profile, false), state, r.Compared, r.Failed, worst, show.Number(r.Bound), reported, r.Tenant, r.Model, r.Why}
 	}}
 }
 
@@ -155,7 +155,7 @@ func decisionView(c *call) show.View[api.Decision] {
 			key = c.keyOf(*d.Key, false)
 		}
 		return []any{show.Age{At: d.At, Now: now}, d.What, d.Object, key, fmt.Sprintf("%d-%d", d.Begin, d.End), show.Size(d.Bytes),
-			fmt.Sprintf("%.3g", d.Value), d.Tenant, d.Why}
+			show.Number(d.Value), d.Tenant, d.Why}
 	}}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -62,6 +63,27 @@ func (n Count) String() string {
 		digits = digits[:at] + "," + digits[at:]
 	}
 	return digits
+}
+
+// Number returns a value with three significant digits, without an exponent: 5,650, 12.3,
+// 0.0457. What is smaller than a millionth reads as such.
+func Number(v float64) string {
+	if v < 0 {
+		return "-" + Number(-v)
+	}
+	switch {
+	case math.IsNaN(v) || v > 1e18:
+		return fmt.Sprint(v)
+	case v >= 100:
+		return Count(math.Round(v)).String()
+	case v == 0:
+		return "0"
+	case v < 1e-6:
+		return "< 0.000001"
+	}
+	decimals := min(6, 2-int(math.Floor(math.Log10(v))))
+	text := strconv.FormatFloat(v, 'f', decimals, 64)
+	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
 }
 
 func (a Age) String() string {

@@ -21,6 +21,18 @@ func TestSizesReadWell(t *testing.T) {
 	}
 }
 
+// Rates and measures are read by people: none has an exponent, whatever its size.
+func TestNumbersHaveNoExponent(t *testing.T) {
+	for v, want := range map[float64]string{
+		0: "0", 1: "1", 5648.2: "5,648", 12.345: "12.3", 99.96: "100", 0.04567: "0.0457", 7.5e-5: "0.000075", 1.5e-9: "< 0.000001",
+		-3.25: "-3.25", 1e12: "1,000,000,000,000", 0.5: "0.5", 20: "20",
+	} {
+		if got := Number(v); got != want {
+			t.Errorf("%g: %q, want %q", v, got, want)
+		}
+	}
+}
+
 func TestCellsReadWell(t *testing.T) {
 	now := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 	for want, cell := range map[string]any{
