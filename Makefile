@@ -53,7 +53,7 @@ LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build static fakecuda demo demo-cluster torture torture-long hostile test check-alerts test-network race lint fuzz faults reference bench bench-disk bench-network \
+.PHONY: help build static fakecuda demo demo-tables demo-cluster torture torture-long hostile test check-alerts test-network race lint fuzz faults reference bench bench-disk bench-network \
   generate man image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm demo-sglang bench-engines bench-sglang faults-engines faults-sglang fidelity \
   gpu-check gpu-check-bundle
 
@@ -73,7 +73,12 @@ fakecuda: ## bin/fakecuda/libcuda.so.1: a CUDA driver without a GPU, for tests; 
 	go run ./gpuipc/cuda/fakecuda/build bin/fakecuda
 
 demo: build ## RAG requests with a kill -9 in the middle, and conversations, with the daemon and without
-	bin/splicectl demo
+	bin/splicectl demo >bin/demo.txt && cat bin/demo.txt || { cat bin/demo.txt; exit 1; }
+	@if $(PYWANTED); then $(PYTHON) scripts/demo/tables.py README.md bin/demo.txt; else echo '$(PYSKIP)'; fi
+
+demo-tables: build ## write what the demo prints into the README
+	bin/splicectl demo >bin/demo.txt
+	$(PYTHON) scripts/demo/tables.py --write README.md bin/demo.txt
 
 demo-cluster: build ## three daemons and two engines on this machine: what one computes, another one places
 	bin/splicectl demo-cluster

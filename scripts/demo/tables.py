@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Compares the tables of the README with what `splicectl demo` printed, or rewrites them.
+
+usage: tables.py [--write] README.md OUTPUT
+
+A table of the README is a code block whose first line the output has too, up to numbers. Words
+have to agree, and numbers too: counts and sizes within a tenth, errors within a factor of two.
+Times are of a machine and its load, and are not compared. Exit status 1: they differ.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+BLOCK = re.compile(r"```\n(.*?)```", re.S)
+TIMES = re.compile(r"\bms\b|TTFT")
+ERRORS = re.compile(r"error")
+
+
+def words(line: str) -> str:
+    """Returns a line without its numbers, signs of absence and spacing."""
+    return " ".join(NUMBER.sub("#", line).replace(" - ", " # ").split())
+
+
+def numbers(line: str) -> list[float]:
+    return [float(n) for n in NUMBER.findall(line)]
+
+
+def close(line: str, have: float, want: float) -> bool:
+    """Reports whether a printed number agrees with that of the README."""
+    if TIMES.search(line):
+        return True
+    if ERRORS.search(line):
+        return have == want or min(have, want) * 2.1 >= max(have, want) > 0 < min(have, want)
+    return abs(have - want) <= max(0.1 * abs(want), 1e-9)
+
+
+def differences(table: list[str], printed: list[str]) -> list[str]:
+    found = []
+    for ours, theirs in zip(table, printed, strict=False):
+        same = words(ours) == words(theirs) and len(numbers(ours)) == len(numbers(theirs))
+        if not same or not all(
+            close(ours, have, want)
+            for have, want in zip(numbers(theirs), numbers(ours), strict=True)
+        ):
+            found.append(f"  README: {ours}\n  demo:   {theirs}")
+    if len(table) != len(printed):
+        found.append(f"  README has {len(table)} lines, the demo {len(printed)}")
+    return found
+
+
+def section(table: list[str], output: list[str]) -> list[str] | None:
+    """Returns the lines of the output that are most like a table, of those that begin like it."""
+    starts = [at for at, line in enumerate(output) if words(line) == words(table[0])]
+    sections = [output[at : at + len(table)] for at in starts]
+    return min(sections, key=lambda printed: len(differences(table, printed)), default=None)
+
+
+def main() -> int:
+    arguments = [a for a in sys.argv[1:] if a != "--write"]
+    if len(arguments) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    readme, output = Path(arguments[0]), Path(arguments[1]).read_text().splitlines()
+    text, wrong, tables = readme.read_text(), [], 0
+    for block in BLOCK.findall(text):
+        table = block.splitlines()
+        printed = section(table, output) if table else None
+        if printed is None:
+            continue
+        tables += 1
+        if "--write" in sys.argv:
+            text = text.replace(block, "\n".join(printed) + "\n")
+        else:
+            wrong += differences(table, printed)
+    if tables < 3:
+        wrong.append(f"  only {tables} tables of {readme} are printed by the demo")
+    if wrong:
+        print(f"{readme} is not what the demo prints; make demo-tables rewrites it:", *wrong, sep="\n")
+        return 1
+    readme.write_text(text)
+    print(f"{tables} tables of {readme} agree with the demo")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
