@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from client_samples import PATIENCE, SMALL
 from running import Daemon
@@ -26,7 +27,7 @@ def test_the_first_program_of_the_readme_stores_and_finds_a_segment(daemon: Daem
         layout = namespace["model"].profile.segment_layout(spec)
         return [bytes([n % 251]) * part.nbytes for n, part in enumerate(layout.parts)]
 
-    namespace: dict[str, object] = {
+    namespace: dict[str, Any] = {
         "identity": SMALL,
         "socket": daemon.socket,
         "tokens": list(range(40)),

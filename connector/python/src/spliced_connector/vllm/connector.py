@@ -25,6 +25,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from spliced_connector.serving.prices import Walked
+from spliced_connector.vllm import logs
 from spliced_connector.vllm.metrics import SplicedMetrics, SplicedStats
 from spliced_connector.vllm.plans import Blocks, Outcome, Worked
 from spliced_connector.vllm.scheduler import SchedulerHalf
@@ -86,6 +87,7 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
+        logs.adopt()
         transfer = vllm_config.kv_transfer_config
         settings = Settings.read(transfer.kv_connector_extra_config)
         self._settings = settings
