@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -31,10 +32,13 @@ type Cluster struct {
 	changed     chan struct{}
 
 	// Set by Listen.
-	list   *memberlist.Memberlist
-	port   *port
-	joiner *joiner
-	self   Member
+	list      *memberlist.Memberlist
+	transport *transport
+	port      *port
+	joiner    *joiner
+	self      Member
+
+	addresses atomic.Pointer[map[netip.Addr]bool] // see knows
 
 	using    sync.Mutex        // held while files are put into use
 	material *material         // guarded by it, once Run runs
@@ -141,14 +145,19 @@ func (c *Cluster) Listen() error {
 		return fmt.Errorf("cluster: peers' port: %w", err)
 	}
 	c.port = newPort(listener, c.creds, c.serve, c.cfg.Log)
-	c.port.below = c.cfg.BelowTLS
+	c.port.below, c.port.gate.known = c.cfg.BelowTLS, c.knows
 	peer, err := c.peerAddress(listener.Addr())
 	if err == nil {
 		c.gossip.meta.Store(&metadata{
 			Protocol: Protocol, Plain: c.creds == nil, Incarnation: c.incarnation, Started: c.started,
 			Check: c.secret.check(), Peer: peer, Version: plainText(c.cfg.Version),
 		})
-		c.list, err = memberlist.Create(c.listConfig())
+		c.transport, err = newTransport(c.cfg.Bind, c.cfg.Name, c.ring, c.knows, c.cfg.Now, c.cfg.Log)
+	}
+	if err == nil {
+		if c.list, err = memberlist.Create(c.listConfig()); err != nil {
+			_ = c.transport.Shutdown()
+		}
 	}
 	if err != nil {
 		_ = listener.Close()
@@ -204,8 +213,9 @@ func (c *Cluster) peerAddress(bound net.Addr) (netip.AddrPort, error) {
 func (c *Cluster) listConfig() *memberlist.Config {
 	m := memberlist.DefaultLANConfig()
 	m.Name, m.Label, m.Keyring = c.cfg.Node, c.cfg.Name, c.ring
-	m.BindAddr, m.BindPort = c.cfg.Bind.Addr().String(), int(c.cfg.Bind.Port())
-	m.AdvertiseAddr, m.AdvertisePort = "", int(c.cfg.Bind.Port())
+	m.Transport = c.transport
+	m.BindAddr, m.BindPort = c.cfg.Bind.Addr().String(), c.transport.port()
+	m.AdvertiseAddr, m.AdvertisePort = "", c.transport.port()
 	if c.cfg.Advertise.IsValid() {
 		m.AdvertiseAddr, m.AdvertisePort = c.cfg.Advertise.Addr().String(), int(c.cfg.Advertise.Port())
 	}
@@ -277,6 +287,7 @@ func (c *Cluster) follow(ctx context.Context) {
 		case <-timer.C:
 		}
 		events, next := c.roster.settle(c.cfg.Now())
+		c.learnAddresses()
 		for _, e := range events {
 			c.tell(e)
 		}
@@ -289,6 +300,25 @@ func (c *Cluster) follow(ctx context.Context) {
 			timer.Reset(max(0, next.Sub(c.cfg.Now())))
 		}
 	}
+}
+
+// learnAddresses updates the addresses that the ports treat as members'.
+func (c *Cluster) learnAddresses() {
+	here, lost := c.roster.reached(c.cfg.Now())
+	known := make(map[netip.Addr]bool, len(here)+len(lost))
+	for at := range here {
+		known[at.Addr()] = true
+	}
+	for _, at := range lost {
+		known[at.Addr()] = true
+	}
+	c.addresses.Store(&known)
+}
+
+// knows reports whether a member, or one that may come back, has an address.
+func (c *Cluster) knows(a netip.Addr) bool {
+	known := c.addresses.Load()
+	return known != nil && (*known)[a]
 }
 
 // tell calls back. A member is asked from its join to its leave, and its number is free
@@ -349,7 +379,17 @@ type Status struct {
 	Ignored     uint64    // nodes with unreadable metadata, a bad name or no room
 	Connections int       // to the peers' port, open and checked
 	Handshakes  uint64    // that failed there
+	Streams     StreamStatus
 	Exchange    ExchangeCounters
+}
+
+// StreamStatus describes the unauthenticated streams of the gossip port.
+type StreamStatus struct {
+	Open, Bytes int // now, and the bytes read from them
+	// Refused since the start: failed authentication, no first message in time, a message
+	// or packet that is too long, no room.
+	Unauthenticated, Slow, TooLong, NoRoom uint64
+	Rejected                               []Rejected // lately
 }
 
 // Status takes a snapshot. It may be called at any time after Listen.
@@ -360,6 +400,7 @@ func (c *Cluster) Status() Status {
 		Connections: c.port.connections(), Handshakes: c.port.refused.Load(),
 	}
 	s.Flaps, _ = c.roster.counts()
+	s.Streams = c.transport.status()
 	if c.exchange != nil {
 		s.Exchange = c.exchange.counters()
 	}

@@ -135,14 +135,23 @@ func TestANodeThatRestartsInPlaceIsAnotherOne(t *testing.T) {
 func TestWhoIsNotLetIn(t *testing.T) {
 	b := newBed(t)
 	a := b.start("a", []string{"127.0.0.1:1"}, nil)
-	for name, change := range map[string]func(*Config){
-		"another key":     func(c *Config) { c.Keyring = b.file("other", []byte(ringText(keyOf('x')))) },
-		"another cluster": func(c *Config) { c.Name = "other" },
-		"no key":          func(c *Config) { c.Keyring, c.Insecure = "", true },
+	for name, row := range map[string]struct {
+		change func(*Config)
+		why    string
+	}{
+		"another key":     {func(c *Config) { c.Keyring = b.file("other", []byte(ringText(keyOf('x')))) }, "its key is not in this node's keyring"},
+		"another cluster": {func(c *Config) { c.Name = "other" }, "the names differ"},
+		"no key":          {func(c *Config) { c.Keyring, c.Insecure = "", true }, "not encrypted"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := b.start("d", []string{a.address()}, change)
+			d := b.start("d", []string{a.address()}, row.change)
 			eventually(t, "d has tried", func() bool { s := d.Status().Join; return s.Tried == 1 && len(s.Errors) == 1 })
+			if said := d.Status().Join.Errors[0]; !strings.Contains(said, "without an answer: its key or its cluster's name differs") {
+				t.Errorf("d says %q", said)
+			}
+			if r := a.Status().Streams.Rejected; len(r) != 1 || r[0].Address != loopback.Addr() || !strings.Contains(r[0].Why, row.why) || r[0].Times == 0 {
+				t.Errorf("a says of d %+v", r)
+			}
 			if len(d.Members()) != 1 || len(a.Members()) != 1 {
 				t.Errorf("d knows %+v, a %+v", d.Members(), a.Members())
 			}

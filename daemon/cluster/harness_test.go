@@ -37,7 +37,7 @@ func pause(d time.Duration) { <-time.After(d) }
 
 // cut stands between nodes: what it has been told to drop does not arrive.
 type cut struct {
-	*memberlist.NetTransport
+	memberlist.NodeAwareTransport
 	dropped *sync.Map // of host:port; shared by all nodes of a test
 	own     string
 }
@@ -52,7 +52,7 @@ func (c *cut) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) 
 	if c.drops(a.Addr) {
 		return time.Now(), nil
 	}
-	return c.NetTransport.WriteToAddress(b, a)
+	return c.NodeAwareTransport.WriteToAddress(b, a)
 }
 
 func (c *cut) WriteTo(b []byte, addr string) (time.Time, error) {
@@ -63,7 +63,7 @@ func (c *cut) DialAddressTimeout(a memberlist.Address, d time.Duration) (net.Con
 	if c.drops(a.Addr) {
 		return nil, errors.New("cut off")
 	}
-	return c.NetTransport.DialAddressTimeout(a, d)
+	return c.NodeAwareTransport.DialAddressTimeout(a, d)
 }
 
 func (c *cut) DialTimeout(addr string, d time.Duration) (net.Conn, error) {
@@ -146,13 +146,8 @@ func (b *bed) start(name string, seeds []string, change func(*Config)) *node {
 		tune: func(m *memberlist.Config) {
 			m.ProbeInterval, m.ProbeTimeout, m.SuspicionMult = 100*time.Millisecond, 50*time.Millisecond, 2
 			m.GossipInterval, m.PushPullInterval, m.TCPTimeout = 10*time.Millisecond, 500*time.Millisecond, time.Second
-			real, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{BindAddrs: []string{m.BindAddr}, BindPort: m.BindPort, Logger: m.Logger})
-			if err != nil {
-				b.t.Error(err)
-				return
-			}
-			own := netip.AddrPortFrom(loopback.Addr(), uint16(real.GetAutoBindPort()))
-			m.Transport = &cut{NetTransport: real, dropped: &b.dropped, own: own.String()}
+			own := netip.AddrPortFrom(loopback.Addr(), uint16(m.BindPort))
+			m.Transport = &cut{NodeAwareTransport: m.Transport.(memberlist.NodeAwareTransport), dropped: &b.dropped, own: own.String()}
 		},
 	}
 	if change != nil {

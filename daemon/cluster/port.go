@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"container/list"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -18,7 +17,7 @@ import (
 // and some for bytes.
 const (
 	maxConnections = 16 << 10
-	maxHandshakes  = 256 // at once; one more ends the oldest
+	maxHandshakes  = 128 // at once, of strangers and again of members' addresses
 	handshakeTime  = 5 * time.Second
 	maxHeaderBytes = 8 << 10
 	maxBodyBytes   = 1 << 20
@@ -39,20 +38,23 @@ type port struct {
 	ready    chan net.Conn // checked connections
 	closed   chan struct{}
 
+	gate    *gate         // of handshakes
+	most    int           // connections that are accepted
 	refused atomic.Uint64 // handshakes that failed, or had no time
 	full    atomic.Uint64 // connections beyond the bound
 
 	mu struct {
 		sync.Mutex
 		ending   bool
-		shaking  *list.List             // of net.Conn, the oldest first; at most maxHandshakes
-		accepted map[net.Conn]*tls.Conn // at most maxConnections; nil = plain
+		accepted map[net.Conn]*tls.Conn // at most most; nil = plain
 	}
 }
 
 func newPort(l net.Listener, creds *credentials, handler fasthttp.RequestHandler, log zerolog.Logger) *port {
-	p := &port{listener: l, creds: creds, log: log, ready: make(chan net.Conn), closed: make(chan struct{})}
-	p.mu.shaking, p.mu.accepted = list.New(), map[net.Conn]*tls.Conn{}
+	p := &port{listener: l, creds: creds, log: log, ready: make(chan net.Conn), closed: make(chan struct{}), most: places(maxConnections, 2)}
+	n := places(maxHandshakes, 16)
+	p.gate = newGate(bounds{conns: n, connsEach: max(2, n/4)}, bounds{})
+	p.mu.accepted = map[net.Conn]*tls.Conn{}
 	p.server = &fasthttp.Server{
 		Handler: handler, Concurrency: maxConnections, ReadBufferSize: maxHeaderBytes, MaxRequestBodySize: maxBodyBytes,
 		ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime, MaxIdleWorkerDuration: time.Second,
@@ -82,7 +84,10 @@ func (p *port) run(ctx context.Context) {
 	serving.Go(func() { _ = p.server.Serve(checked{p}) })
 	<-ctx.Done()
 	_ = p.listener.Close()
-	p.endHandshakes()
+	p.mu.Lock()
+	p.mu.ending = true
+	p.mu.Unlock()
+	p.gate.close()
 	close(p.closed)
 	all.Wait()
 	drain, cancel := context.WithTimeout(context.Background(), drainTime)
@@ -111,36 +116,17 @@ func (p *port) accept(all *sync.WaitGroup) {
 			all.Go(func() { p.admit(conn, nil) })
 			continue
 		}
-		entry, ok := p.begin(conn)
+		guest, ok := p.gate.enter(conn)
 		if !ok {
 			_ = conn.Close()
 			continue
 		}
-		all.Go(func() { p.handshake(conn, entry) })
+		all.Go(func() { p.handshake(guest) })
 	}
 }
 
-// begin makes room for a handshake. Whoever opens connections and says nothing loses his
-// own oldest ones: those of a peer take milliseconds.
-func (p *port) begin(conn net.Conn) (*list.Element, bool) {
-	p.mu.Lock()
-	if p.mu.ending {
-		p.mu.Unlock()
-		return nil, false
-	}
-	var oldest net.Conn
-	if p.mu.shaking.Len() >= maxHandshakes {
-		oldest = p.mu.shaking.Remove(p.mu.shaking.Front()).(net.Conn)
-	}
-	entry := p.mu.shaking.PushBack(conn)
-	p.mu.Unlock()
-	if oldest != nil {
-		_ = oldest.Close()
-	}
-	return entry, true
-}
-
-func (p *port) handshake(conn net.Conn, entry *list.Element) {
+func (p *port) handshake(guest *guest) {
+	conn := guest.Conn
 	below := conn
 	if p.below != nil {
 		below = p.below(conn)
@@ -148,9 +134,7 @@ func (p *port) handshake(conn net.Conn, entry *list.Element) {
 	secure := tls.Server(below, p.creds.server())
 	_ = conn.SetDeadline(time.Now().Add(handshakeTime))
 	err := secure.Handshake()
-	p.mu.Lock()
-	p.mu.shaking.Remove(entry) // no effect if it was taken out to make room
-	p.mu.Unlock()
+	p.gate.leave(guest)
 	if err == nil {
 		err = conn.SetDeadline(time.Time{})
 	}
@@ -166,7 +150,7 @@ func (p *port) handshake(conn net.Conn, entry *list.Element) {
 // admit hands a connection to the server.
 func (p *port) admit(conn net.Conn, secure *tls.Conn) {
 	p.mu.Lock()
-	full := len(p.mu.accepted) >= maxConnections
+	full := len(p.mu.accepted) >= p.most
 	refused := full || p.mu.ending
 	if !refused {
 		p.mu.accepted[conn] = secure
@@ -193,16 +177,6 @@ func (p *port) admit(conn net.Conn, secure *tls.Conn) {
 func (p *port) forget(conn net.Conn) {
 	p.mu.Lock()
 	delete(p.mu.accepted, conn)
-	p.mu.Unlock()
-}
-
-// endHandshakes ends those in progress and lets no further one begin.
-func (p *port) endHandshakes() {
-	p.mu.Lock()
-	p.mu.ending = true
-	for e := p.mu.shaking.Front(); e != nil; e = e.Next() {
-		_ = e.Value.(net.Conn).SetDeadline(time.Unix(1, 0)) // does not wait
-	}
 	p.mu.Unlock()
 }
 

@@ -58,6 +58,7 @@ var attacks = []attack{
 	{"M9", disk, "TestForgedExtentsAreNotServed", "extents forged with right digests, without a seal, and with the seal of another key"},
 	{"M10", hostile, "TestHostileFlipInTheLogIsNoSilentLoss", ""},
 	{"M10", disk, "TestExtentsWithoutARowComeBack", "a log that an earlier release has dropped rows from"},
+	{"M11", hostile, "TestHostileStrangersAtTheGossipPort", ""},
 	{"low", hostile, "TestHostileUserCannotTakeAllConnections", ""},
 	{"low", hostile, "TestHostileTokensAreGuessedSlowly", ""},
 	{"low", hostile, "TestHostileSmallMachineIsEnough", ""},
@@ -91,7 +92,7 @@ var attacks = []attack{
 }
 
 // mustRun are those of which no test may be skipped or missing.
-var mustRun = []string{"H1", "H2", "H3", "H4", "M1", "M2", "M3", "M4", "M5", "M8", "M9", "M10"}
+var mustRun = []string{"H1", "H2", "H3", "H4", "M1", "M2", "M3", "M4", "M5", "M8", "M9", "M10", "M11"}
 
 // python stands for the tests of the Python client.
 const python = "connector/python"

@@ -1,0 +1,245 @@
+package cluster
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// gate bounds unauthenticated connections and the bytes read from them. Members' addresses
+// have a separate budget, so strangers at other addresses cannot lock members out. When a
+// budget is exhausted, the address that uses most of it loses its oldest connection:
+// authenticating a member takes milliseconds, so idle connections are closed first.
+//
+//	strangers ─┐
+//	           ├─ authenticated ─► inside (never closed to make room)
+//	members ───┘
+type gate struct {
+	// known reports whether an address is a member's; nil = none is.
+	known func(netip.Addr) bool
+	ended atomic.Uint64 // connections closed to make room
+
+	mu struct {
+		sync.Mutex
+		closed                     bool
+		strangers, members, inside room
+	}
+}
+
+// bounds limits the connections and bytes of a room, in total and per address.
+type bounds struct {
+	conns, connsEach int
+	bytes, bytesEach int
+}
+
+type room struct {
+	bounds
+	n, used int
+	shares  map[netip.Prefix]*share
+}
+
+// share lists the connections of one address.
+type share struct {
+	guests []*guest // the oldest first
+	used   int
+}
+
+// guest is a connection in a room.
+type guest struct {
+	net.Conn
+	from  netip.Addr
+	share netip.Prefix
+	room  *room // guarded by the gate; nil = it was ended, or has left
+	used  int   // bytes; as room
+}
+
+func newGate(outside, inside bounds) *gate {
+	g := &gate{}
+	for r, b := range map[*room]bounds{&g.mu.strangers: outside, &g.mu.members: outside, &g.mu.inside: inside} {
+		r.bounds, r.shares = b, map[netip.Prefix]*share{}
+	}
+	return g
+}
+
+// shareOf returns the prefix that an address is accounted to: one host usually owns a whole
+// IPv6 /64.
+func shareOf(a netip.Addr) netip.Prefix {
+	if a.Is4() || !a.IsValid() {
+		return netip.PrefixFrom(a, 32)
+	}
+	p, _ := a.Prefix(64)
+	return p
+}
+
+func addressOf(conn net.Conn) netip.Addr {
+	from, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
+	return from.Addr().Unmap().WithZone("")
+}
+
+// enter registers a connection; it returns false after close. The caller must call leave
+// or admit.
+func (g *gate) enter(conn net.Conn) (*guest, bool) {
+	v := &guest{Conn: conn, from: addressOf(conn)}
+	v.share = shareOf(v.from)
+	known := g.known != nil && g.known(v.from)
+	g.mu.Lock()
+	if g.mu.closed {
+		g.mu.Unlock()
+		return nil, false
+	}
+	v.room = &g.mu.strangers
+	if known {
+		v.room = &g.mu.members
+	}
+	var ended *guest
+	if s := v.room.shares[v.share]; s != nil && len(s.guests) >= v.room.connsEach {
+		ended = s.guests[0]
+	} else if v.room.n >= v.room.conns {
+		ended = v.room.most(func(s *share) int { return len(s.guests) }).guests[0]
+	}
+	if ended != nil {
+		ended.leaveLocked()
+	}
+	v.room.add(v)
+	g.mu.Unlock()
+	if ended != nil {
+		g.end(ended)
+	}
+	return v, true
+}
+
+// end closes a connection that made room for another.
+func (g *gate) end(v *guest) {
+	g.ended.Add(1)
+	_ = v.Close()
+}
+
+// grow reserves bytes for a connection. It returns false if the budget is exhausted or the
+// connection was closed to make room.
+func (g *gate) grow(v *guest, n int) bool {
+	g.mu.Lock()
+	r := v.room
+	if r == nil || r.shares[v.share].used+n > r.bytesEach {
+		g.mu.Unlock()
+		return false
+	}
+	var ended []*guest
+	for r.used+n > r.bytes {
+		most := r.most(func(s *share) int { return s.used })
+		if most == r.shares[v.share] {
+			break
+		}
+		largest := slices.MaxFunc(most.guests, func(a, b *guest) int { return a.used - b.used })
+		largest.leaveLocked()
+		ended = append(ended, largest)
+	}
+	ok := r.used+n <= r.bytes
+	if ok {
+		v.used += n
+		r.used += n
+		r.shares[v.share].used += n
+	}
+	g.mu.Unlock()
+	for _, other := range ended {
+		g.end(other)
+	}
+	return ok
+}
+
+// admit moves an authenticated connection and its bytes to the inner room. It returns false
+// if that room is full or the connection was closed to make room.
+func (g *gate) admit(v *guest) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	in := &g.mu.inside
+	if v.room == nil || in.n >= in.conns || in.used+v.used > in.bytes {
+		return false
+	}
+	used := v.used
+	v.leaveLocked()
+	v.room, v.used = in, used
+	in.add(v)
+	return true
+}
+
+// leave releases the place and bytes of a connection. It is idempotent.
+func (g *gate) leave(v *guest) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	v.leaveLocked()
+}
+
+// close closes all unauthenticated connections and rejects new ones.
+func (g *gate) close() {
+	g.mu.Lock()
+	g.mu.closed = true
+	var all []*guest
+	for _, r := range []*room{&g.mu.strangers, &g.mu.members} {
+		for _, s := range r.shares {
+			all = append(all, s.guests...)
+		}
+	}
+	g.mu.Unlock()
+	for _, v := range all {
+		_ = v.Close()
+	}
+}
+
+// outside returns the number of unauthenticated connections and the bytes read from them.
+func (g *gate) outside() (conns, bytes int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.mu.strangers.n + g.mu.members.n, g.mu.strangers.used + g.mu.members.used
+}
+
+// most returns the share with the highest measure.
+func (r *room) most(measure func(*share) int) (most *share) {
+	for _, s := range r.shares {
+		if most == nil || measure(s) > measure(most) {
+			most = s
+		}
+	}
+	return most
+}
+
+func (r *room) add(v *guest) {
+	s := r.shares[v.share]
+	if s == nil {
+		s = &share{}
+		r.shares[v.share] = s
+	}
+	s.guests = append(s.guests, v)
+	s.used += v.used
+	r.n++
+	r.used += v.used
+}
+
+func (v *guest) leaveLocked() {
+	r := v.room
+	if r == nil {
+		return
+	}
+	s := r.shares[v.share]
+	s.guests = slices.DeleteFunc(s.guests, func(other *guest) bool { return other == v })
+	s.used -= v.used
+	r.n--
+	r.used -= v.used
+	if len(s.guests) == 0 {
+		delete(r.shares, v.share)
+	}
+	v.room, v.used = nil, 0
+}
+
+// places bounds the connections of one purpose by most and by a fraction (1/part) of the
+// process's descriptor limit, which leaves descriptors to engines.
+func places(most, part int) int {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return most
+	}
+	return int(max(4, min(uint64(most), limit.Cur/uint64(part))))
+}
