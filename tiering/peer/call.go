@@ -24,7 +24,7 @@ type Call struct {
 // should), tier.ErrBusy, tier.ErrGone, or the context's.
 func (p *Peers) Call(ctx context.Context, node Node, q *Call) (answer []byte, err error) {
 	m := p.member(node)
-	if m == nil || !m.breaker.may(p.cfg.Now()) {
+	if m == nil || m.silent.Load() || !m.breaker.may(p.cfg.Now()) {
 		return nil, fmt.Errorf("peer: node %d is not asked: %w", node, tier.ErrUnavailable)
 	}
 	err = m.exchange(ctx, &request{path: q.Path, body: q.Body, time: q.Within, consume: func(ctx context.Context, l *link, n int) error {

@@ -21,6 +21,7 @@ type Counters struct {
 	Failovers uint64 `count:"failovers" prom:"peer_failovers_total" help:"Reads that another peer went on with."`
 	Failures  uint64 `count:"failures" prom:"peer_failures_total" help:"Requests that a peer did not answer, or too slowly."`
 	Openings  uint64 `count:"breaker_openings" prom:"peer_breaker_openings_total" help:"How often a peer failed so often that it was left alone."`
+	Silences  uint64 `count:"silences" prom:"peer_silences_total" help:"How often a peer stopped answering and was suspected until it answered again."`
 	Corrupt   uint64 `count:"corrupt" prom:"corrupt_total,tier=peer"`
 	Learns    uint64 `count:"learns" prom:"peer_learns_total" help:"Questions to peers who holds what, by a node that does not know all sets yet."`
 	Learnt    uint64 `count:"learnt" prom:"peer_learnt_total" help:"Objects that a peer said somebody holds, to a node that did not know."`
@@ -29,7 +30,7 @@ type Counters struct {
 type counts struct {
 	duration prometheus.Histogram // of reads
 
-	finds, found, absent, read, readBytes, readNanos, failovers, failures, openings, corrupt, learns, learnt atomic.Uint64
+	finds, found, absent, read, readBytes, readNanos, failovers, failures, openings, silences, corrupt, learns, learnt atomic.Uint64
 }
 
 // Counters takes a snapshot.
@@ -37,7 +38,7 @@ func (p *Peers) Counters() Counters {
 	c := &p.counts
 	return Counters{
 		Finds: c.finds.Load(), Found: c.found.Load(), Absent: c.absent.Load(), Read: c.read.Load(), ReadBytes: c.readBytes.Load(),
-		ReadNanos: c.readNanos.Load(), Failovers: c.failovers.Load(), Failures: c.failures.Load(), Openings: c.openings.Load(), Corrupt: c.corrupt.Load(),
+		ReadNanos: c.readNanos.Load(), Failovers: c.failovers.Load(), Failures: c.failures.Load(), Openings: c.openings.Load(), Silences: c.silences.Load(), Corrupt: c.corrupt.Load(),
 		Learns: c.learns.Load(), Learnt: c.learnt.Load(),
 	}
 }
@@ -60,7 +61,7 @@ type MemberInfo struct {
 	BytesPerSecond float64       // as measured; 0 = not yet
 	QueuedBytes    int64         // wanted of it
 	Reads          int           // copies that are read
-	Open           bool          // it failed and is left alone, until LeftAlone
+	Open           bool          // it failed and is left alone, until LeftAlone, or is silent until it answers
 	LeftAlone      time.Time
 }
 
@@ -76,6 +77,7 @@ func (p *Peers) Members() (list []MemberInfo) {
 		if until := m.until.Load(); until > now.UnixNano() {
 			info.Open, info.LeftAlone = true, time.Unix(0, until)
 		}
+		info.Open = info.Open || m.silent.Load()
 		list = append(list, info)
 	}
 	return list

@@ -131,6 +131,7 @@ func (p *Peers) ask(ctx context.Context, m *member, group []*search) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, p.cfg.FindTime)
 	defer cancel()
+	defer p.watch(m, cancel)()
 	var rows []row
 	err := m.exchange(bounded, &request{
 		path: FindPath, body: appendFind(nil, names), time: p.cfg.FindTime,

@@ -100,6 +100,7 @@ func (m *member) dial(caller context.Context) (*link, error) {
 			_ = conn.Close()
 			return nil, err
 		}
+		m.heard.Add(1)
 		conn = secure
 	}
 	return &link{Conn: conn, br: bufio.NewReaderSize(conn, headerBytes)}, nil
@@ -180,6 +181,7 @@ func (m *member) talk(ctx context.Context, l *link, q *request) (keep, stale boo
 	if err != nil {
 		return false, l.used && !timedOut(err) && ctx.Err() == nil, m.failure(ctx, err)
 	}
+	m.heard.Add(1)
 	var h fasthttp.ResponseHeader
 	h.SetNoDefaultContentType(true)
 	if err := h.Read(l.br); err != nil {
@@ -248,6 +250,7 @@ func (m *member) fill(ctx context.Context, l *link, runs [][]byte, end time.Time
 			if _, err := io.ReadFull(l.br, piece); err != nil {
 				return m.failure(ctx, err)
 			}
+			m.heard.Add(1)
 			run = run[len(piece):]
 		}
 	}

@@ -22,15 +22,16 @@ type member struct {
 	speed  speed
 	breaker
 	pool
+	*silence
 }
 
 func newMember(cfg *Config, m Member) *member {
-	return &member{Member: m, cfg: cfg, slots: slots{free: cfg.Streams}}
+	return &member{Member: m, cfg: cfg, slots: slots{free: cfg.Streams}, silence: newSilence()}
 }
 
 // open tells whether it may be asked now.
 func (m *member) open(now time.Time) bool {
-	return m.breaker.may(now) && m.busy.Load() <= now.UnixNano()
+	return !m.silent.Load() && m.breaker.may(now) && m.busy.Load() <= now.UnixNano()
 }
 
 // expect is what it would take until an object came, and the seconds of one of

@@ -53,9 +53,12 @@ type Config struct {
 	MaxIdle    int // connections that are kept open to a member; twice Streams
 	Candidates int // members asked for an object at most; 4
 
-	DialTime  time.Duration // until a connection is there, its handshake done; 2 seconds
-	FindTime  time.Duration // until a find is answered; longer than the server's PromoteTime; 5 seconds
-	StallTime time.Duration // without a byte of what was asked for; 5 seconds
+	DialTime time.Duration // until a connection is there, its handshake done; 2 seconds
+	FindTime time.Duration // until a find is answered; longer than the server's PromoteTime; 5 seconds
+	// SilentTime is how long a find may be unanswered before its member is probed, and again
+	// how long the probe may be, before the member is suspected; 500 ms.
+	SilentTime time.Duration
+	StallTime  time.Duration // without a byte of what was asked for; 5 seconds
 	// MinBytesPerSecond is what a range has to come at behind StallTime; slower is a
 	// failure. 256 KiB.
 	MinBytesPerSecond int64
@@ -76,6 +79,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.Candidates, 4)
 	setDefault(&c.DialTime, 2*time.Second)
 	setDefault(&c.FindTime, 5*time.Second)
+	setDefault(&c.SilentTime, 500*time.Millisecond)
 	setDefault(&c.StallTime, 5*time.Second)
 	setDefault(&c.MinBytesPerSecond, 256<<10)
 	setDefault(&c.BreakerFailures, 3)
@@ -96,7 +100,7 @@ func (c *Config) validate() error {
 		return fmt.Errorf("peer: a bound is negative: %w", tier.ErrInvalid)
 	case c.RangeBytes < 0 || c.RangeBytes > maxRange-gpuipc.ChunkBytes:
 		return fmt.Errorf("peer: ranges of %d bytes, at most %d: %w", c.RangeBytes, maxRange-gpuipc.ChunkBytes, tier.ErrInvalid)
-	case c.DialTime < 0 || c.FindTime < 0 || c.StallTime < 0 || c.SuspectTime < 0 || c.BreakerMin < 0 || c.BreakerMin > c.BreakerMax:
+	case c.DialTime < 0 || c.FindTime < 0 || c.SilentTime < 0 || c.StallTime < 0 || c.SuspectTime < 0 || c.BreakerMin < 0 || c.BreakerMin > c.BreakerMax:
 		return fmt.Errorf("peer: a time is negative: %w", tier.ErrInvalid)
 	}
 	return nil
