@@ -90,7 +90,7 @@ func TestMetricsOfACluster(t *testing.T) {
 		{"cluster_flaps_total", "", 9}, {"cluster_members", "alive", 3}, {"cluster_members", "unreachable", 1}, {"cluster_members", "leaving", 0},
 		{"cluster_unusable", "", 1}, {"cluster_left_alone", "", 1}, {"cluster_queued_bytes", "", 11}, {"cluster_index_incomplete", "", 1},
 		{"cluster_index_names", "", 100}, {"cluster_index_bytes", "", 1000}, {"cluster_own_names", "", 50}, {"cluster_gossip_encrypted", "", 1},
-		{"fetch_bytes_total", "peer out", 7}, {"fetch_bytes_total", "peer in", 8},
+		{"fetch_bytes_total", "peer in", 7}, {"fetch_bytes_total", "peer out", 8},
 	} {
 		if n := valueOf(t, got, "spliced_"+r.name, r.label); n != r.want {
 			t.Errorf("%s of %q is %v, want %v", r.name, r.label, n, r.want)

@@ -15,7 +15,7 @@ type Counters struct {
 	Found     uint64 `count:"found" prom:"peer_found_total" help:"Objects that a peer had."`
 	Absent    uint64 `count:"absent" prom:"peer_absent_total" help:"Objects that no peer had, although the index said so."`
 	Read      uint64 `count:"read" prom:"peer_read_total" help:"Objects read from peers."`
-	ReadBytes uint64 `count:"read_bytes" prom:"fetch_bytes_total,tier=peer,direction=out"`
+	ReadBytes uint64 `count:"read_bytes" prom:"fetch_bytes_total,tier=peer,direction=in"`
 	// From beginning to end, of all of them.
 	ReadNanos uint64 `count:"read_nanos"`
 	Failovers uint64 `count:"failovers" prom:"peer_failovers_total" help:"Reads that another peer went on with."`

@@ -66,7 +66,7 @@ type ServerCounters struct {
 	Tells     uint64 `count:"served_holders" prom:"peer_served_total,request=holders"`
 	Found     uint64 `count:"served_found" prom:"peer_served_found_total" help:"Objects that peers asked for and were told of."`
 	Later     uint64 `count:"served_later" prom:"peer_served_later_total" help:"Objects that peers asked for and were on their way into memory."`
-	SentBytes uint64 `count:"served_bytes" prom:"fetch_bytes_total,tier=peer,direction=in"`
+	SentBytes uint64 `count:"served_bytes" prom:"fetch_bytes_total,tier=peer,direction=out"`
 	Busy      uint64 `count:"refused_busy" prom:"peer_refusals_total,reason=busy" help:"Requests of peers that were refused: busy, invalid, changed (its bytes are others now), gone."`
 	Invalid   uint64 `count:"refused_invalid" prom:"peer_refusals_total,reason=invalid"`
 	Changed   uint64 `count:"refused_changed" prom:"peer_refusals_total,reason=changed"`

@@ -59,7 +59,7 @@ type Counters struct {
 	// Of the shares that were asked for.
 	ExistsBytes     uint64         `count:"reserve_exists_bytes" prom:"dedup_saved_bytes_total" help:"Bytes that were neither sent nor kept a second time: the shares of ranks whose reservation was answered exists, since that key is held or being filled already."`
 	CommittedChunks uint64         `count:"committed_chunks"`
-	CommittedBytes  uint64         `count:"committed_bytes" prom:"fetch_bytes_total,tier=dram,direction=in" help:"Bytes copied into a tier (dram: from clients, disk: from memory) and out of it."`
+	CommittedBytes  uint64         `count:"committed_bytes" prom:"fetch_bytes_total,tier=dram,direction=in" help:"Bytes copied into a tier (dram: from clients, disk: from memory) and out of it. Of peer: in came from other members, out was sent to them."`
 	Published       uint64         `count:"published" prom:"published_total" help:"Objects published."`
 	Packed          uint64         `count:"packed" prom:"packed_total" help:"Segments that were packed before they were published, as the tolerances of their profile allow: transitions and end-states, keys and values."`
 	PackedAwayBytes uint64         `count:"packed_away_bytes" prom:"packed_away_bytes_total" help:"Bytes that published segments take less than they were written with, since they were packed."`
