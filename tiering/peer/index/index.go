@@ -41,6 +41,8 @@ type Index struct {
 		peers   map[Node]*peer
 		state   [numbers]numberState
 		counts  [numbers]int32 // entries in blocks, without the changes since
+		pending [numbers]int32 // what these changes add, by number
+		added   int64          // and in all
 		from    [numbers]Node  // whose it is, or was
 		keys    int64
 		refused uint64
@@ -104,6 +106,25 @@ func (x *Index) Complete(n Node) bool {
 	defer x.mu.Unlock()
 	p := x.mu.peers[n]
 	return p != nil && p.current >= 0
+}
+
+// Names returns how many names are known of a peer's set, or of what has been read of its
+// first one.
+func (x *Index) Names(n Node) int64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p := x.mu.peers[n]
+	if p == nil {
+		return 0
+	}
+	number := p.current
+	if number < 0 {
+		number = p.coming
+	}
+	if number < 0 {
+		return 0
+	}
+	return max(0, int64(x.mu.counts[number])+int64(x.mu.pending[number]))
 }
 
 // Apply takes what a peer answered. more says that it has more to tell at once. It is
@@ -217,6 +238,16 @@ func (x *Index) changeLocked(key uint64, number uint16, added uint32) {
 		x.mergeLocked(shard)
 		x.shards[shard].Load().change(inner, number, added)
 	}
+	x.pendLocked(number, added, 1)
+}
+
+// pendLocked counts a change that is not merged into its block yet; by = -1 undoes that.
+func (x *Index) pendLocked(number uint16, added uint32, by int32) {
+	if added == 0 {
+		by = -by
+	}
+	x.mu.pending[number] += by
+	x.mu.added += int64(by)
 }
 
 // mergeLocked puts a shard in order.
@@ -224,6 +255,9 @@ func (x *Index) mergeLocked(shard int) {
 	old := x.shards[shard].Load()
 	if old == nil {
 		return
+	}
+	for i := range int(old.changes.Load()) {
+		x.pendLocked(old.nums[:cap(old.nums)][i], old.keys[:cap(old.keys)][i]&1, -1)
 	}
 	x.shards[shard].Store(x.mu.merger.merge(old, x.dropLocked(old), x.countLocked))
 	x.mu.merger.give(old)
@@ -323,7 +357,7 @@ func (x *Index) sweptLocked() {
 type Stats struct {
 	Peers    int    // of which anything is known
 	Complete int    // whose sets have been read in whole
-	Keys     int64  // entries, up to those that were told last
+	Keys     int64  // entries
 	Refused  uint64 // that found no room
 	Bytes    int64  // of memory
 }
@@ -332,7 +366,7 @@ type Stats struct {
 func (x *Index) Stats() Stats {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	s := Stats{Peers: len(x.mu.peers), Keys: x.mu.keys, Refused: x.mu.refused, Bytes: 8*shards + (4+1+4+2+1+4+1)*numbers}
+	s := Stats{Peers: len(x.mu.peers), Keys: max(0, x.mu.keys+x.mu.added), Refused: x.mu.refused, Bytes: 8*shards + (4+1+4+2+1+4+1)*numbers}
 	for _, p := range x.mu.peers {
 		if p.current >= 0 {
 			s.Complete++

@@ -177,6 +177,42 @@ func checkCounts(t *testing.T, x *Index, want model) {
 	}
 }
 
+// Operators look at the numbers of names: they are right at once, not when a block fills.
+func TestNamesAreCountedAtOnce(t *testing.T) {
+	x := New(Config{})
+	of := map[Node]*Own{3: NewOwn(7), 4: NewOwn(8)}
+	want := func(three, four int64) {
+		t.Helper()
+		for n, o := range of {
+			follow(t, x, n, o)
+		}
+		if s := x.Stats(); s.Keys != three+four || x.Names(3) != three || x.Names(4) != four {
+			t.Errorf("%d names, %d of 3, %d of 4; want %d and %d", s.Keys, x.Names(3), x.Names(4), three, four)
+		}
+	}
+	want(0, 0)
+	for i := range uint64(20) {
+		of[3].Add(i << 40)
+	}
+	of[4].Add(1 << 40)
+	want(20, 1)
+	of[3].Remove(2 << 40)
+	want(19, 1)
+	for i := range uint64(5000) {
+		of[3].Add((i + 100) << 40)
+	}
+	want(5019, 1)
+	if x.Names(5) != 0 {
+		t.Error("a peer that is not known has names")
+	}
+	x.Forget(3)
+	for x.Sweep(shards) {
+	}
+	if s := x.Stats(); s.Keys != 1 || x.Names(3) != 0 {
+		t.Errorf("%d names after one of two is forgotten", s.Keys)
+	}
+}
+
 func TestWhoFellBehindTheLogReadsTheWholeSet(t *testing.T) {
 	o, x := NewOwn(7), New(Config{})
 	o.Add(1 << 60)
