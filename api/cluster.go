@@ -12,6 +12,8 @@ const (
 	MemberAlive       = "alive"
 	MemberUnreachable = "unreachable" // gossip gave it up; its place is held for a while
 	MemberLeaving     = "leaving"     // it has said so
+	MemberFailed      = "failed"      // it was out of reach until its place was given up; kept for 72 hours
+	MemberLeft        = "left"        // it has said so before; kept for 72 hours
 )
 
 // Cluster is what a node knows of its cluster. Without one, only Enabled is set, and
@@ -24,14 +26,17 @@ type Cluster struct {
 	Certificate *time.Time `json:"certificate_ends,omitempty"`
 	FilesError  string     `json:"files_error,omitempty"` // why a keyring or certificate that has changed is not in use
 	Join        Join       `json:"join"`
-	Members     []Member   `json:"members"` // this node first
-	Index       PeerIndex  `json:"index"`
-	Own         OwnIndex   `json:"own"`
-	Health      int        `json:"gossip_health"` // 0 is good, 8 a node that hardly keeps up
-	Fetched     uint64     `json:"fetched_bytes"` // from all members, since the start
-	Sent        uint64     `json:"sent_bytes"`    // to all members
-	Counters    []Counter  `json:"counters"`      // of gossip and of what lies beyond the node
-	Workers     []Worker   `json:"workers"`       // engines of this node that compute segments for others
+	Members     []Member   `json:"members"` // this node first, those that failed or left last
+	// Rejected are addresses that speak the gossip protocol but could not be authenticated
+	// in the last minute: most likely nodes with a wrong key.
+	Rejected []Rejected `json:"rejected"`
+	Index    PeerIndex  `json:"index"`
+	Own      OwnIndex   `json:"own"`
+	Health   int        `json:"gossip_health"` // 0 is good, 8 a node that hardly keeps up
+	Fetched  uint64     `json:"fetched_bytes"` // from all members, since the start
+	Sent     uint64     `json:"sent_bytes"`    // to all members
+	Counters []Counter  `json:"counters"`      // of gossip and of what lies beyond the node
+	Workers  []Worker   `json:"workers"`       // engines of this node that compute segments for others
 }
 
 // Worker is an engine of a node that takes segments to compute.
@@ -53,6 +58,15 @@ type Join struct {
 	Errors   []string   `json:"errors"`   // some of what went wrong
 }
 
+// Rejected is an address that could not be authenticated.
+type Rejected struct {
+	Address string    `json:"address"`
+	Since   time.Time `json:"since"`
+	Seen    time.Time `json:"last_seen"`
+	Times   uint64    `json:"times"`
+	Why     string    `json:"why"`
+}
+
 // PeerIndex is what is believed of all other members' sets of names.
 type PeerIndex struct {
 	Names    int64 `json:"names"`    // a name counts once for each holder
@@ -71,13 +85,15 @@ type OwnIndex struct {
 
 // Member is one node of the cluster.
 type Member struct {
-	Name   string    `json:"name"`
-	Self   bool      `json:"self"`
-	State  string    `json:"state"`
-	Since  time.Time `json:"since"` // of the state
-	Gossip string    `json:"gossip"`
-	Peer   string    `json:"peer"` // address of the peers' port
-	TLS    bool      `json:"tls"`  // of that port
+	Name  string    `json:"name"`
+	Self  bool      `json:"self"`
+	State string    `json:"state"`
+	Since time.Time `json:"since"` // of the state
+	// Seen is when gossip last heard of it; nil = this node.
+	Seen   *time.Time `json:"last_seen,omitempty"`
+	Gossip string     `json:"gossip"`
+	Peer   string     `json:"peer"` // address of the peers' port
+	TLS    bool       `json:"tls"`  // of that port
 
 	Version  string    `json:"version"` // of the program
 	Protocol int       `json:"protocol"`
@@ -97,6 +113,7 @@ type Member struct {
 
 // MemberIndex is how far a member's set of names is known.
 type MemberIndex struct {
+	Names    int64      `json:"names"`    // that are known
 	Version  uint64     `json:"version"`  // changes up to this one are known
 	Complete bool       `json:"complete"` // the set has been read in whole, in this run of the member or the one before
 	Reading  bool       `json:"reading"`  // the set is being read in whole
@@ -129,7 +146,8 @@ func (c *Cluster) Lag(now time.Time) (time.Duration, bool) {
 // Kinds of findings.
 const (
 	FoundUnreachable = "unreachable"
-	FoundUnusable    = "unusable" // another protocol, another secret
+	FoundUnusable    = "unusable" // another protocol, another secret, another key
+	FoundFailed      = "failed"   // crashed or cut off, and given up
 	FoundAlone       = "alone"
 	FoundClock       = "clock"
 	FoundVersion     = "version"
@@ -175,6 +193,10 @@ func (c *Cluster) Findings(now time.Time) []Finding {
 	add := func(kind, format string, a ...any) {
 		list = append(list, Finding{Kind: kind, Text: fmt.Sprintf(format, a...)})
 	}
+	for i := range c.Rejected {
+		r := &c.Rejected[i]
+		add(FoundUnusable, "%s cannot be authenticated: %s (%d attempts, the last %v ago)", r.Address, r.Why, r.Times, now.Sub(r.Seen).Round(time.Second))
+	}
 	if others == 0 {
 		why := ""
 		if len(c.Join.Errors) > 0 {
@@ -214,8 +236,15 @@ func (m *Member) findings(now time.Time) (list []Finding) {
 		add(FoundUnreachable, "out of reach for %v", now.Sub(m.Since).Round(time.Second))
 		return list
 	}
+	if m.State == MemberFailed {
+		seen := m.Since
+		if m.Seen != nil {
+			seen = *m.Seen
+		}
+		add(FoundFailed, "it failed: last seen %v ago, at %s", now.Sub(seen).Round(time.Second), seen.Format(time.RFC3339))
+	}
 	if m.State != MemberAlive {
-		return nil
+		return list
 	}
 	if m.Unusable != "" {
 		add(FoundUnusable, "%s", m.Unusable)

@@ -12,7 +12,7 @@ func TestClusterIsAskedFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Members) != 3 || *c.Members[1].ClockAhead != -0.25 || c.Members[0].Index != nil || c.Fetched != 1<<40 {
+	if len(c.Members) != 4 || c.Members[2].State != MemberFailed || len(c.Rejected) != 1 || *c.Members[1].ClockAhead != -0.25 || c.Members[0].Index != nil || c.Fetched != 1<<40 {
 		t.Errorf("answer %+v", c)
 	}
 	if lag, ok := c.Lag(longAgo.Add(3 * time.Second)); !ok || lag != 3*time.Second {

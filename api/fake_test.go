@@ -150,15 +150,17 @@ func (f *fakeNode) Cluster() Cluster {
 		Enabled: true, Name: "prod", Encrypted: true, Certificate: &at, FilesError: "keyring: no keys", Health: 1, Fetched: 1 << 40, Sent: 5,
 		Join:  Join{At: &at, Tried: 2, Answered: 1, Errors: []string{"10.0.0.3: refused"}},
 		Index: PeerIndex{Names: 100, Complete: 1, Bytes: 1 << 20, Refused: 1}, Own: OwnIndex{Names: 50, Version: 60, Bytes: 1 << 10},
+		Rejected: []Rejected{{Address: "10.0.0.9", Since: at, Seen: at, Times: 4, Why: "its key is not in this node's keyring"}},
 		Counters: []Counter{{Name: "peer_finds", Value: 3}},
 		Workers:  []Worker{{Connection: 7, Profile: 1, Tenant: "default", Pieces: true, AtOnce: 2, Jobs: 3, Queued: 0.5}},
 		Members: []Member{
 			{Name: "node-1", Self: true, State: MemberAlive, Since: at, Gossip: "10.0.0.1:7946", Peer: "10.0.0.1:7947", TLS: true, Version: "v1", Protocol: 1, Started: at},
 			{
 				Name: "node-2", State: MemberAlive, Since: at, Gossip: "10.0.0.2:7946", Peer: "10.0.0.2:7947", TLS: true, Version: "v1", Protocol: 1, Started: at,
-				InUse: true, RTT: &rtt, ClockAhead: &ahead, Index: &MemberIndex{Version: 9, Complete: true, AsOf: &at},
+				InUse: true, RTT: &rtt, ClockAhead: &ahead, Index: &MemberIndex{Names: 8, Version: 9, Complete: true, AsOf: &at},
 				Fetch: &MemberFetch{RoundTrip: 0.001, BytesPerSecond: 1e9, QueuedBytes: 4096, Reads: 1, Open: true, LeftAlone: &at},
 			},
+			{Name: "node-4", State: MemberFailed, Since: at, Seen: &at},
 			{Name: "node-3", State: MemberAlive, Since: at, Version: "v2", Protocol: 2, Unusable: "it speaks protocol 2"},
 		},
 	}

@@ -141,7 +141,7 @@ func (s *Server) cluster(ctx *fasthttp.RequestCtx, _ string) error {
 		return err
 	}
 	c := s.shown().Node.Cluster()
-	c.Join.Errors, c.Members, c.Counters, c.Workers = orEmpty(c.Join.Errors), orEmpty(c.Members), orEmpty(c.Counters), orEmpty(c.Workers)
+	c.Join.Errors, c.Members, c.Rejected, c.Counters, c.Workers = orEmpty(c.Join.Errors), orEmpty(c.Members), orEmpty(c.Rejected), orEmpty(c.Counters), orEmpty(c.Workers)
 	return writeJSON(ctx, c)
 }
 

@@ -196,7 +196,14 @@ func (d *Daemon) joined(m cluster.Member) {
 
 func (d *Daemon) left(m cluster.Member) {
 	p := d.peers
-	d.tellPeer(&m, "left")
+	switch m.State {
+	case cluster.Failed:
+		d.tellPeer(&m, "failed")
+	case cluster.Left:
+		d.tellPeer(&m, "left")
+	default:
+		d.tellPeer(&m, "replaced")
+	}
 	p.known.done(m.Number)
 	p.mu.Lock()
 	delete(p.numbers, m.Name)

@@ -345,7 +345,14 @@ func (c *Cluster) tell(e event) {
 		c.cfg.OnLeave(m)
 	}
 	c.roster.freed(m.Number)
-	c.cfg.Log.Info().Str("peer", m.Name).Msg("cluster: a member left")
+	switch m.State {
+	case Failed:
+		c.cfg.Log.Warn().Str("peer", m.Name).Stringer("address", m.Peer).Msg("cluster: a member failed: it does not answer any more, and has not said that it leaves")
+	case Left:
+		c.cfg.Log.Info().Str("peer", m.Name).Msg("cluster: a member left")
+	default:
+		c.cfg.Log.Info().Str("peer", m.Name).Msg("cluster: a member restarted or changed")
+	}
 }
 
 // leave says that this node leaves, in metadata first: memberlist shows others a node that
@@ -362,8 +369,8 @@ func (c *Cluster) leave() {
 	}
 }
 
-// Members lists all nodes that are known, this one first, the others by name. It may be
-// called at any time after Listen.
+// Members lists all nodes that are known, this one first, the others by name, those that
+// are gone last. It may be called at any time after Listen.
 func (c *Cluster) Members() []Member { return append([]Member{c.self}, c.roster.members()...) }
 
 // Status is what operators look at.

@@ -31,7 +31,8 @@ func TestNodesFindEachOtherAndTellThatTheyLeave(t *testing.T) {
 	begun := time.Now()
 	d.stop()
 	eventually(t, "d is gone at once, as it said so", func() bool { return a.knows("c") && c.knows("a") })
-	t.Logf("left and forgotten in %v", time.Since(begun))
+	t.Logf("left in %v", time.Since(begun))
+	eventually(t, "it is listed as left", func() bool { m, _ := a.member("d"); return m.State == Left && !a.log.has("a member failed") })
 	if s := a.Status(); !s.Encrypted || s.FilesError != "" || s.Certificate.Before(time.Now()) || s.Join.At.IsZero() || len(s.Join.Errors) == 0 {
 		t.Errorf("%+v", s)
 	}
@@ -57,8 +58,11 @@ func TestANodeThatDiesIsHeldForAWhile(t *testing.T) {
 	if held := time.Since(seen); held < time.Second {
 		t.Errorf("held for %v", held)
 	}
-	if _, ok := a.member("d"); ok {
-		t.Error("it is still listed")
+	if m, _ := a.member("d"); m.State != Failed || m.Told || m.Seen.IsZero() || m.Seen.After(seen) {
+		t.Errorf("it is listed as %+v", m)
+	}
+	if !a.log.has("a member failed") {
+		t.Error("its failure is not in the log")
 	}
 }
 

@@ -63,7 +63,9 @@ type Config struct {
 	// ExchangeRate is in bytes a second, each way; 0 = DefaultExchangeRate.
 	ExchangeRate int
 	// OnJoin and OnLeave are called one after another, without a lock. While one runs no
-	// other change is told, so they return soon. nil = nobody listens.
+	// other change is told, so they return soon. The state of a member that leaves is Failed,
+	// Left, or Alive when it was replaced: it restarted, moved or became unusable. nil =
+	// nobody listens.
 	OnJoin, OnLeave func(Member)
 	// OnDoubt is called as they are, between a member's join and leave: it does not answer
 	// (Unreachable), or does again; nil = nobody listens.

@@ -7,7 +7,8 @@
 //
 // A member is told of by OnJoin when it is there and can be worked with, and by OnLeave
 // when it has announced that it leaves, when it has restarted, or when it has been out of
-// reach for Config.Hold: a peer that flaps keeps its index. Between the two it has a
+// reach for Config.Hold: a peer that flaps keeps its index. Nodes that failed or left are
+// listed for 72 hours more. Between the two it has a
 // number that no other member has, and OnDoubt says when it does not answer, and when it
 // does again.
 //

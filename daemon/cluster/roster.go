@@ -22,9 +22,16 @@ const (
 	Alive       State = iota // it answers
 	Unreachable              // it does not: gossip gave it up, and Config.Hold has not passed
 	Leaving                  // it has said that it leaves
+	Failed                   // it was unreachable for Config.Hold, or longer: it crashed, or is cut off
+	Left                     // it left, after it had said so
 )
 
-func (s State) String() string { return [...]string{"alive", "unreachable", "leaving"}[s] }
+func (s State) String() string {
+	return [...]string{"alive", "unreachable", "leaving", "failed", "left"}[s]
+}
+
+// Gone reports whether the node is no member any more and only remembered.
+func (s State) Gone() bool { return s == Failed || s == Left }
 
 // Member is a node of the cluster, as it was when it was asked for.
 type Member struct {
@@ -35,6 +42,8 @@ type Member struct {
 	Number uint16
 	State  State
 	Since  time.Time // of the state
+	// Seen is when gossip last heard of it.
+	Seen time.Time
 	// Unusable says why a member that is there is not worked with; empty if it is, or
 	// could be. OnJoin has been called for members that are Told.
 	Unusable string
@@ -60,7 +69,8 @@ func (m *Member) same(other *Member) bool {
 	return m.Incarnation == other.Incarnation && m.Peer == other.Peer && m.Plain == other.Plain
 }
 
-// event is a call of OnJoin or OnLeave.
+// event is a call of OnJoin or OnLeave. The state of a member that leaves says why: Failed,
+// Left, or Alive if it was replaced by itself (restarted, moved) or became unusable.
 type event struct {
 	join   bool
 	member Member
@@ -75,15 +85,12 @@ type row struct {
 	lost bool      // that it does not answer was told since then
 }
 
-// former is where a node was that went without having said so.
-type former struct {
-	addr netip.AddrPort
-	at   time.Time
-}
-
+// Nodes that are gone are remembered for operators, and failed ones are tried again for a
+// while, which heals a cut.
 const (
-	maxFormer  = 256
-	formerLife = time.Hour
+	maxGone    = 256
+	goneLife   = 72 * time.Hour
+	rejoinLife = time.Hour
 )
 
 // roster turns what gossip says into who is a member, with time to flap. What gossip
@@ -100,7 +107,7 @@ type roster struct {
 		sync.Mutex
 		rows    map[string]*row   // at most MaxMembers
 		numbers [MaxMembers]bool  // given
-		former  map[string]former // at most maxFormer
+		gone    map[string]Member // Failed or Left; at most maxGone
 		flaps   uint64            // came back within hold
 		refused uint64            // found no room
 	}
@@ -108,7 +115,7 @@ type roster struct {
 
 func newRoster(self string, hold time.Duration, unfit func(*metadata) string) *roster {
 	r := &roster{self: self, hold: hold, unfit: unfit}
-	r.mu.rows, r.mu.former = map[string]*row{}, map[string]former{}
+	r.mu.rows, r.mu.gone = map[string]*row{}, map[string]Member{}
 	return r
 }
 
@@ -151,7 +158,8 @@ func (r *roster) seen(name string, gossip netip.AddrPort, meta *metadata, now ti
 	if !n.up || n.State != state || n.Incarnation != meta.Incarnation {
 		n.State, n.Since = state, now
 	}
-	delete(r.mu.former, name)
+	delete(r.mu.gone, name)
+	n.Seen = now
 	n.up, n.Name, n.Gossip, n.Peer, n.Plain = true, name, gossip, meta.Peer, meta.Plain
 	n.Version, n.Protocol, n.Incarnation, n.Started = meta.Version, meta.Protocol, meta.Incarnation, meta.Started
 	n.Unusable = r.unfit(meta)
@@ -180,7 +188,7 @@ func (r *roster) pinged(name string, rtt time.Duration, clock, now time.Time) {
 	if n == nil {
 		return
 	}
-	n.RTT = rtt
+	n.RTT, n.Seen = rtt, now
 	if !clock.IsZero() {
 		n.ClockAhead = clock.Add(rtt / 2).Sub(now)
 	}
@@ -195,7 +203,9 @@ func (r *roster) settle(now time.Time) (events []event, next time.Time) {
 		held := !n.up && n.State != Leaving && now.Before(n.gone)
 		good := (n.up || held) && n.State != Leaving && n.Unusable == ""
 		if n.told != nil && (!good || !n.told.same(&n.Member)) {
-			events = append(events, event{false, *n.told})
+			was := *n.told
+			was.State = n.departure(held)
+			events = append(events, event{false, was})
 			n.told, n.Told, n.lost = nil, false, false
 		}
 		switch {
@@ -212,13 +222,25 @@ func (r *roster) settle(now time.Time) (events []event, next time.Time) {
 		case held && (next.IsZero() || n.gone.Before(next)):
 			next = n.gone
 		case !n.up && !held:
-			if n.State != Leaving {
-				r.rememberLocked(name, former{n.Gossip, now})
-			}
+			n.State, n.Since = n.departure(held), now
+			n.Told = false
+			r.rememberLocked(n.Member, now)
 			delete(r.mu.rows, name)
 		}
 	}
 	return events, next
+}
+
+// departure returns the state of a node that is no member any more; Alive = it is there, but
+// not as it was.
+func (n *row) departure(held bool) State {
+	switch {
+	case n.State == Leaving:
+		return Left
+	case !n.up && !held:
+		return Failed
+	}
+	return Alive
 }
 
 // doubts are the members that were told of, and that do not answer since doubts was called
@@ -253,17 +275,28 @@ func (r *roster) numberLocked() (uint16, bool) {
 	return uint16(i), true
 }
 
-func (r *roster) rememberLocked(name string, f former) {
-	if len(r.mu.former) >= maxFormer {
-		oldest := ""
-		for other, g := range r.mu.former {
-			if oldest == "" || g.at.Before(r.mu.former[oldest].at) {
-				oldest = other
+// rememberLocked keeps a node that is gone. When there are too many, one that left is
+// forgotten before one that failed, and the oldest first.
+func (r *roster) rememberLocked(m Member, now time.Time) {
+	r.forgetLocked(now)
+	if len(r.mu.gone) >= maxGone {
+		var worst *Member
+		for _, other := range r.mu.gone {
+			if worst == nil || other.State > worst.State || other.State == worst.State && other.Since.Before(worst.Since) {
+				worst = &other
 			}
 		}
-		delete(r.mu.former, oldest)
+		delete(r.mu.gone, worst.Name)
 	}
-	r.mu.former[name] = f
+	r.mu.gone[m.Name] = m
+}
+
+func (r *roster) forgetLocked(now time.Time) {
+	for name, m := range r.mu.gone {
+		if now.Sub(m.Since) > goneLife {
+			delete(r.mu.gone, name)
+		}
+	}
 }
 
 // reached gives the gossip addresses of nodes that are there, and those of nodes that
@@ -279,25 +312,35 @@ func (r *roster) reached(now time.Time) (here map[netip.AddrPort]bool, lost []ne
 			lost = append(lost, n.Gossip)
 		}
 	}
-	for name, f := range r.mu.former {
-		if now.Sub(f.at) > formerLife {
-			delete(r.mu.former, name)
-		} else {
-			lost = append(lost, f.addr)
+	r.forgetLocked(now)
+	for _, m := range r.mu.gone {
+		if m.State == Failed && now.Sub(m.Since) <= rejoinLife {
+			lost = append(lost, m.Gossip)
 		}
 	}
 	return here, lost
 }
 
-// members lists the other nodes by name.
+// members lists the other nodes by name, those that are gone behind the others.
 func (r *roster) members() []Member {
 	r.mu.Lock()
-	list := make([]Member, 0, len(r.mu.rows))
+	list := make([]Member, 0, len(r.mu.rows)+len(r.mu.gone))
 	for _, n := range r.mu.rows {
 		list = append(list, n.Member)
 	}
+	for _, m := range r.mu.gone {
+		list = append(list, m)
+	}
 	r.mu.Unlock()
-	slices.SortFunc(list, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(list, func(a, b Member) int {
+		switch {
+		case a.State.Gone() == b.State.Gone():
+			return strings.Compare(a.Name, b.Name)
+		case a.State.Gone():
+			return 1
+		}
+		return -1
+	})
 	return list
 }
 

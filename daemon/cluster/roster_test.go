@@ -145,6 +145,50 @@ func TestAMemberThatDoesNotAnswerIsDoubtedOnce(t *testing.T) {
 	doubts("")
 }
 
+func TestNodesThatFailedAndNodesThatLeftAreRemembered(t *testing.T) {
+	r := testRoster()
+	leaving := facts(1)
+	leaving.Leaving = true
+	for _, name := range []string{"failed", "left", "flaps", "here", "restarts"} {
+		r.seen(name, gossipAddr, facts(1), at(0))
+	}
+	told(t, r, at(0))
+	r.pinged("failed", time.Millisecond, time.Time{}, at(3))
+	r.seen("left", gossipAddr, leaving, at(4))
+	for _, name := range []string{"failed", "left", "flaps"} {
+		r.lost(name, at(5))
+	}
+	r.seen("flaps", gossipAddr, facts(1), at(6))
+	r.seen("restarts", gossipAddr, facts(2), at(6))
+	events, _ := r.settle(at(20))
+	departed := map[string]State{}
+	for _, e := range events {
+		if !e.join {
+			departed[e.member.Name] = e.member.State
+		}
+	}
+	if len(departed) != 3 || departed["failed"] != Failed || departed["left"] != Left || departed["restarts"] != Alive {
+		t.Errorf("departed %v", departed)
+	}
+	list := r.members()
+	if len(list) != 5 || list[0].State.Gone() || list[1].State.Gone() || list[2].State.Gone() {
+		t.Fatalf("%+v", list)
+	}
+	if m := list[3]; m.Name != "failed" || m.State != Failed || !m.Seen.Equal(at(3)) || !m.Since.Equal(at(20)) || m.Told {
+		t.Errorf("%+v", m)
+	}
+	if m := list[4]; m.Name != "left" || m.State != Left || !m.Seen.Equal(at(4)) {
+		t.Errorf("%+v", m)
+	}
+	if _, lost := r.reached(at(20)); len(lost) != 1 {
+		t.Errorf("%d are tried again, want the one that failed", len(lost))
+	}
+	r.seen("failed", gossipAddr, facts(2), at(30))
+	if list = r.members(); len(list) != 5 || list[0].Name != "failed" || list[0].State != Alive {
+		t.Errorf("one that is back: %+v", list)
+	}
+}
+
 func TestNumbersAreNobodyElses(t *testing.T) {
 	r := testRoster()
 	for _, name := range []string{"a", "b"} {
@@ -205,11 +249,17 @@ func TestARosterThatIsFullTakesNobodyElse(t *testing.T) {
 		r.lost(name(i), at(2))
 	}
 	r.settle(at(20))
-	if here, lost := r.reached(at(20)); len(here) != 0 || len(lost) != maxFormer {
+	if here, lost := r.reached(at(20)); len(here) != 0 || len(lost) != maxGone {
 		t.Errorf("%d here, %d lost", len(here), len(lost))
 	}
-	if _, lost := r.reached(at(20).Add(formerLife + 1)); len(lost) != 0 {
-		t.Errorf("%d are remembered for ever", len(lost))
+	if list := r.members(); len(list) != maxGone || list[0].State != Failed {
+		t.Errorf("%d are listed", len(list))
+	}
+	if _, lost := r.reached(at(20).Add(rejoinLife + 1)); len(lost) != 0 {
+		t.Errorf("%d are tried for ever", len(lost))
+	}
+	if r.reached(at(20).Add(goneLife + 1)); len(r.members()) != 0 {
+		t.Errorf("%d are remembered for ever", len(r.members()))
 	}
 	if _, refused := r.counts(); refused != 2 {
 		t.Errorf("%d refused", refused)

@@ -21,7 +21,7 @@ type clusterSeries struct {
 	Names       int64 `prom:"cluster_index_names" help:"Names that other members are believed to hold. One counts for each of its holders."`
 	Bytes       int64 `prom:"cluster_index_bytes" help:"Memory that the index of the members' names takes."`
 	Incomplete  int   `prom:"cluster_index_incomplete" help:"Members in use whose set of names has not been read in whole yet."`
-	Unusable    int   `prom:"cluster_unusable" help:"Members that are there and are not worked with: of another protocol or secret."`
+	Unusable    int   `prom:"cluster_unusable" help:"Members that are there and are not worked with (another protocol or secret), and addresses that could not be authenticated in the last minute (another key)."`
 	LeftAlone   int   `prom:"cluster_left_alone" help:"Members in use that failed so often that nothing is fetched from them for a while."`
 	QueuedBytes int64 `prom:"cluster_queued_bytes" help:"Bytes wanted of members that are not there yet."`
 	Encrypted   int   `prom:"cluster_gossip_encrypted" help:"1 while gossip is encrypted."`
@@ -30,7 +30,7 @@ type clusterSeries struct {
 
 type memberSeries struct {
 	State string `label:"state"`
-	Count int    `prom:"cluster_members" help:"Members by state, without this node: alive, unreachable (given up by gossip, its place is held for a while), leaving."`
+	Count int    `prom:"cluster_members" help:"Members by state, without this node: alive, unreachable (given up by gossip, its place is held for a while), leaving; nodes that failed (crashed or cut off, and given up) or left in the last 72 hours."`
 }
 
 // lagSeries is there once a member has told all it had.
@@ -54,10 +54,11 @@ func (v *View) eachOfCluster(f func(any)) {
 }
 
 func eachOfMembers(c *api.Cluster, now time.Time, f func(any)) {
-	states := []string{api.MemberAlive, api.MemberUnreachable, api.MemberLeaving}
+	states := []string{api.MemberAlive, api.MemberUnreachable, api.MemberLeaving, api.MemberFailed, api.MemberLeft}
 	counts := map[string]int{}
 	s := clusterSeries{
 		Own: c.Own.Names, Names: c.Index.Names, Bytes: c.Index.Bytes, Encrypted: one(c.Encrypted), FilesFailed: one(c.FilesError != ""),
+		Unusable: len(c.Rejected),
 	}
 	for i := range c.Members {
 		m := &c.Members[i]

@@ -73,9 +73,11 @@ func TestMetricsOfACluster(t *testing.T) {
 		{Name: "c", State: api.MemberAlive, Index: &api.MemberIndex{}, Fetch: &api.MemberFetch{QueuedBytes: 6}},
 		{Name: "d", State: api.MemberAlive, Unusable: "other secret"},
 		{Name: "e", State: api.MemberUnreachable},
+		{Name: "f", State: api.MemberFailed, Unusable: "other secret"},
+		{Name: "g", State: api.MemberLeft},
 	}
 	c := api.Cluster{
-		Enabled: true, Encrypted: true, Certificate: &now, Members: members,
+		Enabled: true, Encrypted: true, Certificate: &now, Members: members, Rejected: []api.Rejected{{Address: "10.0.0.9"}, {Address: "10.0.0.10"}},
 		Index: api.PeerIndex{Names: 100, Bytes: 1000}, Own: api.OwnIndex{Names: 50},
 	}
 	counters := func() []any { return []any{&peer.Counters{ReadBytes: 7}, &peer.ServerCounters{SentBytes: 8}} }
@@ -88,7 +90,7 @@ func TestMetricsOfACluster(t *testing.T) {
 		want        float64
 	}{
 		{"cluster_flaps_total", "", 9}, {"cluster_members", "alive", 3}, {"cluster_members", "unreachable", 1}, {"cluster_members", "leaving", 0},
-		{"cluster_unusable", "", 1}, {"cluster_left_alone", "", 1}, {"cluster_queued_bytes", "", 11}, {"cluster_index_incomplete", "", 1},
+		{"cluster_members", "failed", 1}, {"cluster_members", "left", 1}, {"cluster_unusable", "", 3}, {"cluster_left_alone", "", 1}, {"cluster_queued_bytes", "", 11}, {"cluster_index_incomplete", "", 1},
 		{"cluster_index_names", "", 100}, {"cluster_index_bytes", "", 1000}, {"cluster_own_names", "", 50}, {"cluster_gossip_encrypted", "", 1},
 		{"fetch_bytes_total", "peer in", 7}, {"fetch_bytes_total", "peer out", 8},
 	} {

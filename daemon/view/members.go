@@ -125,6 +125,10 @@ func (m *Members) tell(s *cluster.Status, members []cluster.Member, fetched []pe
 	for i := range fetched {
 		byNode[fetched[i].Node] = &fetched[i]
 	}
+	c.Rejected = []api.Rejected{}
+	for _, r := range s.Streams.Rejected {
+		c.Rejected = append(c.Rejected, api.Rejected{Address: r.Address.String(), Since: r.Since, Seen: r.Last, Times: r.Times, Why: r.Why})
+	}
 	for i := range members {
 		c.Members = append(c.Members, m.member(&members[i], byNode))
 	}
@@ -136,6 +140,7 @@ func (m *Members) member(of *cluster.Member, fetched map[peer.Node]*peer.MemberI
 		Name: of.Name, Self: of.Self, State: of.State.String(), Since: of.Since, Gossip: of.Gossip.String(), Peer: of.Peer.String(), TLS: !of.Plain,
 		Version: of.Version, Protocol: int(of.Protocol), Started: of.Started, InUse: of.Told, Unusable: of.Unusable,
 	}
+	a.Seen = timeOf(of.Seen)
 	if of.RTT > 0 {
 		rtt, ahead := of.RTT.Seconds(), of.ClockAhead.Seconds()
 		a.RTT, a.ClockAhead = &rtt, &ahead
@@ -145,7 +150,7 @@ func (m *Members) member(of *cluster.Member, fetched map[peer.Node]*peer.MemberI
 	}
 	at := m.Index.Position(index.Node(of.Number))
 	a.Index = &api.MemberIndex{
-		Version: at.Version, Complete: m.Index.Complete(index.Node(of.Number)), Reading: at.Cursor != 0, AsOf: timeOf(m.AsOf(of.Number)),
+		Names: m.Index.Names(index.Node(of.Number)), Version: at.Version, Complete: m.Index.Complete(index.Node(of.Number)), Reading: at.Cursor != 0, AsOf: timeOf(m.AsOf(of.Number)),
 	}
 	if f := fetched[peer.Node(of.Number)]; f != nil {
 		a.Fetch = &api.MemberFetch{

@@ -49,7 +49,7 @@ func TestMembersAreToldByTheirNumber(t *testing.T) {
 	}
 	b := c.Members[1]
 	if b.Peer != "10.0.0.2:7947" || *b.RTT != 0.001 || *b.ClockAhead != -2 || !b.TLS || !b.InUse ||
-		b.Index.Version != 2 || !b.Index.Complete || b.Index.Reading || !b.Index.AsOf.Equal(now) ||
+		b.Index.Version != 2 || b.Index.Names != 2 || c.Index.Names != 2 || !b.Index.Complete || b.Index.Reading || !b.Index.AsOf.Equal(now) ||
 		b.Fetch.BytesPerSecond != 5 || b.Fetch.QueuedBytes != 6 || b.Fetch.Reads != 2 || !b.Fetch.Open || !b.Fetch.LeftAlone.Equal(now) {
 		t.Errorf("b: %+v %+v %+v", b, b.Index, b.Fetch)
 	}

@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -24,7 +27,8 @@ func clusterCommand() command {
 		name: "cluster", group: "look", synopsis: flagsOnly,
 		summary: "Show the members of a node's cluster, what is known of what they hold, and the traffic",
 		about: `All of it is what the one node knows that is asked. LAG is how long ago a member last had
-nothing more to tell of what it holds; RATE and QUEUED are of what is fetched from it.
+nothing more to tell of what it holds; RATE and QUEUED are of what is fetched from it. Nodes
+that failed (crashed or cut off) or left are listed for 72 hours, SINCE they were last seen.
 
 Exit status 1: a member cannot be used, or is out of reach, or the node is in no cluster.`,
 		examples: []string{"", "--json", "--admin http://127.0.0.1:9400"},
@@ -101,7 +105,7 @@ func (s *clusterShown) states() string {
 		counts[s.Members[i].State]++
 	}
 	text := fmt.Sprintf("%d alive", counts[api.MemberAlive])
-	for _, state := range []string{api.MemberUnreachable, api.MemberLeaving} {
+	for _, state := range []string{api.MemberUnreachable, api.MemberLeaving, api.MemberFailed, api.MemberLeft} {
 		if n := counts[state]; n > 0 {
 			text += fmt.Sprintf(", %d %s", n, state)
 		}
@@ -110,24 +114,27 @@ func (s *clusterShown) states() string {
 }
 
 func (s *clusterShown) row(t *show.Table, m *api.Member, now time.Time) {
+	since := m.Since // or when one that is gone was last seen
 	name, state, names, lag, rtt, clock, rate, queued := m.Name, m.State, "-", "-", "-", "-", "-", "-"
 	switch {
 	case m.Self:
 		name += " (asked)"
-		names = fmt.Sprintf("version %d", s.Own.Version)
+		names = strconv.FormatInt(s.Own.Names, 10)
 	case m.State == api.MemberAlive && m.Unusable != "":
 		state = "unusable"
+	case (m.State == api.MemberFailed || m.State == api.MemberLeft) && m.Seen != nil:
+		since = *m.Seen
 	}
 	if m.RTT != nil {
 		rtt = secondsText(*m.RTT)
 	}
 	if m.ClockAhead != nil {
-		clock = fmt.Sprintf("%+.3gs", *m.ClockAhead)
+		clock = clockText(*m.ClockAhead)
 	}
 	if x := m.Index; x != nil {
 		switch {
 		case x.Complete:
-			names = fmt.Sprintf("version %d", x.Version)
+			names = strconv.FormatInt(x.Names, 10)
 		case x.Reading:
 			names = "being read"
 		}
@@ -141,7 +148,27 @@ func (s *clusterShown) row(t *show.Table, m *api.Member, now time.Time) {
 		}
 		queued = show.Bytes(f.QueuedBytes)
 	}
-	t.Row(name, state, ageText(m.Since, now), m.Version, names, lag, rtt, clock, rate, queued, m.Peer)
+	t.Row(name, state, ageText(since, now), m.Version, names, lag, rtt, clock, rate, queued, m.Peer)
+}
+
+// clockText is how far a clock is ahead, without an exponent: +75 µs, -2 ms, +3600 s.
+func clockText(s float64) string {
+	size, unit := math.Abs(s), "s"
+	switch {
+	case size < 0.001:
+		size, unit = size*1e6, "µs"
+	case size < 1:
+		size, unit = size*1e3, "ms"
+	}
+	decimals := 0
+	if size < 10 {
+		decimals = 1
+	}
+	sign := "+"
+	if s < 0 {
+		sign = "-"
+	}
+	return sign + strings.TrimSuffix(strconv.FormatFloat(size, 'f', decimals, 64), ".0") + " " + unit
 }
 
 // secondsText is a short time as people read it: 0.5 ms, 12 s.

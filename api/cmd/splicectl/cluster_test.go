@@ -54,12 +54,12 @@ func twoNodes() api.Cluster {
 	ends, rtt, ahead := now.Add(48*time.Hour), 0.0004, -0.002
 	return api.Cluster{
 		Enabled: true, Name: "prod", Encrypted: true, Certificate: &ends, Fetched: 3 << 20, Sent: 1 << 20,
-		Index: api.PeerIndex{Names: 1000, Complete: 1, Bytes: 1 << 20}, Own: api.OwnIndex{Names: 7, Version: 9},
+		Index: api.PeerIndex{Names: 1000, Complete: 1, Bytes: 1 << 20}, Own: api.OwnIndex{Names: 7, Version: 9}, Rejected: []api.Rejected{},
 		Members: []api.Member{
 			{Name: "a", Self: true, State: api.MemberAlive, Since: now, Version: "v1", Peer: "10.0.0.1:7947"},
 			{
 				Name: "b", State: api.MemberAlive, Since: now, Version: "v1", Peer: "10.0.0.2:7947", InUse: true, RTT: &rtt, ClockAhead: &ahead,
-				Index: &api.MemberIndex{Version: 1234, Complete: true, AsOf: &now}, Fetch: &api.MemberFetch{BytesPerSecond: 1 << 30, QueuedBytes: 4096},
+				Index: &api.MemberIndex{Version: 9999, Names: 1234, Complete: true, AsOf: &now}, Fetch: &api.MemberFetch{BytesPerSecond: 1 << 30, QueuedBytes: 4096},
 			},
 		},
 	}
@@ -72,7 +72,7 @@ func TestClusterIsShownWithWhatIsWrong(t *testing.T) {
 		exit   int
 		want   []string
 	}{
-		{"well", func(*api.Cluster) {}, exitOK, []string{"a (asked)", "version 1234", "400 µs", "-0.002s", "1 GiB/s", "Cluster prod: 2 alive, 1000 names of others in 1 MiB, 7 own; 3 MiB fetched, 1 MiB sent."}},
+		{"well", func(*api.Cluster) {}, exitOK, []string{"a (asked)", " 1234 ", " 7 ", "400 µs", "-2 ms", "1 GiB/s", "Cluster prod: 2 alive, 1000 names of others in 1 MiB, 7 own; 3 MiB fetched, 1 MiB sent."}},
 		{"no cluster", func(c *api.Cluster) { *c = api.Cluster{} }, exitFailed, []string{"in no cluster"}},
 		{"unusable", func(c *api.Cluster) {
 			c.Members[1].Unusable, c.Members[1].Index = "speaks protocol 2, this node 1", nil
@@ -80,6 +80,14 @@ func TestClusterIsShownWithWhatIsWrong(t *testing.T) {
 			[]string{"unusable: b: speaks protocol 2"}},
 		{"out of reach", func(c *api.Cluster) { c.Members[1].State = api.MemberUnreachable }, exitFailed, []string{"1 alive, 1 unreachable", "unreachable: b: out of reach"}},
 		{"leaving", func(c *api.Cluster) { c.Members[1].State = api.MemberLeaving }, exitOK, []string{"1 leaving"}},
+		{"failed", func(c *api.Cluster) {
+			seen := time.Now().Add(-90 * time.Minute)
+			c.Members[1].State, c.Members[1].Seen, c.Members[1].Index, c.Members[1].InUse = api.MemberFailed, &seen, nil, false
+		}, exitOK, []string{"1 alive, 1 failed", " failed ", "failed: b: it failed: last seen 1h30m0s ago"}},
+		{"left", func(c *api.Cluster) { c.Members[1].State = api.MemberLeft }, exitOK, []string{"1 alive, 1 left"}},
+		{"another key", func(c *api.Cluster) {
+			c.Rejected = []api.Rejected{{Address: "10.0.0.9", Seen: time.Now(), Times: 3, Why: "its key is not in this node's keyring"}}
+		}, exitFailed, []string{"unusable: 10.0.0.9 cannot be authenticated: its key is not in this node's keyring (3 attempts"}},
 		{"clock", func(c *api.Cluster) { *c.Members[1].ClockAhead = 3600 }, exitOK, []string{"clock: b: its clock is 1h0m0s ahead"}},
 		{"plain", func(c *api.Cluster) { c.Encrypted = false }, exitOK, []string{"keys: gossip is not encrypted"}},
 		{"a hostile name", func(c *api.Cluster) { c.Members[1].Version = "v\x1b[2J" }, exitOK, nil},
@@ -95,6 +103,14 @@ func TestClusterIsShownWithWhatIsWrong(t *testing.T) {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: no %q in\n%s", r.name, want, out)
 			}
+		}
+	}
+}
+
+func TestClocksAreShownWithoutExponents(t *testing.T) {
+	for s, want := range map[float64]string{0.000075: "+75 µs", -0.0000025: "-2.5 µs", 0: "+0 µs", 0.25: "+250 ms", -1.5: "-1.5 s", 3600: "+3600 s", 86400000: "+86400000 s"} {
+		if got := clockText(s); got != want {
+			t.Errorf("%v is shown as %q, want %q", s, got, want)
 		}
 	}
 }

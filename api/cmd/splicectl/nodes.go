@@ -108,6 +108,8 @@ func (t *target) everyMember(known *api.Cluster) ([]node, error) {
 		n := node{name: m.Name}
 		host, _, err := net.SplitHostPort(m.Peer)
 		switch {
+		case m.State == api.MemberFailed, m.State == api.MemberLeft:
+			continue
 		case m.Self:
 			n.client, n.err = t.clientOf(address, token)
 		case m.State != api.MemberAlive:

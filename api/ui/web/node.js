@@ -273,7 +273,7 @@ export function Peers() {
     <${Panel} id="peers" title=${`Peers of cluster ${shown(k.name, 60) || '(no name)'}`} aside=${html`<${Refreshed} from=${from} every=${10} />`}>
       ${found.length ? html`<div class="attention"><ul>${found.map((f) => html`<li>${f}</li>`)}</ul></div>` : html`<p class="answer">All <strong>${plural(alive.length, 'other member')}</strong> are reachable and in use.</p>`}
       <${Stats}>
-        <${Stat} label="Others alive" value=${`${count(alive.length)} of ${plural(others.length, 'member')}`} title="Members of the cluster beside this node" />
+        <${Stat} label="Others alive" value=${`${count(alive.length)} of ${plural(others.filter((m) => m.state !== 'left').length, 'member')}`} title="Members of the cluster beside this node" />
         <${Stat} label="Fetched from others" value=${bytes(k.fetched_bytes)} note=${`${bytes(k.sent_bytes)} sent to them`} title="Since the start" />
         <${Stat} label="Known of others" value=${`${many(k.index.names)} names`} note=${`${bytes(k.index.bytes)} of memory; ${plural(k.index.complete, 'member')} read in whole`} title="What this node believes that others hold" />
         <${Stat} label="Told to others" value=${`${many(k.own.names)} names`} note=${bytes(k.own.bytes)} title="What this node says that it holds" />
@@ -303,10 +303,12 @@ function findings(k, others, alive) {
   if (!alive.length) list.push(`No other member is there${k.join?.errors?.length ? `: ${shown(k.join.errors[0], 300)}` : '.'}`);
   for (const m of others) {
     if (m.state === 'unreachable') list.push(html`<${Name} text=${m.name} /> is out of reach since <${Time} at=${m.since} />.`);
-    else if (m.unusable) list.push(html`<${Name} text=${m.name} /> is not worked with: ${shown(m.unusable, 300)}`);
+    else if (m.state === 'failed') list.push(html`<${Name} text=${m.name} /> has failed; it was last seen <${Ago} at=${m.last_seen ?? m.since} />.`);
+    else if (m.unusable && m.state === 'alive') list.push(html`<${Name} text=${m.name} /> is not worked with: ${shown(m.unusable, 300)}`);
     if (m.fetch?.breaker_open) list.push(html`<${Name} text=${m.name} /> failed too often and is left alone for a while.`);
     if (Math.abs(m.clock_ahead_seconds ?? 0) > 1) list.push(html`The clock of <${Name} text=${m.name} /> is ${millis(Math.abs(m.clock_ahead_seconds) * 1000)} ${m.clock_ahead_seconds > 0 ? 'ahead' : 'behind'}.`);
   }
+  for (const r of k.rejected ?? []) list.push(`${shown(r.address, 60)} cannot be authenticated: ${shown(r.why, 300)}`);
   if (k.files_error) list.push(`A file that has changed is not in use: ${shown(k.files_error, 300)}`);
   return list;
 }
