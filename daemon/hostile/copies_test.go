@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/spliced-kv/spliced/connector"
@@ -66,4 +67,42 @@ func believed(t testing.TB, m *connector.Model, s stored) bool {
 		t.Fatal(err)
 	}
 	return f.Segments[0].Hit()
+}
+
+// An owner that is stopped keeps its connections open: whoever asks it first waits, and
+// then nobody until it answers again.
+func TestHostileStoppedOwnerIsSkipped(t *testing.T) {
+	flags := clusterFlags(t, "a", "b")
+	a := start(t, bounds{}, flags[0]...)
+	b := start(t, bounds{}, append(flags[1], "-read-ahead=off")...)
+	ma, mb := writer(t, a), writer(t, b)
+	list := publish(t, ma, 8)
+	eventually(t, "b knows what a holds", func() bool {
+		for _, s := range list {
+			if !believed(t, mb, s) {
+				return false
+			}
+		}
+		return true
+	})
+	silences := b.series("spliced_peer_silences_total")
+	defer func() { _ = a.command.Process.Signal(syscall.SIGCONT) }()
+	if err := a.command.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	y := ask(t, mb, list[:1], patience/10)
+	eventually(t, "b suspects a", func() bool { return b.series("spliced_peer_silences_total") > silences })
+	for _, s := range list {
+		if believed(t, mb, s) {
+			t.Error("a match counts on a node that does not answer")
+		}
+	}
+	if y.right != 0 || y.wrong != 0 {
+		t.Errorf("of a node that is stopped came %v", y)
+	}
+	if err := a.command.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a is asked again", func() bool { return ask(t, mb, list, patience/10).right == len(list) })
+	report(t, "SIGSTOP of the node that holds what another one's engine asks for", "the wait of one acquire", "misses until it went on")
 }

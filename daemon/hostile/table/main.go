@@ -85,6 +85,7 @@ var attacks = []attack{
 	{"bucket", hostile, "TestHostileANodeDiesBeforeItsBucket", ""},
 	{"bucket", hostile, "TestHostileBucketThatFails", ""},
 	{"copies", hostile, "TestHostileLastCopiesOutliveTheirNode", ""},
+	{"copies", hostile, "TestHostileStoppedOwnerIsSkipped", ""},
 	{"bucket", hostile, "TestHostileBucketThatTakesNothing", ""},
 	{"held", hostile, "TestHostileGarbageEndsItsConnectionOnly", ""},
 	{"held", disk, "TestFileSystemFullToTheLastByte", "ext4 filled to the last byte while objects are synced"},
