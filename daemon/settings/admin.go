@@ -31,7 +31,7 @@ func (c *Config) checkAdmin(v *faults) {
 			v.add(name, "path of %d bytes, most %d", len(path), maxDiskPath)
 		}
 	}
-	if (c.AdminTLSCert == "") != (c.AdminTLSKey == "") {
+	if c.HTTP != Off && (c.AdminTLSCert == "") != (c.AdminTLSKey == "") {
 		v.add("admin-tls-cert-file", "admin-tls-cert-file and admin-tls-key-file: both of them or neither")
 	}
 }

@@ -76,9 +76,6 @@ func (c *Config) checkCluster(v *faults) {
 			v.add(name, "path of %d bytes, most %d", len(path), maxDiskPath)
 		}
 	}
-	if given := (c.ClusterTLSCert != "") == (c.ClusterTLSKey != "") && (c.ClusterTLSKey != "") == (c.ClusterTLSCA != ""); !given {
-		v.add("cluster-tls-cert", "cluster-tls-cert, cluster-tls-key and cluster-tls-ca: all or none of them")
-	}
 	for name, a := range map[string]netip.AddrPort{"cluster-advertise": c.ClusterAdvertise, "cluster-peer-advertise": c.ClusterPeerAdvertise} {
 		if a.IsValid() && (a.Port() == 0 || a.Addr().IsUnspecified()) {
 			v.add(name, "%v cannot be reached", a)
@@ -93,6 +90,9 @@ func (c *Config) checkCluster(v *faults) {
 }
 
 func (c *Config) checkNeeded(v *faults) {
+	if given := (c.ClusterTLSCert != "") == (c.ClusterTLSKey != "") && (c.ClusterTLSKey != "") == (c.ClusterTLSCA != ""); !given {
+		v.add("cluster-tls-cert", "cluster-tls-cert, cluster-tls-key and cluster-tls-ca: all or none of them")
+	}
 	if !ValidNode(c.ClusterNode) {
 		v.add("cluster-node", "%.64q is not a DNS name in lower case", c.ClusterNode)
 	}

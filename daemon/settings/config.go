@@ -418,7 +418,7 @@ func (c *Config) checkMemory(v *faults) {
 func (c *Config) UsesHBM() bool { return c.HBMPublic > 0 || c.HBMPrivate > 0 }
 
 // checkHBM holds the settings of the GPU to their ranges whether one is used or
-// not, as checkDisk does.
+// not, as checkDisk does. Those that bound each other do so only where one is used.
 func (c *Config) checkHBM(v *faults) {
 	page := c.HBMPageBytes
 	if page < 4*KiB || page > 16*MiB || page&(page-1) != 0 {
@@ -430,10 +430,13 @@ func (c *Config) checkHBM(v *faults) {
 			v.sizes([]sizeBound{{pool.name, pool.size, page, 4 * TiB}})
 		}
 	}
-	least := LeastHBMClient + page
+	client, connections := LeastHBMClient+4*KiB, Bytes(0)
+	if c.UsesHBM() {
+		client, connections = LeastHBMClient+page, c.HBMClient
+	}
 	v.sizes([]sizeBound{
-		{"hbm-client", c.HBMClient, least, TiB},
-		{"hbm-connections", c.HBMConnections, c.HBMClient, 4 * TiB},
+		{"hbm-client", c.HBMClient, client, TiB},
+		{"hbm-connections", c.HBMConnections, connections, 4 * TiB},
 	})
 	c.checkDevices(v)
 	if len(c.HBMLibrary) > maxDiskPath {

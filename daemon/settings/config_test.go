@@ -205,6 +205,41 @@ func TestValidateListsEveryBadSetting(t *testing.T) {
 	}
 }
 
+// What a feature needs of other settings is asked for where it is on.
+func TestAFeatureThatIsOffNeedsNothing(t *testing.T) {
+	noDefault := "tenants:\n  - name: search\n  - name: chat\n    salt: chat\n"
+	for name, test := range map[string]struct{ file, on, refused string }{
+		"events of tenants":    {noDefault, "events_bind: 127.0.0.1:5557", `events-tenants: no tenant "default" is configured`},
+		"events of nobody":     {"events_tenants: nobody", "events_bind: 127.0.0.1:5557", `events-tenants: no tenant "nobody" is configured`},
+		"events' two ports":    {"events_replay_bind: 127.0.0.1:5557", "events_bind: 127.0.0.1:5557", "events-replay-bind:"},
+		"GPU memory of one":    {"hbm_client: 2GiB", "hbm_public: 8GiB", "hbm-connections:"},
+		"GPU pages":            {"hbm_page_bytes: 1MiB\nhbm_client: 1MiB", "hbm_public: 8GiB", "hbm-client:"},
+		"admin TLS":            {"admin_tls_cert_file: /etc/cert.pem\nhttp: \"off\"", "http: 127.0.0.1:9400", "admin-tls-cert-file:"},
+		"cluster TLS":          {"cluster_tls_cert: /etc/cert.pem\ncluster_bind: 10.0.0.1:7946\ncluster_insecure: on", "cluster_seeds: node", "cluster-tls-cert:"},
+		"cluster without keys": {"cluster_bind: 10.0.0.1:7946", "cluster_seeds: node", "cluster-keyring:"},
+		"bucket without keys":  {"object_endpoint: https://s3.example.com", "object_bucket: cold", "object-credentials:"},
+	} {
+		validate := func(file string) error {
+			c, _, err := Load(from(file, nil, "-config", "config.yaml"))
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			c.Resolve(bigMachine)
+			return c.Validate()
+		}
+		if err := validate(test.file + "\n"); err != nil {
+			t.Errorf("%s, which is off: %v", name, err)
+		}
+		file := test.file + "\n" + test.on + "\n"
+		if strings.HasPrefix(test.on, "http:") {
+			file = strings.Replace(test.file, "http: \"off\"", test.on, 1)
+		}
+		if err := validate(file); err == nil || !strings.Contains(err.Error(), test.refused) {
+			t.Errorf("%s, which is on: %v, want %q", name, err, test.refused)
+		}
+	}
+}
+
 func TestALevelAboveMemoryNeedsADisk(t *testing.T) {
 	for _, level := range []string{"memory", "logged", "synced"} {
 		for _, disk := range []string{"", "/var/cache/spliced"} {

@@ -52,13 +52,13 @@ func (c *Config) checkEvents(v *faults) {
 	if c.EventsMemory < MiB || c.EventsMemory > 64*GiB {
 		v.add("events-memory", "%v is not between 1MiB and 64GiB", c.EventsMemory)
 	}
-	for _, name := range c.EventsTenants {
-		if !slices.ContainsFunc(c.Tenants, func(t Tenant) bool { return t.Name == name }) {
-			v.add("events-tenants", "no tenant %.64q is configured", name)
-		}
-	}
 	if !c.UsesEvents() {
 		return
+	}
+	for _, name := range c.EventsTenants {
+		if !slices.ContainsFunc(c.Tenants, func(t Tenant) bool { return t.Name == name }) {
+			v.add("events-tenants", "no tenant %.64q is configured: name those whose prompts may be told", name)
+		}
 	}
 	for name, text := range map[string]string{"events-pod": c.EventsPod, "events-model": c.EventsModel} {
 		v.plain(name, text)
