@@ -17,6 +17,10 @@ import (
 // connect, and only its owner may put anything there.
 const dirMode = 0o2750
 
+// olderDirMode is the mode of a directory that a release before 2750 made. With it
+// members of the group could replace the socket.
+const olderDirMode = 0o2770
+
 // candidate is where the socket may be.
 type candidate struct {
 	path    string
@@ -72,6 +76,12 @@ func prepareDir(p candidate) error {
 	if err := stat(dir, &st); err != nil {
 		return fmt.Errorf("stat %s: %w", dir, err)
 	}
+	if own := int(st.Uid) == os.Geteuid(); own && !p.private && st.Mode == unix.S_IFDIR|olderDirMode {
+		if err := setMode(dir, dirMode); err != nil {
+			return err
+		}
+		st.Mode = unix.S_IFDIR | dirMode
+	}
 	if err := suits(dir, &st, p.private); err != nil {
 		return err
 	}
@@ -99,7 +109,7 @@ func suits(dir string, st *unix.Stat_t, private bool) error {
 	return nil
 }
 
-// setMode gives a directory that we made its mode: Mkdir leaves it to the umask and
+// setMode gives a directory of ours its mode: Mkdir leaves it to the umask and
 // ignores setgid. It does so through a descriptor, since where others may write in
 // the directory above they could put a link in its place meanwhile.
 func setMode(dir string, mode uint32) error {
@@ -110,7 +120,7 @@ func setMode(dir string, mode uint32) error {
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err = unix.Fstat(fd, &st); err == nil && int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("%s was made by us and is of user %d now", dir, st.Uid)
+		return fmt.Errorf("%s was ours and is of user %d now", dir, st.Uid)
 	}
 	if err == nil {
 		err = unix.Fchmod(fd, mode)

@@ -27,7 +27,7 @@ func TestDirectoriesAreMadeAndChecked(t *testing.T) {
 	if err := prepareDir(made); err != nil {
 		t.Errorf("again: %v", err)
 	}
-	for name, mode := range map[string]uint32{"everybody's": 0o777, "a group's": 0o2770, "an emptyDir with fsGroup": 0o2777, "a shared but sticky": 0o3770} {
+	for name, mode := range map[string]uint32{"everybody's": 0o777, "a group's": 0o770, "an emptyDir with fsGroup": 0o2777, "a shared but sticky": 0o3770} {
 		if err := os.Mkdir(at(name), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -41,6 +41,15 @@ func TestDirectoriesAreMadeAndChecked(t *testing.T) {
 		if err := prepareDir(candidate{path: at(name, "daemon", "s")}); err != nil {
 			t.Errorf("one to be made in %s directory: %v", name, err)
 		}
+	}
+	if err := errors.Join(os.Mkdir(at("older"), 0o700), unix.Chmod(at("older"), 0o2770)); err != nil {
+		t.Fatal(err)
+	}
+	if err := prepareDir(candidate{path: at("older", "s")}); err != nil {
+		t.Errorf("a directory that an older release made: %v", err)
+	}
+	if info, err := os.Stat(at("older")); err != nil || info.Mode()&os.ModeSetgid == 0 || info.Mode().Perm() != 0o750 {
+		t.Errorf("a directory that an older release made has %v, %v", info.Mode(), err)
 	}
 	if os.Geteuid() == 0 {
 		if err := errors.Join(os.Mkdir(at("theirs"), 0o755), os.Chown(at("theirs"), 1001, -1)); err != nil {
