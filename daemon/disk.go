@@ -32,6 +32,7 @@ func (d *Daemon) diskConfig() disk.Config {
 		Workers: c.DiskWorkers, QueueBytes: int64(c.DiskQueue), SyncEvery: c.DiskSyncEvery,
 		DrainTime: max(c.DrainTimeout, time.Millisecond), OpenLater: true,
 		Eviction: evictionOf(diskEviction), Now: d.now, Log: d.log, Find: d.segments, Held: d.held, Changed: d.diskChanged,
+		Profile: func(fp profile.Fingerprint) *profile.Profile { return d.store.RegisteredProfile(fp) },
 		Evicted: func(e *tier.Entry, model string, quota bool) { d.store.EvictedBelow(e, model, quota) },
 	}
 	// By name: ids follow the order of the configuration, which may change.

@@ -59,6 +59,14 @@ func (s *Store) reuseProfile(p *profile.Profile) (tier.ProfileID, bool) {
 	return ps.ID, true
 }
 
+// RegisteredProfile returns the profile of a fingerprint, nil if it is not registered.
+func (s *Store) RegisteredProfile(fp profile.Fingerprint) *profile.Profile {
+	if ps := s.registered(fp); ps != nil {
+		return ps.Profile
+	}
+	return nil
+}
+
 // ReleaseProfile ends one use that AddProfile began. The profile stays known,
 // and its objects stay, until its place is wanted.
 func (s *Store) ReleaseProfile(id tier.ProfileID) {

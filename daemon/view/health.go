@@ -59,6 +59,13 @@ func explain(check *api.Check, h disk.Health) {
 	case !h.Reads:
 		degraded("reads failed many times in a row and are put off: what is only on disk is a miss")
 	}
+	if h.Dormant > 0 {
+		if check.Detail != "" {
+			check.Detail += "; "
+		}
+		degraded("%s%d entries are kept and not served, until the file of their profile can be read or an engine registers the profile: %s",
+			check.Detail, h.Dormant, h.DormantCause)
+	}
 }
 
 // diskMeans says what follows from a state.

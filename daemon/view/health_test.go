@@ -24,12 +24,17 @@ func TestADiskThatHangsIsDegraded(t *testing.T) {
 		"write":      {disk.Health{Reads: true, WriteStalled: 61 * time.Second}, api.CheckDegraded, "a write has not returned for 1m1s"},
 		"both":       {disk.Health{ReadStalled: 7 * time.Second, WriteStalled: time.Minute}, api.CheckDegraded, "a read has not"},
 		"put off":    {disk.Health{}, api.CheckDegraded, "reads failed many times"},
+		"dormant":    {disk.Health{Reads: true, Dormant: 20, DormantCause: "profile 01: EIO"}, api.CheckDegraded, "20 entries are kept and not served"},
+		"and full":   {disk.Health{State: disk.StateFull, Reads: true, Dormant: 20, DormantCause: "profile 01: EIO"}, api.CheckDegraded, "full since"},
 		"and paused": {disk.Health{State: disk.StatePaused, ReadStalled: time.Minute}, api.CheckDegraded, "paused since"},
 	} {
 		check := api.Check{State: api.CheckOK}
 		explain(&check, test.health)
 		if check.State != test.state || !strings.HasPrefix(check.Detail, test.detail) || (check.Detail == "") != (test.detail == "") {
 			t.Errorf("%s: %s, %q", name, check.State, check.Detail)
+		}
+		if named := strings.Contains(check.Detail, test.health.DormantCause); !named {
+			t.Errorf("%s: %q does not say why entries are dormant", name, check.Detail)
 		}
 	}
 }

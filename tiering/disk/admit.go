@@ -77,6 +77,13 @@ func (t *Tier) admitLocked(o *tier.Object, room int64) (*entry, error) {
 		return nil, fmt.Errorf("disk: a write has not returned for %v: %w", hung, tier.ErrUnavailable)
 	}
 	e := t.index[tier.Name{Kind: o.Kind, Key: o.Key}]
+	d := t.mount.dormant[o.Profile.Fingerprint()]
+	if d != nil {
+		d.offered = o.Profile
+	}
+	if d != nil || e != nil && e.phase == dormant {
+		return nil, fmt.Errorf("disk: the file of the profile of %x is to be written anew first: %w", o.Key[:8], tier.ErrUnavailable)
+	}
 	if e != nil && e.phase == suspect {
 		// It may have lost its bytes. They are at hand now, so it is written anew.
 		if t.forgetTreeLocked(e) {
@@ -130,7 +137,7 @@ func (t *Tier) prepareLocked(o *tier.Object) (e, parent *entry, err error) {
 		if parent = t.index[o.Parent]; parent == nil {
 			return nil, nil, fmt.Errorf("disk: %x extends %x, which is not here: %w", o.Key[:8], o.Parent.Key[:8], tier.ErrInvalid)
 		}
-		if parent.phase == suspect {
+		if parent.unproven() {
 			return nil, nil, fmt.Errorf("disk: %x extends %x, which was not read yet: %w", o.Key[:8], o.Parent.Key[:8], tier.ErrBusy)
 		}
 	}

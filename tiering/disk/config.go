@@ -59,6 +59,9 @@ type Config struct {
 	DrainTime  time.Duration // how long Close goes on with what was admitted; 10 seconds
 	OpenLater  bool          // leave the first attempt to Run
 
+	// Profile returns a profile that is registered now, nil if it is not. Entries whose
+	// own file of it cannot be read are served again with that. nil = no profile is.
+	Profile  func(profile.Fingerprint) *profile.Profile
 	Eviction func() policy.Eviction // policy.NewLRU
 	Now      func() time.Time       // time.Now
 	Log      zerolog.Logger

@@ -74,6 +74,7 @@ type Counters struct {
 	QueueObjects uint64 `count:"queue_objects" prom:"disk_write_queue_objects" help:"Objects that wait to be written, or are being."`
 	QueueBytes   uint64 `count:"queue_bytes" prom:"disk_write_queue_bytes" help:"Bytes of objects that wait to be written, or are being."`
 	SlabBytes    uint64 `count:"slab_bytes" prom:"disk_slab_bytes" help:"Size of the slab files."`
+	Dormant      uint64 `count:"dormant" prom:"disk_dormant_objects" help:"Entries that are kept and not served, because the file of their profile cannot be read or is damaged. Included in entries and bytes."`
 	Logged       uint64 `count:"logged" prom:"disk_unsynced_objects" help:"Objects on disk that power loss may take."`
 }
 
@@ -87,6 +88,8 @@ func (t *Tier) Counters() Counters {
 	c.LeavingBytes = uint64(t.leaving)
 	c.QueueObjects, c.QueueBytes = uint64(len(t.queue.all)), uint64(t.queue.bytes)
 	c.Logged = uint64(len(t.logged))
+	dormant, _ := t.dormantLocked()
+	c.Dormant = uint64(dormant)
 	if t.mount != nil {
 		c.SlabBytes = uint64(t.mount.SlabBytes())
 	}

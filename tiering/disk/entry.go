@@ -23,8 +23,10 @@ import (
 //	   └─ canceled ─► gone ◄─┴─────────────────── released ◄─── deleted ◄─ deleting ◄┘
 //	                           nobody reads it           synced       row deleted
 //
-// Opening the directory begins entries as logged or suspect. Closing it forgets all
-// of them at once, with their pools.
+// Opening the directory begins entries as logged or suspect, or as dormant where the
+// file of their profile does not give it: these are counted and may be evicted, and are
+// not found before the profile is known. Closing it forgets all of them at once, with
+// their pools.
 type phase uint8
 
 const (
@@ -34,6 +36,7 @@ const (
 	writing                 // a worker has it
 	written                 // its bytes are in slabs, its row is not in the catalogue
 	committing              // its row is being written
+	dormant                 // its row is good, its profile is not known yet
 	suspect                 // live: from before the directory was opened, and its bytes may not have been synced
 	logged                  // live
 	synced                  // live
@@ -46,13 +49,14 @@ const (
 )
 
 var phaseNames = [phases]string{
-	"admitted", "starting", "queued", "writing", "written", "committing", "suspect", "logged", "synced",
+	"admitted", "starting", "queued", "writing", "written", "committing", "dormant", "suspect", "logged", "synced",
 	"dropped", "deleting", "deleted", "released", "gone",
 }
 
 func (p phase) String() string { return phaseNames[p] }
 
 func (p phase) pending() bool { return p <= committing }
+func (p phase) kept() bool    { return p >= dormant && p <= synced } // by a row
 func (p phase) live() bool    { return p >= suspect && p <= synced }
 
 // mayBecome are the arrows of the picture. What is on its way is gone once the
@@ -64,6 +68,7 @@ var mayBecome = [phases][]phase{
 	writing:    {written, dropped, gone},
 	written:    {committing, dropped, gone},
 	committing: {logged, dropped, gone},
+	dormant:    {suspect, logged, deleting},
 	suspect:    {logged, deleting},
 	logged:     {synced, deleting},
 	synced:     {deleting},
@@ -116,6 +121,9 @@ type entry struct {
 func (t *table) become(e *entry, to phase) {
 	if !slices.Contains(mayBecome[e.phase], to) {
 		panic(fmt.Sprintf("disk: %v is %v and cannot become %v", e.Name, e.phase, to))
+	}
+	if e.phase == dormant {
+		e.model.dormant--
 	}
 	e.phase = to
 	t.publish(e, to.live())

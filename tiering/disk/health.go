@@ -95,6 +95,11 @@ type Health struct {
 	Since time.Time // when the state began
 	Reads bool      // reads are tried; false also while too many in a row have failed, or one hangs
 
+	// Entries that are kept and not found because the file of their profile does not
+	// give it, which is tried again, and why the file of one does not.
+	Dormant      int
+	DormantCause string
+
 	// How long an operation has not returned, once that is volume.StallAfter; else 0. While
 	// a read hangs nothing is found, while a write or sync does nothing is admitted.
 	ReadStalled, WriteStalled time.Duration
@@ -111,6 +116,7 @@ func (t *Tier) Health() Health {
 	if t.health.cause != nil {
 		h.Cause = t.health.cause.Error()
 	}
+	h.Dormant, h.DormantCause = t.dormantLocked()
 	return h
 }
 

@@ -3,6 +3,7 @@ package disk
 import (
 	"sync"
 
+	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 )
@@ -22,13 +23,16 @@ type mount struct {
 	bad      int               // writes that failed, in a row
 	failures int               // syncs of data that failed
 	highest  uint64            // generation that was seen
+	opened   uint64            // generation up to which bytes were synced when it was opened
+	unproven bool              // there are suspects that nobody has tried to read
 	flying   map[*write]uint64 // writes on their way to a row: no lower generation will be theirs
-	writers  int               // running
+	dormant  map[profile.Fingerprint]*dormancy
+	writers  int // running
 	stopping bool
 }
 
 func newMount(v *volume.Volume) *mount {
-	return &mount{Volume: v, dirty: map[uint32]bool{}, flying: map[*write]uint64{}}
+	return &mount{Volume: v, dirty: map[uint32]bool{}, flying: map[*write]uint64{}, dormant: map[profile.Fingerprint]*dormancy{}}
 }
 
 // wroteLocked notes that slabs are dirty.

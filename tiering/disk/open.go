@@ -91,7 +91,6 @@ type opening struct {
 	mount   *mount
 	models  map[profile.Fingerprint]*model
 	removed map[tier.Name]uint64
-	synced  uint64 // generation up to which bytes are known to have been synced
 	log     zerolog.Logger
 	wrong   []catalog.Change // rows that are dropped
 
@@ -103,12 +102,12 @@ type opening struct {
 // before anything is written where they point.
 func (t *Tier) load(v *volume.Volume) (*opening, error) {
 	o := &opening{table: t.newTable(), mount: newMount(v), models: map[profile.Fingerprint]*model{}, removed: t.removed.from(v.Format.ID), log: t.log}
-	profiles, bad, err := v.Profiles()
+	profiles, unread, err := v.Profiles()
 	if err != nil {
 		return nil, err
 	}
-	for _, err := range bad {
-		t.log.Warn().Str("tier", "disk").Err(err).Msg("a profile cannot be read")
+	for _, u := range unread {
+		o.mount.dormant[u.Fingerprint] = &dormancy{model: &model{name: fmt.Sprintf("profile %x", u.Fingerprint[:8])}, cause: u.Err}
 	}
 	for _, p := range profiles {
 		o.models[p.Fingerprint()] = newModel(p)
@@ -240,8 +239,8 @@ func (o *opening) take(rows []catalog.Row) {
 		owners[a.number] = a
 	}
 	slices.SortFunc(rows, func(a, b catalog.Row) int { return cmp.Compare(b.Generation, a.Generation) })
-	o.synced = o.mount.Synced()
-	o.mount.highest = o.synced
+	o.mount.opened = o.mount.Synced()
+	o.mount.highest = o.mount.opened
 	kept := make(map[tier.Name]*entry, len(rows))
 	for i := range rows {
 		r := &rows[i]
@@ -266,25 +265,35 @@ func (o *opening) take(rows []catalog.Row) {
 // been synced are suspect. The others count as logged until the next sync: after a
 // process was killed, the kernel may not have written everything yet.
 func (o *opening) entry(r *catalog.Row, owner *account) (*entry, error) {
-	m := o.models[r.Fingerprint]
-	if m == nil || owner == nil || !tier.CheckpointKind(r.Kind).Known(m.Profile) {
-		return nil, fmt.Errorf("profile %x, tenant %d or kind %d is not known: %w", r.Fingerprint[:8], r.Tenant, r.Kind, tier.ErrCorrupt)
-	}
-	if err := fits(r, m); err != nil {
-		return nil, err
+	m, sleeps := o.models[r.Fingerprint], o.mount.dormant[r.Fingerprint]
+	if m == nil && sleeps == nil || owner == nil {
+		return nil, fmt.Errorf("profile %x or tenant %d is not known: %w", r.Fingerprint[:8], r.Tenant, tier.ErrCorrupt)
 	}
 	e := &entry{
 		Row: *r, model: m, owner: owner, pool: o.pools[poolOf(tier.CheckpointKind(r.Kind))],
-		bytes: slab.RunBytes(r.Runs), phase: logged, used: time.Unix(0, r.Used),
+		bytes: slab.RunBytes(r.Runs), used: time.Unix(0, r.Used),
 	}
-	if e.Generation > o.synced {
-		e.phase = suspect
+	if m == nil {
+		e.model, e.phase = sleeps.model, dormant
+		return e, nil
 	}
-	return e, nil
+	e.phase = o.mount.firstPhase(e)
+	return e, fits(r, m)
 }
 
-// fits says whether a row's lengths are those of its model. Reading trusts them.
+// firstPhase is the phase of an entry whose profile is known when it is found.
+func (m *mount) firstPhase(e *entry) phase {
+	if e.Generation > m.opened {
+		return suspect
+	}
+	return logged
+}
+
+// fits says whether a row's kind and lengths are those of its model. Reading trusts them.
 func fits(r *catalog.Row, m *model) error {
+	if !tier.CheckpointKind(r.Kind).Known(m.Profile) {
+		return fmt.Errorf("kind %d is not known: %w", r.Kind, tier.ErrCorrupt)
+	}
 	l, err := tier.LayoutOf(m.Profile, tier.CheckpointKind(r.Kind), r.End-r.Begin, r.Packed)
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
@@ -353,11 +362,24 @@ func (o *opening) linkAll(kept map[tier.Name]*entry) {
 	for _, e := range list {
 		o.rank(e)
 		o.mount.highest = max(o.mount.highest, e.Generation)
-		if e.phase == suspect {
+		if e.phase == dormant {
+			d := o.mount.dormant[e.Fingerprint]
+			d.entries = append(d.entries, e)
+			d.model.dormant++
+		}
+		switch {
+		case e.Generation > o.mount.opened:
 			o.suspects = append(o.suspects, e)
-		} else {
+		case e.phase == logged:
 			o.logged = append(o.logged, e)
 		}
+	}
+	for fp, d := range o.mount.dormant {
+		if len(d.entries) == 0 {
+			delete(o.mount.dormant, fp)
+		}
+		o.log.Warn().Str("tier", "disk").Int("entries", len(d.entries)).Err(d.cause).
+			Msg("a profile cannot be read: its entries are kept, and served once it can or an engine has registered it")
 	}
 	slices.SortFunc(o.suspects, func(a, b *entry) int { return cmp.Compare(a.Generation, b.Generation) })
 }

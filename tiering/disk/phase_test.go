@@ -16,7 +16,7 @@ import (
 // Every phase has a way in and a way out, apart from the first and the last, and no
 // other step is taken.
 func TestPhases(t *testing.T) {
-	reached := map[phase]bool{admitted: true, suspect: true}
+	reached := map[phase]bool{admitted: true, dormant: true, suspect: true}
 	for from := range phases {
 		if (len(mayBecome[from]) == 0) != (from == gone) {
 			t.Errorf("%v leads to %v", from, mayBecome[from])
@@ -48,7 +48,7 @@ func become(from, to phase) (err error) {
 		}
 	}()
 	var none table
-	none.become(&entry{phase: from, owner: &account{}}, to)
+	none.become(&entry{phase: from, owner: &account{}, model: &model{}}, to)
 	return nil
 }
 

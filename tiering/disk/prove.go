@@ -9,15 +9,28 @@ import (
 )
 
 // proveLoop reads the suspects, which are what a process that was killed wrote in
-// its last seconds. It goes one by one, and ends when it has come to the last or the
-// mount stops.
+// its last seconds: those there are, and then those whose profiles become known, until
+// the mount stops.
 func (t *Tier) proveLoop(ctx context.Context, m *mount) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for !m.stopping {
+		if m.unproven = false; len(t.suspects) > 0 {
+			t.mu.Unlock()
+			t.proveAll(ctx, m)
+			t.mu.Lock()
+		}
+		for !m.unproven && !m.stopping {
+			t.idle.Wait()
+		}
+	}
+}
+
+// proveAll reads the suspects one by one.
+func (t *Tier) proveAll(ctx context.Context, m *mount) {
 	t.mu.Lock()
 	list := t.suspects
 	t.mu.Unlock()
-	if len(list) == 0 {
-		return
-	}
 	for _, e := range list {
 		t.mu.Lock()
 		stop := m.stopping || ctx.Err() != nil
@@ -36,7 +49,7 @@ func (t *Tier) proveLoop(ctx context.Context, m *mount) {
 	}
 	var left []*entry
 	t.mu.Each(len(list), rowsAtOnce, func(i int) {
-		if list[i].phase == suspect {
+		if list[i].unproven() {
 			left = append(left, list[i])
 		}
 	})
@@ -46,10 +59,13 @@ func (t *Tier) proveLoop(ctx context.Context, m *mount) {
 	t.wantSync() // of what is suspect no more
 }
 
+// unproven: no sync may count the entry's bytes before they were read.
+func (e *entry) unproven() bool { return e.phase == suspect || e.phase == dormant }
+
 // skipSuspectsLocked drops some of those from the front that are suspect no more.
 func (t *Tier) skipSuspectsLocked() {
 	for range rowsAtOnce {
-		if len(t.suspects) == 0 || t.suspects[0].phase == suspect {
+		if len(t.suspects) == 0 || t.suspects[0].unproven() {
 			return
 		}
 		t.suspects = t.suspects[1:]

@@ -179,6 +179,7 @@ func (t *Tier) probe(m *mount) (again, reopen bool) {
 		t.missing(err)
 		return false, true
 	}
+	t.wake(m)
 	t.mu.Lock()
 	state := t.health.state
 	t.mu.Unlock()

@@ -409,13 +409,13 @@ func (s *shelf) check(t *Tier) {
 			pinned += e.bytes
 			keeps[e.owner] += e.charge()
 		}
-		if e.phase.live() && e.bytes != slab.RunBytes(e.Runs) {
+		if e.phase.kept() && e.bytes != slab.RunBytes(e.Runs) {
 			s.Errorf("%x is charged %d bytes and has %d", e.Key[:4], e.bytes, slab.RunBytes(e.Runs))
 		}
 		if e.Parent != (extent.Name{}) && (e.parent == nil || t.index[tierName(e.Parent)] != e.parent) {
 			s.Errorf("%x has lost its parent", e.Key[:4])
 		}
-		if may := e.phase.live() && e.pins == 0 && e.child == nil; may != e.evicts {
+		if may := e.phase.kept() && e.pins == 0 && e.child == nil; may != e.evicts {
 			s.Errorf("%x may leave: %v, but policies hold it: %v", e.Key[:4], may, e.evicts)
 		}
 	}

@@ -29,7 +29,7 @@ const (
 	poolCount
 )
 
-// pool is a budget. Its policies hold the entries that may leave now: live, not
+// pool is a budget. Its policies hold the entries that may leave now: with a row, not
 // read, and extended by none. Foreign ones, of tenants not configured, go first.
 type pool struct {
 	name    string
@@ -54,7 +54,7 @@ func poolOf(kind tier.CheckpointKind) int {
 // needs that of the tier, or a table that nobody else has yet. It begins anew when
 // the directory is opened again.
 //
-// Invariant: index holds the entries on their way and those that are live.
+// Invariant: index holds the entries on their way and those that have a row.
 type table struct {
 	index    map[tier.Name]*entry
 	ids      policy.Table[entry]
@@ -171,7 +171,7 @@ func (t *table) pin(e *entry, d int) {
 // same however long the chains are. It comes back as used now, which keeps roots,
 // that serve more requests, longer.
 func (t *table) rank(e *entry) {
-	may := e.phase.live() && e.pins == 0 && e.child == nil
+	may := e.phase.kept() && e.pins == 0 && e.child == nil
 	if may == e.evicts {
 		return
 	}
@@ -222,7 +222,7 @@ func anyID(policy.ID) bool { return true }
 // forget hides an entry that none extends from everybody. Its space is free later.
 func (t *table) forget(e *entry) {
 	switch {
-	case e.phase.live():
+	case e.phase.kept():
 		t.become(e, deleting)
 	case e.phase == admitted:
 		t.become(e, gone)

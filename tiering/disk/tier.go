@@ -72,11 +72,12 @@ func (r *removals) add(m *mount, e *entry) {
 
 // model is a profile that entries are of, and the name of its model for people.
 type model struct {
-	*profile.Profile
-	name string
+	*profile.Profile // nil: not known, and its entries are dormant
+	name             string
+	dormant          int // entries; guarded by the tier's lock
 }
 
-func newModel(p *profile.Profile) *model { return &model{p, p.Identity().Model} }
+func newModel(p *profile.Profile) *model { return &model{Profile: p, name: p.Identity().Model} }
 
 // modelLocked finds or makes the model of a profile.
 func (t *Tier) modelLocked(p *profile.Profile) *model {

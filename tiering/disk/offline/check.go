@@ -88,19 +88,19 @@ func (o *directory) take() error {
 		}
 	}
 	o.report.SlabBytes = o.SlabBytes()
-	profiles, bad, err := o.Profiles()
+	profiles, unread, err := o.Profiles()
 	if err != nil {
 		return err
 	}
-	for _, err := range bad {
+	for _, u := range unread {
 		var errno unix.Errno
 		switch {
-		case errors.Is(err, tier.ErrCorrupt):
-			o.report.problem(Problem{What: err.Error()})
-		case errors.As(err, &errno):
-			return err
+		case errors.Is(u.Err, tier.ErrCorrupt):
+			o.report.problem(Problem{What: u.Err.Error()})
+		case errors.As(u.Err, &errno):
+			return u.Err
 		default: // its bytes are what its name says
-			return fmt.Errorf("%w: %w", err, volume.ErrVersion)
+			return fmt.Errorf("%w: %w", u.Err, volume.ErrVersion)
 		}
 	}
 	for _, p := range profiles {

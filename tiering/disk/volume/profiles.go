@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -37,32 +35,57 @@ func (v *Volume) KeepProfile(p *profile.Profile) error {
 	return nil
 }
 
-// Profiles reads all profiles; bad is why some cannot be believed.
-func (v *Volume) Profiles() (good []*profile.Profile, bad []error, err error) {
-	err = v.eachProfile(func(path, name string) error {
-		p, err := readProfile(v.index, path, name)
+// UnreadProfile is a profile whose file is there and does not give it. The rows that
+// name it are as good as before: the file may be readable later, or written anew.
+type UnreadProfile struct {
+	Fingerprint profile.Fingerprint
+	Err         error
+}
+
+// Profiles reads all profiles; unread are those whose files do not give them.
+func (v *Volume) Profiles() (good []*profile.Profile, unread []UnreadProfile, err error) {
+	err = v.eachProfile(func(fp profile.Fingerprint) error {
+		p, err := v.ReadProfile(fp)
 		if err != nil {
-			bad = append(bad, err)
+			unread = append(unread, UnreadProfile{fp, err})
 			return nil
 		}
 		good = append(good, p)
-		v.profiles.Lock()
-		v.profiles.stored[p.Fingerprint()] = true
-		v.profiles.Unlock()
 		return nil
 	})
-	return good, bad, err
+	return good, unread, err
+}
+
+// ReadProfile reads the file of a profile. tier.ErrCorrupt: it has other bytes.
+func (v *Volume) ReadProfile(fp profile.Fingerprint) (*profile.Profile, error) {
+	defer v.Reads.Begin()()
+	name := hex.EncodeToString(fp[:])
+	b, err := readFile(v.index, v.index.PathJoin(v.path(profileDir), name), profile.MaxCanonicalBytes)
+	if err != nil {
+		return nil, fmt.Errorf("profile %x: %w", fp[:8], err)
+	}
+	if sum := sha256.Sum256(b); sum != fp {
+		return nil, fmt.Errorf("profile %x: its %d bytes have the digest %x: %w", fp[:8], len(b), sum[:8], tier.ErrCorrupt)
+	}
+	p, err := profile.Parse(b)
+	if err != nil {
+		return nil, fmt.Errorf("profile %x: %w", fp[:8], err)
+	}
+	v.profiles.Lock()
+	v.profiles.stored[fp] = true
+	v.profiles.Unlock()
+	return p, nil
 }
 
 // RemoveCorruptProfiles removes the files of profiles that are not what their names
 // say.
 func (v *Volume) RemoveCorruptProfiles() error {
 	removed := false
-	err := v.eachProfile(func(path, name string) error {
-		if _, err := readProfile(v.index, path, name); !errors.Is(err, tier.ErrCorrupt) {
+	err := v.eachProfile(func(fp profile.Fingerprint) error {
+		if _, err := v.ReadProfile(fp); !errors.Is(err, tier.ErrCorrupt) {
 			return nil
 		}
-		if err := v.index.Remove(path); err != nil {
+		if err := v.index.Remove(v.index.PathJoin(v.path(profileDir), hex.EncodeToString(fp[:]))); err != nil {
 			return fmt.Errorf("profiles: %w", err)
 		}
 		removed = true
@@ -74,10 +97,9 @@ func (v *Volume) RemoveCorruptProfiles() error {
 	return syncDir(v.index, v.path(profileDir))
 }
 
-// eachProfile calls f with every file that is named like a profile.
-func (v *Volume) eachProfile(f func(path, name string) error) error {
-	dir := v.path(profileDir)
-	names, err := v.index.List(dir)
+// eachProfile calls f with every fingerprint that a file is named by.
+func (v *Volume) eachProfile(f func(profile.Fingerprint) error) error {
+	names, err := v.index.List(v.path(profileDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -85,27 +107,13 @@ func (v *Volume) eachProfile(f func(path, name string) error) error {
 		return fmt.Errorf("profiles: %w", err)
 	}
 	for _, name := range names {
-		if len(name) != hex.EncodedLen(sha256.Size) {
+		fp, err := hex.DecodeString(name)
+		if err != nil || len(fp) != sha256.Size {
 			continue // of a crash while one was written
 		}
-		if err := f(v.index.PathJoin(dir, name), name); err != nil {
+		if err := f(profile.Fingerprint(fp)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func readProfile(index vfs.FS, path, name string) (*profile.Profile, error) {
-	b, err := readFile(index, path, profile.MaxCanonicalBytes)
-	if err != nil {
-		return nil, fmt.Errorf("profile %s: %w", name, err)
-	}
-	if sum := sha256.Sum256(b); hex.EncodeToString(sum[:]) != name {
-		return nil, fmt.Errorf("profile %s has the digest %x: %w", name, sum[:8], tier.ErrCorrupt)
-	}
-	p, err := profile.Parse(b)
-	if err != nil {
-		return nil, fmt.Errorf("profile %s: %w", name, err)
-	}
-	return p, nil
 }

@@ -1,0 +1,100 @@
+package disk
+
+import (
+	"fmt"
+
+	"github.com/spliced-kv/spliced/policy/profile"
+)
+
+// dormancy is the entries of one profile whose file does not give it: it cannot be
+// read now, or was damaged. That says nothing about their bytes, so that they keep
+// their rows and wait.
+type dormancy struct {
+	model   *model // without profile, for the entries
+	entries []*entry
+	cause   error
+	offered *profile.Profile // of an object that was to be admitted
+}
+
+// dormantLocked is how many entries wait for their profiles, and why some do.
+func (t *Tier) dormantLocked() (n int, cause string) {
+	if t.mount == nil {
+		return 0, ""
+	}
+	for _, d := range t.mount.dormant {
+		n += d.model.dormant
+		if why := d.cause.Error(); d.model.dormant > 0 && (cause == "" || why < cause) {
+			cause = why
+		}
+	}
+	return n, cause
+}
+
+// wake tries to find the profiles that entries wait for. It is called by one goroutine.
+func (t *Tier) wake(m *mount) {
+	t.mu.Lock()
+	waiting := make(map[profile.Fingerprint]*profile.Profile, len(m.dormant))
+	for fp, d := range m.dormant {
+		if d.model.dormant == 0 { // they were evicted
+			delete(m.dormant, fp)
+			continue
+		}
+		waiting[fp] = d.offered
+	}
+	t.mu.Unlock()
+	for fp, p := range waiting {
+		if p == nil && t.cfg.Profile != nil {
+			p = t.cfg.Profile(fp)
+		}
+		p, err := m.findProfile(fp, p)
+		if err != nil {
+			t.mu.Lock()
+			m.dormant[fp].cause = err
+			t.mu.Unlock()
+			continue
+		}
+		t.wakeModel(m, newModel(p))
+	}
+}
+
+// findProfile reads a profile, or has its file made of one that is known.
+func (m *mount) findProfile(fp profile.Fingerprint, known *profile.Profile) (*profile.Profile, error) {
+	p, err := m.ReadProfile(fp)
+	if err == nil || known == nil {
+		return p, err
+	}
+	if made := m.KeepProfile(known); made != nil {
+		return nil, fmt.Errorf("%w; it cannot be written anew: %w", err, made)
+	}
+	return known, nil
+}
+
+// wakeModel has the entries of a profile found. Those that it shows to be wrong are
+// forgotten, with those that extend them.
+func (t *Tier) wakeModel(m *mount, found *model) {
+	d := m.dormant[found.Fingerprint()] // which this goroutine alone removes
+	var wrong []*entry
+	woken := 0
+	t.mu.Each(len(d.entries), rowsAtOnce, func(i int) {
+		switch e := d.entries[i]; {
+		case e.phase != dormant: // it was evicted meanwhile
+		case fits(&e.Row, found) != nil:
+			wrong = append(wrong, e)
+		default:
+			t.become(e, m.firstPhase(e))
+			e.model = found
+			woken++
+		}
+	})
+	for _, e := range wrong {
+		t.forgetTree(e)
+	}
+	t.mu.Lock()
+	t.models[found.Fingerprint()] = found
+	delete(m.dormant, found.Fingerprint()) // from now on objects of it are admitted
+	t.counters.Dropped += uint64(len(wrong))
+	m.unproven = true
+	t.idle.Broadcast()
+	t.mu.Unlock()
+	t.log.Info().Str("tier", "disk").Str("model", found.name).Int("entries", woken).Msg("entries have their profile again and are served")
+}
