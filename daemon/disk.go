@@ -27,7 +27,7 @@ const diskEviction = "lru"
 func (d *Daemon) diskConfig() disk.Config {
 	c := &d.config
 	config := disk.Config{
-		Dir: c.Disk, PublicBytes: int64(c.DiskSize), PrivateBytes: int64(c.DiskPrivate), SlabBytes: int64(c.DiskSlab),
+		Dir: c.Disk, Existing: !c.DiskCreate, PublicBytes: int64(c.DiskSize), PrivateBytes: int64(c.DiskPrivate), SlabBytes: int64(c.DiskSlab),
 		GranuleBytes: int64(c.DiskGranule), ReserveBytes: int64(c.DiskReserve), Device: d.device, Coded: codedParts[c.DiskCodec],
 		Workers: c.DiskWorkers, QueueBytes: int64(c.DiskQueue), SyncEvery: c.DiskSyncEvery,
 		DrainTime: max(c.DrainTimeout, time.Millisecond), OpenLater: true,

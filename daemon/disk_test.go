@@ -301,7 +301,7 @@ func TestADaemonWhoseDiskIsInTroubleServesFromMemory(t *testing.T) {
 		}, "foreign"},
 		"no parent":                  {func(_ *testing.T, c *settings.Config) { c.Disk = filepath.Join(c.Disk, "a", "b") }, "missing"},
 		"a directory of other files": {func(_ *testing.T, c *settings.Config) { c.Disk = "/sys/kernel" }, "foreign"},
-		"a read-only parent":         {func(_ *testing.T, c *settings.Config) { c.Disk = "/sys/kernel/spliced" }, "missing"},
+		"a read-only parent":         {func(_ *testing.T, c *settings.Config) { c.Disk = "/sys/kernel/spliced" }, "refused"},
 		"a file system without room": {func(_ *testing.T, c *settings.Config) { c.Disk = "/proc/self/spliced" }, "missing"},
 		"another version": {func(t *testing.T, c *settings.Config) {
 			startDaemon(t, *c, nil).stop()

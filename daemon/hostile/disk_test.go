@@ -126,6 +126,10 @@ func TestHostileNothingIsSyncedIntoAMissingDirectory(t *testing.T) {
 		if said := v.ofDisk(); !strings.Contains(said, "missing") && !strings.Contains(said, "removed or renamed") {
 			t.Errorf("%s: readiness says %q", name, said)
 		}
+		eventually(t, name+": it was looked at again", func() bool { return strings.Contains(v.ofDisk(), "holds no disk tier") })
+		if _, err := os.Stat(filepath.Join(dir, "FORMAT")); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: a new directory was begun in its place: %v", name, err)
+		}
 		v.mustRun()
 		after += lost
 		tried = append(tried, name)

@@ -75,6 +75,7 @@ type Config struct {
 	DiskSlab      Bytes
 	DiskGranule   Bytes
 	DiskReserve   Bytes
+	DiskCreate    bool
 	DiskCodec     string
 	DiskWorkers   int
 	DiskQueue     Bytes
@@ -219,6 +220,7 @@ func Default() Config {
 		DiskSlab:          Bytes(below.SlabBytes),
 		DiskGranule:       Bytes(below.GranuleBytes),
 		DiskReserve:       Bytes(below.ReserveBytes),
+		DiskCreate:        true,
 		DiskCodec:         "none",
 		DiskWorkers:       below.Workers,
 		DiskQueue:         Bytes(below.QueueBytes),

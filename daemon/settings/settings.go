@@ -85,6 +85,8 @@ func (c *Config) settings() []setting {
 
 		{"disk", (*text)(&c.Disk), "path of a directory, at most 3840 bytes", "no disk tier",
 			"Directory of the disk tier, for one daemon. It is made when its parent is there. A directory that cannot be used costs hits, not the start: the daemon serves from memory, says why, and tries again."},
+		{"disk-create", (*toggle)(&c.DiskCreate), "on or off", "not allowed",
+			"Whether a directory that is empty, or not there, becomes that of a new disk tier at the start. Off, for a disk that is mounted: then the tier is missing until the directory is there that was. Once one was open none is made in its place before the next start."},
 		{"disk-size", &c.DiskSize, "bytes, two granules to 1024TiB", "not allowed",
 			"Budget of segments on disk. Files are made one disk-slab at a time, as they are needed."},
 		{"disk-private", &c.DiskPrivate, "bytes, 0B to 1024TiB", "checkpoints stay in memory",

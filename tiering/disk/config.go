@@ -34,6 +34,10 @@ type Config struct {
 	Slabs slab.FS
 	Index vfs.FS
 
+	// Existing leaves a directory closed that is not that of a tier already. Once one was
+	// opened no other is opened in its place.
+	Existing bool
+
 	// Budgets in bytes of segments and of checkpoints. One may be 0. Slab files
 	// together are never larger than their sum.
 	PublicBytes  int64
@@ -80,7 +84,7 @@ const maxTenants = 1 << 16
 // volume is how the directory is opened.
 func (c *Config) volume() volume.Options {
 	return volume.Options{
-		Dir: c.Dir, Slabs: c.Slabs, Index: c.Index, GranuleBytes: c.GranuleBytes, SlabBytes: c.SlabBytes,
+		Dir: c.Dir, Slabs: c.Slabs, Index: c.Index, GranuleBytes: c.GranuleBytes, SlabBytes: c.SlabBytes, Existing: c.Existing,
 		Width: c.Workers, Log: c.Log, Now: c.ticks,
 	}
 }

@@ -1,19 +1,33 @@
 package disk
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
 // dormancy is the entries of one profile whose file does not give it: it cannot be
-// read now, or was damaged. That says nothing about their bytes, so that they keep
+// read now, was damaged or is not there. That says nothing about their bytes, so that they keep
 // their rows and wait.
 type dormancy struct {
 	model   *model // without profile, for the entries
 	entries []*entry
 	cause   error
 	offered *profile.Profile // of an object that was to be admitted
+}
+
+// errNoProfile is of a row whose profile has no file.
+var errNoProfile = errors.New("a profile has no file")
+
+// dormancyOf finds or begins the dormancy of a profile.
+func (m *mount) dormancyOf(fp profile.Fingerprint, cause error) *dormancy {
+	d := m.dormant[fp]
+	if d == nil {
+		d = &dormancy{model: &model{name: fmt.Sprintf("profile %x", fp[:8])}, cause: cause}
+		m.dormant[fp] = d
+	}
+	return d
 }
 
 // dormantLocked is how many entries wait for their profiles, and why some do.

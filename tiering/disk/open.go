@@ -24,7 +24,7 @@ import (
 // comes of it.
 func (t *Tier) attach() bool {
 	began := time.Now()
-	v, err := volume.Open(t.cfg.volume())
+	v, err := volume.Open(t.volume())
 	var o *opening
 	if err == nil {
 		t.useGranule(v.Format.Granule)
@@ -40,6 +40,7 @@ func (t *Tier) attach() bool {
 	for _, e := range o.index { // before others have the table: it may be long
 		o.publish(e, e.phase.live())
 	}
+	t.store = v.Format.ID
 	t.mu.Lock()
 	t.table, t.mount, t.models = o.table, o.mount, o.models
 	t.removed = removals{}
@@ -53,6 +54,15 @@ func (t *Tier) attach() bool {
 	t.log.Info().Str("tier", "disk").Str("dir", t.cfg.Dir).Int("entries", entries).Int("dropped", len(o.wrong)).
 		Dur("took", time.Since(began)).Msg("disk tier is open")
 	return true
+}
+
+// volume is how the directory is opened. What was open before has to be there again:
+// an empty directory in its place may be the mount point of a disk that has gone.
+func (t *Tier) volume() volume.Options {
+	o := t.cfg.volume()
+	o.Store = t.store
+	o.Existing = o.Existing || t.store != (slab.StoreID{})
+	return o
 }
 
 // useGranule has the granule of the directory count, where the configuration has
@@ -77,12 +87,19 @@ func refusal(err error) State {
 		return StateUnreadable
 	case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, catalog.ErrFailed):
 		return StateMissing
-	case noSpace(err), errors.Is(err, unix.EROFS), errors.Is(err, unix.EIO): // no damage, even where the catalogue failed
+	case noSpace(err), ioError(err): // no damage, even where the catalogue failed
 		return StateRefused
 	case errors.Is(err, catalog.ErrFailed):
 		return StateUnreadable
 	}
 	return StateMissing
+}
+
+// ioError reports whether the system has refused an operation. That a file is not there
+// is no refusal.
+func ioError(err error) bool {
+	var errno unix.Errno
+	return errors.As(err, &errno) && errno != unix.ENOENT && errno != unix.ENOTDIR
 }
 
 // opening is a table being made from rows. Nobody else has it yet.
@@ -107,7 +124,7 @@ func (t *Tier) load(v *volume.Volume) (*opening, error) {
 		return nil, err
 	}
 	for _, u := range unread {
-		o.mount.dormant[u.Fingerprint] = &dormancy{model: &model{name: fmt.Sprintf("profile %x", u.Fingerprint[:8])}, cause: u.Err}
+		o.mount.dormancyOf(u.Fingerprint, u.Err)
 	}
 	for _, p := range profiles {
 		o.models[p.Fingerprint()] = newModel(p)
@@ -265,16 +282,16 @@ func (o *opening) take(rows []catalog.Row) {
 // been synced are suspect. The others count as logged until the next sync: after a
 // process was killed, the kernel may not have written everything yet.
 func (o *opening) entry(r *catalog.Row, owner *account) (*entry, error) {
-	m, sleeps := o.models[r.Fingerprint], o.mount.dormant[r.Fingerprint]
-	if m == nil && sleeps == nil || owner == nil {
-		return nil, fmt.Errorf("profile %x or tenant %d is not known: %w", r.Fingerprint[:8], r.Tenant, tier.ErrCorrupt)
+	if owner == nil {
+		return nil, fmt.Errorf("tenant %d is not known: %w", r.Tenant, tier.ErrCorrupt)
 	}
+	m := o.models[r.Fingerprint]
 	e := &entry{
 		Row: *r, model: m, owner: owner, pool: o.pools[poolOf(tier.CheckpointKind(r.Kind))],
 		bytes: slab.RunBytes(r.Runs), used: time.Unix(0, r.Used),
 	}
 	if m == nil {
-		e.model, e.phase = sleeps.model, dormant
+		e.model, e.phase = o.mount.dormancyOf(r.Fingerprint, errNoProfile).model, dormant
 		return e, nil
 	}
 	e.phase = o.mount.firstPhase(e)

@@ -20,6 +20,7 @@ type Tier struct {
 	cfg   Config // its granule and slabs follow the directory
 	log   zerolog.Logger
 	coder *payload.Encoder
+	store slab.StoreID // of the directory, once it was opened; of who opens it, Open and then Run
 
 	// Conditions of mu, by who waits.
 	jobs  *sync.Cond // workers, for the queue

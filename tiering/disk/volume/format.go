@@ -36,6 +36,7 @@ const (
 // Why a directory is not opened.
 var (
 	ErrVersion = fmt.Errorf("written by another version: %w", tier.ErrUnavailable)
+	ErrAbsent  = fmt.Errorf("mount or move back what belongs there, or begin anew by a restart with disk-create on: %w", fs.ErrNotExist)
 	ErrLocked  = fmt.Errorf("locked by another process: %w", tier.ErrUnavailable)
 	ErrNotTier = fmt.Errorf("not the directory of a disk tier: %w", tier.ErrInvalid) // of offline functions
 )
@@ -99,10 +100,8 @@ func (v *Volume) openFormat(granule int64) (err error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	for _, name := range [...]string{indexDir, slabDir} {
-		if list, err := v.index.List(v.path(name)); err == nil && len(list) > 0 {
-			return fmt.Errorf("%s is missing beside %s: %w", formatName, name, tier.ErrCorrupt)
-		}
+	if v.used() {
+		return fmt.Errorf("%s is missing beside %s or %s: %w", formatName, indexDir, slabDir, tier.ErrCorrupt)
 	}
 	if _, err := rand.Read(v.Format.ID[:]); err != nil {
 		return err

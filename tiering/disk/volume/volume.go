@@ -29,6 +29,11 @@ type Options struct {
 	Slabs slab.FS
 	Index vfs.FS
 
+	// Existing opens no directory that was not a tier's before, and makes none. Store is
+	// the one that it has to be of; zero = any.
+	Existing bool
+	Store    slab.StoreID
+
 	GranuleBytes int64 // of a new directory
 	SlabBytes    int64 // of new slabs
 	Width        int   // transfers that one call has in flight
@@ -62,7 +67,7 @@ type Volume struct {
 
 // Open opens a directory, which is made where its parent is there, and locks it
 // before anything in it is changed. ErrForeign: it is not ours to use, and was left
-// as it is.
+// as it is. ErrAbsent: it is not the directory that has to be there.
 func Open(o Options) (v *Volume, err error) {
 	v = newVolume(&o)
 	defer func() {
@@ -74,7 +79,7 @@ func Open(o Options) (v *Volume, err error) {
 	if err := v.examine(); err != nil {
 		return v, err
 	}
-	if err := v.makeDirs(); err != nil {
+	if err := v.makeDirs(&o); err != nil {
 		return v, err
 	}
 	if v.lock, err = lockDir(v.index, v.dir); err != nil {
@@ -153,20 +158,42 @@ func newVolume(o *Options) *Volume {
 func (v *Volume) path(name string) string { return v.index.PathJoin(v.dir, name) }
 
 // makeDirs makes the directory and those inside it, but not its parent: where
-// that is missing, a disk is not mounted.
-func (v *Volume) makeDirs() error {
-	if _, err := v.index.Stat(v.index.PathDir(v.dir)); err != nil {
-		return err
+// that is missing, a disk is not mounted. In a directory that was used, what is missing
+// was moved away or lies on a disk that is not mounted, too: of that only the folder of
+// profiles is made, whose files are made again.
+func (v *Volume) makeDirs(o *Options) error {
+	names := []string{"", indexDir, slabDir, profileDir}
+	switch f, err := readFormat(v.index, v.dir); {
+	case errors.Is(err, fs.ErrNotExist) && o.Existing && !v.used():
+		return fmt.Errorf("%s holds no disk tier, and none is made there: %w", v.dir, ErrAbsent)
+	case errors.Is(err, fs.ErrNotExist):
+		if _, err := v.index.Stat(v.index.PathDir(v.dir)); err != nil {
+			return err
+		}
+	case err == nil && o.Store != (slab.StoreID{}) && f.ID != o.Store:
+		return fmt.Errorf("%s is that of store %v, not of %v: %w", v.dir, f.ID, o.Store, ErrAbsent)
+	default:
+		names = []string{profileDir}
 	}
-	for _, name := range [...]string{"", indexDir, slabDir, profileDir} {
+	for _, name := range names {
 		if err := v.index.MkdirAll(v.path(name), 0o700); err != nil {
-			return fmt.Errorf("%w: %w", err, fs.ErrNotExist) // whatever the reason
+			return err
 		}
 	}
 	if err := syncDir(v.index, v.index.PathDir(v.dir)); err != nil {
 		return err
 	}
 	return syncDir(v.index, v.dir)
+}
+
+// used reports whether something was stored in the directory.
+func (v *Volume) used() bool {
+	for _, name := range [...]string{indexDir, slabDir} {
+		if list, err := v.index.List(v.path(name)); err == nil && len(list) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // openSlabs opens the slab files, which are as they are; bytes is for new ones.
