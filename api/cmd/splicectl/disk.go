@@ -29,7 +29,8 @@ func diskCommand() command {
         -deep reads every payload and compares it with its digests, and counts the extents
         that verify and have no row. Nothing is changed.
 repair  makes the directory one that check finds clean, and forgets as little as that
-        takes: damaged headers of slab files are written anew; rows that a deep check finds
+        takes: a damaged FORMAT, where KEY and the slab files say what was in it, and
+        damaged headers of slab files are written anew; rows that a deep check finds
         wrong are deleted; a damaged catalogue is made anew from what the slab files hold,
         and the old one is kept beside it. What was evicted or removed, and not written
         over, comes back then, and with -all also where the catalogue is sound, as that of
@@ -133,6 +134,9 @@ func (f *diskFlags) repair(ctx context.Context, c *call, dir string, o offline.C
 
 func printRepair(w io.Writer, found, now *offline.Report) error {
 	printProblems(w, found)
+	if found.Format {
+		fmt.Fprintln(w, "FORMAT was written anew")
+	}
 	if found.Restored > 0 {
 		fmt.Fprintf(w, "%d headers of slab files were written anew\n", found.Restored)
 	}
@@ -148,7 +152,7 @@ func printRepair(w io.Writer, found, now *offline.Report) error {
 		}
 	case found.Forgotten > 0:
 		fmt.Fprintf(w, "%d rows were deleted\n", found.Forgotten)
-	case found.Restored+found.Removed+found.TakenUp == 0:
+	case found.Restored+found.Removed+found.TakenUp == 0 && !found.Format:
 		fmt.Fprintln(w, "nothing was changed")
 	}
 	if found.TakenUp > 0 {

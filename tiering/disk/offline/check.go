@@ -138,6 +138,11 @@ func Check(ctx context.Context, dir string, opts CheckOptions) (*Report, error) 
 // CheckPlace is Check of any Place.
 func CheckPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err error) {
 	o, err := open(p)
+	if errors.Is(err, tier.ErrCorrupt) { // without FORMAT and KEY nothing else can be looked at
+		r := &Report{}
+		r.problem(Problem{What: err.Error()})
+		return r, nil
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,19 +1,24 @@
 package offline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/rs/zerolog"
+
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/volume"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Repair makes a directory one that Check finds clean, and forgets as little as
-// that takes. Headers of slabs that are damaged are written anew, since all that
-// they say is known; slab files that were never finished are removed. Rows that a
+// that takes. A damaged FORMAT and headers of slabs that are damaged are written anew,
+// since all that they say is known; slab files that were never finished are removed. Rows that a
 // deep check finds wrong are deleted. Where the catalogue itself is damaged, a new
 // one is made from what slabs hold, and the old one is kept in a folder beside it;
 // then entries that were forgotten, but whose space was not used again, are back,
@@ -30,11 +35,27 @@ func Repair(ctx context.Context, dir string, opts CheckOptions) (*Report, error)
 
 // RepairPlace is Repair of any Place.
 func RepairPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err error) {
-	o, err := open(p)
+	damage, err := volume.MendFormat(volume.Options{Dir: p.Dir, Slabs: p.Slabs, Index: p.Index, Log: zerolog.Nop()})
+	var o *directory
+	if err == nil {
+		o, err = open(p)
+	}
+	if errors.Is(err, tier.ErrCorrupt) || errors.Is(err, slab.ErrHeader) {
+		lost := &Report{}
+		lost.problem(Problem{What: cmp.Or(damage, err).Error()})
+		if damage != nil {
+			lost.problem(Problem{What: err.Error()})
+		}
+		return lost, nil
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
+	if damage != nil {
+		o.report.problem(Problem{What: damage.Error()})
+		o.report.Format = true
+	}
 	opts.Deep = true
 	if err := o.mend(); err != nil {
 		return nil, err

@@ -36,6 +36,7 @@ type Report struct {
 	Unread       int       `json:"unread,omitempty"`        // entries that the disk does not read; Repair keeps them
 
 	// By Repair.
+	Format    bool   `json:"format,omitempty"`     // FORMAT was written anew
 	Restored  int    `json:"restored,omitempty"`   // headers of slabs written anew
 	Removed   int    `json:"removed,omitempty"`    // slab files that held nothing
 	Rebuilt   bool   `json:"rebuilt,omitempty"`    // the catalogue was made anew from slabs

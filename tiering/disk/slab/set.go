@@ -121,6 +121,52 @@ func (s *Set) checkHeader(f File, n uint32) error {
 	return h.check(header{number: n, store: s.opts.StoreID, bytes: f.Bytes(), granule: s.opts.Granule})
 }
 
+// Identify returns the store and granule that the intact headers of a directory's slabs
+// agree on. ErrHeader: none is intact, or they differ.
+func Identify(fs FS) (id StoreID, granule int64, err error) {
+	names, err := fs.List()
+	if err != nil {
+		return id, 0, err
+	}
+	seen := 0
+	for _, name := range names {
+		if _, ok := fileNumber(name); !ok {
+			continue
+		}
+		h, err := readHeader(fs, name)
+		switch {
+		case errors.Is(err, ErrHeader), errors.Is(err, ErrUnfinished):
+		case err != nil:
+			return id, 0, fmt.Errorf("%s: %w", name, err)
+		case seen > 0 && (h.store != id || h.granule != granule):
+			return id, 0, fmt.Errorf("slabs are of store %v with granule %d and of store %v with granule %d: %w", id, granule, h.store, h.granule, ErrHeader)
+		default:
+			id, granule = h.store, h.granule
+			seen++
+		}
+	}
+	if seen == 0 || !validGranule(granule) {
+		return id, 0, fmt.Errorf("of %d files none is a slab with an intact header: %w", len(names), ErrHeader)
+	}
+	return id, granule, nil
+}
+
+func readHeader(fs FS, name string) (h header, err error) {
+	f, err := fs.Open(name)
+	if err != nil {
+		return h, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if f.Bytes() < BlockBytes {
+		return h, ErrUnfinished
+	}
+	block := AlignedBuffer(BlockBytes)
+	if err := f.ReadAt([][]byte{block}, 0); err != nil {
+		return h, err
+	}
+	return parseHeader(block)
+}
+
 // Grow makes one more slab, which is in place when it returns: allocated, its
 // header and its name synced. After an error there is none; ErrNoSpace when the
 // file system has no room for it.

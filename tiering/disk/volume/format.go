@@ -67,24 +67,20 @@ func readFormat(index vfs.FS, dir string) (f Format, err error) {
 	if err != nil {
 		return f, err
 	}
-	rest, ok := strings.CutPrefix(string(b), formatHead)
-	if !ok {
-		return f, fmt.Errorf("%s begins with %.20q: %w", formatName, b, ErrVersion)
+	text, ok := strings.CutPrefix(string(b), formatHead)
+	line, rest, whole := strings.Cut(text, "\n")
+	_, scanErr := fmt.Sscanf(line, "version %d", &f.Version)
+	if !ok || !whole || scanErr != nil || f.Version < unkeyed || line != fmt.Sprintf("version %d", f.Version) {
+		return Format{}, fmt.Errorf("%s is damaged, it has %.60q: %w", formatName, b, tier.ErrCorrupt)
 	}
-	line, rest, _ := strings.Cut(rest, "\n")
-	for _, known := range [...]int{unkeyed, Version} {
-		if line == fmt.Sprintf("version %d", known) {
-			f.Version = known
-		}
-	}
-	if f.Version == 0 {
+	if f.Version != unkeyed && f.Version != Version {
 		return f, fmt.Errorf("the directory has %.40q, this program reads version %d and %d: %w", line, unkeyed, Version, ErrVersion)
 	}
 	var id []byte
 	n, err := fmt.Sscanf(rest, "store %x\ngranule %d\n", &id, &f.Granule)
 	g := f.Granule
 	if n != 2 || err != nil || len(id) != len(f.ID) || g < slab.MinGranule || g > slab.MaxGranule || g&(g-1) != 0 {
-		return f, fmt.Errorf("%s says %.80q: %w", formatName, rest, tier.ErrCorrupt)
+		return f, fmt.Errorf("%s is damaged, it has %.120q: %w", formatName, b, tier.ErrCorrupt)
 	}
 	f.ID = slab.StoreID(id)
 	return f, nil
@@ -101,13 +97,46 @@ func (v *Volume) openFormat(granule int64) (err error) {
 		return err
 	}
 	if v.used() {
-		return fmt.Errorf("%s is missing beside %s or %s: %w", formatName, indexDir, slabDir, tier.ErrCorrupt)
+		return fmt.Errorf("%w: %w", errFormatLost, tier.ErrCorrupt)
 	}
 	if _, err := rand.Read(v.Format.ID[:]); err != nil {
 		return err
 	}
 	v.Format.Granule = granule
 	return v.makeKey(1)
+}
+
+var errFormatLost = fmt.Errorf("%s is lost beside %s or %s", formatName, indexDir, slabDir)
+
+// MendFormat writes a FORMAT anew that is damaged or lost, and answers the damage. What it
+// said is known: the key is that of this version, and slabs have the store and granule.
+// Where these do not say so the error says what is lost, and nothing was changed.
+func MendFormat(o Options) (damage, err error) {
+	v := newVolume(&o)
+	_, damage = readFormat(v.index, v.dir)
+	switch {
+	case errors.Is(damage, fs.ErrNotExist) && v.used():
+		damage = errFormatLost
+	case !errors.Is(damage, tier.ErrCorrupt):
+		return nil, nil
+	}
+	lock, err := lockDir(v.index, v.dir)
+	if err != nil {
+		return damage, err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	if err := v.readKey(); err != nil {
+		return damage, err
+	}
+	if v.slabs == nil {
+		if v.slabs, err = slab.OpenDir(v.path(slabDir)); err != nil {
+			return damage, err
+		}
+	}
+	if v.Format.ID, v.Format.Granule, err = slab.Identify(v.slabs); err != nil {
+		return damage, fmt.Errorf("%s cannot be written anew: %w", formatName, err)
+	}
+	return damage, replaceFile(v.index, v.dir, formatName, v.Format.text())
 }
 
 // lockDir takes the lock of a directory, for as long as the process lives or

@@ -24,6 +24,9 @@ import (
 // Extents of generations below from are older than the key and have no seal.
 const keyName = "KEY"
 
+// keyLost is what follows from a key that is not there to be read.
+const keyLost = ", and nothing that is stored can be verified without it: put it back, or delete the directory, whose entries are all lost"
+
 func keyText(from uint64, secret []byte) []byte {
 	b := fmt.Appendf(nil, "spliced key 1\nfrom %d\nsecret %x\n", from, secret)
 	return fmt.Appendf(b, "sum %016x\n", xxh3.Hash(b))
@@ -38,7 +41,7 @@ func parseKey(b []byte) (*extent.Key, error) {
 		secret, err = hex.DecodeString(text)
 	}
 	if err != nil || len(secret) != 32 || string(keyText(from, secret)) != string(b) {
-		return nil, fmt.Errorf("%s is damaged: %w", keyName, tier.ErrCorrupt)
+		return nil, fmt.Errorf("%s is damaged%s: %w", keyName, keyLost, tier.ErrCorrupt)
 	}
 	return extent.NewKey([32]byte(secret), from), nil
 }
@@ -48,8 +51,7 @@ func parseKey(b []byte) (*extent.Key, error) {
 func (v *Volume) readKey() error {
 	b, err := readFile(v.index, v.path(keyName), 4096)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%s is lost beside %s, and nothing that is stored can be verified: put it back, or delete the directory: %w",
-			keyName, formatName, tier.ErrCorrupt)
+		err = fmt.Errorf("%s is lost%s: %w", keyName, keyLost, tier.ErrCorrupt)
 	}
 	if err != nil {
 		return err

@@ -118,6 +118,9 @@ func OpenExisting(o Options) (v *Volume, err error) {
 	if _, err := readFormat(v.index, v.dir); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("%s has no file %s: %w", o.Dir, formatName, ErrNotTier)
+			if v.used() {
+				err = fmt.Errorf("%w: %w", errFormatLost, tier.ErrCorrupt)
+			}
 		}
 		return nil, err
 	}
