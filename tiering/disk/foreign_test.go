@@ -144,7 +144,10 @@ func chmod(t *testing.T, path string, mode fs.FileMode) string {
 // root of a file system refuse nothing; folders are closed to the group again.
 func TestDirectoryThatIsOursOpens(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, dir string) error{
-		"empty":                       func(_ *testing.T, dir string) error { return os.Mkdir(dir, 0o755) },
+		"empty": func(_ *testing.T, dir string) error { return os.Mkdir(dir, 0o755) },
+		"empty and for everybody": func(_ *testing.T, dir string) error {
+			return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777))
+		},
 		"root of a file system":       func(_ *testing.T, dir string) error { return os.MkdirAll(dir+"/lost+found", 0o700) },
 		"an opening that was cut off": func(_ *testing.T, dir string) error { return os.MkdirAll(dir+"/index", 0o700) },
 		"a link of our own": func(_ *testing.T, dir string) error {
@@ -177,6 +180,9 @@ func TestDirectoryThatIsOursOpens(t *testing.T) {
 			lower := s.openOK(cfg)
 			s.mustWrite(lower.Tier, segments(1, 1)[0], tier.LevelSynced)
 			s.mustRead(lower.Tier, segments(1, 1)[0])
+			if info, err := os.Stat(cfg.Dir); err != nil || info.Mode().Perm()&0o002 != 0 {
+				t.Errorf("everybody may write in it: %v, %v", info.Mode(), err)
+			}
 			for _, folder := range []string{indexDir, slabDir, profileDir} {
 				info, err := os.Stat(filepath.Join(cfg.Dir, folder))
 				if err != nil || info.Mode().Perm() != 0o700 {

@@ -96,8 +96,11 @@ func (t *Tier) grow(m *mount, seen uint64) (grown bool, err error) {
 	}
 	defer m.Writes.Begin()()
 	free, err := m.FileSystemFree()
-	if err != nil || free-t.cfg.SlabBytes < t.cfg.ReserveBytes {
-		err = fmt.Errorf("%d bytes free (%v), %d of them kept back: %w", free, err, t.cfg.ReserveBytes, slab.ErrNoSpace)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("free bytes of the file system: %w: %w", err, slab.ErrNoSpace)
+	case free-t.cfg.SlabBytes < t.cfg.ReserveBytes:
+		err = fmt.Errorf("%d bytes free, %d of them kept back, a slab takes %d: %w", free, t.cfg.ReserveBytes, t.cfg.SlabBytes, slab.ErrNoSpace)
 	}
 	var made slab.SlabInfo
 	if err == nil {

@@ -764,3 +764,19 @@ func TestRefusedDirectory(t *testing.T) {
 		})
 	}
 }
+
+// A file system without room is told in numbers, and in no more.
+func TestRoomIsToldInNumbers(t *testing.T) {
+	tiertest.Leaks(t)
+	s := newShelf(t)
+	cfg := s.config()
+	cfg.Dir, cfg.ReserveBytes = t.TempDir()+"/tier", 1<<62
+	lower := s.openOK(cfg)
+	if err := s.write(lower.Tier, segments(1, 1)[0], tier.LevelLogged); !errors.Is(err, tier.ErrFull) {
+		t.Errorf("%v", err)
+	}
+	h := lower.Health()
+	if h.State != StateFull || strings.Contains(h.Cause, "nil") || !strings.Contains(h.Cause, "bytes free, 4611686018427387904 of them kept back, a slab takes 524288") {
+		t.Errorf("%v: %s", h.State, h.Cause)
+	}
+}

@@ -35,6 +35,9 @@ func (v *Volume) examine() error {
 	if v.index != vfs.Default {
 		return nil
 	}
+	if err := closeEmpty(v.dir); err != nil {
+		return err
+	}
 	switch err := ours(v.dir, unix.S_IFDIR); {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil // it will be made
@@ -54,6 +57,22 @@ func (v *Volume) examine() error {
 		if err := v.examineEntry(e.Name()); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// closeEmpty takes writing from everybody in an empty directory of our own, in which
+// nobody has put anything yet.
+func closeEmpty(dir string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Mode&0o002 == 0 || int(st.Uid) != os.Geteuid() {
+		return nil // examine says why
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		return err
+	}
+	if err := unix.Chmod(dir, st.Mode&0o7775); err != nil {
+		return &os.PathError{Op: "chmod", Path: dir, Err: err}
 	}
 	return nil
 }
