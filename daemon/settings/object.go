@@ -10,7 +10,7 @@ import (
 // objectSettings are those of the object store. It is off without a bucket.
 func (c *Config) objectSettings() []setting {
 	return []setting{
-		{"object-bucket", (*text)(&c.ObjectBucket), "name of a bucket, at most 255 bytes", "no object store",
+		{"object-bucket", (*text)(&c.ObjectBucket), "name of a bucket, 3 to 63 lower-case letters, digits, dots and hyphens", "no object store",
 			"Bucket of an S3 server that nodes share, for cold segments and checkpoints and for nodes that come up empty. It is not made. A server that cannot be used costs hits, not the start: readiness says degraded."},
 		{"object-endpoint", (*text)(&c.ObjectEndpoint), "https://HOST or https://HOST:PORT; http:// for loopback, else with object-plain", "refused with object-bucket",
 			"Address of the S3 server."},
@@ -81,7 +81,7 @@ func (c *Config) checkObject(v *faults) {
 		name, text string
 		most       int
 	}{
-		{"object-bucket", c.ObjectBucket, 255}, {"object-endpoint", c.ObjectEndpoint, 2048}, {"object-prefix", c.ObjectPrefix, 512},
+		{"object-endpoint", c.ObjectEndpoint, 2048}, {"object-prefix", c.ObjectPrefix, 512},
 		{"object-region", c.ObjectRegion, 64}, {"object-credentials", c.ObjectCredentials, maxDiskPath}, {"object-ca", c.ObjectCA, maxDiskPath},
 		{"object-secret", c.ObjectSecret, maxDiskPath},
 	} {
@@ -112,6 +112,9 @@ func (c *Config) checkObject(v *faults) {
 
 // checkBucket holds an object store to what it needs.
 func (c *Config) checkBucket(v *faults) {
+	if err := object.CheckBucket(c.ObjectBucket); err != nil {
+		v.add("object-bucket", "%v", err)
+	}
 	if c.ObjectEndpoint == "" {
 		v.add("object-endpoint", "a bucket needs the address of its server, as in https://s3.example.com")
 	} else if err := object.CheckEndpoint(c.ObjectEndpoint, c.ObjectPlain); err != nil {

@@ -7,7 +7,7 @@ import (
 
 func TestWhatABucketNeeds(t *testing.T) {
 	good := []string{
-		"-object-bucket=kv", "-object-endpoint=https://s3.example.com", "-object-credentials=/etc/spliced/s3", "-object-secret=/etc/spliced/secret",
+		"-object-bucket=cold-kv", "-object-endpoint=https://s3.example.com", "-object-credentials=/etc/spliced/s3", "-object-secret=/etc/spliced/secret",
 	}
 	for name, row := range map[string]struct {
 		args []string
@@ -26,6 +26,13 @@ func TestWhatABucketNeeds(t *testing.T) {
 		"a server with a path":       {args: []string{"-object-endpoint=https://s3.example.com/kv"}, want: "object-endpoint:"},
 		"no secret":                  {args: []string{"-object-secret="}, want: "object-secret: a node without a cluster"},
 		"the cluster's secret":       {args: []string{"-object-secret=", "-cluster-secret=/etc/spliced/cluster"}},
+		"a one-letter bucket":        {args: []string{"-object-bucket=b"}, want: `object-bucket: "b" is not 3 to 63`},
+		"a bucket in capitals":       {args: []string{"-object-bucket=Cold"}, want: "object-bucket:"},
+		"a bucket with a path":       {args: []string{"-object-bucket=cold/kv"}, want: "object-bucket:"},
+		"a bucket that ends in -":    {args: []string{"-object-bucket=cold-"}, want: "object-bucket:"},
+		"a bucket like an address":   {args: []string{"-object-bucket=192.168.0.1"}, want: "object-bucket:"},
+		"a bucket of 63":             {args: []string{"-object-bucket=" + strings.Repeat("b", 63)}},
+		"a bucket of 64":             {args: []string{"-object-bucket=" + strings.Repeat("b", 64)}, want: "object-bucket:"},
 		"no prefix":                  {args: []string{"-object-prefix="}, want: "object-prefix:"},
 		"an absolute prefix":         {args: []string{"-object-prefix=/a"}, want: "object-prefix:"},
 		"a write that nobody knows":  {args: []string{"-object-write=some"}, want: "object-write:"},
@@ -47,7 +54,7 @@ func TestWhatABucketNeeds(t *testing.T) {
 }
 
 func TestAllThatABucketLacksIsTold(t *testing.T) {
-	c, _, err := Load(from("", nil, "-object-bucket=kv"))
+	c, _, err := Load(from("", nil, "-object-bucket=cold-kv"))
 	if err != nil {
 		t.Fatal(err)
 	}

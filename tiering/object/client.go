@@ -49,6 +49,8 @@ func newClient(c *Config) (*client, error) {
 		DisableCompression:    true,
 		WriteBufferSize:       64 << 10,
 		ReadBufferSize:        64 << 10,
+
+		MaxResponseHeaderBytes: 64 << 10,
 	}}
 	if c.CA != "" {
 		own := &authorities{path: c.CA, dialer: dialer, name: u.Hostname()}
@@ -87,12 +89,34 @@ type transport struct {
 func (t *transport) RoundTrip(q *http.Request) (*http.Response, error) {
 	t.requests.Add(1)
 	r, err := t.base.RoundTrip(q)
+	if err == nil && (q.Header.Get("Range") == "" || r.StatusCode >= http.StatusMultipleChoices) {
+		// What was read of an object goes into buffers of the caller's.
+		r.Body = &boundedBody{ReadCloser: r.Body, left: maxAnswerBytes}
+	}
 	if err == nil {
 		if date, err := http.ParseTime(r.Header.Get("Date")); err == nil {
 			t.ahead.Store(int64(date.Sub(t.now())))
 		}
 	}
 	return r, err
+}
+
+// maxAnswerBytes bounds an answer that is no object: a page of a listing has at most 1,000
+// names of 1 KiB and some 500 bytes for each, an error far less.
+const maxAnswerBytes = 4 << 20
+
+// boundedBody ends with an error where an answer is longer than any should be.
+type boundedBody struct {
+	io.ReadCloser
+	left int64
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left+1)])
+	if b.left -= int64(n); b.left < 0 {
+		return 0, fmt.Errorf("the answer has more than %d bytes", maxAnswerBytes)
+	}
+	return n, err
 }
 
 // serverNow is the server's clock, by its last answer.
@@ -112,6 +136,9 @@ func (f *fileCredentials) RetrieveWithCredContext(*credentials.CredContext) (cre
 	seen, err := os.Stat(f.path)
 	if err != nil {
 		return credentials.Value{}, err
+	}
+	if !seen.Mode().IsRegular() || seen.Size() > maxCredentials {
+		return credentials.Value{}, fmt.Errorf("%s is not a file of at most %d bytes", f.path, maxCredentials)
 	}
 	aws := credentials.FileAWSCredentials{Filename: f.path, Profile: "default"}
 	v, err := aws.RetrieveWithCredContext(nil)
@@ -151,6 +178,9 @@ type authorities struct {
 	seen os.FileInfo
 	last *x509.CertPool
 }
+
+// maxCredentials bounds a file of credentials, which has some lines a profile.
+const maxCredentials = 1 << 20
 
 // maxCA bounds a file of authorities: those of a system have 200 KiB.
 const maxCA = 4 << 20

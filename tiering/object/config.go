@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/minio/minio-go/v7/pkg/s3utils"
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -181,4 +182,12 @@ func setDefault[T comparable](field *T, value T) {
 	if *field == zero {
 		*field = value
 	}
+}
+
+// CheckBucket says what is wrong with the name of a bucket.
+func CheckBucket(name string) error {
+	if err := s3utils.CheckValidBucketNameStrict(name); err != nil {
+		return fmt.Errorf("%.64q is not 3 to 63 lower-case letters, digits, dots and hyphens as S3 wants them: %w", name, err)
+	}
+	return nil
 }

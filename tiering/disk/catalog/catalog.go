@@ -1,7 +1,11 @@
 package catalog
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -11,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // Options opens a Catalog.
@@ -75,6 +80,9 @@ func (c *Catalog) compareMark(dir string) error {
 	if err := c.g.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
+	if err := checkFiles(c.g.FS, dir); err != nil {
+		return err
+	}
 	m, torn, err := openMark(c.g.FS, dir)
 	if err != nil {
 		return err
@@ -84,6 +92,43 @@ func (c *Catalog) compareMark(dir string) error {
 	}
 	c.g.mark = m
 	c.g.keep(m, m.file)
+	return nil
+}
+
+// Bounds of files that are read whole, or record by record, when the catalogue is
+// opened. Pebble begins a new log after a memory table and a new MANIFEST after 128 MiB;
+// its options are some 2 KiB of text.
+const (
+	optionsMost = 1 << 20
+	fileMost    = 1 << 30
+)
+
+// checkFiles refuses what none of the catalogue's files can be before any is read: it
+// would take the memory of the process. Tables are read by blocks, whatever their size.
+func checkFiles(fsys vfs.FS, dir string) error {
+	names, err := fsys.List(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		info, err := fsys.Stat(fsys.PathJoin(dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		most := int64(fileMost)
+		switch {
+		case strings.HasSuffix(name, ".sst"):
+			most = math.MaxInt64
+		case strings.HasPrefix(name, "OPTIONS-"):
+			most = optionsMost
+		}
+		if !info.Mode().IsRegular() || info.Size() > most {
+			return fmt.Errorf("%s is not a file of at most %d bytes, it has %d: %w", name, most, info.Size(), tier.ErrCorrupt)
+		}
+	}
 	return nil
 }
 

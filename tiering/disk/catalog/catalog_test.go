@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"bytes"
 	"errors"
 	"math/rand/v2"
 	"reflect"
@@ -391,4 +392,42 @@ func changed(f func(*Row)) Change {
 	ch := put(1)
 	f(ch.Row)
 	return ch
+}
+
+// A file that none of the catalogue's can be is refused before it is read.
+func TestFilesAreBounded(t *testing.T) {
+	for name, test := range map[string]struct {
+		file string
+		more int64 // than the bound
+	}{
+		"options at the bound": {"OPTIONS-000099", 0},
+		"options above it":     {"OPTIONS-000099", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mem := vfs.NewMem()
+			if err := mustOpen(t, mem).Close(); err != nil {
+				t.Fatal(err)
+			}
+			f, err := mem.Create(mem.PathJoin(dir, test.file), vfs.WriteCategoryUnspecified)
+			if err == nil {
+				_, err = f.Write(bytes.Repeat([]byte{'#'}, int(optionsMost+test.more)))
+			}
+			if err := errors.Join(err, f.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if err := checkFiles(mem, dir); (err != nil) != (test.more > 0) {
+				t.Errorf("%v", err)
+			}
+			if _, err := Open(mem, dir, Options{StoreID: storeA}); test.more > 0 && (!errors.Is(err, tier.ErrCorrupt) || !strings.Contains(err.Error(), test.file)) {
+				t.Errorf("it is opened: %v", err)
+			}
+		})
+	}
+	mem := vfs.NewMem()
+	if err := mem.MkdirAll(mem.PathJoin(dir, "000007.log"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkFiles(mem, dir); !errors.Is(err, tier.ErrCorrupt) {
+		t.Errorf("a folder for a log: %v", err)
+	}
 }

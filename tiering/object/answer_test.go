@@ -1,0 +1,103 @@
+package object
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spliced-kv/spliced/tiering/object/objecttest"
+)
+
+// padded has a server answer some requests with white space in front of what it says, so
+// that the answer has so many bytes in all.
+func padded(method string, total int) objecttest.Fault {
+	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if r.Method != method || r.Header.Get("Range") != "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		rec := httptest.NewRecorder()
+		next.ServeHTTP(rec, r)
+		head, rest, _ := bytes.Cut(rec.Body.Bytes(), []byte("?>"))
+		if len(rest) == 0 {
+			head, rest = nil, head
+		} else {
+			head = append(bytes.Clone(head), "?>"...)
+		}
+		pad := bytes.Repeat([]byte{' '}, max(total-len(head)-len(rest), 0))
+		for k, v := range rec.Header() {
+			if k != "Content-Length" {
+				w.Header()[k] = v
+			}
+		}
+		w.WriteHeader(rec.Code)
+		_, _ = w.Write(append(append(head, pad...), rest...))
+	}
+}
+
+// An answer that is longer than any has to be is not read to its end.
+func TestAnswersAreBounded(t *testing.T) {
+	s := open(t)
+	n := s.run(nil)
+	s.Set(padded(http.MethodGet, maxAnswerBytes))
+	if err := n.List(context.Background()); err != nil {
+		t.Errorf("a listing at the bound: %v", err)
+	}
+	s.Set(padded(http.MethodGet, maxAnswerBytes+1))
+	if err := n.List(context.Background()); err == nil || !strings.Contains(err.Error(), "the answer has more than") {
+		t.Errorf("a listing above the bound: %v", err)
+	}
+	s.Set(nil)
+	if err := n.List(context.Background()); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// The bound is on what has no length of the caller's: listings and errors, also those that
+// answer a read of an object.
+func TestBoundOfAnswers(t *testing.T) {
+	var status, length int
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = w.Write(make([]byte, length))
+	}))
+	defer server.Close()
+	c := http.Client{Transport: &transport{base: &http.Transport{}, now: time.Now}}
+	defer c.CloseIdleConnections()
+	for name, test := range map[string]struct {
+		status int
+		ranged bool
+		more   int // than the bound
+		fails  bool
+	}{
+		"a listing at the bound":                    {status: http.StatusOK},
+		"a listing above it":                        {status: http.StatusOK, more: 1, fails: true},
+		"an error at the bound":                     {status: http.StatusNotFound, ranged: true},
+		"an error above it":                         {status: http.StatusNotFound, ranged: true, more: 1, fails: true},
+		"a part of an object":                       {status: http.StatusPartialContent, ranged: true, more: 1},
+		"an object of a server that ignores ranges": {status: http.StatusOK, ranged: true, more: 1},
+	} {
+		status, length = test.status, maxAnswerBytes+test.more
+		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if test.ranged {
+			q.Header.Set("Range", "bytes=0-9")
+		}
+		r, err := c.Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, r.Body)
+		if (err != nil) != test.fails || n > maxAnswerBytes+1 {
+			t.Errorf("%s: %d bytes, %v", name, n, err)
+		}
+		_ = r.Body.Close()
+	}
+}
