@@ -140,13 +140,16 @@ func (s *Server) newHTTP() *fasthttp.Server {
 		ErrorHandler: readProblem,
 		// Connections are bounded in accept, where the bound is counted.
 		// fasthttp's own bound counts each of ours twice and stays out of it.
-		Concurrency:           4 * maxConnections,
-		ReadBufferSize:        maxHeaderBytes,
-		MaxRequestBodySize:    maxBodyBytes,
-		ReadTimeout:           readTimeout,
-		WriteTimeout:          s.patience,
-		IdleTimeout:           idleTimeout,
-		NoDefaultServerHeader: true,
+		Concurrency:        4 * maxConnections,
+		ReadBufferSize:     maxHeaderBytes,
+		MaxRequestBodySize: maxBodyBytes,
+		// A form that ends before Content-Length does would leave the rest to be read as
+		// the next request.
+		DisablePreParseMultipartForm: true,
+		ReadTimeout:                  readTimeout,
+		WriteTimeout:                 s.patience,
+		IdleTimeout:                  idleTimeout,
+		NoDefaultServerHeader:        true,
 		// fasthttp's Date costs a goroutine for the life of the process and it
 		// refuses one of ours, so answers carry none.
 		NoDefaultDate: true,

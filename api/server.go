@@ -19,6 +19,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"github.com/valyala/fasthttp/fasthttpadaptor"
 
+	"github.com/spliced-kv/spliced/api/framing"
 	"github.com/spliced-kv/spliced/api/ui"
 )
 
@@ -179,6 +180,11 @@ func (s *Server) shown() *Shown { return s.now.Load() }
 func (s *Server) handler(trusted bool) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		defer s.finish(ctx)
+		if err := framing.Check(&ctx.Request.Header); err != nil {
+			ctx.SetConnectionClose()
+			writeProblem(ctx, newProblem(fasthttp.StatusBadRequest, CodeInvalid, "the end of the request is ambiguous: "+err.Error()))
+			return
+		}
 		if !trusted {
 			if p := s.guardHost(ctx); p != nil {
 				writeProblem(ctx, p)

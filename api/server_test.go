@@ -216,6 +216,65 @@ func TestOversizedAndBrokenRequestsAreProblems(t *testing.T) {
 	}
 }
 
+// The end of a request is certain, or the connection ends with it.
+func TestAmbiguousFramingEndsTheConnection(t *testing.T) {
+	s := serve(t, newFake(0), nil)
+	const next = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	rows := []struct {
+		name, request string
+		answers       int // 2 = the next request is answered too
+	}{
+		{"no body", next, 2},
+		{"a length", "POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}", 2},
+		{"chunks", "POST /livez HTTP/1.1\r\nHost: localhost\r\ntransfer-encoding: Chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 2},
+		{"length and coding", "POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 1},
+		{"coding and length", "POST /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", 1},
+		{"two lengths", "POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{} ", 1},
+		{"the same length twice", "POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}", 1},
+		{"a list of lengths", "POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2, 2\r\n\r\n{}", 1},
+		{"a signed length", "POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: +2\r\n\r\n{}", 1},
+		{"chunked twice", "POST /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 1},
+		{"identity", "POST /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: identity\r\n\r\n", 1},
+		{"another coding", "POST /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 1},
+		{"chunks before HTTP/1.1", "POST /livez HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 1},
+		{"whitespace before the colon", "POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length : 2\r\n\r\n", 1},
+		{"a folded line", "POST /livez HTTP/1.1\r\nHost: localhost\r\nX: a\r\n Content-Length: 2\r\n\r\n", 1},
+		{"a bare line end", "POST /livez HTTP/1.1\r\nHost: localhost\r\nX: a\nContent-Length: 0\r\n\r\n", 1},
+		{"two hosts", "GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: 127.0.0.1\r\n\r\n", 1},
+	}
+	for _, r := range rows {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			conn, err := net.Dial("tcp", strings.TrimPrefix(s.tcp, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := io.WriteString(conn, r.request+next); err != nil {
+				t.Fatal(err)
+			}
+			answers, from := 0, bufio.NewReader(conn)
+			for answers < 2 {
+				res, err := http.ReadResponse(from, nil)
+				if err != nil {
+					break // the connection has ended
+				}
+				body, err := io.ReadAll(res.Body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				answers++
+				if r.answers == 1 && (res.StatusCode != 400 || !res.Close || problemIn(t, body).Code != CodeInvalid) {
+					t.Errorf("%d %s", res.StatusCode, body)
+				}
+			}
+			if answers != r.answers {
+				t.Errorf("%d answers, want %d", answers, r.answers)
+			}
+		})
+	}
+}
+
 func TestMetricsAreThePassedRegistry(t *testing.T) {
 	s := serve(t, newFake(0), nil)
 	status, media, body := request(t, http.DefaultClient, "GET", s.tcp+"/metrics")

@@ -91,7 +91,8 @@ var mayImport = map[string]string{
 	"connector/refengine/peerdemo":    "policy/profile connector connector/wire connector/refengine connector/refengine/ragdemo connector/refengine/remote",
 	"connector/refengine/ragdemo":     "policy/profile connector connector/wire connector/refengine connector/refengine/modelfile connector/refengine/remote",
 
-	"api":                                 "connector/trust api/ui",
+	"api":                                 "connector/trust api/ui api/framing",
+	"api/framing":                         "",
 	"api/loopback":                        "",
 	"api/ui":                              "",
 	"api/cmd/splicectl":                   "api api/loopback api/cmd/splicectl/internal/... connector/... policy/... gpuipc/... tiering/disk/...",
@@ -122,7 +123,7 @@ var mayImport = map[string]string{
 	"daemon/queue":    "",
 	"daemon/slots":    "gpuipc connector/wire daemon/codes",
 	"daemon/gpu":      "gpuipc gpuipc/cuda gpuipc/cuda/kernels connector/wire daemon/settings daemon/codes tiering/tier",
-	"daemon/cluster":  "daemon/settings",
+	"daemon/cluster":  "daemon/settings api/framing",
 	"daemon/parallel": "policy/cost policy/profile policy/schedule tiering tiering/tier tiering/peer",
 	"daemon/events":   "policy/profile tiering/tier tiering/held",
 	"daemon/journal":  "tiering/decision tiering/tier api",

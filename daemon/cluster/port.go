@@ -11,6 +11,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/valyala/fasthttp"
+
+	"github.com/spliced-kv/spliced/api/framing"
 )
 
 // Bounds of the peers' port. Guessed, with room: a member has a connection for the index
@@ -56,12 +58,24 @@ func newPort(l net.Listener, creds *credentials, handler fasthttp.RequestHandler
 	p.gate = newGate(bounds{conns: n, connsEach: max(2, n/4)}, bounds{})
 	p.mu.accepted = map[net.Conn]*tls.Conn{}
 	p.server = &fasthttp.Server{
-		Handler: handler, Concurrency: maxConnections, ReadBufferSize: maxHeaderBytes, MaxRequestBodySize: maxBodyBytes,
+		Handler: framed(handler), DisablePreParseMultipartForm: true, Concurrency: maxConnections, ReadBufferSize: maxHeaderBytes, MaxRequestBodySize: maxBodyBytes,
 		ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime, MaxIdleWorkerDuration: time.Second,
 		ErrorHandler:          func(ctx *fasthttp.RequestCtx, _ error) { refuse(ctx, fasthttp.StatusBadRequest, "invalid") },
 		NoDefaultServerHeader: true, NoDefaultDate: true, CloseOnShutdown: true, Logger: printer{log},
 	}
 	return p
+}
+
+// framed has a handler answer only requests whose end is certain.
+func framed(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
+	return func(ctx *fasthttp.RequestCtx) {
+		if framing.Check(&ctx.Request.Header) != nil {
+			refuse(ctx, fasthttp.StatusBadRequest, "invalid")
+			ctx.SetConnectionClose()
+			return
+		}
+		handler(ctx)
+	}
 }
 
 // refuse answers with a code alone. (Error of ctx would bring back fasthttp's Date, which

@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"path/filepath"
 	"strings"
@@ -92,6 +94,30 @@ func TestSilentConnectionsDoNotKeepPeersOut(t *testing.T) {
 	_ = silent[0].SetReadDeadline(time.Now().Add(patience))
 	if _, err := silent[0].Read(make([]byte, 1)); err == nil || strings.Contains(err.Error(), "timeout") {
 		t.Errorf("the oldest connection: %v", err)
+	}
+}
+
+// A request that has a length and a coding is not answered, and ends its connection.
+func TestAmbiguousFramingEndsAPeersConnection(t *testing.T) {
+	p := startPort(t, nil)
+	conn, err := net.Dial("tcp", p.listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	var response fasthttp.Response
+	from := bufio.NewReader(conn)
+	if err := response.ReadLimitBody(from, 1<<10); err != nil || string(response.Body()) != "invalid\n" {
+		t.Errorf("%q, %v", response.Body(), err)
+	}
+	if _, err := from.ReadByte(); !errors.Is(err, io.EOF) {
+		t.Errorf("behind the answer: %v, want the end", err)
 	}
 }
 

@@ -1,0 +1,53 @@
+// Package framing refuses HTTP/1.1 requests whose end is ambiguous (RFC 9112, 6): a proxy in
+// front of a server might see another end of the body than the server does, and with it
+// another next request. It is for servers that fasthttp parses for, which accept some.
+package framing
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+)
+
+// Check returns why the end of a request is ambiguous, nil for one that is not. It reads the
+// header as it arrived, since what fasthttp parsed no longer shows repeated or overridden
+// fields. The caller answers 400 and ends the connection, whose further bytes have no
+// certain meaning.
+func Check(h *fasthttp.RequestHeader) error {
+	seen := map[string]string{}
+	for line := range bytes.Lines(h.RawHeaders()) {
+		line, ok := bytes.CutSuffix(line, []byte("\r\n"))
+		if !ok || bytes.IndexByte(line, '\r') >= 0 {
+			return errors.New("a line of the header does not end with CR LF alone")
+		}
+		if len(line) == 0 {
+			break
+		}
+		name, value, _ := strings.Cut(string(line), ":")
+		if strings.ContainsAny(name, " \t") {
+			return fmt.Errorf("whitespace in the field name %.40q, or a folded line", name)
+		}
+		name = strings.ToLower(name)
+		switch name {
+		case "content-length", "transfer-encoding", "host":
+			if _, repeated := seen[name]; repeated {
+				return fmt.Errorf("%s is there more than once", name)
+			}
+			seen[name] = strings.Trim(value, " \t")
+		}
+	}
+	coding, chunked := seen["transfer-encoding"]
+	if !chunked {
+		return nil
+	}
+	if _, both := seen["content-length"]; both {
+		return errors.New("content-length and transfer-encoding are both there")
+	}
+	if !strings.EqualFold(coding, "chunked") || !h.IsHTTP11() {
+		return fmt.Errorf("transfer-encoding is %.40q, want chunked, and HTTP/1.1", coding)
+	}
+	return nil
+}
