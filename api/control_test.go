@@ -158,26 +158,34 @@ func TestRemovalsOfEverythingSaySo(t *testing.T) {
 	}
 }
 
-func TestOffLoopbackReadingNeedsAToken(t *testing.T) {
+// A proxy or a sidecar makes strangers look local: as soon as there is a token, loopback
+// allows nothing that another address does not.
+func TestReadingOverTCPNeedsATokenWhereOneIsSet(t *testing.T) {
 	changes, reader := strings.Repeat("c", 16), strings.Repeat("r", 16)
 	s := serve(t, newFake(0), func(o *Options) { o.Token, o.ReadToken = changes, reader })
 	none := serve(t, newFake(0), nil)
+	only := serve(t, newFake(0), func(o *Options) { o.Token = changes })
+	router := serve(t, newFake(0), func(o *Options) { o.RouterToken = strings.Repeat("q", 16) })
 	for _, r := range allRoutes() {
 		for _, tc := range []struct {
 			server *served
 			from   origin
 			token  string
 		}{
-			{s, owner, ""}, {none, owner, ""}, {s, local, ""}, {none, stranger, ""},
+			{s, owner, ""}, {none, owner, ""}, {only, owner, ""}, {none, local, ""}, {none, stranger, ""},
 			{s, stranger, ""}, {s, stranger, reader}, {s, stranger, changes}, {s, stranger, "wrong"},
+			{s, local, ""}, {s, local, reader}, {s, local, changes}, {s, local, "wrong"},
+			{only, local, ""}, {only, local, changes}, {router, local, ""}, {router, stranger, ""},
 		} {
 			var h fasthttp.RequestHeader
 			h.Set("Authorization", "Bearer "+tc.token)
 			wanted := 0 // refused
 			switch {
-			case tc.from == owner, r.needs == open, r.needs == reads && tc.from == local, tc.token == changes:
-			case r.needs == reads && tc.token == reader:
-			case tc.server == none:
+			case tc.from == owner, r.needs == open, tc.token == changes:
+			case r.needs == reads && tc.server == none && tc.from == local:
+			case r.needs == scrapes && tc.server != s:
+			case (r.needs == reads || r.needs == scrapes) && tc.token == reader:
+			case tc.server == none, tc.server == router && r.needs != asks:
 				wanted = 403
 			default:
 				wanted = 401

@@ -21,8 +21,8 @@ import (
 //
 // Probes and metrics are answered whatever Host says, so that a scraper may use the name of
 // a Kubernetes Service: they change nothing, and a page that was rebound to us learns from
-// them what whoever reaches the port may know without any token, which is counts, and the
-// names of models and tenants beside them.
+// them what whoever reaches the port may know: without a token of readers, counts and the
+// names of models and tenants.
 func (s *Server) guardHost(ctx *fasthttp.RequestCtx) *Problem {
 	host := hostname(string(ctx.Host()))
 	if !anyHost[string(ctx.Path())] && !s.hostAllowed(host, ctx.LocalAddr()) {
@@ -69,7 +69,7 @@ type origin uint8
 
 const (
 	stranger origin = iota // TCP, from another machine, or not known
-	local                  // TCP over loopback
+	local                  // TCP over loopback: this machine, or a proxy on it
 	owner                  // the admin unix socket
 )
 
@@ -87,15 +87,22 @@ func originOf(ctx *fasthttp.RequestCtx, trusted bool) origin {
 // guard lets a request through that may be answered: what is open to its origin, or with a
 // token where one is needed.
 func (s *Server) guard(h *fasthttp.RequestHeader, needs access, from origin) *Problem {
-	if from == owner || needs == open || needs == reads && from == local {
+	keys := s.keys.Load()
+	switch {
+	case from == owner, needs == open:
+		return nil
+	case needs == scrapes && keys.reads == nil:
+		return nil
+	case needs == reads && from == local && *keys == (keysOf{}):
+		// With any token, the operator tells callers apart, and a proxy or a sidecar makes
+		// strangers of other machines look local.
 		return nil
 	}
-	keys := s.keys.Load()
 	may := []*[sha256.Size]byte{keys.changes}
 	switch needs {
 	case asks:
 		may = append(may, keys.asks)
-	case reads:
+	case reads, scrapes:
 		may = append(may, keys.reads)
 	}
 	given, ok := strings.CutPrefix(string(h.Peek("Authorization")), "Bearer ")
@@ -120,19 +127,20 @@ func (s *Server) guard(h *fasthttp.RequestHeader, needs access, from origin) *Pr
 // What is said to who has no token, and where there is none.
 var (
 	needsToken = [...]string{
-		reads:   "off loopback this needs a bearer token: that of -admin-read-token-file, or of -token-file",
+		reads:   "over TCP this needs a bearer token: that of -admin-read-token-file, or of -token-file; the admin unix socket needs none",
+		scrapes: "over TCP metrics need a bearer token: that of -admin-read-token-file, or of -token-file; the admin unix socket needs none",
 		asks:    "over TCP this needs the bearer token of routers: that of -router-token-file, or of -token-file",
 		changes: "a change over TCP needs the bearer token of -token-file",
 	}
 	noToken = [...]string{
-		reads:   "off loopback this is not served without a token: use the admin unix socket, or set -admin-read-token-file or -token-file",
+		reads:   "over TCP this is not served without a token for reading: use the admin unix socket, or set -admin-read-token-file or -token-file",
 		asks:    "this listener does not say where prompts are held: use the admin unix socket, or set -router-token-file or -token-file",
 		changes: "this listener only reads: use the admin unix socket, or set -token-file",
 	}
 )
 
-// keys are the hashes of tokens; nil = none. They are replaced together.
-type keys struct {
+// keysOf has the hashes of tokens; nil = none. They are replaced together.
+type keysOf struct {
 	changes, asks, reads *[sha256.Size]byte
 }
 
@@ -143,7 +151,7 @@ type Tokens struct {
 	Token string
 	// RouterToken lets its bearer ask where prompts are held, and nothing else.
 	RouterToken string
-	// ReadToken lets its bearer read off loopback.
+	// ReadToken lets its bearer read, metrics included.
 	ReadToken string
 }
 
@@ -163,5 +171,5 @@ const MinToken = 16
 
 // SetTokens has requests from now on show other tokens, which are valid.
 func (s *Server) SetTokens(t Tokens) {
-	s.keys.Store(&keys{changes: hashed(t.Token), asks: hashed(t.RouterToken), reads: hashed(t.ReadToken)})
+	s.keys.Store(&keysOf{changes: hashed(t.Token), asks: hashed(t.RouterToken), reads: hashed(t.ReadToken)})
 }

@@ -25,8 +25,9 @@ const (
 type access uint8
 
 const (
-	open    access = iota // nothing: probes, metrics, what is the same everywhere
-	reads                 // off loopback the token of readers, or that of changes
+	open    access = iota // nothing: probes, what is the same everywhere
+	scrapes               // where there is a token of readers, that or the one of changes
+	reads                 // the token of readers, or that of changes; none over loopback while there is no token at all
 	asks                  // the token of routers, or that of changes
 	changes               // the token of changes
 )
@@ -46,7 +47,7 @@ func allRoutes() []route {
 		{get, "/livez", "getLive", open, (*Server).live},
 		{get, "/readyz", "getReady", open, (*Server).ready},
 		{get, "/healthz", "getHealth", open, (*Server).ready},
-		{get, "/metrics", "getMetrics", open, (*Server).scrape},
+		{get, "/metrics", "getMetrics", scrapes, (*Server).scrape},
 		{get, "/openapi.json", "getOpenAPI", open, (*Server).document},
 		{get, "/api/v1/status", "getStatus", reads, (*Server).status},
 		{get, "/api/v1/profiles", "listProfiles", reads, (*Server).listProfiles},

@@ -95,7 +95,7 @@ type Listener struct {
 type Server struct {
 	now       atomic.Pointer[Shown]
 	log       zerolog.Logger
-	keys      atomic.Pointer[keys]
+	keys      atomic.Pointer[keysOf]
 	locating  chan struct{} // one for each question that is answered
 	hosts     map[string]bool
 	metrics   fasthttp.RequestHandler

@@ -34,7 +34,7 @@ func (c *Config) settings() []setting {
 		{"admin-socket", (*text)(&c.AdminSocket), "path, at most 102 bytes, or off", "admin/admin.sock beside the engine socket",
 			"Admin REST with mutations and profiling, mode 0600. A missing directory is made, mode 0700; one in which others may write is refused."},
 		{"http", (*text)(&c.HTTP), "HOST:PORT, or off", "not allowed",
-			"Admin REST, read only unless a token is set. Off loopback health and metrics are open, and the rest needs a token: see admin-read-token-file."},
+			"Admin REST, read only unless a token is set. Health is open, metrics too without admin-read-token-file. The rest needs a token off loopback, and over loopback as soon as one is set."},
 		{"http-hosts", &c.HTTPHosts, "list of lower-case host names", "only localhost and addresses",
 			"Names under which the admin REST may be called, by browsers and others: what else stands in Host is refused, but for health and metrics."},
 	}

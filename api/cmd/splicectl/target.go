@@ -123,6 +123,8 @@ func explain(err error) string {
 	switch {
 	case errors.As(err, &p) && p.Code == api.CodeNotFound && strings.HasPrefix(p.Detail, "no such path"):
 		return err.Error() + "\nThe daemon is older than this splicectl and does not have that yet."
+	case errors.As(err, &p) && p.Code == api.CodeUnauthorized:
+		return err.Error() + "\nShow one with --token-file, or keep it with the context: splicectl context add NAME ADDRESS --token-file FILE."
 	case errors.As(err, &p):
 		return err.Error()
 	case errors.Is(err, os.ErrPermission):
