@@ -10,44 +10,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/rs/zerolog"
 	"github.com/valyala/fasthttp"
 )
-
-// Who has not been heard of longest loses its place; who is being answered keeps it.
-func TestPlacesGoToWhoeverIsHeardOf(t *testing.T) {
-	conns := make([]net.Conn, 5)
-	for i := range conns {
-		conns[i] = &net.TCPConn{}
-	}
-	p, now := newPlaces(3), time.Unix(1000, 0)
-	tick := func() time.Time { now = now.Add(time.Second); return now }
-	take := func(conn, want net.Conn, ok bool) {
-		t.Helper()
-		if lost, got := p.take(conn, tick()); lost != want || got != ok {
-			t.Errorf("lost %p, %v; want %p, %v", lost, got, want, ok)
-		}
-	}
-	for _, c := range conns[:3] {
-		take(c, nil, true)
-	}
-	p.answering(conns[0], true, tick())
-	take(conns[3], conns[1], true)
-	p.answering(conns[0], false, tick()) // now heard of last
-	take(conns[4], conns[2], true)
-	for _, c := range []net.Conn{conns[0], conns[3], conns[4], conns[1]} {
-		p.answering(c, true, tick())
-	}
-	take(conns[1], nil, false)
-	p.leave(conns[2]) // has none
-	take(conns[1], nil, false)
-	p.leave(conns[3])
-	take(conns[1], nil, true)
-}
 
 // Whoever holds all connections and says nothing closes his own.
 func TestIdleConnectionsMakeWay(t *testing.T) {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/valyala/fasthttp"
+
+	"github.com/spliced-kv/spliced/api/places"
 )
 
 // Run accepts on all listeners until ctx ends or one of them fails, then lets
@@ -54,6 +56,13 @@ func (s *Server) accept(ctx context.Context, ln Listener, serving *sync.WaitGrou
 	// Beside them, so that whoever holds all places cannot make a node look dead.
 	probes := s.newDoor(maxProbes, s.probesOnly(s.handler(ln.Trusted)))
 	probes.http.ReadTimeout, probes.http.WriteTimeout = probeTimeout, probeTimeout
+	admit := func(conn net.Conn) {
+		if !s.enter(full, conn, serving) && !s.enter(probes, conn, serving) {
+			s.turnedAway.WithLabelValues("bound").Inc()
+			conn.Close()
+		}
+	}
+	shaking := places.NewSet(maxHandshakes)
 	for {
 		conn, err := ln.Accept()
 		if ctx.Err() != nil {
@@ -70,22 +79,48 @@ func (s *Server) accept(ctx context.Context, ln Listener, serving *sync.WaitGrou
 			pause(ctx, 100*time.Millisecond)
 			continue
 		}
-		if !s.enter(full, conn, serving) && !s.enter(probes, conn, serving) {
-			s.turnedAway.WithLabelValues("bound").Inc()
-			conn.Close()
+		if secure, ok := conn.(*tls.Conn); ok {
+			s.shake(shaking, secure, serving, admit)
+		} else {
+			admit(conn)
 		}
 	}
+}
+
+// shake has a connection make its TLS handshake, at a place for that, and admits it then: a
+// peer that does not finish one takes no place from requests.
+func (s *Server) shake(shaking *places.Set, conn *tls.Conn, serving *sync.WaitGroup, admit func(net.Conn)) {
+	if lost, _ := shaking.Take(conn, places.Pending, time.Now()); lost != nil { // all of them may lose their place
+		s.turnedAway.WithLabelValues("handshake").Inc()
+		lost.(*tls.Conn).NetConn().Close()
+	}
+	s.track(conn, true)
+	serving.Go(func() {
+		_ = conn.SetDeadline(time.Now().Add(handshakeTime)) // fails as the handshake does
+		err := conn.Handshake()
+		shaking.Leave(conn)
+		s.track(conn, false)
+		if err == nil {
+			err = conn.SetDeadline(time.Time{})
+		}
+		if err != nil {
+			s.log.Debug().Err(err).Stringer("remote", conn.RemoteAddr()).Msg("no TLS handshake with the admin REST")
+			conn.NetConn().Close()
+			return
+		}
+		admit(conn)
+	})
 }
 
 // door is one way in: an HTTP server and its places.
 type door struct {
 	http   *fasthttp.Server
-	places *places
+	places *places.Set
 }
 
 // enter serves a connection, if there is a place for it.
 func (s *Server) enter(d *door, conn net.Conn, serving *sync.WaitGroup) bool {
-	lost, ok := d.places.take(conn, time.Now())
+	lost, ok := d.places.Take(conn, places.Idle, time.Now())
 	if !ok {
 		return false
 	}
@@ -95,7 +130,7 @@ func (s *Server) enter(d *door, conn net.Conn, serving *sync.WaitGroup) bool {
 	}
 	s.track(conn, true)
 	serving.Go(func() {
-		defer func() { s.track(conn, false); d.places.leave(conn) }()
+		defer func() { s.track(conn, false); d.places.Leave(conn) }()
 		// What ends a connection is the peer's doing, and every answer to it was sent.
 		_ = d.http.ServeConn(conn)
 		conn.Close()
@@ -118,18 +153,18 @@ func (s *Server) probesOnly(answer fasthttp.RequestHandler) fasthttp.RequestHand
 }
 
 func (s *Server) newDoor(most int, handler fasthttp.RequestHandler) *door {
-	d := &door{places: newPlaces(most)}
+	d := &door{places: places.NewSet(most)}
 	d.http = s.newHTTP()
 	d.http.Handler = func(ctx *fasthttp.RequestCtx) {
-		d.places.answering(ctx.Conn(), true, time.Now())
+		d.places.Set(ctx.Conn(), places.Busy, time.Now())
 		handler(ctx)
 		if ctx.UserValue(streaming) != nil {
-			d.places.leave(ctx.Conn())
+			d.places.Leave(ctx.Conn())
 		}
 	}
 	d.http.ConnState = func(conn net.Conn, state fasthttp.ConnState) {
 		if state == fasthttp.StateIdle { // the answer was sent
-			d.places.answering(conn, false, time.Now())
+			d.places.Set(conn, places.Idle, time.Now())
 		}
 	}
 	return d

@@ -29,6 +29,8 @@ const (
 	maxConnections = 128 // per listener
 	maxProbes      = 16  // and beside them
 	probeTimeout   = 2 * time.Second
+	maxHandshakes  = 256             // of TLS, per listener and beside requests
+	handshakeTime  = 3 * time.Second // of one
 	maxHeaderBytes = 8 << 10
 	maxBodyBytes   = 4 << 10         // but for questions where a prompt is held
 	readTimeout    = 5 * time.Second // headers and body of one request
@@ -145,7 +147,7 @@ func New(o Options) (*Server, error) {
 	}))
 	s.turnedAway = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "spliced_admin_connections_closed_total",
-		Help: "Connections to the admin REST that were closed since there were as many as may be, by reason: idle (waited longest for a request), bound (all others were busy), locate (no connection, but a question where a prompt is held: too many were being answered).",
+		Help: "Connections to the admin REST that were closed since there were as many as may be, by reason: idle (waited longest for a request), handshake (was slowest with TLS), bound (all others were busy), locate (no connection, but a question where a prompt is held: too many were being answered).",
 	}, []string{"reason"})
 	if err := o.Metrics.Register(s.turnedAway); err != nil {
 		return nil, fmt.Errorf("api options: %w: %w", err, ErrInvalid)

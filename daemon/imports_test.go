@@ -91,7 +91,8 @@ var mayImport = map[string]string{
 	"connector/refengine/peerdemo":    "policy/profile connector connector/wire connector/refengine connector/refengine/ragdemo connector/refengine/remote",
 	"connector/refengine/ragdemo":     "policy/profile connector connector/wire connector/refengine connector/refengine/modelfile connector/refengine/remote",
 
-	"api":                                 "connector/trust api/ui api/framing",
+	"api":                                 "connector/trust api/ui api/framing api/places",
+	"api/places":                          "",
 	"api/framing":                         "",
 	"api/loopback":                        "",
 	"api/ui":                              "",

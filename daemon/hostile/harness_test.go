@@ -10,6 +10,7 @@ package hostile
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -273,6 +274,7 @@ type victim struct {
 	Dir     string // of its socket
 	Socket  string
 	HTTP    string // host:port of the admin REST
+	secure  bool   // which speaks TLS
 	command *exec.Cmd
 	log     *lockedBuffer
 	ended   chan struct{} // closed at the end of the process, of which err is the state
@@ -301,6 +303,7 @@ func launch(t testing.TB, b bounds, flags ...string) *victim {
 		if at, ok := strings.CutPrefix(f, "-socket="); ok {
 			v.Socket = at
 		}
+		v.secure = v.secure || strings.HasPrefix(f, "-admin-tls-cert-file=")
 	}
 	v.command = as(t, "exec", b, args...)
 	v.command.Stderr = v.log
@@ -373,9 +376,13 @@ func (v *victim) stop() {
 
 // get answers a path of the admin REST; an error reads as status 0.
 func (v *victim) get(path string) (status int, body string) {
-	transport := &http.Transport{DisableKeepAlives: true}
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	client := &http.Client{Transport: transport, Timeout: patience}
-	answer, err := client.Get("http://" + v.HTTP + path)
+	scheme := "http"
+	if v.secure {
+		scheme = "https"
+	}
+	answer, err := client.Get(scheme + "://" + v.HTTP + path)
 	if err != nil {
 		return 0, err.Error()
 	}

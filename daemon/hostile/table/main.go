@@ -46,6 +46,7 @@ var attacks = []attack{
 	{"M3", hostile, "TestHostileClientsThatDoNotReadKeepNoPlace", ""},
 	{"M4", hostile, "TestHostileNamesDoNotBlindMetrics", ""},
 	{"M5", hostile, "TestHostileIdleConnectionsDoNotKeepProbesOut", ""},
+	{"M5", hostile, "TestHostileHandshakesDoNotKeepProbesOut", ""},
 	{"M6", hostile, "TestHostileConnectionsDoNotTakeAllThreads", ""},
 	{"M7", hostile, "TestHostileDescriptorsOfTheDaemonAreNotUsedUp", ""},
 	{"M7", hostile, "TestHostileFewDescriptorsAreReported", ""},

@@ -1,0 +1,140 @@
+// Package places bounds how many connections a listener serves, so that whoever opens many
+// and says nothing closes those of that address, and does not lock others out. It closes
+// nothing by itself.
+package places
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// State says how a connection may lose its place to a new one.
+type State uint8
+
+const (
+	// Pending connections owe what an honest peer sends at once, a handshake or a
+	// subscription. They are the first to lose their place, the oldest first.
+	Pending State = iota
+	// Idle ones wait for a next request. One that loses its place costs a new connection.
+	Idle
+	// Settled ones are in use although they may send nothing. They only lose their place
+	// to a connection of the same address, or of one that still has no more places then.
+	Settled
+	// Busy ones keep their place.
+	Busy
+)
+
+// Set is the places of one listener. Its methods may run concurrently.
+type Set struct {
+	most int
+
+	mu struct {
+		sync.Mutex
+		taken map[net.Conn]*place
+		of    map[netip.Prefix]int // places by address
+	}
+}
+
+type place struct {
+	from  netip.Prefix
+	state State
+	since time.Time // the last sign of life
+}
+
+// NewSet returns a set of so many places.
+func NewSet(most int) *Set {
+	s := &Set{most: most}
+	s.mu.taken, s.mu.of = map[net.Conn]*place{}, map[netip.Prefix]int{}
+	return s
+}
+
+// Take gives a connection a place, in a state that it has from now on. The caller closes the
+// connection that lost its place to it, if any. ok is false when no other may lose one. Among
+// those of the lowest state it is one of the address with the most places, and of these the
+// one without a sign of life for the longest.
+func (s *Set) Take(conn net.Conn, state State, now time.Time) (lost net.Conn, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	from := addressOf(conn)
+	if len(s.mu.taken) >= s.most {
+		if lost = s.weakestLocked(from); lost == nil {
+			return nil, false
+		}
+		s.leaveLocked(lost)
+	}
+	s.mu.taken[conn] = &place{from, state, now}
+	s.mu.of[from]++
+	return lost, true
+}
+
+// weakestLocked is the connection that loses its place to one of an address; nil if none may.
+func (s *Set) weakestLocked(from netip.Prefix) (weakest net.Conn) {
+	var w *place
+	for conn, p := range s.mu.taken {
+		switch {
+		case p.state == Busy, p.state == Settled && p.from != from && s.mu.of[p.from] <= s.mu.of[from]+1:
+			continue
+		case w == nil:
+		case p.state != w.state:
+			if p.state > w.state {
+				continue
+			}
+		case s.mu.of[p.from] != s.mu.of[w.from]:
+			if s.mu.of[p.from] < s.mu.of[w.from] {
+				continue
+			}
+		case !p.since.Before(w.since):
+			continue
+		}
+		weakest, w = conn, p
+	}
+	return weakest
+}
+
+// Set notes a sign of life of a connection, and its state, if it still has its place.
+func (s *Set) Set(conn net.Conn, state State, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.mu.taken[conn]; p != nil {
+		p.state, p.since = state, now
+	}
+}
+
+// Leave frees the place of a connection, if it still has one.
+func (s *Set) Leave(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaveLocked(conn)
+}
+
+func (s *Set) leaveLocked(conn net.Conn) {
+	p := s.mu.taken[conn]
+	if p == nil {
+		return
+	}
+	delete(s.mu.taken, conn)
+	if s.mu.of[p.from]--; s.mu.of[p.from] == 0 {
+		delete(s.mu.of, p.from)
+	}
+}
+
+// addressOf is where a connection comes from: an address, of IPv6 the network of 64 bits
+// that one host has. It is the same for all that have none.
+func addressOf(conn net.Conn) netip.Prefix {
+	tcp, ok := conn.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return netip.Prefix{}
+	}
+	addr := tcp.AddrPort().Addr().Unmap()
+	bits := 32
+	if addr.Is6() {
+		bits = 64
+	}
+	prefix, err := addr.Prefix(bits)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	return prefix
+}
