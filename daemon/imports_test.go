@@ -126,7 +126,7 @@ var mayImport = map[string]string{
 	"daemon/gpu":      "gpuipc gpuipc/cuda gpuipc/cuda/kernels connector/wire daemon/settings daemon/codes tiering/tier",
 	"daemon/cluster":  "daemon/settings api/framing",
 	"daemon/parallel": "policy/cost policy/profile policy/schedule tiering tiering/tier tiering/peer",
-	"daemon/events":   "policy/profile tiering/tier tiering/held",
+	"daemon/events":   "policy/profile tiering/tier tiering/held api/places",
 	"daemon/journal":  "tiering/decision tiering/tier api",
 	"daemon/note":     "tiering/tier",
 	"daemon/decided":  "policy/profile tiering tiering/decision tiering/tier api daemon/note",

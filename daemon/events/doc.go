@@ -19,9 +19,10 @@
 //	server ── Served ──► prompts ─────┼─► Run: told ──► batches ──► buffer ──► subscribers
 //	ROUTER ── from which number ──────┘                                └─────► who asks again
 //
-// Sequence numbers begin at the time of the start, in microseconds: who was subscribed to
-// the former run of a node sees a gap. Who asks for numbers that the buffer does not have
-// any more gets AllBlocksCleared and all that is told now, and then the buffer.
+// Each subscription begins with AllBlocksCleared and all that is told now, so that a
+// subscriber keeps nothing of a former run, and needs no replay when it comes late. Sequence
+// numbers of a run are below those of former runs, as those of engines are. Who asks for
+// numbers that the buffer does not have gets the same as a new subscription.
 //
 // ZeroMQ's protocol (ZMTP 3.0, NULL mechanism) is spoken here and not by a library: the one
 // for Go takes memory for as many bytes as whoever connects says, one that is silent keeps

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/spliced-kv/spliced/api/places"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/held"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -55,7 +57,8 @@ type Publisher struct {
 	prompts chan served
 	waiting atomic.Int64 // bytes of prompts
 	asked   chan *question
-	replies chan struct{} // one for each answer that is made or sent
+	turns   turns
+	askers  *places.Set
 	counts  counts
 
 	mu struct {
@@ -98,10 +101,10 @@ type served struct {
 
 // counts are of all goroutines.
 type counts struct {
-	batches, stored, removed, resyncs, lost, unheard, replays, snapshots, untold, refused, prompts atomic.Uint64
-	subscribers                                                                                    atomic.Int64
-	blocks, objects, bytes                                                                         atomic.Int64
-	full                                                                                           atomic.Bool
+	batches, stored, removed, resyncs, lost, unheard, replays, snapshots, untold, refused, displaced, prompts atomic.Uint64
+	subscribers                                                                                               atomic.Int64
+	blocks, objects, bytes                                                                                    atomic.Int64
+	full, crowded                                                                                             atomic.Bool
 }
 
 // Counters is what a publisher has done, since its start.
@@ -110,12 +113,13 @@ type Counters struct {
 	Stored      uint64 `count:"stored" prom:"events_blocks_total,event=stored" help:"Blocks that routers were told of, by event: stored, removed."`
 	Removed     uint64 `count:"removed" prom:"events_blocks_total,event=removed"`
 	Resyncs     uint64 `count:"resyncs" prom:"events_resyncs_total" help:"Times that all that is held was compared with what was told, since more changed at once than is queued."`
-	Lost        uint64 `count:"lost" prom:"events_lost_total" help:"Batches that a subscriber was too slow for: it sees a gap in the numbers."`
+	Lost        uint64 `count:"lost" prom:"events_lost_total" help:"Times that a subscriber was too slow for a batch: it was told everything again instead."`
 	Unheard     uint64 `count:"unheard" prom:"events_prompts_dropped_total" help:"Prompts that were not looked at, since too many waited: checkpoints of them are told later, or not."`
-	Replays     uint64 `count:"replays" prom:"events_replays_total,from=buffer" help:"Replays for subscribers, by where they came from: buffer, all (what is told now; the buffer did not reach back)."`
+	Replays     uint64 `count:"replays" prom:"events_replays_total,from=buffer" help:"Replays for subscribers, by where they came from: buffer, all (what is told now, to new subscribers too)."`
 	Snapshots   uint64 `count:"snapshots" prom:"events_replays_total,from=all"`
 	Untold      uint64 `count:"untold" prom:"events_untold_total" help:"Objects that were not told for want of events-memory."`
 	Refused     uint64 `count:"refused" prom:"events_connections_refused_total" help:"Connections to the ports of KV events that were closed: not ZeroMQ, or too many."`
+	Displaced   uint64 `count:"displaced" prom:"events_connections_displaced_total" help:"Connections to the ports of KV events that lost their place to a new one: without a subscription, or silent for the longest."`
 	Subscribers int64  `count:"subscribers" prom:"events_subscribers" help:"Connections that have subscribed to KV events."`
 	Blocks      int64  `count:"blocks" prom:"events_told_blocks" help:"Blocks that are told as held."`
 	Objects     int64  `count:"objects" prom:"events_told_objects" help:"Objects that are told as held: checkpoints, and segments that begin a prompt."`
@@ -127,13 +131,16 @@ func (p *Publisher) Counters() Counters {
 	c := &p.counts
 	return Counters{
 		c.batches.Load(), c.stored.Load(), c.removed.Load(), c.resyncs.Load(), c.lost.Load(), c.unheard.Load(), c.replays.Load(), c.snapshots.Load(),
-		c.untold.Load(), c.refused.Load(), c.subscribers.Load(), c.blocks.Load(), c.objects.Load(), c.bytes.Load(),
+		c.untold.Load(), c.refused.Load(), c.displaced.Load(), c.subscribers.Load(), c.blocks.Load(), c.objects.Load(), c.bytes.Load(),
 	}
 }
 
-// Trouble says why something is not told; empty when all is.
+// Trouble says why something is not told, or somebody; empty when all is.
 func (p *Publisher) Trouble() string {
-	if !p.counts.full.Load() {
+	switch {
+	case p.counts.crowded.Load():
+		return fmt.Sprintf("%d routers are subscribed to KV events, as many as may be: a further one was refused", maxSubscribers)
+	case !p.counts.full.Load():
 		return ""
 	}
 	return fmt.Sprintf("what routers are told of takes %d bytes, all of events-memory: further objects are not told", p.counts.bytes.Load())
@@ -150,11 +157,11 @@ func New(cfg Config) (*Publisher, error) {
 		return nil, fmt.Errorf("events: %d bytes of memory", cfg.Memory)
 	}
 	p := &Publisher{
-		cfg: cfg, wake: make(chan struct{}, 1), prompts: make(chan served, maxPrompts), asked: make(chan *question), replies: make(chan struct{}, maxReplies),
+		cfg: cfg, wake: make(chan struct{}, 1), prompts: make(chan served, maxPrompts), asked: make(chan *question), askers: places.NewSet(maxAskers),
 		told: newTold(cfg.BlockTokens, cfg.Memory), recent: newRecent(), scopes: map[scopeKey]*scope{},
 	}
 	p.log = newJournal(cfg.Format, cfg.Now)
-	p.fans = &fans{counts: &p.counts, log: cfg.Log, all: map[*subscriber]struct{}{}}
+	p.fans = &fans{counts: &p.counts, places: places.NewSet(maxSubscribers), all: map[*subscriber]struct{}{}}
 	return p, nil
 }
 
@@ -250,10 +257,20 @@ func (p *Publisher) Run(ctx context.Context) error {
 	defer stop()
 	serving.Go(func() { <-ctx.Done(); p.pub.Close(); p.router.Close() })
 	failed := make(chan error, 2)
-	serving.Go(func() { failed <- accept(ctx, p.pub, maxSubscribers, &p.counts, p.fans.serve) })
-	serving.Go(func() { failed <- accept(ctx, p.router, maxAskers, &p.counts, p.answer) })
-	p.publish("", []event{{tag: cleared}})
-	p.flush()
+	refuse := func(displaced bool) {
+		if displaced {
+			p.counts.displaced.Add(1)
+			return
+		}
+		p.counts.refused.Add(1)
+	}
+	serving.Go(func() {
+		failed <- accept(ctx, p.pub, p.fans.places, func(displaced bool) {
+			refuse(displaced)
+			p.counts.crowded.Store(p.counts.crowded.Load() || !displaced)
+		}, p.serve)
+	})
+	serving.Go(func() { failed <- accept(ctx, p.router, p.askers, refuse, p.answer) })
 	for {
 		select {
 		case <-ctx.Done():
@@ -269,7 +286,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 			p.waiting.Add(-4 * int64(len(s.tokens)))
 			p.look(&s)
 		case q := <-p.asked:
-			q.messages <- p.replay(q.from)
+			q.answer <- p.reckon(q)
 		}
 		p.flush()
 		p.gauge()
@@ -435,9 +452,6 @@ func (p *Publisher) flush() {
 	if len(p.batch) == 0 {
 		return
 	}
-	if p.topic == "" { // of this run as a whole
-		p.topic = "kv@" + p.cfg.Pod + "@" + p.cfg.Model
-	}
 	m := p.log.append(p.topic, p.batch)
 	clear(p.batch)
 	p.batch, p.blocks = p.batch[:0], 0
@@ -445,12 +459,29 @@ func (p *Publisher) flush() {
 	p.fans.send(m)
 }
 
-// replay lists what has been told since a number.
-func (p *Publisher) replay(from uint64) []*message {
-	if list, ok := p.log.since(from); ok {
+// reckon answers a question.
+//
+// From 0 on means all that there ever was. Each subscription begins with all that is told,
+// so who asks for that needs nothing more; and some routers refuse an answer that does not
+// begin with exactly the number they asked for.
+func (p *Publisher) reckon(q *question) answer {
+	node := "kv@" + p.cfg.Pod + "@" + p.cfg.Model
+	if q.to != nil {
+		q.to.mu.Lock()
+		q.to.behind = false
+		topic, ok := q.to.topicOfLocked(node)
+		wants := subscriber{topics: maps.Clone(q.to.topics)}
+		q.to.mu.Unlock()
+		if !ok {
+			return answer{}
+		}
+		p.counts.snapshots.Add(1)
+		return answer{snapshot: p.snapshot(topic, wants.wantsLocked)}
+	}
+	if list, ok := p.log.since(q.from); ok || q.from == 0 {
 		p.counts.replays.Add(1)
-		return list
+		return answer{batches: list}
 	}
 	p.counts.snapshots.Add(1)
-	return p.log.whole(from, "kv@"+p.cfg.Pod+"@"+p.cfg.Model, p.told.all)
+	return answer{snapshot: p.snapshot(node, func([]byte) bool { return true })}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/spliced-kv/spliced/api/places"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 	"github.com/spliced-kv/spliced/tiering/held"
@@ -136,7 +137,7 @@ func prompt(seed, n int) []uint32 {
 type reader struct {
 	*router
 	sub, dealer zmq4.Socket
-	last        uint64
+	first, last uint64
 	n           *node
 }
 
@@ -145,7 +146,7 @@ func newReader(t *testing.T, n *node, topic string) *reader {
 	silent := zmq4.WithLogger(log.New(io.Discard, "", 0))
 	pub, rep := n.Addrs()
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &reader{&router{t: t, groups: map[int]map[uint64][]uint32{}}, zmq4.NewSub(ctx, silent), zmq4.NewDealer(ctx, silent), 0, n}
+	r := &reader{&router{t: t, groups: map[int]map[uint64][]uint32{}}, zmq4.NewSub(ctx, silent), zmq4.NewDealer(ctx, silent), 0, 0, n}
 	t.Cleanup(func() { cancel(); r.sub.Close(); r.dealer.Close() })
 	for s, addr := range map[zmq4.Socket]net.Addr{r.sub: pub, r.dealer: rep} {
 		if err := s.Dial("tcp://" + addr.String()); err != nil {
@@ -203,6 +204,9 @@ func (r *reader) next() uint64 {
 	}
 	r.hear(decode(r.t, frames[2]))
 	r.last = binary.BigEndian.Uint64(frames[1])
+	if r.first == 0 {
+		r.first = r.last
+	}
 	return r.last
 }
 
@@ -403,39 +407,84 @@ func TestWhoMissedSomethingCatchesUp(t *testing.T) {
 			if len(seqs) != 1 || seqs[0] != last {
 				t.Errorf("numbers %v, want the last one, %d", seqs, last)
 			}
-			if got := late.replay(last + 1); len(got) > 0 {
-				t.Errorf("nothing has come since, and %v was sent", got)
+			for what, from := range map[string]uint64{"nothing has come since": last + 1, "a subscription begins with all": 0} {
+				if got := late.replay(from); len(got) > 0 {
+					t.Errorf("%s, and %v was sent", what, got)
+				}
 			}
-			for _, from := range []uint64{0, last - 1000} {
+			for _, from := range []uint64{1, last - 1000, last + 1000} {
 				fresh := newReader(t, n, "")
 				fresh.groups[0] = map[uint64][]uint32{5: nil} // of a former run
 				seqs = fresh.replay(from)
-				if !slices.IsSorted(seqs) || seqs[len(seqs)-1] != last || !slices.Equal(fresh.believes(0), r.believes(0)) || !slices.Equal(fresh.believes(1), r.believes(1)) {
+				for i, seq := range seqs {
+					if seq != last+1-uint64(len(seqs)-i) {
+						t.Errorf("from %d: number %d is %d of %d, and the last batch %d", from, i, seq, len(seqs), last)
+					}
+				}
+				if len(seqs) < 2 || !slices.Equal(fresh.believes(0), r.believes(0)) || !slices.Equal(fresh.believes(1), r.believes(1)) {
 					t.Errorf("from %d: numbers %v, %d blocks", from, seqs, len(fresh.groups[0]))
 				}
 			}
-			if c := n.Counters(); c.Replays != 2 || c.Snapshots != 2 {
+			if c := n.Counters(); c.Replays != 3 || c.Snapshots != 3+5 { // of subscriptions, too
 				t.Errorf("%+v", c)
 			}
 		})
 	}
 }
 
-// A run begins with a number beyond the former one's, so that who knows that sees a gap.
-func TestNumbersGoOnOverRuns(t *testing.T) {
+// Each subscription begins with a clear and all that is told, and those of a later run with
+// lower numbers, so that nothing of a former run is believed any more.
+func TestASubscriptionBeginsWithAllThatIsTold(t *testing.T) {
 	now := time.Now()
 	clock := func() time.Time { now = now.Add(time.Second); return now }
 	first := newNode(t, func(c *Config) { c.Now = clock })
 	r := newReader(t, first, "")
-	first.first(prompt(1, 8))
-	r.believe(2, 1)
-	last := r.last
+	for i := range 50 {
+		first.first(prompt(i, 8))
+	}
+	r.believe(100, 50)
+	lowest := r.first
+	late := newReader(t, first, "")
+	for late.last != r.last {
+		late.next()
+	}
+	if !slices.Equal(late.believes(0), r.believes(0)) || !slices.Equal(late.believes(1), r.believes(1)) {
+		t.Errorf("a late subscriber believes in %d rows, an early one in %d", len(late.groups[0]), len(r.groups[0]))
+	}
+	first.first(prompt(50, 8)) // both go on with the same batch
+	if a, b := r.next(), late.next(); a != b || a != r.last {
+		t.Errorf("the next batch is %d for one and %d for the other", a, b)
+	}
 	first.stop()
 	again := newNode(t, func(c *Config) { c.Now = clock })
-	r = newReader(t, again, "")
-	again.first(prompt(1, 8))
-	if seq := r.next(); seq <= last+1 {
-		t.Errorf("the second run goes on with %d behind %d", seq, last)
+	again.first(prompt(100, 8))
+	later := newReader(t, again, "")
+	later.groups = r.groups // and all that it believed
+	for i := range 10 {
+		again.first(prompt(101+i, 8))
+	}
+	later.believe(22, 11)
+	if later.last >= lowest {
+		t.Errorf("the second run goes up to %d, the first began with %d", later.last, lowest)
+	}
+}
+
+// A subscriber that had the number of the clear before it lost its connection drops the clear,
+// and is cleared all the same.
+func TestASnapshotClearsBehindItsFirstNumber(t *testing.T) {
+	n := newNode(t, nil)
+	n.first(prompt(1, 8))
+	r := newReader(t, n, "")
+	r.believe(2, 1)
+	c := newReader(t, n, "")
+	var tags []string
+	for c.last != r.last {
+		frames := receive(t, c.sub)
+		c.last = binary.BigEndian.Uint64(frames[1])
+		tags = append(tags, decode(t, frames[2])[0].tag)
+	}
+	if !slices.Equal(tags, []string{cleared, cleared}) {
+		t.Errorf("the messages begin with %v", tags)
 	}
 }
 
@@ -499,7 +548,7 @@ func TestASlowSubscriberLosesWhatOthersGet(t *testing.T) {
 		done := n.Counters().Removed + 1<<15
 		n.set.Remove(n.first(ids))
 		eventually(t, "it is told", func() bool { return n.Counters().Removed >= done })
-		for ; batches < n.Counters().Batches-1; batches++ { // it does not wait for long either
+		for ; batches < n.Counters().Batches+1; batches++ { // the clear of its subscription first; it does not wait for long either
 			select {
 			case seq := <-heard:
 				if before > 0 && seq != before+1 {
@@ -507,7 +556,7 @@ func TestASlowSubscriberLosesWhatOthersGet(t *testing.T) {
 				}
 				before = seq
 			case <-time.After(patience):
-				t.Fatalf("%d batches of %d came", batches, n.Counters().Batches-1)
+				t.Fatalf("%d batches of %d came", batches, n.Counters().Batches+1)
 			}
 		}
 	}
@@ -519,11 +568,7 @@ func TestASlowSubscriberLosesWhatOthersGet(t *testing.T) {
 // subscribeRaw is all that a subscriber has to send.
 func subscribeRaw(t testing.TB, c net.Conn) {
 	t.Helper()
-	var hello [greetingSize]byte
-	hello[0], hello[9], hello[10] = 0xff, 0x7f, 3
-	copy(hello[12:], "NULL")
-	ready := readyCommand("SUB")
-	if _, err := c.Write(slices.Concat(hello[:], []byte{flagCommand, byte(len(ready))}, ready, []byte{0, 1, 1})); err != nil {
+	if _, err := c.Write(slices.Concat(greeting("SUB"), []byte{0, 1, 1})); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -574,30 +619,118 @@ func TestStrangersAreRefused(t *testing.T) {
 	r.believe(2, 1)
 }
 
-func TestMoreConnectionsThanAreServedAreClosed(t *testing.T) {
-	n := newNode(t, nil)
-	pub, _ := n.Addrs()
-	var conns []net.Conn
-	defer func() {
-		for _, c := range conns {
-			c.Close()
-		}
-	}()
-	for range maxSubscribers + 1 {
-		c, err := net.Dial("tcp", pub.String())
+// silence opens connections that send the same and read nothing.
+func silence(t *testing.T, addr net.Addr, n int, says ...[]byte) {
+	t.Helper()
+	for range n {
+		c, err := net.Dial("tcp", addr.String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		conns = append(conns, c)
+		t.Cleanup(func() { c.Close() })
+		if _, err := c.Write(slices.Concat(says...)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	eventually(t, "one is refused", func() bool { return n.Counters().Refused == 1 })
-	for _, c := range conns[:8] {
-		c.Close()
+}
+
+// greeting is what a socket of a type sends at first.
+func greeting(socket string) []byte {
+	var hello [greetingSize]byte
+	hello[0], hello[9], hello[10] = 0xff, 0x7f, 3
+	copy(hello[12:], "NULL")
+	ready := readyCommand(socket)
+	return slices.Concat(hello[:], []byte{flagCommand, byte(len(ready))}, ready)
+}
+
+// Whoever connects and never subscribes loses his places to who does.
+func TestSilentConnectionsKeepNoSubscriberOut(t *testing.T) {
+	for what, says := range map[string][]byte{"nothing": nil, "a greeting": greeting("SUB")} {
+		t.Run(what, func(t *testing.T) {
+			n := newNode(t, nil)
+			pub, _ := n.Addrs()
+			r := newReader(t, n, "")
+			silence(t, pub, 2*maxSubscribers, says)
+			late := newReader(t, n, "")
+			eventually(t, "both have subscribed", func() bool { return n.Counters().Subscribers == 2 })
+			n.first(prompt(1, 8))
+			r.believe(2, 1)
+			late.believe(2, 1)
+			if c := n.Counters(); c.Displaced == 0 || n.Trouble() != "" {
+				t.Errorf("%+v, %q", c, n.Trouble())
+			}
+		})
 	}
-	eventually(t, "their places are free", func() bool { return n.Counters().Refused >= 9 })
-	r := newReader(t, n, "")
-	n.first(prompt(1, 8))
-	r.believe(2, 1)
+}
+
+// Those of other addresses that have subscribed keep their places, and whoever finds none is
+// in the readiness.
+func TestSubscribersOfOtherAddressesKeepTheirPlaces(t *testing.T) {
+	n := newNode(t, nil)
+	pub, _ := n.Addrs()
+	var hello = slices.Concat(greeting("SUB"), []byte{0, 1, 1})
+	from := func(i int) net.Conn {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(i))}}
+		c, err := d.Dial("tcp", pub.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if _, err := c.Write(hello); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for i := range maxSubscribers {
+		from(i)
+	}
+	eventually(t, "all have subscribed", func() bool { return n.Counters().Subscribers == maxSubscribers })
+	from(maxSubscribers)
+	eventually(t, "one more is refused, and it shows", func() bool { return n.Counters().Refused == 1 && n.Trouble() != "" })
+	again := from(1) // came back, before its old connection was seen to have ended
+	eventually(t, "it has its place", func() bool { return n.Counters().Displaced == 1 })
+	again.Close()
+	eventually(t, "there is a place", func() bool { return n.Trouble() == "" })
+}
+
+// Whoever asks for everything and does not read keeps a turn for a moment only.
+func TestAskersThatDoNotReadKeepNobodyWaiting(t *testing.T) {
+	n := newNode(t, func(c *Config) { c.Memory = 64 << 20 })
+	_, rep := n.Addrs()
+	for i := range 8 { // more than sockets take
+		n.first(prompt(i, 1<<17))
+	}
+	eventually(t, "all is told", func() bool { return n.Counters().Objects == 8 })
+	question := []byte{flagMore, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1}
+	for range maxTurns {
+		silence(t, rep, 1, greeting("DEALER"), question)
+	}
+	eventually(t, "all turns are taken", func() bool {
+		n.turns.mu.Lock()
+		defer n.turns.mu.Unlock()
+		return len(n.turns.held) == maxTurns
+	})
+	silent := zmq4.WithLogger(log.New(io.Discard, "", 0))
+	dealer := zmq4.NewDealer(t.Context(), silent)
+	defer dealer.Close()
+	if err := dealer.Dial("tcp://" + rep.String()); err != nil {
+		t.Fatal(err)
+	}
+	if err := dealer.SendMulti(zmq4.NewMsgFrom(nil, question[4:])); err != nil {
+		t.Fatal(err)
+	}
+	var seqs []uint64
+	for {
+		frames := receive(t, dealer)
+		seq := binary.BigEndian.Uint64(frames[2])
+		if seq == 1<<64-1 {
+			break
+		}
+		seqs = append(seqs, seq)
+	}
+	if len(seqs) < 2 || seqs[len(seqs)-1]-seqs[0] != uint64(len(seqs)-1) {
+		t.Errorf("%d messages came", len(seqs))
+	}
 }
 
 func TestPromptsAreForgottenInTheirOrder(t *testing.T) {
@@ -624,9 +757,10 @@ type sent struct {
 	*bytes.Reader
 }
 
-func (s *sent) Read(b []byte) (int, error) { return s.Reader.Read(b) }
-func (*sent) Write(b []byte) (int, error)  { return len(b), nil }
-func (*sent) SetDeadline(time.Time) error  { return nil }
+func (s *sent) Read(b []byte) (int, error)    { return s.Reader.Read(b) }
+func (*sent) Write(b []byte) (int, error)     { return len(b), nil }
+func (*sent) SetDeadline(time.Time) error     { return nil }
+func (*sent) SetReadDeadline(time.Time) error { return nil }
 
 func FuzzHandshake(f *testing.F) {
 	var hello [greetingSize]byte
@@ -640,7 +774,7 @@ func FuzzHandshake(f *testing.F) {
 		if err != nil {
 			return
 		}
-		s := &subscriber{counts: &counts{}, wire: w, wake: make(chan struct{}, 1), topics: map[string]int{}}
+		s := &subscriber{counts: &counts{}, places: places.NewSet(1), wire: w, wake: make(chan struct{}, 1), topics: map[string]int{}}
 		s.read()
 		if len(s.topics) > maxSubscriptions || len(s.pongs) > maxFrames || s.counts.subscribers.Load() != int64(min(1, len(s.topics))) {
 			t.Fatalf("%d topics, %d answers", len(s.topics), len(s.pongs))

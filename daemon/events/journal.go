@@ -27,20 +27,24 @@ const (
 	maxKeptBytes = 32 << 20
 )
 
-// newJournal begins with a number that no former run has reached: they publish fewer than
-// a million batches a second.
+// newJournal begins with a number below those of former runs, as long as each of them publishes
+// fewer than a million batches a second and the clock does not go back: subscribers of
+// engines, whose numbers begin with 0 again, take a number that goes back for a restart. It
+// is below 2^53, for readers that have only doubles.
 func newJournal(f Format, now func() time.Time) *journal {
-	return &journal{format: f, now: now, next: uint64(now().UnixMicro())}
+	return &journal{format: f, now: now, next: 1<<53 - uint64(now().UnixMicro())}
 }
 
-func (j *journal) encode(topic string, seq uint64, events []event) *message {
-	m := &message{topic: []byte(topic), payload: encodeBatch(j.format, float64(j.now().UnixMicro())/1e6, events)}
+func (j *journal) seconds() float64 { return float64(j.now().UnixMicro()) / 1e6 }
+
+func newMessage(f Format, seconds float64, topic string, seq uint64, events []event) *message {
+	m := &message{topic: []byte(topic), payload: encodeBatch(f, seconds, events)}
 	binary.BigEndian.PutUint64(m.seq[:], seq)
 	return m
 }
 
 func (j *journal) append(topic string, events []event) *message {
-	m := j.encode(topic, j.next, events)
+	m := newMessage(j.format, j.seconds(), topic, j.next, events)
 	j.next++
 	j.kept = append(j.kept, m)
 	j.bytes += int64(len(m.payload))
@@ -55,44 +59,11 @@ func (j *journal) append(topic string, events []event) *message {
 // first is the number of the oldest that is kept.
 func (j *journal) first() uint64 { return j.next - uint64(len(j.kept)) }
 
-// since lists the batches from a number on; false if some of them are not kept.
+// since lists the batches from a number on; false if some of them are not kept, or the number
+// is of another run.
 func (j *journal) since(from uint64) ([]*message, bool) {
-	if from < j.first() {
+	if from < j.first() || from > j.next {
 		return nil, false
 	}
-	return append([]*message(nil), j.kept[min(from, j.next)-j.first():]...), true
-}
-
-// whole lists, for who has missed batches from a number on that are not kept, that all he
-// knows is gone, all that is told now, and the batches that are kept: what they say last
-// of a block agrees with what is told. Numbers ascend up to the first that is kept; where
-// there are fewer of them than batches, several have one.
-func (j *journal) whole(from uint64, topic string, all func(emit func(*scope, []event))) []*message {
-	type part struct {
-		topic  string
-		events []event
-	}
-	parts := []part{{topic, []event{{tag: cleared}}}}
-	blocks := 0
-	all(func(s *scope, events []event) {
-		for _, v := range events {
-			last := &parts[len(parts)-1]
-			if last.topic != s.topic || blocks >= batchBlocks {
-				parts = append(parts, part{topic: s.topic})
-				last, blocks = &parts[len(parts)-1], 0
-			}
-			last.events = append(last.events, v)
-			blocks += len(v.hashes)
-		}
-	})
-	free, n := j.first()-from, uint64(len(parts))
-	list := make([]*message, 0, len(parts)+len(j.kept))
-	for i := range parts {
-		seq := j.first() - n + uint64(i)
-		if n > free {
-			seq = from + uint64(i)*free/n
-		}
-		list = append(list, j.encode(parts[i].topic, seq, parts[i].events))
-	}
-	return append(list, j.kept...)
+	return append([]*message(nil), j.kept[from-j.first():]...), true
 }

@@ -9,27 +9,33 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rs/zerolog"
+	"github.com/spliced-kv/spliced/api/places"
+)
+
+// How connections may lose their place.
+const (
+	pending = places.Pending // in their handshake, or without a subscription
+	idle    = places.Idle    // askers
+	settled = places.Settled // subscribers
 )
 
 // Bounds of connections. A router subscribes once and asks again now and then.
 const (
 	maxSubscribers   = 32
 	maxAskers        = 32
-	maxReplies       = 2 // that are made or sent at once: each may have all that is told
+	subscribeTime    = 5 * time.Second // behind the handshake, until there is a subscription
 	replyTime        = 2 * time.Minute
 	maxSubscriptions = 64 // topics of one
 	maxTopic         = 256
 	maxQueued        = 4096    // batches that wait for one subscriber
 	maxQueuedBytes   = 4 << 20 // and their bytes
-	sendTime         = 30 * time.Second
+	sendTime         = 10 * time.Second
 )
 
-// accept serves connections, so many at once, until the listener is closed.
-func accept(ctx context.Context, l net.Listener, most int, counts *counts, serve func(context.Context, net.Conn)) error {
+// accept serves connections, as many at once as there are places, until the listener is closed.
+func accept(ctx context.Context, l net.Listener, places *places.Set, refuse func(displaced bool), serve func(context.Context, net.Conn)) error {
 	var serving sync.WaitGroup
 	defer serving.Wait()
-	places := make(chan struct{}, most)
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -42,15 +48,18 @@ func accept(ctx context.Context, l net.Listener, most int, counts *counts, serve
 			}
 			continue
 		}
-		select {
-		case places <- struct{}{}:
-		default:
-			counts.refused.Add(1)
+		lost, ok := places.Take(conn, pending, time.Now())
+		if lost != nil {
+			refuse(true)
+			lost.Close()
+		}
+		if !ok {
+			refuse(false)
 			conn.Close()
 			continue
 		}
 		serving.Go(func() {
-			defer func() { <-places }()
+			defer places.Leave(conn)
 			defer conn.Close()
 			ended := context.AfterFunc(ctx, func() { conn.Close() })
 			defer ended()
@@ -62,25 +71,29 @@ func accept(ctx context.Context, l net.Listener, most int, counts *counts, serve
 // fans are the subscribers.
 type fans struct {
 	counts *counts
-	log    zerolog.Logger
+	places *places.Set
 	mu     sync.Mutex
 	all    map[*subscriber]struct{}
 }
 
 // subscriber is one connection that is sent to.
+//
+// Invariant: while it is behind, nothing is queued; a snapshot makes up for all before it.
 type subscriber struct {
 	counts *counts
+	places *places.Set
 	wire   *wire
 	wake   chan struct{}
 	mu     sync.Mutex
 	topics map[string]int // how often each was subscribed to
+	behind bool           // it has subscribed to more, or has lost a batch, and is to be sent a snapshot
 	queue  []*message
 	bytes  int
 	pongs  [][]byte
 }
 
 // send queues a batch for all who subscribed to its topic. Who is too slow for it loses
-// it, which is counted and which it sees by the numbers.
+// it, which is counted, and is sent a snapshot.
 func (f *fans) send(m *message) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,10 +107,11 @@ func (f *fans) send(m *message) {
 func (s *subscriber) enqueue(m *message) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.wants(m.topic) {
+	if s.behind || !s.wantsLocked(m.topic) {
 		return true
 	}
 	if len(s.queue) >= maxQueued || s.bytes+len(m.payload) > maxQueuedBytes && len(s.queue) > 0 {
+		s.fallBehindLocked()
 		return false
 	}
 	s.queue = append(s.queue, m)
@@ -106,13 +120,33 @@ func (s *subscriber) enqueue(m *message) bool {
 	return true
 }
 
-func (s *subscriber) wants(topic []byte) bool {
+// fallBehindLocked has the subscriber be sent a snapshot in place of what is queued.
+func (s *subscriber) fallBehindLocked() {
+	s.behind, s.queue, s.bytes = true, nil, 0
+	s.poke()
+}
+
+func (s *subscriber) wantsLocked(topic []byte) bool {
 	for t := range s.topics {
 		if strings.HasPrefix(string(topic), t) {
 			return true
 		}
 	}
 	return false
+}
+
+// topicOfLocked is the topic under which the subscriber hears of a node as a whole; false if it
+// wants nothing of it.
+func (s *subscriber) topicOfLocked(node string) (string, bool) {
+	if s.wantsLocked([]byte(node)) {
+		return node, true
+	}
+	for t := range s.topics { // of one model, where the node's topic names none
+		if strings.HasPrefix(t, node) {
+			return t, true
+		}
+	}
+	return "", false
 }
 
 func (s *subscriber) poke() {
@@ -123,13 +157,17 @@ func (s *subscriber) poke() {
 }
 
 // serve has one connection be a subscriber until it ends.
-func (f *fans) serve(ctx context.Context, conn net.Conn) {
+func (p *Publisher) serve(ctx context.Context, conn net.Conn) {
+	f := p.fans
 	w, err := handshake(conn, "PUB", "SUB", "XSUB")
+	if err == nil {
+		err = conn.SetReadDeadline(time.Now().Add(subscribeTime))
+	}
 	if err != nil {
 		f.counts.refused.Add(1)
 		return
 	}
-	s := &subscriber{counts: f.counts, wire: w, wake: make(chan struct{}, 1), topics: map[string]int{}}
+	s := &subscriber{counts: f.counts, places: f.places, wire: w, wake: make(chan struct{}, 1), topics: map[string]int{}}
 	f.mu.Lock()
 	f.all[s] = struct{}{}
 	f.mu.Unlock()
@@ -137,7 +175,7 @@ func (f *fans) serve(ctx context.Context, conn net.Conn) {
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		defer conn.Close()
-		s.write(ctx)
+		p.write(ctx, s)
 	})
 	s.read()
 	stop()
@@ -149,6 +187,7 @@ func (f *fans) serve(ctx context.Context, conn net.Conn) {
 	if len(s.topics) > 0 {
 		f.counts.subscribers.Add(-1)
 	}
+	f.counts.crowded.Store(false) // its place is free
 }
 
 // read follows subscriptions: messages of one frame, or commands since ZMTP 3.1.
@@ -194,8 +233,18 @@ func (s *subscriber) subscribe(topic string) {
 	}
 	if len(s.topics) == 0 {
 		s.counts.subscribers.Add(1)
+		s.settleLocked(settled, time.Time{})
+	}
+	if !s.wantsLocked([]byte(topic)) {
+		s.fallBehindLocked()
 	}
 	s.topics[topic]++
+}
+
+// settleLocked notes that the connection has a subscription, or none and until when.
+func (s *subscriber) settleLocked(to places.State, until time.Time) {
+	s.places.Set(s.wire.Conn, to, time.Now())
+	_ = s.wire.SetReadDeadline(until) // fails as the next read does
 }
 
 func (s *subscriber) cancel(topic string) {
@@ -207,35 +256,80 @@ func (s *subscriber) cancel(topic string) {
 	if s.topics[topic]--; s.topics[topic] == 0 {
 		if delete(s.topics, topic); len(s.topics) == 0 {
 			s.counts.subscribers.Add(-1)
+			s.settleLocked(pending, time.Now().Add(subscribeTime))
 		}
 	}
 }
 
-// write sends what is queued.
-func (s *subscriber) write(ctx context.Context) {
+// write sends what is queued, or a snapshot to one that is behind.
+func (p *Publisher) write(ctx context.Context, s *subscriber) {
 	for {
+		s.mu.Lock()
+		queue, behind := s.queue, s.behind
+		s.queue, s.bytes = nil, 0
+		s.mu.Unlock()
+		if !s.sendPongs() {
+			return
+		}
+		for _, m := range queue {
+			if !s.send(m) {
+				return
+			}
+		}
+		var again <-chan time.Time
+		if behind {
+			if mine := p.turns.take(s.wire, time.Now()); mine == nil {
+				again = time.After(turnPoll)
+			} else if !p.sendSnapshot(ctx, s, mine) {
+				return
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.wake:
-		}
-		s.mu.Lock()
-		queue, pongs := s.queue, s.pongs
-		s.queue, s.bytes, s.pongs = nil, 0, nil
-		s.mu.Unlock()
-		if !s.wire.sendAll(func() {
-			for _, body := range pongs {
-				s.wire.command(body)
-			}
-		}) {
-			return
-		}
-		for _, m := range queue {
-			if !s.wire.sendAll(func() { s.wire.send(m.topic, m.seq[:], m.payload) }) {
-				return
-			}
+		case <-again:
 		}
 	}
+}
+
+// sendSnapshot sends all that is told now, in a turn that ends with it. What is published
+// from then on is queued.
+func (p *Publisher) sendSnapshot(ctx context.Context, s *subscriber, mine *turn) bool {
+	defer p.turns.leave(mine)
+	a, ok := p.ask(ctx, &question{to: s})
+	if !ok || a.snapshot == nil {
+		return ok
+	}
+	limit := time.Now().Add(replyTime)
+	for i := range a.snapshot.len() {
+		if time.Now().After(limit) || !s.sendPongs() || !s.send(a.snapshot.message(i)) {
+			return false
+		}
+	}
+	return true
+}
+
+// send sends a message, and notes that it was taken.
+func (s *subscriber) send(m *message) bool {
+	ok := s.wire.sendAll(func() { s.wire.send(m.topic, m.seq[:], m.payload) })
+	if ok {
+		s.places.Set(s.wire.Conn, settled, time.Now())
+	}
+	return ok
+}
+
+// sendPongs answers the heartbeats that came.
+func (s *subscriber) sendPongs() bool {
+	s.mu.Lock()
+	pongs := s.pongs
+	s.pongs = nil
+	s.mu.Unlock()
+	return len(pongs) == 0 || s.wire.sendAll(func() {
+		for _, body := range pongs {
+			s.wire.command(body)
+		}
+	})
 }
 
 // sendAll writes in sendTime, or ends the connection.
@@ -247,10 +341,28 @@ func (w *wire) sendAll(put func()) bool {
 	return w.w.Flush() == nil
 }
 
-// question is a subscriber's for what it missed.
+// question is one for what somebody missed: from a number on, or all that a subscriber wants.
 type question struct {
-	from     uint64
-	messages chan []*message
+	from   uint64
+	to     *subscriber // nil = from counts
+	answer chan answer
+}
+
+// answer is batches that are kept, or a snapshot, or neither.
+type answer struct {
+	batches  []*message
+	snapshot *snapshot
+}
+
+// ask has Run answer a question; false when it has ended.
+func (p *Publisher) ask(ctx context.Context, q *question) (answer, bool) {
+	q.answer = make(chan answer, 1)
+	select {
+	case p.asked <- q:
+		return <-q.answer, true
+	case <-ctx.Done():
+		return answer{}, false
+	}
 }
 
 // end is the number of the last frame of an answer.
@@ -264,6 +376,7 @@ func (p *Publisher) answer(ctx context.Context, conn net.Conn) {
 		p.counts.refused.Add(1)
 		return
 	}
+	p.askers.Set(conn, idle, time.Now())
 	for {
 		ok := true
 		frames, err := w.message(func(body []byte) {
@@ -285,35 +398,42 @@ func (p *Publisher) answer(ctx context.Context, conn net.Conn) {
 
 // reply waits for its turn and answers one question; false ends the connection.
 func (p *Publisher) reply(ctx context.Context, w *wire, from uint64) bool {
-	select {
-	case p.replies <- struct{}{}:
-		defer func() { <-p.replies }()
-	case <-ctx.Done():
-		return false
+	p.askers.Set(w.Conn, idle, time.Now())
+	mine := p.turns.take(w, time.Now())
+	for ; mine == nil; mine = p.turns.take(w, time.Now()) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(turnPoll):
+		}
 	}
-	q := &question{from, make(chan []*message, 1)}
-	select {
-	case p.asked <- q:
-	case <-ctx.Done():
+	defer p.turns.leave(mine)
+	a, ok := p.ask(ctx, &question{from: from})
+	if !ok {
 		return false
 	}
 	limit := time.Now().Add(replyTime)
-	for _, m := range <-q.messages {
-		if time.Now().After(limit) || !w.sendAll(func() {
+	send := func(m *message) bool {
+		defer func() { p.askers.Set(w.Conn, idle, time.Now()) }()
+		return time.Now().Before(limit) && w.sendAll(func() {
 			if p.cfg.Format == Maps {
 				w.send(nil, m.topic, m.seq[:], m.payload)
 			} else {
 				w.send(nil, m.seq[:], m.payload)
 			}
-		}) {
+		})
+	}
+	for _, m := range a.batches {
+		if !send(m) {
 			return false
 		}
 	}
-	return w.sendAll(func() {
-		if p.cfg.Format == Maps {
-			w.send(nil, nil, end[:], nil)
-		} else {
-			w.send(nil, end[:], nil)
+	if a.snapshot != nil {
+		for i := range a.snapshot.len() {
+			if !send(a.snapshot.message(i)) {
+				return false
+			}
 		}
-	})
+	}
+	return send(&message{seq: end})
 }

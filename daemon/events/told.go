@@ -265,8 +265,17 @@ func (t *told) remove(w tier.Want) (events []event, s *scope) {
 	return events, s
 }
 
-// all tells of everything, parents before children, as few events as there are runs.
-func (t *told) all(emit func(s *scope, events []event)) {
+// run is a part of what is told: blocks in the order of their prompt, at most mostBlocks, or
+// a segment that stands anywhere. Its events do not change when objects are removed.
+type run struct {
+	scope  *scope
+	blocks []*block
+	states []*block // of blocks, those behind which there is a state
+	mid    *segment
+}
+
+// runs lists all that is told, parents before children, as few as there are.
+func (t *told) runs() (list []run) {
 	children := make(map[*block][]*block, len(t.blocks))
 	for _, b := range t.blocks {
 		children[b.parent] = append(children[b.parent], b)
@@ -275,26 +284,41 @@ func (t *told) all(emit func(s *scope, events []event)) {
 	for len(stack) > 0 {
 		b := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
-		first := b
-		var values []uint64
-		var tokens []uint32
-		var states []event
+		r := run{scope: b.scope}
 		for {
-			values, tokens = append(values, b.value), append(tokens, b.tokens...)
+			r.blocks = append(r.blocks, b)
 			if b.ends > 0 {
-				states = append(states, b.scope.state(b, t.block)...)
+				r.states = append(r.states, b)
 			}
-			if len(children[b]) != 1 {
+			if len(children[b]) != 1 || len(r.blocks) == mostBlocks {
 				break
 			}
 			b = children[b][0]
 		}
 		stack = append(stack, children[b]...)
-		emit(b.scope, append(b.scope.rows(nil, values, parentOf(first, 1), tokens, t.block), states...))
+		list = append(list, r)
 	}
 	for _, o := range t.objects {
 		if o.mid != nil {
-			emit(o.mid.scope, []event{o.mid.event()})
+			list = append(list, run{scope: o.mid.scope, mid: o.mid})
 		}
 	}
+	return list
+}
+
+// events are those of a run.
+func (r *run) events(blockTokens int) (events []event) {
+	if r.mid != nil {
+		return []event{r.mid.event()}
+	}
+	values := make([]uint64, len(r.blocks))
+	tokens := make([]uint32, 0, len(r.blocks)*blockTokens)
+	for i, b := range r.blocks {
+		values[i], tokens = b.value, append(tokens, b.tokens...)
+	}
+	events = r.scope.rows(nil, values, parentOf(r.blocks[0], 1), tokens, blockTokens)
+	for _, b := range r.states {
+		events = append(events, r.scope.state(b, blockTokens)...)
+	}
+	return events
 }

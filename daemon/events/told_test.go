@@ -127,7 +127,9 @@ func TestRoutersBelieveWhatIsHeld(t *testing.T) {
 			states[text(o.tokens[:len(o.tokens)/blockTokens*blockTokens])] = true
 		}
 		late := &router{t: t, groups: map[int]map[uint64][]uint32{}}
-		tree.all(func(_ *scope, events []event) { late.hear(events) })
+		for _, run := range tree.runs() {
+			late.hear(run.events(blockTokens))
+		}
 		for _, who := range []*router{r, late} {
 			if got := who.believes(0); len(got) != len(rows) || slices.ContainsFunc(got, func(s string) bool { return !rows[s] }) {
 				t.Fatalf("seed %d step %d: rows of %d prefixes are believed, %d are held", seed, step, len(got), len(rows))
@@ -182,7 +184,9 @@ func TestSegmentsThatStandAnywhereAreMarked(t *testing.T) {
 		t.Errorf("%+v", events)
 	}
 	n := 0
-	tree.all(func(_ *scope, events []event) { n += len(events) })
+	for _, run := range tree.runs() {
+		n += len(run.events(blockTokens))
+	}
 	events, _ = tree.remove(w)
 	if n != 1 || len(events) != 1 || events[0].tag != removed || events[0].group != 2 || tree.bytes != 0 {
 		t.Errorf("%d events of all, removed by %+v", n, events)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync/atomic"
 	"time"
 )
 
@@ -35,8 +36,20 @@ var errProtocol = errors.New("events: not ZMTP 3 with the NULL mechanism")
 // wire is one connection after its handshake. One goroutine reads, one writes.
 type wire struct {
 	net.Conn
-	r *bufio.Reader
-	w *bufio.Writer
+	r    *bufio.Reader
+	w    *bufio.Writer
+	sent atomic.Int64 // bytes that the kernel took
+	last atomic.Int64 // when, in nanoseconds since 1970
+}
+
+// counted counts what a connection takes.
+type counted struct{ w *wire }
+
+func (c counted) Write(b []byte) (int, error) {
+	n, err := c.w.Conn.Write(b)
+	c.w.sent.Add(int64(n))
+	c.w.last.Store(time.Now().UnixNano())
+	return n, err
 }
 
 // handshake greets who connected; peers are the types of socket that it may be.
@@ -44,7 +57,8 @@ func handshake(conn net.Conn, socket string, peers ...string) (*wire, error) {
 	if err := conn.SetDeadline(time.Now().Add(handshakeMax)); err != nil {
 		return nil, err
 	}
-	w := &wire{conn, bufio.NewReaderSize(conn, 2<<10), bufio.NewWriterSize(conn, 32<<10)}
+	w := &wire{Conn: conn, r: bufio.NewReaderSize(conn, 2<<10)}
+	w.w = bufio.NewWriterSize(counted{w}, 32<<10)
 	var mine [greetingSize]byte
 	mine[0], mine[9], mine[10] = 0xff, 0x7f, 3
 	copy(mine[12:], "NULL")

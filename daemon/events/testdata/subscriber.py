@@ -1,7 +1,7 @@
-"""Reads a stream as vLLM's own classes decode it, over libzmq: subscribe, ask for a replay,
-print one line for each event.
+"""Reads a stream as vLLM's own classes decode it, over libzmq: subscribe, ask for a replay
+of what came behind the first message, print one line for each event.
 
-usage: subscriber.py PUB ROUTER FROM BATCHES
+usage: subscriber.py PUB ROUTER MESSAGES
 """
 
 import sys
@@ -43,7 +43,7 @@ def show(decoder: msgspec.msgpack.Decoder, source: str, topic: bytes, seq: bytes
 
 
 def main() -> None:
-    pub, router, start, batches = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    pub, router, messages = sys.argv[1], sys.argv[2], int(sys.argv[3])
     decoder = msgspec.msgpack.Decoder(KVEventBatch)
     context = zmq.Context()
     sub = context.socket(zmq.SUB)
@@ -52,12 +52,13 @@ def main() -> None:
     sub.connect(pub)
     sub.subscribe("kv@")
     print("ready", flush=True)
-    last = None
-    for _ in range(batches):
+    last = start = None
+    for _ in range(messages):
         topic, seq, payload = sub.recv_multipart()
         number = int.from_bytes(seq, "big")
         assert last is None or number == last + 1, (last, number)
         last = number
+        start = start or number + 1
         show(decoder, "live", topic, seq, payload)
     req = context.socket(zmq.REQ)
     req.setsockopt(zmq.RCVTIMEO, PATIENCE_MS)

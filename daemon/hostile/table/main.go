@@ -47,6 +47,8 @@ var attacks = []attack{
 	{"M4", hostile, "TestHostileNamesDoNotBlindMetrics", ""},
 	{"M5", hostile, "TestHostileIdleConnectionsDoNotKeepProbesOut", ""},
 	{"M5", hostile, "TestHostileHandshakesDoNotKeepProbesOut", ""},
+	{"M5", hostile, "TestHostileSilentSubscribersKeepNoRouterOut", ""},
+	{"M5", hostile, "TestHostileSlowAskersKeepNoRouterWaiting", ""},
 	{"M6", hostile, "TestHostileConnectionsDoNotTakeAllThreads", ""},
 	{"M7", hostile, "TestHostileDescriptorsOfTheDaemonAreNotUsedUp", ""},
 	{"M7", hostile, "TestHostileFewDescriptorsAreReported", ""},
