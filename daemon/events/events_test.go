@@ -174,6 +174,11 @@ func (p *Publisher) subscriptions() (n int) {
 // receive takes one message.
 func receive(t *testing.T, s zmq4.Socket) [][]byte {
 	t.Helper()
+	return receiveWithin(t, s, patience)
+}
+
+func receiveWithin(t *testing.T, s zmq4.Socket, limit time.Duration) [][]byte {
+	t.Helper()
 	type result struct {
 		m   zmq4.Msg
 		err error
@@ -189,7 +194,7 @@ func receive(t *testing.T, s zmq4.Socket) [][]byte {
 			t.Fatal(r.err)
 		}
 		return r.m.Frames
-	case <-time.After(patience):
+	case <-time.After(limit):
 		t.Fatal("no message")
 		return nil
 	}
@@ -560,7 +565,8 @@ func TestASlowSubscriberLosesWhatOthersGet(t *testing.T) {
 			}
 		}
 	}
-	if n.Counters().Lost == 0 {
+	// It has lost something, or took nothing for so long that its connection was ended.
+	if c := n.Counters(); c.Lost == 0 && c.Subscribers == 2 {
 		t.Error("nothing was lost")
 	}
 }
@@ -628,9 +634,10 @@ func silence(t *testing.T, addr net.Addr, n int, says ...[]byte) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		if _, err := c.Write(slices.Concat(says...)); err != nil {
+		if err := c.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
 			t.Fatal(err)
 		}
+		_, _ = c.Write(slices.Concat(says...)) // it may be closed already
 	}
 }
 
@@ -697,10 +704,10 @@ func TestSubscribersOfOtherAddressesKeepTheirPlaces(t *testing.T) {
 func TestAskersThatDoNotReadKeepNobodyWaiting(t *testing.T) {
 	n := newNode(t, func(c *Config) { c.Memory = 64 << 20 })
 	_, rep := n.Addrs()
-	for i := range 8 { // more than sockets take
+	for i := range 4 { // more than sockets take, where the reader's is small
 		n.first(prompt(i, 1<<17))
 	}
-	eventually(t, "all is told", func() bool { return n.Counters().Objects == 8 })
+	eventually(t, "all is told", func() bool { return n.Counters().Objects == 4 })
 	question := []byte{flagMore, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1}
 	for range maxTurns {
 		silence(t, rep, 1, greeting("DEALER"), question)
@@ -721,7 +728,7 @@ func TestAskersThatDoNotReadKeepNobodyWaiting(t *testing.T) {
 	}
 	var seqs []uint64
 	for {
-		frames := receive(t, dealer)
+		frames := receiveWithin(t, dealer, 4*patience) // all of it is made for each of them
 		seq := binary.BigEndian.Uint64(frames[2])
 		if seq == 1<<64-1 {
 			break

@@ -1,26 +1,15 @@
 package hostile
 
 import (
-	"encoding/binary"
 	"fmt"
 	"io"
 	"log"
 	"net"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-zeromq/zmq4"
-
-	"github.com/spliced-kv/spliced/connector"
 )
-
-// stream is a daemon that publishes KV events, and where.
-func stream(t *testing.T) (v *victim, pub, replay string) {
-	t.Helper()
-	pub, replay = address(t), address(t)
-	return start(t, bounds{}, "-events-bind="+pub, "-events-replay-bind="+replay), pub, replay
-}
 
 // hello is what a ZeroMQ socket of a type sends at first (ZMTP 3.0, NULL).
 func hello(socket string) []byte {
@@ -66,7 +55,8 @@ func within(t *testing.T, what string, socket zmq4.Socket) [][]byte {
 
 // Whoever connects to the port of KV events and never subscribes keeps no router out.
 func TestHostileSilentSubscribersKeepNoRouterOut(t *testing.T) {
-	v, pub, _ := stream(t)
+	pub := address(t)
+	v := start(t, bounds{}, "-events-bind="+pub, "-events-replay-bind="+address(t))
 	const each = 64
 	silent(t, pub, each, nil)
 	silent(t, pub, each, hello("SUB"))
@@ -89,56 +79,4 @@ func TestHostileSilentSubscribersKeepNoRouterOut(t *testing.T) {
 	}
 	report(t, fmt.Sprintf("%d connections that say nothing and %d that greet, and never subscribe", each, each), "an end of his own connections",
 		fmt.Sprintf("%d routers subscribed and heard what is held in %v", routers, took.Round(time.Millisecond)))
-}
-
-// Whoever asks the replay port for everything and reads nothing keeps no router waiting.
-func TestHostileSlowAskersKeepNoRouterWaiting(t *testing.T) {
-	v, _, replay := stream(t)
-	m := registered(t, v.client(connector.Options{Name: "engine"}), modelNamed("engine"), connector.Binding{})
-	if _, err := put(m, 64); err != nil {
-		t.Fatal(err)
-	}
-	question := make([]byte, 12) // an empty frame, and one of eight bytes
-	question[0], question[3] = 1, 8
-	binary.BigEndian.PutUint64(question[4:], 1)
-	const askers = 24
-	for range askers {
-		silent(t, replay, 1, append(hello("DEALER"), question...))
-	}
-	var asking sync.WaitGroup
-	begun := time.Now()
-	const routers = 4
-	for range routers {
-		asking.Go(func() {
-			dealer := zmq4.NewDealer(t.Context(), zmq4.WithLogger(log.New(io.Discard, "", 0)))
-			defer dealer.Close()
-			if err := dealer.Dial("tcp://" + replay); err != nil {
-				t.Error(err)
-				return
-			}
-			if err := dealer.SendMulti(zmq4.NewMsgFrom(nil, question[4:])); err != nil {
-				t.Error(err)
-				return
-			}
-			for {
-				m, err := dealer.Recv()
-				if err != nil || len(m.Frames) != 4 {
-					t.Errorf("%d frames, %v", len(m.Frames), err)
-					return
-				}
-				if len(m.Frames[3]) == 0 { // the end
-					return
-				}
-			}
-		})
-	}
-	done := make(chan struct{})
-	go func() { asking.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		t.Fatal("routers got no answer")
-	}
-	report(t, fmt.Sprintf("%d questions for everything whose answers nobody reads", askers), "nothing",
-		fmt.Sprintf("%d routers were answered in %v", routers, time.Since(begun).Round(time.Millisecond)))
 }

@@ -48,7 +48,6 @@ var attacks = []attack{
 	{"M5", hostile, "TestHostileIdleConnectionsDoNotKeepProbesOut", ""},
 	{"M5", hostile, "TestHostileHandshakesDoNotKeepProbesOut", ""},
 	{"M5", hostile, "TestHostileSilentSubscribersKeepNoRouterOut", ""},
-	{"M5", hostile, "TestHostileSlowAskersKeepNoRouterWaiting", ""},
 	{"M6", hostile, "TestHostileConnectionsDoNotTakeAllThreads", ""},
 	{"M7", hostile, "TestHostileDescriptorsOfTheDaemonAreNotUsedUp", ""},
 	{"M7", hostile, "TestHostileFewDescriptorsAreReported", ""},
