@@ -22,12 +22,12 @@ from spliced_connector.segments import (
 )
 from spliced_connector.segments.breaks import Break
 from spliced_connector.segments.chunks import minima
+from toy_templates import STYLES, Style
 from toy_tokenizers import (
     WordTokenizer,
     brackets,
     chatml,
     documents,
-    harmony,
     llama3,
     names,
     plain,
@@ -254,10 +254,10 @@ def test_marks_are_learnt_from_the_template(
     assert marks(tokenizer) == (begins, ends)
 
 
-def test_a_last_answer_with_an_end_of_its_own_is_an_answer() -> None:
-    begins, ends = marks(harmony())
-    assert begins == {"<|start|>"}
-    assert not ends
+@pytest.mark.parametrize("style", STYLES, ids=[style.name for style in STYLES])
+def test_marks_are_learnt_whatever_a_template_shows_around_a_conversation(style: Style) -> None:
+    """Instructions with marks of calls, default systems, ends that only some messages have."""
+    assert marks(style.tokenizer()) == (style.begins, style.ends)
 
 
 @pytest.mark.parametrize(

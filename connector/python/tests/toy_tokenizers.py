@@ -120,17 +120,6 @@ def _names(messages: Messages, given: Mapping[str, object]) -> str:
     return out + ("<Assistant>" if given["add_generation_prompt"] else "")
 
 
-def _harmony(messages: Messages, given: Mapping[str, object]) -> str:
-    """The last answer ends with another token than messages before it."""
-    out = ""
-    for i, message in enumerate(messages):
-        last = i == len(messages) - 1 and message["role"] == "assistant"
-        channel = "<|channel|>final" if message["role"] == "assistant" else ""
-        out += f"<|start|>{message['role']}{channel}<|message|>{message[_CONTENT]}"
-        out += "<|return|>" if last else "<|end|>"
-    return out + ("<|start|>assistant" if given["add_generation_prompt"] else "")
-
-
 def _documents(messages: Messages, given: Mapping[str, object]) -> str:
     """A template for retrieval: documents before what is said."""
     out = ""
@@ -167,11 +156,6 @@ def brackets() -> WordTokenizer:
 
 def names() -> WordTokenizer:
     return WordTokenizer(("<s>", "</s>", "<User>", "<Assistant>"), _names)
-
-
-def harmony() -> WordTokenizer:
-    words = "<|start|> <|end|> <|message|> <|channel|> <|return|>"
-    return WordTokenizer(tuple(words.split()), _harmony)
 
 
 def documents() -> WordTokenizer:

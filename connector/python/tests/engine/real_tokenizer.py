@@ -25,7 +25,7 @@ TEMPLATE = """
 {%- if tools -%}
   {{- '<|im_start|>system\\nTools:\\n' -}}
   {%- for tool in tools -%}{{- tool | tojson -}}{{- '\\n' -}}{%- endfor -%}
-  {{- '<|im_end|>\\n' -}}
+  {{- 'Answer with calls within <tool_call></tool_call>.<|im_end|>\\n' -}}
 {%- endif -%}
 {%- for message in messages -%}
   {%- if message.role == 'tool' -%}

@@ -1,7 +1,7 @@
 """Boundaries of a chat template: where messages, tool calls, tool results and documents begin.
 
-No model's marks are written down here. The template renders conversations of placeholders; what it
-puts between two of them is a joint, and the tokens of a joint that the vocabulary adds (in ChatML
+No model's marks are written down here. The template renders conversations of placeholders; the text
+between two of them is a joint, and the tokens of a joint that the vocabulary adds (in ChatML
 `<|im_end|>` and `<|im_start|>`) are its marks. A joint ends one part and begins another: marks that
 also stand behind a whole conversation end something, the first one after them begins something, and
 a cut lies before that one. Where a joint only ends something (Mistral's `[/INST]`), it lies behind
@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from spliced_connector.segments.tokenizer import Tokenizer
 
@@ -40,30 +41,67 @@ class Template:
         if not added:
             raise TemplateError("the vocabulary has no added tokens")
         mark = re.compile("|".join(re.escape(t) for t in sorted(added, key=len, reverse=True)))
-        texts = [text for one in _CONVERSATIONS if (text := _render(tokenizer, one)) is not None]
-        if not texts:
+        texts = [_render(tokenizer, one) for one in _CONVERSATIONS]
+        if not any(texts):
             raise TemplateError("there is no chat template, or it renders no conversation")
-        joints, closing = [], set()
-        for text in texts:
-            parts = [mark.findall(part) for part in _PLACEHOLDER.split(text)]
-            joints += parts[1:-1]
-            closing |= set(parts[-1]) - set(parts[0])
-        begins, ends = set(), set()
-        for joint in joints:
-            opening = next((t for t in joint if t not in closing), None)
-            if opening is not None:
-                begins.add(added[opening])
-            elif joint:
-                ends.add(added[joint[-1]])
+        begins, ends = _learn(mark, texts)
         if not begins and not ends:
             raise TemplateError("the chat template puts no added tokens between messages")
-        return cls(frozenset(begins), frozenset(ends - begins))
+        return cls(
+            frozenset(added[one] for one in begins), frozenset(added[one] for one in ends - begins)
+        )
 
     def find(self, ids: Sequence[int]) -> list[int]:
         """Ascending positions of the prompt that something begins at, 0 left out."""
         begins, marks = self.begins, self.begins | self.ends
         at = [i if token in begins else i + 1 for i, token in enumerate(ids) if token in marks]
         return [i for i in at if 0 < i < len(ids)]
+
+
+def _learn(mark: re.Pattern[str], texts: Sequence[str | None]) -> tuple[set[str], set[str]]:
+    """Returns the marks that begin something and those that only end it.
+
+    Plain talk is looked at first: its messages begin with the same marks in other conversations,
+    whose joints can hold ends that no conversation ends with, such as that of a system message.
+    """
+    begins: set[str] = set()
+    ends: set[str] = set()
+    closing: set[str] = set()
+    known: set[str] = set()
+    for some in (texts[:_PLAIN], texts[_PLAIN:]):
+        split = [[mark.findall(part) for part in _PLACEHOLDER.split(text)] for text in some if text]
+        for parts in split:
+            closing |= _closing(parts) - known
+        for parts in split:
+            known.update(parts[0][-1:])  # right before the first text
+            for joint in filter(None, parts[1:-1]):
+                fresh = [one for one in joint if one not in closing]
+                if not fresh:
+                    ends.add(joint[-1])
+                    continue
+                opening = fresh[0]
+                if joint[0] not in closing:
+                    opening = next((one for one in fresh if one in known), opening)
+                begins.add(opening)
+                closing.update(fresh[: fresh.index(opening)])
+        known |= begins
+    return begins, ends
+
+
+def _closing(parts: Sequence[Sequence[str]]) -> set[str]:
+    """Returns the marks behind a conversation that close something.
+
+    These are all of them, or those before the first that opens something: some templates end with
+    instructions, or with the beginning of an answer. The first mark behind a conversation closes
+    something, so those in front opened something until it appears there. What follows in front
+    proves nothing: instructions for tools show the marks of calls, and default system messages end
+    as others do.
+    """
+    first, *joints, last = parts
+    if any(len(joint) > len(last) and joint[: len(last)] == last for joint in joints):
+        return set(last)
+    opening = set(takewhile(lambda one: one not in last[:1], first))
+    return set(takewhile(lambda one: one not in opening, last))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +158,8 @@ _CONVERSATIONS = [
     _Conversation([_says("user", 0)], {"documents": _DOCUMENTS}),
 ]
 """Those that a template refuses are left out: not every model knows systems, tools or documents."""
+_PLAIN = 2
+"""So many of them, the first, are plain talk."""
 
 
 def _render(tokenizer: Tokenizer, conversation: _Conversation) -> str | None:
