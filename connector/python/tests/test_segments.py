@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
 
 import spliced_connector
 from spliced_connector.segments import (
+    MOST_CUTS,
     Chunker,
     Finder,
     Found,
@@ -22,6 +24,7 @@ from spliced_connector.segments import (
 )
 from spliced_connector.segments.breaks import Break
 from spliced_connector.segments.chunks import minima
+from spliced_connector.serving.cuts import read_cuts
 from toy_templates import STYLES, Style
 from toy_tokenizers import (
     WordTokenizer,
@@ -371,6 +374,110 @@ def test_a_client_whose_template_has_no_marks_names_its_texts() -> None:
 
 def test_a_client_with_nothing_to_name_names_nothing() -> None:
     assert spliced_connector.cuts([{"role": "user", "content": "Hi."}], chatml()) == []
+
+
+def long_chat(n: int, longest: int) -> list[dict[str, object]]:
+    """Messages of 30 words, every tenth of the first `longest` ones of 60."""
+    lengths = [60 if i % 10 == 0 and i < longest else 30 for i in range(n)]
+    return [
+        {
+            "role": "assistant" if i % 2 else "user",
+            "content": " ".join(f"w{i}at{j}" for j in range(length)),
+        }
+        for i, length in enumerate(lengths)
+    ]
+
+
+@pytest.mark.parametrize("n", [600, 682, 683, 700, 3000])
+def test_a_client_names_no_more_cuts_than_a_server_takes(n: int) -> None:
+    tokenizer = chatml()
+    messages = long_chat(n, n)
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    ids = tokenizer.encode(text)
+    cuts = spliced_connector.cuts(messages, tokenizer)
+    read = read_cuts({"spliced": {"v": 1, "cuts": cuts}}, len(ids), 8)
+    assert read is not None
+    assert read.cuts == tuple(cuts)
+    assert cuts[0] == 0
+    if n > 683:
+        assert len(cuts) >= MOST_CUTS - 1
+    parts = {tuple(ids[a:b]) for a, b in pairwise(cuts)}
+    longest = {tuple(tokenizer.encode(str(m["content"]))) for m in messages[:n:10]}
+    assert longest <= parts
+
+
+def test_the_segments_of_a_chat_that_has_grown_are_those_of_before() -> None:
+    tokenizer = chatml()
+    pieces = []
+    for n in (2000, 2002):
+        messages = long_chat(n, 2000)
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        ids = tokenizer.encode(text)
+        found = spliced_connector.cuts(messages, tokenizer)
+        pieces.append({tuple(ids[a:b]) for a, b in pairwise(found)})
+    assert len(pieces[0] & pieces[1]) >= len(pieces[0]) - 4
+
+
+@dataclass
+class PythonTokenizer(WordTokenizer):
+    """Says nothing of where its tokens lie; words that are no ASCII are tokens by the byte, and
+    spaces before a word are not shown."""
+
+    raises: bool = False
+    mute: bool = False
+
+    def __call__(
+        self, text: str, *, add_special_tokens: bool = True, return_offsets_mapping: bool = False
+    ) -> Mapping[str, Sequence[object]]:
+        if return_offsets_mapping and self.raises:
+            raise NotImplementedError
+        return {"input_ids": self.encode(text)}
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        ids: list[int] = []
+        for found in self._words.finditer(text):
+            one = found[0]
+            ids += [-1 - b for b in one.encode()] if not one.isascii() else [self._id(one)]
+        return ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        words = list(self.ids)
+        shown = b"".join(bytes([-1 - i]) if i < 0 else words[i].encode() for i in token_ids).decode(
+            errors="replace"
+        )
+        return "?" if self.mute else shown.lstrip(" ")
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_client_cuts_by_a_tokenizer_that_does_not_say_where_its_tokens_lie(raises: bool) -> None:
+    plain = chatml()
+    tokenizer = PythonTokenizer(plain.added, plain.render, raises=raises)
+    passages = [f"第{i}段。" + words(90, i) + " \ufffd \ufffd\ufffd é" for i in range(3)]
+    passages[1] = words(100, 1)
+    content = [{"type": "text", "text": text} for text in (*passages, "Which one?")]
+    messages: list[dict[str, object]] = [
+        {"role": "system", "content": words(90, 9)},
+        {"role": "user", "content": content},
+    ]
+    cuts = spliced_connector.cuts(messages, tokenizer)
+    joined = "\n".join([*passages, "Which one?"])
+    sent: list[dict[str, object]] = [messages[0], {"role": "user", "content": joined}]
+    text = tokenizer.apply_chat_template(sent, tokenize=False, add_generation_prompt=True)
+    ids = tokenizer.encode(text)
+    parts = {tokenizer.decode(ids[a:b]) for a, b in pairwise(cuts)}
+    assert {words(90, 9), *passages} <= parts
+
+
+def test_a_client_cuts_at_marks_where_tokens_do_not_show_the_text() -> None:
+    plain = chatml()
+    tokenizer = PythonTokenizer(plain.added, plain.render, mute=True)
+    messages: list[dict[str, object]] = [
+        {"role": role, "content": words(90, i)} for i, role in enumerate(("system", "user"))
+    ]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    ids = tokenizer.encode(text)
+    starts = [i for i, token in enumerate(ids) if token == tokenizer.ids["<|im_start|>"]]
+    assert spliced_connector.cuts(messages, tokenizer) == starts
 
 
 def test_what_is_held_stays_whole() -> None:

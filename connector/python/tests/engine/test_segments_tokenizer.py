@@ -134,6 +134,23 @@ def test_a_client_cuts_the_prompt_as_it_is_tokenised_whole(
         assert min(length for length in lengths if length >= place) - place <= 12
 
 
+def test_a_client_cuts_by_a_tokenizer_written_in_python() -> None:
+    """Those of transformers say nothing of where their tokens lie; this one's tokens are bytes."""
+    from transformers import ByT5Tokenizer
+
+    slow = ByT5Tokenizer(extra_special_tokens=["<|im_start|>", "<|im_end|>"])
+    slow.chat_template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    passages = [f"Strömung, 的, passage {i}: " + text_of(i, 40) for i in range(3)]
+    messages = [{"role": "user", "content": passage} for passage in passages]
+    prompt = slow.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    ids = slow(prompt, add_special_tokens=False)["input_ids"]
+    parts = {slow.decode(part) for part in segments(ids, cuts(messages, slow))}
+    assert set(passages) <= parts
+
+
 def test_an_agents_results_are_the_same_segments_in_another_session(
     tokenizer: PreTrainedTokenizerFast, finder: Finder
 ) -> None:

@@ -8,7 +8,7 @@ will compute it. Needs the standard library only; a tokenizer is handed in where
 from spliced_connector.segments.breaks import breaks_of
 from spliced_connector.segments.chat import cuts
 from spliced_connector.segments.chunks import Chunker, Lengths
-from spliced_connector.segments.finder import FINDERS, Finder, Found
+from spliced_connector.segments.finder import FINDERS, MOST_CUTS, Finder, Found
 from spliced_connector.segments.labels import Labels
 from spliced_connector.segments.separators import Separators
 from spliced_connector.segments.template import Template, TemplateError
@@ -16,6 +16,7 @@ from spliced_connector.segments.tokenizer import Tokenizer
 
 __all__ = [
     "FINDERS",
+    "MOST_CUTS",
     "Chunker",
     "Finder",
     "Found",

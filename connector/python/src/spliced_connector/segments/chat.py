@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import cast
 
-from spliced_connector.segments.finder import Finder
+from spliced_connector.segments.finder import MOST_CUTS, Finder
 from spliced_connector.segments.template import Template, TemplateError
 from spliced_connector.segments.tokenizer import Tokenizer
 
 SHORTEST_CHARS = 64
 """Texts of fewer characters are no segments of their own (some 16 tokens: two seams of 8)."""
+
+_MOST_PARTS = 16
+"""Tokens of one character at most, and of the spaces around it (UTF-8 takes 4 bytes)."""
 
 
 def cuts(
@@ -29,25 +33,80 @@ def cuts(
     true unless given.
 
     The prompt is tokenised whole, then cut: a token that covers the end of one text and the
-    beginning of the next stays with the former. Empty where nothing is worth a cut; raises what
-    the template raises for messages that it refuses.
+    beginning of the next stays with the former. A server takes `MOST_CUTS`: of a prompt with more
+    the longest segments are kept, since they save the most and stay the longest ones while a chat
+    grows. Empty where nothing is worth a cut; raises what the template raises for messages that it
+    refuses.
+
+    A tokenizer that cannot say where its tokens lie (one written in Python) is asked what each of
+    them shows. Where that is not the prompt's text, only the template's marks are cuts.
     """
     text, texts = _render(messages, tokenizer, {"add_generation_prompt": True, **variables})
-    coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    ids = cast("Sequence[int]", coded["input_ids"])
-    begins = [begin for begin, _ in cast("Sequence[tuple[int, int]]", coded["offset_mapping"])]
+    ids, begins = _tokens(text, tokenizer)
     edges = set(_template_cuts(ids, tokenizer, least))
-    for begin, end in _places(text, texts):
+    for begin, end in _places(text, texts) if begins else ():
         edges |= {bisect_left(begins, begin), bisect_left(begins, end)}
     edges = {edge for edge in edges if 0 < edge < len(ids)}
-    return [0, *sorted(edges)] if edges else []
+    return _longest([0, *sorted(edges)]) if edges else []
+
+
+def _longest(edges: list[int]) -> list[int]:
+    """The ends of the longest segments, as many as a server takes; the first edge stays."""
+    if len(edges) <= MOST_CUTS:
+        return edges
+    kept = {edges[0]}
+    for begin, end in sorted(pairwise(edges), key=lambda at: at[0] - at[1]):
+        new = {begin, end} - kept
+        if len(kept) + len(new) > MOST_CUTS:
+            break
+        kept |= new
+    return sorted(kept)
+
+
+def _tokens(text: str, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int]]:
+    """The prompt's tokens, and the characters that they begin at: none where nobody can say."""
+    try:
+        coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    except NotImplementedError:
+        coded = tokenizer(text, add_special_tokens=False)
+    ids = cast("Sequence[int]", coded["input_ids"])
+    if "offset_mapping" not in coded:
+        return ids, _shown_at(text, ids, tokenizer)
+    spans = cast("Sequence[tuple[int, int]]", coded["offset_mapping"])
+    return ids, [begin for begin, _ in spans]
+
+
+def _shown_at(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
+    """Where tokens begin in their text, by what they show; empty where they show another one.
+
+    A character can take several tokens, which then begin where it does. Tokens may leave out the
+    spaces around them.
+    """
+    begins: list[int] = []
+    at, pending = 0, 0
+    for i in range(1, len(ids) + 1):
+        begins.append(at)
+        shown = tokenizer.decode(ids[pending:i])
+        many = i - pending >= _MOST_PARTS
+        if (not shown or shown.endswith("\ufffd")) and not many:
+            continue
+        while at < len(text) and text[at].isspace() and not text.startswith(shown, at):
+            at += 1
+        if text.startswith(shown, at):
+            at, pending = at + len(shown), i
+        elif many:
+            return []
+        else:
+            at = begins[pending]
+    return begins
 
 
 def _template_cuts(ids: Sequence[int], tokenizer: Tokenizer, least: int) -> tuple[int, ...]:
     try:
-        return Finder(template=Template.of(tokenizer), least=least).find(ids).cuts
+        finder = Finder(template=Template.of(tokenizer), least=least, most=len(ids) + 1)
     except TemplateError:
         return ()  # its marks are ordinary text: the texts between them are found all the same
+    return finder.find(ids).cuts
 
 
 def _render(

@@ -20,6 +20,8 @@ from spliced_connector.segments.separators import Separators
 from spliced_connector.segments.template import Template
 
 FINDERS = ("known", "separators", "template", "chunks")
+MOST_CUTS = 2048
+"""Cuts of one prompt that a server takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Finder:
     template: Template | None = None
     chunks: Chunker | None = None
     least: int = 64
-    most: int = 2048
+    most: int = MOST_CUTS
     known: bool = False
     """Whether who asks is to look up what the daemon holds."""
 

@@ -32,4 +32,5 @@ class Tokenizer(Protocol):
     def __call__(
         self, text: str, *, add_special_tokens: bool = True, return_offsets_mapping: bool = False
     ) -> Mapping[str, Sequence[object]]:
-        """`input_ids`, and `offset_mapping`: the characters [begin, end) of each token."""
+        """`input_ids`, and `offset_mapping`: the characters [begin, end) of each token. Tokenizers
+        written in Python leave the latter out, or raise NotImplementedError."""

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import cast
 
-from spliced_connector.segments import Found
+from spliced_connector.segments import MOST_CUTS, Found
 
-MAX_CUTS = 2048
+MAX_CUTS = MOST_CUTS
 MAX_SEAM = 4096
 
 
