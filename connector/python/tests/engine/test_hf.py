@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from transformers import GenerationConfig, PreTrainedModel
@@ -11,7 +13,7 @@ from client_samples import Connect
 from engine.hf_requests import CUTS, NAMING, answer, continued, engine, far, own, tokens
 from engine.hybrids import MODELS, qwen35, qwen_next
 from running import Daemon, StartDaemon
-from spliced_connector.client import Model, release_all
+from spliced_connector.client import UNADVISED, Model, release_all
 from spliced_connector.client.lease import Held
 from spliced_connector.errors import Code
 from spliced_connector.hf import HFSettings, SplicedTransformers
@@ -233,6 +235,32 @@ def test_an_adapter_that_is_loaded_later_ends_reuse(connect: Connect, daemon: Da
     assert done.reused == 0
     assert far(done.logits, own(model, ids)) <= 1e-4
     assert e.store(left) == []
+
+
+@pytest.mark.parametrize("w", [0, 8, 100])
+def test_every_question_is_one_that_is_taken(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon, w: int
+) -> None:
+    """Prompts of 1 token and more, of whole blocks, and cuts closer than seams."""
+    rng = random.Random(w)
+    e = engine(model, connect, daemon, settings=HFSettings(seam_tokens=w))
+    client = e._reuse.model if e._reuse is not None else None
+    assert client is not None
+    for n in (1, 2, 3, w + 1, 15, 16, 17, 2 * w + 1, 128, 200):
+        ids = tokens(n, seed=n % 3)
+        cuts = sorted(rng.sample(range(n), min(n, rng.choice((2, 3, 30)))))
+        for mode in ("prefix", "splice"):
+            assert e.prefill(ids, cuts, mode).trouble == ""
+    assert client._keeper.tally.snapshot().invalid == 0
+
+
+def test_who_asked_is_told_that_there_is_no_advice(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    e = engine(model, connect, daemon, settings=HFSettings())
+    monkeypatch.setattr(Model, "advise", lambda *_: None)
+    for mode in ("prefix", "splice"):
+        assert e.prefill(tokens(60), [0, 40], mode).trouble == UNADVISED
 
 
 def test_another_revision_of_the_weights_shares_nothing(

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from client_samples import SMALL, Connect, at_most, fill, wait_until
+from prompt_samples import between_short_texts, prompts
 from running import Daemon
-from spliced_connector.client import Accept, NewCheckpoint, NewSegment, Way
+from spliced_connector.client import UNADVISED, Accept, NewCheckpoint, NewSegment, Way
 from spliced_connector.errors import Code
 from spliced_connector.model import Choice, Profile, SegmentSpec, divide
 from spliced_connector.segments import Finder
@@ -52,13 +53,15 @@ def cut(*cuts: int) -> dict[str, object]:
 class Half:
     """Requests of one engine, and what the daemon is given besides."""
 
-    def __init__(self, connect: Connect, daemon: Daemon, **settings: Any) -> None:
-        client = connect(daemon.socket, timeout=1.0)
-        self.model = client.model(SMALL)
+    def __init__(
+        self, connect: Connect, daemon: Daemon, known: bool = False, **settings: Any
+    ) -> None:
+        self.client = connect(daemon.socket, timeout=1.0)
+        self.model = self.client.model(SMALL)
         assert self.model.wait_attached(10)
         given = SpliceSettings(**{"weights": "0" * 64, "mode": Mode.SPLICE, **settings})
         self.tally = EngineTally()
-        decider = Decider(self.model, given, Finder(), self.tally, Clock())
+        decider = Decider(self.model, given, Finder(known=known), self.tally, Clock())
         self.requests = Requests(self.model, given, decider, self.tally, Clock())
 
     def open(
@@ -88,6 +91,24 @@ class Half:
 @pytest.fixture
 def half(connect: Connect, daemon: Daemon) -> Half:
     return Half(connect, daemon)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_every_question_is_one_that_is_taken(connect: Connect, daemon: Daemon, mode: Mode) -> None:
+    half = Half(connect, daemon, known=True, mode=mode)
+    for i, (ids, said) in enumerate([between_short_texts(), *prompts(3, 120)]):
+        told = half.open(ids, said, END).told()
+        assert told.get("trouble") not in (UNADVISED, "the daemon did not answer"), (i, told)
+    assert half.client.counters.invalid == 0
+    assert not {"unadvised", "unanswered"} & set(half.tally.snapshot())
+
+
+def test_who_asked_is_told_that_there_is_no_advice(
+    half: Half, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(half.model), "advise", lambda *_: None)
+    for said in (None, cut()):
+        assert half.open(draw(1), said).told()["trouble"] == UNADVISED
 
 
 def test_an_exact_prefix_is_offered(half: Half) -> None:

@@ -5,7 +5,15 @@ there; `connection` below it is one connection to one start of a daemon, the mod
 memory of the daemon's GPU. Needs the standard library only.
 """
 
-from spliced_connector.client.advise import Advice, CheckpointAdvice, Query, Sample, SegmentAdvice
+from spliced_connector.client.advise import (
+    UNADVISED,
+    Advice,
+    CheckpointAdvice,
+    Query,
+    Sample,
+    SegmentAdvice,
+    seam_tokens,
+)
 from spliced_connector.client.buffers import Buffer
 from spliced_connector.client.client import Client
 from spliced_connector.client.compute import Origin, Placed, Plan, PlanSpan
@@ -33,6 +41,7 @@ from spliced_connector.client.parallel import (
     Missing,
     PlanNews,
     WorkPlan,
+    plannable,
 )
 from spliced_connector.client.publish import NewCheckpoint, NewSegment
 from spliced_connector.client.served import (
@@ -56,6 +65,7 @@ from spliced_connector.client.terms import (
 
 __all__ = [
     "MAX_PROMPT",
+    "UNADVISED",
     "Accept",
     "Advice",
     "Alone",
@@ -110,8 +120,10 @@ __all__ = [
     "default_socket",
     "engine_memfd",
     "place",
+    "plannable",
     "release_after",
     "release_all",
+    "seam_tokens",
     "served_bytes",
     "served_segments",
     "way_of",

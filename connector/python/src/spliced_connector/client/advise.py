@@ -10,9 +10,12 @@ from spliced_connector.client.match import Match
 from spliced_connector.client.registration import Registration
 from spliced_connector.client.terms import Accept
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.model import MAX_TOKENS, token_bytes
+from spliced_connector.model import MAX_TOKENS, Piece, token_bytes
 from spliced_connector.wire import AdviseReply, AdviseRequest, Op
 from spliced_connector.wire.numbers import MAX_KEYS, MAX_POSITIONS, MAX_SAMPLES
+
+UNADVISED = "the daemon gave no advice, so nothing new is stored"
+"""What the caller of a request is told where `Model.advise` answers None."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Query:
     cuts: Sequence[int] = ()
     """Boundaries that the application knows, ascending."""
     seam_tokens: int = 0
-    """Computed again in all, when the segments are used."""
+    """Computed again in all, when the segments are used: see the function of that name."""
     buffer_tokens: int = 0
     """End of a buffer over this prompt; 0 = none."""
     samples: Sequence[Sample] = ()
@@ -87,6 +90,12 @@ class Advice:
     """Seconds that each way takes, at index `way - 1`; infinite for what is not possible."""
     checkpoints: tuple[CheckpointAdvice, ...]
     segments: tuple[SegmentAdvice, ...]
+
+
+def seam_tokens(pieces: Sequence[Piece], found: Match) -> int:
+    """Returns how many tokens are computed again where all segments that were found are reused.
+    pieces: those whose keys were matched, in order."""
+    return sum(piece.seam_tokens for piece, hit in zip(pieces, found.hits, strict=True) if hit)
 
 
 def advise(r: Registration, query: Query) -> Advice:

@@ -27,6 +27,9 @@ log = logging.getLogger("spliced")
 _BACKOFF_FIRST = 0.01
 _BACKOFF_MOST = 0.5
 
+WRONG_SECONDS = 60.0
+"""Between two logged requests that are wrong (a guess)."""
+
 _IDLE = 60.0  # nothing is waited for that would not wake the thread
 
 _MODELS_MOST = 64
@@ -73,6 +76,8 @@ class Keeper:
         self._enrolments: list[Enrolment] = []
         self._attachments: list[Attachment] = []  # of the thread
         self._logged = ""  # logged last
+        self._now = time.monotonic
+        self._quiet_until, self._unlogged = 0.0, 0  # of requests that are wrong
         self._wakeup: _Wakeup | None = _Wakeup()
         self.device: DeviceKeeper | None = None
         if options.device is not None:
@@ -153,10 +158,15 @@ class Keeper:
             enrolment.close()
 
     def log_wrong(self, text: str) -> None:
-        """Log a request that could never be right, once per text in a row."""
-        if text != self._logged:
-            self._logged = text
-            log.error("a request to the cache daemon is wrong: %s", text)
+        """Logs a request that could never be right, one in `WRONG_SECONDS`: texts name numbers of
+        prompts, so that no two need be equal."""
+        now = self._now()
+        if now < self._quiet_until:
+            self._unlogged += 1
+            return
+        more = f" ({self._unlogged} more were not logged)" if self._unlogged else ""
+        self._quiet_until, self._unlogged = now + WRONG_SECONDS, 0
+        log.error("a request to the cache daemon is wrong: %s%s", text, more)
 
     # Of the thread.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,7 +28,11 @@ from spliced_connector.wire import (
     WatchReply,
     WatchRequest,
 )
-from spliced_connector.wire.numbers import MAX_PLAN_ROWS, MAX_PROMPT, MAX_WORKER_JOBS
+from spliced_connector.wire.numbers import (
+    MAX_PLAN_ROWS,
+    MAX_PROMPT,
+    MAX_WORKER_JOBS,
+)
 
 LATE_SHARE = 0.5
 LATE_LEAST = 0.2
@@ -46,6 +50,18 @@ class Missing:
 
     spec: SegmentSpec
     tokens: Sequence[int]
+
+
+def plannable(missing: Iterable[Missing]) -> list[Missing]:
+    """Returns those that one plan may name, the first ones: no other engine computes the rest."""
+    chosen: list[Missing] = []
+    room = MAX_PROMPT
+    for one in missing:
+        if len(chosen) == MAX_PLAN_ROWS or room < one.spec.tokens:
+            break
+        chosen.append(one)
+        room -= one.spec.tokens
+    return chosen
 
 
 @dataclass(frozen=True)

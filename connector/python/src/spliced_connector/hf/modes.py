@@ -117,7 +117,7 @@ def by_prefix(reuse: Reuse, request: Request) -> Walked:
         hidden,
         upto - begin,
         begin,
-        trouble=found.match.trouble,
+        trouble=found.match.trouble or found.unadvised,
         kept=kept,
         begin=begin,
         found=found,
@@ -129,10 +129,9 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     have, and the rest in context."""
     ids, prompt = request.ids, request.prompt
     positions = request.positions(reuse.ends)
-    seams = min(len(ids), sum(2 * p.spec.tail for p in prompt.pieces if p.spec is not None))
     # States are had before the first segment and at the end, wherever these lie.
     ends = tuple(sorted({c for c in (*request.cuts[:1], request.upto) if c}))
-    query = Query(ids, block_tokens=1, cuts=ends, seam_tokens=seams)
+    query = Query(ids, block_tokens=1, cuts=ends)
     found = reuse.look_up(positions, prompt, request.accept, query)
     context, kept = _begin(reuse, request, found)
     begin = context.tokens
@@ -184,7 +183,7 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         reused=begin + sum(s.length for s in spans if s.segment in held),
         captured=kept.captured,
         elsewhere=sum(s.length for s in spans if s.segment in held and s.segment in elsewhere),
-        trouble=found.trouble,
+        trouble=found.trouble or found.unadvised,
         plan=plan,
         kept=kept,
         loan=loan,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from spliced_connector.client import (
+    UNADVISED,
     Accept,
     Advice,
     DeviceSegment,
@@ -31,7 +32,9 @@ from spliced_connector.client import (
     Served,
     ServedSegment,
     Way,
+    plannable,
     release_all,
+    seam_tokens,
     served_bytes,
     way_of,
 )
@@ -83,6 +86,11 @@ class Found:
         if Reason.OFF in self.match.reason:
             return "the profile is switched off for splicing"
         return self.match.trouble
+
+    @property
+    def unadvised(self) -> str:
+        """Why nothing is stored of it; empty where that is advised."""
+        return UNADVISED if self.advice is None else ""
 
     def held(self, prompt: Prompt, max_error: float | None) -> list[bool]:
         """For each segment of the prompt, whether the cache has it, off by no more than that."""
@@ -184,6 +192,7 @@ class Reuse:
                 query,
                 match=match,
                 segments=tuple((p.start, p.tokens) for p in named),
+                seam_tokens=seam_tokens(named, match),
                 samples=samples,
             )
         )
@@ -194,16 +203,17 @@ class Reuse:
     ) -> Following | None:
         """Has others compute some of the segments that are missing, where these are at least two
         and of `least` tokens, and that is quicker. begin: tokens that are in place."""
-        missing: dict[bytes, Missing] = {}
+        wanted: dict[bytes, Missing] = {}
         for piece, choice in zip(prompt.pieces, choices, strict=True):
             if choice is Choice.HIT or piece.start < begin:
                 continue
             if piece.spec is None or piece.key is None:
                 continue
-            missing.setdefault(piece.key, Missing(piece.spec, ids[piece.start : piece.end]))
-        if len(missing) < 2 or sum(one.spec.tokens for one in missing.values()) < least:
+            wanted.setdefault(piece.key, Missing(piece.spec, ids[piece.start : piece.end]))
+        missing = plannable(wanted.values())
+        if len(missing) < 2 or sum(one.spec.tokens for one in missing) < least:
             return None
-        plan = self.model.plan(list(missing.values()), wait=_PLAN_SECONDS)
+        plan = self.model.plan(missing, wait=_PLAN_SECONDS)
         return Following(self.model, plan) if plan is not None and plan.away else None
 
     def served(

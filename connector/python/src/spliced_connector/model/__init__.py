@@ -35,6 +35,7 @@ from spliced_connector.model.keys import (
 from spliced_connector.model.layout import ALL_LAYERS, PART_ALIGN, Layout, Part
 from spliced_connector.model.packed import PackedForm, packed_header, packed_heads, packed_rank
 from spliced_connector.model.plan import (
+    MOST_CUTS,
     Choice,
     Piece,
     Plan,
@@ -55,6 +56,7 @@ __all__ = [
     "DEFAULT_TOLERANCE",
     "MAX_TOKENS",
     "MAX_TOLERANCE",
+    "MOST_CUTS",
     "NOTHING",
     "PART_ALIGN",
     "Attention",

@@ -20,6 +20,9 @@ from spliced_connector.model.identity import Role, SegmentSpec
 from spliced_connector.model.keys import segment_key
 from spliced_connector.model.profile import Profile
 
+MOST_CUTS = 2048
+"""Cuts of one prompt: the daemon is asked about no more segments at once."""
+
 
 class PlanError(ValueError):
     """A prompt's cuts or a plan's spans can never be right."""
@@ -57,6 +60,11 @@ class Piece:
     @property
     def end(self) -> int:
         return self.start + self.tokens
+
+    @property
+    def seam_tokens(self) -> int:
+        """Tokens that are computed again where the segment is reused."""
+        return 0 if self.spec is None else self.tokens - self.spec.interior[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +155,8 @@ def divide(
     that begins at 0 leads the prompt and is kept whole.
     """
     n = len(ids)
+    if len(cuts) > MOST_CUTS:
+        raise PlanError(f"{len(cuts)} cuts, at most {MOST_CUTS}: leave out those of short segments")
     if w < 0 or (tail is not None and tail < 0):
         raise PlanError(f"seam of {w} tokens, {tail} on the left")
     for a, b in itertools.pairwise(cuts):

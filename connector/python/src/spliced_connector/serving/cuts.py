@@ -30,12 +30,14 @@ class CutsError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Cuts:
     """Ascending positions, and tokens computed again beside a join. found: what found them, where
-    the request did not name them itself. max_error: of a segment that is reused, None for any."""
+    the request did not name them itself. max_error: of a segment that is reused, None for any.
+    trouble: why some may be missing, in words for the caller."""
 
     cuts: tuple[int, ...]
     w: int
     found: Found = field(default_factory=Found)
     max_error: float | None = None
+    trouble: str = ""
 
 
 def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts | None:

@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from spliced_connector.client import Accept, Advice, Match, Model, Query, Reason, Way
+from spliced_connector.client import (
+    UNADVISED,
+    Accept,
+    Advice,
+    Match,
+    Model,
+    Query,
+    Reason,
+    Way,
+    seam_tokens,
+)
 from spliced_connector.model import Choice, Piece, PlanError, Prompt, choose, divide
 from spliced_connector.segments import Finder
 from spliced_connector.serving.cuts import Cuts, CutsError
@@ -132,7 +142,7 @@ class Decider:
             self._tally.add("bad_cuts")
             log.warning("%s", err)
             raise
-        if cuts is None:
+        if cuts is None or not cuts.cuts:
             self._tally.add("short")
         elif cuts.cuts[-1] - cuts.cuts[0] < SHORT_TOKENS and not cuts.found.warming:
             self._tally.add("short")
@@ -167,7 +177,7 @@ class Decider:
             log.info("a request is not spliced: %s", found.trouble)
             self._tally.add("no_daemon")
             return Asked(trouble="the daemon did not answer")
-        advice = self._advised(ids, cuts, prompt, pieces, found)
+        advice = self._advised(ids, cuts, pieces, found)
         if advice is None and not prefixes:
             self._tally.add("unadvised")
         if Reason.OFF in found.reason:
@@ -178,7 +188,9 @@ class Decider:
         self._tally.add("held_segments", len(held))
         self._tally.add("missing_segments", len(pieces) - len(held))
         self._tally.add("too_far_segments", sum(found.hits) - len(held))
-        wanted, trouble = self._wanted(cuts, pieces, advice) - held, ""
+        wanted, trouble = self._wanted(cuts, pieces, advice) - held, cuts.trouble
+        if advice is None and not cuts.found.warming:
+            trouble = UNADVISED
         if held and not wanted and advice is not None and advice.way in (Way.RECOMPUTE, Way.PREFIX):
             self._tally.add("not_advised")
             held, trouble = frozenset(), "the daemon advises not to splice it"
@@ -228,7 +240,7 @@ class Decider:
         return self._random.random() < self._model.canary_share(self._settings.canary_share)
 
     def _advised(
-        self, ids: Sequence[int], cuts: Cuts, prompt: Prompt, pieces: list[Piece], found: Match
+        self, ids: Sequence[int], cuts: Cuts, pieces: list[Piece], found: Match
     ) -> Advice | None:
         """What the daemon thinks of the prompt; None if it does not say."""
         return self._model.advise(
@@ -238,7 +250,7 @@ class Decider:
                 match=found,
                 segments=tuple((piece.start, piece.tokens) for piece in pieces),
                 cuts=cuts.cuts,
-                seam_tokens=2 * cuts.w * len(prompt.pieces),
+                seam_tokens=seam_tokens(pieces, found),
                 samples=self._clock.take(),
             )
         )

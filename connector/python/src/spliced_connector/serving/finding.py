@@ -58,13 +58,13 @@ def cuts_of(
     params: Mapping[str, object] | None,
     ids: Sequence[int],
     w: int,
-    held: Callable[[Sequence[int], int], Sequence[tuple[int, int]]] | None = None,
+    held: Callable[[Sequence[int], int], Sequence[tuple[int, int]] | None] | None = None,
 ) -> Cuts | None:
-    """The cuts of a prompt; None where it has none.
+    """The cuts of a prompt; None where it has none and nothing went wrong.
 
     params: what the request says beside its prompt. w: for requests that do not say. held: where
-    held segments stand in some tokens at a seam width; None where that is of no use. Raises
-    CutsError for what cannot be right.
+    held segments stand in some tokens at a seam width, None where nobody answers; itself None where
+    that is of no use. Raises CutsError for what cannot be right.
     """
     said = params.get("spliced") if params else None
     if params is None or "spliced" not in params:
@@ -75,16 +75,28 @@ def cuts_of(
     else:
         return read_cuts(params, len(ids), w)
     known = held is not None and finder.known and "known" in use
-    found = finder.find(ids, use, held(ids, w) if held is not None and known else ())
-    return Cuts(found.cuts, w, found, most) if found.cuts else None
+    spans = held(ids, w) if held is not None and known else ()
+    trouble = "the daemon did not answer" if spans is None else ""
+    found = finder.find(ids, use, spans or ())
+    return Cuts(found.cuts, w, found, most, trouble) if found.cuts or trouble else None
 
 
-def held_in(model: Model, tally: EngineTally, ids: Sequence[int], w: int) -> list[tuple[int, int]]:
-    """Where segments stand in a prompt that the daemon holds, at a seam of w tokens.
+def held_in(
+    model: Model, tally: EngineTally, ids: Sequence[int], w: int
+) -> Sequence[tuple[int, int]] | None:
+    """Where segments stand in a prompt that the daemon has, at a seam of w tokens; None where it
+    does not answer.
 
-    None begins or ends behind the last token but one: an engine computes the last one.
+    None begins or ends behind the last token but one: an engine computes the last one. The daemon
+    is not asked about a prompt that is no longer than a seam.
     """
-    found = model.match(known=KnownQuery(ids[: min(len(ids) - 1, MAX_PROMPT)], 0, w))
+    n = min(len(ids) - 1, MAX_PROMPT)
+    if n <= w:
+        return ()
+    found = model.match(known=KnownQuery(ids[:n], 0, w))
+    if found.trouble:
+        tally.add("unanswered")
+        return None
     tally.add("known_segments", len(found.known))
     return [(segment.start, segment.end) for segment in found.known]
 

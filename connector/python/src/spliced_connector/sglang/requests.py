@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from spliced_connector.client import Accept, Advice, Match, Model, Query, Way
+from spliced_connector.client import UNADVISED, Accept, Advice, Match, Model, Query, Way
 from spliced_connector.model import Choice, PrefixNames, Prompt, answer_starts, turn_ends
 from spliced_connector.segments import Found
 from spliced_connector.serving.cuts import Cuts, CutsError
@@ -177,6 +177,8 @@ class Requests:
     def _decide(
         self, tracked: Tracked, said: dict[str, object] | None, stops: Collection[int]
     ) -> None:
+        if not tracked.ids:
+            return
         salt = self._model.salt
         if salt is None or not self._model.attached:
             self._tally.add("no_daemon")
@@ -191,6 +193,7 @@ class Requests:
         ends = turn_ends(tracked.ids, stops)
         starts = answer_starts(tracked.ids, stops)
         self._name(tracked, salt, {*ends[-_MOST_TURNS:], *starts[-_MOST_TURNS:]}, cuts)
+        tracked.trouble = tracked.trouble if cuts is None else cuts.trouble
         if cuts is not None and cuts.cuts:
             self._ask_for_segments(tracked, cuts)
         else:
@@ -239,6 +242,7 @@ class Requests:
         )
         if advice is None:
             self._tally.add("unadvised")
+            tracked.trouble = tracked.trouble or UNADVISED
         self._follow(tracked, found, advice)
 
     def _follow(self, tracked: Tracked, found: Match, advice: Advice | None) -> None:

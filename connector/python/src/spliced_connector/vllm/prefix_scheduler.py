@@ -27,7 +27,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from spliced_connector.client import Accept, Advice, Match, Query, Way
+from spliced_connector.client import UNADVISED, Accept, Advice, Match, Query, Way
 from spliced_connector.model import PrefixNames, answer_starts, turn_ends
 from spliced_connector.serving.cuts import CutsError
 from spliced_connector.serving.decider import MOST_POSITIONS, NEXT_TOKENS
@@ -82,6 +82,8 @@ class Prompt:
     """Seconds by way."""
     decided: float = 0.0
     """Seconds that the daemon was asked for."""
+    trouble: str = ""
+    """Why the daemon's part is missing, in words for the caller."""
 
     @property
     def before(self) -> list[int]:
@@ -184,6 +186,7 @@ class PrefixScheduler:
         told: dict[str, object] = {"way": "prefix", "tokens": prompt.claimed}
         if not prompt.claimed:
             told = {"way": "recomputed" if prompt.lost else "engine"}
+            told |= {"trouble": prompt.trouble} if prompt.trouble else {}
         return {"spliced": {**told, "stored": prompt.stored}}
 
     def pending(self) -> bool:
@@ -250,6 +253,7 @@ class PrefixScheduler:
         prompt.found = self._session.model.match(before, [prompt.names[p] for p in before])
         if prompt.found.trouble:
             self._session.tally.add("unanswered")
+            prompt.trouble = "the daemon did not answer"
         prompt.held = max(prompt.held, prompt.found.prefix_tokens)
         if prompt.wanted is None:
             self._advise(prompt)
@@ -273,6 +277,7 @@ class PrefixScheduler:
     def _follow(self, prompt: Prompt, advice: Advice | None) -> None:
         if advice is None:
             self._session.tally.add("unadvised")
+            prompt.trouble = prompt.trouble or UNADVISED
             return
         prompt.predicted = advice.predicted
         told = {c.tokens for c in advice.checkpoints if c.save and c.tokens in prompt.names}

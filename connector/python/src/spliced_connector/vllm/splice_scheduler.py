@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
-from spliced_connector.client import Missing
+from spliced_connector.client import Missing, plannable
 from spliced_connector.model import Choice, choose
 from spliced_connector.segments import Found
 from spliced_connector.serving.cuts import Cuts, CutsError
@@ -341,7 +341,10 @@ class SpliceScheduler:
             return _Tracked(request, trouble=str(err))
         if cuts is None:
             return _Tracked(request)
-        tracked = self._ask(request, ids, cuts) if cuts.cuts else _Tracked(request)
+        if cuts.cuts:
+            tracked = self._ask(request, ids, cuts)
+        else:
+            tracked = _Tracked(request, trouble=cuts.trouble)
         tracked.found = cuts.found
         return tracked
 
@@ -366,21 +369,23 @@ class SpliceScheduler:
         combiner, settings, prompt = self._combiner, self._session.settings, known.prompt
         if combiner is None:
             return
-        missing: dict[bytes, Missing] = {}
+        wanted: dict[bytes, Missing] = {}
         for piece in prompt.pieces:
             if piece.key is None or piece.spec is None or piece.index in known.held:
                 continue
             if piece.start >= known.prefix and piece.tokens <= settings.capture_tokens:
                 tokens = ids[piece.start : piece.end]
-                missing.setdefault(piece.key, Missing(piece.spec, tokens))
+                wanted.setdefault(piece.key, Missing(piece.spec, tokens))
+        missing = plannable(wanted.values())
         if len(missing) < 2:
             return
-        if sum(one.spec.tokens for one in missing.values()) < settings.parallel_tokens:
+        if sum(one.spec.tokens for one in missing) < settings.parallel_tokens:
             return
-        there = [piece.index in known.held or piece.key in missing for piece in prompt.pieces]
+        asked = set([*wanted][: len(missing)])
+        there = [piece.index in known.held or piece.key in asked for piece in prompt.pieces]
         choices = choose(prompt, known.prefix, there, [False] * len(there))
         if best_splice(prompt, choices, known.prefix, self._decider.prices) is not None:
-            combiner.ask(request_id, list(missing.values()))
+            combiner.ask(request_id, missing)
 
 
 def _shared_pages(manager: KVCacheManager) -> SharedPagesManager | None:
