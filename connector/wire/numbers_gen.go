@@ -251,7 +251,7 @@ const (
 // Why numbers say why a checkpoint at a position is worth having.
 const (
 	WhyBranch   uint8 = 1 // prompts part there
-	WhyLast     uint8 = 2 // the last token of this prompt
+	WhyLast     uint8 = 2 // the last position that the same prompt can use, or the end of an answer
 	WhyBoundary uint8 = 3 // a cut that the application named
 	WhyPlaced   uint8 = 4 // placed from the depths at which earlier prompts parted
 )

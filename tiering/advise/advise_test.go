@@ -70,7 +70,7 @@ func TestAdviceAgreesWithAListOfPrompts(t *testing.T) {
 		for _, p := range got.Positions {
 			if p.Why == WhyBranch {
 				branches = append(branches, p.Tokens)
-			} else if p.Why != WhyLast || p.Tokens != len(prompt) {
+			} else if p.Why != WhyLast || p.Tokens != len(prompt)-1 {
 				t.Fatalf("seed %d turn %d: a position at %d for %v, of %d tokens", seed, turn, p.Tokens, p.Why, len(prompt))
 			}
 		}
@@ -107,6 +107,13 @@ func TestPositionsKeepToBlockBudgetAndPrompt(t *testing.T) {
 					p.Tokens, p.Why, p.Admit, p.Reason, p.Value, last, len(tokens), q.BlockTokens)
 			}
 			last = p.Tokens
+		}
+		if end := len(tokens) - 1; q.Output == 0 {
+			for _, p := range got.Positions {
+				if p.Why == WhyLast && p.Tokens != end-end%q.BlockTokens {
+					t.Fatalf("seed %d turn %d: last at %d of %d tokens, blocks of %d", seed, turn, p.Tokens, len(tokens), q.BlockTokens)
+				}
+			}
 		}
 		if len(got.Positions) > q.MaxCheckpoints {
 			t.Fatalf("seed %d turn %d: %d positions, wanted %d", seed, turn, len(got.Positions), q.MaxCheckpoints)

@@ -17,7 +17,7 @@ type Why uint8
 const (
 	WhyNone     Why = 0
 	WhyBranch   Why = 1 // prompts were seen to part there
-	WhyLast     Why = 2 // the last token of the prompt
+	WhyLast     Why = 2 // the last position that the same prompt can use, or the end of an answer
 	WhyBoundary Why = 3 // the application named it
 	WhyPlaced   Why = 4 // placed from the depths at which earlier prompts parted
 
@@ -134,6 +134,16 @@ func (q *Query) checkLists(n int) error {
 		}
 	}
 	return nil
+}
+
+// last returns the last position at which a checkpoint is of use, before it is aligned. The same
+// prompt continues before its last token at the latest, which every engine computes for the first
+// token of the answer. A prompt with its answer is not repeated but continued, from its end.
+func (q *Query) last() int {
+	if q.Output > 0 {
+		return len(q.Tokens)
+	}
+	return len(q.Tokens) - 1
 }
 
 // computed is how many tokens the engine has computed: states before that are gone.

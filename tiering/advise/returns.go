@@ -6,8 +6,8 @@ type origin uint8
 const (
 	originNone     origin = iota
 	originBranch          // of a checkpoint: where prompts part
-	originPrompt          // its last token, before an answer
-	originAnswer          // its last token, with an answer
+	originPrompt          // its end, before an answer
+	originAnswer          // its end, with an answer
 	originBoundary        // named by the application
 	originPlaced
 	originSegment

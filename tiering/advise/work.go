@@ -94,7 +94,7 @@ func (w *work) judge(q *Query, s Store) {
 }
 
 // collect lists the candidates behind the prefix, ascending: where prompts part,
-// what the application names, the last token, and where the depths of earlier
+// what the application names, the last position that is of use, and where the depths of earlier
 // prompts say, if nothing better is known.
 func (w *work) collect(q *Query) {
 	block := max(q.BlockTokens, 1)
@@ -120,7 +120,7 @@ func (w *work) collect(q *Query) {
 			add(p.Tokens, WhyPlaced, 0)
 		}
 	}
-	add(len(q.Tokens), WhyLast, 0)
+	add(q.last(), WhyLast, 0)
 	w.candidates = unique(w.candidates)
 	w.count()
 }

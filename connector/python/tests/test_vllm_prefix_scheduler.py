@@ -48,11 +48,18 @@ class FakeModel:
     held: set[bytes] = field(default_factory=set)
     advice: Sequence[int] = ()
     way: Way = Way.PREFIX
+    seen: int = 0
     absent: bool = False
     queries: list[Query] = field(default_factory=list)
     matches: int = 0
 
-    def match(self, positions: Sequence[int], prefixes: Sequence[bytes]) -> Match:
+    def match(
+        self,
+        positions: Sequence[int],
+        prefixes: Sequence[bytes],
+        keys: Sequence[bytes] = (),
+        accept: Accept = Accept.EXACT,
+    ) -> Match:
         self.matches += 1
         hits = [i for i, name in enumerate(prefixes) if name in self.held]
         if self.absent or not hits:
@@ -64,7 +71,7 @@ class FakeModel:
         if self.absent:
             return None
         rows = tuple(CheckpointAdvice(p, p > 0, 1, 1, 1.0) for p in self.advice)
-        return Advice(0, self.way, (1.0,) * 4, rows, ())
+        return Advice(self.seen, self.way, (1.0,) * 4, rows, ())
 
 
 def make_engine(hybrid: bool, cache_mode: str = "align", rows: int = BLOCK) -> Engine:
@@ -223,6 +230,17 @@ def test_what_the_daemon_has_is_not_stored_again() -> None:
     assert isinstance(plan, PrefixPlan)
     (save,) = plan.saves
     assert (save.tokens, save.parent_tokens) == (768, 512)
+
+
+@pytest.mark.parametrize("has", [False, True])
+def test_the_end_of_a_prompt_is_stored_once_although_the_prompt_cannot_use_it(has: bool) -> None:
+    """Where others go on behind it, say: a match names what comes before it alone."""
+    scheduler, model = make(advice=(256, 512), seen=512)
+    model.held = set(names(model, 512, 256, 512)[: 1 + has])
+    request = make_request(512)
+    assert scheduler.match(request, 0) == (256, True)
+    plan = scheduler.plan(make_step(([1, 2], [0, 3]), r=(256, 256)))
+    assert [save.tokens for save in (plan.saves if plan else ())] == [512] * (not has)
 
 
 def test_failed_load_is_computed_and_is_no_parent() -> None:

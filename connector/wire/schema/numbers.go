@@ -189,7 +189,7 @@ var enums = []Enum{
 		Doc: "numbers say why a checkpoint at a position is worth having",
 		Values: []Value{
 			{Name: "Branch", Number: 1, Doc: "prompts part there"},
-			{Name: "Last", Number: 2, Doc: "the last token of this prompt"},
+			{Name: "Last", Number: 2, Doc: "the last position that the same prompt can use, or the end of an answer"},
 			{Name: "Boundary", Number: 3, Doc: "a cut that the application named"},
 			{Name: "Placed", Number: 4, Doc: "placed from the depths at which earlier prompts parted"},
 		},

@@ -110,7 +110,7 @@ class Why(IntEnum):
     BRANCH = 1
     """Prompts part there."""
     LAST = 2
-    """The last token of this prompt."""
+    """The last position that the same prompt can use, or the end of an answer."""
     BOUNDARY = 3
     """A cut that the application named."""
     PLACED = 4

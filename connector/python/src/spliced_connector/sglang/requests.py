@@ -256,11 +256,20 @@ class Requests:
         n = tracked.tokens
         if self._settings.turns and n - tracked.held >= NEXT_TOKENS:
             wanted.add(n)
+        if n in wanted and advice.seen_tokens >= n and self._stored(tracked):
+            wanted.remove(n)
         tracked.wanted = sorted(p for p in wanted if p > tracked.held)
         tracked.compute = advice.way == Way.RECOMPUTE
         if tracked.compute and found.prefix_tokens:
             self._tally.add("not_worth_it")
             tracked.trouble = tracked.trouble or "to compute it is no slower than to fetch it"
+
+    def _stored(self, tracked: Tracked) -> bool:
+        """Whether the daemon has the state behind the prompt, which the match has not looked for as
+        the prompt itself cannot use it: whoever repeats a prompt would store it again."""
+        n = tracked.tokens
+        found = self._model.match([n], [tracked.names[n]], (), Accept.ANY)
+        return found.prefix_tokens == n
 
     def _spliced(self, tracked: Tracked, known: Known, held: int) -> Offer | None:
         base = Base(held)

@@ -282,9 +282,18 @@ class PrefixScheduler:
         prompt.predicted = advice.predicted
         told = {c.tokens for c in advice.checkpoints if c.save and c.tokens in prompt.names}
         prompt.wanted = sorted({p for p in told if p > prompt.held}.union(self._next(prompt)))
+        end = prompt.tokens
+        if end in prompt.wanted and advice.seen_tokens >= end and self._stored(prompt, end):
+            prompt.wanted.remove(end)
         prompt.compute = advice.way == Way.RECOMPUTE
         if prompt.compute and prompt.found.prefix_tokens:
             self._session.tally.add("not_worth_it")
+
+    def _stored(self, prompt: Prompt, at: int) -> bool:
+        """Whether the daemon has the state at a position that the prompt itself cannot use, so that
+        the match has not looked for it: whoever repeats a prompt would store it again."""
+        accept = Accept.ANY if self._turns else Accept.EXACT
+        return self._session.model.match([at], [prompt.names[at]], (), accept).prefix_tokens == at
 
     def _next(self, prompt: Prompt) -> list[int]:
         """The position that the next turn will continue at, if it is worth a state."""
