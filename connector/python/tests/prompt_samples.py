@@ -1,4 +1,4 @@
-"""Prompts of every length and with every kind of cuts, as strangers send them."""
+"""Prompts of every length and with every kind of cuts, as clients may send them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LENGTHS = (*range(6), 7, 8, 9, 10, 16, 17, *(n + d for n in (BLOCK, 4 * BLOCK) f
 
 
 def prompts(seed: int, n: int) -> Iterator[tuple[list[int], dict[str, object] | None]]:
-    """Token ids, and what the request says beside them. Some begin as others do."""
+    """Yields token ids and the parameters of the request. Some begin as others do."""
     rng = random.Random(seed)
     stem = [rng.randrange(100, 10_000) for _ in range(2000)]
     for i in range(n):

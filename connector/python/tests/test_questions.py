@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 SILENT = (UNADVISED, "the daemon did not answer", "no daemon")
-"""What a request is told whose question was not answered."""
+"""Reported for a request whose question was not answered."""
 
 
 def session(connect: Connect, socket: str) -> tuple[Client, Session]:

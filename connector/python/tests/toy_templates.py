@@ -113,7 +113,7 @@ def _roles(messages: Sequence[Message], given: Given) -> str:
 
 
 def _granite(messages: Sequence[Message], given: Given) -> str:
-    """Granite 4: a header of two marks; what ends a message is what ends a text."""
+    """Granite 4: a header of two marks; a message ends with the mark that ends a text."""
     out = ""
     if given.get("tools"):
         out += "<|start_of_role|>system<|end_of_role|>You have <tools> tools </tools>, call them"
@@ -174,7 +174,7 @@ def _brackets(messages: Sequence[Message], given: Given) -> str:
 
 
 def _harmony(messages: Sequence[Message], given: Given) -> str:
-    """gpt-oss: a system of its own in front, one call in a message, three marks that end one."""
+    """gpt-oss: a default system in front, one call in a message, three marks that end one."""
     out = f"<|start|>system<|message|>{_INSTRUCTIONS}<|end|>"
     if given.get("tools") or _follows(messages, 0, "system"):
         own = _text(messages[0]) if _follows(messages, 0, "system") else ""

@@ -61,6 +61,19 @@ def test_prefixes_give_the_tokens_that_no_cache_gives(
     assert far(again.logits, own(model, other)) <= 1e-4
 
 
+@pytest.mark.parametrize("n", [127, 128, 129, 255, 256, 257])
+def test_a_repeated_prompt_reuses_all_whole_blocks_but_its_last_token(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon, n: int
+) -> None:
+    e = engine(model, connect, daemon)
+    ids = tokens(n)
+    for out in (1, 2):
+        e.generate(ids, (), "prefix", max_new_tokens=out, do_sample=False)
+    said = daemon.request(way="prefix", prompt_tokens=n)
+    assert said["prefix_tokens"] >= (n - 1) // 16 * 16
+    assert e.prefill(ids, (), "prefix").reused >= (n - 1) // 16 * 16
+
+
 def test_prefixes_of_a_dense_model_too(connect: Connect, daemon: Daemon) -> None:
     model = qwen35(layer_types=["full_attention"] * 4)
     e = engine(model, connect, daemon)

@@ -131,6 +131,23 @@ def test_every_advised_checkpoint_is_stored_and_reused(
     assert warm.logprobs == cold.logprobs
 
 
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+def test_a_repeated_prompt_of_whole_blocks_reuses_all_but_its_last(
+    engine: Engine, blocks: int
+) -> None:
+    """The engine computes the last token at least, and so a block; it is not stored again."""
+    ids = prompt(blocks * BLOCK, seed=70 + blocks)
+    (cold,) = engine.ask(ids)
+    engine.settle()
+    stored = engine.counts()["saves"]
+    for _ in range(2):
+        (warm,) = engine.ask(ids)
+        assert warm.cached == (blocks - 1) * BLOCK
+        assert warm.tokens == cold.tokens
+        engine.settle()
+    assert engine.counts()["saves"] == stored
+
+
 def test_requests_of_one_batch(engine: Engine, reference: Reference) -> None:
     engine.settle()
     answers = engine.ask(PROMPTS[2], PROMPTS[0], LONG)

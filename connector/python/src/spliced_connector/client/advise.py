@@ -15,7 +15,7 @@ from spliced_connector.wire import AdviseReply, AdviseRequest, Op
 from spliced_connector.wire.numbers import MAX_KEYS, MAX_POSITIONS, MAX_SAMPLES
 
 UNADVISED = "the daemon gave no advice, so nothing new is stored"
-"""What the caller of a request is told where `Model.advise` answers None."""
+"""Reported to the caller of a request for which `Model.advise` returns None."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Query:
     cuts: Sequence[int] = ()
     """Boundaries that the application knows, ascending."""
     seam_tokens: int = 0
-    """Computed again in all, when the segments are used: see the function of that name."""
+    """Computed again in all, when the segments are used: see `seam_tokens`."""
     buffer_tokens: int = 0
     """End of a buffer over this prompt; 0 = none."""
     samples: Sequence[Sample] = ()

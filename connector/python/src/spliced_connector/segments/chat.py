@@ -64,7 +64,7 @@ def _longest(edges: list[int]) -> list[int]:
 
 
 def _tokens(text: str, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int]]:
-    """The prompt's tokens, and the characters that they begin at: none where nobody can say."""
+    """Returns the prompt's tokens, and the characters that they begin at if these can be found."""
     try:
         coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     except NotImplementedError:

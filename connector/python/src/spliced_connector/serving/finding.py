@@ -62,9 +62,9 @@ def cuts_of(
 ) -> Cuts | None:
     """The cuts of a prompt; None where it has none and nothing went wrong.
 
-    params: what the request says beside its prompt. w: for requests that do not say. held: where
-    held segments stand in some tokens at a seam width, None where nobody answers; itself None where
-    that is of no use. Raises CutsError for what cannot be right.
+    params: what the request says beside its prompt. w: for requests that do not say. held: finds
+    stored segments in some tokens at a seam width and returns None without an answer; itself None
+    where that is of no use. Raises CutsError for what cannot be right.
     """
     said = params.get("spliced") if params else None
     if params is None or "spliced" not in params:

@@ -265,8 +265,8 @@ class Requests:
             tracked.trouble = tracked.trouble or "to compute it is no slower than to fetch it"
 
     def _stored(self, tracked: Tracked) -> bool:
-        """Whether the daemon has the state behind the prompt, which the match has not looked for as
-        the prompt itself cannot use it: whoever repeats a prompt would store it again."""
+        """Reports whether the daemon has the state behind the prompt. The match leaves it out, as
+        the prompt cannot use it, so every repetition of the prompt would store it again."""
         n = tracked.tokens
         found = self._model.match([n], [tracked.names[n]], (), Accept.ANY)
         return found.prefix_tokens == n

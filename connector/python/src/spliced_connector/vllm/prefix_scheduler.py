@@ -290,8 +290,8 @@ class PrefixScheduler:
             self._session.tally.add("not_worth_it")
 
     def _stored(self, prompt: Prompt, at: int) -> bool:
-        """Whether the daemon has the state at a position that the prompt itself cannot use, so that
-        the match has not looked for it: whoever repeats a prompt would store it again."""
+        """Reports whether the daemon has the state at a position that the prompt cannot use. The
+        match leaves it out, so every repetition of the prompt would store it again."""
         accept = Accept.ANY if self._turns else Accept.EXACT
         return self._session.model.match([at], [prompt.names[at]], (), accept).prefix_tokens == at
 
