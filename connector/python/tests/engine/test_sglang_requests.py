@@ -103,6 +103,14 @@ def test_every_question_is_one_that_is_taken(connect: Connect, daemon: Daemon, m
     assert not {"unadvised", "unanswered"} & set(half.tally.snapshot())
 
 
+def test_the_state_behind_a_repeated_prompt_is_stored_once(half: Half) -> None:
+    ids = draw(2)
+    assert [N in half.open(ids).wanted for _ in range(2)] == [True, True], "nothing is stored yet"
+    half.save(ids, N)
+    assert N not in half.open(ids).wanted
+    assert N in half.open([*ids[:-1], 1]).wanted, "another prompt"
+
+
 def test_who_asked_is_told_that_there_is_no_advice(
     half: Half, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +207,7 @@ def test_a_prefix_that_takes_longer_to_fetch_is_computed(
 ) -> None:
     ids = draw(6)
     half.save(ids, 384)
-    said = SimpleNamespace(way=Way.RECOMPUTE, checkpoints=(), predicted=())
+    said = SimpleNamespace(way=Way.RECOMPUTE, checkpoints=(), predicted=(), seen_tokens=0)
     monkeypatch.setattr(type(half.model), "advise", lambda *_: said)
     tracked = half.open(ids)
     assert tracked.compute
@@ -217,7 +225,7 @@ def test_only_what_has_a_name_and_is_not_held_is_stored(
     half.save(ids, 256)
     wish = [(128, True), (256, True), (384, True), (450, True), (512, False)]
     points = [SimpleNamespace(tokens=tokens, save=save) for tokens, save in wish]
-    said = SimpleNamespace(way=Way.PREFIX, checkpoints=points, predicted=())
+    said = SimpleNamespace(way=Way.PREFIX, checkpoints=points, predicted=(), seen_tokens=0)
     monkeypatch.setattr(type(half.model), "advise", lambda *_: said)
     assert half.open(ids).wanted == [384, *([N] if turns else [])]
 
