@@ -87,7 +87,7 @@ func readFormat(index vfs.FS, dir string) (f Format, err error) {
 }
 
 // openFormat reads the format of a directory and its key or, in one that was not used
-// before, makes them. What has slabs or an index but no format is not ours to begin anew.
+// before, makes them.
 func (v *Volume) openFormat(granule int64) (err error) {
 	v.Format, err = readFormat(v.index, v.dir)
 	switch {
@@ -95,9 +95,6 @@ func (v *Volume) openFormat(granule int64) (err error) {
 		return v.readKey()
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
-	}
-	if v.used() {
-		return fmt.Errorf("%w: %w", errFormatLost, tier.ErrCorrupt)
 	}
 	if _, err := rand.Read(v.Format.ID[:]); err != nil {
 		return err

@@ -167,7 +167,9 @@ func (v *Volume) path(name string) string { return v.index.PathJoin(v.dir, name)
 func (v *Volume) makeDirs(o *Options) error {
 	names := []string{"", indexDir, slabDir, profileDir}
 	switch f, err := readFormat(v.index, v.dir); {
-	case errors.Is(err, fs.ErrNotExist) && o.Existing && !v.used():
+	case errors.Is(err, fs.ErrNotExist) && v.used(): // not ours to begin anew
+		return fmt.Errorf("%w: %w", errFormatLost, tier.ErrCorrupt)
+	case errors.Is(err, fs.ErrNotExist) && o.Existing:
 		return fmt.Errorf("%s holds no disk tier, and none is made there: %w", v.dir, ErrAbsent)
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := v.index.Stat(v.index.PathDir(v.dir)); err != nil {
