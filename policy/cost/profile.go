@@ -2,7 +2,6 @@ package cost
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -41,7 +40,7 @@ func ReadWidths(configJSON []byte) (Widths, error) {
 		Text *sizes `json:"text_config"`
 		LLM  *sizes `json:"llm_config"`
 	}
-	if err := json.Unmarshal(configJSON, &c); err != nil {
+	if err := profile.DecodeConfig(configJSON, &c); err != nil {
 		return Widths{}, fmt.Errorf("widths of a config: %w", err)
 	}
 	s := c.sizes

@@ -105,6 +105,7 @@ func TestWidthsOfNestedAndPatternedConfigs(t *testing.T) {
 		`{"num_hidden_layers":3,"hidden_size":64,"intermediate_size":128,"layers_block_type":["mamba","hybrid","mamba"]}`: {Hidden: 64, FeedForward: 128, MLPLayers: 1},
 		`{"model_type":"falcon_h1","num_hidden_layers":3,"hidden_size":64,"intermediate_size":128}`:                       {Hidden: 64, FeedForward: 128, MLPLayers: 3},
 		`{"model_type":"mamba","num_hidden_layers":3,"hidden_size":64,"intermediate_size":128}`:                           {Hidden: 64, MLPLayers: 3},
+		`{"hidden_size":64,"time_step_limit":[0.0,Infinity],"initializer_range":NaN}`:                                     {Hidden: 64},
 		`{"llm_config":{"hidden_size":64,"num_attention_heads":4}}`:                                                       {Hidden: 64, QueryHeads: 4},
 	} {
 		if w, err := ReadWidths([]byte(config)); err != nil || w != want {

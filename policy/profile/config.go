@@ -29,7 +29,7 @@ type ConfigOptions struct {
 // wrap ErrInvalid and name every missing or unusable field.
 func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
 	f := fields{problems: &problems{}}
-	if err := json.Unmarshal(configJSON, &f.values); err != nil {
+	if err := DecodeConfig(configJSON, &f.values); err != nil {
 		return Identity{}, fmt.Errorf("config: %w: %w", ErrInvalid, err)
 	}
 	modelType := f.text("model_type")
@@ -185,7 +185,14 @@ func (f *fields) object(name string) (fields, bool) {
 	if !f.has(name) {
 		return o, false
 	}
-	return o, f.read(name, &o.values)
+	if !f.read(name, &o.values) {
+		return o, false
+	}
+	if _, isFloat := o.values[floatTag]; isFloat {
+		f.problems.add("%s: a number, want an object", name)
+		return o, false
+	}
+	return o, true
 }
 
 // textModel is the config of the text model within a wrapper's, and its type:
@@ -241,7 +248,7 @@ const mustSay = 0
 // ropeOr is rope with what an architecture takes for a base and a share that
 // the config does not give.
 func (f *fields) ropeOr(dim int, theta, share float64) Rope {
-	dims := int(math.Round(float64(dim) * f.ropeReal("partial_rotary_factor", share)))
+	dims := int(float64(dim) * f.ropeReal("partial_rotary_factor", share)) // cut off, as engines do
 	return f.ropeOver(f.numberOr("rotary_dim", dims), theta)
 }
 
@@ -296,9 +303,17 @@ func (f *fields) scale(r *Rope) {
 // rescale writes the frequencies out, rounded to F32, which is how engines keep
 // them: libraries differ in the last bits of a power, and an identity must not.
 func (f *fields) rescale(r *Rope, turn func(float64) float64) {
+	if len(*f.problems) > 0 {
+		return // what it is scaled by may be missing
+	}
 	r.InvFreq = make([]float64, r.Dims/2)
 	for i := range r.InvFreq {
-		r.InvFreq[i] = float64(float32(turn(math.Pow(r.Theta, -2*float64(i)/float64(r.Dims)))))
+		freq := float64(float32(turn(math.Pow(r.Theta, -2*float64(i)/float64(r.Dims)))))
+		if math.IsInf(freq, 0) || math.IsNaN(freq) {
+			f.problems.add("rope scaling: frequency %d is %g", i, freq)
+			return
+		}
+		r.InvFreq[i] = freq
 	}
 	r.Theta = 0
 }

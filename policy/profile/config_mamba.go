@@ -9,7 +9,7 @@ func readNemotronH(f *fields, o *ConfigOptions, n int) []Layer {
 		heads: f.number("mamba_num_heads"), dim: f.number("mamba_head_dim"), state: f.number("ssm_state_size"),
 		groups: f.number("n_groups"), kernel: f.number("conv_kernel"),
 	})
-	dim := f.numberElse("attention_head_dim", f.headDim)
+	dim := f.numberElse("attention_head_dim", func() int { return f.numberOr("head_dim", 128) })
 	full := f.attention(o, dim, Rope{})
 	if f.has("layers_block_type") {
 		names := layerNames(linear, full)
@@ -39,7 +39,7 @@ func readNemotronH(f *fields, o *ConfigOptions, n int) []Layer {
 // readGraniteHybrid reads Granite 4 hybrids: Mamba2 and attention, usually
 // without positions.
 func readGraniteHybrid(f *fields, o *ConfigOptions, n int) []Layer {
-	linear := f.mamba2(o)
+	linear := f.mamba2(o, f.expanded)
 	dim := f.headDim()
 	var rope Rope
 	position := "nope"
@@ -50,10 +50,14 @@ func readGraniteHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 }
 
 // readBamba reads Bamba: Mamba2, and attention that turns half of each head.
+// transformers reads another share from rope_parameters alone.
 func readBamba(f *fields, o *ConfigOptions, n int) []Layer {
-	linear := f.mamba2(o)
-	dim := f.headDim()
-	full := f.attention(o, dim, f.ropeOr(dim, 1e4, 0.5))
+	linear := f.mamba2(o, f.expanded)
+	dim, share := f.headDim(), 0.5
+	if p, nested := f.object("rope_parameters"); nested {
+		p.optional("partial_rotary_factor", &share)
+	}
+	full := f.attention(o, dim, f.ropeOver(int(float64(dim)*share), 1e4))
 	if !f.has("attn_layer_indices") {
 		return slices.Repeat([]Layer{linear}, n)
 	}
@@ -64,12 +68,33 @@ func readBamba(f *fields, o *ConfigOptions, n int) []Layer {
 // ranks are replicated.
 func (o *ConfigOptions) spread(heads int) int { return max(heads, o.TPSize) }
 
-// mamba2 reads the sizes by the names that Granite, Bamba and Falcon-H1 use.
-func (f *fields) mamba2(o *ConfigOptions) Layer {
+// mamba2 reads the sizes by the names that Granite, Bamba and Falcon-H1 use. A
+// head that is "auto", the default, follows from the channels of all heads.
+func (f *fields) mamba2(o *ConfigOptions, channels func() int) Layer {
+	heads, dim := f.number("mamba_n_heads"), 1
+	if v, given := f.values["mamba_d_head"]; given && string(v) != `"auto"` {
+		dim = f.number("mamba_d_head")
+	} else if all := channels(); heads < 1 || all%heads != 0 {
+		f.problems.add("mamba_d_head: not a number, and %d channels over %d heads do not give one", all, heads)
+	} else {
+		dim = all / heads
+	}
 	return mamba2(o, mamba2Sizes{
-		heads: f.number("mamba_n_heads"), dim: f.number("mamba_d_head"), state: f.number("mamba_d_state"),
+		heads: heads, dim: dim, state: f.number("mamba_d_state"),
 		groups: f.number("mamba_n_groups"), kernel: f.number("mamba_d_conv"),
 	})
+}
+
+// expanded returns the channels of Mamba2 over all heads.
+func (f *fields) expanded() int { return f.numberOr("mamba_expand", 2) * f.number("hidden_size") }
+
+// falconChannels returns mamba_d_ssm. Of Falcon-H1, null means the expanded size,
+// and a config without the field has the default of its class.
+func (f *fields) falconChannels() int {
+	if _, given := f.values["mamba_d_ssm"]; !given {
+		return 1024
+	}
+	return f.numberElse("mamba_d_ssm", f.expanded)
 }
 
 type mamba2Sizes struct{ heads, dim, state, groups, kernel int }
@@ -134,7 +159,7 @@ func readMamba2(f *fields, o *ConfigOptions, n int) []Layer {
 func readFalconH1(f *fields, o *ConfigOptions, n int) []Layer {
 	dim := f.headDim()
 	full := f.attention(o, dim, f.ropeOr(f.numberOr("attn_rotary_emb", dim), mustSay, 1))
-	return slices.Repeat([]Layer{f.mamba2(o), full}, n)
+	return slices.Repeat([]Layer{f.mamba2(o, f.falconChannels), full}, n)
 }
 
 // readZamba reads Zamba: Mamba1, in some layers behind an attention block.

@@ -11,7 +11,7 @@ func readQwen3Next(f *fields, o *ConfigOptions, n int) []Layer {
 	kh, vh := f.number("linear_num_key_heads"), f.number("linear_num_value_heads")
 	dk, dv := f.number("linear_key_head_dim"), f.number("linear_value_head_dim")
 	linear := delta(o, GDN, kh, vh, dk, dv, f.number("linear_conv_kernel_dim"))
-	dim := f.headDim()
+	dim := f.numberOr("head_dim", 256)
 	full := f.attention(o, dim, f.ropeOr(dim, 1e4, 0.25))
 	if f.has("layer_types") {
 		return f.layersByName("layer_types", n, layerNames(linear, full))
@@ -173,15 +173,26 @@ func readOlmoHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	dv := f.numberOr("linear_value_head_dim", 2*dk)
 	linear := delta(o, GDN, kh, vh, dk, dv, f.numberOr("linear_conv_kernel_dim", 4))
 	dim := f.headDim()
-	var rope Rope
-	if p, nested := f.object("rope_parameters"); f.has("rope_theta") || nested && p.has("rope_theta") {
-		rope = f.rope(dim)
-	}
-	full := f.attention(o, dim, rope)
+	full := f.attention(o, dim, f.olmoRope(dim))
 	if f.has("layer_types") {
 		return f.layersByName("layer_types", n, layerNames(linear, full))
 	}
 	return f.everyNth(n, "layer_types", 4, linear, full)
+}
+
+// olmoRope reads a rope that a base of null switches off. Without any base it has
+// the usual one, also where rope_parameters is null.
+func (f *fields) olmoRope(dim int) Rope {
+	base := f.values["rope_theta"]
+	if p, nested := f.object("rope_parameters"); nested {
+		if v, given := p.values["rope_theta"]; given {
+			base = v
+		}
+	}
+	if string(base) == "null" {
+		return Rope{}
+	}
+	return f.rope(dim)
 }
 
 // readLfm2 reads LFM2, dense or with experts: short convolutions, and attention.

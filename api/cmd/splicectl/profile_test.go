@@ -43,6 +43,22 @@ func TestProfilePrintsSizes(t *testing.T) {
 	}
 }
 
+// Python writes infinities as words that JSON does not have.
+func TestProfileReadsWordsOfPython(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	config := strings.Replace(smallConfig, "{", `{"time_step_limit": [0.0, Infinity], "initializer_range": NaN, `, 1)
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errs := cli(t, "profile", path); code != exitOK || !strings.Contains(out, "break-even") {
+		t.Errorf("exit %d: %s%s", code, out, errs)
+	}
+	f := replayFlags{model: path}
+	if err := f.chooseModel(); err != nil || f.Model.Shape.StateBytes == 0 {
+		t.Errorf("a model to replay: %+v, %v", f.Model, err)
+	}
+}
+
 func TestProfileRefusesByName(t *testing.T) {
 	dir := t.TempDir()
 	bad := filepath.Join(dir, "bad.json")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spliced_connector import from_config
+from spliced_connector.errors import ProfileError
 from spliced_connector.model import (
     ALL_LAYERS,
     PART_ALIGN,
@@ -99,6 +101,28 @@ def test_configs_name_the_models_that_the_daemon_names(name: str) -> None:
     weights = b"\x01" + bytes(31)
     identity = from_config(config, weights, slopes=lambda layer, heads: [0.01] * heads)
     assert Profile(identity).fingerprint.hex() == LAYOUTS["configs"][name]
+
+
+def read_shape(text: str) -> str:
+    """The fingerprint that a config gives, or the fields that are refused."""
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError:
+        config = None
+    if not isinstance(config, dict):
+        return "refused: not an object of JSON"
+    try:
+        return Profile(from_config(config, b"\x01" + bytes(31))).fingerprint.hex()
+    except ProfileError as err:
+        _, _, problems = err.text.partition(": ")
+        return "refused: " + ", ".join(sorted(set(re.findall(r"(?:^|; )(\w+)", problems))))
+
+
+def test_shapes_of_configs_are_read_as_by_the_daemon() -> None:
+    """Both readers refuse the same fields, and name the same models."""
+    lines = (DATA / "shapes.txt").read_text().splitlines()
+    read = {name: read_shape(text) for name, _, text in (line.partition(": ") for line in lines)}
+    assert read == json.loads((DATA / "shapes.json").read_text())
 
 
 def test_segment_keys_are_those_of_the_daemon() -> None:

@@ -117,7 +117,7 @@ type hfConfig struct {
 // config.json. Models with experts are refused: the engine has dense MLPs only.
 func ConfigFromHF(name string, configJSON []byte, storage Storage) (Config, error) {
 	h := hfConfig{FullEvery: 4, Eps: 1e-6, Theta: 10000, PartialRotary: 0.25}
-	if err := json.Unmarshal(configJSON, &h); err != nil {
+	if err := profile.DecodeConfig(configJSON, &h); err != nil {
 		return Config{}, fmt.Errorf("config of %q: %v: %w", name, err, ErrInvalid)
 	}
 	refuse := func(what string) (Config, error) {

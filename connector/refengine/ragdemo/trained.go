@@ -82,7 +82,7 @@ func (t *Trained) readModel(name string, config, weights []byte, tolerance float
 	var extra struct {
 		End uint32 `json:"eos_token_id"`
 	}
-	if err := json.Unmarshal(config, &extra); err != nil {
+	if err := profile.DecodeConfig(config, &extra); err != nil {
 		return fmt.Errorf("eos_token_id: %w", err)
 	}
 	t.end = extra.End

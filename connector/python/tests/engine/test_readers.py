@@ -111,6 +111,25 @@ def test_convolutions_and_rows_have_the_shapes_that_transformers_caches() -> Non
     assert parts == {}
 
 
+def _published() -> dict[str, str]:
+    lines = (CONFIGS.parent / "shapes.txt").read_text().splitlines()
+    golden = json.loads((CONFIGS.parent / "shapes.json").read_text())
+    shapes = dict(line.split(": ", 1) for line in lines)
+    files = {path.stem: path.read_text() for path in CONFIGS.glob("*.json")}
+    return {k: v for k, v in shapes.items() if not golden[k].startswith("refused")} | files
+
+
+@pytest.mark.parametrize("name", sorted(_published()))
+def test_a_file_is_read_as_what_transformers_makes_of_it(name: str, tmp_path: Path) -> None:
+    """Fields that it leaves out have the defaults of the class."""
+    text = _published()[name]
+    if json.loads(text)["model_type"] not in transformers.CONFIG_MAPPING:
+        pytest.skip("transformers has no such class")
+    (tmp_path / "config.json").write_text(text)
+    made = transformers.AutoConfig.from_pretrained(tmp_path).to_dict()
+    assert profile(made).identity.layers == profile(json.loads(text)).identity.layers
+
+
 @pytest.mark.parametrize("kind", sorted(WRAPPERS & set(transformers.CONFIG_MAPPING)))
 def test_wrappers_nest_a_text_model_that_is_read(kind: str) -> None:
     config = transformers.AutoConfig.for_model(kind).to_dict()

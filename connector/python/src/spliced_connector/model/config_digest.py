@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 
 from spliced_connector.errors import ProfileError
+from spliced_connector.model.fields import FLOAT_TAG
 
 _HEADER = b"spliced weights and config\0"
 
@@ -80,8 +81,8 @@ def _plain(value: object, name: str, *, top: bool = False) -> object:
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
     if isinstance(value, Mapping):
-        if set(value) == {"__float__"}:  # how newer files write infinities
-            return _plain(float(str(value["__float__"])), name)
+        if set(value) == {FLOAT_TAG}:
+            return _plain(float(str(value[FLOAT_TAG])), name)
         return {
             str(key): _plain(entry, f"{name}.{key}")
             for key, entry in value.items()

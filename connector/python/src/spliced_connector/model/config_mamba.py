@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from spliced_connector.model.config_layers import Types, attention, layer_names, mamba1, mamba2
-from spliced_connector.model.fields import MUST_SAY, Fields
+from spliced_connector.model.fields import MUST_SAY, Fields, cut_off
 from spliced_connector.model.identity import Layer, Rope
 
 
@@ -20,7 +22,9 @@ def read_nemotron_h(f: Fields, t: Types, n: int) -> list[Layer]:
         groups=f.number("n_groups"),
         kernel=f.number("conv_kernel"),
     )
-    full = attention(f, t, f.number_else("attention_head_dim", f.head_dim), Rope())
+    full = attention(
+        f, t, f.number_else("attention_head_dim", lambda: f.number_or("head_dim", 128)), Rope()
+    )
     if f.has("layers_block_type"):
         names = layer_names(linear, full) | {"mlp": Layer(), "moe": Layer()}
         return f.layers_by_name("layers_block_type", n, names)
@@ -37,7 +41,7 @@ def read_nemotron_h(f: Fields, t: Types, n: int) -> list[Layer]:
 
 def read_granite_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
     """Granite 4 hybrids: Mamba2 and attention, usually without positions."""
-    linear = _mamba2_of_fields(f, t)
+    linear = _mamba2_of_fields(f, t, _expanded)
     dim = f.head_dim()
     turned = f.text_or("position_embedding_type", "nope") == "rope"
     full = attention(f, t, dim, f.rope(dim) if turned else Rope())
@@ -45,10 +49,15 @@ def read_granite_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
 
 
 def read_bamba(f: Fields, t: Types, n: int) -> list[Layer]:
-    """Bamba: Mamba2, and attention that turns half of each head."""
-    linear = _mamba2_of_fields(f, t)
+    """Bamba: Mamba2, and attention that turns half of each head.
+
+    transformers reads another share from rope_parameters alone.
+    """
+    linear = _mamba2_of_fields(f, t, _expanded)
     dim = f.head_dim()
-    full = attention(f, t, dim, f.rope(dim, factor=0.5))
+    nested = f.section("rope_parameters")
+    share = 0.5 if nested is None else nested.real_or("partial_rotary_factor", 0.5)
+    full = attention(f, t, dim, f.rope_over(cut_off(dim * share)))
     if not f.has("attn_layer_indices"):
         return [linear] * n
     return f.layers_at(n, "attn_layer_indices", linear, full)
@@ -97,7 +106,7 @@ def read_falcon_h1(f: Fields, t: Types, n: int) -> list[Layer]:
     """
     dim = f.head_dim()
     full = attention(f, t, dim, f.rope(f.number_or("attn_rotary_emb", dim), theta=MUST_SAY))
-    return [_mamba2_of_fields(f, t), full] * n
+    return [_mamba2_of_fields(f, t, _falcon_channels), full] * n
 
 
 def read_zamba(f: Fields, t: Types, n: int) -> list[Layer]:
@@ -143,13 +152,43 @@ def _behind_shared(f: Fields, t: Types, n: int, linear: Layer) -> list[Layer]:
     return layers
 
 
-def _mamba2_of_fields(f: Fields, t: Types) -> Layer:
-    """By the names that Granite, Bamba and Falcon-H1 use."""
+def _mamba2_of_fields(f: Fields, t: Types, channels: Callable[[Fields], int]) -> Layer:
+    """By the names that Granite, Bamba and Falcon-H1 use.
+
+    A head that is "auto", the default, follows from the channels of all heads.
+    """
+    heads = f.number("mamba_n_heads")
+    if f.values.get("mamba_d_head", "auto") != "auto":
+        dim = f.number("mamba_d_head")
+    else:
+        dim = _share(f, channels(f), heads)
     return mamba2(
         t,
-        heads=f.number("mamba_n_heads"),
-        dim=f.number("mamba_d_head"),
+        heads=heads,
+        dim=dim,
         state=f.number("mamba_d_state"),
         groups=f.number("mamba_n_groups"),
         kernel=f.number("mamba_d_conv"),
     )
+
+
+def _share(f: Fields, channels: int, heads: int) -> int:
+    if heads >= 1 and channels % heads == 0:
+        return channels // heads
+    f.problems.add(
+        f"mamba_d_head: not a number, and {channels} channels over {heads} heads do not give one"
+    )
+    return 1
+
+
+def _expanded(f: Fields) -> int:
+    """The channels of Mamba2 over all heads."""
+    return f.number_or("mamba_expand", 2) * f.number("hidden_size")
+
+
+def _falcon_channels(f: Fields) -> int:
+    """Of Falcon-H1, None means the expanded size, and a config without the field has the default of
+    its class."""
+    if "mamba_d_ssm" not in f.values:
+        return 1024
+    return f.number_else("mamba_d_ssm", lambda: _expanded(f))

@@ -51,7 +51,7 @@ def read_qwen3_next(f: Fields, t: Types, n: int) -> list[Layer]:
         value_dim=value_dim,
         kernel=f.number("linear_conv_kernel_dim"),
     )
-    dim = f.head_dim()
+    dim = f.number_or("head_dim", 256)
     full = attention(f, t, dim, f.rope(dim, factor=0.25))
     if f.has("layer_types"):
         return f.layers_by_name("layer_types", n, layer_names(linear, full))
@@ -189,11 +189,22 @@ def read_olmo_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
         kernel=f.number_or("linear_conv_kernel_dim", 4),
     )
     dim = f.head_dim()
-    turned = any(at.has("rope_theta") for at in (f, f.section("rope_parameters")) if at)
-    full = attention(f, t, dim, f.rope(dim) if turned else Rope())
+    full = attention(f, t, dim, _olmo_rope(f, dim))
     if f.has("layer_types"):
         return f.layers_by_name("layer_types", n, layer_names(linear, full))
     return f.every_nth(n, "layer_types", 4, linear, full)
+
+
+def _olmo_rope(f: Fields, dim: int) -> Rope:
+    """A rope that a base of None switches off.
+
+    Without any base it has the usual one, also where rope_parameters is None.
+    """
+    nested = f.section("rope_parameters")
+    for values in (nested.values if nested else {}, f.values):
+        if "rope_theta" in values:
+            return Rope() if values["rope_theta"] is None else f.rope(dim)
+    return f.rope(dim)
 
 
 def read_lfm2(f: Fields, t: Types, n: int) -> list[Layer]:

@@ -12,6 +12,9 @@ from spliced_connector.model.validate import Problems
 
 T = TypeVar("T")
 
+FLOAT_TAG = "__float__"
+"""The only key of an object by which newer files write an infinity or NaN."""
+
 MUST_SAY = 0.0
 """A base of the rope that a config has to give."""
 
@@ -75,7 +78,7 @@ class Fields:
         if not self.has(name):
             return None
         value = self._value(name)
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and FLOAT_TAG not in value:
             return Fields(value, self.problems)
         return self._wrong(name, value, "an object", None)
 
@@ -116,7 +119,7 @@ class Fields:
         From rope_parameters or the older fields beside it; base and share default to what the
         architecture takes.
         """
-        dims: float = _round(dim * self._rope_real("partial_rotary_factor", factor))
+        dims = cut_off(dim * self._rope_real("partial_rotary_factor", factor))
         return self.rope_over(self.number("rotary_dim") if self.has("rotary_dim") else dims, theta)
 
     def rope_over(self, dims: float, theta: float = 1e4) -> Rope:
@@ -159,6 +162,8 @@ class Fields:
     def _rescaled(self, rope: Rope, turn: Callable[[float], float]) -> Rope:
         # Rounded to F32, which is how engines keep them: libraries differ in the last bits of a
         # power, and an identity must not.
+        if self.problems.texts:
+            return rope  # what it is scaled by may be missing
         try:
             freqs = [turn(rope.theta ** (-2 * i / rope.dims)) for i in range(rope.dims // 2)]
             inv_freq = struct.unpack(f"<{len(freqs)}f", struct.pack(f"<{len(freqs)}f", *freqs))
@@ -218,8 +223,6 @@ def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
 
 
-def _round(value: float) -> float:
-    """To the nearest, halves away from zero as Go does it."""
-    if not math.isfinite(value):
-        return value
-    return math.copysign(math.floor(abs(value) + 0.5), value)
+def cut_off(value: float) -> float:
+    """Without its fraction, as engines cut off a share of a head."""
+    return float(math.trunc(value)) if math.isfinite(value) else value
