@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from spliced_connector.model import Attention, DType, KeyMode, Kind, Layer, identity_digest
+from spliced_connector.model.variants import UNBOUNDED, time_steps
 from spliced_connector.serving import weights as serving_weights
 from spliced_connector.vllm import support as vllm_support
 from spliced_connector.vllm.settings import Settings
@@ -243,9 +245,17 @@ def test_engines_that_compute_otherwise_are_named_otherwise() -> None:
     assert len(names) == 4
 
 
-@pytest.mark.parametrize(("groups", "shares"), [(1, True), (2, False)])
+@pytest.mark.parametrize(
+    ("changes", "shares"),
+    [
+        ({}, True),
+        ({"time_step_limit": (0.0, math.inf)}, True),
+        ({"time_step_limit": (0.001, 0.1)}, False),
+        ({"mamba_n_groups": 2}, False),
+    ],
+)
 def test_what_vllm_computes_otherwise_is_not_shared_with_transformers(
-    groups: int, shares: bool
+    changes: dict[str, Any], shares: bool
 ) -> None:
     granite = HYBRID | {
         "model_type": "granitemoehybrid",
@@ -253,10 +263,12 @@ def test_what_vllm_computes_otherwise_is_not_shared_with_transformers(
         "mamba_d_head": 64,
         "mamba_d_state": 16,
         "mamba_d_conv": 4,
-        "mamba_n_groups": groups,
+        "mamba_n_groups": 1,
+        **changes,
     }
     weights = bytes.fromhex(SETTINGS.weights)
-    theirs = identity_digest(weights, granite, "bfloat16")
+    limit = granite.get("time_step_limit", UNBOUNDED)
+    theirs = identity_digest(weights, granite, "bfloat16", "float32" + time_steps(granite, limit))
     assert (read(config(granite)).identity.weights == theirs) == shares
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -26,6 +27,7 @@ from spliced_connector.model import (
     identity_digest,
 )
 from spliced_connector.model.config_models import ARCHITECTURES as CONFIGS
+from spliced_connector.model.variants import UNBOUNDED, time_steps
 from spliced_connector.walk import Naming, UnsupportedError, architecture
 from spliced_connector.walk.registry import ARCHITECTURES, REFUSED
 
@@ -52,10 +54,14 @@ def test_identities_are_those_that_every_adapter_reads_from_the_config(name: str
     profile = Profile(identity)
     assert profile.linear_layers or profile.attention_layers
     config = model.config.to_dict()
+    applied = {
+        tuple(m.time_step_limit) for m in model.modules() if hasattr(m, "time_step_limit")
+    } or {UNBOUNDED}
+    state = "float32" + time_steps(config, applied.pop())
     slopes = {i: at.linear.slopes for i, at in enumerate(identity.layers)}
     want = from_config(
         config,
-        identity_digest(WEIGHTS, config, "float32"),
+        identity_digest(WEIGHTS, config, "float32", state),
         kv=DType.F32,
         conv=DType.F32,
         slopes=lambda layer, _: slopes[layer],
@@ -102,6 +108,17 @@ def test_rows_of_a_narrow_model_are_stored_narrow() -> None:
     assert arch.dtype == torch.bfloat16
     linear = arch.identity.layers[0].linear
     assert (linear.conv.dtype, linear.state_dtype) == (DType.BF16, DType.F32)
+
+
+def test_bounds_that_the_layers_apply_are_named() -> None:
+    """Whatever the config has: another release of transformers may apply others."""
+    names = set()
+    for limit in ((0.0, math.inf), (0.001, math.inf), (0.01, math.inf)):
+        model = _change("nemotron", _bound(*[limit] * 9))
+        names.add(architecture(model, Naming(WEIGHTS)).identity.weights)
+    plain = TINY["nemotron"].build()
+    assert len(names) == 3
+    assert architecture(plain, Naming(WEIGHTS)).identity.weights in names
 
 
 def test_lightning_names_the_rates_of_its_modules() -> None:
@@ -185,6 +202,17 @@ def _set(**settings: object) -> Callable[[nn.Module], None]:
     return change
 
 
+def _bound(*limits: object) -> Callable[[nn.Module], None]:
+    """Of the first Mamba2 layers."""
+
+    def change(model: nn.Module) -> None:
+        mixers = [m for m in model.modules() if hasattr(m, "time_step_limit")]
+        for mixer, limit in zip(mixers, limits, strict=False):
+            mixer.time_step_limit = limit
+
+    return change
+
+
 def _rope(**parameters: object) -> Callable[[nn.Module], None]:
     def change(model: nn.Module) -> None:
         model.config.rope_parameters = {**model.config.rope_parameters, **parameters}
@@ -202,7 +230,8 @@ def _rope(**parameters: object) -> Callable[[nn.Module], None]:
         ("granite", _set(hidden_act="gelu"), "hidden_act is 'gelu', want silu"),
         ("granite", _set(mamba_d_state=None), "mamba_d_state is None"),
         ("minimax", _set(layer_types=["full_attention"] * 3 + ["mystery"]), "'mystery'"),
-        ("bamba", _set(time_step_limit=None), "time_step_limit is None"),
+        ("bamba", _bound(None, None), "time_step_limit is None"),
+        ("bamba", _bound((0.0, 1.0), (0.01, 1.5)), "bound their time steps differently"),
     ],
 )
 def test_settings_without_arithmetic_here_are_refused(

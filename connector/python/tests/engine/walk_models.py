@@ -319,7 +319,7 @@ TINY: Mapping[str, Tiny] = {
             "num_hidden_layers": 2,
             "linear_num_key_heads": 4,
             "linear_num_value_heads": 4,
-            "rope_parameters": None,
+            "rope_parameters": {"rope_type": "default", "rope_theta": None},
         },
     ),
 }

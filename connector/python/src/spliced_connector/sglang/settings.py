@@ -18,6 +18,7 @@ from pathlib import Path
 
 from spliced_connector.errors import ProfileError
 from spliced_connector.model import DType, Identity, from_config, identity_digest, weights_digest
+from spliced_connector.model.variants import served
 
 _OF_THE_ENGINE = {"backend_name", "module_path", "class_name", "interface_v1"}
 
@@ -99,7 +100,7 @@ class HiCacheSettings:
             described = json.loads(path.read_text())
             return from_config(
                 described,
-                identity_digest(weights, described, dtype.name),
+                identity_digest(weights, described, dtype.name, "float32" + served(described)),
                 adapter=self.adapter,
                 tp_size=tp_size,
                 kv=dtype,

@@ -17,6 +17,7 @@ import torch
 
 from spliced_connector.errors import ProfileError
 from spliced_connector.model import DType, Identity, from_config, identity_digest
+from spliced_connector.model.variants import served
 from spliced_connector.serving.inert import Inert
 from spliced_connector.serving.weights import named_weights
 from spliced_connector.sglang.splice_settings import SpliceSettings
@@ -129,10 +130,17 @@ def _identify(context: TreeCacheBuildContext, args: Any, settings: SpliceSetting
         conv = pool.mamba_cache.conv[0].dtype if pool.mamba_cache.conv else kv
     if kv not in _DTYPES or conv not in _DTYPES:
         raise Inert(f"element types {kv} and {conv} are not supported")
+    if described.get("model_type") == "mamba2" and described.get("rms_norm") is False:
+        raise Inert("rms_norm is off: other engines norm such a model all the same")
     try:
         return from_config(
             described,
-            identity_digest(weights, described, str(context.model_config.dtype), str(running)),
+            identity_digest(
+                weights,
+                described,
+                str(context.model_config.dtype),
+                f"{running}{served(described)}",
+            ),
             tp_size=int(args.tp_size),
             kv=_DTYPES[kv],
             conv=_DTYPES[conv],

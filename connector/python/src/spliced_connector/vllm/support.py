@@ -21,6 +21,7 @@ from spliced_connector.model import (
     from_config,
     identity_digest,
 )
+from spliced_connector.model.variants import served
 from spliced_connector.serving.inert import Inert as Inert
 from spliced_connector.serving.weights import named_weights
 from spliced_connector.vllm.layout.drafting import Drafter, find_drafter
@@ -205,11 +206,10 @@ def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> 
     else:  # read as they are computed with, and never the same as rows that were not rounded
         kv, conv = _dtypes(caches, rows={"torch.uint8": computed})
         computed += f", rows rounded to {rounded}"
-    running = _running(caches) + (", as vLLM computes it" if _differs(described) else "")
     try:
         return from_config(
             described,
-            identity_digest(weights, described, computed, running),
+            identity_digest(weights, described, computed, _running(caches) + served(described)),
             tp_size=int(config.parallel_config.tensor_parallel_size),
             kv=kv,
             conv=conv,
@@ -219,20 +219,6 @@ def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> 
         )
     except ProfileError as err:
         raise Inert(f"architecture {described.get('model_type')!r}: {err}") from err
-
-
-_GROUPS = {"granitemoehybrid": "mamba_n_groups", "mamba2": "n_groups"}
-
-
-def _differs(described: Mapping[str, object]) -> bool:
-    """Whether vLLM computes other values than transformers with the same weights: they share
-    nothing then.
-
-    It norms Mamba2's output by group, where transformers norms all of it in these models. Of Zamba2
-    the two were only seen to differ.
-    """
-    kind = str(described.get("model_type"))
-    return kind == "zamba2" or described.get(_GROUPS.get(kind, ""), 1) != 1
 
 
 def _slopes(described: Any, layer: int, heads: int) -> tuple[float, ...]:

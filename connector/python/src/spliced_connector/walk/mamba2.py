@@ -17,9 +17,9 @@ from torch.nn import functional
 from spliced_connector.model import Conv, DType, Family, Linear
 from spliced_connector.walk.base import LinearRows, Steps
 from spliced_connector.walk.reading import (
+    UnsupportedError,
     child,
     conv_weight,
-    limits,
     maybe_child,
     number,
     require_silu,
@@ -29,13 +29,12 @@ from spliced_connector.walk.reading import (
 
 @dataclass(frozen=True)
 class Mamba2Sizes:
-    """heads of dim values each over groups of state keys; limit bounds dt."""
+    """heads of dim values each over groups of state keys."""
 
     heads: int
     dim: int
     groups: int
     state: int
-    limit: tuple[float, float]
 
     @property
     def inner(self) -> int:
@@ -56,7 +55,6 @@ def sizes_of(config: object) -> Mamba2Sizes:
         dim=number(config, "mamba_d_head"),
         groups=number(config, "mamba_n_groups"),
         state=number(config, "mamba_d_state"),
-        limit=limits(config, "time_step_limit"),
     )
 
 
@@ -106,7 +104,7 @@ class Mamba2:
         x, b, c = conv_out.float().split(list(s.channels), dim=-1)
         x = x.unflatten(-1, (s.heads, s.dim))
         step = functional.softplus(dt + tensor(self.module, "dt_bias").to(dt.dtype))
-        step = step.clamp(*s.limit).float()
+        step = step.clamp(*step_limits(self.module)).float()
         return Steps(
             q=c.unflatten(-1, (s.groups, s.state)),
             k=b.unflatten(-1, (s.groups, s.state)),
@@ -120,6 +118,14 @@ class Mamba2:
         gated = self.gate(o.flatten(-2), rows.rest[0])
         y: Tensor = child(self.module, "out_proj")(gated.to(rows.rest[0].dtype))
         return y
+
+
+def step_limits(module: nn.Module) -> tuple[float, float]:
+    """The bounds that a mixer puts on its time steps."""
+    value = getattr(module, "time_step_limit", None)
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise UnsupportedError(f"time_step_limit is {value!r}, want two numbers")
+    return float(value[0]), float(value[1])
 
 
 def gated_norm(module: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:

@@ -76,14 +76,6 @@ def real(config: object, name: str) -> float:
     return float(value)
 
 
-def limits(config: object, name: str) -> tuple[float, float]:
-    """A lower and an upper bound of the config."""
-    value = getattr(config, name, None)
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise UnsupportedError(f"config: {name} is {value!r}, want two numbers")
-    return float(value[0]), float(value[1])
-
-
 def names(config: object, name: str) -> Sequence[str]:
     """A list of words of the config, such as the layers' types."""
     value = getattr(config, name, None)

@@ -11,7 +11,9 @@ from typing import cast
 from torch import nn
 
 from spliced_connector.model import identity_digest
+from spliced_connector.model.variants import UNBOUNDED, time_steps
 from spliced_connector.walk.base import Architecture
+from spliced_connector.walk.mamba2 import step_limits
 from spliced_connector.walk.naming import Naming
 from spliced_connector.walk.plain import require_plain
 from spliced_connector.walk.reading import UnsupportedError, float_dtype
@@ -100,12 +102,22 @@ def architecture(model: nn.Module, naming: Naming) -> Architecture:
     require_plain(model)
     module = import_module(f"spliced_connector.walk.architectures.{ARCHITECTURES[kind]}")
     dtype = float_dtype(model.get_input_embeddings())
+    described = _described(config)
+    computed = "float32" + time_steps(described, _step_limits(model))
     named = replace(
         naming,
         model=naming.model or kind,
-        weights=identity_digest(naming.weights, _described(config), str(dtype)),
+        weights=identity_digest(naming.weights, described, str(dtype), computed),
     )
     return cast(Architecture, module.build(model, config, named))
+
+
+def _step_limits(model: nn.Module) -> tuple[float, float]:
+    """The bounds that the library's own Mamba2 layers put on their time steps."""
+    bounds = {step_limits(m) for m in model.modules() if hasattr(m, "time_step_limit")}
+    if len(bounds) > 1:
+        raise UnsupportedError(f"layers bound their time steps differently: {sorted(bounds)}")
+    return bounds.pop() if bounds else UNBOUNDED
 
 
 def _described(config: object) -> Mapping[str, object]:

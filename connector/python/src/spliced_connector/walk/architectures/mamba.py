@@ -13,7 +13,6 @@ from spliced_connector.walk.reading import (
     child,
     float_dtype,
     layers,
-    limits,
     number,
     require_silu,
     tensor,
@@ -54,7 +53,6 @@ def _mixer(module: nn.Module, config: object) -> LinearMixer:
             dim=number(config, "head_dim"),
             groups=number(config, "n_groups"),
             state=state,
-            limit=limits(config, "time_step_limit"),
         )
         return Mamba2(module, sizes, gated_norm(module))
     return Mamba1(module, selection(module, number(config, "time_step_rank"), state), halves)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from torch import Tensor, nn
 
 from spliced_connector.walk.attention import grouped
@@ -18,7 +16,6 @@ from spliced_connector.walk.reading import (
     layers,
     names,
     number,
-    real,
     require_silu,
 )
 
@@ -32,7 +29,6 @@ def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
         dim=number(config, "mamba_head_dim"),
         groups=number(config, "n_groups"),
         state=number(config, "ssm_state_size"),
-        limit=(real(config, "time_step_min"), math.inf),
     )
     types = names(config, "layers_block_type")
     blocks = [

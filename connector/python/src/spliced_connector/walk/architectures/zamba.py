@@ -7,7 +7,6 @@ which goes into the following Mamba2 but not into the residual.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -26,7 +25,6 @@ from spliced_connector.walk.reading import (
     layers,
     maybe_child,
     number,
-    real,
     require_silu,
     whole_numbers,
 )
@@ -63,7 +61,6 @@ def _mamba2(config: object) -> Callable[[nn.Module], LinearMixer]:
         dim=number(config, "mamba_headdim"),
         groups=number(config, "mamba_ngroups"),
         state=number(config, "mamba_d_state"),
-        limit=(real(config, "time_step_min"), math.inf),
     )
     return lambda module: Mamba2(module, sizes, gated_norm(module))
 
