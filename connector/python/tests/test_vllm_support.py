@@ -267,7 +267,7 @@ def test_what_vllm_computes_otherwise_is_not_shared_with_transformers(
         **changes,
     }
     weights = bytes.fromhex(SETTINGS.weights)
-    limit = granite.get("time_step_limit", UNBOUNDED)
+    limit: Any = granite.get("time_step_limit", UNBOUNDED)
     theirs = identity_digest(weights, granite, "bfloat16", "float32" + time_steps(granite, limit))
     assert (read(config(granite)).identity.weights == theirs) == shares
 
@@ -311,6 +311,26 @@ def test_engines_of_other_kinds_are_left_alone(fields: dict[str, Any], reason: s
 def test_caches_that_are_not_understood_are_left_alone(kept: Any, reason: str) -> None:
     with pytest.raises(Inert, match=reason):
         read(kept=kept)
+
+
+def test_both_halves_name_a_model_alike_that_vllm_wrote_to() -> None:
+    """Falcon-H1 is given the share of a head that turns when it is loaded."""
+    falcon = HYBRID | {
+        "model_type": "falcon_h1",
+        "num_hidden_layers": 1,
+        "mamba_n_heads": 2,
+        "mamba_d_head": 64,
+        "mamba_d_state": 16,
+        "mamba_d_conv": 4,
+        "mamba_n_groups": 1,
+    }
+    kept = caches((states(), ["model.layers.1.mamba"]), (rows(), ["model.layers.0.self_attn.attn"]))
+    written: dict[str, float]
+    names = set()
+    for written in ({}, {"partial_rotary_factor": 1.0}, {"partial_rotary_factor": 0.5}):
+        rope = {"rope_type": "default", "rope_theta": 1e11, **written}
+        names.add(read(config(falcon | {"rope_parameters": rope}), kept).identity)
+    assert len(names) == 2
 
 
 def test_architectures_without_a_description_are_left_alone() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine import vllm_kernels
 from engine.vllm_harness import Engine, Setup, prompt
-from engine.vllm_models import TINY
+from engine.vllm_models import TINY, Tiny
 from running import Daemon
 from spliced_connector.client import Client, Options
 from spliced_connector.hf import HFSettings, SplicedTransformers
@@ -32,6 +35,9 @@ pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
 ]
+
+LIKE = 2e-3
+"""Of log-probabilities in float32: what two implementations of one layer differ by."""
 
 SHARED = prompt(3 * 128, seed=1)
 FIRST = prompt(600, seed=2, prefix=SHARED)
@@ -88,41 +94,77 @@ def test_prefixes_of_a_family(
         engine.close()
 
 
-@pytest.mark.parametrize("family", ["nemotron_h", "jamba", "olmo_hybrid"])
-def test_transformers_uses_the_same_states(family: str, daemon: Daemon, tmp_path: Path) -> None:
-    """Neither states nor tails nor keys may lie otherwise than another implementation has them."""
+def _slow(family: str, directory: Path) -> str:
+    """A model whose time steps are as small as trained models have them: a bound of 0.001 or a
+    state of another layer shows in its answers."""
+    tiny = TINY[family]
+    assert isinstance(tiny, Tiny)
+    return replace(tiny, steps=-8.0).save(directory)
+
+
+@contextlib.contextmanager
+def _two_engines(path: str, daemon: Daemon) -> Iterator[tuple[Engine, SplicedTransformers, int]]:
+    """vLLM and transformers at one daemon, in float32, and the tokens of a block."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    path = TINY[family].save(tmp_path / "model")
-    engine = Engine(Setup(path, daemon.socket))
+    engine = Engine(Setup(path, daemon.socket, options={"dtype": "float32"}))
     try:
         engine.wait_attached()
         session = engine.scheduler._session
         assert session is not None
-        block = session.block_tokens
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
         with closing(Client(Options(socket=daemon.socket))) as client:
-            settings = HFSettings(block_tokens=block, keep_all=True)
+            settings = HFSettings(block_tokens=session.block_tokens, keep_all=True)
             other = SplicedTransformers(model, client, Naming(weights_digest(path)), settings)
             assert client.wait_attached(10)
-            theirs, ours = prompt(block + 100, seed=30), prompt(block + 100, seed=31)
-            (right,) = engine.ask(theirs, tokens=1, cache_salt="not shared")
-            assert other.prefill(theirs, mode="prefix").reused == 0
-            engine.settle()
-            (answer,) = engine.ask(theirs, tokens=1)
-            assert answer.cached == block
-            assert answer.logprobs == pytest.approx(right.logprobs, abs=0.05)
-
-            (first,) = engine.ask(ours, tokens=1)
-            assert first.cached == 0
-            engine.settle()
-            reused = other.prefill(ours, mode="prefix")
-            assert reused.reused == block
-            told = reused.logits.float().log_softmax(-1).flatten()[first.tokens[0]]
-            assert float(told) == pytest.approx(first.logprobs[0], abs=0.05)
+            yield engine, other, session.block_tokens
     finally:
         engine.close()
+
+
+@pytest.mark.parametrize("family", ["nemotron_h", "jamba", "olmo_hybrid"])
+def test_transformers_uses_the_same_states(family: str, daemon: Daemon, tmp_path: Path) -> None:
+    """Neither states nor tails nor keys may lie otherwise than another implementation has them."""
+    path = _slow(family, tmp_path / "model")
+    if family == "nemotron_h":  # with the bound of published models the two share nothing
+        config = Path(path) / "config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"time_step_min": 0.0}))
+    with _two_engines(path, daemon) as (engine, other, block):
+        theirs, ours = prompt(block + 100, seed=30), prompt(block + 100, seed=31)
+        (right,) = engine.ask(theirs, tokens=1, cache_salt="not shared")
+        assert other.prefill(theirs, mode="prefix").reused == 0
+        engine.settle()
+        (answer,) = engine.ask(theirs, tokens=1)
+        assert answer.cached == block
+        assert answer.logprobs == pytest.approx(right.logprobs, abs=LIKE)
+
+        (first,) = engine.ask(ours, tokens=1)
+        assert first.cached == 0
+        engine.settle()
+        reused = other.prefill(ours, mode="prefix")
+        assert reused.reused == block
+        told = reused.logits.float().log_softmax(-1).flatten()[first.tokens[0]]
+        assert float(told) == pytest.approx(first.logprobs[0], abs=LIKE)
+
+
+def test_engines_that_bound_time_steps_differently_share_nothing(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    path = _slow("nemotron_h", tmp_path / "model")
+    with _two_engines(path, daemon) as (engine, other, block):
+        theirs, ours = prompt(block + 100, seed=40), prompt(block + 100, seed=41)
+        assert other.prefill(theirs, mode="prefix").reused == 0
+        assert other.prefill(theirs, mode="prefix").reused == block
+        engine.settle()
+        assert engine.ask(theirs, tokens=1)[0].cached == 0
+        (first,) = engine.ask(ours, tokens=1)
+        engine.settle()
+        assert engine.ask(ours, tokens=1)[0].cached == block
+        own = other.prefill(ours, mode="prefix")
+        assert own.reused == 0
+        told = own.logits.float().log_softmax(-1).flatten()[first.tokens[0]]
+        assert abs(float(told) - first.logprobs[0]) > LIKE
 
 
 def test_states_of_kimi_linear_are_found(tmp_path: Path) -> None:

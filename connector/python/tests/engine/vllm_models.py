@@ -59,6 +59,8 @@ class Tiny:
     kind: str = "ForCausalLM"
     options: Mapping[str, object] = field(default_factory=dict)
     """Of the engine."""
+    steps: float = -4.0
+    """The mean of the biases that time steps are made of."""
 
     def save(self, directory: Path, seed: int = 1) -> str:
         """Writes config and weights."""
@@ -77,7 +79,7 @@ class Tiny:
                 if name.endswith("A_log"):
                     weight.copy_(noise * 0.5 - 1)
                 elif name.endswith(("dt_bias", "dt_proj.bias")):
-                    weight.copy_(noise * 0.7 - 4)
+                    weight.copy_(noise * 0.7 + self.steps)
                 elif weight.dim() < 2 or "conv" in name:
                     weight.add_(noise * 0.3)
                 else:

@@ -87,7 +87,7 @@ def survey(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Eng
     if device != "cpu" and not settings.untested:
         raise Inert(f"device {device!r} was never tested, 'cpu' was")
     _check(config)
-    described = config.model_config.hf_config.to_dict()
+    described = describe(config)
     drafter = _drafter(config, caches)
     own = drafter.apart(caches.kv_cache_groups)
     groups = tuple(_group(i, g, described) for i, g in enumerate(own))
@@ -145,6 +145,20 @@ def _check(config: VllmConfig) -> None:
             raise Inert(f"{what} is not supported")
 
 
+def describe(config: VllmConfig) -> Mapping[str, object]:
+    """Returns the config of the model as it was read.
+
+    vLLM's Falcon-H1 writes the share of a head that turns into it, in the processes that load the
+    model and in no other, and transformers does not.
+    """
+    described: dict[str, object] = dict(config.model_config.hf_config.to_dict())
+    rope = described.get("rope_parameters")
+    if described.get("model_type") == "falcon_h1" and isinstance(rope, Mapping):
+        whole = {"partial_rotary_factor": 1}
+        described["rope_parameters"] = {k: v for k, v in rope.items() if whole.get(k) != v}
+    return described
+
+
 def _cache_type(config: VllmConfig) -> str:
     name = str(config.cache_config.cache_dtype)
     return "fp8_e4m3" if name == "fp8" else name
@@ -199,7 +213,7 @@ def _kept(spec: KVCacheSpec) -> dict[str, str]:
 
 def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Identity:
     weights = named_weights(settings, str(config.model_config.model))
-    described: Mapping[str, object] = config.model_config.hf_config.to_dict()
+    described = describe(config)
     computed, rounded = str(config.model_config.dtype), _cache_type(config)
     if rounded == "auto":
         kv, conv = _dtypes(caches)

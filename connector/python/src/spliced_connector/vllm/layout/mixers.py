@@ -79,7 +79,7 @@ def run(module: Any, config: VllmConfig, caches: tuple[Tensor, ...], span: Span)
         raise TypeError(f"{type(module).__name__} is not known")
     name = str(module.prefix)
     stand_in = StandIn(module, caches)
-    metadata = {name: _metadata(module, config, span)}
+    metadata = {name: metadata_of(module, config, span)}
     with (
         torch.inference_mode(),
         set_forward_context(metadata, config, num_tokens=len(span.inputs)),
@@ -88,7 +88,7 @@ def run(module: Any, config: VllmConfig, caches: tuple[Tensor, ...], span: Span)
         return known.run(stand_in, span.inputs)
 
 
-def _metadata(module: Any, config: VllmConfig, span: Span) -> object:
+def metadata_of(module: Any, config: VllmConfig, span: Span) -> object:
     from vllm.v1.attention.backend import CommonAttentionMetadata
 
     device, n = span.inputs.device, len(span.inputs)
