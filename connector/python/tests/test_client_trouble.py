@@ -8,6 +8,7 @@ import os
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,9 @@ from client_samples import (
     wait_until,
 )
 from fake_daemon import SIZE, FakeDaemon, Request
-from running import Daemon
+from running import Daemon, StartDaemon
 from spliced_connector.client import Model, NewSegment, Plan, PlanSpan, Query, release_all
+from spliced_connector.client.registration import Enrolment
 from spliced_connector.errors import Code
 from spliced_connector.wire import (
     AcquireReply,
@@ -414,3 +416,35 @@ def test_released_together_over_a_restart(daemon: Daemon, connect: Connect) -> N
     model.publish([new])
     after = model.acquire([key])
     assert release_all([*before, *after]) == [True, True]
+
+
+def test_a_profile_too_many_is_told_once(
+    start_daemon: StartDaemon,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A connection gets four places of eight; who gets none asks again and again."""
+    asked: dict[Enrolment, int] = {}
+    register = Enrolment.register
+
+    def counted(self: Enrolment, *arguments: Any) -> str | None:
+        why = register(self, *arguments)
+        asked[self] = asked.get(self, 0) + 1
+        return why
+
+    monkeypatch.setattr(Enrolment, "register", counted)
+    daemon = start_daemon("-max-profiles=8")
+    client = connect(daemon.socket, attach_timeout=PATIENCE)
+    assert client.wait_attached(PATIENCE)
+    with caplog.at_level(logging.INFO, "spliced"):
+        models = [client.model(replace(SMALL, model=f"m{i}")) for i in range(6)]
+        assert [model.attached for model in models] == [True] * 4 + [False] * 2
+        wait_until(lambda: sorted(asked.values())[-2] >= 3)
+    for model in models[4:]:
+        assert "4 profiles of one connection are registered" in model.trouble
+        assert model.trouble in model.match([16], [bytes(32)]).trouble
+        assert not model.refused, "a place may become free"
+    assert [model.trouble for model in models[:4]] == [""] * 4
+    lines = [m for m in caplog.messages if "profiles of one" in m]
+    assert len(lines) == 2, "one for each"

@@ -78,6 +78,7 @@ class Keeper:
         self._logged = ""  # logged last
         self._now = time.monotonic
         self._quiet_until, self._unlogged = 0.0, 0  # of requests that are wrong
+        self._complaints: dict[Enrolment, str] = {}  # logged last of each that is not registered
         self._wakeup: _Wakeup | None = _Wakeup()
         self.device: DeviceKeeper | None = None
         if options.device is not None:
@@ -125,7 +126,9 @@ class Keeper:
                 )
 
     def _answered(self, enrolment: Enrolment) -> bool:
-        return self.current is None or not enrolment.due(self.current) or self.closing
+        if self.current is None or self.closing:
+            return True
+        return bool(enrolment.trouble) or not enrolment.due(self.current)
 
     def close(self) -> None:
         """End the thread and every connection; waits for at most about the transfer time-out."""
@@ -206,6 +209,7 @@ class Keeper:
         for enrolment in self._enrolments:
             enrolment.not_before = 0.0
         self._logged = ""
+        self._complaints.clear()
         log.info("attached to the cache daemon %s", attachment.greeting.server)
         with self.changed:
             self.current, self.why = attachment, ""
@@ -245,6 +249,8 @@ class Keeper:
                 enrolment.not_before = time.monotonic() + _BACKOFF_MOST
                 if not attachment.ended:
                     self._refused(enrolment, why)
+            else:
+                self._complaints.pop(enrolment, None)
             with self.changed:
                 self.changed.notify_all()
         again = [e.not_before for e in due if e.due(attachment)]
@@ -252,9 +258,9 @@ class Keeper:
 
     def _refused(self, enrolment: Enrolment, why: str) -> None:
         complaint = f"{enrolment.profile.identity.model}: {why}"
-        if complaint == self._logged:
+        if self._complaints.get(enrolment) == complaint:
             return
-        self._logged = complaint
+        self._complaints[enrolment] = complaint
         if enrolment.registration is not None and enrolment.registration.attachment is self.current:
             log.warning("the cache daemon cannot write for %s", complaint)
         else:

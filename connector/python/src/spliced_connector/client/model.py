@@ -82,6 +82,14 @@ class Model:
         """Why the daemon refuses the profile, empty when it does not."""
         return self._enrolment.refusal
 
+    @property
+    def trouble(self) -> str:
+        """Why calls are not answered now, empty when they are: there is no daemon, or it has not
+        registered the profile, such as one of a connection that has as many as it may."""
+        if self.attached:
+            return ""
+        return self._keeper.why or self._enrolment.trouble or "the profile is not registered yet"
+
     def wait_attached(self, timeout: float) -> bool:
         """Wait until calls can be answered, or the daemon has refused the profile.
 
@@ -485,7 +493,7 @@ class Model:
         r = self._enrolment.registration
         if r is None or r.attachment.ended or not r.attachment.retain():
             keeper.tally.add("unavailable")
-            return failed(SplicedError(Code.UNAVAILABLE, self.refused or keeper.why))
+            return failed(SplicedError(Code.UNAVAILABLE, self.trouble))
         try:
             return work(r)
         except SplicedError as err:

@@ -105,6 +105,8 @@ class Enrolment:
         self.registration: Registration | None = None
         self.refusal = ""
         """Why the daemon refuses the profile."""
+        self.trouble = ""
+        """Why it is not registered, for good or for now; empty when it is, or was not asked for."""
         self.not_before = 0.0
         """When to ask again, after the daemon did not answer."""
         self._refused_by: Attachment | None = None
@@ -172,11 +174,12 @@ class Enrolment:
             if reply.fingerprint != self.profile.fingerprint:
                 raise SplicedError(Code.INVALID, "the daemon has another fingerprint")
         except SplicedError as err:
+            self.trouble = str(err)
             if err.code not in _NO_ANSWER:
-                self._refused_by, self.refusal = attachment, str(err)
-            return str(err)
+                self._refused_by, self.refusal = attachment, self.trouble
+            return self.trouble
         self.salt = grant.salt
-        self.refusal = ""
+        self.refusal = self.trouble = ""
         self.registration = Registration(
             attachment, self, options, grant.tenant, reply.profile, reply.memory
         )
