@@ -281,6 +281,20 @@ def test_reset_of_the_connector_ends_the_reuse(monkeypatch: pytest.MonkeyPatch) 
     assert half.tally.snapshot() == {"inert": 1}
 
 
+def test_an_engine_that_sleeps_is_refused_by_the_class() -> None:
+    """vLLM 0.33 asks before anything is built, with the settings of its transfers."""
+    assert SplicedConnector.supports_sleep_mode(cast(Any, object())) is False
+
+
+def test_caches_that_are_released_end_the_reuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    connector, mode = in_worker(monkeypatch)
+    connector.unregister_kv_caches()
+    with step(connector, loads_first=False):
+        pass
+    assert mode.done == []
+    assert mode.closed
+
+
 def _break() -> None:
     raise RuntimeError
 

@@ -34,7 +34,7 @@ from spliced_connector.vllm.worker import WorkerHalf
 
 if TYPE_CHECKING:
     import torch
-    from vllm.config import VllmConfig
+    from vllm.config import KVTransferConfig, VllmConfig
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -109,10 +109,11 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         """No: what is not stored is a miss of tomorrow, and no reason to wait today."""
         return False
 
-    @property
-    def supports_sleep_mode(self) -> bool:
+    @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config: KVTransferConfig) -> bool:
         """No: who wakes up may have other weights, so that the reset of caches which goes before
-        ends the reuse until a restart. 0.32 does not ask, and sleeps all the same."""
+        ends the reuse until a restart. 0.33 asks the class, before anything is built; 0.32 does
+        not ask, and sleeps all the same."""
         return False
 
     @property
@@ -222,6 +223,10 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         self._worker.register(kv_caches)
+
+    def unregister_kv_caches(self) -> None:
+        """Ends the reuse: the memory of the caches is about to go (vLLM 0.33)."""
+        self._worker.turn_off("the engine has released its caches: restart it")
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         """The one call of a step before attention is told where the rows of its requests lie."""
