@@ -10,6 +10,7 @@ from client_samples import Connect
 from engine.hybrids import VOCABULARY
 from running import Daemon
 from spliced_connector.hf import HFSettings, Prefilled, SplicedTransformers
+from spliced_connector.hf.forward import step
 from spliced_connector.model import DType
 from spliced_connector.walk import Naming
 
@@ -56,6 +57,7 @@ def continued(model: PreTrainedModel, ids: list[int], done: Prefilled, n: int = 
     out = [int(done.logits.argmax())]
     while len(out) < n:
         with torch.no_grad():
-            step = model(torch.tensor([out[-1:]]), past_key_values=done.cache, use_cache=True)
-        out.append(int(step.logits[0, -1].argmax()))
+            logits = step(model, done.cache, torch.tensor(out[-1:]), done.tokens)
+        done.tokens += 1
+        out.append(int(logits.argmax()))
     return out

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
+import math
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from transformers import PreTrainedModel
 from client_samples import Connect
 from engine.hf_requests import CUTS, NAMING, WARMING, answer, continued, engine, far, own, tokens
 from engine.hybrids import MODELS, qwen35
+from engine.walk_models import TINY
 from running import Daemon
 from spliced_connector.client import Accept
 from spliced_connector.hf import Prefilled, paged
@@ -37,11 +40,24 @@ def paged_layers(done: Prefilled) -> list[PagedLayer]:
     return [layer for layer in done.cache.layers if isinstance(layer, PagedLayer)]
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+def bamba() -> PreTrainedModel:
+    """Its own forward begins at position 0 behind any cache, unless it is told positions."""
+    settings = {**TINY["bamba"].settings, "time_step_limit": (0.0, math.inf)}
+    model = replace(TINY["bamba"], settings=settings).build()
+    model.set_attn_implementation("sdpa")
+    model.generation_config.eos_token_id = None
+    return model
+
+
+@pytest.mark.parametrize("name", [*sorted(MODELS), "bamba"])
 def test_reading_in_place_is_reading_copies(name: str, connect: Connect, daemon: Daemon) -> None:
-    copying = engine(MODELS[name](), connect, daemon)
-    inplace = engine(MODELS[name](), connect, daemon, settings=IN_PLACE)
-    ids = tokens(200)
+    copying, inplace = (
+        engine(bamba() if name == "bamba" else MODELS[name](), connect, daemon, settings=settings)
+        for settings in (WARMING, IN_PLACE)
+    )
+    assert inplace._reuse is not None
+    assert inplace._reuse.in_place or name != "bamba"
+    ids = [t % 96 for t in tokens(200)]
     copying.prefill(ids, CUTS, "splice")
     want = copying.prefill(ids, CUTS, "splice")
     got = inplace.prefill(ids, CUTS, "splice")

@@ -10,7 +10,8 @@ recomputes the seams; mode `none` is the model's own forward. A daemon that is a
 costs a bounded wait: the prompt is then computed, and `Prefilled.trouble` says why.
 
 The state behind an answer of `generate` is kept, so that the next turn of the conversation
-continues behind it. A spliced one is kept by, and continued from, requests that say
+continues behind it; not of a model whose steps of one token leave other states than its prefill
+does, which is compared once. A spliced one is kept by, and continued from, requests that say
 accept=Accept.ANY.
 """
 
@@ -33,9 +34,11 @@ from spliced_connector.hf.cache import filled, read_back
 from spliced_connector.hf.canary import Watch
 from spliced_connector.hf.decode import Decoded, Drafter, decode, not_greedy
 from spliced_connector.hf.device import Lent
+from spliced_connector.hf.forward import CACHE_NAMES, cache_name, step
 from spliced_connector.hf.modes import Request, Walked, by_prefix, by_segments, plainly
 from spliced_connector.hf.paged import NAME, Loan, why_not
 from spliced_connector.hf.reuse import Kept, Reuse, UnreliableError
+from spliced_connector.hf.steps import unlike_prefill
 from spliced_connector.hf.worker import Worker
 from spliced_connector.model import Plan, divide
 from spliced_connector.walk import (
@@ -57,7 +60,7 @@ _LINES = ("num_beams", "num_return_sequences")
 """Options of a generation that carries on several lines at once."""
 
 _OTHER_CACHES = (
-    "past_key_values",
+    *CACHE_NAMES,
     "cache_implementation",
     "assistant_model",
     "prompt_lookup_num_tokens",
@@ -102,7 +105,8 @@ class HFSettings:
 class Prefilled:
     """What a prefill gave and cost.
 
-    `logits` [vocabulary] are of the last token, `cache` continues behind it. Tokens of the prompt
+    `logits` [vocabulary] are of the last token, `cache` continues behind the `tokens` in it: by
+    `SplicedTransformers.advance`, which passes positions. Tokens of the prompt
     are `computed` in context, `reused` from the daemon, or interiors of segments that were run
     alone first (`captured` counts those whole); of the reused ones engines of other nodes have
     computed `elsewhere` for this prompt. `approximate` says that a segment stands behind
@@ -121,6 +125,7 @@ class Prefilled:
     plan: Plan | None = None
     walked: Walked | None = None
     loan: Loan | None = None
+    tokens: int = 0
 
     @property
     def good(self) -> bool:
@@ -154,6 +159,7 @@ class SplicedTransformers:
         self.drafted: Decoded | None = None
         """What the last `generate` with a drafter took; None if that was not used."""
         self._reuse: Reuse | None = None
+        self._unlike: str | None = None
         try:
             arch = architecture(model, naming)
             filled(model, arch, Context(arch, 0, model.device))
@@ -213,6 +219,37 @@ class SplicedTransformers:
             self.store(out)
         return out
 
+    def advance(self, done: Prefilled, ids: Sequence[int] | Tensor) -> Tensor:
+        """Computes the tokens that follow a prefill, one at a time, into its cache.
+
+        Returns the logits [vocabulary] of the last one. For a few tokens, such as sampled ones: a
+        longer text is quicker by a `prefill` of everything in mode "prefix". Raises
+        `UnsupportedError` where the library's steps are not what its forward computes, and
+        `GoneError` when rows that are read in place are gone.
+        """
+        if self._serving() is not None and (why := self.steps_differ):
+            raise UnsupportedError(f"{why}: prefill the tokens with those before them")
+        line = torch.tensor(_plain(ids), device=self.model.device)
+        logits = done.logits
+        with torch.no_grad():
+            for token in line.split(1):
+                logits = step(self.model, done.cache, token, done.tokens)
+                done.tokens += 1
+        return logits
+
+    @property
+    def steps_differ(self) -> str:
+        """Why the model's steps of one token leave other states than a prefill; empty if they do
+        not. Compared when first asked for, by a few dozen steps."""
+        if self._unlike is None:
+            self._unlike = (
+                "" if self._reuse is None else unlike_prefill(self.model, self._reuse.arch)
+            )
+            if self._unlike:
+                name = type(self.model).__name__
+                log.warning("states behind answers of %s are not kept: %s", name, self._unlike)
+        return self._unlike
+
     def generate(
         self,
         ids: Sequence[int] | Tensor,
@@ -254,7 +291,8 @@ class SplicedTransformers:
             cache = filled(self.model, reuse.arch, walked.context, walked.loan)
         out = None
         try:
-            out = self.model.generate(line, attention_mask=mask, past_key_values=cache, **options)
+            handed: dict[str, object] = {cache_name(self.model): cache}
+            out = self.model.generate(line, attention_mask=mask, **handed, **options)
         except GoneError as err:
             log.warning("answer of %d tokens computed again: %s", len(tokens), str(err))
         if out is None:
@@ -348,7 +386,7 @@ class SplicedTransformers:
         """Adds the state behind an answer to what is stored, where it is worth it. The answer's
         last token was sampled and never computed."""
         after = walked.context.snapshot()
-        if not kept.keeps(after):
+        if not kept.keeps(after) or self.steps_differ:
             return
         try:
             read_back(self.model, reuse.arch, cache, after)
@@ -387,7 +425,8 @@ class SplicedTransformers:
             line = torch.tensor([tokens], device=self.model.device)
             out = self.model(line, use_cache=True, logits_to_keep=1)
         trouble = f"inert: {self.inert}" if self.inert else ""
-        return Prefilled(out.logits[0, -1], out.past_key_values, len(tokens), trouble=trouble)
+        cache = getattr(out, cache_name(self.model))
+        return Prefilled(out.logits[0, -1], cache, len(tokens), trouble=trouble, tokens=len(tokens))
 
     def _prefilled(self, reuse: Reuse, walked: Walked, logits: Tensor) -> Prefilled:
         context = walked.context
@@ -404,6 +443,7 @@ class SplicedTransformers:
             plan=walked.plan,
             walked=walked,
             loan=walked.loan,
+            tokens=context.tokens,
         )
 
     def _walk(

@@ -43,6 +43,7 @@ def filled(
 def read_back(model: PreTrainedModel, arch: Architecture, cache: Cache, context: Context) -> None:
     """Moves a context to where a cache has got to that `filled` made of it.
 
+    Only layers of attention count tokens: without any, the context's count stays.
     Raises UnsupportedError where a layer of the cache is not as it was made; the context is then
     of no use.
     """
@@ -61,9 +62,9 @@ def read_back(model: PreTrainedModel, arch: Architecture, cache: Cache, context:
             if described.kind == Kind.MLA:
                 at.k, at.v = _pairs(at.v, described.attention), at.k
             lengths.add(len(at.k))
-    if len(lengths) != 1:
+    if len(lengths) > 1:
         raise UnsupportedError(f"layers of a cache hold {sorted(lengths)} tokens")
-    context.tokens = lengths.pop()
+    context.tokens = lengths.pop() if lengths else context.tokens
 
 
 def _rows(cache: Cache, slot: int) -> tuple[Tensor, Tensor]:

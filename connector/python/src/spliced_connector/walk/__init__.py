@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Sight,
         Steps,
     )
+    from spliced_connector.walk.blocks import Blocks
     from spliced_connector.walk.canary import Canary, Verdict, logit_error
     from spliced_connector.walk.captures import capture, capture_all
     from spliced_connector.walk.checkpoints import checkpoint_parts, restore
@@ -42,7 +43,13 @@ if TYPE_CHECKING:
     from spliced_connector.walk.reading import UnsupportedError, child
     from spliced_connector.walk.registry import architecture
     from spliced_connector.walk.rows import Rows, ranges
-    from spliced_connector.walk.run import PREFILL_ROWS, prefill, splice, splice_long
+    from spliced_connector.walk.run import (
+        PREFILL_ROWS,
+        advance_mixers,
+        prefill,
+        splice,
+        splice_long,
+    )
     from spliced_connector.walk.segments import (
         FIELDS,
         TORCH_TYPES,
@@ -68,6 +75,7 @@ __all__ = [
     "Architecture",
     "AttentionRows",
     "Batch",
+    "Blocks",
     "Canary",
     "Captured",
     "Context",
@@ -93,6 +101,7 @@ __all__ = [
     "Turns",
     "UnsupportedError",
     "Verdict",
+    "advance_mixers",
     "altered",
     "angles",
     "architecture",
@@ -133,6 +142,7 @@ _MODULES = {
         "Architecture AttentionRows Batch Captured Kernels LinearRows Placer SegmentLayer Sight"
         " Steps"
     ),
+    "blocks": "Blocks",
     "captures": "capture capture_all",
     "canary": "Canary Verdict logit_error",
     "checkpoints": "checkpoint_parts restore",
@@ -147,7 +157,7 @@ _MODULES = {
     "reading": "UnsupportedError child",
     "registry": "architecture",
     "rows": "Rows ranges",
-    "run": "PREFILL_ROWS prefill splice splice_long",
+    "run": "PREFILL_ROWS advance_mixers prefill splice splice_long",
     "segments": (
         "FIELDS TORCH_TYPES by_layer bytes_of collect is_of_spec moved pack packed part_bytes"
         " part_tensors rounded tensor_over unpack"

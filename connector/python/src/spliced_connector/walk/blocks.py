@@ -35,6 +35,8 @@ class AttentionMixer(Protocol):
 class LinearMixer(Protocol):
     """Linear attention; `base.Architecture` says what goes in and out."""
 
+    @property
+    def module(self) -> nn.Module: ...
     def describe(self, conv: DType, state: DType, transition: DType) -> Linear: ...
     def rows(self, x: Tensor, positions: Tensor) -> LinearRows: ...
     def conv_weight(self) -> tuple[Tensor, Tensor | None] | None: ...
@@ -132,6 +134,11 @@ class Blocks:
 
     def linear_out(self, layer: int, o: Tensor, rows: LinearRows) -> Tensor:
         return self._linear(layer).out(o, rows)
+
+    @property
+    def linear_modules(self) -> dict[int, nn.Module]:
+        """The model's own mixers of the linear layers; they read the rows that `linear` does."""
+        return {i: b.linear.module for i, b in enumerate(self._blocks) if b.linear is not None}
 
     def _softmax(self, layer: int) -> AttentionMixer:
         mixer = self._blocks[layer].softmax

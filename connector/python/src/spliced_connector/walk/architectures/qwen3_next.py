@@ -125,6 +125,7 @@ class GatedAttention:
 class GatedDelta:
     """The gated delta rule. `project` gives q | k | v [n, C], z [n, Hv, dv] and b | a [n, 2 Hv]."""
 
+    module: nn.Module
     key_heads: int
     value_heads: int
     key_dim: int
@@ -236,6 +237,7 @@ def _delta(config: object, module: nn.Module) -> GatedDelta:
     a_log = tensor(module, "A_log")
     wide = a_log.dtype if a_log.dtype == torch.float64 else torch.float32
     return GatedDelta(
+        module=module,
         key_heads=key_heads,
         value_heads=value_heads,
         key_dim=key_dim,

@@ -112,6 +112,10 @@ class Lightning:
         if slope.shape[0] != self.project.heads or bool((slope > 0).any()):
             raise UnsupportedError("slope is not the logarithm of a decay for each head")
 
+    @property
+    def module(self) -> nn.Module:
+        return self.project.module
+
     def describe(self, conv: DType, state: DType, transition: DType) -> Linear:
         heads, dim = self.project.heads, self.project.dim
         return Linear(

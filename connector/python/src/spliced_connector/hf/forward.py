@@ -1,0 +1,41 @@
+"""Calls of the library's own forward behind a cache.
+
+Several classes of transformers restart positions unless they are passed, or restart the recurrence
+where more than one token follows a cache. One token at its position is right in all.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+
+CACHE_NAMES = ("cache", "past_key_values", "cache_params")
+"""What the forward of a model calls its cache: the first since transformers 5.24."""
+
+
+def cache_name(model: PreTrainedModel) -> str:
+    """Returns the parameter of the model's forward, and field of its output, that is its cache."""
+    parameters = _parameters(model)
+    return next((name for name in CACHE_NAMES if name in parameters), "past_key_values")
+
+
+def step(model: PreTrainedModel, cache: Cache, ids: Tensor, position: int) -> Tensor:
+    """Computes tokens ids [n] behind a cache and adds them to it; the first is at `position`.
+
+    Returns the logits [vocabulary] of the last one. Behind a cache that is not empty only n = 1 is
+    right in all classes.
+    """
+    given: dict[str, object] = {cache_name(model): cache}
+    if "position_ids" in _parameters(model):
+        given["position_ids"] = torch.arange(position, position + len(ids), device=ids.device)[None]
+    out = model(ids[None], use_cache=True, **given)
+    return cast(Tensor, out.logits[0, -1])
+
+
+def _parameters(model: PreTrainedModel) -> frozenset[str]:
+    return frozenset(inspect.signature(type(model).forward).parameters)

@@ -1,0 +1,106 @@
+"""Whether the library's steps of one token leave the states that a prefill does.
+
+A step is another function than a prefill, and not always the same arithmetic: MiniMax rounds its
+state to the model's type at each token, and Mamba2's step ignores `time_step_limit`. The state
+behind an answer of such a model is none that a prefill gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from spliced_connector.hf.cache import filled, read_back
+from spliced_connector.hf.forward import step
+from spliced_connector.model import Kind
+from spliced_connector.walk import Architecture, Blocks, Context, advance_mixers, prefill
+
+_PROMPT = 16
+_STEPS = 32
+"""Tokens of a comparison."""
+
+_BOUND = 2.5
+"""The error that is allowed, times the type's epsilon (two roundings). Measured on tiny models in
+bf16 and fp16: up to 1.4 where a step rounds its inputs alone, from 3.7 where it rounds the
+state."""
+
+_LEAST = 1e-4
+"""The same for wide types. Sums in float32 in another order are off by 1e-6."""
+
+
+def unlike_prefill(model: PreTrainedModel, arch: Architecture) -> str:
+    """Returns why states behind steps of one token are not those of a prefill, "" if they are.
+
+    Steps of `_STEPS` tokens are compared with the walk's recurrence over the same rows of each
+    mixer, so that what layers before it have rounded does not count.
+    """
+    try:
+        return _compared(model, arch)
+    except Exception as err:  # whatever a model's own code does
+        return f"steps cannot be compared with a prefill: {type(err).__name__}: {err}"
+
+
+def _compared(model: PreTrainedModel, arch: Architecture) -> str:
+    layers = [i for i, kind in enumerate(arch.layers) if kind == Kind.LINEAR]
+    if not layers:
+        return ""
+    if not isinstance(arch, Blocks):
+        return "steps cannot be compared with a prefill: the mixers' modules are not known"
+    room = _PROMPT + _STEPS
+    generator = torch.Generator().manual_seed(1)
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    ids = torch.randint(vocabulary, (room,), generator=generator).to(model.device)
+    with torch.no_grad():
+        before = Context(arch, room, model.device)
+        prefill(arch, ids[:_PROMPT], before)
+        cache, after = filled(model, arch, before), before.snapshot()
+        read: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+        hooks = [
+            module.register_forward_pre_hook(_keeper(read[layer]), with_kwargs=True)
+            for layer, module in arch.linear_modules.items()
+        ]
+        try:
+            for at in range(_PROMPT, room):
+                step(model, cache, ids[at : at + 1], at)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        read_back(model, arch, cache, after)
+        advance_mixers(arch, ids, before, {layer: torch.cat(rows) for layer, rows in read.items()})
+    bound = max(_BOUND * torch.finfo(arch.dtype).eps, _LEAST)
+    for layer in layers:
+        got, want = after.layers[layer], before.layers[layer]
+        for name, a, b in (("state", got.state, want.state), ("conv", got.conv, want.conv)):
+            if a is None or b is None:
+                continue
+            error = _error(a, b)
+            if not error <= bound:  # NaN is not
+                return (
+                    f"the {name} of layer {layer} behind {_STEPS} steps of one token is off by"
+                    f" {error:.1e} from a prefill's, rounding by less than {bound:.1e}"
+                )
+    return ""
+
+
+def _keeper(
+    rows: list[Tensor],
+) -> Callable[[nn.Module, tuple[object, ...], dict[str, object]], None]:
+    """Returns a hook that keeps what a mixer reads."""
+
+    def keep(_: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        x = cast(Tensor, kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
+        rows.append(x[0].clone())
+
+    return keep
+
+
+def _error(a: Tensor, b: Tensor) -> float:
+    """Returns the error of a, relative to b for each head, as a root of the mean square: one head
+    that decays by another rule shows among many, and so does one whose state is small."""
+    wide, want = a.double().flatten(1), b.double().flatten(1)
+    each = (wide - want).norm(dim=1) / want.norm(dim=1).clamp_min(1e-30)
+    return float(each.square().mean().sqrt())
