@@ -26,7 +26,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "client": (*CORE, "gpu", "client.connection"),
     "walk": ("errors", "lazy", "model", "walk.architectures"),
     "walk.architectures": ("model", "walk"),
-    "hf": ("errors", "lazy", "model", "client", "walk", "hf.device"),
+    "hf": ("errors", "lazy", "model", "client", "walk", "hf.device", "serving"),
     "hf.device": ("errors", "model", "gpu", "client", "walk"),
     "serving": ("errors", "model", "segments", "client", "walk"),
     "vllm": ("", "errors", "lazy", "model", "segments", "client", "walk", "serving"),

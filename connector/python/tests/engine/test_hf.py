@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -430,3 +431,25 @@ def test_a_model_without_arithmetic_here_is_served_as_it_is(
     assert e.inert in done.trouble
     assert sum("without reuse" in r.message for r in caplog.records) == 1
     assert far(done.logits, own(model, ids)) <= 1e-6
+
+
+def test_a_model_without_a_place_at_the_daemon_says_so_once(
+    model: PreTrainedModel,
+    connect: Connect,
+    start_daemon: StartDaemon,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A connection gets four of eight."""
+    client = connect(start_daemon("-max-profiles=8").socket, attach_timeout=20.0)
+    assert client.wait_attached(20)
+    served = [
+        SplicedTransformers(model, client, replace(NAMING, weights=bytes([i + 1] * 32)))
+        for i in range(5)
+    ]
+    ids = tokens(50)
+    for _ in range(4):
+        done = served[-1].prefill(ids, (), "prefix")
+        assert "4 profiles of one connection are registered" in done.trouble
+        assert far(done.logits, own(model, ids)) <= 1e-4
+    assert sum("without reuse" in r.message for r in caplog.records) == 1
+    assert served[0].prefill(ids, (), "prefix").trouble == ""

@@ -39,6 +39,7 @@ from spliced_connector.hf.modes import Request, Walked, by_prefix, by_segments, 
 from spliced_connector.hf.paged import NAME, Loan, why_not
 from spliced_connector.hf.reuse import Kept, Reuse, UnreliableError
 from spliced_connector.hf.steps import unlike_prefill
+from spliced_connector.hf.weights import Weights
 from spliced_connector.hf.worker import Worker
 from spliced_connector.model import Plan, divide
 from spliced_connector.walk import (
@@ -47,7 +48,6 @@ from spliced_connector.walk import (
     GoneError,
     Naming,
     UnsupportedError,
-    altered,
     architecture,
     prefill,
 )
@@ -143,7 +143,9 @@ class SplicedTransformers:
     """A causal language model of transformers that reuses through the daemon.
 
     A model whose state has no arithmetic here is served as it is, in every mode; `inert` says why.
-    Not for several threads at once. The model must stay in evaluation mode and keep its weights.
+    Once its weights are not those that were named, nothing is shared any more: every byte is
+    compared before each request and before what it has made is stored. Not for several threads at
+    once. The model must stay in evaluation mode.
     """
 
     def __init__(
@@ -160,8 +162,10 @@ class SplicedTransformers:
         """What the last `generate` with a drafter took; None if that was not used."""
         self._reuse: Reuse | None = None
         self._unlike: str | None = None
+        self._logged = ""
         try:
             arch = architecture(model, naming)
+            self._weights = Weights(model)
             filled(model, arch, Context(arch, 0, model.device))
             spliced = client.model(
                 arch.identity,
@@ -227,7 +231,7 @@ class SplicedTransformers:
         `UnsupportedError` where the library's steps are not what its forward computes, and
         `GoneError` when rows that are read in place are gone.
         """
-        if self._serving() is not None and (why := self.steps_differ):
+        if why := self.steps_differ:
             raise UnsupportedError(f"{why}: prefill the tokens with those before them")
         line = torch.tensor(_plain(ids), device=self.model.device)
         logits = done.logits
@@ -300,7 +304,7 @@ class SplicedTransformers:
                 walked.loan.end()
             del walked, cache  # nothing is held while it is computed
             return plain()
-        if walked.kept is not None:
+        if walked.kept is not None and self._serving() is not None:
             self._keep_answer(
                 reuse, walked, walked.kept, cache, _plain(getattr(out, "sequences", out))
             )
@@ -347,7 +351,7 @@ class SplicedTransformers:
             except GoneError as err:
                 log.warning("answer of %d tokens computed again: %s", len(tokens), err)
                 return None
-        if walked.kept is not None:
+        if walked.kept is not None and self._serving() is not None:
             self._keep_state(reuse, walked.kept, context, tokens + out.tokens)
             reuse.store(walked.kept)
         self._watch.look([*tokens, *out.tokens[:1]], before)
@@ -373,9 +377,10 @@ class SplicedTransformers:
         Returns a code of the protocol for each; trouble is not raised.
         """
         walked, done.walked = done.walked, None
-        if walked is None or walked.kept is None or (reuse := self._serving()) is None:
+        if walked is None or walked.kept is None or self._reuse is None:
             return []
-        codes = reuse.store(walked.kept)
+        made = walked.kept.segments or walked.kept.checkpoints
+        codes = self._reuse.store(walked.kept) if made and self._serving() is not None else []
         following = int(done.logits.argmax())
         self._watch.look([*walked.kept.ids, following], walked.context)
         return codes
@@ -406,10 +411,10 @@ class SplicedTransformers:
             kept.checkpoints.append(after)
 
     def _serving(self) -> Reuse | None:
-        """What to reuse with: nothing from when the model has more in it than was named."""
-        if self._reuse is not None and (why := altered(self.model)):
-            self._reuse, self.inert = None, why
-            log.warning("%s is served without reuse: %s", type(self.model).__name__, why)
+        """What to reuse with: nothing once the model is not what was named."""
+        if self._reuse is not None and (why := self._weights.changed()):
+            self._reuse, self.inert = None, f"{why}: load the model again to share its states"
+            log.warning("%s is served without reuse: %s", type(self.model).__name__, self.inert)
         return self._reuse
 
     def _branches(self, options: Mapping[str, object]) -> bool:
@@ -490,7 +495,9 @@ class SplicedTransformers:
             walked.on_device = reuse.device_tokens - before
         except UnreliableError as err:
             why = str(err)  # a record of the error itself would keep what was leased mapped
-            log.warning("prompt of %d tokens computed without reuse: %s", len(ids), why)
+            if why != self._logged:  # a condition can last
+                self._logged = why
+                log.warning("prompt of %d tokens computed without reuse: %s", len(ids), why)
             walked = plainly(reuse, request, why)
         reuse.served(ids, walked.begin, walked.found, walked.segments, began)
         return walked

@@ -183,7 +183,7 @@ class Reuse:
         """
         hashes = self.model.prefix_hashes(query.tokens, positions)
         if hashes is None:
-            raise UnreliableError("no daemon was attached")
+            raise UnreliableError(self.model.trouble or "no daemon was attached")
         named = [p for p in prompt.pieces if p.key is not None]
         match = self.model.match(positions, hashes, prompt.keys, accept)
         samples, self._samples = tuple(self._samples), []
