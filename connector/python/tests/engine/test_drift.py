@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,18 @@ def test_installed_engine_has_not_drifted(engine: str, capsys: pytest.CaptureFix
     pytest.importorskip(engine, reason=f"{engine} is not installed here")
     status = drift.main([engine])
     assert status == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("engine", sorted(TARGETS))
+def test_sources_show_what_importing_does(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """So the report on a release that is not installed is about that release."""
+    module = pytest.importorskip(engine, reason=f"{engine} is not installed here")
+    root = Path(module.__file__).parent.parent
+    assert drift.main([engine, "--sources", str(root)]) == 0
+    _, second, *lines = capsys.readouterr().out.splitlines()
+    assert lines == []
+    read, of = (int(word) for word in second.split() if word.isdigit())
+    assert read >= 0.95 * of
 
 
 SEAMS = {

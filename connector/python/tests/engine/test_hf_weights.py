@@ -15,6 +15,7 @@ from client_samples import Connect
 from engine.hf_requests import CUTS, engine, far, own, tokens
 from engine.hybrids import qwen35
 from running import Daemon
+from spliced_connector.hf.adapter import Mode
 
 pytestmark = pytest.mark.engine
 
@@ -101,7 +102,8 @@ def test_changed_weights_share_nothing(
     before = len(daemon.checkpoints())
 
     change(model)
-    for cuts, mode in (((), "prefix"), (CUTS, "splice")):
+    ways: list[tuple[list[int], Mode]] = [([], "prefix"), (CUTS, "splice")]
+    for cuts, mode in ways:
         done = e.prefill(IDS, cuts, mode)
         assert done.reused == 0
         assert far(done.logits, own(model, IDS)) <= 1e-5

@@ -502,4 +502,64 @@ SGLANG = (
     ),
 )
 
-TARGETS: dict[str, tuple[Target, ...]] = {"sglang": SGLANG, "vllm": VLLM}
+_FORWARDS = {
+    "bamba": "Bamba",
+    "falcon_h1": "FalconH1",
+    "falcon_mamba": "FalconMamba",
+    "granitemoehybrid": "GraniteMoeHybrid",
+    "jamba": "Jamba",
+    "kimi_linear": "KimiLinear",
+    "llama": "Llama",
+    "mamba": "Mamba",
+    "mamba2": "Mamba2",
+    "minimax": "MiniMax",
+    "mistral": "Mistral",
+    "nemotron_h": "NemotronH",
+    "olmo_hybrid": "OlmoHybrid",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "qwen3_5": "Qwen3_5",
+    "qwen3_5_moe": "Qwen3_5Moe",
+    "qwen3_next": "Qwen3Next",
+    "zamba": "Zamba",
+    "zamba2": "Zamba2",
+}
+
+TRANSFORMERS = (
+    # Caches that are filled and read back (`hf/cache.py`), and layers of ours (`hf/paged.py`).
+    Target("transformers.cache_utils", "Cache", methods=("__init__", "update", "get_seq_length")),
+    Target("transformers.cache_utils", "DynamicCache", methods=("__init__",)),
+    Target("transformers.cache_utils", "DynamicLayer", every=True, methods=("__init__",)),
+    Target(
+        "transformers.cache_utils",
+        "LinearAttentionLayer",
+        methods=("update_conv_state", "update_recurrent_state"),
+    ),
+    Target(
+        "transformers.cache_utils",
+        "LinearAttentionCacheLayerMixin",
+        attributes=("conv_states", "recurrent_states"),
+    ),
+    Target(
+        "transformers.models.minimax.modeling_minimax",
+        "MiniMaxCache",
+        methods=("get_linear_cache", "set_linear_cache"),
+    ),
+    Target("transformers.integrations.sdpa_attention", "sdpa_attention_forward"),
+    Target("transformers.masking_utils", "AttentionMaskInterface"),
+    Target("transformers.masking_utils", "sdpa_mask"),
+    Target("transformers.modeling_utils", "AttentionInterface"),
+    Target("transformers.modeling_utils", "PreTrainedModel", methods=("set_attn_implementation",)),
+    Target("transformers.generation.utils", "GenerationMixin", methods=("generate",)),
+    # Parameters of a step (`hf/forward.py`): the name of the cache, and positions.
+    *(
+        Target(f"transformers.models.{kind}.modeling_{kind}", f"{name}ForCausalLM", ("forward",))
+        for kind, name in _FORWARDS.items()
+    ),
+)
+
+TARGETS: dict[str, tuple[Target, ...]] = {
+    "sglang": SGLANG,
+    "transformers": TRANSFORMERS,
+    "vllm": VLLM,
+}
