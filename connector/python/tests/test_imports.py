@@ -45,7 +45,7 @@ FOREIGN = {
     "xxhash": {"client.connection"},
     "torch": {"walk", "walk.architectures", "hf", "hf.device", "serving", "vllm", "sglang"},
     "transformers": {"hf", "sglang"},
-    "huggingface_hub": {"sglang"},
+    "huggingface_hub": {"serving"},
     "safetensors": {"hf"},
     "vllm": {"vllm"},
     "sglang": {"sglang"},

@@ -18,6 +18,7 @@ from spliced_connector.vllm.settings import Settings
 from spliced_connector.vllm.support import Engine, Inert, survey
 
 SETTINGS = Settings(weights="ab" * 32)
+MODEL = Path(__file__).resolve().parents[3] / "scripts" / "tinyhybrid" / "model"
 HYBRID = {
     "model_type": "qwen3_5_text",
     "num_hidden_layers": 2,
@@ -96,11 +97,14 @@ def config(described: dict[str, Any] = HYBRID, **fields: Any) -> Any:
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
             tensor_parallel_size=1,
+            enable_eplb=False,
         ),
-        load_config=SimpleNamespace(load_format="auto"),
+        load_config=SimpleNamespace(load_format="auto", download_dir=None),
         weight_transfer_config=None,
         model_config=SimpleNamespace(
-            model="someone/model",
+            model=str(MODEL),
+            revision=None,
+            code_revision=None,
             runner_type="generate",
             is_encoder_decoder=False,
             enforce_eager=True,
@@ -284,6 +288,10 @@ def test_what_vllm_computes_otherwise_is_not_shared_with_transformers(
         ({"model_config__is_encoder_decoder": True}, "an encoder"),
         ({"cache_config__cache_dtype": "nvfp4"}, "a cache of nvfp4"),
         ({"load_config__load_format": "dummy"}, "load_format 'dummy'"),
+        ({"load_config__load_format": "npcache"}, "load_format 'npcache'"),
+        ({"parallel_config__enable_eplb": True}, "moving experts"),
+        ({"model_config__code_revision": "ab12"}, "code_revision"),
+        ({"model_config__model": "someone/model"}, "no directory of 'someone/model'"),
         ({"weight_transfer_config": object()}, "weight transfer"),
         ({"model_config__hf_overrides": {"rms_norm_eps": 1}}, "hf_overrides"),
         ({"model_config__quantization": "fp8"}, "quantisation 'fp8'"),
@@ -356,7 +364,8 @@ def test_weights_that_cannot_be_read_end_the_start(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="weights"):
         read(settings=Settings(weights=str(tmp_path)))
     (tmp_path / "model.safetensors").write_bytes(b"weights")
-    one = read(settings=Settings(weights=str(tmp_path))).identity.weights
+    itself = config(model_config__model=str(tmp_path))
+    one = read(itself, settings=Settings(weights=str(tmp_path))).identity.weights
     assert len(one) == 32
     assert one != bytes.fromhex(SETTINGS.weights)
 
@@ -369,14 +378,15 @@ def weights(directory: Path, content: bytes) -> str:
 
 def test_weights_that_are_replaced_get_another_name(tmp_path: Path) -> None:
     settings = Settings(weights=weights(tmp_path / "m", b"weights"))
-    before = read(settings=settings).identity.weights
-    assert read(settings=settings).identity.weights == before
+    itself = config(model_config__model=settings.weights)
+    before = read(itself, settings=settings).identity.weights
+    assert read(itself, settings=settings).identity.weights == before
     aside = tmp_path / "aside"
     aside.write_bytes(b"WEIGHTS")
     aside.replace(tmp_path / "m" / "model.safetensors")
-    replaced = read(settings=settings).identity.weights
+    replaced = read(itself, settings=settings).identity.weights
     (tmp_path / "m" / "more.safetensors").write_bytes(b"")
-    assert len({before, replaced, read(settings=settings).identity.weights}) == 3
+    assert len({before, replaced, read(itself, settings=settings).identity.weights}) == 3
 
 
 def test_both_halves_of_a_process_read_the_weights_once(
@@ -384,27 +394,32 @@ def test_both_halves_of_a_process_read_the_weights_once(
 ) -> None:
     reads: list[str] = []
 
-    def digest(source: str, cache: str) -> bytes:
+    def digest(source: str, cache: str, names: list[str]) -> bytes:
         reads.append(source)
         return bytes(32)
 
     monkeypatch.setattr(serving_weights, "weights_digest", digest)
     settings = Settings(weights=weights(tmp_path / "m", b"weights"))
-    read(settings=settings)
-    read(settings=settings)
+    itself = config(model_config__model=settings.weights)
+    read(itself, settings=settings)
+    read(itself, settings=settings)
     assert reads == [settings.weights]
 
 
 def test_an_engine_with_other_weights_than_the_settings_name(tmp_path: Path) -> None:
     settings = Settings(weights=weights(tmp_path / "m", b"weights"))
-    plain = read(settings=settings).identity.weights
+    plain = read(config(model_config__model=settings.weights), settings=settings).identity.weights
     same = config(model_config__model=weights(tmp_path / "copy", b"weights"))
     assert read(same, settings=settings).identity.weights == plain
+    mistral = config(model_config__model=weights(tmp_path / "mistral", b"weights"))
+    (tmp_path / "mistral" / "consolidated.safetensors").write_bytes(b"WEIGHTS")
+    with pytest.raises(Inert, match="not those of"):
+        read(mistral, settings=settings)
     itself = config(model_config__model=str(tmp_path / "copy" / ".." / "m"))
     assert read(itself, settings=settings).identity.weights == plain
     other = config(model_config__model=weights(tmp_path / "other", b"WEIGHTS"))
     with pytest.raises(Inert, match="not those of"):
         read(other, settings=settings)
     empty = config(model_config__model=str(tmp_path))
-    with pytest.raises(Inert, match="cannot be told"):
+    with pytest.raises(Inert, match="no safetensors in"):
         read(empty, settings=settings)

@@ -14,9 +14,9 @@ if not find_spec("sglang"):
 
 from spliced_connector.model import weights_digest
 from spliced_connector.serving.inert import Inert
-from spliced_connector.serving.weights import named_weights
+from spliced_connector.serving.weights import model_directory, named_weights
 from spliced_connector.sglang.splice_settings import SpliceSettings
-from spliced_connector.sglang.support import model_directory, survey
+from spliced_connector.sglang.support import loading_of, survey
 
 pytestmark = pytest.mark.engine
 
@@ -68,7 +68,9 @@ def engine(hybrid: bool = True, page: int = 1, swa: bool = False, **changed: obj
         (engine(kv_cache_dtype="fp8_e5m2"), "^a cache of fp8_e5m2"),
         (engine(enable_hierarchical_cache=True), "^HiCache"),
         (engine(mamba_radix_cache_strategy="extra_buffer"), "start with --mamba-radix"),
-        (engine(load_format="dummy"), "^load_format"),
+        (engine(load_format="dummy"), "^load_format 'dummy'"),
+        (engine(load_format="npcache"), "^load_format 'npcache'"),
+        (engine(load_format="mistral"), "no safetensors in"),
         (engine(json_model_override_args='{"rope_theta": 1}'), "^json_model_override_args"),
         (engine(quantization="fp8"), "^quantisation 'fp8'"),
         (engine(page=16), "^pages of 16 tokens"),
@@ -90,17 +92,28 @@ def hub(directory: Path) -> Path:
 
 
 def test_a_model_of_a_hub_is_where_it_was_downloaded(tmp_path: Path) -> None:
-    args = engine(model_path="maker/tiny", download_dir=str(hub(tmp_path))).server_args
-    found = model_directory(args)
+    loading = loading_of(
+        engine(model_path="maker/tiny", download_dir=str(hub(tmp_path))).server_args
+    )
+    found = model_directory(loading)
     assert Path(found).samefile(MODEL)
     settings = SpliceSettings.parse("", found)
-    assert named_weights(settings, found) == weights_digest(str(MODEL))
+    assert named_weights(settings, loading) == weights_digest(str(MODEL))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "model.safetensors").write_bytes(b"others")
+    with pytest.raises(Inert, match="not those of"):
+        named_weights(SpliceSettings(weights=str(other)), loading)
 
 
 def test_a_model_that_is_nowhere_is_said_to_be_missing(tmp_path: Path) -> None:
-    args = engine(model_path="maker/other", download_dir=str(hub(tmp_path))).server_args
-    assert model_directory(args) == "maker/other"
+    loading = loading_of(
+        engine(model_path="maker/other", download_dir=str(hub(tmp_path))).server_args
+    )
+    assert model_directory(loading) == "maker/other"
     with pytest.raises(ValueError, match=r"SPLICED_SGLANG: .*maker/other"):
-        named_weights(SpliceSettings.parse("", "maker/other"), "maker/other")
-    args = engine(model_path=str(tmp_path / "none")).server_args
-    assert model_directory(args) == str(tmp_path / "none")
+        named_weights(SpliceSettings.parse("", "maker/other"), loading)
+    with pytest.raises(Inert, match="no directory of 'maker/other'"):
+        named_weights(SETTINGS, loading)
+    missing = loading_of(engine(model_path=str(tmp_path / "none")).server_args)
+    assert model_directory(missing) == str(tmp_path / "none")

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,18 +20,25 @@ _HEADER = b"spliced weights\0"
 _READ_BYTES = 1 << 20
 
 
-def weights_digest(source: str | os.PathLike[str], cache: str | os.PathLike[str] = "") -> bytes:
+def weights_digest(
+    source: str | os.PathLike[str],
+    cache: str | os.PathLike[str] = "",
+    names: Sequence[str] | None = None,
+) -> bytes:
     """SHA-256 over the safetensors of a model directory, or of one such file.
 
         SHA-256("spliced weights\\0" | for each file by name: name | 0 | SHA-256 of its bytes)
 
     `cache` is a directory where the sums of files are kept, by path, size, time and inode; without
-    one everything is read each time. Raises `ProfileError` when there are no weights or they
+    one everything is read each time. `names`: the files of the directory that count; all of them if
+    None. Raises `ProfileError` when there are no weights or they
     cannot be read: an unknown digest is an error, not a default.
     """
     path = Path(source)
     try:
         files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+        if names is not None:
+            files = [path / name for name in sorted(names)]
         if not files or files[0].suffix != ".safetensors":
             raise ProfileError(f"weights: no safetensors in {path}")
         sha = hashlib.sha256(_HEADER)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from spliced_connector.errors import ProfileError
@@ -11,42 +14,127 @@ from spliced_connector.model import weights_digest
 from spliced_connector.serving.inert import Inert
 from spliced_connector.serving.settings import ServingSettings
 
+SAFETENSORS = frozenset({"auto", "hf", "safetensors", "fastsafetensors", "instanttensor"})
+"""Load formats of vLLM and SGLang that read a directory's safetensors where it has any."""
+MISTRAL = "mistral"
+_CONSOLIDATED = "consolidated"
+"""How the names of files in Mistral's own format begin."""
 
-def named_weights(settings: ServingSettings, model: str) -> bytes:
-    """The digest that the settings name. model: what the engine was told to load.
 
-    Raises ValueError where the settings name nothing that can be read, Inert where the engine has
-    loaded something else.
-    """
-    if re.fullmatch("[0-9a-fA-F]{64}", settings.weights):
-        return bytes.fromhex(settings.weights)
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """What an engine was told to load."""
+
+    model: str
+    """A directory, or a name on a hub."""
+    load_format: str = "auto"
+    revision: str | None = None
+    download_dir: str | None = None
+    auto_is_mistral: bool = False
+    """Whether load format "auto" takes files in Mistral's own format where there are any."""
+
+
+def model_directory(loading: Loading) -> str:
+    """Where the files of the engine's model are. Those of a model on a hub are where the engine has
+    put them when it loaded it; where they are not, its name is returned."""
+    if Path(loading.model).exists():
+        return loading.model
     try:
-        weights = _digest_of(settings.weights, settings.weights_cache)
+        from huggingface_hub import snapshot_download
+
+        found: str = snapshot_download(
+            loading.model,
+            revision=loading.revision,
+            cache_dir=loading.download_dir,
+            local_files_only=True,
+        )
+    except (ImportError, OSError, ValueError):
+        return loading.model  # whoever reads it says what is not there
+    return found
+
+
+def named_weights(settings: ServingSettings, loading: Loading) -> bytes:
+    """Returns the digest of the files that the engine has loaded, as the settings name them.
+
+    It is that of all safetensors in the directory unless the engine leaves some of them out. Raises
+    ValueError where the settings name nothing that can be read, Inert where the engine has loaded
+    something else or other files than safetensors.
+    """
+    given = _given(settings)
+    directory = Path(model_directory(loading))
+    names = _loaded(directory, loading)
+    if isinstance(given, bytes):
+        return given
+    within, present = given
+    try:
+        chosen = names if present.issuperset(names) else present
+        digest = _digest_of(within, settings.weights_cache, chosen)
     except ProfileError as err:
         raise ValueError(f"{settings.WHERE}: {err}") from err
-    if Path(model).is_dir() and not Path(model).samefile(settings.weights):
-        try:
-            same = _digest_of(model, settings.weights_cache) == weights
-        except ProfileError as err:
-            raise Inert(f"what the engine has loaded cannot be told: {err}") from err
-        if not same:
-            raise Inert(f"the engine's weights are not those of {settings.weights}")
-    return weights
-
-
-def _digest_of(weights: str, cache: str) -> bytes:
-    """Raises ProfileError when there are no weights or they cannot be read."""
-    path = Path(weights)
+    if chosen == names and directory.samefile(within):
+        return digest
     try:
-        files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+        same = _digest_of(directory, settings.weights_cache, names) == digest
+    except ProfileError as err:
+        raise Inert(f"what the engine has loaded cannot be told: {err}") from err
+    if not same:
+        raise Inert(f"the engine's weights are not those of {settings.weights}")
+    return digest
+
+
+def _given(settings: ServingSettings) -> bytes | tuple[Path, frozenset[str]]:
+    """A digest, or a directory and the names of files in it."""
+    if re.fullmatch("[0-9a-fA-F]{64}", settings.weights):
+        return bytes.fromhex(settings.weights)
+    path = Path(settings.weights)
+    if path.is_file():
+        return path.parent, frozenset({path.name})
+    names = frozenset(file.name for file in path.glob("*.safetensors"))
+    if not names:
+        raise ValueError(f"{settings.WHERE}: weights: no safetensors in {path}")
+    return path, names
+
+
+def _loaded(directory: Path, loading: Loading) -> frozenset[str]:
+    """The names of the files that the engine has chosen, by the rule that vLLM and SGLang have.
+    Raises Inert for others than safetensors."""
+    chosen = loading.load_format
+    if chosen not in SAFETENSORS | {MISTRAL}:
+        raise Inert(
+            f"load_format {chosen!r} is not supported: the weights are named by their safetensors"
+        )
+    if not directory.is_dir():
+        raise Inert(f"what the engine has loaded cannot be told: no directory of {loading.model!r}")
+    names = frozenset(file.name for file in directory.glob("*.safetensors"))
+    consolidated = frozenset(name for name in names if name.startswith(_CONSOLIDATED))
+    index = "model.safetensors.index.json"
+    if chosen == MISTRAL or (chosen == "auto" and loading.auto_is_mistral and consolidated):
+        names, index = consolidated, "consolidated.safetensors.index.json"
+    if not names:
+        raise Inert(f"what the engine has loaded cannot be told: no safetensors in {directory}")
+    try:
+        listed = json.loads((directory / index).read_text())["weight_map"].values()
+    except FileNotFoundError:
+        return names
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as err:
+        raise Inert(
+            f"what the engine has loaded cannot be told: {directory / index}: {err}"
+        ) from err
+    return names.intersection(listed)
+
+
+def _digest_of(directory: Path, cache: str, names: Collection[str]) -> bytes:
+    """Raises ProfileError when there are no weights or they cannot be read."""
+    files = [directory / name for name in sorted(names)]
+    try:
         states = [(file.name, file.stat()) for file in files]
     except OSError as err:
         raise ProfileError(f"weights: {err}") from err
     known = tuple((name, s.st_size, s.st_mtime_ns, s.st_ino, s.st_dev) for name, s in states)
-    return _digest(weights, cache, known)
+    return _digest(str(directory), cache, known)
 
 
 @functools.lru_cache(maxsize=4)
-def _digest(weights: str, cache: str, files: tuple[tuple[object, ...], ...]) -> bytes:
+def _digest(directory: str, cache: str, files: tuple[tuple[str, int, int, int, int], ...]) -> bytes:
     """Both halves may be in one process: there the weights are read once, as they are now."""
-    return weights_digest(weights, cache)
+    return weights_digest(directory, cache, [name for name, *_ in files])

@@ -71,12 +71,13 @@ def build(context: TreeCacheBuildContext) -> BasePrefixCache:
     from sglang.srt.mem_cache.registry import create_unified_radix_cache
 
     from spliced_connector.serving.inert import Inert
+    from spliced_connector.serving.weights import model_directory
     from spliced_connector.sglang.build import make_reuse
     from spliced_connector.sglang.radix import SplicedRadixCache
-    from spliced_connector.sglang.support import model_directory
+    from spliced_connector.sglang.support import loading_of
 
     cache = create_unified_radix_cache(context, cache_class=SplicedRadixCache)
-    model = model_directory(context.server_args)
+    model = model_directory(loading_of(context.server_args))
     settings = SpliceSettings.parse(os.environ.get(VARIABLE, ""), model)
     try:
         cache.attach(make_reuse(context, settings))

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +18,7 @@ from spliced_connector.errors import ProfileError
 from spliced_connector.model import DType, Identity, from_config, identity_digest
 from spliced_connector.model.variants import served
 from spliced_connector.serving.inert import Inert
-from spliced_connector.serving.weights import named_weights
+from spliced_connector.serving.weights import Loading, named_weights
 from spliced_connector.sglang.splice_settings import SpliceSettings
 
 if TYPE_CHECKING:
@@ -43,21 +42,14 @@ class Engine:
     """Whether requests have recurrent states."""
 
 
-def model_directory(args: Any) -> str:
-    """Where the files of the engine's model are: of one that is named by its place on a hub, where
-    SGLang has put them when it loaded the model."""
-    path = str(args.model_path)
-    if Path(path).exists():
-        return path
-    from huggingface_hub import snapshot_download
-
-    try:
-        found: str = snapshot_download(
-            path, revision=args.revision, cache_dir=args.download_dir, local_files_only=True
-        )
-    except (OSError, ValueError):
-        return path  # whoever reads it says what is not there
-    return found
+def loading_of(args: Any) -> Loading:
+    """What SGLang was told to load."""
+    return Loading(
+        model=str(args.model_path),
+        load_format=str(args.load_format),
+        revision=args.revision,
+        download_dir=args.download_dir,
+    )
 
 
 def survey(context: TreeCacheBuildContext, settings: SpliceSettings) -> Engine:
@@ -95,8 +87,6 @@ def _check(context: TreeCacheBuildContext, args: Any) -> None:
             context.is_hybrid_ssm and strategy != "no_buffer",
             f"the state strategy {strategy!r} (start with --mamba-radix-cache-strategy no_buffer)",
         ),
-        # Weights that are not those that the settings name.
-        (str(args.load_format) == "dummy", "load_format 'dummy'"),
         # What changes values without a trace in weights or identity must not share with others.
         (args.json_model_override_args not in ("{}", "", None), "json_model_override_args"),
         (args.quantization is not None, f"quantisation {args.quantization!r} at the start"),
@@ -120,7 +110,7 @@ def _described(context: TreeCacheBuildContext, args: Any) -> Mapping[str, object
 
 
 def _identify(context: TreeCacheBuildContext, args: Any, settings: SpliceSettings) -> Identity:
-    weights = named_weights(settings, model_directory(args))
+    weights = named_weights(settings, loading_of(args))
     described = _described(context, args)
     kv = context.params.token_to_kv_pool_allocator.get_kvcache().dtype
     pool = getattr(context.params.req_to_token_pool, "mamba_pool", None)

@@ -23,7 +23,7 @@ from spliced_connector.model import (
 )
 from spliced_connector.model.variants import served
 from spliced_connector.serving.inert import Inert as Inert
-from spliced_connector.serving.weights import named_weights
+from spliced_connector.serving.weights import Loading, named_weights
 from spliced_connector.vllm.layout.drafting import Drafter, find_drafter
 from spliced_connector.vllm.layout.names import place
 from spliced_connector.vllm.settings import Settings
@@ -127,13 +127,14 @@ def _check(config: VllmConfig) -> None:
         (bool(model.is_encoder_decoder), "an encoder"),
         (_cache_type(config) not in ("auto", *_ROUNDED), f"a cache of {_cache_type(config)}"),
         # Weights that are not those that the settings name.
-        (str(config.load_config.load_format) == "dummy", "load_format 'dummy'"),
         (
             getattr(config, "weight_transfer_config", None) is not None,
             "weight transfer into a running engine",
         ),
         # What changes values without a trace in weights or identity must not share with others.
         (bool(model.hf_overrides), "a config with hf_overrides"),
+        (getattr(model, "code_revision", None) is not None, "code of a code_revision"),
+        (bool(getattr(parallel, "enable_eplb", False)), "moving experts between ranks"),
         (
             model.quantization is not None
             and getattr(model.hf_config, "quantization_config", None) is None,
@@ -212,7 +213,17 @@ def _kept(spec: KVCacheSpec) -> dict[str, str]:
 
 
 def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Identity:
-    weights = named_weights(settings, str(config.model_config.model))
+    model, load = config.model_config, config.load_config
+    weights = named_weights(
+        settings,
+        Loading(
+            model=str(model.model),
+            load_format=str(load.load_format),
+            revision=model.revision,
+            download_dir=load.download_dir,
+            auto_is_mistral=True,
+        ),
+    )
     described = describe(config)
     computed, rounded = str(config.model_config.dtype), _cache_type(config)
     if rounded == "auto":
