@@ -62,7 +62,7 @@ class Original:
         self.given: list[tuple[object, ...]] = []
         self._calls = calls
 
-    def __call__(self, *given: object) -> object:
+    def __call__(self, *given: object, **named: object) -> object:
         self.given.append(given)
         if self._calls is not None:
             self._calls.append("original")
@@ -161,6 +161,69 @@ def test_replaced_weights_end_the_reuse_before_they_are_there() -> None:
     assert plugin.updated(original, SimpleNamespace(scheduler=None), "request") == "updated"
 
 
+class Weights:
+    """What hooks say of the process's weights, and of those of one cache."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: self.calls.append(name)
+
+
+@pytest.fixture(autouse=True)
+def weights(monkeypatch: pytest.MonkeyPatch) -> Weights:
+    made = Weights()
+    monkeypatch.setattr(plugin, "engine_weights", made)
+    return made
+
+
+def test_other_threads_hear_of_replaced_weights_first(weights: Weights) -> None:
+    original = Original("updated", cast(Any, weights.calls))
+    updater = SimpleNamespace(scheduler=None)
+    assert plugin.updated(original, updater, "request") == "updated"
+    assert weights.calls == ["replace", "original"]
+
+
+def test_runners_are_kept_once_they_have_loaded(weights: Weights) -> None:
+    original = Original(None, cast(Any, weights.calls))
+    plugin.loaded(original, "runner")
+    assert weights.calls == ["original", "keep"]
+
+
+def test_a_flush_is_doubt(weights: Weights) -> None:
+    seen = Weights()
+    cache = Cache(reuse=SimpleNamespace(weights=seen))
+    scheduler = SimpleNamespace(tree_cache=cache)
+    original = Original(True, cast(Any, weights.calls))
+    assert plugin.flushed(original, scheduler, empty_cache=False) is True
+    assert weights.calls == ["original", "doubt"]
+    assert seen.calls == ["doubt"]
+    cache.reuse = None
+    assert plugin.flushed(Original(False), scheduler) is False
+
+
+@pytest.mark.parametrize(
+    ("tags", "left", "said"),
+    [
+        (None, set(), ["release", "original", "original", "resume", "doubt"]),
+        ([], set(), ["release", "original", "original", "resume", "doubt"]),
+        (["weights"], set(), ["release", "original", "original", "resume", "doubt"]),
+        (["kv_cache"], {"weights"}, ["original", "original"]),
+    ],
+)
+def test_memory_that_is_released_is_not_read(
+    weights: Weights, tags: list[str] | None, left: set[str], said: list[str]
+) -> None:
+    scheduler = SimpleNamespace(tree_cache=None)
+    updater = SimpleNamespace(scheduler=scheduler, offload_tags=left)
+    original = Original("done", cast(Any, weights.calls))
+    request = SimpleNamespace(tags=tags)
+    assert plugin.released(original, updater, request) == "done"
+    assert plugin.resumed(original, updater, request) == "done"
+    assert weights.calls == said
+
+
 def test_other_caches_are_left_alone() -> None:
     other = SimpleNamespace()  # whatever is asked of it fails
     scheduler: Any = SimpleNamespace(tree_cache=other, enable_overlap=False)
@@ -171,6 +234,7 @@ def test_other_caches_are_left_alone() -> None:
         (plugin.add, (adder(other), req(), False, None)),
         (plugin.add_chunk, (adder(other), req())),
         (plugin.updated, (updater, "request")),
+        (plugin.flushed, (scheduler,)),
     ]
     for hook, given in calls:
         original = Original("its own")

@@ -146,7 +146,18 @@ def test_a_runner_that_is_imported_later_is_wrapped_then(
 
 
 CORE = """
-class EngineCoreProc:
+class EngineCore:
+    def collective_rpc(self, method):
+        return method()
+
+    def reset_prefix_cache(self):
+        return True
+
+    def wake_up(self, tags=None):
+        return tags
+
+
+class EngineCoreProc(EngineCore):
     def __init__(self, queue):
         self.input_queue = queue
 
@@ -196,6 +207,35 @@ def test_a_loop_of_another_shape_is_left_alone(
 ) -> None:
     assert not vllm_plugin.wrap(core_module(source), "EngineCoreProc")
     assert "computes nothing for others" in caplog.text
+    assert "changed weights may be noticed late" in caplog.text
+
+
+def test_calls_of_users_into_an_engine_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = vllm_plugin.UsersCalls()
+    monkeypatch.setattr(vllm_plugin, "users_calls", calls)
+    made = core_module(CORE)
+    vllm_plugin.wrap(made, "EngineCoreProc")
+    vllm_plugin.wrap(made, "EngineCoreProc")
+    inside, process = made.EngineCore(), made.EngineCoreProc(queue.Queue())
+    assert (inside.collective_rpc(lambda: 3), process.reset_prefix_cache()) == (3, True)
+    assert process.wake_up(tags=["weights"]) == ["weights"]
+    assert calls.count == 3
+    with pytest.raises(ZeroDivisionError):
+        process.collective_rpc(lambda: 1 // 0)
+    assert calls.count == 4, "one that fails may have written some"
+
+
+def test_the_model_that_drafts_is_found(loaded: vllm_plugin.LoadedModels) -> None:
+    runners = module(SOURCE)
+    vllm_plugin.wrap(runners, "GPUModelRunner")
+    one, other, plain = (runners.GPUModelRunner(object()) for _ in range(3))
+    one.drafter, other.speculator = SimpleNamespace(model="drafts"), SimpleNamespace(model="mtp")
+    plain.drafter = SimpleNamespace()
+    for runner in (one, other, plain):
+        runner.load_model()
+    found = [loaded.drafter_of(runner.vllm_config) for runner in (one, other, plain)]
+    assert found == ["drafts", "mtp", None]
+    assert loaded.drafter_of(object()) is None
 
 
 @pytest.mark.parametrize(

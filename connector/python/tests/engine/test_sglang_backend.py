@@ -26,14 +26,37 @@ from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory  
 from engine.sglang_hosts import chain, clear, randomise  # noqa: E402
 from running import Daemon  # noqa: E402
 from spliced_connector.sglang import SplicedHiCache  # noqa: E402
+from spliced_connector.sglang import backend as sglang_backend  # noqa: E402
 from spliced_connector.sglang.pages import page_name  # noqa: E402
 from spliced_connector.sglang.samples import CONFIG, PAGE, Hosts, hosts  # noqa: E402
+from spliced_connector.sglang.weights import EngineWeights  # noqa: E402
 from spliced_connector.walk import tensor_over  # noqa: E402
 
 torch.set_num_threads(1)
 
 WEIGHTS = "11" * 32
 Make = Callable[..., SplicedHiCache]
+
+
+class Runner:
+    """As SGLang's that has loaded a model."""
+
+    def __init__(self) -> None:
+        self.model = torch.nn.Linear(4, 4)
+
+
+@pytest.fixture(autouse=True)
+def runner(monkeypatch: pytest.MonkeyPatch) -> Runner:
+    made, weights = Runner(), EngineWeights()
+    weights.keep(made)
+    monkeypatch.setattr(sglang_backend, "engine_weights", weights)
+    return made
+
+
+def weights_of() -> EngineWeights:
+    found = vars(sglang_backend)["engine_weights"]
+    assert isinstance(found, EngineWeights)
+    return found
 
 
 @pytest.fixture
@@ -361,6 +384,79 @@ def test_what_does_not_fit_is_left_alone(
     said = " ".join(r.getMessage() for r in caplog.records)
     assert "pipeline parallelism" in said and "KV pool of shape" in said
     assert "MAMBA pool of shapes" in said
+
+
+WRITES: dict[str, Callable[[Runner], object]] = {
+    "an update": lambda _: weights_of().replace(),
+    "bytes": lambda r: r.model.weight.data.zero_(),
+    "another parameter": lambda r: setattr(
+        r.model, "weight", torch.nn.Parameter(torch.zeros(4, 4))
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WRITES)
+def test_pages_of_other_weights_are_neither_stored_nor_found(
+    daemon: Daemon, make: Make, runner: Runner, way: str
+) -> None:
+    backend = make(daemon.socket, hosts())
+    assert backend.batch_set_v1(["aa"], slots(0)) == [True]
+    assert backend.batch_exists(["aa"]) == 1
+    WRITES[way](runner)
+    assert backend.batch_exists(["aa"]) == 0
+    assert backend.batch_get_v1(["aa"], slots(1)) == [False]
+    assert backend.batch_set_v1(["bb"], slots(1)) == [False]
+    assert backend.tally.snapshot()["inert"] == 1
+    if way == "an update":
+        return
+    with torch.no_grad():
+        runner.model.weight.zero_()
+    assert backend.batch_exists(["aa"]) == 0, "it is for good"
+
+
+def test_weights_that_change_while_a_page_is_read(
+    daemon: Daemon, make: Make, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = make(daemon.socket, hosts())
+    assert backend.batch_set_v1(["aa"], slots(0)) == [True]
+    pages = backend.rows
+    assert pages is not None
+    copy = pages._copy
+
+    def copied(*given: Any) -> bool:
+        weights_of().replace()
+        return copy(*given)
+
+    monkeypatch.setattr(pages, "_copy", copied)
+    assert backend.batch_get_v1(["aa"], slots(1)) == [False]
+
+
+def test_weights_whose_memory_is_released_are_not_read(
+    daemon: Daemon, make: Make, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = make(daemon.socket, hosts())
+    assert backend.batch_set_v1(["aa"], slots(0)) == [True]
+    weights_of().release()
+    with monkeypatch.context() as gone:
+        gone.delattr(runner.model, "_parameters")
+        assert backend.batch_exists(["aa"]) == 0
+        assert backend.batch_set_v1(["bb"], slots(1)) == [False]
+    weights_of().resume()
+    assert backend.batch_exists(["aa"]) == 1, "the same weights have come back"
+    weights_of().release()
+    runner.model.bias.data.fill_(7)
+    weights_of().resume()
+    assert backend.batch_exists(["aa"]) == 0
+
+
+def test_without_a_model_to_watch_nothing_is_kept(
+    daemon: Daemon, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sglang_backend, "engine_weights", EngineWeights())
+    backend = make(daemon.socket, hosts())
+    assert backend.rows is None
+    assert backend.batch_set_v1(["aa"], slots(0)) == [False]
+    assert backend.tally.snapshot()["inert"] == 1
 
 
 def test_settings_that_are_wrong_end_the_start(make: Make, tmp_path: Path) -> None:

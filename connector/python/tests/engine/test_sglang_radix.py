@@ -33,6 +33,7 @@ from spliced_connector.client import Accept, NewCheckpoint  # noqa: E402
 from spliced_connector.errors import Code  # noqa: E402
 from spliced_connector.model import Kind, Layer, Profile  # noqa: E402
 from spliced_connector.segments import Finder  # noqa: E402
+from spliced_connector.serving.parameters import Parameters  # noqa: E402
 from spliced_connector.serving.settings import Mode  # noqa: E402
 from spliced_connector.sglang import plugin  # noqa: E402
 from spliced_connector.sglang.radix import TOLD, SplicedRadixCache  # noqa: E402
@@ -66,6 +67,7 @@ class Node:
     reuse: Reuse
     allocator: Any
     table: Any
+    model: Any
 
     def save(self, ids: Sequence[int], kind: Accept = Accept.EXACT) -> None:
         """Puts a prefix into the daemon, with bytes that mean nothing."""
@@ -133,12 +135,14 @@ def start_node(connect: Connect, daemon: Daemon) -> Iterator[StartNode]:
             given = SpliceSettings(**{"weights": "0" * 64, "mode": Mode.SPLICE, **settings})
             slots = find_slots(Profile(DENSE), kv, table)
             engine = Engine("0", DENSE, 1, states)
-            reuse = Reuse(engine, given, connect(daemon.socket), None, slots, Finder())
+            model = torch.nn.Linear(4, 4)
+            weights = Parameters(model)
+            reuse = Reuse(engine, given, connect(daemon.socket), None, slots, Finder(), weights)
             running.callback(reuse.close)
             assert reuse.model.wait_attached(10)
             cache = SplicedRadixCache(params)
             cache.attach(reuse)
-            return Node(cache, reuse, allocator, table)
+            return Node(cache, reuse, allocator, table, model)
 
         yield start
 
@@ -272,6 +276,52 @@ def test_an_error_of_ours_ends_the_reuse_and_not_the_engine(
     assert node.cache.admit(req)
 
 
+def test_a_prefix_that_was_promised_before_the_weights_changed_is_not_loaded(
+    start_node: StartNode,
+) -> None:
+    node, ids = start_node(), draw(11)
+    node.save(ids)
+    req = ask("r", ids)
+    req.init_next_round_input(node.cache)
+    assert req.host_hit_length == PREFIX
+    node.model.weight.data.zero_()
+    node.cache.step(alone=True)
+    assert node.cache.admit(req)
+    assert (req.prefix_len, req.host_hit_length) == (0, 0)
+    assert "weight has other values" in node.cache.inert
+    assert node.reuse.tally.snapshot()["inert"] == 1
+
+
+def test_a_prefix_that_is_ready_when_the_weights_change_is_not_loaded(
+    start_node: StartNode,
+) -> None:
+    node, ids = start_node(), draw(12)
+    node.save(ids)
+    req = ask("r", ids)
+    req.init_next_round_input(node.cache)
+    node.cache.step(alone=True)
+    wait_until(lambda: node.cache.admit(req))
+    assert req.host_hit_length == PREFIX
+    node.model.weight.data.zero_()
+    params = InitLoadBackParams(
+        best_match_node=req.best_match_node, host_hit_length=req.host_hit_length, req=req
+    )
+    assert node.cache.init_load_back(params) == (0, req.last_node)
+    assert "weight has other values" in node.cache.inert
+    assert node.allocator.available_size() == SLOTS
+
+
+def test_what_other_weights_have_computed_is_not_stored(start_node: StartNode) -> None:
+    node, ids = start_node(), draw(13)
+    req = ask("r", ids)
+    node.load(req)
+    node.model.weight.data.zero_()
+    node.compute(req)
+    assert "weight has other values" in node.cache.inert
+    assert "saves" not in node.reuse.tally.snapshot()
+    assert node.cache.reuse is None
+
+
 @pytest.mark.parametrize("field", ["extra_key", "cache_salt", "lora_id", "input_embeds"])
 def test_requests_that_are_more_than_tokens_are_left_alone(
     start_node: StartNode, field: str
@@ -292,7 +342,7 @@ def test_the_plugin_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin.register()
     plugin.register()
     assert registry.get_radix_cache_factory(plugin.BACKEND) is plugin.build
-    assert len(hooks) == 9
+    assert len(hooks) == 14
     assert {len(found) for found in hooks.values()} == {1}
     assert plugin.is_told(lambda *_: False, None, TOLD)
     assert not plugin.is_told(lambda *_: False, None, "other")

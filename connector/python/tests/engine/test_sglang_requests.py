@@ -21,6 +21,7 @@ from spliced_connector.model import Choice, Profile, SegmentSpec, divide
 from spliced_connector.segments import Finder
 from spliced_connector.serving.decider import NEXT_TOKENS, Decider
 from spliced_connector.serving.inert import Inert
+from spliced_connector.serving.parameters import Parameters
 from spliced_connector.serving.prices import Clock
 from spliced_connector.serving.settings import Mode
 from spliced_connector.serving.tally import EngineTally
@@ -390,7 +391,7 @@ class Node:
         settings = SpliceSettings(weights="0" * 64, **changes)
         client = connect(daemon.socket)
         engine = Engine("0", SMALL, 1, True)
-        self.reuse = Reuse(engine, settings, client, None, self.slots, Finder())
+        self.reuse = Reuse(engine, settings, client, None, self.slots, Finder(), Parameters())
         assert self.reuse.model.wait_attached(10)
 
     def compute(self, seed: int, at: Tensor, state: int) -> None:

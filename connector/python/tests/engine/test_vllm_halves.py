@@ -14,9 +14,10 @@ from spliced_connector.vllm import scheduler as vllm_scheduler
 from spliced_connector.vllm import worker as vllm_worker
 from spliced_connector.vllm.connector import SplicedMetadata
 from spliced_connector.vllm.plans import LoadPlan, Lost, Outcome, PrefixPlan
-from spliced_connector.vllm.plugin import LoadedModels
+from spliced_connector.vllm.plugin import LoadedModels, UsersCalls
 from spliced_connector.vllm.scheduler import SchedulerHalf
 from spliced_connector.vllm.settings import Settings
+from spliced_connector.vllm.splice_plans import SplicePlan
 from spliced_connector.vllm.support import Inert
 from spliced_connector.vllm.worker import WorkerHalf
 
@@ -87,6 +88,9 @@ class Mode:
 
     def drain(self, timeout: float) -> bool:
         return True
+
+    def stop_storing(self) -> None:
+        self._do("stop_storing")
 
     def close(self) -> None:
         self.closed = True
@@ -385,6 +389,120 @@ def test_weights_that_are_replaced_end_the_reuse(monkeypatch: pytest.MonkeyPatch
     report = connector.build_connector_worker_meta()
     assert report is not None
     assert "weights" in report.inert
+
+
+class Weights:
+    """Of a model that trainers write to."""
+
+    def __init__(self) -> None:
+        self.doubts = 0
+        self.compared = 0
+        self.why = ""
+
+    def doubt(self) -> None:
+        self.doubts += 1
+
+    def changed(self) -> str:
+        self.compared += 1
+        return self.why
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> tuple[SplicedConnector, Mode, Weights]:
+    connector, mode = in_worker(monkeypatch)
+    half, weights = connector.worker_half, Weights()
+    assert half is not None
+    half._weights = cast(Any, weights)
+    return connector, mode, weights
+
+
+def test_weights_that_change_end_the_reuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    connector, mode, weights = watched(monkeypatch)
+    with step(connector, loads_first=False):
+        pass
+    assert mode.done == ["load", "save"]
+    weights.why = "layers.0.norm was written"
+    with step(connector, loads_first=False):
+        pass
+    assert mode.done == ["load", "save"]
+    assert mode.closed
+    assert connector.get_transfer_results(set()).failed_recving == {"r"}
+    report = connector.build_connector_worker_meta()
+    assert report is not None
+    assert "layers.0.norm" in report.inert
+    assert connector.counts["inert"] == 1
+    assert connector.get_kv_connector_stats().data["inert"] == 1
+
+
+def test_weights_that_change_while_a_step_runs_are_not_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connector, mode, weights = watched(monkeypatch)
+    with step(connector, loads_first=True):
+        weights.why = "layers.0.norm was written"
+    assert mode.done == ["load"]
+    assert mode.closed
+
+
+def test_weights_are_compared_where_something_is_shared_or_in_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connector, mode, weights = watched(monkeypatch)
+    half = connector.worker_half
+    assert half is not None
+    half.load(None)
+    half.save(None)
+    assert (weights.compared, weights.doubts, mode.done) == (0, 0, [])
+    connector.handle_preemptions(SplicedMetadata())
+    half.load(None)
+    assert (weights.compared, weights.doubts) == (0, 0)
+    connector.handle_preemptions(SplicedMetadata(doubt=True))
+    half.load(None)
+    half.save(None)
+    assert (weights.compared, weights.doubts) == (1, 1)
+
+
+def test_users_calls_are_doubt_in_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = UsersCalls()
+    monkeypatch.setattr(vllm_scheduler, "users_calls", calls)
+    half = scheduler(monkeypatch)
+    assert not half.doubt()
+    calls.count += 2
+    assert half.doubt()
+    assert not half.doubt()
+
+
+@pytest.mark.parametrize("where", ["loads", "prefix"])
+def test_a_request_that_was_matched_before_the_change_is_computed(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    connector, mode, weights = watched(monkeypatch)
+    half = connector.worker_half
+    assert half is not None
+    weights.why = "layers.0.norm was written"
+    plan = PrefixPlan(loads=(LOAD,))
+    outcome = half.load(plan if where == "loads" else SplicePlan(prefix=plan))
+    assert outcome == Outcome(done=frozenset("r"), failed=frozenset("r"))
+    assert mode.done == []
+
+
+def test_ranks_that_walk_together_stop_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    connector, mode, weights = watched(monkeypatch)
+    half = connector.worker_half
+    assert half is not None
+    half._together = True
+    weights.why = "layers.0.norm was written"
+    plan = PrefixPlan(loads=(LOAD,))
+    outcome = half.load(plan)
+    half.save(plan)
+    assert mode.done == ["stop_storing", "load"], "other ranks wait for its part of a walk"
+    assert outcome == Outcome(done=frozenset("r"), failed=frozenset("r"))
+    report = connector.build_connector_worker_meta()
+    assert report is not None
+    assert "layers.0.norm" in report.inert
+    assert not mode.closed
+    half.load(Lost(frozenset()))
+    assert mode.closed
+    assert half.tally.snapshot() == {"inert": 1}
 
 
 class Runner:

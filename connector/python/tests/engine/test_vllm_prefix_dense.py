@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.vllm_harness import Answer, Engine, Setup, dense_model, prompt
+from engine.vllm_harness import Answer, Engine, Setup, dense_model, prompt, trained
 from running import Daemon
 
 pytestmark = [
@@ -89,3 +89,32 @@ def test_requests_that_push_each_other_out(
     assert [a.tokens for a in answers] == [a.tokens for a in cold]
     assert not engine.counts().get("load_failures", 0)
     engine.settle()
+
+
+def test_weights_that_a_trainer_has_written_end_the_reuse(
+    engine: Engine, cold: list[Answer], daemon: Daemon
+) -> None:
+    """The last test: nothing is reused in this engine any more."""
+    (before,) = engine.ask(PROMPTS[0], tokens=100)
+    assert (before.cached, before.tokens) == (HIT, cold[0].tokens)
+    engine.settle()
+    saves, held = engine.counts()["saves"], daemon.checkpoints()
+    assert "inert" not in engine.counts()
+
+    engine.llm.apply_model(trained)
+    assert engine.llm.reset_prefix_cache()
+    # The daemon has its prefix, and the scheduler's half claims it.
+    (answer,) = engine.ask(PROMPTS[0], tokens=100)
+    assert engine.llm.reset_prefix_cache()
+    (right,) = engine.ask(PROMPTS[0], tokens=100, cache_salt="no cache")
+    assert answer.cached == right.cached == 0
+    assert answer.tokens == right.tokens != cold[0].tokens
+    assert answer.logprobs == right.logprobs
+
+    engine.ask(prompt(600, seed=22))
+    engine.settle()
+    assert engine.counts()["saves"] == saves
+    assert daemon.checkpoints() == held
+    assert "layernorm.weight has other values" in engine.worker.inert
+    assert engine.scheduler.tally.snapshot()["inert"] == 1
+    assert engine.worker.tally.snapshot()["inert"] == 1

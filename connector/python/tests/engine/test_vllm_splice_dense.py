@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,3 +69,29 @@ def test_segments_are_spliced_in_any_order(engine: Engine) -> None:
         reply = warm(engine, order)
         assert reply.told["tokens"] == 4 * SEGMENT - 8
         assert reply.told["walked"] == 8 + 2 * 16
+
+
+def test_weights_that_a_trainer_loads_end_the_reuse(engine: Engine) -> None:
+    """The last test: nothing is reused in this engine any more."""
+    order = [0, 1, 2, 3]
+    before = warm(engine, order)
+    assert "inert" not in engine.counts()
+    engine.llm.collective_rpc(_load_others)
+    ids, cuts = ids_of(order)
+    reply = ask(engine, ids, cuts)  # its segments are there, and the scheduler's half claims them
+    exact = ask(engine, ids, salt="other weights")
+    assert (reply.cached, reply.tokens) == (0, exact.tokens)
+    assert reply.near(exact.logprobs)
+    assert not exact.near(before.logprobs)
+    stored = engine.counts()["published"]
+    ask(engine, *ids_of([4, 5, 6]))
+    assert engine.counts()["published"] == stored
+    assert "layernorm.weight has other values" in engine.worker.inert
+    assert engine.worker.tally.snapshot()["inert"] == 1
+
+
+def _load_others(worker: Any) -> None:
+    """As trainers do, in each worker."""
+    norm = torch.linspace(-2, 2, worker.get_model().config.hidden_size)
+    names = [f"model.layers.{i}.input_layernorm.weight" for i in range(2)]
+    worker.get_model().load_weights([(name, norm) for name in names])

@@ -231,6 +231,15 @@ def _drained(_worker: object) -> bool:
     return bool(get_kv_transfer_group().worker_half.drain(30))
 
 
+def trained(model: Any) -> None:
+    """Writes other weights as loaders do. On a CPU products use packed copies of wide ones."""
+    import torch
+
+    for name, weight in model.named_parameters():
+        if "norm" in name:
+            weight.data.copy_(torch.linspace(0.2, 1.8, weight.numel()).flip(0))
+
+
 def elsewhere(
     setup: Setup,
     prompts: Sequence[Sequence[int]],

@@ -172,7 +172,11 @@ VLLM = (
     Target("vllm.v1.core.kv_cache_utils", "generate_block_hash_extra_keys"),
     Target("vllm.distributed.parallel_state", "get_tp_group"),
     # How an engine that sleeps is woken (`vllm/plugin.py`).
-    Target("vllm.v1.engine.core", "EngineCoreProc", methods=("run_busy_loop",)),
+    Target(
+        "vllm.v1.engine.core",
+        "EngineCoreProc",
+        methods=("collective_rpc", "reset_prefix_cache", "run_busy_loop", "wake_up"),
+    ),
     Target("vllm.v1.engine", "EngineCoreRequestType", members=("WAKEUP",)),
     Target("vllm.v1.core.kv_cache_manager", "KVCacheBlocks", methods=("get_block_ids",)),
     Target(
@@ -417,7 +421,7 @@ SGLANG = (
     Target(
         f"{_MANAGERS}.scheduler",
         "Scheduler",
-        methods=("get_next_batch_to_run", "run_batch"),
+        methods=("flush_cache", "get_next_batch_to_run", "run_batch"),
         attributes=("enable_overlap", "tree_cache"),
     ),
     Target(
@@ -443,12 +447,21 @@ SGLANG = (
         f"{_PARTS}.weight_updater",
         "SchedulerWeightUpdaterManager",
         methods=(
+            "begin_weight_update",
+            "release_memory_occupation",
+            "resume_memory_occupation",
             "update_weights_from_disk",
             "update_weights_from_distributed",
             "update_weights_from_ipc",
             "update_weights_from_tensor",
         ),
-        members=("scheduler",),
+        members=("offload_tags", "scheduler"),
+    ),
+    Target(
+        "sglang.srt.model_executor.model_runner",
+        "ModelRunner",
+        methods=("load_model",),
+        attributes=("model",),
     ),
     Target("sglang.srt.utils.hf_transformers_utils", "get_tokenizer"),
     # The modules that are walked over (`sglang/walk.py`).

@@ -27,9 +27,12 @@ from sglang.srt.mem_cache.hicache_storage import (
 from spliced_connector import __version__
 from spliced_connector.client import Client, Options
 from spliced_connector.model import DType, Identity
+from spliced_connector.serving.inert import Inert
+from spliced_connector.serving.parameters import Parameters
 from spliced_connector.sglang.pages import Pages, PageTally, log
 from spliced_connector.sglang.pools import Pool, RowPool, StatePool, Unfit, conv_dtype, kv_dtype
 from spliced_connector.sglang.settings import HiCacheSettings
+from spliced_connector.sglang.weights import engine_weights
 from spliced_connector.walk import part_bytes
 
 
@@ -52,7 +55,13 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         self.rows: Pages | None = None
         self.states: Pages | None = None
         self._warned = False
+        self._watched: Parameters | None = None
         self._refusal = _refusal(storage_config)
+        if not self._refusal:
+            try:
+                self._watched = engine_weights.watch()
+            except Inert as err:
+                self._refusal = str(err)
         if self._refusal:
             self._leave("everything", self._refusal)
         self.client = Client(
@@ -228,7 +237,17 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
             connector=f"sglang {__version__}",
             engine=f"sglang {sglang.__version__}",
         )
-        return Pages(model, pool, self.tally)
+        return Pages(model, pool, self.tally, self._shares)
+
+    def _shares(self) -> bool:
+        """Whether pages may be stored and found: the engine has the weights that name them."""
+        watched = self._watched
+        if watched is None or self._refusal:
+            return False
+        if why := engine_weights.trouble(watched):
+            self._refusal = f"its weights have changed ({why}): restart it"
+            self._leave("everything", self._refusal)
+        return not why and not engine_weights.released
 
     def _leave(self, what: str, why: str) -> None:
         self.tally.add("inert")

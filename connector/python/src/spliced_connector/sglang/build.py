@@ -9,6 +9,7 @@ from spliced_connector.segments import Finder, Tokenizer
 from spliced_connector.serving.connection import connect
 from spliced_connector.serving.finding import finder_of
 from spliced_connector.serving.inert import Inert
+from spliced_connector.serving.parameters import Parameters
 from spliced_connector.serving.settings import Mode
 from spliced_connector.sglang.reuse import Reuse
 from spliced_connector.sglang.slots import find_slots
@@ -31,16 +32,21 @@ def make_reuse(context: TreeCacheBuildContext, settings: SpliceSettings) -> Reus
     params = context.params
     kv_pool = params.token_to_kv_pool_allocator.get_kvcache()
     slots = find_slots(profile, kv_pool, params.req_to_token_pool)
+    model = context.tp_worker.model_runner.model
+    try:
+        weights = Parameters(model)
+    except ValueError as err:
+        raise Inert(str(err)) from err
     arch = None
     if settings.mode is Mode.SPLICE:
         try:
-            arch = walk_over(context.tp_worker.model_runner.model, profile.share(context.tp_rank))
+            arch = walk_over(model, profile.share(context.tp_rank))
         except UnsupportedError as err:
             raise Inert(f"mode splice cannot walk this model: {err}") from err
     finder = finder_of(settings, _tokenizer(context)) if settings.find else Finder()
     counted = bool(context.server_args.enable_metrics)
     client = connect(settings, f"sglang {engine.version}")
-    reuse = Reuse(engine, settings, client, arch, slots, finder, counted)
+    reuse = Reuse(engine, settings, client, arch, slots, finder, weights, counted)
     reuse.model.wait_attached(_ATTACH_SECONDS)
     return reuse
 

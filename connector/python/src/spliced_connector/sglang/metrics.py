@@ -34,5 +34,16 @@ class Counts:
         if now < self._next:
             return
         self._next = now + _SECONDS
+        self.update_now()
+
+    def update_now(self) -> None:
+        """What was counted since the last time."""
         for name, count in self._tally.news().items():
             self._counter.labels(name).inc(count)
+
+
+def count_inert() -> None:
+    """Counts an engine in which nothing is reused from the start."""
+    tally = EngineTally()
+    tally.add("inert")
+    Counts(tally).update_now()

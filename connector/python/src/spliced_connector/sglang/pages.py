@@ -86,17 +86,21 @@ def page_name(fingerprint: bytes, salt: bytes, page_tokens: int, key: str) -> by
 class Pages:
     """The pages of one pool. May be used by several threads; never raises for the daemon."""
 
-    def __init__(self, model: Model, pool: Pool, tally: PageTally) -> None:
+    def __init__(
+        self, model: Model, pool: Pool, tally: PageTally, shares: Callable[[], bool]
+    ) -> None:
+        """shares: says whether pages may be stored and found now."""
         self.pool = pool
+        self._shares = shares
         self._model = model
         self._tally = tally
         self._rows = pool.page_tokens
         self._layout = pool.profile.checkpoint_layout(pool.page_tokens)
 
     def names(self, keys: Sequence[str]) -> list[bytes]:
-        """Empty while no daemon was ever there."""
+        """Empty while no daemon was ever there, or nothing may be shared."""
         salt = self._model.salt
-        if salt is None:
+        if salt is None or not self._shares():
             return []
         fingerprint = self.pool.profile.fingerprint
         return [page_name(fingerprint, salt, self._rows, key) for key in keys]
@@ -180,6 +184,8 @@ class Pages:
             if checkpoint is None or not self._copy(checkpoint, targets(i)):
                 break
             done.append(True)
+        if done and not self._shares():
+            done = []
         self._tally.add("loaded_pages", len(done))
         self._tally.add("load_failures", len(keys) - len(done))
         return done + [False] * (len(keys) - len(done))

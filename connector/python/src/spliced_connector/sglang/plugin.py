@@ -7,7 +7,9 @@ for by SGLang's own hooks. They do nothing beside another cache:
     a request is to be admitted      it is passed over until what it was promised is there, and its
                                      prompt is cut where the daemon wants a state
     a batch runs                     a prefill's time is learned
+    a model is loaded                its weights are watched
     weights are replaced             nothing is reused any more
+    weights may have been written    they are compared before anything is reused or stored
     an answer is sent                what became of the request goes along, in `meta_info`
 
 Nothing is imported of SGLang or torch before they are needed.
@@ -21,6 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from spliced_connector.sglang.splice_settings import VARIABLE, SpliceSettings
+from spliced_connector.sglang.weights import engine_weights
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
@@ -35,7 +38,14 @@ BACKEND = "spliced"
 
 _MANAGERS = "sglang.srt.managers"
 _UPDATER = f"{_MANAGERS}.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
-_UPDATES = ("disk", "distributed", "tensor", "ipc")
+_UPDATES = (
+    "update_weights_from_disk",
+    "update_weights_from_distributed",
+    "update_weights_from_tensor",
+    "update_weights_from_ipc",
+    "begin_weight_update",  # others may write into the memory until it ends
+)
+_WEIGHTS_TAG = "weights"
 
 
 def register() -> None:
@@ -56,11 +66,15 @@ def register() -> None:
         f"{_MANAGERS}.schedule_policy.PrefillAdder.add_chunked_req": add_chunk,
         f"{_MANAGERS}.scheduler_components.output_streamer"
         ".SchedulerOutputStreamer.is_request_level_customized_info_key": is_told,
+        f"{_MANAGERS}.scheduler.Scheduler.flush_cache": flushed,
+        "sglang.srt.model_executor.model_runner.ModelRunner.load_model": loaded,
+        f"{_UPDATER}.release_memory_occupation": released,
+        f"{_UPDATER}.resume_memory_occupation": resumed,
     }
     for name, hook in hooks.items():
         HookRegistry.register(name, hook, HookType.AROUND)
-    for source in _UPDATES:
-        HookRegistry.register(f"{_UPDATER}.update_weights_from_{source}", updated, HookType.AROUND)
+    for name in _UPDATES:
+        HookRegistry.register(f"{_UPDATER}.{name}", updated, HookType.AROUND)
 
 
 def build(context: TreeCacheBuildContext) -> BasePrefixCache:
@@ -73,6 +87,7 @@ def build(context: TreeCacheBuildContext) -> BasePrefixCache:
     from spliced_connector.serving.inert import Inert
     from spliced_connector.serving.weights import model_directory
     from spliced_connector.sglang.build import make_reuse
+    from spliced_connector.sglang.metrics import count_inert
     from spliced_connector.sglang.radix import SplicedRadixCache
     from spliced_connector.sglang.support import loading_of
 
@@ -84,6 +99,8 @@ def build(context: TreeCacheBuildContext) -> BasePrefixCache:
     except Inert as err:
         log.warning("spliced does nothing for this engine: %s", err)
         cache.inert = str(err)
+        if context.server_args.enable_metrics:
+            count_inert()
     return cache
 
 
@@ -147,10 +164,49 @@ def add_chunk(original: Callable[..., Any], adder: PrefillAdder, req: Req) -> An
 
 def updated(original: Callable[..., Any], updater: Any, *given: Any, **named: Any) -> Any:
     """Around what replaces weights: the daemon's objects are named by those of the start."""
+    engine_weights.replace()
     cache = _ours(getattr(updater.scheduler, "tree_cache", None))
     if cache is not None:
         cache.turn_off("its weights were replaced: restart it")
     return original(updater, *given, **named)
+
+
+def loaded(original: Callable[..., Any], runner: Any, *given: Any, **named: Any) -> Any:
+    """Around `ModelRunner.load_model`."""
+    done = original(runner, *given, **named)
+    engine_weights.keep(runner)
+    return done
+
+
+def flushed(original: Callable[..., Any], scheduler: Any, *given: Any, **named: Any) -> Any:
+    """Around `Scheduler.flush_cache`, which trainers call when they have written weights."""
+    try:
+        return original(scheduler, *given, **named)
+    finally:
+        _doubt(scheduler)
+
+
+def released(original: Callable[..., Any], updater: Any, request: Any) -> Any:
+    """Around what gives memory of the weights away."""
+    if not request.tags or _WEIGHTS_TAG in request.tags:
+        engine_weights.release()
+    return original(updater, request)
+
+
+def resumed(original: Callable[..., Any], updater: Any, request: Any) -> Any:
+    """Around what takes it back, with whatever contents."""
+    done = original(updater, request)
+    if _WEIGHTS_TAG not in updater.offload_tags:
+        engine_weights.resume()
+        _doubt(updater.scheduler)
+    return done
+
+
+def _doubt(scheduler: Any) -> None:
+    engine_weights.doubt()
+    cache = _ours(getattr(scheduler, "tree_cache", None))
+    if cache is not None and cache.reuse is not None:
+        cache.reuse.weights.doubt()
 
 
 def is_told(original: Callable[..., Any], streamer: Any, key: str) -> bool:

@@ -35,7 +35,7 @@ from spliced_connector.serving.decider import NEXT_TOKENS
 from spliced_connector.serving.telling import traceparent
 from spliced_connector.sglang.job import Prefix
 from spliced_connector.sglang.requests import Tracked, log
-from spliced_connector.sglang.reuse import Reuse
+from spliced_connector.sglang.reuse import ChangedError, Reuse
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -191,6 +191,9 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
             self._failed(err)
 
     def _failed(self, err: Exception) -> None:
+        if isinstance(err, ChangedError):
+            self.turn_off(str(err))
+            return
         log.exception("spliced has failed")
         self.turn_off(f"{type(err).__name__}: {err}")
 

@@ -22,6 +22,7 @@ from spliced_connector.segments import Finder
 from spliced_connector.serving.decider import Decider
 from spliced_connector.serving.job import LostError, Means, Pace
 from spliced_connector.serving.modules import eager
+from spliced_connector.serving.parameters import Parameters
 from spliced_connector.serving.prices import Clock
 from spliced_connector.serving.storing import Publisher, Saver, Taken
 from spliced_connector.serving.tally import EngineTally
@@ -55,8 +56,13 @@ class Bare:
         return tuple(layer.kind for layer in self.identity.layers)
 
 
+class ChangedError(Exception):
+    """The engine's weights are not those that name what is reused."""
+
+
 class Reuse:
-    """See the module. The client belongs to it."""
+    """See the module. The client belongs to it. Raises ChangedError before anything is reused or
+    stored with other weights."""
 
     def __init__(
         self,
@@ -66,9 +72,12 @@ class Reuse:
         arch: Architecture | None,
         slots: Slots,
         finder: Finder,
+        weights: Parameters,
         counted: bool = False,
     ) -> None:
         """arch: the walk over the model; None in mode prefix. counted: SGLang has metrics."""
+        self.weights = weights
+        """The engine's: objects are named by what they were at the start."""
         self.engine, self.settings, self.slots = engine, settings, slots
         self.tally = EngineTally()
         self.clock = Clock()
@@ -145,6 +154,7 @@ class Reuse:
         offer = tracked.offer
         if offer is None:
             return True
+        self._check_weights()
         if tracked.job is None:
             tracked.job = self._job(tracked, offer)
         job = tracked.job
@@ -176,6 +186,7 @@ class Reuse:
         job, offer = tracked.job, tracked.offer
         if job is None or offer is None or job.context is None:
             raise LostError("nothing was made")
+        self._check_weights()
         with eager():
             job.write(into, begin, state)
         tracked.claimed, tracked.offer, tracked.job = offer, None, None
@@ -218,6 +229,7 @@ class Reuse:
         due = self._due(tracked, ids, at)
         if not due:
             return
+        self._check_weights()
         began = time.perf_counter()
         slots, state = row()
         for tokens in due:
@@ -266,6 +278,10 @@ class Reuse:
         if tracked is not None:
             self._drop_job(tracked)
 
+    def _check_weights(self) -> None:
+        if why := self.weights.changed():
+            raise ChangedError(f"its weights have changed ({why}): restart it")
+
     def close(self) -> None:
         """Stores what was taken, for some seconds at most, and ends."""
         for rid in list(self._tracked):
@@ -276,6 +292,8 @@ class Reuse:
             storing.close()
         self._teller.close()
         self._client.close()
+        if self._counts is not None:
+            self._counts.update_now()
         log.info("spliced ends: %s", self.tally.snapshot())
 
     def _dtype(self) -> torch.dtype:

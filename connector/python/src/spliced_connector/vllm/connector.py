@@ -51,6 +51,8 @@ class SplicedMetadata(KVConnectorMetadata):  # type: ignore[misc]
     plan: object = None
     ended: frozenset[str] = frozenset()
     """Requests whose shared pages were given back, also when the modes are off."""
+    doubt: bool = False
+    """Whether the engine's weights may have changed since the last step."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> SplicedMetadata:
         plan = self._scheduler.plan(scheduler_output)
-        return SplicedMetadata(plan, self._scheduler.ended())
+        return SplicedMetadata(plan, self._scheduler.ended(), self._scheduler.doubt())
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         done = frozenset(connector_output.finished_recving or ())
@@ -232,6 +234,8 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         """The one call of a step before attention is told where the rows of its requests lie."""
         if isinstance(kv_connector_metadata, SplicedMetadata):
             self._worker.forget(kv_connector_metadata.ended)
+            if kv_connector_metadata.doubt:
+                self._worker.doubt()
 
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: object) -> None:
         self._give_up_failed_step()

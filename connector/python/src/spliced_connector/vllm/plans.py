@@ -176,6 +176,10 @@ class WorkerMode(Protocol):
         """Wait until everything taken is stored or given up, at most `timeout` seconds."""
         ...
 
+    def stop_storing(self) -> None:
+        """Drops what is not stored yet, and stores nothing more."""
+        ...
+
     def close(self) -> None:
         """End what runs in the background."""
         ...

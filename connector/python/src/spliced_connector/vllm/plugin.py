@@ -6,7 +6,8 @@ given the model. So `register` wraps `load_model` of the runner classes and keep
 to each runner that loaded one. A runner shaped otherwise than expected is left alone: no model is
 found then, and splicing stays off.
 
-Nor is a connector told that weights were replaced in place, so `reload_weights` is wrapped too.
+Nor is a connector told that weights were replaced in place, so `reload_weights` is wrapped too, and
+the engine core's calls by which users reach the weights in other ways or say that they did.
 And an engine without requests sleeps until one comes: it has to be woken for a segment that another
 node asks for, so that `run_busy_loop` is wrapped. Nothing else is changed.
 
@@ -41,6 +42,9 @@ RUNNERS = {
 # Module and class of the engine's loop (tested: vLLM 0.32.0).
 CORE = ("vllm.v1.engine.core", "EngineCoreProc")
 
+_USERS_CALLS = ("collective_rpc", "reset_prefix_cache", "wake_up")
+"""Methods of the engine's core: code of users runs in the workers, caches of old weights are
+dropped, and memory that was released has contents again."""
 _LOOP = "run_busy_loop"
 _LOAD = "load_model"
 _RELOAD = "reload_weights"
@@ -63,21 +67,29 @@ class LoadedModels:
 
     def of(self, vllm_config: object) -> object | None:
         """The model of the runner with exactly this configuration object, None where unknown."""
+        get_model = getattr(self._runner(vllm_config), "get_model", None)
+        return get_model() if callable(get_model) else None
+
+    def drafter_of(self, vllm_config: object) -> object | None:
+        """The model that drafts in that runner, None where there is none."""
+        runner = self._runner(vllm_config)
+        drafters = (getattr(runner, name, None) for name in ("drafter", "speculator"))
+        return next((m for d in drafters if (m := getattr(d, "model", None)) is not None), None)
+
+    def _runner(self, vllm_config: object) -> object | None:
         for ref in self._runners:
             runner = ref()
             if runner is not None and getattr(runner, "vllm_config", None) is vllm_config:
-                get_model = getattr(runner, "get_model", None)
-                return get_model() if callable(get_model) else None
+                return runner
         return None
 
     def batch_of(self, vllm_config: object) -> Callable[[], Sequence[str]]:
         """Answers the requests of a runner's step, in the order of its batch. Raises LookupError
         where the runner is not known."""
-        for ref in self._runners:
-            runner = ref()
-            if runner is not None and getattr(runner, "vllm_config", None) is vllm_config:
-                return functools.partial(_batch, ref)
-        raise LookupError("the runner is not known")
+        runner = self._runner(vllm_config)
+        if runner is None:
+            raise LookupError("the runner is not known")
+        return functools.partial(_batch, weakref.ref(runner))
 
     def replace(self, runner: object) -> None:
         """Remembers that a runner's weights are, or will be, others than those it has loaded."""
@@ -131,6 +143,16 @@ class Cores:
 cores = Cores()
 
 
+class UsersCalls:
+    """Counts calls in this process after which an engine's weights may be others."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+users_calls = UsersCalls()
+
+
 def register() -> None:
     """Wraps the runners that are imported and sees to those that will be. May be called again."""
     waiting = {}
@@ -149,6 +171,7 @@ def wrap(module: ModuleType, class_name: str) -> bool:
     core. Says whether the class fits."""
     runner = getattr(module, class_name, None)
     if (module.__name__, class_name) == CORE:
+        _wrap_users_calls(runner)
         return _wrap_loop(runner)
     if inspect.isclass(runner):
         _wrap_reload(runner)
@@ -232,6 +255,28 @@ def _keeping_core(loop: Callable[..., object]) -> Callable[..., object]:
 
     setattr(run_busy_loop, _MARK, True)
     return run_busy_loop
+
+
+def _wrap_users_calls(core: object) -> None:
+    """Wraps them in the class that defines them: engines in the user's own process have no loop."""
+    for name in _USERS_CALLS:
+        owners = (c for c in getattr(core, "__mro__", ()) if callable(vars(c).get(name)))
+        if (owner := next(owners, None)) is None:
+            _log.warning("changed weights may be noticed late: no %s.%s", CORE[0], name)
+        elif not getattr(vars(owner)[name], _MARK, False):
+            setattr(owner, name, _counting(vars(owner)[name]))
+
+
+def _counting(call: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(call)
+    def counted(self: object, *args: object, **options: object) -> object:
+        try:
+            return call(self, *args, **options)
+        finally:
+            users_calls.count += 1
+
+    setattr(counted, _MARK, True)
+    return counted
 
 
 def _wrap_reload(runner: type) -> None:

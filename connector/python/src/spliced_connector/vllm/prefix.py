@@ -67,8 +67,12 @@ class PrefixWorker:
     def drain(self, timeout: float) -> bool:
         return self._saver.drain(timeout)
 
-    def close(self) -> None:
+    def stop_storing(self) -> None:
+        """Drops what is not stored yet, and stores nothing more."""
         self._saver.close()
+
+    def close(self) -> None:
+        self.stop_storing()
 
     def _load(self, plan: LoadPlan, seconds: float) -> bool:
         """Whether all of it is in the blocks, and was good until it was."""

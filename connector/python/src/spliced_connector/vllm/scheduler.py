@@ -14,6 +14,8 @@ from spliced_connector.serving.tally import EngineTally
 from spliced_connector.serving.telling import Served, Teller, traceparent
 from spliced_connector.vllm.first_tokens import FirstTokens, Started
 from spliced_connector.vllm.plans import Blocks, Lost, Outcome, SchedulerMode
+from spliced_connector.vllm.plugin import register as watch_engines
+from spliced_connector.vllm.plugin import users_calls
 from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
 from spliced_connector.vllm.session import Session, join, tokenizer_of
 from spliced_connector.vllm.settings import Mode, Settings
@@ -54,6 +56,8 @@ class SchedulerHalf:
         self._teller: Teller | None = None
         self._first = FirstTokens(pipelined=False)
         self._pages: SharedPagesManager | None = None
+        watch_engines()  # where plugins are not loaded, users' calls are noticed all the same
+        self._users_calls = users_calls.count
         try:
             finder = Finder()
             if settings.find:
@@ -98,6 +102,12 @@ class SchedulerHalf:
         """Requests that had shared pages and have given them back. Told to the workers whatever has
         become of the mode: such a request may come back without."""
         return frozenset() if self._pages is None else self._pages.ended()
+
+    def doubt(self) -> bool:
+        """Whether users have called into the engine since the last step in a way that may have
+        changed its weights."""
+        before, self._users_calls = self._users_calls, users_calls.count
+        return before != self._users_calls
 
     def arrived(self, request: Request) -> None:
         """A request has come."""

@@ -136,13 +136,17 @@ class SpliceWorker:
         saved = self._prefix is None or self._prefix.drain(timeout)
         return self._publisher.drain(max(0.0, until - time.monotonic())) and saved
 
+    def stop_storing(self) -> None:
+        """Drops what is not stored yet, and stores nothing more."""
+        self._publisher.close()
+        if self._prefix is not None:
+            self._prefix.stop_storing()
+
     def close(self) -> None:
         for job in self._jobs.values():
             job.close()
         self._jobs.clear()
-        self._publisher.close()
-        if self._prefix is not None:
-            self._prefix.close()
+        self.stop_storing()
 
     def _work(self, done: set[str], failed: set[str], alone: bool) -> None:
         began = time.monotonic()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import torch
 
 from spliced_connector.client import Client
 from spliced_connector.serving.connection import connect
+from spliced_connector.serving.parameters import Parameters
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.caches import Caches, UnsupportedError, find_caches
 from spliced_connector.vllm.pages.placed import Placed
@@ -19,7 +23,6 @@ from spliced_connector.vllm.support import Engine, Inert, survey
 from spliced_connector.vllm.tally import log
 
 if TYPE_CHECKING:
-    import torch
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
@@ -45,6 +48,9 @@ class WorkerHalf:
         self._mode: WorkerMode | None = None
         self._placed: Placed | None = None  # outlives the mode, as requests do
         self._engine: Engine | None = None
+        self._weights: Parameters | None = None
+        self._verify = False  # in this step, whether or not something is loaded or stored
+        self._together = False  # ranks have to do the same in every step
         watch_runners()  # where plugins are not loaded, replaced weights are noticed all the same
         try:
             self._engine = survey(config, caches, settings)
@@ -70,6 +76,8 @@ class WorkerHalf:
     def _start(self, engine: Engine, tensors: dict[str, torch.Tensor]) -> WorkerMode:
         from vllm.distributed import get_tensor_model_parallel_rank
 
+        self._weights = _watched(self._config)
+        self._together = self._settings.mode is Mode.SPLICE and engine.identity.tp_size > 1
         layers = self._config.compilation_config.static_forward_context
         modules = {name: layers.get(name) for name in tensors}
         caches = find_caches(engine, modules, self._config)
@@ -80,11 +88,14 @@ class WorkerHalf:
 
     def turn_off(self, why: str) -> None:
         """From now on nothing is loaded or stored; the scheduler's half is told."""
+        self._note(why)
+        self._end(0.0)
+
+    def _note(self, why: str) -> None:
         if not self.inert:
             self.tally.add("inert")
             log.warning("spliced does nothing for this engine: %s", why)
-        self.inert = why
-        self._end(0.0)
+            self.inert = why
 
     def forget(self, request_ids: frozenset[str]) -> None:
         """These requests have no shared pages any more."""
@@ -96,8 +107,9 @@ class WorkerHalf:
         if isinstance(plan, Lost):
             self._waiting |= plan.request_ids
             self.turn_off("the scheduler's half has failed")
-        self._waiting |= {load.request_id for load in getattr(plan, "loads", ())}
-        self._check_weights()
+        for part in (plan, getattr(plan, "prefix", None)):
+            self._waiting |= {load.request_id for load in getattr(part, "loads", ())}
+        self._check_weights(plan)
         outcome = Outcome()
         if self._mode is not None and plan is not None:
             try:
@@ -107,21 +119,50 @@ class WorkerHalf:
         if self._mode is None:
             lost = frozenset(self._waiting)
             outcome = Outcome(done=lost, failed=lost)
+        elif self.inert:
+            outcome = replace(outcome, failed=outcome.done)
         self._waiting -= outcome.done
         return outcome
 
     def save(self, plan: object) -> None:
-        self._check_weights()
-        if self._mode is not None and plan is not None:
+        self._check_weights(plan)
+        if self._mode is not None and plan is not None and not self.inert:
             try:
                 self._mode.save(plan)
             except Exception as err:
                 self._fail(err)
 
-    def _check_weights(self) -> None:
-        """The daemon's objects are named by the weights that were read at the start."""
-        if self._mode is not None and loaded.replaced(self._config):
-            self.turn_off("its weights were replaced: restart it")
+    def doubt(self) -> None:
+        """The engine's weights may have changed since the last step: this one compares them all."""
+        if self._weights is not None:
+            self._weights.doubt()
+            self._verify = True
+
+    def _check_weights(self, plan: object) -> None:
+        """The daemon's objects are named by the weights that were read at the start.
+
+        Nothing has to be compared in a step that neither loads nor stores.
+        """
+        if self._mode is None or self.inert:
+            return
+        if loaded.replaced(self._config):
+            self._leave("its weights were replaced: restart it")
+        elif self._weights is not None and (plan is not None or self._verify):
+            self._verify = False
+            if why := self._weights.changed():
+                self._leave(f"its weights have changed ({why}): restart it")
+
+    def _leave(self, why: str) -> None:
+        """Ends the reuse on this rank, which may be the only one that has noticed something.
+
+        Ranks that walk together wait for each other. So one that leaves goes on walking and loads
+        and stores nothing, until the scheduler's half has told all of them in one step.
+        """
+        if self._together and self._mode is not None:
+            self._note(why)
+            self._mode.stop_storing()
+        else:
+            self.turn_off(why)
 
     def _fail(self, err: Exception) -> None:
         """An error of ours ends the reuse, not the engine."""
@@ -141,6 +182,7 @@ class WorkerHalf:
         self._end(_CLOSE_SECONDS)
 
     def _end(self, seconds: float) -> None:
+        self._weights = None
         mode, self._mode = self._mode, None
         if mode is not None:
             mode.drain(seconds)
@@ -148,6 +190,22 @@ class WorkerHalf:
         client, self._client = self._client, None
         if client is not None:
             client.close()
+
+
+def _watched(config: VllmConfig) -> Parameters:
+    """Raises Inert where the engine's parameters are not known or cannot be read."""
+    models = [loaded.of(config), loaded.drafter_of(config)]
+    found = [model for model in models if isinstance(model, torch.nn.Module)]
+    if models[0] is None or len(found) < len([model for model in models if model is not None]):
+        raise Inert(
+            "changed weights would not be noticed, as no model was found: the plugin 'spliced' of"
+            " vllm.general_plugins did not run (VLLM_PLUGINS), or the model runner is not one it"
+            " knows"
+        )
+    try:
+        return Parameters(*found)
+    except ValueError as err:
+        raise Inert(str(err)) from err
 
 
 def worker_mode(session: Session, caches: Caches, config: VllmConfig) -> WorkerMode:
