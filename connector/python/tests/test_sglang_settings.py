@@ -29,7 +29,7 @@ LLAMA = {
 
 def test_the_engines_own_fields_are_left_to_it() -> None:
     settings = HiCacheSettings.read({**OF_THE_ENGINE, "load_ms": 20}, "/models/m")
-    assert settings == HiCacheSettings(model="/models/m", load_ms=20.0)
+    assert settings == HiCacheSettings("/models/m", "/models/m", load_ms=20.0)
     assert HiCacheSettings.read({"model": "/other"}, "/models/m").model == "/other"
 
 

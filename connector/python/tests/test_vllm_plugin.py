@@ -55,7 +55,9 @@ def test_the_model_is_found_by_its_configuration(loaded: vllm_plugin.LoadedModel
     runner = runners.GPUModelRunner(config)
     assert loaded.of(config) is None
     assert runner.load_model() == "loaded"
+    assert not loaded.replaced(config)
     assert runner.load_model(load_dummy_weights=True) == "loaded"
+    assert loaded.replaced(config)
     assert loaded.of(config) == "a model"
     assert loaded.of(other) is None
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -457,6 +458,31 @@ def test_without_a_model_to_watch_nothing_is_kept(
     assert backend.rows is None
     assert backend.batch_set_v1(["aa"], slots(0)) == [False]
     assert backend.tally.snapshot()["inert"] == 1
+
+
+@pytest.mark.parametrize(
+    ("load_format", "why"), [("npcache", "load_format 'npcache'"), ("auto", "no safetensors in")]
+)
+def test_files_that_do_not_name_the_weights_are_left_alone(
+    daemon: Daemon,
+    make: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    load_format: str,
+    why: str,
+) -> None:
+    args = SimpleNamespace(
+        model_path=str(tmp_path), load_format=load_format, revision=None, download_dir=None
+    )
+    monkeypatch.setattr(sglang_backend, "get_server_args", lambda: args)
+    with caplog.at_level(logging.WARNING, logger="spliced.sglang"):
+        backend = make(daemon.socket, hosts())
+    assert backend.rows is None
+    assert why in caplog.text
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    args.load_format = "safetensors"
+    assert make(daemon.socket, hosts()).rows is not None
 
 
 def test_settings_that_are_wrong_end_the_start(make: Make, tmp_path: Path) -> None:

@@ -463,6 +463,7 @@ SGLANG = (
         methods=("load_model",),
         attributes=("model",),
     ),
+    Target("sglang.srt.runtime_context", "get_server_args"),
     Target("sglang.srt.utils.hf_transformers_utils", "get_tokenizer"),
     # The modules that are walked over (`sglang/walk.py`).
     Target(

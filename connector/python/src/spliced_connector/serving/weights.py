@@ -8,11 +8,11 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from spliced_connector.errors import ProfileError
 from spliced_connector.model import weights_digest
 from spliced_connector.serving.inert import Inert
-from spliced_connector.serving.settings import ServingSettings
 
 SAFETENSORS = frozenset({"auto", "hf", "safetensors", "fastsafetensors", "instanttensor"})
 """Load formats of vLLM and SGLang that read a directory's safetensors where it has any."""
@@ -34,6 +34,17 @@ class Loading:
     """Whether load format "auto" takes files in Mistral's own format where there are any."""
 
 
+class NamesWeights(Protocol):
+    """Settings that say what the weights are."""
+
+    @property
+    def weights(self) -> str: ...
+    @property
+    def weights_cache(self) -> str: ...
+    @property
+    def WHERE(self) -> str: ...  # noqa: N802
+
+
 def model_directory(loading: Loading) -> str:
     """Where the files of the engine's model are. Those of a model on a hub are where the engine has
     put them when it loaded it; where they are not, its name is returned."""
@@ -53,7 +64,7 @@ def model_directory(loading: Loading) -> str:
     return found
 
 
-def named_weights(settings: ServingSettings, loading: Loading) -> bytes:
+def named_weights(settings: NamesWeights, loading: Loading) -> bytes:
     """Returns the digest of the files that the engine has loaded, as the settings name them.
 
     It is that of all safetensors in the directory unless the engine leaves some of them out. Raises
@@ -82,7 +93,7 @@ def named_weights(settings: ServingSettings, loading: Loading) -> bytes:
     return digest
 
 
-def _given(settings: ServingSettings) -> bytes | tuple[Path, frozenset[str]]:
+def _given(settings: NamesWeights) -> bytes | tuple[Path, frozenset[str]]:
     """A digest, or a directory and the names of files in it."""
     if re.fullmatch("[0-9a-fA-F]{64}", settings.weights):
         return bytes.fromhex(settings.weights)

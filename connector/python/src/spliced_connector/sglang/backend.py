@@ -23,15 +23,18 @@ from sglang.srt.mem_cache.hicache_storage import (
     PoolTransfer,
     PoolTransferResult,
 )
+from sglang.srt.runtime_context import get_server_args
 
 from spliced_connector import __version__
 from spliced_connector.client import Client, Options
 from spliced_connector.model import DType, Identity
 from spliced_connector.serving.inert import Inert
 from spliced_connector.serving.parameters import Parameters
+from spliced_connector.serving.weights import named_weights
 from spliced_connector.sglang.pages import Pages, PageTally, log
 from spliced_connector.sglang.pools import Pool, RowPool, StatePool, Unfit, conv_dtype, kv_dtype
 from spliced_connector.sglang.settings import HiCacheSettings
+from spliced_connector.sglang.support import loading_of
 from spliced_connector.sglang.weights import engine_weights
 from spliced_connector.walk import part_bytes
 
@@ -49,14 +52,14 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         self._settings = HiCacheSettings.read(
             storage_config.extra_config, storage_config.model_name
         )
-        self._weights = self._settings.digest()
+        self._refusal = _refusal(storage_config)
+        self._weights = self._named()
         self._identity(DType.BF16)  # a look at the config while an error still ends the start
         self.tally = PageTally()
         self.rows: Pages | None = None
         self.states: Pages | None = None
         self._warned = False
         self._watched: Parameters | None = None
-        self._refusal = _refusal(storage_config)
         if not self._refusal:
             try:
                 self._watched = engine_weights.watch()
@@ -212,6 +215,18 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
     def close(self) -> None:
         """End the connection."""
         self.client.close()
+
+    def _named(self) -> bytes:
+        """The digest of what SGLang has loaded. Nothing is kept where that is something else than
+        the settings name."""
+        args = get_server_args()
+        if args is None:
+            return self._settings.digest()
+        try:
+            return named_weights(self._settings, loading_of(args))
+        except Inert as err:
+            self._refusal = self._refusal or str(err)
+            return bytes(32)
 
     def _identity(self, dtype: DType) -> Identity:
         return self._settings.identity(self._weights, self._config.tp_size, dtype)

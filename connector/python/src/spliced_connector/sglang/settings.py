@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import ClassVar
 
 from spliced_connector.errors import ProfileError
 from spliced_connector.model import DType, Identity, from_config, identity_digest, weights_digest
@@ -26,6 +27,8 @@ _OF_THE_ENGINE = {"backend_name", "module_path", "class_name", "interface_v1"}
 @dataclass(frozen=True)
 class HiCacheSettings:
     """Settings of one backend, the same for all ranks."""
+
+    WHERE: ClassVar[str] = "hicache-storage-backend-extra-config"
 
     model: str = ""
     """Directory of the model's config.json. Empty: the model path that SGLang was started with."""
@@ -76,17 +79,19 @@ class HiCacheSettings:
         if not values["model"]:
             wrong.append("model: missing, want the directory of config.json")
         if wrong:
-            raise ValueError("hicache-storage-backend-extra-config: " + "; ".join(wrong))
+            raise ValueError(f"{cls.WHERE}: " + "; ".join(wrong))
+        values["weights"] = values.get("weights") or values["model"]
         return cls(**values)  # type: ignore[arg-type]
 
     def digest(self) -> bytes:
-        """Of the weights. Raises ValueError when they cannot be read."""
+        """Of the weights, without an engine that has loaded them. Raises ValueError when they
+        cannot be read."""
         if re.fullmatch("[0-9a-fA-F]{64}", self.weights):
             return bytes.fromhex(self.weights)
         try:
-            return weights_digest(self.weights or self.model, self.weights_cache)
+            return weights_digest(self.weights, self.weights_cache)
         except ProfileError as err:
-            raise ValueError(f"hicache-storage-backend-extra-config: {err}") from err
+            raise ValueError(f"{self.WHERE}: {err}") from err
 
     def identity(self, weights: bytes, tp_size: int, dtype: DType) -> Identity:
         """The model with rows, or convolution tails, of a type.

@@ -205,6 +205,8 @@ def _keeping(load: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(load)
     def load_model(self: object, *args: object, **options: object) -> object:
         config = getattr(self, "vllm_config", None)
+        if loaded.of(config) is not None:
+            loaded.replace(self)
         _share_pages(shares_pages(config))
         result = load(self, *args, **options)
         loaded.keep(self)
