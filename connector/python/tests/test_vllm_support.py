@@ -421,5 +421,5 @@ def test_an_engine_with_other_weights_than_the_settings_name(tmp_path: Path) -> 
     with pytest.raises(Inert, match="not those of"):
         read(other, settings=settings)
     empty = config(model_config__model=str(tmp_path))
-    with pytest.raises(Inert, match="no safetensors in"):
+    with pytest.raises(Inert, match="than safetensors: none in"):
         read(empty, settings=settings)

@@ -143,7 +143,7 @@ def test_several_models_and_several_watches() -> None:
     assert first.changed() == third.changed() != ""
 
 
-def test_what_may_change_is_let_alone() -> None:
+def test_buffers_that_may_change_are_ignored() -> None:
     model = Model()
     watched = Parameters(model)
     last(model).cache.fill_(2)

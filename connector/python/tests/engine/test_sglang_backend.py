@@ -461,7 +461,7 @@ def test_without_a_model_to_watch_nothing_is_kept(
 
 
 @pytest.mark.parametrize(
-    ("load_format", "why"), [("npcache", "load_format 'npcache'"), ("auto", "no safetensors in")]
+    ("load_format", "why"), [("npcache", "load_format 'npcache'"), ("auto", "safetensors: none in")]
 )
 def test_files_that_do_not_name_the_weights_are_left_alone(
     daemon: Daemon,

@@ -70,7 +70,7 @@ def engine(hybrid: bool = True, page: int = 1, swa: bool = False, **changed: obj
         (engine(mamba_radix_cache_strategy="extra_buffer"), "start with --mamba-radix"),
         (engine(load_format="dummy"), "^load_format 'dummy'"),
         (engine(load_format="npcache"), "^load_format 'npcache'"),
-        (engine(load_format="mistral"), "no safetensors in"),
+        (engine(load_format="mistral"), "than safetensors: none in"),
         (engine(json_model_override_args='{"rope_theta": 1}'), "^json_model_override_args"),
         (engine(quantization="fp8"), "^quantisation 'fp8'"),
         (engine(page=16), "^pages of 16 tokens"),

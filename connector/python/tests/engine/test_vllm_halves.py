@@ -13,7 +13,7 @@ from spliced_connector.vllm import SplicedConnector
 from spliced_connector.vllm import scheduler as vllm_scheduler
 from spliced_connector.vllm import worker as vllm_worker
 from spliced_connector.vllm.connector import SplicedMetadata
-from spliced_connector.vllm.plans import LoadPlan, Lost, Outcome, PrefixPlan
+from spliced_connector.vllm.plans import LoadPlan, Lost, Outcome, PrefixPlan, SavePlan
 from spliced_connector.vllm.plugin import LoadedModels, UsersCalls
 from spliced_connector.vllm.scheduler import SchedulerHalf
 from spliced_connector.vllm.settings import Settings
@@ -25,6 +25,7 @@ pytestmark = pytest.mark.engine
 
 SETTINGS = Settings(weights="ab" * 32)
 LOAD = LoadPlan("r", b"h" * 32, 256, 0, ((1,), (2,)))
+SAVE = SavePlan("r", b"s" * 32, 512, bytes(32), 0, ((1,), (2,)))
 REQUEST: Any = SimpleNamespace(
     request_id="r",
     lora_request=None,
@@ -79,6 +80,9 @@ class Mode:
 
     def pending(self) -> bool:
         return bool(self._do("pending", False))
+
+    def shares(self, plan: object) -> bool:
+        return bool(getattr(plan, "loads", ()))
 
     def load(self, plan: object) -> Outcome:
         return cast(Outcome, self._do("load", Outcome(frozenset("r"), frozenset())))
@@ -306,7 +310,7 @@ def _break() -> None:
 @contextmanager
 def step(connector: SplicedConnector, loads_first: bool) -> Iterator[None]:
     """One step of the engine, in the order of its mixin for model runners."""
-    connector.bind_connector_metadata(SplicedMetadata(PrefixPlan(loads=(LOAD,))))
+    connector.bind_connector_metadata(SplicedMetadata(PrefixPlan((LOAD,), (SAVE,))))
     if loads_first:
         connector.start_load_kv(cast(Any, None))
     try:
@@ -446,12 +450,13 @@ def test_weights_that_change_while_a_step_runs_are_not_stored(
 def test_weights_are_compared_where_something_is_shared_or_in_doubt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    connector, mode, weights = watched(monkeypatch)
+    connector, _mode, weights = watched(monkeypatch)
     half = connector.worker_half
     assert half is not None
-    half.load(None)
-    half.save(None)
-    assert (weights.compared, weights.doubts, mode.done) == (0, 0, [])
+    for plan in (None, PrefixPlan(), SplicePlan()):
+        half.load(plan)
+        half.save(plan)
+    assert (weights.compared, weights.doubts) == (0, 0)
     connector.handle_preemptions(SplicedMetadata())
     half.load(None)
     assert (weights.compared, weights.doubts) == (0, 0)
@@ -459,6 +464,12 @@ def test_weights_are_compared_where_something_is_shared_or_in_doubt(
     half.load(None)
     half.save(None)
     assert (weights.compared, weights.doubts) == (1, 1)
+    half.load(PrefixPlan(loads=(LOAD,)))
+    assert weights.compared == 2
+    for saving in (PrefixPlan(saves=(SAVE,)), SplicePlan(prefix=PrefixPlan(saves=(SAVE,)))):
+        half.load(saving)
+        half.save(saving)
+    assert weights.compared == 4
 
 
 def test_users_calls_are_doubt_in_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,6 +490,7 @@ def test_a_request_that_was_matched_before_the_change_is_computed(
     half = connector.worker_half
     assert half is not None
     weights.why = "layers.0.norm was written"
+    half.doubt()
     plan = PrefixPlan(loads=(LOAD,))
     outcome = half.load(plan if where == "loads" else SplicePlan(prefix=plan))
     assert outcome == Outcome(done=frozenset("r"), failed=frozenset("r"))
@@ -491,7 +503,7 @@ def test_ranks_that_walk_together_stop_together(monkeypatch: pytest.MonkeyPatch)
     assert half is not None
     half._together = True
     weights.why = "layers.0.norm was written"
-    plan = PrefixPlan(loads=(LOAD,))
+    plan = PrefixPlan((LOAD,), (SAVE,))
     outcome = half.load(plan)
     half.save(plan)
     assert mode.done == ["stop_storing", "load"], "other ranks wait for its part of a walk"

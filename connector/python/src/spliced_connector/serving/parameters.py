@@ -37,14 +37,14 @@ _AT_ONCE = 256
 _IN_TURN = 2
 """Checksums compared by each call of `changed` without doubt."""
 _Noticed = Callable[[], Callable[[], None] | None]
-"""Gives what is to be called, None once nobody watches any more."""
+"""Returns the function to call, None once the watch is gone."""
 _LOAD = "load_weights"
 _MARK = "_spliced_doubts"
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a module keeps a parameter or buffer, and what was seen of it there."""
+    """The entry of a module that holds a parameter or buffer, and its address and version."""
 
     owner: dict[str, Tensor | None]
     name: str
@@ -65,7 +65,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """A run of memory that holds one or more of them, and its checksums block by block."""
+    """The memory of one or more tensors, and its checksums block by block."""
 
     place: _Place
     sums: tuple[int, ...]
@@ -136,7 +136,7 @@ class Parameters:
         return next((why for place in self._places if (why := place.trouble())), "")
 
     def _some(self) -> str:
-        """Compares the next few checksums. What was not compared for longest comes first."""
+        """Compares the next few checksums, least recently compared first."""
         for _ in range(_IN_TURN):
             found = next(self._turn, None)
             if found is None:
@@ -157,7 +157,7 @@ class Parameters:
 
 
 def _in_turn(regions: list[_Region]) -> Iterator[tuple[_Region, int]]:
-    """Every block once: the first of each region, then the second of each that has one."""
+    """Yields every block once: the first of each region, then the second, and so on."""
     most = max((len(region.sums) for region in regions), default=0)
     for block in range(most):
         for region in regions:
@@ -173,7 +173,7 @@ def _tensor(region: _Region) -> Tensor:
 
 
 def _sums(tensor: Tensor, first: int = 0, count: int = 1 << 62) -> tuple[int, ...]:
-    """The checksums of the memory that a tensor lies in, of `count` blocks from `first` on.
+    """Returns the checksums of a tensor's storage, of `count` blocks from `first` on.
 
     A block is a table of 64-bit words. Rows and columns are summed, and these sums with an odd
     weight for each place: changing one word always changes the checksum, and so does swapping two.

@@ -23,7 +23,7 @@ _CONSOLIDATED = "consolidated"
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """What an engine was told to load."""
+    """An engine's arguments that decide which files it loads."""
 
     model: str
     """A directory, or a name on a hub."""
@@ -46,8 +46,8 @@ class NamesWeights(Protocol):
 
 
 def model_directory(loading: Loading) -> str:
-    """Where the files of the engine's model are. Those of a model on a hub are where the engine has
-    put them when it loaded it; where they are not, its name is returned."""
+    """Returns the directory of the engine's model. A model on a hub has one once the engine has
+    downloaded it; until then its name is returned."""
     if Path(loading.model).exists():
         return loading.model
     try:
@@ -60,16 +60,16 @@ def model_directory(loading: Loading) -> str:
             local_files_only=True,
         )
     except (ImportError, OSError, ValueError):
-        return loading.model  # whoever reads it says what is not there
+        return loading.model  # the caller reports that there is no such directory
     return found
 
 
 def named_weights(settings: NamesWeights, loading: Loading) -> bytes:
     """Returns the digest of the files that the engine has loaded, as the settings name them.
 
-    It is that of all safetensors in the directory unless the engine leaves some of them out. Raises
-    ValueError where the settings name nothing that can be read, Inert where the engine has loaded
-    something else or other files than safetensors.
+    It covers all safetensors of the directory that the engine has not left out. Raises ValueError
+    where the settings name no readable weights, Inert where the engine has loaded other weights or
+    other files than safetensors.
     """
     given = _given(settings)
     directory = Path(model_directory(loading))
@@ -87,14 +87,14 @@ def named_weights(settings: NamesWeights, loading: Loading) -> bytes:
     try:
         same = _digest_of(directory, settings.weights_cache, names) == digest
     except ProfileError as err:
-        raise Inert(f"what the engine has loaded cannot be told: {err}") from err
+        raise Inert(f"cannot read what the engine has loaded: {err}") from err
     if not same:
         raise Inert(f"the engine's weights are not those of {settings.weights}")
     return digest
 
 
 def _given(settings: NamesWeights) -> bytes | tuple[Path, frozenset[str]]:
-    """A digest, or a directory and the names of files in it."""
+    """Returns a digest, or a directory and the names of files in it."""
     if re.fullmatch("[0-9a-fA-F]{64}", settings.weights):
         return bytes.fromhex(settings.weights)
     path = Path(settings.weights)
@@ -107,30 +107,30 @@ def _given(settings: NamesWeights) -> bytes | tuple[Path, frozenset[str]]:
 
 
 def _loaded(directory: Path, loading: Loading) -> frozenset[str]:
-    """The names of the files that the engine has chosen, by the rule that vLLM and SGLang have.
-    Raises Inert for others than safetensors."""
+    """Returns the names of the files that the engine has loaded, by the rule of vLLM and SGLang.
+    Raises Inert for other files than safetensors."""
     chosen = loading.load_format
     if chosen not in SAFETENSORS | {MISTRAL}:
         raise Inert(
             f"load_format {chosen!r} is not supported: the weights are named by their safetensors"
         )
     if not directory.is_dir():
-        raise Inert(f"what the engine has loaded cannot be told: no directory of {loading.model!r}")
+        raise Inert(
+            f"the files that the engine has loaded are unknown: no directory of {loading.model!r}"
+        )
     names = frozenset(file.name for file in directory.glob("*.safetensors"))
     consolidated = frozenset(name for name in names if name.startswith(_CONSOLIDATED))
     index = "model.safetensors.index.json"
     if chosen == MISTRAL or (chosen == "auto" and loading.auto_is_mistral and consolidated):
         names, index = consolidated, "consolidated.safetensors.index.json"
     if not names:
-        raise Inert(f"what the engine has loaded cannot be told: no safetensors in {directory}")
+        raise Inert(f"the engine has loaded other files than safetensors: none in {directory}")
     try:
         listed = json.loads((directory / index).read_text())["weight_map"].values()
     except FileNotFoundError:
         return names
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as err:
-        raise Inert(
-            f"what the engine has loaded cannot be told: {directory / index}: {err}"
-        ) from err
+        raise Inert(f"cannot read what the engine has loaded: {directory / index}: {err}") from err
     return names.intersection(listed)
 
 

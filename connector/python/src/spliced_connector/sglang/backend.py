@@ -219,8 +219,9 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
     def _named(self) -> bytes:
         """The digest of what SGLang has loaded. Nothing is kept where that is something else than
         the settings name."""
-        args = get_server_args()
-        if args is None:
+        try:
+            args = get_server_args()
+        except ValueError:  # there is no engine in this process
             return self._settings.digest()
         try:
             return named_weights(self._settings, loading_of(args))

@@ -37,13 +37,13 @@ class Counts:
         self.update_now()
 
     def update_now(self) -> None:
-        """What was counted since the last time."""
+        """Exports the counts since the last call."""
         for name, count in self._tally.news().items():
             self._counter.labels(name).inc(count)
 
 
 def count_inert() -> None:
-    """Counts an engine in which nothing is reused from the start."""
+    """Exports the count of an engine in which nothing is reused from the start."""
     tally = EngineTally()
     tally.add("inert")
     Counts(tally).update_now()

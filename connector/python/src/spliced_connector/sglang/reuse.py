@@ -57,7 +57,7 @@ class Bare:
 
 
 class ChangedError(Exception):
-    """The engine's weights are not those that name what is reused."""
+    """The engine has other weights than at the start."""
 
 
 class Reuse:
@@ -77,7 +77,7 @@ class Reuse:
     ) -> None:
         """arch: the walk over the model; None in mode prefix. counted: SGLang has metrics."""
         self.weights = weights
-        """The engine's: objects are named by what they were at the start."""
+        """Watches the engine's weights, whose values at the start name all objects."""
         self.engine, self.settings, self.slots = engine, settings, slots
         self.tally = EngineTally()
         self.clock = Clock()

@@ -43,7 +43,7 @@ class Engine:
 
 
 def loading_of(args: Any) -> Loading:
-    """What SGLang was told to load."""
+    """Returns the arguments that decide which files SGLang loads."""
     return Loading(
         model=str(args.model_path),
         load_format=str(args.load_format),

@@ -1,4 +1,4 @@
-"""The weights of the engine in this process, for what runs on other threads than the engine.
+"""The weights of the engine in this process, for other threads than the engine's.
 
 HiCache's storage threads are not given the model. So the plugin notes which runners have loaded
 one, and when their weights are replaced, or their memory is released and must not be read.
@@ -17,7 +17,7 @@ from spliced_connector.serving.parameters import Parameters
 
 
 class EngineWeights:
-    """Those of all runners of a process. Any thread may call."""
+    """Watches the weights of all runners of a process. Any thread may call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,33 +51,34 @@ class EngineWeights:
             return watched
 
     def replace(self) -> None:
-        """From now on weights are, or will be, others than those that were loaded."""
+        """Notes that weights are replaced. It is called before they are."""
         self._replaced = "its weights were replaced"
 
     def release(self) -> None:
-        """The memory of the weights is about to go. Returns when nobody reads it any more."""
+        """Notes that memory of the weights is about to be released. Waits for a comparison that
+        reads it."""
         with self._lock:
             self._released = True
 
     def resume(self) -> None:
-        """The memory is back, and may have other contents."""
+        """Notes that the memory is back, with unknown contents."""
         with self._lock:
             self._released = False
         self.doubt()
 
     def doubt(self) -> None:
-        """Weights may have been written."""
+        """Notes that weights may have been written."""
         for watched in list(self._watched):
             watched.doubt()
 
     def trouble(self, watched: Parameters) -> str:
-        """Why nothing may be shared for good, "" while nothing has changed."""
+        """Returns why nothing may be shared any more, "" while nothing has changed."""
         with self._lock:
             return self._replaced or ("" if self._released else watched.changed())
 
     @property
     def released(self) -> bool:
-        """Whether nothing can be said, and nothing shared, for now."""
+        """Whether nothing may be shared for now, as weights cannot be compared."""
         return self._released
 
 

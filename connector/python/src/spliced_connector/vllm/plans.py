@@ -164,6 +164,10 @@ class SchedulerMode(Protocol):
 class WorkerMode(Protocol):
     """A mode's work, in the process and on the thread that run the model."""
 
+    def shares(self, plan: object) -> bool:
+        """Whether `load` may fill blocks, or store something."""
+        ...
+
     def load(self, plan: object) -> Outcome:
         """Fill blocks. Never raises for trouble of the daemon: that is a failed request."""
         ...

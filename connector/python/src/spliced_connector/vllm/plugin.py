@@ -6,8 +6,8 @@ given the model. So `register` wraps `load_model` of the runner classes and keep
 to each runner that loaded one. A runner shaped otherwise than expected is left alone: no model is
 found then, and splicing stays off.
 
-Nor is a connector told that weights were replaced in place, so `reload_weights` is wrapped too, and
-the engine core's calls by which users reach the weights in other ways or say that they did.
+Nor does a connector hear of weights that are replaced in place. So `reload_weights` is wrapped too,
+and the calls to the engine core after which weights may be others.
 And an engine without requests sleeps until one comes: it has to be woken for a segment that another
 node asks for, so that `run_busy_loop` is wrapped. Nothing else is changed.
 

@@ -33,6 +33,9 @@ class PrefixWorker:
         """Requests whose rows are not all in their own blocks."""
         self._saver = Saver(session.model, session.tally, session.settings.pending_mib << 20)
 
+    def shares(self, plan: object) -> bool:
+        return isinstance(plan, PrefixPlan) and bool(plan.loads)
+
     def load(self, plan: object) -> Outcome:
         """Fills for `load_ms` in all: what is left over fails, so that the engine computes it."""
         if not isinstance(plan, PrefixPlan):

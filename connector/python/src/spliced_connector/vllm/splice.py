@@ -89,6 +89,12 @@ class SpliceWorker:
         self.longest = 0.0
         """The longest time that running requests were held up in one step, seconds."""
 
+    def shares(self, plan: object) -> bool:
+        if not isinstance(plan, SplicePlan):
+            return False
+        loads = plan.prefix is not None and bool(plan.prefix.loads)
+        return loads or bool(plan.loads or plan.work or self._jobs or self._others)
+
     def load(self, plan: object) -> Outcome:
         """Works on all loads, oldest first, for as long as a step may take, and the last piece."""
         if not isinstance(plan, SplicePlan):

@@ -49,7 +49,7 @@ class WorkerHalf:
         self._placed: Placed | None = None  # outlives the mode, as requests do
         self._engine: Engine | None = None
         self._weights: Parameters | None = None
-        self._verify = False  # in this step, whether or not something is loaded or stored
+        self._verify = False  # the weights, also in a step that shares nothing
         self._together = False  # ranks have to do the same in every step
         watch_runners()  # where plugins are not loaded, replaced weights are noticed all the same
         try:
@@ -109,7 +109,8 @@ class WorkerHalf:
             self.turn_off("the scheduler's half has failed")
         for part in (plan, getattr(plan, "prefix", None)):
             self._waiting |= {load.request_id for load in getattr(part, "loads", ())}
-        self._check_weights(plan)
+        if self._verify or (self._mode is not None and self._mode.shares(plan)):
+            self._check_weights()
         outcome = Outcome()
         if self._mode is not None and plan is not None:
             try:
@@ -125,7 +126,8 @@ class WorkerHalf:
         return outcome
 
     def save(self, plan: object) -> None:
-        self._check_weights(plan)
+        if any(getattr(part, "saves", ()) for part in (plan, getattr(plan, "prefix", None))):
+            self._check_weights()
         if self._mode is not None and plan is not None and not self.inert:
             try:
                 self._mode.save(plan)
@@ -133,30 +135,26 @@ class WorkerHalf:
                 self._fail(err)
 
     def doubt(self) -> None:
-        """The engine's weights may have changed since the last step: this one compares them all."""
+        """Makes this step compare all weights, as they may have changed since the last one."""
+        self._verify = True
         if self._weights is not None:
             self._weights.doubt()
-            self._verify = True
 
-    def _check_weights(self, plan: object) -> None:
-        """The daemon's objects are named by the weights that were read at the start.
-
-        Nothing has to be compared in a step that neither loads nor stores.
-        """
+    def _check_weights(self) -> None:
+        """Ends the reuse if the weights are not those that name the daemon's objects."""
+        self._verify = False
         if self._mode is None or self.inert:
             return
         if loaded.replaced(self._config):
             self._leave("its weights were replaced: restart it")
-        elif self._weights is not None and (plan is not None or self._verify):
-            self._verify = False
-            if why := self._weights.changed():
-                self._leave(f"its weights have changed ({why}): restart it")
+        elif self._weights is not None and (why := self._weights.changed()):
+            self._leave(f"its weights have changed ({why}): restart it")
 
     def _leave(self, why: str) -> None:
-        """Ends the reuse on this rank, which may be the only one that has noticed something.
+        """Ends the reuse on this rank, which may be the only one to notice a change.
 
-        Ranks that walk together wait for each other. So one that leaves goes on walking and loads
-        and stores nothing, until the scheduler's half has told all of them in one step.
+        Ranks that walk together wait for each other. So this one keeps walking, but loads and
+        stores nothing, until the scheduler's half ends the reuse on all ranks in one step.
         """
         if self._together and self._mode is not None:
             self._note(why)
