@@ -26,6 +26,7 @@ from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory  
 
 from engine.sglang_hosts import chain, clear, randomise  # noqa: E402
 from running import Daemon  # noqa: E402
+from spliced_connector.serving.parameters import Parameters  # noqa: E402
 from spliced_connector.sglang import SplicedHiCache  # noqa: E402
 from spliced_connector.sglang import backend as sglang_backend  # noqa: E402
 from spliced_connector.sglang.pages import page_name  # noqa: E402
@@ -438,8 +439,12 @@ def test_weights_whose_memory_is_released_are_not_read(
     backend = make(daemon.socket, hosts())
     assert backend.batch_set_v1(["aa"], slots(0)) == [True]
     weights_of().release()
+
+    def read(_: Parameters) -> str:
+        raise AssertionError("weights are read")
+
     with monkeypatch.context() as gone:
-        gone.delattr(runner.model, "_parameters")
+        gone.setattr(Parameters, "changed", read)
         assert backend.batch_exists(["aa"]) == 0
         assert backend.batch_set_v1(["bb"], slots(1)) == [False]
     weights_of().resume()
