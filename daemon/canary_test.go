@@ -1,16 +1,26 @@
 package daemon
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/canary"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 )
 
 // report sends a report and answers whether the profile is off.
@@ -252,8 +262,98 @@ func TestSwitchedOffSurvivesARestartAndAnOperatorClearsIt(t *testing.T) {
 	d.stop()
 
 	d = startDaemon(t, config, nil)
-	if n := d.canary.Off(); n != 0 {
+	if n := d.canary.Sums().Off; n != 0 {
 		t.Fatalf("%d off again after the next restart", n)
+	}
+}
+
+// damage is what may befall the note of what is switched off.
+var damage = map[string]func(t *testing.T, path string){
+	"emptied": func(t *testing.T, path string) {
+		if err := os.Truncate(path, 0); err != nil {
+			t.Fatal(err)
+		}
+	},
+	"unreadable": func(t *testing.T, path string) {
+		if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+	},
+}
+
+// While it is not known what is switched off, no operation serves what was spliced, of any
+// profile of any tenant, although no profile is listed as off.
+func TestEveryOperationIsOffWhileTheNoteCannotBeRead(t *testing.T) {
+	for name, harm := range damage {
+		t.Run(name, func(t *testing.T) {
+			leakCheck(t)
+			config, hbm := withDisk(t), deviceConfig(t)
+			config.HBMPublic, config.HBMPrivate, config.HBMPageBytes = hbm.HBMPublic, hbm.HBMPrivate, hbm.HBMPageBytes
+			config.HBMClient, config.HBMConnections, config.HBMAhead = hbm.HBMClient, hbm.HBMConnections, false
+			p := testProfile(1)
+			d, _ := startDouble(t, config)
+			c := attachDouble(t, d.Socket())
+			c.register(p)
+			if !c.report(wire.ReportRequest{Compared: 1, Failed: 1, Worst: 1, Off: 1}) {
+				t.Fatal("not off")
+			}
+			c.close()
+			d.stop()
+			harm(t, filepath.Join(config.Disk, "switched-off.json"))
+
+			d, _ = startDouble(t, config)
+			c = attachDouble(t, d.Socket())
+			other := adapted("never reported on")
+			for _, p := range []*profile.Profile{p, other} {
+				c.register(p)
+				checkAllOff(t, c, p)
+			}
+			if n := d.canary.Sums().Withheld; n == 0 {
+				t.Error("no key is counted as withheld")
+			}
+			if check := d.check(t, "splicing"); check.State != api.CheckDegraded || !strings.Contains(check.Detail, "every profile is switched off") {
+				t.Errorf("check %s is %s: %s", check.Name, check.State, check.Detail)
+			}
+			if text := d.metricsText(t); !strings.Contains(text, `spliced_profile_switched_off{profile="all",tenant="guarded"} 1`) {
+				t.Error("no series says that all is off")
+			}
+			m := wire.ReportRequest{Profile: c.profile, Compared: 1, Off: 1}
+			c.refused(wire.OpReport, &m, wire.Unavailable, "not noted")
+			c.close()
+			d.deviceAtRest()
+		})
+	}
+}
+
+// checkAllOff publishes under a profile and asks for it by each operation that serves what
+// was spliced.
+func checkAllOff(t *testing.T, c *deviceClient, p *profile.Profile) {
+	t.Helper()
+	doc := newDocument(p, c.hello.Tenants[0].Salt, 1, 40, profile.RoleMid)
+	c.publish(doc)
+	hash := c.keep(p, [32]byte{byte(c.profile)}, 48, wire.AcceptSpliced)
+	both := wire.AcceptExact | wire.AcceptSpliced
+	var m wire.MatchReply
+	c.call(wire.OpMatch, &wire.MatchRequest{Profile: c.profile, Accept: both, Positions: []uint32{48}, Prefixes: [][32]byte{hash}, Keys: [][32]byte{doc.key}}, &m)
+	if m.PrefixTokens != 0 || m.Status[0] != wire.StatusMiss || m.Reason[0] != wire.ReasonOff {
+		t.Errorf("match: %s", told(&m))
+	}
+	if r := c.acquire(0, doc.key); wire.Code(r.Codes[0]) != wire.Miss || r.Leases[0] != 0 {
+		t.Errorf("acquire: %v, lease %d", wire.Code(r.Codes[0]), r.Leases[0])
+	}
+	if r := c.acquireDevice(1, doc.key); wire.Code(r.Codes[0]) != wire.Miss || r.Leases[0] != 0 {
+		t.Errorf("acquire-device: %v, lease %d", wire.Code(r.Codes[0]), r.Leases[0])
+	}
+	load := wire.LoadRequest{Profile: c.profile, Accept: wire.AcceptSpliced, Hash: hash}
+	c.refused(wire.OpLoad, &load, wire.Miss, "switched off")
+	c.refused(wire.OpLoadDevice, &wire.LoadDeviceRequest{LoadRequest: load}, wire.Miss, "switched off")
+	row := c.reserveRequest(doc, 0) // stages the tokens
+	var alone wire.PlanReply
+	c.call(wire.OpPlan, &wire.PlanRequest{
+		Profile: c.profile, Keys: row.Keys, Roles: row.Roles, Heads: row.Heads, Tails: row.Tails, Tokens: row.Tokens, TokenOff: tokensAt,
+	}, &alone)
+	if alone.Plan != 0 || alone.Alone != wire.AloneOff {
+		t.Errorf("plan: %+v", alone)
 	}
 }
 
@@ -303,4 +403,95 @@ func TestSwitchedOffProfilesWithATolerance(t *testing.T) {
 			t.Errorf("%+v", row)
 		}
 	}
+}
+
+// switchedEnv makes the test binary a daemon on the socket, with this disk directory, until
+// it is killed.
+const switchedEnv = "SPLICED_TEST_SWITCHED"
+
+func switchAndDie(socket, disk string) {
+	var t clientProcess
+	config := diskIn(t, disk)
+	config.Socket = socket
+	d, err := New(config, Parts{Log: zerolog.Nop()})
+	if err == nil {
+		err = d.Run(context.Background())
+	}
+	t.Fatal(err)
+}
+
+// adapted is a profile that differs from others by its adapter.
+func adapted(adapter string) *profile.Profile {
+	identity := profiletest.TwoLayers(1)
+	identity.Adapter = adapter
+	return profiletest.New(identity)
+}
+
+// A daemon that is killed as soon as it has answered, by a canary's report or to an operator,
+// has what it switched off after a restart.
+func TestAnsweredSwitchesOutliveAKill(t *testing.T) {
+	leakCheck(t)
+	config := withDisk(t)
+	const rounds = 8
+	for i := range rounds {
+		command := exec.Command(os.Args[0])
+		command.Env = append(os.Environ(), switchedEnv+"="+config.Disk, daemonEnv+"="+config.Socket)
+		command.Stderr = os.Stderr
+		if err := command.Start(); err != nil {
+			t.Fatal(err)
+		}
+		listens(t, config.Socket)
+		p := adapted(fmt.Sprint(i))
+		c := attach(t, config.Socket)
+		c.register(p)
+		if i%2 == 0 {
+			c.report(wire.ReportRequest{Compared: 1, Failed: 1, Worst: 1, Off: 1})
+		} else if _, err := adminAt(t, config.Socket).SwitchProfile(t.Context(), api.SwitchQuery{Profile: api.Digest(p.Fingerprint()), Tenant: "default", Off: true}); err != nil {
+			t.Error(err)
+		}
+		if err := command.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = command.Wait()
+		c.close()
+	}
+	d := startDaemon(t, config, nil)
+	rows := d.canary.List()
+	for i := range rounds {
+		of := adapted(fmt.Sprint(i)).Fingerprint()
+		if !slices.ContainsFunc(rows, func(r canary.Row) bool { return r.Fingerprint == of && r.Off }) {
+			t.Errorf("what was switched off in round %d is on again", i)
+		}
+	}
+}
+
+// What is switched off is so at once, and the answer says where that will not last.
+func TestASwitchThatCannotBeNotedIsNotAnsweredAsDone(t *testing.T) {
+	leakCheck(t)
+	config := withDisk(t)
+	d := startDaemon(t, config, nil)
+	if err := errors.Join(os.RemoveAll(filepath.Join(config.Disk, "switched-off.json.new")), os.Mkdir(filepath.Join(config.Disk, "switched-off.json.new"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	c := attach(t, d.Socket())
+	p := testProfile(1)
+	c.register(p)
+	m := wire.ReportRequest{Profile: c.profile, Compared: 1, Failed: 1, Worst: 1, Off: 1}
+	c.refused(wire.OpReport, &m, wire.Unavailable, "in force, but not noted yet")
+	if r := c.match([32]byte{1}); r.Reason[0] != wire.ReasonOff {
+		t.Errorf("reason %d", r.Reason[0])
+	}
+	other := adapted("other")
+	c.register(other)
+	q := api.SwitchQuery{Profile: api.Digest(other.Fingerprint()), Off: true}
+	if _, err := d.adminClient(t).SwitchProfile(t.Context(), q); !errors.Is(err, api.ErrUnavailable) {
+		t.Errorf("an operator is answered %v", err)
+	}
+	if err := os.Remove(filepath.Join(config.Disk, "switched-off.json.new")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what was not noted is", func() bool {
+		_, err := d.adminClient(t).SwitchProfile(t.Context(), q)
+		return err == nil
+	})
 }

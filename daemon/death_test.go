@@ -26,6 +26,10 @@ func TestMain(m *testing.M) {
 			noteAndDie(socket, disk)
 			return
 		}
+		if disk := os.Getenv(switchedEnv); disk != "" {
+			switchAndDie(socket, disk)
+			return
+		}
 		serveAndDie(socket, os.Getenv(libraryEnv))
 		return
 	}

@@ -98,7 +98,7 @@ func (d *Daemon) diskComes() bool {
 	case <-d.remembered.Loaded():
 		return false
 	default:
-		return true
+		return d.canary.Unknown() == "" // else all is off, however long it takes
 	}
 }
 

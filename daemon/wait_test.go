@@ -211,6 +211,33 @@ func TestAnAcquireWaitsForTheDiskAndHoldsNobodyUp(t *testing.T) {
 	s.atRest()
 }
 
+// What waits for a disk while its profile is switched off is not served.
+func TestASwitchReachesRequestsThatWait(t *testing.T) {
+	leakCheck(t)
+	for name, all := range map[string]uint8{"each": 0, "all or none": 1} {
+		t.Run(name, func(t *testing.T) {
+			s := startSlow(t, small)
+			d, held := s.onDisk(1), s.document(2)
+			s.c.publish(held)
+			s.disk.reads.close()
+			request := s.c.send(wire.OpAcquire, &wire.AcquireRequest{Profile: s.c.profile, All: all, Keys: [][32]byte{held.key, d.key}})
+			s.disk.reads.await(t)
+			s.c.report(wire.ReportRequest{Compared: 1, Failed: 1, Worst: 1, Off: 1})
+			s.disk.reads.open()
+			code, body, _ := s.c.await(request)
+			var r wire.AcquireReply
+			if code != wire.OK || r.Decode(body) != nil {
+				t.Fatalf("%v: %s", code, wire.ErrorText(body))
+			}
+			if wire.Code(r.Codes[0]) != wire.Miss || wire.Code(r.Codes[1]) != wire.Miss || r.Leases[0] != 0 || r.Leases[1] != 0 {
+				t.Errorf("rows are answered %d with leases %d", r.Codes, r.Leases)
+			}
+			s.c.close()
+			s.atRest()
+		})
+	}
+}
+
 func TestAnAcquireThatIsCancelledHoldsNothing(t *testing.T) {
 	leakCheck(t)
 	s := startSlow(t, small)

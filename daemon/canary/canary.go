@@ -5,6 +5,7 @@ package canary
 
 import (
 	"cmp"
+	"context"
 	"math"
 	"slices"
 	"strings"
@@ -29,15 +30,21 @@ const maxRows = 256
 // of another, and no tenant can take reuse from another.
 type Canary struct {
 	now      func() time.Time
-	offs     atomic.Int64           // rows that are off: while there is none, lookups ask no further
+	offs     atomic.Int64           // rows that are off: while there is none, IsOff takes no lock
 	withheld atomic.Uint64          // segment keys that were misses for it
 	unknown  atomic.Pointer[string] // why it is not known what is off: then all is; nil = it is known
 	changed  chan struct{}          // capacity 1: what is off has changed
 	share    atomic.Uint64          // bits of the share that engines are told; negative = as they were told
 
+	remembered bool // a Memory notes what is off; fixed before use
+
 	mu struct {
 		sync.Mutex
-		rows map[Key]*Reports
+		rows    map[Key]*Reports
+		changes uint64        // of what is off
+		noted   uint64        // of them, in the note on disk
+		trouble error         // why the last attempt to note them failed
+		wake    chan struct{} // closed when noted or trouble was set
 	}
 }
 
@@ -63,7 +70,7 @@ type Reports struct {
 func New(now func() time.Time) *Canary {
 	c := &Canary{now: now, changed: make(chan struct{}, 1)}
 	c.SetShare(-1)
-	c.mu.rows = map[Key]*Reports{}
+	c.mu.rows, c.mu.wake = map[Key]*Reports{}, make(chan struct{})
 	return c
 }
 
@@ -126,7 +133,7 @@ func (c *Canary) Add(of Key, model string, m *wire.ReportRequest) (off, switched
 	if switched = m.Off == 1 && !r.Off; switched {
 		r.Off, r.Since, r.Why = true, r.Last, PlainText(m.Text)
 		c.offs.Add(1)
-		c.noteChange()
+		c.noteChangeLocked()
 	}
 	return r.Off || c.unknown.Load() != nil, switched, nil
 }
@@ -156,15 +163,68 @@ func (c *Canary) newRowLocked(of Key) (*Reports, error) {
 	return r, nil
 }
 
-func (c *Canary) noteChange() {
+func (c *Canary) noteChangeLocked() {
+	c.mu.changes++
+	c.mu.trouble = nil // of an attempt that did not have this change
 	select {
 	case c.changed <- struct{}{}:
 	default:
 	}
 }
 
+// Durable waits until what is switched off now outlives the daemon: a kill, and a loss of
+// power. Without a Memory nothing does, and it returns at once. ErrUnavailable: it could not
+// be noted; it is in force all the same, and Memory tries again.
+func (c *Canary) Durable(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for want := c.mu.changes; c.remembered && c.mu.noted < want; {
+		if why := c.Unknown(); why != "" {
+			return codes.Refuse(wire.Unavailable, "in force, but not noted for the next start: %s", why)
+		}
+		if err := c.mu.trouble; err != nil {
+			return codes.Refuse(wire.Unavailable, "in force, but not noted yet for the next start: %v", err)
+		}
+		wake := c.mu.wake
+		c.mu.Unlock()
+		select {
+		case <-wake:
+		case <-ctx.Done():
+		}
+		c.mu.Lock()
+		if ctx.Err() != nil && c.mu.noted < want {
+			return codes.Refuse(wire.Unavailable, "in force, but not noted yet for the next start: the disk does not answer")
+		}
+	}
+	return nil
+}
+
+// noting returns what is to be noted, and for settled how many changes that includes.
+func (c *Canary) noting() (rows []Row, changes uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.listLocked(), c.mu.changes
+}
+
+// settled ends an attempt to note so many changes.
+func (c *Canary) settled(changes uint64, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err == nil:
+		c.mu.noted = max(c.mu.noted, changes)
+	case changes == c.mu.changes:
+		c.mu.trouble = err
+	default:
+		return // another attempt follows at once
+	}
+	close(c.mu.wake)
+	c.mu.wake = make(chan struct{})
+}
+
 // Set switches a profile for a tenant, as an operator asks, and reports whether
 // that changed anything. While it is not known what is off, nothing is switched on.
+// The change is in force at once; Durable waits until it outlives the daemon.
 func (c *Canary) Set(of Key, model string, off bool, why string) (changed bool, err error) {
 	if unknown := c.Unknown(); unknown != "" && !off {
 		return false, codes.Refuse(wire.Unavailable, "everything is switched off: %s", unknown)
@@ -191,7 +251,7 @@ func (c *Canary) Set(of Key, model string, off bool, why string) (changed bool, 
 		c.offs.Add(-1)
 		r.Since = time.Time{}
 	}
-	c.noteChange()
+	c.noteChangeLocked()
 	return true, nil
 }
 
@@ -201,10 +261,23 @@ type Row struct {
 	Reports
 }
 
-// List copies all rows, in the order of tenants and fingerprints.
+// List copies all rows, in the order of tenants and fingerprints. While it is not known
+// what is off, all are, and say why.
 func (c *Canary) List() []Row {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	rows := c.listLocked()
+	c.mu.Unlock()
+	if why := c.Unknown(); why != "" {
+		for i := range rows {
+			if r := &rows[i]; !r.Off {
+				r.Off, r.Why = true, why
+			}
+		}
+	}
+	return rows
+}
+
+func (c *Canary) listLocked() []Row {
 	rows := make([]Row, 0, len(c.mu.rows))
 	for key, r := range c.mu.rows {
 		rows = append(rows, Row{key, *r})
@@ -214,9 +287,6 @@ func (c *Canary) List() []Row {
 	})
 	return rows
 }
-
-// Off is how many profiles are switched off.
-func (c *Canary) Off() int { return int(max(0, c.offs.Load())) }
 
 // Withhold counts segment keys that were answered as misses for it.
 func (c *Canary) Withhold(n int) { c.withheld.Add(uint64(n)) }
@@ -231,9 +301,12 @@ type Sums struct {
 
 // Sums adds up what was reported.
 func (c *Canary) Sums() Sums {
-	sums := Sums{Withheld: c.withheld.Load(), Off: c.Off()}
+	sums := Sums{Withheld: c.withheld.Load()}
 	for _, r := range c.List() {
 		sums.Compared, sums.Failed = sums.Compared+r.Compared, sums.Failed+r.Failed
+		if r.Off {
+			sums.Off++
+		}
 	}
 	return sums
 }

@@ -38,8 +38,8 @@ func TestReportsOfOneTenantAreBounded(t *testing.T) {
 	} else if code, _ := codes.Of(err); code != wire.Full {
 		t.Fatal(err)
 	}
-	if rows := c.List(); len(rows) != maxRows || c.Off() != maxRows {
-		t.Fatalf("%d rows, %d off", len(rows), c.Off())
+	if rows := c.List(); len(rows) != maxRows || c.Sums().Off != maxRows {
+		t.Fatalf("%d rows, %d off", len(rows), c.Sums().Off)
 	}
 	elsewhere := of(0, 1)
 	elsewhere.Tenant = 2

@@ -44,8 +44,9 @@ type Memory struct {
 	others []noted // of tenants that are not configured now; owned by Run
 }
 
-// NewMemory makes the memory of c. It uses n only in Run.
+// NewMemory makes the memory of c, before c is used. It uses n only in Run.
 func NewMemory(c *Canary, n note.Disk, tenants tiering.Tenants, log zerolog.Logger) *Memory {
+	c.remembered = true
 	return &Memory{canary: c, notes: n, tenants: tenants, log: log, loaded: make(chan struct{})}
 }
 
@@ -161,10 +162,17 @@ func parseNote(content []byte) (list []noted, err error) {
 	return list, nil
 }
 
-// save writes what is switched off now.
+// save writes what is switched off now, and settles it with the canary.
 func (k *Memory) save() error {
+	rows, changes := k.canary.noting()
+	err := k.write(rows)
+	k.canary.settled(changes, err)
+	return err
+}
+
+func (k *Memory) write(rows []Row) error {
 	list := append([]noted{}, k.others...)
-	for _, r := range k.canary.List() {
+	for _, r := range rows {
 		if r.Off {
 			list = append(list, noted{k.tenants.NameOf(r.Tenant), api.Digest(r.Fingerprint), r.Model, r.Since, r.Why})
 		}

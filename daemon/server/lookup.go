@@ -326,7 +326,7 @@ func (t *task) load() (wire.Message, error) {
 func (t *task) loadFrom(now loadNow, later loadLater, q tiering.LoadQuery) (wire.Message, error) {
 	if q.Accept&tier.Spliced != 0 && t.switchedOff(q.Profile) {
 		if q.Accept &^= tier.Spliced; q.Accept == 0 {
-			return nil, codes.Refuse(wire.Miss, "checkpoint %x: splicing is switched off for its profile", q.Hash[:8])
+			return nil, refuseOff(&q)
 		}
 	}
 	got, err := now(&q)
@@ -338,6 +338,10 @@ func (t *task) loadFrom(now loadNow, later loadLater, q tiering.LoadQuery) (wire
 		return nil, nil
 	}
 	return t.loaded(&q, &got)
+}
+
+func refuseOff(q *tiering.LoadQuery) error {
+	return codes.Refuse(wire.Miss, "checkpoint %x: splicing is switched off for its profile", q.Hash[:8])
 }
 
 // loadNow and loadLater are methods of a session.

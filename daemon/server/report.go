@@ -9,22 +9,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// switchedOff reports whether segments may not be used by a request.
+// switchedOff reports whether segments may not be used by a request. So it is also where the
+// profile is not known any more: nothing says that it is on.
 func (t *task) switchedOff(id tier.ProfileID) bool {
-	c := t.conn.server.canary
-	if c.Off() == 0 {
-		return false
-	}
-	of, ok := t.reported(id)
-	return ok && c.IsOff(of)
-}
-
-func (t *task) reported(id tier.ProfileID) (key canary.Key, ok bool) {
 	p, ok := t.conn.server.store.Profile(id)
-	if !ok {
-		return key, false
-	}
-	return canary.Key{Tenant: tier.TenantID(t.header.Tenant), Fingerprint: p.Fingerprint()}, true
+	return !ok || t.conn.server.canary.IsOff(canary.Key{Tenant: tier.TenantID(t.header.Tenant), Fingerprint: p.Fingerprint()})
 }
 
 // report takes what a canary has seen.
@@ -56,7 +45,23 @@ func (t *task) report() (wire.Message, error) {
 			Str("client", t.at.client).Uint32("compared", m.Compared).Uint32("failed", m.Failed).Float64("worst", m.Worst).
 			Float64("bound", m.Bound).Str("why", canary.PlainText(m.Text)).Msg("splicing is switched off for this profile until an operator switches it on")
 	}
-	return &wire.ReportReply{Off: oneIf(off)}, nil
+	reply := &wire.ReportReply{Off: oneIf(off)}
+	if m.Off == 0 {
+		return reply, nil
+	}
+	// Who is answered that a profile is off may rely on it after a crash, too.
+	if !t.conn.mayWait() {
+		return nil, codes.Refuse(wire.Busy, "in force, but too many requests are in flight for one more that waits until it is noted")
+	}
+	t.rest = func(t *task) (wire.Message, error) {
+		ctx, stop := t.patience(0)
+		defer stop()
+		if err := s.canary.Durable(ctx); err != nil {
+			return nil, err
+		}
+		return reply, nil
+	}
+	return nil, nil
 }
 
 func checkReport(m *wire.ReportRequest) error {

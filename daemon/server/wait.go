@@ -8,6 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // rest is what is left of a request that has to wait for a disk. It runs in a
@@ -89,6 +90,10 @@ func awaitAcquire(q leasing, rows []tiering.Acquired) rest {
 			t.giveAllBack(rows)
 			return nil, err
 		}
+		if t.switchedOff(q.Profile) { // meanwhile
+			t.giveAllBack(rows)
+			rows = make([]tiering.Acquired, len(rows))
+		}
 		return t.acquired(&q, rows), nil
 	}
 }
@@ -108,6 +113,10 @@ func awaitTogether(q leasing) rest {
 			t.giveAllBack(rows)
 			return nil, err
 		}
+		if t.switchedOff(q.Profile) { // meanwhile
+			t.giveAllBack(rows)
+			rows = make([]tiering.Acquired, len(rows))
+		}
 		return t.acquired(&q, rows), nil
 	}
 }
@@ -126,6 +135,10 @@ func awaitLoad(later loadLater, q tiering.LoadQuery) rest {
 				t.giveBack(got.Lease)
 			}
 			return nil, err
+		}
+		if got.Hit && got.Kind&tier.Spliced != 0 && t.switchedOff(q.Profile) { // meanwhile
+			t.giveBack(got.Lease)
+			return nil, refuseOff(&q)
 		}
 		return t.loaded(&q, &got)
 	}

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -20,9 +21,6 @@ func (v *View) splicingCheck() api.Check {
 	check := api.Check{Name: "splicing", State: api.CheckOK}
 	if why := v.o.Canary.Unknown(); why != "" {
 		check.State, check.Detail = api.CheckDegraded, "every profile is switched off: "+why
-		return check
-	}
-	if v.o.Canary.Off() == 0 {
 		return check
 	}
 	var off []string
@@ -63,7 +61,7 @@ func (v *View) canary(r *canary.Row) api.Canary {
 	if !math.IsInf(r.Worst, 1) {
 		c.Worst = &r.Worst
 	}
-	if r.Off {
+	if !r.Since.IsZero() {
 		c.Since = &r.Since
 	}
 	if !r.Last.IsZero() {
@@ -71,6 +69,10 @@ func (v *View) canary(r *canary.Row) api.Canary {
 	}
 	return c
 }
+
+// switchPatience is how long a switch may take to outlive the daemon: less than clients wait
+// for an answer, far more than a disk that answers needs.
+const switchPatience = 3 * time.Second
 
 // SwitchProfile implements api.Canaries.
 func (v *View) SwitchProfile(q api.SwitchQuery) ([]api.Canary, error) {
@@ -91,6 +93,13 @@ func (v *View) SwitchProfile(q api.SwitchQuery) ([]api.Canary, error) {
 		}
 		if changed {
 			v.tellSwitched(of, t, model, &q)
+		}
+	}
+	if !q.Dry {
+		ctx, stop := context.WithTimeout(context.Background(), switchPatience)
+		defer stop()
+		if err := c.Durable(ctx); err != nil {
+			return nil, fmt.Errorf("%w: %w", err, api.ErrUnavailable)
 		}
 	}
 	var list []api.Canary

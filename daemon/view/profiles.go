@@ -172,23 +172,35 @@ func eachOfCost(name string, c *tiering.ProfileCosts, f func(any)) {
 func (v *View) eachOfCanary(f func(any)) {
 	sums := v.o.Canary.Sums()
 	f(&sums)
-	for _, s := range v.canarySeries(v.o.Canary.List()) {
+	for _, s := range v.canarySeries(v.o.Canary.List(), v.o.Canary.Unknown() != "") {
 		f(s)
 	}
 }
 
-// canarySeries adds up what shares a row.
-func (v *View) canarySeries(rows []canary.Row) (list []*canarySeries) {
+// everyProfile is the label of what is switched off while it is not known which profiles are.
+const everyProfile = "all"
+
+// canarySeries adds up what shares a row. unknown: it is not known what is off.
+func (v *View) canarySeries(rows []canary.Row, unknown bool) (list []*canarySeries) {
 	at := map[[2]string]*canarySeries{}
-	for i := range rows {
-		r := &rows[i]
-		name, tenant := v.labels.profile(r.Fingerprint), v.tenantLabel(r.Tenant)
+	row := func(name string, of tier.TenantID) *canarySeries {
+		tenant := v.tenantLabel(of)
 		s := at[[2]string{name, tenant}]
 		if s == nil {
 			s = &canarySeries{Profile: name, Tenant: tenant}
 			at[[2]string{name, tenant}] = s
 			list = append(list, s)
 		}
+		return s
+	}
+	if unknown {
+		for i := range v.o.Tenants {
+			row(everyProfile, v.o.Tenants[i].ID).Off = 1
+		}
+	}
+	for i := range rows {
+		r := &rows[i]
+		s := row(v.labels.profile(r.Fingerprint), r.Tenant)
 		s.Compared += r.Compared
 		s.Failed += r.Failed
 		s.Worst = max(s.Worst, r.Worst)

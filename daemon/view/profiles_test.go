@@ -31,7 +31,7 @@ func TestReportsBeyondTheBoundOfLabelsShareARow(t *testing.T) {
 	var rest []*canarySeries
 	for range 2 { // a second scrape tells the same names
 		compared, failed, rest = 0, 0, nil
-		for _, s := range v.canarySeries(rows) {
+		for _, s := range v.canarySeries(rows, false) {
 			names[s.Profile] = true
 			compared, failed = compared+s.Compared, failed+s.Failed
 			if s.Profile == metric.Other {
