@@ -94,7 +94,7 @@ func (f *fakeNode) request(id uint64) Request {
 	return Request{
 		ID: id, Name: "cmpl-1", At: longAgo, Tenant: []string{"a", "b"}[id%2], Profile: 1, Model: "m", Client: "c", Trace: "4bf92f3577b34da6a3ce929d0e0e4736",
 		Way: WaySplice, Prompt: 100, Engine: 10, Prefix: 20, Reused: 40, Computed: 30, Seam: 8, PrefixTier: "dram", PrefixReason: "unknown",
-		Bytes: 1 << 20, MatchMillis: 0.4, WaitMillis: 2, TTFTMillis: 50, SavedMillis: 70, Ways: []WayCost{{WayRecompute, 120}, {WaySplice, 50}},
+		Bytes: 1 << 20, MatchMillis: 0.4, WaitMillis: 2, TTFTMillis: 50, SavedMillis: 70, SavedBy: SavedByPrefill, Ways: []WayCost{{WayRecompute, 120}, {WaySplice, 50}},
 		Spans: []Span{
 			{End: 10, From: FromEngine},
 			{Begin: 10, End: 30, From: FromPrefix, Tier: "dram"},

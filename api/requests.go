@@ -50,11 +50,20 @@ type Request struct {
 	MatchMillis  float64 `json:"match_ms"`      // until it was decided how
 	WaitMillis   float64 `json:"wait_ms"`       // for bytes, from then on
 	TTFTMillis   float64 `json:"ttft_ms"`       // from the request's arrival to its first token; 0 = not told
-	SavedMillis  float64 `json:"saved_ms"`      // an estimate, from what prefills were measured to take
+	SavedMillis  float64 `json:"saved_ms"`      // an estimate
+	SavedBy      string  `json:"saved_by"`      // what it is estimated by: one of SavedBy…
+	Unverified   bool    `json:"unverified"`    // it says that it reused what its connection had not looked up; it is in no sums
 
 	Ways  []WayCost `json:"ways,omitempty"`  // that were possible, as they were predicted
 	Spans []Span    `json:"spans,omitempty"` // of one request, not of a listing: ascending, covering the prompt
 }
+
+// What the time that a request saved is estimated by.
+const (
+	SavedByTTFT    = "ttft"    // measured times to first tokens of prompts that were computed in full
+	SavedByPrefill = "prefill" // prefills that engines timed
+	SavedByGuess   = "guess"   // nothing that was measured
+)
 
 // WayCost is what a way was predicted to take.
 type WayCost struct {
@@ -94,6 +103,12 @@ type Usage struct {
 	Computed uint64  `json:"computed_tokens"`
 	Seam     uint64  `json:"seam_tokens"`
 	Saved    float64 `json:"saved_ms"` // an estimate
+	// SavedGuess is the part of Saved that no measured time is behind.
+	SavedGuess float64 `json:"saved_guess_ms"`
+	// Unverified are reports that say that they reused what their connection had not looked
+	// up, UnverifiedTokens the tokens of their prompts. They are in nothing else here.
+	Unverified       uint64 `json:"unverified_requests"`
+	UnverifiedTokens uint64 `json:"unverified_tokens"`
 	// TTFTMillis are those of the TTFTRequests that told: their mean is the quotient.
 	TTFTMillis   float64           `json:"ttft_ms"`
 	TTFTRequests uint64            `json:"ttft_requests"`
@@ -116,7 +131,8 @@ func (u *Usage) Add(o *Usage) {
 	u.Requests += o.Requests
 	u.Prompt, u.Engine, u.Prefix = u.Prompt+o.Prompt, u.Engine+o.Engine, u.Prefix+o.Prefix
 	u.Reused, u.Computed, u.Seam = u.Reused+o.Reused, u.Computed+o.Computed, u.Seam+o.Seam
-	u.Saved += o.Saved
+	u.Saved, u.SavedGuess = u.Saved+o.Saved, u.SavedGuess+o.SavedGuess
+	u.Unverified, u.UnverifiedTokens = u.Unverified+o.Unverified, u.UnverifiedTokens+o.UnverifiedTokens
 	u.TTFTMillis, u.TTFTRequests = u.TTFTMillis+o.TTFTMillis, u.TTFTRequests+o.TTFTRequests
 	if u.Since.IsZero() || o.Since.Before(u.Since) {
 		u.Since = o.Since

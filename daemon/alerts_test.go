@@ -108,7 +108,7 @@ func exposed(t *testing.T) map[string]map[string]bool {
 	client.register(p)
 	client.publish(newDocument(p, client.hello.Tenants[0].Salt, 1, 64, profile.RoleFirst))
 	client.report(wire.ReportRequest{Compared: 1, Bound: 0.1})
-	client.served(splicedRequest())
+	client.served(client.lookedUp())
 	families := map[string]map[string]bool{}
 	gather := func() {
 		for _, r := range []*running{a, gpu} {

@@ -19,10 +19,14 @@ func (d *Daemon) told(r *usage.Request) {
 		d.spans.Served(r, view.WayName(r.Way), d.server.TenantName(r.Who.Tenant))
 	}
 	reused := r.Sources[usage.Checkpoint] + r.Sources[usage.Segment]
+	unverified := ""
+	if r.Unverified {
+		unverified = ", unverified"
+	}
 	d.journal.Append(journal.Event{
 		At: r.At, Kind: journal.Request, Profile: uint32(r.Who.Profile), Tokens: int(r.Tokens), Bytes: int64(min(r.Bytes, 1<<62)),
 		Tenant: d.server.TenantName(r.Who.Tenant), Model: r.Who.Model, Client: r.Who.Client, Why: view.WayName(r.Way),
-		Text: fmt.Sprintf("request %d: %d of %d tokens reused, some %.0f ms saved", r.Number, reused, r.Tokens, r.Saved),
+		Text: fmt.Sprintf("request %d: %d of %d tokens reused, some %.0f ms saved%s", r.Number, reused, r.Tokens, r.Saved, unverified),
 	})
 }
 

@@ -31,6 +31,27 @@ func splicedRequest() wire.ServedRequest {
 	}
 }
 
+// lookedUp is splicedRequest of a prompt whose prefix and first segment are there, and were
+// looked up by this connection.
+func (c *rawClient) lookedUp() wire.ServedRequest {
+	c.t.Helper()
+	p := testProfile(1)
+	doc, prefix := newDocument(p, c.hello.Tenants[0].Salt, 77, 40, profile.RoleMid), [32]byte{77}
+	var found wire.MatchReply
+	for {
+		q := &wire.MatchRequest{Profile: c.profile, Accept: wire.AcceptExact, Positions: []uint32{30}, Prefixes: [][32]byte{prefix}, Keys: [][32]byte{doc.key}}
+		c.call(wire.OpMatch, q, &found)
+		if found.PrefixTokens == 30 && found.Status[0] == wire.StatusHit {
+			break
+		}
+		c.publish(doc)
+		c.keep(p, prefix, 30, wire.AcceptExact)
+	}
+	m := splicedRequest()
+	m.Keys[0] = doc.key
+	return m
+}
+
 func same(t *testing.T, want, got any) {
 	t.Helper()
 	if !reflect.DeepEqual(want, got) {
@@ -45,8 +66,8 @@ func TestServedRequestsAddUp(t *testing.T) {
 	c, other := attach(t, d.Socket()), attach(t, d.Socket(), guarded)
 	c.register(p)
 	other.register(p)
-	m := splicedRequest()
-	c.served(m)
+	c.served(c.lookedUp())
+	m := c.lookedUp()
 	number := c.served(m)
 	other.served(wire.ServedRequest{Way: wire.WayRecompute, Tokens: 7, PrefixReason: wire.ReasonUnknown})
 
@@ -55,13 +76,13 @@ func TestServedRequestsAddUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	seam := func(begin, end int) api.Span {
-		return api.Span{Begin: begin, End: end, From: api.FromComputed, Tier: "disk", Reason: "seam", Key: &api.Digest{1}}
+		return api.Span{Begin: begin, End: end, From: api.FromComputed, Tier: "disk", Reason: "seam", Key: (*api.Digest)(&m.Keys[0])}
 	}
 	want := []api.Span{
 		{Begin: 0, End: 10, From: api.FromEngine},
 		{Begin: 10, End: 30, From: api.FromPrefix, Tier: "dram"},
 		seam(30, 34),
-		{Begin: 34, End: 66, From: api.FromSegment, Tier: "disk", Key: &api.Digest{1}},
+		{Begin: 34, End: 66, From: api.FromSegment, Tier: "disk", Key: (*api.Digest)(&m.Keys[0])},
 		seam(66, 70),
 		{Begin: 70, End: 90, From: api.FromComputed, Reason: "evicted", Key: &api.Digest{2}},
 		{Begin: 90, End: 100, From: api.FromComputed, Reason: "new"},
@@ -70,9 +91,9 @@ func TestServedRequestsAddUp(t *testing.T) {
 	if got.Name != "cmpl?[2J7" || got.Trace != "4bf92f3577b34da6a3ce929d0e0e4736" || got.TTFTMillis != 40 || got.WaitMillis != 2 || len(got.Ways) != 3 {
 		t.Fatalf("%+v", got)
 	}
-	prefill := d.store.Prefill(1)
-	if saved := prefill.Marginal(10, 100) - prefill.Marginal(62, 100) - 2; got.SavedMillis != saved {
-		t.Fatalf("saved %v, want %v", got.SavedMillis, saved)
+	prefill, _ := d.store.Prefill(1)
+	if saved := prefill.Marginal(10, 100) - prefill.Marginal(62, 100) - 2; got.SavedMillis != saved || got.SavedBy != api.SavedByGuess {
+		t.Fatalf("saved %v by %s, want %v by a guess", got.SavedMillis, got.SavedBy, saved)
 	}
 	events, _ := d.journal.Events(api.EventQuery{Kinds: []string{api.EventRequest}, Limit: 10})
 	if len(events) != 3 || events[1].Why != api.WaySplice || events[1].Tokens != 100 || events[1].Bytes != 4096 || events[2].Tenant != "guarded" {
@@ -106,7 +127,9 @@ func TestServedIsInTheMetrics(t *testing.T) {
 	d := startDaemon(t, testConfig(t), nil)
 	c := attach(t, d.Socket())
 	c.register(testProfile(1))
-	c.served(splicedRequest())
+	c.served(c.lookedUp())
+	c.served(splicedRequest()) // of a prompt that it has not looked up
+	c.match([32]byte{1})
 	slow := wire.ServedRequest{Way: wire.WayRecompute, Tokens: 7, PrefixReason: wire.ReasonUnknown, WaitMicros: 5e6}
 	c.served(slow)
 	list, err := d.registry.Gather()
@@ -133,6 +156,7 @@ func TestServedIsInTheMetrics(t *testing.T) {
 		"spliced_served_tokens_total computed": 45, "spliced_served_missed_tokens_total seam": 8, "spliced_served_missed_tokens_total evicted": 20,
 		"spliced_served_missed_tokens_total unknown": 7, "spliced_served_missed_tokens_total declined": 0,
 		"spliced_served_requests_total splice": 1, "spliced_served_requests_total recompute": 1, "spliced_served_lost_seconds_total": 5,
+		"spliced_served_unverified_total": 1, "spliced_served_unverified_tokens_total": 100,
 		"spliced_served_ttft_seconds": 1, // the other did not tell
 	} {
 		if v, ok := got[name]; !ok || v != want {
@@ -188,7 +212,7 @@ func TestSumsOfServedSurviveRestarts(t *testing.T) {
 		d := startDaemon(t, config, nil)
 		c := attach(t, d.Socket())
 		c.register(testProfile(1))
-		c.served(splicedRequest())
+		c.served(c.lookedUp())
 		eventually(t, "the sums of earlier starts", func() bool {
 			rows := d.view.Usage()
 			return len(rows) == 1 && rows[0].Requests == want.Requests+1
@@ -208,7 +232,7 @@ func TestHistoryHasWhatWasServed(t *testing.T) {
 	c := attach(t, d.Socket())
 	c.register(testProfile(1))
 	before := d.sample()
-	c.served(splicedRequest())
+	c.served(c.lookedUp())
 	after := d.sample()
 	if after.Requests-before.Requests != 1 || after.Prompt-before.Prompt != 100 || after.At.Before(before.At) || after.At.Sub(before.At) > time.Minute {
 		t.Fatalf("before %+v, after %+v", before, after)
@@ -216,5 +240,141 @@ func TestHistoryHasWhatWasServed(t *testing.T) {
 	o := d.view.Overview("")
 	if o.Usage.Requests != 1 || o.History.StepSeconds != 10 || len(o.History.Series["prompt_tokens"]) != len(o.History.At) || !o.Status.Ready {
 		t.Fatalf("%+v", o)
+	}
+}
+
+// What a connection says it reused without having been told that it is there is in no sums.
+func TestReportsAreCheckedAgainstWhatTheirConnectionFound(t *testing.T) {
+	leakCheck(t)
+	d := startDaemon(t, testConfig(t), nil)
+	c, other := attach(t, d.Socket()), attach(t, d.Socket())
+	p := testProfile(1)
+	c.register(p)
+	other.register(p)
+	honest := c.lookedUp()
+	doc := newDocument(p, c.hello.Tenants[0].Salt, 77, 40, profile.RoleMid)
+	unverified := func(from *rawClient, m wire.ServedRequest) bool {
+		t.Helper()
+		r, err := d.view.Request(from.served(m))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Unverified
+	}
+	change := func(f func(*wire.ServedRequest)) wire.ServedRequest {
+		m := splicedRequest()
+		m.Keys = [][32]byte{honest.Keys[0], {2}}
+		f(&m)
+		return m
+	}
+	noPrefix := func(m *wire.ServedRequest) { m.Engine, m.Prefix, m.WaitMicros = 0, 0, 0 }
+	for name, m := range map[string]wire.ServedRequest{
+		"what another connection found":  change(func(*wire.ServedRequest) {}),
+		"a segment that nobody has":      change(func(m *wire.ServedRequest) { noPrefix(m); m.Keys[0] = [32]byte{9} }),
+		"a prefix that nobody has":       change(func(m *wire.ServedRequest) { m.Reused[0] = 0 }),
+		"waits of a prompt not asked of": {Way: wire.WayRecompute, Tokens: 7, PrefixReason: wire.ReasonUnknown, WaitMicros: 1e9},
+	} {
+		if !unverified(other, m) {
+			t.Errorf("%s is verified", name)
+		}
+	}
+	if unverified(c, honest) {
+		t.Error("what was found is not verified")
+	}
+	if !unverified(c, honest) {
+		t.Error("one lookup is reported twice")
+	}
+	// A lease verifies as a match does, and both of one request count once.
+	lease := func() { c.release(c.lease(doc)) }
+	lease()
+	c.match(doc.key)
+	once := change(noPrefix)
+	once.At[0], once.Begins[0] = 34, 30
+	if unverified(c, once) || !unverified(c, once) {
+		t.Error("a match and a lease verify another number of reports than one")
+	}
+	lease()
+	more := change(func(m *wire.ServedRequest) { noPrefix(m); m.At[0], m.Reused[0] = 30, 33 })
+	if !unverified(c, more) {
+		t.Error("more tokens than the segment has are verified")
+	}
+	if hits := d.view.Usage()[0]; hits.Requests != 2 || hits.Prefix != 20 || hits.Reused != 64 || hits.Unverified != 7 || hits.UnverifiedTokens != 607 {
+		t.Errorf("%+v", hits)
+	}
+	if computed := (wire.ServedRequest{Way: wire.WayRecompute, Tokens: 7, PrefixReason: wire.ReasonUnknown}); unverified(other, computed) {
+		t.Error("what says that it reused nothing needs no lookup")
+	}
+}
+
+// The bound on what is remembered of a connection forgets the oldest, and no more.
+func TestManyLookupsOfOneConnection(t *testing.T) {
+	leakCheck(t)
+	d := startDaemon(t, testConfig(t), nil)
+	c := attach(t, d.Socket())
+	c.register(testProfile(1))
+	m := c.lookedUp()
+	for range 5000 {
+		c.lookedUp()
+	}
+	for range 5000 {
+		c.served(m)
+	}
+	if u := d.view.Usage()[0]; u.Unverified != 0 || u.Requests != 5000 {
+		t.Errorf("%d requests, %d of them unverified", u.Requests+u.Unverified, u.Unverified)
+	}
+}
+
+// Of nobody's reports the list of the last requests is full.
+func TestReportsDoNotPushOthersOutOfTheList(t *testing.T) {
+	leakCheck(t)
+	d := startDaemon(t, testConfig(t), nil)
+	c, other := attach(t, d.Socket()), attach(t, d.Socket(), guarded)
+	p := testProfile(1)
+	c.register(p)
+	other.register(p)
+	honest, theirs := c.served(c.lookedUp()), other.served(wire.ServedRequest{Way: wire.WayRecompute, Tokens: 7})
+	for range 60 {
+		c.served(splicedRequest())
+	}
+	listed := map[uint64]bool{}
+	for _, r := range d.view.Requests(api.RequestQuery{Limit: 40}) {
+		listed[r.ID] = true
+	}
+	if len(listed) != 40 || !listed[honest] || !listed[theirs] {
+		t.Errorf("%d requests, the honest one among them: %v, the other tenant's: %v", len(listed), listed[honest], listed[theirs])
+	}
+}
+
+// Where times to first tokens were reported, time saved is by them; else it says that it is a guess.
+func TestTimeSavedIsByMeasuredTimes(t *testing.T) {
+	leakCheck(t)
+	d := startDaemon(t, testConfig(t), nil)
+	c := attach(t, d.Socket())
+	c.register(testProfile(1))
+	request := func() *api.Request {
+		t.Helper()
+		r, err := d.view.Request(c.served(c.lookedUp()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if r := request(); r.SavedBy != api.SavedByGuess {
+		t.Errorf("by %s before anything was measured", r.SavedBy)
+	}
+	guessed := d.view.Usage()[0]
+	if guessed.SavedGuess != guessed.Saved {
+		t.Errorf("%v of %v saved is a guess", guessed.SavedGuess, guessed.Saved)
+	}
+	for i := range 40 {
+		tokens := 50 + 10*uint32(i)
+		c.served(wire.ServedRequest{Way: wire.WayRecompute, Tokens: tokens, FirstMicros: 10_000 * tokens})
+	}
+	r := request() // 90 of 100 tokens that are not the engine's, in 40 ms
+	if r.SavedBy != api.SavedByTTFT || r.SavedMillis < 0.9*900-40 || r.SavedMillis > 1.1*900-40 {
+		t.Errorf("saved %v ms by %s, want some %v by ttft", r.SavedMillis, r.SavedBy, 900-40)
+	}
+	if u := d.view.Usage()[0]; u.SavedGuess != guessed.SavedGuess {
+		t.Errorf("%v ms are a guess, were %v", u.SavedGuess, guessed.SavedGuess)
 	}
 }

@@ -59,7 +59,7 @@ func TestRequestsAreSpansOfTheEnginesTrace(t *testing.T) {
 	d := startDaemon(t, config, nil)
 	client := attach(t, d.Socket())
 	client.register(testProfile(1))
-	client.served(splicedRequest())
+	client.served(client.lookedUp())
 	not := splicedRequest()
 	not.Trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00" // the engine does not sample it
 	client.served(not)

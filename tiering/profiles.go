@@ -196,12 +196,12 @@ func (s *Store) profile(id tier.ProfileID) (*objects.Profile, error) {
 
 // Prefill predicts what computing tokens takes; zero of a profile that is not known. It
 // takes no lock.
-func (s *Store) Prefill(id tier.ProfileID) cost.Prefill {
+func (s *Store) Prefill(id tier.ProfileID) (predicted cost.Prefill, measured bool) {
 	ps, err := s.profile(id)
 	if err != nil {
-		return cost.Prefill{}
+		return cost.Prefill{}, false
 	}
-	return ps.Costs.Model().Prefill()
+	return ps.Costs.Prefill()
 }
 
 // ProfileCosts is what a profile's costs are predicted from now.

@@ -1,12 +1,14 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/daemon/share"
 )
 
 var (
@@ -54,46 +56,49 @@ func (j *Journal) Events(q api.EventQuery) (list []api.Event, more bool) {
 	return list, false
 }
 
-// newest lists the last events that pass, in their order.
+// newest lists the last events that pass, in their order. Where there are more than that, each
+// tenant's and each class of them have a share.
 func (j *Journal) newest(f *filter, limit int) (list []api.Event) {
 	j.mu.Lock()
-	before := j.mu.next
+	rings, before := slices.Clone(j.mu.rings), j.mu.next
 	j.mu.Unlock()
-	batch := make([]Event, 0, copied)
+	lists := make([][]Event, len(rings))
+	for i, r := range rings {
+		lists[i] = j.newestOf(r, before, f, limit)
+	}
+	all := share.Merge(lists, limit)
+	slices.SortFunc(all, func(a, b Event) int { return cmp.Compare(a.number, b.number) })
+	for i := range all {
+		list = append(list, j.tell(&all[i]))
+	}
+	return list
+}
+
+// newestOf copies the last events of a ring that pass, from before a number on, the newest first.
+func (j *Journal) newestOf(r *ring, before uint64, f *filter, limit int) (list []Event) {
 	for more := true; more && len(list) < limit; {
-		batch = batch[:0]
 		j.mu.Lock()
-		back := j.fromLocked(before)
-		for n := 0; n < stepEvents && len(batch) < min(cap(batch), limit-len(list)); n++ {
-			var e *Event
-			from := 0
-			for i := range back {
-				if r := &j.mu.rings[i]; back[i] > r.first && (e == nil || r.at(back[i]-1).number > e.number) {
-					e, from = r.at(back[i]-1), i
-				}
-			}
-			if more = e != nil; !more {
+		at := r.from(before)
+		for n := 0; n < stepEvents && len(list) < limit; n++ {
+			if more = at > r.first; !more {
 				break
 			}
+			at--
+			e := r.at(at)
 			if f.passes(e) {
-				batch = append(batch, *e)
+				list = append(list, *e)
 			}
 			before = e.number
-			back[from]--
 		}
 		j.mu.Unlock()
-		for i := range batch {
-			list = append(list, j.tell(&batch[i]))
-		}
 	}
-	slices.Reverse(list)
 	return list
 }
 
 // nextLocked is the first event at places of each ring, and in which of them; nil = none.
-func (j *Journal) nextLocked(at *[2]uint64) (e *Event, from int) {
+func (j *Journal) nextLocked(at []uint64) (e *Event, from int) {
 	for i := range at {
-		if r := &j.mu.rings[i]; at[i] < r.next && (e == nil || r.at(at[i]).number < e.number) {
+		if r := j.mu.rings[i]; at[i] < r.next && (e == nil || r.at(at[i]).number < e.number) {
 			e, from = r.at(at[i]), i
 		}
 	}
@@ -101,17 +106,21 @@ func (j *Journal) nextLocked(at *[2]uint64) (e *Event, from int) {
 }
 
 // fromLocked is where the events of a number and later ones begin in each ring.
-func (j *Journal) fromLocked(number uint64) (at [2]uint64) {
-	for i := range at {
-		at[i] = j.mu.rings[i].from(number)
+func (j *Journal) fromLocked(number uint64) []uint64 {
+	at := make([]uint64, len(j.mu.rings))
+	for i, r := range j.mu.rings {
+		at[i] = r.from(number)
 	}
 	return at
 }
 
 // droppedLocked is the number of the last event that is not kept any more. Some before it
 // may be.
-func (j *Journal) droppedLocked() uint64 {
-	return max(j.mu.rings[0].dropped, j.mu.rings[1].dropped)
+func (j *Journal) droppedLocked() (last uint64) {
+	for _, r := range j.mu.rings {
+		last = max(last, r.dropped)
+	}
+	return last
 }
 
 // copied is how many events are copied while the lock is held.
@@ -140,7 +149,7 @@ func (r *reader) seekLocked(after uint64) {
 	}
 	r.next, r.known = j.mu.next, j.droppedLocked() // what left before it came is not lost to it
 	at := j.fromLocked(0)
-	if e, _ := j.nextLocked(&at); e != nil {
+	if e, _ := j.nextLocked(at); e != nil {
 		r.next = e.number
 	}
 }
@@ -171,7 +180,7 @@ func (r *reader) read(dst []api.Event, limit int, sleep bool) (_ []api.Event, to
 	at := j.fromLocked(r.next)
 	limit = min(limit, copied)
 	for n := 0; n < stepEvents && told < limit; n++ {
-		e, from := j.nextLocked(&at)
+		e, from := j.nextLocked(at)
 		if e == nil {
 			r.next, end = j.mu.next, true
 			break

@@ -7,8 +7,10 @@
 // held for a copy of an event, or for looking at a bounded number of them, and whoever
 // appends may hold any other. Readers make text and JSON of what they copied.
 //
-// What is rare is kept apart from what comes with each request, and never leaves for it: a
-// GPU that was lost an hour ago can still be read of on a busy node. Readers see one list.
+// What the daemon and its operators do is kept apart from what clients cause, and that of each
+// tenant's from that of others; and of a tenant what is rare from what comes with each request.
+// None leaves for another: a GPU that was lost an hour ago can still be read of on a busy node,
+// however often a client attaches. Readers see one list.
 //
 // Invariant: what is kept takes no more than its bound, however many events there are and
 // however slow their readers: a reader is a number, and what it has not read leaves as
@@ -27,7 +29,8 @@ import (
 // Kind says what happened.
 type Kind uint8
 
-// The kinds, as api has them. Those up to Request come with requests, the others are rare.
+// The kinds, as api has them. Those up to Request come with requests; those up to Detached are
+// what clients cause, except for what has no tenant.
 const (
 	Published Kind = iota
 	Evicted
@@ -86,10 +89,11 @@ type Event struct {
 // Bounds.
 const (
 	DefaultBytes = 4 << 20 // some 10,000 events and 3,000 rare ones; a guess: a minute of a busy node, a day of a quiet one
-	rareShare    = 4       // of the bytes one in so many is for what is rare
+	rareShare    = 8       // of the bytes one in so many is for what is rare, of clients and of the daemon each
+	maxTenants   = 16      // whose events are kept apart; those of more share a place
 	MaxFollowers = 32
 	maxText      = 1 << 10 // bytes of a Text, and of each other string
-	chunkEvents  = 64      // of memory that is taken at once
+	chunkEvents  = 16      // of memory that is taken at once
 	stepEvents   = 256     // looked at while the lock is held
 )
 
@@ -106,12 +110,15 @@ const (
 type Journal struct {
 	// Fixed after New.
 	base uint64 // id of the event before the first
+	most [classes]int64
 	now  func() time.Time
 
 	mu struct {
 		sync.Mutex
-		rings     [2]ring // of what comes with requests, and of what is rare
-		next      uint64  // number
+		rings     []*ring // of each class and tenant
+		at        map[place]*ring
+		tenants   map[string]struct{} // that have a place of their own
+		next      uint64              // number
 		followers map[*Follower]struct{}
 		asleep    int // followers that wait
 		lost      uint64
@@ -134,8 +141,7 @@ func (j *Journal) Counters() Counters {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	c := Counters{Events: j.mu.next - 1, Followers: uint64(len(j.mu.followers)), Lost: j.mu.lost, Refused: j.mu.refused}
-	for i := range j.mu.rings {
-		r := &j.mu.rings[i]
+	for _, r := range j.mu.rings {
 		c.Kept += r.next - r.first
 		c.Bytes += uint64(r.size())
 	}
@@ -148,7 +154,8 @@ func New(epoch uint64, bytes int64, now func() time.Time) *Journal {
 	j := &Journal{base: max(1, epoch>>(64-epochBits)) << numberBits, now: now}
 	j.mu.next = 1
 	rare := bytes / rareShare
-	j.mu.rings = [2]ring{{most: bytes - rare}, {most: rare}}
+	j.most = [classes]int64{bytes - 2*rare, rare, rare}
+	j.mu.at, j.mu.tenants = map[place]*ring{}, map[string]struct{}{}
 	j.mu.followers = map[*Follower]struct{}{}
 	return j
 }
@@ -169,17 +176,71 @@ func (j *Journal) Append(e Event) {
 	defer j.mu.Unlock()
 	e.number = j.mu.next
 	j.mu.next++
-	j.ringOf(e.Kind).add(&e)
+	j.keepLocked(&e)
 	if j.mu.asleep > 0 {
 		j.wakeLocked(&e)
 	}
 }
 
-func (j *Journal) ringOf(k Kind) *ring {
-	if k > Request {
-		return &j.mu.rings[1]
+// class is of events that are kept in one part of the memory.
+type class uint8
+
+const (
+	often   class = iota // what comes with requests
+	clients              // the rest of what clients cause
+	own                  // what the daemon and its operators do
+	classes
+)
+
+func (k Kind) class() class {
+	switch {
+	case k <= Request:
+		return often
+	case k == Canary || k == Attached || k == Detached:
+		return clients
 	}
-	return &j.mu.rings[0]
+	return own
+}
+
+// place is where events are kept.
+type place struct {
+	class  class
+	tenant string // "" = of none, or of one of many
+}
+
+// keepLocked keeps an event. Room is made by the tenant that has most of its class.
+func (j *Journal) keepLocked(e *Event) {
+	p := place{class: e.Kind.class()}
+	if p.class != own {
+		if _, ok := j.mu.tenants[e.Tenant]; ok || len(j.mu.tenants) < maxTenants {
+			j.mu.tenants[e.Tenant] = struct{}{}
+			p.tenant = e.Tenant
+		}
+	}
+	r := j.mu.at[p]
+	if r == nil {
+		r = &ring{class: p.class}
+		j.mu.at[p] = r
+		j.mu.rings = append(j.mu.rings, r)
+	}
+	r.add(e)
+	for {
+		var largest *ring
+		bytes := int64(0)
+		for _, one := range j.mu.rings {
+			if one.class != p.class {
+				continue
+			}
+			bytes += one.size()
+			if one.next-one.first > 1 && (largest == nil || one.size() > largest.size()) {
+				largest = one
+			}
+		}
+		if largest == nil || bytes <= j.most[p.class] {
+			return
+		}
+		largest.drop()
+	}
 }
 
 // cut bounds a string. What is cut is copied, so that the rest of it can go.
@@ -209,7 +270,7 @@ func (j *Journal) wakeLocked(e *Event) {
 // to, not including, next. They lie in chunks, which are taken as they are needed and used
 // again.
 type ring struct {
-	most        int64 // bytes
+	class       class
 	chunks      []*[chunkEvents]Event
 	zero        uint64 // that of a place is chunks[place / chunkEvents - zero]
 	first, next uint64
@@ -227,7 +288,7 @@ func (r *ring) from(number uint64) uint64 {
 	return r.first + uint64(sort.Search(int(r.next-r.first), func(i int) bool { return r.at(r.first+uint64(i)).number >= number }))
 }
 
-// add gives an event its place, and lets the oldest go for it.
+// add gives an event its place.
 func (r *ring) add(e *Event) {
 	if len(r.chunks) == 0 {
 		r.zero = r.next / chunkEvents
@@ -241,9 +302,6 @@ func (r *ring) add(e *Event) {
 	*r.at(r.next) = *e
 	r.bytes += e.strings()
 	r.next++
-	for r.size() > r.most && r.next-r.first > 1 {
-		r.drop()
-	}
 }
 
 // size is what all events take. Of the chunks at both ends, and the spare one, some is not

@@ -1,10 +1,12 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -124,7 +126,7 @@ func TestReadersOfAnEarlierStartAreTold(t *testing.T) {
 func TestWhatIsKeptIsBounded(t *testing.T) {
 	const most = 512 << 10
 	j := newJournal(most)
-	r := &j.mu.rings[1]
+	var r *ring
 	f := follow(t, j, api.EventQuery{})
 	long := strings.Repeat("x", 10*maxText)
 	kept := 0
@@ -134,7 +136,8 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 			e.Text = long
 		}
 		j.Append(e)
-		if got := int64(len(r.chunks)+1)*chunkEvents*eventBytes + r.bytes; got > r.most {
+		r = j.mu.at[place{class: own}]
+		if got := int64(len(r.chunks)+1)*chunkEvents*eventBytes + r.bytes; got > j.most[own] {
 			t.Fatalf("%d bytes after %d events", got, i)
 		}
 		kept = int(r.next - r.first)
@@ -196,6 +199,53 @@ func TestFiltersPassWhatTheyName(t *testing.T) {
 	}
 }
 
+// No client makes what operators did, or what happened to other tenants, leave: neither from
+// what is kept nor from a short list of the newest.
+func TestClientsDoNotPushOthersOut(t *testing.T) {
+	j := newJournal(DefaultBytes)
+	j.Append(Event{Kind: Changed, Text: "operator"})
+	j.Append(Event{Kind: Request, Tenant: "b", Text: "request"})
+	j.Append(Event{Kind: Attached, Tenant: "b", Text: "attached"})
+	j.Append(Event{Kind: Canary, Tenant: "b", Text: "canary"})
+	for range 20_000 {
+		for _, kind := range []Kind{Attached, Detached, Request, Canary, Published} {
+			j.Append(Event{Kind: kind, Tenant: "a", Text: "noise"})
+		}
+	}
+	check := func(what string, list []api.Event) {
+		t.Helper()
+		for _, text := range []string{"operator", "request", "attached", "canary"} {
+			if !strings.Contains(texts(list), text) {
+				t.Errorf("%s: %q is gone", what, text)
+			}
+		}
+	}
+	all, _ := j.Events(api.EventQuery{After: new(uint64), Limit: 100_000})
+	check("kept", all)
+	newest, _ := j.Events(api.EventQuery{Limit: 40})
+	check("listed", newest)
+	if len(newest) != 40 || !slices.IsSortedFunc(newest, func(a, b api.Event) int { return cmp.Compare(a.ID, b.ID) }) {
+		t.Errorf("%d are listed, or not in order", len(newest))
+	}
+	if c := j.Counters(); c.Bytes > DefaultBytes {
+		t.Errorf("%d bytes", c.Bytes)
+	}
+}
+
+// So many tenants that not all of them have a place: the bound holds.
+func TestManyTenantsShareAPlace(t *testing.T) {
+	j := newJournal(DefaultBytes)
+	for i := range 50_000 {
+		j.Append(Event{Kind: []Kind{Request, Attached}[i%2], Tenant: fmt.Sprint(i % 500)})
+	}
+	if n := len(j.mu.rings); n > 2*(maxTenants+1) {
+		t.Errorf("%d rings", n)
+	}
+	if c := j.Counters(); c.Bytes > DefaultBytes || c.Kept < 1000 {
+		t.Errorf("%+v", c)
+	}
+}
+
 // What is rare stays while what is not comes and goes, and all are read in one order.
 func TestWhatIsRareDoesNotLeaveForWhatIsNot(t *testing.T) {
 	j := newJournal(512 << 10)
@@ -206,7 +256,8 @@ func TestWhatIsRareDoesNotLeaveForWhatIsNot(t *testing.T) {
 			j.Append(Event{Kind: Request, Text: "r"})
 		}
 	}
-	requests := int(j.mu.rings[0].next - j.mu.rings[0].first)
+	kept := j.mu.at[place{class: often}]
+	requests := int(kept.next - kept.first)
 	if requests < 500 || requests > 3000 {
 		t.Fatalf("%d requests are kept", requests)
 	}

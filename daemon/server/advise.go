@@ -40,7 +40,7 @@ func (t *task) advise() (wire.Message, error) {
 	if m.Record > 1 || m.Tokens > profile.MaxTokens {
 		return nil, codes.Refuse(wire.Invalid, "record %d, a prompt of %d tokens, most %d", m.Record, m.Tokens, profile.MaxTokens)
 	}
-	q := adviseQuery(&s.adviseQuery, m)
+	q := adviseQuery(&s.adviseQuery, m, t.conn.id)
 	q.Profile, q.Tenant = id, tenant
 	if q.Tokens, err = t.stagedTokens(m.TokenOff, int(m.Tokens)); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (t *task) advise() (wire.Message, error) {
 // adviseQuery turns a request into a query, in the memory of the former one.
 // Numbers that do not fit an int32 are refused by the store: they are cut to one
 // that no prompt has.
-func adviseQuery(q *advise.Query, m *wire.AdviseRequest) *advise.Query {
+func adviseQuery(q *advise.Query, m *wire.AdviseRequest, source uint64) *advise.Query {
 	*q = advise.Query{
 		Output: cut(m.Output), Record: m.Record == 1, BlockTokens: cut(m.BlockTokens), MaxCheckpoints: cut(m.MaxCheckpoints),
 		PrefixTokens: cut(m.PrefixTokens), PrefixPlace: tier.Place(m.PrefixTier),
@@ -74,7 +74,7 @@ func adviseQuery(q *advise.Query, m *wire.AdviseRequest) *advise.Query {
 	}
 	for i := range m.SampleBegin {
 		q.Samples = append(q.Samples, cost.Sample{
-			Begin: cut(m.SampleBegin[i]), End: cut(m.SampleEnd[i]), Millis: float64(m.SampleMicros[i]) / 1e3,
+			Begin: cut(m.SampleBegin[i]), End: cut(m.SampleEnd[i]), Millis: float64(m.SampleMicros[i]) / 1e3, Source: source,
 		})
 	}
 	return q

@@ -74,6 +74,8 @@ type attachment struct {
 	registering atomic.Int32
 	gpu         atomic.Pointer[attachedGPU] // set once, by attach-device
 
+	claims claims // what may be reported as reused
+
 	mu struct {
 		sync.Mutex
 		bindings []binding

@@ -65,9 +65,10 @@ func (t *task) match() (wire.Message, error) {
 		t.withhold(out, len(m.Keys))
 	}
 	if m.Known.Present {
-		return out, t.findKnown(out, off)
+		err = t.findKnown(out, off)
 	}
-	return out, nil
+	t.at.claims.matched(q.Keys, r, out)
+	return out, err
 }
 
 // knowsKinds refuses kinds of checkpoints that the connection did not agree on.
@@ -227,6 +228,9 @@ func (t *task) acquired(q *leasing, rows []tiering.Acquired) *wire.AcquireReply 
 			t.giveBack(row.Lease)
 			*row = tiering.Acquired{}
 		}
+		if row.Hit {
+			t.at.claims.leased(&q.Keys[i], row)
+		}
 		appendAcquired(out, t.rowCode(code), row)
 		q.appendTable(t.conn.server.store, out, row)
 	}
@@ -365,6 +369,7 @@ func (t *task) loaded(q *tiering.LoadQuery, got *tiering.Loaded) (wire.Message, 
 		t.giveBack(got.Lease)
 		return nil, codes.Refuse(wire.Full, "checkpoint %x: its %d nodes do not fit a frame", q.Hash[:8], len(got.Nodes))
 	}
+	t.at.claims.loaded(got)
 	return out, nil
 }
 

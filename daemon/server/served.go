@@ -24,9 +24,11 @@ func (t *task) served() (wire.Message, error) {
 	}
 	who := usage.Who{
 		Key:     usage.Key{Tenant: tier.TenantID(tenant), Fingerprint: p.Fingerprint()},
-		Profile: id, Model: p.Model(), Client: t.at.client,
+		Profile: id, Model: p.Model(), Client: t.at.client, Connection: t.conn.id,
 	}
-	number, err := s.usage.Served(who, &m, s.store.Prefill(id))
+	var predicted usage.Prediction
+	predicted.Prefill, predicted.Measured = s.store.Prefill(id)
+	number, err := s.usage.Served(who, &m, predicted, t.at.claims.verify)
 	if err != nil {
 		return nil, err
 	}

@@ -67,12 +67,12 @@ func promoting(row tiering.Acquired) bool { return row.Promoting }
 // awaitAcquire waits for those rows that are on their way up from a slower tier.
 // The others keep their leases meanwhile. q and rows lie in the reader's memory.
 func awaitAcquire(q leasing, rows []tiering.Acquired) rest {
-	rows = slices.Clone(rows)
+	rows, all := slices.Clone(rows), slices.Clone(q.Keys)
 	var keys [][32]byte
 	var at []int
 	for i := range rows {
 		if rows[i].Promoting {
-			keys, at = append(keys, q.Keys[i]), append(at, i)
+			keys, at = append(keys, all[i]), append(at, i)
 		}
 	}
 	q.Keys = keys
@@ -94,6 +94,7 @@ func awaitAcquire(q leasing, rows []tiering.Acquired) rest {
 			t.giveAllBack(rows)
 			rows = make([]tiering.Acquired, len(rows))
 		}
+		q.Keys = all
 		return t.acquired(&q, rows), nil
 	}
 }

@@ -30,9 +30,13 @@ type noted struct {
 	Missed  map[string]uint64 `json:"missed"`
 	Saved   float64           `json:"saved_ms"`
 	Lost    float64           `json:"lost_ms"`
+	Guessed float64           `json:"guessed_ms,omitempty"`
 	First   float64           `json:"first_ms"`
 	Timed   uint64            `json:"timed"`
 	Began   time.Time         `json:"began"`
+
+	Unverified       uint64 `json:"unverified,omitempty"`
+	UnverifiedTokens uint64 `json:"unverified_tokens,omitempty"`
 }
 
 // Memory keeps sums on disk. Only its Run touches the disk, which may hang.
@@ -114,6 +118,7 @@ func rowOf(tenant string, r *Row, s *Sums) noted {
 	n := noted{
 		Tenant: tenant, Profile: api.Digest(r.Fingerprint), Model: r.Model, Ways: s.Ways[:], Prompt: s.Prompt,
 		Sources: map[string]uint64{}, Missed: map[string]uint64{}, Saved: s.Saved, Lost: s.Lost, First: s.First, Timed: s.Timed, Began: r.Began,
+		Guessed: s.Guessed, Unverified: s.Unverified, UnverifiedTokens: s.UnverifiedTokens,
 	}
 	for f, tokens := range s.Sources {
 		n.Sources[From(f).String()] = tokens
@@ -126,7 +131,8 @@ func rowOf(tenant string, r *Row, s *Sums) noted {
 func (n *noted) sums() (s Sums) {
 	copy(s.Ways[:], n.Ways)
 	s.Prompt, s.Saved, s.Lost = n.Prompt, n.Saved, n.Lost
-	s.First, s.Timed = n.First, n.Timed
+	s.First, s.Timed, s.Guessed = n.First, n.Timed, n.Guessed
+	s.Unverified, s.UnverifiedTokens = n.Unverified, n.UnverifiedTokens
 	for f := range s.Sources {
 		s.Sources[f] = n.Sources[From(f).String()]
 	}

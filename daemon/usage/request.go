@@ -53,17 +53,21 @@ type Request struct {
 	Match   time.Duration // until it was decided how to serve it
 	Wait    time.Duration // for bytes
 	First   time.Duration // to the first token; 0 = not told
-	Saved   float64       // milliseconds, as the cost model predicts them
+	Saved   float64       // milliseconds, an estimate
+	By      By            // what that is estimated by
 	Ways    []float64     // milliseconds that each way was predicted to take, by wire.Way minus one
 	Spans   []Span        // ascending, covering the prompt
+	// Unverified reports that the client says that it reused what it was not told of.
+	Unverified bool
 }
 
 // Who is whose request it was.
 type Who struct {
 	Key
-	Profile tier.ProfileID
-	Model   string
-	Client  string
+	Profile    tier.ProfileID
+	Model      string
+	Client     string
+	Connection uint64
 }
 
 // read checks what an engine tells. What contradicts itself is invalid.

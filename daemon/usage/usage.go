@@ -13,14 +13,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-const (
-	// maxRows is how many profiles of one tenant have sums of their own; those of more
-	// are added to one row without a profile. A guess with room.
-	maxRows = 256
-	// ringBytes bounds the requests that are kept one by one: some 10,000 of eight
-	// segments each.
-	ringBytes = 8 << 20
-)
+// maxRows is how many profiles of one tenant have sums of their own; those of more
+// are added to one row without a profile. A guess with room.
+const maxRows = 256
 
 // Key names what sums are about. Fingerprints, unlike ids, are the same after a restart.
 type Key struct {
@@ -28,17 +23,22 @@ type Key struct {
 	Fingerprint profile.Fingerprint // zero: all profiles that have no row of their own
 }
 
-// Sums are over requests. All counts of tokens are exact: Prompt is the sum of Sources,
-// and the computed ones that of Missed.
+// Sums are over requests whose reports are verified: all that they say came from the daemon
+// was found by their connection. Counts of tokens are exact: Prompt is the sum of Sources,
+// and the computed ones that of Missed. The others are in Unverified alone.
 type Sums struct {
 	Ways    [wire.WayReplay + 1]uint64 // requests by wire.Way
 	Prompt  uint64
 	Sources [Froms]uint64
 	Missed  [causes]uint64 // computed tokens by Cause
-	Saved   float64        // milliseconds by requests that were the quicker for it, as the cost model predicts
+	Saved   float64        // milliseconds by requests that were the quicker for it, an estimate
 	Lost    float64        // milliseconds by those that were slower
+	Guessed float64        // of Saved less Lost, what no measured time is behind
 	First   float64        // milliseconds to first tokens, of those that told
 	Timed   uint64         // how many told
+
+	Unverified       uint64 // requests
+	UnverifiedTokens uint64 // of their prompts
 }
 
 // Requests is how many there were.
@@ -56,8 +56,9 @@ func (s *Sums) Add(o *Sums) {
 	s.Prompt += o.Prompt
 	add(s.Sources[:], o.Sources[:])
 	add(s.Missed[:], o.Missed[:])
-	s.Saved, s.Lost = s.Saved+o.Saved, s.Lost+o.Lost
+	s.Saved, s.Lost, s.Guessed = s.Saved+o.Saved, s.Lost+o.Lost, s.Guessed+o.Guessed
 	s.First, s.Timed = s.First+o.First, s.Timed+o.Timed
+	s.Unverified, s.UnverifiedTokens = s.Unverified+o.Unverified, s.UnverifiedTokens+o.UnverifiedTokens
 }
 
 func add(to, from []uint64) {
@@ -67,6 +68,11 @@ func add(to, from []uint64) {
 }
 
 func (s *Sums) count(r *Request) {
+	if r.Unverified {
+		s.Unverified++
+		s.UnverifiedTokens += uint64(r.Tokens)
+		return
+	}
 	s.Ways[r.Way]++
 	s.Prompt += uint64(r.Tokens)
 	add(s.Sources[:], r.Sources[:])
@@ -77,6 +83,9 @@ func (s *Sums) count(r *Request) {
 	}
 	s.Saved += max(0, r.Saved)
 	s.Lost += max(0, -r.Saved)
+	if r.By == ByGuess {
+		s.Guessed += r.Saved
+	}
 	if r.First > 0 {
 		s.First += float64(r.First) / float64(time.Millisecond)
 		s.Timed++
@@ -107,7 +116,8 @@ type Usage struct {
 	mu struct {
 		sync.Mutex
 		rows   map[Key]*Row
-		ring   ring
+		rings  rings
+		firsts firsts
 		number uint64
 	}
 }
@@ -120,34 +130,33 @@ func New(now func() time.Time, told func(*Request)) *Usage {
 	return u
 }
 
+// Prediction is what computing takes, and whether engines have measured it.
+type Prediction struct {
+	cost.Prefill
+	Measured bool
+}
+
 // Served takes how a prompt was served, and answers the number that it is listed under.
-// predicted is what computing takes.
-func (u *Usage) Served(who Who, m *wire.ServedRequest, predicted cost.Prefill) (uint64, error) {
+// verify reports whether the daemon told the client of what it says it reused.
+func (u *Usage) Served(who Who, m *wire.ServedRequest, predicted Prediction, verify func(*wire.ServedRequest) bool) (uint64, error) {
 	r, err := read(m)
 	if err != nil {
 		return 0, err
 	}
-	r.At, r.Who = u.now(), who
-	r.Saved = saved(r, predicted)
+	r.At, r.Who, r.Unverified = u.now(), who, !verify(m)
 	u.mu.Lock()
 	u.mu.number++
 	r.Number = u.mu.number
+	if !r.Unverified {
+		u.mu.firsts.saved(r, &predicted)
+	}
 	u.rowLocked(who.Key, who.Model).Since.count(r)
-	u.mu.ring.add(r)
+	u.mu.rings.add(r)
 	u.mu.Unlock()
 	if u.told != nil {
 		u.told(r)
 	}
 	return r.Number, nil
-}
-
-// saved is what computing all that the engine did not have would have taken longer than
-// computing what was, and waiting for the rest. It is an estimate: computed tokens are
-// priced as the prompt's last ones, which attend to most.
-func saved(r *Request, predicted cost.Prefill) float64 {
-	all := predicted.Marginal(int(r.Sources[Engine]), int(r.Tokens))
-	rest := predicted.Marginal(int(uint64(r.Tokens)-r.Sources[Computed]), int(r.Tokens))
-	return all - rest - float64(r.Wait)/float64(time.Millisecond)
 }
 
 func (u *Usage) rowLocked(of Key, model string) *Row {
@@ -185,18 +194,20 @@ func (u *Usage) Rows() []Row {
 	return rows
 }
 
-// Last copies the requests that are kept, the newest first. They are read only.
-func (u *Usage) Last() []*Request {
+// Last copies the newest requests that pass, up to a limit, the newest first. They are read
+// only. Where there are more, each tenant has a share, and so have its unverified ones, so that
+// none pushes others out.
+func (u *Usage) Last(limit int, pass func(*Request) bool) []*Request {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.mu.ring.newest()
+	return u.mu.rings.newest(limit, pass)
 }
 
 // Request answers one that is kept.
 func (u *Usage) Request(number uint64) (*Request, bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.mu.ring.find(number)
+	return u.mu.rings.find(number)
 }
 
 // restore adds what an earlier start has counted.
@@ -208,45 +219,4 @@ func (u *Usage) restore(of Key, model string, sums *Sums, began time.Time) {
 	if began.Before(r.Began) {
 		r.Began = began
 	}
-}
-
-// ring keeps the last requests, whose sizes sum to ringBytes at most.
-type ring struct {
-	list  []*Request // ascending numbers, from head on
-	head  int
-	bytes int
-}
-
-func (r *ring) add(q *Request) {
-	r.list = append(r.list, q)
-	r.bytes += sizeOf(q)
-	for r.bytes > ringBytes {
-		r.bytes -= sizeOf(r.list[r.head])
-		r.list[r.head] = nil
-		r.head++
-	}
-	if r.head > len(r.list)/2 {
-		r.list, r.head = slices.Delete(r.list, 0, r.head), 0
-	}
-}
-
-func (r *ring) newest() []*Request {
-	list := slices.Clone(r.list[r.head:])
-	slices.Reverse(list)
-	return list
-}
-
-func (r *ring) find(number uint64) (*Request, bool) {
-	kept := r.list[r.head:]
-	i, ok := slices.BinarySearchFunc(kept, number, func(q *Request, n uint64) int { return cmp.Compare(q.Number, n) })
-	if !ok {
-		return nil, false
-	}
-	return kept[i], true
-}
-
-// sizeOf is about what a request takes in memory.
-func sizeOf(q *Request) int {
-	const fixed, span = 320, 48 // bytes of a Request and a Span, measured with unsafe.Sizeof and rounded up
-	return fixed + span*cap(q.Spans) + 8*cap(q.Ways) + len(q.Name) + len(q.Who.Client)
 }

@@ -20,7 +20,7 @@ func whole(tokens uint32) *wire.ServedRequest {
 
 func tell(t *testing.T, u *Usage, of Key, m *wire.ServedRequest) uint64 {
 	t.Helper()
-	n, err := u.Served(Who{Key: of, Model: "m"}, m, cost.DefaultPrefill)
+	n, err := u.Served(Who{Key: of, Model: "m"}, m, Prediction{Prefill: cost.DefaultPrefill}, func(*wire.ServedRequest) bool { return true })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,9 +53,9 @@ func TestKeptRequestsAreBoundedInBytes(t *testing.T) {
 	for range 500 {
 		last = tell(t, u, Key{}, m)
 	}
-	kept := u.Last()
-	if u.mu.ring.bytes > ringBytes || len(kept) == 0 || len(kept) >= 500 || kept[0].Number != last {
-		t.Fatalf("%d bytes, %d requests", u.mu.ring.bytes, len(kept))
+	kept := u.Last(1000, func(*Request) bool { return true })
+	if u.mu.rings.bytes > ringBytes || len(kept) == 0 || len(kept) >= 500 || kept[0].Number != last {
+		t.Fatalf("%d bytes, %d requests", u.mu.rings.bytes, len(kept))
 	}
 	bytes := 0
 	for i, r := range kept {
@@ -66,8 +66,8 @@ func TestKeptRequestsAreBoundedInBytes(t *testing.T) {
 			t.Fatalf("request %d is not found", r.Number)
 		}
 	}
-	if bytes != u.mu.ring.bytes {
-		t.Fatalf("%d bytes counted, %d kept", u.mu.ring.bytes, bytes)
+	if bytes != u.mu.rings.bytes {
+		t.Fatalf("%d bytes counted, %d kept", u.mu.rings.bytes, bytes)
 	}
 	if _, ok := u.Request(kept[len(kept)-1].Number - 1); ok {
 		t.Fatal("a request that has left is found")

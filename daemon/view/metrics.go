@@ -25,7 +25,7 @@ var declared = []any{
 	buildSeries{}, nodeSeries{}, capabilitySeries{}, poolSeries{}, memorySeries{}, dirtySeries{}, lookupSeries{},
 	diskSeries{}, diskStateSeries{}, gpuSeries{}, gpuStateSeries{}, deviceSeries{}, devicePoolSeries{}, driverSeries{}, adviceSeries{}, verdictSeries{}, decisionSeries{},
 	profileSeries{}, costSeries{}, predictionSeries{}, jobSeries{}, bandwidthSeries{}, canarySeries{}, answerSeries{}, rowSeries{}, failureSeries{},
-	trialSeries{}, trialAnswerSeries{}, savedSeries{}, servedTokensSeries{}, servedMissedSeries{}, servedWaySeries{}, servedTimeSeries{},
+	trialSeries{}, trialAnswerSeries{}, savedSeries{}, servedTokensSeries{}, servedMissedSeries{}, servedWaySeries{}, servedTimeSeries{}, servedUnverifiedSeries{},
 	clusterSeries{}, memberSeries{}, lagSeries{}, certificateSeries{},
 }
 

@@ -23,13 +23,10 @@ func (v *View) Requests(q api.RequestQuery) []api.Request {
 		return nil
 	}
 	var list []api.Request
-	for _, r := range v.o.Usage.Last() {
-		if len(list) == q.Limit {
-			break
-		}
-		if tenant != nil && r.Who.Tenant != *tenant || q.Profile != nil && tier.ProfileID(*q.Profile) != r.Who.Profile || q.Way != "" && q.Way != wayNames[r.Way] {
-			continue
-		}
+	for _, r := range v.o.Usage.Last(q.Limit, func(r *usage.Request) bool {
+		return (tenant == nil || r.Who.Tenant == *tenant) && (q.Profile == nil || tier.ProfileID(*q.Profile) == r.Who.Profile) &&
+			(q.Way == "" || q.Way == wayNames[r.Way])
+	}) {
 		list = append(list, v.request(r))
 	}
 	return list
@@ -54,7 +51,8 @@ func (v *View) request(r *usage.Request) api.Request {
 		Client: r.Who.Client, Trace: r.Parent.TraceID(), Way: wayNames[r.Way], Prompt: uint64(r.Tokens),
 		Engine: r.Sources[usage.Engine], Prefix: r.Sources[usage.Checkpoint], Reused: r.Sources[usage.Segment],
 		Computed: r.Sources[usage.Computed], Seam: r.Seam, PrefixTier: tierName(r.Prefix), PrefixReason: r.Reason.String(),
-		Bytes: r.Bytes, MatchMillis: msOf(r.Match), WaitMillis: msOf(r.Wait), TTFTMillis: msOf(r.First), SavedMillis: r.Saved,
+		Bytes: r.Bytes, MatchMillis: msOf(r.Match), WaitMillis: msOf(r.Wait), TTFTMillis: msOf(r.First), SavedMillis: r.Saved, SavedBy: r.By.String(),
+		Unverified: r.Unverified,
 	}
 	for i, ms := range r.Ways {
 		if i+1 < len(wayNames) && !math.IsInf(ms, 0) {
@@ -96,8 +94,8 @@ func (v *View) Usage() []api.Usage {
 func sums(s *usage.Sums) api.Usage {
 	u := api.Usage{
 		Requests: s.Requests(), Prompt: s.Prompt, Engine: s.Sources[usage.Engine], Prefix: s.Sources[usage.Checkpoint],
-		Reused: s.Sources[usage.Segment], Computed: s.Sources[usage.Computed], Seam: s.Missed[usage.Seam], Saved: s.Saved - s.Lost, TTFTMillis: s.First, TTFTRequests: s.Timed,
-		Ways: map[string]uint64{}, Missed: map[string]uint64{},
+		Reused: s.Sources[usage.Segment], Computed: s.Sources[usage.Computed], Seam: s.Missed[usage.Seam], Saved: s.Saved - s.Lost, SavedGuess: s.Guessed, TTFTMillis: s.First, TTFTRequests: s.Timed,
+		Unverified: s.Unverified, UnverifiedTokens: s.UnverifiedTokens, Ways: map[string]uint64{}, Missed: map[string]uint64{},
 	}
 	for way, n := range s.Ways {
 		if n > 0 {

@@ -13,7 +13,14 @@ type servedTokensSeries struct {
 	Tenant  string `label:"tenant"`
 	Profile string `label:"profile"`
 	From    string `label:"from"`
-	Tokens  uint64 `prom:"served_tokens_total" help:"Tokens of prompts that engines served, by where they came from: engine (its own cache), prefix (a checkpoint), segment, computed. The token hit ratio is prefix and segment over all but engine. Exact; prompts of clients that do not tell are not in it."`
+	Tokens  uint64 `prom:"served_tokens_total" help:"Tokens of prompts that engines served, by where they came from: engine (its own cache), prefix (a checkpoint), segment, computed. The token hit ratio is prefix and segment over all but engine. Prompts of clients that do not report are not in it, nor reports that are not verified."`
+}
+
+type servedUnverifiedSeries struct {
+	Tenant   string `label:"tenant"`
+	Profile  string `label:"profile"`
+	Requests uint64 `prom:"served_unverified_total" help:"Reports of prompts that say that they reused what their connection had not looked up. They are in no other series of served prompts."`
+	Tokens   uint64 `prom:"served_unverified_tokens_total" help:"Tokens of their prompts."`
 }
 
 type servedMissedSeries struct {
@@ -33,8 +40,9 @@ type servedWaySeries struct {
 type servedTimeSeries struct {
 	Tenant  string  `label:"tenant"`
 	Profile string  `label:"profile"`
-	Saved   float64 `prom:"served_saved_seconds_total" help:"Estimate of what reuse has saved, by prompts that were the quicker for it: what computing would have taken, by the prefills that were measured, less what was computed and waited for."`
+	Saved   float64 `prom:"served_saved_seconds_total" help:"Estimate of what reuse has saved, by prompts that were the quicker for it: what computing would have taken, by times to first tokens or prefills that were measured, less what was computed and waited for."`
 	Lost    float64 `prom:"served_lost_seconds_total" help:"The same of prompts that were slower for it."`
+	Guessed float64 `prom:"served_saved_guess_seconds" help:"Of saved less lost, what no measured time is behind."`
 }
 
 // newFirst makes the histogram of times to first tokens.
@@ -46,7 +54,7 @@ func newFirst() *prometheus.HistogramVec {
 
 // Served observes a request that was told of.
 func (v *View) Served(r *usage.Request) {
-	if r.First <= 0 {
+	if r.First <= 0 || r.Unverified {
 		return
 	}
 	first := v.first.WithLabelValues(v.labels.profile(r.Who.Fingerprint))
@@ -79,6 +87,7 @@ func (v *View) eachOfServed(f func(any)) {
 		for way, n := range s.Ways[1:] {
 			f(&servedWaySeries{of[0], of[1], wayNames[way+1], n})
 		}
-		f(&servedTimeSeries{of[0], of[1], s.Saved / 1e3, s.Lost / 1e3})
+		f(&servedTimeSeries{of[0], of[1], s.Saved / 1e3, s.Lost / 1e3, s.Guessed / 1e3})
+		f(&servedUnverifiedSeries{of[0], of[1], s.Unverified, s.UnverifiedTokens})
 	}
 }

@@ -10,6 +10,7 @@ import (
 type Sample struct {
 	Begin, End int
 	Millis     float64
+	Source     uint64 // who measured it, for a Panel
 }
 
 // Fit learns a Prefill from samples. The zero value has DefaultPrefill as its

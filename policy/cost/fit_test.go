@@ -209,12 +209,12 @@ func BenchmarkFitAdd(b *testing.B) {
 func TestFitWithstandsAFewAbsurdSamples(t *testing.T) {
 	honest := Prefill{Fixed: 8, PerToken: 0.05, PerTokenSquared: 1e-7}
 	for _, lie := range []Sample{
-		{0, 1 << 20, 0.001}, {0, 1000, 1e-6}, {0, 64, 1e9}, {0, 4000, 1e12}, {1 << 20, 1<<20 + 1, 1e15},
+		{End: 1 << 20, Millis: 0.001}, {End: 1000, Millis: 1e-6}, {End: 64, Millis: 1e9}, {End: 4000, Millis: 1e12}, {Begin: 1 << 20, End: 1<<20 + 1, Millis: 1e15},
 	} {
 		f := NewFit(Prefill{})
 		for i := range 40 {
 			for _, n := range []int{500, 1000, 4000} {
-				f.Add(Sample{0, n + i, honest.Millis(0, n+i)})
+				f.Add(Sample{End: n + i, Millis: honest.Millis(0, n+i)})
 			}
 		}
 		for i := range 3 {

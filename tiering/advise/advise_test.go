@@ -262,11 +262,14 @@ func TestAdviceNeedsItsTenantAndProfile(t *testing.T) {
 
 func TestSamplesBeyondTheBoundAreCounted(t *testing.T) {
 	b := newBench(t)
-	samples := slices.Repeat([]cost.Sample{{Begin: 0, End: 1000, Millis: 40}}, samplesMost+10)
-	b.serve(Query{Tokens: []uint32{1}, Samples: samples})
+	const engines, each = 10, samplesMost / 8
+	for source := range uint64(engines) {
+		samples := slices.Repeat([]cost.Sample{{Begin: 0, End: 1000, Millis: 40, Source: source}}, each+10)
+		b.serve(Query{Tokens: []uint32{1}, Samples: samples})
+	}
 	b.Work(b.ctx)
-	if s := b.Stats(); s.SamplesDropped != 10 || s.Samples != samplesMost {
-		t.Fatalf("%d samples taken and %d dropped, want %d and 10", s.Samples, s.SamplesDropped, samplesMost)
+	if s := b.Stats(); s.SamplesDropped != engines*(each+10)-samplesMost || s.Samples != samplesMost {
+		t.Fatalf("%d samples taken and %d dropped, want %d and the rest", s.Samples, s.SamplesDropped, samplesMost)
 	}
 	c := b.store.learned[b.id].Snapshot()
 	if ms := c.Prefill.Millis(0, 1000); c.Samples != samplesMost || ms < 39 || ms > 41 {

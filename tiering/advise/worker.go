@@ -8,7 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/policy/cost"
 )
 
-// samplesMost is how many measured prefills of a scope may wait for the worker.
+// samplesMost is how many measured prefills of a scope may wait for the worker, those of one
+// engine up to an eighth of them.
 const samplesMost = 4096
 
 // enqueueLocked leaves to the worker what a request should not wait for: fitting
@@ -16,6 +17,15 @@ const samplesMost = 4096
 // whether the worker has to be told.
 func (a *Advisor) enqueueLocked(sc *scope, samples []cost.Sample) bool {
 	fit := min(len(samples), samplesMost-len(sc.samples))
+	if fit > 0 {
+		same := 0
+		for i := range sc.samples {
+			if sc.samples[i].Source == samples[0].Source {
+				same++
+			}
+		}
+		fit = min(fit, max(0, samplesMost/8-same))
+	}
 	sc.samples = append(sc.samples, samples[:fit]...)
 	a.mu.counts.SamplesDropped += uint64(len(samples) - fit)
 	sc.queued = sc.queued || fit > 0 || sc.planner.Due()
@@ -52,7 +62,7 @@ func (a *Advisor) Work(ctx context.Context) {
 			continue
 		}
 		samples, problem := a.take(key)
-		taken := learned.Prefills(key.tenant, samples, len(a.owners) == 1)
+		taken := learned.Prefills(key.tenant, a.now(), samples, len(a.owners) == 1)
 		var solution *checkpoint.Solution
 		if problem != nil {
 			solution = problem.Solve()

@@ -4,9 +4,7 @@
 package costs
 
 import (
-	"cmp"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,7 +25,7 @@ type Priors struct {
 // Learned is the cost model of one profile.
 //
 // How long a prefill takes is what tenants say, and it prices the objects of them
-// all: each has a fit of its own, and the median of them is used.
+// all: each has a vote, which is that of its engines' connections, and the median is used.
 type Learned struct {
 	latest atomic.Pointer[cost.Model] // what it points to never changes
 
@@ -41,7 +39,7 @@ type Learned struct {
 	// fitting is taken before mu and held while samples are fitted, some ms for as
 	// many as come at once: only those who bring samples wait for it.
 	fitting sync.Mutex
-	fits    map[tier.TenantID]*cost.Fit
+	panels  map[tier.TenantID]*cost.Panel
 }
 
 // confirmed says when the price of a job was last known to be right.
@@ -89,8 +87,8 @@ const claimTokens = 4096
 // shape counts bytes only.
 func New(p *profile.Profile, c Priors) *Learned {
 	l := &Learned{
-		model: cost.New(cost.Options{Shape: cost.FromProfile(p, cost.Widths{}), Prefill: c.Prefill}),
-		fits:  map[tier.TenantID]*cost.Fit{},
+		model:  cost.New(cost.Options{Shape: cost.FromProfile(p, cost.Widths{}), Prefill: c.Prefill}),
+		panels: map[tier.TenantID]*cost.Panel{},
 	}
 	if c.DRAMBytesPerSecond > 0 {
 		l.model.SetLink(cost.JobLoadDRAM, cost.Bandwidth(l.model.Link(cost.JobLoadDRAM).Fixed, c.DRAMBytesPerSecond))
@@ -118,24 +116,24 @@ func (l *Learned) publishLocked() {
 
 // Prefills takes prefills that the engines of one tenant measured and answers how
 // many of them made sense. alone: there is no other tenant.
-func (l *Learned) Prefills(from tier.TenantID, samples []cost.Sample, alone bool) int {
+func (l *Learned) Prefills(from tier.TenantID, now time.Time, samples []cost.Sample, alone bool) int {
 	l.fitting.Lock()
 	defer l.fitting.Unlock()
 	l.mu.Lock()
-	prior := l.model.Prefill()
+	prior, floor := l.model.Prefill(), cost.PrefillFloor(l.model.Shape)
 	l.mu.Unlock()
-	fit := l.fits[from]
-	if fit == nil {
-		fit = cost.NewFit(prior)
+	panel := l.panels[from]
+	if panel == nil {
+		panel = cost.NewPanel(prior, floor)
 	}
 	taken := 0
 	for _, s := range samples {
-		if fit.Add(s) {
+		if panel.Add(now, s) {
 			taken++
 		}
 	}
 	if taken > 0 {
-		l.fits[from] = fit
+		l.panels[from] = panel
 		agreed := l.agreed(prior, alone)
 		l.mu.Lock()
 		l.prefill = agreed
@@ -150,18 +148,14 @@ func (l *Learned) Prefills(from tier.TenantID, samples []cost.Sample, alone bool
 // where their number is even, so that none of two decides; what one alone says is
 // held to claimMost. The caller holds fitting.
 func (l *Learned) agreed(prior cost.Prefill, alone bool) cost.Prefill {
-	votes := make([]cost.Prefill, 0, len(l.fits)+1)
-	for _, fit := range l.fits {
-		votes = append(votes, fit.Prefill())
+	votes := make([]cost.Prefill, 0, len(l.panels)+1)
+	for _, panel := range l.panels {
+		votes = append(votes, panel.Prefill())
 	}
 	if len(votes) == 1 && !alone {
 		return claimed(votes[0], prior)
 	}
-	if len(votes)%2 == 0 {
-		votes = append(votes, prior)
-	}
-	slices.SortFunc(votes, func(a, b cost.Prefill) int { return cmp.Compare(a.Millis(0, claimTokens), b.Millis(0, claimTokens)) })
-	return votes[len(votes)/2]
+	return cost.Median(votes, prior)
 }
 
 // claimed is a fit brought within claimMost of the prior.
@@ -215,6 +209,14 @@ type Snapshot struct {
 	// prefill once engines have moved it from where it began.
 	Measured        [cost.JobPublish + 1]bool
 	PrefillMeasured bool
+}
+
+// Prefill is the present prediction of computing, and whether engines have moved it from
+// where it began.
+func (l *Learned) Prefill() (predicted cost.Prefill, measured bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.prefill, l.prefill != l.model.Prefill()
 }
 
 // Snapshot answers the present costs.

@@ -55,13 +55,13 @@ func TestPrefillsAreWhatTenantsAgreeOn(t *testing.T) {
 		{[]claim{{1, 1000}}, true, 1000},
 		{[]claim{{1, 3}}, false, 3},
 		{[]claim{{1, 1000}}, false, claimMost},
-		{[]claim{{1, 0.001}}, false, 1.0 / claimMost},
+		{[]claim{{1, 0.005}}, false, 1.0 / claimMost},
 		{[]claim{{1, 3}, {2, 1000}}, false, 3},
 		{[]claim{{1, 1000}, {2, 3}}, false, 3},
-		{[]claim{{1, 3}, {2, 0.001}}, false, 1},
+		{[]claim{{1, 3}, {2, 0.005}}, false, 1},
 		{[]claim{{1, 40}, {2, 50}}, false, 40},
 		{[]claim{{1, 3}, {2, 1000}, {3, 5}}, false, 5},
-		{[]claim{{1, 3}, {2, 0.001}, {3, 5}}, false, 3},
+		{[]claim{{1, 3}, {2, 0.005}, {3, 5}}, false, 3},
 		{[]claim{{1, 1000}, {1, 1000}, {2, 3}, {3, 5}}, false, 5},
 		{[]claim{{1, 2}, {2, 3}, {3, 5}, {4, 1000}}, false, 3},
 	} {
@@ -69,7 +69,7 @@ func TestPrefillsAreWhatTenantsAgreeOn(t *testing.T) {
 			l := New(newProfile(t), Priors{})
 			n := 0
 			for _, c := range row.claims {
-				n += l.Prefills(c.tenant, measured(c.times), row.alone)
+				n += l.Prefills(c.tenant, time.Time{}, measured(c.times), row.alone)
 			}
 			if got := l.slower(); got < 0.98*row.want || got > 1.02*row.want {
 				t.Errorf("%.4f times the prior, want %.4f", got, row.want)
@@ -101,7 +101,7 @@ func TestSnapshotTellsGuessesFromWhatWasMeasured(t *testing.T) {
 		t.Errorf("before anything was measured: %v, %v", s.PrefillMeasured, s.Measured)
 	}
 	l.Did(cost.JobPublish, 1<<20, time.Millisecond)
-	l.Prefills(1, measured(3), true)
+	l.Prefills(1, time.Time{}, measured(3), true)
 	s := l.Snapshot()
 	if !s.PrefillMeasured || !s.Measured[cost.JobPublish] || s.Measured[cost.JobLoadDRAM] {
 		t.Errorf("after a publication and prefills: %v, %v", s.PrefillMeasured, s.Measured)

@@ -57,7 +57,7 @@ func newNode(t *testing.T) *nodeOfTests {
 	set("pins", []api.Pin{{Key: key, Object: "segment", Tenant: "a", Bytes: 100, Expires: time.Now().Add(time.Hour), By: "uid 0"}})
 	request := api.Request{ID: 12, Name: "chatcmpl-7", At: at, Tenant: "a", Profile: 3, Model: "m", Client: "vllm", Way: api.WaySplice, Trace: strings.Repeat("ab", 16),
 		Prompt: 1000, Engine: 0, Prefix: 400, Reused: 500, Computed: 100, Seam: 16, PrefixTier: "disk", Bytes: 1 << 20,
-		MatchMillis: 0.5, WaitMillis: 2, TTFTMillis: 55, SavedMillis: 300, Ways: []api.WayCost{{Way: api.WayRecompute, Millis: 355}, {Way: api.WaySplice, Millis: 55}}}
+		MatchMillis: 0.5, WaitMillis: 2, TTFTMillis: 55, SavedMillis: 300, SavedBy: api.SavedByPrefill, Ways: []api.WayCost{{Way: api.WayRecompute, Millis: 355}, {Way: api.WaySplice, Millis: 55}}}
 	set("requests", []api.Request{request})
 	request.Spans = []api.Span{{Begin: 0, End: 400, From: api.FromPrefix, Tier: "disk"}, {Begin: 400, End: 900, From: api.FromSegment, Tier: "dram", Key: &key},
 		{Begin: 900, End: 1000, From: api.FromComputed, Reason: "unknown\x1b]0;x"}}

@@ -165,7 +165,14 @@ func (s *nodeStats) served(w io.Writer) error {
 	if u.Requests > 0 {
 		each = fmt.Sprintf(", %s a request", show.Millis(u.Saved/float64(u.Requests)))
 	}
-	t.Row("time saved", show.LongMillis(u.Saved), "estimated, by "+show.Count(u.Requests).String()+" requests"+each)
+	guess := ""
+	if u.SavedGuess != 0 {
+		guess = fmt.Sprintf("; %s of it is a guess: no engine has measured its prefill", show.LongMillis(u.SavedGuess))
+	}
+	t.Row("time saved", show.LongMillis(u.Saved), "estimated, by "+show.Count(u.Requests).String()+" requests"+each+guess)
+	if u.Unverified > 0 {
+		t.Row("unverified", show.Count(u.Unverified), fmt.Sprintf("reports, of %s prompt tokens, in none of these: their clients had not looked up what they say they reused", show.Count(u.UnverifiedTokens)))
+	}
 	if lately := s.lately(); lately != "" {
 		t.Row("lately", "", lately)
 	}

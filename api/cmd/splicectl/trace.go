@@ -120,7 +120,10 @@ func (f *traceFlags) print(c *call, r *api.Request) error {
 	t.Row("prefix", prefixText(r))
 	t.Row("moved", show.Bytes(int64(r.Bytes)))
 	t.Row("took", fmt.Sprintf("match %s, waits %s, first token %v", show.Millis(r.MatchMillis), show.Millis(r.WaitMillis), told(r.TTFTMillis)))
-	t.Row("saved", show.Millis(r.SavedMillis).String()+", estimated")
+	t.Row("saved", show.Millis(r.SavedMillis).String()+", "+estimatedBy(r))
+	if r.Unverified {
+		t.Row("unverified", "its client had not looked up what it says it reused; it is in no sums")
+	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
@@ -193,4 +196,17 @@ func printWays(w io.Writer, r *api.Request) error {
 		t.Row(cost.Way, show.Millis(cost.Millis), chosen)
 	}
 	return t.Flush()
+}
+
+// estimatedBy says what the time that a request saved is estimated by.
+func estimatedBy(r *api.Request) string {
+	switch r.SavedBy {
+	case api.SavedByTTFT:
+		return "estimated by measured times to first tokens"
+	case api.SavedByPrefill:
+		return "estimated by measured prefills"
+	case api.SavedByGuess:
+		return "a guess: no engine has measured its prefill"
+	}
+	return "estimated"
 }

@@ -51,11 +51,11 @@ func usagePage(ctx context.Context, client *api.Client, tenant string) (*show.Pa
 	return show.Of(items, false, usageView), nil
 }
 
-var usageColumns = []string{"TENANT", "MODEL", "PROFILE", "REQUESTS", "PROMPT", "HIT", "ALL", "SAVED", "MISSED", "+ENGINE", "+PREFIX", "+REUSED", "+COMPUTED", "+SEAM"}
+var usageColumns = []string{"TENANT", "MODEL", "PROFILE", "REQUESTS", "PROMPT", "HIT", "ALL", "SAVED", "MISSED", "+ENGINE", "+PREFIX", "+REUSED", "+COMPUTED", "+SEAM", "+GUESSED", "+UNVERIFIED"}
 
 var usageView = show.View[api.Usage]{Columns: usageColumns, Row: func(u *api.Usage) []any {
 	return []any{u.Tenant, u.Model, u.Profile, show.Count(u.Requests), show.Count(u.Prompt), hits(u), allHits(u), show.LongMillis(u.Saved), missedText(u.Missed, 3),
-		show.Count(u.Engine), show.Count(u.Prefix), show.Count(u.Reused), show.Count(u.Computed), show.Count(u.Seam)}
+		show.Count(u.Engine), show.Count(u.Prefix), show.Count(u.Reused), show.Count(u.Computed), show.Count(u.Seam), show.LongMillis(u.SavedGuess), show.Count(u.Unverified)}
 }}
 
 // hits is the token hit ratio: of what the engine's own cache did not have.

@@ -43,14 +43,14 @@ func tiersText(tiers []string) string {
 	return strings.Join(tiers, "+")
 }
 
-var requestColumns = []string{"ID", "AGE", "TENANT", "WAY", "PROMPT", "ENGINE", "PREFIX", "REUSED", "COMPUTED", "HIT", "TTFT", "SAVED", "MODEL", "+SEAM", "+MATCH", "+WAIT", "+BYTES", "+CLIENT", "+NAME", "+TRACE"}
+var requestColumns = []string{"ID", "AGE", "TENANT", "WAY", "PROMPT", "ENGINE", "PREFIX", "REUSED", "COMPUTED", "HIT", "TTFT", "SAVED", "MODEL", "+SEAM", "+MATCH", "+WAIT", "+BYTES", "+CLIENT", "+NAME", "+TRACE", "+BY", "+UNVERIFIED"}
 
 func requestView(*call) show.View[api.Request] {
 	now := time.Now()
 	return show.View[api.Request]{Columns: requestColumns, Row: func(r *api.Request) []any {
 		return []any{r.ID, show.Age{At: r.At, Now: now}, r.Tenant, r.Way, r.Prompt, r.Engine, r.Prefix, r.Reused, r.Computed,
 			requestHits(r), told(r.TTFTMillis), show.Millis(r.SavedMillis), r.Model, r.Seam, show.Millis(r.MatchMillis), show.Millis(r.WaitMillis),
-			show.Size(r.Bytes), r.Client, r.Name, r.Trace}
+			show.Size(r.Bytes), r.Client, r.Name, r.Trace, r.SavedBy, r.Unverified}
 	}}
 }
 

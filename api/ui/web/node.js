@@ -58,7 +58,7 @@ const usageColumns = [
   }, sort: (r) => missedOf(r)[0]?.[1] },
   { id: 'prompt', label: 'Prompts', num: true, title: 'Tokens of all prompts', cell: (r) => tokens(r.prompt_tokens), sort: (r) => r.prompt_tokens },
   { id: 'requests', label: 'Requests', num: true, title: 'Prompts served', cell: (r) => plural(r.requests, 'request'), sort: (r) => r.requests },
-  { id: 'saved', label: 'Time saved (est.)', num: true, title: 'Estimate, by measured speeds', cell: (r) => millis(r.saved_ms), sort: (r) => r.saved_ms },
+  { id: 'saved', label: 'Time saved (est.)', num: true, title: 'Estimate; ~: some of it is a guess, since no engine has measured its prefill', cell: (r) => `${r.saved_guess_ms ? '~' : ''}${millis(r.saved_ms)}`, sort: (r) => r.saved_ms },
 ];
 
 export function Canary() {

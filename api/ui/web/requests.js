@@ -4,7 +4,7 @@ import { useData } from './daemon.js';
 import { bytes, count, many, millis, percent, plural, ratio, shown, tokens } from './format.js';
 import { Bar, Filters, Key, Missing, Name, Panel, Refreshed, SourceLegend, Stat, Stats, Time, hitRatio, link, profileOptions, ratioTitle, sourceParts } from './parts.js';
 import { Table } from './table.js';
-import { reasonOf, sources, tierLetters, tierName, tiers, ways } from './words.js';
+import { reasonOf, savedBy, sources, tierLetters, tierName, tiers, ways } from './words.js';
 
 export function Requests({ route }) {
   return route.rest[0] ? html`<${Request} id=${route.rest[0]} />` : html`<${List} params=${route.params} />`;
@@ -34,12 +34,12 @@ const columns = [
   { id: 'at', label: 'At', title: 'When it came', cell: (r) => html`<${Time} at=${r.at} />`, sort: (r) => r.at },
   { id: 'tenant', label: 'Tenant', title: 'Whose prompt it is', cell: (r) => html`<${Name} text=${r.tenant} most=${24} />`, sort: (r) => r.tenant },
   { id: 'model', label: 'Model', title: 'The model as its engine calls it', cell: (r) => html`<${Name} text=${r.model} most=${28} />`, sort: (r) => r.model },
-  { id: 'way', label: 'Way', title: 'How it was served', cell: (r) => html`<span title=${ways[r.way]}>${shown(r.way, 20)}</span>`, sort: (r) => r.way },
+  { id: 'way', label: 'Way', title: 'How it was served', cell: (r) => html`<span title=${ways[r.way]}>${shown(r.way, 20)}</span>${r.unverified && html` <span class="tag" title="Its client had not looked up what it says it reused; it is in no sums">unverified</span>`}`, sort: (r) => r.way },
   { id: 'tokens', label: 'Prompt', num: true, title: 'Tokens of the prompt', cell: (r) => tokens(r.prompt_tokens), sort: (r) => r.prompt_tokens },
   { id: 'from', label: 'Tokens from', title: 'Where its tokens came from', cell: (r) => html`<div class="cellbar"><${Bar} parts=${sourceParts(r)} total=${r.prompt_tokens} label=${`Request ${r.id}`} /></div>` },
   { id: 'hit', label: 'Hit', num: true, title: ratioTitle, cell: (r) => percent(hitRatio(r)), sort: hitRatio },
   { id: 'ttft', label: 'First token', num: true, title: 'Time to first token, as the engine reports it', cell: (r) => (r.ttft_ms > 0 ? millis(r.ttft_ms) : html`<span class="muted" title="The engine did not report it">not told</span>`), sort: (r) => r.ttft_ms || NaN },
-  { id: 'saved', label: 'Saved (est.)', num: true, title: 'Estimate of the time that the cache saved', cell: (r) => millis(r.saved_ms), sort: (r) => r.saved_ms },
+  { id: 'saved', label: 'Saved (est.)', num: true, title: 'Estimate of the time that the cache saved; ~: a guess, no engine has measured its prefill', cell: (r) => `${r.saved_by === 'guess' ? '~' : ''}${millis(r.saved_ms)}`, sort: (r) => r.saved_ms },
   { id: 'wait', label: 'Waited', num: true, title: 'How long it waited for bytes to come from where they lay', cell: (r) => millis(r.wait_ms), sort: (r) => r.wait_ms },
   { id: 'missed', label: 'Prefix', title: 'Where its saved prefix lay, or why there was none', cell: (r) => (r.prefix_tokens > 0 ? tierName(r.prefix_tier) : !r.prefix_reason || r.prefix_reason === 'none' ? '–' : html`<span title=${reasonOf(r.prefix_reason).about}>${reasonOf(r.prefix_reason).name}</span>`), sort: (r) => r.prefix_reason },
 ];
@@ -64,10 +64,10 @@ function Request({ id }) {
         ${r.trace && html`<dt>Trace</dt><dd><code>${shown(r.trace, 40)}</code></dd>`}
       </dl>
       <${Stats}>
-        <${Stat} label="Served by" value=${shown(r.way, 20)} note=${ways[r.way] ?? ''} title="The way that was chosen" />
+        <${Stat} label="Served by" value=${shown(r.way, 20)} note=${r.unverified ? 'unverified: its client had not looked up what it says it reused, so it is in no sums' : ways[r.way] ?? ''} title="The way that was chosen" />
         <${Stat} label="Token hit ratio" value=${percent(hitRatio(r))} note=${`${percent(ratio(r.computed_tokens, r.prompt_tokens))} computed`} title=${ratioTitle} />
         <${Stat} label="Time to first token" value=${r.ttft_ms > 0 ? millis(r.ttft_ms) : 'not told'} note="as the engine reports it" title="0 is shown as not told" />
-        <${Stat} label="Time saved" estimate value=${millis(r.saved_ms)} title="Against computing the whole prompt, by measured speeds" />
+        <${Stat} label="Time saved" estimate value=${millis(r.saved_ms)} title="Against computing the whole prompt" note=${r.saved_by ? savedBy(r.saved_by) : ''} />
         <${Stat} label="Looked up in" value=${r.match_ms > 0 ? millis(r.match_ms) : 'not told'} title="How long the daemon took to say what it has" />
         <${Stat} label="Waited for bytes" value=${millis(r.wait_ms)} note=${r.bytes > 0 ? `${bytes(r.bytes)} placed` : ''} title="How long the request waited for bytes to come from disk, peers or to a GPU" />
       <//>

@@ -1,0 +1,162 @@
+package server
+
+import (
+	"encoding/binary"
+	"math"
+	"sync"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// maxClaims bounds the segments, and the lengths of checkpoints, that a connection is
+// remembered to have found: twice as many of each, some 600 KB when it has. A guess: more than
+// the requests of a busy engine name between their lookup and their first token.
+const maxClaims = 4096
+
+// claims is what a connection was told that it can reuse, and has not reported as reused yet.
+// A report of more is not verified: nothing shows that it is true.
+type claims struct {
+	sync.Mutex
+	segments ledger[uint64] // by the first bytes of their keys, which are digests
+	prefixes ledger[uint32] // by tokens
+	asked    int            // lookups that no report has named yet
+}
+
+// grant is how often something was found and reported. A request that matches and then leases
+// has found it once.
+type grant struct {
+	tokens                uint32 // of it, at most
+	matched, leased, used uint32
+}
+
+func (g *grant) left() bool { return g.used < max(g.matched, g.leased) }
+
+// ledger holds grants. At the bound the older half of them is dropped.
+type ledger[K comparable] struct{ now, old map[K]grant }
+
+// get looks a grant up.
+func (l *ledger[K]) get(k K) (grant, bool) {
+	g, ok := l.now[k]
+	if !ok {
+		g, ok = l.old[k]
+	}
+	return g, ok
+}
+
+func (l *ledger[K]) put(k K, g grant) {
+	if _, ok := l.now[k]; !ok && len(l.now) >= maxClaims {
+		l.old, l.now = l.now, nil
+	}
+	if l.now == nil {
+		l.now = map[K]grant{}
+	}
+	l.now[k] = g
+}
+
+func found[K comparable](l *ledger[K], k K, tokens uint32, leased bool) {
+	g, _ := l.get(k)
+	g.tokens = max(g.tokens, tokens)
+	if leased {
+		g.leased++
+	} else {
+		g.matched++
+	}
+	l.put(k, g)
+}
+
+func segmentOf(key *[32]byte) uint64 { return binary.LittleEndian.Uint64(key[:8]) }
+
+// matched takes what a match has found.
+func (c *claims) matched(keys [][32]byte, r *tiering.MatchResult, out *wire.MatchReply) {
+	c.Lock()
+	defer c.Unlock()
+	c.askedLocked()
+	for i := range r.Segments {
+		row := &r.Segments[i]
+		if row.Status != tier.StatusHit {
+			continue
+		}
+		tokens := row.Tokens
+		if tokens == 0 { // another node has it, and it is not known how long it is
+			tokens = math.MaxUint32
+		}
+		found(&c.segments, segmentOf(&keys[i]), tokens, false)
+	}
+	for i := range out.Known.Keys {
+		found(&c.segments, segmentOf(&out.Known.Keys[i]), out.Known.Interiors[i], false)
+	}
+	if r.PrefixTokens > 0 {
+		found(&c.prefixes, r.PrefixTokens, r.PrefixTokens, false)
+	}
+}
+
+func (c *claims) askedLocked() { c.asked = min(c.asked+1, 1<<20) }
+
+// leased takes a segment that was leased.
+func (c *claims) leased(key *[32]byte, row *tiering.Acquired) {
+	c.Lock()
+	defer c.Unlock()
+	c.askedLocked()
+	found(&c.segments, segmentOf(key), uint32(row.Tokens), true)
+}
+
+// loaded takes a checkpoint that was leased.
+func (c *claims) loaded(got *tiering.Loaded) {
+	c.Lock()
+	defer c.Unlock()
+	c.askedLocked()
+	found(&c.prefixes, uint32(got.Tokens), uint32(got.Tokens), true)
+}
+
+// verify reports whether the connection was told of all that it reports as reused, and uses
+// that up. Of what was computed the connection alone knows; but who waited for bytes has asked.
+func (c *claims) verify(m *wire.ServedRequest) bool {
+	c.Lock()
+	defer c.Unlock()
+	ok := true
+	for i := range m.Keys {
+		if m.Reused[i] == 0 {
+			continue
+		}
+		key := segmentOf(&m.Keys[i])
+		g, _ := c.segments.get(key)
+		if !g.left() || m.Reused[i] > g.tokens {
+			ok = false
+			continue
+		}
+		g.used++
+		c.segments.put(key, g)
+	}
+	if m.Prefix > 0 {
+		ok = c.prefixLocked(m.Engine+m.Prefix) && ok
+	}
+	if m.WaitMicros > 0 && c.asked == 0 {
+		ok = false
+	}
+	c.asked = max(0, c.asked-1)
+	return ok
+}
+
+// prefixLocked uses up a checkpoint of so many tokens, or of the fewest that are more: an
+// engine may have use for its beginning only.
+func (c *claims) prefixLocked(tokens uint32) bool {
+	g, ok := c.prefixes.get(tokens)
+	if !ok || !g.left() {
+		best := grant{}
+		for _, half := range []map[uint32]grant{c.prefixes.now, c.prefixes.old} {
+			for n, x := range half {
+				if newer, _ := c.prefixes.get(n); newer.left() && x.tokens > tokens && (best.tokens == 0 || x.tokens < best.tokens) {
+					best = newer
+				}
+			}
+		}
+		if g = best; g.tokens == 0 {
+			return false
+		}
+	}
+	g.used++
+	c.prefixes.put(g.tokens, g)
+	return true
+}

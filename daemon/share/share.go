@@ -1,0 +1,17 @@
+// Package share divides a bounded list among those who write to it, so that nobody's entries
+// push out those of others.
+package share
+
+import "slices"
+
+// Merge takes up to limit entries of several lists, each from its beginning on: all of the
+// short ones, and as many of each of the others.
+func Merge[T any](lists [][]T, limit int) []T {
+	slices.SortFunc(lists, func(a, b []T) int { return len(a) - len(b) })
+	var all []T
+	for i, list := range lists {
+		most := (limit - len(all)) / (len(lists) - i)
+		all = append(all, list[:min(len(list), max(0, most))]...)
+	}
+	return all
+}

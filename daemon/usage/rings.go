@@ -1,0 +1,104 @@
+package usage
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/spliced-kv/spliced/daemon/share"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// ringBytes bounds the requests that are kept one by one: some 10,000 of eight segments each.
+const ringBytes = 8 << 20
+
+// writer is whose requests are kept apart from others.
+type writer struct {
+	tenant     tier.TenantID
+	unverified bool
+}
+
+// rings keeps the last requests, whose sizes sum to ringBytes at most. Room is made by the
+// writer that has most, so that none pushes others out.
+type rings struct {
+	of    map[writer]*ring
+	bytes int
+}
+
+// ring is the requests of one writer.
+type ring struct {
+	list  []*Request // ascending numbers, from head on
+	head  int
+	bytes int
+}
+
+func (r *rings) add(q *Request) {
+	if r.of == nil {
+		r.of = map[writer]*ring{}
+	}
+	w := writer{q.Who.Tenant, q.Unverified}
+	if r.of[w] == nil {
+		r.of[w] = &ring{}
+	}
+	r.bytes += r.of[w].add(q)
+	for r.bytes > ringBytes {
+		var largest *ring
+		for _, one := range r.of {
+			if largest == nil || one.bytes > largest.bytes {
+				largest = one
+			}
+		}
+		r.bytes -= largest.drop()
+	}
+}
+
+// newest lists the last requests that pass, the newest first.
+func (r *rings) newest(limit int, pass func(*Request) bool) []*Request {
+	lists := make([][]*Request, 0, len(r.of))
+	for _, one := range r.of {
+		var list []*Request
+		for i := len(one.list) - 1; i >= one.head && len(list) < limit; i-- {
+			if q := one.list[i]; pass(q) {
+				list = append(list, q)
+			}
+		}
+		lists = append(lists, list)
+	}
+	all := share.Merge(lists, limit)
+	slices.SortFunc(all, func(a, b *Request) int { return cmp.Compare(b.Number, a.Number) })
+	return all
+}
+
+func (r *rings) find(number uint64) (*Request, bool) {
+	for _, one := range r.of {
+		kept := one.list[one.head:]
+		if i, ok := slices.BinarySearchFunc(kept, number, func(q *Request, n uint64) int { return cmp.Compare(q.Number, n) }); ok {
+			return kept[i], true
+		}
+	}
+	return nil, false
+}
+
+// add appends a request and answers its size.
+func (r *ring) add(q *Request) int {
+	r.list = append(r.list, q)
+	n := sizeOf(q)
+	r.bytes += n
+	return n
+}
+
+// drop drops the oldest request and answers its size.
+func (r *ring) drop() int {
+	n := sizeOf(r.list[r.head])
+	r.list[r.head] = nil
+	r.bytes -= n
+	if r.head++; r.head > len(r.list)/2 {
+		r.list, r.head = slices.Delete(r.list, 0, r.head), 0
+	}
+	return n
+}
+
+// sizeOf is about what a request takes in memory.
+func sizeOf(q *Request) int {
+	const fixed, span = 336, 48 // bytes of a Request and a Span, measured with unsafe.Sizeof and rounded up
+	return fixed + span*cap(q.Spans) + 8*cap(q.Ways) + len(q.Name) + len(q.Who.Client)
+}

@@ -1,0 +1,62 @@
+package usage
+
+import (
+	"time"
+
+	"github.com/spliced-kv/spliced/policy/cost"
+)
+
+// By says what the time that a request saved is estimated by.
+type By uint8
+
+const (
+	ByGuess   By = iota // nothing that was measured
+	ByPrefill           // prefills that engines timed
+	ByFirst             // times to first tokens of prompts that were computed in full
+)
+
+// String is the name in listings.
+func (b By) String() string { return [...]string{"guess", "prefill", "ttft"}[b] }
+
+// firsts learns from reports how long engines take to the first token of a prompt that they
+// compute in full. Of more than firstsMost tenants and profiles the others go by predictions.
+type firsts struct{ of map[Key]*cost.Panel }
+
+const (
+	firstsMost = 32 // some 100 KB each at most
+	// firstsLeast is how many whole prompts have to be reported before they are gone by; a guess.
+	firstsLeast = 8
+)
+
+// saved estimates what a request saved, and learns from one that saved nothing.
+func (f *firsts) saved(r *Request, predicted *Prediction) {
+	panel := f.of[r.Who.Key]
+	if r.First > 0 && r.Sources[Checkpoint]+r.Sources[Segment] == 0 && r.Wait == 0 && r.Sources[Computed] > 0 {
+		if panel == nil && len(f.of) < firstsMost {
+			if panel = cost.NewPanel(predicted.Prefill, cost.Prefill{}); f.of == nil {
+				f.of = map[Key]*cost.Panel{}
+			}
+			f.of[r.Who.Key] = panel
+		}
+		if panel != nil {
+			panel.Add(r.At, cost.Sample{
+				Begin: int(r.Sources[Engine]), End: int(r.Tokens), Millis: float64(r.First) / float64(time.Millisecond), Source: r.Who.Connection,
+			})
+		}
+	}
+	reused := r.Sources[Checkpoint]+r.Sources[Segment] > 0
+	switch {
+	case panel != nil && r.First > 0 && reused && panel.Samples() >= firstsLeast:
+		r.By = ByFirst
+		r.Saved = panel.Prefill().Millis(int(r.Sources[Engine]), int(r.Tokens)) - float64(r.First)/float64(time.Millisecond)
+		return
+	case predicted.Measured:
+		r.By = ByPrefill
+	}
+	// What computing all that the engine did not have would have taken longer than computing
+	// what was, and waiting for the rest. Computed tokens are priced as the prompt's last ones,
+	// which attend to most.
+	all := predicted.Marginal(int(r.Sources[Engine]), int(r.Tokens))
+	rest := predicted.Marginal(int(uint64(r.Tokens)-r.Sources[Computed]), int(r.Tokens))
+	r.Saved = all - rest - float64(r.Wait)/float64(time.Millisecond)
+}

@@ -1,0 +1,114 @@
+package cost
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Panel learns a Prefill from samples of several sources, such as engines. Each has a Fit and
+// one vote, however many samples it brings, and the median of the votes is used: no source
+// outvotes the others. The prior votes where their number is even, so that none of two decides.
+//
+// Invariant: at most panelSources fits are held.
+type Panel struct {
+	prior, floor Prefill
+	voters       map[uint64]*voter
+	now          time.Time // of the latest sample
+}
+
+type voter struct {
+	fit   *Fit
+	heard time.Time // its latest sample
+}
+
+const (
+	// panelSources bounds the sources; the one that was silent longest makes room. A guess
+	// above the engines of a node.
+	panelSources = 16
+	// panelMemory is how long a silent source votes, such as an engine that was restarted.
+	panelMemory = 10 * time.Minute
+	// panelTokens is the length of prompt by which votes are compared.
+	panelTokens = 4096
+)
+
+// NewPanel starts from a prior; the zero Prefill stands for DefaultPrefill. floor is what no
+// computer is faster than: samples below it are nonsense.
+func NewPanel(prior, floor Prefill) *Panel {
+	return &Panel{prior: prior, floor: floor, voters: map[uint64]*voter{}}
+}
+
+// Add takes a sample as Fit.Add does.
+func (p *Panel) Add(now time.Time, s Sample) bool {
+	if s.End > s.Begin && s.Millis < p.floor.Millis(s.Begin, s.End) {
+		return false
+	}
+	v := p.voters[s.Source]
+	if v == nil {
+		v = &voter{fit: NewFit(p.prior)}
+	}
+	if !v.fit.Add(s) {
+		return false
+	}
+	if len(p.voters) >= panelSources && p.voters[s.Source] == nil {
+		oldest, at := uint64(0), now
+		for id, other := range p.voters {
+			if !other.heard.After(at) {
+				oldest, at = id, other.heard
+			}
+		}
+		delete(p.voters, oldest)
+	}
+	p.voters[s.Source] = v
+	v.heard, p.now = now, now
+	return true
+}
+
+// Samples is how many samples the sources that are held brought.
+func (p *Panel) Samples() (n int) {
+	for _, v := range p.voters {
+		n += v.fit.Samples()
+	}
+	return n
+}
+
+func (p *Panel) votes() (votes []Prefill) {
+	for _, id := range slices.Sorted(maps.Keys(p.voters)) {
+		if v := p.voters[id]; p.now.Sub(v.heard) <= panelMemory {
+			votes = append(votes, v.fit.Prefill())
+		}
+	}
+	return votes
+}
+
+// Prefill is the present prediction: the prior until a sample came.
+func (p *Panel) Prefill() Prefill {
+	base := NewFit(p.prior).base()
+	votes := p.votes()
+	if len(votes) == 0 {
+		return base
+	}
+	return Median(votes, base)
+}
+
+// Median is the middle one of predictions by what a prompt of some thousand tokens takes. The
+// prior counts as one more where their number is even.
+func Median(list []Prefill, prior Prefill) Prefill {
+	if len(list)%2 == 0 {
+		list = append(slices.Clip(list), prior)
+	}
+	slices.SortFunc(list, func(a, b Prefill) int { return cmp.Compare(a.Millis(0, panelTokens), b.Millis(0, panelTokens)) })
+	return list[len(list)/2]
+}
+
+// PrefillFloor is what no computer of today is faster than: a launch of some kernels, and for
+// each token the bytes of its rows, at several times the bandwidth of any accelerator's memory.
+func PrefillFloor(s Shape) Prefill {
+	const (
+		launch        = 0.02 // milliseconds
+		token         = 1e-5 // milliseconds: 100 million tokens a second
+		bytesPerMilli = 50e9 // 50 TB/s
+	)
+	return Prefill{Fixed: launch, PerToken: token + float64(s.KVBytes+s.DeltaBytes)/bytesPerMilli}
+}
