@@ -75,7 +75,7 @@ func (d *draft) plan(ctx context.Context) PlanAnswer {
 	}
 	d.find()
 	if len(d.nodes) == 0 {
-		if d.work.cfg.Cluster != nil && !d.work.tenants[d.q.Scope.Tenant].Parallel {
+		if !d.work.Allows(d.q.Scope.Tenant) {
 			return d.alone(NotAllowed)
 		}
 		return d.alone(NoWorkers)
@@ -110,7 +110,7 @@ func (d *draft) find() {
 	if len(d.nodes) > 0 {
 		d.nodes[0].name = c.Self
 	}
-	if !w.tenants[s.Tenant].Parallel {
+	if !w.Allows(s.Tenant) {
 		return
 	}
 	want := peer.Workers(s.Fingerprint, s.Tenant)

@@ -84,6 +84,9 @@ func New(cfg Config) *Work {
 	return w
 }
 
+// Allows reports whether token ids of a tenant's prompts may reach its other engines.
+func (w *Work) Allows(id tier.TenantID) bool { return w.tenants[id].Parallel }
+
 // mark tells the cluster whether this node has engines of a scope. It is called without a
 // lock, so that it looks again.
 func (w *Work) mark(s Scope, _ bool) {

@@ -40,16 +40,12 @@ type Counts struct {
 	trials   trials
 }
 
-// trials is what clients of trials ask (profile.TrialClient): counted apart, so that looking
-// whether a daemon works does not change what it tells of its work.
+// trials is what clients of trials ask (profile.TrialClient), by the name that they give
+// themselves. It is counted with everything else, too: nobody hides behind a name.
 type trials struct {
 	connections atomic.Uint64
 	answers     [wire.CodeCount]atomic.Uint64 // and rows of batches
 }
-
-// maxTrialRequests is how many requests of one connection are a trial: a dozen is. Who goes
-// on is a client as any other, whatever it calls itself.
-const maxTrialRequests = 64
 
 // durationBuckets reaches from a lookup to a commit of a gigabyte, in seconds.
 var durationBuckets = []float64{10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 100e-3, 500e-3, 1, 5}
@@ -79,43 +75,38 @@ func opIndex(op wire.Op) int {
 	return int(op)
 }
 
-// trial reports whether a request is one of a client of trials.
+// trial reports whether a connection calls itself one of trials.
 func (c *conn) trial() bool {
 	a := c.attached.Load()
-	return a != nil && a.trial && c.requests.Load() <= maxTrialRequests
+	return a != nil && a.trial
 }
 
 func (c *conn) answered(op wire.Op, code wire.Code) {
 	counts := c.server.counts
+	counts.answers[opIndex(op)][code].Add(1)
 	if c.trial() {
 		counts.trials.answers[code].Add(1)
-	} else {
-		counts.answers[opIndex(op)][code].Add(1)
 	}
 }
 
 func (c *conn) row(op wire.Op, code wire.Code) {
 	counts := c.server.counts
+	counts.rows[opIndex(op)][code].Add(1)
 	if c.trial() {
 		counts.trials.answers[code].Add(1)
-	} else {
-		counts.rows[opIndex(op)][code].Add(1)
 	}
 }
 
 func (c *conn) took(op wire.Op, d time.Duration) {
-	if !c.trial() {
-		c.server.counts.duration[opIndex(op)].Observe(d.Seconds())
-	}
+	c.server.counts.duration[opIndex(op)].Observe(d.Seconds())
 }
 
 // admitted counts a connection, once it is known whether it is a trial.
 func (c *conn) admitted() {
 	counts := c.server.counts
-	if a := c.attached.Load(); a != nil && a.trial {
+	counts.Accepted.Add(1)
+	if c.trial() {
 		counts.trials.connections.Add(1)
-	} else {
-		counts.Accepted.Add(1)
 	}
 }
 

@@ -128,6 +128,8 @@ func (t *task) watch() (wire.Message, error) {
 		return nil, codes.Refuse(wire.Invalid, "a watch of a plan with what workers say")
 	case m.Plan == 0 && m.End == 0 && (m.Jobs == 0 || m.Jobs > wire.MaxWorkerJobs):
 		return nil, codes.Refuse(wire.Invalid, "%d jobs at once, 1 to %d", m.Jobs, wire.MaxWorkerJobs)
+	case m.Plan == 0 && m.End == 0 && !t.conn.server.work.Allows(tenant):
+		return nil, codes.Refuse(wire.Denied, "watch: tenant %s takes no jobs: `parallel: true` is not set for it in the tenants file", t.conn.server.TenantName(tenant))
 	case !t.conn.mayWait():
 		return nil, codes.Refuse(wire.Busy, "too many requests are in flight for one more that waits")
 	}

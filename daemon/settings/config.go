@@ -189,9 +189,9 @@ type Tenant struct {
 	// Quota bounds what is held for segments and checkpoints, in pages, extents and
 	// records; 0 = no bound but the pools'.
 	Quota Bytes `yaml:"quota"`
-	// Parallel allows token ids of this tenant to go to other nodes of the cluster, and to
-	// come from them, so that segments are computed by several engines at once. Both nodes
-	// have to allow it. Off, engines of this node alone help each other.
+	// Parallel allows token ids of this tenant's prompts to be given to its other engines, of
+	// this node and of others of the cluster, so that segments are computed by several at
+	// once. Both nodes have to allow it.
 	Parallel bool `yaml:"parallel"`
 }
 

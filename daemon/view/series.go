@@ -151,16 +151,17 @@ type failureSeries struct {
 	Refused   uint64 `prom:"errors_total" help:"Requests and rows of batches that were refused or failed, by kind. Answers that say that all is well are none: miss, exists, and canceled by who asked."`
 }
 
-// trialSeries are what splicectl doctor asked and did, which no other series has.
+// trialSeries are what splicectl doctor asked and did. Its requests are in other series, too;
+// objects of its profile are not.
 type trialSeries struct {
-	Connections    uint64 `prom:"doctor_connections_total" help:"Connections of splicectl doctor, by the name that a client gives itself. They are in no other counter; past 64 requests of one connection the rest is counted as everybody's."`
+	Connections    uint64 `prom:"doctor_connections_total" help:"Connections of splicectl doctor, by the name that a client gives itself. They are among all connections."`
 	Published      uint64 `prom:"doctor_published_total" help:"Objects published of the profile that splicectl doctor tries a daemon with. What is done with them is in no other counter, and they are neither written, sent nor told."`
 	PublishedBytes uint64 `prom:"doctor_published_bytes_total" help:"Bytes of these."`
 }
 
 type trialAnswerSeries struct {
 	Code     string `label:"code"`
-	Answered uint64 `prom:"doctor_requests_total" help:"Answers and rows of batches that connections of splicectl doctor got."`
+	Answered uint64 `prom:"doctor_requests_total" help:"Answers and rows of batches that connections of splicectl doctor got. They are among all requests."`
 }
 
 // savedSeries is told by tier, of both pools together.
