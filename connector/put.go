@@ -99,6 +99,9 @@ func (m *Model) Save(ctx context.Context, q *SaveQuery) (Stored, error) {
 	if q.Tokens < 1 || q.Tokens > profile.MaxTokens || q.ParentTokens < 0 || rows < 1 {
 		return Stored{}, invalid("save: %d tokens behind a parent of %d", q.Tokens, q.ParentTokens)
 	}
+	if q.Hash == (profile.PrefixHash{}) {
+		return Stored{}, invalid("save: hash names no prefix: PrefixHashes needs blocks of 1 token or more")
+	}
 	w := writer{m: m, layout: m.layoutOf(q.Kind, rows), source: &q.Source, level: q.Level}
 	return w.write(ctx, func() (uint64, error) { return w.save(ctx, q) })
 }
@@ -218,7 +221,12 @@ func (w *writer) reserved(ctx context.Context, k *link.Call, request wire.Messag
 	if err := a.CheckRows(k.Op, len(reply.Codes), 1); err != nil {
 		return 0, err
 	}
-	if code := wire.Code(reply.Codes[0]); code != wire.OK {
+	switch code := wire.Code(reply.Codes[0]); {
+	case code == wire.Invalid && k.Op == wire.OpSave:
+		return 0, invalid("save: one of Hash, Kind, Tokens, Parent and ParentTokens")
+	case code == wire.Invalid:
+		return 0, invalid("reserve: one of Spec and Tokens, or the rank of the binding")
+	case code != wire.OK:
 		return 0, fmt.Errorf("%s: %w", k.Op, link.Kind(code))
 	}
 	w.reservation = reply.Reservations[0]

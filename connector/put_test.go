@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"sync"
+	"strings"
 	"testing"
 	"time"
 
@@ -253,6 +254,9 @@ func TestPutChecksItsArguments(t *testing.T) {
 		if _, err := m.Put(background, q); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	if _, err := m.Save(background, &SaveQuery{Tokens: 5}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "hash") {
+		t.Errorf("a checkpoint without a name: %v", err)
 	}
 	if _, err := m.Save(background, &SaveQuery{Tokens: 5, ParentTokens: 5}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("save: %v", err)

@@ -60,7 +60,7 @@ func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 		return Reservation{}, fmt.Errorf("checkpoint %x: kind %d: %w", q.Hash[:8], q.Kind, tier.ErrInvalid)
 	}
 	if q.Hash == (profile.PrefixHash{}) {
-		return Reservation{}, fmt.Errorf("checkpoint without a hash: %w", tier.ErrInvalid)
+		return Reservation{}, fmt.Errorf("hash: a checkpoint of %d tokens without a name (were its prefixes named without a block size?): %w", q.Tokens, tier.ErrInvalid)
 	}
 	if q.Tokens < 1 || q.Tokens > profile.MaxTokens {
 		return Reservation{}, fmt.Errorf("checkpoint %x: %d tokens: %w", q.Hash[:8], q.Tokens, tier.ErrInvalid)

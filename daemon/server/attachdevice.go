@@ -103,7 +103,7 @@ func (s *Server) gpuOf(uuid []byte) (*gpu.GPU, error) {
 	case len(s.gpus) == 1:
 		g = s.gpus[0]
 	default:
-		return nil, codes.Refuse(wire.Invalid, "this daemon lends %s: name one of these", s.gpus.Lent())
+		return nil, codes.Refuse(wire.Invalid, "uuid: this daemon lends %s: name one of these", s.gpus.Lent())
 	}
 	if state, why := g.State(); state != gpu.Serving {
 		return nil, codes.Refuse(wire.Unavailable, "%s is %v: %v", g.Name, state, why)

@@ -74,7 +74,7 @@ func (t *task) match() (wire.Message, error) {
 // knowsKinds refuses kinds of checkpoints that the connection did not agree on.
 func (t *task) knowsKinds(kinds tier.CheckpointKind) error {
 	if kinds&tier.Rows != 0 && !t.at.rows {
-		return codes.Refuse(wire.Invalid, "checkpoints kept as rows, without the feature rows")
+		return codes.Refuse(wire.Invalid, "accept or kind: checkpoints kept as rows, without the feature rows")
 	}
 	return nil
 }
@@ -153,7 +153,7 @@ func (r *room) take(row *tiering.Acquired, blocks int) bool {
 func (t *task) lifeOf(ms uint32) (time.Duration, error) {
 	ttl, most := milliseconds(ms), t.conn.server.config.MaxLeaseTTL
 	if ttl > most {
-		return 0, codes.Refuse(wire.Invalid, "a lease of %v, max-lease-ttl is %v", ttl, most)
+		return 0, codes.Refuse(wire.Invalid, "ttl: a lease of %v, max-lease-ttl is %v", ttl, most)
 	}
 	return ttl, nil
 }
@@ -470,7 +470,7 @@ func (t *task) findKnown(out *wire.MatchReply, off bool) error {
 	}
 	q.Begin = max(q.Begin, int(out.PrefixTokens))
 	if q.Begin > len(q.Tokens) {
-		return codes.Refuse(wire.Invalid, "a prefix of %d tokens of a prompt of %d", out.PrefixTokens, len(q.Tokens))
+		return codes.Refuse(wire.Invalid, "known: a prefix of %d tokens of a prompt of %d", out.PrefixTokens, len(q.Tokens))
 	}
 	if err := t.conn.server.store.Known(t.ctx, q, k); err != nil {
 		return err

@@ -55,7 +55,7 @@ func (t *task) planSegments() (wire.Message, error) {
 	case m.Pieces > 1:
 		return nil, codes.Refuse(wire.Invalid, "pieces %d", m.Pieces)
 	case total > wire.MaxPrompt:
-		return nil, codes.Refuse(wire.Invalid, "plan of %d tokens, most %d", total, wire.MaxPrompt)
+		return nil, codes.Refuse(wire.Invalid, "tokens: plan of %d tokens, most %d", total, wire.MaxPrompt)
 	case t.job == nil && !t.conn.mayWait():
 		return nil, codes.Refuse(wire.Busy, "too many requests are in flight for one more that waits")
 	}
@@ -125,7 +125,7 @@ func (t *task) watch() (wire.Message, error) {
 	case m.End > 1 || m.Pieces > 1:
 		return nil, codes.Refuse(wire.Invalid, "end %d, pieces %d", m.End, m.Pieces)
 	case m.Plan != 0 && (m.Jobs > 0 || m.Pieces > 0 || m.QueuedMicros > 0 || len(m.Declined) > 0):
-		return nil, codes.Refuse(wire.Invalid, "a watch of a plan with what workers say")
+		return nil, codes.Refuse(wire.Invalid, "watch: plan %d with jobs, pieces, queued micros or declined, which are of workers", m.Plan)
 	case m.Plan == 0 && m.End == 0 && (m.Jobs == 0 || m.Jobs > wire.MaxWorkerJobs):
 		return nil, codes.Refuse(wire.Invalid, "%d jobs at once, 1 to %d", m.Jobs, wire.MaxWorkerJobs)
 	case m.Plan == 0 && m.End == 0 && !t.conn.server.work.Allows(tenant):

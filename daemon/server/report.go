@@ -67,11 +67,11 @@ func (t *task) report() (wire.Message, error) {
 func checkReport(m *wire.ReportRequest) error {
 	switch {
 	case m.Failed > m.Compared:
-		return codes.Refuse(wire.Invalid, "%d of %d comparisons failed", m.Failed, m.Compared)
+		return codes.Refuse(wire.Invalid, "failed: %d of %d comparisons", m.Failed, m.Compared)
 	case !(m.Worst >= 0) || !(m.Bound >= 0): // NaN fails every comparison
 		return codes.Refuse(wire.Invalid, "worst %v, bound %v", m.Worst, m.Bound)
 	case math.IsInf(m.Bound, 1):
-		return codes.Refuse(wire.Invalid, "a bound without end")
+		return codes.Refuse(wire.Invalid, "bound %v: want a finite number", m.Bound)
 	case m.Off > 1:
 		return codes.Refuse(wire.Invalid, "off %d", m.Off)
 	}

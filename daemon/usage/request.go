@@ -76,14 +76,14 @@ func read(m *wire.ServedRequest) (*Request, error) {
 		return nil, codes.Refuse(wire.Invalid, "way %d", m.Way)
 	}
 	if m.Tokens == 0 || m.Tokens > profile.MaxTokens {
-		return nil, codes.Refuse(wire.Invalid, "a prompt of %d tokens, most %d", m.Tokens, profile.MaxTokens)
+		return nil, codes.Refuse(wire.Invalid, "tokens: a prompt of %d tokens, most %d", m.Tokens, profile.MaxTokens)
 	}
 	if m.PrefixReason > wire.ReasonOff || m.PrefixTier > wire.TierPeer {
 		return nil, codes.Refuse(wire.Invalid, "prefix in tier %d, reason %d", m.PrefixTier, m.PrefixReason)
 	}
 	for _, v := range m.WayMicros {
 		if math.IsNaN(v) || v < 0 {
-			return nil, codes.Refuse(wire.Invalid, "a way predicted to take %v", v)
+			return nil, codes.Refuse(wire.Invalid, "way micros: a way predicted to take %v", v)
 		}
 	}
 	parent, err := parentOf(m.Trace)
@@ -115,7 +115,7 @@ func read(m *wire.ServedRequest) (*Request, error) {
 func (r *Request) cover(m *wire.ServedRequest) error {
 	behind := uint64(m.Engine) + uint64(m.Prefix)
 	if behind > uint64(m.Tokens) {
-		return codes.Refuse(wire.Invalid, "%d tokens of the engine's and %d of a prefix in a prompt of %d", m.Engine, m.Prefix, m.Tokens)
+		return codes.Refuse(wire.Invalid, "engine, prefix: %d tokens of the engine's and %d of a prefix in a prompt of %d", m.Engine, m.Prefix, m.Tokens)
 	}
 	r.Spans = make([]Span, 0, 3+3*len(m.Begins))
 	c := cover{&r.Spans, 0}

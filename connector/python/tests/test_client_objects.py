@@ -261,6 +261,15 @@ def test_a_parent_that_is_not_there_is_a_code(daemon: Daemon, connect: Connect) 
     assert model.save([wrong]) == [Code.INVALID]
 
 
+def test_a_checkpoint_that_is_refused_says_which_field_is_wrong(
+    daemon: Daemon, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = connect(daemon.socket).model(SMALL)
+    assert model.save([new_checkpoint(model, ids(64), 64)]) == [Code.INVALID]
+    assert "registered without block_tokens" in caplog.text
+    assert "hash" in caplog.text
+
+
 def test_tenants_share_nothing(daemon: Daemon, connect: Connect) -> None:
     client = connect(daemon.socket, tenants=(("", ""), ("blue", "blue-token")))
     plain, blue = client.model(SMALL), client.model(SMALL, tenant="blue")

@@ -106,10 +106,15 @@ def save(r: Registration, new: NewCheckpoint, level: Level) -> None:
     """Keep a checkpoint. Raises `SplicedError`: BUSY also while its parent is read from disk."""
     rows = new.tokens - new.parent_tokens
     if not 0 <= new.parent_tokens < new.tokens <= MAX_TOKENS:
-        text = f"{new.tokens} tokens behind a parent of {new.parent_tokens}"
+        text = f"save: {new.tokens} tokens behind parent_tokens of {new.parent_tokens}"
         raise SplicedError(Code.INVALID, text)
     if (new.parent_tokens == 0) != (new.parent_hash == NOTHING) or new.kind not in (1, 2, 4):
         raise SplicedError(Code.INVALID, f"parent of {new.parent_tokens} tokens, kind {new.kind}")
+    if new.hash == NOTHING:
+        missing = (
+            "" if r.enrolment.block_tokens else ": the model is registered without block_tokens"
+        )
+        raise SplicedError(Code.INVALID, f"save: hash names no prefix{missing}")
     profile, layout = r.enrolment.profile, r.enrolment.profile.checkpoint_layout
     if new.kind == Accept.ROWS:
         if not r.attachment.greeting.rows or not profile.keeps_rows:
@@ -172,7 +177,11 @@ class _Writer:
         if len(reply.codes) != 1:
             raise r.exchange.garbage(f"reserve: {len(reply.codes)} rows, want 1")
         if reply.codes[0] != Code.OK:
-            raise SplicedError(reply.codes[0], "reserve")
+            text = "reserve: one of keys, roles, heads, tails, tokens, token ids"
+            if isinstance(request, SaveRequest):
+                text = "save: one of hash, kind, tokens, parent_hash, parent_tokens"
+            invalid = reply.codes[0] == Code.INVALID
+            raise SplicedError(reply.codes[0], text if invalid else text.partition(":")[0])
         self._reservation = reply.reservations[0]
         if reply.bytes[0] != self._layout.nbytes:
             self._abort()
