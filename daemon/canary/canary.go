@@ -36,7 +36,7 @@ type Canary struct {
 	changed  chan struct{}          // capacity 1: what is off has changed
 	share    atomic.Uint64          // bits of the share that engines are told; negative = as they were told
 
-	remembered bool // a Memory notes what is off; fixed before use
+	remembered bool // true if a Memory writes changes to disk; fixed before use
 
 	mu struct {
 		sync.Mutex
@@ -199,14 +199,14 @@ func (c *Canary) Durable(ctx context.Context) error {
 	return nil
 }
 
-// noting returns what is to be noted, and for settled how many changes that includes.
+// noting returns all rows, and the number of changes that they include, for settled.
 func (c *Canary) noting() (rows []Row, changes uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.listLocked(), c.mu.changes
 }
 
-// settled ends an attempt to note so many changes.
+// settled records the result of writing the note as of a number of changes.
 func (c *Canary) settled(changes uint64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -261,8 +261,8 @@ type Row struct {
 	Reports
 }
 
-// List copies all rows, in the order of tenants and fingerprints. While it is not known
-// what is off, all are, and say why.
+// List copies all rows, in the order of tenants and fingerprints. While the note cannot be
+// read every row is off, with the reason.
 func (c *Canary) List() []Row {
 	c.mu.Lock()
 	rows := c.listLocked()

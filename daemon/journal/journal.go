@@ -89,8 +89,8 @@ type Event struct {
 // Bounds.
 const (
 	DefaultBytes = 4 << 20 // some 10,000 events and 3,000 rare ones; a guess: a minute of a busy node, a day of a quiet one
-	rareShare    = 8       // of the bytes one in so many is for what is rare, of clients and of the daemon each
-	maxTenants   = 16      // whose events are kept apart; those of more share a place
+	rareShare    = 8       // the clients' rare events get 1/rareShare of the bytes, the daemon's another
+	maxTenants   = 16      // with separate rings; further ones share one
 	MaxFollowers = 32
 	maxText      = 1 << 10 // bytes of a Text, and of each other string
 	chunkEvents  = 16      // of memory that is taken at once
@@ -117,7 +117,7 @@ type Journal struct {
 		sync.Mutex
 		rings     []*ring // of each class and tenant
 		at        map[place]*ring
-		tenants   map[string]struct{} // that have a place of their own
+		tenants   map[string]struct{} // with separate rings
 		next      uint64              // number
 		followers map[*Follower]struct{}
 		asleep    int // followers that wait
@@ -202,7 +202,7 @@ func (k Kind) class() class {
 	return own
 }
 
-// place is where events are kept.
+// place identifies a ring.
 type place struct {
 	class  class
 	tenant string // "" = of none, or of one of many

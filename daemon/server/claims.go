@@ -10,13 +10,13 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// maxClaims bounds the segments, and the lengths of checkpoints, that a connection is
-// remembered to have found: twice as many of each, some 600 KB when it has. A guess: more than
-// the requests of a busy engine name between their lookup and their first token.
+// maxClaims bounds the entries in either half of a ledger: two ledgers of two halves take some
+// 600 KB of a connection at most. A guess: more than the requests of a busy engine name between
+// lookup and first token.
 const maxClaims = 4096
 
-// claims is what a connection was told that it can reuse, and has not reported as reused yet.
-// A report of more is not verified: nothing shows that it is true.
+// claims records the hits of a connection's lookups that it has not reported as reused yet.
+// Reports that name more stay unverified.
 type claims struct {
 	sync.Mutex
 	segments ledger[uint64] // by the first bytes of their keys, which are digests
@@ -24,8 +24,7 @@ type claims struct {
 	asked    int            // lookups that no report has named yet
 }
 
-// grant is how often something was found and reported. A request that matches and then leases
-// has found it once.
+// grant counts the hits and reports of one object. A match followed by a lease is one hit.
 type grant struct {
 	tokens                uint32 // of it, at most
 	matched, leased, used uint32
@@ -110,8 +109,8 @@ func (c *claims) loaded(got *tiering.Loaded) {
 	found(&c.prefixes, uint32(got.Tokens), uint32(got.Tokens), true)
 }
 
-// verify reports whether the connection was told of all that it reports as reused, and uses
-// that up. Of what was computed the connection alone knows; but who waited for bytes has asked.
+// verify reports whether lookups of the connection cover all reuse in a report, and consumes
+// their grants. Computed tokens cannot be checked; time spent waiting needs a lookup.
 func (c *claims) verify(m *wire.ServedRequest) bool {
 	c.Lock()
 	defer c.Unlock()
@@ -139,8 +138,8 @@ func (c *claims) verify(m *wire.ServedRequest) bool {
 	return ok
 }
 
-// prefixLocked uses up a checkpoint of so many tokens, or of the fewest that are more: an
-// engine may have use for its beginning only.
+// prefixLocked consumes the grant of a checkpoint with that many tokens, or else of the shortest
+// longer one: an engine may use only the beginning.
 func (c *claims) prefixLocked(tokens uint32) bool {
 	g, ok := c.prefixes.get(tokens)
 	if !ok || !g.left() {

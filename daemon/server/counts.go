@@ -40,8 +40,8 @@ type Counts struct {
 	trials   trials
 }
 
-// trials is what clients of trials ask (profile.TrialClient), by the name that they give
-// themselves. It is counted with everything else, too: nobody hides behind a name.
+// trials counts the requests of clients that call themselves profile.TrialClient. All other
+// counters include them: a client chooses its name.
 type trials struct {
 	connections atomic.Uint64
 	answers     [wire.CodeCount]atomic.Uint64 // and rows of batches

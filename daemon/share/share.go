@@ -1,5 +1,5 @@
-// Package share divides a bounded list among those who write to it, so that nobody's entries
-// push out those of others.
+// Package share divides a bounded list among its writers, so that no writer displaces the
+// entries of another.
 package share
 
 import "slices"

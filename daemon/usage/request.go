@@ -57,7 +57,7 @@ type Request struct {
 	By      By            // what that is estimated by
 	Ways    []float64     // milliseconds that each way was predicted to take, by wire.Way minus one
 	Spans   []Span        // ascending, covering the prompt
-	// Unverified reports that the client says that it reused what it was not told of.
+	// Unverified is set if lookups of the connection do not cover the reported reuse.
 	Unverified bool
 }
 

@@ -24,7 +24,7 @@ type firsts struct{ of map[Key]*cost.Panel }
 
 const (
 	firstsMost = 32 // some 100 KB each at most
-	// firstsLeast is how many whole prompts have to be reported before they are gone by; a guess.
+	// firstsLeast is the number of computed prompts needed for an estimate; a guess.
 	firstsLeast = 8
 )
 

@@ -130,7 +130,7 @@ func New(now func() time.Time, told func(*Request)) *Usage {
 	return u
 }
 
-// Prediction is what computing takes, and whether engines have measured it.
+// Prediction predicts the time of computing; Measured = from prefills that engines timed.
 type Prediction struct {
 	cost.Prefill
 	Measured bool

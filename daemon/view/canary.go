@@ -70,8 +70,8 @@ func (v *View) canary(r *canary.Row) api.Canary {
 	return c
 }
 
-// switchPatience is how long a switch may take to outlive the daemon: less than clients wait
-// for an answer, far more than a disk that answers needs.
+// switchPatience bounds the wait until a switch is on disk: less than clients wait for an
+// answer, far more than a healthy disk needs.
 const switchPatience = 3 * time.Second
 
 // SwitchProfile implements api.Canaries.

@@ -177,10 +177,10 @@ func (v *View) eachOfCanary(f func(any)) {
 	}
 }
 
-// everyProfile is the label of what is switched off while it is not known which profiles are.
+// everyProfile is the label of all profiles, while the note of switched-off ones is not readable.
 const everyProfile = "all"
 
-// canarySeries adds up what shares a row. unknown: it is not known what is off.
+// canarySeries sums rows with equal labels. unknown: the note of switched-off profiles is not readable.
 func (v *View) canarySeries(rows []canary.Row, unknown bool) (list []*canarySeries) {
 	at := map[[2]string]*canarySeries{}
 	row := func(name string, of tier.TenantID) *canarySeries {

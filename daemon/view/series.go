@@ -151,8 +151,8 @@ type failureSeries struct {
 	Refused   uint64 `prom:"errors_total" help:"Requests and rows of batches that were refused or failed, by kind. Answers that say that all is well are none: miss, exists, and canceled by who asked."`
 }
 
-// trialSeries are what splicectl doctor asked and did. Its requests are in other series, too;
-// objects of its profile are not.
+// trialSeries count the work of splicectl doctor. Other series include its requests, but not
+// the objects of its profile.
 type trialSeries struct {
 	Connections    uint64 `prom:"doctor_connections_total" help:"Connections of splicectl doctor, by the name that a client gives itself. They are among all connections."`
 	Published      uint64 `prom:"doctor_published_total" help:"Objects published of the profile that splicectl doctor tries a daemon with. What is done with them is in no other counter, and they are neither written, sent nor told."`

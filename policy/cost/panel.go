@@ -27,14 +27,14 @@ const (
 	// panelSources bounds the sources; the one that was silent longest makes room. A guess
 	// above the engines of a node.
 	panelSources = 16
-	// panelMemory is how long a silent source votes, such as an engine that was restarted.
+	// panelMemory bounds the silence after which a source loses its vote, such as the connection of a restarted engine.
 	panelMemory = 10 * time.Minute
 	// panelTokens is the length of prompt by which votes are compared.
 	panelTokens = 4096
 )
 
-// NewPanel starts from a prior; the zero Prefill stands for DefaultPrefill. floor is what no
-// computer is faster than: samples below it are nonsense.
+// NewPanel starts from a prior; the zero Prefill stands for DefaultPrefill. Samples
+// below floor are nonsense.
 func NewPanel(prior, floor Prefill) *Panel {
 	return &Panel{prior: prior, floor: floor, voters: map[uint64]*voter{}}
 }
@@ -65,7 +65,7 @@ func (p *Panel) Add(now time.Time, s Sample) bool {
 	return true
 }
 
-// Samples is how many samples the sources that are held brought.
+// Samples returns the number of samples of all present sources.
 func (p *Panel) Samples() (n int) {
 	for _, v := range p.voters {
 		n += v.fit.Samples()
@@ -102,7 +102,7 @@ func Median(list []Prefill, prior Prefill) Prefill {
 	return list[len(list)/2]
 }
 
-// PrefillFloor is what no computer of today is faster than: a launch of some kernels, and for
+// PrefillFloor returns a lower bound for any present computer: a launch of some kernels, and for
 // each token the bytes of its rows, at several times the bandwidth of any accelerator's memory.
 func PrefillFloor(s Shape) Prefill {
 	const (

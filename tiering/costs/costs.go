@@ -25,7 +25,7 @@ type Priors struct {
 // Learned is the cost model of one profile.
 //
 // How long a prefill takes is what tenants say, and it prices the objects of them
-// all: each has a vote, which is that of its engines' connections, and the median is used.
+// all: each tenant has one vote, agreed on by its connections, and the median is used.
 type Learned struct {
 	latest atomic.Pointer[cost.Model] // what it points to never changes
 
