@@ -120,7 +120,7 @@ var mayImport = map[string]string{
 	"daemon/settings": "policy gpuipc tiering tiering/advise tiering/disk tiering/object connector/wire",
 	"daemon/socket":   "connector/wire/seqpacket daemon/settings",
 	"daemon/codes":    "policy/profile gpuipc tiering/tier connector/wire",
-	"daemon/budget":   "connector/wire daemon/codes policy/profile",
+	"daemon/budget":   "connector/wire daemon/codes daemon/settings policy/profile",
 	"daemon/queue":    "",
 	"daemon/slots":    "gpuipc connector/wire daemon/codes",
 	"daemon/gpu":      "gpuipc gpuipc/cuda gpuipc/cuda/kernels connector/wire daemon/settings daemon/codes tiering/tier",
