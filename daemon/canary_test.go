@@ -141,7 +141,7 @@ func TestBadReportsAreRefused(t *testing.T) {
 		"worst NaN":     {Compared: 1, Worst: math.NaN(), Off: 1},
 		"worst -1":      {Compared: 1, Worst: -1, Off: 1},
 		"bound NaN":     {Compared: 1, Bound: math.NaN(), Off: 1},
-		"bound +Inf": {Compared: 1, Bound: math.Inf(1), Off: 1},
+		"bound without": {Compared: 1, Bound: math.Inf(1), Off: 1},
 		"off 2":         {Compared: 1, Off: 2},
 	} {
 		m.Profile = c.profile

@@ -71,7 +71,7 @@ func checkReport(m *wire.ReportRequest) error {
 	case !(m.Worst >= 0) || !(m.Bound >= 0): // NaN fails every comparison
 		return codes.Refuse(wire.Invalid, "worst %v, bound %v", m.Worst, m.Bound)
 	case math.IsInf(m.Bound, 1):
-		return codes.Refuse(wire.Invalid, "bound %v: want a finite number", m.Bound)
+		return codes.Refuse(wire.Invalid, "bound without end: want a finite number")
 	case m.Off > 1:
 		return codes.Refuse(wire.Invalid, "off %d", m.Off)
 	}
