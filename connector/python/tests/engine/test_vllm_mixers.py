@@ -2,14 +2,16 @@
 
 Layers of both compute the same rows in float32 with the same weights, whose constants are spread to
 the ends of what models have: time steps from 1e-4 to 4, decays from none to at once, keys of almost
-no length. Where the two differ, their names have to differ as well.
+no length. Where the two differ, their names have to differ as well. (Those of
+Qwen3-Next and Qwen3.5 compute in bfloat16 alone on a CPU, which hides what is looked for here.)
 """
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from engine import (
     vllm_harness,  # noqa: F401 sets what vLLM reads of the environment
     vllm_kernels,
 )
-from engine.vllm_models import FULL, LINEAR, TINY, Tiny
+from engine.vllm_models import TINY, Tiny
 from spliced_connector.model import identity_digest
 from spliced_connector.model.variants import served
 from spliced_connector.vllm.support import describe
@@ -40,23 +42,6 @@ LIKE, UNLIKE = 1e-4, 1e-3
 
 NORMED = {"mamba_rms_norm": True}
 LIMIT = {"time_step_limit": [0.001, 0.1]}
-QWEN = Tiny(
-    "Qwen3Next",
-    {
-        "layer_types": [LINEAR, FULL],
-        "num_hidden_layers": 2,
-        "head_dim": 64,
-        "linear_num_key_heads": 1,
-        "linear_num_value_heads": 2,
-        "linear_key_head_dim": 64,
-        "linear_value_head_dim": 64,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 64,
-        "shared_expert_intermediate_size": 64,
-    },
-)
-
 CASES: Mapping[str, tuple[Any, Mapping[str, object], bool]] = {
     # The model, what is changed in its config.json, and whether the two compute alike.
     "nemotron_h": (TINY["nemotron_h"], {}, False),  # dt of at least 0.001 in transformers
@@ -84,13 +69,21 @@ CASES: Mapping[str, tuple[Any, Mapping[str, object], bool]] = {
     "mamba": (TINY["mamba"], {}, True),
     "falcon_mamba": (TINY["falcon_mamba"], {}, True),
     "olmo_hybrid": (TINY["olmo_hybrid"], {}, True),
-    "qwen3_next": (QWEN, {}, True),
 }
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _kernels() -> None:
     vllm_kernels.replace()
+
+
+@pytest.fixture(autouse=True)
+def _groups() -> Iterator[None]:
+    """Groups of ranks are made for each model: those with experts need one more."""
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+    yield
+    cleanup_dist_env_and_memory()
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -189,8 +182,9 @@ def _compute(module: Any, config: Any, rows: Tensor) -> Tensor:
     metadata = {module.prefix: metadata_of(module, config, Span(rows, 0, 1))}
     out = torch.zeros_like(rows)
     with torch.inference_mode(), set_forward_context(metadata, config, num_tokens=len(rows)):
-        if type(module).__name__ == "MambaMixer2":
-            return module(rows)
+        if "output" not in inspect.signature(module.forward).parameters:
+            given: Tensor = module(rows)
+            return given
         module(rows, out)
     return out
 
