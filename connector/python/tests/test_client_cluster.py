@@ -209,20 +209,28 @@ def test_token_ids_stay_where_the_tenant_does_not_allow_it(
     assert not helpers[0].taken
 
 
-def test_engines_of_one_node_help_each_other_without_leave(
-    start_daemon: StartDaemon, connect: Connect, helpers: list[Helper]
+def test_engines_of_one_node_help_each_other(
+    start_cluster: StartCluster, connect: Connect, helpers: list[Helper]
 ) -> None:
-    daemon = start_daemon(SLOW)
+    [daemon] = start_cluster(SLOW, nodes=1)
     here, there = model_at(daemon, connect), model_at(daemon, connect)
     helpers.append(Helper(there))
     plan = shared(here, missing(here))
     assert follow(here, plan) == (plan.away, frozenset())
 
 
-def test_a_worker_that_does_not_ask_again_is_none(
-    start_daemon: StartDaemon, connect: Connect
-) -> None:
+def test_jobs_are_for_tenants_that_allow_them(start_daemon: StartDaemon, connect: Connect) -> None:
     daemon = start_daemon(SLOW)
+    here, there = model_at(daemon, connect), model_at(daemon, connect)
+    assert there.jobs(2, 0.0) is None
+    plan = here.plan(missing(here))
+    assert plan is None or (plan.id, plan.alone) == (0, Alone.NOT_ALLOWED)
+
+
+def test_a_worker_that_does_not_ask_again_is_none(
+    start_cluster: StartCluster, connect: Connect
+) -> None:
+    [daemon] = start_cluster(SLOW, nodes=1)
     here, there = model_at(daemon, connect), model_at(daemon, connect)
     assert there.jobs(2, 0.0) is not None
     plan = shared(here, missing(here))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spliced_connector.errors import ProfileError
-from spliced_connector.model.variants import UNBOUNDED, served, time_steps
+from spliced_connector.model import UNBOUNDED, served, time_steps
 
 TAGGED = [0.0, {"__float__": "Infinity"}]
 

@@ -10,8 +10,16 @@ from typing import Any
 
 import pytest
 
-from spliced_connector.model import Attention, DType, KeyMode, Kind, Layer, identity_digest
-from spliced_connector.model.variants import UNBOUNDED, time_steps
+from spliced_connector.model import (
+    UNBOUNDED,
+    Attention,
+    DType,
+    KeyMode,
+    Kind,
+    Layer,
+    identity_digest,
+    time_steps,
+)
 from spliced_connector.serving import weights as serving_weights
 from spliced_connector.vllm import support as vllm_support
 from spliced_connector.vllm.settings import Settings

@@ -25,8 +25,7 @@ from engine import (
     vllm_kernels,
 )
 from engine.vllm_models import TINY, Tiny
-from spliced_connector.model import identity_digest
-from spliced_connector.model.variants import served
+from spliced_connector.model import identity_digest, served
 from spliced_connector.vllm.support import describe
 from spliced_connector.walk import Naming, architecture
 

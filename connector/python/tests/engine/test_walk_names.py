@@ -20,14 +20,15 @@ from engine.hybrids import qwen35
 from engine.walk_models import TINY
 from spliced_connector.model import (
     DEFAULT_TOLERANCE,
+    UNBOUNDED,
     DType,
     Family,
     Profile,
     from_config,
     identity_digest,
+    time_steps,
 )
 from spliced_connector.model.config_models import ARCHITECTURES as CONFIGS
-from spliced_connector.model.variants import UNBOUNDED, time_steps
 from spliced_connector.walk import Naming, UnsupportedError, architecture
 from spliced_connector.walk.registry import ARCHITECTURES, REFUSED
 

@@ -50,6 +50,7 @@ from spliced_connector.model.plan import (
 from spliced_connector.model.profile import Profile
 from spliced_connector.model.turns import answer_starts, turn_ends
 from spliced_connector.model.validate import Problems
+from spliced_connector.model.variants import UNBOUNDED, served, time_steps
 
 __all__ = [
     "ALL_LAYERS",
@@ -59,6 +60,7 @@ __all__ = [
     "MOST_CUTS",
     "NOTHING",
     "PART_ALIGN",
+    "UNBOUNDED",
     "Attention",
     "Choice",
     "Conv",
@@ -97,6 +99,8 @@ __all__ = [
     "packed_rank",
     "prefix_hashes",
     "segment_key",
+    "served",
+    "time_steps",
     "token_bytes",
     "turn_ends",
     "weights_digest",

@@ -18,8 +18,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from spliced_connector.errors import ProfileError
-from spliced_connector.model import DType, Identity, from_config, identity_digest, weights_digest
-from spliced_connector.model.variants import served
+from spliced_connector.model import (
+    DType,
+    Identity,
+    from_config,
+    identity_digest,
+    served,
+    weights_digest,
+)
 
 _OF_THE_ENGINE = {"backend_name", "module_path", "class_name", "interface_v1"}
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spliced_connector.errors import ProfileError
-from spliced_connector.model import DType, Identity, from_config, identity_digest
-from spliced_connector.model.variants import served
+from spliced_connector.model import DType, Identity, from_config, identity_digest, served
 from spliced_connector.serving.inert import Inert
 from spliced_connector.serving.weights import Loading, named_weights
 from spliced_connector.sglang.splice_settings import SpliceSettings

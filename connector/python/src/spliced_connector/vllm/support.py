@@ -20,8 +20,8 @@ from spliced_connector.model import (
     Kind,
     from_config,
     identity_digest,
+    served,
 )
-from spliced_connector.model.variants import served
 from spliced_connector.serving.inert import Inert as Inert
 from spliced_connector.serving.weights import Loading, named_weights
 from spliced_connector.vllm.layout.drafting import Drafter, find_drafter

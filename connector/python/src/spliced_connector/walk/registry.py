@@ -10,8 +10,7 @@ from typing import cast
 
 from torch import nn
 
-from spliced_connector.model import identity_digest
-from spliced_connector.model.variants import UNBOUNDED, time_steps
+from spliced_connector.model import UNBOUNDED, identity_digest, time_steps
 from spliced_connector.walk.base import Architecture
 from spliced_connector.walk.mamba2 import step_limits
 from spliced_connector.walk.naming import Naming
