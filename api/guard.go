@@ -20,9 +20,9 @@ import (
 // loopback connection has no reason to carry one that is not loopback.
 //
 // Probes and metrics are answered whatever Host says, so that a scraper may use the name of
-// a Kubernetes Service: they change nothing, and a page that was rebound to us learns from
-// them what whoever reaches the port may know: without a token of readers, counts and the
-// names of models and tenants.
+// a Kubernetes Service: they change nothing, and a page that was rebound to us learns
+// what any client of the port may read: without a token of readers, counts and the names of
+// models and tenants.
 func (s *Server) guardHost(ctx *fasthttp.RequestCtx) *Problem {
 	host := hostname(string(ctx.Host()))
 	if !anyHost[string(ctx.Path())] && !s.hostAllowed(host, ctx.LocalAddr()) {

@@ -1,6 +1,6 @@
-// Package places bounds how many connections a listener serves, so that whoever opens many
-// and says nothing closes those of that address, and does not lock others out. It closes
-// nothing by itself.
+// Package places bounds how many connections a listener serves, and divides them between
+// addresses: a client that opens many idle connections loses them to new ones, and does not
+// lock other clients out. Closing them is up to the caller.
 package places
 
 import (
@@ -43,7 +43,7 @@ type place struct {
 	since time.Time // the last sign of life
 }
 
-// NewSet returns a set of so many places.
+// NewSet returns a set of most places.
 func NewSet(most int) *Set {
 	s := &Set{most: most}
 	s.mu.taken, s.mu.of = map[net.Conn]*place{}, map[netip.Prefix]int{}
@@ -120,8 +120,8 @@ func (s *Set) leaveLocked(conn net.Conn) {
 	}
 }
 
-// addressOf is where a connection comes from: an address, of IPv6 the network of 64 bits
-// that one host has. It is the same for all that have none.
+// addressOf returns the remote address of a connection, for IPv6 its network of 64 bits, since
+// one host has all of it. It is the same for all connections without an address.
 func addressOf(conn net.Conn) netip.Prefix {
 	tcp, ok := conn.RemoteAddr().(*net.TCPAddr)
 	if !ok {

@@ -2,8 +2,8 @@ package events
 
 import "slices"
 
-// snapshot is AllBlocksCleared and all that is told at one moment, for one subscriber or
-// asker. It refers to blocks, and its messages are made one by one as they are sent, so that
+// snapshot holds AllBlocksCleared and all published blocks at one moment, for one subscriber
+// or asker. It refers to blocks, and its messages are made one by one as they are sent, so that
 // those who read slowly cost little memory. It does not change.
 type snapshot struct {
 	format  Format
@@ -20,8 +20,8 @@ type part struct {
 	runs  []run
 }
 
-// snapshot returns what is told now to who wants these topics. Its last number is that of the
-// last batch, so that the next one follows it.
+// snapshot returns the blocks that are published now under the wanted topics. Its last number
+// is that of the last batch, so that the next one follows it.
 //
 // It begins with two clears, the second in front of the first blocks. Subscribers drop a
 // message whose number they had last, as a number before the present is likely to be for one

@@ -341,7 +341,7 @@ func (w *wire) sendAll(put func()) bool {
 	return w.w.Flush() == nil
 }
 
-// question is one for what somebody missed: from a number on, or all that a subscriber wants.
+// question asks for missed batches: from a number on, or all that a subscriber wants.
 type question struct {
 	from   uint64
 	to     *subscriber // nil = from counts
