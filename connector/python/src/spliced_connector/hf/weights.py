@@ -27,8 +27,8 @@ class Weights:
     def changed(self) -> str:
         """Returns what has changed, "" if nothing has.
 
-        Every byte is compared, which takes as long as a token or two: whoever merges an adapter or
-        copies averaged weights writes `parameter.data`, which leaves no other trace.
+        Compares every byte, which takes as long as decoding a token or two. Merging an adapter or
+        copying averaged weights writes `parameter.data`, which leaves no other trace.
         """
         why = altered(self._model) or self._replaced()
         if not why:

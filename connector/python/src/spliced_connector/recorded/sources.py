@@ -1,7 +1,7 @@
 """Describes the interfaces of a release by reading its sources, without importing any.
 
-The facts are those of `spliced_connector.drift`, as far as sources show them: what a function of
-the engine returns is not among them, nor what a decorator or a base class of another library makes.
+The facts are those of `spliced_connector.drift`, as far as sources show them. They leave out what
+the engine's functions return, and members made by decorators and bases of other libraries.
 """
 
 from __future__ import annotations
