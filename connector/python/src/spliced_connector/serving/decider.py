@@ -123,6 +123,7 @@ class Decider:
         """Seconds by units of walked rows."""
         self._random = random.Random()
         self._slower = 0  # requests that were measured to be quicker without a splice
+        self._logged: set[str] = set()  # reasons; they are a few constants
 
     @property
     def prices(self) -> Prices:
@@ -144,10 +145,19 @@ class Decider:
             raise
         if cuts is None or not cuts.cuts:
             self._tally.add("short")
+            if len(ids) >= SHORT_TOKENS:
+                self._declined("no segments were found in a prompt, and none were named")
         elif cuts.cuts[-1] - cuts.cuts[0] < SHORT_TOKENS and not cuts.found.warming:
             self._tally.add("short")
             return replace(cuts, cuts=())
         return cuts
+
+    def _declined(self, why: str) -> str:
+        """Logs a reason that holds for many requests once, and returns it."""
+        if why not in self._logged:
+            self._logged.add(why)
+            log.info("requests are not spliced: %s (logged once)", why)
+        return why
 
     def ask(self, ids: Sequence[int], cuts: Cuts, named: Named, prefixes: bool) -> Asked:
         """Asks the daemon once, which prefix and which segments it has and which it wants.
@@ -182,7 +192,7 @@ class Decider:
             self._tally.add("unadvised")
         if Reason.OFF in found.reason:
             self._tally.add("switched_off")
-            return Asked(None, "splicing is switched off", found, advice)
+            return Asked(None, self._declined("splicing is switched off"), found, advice)
         near = found.within(cuts.max_error)
         held = frozenset(p.index for p, hit in zip(pieces, near, strict=True) if hit)
         self._tally.add("held_segments", len(held))
@@ -193,7 +203,7 @@ class Decider:
             trouble = UNADVISED
         if held and not wanted and advice is not None and advice.way in (Way.RECOMPUTE, Way.PREFIX):
             self._tally.add("not_advised")
-            held, trouble = frozenset(), "the daemon advises not to splice it"
+            held, trouble = frozenset(), self._declined("the daemon advises not to splice it")
         prefix = found.prefix_tokens
         name = named.names[found.prefix_index] if prefix else b""
         spliced = found.prefix_kind == Accept.SPLICED
@@ -222,7 +232,8 @@ class Decider:
             self._tally.add("measured_slower")
             self._slower += 1
             weighed.tried = self._slower % TRY_EVERY == 0
-            weighed.trouble = "" if weighed.tried else "to compute it was measured to be quicker"
+            slower = self._declined("to compute it was measured to be quicker")
+            weighed.trouble = "" if weighed.tried else slower
         return splice or (guessed if weighed.tried else None)
 
     def fair(self, splice: Splice, w: int) -> bool:

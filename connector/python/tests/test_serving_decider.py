@@ -1,0 +1,27 @@
+"""What the deciding half of an adapter of a server logs."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from spliced_connector.segments import Finder
+from spliced_connector.serving.decider import SHORT_TOKENS, Decider
+from spliced_connector.serving.tally import EngineTally
+from spliced_connector.vllm.settings import Settings
+
+
+def test_prompts_without_segments_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = cast(Any, SimpleNamespace())
+    clock = cast(Any, SimpleNamespace())
+    decider = Decider(model, Settings(weights="0" * 64), Finder(), EngineTally(), clock)
+    caplog.set_level(logging.INFO, "spliced")
+    decider.cuts(None, range(SHORT_TOKENS - 1))
+    assert not caplog.messages, "too short to be missed"
+    for _ in range(3):
+        decider.cuts(None, range(SHORT_TOKENS))
+    assert len(caplog.messages) == 1
+    assert "no segments were found" in caplog.messages[0]
