@@ -65,10 +65,10 @@ func TestTheTenQuestionsAreAnswered(t *testing.T) {
 		t.Fatalf("%+v: %v", rows, err)
 	}
 	if _, err := m.Served(t.Context(), &connector.Served{
-		Way: wire.WaySplice, Tokens: 100, First: 80 * time.Millisecond, Wait: 2 * time.Millisecond, WayMicros: []float64{120e3}, Request: "cmpl-7",
+		Way: wire.WaySplice, Tokens: 6, First: 80 * time.Millisecond, Wait: 2 * time.Millisecond, WayMicros: []float64{120e3}, Request: "cmpl-7",
 		Segments: []connector.ServedSegment{
-			{Begin: 0, Tokens: 60, At: 0, Reused: 50, Tier: wire.TierDRAM, Key: profile.SegmentKey(key)},
-			{Begin: 60, Tokens: 30, Reason: wire.ReasonEvicted},
+			{Begin: 0, Tokens: 3, At: 0, Reused: 3, Tier: wire.TierDRAM, Key: profile.SegmentKey(key)},
+			{Begin: 3, Tokens: 3, Reason: wire.ReasonEvicted},
 		},
 	}); err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestTheTenQuestionsAreAnswered(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask("trace", "cmpl-7", "50.0 %", "80.0 ms", "2.0 ms", "evicted") // why is the first token not sooner
-	ask("usage", "default", "small", "50.0 %", "evicted 30")         // hit ratio by tenant and model
+	ask("usage", "default", "small", "50.0 %", "evicted 3")          // hit ratio by tenant and model
 	ask("stats", "2 leases of 1 connection", "which save ")          // bytes saved by sharing
 	ask("ls canaries", "on ", "9 ", "0.02", "0.05")                  // is the canary fine
 	ask("stats -all", "disk_read_nanos", "disk_read ")               // is the disk slow

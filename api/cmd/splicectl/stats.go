@@ -231,7 +231,7 @@ func (s *nodeStats) rates(w io.Writer, now time.Time) error {
 		if i > 1 && count == 0 && bytes == 0 {
 			continue
 		}
-		row := []any{r.what, show.Count(count), show.Number(count/seconds)}
+		row := []any{r.what, show.Count(count), show.Number(count / seconds)}
 		if r.bytes != "" {
 			row = append(row, show.Size(bytes), show.Bytes(int64(bytes/seconds))+"/s")
 		}

@@ -1,6 +1,9 @@
 package torture
 
-import "testing"
+import (
+	"math"
+	"testing"
+)
 
 func TestWhatFailsASoak(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -26,7 +29,7 @@ func TestSlopesAreOfTheLastPart(t *testing.T) {
 	r := SoakReport{Seconds: 1000}
 	for i := range 100 {
 		s := Sample{Seconds: float64(i) * 10, RSS: 1000, Private: 500, Descriptors: 40, Goroutines: 20, Latency: map[string]float64{"match_p50": 100}}
-		if s.Seconds < 200 {
+		if s.Seconds < 600 {
 			s.RSS, s.Latency = s.Seconds, nil
 		}
 		r.Samples = append(r.Samples, s)
@@ -36,7 +39,7 @@ func TestSlopesAreOfTheLastPart(t *testing.T) {
 	for _, s := range r.Slopes {
 		verdicts[s.Name] = s.Verdict
 	}
-	if s := r.Slopes[0]; s.Name != "memory" || s.Samples != 80 || s.Mean != 1000 || s.Verdict != flat {
+	if s := r.Slopes[0]; s.Name != "memory" || s.Samples != 33 || math.Abs(s.Mean-1000) > 1e-6 || s.Verdict != flat {
 		t.Errorf("%+v", s)
 	}
 	if verdicts["match p50"] != flat || verdicts["acquire p99"] != short || len(verdicts) != 10 {
