@@ -122,7 +122,7 @@ func TestWhatOneNodeHoldsAnotherOneReads(t *testing.T) {
 	put(t, onA, other)
 	eventually(t, "b knows that too", func() bool { return b.view.Cluster().Members[1].Index.Version >= a.peers.own.Version() })
 	a.stop()
-	eventually(t, "a has left", func() bool { return len(b.view.Cluster().Members) == 1 })
+	eventually(t, "a has left", func() bool { return b.view.Cluster().Members[1].State == api.MemberLeft })
 	if f := found(t, onB, other); f.Hit() {
 		t.Errorf("only a had it, and it is found: %+v", f)
 	}

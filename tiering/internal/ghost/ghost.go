@@ -21,7 +21,7 @@ type List struct {
 	index *index.Map[Entry]
 	ring  []*Entry
 	block []Entry // not yet used
-	next  int // the oldest, once the ring is full
+	next  int     // the oldest, once the ring is full
 	limit int
 }
 
