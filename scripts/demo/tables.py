@@ -3,9 +3,10 @@
 
 usage: tables.py [--write] README.md OUTPUT
 
-A table of the README is a code block whose first line the output has too, up to numbers. Words
-have to agree, and numbers too: counts and sizes within a tenth, errors within a factor of two.
-Times are of a machine and its load, and are not compared. Exit status 1: they differ.
+A table of the README is a code block whose first line the output has too, up to numbers. It may
+leave rows out. Words have to agree, and numbers too: counts and sizes within a tenth, errors within
+a factor of two. Times are of a machine and its load, and are not compared. Exit status 1: they
+differ.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import re
 import sys
 from pathlib import Path
 
-NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
-BLOCK = re.compile(r"```\n(.*?)```", re.S)
+NUMBER = re.compile(r"(?<![A-Za-z])\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.S | re.M)
 TIMES = re.compile(r"\bms\b|TTFT")
 ERRORS = re.compile(r"error")
+SCENARIO = 60
+"""Lines of the output in which the rows of a table are looked for, from its heading on."""
 
 
 def words(line: str) -> str:
@@ -38,25 +41,31 @@ def close(line: str, have: float, want: float) -> bool:
     return abs(have - want) <= max(0.1 * abs(want), 1e-9)
 
 
-def differences(table: list[str], printed: list[str]) -> list[str]:
+def printed_rows(table: list[str], output: list[str]) -> list[str | None]:
+    """Returns the printed line of each row; None for one that is not there. The output may have
+    more rows. Of several sections with the same heading the one most like the table is taken."""
+    best: list[str | None] = []
+    for at, line in enumerate(output):
+        if words(line) != words(table[0]):
+            continue
+        rest = output[at : at + SCENARIO]
+        rows = [next((r for r in rest if words(r) == words(row)), None) for row in table]
+        if not best or len(differences(table, rows)) < len(differences(table, best)):
+            best = rows
+    return best
+
+
+def differences(table: list[str], printed: list[str | None]) -> list[str]:
     found = []
-    for ours, theirs in zip(table, printed, strict=False):
-        same = words(ours) == words(theirs) and len(numbers(ours)) == len(numbers(theirs))
-        if not same or not all(
+    for ours, theirs in zip(table, printed, strict=True):
+        if theirs is None:
+            found.append(f"  README: {ours}\n  demo:   no such line")
+        elif not all(
             close(ours, have, want)
             for have, want in zip(numbers(theirs), numbers(ours), strict=True)
         ):
             found.append(f"  README: {ours}\n  demo:   {theirs}")
-    if len(table) != len(printed):
-        found.append(f"  README has {len(table)} lines, the demo {len(printed)}")
     return found
-
-
-def section(table: list[str], output: list[str]) -> list[str] | None:
-    """Returns the lines of the output that are most like a table, of those that begin like it."""
-    starts = [at for at, line in enumerate(output) if words(line) == words(table[0])]
-    sections = [output[at : at + len(table)] for at in starts]
-    return min(sections, key=lambda printed: len(differences(table, printed)), default=None)
 
 
 def main() -> int:
@@ -66,20 +75,22 @@ def main() -> int:
         return 2
     readme, output = Path(arguments[0]), Path(arguments[1]).read_text().splitlines()
     text, wrong, tables = readme.read_text(), [], 0
-    for block in BLOCK.findall(text):
+    for language, block in BLOCK.findall(text):
         table = block.splitlines()
-        printed = section(table, output) if table else None
-        if printed is None:
+        printed = [] if language or not words(table[0]) else printed_rows(table, output)
+        if not printed:
             continue
         tables += 1
-        if "--write" in sys.argv:
-            text = text.replace(block, "\n".join(printed) + "\n")
+        if "--write" in sys.argv and None not in printed:
+            text = text.replace(block, "".join(f"{row}\n" for row in printed))
         else:
             wrong += differences(table, printed)
     if tables < 3:
         wrong.append(f"  only {tables} tables of {readme} are printed by the demo")
     if wrong:
-        print(f"{readme} is not what the demo prints; make demo-tables rewrites it:", *wrong, sep="\n")
+        print(
+            f"{readme} is not what the demo prints; make demo-tables rewrites it:", *wrong, sep="\n"
+        )
         return 1
     readme.write_text(text)
     print(f"{tables} tables of {readme} agree with the demo")
