@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from collections.abc import Callable
@@ -120,6 +121,33 @@ def test_loading_is_doubt() -> None:
     assert watched.changed() == "", "the same weights were loaded"
     model.load_weights({"norm": torch.zeros(7)})
     assert "layers.1.norm" in watched.changed()
+
+
+def test_a_copy_of_a_watched_model_loads_into_itself() -> None:
+    model = Model()
+    watch = Parameters(model)
+    copied = copy.deepcopy(model)
+    copied.load_weights({"norm": torch.zeros(7)})
+    watch.doubt()
+    assert not watch.changed()
+    assert not last(copied).norm.any()
+
+
+class Watched(Layer):
+    """Compared while it loads, as by another thread."""
+
+    watch: Parameters
+
+    def load_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        assert not self.watch.changed(), "nothing is written yet"
+        super().load_weights(weights)
+
+
+def test_loading_that_is_compared_meanwhile_stays_in_doubt() -> None:
+    layer = Watched()
+    layer.watch = Parameters(layer)
+    layer.load_weights({"norm": torch.zeros(7)})
+    assert "norm" in layer.watch.changed()
 
 
 def test_loading_that_fails_half_way_is_doubt() -> None:

@@ -145,7 +145,7 @@ class Decider:
             raise
         if cuts is None or not cuts.cuts:
             self._tally.add("short")
-            if len(ids) >= SHORT_TOKENS:
+            if len(ids) >= SHORT_TOKENS and (cuts is None or not cuts.trouble):
                 self._declined("no segments were found in a prompt, and none were named")
         elif cuts.cuts[-1] - cuts.cuts[0] < SHORT_TOKENS and not cuts.found.warming:
             self._tally.add("short")

@@ -20,6 +20,7 @@ Nothing here imports torch before a model is given.
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ class Parameters:
 
     def __init__(self, *models: nn.Module) -> None:
         self._why = ""
-        self._doubt = False
+        self._doubts = self._settled = 0
         self._places: list[_Place] = []
         self._regions: list[_Region] = []
         self._turn: Iterator[tuple[_Region, int]] = iter(())
@@ -92,14 +93,16 @@ class Parameters:
 
     def doubt(self) -> None:
         """Makes the next `changed` compare every byte."""
-        self._doubt = True
+        self._doubts += 1
 
     def changed(self) -> str:
         """Returns what has changed, "" while nothing has. A change is remembered for good."""
         if not self._why:
-            doubt, self._doubt = self._doubt, False
+            doubts = self._doubts  # a later one is for the next call
             try:
-                self._why = self._moved() or (self._all() if doubt else self._some())
+                compare = self._some if doubts == self._settled else self._all
+                self._why = self._moved() or compare()
+                self._settled = doubts
             except Exception as err:
                 self._why = f"weights cannot be read any more: {type(err).__name__}: {err}"
             if self._why:
@@ -216,21 +219,38 @@ def _weights(device: str) -> tuple[Tensor, Tensor]:
     return odd(_ROWS, 0x1E3779B97F4A7C15), odd(_COLUMNS, 0x2545F4914F6CDD1D)
 
 
+_watchers: weakref.WeakKeyDictionary[nn.Module, list[_Noticed]] = weakref.WeakKeyDictionary()
+"""Who is to be notified when a module loads weights. Nothing is kept on the module itself: a deep
+copy of it would call the original."""
+
+
 def _notice_loading(model: nn.Module, doubt: _Noticed) -> None:
-    """Wraps `load_weights` of a model's modules: also inner ones are called by trainers."""
+    """Watches `load_weights` of a model's modules: also inner ones are called by trainers."""
     for module in model.modules():
-        load = getattr(module, _LOAD, None)
-        if callable(load):
-            inner, watched = getattr(load, _MARK, (load, doubt))
-            setattr(module, _LOAD, _doubting(load if watched() else inner, doubt))
+        owner = next((c for c in type(module).__mro__ if _LOAD in vars(c)), None)
+        load = None if owner is None else vars(owner)[_LOAD]
+        if owner is None or not inspect.isfunction(load):
+            continue
+        if not hasattr(load, _MARK):
+            setattr(owner, _LOAD, _doubting(load))
+        alive = [noticed for noticed in _watchers.get(module, ()) if noticed() is not None]
+        _watchers[module] = [*alive, doubt]
 
 
-def _doubting(load: Callable[..., object], doubt: _Noticed) -> Callable[..., object]:
+def _doubting(load: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(load)
-    def load_weights(*args: object, **options: object) -> object:
-        if (noticed := doubt()) is not None:
-            noticed()  # first: one that fails may have written some
-        return load(*args, **options)
+    def load_weights(self: nn.Module, *args: object, **options: object) -> object:
+        _notify(self)  # a comparison on another thread meets weights that are half written
+        try:
+            return load(self, *args, **options)
+        finally:
+            _notify(self)
 
-    setattr(load_weights, _MARK, (load, doubt))
+    setattr(load_weights, _MARK, True)
     return load_weights
+
+
+def _notify(module: nn.Module) -> None:
+    for noticed in _watchers.get(module, ()):
+        if (doubt := noticed()) is not None:
+            doubt()

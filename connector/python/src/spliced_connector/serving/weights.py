@@ -58,6 +58,7 @@ def model_directory(loading: Loading) -> str:
             revision=loading.revision,
             cache_dir=loading.download_dir,
             local_files_only=True,
+            allow_patterns=[],  # else a file that engines do not download makes it incomplete
         )
     except (ImportError, OSError, ValueError):
         return loading.model  # the caller reports that there is no such directory
@@ -71,8 +72,13 @@ def named_weights(settings: NamesWeights, loading: Loading) -> bytes:
     where the settings name no readable weights, Inert where the engine has loaded other weights or
     other files than safetensors.
     """
-    given = _given(settings)
     directory = Path(model_directory(loading))
+    try:
+        given = _given(settings)
+    except ValueError:
+        if Path(settings.weights) in (directory, Path(loading.model)):
+            _loaded(directory, loading)  # which says why the engine has none of them
+        raise
     names = _loaded(directory, loading)
     if isinstance(given, bytes):
         return given
