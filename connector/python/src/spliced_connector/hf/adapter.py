@@ -309,7 +309,8 @@ class SplicedTransformers:
                 reuse, walked, walked.kept, cache, _plain(getattr(out, "sequences", out))
             )
             reuse.store(walked.kept)
-        self._watch.look(tokens, walked.context)
+        if self._serving() is not None:
+            self._watch.look(tokens, walked.context)
         if walked.loan is not None and not walked.loan.end():
             log.warning("answer of %d tokens computed again: a lease ended early", len(tokens))
             return plain()
@@ -354,7 +355,8 @@ class SplicedTransformers:
         if walked.kept is not None and self._serving() is not None:
             self._keep_state(reuse, walked.kept, context, tokens + out.tokens)
             reuse.store(walked.kept)
-        self._watch.look([*tokens, *out.tokens[:1]], before)
+        if self._serving() is not None:
+            self._watch.look([*tokens, *out.tokens[:1]], before)
         if walked.loan is not None and not walked.loan.end():
             log.warning("answer of %d tokens computed again: a lease ended early", len(tokens))
             return None
@@ -377,10 +379,10 @@ class SplicedTransformers:
         Returns a code of the protocol for each; trouble is not raised.
         """
         walked, done.walked = done.walked, None
-        if walked is None or walked.kept is None or self._reuse is None:
+        if walked is None or walked.kept is None or (reuse := self._serving()) is None:
             return []
         made = walked.kept.segments or walked.kept.checkpoints
-        codes = self._reuse.store(walked.kept) if made and self._serving() is not None else []
+        codes = reuse.store(walked.kept) if made else []
         following = int(done.logits.argmax())
         self._watch.look([*walked.kept.ids, following], walked.context)
         return codes

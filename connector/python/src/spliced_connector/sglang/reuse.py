@@ -115,6 +115,7 @@ class Reuse:
         self._until, self._fresh = time.monotonic() + bound, True
         if self._watch is not None:
             if self._watch.busy and not any(t.job for t in self._tracked.values()):
+                self._check_weights()
                 self._watch.compare()
             self._watch.tell(again=False)
         if self._counts is not None:

@@ -93,7 +93,8 @@ class SpliceWorker:
         if not isinstance(plan, SplicePlan):
             return False
         loads = plan.prefix is not None and bool(plan.prefix.loads)
-        return loads or bool(plan.loads or plan.work or self._jobs or self._others)
+        working = plan.loads or plan.work or self._jobs or self._others
+        return loads or bool(working) or self._watch.busy
 
     def load(self, plan: object) -> Outcome:
         """Works on all loads, oldest first, for as long as a step may take, and the last piece."""
