@@ -301,6 +301,7 @@ func (p *Publisher) sendSnapshot(ctx context.Context, s *subscriber, mine *turn)
 	if !ok || a.snapshot == nil {
 		return ok
 	}
+	p.turns.start(mine, time.Now())
 	limit := time.Now().Add(replyTime)
 	for i := range a.snapshot.len() {
 		if time.Now().After(limit) || !s.sendPongs() || !s.send(a.snapshot.message(i)) {
@@ -412,6 +413,7 @@ func (p *Publisher) reply(ctx context.Context, w *wire, from uint64) bool {
 	if !ok {
 		return false
 	}
+	p.turns.start(mine, time.Now())
 	limit := time.Now().Add(replyTime)
 	send := func(m *message) bool {
 		defer func() { p.askers.Set(w.Conn, idle, time.Now()) }()

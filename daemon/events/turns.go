@@ -23,17 +23,21 @@ type turns struct {
 
 type turn struct {
 	wire  *wire
-	begun time.Time
-	base  int64 // bytes that were sent before
+	begun time.Time // of sending; zero = what is sent is not there yet, which is no fault of the reader
+	base  int64     // bytes that were sent before
 }
 
 // behind is how much too slowly the connection takes what it is sent; 0 and less is well.
 func (t *turn) behind(now time.Time) time.Duration {
+	if t.begun.IsZero() {
+		return 0
+	}
 	rate := time.Duration(float64(t.wire.sent.Load()-t.base) / turnRate * float64(time.Second))
 	return max(now.Sub(t.begun)-rate, now.Sub(time.Unix(0, max(t.wire.last.Load(), t.begun.UnixNano())))) - turnGrace
 }
 
 // take returns a turn for a connection, nil while there is none.
+// Sending begins with start.
 func (t *turns) take(w *wire, now time.Time) *turn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -41,7 +45,7 @@ func (t *turns) take(w *wire, now time.Time) *turn {
 		if t.held == nil {
 			t.held = map[*turn]struct{}{}
 		}
-		mine := &turn{w, now, w.sent.Load()}
+		mine := &turn{wire: w}
 		t.held[mine] = struct{}{}
 		return mine
 	}
@@ -56,6 +60,13 @@ func (t *turns) take(w *wire, now time.Time) *turn {
 		slowest.wire.Close() // its turn ends with it
 	}
 	return nil
+}
+
+// start begins the time in which a turn's connection has to take what it is sent.
+func (t *turns) start(mine *turn, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	mine.begun, mine.base = now, mine.wire.sent.Load()
 }
 
 func (t *turns) leave(mine *turn) {
