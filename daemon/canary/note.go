@@ -117,7 +117,10 @@ func (k *Memory) load() (known bool, err error) {
 		k.canary.setUnknown("")
 		return true, nil
 	case errors.Is(err, tier.ErrUnavailable):
-		return false, err // the directory is not open
+		// The directory is not open. Who waits for a switch-off to be noted learns it at once.
+		_, changes := k.canary.noting()
+		k.canary.settled(changes, err)
+		return false, err
 	case err != nil:
 		k.canary.setUnknown(fmt.Sprintf("%s cannot be read: %v", noteName, err))
 		return false, err
