@@ -109,14 +109,21 @@ func (j *joiner) attempt(ctx context.Context) {
 	here, lost := j.roster.reached(j.now())
 	here[j.self] = true
 	var missing []netip.AddrPort
-	for _, addr := range append(addrs, lost...) {
-		if !here[addr] {
-			here[addr] = true
-			missing = append(missing, addr)
+	// Seeds take up to three quarters of the places while nodes that failed want some: hundreds
+	// of dead addresses must not keep the one that answers out, nor many seeds a cut from healing.
+	for i, list := range [][]netip.AddrPort{addrs, lost} {
+		rand.Shuffle(len(list), func(a, b int) { list[a], list[b] = list[b], list[a] })
+		most := joinsAtOnce
+		if i == 0 && len(lost) > 0 {
+			most = joinsAtOnce * 3 / 4
+		}
+		for _, addr := range list {
+			if !here[addr] && len(missing) < most {
+				here[addr] = true
+				missing = append(missing, addr)
+			}
 		}
 	}
-	rand.Shuffle(len(missing), func(a, b int) { missing[a], missing[b] = missing[b], missing[a] })
-	missing = missing[:min(len(missing), joinsAtOnce)]
 	errs := make([]error, len(missing))
 	var joins sync.WaitGroup
 	for i, addr := range missing {

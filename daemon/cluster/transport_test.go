@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -32,7 +33,7 @@ func (p placed) RemoteAddr() net.Addr { return p.from }
 func closed(conn net.Conn) bool {
 	_ = conn.SetReadDeadline(time.Unix(1, 0))
 	_, err := conn.Read(make([]byte, 1))
-	return err == io.EOF
+	return errors.Is(err, io.EOF)
 }
 
 // enterFrom enters with a connection and returns the far end.
@@ -192,7 +193,7 @@ func TestWhatAStreamIsRefusedFor(t *testing.T) {
 						break // it is refused already
 					}
 				}
-				if _, err := theirs.Read(make([]byte, 1)); err != io.EOF {
+				if _, err := theirs.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 					t.Errorf("the stream is not closed: %v", err)
 				}
 				took := time.Since(begun)
