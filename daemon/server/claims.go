@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/parallel"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -99,6 +100,17 @@ func (c *claims) leased(key *[32]byte, row *tiering.Acquired) {
 	defer c.Unlock()
 	c.askedLocked()
 	found(&c.segments, segmentOf(key), uint32(row.Tokens), true)
+}
+
+// planned takes the segments of a plan that others compute: the connection learns from its
+// watch that they are there, and its workers lease them on connections of their own.
+func (c *claims) planned(list []parallel.Segment) {
+	c.Lock()
+	defer c.Unlock()
+	for i := range list {
+		key := [32]byte(list[i].Key)
+		found(&c.segments, segmentOf(&key), uint32(list[i].Spec.Tokens), false)
+	}
 }
 
 // loaded takes a checkpoint that was leased.

@@ -92,6 +92,9 @@ func (t *task) begun(q *parallel.PlanQuery) (wire.Message, error) {
 		_, _, _ = w.Watch(context.Background(), q.Conn, a.Plan, 0, true)
 		return nil, t.ctx.Err()
 	}
+	if a.Plan != 0 {
+		t.at.claims.planned(q.Segments)
+	}
 	out := &wire.PlanReply{
 		Plan: a.Plan, Alone: uint8(a.Reason), Micros: micros(a.Expected), AloneMicros: micros(a.Alone), Workers: a.Workers, Combine: a.Combine,
 	}
