@@ -43,12 +43,17 @@ const leastHeap = 128 * MiB
 
 // HeapLimit returns the size at which the collector should work harder instead of letting
 // the heap grow: half of the memory that the pools leave, the other half being for what
-// clients write. It is a soft limit. 0 = the memory is unknown, and there is none.
+// clients write, and never less than the heap is known to need. It is a soft limit. 0 = the
+// memory is unknown, and there is none.
 func (c *Config) HeapLimit(m Machine) Bytes {
 	if m.MemoryBytes == 0 {
 		return 0
 	}
-	return max(leastHeap, (m.MemoryBytes-c.Arena-c.Private)/2)
+	need := leastHeap
+	if c.EventsBind.IsValid() {
+		need += 2 * c.EventsMemory
+	}
+	return max(need, (m.MemoryBytes-c.Arena-c.Private)/2)
 }
 
 // Threads that we may need, and the Go runtime aborts when it gets none: of each
