@@ -178,7 +178,7 @@ func TestHostileForeignDirectoryIsNotUsed(t *testing.T) {
 		},
 		"anybody's": func() (string, error) {
 			dir := filepath.Join(shortDir(t), "w")
-			return dir, errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777))
+			return dir, errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "left"), nil, 0o600), os.Chmod(dir, 0o777))
 		},
 		"full of other files": func() (string, error) {
 			dir, link := filepath.Join(shortDir(t), "etc"), filepath.Join(shortDir(t), "l")

@@ -20,13 +20,18 @@ func TestAFetchGoesOnFromAnotherNode(t *testing.T) {
 	eventually(t, "the reader knows that both have it", func() bool { return reader.known(dying) && reader.known(other) })
 	// The reader gets it from the one that is going to die, slowly.
 	b.rule(other, reader, hub.Rule{Cut: true})
-	b.rule(dying, reader, hub.Rule{BytesPerSecond: 2e6})
+	b.rule(dying, reader, hub.Rule{BytesPerSecond: 1e6})
 	before := b.hub.Counters(dying.port, reader.port).Bytes
 	done := make(chan error, 1)
 	began := time.Now()
 	go func() { done <- reader.fetch(d, patience) }()
-	eventually(t, "a part has come", func() bool { return b.hub.Counters(dying.port, reader.port).Bytes > before+2e6 })
+	eventually(t, "a part has come", func() bool { return b.hub.Counters(dying.port, reader.port).Bytes > before+1e6 })
 	b.rule(other, reader, hub.Rule{})
+	// While it was cut off it fell silent, and is asked again once a probe is answered.
+	eventually(t, "the other one is asked again", func() bool {
+		m := reader.member(other.name)
+		return m != nil && m.Fetch != nil && !m.Fetch.Open
+	})
 	dying.end(syscall.SIGKILL)
 	died := time.Now()
 	if err := <-done; err != nil {

@@ -52,12 +52,9 @@ func (p *Panel) Add(now time.Time, s Sample) bool {
 		return false
 	}
 	if len(p.voters) >= panelSources && p.voters[s.Source] == nil {
-		oldest, at := uint64(0), now
-		for id, other := range p.voters {
-			if !other.heard.After(at) {
-				oldest, at = id, other.heard
-			}
-		}
+		oldest := slices.MinFunc(slices.Sorted(maps.Keys(p.voters)), func(a, b uint64) int {
+			return p.voters[a].heard.Compare(p.voters[b].heard)
+		})
 		delete(p.voters, oldest)
 	}
 	p.voters[s.Source] = v
