@@ -110,6 +110,16 @@ def test_settings_that_name_nothing_end_the_start_whatever_the_engine_has(tmp_pa
         named(tmp_path, "someone/model", "npcache")
 
 
+def test_an_engine_without_safetensors_that_names_its_own_model_starts(tmp_path: Path) -> None:
+    model = directory(tmp_path / "m", "pytorch_model.bin")
+    with pytest.raises(Inert, match="other files than safetensors"):
+        named(model, model)
+    with pytest.raises(Inert, match="load_format 'dummy' is not supported"):
+        named(model, model, "dummy")
+    with pytest.raises(Inert, match="no directory of 'maker/gone'"):
+        named("maker/gone", "maker/gone")
+
+
 def test_a_model_of_a_hub_is_compared_where_it_was_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
