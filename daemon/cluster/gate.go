@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
+	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
 // gate bounds unauthenticated connections and the bytes read from them. Members' addresses
@@ -237,9 +237,9 @@ func (v *guest) leaveLocked() {
 // places bounds the connections of one purpose by most and by a fraction (1/part) of the
 // process's descriptor limit, which leaves descriptors to engines.
 func places(most, part int) int {
-	var limit unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+	limit := settings.DescriptorLimit()
+	if limit == 0 {
 		return most
 	}
-	return int(max(4, min(uint64(most), limit.Cur/uint64(part))))
+	return max(4, min(most, limit/part))
 }

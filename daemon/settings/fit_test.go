@@ -83,16 +83,7 @@ func TestThreadsAreThoseOfTheFullestGroup(t *testing.T) {
 		"a path of the host": {map[string]string{"sys/fs/cgroup": "50 5"}, "0::/kubepods/x\n", 50},
 	} {
 		root := t.TempDir()
-		write := func(path, text string) {
-			t.Helper()
-			path = filepath.Join(root, path)
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
+		write := filesBelow(t, root)
 		write("proc/self/cgroup", test.own)
 		write(fmt.Sprintf("proc/%d/status", os.Getpid()), "Name:\tspliced\nUid:\t0\t0\t0\t0\nThreads:\t5\n")
 		write("proc/999999/status", "Name:\tother\nUid:\t0\t0\t0\t0\nThreads:\t3\n")
@@ -111,16 +102,7 @@ func TestThreadsAreThoseOfTheFullestGroup(t *testing.T) {
 // near: with thousands of them that takes longer than the rest of the start.
 func TestThreadsOfOtherProcessesAreReadOnlyNearTheLimit(t *testing.T) {
 	root, uid := t.TempDir(), os.Getuid()
-	write := func(path, text string) {
-		t.Helper()
-		path = filepath.Join(root, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	write := filesBelow(t, root)
 	write("proc/self/cgroup", "0::/\n")
 	write("proc/loadavg", "0.20 0.18 0.12 1/80 11206\n")
 	write(fmt.Sprintf("proc/%d/status", os.Getpid()), "Name:\tspliced\nThreads:\t5\n")
@@ -162,6 +144,20 @@ func TestTheHeapHasALimit(t *testing.T) {
 		c := Config{Arena: test.arena, Private: GiB}
 		if got := c.HeapLimit(Machine{MemoryBytes: test.memory}); got != test.want {
 			t.Errorf("memory %v, arena %v: %v, want %v", test.memory, test.arena, got, test.want)
+		}
+	}
+}
+
+// filesBelow returns a function that writes files, and their directories, below a root.
+func filesBelow(t *testing.T, root string) func(path, text string) {
+	return func(path, text string) {
+		t.Helper()
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -32,7 +32,7 @@ func DetectMachine() Machine {
 	return Machine{
 		MemoryBytes: memoryLimit("/"),
 		Threads:     threadLimit("/", os.Getuid(), processLimit()),
-		Descriptors: descriptorLimit(),
+		Descriptors: DescriptorLimit(),
 		CPUs:        runtime.GOMAXPROCS(0),
 		UID:         os.Geteuid(),
 		RuntimeDir:  os.Getenv("XDG_RUNTIME_DIR"),
@@ -134,9 +134,9 @@ func threadsOf(root, pid string) (n int) {
 	return n
 }
 
-// descriptorLimit returns RLIMIT_NOFILE; the runtime has raised it to the hard limit.
+// DescriptorLimit returns RLIMIT_NOFILE; the runtime has raised it to the hard limit.
 // 0 = unknown.
-func descriptorLimit() int {
+func DescriptorLimit() int {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
 		return 0
