@@ -18,7 +18,8 @@ TESTFLAGS ?=
 # Packages tested at once, two for each processor: half of them wait for clients, disks
 # and clocks most of their time.
 PACKAGES  ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2))))
-PYTESTFLAGS ?=
+# Processes that pytest starts, one for each processor.
+PYTESTFLAGS ?= -n auto --maxprocesses 4 --dist loadfile
 FUZZTIME  ?= 30s
 BENCHTIME ?= 1s
 IMAGE     ?= localhost/spliced:dev
@@ -93,13 +94,15 @@ torture-long: build ## the same with 100 loops
 hostile: python ## every attack of daemon/hostile and beside it, one row each; root, for cgroups, users and mounts
 	go run ./daemon/hostile/table
 
-test: ## vet and all tests, again with the race detector, then those of the Python side that need no torch
-	go vet ./...
-	go vet $(STATIC) ./...
-	go test -p $(PACKAGES) $(TESTFLAGS) ./...
-	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && go vet ./... && go test $(TESTFLAGS) ./...) || exit 1; done
-	$(MAKE) --no-print-directory race
+UNDER_RACE := CGO_ENABLED=1 go test -race -tags invariants
+
+test: race ## each test once, those of packages with goroutines or locks under the race detector; then the Python side without torch
+	go test -p $(PACKAGES) $(TESTFLAGS) $$(scripts/packages plain)
+	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && go test $(TESTFLAGS) ./...) || exit 1; done
 	$(MAKE) --no-print-directory test-python
+
+test-long: ## all tests without the race detector, none of them shortened
+	go test -p $(PACKAGES) -timeout 30m $(TESTFLAGS) ./...
 
 check-alerts: ## promtool over the rules for Prometheus, their tests, the board's queries and a living daemon's metrics; says why it skips
 	@if ! command -v $(PROMTOOL) >/dev/null; then \
@@ -107,7 +110,7 @@ check-alerts: ## promtool over the rules for Prometheus, their tests, the board'
 	else \
 	  $(PROMTOOL) check rules docker/monitoring/spliced.rules.yaml && \
 	  (cd docker/monitoring && $$(command -v $(PROMTOOL)) test rules spliced.rules_test.yaml) && \
-	  out=$$(mktemp) && { PROMTOOL=$$(command -v $(PROMTOOL)) go test -count=1 -v -run 'RulesAndBoards|EachAlert|Promtool' ./daemon >$$out 2>&1; code=$$?; \
+	  out=$$(mktemp) && { PROMTOOL=$$(command -v $(PROMTOOL)) $(UNDER_RACE) -short -count=1 -v -run 'RulesAndBoards|EachAlert|Promtool' ./daemon >$$out 2>&1; code=$$?; \
 	  grep -E '^(---|ok|FAIL|panic)|alerts_test.go' $$out; rm -f $$out; exit $$code; }; \
 	fi
 
@@ -136,16 +139,15 @@ $(AXE):
 screenshots: build ## docs/images/ui-*.png, of a daemon that serves the demo, by chromium
 	cd scripts/browsercheck && SPLICED_BIN=$(CURDIR)/bin SPLICED_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -v -timeout 20m -run 'TestScreenshots$$' .
 
-race: ## with the race detector and invariants: tests of all that has goroutines or locks, long ones shortened
-	CGO_ENABLED=1 go test -p $(PACKAGES) -race -tags invariants -short $(TESTFLAGS) $$(grep -rlE '^\s+go [a-zA-Z.]+\(|"sync(/atomic)?"|\.Go\(' \
-	  --include=*.go api connector daemon gpuipc policy tiering | xargs -n1 dirname | sort -u | sed 's|^|./|')
+race: ## with the race detector and invariants: tests of packages that have goroutines or locks, long ones shortened
+	$(UNDER_RACE) -p $(PACKAGES) -short $(TESTFLAGS) $$(scripts/packages raced)
 
-lint: $(LINT) ## the linters of .golangci.yml, with CUDA and without, a vet of what arm64 and the tag lockholds compile, ruff and mypy
+lint: $(LINT) ## the linters of .golangci.yml, a vet of what other tags and arm64 compile, ruff and mypy
 	$(LINT) run --allow-parallel-runners ./...
-	$(LINT) run --allow-parallel-runners --build-tags nocuda ./gpuipc/... ./daemon/...
+	@for m in $(MODULES); do (cd $$m && go vet ./...) || exit 1; done
 	go vet -tags lockholds ./tiering
-	GOARCH=arm64 go vet ./...
-	GOARCH=arm64 go vet $(STATIC) ./gpuipc/... ./daemon/...
+	go vet $(STATIC) ./gpuipc/cuda/driver ./gpuipc/cuda/fakecuda
+	GOARCH=arm64 go vet $(STATIC) ./daemon/cmd/spliced ./gpuipc/kernel ./tiering/disk/codec
 	$(MAKE) --no-print-directory lint-python
 
 $(LINT):
