@@ -55,7 +55,7 @@ LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
 .PHONY: help build static fakecuda demo demo-tables demo-cluster torture torture-long hostile test check-alerts test-network race lint fuzz faults reference bench bench-disk bench-network drift \
-  generate man image image-cuda clean ptx python test-python lint-python engines test-engines test-sglang demo-vllm demo-sglang bench-engines bench-sglang faults-engines faults-sglang fidelity \
+  generate man image image-cuda clean ptx python test-python lint-python engines test-engines test-engines-all test-long test-sglang demo-vllm demo-sglang bench-engines bench-sglang faults-engines faults-sglang fidelity \
   gpu-check gpu-check-bundle
 
 help: ## list the targets
@@ -172,17 +172,24 @@ lint-python: python ## ruff and mypy --strict over connector/python
 engines: ## the pinned environment bin/engines: torch, transformers, vLLM for CPUs; 4.5 GiB
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES) || [ $$? = 3 ]
 
-test-engines: build ## tests of connector/python with torch, transformers and vLLM; says why it skips
+# Of the engines' tests: those that run by default, or '' for all.
+MARKED ?= -m 'not wide'
+
+test-engines: build ## tests of connector/python with torch, transformers and vLLM, one class of models per family; says why it skips
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
-	  cd $(PYDIR) && $(ENGINES)/bin/python -m pytest -q -rs $(PYTESTFLAGS) tests/engine
+	  cd $(PYDIR) && $(ENGINES)/bin/python -m pytest -q -rs $(PYTESTFLAGS) $(MARKED) tests/engine
 
 test-sglang: build ## tests in SGLang, on a CPU; 0.8 GiB beside bin/engines; says why it skips
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES) && \
 	  scripts/engines/sglang $(ENGINES) $(SGLANG); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
-	  cd $(PYDIR) && $(SGLANG)/bin/python -m pytest -q $(PYTESTFLAGS) \
+	  cd $(PYDIR) && $(SGLANG)/bin/python -m pytest -q $(PYTESTFLAGS) $(MARKED) \
 	    tests/engine/test_sglang_*.py tests/engine/test_drift.py
+
+test-engines-all: ## test-engines and test-sglang with every class, setting and number of processes
+	$(MAKE) --no-print-directory test-engines MARKED=
+	$(MAKE) --no-print-directory test-sglang MARKED=
 
 drift: python ## what the newest vLLM, SGLang and transformers have changed that adapters stand on, by their sources; a report
 	@if ! $(PYWANTED); then echo '$(PYSKIP)'; else scripts/engines/drift $(PYENV)/bin/python; fi

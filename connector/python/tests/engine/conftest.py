@@ -31,6 +31,57 @@ STARTING = (
     "test_vllm_splice_ranks",
 )
 
+# Modules that show for another setting, or beside more processes, what one that runs by default
+# shows already: `make test-engines-all`.
+WIDE = (
+    "test_gdn2",
+    "test_hf_long",
+    "test_hf_parallel",
+    "test_sglang_faults",
+    "test_sglang_ling",
+    "test_sglang_trouble",
+    "test_vllm_faults",
+    "test_vllm_parallel",
+    "test_vllm_parallel_ranks",
+    "test_vllm_prefix_drafter",
+    "test_vllm_prefix_drafts",
+    "test_vllm_prefix_fp8",
+    "test_vllm_prefix_ranks",
+    "test_vllm_ring",
+    "test_vllm_splice_dense",
+    "test_vllm_splice_ling",
+    "test_vllm_splice_packed",
+    "test_vllm_splice_ranks",
+)
+
+# Of tests that have each class of models as a parameter, those that run by default: one class of
+# each recurrent family.
+PER_CLASS = ("test_hf_cache", "test_hf_steps", "test_vllm_families", "test_walk_transformers")
+DEFAULT_CLASSES = {
+    "bamba",
+    "falcon_mamba",
+    "jamba",
+    "kimi",
+    "minimax",
+    "nemotron_h",
+    "olmo",
+    "olmo_hybrid",
+    "qwen3",
+    "qwen35_moe",
+}
+
+
+def wide(item: pytest.Item) -> bool:
+    """Reports whether a test runs only in `make test-engines-all`."""
+    if item.path.stem in WIDE:
+        return True
+    if item.path.stem not in PER_CLASS or not isinstance(item, pytest.Function):
+        return False
+    parameters = getattr(item, "callspec", None)
+    values = parameters.params if parameters else {}
+    name = values.get("name", values.get("family"))
+    return isinstance(name, str) and name not in DEFAULT_CLASSES
+
 
 def kernels_missing() -> str:
     """Why vLLM 0.32 cannot run hybrids on this CPU, "" where it can (tested with AVX2, AVX512-BF16
@@ -48,5 +99,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE not in item.path.parents:
             continue
         item.add_marker(pytest.mark.engine)
+        if wide(item):
+            item.add_marker(pytest.mark.wide)
         if missing and item.path.stem in STARTING:
             item.add_marker(pytest.mark.skip(reason=missing))
