@@ -159,7 +159,7 @@ func printRepair(w io.Writer, found, now *offline.Report) error {
 		fmt.Fprintf(w, "%d extents that verify were given the rows that they did not have\n", found.TakenUp)
 	}
 	if found.Unread > 0 {
-		fmt.Fprintf(w, "%d entries do not read and were kept\n", found.Unread)
+		fmt.Fprintf(w, "%d entries cannot be checked and were kept\n", found.Unread)
 	}
 	fmt.Fprintln(w, "now:")
 	return printDiskReport(w, now)

@@ -206,7 +206,8 @@ func (o *directory) judge(err error) error {
 
 // checkRows checks every row and reports and answers those that are wrong. Only
 // rows that are right claim their space, the younger first, and after them those
-// whose extents do not read: they are reported, but not known to be wrong.
+// whose extents do not read or whose profiles are not here: they are reported, but not
+// known to be wrong.
 func (o *directory) checkRows(ctx context.Context, rows []catalog.Row, opts CheckOptions) (bad []extent.Name, err error) {
 	tenants := o.Catalog.Tenants()
 	there := make(map[extent.Name]bool, len(rows))
@@ -230,7 +231,7 @@ func (o *directory) checkRows(ctx context.Context, rows []catalog.Row, opts Chec
 			o.report.count(r.Name, r.Runs)
 		default:
 			o.report.bad(r.Name, r.Runs, err)
-			if errors.Is(err, payload.ErrUnread) {
+			if errors.Is(err, payload.ErrUnread) || errors.Is(err, errDormant) {
 				unread = append(unread, r)
 			} else {
 				bad = append(bad, r.Name)
@@ -249,19 +250,21 @@ func (o *directory) checkRows(ctx context.Context, rows []catalog.Row, opts Chec
 	return bad, nil
 }
 
+// errDormant is of rows that cannot be checked without their profile. A daemon keeps them
+// until an engine registers it.
+var errDormant = errors.New("it is kept until an engine registers that")
+
 // errCatalog is beside errors that are the catalogue's, and not those of a row.
 var errCatalog = errors.New("catalogue")
 
 func (o *directory) checkRow(ctx context.Context, r *catalog.Row, tenants map[uint32]string, there map[extent.Name]bool, opts CheckOptions) error {
 	p := o.profiles[r.Fingerprint]
 	switch {
-	case p == nil:
-		return fmt.Errorf("its profile %x is not here", r.Fingerprint[:8])
 	case tenants[r.Tenant] == "":
 		return fmt.Errorf("its tenant %d has no name", r.Tenant)
 	case r.Parent != (extent.Name{}) && !there[r.Parent]:
 		return fmt.Errorf("it extends %v, which is not here", r.Parent)
-	case !tier.CheckpointKind(r.Kind).Known(p):
+	case p != nil && !tier.CheckpointKind(r.Kind).Known(p):
 		return fmt.Errorf("kind %d", r.Kind)
 	}
 	x, err := payload.ReadExtent(o, r.Runs)
@@ -271,8 +274,10 @@ func (o *directory) checkRow(ctx context.Context, r *catalog.Row, tenants map[ui
 	if err := x.Agrees(r, tenants[r.Tenant]); err != nil {
 		return err
 	}
-	if err := x.Fits(p); err != nil {
-		return err
+	if p != nil {
+		if err := x.Fits(p); err != nil {
+			return err
+		}
 	}
 	stored, ok, err := o.Catalog.Manifest(r.Name)
 	switch {
@@ -280,6 +285,8 @@ func (o *directory) checkRow(ctx context.Context, r *catalog.Row, tenants map[ui
 		return fmt.Errorf("manifest of %v: %w: %w", r.Name, errCatalog, err)
 	case !ok || !bytes.Equal(stored, x.Stored):
 		return errors.New("the manifest in the catalogue is missing or another")
+	case p == nil:
+		return fmt.Errorf("its profile %x is damaged or missing: %w", r.Fingerprint[:8], errDormant)
 	}
 	if !opts.Deep {
 		return nil

@@ -26,7 +26,8 @@ import (
 // up beside the rows of a catalogue that is sound, too.
 //
 // What the disk does not read is reported and left as it is: a daemon forgets such
-// an entry when it needs it and still cannot read it. An error means that nothing
+// an entry when it needs it and still cannot read it. So are rows whose profile is damaged
+// or missing; but a new catalogue takes up no extents of such a profile. An error means that nothing
 // was found out about the catalogue or about a slab, and that it is as it was.
 // Repair needs the lock, as Check does. Problems in the report are those found before.
 func Repair(ctx context.Context, dir string, opts CheckOptions) (*Report, error) {

@@ -33,7 +33,7 @@ type Report struct {
 
 	Problems     []Problem `json:"problems"`
 	MoreProblems int       `json:"more_problems,omitempty"` // beyond those listed
-	Unread       int       `json:"unread,omitempty"`        // entries that the disk does not read; Repair keeps them
+	Unread       int       `json:"unread,omitempty"`        // entries that the disk does not read, or whose profiles are not here; Repair keeps them
 
 	// By Repair.
 	Format    bool   `json:"format,omitempty"`     // FORMAT was written anew
