@@ -110,6 +110,7 @@ type opening struct {
 	removed map[tier.Name]uint64
 	log     zerolog.Logger
 	wrong   []catalog.Change // rows that are dropped
+	doubted []catalog.Change // rows that say from now on that their bytes may not be synced
 
 	evicted, evictedBytes uint64
 }
@@ -142,8 +143,8 @@ func (t *Tier) load(v *volume.Volume) (*opening, error) {
 	}
 	beyond := o.slabs(t.cfg.PublicBytes+t.cfg.PrivateBytes, used)
 	o.take(rows)
-	if len(o.wrong) > 0 {
-		if err := v.Catalog.Commit(o.wrong, true); err != nil {
+	if changes := append(o.doubted, o.wrong...); len(changes) > 0 {
+		if err := v.Catalog.Commit(changes, true); err != nil {
 			return nil, fmt.Errorf("catalogue: %w", err)
 		}
 	}
@@ -300,7 +301,7 @@ func (o *opening) entry(r *catalog.Row, owner *account) (*entry, error) {
 
 // firstPhase is the phase of an entry whose profile is known when it is found.
 func (m *mount) firstPhase(e *entry) phase {
-	if e.Generation > m.opened {
+	if e.Generation > m.opened || e.doubted() {
 		return suspect
 	}
 	return logged
@@ -384,8 +385,14 @@ func (o *opening) linkAll(kept map[tier.Name]*entry) {
 			d.entries = append(d.entries, e)
 			d.model.dormant++
 		}
+		if e.phase == dormant && e.Generation > o.mount.opened && !e.doubted() {
+			// It may wait for long, and what is synced meanwhile is to count.
+			e.Level = uint8(tier.LevelMemory)
+			row := e.Row
+			o.doubted = append(o.doubted, catalog.Change{Row: &row})
+		}
 		switch {
-		case e.Generation > o.mount.opened:
+		case e.Generation > o.mount.opened || e.doubted():
 			o.suspects = append(o.suspects, e)
 		case e.phase == logged:
 			o.logged = append(o.logged, e)
@@ -398,7 +405,12 @@ func (o *opening) linkAll(kept map[tier.Name]*entry) {
 		o.log.Warn().Str("tier", "disk").Int("entries", len(d.entries)).Err(d.cause).
 			Msg("a profile cannot be read: its entries are kept, and served once it can or an engine has registered it")
 	}
-	slices.SortFunc(o.suspects, func(a, b *entry) int { return cmp.Compare(a.Generation, b.Generation) })
+	slices.SortFunc(o.suspects, func(a, b *entry) int {
+		if a.doubted() != b.doubted() {
+			return cmp.Compare(b.Level, a.Level)
+		}
+		return cmp.Compare(a.Generation, b.Generation)
+	})
 }
 
 // shrink evicts what is over budgets that were made smaller.

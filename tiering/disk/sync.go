@@ -67,7 +67,7 @@ func (t *Tier) syncedLocked(m *mount) uint64 {
 		synced = min(synced, g-1)
 	}
 	t.skipSuspectsLocked()
-	if len(t.suspects) > 0 {
+	if len(t.suspects) > 0 && !t.suspects[0].doubted() {
 		synced = min(synced, t.suspects[0].Generation-1)
 	}
 	return synced

@@ -68,7 +68,7 @@ type table struct {
 	// Entries with something to be done about them; some have moved on since.
 	logged   []*entry // to be synced
 	fresh    []*entry // whose use is not in the catalogue
-	suspects []*entry // to be read, the lowest generation first
+	suspects []*entry // to be read, the lowest generation first, those that are doubted last
 	deleting []*entry // whose row is to be deleted
 	deleted  []*entry // for the next sync
 }
