@@ -103,7 +103,7 @@ func TestMissingDirectoryIsNotReplaced(t *testing.T) {
 			cfg.Dir = dir + ".other"
 			s.filled(cfg, segments(7, 1))
 			return errors.Join(os.Rename(dir, dir+".aside"), os.Rename(cfg.Dir, dir))
-		}, "is that of store", ""},
+		}, "restart the daemon to use this one", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newShelf(t)

@@ -176,7 +176,9 @@ func (v *Volume) makeDirs(o *Options) error {
 			return err
 		}
 	case err == nil && o.Store != (slab.StoreID{}) && f.ID != o.Store:
-		return fmt.Errorf("%s is that of store %v, not of %v: %w", v.dir, f.ID, o.Store, ErrAbsent)
+		// Also where that was begun anew in a mount point and has stayed empty: the notes beside
+		// the slabs, of what is switched off, are read once at the start.
+		return fmt.Errorf("%s is that of store %v, not of %v: restart the daemon to use this one, or %w", v.dir, f.ID, o.Store, ErrAbsent)
 	default:
 		names = []string{profileDir}
 	}
