@@ -59,7 +59,7 @@ func TestAnswersAreBounded(t *testing.T) {
 }
 
 // The bound is on what has no length of the caller's: listings and errors, also those that
-// answer a read of an object.
+// answer a read of an object. Their bytes count as progress.
 func TestBoundOfAnswers(t *testing.T) {
 	var status, length int
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -83,7 +83,9 @@ func TestBoundOfAnswers(t *testing.T) {
 		"an object of a server that ignores ranges": {status: http.StatusOK, ranged: true, more: 1},
 	} {
 		status, length = test.status, maxAnswerBytes+test.more
-		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+		moves := 0
+		ctx := context.WithValue(t.Context(), movedKey{}, func() { moves++ })
+		q, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,6 +99,11 @@ func TestBoundOfAnswers(t *testing.T) {
 		n, err := io.Copy(io.Discard, r.Body)
 		if (err != nil) != test.fails || n > maxAnswerBytes+1 {
 			t.Errorf("%s: %d bytes, %v", name, n, err)
+		}
+		// Progress of a read of an object is reported by who reads it.
+		bounded := !test.ranged || status >= http.StatusMultipleChoices
+		if least := maxAnswerBytes / pieceBytes / 2; bounded && moves < least || !bounded && moves > 0 {
+			t.Errorf("%s: progress was reported %d times", name, moves)
 		}
 		_ = r.Body.Close()
 	}

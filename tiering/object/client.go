@@ -91,7 +91,8 @@ func (t *transport) RoundTrip(q *http.Request) (*http.Response, error) {
 	r, err := t.base.RoundTrip(q)
 	if err == nil && (q.Header.Get("Range") == "" || r.StatusCode >= http.StatusMultipleChoices) {
 		// What was read of an object goes into buffers of the caller's.
-		r.Body = &boundedBody{ReadCloser: r.Body, left: maxAnswerBytes}
+		moved, _ := q.Context().Value(movedKey{}).(func())
+		r.Body = &boundedBody{ReadCloser: r.Body, left: maxAnswerBytes, moved: moved}
 	}
 	if err == nil {
 		if date, err := http.ParseTime(r.Header.Get("Date")); err == nil {
@@ -105,14 +106,22 @@ func (t *transport) RoundTrip(q *http.Request) (*http.Response, error) {
 // names of 1 KiB and some 500 bytes for each, an error far less.
 const maxAnswerBytes = 4 << 20
 
-// boundedBody ends with an error where an answer is longer than any should be.
+// boundedBody ends with an error where an answer is longer than any should be. It reports
+// progress before every pieceBytes, as fill does.
 type boundedBody struct {
 	io.ReadCloser
-	left int64
+	left  int64
+	piece int64  // bytes until progress is reported
+	moved func() // nil = the request is not watched
 }
 
 func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.moved != nil && b.piece <= 0 {
+		b.moved()
+		b.piece = pieceBytes
+	}
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left+1)])
+	b.piece -= int64(n)
 	if b.left -= int64(n); b.left < 0 {
 		return 0, fmt.Errorf("the answer has more than %d bytes", maxAnswerBytes)
 	}
@@ -273,11 +282,15 @@ func (c *client) failure(ctx context.Context, what string, err error) error {
 
 var errStalled = errors.New("no progress")
 
+// movedKey is the key of moved in a watched context.
+type movedKey struct{}
+
 // watch ends a context when a request makes no progress. moved says that it has.
 func (c *client) watch(ctx context.Context) (watched context.Context, moved, stop func()) {
 	watched, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(c.answer, func() { cancel(errStalled) })
-	return watched, func() { timer.Reset(c.stall) }, func() {
+	moved = func() { timer.Reset(c.stall) }
+	return context.WithValue(watched, movedKey{}, moved), moved, func() {
 		timer.Stop()
 		cancel(context.Canceled)
 	}

@@ -77,12 +77,12 @@ func (s *site) credentials(access, secret string) {
 	}
 }
 
-// config is that of a node, in haste.
+// config is that of a node, in haste, but patient with a server on a busy machine.
 func (s *site) config() Config {
 	return Config{
 		Endpoint: s.Proxy.URL, Bucket: objecttest.Bucket, Credentials: s.creds, Secret: clusterSecret, Tenants: s.tenants, Device: s.dev,
 		Profile:    profileOf,
-		AnswerTime: 2 * time.Second, StallTime: 3 * time.Second, BreakerMin: 20 * time.Millisecond, BreakerMax: 200 * time.Millisecond,
+		AnswerTime: time.Minute, StallTime: time.Minute, BreakerMin: 20 * time.Millisecond, BreakerMax: 200 * time.Millisecond,
 		AbsentTime: 20 * time.Millisecond, RangeBytes: 256 << 10, ListEvery: time.Hour, FullTime: 50 * time.Millisecond,
 		Log: zerolog.New(zerolog.NewTestWriter(s.t)).Level(zerolog.WarnLevel),
 	}
@@ -186,6 +186,7 @@ func openSubject(t testing.TB, tenants []tiertest.Tenant, change func(*Config)) 
 	t.Helper()
 	s := openSite(t, tenants)
 	cfg := s.config()
+	cfg.AnswerTime, cfg.StallTime = 2*time.Second, 3*time.Second // within Patience, as sources stall
 	change(&cfg)
 	return &subject{site: s, writer: s.node(cfg), node: s.node(cfg)}
 }
