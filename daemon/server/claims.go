@@ -31,39 +31,63 @@ type grant struct {
 	matched, leased, used uint32
 }
 
-func (g *grant) left() bool { return g.used < max(g.matched, g.leased) }
+func (g *grant) left() bool { return g != nil && g.used < max(g.matched, g.leased) }
 
-// ledger holds grants. At the bound the older half of them is dropped.
-type ledger[K comparable] struct{ now, old map[K]grant }
+// ledger holds grants. At the bound the older half of them is dropped, and its memory used again:
+// every match passes here.
+type ledger[K comparable] struct{ now, old half[K] }
 
-// get looks a grant up.
-func (l *ledger[K]) get(k K) (grant, bool) {
-	g, ok := l.now[k]
-	if !ok {
-		g, ok = l.old[k]
-	}
-	return g, ok
+type half[K comparable] struct {
+	at     map[K]uint16 // index into grants
+	grants []grant
 }
 
-func (l *ledger[K]) put(k K, g grant) {
-	if _, ok := l.now[k]; !ok && len(l.now) >= maxClaims {
-		l.old, l.now = l.now, nil
+func (h *half[K]) get(k K) *grant {
+	if i, ok := h.at[k]; ok {
+		return &h.grants[i]
 	}
-	if l.now == nil {
-		l.now = map[K]grant{}
+	return nil
+}
+
+// get looks a grant up; nil = there is none. It is valid until the next use.
+func (l *ledger[K]) get(k K) *grant {
+	if g := l.now.get(k); g != nil {
+		return g
 	}
-	l.now[k] = g
+	return l.old.get(k)
+}
+
+// use returns a grant that is among the newer ones from now on. It is valid until the next use.
+func (l *ledger[K]) use(k K) *grant {
+	if g := l.now.get(k); g != nil {
+		return g
+	}
+	var g grant
+	if old := l.old.get(k); old != nil {
+		g = *old
+	}
+	if len(l.now.grants) >= maxClaims {
+		l.old, l.now = l.now, l.old
+		clear(l.now.at)
+		l.now.grants = l.now.grants[:0]
+	}
+	h := &l.now
+	if h.at == nil {
+		h.at = map[K]uint16{}
+	}
+	h.at[k] = uint16(len(h.grants))
+	h.grants = append(h.grants, g)
+	return &h.grants[len(h.grants)-1]
 }
 
 func found[K comparable](l *ledger[K], k K, tokens uint32, leased bool) {
-	g, _ := l.get(k)
+	g := l.use(k)
 	g.tokens = max(g.tokens, tokens)
 	if leased {
 		g.leased++
 	} else {
 		g.matched++
 	}
-	l.put(k, g)
 }
 
 func segmentOf(key *[32]byte) uint64 { return binary.LittleEndian.Uint64(key[:8]) }
@@ -132,13 +156,11 @@ func (c *claims) verify(m *wire.ServedRequest) bool {
 			continue
 		}
 		key := segmentOf(&m.Keys[i])
-		g, _ := c.segments.get(key)
-		if !g.left() || m.Reused[i] > g.tokens {
+		if g := c.segments.get(key); !g.left() || m.Reused[i] > g.tokens {
 			ok = false
 			continue
 		}
-		g.used++
-		c.segments.put(key, g)
+		c.segments.use(key).used++
 	}
 	if m.Prefix > 0 {
 		ok = c.prefixLocked(m.Engine+m.Prefix) && ok
@@ -153,21 +175,19 @@ func (c *claims) verify(m *wire.ServedRequest) bool {
 // prefixLocked consumes the grant of a checkpoint with that many tokens, or else of the shortest
 // longer one: an engine may use only the beginning.
 func (c *claims) prefixLocked(tokens uint32) bool {
-	g, ok := c.prefixes.get(tokens)
-	if !ok || !g.left() {
-		best := grant{}
-		for _, half := range []map[uint32]grant{c.prefixes.now, c.prefixes.old} {
-			for n, x := range half {
-				if newer, _ := c.prefixes.get(n); newer.left() && x.tokens > tokens && (best.tokens == 0 || x.tokens < best.tokens) {
-					best = newer
+	if g := c.prefixes.get(tokens); !g.left() {
+		best := uint32(0)
+		for _, half := range []*half[uint32]{&c.prefixes.now, &c.prefixes.old} {
+			for n := range half.at {
+				if n > tokens && (best == 0 || n < best) && c.prefixes.get(n).left() {
+					best = n
 				}
 			}
 		}
-		if g = best; g.tokens == 0 {
+		if tokens = best; best == 0 {
 			return false
 		}
 	}
-	g.used++
-	c.prefixes.put(g.tokens, g)
+	c.prefixes.use(tokens).used++
 	return true
 }

@@ -1,0 +1,89 @@
+package server
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/tiering"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// hits returns keys from a number on, and a match that has found all of them.
+func hits(from, n int) ([][32]byte, *tiering.MatchResult) {
+	keys, r := make([][32]byte, n), &tiering.MatchResult{Segments: make([]tiering.SegmentStatus, n)}
+	for i := range keys {
+		binary.LittleEndian.PutUint64(keys[i][:], uint64(from+i)*0x9e3779b97f4a7c15)
+		r.Segments[i].Status, r.Segments[i].Tokens = tier.StatusHit, 64
+	}
+	return keys, r
+}
+
+// reports returns whether a report of the reuse of one key is verified.
+func reports(c *claims, key [32]byte) bool {
+	return c.verify(&wire.ServedRequest{Keys: [][32]byte{key}, Reused: []uint32{64}})
+}
+
+func TestClaimsForgetTheOldest(t *testing.T) {
+	var c claims
+	var out wire.MatchReply
+	first, r := hits(0, 1)
+	c.matched(first, r, &out)
+	c.matched(first, r, &out)
+	for round := range 4 { // each drops the older half
+		if !reports(&c, first[0]) {
+			t.Errorf("round %d: a reused segment is not verified", round)
+		}
+		keys, all := hits(1+round*maxClaims, maxClaims)
+		c.matched(first, r, &out)
+		c.matched(keys, all, &out)
+	}
+	old, _ := hits(2, 1)
+	if reports(&c, old[0]) {
+		t.Error("what was found two halves ago is verified")
+	}
+	if n := len(c.segments.now.grants) + len(c.segments.old.grants); n > 2*maxClaims {
+		t.Errorf("%d grants", n)
+	}
+}
+
+func TestClaimsAllocateNothing(t *testing.T) {
+	var c claims
+	var out wire.MatchReply
+	var parts [16][][32]byte
+	var r *tiering.MatchResult
+	for i := range parts {
+		parts[i], r = hits(i*1024, 1024)
+	}
+	round := func() {
+		for _, keys := range parts {
+			c.matched(keys, r, &out)
+		}
+	}
+	round()
+	if n := testing.AllocsPerRun(10, round); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkClaims(b *testing.B) {
+	for _, of := range []struct {
+		name  string
+		parts int // of 256 keys
+	}{{"again", 1}, {"changing", 64}} {
+		b.Run("keys="+of.name, func(b *testing.B) {
+			var c claims
+			var out wire.MatchReply
+			parts := make([][][32]byte, of.parts)
+			var r *tiering.MatchResult
+			for i := range parts {
+				parts[i], r = hits(i*256, 256)
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				c.matched(parts[i%len(parts)], r, &out)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/256, "ns/hit")
+		})
+	}
+}
