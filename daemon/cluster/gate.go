@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
@@ -21,7 +22,11 @@ import (
 type gate struct {
 	// known reports whether an address is a member's; nil = none is.
 	known func(netip.Addr) bool
-	ended atomic.Uint64 // connections closed to make room
+	// grace is the time for which a member's address does not lose a connection to another one
+	// of its own: it may be that of many members, and each of them authenticates within it.
+	grace time.Duration
+	now   func() time.Time
+	ended atomic.Uint64 // connections closed, or rejected, to make room
 
 	mu struct {
 		sync.Mutex
@@ -55,10 +60,11 @@ type guest struct {
 	share netip.Prefix
 	room  *room // guarded by the gate; nil = it was ended, or has left
 	used  int   // bytes; as room
+	since time.Time
 }
 
 func newGate(outside, inside bounds) *gate {
-	g := &gate{}
+	g := &gate{now: time.Now}
 	for r, b := range map[*room]bounds{&g.mu.strangers: outside, &g.mu.members: outside, &g.mu.inside: inside} {
 		r.bounds, r.shares = b, map[netip.Prefix]*share{}
 	}
@@ -80,10 +86,10 @@ func addressOf(conn net.Conn) netip.Addr {
 	return from.Addr().Unmap().WithZone("")
 }
 
-// enter registers a connection; it returns false after close. The caller must call leave
-// or admit.
+// enter registers a connection; it returns false after close, and if the connection would end
+// one of its own address within grace. The caller must call leave or admit.
 func (g *gate) enter(conn net.Conn) (*guest, bool) {
-	v := &guest{Conn: conn, from: addressOf(conn)}
+	v := &guest{Conn: conn, from: addressOf(conn), since: g.now()}
 	v.share = shareOf(v.from)
 	known := g.known != nil && g.known(v.from)
 	g.mu.Lock()
@@ -100,6 +106,11 @@ func (g *gate) enter(conn net.Conn) (*guest, bool) {
 		ended = s.guests[0]
 	} else if v.room.n >= v.room.conns {
 		ended = v.room.most(func(s *share) int { return len(s.guests) }).guests[0]
+	}
+	if ended != nil && known && ended.share == v.share && v.since.Sub(ended.since) < g.grace {
+		g.mu.Unlock()
+		g.ended.Add(1)
+		return nil, false
 	}
 	if ended != nil {
 		ended.leaveLocked()

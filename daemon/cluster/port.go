@@ -21,6 +21,7 @@ const (
 	maxConnections = 16 << 10
 	maxHandshakes  = 128 // at once, of strangers and again of members' addresses
 	handshakeTime  = 5 * time.Second
+	handshakeGrace = time.Second // a handshake takes milliseconds
 	maxHeaderBytes = 8 << 10
 	maxBodyBytes   = 1 << 20
 	readTime       = 10 * time.Second // of one request
@@ -56,6 +57,7 @@ func newPort(l net.Listener, creds *credentials, handler fasthttp.RequestHandler
 	p := &port{listener: l, creds: creds, log: log, ready: make(chan net.Conn), closed: make(chan struct{}), most: places(maxConnections, 2)}
 	n := places(maxHandshakes, 16)
 	p.gate = newGate(bounds{conns: n, connsEach: max(2, n/4)}, bounds{})
+	p.gate.grace, p.gate.mu.members.connsEach = handshakeGrace, n // many members may share an address
 	p.mu.accepted = map[net.Conn]*tls.Conn{}
 	p.server = &fasthttp.Server{
 		Handler: framed(handler), DisablePreParseMultipartForm: true, Concurrency: maxConnections, ReadBufferSize: maxHeaderBytes, MaxRequestBodySize: maxBodyBytes,

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -94,6 +95,35 @@ func TestSilentConnectionsDoNotKeepPeersOut(t *testing.T) {
 	_ = silent[0].SetReadDeadline(time.Now().Add(patience))
 	if _, err := silent[0].Read(make([]byte, 1)); err == nil || strings.Contains(err.Error(), "timeout") {
 		t.Errorf("the oldest connection: %v", err)
+	}
+}
+
+// Many members may have one address: a burst of them has all places of members, and none ends
+// a handshake of another that has just begun. What says nothing makes room.
+func TestMembersOfOneAddressDoNotEndEachOther(t *testing.T) {
+	g := newPort(nil, nil, nil, zerolog.Nop()).gate
+	now := time.Unix(1e9, 0)
+	g.now, g.known = func() time.Time { return now }, func(netip.Addr) bool { return true }
+	var ends []net.Conn
+	for range g.mu.members.conns {
+		_, end := enterFrom(t, g, "10.0.0.9:1")
+		ends = append(ends, end)
+	}
+	ours, _ := pipeFrom("10.0.0.9:1")
+	if _, ok := g.enter(ours); ok {
+		t.Error("it ends a handshake that has just begun")
+	}
+	enterFrom(t, g, "10.0.0.8:1") // another address has its share
+	now = now.Add(handshakeGrace)
+	enterFrom(t, g, "10.0.0.9:1")
+	enterFrom(t, g, "10.0.0.9:1")
+	for i, end := range ends {
+		if closed(end) != (i < 3) {
+			t.Errorf("handshake %d is closed: %v", i, closed(end))
+		}
+	}
+	if g.ended.Load() != 4 {
+		t.Errorf("%d were counted", g.ended.Load())
 	}
 }
 
