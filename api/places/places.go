@@ -34,6 +34,8 @@ type Set struct {
 		sync.Mutex
 		taken map[net.Conn]*place
 		of    map[netip.Prefix]int // places by address
+
+		crowded bool
 	}
 }
 
@@ -60,6 +62,7 @@ func (s *Set) Take(conn net.Conn, state State, now time.Time) (lost net.Conn, ok
 	from := addressOf(conn)
 	if len(s.mu.taken) >= s.most {
 		if lost = s.weakestLocked(from); lost == nil {
+			s.mu.crowded = true
 			return nil, false
 		}
 		s.leaveLocked(lost)
@@ -106,18 +109,28 @@ func (s *Set) Set(conn net.Conn, state State, now time.Time) {
 func (s *Set) Leave(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leaveLocked(conn)
+	if s.leaveLocked(conn) {
+		s.mu.crowded = false
+	}
 }
 
-func (s *Set) leaveLocked(conn net.Conn) {
+// Crowded reports whether a connection has found no place, and none was freed since.
+func (s *Set) Crowded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.crowded
+}
+
+func (s *Set) leaveLocked(conn net.Conn) bool {
 	p := s.mu.taken[conn]
 	if p == nil {
-		return
+		return false
 	}
 	delete(s.mu.taken, conn)
 	if s.mu.of[p.from]--; s.mu.of[p.from] == 0 {
 		delete(s.mu.of, p.from)
 	}
+	return true
 }
 
 // addressOf returns the remote address of a connection, for IPv6 its network of 64 bits, since

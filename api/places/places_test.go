@@ -70,10 +70,19 @@ func TestPlacesAreDividedBetweenAddresses(t *testing.T) {
 	s.Set(many[1], Idle, now)
 	take("pending before idle", conn("10.0.0.4"), Settled, many[2], true)
 	take("idle before settled", conn("10.0.0.5"), Settled, many[1], true)
+	if s.Crowded() {
+		t.Error("crowded before anybody was refused")
+	}
 	take("all are settled, and no address has more", conn("10.0.0.6"), Settled, nil, false)
 	again := conn("10.0.0.3")
 	take("settled, of the same address", again, Settled, third, true)
-	s.Leave(early)
+	s.Leave(third) // which has lost its place before
+	if !s.Crowded() {
+		t.Error("not crowded, and no place was freed")
+	}
+	if s.Leave(early); s.Crowded() {
+		t.Error("crowded beside a free place")
+	}
 	more := conn("10.0.0.3")
 	take("room", more, Settled, nil, true)
 	take("settled, of an address with more", conn("10.0.0.6"), Settled, again, true)

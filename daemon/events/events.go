@@ -77,6 +77,7 @@ type Publisher struct {
 	batch  []event
 	blocks int    // of batch
 	topic  string // of batch
+	parts  []part // all that is told, shared by snapshots until the next batch; nil = not made
 }
 
 type scopeKey struct {
@@ -104,7 +105,7 @@ type counts struct {
 	batches, stored, removed, resyncs, lost, unheard, replays, snapshots, untold, refused, displaced, prompts atomic.Uint64
 	subscribers                                                                                               atomic.Int64
 	blocks, objects, bytes                                                                                    atomic.Int64
-	full, crowded                                                                                             atomic.Bool
+	full                                                                                                      atomic.Bool
 }
 
 // Counters is what a publisher has done, since its start.
@@ -138,7 +139,7 @@ func (p *Publisher) Counters() Counters {
 // Trouble says why something is not told, or somebody; empty when all is.
 func (p *Publisher) Trouble() string {
 	switch {
-	case p.counts.crowded.Load():
+	case p.fans.places.Crowded():
 		return fmt.Sprintf("%d routers are subscribed to KV events, as many as may be: a further one was refused", maxSubscribers)
 	case !p.counts.full.Load():
 		return ""
@@ -265,10 +266,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 		p.counts.refused.Add(1)
 	}
 	serving.Go(func() {
-		failed <- accept(ctx, p.pub, p.fans.places, func(displaced bool) {
-			refuse(displaced)
-			p.counts.crowded.Store(p.counts.crowded.Load() || !displaced)
-		}, p.serve)
+		failed <- accept(ctx, p.pub, p.fans.places, refuse, p.serve)
 	})
 	serving.Go(func() { failed <- accept(ctx, p.router, p.askers, refuse, p.answer) })
 	for {
@@ -453,6 +451,7 @@ func (p *Publisher) flush() {
 		return
 	}
 	m := p.log.append(p.topic, p.batch)
+	p.parts = nil
 	clear(p.batch)
 	p.batch, p.blocks = p.batch[:0], 0
 	p.counts.batches.Add(1)

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -490,6 +491,78 @@ func TestASnapshotClearsBehindItsFirstNumber(t *testing.T) {
 	}
 	if !slices.Equal(tags, []string{cleared, cleared}) {
 		t.Errorf("the messages begin with %v", tags)
+	}
+}
+
+// All that is told is walked once for those who ask before the next batch.
+func TestSnapshotsAreSharedUntilTheNextBatch(t *testing.T) {
+	n := newNode(t, nil)
+	ask := func(topic string) *snapshot {
+		a, ok := n.ask(t.Context(), &question{to: &subscriber{topics: map[string]int{topic: 1}}})
+		if !ok || a.snapshot == nil {
+			t.Fatalf("no answer for topic %q", topic)
+		}
+		return a.snapshot
+	}
+	n.first(prompt(1, 8))
+	eventually(t, "it is told", func() bool { return n.Counters().Batches == 1 })
+	a, b, none := ask(""), ask("kv@pod-1"), ask("kv@pod-1@org/model@another")
+	if len(a.parts) != 1 || len(b.parts) != 1 || &a.parts[0] != &b.parts[0] || len(none.parts) != 0 {
+		t.Errorf("%+v and %+v are not shared, or %+v is wanted", a.parts, b.parts, none.parts)
+	}
+	n.first(prompt(2, 8))
+	eventually(t, "more is told", func() bool { return n.Counters().Batches == 2 })
+	if c := ask(""); len(c.parts) != 1 || len(c.parts[0].runs) != 2 || len(a.parts[0].runs) != 1 {
+		t.Errorf("%+v after %+v", c.parts, a.parts)
+	}
+}
+
+// One that subscribes again and again gets a few snapshots at once, then one a second.
+func TestSnapshotsOfOneSubscriberArePaced(t *testing.T) {
+	var p pace
+	now := time.Unix(1e9, 0)
+	for i := range maxSnapshots {
+		if wait := p.wait(now); wait > 0 {
+			t.Errorf("snapshot %d waits %v", i, wait)
+		}
+		p.took(now)
+	}
+	for range 3 {
+		if wait := p.wait(now); wait != snapshotPause {
+			t.Errorf("the next one waits %v", wait)
+		}
+		now = now.Add(snapshotPause)
+		p.took(now)
+	}
+	if now = now.Add(time.Hour); p.wait(now) > 0 {
+		t.Error("it waits after an hour")
+	}
+}
+
+// What is still sent to one that has cancelled all its topics does not settle it.
+func TestWithoutATopicASubscriberStaysPending(t *testing.T) {
+	set := places.NewSet(2)
+	open := func(state places.State, topics map[string]int) *subscriber {
+		ours, theirs := net.Pipe()
+		t.Cleanup(func() { ours.Close(); theirs.Close() })
+		go io.Copy(io.Discard, theirs)
+		w := &wire{Conn: ours}
+		w.w = bufio.NewWriter(counted{w})
+		if _, ok := set.Take(ours, state, time.Unix(1, 0)); !ok {
+			t.Fatal("no place")
+		}
+		return &subscriber{places: set, wire: w, topics: topics}
+	}
+	open(settled, map[string]int{"kv@": 1})
+	cancelled := open(pending, map[string]int{})
+	if !cancelled.send(newMessage(Maps, 0, "kv@", 1, []event{{tag: cleared}})) {
+		t.Fatal("not sent")
+	}
+	next, far := net.Pipe()
+	defer next.Close()
+	defer far.Close()
+	if lost, _ := set.Take(next, pending, time.Now()); lost != cancelled.wire.Conn {
+		t.Error("a subscriber lost its place to one without a topic")
 	}
 }
 

@@ -27,20 +27,31 @@ type part struct {
 // message whose number they had last, as a number before the present is likely to be for one
 // that was connected a moment ago, but then not the next one.
 func (p *Publisher) snapshot(cleared string, wants func(topic []byte) bool) *snapshot {
-	s := &snapshot{format: p.cfg.Format, seconds: p.log.seconds(), block: p.cfg.BlockTokens, cleared: cleared}
-	runs := slices.DeleteFunc(p.told.runs(), func(r run) bool { return !wants([]byte(r.scope.topic)) })
-	slices.SortStableFunc(runs, func(a, b run) int { return int(a.scope.number) - int(b.scope.number) })
-	blocks := batchBlocks
-	for _, r := range runs {
-		if n := len(s.parts); n == 0 || blocks >= batchBlocks || s.parts[n-1].topic != r.scope.topic {
-			s.parts, blocks = append(s.parts, part{topic: r.scope.topic}), 0
-		}
-		last := &s.parts[len(s.parts)-1]
-		last.runs = append(last.runs, r)
-		blocks += max(1, len(r.blocks))
+	if p.parts == nil {
+		p.parts = partsOf(p.told.runs())
+	}
+	s := &snapshot{format: p.cfg.Format, seconds: p.log.seconds(), block: p.cfg.BlockTokens, cleared: cleared, parts: p.parts}
+	unwanted := func(of part) bool { return !wants([]byte(of.topic)) }
+	if slices.ContainsFunc(s.parts, unwanted) {
+		s.parts = slices.DeleteFunc(slices.Clone(s.parts), unwanted)
 	}
 	s.first = p.log.next - uint64(s.len())
 	return s
+}
+
+// partsOf divides runs among messages. It never returns nil.
+func partsOf(runs []run) []part {
+	slices.SortStableFunc(runs, func(a, b run) int { return int(a.scope.number) - int(b.scope.number) })
+	parts, blocks := []part{}, batchBlocks
+	for _, r := range runs {
+		if n := len(parts); n == 0 || blocks >= batchBlocks || parts[n-1].topic != r.scope.topic {
+			parts, blocks = append(parts, part{topic: r.scope.topic}), 0
+		}
+		last := &parts[len(parts)-1]
+		last.runs = append(last.runs, r)
+		blocks += max(1, len(r.blocks))
+	}
+	return parts
 }
 
 // len counts the messages.

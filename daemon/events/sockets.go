@@ -29,6 +29,8 @@ const (
 	maxTopic         = 256
 	maxQueued        = 4096    // batches that wait for one subscriber
 	maxQueuedBytes   = 4 << 20 // and their bytes
+	maxSnapshots     = 4       // at once of one that subscribes anew, and then one each snapshotPause
+	snapshotPause    = time.Second
 	sendTime         = 10 * time.Second
 )
 
@@ -187,7 +189,6 @@ func (p *Publisher) serve(ctx context.Context, conn net.Conn) {
 	if len(s.topics) > 0 {
 		f.counts.subscribers.Add(-1)
 	}
-	f.counts.crowded.Store(false) // its place is free
 }
 
 // read follows subscriptions: messages of one frame, or commands since ZMTP 3.1.
@@ -263,6 +264,7 @@ func (s *subscriber) cancel(topic string) {
 
 // write sends what is queued, or a snapshot to one that is behind.
 func (p *Publisher) write(ctx context.Context, s *subscriber) {
+	var paced pace
 	for {
 		s.mu.Lock()
 		queue, behind := s.queue, s.behind
@@ -278,9 +280,12 @@ func (p *Publisher) write(ctx context.Context, s *subscriber) {
 		}
 		var again <-chan time.Time
 		if behind {
-			if mine := p.turns.take(s.wire, time.Now()); mine == nil {
+			now := time.Now()
+			if wait := paced.wait(now); wait > 0 {
+				again = time.After(wait)
+			} else if mine := p.turns.take(s.wire, now); mine == nil {
 				again = time.After(turnPoll)
-			} else if !p.sendSnapshot(ctx, s, mine) {
+			} else if paced.took(now); !p.sendSnapshot(ctx, s, mine) {
 				return
 			}
 		}
@@ -291,6 +296,22 @@ func (p *Publisher) write(ctx context.Context, s *subscriber) {
 		case <-again:
 		}
 	}
+}
+
+// pace bounds the snapshots of one subscriber, which encoding costs more than asking for them.
+type pace struct{ paid time.Time }
+
+// wait returns how long a snapshot has to wait.
+func (p *pace) wait(now time.Time) time.Duration {
+	return p.paid.Add(-(maxSnapshots - 1) * snapshotPause).Sub(now)
+}
+
+// took notes a snapshot.
+func (p *pace) took(now time.Time) {
+	if p.paid.Before(now) {
+		p.paid = now
+	}
+	p.paid = p.paid.Add(snapshotPause)
 }
 
 // sendSnapshot sends all that is told now, in a turn that ends with it. What is published
@@ -314,7 +335,9 @@ func (p *Publisher) sendSnapshot(ctx context.Context, s *subscriber, mine *turn)
 // send sends a message, and notes that it was taken.
 func (s *subscriber) send(m *message) bool {
 	ok := s.wire.sendAll(func() { s.wire.send(m.topic, m.seq[:], m.payload) })
-	if ok {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ok && len(s.topics) > 0 { // one that has cancelled all stays pending
 		s.places.Set(s.wire.Conn, settled, time.Now())
 	}
 	return ok
