@@ -76,7 +76,9 @@
 // The queue of events, the own set of the index and the journal are told under any of these,
 // and take none. The lock of the journal is the last of all. Of tiering's, the store's comes first, then that of a profile's learnt costs, then
 // that of the decisions; the locks of advice and of a session's plans are never held
-// with another. Nor is that of the socket, which is held while its path is bound again.
+// with another. Nor is that of the socket, which is held while its path is bound again, nor
+// those of an attachment's claims and of the cluster's gate. Of events, fans.mu comes before
+// subscriber.mu and this before that of a set of places; that of turns is held alone.
 //
 // Only conn.answering is held while others are taken. It is the reader's own, held
 // while it answers a short request, and waited for when the connection ends. None

@@ -1,7 +1,7 @@
 package budget
 
 import (
-	"golang.org/x/sys/unix"
+	"math"
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon/codes"
@@ -14,13 +14,13 @@ import (
 // in use at least.
 type Descriptors int
 
-// NewDescriptors reads what the process may have.
-func NewDescriptors() (Descriptors, error) {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return 0, err
+// NewDescriptors derives them from what the process may have.
+func NewDescriptors() Descriptors {
+	limit := settings.DescriptorLimit()
+	if limit == 0 { // unknown
+		return math.MaxInt
 	}
-	return Descriptors(settings.ClientDescriptors(int(min(limit.Cur, 1<<30)))), nil
+	return Descriptors(settings.ClientDescriptors(limit))
 }
 
 // Check refuses descriptors that clients may not have.

@@ -394,9 +394,9 @@ type Status struct {
 type StreamStatus struct {
 	Open, Bytes int // now, and the bytes read from them
 	// Refused since the start: failed authentication, no first message in time, a message
-	// or packet that is too long, no room.
-	Unauthenticated, Slow, TooLong, NoRoom uint64
-	Rejected                               []Rejected // lately
+	// or packet that is too long, no room, another protocol.
+	Unauthenticated, Slow, TooLong, NoRoom, Foreign uint64
+	Rejected                                        []Rejected // lately
 }
 
 // Status takes a snapshot. It may be called at any time after Listen.

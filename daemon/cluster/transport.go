@@ -213,7 +213,7 @@ func (t *transport) receivePackets() {
 func (t *transport) status() StreamStatus {
 	s := StreamStatus{
 		Unauthenticated: t.refused[unauthenticated].Load(), Slow: t.refused[slow].Load(), TooLong: t.refused[tooLong].Load(),
-		NoRoom: t.refused[noRoom].Load() + t.gate.ended.Load(), Rejected: t.rejected.list(t.now()),
+		NoRoom: t.refused[noRoom].Load() + t.gate.ended.Load(), Foreign: t.refused[foreign].Load(), Rejected: t.rejected.list(t.now()),
 	}
 	s.Open, s.Bytes = t.gate.outside()
 	return s
@@ -308,6 +308,9 @@ func (t *transport) authenticate(v *guest) (message []byte, rest io.Reader, err 
 		label = string(b[2:at])
 	}
 	if label != t.label {
+		if marks := []byte{typeLabel, typeSealed, typeCompressed, typePushPull}; !slices.Contains(marks, b[0]) {
+			return nil, nil, refuseAs(foreign, "it is of another protocol")
+		}
 		return nil, nil, refuseAs(unauthenticated, "it is of another cluster: the names differ")
 	}
 	if !until(at + 1) {
@@ -482,6 +485,7 @@ const (
 	slow
 	tooLong
 	noRoom
+	foreign
 	refusals
 )
 

@@ -177,6 +177,8 @@ func TestWhatAStreamIsRefusedFor(t *testing.T) {
 		"another cluster":          {announcing("other", 100), 0, unauthenticated, "another cluster", 0},
 		"no label":                 {[]byte{typeSealed, 0, 0, 0, 99}, 0, unauthenticated, "another cluster", 0},
 		"no key":                   {append(announcing("test", 0)[:6], typePushPull), 0, unauthenticated, "not encrypted", 0},
+		"HTTP":                     {[]byte("GET / HTTP/1.1\r\n\r\n"), 0, foreign, "", 0},
+		"TLS":                      {[]byte{22, 3, 1, 0, 200, 1}, 0, foreign, "", 0},
 		"a byte above the bound":   {announcing("test", maxState+1), 0, tooLong, "announces 4194305 bytes", 0},
 		"fewer than a seal has":    {announcing("test", sealedExtra-1), 0, tooLong, "announces 28 bytes", 0},
 		"what no key of ours made": {append(announcing("test", 64), make([]byte, 64)...), 0, unauthenticated, "not in this node's keyring", 0},

@@ -65,10 +65,12 @@ func (t *task) match() (wire.Message, error) {
 		t.withhold(out, len(m.Keys))
 	}
 	if m.Known.Present {
-		err = t.findKnown(out, off)
+		if err := t.findKnown(out, off); err != nil {
+			return nil, err // the client hears of nothing that was found
+		}
 	}
 	t.at.claims.matched(q.Keys, r, out)
-	return out, err
+	return out, nil
 }
 
 // knowsKinds refuses kinds of checkpoints that the connection did not agree on.

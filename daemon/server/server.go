@@ -140,10 +140,8 @@ func New(o Options) (*Server, error) {
 	s.SetTokens(o.Config.Tenants)
 	s.mu.conns = map[uint64]*conn{}
 	s.workspaces.New = func() any { return &workspace{buf: make([]byte, wire.MaxFrame)} }
+	s.descriptors = budget.NewDescriptors()
 	var err error
-	if s.descriptors, err = budget.NewDescriptors(); err != nil {
-		return nil, err
-	}
 	if s.watcher, err = socket.NewWatcher(); err != nil {
 		return nil, err
 	}

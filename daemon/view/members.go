@@ -45,10 +45,11 @@ type gossipSeries struct {
 
 	Streams         int    `count:"streams" prom:"cluster_streams" help:"Streams to the gossip port that are not authenticated yet."`
 	StreamBytes     int    `count:"stream_bytes" prom:"cluster_stream_bytes" help:"Bytes that were read of them."`
-	Unauthenticated uint64 `count:"streams_unauthenticated" prom:"cluster_streams_refused_total,reason=unauthenticated" help:"Streams and packets that the gossip port refused: unauthenticated (another key or cluster, no key), slow (no whole message in time), too_long, no_room (too many at once, or too many bytes)."`
+	Unauthenticated uint64 `count:"streams_unauthenticated" prom:"cluster_streams_refused_total,reason=unauthenticated" help:"Streams and packets that the gossip port refused: unauthenticated (another key or cluster, no key), slow (no whole message in time), too_long, no_room (too many at once, or too many bytes), foreign (another protocol)."`
 	Slow            uint64 `count:"streams_slow" prom:"cluster_streams_refused_total,reason=slow"`
 	TooLong         uint64 `count:"streams_too_long" prom:"cluster_streams_refused_total,reason=too_long"`
 	NoRoom          uint64 `count:"streams_no_room" prom:"cluster_streams_refused_total,reason=no_room"`
+	Foreign         uint64 `count:"streams_foreign" prom:"cluster_streams_refused_total,reason=foreign"`
 
 	Asked    uint64 `count:"index_asked" prom:"cluster_index_questions_total,result=asked" help:"Questions about what a node holds: asked of others, failed (of these), answered, refused."`
 	Failed   uint64 `count:"index_failed" prom:"cluster_index_questions_total,result=failed"`
@@ -62,7 +63,7 @@ func gossipOf(s *cluster.Status) *gossipSeries {
 	x, y := &s.Exchange, &s.Streams
 	return &gossipSeries{
 		s.Health, s.Flaps, s.Conflicts, s.Ignored, s.Reloads, s.Connections, s.Handshakes,
-		y.Open, y.Bytes, y.Unauthenticated, y.Slow, y.TooLong, y.NoRoom,
+		y.Open, y.Bytes, y.Unauthenticated, y.Slow, y.TooLong, y.NoRoom, y.Foreign,
 		x.Asked, x.Failed, x.Answered, x.Refused, x.Learnt, x.Told,
 	}
 }

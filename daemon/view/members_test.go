@@ -63,12 +63,13 @@ func TestMembersAreToldByTheirNumber(t *testing.T) {
 
 func TestCountersOfGossipHaveTheirOwnNumbers(t *testing.T) {
 	g := gossipOf(&cluster.Status{Health: 1, Flaps: 2, Conflicts: 3, Ignored: 4, Reloads: 5, Connections: 6, Handshakes: 7,
-		Streams:  cluster.StreamStatus{Open: 14, Bytes: 15, Unauthenticated: 16, Slow: 17, TooLong: 18, NoRoom: 19},
+		Streams:  cluster.StreamStatus{Open: 14, Bytes: 15, Unauthenticated: 16, Slow: 17, TooLong: 18, NoRoom: 19, Foreign: 20},
 		Exchange: cluster.ExchangeCounters{Asked: 8, Failed: 9, Learnt: 10, Answered: 11, Refused: 12, Told: 13}})
 	want := map[string]uint64{
 		"gossip_health": 1, "flaps": 2, "conflicts": 3, "ignored": 4, "reloads": 5, "connections": 6, "handshakes_failed": 7, "index_asked": 8,
 		"index_failed": 9, "index_learnt_bytes": 10, "index_answered": 11, "index_refused": 12, "index_told_bytes": 13,
 		"streams": 14, "stream_bytes": 15, "streams_unauthenticated": 16, "streams_slow": 17, "streams_too_long": 18, "streams_no_room": 19,
+		"streams_foreign": 20,
 	}
 	metric.Each(g, func(name string, n uint64) {
 		if want[name] != n {
