@@ -64,6 +64,8 @@ type Reports struct {
 	Off              bool
 	Since            time.Time // switched off
 	Why              string    // what the report said
+
+	last wire.ReportRequest // that asked for a switch-off
 }
 
 // New makes a canary that nothing was reported to.
@@ -115,7 +117,7 @@ func (c *Canary) setUnknown(why string) {
 }
 
 // Add counts a report and says whether the profile is off now, and whether it was
-// this report that switched it.
+// this report that switched it. One that comes again since it could not be noted counts once.
 func (c *Canary) Add(of Key, model string, m *wire.ReportRequest) (off, switched bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,8 +128,13 @@ func (c *Canary) Add(of Key, model string, m *wire.ReportRequest) (off, switched
 		}
 		r.Model = model
 	}
-	r.Compared += uint64(m.Compared)
-	r.Failed += uint64(m.Failed)
+	if again := r.Off && m.Off == 1 && r.last == *m; !again {
+		r.Compared += uint64(m.Compared)
+		r.Failed += uint64(m.Failed)
+	}
+	if m.Off == 1 {
+		r.last = *m
+	}
 	r.Worst, r.Bound = max(r.Worst, m.Worst), m.Bound
 	r.Last = c.now()
 	if switched = m.Off == 1 && !r.Off; switched {

@@ -48,6 +48,22 @@ func TestReportsOfOneTenantAreBounded(t *testing.T) {
 	}
 }
 
+// A client reports again what was in force and could not be noted in time.
+func TestReportsThatComeAgainCountOnce(t *testing.T) {
+	c := New(time.Now)
+	off := wire.ReportRequest{Compared: 8, Failed: 1, Worst: 2, Bound: 1, Off: 1, Text: "worse"}
+	other := off
+	other.Compared = 16
+	for _, m := range []wire.ReportRequest{{Compared: 5}, {Compared: 5}, off, off, off, other} {
+		if _, _, err := c.Add(Key{Tenant: 1}, "", &m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := c.List()[0]; r.Compared != 5+5+8+16 || r.Failed != 2 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // unreliable is a disk that takes a while.
 type unreliable struct {
 	refusals int
