@@ -60,7 +60,8 @@ type Request struct {
 
 // What the time that a request saved is estimated by.
 const (
-	SavedByTTFT    = "ttft"    // measured times to first tokens of prompts that were computed in full
+	SavedByTTFT    = "ttft"    // times to first tokens of prompts that other processes computed in full
+	SavedByOwn     = "own"     // the same of the process that reported, which nobody else confirms
 	SavedByPrefill = "prefill" // prefills that engines timed
 	SavedByGuess   = "guess"   // nothing that was measured
 )

@@ -293,12 +293,18 @@ func TestReportsAreCheckedAgainstWhatTheirConnectionFound(t *testing.T) {
 	if unverified(c, once) || !unverified(c, once) {
 		t.Error("a match and a lease verify another number of reports than one")
 	}
+	c.refused(wire.OpMatch, &wire.MatchRequest{
+		Profile: c.profile, Keys: [][32]byte{doc.key}, Prompt: wire.MatchPrompt{Present: true, Tokens: 8}, Known: wire.MatchKnownQuery{Present: true},
+	}, wire.Invalid, "has not asked for that feature")
+	if !unverified(c, once) {
+		t.Error("what a refused lookup found is verified")
+	}
 	lease()
 	more := change(func(m *wire.ServedRequest) { noPrefix(m); m.At[0], m.Reused[0] = 30, 33 })
 	if !unverified(c, more) {
 		t.Error("more tokens than the segment has are verified")
 	}
-	if hits := d.view.Usage()[0]; hits.Requests != 2 || hits.Prefix != 20 || hits.Reused != 64 || hits.Unverified != 7 || hits.UnverifiedTokens != 607 {
+	if hits := d.view.Usage()[0]; hits.Requests != 2 || hits.Prefix != 20 || hits.Reused != 64 || hits.Unverified != 8 || hits.UnverifiedTokens != 707 {
 		t.Errorf("%+v", hits)
 	}
 	if computed := (wire.ServedRequest{Way: wire.WayRecompute, Tokens: 7, PrefixReason: wire.ReasonUnknown}); unverified(other, computed) {
@@ -345,7 +351,8 @@ func TestReportsDoNotPushOthersOutOfTheList(t *testing.T) {
 	}
 }
 
-// Where times to first tokens were reported, time saved is by them; else it says that it is a guess.
+// Where times to first tokens were reported, time saved is by them, and it says that they are the
+// process's own; else it says that it is a guess.
 func TestTimeSavedIsByMeasuredTimes(t *testing.T) {
 	leakCheck(t)
 	d := startDaemon(t, testConfig(t), nil)
@@ -371,8 +378,8 @@ func TestTimeSavedIsByMeasuredTimes(t *testing.T) {
 		c.served(wire.ServedRequest{Way: wire.WayRecompute, Tokens: tokens, FirstMicros: 10_000 * tokens})
 	}
 	r := request() // 90 of 100 tokens that are not the engine's, in 40 ms
-	if r.SavedBy != api.SavedByTTFT || r.SavedMillis < 0.9*900-40 || r.SavedMillis > 1.1*900-40 {
-		t.Errorf("saved %v ms by %s, want some %v by ttft", r.SavedMillis, r.SavedBy, 900-40)
+	if r.SavedBy != api.SavedByOwn || r.SavedMillis < 0.9*900-40 || r.SavedMillis > 1.1*900-40 {
+		t.Errorf("saved %v ms by %s, want some %v by its own", r.SavedMillis, r.SavedBy, 900-40)
 	}
 	if u := d.view.Usage()[0]; u.SavedGuess != guessed.SavedGuess {
 		t.Errorf("%v ms are a guess, were %v", u.SavedGuess, guessed.SavedGuess)

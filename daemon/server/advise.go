@@ -40,7 +40,7 @@ func (t *task) advise() (wire.Message, error) {
 	if m.Record > 1 || m.Tokens > profile.MaxTokens {
 		return nil, codes.Refuse(wire.Invalid, "record %d, a prompt of %d tokens, most %d", m.Record, m.Tokens, profile.MaxTokens)
 	}
-	q := adviseQuery(&s.adviseQuery, m, t.conn.id)
+	q := adviseQuery(&s.adviseQuery, m, t.conn.process())
 	q.Profile, q.Tenant = id, tenant
 	if q.Tokens, err = t.stagedTokens(m.TokenOff, int(m.Tokens)); err != nil {
 		return nil, err

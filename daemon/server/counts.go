@@ -75,6 +75,15 @@ func opIndex(op wire.Op) int {
 	return int(op)
 }
 
+// process identifies the process of a connection's client. One of another PID namespace has
+// no number here: then each connection counts for itself.
+func (c *conn) process() uint64 {
+	if c.peer.PID == 0 {
+		return ^c.id
+	}
+	return uint64(c.peer.UID)<<32 | uint64(uint32(c.peer.PID))
+}
+
 // trial reports whether a connection calls itself one of trials.
 func (c *conn) trial() bool {
 	a := c.attached.Load()

@@ -24,7 +24,7 @@ func (t *task) served() (wire.Message, error) {
 	}
 	who := usage.Who{
 		Key:     usage.Key{Tenant: tier.TenantID(tenant), Fingerprint: p.Fingerprint()},
-		Profile: id, Model: p.Model(), Client: t.at.client, Connection: t.conn.id,
+		Profile: id, Model: p.Model(), Client: t.at.client, Source: t.conn.process(),
 	}
 	var predicted usage.Prediction
 	predicted.Prefill, predicted.Measured = s.store.Prefill(id)

@@ -64,10 +64,10 @@ type Request struct {
 // Who is whose request it was.
 type Who struct {
 	Key
-	Profile    tier.ProfileID
-	Model      string
-	Client     string
-	Connection uint64
+	Profile tier.ProfileID
+	Model   string
+	Client  string
+	Source  uint64 // its process: what several connections of one measure is one vote
 }
 
 // read checks what an engine tells. What contradicts itself is invalid.

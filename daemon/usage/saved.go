@@ -12,11 +12,12 @@ type By uint8
 const (
 	ByGuess   By = iota // nothing that was measured
 	ByPrefill           // prefills that engines timed
-	ByFirst             // times to first tokens of prompts that were computed in full
+	ByFirst             // times to first tokens of prompts that other processes computed in full
+	ByOwn               // the same of the process that reports, which nobody else confirms
 )
 
 // String is the name in listings.
-func (b By) String() string { return [...]string{"guess", "prefill", "ttft"}[b] }
+func (b By) String() string { return [...]string{"guess", "prefill", "ttft", "own"}[b] }
 
 // firsts learns from reports how long engines take to the first token of a prompt that they
 // compute in full. Of more than firstsMost tenants and profiles the others go by predictions.
@@ -40,17 +41,20 @@ func (f *firsts) saved(r *Request, predicted *Prediction) {
 		}
 		if panel != nil {
 			panel.Add(r.At, cost.Sample{
-				Begin: int(r.Sources[Engine]), End: int(r.Tokens), Millis: float64(r.First) / float64(time.Millisecond), Source: r.Who.Connection,
+				Begin: int(r.Sources[Engine]), End: int(r.Tokens), Millis: float64(r.First) / float64(time.Millisecond), Source: r.Who.Source,
 			})
 		}
 	}
 	reused := r.Sources[Checkpoint]+r.Sources[Segment] > 0
-	switch {
-	case panel != nil && r.First > 0 && reused && panel.Samples() >= firstsLeast:
-		r.By = ByFirst
-		r.Saved = panel.Prefill().Millis(int(r.Sources[Engine]), int(r.Tokens)) - float64(r.First)/float64(time.Millisecond)
+	if panel != nil && r.First > 0 && reused && panel.Samples() >= firstsLeast {
+		by, n := panel.Others(r.Who.Source)
+		if r.By = ByFirst; n < firstsLeast {
+			r.By, by = ByOwn, panel.Prefill()
+		}
+		r.Saved = by.Millis(int(r.Sources[Engine]), int(r.Tokens)) - float64(r.First)/float64(time.Millisecond)
 		return
-	case predicted.Measured:
+	}
+	if predicted.Measured {
 		r.By = ByPrefill
 	}
 	// What computing all that the engine did not have would have taken longer than computing

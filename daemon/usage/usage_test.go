@@ -27,6 +27,36 @@ func tell(t *testing.T, u *Usage, of Key, m *wire.ServedRequest) uint64 {
 	return n
 }
 
+// Nobody's time saved is estimated by times of its own while others have measured.
+func TestTimeSavedIsByTheTimesOfOthers(t *testing.T) {
+	u := New(time.Now, nil)
+	serve := func(source uint64, m *wire.ServedRequest) *Request {
+		t.Helper()
+		n, err := u.Served(Who{Source: source}, m, Prediction{Prefill: cost.DefaultPrefill}, func(*wire.ServedRequest) bool { return true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, _ := u.Request(n)
+		return r
+	}
+	compute := func(source uint64, perToken uint32) {
+		for i := range uint32(firstsLeast) {
+			m := whole(500 + 100*i)
+			m.FirstMicros = perToken * m.Tokens
+			serve(source, m)
+		}
+	}
+	reused := &wire.ServedRequest{Way: wire.WayPrefix, Tokens: 1000, Prefix: 1000, FirstMicros: 1000}
+	compute(1, 90_000)
+	if r := serve(1, reused); r.By != ByOwn || r.Saved < 80_000 {
+		t.Errorf("alone: %v ms by %v", r.Saved, r.By)
+	}
+	compute(2, 1000)
+	if r := serve(1, reused); r.By != ByFirst || r.Saved < 900 || r.Saved > 1100 {
+		t.Errorf("beside another: %v ms by %v", r.Saved, r.By)
+	}
+}
+
 func TestProfilesBeyondTheBoundShareARow(t *testing.T) {
 	u := New(time.Now, nil)
 	for i := range maxRows + 40 {

@@ -70,6 +70,14 @@ func (p *Panel) Samples() (n int) {
 	return n
 }
 
+// Others returns the prediction of all sources but one, and the number of their samples.
+func (p *Panel) Others(source uint64) (Prefill, int) {
+	others := *p
+	others.voters = maps.Clone(p.voters)
+	delete(others.voters, source)
+	return others.Prefill(), others.Samples()
+}
+
 func (p *Panel) votes() (votes []Prefill) {
 	for _, id := range slices.Sorted(maps.Keys(p.voters)) {
 		if v := p.voters[id]; p.now.Sub(v.heard) <= panelMemory {

@@ -46,6 +46,22 @@ func TestNoSourceOutvotesTheOthers(t *testing.T) {
 	}
 }
 
+func TestOthersLeavesOneSourceOut(t *testing.T) {
+	p := NewPanel(Prefill{}, Prefill{})
+	timesPrior(p, time.Unix(1e9, 0), 1, 50, 20)
+	if got, n := p.Others(1); n != 0 || got != DefaultPrefill {
+		t.Errorf("nobody else: %+v of %d samples", got, n)
+	}
+	timesPrior(p, time.Unix(1e9, 0), 2, 3, 12)
+	got, n := p.Others(1)
+	if times := got.Millis(0, 4096) / DefaultPrefill.Millis(0, 4096); n != 12 || times < 2.9 || times > 3.1 {
+		t.Errorf("%v times the prior of %d samples, want 3 of 12", times, n)
+	}
+	if p.Samples() != 32 {
+		t.Errorf("%d samples are left", p.Samples())
+	}
+}
+
 func TestALoneSourceIsHeldToWhatComputersCanDo(t *testing.T) {
 	floor := PrefillFloor(Shape{KVBytes: 64 << 10})
 	p := NewPanel(Prefill{}, floor)

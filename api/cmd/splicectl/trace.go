@@ -203,6 +203,8 @@ func estimatedBy(r *api.Request) string {
 	switch r.SavedBy {
 	case api.SavedByTTFT:
 		return "estimated by measured times to first tokens"
+	case api.SavedByOwn:
+		return "estimated by times to first tokens that its own process reported"
 	case api.SavedByPrefill:
 		return "estimated by measured prefills"
 	case api.SavedByGuess:

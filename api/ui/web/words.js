@@ -64,5 +64,5 @@ export const questions = [
 export const tierName = (t) => tiers[t] ?? shown(t, 24);
 
 // What the time that a request saved is estimated by.
-const savedWords = { ttft: 'by measured times to first tokens', prefill: 'by measured prefills', guess: 'a guess: no engine has measured its prefill' };
+const savedWords = { ttft: 'by measured times to first tokens', own: 'by times to first tokens that its own process reported', prefill: 'by measured prefills', guess: 'a guess: no engine has measured its prefill' };
 export const savedBy = (by) => savedWords[by] ?? 'by measured speeds';
