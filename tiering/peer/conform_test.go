@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -24,6 +25,7 @@ func TestPeersConform(t *testing.T) {
 		"tls":        {sources: 2, secure: true},
 		"no address": {sources: 2, unpinned: true},
 	} {
+		o.cfg.FindTime, o.cfg.DialTime, o.cfg.StallTime = 2*time.Second, time.Second, time.Second // within Patience, as sources stall
 		t.Run(name, func(t *testing.T) {
 			tiertest.RemoteConformance(t, func(t testing.TB, tenants []tiertest.Tenant) tiertest.RemoteSubject {
 				return open(t, tenants, o)

@@ -135,11 +135,11 @@ func open(t testing.TB, tenants []tiertest.Tenant, o options) *subject {
 	setDefault(&o.memory, 48<<20)
 	s := &subject{memory: tiertest.NewMemory(t, dev, o.memory), index: &holders{}, names: must(NewNames(secret, tenantsOf(tenants)))}
 	cfg := o.cfg
-	setDefault(&cfg.FindTime, 2*time.Second)
+	setDefault(&cfg.FindTime, time.Minute)
 	cfg.Index, cfg.Names, cfg.Device, cfg.Profile, cfg.Insecure = s.index, s.names, near, profileOf, !o.secure
 	setDefault(&cfg.RangeBytes, 256<<10)
-	setDefault(&cfg.DialTime, time.Second)
-	setDefault(&cfg.StallTime, time.Second)
+	setDefault(&cfg.DialTime, time.Minute)
+	setDefault(&cfg.StallTime, time.Minute)
 	setDefault(&cfg.BreakerMin, 50*time.Millisecond)
 	s.Peers = must(New(cfg))
 	var server, client *tls.Config
