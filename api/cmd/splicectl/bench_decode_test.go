@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench"
 )
 
@@ -15,7 +16,7 @@ func TestBenchOfDecodingPrintsEveryRow(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds")
 	}
-	out, _ := splicectl(t, exitOK, "bench", "--suite", "decode-smoke", "--json", "-quiet")
+	out, _ := splicectl(t, cli.ExitOK, "bench", "--suite", "decode-smoke", "--json", "-quiet")
 	var r bench.Report
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)

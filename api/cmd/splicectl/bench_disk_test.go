@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench"
 )
 
@@ -20,7 +21,7 @@ func TestBenchOfTheDiskPrintsEveryRow(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	out, _ := splicectl(t, exitOK, "bench", "--suite", "disk-smoke", "--dir", dir, "--json", "-quiet")
+	out, _ := splicectl(t, cli.ExitOK, "bench", "--suite", "disk-smoke", "--dir", dir, "--json", "-quiet")
 	var r bench.Report
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench"
 )
 
@@ -13,7 +14,7 @@ func TestBenchOfManyClientsPrintsEveryRow(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts 18 processes")
 	}
-	out, _ := splicectl(t, exitOK, "bench", "--suite", "scale-smoke", "--json", "-quiet")
+	out, _ := splicectl(t, cli.ExitOK, "bench", "--suite", "scale-smoke", "--json", "-quiet")
 	var r bench.Report
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)

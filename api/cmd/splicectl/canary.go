@@ -6,8 +6,9 @@ import (
 	"strings"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
 // switching is profile on and profile off.
@@ -18,38 +19,38 @@ type switching struct {
 	dry    bool
 }
 
-func (s *switching) run(ctx context.Context, c *call) error {
-	if len(c.args) != 2 {
-		return usagef("want the fingerprint of a profile, or its first digits, after %q", c.args[0])
+func (s *switching) run(ctx context.Context, c *cli.Call) error {
+	if len(c.Args) != 2 {
+		return cli.Usagef("want the fingerprint of a profile, or its first digits, after %q", c.Args[0])
 	}
 	client, err := s.target.client()
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	q := api.SwitchQuery{Tenant: s.tenant, Off: c.args[0] == "off", Why: s.why, Dry: s.dry}
-	if q.Profile, err = findProfile(ctx, client, strings.ToLower(c.args[1])); err != nil {
+	q := api.SwitchQuery{Tenant: s.tenant, Off: c.Args[0] == "off", Why: s.why, Dry: s.dry}
+	if q.Profile, err = findProfile(ctx, client, strings.ToLower(c.Args[1])); err != nil {
 		return err
 	}
 	done, err := client.SwitchProfile(ctx, q)
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.document(done)
+	if c.JSON {
+		return c.Document(done)
 	}
 	if done.DryRun {
-		fmt.Fprintln(c.stdout, "nothing was changed; it is about")
+		fmt.Fprintln(c.Stdout, "nothing was changed; it is about")
 	}
 	if len(done.Canaries) == 0 { // there are rows of it once something was reported, or switched
 		whose := "all tenants"
 		if q.Tenant != "" {
 			whose = "tenant " + terminal.Line(q.Tenant)
 		}
-		_, err := fmt.Fprintf(c.stdout, "profile %s of %s, on which no engine has reported yet.\n", shortKey(q.Profile), whose)
+		_, err := fmt.Fprintf(c.Stdout, "profile %s of %s, on which no engine has reported yet.\n", shortKey(q.Profile), whose)
 		return err
 	}
-	return c.page(show.Of(done.Canaries, false, canaryView(c)))
+	return c.Page(show.Of(done.Canaries, false, canaryView(c)))
 }
 
 // findProfile looks for the only profile whose fingerprint begins with digits, among

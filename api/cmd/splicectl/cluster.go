@@ -12,8 +12,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
 // clusterShown is the JSON form of cluster.
@@ -22,25 +23,25 @@ type clusterShown struct {
 	Findings []api.Finding `json:"findings"`
 }
 
-func clusterCommand() command {
-	return command{
-		name: "cluster", group: "look", synopsis: flagsOnly,
-		summary: "Show the members of a node's cluster, what is known of what they hold, and the traffic",
-		about: `All of it is what the one node knows that is asked. LAG is how long ago a member last had
+func clusterCommand() cli.Command {
+	return cli.Command{
+		Name: "cluster", Group: "look", Synopsis: cli.FlagsOnly,
+		Summary: "Show the members of a node's cluster, what is known of what they hold, and the traffic",
+		About: `All of it is what the one node knows that is asked. LAG is how long ago a member last had
 nothing more to tell of what it holds; RATE and QUEUED are of what is fetched from it. Nodes
 that failed (crashed or cut off) or left are listed for 72 hours, SINCE they were last seen.
 
 Exit status 1: a member cannot be used, or is out of reach, or the node is in no cluster.`,
-		examples: []string{"", "--json", "--admin http://127.0.0.1:9400"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"", "--json", "--admin http://127.0.0.1:9400"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target
 			t.flags(fs)
-			return func(ctx context.Context, c *call) error { return showCluster(ctx, c, &t) }
+			return func(ctx context.Context, c *cli.Call) error { return showCluster(ctx, c, &t) }
 		},
 	}
 }
 
-func showCluster(ctx context.Context, c *call, t *target) error {
+func showCluster(ctx context.Context, c *cli.Call, t *target) error {
 	client, err := t.client()
 	if err != nil {
 		return err
@@ -55,7 +56,7 @@ func showCluster(ctx context.Context, c *call, t *target) error {
 	if s.Findings == nil {
 		s.Findings = []api.Finding{}
 	}
-	return c.conclude(s, func(w io.Writer) error { return s.print(w, now) }, s.Enabled && !s.failed())
+	return c.Conclude(s, func(w io.Writer) error { return s.print(w, now) }, s.Enabled && !s.failed())
 }
 
 // failed reports whether a member cannot be used that should be.

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 )
 
 // clusterNode is a node of which only the cluster is asked.
@@ -72,30 +73,30 @@ func TestClusterIsShownWithWhatIsWrong(t *testing.T) {
 		exit   int
 		want   []string
 	}{
-		{"well", func(*api.Cluster) {}, exitOK, []string{"a (asked)", " 1234 ", " 7 ", "400 µs", "-2 ms", "1 GiB/s", "Cluster prod: 2 alive, 1000 names of others in 1 MiB, 7 own; 3 MiB fetched, 1 MiB sent."}},
-		{"no cluster", func(c *api.Cluster) { *c = api.Cluster{} }, exitFailed, []string{"in no cluster"}},
+		{"well", func(*api.Cluster) {}, cli.ExitOK, []string{"a (asked)", " 1234 ", " 7 ", "400 µs", "-2 ms", "1 GiB/s", "Cluster prod: 2 alive, 1000 names of others in 1 MiB, 7 own; 3 MiB fetched, 1 MiB sent."}},
+		{"no cluster", func(c *api.Cluster) { *c = api.Cluster{} }, cli.ExitFailed, []string{"in no cluster"}},
 		{"unusable", func(c *api.Cluster) {
 			c.Members[1].Unusable, c.Members[1].Index = "speaks protocol 2, this node 1", nil
-		}, exitFailed,
+		}, cli.ExitFailed,
 			[]string{"unusable: b: speaks protocol 2"}},
-		{"out of reach", func(c *api.Cluster) { c.Members[1].State = api.MemberUnreachable }, exitFailed, []string{"1 alive, 1 unreachable", "unreachable: b: out of reach"}},
-		{"leaving", func(c *api.Cluster) { c.Members[1].State = api.MemberLeaving }, exitOK, []string{"1 leaving"}},
+		{"out of reach", func(c *api.Cluster) { c.Members[1].State = api.MemberUnreachable }, cli.ExitFailed, []string{"1 alive, 1 unreachable", "unreachable: b: out of reach"}},
+		{"leaving", func(c *api.Cluster) { c.Members[1].State = api.MemberLeaving }, cli.ExitOK, []string{"1 leaving"}},
 		{"failed", func(c *api.Cluster) {
 			seen := time.Now().Add(-90 * time.Minute)
 			c.Members[1].State, c.Members[1].Seen, c.Members[1].Index, c.Members[1].InUse = api.MemberFailed, &seen, nil, false
-		}, exitOK, []string{"1 alive, 1 failed", " failed ", "failed: b: it failed: last seen 1h30m0s ago"}},
-		{"left", func(c *api.Cluster) { c.Members[1].State = api.MemberLeft }, exitOK, []string{"1 alive, 1 left"}},
+		}, cli.ExitOK, []string{"1 alive, 1 failed", " failed ", "failed: b: it failed: last seen 1h30m0s ago"}},
+		{"left", func(c *api.Cluster) { c.Members[1].State = api.MemberLeft }, cli.ExitOK, []string{"1 alive, 1 left"}},
 		{"another key", func(c *api.Cluster) {
 			c.Rejected = []api.Rejected{{Address: "10.0.0.9", Seen: time.Now(), Times: 3, Why: "its key is not in this node's keyring"}}
-		}, exitFailed, []string{"unusable: 10.0.0.9 cannot be authenticated: its key is not in this node's keyring (3 attempts"}},
-		{"clock", func(c *api.Cluster) { *c.Members[1].ClockAhead = 3600 }, exitOK, []string{"clock: b: its clock is 1h0m0s ahead"}},
-		{"plain", func(c *api.Cluster) { c.Encrypted = false }, exitOK, []string{"keys: gossip is not encrypted"}},
-		{"a hostile name", func(c *api.Cluster) { c.Members[1].Version = "v\x1b[2J" }, exitOK, nil},
+		}, cli.ExitFailed, []string{"unusable: 10.0.0.9 cannot be authenticated: its key is not in this node's keyring (3 attempts"}},
+		{"clock", func(c *api.Cluster) { *c.Members[1].ClockAhead = 3600 }, cli.ExitOK, []string{"clock: b: its clock is 1h0m0s ahead"}},
+		{"plain", func(c *api.Cluster) { c.Encrypted = false }, cli.ExitOK, []string{"keys: gossip is not encrypted"}},
+		{"a hostile name", func(c *api.Cluster) { c.Members[1].Version = "v\x1b[2J" }, cli.ExitOK, nil},
 	}
 	for _, r := range rows {
 		c := twoNodes()
 		r.change(&c)
-		code, out, errs := cli(t, "cluster", "-admin", serveCluster(t, c))
+		code, out, errs := ctl(t, "cluster", "-admin", serveCluster(t, c))
 		if code != r.exit || errs != "" || strings.Contains(out, "\x1b") {
 			t.Errorf("%s: exit %d, %s\n%s", r.name, code, errs, out)
 		}
@@ -118,9 +119,9 @@ func TestClocksAreShownWithoutExponents(t *testing.T) {
 func TestClusterAsJSON(t *testing.T) {
 	c := twoNodes()
 	c.Members[1].Unusable = "keys names with another secret"
-	code, out, _ := cli(t, "cluster", "--json", "-admin", serveCluster(t, c))
+	code, out, _ := ctl(t, "cluster", "--json", "-admin", serveCluster(t, c))
 	var got clusterShown
-	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitFailed {
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != cli.ExitFailed {
 		t.Fatalf("exit %d, %v:\n%s", code, err, out)
 	}
 	if len(got.Members) != 2 || len(got.Findings) != 1 || got.Findings[0] != (api.Finding{Kind: api.FoundUnusable, Member: "b", Text: c.Members[1].Unusable}) {

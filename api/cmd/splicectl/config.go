@@ -12,31 +12,32 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 )
 
-func configCommand() command {
-	return command{
-		name: "config", group: "change",
-		summary: "Show a node's configuration, and change what may change while it runs",
-		about: "Get shows what is set, without secrets. Set changes log_level, budgets, quotas and canary_share until the node\n" +
+func configCommand() cli.Command {
+	return cli.Command{
+		Name: "config", Group: "change",
+		Summary: "Show a node's configuration, and change what may change while it runs",
+		About: "Get shows what is set, without secrets. Set changes log_level, budgets, quotas and canary_share until the node\n" +
 			"starts again, when its flags and file count. Reload has it read keys and tokens from their files again.",
-		examples: []string{"get", "get log_level", "set log_level=debug", "set quotas.team-a.quota_bytes=10GiB --dry-run", "reload"},
-		subs:     []command{configGetCommand(), configSetCommand(), configReloadCommand()},
+		Examples: []string{"get", "get log_level", "set log_level=debug", "set quotas.team-a.quota_bytes=10GiB --dry-run", "reload"},
+		Subs:     []cli.Command{configGetCommand(), configSetCommand(), configReloadCommand()},
 	}
 }
 
-func configGetCommand() command {
-	return command{
-		name: "get", synopsis: "[flags] [NAME]",
-		summary:  "Show what is set, all of it or one setting",
-		examples: []string{"", "log_level", "quotas.team-a", "-o yaml"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+func configGetCommand() cli.Command {
+	return cli.Command{
+		Name: "get", Synopsis: "[flags] [NAME]",
+		Summary:  "Show what is set, all of it or one setting",
+		Examples: []string{"", "log_level", "quotas.team-a", "-o yaml"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target
 			t.flags(fs)
-			return func(ctx context.Context, c *call) error {
-				if len(c.args) > 1 {
-					return usagef("one setting at a time, not %q", c.args)
+			return func(ctx context.Context, c *cli.Call) error {
+				if len(c.Args) > 1 {
+					return cli.Usagef("one setting at a time, not %q", c.Args)
 				}
 				client, err := t.client()
 				if err != nil {
@@ -47,14 +48,14 @@ func configGetCommand() command {
 				if err != nil {
 					return err
 				}
-				return printConfig(c, &set, c.args)
+				return printConfig(c, &set, c.Args)
 			}
 		},
 	}
 }
 
 // printConfig prints all that is set, or the setting that is named where one is.
-func printConfig(c *call, config *api.Config, name []string) error {
+func printConfig(c *cli.Call, config *api.Config, name []string) error {
 	text, err := json.Marshal(config)
 	if err != nil {
 		return err
@@ -76,15 +77,15 @@ func printConfig(c *call, config *api.Config, name []string) error {
 			}
 		}
 	}
-	if c.json {
-		return c.document(set)
+	if c.JSON {
+		return c.Document(set)
 	}
 	if _, object := set.(map[string]any); !object {
-		t := show.NewTable(c.stdout)
+		t := show.NewTable(c.Stdout)
 		t.Row(settingText(strings.Join(name, ""), set))
 		return t.Flush()
 	}
-	t := show.NewTable(c.stdout, "SETTING", "VALUE")
+	t := show.NewTable(c.Stdout, "SETTING", "VALUE")
 	settingRows(t, "", set)
 	return t.Flush()
 }
@@ -129,26 +130,26 @@ func settingText(name string, value any) string {
 	return fmt.Sprint(value)
 }
 
-func configSetCommand() command {
-	return command{
-		name: "set", synopsis: "[flags] NAME=VALUE...",
-		summary: "Change what may change while the node runs",
-		about: "Names of settings inside others have dots, as quotas.team-a.quota_bytes. Values are numbers, words, sizes such\n" +
+func configSetCommand() cli.Command {
+	return cli.Command{
+		Name: "set", Synopsis: "[flags] NAME=VALUE...",
+		Summary: "Change what may change while the node runs",
+		About: "Names of settings inside others have dots, as quotas.team-a.quota_bytes. Values are numbers, words, sizes such\n" +
 			"as 10GiB for names that end in _bytes, and null, which takes a setting away. All of them are changed, or none;\n" +
 			"and none where somebody else has changed something meanwhile.",
-		examples: []string{"log_level=debug", "quotas.team-a.quota_bytes=10GiB quotas.team-b.quota_bytes=0", "public_bytes=300GB --dry-run"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"log_level=debug", "quotas.team-a.quota_bytes=10GiB quotas.team-b.quota_bytes=0", "public_bytes=300GB --dry-run"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target
 			var dry bool
 			t.flags(fs)
 			fs.BoolVar(&dry, "dry-run", false, "show what would be set, and change nothing")
-			return func(ctx context.Context, c *call) error { return configSet(ctx, c, &t, dry) }
+			return func(ctx context.Context, c *cli.Call) error { return configSet(ctx, c, &t, dry) }
 		},
 	}
 }
 
-func configSet(ctx context.Context, c *call, t *target, dry bool) error {
-	patch, err := patchOf(c.args)
+func configSet(ctx context.Context, c *cli.Call, t *target, dry bool) error {
+	patch, err := patchOf(c.Args)
 	if err != nil {
 		return err
 	}
@@ -165,9 +166,9 @@ func configSet(ctx context.Context, c *call, t *target, dry bool) error {
 	if err != nil {
 		return err
 	}
-	if !c.json {
+	if !c.JSON {
 		if dry {
-			fmt.Fprintln(c.stdout, "nothing was changed; it would be")
+			fmt.Fprintln(c.Stdout, "nothing was changed; it would be")
 		}
 		set.Settings = nil // which do not change
 	}
@@ -177,14 +178,14 @@ func configSet(ctx context.Context, c *call, t *target, dry bool) error {
 // patchOf makes a merge patch of NAME=VALUE.
 func patchOf(args []string) (json.RawMessage, error) {
 	if len(args) == 0 {
-		return nil, usagef("want NAME=VALUE")
+		return nil, cli.Usagef("want NAME=VALUE")
 	}
 	patch := map[string]any{}
 	for _, arg := range args {
 		name, text, ok := strings.Cut(arg, "=")
 		path := settingPath(name)
 		if !ok || slices.Contains(path, "") {
-			return nil, usagef("%q is not NAME=VALUE", arg)
+			return nil, cli.Usagef("%q is not NAME=VALUE", arg)
 		}
 		value, err := settingValue(name, text)
 		if err != nil {
@@ -195,7 +196,7 @@ func patchOf(args []string) (json.RawMessage, error) {
 			next, ok := at[key].(map[string]any)
 			if !ok {
 				if _, twice := at[key]; twice {
-					return nil, usagef("%q and something inside of it are both set", name)
+					return nil, cli.Usagef("%q and something inside of it are both set", name)
 				}
 				next = map[string]any{}
 				at[key] = next
@@ -204,7 +205,7 @@ func patchOf(args []string) (json.RawMessage, error) {
 		}
 		last := path[len(path)-1]
 		if _, twice := at[last]; twice {
-			return nil, usagef("%q is set twice", name)
+			return nil, cli.Usagef("%q is set twice", name)
 		}
 		at[last] = value
 	}
@@ -229,7 +230,7 @@ func settingValue(name, text string) (any, error) {
 	if strings.HasSuffix(name, "_bytes") && text != "null" {
 		n, err := sizeOf(text)
 		if err != nil {
-			return nil, usagef("%s: %v", name, err)
+			return nil, cli.Usagef("%s: %v", name, err)
 		}
 		return n, nil
 	}
@@ -245,24 +246,24 @@ func settingValue(name, text string) (any, error) {
 
 // sizeOf reads 10GiB, 300GB or plain bytes.
 func sizeOf(text string) (int64, error) {
-	bytes, ok := bytesOf(text)
+	bytes, ok := cli.Bytes(text)
 	if !ok {
 		return 0, fmt.Errorf("%q is not a size such as 10GiB or 300GB", text)
 	}
 	return int64(bytes), nil
 }
 
-func configReloadCommand() command {
-	return command{
-		name: "reload", synopsis: flagsOnly,
-		summary:  "Have the node read keys and tokens from their files again",
-		examples: []string{"", "--dry-run"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+func configReloadCommand() cli.Command {
+	return cli.Command{
+		Name: "reload", Synopsis: cli.FlagsOnly,
+		Summary:  "Have the node read keys and tokens from their files again",
+		Examples: []string{"", "--dry-run"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target
 			var dry bool
 			t.flags(fs)
 			fs.BoolVar(&dry, "dry-run", false, "read them and say whether they would do, and go on with the old ones")
-			return func(ctx context.Context, c *call) error {
+			return func(ctx context.Context, c *cli.Call) error {
 				client, err := t.client()
 				if err != nil {
 					return err
@@ -272,8 +273,8 @@ func configReloadCommand() command {
 				if err != nil {
 					return err
 				}
-				if c.json {
-					return c.document(done)
+				if c.JSON {
+					return c.Document(done)
 				}
 				return printReloaded(c, &done)
 			}
@@ -281,12 +282,12 @@ func configReloadCommand() command {
 	}
 }
 
-func printReloaded(c *call, r *api.Reloaded) error {
+func printReloaded(c *cli.Call, r *api.Reloaded) error {
 	if len(r.Read) == 0 {
-		_, err := fmt.Fprintln(c.stdout, "No setting names a file that could be read again.")
+		_, err := fmt.Fprintln(c.Stdout, "No setting names a file that could be read again.")
 		return err
 	}
-	t := show.NewTable(c.stdout, "READ FROM ITS FILE", "")
+	t := show.NewTable(c.Stdout, "READ FROM ITS FILE", "")
 	for _, name := range r.Read {
 		what := "as before"
 		switch changed := slices.Contains(r.Changed, name); {

@@ -9,40 +9,41 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/contexts"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
 )
 
-func contextCommand() command {
-	return command{
-		name: "context", group: "self",
-		summary: "Give daemons names, to ask one by --context or all by --all-contexts",
-		about: "They are kept in spliced/contexts.yaml among the user's settings, or in the file that " + contexts.Environment + " names.\n" +
+func contextCommand() cli.Command {
+	return cli.Command{
+		Name: "context", Group: "self",
+		Summary: "Give daemons names, to ask one by --context or all by --all-contexts",
+		About: "They are kept in spliced/contexts.yaml among the user's settings, or in the file that " + contexts.Environment + " names.\n" +
 			"What names a node comes in this order: --admin, --context, SPLICED_ADMIN_SOCKET, the context in use, the\n" +
 			"socket of the daemon on this machine.",
-		examples: []string{"add prod-1 http://10.0.0.1:9400 --token-file ~/.spliced-token", "use prod-1", "ls", "rm prod-1"},
-		subs: []command{
+		Examples: []string{"add prod-1 http://10.0.0.1:9400 --token-file ~/.spliced-token", "use prod-1", "ls", "rm prod-1"},
+		Subs: []cli.Command{
 			{
-				name: "ls", synopsis: flagsOnly, summary: "List the names", examples: []string{"", "-o json"}, listing: true,
-				setup: func(*pflag.FlagSet) func(context.Context, *call) error { return listContexts },
+				Name: "ls", Synopsis: cli.FlagsOnly, Summary: "List the names", Examples: []string{"", "-o json"}, Listing: true,
+				Setup: func(*pflag.FlagSet) func(context.Context, *cli.Call) error { return listContexts },
 			},
 			{
-				name: "add", synopsis: "[flags] NAME ADDRESS", summary: "Add a name, or set it anew",
-				examples: []string{"local /run/spliced/admin/admin.sock", "prod-1 http://10.0.0.1:9400 --token-file token"},
-				setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+				Name: "add", Synopsis: "[flags] NAME ADDRESS", Summary: "Add a name, or set it anew",
+				Examples: []string{"local /run/spliced/admin/admin.sock", "prod-1 http://10.0.0.1:9400 --token-file token"},
+				Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 					var token string
 					fs.StringVar(&token, "token-file", "", "`file` with the bearer token, over HTTP")
-					return func(_ context.Context, c *call) error { return addContext(c, token) }
+					return func(_ context.Context, c *cli.Call) error { return addContext(c, token) }
 				},
 			},
 			{
-				name: "use", synopsis: "[flags] NAME", summary: "Ask the daemon of this name where no other one is named", examples: []string{"prod-1"},
-				setup: func(*pflag.FlagSet) func(context.Context, *call) error { return useContext },
+				Name: "use", Synopsis: "[flags] NAME", Summary: "Ask the daemon of this name where no other one is named", Examples: []string{"prod-1"},
+				Setup: func(*pflag.FlagSet) func(context.Context, *cli.Call) error { return useContext },
 			},
 			{
-				name: "rm", synopsis: "[flags] NAME", summary: "Forget a name", examples: []string{"prod-1"},
-				setup: func(*pflag.FlagSet) func(context.Context, *call) error { return removeContext },
+				Name: "rm", Synopsis: "[flags] NAME", Summary: "Forget a name", Examples: []string{"prod-1"},
+				Setup: func(*pflag.FlagSet) func(context.Context, *cli.Call) error { return removeContext },
 			},
 		},
 	}
@@ -61,12 +62,12 @@ func contextNames() []string {
 	return names
 }
 
-func listContexts(_ context.Context, c *call) error {
+func listContexts(_ context.Context, c *cli.Call) error {
 	f, err := contexts.Load()
 	if err != nil {
 		return err
 	}
-	return c.page(show.Of(f.Contexts, false, show.View[contexts.Context]{
+	return c.Page(show.Of(f.Contexts, false, show.View[contexts.Context]{
 		Columns: []string{"NAME", "IN USE", "ADDRESS", "TOKEN FILE"},
 		Row: func(n *contexts.Context) []any {
 			inUse, token := "", "-"
@@ -81,11 +82,11 @@ func listContexts(_ context.Context, c *call) error {
 	}))
 }
 
-func addContext(c *call, token string) error {
-	if len(c.args) != 2 {
-		return usagef("want a name and an address, got %q", c.args)
+func addContext(c *cli.Call, token string) error {
+	if len(c.Args) != 2 {
+		return cli.Usagef("want a name and an address, got %q", c.Args)
 	}
-	n := contexts.Context{Name: c.args[0], Admin: c.args[1]}
+	n := contexts.Context{Name: c.Args[0], Admin: c.Args[1]}
 	var err error
 	if token != "" {
 		if n.TokenFile, err = filepath.Abs(token); err != nil {
@@ -112,44 +113,44 @@ func addContext(c *call, token string) error {
 	return changed(c, f, n.Name, "is "+n.Admin)
 }
 
-func useContext(_ context.Context, c *call) error {
-	if len(c.args) != 1 {
-		return usagef("want one name, got %q", c.args)
+func useContext(_ context.Context, c *cli.Call) error {
+	if len(c.Args) != 1 {
+		return cli.Usagef("want one name, got %q", c.Args)
 	}
 	f, err := contexts.Load()
 	if err != nil {
 		return err
 	}
-	n, ok := f.Find(c.args[0])
+	n, ok := f.Find(c.Args[0])
 	if !ok {
-		return fmt.Errorf("no context %q; splicectl context ls lists them: %w", c.args[0], api.ErrNotFound)
+		return fmt.Errorf("no context %q; splicectl context ls lists them: %w", c.Args[0], api.ErrNotFound)
 	}
 	f.Current = n.Name
 	return changed(c, f, n.Name, "is asked where no other one is named")
 }
 
-func removeContext(_ context.Context, c *call) error {
-	if len(c.args) != 1 {
-		return usagef("want one name, got %q", c.args)
+func removeContext(_ context.Context, c *cli.Call) error {
+	if len(c.Args) != 1 {
+		return cli.Usagef("want one name, got %q", c.Args)
 	}
 	f, err := contexts.Load()
 	if err != nil {
 		return err
 	}
-	if !f.Remove(c.args[0]) {
-		return fmt.Errorf("no context %q; splicectl context ls lists them: %w", c.args[0], api.ErrNotFound)
+	if !f.Remove(c.Args[0]) {
+		return fmt.Errorf("no context %q; splicectl context ls lists them: %w", c.Args[0], api.ErrNotFound)
 	}
-	return changed(c, f, c.args[0], "is forgotten")
+	return changed(c, f, c.Args[0], "is forgotten")
 }
 
 // changed keeps what was changed, and says so.
-func changed(c *call, f *contexts.File, name, what string) error {
+func changed(c *cli.Call, f *contexts.File, name, what string) error {
 	if err := f.Save(); err != nil {
 		return err
 	}
-	if c.json {
-		return c.document(map[string]any{"name": name, "current": f.Current})
+	if c.JSON {
+		return c.Document(map[string]any{"name": name, "current": f.Current})
 	}
-	_, err := fmt.Fprintf(c.stdout, "%s %s\n", terminal.Line(name), terminal.Line(what))
+	_, err := fmt.Fprintf(c.Stdout, "%s %s\n", terminal.Line(name), terminal.Line(what))
 	return err
 }

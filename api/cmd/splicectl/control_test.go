@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 )
 
 func TestControlAsksForWhatItIsTold(t *testing.T) {
@@ -42,7 +43,7 @@ func TestControlAsksForWhatItIsTold(t *testing.T) {
 			[]string{`PATCH config?dry_run=true {"log_level":"debug","quotas":{"a.b":{"quota_bytes":10737418240},"z":null},"x":0.5}`}},
 	} {
 		n.questions()
-		sees(t, n, exitOK, r.line, r.texts...)
+		sees(t, n, cli.ExitOK, r.line, r.texts...)
 		asked := slices.DeleteFunc(n.questions(), func(q string) bool { return strings.HasPrefix(q, "GET") })
 		if !slices.Equal(asked, r.asked) {
 			t.Errorf("%s: asked %q, want %q", r.line, asked, r.asked)
@@ -53,11 +54,11 @@ func TestControlAsksForWhatItIsTold(t *testing.T) {
 func TestNothingIsChangedByWhatIsNotClear(t *testing.T) {
 	n := newNode(t)
 	for line, code := range map[string]int{
-		"rm": exitUsage, "rm segments": exitUsage, "rm cats --all": exitUsage, "rm segments ab --tenant a": exitUsage, "rm segments ab --all": exitUsage, "rm segments --all --tenant a": exitUsage, "rm segments --older-than -1h --all": exitUsage,
-		"rm segments ab": exitFailed, "rm segments abcd 77": exitFailed, "rm segments --profile 9": exitFailed, "rm segments --profile 0x99": exitFailed, "rm checkpoints zz": exitUsage,
-		"flush": exitUsage, "flush --all --tenant a": exitUsage, "flush x": exitUsage, "pin": exitUsage, "pin abcd --ttl 0s": exitUsage, "pin 77": exitFailed,
-		"unpin 77": exitFailed, "drain now": exitUsage, "config set": exitUsage, "config set log_level": exitUsage, "config set =3": exitUsage, "config set a.=3": exitUsage,
-		"config set public_bytes=many": exitUsage, "config set a=1 a=2": exitUsage, "config set a=1 a.b=2": exitUsage, "config set a.b=2 a=1": exitUsage, "config get nothing": exitFailed,
+		"rm": cli.ExitUsage, "rm segments": cli.ExitUsage, "rm cats --all": cli.ExitUsage, "rm segments ab --tenant a": cli.ExitUsage, "rm segments ab --all": cli.ExitUsage, "rm segments --all --tenant a": cli.ExitUsage, "rm segments --older-than -1h --all": cli.ExitUsage,
+		"rm segments ab": cli.ExitFailed, "rm segments abcd 77": cli.ExitFailed, "rm segments --profile 9": cli.ExitFailed, "rm segments --profile 0x99": cli.ExitFailed, "rm checkpoints zz": cli.ExitUsage,
+		"flush": cli.ExitUsage, "flush --all --tenant a": cli.ExitUsage, "flush x": cli.ExitUsage, "pin": cli.ExitUsage, "pin abcd --ttl 0s": cli.ExitUsage, "pin 77": cli.ExitFailed,
+		"unpin 77": cli.ExitFailed, "drain now": cli.ExitUsage, "config set": cli.ExitUsage, "config set log_level": cli.ExitUsage, "config set =3": cli.ExitUsage, "config set a.=3": cli.ExitUsage,
+		"config set public_bytes=many": cli.ExitUsage, "config set a=1 a=2": cli.ExitUsage, "config set a=1 a.b=2": cli.ExitUsage, "config set a.b=2 a=1": cli.ExitUsage, "config get nothing": cli.ExitFailed,
 	} {
 		sees(t, n, code, line)
 	}
@@ -73,8 +74,8 @@ func TestNoDigitsNameNothing(t *testing.T) {
 		{"inspect", ""}, {"pin", ""}, {"unpin", ""}, {"profile", "off", ""}, {"profile", "on", ""}, {"rm", "segments", ""}, {"rm", "checkpoints", ""},
 		{"rm", "segments", "--profile", "0x"}, {"flush", "--profile", "0x"}, {"flush", "--profile", "0xzz"},
 	} {
-		code, out, errs := cli(t, append(args, "--admin", n.url)...)
-		if code != exitUsage || !strings.Contains(errs, "no hex digits") {
+		code, out, errs := ctl(t, append(args, "--admin", n.url)...)
+		if code != cli.ExitUsage || !strings.Contains(errs, "no hex digits") {
 			t.Errorf("%q: exit %d\n%s%s", args, code, out, errs)
 		}
 	}
@@ -86,17 +87,17 @@ func TestNoDigitsNameNothing(t *testing.T) {
 func TestTheConfigurationIsShown(t *testing.T) {
 	n := newNode(t)
 	n.docs["PATCH /api/v1/config"] = api.Config{LogLevel: "debug", Settings: map[string]string{"arena": "1GiB"}}
-	if _, out, _ := cli(t, "config", "set", "log_level=debug", "--admin", n.url); strings.Contains(out, "settings") || strings.Contains(out, "-\n") || !strings.Contains(out, "log_level") {
+	if _, out, _ := ctl(t, "config", "set", "log_level=debug", "--admin", n.url); strings.Contains(out, "settings") || strings.Contains(out, "-\n") || !strings.Contains(out, "log_level") {
 		t.Errorf("what cannot change is shown as well:\n%s", out)
 	}
-	if _, out, _ := cli(t, "config", "set", "log_level=debug", "-o", "json", "--admin", n.url); !strings.Contains(out, `"arena": "1GiB"`) {
+	if _, out, _ := ctl(t, "config", "set", "log_level=debug", "-o", "json", "--admin", n.url); !strings.Contains(out, `"arena": "1GiB"`) {
 		t.Errorf("the document:\n%s", out)
 	}
-	sees(t, n, exitOK, "config get", "log_level               info", "public_bytes            9007199254740993 (8 PiB)", "quotas.a.b.quota_bytes  2048 (2 KiB)", "settings.arena          1GiB")
-	if out := sees(t, n, exitOK, "config get quotas.a.b.quota_bytes"); out != "2048 (2 KiB)\n" {
+	sees(t, n, cli.ExitOK, "config get", "log_level               info", "public_bytes            9007199254740993 (8 PiB)", "quotas.a.b.quota_bytes  2048 (2 KiB)", "settings.arena          1GiB")
+	if out := sees(t, n, cli.ExitOK, "config get quotas.a.b.quota_bytes"); out != "2048 (2 KiB)\n" {
 		t.Errorf("%q", out)
 	}
-	if out := sees(t, n, exitOK, "config get public_bytes -o json"); out != "9007199254740993\n" {
+	if out := sees(t, n, cli.ExitOK, "config get public_bytes -o json"); out != "9007199254740993\n" {
 		t.Errorf("%q", out)
 	}
 }
@@ -118,46 +119,46 @@ func TestDaemonsHaveNames(t *testing.T) {
 	}
 	ok := func(want int, text string, args ...string) {
 		t.Helper()
-		code, out, errs := cli(t, args...)
+		code, out, errs := ctl(t, args...)
 		if code != want || !strings.Contains(out+errs, text) {
 			t.Errorf("%q: exit %d, want %d and %q:\n%s%s", args, code, want, text, out, errs)
 		}
 	}
-	ok(exitFailed, "there are no contexts", "health", "--all-contexts")
-	ok(exitOK, "one is "+n.url, "context", "add", "one", n.url)
-	ok(exitOK, "two is "+other.url, "context", "add", "two", other.url, "--token-file", token)
-	ok(exitOK, "three is /", "context", "add", "three", "relative.sock")
-	ok(exitFailed, "neither unix:PATH nor an http URL", "context", "add", "bad", "ftp://x")
-	ok(exitFailed, "may not be called", "context", "add", "a/b", n.url)
-	ok(exitUsage, "a name and an address", "context", "add", "x")
-	ok(exitOK, "one    *       "+n.url, "context", "ls")
-	ok(exitOK, "node-1", "stats") // the first one is in use
-	ok(exitOK, "node-1", "stats", "--context", "two")
-	ok(exitOK, "two is asked", "context", "use", "two")
-	ok(exitFailed, "no context", "context", "use", "four")
-	ok(exitFailed, "no context", "stats", "--context", "four")
-	ok(exitUsage, "two nodes", "stats", "--context", "one", "--admin", n.url)
+	ok(cli.ExitFailed, "there are no contexts", "health", "--all-contexts")
+	ok(cli.ExitOK, "one is "+n.url, "context", "add", "one", n.url)
+	ok(cli.ExitOK, "two is "+other.url, "context", "add", "two", other.url, "--token-file", token)
+	ok(cli.ExitOK, "three is /", "context", "add", "three", "relative.sock")
+	ok(cli.ExitFailed, "neither unix:PATH nor an http URL", "context", "add", "bad", "ftp://x")
+	ok(cli.ExitFailed, "may not be called", "context", "add", "a/b", n.url)
+	ok(cli.ExitUsage, "a name and an address", "context", "add", "x")
+	ok(cli.ExitOK, "one    *       "+n.url, "context", "ls")
+	ok(cli.ExitOK, "node-1", "stats") // the first one is in use
+	ok(cli.ExitOK, "node-1", "stats", "--context", "two")
+	ok(cli.ExitOK, "two is asked", "context", "use", "two")
+	ok(cli.ExitFailed, "no context", "context", "use", "four")
+	ok(cli.ExitFailed, "no context", "stats", "--context", "four")
+	ok(cli.ExitUsage, "two nodes", "stats", "--context", "one", "--admin", n.url)
 	n.questions()
 	other.questions()
-	ok(exitOK, "drains", "drain", "-y")
+	ok(cli.ExitOK, "drains", "drain", "-y")
 	if a, b := n.questions(), other.questions(); len(a) != 0 || len(b) != 1 {
 		t.Errorf("asked %q and %q", a, b)
 	}
-	ok(exitFailed, "unavailable", "health", "--all-contexts")
-	ok(exitOK, "three is forgotten", "context", "rm", "three")
-	ok(exitFailed, "no context", "context", "rm", "three")
+	ok(cli.ExitFailed, "unavailable", "health", "--all-contexts")
+	ok(cli.ExitOK, "three is forgotten", "context", "rm", "three")
+	ok(cli.ExitFailed, "no context", "context", "rm", "three")
 	for _, args := range [][]string{{"health"}, {"stats"}, {"ls"}, {"usage"}} {
-		code, out, errs := cli(t, append(args, "--all-contexts")...)
-		if code != exitOK || !strings.Contains(out, "\none ") || !strings.Contains(out, "\ntwo ") {
+		code, out, errs := ctl(t, append(args, "--all-contexts")...)
+		if code != cli.ExitOK || !strings.Contains(out, "\none ") || !strings.Contains(out, "\ntwo ") {
 			t.Errorf("%q: exit %d\n%s%s", args, code, out, errs)
 		}
-		code, out, _ = cli(t, append(args, "--all-contexts", "-o", "json")...)
+		code, out, _ = ctl(t, append(args, "--all-contexts", "-o", "json")...)
 		var d struct{ Nodes []struct{ Node string } }
-		if err := json.Unmarshal([]byte(out), &d); err != nil || code != exitOK || len(d.Nodes) != 2 || d.Nodes[1].Node != "two" {
+		if err := json.Unmarshal([]byte(out), &d); err != nil || code != cli.ExitOK || len(d.Nodes) != 2 || d.Nodes[1].Node != "two" {
 			t.Errorf("%q: exit %d, %v\n%s", args, code, err, out)
 		}
 	}
-	_, out, _ := cli(t, "__complete", "stats", "--context", "")
+	_, out, _ := ctl(t, "__complete", "stats", "--context", "")
 	if !strings.HasPrefix(out, "one\ntwo\n") {
 		t.Errorf("completed %q", out)
 	}
@@ -169,13 +170,13 @@ func TestMembersAreAskedWhereTheNodeIs(t *testing.T) {
 		{Name: "a", Self: true, State: api.MemberAlive}, {Name: "b", State: api.MemberAlive, Peer: "127.0.0.1:7947"},
 		{Name: "c", State: api.MemberUnreachable, Peer: "10.0.0.9:7947"}, {Name: "d", State: api.MemberAlive},
 	}}
-	sees(t, n, exitFailed, "health --members", "a     degraded", "b     degraded", "c     unavailable  it is unreachable", "d     unavailable  its address is not known")
-	sees(t, n, exitFailed, "ls pools --members --sort=-capacity", "NODE  POOL", "a     public  disk", "b     public  disk", "c: it is unreachable")
-	sees(t, n, exitFailed, "stats --members --json", `"node": "b"`, `"error": "it is unreachable`)
-	sees(t, n, exitUsage, "stats --members -all", "one node")
-	sees(t, n, exitUsage, "health --member-port 9", "goes with --members")
+	sees(t, n, cli.ExitFailed, "health --members", "a     degraded", "b     degraded", "c     unavailable  it is unreachable", "d     unavailable  its address is not known")
+	sees(t, n, cli.ExitFailed, "ls pools --members --sort=-capacity", "NODE  POOL", "a     public  disk", "b     public  disk", "c: it is unreachable")
+	sees(t, n, cli.ExitFailed, "stats --members --json", `"node": "b"`, `"error": "it is unreachable`)
+	sees(t, n, cli.ExitUsage, "stats --members -all", "one node")
+	sees(t, n, cli.ExitUsage, "health --member-port 9", "goes with --members")
 	n.docs["GET /api/v1/cluster"] = api.Cluster{}
-	sees(t, n, exitFailed, "health --members", "in no cluster")
+	sees(t, n, cli.ExitFailed, "health --members", "in no cluster")
 }
 
 func TestEventsAreFollowed(t *testing.T) {
@@ -198,7 +199,7 @@ func TestEventsAreFollowed(t *testing.T) {
 		code := run(ctx, []string{"events", "-f", "--kind", "disk", "--after", "0", "-o", form, "--admin", s.URL}, out, &errs)
 		cancel()
 		text := out.b.String()
-		if code != exitOK || errs.Len() > 0 || !strings.Contains(text, want) || strings.Contains(text, "\x1b") || len(asked) < 2 || asked[0] != "/api/v1/events?after=0&kind=disk" || asked[1] != "/api/v1/events?after=1&kind=disk" {
+		if code != cli.ExitOK || errs.Len() > 0 || !strings.Contains(text, want) || strings.Contains(text, "\x1b") || len(asked) < 2 || asked[0] != "/api/v1/events?after=0&kind=disk" || asked[1] != "/api/v1/events?after=1&kind=disk" {
 			t.Errorf("%s: exit %d, asked %q\n%s%s", form, code, asked, text, &errs)
 		}
 		if form == "table" && !strings.Contains(text, "lost       1,200 events are missing here") {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
@@ -14,11 +15,11 @@ import (
 func TestDecisionsAreToldOfAnObjectAndOfAll(t *testing.T) {
 	d := daemonForTest(t)
 	key := publish(t, d.Socket)
-	out, _ := splicectl(t, exitOK, "inspect", key.String()[:12], "-admin", d.Admin)
+	out, _ := splicectl(t, cli.ExitOK, "inspect", key.String()[:12], "-admin", d.Admin)
 	if !strings.Contains(out, "admitted") || !strings.Contains(out, "filled by its writer") {
 		t.Errorf("inspect:\n%s", out)
 	}
-	out, _ = splicectl(t, exitOK, "inspect", key.String(), "--json", "-admin", d.Admin)
+	out, _ = splicectl(t, cli.ExitOK, "inspect", key.String(), "--json", "-admin", d.Admin)
 	var one inspected
 	if err := json.Unmarshal([]byte(out), &one); err != nil || len(one.Decisions) != 1 || *one.Decisions[0].Key != key || one.Key != key {
 		t.Errorf("inspect: %v %s", err, out)
@@ -26,20 +27,20 @@ func TestDecisionsAreToldOfAnObjectAndOfAll(t *testing.T) {
 	if _, err := d.API().Remove(t.Context(), key, false); err != nil {
 		t.Fatal(err)
 	}
-	out, _ = splicectl(t, exitFailed, "inspect", key.String()[:12], "-admin", d.Admin)
+	out, _ = splicectl(t, cli.ExitFailed, "inspect", key.String()[:12], "-admin", d.Admin)
 	if !strings.Contains(out, "is not held") || !strings.Contains(out, "removed by an operator") {
 		t.Errorf("inspect of what was removed:\n%s", out)
 	}
-	out, _ = splicectl(t, exitOK, "inspect", "decisions", "--json", "-what", "dropped", "-admin", d.Admin)
+	out, _ = splicectl(t, cli.ExitOK, "inspect", "decisions", "--json", "-what", "dropped", "-admin", d.Admin)
 	var all listed[api.Decision]
 	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all.Items) != 1 || all.Items[0].What != api.DecidedDropped {
 		t.Errorf("decisions: %v %s", err, out)
 	}
-	out, _ = splicectl(t, exitOK, "inspect", "decisions", "-limit", "1", "-admin", d.Admin)
+	out, _ = splicectl(t, cli.ExitOK, "inspect", "decisions", "-limit", "1", "-admin", d.Admin)
 	if rows := strings.Count(out, "\n"); rows != 2 || !strings.Contains(out, "dropped") {
 		t.Errorf("the last decision:\n%s", out)
 	}
-	splicectl(t, exitFailed, "inspect", "decisions", "-what", "left", "-admin", d.Admin)
+	splicectl(t, cli.ExitFailed, "inspect", "decisions", "-what", "left", "-admin", d.Admin)
 }
 
 func TestACheckpointCanBeInspected(t *testing.T) {
@@ -81,12 +82,12 @@ func TestACheckpointCanBeInspected(t *testing.T) {
 		t.Fatal(err)
 	}
 	digits := api.Digest(hashes[0]).String()[:10]
-	out, _ := splicectl(t, exitOK, "inspect", digits, "-admin", d.Admin)
+	out, _ := splicectl(t, cli.ExitOK, "inspect", digits, "-admin", d.Admin)
 	if !strings.Contains(out, "exact in dram") || !strings.Contains(out, "filled by its writer") {
 		t.Errorf("inspect:\n%s", out)
 	}
 	// What advice was given has no key.
-	out, _ = splicectl(t, exitOK, "inspect", "decisions", "-admin", d.Admin)
+	out, _ = splicectl(t, cli.ExitOK, "inspect", "decisions", "-admin", d.Admin)
 	if strings.Count(out, "checkpoint") < 2 || !strings.Contains(out, "discouraged") || strings.Contains(out, "refused") {
 		t.Errorf("decisions:\n%s", out)
 	}

@@ -12,7 +12,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/api/child"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/refengine/chatdemo"
 	"github.com/spliced-kv/spliced/connector/refengine/ragdemo"
@@ -20,7 +21,7 @@ import (
 )
 
 type demoFlags struct {
-	scenarios list
+	scenarios cli.List
 	requests  int
 	turns     int
 	seam      int
@@ -32,11 +33,11 @@ type demoFlags struct {
 	noKill    bool
 }
 
-func demoCommand() command {
-	return command{
-		name: "demo", group: "measure", synopsis: flagsOnly,
-		summary: "Serve real RAG requests and conversations with and without the daemon, and compare",
-		about: `questions asks a small trained model about several passages, by full recompute, with
+func demoCommand() cli.Command {
+	return cli.Command{
+		Name: "demo", Group: "measure", Synopsis: cli.FlagsOnly,
+		Summary: "Serve real RAG requests and conversations with and without the daemon, and compare",
+		About: `questions asks a small trained model about several passages, by full recompute, with
 prefix caching and spliced, and shows what it answers; without the model it is left out. rag
 serves real requests of ten passages each in the same ways with random weights, whose times
 count and whose answers do not. In the middle of both the demo's own daemon is killed and
@@ -46,8 +47,8 @@ state every 64 tokens or at every message, and with states where the daemon advi
 
 Exit status 1: the daemon came back without what it held, or an answer differs from
 the one without a cache.`,
-		examples: []string{"", "--scenario questions", "--scenario chat", "--scenario rag --requests 12", "--tolerance 0", "--no-kill", "--socket /run/spliced/spliced.sock", "--json"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"", "--scenario questions", "--scenario chat", "--scenario rag --requests 12", "--tolerance 0", "--no-kill", "--socket /run/spliced/spliced.sock", "--json"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f demoFlags
 			fs.Var(&f.scenarios, "scenario", "`names` separated by commas: questions, rag, chat (default all)")
 			fs.IntVar(&f.requests, "requests", 0, "questions, rag: serve only the first `n` requests; 0 = all")
@@ -66,21 +67,21 @@ the one without a cache.`,
 	}
 }
 
-func (f *demoFlags) run(ctx context.Context, c *call) (err error) {
+func (f *demoFlags) run(ctx context.Context, c *cli.Call) (err error) {
 	switch {
 	case f.requests < 0:
-		return usagef("--requests %d is negative", f.requests)
+		return cli.Usagef("--requests %d is negative", f.requests)
 	case f.turns < 0:
-		return usagef("--turns %d is negative", f.turns)
+		return cli.Usagef("--turns %d is negative", f.turns)
 	case f.seam < 1 || f.seam > 1024:
-		return usagef("--seam %d is not 1 to 1024", f.seam)
+		return cli.Usagef("--seam %d is not 1 to 1024", f.seam)
 	}
 	if !(f.tolerance >= 0 && f.tolerance <= profile.MaxTolerance) {
-		return usagef("--tolerance %v is not 0 to %v", f.tolerance, profile.MaxTolerance)
+		return cli.Usagef("--tolerance %v is not 0 to %v", f.tolerance, profile.MaxTolerance)
 	}
 	for _, name := range f.scenarios {
 		if !slices.Contains(scenarios, name) {
-			return usagef("no scenario %q, want one of %s", name, strings.Join(scenarios, ", "))
+			return cli.Usagef("no scenario %q, want one of %s", name, strings.Join(scenarios, ", "))
 		}
 	}
 	if f.scenarios == nil {
@@ -106,7 +107,7 @@ func (f *demoFlags) run(ctx context.Context, c *call) (err error) {
 }
 
 // scenarios are those of the demo, in the order in which they run.
-var scenarios = list{"questions", "rag", "chat"}
+var scenarios = cli.List{"questions", "rag", "chat"}
 
 // demoDisk is many times what the demo publishes; a small slab, since each is
 // allocated whole.
@@ -117,7 +118,7 @@ func (f *demoFlags) start(ctx context.Context) (*child.Daemon, error) {
 	return child.Start(ctx, child.Options{Binary: f.daemon, Disk: true, Args: demoDisk})
 }
 
-func (f *demoFlags) show(ctx context.Context, c *call, socket string, crash func(context.Context) error) (err error) {
+func (f *demoFlags) show(ctx context.Context, c *cli.Call, socket string, crash func(context.Context) error) (err error) {
 	client, err := connector.Open(connector.Options{Socket: socket, Name: "splicectl demo",
 		// The demo measures what the daemon does; a busy machine must not turn hits into misses.
 		Timeouts: connector.Timeouts{Lookup: 5 * time.Second, Transfer: 30 * time.Second}})
@@ -147,8 +148,8 @@ func (f *demoFlags) show(ctx context.Context, c *call, socket string, crash func
 			return err
 		}
 	}
-	if c.json {
-		err = c.document(out)
+	if c.JSON {
+		err = c.Document(out)
 	}
 	return errors.Join(err, out.failed())
 }
@@ -175,14 +176,14 @@ func (r *demoReports) failed() error {
 }
 
 // divide leaves room between what two scenarios print.
-func (f *demoFlags) divide(c *call, printed bool) {
-	if printed && !c.json {
-		fmt.Fprint(c.stdout, "\n\n")
+func (f *demoFlags) divide(c *cli.Call, printed bool) {
+	if printed && !c.JSON {
+		fmt.Fprint(c.Stdout, "\n\n")
 	}
 }
 
 // questions runs the trained model's questions; no report where there is no model.
-func (f *demoFlags) questions(ctx context.Context, c *call, client *connector.Client, crash func(context.Context) error) (*ragdemo.Report, error) {
+func (f *demoFlags) questions(ctx context.Context, c *cli.Call, client *connector.Client, crash func(context.Context) error) (*ragdemo.Report, error) {
 	trained, err := f.trained(c)
 	if err != nil || trained == nil {
 		return nil, err
@@ -191,20 +192,20 @@ func (f *demoFlags) questions(ctx context.Context, c *call, client *connector.Cl
 }
 
 // rag runs requests over passages and prints the report unless JSON is wanted.
-func (f *demoFlags) rag(ctx context.Context, c *call, client *connector.Client, o ragdemo.Options) (*ragdemo.Report, error) {
+func (f *demoFlags) rag(ctx context.Context, c *cli.Call, client *connector.Client, o ragdemo.Options) (*ragdemo.Report, error) {
 	o.Requests, o.Seam, o.Tolerance = f.requests, f.seam, f.tolerance
 	ended := func() {}
 	if !f.quiet {
-		bar := newProgress(c.stderr)
-		ended = bar.end
+		bar := cli.NewProgress(c.Stderr)
+		ended = bar.End
 		o.Progress = func(p ragdemo.Progress) {
-			bar.at(float64(p.Done)/float64(max(p.Total, 1)), fmt.Sprintf("request %d, %s", p.Request+1, p.Way))
+			bar.At(float64(p.Done)/float64(max(p.Total, 1)), fmt.Sprintf("request %d, %s", p.Request+1, p.Way))
 		}
 	}
 	report, err := ragdemo.RunClient(ctx, client, o)
 	ended()
-	if err == nil && !c.json {
-		err = report.Print(c.stdout)
+	if err == nil && !c.JSON {
+		err = report.Print(c.Stdout)
 	}
 	return report, err
 }
@@ -214,33 +215,33 @@ const trainedModel = "scripts/tinyhybrid/model"
 
 // trained reads the model that answers. Outside of the repository there is none,
 // unless it was asked for.
-func (f *demoFlags) trained(c *call) (*ragdemo.Trained, error) {
+func (f *demoFlags) trained(c *cli.Call) (*ragdemo.Trained, error) {
 	if f.model != "" {
 		return ragdemo.LoadTrained(f.model, f.tolerance)
 	}
 	if _, err := os.Stat(trainedModel); errors.Is(err, fs.ErrNotExist) {
-		fmt.Fprintf(c.stderr, "no trained model in %s, so that nothing is answered; -model names one\n", trainedModel)
+		fmt.Fprintf(c.Stderr, "no trained model in %s, so that nothing is answered; -model names one\n", trainedModel)
 		return nil, nil
 	}
 	return ragdemo.LoadTrained(trainedModel, f.tolerance)
 }
 
 // chat runs the conversations and prints them unless JSON is wanted.
-func (f *demoFlags) chat(ctx context.Context, c *call, client *connector.Client) (*chatdemo.Report, error) {
+func (f *demoFlags) chat(ctx context.Context, c *cli.Call, client *connector.Client) (*chatdemo.Report, error) {
 	o := chatdemo.Options{Steps: f.turns}
 	ended := func() {}
 	if !f.quiet {
-		bar := newProgress(c.stderr)
-		ended = bar.end
+		bar := cli.NewProgress(c.Stderr)
+		ended = bar.End
 		o.Progress = func(p chatdemo.Progress) {
-			bar.at(float64(p.Done)/float64(max(p.Total, 1)), fmt.Sprintf("prompt %d, %s", p.Step+1, p.Way))
+			bar.At(float64(p.Done)/float64(max(p.Total, 1)), fmt.Sprintf("prompt %d, %s", p.Step+1, p.Way))
 		}
 	}
 	report, err := chatdemo.RunClient(ctx, client, o)
 	ended()
-	if err == nil && !c.json {
+	if err == nil && !c.JSON {
 		f.divide(c, len(f.scenarios) > 1)
-		err = report.Print(c.stdout)
+		err = report.Print(c.Stdout)
 	}
 	return report, err
 }

@@ -16,7 +16,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/api/child"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/api/loopback"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/refengine/peerdemo"
@@ -27,18 +28,18 @@ type demoClusterFlags struct {
 	log    bool
 }
 
-func demoClusterCommand() command {
-	return command{
-		name: "demo-cluster", group: "measure", synopsis: flagsOnly,
-		summary: "Three daemons and two engines on this machine: what one computes, another one places",
-		about: `An engine on node a computes documents, and one on node b places them in another order,
+func demoClusterCommand() cli.Command {
+	return cli.Command{
+		Name: "demo-cluster", Group: "measure", Synopsis: cli.FlagsOnly,
+		Summary: "Three daemons and two engines on this machine: what one computes, another one places",
+		About: `An engine on node a computes documents, and one on node b places them in another order,
 from its peer's memory. Then a is killed, b goes on, and a comes back with what its disk
 holds and takes what b has computed meanwhile. c only holds an index. Each answer is
 compared with that of a cache in the engine's own process.
 
 Exit status 1: an answer differs, or nothing came from a peer.`,
-		examples: []string{"", "--json"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"", "--json"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f demoClusterFlags
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
 			fs.BoolVar(&f.log, "log", false, "show what the daemons log")
@@ -47,13 +48,13 @@ Exit status 1: an answer differs, or nothing came from a peer.`,
 	}
 }
 
-func (f *demoClusterFlags) run(ctx context.Context, c *call) (err error) {
+func (f *demoClusterFlags) run(ctx context.Context, c *cli.Call) (err error) {
 	dir, err := os.MkdirTemp("", "spliced-cluster-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	daemons, err := f.start(ctx, dir, c.stderr)
+	daemons, err := f.start(ctx, dir, c.Stderr)
 	defer func() {
 		for _, d := range daemons {
 			err = errors.Join(err, d.Stop())
@@ -74,13 +75,13 @@ func (f *demoClusterFlags) run(ctx context.Context, c *call) (err error) {
 	}
 	o := peerdemo.Options{A: nodes[0], B: nodes[1], Kill: daemons[0].Kill,
 		Restart: func(ctx context.Context) error { return daemons[0].Restart(ctx) }}
-	if !c.json {
-		fmt.Fprintf(c.stdout, "%-5s%-46s%9s%9s%10s%12s  %s\n", "node", "", "tokens", "reused", "computed", "first token", "segments held")
-		o.Step = func(s peerdemo.Step) { printStep(c.stdout, s) }
+	if !c.JSON {
+		fmt.Fprintf(c.Stdout, "%-5s%-46s%9s%9s%10s%12s  %s\n", "node", "", "tokens", "reused", "computed", "first token", "segments held")
+		o.Step = func(s peerdemo.Step) { printStep(c.Stdout, s) }
 	}
 	steps, err := peerdemo.Run(ctx, o)
-	if c.json {
-		err = errors.Join(err, c.document(steps))
+	if c.JSON {
+		err = errors.Join(err, c.Document(steps))
 	}
 	return err
 }

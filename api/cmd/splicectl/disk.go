@@ -9,7 +9,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 	"github.com/spliced-kv/spliced/tiering/disk/offline"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 )
@@ -21,11 +22,11 @@ type diskFlags struct {
 	quiet bool
 }
 
-func diskCommand() command {
-	return command{
-		name: "disk", group: "check", synopsis: "[flags] check|repair|dump DIR",
-		summary: "Check, repair or list the directory of a disk tier while no daemon runs on it",
-		about: `check   compares slab files, catalogue, headers and manifests with each other, and with
+func diskCommand() cli.Command {
+	return cli.Command{
+		Name: "disk", Group: "check", Synopsis: "[flags] check|repair|dump DIR",
+		Summary: "Check, repair or list the directory of a disk tier while no daemon runs on it",
+		About: `check   compares slab files, catalogue, headers and manifests with each other, and with
         -deep reads every payload and compares it with its digests, and counts the extents
         that verify and have no row. Nothing is changed.
 repair  makes the directory one that check finds clean, and forgets as little as that
@@ -45,9 +46,9 @@ has it.
 Exit status: 0 nothing is wrong, or not any more; 1 something is wrong, or could not be
 repaired; 2 wrong usage; 3 the directory was not looked at, or not wholly: it is in use,
 is not there, was written by another version, or its file system has trouble.`,
-		examples: []string{"check /var/lib/spliced", "check --deep /var/lib/spliced --json", "repair /var/lib/spliced", "repair --all /var/lib/spliced", "dump --long /var/lib/spliced"},
-		words:    []string{"check", "repair", "dump"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"check /var/lib/spliced", "check --deep /var/lib/spliced --json", "repair /var/lib/spliced", "repair --all /var/lib/spliced", "dump --long /var/lib/spliced"},
+		Words:    []string{"check", "repair", "dump"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f diskFlags
 			fs.BoolVar(&f.deep, "deep", false, "check: read all payloads too")
 			fs.BoolVar(&f.all, "all", false, "repair: take up what verifies and has no row")
@@ -58,23 +59,23 @@ is not there, was written by another version, or its file system has trouble.`,
 	}
 }
 
-func (f *diskFlags) run(ctx context.Context, c *call) error {
-	if len(c.args) != 2 {
-		return usagef("check, repair or dump, and a directory, not %q", c.args)
+func (f *diskFlags) run(ctx context.Context, c *cli.Call) error {
+	if len(c.Args) != 2 {
+		return cli.Usagef("check, repair or dump, and a directory, not %q", c.Args)
 	}
-	verb, dir := c.args[0], c.args[1]
+	verb, dir := c.Args[0], c.Args[1]
 	if f.deep && verb != "check" {
-		return usagef("--deep goes with check; repair is always deep")
+		return cli.Usagef("--deep goes with check; repair is always deep")
 	}
 	if f.all && verb != "repair" {
-		return usagef("--all goes with repair")
+		return cli.Usagef("--all goes with repair")
 	}
 	if f.long && verb != "dump" {
-		return usagef("--long goes with dump")
+		return cli.Usagef("--long goes with dump")
 	}
 	o := offline.CheckOptions{Deep: f.deep, All: f.all}
 	if !f.quiet {
-		o.Progress = percentOn(c.stderr, verb)
+		o.Progress = percentOn(c.Stderr, verb)
 	}
 	switch verb {
 	case "check":
@@ -82,13 +83,13 @@ func (f *diskFlags) run(ctx context.Context, c *call) error {
 		if err != nil {
 			return notLookedAt(err)
 		}
-		return c.conclude(r, func(w io.Writer) error { return printDiskReport(w, r) }, r.Clean())
+		return c.Conclude(r, func(w io.Writer) error { return printDiskReport(w, r) }, r.Clean())
 	case "repair":
 		return f.repair(ctx, c, dir, o)
 	case "dump":
 		return f.dump(ctx, c, dir)
 	}
-	return usagef("cannot %q a directory: check, repair or dump", verb)
+	return cli.Usagef("cannot %q a directory: check, repair or dump", verb)
 }
 
 // notLookedAt gives errors a status of their own, since they mean that it was not
@@ -108,7 +109,7 @@ func notLookedAt(err error) error {
 	if remedy != "" {
 		err = fmt.Errorf("%w\n%s", err, remedy)
 	}
-	return statusError{exitRefused, err}
+	return cli.StatusError{Status: cli.ExitRefused, Err: err}
 }
 
 // repaired is the JSON form of a repair.
@@ -119,7 +120,7 @@ type repaired struct {
 }
 
 // repair looks again afterwards: what it says about the directory holds now.
-func (f *diskFlags) repair(ctx context.Context, c *call, dir string, o offline.CheckOptions) error {
+func (f *diskFlags) repair(ctx context.Context, c *cli.Call, dir string, o offline.CheckOptions) error {
 	found, err := offline.Repair(ctx, dir, o)
 	if err != nil {
 		return notLookedAt(err)
@@ -129,7 +130,7 @@ func (f *diskFlags) repair(ctx context.Context, c *call, dir string, o offline.C
 		return err
 	}
 	clean := now.Clean() && found.Unread == 0
-	return c.conclude(repaired{Found: *found, Clean: clean, Now: *now}, func(w io.Writer) error { return printRepair(w, found, now) }, clean)
+	return c.Conclude(repaired{Found: *found, Clean: clean, Now: *now}, func(w io.Writer) error { return printRepair(w, found, now) }, clean)
 }
 
 func printRepair(w io.Writer, found, now *offline.Report) error {
@@ -204,7 +205,7 @@ type rowsOut struct {
 	Rows []offline.DumpRow `json:"rows"`
 }
 
-func (f *diskFlags) dump(ctx context.Context, c *call, dir string) error {
+func (f *diskFlags) dump(ctx context.Context, c *cli.Call, dir string) error {
 	out := rowsOut{Rows: []offline.DumpRow{}}
 	err := offline.Dump(ctx, dir, func(r offline.DumpRow) error {
 		out.Rows = append(out.Rows, r)
@@ -213,14 +214,14 @@ func (f *diskFlags) dump(ctx context.Context, c *call, dir string) error {
 	if err != nil {
 		return notLookedAt(err)
 	}
-	if c.json {
-		return c.document(out)
+	if c.JSON {
+		return c.Document(out)
 	}
 	head := []string{"KIND", "KEY", "GENERATION", "ROWS", "RANKS", "BYTES", "CODED", "CREATED", "USED", "TENANT", "MODEL"}
 	if f.long {
 		head = append(head, "RUNS")
 	}
-	t := show.NewTable(c.stdout, head...)
+	t := show.NewTable(c.Stdout, head...)
 	for _, r := range out.Rows {
 		key := r.Key
 		if !f.long {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon"
@@ -116,7 +117,7 @@ func filledDir(t *testing.T) (dir string, keys []profile.SegmentKey) {
 
 func diskJSON[T any](t *testing.T, want int, args ...string) (v T) {
 	t.Helper()
-	code, out, errs := cli(t, append([]string{"disk", "--json", "-quiet"}, args...)...)
+	code, out, errs := ctl(t, append([]string{"disk", "--json", "-quiet"}, args...)...)
 	if code != want {
 		t.Fatalf("disk %q: exit %d, want %d: %s%s", args, code, want, out, errs)
 	}
@@ -129,50 +130,50 @@ func diskJSON[T any](t *testing.T, want int, args ...string) (v T) {
 func TestDiskOfADaemonThatEndedIsClean(t *testing.T) {
 	dir, keys := filledDir(t)
 	for _, deep := range []string{"-deep=false", "-deep"} {
-		r := diskJSON[offline.Report](t, exitOK, "check", deep, dir)
+		r := diskJSON[offline.Report](t, cli.ExitOK, "check", deep, dir)
 		if !r.Clean() || r.Segments != len(keys) || r.Profiles != 1 || (r.PayloadBytes > 0) != (deep == "-deep") {
 			t.Errorf("check %s: %+v", deep, r)
 		}
 	}
-	rows := diskJSON[rowsOut](t, exitOK, "dump", dir).Rows
+	rows := diskJSON[rowsOut](t, cli.ExitOK, "dump", dir).Rows
 	if len(rows) != len(keys) || rows[0].Model != "small" || rows[0].Tenant != "default" || len(rows[0].Runs) == 0 {
 		t.Errorf("dump: %+v", rows)
 	}
-	code, out, _ := cli(t, "disk", "dump", "-long", dir)
+	code, out, _ := ctl(t, "disk", "dump", "-long", dir)
 	for _, k := range keys {
 		if !strings.Contains(out, fmt.Sprintf("%x", k)) {
 			t.Errorf("exit %d: %x is not in\n%s", code, k, out)
 		}
 	}
-	if code, out, errs := cli(t, "disk", "check", "-deep", dir); code != exitOK || !strings.Contains(out, "nothing is wrong") || !strings.Contains(errs, "100 %") {
+	if code, out, errs := ctl(t, "disk", "check", "-deep", dir); code != cli.ExitOK || !strings.Contains(out, "nothing is wrong") || !strings.Contains(errs, "100 %") {
 		t.Errorf("exit %d: %s%s", code, out, errs)
 	}
-	if code, out, _ := cli(t, "disk", "repair", dir); code != exitOK || !strings.Contains(out, "nothing was changed") {
+	if code, out, _ := ctl(t, "disk", "repair", dir); code != cli.ExitOK || !strings.Contains(out, "nothing was changed") {
 		t.Errorf("exit %d: %s", code, out)
 	}
 }
 
 func TestDiskFindsAFlippedByteAndForgetsThatSegmentOnly(t *testing.T) {
 	dir, keys := filledDir(t)
-	row := diskJSON[rowsOut](t, exitOK, "dump", dir).Rows[1]
+	row := diskJSON[rowsOut](t, cli.ExitOK, "dump", dir).Rows[1]
 	// Past the header's block lies the payload.
 	flipByte(t, filepath.Join(dir, "slabs", fmt.Sprintf("%06d.slab", row.Runs[0].Slab)), row.Runs[0].Off+4096+77)
-	if r := diskJSON[offline.Report](t, exitOK, "check", dir); !r.Clean() {
+	if r := diskJSON[offline.Report](t, cli.ExitOK, "check", dir); !r.Clean() {
 		t.Errorf("without -deep payloads are not read: %+v", r.Problems)
 	}
-	r := diskJSON[offline.Report](t, exitFailed, "check", "-deep", dir)
+	r := diskJSON[offline.Report](t, cli.ExitFailed, "check", "-deep", dir)
 	if len(r.Problems) != 1 || r.Problems[0].Key != row.Key || r.Problems[0].Kind != "segment" {
 		t.Errorf("%+v", r.Problems)
 	}
-	code, out, _ := cli(t, "disk", "check", "-deep", "-quiet", dir)
-	if code != exitFailed || !strings.Contains(out, "! segment "+row.Key) || !strings.Contains(out, "1 wrong") {
+	code, out, _ := ctl(t, "disk", "check", "-deep", "-quiet", dir)
+	if code != cli.ExitFailed || !strings.Contains(out, "! segment "+row.Key) || !strings.Contains(out, "1 wrong") {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
-	fixed := diskJSON[repaired](t, exitOK, "repair", dir)
+	fixed := diskJSON[repaired](t, cli.ExitOK, "repair", dir)
 	if !fixed.Clean || fixed.Found.Forgotten != 1 || fixed.Found.Rebuilt || fixed.Now.Segments != len(keys)-1 {
 		t.Errorf("%+v", fixed)
 	}
-	if r := diskJSON[offline.Report](t, exitOK, "check", "-deep", dir); !r.Clean() || r.Segments != len(keys)-1 {
+	if r := diskJSON[offline.Report](t, cli.ExitOK, "check", "-deep", dir); !r.Clean() || r.Segments != len(keys)-1 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -182,11 +183,11 @@ func TestDiskRepairBringsAllBackWithoutACatalogue(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(dir, "index")); err != nil {
 		t.Fatal(err)
 	}
-	if r := diskJSON[offline.Report](t, exitFailed, "check", dir); r.Clean() {
+	if r := diskJSON[offline.Report](t, cli.ExitFailed, "check", dir); r.Clean() {
 		t.Error("a lost catalogue is nothing wrong")
 	}
-	code, out, errs := cli(t, "disk", "repair", "-quiet", dir)
-	if code != exitOK || !strings.Contains(out, fmt.Sprintf("%d segments and 0 checkpoints are in it", len(keys))) {
+	code, out, errs := ctl(t, "disk", "repair", "-quiet", dir)
+	if code != cli.ExitOK || !strings.Contains(out, fmt.Sprintf("%d segments and 0 checkpoints are in it", len(keys))) {
 		t.Fatalf("exit %d:\n%s%s", code, out, errs)
 	}
 	socket, stop := onDisk(t, dir)
@@ -227,15 +228,15 @@ func TestDiskRepairSaysWhatItDid(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "slabs", "000007.slab"), make([]byte, 8192), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r := diskJSON[offline.Report](t, exitFailed, "check", dir); r.Clean() {
+	if r := diskJSON[offline.Report](t, cli.ExitFailed, "check", dir); r.Clean() {
 		t.Error("a damaged header is nothing wrong")
 	}
-	code, out, errs := cli(t, "disk", "repair", "-quiet", dir)
-	if code != exitOK || strings.Contains(out, "nothing was changed") || strings.Contains(out, "deleted") ||
+	code, out, errs := ctl(t, "disk", "repair", "-quiet", dir)
+	if code != cli.ExitOK || strings.Contains(out, "nothing was changed") || strings.Contains(out, "deleted") ||
 		!strings.Contains(out, "1 headers of slab files were written anew") || !strings.Contains(out, "1 slab files that held nothing were removed") {
 		t.Fatalf("exit %d:\n%s%s", code, out, errs)
 	}
-	if r := diskJSON[offline.Report](t, exitOK, "check", "-deep", dir); !r.Clean() || r.Segments != len(keys) {
+	if r := diskJSON[offline.Report](t, cli.ExitOK, "check", "-deep", dir); !r.Clean() || r.Segments != len(keys) {
 		t.Errorf("%+v", r)
 	}
 	// A catalogue that cannot be opened is not one that is damaged.
@@ -244,7 +245,7 @@ func TestDiskRepairSaysWhatItDid(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, verb := range []string{"check", "repair", "dump"} {
-		if code, out, errs := cli(t, "disk", verb, dir); code != exitRefused || out != "" || !strings.Contains(errs, "not a directory") {
+		if code, out, errs := ctl(t, "disk", verb, dir); code != cli.ExitRefused || out != "" || !strings.Contains(errs, "not a directory") {
 			t.Errorf("%s: exit %d, %q, %q", verb, code, out, errs)
 		}
 	}
@@ -254,8 +255,8 @@ func TestDiskThatIsNotLookedAtIsThree(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "disk")
 	_, stop := onDisk(t, dir)
 	for _, verb := range []string{"check", "repair", "dump"} {
-		code, out, errs := cli(t, "disk", verb, dir)
-		if code != exitRefused || out != "" || !strings.Contains(errs, "Stop the daemon") {
+		code, out, errs := ctl(t, "disk", verb, dir)
+		if code != cli.ExitRefused || out != "" || !strings.Contains(errs, "Stop the daemon") {
 			t.Errorf("%s while a daemon runs: exit %d, %q, %q", verb, code, out, errs)
 		}
 	}
@@ -265,8 +266,8 @@ func TestDiskThatIsNotLookedAtIsThree(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at, want := range map[string]string{dir: "77", t.TempDir(): "is what -disk names", filepath.Join(dir, "absent"): ""} {
-		code, out, errs := cli(t, "disk", "check", at)
-		if code != exitRefused || out != "" || !strings.Contains(errs, want) {
+		code, out, errs := ctl(t, "disk", "check", at)
+		if code != cli.ExitRefused || out != "" || !strings.Contains(errs, want) {
 			t.Errorf("%s: exit %d, %q, %q", at, code, out, errs)
 		}
 	}

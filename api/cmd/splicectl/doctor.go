@@ -10,9 +10,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/api/child"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/doctor"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
 	"github.com/spliced-kv/spliced/connector"
 )
 
@@ -32,12 +33,12 @@ type doctorFlags struct {
 	driver string
 }
 
-func doctorCommand() command {
-	return command{
-		name: "doctor", group: "check", synopsis: flagsOnly,
-		summary:  "Prove on this machine that spliced works: kernel, socket, memory, GPU, layouts, a round trip",
-		examples: []string{"", "--self", "--self --gpu", "--socket /run/spliced/spliced.sock --json"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+func doctorCommand() cli.Command {
+	return cli.Command{
+		Name: "doctor", Group: "check", Synopsis: cli.FlagsOnly,
+		Summary:  "Prove on this machine that spliced works: kernel, socket, memory, GPU, layouts, a round trip",
+		Examples: []string{"", "--self", "--self --gpu", "--socket /run/spliced/spliced.sock --json"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f doctorFlags
 			f.target.flagsWith(fs, slowTimeout) // an object store takes its time to be tried
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` (default $SPLICED_SOCKET, or where spliced listens by default)")
@@ -50,12 +51,12 @@ func doctorCommand() command {
 	}
 }
 
-func (f *doctorFlags) run(ctx context.Context, c *call) error {
+func (f *doctorFlags) run(ctx context.Context, c *cli.Call) error {
 	if f.self && (f.socket != "" || f.target.named()) {
-		return usagef("--self examines its own daemon: leave out --socket, --admin and --context")
+		return cli.Usagef("--self examines its own daemon: leave out --socket, --admin and --context")
 	}
 	if f.gpu && !f.self {
-		return usagef("--gpu is for --self: another daemon's GPU is examined in any case")
+		return cli.Usagef("--gpu is for --self: another daemon's GPU is examined in any case")
 	}
 	if !f.self {
 		return f.examine(ctx, c)
@@ -72,7 +73,7 @@ func (f *doctorFlags) run(ctx context.Context, c *call) error {
 	return errors.Join(f.examine(ctx, c), d.Stop())
 }
 
-func (f *doctorFlags) examine(ctx context.Context, c *call) error {
+func (f *doctorFlags) examine(ctx context.Context, c *cli.Call) error {
 	o := doctor.Options{Socket: f.socket, Library: f.driver}
 	if o.Socket == "" {
 		o.Socket = connector.DefaultSocket()
@@ -88,7 +89,7 @@ func (f *doctorFlags) examine(ctx context.Context, c *call) error {
 	defer o.Admin.Close()
 	d := diagnosis{Socket: o.Socket, Checks: doctor.Run(ctx, o)}
 	d.State = doctor.Worst(d.Checks)
-	return c.conclude(d, d.print, d.State != doctor.Fail)
+	return c.Conclude(d, d.print, d.State != doctor.Fail)
 }
 
 func (d *diagnosis) print(w io.Writer) error {

@@ -12,37 +12,38 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
-func drainCommand() command {
-	return command{
-		name: "drain", group: "change", synopsis: flagsOnly,
-		summary:  "Have a node take no new clients and fills, and report itself unready",
-		about:    "To be done before a node goes. Engines go on without it: they compute what they would have found.",
-		examples: []string{"--dry-run", "-y", "--undo"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+func drainCommand() cli.Command {
+	return cli.Command{
+		Name: "drain", Group: "change", Synopsis: cli.FlagsOnly,
+		Summary:  "Have a node take no new clients and fills, and report itself unready",
+		About:    "To be done before a node goes. Engines go on without it: they compute what they would have found.",
+		Examples: []string{"--dry-run", "-y", "--undo"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target
 			var undo, dry, yes bool
 			t.flags(fs)
 			fs.BoolVar(&undo, "undo", false, "take clients and fills again")
 			fs.BoolVar(&dry, "dry-run", false, "ask whether it could be, and change nothing")
 			fs.BoolVarP(&yes, "yes", "y", false, "do not ask on a terminal")
-			return func(ctx context.Context, c *call) error {
+			return func(ctx context.Context, c *cli.Call) error {
 				client, err := t.client()
 				if err != nil {
 					return err
 				}
 				defer client.Close()
-				if !undo && !dry && !yes && c.asks() && !c.ask("Engines will find nothing on this node any more. Drain it?") {
+				if !undo && !dry && !yes && asks(c) && !ask(c, "Engines will find nothing on this node any more. Drain it?") {
 					return errors.New("nothing was changed")
 				}
 				done, err := client.Drain(ctx, undo, dry)
 				if err != nil {
 					return err
 				}
-				if c.json {
-					return c.document(done)
+				if c.JSON {
+					return c.Document(done)
 				}
 				return printDrained(c, &done)
 			}
@@ -50,7 +51,7 @@ func drainCommand() command {
 	}
 }
 
-func printDrained(c *call, d *api.Drained) error {
+func printDrained(c *cli.Call, d *api.Drained) error {
 	text := "The node drains"
 	switch {
 	case d.DryRun && d.Draining:
@@ -60,16 +61,16 @@ func printDrained(c *call, d *api.Drained) error {
 	case !d.Draining:
 		text = "The node does not drain"
 	}
-	_, err := fmt.Fprintf(c.stdout, "%s: %d connections are there, with %d leases.\n", text, d.Connections, d.Leases)
+	_, err := fmt.Fprintf(c.Stdout, "%s: %d connections are there, with %d leases.\n", text, d.Connections, d.Leases)
 	return err
 }
 
 // asks reports whether somebody is there to be asked: a question would stand in a document.
-func (c *call) asks() bool { return !c.json && terminal.Is(os.Stdin) }
+func asks(c *cli.Call) bool { return !c.JSON && terminal.Is(os.Stdin) }
 
 // ask is true where the answer is yes.
-func (c *call) ask(question string) bool {
-	fmt.Fprintf(c.stderr, "%s [y/N] ", question)
+func ask(c *cli.Call, question string) bool {
+	fmt.Fprintf(c.Stderr, "%s [y/N] ", question)
 	return agreed(os.Stdin)
 }
 

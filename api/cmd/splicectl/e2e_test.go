@@ -16,8 +16,9 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/child"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/doctor"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/torture"
 	"github.com/spliced-kv/spliced/connector"
@@ -96,7 +97,7 @@ func daemonForTest(t *testing.T) *child.Daemon {
 }
 
 func TestDoctorProvesARoundTripOnItsOwnDaemon(t *testing.T) {
-	out, _ := splicectl(t, exitOK, "doctor", "--self", "--json")
+	out, _ := splicectl(t, cli.ExitOK, "doctor", "--self", "--json")
 	var d diagnosis
 	if err := json.Unmarshal([]byte(out), &d); err != nil {
 		t.Fatal(err)
@@ -122,7 +123,7 @@ func TestDoctorNamesWhatIsMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for socket, want := range map[string]string{filepath.Join(dir, "absent"): "does not exist", file: "is not a socket"} {
-		out, _ := splicectl(t, exitFailed, "doctor", "-socket", socket)
+		out, _ := splicectl(t, cli.ExitFailed, "doctor", "-socket", socket)
 		if !strings.Contains(out, want) || !strings.Contains(out, "→") {
 			t.Errorf("%s: %q or a remedy is missing in:\n%s", socket, want, out)
 		}
@@ -131,7 +132,7 @@ func TestDoctorNamesWhatIsMissing(t *testing.T) {
 
 func TestDoctorLeavesNothingBehindInALivingDaemon(t *testing.T) {
 	d := daemonForTest(t)
-	splicectl(t, exitOK, "doctor", "-socket", d.Socket)
+	splicectl(t, cli.ExitOK, "doctor", "-socket", d.Socket)
 	// The daemon learns of a closed connection a moment later.
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		connections, err := d.API().Connections(t.Context())
@@ -159,7 +160,7 @@ func TestDoctorLeavesNothingBehindInALivingDaemon(t *testing.T) {
 func TestListingsOfALivingDaemon(t *testing.T) {
 	d := daemonForTest(t)
 	for _, kind := range []string{"segments", "checkpoints", "profiles", "pools", "connections"} {
-		out, _ := splicectl(t, exitOK, "ls", kind, "--json", "-admin", d.Admin)
+		out, _ := splicectl(t, cli.ExitOK, "ls", kind, "--json", "-admin", d.Admin)
 		var v struct {
 			Items []any
 			More  bool
@@ -167,14 +168,14 @@ func TestListingsOfALivingDaemon(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &v); err != nil || v.Items == nil {
 			t.Errorf("%s: %v in %s", kind, err, out)
 		}
-		splicectl(t, exitOK, "ls", kind, "-admin", d.Admin)
+		splicectl(t, cli.ExitOK, "ls", kind, "-admin", d.Admin)
 	}
-	out, _ := splicectl(t, exitOK, "stats", "--json", "-admin", d.Admin)
+	out, _ := splicectl(t, cli.ExitOK, "stats", "--json", "-admin", d.Admin)
 	var s nodeStats
 	if err := json.Unmarshal([]byte(out), &s); err != nil || !s.Status.Ready || len(s.Pools) < 2 || len(s.Counters) == 0 {
 		t.Errorf("stats: %v %s", err, out)
 	}
-	_, errs := splicectl(t, exitFailed, "inspect", "ab", "-admin", d.Admin)
+	_, errs := splicectl(t, cli.ExitFailed, "inspect", "ab", "-admin", d.Admin)
 	if !strings.Contains(errs, "no segment begins with") {
 		t.Errorf("inspect: %s", errs)
 	}
@@ -182,7 +183,7 @@ func TestListingsOfALivingDaemon(t *testing.T) {
 	if err := os.WriteFile(file, []byte("1 2 3"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, errs = splicectl(t, exitFailed, "locate", "-admin", d.Admin, "-model", "nobody's", file); !strings.Contains(errs, "no engine has registered") {
+	if _, errs = splicectl(t, cli.ExitFailed, "locate", "-admin", d.Admin, "-model", "nobody's", file); !strings.Contains(errs, "no engine has registered") {
 		t.Errorf("locate: %s", errs)
 	}
 	if ready, err := d.API().Ready(t.Context()); err != nil || ready.Status == api.HealthUnavailable {
@@ -191,7 +192,7 @@ func TestListingsOfALivingDaemon(t *testing.T) {
 }
 
 func TestBenchPrintsEveryRow(t *testing.T) {
-	out, _ := splicectl(t, exitOK, "bench", "--suite", "smoke", "--json")
+	out, _ := splicectl(t, cli.ExitOK, "bench", "--suite", "smoke", "--json")
 	var r bench.Report
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)
@@ -229,7 +230,7 @@ func TestBenchPrintsEveryRow(t *testing.T) {
 }
 
 func TestDemoServesRequestsThroughItsOwnDaemon(t *testing.T) {
-	out, errs := splicectl(t, exitOK, "demo", "-scenario", "rag", "-requests", "2", "--json")
+	out, errs := splicectl(t, cli.ExitOK, "demo", "-scenario", "rag", "-requests", "2", "--json")
 	var r struct {
 		Requests int
 		Sentence string
@@ -252,7 +253,7 @@ func TestDemoAsksATrainedModel(t *testing.T) {
 	if _, err := os.Stat(model); errors.Is(err, fs.ErrNotExist) {
 		t.Skip("the trained model is not here:", err)
 	}
-	out, _ := splicectl(t, exitOK, "demo", "-scenario", "questions", "-model", model, "-requests", "2", "-quiet", "--json")
+	out, _ := splicectl(t, cli.ExitOK, "demo", "-scenario", "questions", "-model", model, "-requests", "2", "-quiet", "--json")
 	var r struct{ Questions *ragdemo.Report }
 	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Questions == nil {
 		t.Fatalf("%v: %s", err, out)
@@ -263,18 +264,18 @@ func TestDemoAsksATrainedModel(t *testing.T) {
 }
 
 func TestDemoSaysThatThereIsNoTrainedModel(t *testing.T) {
-	out, errs := splicectl(t, exitOK, "demo", "-scenario", "questions", "-quiet", "--json")
+	out, errs := splicectl(t, cli.ExitOK, "demo", "-scenario", "questions", "-quiet", "--json")
 	if strings.TrimSpace(out) != "{}" || !strings.Contains(errs, "no trained model") {
 		t.Errorf("%s%s", out, errs)
 	}
-	_, errs = splicectl(t, exitFailed, "demo", "-scenario", "questions", "-model", t.TempDir(), "-quiet")
+	_, errs = splicectl(t, cli.ExitFailed, "demo", "-scenario", "questions", "-model", t.TempDir(), "-quiet")
 	if !strings.Contains(errs, "config.json") {
 		t.Errorf("%s", errs)
 	}
 }
 
 func TestDemoWithoutAKill(t *testing.T) {
-	out, _ := splicectl(t, exitOK, "demo", "-scenario", "rag,chat", "-requests", "1", "-turns", "4", "-no-kill", "-quiet", "--json")
+	out, _ := splicectl(t, cli.ExitOK, "demo", "-scenario", "rag,chat", "-requests", "1", "-turns", "4", "-no-kill", "-quiet", "--json")
 	var r struct {
 		ragdemo.Report
 		Chat *chatdemo.Report
@@ -290,7 +291,7 @@ func TestDemoWithoutAKill(t *testing.T) {
 // The seed's kills come late enough that something is acknowledged at all levels.
 func TestTortureOfADaemon(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "kept")
-	out, errs := splicectl(t, exitOK, "torture", "-loops", "2", "-power", "3", "-seed", tortureSeed, "-dir", dir, "--json")
+	out, errs := splicectl(t, cli.ExitOK, "torture", "-loops", "2", "-power", "3", "-seed", tortureSeed, "-dir", dir, "--json")
 	var r torture.Report
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)
@@ -305,7 +306,7 @@ func TestTortureOfADaemon(t *testing.T) {
 	if !strings.Contains(errs, "loop 2 of 2") {
 		t.Errorf("no progress: %s", errs)
 	}
-	_, errs = splicectl(t, exitFailed, "torture", "-loops", "1", "-dir", dir)
+	_, errs = splicectl(t, cli.ExitFailed, "torture", "-loops", "1", "-dir", dir)
 	if !strings.Contains(errs, "is not empty") {
 		t.Errorf("a directory that is in use: %s", errs)
 	}
@@ -315,7 +316,7 @@ const tortureSeed = "16"
 
 // A soak too short for slopes: what clients of all kinds leave behind is right.
 func TestSoakOfADaemon(t *testing.T) {
-	out, errs := splicectl(t, exitOK, "torture", "-soak", "6s", "-every", "2s", "-seed", tortureSeed, "--json")
+	out, errs := splicectl(t, cli.ExitOK, "torture", "-soak", "6s", "-every", "2s", "-seed", tortureSeed, "--json")
 	var r torture.SoakReport
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)
@@ -339,10 +340,10 @@ func TestSoakOfADaemon(t *testing.T) {
 }
 
 func TestDemoRefusesWrongUsage(t *testing.T) {
-	splicectl(t, exitUsage, "demo", "-seam", "0")
-	splicectl(t, exitUsage, "demo", "-scenario", "rag,golf")
-	splicectl(t, exitUsage, "demo", "-turns", "-1")
-	splicectl(t, exitUsage, "demo", "extra")
+	splicectl(t, cli.ExitUsage, "demo", "-seam", "0")
+	splicectl(t, cli.ExitUsage, "demo", "-scenario", "rag,golf")
+	splicectl(t, cli.ExitUsage, "demo", "-turns", "-1")
+	splicectl(t, cli.ExitUsage, "demo", "extra")
 }
 
 // publish puts one segment of a small model and answers its key.
@@ -386,18 +387,18 @@ func publish(t *testing.T, socket string) api.Digest {
 func TestSegmentIsListedInspectedAndRemoved(t *testing.T) {
 	d := daemonForTest(t)
 	key := publish(t, d.Socket)
-	out, _ := splicectl(t, exitOK, "ls", "-admin", d.Admin, "-long", "-tenant", "default")
+	out, _ := splicectl(t, cli.ExitOK, "ls", "-admin", d.Admin, "-long", "-tenant", "default")
 	if !strings.Contains(out, key.String()) || !strings.Contains(out, "small") {
 		t.Errorf("ls:\n%s", out)
 	}
 	for filter, want := range map[string]int{key.String()[:7]: 1, "": 1, flip(key).String()[:1]: 0} {
-		out, _ := splicectl(t, exitOK, "ls", "--json", "-admin", d.Admin, "-key-prefix", filter)
+		out, _ := splicectl(t, cli.ExitOK, "ls", "--json", "-admin", d.Admin, "-key-prefix", filter)
 		var v listed[api.Segment]
 		if err := json.Unmarshal([]byte(out), &v); err != nil || len(v.Items) != want {
 			t.Errorf("prefix %q: %d items, want %d (%v)", filter, len(v.Items), want, err)
 		}
 	}
-	out, _ = splicectl(t, exitOK, "inspect", key.String()[:12], "--json", "-admin", d.Admin)
+	out, _ = splicectl(t, cli.ExitOK, "inspect", key.String()[:12], "--json", "-admin", d.Admin)
 	var s api.SegmentDetail
 	if err := json.Unmarshal([]byte(out), &s); err != nil || s.Key != key || s.Publisher != "publisher" || s.Tokens != 3 {
 		t.Errorf("inspect: %v %s", err, out)
@@ -406,29 +407,29 @@ func TestSegmentIsListedInspectedAndRemoved(t *testing.T) {
 	if len(s.Parts) != 2*3+2*2 || s.State != "published" || s.Role != "first" || !slices.Equal(s.Tiers, []string{"dram"}) || s.Level != api.LevelMemory {
 		t.Errorf("inspect: %d parts of %+v", len(s.Parts), s.Segment)
 	}
-	if out, _ = splicectl(t, exitOK, "inspect", key.String(), "-admin", d.Admin); !strings.Contains(out, "conv") {
+	if out, _ = splicectl(t, cli.ExitOK, "inspect", key.String(), "-admin", d.Admin); !strings.Contains(out, "conv") {
 		t.Errorf("inspect:\n%s", out)
 	}
 	if _, err := d.API().Remove(t.Context(), key, false); err != nil {
 		t.Error(err)
 	}
-	splicectl(t, exitFailed, "inspect", key.String(), "-admin", d.Admin)
+	splicectl(t, cli.ExitFailed, "inspect", key.String(), "-admin", d.Admin)
 }
 
 func TestWhatAnEngineToldIsShown(t *testing.T) {
 	d := daemonForTest(t)
-	splicectl(t, exitOK, "demo", "-scenario", "rag", "-requests", "1", "-quiet", "-socket", d.Socket)
-	out, _ := splicectl(t, exitOK, "ls", "requests", "--json", "-admin", d.Admin)
+	splicectl(t, cli.ExitOK, "demo", "-scenario", "rag", "-requests", "1", "-quiet", "-socket", d.Socket)
+	out, _ := splicectl(t, cli.ExitOK, "ls", "requests", "--json", "-admin", d.Admin)
 	var v listed[api.Request]
 	if err := json.Unmarshal([]byte(out), &v); err != nil || len(v.Items) == 0 {
 		t.Fatalf("ls requests: %v %s", err, out)
 	}
-	out, _ = splicectl(t, exitOK, "trace", "--json", "-admin", d.Admin)
+	out, _ = splicectl(t, cli.ExitOK, "trace", "--json", "-admin", d.Admin)
 	var r api.Request
 	if err := json.Unmarshal([]byte(out), &r); err != nil || r.ID != v.Items[0].ID || r.Prompt == 0 || len(r.Spans) == 0 || uint64(r.Spans[len(r.Spans)-1].End) != r.Prompt {
 		t.Errorf("trace: %v %s", err, out)
 	}
-	out, _ = splicectl(t, exitOK, "usage", "--json", "-admin", d.Admin)
+	out, _ = splicectl(t, cli.ExitOK, "usage", "--json", "-admin", d.Admin)
 	var u listed[api.Usage]
 	if err := json.Unmarshal([]byte(out), &u); err != nil || len(u.Items) != 1 || u.Items[0].Requests != uint64(len(v.Items)) {
 		t.Errorf("usage: %v %s", err, out)
@@ -437,14 +438,14 @@ func TestWhatAnEngineToldIsShown(t *testing.T) {
 	for line, texts := range map[string][]string{
 		"stats": {"token hit ratio  " + hit}, "trace": {"tokens segments placed", "computed at joins"}, "usage": {hit}, "ls tenants": {hit},
 	} {
-		out, _ := splicectl(t, exitOK, append(strings.Fields(line), "-admin", d.Admin)...)
+		out, _ := splicectl(t, cli.ExitOK, append(strings.Fields(line), "-admin", d.Admin)...)
 		for _, text := range texts {
 			if !strings.Contains(out, text) {
 				t.Errorf("%s has no %q:\n%s", line, text, out)
 			}
 		}
 	}
-	if _, errs := splicectl(t, exitFailed, "usage", "-tenant", "nobody", "-admin", d.Admin); !strings.Contains(errs, "no such tenant") {
+	if _, errs := splicectl(t, cli.ExitFailed, "usage", "-tenant", "nobody", "-admin", d.Admin); !strings.Contains(errs, "no such tenant") {
 		t.Errorf("%s", errs)
 	}
 }

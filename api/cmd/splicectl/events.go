@@ -10,26 +10,27 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
 type eventFlags struct {
 	target target
 	query  api.EventQuery
-	kinds  list
+	kinds  cli.List
 	follow bool
 	after  uint64
 }
 
-func eventsCommand() command {
-	return command{
-		name: "events", group: "look", synopsis: flagsOnly, listing: true,
-		summary: "Tell what happens on a node: what comes, leaves and moves, requests, states, who attaches",
-		about: "Without -f the last --limit events are listed of those that the node still has. With -f they are told\n" +
+func eventsCommand() cli.Command {
+	return cli.Command{
+		Name: "events", Group: "look", Synopsis: cli.FlagsOnly, Listing: true,
+		Summary: "Tell what happens on a node: what comes, leaves and moves, requests, states, who attaches",
+		About: "Without -f the last --limit events are listed of those that the node still has. With -f they are told\n" +
 			"as they come, until interrupted, also over restarts of the daemon; with -o json one document a line.",
-		examples: []string{"-f", "-f --kind evicted,request --tenant team-a", "-n 20", "--kind changed -o json"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"-f", "-f --kind evicted,request --tenant team-a", "-n 20", "--kind changed -o json"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f eventFlags
 			f.target.flags(fs)
 			fs.BoolVarP(&f.follow, "follow", "f", false, "go on telling")
@@ -42,20 +43,20 @@ func eventsCommand() command {
 	}
 }
 
-func (f *eventFlags) run(ctx context.Context, c *call) error {
+func (f *eventFlags) run(ctx context.Context, c *cli.Call) error {
 	switch {
 	case f.query.Limit < 1 || f.query.Limit > api.MaxLimit:
-		return usagef("--limit %d is not from 1 to %d", f.query.Limit, api.MaxLimit)
-	case f.follow && c.flags.Changed("limit"):
-		return usagef("--limit and -f do not go together; --after says where to begin")
+		return cli.Usagef("--limit %d is not from 1 to %d", f.query.Limit, api.MaxLimit)
+	case f.follow && c.Flags.Changed("limit"):
+		return cli.Usagef("--limit and -f do not go together; --after says where to begin")
 	}
 	for _, kind := range f.kinds {
 		if !slices.Contains(api.EventKinds, kind) {
-			return usagef("no kind %q, want some of %s", kind, strings.Join(api.EventKinds, ", "))
+			return cli.Usagef("no kind %q, want some of %s", kind, strings.Join(api.EventKinds, ", "))
 		}
 	}
 	f.query.Kinds = f.kinds
-	if c.flags.Changed("after") {
+	if c.Flags.Changed("after") {
 		f.query.After = &f.after
 	}
 	client, err := f.target.client()
@@ -75,11 +76,11 @@ func (f *eventFlags) run(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.page(show.Of(items, more, eventView(c)))
+	return c.Page(show.Of(items, more, eventView(c)))
 }
 
 // tell prints events as they come, until the context ends.
-func (f *eventFlags) tell(ctx context.Context, c *call, client *api.Client) error {
+func (f *eventFlags) tell(ctx context.Context, c *cli.Call, client *api.Client) error {
 	err := client.Events(ctx, f.query, func(e api.Event) error { return printEvent(c, &e) })
 	if ctx.Err() != nil {
 		return nil
@@ -87,24 +88,24 @@ func (f *eventFlags) tell(ctx context.Context, c *call, client *api.Client) erro
 	return err
 }
 
-func printEvent(c *call, e *api.Event) error {
-	switch c.output {
-	case formJSON:
-		return json.NewEncoder(c.stdout).Encode(e)
-	case formYAML:
-		fmt.Fprintln(c.stdout, "---")
-		return c.document(e)
+func printEvent(c *cli.Call, e *api.Event) error {
+	switch c.Output {
+	case cli.FormJSON:
+		return json.NewEncoder(c.Stdout).Encode(e)
+	case cli.FormYAML:
+		fmt.Fprintln(c.Stdout, "---")
+		return c.Document(e)
 	}
-	_, err := fmt.Fprintf(c.stdout, "%s  %-9s  %s\n", e.At.Local().Format("15:04:05.000"), e.Kind, terminal.Line(eventText(c, e)))
+	_, err := fmt.Fprintf(c.Stdout, "%s  %-9s  %s\n", e.At.Local().Format("15:04:05.000"), e.Kind, terminal.Line(eventText(c, e)))
 	return err
 }
 
 // eventText is an event in one line.
-func eventText(c *call, e *api.Event) string {
+func eventText(c *cli.Call, e *api.Event) string {
 	var parts []string
 	add := func(format string, a ...any) { parts = append(parts, fmt.Sprintf(format, a...)) }
 	if e.Key != nil {
-		add("%s %s", e.Object, c.keyOf(*e.Key, false))
+		add("%s %s", e.Object, keyOf(c, *e.Key, false))
 	}
 	if e.Tenant != "" {
 		add("tenant %s", e.Tenant)
@@ -139,7 +140,7 @@ func eventText(c *call, e *api.Event) string {
 	return strings.Join(parts, ", ")
 }
 
-func eventView(c *call) show.View[api.Event] {
+func eventView(c *cli.Call) show.View[api.Event] {
 	return show.View[api.Event]{Columns: []string{"ID", "AT", "KIND", "WHAT"}, Row: func(e *api.Event) []any {
 		return []any{e.ID, e.At.Local().Format("2006-01-02 15:04:05.000"), e.Kind, eventText(c, e)}
 	}}

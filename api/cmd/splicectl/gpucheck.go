@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/gpucheck"
 )
@@ -37,11 +38,11 @@ type gpuCheckFlags struct {
 	quiet  bool
 }
 
-func gpuCheckCommand() command {
-	return command{
-		name: "gpu-check", group: "check", synopsis: "[flags] [FILE]",
-		summary: "Check a GPU: kernels against the CPU, speed beside its limits, memory and order between processes",
-		about: `Every kernel runs on fresh random inputs and is compared with the CPU. Compose, rotate,
+func gpuCheckCommand() cli.Command {
+	return cli.Command{
+		Name: "gpu-check", Group: "check", Synopsis: "[flags] [FILE]",
+		Summary: "Check a GPU: kernels against the CPU, speed beside its limits, memory and order between processes",
+		About: `Every kernel runs on fresh random inputs and is compared with the CPU. Compose, rotate,
 replay and digests are timed beside plain copies of as many bytes, taken in turn with them, on
 inputs that no cache holds; copies between memory and the GPU beside raw pinned copies. A second
 process maps memory of this one by both ways, exchanges sequence numbers with it under load, and
@@ -55,8 +56,8 @@ JSON after every part, beside the table; --json prints it instead of the table. 
 for figures that mean something. With -sizes small the figures mean nothing on any GPU.
 
 Exit status 1: a check failed or a bar was missed. 3: no driver or no GPU, nothing was checked.`,
-		examples: []string{"", "--json gpu-check.json", "--device GPU-8a2f4c1e-... --python python3", "--sizes small --json"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"", "--json gpu-check.json", "--device GPU-8a2f4c1e-... --python python3", "--sizes small --json"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f gpuCheckFlags
 			fs.StringVar(&f.Library, "library", "", "`path` of the driver (default libcuda.so.1)")
 			fs.StringVar(&f.Device, "device", "", "`UUID` of the GPU (default: the first)")
@@ -75,16 +76,16 @@ Exit status 1: a check failed or a bar was missed. 3: no driver or no GPU, nothi
 	}
 }
 
-func (f *gpuCheckFlags) run(ctx context.Context, c *call) error {
+func (f *gpuCheckFlags) run(ctx context.Context, c *cli.Call) error {
 	switch {
-	case len(c.args) > 1:
-		return usagef("want one file at most, got %q", c.args)
+	case len(c.Args) > 1:
+		return cli.Usagef("want one file at most, got %q", c.Args)
 	case f.sizes == "full":
 		f.Sizes = gpucheck.Full()
 	case f.sizes == "small":
 		f.Sizes = gpucheck.Small()
 	default:
-		return usagef("no sizes %q, want full or small", f.sizes)
+		return cli.Usagef("no sizes %q, want full or small", f.sizes)
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -93,7 +94,7 @@ func (f *gpuCheckFlags) run(ctx context.Context, c *call) error {
 	for f.Seed == 0 {
 		f.Seed = rand.Uint64()
 	}
-	f.Commit, f.Self, f.Stderr = commit, []string{self, gpuCheckChild}, c.stderr
+	f.Commit, f.Self, f.Stderr = commit, []string{self, gpuCheckChild}, c.Stderr
 	f.Also, f.Isolated, f.Save = f.parts(), f.isolated, f.save(c)
 	if f.only != "" {
 		f.Only = strings.Split(f.only, ",")
@@ -101,13 +102,13 @@ func (f *gpuCheckFlags) run(ctx context.Context, c *call) error {
 	if !f.quiet {
 		start := time.Now()
 		f.Progress = func(next string, limit time.Duration) {
-			fmt.Fprintf(c.stderr, "%4.0f s  %s, %.0f s at most\n", time.Since(start).Seconds(), next, limit.Seconds())
+			fmt.Fprintf(c.Stderr, "%4.0f s  %s, %.0f s at most\n", time.Since(start).Seconds(), next, limit.Seconds())
 		}
 	}
 	report, err := gpucheck.Run(ctx, f.Options)
 	if report == nil {
 		if errors.Is(err, gpuipc.ErrUnavailable) {
-			err = statusError{exitRefused, fmt.Errorf("nothing to check on: %w", err)}
+			err = cli.StatusError{Status: cli.ExitRefused, Err: fmt.Errorf("nothing to check on: %w", err)}
 		}
 		return err
 	}
@@ -115,7 +116,7 @@ func (f *gpuCheckFlags) run(ctx context.Context, c *call) error {
 		return err
 	}
 	if !report.OK() {
-		return errFailed
+		return cli.ErrFailed
 	}
 	return nil
 }
@@ -132,11 +133,11 @@ func (f *gpuCheckFlags) isolated(o *gpucheck.Options, part string) (*exec.Cmd, e
 }
 
 // save writes the report to the file that was named, whole or not at all.
-func (f *gpuCheckFlags) save(c *call) func(*gpucheck.Report) error {
-	if len(c.args) == 0 {
+func (f *gpuCheckFlags) save(c *cli.Call) func(*gpucheck.Report) error {
+	if len(c.Args) == 0 {
 		return nil
 	}
-	file := c.args[0]
+	file := c.Args[0]
 	if info, err := os.Stat(file); err == nil && info.IsDir() {
 		file = filepath.Join(file, gpuCheckFile)
 	}
@@ -157,11 +158,11 @@ func (f *gpuCheckFlags) save(c *call) func(*gpucheck.Report) error {
 	}
 }
 
-func (f *gpuCheckFlags) show(c *call, r *gpucheck.Report) error {
-	if c.json && len(c.args) == 0 {
-		return c.document(r)
+func (f *gpuCheckFlags) show(c *cli.Call, r *gpucheck.Report) error {
+	if c.JSON && len(c.Args) == 0 {
+		return c.Document(r)
 	}
-	return r.Table(c.stdout)
+	return r.Table(c.Stdout)
 }
 
 // kernelModule is the version of NVIDIA's kernel module, as ", 570.86.15"; empty where it cannot
@@ -181,29 +182,29 @@ func kernelModule() string {
 }
 
 // gpuCheckChildCommand is the second process of a check.
-func gpuCheckChildCommand() command {
-	return command{
-		name: gpuCheckChild, summary: "The other side of descriptor 3 (started by gpu-check)", hidden: true,
-		setup: func(*pflag.FlagSet) func(context.Context, *call) error {
-			return func(ctx context.Context, _ *call) error { return gpucheck.Child(ctx) }
+func gpuCheckChildCommand() cli.Command {
+	return cli.Command{
+		Name: gpuCheckChild, Summary: "The other side of descriptor 3 (started by gpu-check)", Hidden: true,
+		Setup: func(*pflag.FlagSet) func(context.Context, *cli.Call) error {
+			return func(ctx context.Context, _ *cli.Call) error { return gpucheck.Child(ctx) }
 		},
 	}
 }
 
 // gpuCheckPartCommand is the process of one part, or of some without a time each: options on standard input, rows on standard output.
-func gpuCheckPartCommand() command {
-	return command{
-		name: gpuCheckPart, summary: "Parts of a check (started by gpu-check)", hidden: true,
-		setup: func(*pflag.FlagSet) func(context.Context, *call) error {
-			return func(ctx context.Context, c *call) error {
+func gpuCheckPartCommand() cli.Command {
+	return cli.Command{
+		Name: gpuCheckPart, Summary: "Parts of a check (started by gpu-check)", Hidden: true,
+		Setup: func(*pflag.FlagSet) func(context.Context, *cli.Call) error {
+			return func(ctx context.Context, c *cli.Call) error {
 				var f gpuCheckFlags
 				if err := json.NewDecoder(os.Stdin).Decode(&f); err != nil {
 					return err
 				}
-				f.Also, f.Stderr = f.parts(), c.stderr
+				f.Also, f.Stderr = f.parts(), c.Stderr
 				var failed []error
-				for _, part := range c.args {
-					failed = append(failed, gpucheck.RunPart(ctx, &f.Options, part, c.stdout))
+				for _, part := range c.Args {
+					failed = append(failed, gpucheck.RunPart(ctx, &f.Options, part, c.Stdout))
 				}
 				return errors.Join(failed...)
 			}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/fakecuda"
 )
 
@@ -74,7 +75,7 @@ func TestTheBundleChecksADeviceFromEndToEnd(t *testing.T) {
 	library := fakecuda.Build(t)
 	env := append(fakecuda.Setup{Dir: t.TempDir()}.Env(library), "PATH="+withSanitizer(t, ""))
 	code, dir, out := runBundle(t, env, "--library", library, "--sizes", "small", "--seed", "5", "--time", "30m")
-	if code != exitOK && code != exitFailed { // bars of speed are missed on a CPU
+	if code != cli.ExitOK && code != cli.ExitFailed { // bars of speed are missed on a CPU
 		t.Fatalf("exit %d\n%s", code, out)
 	}
 	b, err := os.ReadFile(filepath.Join(dir, "gpu-check.json"))
@@ -127,7 +128,7 @@ func TestTheBundleChecksADeviceFromEndToEnd(t *testing.T) {
 
 func TestTheBundleSaysThatThereIsNoDriver(t *testing.T) {
 	code, dir, out := runBundle(t, nil, "--library", "/nonexistent/libcuda.so.1")
-	if code != exitRefused || !strings.Contains(out, "nothing to check on") {
+	if code != cli.ExitRefused || !strings.Contains(out, "nothing to check on") {
 		t.Errorf("exit %d: %s", code, out)
 	}
 	if files, _ := filepath.Glob(filepath.Join(dir, "*")); len(files) > 0 {
@@ -152,7 +153,7 @@ func TestWhatTheSanitizerFindsIsARow(t *testing.T) {
 	path := withSanitizer(t, "echo '========= Invalid __global__ write of size 4 bytes'; exit 86")
 	env := append(fakecuda.Setup{Dir: t.TempDir()}.Env(library), "PATH="+path)
 	code, _, out := runBundle(t, env, "--library", library, "--sizes", "small", "--time", "30m", "--only", "compute-sanitizer: racecheck")
-	if code != exitFailed || !strings.Contains(out, "it found something: Invalid __global__ write of size 4 bytes") {
+	if code != cli.ExitFailed || !strings.Contains(out, "it found something: Invalid __global__ write of size 4 bytes") {
 		t.Errorf("exit %d\n%s", code, out)
 	}
 }

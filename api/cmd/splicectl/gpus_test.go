@@ -4,7 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/api/child"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/fakecuda"
 )
 
@@ -21,7 +22,7 @@ func TestEachGPUOfADaemonIsShown(t *testing.T) {
 		{"doctor -socket " + d.Socket + " -driver " + library, "gpu of the daemon GPU-fa4e0000-0000-0000-0000-00000000d001", "gpu of the daemon GPU-fa4e0000-0000-0000-0000-00000000d002",
 			"missing: " + absent, "mapped by descriptors"},
 	} {
-		out, _ := splicectl(t, exitOK, append(strings.Fields(text[0]), "-admin", d.Admin)...)
+		out, _ := splicectl(t, cli.ExitOK, append(strings.Fields(text[0]), "-admin", d.Admin)...)
 		for _, part := range text[1:] {
 			if !strings.Contains(out, part) {
 				t.Errorf("%s has no %q:\n%s", text[0], part, out)

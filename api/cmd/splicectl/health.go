@@ -9,24 +9,25 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 )
 
-func healthCommand() command {
-	return command{
-		name: "health", group: "look", synopsis: flagsOnly,
-		summary: "Say whether nodes are ready, and what is not well with them",
-		about: "Exit status 1: a node does not answer, or serves no engines. One that is degraded works with less, and is\n" +
+func healthCommand() cli.Command {
+	return cli.Command{
+		Name: "health", Group: "look", Synopsis: cli.FlagsOnly,
+		Summary: "Say whether nodes are ready, and what is not well with them",
+		About: "Exit status 1: a node does not answer, or serves no engines. One that is degraded works with less, and is\n" +
 			"status 0.",
-		examples: []string{"", "--all-contexts", "--members --admin http://10.0.0.1:9400 --json", "-w"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"", "--all-contexts", "--members --admin http://10.0.0.1:9400 --json", "-w"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target
 			var w watcher
 			t.flags(fs)
 			t.nodeFlags(fs)
 			w.flags(fs)
-			return func(ctx context.Context, c *call) error {
-				return w.run(ctx, c, func(ctx context.Context, c *call) error { return showHealth(ctx, c, &t) })
+			return func(ctx context.Context, c *cli.Call) error {
+				return w.run(ctx, c, func(ctx context.Context, c *cli.Call) error { return showHealth(ctx, c, &t) })
 			}
 		},
 	}
@@ -39,7 +40,7 @@ type nodeHealth struct {
 	Error string `json:"error,omitempty"`
 }
 
-func showHealth(ctx context.Context, c *call, t *target) error {
+func showHealth(ctx context.Context, c *cli.Call, t *target) error {
 	nodes, err := t.nodes(ctx)
 	if err != nil {
 		return err
@@ -50,24 +51,24 @@ func showHealth(ctx context.Context, c *call, t *target) error {
 		if err != nil {
 			return err
 		}
-		return c.conclude(h, func(w io.Writer) error { return printHealth(w, &h) }, h.Status != api.HealthUnavailable)
+		return c.Conclude(h, func(w io.Writer) error { return printHealth(w, &h) }, h.Status != api.HealthUnavailable)
 	}
 	var failed error
 	documents := []nodeHealth{}
-	table := show.NewTable(c.stdout, "NODE", "STATE", "WHAT IS NOT WELL")
+	table := show.NewTable(c.Stdout, "NODE", "STATE", "WHAT IS NOT WELL")
 	for _, a := range answers {
 		d := nodeHealth{Node: a.node, Health: a.value}
 		if a.err != nil {
 			d.Status, d.Error = api.HealthUnavailable, a.err.Error()
 		}
 		if d.Status == api.HealthUnavailable {
-			failed = errFailed
+			failed = cli.ErrFailed
 		}
 		table.Row(d.Node, show.State(d.Status), d.trouble())
 		documents = append(documents, d)
 	}
-	if c.json {
-		return errors.Join(failed, c.document(map[string]any{"nodes": documents}))
+	if c.JSON {
+		return errors.Join(failed, c.Document(map[string]any{"nodes": documents}))
 	}
 	return errors.Join(failed, table.Flush())
 }

@@ -11,18 +11,19 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 )
 
-func inspectCommand() command {
-	return command{
-		name: "inspect", group: "look", listing: true, words: []string{"decisions"}, synopsis: "[flags] KEY | decisions",
-		summary: "Show one segment or checkpoint and what was decided about it, or the last decisions",
-		about: "Decisions say what was admitted, refused, evicted, thinned or demoted, and why, and what engines\n" +
+func inspectCommand() cli.Command {
+	return cli.Command{
+		Name: "inspect", Group: "look", Listing: true, Words: []string{"decisions"}, Synopsis: "[flags] KEY | decisions",
+		Summary: "Show one segment or checkpoint and what was decided about it, or the last decisions",
+		About: "Decisions say what was admitted, refused, evicted, thinned or demoted, and why, and what engines\n" +
 			"were advised to store or not to, which has no key yet. A node remembers the last few thousand, with a disk up to 2,000 of\n" +
 			"them, without advice, over restarts.",
-		examples: []string{"9f86d081884c", "9f86d081884c --json", "decisions", "decisions --what evicted --limit 20"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"9f86d081884c", "9f86d081884c --json", "decisions", "decisions --what evicted --limit 20"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var i inspection
 			i.target.flags(fs)
 			fs.StringVar(&i.query.Tenant, "tenant", "", "only decisions about this `tenant`")
@@ -50,26 +51,26 @@ type inspected struct {
 	Decisions  []api.Decision  `json:"decisions"`
 }
 
-func (i *inspection) run(ctx context.Context, c *call) error {
-	if len(c.args) != 1 {
-		return usagef("want one key, the first digits of one, or decisions")
+func (i *inspection) run(ctx context.Context, c *cli.Call) error {
+	if len(c.Args) != 1 {
+		return cli.Usagef("want one key, the first digits of one, or decisions")
 	}
 	if i.query.Limit < 1 || i.query.Limit > api.MaxLimit {
-		return usagef("--limit %d is not from 1 to %d", i.query.Limit, api.MaxLimit)
+		return cli.Usagef("--limit %d is not from 1 to %d", i.query.Limit, api.MaxLimit)
 	}
 	client, err := i.target.client()
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	if c.args[0] == "decisions" {
+	if c.Args[0] == "decisions" {
 		items, err := client.Decisions(ctx, i.query)
 		if err != nil {
 			return err
 		}
-		return c.page(show.Of(items, false, decisionView(c)))
+		return c.Page(show.Of(items, false, decisionView(c)))
 	}
-	digits := strings.ToLower(c.args[0])
+	digits := strings.ToLower(c.Args[0])
 	found, err := find(ctx, client, digits)
 	gone := errors.Is(err, api.ErrNotFound)
 	if err != nil && !gone {
@@ -85,8 +86,8 @@ func (i *inspection) run(ctx context.Context, c *call) error {
 	if gone {
 		return i.printGone(c, digits, found.Decisions)
 	}
-	if c.json {
-		return c.document(found)
+	if c.JSON {
+		return c.Document(found)
 	}
 	return found.print(c)
 }
@@ -101,15 +102,15 @@ func decisionsOf(ctx context.Context, client *api.Client, q api.DecisionQuery) (
 }
 
 // printGone says what became of something that is not held any more.
-func (i *inspection) printGone(c *call, digits string, decisions []api.Decision) error {
-	if len(decisions) == 0 || c.json {
+func (i *inspection) printGone(c *cli.Call, digits string, decisions []api.Decision) error {
+	if len(decisions) == 0 || c.JSON {
 		return fmt.Errorf("no segment begins with %q, and no checkpoint: %w", digits, api.ErrNotFound)
 	}
-	fmt.Fprintf(c.stdout, "%s is not held. What was decided about it:\n\n", digits)
-	if err := show.Of(decisions, false, decisionView(c)).Write(c.stdout, c.output == formWide); err != nil {
+	fmt.Fprintf(c.Stdout, "%s is not held. What was decided about it:\n\n", digits)
+	if err := show.Of(decisions, false, decisionView(c)).Write(c.Stdout, c.Output == cli.FormWide); err != nil {
 		return err
 	}
-	return errFailed
+	return cli.ErrFailed
 }
 
 // find looks for the only segment, or else the only checkpoint, whose key begins
@@ -170,7 +171,7 @@ func findCheckpoint(ctx context.Context, client *api.Client, digits string) (fou
 // hexDigits refuses what no key begins with, and nothing, with which every key begins.
 func hexDigits(text string) error {
 	if text == "" || len(text) > 64 || strings.Trim(text, "0123456789abcdef") != "" {
-		return usagef("%q are no hex digits of a key", text)
+		return cli.Usagef("%q are no hex digits of a key", text)
 	}
 	return nil
 }
@@ -199,7 +200,7 @@ func (d *inspected) key() api.Digest {
 	return d.Checkpoint.Hash
 }
 
-func (d *inspected) print(c *call) error {
+func (d *inspected) print(c *cli.Call) error {
 	var err error
 	if d.SegmentDetail != nil {
 		err = printSegment(c, d.SegmentDetail)
@@ -209,13 +210,13 @@ func (d *inspected) print(c *call) error {
 	if err != nil || len(d.Decisions) == 0 {
 		return err
 	}
-	fmt.Fprintln(c.stdout)
-	return show.Of(d.Decisions, false, decisionView(c)).Write(c.stdout, c.output == formWide)
+	fmt.Fprintln(c.Stdout)
+	return show.Of(d.Decisions, false, decisionView(c)).Write(c.Stdout, c.Output == cli.FormWide)
 }
 
-func printCheckpoint(c *call, p *api.Checkpoint) error {
+func printCheckpoint(c *cli.Call, p *api.Checkpoint) error {
 	now := time.Now()
-	t := show.NewTable(c.stdout)
+	t := show.NewTable(c.Stdout)
 	t.Row("hash", p.Hash)
 	t.Row("model", fmt.Sprintf("%s (profile %d)", p.Model, p.Profile))
 	t.Row("tenant", p.Tenant)
@@ -234,9 +235,9 @@ func printCheckpoint(c *call, p *api.Checkpoint) error {
 	return t.Flush()
 }
 
-func printSegment(c *call, d *api.SegmentDetail) error {
+func printSegment(c *cli.Call, d *api.SegmentDetail) error {
 	now := time.Now()
-	t := show.NewTable(c.stdout)
+	t := show.NewTable(c.Stdout)
 	t.Row("key", d.Key)
 	t.Row("model", fmt.Sprintf("%s (profile %d)", d.Model, d.Profile))
 	t.Row("tenant", d.Tenant)
@@ -263,8 +264,8 @@ func printSegment(c *call, d *api.SegmentDetail) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintln(c.stdout)
-	t = show.NewTable(c.stdout, "RANK", "LAYER", "PART", "TYPE", "SHAPE", "BYTES")
+	fmt.Fprintln(c.Stdout)
+	t = show.NewTable(c.Stdout, "RANK", "LAYER", "PART", "TYPE", "SHAPE", "BYTES")
 	for _, p := range d.Parts {
 		shape := make([]string, len(p.Shape))
 		for i, n := range p.Shape {

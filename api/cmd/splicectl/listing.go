@@ -9,8 +9,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
 // mostSorted bounds what is read to find the first of an order.
@@ -57,14 +58,14 @@ type nodeListing struct {
 }
 
 // run asks the nodes, and shows what they answer.
-func (l *lister) run(ctx context.Context, c *call, ask func(context.Context, *api.Client) (*show.Page, error)) error {
+func (l *lister) run(ctx context.Context, c *cli.Call, ask func(context.Context, *api.Client) (*show.Page, error)) error {
 	if l.limit < 0 {
-		return usagef("--limit %d is negative", l.limit)
+		return cli.Usagef("--limit %d is negative", l.limit)
 	}
-	return l.watcher.run(ctx, c, func(ctx context.Context, c *call) error { return l.once(ctx, c, ask) })
+	return l.watcher.run(ctx, c, func(ctx context.Context, c *cli.Call) error { return l.once(ctx, c, ask) })
 }
 
-func (l *lister) once(ctx context.Context, c *call, ask func(context.Context, *api.Client) (*show.Page, error)) error {
+func (l *lister) once(ctx context.Context, c *cli.Call, ask func(context.Context, *api.Client) (*show.Page, error)) error {
 	nodes, err := l.target.nodes(ctx)
 	if err != nil {
 		return err
@@ -80,7 +81,7 @@ func (l *lister) once(ctx context.Context, c *call, ask func(context.Context, *a
 		if answers[0].err != nil {
 			return answers[0].err
 		}
-		return c.page(answers[0].value)
+		return c.Page(answers[0].value)
 	}
 	return l.showAll(c, answers)
 }
@@ -88,7 +89,7 @@ func (l *lister) once(ctx context.Context, c *call, ask func(context.Context, *a
 func (l *lister) arrange(page *show.Page) error {
 	if l.sort != "" {
 		if err := page.Sort(l.sort); err != nil {
-			return usageError{err.Error()}
+			return cli.UsageError{Text: err.Error()}
 		}
 	}
 	page.Cut(l.limit)
@@ -96,18 +97,18 @@ func (l *lister) arrange(page *show.Page) error {
 }
 
 // showAll shows what several nodes answered as one table. It fails when one did not answer.
-func (l *lister) showAll(c *call, answers []answer[*show.Page]) error {
+func (l *lister) showAll(c *cli.Call, answers []answer[*show.Page]) error {
 	var failed error
 	all := &show.Page{}
 	documents := []nodeListing{}
 	for _, a := range answers {
-		var usage usageError
+		var usage cli.UsageError
 		if errors.As(a.err, &usage) {
 			return a.err
 		}
 		if a.err != nil {
-			failed = errFailed
-			fmt.Fprintf(c.stderr, "%s: %s\n", terminal.Line(a.node), terminal.Text(a.err.Error()))
+			failed = cli.ErrFailed
+			fmt.Fprintf(c.Stderr, "%s: %s\n", terminal.Line(a.node), terminal.Text(a.err.Error()))
 			documents = append(documents, nodeListing{Node: a.node, Items: []any{}, Error: a.err.Error()})
 			continue
 		}
@@ -116,8 +117,8 @@ func (l *lister) showAll(c *call, answers []answer[*show.Page]) error {
 		all.Columns, all.Rows, all.Items = a.value.Columns, append(all.Rows, a.value.Rows...), append(all.Items, a.value.Items...)
 		all.More = all.More || a.value.More
 	}
-	if c.json {
-		return errors.Join(failed, c.document(map[string]any{"nodes": documents}))
+	if c.JSON {
+		return errors.Join(failed, c.Document(map[string]any{"nodes": documents}))
 	}
 	if len(all.Columns) == 0 {
 		return failed
@@ -125,7 +126,7 @@ func (l *lister) showAll(c *call, answers []answer[*show.Page]) error {
 	if err := l.arrange(all); err != nil {
 		return err
 	}
-	return errors.Join(failed, c.page(all))
+	return errors.Join(failed, c.Page(all))
 }
 
 // take reads at most limit items (0 = all) and says whether there were more.

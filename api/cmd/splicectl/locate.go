@@ -12,25 +12,26 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
 // maxQueryBytes bounds a question that is read from a file.
 const maxQueryBytes = 4 << 20
 
-func locateCommand() command {
-	return command{
-		name: "locate", group: "look", synopsis: "[flags] [FILE]",
-		summary: "Show which nodes of a cluster hold what of a prompt, and what that saves",
-		about: `FILE (- or absent: standard input) is the question as POST /api/v1/locate takes it, or with
+func locateCommand() cli.Command {
+	return cli.Command{
+		Name: "locate", Group: "look", Synopsis: "[flags] [FILE]",
+		Summary: "Show which nodes of a cluster hold what of a prompt, and what that saves",
+		About: `FILE (- or absent: standard input) is the question as POST /api/v1/locate takes it, or with
 -model the token ids of the prompt, separated by blanks or commas. HELD is what a node has itself,
 SAVED how much sooner the first token is there for it; FETCH and WITH are with what it would fetch
 from others. What others hold is what the node believes that is asked.
 
 Exit status 1: nothing of the prompt is held anywhere.`,
-		examples: []string{"query.json", "--model org/model --segments 0:512,512:300 --seam 8 tokens.txt", "--admin http://127.0.0.1:9400 --json query.json"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"query.json", "--model org/model --segments 0:512,512:300 --seam 8 tokens.txt", "--admin http://127.0.0.1:9400 --json query.json"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target
 			var q api.LocateQuery
 			t.flags(fs)
@@ -40,7 +41,7 @@ Exit status 1: nothing of the prompt is held anywhere.`,
 			fs.IntVar(&q.SeamTokens, "seam", 0, "seam width in tokens")
 			fs.IntVar(&q.Limit, "nodes", 0, "nodes to list (default 64)")
 			segments := fs.String("segments", "", "segments as BEGIN:TOKENS,...")
-			return func(ctx context.Context, c *call) error {
+			return func(ctx context.Context, c *cli.Call) error {
 				if err := readQuery(c, &q, *segments); err != nil {
 					return err
 				}
@@ -51,13 +52,13 @@ Exit status 1: nothing of the prompt is held anywhere.`,
 }
 
 // readQuery completes a question from its file and the flags.
-func readQuery(c *call, q *api.LocateQuery, segments string) (err error) {
-	if len(c.args) > 1 {
-		return usagef("takes one file, got %q", c.args)
+func readQuery(c *cli.Call, q *api.LocateQuery, segments string) (err error) {
+	if len(c.Args) > 1 {
+		return cli.Usagef("takes one file, got %q", c.Args)
 	}
 	in := io.Reader(os.Stdin)
-	if len(c.args) == 1 && c.args[0] != "-" {
-		f, err := os.Open(c.args[0])
+	if len(c.Args) == 1 && c.Args[0] != "-" {
+		f, err := os.Open(c.Args[0])
 		if err != nil {
 			return err
 		}
@@ -73,7 +74,7 @@ func readQuery(c *call, q *api.LocateQuery, segments string) (err error) {
 	}
 	if q.Profile == "" {
 		if segments != "" || q.Tenant != "" || q.BlockTokens != 0 || q.SeamTokens != 0 {
-			return usagef("without -model the file says all but -nodes")
+			return cli.Usagef("without -model the file says all but -nodes")
 		}
 		limit := q.Limit
 		if err := json.Unmarshal(text, q); err != nil {
@@ -107,14 +108,14 @@ func parseSpans(text string) (list []api.LocateSegment, err error) {
 			s.Tokens, err = strconv.Atoi(tokens)
 		}
 		if err != nil || !ok {
-			return nil, usagef("segment %q is not BEGIN:TOKENS", part)
+			return nil, cli.Usagef("segment %q is not BEGIN:TOKENS", part)
 		}
 		list = append(list, s)
 	}
 	return list, nil
 }
 
-func showLocated(ctx context.Context, c *call, t *target, q *api.LocateQuery) error {
+func showLocated(ctx context.Context, c *cli.Call, t *target, q *api.LocateQuery) error {
 	client, err := t.client()
 	if err != nil {
 		return err
@@ -124,7 +125,7 @@ func showLocated(ctx context.Context, c *call, t *target, q *api.LocateQuery) er
 	if err != nil {
 		return err
 	}
-	return c.conclude(found, func(w io.Writer) error { return printLocated(w, found) }, found.Best != "")
+	return c.Conclude(found, func(w io.Writer) error { return printLocated(w, found) }, found.Best != "")
 }
 
 func printLocated(w io.Writer, l *api.Located) error {

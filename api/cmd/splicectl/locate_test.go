@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 )
 
 // locator answers where a prompt is held, and remembers the question.
@@ -70,12 +71,12 @@ func TestLocateAsksAndShows(t *testing.T) {
 	tokenFile := write("token", token+"\n")
 	ids, query := write("ids", "[1, 2\n4294967295]"), write("query", `{"profile": "m", "tokens": 9, "limit": 3}`)
 
-	code, out, errs := cli(t, "locate", "-admin", address, "-token-file", tokenFile, "-model", "m", "-tenant", "t", "-block", "2", "-seam", "8", "-segments", "0:1,1:2", ids)
+	code, out, errs := ctl(t, "locate", "-admin", address, "-token-file", tokenFile, "-model", "m", "-tenant", "t", "-block", "2", "-seam", "8", "-segments", "0:1,1:2", ids)
 	want := api.LocateQuery{
 		Tenant: "t", Profile: "m", Tokens: 3, TokenIDs: []uint32{1, 2, 1<<32 - 1}, BlockTokens: 2, SeamTokens: 8, Limit: api.DefaultNodes,
 		Segments: []api.LocateSegment{{Begin: 0, Tokens: 1}, {Begin: 1, Tokens: 2}},
 	}
-	if code != exitOK || errs != "" || !reflect.DeepEqual(l.asked, want) {
+	if code != cli.ExitOK || errs != "" || !reflect.DeepEqual(l.asked, want) {
 		t.Errorf("exit %d, %s, asked %+v, want %+v", code, errs, l.asked, want)
 	}
 	for _, text := range []string{"prompt of 3 tokens, 20.2 ms to compute (measured); 2 nodes", "80%", "15.0 ms", "16.0 ms", "asked: 512 in memory, 0 on disk", "not all it holds is known", "0.125 keys are expected"} {
@@ -88,17 +89,17 @@ func TestLocateAsksAndShows(t *testing.T) {
 	}
 
 	l.found.Best = ""
-	code, out, _ = cli(t, "locate", "--json", "-admin", address, "-token-file", tokenFile, "-nodes", "2", query)
+	code, out, _ = ctl(t, "locate", "--json", "-admin", address, "-token-file", tokenFile, "-nodes", "2", query)
 	var got api.Located
-	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitFailed || len(got.Nodes) != 2 || l.asked.Limit != 2 || l.asked.Tokens != 9 {
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != cli.ExitFailed || len(got.Nodes) != 2 || l.asked.Limit != 2 || l.asked.Tokens != 9 {
 		t.Errorf("exit %d, %v, asked %+v:\n%s", code, err, l.asked, out)
 	}
 	for _, args := range [][]string{{query, ids}, {"-seam", "8", query}, {"-model", "m", "-segments", "1", ids}} {
-		if code, _, _ := cli(t, append([]string{"locate", "-admin", address, "-token-file", tokenFile}, args...)...); code != exitUsage {
+		if code, _, _ := ctl(t, append([]string{"locate", "-admin", address, "-token-file", tokenFile}, args...)...); code != cli.ExitUsage {
 			t.Errorf("%q: exit %d", args, code)
 		}
 	}
-	if code, _, errs := cli(t, "locate", "-admin", address, query); code != exitFailed || !strings.Contains(errs, "token") {
+	if code, _, errs := ctl(t, "locate", "-admin", address, query); code != cli.ExitFailed || !strings.Contains(errs, "token") {
 		t.Errorf("without the token: exit %d, %s", code, errs)
 	}
 }

@@ -11,13 +11,14 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 )
 
 // sees runs a command and looks for texts in what it prints.
 func sees(t *testing.T, n *nodeOfTests, want int, line string, texts ...string) string {
 	t.Helper()
 	args := append(strings.Fields(line), "--admin", n.url)
-	code, out, errs := cli(t, args...)
+	code, out, errs := ctl(t, args...)
 	if code != want || strings.Contains(out+errs, "\x1b") {
 		t.Fatalf("%s: exit %d, want %d\n%s%s", line, code, want, out, errs)
 	}
@@ -31,28 +32,28 @@ func sees(t *testing.T, n *nodeOfTests, want int, line string, texts ...string) 
 
 func TestWhatIsToBeSeenIsOnOneScreen(t *testing.T) {
 	n := newNode(t)
-	out := sees(t, n, exitOK, "stats", "node-1  spliced v9  host  up 60.0 min", "degraded: disk: slow\\u001b[2J", "60.1 %", "of 12,000 prompt tokens; 66.8 % with the engine's own cache",
+	out := sees(t, n, cli.ExitOK, "stats", "node-1  spliced v9  host  up 60.0 min", "degraded: disk: slow\\u001b[2J", "60.1 %", "of 12,000 prompt tokens; 66.8 % with the engine's own cache",
 		"4,000 from prefixes, 2,010 from segments, 3,990 computed, of these 100 in seams; 2,000 in the engine", "missed tokens: unknown 3,000, evicted 990",
 		"1.5 min  ", "by 10 requests, 9.00 s a request", "0.2 requests/s, 20 tokens/s, hit ratio 50.0 %", "1,234 segments, 5 checkpoints; 3 leases of 2 connections",
 		"public  dram  512 MiB  1 GiB     50.0 %", "720", "0.2")
 	if strings.Contains(out, "hit_tokens") || strings.Count(out, "\n") > 24 {
 		t.Errorf("more than a screen:\n%s", out)
 	}
-	sees(t, n, exitOK, "stats -all", "published_bytes", "1 GiB", "hit_tokens", "2,010 tokens")
+	sees(t, n, cli.ExitOK, "stats -all", "published_bytes", "1 GiB", "hit_tokens", "2,010 tokens")
 	var s nodeStats
-	if err := json.Unmarshal([]byte(sees(t, n, exitOK, "stats -o json")), &s); err != nil || s.Counters["published"] != 720 || s.Usage.Requests != 10 || s.Overview.Segments != 1234 {
+	if err := json.Unmarshal([]byte(sees(t, n, cli.ExitOK, "stats -o json")), &s); err != nil || s.Counters["published"] != 720 || s.Usage.Requests != 10 || s.Overview.Segments != 1234 {
 		t.Errorf("%v %+v", err, s)
 	}
 	n.without("overview")
-	sees(t, n, exitOK, "stats", "this version of the daemon does not tell", "512 MiB", "720")
+	sees(t, n, cli.ExitOK, "stats", "this version of the daemon does not tell", "512 MiB", "720")
 }
 
 func TestHealthIsToldWithItsStatus(t *testing.T) {
 	n := newNode(t)
-	sees(t, n, exitOK, "health", "degraded\n", "disk    degraded  slow")
+	sees(t, n, cli.ExitOK, "health", "degraded\n", "disk    degraded  slow")
 	n.docs["GET /readyz"] = api.Health{Status: api.HealthUnavailable}
-	sees(t, n, exitFailed, "health", "unavailable")
-	sees(t, n, exitFailed, "health --json", `"status": "unavailable"`)
+	sees(t, n, cli.ExitFailed, "health", "unavailable")
+	sees(t, n, cli.ExitFailed, "health --json", `"status": "unavailable"`)
 }
 
 func TestListingsHaveColumnsFormsAndAnOrder(t *testing.T) {
@@ -76,7 +77,7 @@ func TestListingsHaveColumnsFormsAndAnOrder(t *testing.T) {
 		"usage --tenant a -o json": {`"saved_ms": 90000`},
 		"inspect abcd":             {"key", "abcd"},
 	} {
-		sees(t, n, exitOK, line, texts...)
+		sees(t, n, cli.ExitOK, line, texts...)
 	}
 	for line, text := range map[string]string{
 		"ls -tenant nobody":          `no such tenant: "nobody"; splicectl ls tenants lists them`,
@@ -92,27 +93,27 @@ func TestListingsHaveColumnsFormsAndAnOrder(t *testing.T) {
 		"ls tenants -tenant nothing": "no such tenant",
 	} {
 		if line != "ls checkpoints -tenant no" { // the node of tests does not filter these
-			sees(t, n, exitFailed, line, text)
+			sees(t, n, cli.ExitFailed, line, text)
 		}
 	}
 	for line, text := range map[string]string{
 		"ls --sort colour": `no column "colour" to sort by, want one of key, state`, "ls --way splice": "--way is not for segments",
 		"ls requests --way fly": `"fly" is none of`, "inspect xyz": "no hex digits", "ls --watch=1ms": "less than 100ms", "ls --all-contexts": "goes with none",
 	} {
-		sees(t, n, exitUsage, line, text)
+		sees(t, n, cli.ExitUsage, line, text)
 	}
 	n.without("requests")
-	sees(t, n, exitFailed, "ls requests", "The daemon is older than this splicectl")
+	sees(t, n, cli.ExitFailed, "ls requests", "The daemon is older than this splicectl")
 }
 
 func TestDocumentsAreTheSameInBothForms(t *testing.T) {
 	n := newNode(t)
 	for _, line := range []string{"ls", "ls tenants", "usage", "trace", "config get", "events", "ls requests", "version"} {
-		_, j, _ := cli(t, append(strings.Fields(line), "-o", "json", "--admin", n.url)...)
-		_, y, _ := cli(t, append(strings.Fields(line), "-o", "yaml", "--admin", n.url)...)
+		_, j, _ := ctl(t, append(strings.Fields(line), "-o", "json", "--admin", n.url)...)
+		_, y, _ := ctl(t, append(strings.Fields(line), "-o", "yaml", "--admin", n.url)...)
 		if line == "version" {
-			_, j, _ = cli(t, "version", "--json")
-			_, y, _ = cli(t, "version", "-o", "yaml")
+			_, j, _ = ctl(t, "version", "--json")
+			_, y, _ = ctl(t, "version", "-o", "yaml")
 		}
 		var a, b any
 		d := json.NewDecoder(strings.NewReader(j))
@@ -134,15 +135,15 @@ func TestDocumentsAreTheSameInBothForms(t *testing.T) {
 func TestARequestsStoryIsDrawn(t *testing.T) {
 	n := newNode(t)
 	for _, line := range []string{"trace", "trace 12", "trace chatcmpl-7", "trace --tenant a --way splice"} {
-		sees(t, n, exitOK, line+" --width 40", "12, to the engine chatcmpl-7", "hit ratio 90.0 %", "400 tokens, from disk", "match 0.5 ms, waits 2.0 ms, first token 55.0 ms",
+		sees(t, n, cli.ExitOK, line+" --width 40", "12, to the engine chatcmpl-7", "hit ratio 90.0 %", "400 tokens, from disk", "match 0.5 ms, waits 2.0 ms, first token 55.0 ms",
 			"▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒████████████████████····", "0                                   1000", "█ 500 tokens segments placed (50.0 %)",
 			"400-900   500    segment   dram  abcd00000000", "unknown\\u001b]0;x", "splice     55.0 ms     chosen", "recompute  355.0 ms")
 	}
 	var r api.Request
-	if err := json.Unmarshal([]byte(sees(t, n, exitOK, "trace 12 --json")), &r); err != nil || len(r.Spans) != 3 || *r.Spans[1].Key != (api.Digest{0xab, 0xcd}) {
+	if err := json.Unmarshal([]byte(sees(t, n, cli.ExitOK, "trace 12 --json")), &r); err != nil || len(r.Spans) != 3 || *r.Spans[1].Key != (api.Digest{0xab, 0xcd}) {
 		t.Errorf("%v %+v", err, r)
 	}
-	sees(t, n, exitUsage, "trace 12 --tenant a", "choose the last request")
+	sees(t, n, cli.ExitUsage, "trace 12 --tenant a", "choose the last request")
 }
 
 // output is what a command that does not end has printed so far.
@@ -172,7 +173,7 @@ func TestWatchRepeatsUntilItIsInterrupted(t *testing.T) {
 		var errs bytes.Buffer
 		code := run(ctx, append(strings.Fields(line), "--watch=100ms", "--admin", n.url), out, &errs)
 		cancel()
-		if code != exitOK || errs.Len() > 0 {
+		if code != cli.ExitOK || errs.Len() > 0 {
 			t.Errorf("%s: exit %d, %s", line, code, &errs)
 		}
 	}
@@ -180,10 +181,10 @@ func TestWatchRepeatsUntilItIsInterrupted(t *testing.T) {
 
 func TestEventsAreListedAndFollowed(t *testing.T) {
 	n := newNode(t)
-	sees(t, n, exitOK, "events -n 5", "evicted  segment abcd00000000, tenant a, 100 B, by default, for room, x\\u001b[2J")
-	sees(t, n, exitUsage, "events --kind nothing", "no kind")
-	sees(t, n, exitUsage, "events -f -n 3", "do not go together")
-	sees(t, n, exitFailed, "events --tenant nobody", "no such tenant")
+	sees(t, n, cli.ExitOK, "events -n 5", "evicted  segment abcd00000000, tenant a, 100 B, by default, for room, x\\u001b[2J")
+	sees(t, n, cli.ExitUsage, "events --kind nothing", "no kind")
+	sees(t, n, cli.ExitUsage, "events -f -n 3", "do not go together")
+	sees(t, n, cli.ExitFailed, "events --tenant nobody", "no such tenant")
 	if asked := n.questions(); len(asked) != 1 || asked[0] != "GET events?limit=5&poll=true" {
 		t.Errorf("asked %q", asked)
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 )
 
 // listing is ls with its filters.
@@ -27,7 +28,7 @@ type listing struct {
 type kind struct {
 	filters []string
 	columns []string
-	ask     func(l *listing, ctx context.Context, c *call, client *api.Client) (*show.Page, error)
+	ask     func(l *listing, ctx context.Context, c *cli.Call, client *api.Client) (*show.Page, error)
 }
 
 // kindNames are in the order in which help names them.
@@ -49,16 +50,16 @@ func kinds() map[string]kind {
 	}
 }
 
-func lsCommand() command {
-	return command{
-		name: "ls", group: "look", synopsis: "[flags] [" + strings.Join(kindNames, "|") + "]",
-		summary: "List what nodes hold, serve and lend: segments unless another kind is named",
-		about: "With --sort all of them are read and the first --limit of that order are shown. With -o wide there are\n" +
+func lsCommand() cli.Command {
+	return cli.Command{
+		Name: "ls", Group: "look", Synopsis: "[flags] [" + strings.Join(kindNames, "|") + "]",
+		Summary: "List what nodes hold, serve and lend: segments unless another kind is named",
+		About: "With --sort all of them are read and the first --limit of that order are shown. With -o wide there are\n" +
 			"more columns, and whole keys.",
-		examples: []string{"", "--tenant team-a --limit 20", "--sort=-bytes -n 10 -o wide", "checkpoints --json", "tenants", "requests -w",
+		Examples: []string{"", "--tenant team-a --limit 20", "--sort=-bytes -n 10 -o wide", "checkpoints --json", "tenants", "requests -w",
 			"leases --connection 3", "pools --members --admin http://10.0.0.1:9400"},
-		words: kindNames, listing: true,
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Words: kindNames, Listing: true,
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var l listing
 			l.flags(fs, 100)
 			fs.StringVar(&l.tenant, "tenant", "", "only what is this `tenant`'s")
@@ -72,21 +73,21 @@ func lsCommand() command {
 	}
 }
 
-func (l *listing) run(ctx context.Context, c *call) error {
-	if len(c.args) > 1 {
-		return usagef("one kind of thing at a time, not %q", c.args)
+func (l *listing) run(ctx context.Context, c *cli.Call) error {
+	if len(c.Args) > 1 {
+		return cli.Usagef("one kind of thing at a time, not %q", c.Args)
 	}
 	name := "segments"
-	if len(c.args) == 1 {
-		name = c.args[0]
+	if len(c.Args) == 1 {
+		name = c.Args[0]
 	}
 	k, ok := kinds()[name]
 	if !ok {
-		return usagef("cannot list %q", name)
+		return cli.Usagef("cannot list %q", name)
 	}
 	for _, filter := range []string{"tenant", "profile", "key-prefix", "way", "connection", "long"} {
-		if c.flags.Changed(filter) && !slices.Contains(k.filters, filter) {
-			return usagef("--%s is not for %s", filter, name)
+		if c.Flags.Changed(filter) && !slices.Contains(k.filters, filter) {
+			return cli.Usagef("--%s is not for %s", filter, name)
 		}
 	}
 	l.prefix = strings.ToLower(l.prefix)
@@ -100,8 +101,8 @@ func (l *listing) run(ctx context.Context, c *call) error {
 }
 
 // plain asks for what has no filters.
-func plain[T any](ask func(*api.Client, context.Context) ([]T, error), view func(*call) show.View[T]) func(*listing, context.Context, *call, *api.Client) (*show.Page, error) {
-	return func(_ *listing, ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
+func plain[T any](ask func(*api.Client, context.Context) ([]T, error), view func(*cli.Call) show.View[T]) func(*listing, context.Context, *cli.Call, *api.Client) (*show.Page, error) {
+	return func(_ *listing, ctx context.Context, c *cli.Call, client *api.Client) (*show.Page, error) {
 		items, err := ask(client, ctx)
 		return show.Of(items, false, view(c)), err
 	}
@@ -115,13 +116,13 @@ func (l *listing) profileID() *uint32 {
 	return &id
 }
 
-func (l *listing) segments(ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
+func (l *listing) segments(ctx context.Context, c *cli.Call, client *api.Client) (*show.Page, error) {
 	q := api.SegmentQuery{Tenant: l.tenant, Profile: l.profileID(), Prefix: l.prefix, Limit: l.pageLimit()}
 	items, more, err := take(client.Segments(ctx, q), l.read())
 	return show.Of(items, more, segmentView(c, l.long)), err
 }
 
-func (l *listing) checkpoints(ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
+func (l *listing) checkpoints(ctx context.Context, c *cli.Call, client *api.Client) (*show.Page, error) {
 	q := api.CheckpointQuery{Tenant: l.tenant, Profile: l.profileID(), Limit: l.pageLimit()}
 	seq := client.Checkpoints(ctx, q)
 	if l.prefix != "" { // which nodes do not filter by
@@ -137,37 +138,37 @@ func (l *listing) checkpoints(ctx context.Context, c *call, client *api.Client) 
 	return show.Of(items, more, checkpointView(c, l.long)), err
 }
 
-func (l *listing) requests(ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
+func (l *listing) requests(ctx context.Context, c *cli.Call, client *api.Client) (*show.Page, error) {
 	if l.way != "" && !slices.Contains(ways, l.way) {
-		return nil, usagef("--way %q is none of %s", l.way, strings.Join(ways, ", "))
+		return nil, cli.Usagef("--way %q is none of %s", l.way, strings.Join(ways, ", "))
 	}
 	q := api.RequestQuery{Tenant: l.tenant, Profile: l.profileID(), Way: l.way, Limit: l.pageLimit()}
 	items, err := client.Requests(ctx, q)
 	return show.Of(items, false, requestView(c)), err
 }
 
-func (l *listing) leases(ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
+func (l *listing) leases(ctx context.Context, c *cli.Call, client *api.Client) (*show.Page, error) {
 	q := api.LeaseQuery{Tenant: l.tenant, Limit: l.pageLimit()}
-	if c.flags.Changed("connection") {
+	if c.Flags.Changed("connection") {
 		q.Connection = &l.connection
 	}
 	items, more, err := take(client.Leases(ctx, q), l.read())
 	return show.Of(items, more, leaseView(c, l.long)), err
 }
 
-func (l *listing) pins(ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
+func (l *listing) pins(ctx context.Context, c *cli.Call, client *api.Client) (*show.Page, error) {
 	items, err := client.Pins(ctx)
 	items = slices.DeleteFunc(items, func(p api.Pin) bool { return l.tenant != "" && p.Tenant != l.tenant })
 	return show.Of(items, false, pinView(c, l.long)), err
 }
 
-func (l *listing) connections(ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
+func (l *listing) connections(ctx context.Context, c *cli.Call, client *api.Client) (*show.Page, error) {
 	items, err := client.Connections(ctx)
 	items = slices.DeleteFunc(items, func(n api.Connection) bool { return l.tenant != "" && !slices.Contains(n.Tenants, l.tenant) })
 	return show.Of(items, false, connectionView(c)), err
 }
 
-func (l *listing) canaries(ctx context.Context, c *call, client *api.Client) (*show.Page, error) {
+func (l *listing) canaries(ctx context.Context, c *cli.Call, client *api.Client) (*show.Page, error) {
 	items, err := client.Canaries(ctx)
 	items = slices.DeleteFunc(items, func(r api.Canary) bool { return l.tenant != "" && r.Tenant != l.tenant })
 	return show.Of(items, false, canaryView(c)), err

@@ -4,14 +4,15 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
+
+	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 )
 
 // Set by the linker.
@@ -21,83 +22,64 @@ var (
 	date    = "unknown"
 )
 
-// Exit codes.
-const (
-	exitOK      = 0
-	exitFailed  = 1 // the command could not do it, or found something wrong
-	exitUsage   = 2 // the command line was wrong
-	exitRefused = 3 // disk: nothing was looked at; gpu-check has the same
-)
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// command is one subcommand.
-type command struct {
-	name     string
-	group    string // one of groups
-	synopsis string // after the name: "[flags] KEY"; flagsOnly = it takes no arguments
-	summary  string
-	about    string   // more than the summary, for its help; may be empty
-	examples []string // without the program's name
-	words    []string // what the first argument may be, for completion
-	listing  bool     // its output has the form wide
-	screen   bool     // its output has no forms
-	// setup declares flags and returns what runs after parsing; nil where there are only
-	// subcommands.
-	setup  func(fs *pflag.FlagSet) func(ctx context.Context, c *call) error
-	subs   []command
-	hidden bool // started by other commands of ours
+// run is the program.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return program().Run(ctx, args, stdout, stderr)
 }
 
-// flagsOnly is the synopsis of a command that takes no arguments.
-const flagsOnly = "[flags]"
-
-// groups are how help orders commands.
-var groups = []struct{ id, title string }{
-	{"look", "See what nodes hold and do:"},
-	{"change", "Change it:"},
-	{"check", "Check a machine, a GPU, a disk:"},
-	{"measure", "Demonstrate and measure:"},
-	{"self", "This program:"},
+func program() *cli.Program {
+	return &cli.Program{
+		Name:  "splicectl",
+		Short: "Show, check, steer and measure spliced nodes",
+		Long: "Splicectl shows, checks, steers and measures spliced nodes.\n\n" +
+			"Each command has -h with examples, and --json. Long flags may be written with one dash.\n" +
+			"Exit codes: 0 done, 1 failed or something is wrong, 2 wrong usage; disk -h and gpu-check -h tell one more.",
+		Version: version,
+		Groups: []cli.Group{
+			{ID: "look", Title: "See what nodes hold and do:"},
+			{ID: "change", Title: "Change it:"},
+			{ID: "check", Title: "Check a machine, a GPU, a disk:"},
+			{ID: "measure", Title: "Demonstrate and measure:"},
+			{ID: "self", Title: "This program:"},
+		},
+		Commands: commands(),
+		Explain:  explain,
+		Complete: complete,
+	}
 }
 
-func commands() []command {
-	return []command{
+func commands() []cli.Command {
+	return []cli.Command{
 		statsCommand(), topCommand(), healthCommand(), lsCommand(), inspectCommand(), traceCommand(), usageCommand(), eventsCommand(), clusterCommand(), locateCommand(),
 		rmCommand(), pinCommand(), unpinCommand(), flushCommand(), drainCommand(), configCommand(), profileCommand(),
 		doctorCommand(), diskCommand(), gpuCheckCommand(),
 		demoCommand(), demoClusterCommand(), replayCommand(), simulateCommand(), benchCommand(), tortureCommand(),
 		contextCommand(), versionCommand(),
-		gpuCheckChildCommand(), gpuCheckPartCommand(), echoCommand(), victimCommand(), loadCommand(), peerCommand(), crowdCommand(), visitorCommand(), manCommand(),
+		gpuCheckChildCommand(), gpuCheckPartCommand(), echoCommand(), victimCommand(), loadCommand(), peerCommand(), crowdCommand(), visitorCommand(), cli.Man(program, false),
 	}
 }
 
-// errFailed ends a command whose output already says what is wrong.
-var errFailed = errors.New("failed")
-
-// usageError is a mistake on the command line.
-type usageError struct{ text string }
-
-func (e usageError) Error() string { return e.text }
-
-// statusError ends a command with a status of its own.
-type statusError struct {
-	status int
-	error
-}
-
-func (e statusError) Unwrap() error { return e.error }
-
-func usagef(format string, a ...any) error { return usageError{fmt.Sprintf(format, a...)} }
-
-// run is the program.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := newRoot(stdout, stderr)
-	root.SetArgs(normalise(root, args))
-	cmd, err := root.ExecuteContextC(ctx)
-	return concluded(cmd, err, stderr)
+// complete says what the values of flags may be. A function can be registered once for a
+// flag, which these are: the error is for other uses.
+func complete(cmd *cobra.Command, c *cli.Command) {
+	register := func(name string, f cobra.CompletionFunc) {
+		if cmd.Flags().Lookup(name) != nil {
+			_ = cmd.RegisterFlagCompletionFunc(name, f)
+		}
+	}
+	register("context", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return contextNames(), cobra.ShellCompDirectiveNoFileComp
+	})
+	register("what", cobra.FixedCompletions(decided, cobra.ShellCompDirectiveNoFileComp))
+	register("way", cobra.FixedCompletions(ways, cobra.ShellCompDirectiveNoFileComp))
+	register("kind", cobra.FixedCompletions(api.EventKinds, cobra.ShellCompDirectiveNoFileComp))
+	register("sort", func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return columnsOf(c.Name, args), cobra.ShellCompDirectiveNoFileComp
+	})
 }

@@ -6,9 +6,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 )
 
-func cli(t *testing.T, args ...string) (int, string, string) {
+func ctl(t *testing.T, args ...string) (int, string, string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	code := run(t.Context(), args, &out, &errs)
@@ -16,17 +18,17 @@ func cli(t *testing.T, args ...string) (int, string, string) {
 }
 
 func TestEveryCommandHasHelpWithExamplesAndJSON(t *testing.T) {
-	_, list, _ := cli(t, "-h")
-	var check func(path []string, c command)
-	check = func(path []string, c command) {
+	_, list, _ := ctl(t, "-h")
+	var check func(path []string, c cli.Command)
+	check = func(path []string, c cli.Command) {
 		name := strings.Join(path, " ")
 		for _, help := range []string{"-h", "-help", "--help"} {
-			code, out, errs := cli(t, append(slices.Clone(path), help)...)
-			if code != exitOK || errs != "" {
+			code, out, errs := ctl(t, append(slices.Clone(path), help)...)
+			if code != cli.ExitOK || errs != "" {
 				t.Errorf("%s %s: exit %d, %s", name, help, code, errs)
 			}
-			wanted := []string{c.summary, "Usage:\n  splicectl " + name, "Examples:\n  splicectl " + name}
-			if c.setup != nil && !c.screen {
+			wanted := []string{c.Summary, "Usage:\n  splicectl " + name, "Examples:\n  splicectl " + name}
+			if c.Setup != nil && !c.Screen {
 				wanted = append(wanted, "--json", "-o, --output")
 			}
 			for _, want := range wanted {
@@ -35,23 +37,23 @@ func TestEveryCommandHasHelpWithExamplesAndJSON(t *testing.T) {
 				}
 			}
 		}
-		for _, sub := range c.subs {
-			check(append(slices.Clone(path), sub.name), sub)
+		for _, sub := range c.Subs {
+			check(append(slices.Clone(path), sub.Name), sub)
 		}
 	}
 	for _, c := range commands() {
-		if c.hidden {
-			if strings.Contains(list, c.summary) {
-				t.Errorf("splicectl -h has %s", c.name)
+		if c.Hidden {
+			if strings.Contains(list, c.Summary) {
+				t.Errorf("splicectl -h has %s", c.Name)
 			}
 			continue
 		}
-		check([]string{c.name}, c)
-		if !strings.Contains(list, c.summary) {
-			t.Errorf("splicectl -h lacks %s", c.name)
+		check([]string{c.Name}, c)
+		if !strings.Contains(list, c.Summary) {
+			t.Errorf("splicectl -h lacks %s", c.Name)
 		}
 	}
-	if code, out, errs := cli(t, "help", "ls"); code != exitOK || errs != "" || !strings.Contains(out, "splicectl ls") {
+	if code, out, errs := ctl(t, "help", "ls"); code != cli.ExitOK || errs != "" || !strings.Contains(out, "splicectl ls") {
 		t.Errorf("help ls: exit %d, %s%s", code, out, errs)
 	}
 }
@@ -64,24 +66,24 @@ func TestWrongUsageIsTwoAndSaysWhatIsRight(t *testing.T) {
 		{"inspect"}, {"inspect", "a", "b"}, {"inspect", "decisions", "-limit", "0"}, {"stats", "x"}, {"version", "x"},
 		{"disk"}, {"disk", "check"}, {"disk", "mend", "/x"}, {"disk", "repair", "-deep", "/x"}, {"disk", "check", "-long", "/x"}, {"torture", "x"}, {"torture", "-loops", "-1"}, {"torture", "-power", "-2"}, {"torture", "-segments", "0"}, {"torture", "-soak", "1ms"}, {"torture", "-soak", "1m", "-load", "2"}, {"torture", "-soak", "1m", "-every", "1ms"}, {"torture", "-soak", "1m", "-bound", "0"},
 	} {
-		code, out, errs := cli(t, args...)
-		if code != exitUsage || out != "" || !strings.Contains(errs, "splicectl") {
+		code, out, errs := ctl(t, args...)
+		if code != cli.ExitUsage || out != "" || !strings.Contains(errs, "splicectl") {
 			t.Errorf("%q: exit %d, out %q, err %q", args, code, out, errs)
 		}
 	}
 }
 
 func TestWhatTakesNoArgumentsRefusesThem(t *testing.T) {
-	var check func(path []string, list []command)
-	check = func(path []string, list []command) {
+	var check func(path []string, list []cli.Command)
+	check = func(path []string, list []cli.Command) {
 		for _, c := range list {
-			args := append(slices.Clone(path), c.name)
-			check(args, c.subs)
-			if c.synopsis != flagsOnly {
+			args := append(slices.Clone(path), c.Name)
+			check(args, c.Subs)
+			if c.Synopsis != cli.FlagsOnly {
 				continue
 			}
-			code, out, errs := cli(t, append(args, "x")...)
-			if code != exitUsage || out != "" || !strings.Contains(errs, `takes no arguments, got ["x"]`) {
+			code, out, errs := ctl(t, append(args, "x")...)
+			if code != cli.ExitUsage || out != "" || !strings.Contains(errs, `takes no arguments, got ["x"]`) {
 				t.Errorf("%q: exit %d\n%s%s", args, code, out, errs)
 			}
 		}
@@ -92,17 +94,17 @@ func TestWhatTakesNoArgumentsRefusesThem(t *testing.T) {
 func TestAbsentNodeIsOneWithARemedy(t *testing.T) {
 	t.Setenv("SPLICED_ADMIN_SOCKET", "/nonexistent/admin.sock")
 	for _, args := range [][]string{{"ls"}, {"inspect", "ab"}, {"stats", "--json"}} {
-		code, out, errs := cli(t, args...)
-		if code != exitFailed || out != "" || !strings.Contains(errs, "Is spliced running?") {
+		code, out, errs := ctl(t, args...)
+		if code != cli.ExitFailed || out != "" || !strings.Contains(errs, "Is spliced running?") {
 			t.Errorf("%q: exit %d, out %q, err %q", args, code, out, errs)
 		}
 	}
 }
 
 func TestVersionJSONIsOneDocument(t *testing.T) {
-	code, out, _ := cli(t, "version", "--json")
+	code, out, _ := ctl(t, "version", "--json")
 	var v map[string]string
-	if err := json.Unmarshal([]byte(out), &v); code != exitOK || err != nil || v["go"] == "" || v["version"] == "" {
+	if err := json.Unmarshal([]byte(out), &v); code != cli.ExitOK || err != nil || v["go"] == "" || v["version"] == "" {
 		t.Errorf("exit %d, %v: %s", code, err, out)
 	}
 }

@@ -3,15 +3,13 @@ package main
 import (
 	"bytes"
 	"flag"
-	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/spf13/cobra"
-	"github.com/spf13/cobra/doc"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/clitest"
 )
 
 //go:generate go test . -run Reference -update
@@ -23,29 +21,8 @@ func reference() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteString("# splicectl\n\nEvery command with its flags. This page is written by `make generate`; `splicectl COMMAND -h` says the same, and `make man`\n" +
 		"writes manual pages. `splicectl completion bash`, `zsh` and `fish` print what completes commands, flags and names of daemons.\n")
-	err := pages(&b, newRoot(io.Discard, io.Discard))
+	err := clitest.Reference(&b, program(), "splicelab.md")
 	return b.Bytes(), err
-}
-
-func pages(w *bytes.Buffer, cmd *cobra.Command) error {
-	if !cmd.IsAvailableCommand() && cmd.HasParent() {
-		return nil
-	}
-	var one bytes.Buffer
-	// Links go to the headings of this page.
-	link := func(name string) string {
-		return "#" + strings.ReplaceAll(strings.TrimSuffix(name, ".md"), "_", "-")
-	}
-	if err := doc.GenMarkdownCustom(cmd, &one, link); err != nil {
-		return err
-	}
-	fmt.Fprintf(w, "\n%s\n", strings.TrimRight(one.String(), "\n"))
-	for _, sub := range cmd.Commands() {
-		if err := pages(w, sub); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func TestTheReferenceTellsOfEveryCommand(t *testing.T) {
@@ -68,12 +45,12 @@ func TestTheReferenceTellsOfEveryCommand(t *testing.T) {
 	}
 	text := string(got)
 	for _, c := range commands() {
-		if heading := "\n## splicectl " + c.name + "\n"; strings.Contains(text, heading) == c.hidden {
-			t.Errorf("%q is there: %v", heading, !c.hidden)
+		if heading := "\n## splicectl " + c.Name + "\n"; strings.Contains(text, heading) == c.Hidden {
+			t.Errorf("%q is there: %v", heading, !c.Hidden)
 		}
-		for _, sub := range c.subs {
-			if !strings.Contains(text, "\n## splicectl "+c.name+" "+sub.name+"\n") {
-				t.Errorf("%s %s is not there", c.name, sub.name)
+		for _, sub := range c.Subs {
+			if !strings.Contains(text, "\n## splicectl "+c.Name+" "+sub.Name+"\n") {
+				t.Errorf("%s %s is not there", c.Name, sub.Name)
 			}
 		}
 	}
@@ -88,26 +65,26 @@ func TestTheReferenceTellsOfEveryCommand(t *testing.T) {
 
 func TestEveryCommandHasAManualPage(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "man1")
-	if code, _, errs := cli(t, "man", dir); code != exitOK {
+	if code, _, errs := ctl(t, "man", dir); code != cli.ExitOK {
 		t.Fatalf("exit %d, %s", code, errs)
 	}
 	for _, c := range commands() {
-		text, err := os.ReadFile(filepath.Join(dir, "splicectl-"+c.name+".1"))
-		if c.hidden {
+		text, err := os.ReadFile(filepath.Join(dir, "splicectl-"+c.Name+".1"))
+		if c.Hidden {
 			if err == nil {
-				t.Errorf("%s has a page", c.name)
+				t.Errorf("%s has a page", c.Name)
 			}
 			continue
 		}
 		if err != nil || !strings.Contains(string(text), ".SH EXAMPLE") {
-			t.Errorf("%s: %v\n%s", c.name, err, text)
+			t.Errorf("%s: %v\n%s", c.Name, err, text)
 		}
 	}
 }
 
 func TestShellsCompleteWhatThereIs(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
-		if code, out, errs := cli(t, "completion", shell); code != exitOK || errs != "" || !strings.Contains(out, "splicectl") {
+		if code, out, errs := ctl(t, "completion", shell); code != cli.ExitOK || errs != "" || !strings.Contains(out, "splicectl") {
 			t.Errorf("%s: exit %d, %s", shell, code, errs)
 		}
 	}
@@ -127,8 +104,8 @@ func TestShellsCompleteWhatThereIs(t *testing.T) {
 		{[]string{"inspect", "--what", ""}, "admitted\nrefused"},
 		{[]string{"ls", "--all-c"}, "--all-contexts"},
 	} {
-		code, out, _ := cli(t, append([]string{"__completeNoDesc"}, r.args...)...)
-		if code != exitOK || !strings.HasPrefix(out, r.want) {
+		code, out, _ := ctl(t, append([]string{"__completeNoDesc"}, r.args...)...)
+		if code != cli.ExitOK || !strings.HasPrefix(out, r.want) {
 			t.Errorf("%q: exit %d, %q, want %q", r.args, code, out, r.want)
 		}
 	}
@@ -136,7 +113,7 @@ func TestShellsCompleteWhatThereIs(t *testing.T) {
 
 func TestWhatWasMeantIsSuggested(t *testing.T) {
 	for line, want := range map[string]string{"stat": "did you mean stats?", "insect": "inspect", "config gt": "get"} {
-		if code, _, errs := cli(t, strings.Fields(line)...); code != exitUsage || !strings.Contains(errs, want) {
+		if code, _, errs := ctl(t, strings.Fields(line)...); code != cli.ExitUsage || !strings.Contains(errs, want) {
 			t.Errorf("%s: exit %d, %s", line, code, errs)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/contexts"
 )
 
@@ -38,11 +39,11 @@ func (t *target) several() bool { return t.allContexts || t.members }
 func (t *target) nodes(ctx context.Context) ([]node, error) {
 	switch {
 	case t.allContexts && (t.members || t.admin != "" || t.context != ""):
-		return nil, usagef("--all-contexts goes with none of --members, --admin and --context")
+		return nil, cli.Usagef("--all-contexts goes with none of --members, --admin and --context")
 	case t.memberPort != 0 && !t.members:
-		return nil, usagef("--member-port goes with --members")
+		return nil, cli.Usagef("--member-port goes with --members")
 	case t.memberPort < 0 || t.memberPort > 65535:
-		return nil, usagef("--member-port %d is no port", t.memberPort)
+		return nil, cli.Usagef("--member-port %d is no port", t.memberPort)
 	case t.allContexts:
 		return t.everyContext()
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 )
 
 // pinTTL is how long a pin lasts unless it is said.
@@ -24,21 +25,21 @@ type pinFlags struct {
 	dry    bool
 }
 
-func pinCommand() command {
-	return command{
-		name: "pin", group: "change", synopsis: "[flags] KEY...",
-		summary: "Keep segments or checkpoints from being evicted, for a time",
-		about: "KEYs may be the first digits of one. A pin counts in its tenant's quota, and all pins together take at most\n" +
+func pinCommand() cli.Command {
+	return cli.Command{
+		Name: "pin", Group: "change", Synopsis: "[flags] KEY...",
+		Summary: "Keep segments or checkpoints from being evicted, for a time",
+		About: "KEYs may be the first digits of one. A pin counts in its tenant's quota, and all pins together take at most\n" +
 			"half a pool. Pinning again sets the time anew; splicectl ls pins lists them.",
-		examples: []string{"9f86d081884c", "9f86d081884c --ttl 2h", "9f86 a3c1 --dry-run"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"9f86d081884c", "9f86d081884c --ttl 2h", "9f86 a3c1 --dry-run"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f pinFlags
 			f.target.flagsWith(fs, slowTimeout) // it may have to be read from disk
 			fs.DurationVar(&f.ttl, "ttl", pinTTL, "`time` after which the pin is gone")
 			fs.BoolVar(&f.dry, "dry-run", false, "say whether it could be, and pin nothing")
-			return func(ctx context.Context, c *call) error {
+			return func(ctx context.Context, c *cli.Call) error {
 				if f.ttl <= 0 {
-					return usagef("--ttl %v is not above 0", f.ttl)
+					return cli.Usagef("--ttl %v is not above 0", f.ttl)
 				}
 				return f.each(ctx, c, f.pin)
 			}
@@ -46,16 +47,16 @@ func pinCommand() command {
 	}
 }
 
-func unpinCommand() command {
-	return command{
-		name: "unpin", group: "change", synopsis: "[flags] KEY...",
-		summary:  "Let what was pinned be evicted again",
-		examples: []string{"9f86d081884c"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+func unpinCommand() cli.Command {
+	return cli.Command{
+		Name: "unpin", Group: "change", Synopsis: "[flags] KEY...",
+		Summary:  "Let what was pinned be evicted again",
+		Examples: []string{"9f86d081884c"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f pinFlags
 			f.target.flags(fs)
 			fs.BoolVar(&f.dry, "dry-run", false, "change nothing")
-			return func(ctx context.Context, c *call) error { return f.each(ctx, c, f.unpin) }
+			return func(ctx context.Context, c *cli.Call) error { return f.each(ctx, c, f.unpin) }
 		},
 	}
 }
@@ -70,9 +71,9 @@ type pinned struct {
 	outcome string
 }
 
-func (f *pinFlags) each(ctx context.Context, c *call, do func(context.Context, *call, *api.Client, *pinned, string) error) error {
-	if len(c.args) == 0 {
-		return usagef("want keys, or the first digits of them")
+func (f *pinFlags) each(ctx context.Context, c *cli.Call, do func(context.Context, *cli.Call, *api.Client, *pinned, string) error) error {
+	if len(c.Args) == 0 {
+		return cli.Usagef("want keys, or the first digits of them")
 	}
 	client, err := f.target.client()
 	if err != nil {
@@ -81,27 +82,27 @@ func (f *pinFlags) each(ctx context.Context, c *call, do func(context.Context, *
 	defer client.Close()
 	var failed error
 	var done []pinned
-	for _, digits := range c.args {
+	for _, digits := range c.Args {
 		one := pinned{DryRun: f.dry, Pins: []api.Pin{}}
 		if err := do(ctx, c, client, &one, strings.ToLower(digits)); err != nil {
-			if len(c.args) == 1 {
+			if len(c.Args) == 1 {
 				return err
 			}
-			one.Error, one.outcome, failed = err.Error(), digits+": "+err.Error(), errFailed
+			one.Error, one.outcome, failed = err.Error(), digits+": "+err.Error(), cli.ErrFailed
 		}
 		done = append(done, one)
 	}
-	if c.json {
-		return errors.Join(failed, c.document(map[string]any{"items": done}))
+	if c.JSON {
+		return errors.Join(failed, c.Document(map[string]any{"items": done}))
 	}
-	t := show.NewTable(c.stdout)
+	t := show.NewTable(c.Stdout)
 	for _, d := range done {
 		t.Row(d.outcome)
 	}
 	return errors.Join(failed, t.Flush())
 }
 
-func (f *pinFlags) pin(ctx context.Context, c *call, client *api.Client, one *pinned, digits string) error {
+func (f *pinFlags) pin(ctx context.Context, c *cli.Call, client *api.Client, one *pinned, digits string) error {
 	found, err := find(ctx, client, digits)
 	if err != nil {
 		return err
@@ -122,11 +123,11 @@ func (f *pinFlags) pin(ctx context.Context, c *call, client *api.Client, one *pi
 	if f.dry {
 		verb = "could be"
 	}
-	one.outcome = fmt.Sprintf("%s %s pinned for %s, %s of tenant %s", c.keyOf(one.Key, false), verb, show.Long(f.ttl), show.Bytes(bytes), strings.Join(slices.Sorted(maps.Keys(tenants)), ", "))
+	one.outcome = fmt.Sprintf("%s %s pinned for %s, %s of tenant %s", keyOf(c, one.Key, false), verb, show.Long(f.ttl), show.Bytes(bytes), strings.Join(slices.Sorted(maps.Keys(tenants)), ", "))
 	return nil
 }
 
-func (f *pinFlags) unpin(ctx context.Context, c *call, client *api.Client, one *pinned, digits string) error {
+func (f *pinFlags) unpin(ctx context.Context, c *cli.Call, client *api.Client, one *pinned, digits string) error {
 	pins, err := client.Pins(ctx)
 	if err != nil {
 		return err
@@ -144,9 +145,9 @@ func (f *pinFlags) unpin(ctx context.Context, c *call, client *api.Client, one *
 		return err
 	}
 	one.Pins = done.Pins
-	one.outcome = c.keyOf(one.Key, false) + " is not pinned any more"
+	one.outcome = keyOf(c, one.Key, false) + " is not pinned any more"
 	if f.dry {
-		one.outcome = c.keyOf(one.Key, false) + " would not be pinned any more"
+		one.outcome = keyOf(c, one.Key, false) + " would not be pinned any more"
 	}
 	return nil
 }

@@ -4,16 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/spf13/pflag"
 
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
-
-// maxConfigBytes bounds what is read: real files have a few KiB.
-const maxConfigBytes = 16 << 20
 
 type profileFlags struct {
 	tokens int
@@ -26,16 +22,16 @@ type profileFlags struct {
 	switching switching
 }
 
-func profileCommand() command {
-	return command{
-		name: "profile", group: "change", synopsis: "[flags] FILE | on FINGERPRINT | off FINGERPRINT",
-		summary: "Print what segments of a model cost, by its config.json; or switch splicing of a profile on or off",
-		about: "FILE is a Hugging Face config.json. On and off speak to a running node: an engine's canary switches a\n" +
+func profileCommand() cli.Command {
+	return cli.Command{
+		Name: "profile", Group: "change", Synopsis: "[flags] FILE | on FINGERPRINT | off FINGERPRINT",
+		Summary: "Print what segments of a model cost, by its config.json; or switch splicing of a profile on or off",
+		About: "FILE is a Hugging Face config.json. On and off speak to a running node: an engine's canary switches a\n" +
 			"profile off when what it reuses differs too much from what it computes, and only an operator switches it on\n" +
 			"again. Splicectl ls canaries lists them. The first digits of a fingerprint are enough.",
-		examples: []string{"on 9f86d081884c", "off 9f86d081884c --tenant team-a --why 'new kernels'", "config.json", "--tp 2 --tokens 2048 config.json", "- --json < config.json"},
-		words:    []string{"on", "off"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"on 9f86d081884c", "off 9f86d081884c --tenant team-a --why 'new kernels'", "config.json", "--tp 2 --tokens 2048 config.json", "- --json < config.json"},
+		Words:    []string{"on", "off"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f profileFlags
 			f.switching.target.flags(fs)
 			fs.StringVar(&f.switching.tenant, "tenant", "", "on, off: for this `tenant` only")
@@ -47,8 +43,8 @@ func profileCommand() command {
 			fs.StringVar(&f.kv, "kv-dtype", "bf16", "element `type` of keys and values: f32, f16 or bf16")
 			fs.StringVar(&f.state, "state-dtype", "f32", "element `type` of end-states")
 			fs.StringVar(&f.trans, "transition-dtype", "f16", "element `type` of diagonal and dense transitions")
-			return func(ctx context.Context, c *call) error {
-				if len(c.args) > 0 && (c.args[0] == "on" || c.args[0] == "off") {
+			return func(ctx context.Context, c *cli.Call) error {
+				if len(c.Args) > 0 && (c.Args[0] == "on" || c.Args[0] == "off") {
 					return f.switching.run(ctx, c)
 				}
 				return f.run(c)
@@ -57,18 +53,18 @@ func profileCommand() command {
 	}
 }
 
-func (f *profileFlags) run(c *call) error {
-	if len(c.args) != 1 {
-		return usagef("want one config.json, or - for standard input")
+func (f *profileFlags) run(c *cli.Call) error {
+	if len(c.Args) != 1 {
+		return cli.Usagef("want one config.json, or - for standard input")
 	}
 	if f.tokens < 1 || f.tokens > 1<<24 {
-		return usagef("--tokens %d is not 1 to %d", f.tokens, 1<<24)
+		return cli.Usagef("--tokens %d is not 1 to %d", f.tokens, 1<<24)
 	}
 	options, err := f.options()
 	if err != nil {
 		return err
 	}
-	text, err := readConfig(c.args[0])
+	text, err := cli.ReadConfig(c.Args[0])
 	if err != nil {
 		return err
 	}
@@ -78,18 +74,18 @@ func (f *profileFlags) run(c *call) error {
 	options.Slopes = func(_, heads int) []float64 { return make([]float64, heads) }
 	id, err := profile.FromConfig(text, options)
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.args[0], err)
+		return fmt.Errorf("%s: %w", c.Args[0], err)
 	}
 	p, err := profile.New(id)
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.args[0], err)
+		return fmt.Errorf("%s: %w", c.Args[0], err)
 	}
 	report := p.Report(f.tokens)
 	report.Fingerprint = "" // would be that of the stand-in
-	if c.json {
-		return c.document(report)
+	if c.JSON {
+		return c.Document(report)
 	}
-	return report.WriteText(c.stdout)
+	return report.WriteText(c.Stdout)
 }
 
 func (f *profileFlags) options() (profile.ConfigOptions, error) {
@@ -106,28 +102,8 @@ func (f *profileFlags) options() (profile.ConfigOptions, error) {
 		case "bf16":
 			*d.into = profile.BF16
 		default:
-			return o, usagef("-%s %q is none of f32, f16, bf16", d.flag, d.text)
+			return o, cli.Usagef("-%s %q is none of f32, f16, bf16", d.flag, d.text)
 		}
 	}
 	return o, nil
-}
-
-func readConfig(path string) ([]byte, error) {
-	var in io.Reader = os.Stdin
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		in = f
-	}
-	text, err := io.ReadAll(io.LimitReader(in, maxConfigBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	if len(text) > maxConfigBytes {
-		return nil, fmt.Errorf("%s has more than %d bytes: not a config.json", path, maxConfigBytes)
-	}
-	return text, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -23,9 +24,9 @@ func TestProfilePrintsSizes(t *testing.T) {
 	if err := os.WriteFile(path, []byte(smallConfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	code, out, errs := cli(t, "profile", path, "-tokens", "10", "--json")
+	code, out, errs := ctl(t, "profile", path, "-tokens", "10", "--json")
 	var r map[string]any
-	if err := json.Unmarshal([]byte(out), &r); code != exitOK || err != nil {
+	if err := json.Unmarshal([]byte(out), &r); code != cli.ExitOK || err != nil {
 		t.Fatalf("exit %d, %v: %s%s", code, err, out, errs)
 	}
 	// T: 2 layers, 2 heads, 4x4 fp16; S: 2 layers, 2 heads, 4x8 fp32; rows: 2 layers, K and V of 16 bf16.
@@ -37,8 +38,8 @@ func TestProfilePrintsSizes(t *testing.T) {
 	if r["fingerprint"] != "" {
 		t.Errorf("a fingerprint of weights nobody named: %v", r["fingerprint"])
 	}
-	code, out, _ = cli(t, "profile", path)
-	if code != exitOK || !strings.Contains(out, "break-even") {
+	code, out, _ = ctl(t, "profile", path)
+	if code != cli.ExitOK || !strings.Contains(out, "break-even") {
 		t.Errorf("exit %d: %s", code, out)
 	}
 }
@@ -50,7 +51,7 @@ func TestProfileReadsWordsOfPython(t *testing.T) {
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, out, errs := cli(t, "profile", path); code != exitOK || !strings.Contains(out, "break-even") {
+	if code, out, errs := ctl(t, "profile", path); code != cli.ExitOK || !strings.Contains(out, "break-even") {
 		t.Errorf("exit %d: %s%s", code, out, errs)
 	}
 	f := replayFlags{model: path}
@@ -70,14 +71,14 @@ func TestProfileRefusesByName(t *testing.T) {
 		code int
 		text string
 	}{
-		{[]string{"profile"}, exitUsage, "want one config.json"},
-		{[]string{"profile", bad, "-kv-dtype", "int4"}, exitUsage, "int4"},
-		{[]string{"profile", bad, "-tokens", "0"}, exitUsage, "-tokens 0"},
-		{[]string{"profile", bad}, exitFailed, "nobody_knows"},
-		{[]string{"profile", filepath.Join(dir, "absent")}, exitFailed, "absent"},
+		{[]string{"profile"}, cli.ExitUsage, "want one config.json"},
+		{[]string{"profile", bad, "-kv-dtype", "int4"}, cli.ExitUsage, "int4"},
+		{[]string{"profile", bad, "-tokens", "0"}, cli.ExitUsage, "-tokens 0"},
+		{[]string{"profile", bad}, cli.ExitFailed, "nobody_knows"},
+		{[]string{"profile", filepath.Join(dir, "absent")}, cli.ExitFailed, "absent"},
 	}
 	for _, r := range rows {
-		if code, _, errs := cli(t, r.args...); code != r.code || !strings.Contains(errs, r.text) {
+		if code, _, errs := ctl(t, r.args...); code != r.code || !strings.Contains(errs, r.text) {
 			t.Errorf("%q: exit %d, %s", r.args, code, errs)
 		}
 	}
@@ -107,33 +108,33 @@ func TestProfileIsSwitchedOffAndOn(t *testing.T) {
 	}
 	// Nothing was reported yet: a dry run says what it is about all the same.
 	fingerprint := fmt.Sprintf("%x", p.Fingerprint())
-	out, _ := splicectl(t, exitOK, "profile", "off", fingerprint[:12], "-dry-run", "-tenant", "default", "-admin", d.Admin)
+	out, _ := splicectl(t, cli.ExitOK, "profile", "off", fingerprint[:12], "-dry-run", "-tenant", "default", "-admin", d.Admin)
 	if !strings.Contains(out, "nothing was changed") || !strings.Contains(out, fingerprint[:12]+" of tenant default, on which no engine has reported yet") {
 		t.Errorf("%s", out)
 	}
 	if off, err := m.Report(t.Context(), &connector.Report{Compared: 8, Failed: 2, Worst: 0.5, Bound: 0.1, Off: true, Text: "too far"}); err != nil || !off {
 		t.Fatal(off, err)
 	}
-	out, _ = splicectl(t, exitOK, "ls", "canaries", "-admin", d.Admin)
+	out, _ = splicectl(t, cli.ExitOK, "ls", "canaries", "-admin", d.Admin)
 	if !strings.Contains(out, "off for") || !strings.Contains(out, "too far") {
 		t.Errorf("%s", out)
 	}
-	out, _ = splicectl(t, exitOK, "doctor", "-socket", d.Socket)
+	out, _ = splicectl(t, cli.ExitOK, "doctor", "-socket", d.Socket)
 	if !strings.Contains(out, "daemon: splicing") || !strings.Contains(out, "too far") {
 		t.Errorf("%s", out)
 	}
 	digits := fmt.Sprintf("%x", p.Fingerprint())[:12]
-	splicectl(t, exitFailed, "profile", "on", "ffff"+digits, "-admin", d.Admin)
-	out, _ = splicectl(t, exitOK, "profile", "on", digits, "-dry-run", "-admin", d.Admin)
+	splicectl(t, cli.ExitFailed, "profile", "on", "ffff"+digits, "-admin", d.Admin)
+	out, _ = splicectl(t, cli.ExitOK, "profile", "on", digits, "-dry-run", "-admin", d.Admin)
 	if !strings.Contains(out, "nothing was changed") || !strings.Contains(out, "off for") {
 		t.Errorf("%s", out)
 	}
-	splicectl(t, exitOK, "profile", "on", digits, "-admin", d.Admin)
+	splicectl(t, cli.ExitOK, "profile", "on", digits, "-admin", d.Admin)
 	var found connector.Found
 	if err := m.Match(t.Context(), &connector.MatchQuery{Keys: make([]profile.SegmentKey, 1)}, &found); err != nil || found.Segments[0].Reason == wire.ReasonOff {
 		t.Fatalf("%+v, %v", found, err)
 	}
-	out, _ = splicectl(t, exitOK, "profile", "off", digits, "-why", "maintenance", "-admin", d.Admin)
+	out, _ = splicectl(t, cli.ExitOK, "profile", "off", digits, "-why", "maintenance", "-admin", d.Admin)
 	if !strings.Contains(out, "maintenance") {
 		t.Errorf("%s", out)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -47,10 +48,10 @@ func TestTheTenQuestionsAreAnswered(t *testing.T) {
 	socket, _ = onDisk(t, dir)
 	admin := filepath.Join(filepath.Dir(socket), "a")
 	_, m := engineOf(t, socket)
-	want := exitOK
+	want := cli.ExitOK
 	ask := func(line string, texts ...string) {
 		t.Helper()
-		code, out, errs := cli(t, append(strings.Fields(line), "--admin", "unix:"+admin)...)
+		code, out, errs := ctl(t, append(strings.Fields(line), "--admin", "unix:"+admin)...)
 		if code != want {
 			t.Fatalf("%s: exit %d\n%s%s", line, code, out, errs)
 		}
@@ -96,6 +97,6 @@ func TestTheTenQuestionsAreAnswered(t *testing.T) {
 	if _, err := client.Remove(t.Context(), key, false); err != nil {
 		t.Fatal(err)
 	}
-	want = exitFailed                                      // it is not held any more
+	want = cli.ExitFailed                                  // it is not held any more
 	ask("inspect "+key.String(), "removed by an operator") // why was it evicted
 }

@@ -14,24 +14,25 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/replay"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
 type replayFlags struct {
 	replay.Options
-	policies, capacities, checkpoints list
+	policies, capacities, checkpoints cli.List
 	model, prefill, plot              string
 	quiet                             bool
 }
 
-func replayCommand() command {
-	return command{
-		name: "replay", group: "measure", synopsis: "[flags] TRACE",
-		summary: "Play a recorded request stream through simulated caches and compare policies",
-		about: `TRACE is a file, plain or in zstd, or a member of a tar archive as FILE:MEMBER.
+func replayCommand() cli.Command {
+	return cli.Command{
+		Name: "replay", Group: "measure", Synopsis: "[flags] TRACE",
+		Summary: "Play a recorded request stream through simulated caches and compare policies",
+		About: `TRACE is a file, plain or in zstd, or a member of a tar archive as FILE:MEMBER.
 What it is shows in its first line:
 
   prompts    Mooncake JSONL with hash_ids; orders of session turns (seconds,session,
@@ -53,14 +54,14 @@ also prefix: what prefix caching alone would reuse. Placements: ` + strings.Join
 A line that cannot be read ends the replay with its number and a code. TTFT is
 modelled from the hits, not measured. With --json one object a line and run, with
 policy, capacity_bytes, requests, token_hit_rate, evictions and more.`,
-		examples: []string{
+		Examples: []string{
 			"trace.jsonl.zst --policy lru,marconi,gdsf,default --capacity 300GB,1TB",
 			"orders.tar.zst:swe100_c5_sps1_art7.5 --capacity 40GB --capacity 60GB --plot swe.svg",
 			"passages.csv.zst --texts lengths.csv.zst --capacity 20GB,40GB --policy lru,default,prefix",
 			"depths.csv.zst --policy balanced,dp,default --checkpoints 1,2,4",
 			"mine.jsonl --profile config.json --prefill 12,0.04 --capacity 16GiB --json",
 		},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f replayFlags
 			fs.Var(&f.policies, "policy", "`names`, separated by commas or repeated (default lru,marconi,gdsf,default)")
 			fs.Var(&f.capacities, "capacity", "`bytes` of the cache such as 300GB, 16GiB or unlimited, separated by commas or repeated")
@@ -80,23 +81,23 @@ policy, capacity_bytes, requests, token_hit_rate, evictions and more.`,
 	}
 }
 
-func (f *replayFlags) run(ctx context.Context, c *call) error {
-	if len(c.args) != 1 {
-		return usagef("want one trace, got %d arguments", len(c.args))
+func (f *replayFlags) run(ctx context.Context, c *cli.Call) error {
+	if len(c.Args) != 1 {
+		return cli.Usagef("want one trace, got %d arguments", len(c.Args))
 	}
-	f.Path = c.args[0]
+	f.Path = c.Args[0]
 	if err := f.complete(); err != nil {
 		return err
 	}
 	ended := func() {}
 	if !f.quiet {
-		bar := newProgress(c.stderr)
-		f.Progress, ended = func(done float64) { bar.at(done, "replaying") }, bar.end
+		bar := cli.NewProgress(c.Stderr)
+		f.Progress, ended = func(done float64) { bar.At(done, "replaying") }, bar.End
 	}
 	report, err := replay.Run(ctx, f.Options)
 	ended()
 	if errors.Is(err, replay.ErrPolicy) || errors.Is(err, replay.ErrCapacity) || errors.Is(err, replay.ErrBound) {
-		return usageError{err.Error()}
+		return cli.UsageError{Text: err.Error()}
 	}
 	if err != nil {
 		return err
@@ -106,14 +107,14 @@ func (f *replayFlags) run(ctx context.Context, c *call) error {
 			return err
 		}
 	}
-	if c.output == formYAML {
+	if c.Output == cli.FormYAML {
 		var b bytes.Buffer
-		return errors.Join(report.WriteJSON(&b), show.Lines(c.stdout, b.Bytes()))
+		return errors.Join(report.WriteJSON(&b), show.Lines(c.Stdout, b.Bytes()))
 	}
-	if c.json {
-		return report.WriteJSON(c.stdout)
+	if c.JSON {
+		return report.WriteJSON(c.Stdout)
 	}
-	return report.Print(c.stdout)
+	return report.Print(c.Stdout)
 }
 
 func drawTo(path string, report *replay.Report) (err error) {
@@ -138,17 +139,17 @@ func (f *replayFlags) complete() error {
 	for _, text := range f.checkpoints {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
-			return usagef("--checkpoints %q is no number from 1 on", text)
+			return cli.Usagef("--checkpoints %q is no number from 1 on", text)
 		}
 		f.Checkpoints = append(f.Checkpoints, n)
 	}
 	switch ext := strings.ToLower(filepath.Ext(f.plot)); {
 	case f.plot != "" && ext != ".svg":
-		return usagef("--plot %s: charts are written as .svg", f.plot)
+		return cli.Usagef("--plot %s: charts are written as .svg", f.plot)
 	case f.System < 0 || f.System > 1<<20:
-		return usagef("--system %d is not 0 to %d", f.System, 1<<20)
+		return cli.Usagef("--system %d is not 0 to %d", f.System, 1<<20)
 	case f.Seam < 0 || f.Seam > 1024:
-		return usagef("--seam %d is not 0 to 1024", f.Seam)
+		return cli.Usagef("--seam %d is not 0 to 1024", f.Seam)
 	}
 	if err := f.chooseModel(); err != nil {
 		return err
@@ -172,7 +173,7 @@ func (f *replayFlags) chooseModel() error {
 		f.Model = m
 		return nil
 	}
-	text, err := readConfig(f.model)
+	text, err := cli.ReadConfig(f.model)
 	if err != nil {
 		return fmt.Errorf("-profile %s is neither %s, %s nor a file: %w", f.model, replay.PresetMarconi, replay.PresetGDN, err)
 	}
@@ -186,45 +187,14 @@ func (f *replayFlags) chooseModel() error {
 	return nil
 }
 
-// list is a flag whose values are separated by commas or given one by one.
-type list []string
-
-func (l *list) String() string { return strings.Join(*l, ",") }
-
-// Type is what help calls a value.
-func (l *list) Type() string { return "list" }
-
-func (l *list) Set(text string) error {
-	for _, v := range strings.Split(text, ",") {
-		if v = strings.TrimSpace(v); v == "" {
-			return errors.New("an empty value")
-		}
-		*l = append(*l, v)
-	}
-	return nil
-}
-
-var units = map[string]float64{
-	"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
-}
-
-// bytesOf reads a size up to 10^18 bytes: 300GB, 1.5 GiB or plain bytes.
-func bytesOf(text string) (bytes float64, ok bool) {
-	at := strings.LastIndexAny(text, "0123456789.") + 1
-	v, err := strconv.ParseFloat(text[:at], 64)
-	unit, known := units[strings.ToUpper(strings.TrimSpace(text[at:]))]
-	bytes = v * unit
-	return bytes, err == nil && known && bytes >= 0 && bytes <= 1e18
-}
-
 // capacityOf reads 300GB, 16GiB, 1.5TB, plain bytes, or unlimited.
 func capacityOf(text string) (int64, error) {
 	if strings.EqualFold(text, "unlimited") {
 		return replay.Unlimited, nil
 	}
-	bytes, ok := bytesOf(text)
+	bytes, ok := cli.Bytes(text)
 	if !ok || bytes < 1 {
-		return 0, usagef("--capacity %q is not a size such as 300GB, 16GiB or unlimited", text)
+		return 0, cli.Usagef("--capacity %q is not a size such as 300GB, 16GiB or unlimited", text)
 	}
 	return int64(math.Round(bytes)), nil
 }
@@ -239,7 +209,7 @@ func prefillOf(text string) (cost.Prefill, error) {
 		wrong = err != nil || !(v[i] >= 0 && v[i] <= 1e9)
 	}
 	if wrong || v[1] == 0 && v[2] == 0 {
-		return cost.Prefill{}, usagef("--prefill %q is not fixed,per-token or fixed,per-token,per-token² in milliseconds", text)
+		return cost.Prefill{}, cli.Usagef("--prefill %q is not fixed,per-token or fixed,per-token,per-token² in milliseconds", text)
 	}
 	return cost.Prefill{Fixed: v[0], PerToken: v[1], PerTokenSquared: v[2]}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/replay"
 )
 
@@ -28,8 +29,8 @@ func traceFile(t *testing.T, text string) string {
 
 func TestReplayPrintsATableAndDraws(t *testing.T) {
 	path, plot := traceFile(t, turns), filepath.Join(t.TempDir(), "out.svg")
-	code, out, errs := cli(t, "replay", path, "-policy", "lru", "-policy", "gdsf,default", "--capacity", "1GB,unlimited", "-bound", "-plot", plot, "-title", "Three turns")
-	if code != exitOK {
+	code, out, errs := ctl(t, "replay", path, "-policy", "lru", "-policy", "gdsf,default", "--capacity", "1GB,unlimited", "-bound", "-plot", plot, "-title", "Three turns")
+	if code != cli.ExitOK {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
 	for _, want := range []string{"3 requests", "lru", "gdsf", "default", "1 GB", "unlimited", "bound", "62.500 %", "edge_steps_per_second"} {
@@ -46,8 +47,8 @@ func TestReplayPrintsATableAndDraws(t *testing.T) {
 }
 
 func TestReplayJSONIsALineARun(t *testing.T) {
-	code, out, errs := cli(t, "replay", "--json", "-quiet", "--policy", "lru,marconi:0.5", "--capacity", "300GB", traceFile(t, turns))
-	if code != exitOK || errs != "" {
+	code, out, errs := ctl(t, "replay", "--json", "-quiet", "--policy", "lru,marconi:0.5", "--capacity", "300GB", traceFile(t, turns))
+	if code != cli.ExitOK || errs != "" {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -73,8 +74,8 @@ func TestReplayJSONIsALineARun(t *testing.T) {
 
 func TestReplayOfDepthsNeedsNoCapacity(t *testing.T) {
 	path := traceFile(t, "req,group,entry_len_L,app_boundary,best_entry_req,overlap_depth_t,best_entry_len\n0,0,1000,700,-1,0,0\n1,0,1000,700,0,700,1000\n")
-	code, out, errs := cli(t, "replay", path, "-policy", "balanced,boundary", "-checkpoints", "1", "-quiet")
-	if code != exitOK || !strings.Contains(out, "0.6400") || !strings.Contains(out, "0.9143") {
+	code, out, errs := ctl(t, "replay", path, "-policy", "balanced,boundary", "-checkpoints", "1", "-quiet")
+	if code != cli.ExitOK || !strings.Contains(out, "0.6400") || !strings.Contains(out, "0.9143") {
 		t.Errorf("exit %d: %s\n%s", code, errs, out)
 	}
 }
@@ -86,8 +87,8 @@ func TestReplayRefusesWithACodeAndALine(t *testing.T) {
 		"what is this\n":             ":1: unknown_format: ",
 		"0.0,0,0,1,1\n":              ": no_companion: ",
 	} {
-		code, out, errs := cli(t, "replay", traceFile(t, text), "-capacity", "1GB", "-quiet")
-		if code != exitFailed || out != "" || !strings.Contains(errs, want) {
+		code, out, errs := ctl(t, "replay", traceFile(t, text), "-capacity", "1GB", "-quiet")
+		if code != cli.ExitFailed || out != "" || !strings.Contains(errs, want) {
 			t.Errorf("exit %d, out %q, err %q, want %q", code, out, errs, want)
 		}
 	}
@@ -100,29 +101,29 @@ func TestReplayWrongUsage(t *testing.T) {
 		{path, "-capacity", "1GB", "-policy", "mru"}, {path, "-capacity", "1GB", "-policy", "balanced"}, {path, "-capacity", "1GB", "-plot", "x.bmp"},
 		{path, "-capacity", "1GB", "-prefill", "x"}, {path, "-checkpoints", "0"}, {path, "-seam", "-1"}, {path, "-system", "-1"},
 	} {
-		code, out, errs := cli(t, append([]string{"replay", "-quiet"}, args...)...)
-		if code != exitUsage || out != "" || !strings.Contains(errs, "usage: splicectl replay") {
+		code, out, errs := ctl(t, append([]string{"replay", "-quiet"}, args...)...)
+		if code != cli.ExitUsage || out != "" || !strings.Contains(errs, "usage: splicectl replay") {
 			t.Errorf("%q: exit %d, out %q, err %q", args, code, out, errs)
 		}
 	}
 	segments := traceFile(t, `{"spliced_trace":1}`+"\n"+`{"segments":[["d",30]]}`)
-	if code, _, errs := cli(t, "replay", "-quiet", segments, "-capacity", "1GB", "-bound"); code != exitUsage || !strings.Contains(errs, "prompts") {
+	if code, _, errs := ctl(t, "replay", "-quiet", segments, "-capacity", "1GB", "-bound"); code != cli.ExitUsage || !strings.Contains(errs, "prompts") {
 		t.Errorf("bound of segments: exit %d: %s", code, errs)
 	}
-	code, _, errs := cli(t, "replay", "-quiet", path, "-capacity", "1GB", "-profile", "/nonexistent.json")
-	if code != exitFailed || !strings.Contains(errs, "neither marconi-7b, gdn-40l nor a file") {
+	code, _, errs := ctl(t, "replay", "-quiet", path, "-capacity", "1GB", "-profile", "/nonexistent.json")
+	if code != cli.ExitFailed || !strings.Contains(errs, "neither marconi-7b, gdn-40l nor a file") {
 		t.Errorf("exit %d: %s", code, errs)
 	}
 }
 
 func TestReplayReadsAModelConfig(t *testing.T) {
 	config := filepath.Join("..", "..", "..", "policy", "profile", "testdata", "config", "qwen3-next-80b-a3b.json")
-	code, out, errs := cli(t, "replay", traceFile(t, turns), "-capacity", "1GB", "-profile", config, "-quiet")
-	if code != exitOK || !strings.Contains(out, "qwen3_next, 48 layers") {
+	code, out, errs := ctl(t, "replay", traceFile(t, turns), "-capacity", "1GB", "-profile", config, "-quiet")
+	if code != cli.ExitOK || !strings.Contains(out, "qwen3_next, 48 layers") {
 		t.Errorf("exit %d: %s\n%s", code, errs, out)
 	}
-	code, out, _ = cli(t, "replay", traceFile(t, turns), "-capacity", "unlimited", "-prefill", "10,1", "-policy", "default", "-quiet")
-	if code != exitOK || !strings.Contains(out, "P5/P50/P95 14/16/16 ms") {
+	code, out, _ = ctl(t, "replay", traceFile(t, turns), "-capacity", "unlimited", "-prefill", "10,1", "-policy", "default", "-quiet")
+	if code != cli.ExitOK || !strings.Contains(out, "P5/P50/P95 14/16/16 ms") {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
 }

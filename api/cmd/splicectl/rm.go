@@ -9,7 +9,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 )
 
 type removal struct {
@@ -28,16 +29,16 @@ func (r *removal) flags(fs *pflag.FlagSet) {
 	fs.BoolVarP(&r.yes, "yes", "y", false, "do not ask on a terminal")
 }
 
-func rmCommand() command {
-	return command{
-		name: "rm", group: "change", synopsis: "[flags] segments|checkpoints [KEY...]",
-		summary: "Evict segments or checkpoints, by key or all that pass a filter",
-		about: "KEYs may be the first digits of one. What is leased or being filled stays, and is counted. Nothing is lost\n" +
+func rmCommand() cli.Command {
+	return cli.Command{
+		Name: "rm", Group: "change", Synopsis: "[flags] segments|checkpoints [KEY...]",
+		Summary: "Evict segments or checkpoints, by key or all that pass a filter",
+		About: "KEYs may be the first digits of one. What is leased or being filled stays, and is counted. Nothing is lost\n" +
 			"but time: engines compute what they do not find.\n\n" +
 			"Exit status 1: something that was named is not there, or is busy.",
-		examples: []string{"segments 9f86d081884c", "segments --tenant team-a --older-than 24h --dry-run", "checkpoints --profile 3", "segments --all -y"},
-		words:    []string{"segments", "checkpoints"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"segments 9f86d081884c", "segments --tenant team-a --older-than 24h --dry-run", "checkpoints --profile 3", "segments --all -y"},
+		Words:    []string{"segments", "checkpoints"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var r removal
 			r.flags(fs)
 			fs.StringVar(&r.filter.Prefix, "key-prefix", "", "only what has a key that begins with these hex `digits`")
@@ -48,24 +49,24 @@ func rmCommand() command {
 	}
 }
 
-func (r *removal) run(ctx context.Context, c *call) error {
-	if len(c.args) == 0 || c.args[0] != "segments" && c.args[0] != "checkpoints" {
-		return usagef("want segments or checkpoints, and keys or filters")
+func (r *removal) run(ctx context.Context, c *cli.Call) error {
+	if len(c.Args) == 0 || c.Args[0] != "segments" && c.Args[0] != "checkpoints" {
+		return cli.Usagef("want segments or checkpoints, and keys or filters")
 	}
 	if r.filter.OlderThan < 0 {
-		return usagef("--older-than %v is negative", r.filter.OlderThan)
+		return cli.Usagef("--older-than %v is negative", r.filter.OlderThan)
 	}
-	what, keys := c.args[0], c.args[1:]
+	what, keys := c.Args[0], c.Args[1:]
 	r.filter.Prefix = strings.ToLower(r.filter.Prefix)
 	q := &r.filter
 	narrow := q.Tenant != "" || q.Prefix != "" || q.OlderThan > 0 || r.profile != ""
 	switch {
 	case r.all && narrow:
-		return usagef("--all is all of them: leave out the filters")
+		return cli.Usagef("--all is all of them: leave out the filters")
 	case len(keys) > 0 && (narrow || r.all):
-		return usagef("keys or filters, not both")
+		return cli.Usagef("keys or filters, not both")
 	case len(keys) == 0 && !narrow && !r.all:
-		return usagef("nothing is named: give keys, a filter, or --all")
+		return cli.Usagef("nothing is named: give keys, a filter, or --all")
 	}
 	client, err := r.target.client()
 	if err != nil {
@@ -104,7 +105,7 @@ type removedKey struct {
 	Error  string     `json:"error,omitempty"`
 }
 
-func (r *removal) byKey(ctx context.Context, c *call, client *api.Client, what string, keys []string) error {
+func (r *removal) byKey(ctx context.Context, c *cli.Call, client *api.Client, what string, keys []string) error {
 	found := make([]api.Digest, len(keys))
 	for i, digits := range keys { // all are found before the first one goes
 		key, err := r.find(ctx, client, what, strings.ToLower(digits))
@@ -124,14 +125,14 @@ func (r *removal) byKey(ctx context.Context, c *call, client *api.Client, what s
 			_, err = client.RemoveCheckpoint(ctx, api.CheckpointName{Hash: key}, r.filter.Dry)
 		}
 		if err != nil {
-			one.Error, failed = err.Error(), errFailed
+			one.Error, failed = err.Error(), cli.ErrFailed
 		}
 		done = append(done, one)
 	}
-	if c.json {
-		return errors.Join(failed, c.document(map[string]any{"items": done}))
+	if c.JSON {
+		return errors.Join(failed, c.Document(map[string]any{"items": done}))
 	}
-	t := show.NewTable(c.stdout)
+	t := show.NewTable(c.Stdout)
 	for _, d := range done {
 		outcome := "removed"
 		switch {
@@ -164,8 +165,8 @@ type bulkRemoved struct {
 }
 
 // byFilter says what passes the filter, asks where somebody is there to answer, and removes it.
-func (r *removal) byFilter(ctx context.Context, c *call, client *api.Client, what []string) error {
-	if !r.filter.Dry && !r.yes && c.asks() {
+func (r *removal) byFilter(ctx context.Context, c *cli.Call, client *api.Client, what []string) error {
+	if !r.filter.Dry && !r.yes && asks(c) {
 		would, err := r.removeAll(ctx, client, what, true)
 		if err == nil {
 			err = would.print(c)
@@ -173,7 +174,7 @@ func (r *removal) byFilter(ctx context.Context, c *call, client *api.Client, wha
 		if err != nil {
 			return err
 		}
-		if !c.ask("Remove them?") {
+		if !ask(c, "Remove them?") {
 			return errors.New("nothing was removed")
 		}
 	}
@@ -181,8 +182,8 @@ func (r *removal) byFilter(ctx context.Context, c *call, client *api.Client, wha
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.document(done)
+	if c.JSON {
+		return c.Document(done)
 	}
 	return done.print(c)
 }
@@ -204,7 +205,7 @@ func (r *removal) removeAll(ctx context.Context, client *api.Client, what []stri
 	return out, nil
 }
 
-func (b *bulkRemoved) print(c *call) error {
+func (b *bulkRemoved) print(c *cli.Call) error {
 	for _, r := range []struct {
 		what string
 		*api.Removed
@@ -216,28 +217,28 @@ func (b *bulkRemoved) print(c *call) error {
 		if r.DryRun {
 			verb = "would be removed"
 		}
-		fmt.Fprintf(c.stdout, "%d of %d %s that match %s, %s; %d are busy and stay\n", r.Removed.Removed, r.Matched, r.what, verb, show.Bytes(r.Bytes), r.Busy)
+		fmt.Fprintf(c.Stdout, "%d of %d %s that match %s, %s; %d are busy and stay\n", r.Removed.Removed, r.Matched, r.what, verb, show.Bytes(r.Bytes), r.Busy)
 	}
 	return nil
 }
 
-func flushCommand() command {
-	return command{
-		name: "flush", group: "change", synopsis: flagsOnly,
-		summary: "Evict all segments and checkpoints of a tenant, of a profile, or of everybody",
-		about: "What is leased or being filled stays, and is counted. To be done after weights or kernels have changed under\n" +
+func flushCommand() cli.Command {
+	return cli.Command{
+		Name: "flush", Group: "change", Synopsis: cli.FlagsOnly,
+		Summary: "Evict all segments and checkpoints of a tenant, of a profile, or of everybody",
+		About: "What is leased or being filled stays, and is counted. To be done after weights or kernels have changed under\n" +
 			"the same fingerprint.",
-		examples: []string{"--tenant team-a --dry-run", "--profile 3", "--tenant team-a --profile 0x9f86d081884c -y", "--all"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"--tenant team-a --dry-run", "--profile 3", "--tenant team-a --profile 0x9f86d081884c -y", "--all"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var r removal
 			r.flags(fs)
 			fs.BoolVar(&r.all, "all", false, "everybody's")
-			return func(ctx context.Context, c *call) error {
+			return func(ctx context.Context, c *cli.Call) error {
 				switch {
 				case r.filter.Tenant == "" && r.profile == "" && !r.all:
-					return usagef("whose? --tenant, --profile or --all")
+					return cli.Usagef("whose? --tenant, --profile or --all")
 				case r.all && (r.filter.Tenant != "" || r.profile != ""):
-					return usagef("--all is everybody's: leave out --tenant and --profile")
+					return cli.Usagef("--all is everybody's: leave out --tenant and --profile")
 				}
 				client, err := r.target.client()
 				if err != nil {

@@ -8,7 +8,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/simulate"
 )
 
@@ -19,11 +20,11 @@ type simulateFlags struct {
 	binary        string
 }
 
-func simulateCommand() command {
-	return command{
-		name: "simulate", group: "measure", synopsis: flagsOnly,
-		summary: "Play a cluster's index in virtual time, with the daemon's own code",
-		about: `All nodes hold segments, change what they hold, and answer. The sampled ones keep
+func simulateCommand() cli.Command {
+	return cli.Command{
+		Name: "simulate", Group: "measure", Synopsis: cli.FlagsOnly,
+		Summary: "Play a cluster's index in virtual time, with the daemon's own code",
+		About: `All nodes hold segments, change what they hold, and answer. The sampled ones keep
 an index as the daemon does. Sets, deltas and indexes are the daemon's code; the network
 is a model (latency with a tail, lost packets, the bytes of HTTP, TLS and TCP beside
 what is told). Three parts: the sampled nodes read everything from nothing; segments come
@@ -31,13 +32,13 @@ and go; the same while nodes restart. Membership's own traffic is not in it.
 
 Takes one core, 2.5 MB for each node, and 3.3 bytes for each segment and sampled node:
 1,000 nodes with 100,000 segments take 6 GB and some minutes.`,
-		examples: []string{
+		Examples: []string{
 			"--nodes 100 --segments 10000",
 			"--nodes 1000 --segments 100000 --json",
 			"--nodes 3 --segments 100000 --churn 0.05",
 			"--nodes 16 --segments 2000 --churn 0.6 --daemons",
 		},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f simulateFlags
 			fs.IntVar(&f.Nodes, "nodes", 1000, "`number` of nodes, 3 to 4000")
 			fs.IntVar(&f.Keys, "segments", 100_000, "`number` that each node holds")
@@ -61,19 +62,19 @@ Takes one core, 2.5 MB for each node, and 3.3 bytes for each segment and sampled
 	}
 }
 
-func (f *simulateFlags) run(ctx context.Context, c *call) error {
+func (f *simulateFlags) run(ctx context.Context, c *cli.Call) error {
 	if f.others {
 		return f.runOthers(ctx, c)
 	}
 	ended := func() {}
 	if !f.quiet {
-		bar := newProgress(c.stderr)
-		f.Progress, ended = func(done float64) { bar.at(done, "simulating") }, bar.end
+		bar := cli.NewProgress(c.Stderr)
+		f.Progress, ended = func(done float64) { bar.At(done, "simulating") }, bar.End
 	}
 	report, err := simulate.Run(ctx, f.Options)
 	ended()
 	if errors.Is(err, simulate.ErrOptions) {
-		return usageError{err.Error()}
+		return cli.UsageError{Text: err.Error()}
 	}
 	if err != nil {
 		return err
@@ -81,24 +82,24 @@ func (f *simulateFlags) run(ctx context.Context, c *call) error {
 	if f.daemons {
 		return f.runDaemons(ctx, c, report)
 	}
-	if c.json {
-		return c.document(report)
+	if c.JSON {
+		return c.Document(report)
 	}
 	return printSimulated(c, report)
 }
 
-func (f *simulateFlags) runOthers(ctx context.Context, c *call) error {
+func (f *simulateFlags) runOthers(ctx context.Context, c *cli.Call) error {
 	others, err := simulate.Others(ctx, f.Options)
 	if errors.Is(err, simulate.ErrOptions) {
-		return usageError{err.Error()}
+		return cli.UsageError{Text: err.Error()}
 	}
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.document(others)
+	if c.JSON {
+		return c.Document(others)
 	}
-	t := show.NewTable(c.stdout, "way", "memory", "kB/s each way", "32 keys, median", "p99", "false peers", "hits lost")
+	t := show.NewTable(c.Stdout, "way", "memory", "kB/s each way", "32 keys, median", "p99", "false peers", "hits lost")
 	for _, o := range others {
 		t.Row(o.Way, show.Bytes(o.MemoryBytes), fmt.Sprintf("%.0f", o.BytesPerSecond/1e3), fmt.Sprintf("%.0f µs", o.Lookup32*1e6),
 			fmt.Sprintf("%.0f µs", o.Lookup32P99*1e6), fmt.Sprintf("%.2f %%", 100*o.False), fmt.Sprintf("%.2f %%", 100*o.HitsLost))
@@ -107,14 +108,14 @@ func (f *simulateFlags) runOthers(ctx context.Context, c *call) error {
 		return err
 	}
 	for _, o := range others {
-		fmt.Fprintf(c.stdout, "%s: %s\n", o.Way, o.Note)
+		fmt.Fprintf(c.Stdout, "%s: %s\n", o.Way, o.Note)
 	}
 	return nil
 }
 
-func printSimulated(c *call, r *simulate.Report) error {
-	fmt.Fprintf(c.stdout, "%d nodes with %d segments each, %d of them with an index; seed %d\n\n", r.Nodes, r.Segments, r.Sampled, r.Seed)
-	t := show.NewTable(c.stdout, "", r.Parts[0].Name, r.Parts[1].Name)
+func printSimulated(c *cli.Call, r *simulate.Report) error {
+	fmt.Fprintf(c.Stdout, "%d nodes with %d segments each, %d of them with an index; seed %d\n\n", r.Nodes, r.Segments, r.Sampled, r.Seed)
+	t := show.NewTable(c.Stdout, "", r.Parts[0].Name, r.Parts[1].Name)
 	row := func(name, format string, of func(*simulate.Part) float64) {
 		t.Row(name, fmt.Sprintf(format, of(&r.Parts[0])), fmt.Sprintf(format, of(&r.Parts[1])))
 	}
@@ -134,13 +135,13 @@ func printSimulated(c *call, r *simulate.Report) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(c.stdout, "\nA node's own set takes %s. A start without an index: 50 %% of the sets after %.1f s, all after %.1f s, %s read.\n",
+	fmt.Fprintf(c.Stdout, "\nA node's own set takes %s. A start without an index: 50 %% of the sets after %.1f s, all after %.1f s, %s read.\n",
 		show.Bytes(r.Sets), r.First.Half, r.First.All, show.Bytes(r.First.Bytes))
 	if len(r.Use) == 0 {
 		return nil
 	}
-	fmt.Fprintf(c.stdout, "A node that restarts while others do: 99 %% after %.1f s, all after %.1f s. Its hits, of the oracle's:\n\n", r.Restarted.Most, r.Restarted.All)
-	t = show.NewTable(c.stdout, "seconds", "alone", "asking a neighbour too")
+	fmt.Fprintf(c.Stdout, "A node that restarts while others do: 99 %% after %.1f s, all after %.1f s. Its hits, of the oracle's:\n\n", r.Restarted.Most, r.Restarted.All)
+	t = show.NewTable(c.Stdout, "seconds", "alone", "asking a neighbour too")
 	for _, u := range r.Use {
 		t.Row(fmt.Sprintf("%.1f", u.Seconds), fmt.Sprintf("%.1f %%", 100*u.Alone), fmt.Sprintf("%.1f %%", 100*u.Neighbour))
 	}

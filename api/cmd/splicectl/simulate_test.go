@@ -5,12 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/simulate"
 )
 
 func TestSimulatePrintsATable(t *testing.T) {
-	code, out, errs := cli(t, "simulate", "-nodes", "5", "-segments", "500", "-churn", "0.5", "-duration", "6s", "-down", "1s")
-	if code != exitOK || !strings.Contains(errs, "100 %  simulating") {
+	code, out, errs := ctl(t, "simulate", "-nodes", "5", "-segments", "500", "-churn", "0.5", "-duration", "6s", "-down", "1s")
+	if code != cli.ExitOK || !strings.Contains(errs, "100 %  simulating") {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
 	for _, want := range []string{"5 nodes with 500 segments each, 4 of them with an index; seed 1", "sent and read, each, kB/s", "hits lost, %", "asking a neighbour too"} {
@@ -22,24 +23,24 @@ func TestSimulatePrintsATable(t *testing.T) {
 
 func TestSimulatePrintsJSON(t *testing.T) {
 	args := []string{"simulate", "--json", "-quiet", "-nodes", "5", "-segments", "500", "-churn", "0.5", "-duration", "6s", "-down", "1s", "-seed", "3"}
-	code, out, errs := cli(t, args...)
+	code, out, errs := ctl(t, args...)
 	var r simulate.Report
-	if err := json.Unmarshal([]byte(out), &r); code != exitOK || errs != "" || err != nil {
+	if err := json.Unmarshal([]byte(out), &r); code != cli.ExitOK || errs != "" || err != nil {
 		t.Fatalf("exit %d, %v: %s", code, err, errs)
 	}
 	if r.Nodes != 5 || r.Seed != 3 || len(r.Parts) != 2 || r.Parts[0].NewSegments == 0 || len(r.Use) == 0 {
 		t.Errorf("%s", out)
 	}
-	code, out, errs = cli(t, append(args, "-others")...)
+	code, out, errs = ctl(t, append(args, "-others")...)
 	var others []simulate.Other
-	if err := json.Unmarshal([]byte(out), &others); code != exitOK || err != nil || len(others) != 3 || others[0].MemoryBytes != 4*500*8 {
+	if err := json.Unmarshal([]byte(out), &others); code != cli.ExitOK || err != nil || len(others) != 3 || others[0].MemoryBytes != 4*500*8 {
 		t.Errorf("exit %d, %v: %s\n%s", code, err, errs, out)
 	}
 }
 
 // Daemons do what the simulation says: as many questions, and answers of as many bytes.
 func TestDaemonsDoWhatIsSimulated(t *testing.T) {
-	out, errs := splicectl(t, exitOK, "simulate", "--json", "-quiet", "-nodes", "3", "-segments", "1000", "-churn", "0.6", "-duration", "6s", "-down", "1s", "-daemons")
+	out, errs := splicectl(t, cli.ExitOK, "simulate", "--json", "-quiet", "-nodes", "3", "-segments", "1000", "-churn", "0.6", "-duration", "6s", "-down", "1s", "-daemons")
 	var r compared
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatalf("%v: %s%s", err, out, errs)
@@ -59,7 +60,7 @@ func TestDaemonsDoWhatIsSimulated(t *testing.T) {
 
 func TestSimulateRefusesWhatIsOutOfRange(t *testing.T) {
 	for _, args := range [][]string{{"-nodes", "40", "-segments", "100", "-duration", "6s", "-down", "1s", "-daemons"}, {"-nodes", "2"}, {"-churn", "2"}, {"trace"}, {"-others", "-nodes", "9999"}} {
-		if code, _, errs := cli(t, append([]string{"simulate"}, args...)...); code != exitUsage || errs == "" {
+		if code, _, errs := ctl(t, append([]string{"simulate"}, args...)...); code != cli.ExitUsage || errs == "" {
 			t.Errorf("%v: exit %d: %s", args, code, errs)
 		}
 	}

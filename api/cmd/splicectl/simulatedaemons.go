@@ -9,9 +9,10 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/api/child"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/clustercheck"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/simulate"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -28,20 +29,20 @@ type compared struct {
 	First simulate.CatchUp `json:"simulated_first_start"`
 }
 
-func (f *simulateFlags) runDaemons(ctx context.Context, c *call, s *simulate.Report) error {
+func (f *simulateFlags) runDaemons(ctx context.Context, c *cli.Call, s *simulate.Report) error {
 	if s.Nodes > maxDaemons {
-		return usagef("--daemons runs %d processes at most, got -nodes %d", maxDaemons, s.Nodes)
+		return cli.Usagef("--daemons runs %d processes at most, got -nodes %d", maxDaemons, s.Nodes)
 	}
 	seen, err := f.clusterOfDaemons(ctx, c, s)
 	if err != nil {
 		return err
 	}
 	both := compared{s.Parts[0], seen, s.First}
-	if c.json {
-		return c.document(both)
+	if c.JSON {
+		return c.Document(both)
 	}
-	fmt.Fprintf(c.stdout, "%d nodes with %d segments each, %.3g of them replaced a minute, %v\n\n", s.Nodes, s.Segments, s.Churn, f.Duration)
-	t := show.NewTable(c.stdout, "", "simulated", "daemons")
+	fmt.Fprintf(c.Stdout, "%d nodes with %d segments each, %.3g of them replaced a minute, %v\n\n", s.Nodes, s.Segments, s.Churn, f.Duration)
+	t := show.NewTable(c.Stdout, "", "simulated", "daemons")
 	row := func(name, format string, simulated, seen float64) {
 		t.Row(name, fmt.Sprintf(format, simulated), fmt.Sprintf(format, seen))
 	}
@@ -59,7 +60,7 @@ func (f *simulateFlags) runDaemons(ctx context.Context, c *call, s *simulate.Rep
 }
 
 // clusterOfDaemons starts daemons that fetch nothing by themselves, and measures.
-func (f *simulateFlags) clusterOfDaemons(ctx context.Context, c *call, s *simulate.Report) (seen *clustercheck.Report, err error) {
+func (f *simulateFlags) clusterOfDaemons(ctx context.Context, c *cli.Call, s *simulate.Report) (seen *clustercheck.Report, err error) {
 	dir, err := os.MkdirTemp("", "spliced-cluster-")
 	if err != nil {
 		return nil, err
@@ -84,9 +85,9 @@ func (f *simulateFlags) clusterOfDaemons(ctx context.Context, c *call, s *simula
 	}
 	o := clustercheck.Options{Profile: p, Keys: s.Segments, Duration: f.Duration, Churn: s.Churn, Seed: s.Seed}
 	if !f.quiet {
-		bar := newProgress(c.stderr)
-		defer bar.end()
-		o.Progress = func(done float64) { bar.at(done, "running daemons") }
+		bar := cli.NewProgress(c.Stderr)
+		defer bar.End()
+		o.Progress = func(done float64) { bar.At(done, "running daemons") }
 	}
 	for _, d := range daemons {
 		client, err := connector.Open(connector.Options{Socket: d.Socket, Name: "splicectl simulate",

@@ -1,19 +1,14 @@
 package main
 
 import (
-	"errors"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
-	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/clitest"
 )
 
 func TestOldSpellingsAreReadAsNewOnes(t *testing.T) {
@@ -37,73 +32,15 @@ func TestOldSpellingsAreReadAsNewOnes(t *testing.T) {
 		{[]string{cobra.ShellCompRequestCmd, "ls", "-l"}, []string{cobra.ShellCompRequestCmd, "ls", "-l"}},
 		{nil, nil},
 	} {
-		if got := normalise(newRoot(io.Discard, io.Discard), slices.Clone(r.in)); !slices.Equal(got, r.want) {
+		if got := cli.Normalise(program().Root(io.Discard, io.Discard), slices.Clone(r.in)); !slices.Equal(got, r.want) {
 			t.Errorf("%q: %q, want %q", r.in, got, r.want)
 		}
 	}
 }
 
-// written is a call of splicectl in a text: what follows up to where a shell, Markdown or
-// prose ends it.
-var written = regexp.MustCompile("(?:^|[\\s/`(@])splicectl[\"']? +([a-z-][^`#|;&<>)\\n]*)")
-
 // Every call that is written down anywhere can be read, with one dash or two.
 func TestWhatIsWrittenDownIsStillRead(t *testing.T) {
-	const root = "../../.."
-	calls := 0
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		name := strings.TrimPrefix(path, root+"/")
-		if d.IsDir() {
-			skip := []string{".git", "bin", "connector", "daemon", "tiering", "gpuipc", "policy", "api", "docs/papers"}
-			if slices.Contains(skip, name) || d.Name() == "testdata" {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		if info, err := d.Info(); err != nil || !info.Mode().IsRegular() || info.Size() > 1<<20 {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		if err != nil || !utf8.Valid(text) {
-			return err
-		}
-		for _, found := range written.FindAllStringSubmatch(string(text), -1) {
-			if readable(t, name, found[1]) {
-				calls++
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if calls < 80 {
+	if calls := clitest.Written(t, "../../..", program()); calls < 80 {
 		t.Errorf("only %d calls were found", calls)
 	}
-}
-
-// readable looks whether the flags of a call are known; false = it is no call.
-func readable(t *testing.T, file, line string) bool {
-	t.Helper()
-	args := strings.Fields(strings.NewReplacer("[", "", "]", "", "\\", "", ",\n", " ").Replace(line))
-	for i := range args {
-		args[i] = strings.TrimRight(args[i], ".:\"'")
-	}
-	root := newRoot(io.Discard, io.Discard)
-	if len(args) == 0 || subcommand(root, args[0]) == nil && args[0] != "help" {
-		return false
-	}
-	cmd, rest, err := root.Find(normalise(root, args))
-	if err == nil {
-		if err = cmd.ParseFlags(rest); errors.Is(err, pflag.ErrHelp) {
-			err = nil
-		}
-	}
-	if err != nil {
-		t.Errorf("%s: splicectl %s: %v", file, line, err)
-	}
-	return true
 }

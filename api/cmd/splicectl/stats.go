@@ -13,8 +13,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
 // nodeStats is the document of stats.
@@ -46,15 +47,15 @@ type statsFlags struct {
 	all     bool
 }
 
-func statsCommand() command {
-	return command{
-		name: "stats", group: "look", synopsis: flagsOnly,
-		summary: "Show on one screen how a node does: token hit ratio, time saved, rates, tiers",
-		about: "The token hit ratio is the share of prompt tokens, without those that the engine's own cache has, that need\n" +
+func statsCommand() cli.Command {
+	return cli.Command{
+		Name: "stats", Group: "look", Synopsis: cli.FlagsOnly,
+		Summary: "Show on one screen how a node does: token hit ratio, time saved, rates, tiers",
+		About: "The token hit ratio is the share of prompt tokens, without those that the engine's own cache has, that need\n" +
 			"not be computed. With -all every counter and gauge follows, with its rate since the start. The document has\n" +
 			"counters as an object by name.",
-		examples: []string{"", "-w", "--all", "--json", "--members --admin http://10.0.0.1:9400"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"", "-w", "--all", "--json", "--members --admin http://10.0.0.1:9400"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f statsFlags
 			f.target.flags(fs)
 			f.target.nodeFlags(fs)
@@ -65,14 +66,14 @@ func statsCommand() command {
 	}
 }
 
-func (f *statsFlags) run(ctx context.Context, c *call) error {
+func (f *statsFlags) run(ctx context.Context, c *cli.Call) error {
 	if f.all && f.target.several() {
-		return usagef("--all is for one node")
+		return cli.Usagef("--all is for one node")
 	}
 	return f.watcher.run(ctx, c, f.once)
 }
 
-func (f *statsFlags) once(ctx context.Context, c *call) error {
+func (f *statsFlags) once(ctx context.Context, c *cli.Call) error {
 	nodes, err := f.target.nodes(ctx)
 	if err != nil {
 		return err
@@ -85,8 +86,8 @@ func (f *statsFlags) once(ctx context.Context, c *call) error {
 	switch {
 	case err != nil:
 		return err
-	case c.json:
-		return c.document(s)
+	case c.JSON:
+		return c.Document(s)
 	}
 	return s.print(c, f.all, time.Now())
 }
@@ -117,8 +118,8 @@ func statsOf(ctx context.Context, client *api.Client) (*nodeStats, error) {
 	return s, err
 }
 
-func (s *nodeStats) print(c *call, all bool, now time.Time) error {
-	w := c.stdout
+func (s *nodeStats) print(c *cli.Call, all bool, now time.Time) error {
+	w := c.Stdout
 	fmt.Fprintf(w, "%s  spliced %s  %s  up %s, since %s\n", s.Status.Node, s.Status.Version, s.Status.Device,
 		show.Long(now.Sub(s.Status.Started)), s.Status.Started.Local().Format("2006-01-02 15:04:05"))
 	for _, check := range s.Status.Checks {
@@ -281,14 +282,14 @@ var gpuView = show.View[api.GPU]{
 }
 
 // printAllStats has a line for each node.
-func printAllStats(c *call, answers []answer[*nodeStats]) error {
+func printAllStats(c *cli.Call, answers []answer[*nodeStats]) error {
 	var failed error
 	documents := []*nodeStats{}
-	t := show.NewTable(c.stdout, "NODE", "STATE", "HIT", "SAVED", "REQUESTS", "DRAM", "DISK", "HBM", "UP", "VERSION")
+	t := show.NewTable(c.Stdout, "NODE", "STATE", "HIT", "SAVED", "REQUESTS", "DRAM", "DISK", "HBM", "UP", "VERSION")
 	for _, a := range answers {
 		s := a.value
 		if a.err != nil {
-			failed = errFailed
+			failed = cli.ErrFailed
 			documents = append(documents, &nodeStats{Node: a.node, Error: a.err.Error()})
 			t.Row(a.node, show.State(api.HealthUnavailable), "-", "-", "-", "-", "-", "-", "-", a.err.Error())
 			continue
@@ -302,8 +303,8 @@ func printAllStats(c *call, answers []answer[*nodeStats]) error {
 		t.Row(a.node, s.state(), ratio, savedTime, requests, s.fullness("dram"), s.fullness("disk"), s.fullness("hbm"),
 			show.Long(time.Since(s.Status.Started)), s.Status.Version)
 	}
-	if c.json {
-		return errors.Join(failed, c.document(map[string]any{"nodes": documents}))
+	if c.JSON {
+		return errors.Join(failed, c.Document(map[string]any{"nodes": documents}))
 	}
 	return errors.Join(failed, t.Flush())
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/contexts"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/trust"
@@ -59,7 +61,7 @@ func (t *target) address() (address, token string, err error) {
 	named := contexts.Context{Admin: t.admin}
 	switch {
 	case t.admin != "" && t.context != "":
-		return "", "", usagef("--admin and --context are two nodes")
+		return "", "", cli.Usagef("--admin and --context are two nodes")
 	case t.admin != "":
 	case t.context == "" && os.Getenv("SPLICED_ADMIN_SOCKET") != "":
 		named.Admin = os.Getenv("SPLICED_ADMIN_SOCKET")
@@ -97,7 +99,7 @@ func contextNamed(name string) (contexts.Context, error) {
 // clientOf speaks to a node at an address, with the token that a file has.
 func (t *target) clientOf(address, tokenFile string) (*api.Client, error) {
 	if t.timeout <= 0 {
-		return nil, usagef("--timeout %v is not above 0", t.timeout)
+		return nil, cli.Usagef("--timeout %v is not above 0", t.timeout)
 	}
 	if !strings.Contains(address, "://") && !strings.HasPrefix(address, "unix:") {
 		address = "unix:" + address
@@ -136,3 +138,8 @@ func explain(err error) string {
 	}
 	return err.Error()
 }
+
+// ageText is how long ago something was, in one unit.
+func ageText(then, now time.Time) string { return show.Age{At: then, Now: now}.String() }
+
+func shortKey(s fmt.Stringer) string { return s.String()[:12] }

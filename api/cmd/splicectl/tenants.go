@@ -7,7 +7,8 @@ import (
 	"strings"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 )
 
 // tenantRow is what a node has of a tenant, and did for it.
@@ -41,7 +42,7 @@ func (t *tenantRow) used() (n int64) {
 }
 
 // tenants lists those that a node is configured with, or holds something of.
-func (l *listing) tenants(ctx context.Context, _ *call, client *api.Client) (*show.Page, error) {
+func (l *listing) tenants(ctx context.Context, _ *cli.Call, client *api.Client) (*show.Page, error) {
 	rows, err := tenantsOf(ctx, client)
 	rows = slices.DeleteFunc(rows, func(t tenantRow) bool { return l.tenant != "" && t.Tenant != l.tenant })
 	return show.Of(rows, false, tenantView), err

@@ -8,7 +8,8 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/api/child"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/doctor"
 )
 
@@ -45,7 +46,7 @@ func TestWhatIsOnDiskIsShownAfterARestart(t *testing.T) {
 	if err := d.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	out, _ := splicectl(t, exitOK, "ls", "--json", "-admin", d.Admin)
+	out, _ := splicectl(t, cli.ExitOK, "ls", "--json", "-admin", d.Admin)
 	var v listed[api.Segment]
 	if err := json.Unmarshal([]byte(out), &v); err != nil || len(v.Items) != 1 || v.Items[0].Key != key || !slices.Equal(v.Items[0].Tiers, []string{"disk"}) ||
 		v.Items[0].Level == api.LevelMemory || v.Items[0].DiskBytes == 0 {
@@ -59,7 +60,7 @@ func TestWhatIsOnDiskIsShownAfterARestart(t *testing.T) {
 		{"doctor -socket " + d.Socket, "round trip"},
 	} {
 		args := append(strings.Fields(text[0]), "-admin", d.Admin)
-		out, _ := splicectl(t, exitOK, args...)
+		out, _ := splicectl(t, cli.ExitOK, args...)
 		for _, part := range text[1:] {
 			if !strings.Contains(out, part) {
 				t.Errorf("%s has no %q:\n%s", text[0], part, out)
@@ -70,7 +71,7 @@ func TestWhatIsOnDiskIsShownAfterARestart(t *testing.T) {
 
 func TestDoctorTellsOfADiskInTrouble(t *testing.T) {
 	d := startChild(t, child.Options{Args: append([]string{"-disk", "/proc/self/none"}, smallDaemon...)})
-	out, _ := splicectl(t, exitOK, "doctor", "-socket", d.Socket, "-admin", d.Admin, "--json")
+	out, _ := splicectl(t, cli.ExitOK, "doctor", "-socket", d.Socket, "-admin", d.Admin, "--json")
 	var v diagnosis
 	if err := json.Unmarshal([]byte(out), &v); err != nil {
 		t.Fatal(err)
@@ -79,7 +80,7 @@ func TestDoctorTellsOfADiskInTrouble(t *testing.T) {
 	if at < 0 || v.State != doctor.Warn || v.Checks[at].State != doctor.Warn || v.Checks[at].Remedy == "" || !strings.HasPrefix(v.Checks[at].Detail, "missing since ") {
 		t.Errorf("%s", out)
 	}
-	if out, _ = splicectl(t, exitOK, "stats", "-admin", d.Admin); !strings.Contains(out, "degraded: disk: missing since ") {
+	if out, _ = splicectl(t, cli.ExitOK, "stats", "-admin", d.Admin); !strings.Contains(out, "degraded: disk: missing since ") {
 		t.Errorf("stats:\n%s", out)
 	}
 }

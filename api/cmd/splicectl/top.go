@@ -9,32 +9,33 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/top"
 )
 
-func topCommand() command {
-	return command{
-		name: "top", group: "look", synopsis: flagsOnly, screen: true,
-		summary: "Watch a node live: hit ratio, rates, tiers, the last requests",
-		about: "Keys: q ends it, p pauses, r asks now, tab goes from requests to usage and connections, + and - change how often\n" +
+func topCommand() cli.Command {
+	return cli.Command{
+		Name: "top", Group: "look", Synopsis: cli.FlagsOnly, Screen: true,
+		Summary: "Watch a node live: hit ratio, rates, tiers, the last requests",
+		About: "Keys: q ends it, p pauses, r asks now, tab goes from requests to usage and connections, + and - change how often\n" +
 			"the node is asked. It needs a terminal; elsewhere splicectl stats -w does.",
-		examples: []string{"", "--every 1s", "--context prod-1"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"", "--every 1s", "--context prod-1"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target
 			var every time.Duration
 			t.flags(fs)
 			fs.DurationVar(&every, "every", watchEvery, "`time` between two questions to the node")
-			return func(ctx context.Context, c *call) error { return runTop(ctx, c, &t, every) }
+			return func(ctx context.Context, c *cli.Call) error { return runTop(ctx, c, &t, every) }
 		},
 	}
 }
 
-func runTop(ctx context.Context, c *call, t *target, every time.Duration) error {
+func runTop(ctx context.Context, c *cli.Call, t *target, every time.Duration) error {
 	if every < 100*time.Millisecond || every > time.Hour {
-		return usagef("--every %v is not from 100ms to 1h", every)
+		return cli.Usagef("--every %v is not from 100ms to 1h", every)
 	}
-	plain, colour := terminal.Plain(c.stdout)
+	plain, colour := terminal.Plain(c.Stdout)
 	if !terminal.Is(plain) {
 		return errors.New("standard output is no terminal; splicectl stats -w shows the same again and again without one")
 	}

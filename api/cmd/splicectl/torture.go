@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/torture"
 )
 
@@ -24,11 +25,11 @@ const mostLoops = 100_000
 // mostRate bounds the steps per second of a soak: pauses shorter than a microsecond are none.
 const mostRate = 1_000_000
 
-func tortureCommand() command {
-	return command{
-		name: "torture", group: "measure", synopsis: flagsOnly,
-		summary: "Kill a daemon of its own again and again, and audit what it acknowledged",
-		about: `Engines of two tenants put segments and checkpoints of all sizes at levels memory,
+func tortureCommand() cli.Command {
+	return cli.Command{
+		Name: "torture", Group: "measure", Synopsis: cli.FlagsOnly,
+		Summary: "Kill a daemon of its own again and again, and audit what it acknowledged",
+		About: `Engines of two tenants put segments and checkpoints of all sizes at levels memory,
 logged and synced, and log each reply with the level that it names; break off some that
 nobody may ever see; and read, join and remove others. The daemon is killed with
 SIGKILL at a moment of chance and started again on the same disk directory. Then
@@ -59,8 +60,8 @@ acknowledged as logged are lost to a kill, wrong bytes were served (corrupt), a 
 is there that was never submitted (phantom), the check finds damage, or nothing was
 acknowledged at a level. Of -soak: wrong bytes were served, a lie was believed, or the
 interval of a slope lies wholly above its bound, which counts from ten minutes on.`,
-		examples: []string{"--loops 5", "--loops 100 --json", "--loops 20 --seed 7 --dir /var/tmp/torture", "--loops 0 --power 500", "--soak 60m --json"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"--loops 5", "--loops 100 --json", "--loops 20 --seed 7 --dir /var/tmp/torture", "--loops 0 --power 500", "--soak 60m --json"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f tortureFlags
 			fs.IntVar(&f.Loops, "loops", 5, "kills")
 			fs.IntVar(&f.Power, "power", -1, "power `cuts`; -1 = three for each of -loops")
@@ -82,14 +83,14 @@ interval of a slope lies wholly above its bound, which counts from ten minutes o
 	}
 }
 
-func (f *tortureFlags) run(ctx context.Context, c *call) error {
+func (f *tortureFlags) run(ctx context.Context, c *cli.Call) error {
 	switch {
 	case f.Loops < 0 || f.Loops > mostLoops:
-		return usagef("--loops %d is not 0 to %d", f.Loops, mostLoops)
+		return cli.Usagef("--loops %d is not 0 to %d", f.Loops, mostLoops)
 	case f.Power < -1 || f.Power > mostLoops:
-		return usagef("--power %d is not -1 to %d", f.Power, mostLoops)
+		return cli.Usagef("--power %d is not -1 to %d", f.Power, mostLoops)
 	case f.Segments < 1 || f.Segments > 10_000:
-		return usagef("--segments %d is not 1 to 10000", f.Segments)
+		return cli.Usagef("--segments %d is not 1 to 10000", f.Segments)
 	}
 	if f.soak.For != 0 {
 		return f.runSoak(ctx, c)
@@ -103,44 +104,44 @@ func (f *tortureFlags) run(ctx context.Context, c *call) error {
 		return err
 	}
 	report.Version, report.Commit = version, commit
-	return c.conclude(report, report.Print, len(report.Failures()) == 0)
+	return c.Conclude(report, report.Print, len(report.Failures()) == 0)
 }
 
 // visitor is the command of a process that -soak starts.
 const visitor = "torture-visitor"
 
-func visitorCommand() command {
-	return command{
-		name: visitor, synopsis: "ROLE SOCKET SEED", summary: "Be a client of a daemon under load (started by torture)", hidden: true,
-		setup: func(*pflag.FlagSet) func(context.Context, *call) error {
-			return func(ctx context.Context, c *call) error { return torture.Visit(ctx, c.args, c.stdout) }
+func visitorCommand() cli.Command {
+	return cli.Command{
+		Name: visitor, Synopsis: "ROLE SOCKET SEED", Summary: "Be a client of a daemon under load (started by torture)", Hidden: true,
+		Setup: func(*pflag.FlagSet) func(context.Context, *cli.Call) error {
+			return func(ctx context.Context, c *cli.Call) error { return torture.Visit(ctx, c.Args, c.Stdout) }
 		},
 	}
 }
 
 // common settles what all runs have.
-func (f *tortureFlags) common(c *call) {
+func (f *tortureFlags) common(c *cli.Call) {
 	for f.Seed == 0 {
 		f.Seed = rand.Uint64()
 	}
 	if !f.quiet {
-		f.Progress = func(line string) { fmt.Fprintln(c.stderr, line) }
+		f.Progress = func(line string) { fmt.Fprintln(c.Stderr, line) }
 	}
 }
 
-func (f *tortureFlags) runSoak(ctx context.Context, c *call) error {
+func (f *tortureFlags) runSoak(ctx context.Context, c *cli.Call) error {
 	o := &f.soak
 	switch {
 	case o.For < time.Second:
-		return usagef("--soak %v is less than a second", o.For)
+		return cli.Usagef("--soak %v is less than a second", o.For)
 	case o.Every < 100*time.Millisecond:
-		return usagef("--every %v is less than 100ms", o.Every)
+		return cli.Usagef("--every %v is less than 100ms", o.Every)
 	case !(o.Load > 0 && o.Load <= 1):
-		return usagef("--load %g is not above 0 and at most 1", o.Load)
+		return cli.Usagef("--load %g is not above 0 and at most 1", o.Load)
 	case !(o.Rate >= 0 && o.Rate <= mostRate):
-		return usagef("--rate %g is not 0 to %d", o.Rate, mostRate)
+		return cli.Usagef("--rate %g is not 0 to %d", o.Rate, mostRate)
 	case !(o.Bound > 0):
-		return usagef("--bound %g is not above 0", o.Bound)
+		return cli.Usagef("--bound %g is not above 0", o.Bound)
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -153,5 +154,5 @@ func (f *tortureFlags) runSoak(ctx context.Context, c *call) error {
 		return fmt.Errorf("seed %d: %w", o.Seed, err)
 	}
 	report.Version, report.Commit = version, commit
-	return c.conclude(report, report.Print, len(report.Failures()) == 0)
+	return c.Conclude(report, report.Print, len(report.Failures()) == 0)
 }

@@ -11,9 +11,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/story"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
 )
 
 // ways are those of serving a prompt.
@@ -25,14 +26,14 @@ type traceFlags struct {
 	width  int
 }
 
-func traceCommand() command {
-	return command{
-		name: "trace", group: "look", synopsis: "[flags] [ID]",
-		summary: "Tell a request's story: which of its tokens came from where, what it took, and what else it could have cost",
-		about: "ID is a number that splicectl ls requests lists, or the engine's own id of the request; without one it is the\n" +
+func traceCommand() cli.Command {
+	return cli.Command{
+		Name: "trace", Group: "look", Synopsis: "[flags] [ID]",
+		Summary: "Tell a request's story: which of its tokens came from where, what it took, and what else it could have cost",
+		About: "ID is a number that splicectl ls requests lists, or the engine's own id of the request; without one it is the\n" +
 			"last request. Nodes remember the last few thousand.",
-		examples: []string{"", "1234", "chatcmpl-77aa", "--tenant team-a --way splice", "1234 -o json"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"", "1234", "chatcmpl-77aa", "--tenant team-a --way splice", "1234 -o json"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f traceFlags
 			f.target.flags(fs)
 			fs.StringVar(&f.query.Tenant, "tenant", "", "the last request of this `tenant`")
@@ -43,24 +44,24 @@ func traceCommand() command {
 	}
 }
 
-func (f *traceFlags) run(ctx context.Context, c *call) error {
-	if len(c.args) > 1 {
-		return usagef("one request at a time, not %q", c.args)
+func (f *traceFlags) run(ctx context.Context, c *cli.Call) error {
+	if len(c.Args) > 1 {
+		return cli.Usagef("one request at a time, not %q", c.Args)
 	}
-	if len(c.args) == 1 && (f.query.Tenant != "" || f.query.Way != "") {
-		return usagef("--tenant and --way choose the last request, and %q is one", c.args[0])
+	if len(c.Args) == 1 && (f.query.Tenant != "" || f.query.Way != "") {
+		return cli.Usagef("--tenant and --way choose the last request, and %q is one", c.Args[0])
 	}
 	client, err := f.target.client()
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	r, err := f.find(ctx, client, c.args)
+	r, err := f.find(ctx, client, c.Args)
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.document(r)
+	if c.JSON {
+		return c.Document(r)
 	}
 	return f.print(c, &r)
 }
@@ -101,8 +102,8 @@ func (f *traceFlags) find(ctx context.Context, client *api.Client, args []string
 	return api.Request{}, fmt.Errorf("no request %q among the last; splicectl ls requests lists them: %w", args[0], api.ErrNotFound)
 }
 
-func (f *traceFlags) print(c *call, r *api.Request) error {
-	w := c.stdout
+func (f *traceFlags) print(c *cli.Call, r *api.Request) error {
+	w := c.Stdout
 	t := show.NewTable(w)
 	name := fmt.Sprint(r.ID)
 	if r.Name != "" {
@@ -159,16 +160,16 @@ func (f *traceFlags) draw(w io.Writer, r *api.Request) error {
 	return err
 }
 
-func printSpans(c *call, spans []api.Span) error {
+func printSpans(c *cli.Call, spans []api.Span) error {
 	if len(spans) == 0 {
 		return nil
 	}
-	fmt.Fprintln(c.stdout)
-	t := show.NewTable(c.stdout, "TOKENS", "COUNT", "FROM", "TIER", "KEY", "REASON")
+	fmt.Fprintln(c.Stdout)
+	t := show.NewTable(c.Stdout, "TOKENS", "COUNT", "FROM", "TIER", "KEY", "REASON")
 	for _, s := range spans {
 		key, tier, reason := "-", "-", "-"
 		if s.Key != nil {
-			key = c.keyOf(*s.Key, false)
+			key = keyOf(c, *s.Key, false)
 		}
 		if s.Tier != "" {
 			tier = s.Tier

@@ -10,23 +10,24 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 )
 
-func usageCommand() command {
-	return command{
-		name: "usage", group: "look", synopsis: flagsOnly, listing: true,
-		summary: "Show by tenant and model what was served, the token hit ratio, and the time that it saved",
-		about: "HIT is the share of tokens that the engine's own cache did not have and that need not be computed; ALL is\n" +
+func usageCommand() cli.Command {
+	return cli.Command{
+		Name: "usage", Group: "look", Synopsis: cli.FlagsOnly, Listing: true,
+		Summary: "Show by tenant and model what was served, the token hit ratio, and the time that it saved",
+		About: "HIT is the share of tokens that the engine's own cache did not have and that need not be computed; ALL is\n" +
 			"with those of the engine's cache, of the whole prompt. MISSED says why tokens were computed. The totals begin\n" +
 			"with the node's state, and outlive a restart where there is a disk.",
-		examples: []string{"", "--tenant team-a", "--sort=-saved", "-o json"},
-		setup: func(fs *pflag.FlagSet) func(context.Context, *call) error {
+		Examples: []string{"", "--tenant team-a", "--sort=-saved", "-o json"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var l lister
 			var tenant string
 			l.flags(fs, 0)
 			fs.StringVar(&tenant, "tenant", "", "only this `tenant`'s")
-			return func(ctx context.Context, c *call) error {
+			return func(ctx context.Context, c *cli.Call) error {
 				return l.run(ctx, c, func(ctx context.Context, client *api.Client) (*show.Page, error) {
 					return usagePage(ctx, client, tenant)
 				})

@@ -6,31 +6,32 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 )
 
 // Columns of listings, and their cells. Those with a plus are for -o wide.
 
 var segmentColumns = []string{"KEY", "STATE", "TIERS", "LEVEL", "ROLE", "TOKENS", "BYTES", "LEASES", "HITS", "USED", "TENANT", "MODEL", "+PROFILE", "+INTERIOR", "+ON DISK", "+CREATED", "+PUBLISHER"}
 
-func segmentView(c *call, long bool) show.View[api.Segment] {
+func segmentView(c *cli.Call, long bool) show.View[api.Segment] {
 	now := time.Now()
 	return show.View[api.Segment]{Columns: segmentColumns, Row: func(s *api.Segment) []any {
-		return []any{c.keyOf(s.Key, long), show.State(s.State), tiersText(s.Tiers), s.Level, s.Role, s.Tokens, show.Size(s.Bytes), s.Leases, s.Hits,
+		return []any{keyOf(c, s.Key, long), show.State(s.State), tiersText(s.Tiers), s.Level, s.Role, s.Tokens, show.Size(s.Bytes), s.Leases, s.Hits,
 			show.Age{At: s.LastUsed, Now: now}, s.Tenant, s.Model, s.Profile, s.Interior, show.Size(s.DiskBytes), show.Age{At: s.Created, Now: now}, s.Publisher}
 	}}
 }
 
 var checkpointColumns = []string{"HASH", "KIND", "TIERS", "LEVEL", "TOKENS", "ROWS", "BYTES", "LEASES", "CHILDREN", "USED", "TENANT", "MODEL", "+PROFILE", "+ON DISK", "+CREATED", "+THINNED", "+EXTENDS"}
 
-func checkpointView(c *call, long bool) show.View[api.Checkpoint] {
+func checkpointView(c *cli.Call, long bool) show.View[api.Checkpoint] {
 	now := time.Now()
 	return show.View[api.Checkpoint]{Columns: checkpointColumns, Row: func(s *api.Checkpoint) []any {
 		extends := "-"
 		if s.Parent != nil {
-			extends = c.keyOf(*s.Parent, long)
+			extends = keyOf(c, *s.Parent, long)
 		}
-		return []any{c.keyOf(s.Hash, long), s.Kind, tiersText(s.Tiers), s.Level, s.Tokens, s.Rows, show.Size(s.Bytes), s.Leases, s.Children,
+		return []any{keyOf(c, s.Hash, long), s.Kind, tiersText(s.Tiers), s.Level, s.Tokens, s.Rows, show.Size(s.Bytes), s.Leases, s.Children,
 			show.Age{At: s.LastUsed, Now: now}, s.Tenant, s.Model, s.Profile, show.Size(s.DiskBytes), show.Age{At: s.Created, Now: now}, s.Thinned, extends}
 	}}
 }
@@ -45,7 +46,7 @@ func tiersText(tiers []string) string {
 
 var requestColumns = []string{"ID", "AGE", "TENANT", "WAY", "PROMPT", "ENGINE", "PREFIX", "REUSED", "COMPUTED", "HIT", "TTFT", "SAVED", "MODEL", "+SEAM", "+MATCH", "+WAIT", "+BYTES", "+CLIENT", "+NAME", "+TRACE", "+BY", "+UNVERIFIED"}
 
-func requestView(*call) show.View[api.Request] {
+func requestView(*cli.Call) show.View[api.Request] {
 	now := time.Now()
 	return show.View[api.Request]{Columns: requestColumns, Row: func(r *api.Request) []any {
 		return []any{r.ID, show.Age{At: r.At, Now: now}, r.Tenant, r.Way, r.Prompt, r.Engine, r.Prefix, r.Reused, r.Computed,
@@ -64,20 +65,20 @@ func told(millis float64) any {
 
 var leaseColumns = []string{"LEASE", "OBJECT", "KEY", "TENANT", "CLIENT", "CONNECTION", "RANK", "HELD", "EXPIRES", "BYTES", "+PROFILE", "+DEVICE"}
 
-func leaseView(c *call, long bool) show.View[api.Lease] {
+func leaseView(c *cli.Call, long bool) show.View[api.Lease] {
 	now := time.Now()
 	return show.View[api.Lease]{Columns: leaseColumns, Row: func(l *api.Lease) []any {
-		return []any{l.Lease, l.Object, c.keyOf(l.Key, long), l.Tenant, l.Client, l.Connection, l.Rank, show.Age{At: l.Since, Now: now},
+		return []any{l.Lease, l.Object, keyOf(c, l.Key, long), l.Tenant, l.Client, l.Connection, l.Rank, show.Age{At: l.Since, Now: now},
 			untilText(l.Expires, now), show.Size(l.Bytes), l.Profile, l.Device}
 	}}
 }
 
 var pinColumns = []string{"KEY", "OBJECT", "TENANT", "BYTES", "EXPIRES", "BY", "+PROFILE"}
 
-func pinView(c *call, long bool) show.View[api.Pin] {
+func pinView(c *cli.Call, long bool) show.View[api.Pin] {
 	now := time.Now()
 	return show.View[api.Pin]{Columns: pinColumns, Row: func(p *api.Pin) []any {
-		return []any{c.keyOf(p.Key, long), p.Object, p.Tenant, show.Size(p.Bytes), untilText(p.Expires, now), p.By, p.Profile}
+		return []any{keyOf(c, p.Key, long), p.Object, p.Tenant, show.Size(p.Bytes), untilText(p.Expires, now), p.By, p.Profile}
 	}}
 }
 
@@ -94,7 +95,7 @@ func untilText(then, now time.Time) string {
 
 var poolColumns = []string{"POOL", "TIER", "USED", "CAPACITY", "FULL", "LEASED", "PENDING", "QUARANTINED", "OBJECTS", "DEVICE", "+PAGE", "+TENANTS"}
 
-func poolView(*call) show.View[api.Pool] {
+func poolView(*cli.Call) show.View[api.Pool] {
 	return show.View[api.Pool]{Columns: poolColumns, Row: func(p *api.Pool) []any {
 		return []any{p.Name, p.Tier, show.Size(p.UsedBytes), show.Size(p.CapacityBytes), show.ShareOf(float64(p.UsedBytes), float64(p.CapacityBytes)), show.Size(p.LeasedBytes),
 			show.Size(p.PendingBytes), show.Size(p.QuarantinedBytes), p.Objects, p.Device, show.Size(p.PageBytes), len(p.Tenants)}
@@ -103,7 +104,7 @@ func poolView(*call) show.View[api.Pool] {
 
 var connectionColumns = []string{"ID", "CLIENT", "UID", "PID", "AGE", "REQUESTS", "IN FLIGHT", "LEASES", "STAGING", "GPU", "TENANTS", "+SLOTS", "+RESERVATIONS", "+PROFILES", "+DEVICE", "+ENGINES"}
 
-func connectionView(*call) show.View[api.Connection] {
+func connectionView(*cli.Call) show.View[api.Connection] {
 	now := time.Now()
 	return show.View[api.Connection]{Columns: connectionColumns, Row: func(n *api.Connection) []any {
 		return []any{n.ID, n.Client, n.UID, n.PID, show.Age{At: n.Since, Now: now}, n.Requests, n.InFlight, n.Leases,
@@ -113,16 +114,16 @@ func connectionView(*call) show.View[api.Connection] {
 
 var profileColumns = []string{"ID", "FINGERPRINT", "LAYERS", "LINEAR", "ATTENTION", "TP", "STATE/RANK", "ROW/RANK", "SEGMENTS", "CHECKPOINTS", "MODEL", "+ENGINES"}
 
-func profileView(c *call) show.View[api.Profile] {
+func profileView(c *cli.Call) show.View[api.Profile] {
 	return show.View[api.Profile]{Columns: profileColumns, Row: func(p *api.Profile) []any {
-		return []any{p.ID, c.keyOf(p.Fingerprint, false), p.Layers, p.LinearLayers, p.AttentionLayers, p.TPSize,
+		return []any{p.ID, keyOf(c, p.Fingerprint, false), p.Layers, p.LinearLayers, p.AttentionLayers, p.TPSize,
 			show.Size(p.StateBytes), show.Size(p.RowBytes), p.Segments, p.Checkpoints, p.Model, strings.Join(p.Engines, ", ")}
 	}}
 }
 
 var canaryColumns = []string{"PROFILE", "SPLICING", "COMPARED", "FAILED", "WORST", "BOUND", "REPORTED", "TENANT", "MODEL", "WHY"}
 
-func canaryView(c *call) show.View[api.Canary] {
+func canaryView(c *cli.Call) show.View[api.Canary] {
 	now := time.Now()
 	return show.View[api.Canary]{Columns: canaryColumns, Row: func(r *api.Canary) []any {
 		state, worst, reported := show.State("on"), "not a number", "-"
@@ -141,18 +142,18 @@ func canaryView(c *call) show.View[api.Canary] {
 		if r.Reported != nil {
 			reported = ageText(*r.Reported, now) + " ago"
 		}
-		return []any{c.keyOf(r.Profile, false), state, r.Compared, r.Failed, worst, show.Number(r.Bound), reported, r.Tenant, r.Model, r.Why}
+		return []any{keyOf(c, r.Profile, false), state, r.Compared, r.Failed, worst, show.Number(r.Bound), reported, r.Tenant, r.Model, r.Why}
 	}}
 }
 
 var decisionColumns = []string{"AGE", "DECISION", "OBJECT", "KEY", "TOKENS", "BYTES", "MS/MIB", "TENANT", "WHY"}
 
-func decisionView(c *call) show.View[api.Decision] {
+func decisionView(c *cli.Call) show.View[api.Decision] {
 	now := time.Now()
 	return show.View[api.Decision]{Columns: decisionColumns, Row: func(d *api.Decision) []any {
 		key := "-"
 		if d.Key != nil {
-			key = c.keyOf(*d.Key, false)
+			key = keyOf(c, *d.Key, false)
 		}
 		return []any{show.Age{At: d.At, Now: now}, d.What, d.Object, key, fmt.Sprintf("%d-%d", d.Begin, d.End), show.Size(d.Bytes),
 			show.Number(d.Value), d.Tenant, d.Why}
@@ -160,8 +161,8 @@ func decisionView(c *call) show.View[api.Decision] {
 }
 
 // keyOf is a short key, or where there is room or it is wanted a whole one.
-func (c *call) keyOf(key api.Digest, long bool) string {
-	if long || c.output == formWide {
+func keyOf(c *cli.Call, key api.Digest, long bool) string {
+	if long || c.Output == cli.FormWide {
 		return key.String()
 	}
 	return shortKey(key)

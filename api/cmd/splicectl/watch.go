@@ -10,7 +10,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
 const (
@@ -31,12 +32,12 @@ func (w *watcher) flags(fs *pflag.FlagSet) {
 
 // run shows something once, or until the context ends. What goes wrong while it is
 // repeated is told and tried again; what is wrong with the command line is not.
-func (w *watcher) run(ctx context.Context, c *call, once func(context.Context, *call) error) error {
+func (w *watcher) run(ctx context.Context, c *cli.Call, once func(context.Context, *cli.Call) error) error {
 	if w.every == 0 {
 		return once(ctx, c)
 	}
 	if w.every < leastWatch {
-		return usagef("--watch=%v is less than %v", w.every, leastWatch)
+		return cli.Usagef("--watch=%v is less than %v", w.every, leastWatch)
 	}
 	tick := time.NewTicker(w.every)
 	defer tick.Stop()
@@ -53,31 +54,31 @@ func (w *watcher) run(ctx context.Context, c *call, once func(context.Context, *
 }
 
 // frame shows it once: on a terminal in place of what was there, elsewhere below it.
-func (w *watcher) frame(ctx context.Context, c *call, n int, once func(context.Context, *call) error) error {
+func (w *watcher) frame(ctx context.Context, c *cli.Call, n int, once func(context.Context, *cli.Call) error) error {
 	var b bytes.Buffer
 	shown := *c
-	shown.stdout = &b
-	if out, ok := c.stdout.(*terminal.Writer); ok {
-		shown.stdout = out.To(&b)
+	shown.Stdout = &b
+	if out, ok := c.Stdout.(*terminal.Writer); ok {
+		shown.Stdout = out.To(&b)
 	}
 	err := once(ctx, &shown)
-	var usage usageError
+	var usage cli.UsageError
 	switch {
 	case ctx.Err() != nil:
 		return nil
 	case errors.As(err, &usage):
 		return err
-	case err != nil && !errors.Is(err, errFailed):
+	case err != nil && !errors.Is(err, cli.ErrFailed):
 		fmt.Fprintf(&b, "%s: %s\n", time.Now().Format(time.TimeOnly), terminal.Text(err.Error()))
 	}
-	plain, _ := terminal.Plain(c.stdout)
+	plain, _ := terminal.Plain(c.Stdout)
 	before := ""
 	switch {
 	case terminal.Is(plain):
 		before = clearScreen
-	case n > 0 && c.output == formYAML:
+	case n > 0 && c.Output == cli.FormYAML:
 		before = "---\n"
-	case n > 0 && !c.json:
+	case n > 0 && !c.JSON:
 		before = "\n"
 	}
 	_, err = io.WriteString(plain, before+b.String())

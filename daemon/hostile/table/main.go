@@ -78,7 +78,7 @@ var attacks = []attack{
 	{"low", "daemon/settings", "TestATokenThatEverybodyCanReadIsWarnedOf", "a token file that every user can read"},
 	{"low", "daemon/settings", "TestNamesThatNobodyCanBeShownAreRefused", "NUL, control characters and bytes that are no text in settings"},
 	{"low", "daemon/cmd/spliced", "TestLogsHoldNothingThatATerminalObeys", "names of clients that move a cursor, set a title or begin a line, in a log"},
-	{"low", "api/cmd/splicectl/internal/terminal", "TestWhatATerminalWouldObeyIsEscaped", "the same where splicectl prints it"},
+	{"low", "api/cmd/cli/terminal", "TestWhatATerminalWouldObeyIsEscaped", "the same where splicectl prints it"},
 	{"L1", hostile, "TestHostileMemoryThatClientsKeepIsTakenBack", ""},
 	{"L2", hostile, "TestHostileRequestsInFlightFitTheMemory", ""},
 	{"L3", hostile, "TestHostileManyRowsAreNotAnsweredByTheReader", ""},

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/api/child"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/policy/profile"
 )

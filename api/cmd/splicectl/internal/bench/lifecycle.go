@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/spliced-kv/spliced/api/child"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/policy/profile"
 )

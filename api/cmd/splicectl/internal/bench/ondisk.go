@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/spliced-kv/spliced/api/child"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/baseline"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/api/child"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/refengine"
 	"github.com/spliced-kv/spliced/connector/refengine/modelfile"

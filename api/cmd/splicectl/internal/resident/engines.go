@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/api/child"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/gpucheck"
 )
 

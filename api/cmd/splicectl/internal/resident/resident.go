@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/api/child"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda"

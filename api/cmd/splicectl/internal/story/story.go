@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/show"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 )
 
 // Where tokens come from, in the order of the legend: a mark for the drawing, a style for

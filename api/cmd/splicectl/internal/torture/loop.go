@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
+	"github.com/spliced-kv/spliced/api/child"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda"

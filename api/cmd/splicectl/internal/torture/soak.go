@@ -19,8 +19,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spliced-kv/spliced/api/child"
 	proc "github.com/spliced-kv/spliced/api/cmd/splicectl/internal/bench/machine"
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/child"
 )
 
 // Soak is how long a daemon is kept under load, and how.

@@ -1,28 +1,29 @@
-package main
+package cli
 
 import (
 	"fmt"
 	"io"
 	"strings"
 
-	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/terminal"
+	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
-// progress tells people how far a command is: a bar on a terminal, a line for
+// Progress tells people how far a command is: a bar on a terminal, a line for
 // each tenth elsewhere.
-type progress struct {
+type Progress struct {
 	w        io.Writer
 	terminal bool
 	last     int // thousandths drawn
 	width    int // columns drawn
 }
 
-func newProgress(w io.Writer) *progress {
-	return &progress{w: w, terminal: terminal.Is(w), last: -1}
+// NewProgress returns a bar that is drawn on w.
+func NewProgress(w io.Writer) *Progress {
+	return &Progress{w: w, terminal: terminal.Is(w), last: -1}
 }
 
-// at draws how much is done, from 0 to 1.
-func (p *progress) at(done float64, what string) {
+// At draws how much is done, from 0 to 1.
+func (p *Progress) At(done float64, what string) {
 	const width = 40
 	thousandths := int(1000 * min(max(done, 0), 1))
 	if !p.terminal {
@@ -43,8 +44,8 @@ func (p *progress) at(done float64, what string) {
 	p.width = columns
 }
 
-// end clears the bar.
-func (p *progress) end() {
+// End clears the bar.
+func (p *Progress) End() {
 	if p.terminal && p.width > 0 {
 		fmt.Fprintf(p.w, "\r%s\r", strings.Repeat(" ", p.width))
 	}

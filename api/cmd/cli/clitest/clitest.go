@@ -1,0 +1,125 @@
+// Package clitest has what tests of our command lines share: the page with all commands, and
+// a check of the calls that are written down.
+package clitest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+)
+
+// Reference writes every command of a program as Markdown. A Verbatim command gets its
+// summary and a link to its heading on the page elsewhere.
+func Reference(w *bytes.Buffer, p *cli.Program, elsewhere string) error {
+	return reference(w, p.Root(io.Discard, io.Discard), elsewhere)
+}
+
+func reference(w *bytes.Buffer, cmd *cobra.Command, elsewhere string) error {
+	if cmd.HasParent() && !cmd.IsAvailableCommand() {
+		return nil
+	}
+	if cmd.DisableFlagParsing {
+		heading := strings.ReplaceAll(cmd.CommandPath(), " ", "-")
+		fmt.Fprintf(w, "\n## %s\n\n%s\n\nFlags and examples: [%s](%s#%s)\n", cmd.CommandPath(), cmd.Short, elsewhere, elsewhere, heading)
+		return nil
+	}
+	var one bytes.Buffer
+	// Links go to the headings of this page.
+	link := func(name string) string {
+		return "#" + strings.ReplaceAll(strings.TrimSuffix(name, ".md"), "_", "-")
+	}
+	if err := doc.GenMarkdownCustom(cmd, &one, link); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\n%s\n", strings.TrimRight(one.String(), "\n"))
+	for _, sub := range cmd.Commands() {
+		if err := reference(w, sub, elsewhere); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// call matches a call of splicectl in a text: what follows up to where a shell, Markdown or
+// prose ends it.
+var call = regexp.MustCompile("(?:^|[\\s/`(@])splicectl[\"']? +([a-z-][^`#|;&<>)\\n]*)")
+
+// Written reports calls of p's commands in files below root that p cannot read, and returns
+// how many it can. It leaves out the flags of Verbatim commands.
+func Written(t *testing.T, root string, p *cli.Program) (calls int) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := strings.TrimPrefix(path, root+"/")
+		if d.IsDir() {
+			skip := []string{".git", "bin", "connector", "daemon", "tiering", "gpuipc", "policy", "api", "scripts/lab", "docs/papers"}
+			if slices.Contains(skip, name) || d.Name() == "testdata" {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if info, err := d.Info(); err != nil || !info.Mode().IsRegular() || info.Size() > 1<<20 {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil || !utf8.Valid(text) {
+			return err
+		}
+		for _, found := range call.FindAllStringSubmatch(string(text), -1) {
+			if readable(t, p.Root(io.Discard, io.Discard), name, found[1]) {
+				calls++
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return calls
+}
+
+// readable looks whether the flags of a call are known; false = it is no call.
+func readable(t *testing.T, root *cobra.Command, file, line string) bool {
+	t.Helper()
+	args := strings.Fields(strings.NewReplacer("[", "", "]", "", "\\", "", ",\n", " ").Replace(line))
+	for i := range args {
+		args[i] = strings.TrimRight(args[i], ".:\"'")
+	}
+	if len(args) == 0 {
+		return false
+	}
+	name := args[0]
+	if name == "help" && len(args) > 1 {
+		name = args[1]
+	}
+	if cli.Subcommand(root, name) == nil {
+		return false
+	}
+	cmd, rest, err := root.Find(cli.Normalise(root, args))
+	if err == nil && !cmd.DisableFlagParsing {
+		if err = cmd.ParseFlags(rest); errors.Is(err, pflag.ErrHelp) {
+			err = nil
+		}
+	}
+	if err != nil {
+		t.Errorf("%s: splicectl %s: %v", file, line, err)
+	}
+	return true
+}
