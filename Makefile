@@ -38,7 +38,9 @@ PYTHON    ?= python3
 PROMTOOL  ?= $(or $(shell command -v promtool 2>/dev/null),$(wildcard $(CURDIR)/bin/prometheus/usr/bin/promtool),promtool)
 
 # Modules of their own, so that what only tests and generators need stays out of go.mod.
-MODULES := $(patsubst %/go.mod,%,$(wildcard scripts/*/go.mod docker/*/go.mod))
+# The laboratory has targets of its own.
+LAB     := scripts/lab
+MODULES := $(filter-out $(LAB),$(patsubst %/go.mod,%,$(wildcard scripts/*/go.mod docker/*/go.mod)))
 
 # Environments of the Python side: bin/python for its linters and plain tests,
 # bin/engines, some 5 GB, with torch, transformers and vLLM.
@@ -54,21 +56,23 @@ LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build static fakecuda demo demo-tables demo-cluster torture torture-long hostile test check-alerts test-network race lint fuzz faults reference bench bench-disk bench-network drift \
+.PHONY: help build static fakecuda demo demo-tables demo-cluster torture torture-long hostile test test-lab check-alerts test-network race lint fuzz faults reference bench bench-disk bench-network drift \
   generate man image image-cuda clean ptx python test-python lint-python engines test-engines test-engines-all test-long test-sglang demo-vllm demo-sglang bench-engines bench-sglang faults-engines faults-sglang fidelity \
   gpu-check gpu-check-bundle
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## bin/spliced and bin/splicectl; they load a CUDA driver where there is one, and need glibc
+build: ## bin/spliced, bin/splicectl and bin/splicelab; they load a CUDA driver where there is one, and need glibc
 	$(GOBUILD) -o bin/spliced ./daemon/cmd/spliced
 	$(GOBUILD) -o bin/splicectl ./api/cmd/splicectl
-	@echo 'bin/spliced and bin/splicectl link glibc, for the CUDA driver; make static builds them without either'
+	cd $(LAB) && $(GOBUILD) -o $(CURDIR)/bin/splicelab ./cmd/splicelab
+	@echo 'the programs in bin link glibc, for the CUDA driver; make static builds them without either'
 
 static: ## the same as static binaries without CUDA, in bin/static
 	$(GOBUILD) -trimpath $(STATIC) -o bin/static/spliced ./daemon/cmd/spliced
 	$(GOBUILD) -trimpath $(STATIC) -o bin/static/splicectl ./api/cmd/splicectl
+	cd $(LAB) && $(GOBUILD) -trimpath $(STATIC) -o $(CURDIR)/bin/static/splicelab ./cmd/splicelab
 
 fakecuda: ## bin/fakecuda/libcuda.so.1: a CUDA driver without a GPU, for tests; needs cc and c++
 	go run ./gpuipc/cuda/fakecuda/build bin/fakecuda
@@ -91,8 +95,8 @@ torture: build ## kill -9 and lost power, five loops, and 10,000 clients of a fa
 torture-long: build ## the same with 100 loops
 	bin/splicectl torture -loops 100
 
-hostile: python ## every attack of daemon/hostile and beside it, one row each; root, for cgroups, users and mounts
-	go run ./daemon/hostile/table
+hostile: python ## every attack of scripts/lab/hostile and beside it, one row each; root, for cgroups, users and mounts
+	cd $(LAB) && go run ./hostile/table
 
 UNDER_RACE := CGO_ENABLED=1 go test -race -tags invariants
 
@@ -103,6 +107,10 @@ test: race ## each test once, those of packages with goroutines or locks under t
 
 test-long: ## all tests without the race detector, none of them shortened
 	go test -p $(PACKAGES) -timeout 30m $(TESTFLAGS) ./...
+
+test-lab: ## tests of the laboratory, scripts/lab; those of hostile and network skip without root
+	cd $(LAB) && go test -p $(PACKAGES) $(TESTFLAGS) ./...
+	scripts/lab/tested --record
 
 check-alerts: ## promtool over the rules for Prometheus, their tests, the board's queries and a living daemon's metrics; says why it skips
 	@if ! command -v $(PROMTOOL) >/dev/null; then \
@@ -115,7 +123,7 @@ check-alerts: ## promtool over the rules for Prometheus, their tests, the board'
 	fi
 
 test-network: ## clusters of real daemons on networks that part, lose, delay and lie, a line each; root and /dev/net/tun
-	@out=$$(mktemp); go test -count=1 -v ./daemon/network/... >$$out 2>&1; code=$$?; grep -vE '^ *(=== |--- PASS)' $$out; rm -f $$out; exit $$code
+	@out=$$(mktemp); go test -C $(LAB) -count=1 -v ./network/... >$$out 2>&1; code=$$?; grep -vE '^ *(=== |--- PASS)' $$out; rm -f $$out; exit $$code
 
 # What looks at the dashboard for faults of accessibility; for tests only (MPL-2.0), so that
 # it is fetched and not kept here.
@@ -144,6 +152,7 @@ race: ## with the race detector and invariants: tests of packages that have goro
 
 lint: $(LINT) ## the linters of .golangci.yml, a vet of what other tags and arm64 compile, ruff and mypy
 	$(LINT) run --allow-parallel-runners ./...
+	cd $(LAB) && $(LINT) run --allow-parallel-runners ./...
 	@for m in $(MODULES); do (cd $$m && go vet ./...) || exit 1; done
 	go vet -tags lockholds ./tiering
 	go vet $(STATIC) ./gpuipc/cuda/driver ./gpuipc/cuda/fakecuda
@@ -246,7 +255,7 @@ fidelity: ## what each way of reuse costs in answers: docs/fidelity.md; several 
 	  $(ENGINES)/bin/python scripts/fidelity/report.py docs/results/fidelity.json docs/fidelity.md docs/fidelity.svg
 
 fuzz: ## every fuzz target for FUZZTIME each
-	@go list -f '{{.Dir}}' ./... | while read -r dir; do \
+	@{ go list -f '{{.Dir}}' ./...; go list -C $(LAB) -f '{{.Dir}}' ./...; } | while read -r dir; do \
 	  grep -hoE '^func Fuzz[A-Za-z0-9_]*' "$$dir"/*_test.go 2>/dev/null | cut -c6- | while read -r f; do \
 	    echo "-- $$f in $$dir"; (cd "$$dir" && go test -run '^$$' -fuzz "^$$f\$$" -fuzzminimizetime 10x -fuzztime $(FUZZTIME) .) || exit 1; done || exit 1; done
 
@@ -254,11 +263,12 @@ faults: ## a million faults in what the disk tier writes and reads, 0 wrong byte
 	SPLICED_LONG=1 go test -count=1 -v -timeout 30m -run 'TestNoFaultIsServed$$' ./tiering/disk
 
 reference: ## every number of Marconi's simulator that our caches have to meet; many minutes
-	SPLICED_LONG=1 go test -count=1 -v -timeout 60m -run 'MeetTheReference$$' ./api/cmd/splicectl/internal/replay/prefixcache
+	SPLICED_LONG=1 go test -C $(LAB) -count=1 -v -timeout 60m -run 'MeetTheReference$$' ./replay/prefixcache
 
 bench: build ## Go benchmarks, then the rows of `splicectl bench`
 	-$(MAKE) --no-print-directory bin/openblas-compose
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
+	go test -C $(LAB) -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
 	go test -tags lockholds -run '^$$' -bench LockHolds -benchtime 20x ./tiering
 	bin/splicectl bench --suite quick
 	bin/splicectl bench --suite scale
@@ -269,7 +279,7 @@ bench-disk: build ## the disk tier beside fio, Redis and Pebble; DISKDIR names a
 
 bench-network: ## a fetch of 64 MiB between two namespaces beside iperf3 and Mooncake's transfer engine; root, ip, iperf3
 	@scripts/mooncake/environment --python $(PYTHON) $(CURDIR)/bin/mooncake && python=$(CURDIR)/bin/mooncake/bin/python; code=$$?; [ $$code = 0 ] || [ $$code = 3 ] && \
-	  go test -v -timeout 20m -run '^$$' -bench Beside -benchtime $(ROUNDS)x ./daemon/network -mooncake "$$python" -results $(CURDIR)/docs/results/network.json
+	  go test -C $(LAB) -v -timeout 20m -run '^$$' -bench Beside -benchtime $(ROUNDS)x ./network -mooncake "$$python" -results $(CURDIR)/docs/results/network.json
 
 # Only to compare with; without it, or without the library, that row is left out.
 bin/openblas-compose: scripts/openblas/compose.c
@@ -278,10 +288,11 @@ bin/openblas-compose: scripts/openblas/compose.c
 
 generate: ## rewrite generated files; leaves a clean tree when nothing changed
 	go generate ./...
-	@for m in $(MODULES); do (cd $$m && go generate ./...) || exit 1; done
+	@for m in $(MODULES) $(LAB); do (cd $$m && go generate ./...) || exit 1; done
 
 man: build ## bin/man: manual pages of splicectl's commands
 	bin/splicectl man bin/man
+	bin/splicelab man bin/man
 
 ptx: ## rewrite the kernels' PTX from their sources; needs clang of one release
 	scripts/ptx/ptx.sh

@@ -22,8 +22,6 @@ var mayImport = map[string]string{
 	"policy/profile/profiletest": "policy/profile",
 	"policy/checkpoint":          "",
 	"policy/cost":                "policy/profile",
-	"policy/pages":               "",
-	"policy/pages/xquad":         "",
 	"policy/radix":               "",
 	"policy/schedule":            "policy/cost",
 	"policy/policytest":          "policy",
@@ -37,7 +35,6 @@ var mayImport = map[string]string{
 	"gpuipc/cuda/kernels":          "gpuipc gpuipc/kernel",
 	"gpuipc/cuda/internal/bounded": "gpuipc",
 	"gpuipc/cuda":                  "gpuipc gpuipc/cuda/driver gpuipc/cuda/kernels gpuipc/cuda/order gpuipc/cuda/internal/...",
-	"gpuipc/cuda/gpucheck":         "gpuipc gpuipc/kernel gpuipc/cuda gpuipc/cuda/driver gpuipc/cuda/kernels gpuipc/cuda/order",
 	"gpuipc/cuda/fakecuda":         "",
 	"gpuipc/cuda/fakecuda/build":   "gpuipc/cuda/fakecuda",
 
@@ -83,13 +80,6 @@ var mayImport = map[string]string{
 	"connector/trust":                 "",
 	"connector/internal/link":         "connector/trust connector/wire connector/wire/seqpacket gpuipc gpuipc/cuda/order policy/profile",
 	"connector":                       "connector/wire connector/internal/link gpuipc gpuipc/cuda/order policy/profile",
-	"connector/refengine/safetensors": "",
-	"connector/refengine/modelfile":   "policy/profile connector/refengine/safetensors",
-	"connector/refengine":             "gpuipc/kernel policy/pages policy/profile connector/refengine/modelfile",
-	"connector/refengine/remote":      "gpuipc/kernel policy/profile connector connector/wire connector/refengine",
-	"connector/refengine/chatdemo":    "policy/profile connector connector/refengine connector/refengine/modelfile connector/refengine/remote",
-	"connector/refengine/peerdemo":    "policy/profile connector connector/wire connector/refengine connector/refengine/ragdemo connector/refengine/remote",
-	"connector/refengine/ragdemo":     "policy/profile connector connector/wire connector/refengine connector/refengine/modelfile connector/refengine/remote",
 
 	"api":                                 "connector/trust api/ui api/framing api/places",
 	"api/places":                          "",
@@ -101,23 +91,11 @@ var mayImport = map[string]string{
 	"api/cmd/cli/show":                    "api/cmd/cli/terminal",
 	"api/cmd/cli/terminal":                "",
 	"api/cmd/cli/clitest":                 "api/cmd/cli",
-	"api/cmd/splicectl":                   "api api/child api/loopback api/cmd/cli/... api/cmd/splicectl/internal/... connector/... policy/... gpuipc/... tiering/disk/...",
-	"api/cmd/splicectl/internal/simulate": "tiering/peer/index",
-	"api/cmd/splicectl/internal/bench/machine":      "",
-	"api/cmd/splicectl/internal/bench/baseline":     "api/cmd/splicectl/internal/bench/machine",
-	"api/cmd/splicectl/internal/bench":              "api/child api/loopback api/cmd/cli/show api/cmd/splicectl/internal/... connector/... policy/pages/... policy/profile policy/cost policy/schedule gpuipc/... tiering/tier tiering/disk/...",
-	"api/cmd/splicectl/internal/clustercheck":       "connector policy/profile",
-	"api/cmd/splicectl/internal/doctor":             "api connector/... policy/profile gpuipc/...",
-	"api/cmd/splicectl/internal/replay/bound":       "",
-	"api/cmd/splicectl/internal/replay/plot":        "",
-	"api/cmd/splicectl/internal/replay/trace":       "",
-	"api/cmd/splicectl/internal/replay/prefixcache": "policy policy/cost policy/radix",
-	"api/cmd/splicectl/internal/replay":             "api/cmd/splicectl/internal/replay/... policy/...",
-	"api/cmd/splicectl/internal/resident":           "api/child connector gpuipc/... policy/profile",
-	"api/cmd/splicectl/internal/contexts":           "",
-	"api/cmd/splicectl/internal/story":              "api api/cmd/cli/show",
-	"api/cmd/splicectl/internal/top":                "api api/cmd/cli/show api/cmd/cli/terminal",
-	"api/cmd/splicectl/internal/torture":            "api api/child api/cmd/splicectl/internal/bench/machine connector/... gpuipc/... policy/profile tiering tiering/tier tiering/disk/...",
+	"api/cmd/splicectl":                   "api api/child api/cmd/cli/... api/cmd/splicectl/internal/... connector connector/trust policy/profile tiering/disk/...",
+	"api/cmd/splicectl/internal/doctor":   "api connector/... policy/profile gpuipc/...",
+	"api/cmd/splicectl/internal/contexts": "",
+	"api/cmd/splicectl/internal/story":    "api api/cmd/cli/show",
+	"api/cmd/splicectl/internal/top":      "api api/cmd/cli/show api/cmd/cli/terminal",
 
 	"daemon/settings": "policy gpuipc tiering tiering/advise tiering/disk tiering/object connector/wire",
 	"daemon/socket":   "connector/wire/seqpacket daemon/settings",
@@ -138,15 +116,9 @@ var mayImport = map[string]string{
 	"daemon/usage":    "policy/cost policy/profile tiering tiering/tier connector/wire api daemon/codes daemon/note daemon/share",
 	"daemon/server": "policy/... gpuipc gpuipc/cuda/order tiering tiering/tier tiering/advise tiering/metric tiering/plan connector/wire connector/wire/seqpacket api " +
 		"daemon/settings daemon/socket daemon/codes daemon/budget daemon/queue daemon/slots daemon/gpu daemon/canary daemon/usage daemon/journal daemon/parallel",
-	"daemon/view":          "policy/... gpuipc tiering/... connector/wire api daemon/settings daemon/gpu daemon/canary daemon/decided daemon/usage daemon/journal daemon/server daemon/cluster daemon/events",
-	"daemon":               "policy/... gpuipc tiering/... api daemon/settings daemon/socket daemon/gpu daemon/canary daemon/decided daemon/note daemon/usage daemon/spans daemon/journal daemon/cluster daemon/events daemon/parallel daemon/server daemon/view",
-	"daemon/cmd/spliced":   "daemon daemon/settings",
-	"daemon/hostile":       "",
-	"daemon/hostile/table": "",
-	"daemon/network":       "",
-	"daemon/network/hub":   "",
-
-	"scripts/ragsample": "",
+	"daemon/view":        "policy/... gpuipc tiering/... connector/wire api daemon/settings daemon/gpu daemon/canary daemon/decided daemon/usage daemon/journal daemon/server daemon/cluster daemon/events",
+	"daemon":             "policy/... gpuipc tiering/... api daemon/settings daemon/socket daemon/gpu daemon/canary daemon/decided daemon/note daemon/usage daemon/spans daemon/journal daemon/cluster daemon/events daemon/parallel daemon/server daemon/view",
+	"daemon/cmd/spliced": "daemon daemon/settings",
 }
 
 // allows reports whether a row of the table covers a package.
@@ -170,12 +142,18 @@ type listed struct {
 	Imports    []string
 }
 
-// listPackages asks the go command, so that build constraints count as they do
-// in a build.
+// listPackages returns the packages of the main module. It asks the go command, so that
+// build constraints count as they do in a build.
 func listPackages(t *testing.T) []listed {
 	t.Helper()
-	command := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,Imports", module+"...")
-	command.Stderr = os.Stderr
+	return listIn(t, ".", module+"...")
+}
+
+// listIn returns the packages that a pattern names in a folder.
+func listIn(t *testing.T, dir, pattern string) []listed {
+	t.Helper()
+	command := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,Imports", pattern)
+	command.Dir, command.Stderr = dir, os.Stderr
 	out, err := command.Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
@@ -217,7 +195,7 @@ func TestImportsFollowTheTable(t *testing.T) {
 }
 
 func TestNothingImportsDaemon(t *testing.T) {
-	for _, p := range listPackages(t) {
+	for _, p := range append(listPackages(t), listIn(t, "../scripts/lab", "./...")...) {
 		for _, imported := range p.Imports {
 			switch inside := strings.HasPrefix(p.ImportPath, module+"daemon"); {
 			case imported == module+"daemon" && p.ImportPath != module+"daemon/cmd/spliced",
@@ -257,7 +235,7 @@ func TestPolicyIsPure(t *testing.T) {
 func harness(pkg string) bool { return strings.HasSuffix(pkg, "test") }
 
 func TestHarnessesAreForTestsOnly(t *testing.T) {
-	for _, p := range listPackages(t) {
+	for _, p := range append(listPackages(t), listIn(t, "../scripts/lab", "./...")...) {
 		for _, imported := range p.Imports {
 			if strings.HasPrefix(imported, module) && harness(imported) && !harness(p.ImportPath) {
 				t.Errorf("%s imports %s outside of its tests", p.ImportPath, imported)
@@ -271,7 +249,7 @@ func TestNothingUsesCgo(t *testing.T) {
 	if !build.Default.CgoEnabled {
 		t.Log("cgo is off here: files that need it are not listed")
 	}
-	for _, p := range listPackages(t) {
+	for _, p := range append(listPackages(t), listIn(t, "../scripts/lab", "./...")...) {
 		if slices.Contains(p.Imports, "C") {
 			t.Errorf("%s uses cgo", p.ImportPath)
 		}

@@ -13,12 +13,12 @@ import (
 // glibc are the libraries that an image with CUDA has to bring.
 var glibc = []string{"libc.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 
-// compiled builds a command of this tree as the Makefile does.
-func compiled(t *testing.T, command string, flags ...string) *elf.File {
+// compiled builds a command of the module in a folder of this tree as the Makefile does.
+func compiled(t *testing.T, module, command string, flags ...string) *elf.File {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), filepath.Base(command))
 	cmd := exec.CommandContext(t.Context(), "go", append(append([]string{"build", "-o", out}, flags...), command)...)
-	cmd.Dir = "../.."
+	cmd.Dir = filepath.Join("../..", module)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, text)
@@ -37,8 +37,8 @@ func interpreted(f *elf.File) bool {
 
 // The scratch image has no loader: a binary that wants one does not start there.
 func TestStaticBinariesNeedNothing(t *testing.T) {
-	for _, command := range []string{"./daemon/cmd/spliced", "./api/cmd/splicectl"} {
-		f := compiled(t, command, "-tags", "nocuda")
+	for command, module := range map[string]string{"./daemon/cmd/spliced": "", "./api/cmd/splicectl": "", "./cmd/splicelab": "scripts/lab"} {
+		f := compiled(t, module, command, "-tags", "nocuda")
 		libraries, err := f.ImportedLibraries()
 		if err != nil {
 			t.Fatal(err)
@@ -50,7 +50,7 @@ func TestStaticBinariesNeedNothing(t *testing.T) {
 }
 
 func TestBinaryWithCUDANeedsOnlyGlibc(t *testing.T) {
-	f := compiled(t, "./daemon/cmd/spliced")
+	f := compiled(t, "", "./daemon/cmd/spliced")
 	libraries, err := f.ImportedLibraries()
 	if err != nil {
 		t.Fatal(err)
@@ -82,10 +82,10 @@ func TestImagesTakeTheirBinaries(t *testing.T) {
 		}
 	}
 	want := map[string][]string{
-		"prebuilt":      {"bin/static/spliced", "bin/static/splicectl"},
-		"image":         {"--from=build", "/src/bin/static/spliced", "/src/bin/static/splicectl"},
-		"prebuilt-cuda": {"bin/spliced", "bin/splicectl"},
-		"image-cuda":    {"--from=build-cuda", "/src/bin/spliced", "/src/bin/splicectl"},
+		"prebuilt":      {"bin/static/spliced", "bin/static/splicectl", "bin/static/splicelab"},
+		"image":         {"--from=build", "/src/bin/static/spliced", "/src/bin/static/splicectl", "/src/bin/static/splicelab"},
+		"prebuilt-cuda": {"bin/spliced", "bin/splicectl", "bin/splicelab"},
+		"image-cuda":    {"--from=build-cuda", "/src/bin/spliced", "/src/bin/splicectl", "/src/bin/splicelab"},
 	}
 	for name, files := range want {
 		if !slices.Equal(copied[name], files) {

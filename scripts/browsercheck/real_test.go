@@ -16,7 +16,7 @@ import (
 	"github.com/spliced-kv/spliced/api/loopback"
 )
 
-// programs are spliced and splicectl, built once; SPLICED_BIN names a directory that has
+// programs are spliced, splicectl and splicelab, built once; SPLICED_BIN names a directory that has
 // them already.
 var programs = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv("SPLICED_BIN"); dir != "" {
@@ -26,10 +26,15 @@ var programs = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-tags", "nocuda", "-o", dir+"/", "./daemon/cmd/spliced", "./api/cmd/splicectl")
-	cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
-	cmd.Stderr = os.Stderr
-	return dir, cmd.Run()
+	for module, commands := range map[string][]string{"../..": {"./daemon/cmd/spliced", "./api/cmd/splicectl"}, "../lab": {"./cmd/splicelab"}} {
+		cmd := exec.Command("go", append([]string{"build", "-tags", "nocuda", "-o", dir + "/"}, commands...)...)
+		cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
+		cmd.Stderr = os.Stderr
+		if err := cmd.Run(); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
 })
 
 // node is a daemon of ours, as a process.

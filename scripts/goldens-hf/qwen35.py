@@ -3,7 +3,7 @@
 Draws a tiny dense Qwen3.5 model for text, writes its config.json and weights as
 bfloat16, and computes the logits after the last token in float32 on the CPU:
 
-    python3 scripts/goldens-hf/qwen35.py connector/refengine/testdata/qwen35
+    python3 scripts/goldens-hf/qwen35.py scripts/lab/refengine/testdata/qwen35
 
 Needs torch, transformers and safetensors; the versions go into golden.json.
 """

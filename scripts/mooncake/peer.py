@@ -1,4 +1,4 @@
-"""One end of Mooncake's transfer engine over TCP, for the benchmark of daemon/network.
+"""One end of Mooncake's transfer engine over TCP, for the benchmark of scripts/lab/network.
 
 serve ADDRESS BYTES   offers memory and prints where it is
 read ADDRESS BYTES SESSION REMOTE

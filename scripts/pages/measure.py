@@ -2,7 +2,7 @@
 
     make build && bin/engines/bin/python scripts/pages/measure.py --out pages-transformers.json
 
-The list is that of policy/pages: 300 requests of 11 of XQuAD's 240 passages, as numbers, a system
+The list is that of scripts/lab/pages: 300 requests of 11 of XQuAD's 240 passages, as numbers, a system
 prompt of 48 tokens and 32 tokens of output. The last c requests are resident. Tokens are drawn; the
 model has Qwen3.5's layers and random weights. Held is what tensors take: own rows of all residents,
 and of the daemon's memory each segment once. Decoding is timed in turn.

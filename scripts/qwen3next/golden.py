@@ -4,7 +4,7 @@ Draws a tiny dense Qwen3-Next model, writes its config.json and weights, and
 computes logits in float64 with plain numpy, one token after another, from the
 published description of the architecture:
 
-    python3 scripts/qwen3next/golden.py connector/refengine/testdata/qwen3next
+    python3 scripts/qwen3next/golden.py scripts/lab/refengine/testdata/qwen3next
 
 Shares no code or layout with the Go engine: it works on the file's tensors as
 they are named and shaped there.

@@ -23,11 +23,14 @@ const (
 
 // Program is a command line.
 type Program struct {
-	Name     string
-	Short    string
-	Long     string
-	Version  string
-	Groups   []Group // in the order of its help
+	Name    string
+	Short   string
+	Long    string
+	Version string
+	Groups  []Group // in the order of its help
+	// Part is set for a program whose commands another one of the same name lists and starts.
+	// That one has the manual page of the whole and the scripts that complete commands.
+	Part     bool
 	Commands []Command
 	// Explain returns the text of an error with what to do about it; nil = the error's own.
 	Explain func(error) string

@@ -14,8 +14,8 @@ import (
 )
 
 // Man returns a hidden command that writes manual pages of a program, for packages. Verbatim
-// commands get none, since another program has them; part leaves out the page of the whole.
-func Man(program func() *Program, part bool) Command {
+// commands get none: they are another program's.
+func Man(program func() *Program) Command {
 	return Command{
 		Name: "man", Synopsis: "DIR", Summary: "Write a manual page of each command to a directory", Hidden: true,
 		Setup: func(*pflag.FlagSet) func(context.Context, *Call) error {
@@ -27,23 +27,23 @@ func Man(program func() *Program, part bool) Command {
 					return err
 				}
 				p := program()
-				return p.manual(p.Root(io.Discard, io.Discard), c.Args[0], part)
+				return p.manual(p.Root(io.Discard, io.Discard), c.Args[0])
 			}
 		},
 	}
 }
 
-// manual writes the page of a command, unless skip, and those of the commands below it.
-func (p *Program) manual(cmd *cobra.Command, dir string, skip bool) error {
+// manual writes the page of a command and those of the commands below it.
+func (p *Program) manual(cmd *cobra.Command, dir string) error {
 	if cmd.HasParent() && !cmd.IsAvailableCommand() || cmd.DisableFlagParsing {
 		return nil
 	}
 	for _, sub := range cmd.Commands() {
-		if err := p.manual(sub, dir, false); err != nil {
+		if err := p.manual(sub, dir); err != nil {
 			return err
 		}
 	}
-	if skip {
+	if p.Part && !cmd.HasParent() {
 		return nil
 	}
 	var b bytes.Buffer

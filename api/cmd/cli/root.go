@@ -41,6 +41,7 @@ func (p *Program) Root(stdout, stderr io.Writer) *cobra.Command {
 		root.AddCommand(p.tree(&p.Commands[i], root.Name(), stdout, stderr))
 	}
 	root.InitDefaultHelpCmd()
+	root.CompletionOptions.DisableDefaultCmd = p.Part
 	root.InitDefaultCompletionCmd()
 	return root
 }

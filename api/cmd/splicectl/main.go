@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -30,6 +31,9 @@ func main() {
 
 // run is the program.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if completesLaboratory(args) && enterLaboratory(args) != nil {
+		return cli.ExitFailed // without a word, which would stand among what is completed
+	}
 	return program().Run(ctx, args, stdout, stderr)
 }
 
@@ -55,14 +59,15 @@ func program() *cli.Program {
 }
 
 func commands() []cli.Command {
-	return []cli.Command{
-		statsCommand(), topCommand(), healthCommand(), lsCommand(), inspectCommand(), traceCommand(), usageCommand(), eventsCommand(), clusterCommand(), locateCommand(),
-		rmCommand(), pinCommand(), unpinCommand(), flushCommand(), drainCommand(), configCommand(), profileCommand(),
-		doctorCommand(), diskCommand(), gpuCheckCommand(),
-		demoCommand(), demoClusterCommand(), replayCommand(), simulateCommand(), benchCommand(), tortureCommand(),
-		contextCommand(), versionCommand(),
-		gpuCheckChildCommand(), gpuCheckPartCommand(), echoCommand(), victimCommand(), loadCommand(), peerCommand(), crowdCommand(), visitorCommand(), cli.Man(program, false),
-	}
+	return slices.Concat(
+		[]cli.Command{
+			statsCommand(), topCommand(), healthCommand(), lsCommand(), inspectCommand(), traceCommand(), usageCommand(), eventsCommand(), clusterCommand(), locateCommand(),
+			rmCommand(), pinCommand(), unpinCommand(), flushCommand(), drainCommand(), configCommand(), profileCommand(),
+			doctorCommand(), diskCommand(),
+		},
+		laboratoryCommands("check"), laboratoryCommands("measure"),
+		[]cli.Command{contextCommand(), versionCommand(), cli.Man(program)},
+	)
 }
 
 // complete says what the values of flags may be. A function can be registered once for a

@@ -28,7 +28,9 @@ func TestOldSpellingsAreReadAsNewOnes(t *testing.T) {
 		{[]string{"disk", "check", "-deep", "--", "-dir"}, []string{"disk", "check", "--deep", "--", "-dir"}},
 		{[]string{"profile", "-", "-json"}, []string{"profile", "-", "--json"}},
 		{[]string{"config", "set", "-dry-run", "log_level=debug"}, []string{"config", "set", "--dry-run", "log_level=debug"}},
-		{[]string{"demo", "-quiet=false", "-nope"}, []string{"demo", "--quiet=false", "--nope"}},
+		{[]string{"ls", "-long=false", "-void"}, []string{"ls", "--long=false", "--void"}},
+		{[]string{"demo", "-quiet=false", "-nope", "ls", "-h"}, []string{"demo", "-quiet=false", "-nope", "ls", "-h"}},
+		{[]string{"help", "demo"}, []string{"demo", "--help"}},
 		{[]string{cobra.ShellCompRequestCmd, "ls", "-l"}, []string{cobra.ShellCompRequestCmd, "ls", "-l"}},
 		{nil, nil},
 	} {

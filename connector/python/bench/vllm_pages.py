@@ -47,7 +47,7 @@ from spliced_connector.vllm.pages.manager import SharedPagesSpec, find_manager  
 from spliced_connector.vllm.pages.plans import Wanted, parts_of  # noqa: E402
 
 CONFIGS = ROOT / "policy/profile/testdata/config"
-LISTS = ROOT / "policy/pages/testdata"
+LISTS = ROOT / "scripts/lab/pages/testdata"
 
 MODELS = {
     "qwen3-next-80b-a3b": "Qwen3NextForCausalLM",

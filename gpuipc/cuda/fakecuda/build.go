@@ -131,27 +131,28 @@ func units() ([]unit, error) {
 	if err != nil {
 		return nil, err
 	}
-	root, err := moduleRoot()
+	folder, err := kernelFolder()
 	if err != nil {
 		return nil, err
 	}
-	kernels, err := kernelUnits(filepath.Join(root, "gpuipc", "cuda", "kernels"))
+	kernels, err := kernelUnits(folder)
 	return append(all, kernels...), err
 }
 
-// moduleRoot is the folder of go.mod, above the working directory: tests run in
-// the folder of their package.
-func moduleRoot() (string, error) {
+// kernelFolder returns the folder of the kernels' sources, found from the working directory
+// upwards: tests run in the folder of their package, here or in a module below.
+func kernelFolder() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	for at := dir; ; at = filepath.Dir(at) {
-		if _, err := os.Stat(filepath.Join(at, "go.mod")); err == nil {
-			return at, nil
+		folder := filepath.Join(at, "gpuipc", "cuda", "kernels")
+		if _, err := os.Stat(folder); err == nil {
+			return folder, nil
 		}
 		if at == filepath.Dir(at) {
-			return "", fmt.Errorf("no go.mod in or above %s: the kernels' sources are found from it", dir)
+			return "", fmt.Errorf("no gpuipc/cuda/kernels in or above %s: the kernels' sources are there", dir)
 		}
 	}
 }

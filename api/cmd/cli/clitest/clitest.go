@@ -23,13 +23,22 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli"
 )
 
-// Reference writes every command of a program as Markdown. A Verbatim command gets its
-// summary and a link to its heading on the page elsewhere.
+// Reference writes every command of a program as Markdown. The page elsewhere has what the
+// program leaves to another one: its Verbatim commands, and the whole where it is a Part.
 func Reference(w *bytes.Buffer, p *cli.Program, elsewhere string) error {
-	return reference(w, p.Root(io.Discard, io.Discard), elsewhere)
+	root := p.Root(io.Discard, io.Discard)
+	if !p.Part {
+		return reference(w, p, root, elsewhere)
+	}
+	for _, sub := range root.Commands() {
+		if err := reference(w, p, sub, elsewhere); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func reference(w *bytes.Buffer, cmd *cobra.Command, elsewhere string) error {
+func reference(w *bytes.Buffer, p *cli.Program, cmd *cobra.Command, elsewhere string) error {
 	if cmd.HasParent() && !cmd.IsAvailableCommand() {
 		return nil
 	}
@@ -39,16 +48,20 @@ func reference(w *bytes.Buffer, cmd *cobra.Command, elsewhere string) error {
 		return nil
 	}
 	var one bytes.Buffer
-	// Links go to the headings of this page.
+	// Links go to the headings of this page, to the program's there where this is of a Part.
 	link := func(name string) string {
-		return "#" + strings.ReplaceAll(strings.TrimSuffix(name, ".md"), "_", "-")
+		heading := "#" + strings.ReplaceAll(strings.TrimSuffix(name, ".md"), "_", "-")
+		if name == p.Name+".md" && p.Part {
+			return elsewhere + heading
+		}
+		return heading
 	}
 	if err := doc.GenMarkdownCustom(cmd, &one, link); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "\n%s\n", strings.TrimRight(one.String(), "\n"))
 	for _, sub := range cmd.Commands() {
-		if err := reference(w, sub, elsewhere); err != nil {
+		if err := reference(w, p, sub, elsewhere); err != nil {
 			return err
 		}
 	}

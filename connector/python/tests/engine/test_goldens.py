@@ -14,7 +14,7 @@ from spliced_connector.walk import Context, Naming, architecture, run
 
 pytestmark = pytest.mark.engine
 
-TESTDATA = Path(__file__).resolve().parents[4] / "connector" / "refengine" / "testdata"
+TESTDATA = Path(__file__).resolve().parents[4] / "scripts" / "lab" / "refengine" / "testdata"
 
 
 @pytest.mark.parametrize("name", ["qwen3next", "qwen35"])

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+)
+
+// laboratory names the program with the commands that demonstrate and measure, which would
+// make this one several times as large.
+const laboratory = "splicelab"
+
+// laboratoryCommands returns its commands, by group. They are replaced by it with all that
+// follows their name.
+func laboratoryCommands(group string) []cli.Command {
+	var found []cli.Command
+	for _, c := range []cli.Command{
+		{Name: "gpu-check", Group: "check", Synopsis: "[flags] [FILE]",
+			Summary: "Check a GPU: kernels against the CPU, speed beside its limits, memory and order between processes"},
+		{Name: "demo", Group: "measure", Synopsis: cli.FlagsOnly,
+			Summary: "Serve real RAG requests and conversations with and without the daemon, and compare"},
+		{Name: "demo-cluster", Group: "measure", Synopsis: cli.FlagsOnly,
+			Summary: "Three daemons and two engines on this machine: what one computes, another one places"},
+		{Name: "replay", Group: "measure", Synopsis: "[flags] TRACE",
+			Summary: "Play a recorded request stream through simulated caches and compare policies"},
+		{Name: "simulate", Group: "measure", Synopsis: cli.FlagsOnly,
+			Summary: "Play a cluster's index in virtual time, with the daemon's own code"},
+		{Name: "bench", Group: "measure", Synopsis: cli.FlagsOnly,
+			Summary: "Measure a temporary daemon and the kernels, each figure beside its limit"},
+		{Name: "torture", Group: "measure", Synopsis: cli.FlagsOnly,
+			Summary: "Kill a daemon of its own again and again, and audit what it acknowledged"},
+	} {
+		c.Verbatim = true
+		c.Setup = func(*pflag.FlagSet) func(context.Context, *cli.Call) error {
+			return func(_ context.Context, call *cli.Call) error {
+				return enterLaboratory(append([]string{c.Name}, call.Args...))
+			}
+		}
+		if c.Group == group {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// enterLaboratory replaces this process, so that descriptors, signals and the exit code are
+// the laboratory's. It returns only with an error.
+func enterLaboratory(args []string) error {
+	path, err := findLaboratory()
+	if err != nil {
+		return err
+	}
+	err = syscall.Exec(path, append([]string{laboratory}, args...), os.Environ())
+	return fmt.Errorf("start %s: %v", path, err) // not an error of a node, which explain adds to
+}
+
+// findLaboratory looks next to this program, then in PATH.
+func findLaboratory() (string, error) {
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), laboratory)
+		if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return beside, nil
+		}
+	}
+	path, err := exec.LookPath(laboratory)
+	if err != nil {
+		return "", errors.New(laboratory + ", the program with this command, is neither next to splicectl nor in PATH; put it there (`make build` builds both)")
+	}
+	return path, nil
+}
+
+// completesLaboratory reports whether a shell asks how to complete what follows the name of
+// a command of the laboratory.
+func completesLaboratory(args []string) bool {
+	return len(args) > 2 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) &&
+		slices.ContainsFunc(commands(), func(c cli.Command) bool { return c.Verbatim && c.Name == args[1] })
+}

@@ -1,0 +1,256 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/scripts/lab/bench/baseline"
+	"github.com/spliced-kv/spliced/scripts/lab/bench/machine"
+)
+
+// The durable section puts values that are on the disk before anyone answers:
+// ours through a daemon with level synced beside Redis with appendfsync always,
+// both over a unix socket, from as many writers, on the same disk. Redis is the
+// limit of these rows by name only: more than once it is better.
+
+const durableWriters = 4
+
+// keeper is a store that can be asked for values over a socket.
+type keeper interface {
+	// put stores a new value durably, from writer w.
+	put(ctx context.Context, w int) error
+	// get reads a value that w has put, as much as an engine would: all bytes.
+	get(ctx context.Context, w int) error
+}
+
+// durableSize is one size of values, how many a writer puts in a round, and the
+// model whose segments have it.
+type durableSize struct {
+	name  string
+	bytes int64
+	each  int
+	model bulk
+}
+
+func durableSizes() []durableSize {
+	return []durableSize{{"1MiB", 1 << 20, 24, bulk{name: "1MiB", tokens: flatTokens}}, {"16MiB", 16 << 20, 3, bulks()[0]}}
+}
+
+// durableRows compares at both sizes.
+func durableRows(ctx context.Context, s *session) error {
+	if _, err := baseline.FindRedis(); err != nil {
+		s.skip("redis", err.Error())
+	}
+	for _, size := range durableSizes() {
+		if err := durableRow(ctx, s, size); err != nil {
+			return fmt.Errorf("%s: %w", size.name, err)
+		}
+	}
+	return nil
+}
+
+func durableRow(ctx context.Context, s *session, size durableSize) (err error) {
+	d, err := machine.NewScratch(s.options.Dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Remove()) }()
+	node, err := openNode(ctx, s, d.Path("tier"), size)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, node.stop()) }()
+	size.bytes = node.model.layout.Bytes
+	var puts, gets [2][]float64
+	figures := []func() ([]float64, error){durableFigure(ctx, node, size, &puts[0], &gets[0])}
+	if _, err := baseline.FindRedis(); err == nil {
+		redis, err := openRedis(ctx, d.Path("redis"), size)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, redis.close()) }()
+		figures = append(figures, durableFigure(ctx, redis, size, &puts[1], &gets[1]))
+	}
+	if _, err := alternate(1, figures...); err != nil { // first touches
+		return err
+	}
+	puts, gets = [2][]float64{}, [2][]float64{}
+	if _, err := alternate(s.rounds(4), figures...); err != nil {
+		return err
+	}
+	s.add(
+		row("put_synced_"+size.name, "MB/s", median(puts[0]), median(puts[1]), bar{}),
+		row("get_copied_"+size.name, "MB/s", median(gets[0]), median(gets[1]), bar{}),
+	)
+	return nil
+}
+
+// durableFigure takes samples of a pass into puts and gets.
+func durableFigure(ctx context.Context, k keeper, size durableSize, puts, gets *[]float64) func() ([]float64, error) {
+	return func() ([]float64, error) {
+		put, get, err := durablePass(ctx, k, size)
+		*puts, *gets = append(*puts, put), append(*gets, get)
+		return nil, err
+	}
+}
+
+// durablePass has all writers put, then get, and answers MB/s of both.
+func durablePass(ctx context.Context, k keeper, size durableSize) (put, get float64, err error) {
+	all := func(f func(context.Context, int) error) (float64, error) {
+		s, err := timed(func() error {
+			return together(durableWriters, func(w int) error { return repeat(ctx, size.each, w, f) })
+		})
+		return float64(durableWriters*size.each) * float64(size.bytes) / s / 1e6, err
+	}
+	if put, err = all(k.put); err != nil {
+		return 0, 0, err
+	}
+	get, err = all(k.get)
+	return put, get, err
+}
+
+func repeat(ctx context.Context, n, w int, f func(context.Context, int) error) error {
+	for range n {
+		if err := errors.Join(ctx.Err(), f(ctx, w)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// together runs f for 0..n-1 at once.
+func together(n int, f func(int) error) error {
+	failed := make([]error, n)
+	var running sync.WaitGroup
+	for i := range n {
+		running.Go(func() { failed[i] = f(i) })
+	}
+	running.Wait()
+	return errors.Join(failed...)
+}
+
+// nodeKeeper is a daemon of ours with a disk. Its clients copy what they get and
+// check it, as an engine would that does not map the daemon's memory.
+type nodeKeeper struct {
+	*local
+	model  *model
+	size   durableSize
+	puts   []int
+	leases [][]byte // where each writer copies to
+}
+
+func openNode(ctx context.Context, s *session, dir string, size durableSize) (*nodeKeeper, error) {
+	l, err := startOnDisk(ctx, s, dir, "-arena", "1GiB")
+	if err != nil {
+		return nil, err
+	}
+	k := &nodeKeeper{local: l, size: size, puts: make([]int, durableWriters)}
+	if k.model, err = l.bulkModel(ctx, size.model); err != nil {
+		return nil, errors.Join(err, l.stop())
+	}
+	for range durableWriters {
+		k.leases = append(k.leases, make([]byte, k.model.layout.Bytes))
+	}
+	return k, nil
+}
+
+// number is the segment that writer w puts as its n-th.
+func (k *nodeKeeper) number(w, n int) int { return 1 + w<<20 + n }
+
+func (k *nodeKeeper) put(ctx context.Context, w int) error {
+	_, err := k.model.putSafe(ctx, k.number(w, k.puts[w]), wire.LevelSynced)
+	k.puts[w]++
+	return err
+}
+
+// get goes back through what was put last.
+func (k *nodeKeeper) get(ctx context.Context, w int) error {
+	k.puts[w]--
+	n := k.puts[w]
+	if n%k.size.each == 0 {
+		k.puts[w] += k.size.each // all of this round: the next one begins behind it
+	}
+	key, _ := k.model.SegmentKey(k.model.spec, tokensOf(k.number(w, n), k.model.spec.Tokens))
+	lease, err := k.acquire(ctx, k.model, key, true)
+	if err != nil {
+		return err
+	}
+	defer lease.Release()
+	for i, p := range k.model.layout.Parts {
+		if err := lease.Read(i, k.leases[w][p.Off:p.Off+p.Len]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// redisKeeper is one connection a writer to a server of ours.
+type redisKeeper struct {
+	server  *baseline.RedisServer
+	sockets string
+	conns   []*baseline.RedisConn
+	values  [][]byte
+	size    durableSize
+	puts    []int
+	gets    []int
+}
+
+func openRedis(ctx context.Context, dir string, size durableSize) (_ *redisKeeper, err error) {
+	program, err := baseline.FindRedis()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	k := &redisKeeper{size: size, puts: make([]int, durableWriters), gets: make([]int, durableWriters)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, k.close())
+		}
+	}()
+	// Paths of sockets are short.
+	if k.sockets, err = os.MkdirTemp("", "spliced-"); err != nil {
+		return nil, err
+	}
+	if k.server, err = baseline.StartRedis(ctx, program, dir, k.sockets); err != nil {
+		return nil, err
+	}
+	for w := range durableWriters {
+		c, err := baseline.DialRedis(k.server.Socket)
+		if err != nil {
+			return nil, err
+		}
+		k.conns = append(k.conns, c)
+		k.values = append(k.values, make([]byte, size.bytes))
+		machine.Noise(k.values[w], uint64(w))
+	}
+	return k, nil
+}
+
+func (k *redisKeeper) put(_ context.Context, w int) error {
+	setStamp(k.values[w], uint64(k.puts[w]))
+	err := k.conns[w].Set(fmt.Sprintf("%d.%d", w, k.puts[w]%k.size.each), k.values[w])
+	k.puts[w]++
+	return err
+}
+
+func (k *redisKeeper) get(_ context.Context, w int) error {
+	err := k.conns[w].Get(fmt.Sprintf("%d.%d", w, k.gets[w]%k.size.each), k.values[w])
+	k.gets[w]++
+	return err
+}
+
+func (k *redisKeeper) close() (err error) {
+	for _, c := range k.conns {
+		err = errors.Join(err, c.Close())
+	}
+	if k.server != nil {
+		k.server.Stop()
+	}
+	return errors.Join(err, os.RemoveAll(k.sockets))
+}

@@ -1,0 +1,205 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/scripts/lab/bench/baseline"
+	"github.com/spliced-kv/spliced/scripts/lab/bench/machine"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// What fio has on its way: as many blocks as the tier has in reading one object
+// by its defaults. In writing several objects the tier has more; fio was no
+// faster with 64 than with 4 on the disk that this was written on.
+const (
+	tierBlock = 1 << 20
+	tierDepth = 4
+)
+
+// way is one thing that a tier does, with what fio and our loop do beside it.
+type way struct {
+	name   string
+	limit  baseline.Transfer
+	ask    bar
+	pass   func() error // one over the payload of the bed
+	used   machine.Usage
+	copied int64 // payload so far
+}
+
+// figure takes one sample of the tier, in GB/s.
+func (w *way) figure(payload int64) func() ([]float64, error) {
+	return func() ([]float64, error) {
+		before := machine.OwnUsage()
+		s, err := timed(w.pass)
+		used := machine.OwnUsage().Since(before)
+		w.used.CPU += used.CPU
+		w.used.Written += used.Written
+		w.copied += payload
+		return []float64{float64(payload) / s / 1e9}, err
+	}
+}
+
+// compare measures ways in turns with their limits, then runs after, and adds
+// rows whose names end in the size of segments. The first round is not counted:
+// slabs are made and written for the first time in it.
+func (b *bed) compare(ctx context.Context, s *session, size string, l *limits, ways []*way, rounds int, after func() error) error {
+	var figures []func() ([]float64, error)
+	for _, w := range ways {
+		figures = append(figures, l.byFio(ctx, w.limit), l.byLoop(ctx, w.limit), w.figure(b.payload()))
+	}
+	figures = append(figures, func() ([]float64, error) { return nil, after() })
+	if _, err := alternate(1, figures...); err != nil {
+		return err
+	}
+	for _, w := range ways {
+		w.used, w.copied = machine.Usage{}, 0
+	}
+	got, err := alternate(s.rounds(rounds), figures...)
+	if err != nil {
+		return err
+	}
+	for i, w := range ways {
+		s.addWay(w, size, got[3*i:3*i+3])
+	}
+	return nil
+}
+
+// addWay adds the speed of a way and our loop's beside fio's, what it took of the
+// processor and, for one that writes, how much was written.
+func (s *session) addWay(w *way, size string, got [][]float64) {
+	fio, loop, tier := got[0], got[1], got[2]
+	s.add(row("disk_"+w.name+"_"+size, "GB/s", median(tier), best(fio, loop), w.ask))
+	if len(fio) > 0 {
+		s.add(row("loop_"+w.name+"_"+size, "GB/s", median(loop), median(fio), bar{}))
+	}
+	s.add(row("disk_"+w.name+"_cpu_"+size, "s/GB", w.used.CPUPerGB(w.copied), 0, bar{atMost: 0.7}))
+	if !w.limit.Write {
+		return
+	}
+	name := "disk_" + w.name + "_amplification_" + size
+	if err := machine.WritesCounted(); err != nil {
+		s.skip(name, err.Error())
+		return
+	}
+	s.add(row(name, "ratio", w.used.Amplification(w.copied), 0, bar{atMost: 1.05}))
+}
+
+// bulk is one size of segments and how many a pass has.
+type bulk struct {
+	name     string
+	layers   int // linear ones
+	tokens   int
+	segments int
+}
+
+// Segments of hybrid models. Their rows are named after whole megabytes; they
+// are within 2 % of them.
+func bulks() []bulk {
+	return []bulk{{"16MiB", 4, 1952, 32}, {"64MiB", largeLayers, largeTokens, 8}}
+}
+
+// smokeShare is by how much passes are smaller in a suite that only looks whether
+// rows come.
+const smokeShare = 8
+
+// pass is how many segments a pass has.
+func (s *session) pass(size bulk) bulk {
+	if s.effort < 1 {
+		size.segments = max(size.segments/smokeShare, 2)
+	}
+	return size
+}
+
+// bytes of a pass, by name: what fio moves beside it.
+func (b bulk) bytes() int64 {
+	var mib int64
+	_, _ = fmt.Sscanf(b.name, "%dMiB", &mib)
+	return mib << 20 * int64(b.segments)
+}
+
+func bulkRows(ctx context.Context, s *session) error {
+	for _, size := range bulks() {
+		size = s.pass(size)
+		err := onBed(ctx, s, size, func(b *bed, l *limits) error { return bulkRow(ctx, s, size, b, l) })
+		if err != nil {
+			return fmt.Errorf("%s: %w", size.name, err)
+		}
+	}
+	return nil
+}
+
+// onBed runs f with a tier and limits on the disk that is measured.
+func onBed(ctx context.Context, s *session, size bulk, f func(*bed, *limits) error) (err error) {
+	p, err := benchProfile("bench-"+size.name, size.layers, largeHeads)
+	if err != nil {
+		return err
+	}
+	d, err := machine.NewScratch(s.options.Dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Remove()) }()
+	l, err := newLimits(ctx, s, d, size.bytes())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.free()) }()
+	// A pass at each of two levels, and what is forgotten but not yet free.
+	b, err := openBed(bedPlan{dir: d.Path("tier"), profile: p, tokens: size.tokens, segments: size.segments, budget: 3*size.bytes() + 128<<20})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	return f(b, l)
+}
+
+// bulkRow writes and reads large segments, as many blocks on their way as fio
+// has. Where they are to be durable fio syncs as often as a segment ends.
+func bulkRow(ctx context.Context, s *session, size bulk, b *bed, l *limits) error {
+	write := baseline.Transfer{Write: true, Bytes: size.bytes(), Block: tierBlock, Workers: tierDepth}
+	durable, read := write, write
+	durable.SyncEvery, read.Write = int(size.bytes()/tierBlock)/size.segments, false
+	ask := bar{ratioAtLeast: 0.8}
+	var logged, synced []tier.Name
+	return b.compare(ctx, s, size.name, l, []*way{
+		{name: "write", limit: write, ask: ask, pass: func() (err error) {
+			logged, err = b.writePass(ctx, tier.LevelLogged)
+			return err
+		}},
+		{name: "write_synced", limit: durable, ask: ask, pass: func() (err error) {
+			synced, err = b.writePass(ctx, tier.LevelSynced)
+			return err
+		}},
+		{name: "read", limit: read, ask: ask, pass: func() error { return b.readPass(ctx, logged) }},
+	}, 5, func() error { return errors.Join(b.forget(logged), b.forget(synced)) })
+}
+
+// Writers of small segments, each waiting until its own is safe before it writes
+// the next: what groups commits is that they wait together.
+const groupWriters = 8
+
+// groupRows writes and reads segments of exactly 1 MiB, beside fio with as many
+// threads that sync after each megabyte of theirs.
+func groupRows(ctx context.Context, s *session) error {
+	size := s.pass(bulk{"1MiB", 0, flatTokens, 256})
+	return onBed(ctx, s, size, func(b *bed, l *limits) error {
+		logged := baseline.Transfer{Write: true, Bytes: size.bytes(), Block: tierBlock, Workers: groupWriters, Apart: true}
+		durable := logged
+		durable.SyncEvery = 1
+		read := baseline.Transfer{Bytes: size.bytes(), Block: tierBlock, Workers: 1}
+		var fast, safe []tier.Name
+		return b.compare(ctx, s, size.name, l, []*way{
+			{name: "write", limit: logged, pass: func() (err error) {
+				fast, err = b.writeEach(ctx, tier.LevelLogged, groupWriters)
+				return err
+			}},
+			{name: "write_synced", limit: durable, ask: bar{ratioAtLeast: 0.6}, pass: func() (err error) {
+				safe, err = b.writeEach(ctx, tier.LevelSynced, groupWriters)
+				return err
+			}},
+			{name: "read", limit: read, pass: func() error { return b.readPass(ctx, safe) }},
+		}, 5, func() error { return errors.Join(b.forget(fast), b.forget(safe)) })
+	})
+}

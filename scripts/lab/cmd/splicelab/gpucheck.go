@@ -1,0 +1,213 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/scripts/lab/gpucheck"
+)
+
+// The hidden commands of processes of a check: the second one of a part, and one for each part.
+const (
+	gpuCheckChild = "gpu-check-child"
+	gpuCheckPart  = "gpu-check-part"
+)
+
+// gpuCheckFile is the report's name in a directory.
+const gpuCheckFile = "gpu-check.json"
+
+type gpuCheckFlags struct {
+	gpucheck.Options
+	Daemon string // path of spliced
+	Model  string // directory of a small model
+	sizes  string
+	only   string
+	quiet  bool
+}
+
+func gpuCheckCommand() cli.Command {
+	return cli.Command{
+		Name: "gpu-check", Group: "check", Synopsis: "[flags] [FILE]",
+		Summary: "Check a GPU: kernels against the CPU, speed beside its limits, memory and order between processes",
+		About: `Every kernel runs on fresh random inputs and is compared with the CPU. Compose, rotate,
+replay and digests are timed beside plain copies of as many bytes, taken in turn with them, on
+inputs that no cache holds; copies between memory and the GPU beside raw pinned copies. A second
+process maps memory of this one by both ways, exchanges sequence numbers with it under load, and
+has its rate measured beside work of this one. A temporary daemon shares memory of the GPU to this
+process as to an engine. With -python, torch maps memory of this process, and a gated delta rule of
+other people's is compared with ours, where they are installed.
+
+Each part runs in a process of its own for a time of its own: one that crashes or hangs is a row that
+failed, and the others go on. FILE, or gpu-check.json in it where it is a directory, gets the report as
+JSON after every part, beside the table; --json prints it instead of the table. The GPU has to be idle
+for figures that mean something. With -sizes small the figures mean nothing on any GPU.
+
+Exit status 1: a check failed or a bar was missed. 3: no driver or no GPU, nothing was checked.`,
+		Examples: []string{"", "--json gpu-check.json", "--device GPU-8a2f4c1e-... --python python3", "--sizes small --json"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
+			var f gpuCheckFlags
+			fs.StringVar(&f.Library, "library", "", "`path` of the driver (default libcuda.so.1)")
+			fs.StringVar(&f.Device, "device", "", "`UUID` of the GPU (default: the first)")
+			fs.Uint64Var(&f.Seed, "seed", 0, "seed of the inputs; 0 = drawn, and in the report")
+			fs.StringVar(&f.sizes, "sizes", "full", "`sizes`: full needs some GiB on the GPU and takes minutes, small is for tests")
+			fs.StringVar(&f.Python, "python", "", "`interpreter` for the checks with torch (default: they are skipped)")
+			fs.StringVar(&f.PythonPath, "python-path", "connector/python/src", "`directory` that holds spliced_connector")
+			fs.StringVar(&f.Scripts, "scripts", "scripts/gpu-check", "`directory` with what the interpreter runs")
+			fs.StringVar(&f.Model, "model", "scripts/tinyhybrid/model", "`directory` of a small model for two engines")
+			fs.DurationVar(&f.Total, "time", gpucheck.StandardTime, "`time` of all parts; one whose share is up is stopped")
+			fs.StringVar(&f.only, "only", "", "comma-separated `parts` to run (default: all)")
+			fs.StringVar(&f.Daemon, "spliced", "", "`path` of spliced (default: beside this program, or in PATH)")
+			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
+			return f.run
+		},
+	}
+}
+
+func (f *gpuCheckFlags) run(ctx context.Context, c *cli.Call) error {
+	switch {
+	case len(c.Args) > 1:
+		return cli.Usagef("want one file at most, got %q", c.Args)
+	case f.sizes == "full":
+		f.Sizes = gpucheck.Full()
+	case f.sizes == "small":
+		f.Sizes = gpucheck.Small()
+	default:
+		return cli.Usagef("no sizes %q, want full or small", f.sizes)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	for f.Seed == 0 {
+		f.Seed = rand.Uint64()
+	}
+	f.Commit, f.Self, f.Stderr = commit, []string{self, gpuCheckChild}, c.Stderr
+	f.Also, f.Isolated, f.Save = f.parts(), f.isolated, f.save(c)
+	if f.only != "" {
+		f.Only = strings.Split(f.only, ",")
+	}
+	if !f.quiet {
+		start := time.Now()
+		f.Progress = func(next string, limit time.Duration) {
+			fmt.Fprintf(c.Stderr, "%4.0f s  %s, %.0f s at most\n", time.Since(start).Seconds(), next, limit.Seconds())
+		}
+	}
+	report, err := gpucheck.Run(ctx, f.Options)
+	if report == nil {
+		if errors.Is(err, gpuipc.ErrUnavailable) {
+			err = cli.StatusError{Status: cli.ExitRefused, Err: fmt.Errorf("nothing to check on: %w", err)}
+		}
+		return err
+	}
+	if err := errors.Join(err, f.show(c, report)); err != nil {
+		return err
+	}
+	if !report.OK() {
+		return cli.ErrFailed
+	}
+	return nil
+}
+
+// isolated has this program run one part.
+func (f *gpuCheckFlags) isolated(o *gpucheck.Options, part string) (*exec.Cmd, error) {
+	b, err := json.Marshal(&gpuCheckFlags{Options: *o, Daemon: f.Daemon, Model: f.Model})
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(o.Self[0], gpuCheckPart, part)
+	cmd.Stdin = bytes.NewReader(b)
+	return cmd, nil
+}
+
+// save writes the report to the file that was named, whole or not at all.
+func (f *gpuCheckFlags) save(c *cli.Call) func(*gpucheck.Report) error {
+	if len(c.Args) == 0 {
+		return nil
+	}
+	file := c.Args[0]
+	if info, err := os.Stat(file); err == nil && info.IsDir() {
+		file = filepath.Join(file, gpuCheckFile)
+	}
+	module := kernelModule()
+	return func(r *gpucheck.Report) error {
+		if !strings.HasSuffix(r.Driver, module) {
+			r.Driver += module
+		}
+		b, err := json.MarshalIndent(r, "", "  ")
+		if err != nil {
+			return err
+		}
+		next := file + ".next"
+		if err := os.WriteFile(next, append(b, '\n'), 0o644); err != nil {
+			return err
+		}
+		return os.Rename(next, file)
+	}
+}
+
+func (f *gpuCheckFlags) show(c *cli.Call, r *gpucheck.Report) error {
+	if c.JSON && len(c.Args) == 0 {
+		return c.Document(r)
+	}
+	return r.Table(c.Stdout)
+}
+
+// kernelModule is the version of NVIDIA's kernel module, as ", 570.86.15"; empty where it cannot
+// be read.
+func kernelModule() string {
+	b, err := os.ReadFile("/proc/driver/nvidia/version")
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	for _, word := range strings.Fields(line) {
+		if strings.Count(word, ".") > 0 && strings.Trim(word, "0123456789.") == "" {
+			return ", " + word
+		}
+	}
+	return ""
+}
+
+// gpuCheckChildCommand is the second process of a check.
+func gpuCheckChildCommand() cli.Command {
+	return cli.Command{
+		Name: gpuCheckChild, Summary: "The other side of descriptor 3 (started by gpu-check)", Hidden: true,
+		Setup: func(*pflag.FlagSet) func(context.Context, *cli.Call) error {
+			return func(ctx context.Context, _ *cli.Call) error { return gpucheck.Child(ctx) }
+		},
+	}
+}
+
+// gpuCheckPartCommand is the process of one part, or of some without a time each: options on standard input, rows on standard output.
+func gpuCheckPartCommand() cli.Command {
+	return cli.Command{
+		Name: gpuCheckPart, Summary: "Parts of a check (started by gpu-check)", Hidden: true,
+		Setup: func(*pflag.FlagSet) func(context.Context, *cli.Call) error {
+			return func(ctx context.Context, c *cli.Call) error {
+				var f gpuCheckFlags
+				if err := json.NewDecoder(os.Stdin).Decode(&f); err != nil {
+					return err
+				}
+				f.Also, f.Stderr = f.parts(), c.Stderr
+				var failed []error
+				for _, part := range c.Args {
+					failed = append(failed, gpucheck.RunPart(ctx, &f.Options, part, c.Stdout))
+				}
+				return errors.Join(failed...)
+			}
+		},
+	}
+}

@@ -1,0 +1,56 @@
+// Command splicelab has the commands of splicectl that demonstrate and measure. Splicectl
+// starts it with what follows its own name, so that help and messages say splicectl. Each
+// command is one file here; what they do lies in the packages of this module.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+)
+
+// Set by the linker.
+var (
+	version = "unknown"
+	commit  = "unknown"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is the program.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return program().Run(ctx, args, stdout, stderr)
+}
+
+func program() *cli.Program {
+	return &cli.Program{
+		Name:  "splicectl",
+		Short: "Demonstrate and measure spliced",
+		Long: "Splicelab has the commands of splicectl that demonstrate and measure. Splicectl starts it:\n" +
+			"call it as splicectl COMMAND.",
+		Version: version,
+		Part:    true,
+		Groups: []cli.Group{
+			{ID: "check", Title: "Check a GPU:"},
+			{ID: "measure", Title: "Demonstrate and measure:"},
+			{ID: "self", Title: "This program:"},
+		},
+		Commands: commands(),
+	}
+}
+
+func commands() []cli.Command {
+	return []cli.Command{
+		gpuCheckCommand(), demoCommand(), demoClusterCommand(), replayCommand(), simulateCommand(), benchCommand(), tortureCommand(),
+		gpuCheckChildCommand(), gpuCheckPartCommand(), echoCommand(), victimCommand(), loadCommand(), peerCommand(), crowdCommand(), visitorCommand(),
+		cli.Man(program),
+	}
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/api/cmd/cli/show"
+	"github.com/spliced-kv/spliced/scripts/lab/simulate"
+)
+
+type simulateFlags struct {
+	simulate.Options
+	others, quiet bool
+	daemons       bool
+	binary        string
+}
+
+func simulateCommand() cli.Command {
+	return cli.Command{
+		Name: "simulate", Group: "measure", Synopsis: cli.FlagsOnly,
+		Summary: "Play a cluster's index in virtual time, with the daemon's own code",
+		About: `All nodes hold segments, change what they hold, and answer. The sampled ones keep
+an index as the daemon does. Sets, deltas and indexes are the daemon's code; the network
+is a model (latency with a tail, lost packets, the bytes of HTTP, TLS and TCP beside
+what is told). Three parts: the sampled nodes read everything from nothing; segments come
+and go; the same while nodes restart. Membership's own traffic is not in it.
+
+Takes one core, 2.5 MB for each node, and 3.3 bytes for each segment and sampled node:
+1,000 nodes with 100,000 segments take 6 GB and some minutes.`,
+		Examples: []string{
+			"--nodes 100 --segments 10000",
+			"--nodes 1000 --segments 100000 --json",
+			"--nodes 3 --segments 100000 --churn 0.05",
+			"--nodes 16 --segments 2000 --churn 0.6 --daemons",
+		},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
+			var f simulateFlags
+			fs.IntVar(&f.Nodes, "nodes", 1000, "`number` of nodes, 3 to 4000")
+			fs.IntVar(&f.Keys, "segments", 100_000, "`number` that each node holds")
+			fs.IntVar(&f.Sampled, "sampled", 0, "`number` of nodes that keep an index (default 8, fewer in small clusters)")
+			fs.DurationVar(&f.Duration, "duration", time.Minute, "how long each of the last two parts lasts")
+			fs.Float64Var(&f.Churn, "churn", 0.01, "`share` of its segments that a node replaces a minute")
+			fs.Float64Var(&f.Shared, "shared", 0.2, "`share` of new segments that are copies of another node's")
+			fs.Float64Var(&f.Restart, "restart", 0.1, "`share` of nodes that restart in the last part")
+			fs.DurationVar(&f.Down, "down", 10*time.Second, "how long a restart takes")
+			fs.Float64Var(&f.Lost, "lost", 0.1, "`share` of its segments that a restart loses")
+			fs.DurationVar(&f.Latency, "latency", 250*time.Microsecond, "of the network, one way, median")
+			fs.Float64Var(&f.Loss, "loss", 0.001, "`share` of exchanges that take 200 ms more for a lost packet")
+			fs.Float64Var(&f.Link, "link", 12e6, "`bytes` a second that a node reads for its index at most")
+			fs.Uint64Var(&f.Seed, "seed", 1, "`number`: the same one gives the same run")
+			fs.BoolVar(&f.others, "others", false, "measure instead what the ways that were not chosen would take")
+			fs.BoolVar(&f.daemons, "daemons", false, "run so many daemons on this machine as well, without restarts, and show both")
+			fs.StringVar(&f.binary, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
+			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
+			return f.run
+		},
+	}
+}
+
+func (f *simulateFlags) run(ctx context.Context, c *cli.Call) error {
+	if f.others {
+		return f.runOthers(ctx, c)
+	}
+	ended := func() {}
+	if !f.quiet {
+		bar := cli.NewProgress(c.Stderr)
+		f.Progress, ended = func(done float64) { bar.At(done, "simulating") }, bar.End
+	}
+	report, err := simulate.Run(ctx, f.Options)
+	ended()
+	if errors.Is(err, simulate.ErrOptions) {
+		return cli.UsageError{Text: err.Error()}
+	}
+	if err != nil {
+		return err
+	}
+	if f.daemons {
+		return f.runDaemons(ctx, c, report)
+	}
+	if c.JSON {
+		return c.Document(report)
+	}
+	return printSimulated(c, report)
+}
+
+func (f *simulateFlags) runOthers(ctx context.Context, c *cli.Call) error {
+	others, err := simulate.Others(ctx, f.Options)
+	if errors.Is(err, simulate.ErrOptions) {
+		return cli.UsageError{Text: err.Error()}
+	}
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return c.Document(others)
+	}
+	t := show.NewTable(c.Stdout, "way", "memory", "kB/s each way", "32 keys, median", "p99", "false peers", "hits lost")
+	for _, o := range others {
+		t.Row(o.Way, show.Bytes(o.MemoryBytes), fmt.Sprintf("%.0f", o.BytesPerSecond/1e3), fmt.Sprintf("%.0f µs", o.Lookup32*1e6),
+			fmt.Sprintf("%.0f µs", o.Lookup32P99*1e6), fmt.Sprintf("%.2f %%", 100*o.False), fmt.Sprintf("%.2f %%", 100*o.HitsLost))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, o := range others {
+		fmt.Fprintf(c.Stdout, "%s: %s\n", o.Way, o.Note)
+	}
+	return nil
+}
+
+func printSimulated(c *cli.Call, r *simulate.Report) error {
+	fmt.Fprintf(c.Stdout, "%d nodes with %d segments each, %d of them with an index; seed %d\n\n", r.Nodes, r.Segments, r.Sampled, r.Seed)
+	t := show.NewTable(c.Stdout, "", r.Parts[0].Name, r.Parts[1].Name)
+	row := func(name, format string, of func(*simulate.Part) float64) {
+		t.Row(name, fmt.Sprintf(format, of(&r.Parts[0])), fmt.Sprintf(format, of(&r.Parts[1])))
+	}
+	row("sent and read, each, kB/s", "%.0f", func(p *simulate.Part) float64 { return p.BytesPerSecond / 1e3 })
+	row("exchanges begun, 1/s", "%.0f", func(p *simulate.Part) float64 { return p.ExchangesPerSecond })
+	row("index, MiB", "%.0f", func(p *simulate.Part) float64 { return float64(p.IndexBytes) / (1 << 20) })
+	row("index, bits a key", "%.1f", func(p *simulate.Part) float64 { return p.BitsPerKey })
+	row("new segment on one node, p50, s", "%.2f", func(p *simulate.Part) float64 { return p.VisibleP50 })
+	row("  p99, s", "%.2f", func(p *simulate.Part) float64 { return p.VisibleP99 })
+	row("  on all sampled nodes, p99, s", "%.2f", func(p *simulate.Part) float64 { return p.EverywhereP99 })
+	row("hits lost, %", "%.3f", func(p *simulate.Part) float64 { return 100 * p.HitsLost })
+	row("  of what came in the last minute, %", "%.2f", func(p *simulate.Part) float64 { return 100 * p.RecentHitsLost })
+	row("false peers, of absent keys, %", "%.3f", func(p *simulate.Part) float64 { return 100 * p.False })
+	row("  of keys that left in the last minute, %", "%.2f", func(p *simulate.Part) float64 { return 100 * p.Departed })
+	row("look-up of 32 keys, median, µs", "%.1f", func(p *simulate.Part) float64 { return p.Lookup32 * 1e6 })
+	row("applying deltas, % of a core", "%.2f", func(p *simulate.Part) float64 { return 100 * p.ApplyCPU })
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(c.Stdout, "\nA node's own set takes %s. A start without an index: 50 %% of the sets after %.1f s, all after %.1f s, %s read.\n",
+		show.Bytes(r.Sets), r.First.Half, r.First.All, show.Bytes(r.First.Bytes))
+	if len(r.Use) == 0 {
+		return nil
+	}
+	fmt.Fprintf(c.Stdout, "A node that restarts while others do: 99 %% after %.1f s, all after %.1f s. Its hits, of the oracle's:\n\n", r.Restarted.Most, r.Restarted.All)
+	t = show.NewTable(c.Stdout, "seconds", "alone", "asking a neighbour too")
+	for _, u := range r.Use {
+		t.Row(fmt.Sprintf("%.1f", u.Seconds), fmt.Sprintf("%.1f %%", 100*u.Alone), fmt.Sprintf("%.1f %%", 100*u.Neighbour))
+	}
+	return t.Flush()
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/spliced-kv/spliced/api/cmd/cli"
+	"github.com/spliced-kv/spliced/scripts/lab/torture"
+)
+
+type tortureFlags struct {
+	torture.Options
+	soak  torture.Soak
+	quiet bool
+}
+
+// mostLoops bounds a run: a loop takes about two seconds.
+const mostLoops = 100_000
+
+// mostRate bounds the steps per second of a soak: pauses shorter than a microsecond are none.
+const mostRate = 1_000_000
+
+func tortureCommand() cli.Command {
+	return cli.Command{
+		Name: "torture", Group: "measure", Synopsis: cli.FlagsOnly,
+		Summary: "Kill a daemon of its own again and again, and audit what it acknowledged",
+		About: `Engines of two tenants put segments and checkpoints of all sizes at levels memory,
+logged and synced, and log each reply with the level that it names; break off some that
+nobody may ever see; and read, join and remove others. The daemon is killed with
+SIGKILL at a moment of chance and started again on the same disk directory. Then
+everything that was ever submitted is looked up, all names are listed, and what is
+served is compared with what was submitted.
+
+An object counts as acknowledged in the loop in which its reply arrived, and as
+survived when the audit after that loop's kill, and every audit since, found it with
+the right bytes. Each audit looks all objects up, reads back those of its own loop
+and a sample of older ones; the last one, after a stop in good order, reads back
+all. Segments that were removed on purpose are no longer audited for presence. At the end
+the directory goes through what splicectl disk check -deep does. Every 100 loops the
+same begins anew in an empty directory.
+
+Since a killed process never loses what the kernel has, as many power cuts again are
+played on a store in this process over a file system in memory, which keeps none, some
+or all of what was not synced; their fields begin with power_. There only synced has
+to survive.
+
+With -soak nothing is killed but clients: for that time a daemon is under a share of
+the load that the machine was found to bear, beside processes that come and leave, that
+are killed with leases and fills, that stall, and that lie. All that is read is compared.
+Memory, descriptors, goroutines and latencies are sampled, and the slope of each over
+the last 80 % of the time is told with its 95 % confidence interval.
+
+Exit status 1: an object acknowledged as synced is lost, more than 1 % of those
+acknowledged as logged are lost to a kill, wrong bytes were served (corrupt), a name
+is there that was never submitted (phantom), the check finds damage, or nothing was
+acknowledged at a level. Of -soak: wrong bytes were served, a lie was believed, or the
+interval of a slope lies wholly above its bound, which counts from ten minutes on.`,
+		Examples: []string{"--loops 5", "--loops 100 --json", "--loops 20 --seed 7 --dir /var/tmp/torture", "--loops 0 --power 500", "--soak 60m --json"},
+		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
+			var f tortureFlags
+			fs.IntVar(&f.Loops, "loops", 5, "kills")
+			fs.IntVar(&f.Power, "power", -1, "power `cuts`; -1 = three for each of -loops")
+			fs.Uint64Var(&f.Seed, "seed", 0, "seed of what is written and of when it ends; 0 = drawn, and printed")
+			fs.IntVar(&f.Segments, "segments", 150, "at most so many `objects` are submitted between two kills")
+			fs.StringVar(&f.Dir, "dir", "", "empty or new `directory` for the disk tier and the log of acknowledgements, which\n"+
+				"are kept (default: a temporary one, kept when something is wrong)")
+			fs.StringVar(&f.Binary, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
+			fs.DurationVar(&f.soak.For, "soak", 0, "`time` under load, in place of kills and cuts")
+			fs.DurationVar(&f.soak.Every, "every", 10*time.Second, "`time` between samples of -soak")
+			fs.Float64Var(&f.soak.Load, "load", 0.7, "`share` of the load that the machine bears, of -soak")
+			fs.Float64Var(&f.soak.Rate, "rate", 0, "steps per second of -soak, so that runs can be compared; 0 = by -load")
+			fs.Float64Var(&f.soak.Bound, "bound", 2, "`percent` of its mean that memory, descriptors and goroutines may rise by in\n"+
+				"an hour of -soak; latencies five times as much")
+			fs.StringVar(&f.Driver, "driver", "", "`path` of a CUDA driver library: segments are read on the GPU as well (default: without one)")
+			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
+			return f.run
+		},
+	}
+}
+
+func (f *tortureFlags) run(ctx context.Context, c *cli.Call) error {
+	switch {
+	case f.Loops < 0 || f.Loops > mostLoops:
+		return cli.Usagef("--loops %d is not 0 to %d", f.Loops, mostLoops)
+	case f.Power < -1 || f.Power > mostLoops:
+		return cli.Usagef("--power %d is not -1 to %d", f.Power, mostLoops)
+	case f.Segments < 1 || f.Segments > 10_000:
+		return cli.Usagef("--segments %d is not 1 to 10000", f.Segments)
+	}
+	if f.soak.For != 0 {
+		return f.runSoak(ctx, c)
+	}
+	if f.Power == -1 {
+		f.Power = 3 * f.Loops
+	}
+	f.common(c)
+	report, err := torture.Run(ctx, f.Options)
+	if err != nil {
+		return err
+	}
+	report.Version, report.Commit = version, commit
+	return c.Conclude(report, report.Print, len(report.Failures()) == 0)
+}
+
+// visitor is the command of a process that -soak starts.
+const visitor = "torture-visitor"
+
+func visitorCommand() cli.Command {
+	return cli.Command{
+		Name: visitor, Synopsis: "ROLE SOCKET SEED", Summary: "Be a client of a daemon under load (started by torture)", Hidden: true,
+		Setup: func(*pflag.FlagSet) func(context.Context, *cli.Call) error {
+			return func(ctx context.Context, c *cli.Call) error { return torture.Visit(ctx, c.Args, c.Stdout) }
+		},
+	}
+}
+
+// common settles what all runs have.
+func (f *tortureFlags) common(c *cli.Call) {
+	for f.Seed == 0 {
+		f.Seed = rand.Uint64()
+	}
+	if !f.quiet {
+		f.Progress = func(line string) { fmt.Fprintln(c.Stderr, line) }
+	}
+}
+
+func (f *tortureFlags) runSoak(ctx context.Context, c *cli.Call) error {
+	o := &f.soak
+	switch {
+	case o.For < time.Second:
+		return cli.Usagef("--soak %v is less than a second", o.For)
+	case o.Every < 100*time.Millisecond:
+		return cli.Usagef("--every %v is less than 100ms", o.Every)
+	case !(o.Load > 0 && o.Load <= 1):
+		return cli.Usagef("--load %g is not above 0 and at most 1", o.Load)
+	case !(o.Rate >= 0 && o.Rate <= mostRate):
+		return cli.Usagef("--rate %g is not 0 to %d", o.Rate, mostRate)
+	case !(o.Bound > 0):
+		return cli.Usagef("--bound %g is not above 0", o.Bound)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	f.common(c)
+	o.Seed, o.Binary, o.Progress, o.Visitor = f.Seed, f.Binary, f.Progress, []string{self, visitor}
+	report, err := torture.RunSoak(ctx, *o)
+	if err != nil {
+		return fmt.Errorf("seed %d: %w", o.Seed, err)
+	}
+	report.Version, report.Commit = version, commit
+	return c.Conclude(report, report.Print, len(report.Failures()) == 0)
+}

@@ -1,0 +1,259 @@
+package refengine
+
+import (
+	"fmt"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
+	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/scripts/lab/pages"
+)
+
+// Pages is the paged memory of an engine for keys and values, whose blocks it gives to
+// requests by package pages. What requests share of leased segments lies in the cache's
+// memory and is read there, by any number of them at once and at the position of each
+// (MEPIC, arXiv 2512.16822, §3.2-3.3); here lies what is a request's own: tokens before
+// segments, the first ones of a segment, the question and the answer.
+//
+// For one goroutine at a time.
+type Pages struct {
+	m      *Model[float32]
+	pool   *pages.Pool
+	config PagesConfig
+	dtype  kernel.DType
+	row    int      // bytes of a token's keys, or values, in a layer
+	mem    [][]byte // of attention layers: blocks of [BlockTokens] keys, then values
+	next   pages.RequestID
+	leased map[profile.SegmentKey]*leasedRows
+	copied int64
+}
+
+// PagesConfig sizes an engine's paged memory. Outside and Least are set by it.
+type PagesConfig struct {
+	pages.Config
+	// Copies gives each request rotated copies of everything, as position-independent
+	// caches do whose pages hold keys at their positions: what sharing is compared with.
+	Copies bool
+}
+
+// leasedRows is the rows of a segment that requests read where the cache has them.
+type leasedRows struct {
+	requests int
+	bytes    int64
+}
+
+// NewPages makes paged memory of c.Blocks blocks.
+func NewPages(m *Model[float32], c PagesConfig) (*Pages, error) {
+	c.Outside, c.Least = !c.Copies, m.prof.HeadExclusion(0)
+	pool, err := pages.New(c.Config)
+	if err != nil {
+		return nil, err
+	}
+	p := &Pages{m: m, pool: pool, config: c, dtype: kernel.DType(m.cfg.Storage.KV), leased: map[profile.SegmentKey]*leasedRows{}}
+	p.row = m.rowSize() * p.dtype.Size()
+	p.mem = make([][]byte, len(m.layers))
+	for _, i := range m.prof.AttentionLayers() {
+		p.mem[i] = bytesOf(make([]float32, (c.Blocks*p.blockBytes()+3)/4))
+	}
+	return p, nil
+}
+
+// blockBytes is a block in one layer.
+func (p *Pages) blockBytes() int { return 2 * p.config.BlockTokens * p.row }
+
+// PagesHeld is bytes of keys and values that resident requests read: Own of blocks,
+// Leased of the cache's memory, each segment once, and Copied from there, as they do not
+// lie in one piece.
+type PagesHeld struct{ Own, Leased, Copied int64 }
+
+// Total is all of them.
+func (h PagesHeld) Total() int64 { return h.Own + h.Leased + h.Copied }
+
+// Held counts them.
+func (p *Pages) Held() PagesHeld {
+	layers := len(p.m.prof.AttentionLayers())
+	h := PagesHeld{Own: int64(p.pool.Stats().Referenced) * int64(layers*p.blockBytes())}
+	for _, l := range p.leased {
+		h.Leased += l.bytes
+	}
+	h.Copied = p.copied
+	return h
+}
+
+// slot is where the row of a position lies.
+type slot struct {
+	at     int  // block * BlockTokens + slot; -1 = in the cache's memory
+	origin int  // position that its keys are turned from
+	shared bool // there already, for others too
+}
+
+// Table is the pages of one request: where the rows of its attention lie. The rows of
+// one position lie at the same place in all layers.
+type Table struct {
+	mem    *Pages
+	id     pages.RequestID
+	slots  []slot         // by position
+	runs   [][]kernel.Run // by layer, ascending
+	prefix *State[float32]
+	copied int64 // bytes of segments that do not lie in one piece
+	gone   bool  // released: others may have the blocks
+}
+
+// table lays out a request that was admitted, without what it reads in the cache.
+func (p *Pages) table(id pages.RequestID, a *pages.Admitted, tokens int, origins []int) *Table {
+	t := &Table{mem: p, id: id, slots: make([]slot, tokens), runs: make([][]kernel.Run, len(p.m.layers))}
+	for i := range t.slots {
+		t.slots[i].at = -1
+	}
+	for _, e := range a.Table {
+		for i := range e.Tokens {
+			s := slot{at: e.Block*p.config.BlockTokens + e.Slot + i, shared: e.Shared && !e.Compute}
+			if e.Shared {
+				s.origin = origins[e.Begin]
+			}
+			t.slots[e.Begin+i] = s
+		}
+	}
+	return t
+}
+
+// reaches says whether there is room for the positions before end.
+func (t *Table) reaches(end int) error {
+	if t.gone {
+		return fmt.Errorf("pages that were released: %w", ErrInvalid)
+	}
+	if end > len(t.slots) {
+		return fmt.Errorf("%d tokens in pages for %d: %w", end, len(t.slots), ErrInvalid)
+	}
+	return nil
+}
+
+// own is the rows of a layer that lie in the engine's blocks, ascending, without a gap.
+func (t *Table) own(layer int) []kernel.Run {
+	p := t.mem
+	per := p.config.BlockTokens
+	var runs []kernel.Run
+	for pos := 0; pos < len(t.slots); {
+		s := t.slots[pos]
+		n := 1
+		for s.at >= 0 && pos+n < len(t.slots) && t.slots[pos+n].at == s.at+n && (s.at+n)%per != 0 && t.slots[pos+n].origin == s.origin {
+			n++
+		}
+		if s.at >= 0 {
+			runs = append(runs, t.run(layer, pos, n))
+		}
+		pos += n
+	}
+	return runs
+}
+
+// run is the rows of n positions, which follow each other in a block.
+func (t *Table) run(layer, pos, n int) kernel.Run {
+	p, s := t.mem, t.slots[pos]
+	k, v := p.at(layer, s.at)
+	return kernel.Run{K: k[:n*p.row], V: v[:n*p.row], KStride: p.row, VStride: p.row, Rows: n, Begin: pos, Turn: p.m.shift(s.origin)}
+}
+
+// at is the keys and values of a layer from a slot on.
+func (p *Pages) at(layer, slot int) (k, v []byte) {
+	per := p.config.BlockTokens
+	block := p.mem[layer][slot/per*p.blockBytes():][:p.blockBytes()]
+	return block[slot%per*p.row : per*p.row], block[(per+slot%per)*p.row:]
+}
+
+// upTo is the runs of a layer before a position.
+func (t *Table) upTo(layer, end int) []kernel.Run {
+	var out []kernel.Run
+	for _, r := range t.runs[layer] {
+		if r.Rows = min(r.Rows, end-r.Begin); r.Rows > 0 {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// keep moves some of the rows behind the first ones up to them.
+func (t *Table) keep(layer, first int, kept []int) {
+	for i, at := range kept {
+		toK, toV := t.mem.at(layer, t.slots[first+i].at)
+		k, v := t.mem.at(layer, t.slots[first+at].at)
+		copy(toK[:t.mem.row], k)
+		copy(toV[:t.mem.row], v)
+	}
+}
+
+// shift is what keys are short of that were turned as if a position were 0.
+func (m *Model[F]) shift(origin int) kernel.Turn {
+	rope := m.cfg.Attention.Rope
+	half := rope.Dims / 2
+	if origin == 0 || half == 0 {
+		return kernel.Turn{}
+	}
+	cos, sin := m.attnRope.upTo(origin + 1)
+	return kernel.Turn{
+		Dims: rope.Dims, Interleaved: rope.Interleaved,
+		Cos: any(cos[origin*half:]).([]float32), Sin: any(sin[origin*half:]).([]float32),
+	}
+}
+
+// put writes a row that was computed, unless it is there for others too.
+func (t *Table) put(layer, pos int, k, v []float32) {
+	s, p := t.slots[pos], t.mem
+	if s.shared {
+		return
+	}
+	toK, toV := p.at(layer, s.at)
+	kernel.FromF32(toK, k, p.dtype)
+	kernel.FromF32(toV, v, p.dtype)
+}
+
+// fill writes the rows of a layer that a plan neither computes nor reads in the cache.
+// rows gives them as copies, turned to their positions.
+func (t *Table) fill(layer int, plan *Plan, rows func(k, v []float32) error) error {
+	size := t.mem.m.rowSize()
+	if t.prefix != nil {
+		l := &t.prefix.Layers[layer]
+		t.putAll(layer, 0, plan.Begin, l.K, l.V, size)
+	}
+	if !t.mem.config.Copies {
+		return nil
+	}
+	k, v := make([]float32, plan.End*size), make([]float32, plan.End*size)
+	if err := rows(k, v); err != nil {
+		return err
+	}
+	for _, s := range plan.Spans {
+		if s.Segment >= 0 {
+			t.putAll(layer, s.Start, s.Count, k, v, size)
+		}
+	}
+	return nil
+}
+
+func (t *Table) putAll(layer, begin, n int, k, v []float32, size int) {
+	for pos := begin; pos < begin+n; pos++ {
+		t.put(layer, pos, k[pos*size:][:size], v[pos*size:][:size])
+	}
+}
+
+// copyOut gives a copy of the state rows of its own, as they would be without pages.
+func (t *Table) copyOut(to *State[float32]) {
+	m := t.mem.m
+	size, dim := m.rowSize(), m.cfg.Attention.HeadDim
+	for i, runs := range t.runs {
+		if runs == nil {
+			continue
+		}
+		l := &to.Layers[i]
+		l.K, l.V = make([]float32, to.Tokens*size), make([]float32, to.Tokens*size)
+		for _, r := range runs {
+			for row := 0; row < r.Rows && r.Begin+row < to.Tokens; row++ {
+				k := l.K[(r.Begin+row)*size:][:size]
+				kernel.ToF32(k, r.K[row*r.KStride:], t.mem.dtype)
+				kernel.ToF32(l.V[(r.Begin+row)*size:][:size], r.V[row*r.VStride:], t.mem.dtype)
+				for h := 0; h < size; h += dim {
+					turn(k[h:][:dim], r.Turn.Cos, r.Turn.Sin, r.Turn.Interleaved)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package remote
+
+import (
+	"time"
+
+	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/scripts/lab/refengine"
+)
+
+// ServedPrefix tells the daemon of a prompt of so many tokens that was served from the
+// checkpoint that was loaded last, which covers the first reused ones, 0 = none. first is
+// the time to its first token.
+func (s *Store) ServedPrefix(tokens, reused int, first time.Duration) error {
+	q := connector.Served{Way: wire.WayRecompute, Tokens: tokens, Prefix: reused, PrefixReason: s.found.PrefixReason, First: first}
+	if reused > 0 {
+		q.Way, q.PrefixTier = wire.WayPrefix, s.found.PrefixTier
+	}
+	_, err := s.model.Served(s.ctx, &q)
+	return err
+}
+
+// ServedSplice tells the daemon of a prompt of so many tokens whose segments were matched
+// last, and that took first to its first token. What stood before its segments was the
+// engine's own.
+func (s *Store) ServedSplice(tokens int, r *refengine.Result, first time.Duration) error {
+	q := connector.Served{Way: wire.WayRecompute, Tokens: tokens, Engine: r.Plan.Begin, First: first}
+	for i, p := range r.Parts {
+		row := connector.ServedSegment{Begin: p.Begin, Tokens: p.Tokens, At: p.At, Reused: p.Reused, Key: p.Key}
+		if i < len(s.found.Segments) {
+			row.Tier, row.Reason = s.found.Segments[i].Tier, s.found.Segments[i].Reason
+		}
+		if p.Reused > 0 {
+			q.Way = wire.WaySplice
+		}
+		q.Segments = append(q.Segments, row)
+	}
+	_, err := s.model.Served(s.ctx, &q)
+	return err
+}

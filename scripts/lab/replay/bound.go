@@ -1,0 +1,56 @@
+package replay
+
+import (
+	"slices"
+
+	"github.com/spliced-kv/spliced/scripts/lab/replay/bound"
+	"github.com/spliced-kv/spliced/scripts/lab/replay/trace"
+)
+
+// bounds collects a trace of prompts for what no cache can exceed that keeps
+// states where ours does: where prompts end and where they part. It holds all
+// prompts.
+type bounds struct{ trace *bound.Trace }
+
+// newBounds is nil where no bound is asked for.
+func (o *Options) newBounds(info trace.Info) *bounds {
+	if !o.Bound {
+		return nil
+	}
+	return &bounds{bound.New(bound.Options{
+		StateBytes: float64(o.Model.Shape.CheckpointBytes()), TokenBytes: float64(o.Model.Shape.KVBytes),
+		Unit: info.BlockTokens, Boundaries: true,
+	})}
+}
+
+func (b *bounds) add(batch []trace.Request) {
+	if b == nil {
+		return
+	}
+	for i := range batch {
+		b.trace.Add(slices.Clone(batch[i].Input), slices.Clone(batch[i].Output))
+	}
+}
+
+// fill gives every result its bound; states at every block are not bounded by it.
+func (b *bounds) fill(results []Result) {
+	if b == nil {
+		return
+	}
+	of := map[int64]float64{}
+	for i := range results {
+		r := &results[i]
+		if r.Policy == PolicyBlocks {
+			continue
+		}
+		if _, known := of[r.CapacityBytes]; !known {
+			capacity := float64(r.CapacityBytes)
+			if capacity < 0 {
+				capacity = float64(Unlimited)
+			}
+			of[r.CapacityBytes] = b.trace.Rate(capacity)
+		}
+		v := of[r.CapacityBytes]
+		r.Bound = &v
+	}
+}

@@ -1,0 +1,96 @@
+package replay
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/scripts/lab/replay/prefixcache"
+	"github.com/spliced-kv/spliced/scripts/lab/replay/trace"
+)
+
+// The policies that are not those of package policy.
+const (
+	PolicyBlocks  = "vllm+"
+	PolicyPath    = "sglang+"
+	PolicyMarconi = "marconi"       // as released, tuned once
+	PolicyFixed   = "marconi-fixed" // without the slips of the released code
+	PolicyPrefix  = "prefix"        // lists of segments: prefix caching, unlimited
+)
+
+// blockTokens is the block of the cache that keeps a state for every block, as
+// in Marconi's evaluation.
+const blockTokens = 32
+
+// bootstrap is how many times the requests before the first eviction Marconi
+// waits until it tunes itself.
+const bootstrap = 5
+
+// promptCache is a simulated prefix cache.
+type promptCache struct{ prefixcache.Cache }
+
+func (c promptCache) serve(r *trace.Request, now time.Time) (input, hit int) {
+	h := c.Serve(prefixcache.Request{At: now, Input: r.Input, Output: r.Output})
+	return h.Input, h.Tokens
+}
+
+func (c promptCache) totals() Counts {
+	s := c.Stats()
+	out := Counts{
+		Evictions: int64(s.Evictions), Refused: int64(s.Refused), UsedBytes: s.Bytes, PeakBytes: s.PeakBytes, States: int64(s.States), Steps: s.Steps,
+	}
+	if m, ok := c.Cache.(*prefixcache.Marconi); ok {
+		alpha, _ := m.Alpha()
+		out.Alpha = &alpha
+	}
+	return out
+}
+
+// promptSimulation is the cache of a policy by name. "marconi:0.3" and
+// "marconi-fixed:0.3" have that weight for good.
+func promptSimulation(name string, o *Options, info trace.Info, capacity int64) (simulation, error) {
+	c := prefixcache.Config{Shape: o.Model.Shape, CapacityBytes: capacity, SymbolTokens: info.BlockTokens}
+	base, weight, static := strings.Cut(name, ":")
+	switch {
+	case base == PolicyMarconi || base == PolicyFixed:
+		m := prefixcache.MarconiOptions{Bootstrap: bootstrap}
+		if base == PolicyMarconi {
+			m.Quirks = prefixcache.AsReleased()
+		}
+		if static {
+			var err error
+			if m.Alpha, err = strconv.ParseFloat(weight, 64); err != nil || !(m.Alpha >= 0 && m.Alpha <= 1000) {
+				return nil, fmt.Errorf("policy %q: the weight is not a number from 0 to 1000: %w", name, ErrPolicy)
+			}
+			m.Bootstrap = 0
+		}
+		return promptCache{prefixcache.NewMarconi(c, m)}, nil
+	case name == PolicyPath:
+		return promptCache{prefixcache.NewPathLRU(c)}, nil
+	case name == PolicyBlocks:
+		return promptCache{prefixcache.NewBlocks(c, prefixcache.BlockOptions{
+			Symbols: max(blockTokens/info.BlockTokens, 1), States: max(info.BlockTokens/blockTokens, 1),
+		})}, nil
+	}
+	eviction, ok := policy.Named(name)
+	if !ok {
+		return nil, fmt.Errorf("policy %q for prompts, want some of %s: %w", name, strings.Join(PromptPolicies(), ", "), ErrPolicy)
+	}
+	options := prefixcache.Options{Config: c}
+	if o.Model.measured || !c.Shape.Known() {
+		options.Saved = o.Model.Prefill.Marginal
+	}
+	return promptCache{prefixcache.New(options, eviction())}, nil
+}
+
+// PromptPolicies are the names for traces of prompts.
+func PromptPolicies() []string {
+	return []string{"lru", "gdsf", "default", PolicyMarconi, PolicyFixed, PolicyPath, PolicyBlocks}
+}
+
+// SegmentPolicies are the names for lists of segments.
+func SegmentPolicies() []string {
+	return []string{"lru", "gdsf", "default", PolicyMarconi, PolicyPrefix}
+}

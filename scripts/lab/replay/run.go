@@ -1,0 +1,179 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/spliced-kv/spliced/scripts/lab/replay/trace"
+)
+
+// Unlimited is a capacity that nothing ever fills.
+const Unlimited int64 = math.MaxInt64
+
+// ErrPolicy is a policy that the trace cannot be replayed with.
+var ErrPolicy = errors.New("no such policy for this trace")
+
+// Options of a replay.
+type Options struct {
+	Path        string
+	Trace       trace.Options
+	Policies    []string // empty = the kind's own: see Policies
+	Capacities  []int64  // bytes; empty = Unlimited. Of overlap depths: unused
+	Checkpoints []int    // of overlap depths: most states a prompt; empty = 1, 2, 4, … 64
+	Model       Model    // the zero value = DefaultModel of the trace's kind
+	System      int      // of lists of segments: tokens of a leading segment that every prompt has
+	Seam        int      // of lists of segments: tokens computed again on either side of one
+	Bound       bool     // also compute what no policy can exceed
+	Title       string   // of the chart; empty = the trace's file
+	Progress    func(done float64)
+}
+
+// Counts is what a simulation did, whatever it simulates.
+type Counts struct {
+	Evictions int64
+	Admitted  int64
+	Refused   int64
+	UsedBytes int64
+	PeakBytes int64
+	States    int64 // placed, of overlap depths
+	Steps     int64 // edges followed, segments or checkpoints looked at
+	Alpha     *float64
+}
+
+// simulation is one policy at one capacity.
+type simulation interface {
+	// serve answers how many tokens the request brings and how many of them need
+	// no prefill.
+	serve(r *trace.Request, now time.Time) (input, hit int)
+	totals() Counts
+}
+
+// batchRequests are decoded together, then given to each simulation: enough to
+// start workers for, few enough to hold.
+const batchRequests = 64
+
+// Run replays a trace. It stops between batches when ctx ends.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	began := time.Now()
+	in, err := trace.Open(o.Path, o.Trace)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	if err := o.complete(in.Info()); err != nil {
+		return nil, err
+	}
+	runs, err := o.plan(in.Info())
+	if err != nil {
+		return nil, err
+	}
+	limit := o.newBounds(in.Info())
+	if err := feed(ctx, in, runs, limit, o.Progress); err != nil {
+		return nil, err
+	}
+	report := o.report(in, runs)
+	limit.fill(report.Runs)
+	report.Seconds = time.Since(began).Seconds()
+	return report, nil
+}
+
+func feed(ctx context.Context, in *trace.Reader, runs []*run, limit *bounds, progress func(float64)) error {
+	batch := make([]trace.Request, batchRequests)
+	served := 0
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n := 0
+		var err error
+		for n < len(batch) && err == nil {
+			if err = in.Next(&batch[n]); err == nil {
+				n++
+			}
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		limit.add(batch[:n])
+		each(runs, func(r *run) { r.serve(batch[:n], served) })
+		served += n
+		if progress != nil {
+			if done, total := in.Progress(); total > 0 {
+				progress(float64(done) / float64(total))
+			}
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// each does something for every run, on as many cores as there are. A run is
+// given to one goroutine at a time.
+func each(runs []*run, do func(*run)) {
+	workers := min(runtime.GOMAXPROCS(0), len(runs))
+	if workers < 2 {
+		for _, r := range runs {
+			do(r)
+		}
+		return
+	}
+	next := make(chan *run)
+	var busy sync.WaitGroup
+	for range workers {
+		busy.Go(func() {
+			for r := range next {
+				do(r)
+			}
+		})
+	}
+	for _, r := range runs {
+		next <- r
+	}
+	close(next)
+	busy.Wait()
+}
+
+// run is a simulation with what is measured around it.
+type run struct {
+	policy      string
+	capacity    int64
+	checkpoints int
+	sim         simulation
+	model       *Model
+	requests    int
+	input, hit  int64
+	symbols     int64     // of prompts and answers
+	ttft, cold  []float32 // milliseconds of each request, with the cache and without
+	busy        time.Duration
+}
+
+// serve plays a batch; first is the number of requests before it.
+func (r *run) serve(batch []trace.Request, first int) {
+	watch := startWatch()
+	for i := range batch {
+		q := &batch[i]
+		r.symbols += int64(len(q.Input) + len(q.Output))
+		input, hit := r.sim.serve(q, clock(q, first+i))
+		r.requests++
+		r.input += int64(input)
+		r.hit += int64(hit)
+		whole := max(q.InputTokens, input)
+		r.ttft = append(r.ttft, float32(r.model.ttft(whole, hit)))
+		r.cold = append(r.cold, float32(r.model.ttft(whole, 0)))
+	}
+	r.busy += watch.stop()
+}
+
+// clock is a request's own time, or a second a request in traces without times.
+func clock(q *trace.Request, i int) time.Time {
+	if q.Time > 0 {
+		return time.Unix(0, 0).Add(q.Time)
+	}
+	return time.Unix(int64(i), 0)
+}

@@ -1,0 +1,65 @@
+package resident
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/spliced-kv/spliced/api/child"
+	"github.com/spliced-kv/spliced/scripts/lab/gpucheck"
+)
+
+// Memory of the daemon that serves engines: segments of the larger model take 44 MiB each at full
+// sizes.
+const (
+	engineRoom      = "2GiB"
+	engineRoomSmall = "64MiB"
+)
+
+// Engines is the check of two processes of transformers at a daemon with memory of the GPU. model is
+// a directory of one, or "random"; more are flags of the script.
+func Engines(o Options, model, name string, limit time.Duration, more ...string) gpucheck.Part {
+	return gpucheck.Part{Name: name, Limit: limit, Run: func(ctx context.Context, r *gpucheck.Report) error {
+		if o.Python == "" {
+			r.Skip(name, "no Python was given")
+			return nil
+		}
+		if _, err := os.Stat(model); err != nil && model != randomModel {
+			r.Skip(name, fmt.Sprintf("its model is not here: %v", err))
+			return nil
+		}
+		room := engineRoom
+		if o.Sizes == gpucheck.Small() {
+			room = engineRoomSmall
+		}
+		daemon, err := child.Start(ctx, child.Options{Binary: o.Daemon, Args: []string{"-arena", room, "-private", room,
+			"-hbm-public", room, "-hbm-private", room, "-hbm-library", o.Library, "-hbm-device", o.Device, "-hbm-timeout", patience.String()}})
+		if err != nil {
+			return err
+		}
+		args := []string{filepath.Join(o.Scripts, "engines.py"), "--socket", daemon.Socket, "--library", o.Library, "--device", o.Device, "--model", model}
+		args = append(args, more...)
+		if o.Sizes == gpucheck.Small() {
+			args = append(args, "--small")
+		}
+		cmd := exec.CommandContext(ctx, o.Python, args...)
+		cmd.Env = gpucheck.PythonEnv(o.PythonPath)
+		return errors.Join(gpucheck.Script(ctx, cmd, name, r), daemon.Stop())
+	}}
+}
+
+// randomModel names the larger one, of numbers that are drawn.
+const randomModel = "random"
+
+// OfEngines are the checks of engines: first what carries a bar, last what needs the kernels of others.
+func OfEngines(o Options) []gpucheck.Part {
+	return []gpucheck.Part{
+		Engines(o, randomModel, "engines: a model of random numbers", 100*time.Second),
+		Engines(o, o.Model, "engines: the model that came along", 100*time.Second),
+		Engines(o, randomModel, "engines: a model of random numbers and FLA", 60*time.Second, "--fla"),
+	}
+}
