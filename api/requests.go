@@ -61,7 +61,7 @@ type Request struct {
 // What the time that a request saved is estimated by.
 const (
 	SavedByTTFT    = "ttft"    // times to first tokens of prompts that other processes computed in full
-	SavedByOwn     = "own"     // the same of the process that reported, which nobody else confirms
+	SavedByOwn     = "own"     // the same from the reporting process only, unconfirmed by others
 	SavedByPrefill = "prefill" // prefills that engines timed
 	SavedByGuess   = "guess"   // nothing that was measured
 )

@@ -71,7 +71,7 @@ func TestPlacesAreDividedBetweenAddresses(t *testing.T) {
 	take("pending before idle", conn("10.0.0.4"), Settled, many[2], true)
 	take("idle before settled", conn("10.0.0.5"), Settled, many[1], true)
 	if s.Crowded() {
-		t.Error("crowded before anybody was refused")
+		t.Error("crowded before a connection was refused")
 	}
 	take("all are settled, and no address has more", conn("10.0.0.6"), Settled, nil, false)
 	again := conn("10.0.0.3")

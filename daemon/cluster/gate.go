@@ -22,8 +22,8 @@ import (
 type gate struct {
 	// known reports whether an address is a member's; nil = none is.
 	known func(netip.Addr) bool
-	// grace is the time for which a member's address does not lose a connection to another one
-	// of its own: it may be that of many members, and each of them authenticates within it.
+	// grace protects a member's address that many members share: a connection from it does not
+	// displace another one from it that is younger. Members authenticate within this time.
 	grace time.Duration
 	now   func() time.Time
 	ended atomic.Uint64 // connections closed, or rejected, to make room
@@ -86,8 +86,8 @@ func addressOf(conn net.Conn) netip.Addr {
 	return from.Addr().Unmap().WithZone("")
 }
 
-// enter registers a connection; it returns false after close, and if the connection would end
-// one of its own address within grace. The caller must call leave or admit.
+// enter registers a connection; it returns false after close, and if the connection would
+// displace one that grace protects. The caller must call leave or admit.
 func (g *gate) enter(conn net.Conn) (*guest, bool) {
 	v := &guest{Conn: conn, from: addressOf(conn), since: g.now()}
 	v.share = shareOf(v.from)

@@ -13,7 +13,7 @@ const (
 	ByGuess   By = iota // nothing that was measured
 	ByPrefill           // prefills that engines timed
 	ByFirst             // times to first tokens of prompts that other processes computed in full
-	ByOwn               // the same of the process that reports, which nobody else confirms
+	ByOwn               // the same from the reporting process only, unconfirmed by others
 )
 
 // String is the name in listings.

@@ -27,7 +27,7 @@ func tell(t *testing.T, u *Usage, of Key, m *wire.ServedRequest) uint64 {
 	return n
 }
 
-// Nobody's time saved is estimated by times of its own while others have measured.
+// A process's own times do not decide its time saved while others have measured.
 func TestTimeSavedIsByTheTimesOfOthers(t *testing.T) {
 	u := New(time.Now, nil)
 	serve := func(source uint64, m *wire.ServedRequest) *Request {

@@ -50,7 +50,7 @@ func TestOthersLeavesOneSourceOut(t *testing.T) {
 	p := NewPanel(Prefill{}, Prefill{})
 	timesPrior(p, time.Unix(1e9, 0), 1, 50, 20)
 	if got, n := p.Others(1); n != 0 || got != DefaultPrefill {
-		t.Errorf("nobody else: %+v of %d samples", got, n)
+		t.Errorf("without others: %+v of %d samples", got, n)
 	}
 	timesPrior(p, time.Unix(1e9, 0), 2, 3, 12)
 	got, n := p.Others(1)
