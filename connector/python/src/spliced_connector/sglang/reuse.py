@@ -24,6 +24,7 @@ from spliced_connector.serving.job import LostError, Means, Pace
 from spliced_connector.serving.modules import eager
 from spliced_connector.serving.parameters import Parameters
 from spliced_connector.serving.prices import Clock
+from spliced_connector.serving.rounded import Rounded
 from spliced_connector.serving.storing import Publisher, Saver, Taken
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.serving.telling import Served, Teller
@@ -79,6 +80,8 @@ class Reuse:
         self.weights = weights
         """Watches the engine's weights, whose values at the start name all objects."""
         self.engine, self.settings, self.slots = engine, settings, slots
+        self.rounded = Rounded() if engine.rounds else None
+        """What decoding has rounded in the engine's tree; None where it rounds nothing."""
         self.tally = EngineTally()
         self.clock = Clock()
         self._client = client
@@ -341,6 +344,8 @@ class Reuse:
             return [at] if self._ended(tracked, ids, at) else []
         due = [p for p in tracked.wanted if p == at or (p < at and not self.engine.states)]
         tracked.wanted = [p for p in tracked.wanted if p > at]
+        if tracked.rounded and not tracked.spliced:
+            return []  # what stands behind segments is filed as an approximation
         return [p for p in due if p > tracked.held]
 
     def _ended(self, tracked: Tracked, ids: Sequence[int], at: int) -> bool:
@@ -348,6 +353,9 @@ class Reuse:
         if not self.settings.answers or tracked.namer is None or at - tracked.held < 1:
             return False
         if not self._requests.answered(tracked, ids[:at]):
+            return False
+        if self.engine.rounds and not tracked.spliced:
+            self.tally.add("rounded_states")
             return False
         tracked.names[at] = tracked.namer.name(ids, [at])[0]
         return True
