@@ -31,7 +31,6 @@ from engine.vllm_models import TINY
 
 ROOT = Path(__file__).resolve().parents[3]
 TRAINED = {name: ROOT / "scripts/tinyhybrid" / name for name in ("model", "long")}
-ANSWERS = (16, 64, 256, 600)
 PROMPTS, TAILS, TAIL = 4, 4, 24
 
 
@@ -166,20 +165,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="States of decoding and of a prefill, in vLLM.")
     parser.add_argument("--models", default="long,model,qwen3_5,mamba2,bailing_2.5")
     parser.add_argument("--states", default="bfloat16,float32")
+    parser.add_argument("--answers", default="16,64,256,600", help="their tokens")
     parser.add_argument("--one", action="store_true", help="in this process")
     given = parser.parse_args()
     if not given.one:  # an engine leaves much behind: each has a process of its own
         for model in given.models.split(","):
             for states in given.states.split(","):
                 command = [sys.executable, __file__, "--one", f"--models={model}"]
-                subprocess.run([*command, f"--states={states}"], check=False)
+                command += [f"--states={states}", f"--answers={given.answers}"]
+                subprocess.run(command, check=True)
         return
     with tempfile.TemporaryDirectory() as directory:
         engine = start(given.models, given.states, Path(directory) / "model")
         caches = engine.core.scheduler.kv_cache_config.kv_cache_groups
         kept = {str(d) for g in caches for d in getattr(g.kv_cache_spec, "dtypes", ())}
         print(given.models, "states of", given.states, sorted(kept), flush=True)
-        measure(engine, given.models, ANSWERS)
+        measure(engine, given.models, [int(n) for n in given.answers.split(",")])
         engine.close()
 
 
