@@ -1,10 +1,10 @@
-"""Next-turn logits of vLLM behind a state that decoding has left, and behind that of a prefill.
+"""Compares next-turn logits of vLLM after a decoded answer with those after a prefill.
 
     cd connector/python && PYTHONPATH=src:tests ../../bin/engines/bin/python \\
         bench/vllm_states.py --models long,qwen3_5,mamba2,bailing_2.5 --states bfloat16,float32
 
-Engines of vLLM on a CPU, one after another. Each request ends a block so many tokens behind its
-prompt; the next turn continues there. Its log-probabilities are compared with those behind the
+Starts engines of vLLM on a CPU, one after another. Each answer ends at the end of a block; the next
+turn continues there. Its log-probabilities are compared with those behind the
 same tokens computed as a prompt, and these with a prefill that was cut at every block. Printed are
 the root mean squares of the differences in units of the spread of the log-probabilities.
 """
@@ -100,7 +100,7 @@ def ask(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int, salts: Se
 def logits(
     engine: Engine, prompts: Sequence[Sequence[int]], salt: str, cached: int
 ) -> list[Tensor]:
-    """Log-probabilities behind prompts, of which so many tokens have to come out of the cache."""
+    """Returns the next tokens' log-probabilities. The first `cached` tokens have to be cached."""
     from vllm import SamplingParams
 
     sampling = SamplingParams(max_tokens=1, detokenize=False, temperature=0, logprobs=-1)

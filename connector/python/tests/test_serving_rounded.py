@@ -1,4 +1,4 @@
-"""Which states of an engine's own cache decoding has rounded."""
+"""Tracking of rounded states in an engine's own cache."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def request(name: str, prompt: int, tokens: int, **fields: Any) -> Any:
 
 
 def begins(rounding: Rounding, name: str, computed: int, **fields: Any) -> bool:
-    """Whether a request with so much in the engine's cache begins behind a rounded state."""
+    """Reports whether a request with `computed` cached tokens begins at a rounded state."""
     one = request(name, 1900, 1900, **fields)
     rounding.matched(one, computed)
     found = rounding.behind(name)

@@ -1,8 +1,8 @@
 """Remembers which states of an engine's own prefix cache decoding has rounded.
 
 With recurrent states in 16 bits an engine rounds them at each token that it decodes, a prefill
-where a chunk ends. What decoding has left is none that a prefill gives, and neither is what is
-computed behind it: the next turn of a conversation, which begins in the engine's own cache.
+where a chunk ends. A decoded state therefore differs from that of a prefill, and so do all states
+computed from it: the next turn of a conversation, which begins in the engine's own cache.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 _MOST = 1 << 17
-"""Prefixes that are remembered, 16 bytes each: many times the states that fit into an engine. The
-one that was not seen for longest is forgotten first, as engines evict."""
+"""Bound on the remembered prefixes, 16 bytes each: many times the states that fit into an engine.
+The least recently used is forgotten first, as engines evict."""
 
 
 class Rounded:
-    """Prefixes behind which an engine may cache a rounded state. Used by one thread."""
+    """Prefixes for which an engine may cache a rounded state. Used by one thread."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
     def add(self, ids: Sequence[int], ends: Sequence[int], salt: str | None = None) -> None:
-        """The state behind each of these ends was rounded, or computed behind a rounded one.
+        """Records that the states at these ends were rounded, or computed from a rounded one.
 
         ids: at least up to the last end. ends: ascending. salt: the request's own.
         """
@@ -39,7 +39,7 @@ class Rounded:
             self._seen.popitem(last=False)
 
     def has(self, ids: Sequence[int], end: int, salt: str | None = None) -> bool:
-        """Whether the state behind the first `end` tokens may be one of them."""
+        """Reports whether the state after the first `end` tokens may be one of them."""
         if not end or not self._seen:
             return False
         digest = _begun(salt)

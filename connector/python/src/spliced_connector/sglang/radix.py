@@ -60,7 +60,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         self._private: dict[str, Tensor] = {}  # slots that no row of the table names yet
         self._composed: set[str] = set()  # whose rows lie behind composed segments
         self._lent = False  # the last load gave slots to a request
-        self._rounded: set[str] = set()  # requests that began behind rounded states
+        self._rounded: set[str] = set()  # requests that began at rounded states
 
     def attach(self, reuse: Reuse) -> None:
         """From now on the daemon is asked."""
@@ -189,7 +189,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
             adder.rem_chunk_tokens = before
 
     def _began(self, req: Req, held: int) -> None:
-        """The tree has the first `held` tokens of a request: decoding may have rounded them."""
+        """Notes whether the tree's state after `held` tokens of a request was rounded."""
         if self.reuse is None or self.reuse.rounded is None:
             return
         self._rounded.discard(req.rid)
@@ -199,7 +199,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
             tracked.rounded = req.rid in self._rounded
 
     def _filed(self, req: Req, up_to: int) -> None:
-        """The tree gets the state behind the first `up_to` tokens of a request."""
+        """Notes that the tree gets the state after the first `up_to` tokens of a request."""
         if self.reuse is None or self.reuse.rounded is None:
             return
         if up_to > len(req.origin_input_ids) or req.rid in self._rounded:

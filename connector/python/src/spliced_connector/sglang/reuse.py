@@ -81,7 +81,7 @@ class Reuse:
         """Watches the engine's weights, whose values at the start name all objects."""
         self.engine, self.settings, self.slots = engine, settings, slots
         self.rounded = Rounded() if engine.rounds else None
-        """What decoding has rounded in the engine's tree; None where it rounds nothing."""
+        """Rounded states in the engine's tree; None in an engine that rounds none."""
         self.tally = EngineTally()
         self.clock = Clock()
         self._client = client
@@ -345,7 +345,7 @@ class Reuse:
         due = [p for p in tracked.wanted if p == at or (p < at and not self.engine.states)]
         tracked.wanted = [p for p in tracked.wanted if p > at]
         if tracked.rounded and not tracked.spliced:
-            return []  # what stands behind segments is filed as an approximation
+            return []  # those of a spliced request are stored as approximations
         return [p for p in due if p > tracked.held]
 
     def _ended(self, tracked: Tracked, ids: Sequence[int], at: int) -> bool:

@@ -19,7 +19,7 @@ block boundary the engine has copied the state aside, as it does for its own pre
 boundaries in an answer are left out.
 
 An engine with states of 16 bits rounds them at each token that it decodes. No state of an answer is
-stored then, and none of a prompt that began behind one in the engine's own cache.
+stored then, and none of a prompt that began at one in the engine's own cache.
 """
 
 from __future__ import annotations
@@ -359,8 +359,8 @@ class PrefixScheduler:
         return []
 
     def _rounded(self, prompt: Prompt, end: int) -> bool:
-        """Whether the state behind the first `end` tokens is none that a prefill gives. One behind
-        segments need not be: it is filed as an approximation."""
+        """Reports whether decoding has rounded the state after the first `end` tokens. Of a spliced
+        request that does not matter: its states are stored as approximations."""
         rounding = self._session.rounding
         if rounding is None or prompt.spliced:
             return False

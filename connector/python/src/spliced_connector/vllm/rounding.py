@@ -1,7 +1,7 @@
-"""Follows what decoding has rounded in vLLM's own prefix cache, in the scheduler's process.
+"""Tracks rounded states in vLLM's own prefix cache, in the scheduler's process.
 
-Of an engine whose recurrent states have 16 bits. All requests count, also those that the mode
-leaves alone: others find their blocks.
+Used for engines whose recurrent states have 16 bits. It follows all requests, also those that the
+mode leaves alone, because other requests find their blocks.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 class _Followed:
     request: Request
     prompt: int  # tokens that a prefill computes
-    marked: int  # boundaries behind it and up to here are known as rounded
-    behind: bool = False  # it began behind a rounded state
+    marked: int  # boundaries up to here were added, or need not be
+    behind: bool = False  # it began at a rounded state
 
 
 class Rounding:
-    """Of one engine, which files states at multiples of `block` tokens."""
+    """Tracks one engine, which caches states at multiples of `block` tokens."""
 
     def __init__(self, block: int) -> None:
         self._block = block
@@ -32,14 +32,14 @@ class Rounding:
         self._requests: dict[str, _Followed] = {}
 
     def matched(self, request: Request, computed: int) -> None:
-        """The engine has the first `computed` tokens of a request that it begins with."""
+        """Notes that the engine begins a request after `computed` cached tokens."""
         ids = request.prompt_token_ids
         if ids is None:
             return
         one = self._requests.get(request.request_id)
         if one is None:
             one = self._requests[request.request_id] = _Followed(request, len(ids), len(ids))
-        # In this very step a running request may have filed what this one was given.
+        # A running request may have cached this request's prefix in this very step.
         for other in self._requests.values():
             self._mark(other)
         salt = request.cache_salt
@@ -47,12 +47,12 @@ class Rounding:
         one.marked = computed if one.behind else one.prompt
 
     def finished(self, request: Request) -> None:
-        """What the last steps have left is found by others from now on."""
+        """Adds the boundaries of the last steps, and forgets the request."""
         if (one := self._requests.pop(request.request_id, None)) is not None:
             self._mark(one)
 
     def behind(self, request_id: str) -> bool:
-        """Whether a request began behind a rounded state: no state of it is a prefill's."""
+        """Reports whether a request began at a rounded state; then all of its states differ."""
         one = self._requests.get(request_id)
         return one is not None and one.behind
 

@@ -36,7 +36,7 @@ class Session:
     finder: Finder = field(default_factory=Finder)
     """What finds segments of prompts that name none; only the scheduler's half has finders."""
     rounding: Rounding | None = None
-    """What decoding has rounded, likewise; None in an engine that rounds nothing."""
+    """Tracks rounded states, likewise; None in an engine that rounds none."""
 
 
 def block_tokens(engine: Engine) -> int:
