@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ import torch
 if not find_spec("sglang") or not find_spec("triton"):
     pytest.skip("SGLang is not installed: `make test-sglang`", allow_module_level=True)
 
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from engine.sglang_harness import MODEL, Answer, Engine
@@ -347,3 +349,26 @@ def test_requests_keep_running_beside_captures(engine: Engine) -> None:
     ]
     assert all(engine.take(number).told["way"] == "splice" for number in asked)
     assert len(engine.take(running).tokens) == 150
+
+
+def test_weights_that_are_loaded_end_the_reuse(
+    engine: Engine, daemon: Daemon, tmp_path: Path
+) -> None:
+    """The last test: nothing is reused in this engine any more."""
+    ids, cuts = QUESTIONS[11]
+    before = spliced(engine, daemon, ids, cuts)
+    other = tmp_path / "model"
+    shutil.copytree(MODEL, other)
+    weights = load_file(MODEL / "model.safetensors")
+    for name, weight in weights.items():
+        if "down_proj" in name:
+            weights[name] = weight.flip(0).contiguous()
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    changed = AutoModelForCausalLM.from_pretrained(other, dtype=torch.bfloat16).eval()
+    held = daemon.checkpoints()
+    assert engine.load(other)
+    answer = engine.ask(ids, cuts, TOKENS)
+    assert (answer.cached, answer.told) == (0, {})
+    assert answer.tokens[0] == alone(changed, ids, 1)[0] != before.tokens[0]
+    engine.ask(draw(111, 400))
+    assert daemon.checkpoints() == held
