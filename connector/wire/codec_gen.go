@@ -704,6 +704,10 @@ func (m *SaveRequest) Append(b []byte) []byte {
 	put(&w, m.Hashes)
 	put(&w, m.Tokens)
 	put(&w, m.Parents)
+	if m.Buffered.Present {
+		w.section(7)
+		w.u64(m.Buffered.Buffer)
+	}
 	return w.b
 }
 
@@ -718,6 +722,13 @@ func (m *SaveRequest) Decode(body []byte) error {
 	m.Parents = get[[32]byte](&r, "parents", MaxKeys)
 	r.same("tokens", len(m.Tokens), len(m.Hashes))
 	r.same("parents", len(m.Parents), len(m.Hashes))
+	if m.Buffered.Present {
+		m.Buffered = SaveBuffered{}
+	}
+	if r.more() && r.section(7) {
+		m.Buffered.Present = true
+		m.Buffered.Buffer = r.u64("buffered buffer")
+	}
 	return r.end()
 }
 

@@ -310,12 +310,22 @@ type CommitReply struct {
 // checkpoint that this one extends, all zero for none; only rows of tokens
 // [parent, Tokens) are stored.
 type SaveRequest struct {
-	Profile uint32
-	Rank    uint32
-	Kind    uint8 // AcceptExact, AcceptSpliced or AcceptRows
-	Hashes  [][32]byte
-	Tokens  []uint32
-	Parents [][32]byte
+	Profile  uint32
+	Rank     uint32
+	Kind     uint8 // AcceptExact, AcceptSpliced or AcceptRows
+	Hashes   [][32]byte
+	Tokens   []uint32
+	Parents  [][32]byte
+	Buffered SaveBuffered // with FeatureBuffered
+}
+
+// SaveBuffered names a buffer whose accepted rows are those of the linear
+// layers, for checkpoints of kind AcceptRows: the daemon copies them, and only
+// keys and values of attention layers are left to commit. A profile without
+// such layers has nothing to commit: the checkpoint is published.
+type SaveBuffered struct {
+	Present bool // false = the section is absent, and the other fields are zero
+	Buffer  uint64
 }
 
 // LoadRequest leases the checkpoint of a prefix hash.

@@ -132,7 +132,8 @@ const (
 	FeatureRows uint64 = 0x20
 	// May name profiles with a tolerance, whose segments have packed parts, and is
 	// answered with the section *packed* of `acquire` and `acquire-device`.
-	FeaturePacked uint64 = 0x40
+	FeaturePacked   uint64 = 0x40
+	FeatureBuffered uint64 = 0x80 // may send the section *buffered* of `save`
 )
 
 // Accept bits say what a checkpoint is, or which ones a request takes.

@@ -116,11 +116,13 @@ func withSections() []wholeMessage {
 	load.Rows = LoadRows{Present: true, Kinds: []uint8{AcceptExact, AcceptRows, AcceptRows}}
 	packed := sample(OpAcquire, Reply).(*AcquireReply)
 	packed.Packed = AcquirePacked{Present: true, Count: []uint32{11, 0, 10}, Layout: []uint8("\x01\x02\x03<\x04\x05\x06=\x80\x01\x07\x01\x02\x03<\x04\x05\x06=\x08\x09")}
+	save := sample(OpSave, Request).(*SaveRequest)
+	save.Buffered = SaveBuffered{Present: true, Buffer: 1 << 40}
 	return []wholeMessage{
 		{"match request with prompt", OpMatch, Request, request}, {"match reply with estimates", OpMatch, Reply, reply},
 		{"match request with known", OpMatch, Request, asked}, {"match reply with known", OpMatch, Reply, known},
 		{"match reply with rows", OpMatch, Reply, short}, {"load reply with rows", OpLoad, Reply, load},
-		{"acquire reply with packed", OpAcquire, Reply, packed},
+		{"acquire reply with packed", OpAcquire, Reply, packed}, {"save request with buffered", OpSave, Request, save},
 	}
 }
 

@@ -51,6 +51,7 @@ SECTION_BEGINS = {
         ("match reply with rows", "match reply"),
         ("load reply with rows", "load reply"),
         ("acquire reply with packed", "acquire reply"),
+        ("save request with buffered", "save request"),
     )
 }
 """Where a body may end too."""

@@ -82,6 +82,7 @@ var enums = []Enum{
 			{Name: "Known", Number: 1 << 4, Doc: "may send the section *known* of `match` behind *prompt*, and is answered with its like"},
 			{Name: "Rows", Number: 1 << 5, Doc: "may accept and save checkpoints of kind *rows*, may `replay` them, and is answered with the sections *rows*. Others are not told of what is kept as rows, and what stands behind it is a miss when they load it"},
 			{Name: "Packed", Number: 1 << 6, Doc: "may name profiles with a tolerance, whose segments have packed parts, and is answered with the section *packed* of `acquire` and `acquire-device`"},
+			{Name: "Buffered", Number: 1 << 7, Doc: "may send the section *buffered* of `save`"},
 		},
 	},
 	{

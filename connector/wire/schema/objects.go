@@ -153,6 +153,12 @@ var objectMessages = []Message{
 			u32("Profile"), u32("Rank"), u8("Kind", doc("AcceptExact, AcceptSpliced or AcceptRows")),
 			hashes("Hashes", "MaxKeys"), u32s("Tokens", "MaxKeys", rows("Hashes")), hashes("Parents", "MaxKeys", rows("Hashes")),
 		),
+		Sections: []Section{{
+			Name: "Buffered", Struct: "SaveBuffered", Feature: "Buffered",
+			Doc: "names a buffer whose accepted rows are those of the linear layers, for checkpoints of kind AcceptRows: the daemon copies them, and " +
+				"only keys and values of attention layers are left to commit. A profile without such layers has nothing to commit: the checkpoint is published",
+			Body: body(u64("Buffer")),
+		}},
 	},
 	{
 		Name: "LoadRequest",

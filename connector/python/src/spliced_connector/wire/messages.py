@@ -394,6 +394,17 @@ class CommitReply(Message):
     levels: bytes = w.u8s(MAX_COMMIT_ROWS, rows="codes")
 
 
+@message("save request: buffered")
+@dataclass(frozen=True, slots=True)
+class SaveBuffered(Message):
+    """Names a buffer whose accepted rows are those of the linear layers, for checkpoints of kind
+    AcceptRows: the daemon copies them, and only keys and values of attention layers are left to
+    commit. A profile without such layers has nothing to commit: the checkpoint is published.
+    """
+
+    buffer: int = w.u64()
+
+
 @message("save request")
 @dataclass(frozen=True, slots=True)
 class SaveRequest(Message):
@@ -407,6 +418,7 @@ class SaveRequest(Message):
     hashes: Sequence[bytes] = w.hashes(MAX_KEYS)
     tokens: Sequence[int] = w.u32s(MAX_KEYS, rows="hashes")
     parents: Sequence[bytes] = w.hashes(MAX_KEYS, rows="hashes")
+    buffered: SaveBuffered | None = w.section(SaveBuffered, Feature.BUFFERED)  # noqa: RUF009
 
 
 @message("load request")

@@ -43,6 +43,8 @@ class Feature(IntFlag):
     """May name profiles with a tolerance, whose segments have packed parts, and is answered with
     the section *packed* of `acquire` and `acquire-device`.
     """
+    BUFFERED = 128
+    """May send the section *buffered* of `save`."""
 
 
 class WireSpan(IntEnum):
