@@ -23,7 +23,7 @@ func (c *Session) SaveBuffered(ctx context.Context, q *SaveQuery, buffer tier.Le
 		return Reservation{}, err
 	}
 	if err := c.commitRows(ctx, q, r.ID, buffer); err != nil {
-		_ = c.Abort(r.ID) // gone is what we want of it
+		_ = c.Abort(r.ID) // ErrGone: it was aborted already
 		return Reservation{}, err
 	}
 	return r, nil

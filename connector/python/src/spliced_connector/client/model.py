@@ -62,6 +62,11 @@ class Model:
         return self._enrolment.profile
 
     @property
+    def block_tokens(self) -> int:
+        """Tokens of the blocks that prefixes are named by."""
+        return self._enrolment.block_tokens
+
+    @property
     def rank(self) -> int:
         """The tensor-parallel rank."""
         return self._enrolment.rank

@@ -67,6 +67,13 @@ if TYPE_CHECKING:
         unpack,
     )
     from spliced_connector.walk.softmax import Turns, attend, attend_runs, grouped
+    from spliced_connector.walk.turns import (
+        TurnRows,
+        prefill_turn,
+        read_turn,
+        restore_turn,
+        turn_layer,
+    )
 
 __all__ = [
     "FIELDS",
@@ -98,6 +105,7 @@ __all__ = [
     "Steps",
     "Stretch",
     "ToHost",
+    "TurnRows",
     "Turns",
     "UnsupportedError",
     "Verdict",
@@ -125,13 +133,17 @@ __all__ = [
     "part_bytes",
     "part_tensors",
     "prefill",
+    "prefill_turn",
     "ranges",
+    "read_turn",
     "restore",
+    "restore_turn",
     "rounded",
     "splice",
     "splice_long",
     "tensor_over",
     "turn",
+    "turn_layer",
     "unpack",
     "verify",
 ]
@@ -162,6 +174,7 @@ _MODULES = {
         "FIELDS TORCH_TYPES by_layer bytes_of collect is_of_spec moved pack packed part_bytes"
         " part_tensors rounded tensor_over unpack"
     ),
+    "turns": "TurnRows prefill_turn read_turn restore_turn turn_layer",
 }
 
 
