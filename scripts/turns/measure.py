@@ -9,6 +9,7 @@ the longest prefix of which an earlier call of its conversation has left the sta
 token. Compared are
 
   whole    states at the last whole block of each prompt, and behind each answer, as without rows
+  placed   states where `resumed` has them, and no rows
   resumed  what `HFSettings(resume=True)` keeps: a state shortly before the end of each prompt, then
            rows of as many tokens as take the memory of one state, and the state after the answer
 
@@ -169,16 +170,19 @@ class Row:
     calls: int = 0
     tokens: int = 0
     whole: int = 0
+    placed: int = 0
     resumed: int = 0
     inside: int = 0
     """Calls that part from the turn before them inside the rows that are kept of it."""
 
     def text(self) -> str:
-        whole, resumed = self.tokens - self.whole, self.tokens - self.resumed
+        whole, placed, resumed = (
+            (self.tokens - n) / self.calls for n in (self.whole, self.placed, self.resumed)
+        )
         return (
             f"{self.traffic} {self.shape:9} {self.template:13} {self.model:11} rows {self.rows:3}"
             f" block {self.block:3}: {self.calls} calls of {self.tokens / self.calls:,.0f} tokens,"
-            f" computed {whole / self.calls:,.1f} whole, {resumed / self.calls:,.1f} resumed,"
+            f" computed {whole:,.1f} whole, {placed:,.1f} placed, {resumed:,.1f} resumed,"
             f" {self.inside} inside"
         )
 
@@ -189,10 +193,10 @@ def common(a: Ids, b: Ids) -> int:
     return int(differ[0]) if len(differ) else n
 
 
-def reused(turns: Sequence[Turn], ids: Ids, row: Row) -> tuple[int, int, bool]:
-    """Tokens reused whole and resumed, and whether the last turn is resumed inside."""
+def reused(turns: Sequence[Turn], ids: Ids, row: Row) -> tuple[int, int, int, bool]:
+    """Tokens reused whole, placed and resumed, and whether the last turn is resumed inside."""
     most = len(ids) - 1
-    whole = resumed = 0
+    whole = placed = resumed = 0
     inside = False
     for turn in turns:
         shared = min(common(turn.ids, ids), most)
@@ -201,12 +205,13 @@ def reused(turns: Sequence[Turn], ids: Ids, row: Row) -> tuple[int, int, bool]:
         whole = max(whole, *ends, *([block] if block <= shared else []), 0)
         base = turn.base[row.rows, row.block]
         if base is None:  # nothing else is kept than without rows
-            resumed = max(resumed, *ends, *([block] if block <= shared else []), 0)
+            same = max(0, *ends, *([block] if block <= shared else []))
+            placed, resumed = max(placed, same), max(resumed, same)
         elif base <= shared:
             at = min(shared, base + row.rows)
             inside = at == shared and shared < len(turn.ids) and turn is turns[-1]
-            resumed = max(resumed, at, *ends)
-    return whole, resumed, inside
+            placed, resumed = max(placed, base, *ends), max(resumed, at, *ends)
+    return whole, placed, resumed, inside
 
 
 def play(
@@ -222,11 +227,12 @@ def play(
             answer = encode(template.answer(said, thinks, compact))[:-1]
             now, listed = Turn(np.concatenate((ids, answer)), len(ids)), ids.tolist()
             for row in rows:
-                whole, resumed, inside = reused(turns, ids, row)
+                whole, placed, resumed, inside = reused(turns, ids, row)
                 exact = any(len(t.ids) == resumed for t in turns) or resumed == 0
                 row.calls += 1
                 row.tokens += len(ids)
                 row.whole += whole
+                row.placed += placed
                 row.resumed += resumed
                 row.inside += inside
                 upto = len(ids) - 1

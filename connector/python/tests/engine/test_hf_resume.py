@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from engine.hybrids import qwen35
 from engine.test_hf_steps import END, built, said
 from engine.test_hf_turns import speaking, turn
 from running import Daemon
-from spliced_connector.client import Accept, Model
+from spliced_connector.client import Accept, Advice, Model, Query, Way
 from spliced_connector.errors import Code
 from spliced_connector.hf import HFSettings, SplicedTransformers
 from spliced_connector.hf.steps import apart, bound
@@ -149,6 +151,30 @@ def kept_rows(daemon: Daemon) -> int:
     return sum(c["kind"] == "rows" for c in daemon.checkpoints())
 
 
+def test_answers_that_were_decoded_with_drafts_are_resumed_inside(
+    connect: Connect, daemon: Daemon
+) -> None:
+    model = speaking(qwen35())
+    e = resuming(model, connect, daemon)
+    ids = said(PROMPT, 3)
+    right = answer(model, ids, ANSWER)
+
+    def guess(tokens: Sequence[int]) -> Sequence[int]:
+        """Three drafts, the last of them wrong."""
+        at = len(tokens) - PROMPT
+        return [*right[at : at + 2], 3 + (right[-1] + at) % 90]
+
+    out = e.generate(ids, (), "prefix", max_new_tokens=ANSWER, drafter=guess)[0].tolist()
+    assert out[PROMPT:] == right
+    assert e.drafted is not None
+    assert e.drafted.right > 0
+    for at in (PROMPT - 4, PROMPT + 1, PROMPT + 7, PROMPT + ANSWER - 2):
+        other = parted(out, at)
+        done = e.prefill(other, (), "prefix", keep=False)
+        assert done.reused == at
+        assert far(done.logits, own(model, other)) <= 1e-4
+
+
 def test_a_turn_begins_where_the_one_before_it_ended(connect: Connect, daemon: Daemon) -> None:
     """That is a position at which every prompt looks, whatever its blocks."""
     e = resuming(speaking(qwen35()), connect, daemon, block_tokens=256)
@@ -277,3 +303,36 @@ def test_a_turn_begins_near_the_end_of_its_prompt() -> None:
     assert base(100, begin=60) == 80, "which is too far"
     assert base(100, begin=85, whole=False) is None, "and has to be one"
     assert base(20) == 0, "a short prompt has rows alone"
+
+
+@pytest.mark.parametrize(
+    ("way", "reused"),
+    [(Way.REPLAY, PROMPT + 5), (Way.PREFIX, BASE), (Way.RECOMPUTE, 0)],
+    ids=["replay", "prefix", "recompute"],
+)
+def test_the_daemon_decides_whether_a_turn_is_replayed(
+    way: Way,
+    reused: int,
+    connect: Connect,
+    daemon: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = speaking(qwen35())
+    ids = turn(resuming(model, connect, daemon), said(PROMPT, 3), n=ANSWER)
+    later = engine(model, connect, daemon, settings=HFSettings())
+    assert later._reuse is not None
+    later._reuse.turns.most = ROWS
+    asked: list[int] = []
+    advise = Model.advise
+
+    def advised(m: Model, query: Query) -> Advice | None:
+        if query.match is not None:
+            asked.append(query.match.prefix_tokens)
+        advice = advise(m, query)
+        assert advice is not None
+        assert advice.predicted[Way.REPLAY - 1] < float("inf"), "it knows what a replay takes"
+        return replace(advice, way=way)
+
+    monkeypatch.setattr(Model, "advise", advised)
+    done = later.prefill(parted(ids, PROMPT + 5), (), "prefix", keep=False)
+    assert (done.reused, asked) == (reused, [PROMPT + 5])

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import torch
@@ -39,7 +39,7 @@ from spliced_connector.hf.modes import Request, Walked, by_prefix, by_segments, 
 from spliced_connector.hf.paged import NAME, Loan, why_not
 from spliced_connector.hf.reuse import Kept, Reuse, UnreliableError
 from spliced_connector.hf.steps import unlike_prefill
-from spliced_connector.hf.turns import Reading, with_answer
+from spliced_connector.hf.turns import Drafted, Reading, with_answer
 from spliced_connector.hf.weights import Weights
 from spliced_connector.hf.worker import Worker
 from spliced_connector.model import Plan, divide
@@ -355,13 +355,19 @@ class SplicedTransformers:
             logits = reuse.arch.logits(walked.hidden[-1:])[0]
             before, context = walked.context.snapshot(), walked.context
             extend = (lambda: None) if walked.loan is None else walked.loan.extend
+            turn = None if walked.kept is None else walked.kept.turn
+            rows = Drafted(turn, reuse.turns.most)
             try:
-                out = decode(reuse.arch, context, tokens, logits, drafter, given, stop, extend)
+                out = decode(
+                    reuse.arch, context, tokens, logits, drafter, given, stop, extend, rows.accepted
+                )
             except GoneError as err:
                 log.warning("answer of %d tokens computed again: %s", len(tokens), err)
                 return None
         if walked.kept is not None and self._serving() is not None:
-            self._keep_state(reuse, walked.kept, context, tokens + out.tokens)
+            if self._keep_state(reuse, walked.kept, context, tokens + out.tokens):
+                whole = rows.turn(context)
+                walked.kept.turn = None if whole is None else replace(whole, state=None)
             reuse.store(walked.kept)
         if self._serving() is not None:
             self._watch.look([*tokens, *out.tokens[:1]], before)

@@ -36,6 +36,7 @@ from spliced_connector.walk import (
     Architecture,
     Blocks,
     Context,
+    Drafts,
     TurnRows,
     bytes_of,
     part_tensors,
@@ -165,6 +166,23 @@ def with_answer(
     return replace(turn, rows=turn.rows.joined(rows), context=after)
 
 
+class Drafted:
+    """The rows of an answer that is decoded with drafts: the walks that verify them have them."""
+
+    def __init__(self, turn: Turn | None, most: int) -> None:
+        self._turn = turn
+        self._most = most
+
+    def accepted(self, drafts: Drafts, n: int) -> None:
+        """Takes the rows of the first n drafts."""
+        if (turn := self._turn) is not None and turn.rows.end < turn.base + self._most:
+            self._turn = replace(turn, rows=turn.rows.joined(drafts.rows(n)))
+
+    def turn(self, after: Context) -> Turn | None:
+        """Returns the turn with the rows of its answer; `after` is the context behind that."""
+        return None if self._turn is None else replace(self._turn, context=after)
+
+
 class Turns:
     """Keeps the rows of turns in the daemon. The first one is compared with the states that the
     engine has reached; where they differ by more than rounding, nothing more is kept."""
@@ -278,4 +296,4 @@ class Turns:
         return out
 
 
-__all__ = ["Reading", "Turn", "Turns", "base_of", "most_rows", "with_answer"]
+__all__ = ["Drafted", "Reading", "Turn", "Turns", "base_of", "most_rows", "with_answer"]
