@@ -32,6 +32,8 @@ ROWS = 60
 
 PROMPT, ANSWER = 50, 14
 
+BASE = (PROMPT - 1 - MARGIN) // 16 * 16
+
 
 def resuming(
     model: PreTrainedModel, connect: Connect, daemon: Daemon, most: int = ROWS, **settings: Any
@@ -77,8 +79,7 @@ def test_a_prompt_goes_on_where_it_parts_from_the_last_turn(
     assert reuse is not None
     assert reuse.turns.most == ROWS, "replayed states differ from those behind the answer"
     assert not e.steps_differ
-    base = (PROMPT - 1 - MARGIN) // 16 * 16
-    for at in (base + 1, PROMPT - 2, PROMPT, PROMPT + 5, PROMPT + ANSWER - 2):
+    for at in (BASE + 1, PROMPT - 2, PROMPT, PROMPT + 5, PROMPT + ANSWER - 2):
         other = parted(ids, at)
         done = e.prefill(other, (), "prefix", keep=False)
         assert (done.reused, done.computed) == (at, len(other) - at)
@@ -92,7 +93,7 @@ def test_a_prompt_goes_on_where_it_parts_from_the_last_turn(
         assert found is not None
         held = reuse.model.load(found[0], Accept.ROWS)
         assert held is not None
-        assert (held.states, held.tokens) == (base, at)
+        assert (held.states, held.tokens) == (BASE, at)
         slot = reuse.model.replay_rows(held, at)
         assert slot is not None
         want = exact(e, ids[:at])
@@ -106,6 +107,22 @@ def test_a_prompt_goes_on_where_it_parts_from_the_last_turn(
                 assert error <= bound(reuse.arch.dtype), (p.kind, p.layer)
         assert slot.release()
         assert held.release()
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "kimi", "granite"])
+def test_rows_of_sixteen_bits_give_the_states_behind_the_answer(
+    name: str, connect: Connect, daemon: Daemon
+) -> None:
+    """To the rounding that the steps of such a model have: the first turn is compared."""
+    model = GDN[name]().to(torch.bfloat16) if name in GDN else built(name, torch.bfloat16)
+    e = resuming(speaking(model), connect, daemon)
+    ids = turn(e, said(PROMPT, 3), n=ANSWER)
+    assert e._reuse is not None
+    assert e._reuse.turns.most == ROWS
+    assert kept_rows(daemon) == PROMPT + ANSWER - 1 - BASE
+    for at in (PROMPT - 2, PROMPT + 5):
+        done = e.prefill(parted(ids, at), (), "prefix", keep=False)
+        assert done.reused == at
 
 
 @pytest.mark.parametrize("name", ["jamba", "zamba"])
@@ -130,12 +147,11 @@ def test_rows_are_bounded_by_the_bytes_of_one_state(connect: Connect, daemon: Da
     state = profile.checkpoint_layout(0).nbytes
     assert profile.buffer_layout(most).nbytes <= state < profile.buffer_layout(most + 2).nbytes
     ids = turn(e, said(PROMPT, 3), n=most + 20)
-    base = (PROMPT - 1 - MARGIN) // 16 * 16
-    for at in (base + most - 1, base + most):
+    for at in (BASE + most - 1, BASE + most):
         done = e.prefill(parted(ids, at), (), "prefix", keep=False)
         assert done.reused == at
-    behind = e.prefill(parted(ids, base + most + 3), (), "prefix", keep=False)
-    assert behind.reused == base + most, "rows of one state and no more"
+    behind = e.prefill(parted(ids, BASE + most + 3), (), "prefix", keep=False)
+    assert behind.reused == BASE + most, "rows of one state and no more"
 
 
 def test_a_setting_switches_it_off(connect: Connect, daemon: Daemon) -> None:
@@ -211,9 +227,6 @@ def test_what_is_read_of_a_prompt_alone_is_kept(connect: Connect, daemon: Daemon
         done = e.prefill(other, (), "prefix", keep=False)
         assert done.reused == at
         assert far(done.logits, own(model, other)) <= 1e-4
-
-
-BASE = (PROMPT - 1 - MARGIN) // 16 * 16
 
 
 def test_rows_that_are_gone_cost_the_tokens_behind_the_state(
