@@ -1,7 +1,7 @@
 """Greedy decoding with drafts: tokens that somebody guesses are verified several at a time.
 
 transformers' own assisted generation takes rejected tokens back out of a cache, which recurrent
-states do not allow; here they never go in (`walk.drafts`).
+states do not allow; here they never go in (`walk.decoding.drafts`).
 """
 
 from __future__ import annotations

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     from spliced_connector.walk.checkpoints import checkpoint_parts, restore
     from spliced_connector.walk.context import Context, LayerContext
     from spliced_connector.walk.copies import Copies, ToHost
-    from spliced_connector.walk.drafts import Drafts, verify
+    from spliced_connector.walk.decoding.drafts import Drafts, verify
+    from spliced_connector.walk.decoding.turns import (
+        TurnRows,
+        prefill_turn,
+        read_turn,
+        restore_turn,
+        turn_layer,
+    )
     from spliced_connector.walk.families import Scan, angles, chunk_length, turn
     from spliced_connector.walk.layers import causal_convolution
     from spliced_connector.walk.naming import Naming
@@ -67,13 +74,6 @@ if TYPE_CHECKING:
         unpack,
     )
     from spliced_connector.walk.softmax import Turns, attend, attend_runs, grouped
-    from spliced_connector.walk.turns import (
-        TurnRows,
-        prefill_turn,
-        read_turn,
-        restore_turn,
-        turn_layer,
-    )
 
 __all__ = [
     "FIELDS",
@@ -160,7 +160,7 @@ _MODULES = {
     "checkpoints": "checkpoint_parts restore",
     "context": "Context LayerContext",
     "copies": "Copies ToHost",
-    "drafts": "Drafts verify",
+    "decoding.drafts": "Drafts verify",
     "families": "Scan angles chunk_length turn",
     "layers": "causal_convolution",
     "naming": "Naming",
@@ -174,7 +174,7 @@ _MODULES = {
         "FIELDS TORCH_TYPES by_layer bytes_of collect is_of_spec moved pack packed part_bytes"
         " part_tensors rounded tensor_over unpack"
     ),
-    "turns": "TurnRows prefill_turn read_turn restore_turn turn_layer",
+    "decoding.turns": "TurnRows prefill_turn read_turn restore_turn turn_layer",
 }
 
 

@@ -19,9 +19,9 @@ from spliced_connector.model import PlanError, Span, SpanKind
 from spliced_connector.walk import families
 from spliced_connector.walk.base import Architecture
 from spliced_connector.walk.context import Context
+from spliced_connector.walk.decoding.turns import TurnRows, turn_layer
 from spliced_connector.walk.rows import SplicedRows
 from spliced_connector.walk.run import Walk
-from spliced_connector.walk.turns import TurnRows, turn_layer
 
 
 @dataclass(frozen=True, slots=True)
