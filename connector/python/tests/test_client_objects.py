@@ -390,6 +390,19 @@ def test_a_layout_of_the_daemon_that_differs_is_a_refusal(
     assert model.match(keys=[bytes(32)]).trouble
 
 
+def test_the_log_says_once_why_nothing_is_stored(
+    daemon: Daemon, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = connect(daemon.socket, tenants=(("small", ""),)).model(SMALL)
+    refused = [model.publish([new_segment(model, 1000, seed)]) for seed in range(2)]
+    assert refused == [[Code.QUOTA], [Code.QUOTA]]
+    said = [r.getMessage() for r in caplog.records if "are not stored" in r.getMessage()]
+    assert said == [
+        "segments or checkpoints are not stored: the tenant is over its quota"
+        " (0.0 of 32.0 MiB in use in the public pool, 0.0 of 32.0 MiB in use in the private pool)"
+    ]
+
+
 def test_stats(daemon: Daemon, connect: Connect) -> None:
     client = connect(daemon.socket)
     assert len(client.stats()) > 20
