@@ -43,6 +43,8 @@ from spliced_connector.hf.turns import Drafted, Reading, with_answer
 from spliced_connector.hf.weights import Weights
 from spliced_connector.hf.worker import Worker
 from spliced_connector.model import Plan, divide
+from spliced_connector.serving.composing import Composed
+from spliced_connector.serving.settings import Compute
 from spliced_connector.walk import (
     Architecture,
     Context,
@@ -89,7 +91,9 @@ class HFSettings:
     turn; exact states only, and mode `prefix`.
     in_place: attention reads spliced segments in the daemon's memory, so that all requests of a
     process share one copy; a request then holds leases for as long as its cache. It pays where many
-    requests at once have segments in common.
+    requests at once have segments in common. compute: where leased segments in memory of the host
+    are put in place, "engine" in this process, "daemon" by the daemon's kernels, "auto" where five
+    walks were quicker.
     """
 
     seam_tokens: int = 8
@@ -104,6 +108,7 @@ class HFSettings:
     device_is_host_memory: bool = False
     in_place: bool = False
     resume: bool = True
+    compute: Literal["auto", "daemon", "engine"] = "auto"
 
 
 @dataclass
@@ -182,8 +187,16 @@ class SplicedTransformers:
             on_host = settings.device_is_host_memory
             lent = Lent(arch, client, spliced, model.device, is_host_memory=on_host)
             in_place = settings.in_place and self._reads_pages(arch)
-            ends, resume = _answer_ends(model), settings.resume
-            self._reuse = Reuse(arch, spliced, model.device, ends, lent, in_place, resume)
+            self._reuse = Reuse(
+                arch,
+                spliced,
+                model.device,
+                _answer_ends(model),
+                lent,
+                in_place,
+                settings.resume,
+                Compute(settings.compute),
+            )
             self._watch = Watch(arch, spliced, settings.canary_share, settings.canary_bound)
         except (UnsupportedError, ProfileError) as err:
             self.inert = str(err)
@@ -382,6 +395,11 @@ class SplicedTransformers:
         """Why no memory of the model's GPU is used; empty when some is."""
         reuse = self._serving()
         return self.inert if reuse is None or reuse.lent is None else reuse.lent.why()
+
+    @property
+    def composed(self) -> Composed:
+        """How often leased segments were put in place by the daemon, and how often here."""
+        return Composed() if self._reuse is None else self._reuse.composer.count
 
     def worker(self) -> Worker:
         """Lets engines of other nodes have segments computed here, in steps of the caller's."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from spliced_connector.client import (
@@ -32,7 +33,8 @@ from spliced_connector.model import (
     make_plan,
     turn_ends,
 )
-from spliced_connector.walk import Captured, Context, GoneError, prefill, prefill_turn, splice_long
+from spliced_connector.serving.composing import DamagedError
+from spliced_connector.walk import Captured, Context, GoneError, pieces, prefill, prefill_turn
 
 log = logging.getLogger("spliced")
 
@@ -157,20 +159,24 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     choices, elsewhere = _together(reuse, kept, prompt, choices, others)
     taken = time.monotonic()
     held, pages = reuse.acquire(prompt, choices)
-    loan = None
+    loan = placement = None
     try:
-        segments = reuse.tensors(prompt, held, pages is not None, request.max_error)
-        segments.update((piece.index, captured) for piece, captured in kept.segments)
-        choices = _without_misses(choices, segments)
+        placement = reuse.placement(prompt, held, pages is not None, request.max_error)
+        placement.own.update((piece.index, captured) for piece, captured in kept.segments)
+        choices = _without_misses(choices, placement)
         plan = make_plan(prompt, context.tokens, choices)
         spans = _until(plan.spans, request.upto)
-        placing = reuse.placing(held)
-        hidden = splice_long(reuse.arch, ids, spans, segments, context, placing, pages)
+        hidden, every = None, torch.tensor(ids, device=reuse.device)
+        for walk in pieces(spans):
+            hidden = placement.splice(every, walk, context, pages)
         loan = kept.loan = reuse.lend(held, taken, context)
     except (SplicedError, GoneError) as err:
         raise UnreliableError(f"segments on the GPU: {err}") from err
+    except DamagedError as err:
+        raise UnreliableError(f"a leased segment: {err}") from err
     finally:
-        segments = {}
+        if placement is not None:
+            placement.clear()
         good = reuse.release(held) if loan is None else loan.good
     if good:
         reuse.count(held)
@@ -235,9 +241,7 @@ def _together(
     return choices, frozenset(piece.index for piece in prompt.pieces if piece.key in away)
 
 
-def _without_misses(
-    choices: tuple[Choice, ...], segments: Mapping[int, Captured]
-) -> tuple[Choice, ...]:
+def _without_misses(choices: tuple[Choice, ...], segments: Container[int]) -> tuple[Choice, ...]:
     """Choices without the hits that came to nothing: those are computed in context.
 
     With one of them go the segments that were run alone, because the daemon may have switched

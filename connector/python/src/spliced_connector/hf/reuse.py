@@ -43,10 +43,13 @@ from spliced_connector.hf.device import Lent, Placing, Reader
 from spliced_connector.hf.paged import LIFE, Loan
 from spliced_connector.hf.turns import Turn, Turns, most_rows
 from spliced_connector.model import NOTHING, Choice, Piece, Prompt
+from spliced_connector.serving.composing import Composer, Placement
+from spliced_connector.serving.settings import Compute
 from spliced_connector.walk import (
     Architecture,
     Captured,
     Context,
+    Copies,
     Pages,
     capture,
     checkpoint_parts,
@@ -54,7 +57,6 @@ from spliced_connector.walk import (
     restore,
     restore_turn,
     rounded,
-    unpack,
 )
 
 log = logging.getLogger("spliced")
@@ -156,10 +158,13 @@ class Reuse:
         lent: Lent | None = None,
         in_place: bool = False,
         resume: bool = False,
+        compute: Compute = Compute.ENGINE,
     ) -> None:
         """ends: the tokens that end an answer. lent: memory of the model's GPU, None for never.
         in_place: the rows of segments are read where they lie. resume: rows of turns are kept, and
-        continued from."""
+        continued from. compute: where leased segments are put in place that are in memory of the
+        host."""
+        self.composer = Composer(arch, model, Copies(device), compute)
         self.in_place = in_place
         self._refused = False
         self.lent = lent
@@ -403,12 +408,12 @@ class Reuse:
         reader = self.lent.reader(there)
         return None if reader is None else Pages(self.device, reader)
 
-    def tensors(
+    def placement(
         self, prompt: Prompt, held: dict[int, Leased], in_place: bool, max_error: float | None
-    ) -> dict[int, Captured]:
-        """Leased segments as tensors over the leased memory, or as far as `placing` leaves them to
-        the walk; one that cannot be read, or is farther off than that, is no hit."""
-        out = {}
+    ) -> Placement:
+        """Leased segments, to be put in place by the daemon or here; one that cannot be read, or is
+        farther off than that, is no hit."""
+        out = Placement(self.composer, self.placing(held))
         for index, segment in held.items():
             spec = prompt.pieces[index].spec
             try:
@@ -417,9 +422,9 @@ class Reuse:
                 if max_error is not None and not segment.layout.within(max_error):
                     continue
                 if isinstance(segment, Segment):
-                    out[index] = unpack(self.profile, spec, segment)
+                    out.lease(index, spec, segment)
                 elif self.lent is not None:
-                    out[index] = self.lent.captured(spec, segment, in_place)
+                    out.own[index] = self.lent.captured(spec, segment, in_place)
             except (SplicedError, ValueError) as err:
                 log.warning("segment %s not used: %s", segment.key.hex()[:16], err)
         return out

@@ -19,6 +19,7 @@ from spliced_connector import __version__
 from spliced_connector.client import Accept, Client, Model
 from spliced_connector.model import Identity, Kind, Piece
 from spliced_connector.segments import Finder
+from spliced_connector.serving.composing import Composer
 from spliced_connector.serving.decider import Decider
 from spliced_connector.serving.job import LostError, Means, Pace
 from spliced_connector.serving.modules import eager
@@ -102,7 +103,15 @@ class Reuse:
         self._teller = Teller(self.model, self.tally)
         walked = arch or cast(Architecture, Bare(engine.identity, self._dtype()))
         patience = settings.load_ms / 1000
-        self._means = Means(walked, slots.copies, self.model, self._publish, patience)
+        composer = Composer(
+            walked,
+            self.model,
+            slots.copies,
+            settings.compute,
+            wait=settings.timeout_ms / 1000,
+            tally=self.tally,
+        )
+        self._means = Means(composer, self._publish, patience)
         self._watch: Watch | None = None
         if arch is not None:
             self._watch = Watch(arch, self.model, self.tally, settings.canary_bound)

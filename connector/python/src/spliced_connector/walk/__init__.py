@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         restore_turn,
         turn_layer,
     )
-    from spliced_connector.walk.families import Scan, angles, chunk_length, turn
+    from spliced_connector.walk.families import Scan, angles, chunk_length, compose, turn
     from spliced_connector.walk.layers import causal_convolution
     from spliced_connector.walk.naming import Naming
     from spliced_connector.walk.paged import (
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from spliced_connector.walk.run import (
         PREFILL_ROWS,
         advance_mixers,
+        pieces,
         prefill,
         splice,
         splice_long,
@@ -124,6 +125,7 @@ __all__ = [
     "child",
     "chunk_length",
     "collect",
+    "compose",
     "grouped",
     "is_of_spec",
     "logit_error",
@@ -132,6 +134,7 @@ __all__ = [
     "packed",
     "part_bytes",
     "part_tensors",
+    "pieces",
     "prefill",
     "prefill_turn",
     "ranges",
@@ -161,7 +164,7 @@ _MODULES = {
     "context": "Context LayerContext",
     "copies": "Copies ToHost",
     "decoding.drafts": "Drafts verify",
-    "families": "Scan angles chunk_length turn",
+    "families": "Scan angles chunk_length compose turn",
     "layers": "causal_convolution",
     "naming": "Naming",
     "paged": "GoneError PagedRows Pages Place RowsAt Stretch",
@@ -169,7 +172,7 @@ _MODULES = {
     "reading": "UnsupportedError child",
     "registry": "architecture",
     "rows": "Rows ranges",
-    "run": "PREFILL_ROWS advance_mixers prefill splice splice_long",
+    "run": "PREFILL_ROWS advance_mixers pieces prefill splice splice_long",
     "segments": (
         "FIELDS TORCH_TYPES by_layer bytes_of collect is_of_spec moved pack packed part_bytes"
         " part_tensors rounded tensor_over unpack"
