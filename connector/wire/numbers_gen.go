@@ -25,7 +25,6 @@ const (
 	MaxSpans           = 2048    // spans of a plan
 	MaxBlocks          = 24576   // entries of an engine's block table
 	MaxPacked          = 1048576 // bytes that say how packed parts are laid out, of all rows of one reply
-	MaxTable           = 12288   // entries of all block tables in one reply
 	MaxPositions       = 1024    // checkpoints that one advice names
 	MaxSamples         = 1024    // measured prefills in one advise
 	MaxWays            = 8       // ways to serve a prompt

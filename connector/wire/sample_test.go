@@ -154,7 +154,7 @@ func (g numbers) request(op Op, n int) Message {
 	case OpMatch:
 		return &MatchRequest{Profile: 9, Accept: AcceptExact | AcceptSpliced, Positions: g.u32s(n), Prefixes: g.hashes(n), Keys: g.hashes(n + 1)}
 	case OpAcquire:
-		return &AcquireRequest{Profile: 9, Rank: 1, TTLMs: 30_000, BlockTokens: 16, Digests: 1, All: 1, Keys: g.hashes(n)}
+		return &AcquireRequest{Profile: 9, Rank: 1, TTLMs: 30_000, Digests: 1, All: 1, Keys: g.hashes(n)}
 	case OpReserve:
 		return &ReserveRequest{Profile: 9, Rank: 1, Keys: g.hashes(n), Roles: g.u8s(n), Heads: g.u32s(n), Tails: g.u32s(n), Tokens: g.u32s(n), TokenOff: g.u64s(n)}
 	case OpCommit:
@@ -251,11 +251,9 @@ func (g numbers) reply(op Op, n int) Message {
 	case OpAcquire, OpAcquireDevice:
 		extents, e := g.split(n)
 		digests, d := g.split(n)
-		blocks, b := g.split(n)
 		return &AcquireReply{
 			Codes: g.u16s(n), Leases: g.u64s(n), Bytes: g.u64s(n), Begins: g.u32s(n), Tokens: g.u32s(n),
 			ExtentCount: extents, ExtentOff: g.u64s(e), ExtentLen: g.u64s(e), DigestCount: digests, Digest: g.u64s(d),
-			BlockCount: blocks, Block: g.u64s(b),
 		}
 	case OpReserve, OpSave:
 		return &ReserveReply{Codes: g.u16s(n), Reservations: g.u64s(n), Bytes: g.u64s(n)}

@@ -195,7 +195,8 @@ def measure(
     """Walks of one prompt, both ways in turn."""
     tokens = PLANS[plan] * length
     total = tokens + QUESTION
-    ids = torch.randint(3, VOCABULARY, (total,), generator=torch.Generator().manual_seed(length))
+    seed = torch.Generator().manual_seed(length + PLANS[plan])  # no two prompts begin alike
+    ids = torch.randint(3, VOCABULARY, (total,), generator=seed)
     cuts = list(range(0, tokens + 1, length))
     engines["engine"].prefill(ids, cuts, "splice")
     wall: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -211,9 +212,9 @@ def measure(
             if trial:  # the first one touches the memory
                 wall[way].append(1e3 * walks.seconds)
                 spent[way].append(1e3 * walks.spent)
-    refused = engines["daemon"].composed.refused
-    if refused:
-        raise RuntimeError(f"the daemon has refused {refused} walks")
+    count = engines["daemon"].composed
+    if count.refused or count.engine or engines["engine"].composed.daemon:
+        raise RuntimeError(f"walks were not done as they were to be: {count}")
     off = (logits["daemon"] - logits["engine"]).norm() / logits["engine"].norm()
     return {
         "plan": plan,

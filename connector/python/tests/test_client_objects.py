@@ -199,21 +199,6 @@ def test_all_or_none(daemon: Daemon, connect: Connect) -> None:
     assert release_all(together) == [True] * 3
 
 
-def test_block_tables_point_at_rows(daemon: Daemon, connect: Connect) -> None:
-    client = connect(daemon.socket)
-    model = client.model(SMALL)
-    key, _ = publish_one(model, 64)
-    (segment,) = model.acquire([key], block_tokens=16)
-    assert segment is not None
-    k = next(i for i, part in enumerate(segment.layout.parts) if part.kind == "K")
-    row = segment.layout.parts[k].nbytes // segment.tokens
-    blocks = -(-segment.tokens // 16)
-    assert len(segment.blocks) == 2 * blocks
-    steps = {b - a for a, b in zip(segment.blocks, segment.blocks[1:blocks], strict=False)}
-    assert steps == {16 * row}
-    assert segment.release()
-
-
 def test_a_chain_of_checkpoints(daemon: Daemon, connect: Connect) -> None:
     model = connect(daemon.socket).model(SMALL, block_tokens=16)
     prompt = ids(100)

@@ -16,7 +16,6 @@ var constants = []Constant{
 	{Name: "MaxSpans", Value: 2048, Bound: true, Doc: "spans of a plan"},
 	{Name: "MaxBlocks", Value: 24 << 10, Bound: true, Doc: "entries of an engine's block table"},
 	{Name: "MaxPacked", Value: 1 << 20, Bound: true, Doc: "bytes that say how packed parts are laid out, of all rows of one reply"},
-	{Name: "MaxTable", Value: 12 << 10, Bound: true, Doc: "entries of all block tables in one reply"},
 	{Name: "MaxPositions", Value: 1024, Bound: true, Doc: "checkpoints that one advice names"},
 	{Name: "MaxSamples", Value: 1024, Bound: true, Doc: "measured prefills in one advise"},
 	{Name: "MaxWays", Value: 8, Bound: true, Doc: "ways to serve a prompt"},
