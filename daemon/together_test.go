@@ -34,7 +34,7 @@ func wantCodes(t *testing.T, r *wire.AcquireReply, want ...wire.Code) {
 func (r *running) leases() uint64 { return r.store.Counters().Leases }
 
 // What lies on disk and does not fit beside what is leased is refused together,
-// without a read or an eviction, until somebody lets go.
+// without a read or an eviction, until a lease is released.
 func TestAllOrNoneWaitsForRoomOutside(t *testing.T) {
 	leakCheck(t)
 	s := startSlow(t, small)

@@ -19,7 +19,7 @@ func TestAliasedPagesStayWhileOneLeaseLives(t *testing.T) {
 		t.Fatalf("%v and %v", one.Extents, two.Extents)
 	}
 	b.must(c.Release(one.Lease))
-	b.must(b.Evict(p.key)) // nobody finds it any more
+	b.must(b.Evict(p.key)) // no lookup finds it any more
 	got := b.load(gpuipc.Ref{Region: b.Arena(), Extents: two.Extents})
 	if want := contentOf(p, 0); !bytes.Equal(got, want) {
 		t.Fatal("other bytes under a lease")

@@ -124,7 +124,7 @@ func (t *task) withhold(out *wire.MatchReply, n int) {
 	}
 }
 
-// acquireRowBytes is what one row takes beside its extents and digests, and
+// acquireRowBytes is the size of a row without its extents and digests, and
 // acquireFixed bounds counts and padding of the twelve columns and what a section
 // begins with.
 const (
@@ -132,7 +132,7 @@ const (
 	acquireFixed    = 12*(8+7) + 16
 )
 
-// room is what is left of a reply frame for extents, digests and packed layouts.
+// room counts the space left in a reply frame for extents, digests and packed layouts.
 type room struct{ bytes, extents, digests, packed int }
 
 func newRoom(rows int) room {

@@ -10,14 +10,14 @@ from spliced_connector.wire import Op, StatsReply, StatsRequest
 
 
 def figures(attachment: Attachment, seconds: float) -> dict[str, float]:
-    """Asks for them, within so many seconds. Raises `SplicedError`."""
+    """Asks for them; the daemon has `seconds` to answer. Raises `SplicedError`."""
     call = Call(Op.STATS, time.monotonic() + seconds, Late())
     reply = attachment.exchange.request(call, StatsRequest(), StatsReply)
     return dict(zip(reply.names, reply.values, strict=True))
 
 
 def pools(told: dict[str, float]) -> str:
-    """What of them explains that nothing more is stored; empty where they do not say it."""
+    """Returns the use of both pools for a log line, empty if the figures lack it."""
     lines = []
     for name in ("public", "private"):
         used = told.get(f"pool_{name}_used_bytes")

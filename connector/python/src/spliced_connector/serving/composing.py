@@ -148,7 +148,7 @@ class DaemonPlacer:
         computed: tuple[Tensor, Tensor] | None,
         state: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """As `compose`, of a layer whose state behind the last segment is there."""
+        """As `compose`, for a layer that `assemble` has composed already."""
         none = state.new_empty((0, *state.shape))
         if spans[-1].end < self._end:
             return state, none
@@ -256,7 +256,7 @@ class Composer:
         self._asked_again = 0.0
 
     def walked(self, way: Compute) -> None:
-        """A walk with leased segments was done that way."""
+        """Counts a walk with leased segments."""
         self._counted(way.value)
 
     def _counted(self, name: str) -> None:
@@ -270,14 +270,14 @@ class Composer:
         return self._clock() < self._asked_again
 
     def refused(self, why: RefusedError) -> None:
-        """The daemon has failed a walk."""
+        """Counts a walk that the daemon failed, and pauses requests to it."""
         self._counted("refused")
         self._asked_again = self._clock() + PAUSE
         # The error itself would keep what was leased mapped, for as long as there is the record.
         log.warning("segments composed by the engine, the daemon did not: %s", str(why))
 
     def tried(self, engine: float, daemon: float) -> None:
-        """A walk was done both ways, in so many seconds each."""
+        """Records the seconds of a walk that was done both ways, and chooses after `TRIALS`."""
         self._trials.append((engine, daemon))
         if len(self._trials) < TRIALS:
             return
@@ -293,7 +293,7 @@ class Composer:
 
     @property
     def daemon_first(self) -> bool:
-        """In which order the next trial is done."""
+        """Whether the next trial begins with the daemon: they alternate."""
         return len(self._trials) % 2 == 1
 
 
@@ -332,7 +332,7 @@ class Placement:
         return self._read[index]
 
     def clear(self) -> None:
-        """Lets go of everything; views of a lease must not outlive it."""
+        """Drops everything; views of a lease must not outlive it."""
         for those in (self._held, self._specs, self._read, self.own):
             those.clear()
 
