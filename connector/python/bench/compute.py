@@ -287,7 +287,9 @@ def write(path: Path | None, trials: int, rows: list[dict[str, Any]]) -> None:
         "trials": trials,
         "rows": rows,
     }
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    lines = ",\n".join("  " + json.dumps(row) for row in rows)
+    text = json.dumps({**found, "rows": []}, indent=1)
+    path.write_text(text.replace("[]", f"[\n{lines}\n ]") + "\n")
 
 
 def machine() -> str:

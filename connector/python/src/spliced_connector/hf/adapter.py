@@ -108,7 +108,7 @@ class HFSettings:
     device_is_host_memory: bool = False
     in_place: bool = False
     resume: bool = True
-    compute: Literal["auto", "daemon", "engine"] = "auto"
+    compute: Literal["auto", "daemon", "engine"] = "engine"
 
 
 @dataclass

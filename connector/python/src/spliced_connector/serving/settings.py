@@ -106,7 +106,7 @@ class ServingSettings:
     measured: bool = True
     """Whether segments that are held are used only where the engine was not measured to be quicker
     without them, mode splice. False: where a fixed guess says so."""
-    compute: Compute = Compute.AUTO
+    compute: Compute = Compute.ENGINE
     """Where held segments are put in place, mode splice on a CPU: "engine" in the engine's process,
     "daemon" by the daemon's kernels, "auto" where five walks were quicker."""
     canary_share: float = 0.01
