@@ -76,6 +76,7 @@ def engine(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "mode": "splice",
         "find": ["known", "chunks"],
         "measured": False,
+        "compute": "daemon",
         "canary_share": 0.0,
         "chunk_mean": 128,
         "chunk_most": 256,
@@ -130,10 +131,10 @@ def spliced(engine: Engine, daemon: Daemon, ids: Sequence[int], cuts: Sequence[i
     return found[-1]
 
 
-def reserved(daemon: Daemon) -> int:
-    """How often room for a segment was asked for."""
-    metrics = daemon.metrics().items()
-    return int(sum(n for name, n in metrics if "requests_total" in name and 'op="reserve"' in name))
+def asked_for(daemon: Daemon, operation: str) -> int:
+    """How often the daemon was asked for an operation."""
+    metrics, op = daemon.metrics().items(), f'op="{operation}"'
+    return int(sum(n for name, n in metrics if "requests_total" in name and op in name))
 
 
 NONE: dict[str, object] = {"find": []}
@@ -151,6 +152,7 @@ def test_its_tokens_are_those_of_transformers(engine: Engine, model: torch.nn.Mo
 def test_a_splice_is_that_of_the_library(
     engine: Engine, model: torch.nn.Module, daemon: Daemon
 ) -> None:
+    """The daemon composes for the engine, torch for the library."""
     client = Client(Options(socket=daemon.socket, name="test"))
     assert client.wait_attached(5.0)
     library = SplicedTransformers(model, client, Naming(weights_digest(MODEL)))
@@ -166,6 +168,9 @@ def test_a_splice_is_that_of_the_library(
             assert abs(float(want.max()) - answer.logprobs[0]) < NEAR
             assert first.reused > 0, "it finds what SGLang has captured"
             assert first.captured == 0
+        assert library.composed.daemon == 0
+        assert asked_for(daemon, "compose") > 0
+        assert asked_for(daemon, "rotate") > 0
     finally:
         client.close()
 
@@ -199,7 +204,7 @@ def test_requests_at_once_publish_their_segments_once(engine: Engine, daemon: Da
     for seed in range(500, 600, 10):
         parts = [draw(seed + i, 400) for i in range(2)]
         prompts = [[*parts[0], *parts[1], *draw(seed + i, 15)] for i in range(2, 6)]
-        before = reserved(daemon)
+        before = asked_for(daemon, "reserve")
         asked = [engine.begin(ids, [0, 400, 800]) for ids in prompts]
         told = [engine.take(number).told for number in asked]
         engine.ask(draw(seed + 6, 300), said=NONE)  # publishing goes on meanwhile
@@ -210,8 +215,8 @@ def test_requests_at_once_publish_their_segments_once(engine: Engine, daemon: Da
         pytest.fail(f"not all are spliced: {told}")
     # Whoever was to capture them too took what the first one had captured.
     assert any(one["captured"] == 2 for one in told)
-    until(lambda: reserved(daemon) >= before + 2)
-    assert reserved(daemon) == before + 2, told
+    until(lambda: asked_for(daemon, "reserve") >= before + 2)
+    assert asked_for(daemon, "reserve") == before + 2, told
 
 
 def test_chunks_are_found_by_the_server(engine: Engine) -> None:
