@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/connector"
-	"github.com/spliced-kv/spliced/connector/refengine"
+	"github.com/spliced-kv/spliced/scripts/lab/refengine"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 

@@ -34,7 +34,7 @@ from spliced_connector.model import (
     turn_ends,
 )
 from spliced_connector.serving.composing import DamagedError
-from spliced_connector.walk import Captured, Context, GoneError, pieces, prefill, prefill_turn
+from spliced_connector.walk import Context, GoneError, pieces, prefill, prefill_turn
 
 log = logging.getLogger("spliced")
 
