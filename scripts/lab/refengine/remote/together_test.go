@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/connector"
-	"github.com/spliced-kv/spliced/scripts/lab/refengine"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/scripts/lab/refengine"
 )
 
 // One key that is not held keeps the others from being leased.
