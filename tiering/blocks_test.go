@@ -155,27 +155,3 @@ func TestBlockTableDoesNotAllocate(t *testing.T) {
 		t.Errorf("%g allocations", n)
 	}
 }
-
-// 24 parts of 128 blocks, as of 2,048 tokens in a model with 12 attention layers.
-func BenchmarkBlockTable(b *testing.B) {
-	id := hybrid(1)
-	attention := id.Layers[1]
-	id.Layers = nil
-	for range 12 {
-		id.Layers = append(id.Layers, attention)
-	}
-	x := newBench(b, id)
-	c := x.NewSession("c")
-	p := x.mid(1, 2048+16, 8)
-	x.publish(c, p)
-	row := x.acquire(c, 0, p)
-	var dst []uint64
-	b.ReportAllocs()
-	for b.Loop() {
-		var err error
-		if dst, err = x.geometry().BlockTable(row.Tokens, "", row.Extents, 16, dst[:0]); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportMetric(float64(len(dst)), "entries")
-}

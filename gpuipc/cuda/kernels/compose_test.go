@@ -485,13 +485,3 @@ func TestComposeRefuses(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkCompose(b *testing.B) {
-	jobs := layers(30, 5, shape{kernel.Dense, 32, 128, 128}, kernel.F16, kernel.F32, 0)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := Compose(jobs); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
