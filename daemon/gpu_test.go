@@ -336,6 +336,14 @@ func TestPlansOfDeviceLeasesRunOnTheDevice(t *testing.T) {
 	if !bytes.Equal(rotated(a, c.private.Bytes()), rotated(c.lease(first), c.slots.Bytes())) {
 		t.Error("rows on the device differ from those in memory")
 	}
+	assembled := func(lease uint64, region []byte) []byte {
+		var out wire.RotateReply
+		c.call(wire.OpAssemble, &wire.AssembleRequest{RotateRequest: wire.RotateRequest{Profile: c.profile, Layer: wire.AllLayers, Dest: wire.DestSlot, Plan: onePlan(lease, first, 6)}}, &out)
+		return bytes.Clone(region[out.Off:][:out.Bytes])
+	}
+	if !bytes.Equal(assembled(a, c.private.Bytes()), assembled(c.lease(first), c.slots.Bytes())) {
+		t.Error("a checkpoint that is assembled on the device differs from that in memory")
+	}
 	c.close()
 	r.deviceAtRest()
 }
