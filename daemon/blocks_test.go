@@ -37,10 +37,7 @@ func (r *running) leases() uint64 { return r.store.Counters().Leases }
 
 func TestBlocksOfAReplyAreTheRowsPublished(t *testing.T) {
 	leakCheck(t)
-	r := startDaemon(t, testConfig(t), nil)
-	c := attach(t, r.Socket())
-	p := testProfile(1)
-	c.register(p)
+	r, c, p := startClient(t, testConfig(t), nil)
 	docs := []*document{newDocument(p, nil, 1, 100, profile.RoleMid), newDocument(p, nil, 2, 33, profile.RoleFirst)}
 	for _, d := range docs {
 		c.publish(d)
@@ -80,10 +77,7 @@ func TestBlocksOfAReplyAreTheRowsPublished(t *testing.T) {
 // fits no frame is full, and together all is full.
 func TestTablesThatDoNotFitAFrame(t *testing.T) {
 	leakCheck(t)
-	r := startDaemon(t, testConfig(t), nil)
-	c := attach(t, r.Socket())
-	p := testProfile(1)
-	c.register(p)
+	r, c, p := startClient(t, testConfig(t), nil)
 	var docs []*document
 	for seed := range uint64(4) {
 		docs = append(docs, newDocument(p, nil, seed, 2000, profile.RoleFirst))

@@ -68,10 +68,7 @@ func (c *rawClient) replay(p *profile.Profile, buffer uint64, token int, flush u
 // filled is a client with a buffer of zero states, eight accepted rows and two
 // drafts.
 func filled(t *testing.T, device gpuipc.Device) (*running, *rawClient, *profile.Profile, uint64) {
-	r := startDaemon(t, testConfig(t), device)
-	p := testProfile(1)
-	c := attach(t, r.Socket())
-	c.register(p)
+	r, c, p := startClient(t, testConfig(t), device)
 	b := c.openBuffer(0, 0, 12)
 	c.appendRows(p, b, 0, 0, 8)
 	c.accept(b, 8)

@@ -429,28 +429,6 @@ func TestWithoutAUsableGPUTheDaemonServesFromMemory(t *testing.T) {
 	r.atRest()
 }
 
-func TestALostDeviceIsATierLess(t *testing.T) {
-	leakCheck(t)
-	config := deviceConfig(t)
-	config.AdminSocket = ""
-	r, double := startDouble(t, config)
-	p := testProfile(1)
-	c := attachDouble(t, r.Socket())
-	c.register(p)
-	d, other := newDocument(p, nil, 1, 64, profile.RoleFirst), newDocument(p, nil, 2, 64, profile.RoleFirst)
-	c.publish(d)
-	c.publish(other)
-	c.release(c.deviceLease(d))
-	double.Lose()
-	if got := c.acquireDevice(1, other.key); wire.Code(got.Codes[0]) == wire.OK {
-		t.Error("a lease on a lost device")
-	}
-	eventually(t, "the check says so", func() bool { return r.check(t, "hbm").State == api.CheckDegraded })
-	c.release(c.lease(d), c.lease(other))
-	c.close()
-	r.deviceAtRest()
-}
-
 // A buffer that is opened over a device lease is replayed on the device, to what
 // the same buffer in memory is replayed to.
 func TestBuffersOverDeviceLeasesLieOnTheDevice(t *testing.T) {
