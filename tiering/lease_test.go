@@ -20,26 +20,6 @@ func bounds(leases int) option {
 	return func(c *Config) { c.MaxLeases = leases }
 }
 
-func TestLeaseEndsByRelease(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("c")
-	p := b.mid(1, 64, 8)
-	b.publish(c, p)
-	first, second := b.lease(c, p), b.lease(c, p)
-	if first == second {
-		t.Fatal("two leases share an id")
-	}
-	b.must(c.Release(first))
-	b.wantErr(c.Release(first), tier.ErrGone)
-	if pool := b.Pools()[0]; pool.LeasedBytes != b.cost(p) {
-		t.Fatalf("%d bytes leased while a lease lives", pool.LeasedBytes)
-	}
-	b.must(c.Release(second))
-	if pool := b.Pools()[0]; pool.LeasedBytes != 0 || b.Counters().Leases != 0 {
-		t.Fatalf("%d bytes leased after the last release", pool.LeasedBytes)
-	}
-}
-
 func TestLeaseOfAnotherSessionIsGone(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c, d := b.NewSession("c"), b.NewSession("d")
@@ -131,23 +111,6 @@ func TestExpiredLeaseIsQuarantinedUntilRelease(t *testing.T) {
 	}
 }
 
-func TestQuarantinedSegmentIsNotEvicted(t *testing.T) {
-	b := newBench(t, hybrid(1), poolOf(2))
-	c := b.NewSession("c")
-	old, next := b.mid(1, 64, 8), b.mid(2, 64, 8)
-	b.publish(c, old)
-	id := b.lease(c, old)
-	b.publish(c, next)
-	b.clock.advance(time.Hour)
-	b.Sweep()
-	b.publish(c, b.mid(3, 64, 8)) // old is the least recently used, next leaves
-	b.wantHit(old)
-	b.wantMiss(next, tier.ReasonEvicted)
-	if row := b.acquire(c, 0, old); !row.Hit || row.Lease == id {
-		t.Fatalf("a segment with an expired lease cannot be leased again: Hit %v, want true; Lease %v, want other than %v", row.Hit, row.Lease, id)
-	}
-}
-
 // poolOf makes the public pool hold n segments of 64 tokens of hybrid(1), with
 // their token ids.
 func poolOf(n int64) option {
@@ -179,24 +142,6 @@ func TestLeaseTimeIsCutToTheMaximum(t *testing.T) {
 	if n := b.Counters().LeasesExpired; n != 1 {
 		t.Fatalf("%d leases expired after the maximum of an hour", n)
 	}
-}
-
-func TestLeasesOfASessionAreBounded(t *testing.T) {
-	b := newBench(t, hybrid(1), bounds(2))
-	c := b.NewSession("c")
-	p := b.mid(1, 64, 8)
-	b.publish(c, p)
-	id := b.lease(c, p)
-	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantA, Keys: [][32]byte{p.key, p.key, {1}}}, nil)
-	b.must(err)
-	b.must(rows[0].Err)
-	b.wantErr(rows[1].Err, tier.ErrBusy)
-	if rows[2].Hit || rows[2].Err != nil || rows[2].Reason != tier.ReasonUnknown {
-		t.Fatalf("the row after a refusal: %v, want not rows[2].Hit, rows[2].Err == nil, rows[2].Reason == tier.ReasonUnknown", rows[2])
-	}
-	b.lease(b.NewSession("d"), p)
-	b.must(c.Release(id))
-	b.lease(c, p)
 }
 
 func TestSessionCloseGivesEverythingBack(t *testing.T) {
