@@ -84,9 +84,9 @@ func BenchmarkCopyDigests(b *testing.B) {
 	}
 }
 
-// BenchmarkComposePacked composes as BenchmarkCompose does, out of parts as they were written
-// and of the same ones packed, by turns: of heads that forget nothing, and of some that keep
-// nothing of what was before.
+// BenchmarkComposePacked composes many steps out of parts as they were written and out of the
+// same ones packed, by turns: of heads that forget nothing, and of some that keep nothing of
+// what was before.
 func BenchmarkComposePacked(b *testing.B) {
 	const heads, dk, dv, steps = 32, 128, 128, 40 // more than the processor's caches hold
 	const tBytes, sBytes = heads * dk * dk * 2, heads * dk * dv * 4
