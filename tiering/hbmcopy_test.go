@@ -129,6 +129,22 @@ func TestACopyGoesWithItsObject(t *testing.T) {
 	}
 }
 
+// What engines read in HBM is in use in memory too.
+func TestUsesOfACopyCountForItsObject(t *testing.T) {
+	b := newBench(t, hybrid(1), poolOf(2), inHBM(t, ofHostDevices, 8<<20, 8<<20))
+	c := b.NewSession("c")
+	read, other := b.mid(1, 64, 8), b.mid(2, 64, 8)
+	b.publish(c, read)
+	b.must(c.Release(b.raise(c, read, 0).Lease))
+	b.publish(c, other)
+	b.must(c.Release(b.raise(c, read, 0).Lease))
+	b.publish(c, b.mid(3, 64, 8))
+	b.wantMiss(other, tier.ReasonEvicted)
+	if got := b.status(read); got.Place != tier.PlaceHBM {
+		t.Errorf("what is read in HBM: status %v, place %v", got.Status, got.Place)
+	}
+}
+
 // With one it stays while the entry does that was there when its object left.
 func TestACopyOutlivesItsObjectOnDisk(t *testing.T) {
 	x := newTwoAndHBM(t, hybrid(1))
