@@ -3,7 +3,6 @@ package connector
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -18,10 +17,6 @@ type AcquireOptions struct {
 	// more than the daemon's bound is ErrInvalid.
 	TTL     time.Duration
 	Digests bool // ask for digests, so that Read and Verify can check
-
-	// BlockTokens asks for block tables of an engine whose blocks have so many
-	// tokens; 0 = none. Of Acquire only.
-	BlockTokens int
 
 	// All leases every key or none. Without room for all of them beside what is
 	// leased, every row is ErrFull or ErrBusy, and nothing was evicted or read
@@ -51,7 +46,6 @@ type Lease struct {
 	Begin  int // first interior token, local to the segment
 	Tokens int // interior tokens
 	packed profile.Packed
-	table  blockTable
 }
 
 // Release gives the lease back. Its memory must not be used any more. The first
@@ -101,8 +95,8 @@ func (m *Model) Acquire(ctx context.Context, keys []profile.SegmentKey, o Acquir
 		return nil, err
 	}
 	defer r.a.Release()
-	if o.BlockTokens < 0 || o.BlockTokens > math.MaxInt32 || o.All && len(keys) > wire.MaxKeys {
-		return nil, invalid("acquire: blocks of %d tokens, %d keys together", o.BlockTokens, len(keys))
+	if o.All && len(keys) > wire.MaxKeys {
+		return nil, invalid("acquire: %d keys together", len(keys))
 	}
 	out := make([]Acquired, len(keys))
 	todo := make([]int, len(keys))
@@ -137,7 +131,7 @@ func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.Seg
 	k.Late.GiveBack = true
 	q := &k.Acquire
 	q.Profile, q.Rank, q.TTLMs, q.Digests = r.profile, uint32(m.binding.Rank), milliseconds(o.TTL), flag(o.Digests)
-	q.BlockTokens, q.All = uint32(o.BlockTokens), flag(o.All)
+	q.All = flag(o.All)
 	q.Keys = q.Keys[:0]
 	for _, i := range now {
 		q.Keys = append(q.Keys, keys[i])
@@ -153,7 +147,7 @@ func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.Seg
 	if err := r.a.CheckRows(wire.OpAcquire, len(reply.Codes), len(now)); err != nil {
 		return nil, err
 	}
-	return m.leases(r, reply, o.BlockTokens, until, now, todo[len(now):], out)
+	return m.leases(r, reply, until, now, todo[len(now):], out)
 }
 
 // until is when leases that are asked for now end: their life is counted from when the
@@ -166,13 +160,10 @@ func (o *AcquireOptions) until() time.Time {
 }
 
 // leases turns the rows of a reply into leases.
-func (m *Model) leases(r *registration, reply *wire.AcquireReply, blockTokens int, until time.Time, now, rest []int, out []Acquired) (again []int, err error) {
-	extent, digest, block, packed, got := uint32(0), uint32(0), uint32(0), uint32(0), 0
+func (m *Model) leases(r *registration, reply *wire.AcquireReply, until time.Time, now, rest []int, out []Acquired) (again []int, err error) {
+	extent, digest, packed, got := uint32(0), uint32(0), uint32(0), 0
 	for row, i := range now {
-		e, d, b := reply.ExtentCount[row], reply.DigestCount[row], uint32(0)
-		if len(reply.BlockCount) > 0 {
-			b = reply.BlockCount[row]
-		}
+		e, d := reply.ExtentCount[row], reply.DigestCount[row]
 		var how profile.Packed
 		if reply.Packed.Present {
 			how = profile.Packed(reply.Packed.Layout[packed : packed+reply.Packed.Count[row]])
@@ -180,7 +171,7 @@ func (m *Model) leases(r *registration, reply *wire.AcquireReply, blockTokens in
 		}
 		switch code := wire.Code(reply.Codes[row]); code {
 		case wire.OK:
-			l, bad := m.lease(r, reply, row, extent, digest, how, blockTable{tokens: blockTokens, offset: reply.Block[block : block+b]})
+			l, bad := m.lease(r, reply, row, extent, digest, how)
 			if bad != nil {
 				r.a.BrokeProtocol(bad)
 				return nil, fmt.Errorf("acquire: %v: %w", bad, ErrUnavailable)
@@ -194,7 +185,7 @@ func (m *Model) leases(r *registration, reply *wire.AcquireReply, blockTokens in
 		default:
 			out[i] = Acquired{Err: link.Kind(code)}
 		}
-		extent, digest, block = extent+e, digest+d, block+b
+		extent, digest = extent+e, digest+d
 	}
 	if got == 0 {
 		again = nil // busy for another reason than room in the reply
@@ -202,7 +193,7 @@ func (m *Model) leases(r *registration, reply *wire.AcquireReply, blockTokens in
 	return append(again, rest...), nil
 }
 
-func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent, digest uint32, packed profile.Packed, table blockTable) (*Lease, error) {
+func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent, digest uint32, packed profile.Packed) (*Lease, error) {
 	l := &Lease{
 		held:  held{a: r.a, tenant: r.tenant, id: reply.Leases[row]},
 		Begin: int(reply.Begins[row]), Tokens: int(reply.Tokens[row]),
@@ -227,9 +218,6 @@ func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent
 		return nil, err
 	}
 	if l.object, err = newObject(&l.held, layout, e, reply.Digest[digest:digest+reply.DigestCount[row]]); err != nil {
-		return nil, err
-	}
-	if l.table, err = table.checked(&l.object, l.Tokens, len(r.a.Arena.Bytes())); err != nil {
 		return nil, err
 	}
 	if !r.a.Retain() {

@@ -65,8 +65,8 @@ func (l *DeviceLease) base() *held {
 
 // AcquireDevice leases segments on the device, one row per key, at most
 // wire.MaxKeys. What is not there yet is copied there: with o.Wait the call waits
-// for that so long, without it such a row is a miss. Block tables are not for the
-// device. ErrUnsupported: this client has no device memory of the daemon.
+// for that so long, without it such a row is a miss. ErrUnsupported: this client
+// has no device memory of the daemon.
 func (m *Model) AcquireDevice(ctx context.Context, keys []profile.SegmentKey, o AcquireOptions) ([]AcquiredDevice, error) {
 	r, err := m.enter()
 	if err != nil {
@@ -76,8 +76,8 @@ func (m *Model) AcquireDevice(ctx context.Context, keys []profile.SegmentKey, o 
 	switch {
 	case r.a.Device == nil:
 		return nil, fmt.Errorf("acquire-device: no device memory: %w", ErrUnsupported)
-	case o.BlockTokens != 0 || len(keys) > wire.MaxKeys:
-		return nil, invalid("acquire-device: blocks of %d tokens, %d keys", o.BlockTokens, len(keys))
+	case len(keys) > wire.MaxKeys:
+		return nil, invalid("acquire-device: %d keys", len(keys))
 	}
 	c := m.client
 	k := c.calls.Get(ctx, c.timeout(o))

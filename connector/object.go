@@ -107,6 +107,9 @@ func (o *object) Read(i int, dst []byte) error {
 	return o.held.changed()
 }
 
+// hasRows tells keys and values from states.
+func hasRows(p *profile.Part) bool { return p.Kind == profile.PartK || p.Kind == profile.PartV }
+
 // Floats reads part i as F32 numbers, in the order of its shape, whether it is packed or not;
 // dst has as many. Errors are those of Read.
 func (o *object) Floats(i int, dst []float32) error {

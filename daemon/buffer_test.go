@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -252,6 +253,74 @@ func (c *rawClient) saveNode(kind uint8, hash, parent [32]byte, tokens uint32, l
 	if wire.Code(out.Codes[0]) != wire.OK || !c.commit(out.Reservations[0], l, data) {
 		c.t.Fatalf("save of kind %d: %v", kind, wire.Code(out.Codes[0]))
 	}
+}
+
+// Rows are kept out of a buffer by clients that agreed on it.
+func TestRowsAreKeptOutOfABuffer(t *testing.T) {
+	leakCheck(t)
+	r, writer, p, b := filled(t, nil)
+	want, _ := writer.replay(p, b, 8, 0)
+	edge, hash := p.EdgeLayout(8), [32]byte{7, 7}
+	save := func(c *rawClient, kind uint8, buffer uint64) *wire.SaveRequest {
+		return &wire.SaveRequest{
+			Profile: c.profile, Kind: kind, Hashes: [][32]byte{hash}, Tokens: []uint32{8}, Parents: [][32]byte{{}},
+			Buffered: wire.SaveBuffered{Present: true, Buffer: buffer},
+		}
+	}
+	older := withRows(t, r, p)
+	older.refused(wire.OpSave, save(older, wire.AcceptRows, b), wire.Invalid, "feature")
+	older.close()
+
+	c := dialRaw(t, r.Socket())
+	const features = wire.FeatureRows | wire.FeatureBuffered
+	c.mapAll(c.mustHello(&wire.HelloRequest{MinVersion: 1, MaxVersion: 1, Client: "raw", Features: features, Tenants: []wire.TenantName{{}}}))
+	c.register(p)
+	mine := c.openBuffer(0, 0, 8)
+	c.appendRows(p, mine, 0, 0, 8)
+	c.accept(mine, 8)
+	var out wire.ReserveReply
+	for what, q := range map[string]struct {
+		m    *wire.SaveRequest
+		code wire.Code
+	}{
+		"states":             {save(c, wire.AcceptExact, mine), wire.Invalid},
+		"another's buffer":   {save(c, wire.AcceptRows, b), wire.Gone},
+		"an unheard of name": {save(c, wire.AcceptRows, 1<<50), wire.Gone},
+	} {
+		if c.call(wire.OpSave, q.m, &out); wire.Code(out.Codes[0]) != q.code {
+			t.Errorf("%s: %v, want %v", what, wire.Code(out.Codes[0]), q.code)
+		}
+	}
+	c.call(wire.OpSave, save(c, wire.AcceptRows, mine), &out)
+	if wire.Code(out.Codes[0]) != wire.OK {
+		t.Fatalf("save: %v", wire.Code(out.Codes[0]))
+	}
+	linear := p.LinearLayers()
+	rest := wire.CommitRequest{}
+	for i, part := range edge.Parts { // keys and values
+		if slices.Contains(linear, part.Layer) {
+			continue
+		}
+		zeros := make([]byte, part.Len)
+		c.stage(int(part.Off), zeros)
+		rest.Reservations = append(rest.Reservations, out.Reservations[0])
+		rest.Parts, rest.ChunkFirst = append(rest.Parts, uint32(i)), append(rest.ChunkFirst, 0)
+		rest.ChunkCount = append(rest.ChunkCount, uint32(gpuipc.Chunks(part.Len)))
+		rest.StagingOff = append(rest.StagingOff, uint64(part.Off))
+		rest.Digest = gpuipc.AppendDigests(rest.Digest, zeros)
+	}
+	var done wire.CommitReply
+	if c.call(wire.OpCommit, &rest, &done); done.Published[len(done.Published)-1] != 1 {
+		t.Fatalf("not published: %+v", done)
+	}
+	var l wire.LoadReply
+	c.call(wire.OpLoad, &wire.LoadRequest{Profile: c.profile, Accept: wire.AcceptRows, Hash: hash}, &l)
+	if got, _ := c.replay(p, l.Lease, 8, 0); !bytes.Equal(got, want) {
+		t.Error("rows that were kept give other states than the buffer")
+	}
+	c.close()
+	writer.close()
+	r.atRest()
 }
 
 // What is kept as rows outlives its connection; who does not know such checkpoints is

@@ -62,7 +62,7 @@ func TestProfileIsSwitchedOffForItsTenantAlone(t *testing.T) {
 			t.Fatalf("acquire: %v, lease %d", wire.Code(r.Codes[0]), r.Leases[0])
 		}
 		var all wire.AcquireReply
-		c.call(wire.OpAcquire, &wire.AcquireRequest{Profile: c.profile, All: 1, BlockTokens: 16, Keys: [][32]byte{mine.key}}, &all)
+		c.call(wire.OpAcquire, &wire.AcquireRequest{Profile: c.profile, All: 1, Keys: [][32]byte{mine.key}}, &all)
 		if wire.Code(all.Codes[0]) != wire.Miss {
 			t.Fatalf("acquire of all: %v", wire.Code(all.Codes[0]))
 		}

@@ -120,6 +120,8 @@ var mayImport = map[string]string{
 	"daemon/view":        "policy/... gpuipc tiering/... connector/wire api daemon/settings daemon/gpu daemon/canary daemon/decided daemon/usage daemon/journal daemon/server daemon/cluster daemon/events",
 	"daemon":             "policy/... gpuipc tiering/... api daemon/settings daemon/socket daemon/gpu daemon/canary daemon/decided daemon/note daemon/usage daemon/spans daemon/journal daemon/cluster daemon/events daemon/parallel daemon/server daemon/view",
 	"daemon/cmd/spliced": "daemon daemon/settings",
+
+	"scripts/ptx": "",
 }
 
 // allows reports whether a row of the table covers a package.

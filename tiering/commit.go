@@ -38,6 +38,9 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error
 	if !w.rows {
 		began := s.cfg.Now()
 		if err = w.copy(ctx, s.dev, &item); err == nil {
+			if item.own {
+				item.Digests = w.got
+			}
 			w.filler.Object.Profile.Costs.Did(cost.JobPublish, w.dst.Len(), s.cfg.Now().Sub(began))
 		}
 	}

@@ -190,6 +190,108 @@ func TestStrippedStatesComeBackForRows(t *testing.T) {
 	}
 }
 
+// keepBuffered is keep out of a buffer, one node a token.
+func (d *decoder) keepBuffered(c *Session, buffer tier.LeaseID, base, parent, end int) {
+	d.Helper()
+	linear := map[int]bool{}
+	for _, layer := range d.profile.LinearLayers() {
+		linear[layer] = true
+	}
+	for token := parent + 1; token <= end; token++ {
+		q := d.saveQuery(1, token, token-1, tier.Rows)
+		q.Rank = d.rank
+		r, err := c.SaveBuffered(d.ctx, q, buffer)
+		d.must(err)
+		l, data := d.edge(token-1-base, 1)
+		published := false
+		for i, p := range l.Parts {
+			if linear[p.Layer] {
+				continue
+			}
+			got, err := c.Commit(d.ctx, d.item(r.ID, i, 0, data[p.Off:][:p.Len]))
+			d.must(err)
+			published = got.Published
+		}
+		if !published {
+			d.Fatalf("token %d is not published", token)
+		}
+	}
+	d.audit()
+}
+
+// What is kept out of a buffer, a node a token, gives the states of any of its tokens, and its bytes
+// are those that were appended.
+func TestRowsOfABufferAreKept(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("engine")
+	saved := b.save(c, b.saveQuery(1, 20, 0, tier.Exact), 0)[0]
+	d := b.decode(0, 40, 3, b.stripped(saved, 20))
+	whole := b.loadPrefix(c, hashOf(1, 20), tier.Exact)
+	open := d.appendQuery(0, 20, 0, 12)
+	open.Base, open.Capacity = plan.From{Kind: plan.FromCheckpoint, Lease: whole.Lease}, 40
+	buffer, err := c.Plans().Append(b.ctx, open)
+	b.must(err)
+	more := d.appendQuery(buffer.Buffer, 32, 12, 8) // the second page begins at row 16
+	_, err = c.Plans().Append(b.ctx, more)
+	b.must(err)
+	_, err = c.Plans().Accept(d.acceptQuery(buffer.Buffer, 18))
+	b.must(err)
+	d.keepBuffered(c, buffer.Buffer, 20, 20, 38)
+	l := d.rebuilds(c, 20, 38)
+	if len(l.Nodes) != 19 {
+		t.Fatalf("%d nodes", len(l.Nodes))
+	}
+
+	save := func(tokens, parent int, kind tier.CheckpointKind, id tier.LeaseID) error {
+		q := b.saveQuery(1, tokens, parent, kind)
+		_, err := c.SaveBuffered(b.ctx, q, id)
+		return err
+	}
+	_, err = c.Plans().Append(b.ctx, d.appendQuery(buffer.Buffer, 40, 20, 1))
+	b.wantErr(err, tier.ErrInvalid) // two drafts were dropped: the next token is 38
+	for what, row := range map[string]struct{ err, want error }{
+		"behind what is accepted": {save(39, 38, tier.Rows, buffer.Buffer), tier.ErrInvalid},
+		"states":                  {save(39, 38, tier.Exact, buffer.Buffer), tier.ErrInvalid},
+		"no buffer":               {save(39, 38, tier.Rows, 999), tier.ErrGone},
+		"before the buffer":       {save(30, 0, tier.Rows, buffer.Buffer), tier.ErrExists},
+	} {
+		if row.err == nil {
+			t.Errorf("%s: no error", what)
+			continue
+		}
+		b.wantErr(row.err, row.want)
+	}
+	if !c.Plans().ReleaseBuffer(buffer.Buffer) {
+		t.Fatal("no buffer to release")
+	}
+	b.wantErr(save(39, 38, tier.Rows, buffer.Buffer), tier.ErrGone)
+	d.rebuilds(c, 20, 38)
+	b.audit()
+}
+
+// A model without attention has nothing to commit: its rows are published at once.
+func TestRowsOfABufferAreAllThereIs(t *testing.T) {
+	id := tiny(1)
+	id.Model, id.Layers = "recurrent", id.Layers[:1]
+	b := newBench(t, id)
+	c := b.NewSession("engine")
+	d := b.decode(0, 9, 3, nil)
+	open := d.appendQuery(0, 0, 0, 9)
+	open.Capacity = 9
+	buffer, err := c.Plans().Append(b.ctx, open)
+	b.must(err)
+	_, err = c.Plans().Accept(d.acceptQuery(buffer.Buffer, 9))
+	b.must(err)
+	q := b.saveQuery(1, 9, 0, tier.Rows)
+	q.Parent = profile.PrefixHash{}
+	_, err = c.SaveBuffered(b.ctx, q, buffer.Buffer)
+	b.must(err)
+	if m := b.matchPrefix(1, exactOrRows, 9); m.PrefixTokens != 9 || m.PrefixKind != tier.Rows {
+		t.Fatalf("match %+v", m)
+	}
+	d.rebuilds(c, 0, 9)
+}
+
 func TestBadKeptRowsAreRefused(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("engine")

@@ -201,6 +201,8 @@ type CommitItem struct {
 	CRC32       bool       // Digests are CRC-32, see gpuipc.ChecksumBytes
 	Src         gpuipc.Ref // exactly the bytes of these chunks
 	Level       tier.Level // LevelDefault = the store's
+
+	own bool // Src is memory of the store: Digests are not compared
 }
 
 // Committed answers a commit.

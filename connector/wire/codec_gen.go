@@ -507,7 +507,6 @@ func (m *AcquireRequest) Append(b []byte) []byte {
 	w.u32(m.Profile)
 	w.u32(m.Rank)
 	w.u32(m.TTLMs)
-	w.u32(m.BlockTokens)
 	w.u8(m.Digests)
 	w.u8(m.All)
 	put(&w, m.Keys)
@@ -520,7 +519,6 @@ func (m *AcquireRequest) Decode(body []byte) error {
 	m.Profile = r.u32("profile")
 	m.Rank = r.u32("rank")
 	m.TTLMs = r.u32("ttl ms")
-	m.BlockTokens = r.u32("block tokens")
 	m.Digests = r.u8("digests")
 	m.All = r.u8("all")
 	m.Keys = get[[32]byte](&r, "keys", MaxKeys)
@@ -540,8 +538,6 @@ func (m *AcquireReply) Append(b []byte) []byte {
 	put(&w, m.ExtentLen)
 	put(&w, m.DigestCount)
 	put(&w, m.Digest)
-	put(&w, m.BlockCount)
-	put(&w, m.Block)
 	if m.Packed.Present {
 		w.section(6)
 		put(&w, m.Packed.Count)
@@ -563,8 +559,6 @@ func (m *AcquireReply) Decode(body []byte) error {
 	m.ExtentLen = get[uint64](&r, "extent len", MaxExtents)
 	m.DigestCount = get[uint32](&r, "digest count", MaxKeys)
 	m.Digest = get[uint64](&r, "digest", MaxDigests)
-	m.BlockCount = get[uint32](&r, "block count", MaxKeys)
-	m.Block = get[uint64](&r, "block", MaxTable)
 	r.same("leases", len(m.Leases), len(m.Codes))
 	r.same("bytes", len(m.Bytes), len(m.Codes))
 	r.same("begins", len(m.Begins), len(m.Codes))
@@ -574,10 +568,6 @@ func (m *AcquireReply) Decode(body []byte) error {
 	r.same("digest count", len(m.DigestCount), len(m.Codes))
 	r.sum("extent count", m.ExtentCount, len(m.ExtentOff))
 	r.sum("digest count", m.DigestCount, len(m.Digest))
-	if len(m.BlockCount) > 0 {
-		r.same("block count", len(m.BlockCount), len(m.Codes))
-	}
-	r.sum("block count", m.BlockCount, len(m.Block))
 	if m.Packed.Present {
 		m.Packed = AcquirePacked{}
 	}
@@ -704,6 +694,10 @@ func (m *SaveRequest) Append(b []byte) []byte {
 	put(&w, m.Hashes)
 	put(&w, m.Tokens)
 	put(&w, m.Parents)
+	if m.Buffered.Present {
+		w.section(7)
+		w.u64(m.Buffered.Buffer)
+	}
 	return w.b
 }
 
@@ -718,6 +712,13 @@ func (m *SaveRequest) Decode(body []byte) error {
 	m.Parents = get[[32]byte](&r, "parents", MaxKeys)
 	r.same("tokens", len(m.Tokens), len(m.Hashes))
 	r.same("parents", len(m.Parents), len(m.Hashes))
+	if m.Buffered.Present {
+		m.Buffered = SaveBuffered{}
+	}
+	if r.more() && r.section(7) {
+		m.Buffered.Present = true
+		m.Buffered.Buffer = r.u64("buffered buffer")
+	}
 	return r.end()
 }
 

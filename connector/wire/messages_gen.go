@@ -224,20 +224,18 @@ type MatchRows struct {
 
 // AcquireRequest leases segments for reading by one rank.
 type AcquireRequest struct {
-	Profile     uint32
-	Rank        uint32
-	TTLMs       uint32 // 0 = the daemon's default
-	BlockTokens uint32 // answer block tables in blocks of so many tokens; 0 = none
-	Digests     uint8  // 1 = answer chunk digests too
-	All         uint8  // 1 = lease every key, or none and refuse with Full
-	Keys        [][32]byte
+	Profile uint32
+	Rank    uint32
+	TTLMs   uint32 // 0 = the daemon's default
+	Digests uint8  // 1 = answer chunk digests too
+	All     uint8  // 1 = lease every key, or none and refuse with Full
+	Keys    [][32]byte
 }
 
 // AcquireReply has one row for each key. Extents are in the public arena and
 // stay valid and unchanged until the lease is released; Digest holds, for each
-// hit in order, one digest for each chunk of each part. Block holds
-// BlockCount[i] entries of the block table of row i, one after another; both
-// are empty unless asked for.
+// hit in order, one digest for each chunk of each part, and is empty unless
+// asked for.
 type AcquireReply struct {
 	Codes       []uint16
 	Leases      []uint64
@@ -249,8 +247,6 @@ type AcquireReply struct {
 	ExtentLen   []uint64
 	DigestCount []uint32
 	Digest      []uint64
-	BlockCount  []uint32
-	Block       []uint64
 	Packed      AcquirePacked // with FeaturePacked
 }
 
@@ -310,12 +306,22 @@ type CommitReply struct {
 // checkpoint that this one extends, all zero for none; only rows of tokens
 // [parent, Tokens) are stored.
 type SaveRequest struct {
-	Profile uint32
-	Rank    uint32
-	Kind    uint8 // AcceptExact, AcceptSpliced or AcceptRows
-	Hashes  [][32]byte
-	Tokens  []uint32
-	Parents [][32]byte
+	Profile  uint32
+	Rank     uint32
+	Kind     uint8 // AcceptExact, AcceptSpliced or AcceptRows
+	Hashes   [][32]byte
+	Tokens   []uint32
+	Parents  [][32]byte
+	Buffered SaveBuffered // with FeatureBuffered
+}
+
+// SaveBuffered names a buffer whose accepted rows are those of the linear
+// layers, for checkpoints of kind AcceptRows: the daemon copies them, and only
+// keys and values of attention layers are left to commit. A profile without
+// such layers has nothing to commit: the checkpoint is published.
+type SaveBuffered struct {
+	Present bool // false = the section is absent, and the other fields are zero
+	Buffer  uint64
 }
 
 // LoadRequest leases the checkpoint of a prefix hash.

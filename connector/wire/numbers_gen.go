@@ -25,7 +25,6 @@ const (
 	MaxSpans           = 2048    // spans of a plan
 	MaxBlocks          = 24576   // entries of an engine's block table
 	MaxPacked          = 1048576 // bytes that say how packed parts are laid out, of all rows of one reply
-	MaxTable           = 12288   // entries of all block tables in one reply
 	MaxPositions       = 1024    // checkpoints that one advice names
 	MaxSamples         = 1024    // measured prefills in one advise
 	MaxWays            = 8       // ways to serve a prompt
@@ -132,7 +131,8 @@ const (
 	FeatureRows uint64 = 0x20
 	// May name profiles with a tolerance, whose segments have packed parts, and is
 	// answered with the section *packed* of `acquire` and `acquire-device`.
-	FeaturePacked uint64 = 0x40
+	FeaturePacked   uint64 = 0x40
+	FeatureBuffered uint64 = 0x80 // may send the section *buffered* of `save`
 )
 
 // Accept bits say what a checkpoint is, or which ones a request takes.

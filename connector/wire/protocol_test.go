@@ -34,7 +34,7 @@ func TestProtocolPageAgrees(t *testing.T) {
 		"MaxDigests": MaxDigests, "MaxExtents": MaxExtents, "MaxNodes": MaxNodes, "MaxSpans": MaxSpans,
 		"MaxBlocks": MaxBlocks, "MaxMemoryLayers": MaxMemoryLayers, "MaxIdentity": MaxIdentity,
 		"MaxTenants": MaxTenants, "MaxName": MaxName, "MaxToken": MaxToken, "MaxSalt": MaxSalt,
-		"MaxStats": MaxStats, "MaxChunks": MaxChunks, "MaxTable": MaxTable, "MaxPositions": MaxPositions, "MaxSamples": MaxSamples, "MaxWays": MaxWays, "MaxErrorText": MaxErrorText,
+		"MaxStats": MaxStats, "MaxChunks": MaxChunks, "MaxPositions": MaxPositions, "MaxSamples": MaxSamples, "MaxWays": MaxWays, "MaxErrorText": MaxErrorText,
 	}
 	for name, value := range bounds {
 		want("| %s | %d", name, value)

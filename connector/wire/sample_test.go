@@ -116,11 +116,13 @@ func withSections() []wholeMessage {
 	load.Rows = LoadRows{Present: true, Kinds: []uint8{AcceptExact, AcceptRows, AcceptRows}}
 	packed := sample(OpAcquire, Reply).(*AcquireReply)
 	packed.Packed = AcquirePacked{Present: true, Count: []uint32{11, 0, 10}, Layout: []uint8("\x01\x02\x03<\x04\x05\x06=\x80\x01\x07\x01\x02\x03<\x04\x05\x06=\x08\x09")}
+	save := sample(OpSave, Request).(*SaveRequest)
+	save.Buffered = SaveBuffered{Present: true, Buffer: 1 << 40}
 	return []wholeMessage{
 		{"match request with prompt", OpMatch, Request, request}, {"match reply with estimates", OpMatch, Reply, reply},
 		{"match request with known", OpMatch, Request, asked}, {"match reply with known", OpMatch, Reply, known},
 		{"match reply with rows", OpMatch, Reply, short}, {"load reply with rows", OpLoad, Reply, load},
-		{"acquire reply with packed", OpAcquire, Reply, packed},
+		{"acquire reply with packed", OpAcquire, Reply, packed}, {"save request with buffered", OpSave, Request, save},
 	}
 }
 
@@ -152,7 +154,7 @@ func (g numbers) request(op Op, n int) Message {
 	case OpMatch:
 		return &MatchRequest{Profile: 9, Accept: AcceptExact | AcceptSpliced, Positions: g.u32s(n), Prefixes: g.hashes(n), Keys: g.hashes(n + 1)}
 	case OpAcquire:
-		return &AcquireRequest{Profile: 9, Rank: 1, TTLMs: 30_000, BlockTokens: 16, Digests: 1, All: 1, Keys: g.hashes(n)}
+		return &AcquireRequest{Profile: 9, Rank: 1, TTLMs: 30_000, Digests: 1, All: 1, Keys: g.hashes(n)}
 	case OpReserve:
 		return &ReserveRequest{Profile: 9, Rank: 1, Keys: g.hashes(n), Roles: g.u8s(n), Heads: g.u32s(n), Tails: g.u32s(n), Tokens: g.u32s(n), TokenOff: g.u64s(n)}
 	case OpCommit:
@@ -249,11 +251,9 @@ func (g numbers) reply(op Op, n int) Message {
 	case OpAcquire, OpAcquireDevice:
 		extents, e := g.split(n)
 		digests, d := g.split(n)
-		blocks, b := g.split(n)
 		return &AcquireReply{
 			Codes: g.u16s(n), Leases: g.u64s(n), Bytes: g.u64s(n), Begins: g.u32s(n), Tokens: g.u32s(n),
 			ExtentCount: extents, ExtentOff: g.u64s(e), ExtentLen: g.u64s(e), DigestCount: digests, Digest: g.u64s(d),
-			BlockCount: blocks, Block: g.u64s(b),
 		}
 	case OpReserve, OpSave:
 		return &ReserveReply{Codes: g.u16s(n), Reservations: g.u64s(n), Bytes: g.u64s(n)}

@@ -24,6 +24,10 @@ func without(t *testing.T, m Message) Message {
 		old := *m
 		old.Rows = LoadRows{}
 		return &old
+	case *SaveRequest:
+		old := *m
+		old.Buffered = SaveBuffered{}
+		return &old
 	case *AcquireReply:
 		old := *m
 		old.Packed = AcquirePacked{}

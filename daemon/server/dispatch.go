@@ -101,7 +101,7 @@ var operations = [wire.OpCount]operation{
 	wire.OpCompose:        {run: (*task).compose, long: always},
 	wire.OpRotate:         {run: (*task).rotate, long: always},
 	wire.OpAssemble:       {run: (*task).assemble, long: always},
-	wire.OpSave:           {run: (*task).save, long: longer(longSave)},
+	wire.OpSave:           {run: (*task).save, long: (*task).saveIsLong},
 	wire.OpLoad:           {run: (*task).load},
 	wire.OpCancel:         {apart: true}, // its answer may come later
 	wire.OpRelease:        {run: (*task).release, long: longer(longIDs)},

@@ -42,8 +42,9 @@ func TestRequestsOfFewRowsAreNoJobs(t *testing.T) {
 		"abort of 256 reservations":    {wire.OpAbort, &wire.AbortRequest{Reservations: make([]uint64, 256)}, false},
 		"save of 32 checkpoints":       {wire.OpSave, &wire.SaveRequest{Hashes: make([][32]byte, 32), Tokens: make([]uint32, 32), Parents: make([][32]byte, 32)}, false},
 		"save of 40 checkpoints":       {wire.OpSave, &wire.SaveRequest{Hashes: make([][32]byte, 40), Tokens: make([]uint32, 40), Parents: make([][32]byte, 40)}, true},
+		"save out of a buffer":         {wire.OpSave, &wire.SaveRequest{Buffered: wire.SaveBuffered{Present: true}}, true},
 	} {
-		long, err := operations[test.op].long(&task{body: test.body.Append(nil), at: &attachment{}})
+		long, err := operations[test.op].long(&task{body: test.body.Append(nil), at: &attachment{}, scratch: &scratch{}})
 		if err != nil || long != test.long {
 			t.Errorf("%s: long %v, %v; want %v", name, long, err, test.long)
 		}

@@ -151,6 +151,16 @@ func (t *task) undoReserve(last tiering.Reservation, err error) error {
 	return t.ctx.Err()
 }
 
+// saveIsLong reports whether a save has many rows, or rows that are copied.
+func (t *task) saveIsLong() (bool, error) {
+	if len(t.body) > longSave {
+		return true, nil
+	}
+	m := &t.scratch.save
+	err := m.Decode(t.body)
+	return m.Buffered.Present, err
+}
+
 func (t *task) save() (wire.Message, error) {
 	m, out := &t.scratch.save, &t.scratch.reserveReply
 	if err := m.Decode(t.body); err != nil {
@@ -163,12 +173,21 @@ func (t *task) save() (wire.Message, error) {
 	if err := t.knowsKinds(tier.CheckpointKind(m.Kind)); err != nil {
 		return nil, err
 	}
+	if m.Buffered.Present && !t.at.buffers {
+		return nil, codes.Refuse(wire.Invalid, "section of a feature that was not agreed on")
+	}
 	resetReserve(out)
 	for i := range m.Hashes {
-		r, err := t.at.session.Save(&tiering.SaveQuery{
+		q := tiering.SaveQuery{
 			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Kind: tier.CheckpointKind(m.Kind),
 			Hash: m.Hashes[i], Tokens: int(m.Tokens[i]), Parent: m.Parents[i],
-		})
+		}
+		var r tiering.Reservation
+		if m.Buffered.Present {
+			r, err = t.at.session.SaveBuffered(t.ctx, &q, tier.LeaseID(m.Buffered.Buffer))
+		} else {
+			r, err = t.at.session.Save(&q)
+		}
 		if t.ctx.Err() != nil {
 			return nil, t.undoReserve(r, err)
 		}

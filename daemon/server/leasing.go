@@ -9,12 +9,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// leasing is an acquire, and the block tables it asks for.
+// leasing is an acquire, in memory or on the device.
 type leasing struct {
 	tiering.AcquireQuery
-	blockTokens int  // 0 = no tables
-	resident    bool // copies on the device
-	atOnce      bool // never wait
+	resident bool // copies on the device
+	atOnce   bool // never wait
 }
 
 func (q *leasing) acquire(c *tiering.Session, dst []tiering.Acquired) ([]tiering.Acquired, error) {
@@ -38,53 +37,13 @@ func (q *leasing) needsWait(s *tiering.Store) bool {
 	return s.NeedsPromotion(&q.AcquireQuery)
 }
 
-func (q *leasing) check(s *tiering.Store) error {
-	if q.blockTokens == 0 {
-		return nil
-	}
-	g, err := s.Geometry(q.Profile)
-	if err == nil {
-		_, err = g.BlockEntries(1, q.blockTokens)
-	}
-	return err
-}
-
-// blocks is the size of a row's table. A profile is known as long as one of its
-// segments is leased; without it the connection has ended, and nobody reads the
-// answer.
-func (q *leasing) blocks(s *tiering.Store, row *tiering.Acquired) int {
-	if q.blockTokens == 0 || !row.Hit {
-		return 0
-	}
-	g, err := s.Geometry(q.Profile)
-	if err != nil {
-		return 0
-	}
-	n, _ := g.BlockEntries(row.Tokens, q.blockTokens)
-	return n
-}
-
-// appendTable answers a row's table, which is empty for a row without a lease.
-func (q *leasing) appendTable(s *tiering.Store, out *wire.AcquireReply, row *tiering.Acquired) {
-	if q.blockTokens == 0 {
-		return
-	}
-	before := len(out.Block)
-	if q.blocks(s, row) > 0 {
-		if g, err := s.Geometry(q.Profile); err == nil {
-			out.Block, _ = g.BlockTable(row.Tokens, row.Packed, row.Extents, q.blockTokens, out.Block)
-		}
-	}
-	out.BlockCount = append(out.BlockCount, uint32(len(out.Block)-before))
-}
-
 // keepTogether refuses all rows of a request for all keys or none whose answer
 // does not fit a frame.
 func (t *task) keepTogether(q *leasing, rows []tiering.Acquired) {
 	left := newRoom(len(rows))
 	for i := range rows {
 		row := &rows[i]
-		if row.Hit && !left.take(row, q.blocks(t.conn.server.store, row)) {
+		if row.Hit && !left.take(row) {
 			t.giveAllBack(rows)
 			err := fmt.Errorf("%d rows together do not fit a frame: %w", len(rows), tier.ErrFull)
 			for k := range rows {

@@ -124,29 +124,29 @@ func (t *task) withhold(out *wire.MatchReply, n int) {
 	}
 }
 
-// acquireRowBytes is what one row takes beside its extents, digests and blocks, and
-// acquireFixed bounds counts and padding of the fourteen columns and what a section
+// acquireRowBytes is the size of a row without its extents and digests, and
+// acquireFixed bounds counts and padding of the twelve columns and what a section
 // begins with.
 const (
-	acquireRowBytes = 2 + 8 + 8 + 4 + 4 + 4 + 4 + 4 + 4
-	acquireFixed    = 14*(8+7) + 16
+	acquireRowBytes = 2 + 8 + 8 + 4 + 4 + 4 + 4 + 4
+	acquireFixed    = 12*(8+7) + 16
 )
 
-// room is what is left of a reply frame for extents, digests and block tables.
-type room struct{ bytes, extents, digests, blocks, packed int }
+// room counts the space left in a reply frame for extents, digests and packed layouts.
+type room struct{ bytes, extents, digests, packed int }
 
 func newRoom(rows int) room {
-	return room{wire.MaxBody - acquireFixed - rows*acquireRowBytes, wire.MaxExtents, wire.MaxDigests, wire.MaxTable, wire.MaxPacked}
+	return room{wire.MaxBody - acquireFixed - rows*acquireRowBytes, wire.MaxExtents, wire.MaxDigests, wire.MaxPacked}
 }
 
 // take takes what a row needs, if there is as much.
-func (r *room) take(row *tiering.Acquired, blocks int) bool {
+func (r *room) take(row *tiering.Acquired) bool {
 	extents, digests, packed := len(row.Extents), len(row.Digests), len(row.Packed)
-	bytes := 16*extents + 8*digests + 8*blocks + packed
-	if bytes > r.bytes || extents > r.extents || digests > r.digests || blocks > r.blocks || packed > r.packed {
+	bytes := 16*extents + 8*digests + packed
+	if bytes > r.bytes || extents > r.extents || digests > r.digests || packed > r.packed {
 		return false
 	}
-	*r = room{r.bytes - bytes, r.extents - extents, r.digests - digests, r.blocks - blocks, r.packed - packed}
+	*r = room{r.bytes - bytes, r.extents - extents, r.digests - digests, r.packed - packed}
 	return true
 }
 
@@ -179,10 +179,6 @@ func (t *task) acquire() (wire.Message, error) {
 			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), TTL: ttl,
 			Digests: m.Digests != 0, All: m.All != 0, Keys: m.Keys,
 		},
-		blockTokens: int(min(m.BlockTokens, math.MaxInt32)),
-	}
-	if err := q.check(t.conn.server.store); err != nil {
-		return nil, err
 	}
 	if t.switchedOff(id) {
 		return t.acquired(&q, make([]tiering.Acquired, len(m.Keys))), nil
@@ -222,9 +218,9 @@ func (t *task) acquired(q *leasing, rows []tiering.Acquired) *wire.AcquireReply 
 	for i := range rows {
 		row := &rows[i]
 		code := acquireCode(row)
-		if blocks := q.blocks(t.conn.server.store, row); row.Hit && !left.take(row, blocks) {
+		if row.Hit && !left.take(row) {
 			code = wire.Busy
-			if alone := newRoom(1); !alone.take(row, blocks) {
+			if alone := newRoom(1); !alone.take(row) {
 				code = wire.Full
 			}
 			t.giveBack(row.Lease)
@@ -234,7 +230,6 @@ func (t *task) acquired(q *leasing, rows []tiering.Acquired) *wire.AcquireReply 
 			t.at.claims.leased(&q.Keys[i], row)
 		}
 		appendAcquired(out, t.rowCode(code), row)
-		q.appendTable(t.conn.server.store, out, row)
 	}
 	return out
 }
@@ -252,7 +247,6 @@ func resetAcquire(out *wire.AcquireReply) {
 		Codes: out.Codes[:0], Leases: out.Leases[:0], Bytes: out.Bytes[:0], Begins: out.Begins[:0], Tokens: out.Tokens[:0],
 		ExtentCount: out.ExtentCount[:0], ExtentOff: out.ExtentOff[:0], ExtentLen: out.ExtentLen[:0],
 		DigestCount: out.DigestCount[:0], Digest: out.Digest[:0],
-		BlockCount: out.BlockCount[:0], Block: out.Block[:0],
 		Packed: wire.AcquirePacked{Count: out.Packed.Count[:0], Layout: out.Packed.Layout[:0]},
 	}
 }
@@ -383,7 +377,7 @@ func loadReply(got *tiering.Loaded) (*wire.LoadReply, bool) {
 		return out, false
 	}
 	for _, n := range got.Nodes {
-		if !left.take(&tiering.Acquired{Extents: n.Extents, Digests: n.Digests}, 0) {
+		if !left.take(&tiering.Acquired{Extents: n.Extents, Digests: n.Digests}) {
 			return out, false
 		}
 		out.Rows.Kinds = append(out.Rows.Kinds, uint8(n.Kind))

@@ -60,6 +60,7 @@ def write_weights(directory: Path, vocabulary: int, layers: int, hidden: int) ->
         max_position_embeddings=2 * MAX_TOKENS,
         tie_word_embeddings=True,
         dtype="bfloat16",
+        mamba_ssm_dtype="float32",  # states of 16 bits are not stored behind answers
     )
     torch.manual_seed(0)
     Qwen3_5ForCausalLM(config).bfloat16().save_pretrained(directory)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiles the kernels of gpuipc/cuda/kernels to spliced.ptx. The compiler is pinned to the
+# Compiles the kernels of gpuipc/cuda/kernels to PTX, which is kept compressed. The compiler is pinned to the
 # release, so that everybody gets the same text; no CUDA SDK takes part.
 set -euo pipefail
 cd "$(dirname "$0")/../../gpuipc/cuda/kernels"
@@ -29,5 +29,9 @@ trap 'rm -f "$tmp"' EXIT
     -std=c++17 -O3 -ffp-contract=off -fno-exceptions -Wall -Wextra -Werror -fno-verbose-asm -S -o - spliced.cu |
     sed -e '/^\t\/\/ \(begin\|end\) inline asm$/d' -e 's/[ \t]*\/\/ .*$//' -e '/^\/*$/d'
 } >"$tmp"
-install -m 644 "$tmp" spliced.ptx
-echo "spliced.ptx: $(grep -c "^\.visible \.entry" spliced.ptx || true) kernels"
+go run ../../../scripts/ptx "$tmp" spliced.ptx.zst
+{
+  head -n 3 "$tmp"
+  echo "// The text: zstd -dc spliced.ptx.zst"
+} >spliced.ptx
+echo "spliced.ptx.zst: $(grep -c "^\.visible \.entry" "$tmp" || true) kernels"

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -102,6 +104,52 @@ func (s *Session) acceptRows(q *AcceptQuery) (got BufferState, dropped pages, er
 	s.runner.rowsAccepted.Add(uint64(q.Tokens))
 	s.runner.rowsDropped.Add(uint64(drafted - q.Tokens))
 	return b.answer(), b.pages.behind(b.state.end), nil
+}
+
+// HeldRows is accepted rows of a buffer, which stay where they are until Release, called
+// once.
+type HeldRows struct {
+	On      *Device
+	Release func()
+
+	runs []rowRun
+}
+
+// Part returns where the rows of a part lie, one behind another.
+func (h *HeldRows) Part(layer int, kind profile.PartKind) gpuipc.Ref {
+	var out gpuipc.Ref
+	for _, run := range h.runs {
+		ref := run.part(layer, kind)
+		out.Region, out.Extents = ref.Region, append(out.Extents, ref.Extents...)
+	}
+	return out
+}
+
+// HoldRows keeps the rows of tokens [begin, end) of a buffer where they lie. ErrInvalid: not all of
+// them are there and accepted. ErrBusy: the buffer is being flushed.
+func (s *Session) HoldRows(sc Scope, id tier.LeaseID, begin, end int) (*HeldRows, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, err := s.bufferLocked(id, sc)
+	if err != nil {
+		return nil, err
+	}
+	if begin < b.state.begin || begin >= end {
+		return nil, fmt.Errorf("buffer %d has the rows of tokens %d to %d, not [%d, %d): %w", id, b.state.begin, b.state.accepted, begin, end, tier.ErrInvalid)
+	}
+	if _, err := b.happensLocked(bufferEvent{kind: beginReplay, token: end}); err != nil {
+		return nil, err
+	}
+	return &HeldRows{On: b.on, runs: b.pages.runs(begin, end-begin), Release: func() { s.releaseRows(b) }}, nil
+}
+
+func (s *Session) releaseRows(b *buffer) {
+	s.mu.Lock()
+	last, _ := b.happensLocked(bufferEvent{kind: endReplay}) // ErrGone: it was released meanwhile
+	s.mu.Unlock()
+	if last {
+		b.free()
+	}
 }
 
 // ReleaseBuffer ends a buffer; false when the session has none of that id. What still

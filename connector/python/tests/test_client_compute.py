@@ -514,6 +514,43 @@ def test_rows_are_kept_behind_a_checkpoint(model: Model) -> None:
     assert model.save([wrong]) == [Code.INVALID]
 
 
+def test_rows_are_kept_out_of_a_buffer(model: Model) -> None:
+    """Rows are sent once, and found at every token that was saved."""
+    prompt = list(range(100, 112))
+    rows, parts = buffer_rows(model, 5, 11)
+    buffer = model.open_buffer(0, 8)
+    assert buffer is not None
+    assert model.append(buffer, 5, rows) == Code.OK
+    assert model.accept(buffer, 4) == Code.OK
+    hashes = model.prefix_hashes(prompt, [1, 2, 3, 4, 5])
+    assert hashes is not None
+    linear = model.profile.linear_layers
+    edge = [p for p in model.profile.edge_layout(1).parts if p.layer not in linear]
+    pieces = [bytes([7] * p.nbytes) for p in edge]
+    kept, parent = [], NOTHING
+    for i in range(5):
+        new = NewCheckpoint(hashes[i], i + 1, parent, i, Accept.ROWS, pieces, buffer)
+        kept.append(new)
+        parent = hashes[i]
+    assert model.save(kept) == [Code.OK] * 4 + [Code.INVALID], "the fifth row was not accepted"
+    whole = replace(kept[0], kind=Accept.EXACT)
+    assert model.save([whole]) == [Code.UNSUPPORTED]
+    both = Accept.EXACT | Accept.ROWS
+    assert model.match([1, 2, 3], hashes[:3], accept=both).prefix_tokens == 3
+    checkpoint = model.load(hashes[3], both)
+    assert checkpoint is not None
+    assert len(checkpoint.nodes) == 4
+    assert buffer.release()
+    nbytes = model.profile.checkpoint_layout(0).parts[0].nbytes
+    for token in range(5):
+        slot = model.replay_rows(checkpoint, token)
+        assert slot is not None
+        assert close(matrices(slot.view()[:nbytes]), moved_by_rows(parts, token))
+        assert slot.release()
+    assert checkpoint.release()
+    assert model.save([replace(kept[0], hash=hashes[4], tokens=1)]) == [Code.GONE], "released"
+
+
 def test_a_buffer_that_may_have_changed_is_lost(daemon: Daemon, connect: Connect) -> None:
     client = connect(daemon.socket, timeout=0.1, transfer_timeout=0.1)
     model = client.model(EXACT)

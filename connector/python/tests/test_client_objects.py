@@ -199,21 +199,6 @@ def test_all_or_none(daemon: Daemon, connect: Connect) -> None:
     assert release_all(together) == [True] * 3
 
 
-def test_block_tables_point_at_rows(daemon: Daemon, connect: Connect) -> None:
-    client = connect(daemon.socket)
-    model = client.model(SMALL)
-    key, _ = publish_one(model, 64)
-    (segment,) = model.acquire([key], block_tokens=16)
-    assert segment is not None
-    k = next(i for i, part in enumerate(segment.layout.parts) if part.kind == "K")
-    row = segment.layout.parts[k].nbytes // segment.tokens
-    blocks = -(-segment.tokens // 16)
-    assert len(segment.blocks) == 2 * blocks
-    steps = {b - a for a, b in zip(segment.blocks, segment.blocks[1:blocks], strict=False)}
-    assert steps == {16 * row}
-    assert segment.release()
-
-
 def test_a_chain_of_checkpoints(daemon: Daemon, connect: Connect) -> None:
     model = connect(daemon.socket).model(SMALL, block_tokens=16)
     prompt = ids(100)
@@ -388,6 +373,19 @@ def test_a_layout_of_the_daemon_that_differs_is_a_refusal(
     assert not model.attached
     assert "invalid" in model.refused
     assert model.match(keys=[bytes(32)]).trouble
+
+
+def test_the_log_says_once_why_nothing_is_stored(
+    daemon: Daemon, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = connect(daemon.socket, tenants=(("small", ""),)).model(SMALL)
+    refused = [model.publish([new_segment(model, 1000, seed)]) for seed in range(2)]
+    assert refused == [[Code.QUOTA], [Code.QUOTA]]
+    said = [r.getMessage() for r in caplog.records if "are not stored" in r.getMessage()]
+    assert said == [
+        "segments or checkpoints are not stored: the tenant is over its quota"
+        " (0.0 of 32.0 MiB in use in the public pool, 0.0 of 32.0 MiB in use in the private pool)"
+    ]
 
 
 def test_stats(daemon: Daemon, connect: Connect) -> None:

@@ -1,13 +1,15 @@
-"""The first program of the package's README, run as it is printed."""
+"""What the READMEs print: the package's first program is run, settings are read."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 from client_samples import PATIENCE, SMALL
-from running import Daemon
+from running import ROOT, Daemon
+from spliced_connector.vllm.settings import Settings
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 
@@ -38,3 +40,15 @@ def test_the_first_program_of_the_readme_stores_and_finds_a_segment(daemon: Daem
     assert namespace["outcome"] == 0
     exec(compile(program, str(README), "exec"), namespace)
     assert namespace["found"] is not None, "the second time"
+
+
+def test_the_quick_start_reuses_prefixes() -> None:
+    """Its model is too small for splicing to be quicker than computing."""
+    text = (ROOT / "README.md").read_text()
+    (printed,) = re.findall(r"--kv-transfer-config '(\{.*?\})'", text, re.S)
+    options = json.loads(printed)["kv_connector_extra_config"]
+    settings = Settings.read(options)
+    assert (settings.mode, settings.weights) == ("prefix", "scripts/tinyhybrid/model")
+    (model,) = re.findall(r"--model (\S+)", text)
+    assert model == settings.weights
+    assert (ROOT / model / "model.safetensors").is_file()

@@ -24,6 +24,7 @@ from spliced_connector.model import (
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.plans import LoadPlan, Outcome, PrefixPlan
 from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
+from spliced_connector.vllm.rounding import Rounding
 from spliced_connector.vllm.scheduler import is_plain
 from spliced_connector.vllm.session import Session, block_tokens
 from spliced_connector.vllm.settings import Settings
@@ -84,13 +85,15 @@ def make_engine(hybrid: bool, cache_mode: str = "align", rows: int = BLOCK) -> E
 
 
 def make(
-    hybrid: bool = True, drafts: bool = False, **model: Any
+    hybrid: bool = True, drafts: bool = False, rounds: bool = False, **model: Any
 ) -> tuple[PrefixScheduler, FakeModel]:
-    engine = replace(make_engine(hybrid), drafts=drafts)
+    engine = replace(make_engine(hybrid), drafts=drafts, rounds=rounds)
     fake = FakeModel(Profile(engine.identity), **model)
     session = Session(
         Settings(weights="ab" * 32), engine, cast(Any, fake), EngineTally(), block_tokens(engine)
     )
+    if rounds:
+        session = replace(session, rounding=Rounding(BLOCK))
     return PrefixScheduler(session), fake
 
 
@@ -350,6 +353,45 @@ def test_answers_are_stored_at_block_boundaries_that_the_daemon_wants(
     scheduler.finished(request)
     told = [(len(q.tokens), q.output, q.record) for q in model.queries]
     assert told == [(400, 0, True), (512, 112, False), (768, 368, False), (800, 400, True)]
+
+
+@pytest.mark.parametrize("spliced", [False, True])
+def test_what_decoding_rounds_is_stored_only_as_an_approximation(spliced: bool) -> None:
+    """Behind segments it is one in any case."""
+    scheduler, model = make(rounds=True, advice=(256, 512, 768))
+    request = make_request(400)
+    scheduler.match(request, 0)
+    first = scheduler.plan(make_step(([1], [2]), r=(0, 256)))
+    assert [save.tokens for save in (first.saves if first else ())] == [256], "it is a prefill's"
+    if spliced:
+        scheduler.replaced("r", 256, spliced=True)
+    saves = decode(scheduler, request, 800)
+    assert [(save.tokens, save.spliced) for save in saves] == [
+        (at, True) for at in ((512, 768) if spliced else ())
+    ]
+    counts = scheduler._session.tally.snapshot()
+    assert counts.get("rounded_states", 0) == (0 if spliced else 2)
+    scheduler.finished(request)
+    assert model.queries[-1].record, "the daemon hears of the answer all the same"
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_nothing_is_stored_behind_what_decoding_has_rounded(behind: bool) -> None:
+    """The engine's own cache gives the next turn the state of the answer before."""
+    scheduler, _ = make(rounds=True, advice=(512, 768))
+    rounding = scheduler._session.rounding
+    assert rounding is not None
+    answered = make_request(
+        200 if behind else 256, "before", all_token_ids=[*make_request(256).all_token_ids]
+    )
+    rounding.matched(answered, 0)
+    rounding.finished(answered)
+    request = make_request(1000)
+    rounding.matched(request, 256)
+    scheduler.match(request, 256)
+    plans = [scheduler.plan(make_step(([1] * 4, [2] * 4), r=(begin, 256))) for begin in (256, 512)]
+    stored = [save.tokens for plan in plans for save in (plan.saves if plan else ())]
+    assert stored == ([] if behind else [512, 768])
 
 
 @pytest.mark.parametrize("hybrid", [True, False])

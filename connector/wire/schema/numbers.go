@@ -16,7 +16,6 @@ var constants = []Constant{
 	{Name: "MaxSpans", Value: 2048, Bound: true, Doc: "spans of a plan"},
 	{Name: "MaxBlocks", Value: 24 << 10, Bound: true, Doc: "entries of an engine's block table"},
 	{Name: "MaxPacked", Value: 1 << 20, Bound: true, Doc: "bytes that say how packed parts are laid out, of all rows of one reply"},
-	{Name: "MaxTable", Value: 12 << 10, Bound: true, Doc: "entries of all block tables in one reply"},
 	{Name: "MaxPositions", Value: 1024, Bound: true, Doc: "checkpoints that one advice names"},
 	{Name: "MaxSamples", Value: 1024, Bound: true, Doc: "measured prefills in one advise"},
 	{Name: "MaxWays", Value: 8, Bound: true, Doc: "ways to serve a prompt"},
@@ -82,6 +81,7 @@ var enums = []Enum{
 			{Name: "Known", Number: 1 << 4, Doc: "may send the section *known* of `match` behind *prompt*, and is answered with its like"},
 			{Name: "Rows", Number: 1 << 5, Doc: "may accept and save checkpoints of kind *rows*, may `replay` them, and is answered with the sections *rows*. Others are not told of what is kept as rows, and what stands behind it is a miss when they load it"},
 			{Name: "Packed", Number: 1 << 6, Doc: "may name profiles with a tolerance, whose segments have packed parts, and is answered with the section *packed* of `acquire` and `acquire-device`"},
+			{Name: "Buffered", Number: 1 << 7, Doc: "may send the section *buffered* of `save`"},
 		},
 	},
 	{

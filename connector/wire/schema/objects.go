@@ -86,7 +86,6 @@ var objectMessages = []Message{
 		Doc:  "leases segments for reading by one rank",
 		Body: body(
 			u32("Profile"), u32("Rank"), u32("TTLMs", doc("0 = the daemon's default")),
-			u32("BlockTokens", doc("answer block tables in blocks of so many tokens; 0 = none")),
 			u8("Digests", doc("1 = answer chunk digests too")),
 			u8("All", doc("1 = lease every key, or none and refuse with Full")),
 			hashes("Keys", "MaxKeys"),
@@ -95,14 +94,12 @@ var objectMessages = []Message{
 	{
 		Name: "AcquireReply",
 		Doc: "has one row for each key. Extents are in the public arena and stay valid and unchanged until the lease is released; " +
-			"Digest holds, for each hit in order, one digest for each chunk of each part. Block holds BlockCount[i] entries of " +
-			"the block table of row i, one after another; both are empty unless asked for",
+			"Digest holds, for each hit in order, one digest for each chunk of each part, and is empty unless asked for",
 		Body: body(
 			u16s("Codes", "MaxKeys"), u64s("Leases", "MaxKeys", rows("Codes")), u64s("Bytes", "MaxKeys", rows("Codes")),
 			u32s("Begins", "MaxKeys", rows("Codes"), doc("first interior token, local to the segment")),
 			u32s("Tokens", "MaxKeys", rows("Codes"), doc("interior tokens")),
 			leased("Codes", "MaxKeys"),
-			u32s("BlockCount", "MaxKeys", rows("Codes"), orNone, divides("Block")), u64s("Block", "MaxTable"),
 		),
 		Sections: []Section{{
 			Name: "Packed", Struct: "AcquirePacked", Feature: "Packed",
@@ -153,6 +150,12 @@ var objectMessages = []Message{
 			u32("Profile"), u32("Rank"), u8("Kind", doc("AcceptExact, AcceptSpliced or AcceptRows")),
 			hashes("Hashes", "MaxKeys"), u32s("Tokens", "MaxKeys", rows("Hashes")), hashes("Parents", "MaxKeys", rows("Hashes")),
 		),
+		Sections: []Section{{
+			Name: "Buffered", Struct: "SaveBuffered", Feature: "Buffered",
+			Doc: "names a buffer whose accepted rows are those of the linear layers, for checkpoints of kind AcceptRows: the daemon copies them, and " +
+				"only keys and values of attention layers are left to commit. A profile without such layers has nothing to commit: the checkpoint is published",
+			Body: body(u64("Buffer")),
+		}},
 	},
 	{
 		Name: "LoadRequest",

@@ -10,26 +10,43 @@
 // writes its operands.
 //
 // The emulation (emulate) compiles the same sources for the host; tests run every kernel in it
-// against gpuipc/kernel. make ptx rewrites spliced.ptx.
+// against gpuipc/kernel. make ptx rewrites spliced.ptx.zst, and spliced.ptx, which has its head.
 package kernels
 
 import (
 	"bytes"
 	_ "embed"
 	"encoding/binary"
+	"fmt"
 	"math"
+
+	"github.com/klauspost/compress/zstd"
 )
 
-//go:embed spliced.ptx
-var ptx []byte
+// The text is seven times as large, and read once or twice by a process.
+//
+//go:embed spliced.ptx.zst
+var compressed []byte
 
-// PTX returns the text of all kernels, for cuModuleLoadDataEx after a zero byte is added.
-func PTX() []byte { return bytes.Clone(ptx) }
+// PTX returns the text of all kernels, for cuModuleLoadDataEx after a zero byte is added. It
+// expands it at each call, which takes some ten milliseconds, and keeps nothing.
+func PTX() []byte {
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		panic(fmt.Sprintf("kernels: a decoder of zstd: %v", err)) // its options are wrong
+	}
+	defer d.Close()
+	text, err := d.DecodeAll(compressed, nil)
+	if err != nil {
+		panic(fmt.Sprintf("kernels: %d bytes of spliced.ptx.zst: %v", len(compressed), err)) // they are part of the program
+	}
+	return text
+}
 
 // Entries returns the names of all kernels in PTX.
 func Entries() []string {
 	var names []string
-	for line := range bytes.Lines(ptx) {
+	for line := range bytes.Lines(PTX()) {
 		if rest, ok := bytes.CutPrefix(line, []byte(".visible .entry ")); ok {
 			name, _, _ := bytes.Cut(rest, []byte("("))
 			names = append(names, string(name))

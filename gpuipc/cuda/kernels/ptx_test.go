@@ -40,6 +40,19 @@ func TestPTXIsOfTheseSources(t *testing.T) {
 	}
 }
 
+// Whoever looks for the compiler finds it without expanding anything.
+func TestHeadOfPTXStandsBesideIt(t *testing.T) {
+	head, err := os.ReadFile("spliced.ptx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := strings.SplitAfterN(string(PTX()), "\n", 4)
+	want := strings.Join(of[:3], "") + "// The text: zstd -dc spliced.ptx.zst\n"
+	if string(head) != want || !strings.Contains(want, "\n// clang ") {
+		t.Errorf("spliced.ptx is\n%s\nwant\n%s\nRun make ptx.", head, want)
+	}
+}
+
 // A driver refuses a newer instruction set, and code for sm_90a runs nowhere else.
 func TestPTXRunsSinceAmpereAndCUDA118(t *testing.T) {
 	for _, want := range []string{"\n.version 7.8\n", "\n.target sm_80\n", "\n.address_size 64\n"} {

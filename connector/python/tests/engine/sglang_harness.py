@@ -210,6 +210,13 @@ class Engine:
         """Ends a request early; it still has an answer."""
         self._write({"abort": number})
 
+    def load(self, model: Path) -> bool:
+        """Loads other weights while it runs, as trainers do. Returns whether it has."""
+        number = self._next
+        self._next += 1
+        self._write({"id": number, "load": str(model)})
+        return self.take(number).finish == "True"
+
     def close(self) -> None:
         """Ends it, and waits until it has."""
         with contextlib.suppress(OSError):
@@ -269,6 +276,13 @@ async def serve(options: dict[str, Any]) -> None:
             reply = {"meta_info": {"finish_reason": {"type": f"error: {err}"}}}
         say({"id": number, "reply": reply})
 
+    async def load(number: int, path: str) -> None:
+        from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
+
+        request = UpdateWeightFromDiskReqInput(model_path=path)
+        loaded, *_ = await engine.tokenizer_manager.update_weights_from_disk(request)
+        say({"id": number, "reply": {"meta_info": {"finish_reason": {"type": str(loaded)}}}})
+
     threading.Thread(target=read, daemon=True).start()
     say("ready")
     running: set[asyncio.Task[None]] = set()
@@ -276,6 +290,9 @@ async def serve(options: dict[str, Any]) -> None:
         told = json.loads(line)
         if "abort" in told:
             engine.tokenizer_manager.abort_request(rid=f"r{told['abort']}")
+            continue
+        if "load" in told:
+            await load(told["id"], told["load"])
             continue
         task = asyncio.create_task(answer(told["id"], told["ids"], told["sampling"]))
         running.add(task)

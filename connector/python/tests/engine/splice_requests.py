@@ -53,7 +53,8 @@ def start(
     """An engine in mode splice. The plugin is registered here as its entry point would be.
 
     caching: the engine's own prefix caching, too. Segments stay as they were written unless a
-    tolerance is given, so that one that is reused answers as the one that captured it, bit for bit.
+    tolerance is given, and torch puts them in place, so that one that is reused answers as the one
+    that captured it, bit for bit.
     """
     vllm_plugin.register()
     return Engine(
@@ -66,6 +67,7 @@ def start(
                 "load_ms": 5_000.0,
                 "measured": False,
                 "tolerance": 0.0,
+                "compute": "engine",
             }
             | connector,
             {"enable_prefix_caching": caching, "max_logprobs": -1} | (options or {}),

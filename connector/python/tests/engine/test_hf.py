@@ -22,6 +22,7 @@ from spliced_connector.hf import adapter as hf
 from spliced_connector.hf import reuse as hf_reuse
 from spliced_connector.hf.adapter import Mode
 from spliced_connector.model import PlanError, divide
+from spliced_connector.serving import composing
 from spliced_connector.walk import Naming, UnsupportedError
 
 pytestmark = pytest.mark.engine
@@ -315,8 +316,8 @@ def test_a_daemon_killed_amid_a_request_does_not_change_the_answer(
     e.prefill(ids, CUTS, mode)
     warm = e.prefill(ids, CUTS, mode)
     assert warm.reused > 0
-    name = "restore" if mode == "prefix" else "unpack"
-    original = getattr(hf_reuse, name)
+    where, name = (hf_reuse, "restore") if mode == "prefix" else (composing, "unpack")
+    original = getattr(where, name)
 
     alive = [True]
 
@@ -327,9 +328,9 @@ def test_a_daemon_killed_amid_a_request_does_not_change_the_answer(
             daemon.kill()
         return out
 
-    monkeypatch.setattr(hf_reuse, name, killing)
+    monkeypatch.setattr(where, name, killing)
     amid = e.prefill(ids, CUTS, mode)
-    monkeypatch.setattr(hf_reuse, name, original)
+    monkeypatch.setattr(where, name, original)
     # Either the leased bytes were good to the end, or nothing of them was used.
     want = warm.logits if amid.reused else own(model, ids)
     assert far(amid.logits, want) <= 1e-4

@@ -72,16 +72,16 @@ def test_steps_without_the_bound_of_the_forward_do_not(name: str, dtype: torch.d
 
 
 def test_a_state_of_one_head_shows_among_many() -> None:
-    from spliced_connector.hf.steps import _error
+    from spliced_connector.hf.steps import apart
 
     generator = torch.Generator().manual_seed(1)
     want = torch.randn(64, 8, 8, generator=generator)
     want[5] *= 1e-3  # in the norm of the whole state it would be lost
     got = want.clone()
     got[5] *= 1.5
-    assert _error(got, want) == pytest.approx(0.5 / 8, rel=1e-3)
+    assert apart(got, want) == pytest.approx(0.5 / 8, rel=1e-3)
     got[5] = math.nan
-    assert not _error(got, want) <= 1
+    assert not apart(got, want) <= 1
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_a_private_prefix_then_segments_then_the_rest(
 
     monkeypatch.setattr(Model, "match", counted)
     done = e.prefill(ids, [0, at, at + 80], "splice")
-    assert len(looked) == 1
+    assert len(looked) == 2, "one look for prefixes and segments, one inside of the turn"
     assert done.plan is not None
     assert done.plan.begin == begin
     assert done.reused == begin + 80 - 16

@@ -116,10 +116,10 @@ StartNode = Callable[..., Node]
 
 @pytest.fixture
 def start_node(connect: Connect, daemon: Daemon) -> Iterator[StartNode]:
-    """Makes nodes: `start_node(states=False, **settings)`. All are ended."""
+    """Makes nodes: `start_node(states=False, rounds=False, **settings)`. All are ended."""
     with contextlib.ExitStack() as running:
 
-        def start(states: bool = False, **settings: Any) -> Node:
+        def start(states: bool = False, rounds: bool = False, **settings: Any) -> Node:
             kv = MHATokenToKVPool(
                 SLOTS, 1, torch.bfloat16, 2, 16, 1, "cpu", enable_memory_saver=False
             )
@@ -134,7 +134,7 @@ def start_node(connect: Connect, daemon: Daemon) -> Iterator[StartNode]:
             )
             given = SpliceSettings(**{"weights": "0" * 64, "mode": Mode.SPLICE, **settings})
             slots = find_slots(Profile(DENSE), kv, table)
-            engine = Engine("0", DENSE, 1, states)
+            engine = Engine("0", DENSE, 1, states, rounds)
             model = torch.nn.Linear(4, 4)
             weights = Parameters(model)
             reuse = Reuse(engine, given, connect(daemon.socket), None, slots, Finder(), weights)
@@ -256,6 +256,48 @@ def test_a_prefix_that_is_lost_is_not_promised_again(start_node: StartNode, daem
     wait_until(lambda: node.cache.admit(req))
     assert (req.prefix_len, req.host_hit_length) == (0, 0)
     assert node.cache.inert == ""
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+def test_turns_behind_what_decoding_has_rounded_are_known(
+    start_node: StartNode, rounds: bool
+) -> None:
+    """And those behind them: the tree has states that are none of a prefill."""
+    node, ids = start_node(rounds=rounds), draw(15, 3 * N)
+
+    def turn(rid: str, prompt: int, end: int) -> Req:
+        """Its prompt and its answer are computed, as far as the tree does not have them."""
+        req = ask(rid, ids[:prompt])
+        req.init_next_round_input(node.cache)
+        node.table.alloc([req])
+        req.output_ids.extend(ids[prompt:end])
+        req.full_untruncated_fill_ids = array("q", ids[:end])
+        new = node.allocator.alloc(end - req.prefix_len)
+        rows = torch.cat([node.cache.prefix_device_indices(req), new])
+        req.lock = node.cache.lock(req.last_node)
+        node.table.req_to_token[req.kv.req_pool_idx, :end] = rows.to(torch.int32)
+        for at in (prompt, end):
+            req.extend_end = req.kv.kv_committed_len = req.kv.kv_allocated_len = at
+            node.cache.checkpoint(req, up_to=at)
+        return req
+
+    def rounded(rid: str) -> bool:
+        tracked = node.reuse.of(rid)
+        assert tracked is not None
+        return tracked.rounded
+
+    turn("first", 200, 300)
+    assert not rounded("first")
+    assert turn("second", 400, 400).prefix_len == 300
+    assert rounded("second") == rounds
+    assert turn("third", 500, 500).prefix_len == 400
+    assert rounded("third") == rounds
+    beside = ask("beside", [*ids[:200], *draw(16, 100)])
+    beside.init_next_round_input(node.cache)
+    assert beside.prefix_len == 200
+    assert not rounded("beside"), "the end of the first prompt is a prefill's"
+    node.cache.on_release(beside, checkpointed=False)
+    assert node.cache._rounded == ({"second", "third"} if rounds else set())
 
 
 def test_an_error_of_ours_ends_the_reuse_and_not_the_engine(

@@ -24,6 +24,7 @@ from spliced_connector.serving.inert import Inert
 from spliced_connector.serving.parameters import Parameters
 from spliced_connector.serving.prices import Clock
 from spliced_connector.serving.settings import Mode
+from spliced_connector.serving.storing import Taken
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.sglang.job import Prefix
 from spliced_connector.sglang.requests import STEP, Requests, Tracked
@@ -385,12 +386,14 @@ def test_pools_that_are_not_known_are_refused(given: tuple[Any, Any], text: str)
 class Node:
     """An engine without a model: its pools, and what is reused in them."""
 
-    def __init__(self, connect: Connect, daemon: Daemon, **changes: Any) -> None:
+    def __init__(
+        self, connect: Connect, daemon: Daemon, rounds: bool = False, **changes: Any
+    ) -> None:
         self.kv, self.table = pools()
         self.slots: Slots = find_slots(Profile(SMALL), self.kv, self.table)
         settings = SpliceSettings(weights="0" * 64, **changes)
         client = connect(daemon.socket)
-        engine = Engine("0", SMALL, 1, True)
+        engine = Engine("0", SMALL, 1, True, rounds)
         self.reuse = Reuse(engine, settings, client, None, self.slots, Finder(), Parameters())
         assert self.reuse.model.wait_attached(10)
 
@@ -499,6 +502,44 @@ def test_a_prefix_that_went_is_lost_once(start_node: StartNode, daemon: Daemon) 
     assert node.reuse.offer(found, 0, N - 1) is None
     assert found.told()["way"] == "recomputed"
     assert node.reuse.tally.snapshot()["load_failures"] == 1
+
+
+@pytest.mark.parametrize("spliced", [False, True])
+@pytest.mark.parametrize("rounds", [False, True])
+def test_what_decoding_rounds_is_stored_only_as_an_approximation(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, rounds: bool, spliced: bool
+) -> None:
+    """Behind segments it is one in any case."""
+    ids, prompt = draw(28), 256
+    node = start_node(rounds=rounds)
+    kinds: list[Accept] = []
+
+    def put(taken: Taken) -> bool:
+        kinds.append(taken.kind)
+        return True
+
+    monkeypatch.setattr(node.reuse._saver, "put", put)
+    monkeypatch.setattr(node.reuse._requests, "answered", lambda *_: True)
+    tracked = wanting(node.reuse, ids[:prompt], prompt)
+    tracked.spliced = spliced
+    for tokens in (prompt, 400):
+        node.reuse.reached(tracked, ids, tokens, lambda: (torch.arange(400), 3))
+    kind = Accept.SPLICED if spliced else Accept.EXACT
+    assert kinds == [kind] * (1 if rounds and not spliced else 2)
+    assert node.reuse.tally.snapshot().get("rounded_states", 0) == int(rounds and not spliced)
+
+
+@pytest.mark.parametrize("spliced", [False, True])
+def test_nothing_exact_is_stored_behind_what_decoding_has_rounded(
+    start_node: StartNode, spliced: bool
+) -> None:
+    node, ids = start_node(rounds=True), draw(29)
+    tracked = wanting(node.reuse, ids, 256, 384)
+    tracked.rounded, tracked.spliced = True, spliced
+    for tokens in (256, 384):
+        node.reuse.reached(tracked, ids, tokens, lambda: (torch.arange(400), 3))
+    assert tracked.stored == (2 if spliced else 0)
+    assert tracked.wanted == []
 
 
 def test_what_gave_way_is_stored_as_if_it_had_not_been_spliced(start_node: StartNode) -> None:

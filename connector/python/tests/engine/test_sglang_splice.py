@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ import torch
 if not find_spec("sglang") or not find_spec("triton"):
     pytest.skip("SGLang is not installed: `make test-sglang`", allow_module_level=True)
 
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from engine.sglang_harness import MODEL, Answer, Engine
@@ -74,6 +76,7 @@ def engine(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "mode": "splice",
         "find": ["known", "chunks"],
         "measured": False,
+        "compute": "daemon",
         "canary_share": 0.0,
         "chunk_mean": 128,
         "chunk_most": 256,
@@ -128,10 +131,10 @@ def spliced(engine: Engine, daemon: Daemon, ids: Sequence[int], cuts: Sequence[i
     return found[-1]
 
 
-def reserved(daemon: Daemon) -> int:
-    """How often room for a segment was asked for."""
-    metrics = daemon.metrics().items()
-    return int(sum(n for name, n in metrics if "requests_total" in name and 'op="reserve"' in name))
+def asked_for(daemon: Daemon, operation: str) -> int:
+    """How often the daemon was asked for an operation."""
+    metrics, op = daemon.metrics().items(), f'op="{operation}"'
+    return int(sum(n for name, n in metrics if "requests_total" in name and op in name))
 
 
 NONE: dict[str, object] = {"find": []}
@@ -149,6 +152,7 @@ def test_its_tokens_are_those_of_transformers(engine: Engine, model: torch.nn.Mo
 def test_a_splice_is_that_of_the_library(
     engine: Engine, model: torch.nn.Module, daemon: Daemon
 ) -> None:
+    """The daemon composes for the engine, torch for the library."""
     client = Client(Options(socket=daemon.socket, name="test"))
     assert client.wait_attached(5.0)
     library = SplicedTransformers(model, client, Naming(weights_digest(MODEL)))
@@ -164,6 +168,9 @@ def test_a_splice_is_that_of_the_library(
             assert abs(float(want.max()) - answer.logprobs[0]) < NEAR
             assert first.reused > 0, "it finds what SGLang has captured"
             assert first.captured == 0
+        assert library.composed.daemon == 0
+        assert asked_for(daemon, "compose") > 0
+        assert asked_for(daemon, "rotate") > 0
     finally:
         client.close()
 
@@ -197,7 +204,7 @@ def test_requests_at_once_publish_their_segments_once(engine: Engine, daemon: Da
     for seed in range(500, 600, 10):
         parts = [draw(seed + i, 400) for i in range(2)]
         prompts = [[*parts[0], *parts[1], *draw(seed + i, 15)] for i in range(2, 6)]
-        before = reserved(daemon)
+        before = asked_for(daemon, "reserve")
         asked = [engine.begin(ids, [0, 400, 800]) for ids in prompts]
         told = [engine.take(number).told for number in asked]
         engine.ask(draw(seed + 6, 300), said=NONE)  # publishing goes on meanwhile
@@ -208,8 +215,8 @@ def test_requests_at_once_publish_their_segments_once(engine: Engine, daemon: Da
         pytest.fail(f"not all are spliced: {told}")
     # Whoever was to capture them too took what the first one had captured.
     assert any(one["captured"] == 2 for one in told)
-    until(lambda: reserved(daemon) >= before + 2)
-    assert reserved(daemon) == before + 2, told
+    until(lambda: asked_for(daemon, "reserve") >= before + 2)
+    assert asked_for(daemon, "reserve") == before + 2, told
 
 
 def test_chunks_are_found_by_the_server(engine: Engine) -> None:
@@ -347,3 +354,26 @@ def test_requests_keep_running_beside_captures(engine: Engine) -> None:
     ]
     assert all(engine.take(number).told["way"] == "splice" for number in asked)
     assert len(engine.take(running).tokens) == 150
+
+
+def test_weights_that_are_loaded_end_the_reuse(
+    engine: Engine, daemon: Daemon, tmp_path: Path
+) -> None:
+    """The last test: nothing is reused in this engine any more."""
+    ids, cuts = QUESTIONS[11]
+    before = spliced(engine, daemon, ids, cuts)
+    other = tmp_path / "model"
+    shutil.copytree(MODEL, other)
+    weights = load_file(MODEL / "model.safetensors")
+    for name, weight in weights.items():
+        if "down_proj" in name:
+            weights[name] = weight.flip(0).contiguous()
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    changed = AutoModelForCausalLM.from_pretrained(other, dtype=torch.bfloat16).eval()
+    held = daemon.checkpoints()
+    assert engine.load(other)
+    answer = engine.ask(ids, cuts, TOKENS)
+    assert (answer.cached, answer.told) == (0, {})
+    assert answer.tokens[0] == alone(changed, ids, 1)[0] != before.tokens[0]
+    engine.ask(draw(111, 400))
+    assert daemon.checkpoints() == held

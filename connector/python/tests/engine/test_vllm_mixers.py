@@ -92,7 +92,7 @@ def test_layers_that_share_a_name_compute_alike(case: str, tmp_path: Path) -> No
     tiny, changes, alike = CASES[case]
     path = _save(tiny, changes, tmp_path)
     model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    config, engine = _load(path)
+    config, engine = load_layers(path)
     rows = _rows(model.config.hidden_size)
     pairs = list(zip(_served(engine), _own(model), strict=True))
     errors = [_distance(_compute(m, config, rows), own(rows[None])[0]) for m, own in pairs]
@@ -135,7 +135,7 @@ def _rows(hidden: int) -> Tensor:
     return rows
 
 
-def _load(path: str) -> tuple[Any, nn.Module]:
+def load_layers(path: str, dtype: str = "float32") -> tuple[Any, nn.Module]:
     """The model's layers of vLLM, with its weights, and no engine around them."""
     from vllm.config import set_current_vllm_config
     from vllm.distributed.parallel_state import (
@@ -149,7 +149,7 @@ def _load(path: str) -> tuple[Any, nn.Module]:
         model=path,
         skip_tokenizer_init=True,
         enforce_eager=True,
-        dtype="float32",
+        dtype=dtype,
         max_model_len=512,
         enable_prefix_caching=False,
     )

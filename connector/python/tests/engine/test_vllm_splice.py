@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ if importlib.util.find_spec("vllm") is not None:
     from spliced_connector.client import Client, NewSegment, Options, release_all
     from spliced_connector.errors import Code
     from spliced_connector.model import SpanKind, choose, divide, make_plan
+    from spliced_connector.serving import composing, watch
     from spliced_connector.serving import job as serving_job
-    from spliced_connector.serving import watch
+    from spliced_connector.serving.settings import Compute
     from spliced_connector.vllm.kernels.cpu import cpu_kernels
     from spliced_connector.vllm.walk import sizes_of
     from spliced_connector.walk import (
@@ -154,6 +156,31 @@ def test_spliced_segments_give_the_answer_of_the_library(engine: Engine, daemon:
         assert said["prompt_tokens"] == len(ids_of(order)[0])
         assert said["ttft_ms"] > said["wait_ms"] > 0
         assert [s["key"] for s in said["spans"] if s["from"] == "segment"]
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [2, 0, 1]])
+def test_the_daemon_composes_what_the_engine_does(
+    order: list[int], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """compute: daemon next to compute: engine."""
+    warm(engine, order)
+    ids, cuts = ids_of(order)
+    composer = worker_of(engine)._means.composer
+    replies = {}
+    for way in (Compute.ENGINE, Compute.DAEMON):
+        monkeypatch.setattr(composer, "choice", way)
+        before = replace(composer.count)
+        replies[way] = ask(engine, ids, cuts)
+        done = {
+            Compute.ENGINE: composer.count.engine - before.engine,
+            Compute.DAEMON: composer.count.daemon - before.daemon,
+        }
+        assert done == {Compute.ENGINE: 0, Compute.DAEMON: 0} | {way: 1}
+        assert replies[way].told["captured"] == 0
+    here, there = replies[Compute.ENGINE], replies[Compute.DAEMON]
+    assert there.told == here.told
+    assert there.near(here.logprobs)
+    assert composer.count.refused == 0
 
 
 def test_who_captures_and_who_reuses_get_the_same(engine: Engine) -> None:
@@ -308,7 +335,7 @@ def test_work_beyond_the_bound_goes_on_in_later_steps(
         calls.append(sum(s.length for s in spans if s.kind is SpanKind.RECOMPUTE))
         return real(arch, ids, spans, *rest)
 
-    monkeypatch.setattr(serving_job, "splice", counted)
+    monkeypatch.setattr(composing, "splice", counted)
     before = engine.counts().get("stalls", 0)
     with changed(mode, stall_ms=0.001), another_runs(engine):
         reply = ask(engine, *ids_of([0, 1, 2, 3]))
@@ -434,11 +461,11 @@ def test_a_daemon_that_is_killed_in_the_middle_of_a_walk_changes_no_answer(
     real = splice
 
     def killing(*given: Any) -> Any:
-        monkeypatch.setattr(serving_job, "splice", real)
+        monkeypatch.setattr(composing, "splice", real)
         daemon.kill()
         return real(*given)
 
-    monkeypatch.setattr(serving_job, "splice", killing)
+    monkeypatch.setattr(composing, "splice", killing)
     reply = ask(engine, *ids_of(order))
     if reply.told["way"] == "splice":
         assert torch.equal(reply.logprobs, want.logprobs)

@@ -14,9 +14,12 @@ from torch import Tensor
 
 from engine.walk_models import TINY
 from spliced_connector.model import Choice, Layout, Piece, Profile, divide
+from spliced_connector.serving import composing
 from spliced_connector.serving import job as serving_job
+from spliced_connector.serving.composing import Composer
 from spliced_connector.serving.job import LostError, Means, Pace
 from spliced_connector.serving.ranks import Ranks
+from spliced_connector.serving.settings import Compute
 from spliced_connector.serving.splices import best_splice
 from spliced_connector.vllm.caches import Caches
 from spliced_connector.vllm.splice_job import SpliceJob
@@ -145,7 +148,8 @@ class Setup:
         self.published: list[int] = []
         caches = Caches(cast(Any, self.rows), cast(Any, self.states), group, (4096, 128))
         model = cast(Any, self.model)
-        means = Means(arch, caches.copies, model, self._publish, patience, ranks)
+        composer = Composer(arch, model, caches.copies, Compute.ENGINE)
+        means = Means(composer, self._publish, patience, ranks)
         self.job = SpliceJob(self.load, means, caches)
 
     def _publish(self, piece: Piece, ids: tuple[int, ...], made: Captured) -> Captured:
@@ -347,7 +351,7 @@ def test_ranks_of_different_speed_walk_the_same_rows(
         walks.setdefault(threading.get_ident(), []).append([s.end for s in spans])
         return real(arch, ids, spans, *rest)
 
-    monkeypatch.setattr(serving_job, "splice", noted)
+    monkeypatch.setattr(composing, "splice", noted)
     setups = [Setup(arch, [HIT, ALONE, HIT], meeting.rank(i)) for i in range(2)]
 
     def run(i: int) -> bool:

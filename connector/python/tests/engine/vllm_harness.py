@@ -81,6 +81,7 @@ class Engine:
             "max_num_seqs": 4,
             "max_num_batched_tokens": 2048,
             "enable_prefix_caching": True,
+            "mamba_ssm_cache_dtype": "float32",  # the default depends on the processor
             "seed": 0,
         }
         if setup.socket:

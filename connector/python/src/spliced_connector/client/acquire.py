@@ -27,8 +27,6 @@ from spliced_connector.wire import (
 )
 from spliced_connector.wire.numbers import MAX_KEYS
 
-MAX_BLOCK_TOKENS = 65536
-
 H = TypeVar("H", bound=Held)
 
 
@@ -38,23 +36,21 @@ def acquire(
     wait: float,
     *,
     together: bool = False,
-    block_tokens: int = 0,
     digests: bool = False,
     life: float = 0.0,
 ) -> list[Segment | None]:
     """Lease segments, None for each that is not to be had. Raises `SplicedError`."""
-    if not 0 <= block_tokens <= MAX_BLOCK_TOKENS or (together and len(keys) > MAX_KEYS):
-        text = f"acquire: blocks of {block_tokens} tokens, {len(keys)} keys"
-        raise SplicedError(Code.INVALID, text)
+    if together and len(keys) > MAX_KEYS:
+        raise SplicedError(Code.INVALID, f"acquire: {len(keys)} keys")
     flags = int(digests), int(together)
 
     def ask(now: list[bytes]) -> AcquireReply:
-        request = AcquireRequest(r.profile, r.rank, int(life * 1000), block_tokens, *flags, now)
+        request = AcquireRequest(r.profile, r.rank, int(life * 1000), *flags, now)
         call = r.call(Op.ACQUIRE, wait, gives_back=True)
         return r.exchange.request(call, request, AcquireReply)
 
     def make(held: HeldAt, key: bytes, row: _Row) -> Segment:
-        return Segment(held, key, row.rows, row.stored, row.blocks)
+        return Segment(held, key, row.rows, row.stored)
 
     return _lease(r, keys, ask, len(r.attachment.arena), make)
 
@@ -100,7 +96,6 @@ class _Row:
 
     rows: tuple[int, int]
     stored: Stored
-    blocks: tuple[int, ...]
 
 
 def _lease(
@@ -140,29 +135,27 @@ def _rows(
     Those are the busy ones while others got through, which is what a full reply looks like.
     """
     again = []
-    extent = digest = block = how = 0
+    extent = digest = how = 0
     for row, i in enumerate(now):
         ends = (
             extent + reply.extent_count[row],
             digest + reply.digest_count[row],
-            block + (reply.block_count[row] if reply.block_count else 0),
             how + (reply.packed.count[row] if reply.packed is not None else 0),
         )
         code = reply.codes[row]
         if code == Code.OK:
             extents = slice(extent, ends[0])
             digests = slice(digest, ends[1])
-            blocks = slice(block, ends[2])
-            packed = b"" if reply.packed is None else bytes(reply.packed.layout[how : ends[3]])
+            packed = b"" if reply.packed is None else bytes(reply.packed.layout[how : ends[2]])
             try:
-                found = _segment(r, reply, row, arena, extents, digests, blocks, packed)
+                found = _segment(r, reply, row, arena, extents, digests, packed)
             except ValueError as err:
                 raise r.exchange.garbage(f"acquire: {err}") from err
             held = (r.attachment, r.tenant, reply.leases[row], r.options.timeout)
             out[i] = make(held, keys[i], found)
         elif code == Code.BUSY:
             again.append(i)
-        extent, digest, block, how = ends
+        extent, digest, how = ends
     return again if len(again) < len(now) else []  # busy for another reason than room
 
 
@@ -173,7 +166,6 @@ def _segment(
     arena: int,
     extents: slice,
     digests: slice,
-    blocks: slice,
     packed: bytes,
 ) -> _Row:
     """Check a row. Raises ValueError."""
@@ -186,7 +178,7 @@ def _segment(
         raise ValueError(f"a segment of {nbytes} bytes, want {layout.nbytes} for {tokens} tokens")
     where = runs(reply.extent_off[extents], reply.extent_len[extents], nbytes, arena)
     stored = Stored(layout, where, reply.digest[digests])
-    return _Row((reply.begins[row], tokens), stored, tuple(reply.block[blocks]))
+    return _Row((reply.begins[row], tokens), stored)
 
 
 def load(

@@ -21,21 +21,19 @@ A forked child has no connection: there all calls are misses. It may make a clie
 
 from __future__ import annotations
 
-import time
 import weakref
 
 from spliced_connector.client.connection.counters import Counters
-from spliced_connector.client.connection.flight import Call, Late
 from spliced_connector.client.connection.options import Options
 from spliced_connector.client.device_memory import DeviceMemory, device_of
 from spliced_connector.client.engine_memory import EngineMemory
 from spliced_connector.client.keeper import Keeper
 from spliced_connector.client.model import Model
 from spliced_connector.client.registration import Enrolment
+from spliced_connector.client.stats import figures
 from spliced_connector.errors import SplicedError
 from spliced_connector.gpu import DeviceEngineMemory
 from spliced_connector.model import Identity, Profile
-from spliced_connector.wire import Op, StatsReply, StatsRequest
 
 _MARGIN = 0.1  # for the thread to say what has become of the first attempt, in seconds
 
@@ -169,9 +167,7 @@ class Client:
             self._keeper.tally.add("unavailable")
             return {}
         try:
-            call = Call(Op.STATS, time.monotonic() + self.options.timeout, Late())
-            reply = current.exchange.request(call, StatsRequest(), StatsReply)
-            return dict(zip(reply.names, reply.values, strict=True))
+            return figures(current, self.options.timeout)
         except SplicedError:
             return {}
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from spliced_connector.client.connection.flight import Call, Write
 from spliced_connector.client.device_lease import (
@@ -18,7 +19,7 @@ from spliced_connector.client.lease import Checkpoint, Segment, Slot
 from spliced_connector.client.registration import Registration
 from spliced_connector.client.terms import NONE64
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.model import ALL_LAYERS, MAX_TOKENS
+from spliced_connector.model import ALL_LAYERS, MAX_TOKENS, Layout
 from spliced_connector.wire import (
     AssembleRequest,
     ComposeReply,
@@ -33,6 +34,9 @@ from spliced_connector.wire.numbers import MAX_BLOCKS, MAX_SPANS, WireDest, Wire
 _UNTOUCHED = {Code.INVALID, Code.BUSY, Code.FULL}
 
 
+Bytes: TypeAlias = bytes | bytearray | memoryview
+
+
 @dataclass(frozen=True)
 class PlanSpan:
     """Prompt tokens [start, start + count): a segment's interior, or computed by the engine."""
@@ -41,9 +45,10 @@ class PlanSpan:
     count: int
     segment: Segment | DeviceSegment | None = None
     """None: the engine computes these tokens."""
-    input: bytes | bytearray | memoryview | None = None
-    """(T, S) of a computed span in F32, by `Profile.seam_layout` of the asked layers. Compose
-    needs it for every computed span but the last. Not for segments on a GPU: `device_splice`."""
+    input: Bytes | Sequence[Bytes] | None = None
+    """(T, S) of a computed span in F32, by `Profile.seam_layout` of the asked layers, or the parts
+    of that one by one. Compose needs it for every computed span but the last. Not for segments on
+    a GPU: `device_splice`."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +79,20 @@ class Placed(Write):
 
 
 def compose(
-    r: Registration, plan: Plan, layer: int, origin: Origin, into: Slot | None
+    r: Registration,
+    plan: Plan,
+    layer: int,
+    origin: Origin,
+    into: Slot | None,
+    wait: float | None = None,
 ) -> Slot | None:
-    """Move a running state over a plan. Raises `SplicedError`."""
-    call = _call(r, Op.COMPOSE, into)
+    """Move a running state over a plan. wait: seconds, None as the client is set. Raises
+    `SplicedError`."""
+    call = _call(r, Op.COMPOSE, into, wait)
     kind, lease, offset = encode_origin(r, origin)
     columns = _columns(r, plan)
     target = _target(r, into)
-    inputs = _stage_inputs(r, call, plan, layer)
+    inputs = _stage_inputs(r, call, plan, layer, wait)
     request = ComposeRequest(
         r.profile, r.rank, layer, plan.begin, plan.end, kind, lease, offset, target,
         *columns, inputs,
@@ -98,10 +109,17 @@ def _memory(r: Registration, plan: Plan, origin: Origin, into: Slot | None) -> D
 
 
 def rotate(
-    r: Registration, op: Op, plan: Plan, layer: int, origin: Origin, into: Slot | None
+    r: Registration,
+    op: Op,
+    plan: Plan,
+    layer: int,
+    origin: Origin,
+    into: Slot | None,
+    wait: float | None = None,
 ) -> Slot | None:
-    """Place keys and values, and with op ASSEMBLE states, in a slot. Raises `SplicedError`."""
-    call = _call(r, op, into)
+    """Place keys and values, and with op ASSEMBLE states, in a slot. wait: as in `compose`. Raises
+    `SplicedError`."""
+    call = _call(r, op, into, wait)
     request = _rotate_request(r, op, plan, layer, origin, _target(r, into), None)
     try:
         reply = r.exchange.request(call, request, RotateReply)
@@ -138,8 +156,12 @@ def place(
     return placed
 
 
-def _call(r: Registration, op: Op, into: Slot | None) -> Call:
-    return r.call(op, r.options.transfer_timeout, gives_back=into is None, cancel=True)
+def _call(r: Registration, op: Op, into: Slot | None, wait: float | None = None) -> Call:
+    return r.call(op, _seconds(r, wait), gives_back=into is None, cancel=True)
+
+
+def _seconds(r: Registration, wait: float | None) -> float:
+    return r.options.transfer_timeout if wait is None else wait
 
 
 def _rotate_request(
@@ -212,24 +234,24 @@ def _target(r: Registration, into: Slot | None) -> int:
     return 0 if into is None else into.lease_on(r.attachment)
 
 
-def _stage_inputs(r: Registration, call: Call, plan: Plan, layer: int) -> list[int]:
+def _stage_inputs(
+    r: Registration, call: Call, plan: Plan, layer: int, wait: float | None
+) -> list[int]:
     """Copy the inputs of a plan into staging; their offsets.
 
     The daemon reads as much as the layers need from where an input begins: one of another length
     would be completed by whatever lies behind it.
     """
-    flat = [_flat(span) for span in plan.spans]
-    given = [data for data in flat if data is not None]
-    if not given:
+    layout = r.enrolment.profile.seam_layout(layer)
+    size = layout.nbytes
+    flat = [_flat(span, layout) for span in plan.spans]
+    count = sum(data is not None for data in flat)
+    if not count:
         return [NONE64] * len(flat)
     if any(isinstance(span.segment, DeviceSegment) for span in plan.spans):
         raise SplicedError(Code.INVALID, "inputs beside segments on a GPU: compose in this process")
-    size = r.enrolment.profile.seam_layout(layer).nbytes
-    wrong = next((data.nbytes for data in given if data.nbytes != size or size == 0), None)
-    if wrong is not None:
-        raise SplicedError(Code.INVALID, f"input of {wrong} bytes, layer {layer} takes {size}")
     staging = r.attachment.staging
-    room = staging.allocate(size * len(given), call.deadline)
+    room = staging.allocate(size * count, call.deadline)
     call.late.staged = [room]
     memory = staging.bytes_of(room)
     offsets = []
@@ -238,21 +260,31 @@ def _stage_inputs(r: Registration, call: Call, plan: Plan, layer: int) -> list[i
         if data is None:
             offsets.append(NONE64)
             continue
-        memory[at : at + size] = data
+        for off, part in data:
+            memory[at + off : at + off + part.nbytes] = part
         offsets.append(room.offset + at)
         at += size
     # The daemon's time begins when everything lies there.
-    call.deadline = time.monotonic() + r.options.transfer_timeout
+    call.deadline = time.monotonic() + _seconds(r, wait)
     return offsets
 
 
-def _flat(span: PlanSpan) -> memoryview | None:
+def _flat(span: PlanSpan, layout: Layout) -> list[tuple[int, memoryview]] | None:
+    """The input of a span and where it belongs: as a whole, or part by part."""
     if span.input is None:
         return None
+    whole = isinstance(span.input, Bytes)
+    places = [(0, layout.nbytes)] if whole else [(p.offset, p.nbytes) for p in layout.parts]
+    given = [span.input] if isinstance(span.input, Bytes) else span.input
     try:
-        return memoryview(span.input).cast("B")
+        views = [memoryview(data).cast("B") for data in given]
     except (TypeError, ValueError) as err:
         raise SplicedError(Code.INVALID, f"input at {span.start}: {err}") from err
+    sizes = [view.nbytes for view in views]
+    if sizes != [nbytes for _, nbytes in places] or not layout.parts:
+        text = f"input of {sizes} bytes, takes {[nbytes for _, nbytes in places]}"
+        raise SplicedError(Code.INVALID, text)
+    return [(offset, view) for (offset, _), view in zip(places, views, strict=True)]
 
 
 def run_into(r: Registration, op: Op, request: ReplayRequest, into: Slot | None) -> ComposeReply:

@@ -77,6 +77,7 @@ class Keeper:
         self._attachments: list[Attachment] = []  # of the thread
         self._logged = ""  # logged last
         self._now = time.monotonic
+        self._full_until = 0.0
         self._quiet_until, self._unlogged = 0.0, 0  # of requests that are wrong
         self._complaints: dict[Enrolment, str] = {}  # logged last of each that is not registered
         self._wakeup: _Wakeup | None = _Wakeup()
@@ -170,6 +171,14 @@ class Keeper:
         more = f" ({self._unlogged} more were not logged)" if self._unlogged else ""
         self._quiet_until, self._unlogged = now + WRONG_SECONDS, 0
         log.error("a request to the cache daemon is wrong: %s%s", text, more)
+
+    def full_due(self) -> bool:
+        """Whether to log again that the daemon stores nothing more."""
+        now = self._now()
+        due = now >= self._full_until
+        if due:
+            self._full_until = now + WRONG_SECONDS
+        return due
 
     # Of the thread.
 

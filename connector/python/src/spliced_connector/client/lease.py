@@ -177,15 +177,12 @@ class Segment(Held):
         key: bytes,
         rows: tuple[int, int],
         stored: Stored,
-        blocks: tuple[int, ...] = (),
     ) -> None:
         super().__init__(*held)
         self.key = key
         self.begin, self.tokens = rows
         """First interior token, local to the segment, and how many there are."""
         self._stored = stored
-        self.blocks = blocks
-        """Arena offsets by layer, keys and values, and block; see acquire in docs/protocol.md."""
 
     @property
     def layout(self) -> Layout:

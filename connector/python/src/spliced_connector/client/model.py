@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -26,10 +27,13 @@ from spliced_connector.client.parallel import Job, JobNews, Missing, PlanNews, W
 from spliced_connector.client.publish import NewCheckpoint, NewSegment
 from spliced_connector.client.registration import Enrolment, Registration
 from spliced_connector.client.served import Served
+from spliced_connector.client.stats import figures, pools
 from spliced_connector.client.terms import Accept, Level
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.model import ALL_LAYERS, Profile, SegmentSpec, prefix_hashes, segment_key
 from spliced_connector.wire import Op, ReportReply, ReportRequest
+
+log = logging.getLogger("spliced")
 
 T = TypeVar("T")
 N = TypeVar("N")
@@ -60,6 +64,11 @@ class Model:
     def profile(self) -> Profile:
         """What the model was made of."""
         return self._enrolment.profile
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of the blocks that prefixes are named by."""
+        return self._enrolment.block_tokens
 
     @property
     def rank(self) -> int:
@@ -149,7 +158,6 @@ class Model:
         self,
         keys: Sequence[bytes],
         all: bool = False,
-        block_tokens: int = 0,
         wait: float | None = None,
         digests: bool = False,
         life: float = 0.0,
@@ -168,7 +176,6 @@ class Model:
                 keys,
                 seconds,
                 together=all,
-                block_tokens=block_tokens,
                 digests=digests,
                 life=life,
             ),
@@ -256,7 +263,19 @@ class Model:
         published = codes.count(Code.OK)
         tally.add("published", published)
         tally.add("unpublished", len(codes) - published)
+        if refused := {Code.FULL, Code.QUOTA}.intersection(codes):
+            self._log_full(min(refused))
         return codes
+
+    def _log_full(self, code: Code) -> None:
+        """Logs why nothing is stored, with the daemon's own figures, one in `WRONG_SECONDS`."""
+        if not self._keeper.full_due():
+            return
+        told = self._ask(
+            lambda r: pools(figures(r.attachment, self._options.timeout)), lambda _: ""
+        )
+        why = "the tenant is over its quota" if code is Code.QUOTA else "the daemon is full"
+        log.warning("segments or checkpoints are not stored: %s%s", why, told and f" ({told})")
 
     def advise(self, query: Query) -> Advice | None:
         """What to use for a prompt and what to store of it; None: use and store nothing."""
@@ -270,21 +289,32 @@ class Model:
         layer: int = ALL_LAYERS,
         origin: Origin = Origin(),  # noqa: B008
         into: Slot | None = None,
+        wait: float | None = None,
     ) -> Slot | None:
         """The states by `Profile.states_layout(layer, computed spans)`: for each asked layer the
         F32 state before each computed span, then the final one.
 
         A last span without input ends the walk: the final state is the one before it. `into` is a
-        slot to write into; after a failure it may hold nothing, and can only be released.
+        slot to write into; after a failure it may hold nothing, and can only be released. `wait`
+        bounds the wait for the answer, None as `Options.transfer_timeout` does.
         """
-        return self._ask(lambda r: compute.compose(r, plan, layer, origin, into), lambda _: None)
+        return self._ask(
+            lambda r: compute.compose(r, plan, layer, origin, into, wait), lambda _: None
+        )
 
-    def rotate(self, plan: Plan, layer: int = ALL_LAYERS, into: Slot | None = None) -> Slot | None:
+    def rotate(
+        self,
+        plan: Plan,
+        layer: int = ALL_LAYERS,
+        into: Slot | None = None,
+        wait: float | None = None,
+    ) -> Slot | None:
         """Keys and values of a plan's segments at their places in the prompt, packed into a slot
-        by `Profile.rows_layout(layer, rows)`. Inputs of the spans are not looked at."""
+        by `Profile.rows_layout(layer, rows)`. Inputs of the spans are not looked at. `wait` is as
+        in `compose`."""
         origin = Origin()
         return self._ask(
-            lambda r: compute.rotate(r, Op.ROTATE, plan, layer, origin, into), lambda _: None
+            lambda r: compute.rotate(r, Op.ROTATE, plan, layer, origin, into, wait), lambda _: None
         )
 
     def assemble(
@@ -292,13 +322,14 @@ class Model:
         plan: Plan,
         origin: Origin = Origin(),  # noqa: B008
         into: Slot | None = None,
+        wait: float | None = None,
     ) -> Slot | None:
         """Compose and rotate of all layers, for plans whose only computed span is the last.
 
-        The slot is laid out by `Profile.checkpoint_layout(rows)`.
+        The slot is laid out by `Profile.checkpoint_layout(rows)`. `wait` is as in `compose`.
         """
         return self._ask(
-            lambda r: compute.rotate(r, Op.ASSEMBLE, plan, ALL_LAYERS, origin, into),
+            lambda r: compute.rotate(r, Op.ASSEMBLE, plan, ALL_LAYERS, origin, into, wait),
             lambda _: None,
         )
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from spliced_connector.client.buffers import Buffer
 from spliced_connector.client.connection.checksum import CHUNK_BYTES, Digest, crc32, xxh3
 from spliced_connector.client.connection.flight import Call
 from spliced_connector.client.connection.returns import Return
@@ -29,6 +30,7 @@ from spliced_connector.wire import (
     Op,
     ReserveReply,
     ReserveRequest,
+    SaveBuffered,
     SaveRequest,
 )
 from spliced_connector.wire.numbers import MAX_COMMIT_ROWS
@@ -71,7 +73,9 @@ class NewCheckpoint:
     kind: Accept
     parts: Sequence[Source]
     """As `Profile.checkpoint_layout(tokens - parent_tokens)` lists them, or `edge_layout` for
-    `Accept.ROWS`."""
+    `Accept.ROWS`; out of a buffer, those of that layout that belong to attention layers."""
+    buffer: Buffer | None = None
+    """Has the rows of linear layers, accepted, of what is kept as `Accept.ROWS`."""
 
 
 def publish(r: Registration, new: NewSegment, level: Level) -> None:
@@ -120,10 +124,23 @@ def save(r: Registration, new: NewCheckpoint, level: Level) -> None:
         if not r.attachment.greeting.rows or not profile.keeps_rows:
             raise SplicedError(Code.UNSUPPORTED, "checkpoints as rows")
         layout = profile.edge_layout
-    writer = _Writer(r, layout(rows), new.parts, level)
+    copied: frozenset[int] = frozenset()
+    buffered = None
+    if new.buffer is not None:
+        if not r.attachment.greeting.buffered or new.kind != Accept.ROWS:
+            raise SplicedError(Code.UNSUPPORTED, f"kind {new.kind} out of a buffer")
+        copied = frozenset(profile.linear_layers)
+        buffered = SaveBuffered(new.buffer.lease_on(r.attachment))
+    writer = _Writer(r, layout(rows), new.parts, level, copied)
     call = r.call(Op.SAVE, r.options.transfer_timeout, gives_back=True)
     request = SaveRequest(
-        r.profile, r.rank, int(new.kind), [new.hash], [new.tokens], [new.parent_hash]
+        r.profile,
+        r.rank,
+        int(new.kind),
+        [new.hash],
+        [new.tokens],
+        [new.parent_hash],
+        buffered=buffered,
     )
     writer.write(call, request)
 
@@ -142,19 +159,26 @@ class _Writer:
     """Carries one object into staging and commits it, batch by batch."""
 
     def __init__(
-        self, r: Registration, layout: Layout, sources: Sequence[Source], level: Level
+        self,
+        r: Registration,
+        layout: Layout,
+        sources: Sequence[Source],
+        level: Level,
+        copied: Collection[int] = (),
     ) -> None:
-        """Raises `SplicedError(INVALID)` for parts that do not fit the layout."""
+        """copied: layers whose parts the daemon has. Raises `SplicedError(INVALID)` for parts that
+        do not fit the layout."""
         self._r = r
         self._layout = layout
         self._level = level
         self._digest = _digest(r)
-        if len(sources) != len(layout.parts):
-            raise SplicedError(Code.INVALID, f"{len(sources)} parts, want {len(layout.parts)}")
-        self._sources = [
-            _flat(source, part.nbytes, i)
-            for i, (source, part) in enumerate(zip(sources, layout.parts, strict=True))
-        ]
+        sent = [i for i, part in enumerate(layout.parts) if part.layer not in copied]
+        if len(sources) != len(sent):
+            raise SplicedError(Code.INVALID, f"{len(sources)} parts, want {len(sent)}")
+        self._sources = {
+            i: _flat(source, layout.parts[i].nbytes, i)
+            for i, source in zip(sent, sources, strict=True)
+        }
         self._reservation = 0
 
     def write(self, call: Call, request: ReserveRequest | SaveRequest) -> None:
@@ -225,7 +249,8 @@ class _Writer:
         # Two batches fly at once, and other writers want room too.
         most = min(most, max(staging // 4, CHUNK_BYTES))
         batches = [_Batch()]
-        for i, part in enumerate(self._layout.parts):
+        for i in self._sources:
+            part = self._layout.parts[i]
             for at in range(0, part.nbytes, CHUNK_BYTES):
                 size = min(part.nbytes - at, CHUNK_BYTES)
                 batch = batches[-1]
@@ -237,7 +262,7 @@ class _Writer:
                 batch.chunks.append(at // CHUNK_BYTES)
                 batch.sizes.append(size)
                 batch.room += padded(size)
-        return batches
+        return [batch for batch in batches if batch.parts]
 
     def _fill(self, batch: _Batch, *, wait: bool) -> Call | None:
         """Write a batch into staging and send its commit; None when there is no room now."""

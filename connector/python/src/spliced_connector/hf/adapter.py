@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import torch
@@ -39,9 +39,12 @@ from spliced_connector.hf.modes import Request, Walked, by_prefix, by_segments, 
 from spliced_connector.hf.paged import NAME, Loan, why_not
 from spliced_connector.hf.reuse import Kept, Reuse, UnreliableError
 from spliced_connector.hf.steps import unlike_prefill
+from spliced_connector.hf.turns import Drafted, Reading, with_answer
 from spliced_connector.hf.weights import Weights
 from spliced_connector.hf.worker import Worker
 from spliced_connector.model import Plan, divide
+from spliced_connector.serving.composing import Composed
+from spliced_connector.serving.settings import Compute
 from spliced_connector.walk import (
     Architecture,
     Context,
@@ -83,9 +86,14 @@ class HFSettings:
     tenant has to be allowed it. Where the client has memory of the model's GPU (`Options.device`),
     copies there are used; device_is_host_memory says that the driver's device memory is memory of
     this process, which a model on the CPU can use, as with the driver without a GPU of our tests.
+    resume: rows of the last turn's tokens are kept with it, as many as take the memory of one
+    state, so that the next prompt goes on at the very token where a template has rewritten the
+    turn; exact states only, and mode `prefix`.
     in_place: attention reads spliced segments in the daemon's memory, so that all requests of a
     process share one copy; a request then holds leases for as long as its cache. It pays where many
-    requests at once have segments in common.
+    requests at once have segments in common. compute: where leased segments in memory of the host
+    are put in place, "engine" in this process, "daemon" by the daemon's kernels, "auto" where five
+    walks were quicker.
     """
 
     seam_tokens: int = 8
@@ -99,6 +107,8 @@ class HFSettings:
     parallel_tokens: int = 1024
     device_is_host_memory: bool = False
     in_place: bool = False
+    resume: bool = True
+    compute: Literal["auto", "daemon", "engine"] = "engine"
 
 
 @dataclass
@@ -177,7 +187,16 @@ class SplicedTransformers:
             on_host = settings.device_is_host_memory
             lent = Lent(arch, client, spliced, model.device, is_host_memory=on_host)
             in_place = settings.in_place and self._reads_pages(arch)
-            self._reuse = Reuse(arch, spliced, model.device, _answer_ends(model), lent, in_place)
+            self._reuse = Reuse(
+                arch,
+                spliced,
+                model.device,
+                _answer_ends(model),
+                lent,
+                in_place,
+                settings.resume,
+                Compute(settings.compute),
+            )
             self._watch = Watch(arch, spliced, settings.canary_share, settings.canary_bound)
         except (UnsupportedError, ProfileError) as err:
             self.inert = str(err)
@@ -293,10 +312,13 @@ class SplicedTransformers:
         with torch.no_grad():
             walked = self._walk(reuse, tokens, cuts, mode, len(tokens) - 1, accept, max_error)
             cache = filled(self.model, reuse.arch, walked.context, walked.loan)
-        out = None
+        out, turn = None, None if walked.kept is None else walked.kept.turn
+        room = 0 if turn is None else turn.base + reuse.turns.most - turn.rows.end
+        reading = Reading(reuse.arch, room)
         try:
             handed: dict[str, object] = {cache_name(self.model): cache}
-            out = self.model.generate(line, attention_mask=mask, **handed, **options)
+            with reading:
+                out = self.model.generate(line, attention_mask=mask, **handed, **options)
         except GoneError as err:
             log.warning("answer of %d tokens computed again: %s", len(tokens), str(err))
         if out is None:
@@ -305,9 +327,8 @@ class SplicedTransformers:
             del walked, cache  # nothing is held while it is computed
             return plain()
         if walked.kept is not None and self._serving() is not None:
-            self._keep_answer(
-                reuse, walked, walked.kept, cache, _plain(getattr(out, "sequences", out))
-            )
+            said = _plain(getattr(out, "sequences", out))
+            self._keep_answer(reuse, walked, walked.kept, cache, said, reading)
             reuse.store(walked.kept)
         if self._serving() is not None:
             self._watch.look(tokens, walked.context)
@@ -347,13 +368,19 @@ class SplicedTransformers:
             logits = reuse.arch.logits(walked.hidden[-1:])[0]
             before, context = walked.context.snapshot(), walked.context
             extend = (lambda: None) if walked.loan is None else walked.loan.extend
+            turn = None if walked.kept is None else walked.kept.turn
+            rows = Drafted(turn, reuse.turns.most)
             try:
-                out = decode(reuse.arch, context, tokens, logits, drafter, given, stop, extend)
+                out = decode(
+                    reuse.arch, context, tokens, logits, drafter, given, stop, extend, rows.accepted
+                )
             except GoneError as err:
                 log.warning("answer of %d tokens computed again: %s", len(tokens), err)
                 return None
         if walked.kept is not None and self._serving() is not None:
-            self._keep_state(reuse, walked.kept, context, tokens + out.tokens)
+            if self._keep_state(reuse, walked.kept, context, tokens + out.tokens):
+                whole = rows.turn(context)
+                walked.kept.turn = None if whole is None else replace(whole, state=None)
             reuse.store(walked.kept)
         if self._serving() is not None:
             self._watch.look([*tokens, *out.tokens[:1]], before)
@@ -369,6 +396,11 @@ class SplicedTransformers:
         reuse = self._serving()
         return self.inert if reuse is None or reuse.lent is None else reuse.lent.why()
 
+    @property
+    def composed(self) -> Composed:
+        """How often leased segments were put in place by the daemon, and how often here."""
+        return Composed() if self._reuse is None else self._reuse.composer.count
+
     def worker(self) -> Worker:
         """Lets engines of other nodes have segments computed here, in steps of the caller's."""
         return Worker(self._serving)
@@ -381,17 +413,23 @@ class SplicedTransformers:
         walked, done.walked = done.walked, None
         if walked is None or walked.kept is None or (reuse := self._serving()) is None:
             return []
-        made = walked.kept.segments or walked.kept.checkpoints
+        made = walked.kept.segments or walked.kept.checkpoints or walked.kept.turn
         codes = reuse.store(walked.kept) if made else []
         following = int(done.logits.argmax())
         self._watch.look([*walked.kept.ids, following], walked.context)
         return codes
 
     def _keep_answer(
-        self, reuse: Reuse, walked: Walked, kept: Kept, cache: Cache, said: list[int]
+        self,
+        reuse: Reuse,
+        walked: Walked,
+        kept: Kept,
+        cache: Cache,
+        said: list[int],
+        reading: Reading,
     ) -> None:
-        """Adds the state behind an answer to what is stored, where it is worth it. The answer's
-        last token was sampled and never computed."""
+        """Adds the state behind an answer, and rows of it, to what is stored, where it is worth it.
+        The answer's last token was sampled and never computed."""
         after = walked.context.snapshot()
         if not kept.keeps(after) or self.steps_differ:
             return
@@ -401,16 +439,23 @@ class SplicedTransformers:
             # Whatever a cache has become: the answer is there, and must not be lost for it.
             log.exception("the state behind an answer is not kept")
             return
-        self._keep_state(reuse, kept, after, said)
+        if self._keep_state(reuse, kept, after, said) and kept.turn is not None:
+            before = walked.context
+            kept.turn = with_answer(reuse.arch, kept.turn, before, after, said, reading)
 
-    def _keep_state(self, reuse: Reuse, kept: Kept, after: Context, said: list[int]) -> None:
-        """The same, of a context that stands behind an answer."""
+    def _keep_state(self, reuse: Reuse, kept: Kept, after: Context, said: list[int]) -> bool:
+        """The same, of a context that stands behind an answer; whether it is worth it."""
         prompt_tokens = len(kept.ids)
         if not kept.keeps(after) or not prompt_tokens < after.tokens < len(said):
-            return
+            return False
         kept.ids = said[: after.tokens]
         if reuse.told(kept.ids, prompt_tokens, kept.held) or self.settings.keep_all:
+            if kept.turn is not None and kept.turn.state is not None:
+                kept.checkpoints.append(kept.turn.state)
+                kept.turn.state = None
             kept.checkpoints.append(after)
+            return True
+        return False
 
     def _serving(self) -> Reuse | None:
         """What to reuse with: nothing once the model is not what was named."""

@@ -1,7 +1,7 @@
 """Greedy decoding with drafts: tokens that somebody guesses are verified several at a time.
 
 transformers' own assisted generation takes rejected tokens back out of a cache, which recurrent
-states do not allow; here they never go in (`walk.drafts`).
+states do not allow; here they never go in (`walk.decoding.drafts`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import takewhile
 from torch import Tensor
 from transformers import GenerationConfig
 
-from spliced_connector.walk import Architecture, Context, verify
+from spliced_connector.walk import Architecture, Context, Drafts, verify
 
 Drafter = Callable[[Sequence[int]], Sequence[int]]
 """Guesses what follows some tokens; as many as it likes, none if it has no idea. A number that is
@@ -67,11 +67,13 @@ def decode(
     most: int,
     ends: frozenset[int],
     before: Callable[[], None] = lambda: None,
+    accepted: Callable[[Drafts, int], None] = lambda _drafts, _n: None,
 ) -> Decoded:
     """Greedy tokens behind ids, at most so many, to the first one of ends.
 
     logits [vocabulary] are of the last of ids, where the context stands. It ends behind the last
-    token but one of the answer. before is called before each walk.
+    token but one of the answer. before is called before each walk, accepted with the drafts of each
+    walk and how many of them are right, before these move the context.
     """
     out = Decoded([])
     line, following = list(ids), int(logits.argmax())
@@ -91,7 +93,9 @@ def decode(
             if drafts[right - 1] in ends:
                 break
         ended = right > 0 and drafts[right - 1] in ends
-        done.accept(1 + right - ended)  # the last token of an answer is in no state
+        new = 1 + right - ended  # the last token of an answer is in no state
+        accepted(done, new)
+        done.accept(new)
         out.walks += 1
         out.guessed += len(drafts)
         out.right += right

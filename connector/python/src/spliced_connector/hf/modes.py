@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from spliced_connector.client import (
@@ -20,6 +21,7 @@ from spliced_connector.client import (
 from spliced_connector.errors import SplicedError
 from spliced_connector.hf.paged import Loan
 from spliced_connector.hf.reuse import Found, Kept, Reuse, UnreliableError
+from spliced_connector.hf.turns import Turn, base_of
 from spliced_connector.model import (
     NOTHING,
     Choice,
@@ -31,7 +33,8 @@ from spliced_connector.model import (
     make_plan,
     turn_ends,
 )
-from spliced_connector.walk import Captured, Context, GoneError, prefill, splice_long
+from spliced_connector.serving.composing import DamagedError
+from spliced_connector.walk import Context, GoneError, pieces, prefill, prefill_turn
 
 log = logging.getLogger("spliced")
 
@@ -96,7 +99,7 @@ def plainly(reuse: Reuse, request: Request, trouble: str, kept: Kept | None = No
     hidden = prefill(reuse.arch, request.ids[: request.upto], context)
     captured = 0 if kept is None else kept.captured
     if kept is not None:
-        kept.checkpoints, kept.parent = [], (NOTHING, 0)
+        kept.checkpoints, kept.parent, kept.turn = [], (NOTHING, 0), None
     return Walked(context, hidden, request.upto, captured=captured, trouble=trouble, kept=kept)
 
 
@@ -109,7 +112,12 @@ def by_prefix(reuse: Reuse, request: Request) -> Walked:
     found = reuse.look_up(positions, nothing, request.accept, query)
     context, kept = _begin(reuse, request, found)
     begin, started = context.tokens, time.perf_counter()
-    hidden = _advance(reuse, ids, context, kept, found.saves(request.keep_all), upto)
+    stops = found.saves(request.keep_all)
+    base = _base(reuse, request, context, kept)
+    if base is not None and stops and stops[-1] > max(begin, base):
+        # The rows behind the base are found at that position, too: it needs no states.
+        stops = sorted({s for s in stops if s < base or s in request.cuts} | {max(base, begin)})
+    hidden = _advance(reuse, ids, context, kept, stops, upto, base)
     if begin < upto:
         reuse.measured(begin, upto, time.perf_counter() - started)
     return Walked(
@@ -151,20 +159,24 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     choices, elsewhere = _together(reuse, kept, prompt, choices, others)
     taken = time.monotonic()
     held, pages = reuse.acquire(prompt, choices)
-    loan = None
+    loan = placement = None
     try:
-        segments = reuse.tensors(prompt, held, pages is not None, request.max_error)
-        segments.update((piece.index, captured) for piece, captured in kept.segments)
-        choices = _without_misses(choices, segments)
+        placement = reuse.placement(prompt, held, pages is not None, request.max_error)
+        placement.own.update((piece.index, captured) for piece, captured in kept.segments)
+        choices = _without_misses(choices, placement)
         plan = make_plan(prompt, context.tokens, choices)
         spans = _until(plan.spans, request.upto)
-        placing = reuse.placing(held)
-        hidden = splice_long(reuse.arch, ids, spans, segments, context, placing, pages)
+        hidden, every = None, torch.tensor(ids, device=reuse.device)
+        for walk in pieces(spans):
+            hidden = placement.splice(every, walk, context, pages)
         loan = kept.loan = reuse.lend(held, taken, context)
     except (SplicedError, GoneError) as err:
         raise UnreliableError(f"segments on the GPU: {err}") from err
+    except DamagedError as err:
+        raise UnreliableError(f"a leased segment: {err}") from err
     finally:
-        segments = {}
+        if placement is not None:
+            placement.clear()
         good = reuse.release(held) if loan is None else loan.good
     if good:
         reuse.count(held)
@@ -229,9 +241,7 @@ def _together(
     return choices, frozenset(piece.index for piece in prompt.pieces if piece.key in away)
 
 
-def _without_misses(
-    choices: tuple[Choice, ...], segments: Mapping[int, Captured]
-) -> tuple[Choice, ...]:
+def _without_misses(choices: tuple[Choice, ...], segments: Container[int]) -> tuple[Choice, ...]:
     """Choices without the hits that came to nothing: those are computed in context.
 
     With one of them go the segments that were run alone, because the daemon may have switched
@@ -249,12 +259,15 @@ def _without_misses(
 def _begin(reuse: Reuse, request: Request, found: Found) -> tuple[Context, Kept]:
     """The context behind the longest saved prefix, or an empty one."""
     kept = Kept(request.ids, request.accept)
-    if found.way(request.keep_all) is Way.RECOMPUTE:
+    way = found.way(request.keep_all)
+    if way is Way.RECOMPUTE:
         return Context(reuse.arch, len(request.ids), reuse.device), kept
-    context = reuse.load(found, len(request.ids), request.accept)
+    context = reuse.load(found, request.ids, request.accept, way)
     if context is None or context.tokens > request.upto:
         return Context(reuse.arch, len(request.ids), reuse.device), kept
-    kept.parent = (found.hashes[found.match.prefix_index], context.tokens)
+    # What is saved extends the states that are there, not a node for each token behind them.
+    states = min(context.tokens, found.match.prefix_states)
+    kept.parent = (reuse.name(request.ids, states), states)
     return context, kept
 
 
@@ -265,15 +278,45 @@ def _lead(reuse: Reuse, request: Request, found: Found, context: Context, kept: 
         _advance(reuse, request.ids, context, kept, [first], first)
 
 
+def _base(reuse: Reuse, request: Request, context: Context, kept: Kept) -> int | None:
+    """Where the rows of the prompt's last turn begin, None where none are kept."""
+    if context.spliced or not reuse.turns.most:
+        return None
+    return base_of(
+        request.ids,
+        request.upto,
+        context.tokens,
+        kept.parent[1] == context.tokens,
+        reuse.ends,
+        request.block_tokens,
+        reuse.turns.most,
+    )
+
+
 def _advance(
-    reuse: Reuse, ids: list[int], context: Context, kept: Kept, stops: Sequence[int], upto: int
+    reuse: Reuse,
+    ids: list[int],
+    context: Context,
+    kept: Kept,
+    stops: Sequence[int],
+    upto: int,
+    base: int | None = None,
 ) -> Tensor | None:
-    """Computes up to a token, with a copy of the state at every stop on the way."""
-    hidden = None
-    for stop in (*(s for s in stops if context.tokens < s < upto), upto):
-        if stop > context.tokens:
+    """Computes up to a token, with a copy of the state at every stop on the way, and the rows of
+    the tokens behind `base`."""
+    hidden, rows, state = None, None, None
+    at = {*stops, upto} if base is None else {*stops, base, upto}
+    for stop in sorted(s for s in at if context.tokens < s <= upto):
+        if base is not None and context.tokens >= base:
+            hidden, more = prefill_turn(reuse.arch, ids[:stop], context)
+            rows = more if rows is None else rows.joined(more)
+        else:
             hidden = prefill(reuse.arch, ids[:stop], context)
-            _keep(kept, context, stops)
+        _keep(kept, context, stops)
+        if context.tokens == base and base not in stops:
+            state = context.snapshot()
+    if base is not None and rows is not None:
+        kept.turn = Turn(base, rows, context.snapshot(), state)
     return hidden
 
 

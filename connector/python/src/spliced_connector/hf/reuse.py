@@ -41,18 +41,22 @@ from spliced_connector.client import (
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.hf.device import Lent, Placing, Reader
 from spliced_connector.hf.paged import LIFE, Loan
+from spliced_connector.hf.turns import Turn, Turns, most_rows
 from spliced_connector.model import NOTHING, Choice, Piece, Prompt
+from spliced_connector.serving.composing import Composer, Placement
+from spliced_connector.serving.settings import Compute
 from spliced_connector.walk import (
     Architecture,
     Captured,
     Context,
+    Copies,
     Pages,
     capture,
     checkpoint_parts,
     pack,
     restore,
+    restore_turn,
     rounded,
-    unpack,
 )
 
 log = logging.getLogger("spliced")
@@ -124,6 +128,8 @@ class Kept:
     segments: list[tuple[Piece, Captured]] = field(default_factory=list)
     checkpoints: list[Context] = field(default_factory=list)
     parent: tuple[bytes, int] = (NOTHING, 0)
+    turn: Turn | None = None
+    """Rows of the end of the prompt and of the answer."""
 
     def keeps(self, context: Context) -> bool:
         """Whether a state is of a kind that the request itself would continue from."""
@@ -151,9 +157,14 @@ class Reuse:
         ends: Collection[int] = (),
         lent: Lent | None = None,
         in_place: bool = False,
+        resume: bool = False,
+        compute: Compute = Compute.ENGINE,
     ) -> None:
         """ends: the tokens that end an answer. lent: memory of the model's GPU, None for never.
-        in_place: the rows of segments are read where they lie."""
+        in_place: the rows of segments are read where they lie. resume: rows of turns are kept, and
+        continued from. compute: where leased segments are put in place that are in memory of the
+        host."""
+        self.composer = Composer(arch, model, Copies(device), compute)
         self.in_place = in_place
         self._refused = False
         self.lent = lent
@@ -163,6 +174,7 @@ class Reuse:
         self.profile = model.profile
         self.device = device
         self.attends = bool(self.profile.attention_layers)
+        self.turns = Turns(arch, model, most_rows(self.profile) if resume else 0)
         self._samples: list[Sample] = []
 
     @property
@@ -185,7 +197,8 @@ class Reuse:
         if hashes is None:
             raise UnreliableError(self.model.trouble or "no daemon was attached")
         named = [p for p in prompt.pieces if p.key is not None]
-        match = self.model.match(positions, hashes, prompt.keys, accept)
+        match = self.model.match(positions, hashes, prompt.keys, self._kinds(accept))
+        match, hashes = self._within_turn(query.tokens, match, hashes, accept)
         samples, self._samples = tuple(self._samples), []
         advice = self.model.advise(
             replace(
@@ -197,6 +210,37 @@ class Reuse:
             )
         )
         return Found(hashes, match, advice)
+
+    def _kinds(self, accept: Accept) -> Accept:
+        """The kinds of checkpoints that a request continues from."""
+        rows = self.turns.most > 0 and bool(accept & Accept.EXACT)
+        return accept | Accept.ROWS if rows else accept
+
+    def _within_turn(
+        self, ids: Sequence[int], match: Match, hashes: list[bytes], accept: Accept
+    ) -> tuple[Match, list[bytes]]:
+        """Looks at every token behind a prefix that was found, to the next position at which it
+        would have been: whether the prompt parts from a turn there. The hashes with those of a
+        prefix that is longer."""
+        begin, block = match.prefix_tokens, self.model.block_tokens
+        if begin == 0 or not self._kinds(accept) & Accept.ROWS:
+            return match, hashes
+        positions = range(begin + 1, min(begin + min(block, self.turns.most), len(ids)))
+        more = self.model.prefix_hashes(ids, positions) if positions else None
+        if not more:
+            return match, hashes
+        found = self.model.match(positions, more, (), Accept.ROWS)
+        if found.prefix_tokens <= begin:
+            return match, hashes
+        longer = replace(
+            match,
+            prefix_tokens=found.prefix_tokens,
+            prefix_index=len(hashes) + found.prefix_index,
+            prefix_kind=found.prefix_kind,
+            prefix_tier=found.prefix_tier,
+            prefix_states=found.prefix_states,
+        )
+        return longer, [*hashes, *more]
 
     def share(
         self, ids: list[int], prompt: Prompt, choices: Sequence[Choice], begin: int, least: int
@@ -262,11 +306,50 @@ class Reuse:
         """Remembers a prefill for the next advice."""
         self._samples = [*self._samples, Sample(begin, end, seconds)][-64:]
 
-    def load(self, found: Found, room: int, accept: Accept) -> Context | None:
-        """The context behind the longest saved prefix, None for a miss."""
-        if found.match.prefix_tokens == 0:
+    def load(self, found: Found, ids: list[int], accept: Accept, way: Way) -> Context | None:
+        """The context behind the longest saved prefix, None for a miss. One that is kept as rows is
+        replayed, if the daemon advises it, else that of the states before them is taken."""
+        match, prefix = found.match, b""
+        if match.prefix_tokens == 0:
             return None
-        prefix, tokens = found.hashes[found.match.prefix_index], found.match.prefix_tokens
+        if match.prefix_kind != Accept.ROWS:
+            prefix = found.hashes[match.prefix_index]
+            return self._load_whole(prefix, match.prefix_tokens, len(ids), accept)
+        if way is not Way.PREFIX:
+            context = self._replayed(found, len(ids))
+            if context is not None:
+                return context
+        if (name := self.name(ids, match.prefix_states)) == NOTHING:
+            return None
+        return self._load_whole(name, match.prefix_states, len(ids), accept)
+
+    def name(self, ids: Sequence[int], tokens: int) -> bytes:
+        """The hash of leading tokens, NOTHING for none."""
+        names = self.model.prefix_hashes(ids, [tokens]) if tokens else None
+        return names[0] if names else NOTHING
+
+    def _replayed(self, found: Found, room: int) -> Context | None:
+        """The context behind a token of a turn."""
+        match = found.match
+        held = self.model.load(found.hashes[match.prefix_index], Accept.ROWS)
+        if held is None:
+            return None
+        context, slot = None, None
+        try:
+            if held.tokens != match.prefix_tokens:
+                raise ValueError(f"the match was of {match.prefix_tokens}")
+            slot = self.model.replay_rows(held, held.tokens)
+            if slot is not None:
+                states = slot.view()
+                context = restore_turn(self.arch, self.profile, held, states, room, self.device)
+        except (SplicedError, ValueError) as err:
+            log.warning("turn of %d tokens not resumed: %s", held.tokens, err)
+            context = None
+        good = held.release() and (slot is None or slot.release())
+        return context if good else None
+
+    def _load_whole(self, prefix: bytes, tokens: int, room: int, accept: Accept) -> Context | None:
+        """The context behind a checkpoint that has its states."""
         if self.lent is not None and (there := self.lent.load(prefix, accept, room, tokens)):
             return there
         held = self.model.load(prefix, accept)
@@ -325,12 +408,12 @@ class Reuse:
         reader = self.lent.reader(there)
         return None if reader is None else Pages(self.device, reader)
 
-    def tensors(
+    def placement(
         self, prompt: Prompt, held: dict[int, Leased], in_place: bool, max_error: float | None
-    ) -> dict[int, Captured]:
-        """Leased segments as tensors over the leased memory, or as far as `placing` leaves them to
-        the walk; one that cannot be read, or is farther off than that, is no hit."""
-        out = {}
+    ) -> Placement:
+        """Leased segments, to be put in place by the daemon or here; one that cannot be read, or is
+        farther off than that, is no hit."""
+        out = Placement(self.composer, self.placing(held))
         for index, segment in held.items():
             spec = prompt.pieces[index].spec
             try:
@@ -339,9 +422,9 @@ class Reuse:
                 if max_error is not None and not segment.layout.within(max_error):
                     continue
                 if isinstance(segment, Segment):
-                    out[index] = unpack(self.profile, spec, segment)
+                    out.lease(index, spec, segment)
                 elif self.lent is not None:
-                    out[index] = self.lent.captured(spec, segment, in_place)
+                    out.own[index] = self.lent.captured(spec, segment, in_place)
             except (SplicedError, ValueError) as err:
                 log.warning("segment %s not used: %s", segment.key.hex()[:16], err)
         return out
@@ -400,7 +483,19 @@ class Reuse:
                 tokens = kept.ids[piece.start : piece.end]
                 new[piece.key] = NewSegment(captured.spec, tokens, pack(self.profile, captured))
         codes = self.model.publish(list(new.values())) if new else []
-        return [*codes, *self._save(kept)]
+        codes += self._save(kept)
+        turn, readable = kept.turn, kept.loan is None or kept.loan.readable
+        if turn is not None and turn.state is None and readable:
+            codes += self._save_turn(turn, kept.ids)
+        return codes
+
+    def _save_turn(self, turn: Turn, ids: Sequence[int]) -> list[Code | int]:
+        """Keeps the rows of a turn. What goes wrong costs nobody anything but them."""
+        try:
+            return self.turns.save(turn, ids)
+        except (SplicedError, ValueError) as err:
+            log.warning("rows of a turn are not kept: %s", err)
+            return []
 
     def _save(self, kept: Kept) -> list[Code | int]:
         positions = [c.tokens for c in kept.checkpoints]

@@ -71,17 +71,17 @@ def _compared(model: PreTrainedModel, arch: Architecture) -> str:
                 hook.remove()
         read_back(model, arch, cache, after)
         advance_mixers(arch, ids, before, {layer: torch.cat(rows) for layer, rows in read.items()})
-    bound = max(_BOUND * torch.finfo(arch.dtype).eps, _LEAST)
+    most = bound(arch.dtype)
     for layer in layers:
         got, want = after.layers[layer], before.layers[layer]
         for name, a, b in (("state", got.state, want.state), ("conv", got.conv, want.conv)):
             if a is None or b is None:
                 continue
-            error = _error(a, b)
-            if not error <= bound:  # NaN is not
+            error = apart(a, b)
+            if not error <= most:  # NaN is not
                 return (
                     f"the {name} of layer {layer} behind {_STEPS} steps of one token is off by"
-                    f" {error:.1e} from a prefill's, rounding by less than {bound:.1e}"
+                    f" {error:.1e} from a prefill's, rounding by less than {most:.1e}"
                 )
     return ""
 
@@ -98,7 +98,12 @@ def _keeper(
     return keep
 
 
-def _error(a: Tensor, b: Tensor) -> float:
+def bound(dtype: torch.dtype) -> float:
+    """Returns by how much states of a model in this type may differ for rounding."""
+    return max(_BOUND * float(torch.finfo(dtype).eps), _LEAST)
+
+
+def apart(a: Tensor, b: Tensor) -> float:
     """Returns the error of a, relative to b for each head, as a root of the mean square: one head
     that decays by another rule shows among many, and so does one whose state is small."""
     wide, want = a.double().flatten(1), b.double().flatten(1)

@@ -13,6 +13,7 @@ import torch
 
 from spliced_connector.client import Accept, Model, Segment, release_all
 from spliced_connector.model import Choice, Piece, Span, SpanKind
+from spliced_connector.serving.composing import Composer, DamagedError, Placement
 from spliced_connector.serving.prices import REUSED_COST, Walked
 from spliced_connector.serving.ranks import Ranks
 from spliced_connector.serving.splices import Splice
@@ -23,10 +24,7 @@ from spliced_connector.walk import (
     Context,
     Copies,
     capture_all,
-    moved,
     restore,
-    splice,
-    unpack,
 )
 
 MIN_PATIENCE = 0.05
@@ -65,17 +63,30 @@ class Pace:
 class Means:
     """What the jobs of one engine work with.
 
-    published: is given a fresh capture, and answers it as readers will find it; once for equal
-    segments. patience: seconds that segments may take to come from disk. ranks: have the same job,
-    and take each step of it together.
+    composer: where leased segments are put in place. published: is given a fresh capture, and
+    answers it as readers will find it; once for equal segments. patience: seconds that segments may
+    take to come from disk. ranks: have the same job, and take each step of it together.
     """
 
-    arch: Architecture
-    copies: Copies
-    model: Model
+    composer: Composer
     published: Callable[[Piece, tuple[int, ...], Captured], Captured]
     patience: float
     ranks: Ranks = Ranks()  # noqa: RUF009  (frozen)
+
+    @property
+    def arch(self) -> Architecture:
+        """The model's."""
+        return self.composer.arch
+
+    @property
+    def copies(self) -> Copies:
+        """Between its device and host memory."""
+        return self.composer.copies
+
+    @property
+    def model(self) -> Model:
+        """Its place at the daemon."""
+        return self.composer.model
 
 
 class Job(ABC):
@@ -97,7 +108,7 @@ class Job(ABC):
         self.context: Context | None = None
         self._means = means
         self._give_up = 0.0  # monotonic seconds, from the first attempt to lease on
-        self._segments: dict[int, Captured] = {}
+        self._placement = Placement(means.composer)
         self._leases: list[Segment] = []
         self._acquired = False  # by all ranks
         self._captures = list(splice.pieces(Choice.ISOLATED))
@@ -146,7 +157,7 @@ class Job(ABC):
         """What other nodes have computed, or will not: that is captured here."""
         self._away -= came | lost
         for piece in self.splice.pieces(Choice.HIT):
-            if piece.key in lost and piece.index not in self._segments:
+            if piece.key in lost and piece.index not in self._placement:
                 self._captures.append(piece)
 
     @property
@@ -168,7 +179,7 @@ class Job(ABC):
             return False
         self._together(self._vouch)
         self._finish()
-        self._segments.clear()
+        self._placement.clear()
         self.captured.clear()
         return True
 
@@ -204,7 +215,7 @@ class Job(ABC):
     def _acquire(self) -> bool:
         """Leases all segments that are to be there. False while some are on their way from disk."""
         hits = self.splice.pieces(Choice.HIT)
-        pieces = [piece for piece in hits if piece.index not in self._segments]
+        pieces = [piece for piece in hits if piece.index not in self._placement]
         if self._leases or not pieces:
             return True
         found = self._means.model.acquire([p.key for p in pieces if p.key is not None], all=True)
@@ -220,14 +231,12 @@ class Job(ABC):
         # What the daemon said of them may have been of others.
         if off := [piece.index for piece, one in zip(pieces, held, strict=True) if self._far(one)]:
             raise LostError(f"segments {off} are farther off than the request accepts")
-        profile = self._means.model.profile
         for piece, segment in zip(pieces, held, strict=True):
             if piece.spec is None:
                 raise LostError(f"segment {piece.index} has no interior")
             try:
-                there = unpack(profile, piece.spec, segment)
-                self._segments[piece.index] = moved(there, self._means.copies)
-            except ValueError as err:
+                self._placement.lease(piece.index, piece.spec, segment)
+            except DamagedError as err:
                 raise LostError(str(err)) from err
         return True
 
@@ -292,7 +301,7 @@ class Job(ABC):
         left = []
         for piece in self._captures:
             if piece.key == key:
-                self._segments[piece.index] = self.captured[key] = captured
+                self._placement.own[piece.index] = self.captured[key] = captured
             else:
                 left.append(piece)
         self._captures = left
@@ -321,7 +330,10 @@ class Job(ABC):
     def _walk(self, spans: Sequence[Span]) -> None:
         context = self._moving()
         begin = context.tokens
-        splice(self._means.arch, self.ids, spans, self._segments, context)
+        try:
+            self._placement.splice(self.ids, spans, context)
+        except DamagedError as err:
+            raise LostError(str(err)) from err
         end = spans[-1].end
         self._left = [
             replace(s, start=max(s.start, end), length=s.end - max(s.start, end))

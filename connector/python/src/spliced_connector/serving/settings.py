@@ -24,6 +24,17 @@ class Mode(StrEnum):
     """Segments behind any prefix, at the cuts that a request names."""
 
 
+class Compute(StrEnum):
+    """Where the states and rows of segments are put in place."""
+
+    AUTO = "auto"
+    """Where it was measured to be quicker."""
+    DAEMON = "daemon"
+    """By the daemon's kernels; in the engine where it cannot."""
+    ENGINE = "engine"
+    """In the engine's process."""
+
+
 Names = tuple[str, ...]
 Marks = tuple[str | tuple[int, ...], ...]
 
@@ -95,6 +106,9 @@ class ServingSettings:
     measured: bool = True
     """Whether segments that are held are used only where the engine was not measured to be quicker
     without them, mode splice. False: where a fixed guess says so."""
+    compute: Compute = Compute.ENGINE
+    """Where held segments are put in place, mode splice on a CPU: "engine" in the engine's process,
+    "daemon" by the daemon's kernels, "auto" where five walks were quicker."""
     canary_share: float = 0.01
     """Share of spliced requests that are computed again in full and compared, mode splice; 0 to 1.
     Requests with narrower seams than `seam_tokens`, or with tiny segments, are not taken."""
@@ -105,7 +119,7 @@ class ServingSettings:
 
     WHERE: ClassVar[str] = "settings"
     """Where an operator has written them."""
-    CHOICES: ClassVar[Mapping[str, type[StrEnum]]] = {"Mode": Mode}
+    CHOICES: ClassVar[Mapping[str, type[StrEnum]]] = {"Mode": Mode, "Compute": Compute}
     """Types of fields that are one of some words, by name."""
     RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {
         "daemon_uid": (-1, 2**32 - 1),

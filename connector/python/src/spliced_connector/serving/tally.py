@@ -20,6 +20,8 @@ class EngineTally:
     not_worth_it         prompts whose prefix is stored and takes longer to fetch than to compute
     untold               prompts of which the daemon was not told how they were served
     unadvised            prompts without advice: nothing of them is stored
+    composed_engine, composed_daemon   walks with held segments, by who put these in place
+    composed_refused     walks that the daemon failed, and that the engine did then
     shared_tokens        of spliced requests: tokens that lie in shared pages
     plans, plans_shared  requests for which others were asked, and those that they helped with
     plans_refused        requests that were not asked for, as too many waited

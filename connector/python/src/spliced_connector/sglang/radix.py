@@ -60,6 +60,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         self._private: dict[str, Tensor] = {}  # slots that no row of the table names yet
         self._composed: set[str] = set()  # whose rows lie behind composed segments
         self._lent = False  # the last load gave slots to a request
+        self._rounded: set[str] = set()  # requests that began at rounded states
 
     def attach(self, reuse: Reuse) -> None:
         """From now on the daemon is asked."""
@@ -79,7 +80,11 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         found = None
         with self._guarded():
             found = self._matched(params)
-        return super().match_prefix(params) if found is None else found
+        found = super().match_prefix(params) if found is None else found
+        if params.req is not None:
+            with self._guarded():
+                self._began(params.req, found.device_prefix_len)
+        return found
 
     def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Any] | None:
         """Slots of the request's own for what its job has made."""
@@ -117,6 +122,8 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
                 self._served(tracked, req, up_to)
             self._tell(tracked, req)
         if req.rid not in self._composed:
+            with self._guarded():
+                self._filed(req, up_to)
             super().checkpoint(req, up_to=up_to, **kwargs)
         elif req.finished():
             for component in self._components_tuple:
@@ -126,6 +133,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         super().on_release(req, checkpointed=checkpointed)
         self._private.pop(req.rid, None)
         self._composed.discard(req.rid)
+        self._rounded.discard(req.rid)
         tracked = self._of(req)
         if self.reuse is None or tracked is None:
             return
@@ -179,6 +187,23 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         yield
         if req not in adder.can_run_list:
             adder.rem_chunk_tokens = before
+
+    def _began(self, req: Req, held: int) -> None:
+        """Notes whether the tree's state after `held` tokens of a request was rounded."""
+        if self.reuse is None or self.reuse.rounded is None:
+            return
+        self._rounded.discard(req.rid)
+        if self.reuse.rounded.has(_ids(req), held):
+            self._rounded.add(req.rid)
+        if (tracked := self.reuse.of(req.rid)) is not None:
+            tracked.rounded = req.rid in self._rounded
+
+    def _filed(self, req: Req, up_to: int) -> None:
+        """Notes that the tree gets the state after the first `up_to` tokens of a request."""
+        if self.reuse is None or self.reuse.rounded is None:
+            return
+        if up_to > len(req.origin_input_ids) or req.rid in self._rounded:
+            self.reuse.rounded.add(_ids(req), [up_to])
 
     def _of(self, req: Req | None) -> Tracked | None:
         return None if self.reuse is None or req is None else self.reuse.of(req.rid)
@@ -304,6 +329,10 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         info = req.customized_info or {}
         info[TOLD] = [tracked.told()]
         req.customized_info = info
+
+
+def _ids(req: Req) -> list[int]:
+    return [*req.origin_input_ids, *req.output_ids]
 
 
 def _plain(req: Req) -> bool:

@@ -78,6 +78,7 @@ class Tracked:
     way: str = "engine"
     claimed: Offer | None = None  # what the engine went on behind
     spliced: bool = False  # segments are in what the request computes behind them
+    rounded: bool = False  # it began at a state that decoding had rounded
     stored: int = 0  # checkpoints that were handed over for storing
     asked: Match | None = None  # of segments
     predicted: tuple[float, ...] = ()  # seconds by way

@@ -19,11 +19,13 @@ from spliced_connector import __version__
 from spliced_connector.client import Accept, Client, Model
 from spliced_connector.model import Identity, Kind, Piece
 from spliced_connector.segments import Finder
+from spliced_connector.serving.composing import Composer
 from spliced_connector.serving.decider import Decider
 from spliced_connector.serving.job import LostError, Means, Pace
 from spliced_connector.serving.modules import eager
 from spliced_connector.serving.parameters import Parameters
 from spliced_connector.serving.prices import Clock
+from spliced_connector.serving.rounded import Rounded
 from spliced_connector.serving.storing import Publisher, Saver, Taken
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.serving.telling import Served, Teller
@@ -79,6 +81,8 @@ class Reuse:
         self.weights = weights
         """Watches the engine's weights, whose values at the start name all objects."""
         self.engine, self.settings, self.slots = engine, settings, slots
+        self.rounded = Rounded() if engine.rounds else None
+        """Rounded states in the engine's tree; None in an engine that rounds none."""
         self.tally = EngineTally()
         self.clock = Clock()
         self._client = client
@@ -99,7 +103,15 @@ class Reuse:
         self._teller = Teller(self.model, self.tally)
         walked = arch or cast(Architecture, Bare(engine.identity, self._dtype()))
         patience = settings.load_ms / 1000
-        self._means = Means(walked, slots.copies, self.model, self._publish, patience)
+        composer = Composer(
+            walked,
+            self.model,
+            slots.copies,
+            settings.compute,
+            wait=settings.timeout_ms / 1000,
+            tally=self.tally,
+        )
+        self._means = Means(composer, self._publish, patience)
         self._watch: Watch | None = None
         if arch is not None:
             self._watch = Watch(arch, self.model, self.tally, settings.canary_bound)
@@ -341,6 +353,8 @@ class Reuse:
             return [at] if self._ended(tracked, ids, at) else []
         due = [p for p in tracked.wanted if p == at or (p < at and not self.engine.states)]
         tracked.wanted = [p for p in tracked.wanted if p > at]
+        if tracked.rounded and not tracked.spliced:
+            return []  # those of a spliced request are stored as approximations
         return [p for p in due if p > tracked.held]
 
     def _ended(self, tracked: Tracked, ids: Sequence[int], at: int) -> bool:
@@ -348,6 +362,9 @@ class Reuse:
         if not self.settings.answers or tracked.namer is None or at - tracked.held < 1:
             return False
         if not self._requests.answered(tracked, ids[:at]):
+            return False
+        if self.engine.rounds and not tracked.spliced:
+            self.tally.add("rounded_states")
             return False
         tracked.names[at] = tracked.namer.name(ids, [at])[0]
         return True

@@ -39,6 +39,8 @@ class Engine:
     """Tokens of a page of the engine's: prefixes end at multiples of it."""
     states: bool
     """Whether requests have recurrent states."""
+    rounds: bool = False
+    """Whether decoding rounds the recurrent state at each token, as no prefill does."""
 
 
 def loading_of(args: Any) -> Loading:
@@ -65,7 +67,12 @@ def survey(context: TreeCacheBuildContext, settings: SpliceSettings) -> Engine:
     if context.is_hybrid_ssm and page != 1:
         raise Inert(f"pages of {page} tokens beside recurrent states: start with --page-size 1")
     identity = _identify(context, args, settings)
-    return Engine(release, identity, page, bool(context.is_hybrid_ssm))
+    return Engine(release, identity, page, bool(context.is_hybrid_ssm), _rounds(context))
+
+
+def _rounds(context: TreeCacheBuildContext) -> bool:
+    pool = getattr(context.params.req_to_token_pool, "mamba_pool", None)
+    return pool is not None and pool.mamba_cache.temporal.dtype is not torch.float32
 
 
 def _check(context: TreeCacheBuildContext, args: Any) -> None:

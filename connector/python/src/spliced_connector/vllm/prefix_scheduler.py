@@ -17,6 +17,9 @@ for where the answers of a conversation began.
 Beside drafts a step's last token may be rejected. All tokens before a step stay: if it begins at a
 block boundary the engine has copied the state aside, as it does for its own prefix cache. Other
 boundaries in an answer are left out.
+
+An engine with states of 16 bits rounds them at each token that it decodes. No state of an answer is
+stored then, and none of a prompt that began at one in the engine's own cache.
 """
 
 from __future__ import annotations
@@ -146,6 +149,8 @@ class PrefixScheduler:
                 continue
             begin, end = computed[request_id], computed[request_id] + tokens
             kept = self._kept(prompt, begin, end)
+            if prompt.wanted and self._rounded(prompt, 0):
+                prompt.wanted = []
             if end >= prompt.tokens:
                 saves += self._answer(prompt, kept, step)
             if prompt.wanted:
@@ -345,10 +350,21 @@ class PrefixScheduler:
             if at % block or at <= max(prompt.tokens, prompt.answered) or at > len(ids):
                 continue
             prompt.answered = at
+            if self._rounded(prompt, at):
+                self._session.tally.add("rounded_states")
+                continue
             if self._told(prompt, list(ids[:at]), record=False):
                 prompt.names[at] = prompt.namer.name(ids, [at])[0]
                 return self._save(prompt, [at], step)
         return []
+
+    def _rounded(self, prompt: Prompt, end: int) -> bool:
+        """Reports whether decoding has rounded the state after the first `end` tokens. Of a spliced
+        request that does not matter: its states are stored as approximations."""
+        rounding = self._session.rounding
+        if rounding is None or prompt.spliced:
+            return False
+        return end > prompt.tokens or rounding.behind(prompt.request.request_id)
 
     def _told(self, prompt: Prompt, ids: list[int], record: bool) -> bool:
         """Whether the daemon wants the state at the end of a prompt and a part of its answer."""

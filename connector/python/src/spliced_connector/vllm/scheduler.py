@@ -17,6 +17,7 @@ from spliced_connector.vllm.plans import Blocks, Lost, Outcome, SchedulerMode
 from spliced_connector.vllm.plugin import register as watch_engines
 from spliced_connector.vllm.plugin import users_calls
 from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
+from spliced_connector.vllm.rounding import Rounding
 from spliced_connector.vllm.session import Session, join, tokenizer_of
 from spliced_connector.vllm.settings import Mode, Settings
 from spliced_connector.vllm.support import Engine, Inert, survey
@@ -73,7 +74,14 @@ class SchedulerHalf:
     def _start(self, engine: Engine, finder: Finder) -> SchedulerMode:
         self._client = connect(self._settings, f"vllm {engine.version}")
         session = join(self._client, self._settings, engine, self.tally)
-        self._session = session = replace(session, finder=finder)
+        rounding = None
+        if engine.rounds:
+            rounding = Rounding(session.block_tokens)
+            log.info(
+                "states behind answers are not stored, as decoding rounds them to 16 bits: they"
+                " are with --mamba-ssm-cache-dtype float32"
+            )
+        self._session = session = replace(session, finder=finder, rounding=rounding)
         mode = scheduler_mode(session)
         self._teller = Teller(session.model, self.tally)
         self._first = FirstTokens(engine.pipelined)
@@ -120,9 +128,15 @@ class SchedulerHalf:
             return _NOTHING
         return self._guarded(lambda: self._match(mode, request, computed), _NOTHING)
 
+    @property
+    def _rounding(self) -> Rounding | None:
+        return None if self._session is None else self._session.rounding
+
     def _match(
         self, mode: SchedulerMode, request: Request, computed: int
     ) -> tuple[int | None, bool]:
+        if self._rounding is not None:
+            self._rounding.matched(request, computed)
         if not self._touches(request):
             return _NOTHING
         self._first.matched(request, computed)
@@ -166,6 +180,8 @@ class SchedulerHalf:
     def _ended(self, mode: SchedulerMode, request: Request) -> dict[str, object] | None:
         if (started := self._first.finished(request)) is not None:
             self._tell(mode, started)
+        if self._rounding is not None:
+            self._rounding.finished(request)
         return mode.finished(request)
 
     def pending(self) -> bool:

@@ -10,6 +10,7 @@ from spliced_connector import __version__
 from spliced_connector.client import Client, Model
 from spliced_connector.segments import Finder, Tokenizer
 from spliced_connector.serving.tally import EngineTally
+from spliced_connector.vllm.rounding import Rounding
 from spliced_connector.vllm.settings import Settings
 from spliced_connector.vllm.support import Engine
 
@@ -34,6 +35,8 @@ class Session:
     rank: int = 0
     finder: Finder = field(default_factory=Finder)
     """What finds segments of prompts that name none; only the scheduler's half has finders."""
+    rounding: Rounding | None = None
+    """Tracks rounded states, likewise; None in an engine that rounds none."""
 
 
 def block_tokens(engine: Engine) -> int:

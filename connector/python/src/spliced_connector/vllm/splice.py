@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from spliced_connector.model import KeyMode, Piece
+from spliced_connector.serving.composing import Composer
 from spliced_connector.serving.job import LostError, Means, Pace
 from spliced_connector.serving.modules import eager
 from spliced_connector.serving.prices import Walked
@@ -71,9 +72,14 @@ class SpliceWorker:
             self._prefix.placed = self.placed
         self._publisher = Publisher(session.model, session.tally, settings.pending_mib << 20)
         self._means = Means(
-            self._arch,
-            caches.copies,
-            session.model,
+            Composer(
+                self._arch,
+                session.model,
+                caches.copies,
+                settings.compute,
+                wait=settings.timeout_ms / 1000,
+                tally=session.tally,
+            ),
             self._publish,
             settings.load_ms / 1000,
             self._ranks,

@@ -76,7 +76,7 @@ class SpliceJob(Job):
             if self._placed.is_filled(run):
                 continue
             part = run.wanted.part
-            layers = self._segments[run.wanted.segment].layers
+            layers = self._placement.captured(run.wanted.segment).layers
             cut = slice(part.first, part.first + part.length)
             rows: dict[int, tuple[Tensor, Tensor]] = {}
             for layer in self._caches.rows:

@@ -65,6 +65,7 @@ class Engine:
     eager: bool
     max_tokens: int  # of a request
     drafts: bool = False  # steps compute tokens that may be rejected
+    rounds: bool = False  # decoding rounds the recurrent state at each token, as no prefill does
 
     @property
     def rows(self) -> tuple[Group, ...]:
@@ -102,6 +103,7 @@ def survey(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Eng
         eager=bool(config.model_config.enforce_eager),
         max_tokens=int(config.model_config.max_model_len),
         drafts=config.speculative_config is not None,
+        rounds=bool(_states(caches, "state") - {"torch.float32"}),
     )
     _check_layers(engine)
     return engine

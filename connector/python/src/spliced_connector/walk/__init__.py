@@ -27,8 +27,15 @@ if TYPE_CHECKING:
     from spliced_connector.walk.checkpoints import checkpoint_parts, restore
     from spliced_connector.walk.context import Context, LayerContext
     from spliced_connector.walk.copies import Copies, ToHost
-    from spliced_connector.walk.drafts import Drafts, verify
-    from spliced_connector.walk.families import Scan, angles, chunk_length, turn
+    from spliced_connector.walk.decoding.drafts import Drafts, verify
+    from spliced_connector.walk.decoding.turns import (
+        TurnRows,
+        prefill_turn,
+        read_turn,
+        restore_turn,
+        turn_layer,
+    )
+    from spliced_connector.walk.families import Scan, angles, chunk_length, compose, turn
     from spliced_connector.walk.layers import causal_convolution
     from spliced_connector.walk.naming import Naming
     from spliced_connector.walk.paged import (
@@ -46,6 +53,7 @@ if TYPE_CHECKING:
     from spliced_connector.walk.run import (
         PREFILL_ROWS,
         advance_mixers,
+        pieces,
         prefill,
         splice,
         splice_long,
@@ -98,6 +106,7 @@ __all__ = [
     "Steps",
     "Stretch",
     "ToHost",
+    "TurnRows",
     "Turns",
     "UnsupportedError",
     "Verdict",
@@ -116,6 +125,7 @@ __all__ = [
     "child",
     "chunk_length",
     "collect",
+    "compose",
     "grouped",
     "is_of_spec",
     "logit_error",
@@ -124,14 +134,19 @@ __all__ = [
     "packed",
     "part_bytes",
     "part_tensors",
+    "pieces",
     "prefill",
+    "prefill_turn",
     "ranges",
+    "read_turn",
     "restore",
+    "restore_turn",
     "rounded",
     "splice",
     "splice_long",
     "tensor_over",
     "turn",
+    "turn_layer",
     "unpack",
     "verify",
 ]
@@ -148,8 +163,8 @@ _MODULES = {
     "checkpoints": "checkpoint_parts restore",
     "context": "Context LayerContext",
     "copies": "Copies ToHost",
-    "drafts": "Drafts verify",
-    "families": "Scan angles chunk_length turn",
+    "decoding.drafts": "Drafts verify",
+    "families": "Scan angles chunk_length compose turn",
     "layers": "causal_convolution",
     "naming": "Naming",
     "paged": "GoneError PagedRows Pages Place RowsAt Stretch",
@@ -157,11 +172,12 @@ _MODULES = {
     "reading": "UnsupportedError child",
     "registry": "architecture",
     "rows": "Rows ranges",
-    "run": "PREFILL_ROWS advance_mixers prefill splice splice_long",
+    "run": "PREFILL_ROWS advance_mixers pieces prefill splice splice_long",
     "segments": (
         "FIELDS TORCH_TYPES by_layer bytes_of collect is_of_spec moved pack packed part_bytes"
         " part_tensors rounded tensor_over unpack"
     ),
+    "decoding.turns": "TurnRows prefill_turn read_turn restore_turn turn_layer",
 }
 
 

@@ -178,6 +178,18 @@ class Scan:
         decay = total[:, -1].to(self.wide).exp().unsqueeze(-1)
         return torch.baddbmm(decay * state, keys, new[:, :size])
 
+    def writes(self, run: int) -> Tensor:
+        """What each row of a run has written, [n, Hv, dv], once the run was advanced: a row moves a
+        state by S = decay S + k write^T."""
+        out = []
+        for at, (group, i) in enumerate(self.runs.chunks[run]):
+            seen = self._seen[group][i]
+            if seen is None:
+                raise RuntimeError("writes of a run that no state was moved over")
+            size = min(self.runs.chunk, self.runs.lengths[run] - at * self.runs.chunk)
+            out.append(seen[1][:, :size].transpose(0, 1))
+        return torch.cat(out)
+
     def transition(self, run: int) -> Tensor:
         """T of a run's rows, later ones on the left: [Hv], [Hv, dk] or [Hv, dk, dk]."""
         steps = self.steps

@@ -29,7 +29,6 @@ from spliced_connector.wire.numbers import (
     MAX_SAMPLES,
     MAX_SPANS,
     MAX_STATS,
-    MAX_TABLE,
     MAX_TENANTS,
     MAX_TOKEN,
     MAX_WAYS,
@@ -296,7 +295,6 @@ class AcquireRequest(Message):
     profile: int = w.u32()
     rank: int = w.u32()
     ttl_ms: int = w.u32()
-    block_tokens: int = w.u32()
     digests: int = w.u8()
     all: int = w.u8()
     keys: Sequence[bytes] = w.hashes(MAX_KEYS)
@@ -318,8 +316,7 @@ class AcquirePacked(Message):
 class AcquireReply(Message):
     """Has one row for each key. Extents are in the public arena and stay valid and unchanged until
     the lease is released; Digest holds, for each hit in order, one digest for each chunk of each
-    part. Block holds BlockCount[i] entries of the block table of row i, one after another; both
-    are empty unless asked for.
+    part, and is empty unless asked for.
     """
 
     codes: Sequence[int] = w.u16s(MAX_KEYS)
@@ -332,8 +329,6 @@ class AcquireReply(Message):
     extent_len: Sequence[int] = w.u64s(MAX_EXTENTS, rows="extent_off")
     digest_count: Sequence[int] = w.u32s(MAX_KEYS, rows="codes", divides="digest")
     digest: Sequence[int] = w.u64s(MAX_DIGESTS)
-    block_count: Sequence[int] = w.u32s(MAX_KEYS, rows="codes", divides="block", optional=True)
-    block: Sequence[int] = w.u64s(MAX_TABLE)
     packed: AcquirePacked | None = w.section(AcquirePacked, Feature.PACKED)  # noqa: RUF009
 
 
@@ -394,6 +389,17 @@ class CommitReply(Message):
     levels: bytes = w.u8s(MAX_COMMIT_ROWS, rows="codes")
 
 
+@message("save request: buffered")
+@dataclass(frozen=True, slots=True)
+class SaveBuffered(Message):
+    """Names a buffer whose accepted rows are those of the linear layers, for checkpoints of kind
+    AcceptRows: the daemon copies them, and only keys and values of attention layers are left to
+    commit. A profile without such layers has nothing to commit: the checkpoint is published.
+    """
+
+    buffer: int = w.u64()
+
+
 @message("save request")
 @dataclass(frozen=True, slots=True)
 class SaveRequest(Message):
@@ -407,6 +413,7 @@ class SaveRequest(Message):
     hashes: Sequence[bytes] = w.hashes(MAX_KEYS)
     tokens: Sequence[int] = w.u32s(MAX_KEYS, rows="hashes")
     parents: Sequence[bytes] = w.hashes(MAX_KEYS, rows="hashes")
+    buffered: SaveBuffered | None = w.section(SaveBuffered, Feature.BUFFERED)  # noqa: RUF009
 
 
 @message("load request")

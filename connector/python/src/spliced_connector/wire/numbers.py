@@ -43,6 +43,8 @@ class Feature(IntFlag):
     """May name profiles with a tolerance, whose segments have packed parts, and is answered with
     the section *packed* of `acquire` and `acquire-device`.
     """
+    BUFFERED = 128
+    """May send the section *buffered* of `save`."""
 
 
 class WireSpan(IntEnum):
@@ -150,8 +152,6 @@ MAX_BLOCKS = 24576
 """Entries of an engine's block table."""
 MAX_PACKED = 1048576
 """Bytes that say how packed parts are laid out, of all rows of one reply."""
-MAX_TABLE = 12288
-"""Entries of all block tables in one reply."""
 MAX_POSITIONS = 1024
 """Checkpoints that one advice names."""
 MAX_SAMPLES = 1024

@@ -28,6 +28,7 @@ class Greeting:
     known: bool  # segments are found by the tokens of a prompt
     rows: bool  # checkpoints can be kept as rows
     packed: bool  # profiles may have a tolerance
+    buffered: bool  # rows can be saved out of a buffer
     arena: Region
     slots: Region
     staging: Region

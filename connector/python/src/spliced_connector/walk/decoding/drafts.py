@@ -19,6 +19,7 @@ from spliced_connector.model import PlanError, Span, SpanKind
 from spliced_connector.walk import families
 from spliced_connector.walk.base import Architecture
 from spliced_connector.walk.context import Context
+from spliced_connector.walk.decoding.turns import TurnRows, turn_layer
 from spliced_connector.walk.rows import SplicedRows
 from spliced_connector.walk.run import Walk
 
@@ -61,6 +62,11 @@ class Drafts:
         self._context = context
         self._begin = context.tokens
         self._left = left
+
+    def rows(self, n: int) -> TurnRows:
+        """The rows of the first n drafts, which moving the context over them takes."""
+        layers = {left.layer: turn_layer(left.scan, left.conv).cut(0, n) for left in self._left}
+        return TurnRows(self._begin, self._begin + n, layers)
 
     def accept(self, n: int) -> None:
         """Moves the context over the first n drafts; the others are dropped. Once."""

@@ -1,0 +1,27 @@
+"""The daemon's counters and gauges."""
+
+from __future__ import annotations
+
+import time
+
+from spliced_connector.client.connection.attachment import Attachment
+from spliced_connector.client.connection.flight import Call, Late
+from spliced_connector.wire import Op, StatsReply, StatsRequest
+
+
+def figures(attachment: Attachment, seconds: float) -> dict[str, float]:
+    """Asks for them; the daemon has `seconds` to answer. Raises `SplicedError`."""
+    call = Call(Op.STATS, time.monotonic() + seconds, Late())
+    reply = attachment.exchange.request(call, StatsRequest(), StatsReply)
+    return dict(zip(reply.names, reply.values, strict=True))
+
+
+def pools(told: dict[str, float]) -> str:
+    """Returns the use of both pools for a log line, empty if the figures lack it."""
+    lines = []
+    for name in ("public", "private"):
+        used = told.get(f"pool_{name}_used_bytes")
+        most = told.get(f"pool_{name}_capacity_bytes")
+        if used is not None and most is not None:
+            lines.append(f"{used / 2**20:.1f} of {most / 2**20:.1f} MiB in use in the {name} pool")
+    return ", ".join(lines)

@@ -1,0 +1,456 @@
+"""Where leased segments are put in place: by the daemon's kernels, or by torch in this process.
+
+The daemon reads transitions, states and rows where it keeps them, packed ones too, and answers
+states and rows in a slot. Either way gives the same numbers, but for rounding.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from spliced_connector.client import Model, Origin, Plan, PlanSpan, Segment, Slot, release_all
+from spliced_connector.errors import SplicedError
+from spliced_connector.model import ALL_LAYERS, DType, Kind, Part, SegmentSpec, Span
+from spliced_connector.serving.settings import Compute
+from spliced_connector.serving.tally import EngineTally
+from spliced_connector.walk import (
+    TORCH_TYPES,
+    Architecture,
+    Captured,
+    Context,
+    Copies,
+    Pages,
+    Placer,
+    bytes_of,
+    collect,
+    compose,
+    is_of_spec,
+    moved,
+    splice,
+    tensor_over,
+    unpack,
+)
+
+log = logging.getLogger("spliced")
+
+TRIALS = 5
+"""Walks that are done both ways before one of them is chosen."""
+
+PAUSE = 30.0
+"""Seconds without requests for kernels after the daemon did not answer one (a guess)."""
+
+
+class RefusedError(Exception):
+    """The daemon did not put a segment in place: it is gone, too slow, full or has refused."""
+
+
+class DamagedError(ValueError):
+    """A leased segment that cannot be read."""
+
+
+class DaemonPlacer:
+    """As `walk.Placer`, of segments that are leased in memory of the host.
+
+    Sends one request for all rows, and one per layer for states; or one `assemble` for all of it
+    where nothing but the end of the prompt is computed. Raises `RefusedError`; the context that is
+    walked has its former states then.
+    """
+
+    def __init__(self, model: Model, held: Mapping[int, Segment], wait: float | None) -> None:
+        """wait: seconds for each answer; None: as the client is set."""
+        self._model = model
+        self._profile = model.profile
+        self._held = held
+        self._wait = wait
+        self._slots: dict[int, tuple[Slot, int]] = {}  # by move of a layer, with their sizes
+        self._layer, self._moves = -1, 0
+        self._end = 0  # of the last segment
+        self._assembled: dict[int, Tensor] = {}
+
+    def holds(self, segment: int) -> bool:
+        return segment in self._held
+
+    def rows(
+        self, spans: Sequence[Span], into: Sequence[tuple[Tensor | None, Tensor | None]]
+    ) -> None:
+        """Copies the rows out of the slot that the daemon wrote them to."""
+        placed = [s for s in spans if self.holds(s.segment)]
+        if not placed:
+            return
+        self._end = placed[-1].end
+        spanned = [PlanSpan(s.start, s.length, self._held.get(s.segment)) for s in spans]
+        plan = Plan(spans[0].start, spans[-1].end, spanned)
+        count = sum(s.length for s in placed)
+        if plan.begin == 0 and all(self.holds(s.segment) for s in spans[:-1]):
+            slot = self._model.assemble(plan, wait=self._wait)
+            layout = self._profile.checkpoint_layout(count)
+        elif self._profile.attention_layers:
+            slot = self._model.rotate(plan, wait=self._wait)
+            layout = self._profile.rows_layout(ALL_LAYERS, count)
+        else:
+            return
+        if slot is None:
+            raise RefusedError(f"{count} rows")
+        try:
+            for part in layout.parts:
+                found = _over(slot, part)
+                if part.kind == "S":
+                    self._assembled[part.layer] = found.clone()
+                elif part.kind in ("K", "V"):
+                    k, v = into[part.layer]
+                    _put(k if part.kind == "K" else v, placed, found)
+        finally:
+            slot.release()
+
+    def compose(
+        self,
+        layer: int,
+        spans: Sequence[Span],
+        computed: tuple[Tensor, Tensor] | None,
+        state: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """The states before computed spans lie in a slot, until another layer is composed."""
+        if layer in self._assembled:
+            return self._from_assembled(layer, spans, computed, state)
+        if layer != self._layer:
+            self._layer, self._moves = layer, 0
+        # A state that is not zero travels as what the tokens before the spans have written.
+        behind = spans[0].start > 0
+        inputs = self._inputs(layer, computed, state if behind else None)
+        given = iter(inputs)
+        planned = [PlanSpan(0, spans[0].start, None, next(given))] if behind else []
+        for span in spans:
+            held = self._held.get(span.segment)
+            data = None if held is not None else next(given)
+            planned.append(PlanSpan(span.start, span.length, held, data))
+        plan = Plan(planned[0].start, spans[-1].end, planned)
+        layout = self._profile.states_layout(layer, len(inputs))
+        slot = self._slot(layer, plan, layout.nbytes)
+        size = layout.parts[0].nbytes
+        step = layout.parts[1].offset if len(layout.parts) > 1 else size
+        numbers = tensor_over(slot.view(), DType.F32, (layout.nbytes // 4,))
+        strides = (step // 4, *state.new_empty(state.shape).stride())
+        states = numbers.as_strided((len(layout.parts), *state.shape), strides)[int(behind) :]
+        return states[-1].clone(), states[:-1]
+
+    def _from_assembled(
+        self,
+        layer: int,
+        spans: Sequence[Span],
+        computed: tuple[Tensor, Tensor] | None,
+        state: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """As `compose`, for a layer that `assemble` has composed already."""
+        none = state.new_empty((0, *state.shape))
+        if spans[-1].end < self._end:
+            return state, none
+        found = self._assembled.pop(layer)
+        if computed is None:
+            return found, none
+        transitions, ends = computed
+        return compose(transitions[0], ends[0], found), found[None]
+
+    def _slot(self, layer: int, plan: Plan, nbytes: int) -> Slot:
+        """The states of a plan in the slot of this move, which the same move of later layers
+        writes over."""
+        former, size = self._slots.get(self._moves, (None, 0))
+        into = former if size >= nbytes else None
+        slot = self._model.compose(plan, layer, Origin(), into, wait=self._wait)
+        if slot is None:
+            raise RefusedError(f"states of layer {layer}")
+        if former is not None and slot is not former:
+            former.release()
+        self._slots[self._moves] = slot, max(size, nbytes)
+        self._moves += 1
+        return slot
+
+    def _inputs(
+        self, layer: int, computed: tuple[Tensor, Tensor] | None, state: Tensor | None
+    ) -> list[list[memoryview]]:
+        """T and S of what moves the state besides segments."""
+        out = []
+        if state is not None:
+            parts = self._profile.seam_layout(layer).parts
+            t = torch.zeros(next(p.shape for p in parts if p.kind == "T"), dtype=torch.float32)
+            out.append([_bytes(t), _bytes(state)])
+        if computed is not None:
+            out += [[_bytes(t), _bytes(s)] for t, s in zip(*computed, strict=True)]
+        return out
+
+    def close(self) -> None:
+        """Gives the slots back."""
+        slots, self._slots = [slot for slot, _ in self._slots.values()], {}
+        release_all(slots)
+
+
+def _bytes(numbers: Tensor) -> memoryview:
+    return bytes_of(numbers.float().contiguous())
+
+
+def _over(slot: Slot, part: Part) -> Tensor:
+    view = slot.view()[part.offset : part.offset + part.nbytes]
+    return tensor_over(view, part.dtype, part.shape)
+
+
+def _put(into: Tensor | None, spans: Sequence[Span], rows: Tensor) -> None:
+    if into is None:
+        raise RefusedError("rows of a layer that keeps none")
+    at = 0
+    for span in spans:
+        into[span.start : span.end] = rows[at : at + span.length]
+        at += span.length
+
+
+@dataclass
+class Composed:
+    """How often a walk with leased segments was done which way."""
+
+    daemon: int = 0
+    engine: int = 0
+    refused: int = 0
+    """Walks that the daemon has failed. They were done here after all."""
+
+
+class Composer:
+    """Chooses for one model: as set, or as measured on the first walks with leased segments.
+
+    For one thread at a time.
+    """
+
+    def __init__(
+        self,
+        arch: Architecture,
+        model: Model,
+        copies: Copies,
+        want: Compute = Compute.AUTO,
+        *,
+        wait: float | None = None,
+        tally: EngineTally | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """wait: seconds for each answer of the daemon; None: as the client is set. tally: counts
+        what `count` does."""
+        self.arch, self.model, self.copies = arch, model, copies
+        self.wait = wait
+        self._tally = tally
+        self.count = Composed()
+        self.never = "" if want is not Compute.ENGINE else "compute is set to engine"
+        """Why the daemon is not asked; empty when it may be."""
+        self.never = self.never or _unusable(arch, copies.device)
+        self.choice: Compute | None = Compute.ENGINE if self.never else None
+        """None: still to be measured."""
+        if self.choice is None and want is Compute.DAEMON:
+            self.choice = Compute.DAEMON
+        if self.never and want is Compute.DAEMON:
+            log.warning("segments are composed by the engine: %s", self.never)
+        self._trials: list[tuple[float, float]] = []
+        self._clock = clock
+        self._asked_again = 0.0
+
+    def walked(self, way: Compute) -> None:
+        """Counts a walk with leased segments."""
+        self._counted(way.value)
+
+    def _counted(self, name: str) -> None:
+        setattr(self.count, name, getattr(self.count, name) + 1)
+        if self._tally is not None:
+            self._tally.add(f"composed_{name}")
+
+    @property
+    def rests(self) -> bool:
+        """Whether the daemon is not asked for now, since it has not answered lately."""
+        return self._clock() < self._asked_again
+
+    def refused(self, why: RefusedError) -> None:
+        """Counts a walk that the daemon failed, and pauses requests to it."""
+        self._counted("refused")
+        self._asked_again = self._clock() + PAUSE
+        # The error itself would keep what was leased mapped, for as long as there is the record.
+        log.warning("segments composed by the engine, the daemon did not: %s", str(why))
+
+    def tried(self, engine: float, daemon: float) -> None:
+        """Records the seconds of a walk that was done both ways, and chooses after `TRIALS`."""
+        self._trials.append((engine, daemon))
+        if len(self._trials) < TRIALS:
+            return
+        ours, theirs = (statistics.median(times) for times in zip(*self._trials, strict=True))
+        self.choice = Compute.DAEMON if theirs < ours else Compute.ENGINE
+        log.info(
+            "segments are composed by the %s: a walk took %.2f ms there, %.2f ms by the %s",
+            self.choice,
+            1e3 * min(ours, theirs),
+            1e3 * max(ours, theirs),
+            Compute.ENGINE if self.choice is Compute.DAEMON else Compute.DAEMON,
+        )
+
+    @property
+    def daemon_first(self) -> bool:
+        """Whether the next trial begins with the daemon: they alternate."""
+        return len(self._trials) % 2 == 1
+
+
+class Placement:
+    """The segments of one request, and the walks over them."""
+
+    def __init__(self, composer: Composer, placer: Placer | None = None) -> None:
+        """placer: puts those of `own` in place that it holds; the daemon is not asked then."""
+        self._composer = composer
+        self._placer = placer
+        self._held: dict[int, Segment] = {}
+        self._specs: dict[int, SegmentSpec] = {}
+        self._read: dict[int, Captured] = {}
+        self.own: dict[int, Captured] = {}
+        """Other segments of the plan, such as those that were run here, by number."""
+        self._failed = False
+
+    def lease(self, index: int, spec: SegmentSpec, segment: Segment) -> None:
+        """Adds a leased segment. Raises `DamagedError` when it has not the parts that its spec has,
+        or is damaged where it is read now."""
+        if not is_of_spec(self._composer.model.profile, spec, segment.layout):
+            raise DamagedError(f"segment of {segment.layout.nbytes} bytes is not as its spec says")
+        if not self._asks():
+            self._read[index] = self._unpacked(spec, segment)
+        self._held[index], self._specs[index] = segment, spec
+
+    def __contains__(self, index: object) -> bool:
+        return index in self._held or index in self.own
+
+    def captured(self, index: int) -> Captured:
+        """A segment as tensors. Raises `DamagedError`."""
+        if index in self.own:
+            return self.own[index]
+        if index not in self._read:
+            self._read[index] = self._unpacked(self._specs[index], self._held[index])
+        return self._read[index]
+
+    def clear(self) -> None:
+        """Drops everything; views of a lease must not outlive it."""
+        for those in (self._held, self._specs, self._read, self.own):
+            those.clear()
+
+    def splice(
+        self, ids: Tensor, spans: Sequence[Span], context: Context, pages: Pages | None = None
+    ) -> Tensor | None:
+        """As `walk.splice`. Raises `DamagedError` for a segment that turns out to be."""
+        held = any(s.segment in self._held for s in spans)
+        if not held or not self._asks():
+            return self._here(ids, spans, context, pages)
+        if self._composer.choice is None and pages is None:
+            return self._both(ids, spans, context)
+        try:
+            return self._there(ids, spans, context, pages)
+        except RefusedError as err:
+            self._refused(err)
+        return self._here(ids, spans, context, pages)
+
+    def _asks(self) -> bool:
+        composer = self._composer
+        if self._placer is not None or self._failed:
+            return False
+        return composer.choice is not Compute.ENGINE and not composer.rests
+
+    def _refused(self, err: RefusedError) -> None:
+        self._failed = True
+        self._composer.refused(err)
+
+    def _here(
+        self, ids: Tensor, spans: Sequence[Span], context: Context, pages: Pages | None
+    ) -> Tensor | None:
+        held = {s.segment for s in spans} & self._held.keys()
+        if held:
+            self._composer.walked(Compute.ENGINE)
+        segments = {index: self.captured(index) for index in held} | self.own
+        return splice(self._composer.arch, ids, spans, segments, context, self._placer, pages)
+
+    def _unpacked(self, spec: SegmentSpec, segment: Segment) -> Captured:
+        composer = self._composer
+        try:
+            there = unpack(composer.model.profile, spec, segment)
+        except (SplicedError, ValueError) as err:
+            raise DamagedError(str(err)) from err
+        return moved(there, composer.copies)
+
+    def _there(
+        self, ids: Tensor, spans: Sequence[Span], context: Context, pages: Pages | None
+    ) -> Tensor | None:
+        composer = self._composer
+        kinds = ("conv",) if pages is None else ("conv", "K", "V")
+        named = {s.segment for s in spans} & self._held.keys()
+        try:
+            segments = {
+                i: _parts(composer.arch, self._specs[i], self._held[i], kinds) for i in named
+            }
+        except (SplicedError, ValueError) as err:
+            raise DamagedError(str(err)) from err
+        placer = DaemonPlacer(composer.model, {i: self._held[i] for i in named}, composer.wait)
+        try:
+            out = splice(
+                composer.arch, ids, spans, {**self.own, **segments}, context, placer, pages
+            )
+        finally:
+            placer.close()
+        composer.walked(Compute.DAEMON)
+        return out
+
+    def _both(self, ids: Tensor, spans: Sequence[Span], context: Context) -> Tensor | None:
+        """A walk both ways, timed; the context is moved once. A failure of the daemon's counts as
+        a trial that it has lost."""
+        composer = self._composer
+        context.reserve(spans[-1].end)
+        other = context.snapshot()
+        daemon = 0.0
+        if composer.daemon_first:
+            daemon = self._timed(ids, spans, other)
+        self._read.clear()
+        began = time.perf_counter()
+        out = self._here(ids, spans, context, None)
+        engine = time.perf_counter() - began
+        if not composer.daemon_first:
+            daemon = self._timed(ids, spans, other)
+        composer.tried(engine, daemon)
+        return out
+
+    def _timed(self, ids: Tensor, spans: Sequence[Span], context: Context) -> float:
+        """Seconds of a walk by the daemon, infinite where it fails."""
+        began = time.perf_counter()
+        try:
+            self._there(ids, spans, context, None)
+        except RefusedError as err:
+            self._refused(err)
+            return math.inf
+        return time.perf_counter() - began
+
+
+def _parts(
+    arch: Architecture, spec: SegmentSpec, segment: Segment, kinds: Sequence[str]
+) -> Captured:
+    """The parts of a leased segment that a walk reads besides what a placer puts in place."""
+    layout = segment.layout
+    chosen = [i for i, part in enumerate(layout.parts) if part.kind in kinds]
+    some = replace(layout, parts=tuple(layout.parts[i] for i in chosen))
+    layers = collect(len(arch.layers), some, lambda i: segment.part(chosen[i]))
+    return Captured(spec, layers)
+
+
+def _unusable(arch: Architecture, device: torch.device) -> str:
+    """Why the daemon cannot compose for a model; empty when it can."""
+    if device.type != "cpu":
+        return f"the model is on {device.type}, the segments are in memory of the host"
+    if arch.identity.tp_size > 1:
+        return "ranks of one model have to walk alike"
+    if arch.dtype == torch.float64:
+        return "states are float64"
+    for i, layer in enumerate(arch.identity.layers):
+        if layer.kind in (Kind.LINEAR, Kind.NONE):
+            continue
+        if TORCH_TYPES.get(layer.attention.dtype) != arch.dtype:
+            return f"rows of layer {i} are kept as {DType(layer.attention.dtype).name}"
+    return ""

@@ -1,0 +1,206 @@
+"""The rows that move the states of linear layers over the tokens of a turn: what states at any of
+these tokens are rebuilt from without a forward pass.
+
+A row is a token's decay, convolution input, key and write (`Profile.buffer_layout`). A walk has all
+of them when it has moved the states; of tokens that the engine has decoded by itself they follow
+from what its mixers have read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spliced_connector.model import PlanError, Profile, Span, SpanKind
+from spliced_connector.walk import families
+from spliced_connector.walk.base import Architecture, LinearRows, Recurrence
+from spliced_connector.walk.checkpoints import HeldCheckpoint
+from spliced_connector.walk.context import Context
+from spliced_connector.walk.copies import Copies
+from spliced_connector.walk.rows import SplicedRows
+from spliced_connector.walk.run import PREFILL_ROWS, Walk
+from spliced_connector.walk.segments import bytes_of, part_tensors, tensor_over
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLayer:
+    """Rows of one linear layer, [n, ...] each: decays, inputs of the convolution (None in a layer
+    without one), keys, and writes, so that a row moves a state by S = decay S + key write^T."""
+
+    decay: Tensor
+    conv: Tensor | None
+    key: Tensor
+    write: Tensor
+
+    def cut(self, begin: int, end: int) -> TurnLayer:
+        """Some of the rows."""
+        conv = None if self.conv is None else self.conv[begin:end]
+        return TurnLayer(self.decay[begin:end], conv, self.key[begin:end], self.write[begin:end])
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRows:
+    """Rows of the tokens [begin, end) of a prompt, by linear layer."""
+
+    begin: int
+    end: int
+    layers: Mapping[int, TurnLayer]
+
+    def cut(self, end: int) -> TurnRows:
+        """The rows of the tokens before `end`."""
+        end = min(end, self.end)
+        n = end - self.begin
+        return TurnRows(self.begin, end, {i: x.cut(0, n) for i, x in self.layers.items()})
+
+    def joined(self, more: TurnRows) -> TurnRows:
+        """These rows, then `more`, which are of the next tokens."""
+        if more.begin != self.end:
+            raise PlanError(f"rows from token {more.begin} on behind rows to {self.end}")
+        layers = {}
+        for i, a in self.layers.items():
+            b = more.layers[i]
+            conv = None if a.conv is None or b.conv is None else torch.cat((a.conv, b.conv))
+            layers[i] = TurnLayer(
+                torch.cat((a.decay, b.decay)),
+                conv,
+                torch.cat((a.key, b.key)),
+                torch.cat((a.write, b.write)),
+            )
+        return TurnRows(self.begin, more.end, layers)
+
+    def packed(self, profile: Profile, begin: int, end: int) -> bytearray:
+        """The rows of tokens [begin, end) as `Profile.buffer_layout` has them. Raises ValueError
+        where they are not what it has."""
+        layout = profile.buffer_layout(end - begin)
+        some = {i: x.cut(begin - self.begin, end - self.begin) for i, x in self.layers.items()}
+        found = [_part(some[p.layer], p.kind) for p in layout.parts]
+        out = bytearray(layout.nbytes)
+        for p, x in zip(layout.parts, part_tensors(layout, found), strict=True):
+            out[p.offset : p.offset + p.nbytes] = bytes_of(x.to("cpu"))
+        return out
+
+
+def _part(rows: TurnLayer, kind: str) -> Tensor | None:
+    return {"T": rows.decay, "conv": rows.conv, "K": rows.key, "V": rows.write}[kind]
+
+
+class _Recorded(Walk):
+    """A walk over one span that leaves the rows of its linear layers."""
+
+    def __init__(self, arch: Architecture, rows: SplicedRows, context: Context) -> None:
+        super().__init__(arch, rows, context, None)
+        self._seen: dict[int, tuple[families.Scan, Tensor | None]] = {}
+
+    def recurrence(self, layer: int, conv_out: Tensor | None, rows: LinearRows) -> Recurrence:
+        made = super().recurrence(layer, conv_out, rows)
+        if isinstance(made, families.Scan):
+            self._seen[layer] = (made, rows.conv)
+        return made
+
+    def advance(self, layer: int, x: Tensor) -> None:
+        """Moves the state of one layer over rows that its mixer has read."""
+        before = self.context.layers[layer].state
+        if before is None:
+            raise PlanError(f"layer {layer} of the context keeps no state")
+        new = self.arch.linear(layer, x, self.rows.positions)
+        out, tail = self._convolved(layer, new.conv)
+        state = self._through(layer, before, self.recurrence(layer, out, new))
+        self.moved.append((layer, state, tail))
+
+    def left(self) -> TurnRows:
+        """The rows of all tokens of the span. They hold no memory of the walk's."""
+        span = self.rows.spans[0]
+        layers = {i: turn_layer(scan, conv) for i, (scan, conv) in self._seen.items()}
+        return TurnRows(span.start, span.end, layers)
+
+
+def turn_layer(scan: families.Scan, conv: Tensor | None) -> TurnLayer:
+    """The rows of a recurrence over one run that was moved over a state."""
+    steps, wide = scan.steps, scan.wide
+    return TurnLayer(steps.decay.double().exp().to(wide), conv, steps.k.to(wide), scan.writes(0))
+
+
+def _walk(arch: Architecture, ids: Tensor, context: Context) -> _Recorded:
+    span = Span(SpanKind.RECOMPUTE, context.tokens, len(ids) - context.tokens)
+    rows = SplicedRows(arch, ids, [span], {}, context.tokens)
+    context.reserve(rows.end)
+    return _Recorded(arch, rows, context)
+
+
+def prefill_turn(
+    arch: Architecture, ids: Sequence[int], context: Context
+) -> tuple[Tensor, TurnRows]:
+    """`prefill` that also gives the rows of the tokens that it computes, `PREFILL_ROWS` at most."""
+    n = len(ids) - context.tokens
+    if not 0 < n <= PREFILL_ROWS:
+        raise PlanError(f"rows of {n} tokens behind {context.tokens}")
+    with torch.no_grad():
+        walk = _walk(arch, torch.tensor(ids, device=context.device), context)
+        hidden = walk.run()
+        if hidden is None:
+            raise PlanError("no row of the prompt was computed")
+        context.tokens = len(ids)
+        return hidden, walk.left()
+
+
+def read_turn(
+    arch: Architecture, ids: Sequence[int], context: Context, read: Mapping[int, Tensor]
+) -> TurnRows:
+    """The rows of the tokens of ids behind a context, of which the mixers of linear layers have
+    read these rows [n, width]. Moves the states of the context, and nothing else of it."""
+    with torch.no_grad():
+        walk = _walk(arch, torch.tensor(ids, device=context.device), context.snapshot())
+        for layer, x in read.items():
+            walk.advance(layer, x)
+        for layer, state, tail in walk.moved:
+            at = context.layers[layer]
+            at.state, at.conv = state, tail
+        return walk.left()
+
+
+def restore_turn(
+    arch: Architecture,
+    profile: Profile,
+    held: HeldCheckpoint,
+    states: memoryview,
+    room: int,
+    device: torch.device,
+) -> Context:
+    """A context behind a leased checkpoint that is kept as rows: its keys and values, and states
+    and convolution tails as a replay gave them. Everything is copied.
+
+    Raises ValueError when a node's layout is not that of the model.
+    """
+    context = Context(arch, room, device)
+    copies = Copies(device)
+    attends = set(profile.attention_layers)
+    for node, ((begin, end), layout) in enumerate(zip(held.nodes, held.layouts, strict=True)):
+        if layout not in (profile.edge_layout(end - begin), profile.checkpoint_layout(end - begin)):
+            raise ValueError(f"node of tokens [{begin}, {end}) has another layout")
+        for i, p in enumerate(layout.parts):
+            if p.layer not in attends:
+                continue
+            at = context.layers[p.layer]
+            into = at.k if p.kind == "K" else at.v
+            if into is None:
+                raise ValueError(f"layer {p.layer} has no place for part {p.kind}")
+            (brought,) = copies.to_device([tensor_over(held.part(node, i), p.dtype, p.shape)])
+            into[begin:end].copy_(brought)
+    layout = profile.checkpoint_layout(0)
+    if len(states) < layout.nbytes:
+        raise ValueError(f"states of {len(states)} bytes")
+    for p in layout.parts:
+        if p.kind not in ("S", "conv"):
+            continue
+        at = context.layers[p.layer]
+        target = at.state if p.kind == "S" else at.conv
+        if target is None:
+            raise ValueError(f"layer {p.layer} has no place for part {p.kind}")
+        view = states[p.offset : p.offset + p.nbytes]
+        (brought,) = copies.to_device([tensor_over(view, p.dtype, p.shape)])
+        target.copy_(brought)
+    context.tokens = held.tokens
+    return context

@@ -1,0 +1,71 @@
+package tiering
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/tiering/plan"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+// SaveBuffered is Save of kind Rows that takes the rows of linear layers from accepted rows of a
+// buffer of the session, so that they are sent once. Keys and values of attention layers are
+// left for the writer to commit; where there are none the checkpoint is published. A
+// buffer without all of the rows, or in the memory of a device, is ErrInvalid. After an error
+// nothing is reserved.
+func (c *Session) SaveBuffered(ctx context.Context, q *SaveQuery, buffer tier.LeaseID) (Reservation, error) {
+	if q.Kind != tier.Rows {
+		return Reservation{}, fmt.Errorf("checkpoint %x: kind %d out of a buffer: %w", q.Hash[:8], q.Kind, tier.ErrInvalid)
+	}
+	r, err := c.Save(q)
+	if err != nil {
+		return Reservation{}, err
+	}
+	if err := c.commitRows(ctx, q, r.ID, buffer); err != nil {
+		_ = c.Abort(r.ID) // ErrGone: it was aborted already
+		return Reservation{}, err
+	}
+	return r, nil
+}
+
+// commitRows copies the rows of linear layers into a reservation.
+func (c *Session) commitRows(ctx context.Context, q *SaveQuery, id tier.ReservationID, buffer tier.LeaseID) error {
+	s := c.store
+	s.mu.Lock()
+	f := c.fills[id]
+	if f == nil {
+		s.mu.Unlock()
+		return fmt.Errorf("reservation %d: %w", id, tier.ErrGone)
+	}
+	begin, layout, g := f.Object.Fill.Begin, f.Object.Fill.Layout, f.Object.Profile.Geometry
+	s.mu.Unlock()
+
+	scope := plan.Scope{Profile: q.Profile, Tenant: q.Tenant, Rank: q.Rank}
+	rows, err := c.plans.HoldRows(scope, buffer, begin, q.Tokens)
+	if err != nil {
+		return fmt.Errorf("checkpoint %x: %w", q.Hash[:8], err)
+	}
+	defer rows.Release()
+	if rows.On != s.plans.Memory {
+		return fmt.Errorf("checkpoint %x: buffer %d is on a device: %w", q.Hash[:8], buffer, tier.ErrInvalid)
+	}
+	linear := map[int]bool{}
+	for _, layer := range g.LinearLayers() {
+		linear[layer] = true
+	}
+	for i := range layout.Parts {
+		part := &layout.Parts[i]
+		if !linear[part.Layer] {
+			continue
+		}
+		item := CommitItem{
+			Reservation: id, Part: i, Src: rows.Part(part.Layer, part.Kind),
+			Digests: make([]uint64, gpuipc.Chunks(part.Len)), own: true,
+		}
+		if _, err := c.Commit(ctx, item); err != nil {
+			return err
+		}
+	}
+	return nil
+}
