@@ -254,39 +254,3 @@ func send(t *testing.T, c *http.Client, method, url, content string, headers ...
 	}
 	return res.StatusCode, media, body
 }
-
-// bareNode has nothing of what it may lack.
-type bareNode struct{ *fakeNode }
-
-func (bareNode) Status() Status                                    { return Status{} }
-func (bareNode) Profiles() []Profile                               { return nil }
-func (bareNode) Pools() []Pool                                     { return nil }
-func (bareNode) Connections() []Connection                         { return nil }
-func (bareNode) Counters() []Counter                               { return nil }
-func (bareNode) Decisions(DecisionQuery) []Decision                { return nil }
-func (bareNode) Cluster() Cluster                                  { return Cluster{} }
-func (bareNode) Requests(RequestQuery) []Request                   { return nil }
-func (bareNode) Usage() []Usage                                    { return nil }
-func (bareNode) Overview(string) *Overview                         { return &Overview{} }
-func (bareNode) Segments(SegmentQuery) ([]Segment, error)          { return nil, nil }
-func (bareNode) Checkpoints(CheckpointQuery) ([]Checkpoint, error) { return nil, nil }
-func (bareNode) Canaries() []Canary                                { return nil }
-
-// What a node does not have yet is an empty list and not null, as documented.
-func TestANodeThatHasNothingAnswersAsDocumented(t *testing.T) {
-	d := readDocument(t)
-	bare := bareNode{newFake(0)}
-	s := serve(t, bare.fakeNode, func(o *Options) { o.Node, o.Catalogue, o.Canaries = bare, bare, bare })
-	httpc := unixHTTP(t, s.unix)
-	c := &checker{schemas: d.Components.Schemas, seen: map[string]bool{}}
-	for path, methods := range d.Paths {
-		op, ok := methods["get"]
-		if !ok || strings.Contains(path, "{") || path == eventsPath {
-			continue
-		}
-		status, media, body := request(t, httpc, http.MethodGet, "http://localhost"+path)
-		if err := answers(c, op, status, media, body); err != nil {
-			t.Errorf("%s: %v: %s", op.OperationID, err, body)
-		}
-	}
-}

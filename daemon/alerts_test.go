@@ -265,10 +265,7 @@ func promtool(t *testing.T, stdin string, args ...string) {
 }
 
 func TestPromtoolTakesTheMetricsOfALivingDaemon(t *testing.T) {
-	r := startDaemon(t, withDisk(t), nil)
-	c := attach(t, r.Socket())
-	p := testProfile(1)
-	c.register(p)
+	r, c, p := startClient(t, withDisk(t), nil)
 	d := newDocument(p, c.hello.Tenants[0].Salt, 1, 64, profile.RoleFirst)
 	c.publish(d)
 	c.match(d.key)

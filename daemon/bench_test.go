@@ -6,43 +6,9 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/connector/wire"
-	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
-
-// echoFloor is what a round trip of two blocking ends costs with nothing done.
-func BenchmarkEchoFloor(b *testing.B) {
-	for _, size := range []int{64, 32*32 + 64, 256*32 + 64} {
-		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
-			x, y, err := seqpacket.Pair()
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer x.Close()
-			go func() {
-				buf := make([]byte, wire.MaxFrame)
-				for {
-					n, _, err := y.Recv(buf)
-					if err != nil || y.Send(buf[:n], nil) != nil {
-						y.Close()
-						return
-					}
-				}
-			}()
-			buf := make([]byte, wire.MaxFrame)
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := x.Send(buf[:size], nil); err != nil {
-					b.Fatal(err)
-				}
-				if _, _, err := x.Recv(buf); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
 
 // bareCall is a request whose frame is made once, so that the client costs
 // nothing that can be left out.

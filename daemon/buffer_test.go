@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
-	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -70,10 +69,7 @@ func (c *rawClient) replay(p *profile.Profile, buffer uint64, token int, flush u
 // filled is a client with a buffer of zero states, eight accepted rows and two
 // drafts.
 func filled(t *testing.T, device gpuipc.Device) (*running, *rawClient, *profile.Profile, uint64) {
-	r := startDaemon(t, testConfig(t), device)
-	p := testProfile(1)
-	c := attach(t, r.Socket())
-	c.register(p)
+	r, c, p := startClient(t, testConfig(t), device)
 	b := c.openBuffer(0, 0, 12)
 	c.appendRows(p, b, 0, 0, 8)
 	c.accept(b, 8)
@@ -232,33 +228,6 @@ func TestBuffersEndWithTheirConnection(t *testing.T) {
 	if n := r.store.Counters().Buffers; n != 0 {
 		t.Errorf("%d buffers", n)
 	}
-}
-
-// What another tenant's connection has is nobody else's.
-func TestBuffersPayFromTheirTenantsQuota(t *testing.T) {
-	leakCheck(t)
-	config := testConfig(t)
-	config.Tenants[1].Quota = 64 * settings.KiB
-	r := startDaemon(t, config, nil)
-	p := testProfile(1)
-	c := attach(t, r.Socket(), wire.TenantName{Name: "guarded", Token: "open sesame"}, wire.TenantName{})
-	c.register(p)
-	held := []uint64{c.openBuffer(0, 0, 8)}
-	for {
-		_, _, code := c.exchange(wire.OpAppend, &wire.AppendRequest{Profile: c.profile, Capacity: 8, Rows: 8}, nil)
-		if code != wire.OK {
-			if code != wire.Quota {
-				t.Fatalf("append: %v", code)
-			}
-			break
-		}
-		held = append(held, 0)
-	}
-	c.tenant = c.hello.Tenants[1].ID
-	c.openBuffer(0, 0, 8)
-	c.refused(wire.OpAccept, &wire.AcceptRequest{Profile: c.profile, Buffer: held[0]}, wire.Gone, "buffer")
-	c.close()
-	r.atRest()
 }
 
 // withRows is attach for a client that has a use for what is kept as rows.

@@ -90,10 +90,7 @@ func TestProfileIsSwitchedOffForItsTenantAlone(t *testing.T) {
 }
 
 func TestExactCheckpointsGoOnWhileSplicingIsOff(t *testing.T) {
-	d := startDaemon(t, testConfig(t), nil)
-	p := testProfile(1)
-	c := attach(t, d.Socket())
-	c.register(p)
+	_, c, p := startClient(t, testConfig(t), nil)
 	exact := c.keep(p, [32]byte{1}, 32, wire.AcceptExact)
 	spliced := c.keep(p, [32]byte{2}, 48, wire.AcceptSpliced)
 	both := wire.AcceptExact | wire.AcceptSpliced
@@ -214,10 +211,7 @@ func TestConnectionWithCRC32Digests(t *testing.T) {
 func TestSwitchedOffSurvivesARestartAndAnOperatorClearsIt(t *testing.T) {
 	leakCheck(t)
 	config := withDisk(t)
-	d := startDaemon(t, config, nil)
-	p := testProfile(1)
-	c := attach(t, d.Socket())
-	c.register(p)
+	d, c, p := startClient(t, config, nil)
 	doc := newDocument(p, c.hello.Tenants[0].Salt, 5, 40, profile.RoleFirst)
 	c.publish(doc)
 	c.report(wire.ReportRequest{Compared: 3, Failed: 3, Worst: 2, Bound: 1, Off: 1, Text: "too\nfar"})
@@ -360,10 +354,7 @@ func checkAllOff(t *testing.T, c *deviceClient, p *profile.Profile) {
 func TestOperatorSwitchesAProfileOff(t *testing.T) {
 	config := testConfig(t)
 	config.AdminSocket = ""
-	d := startDaemon(t, config, nil)
-	p := testProfile(1)
-	c := attach(t, d.Socket())
-	c.register(p)
+	d, c, p := startClient(t, config, nil)
 	admin := d.adminClient(t)
 	q := api.SwitchQuery{Profile: api.Digest(p.Fingerprint()), Off: true, Why: "a new kernel"}
 	if done, err := admin.SwitchProfile(t.Context(), q); err != nil || len(done.Canaries) != len(config.Tenants) || done.Canaries[0].Why != q.Why {

@@ -267,10 +267,7 @@ func TestQueuedWorkIsCancelledWithoutBeingTouched(t *testing.T) {
 func TestADeadlineStopsRunningWork(t *testing.T) {
 	leakCheck(t)
 	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
-	r := startDaemon(t, testConfig(t), device)
-	c := attach(t, r.Socket())
-	p := testProfile(1)
-	c.register(p)
+	_, c, p := startClient(t, testConfig(t), device)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	id, _ := c.reserve(d, 0)
 	stall := device.Stall(t, gpuipc.OpCopyDigests, 1)
@@ -294,10 +291,7 @@ func TestInFlightRequestsAreBounded(t *testing.T) {
 	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
 	config := testConfig(t)
 	config.MaxInFlight, config.Workers = 3, 1
-	r := startDaemon(t, config, device)
-	c := attach(t, r.Socket())
-	p := testProfile(1)
-	c.register(p)
+	r, c, p := startClient(t, config, device)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c.publish(d)
 	lease := c.lease(d)

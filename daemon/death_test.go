@@ -180,38 +180,3 @@ func TestTheDeathOfARankAbortsTheReservation(t *testing.T) {
 	b.close()
 	r.atRest()
 }
-
-func TestTwoRanksPublishTogether(t *testing.T) {
-	leakCheck(t)
-	r := startDaemon(t, testConfig(t), nil)
-	p := testProfile(2)
-	a, b := attach(t, r.Socket()), attach(t, r.Socket())
-	a.register(p)
-	b.register(p)
-	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
-	first, _ := a.reserve(d, 0)
-	second, _ := b.reserve(d, 1)
-	if _, code := b.reserve(d, 1); code != wire.Exists {
-		t.Errorf("rank 1 twice: %v", code)
-	}
-	if _, code := b.reserve(d, 2); code != wire.Invalid {
-		t.Errorf("rank 2 of 2: %v", code)
-	}
-	if a.commit(first, d.layout, d.bytes) {
-		t.Error("published with one of two ranks")
-	}
-	if got := b.acquire(0, d.key); wire.Code(got.Codes[0]) != wire.Miss {
-		t.Errorf("half a segment: %v", wire.Code(got.Codes[0]))
-	}
-	if !b.commit(second, d.layout, d.bytes) {
-		t.Error("not published with both ranks")
-	}
-	for rank := range uint32(2) {
-		if got := a.acquire(rank, d.key); wire.Code(got.Codes[0]) != wire.OK {
-			t.Errorf("rank %d: %v", rank, wire.Code(got.Codes[0]))
-		}
-	}
-	a.close()
-	b.close()
-	r.atRest()
-}

@@ -197,10 +197,7 @@ func TestTheDiskHoldsWhatMemoryCannot(t *testing.T) {
 	leakCheck(t)
 	config := withDisk(t)
 	config.Arena = settings.MiB
-	r := startDaemon(t, config, nil)
-	p := testProfile(1)
-	c := attach(t, r.Socket())
-	c.register(p)
+	r, c, p := startClient(t, config, nil)
 	var docs []*document
 	held := int64(0)
 	for i := 0; held < int64(4*config.Arena); i++ {
@@ -260,10 +257,7 @@ func TestAConnectorKnowsWhatIsSafe(t *testing.T) {
 // are none.
 func TestLevelsWithoutADisk(t *testing.T) {
 	leakCheck(t)
-	r := startDaemon(t, testConfig(t), nil)
-	p := testProfile(1)
-	c := attach(t, r.Socket())
-	c.register(p)
+	r, c, p := startClient(t, testConfig(t), nil)
 	for level := wire.LevelDefault; level.Known(); level++ {
 		if got := c.publishAt(newDocument(p, nil, uint64(level+1), 64, profile.RoleFirst), level); got != wire.LevelMemory {
 			t.Errorf("asked for %v, reached %v", level, got)
@@ -449,10 +443,7 @@ func TestADaemonTakesADirectoryOverFromOneThatEnds(t *testing.T) {
 	leakCheck(t)
 	config, next := withDisk(t), withDisk(t)
 	next.Disk = config.Disk
-	first := startDaemon(t, config, nil)
-	p := testProfile(1)
-	c := attach(t, first.Socket())
-	c.register(p)
+	first, c, p := startClient(t, config, nil)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c.publishAt(d, wire.LevelSynced)
 	c.close()
@@ -492,10 +483,7 @@ func TestPeopleSeeBothTiersAsOne(t *testing.T) {
 	leakCheck(t)
 	config := withDisk(t)
 	config.Arena = settings.MiB
-	r := startDaemon(t, config, nil)
-	p := testProfile(1)
-	c := attach(t, r.Socket())
-	c.register(p)
+	r, c, p := startClient(t, config, nil)
 	docs := map[api.Digest]*document{}
 	for i := range 40 {
 		d := newDocument(p, nil, uint64(i+1), 512, profile.RoleFirst)
@@ -602,10 +590,7 @@ func TestPeopleSeeBothTiersAsOne(t *testing.T) {
 
 func TestReadsOfTheDiskAreTimed(t *testing.T) {
 	config := withDisk(t)
-	r := startDaemon(t, config, nil)
-	p := testProfile(1)
-	c := attach(t, r.Socket())
-	c.register(p)
+	r, c, p := startClient(t, config, nil)
 	d := newDocument(p, c.hello.Tenants[0].Salt, 1, 64, profile.RoleFirst)
 	c.publishAt(d, wire.LevelSynced)
 	c.close()
@@ -625,10 +610,7 @@ func TestReadsOfTheDiskAreTimed(t *testing.T) {
 }
 
 func TestDiskMetricsAreNamedAsPrometheusWants(t *testing.T) {
-	r := startDaemon(t, withDisk(t), nil)
-	c := attach(t, r.Socket())
-	p := testProfile(1)
-	c.register(p)
+	r, c, p := startClient(t, withDisk(t), nil)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c.publishAt(d, wire.LevelSynced)
 	families, err := r.registry.Gather()

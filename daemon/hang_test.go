@@ -14,10 +14,7 @@ import (
 // same name. The one that is on disk says nothing about the other.
 func TestAnotherTenantsCopyIsNotShown(t *testing.T) {
 	leakCheck(t)
-	r := startDaemon(t, withDisk(t), nil)
-	p := testProfile(1)
-	ours := attach(t, r.Socket())
-	ours.register(p)
+	r, ours, p := startClient(t, withDisk(t), nil)
 	root, _ := ours.saveChain(p)
 	eventually(t, "the first is on disk", func() bool { return r.disk.Counters().Written == 2 })
 	theirs := attach(t, r.Socket(), wire.TenantName{Name: "guarded", Token: "open sesame"})

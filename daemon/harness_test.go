@@ -67,6 +67,15 @@ func startDaemon(t testing.TB, c settings.Config, device gpuipc.Device) *running
 	return startParts(t, c, Parts{Device: device})
 }
 
+// startClient starts a daemon and attaches a client that has registered testProfile(1).
+func startClient(t testing.TB, c settings.Config, device gpuipc.Device) (*running, *rawClient, *profile.Profile) {
+	t.Helper()
+	r, p := startDaemon(t, c, device), testProfile(1)
+	client := attach(t, r.Socket())
+	client.register(p)
+	return r, client, p
+}
+
 func startParts(t testing.TB, c settings.Config, parts Parts) *running {
 	t.Helper()
 	parts.Log, parts.Build = zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel), Build{Version: "test"}

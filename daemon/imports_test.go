@@ -25,6 +25,7 @@ var mayImport = map[string]string{
 	"policy/radix":               "",
 	"policy/schedule":            "policy/cost",
 	"policy/policytest":          "policy",
+	"policy/scripttest":          "",
 	"policy/tracetest":           "",
 
 	"gpuipc/kernel":                "",

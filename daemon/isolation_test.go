@@ -140,10 +140,7 @@ func TestTenantsDoNotShareHits(t *testing.T) {
 
 func TestAClientThatWritesWhileItCommitsGetsCorrupt(t *testing.T) {
 	leakCheck(t)
-	r := startDaemon(t, testConfig(t), nil)
-	p := testProfile(1)
-	c := attach(t, r.Socket())
-	c.register(p)
+	r, c, p := startClient(t, testConfig(t), nil)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	id, _ := c.reserve(d, 0)
 	m := c.commitRequest(id, d.layout, d.bytes)
@@ -170,10 +167,7 @@ func TestAClientThatWritesWhileItCommitsGetsCorrupt(t *testing.T) {
 
 func TestRequestsOutsideOfStagingAreInvalid(t *testing.T) {
 	leakCheck(t)
-	r := startDaemon(t, testConfig(t), nil)
-	p := testProfile(1)
-	c := attach(t, r.Socket())
-	c.register(p)
+	r, c, p := startClient(t, testConfig(t), nil)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	for _, off := range []uint64{c.hello.StagingBytes, c.hello.StagingBytes - 4*63, 1 << 63, ^uint64(0)} {
 		m := c.reserveRequest(d, 0)
@@ -207,10 +201,7 @@ func TestAcquireAnswersWhatFitsAFrame(t *testing.T) {
 	leakCheck(t)
 	config := testConfig(t)
 	config.Arena = 64 * settings.MiB
-	r := startDaemon(t, config, nil)
-	p := testProfile(1)
-	c := attach(t, r.Socket())
-	c.register(p)
+	r, c, p := startClient(t, config, nil)
 	// Each segment answers one digest for each of its five parts.
 	var keys [][32]byte
 	rows := wire.MaxDigests/5 + 10

@@ -51,10 +51,7 @@ func TestRefusalsReachClientsThatSpokeFirst(t *testing.T) {
 func TestASlotHasOneWriterOrReaders(t *testing.T) {
 	leakCheck(t)
 	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
-	r := startDaemon(t, testConfig(t), device)
-	c := attach(t, r.Socket())
-	p := testProfile(1)
-	c.register(p)
+	r, c, p := startClient(t, testConfig(t), device)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c.publish(d)
 	lease := c.lease(d)
@@ -105,10 +102,7 @@ func TestASlotHasOneWriterOrReaders(t *testing.T) {
 func TestRowsBeforeADeadlineKeepTheirCodes(t *testing.T) {
 	leakCheck(t)
 	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
-	r := startDaemon(t, testConfig(t), device)
-	c := attach(t, r.Socket())
-	p := testProfile(1)
-	c.register(p)
+	_, c, p := startClient(t, testConfig(t), device)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	id, _ := c.reserve(d, 0)
 	m := c.commitRequest(id, d.layout, d.bytes)
@@ -255,10 +249,7 @@ func TestProfilesAreForgottenForOthers(t *testing.T) {
 func TestTokenIDsAreBoundedByTheGeometry(t *testing.T) {
 	config := testConfig(t)
 	config.Staging, config.StagingMax, config.ConnectionMemory = 128*settings.MiB, 128*settings.MiB, 256*settings.MiB
-	r := startDaemon(t, config, nil)
-	c := attach(t, r.Socket())
-	p := testProfile(1)
-	c.register(p)
+	_, c, p := startClient(t, config, nil)
 	m := c.reserveRequest(newDocument(p, nil, 1, 64, profile.RoleFirst), 0)
 	m.Tokens[0] = 32<<20 - 1
 	m.TokenOff[0] = 0

@@ -132,10 +132,7 @@ func floatAt(b []byte, i int) float32 {
 
 func TestCheckpointsAreSavedAndLoaded(t *testing.T) {
 	leakCheck(t)
-	r := startDaemon(t, testConfig(t), nil)
-	c := attach(t, r.Socket())
-	p := testProfile(1)
-	c.register(p)
+	r, c, p := startClient(t, testConfig(t), nil)
 	d := newDocument(p, nil, 3, 48, profile.RoleFirst)
 	hashes := p.PrefixHashes(nil, 16, d.tokens, []int{16, 48})
 

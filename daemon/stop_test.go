@@ -18,10 +18,7 @@ import (
 // stalledCommit is a daemon whose device stands before a commit's copy.
 func stalledCommit(t *testing.T, device *gpuipctest.Device, c settings.Config) (*running, *rawClient, *gpuipctest.Stall, uint64) {
 	t.Helper()
-	r := startDaemon(t, c, device)
-	client := attach(t, r.Socket())
-	p := testProfile(1)
-	client.register(p)
+	r, client, p := startClient(t, c, device)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	id, _ := client.reserve(d, 0)
 	stall := device.Stall(t, gpuipc.OpCopyDigests, 1)

@@ -84,106 +84,9 @@ func BenchmarkCopyDigests(b *testing.B) {
 	}
 }
 
-// BenchmarkCopyFresh copies into pages that nobody has written: the kernel must
-// find and clear each first.
-func BenchmarkCopyFresh(b *testing.B) {
-	const n = 64 << 20
-	d := testDevice(b, 1)
-	src := testRegion(b, d, n, ClientWrites)
-	digests := make([]uint64, Chunks(n))
-	b.SetBytes(n)
-	for b.Loop() {
-		b.StopTimer()
-		r, err := d.NewRegion(RegionSpec{Name: "fresh", Bytes: n, Access: ClientReads})
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.StartTimer()
-		if err := d.CopyDigests(context.Background(), Ref{Region: r, Extents: []Extent{{0, n}}}, src, digests); err != nil {
-			b.Fatal(err)
-		}
-		b.StopTimer()
-		if err := r.Close(); err != nil {
-			b.Fatal(err)
-		}
-		b.StartTimer()
-	}
-}
-
-func BenchmarkNewRegion(b *testing.B) {
-	d := testDevice(b, 1)
-	for _, n := range []int64{64 << 20, 4 << 30} {
-		b.Run(fmt.Sprintf("size=%dMiB", n>>20), func(b *testing.B) {
-			if limit, ok := MemoryLimit(); ok && limit < n {
-				b.Skipf("this machine may hold %d bytes", limit)
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				r, err := d.NewRegion(RegionSpec{Name: "bench", Bytes: n, Access: ClientReads})
-				if err != nil {
-					b.Fatal(err)
-				}
-				if err := r.Close(); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-// BenchmarkCompose moves a dense layer of 32 heads over 10 segments; the kernel
-// alone on the same memory is beside it.
-func BenchmarkCompose(b *testing.B) {
-	const heads, dk, dv, steps = 32, 128, 128, 10
-	d := testDevice(b, 1)
-	const tBytes, sBytes = heads * dk * dk * 2, heads * dk * dv * 4
-	arena := testRegion(b, d, steps*(tBytes+sBytes), ClientReads)
-	if err := d.Store(context.Background(), arena, make([]byte, arena.Len())); err != nil {
-		b.Fatal(err) // zeros: the pattern holds NaN
-	}
-	slot := testRegion(b, d, sBytes, ClientWrites)
-	job := &ComposeJob{Transition: kernel.Dense, Heads: heads, DK: dk, DV: dv, Out: slot}
-	for i := range int64(steps) {
-		at := i * (tBytes + sBytes)
-		job.Steps = append(job.Steps, ComposeStep{
-			T: arena.Slice(at, tBytes), TType: kernel.F16,
-			S: arena.Slice(at+tBytes, sBytes), SType: kernel.F32,
-		})
-	}
-	report := func(b *testing.B) {
-		flops := 2.0 * heads * dk * dk * dv * steps
-		b.ReportMetric(flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
-	}
-	b.Run("kernel", func(b *testing.B) {
-		mem := arena.Region.(*hostRegion).mem
-		state := make([]float32, dk*dv)
-		sc := kernel.NewScratch(dk, dv)
-		for b.Loop() {
-			for h := range heads {
-				var st []kernel.Step
-				for i := range steps {
-					t := mem[i*(tBytes+sBytes):]
-					st = append(st, kernel.Step{T: t[h*dk*dk*2:][:dk*dk*2], TType: kernel.F16, S: t[tBytes+h*dk*dv*4:][:dk*dv*4], SType: kernel.F32})
-				}
-				kernel.Compose(kernel.Dense, dk, dv, state, st, sc)
-			}
-		}
-		report(b)
-	})
-	b.Run("job", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			if err := d.Compose(context.Background(), job); err != nil {
-				b.Fatal(err)
-			}
-		}
-		report(b)
-	})
-}
-
-// BenchmarkComposePacked composes as BenchmarkCompose does, out of parts as they were written
-// and of the same ones packed, by turns: of heads that forget nothing, and of some that keep
-// nothing of what was before.
+// BenchmarkComposePacked composes many steps out of parts as they were written and out of the
+// same ones packed, by turns: of heads that forget nothing, and of some that keep nothing of
+// what was before.
 func BenchmarkComposePacked(b *testing.B) {
 	const heads, dk, dv, steps = 32, 128, 128, 40 // more than the processor's caches hold
 	const tBytes, sBytes = heads * dk * dk * 2, heads * dk * dv * 4
@@ -303,48 +206,6 @@ func BenchmarkRotatePacked(b *testing.B) {
 			b.ReportMetric(float64(b.N)*bytes/took[1].Seconds()/1e9, "GB/s")
 			b.ReportMetric(float64(n)/bytes, "bytes-of-plain")
 		})
-	}
-}
-
-// BenchmarkRotate places bf16 keys of 2 heads of 256, 64 of them turning, in an
-// engine's blocks of 16 tokens; the plain copy of the same bytes is beside it.
-func BenchmarkRotate(b *testing.B) {
-	const row = 2 * 256 * 2
-	turn := &Rotation{Dims: 64, Cos: make([]float32, 32), Sin: make([]float32, 32)}
-	for i := range turn.Cos {
-		turn.Cos[i], turn.Sin[i] = 0.6, 0.8
-	}
-	for _, n := range []int64{1 << 20, 128 << 20} {
-		d := testDevice(b, 1)
-		src, dst := testRegion(b, d, n, ClientReads), testRegion(b, d, n, ClientWrites)
-		size := fmt.Sprintf("size=%dMiB", n>>20)
-		b.Run(size+"/memcpy", func(b *testing.B) {
-			b.SetBytes(n)
-			for b.Loop() {
-				copy(dst.Region.(*hostRegion).mem, src.Region.(*hostRegion).mem)
-			}
-		})
-		table := Scatter{Region: dst.Region, BlockRows: 16, BlockStride: 16 * row, RowStride: row, HeadStride: row / 2}
-		for k := range uint32(n / row / 16) {
-			table.Blocks = append(table.Blocks, k^1) // no two neighbours in order
-		}
-		headMajor := table
-		headMajor.RowStride, headMajor.HeadStride = row/2, 16*row/2
-		for _, dst := range []struct {
-			name string
-			to   Scatter
-		}{{"rows", Scatter{Rows: dst}}, {"blocks", table}, {"blocks,heads-first", headMajor}} {
-			job := &RotateJob{Rows: int(n / row), Heads: 2, Dim: 256, Type: kernel.BF16, Src: src, Turn: turn, Dst: dst.to}
-			b.Run(size+"/"+dst.name, func(b *testing.B) {
-				b.ReportAllocs()
-				b.SetBytes(n)
-				for b.Loop() {
-					if err := d.Rotate(context.Background(), job); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
-		}
 	}
 }
 

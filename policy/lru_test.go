@@ -1,7 +1,6 @@
 package policy_test
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -66,21 +65,5 @@ func TestLRUReusesNodes(t *testing.T) {
 	})
 	if allocs > 0.1 {
 		t.Fatalf("%v allocations per insert and eviction in steady state", allocs)
-	}
-}
-
-func BenchmarkLRU(b *testing.B) {
-	for _, n := range []int{1000, 100_000} {
-		b.Run(fmt.Sprintf("objects=%d", n), func(b *testing.B) {
-			p := policy.NewLRU()
-			for id := range policy.ID(n) {
-				p.Insert(id, policy.Item{}, time.Time{})
-			}
-			rng := rand.New(rand.NewPCG(1, 1))
-			b.ReportAllocs()
-			for b.Loop() {
-				p.Touch(policy.ID(rng.IntN(n)), time.Time{})
-			}
-		})
 	}
 }

@@ -134,7 +134,7 @@ func fixed(uses []int, tokens map[int]int, tupleBytes int64, want int) int64 {
 // they come can be known of them. Even the best fixed set then needs 0.72 of
 // LRU's room for 0.9 of the hits; less takes knowledge of when each comes next.
 // A count of all uses ever needs 0.86. The rest has to come from smaller tuples,
-// whose error TestSmallerTuplesStayInsideTheirBound checks.
+// whose error the tests of packing in gpuipc/kernel check.
 func TestPassagesNeedLessRoomThanUnderLRU(t *testing.T) {
 	if testing.Short() {
 		t.Skip("some seconds of simulation")

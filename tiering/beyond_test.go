@@ -2,7 +2,6 @@ package tiering
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"testing"
 	"time"
@@ -624,45 +623,6 @@ type believer struct{ names map[[32]byte]bool }
 func (b *believer) Hint(w *tier.Want) (tier.Hint, bool) { return tier.Hint{}, b.names[w.Key] }
 func (b *believer) Find(_ context.Context, wants []tier.Want) ([]tier.Copy, error) {
 	return make([]tier.Copy, len(wants)), nil
-}
-
-// BenchmarkMatchBeyond is what a match takes of 32 keys that this node does not have:
-// without a Remote, with one that does not believe in them, and with one that does.
-func BenchmarkMatchBeyond(b *testing.B) {
-	for _, remote := range []string{"none", "absent", "hinted"} {
-		b.Run("keys=32/remote="+remote, func(b *testing.B) {
-			far := &believer{map[[32]byte]bool{}}
-			bench := newBench(b, hybrid(1), func(c *Config) {
-				if remote != "none" {
-					c.Remote = far
-				}
-			})
-			keys := make([][32]byte, 32*1024)
-			for i := range 100_000 {
-				var key [32]byte
-				binary.LittleEndian.PutUint64(key[:], uint64(i)*0x9e3779b97f4a7c15)
-				far.names[key] = true
-				if i < len(keys) {
-					keys[i] = key
-				}
-			}
-			if remote == "absent" {
-				for i := range keys {
-					keys[i][31] = 1
-				}
-			}
-			q := &MatchQuery{Profile: bench.id, Tenant: tenantA}
-			var r MatchResult
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				at := i % 1024 * 32
-				q.Keys = keys[at : at+32]
-				if err := bench.Match(q, &r); err != nil || (r.Segments[7].Place == tier.PlacePeer) != (remote == "hinted") {
-					b.Fatal(err, r.Segments[7])
-				}
-			}
-		})
-	}
 }
 
 // A node without a disk fetches as well, and gives up what it fetched without a trace.

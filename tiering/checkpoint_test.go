@@ -1,12 +1,9 @@
 package tiering
 
 import (
-	"bytes"
-	"slices"
 	"testing"
 	"time"
 
-	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -69,35 +66,6 @@ func (b *bench) matchPrefix(prompt int, accept tier.CheckpointKind, positions ..
 	return r
 }
 
-func TestCheckpointChainIsLoadedFromTheRoot(t *testing.T) {
-	b := newBench(t, hybrid(2))
-	c := b.NewSession("c")
-	var want [][][]byte
-	for i, n := range []int{16, 40, 41} {
-		begin := []int{0, 16, 40}[i]
-		want = append(want, b.save(c, b.saveQuery(1, n, begin, tier.Exact), begin))
-	}
-	for rank := range 2 {
-		l, err := c.Load(&LoadQuery{Profile: b.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact, Digests: true, Hash: hashOf(1, 41)})
-		b.must(err)
-		if !l.Hit || l.Kind != tier.Exact || l.Tokens != 41 || len(l.Nodes) != 3 {
-			t.Fatalf("Hit %v, want true; Kind %v, want %v; Tokens %v, want 41; len(l.Nodes) %v, want 3", l.Hit, l.Kind, tier.Exact, l.Tokens, len(l.Nodes))
-		}
-		for i, node := range l.Nodes {
-			if node.Begin != []int{0, 16, 40}[i] || node.End != []int{16, 40, 41}[i] || len(node.Digests) == 0 {
-				t.Fatalf("node %d: %v, want node.Begin == []int{0, 16, 40}[i], node.End == []int{16, 40, 41}[i], len(node.Digests) != 0", i, node)
-			}
-			layout := b.profile.CheckpointLayout(node.End - node.Begin)
-			got := b.load(gpuipc.Ref{Region: b.Arena(), Extents: node.Extents})
-			for _, part := range layout.Parts {
-				if !bytes.Equal(got[part.Off:part.Off+part.Len], want[i][rank][part.Off:part.Off+part.Len]) {
-					t.Fatalf("rank %d node %d: layer %d part %d differs", rank, i, part.Layer, part.Kind)
-				}
-			}
-		}
-	}
-}
-
 func TestMatchFindsTheLongestAcceptedPrefix(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
@@ -141,26 +109,6 @@ func TestMatchFindsTheLongestAcceptedPrefix(t *testing.T) {
 	b.must(c.Abort(r.ID))
 	if got := b.matchPrefix(1, tier.Exact, 16, 64); got.PrefixTokens != 16 || got.PrefixReason != tier.ReasonAborted {
 		t.Fatalf("PrefixTokens %v, want 16; PrefixReason %v, want %v", got.PrefixTokens, got.PrefixReason, tier.ReasonAborted)
-	}
-}
-
-func TestExactAndSplicedLieBesideEachOther(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, tier.Spliced), 0)
-	if l := b.loadPrefix(c, hashOf(1, 16), tier.Exact); l.Hit || l.Reason != tier.ReasonFlagOnly {
-		t.Fatalf("an exact request saw a spliced checkpoint: Hit %v, want false; Reason %v, want %v", l.Hit, l.Reason, tier.ReasonFlagOnly)
-	}
-	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
-	if l := b.loadPrefix(c, hashOf(1, 16), tier.Exact|tier.Spliced); l.Kind != tier.Exact {
-		t.Fatalf("loaded kind %d although an exact one is held", l.Kind)
-	}
-	if l := b.loadPrefix(c, hashOf(1, 16), tier.Spliced); l.Kind != tier.Spliced {
-		t.Fatalf("loaded kind %d where only spliced is accepted", l.Kind)
-	}
-	for _, kind := range []tier.CheckpointKind{tier.Exact, tier.Spliced} {
-		_, err := c.Save(b.saveQuery(1, 16, 0, kind))
-		b.wantErr(err, tier.ErrExists)
 	}
 }
 
@@ -219,64 +167,6 @@ func TestRanksMustAgreeOnACheckpoint(t *testing.T) {
 	}
 	_, err = c.Save(q)
 	b.must(err)
-}
-
-func TestNodeWithChildrenOrLeasesStays(t *testing.T) {
-	b := newBench(t, hybrid(1), func(c *Config) { c.PrivateBytes = 96 << 10 })
-	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
-	b.save(c, b.saveQuery(1, 32, 16, tier.Exact), 16)
-	b.save(c, b.saveQuery(1, 48, 32, tier.Exact), 32)
-	lease := b.loadPrefix(c, hashOf(1, 32), tier.Exact).Lease
-	for i := range 20 { // pressure: only the leaf at 48 and these themselves may leave
-		b.save(c, b.saveQuery(2+i, 24, 0, tier.Exact), 0)
-		b.audit()
-	}
-	if got := b.matchPrefix(1, tier.Exact, 16, 32, 48); got.PrefixTokens != 32 || got.PrefixReason != tier.ReasonEvicted {
-		t.Fatalf("PrefixTokens %v, want 32; PrefixReason %v, want %v", got.PrefixTokens, got.PrefixReason, tier.ReasonEvicted)
-	}
-	b.must(c.Release(lease))
-	for i := range 20 {
-		b.save(c, b.saveQuery(30+i, 24, 0, tier.Exact), 0)
-		b.audit()
-	}
-	if got := b.matchPrefix(1, tier.Exact, 16, 32); got.PrefixTokens != 0 || got.PrefixReason != tier.ReasonEvicted {
-		t.Fatalf("after release: PrefixTokens %v, want 0; PrefixReason %v, want %v", got.PrefixTokens, got.PrefixReason, tier.ReasonEvicted)
-	}
-}
-
-func TestMakingRoomForAChildDoesNotEvictItsParent(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	room := b.objects.PagesOf(b.profile.CheckpointLayout(16).Bytes)
-	b = newBench(t, hybrid(1), func(c *Config) { c.PrivateBytes = 2*room - 4096 })
-	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
-	_, err := c.Save(b.saveQuery(1, 32, 16, tier.Exact))
-	b.wantErr(err, tier.ErrFull)
-	if got := b.matchPrefix(1, tier.Exact, 16, 32); got.PrefixTokens != 16 || got.PrefixReason != tier.ReasonRefused {
-		t.Fatalf("PrefixTokens %v, want 16; PrefixReason %v, want %v", got.PrefixTokens, got.PrefixReason, tier.ReasonRefused)
-	}
-	b.save(c, b.saveQuery(2, 16, 0, tier.Exact), 0) // the parent is free to leave again
-	if got := b.matchPrefix(1, tier.Exact, 16); got.PrefixTokens != 0 || got.PrefixReason != tier.ReasonEvicted {
-		t.Fatalf("PrefixTokens %v, want 0; PrefixReason %v, want %v", got.PrefixTokens, got.PrefixReason, tier.ReasonEvicted)
-	}
-}
-
-func TestAbortedChildLetsItsParentGo(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
-	used := b.Pools()[1].UsedBytes
-	r, err := c.Save(b.saveQuery(1, 32, 16, tier.Exact))
-	b.must(err)
-	if got := b.Checkpoints(CheckpointFilter{}, nil, 10); len(got) != 2 || !slices.ContainsFunc(got, func(n CheckpointInfo) bool { return n.Children == 1 }) {
-		t.Fatalf("%v, want len(got) == 2, slices.ContainsFunc(got, func(n CheckpointInfo) bool { return n.Children == 1 })", got)
-	}
-	b.must(c.Abort(r.ID))
-	b.wantUsed(0, used)
-	if got := b.Checkpoints(CheckpointFilter{}, nil, 10); len(got) != 1 || got[0].Children != 0 {
-		t.Fatalf("%v, want len(got) == 1, got[0].Children == 0", got)
-	}
 }
 
 // A checkpoint is the tenant's, not the connection's.

@@ -53,21 +53,6 @@ func TestACopyIsMadeOnDemandAndVerified(t *testing.T) {
 	})
 }
 
-func TestWrongBytesInHBMAreNeverFound(t *testing.T) {
-	x := newTwoAndHBM(t, hybrid(1))
-	p := x.mid(1, 64, 8)
-	x.publish(x.c, p)
-	x.twin.Spoil(3)
-	x.tryHBM(x.c, p, 0)
-	x.carryHBM()
-	x.wantPlace(p, tier.PlaceDRAM)
-	x.wantHBM(0, 0)
-	if n := x.hbmCounters(); n.Promotions[transfer.Corrupt] != 1 || n.Copies != 0 || n.Lost != 0 {
-		t.Fatalf("Promotions[transfer.Corrupt] %v, want 1; Copies %v, want 0; Lost %v, want 0", n.Promotions[transfer.Corrupt], n.Copies, n.Lost)
-	}
-	x.up(p) // the next one is right
-}
-
 // A device that refuses a copy is neither lost nor suspect.
 func TestACopyThatTheDeviceRefusesCostsThatCopy(t *testing.T) {
 	x := newTwoAndHBM(t, hybrid(1))
@@ -120,27 +105,6 @@ func TestCopiesOfASpoiltObjectAreDropped(t *testing.T) {
 	x.wantHBM(0, 0)
 }
 
-// Each rank has a copy of its own share.
-func TestRanksHaveCopiesOfTheirOwn(t *testing.T) {
-	x := newTwoAndHBM(t, hybrid(2))
-	p := x.mid(1, 64, 8)
-	x.publish(x.c, p)
-	for rank := range 2 {
-		x.wantCopy(p, rank, x.raise(x.c, p, rank))
-		x.wantHBM(int64(rank+1)*x.costHBM(p.layout.Bytes), 0)
-	}
-	if info, _ := x.Segment(p.key); info.HBM != 2 {
-		t.Fatalf("info.HBM %v, want 2", info.HBM)
-	}
-	x.must(x.Evict(p.key))
-	x.wantMiss(p, tier.ReasonRemoved)
-	x.c.Close()
-	x.wantHBM(0, 0)
-	if n := x.hbmCounters(); n.Dropped[stats.DropRemoved] != 2 {
-		t.Fatalf("Dropped[stats.DropRemoved] %v, want 2", n.Dropped[stats.DropRemoved])
-	}
-}
-
 // Without a lower tier a copy goes with its object.
 func TestACopyGoesWithItsObject(t *testing.T) {
 	b := newBench(t, hybrid(1), inHBM(t, ofHostDevices, 8<<20, 8<<20))
@@ -162,6 +126,22 @@ func TestACopyGoesWithItsObject(t *testing.T) {
 	b.must(c.Release(id))
 	if pool := b.Pools()[2]; pool.UsedBytes != 0 {
 		t.Fatalf("UsedBytes %v, want 0", pool.UsedBytes)
+	}
+}
+
+// What engines read in HBM is in use in memory too.
+func TestUsesOfACopyCountForItsObject(t *testing.T) {
+	b := newBench(t, hybrid(1), poolOf(2), inHBM(t, ofHostDevices, 8<<20, 8<<20))
+	c := b.NewSession("c")
+	read, other := b.mid(1, 64, 8), b.mid(2, 64, 8)
+	b.publish(c, read)
+	b.must(c.Release(b.raise(c, read, 0).Lease))
+	b.publish(c, other)
+	b.must(c.Release(b.raise(c, read, 0).Lease))
+	b.publish(c, b.mid(3, 64, 8))
+	b.wantMiss(other, tier.ReasonEvicted)
+	if got := b.status(read); got.Place != tier.PlaceHBM {
+		t.Errorf("what is read in HBM: status %v, place %v", got.Status, got.Place)
 	}
 }
 
@@ -212,57 +192,6 @@ func TestACopyOutlivesItsObjectOnDisk(t *testing.T) {
 	x.wantHBM(0, 0)
 	if n := x.hbmCounters(); n.Dropped[stats.DropObject] != 1 {
 		t.Fatalf("Dropped[stats.DropObject] %v, want 1", n.Dropped[stats.DropObject])
-	}
-}
-
-func TestACopyOfWhatTheDiskForgotIsAMiss(t *testing.T) {
-	x := newTwoAndHBM(t, hybrid(1))
-	p := x.mid(1, 64, 8)
-	x.publish(x.c, p)
-	x.up(p)
-	x.push()
-	x.wantPlace(p, tier.PlaceHBM)
-	x.tier.Remove(&tier.Name{Key: p.key})
-	x.wantMiss(p, tier.ReasonEvicted)
-	if row := x.tryHBM(x.c, p, 0); row.Hit || row.Promoting || row.Reason != tier.ReasonEvicted {
-		t.Fatalf("Hit %v, want false; Promoting %v, want false; Reason %v, want %v", row.Hit, row.Promoting, row.Reason, tier.ReasonEvicted)
-	}
-	x.wantHBM(0, 0)
-}
-
-// A checkpoint that was saved again from another run has other bytes under its name.
-func TestCopiesOfAnotherRunAreDropped(t *testing.T) {
-	x := newTwoAndHBM(t, stateful(1))
-	for _, end := range []int{16, 32} {
-		x.save(x.c, x.saveQuery(1, end, end-16, tier.Exact), end-16)
-	}
-	q := &LoadQuery{Profile: x.id, Tenant: tenantA, Accept: tier.Exact, Digests: true, Hash: hashOf(1, 16), Device: device}
-	x.must(x.c.Release(x.raisePrefix(x.c, q).Lease))
-	x.mu.Lock()
-	_, _ = x.flushLocked(0, nil)
-	x.mu.Unlock()
-	x.launch()
-	x.tier.finishAll()
-	x.strip(1, 16)
-	if r := x.matchPrefix(1, tier.Exact, 16); r.PrefixPlace != tier.PlaceHBM || x.hbmCounters().Copies != 1 {
-		t.Fatalf("%v, want r.PrefixPlace == tier.PlaceHBM, x.hbmCounters().Copies == 1", r)
-	}
-	again, err := x.c.Save(x.saveQuery(1, 16, 0, tier.Exact))
-	x.must(err)
-	l := x.profile.CheckpointLayout(16)
-	x.commitAll(x.c, again, &l, content(&l, 77))
-	if r := x.matchPrefix(1, tier.Exact, 16); r.PrefixPlace != tier.PlaceDRAM {
-		t.Fatalf("PrefixPlace %v, want %v", r.PrefixPlace, tier.PlaceDRAM)
-	}
-	if n := x.hbmCounters(); n.Copies != 0 || n.Dropped[stats.DropObject] != 1 {
-		t.Fatalf("Copies %v, want 0; Dropped[stats.DropObject] %v, want 1", n.Copies, n.Dropped[stats.DropObject])
-	}
-	x.audit()
-	got := x.raisePrefix(x.c, q)
-	for i, part := range l.Parts {
-		if data := x.loadHBM(got.Nodes[0].Extents); !plan.IsRows(part.Kind) && string(data[part.Off:part.Off+part.Len]) != string(content(&l, 77)[part.Off:part.Off+part.Len]) {
-			t.Fatalf("part %d is not that of the last run", i)
-		}
 	}
 }
 
@@ -355,47 +284,6 @@ func (b *bench) profileState() *objects.Profile {
 	return p
 }
 
-// The least recently used copies leave for others; those that are leased stay.
-func TestCopiesMakeRoomForEachOther(t *testing.T) {
-	var ps []piece
-	x := newTwoAndHBM(t, tiny(1), func(c *Config) { c.HBM[0].PublicBytes = 3 * 8192 })
-	for i := range 5 {
-		ps = append(ps, x.mid(i, 60, 4))
-		x.publish(x.c, ps[i])
-	}
-	if one := x.costHBM(ps[0].layout.Bytes); one != 8192 {
-		t.Fatalf("%d bytes a copy: the test wants 8192", one)
-	}
-	held := x.raise(x.c, ps[0], 0)
-	x.up(ps[1])
-	x.up(ps[2])
-	x.up(ps[1])
-	x.up(ps[3])
-	for i, want := range []tier.Place{tier.PlaceHBM, tier.PlaceHBM, tier.PlaceDRAM, tier.PlaceHBM, tier.PlaceDRAM} {
-		x.wantPlace(ps[i], want)
-	}
-	x.wantHBM(3*8192, 0)
-	x.wantCopy(ps[0], 0, held)
-
-	// All are leased: there is no room, and nobody loses anything.
-	one, three := x.raise(x.c, ps[1], 0), x.raise(x.c, ps[3], 0)
-	x.tryHBM(x.c, ps[4], 0)
-	x.carryHBM()
-	if row := x.tryHBM(x.c, ps[4], 0); row.Hit {
-		t.Fatalf("Hit %v, want false", row.Hit)
-	}
-	x.carryHBM()
-	for i, row := range []Acquired{held, one, three} {
-		x.wantCopy([]piece{ps[0], ps[1], ps[3]}[i], 0, row)
-	}
-	if n := x.hbmCounters(); n.Promotions[transfer.NoRoom] != 2 || n.Dropped[stats.DropRoom] != 1 {
-		t.Fatalf("Promotions[transfer.NoRoom] %v, want 2; Dropped[stats.DropRoom] %v, want 1", n.Promotions[transfer.NoRoom], n.Dropped[stats.DropRoom])
-	}
-	x.must(x.c.Release(one.Lease))
-	x.up(ps[4])
-	x.wantPlace(ps[1], tier.PlaceDRAM)
-}
-
 // Leases in HBM are leases: an expired one keeps its memory until the client lets go
 // or dies.
 func TestLeasesInHBMExpireAndDie(t *testing.T) {
@@ -419,43 +307,6 @@ func TestLeasesInHBMExpireAndDie(t *testing.T) {
 	if n := x.Counters(); n.Leases != 0 || n.Quarantined != 0 {
 		t.Fatalf("Leases %v, want 0; Quarantined %v, want 0", n.Leases, n.Quarantined)
 	}
-}
-
-// A quota counts copies to the byte; they are what its tenant pays with first, and
-// nothing leaves memory or the disk for one.
-func TestCopiesPayFromTheirTenantsQuota(t *testing.T) {
-	x := newTwoAndHBM(t, hybrid(1))
-	p := x.mid(1, 64, 8)
-	inHBM := x.costHBM(p.layout.Bytes) + recordOf(1, p.layout)
-	quota := 3*p.charge() + inHBM
-	x = newTwoAndHBM(t, hybrid(1), func(c *Config) { c.Tenants[0].QuotaBytes = quota })
-	var ps []piece
-	for i := range 4 {
-		ps = append(ps, x.mid(1+i, 64, 8))
-	}
-	for _, p := range ps[:3] {
-		x.publish(x.c, p)
-	}
-	x.up(ps[0])
-	if used := x.Pools()[2].Tenants[0].UsedBytes; used != inHBM {
-		t.Fatalf("the tenant has %d bytes in HBM", used)
-	}
-	x.up(ps[1]) // in the place of the first one
-	x.wantPlace(ps[0], tier.PlaceDRAM)
-	row := x.raise(x.c, ps[1], 0)
-	x.tryHBM(x.c, ps[0], 0)
-	x.carryHBM()
-	x.wantPlace(ps[0], tier.PlaceDRAM)
-	if n := x.hbmCounters(); n.Promotions[transfer.NoRoom] != 1 || n.Dropped[stats.DropQuota] != 1 {
-		t.Fatalf("Promotions[transfer.NoRoom] %v, want 1; Dropped[stats.DropQuota] %v, want 1", n.Promotions[transfer.NoRoom], n.Dropped[stats.DropQuota])
-	}
-	x.must(x.c.Release(row.Lease))
-	x.publish(x.c, ps[3]) // the copy goes, and one of memory, since the room of a copy is not enough
-	x.wantPlace(ps[1], tier.PlaceDRAM)
-	if n := x.Counters(); n.EvictedQuota != 1 || n.HBM.Dropped[stats.DropQuota] != 2 {
-		t.Fatalf("EvictedQuota %v, want 1; HBM.Dropped[stats.DropQuota] %v, want 2", n.EvictedQuota, n.HBM.Dropped[stats.DropQuota])
-	}
-	x.audit()
 }
 
 // Copies do not keep what they are copies of from the disk.
@@ -487,33 +338,6 @@ func TestCopiesYieldBeforeTheDiskForgets(t *testing.T) {
 	x.push()
 	x.wantOnDisk(old)
 	x.wantOnDisk(fresh)
-}
-
-func TestALostDeviceCostsCopiesAndNothingElse(t *testing.T) {
-	x := newTwoAndHBM(t, hybrid(1))
-	ps := []piece{x.mid(1, 64, 8), x.mid(2, 40, 4), x.mid(3, 48, 4)}
-	for _, p := range ps {
-		x.publish(x.c, p)
-	}
-	x.up(ps[0])
-	held := x.raise(x.c, ps[1], 0)
-	x.tryHBM(x.c, ps[2], 0)
-	x.twin.Lose()
-	x.carryHBM()
-	n := x.hbmCounters()
-	if n.Lost != 1 || n.Copies != 0 || n.Dropped[stats.DropLost] != 2 || n.Promotions[transfer.Lost] != 1 || n.Promoting != 0 {
-		t.Fatalf("Lost %v, want 1; Copies %v, want 0; Dropped[stats.DropLost] %v, want 2; Promotions[transfer.Lost] %v, want 1; Promoting %v, want 0", n.Lost, n.Copies, n.Dropped[stats.DropLost], n.Promotions[transfer.Lost], n.Promoting)
-	}
-	for _, p := range ps {
-		x.wantPlace(p, tier.PlaceDRAM)
-		if row := x.tryHBM(x.c, p, 0); row.Hit || row.Promoting || row.Err != nil || row.Reason != tier.ReasonEvicted {
-			t.Fatalf("Hit %v, want false; Promoting %v, want false; Err %v, want nil; Reason %v, want %v", row.Hit, row.Promoting, row.Err, row.Reason, tier.ReasonEvicted)
-		}
-		x.must(x.c.Release(x.acquire(x.c, 0, p).Lease))
-	}
-	x.must(x.c.Release(held.Lease))
-	x.wantHBM(0, 0)
-	x.publish(x.c, x.mid(4, 64, 8))
 }
 
 // waiting is how many calls wait for promotions, of both kinds.

@@ -199,29 +199,6 @@ func TestALostDeviceCostsItsOwnCopies(t *testing.T) {
 	s.audit()
 }
 
-// Each device has budgets of its own, and only its own copies make room there.
-func TestDevicesMakeRoomOnTheirOwn(t *testing.T) {
-	s := newSeveral(t, hybrid(1), func(c *Config) { c.HBM[0].PublicBytes = 6 * 8192 })
-	ps := []piece{s.mid(1, 40, 4), s.mid(2, 40, 4)}
-	for _, p := range ps {
-		s.publish(s.c, p)
-		if n := s.costHBM(p.layout.Bytes); n > 6*8192 || 2*n <= 6*8192 {
-			t.Fatalf("a copy takes %d bytes", n)
-		}
-		s.must(s.c.Release(s.raiseOn(device, p, 0).Lease))
-		s.must(s.c.Release(s.raiseOn(other, p, 0).Lease))
-	}
-	list := s.DeviceCounters()
-	if list[0].Copies != 1 || list[0].Dropped[stats.DropRoom] != 1 || list[1].Copies != 2 || list[1].Dropped[stats.DropRoom] != 0 {
-		t.Errorf("%+v\n%+v", list[0], list[1])
-	}
-	pools := s.Pools()
-	if len(pools) != 6 || pools[2].Device != device || pools[4].Device != other || pools[2].CapacityBytes != 6*8192 || pools[4].UsedBytes != 2*s.costHBM(ps[0].layout.Bytes) {
-		t.Errorf("%+v", pools[2:])
-	}
-	s.audit()
-}
-
 // What a tenant has on all devices counts towards its quota.
 func TestCopiesOnAllDevicesPayFromTheQuota(t *testing.T) {
 	s := newSeveral(t, hybrid(1), func(c *Config) { c.Tenants[0].QuotaBytes = 1 << 30 })

@@ -1,7 +1,6 @@
 package tiering
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -93,28 +92,18 @@ type hbmModel struct {
 }
 
 func TestHBMAgreesWithItsModel(t *testing.T) {
-	seeds, steps := min(*modelSeeds, 4), 400
-	if testing.Short() {
-		seeds, steps = min(seeds, 2), 250
-	}
-	for i, o := range hbmOptionSets {
-		var seen stats.HBM
-		for seed := range seeds {
-			t.Run(fmt.Sprintf("options=%d/seed=%d", i, seed), func(t *testing.T) { runHBMModel(t, o, seed, steps, &seen) })
+	runRandom(t, hbmOptionSets, min(*modelSeeds, 4), 2, 400, 250, runHBMModel, func(o hbmOptions, seeds uint64, seen *met) map[string]bool {
+		p, d := &seen.HBM.Promotions, &seen.HBM.Dropped
+		return map[string]bool{
+			"promoted": p[transfer.Done] >= 5*seeds, "corrupt": p[transfer.Corrupt] > 0, "gone": p[transfer.Gone] > 0, "no room": p[transfer.NoRoom] > 0,
+			"loaded": seen.HBM.Loaded > 0, "acquired": o.segments == 0 || seen.HBM.Acquired > 0, "removed": o.segments == 0 || d[stats.DropRemoved] > 0,
+			"gone with its object": d[stats.DropObject] > 0, "dropped for room": d[stats.DropRoom] > 0 || o.quota > 0,
+			"dropped for a quota": (o.quota > 0) == (d[stats.DropQuota] > 0), "lost": d[stats.DropLost] > 0, "busy": o.queue >= 5 || seen.HBM.PromotionsBusy > 0,
 		}
-		if testing.Short() || seen.Promotions[transfer.Done] == 0 {
-			continue // one that is replayed
-		}
-		p, d := &seen.Promotions, &seen.Dropped
-		if p[transfer.Done] < 5*seeds || p[transfer.Corrupt] == 0 || p[transfer.Gone] == 0 || p[transfer.NoRoom] == 0 || seen.Loaded == 0 ||
-			o.segments > 0 && (seen.Acquired == 0 || d[stats.DropRemoved] == 0) || d[stats.DropObject] == 0 || d[stats.DropRoom] == 0 && o.quota == 0 ||
-			(o.quota > 0) != (d[stats.DropQuota] > 0) || d[stats.DropLost] == 0 || o.queue < 5 && seen.PromotionsBusy == 0 {
-			t.Errorf("options %d: %d walks met too little: p[transfer.Done] %v, want at least %v; p[transfer.Corrupt] %v, want other than 0; p[transfer.Gone] %v, want other than 0; p[transfer.NoRoom] %v, want other than 0; Loaded %v, want other than 0; o.segments %v, want at most 0; Acquired %v, want other than 0; d[stats.DropRemoved] %v, want other than 0; d[stats.DropObject] %v, want other than 0; d[stats.DropRoom] %v, want other than 0; o.quota %v, want other than 0; (o.quota > 0) %v, want %v; d[stats.DropLost] %v, want other than 0; o.queue %v, want at least 5; PromotionsBusy %v, want other than 0", i, seeds, p[transfer.Done], 5*seeds, p[transfer.Corrupt], p[transfer.Gone], p[transfer.NoRoom], seen.Loaded, o.segments, seen.Acquired, d[stats.DropRemoved], d[stats.DropObject], d[stats.DropRoom], o.quota, (o.quota > 0), (d[stats.DropQuota] > 0), d[stats.DropLost], o.queue, seen.PromotionsBusy)
-		}
-	}
+	})
 }
 
-func runHBMModel(t *testing.T, o hbmOptions, seed uint64, steps int, seen *stats.HBM) {
+func runHBMModel(t *testing.T, o hbmOptions, seed uint64, steps int, seen *met) {
 	o, quota := o.sized(t)
 	m := &hbmModel{o: o, rng: rand.New(rand.NewPCG(seed, 17))}
 	m.several = newSeveral(t, stateful(o.ranks), func(c *Config) {
@@ -151,16 +140,7 @@ func runHBMModel(t *testing.T, o hbmOptions, seed uint64, steps int, seen *stats
 	if len(m.copies) > 0 {
 		m.fatal("%d copies are left", len(m.copies))
 	}
-	n := m.hbmCounters()
-	for i := range n.Promotions {
-		seen.Promotions[i] += n.Promotions[i]
-	}
-	for i := range n.Dropped {
-		seen.Dropped[i] += n.Dropped[i]
-	}
-	seen.Loaded += n.Loaded
-	seen.Acquired += n.Acquired
-	seen.PromotionsBusy += n.PromotionsBusy
+	seen.add(m.Counters())
 }
 
 func (m *hbmModel) fatal(format string, args ...any) {

@@ -2,7 +2,6 @@ package tiering
 
 import (
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -20,80 +19,6 @@ func eachDevice(t *testing.T, test func(t *testing.T, open accelerator)) {
 	for name, open := range devices {
 		t.Run(name, func(t *testing.T) { test(t, open) })
 	}
-}
-
-func TestComposeInHBMAgreesWithTheRecurrence(t *testing.T) {
-	eachDevice(t, func(t *testing.T, open accelerator) {
-		b := newBenchAbove(t, open, hybrid(1))
-		c := b.NewSession("c")
-		ps := b.three(c)
-		for _, layer := range []int{profile.AllLayers, b.profile.LinearLayers()[0]} {
-			pr := b.lay(c, layer, 0, 30, ps...)
-			q := &plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: layer, Plan: pr.plan}
-			b.compareCompose(c, q, pr, layer, nil)
-		}
-		if n := b.Counters(); n.HBM.Composed != 2 || n.Composed != 0 {
-			t.Fatalf("%d composes counted in HBM and %d in memory", n.HBM.Composed, n.Composed)
-		}
-	})
-}
-
-func TestRotateInHBMPlacesTheRowsOfSegmentsAndOfAWholeChain(t *testing.T) {
-	eachDevice(t, func(t *testing.T, open accelerator) {
-		b := newBenchAbove(t, open, hybrid(1))
-		c := b.NewSession("c")
-		b.save(c, b.saveQuery(1, 10, 0, tier.Exact), 0)
-		b.save(c, b.saveQuery(1, 37, 10, tier.Exact), 10)
-		first, last := b.mid(2, 64, 8), b.mid(3, 40, 4)
-		b.publish(c, first)
-		b.publish(c, last)
-		pr := b.lay(c, noInputs, 37, 12, first, last)
-		e := b.engine(16, 17, table(17))
-		loaded := b.loadPrefix(c, hashOf(1, 37), tier.Exact)
-		if !loaded.Hit || loaded.Place != tier.PlaceHBM || len(loaded.Nodes) != 1 {
-			t.Fatalf("Hit %v, want true; Place %v, want %v; len(loaded.Nodes) %v, want 1", loaded.Hit, loaded.Place, tier.PlaceHBM, len(loaded.Nodes))
-		}
-		q := &plan.RotateQuery{
-			Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, Plan: pr.plan,
-			From: plan.From{Kind: plan.FromCheckpoint, Lease: loaded.Lease},
-			Dest: plan.Destination{Memory: &e.memory, Blocks: e.blocks},
-		}
-		b.must(c.Plans().Rotate(b.ctx, q))
-		e.wantPlan(pr)
-		e.wantChain(loaded)
-	})
-}
-
-func TestAssembleInHBMIsComposeAndRotateAndTails(t *testing.T) {
-	eachDevice(t, func(t *testing.T, open accelerator) {
-		for _, from := range []plan.FromKind{plan.FromZero, plan.FromCheckpoint} {
-			for _, paged := range []bool{false, true} {
-				t.Run(fmt.Sprintf("from=%d/paged=%v", from, paged), func(t *testing.T) {
-					newBenchAbove(t, open, hybrid(1)).assembleOnce(from, paged)
-				})
-			}
-		}
-	})
-}
-
-// A plan without a lease runs where its answer lies.
-func TestComposeInHBMContinuesFromAState(t *testing.T) {
-	eachDevice(t, func(t *testing.T, open accelerator) {
-		b := newBenchAbove(t, open, hybrid(1))
-		c := b.NewSession("c")
-		l := b.profile.StatesLayout(profile.AllLayers, 0)
-		data := content(&l, 5)
-		pr := b.lay(c, profile.AllLayers, 12, 8)
-		q := &plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, Plan: pr.plan, From: plan.From{Kind: plan.FromState, State: b.stage(8<<20, data)}}
-		start := map[int][]float64{}
-		for i, layer := range b.profile.LinearLayers() {
-			start[layer] = numbers(&l, data, i)
-		}
-		b.compareCompose(c, q, pr, profile.AllLayers, start)
-		if n := b.Counters().HBM.Composed; n != 1 {
-			t.Fatalf("%d composes counted in HBM", n)
-		}
-	})
 }
 
 func TestBuffersInHBMReplayWhatDecodingGives(t *testing.T) {

@@ -20,26 +20,6 @@ func bounds(leases int) option {
 	return func(c *Config) { c.MaxLeases = leases }
 }
 
-func TestLeaseEndsByRelease(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("c")
-	p := b.mid(1, 64, 8)
-	b.publish(c, p)
-	first, second := b.lease(c, p), b.lease(c, p)
-	if first == second {
-		t.Fatal("two leases share an id")
-	}
-	b.must(c.Release(first))
-	b.wantErr(c.Release(first), tier.ErrGone)
-	if pool := b.Pools()[0]; pool.LeasedBytes != b.cost(p) {
-		t.Fatalf("%d bytes leased while a lease lives", pool.LeasedBytes)
-	}
-	b.must(c.Release(second))
-	if pool := b.Pools()[0]; pool.LeasedBytes != 0 || b.Counters().Leases != 0 {
-		t.Fatalf("%d bytes leased after the last release", pool.LeasedBytes)
-	}
-}
-
 func TestLeaseOfAnotherSessionIsGone(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c, d := b.NewSession("c"), b.NewSession("d")
@@ -131,23 +111,6 @@ func TestExpiredLeaseIsQuarantinedUntilRelease(t *testing.T) {
 	}
 }
 
-func TestQuarantinedSegmentIsNotEvicted(t *testing.T) {
-	b := newBench(t, hybrid(1), poolOf(2))
-	c := b.NewSession("c")
-	old, next := b.mid(1, 64, 8), b.mid(2, 64, 8)
-	b.publish(c, old)
-	id := b.lease(c, old)
-	b.publish(c, next)
-	b.clock.advance(time.Hour)
-	b.Sweep()
-	b.publish(c, b.mid(3, 64, 8)) // old is the least recently used, next leaves
-	b.wantHit(old)
-	b.wantMiss(next, tier.ReasonEvicted)
-	if row := b.acquire(c, 0, old); !row.Hit || row.Lease == id {
-		t.Fatalf("a segment with an expired lease cannot be leased again: Hit %v, want true; Lease %v, want other than %v", row.Hit, row.Lease, id)
-	}
-}
-
 // poolOf makes the public pool hold n segments of 64 tokens of hybrid(1), with
 // their token ids.
 func poolOf(n int64) option {
@@ -179,24 +142,6 @@ func TestLeaseTimeIsCutToTheMaximum(t *testing.T) {
 	if n := b.Counters().LeasesExpired; n != 1 {
 		t.Fatalf("%d leases expired after the maximum of an hour", n)
 	}
-}
-
-func TestLeasesOfASessionAreBounded(t *testing.T) {
-	b := newBench(t, hybrid(1), bounds(2))
-	c := b.NewSession("c")
-	p := b.mid(1, 64, 8)
-	b.publish(c, p)
-	id := b.lease(c, p)
-	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantA, Keys: [][32]byte{p.key, p.key, {1}}}, nil)
-	b.must(err)
-	b.must(rows[0].Err)
-	b.wantErr(rows[1].Err, tier.ErrBusy)
-	if rows[2].Hit || rows[2].Err != nil || rows[2].Reason != tier.ReasonUnknown {
-		t.Fatalf("the row after a refusal: %v, want not rows[2].Hit, rows[2].Err == nil, rows[2].Reason == tier.ReasonUnknown", rows[2])
-	}
-	b.lease(b.NewSession("d"), p)
-	b.must(c.Release(id))
-	b.lease(c, p)
 }
 
 func TestSessionCloseGivesEverythingBack(t *testing.T) {
@@ -365,5 +310,40 @@ func TestAgesOfLeasesAndOfWhatLeavesAreTold(t *testing.T) {
 		if got[name] != want {
 			t.Errorf("%s: %v, want %v", name, got[name], want)
 		}
+	}
+}
+
+func TestAbandonedLeasesKeepTheirPagesUntilClose(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c, other := b.NewSession("client"), b.NewSession("other")
+	p, pending := b.mid(1, 40, 4), b.mid(2, 40, 4)
+	b.publish(c, p)
+	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantA, Keys: [][32]byte{p.key}}, nil)
+	b.must(err)
+	b.must(rows[0].Err)
+	r, err := c.Reserve(b.reserveQuery(pending, 0))
+	b.must(err)
+	c.Abandon()
+	c.Abandon()
+	pool := b.Pools()[0]
+	if pool.PendingBytes != 0 || pool.QuarantinedBytes == 0 {
+		t.Errorf("pending %d, quarantined %d", pool.PendingBytes, pool.QuarantinedBytes)
+	}
+	// The object is held as before, for others too; the session does nothing new.
+	if got, err := other.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantA, Keys: [][32]byte{p.key}}, nil); err != nil || !got[0].Hit {
+		t.Errorf("another session: %v, %v, want err == nil, got[0].Hit", err, got)
+	}
+	other.Close()
+	b.must(b.Evict(p.key))
+	if pool := b.Pools()[0]; pool.UsedBytes == 0 {
+		t.Error("pages of an abandoned lease were freed")
+	}
+	if _, err := c.Reserve(b.reserveQuery(pending, 0)); err == nil {
+		t.Error("an abandoned session reserves")
+	}
+	b.wantErr(c.Abort(r.ID), tier.ErrGone)
+	c.Close()
+	if pool := b.Pools()[0]; pool.UsedBytes != 0 {
+		t.Errorf("%d bytes used after Close", pool.UsedBytes)
 	}
 }

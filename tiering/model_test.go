@@ -129,38 +129,21 @@ type model struct {
 	step     int
 }
 
-// A run of one seed always goes the same way: -run with the subtest's name
-// replays it.
 var modelSeeds = flag.Uint64("model.seeds", 8, "seeds of the model test for each set of options")
 
 func TestStoreAgreesWithModel(t *testing.T) {
-	seeds, steps := *modelSeeds, 600
-	if testing.Short() {
-		seeds, steps = min(seeds, 3), 300
-	}
-	for i, o := range modelOptionSets {
-		var seen stats.Counters
-		ran := uint64(0)
-		for seed := range seeds {
-			t.Run(fmt.Sprintf("options=%d/seed=%d", i, seed), func(t *testing.T) {
-				ran++
-				runModel(t, o, seed, steps, &seen)
-			})
+	runRandom(t, modelOptionSets, *modelSeeds, 3, 600, 300, runModel, func(o modelOptions, seeds uint64, seen *met) map[string]bool {
+		strips := o.states && !o.lower
+		return map[string]bool{
+			"published": seen.Published >= 10*seeds, "evicted for room": seen.EvictedRoom > 0, "read": seen.Acquired+seen.Loaded >= 3*seeds,
+			"corrupt": seen.Aborted[stats.CauseCorrupt] > 0, "expired": seen.LeasesExpired > 0, "evicted for a quota": o.quota == 0 || seen.EvictedQuota > 0,
+			"refused below": o.lower == (seen.DemotionsRefused > 0),
+			"stripped":      strips == (seen.Stripped > 10 && seen.StrippedFilled > 0 && seen.StrippedDropped > 0),
 		}
-		// Walks that meet nothing prove nothing. One that is replayed may, and so may
-		// short ones.
-		if ran < seeds || testing.Short() {
-			continue
-		}
-		if seen.Published < 10*seeds || seen.EvictedRoom == 0 || seen.Acquired+seen.Loaded < 3*seeds || seen.Aborted[stats.CauseCorrupt] == 0 || seen.LeasesExpired == 0 ||
-			o.quota > 0 && seen.EvictedQuota == 0 || o.lower != (seen.DemotionsRefused > 0) ||
-			(o.states && !o.lower) != (seen.Stripped > 10 && seen.StrippedFilled > 0 && seen.StrippedDropped > 0) {
-			t.Errorf("options %d: %d walks met too little: Published %v, want at least %v; EvictedRoom %v, want other than 0; Acquired+seen.Loaded %v, want at least %v; Aborted[stats.CauseCorrupt] %v, want other than 0; LeasesExpired %v, want other than 0; o.quota %v, want at most 0; EvictedQuota %v, want other than 0; o.lower %v, want %v; (o.states && !o.lower) %v, want %v", i, seeds, seen.Published, 10*seeds, seen.EvictedRoom, seen.Acquired+seen.Loaded, 3*seeds, seen.Aborted[stats.CauseCorrupt], seen.LeasesExpired, o.quota, seen.EvictedQuota, o.lower, (seen.DemotionsRefused > 0), (o.states && !o.lower), (seen.Stripped > 10 && seen.StrippedFilled > 0 && seen.StrippedDropped > 0))
-		}
-	}
+	})
 }
 
-func runModel(t *testing.T, o modelOptions, seed uint64, steps int, seen *stats.Counters) {
+func runModel(t *testing.T, o modelOptions, seed uint64, steps int, seen *met) {
 	m := &model{o: o, rng: rand.New(rand.NewPCG(seed, 11)), why: map[string]tier.Reason{}, made: map[uint64][]byte{}}
 	lower := newMapTier(t, nil, 0)
 	lower.refuse = tier.ErrFull
@@ -192,18 +175,7 @@ func runModel(t *testing.T, o modelOptions, seed uint64, steps int, seen *stats.
 		m.closeSession(i)
 	}
 	m.compare()
-	n := m.Counters()
-	seen.Published += n.Published
-	seen.EvictedRoom += n.EvictedRoom
-	seen.EvictedQuota += n.EvictedQuota
-	seen.DemotionsRefused += n.DemotionsRefused
-	seen.Acquired += n.Acquired
-	seen.Loaded += n.Loaded
-	seen.LeasesExpired += n.LeasesExpired
-	seen.Aborted[stats.CauseCorrupt] += n.Aborted[stats.CauseCorrupt]
-	seen.Stripped += n.Stripped
-	seen.StrippedFilled += n.StrippedFilled
-	seen.StrippedDropped += n.StrippedDropped
+	seen.add(m.Counters())
 	for _, p := range m.Pools() {
 		if p.PendingBytes+p.LeasedBytes+p.QuarantinedBytes+p.DemotingBytes != 0 {
 			t.Fatalf("bytes held by nobody: PendingBytes+p.LeasedBytes+p.QuarantinedBytes+p.DemotingBytes %v, want 0", p.PendingBytes+p.LeasedBytes+p.QuarantinedBytes+p.DemotingBytes)
@@ -362,13 +334,12 @@ func (m *model) save(i, n, rank int) {
 	if n%3 == 2 {
 		kind = tier.Spliced
 	}
-	hash := func(n int) profile.PrefixHash { return profile.PrefixHash{byte(n * 41), byte(n), 9} }
 	want := &modelObject{
-		name: fmt.Sprintf("checkpoint %d", n), number: n, kind: kind, private: true, key: hash(n), tenant: tenantA, end: 10 + 4*n, depth: 1,
+		name: fmt.Sprintf("checkpoint %d", n), number: n, kind: kind, private: true, key: treeHash(n), tenant: tenantA, end: 10 + 4*n, depth: 1,
 	}
-	q := &SaveQuery{Profile: m.id, Tenant: tenantA, Rank: rank, Kind: kind, Hash: hash(n), Tokens: want.end}
+	q := &SaveQuery{Profile: m.id, Tenant: tenantA, Rank: rank, Kind: kind, Hash: treeHash(n), Tokens: want.end}
 	if n%4 != 0 {
-		q.Parent = hash(n / 2)
+		q.Parent = treeHash(n / 2)
 		parent, err := m.parent(n/2, kind)
 		if err == nil && parent.depth >= m.o.chain {
 			err = tier.ErrInvalid
@@ -718,7 +689,7 @@ func (m *model) loadOne(i, n, rank int) {
 	accept := tier.CheckpointKind(1 + m.rng.IntN(3))
 	name := fmt.Sprintf("checkpoint %d", n)
 	l, err := m.sessions[i].Load(&LoadQuery{
-		Profile: m.id, Tenant: tenantA, Rank: rank, Accept: accept, Digests: true, Hash: profile.PrefixHash{byte(n * 41), byte(n), 9},
+		Profile: m.id, Tenant: tenantA, Rank: rank, Accept: accept, Digests: true, Hash: treeHash(n),
 	})
 	o, why := m.best(name, accept)
 	if o == nil {

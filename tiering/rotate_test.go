@@ -215,11 +215,7 @@ func (e *engine) wantChain(l Loaded) {
 	e.Helper()
 	for _, node := range l.Nodes {
 		layout := e.profile.CheckpointLayout(node.End - node.Begin)
-		arena := e.Arena()
-		if e.above {
-			arena = e.DeviceArena(device)
-		}
-		data := e.load(gpuipc.Ref{Region: arena, Extents: node.Extents})
+		data := e.load(gpuipc.Ref{Region: e.Arena(), Extents: node.Extents})
 		for i, part := range layout.Parts {
 			if !slices.Contains(rowKinds, part.Kind) {
 				continue

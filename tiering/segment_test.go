@@ -4,60 +4,12 @@ import (
 	"bytes"
 	"context"
 	"testing"
-	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/policy/profile/profiletest"
-	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
-
-func TestSegmentIsReadAsItWasCommitted(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("writer")
-	p := b.mid(1, 64, 8)
-	b.wantMiss(p, tier.ReasonUnknown)
-	b.publish(c, p)
-	b.wantHit(p)
-
-	row := b.acquire(b.NewSession("reader"), 0, p)
-	if !row.Hit || row.Begin != 8 || row.Tokens != 48 || row.Bytes != p.layout.Bytes {
-		t.Fatalf("acquired Hit %v, want true; Begin %v, want 8; Tokens %v, want 48; Bytes %v, want %v", row.Hit, row.Begin, row.Tokens, row.Bytes, p.layout.Bytes)
-	}
-	got := b.load(gpuipc.Ref{Region: b.Arena(), Extents: row.Extents})
-	want := contentOf(p, 0)
-	for i, part := range p.layout.Parts {
-		if !bytes.Equal(got[part.Off:part.Off+part.Len], want[part.Off:part.Off+part.Len]) {
-			t.Fatalf("part %d differs", i)
-		}
-		if row.Digests[i] != gpuipc.DigestBytes(want[part.Off:part.Off+part.Len]) {
-			t.Fatalf("part %d: digest differs", i)
-		}
-	}
-	if len(row.Digests) != len(p.layout.Parts) || int64(len(got)) != p.layout.Bytes {
-		t.Fatalf("%d digests and %d bytes", len(row.Digests), len(got))
-	}
-}
-
-func TestSecondReservationIsToldExists(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c, d := b.NewSession("one"), b.NewSession("two")
-	p := b.mid(1, 64, 8)
-	r, err := c.Reserve(b.reserveQuery(p, 0))
-	b.must(err)
-	_, err = d.Reserve(b.reserveQuery(p, 0))
-	b.wantErr(err, tier.ErrExists)
-	_, err = c.Reserve(b.reserveQuery(p, 0))
-	b.wantErr(err, tier.ErrExists)
-	b.wantMiss(p, tier.ReasonPending)
-	b.commitAll(c, r, &p.layout, contentOf(p, 0))
-	_, err = d.Reserve(b.reserveQuery(p, 0))
-	b.wantErr(err, tier.ErrExists)
-	if got := b.Counters().Exists; got != 3 {
-		t.Fatalf("%d refusals counted, want 3", got)
-	}
-}
 
 func TestReserveRefusesWhatItsTokensDoNotName(t *testing.T) {
 	b := newBench(t, hybrid(2))
@@ -179,121 +131,6 @@ func TestWrongCommitIsInvalidAndChangesNothing(t *testing.T) {
 	b.wantErr(err, tier.ErrGone)
 }
 
-func TestWrongDigestAbortsAllRanks(t *testing.T) {
-	b := newBench(t, hybrid(2))
-	c, d := b.NewSession("rank 0"), b.NewSession("rank 1")
-	p := b.mid(1, 64, 8)
-	r0, err := c.Reserve(b.reserveQuery(p, 0))
-	b.must(err)
-	r1, err := d.Reserve(b.reserveQuery(p, 1))
-	b.must(err)
-	b.commitAll(c, r0, &p.layout, contentOf(p, 0))
-
-	part := p.layout.Parts[2]
-	item := b.item(r1.ID, 2, 0, contentOf(p, 1)[part.Off:part.Off+part.Len])
-	item.Digests[0] ^= 1
-	_, err = d.Commit(b.ctx, item)
-	b.wantErr(err, tier.ErrCorrupt)
-	b.wantMiss(p, tier.ReasonAborted)
-	b.wantUsed(0, 0)
-	b.wantErr(c.Abort(r0.ID), tier.ErrGone)
-	b.wantErr(d.Abort(r1.ID), tier.ErrGone)
-	if n := b.Counters().Aborted[stats.CauseCorrupt]; n != 1 {
-		t.Fatalf("%d corrupt counted", n)
-	}
-	b.publish(c, p) // and it can be tried again
-	b.wantHit(p)
-}
-
-func TestRanksPublishTogether(t *testing.T) {
-	b := newBench(t, hybrid(2))
-	c, d := b.NewSession("rank 0"), b.NewSession("rank 1")
-	p := b.mid(1, 64, 8)
-	r0, err := c.Reserve(b.reserveQuery(p, 0))
-	b.must(err)
-	_, err = d.Reserve(b.reserveQuery(p, 0))
-	b.wantErr(err, tier.ErrExists)
-	if b.commitAll(c, r0, &p.layout, contentOf(p, 0)) {
-		t.Fatal("published with one rank of two")
-	}
-	b.wantMiss(p, tier.ReasonPending)
-	if row := b.acquire(c, 0, p); row.Hit || row.Reason != tier.ReasonPending {
-		t.Fatalf("half a segment was leased: Hit %v, want false; Reason %v, want %v", row.Hit, row.Reason, tier.ReasonPending)
-	}
-	r1, err := d.Reserve(b.reserveQuery(p, 1))
-	b.must(err)
-	b.wantMiss(p, tier.ReasonPending)
-	if !b.commitAll(d, r1, &p.layout, contentOf(p, 1)) {
-		t.Fatal("not published by the last chunk of the last rank")
-	}
-	b.wantHit(p)
-	for rank := range 2 {
-		row := b.acquire(c, rank, p)
-		if got, want := b.load(gpuipc.Ref{Region: b.Arena(), Extents: row.Extents}), contentOf(p, rank); !bytes.Equal(got[:p.layout.Parts[0].Len], want[:p.layout.Parts[0].Len]) {
-			t.Fatalf("rank %d reads another rank's bytes", rank)
-		}
-	}
-	b.wantUsed(b.cost(p), 0)
-}
-
-// Whoever of two ranks goes away first, at whichever step, the other one is told
-// so and every byte comes back.
-func TestDeathOfOneRankAbortsAll(t *testing.T) {
-	ends := map[string]func(c *Session, r Reservation) error{
-		"close": func(c *Session, _ Reservation) error { c.Close(); return nil },
-		"abort": func(c *Session, r Reservation) error { return c.Abort(r.ID) },
-	}
-	for name, end := range ends {
-		for parts := range 4 {
-			b := newBench(t, hybrid(2))
-			c, d := b.NewSession("rank 0"), b.NewSession("rank 1")
-			p := b.mid(1, 64, 8)
-			r0, err := c.Reserve(b.reserveQuery(p, 0))
-			b.must(err)
-			var r1 Reservation
-			if parts > 0 {
-				r1, err = d.Reserve(b.reserveQuery(p, 1))
-				b.must(err)
-				b.commitAll(d, r1, &p.layout, contentOf(p, 1))
-			}
-			for i := range parts {
-				part := p.layout.Parts[i]
-				_, err := c.Commit(b.ctx, b.item(r0.ID, i, 0, contentOf(p, 0)[part.Off:part.Off+part.Len]))
-				b.must(err)
-			}
-			b.must(end(c, r0))
-			b.wantMiss(p, tier.ReasonAborted)
-			b.wantUsed(0, 0)
-			if parts > 0 {
-				part := p.layout.Parts[0]
-				_, err := d.Commit(b.ctx, b.item(r1.ID, 0, 0, contentOf(p, 1)[:part.Len]))
-				b.wantErr(err, tier.ErrGone)
-				b.wantErr(d.Abort(r1.ID), tier.ErrGone)
-			}
-			if _, fills := d.Holdings(); fills != 0 {
-				t.Fatalf("%s after %d parts: the other rank still has %d reservations", name, parts, fills)
-			}
-		}
-	}
-}
-
-func TestFillThatTakesTooLongIsAborted(t *testing.T) {
-	b := newBench(t, hybrid(2))
-	c := b.NewSession("rank 0")
-	p := b.mid(1, 64, 8)
-	r0, err := c.Reserve(b.reserveQuery(p, 0))
-	b.must(err)
-	b.commitAll(c, r0, &p.layout, contentOf(p, 0)) // rank 1 never comes
-	b.clock.advance(Defaults().FillTTL - time.Nanosecond)
-	b.Sweep()
-	b.wantMiss(p, tier.ReasonPending)
-	b.clock.advance(time.Nanosecond)
-	b.Sweep()
-	b.wantMiss(p, tier.ReasonAborted)
-	b.wantUsed(0, 0)
-	b.wantErr(c.Abort(r0.ID), tier.ErrGone)
-}
-
 func TestCanceledCommitMayBeRepeated(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
@@ -308,22 +145,6 @@ func TestCanceledCommitMayBeRepeated(t *testing.T) {
 	if !b.commitAll(c, r, &p.layout, data) {
 		t.Fatal("not published after the commit was repeated")
 	}
-}
-
-func TestReservationsOfASessionAreBounded(t *testing.T) {
-	b := newBench(t, hybrid(1), func(c *Config) { c.MaxReservations = 2 })
-	c := b.NewSession("c")
-	first, err := c.Reserve(b.reserveQuery(b.mid(1, 64, 8), 0))
-	b.must(err)
-	_, err = c.Reserve(b.reserveQuery(b.mid(2, 64, 8), 0))
-	b.must(err)
-	_, err = c.Reserve(b.reserveQuery(b.mid(3, 64, 8), 0))
-	b.wantErr(err, tier.ErrBusy)
-	_, err = b.NewSession("d").Reserve(b.reserveQuery(b.mid(3, 64, 8), 0))
-	b.must(err)
-	b.must(c.Abort(first.ID))
-	_, err = c.Reserve(b.reserveQuery(b.mid(4, 64, 8), 0))
-	b.must(err)
 }
 
 func TestTenantsDoNotSeeEachOther(t *testing.T) {

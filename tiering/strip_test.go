@@ -99,27 +99,6 @@ func TestThinnedNodeIsNoHitAndServesWhatExtendsIt(t *testing.T) {
 	}
 }
 
-func TestThinningGivesBackWholePagesOfStates(t *testing.T) {
-	b, _, _ := strippedBench(t)
-	used := b.Pools()[objects.PrivatePool].UsedBytes
-	l := plan.NewGeometry(b.profile, 1, 4096, plan.NewParts()).CheckpointParts(16)
-	var pages int64
-	for _, run := range l.StatePages {
-		pages += b.objects.PagesOf(run.Len)
-	}
-	b.strip(1, 16)
-	b.wantUsed(0, used-pages)
-	if n := b.Counters(); n.Stripped != 1 || int64(n.StrippedBytes) > pages || n.EvictedRoom != 0 {
-		t.Fatalf("Stripped %v, want 1; int64(n.StrippedBytes) %v, want at most %v; EvictedRoom %v, want 0", n.Stripped, int64(n.StrippedBytes), pages, n.EvictedRoom)
-	}
-	info := b.Checkpoints(CheckpointFilter{}, nil, 10)
-	for _, i := range info {
-		if i.Stripped != (i.Tokens == 16) {
-			t.Errorf("Stripped %v, want %v", i.Stripped, (i.Tokens == 16))
-		}
-	}
-}
-
 // The extents that a client was told stay as they were, whatever happens to the
 // node: nobody else has its rows meanwhile.
 func TestRefillLeavesWhatWasLeased(t *testing.T) {
@@ -208,26 +187,6 @@ func TestRefillWithAnotherParent(t *testing.T) {
 	b.wantErr(err, tier.ErrInvalid)
 }
 
-func TestRefillThatIsAbortedLeavesTheNodeThin(t *testing.T) {
-	b, c, data := strippedBench(t, 16)
-	used := b.Pools()[objects.PrivatePool].UsedBytes
-	d := b.NewSession("d")
-	r, err := d.Save(b.saveQuery(1, 16, 0, tier.Exact))
-	b.must(err)
-	_, err = c.Save(b.saveQuery(1, 16, 0, tier.Exact))
-	b.wantErr(err, tier.ErrExists)
-	l := b.profile.CheckpointLayout(16)
-	item := b.item(r.ID, 0, 0, content(&l, 3)[l.Parts[0].Off:l.Parts[0].Off+l.Parts[0].Len])
-	_, err = d.Commit(b.ctx, item)
-	b.must(err)
-	d.Close()
-	b.wantUsed(0, used)
-	if got := b.matchPrefix(1, tier.Exact, 16); got.PrefixReason != tier.ReasonEvicted {
-		t.Fatalf("PrefixReason %v, want %v", got.PrefixReason, tier.ReasonEvicted)
-	}
-	b.wantRows(b.loadPrefix(c, hashOf(1, 48), tier.Exact).Nodes[0], data[16])
-}
-
 // A refill that dies while a commit of it copies gives its pages back when the
 // copy has ended.
 func TestRefillDiesDuringACopy(t *testing.T) {
@@ -254,35 +213,6 @@ func TestRefillDiesDuringACopy(t *testing.T) {
 	b.running.Done()
 	b.wantErr(err, tier.ErrGone)
 	b.wantUsed(0, used)
-}
-
-func TestSaveBehindAThinnedParent(t *testing.T) {
-	b, c, data := strippedBench(t, 16, 32)
-	b.save(c, b.saveQuery(1, 40, 32, tier.Exact), 32)
-	b.audit()
-	l := b.loadPrefix(c, hashOf(1, 40), tier.Exact)
-	if !l.Hit || len(l.Nodes) != 3 {
-		t.Fatalf("Hit %v, want true; len(l.Nodes) %v, want 3", l.Hit, len(l.Nodes))
-	}
-	b.wantRows(l.Nodes[1], data[32])
-}
-
-func TestShellsLeaveWithWhatExtendsThem(t *testing.T) {
-	b, c, _ := strippedBench(t, 16, 32)
-	lease := b.loadPrefix(c, hashOf(1, 48), tier.Exact).Lease
-	b.mu.Lock()
-	if b.objects.Pools[objects.PrivatePool].Used != b.objects.Pools[objects.PrivatePool].Pinned {
-		t.Error("what a lease reads may leave")
-	}
-	b.mu.Unlock()
-	b.must(c.Release(lease))
-	b.mu.Lock()
-	b.evictLocked(b.objects.Pools[objects.PrivatePool].Evict, forRoom, nil)
-	b.mu.Unlock()
-	b.wantUsed(0, 0)
-	if n := b.Counters(); n.StrippedDropped != 2 || n.EvictedRoom != 1 {
-		t.Fatalf("StrippedDropped %v, want 2; EvictedRoom %v, want 1", n.StrippedDropped, n.EvictedRoom)
-	}
 }
 
 // What policies know of a node follows what its leaving gives back, and what it

@@ -17,7 +17,6 @@ import (
 	"github.com/spliced-kv/spliced/tiering/held"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
-	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -80,75 +79,29 @@ type walk struct {
 var walkSeeds = flag.Uint64("walk.seeds", 4, "seeds of the walk over two tiers for each set of options")
 
 func TestTwoTiersAgreeWithAMap(t *testing.T) {
-	seeds, steps := *walkSeeds, 500
-	if testing.Short() {
-		seeds, steps = min(seeds, 3), 400
+	var seen met // by all sets of options: one alone need not meet everything
+	sets := 0
+	run := func(t *testing.T, o walkOptions, seed uint64, steps int, _ *met) { runWalk(t, o, seed, steps, &seen) }
+	runRandom(t, walkOptionSets, *walkSeeds, 3, 500, 400, run, func(walkOptions, uint64, *met) map[string]bool { sets++; return nil })
+	if sets < len(walkOptionSets) {
+		return
 	}
-	var seen walkSeen
-	ran := uint64(0)
-	for i, o := range walkOptionSets {
-		for seed := range seeds {
-			t.Run(fmt.Sprintf("options=%d/seed=%d", i, seed), func(t *testing.T) {
-				ran++
-				runWalk(t, o, seed, steps, &seen)
-			})
-		}
-	}
-	if ran == seeds*uint64(len(walkOptionSets)) && !testing.Short() { // a few, or a single one that is replayed, may meet little
-		seen.check(t)
-	}
-}
-
-// walkSeen sums what walks met, since those that meet nothing prove nothing.
-type walkSeen struct {
-	stats.Counters
-	restarts, returned int
-}
-
-func (seen *walkSeen) check(t *testing.T) {
-	want := map[string]uint64{
+	for name, n := range map[string]uint64{
 		"demoted": seen.Demoted, "failed demotions": seen.DemotionsFailed, "refused demotions": seen.DemotionsRefused,
 		"promoted": seen.Promotions[transfer.Done], "corrupt": seen.Promotions[transfer.Corrupt], "unavailable": seen.Promotions[transfer.Unavailable],
 		"written": seen.Written, "failed writes": seen.WritesFailed, "disk hits": seen.HitSegmentsDisk, "prefixes on disk": seen.PrefixHitsDisk,
-		"removed": seen.Removed, "logged": seen.Acknowledged[tier.LevelLogged], "synced": seen.Acknowledged[tier.LevelSynced], "restarts": uint64(seen.restarts),
-		"read ahead": seen.ReadAheadBegun, "trimmed": seen.TrimmedBytes, "returned": uint64(seen.returned),
+		"removed": seen.Removed, "logged": seen.Acknowledged[tier.LevelLogged], "synced": seen.Acknowledged[tier.LevelSynced], "restarts": seen.restarts,
+		"read ahead": seen.ReadAheadBegun, "trimmed": seen.TrimmedBytes, "returned": seen.returned,
 		"stripped": seen.Stripped, "stripped and filled": seen.StrippedFilled, "stripped and promoted": seen.StrippedPromoted, "stripped and dropped": seen.StrippedDropped,
 		"copies sent": seen.Offload.Sent, "copies failed": seen.Offload.Failed, "copies too many": seen.Offload.NoRoom,
-	}
-	for name, n := range want {
+	} {
 		if n == 0 {
 			t.Errorf("walks met no %s", name)
 		}
 	}
 }
 
-func (seen *walkSeen) add(n stats.Counters) {
-	seen.Demoted += n.Demoted
-	seen.DemotionsFailed += n.DemotionsFailed
-	seen.DemotionsRefused += n.DemotionsRefused
-	seen.Written += n.Written
-	seen.WritesFailed += n.WritesFailed
-	seen.HitSegmentsDisk += n.HitSegmentsDisk
-	seen.PrefixHitsDisk += n.PrefixHitsDisk
-	seen.Removed += n.Removed
-	seen.ReadAheadBegun += n.ReadAheadBegun
-	seen.TrimmedBytes += n.TrimmedBytes
-	seen.Stripped += n.Stripped
-	seen.StrippedFilled += n.StrippedFilled
-	seen.StrippedPromoted += n.StrippedPromoted
-	seen.StrippedDropped += n.StrippedDropped
-	seen.Offload.Sent += n.Offload.Sent
-	seen.Offload.Failed += n.Offload.Failed
-	seen.Offload.NoRoom += n.Offload.NoRoom
-	for i := range n.Promotions {
-		seen.Promotions[i] += n.Promotions[i]
-	}
-	for i := range n.Acknowledged {
-		seen.Acknowledged[i] += n.Acknowledged[i]
-	}
-}
-
-func runWalk(t *testing.T, o walkOptions, seed uint64, steps int, seen *walkSeen) {
+func runWalk(t *testing.T, o walkOptions, seed uint64, steps int, seen *met) {
 	w := &walk{
 		o: o, rng: rand.New(rand.NewPCG(seed, 17)), leases: map[tier.LeaseID]*Session{}, acked: map[tier.Name]tier.Level{}, waits: map[*Durable]tier.Name{},
 		removed: map[tier.Name]bool{}, known: map[tier.Name]bool{},
@@ -204,7 +157,7 @@ func (w *walk) fatal(format string, args ...any) {
 
 func (w *walk) session() *Session { return w.sessions[w.rng.IntN(len(w.sessions))] }
 
-func (w *walk) one(seen *walkSeen) {
+func (w *walk) one(seen *met) {
 	switch n := w.rng.IntN(100); {
 	case n < 22:
 		w.publishOne()
@@ -258,8 +211,7 @@ func (w *walk) segment(n int) piece {
 // checkpoint n extends n/2 unless it is a root; every third is spliced, and so is
 // what extends it.
 func (w *walk) checkpoint(n int) (q *SaveQuery, begin int) {
-	hash := func(n int) profile.PrefixHash { return profile.PrefixHash{byte(n * 41), byte(n), 9} }
-	q = &SaveQuery{Profile: w.id, Tenant: tenantA, Kind: tier.Exact, Hash: hash(n), Tokens: 10 + 4*n}
+	q = &SaveQuery{Profile: w.id, Tenant: tenantA, Kind: tier.Exact, Hash: treeHash(n), Tokens: 10 + 4*n}
 	for up := n; up > 0; up /= 2 {
 		if up%3 == 2 {
 			q.Kind = tier.Spliced
@@ -269,7 +221,7 @@ func (w *walk) checkpoint(n int) (q *SaveQuery, begin int) {
 		}
 	}
 	if n%4 != 0 {
-		q.Parent, begin = hash(n/2), 10+4*(n/2)
+		q.Parent, begin = treeHash(n/2), 10+4*(n/2)
 	}
 	if q.Kind == tier.Exact && n%8 == 3 && w.profile.KeepsRows() {
 		q.Kind = tier.Rows
@@ -557,7 +509,7 @@ func (w *walk) lost() bool {
 // restart closes the store, kindly or not, and opens another one over what the
 // tier still has: after a kill what is logged, after a power failure what is
 // synced.
-func (w *walk) restart(seen *walkSeen) {
+func (w *walk) restart(seen *met) {
 	if w.rng.IntN(3) == 0 {
 		w.tier.refuse, w.tier.alone = nil, false
 		done := later(func() error { _, err := w.Flush(w.ctx); return err })
@@ -615,7 +567,7 @@ func (w *walk) restart(seen *walkSeen) {
 	w.reopen(survives, seen)
 }
 
-func (w *walk) reopen(survives tier.Level, seen *walkSeen) {
+func (w *walk) reopen(survives tier.Level, seen *met) {
 	store, err := Open(w.cfg)
 	w.must(err)
 	w.Store, w.tier.store = store, store

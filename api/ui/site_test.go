@@ -244,23 +244,6 @@ func TestOtherPathsAreNotServed(t *testing.T) {
 	}
 }
 
-// Two builds of the same files have the same addresses, so that nodes behind one name do.
-func TestAddressesAreThoseOfTheContent(t *testing.T) {
-	a, b := newSite(t), newSite(t)
-	if x, y := slices.Sorted(maps.Keys(a.files)), slices.Sorted(maps.Keys(b.files)); !slices.Equal(x, y) {
-		t.Errorf("%v and %v", x, y)
-	}
-	contents, err := read()
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := digestOf(contents)
-	contents["app.js"] = append(slices.Clone(contents["app.js"]), ' ')
-	if digestOf(contents) == before {
-		t.Error("other content has the same address")
-	}
-}
-
 // What a linter would say of modules: names that are imported are there, and used.
 func TestImportsAreThereAndUsed(t *testing.T) {
 	contents, err := read()

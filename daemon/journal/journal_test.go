@@ -490,37 +490,3 @@ func TestValuesThatJSONCannotSayAreLeftOut(t *testing.T) {
 		t.Errorf("%v, %v", list[0].Value, list[1].Value)
 	}
 }
-
-func BenchmarkAppend(b *testing.B) {
-	e := Event{At: time.Now(), Kind: Evicted, Object: Segment, Tenant: "a", Model: "m", Client: "c", Why: "for room in its pool", Policy: "default"}
-	for name, followers := range map[string]int{"followers=0": 0, "followers=32": MaxFollowers} {
-		b.Run(name, func(b *testing.B) {
-			j := newJournal(DefaultBytes)
-			for range followers {
-				follow(b, j, api.EventQuery{})
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				j.Append(e)
-			}
-		})
-	}
-	b.Run("parallel", func(b *testing.B) {
-		j := newJournal(DefaultBytes)
-		b.ReportAllocs()
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				j.Append(e)
-			}
-		})
-	})
-	b.Run("decision", func(b *testing.B) {
-		j := newJournal(DefaultBytes)
-		names := Names{Tenant: func(tier.TenantID) string { return "a" }, Public: "default"}
-		d := decision.Decision{At: e.At, What: decision.Evict, Why: decision.ForRoom, Rival: decision.Rival{Name: tier.Name{Key: [32]byte{1}}}}
-		b.ReportAllocs()
-		for b.Loop() {
-			j.Decided(&d, &names)
-		}
-	})
-}

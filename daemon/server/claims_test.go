@@ -65,25 +65,3 @@ func TestClaimsAllocateNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
-
-func BenchmarkClaims(b *testing.B) {
-	for _, of := range []struct {
-		name  string
-		parts int // of 256 keys
-	}{{"again", 1}, {"changing", 64}} {
-		b.Run("keys="+of.name, func(b *testing.B) {
-			var c claims
-			var out wire.MatchReply
-			parts := make([][][32]byte, of.parts)
-			var r *tiering.MatchResult
-			for i := range parts {
-				parts[i], r = hits(i*256, 256)
-			}
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				c.matched(parts[i%len(parts)], r, &out)
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/256, "ns/hit")
-		})
-	}
-}

@@ -1,10 +1,8 @@
 package gpuipctest
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"slices"
 	"testing"
 
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -56,42 +54,6 @@ func TestAcceleratorConforms(t *testing.T) {
 		host := HostDevice(t, gpuipc.HostOptions{Workers: 1})
 		return NewAccelerator(t, host), host
 	})
-}
-
-func TestAcceleratorCopiesUpAndDown(t *testing.T) {
-	n := int64(gpuipc.ChunkBytes + 12345)
-	p := newPair(t, n)
-	want := make([]byte, n)
-	for i := range want {
-		want[i] = byte(i * i >> 3)
-	}
-	ctx := context.Background()
-	up, down, hashed := make([]uint64, 2), make([]uint64, 2), make([]uint64, 2)
-	if err := errors.Join(
-		p.host.Store(ctx, whole(p.memory, n), want),
-		p.acc.Upload(ctx, whole(p.hbm, n), whole(p.memory, n), up),
-		p.acc.Digests(ctx, whole(p.hbm, n), hashed),
-		p.host.Store(ctx, whole(p.memory, n), make([]byte, n)),
-		p.acc.Download(ctx, whole(p.memory, n), whole(p.hbm, n), down),
-	); err != nil {
-		t.Fatal(err)
-	}
-	got := make([]byte, n)
-	if err := p.host.Load(ctx, got, whole(p.memory, n)); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%v; equal %v", err, bytes.Equal(got, want))
-	}
-	if !slices.Equal(up, hashed) || !slices.Equal(down, hashed) || hashed[0] != gpuipc.DigestBytes(want[:gpuipc.ChunkBytes]) {
-		t.Errorf("digests %x, %x, %x", up, down, hashed)
-	}
-	p.acc.Spoil(2)
-	corrupt := make([]uint64, 2)
-	if err := errors.Join(p.acc.Upload(ctx, whole(p.hbm, n), whole(p.memory, n), up),
-		p.acc.Upload(ctx, whole(p.hbm, n), whole(p.memory, n), corrupt)); err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Equal(up, hashed) || corrupt[0] == hashed[0] || corrupt[1] != hashed[1] {
-		t.Errorf("digests %x and, corrupt, %x of %x", up, corrupt, hashed)
-	}
 }
 
 func TestAcceleratorKeepsRegionsApart(t *testing.T) {

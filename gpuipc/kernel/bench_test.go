@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"testing"
 	"time"
@@ -98,40 +97,6 @@ func BenchmarkComposeDense(b *testing.B) {
 	})
 }
 
-// BenchmarkComposeRows is memory-bound: the limit copies as many bytes as S has.
-func BenchmarkComposeRows(b *testing.B) {
-	const heads, d = 32, 128
-	eachISA(b, func(b *testing.B) {
-		for _, tr := range []Transition{Scalar, Diagonal} {
-			for _, dims := range []int{0, d} {
-				if tr == Diagonal && dims > 0 {
-					continue
-				}
-				b.Run(fmt.Sprintf("transition=%s/S=f32/turned=%d", tr.name(), dims), func(b *testing.B) {
-					r := rng(b)
-					sc := NewScratch(d, d)
-					var steps [heads][]Step
-					var states [heads][]float32
-					for h := range heads {
-						p := newPlan(b, r, tr, d, d, 1, F32, F32)
-						p.turnAll(r, dims, false)
-						steps[h], states[h] = p.steps, p.start
-						steps[h][0].S = onPage(p.steps[0].S)
-					}
-					const n = heads * d * d * 4
-					src, dst := make([]byte, n), make([]byte, n)
-					b.SetBytes(n)
-					timed(b, "GB/s", job{n, func() {
-						for h := range heads {
-							Compose(tr, d, d, states[h], steps[h], sc)
-						}
-					}}, &job{n, func() { copy(dst, src) }})
-				})
-			}
-		}
-	})
-}
-
 func BenchmarkGemm(b *testing.B) {
 	eachISA(b, func(b *testing.B) {
 		for _, s := range [][3]int{{512, 128, 128}, {512, 512, 64}, {512, 64, 256}, {512, 500, 256}, {512, 1536, 512}, {1, 512, 512}, {16, 512, 512}} {
@@ -176,39 +141,4 @@ func BenchmarkRotate(b *testing.B) {
 			}
 		}
 	})
-}
-
-// One query row over 2,300 rows: chunks that lie at positions of their own, and copies in
-// blocks of 16. The limit is a read of as many bytes.
-func BenchmarkAttend(b *testing.B) {
-	for _, c := range []struct {
-		name       string
-		group, dim int
-		runs, rows int
-		turned     bool
-	}{{"shared", 2, 32, 12, 190, true}, {"blocks", 2, 32, 142, 16, false}, {"shared", 8, 128, 12, 190, true}, {"blocks", 8, 128, 142, 16, false}} {
-		b.Run(fmt.Sprintf("%s/group=%d/dim=%d", c.name, c.group, c.dim), func(b *testing.B) {
-			r := rand.New(rand.NewPCG(1, 1))
-			a := attended{heads: 1}
-			a.Group, a.KeyDim, a.ValueDim, a.Type = c.group, c.dim, c.dim, BF16
-			for i := range c.runs {
-				run := a.randomRun(r, i*c.rows, c.rows)
-				if run.KStride, run.VStride = 2*c.dim, 2*c.dim; c.turned {
-					run.Turn = randomTurn(r, c.dim/2, 1, false)
-				}
-				a.runs = append(a.runs, run)
-			}
-			q := Queries{make([]float32, c.group*c.dim), c.group * c.dim, 1, c.runs * c.rows}
-			for i := range q.Q {
-				q.Q[i] = float32(r.NormFloat64())
-			}
-			out := make([]float32, c.group*c.dim)
-			var sc AttendScratch
-			b.SetBytes(int64(c.runs * c.rows * c.dim * 4))
-			b.ReportAllocs()
-			for b.Loop() {
-				a.Attend(out, len(out), q, a.runs, 0, &sc)
-			}
-		})
-	}
 }

@@ -228,34 +228,6 @@ func TestRotateKeepsNaN(t *testing.T) {
 	})
 }
 
-func TestTurnsAddUp(t *testing.T) {
-	r := rng(t)
-	eachISA(t, func(t *testing.T) {
-		const dim = 128
-		v := make([]float32, dim)
-		normal(r, v, 1)
-		src, _ := encode(t, v, F32)
-		at := func(p float64) Turn {
-			turn := Turn{Dims: dim}
-			for i := range dim / 2 {
-				sin, cos := math.Sincos(p * math.Pow(10000, -float64(i)/64))
-				turn.Cos, turn.Sin = append(turn.Cos, float32(cos)), append(turn.Sin, float32(sin))
-			}
-			return turn
-		}
-		one, two, whole := make([]byte, len(src)), make([]byte, len(src)), make([]byte, len(src))
-		RotateRows(one, 0, 0, src, F32, 1, 1, dim, at(300))
-		RotateRows(two, 0, 0, one, F32, 1, 1, dim, at(41))
-		RotateRows(whole, 0, 0, src, F32, 1, 1, dim, at(341))
-		a, b := asF32(two), asF32(whole)
-		for i := range a {
-			if math.Abs(float64(a[i]-b[i])) > 1e-5 {
-				t.Fatalf("number %d is %v after two turns, %v after one", i, a[i], b[i])
-			}
-		}
-	})
-}
-
 func TestRotateOfNothing(t *testing.T) {
 	eachISA(t, func(t *testing.T) {
 		RotateRows(nil, 0, 0, nil, BF16, 0, 2, 64, Turn{})

@@ -156,13 +156,3 @@ func TestDecodingMovesTheBytesOfEquation6(t *testing.T) {
 		}
 	}
 }
-
-// Two value heads that share their keys, as in Qwen3-Next, move less than the best
-// buffer of the paper.
-func TestSharedKeysMoveFewerBytesThanThePaper(t *testing.T) {
-	got := counted(t, 128, 2, 18)
-	t.Logf("18 rows, two heads: %.0f bytes a step and head", got)
-	if got >= 73728 {
-		t.Errorf("%.0f bytes", got)
-	}
-}

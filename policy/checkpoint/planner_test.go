@@ -174,36 +174,3 @@ func TestMissesAreNotDue(t *testing.T) {
 		t.Error("due without a hit")
 	}
 }
-
-func BenchmarkRequestAndPlace(b *testing.B) {
-	for _, budget := range []int{2, 8, 64} {
-		b.Run("budget="+string(rune('0'+budget/10))+string(rune('0'+budget%10)), func(b *testing.B) {
-			rng := rand.New(rand.NewPCG(1, 5))
-			p := New(Options{Budget: budget})
-			for range 2000 {
-				n := 2000 + rng.IntN(60_000)
-				p.Request(Hit{Depth: 1 + rng.IntN(n), Length: n})
-			}
-			p.Install(p.Problem().Solve())
-			b.ReportAllocs()
-			for b.Loop() {
-				p.Request(Hit{Depth: 5000, Length: 9000, Branch: 4000})
-				p.Place(Prompt{Tokens: 9000, Branch: 5000})
-			}
-		})
-	}
-}
-
-func BenchmarkSolve(b *testing.B) {
-	rng := rand.New(rand.NewPCG(1, 6))
-	p := New(Options{Budget: 8})
-	for range 2000 {
-		n := 2000 + rng.IntN(60_000)
-		p.Request(Hit{Depth: 1 + rng.IntN(n), Length: n})
-	}
-	problem := p.Problem()
-	b.ReportAllocs()
-	for b.Loop() {
-		problem.Solve()
-	}
-}

@@ -189,22 +189,6 @@ func TestMillisOfPartsAddUp(t *testing.T) {
 	}
 }
 
-func BenchmarkFitAdd(b *testing.B) {
-	rng := rand.New(rand.NewPCG(1, 5))
-	f := NewFit(Prefill{})
-	samples := make([]Sample, 4096)
-	for i := range samples {
-		samples[i] = draw(rng, truth, 0.1)
-		f.Add(samples[i])
-	}
-	b.ReportAllocs()
-	i := 0
-	for b.Loop() {
-		f.Add(samples[i%len(samples)])
-		i++
-	}
-}
-
 // A clock that steps, or a client that measures something else.
 func TestFitWithstandsAFewAbsurdSamples(t *testing.T) {
 	honest := Prefill{Fixed: 8, PerToken: 0.05, PerTokenSquared: 1e-7}

@@ -225,25 +225,3 @@ func TestColdPromptsCostAtMostOnePercent(t *testing.T) {
 		t.Errorf("%d of 5,000 admitted", admitted)
 	}
 }
-
-func TestReasonsHaveWords(t *testing.T) {
-	seen := map[string]Reason{}
-	for r := range Reason(Reasons) {
-		if r.Code() == "unknown" {
-			continue
-		}
-		if other, twice := seen[r.String()]; twice {
-			t.Errorf("reasons %d and %d read alike: %s", r, other, r)
-		}
-		seen[r.String()] = r
-		if r != ReasonNone && r.Admitted() != (r < ReasonShort) {
-			t.Errorf("reason %d: admitted %v", r, r.Admitted())
-		}
-	}
-	if len(seen) != 10 {
-		t.Errorf("%d reasons with words, want 10", len(seen))
-	}
-	if Reason(200).Code() != "unknown" || Way(9).String() != "no way" || Tier(9).String() != "unknown" {
-		t.Error("an unknown number has a name")
-	}
-}

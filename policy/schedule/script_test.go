@@ -1,65 +1,42 @@
 package schedule
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/scripttest"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/*.txt")
-
-// TestScripts runs each line that begins with > and compares what it says with
-// the lines below it.
+// TestScripts runs commands on a pool of workers.
 func TestScripts(t *testing.T) {
-	const file = "testdata/plan.txt"
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var pool Pool
-	var got strings.Builder
-	for line := range strings.Lines(string(text)) {
-		switch {
-		case strings.HasPrefix(line, "> "):
-			got.WriteString(line + run(t, &pool, strings.Fields(line)[1:]))
-		case line == "\n" || strings.HasPrefix(line, "#"):
-			got.WriteString(line)
-		}
-	}
-	if *update {
-		if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if got.String() != string(text) {
-		t.Errorf("%s: says now\n%s", file, got.String())
-	}
+	scripttest.Run(t, func(t *testing.T) func([]string, scripttest.Values) string {
+		var pool Pool
+		return func(command []string, a scripttest.Values) string { return run(t, &pool, command, a) }
+	})
 }
 
-func run(t *testing.T, pool *Pool, command []string) string {
+func run(t *testing.T, pool *Pool, command []string, a scripttest.Values) string {
 	t.Helper()
-	a := arguments(t, command[1:])
 	switch command[0] {
 	case "lpt", "whole":
-		sizes, workers := a.sizes("sizes"), int(a.number("workers"))
-		plan := LPT(sizes, workers)
+		list, workers := sizes(a, "sizes"), a.Int("workers")
+		plan := LPT(list, workers)
 		if command[0] == "whole" {
-			plan, _ = Whole(sizes, workers)
+			plan, _ = Whole(list, workers)
 		}
-		return fmt.Sprintln("makespan", plan.Makespan(), "bound", LowerBound(sizes, workers), "workers", plan.Worker)
+		return fmt.Sprintln("makespan", plan.Makespan(), "bound", LowerBound(list, workers), "workers", plan.Worker)
 	case "pool":
 		*pool = Pool{
-			Workers: int(a.number("workers")),
-			Prefill: cost.Prefill{Fixed: a.number("fixed"), PerToken: a.number("token"), PerTokenSquared: a.number("squared")},
-			Cutting: Cutting{HandOver: a.number("handover"), MinTokens: int(a.number("min"))}, Comm: a.number("comm"), Combine: a.number("combine"),
+			Workers: a.Int("workers"),
+			Prefill: cost.Prefill{Fixed: a.Number("fixed"), PerToken: a.Number("token"), PerTokenSquared: a.Number("squared")},
+			Cutting: Cutting{HandOver: a.Number("handover"), MinTokens: a.Int("min")}, Comm: a.Number("comm"), Combine: a.Number("combine"),
 		}
 	case "plan":
-		return describe(pool, command[1], a.sizes("tokens"))
+		return describe(pool, command[1], sizes(a, "tokens"))
 	default:
 		t.Fatalf("no command %q", command[0])
 	}
@@ -90,27 +67,8 @@ func describe(pool *Pool, how string, sizes []int64) string {
 	return out.String()
 }
 
-// values are the arguments of a command, name=value.
-type values map[string]string
-
-func arguments(t *testing.T, words []string) values {
-	t.Helper()
-	a := values{}
-	for _, w := range words {
-		if name, value, ok := strings.Cut(w, "="); ok {
-			a[name] = value
-		}
-	}
-	return a
-}
-
-func (a values) number(name string) float64 {
-	v, _ := strconv.ParseFloat(a[name], 64) // 0 where it is not given
-	return v
-}
-
 // sizes reads 5,5,3 or 2400x11.
-func (a values) sizes(name string) (all []int64) {
+func sizes(a scripttest.Values, name string) (all []int64) {
 	for _, word := range strings.Split(a[name], ",") {
 		size, times, _ := strings.Cut(word, "x")
 		v, _ := strconv.ParseInt(size, 10, 64)

@@ -78,20 +78,6 @@ func TestNobodyWaitsForAReaderOfDecisions(t *testing.T) {
 	}
 }
 
-func TestEveryReasonHasWords(t *testing.T) {
-	seen := map[string]bool{}
-	for why := Filled; why < reasonsEnd; why++ {
-		words := why.String()
-		if words == "" || words == "no reason" || seen[words] {
-			t.Errorf("reason %d: %q", why, words)
-		}
-		seen[words] = true
-	}
-	if len(reasonWords) != int(reasonsEnd-Filled) {
-		t.Errorf("%d words for %d reasons", len(reasonWords), reasonsEnd-Filled)
-	}
-}
-
 func TestNotingADecisionAllocatesNothing(t *testing.T) {
 	l := NewLog(16)
 	d := Decision{What: Strip, Why: ForRoom, Bytes: 1}

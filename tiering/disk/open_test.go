@@ -187,32 +187,6 @@ func TestOpenKeepsOrderOfUse(t *testing.T) {
 	}
 }
 
-// BenchmarkOpen opens a directory of 100,000 entries.
-func BenchmarkOpen(b *testing.B) {
-	for _, n := range []int{10_000, 100_000} {
-		b.Run(fmt.Sprintf("entries=%d", n), func(b *testing.B) {
-			s := newShelf(b)
-			cfg := s.config()
-			cfg.Dir, cfg.PublicBytes, cfg.PrivateBytes, cfg.SlabBytes = b.TempDir()+"/tier", 1<<30, 0, 1<<29
-			s.rowsOnly(cfg, n, nil)
-			for b.Loop() {
-				lower, err := Open(cfg)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if c := lower.Counters(); c.Entries != uint64(n) {
-					b.Fatalf("%+v %+v", c, lower.Health())
-				}
-				b.StopTimer()
-				if err := lower.Close(); err != nil {
-					b.Fatal(err)
-				}
-				b.StartTimer()
-			}
-		})
-	}
-}
-
 // Slabs whose headers were damaged, or could not be read for a moment, keep their
 // entries; those of another version keep the directory closed, and all rows.
 func TestOpenKeepsSlabsInTrouble(t *testing.T) {

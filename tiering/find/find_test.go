@@ -172,27 +172,6 @@ func TestSearchAgreesWithBruteForce(t *testing.T) {
 	}
 }
 
-func TestWhatIsRemovedIsNotFound(t *testing.T) {
-	b := newBed(t)
-	rng := rand.New(rand.NewPCG(3, 4))
-	text := random(rng, 4000)
-	for i := range 20 {
-		n := 50 + i/2
-		b.add(b.mid(n), text[150*i:150*i+n])
-		b.add(b.mid(n), text[150*i:150*i+n]) // by two holders
-	}
-	prompt := append([]uint32{1}, text...)
-	for len(b.held) > 0 {
-		b.remove(rng.IntN(len(b.held)))
-		if got, want := b.check(prompt, 0, b.search(prompt, 0).Spans), b.best(prompt, 0); got != want {
-			t.Fatalf("%d segments: %d tokens, want %d", len(b.held), got, want)
-		}
-	}
-	if b.index.Len() != 0 || len(b.index.scopes) != 0 {
-		t.Fatalf("%d segments in %d scopes are left", b.index.Len(), len(b.index.scopes))
-	}
-}
-
 // Hashes that are the same where others are not are no one's mistake: clients can make them.
 func TestSegmentsWithOneHashAreTwo(t *testing.T) {
 	type added struct {

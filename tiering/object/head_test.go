@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
@@ -151,47 +150,5 @@ func TestIndexIsBoundedAndSaysSo(t *testing.T) {
 	}
 	if n := len(x.shards[9].notes); n > maxNotes {
 		t.Errorf("%d notes", n)
-	}
-}
-
-// 32 keys of a match, half of which are there, among a million objects.
-func BenchmarkHint(b *testing.B) {
-	st, err := New(Config{
-		Endpoint: "http://127.0.0.1:1", Bucket: "none", Credentials: "none", Secret: clusterSecret,
-		Tenants: []Tenant{{alice.ID, alice.Name, alice.Salt}}, Device: tiertest.NewDevice(b), Profile: func(profile.Fingerprint) (*profile.Profile, bool) { return nil, false },
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	var wants []tier.Want
-	lists := make([][]uint64, shards)
-	for i := range 32 {
-		wants = append(wants, tiertest.WantOf(tiertest.Segment(tiertest.Small, alice, uint64(i), 3)))
-	}
-	for i := range 1_000_000 {
-		w := wants[i%16]
-		if i >= 16 {
-			w.Key[0], w.Key[1], w.Key[2] = byte(i), byte(i>>8), byte(i>>16)
-		}
-		of, _ := st.keys.tagOf(&w)
-		lists[of[0]] = append(lists[of[0]], of.short())
-	}
-	for i, list := range lists {
-		st.index.begin(i)
-		st.index.settle(i, list, time.Now())
-	}
-	st.index.listed.Store(true)
-	b.ReportAllocs()
-	hits := 0
-	for b.Loop() {
-		hits = 0
-		for i := range wants {
-			if _, ok := st.Hint(&wants[i]); ok {
-				hits++
-			}
-		}
-	}
-	if hits != 16 {
-		b.Errorf("%d hits", hits)
 	}
 }

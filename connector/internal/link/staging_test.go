@@ -1,57 +1,12 @@
 package link
 
 import (
-	"context"
-	"errors"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
-
-func TestStagingAllocator(t *testing.T) {
-	s := newStaging(make([]byte, 1024))
-	soon := time.Now().Add(time.Millisecond)
-	if _, err := s.Alloc(t.Context(), 1025, soon); !errors.Is(err, ErrFull) {
-		t.Fatalf("too large: %v", err)
-	}
-	var parts []gpuipc.Extent
-	for range 16 {
-		e, err := s.Alloc(t.Context(), 33, soon)
-		if err != nil || e.Len != 33 || e.Off%profile.PartAlign != 0 {
-			t.Fatalf("%v, %v", e, err)
-		}
-		parts = append(parts, e)
-	}
-	if _, err := s.Alloc(t.Context(), 1, soon); !errors.Is(err, ErrBusy) {
-		t.Fatalf("full: %v", err)
-	}
-	ended, end := context.WithCancel(t.Context())
-	end()
-	if _, err := s.Alloc(ended, 1, soon.Add(time.Hour)); !errors.Is(err, ErrCanceled) {
-		t.Fatalf("ended: %v", err)
-	}
-	got := make(chan error, 1)
-	go func() {
-		_, err := s.Alloc(t.Context(), 128, time.Now().Add(time.Hour))
-		got <- err
-	}()
-	s.Free(parts[3], parts[9]) // room, but not in one run
-	s.Free(parts[2])           // joins with 3
-	if err := <-got; err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		_, err := s.Alloc(t.Context(), 1024, time.Now().Add(time.Hour))
-		got <- err
-	}()
-	s.close()
-	if err := <-got; !errors.Is(err, ErrUnavailable) {
-		t.Fatalf("closed: %v", err)
-	}
-}
 
 func TestStagingAllocatorAgainstABitmap(t *testing.T) {
 	const unit, n = profile.PartAlign, 64

@@ -27,20 +27,6 @@ func (r *rig) probes(t testing.TB) (fill, add driver.Function) {
 
 var one = [3]uint32{1, 1, 1}
 
-func TestAKernelRunsByName(t *testing.T) {
-	r := newRig(t)
-	fill, add := r.probes(t)
-	a, b := r.alloc(t, 256, 0), r.alloc(t, 256, 0)
-	block := [3]uint32{64, 1, 1}
-	must(t, r.Launch(fill, one, block, 0, r.stream, args(a, uint32(64), uint32(5))))
-	must(t, r.Launch(fill, one, block, 0, r.stream, args(b, uint32(64), uint32(6))))
-	must(t, r.Launch(add, one, block, 0, r.stream, args(a, b, uint32(64))))
-	must(t, r.StreamSynchronize(r.stream))
-	if v := r.word(t, a); v != 0x0000000b0000000b {
-		t.Fatalf("%#x", v)
-	}
-}
-
 func TestLaunchesThatADeviceRefuses(t *testing.T) {
 	r := newRig(t)
 	fill, add := r.probes(t)

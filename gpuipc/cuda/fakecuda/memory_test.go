@@ -1,7 +1,6 @@
 package fakecuda_test
 
 import (
-	"runtime"
 	"syscall"
 	"testing"
 	"unsafe"
@@ -37,18 +36,6 @@ func TestCopiesStayInsideAllocations(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { wants(t, err, driver.InvalidValue) })
 	}
-}
-
-func TestThreadsNeedAContext(t *testing.T) {
-	r := newRig(t)
-	answers := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		must(t, r.ContextSetCurrent(0))
-		_, err := r.MemAlloc(1)
-		answers <- err
-	}()
-	wants(t, <-answers, driver.InvalidContext)
 }
 
 func TestReleasedContextsAreRefused(t *testing.T) {
@@ -89,26 +76,6 @@ func TestMappingsNeedAccessAndEndWhole(t *testing.T) {
 	must(t, r.MemUnmap(p, 2*granule))
 	wants(t, r.AddressFree(p, granule), driver.InvalidValue)
 	must(t, r.AddressFree(p, 8*granule))
-}
-
-func TestOneCopyCrossesChunks(t *testing.T) {
-	r := newRig(t)
-	p, err := r.AddressReserve(2 * granule)
-	must(t, err)
-	for i := range driver.DevicePtr(2) {
-		m, err := r.MemCreate(granule, 0)
-		must(t, err)
-		must(t, r.MemMap(p+i*granule, granule, m))
-		must(t, r.MemRelease(m))
-	}
-	must(t, r.MemSetAccess(p, 2*granule, 0))
-	must(t, r.MemsetD8Async(p+granule-4, 3, 8, r.stream))
-	must(t, r.StreamSynchronize(r.stream))
-	if v := r.word(t, p+granule-4); v != 0x0303030303030303 {
-		t.Fatalf("%#x", v)
-	}
-	must(t, r.MemUnmap(p, 2*granule))
-	must(t, r.AddressFree(p, 2*granule))
 }
 
 func TestMemoryRunsOut(t *testing.T) {

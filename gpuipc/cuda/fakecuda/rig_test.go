@@ -22,12 +22,7 @@ const (
 )
 
 var roles = map[string]func(*driver.API) error{
-	"descriptor": descriptorRole,
-	"handle":     handleRole,
-	"owner":      ownerRole,
-	"hold":       holdRole,
-	"walk":       walkRole,
-	"event":      eventRole,
+	"owner": ownerRole,
 }
 
 func TestMain(m *testing.M) {

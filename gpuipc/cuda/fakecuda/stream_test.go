@@ -9,64 +9,6 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/fakecuda"
 )
 
-func TestOperationsRunAfterTheCallInOrder(t *testing.T) {
-	r := newRig(t)
-	p, slot := r.alloc(t, 4096, 0), r.alloc(t, 8, 0)
-	other := r.newStream(t)
-	// Nothing behind the wait may have run before the write, which another
-	// stream makes.
-	must(t, r.StreamWaitValue64GEQ(r.stream, slot, 1))
-	must(t, r.MemsetD8Async(p, 1, 4096, r.stream))
-	must(t, r.MemsetD8Async(p, 2, 8, r.stream))
-	if done, err := r.StreamQuery(r.stream); done || err != nil {
-		t.Fatal("a stream that waits is done", err)
-	}
-	if v, err := readWord(r.API, p, other); v != 0 || err != nil {
-		t.Fatalf("%#x %v before the wait has ended", v, err)
-	}
-	must(t, r.StreamWriteValue64(other, slot, 1))
-	must(t, r.StreamSynchronize(r.stream))
-	if v := r.word(t, p); v != 0x0202020202020202 {
-		t.Fatalf("%#x", v)
-	}
-	if v := r.word(t, p+8); v != 0x0101010101010101 {
-		t.Fatalf("%#x", v)
-	}
-}
-
-func TestWaitsCompareCyclically(t *testing.T) {
-	r := newRig(t)
-	slot := r.alloc(t, 8, 0xff)
-	must(t, r.StreamWaitValue64GEQ(r.stream, slot, 5))
-	if done, _ := r.StreamQuery(r.stream); done {
-		t.Fatal("2^64-1 is behind 5, not before it")
-	}
-	must(t, r.StreamWriteValue64(r.newStream(t), slot, 1<<63-1))
-	must(t, r.StreamSynchronize(r.stream))
-}
-
-func TestEventsOrderStreams(t *testing.T) {
-	r := newRig(t)
-	r.fake.Set(t, "DELAY", "3000")
-	a, b := r.newStream(t), r.newStream(t)
-	src, dst := r.alloc(t, 8, 0), r.alloc(t, 8, 0)
-	e, err := r.EventCreate(driver.EventNoTiming)
-	must(t, err)
-	defer func() { must(t, r.EventDestroy(e)) }()
-	must(t, r.MemsetD8Async(src, 7, 8, a))
-	must(t, r.EventRecord(e, a))
-	if done, err := r.EventQuery(e); done || err != nil {
-		t.Fatal("an event behind a slow operation is done", err)
-	}
-	must(t, r.StreamWaitEvent(b, e))
-	must(t, r.MemcpyDtoDAsync(dst, src, 8, b))
-	must(t, r.StreamSynchronize(b))
-	must(t, r.EventSynchronize(e))
-	if v := r.word(t, dst); v != 0x0707070707070707 {
-		t.Fatalf("%#x", v)
-	}
-}
-
 // Without the event of the test above the copy is early: what the delay is for.
 func TestAMissingWaitShows(t *testing.T) {
 	r := newRig(t)

@@ -128,13 +128,7 @@ func TestPackedComposeOfEveryForm(t *testing.T) {
 
 // Shapes, and heads and steps of different forms, plain steps between.
 func TestPackedComposeIsF32(t *testing.T) {
-	r := seeded(t)
-	var worst float64
-	for i, c := range []struct {
-		shape
-		off    int
-		kernel composeKernel
-	}{
+	areF32(t, []launched{
 		{shape{kernel.Dense, 5, 128, 128}, 0, composePacked128},
 		{shape{kernel.Dense, 40, 64, 64}, 0, composePacked64},
 		{shape{kernel.Dense, 3, 192, 128}, 0, composePacked192},
@@ -147,22 +141,9 @@ func TestPackedComposeIsF32(t *testing.T) {
 		{shape{kernel.Dense, 35, 7, 5}, 0, composePackedPlain},
 		{shape{kernel.Dense, 2, 64, 32}, 4, composePackedPlain},
 		{shape{kernel.Dense, 2, 12, 6}, 0, composePackedPlain},
-	} {
-		for k, tType := range dtypes {
-			if testing.Short() && k != i%3 {
-				continue
-			}
-			sType := dtypes[(i+k)%3]
-			what := fmt.Sprintf("%v off %d, T %d S %d", c.shape, c.off, tType, sType)
-			j := newComposition(t, r, c.shape, 1+(i+2*k)%6, tType, sType, c.off)
-			j.repack(t, r, func(step int) (bool, bool) { return step%3 != 1, step%2 == 0 }, randomForms(r))
-			compose(t, c.kernel, j)
-			d := j.wantClose(t, what)
-			t.Logf("%s, %d steps: %.2g", what, len(j.args.Steps), d)
-			worst = max(worst, d)
-		}
-	}
-	t.Logf("largest distance from float64: %.2g", worst)
+	}, func(r *rand.Rand, j *composition) {
+		j.repack(t, r, func(step int) (bool, bool) { return step%3 != 1, step%2 == 0 }, randomForms(r))
+	})
 }
 
 // Small jobs go in strips of 32 columns. Here is one in strips of 64, beside one of so many heads that the

@@ -289,14 +289,38 @@ func TestComposeTurnsEndStates(t *testing.T) {
 	}
 }
 
-func TestDenseComposeIsF32(t *testing.T) {
+// launched is a shape, an offset of its memory, and the kernel that takes it.
+type launched struct {
+	shape
+	off    int
+	kernel composeKernel
+}
+
+// areF32 composes jobs of several steps and types, after prepare has changed them.
+func areF32(t *testing.T, all []launched, prepare func(r *rand.Rand, j *composition)) {
+	t.Helper()
 	r := seeded(t)
 	var worst float64
-	for i, c := range []struct {
-		shape
-		off    int
-		kernel composeKernel
-	}{
+	for i, c := range all {
+		for k, tType := range dtypes {
+			if testing.Short() && k != i%3 {
+				continue
+			}
+			sType := dtypes[(i+k)%3]
+			what := fmt.Sprintf("%v off %d, T %d S %d", c.shape, c.off, tType, sType)
+			j := newComposition(t, r, c.shape, 1+(i+2*k)%6, tType, sType, c.off)
+			prepare(r, j)
+			compose(t, c.kernel, j)
+			d := j.wantClose(t, what)
+			t.Logf("%s, %d steps: %.2g", what, len(j.args.Steps), d)
+			worst = max(worst, d)
+		}
+	}
+	t.Logf("largest distance from float64: %.2g", worst)
+}
+
+func TestDenseComposeIsF32(t *testing.T) {
+	areF32(t, []launched{
 		{shape{kernel.Dense, 2, 128, 128}, 0, composeDense128},
 		{shape{kernel.Dense, 1, 64, 64}, 0, composeDense64},
 		{shape{kernel.Dense, 1, 192, 128}, 0, composeDense192},
@@ -309,21 +333,7 @@ func TestDenseComposeIsF32(t *testing.T) {
 		{shape{kernel.Dense, 1, 37, 19}, 0, composePlain},
 		{shape{kernel.Dense, 1, 64, 32}, 4, composePlain},
 		{shape{kernel.Dense, 1, 200, 16}, 0, composePlain},
-	} {
-		for k, tType := range dtypes {
-			if testing.Short() && k != i%3 {
-				continue
-			}
-			sType := dtypes[(i+k)%3]
-			what := fmt.Sprintf("%v off %d, T %d S %d", c.shape, c.off, tType, sType)
-			j := newComposition(t, r, c.shape, 1+(i+2*k)%6, tType, sType, c.off)
-			compose(t, c.kernel, j)
-			d := j.wantClose(t, what)
-			t.Logf("%s, %d steps: %.2g", what, len(j.args.Steps), d)
-			worst = max(worst, d)
-		}
-	}
-	t.Logf("largest distance from float64: %.2g", worst)
+	}, func(*rand.Rand, *composition) {})
 }
 
 func TestComposeOfManyLayersIsOneLaunch(t *testing.T) {
@@ -482,16 +492,6 @@ func TestComposeRefuses(t *testing.T) {
 		spoil(&a)
 		if _, err := Compose([]ComposeJob{good(), a}); !errors.Is(err, gpuipc.ErrInvalid) {
 			t.Errorf("%s: %v", what, err)
-		}
-	}
-}
-
-func BenchmarkCompose(b *testing.B) {
-	jobs := layers(30, 5, shape{kernel.Dense, 32, 128, 128}, kernel.F16, kernel.F32, 0)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := Compose(jobs); err != nil {
-			b.Fatal(err)
 		}
 	}
 }

@@ -188,17 +188,6 @@ func TestAStreamIsDecodedOnlyAsWhatItIs(t *testing.T) {
 	}
 }
 
-func TestNamesAndNumbersOfCodecs(t *testing.T) {
-	for id, name := range map[ID]string{0: "none", 1: "planes-huff0"} {
-		if got, err := Parse(name); got != id || err != nil || id.String() != name {
-			t.Errorf("codec %d: %q, parsed as %d, %v", id, id, got, err)
-		}
-	}
-	if _, err := Parse("zip"); !errors.Is(err, ErrInvalid) || ID(7).String() != "codec 7" {
-		t.Errorf("%v, %v", err, ID(7))
-	}
-}
-
 func TestSteadyCallsAllocateLittle(t *testing.T) {
 	if raceDetector {
 		t.Skip("the pool forgets at random under the race detector")

@@ -3,7 +3,6 @@ package codec
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
 	"math"
 	"testing"
 
@@ -70,31 +69,6 @@ func scratchPlanes(t testing.TB, n int, dt kernel.DType) (p planes, inside func(
 		t.Helper()
 		for _, check := range checks[:dt.Size()] {
 			check()
-		}
-	}
-}
-
-func BenchmarkSplit(b *testing.B) { benchmarkPlanes(b, splitGeneric, split) }
-
-func BenchmarkJoin(b *testing.B) {
-	joined := func(f func([]byte, *planes, kernel.DType)) func(*planes, []byte, kernel.DType) {
-		return func(p *planes, raw []byte, dt kernel.DType) { f(raw, p, dt) }
-	}
-	benchmarkPlanes(b, joined(joinGeneric), joined(join))
-}
-
-func benchmarkPlanes(b *testing.B, generic, fast func(*planes, []byte, kernel.DType)) {
-	for _, dt := range []kernel.DType{kernel.BF16, kernel.F32} {
-		raw := keys(rng(b), DefaultChunk, dt)
-		p, _ := scratchPlanes(b, len(raw)/dt.Size(), dt)
-		for name, f := range map[string]func(*planes, []byte, kernel.DType){"generic": generic, "dispatched": fast} {
-			b.Run(fmt.Sprintf("dtype=%s/isa=%s", dtypeName(dt), name), func(b *testing.B) {
-				b.SetBytes(DefaultChunk)
-				b.ReportAllocs()
-				for b.Loop() {
-					f(&p, raw, dt)
-				}
-			})
 		}
 	}
 }

@@ -275,33 +275,3 @@ func TestPayloadSizes(t *testing.T) {
 		t.Errorf("%d chunks", n)
 	}
 }
-
-func BenchmarkManifest(b *testing.B) {
-	rng := rand.New(rand.NewPCG(4, 4))
-	m := exampleManifest(false)
-	m.Tokens = make([]uint32, 2048)
-	for i := range m.Tokens {
-		m.Tokens[i] = rng.Uint32N(150000)
-	}
-	stored, err := m.Encode(nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Run("encode/tokens=2048", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			if stored, err = m.Encode(stored[:0]); err != nil {
-				b.Fatal(err)
-			}
-		}
-		b.ReportMetric(float64(len(stored)), "stored-B")
-	})
-	b.Run("decode/tokens=2048", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			if _, err := Decode(stored); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-}

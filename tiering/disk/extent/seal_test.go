@@ -139,12 +139,3 @@ func TestBlockHashAgreesWithItsDefinition(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkTag(b *testing.B) {
-	key, chunk, tag := NewKey([32]byte{1}, 1), make([]byte, ChunkBytes), make([]byte, 0, TagBytes)
-	b.SetBytes(ChunkBytes)
-	b.ReportAllocs()
-	for b.Loop() {
-		key.Tag(tag, [][]byte{chunk})
-	}
-}

@@ -1,0 +1,81 @@
+// Package scripttest runs scripts, for tests: text files in which each line that begins
+// with > is a command with its arguments, name=value, and the lines below it are the answer.
+package scripttest
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/*.txt")
+
+// Run runs testdata/*.txt and compares what its commands answer. start begins a script
+// and returns what answers its commands.
+func Run(t *testing.T, start func(t *testing.T) func(command []string, a Values) string) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer := start(t)
+			var got strings.Builder
+			for line := range strings.Lines(string(text)) {
+				switch {
+				case strings.HasPrefix(line, "> "):
+					command := strings.Fields(line)[1:]
+					got.WriteString(line + answer(command, valuesOf(command[1:])))
+				case line == "\n" || strings.HasPrefix(line, "#"):
+					got.WriteString(line)
+				}
+			}
+			if *update {
+				if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got.String() != string(text) {
+				t.Errorf("%s: says now\n%s", file, got.String())
+			}
+		})
+	}
+}
+
+// Values are the arguments of a command.
+type Values map[string]string
+
+func valuesOf(words []string) Values {
+	a := Values{}
+	for _, w := range words {
+		if name, value, ok := strings.Cut(w, "="); ok {
+			a[name] = value
+		}
+	}
+	return a
+}
+
+// Number returns 0 for what is not given.
+func (a Values) Number(name string) float64 {
+	v, _ := strconv.ParseFloat(a[name], 64)
+	return v
+}
+
+// Int returns 0 for what is not given.
+func (a Values) Int(name string) int { return int(a.Number(name)) }
+
+// Ints reads a list with commas.
+func (a Values) Ints(name string) (all []int) {
+	for word := range strings.SplitSeq(a[name], ",") {
+		if n, err := strconv.Atoi(word); err == nil {
+			all = append(all, n)
+		}
+	}
+	return all
+}
