@@ -361,7 +361,7 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 	d.canary = canary.New(d.now)
 	d.usage = usage.New(d.now, d.told)
 	if d.config.OTLPEndpoint != "" {
-		if d.spans, err = spans.New(spans.Config{Endpoint: d.config.OTLPEndpoint, Node: d.config.Node, Version: d.build.Version, Log: d.log}); err != nil {
+		if err = d.openSpans(); err != nil {
 			return err
 		}
 	}

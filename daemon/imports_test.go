@@ -258,3 +258,23 @@ func TestNothingUsesCgo(t *testing.T) {
 		}
 	}
 }
+
+// Templates call methods by name, so that the linker drops no exported method of any type: the
+// daemon would be a third larger. Those of x/net/trace and gRPC are reached by being imported.
+func TestTheDaemonLinksNoTemplates(t *testing.T) {
+	command := exec.Command("go", "list", "-deps", "./cmd/spliced")
+	command.Stderr = os.Stderr
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	packages := strings.Fields(string(out))
+	if !slices.Contains(packages, module+"daemon") {
+		t.Fatalf("go list found %d packages, none of them ours", len(packages))
+	}
+	for _, banned := range []string{"golang.org/x/net/trace", "google.golang.org/grpc"} {
+		if slices.Contains(packages, banned) {
+			t.Errorf("spliced imports %s; go list -deps -f '{{.ImportPath}} {{.Imports}}' ./daemon/cmd/spliced shows from where", banned)
+		}
+	}
+}

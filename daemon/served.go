@@ -1,10 +1,13 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"os"
 
 	"github.com/spliced-kv/spliced/daemon/journal"
+	"github.com/spliced-kv/spliced/daemon/spans"
 	"github.com/spliced-kv/spliced/daemon/usage"
 	"github.com/spliced-kv/spliced/daemon/view"
 )
@@ -28,6 +31,22 @@ func (d *Daemon) told(r *usage.Request) {
 		Tenant: d.server.TenantName(r.Who.Tenant), Model: r.Who.Model, Client: r.Who.Client, Why: view.WayName(r.Way),
 		Text: fmt.Sprintf("request %d: %d of %d tokens reused, some %.0f ms saved%s", r.Number, reused, r.Tokens, r.Saved, unverified),
 	})
+}
+
+// openSpans begins to export. Headers, such as a key of the collector's, come from the
+// environment, where OpenTelemetry has them.
+func (d *Daemon) openSpans() error {
+	headers, err := spans.ParseHeaders(cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS"), os.Getenv("OTEL_EXPORTER_OTLP_HEADERS")))
+	if err != nil {
+		d.log.Warn().Err(err).Msg("spans are exported without the headers of OTEL_EXPORTER_OTLP_HEADERS")
+	}
+	made, err := spans.New(spans.Config{Endpoint: d.config.OTLPEndpoint, Headers: headers, Node: d.config.Node, Version: d.build.Version, Log: d.log})
+	if err != nil {
+		return err
+	}
+	made.Start()
+	d.spans = made
+	return nil
 }
 
 // closeSpans exports what waits. A collector that does not answer keeps the end for a moment.

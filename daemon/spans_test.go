@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	collect "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
@@ -20,17 +19,19 @@ import (
 type collector struct {
 	mu    sync.Mutex
 	spans []*otlp.Span
+	key   string // of the last request
 }
 
 func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
-	var m collect.ExportTraceServiceRequest
+	var m otlp.TracesData // the same on the wire as ExportTraceServiceRequest
 	if err != nil || r.URL.Path != "/v1/traces" || proto.Unmarshal(body, &m) != nil {
 		http.Error(w, "no spans", http.StatusBadRequest)
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.key = r.Header.Get("Api-Key")
 	for _, of := range m.ResourceSpans {
 		for _, scope := range of.ScopeSpans {
 			c.spans = append(c.spans, scope.Spans...)
@@ -56,6 +57,7 @@ func TestRequestsAreSpansOfTheEnginesTrace(t *testing.T) {
 	t.Cleanup(server.Close)
 	config := testConfig(t)
 	config.OTLPEndpoint = server.URL + "/v1/traces"
+	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%20key")
 	d := startDaemon(t, config, nil)
 	client := attach(t, d.Socket())
 	client.register(testProfile(1))
@@ -70,6 +72,9 @@ func TestRequestsAreSpansOfTheEnginesTrace(t *testing.T) {
 	requests := c.named("spliced.request")
 	if len(requests) != 2 {
 		t.Fatalf("%d spans of requests", len(requests))
+	}
+	if c.key != "a key" {
+		t.Errorf("the collector was shown the key %q", c.key)
 	}
 	first, alone := requests[0], requests[1]
 	if hex.EncodeToString(first.TraceId) != "4bf92f3577b34da6a3ce929d0e0e4736" || hex.EncodeToString(first.ParentSpanId) != "00f067aa0ba902b7" {

@@ -1,97 +1,166 @@
-// Package spans tells an OpenTelemetry collector how prompts were served: a span for each
-// request that an engine told of, as a child of the engine's own where it has a trace, with
-// one for the decision and one for the wait inside it. Export is by OTLP over HTTP, behind
-// a bounded queue; what a collector does not take is dropped and counted by the SDK.
+// Package spans reports to an OpenTelemetry collector how prompts were served: a span for
+// each request that an engine reported, as a child of the engine's own where it has a trace,
+// with one for the decision and one for the wait inside it. Spans are sent in batches by
+// OTLP over HTTP, from a bounded queue. What does not fit, and what the collector does not
+// accept, is dropped and counted. Served may be called concurrently; it never blocks.
+//
+// The encoding is written here, since OpenTelemetry's own exporter brings along gRPC, and
+// with it a fourth of the daemon's size.
 package spans
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
-	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
-	"go.opentelemetry.io/otel/sdk/resource"
-	sdk "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/spliced-kv/spliced/daemon/usage"
 )
 
 const (
-	queueSpans   = 4096            // that wait for the collector; more are dropped
-	exportAfter  = 2 * time.Second // at most
-	exportWithin = 5 * time.Second // of one attempt
+	queueSpans  = 4096            // that wait for the collector; more are dropped
+	batchSpans  = 512             // of one request to it, the default of OpenTelemetry's SDKs
+	exportAfter = 2 * time.Second // at most
 )
+
+// sampled is the flag of W3C Trace Context.
+const sampled = 1
 
 // Config says where spans go.
 type Config struct {
 	Endpoint string // URL of the collector, such as http://localhost:4318/v1/traces
+	Headers  http.Header
 	Node     string
 	Version  string
-	Log      zerolog.Logger // of failures, as the SDK has them
+	Log      zerolog.Logger // of failures, one a minute
 }
 
-// Spans makes spans of requests.
+// Spans makes spans of requests and sends them.
 type Spans struct {
-	provider *sdk.TracerProvider
-	tracer   trace.Tracer
+	endpoint string
+	headers  http.Header
+	resource message // the fields of ResourceSpans and ScopeSpans that all batches share
+	scope    message
+	client   *http.Client
+	log      zerolog.Logger
+
+	queue   chan message // encoded
+	dropped atomic.Uint64
+	stop    chan struct{} // closed by Close
+	done    chan struct{} // closed when the exporter has ended
+	cancel  context.CancelFunc
 }
 
-// New begins to export. A collector that is not there is tried for each batch.
+// New returns spans that are sent once Start has been called.
 func New(c Config) (*Spans, error) {
-	exporter, err := otlptracehttp.New(context.Background(), otlptracehttp.WithEndpointURL(c.Endpoint), otlptracehttp.WithTimeout(exportWithin))
-	if err != nil {
-		return nil, fmt.Errorf("spans to %s: %w", c.Endpoint, err)
+	if _, err := url.Parse(c.Endpoint); err != nil {
+		return nil, fmt.Errorf("spans to the collector: %w", err)
 	}
-	log := c.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Minute}) // each batch fails while nobody is there
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn().Err(err).Msg("spans are not exported now") }))
-	of := resource.NewSchemaless(
-		attribute.String("service.name", "spliced"), attribute.String("service.version", c.Version), attribute.String("service.instance.id", c.Node),
-	)
-	provider := sdk.NewTracerProvider(
-		sdk.WithResource(of),
-		// The engine decides, where it has a trace: its parent says whether it is sampled.
-		sdk.WithSampler(sdk.ParentBased(sdk.AlwaysSample())),
-		sdk.WithBatcher(exporter, sdk.WithMaxQueueSize(queueSpans), sdk.WithBatchTimeout(exportAfter)),
-	)
-	return &Spans{provider, provider.Tracer("github.com/spliced-kv/spliced")}, nil
+	s := &Spans{
+		endpoint: c.Endpoint, headers: c.Headers.Clone(), resource: resourceOf(&c), scope: scope(),
+		client: &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone(), Timeout: exportWithin}, //nolint:forcetypeassert // of net/http
+		log:    c.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Minute}),                              // each batch fails without a collector
+		queue:  make(chan message, queueSpans), stop: make(chan struct{}), done: make(chan struct{}),
+	}
+	if s.headers == nil {
+		s.headers = http.Header{}
+	}
+	s.headers.Set("Content-Type", contentType)
+	s.headers.Set("User-Agent", "spliced/"+c.Version)
+	return s, nil
 }
 
-// Close exports what waits, for as long as ctx allows, and ends.
-func (s *Spans) Close(ctx context.Context) error { return s.provider.Shutdown(ctx) }
+// Start begins to send.
+func (s *Spans) Start() {
+	var ctx context.Context
+	ctx, s.cancel = context.WithCancel(context.Background())
+	go s.run(ctx)
+}
 
-// Served makes the spans of a request. They end when it was told, right after its first
+// Close sends what is queued, for as long as ctx allows, and ends. It is called once, after
+// Start. Its error is that of ctx.
+func (s *Spans) Close(ctx context.Context) (err error) {
+	close(s.stop)
+	select {
+	case <-s.done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	s.cancel()
+	<-s.done
+	s.client.CloseIdleConnections()
+	return err
+}
+
+// Served makes the spans of a request. They end when it was reported, right after its first
 // token, and begin as long before as its engine says. way and tenant are names.
 func (s *Spans) Served(r *usage.Request, way, tenant string) {
-	ctx := context.Background()
-	if r.Parent.IsValid() {
-		ctx = trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
-			TraceID: r.Parent.Trace, SpanID: r.Parent.Span, TraceFlags: trace.TraceFlags(r.Parent.Flags), Remote: true,
-		}))
+	// The engine decides, where it has a trace: its parent says whether it is sampled.
+	linked := r.Parent.IsValid()
+	if linked && r.Parent.Flags&sampled == 0 {
+		return
 	}
 	begin := r.At.Add(-max(r.First, r.Match+r.Wait))
-	ctx, span := s.tracer.Start(ctx, "spliced.request", trace.WithTimestamp(begin), trace.WithAttributes(
-		attribute.String("spliced.way", way), attribute.String("spliced.tenant", tenant), attribute.String("spliced.model", r.Who.Model),
-		attribute.String("spliced.client", r.Who.Client), attribute.String("spliced.request", r.Name),
-		attribute.Int64("spliced.number", int64(r.Number)), //nolint:gosec // it counts up from 1
-		attribute.Int("spliced.tokens.prompt", int(r.Tokens)), attribute.Int64("spliced.tokens.engine", tokens(r, usage.Engine)),
-		attribute.Int64("spliced.tokens.prefix", tokens(r, usage.Checkpoint)), attribute.Int64("spliced.tokens.segment", tokens(r, usage.Segment)),
-		attribute.Int64("spliced.tokens.computed", tokens(r, usage.Computed)), attribute.Float64("spliced.saved_ms", r.Saved),
-	))
-	s.part(ctx, "spliced.match", begin, r.Match)
-	s.part(ctx, "spliced.wait", begin.Add(r.Match), r.Wait)
-	span.End(trace.WithTimestamp(r.At))
+	request := span{
+		trace: r.Parent.Trace, parent: r.Parent.Span, id: newID(), remote: linked, flags: r.Parent.Flags,
+		name: "spliced.request", begin: begin, end: r.At,
+	}
+	if !linked {
+		request.trace, request.parent, request.flags = newTrace(), [8]byte{}, sampled
+	}
+	m := request.encode()
+	m.text(spanAttributes, "spliced.way", way)
+	m.text(spanAttributes, "spliced.tenant", tenant)
+	m.text(spanAttributes, "spliced.model", r.Who.Model)
+	m.text(spanAttributes, "spliced.client", r.Who.Client)
+	m.text(spanAttributes, "spliced.request", r.Name)
+	m.integer(spanAttributes, "spliced.number", r.Number)
+	m.integer(spanAttributes, "spliced.tokens.prompt", uint64(r.Tokens))
+	m.integer(spanAttributes, "spliced.tokens.engine", r.Sources[usage.Engine])
+	m.integer(spanAttributes, "spliced.tokens.prefix", r.Sources[usage.Checkpoint])
+	m.integer(spanAttributes, "spliced.tokens.segment", r.Sources[usage.Segment])
+	m.integer(spanAttributes, "spliced.tokens.computed", r.Sources[usage.Computed])
+	m.float(spanAttributes, "spliced.saved_ms", r.Saved)
+	s.add(m)
+	s.part(&request, "spliced.match", begin, r.Match)
+	s.part(&request, "spliced.wait", begin.Add(r.Match), r.Wait)
 }
 
-func tokens(r *usage.Request, from usage.From) int64 { return int64(r.Sources[from]) } //nolint:gosec // at most the prompt's
-
-// part is a span inside that of a request, if it took any time.
-func (s *Spans) part(ctx context.Context, name string, begin time.Time, took time.Duration) {
+// part makes a span inside that of a request, if it took any time.
+func (s *Spans) part(of *span, name string, begin time.Time, took time.Duration) {
 	if took > 0 {
-		_, span := s.tracer.Start(ctx, name, trace.WithTimestamp(begin))
-		span.End(trace.WithTimestamp(begin.Add(took)))
+		part := span{trace: of.trace, parent: of.id, id: newID(), flags: of.flags, name: name, begin: begin, end: begin.Add(took)}
+		s.add(part.encode())
 	}
+}
+
+// add queues an encoded span, or drops it.
+func (s *Spans) add(m message) {
+	select {
+	case s.queue <- m:
+	default:
+		s.dropped.Add(1)
+	}
+}
+
+// newID returns a random id of a span. Zero stands for none.
+func newID() (id [8]byte) {
+	for id == [8]byte{} {
+		binary.BigEndian.PutUint64(id[:], rand.Uint64()) //nolint:gosec // ids are no secrets
+	}
+	return id
+}
+
+// newTrace returns a random id of a trace.
+func newTrace() (id [16]byte) {
+	high, low := newID(), newID()
+	copy(id[:8], high[:])
+	copy(id[8:], low[:])
+	return id
 }
