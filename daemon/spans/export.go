@@ -26,7 +26,7 @@ const (
 	contentType = "application/x-protobuf"
 )
 
-// run sends batches until Close is called, and then what is queued.
+// run sends batches until Close is called, then the rest of the queue.
 func (s *Spans) run(ctx context.Context) {
 	defer close(s.done)
 	tick := time.NewTicker(exportAfter)
@@ -69,10 +69,10 @@ func (s *Spans) run(ctx context.Context) {
 	}
 }
 
-// errRetry is in errors after which a later attempt may succeed.
+// errRetry marks errors after which a later attempt may succeed.
 var errRetry = errors.New("retried later")
 
-// rejectedError is what a collector that accepted a request did not accept of it.
+// rejectedError counts spans that a collector rejected from a request that it accepted.
 type rejectedError struct {
 	spans uint64
 	why   string
