@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -10,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	jsonpatch "github.com/evanphx/json-patch/v5"
 	"github.com/valyala/fasthttp"
 )
 
@@ -119,14 +119,8 @@ func patched(c *Config, patch []byte) (Config, error) {
 	if err := json.Unmarshal(patch, &object); err != nil || object == nil {
 		return bad("the change is not a JSON object")
 	}
-	now, err := jsonpatch.MergePatch(was, patch)
+	to, err := mergedInto(was, patch)
 	if err != nil {
-		return bad("the change cannot be merged: %v", err)
-	}
-	var to Config
-	d := json.NewDecoder(strings.NewReader(string(now)))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&to); err != nil {
 		return bad("there is no such configuration: %v", err)
 	}
 	var fixed, wrong []Violation
@@ -163,6 +157,39 @@ func patched(c *Config, patch []byte) (Config, error) {
 		return Config{}, newProblem(fasthttp.StatusBadRequest, CodeInvalid, fmt.Sprintf("%d bad fields", len(wrong)), wrong...)
 	case len(fixed) > 0:
 		return Config{}, newProblem(fasthttp.StatusUnprocessableEntity, CodeUnsupported, fmt.Sprintf("%d fields cannot change while the daemon runs", len(fixed)), fixed...)
+	}
+	return to, nil
+}
+
+// mergedInto merges a document into an encoded configuration.
+func mergedInto(was, patch []byte) (to Config, err error) {
+	target, err := decoded(was)
+	if err != nil {
+		return to, err
+	}
+	change, err := decoded(patch)
+	if err != nil {
+		return to, err
+	}
+	now := merged(target, change)
+	text, err := json.Marshal(now)
+	if err != nil {
+		return to, err
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&to); err != nil {
+		return to, err
+	}
+	if text, err = json.Marshal(&to); err != nil {
+		return to, err
+	}
+	known, err := decoded(text)
+	if err != nil {
+		return to, err
+	}
+	if name, found := unknownName(now, known); found {
+		return to, fmt.Errorf("unknown field %q", name)
 	}
 	return to, nil
 }
