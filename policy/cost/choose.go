@@ -2,6 +2,8 @@ package cost
 
 import "math"
 
+var inf = math.Inf(1) // of a way that is not possible
+
 // Request is a prompt and what is held of it.
 type Request struct {
 	Tokens    int    // of the whole prompt
@@ -28,7 +30,7 @@ type Buffer struct {
 	Tier         Tier
 }
 
-// Segment is a held segment of the prompt, whole span.
+// Segment is a held segment of the prompt, whole span, or one that is to be captured.
 type Segment struct {
 	Begin, Tokens int
 	SeamTokens    int // of these, computed again where it joins its neighbours; half at either end
@@ -36,18 +38,22 @@ type Segment struct {
 	RowBytes      int64
 	Tier          Tier
 	From          Link // as of Prefix
+	Capture       bool // it is held nowhere, and admitted: the engine computes it in isolation first
 }
 
 // Choice is the predicted milliseconds of every way and the best one.
 type Choice struct {
 	Best   Way
 	Millis [Ways]float64 // index way-1; +Inf = not possible
+	// Segments is how many leading segments of the request the splice takes. Its captures are in
+	// Millis, and not in what Best compares: that later requests pay for them was judged by Admit.
+	Segments int
 }
 
 // Of is the prediction for one way.
 func (c Choice) Of(w Way) float64 {
 	if w < 1 || w > Ways {
-		return math.Inf(1)
+		return inf
 	}
 	return c.Millis[w-1]
 }
@@ -63,12 +69,16 @@ var preference = [Ways]Way{WayPrefix, WayReplay, WayRecompute, WaySplice}
 // A hit never covers the last token, which has to be computed for its logits: a
 // way that holds all tokens still computes one.
 func (m *Model) Choose(r Request) Choice {
-	var c Choice
-	c.Millis = [Ways]float64{m.recompute(r), m.prefixed(r), m.spliced(r), m.replayed(r)}
-	c.Best = WayRecompute
-	best := math.Inf(1)
+	s := m.spliced(r)
+	c := Choice{Best: WayRecompute, Segments: s.segments}
+	c.Millis = [Ways]float64{m.recompute(r), m.prefixed(r), s.total, m.replayed(r)}
+	best := inf
 	for _, w := range preference {
-		if ms := c.Of(w); ms < best-1e-6 {
+		ms := c.Of(w)
+		if w == WaySplice {
+			ms = s.own()
+		}
+		if ms < best-1e-6 {
 			c.Best, best = w, ms
 		}
 	}
@@ -79,22 +89,22 @@ func (m *Model) recompute(r Request) float64 { return m.Prefill().Millis(0, r.To
 
 func (m *Model) prefixed(r Request) float64 {
 	if r.Prefix.Tokens <= 0 {
-		return math.Inf(1)
+		return inf
 	}
 	load, ok := m.loadFrom(r.Prefix.Tier, r.Prefix.From, r.Prefix.Bytes)
 	if !ok {
-		return math.Inf(1)
+		return inf
 	}
 	return load + m.Prefill().Millis(r.from(r.Prefix.Tokens), r.Tokens)
 }
 
 func (m *Model) replayed(r Request) float64 {
 	if r.Buffer.Tokens <= 0 {
-		return math.Inf(1)
+		return inf
 	}
 	load, ok := m.LoadMillis(r.Buffer.Tier, r.Buffer.Bytes)
 	if !ok {
-		return math.Inf(1)
+		return inf
 	}
 	return load + m.Link(JobReplay).Millis(r.Buffer.RebuildBytes) + m.Prefill().Millis(r.from(r.Buffer.Tokens), r.Tokens)
 }
@@ -109,36 +119,3 @@ func (m *Model) loadFrom(t Tier, by Link, bytes int64) (float64, bool) {
 
 // from is where computing begins when that many tokens are held.
 func (r Request) from(held int) int { return min(held, r.Tokens-1) }
-
-// spliced loads the prefix, if any, and every held segment behind it, composes
-// and rotates them, and computes what lies between in one run. It leaves no
-// segment out, since an engine does not either.
-func (m *Model) spliced(r Request) float64 {
-	if r.ExactOnly || len(r.Segments) == 0 {
-		return math.Inf(1)
-	}
-	at, total := 0, 0.0
-	if r.Prefix.Tokens > 0 {
-		if load, ok := m.loadFrom(r.Prefix.Tier, r.Prefix.From, r.Prefix.Bytes); ok {
-			at, total = r.from(r.Prefix.Tokens), load
-		}
-	}
-	p, placed := m.Prefill(), 0
-	total += p.Fixed
-	for _, s := range r.Segments {
-		begin, end := s.Begin+s.SeamTokens/2, s.Begin+s.Tokens-(s.SeamTokens-s.SeamTokens/2)
-		if end = min(end, r.Tokens-1); begin < at || end <= begin {
-			continue // inside the prefix, or nothing left between its seams
-		}
-		load, ok := m.loadFrom(s.Tier, s.From, s.StateBytes+s.RowBytes)
-		if !ok {
-			continue
-		}
-		total += load + m.Link(JobCompose).Millis(s.StateBytes) + m.Link(JobRotate).Millis(s.RowBytes) + p.Marginal(at, begin)
-		at, placed = end, placed+1
-	}
-	if placed == 0 {
-		return math.Inf(1)
-	}
-	return total + p.Marginal(at, r.Tokens)
-}

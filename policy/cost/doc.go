@@ -21,7 +21,14 @@
 //
 //	ms = Fixed + PerToken (e - b) + PerTokenSquared (e² - b²)
 //
-// and Fit finds the three from measured samples. A Link predicts a transfer of n
+// and Fit finds the three from measured samples. An engine that splices takes over the
+// leading part of a prompt:
+//
+//	ms = loads + claim + walk of the rows between segments and of those placed
+//	   + captures of missing segments + prefill of what stands behind
+//
+// Walks and captures are learned as prefills are; until then they are guessed in rows of
+// a prefill, see Guess. A Link predicts a transfer of n
 // bytes: Fixed + PerByte n. A hit on [b, e) that lies in a tier saves
 //
 //	saved = min(recompute [b, e), bring it from the tier below) - bring it from here

@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// Sample is one measured prefill of tokens [Begin, End).
+// Sample is one measured prefill of tokens [Begin, End), or of another task, where Begin is 0.
 type Sample struct {
+	Task       Task
 	Begin, End int
 	Millis     float64
 	Source     uint64 // who measured it, for a Panel

@@ -5,6 +5,7 @@ package cost
 type Model struct {
 	Shape   Shape
 	prefill *Fit
+	tasks   [Tasks]Prefill // measured of walks and captures; zero = not yet
 	prior   [jobs]Link
 	seen    [jobs]Averages
 }

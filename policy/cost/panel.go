@@ -62,6 +62,9 @@ func (p *Panel) Add(now time.Time, s Sample) bool {
 	return true
 }
 
+// Latest returns when the latest sample came.
+func (p *Panel) Latest() time.Time { return p.now }
+
 // Samples returns the number of samples of all present sources.
 func (p *Panel) Samples() (n int) {
 	for _, v := range p.voters {

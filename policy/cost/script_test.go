@@ -42,6 +42,9 @@ func (s *script) run(command []string, a scripttest.Values) string {
 			s.Fatalf("no job %q", command[1])
 		}
 		s.model.SetLink(Job(job), Bandwidth(a.Number("fixed"), 1e9*a.Number("gbps")))
+	case "task":
+		task := map[string]Task{"walk": TaskWalk, "capture": TaskCapture}[command[1]]
+		s.model.SetTask(task, Prefill{Fixed: a.Number("fixed"), PerToken: a.Number("token")})
 	case "admit":
 		h := s.held(a)
 		h.In = TierDRAM
@@ -87,10 +90,14 @@ func (s *script) choose(a scripttest.Values) string {
 		span, where, ok := strings.Cut(word, "@")
 		begin, tokens, _ := strings.Cut(span, "+")
 		if ok {
-			r.Segments = append(r.Segments, Segment{
+			g := Segment{
 				Begin: integer(s.T, begin), Tokens: integer(s.T, tokens), SeamTokens: a.Int("seam"),
-				StateBytes: shape.SegmentTotalBytes(0), RowBytes: shape.RowBytes(integer(s.T, tokens)), Tier: tier(s.T, where),
-			})
+				StateBytes: shape.SegmentTotalBytes(0), RowBytes: shape.RowBytes(integer(s.T, tokens)), Capture: where == "capture",
+			}
+			if !g.Capture {
+				g.Tier = tier(s.T, where)
+			}
+			r.Segments = append(r.Segments, g)
 		}
 	}
 	c := s.model.Choose(r)

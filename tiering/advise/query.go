@@ -45,11 +45,11 @@ type Query struct {
 	PrefixTokens int
 	PrefixPlace  tier.Place
 	BufferTokens int // end of rows behind the prefix: of a buffer, or of what is kept as rows
-	SeamTokens   int // computed again in all, when the segments are used
+	SeamTokens   int // computed again in all, when the held segments are used; where none is held, when all are
 
 	Cuts     []uint32 // boundaries that the application knows, ascending
 	Segments []Segment
-	Samples  []cost.Sample // prefills that the engine measured since it last asked
+	Samples  []cost.Sample // what the engine measured since it last asked
 }
 
 // Segment is a segment of the prompt. They ascend and do not overlap.
@@ -130,7 +130,7 @@ func (q *Query) checkLists(n int) error {
 	}
 	for _, m := range q.Samples {
 		if m.Begin < 0 || m.Begin >= m.End || m.End > profile.MaxTokens || !(m.Millis > 0) || math.IsInf(m.Millis, 1) {
-			return fmt.Errorf("prefill of [%d, %d) in %v ms: %w", m.Begin, m.End, m.Millis, tier.ErrInvalid)
+			return fmt.Errorf("%s of [%d, %d) in %v ms: %w", m.Task, m.Begin, m.End, m.Millis, tier.ErrInvalid)
 		}
 	}
 	return nil

@@ -228,7 +228,21 @@ func (w *work) judgeSegments(q *Query, limit Limit) {
 	}
 }
 
-// request is what is held of a prompt, for the choice of a way.
+// used returns over how many segments SeamTokens are spread: those that are held, all where none is.
+func (q *Query) used() (hits int) {
+	for i := range q.Segments {
+		if q.Segments[i].Status == tier.StatusHit {
+			hits++
+		}
+	}
+	if hits == 0 {
+		return len(q.Segments)
+	}
+	return hits
+}
+
+// request is what is held of a prompt and what is to be captured, for the choice of a way. It has a
+// row for each segment of the query; the others have no tokens.
 func (w *work) request(q *Query) cost.Request {
 	shape := &w.model.Shape
 	r := cost.Request{Tokens: len(q.Tokens), Segments: w.held[:0]}
@@ -239,20 +253,19 @@ func (w *work) request(q *Query) cost.Request {
 		all, rebuild := shape.KeptBytes(q.PrefixTokens, q.BufferTokens)
 		r.Buffer = cost.Buffer{Tokens: q.BufferTokens, Tier: tierOf(q.PrefixPlace), Bytes: all, RebuildBytes: rebuild}
 	}
-	hits := 0
+	used := q.used()
 	for i := range q.Segments {
-		if q.Segments[i].Status == tier.StatusHit {
-			hits++
+		g := &q.Segments[i]
+		capture := w.segments[i].Admit
+		if g.Status != tier.StatusHit && !capture {
+			r.Segments = append(r.Segments, cost.Segment{Begin: g.Begin}) // keeps the rows' places
+			continue
 		}
-	}
-	for i := range q.Segments {
-		if g := &q.Segments[i]; g.Status == tier.StatusHit {
-			seam := min(q.SeamTokens/hits, g.Tokens)
-			r.Segments = append(r.Segments, cost.Segment{
-				Begin: g.Begin, Tokens: g.Tokens, SeamTokens: seam, Tier: tierOf(g.Place),
-				StateBytes: shape.SegmentTotalBytes(0), RowBytes: shape.RowBytes(g.Tokens - seam),
-			})
-		}
+		seam := min(q.SeamTokens/max(used, 1), g.Tokens)
+		r.Segments = append(r.Segments, cost.Segment{
+			Begin: g.Begin, Tokens: g.Tokens, SeamTokens: seam, Tier: tierOf(g.Place), Capture: capture,
+			StateBytes: shape.SegmentTotalBytes(0), RowBytes: shape.RowBytes(g.Tokens - seam),
+		})
 	}
 	w.held = r.Segments
 	return r

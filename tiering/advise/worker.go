@@ -62,7 +62,7 @@ func (a *Advisor) Work(ctx context.Context) {
 			continue
 		}
 		samples, problem := a.take(key)
-		taken := learned.Prefills(key.tenant, a.now(), samples, len(a.owners) == 1)
+		taken := learned.Measured(key.tenant, a.now(), samples, len(a.owners) == 1)
 		var solution *checkpoint.Solution
 		if problem != nil {
 			solution = problem.Solve()

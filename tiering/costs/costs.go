@@ -4,6 +4,7 @@
 package costs
 
 import (
+	"maps"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -24,22 +25,22 @@ type Priors struct {
 
 // Learned is the cost model of one profile.
 //
-// How long a prefill takes is what tenants say, and it prices the objects of them
-// all: each tenant has one vote, agreed on by its connections, and the median is used.
+// How long prefills, walks and captures take is what tenants say, and it prices the objects
+// of them all: each tenant has one vote, agreed on by its connections, and the median is used.
 type Learned struct {
 	latest atomic.Pointer[cost.Model] // what it points to never changes
 
-	mu      sync.Mutex  // held for a moment
-	model   *cost.Model // of links; its prefill is the prior
-	prefill cost.Prefill
-	samples int // prefills measured
-	jobs    int // measured
+	mu      sync.Mutex               // held for a moment
+	model   *cost.Model              // of links; its prefill is the prior
+	tasks   [cost.Tasks]cost.Prefill // agreed on; of walks and captures zero until measured
+	samples int                      // prefills measured
+	jobs    int                      // measured
 	last    [cost.JobPublish + 1]confirmed
 
 	// fitting is taken before mu and held while samples are fitted, some ms for as
 	// many as come at once: only those who bring samples wait for it.
 	fitting sync.Mutex
-	panels  map[tier.TenantID]*cost.Panel
+	panels  [cost.Tasks]map[tier.TenantID]*cost.Panel
 }
 
 // confirmed says when the price of a job was last known to be right.
@@ -55,9 +56,11 @@ const forgetAfter = time.Minute
 
 // Forget has high prices fade that were not measured lately. It is called now and then.
 func (l *Learned) Forget(now time.Time) {
+	l.fitting.Lock()
+	defer l.fitting.Unlock()
+	faded := l.forgetWalks(now)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	faded := false
 	for j := range l.last {
 		last, job := &l.last[j], cost.Job(j)
 		if last.lately || last.at.IsZero() {
@@ -75,6 +78,28 @@ func (l *Learned) Forget(now time.Time) {
 	}
 }
 
+// walksAfter is how long walks and captures last that were measured to be slower than the guess
+// and are not measured again: while they are, nothing is spliced, and nothing is measured.
+const walksAfter = 5 * time.Minute
+
+// forgetWalks forgets walks and captures that are slower than the guess and that nobody has
+// measured lately. The caller holds fitting.
+func (l *Learned) forgetWalks(now time.Time) (forgotten bool) {
+	for _, w := range []cost.Task{cost.TaskWalk, cost.TaskCapture} {
+		measured, _ := l.Model().Task(w)
+		if measured.Millis(0, claimTokens) <= l.prior(w).Millis(0, claimTokens) {
+			continue
+		}
+		silent := func(_ tier.TenantID, p *cost.Panel) bool { return now.Sub(p.Latest()) >= walksAfter }
+		if maps.DeleteFunc(l.panels[w], silent); len(l.panels[w]) == 0 {
+			l.mu.Lock()
+			l.tasks[w], forgotten = cost.Prefill{}, true
+			l.mu.Unlock()
+		}
+	}
+	return forgotten
+}
+
 // claimMost is how many times off the prior a prefill may be that one tenant of
 // several has measured and no other. It is wide, since a prior may be a guess: from
 // 1,250 to 320,000 tokens a second around the default.
@@ -87,8 +112,10 @@ const claimTokens = 4096
 // shape counts bytes only.
 func New(p *profile.Profile, c Priors) *Learned {
 	l := &Learned{
-		model:  cost.New(cost.Options{Shape: cost.FromProfile(p, cost.Widths{}), Prefill: c.Prefill}),
-		panels: map[tier.TenantID]*cost.Panel{},
+		model: cost.New(cost.Options{Shape: cost.FromProfile(p, cost.Widths{}), Prefill: c.Prefill}),
+	}
+	for w := range l.panels {
+		l.panels[w] = map[tier.TenantID]*cost.Panel{}
 	}
 	if c.DRAMBytesPerSecond > 0 {
 		l.model.SetLink(cost.JobLoadDRAM, cost.Bandwidth(l.model.Link(cost.JobLoadDRAM).Fixed, c.DRAMBytesPerSecond))
@@ -96,7 +123,7 @@ func New(p *profile.Profile, c Priors) *Learned {
 	if c.DiskBytesPerSecond > 0 {
 		l.model.SetLink(cost.JobLoadDisk, cost.Bandwidth(l.model.Link(cost.JobLoadDisk).Fixed, c.DiskBytesPerSecond))
 	}
-	l.prefill = l.model.Prefill()
+	l.tasks[cost.TaskPrefill] = l.model.Prefill()
 	l.publishLocked()
 	return l
 }
@@ -107,49 +134,71 @@ func (l *Learned) Model() *cost.Model { return l.latest.Load() }
 
 // publishLocked publishes what was measured as the priors of a model of its own.
 func (l *Learned) publishLocked() {
-	m := cost.New(cost.Options{Shape: l.model.Shape, Prefill: l.prefill})
+	m := cost.New(cost.Options{Shape: l.model.Shape, Prefill: l.tasks[cost.TaskPrefill]})
+	m.SetTask(cost.TaskWalk, l.tasks[cost.TaskWalk])
+	m.SetTask(cost.TaskCapture, l.tasks[cost.TaskCapture])
 	for j := cost.JobLoadHBM; j <= cost.JobPublish; j++ {
 		m.SetLink(j, l.model.Link(j))
 	}
 	l.latest.Store(m)
 }
 
-// Prefills takes prefills that the engines of one tenant measured and answers how
-// many of them made sense. alone: there is no other tenant.
-func (l *Learned) Prefills(from tier.TenantID, now time.Time, samples []cost.Sample, alone bool) int {
+// Measured takes prefills, walks and captures that the engines of one tenant measured, and
+// returns how many of them made sense. alone: there is no other tenant.
+func (l *Learned) Measured(from tier.TenantID, now time.Time, samples []cost.Sample, alone bool) int {
 	l.fitting.Lock()
 	defer l.fitting.Unlock()
-	l.mu.Lock()
-	prior, floor := l.model.Prefill(), cost.PrefillFloor(l.model.Shape)
-	l.mu.Unlock()
-	panel := l.panels[from]
-	if panel == nil {
-		panel = cost.NewPanel(prior, floor)
-	}
 	taken := 0
-	for _, s := range samples {
-		if panel.Add(now, s) {
-			taken++
-		}
-	}
-	if taken > 0 {
-		l.panels[from] = panel
-		agreed := l.agreed(prior, alone)
-		l.mu.Lock()
-		l.prefill = agreed
-		l.samples += taken
-		l.publishLocked()
-		l.mu.Unlock()
+	for w := range cost.Tasks {
+		taken += l.take(w, from, now, samples, alone)
 	}
 	return taken
 }
 
+// take takes the samples of one task. The caller holds fitting.
+func (l *Learned) take(w cost.Task, from tier.TenantID, now time.Time, samples []cost.Sample, alone bool) int {
+	prior, panel := l.prior(w), l.panels[w][from]
+	if panel == nil {
+		panel = cost.NewPanel(prior, cost.PrefillFloor(l.Model().Shape))
+	}
+	taken := 0
+	for _, s := range samples {
+		if s.Task == w && panel.Add(now, s) {
+			taken++
+		}
+	}
+	if taken == 0 {
+		return 0
+	}
+	l.panels[w][from] = panel
+	agreed := agreed(l.panels[w], prior, alone)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tasks[w] = agreed
+	if w == cost.TaskPrefill {
+		l.samples += taken
+	}
+	l.publishLocked()
+	return taken
+}
+
+// prior is what a task is taken for until it is measured: of a prefill where the
+// model began, of the others by what a prefill takes now.
+func (l *Learned) prior(w cost.Task) cost.Prefill {
+	if w != cost.TaskPrefill {
+		return l.Model().Guess(w)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.model.Prefill()
+}
+
 // agreed is the median of what tenants have measured. The prior has a vote
 // where their number is even, so that none of two decides; what one alone says is
-// held to claimMost. The caller holds fitting.
-func (l *Learned) agreed(prior cost.Prefill, alone bool) cost.Prefill {
-	votes := make([]cost.Prefill, 0, len(l.panels)+1)
-	for _, panel := range l.panels {
+// held to claimMost.
+func agreed(panels map[tier.TenantID]*cost.Panel, prior cost.Prefill, alone bool) cost.Prefill {
+	votes := make([]cost.Prefill, 0, len(panels)+1)
+	for _, panel := range panels {
 		votes = append(votes, panel.Prefill())
 	}
 	if len(votes) == 1 && !alone {
@@ -203,12 +252,14 @@ func (l *Learned) Holds(bytes int64, interior int) {
 // Snapshot is what predictions are made from now.
 type Snapshot struct {
 	Prefill cost.Prefill
-	Samples int // prefills measured
+	Samples int          // prefills measured
+	Walk    cost.Prefill // over cost.WalkRows
+	Capture cost.Prefill
 	Links   [cost.JobPublish + 1]cost.Link
-	// What of these is no guess any more: links of which a job was measured, and the
-	// prefill once engines have moved it from where it began.
-	Measured        [cost.JobPublish + 1]bool
-	PrefillMeasured bool
+	// What of these is no guess any more: links of which a job was measured, the prefill once
+	// engines have moved it from where it began, walks and captures that engines have measured.
+	Measured                                       [cost.JobPublish + 1]bool
+	PrefillMeasured, WalkMeasured, CaptureMeasured bool
 }
 
 // Prefill is the present prediction of computing, and whether engines have moved it from
@@ -216,19 +267,22 @@ type Snapshot struct {
 func (l *Learned) Prefill() (predicted cost.Prefill, measured bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.prefill, l.prefill != l.model.Prefill()
+	prefill := l.tasks[cost.TaskPrefill]
+	return prefill, prefill != l.model.Prefill()
 }
 
 // Snapshot answers the present costs.
 func (l *Learned) Snapshot() Snapshot {
 	m := l.Model()
 	s := Snapshot{Prefill: m.Prefill()}
+	s.Walk, s.WalkMeasured = m.Task(cost.TaskWalk)
+	s.Capture, s.CaptureMeasured = m.Task(cost.TaskCapture)
 	for j := range s.Links {
 		s.Links[j] = m.Link(cost.Job(j))
 	}
 	l.mu.Lock()
 	s.Samples = l.samples
-	s.PrefillMeasured = l.prefill != l.model.Prefill()
+	s.PrefillMeasured = l.tasks[cost.TaskPrefill] != l.model.Prefill()
 	for j := range s.Measured {
 		s.Measured[j] = l.model.Seen(cost.Job(j)) > 0
 	}

@@ -2,6 +2,7 @@ package costs
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -69,7 +70,7 @@ func TestPrefillsAreWhatTenantsAgreeOn(t *testing.T) {
 			l := New(newProfile(t), Priors{})
 			n := 0
 			for _, c := range row.claims {
-				n += l.Prefills(c.tenant, time.Time{}, measured(c.times), row.alone)
+				n += l.Measured(c.tenant, time.Time{}, measured(c.times), row.alone)
 			}
 			if got := l.slower(); got < 0.98*row.want || got > 1.02*row.want {
 				t.Errorf("%.4f times the prior, want %.4f", got, row.want)
@@ -101,7 +102,7 @@ func TestSnapshotTellsGuessesFromWhatWasMeasured(t *testing.T) {
 		t.Errorf("before anything was measured: %v, %v", s.PrefillMeasured, s.Measured)
 	}
 	l.Did(cost.JobPublish, 1<<20, time.Millisecond)
-	l.Prefills(1, time.Time{}, measured(3), true)
+	l.Measured(1, time.Time{}, measured(3), true)
 	s := l.Snapshot()
 	if !s.PrefillMeasured || !s.Measured[cost.JobPublish] || s.Measured[cost.JobLoadDRAM] {
 		t.Errorf("after a publication and prefills: %v, %v", s.PrefillMeasured, s.Measured)
@@ -161,5 +162,60 @@ func TestPricesThatNobodyConfirmsFade(t *testing.T) {
 	slow()
 	if price() < 0.9*high {
 		t.Errorf("%v ms after the one job that was as slow as ever, want %v", price(), high)
+	}
+}
+
+// walks are walks of some sizes at so many milliseconds a row, from as many connections.
+func walks(perRow float64, sources ...uint64) (list []cost.Sample) {
+	for _, source := range sources {
+		for i := range 20 {
+			n := 100 + 40*i
+			list = append(list, cost.Sample{Task: cost.TaskWalk, End: n, Millis: 2 + perRow*float64(n), Source: source})
+		}
+	}
+	return list
+}
+
+func TestWalksAreLearntLikePrefills(t *testing.T) {
+	l, now := New(newProfile(t), Priors{Prefill: cost.Prefill{Fixed: 1, PerToken: 0.1}}), time.Unix(1e9, 0)
+	at := func() float64 { p, _ := l.Model().Task(cost.TaskWalk); return p.Millis(0, 500) }
+	near := func(what string, want float64) {
+		t.Helper()
+		if got := at(); math.Abs(got-want) > 0.05*want {
+			t.Errorf("%s: %.1f ms, want %.1f", what, got, want)
+		}
+	}
+	near("before any", 100)
+	before := l.Model().Prefill()
+	if n := l.Measured(1, now, walks(0.4, 1), true); n != 20 {
+		t.Errorf("%d taken", n)
+	}
+	near("measured", 202)
+	if s := l.Snapshot(); !s.WalkMeasured || s.CaptureMeasured || s.PrefillMeasured || s.Samples != 0 || l.Model().Prefill() != before {
+		t.Errorf("%+v", s)
+	}
+	l.Measured(1, now, walks(40, 2), true)
+	near("two connections and the guess", 202)
+	l.Measured(1, now, walks(0.4, 3), true)
+	near("two of three connections", 202)
+}
+
+// A walk that was slow once is not done again, and would be slow for ever.
+func TestSlowWalksAreForgotten(t *testing.T) {
+	l, now := New(newProfile(t), Priors{Prefill: cost.Prefill{Fixed: 1, PerToken: 0.1}}), time.Unix(1e9, 0)
+	measured := func() bool { _, ok := l.Model().Task(cost.TaskWalk); return ok }
+	for _, c := range []struct {
+		perRow float64
+		after  time.Duration
+		want   bool
+	}{
+		{4, walksAfter - 1, true}, {4, walksAfter, false}, {0.01, walksAfter, true},
+	} {
+		l.Measured(1, now, walks(c.perRow, 1), true)
+		now = now.Add(c.after)
+		l.Forget(now)
+		if measured() != c.want {
+			t.Errorf("%.2f ms a row, silent for %v: measured %v", c.perRow, c.after, !c.want)
+		}
 	}
 }

@@ -1,0 +1,140 @@
+package cost
+
+// Task is what a Sample measured.
+type Task uint8
+
+// The tasks that engines time.
+const (
+	TaskPrefill Task = iota
+	TaskWalk         // segments put in place, and the rows between them computed: tokens are WalkRows
+	TaskCapture      // segments computed in isolation, to be published
+
+	Tasks
+)
+
+func (t Task) String() string {
+	return [Tasks]string{"prefill", "walk", "capture"}[t]
+}
+
+// What walks and captures take until engines have measured them, in rows of a prefill. All are guesses on the
+// slow side: the projections are the engine's own, what lies between them is not, and a capture is a second pass
+// of the recurrence.
+const (
+	guessedWalk    = 2.0
+	guessedCapture = 1.2
+	// claimRows is what a splice costs beside its walk, in rows of a prefill: a step of the engine.
+	claimRows = 64
+	// placedShare is how many placed rows count as one computed row of a walk.
+	placedShare = 16
+)
+
+// WalkRows returns how much work a walk is, in computed rows: a placed row counts as a sixteenth of one.
+func WalkRows(computed, placed int) int { return computed + (placed+placedShare-1)/placedShare }
+
+// Guess returns what a task takes while nobody has measured it, by the present prediction of a prefill.
+func (m *Model) Guess(t Task) Prefill {
+	p := m.Prefill()
+	switch t {
+	case TaskWalk:
+		return Prefill{PerToken: guessedWalk * p.PerToken}
+	case TaskCapture:
+		return p.scaled(guessedCapture)
+	}
+	return p
+}
+
+// SetTask sets what engines have measured of walks or captures; the zero Prefill is nothing.
+func (m *Model) SetTask(t Task, measured Prefill) {
+	if t < Tasks {
+		m.tasks[t] = measured
+	}
+}
+
+// Task returns the present prediction of a task, and false where that is a guess of walks or captures.
+func (m *Model) Task(t Task) (Prefill, bool) {
+	if t == TaskPrefill || t >= Tasks || m.tasks[t].IsZero() {
+		return m.Guess(t), t == TaskPrefill
+	}
+	return m.tasks[t], true
+}
+
+// splice is a priced splice: the leading segments of a request that it takes, and its milliseconds, those of
+// captures included.
+type splice struct {
+	segments       int
+	total, capture float64
+}
+
+// own is what the splice takes without its captures, which are for later requests.
+func (s splice) own() float64 { return s.total - s.capture }
+
+// walk adds up a splice from its first segment on.
+type walk struct {
+	model            *Model
+	at               int     // tokens in place
+	rows, placed     int     // computed and placed so far
+	loaded, captured float64 // milliseconds
+	guessed          float64 // of placing and computing, used until walks are measured
+}
+
+// add moves the walk over a segment's interior [begin, end). It reports whether the segment can be read.
+func (w *walk) add(s *Segment, begin, end int) bool {
+	m := w.model
+	_, measured := m.Task(TaskWalk)
+	switch load, ok := m.loadFrom(s.Tier, s.From, s.StateBytes+s.RowBytes); {
+	case s.Capture:
+		capture, _ := m.Task(TaskCapture)
+		w.captured += capture.Millis(0, s.Tokens)
+	case !ok:
+		return false
+	case measured && s.From == (Link{}) && s.Tier <= TierDRAM:
+		// What engines measure of a walk has reading memory in it.
+	default:
+		w.loaded += load
+	}
+	w.guessed += m.Link(JobCompose).Millis(s.StateBytes) + m.Link(JobRotate).Millis(s.RowBytes) + guessedWalk*m.Prefill().Marginal(w.at, begin)
+	w.rows += begin - w.at
+	w.placed += end - begin
+	w.at = end
+	return true
+}
+
+// millis is the walk so far, loads included.
+func (w *walk) millis() float64 {
+	claim := claimRows * w.model.Prefill().PerToken
+	if measured, ok := w.model.Task(TaskWalk); ok {
+		return w.loaded + claim + measured.Millis(0, WalkRows(w.rows, w.placed))
+	}
+	return w.loaded + claim + w.guessed
+}
+
+// spliced loads the prefix, if any, walks over the segments behind it, and leaves to the engine's own prefill what
+// stands behind the last one taken. Of all ends it takes the cheapest. A segment that can be read is left out only
+// behind the end, since an engine does not leave one out either.
+func (m *Model) spliced(r Request) splice {
+	best := splice{total: inf}
+	if r.ExactOnly {
+		return best
+	}
+	w := walk{model: m}
+	if r.Prefix.Tokens > 0 {
+		if load, ok := m.loadFrom(r.Prefix.Tier, r.Prefix.From, r.Prefix.Bytes); ok {
+			w.at, w.loaded = r.from(r.Prefix.Tokens), load
+		}
+	}
+	p := m.Prefill()
+	for i := range r.Segments {
+		s := &r.Segments[i]
+		begin, end := s.Begin+s.SeamTokens/2, s.Begin+s.Tokens-(s.SeamTokens-s.SeamTokens/2)
+		if end = min(end, r.Tokens-1); begin < w.at || end <= begin {
+			continue // inside the prefix, or nothing left between its seams
+		}
+		if !w.add(s, begin, end) {
+			continue
+		}
+		if own := w.millis() + p.Millis(w.at, r.Tokens); own < best.own() || best.segments == 0 {
+			best = splice{segments: i + 1, total: own + w.captured, capture: w.captured}
+		}
+	}
+	return best
+}
