@@ -226,3 +226,96 @@ func TestAdviceNumbersAreThoseOfTheProtocol(t *testing.T) {
 		t.Error("ways differ")
 	}
 }
+
+// withSplices is attach for a client that reports walks.
+func withSplices(t *testing.T, r *running) *rawClient {
+	c := dialRaw(t, r.Socket())
+	c.mapAll(c.mustHello(&wire.HelloRequest{
+		MinVersion: 1, MaxVersion: 1, Client: "raw", Features: wire.FeatureSplices, Tenants: []wire.TenantName{{}},
+	}))
+	c.register(testProfile(1))
+	return c
+}
+
+// A prompt of two segments in memory, 900 of its tokens between them and behind them.
+func twoSegments(c *rawClient) *wire.AdviseRequest {
+	return &wire.AdviseRequest{
+		Profile: c.profile, Tokens: 4900, TokenOff: 64, SeamTokens: 32,
+		SegmentBegin: []uint32{0, 2100}, SegmentTokens: []uint32{2000, 2000},
+		SegmentStatus: []uint8{uint8(wire.StatusHit), uint8(wire.StatusHit)}, SegmentTier: []uint8{wire.TierDRAM, wire.TierDRAM},
+	}
+}
+
+// walks reports walks over some rows at so many microseconds a row.
+func walks(c *rawClient, micros int) *wire.AdviseRequest {
+	m := twoSegments(c)
+	m.Measured.Present = true
+	for i := range 20 {
+		rows := 40 + 10*i
+		m.Measured.WalkRows = append(m.Measured.WalkRows, uint32(rows))
+		m.Measured.WalkPlaced = append(m.Measured.WalkPlaced, 1600)
+		m.Measured.WalkMicros = append(m.Measured.WalkMicros, uint32(micros*(rows+100)))
+	}
+	return m
+}
+
+func TestTheWayFollowsTheWalksThatEnginesReport(t *testing.T) {
+	leakCheck(t)
+	r := startDaemon(t, testConfig(t), nil)
+	c := withSplices(t, r)
+	c.stageTokens(64, 4900)
+	ask := func(m *wire.AdviseRequest) (a wire.AdviseReply) {
+		t.Helper()
+		c.call(wire.OpAdvise, m, &a)
+		return a
+	}
+	predicted := func(a wire.AdviseReply) float64 { return a.WayMicros[wire.WaySplice-1] }
+	guess := ask(twoSegments(c))
+	if guess.Way != wire.WaySplice || guess.Splice != (wire.AdviseSplice{Present: true, Segments: 2}) {
+		t.Fatalf("by the guess: way %d, %+v", guess.Way, guess.Splice)
+	}
+	taken := uint64(0)
+	for _, row := range []struct {
+		name   string
+		micros int
+		way    uint8
+	}{{"slow", 5000, wire.WayRecompute}, {"fast", 20, wire.WaySplice}} {
+		for range 5 { // outweighs what came before
+			ask(walks(c, row.micros))
+			taken += 20
+			eventually(t, "the walks were learnt", func() bool { return r.store.Advisor().Stats().Samples == taken })
+		}
+		a := ask(twoSegments(c))
+		if a.Way != row.way {
+			t.Errorf("%s walks: way %d by %v", row.name, a.Way, a.WayMicros)
+		}
+		if slow := row.micros > 1000; slow != (predicted(a) > predicted(guess)) {
+			t.Errorf("%s walks: a splice of %.0f µs, guessed %.0f", row.name, predicted(a), predicted(guess))
+		}
+	}
+	c.close()
+	r.atRest()
+}
+
+// A client that did not agree on walks sends none, and is told of no splice.
+func TestWalksComeFromClientsThatAgreedOnThem(t *testing.T) {
+	leakCheck(t)
+	r := startDaemon(t, testConfig(t), nil)
+	c := attach(t, r.Socket())
+	c.register(testProfile(1))
+	c.stageTokens(64, 4900)
+	c.refused(wire.OpAdvise, walks(c, 20), wire.Invalid, "not asked for that feature")
+	var a wire.AdviseReply
+	c.call(wire.OpAdvise, twoSegments(c), &a)
+	if a.Way != wire.WaySplice || a.Splice.Present {
+		t.Errorf("way %d, %+v", a.Way, a.Splice)
+	}
+	c.close()
+	knows := withSplices(t, r)
+	knows.stageTokens(64, 4900)
+	m := walks(knows, 20)
+	m.Measured.WalkRows[3], m.Measured.WalkPlaced[3] = 0, 0
+	knows.refused(wire.OpAdvise, m, wire.Invalid, "walk of [0, 0)")
+	knows.close()
+	r.atRest()
+}

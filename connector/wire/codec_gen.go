@@ -1054,6 +1054,14 @@ func (m *AdviseRequest) Append(b []byte) []byte {
 	put(&w, m.SampleBegin)
 	put(&w, m.SampleEnd)
 	put(&w, m.SampleMicros)
+	if m.Measured.Present {
+		w.section(8)
+		put(&w, m.Measured.WalkRows)
+		put(&w, m.Measured.WalkPlaced)
+		put(&w, m.Measured.WalkMicros)
+		put(&w, m.Measured.CaptureTokens)
+		put(&w, m.Measured.CaptureMicros)
+	}
 	return w.b
 }
 
@@ -1084,6 +1092,20 @@ func (m *AdviseRequest) Decode(body []byte) error {
 	r.same("segment tier", len(m.SegmentTier), len(m.SegmentBegin))
 	r.same("sample end", len(m.SampleEnd), len(m.SampleBegin))
 	r.same("sample micros", len(m.SampleMicros), len(m.SampleBegin))
+	if m.Measured.Present {
+		m.Measured = AdviseMeasured{}
+	}
+	if r.more() && r.section(8) {
+		m.Measured.Present = true
+		m.Measured.WalkRows = get[uint32](&r, "measured walk rows", MaxSamples)
+		m.Measured.WalkPlaced = get[uint32](&r, "measured walk placed", MaxSamples)
+		m.Measured.WalkMicros = get[uint32](&r, "measured walk micros", MaxSamples)
+		m.Measured.CaptureTokens = get[uint32](&r, "measured capture tokens", MaxSamples)
+		m.Measured.CaptureMicros = get[uint32](&r, "measured capture micros", MaxSamples)
+		r.same("measured walk placed", len(m.Measured.WalkPlaced), len(m.Measured.WalkRows))
+		r.same("measured walk micros", len(m.Measured.WalkMicros), len(m.Measured.WalkRows))
+		r.same("measured capture micros", len(m.Measured.CaptureMicros), len(m.Measured.CaptureTokens))
+	}
 	return r.end()
 }
 
@@ -1100,6 +1122,11 @@ func (m *AdviseReply) Append(b []byte) []byte {
 	put(&w, m.Value)
 	put(&w, m.SegmentAdmit)
 	put(&w, m.SegmentReason)
+	if m.Splice.Present {
+		w.section(8)
+		w.u32(m.Splice.Segments)
+		w.align(8)
+	}
 	return w.b
 }
 
@@ -1121,6 +1148,14 @@ func (m *AdviseReply) Decode(body []byte) error {
 	r.same("reason", len(m.Reason), len(m.Positions))
 	r.same("value", len(m.Value), len(m.Positions))
 	r.same("segment reason", len(m.SegmentReason), len(m.SegmentAdmit))
+	if m.Splice.Present {
+		m.Splice = AdviseSplice{}
+	}
+	if r.more() && r.section(8) {
+		m.Splice.Present = true
+		m.Splice.Segments = r.u32("splice segments")
+		r.align("section", 8)
+	}
 	return r.end()
 }
 

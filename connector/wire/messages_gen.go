@@ -474,8 +474,10 @@ type AdviseRequest struct {
 	PrefixTier     uint8
 	// End of rows behind the prefix, in tokens: of a buffer, or of a checkpoint
 	// that is kept as rows.
-	BufferTokens  uint32
-	SeamTokens    uint32 // computed again in all, when the segments are used
+	BufferTokens uint32
+	// Computed again in all, when the segments that are held are used; where none
+	// is held, when all are.
+	SeamTokens    uint32
 	Cuts          []uint32
 	SegmentBegin  []uint32
 	SegmentTokens []uint32
@@ -484,6 +486,20 @@ type AdviseRequest struct {
 	SampleBegin   []uint32
 	SampleEnd     []uint32
 	SampleMicros  []uint32
+	Measured      AdviseMeasured // with FeatureSplices
+}
+
+// AdviseMeasured is what splices took since the last advise. A walk puts
+// segments in place: so many rows computed between them and so many placed took
+// so many microseconds, reading memory included, waiting for a disk or another
+// node not. A capture computed so many tokens of segments in isolation.
+type AdviseMeasured struct {
+	Present       bool // false = the section is absent, and the other fields are zero
+	WalkRows      []uint32
+	WalkPlaced    []uint32
+	WalkMicros    []uint32
+	CaptureTokens []uint32
+	CaptureMicros []uint32
 }
 
 // AdviseReply has one row for each advised checkpoint and one for each segment.
@@ -498,6 +514,16 @@ type AdviseReply struct {
 	Value         []float64 // expected milliseconds saved per MiB
 	SegmentAdmit  []uint8   // 1 = publish this segment, which is missing
 	SegmentReason []uint8
+	Splice        AdviseSplice // with FeatureSplices
+}
+
+// AdviseSplice is the splice that WayMicros prices.
+type AdviseSplice struct {
+	Present bool // false = the section is absent, and the other fields are zero
+	// It takes the first so many rows of segments, as far as they are held or
+	// admitted; what stands behind the last one is the engine's to compute; 0 =
+	// none can be used.
+	Segments uint32
 }
 
 // ServedRequest tells how the prompt of one request was served, once its first

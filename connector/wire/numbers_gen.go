@@ -26,7 +26,7 @@ const (
 	MaxBlocks          = 24576   // entries of an engine's block table
 	MaxPacked          = 1048576 // bytes that say how packed parts are laid out, of all rows of one reply
 	MaxPositions       = 1024    // checkpoints that one advice names
-	MaxSamples         = 1024    // measured prefills in one advise
+	MaxSamples         = 1024    // measured prefills in one advise, and as many walks and captures
 	MaxWays            = 8       // ways to serve a prompt
 	MaxMemoryLayers    = 1024    // attention layers of registered memory
 	MaxIdentity        = 98304   // bytes of an identity in canonical form
@@ -132,7 +132,8 @@ const (
 	// May name profiles with a tolerance, whose segments have packed parts, and is
 	// answered with the section *packed* of `acquire` and `acquire-device`.
 	FeaturePacked   uint64 = 0x40
-	FeatureBuffered uint64 = 0x80 // may send the section *buffered* of `save`
+	FeatureBuffered uint64 = 0x80  // may send the section *buffered* of `save`
+	FeatureSplices  uint64 = 0x100 // may send the section *measured* of `advise`, and is answered with the section *splice*
 )
 
 // Accept bits say what a checkpoint is, or which ones a request takes.

@@ -118,11 +118,18 @@ func withSections() []wholeMessage {
 	packed.Packed = AcquirePacked{Present: true, Count: []uint32{11, 0, 10}, Layout: []uint8("\x01\x02\x03<\x04\x05\x06=\x80\x01\x07\x01\x02\x03<\x04\x05\x06=\x08\x09")}
 	save := sample(OpSave, Request).(*SaveRequest)
 	save.Buffered = SaveBuffered{Present: true, Buffer: 1 << 40}
+	advise, advice := sample(OpAdvise, Request).(*AdviseRequest), sample(OpAdvise, Reply).(*AdviseReply)
+	advise.Measured = AdviseMeasured{
+		Present: true, WalkRows: []uint32{24, 0}, WalkPlaced: []uint32{1168, 512}, WalkMicros: []uint32{41_000, 900},
+		CaptureTokens: []uint32{400}, CaptureMicros: []uint32{210_000},
+	}
+	advice.Splice = AdviseSplice{Present: true, Segments: 2}
 	return []wholeMessage{
 		{"match request with prompt", OpMatch, Request, request}, {"match reply with estimates", OpMatch, Reply, reply},
 		{"match request with known", OpMatch, Request, asked}, {"match reply with known", OpMatch, Reply, known},
 		{"match reply with rows", OpMatch, Reply, short}, {"load reply with rows", OpLoad, Reply, load},
 		{"acquire reply with packed", OpAcquire, Reply, packed}, {"save request with buffered", OpSave, Request, save},
+		{"advise request with what was measured", OpAdvise, Request, advise}, {"advise reply with a splice", OpAdvise, Reply, advice},
 	}
 }
 

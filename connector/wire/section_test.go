@@ -28,6 +28,14 @@ func without(t *testing.T, m Message) Message {
 		old := *m
 		old.Buffered = SaveBuffered{}
 		return &old
+	case *AdviseRequest:
+		old := *m
+		old.Measured = AdviseMeasured{}
+		return &old
+	case *AdviseReply:
+		old := *m
+		old.Splice = AdviseSplice{}
+		return &old
 	case *AcquireReply:
 		old := *m
 		old.Packed = AcquirePacked{}

@@ -40,6 +40,9 @@ func (t *task) advise() (wire.Message, error) {
 	if m.Record > 1 || m.Tokens > profile.MaxTokens {
 		return nil, codes.Refuse(wire.Invalid, "record %d, a prompt of %d tokens, most %d", m.Record, m.Tokens, profile.MaxTokens)
 	}
+	if m.Measured.Present && !t.at.splices {
+		return nil, codes.Refuse(wire.Invalid, "measured: the connection has not asked for that feature")
+	}
 	q := adviseQuery(&s.adviseQuery, m, t.conn.process())
 	q.Profile, q.Tenant = id, tenant
 	if q.Tokens, err = t.stagedTokens(m.TokenOff, int(m.Tokens)); err != nil {
@@ -53,7 +56,9 @@ func (t *task) advise() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	return adviseReply(&s.adviseReply, &s.advice), nil
+	reply := adviseReply(&s.adviseReply, &s.advice)
+	reply.Splice = wire.AdviseSplice{Present: t.at.splices, Segments: uint32(s.advice.Choice.Segments)}
+	return reply, nil
 }
 
 // adviseQuery turns a request into a query, in the memory of the former one.
@@ -76,6 +81,14 @@ func adviseQuery(q *advise.Query, m *wire.AdviseRequest, source uint64) *advise.
 		q.Samples = append(q.Samples, cost.Sample{
 			Begin: cut(m.SampleBegin[i]), End: cut(m.SampleEnd[i]), Millis: float64(m.SampleMicros[i]) / 1e3, Source: source,
 		})
+	}
+	for i := range m.Measured.WalkRows {
+		rows := cost.WalkRows(cut(m.Measured.WalkRows[i]), cut(m.Measured.WalkPlaced[i]))
+		q.Samples = append(q.Samples, cost.Sample{Task: cost.TaskWalk, End: rows, Millis: float64(m.Measured.WalkMicros[i]) / 1e3, Source: source})
+	}
+	for i := range m.Measured.CaptureTokens {
+		tokens := cut(m.Measured.CaptureTokens[i])
+		q.Samples = append(q.Samples, cost.Sample{Task: cost.TaskCapture, End: tokens, Millis: float64(m.Measured.CaptureMicros[i]) / 1e3, Source: source})
 	}
 	return q
 }

@@ -65,6 +65,14 @@ type costSeries struct {
 	Samples int    `prom:"prefill_samples_total" help:"Prefills that engines have measured, by profile."`
 }
 
+type taskSeries struct {
+	Profile string  `label:"profile"`
+	Task    string  `label:"task"`
+	Tokens  string  `label:"tokens"`
+	Source  string  `label:"source"`
+	Seconds float64 `prom:"splice_predicted_seconds" help:"What a task of a splice is believed to take: a walk over so many computed rows, a capture of so many tokens; by where that comes from: measured (by engines), or guess (in rows of a prefill)."`
+}
+
 type predictionSeries struct {
 	Profile string  `label:"profile"`
 	Tokens  string  `label:"tokens"`
@@ -159,6 +167,10 @@ func eachOfCost(name string, c *tiering.ProfileCosts, f func(any)) {
 	f(&costSeries{name, c.Samples})
 	for _, tokens := range []int{100, 1000, 10_000, 100_000} {
 		f(&predictionSeries{name, strconv.Itoa(tokens), sourceOf(c.PrefillMeasured), c.Prefill.Millis(0, tokens) / 1e3})
+	}
+	for _, tokens := range []int{100, 1000} {
+		f(&taskSeries{name, "walk", strconv.Itoa(tokens), sourceOf(c.WalkMeasured), c.Walk.Millis(0, tokens) / 1e3})
+		f(&taskSeries{name, "capture", strconv.Itoa(tokens), sourceOf(c.CaptureMeasured), c.Capture.Millis(0, tokens) / 1e3})
 	}
 	for job, jobName := range jobNames {
 		link, source := c.Links[job], sourceOf(c.Measured[job])

@@ -57,7 +57,7 @@ func TestReportsBeyondTheBoundOfLabelsShareARow(t *testing.T) {
 func TestCostsSayWhetherTheyWereMeasured(t *testing.T) {
 	c := tiering.ProfileCosts{}
 	c.Links[cost.JobLoadDRAM], c.Links[cost.JobPublish] = cost.Bandwidth(1, 1e9), cost.Bandwidth(2, 1e9)
-	c.Measured[cost.JobPublish] = true
+	c.Measured[cost.JobPublish], c.WalkMeasured = true, true
 	got := map[string]string{}
 	eachOfCost("0123456789ab", &c, func(s any) {
 		metric.EachSeries(s, func(string) bool { return true }, func(family string, values []string, _ float64) {
@@ -70,6 +70,7 @@ func TestCostsSayWhetherTheyWereMeasured(t *testing.T) {
 	for series, want := range map[string]string{
 		"cost_bytes_per_second load_dram": "guess", "cost_bytes_per_second publish": "measured",
 		"cost_fixed_seconds compose": "guess", "prefill_predicted_seconds 1000": "guess",
+		"splice_predicted_seconds walk 1000": "measured", "splice_predicted_seconds capture 100": "guess",
 	} {
 		if got[series] != want {
 			t.Errorf("%s is a %q, want %q", series, got[series], want)

@@ -14,12 +14,21 @@ var adviceMessages = []Message{
 			u32("Output", doc("of these, generated tokens at the end")),
 			u32("PrefixTokens", doc("of the longest checkpoint")), u8("PrefixTier"),
 			u32("BufferTokens", doc("end of rows behind the prefix, in tokens: of a buffer, or of a checkpoint that is kept as rows")),
-			u32("SeamTokens", doc("computed again in all, when the segments are used")),
+			u32("SeamTokens", doc("computed again in all, when the segments that are held are used; where none is held, when all are")),
 			u32s("Cuts", "MaxKeys"),
 			u32s("SegmentBegin", "MaxKeys"), u32s("SegmentTokens", "MaxKeys", rows("SegmentBegin")),
 			u8s("SegmentStatus", "MaxKeys", rows("SegmentBegin"), doc("StatusMiss and so on")), u8s("SegmentTier", "MaxKeys", rows("SegmentBegin")),
 			u32s("SampleBegin", "MaxSamples"), u32s("SampleEnd", "MaxSamples", rows("SampleBegin")), u32s("SampleMicros", "MaxSamples", rows("SampleBegin")),
 		),
+		Sections: []Section{{
+			Name: "Measured", Struct: "AdviseMeasured", Feature: "Splices",
+			Doc: "is what splices took since the last advise. A walk puts segments in place: so many rows computed between them and so many placed " +
+				"took so many microseconds, reading memory included, waiting for a disk or another node not. A capture computed so many tokens of segments in isolation",
+			Body: body(
+				u32s("WalkRows", "MaxSamples"), u32s("WalkPlaced", "MaxSamples", rows("WalkRows")), u32s("WalkMicros", "MaxSamples", rows("WalkRows")),
+				u32s("CaptureTokens", "MaxSamples"), u32s("CaptureMicros", "MaxSamples", rows("CaptureTokens")),
+			),
+		}},
 	},
 	{
 		Name: "AdviseReply",
@@ -32,6 +41,11 @@ var adviceMessages = []Message{
 			f64s("Value", "MaxPositions", rows("Positions"), doc("expected milliseconds saved per MiB")),
 			u8s("SegmentAdmit", "MaxKeys", doc("1 = publish this segment, which is missing")), u8s("SegmentReason", "MaxKeys", rows("SegmentAdmit")),
 		),
+		Sections: []Section{{
+			Name: "Splice", Struct: "AdviseSplice", Feature: "Splices",
+			Doc:  "is the splice that WayMicros prices",
+			Body: body(u32("Segments", doc("it takes the first so many rows of segments, as far as they are held or admitted; what stands behind the last one is the engine's to compute; 0 = none can be used"))),
+		}},
 	},
 	{
 		Name: "ServedRequest",

@@ -17,7 +17,7 @@ var constants = []Constant{
 	{Name: "MaxBlocks", Value: 24 << 10, Bound: true, Doc: "entries of an engine's block table"},
 	{Name: "MaxPacked", Value: 1 << 20, Bound: true, Doc: "bytes that say how packed parts are laid out, of all rows of one reply"},
 	{Name: "MaxPositions", Value: 1024, Bound: true, Doc: "checkpoints that one advice names"},
-	{Name: "MaxSamples", Value: 1024, Bound: true, Doc: "measured prefills in one advise"},
+	{Name: "MaxSamples", Value: 1024, Bound: true, Doc: "measured prefills in one advise, and as many walks and captures"},
 	{Name: "MaxWays", Value: 8, Bound: true, Doc: "ways to serve a prompt"},
 	{Name: "MaxMemoryLayers", Value: 1024, Bound: true, Doc: "attention layers of registered memory"},
 	{Name: "MaxIdentity", Value: 96 << 10, Bound: true, Doc: "bytes of an identity in canonical form"},
@@ -82,6 +82,7 @@ var enums = []Enum{
 			{Name: "Rows", Number: 1 << 5, Doc: "may accept and save checkpoints of kind *rows*, may `replay` them, and is answered with the sections *rows*. Others are not told of what is kept as rows, and what stands behind it is a miss when they load it"},
 			{Name: "Packed", Number: 1 << 6, Doc: "may name profiles with a tolerance, whose segments have packed parts, and is answered with the section *packed* of `acquire` and `acquire-device`"},
 			{Name: "Buffered", Number: 1 << 7, Doc: "may send the section *buffered* of `save`"},
+			{Name: "Splices", Number: 1 << 8, Doc: "may send the section *measured* of `advise`, and is answered with the section *splice*"},
 		},
 	},
 	{

@@ -594,6 +594,21 @@ class ReplayRequest(Message):
     into: int = w.u64()
 
 
+@message("advise request: measured")
+@dataclass(frozen=True, slots=True)
+class AdviseMeasured(Message):
+    """What splices took since the last advise. A walk puts segments in place: so many rows computed
+    between them and so many placed took so many microseconds, reading memory included, waiting
+    for a disk or another node not. A capture computed so many tokens of segments in isolation.
+    """
+
+    walk_rows: Sequence[int] = w.u32s(MAX_SAMPLES)
+    walk_placed: Sequence[int] = w.u32s(MAX_SAMPLES, rows="walk_rows")
+    walk_micros: Sequence[int] = w.u32s(MAX_SAMPLES, rows="walk_rows")
+    capture_tokens: Sequence[int] = w.u32s(MAX_SAMPLES)
+    capture_micros: Sequence[int] = w.u32s(MAX_SAMPLES, rows="capture_tokens")
+
+
 @message("advise request")
 @dataclass(frozen=True, slots=True)
 class AdviseRequest(Message):
@@ -622,6 +637,15 @@ class AdviseRequest(Message):
     sample_begin: Sequence[int] = w.u32s(MAX_SAMPLES)
     sample_end: Sequence[int] = w.u32s(MAX_SAMPLES, rows="sample_begin")
     sample_micros: Sequence[int] = w.u32s(MAX_SAMPLES, rows="sample_begin")
+    measured: AdviseMeasured | None = w.section(AdviseMeasured, Feature.SPLICES)  # noqa: RUF009
+
+
+@message("advise reply: splice")
+@dataclass(frozen=True, slots=True)
+class AdviseSplice(Message):
+    """The splice that WayMicros prices."""
+
+    segments: int = w.u32()
 
 
 @message("advise reply")
@@ -639,6 +663,7 @@ class AdviseReply(Message):
     value: Sequence[float] = w.f64s(MAX_POSITIONS, rows="positions")
     segment_admit: bytes = w.u8s(MAX_KEYS)
     segment_reason: bytes = w.u8s(MAX_KEYS, rows="segment_admit")
+    splice: AdviseSplice | None = w.section(AdviseSplice, Feature.SPLICES)  # noqa: RUF009
 
 
 @message("served request")

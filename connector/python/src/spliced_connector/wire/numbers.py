@@ -45,6 +45,8 @@ class Feature(IntFlag):
     """
     BUFFERED = 128
     """May send the section *buffered* of `save`."""
+    SPLICES = 256
+    """May send the section *measured* of `advise`, and is answered with the section *splice*."""
 
 
 class WireSpan(IntEnum):
@@ -155,7 +157,7 @@ MAX_PACKED = 1048576
 MAX_POSITIONS = 1024
 """Checkpoints that one advice names."""
 MAX_SAMPLES = 1024
-"""Measured prefills in one advise."""
+"""Measured prefills in one advise, and as many walks and captures."""
 MAX_WAYS = 8
 """Ways to serve a prompt."""
 MAX_MEMORY_LAYERS = 1024
