@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -19,11 +20,12 @@ from client_samples import (
 )
 from fake_daemon import FakeDaemon
 from running import Daemon
-from spliced_connector.client import Accept, Reason, Status
+from spliced_connector.client import Accept, Query, Reason, Status, WalkTiming
 from spliced_connector.client import publish as storing
 from spliced_connector.client.connection import hello
 from spliced_connector.client.connection.checksum import chunks, crc32, xxh3
 from spliced_connector.errors import Code
+from spliced_connector.wire import AdviseRequest, Feature, Op
 
 needs_xxhash = pytest.mark.skipif(xxh3() is None, reason="xxhash is not installed")
 
@@ -118,3 +120,26 @@ def test_a_canary_switches_splicing_off(daemon: Daemon, connect: Connect) -> Non
     assert blue.match(keys=[blue_key]).hit(0), "another tenant is not concerned"
     assert model.report(1, 0, 0.0, 0.1) is True, "it stays off"
     wait_until(lambda: daemon.metrics()["spliced_leases"] == 0)
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_walks_are_reported_to_daemons_that_know_them(
+    connect: Connect, fake: FakeDaemon, knows: bool
+) -> None:
+    if knows:
+        fake.hello = replace(fake.hello, features=int(Feature.SPLICES))
+    fake.on(Op.ADVISE, lambda request: request.refuse(Code.BUSY))
+    model = connect(fake.socket).model(SMALL)
+    assert model.wait_attached(10)
+    walks = [WalkTiming(24, 576, 0.25), WalkTiming(0, 0, 1.0), WalkTiming(8, 0, math.inf)]
+    assert model.advise(Query(ids(32), samples=walks)) is None
+    message = fake.next(Op.ADVISE).message
+    assert isinstance(message, AdviseRequest)
+    assert not list(message.sample_begin)
+    if not knows:
+        assert message.measured is None
+        return
+    assert message.measured is not None
+    assert list(message.measured.walk_rows) == [24]
+    assert list(message.measured.walk_placed) == [576]
+    assert list(message.measured.walk_micros) == [250_000]

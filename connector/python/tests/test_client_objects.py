@@ -22,6 +22,7 @@ from client_samples import (
 from running import Daemon, StartDaemon
 from spliced_connector.client import (
     Accept,
+    CaptureTiming,
     Level,
     NewSegment,
     Query,
@@ -29,6 +30,7 @@ from spliced_connector.client import (
     Sample,
     Status,
     Tier,
+    WalkTiming,
     Way,
     release_all,
 )
@@ -339,8 +341,13 @@ def test_advice(daemon: Daemon, connect: Connect) -> None:
     again = model.advise(query)
     assert again is not None
     assert again.seen_tokens == len(prompt)
+    assert again.splice is not None, "the daemon reports how much a splice takes"
+    assert 0 <= again.splice <= 2
+    senseless = (WalkTiming(0, 0, 1.0), WalkTiming(9, 9, 0.0), CaptureTiming(0, 1.0))
+    taken = (WalkTiming(9, 90, 0.1), CaptureTiming(9, 0.1))
+    assert model.advise(replace(query, samples=senseless + taken)) is not None
     assert model.advise(replace(query, cuts=(1000,))) is None
-    assert (client.counters.advised, client.counters.unadvised) == (2, 1)
+    assert (client.counters.advised, client.counters.unadvised) == (3, 1)
 
 
 def test_two_engines_share_what_one_has_warmed(daemon: Daemon, connect: Connect) -> None:

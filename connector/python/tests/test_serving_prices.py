@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spliced_connector.serving.prices import CLAIM_ROWS, GUESS, Line, Prices, Walked, prices
+from spliced_connector.client import CaptureTiming, WalkTiming
+from spliced_connector.serving.prices import Clock, Line, Walked
 
 
 def line(*measured: tuple[float, float]) -> Line:
@@ -46,21 +47,14 @@ def test_what_is_newer_weighs_more() -> None:
     assert fixed == pytest.approx(0, abs=0.001)
 
 
-def test_prices_are_in_rows_of_prefill() -> None:
-    prefill = line(*((n, 0.5 + 0.002 * n) for n in (100, 900, 300)))
-    walks = line(*((n, 0.03 + 0.004 * n) for n in (50, 200, 400)))
-    got = prices(prefill, walks)
-    assert got.walk == pytest.approx(2)
-    assert got.placed == pytest.approx(2 / 16)
-    assert got.claim == pytest.approx(CLAIM_ROWS + 15)
-
-
-def test_half_a_measurement_is_a_guess() -> None:
-    known = line((100, 1), (200, 2), (300, 3))
-    assert prices(known, Line()) == GUESS == prices(Line(), known)
-    still = line((100, 3), (200, 2), (300, 1))  # no seconds a row: nothing to divide by
-    assert prices(still, known) == GUESS == Prices()
-
-
-def test_a_walk_is_counted_in_computed_rows() -> None:
-    assert Walked(rows=40, placed=1600, seconds=1).units == 140
+def test_walks_and_captures_are_kept_for_the_daemon() -> None:
+    clock = Clock()
+    clock.walked(Walked(rows=40, placed=1600, seconds=9.0, captured=400, capture_seconds=9.0))
+    assert clock.take() == (), "the first touches memory and chooses kernels"
+    clock.walked(Walked(rows=40, placed=1600, seconds=0.5))
+    clock.walked(Walked(rows=0, placed=0, seconds=0.1, captured=400, capture_seconds=0.2))
+    assert clock.take() == (WalkTiming(40, 1600, 0.5), CaptureTiming(400, 0.2))
+    assert clock.take() == ()
+    for _ in range(100):
+        clock.walked(Walked(rows=40, placed=0, seconds=0.5))
+    assert len(clock.take()) == 64, "a daemon that does not ask costs no memory"

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from spliced_connector.client import Sample
 from spliced_connector.serving.prices import Clock
 from spliced_connector.serving.settings import Mode
 from spliced_connector.sglang import plugin
@@ -143,6 +144,7 @@ def test_a_prefill_by_itself_is_timed() -> None:
     assert plugin.run(original, scheduler, batch(True, (100, 300)), "more") == "ran"
     assert original.given[-1][2:] == ("more",)
     (sample,) = clock.take()
+    assert isinstance(sample, Sample)
     assert (sample.begin, sample.end) == (100, 300)
     assert sample.seconds > 0
     scheduler.enable_overlap = True  # the call ends before the batch does

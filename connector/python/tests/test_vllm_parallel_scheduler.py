@@ -263,9 +263,13 @@ def test_equal_segments_are_asked_for_once(scripted: Scripted, half: Half) -> No
 def test_a_prompt_that_is_not_worth_a_splice_is_not_asked_for(
     scripted: Scripted, half: Half
 ) -> None:
-    mode = half(measured=True)
-    for rows in (64, 128, 256, 512):  # walks are slow in this engine
-        mode._clock.line.learn(rows, 1e-4 * rows)
-        mode._decider.walks.learn(rows, 1e-1 * rows + 10.0)
-    assert mode.match(asked("r", [1, 2, 3, 4]), 0)[0] == 0
+    mode = half(parallel_tokens=1)
+    # Two segments behind as many tokens that stand before the first: these would be walked.
+    request = asked("r", [1, 2, 3, 4])
+    cast("dict[str, Any]", request.kv_transfer_params)["spliced"]["cuts"] = [
+        2 * SEGMENT,
+        3 * SEGMENT,
+        4 * SEGMENT,
+    ]
+    assert mode.match(request, 0)[0] == 0
     assert not scripted.plans

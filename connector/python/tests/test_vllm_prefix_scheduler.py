@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from spliced_connector.client import Accept, Advice, CheckpointAdvice, Match, Query, Way
+from spliced_connector.client import Accept, Advice, CheckpointAdvice, Match, Query, Sample, Way
 from spliced_connector.model import (
     Attention,
     Conv,
@@ -332,6 +332,7 @@ def test_prefills_are_measured_for_the_daemon() -> None:
     scheduler.settled(Outcome())
     scheduler.match(make_request(1000, "next"), 0)
     (sample,) = model.queries[-1].samples
+    assert isinstance(sample, Sample)
     assert (sample.begin, sample.end) == (0, 512)
     assert sample.seconds > 0
 

@@ -8,8 +8,8 @@ import pytest
 
 from spliced_connector.model import Choice, Profile, Prompt, SpanKind, divide, from_config
 from spliced_connector.serving.cuts import Cuts, CutsError, read_cuts
-from spliced_connector.serving.prices import CLAIM_ROWS, WALK_COST, Prices
-from spliced_connector.serving.splices import best_splice
+from spliced_connector.serving.prices import CLAIM_ROWS, WALK_COST
+from spliced_connector.serving.splices import advised_splice, best_splice
 
 PROFILE = Profile(
     from_config(
@@ -143,15 +143,16 @@ def test_no_other_end_of_the_takeover_is_cheaper() -> None:
         assert costs[end] == min(costs.values()), choices
 
 
-def test_measured_prices_decide() -> None:
-    p, hits = prompt(3), [Choice.HIT] * 3
-    assert best_splice(p, hits, prices=Prices(walk=20.0, placed=0.1, claim=200)) is not None
-    assert best_splice(p, hits, prices=Prices(walk=80.0, placed=0.6, claim=200)) is None
-    assert best_splice(p, hits, prices=Prices(walk=2.0, placed=1.0, claim=10)) is None
-    assert best_splice(p, hits, prices=Prices(walk=2.0, placed=0.1, claim=float(p.tokens))) is None
-    first = best_splice(p, hits, prices=Prices(walk=100.0, placed=0.0, claim=10))
-    assert first is not None
-    assert first.walked == 0, "only the leading segment needs no rows"
+def test_what_the_daemon_advises_is_taken_over() -> None:
+    hit, miss = Choice.HIT, Choice.CONTEXT
+    p, choices = prompt(4), [hit, miss, miss, hit]
+    for end, tokens in ((0, None), (399, None), (400, 400), (1199, 400), (1600, 1600 - 8)):
+        splice = advised_splice(p, choices, 0, end)
+        assert (None if splice is None else splice.tokens) == tokens, end
+    whole = advised_splice(p, choices, 0, 1600)
+    assert whole is not None
+    assert whole.choices == tuple(choices)
+    assert whole.walked >= 800, "by the guess it would end before"
 
 
 def test_what_was_to_be_there_and_is_lost_is_captured() -> None:

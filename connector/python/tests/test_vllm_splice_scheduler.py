@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import struct
@@ -12,15 +13,24 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from client_samples import SMALL, Connect, at_most, fill
+from client_samples import SMALL, Connect, at_most, fill, wait_until
 from running import Daemon
-from spliced_connector.client import Accept, NewCheckpoint, NewSegment, Way
+from spliced_connector.client import (
+    Accept,
+    CaptureTiming,
+    NewCheckpoint,
+    NewSegment,
+    Query,
+    Sample,
+    WalkTiming,
+    Way,
+)
 from spliced_connector.client.match import misses
 from spliced_connector.errors import Code
 from spliced_connector.model import Choice, Identity, divide
 from spliced_connector.segments import Chunker, Finder, Lengths, Separators
 from spliced_connector.serving.cuts import Cuts
-from spliced_connector.serving.decider import TRY_EVERY, Decider, Named
+from spliced_connector.serving.decider import Decider, Named
 from spliced_connector.serving.prices import Walked
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.serving.telling import Served
@@ -312,7 +322,8 @@ def test_long_segments_are_not_captured(
     half = mode(connect, daemon)
     settings = Settings(weights="0" * 64, capture_tokens=most)
     other(half, settings=settings)
-    every = SimpleNamespace(way=Way.RECOMPUTE, segments=[SimpleNamespace(publish=True)] * 2)
+    rows = [SimpleNamespace(publish=True)] * 2
+    every = SimpleNamespace(way=Way.SPLICE, segments=rows, splice=2)
     monkeypatch.setattr(type(half._session.model), "advise", lambda *_: every)
     request = asked("r", [4, 5])
     tokens, _ = half.match(request, 0)
@@ -323,37 +334,61 @@ def test_long_segments_are_not_captured(
 
 
 def measure(half: SpliceScheduler, prefill: float, walk: float) -> None:
-    """Seconds a row, of the engine and of walks, as if requests had been served so."""
-    for rows in (64, 128, 256, 512):
-        half._clock.line.learn(rows, prefill * rows)
-        half.settled(Outcome(walks=(Walked(rows, 0, walk * rows),)))
+    """Seconds a row, of the engine and of walks, as if requests had been served so, and as often as
+    outweighs what was measured before."""
+    model, prompt = half._session.model, list(range(100))
+    samples = [Sample(0, rows, prefill * rows) for rows in (64, 128, 256, 512) * 8]
+    walks = [WalkTiming(rows, 0, walk * rows) for rows in (64, 128, 256, 512) * 8]
+    for _ in range(4):
+        assert model.advise(Query(prompt, record=False, samples=[*samples, *walks])) is not None
 
 
-def test_what_is_measured_to_be_slower_is_not_claimed(connect: Connect, daemon: Daemon) -> None:
+def until(half: SpliceScheduler, segments: Sequence[int], spliced: bool) -> Request:
+    """The first request that the daemon has spliced, or not: it learns soon, not at once."""
+    requests = (asked(f"{spliced} {i}", segments) for i in itertools.count())
+    got: list[Request] = []
+
+    def served() -> bool:
+        got[:] = [next(requests)]
+        return bool(half.match(got[0], 0)[0]) == spliced
+
+    wait_until(served)
+    return got[0]
+
+
+def test_the_way_follows_what_walks_took(connect: Connect, daemon: Daemon) -> None:
     half = mode(connect, daemon)
-    request = asked("r", [1, 2, 3])
-    publish(half, request)
+    publish(half, asked("r", [1, 2, 3]))
     measure(half, prefill=1e-4, walk=1e-2)
-    assert half.match(request, 0) == (0, False)
+    request = until(half, [1, 2, 3], spliced=False)
+    tracked = half._requests[request.request_id]
+    advice = tracked.asked.advice
+    assert advice is not None
+    predicted = advice.predicted
+    assert predicted[Way.SPLICE - 1] > predicted[Way.RECOMPUTE - 1]
+    told = half.served(Served(request.request_id, len(request.prompt_token_ids or ()), 0))
+    assert told.predicted == predicted, "a trace has what was priced"
     assert told_of(half, request) == {
         "way": "engine",
-        "trouble": "to compute it was measured to be quicker",
+        "trouble": "the daemon advises not to splice it",
     }
-    assert counts(half)["measured_slower"] == 1
+    assert counts(half)["not_advised"] >= 1
     measure(half, prefill=1e-2, walk=1e-4)
-    measure(half, prefill=1e-2, walk=1e-4)
-    for _ in range(10):
-        measure(half, prefill=1e-2, walk=1e-4)
-    assert half.match(asked("later", [1, 2, 3]), 0)[0], "what was measured last counts more"
+    until(half, [1, 2, 3], spliced=True)
 
 
-def test_now_and_then_a_slower_way_is_measured_again(connect: Connect, daemon: Daemon) -> None:
+def test_walks_of_workers_reach_the_daemon(
+    connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     half = mode(connect, daemon)
-    request = asked("r", [1, 2, 3])
-    publish(half, request)
-    measure(half, prefill=1e-4, walk=1e-2)
-    claimed = [bool(half.match(asked(f"r{i}", [1, 2, 3]), 0)[0]) for i in range(2 * TRY_EVERY)]
-    assert claimed.count(True) == 2
+    asked_for: list[Query] = []
+    monkeypatch.setattr(
+        type(half._session.model), "advise", lambda _, query: asked_for.append(query)
+    )
+    walk = Walked(rows=24, placed=576, seconds=0.25, captured=200, capture_seconds=0.5)
+    half.settled(Outcome(walks=(walk, walk)))
+    half.match(asked("r", [1, 2, 3]), 0)
+    assert asked_for[-1].samples == (WalkTiming(24, 576, 0.25), CaptureTiming(200, 0.5))
 
 
 def test_a_setting_leaves_measurements_out(connect: Connect, daemon: Daemon) -> None:
@@ -361,8 +396,49 @@ def test_a_setting_leaves_measurements_out(connect: Connect, daemon: Daemon) -> 
     other(half, settings=Settings(weights="0" * 64, measured=False))
     request = asked("r", [1, 2, 3])
     publish(half, request)
-    measure(half, prefill=1e-4, walk=1e-2)
     assert half.match(request, 0)[0]
+    known = half._requests["r"].known
+    assert known is not None
+    assert known.end is None
+
+
+@pytest.mark.parametrize(("advised", "taken"), [(3, 3), (2, 2), (1, 1), (0, 0), (None, 3)], ids=str)
+def test_as_much_is_taken_over_as_the_daemon_has_priced(
+    connect: Connect,
+    daemon: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
+    advised: int | None,
+    taken: int,
+) -> None:
+    """None: the daemon is an older one, and the guess decides."""
+    half = mode(connect, daemon)
+    request = asked("r", [1, 2, 3])
+    publish(half, request)
+    rows = [SimpleNamespace(publish=False)] * 3
+    said = SimpleNamespace(way=Way.SPLICE, segments=rows, splice=advised)
+    monkeypatch.setattr(type(half._session.model), "advise", lambda *_: said)
+    half.match(request, 0)
+    splice = half._requests["r"].offered
+    assert (0 if splice is None else len(splice.pieces(Choice.HIT))) == taken
+
+
+def test_the_guess_decides_behind_what_the_engine_has(
+    connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon's answer is about a prompt of which nothing is there."""
+    half = mode(connect, daemon)
+    request = asked("r", [1, 2, 3])
+    publish(half, request)
+    rows = [SimpleNamespace(publish=False)] * 3
+    said = SimpleNamespace(way=Way.SPLICE, segments=rows, splice=1)
+    monkeypatch.setattr(type(half._session.model), "advise", lambda *_: said)
+    half.match(request, 0)
+    known = half._requests["r"].known
+    assert known is not None
+    for begin, taken in ((0, 1), (SEGMENT, 3)):
+        splice = half._decider.best(known, known.choices(begin), begin, warming=False)
+        assert splice is not None
+        assert splice.tokens == taken * SEGMENT - (8 if taken > 1 else 0)
 
 
 def test_the_daemons_way_is_followed(
@@ -371,7 +447,8 @@ def test_the_daemons_way_is_followed(
     half = mode(connect, daemon)
     request = asked("r", [1, 2])
     publish(half, request)
-    said = SimpleNamespace(way=Way.RECOMPUTE, segments=[SimpleNamespace(publish=False)] * 2)
+    rows = [SimpleNamespace(publish=False)] * 2
+    said = SimpleNamespace(way=Way.RECOMPUTE, segments=rows, splice=None)
     monkeypatch.setattr(type(half._session.model), "advise", lambda *_: said)
     assert half.match(request, 0) == (0, False)
     assert counts(half)["not_advised"] == 1

@@ -16,7 +16,7 @@ from spliced_connector.wire import columns, numbers
 
 REPOSITORY = Path(__file__).parents[3]
 GOLDEN = json.loads((REPOSITORY / "connector/wire/testdata/golden/frames.json").read_text())
-SECTIONS = {"prompt", "estimates", "known", "rows", "packed", "buffered"}
+SECTIONS = {"prompt", "estimates", "known", "rows", "packed", "buffered", "measured", "splice"}
 HEADER_FIELDS = ("code", "deadline", "epoch", "kind", "op", "request", "tenant", "version")
 
 

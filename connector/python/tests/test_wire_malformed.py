@@ -52,6 +52,8 @@ SECTION_BEGINS = {
         ("load reply with rows", "load reply"),
         ("acquire reply with packed", "acquire reply"),
         ("save request with buffered", "save request"),
+        ("advise request with what was measured", "advise request"),
+        ("advise reply with a splice", "advise reply"),
     )
 }
 """Where a body may end too."""

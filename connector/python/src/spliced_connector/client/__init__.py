@@ -8,10 +8,12 @@ memory of the daemon's GPU. Needs the standard library only.
 from spliced_connector.client.advise import (
     UNADVISED,
     Advice,
+    CaptureTiming,
     CheckpointAdvice,
     Query,
     Sample,
     SegmentAdvice,
+    WalkTiming,
     seam_tokens,
 )
 from spliced_connector.client.buffers import Buffer
@@ -72,6 +74,7 @@ __all__ = [
     "Assigned",
     "Blocks",
     "Buffer",
+    "CaptureTiming",
     "Checkpoint",
     "CheckpointAdvice",
     "Client",
@@ -113,6 +116,7 @@ __all__ = [
     "Status",
     "Tier",
     "Verdict",
+    "WalkTiming",
     "Way",
     "Why",
     "WorkPlan",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from spliced_connector.client.match import Match
 from spliced_connector.client.registration import Registration
 from spliced_connector.client.terms import Accept
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.model import MAX_TOKENS, Piece, token_bytes
-from spliced_connector.wire import AdviseReply, AdviseRequest, Op
+from spliced_connector.wire import AdviseMeasured, AdviseReply, AdviseRequest, Op
 from spliced_connector.wire.numbers import MAX_KEYS, MAX_POSITIONS, MAX_SAMPLES
 
 UNADVISED = "the daemon gave no advice, so nothing new is stored"
@@ -25,6 +26,27 @@ class Sample:
     begin: int
     end: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class WalkTiming:
+    """How long it took to put segments in place: rows computed between them and rows placed, from
+    the first lease to the last row. What was waited for is not in it."""
+
+    rows: int
+    placed: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CaptureTiming:
+    """How long it took to compute so many tokens of segments in isolation."""
+
+    tokens: int
+    seconds: float
+
+
+_Timing: TypeAlias = Sample | WalkTiming | CaptureTiming
 
 
 @dataclass(frozen=True)
@@ -51,8 +73,8 @@ class Query:
     """Computed again in all, when the segments are used: see `seam_tokens`."""
     buffer_tokens: int = 0
     """End of a buffer over this prompt; 0 = none."""
-    samples: Sequence[Sample] = ()
-    """Prefills measured since the last advice; the last 1,024 count."""
+    samples: Sequence[_Timing] = ()
+    """Measured since the last advice; the last 1,024 of each kind count."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +112,16 @@ class Advice:
     """Seconds that each way takes, at index `way - 1`; infinite for what is not possible."""
     checkpoints: tuple[CheckpointAdvice, ...]
     segments: tuple[SegmentAdvice, ...]
+    splice: int | None = None
+    """The splice of `predicted` takes the first so many segments of the query, as far as they are
+    held or to be published. None: the daemon is an older one, and does not report it."""
 
 
 def seam_tokens(pieces: Sequence[Piece], found: Match) -> int:
-    """Returns how many tokens are computed again where all segments that were found are reused.
-    pieces: those whose keys were matched, in order."""
-    return sum(piece.seam_tokens for piece, hit in zip(pieces, found.hits, strict=True) if hit)
+    """Returns how many tokens are computed again where all segments that were found are reused, or
+    where none was found, all segments. pieces: those whose keys were matched, in order."""
+    hits = found.hits if any(found.hits) else [True] * len(pieces)
+    return sum(piece.seam_tokens for piece, hit in zip(pieces, hits, strict=True) if hit)
 
 
 def advise(r: Registration, query: Query) -> Advice:
@@ -140,7 +166,8 @@ def _request(r: Registration, query: Query, offset: int) -> AdviseRequest:
     found = query.match if query.match is not None else Match()
     known = bool(found.status)
     kept = found.prefix_kind == Accept.ROWS  # from the states before them, or by a replay
-    samples = [sample for sample in query.samples if _sensible(sample)][-MAX_SAMPLES:]
+    good = [one for one in query.samples if _sensible(one)]
+    samples = [one for one in good if isinstance(one, Sample)][-MAX_SAMPLES:]
     return AdviseRequest(
         profile=r.profile,
         record=int(query.record),
@@ -161,18 +188,39 @@ def _request(r: Registration, query: Query, offset: int) -> AdviseRequest:
         sample_begin=[sample.begin for sample in samples],
         sample_end=[sample.end for sample in samples],
         sample_micros=[_micros(sample) for sample in samples],
+        measured=_measured(good) if r.attachment.greeting.splices else None,
     )
 
 
-def _micros(sample: Sample) -> int:
+def _measured(samples: Sequence[_Timing]) -> AdviseMeasured | None:
+    walks = [one for one in samples if isinstance(one, WalkTiming)][-MAX_SAMPLES:]
+    captures = [one for one in samples if isinstance(one, CaptureTiming)][-MAX_SAMPLES:]
+    if not walks and not captures:
+        return None
+    return AdviseMeasured(
+        walk_rows=[walk.rows for walk in walks],
+        walk_placed=[walk.placed for walk in walks],
+        walk_micros=[_micros(walk) for walk in walks],
+        capture_tokens=[capture.tokens for capture in captures],
+        capture_micros=[_micros(capture) for capture in captures],
+    )
+
+
+def _micros(sample: _Timing) -> int:
     return int(sample.seconds * 1e6)
 
 
-def _sensible(sample: Sample) -> bool:
+def _sensible(sample: _Timing) -> bool:
     """Whether the daemon would take a sample: one of no time or no tokens refuses them all."""
-    if not 0 <= sample.begin < sample.end <= MAX_TOKENS or not math.isfinite(sample.seconds):
-        return False
-    return 1 <= _micros(sample) < 2**32
+    if isinstance(sample, Sample):
+        fits = 0 <= sample.begin < sample.end <= MAX_TOKENS
+    elif isinstance(sample, WalkTiming):
+        most = MAX_TOKENS // 2  # rows of either kind together stay below what the daemon takes
+        fits = 0 <= sample.rows <= most and 0 <= sample.placed <= most
+        fits = fits and sample.rows + sample.placed > 0
+    else:
+        fits = 0 < sample.tokens <= MAX_TOKENS
+    return fits and math.isfinite(sample.seconds) and 1 <= _micros(sample) < 2**32
 
 
 def _advice(r: Registration, reply: AdviseReply, query: Query) -> Advice:
@@ -181,7 +229,8 @@ def _advice(r: Registration, reply: AdviseReply, query: Query) -> Advice:
     if reply.seen_tokens > tokens or not 1 <= reply.way <= len(reply.way_micros):
         text = f"advise: {reply.seen_tokens} of {tokens} tokens seen, way {reply.way}"
         raise r.exchange.garbage(text)
-    if len(reply.segment_admit) != len(query.segments):
+    rows = len(query.segments) if reply.splice is None else reply.splice.segments
+    if len(reply.segment_admit) != len(query.segments) or rows > len(query.segments):
         text = f"advise: {len(reply.segment_admit)} rows for {len(query.segments)} segments"
         raise r.exchange.garbage(text)
     positions = list(reply.positions)
@@ -201,4 +250,5 @@ def _advice(r: Registration, reply: AdviseReply, query: Query) -> Advice:
             SegmentAdvice(admit == 1, reason)
             for admit, reason in zip(reply.segment_admit, reply.segment_reason, strict=True)
         ),
+        splice=None if reply.splice is None else reply.splice.segments,
     )

@@ -14,7 +14,9 @@ from spliced_connector.client import (
     Accept,
     Following,
     Query,
+    Sample,
     ServedSegment,
+    WalkTiming,
     Way,
     served_segments,
 )
@@ -111,7 +113,7 @@ def by_prefix(reuse: Reuse, request: Request) -> Walked:
     query = Query(ids, cuts=tuple(c for c in request.cuts if c))
     found = reuse.look_up(positions, nothing, request.accept, query)
     context, kept = _begin(reuse, request, found)
-    begin, started = context.tokens, time.perf_counter()
+    begin, started = context.tokens, reuse.now()
     stops = found.saves(request.keep_all)
     base = _base(reuse, request, context, kept)
     if base is not None and stops and stops[-1] > max(begin, base):
@@ -119,7 +121,7 @@ def by_prefix(reuse: Reuse, request: Request) -> Walked:
         stops = sorted({s for s in stops if s < base or s in request.cuts} | {max(base, begin)})
     hidden = _advance(reuse, ids, context, kept, stops, upto, base)
     if begin < upto:
-        reuse.measured(begin, upto, time.perf_counter() - started)
+        reuse.measured(Sample(begin, upto, reuse.now() - started))
     return Walked(
         context,
         hidden,
@@ -149,15 +151,16 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     if not found.trouble:
         wanted = found.wanted(prompt, request.keep_all)
     there = found.held(prompt, request.max_error)
-    if not any(wanted) and found.way(request.keep_all) in (Way.RECOMPUTE, Way.PREFIX):
-        there = [False] * len(there)
+    takes = found.takes(prompt, any(wanted), request.keep_all)
+    there = [one and taken for one, taken in zip(there, takes, strict=True)]
+    wanted = [one and taken for one, taken in zip(wanted, takes, strict=True)]
     choices = choose(prompt, context.tokens, there, wanted)
     others = None
     if request.parallel_tokens and not found.trouble:
         others = reuse.share(ids, prompt, choices, context.tokens, request.parallel_tokens)
     # First what takes long: a lease must outlive all that is done under it.
     choices, elsewhere = _together(reuse, kept, prompt, choices, others)
-    taken = time.monotonic()
+    taken, walked = time.monotonic(), reuse.now()
     held, pages = reuse.acquire(prompt, choices)
     loan = placement = None
     try:
@@ -166,9 +169,11 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         choices = _without_misses(choices, placement)
         plan = make_plan(prompt, context.tokens, choices)
         spans = _until(plan.spans, request.upto)
+        before = context.tokens
         hidden, every = None, torch.tensor(ids, device=reuse.device)
         for walk in pieces(spans):
             hidden = placement.splice(every, walk, context, pages)
+        reuse.measured(_timing(spans, before, reuse.now() - walked))
         loan = kept.loan = reuse.lend(held, taken, context)
     except (SplicedError, GoneError) as err:
         raise UnreliableError(f"segments on the GPU: {err}") from err
@@ -324,6 +329,16 @@ def _keep(kept: Kept, context: Context, wanted: Sequence[int]) -> None:
     """Keeps a copy of the state where it stands, if that is wanted and new."""
     if kept.held < context.tokens in wanted and kept.keeps(context):
         kept.checkpoints.append(context.snapshot())
+
+
+def _timing(spans: Sequence[Span], begin: int, seconds: float) -> Sample | WalkTiming:
+    """What the daemon is to learn from spans behind `begin` tokens: of a walk, or of a prefill
+    where no segment was placed."""
+    placed = sum(s.length for s in spans if s.kind is SpanKind.SEGMENT)
+    rows = sum(s.length for s in spans) - placed
+    if not placed:
+        return Sample(begin, begin + rows, seconds)
+    return WalkTiming(rows, placed, seconds)
 
 
 def _until(spans: Sequence[Span], upto: int) -> list[Span]:

@@ -18,6 +18,7 @@ from spliced_connector.client import (
     UNADVISED,
     Accept,
     Advice,
+    CaptureTiming,
     DeviceSegment,
     Following,
     Match,
@@ -31,6 +32,7 @@ from spliced_connector.client import (
     Segment,
     Served,
     ServedSegment,
+    WalkTiming,
     Way,
     plannable,
     release_all,
@@ -110,6 +112,18 @@ class Found:
             out.append(p.key is not None and (everything or (one is not None and one.publish)))
         return out
 
+    def takes(self, prompt: Prompt, wanted: bool, everything: bool) -> list[bool]:
+        """For each segment of the prompt, whether the splice that the daemon advises takes it; all
+        of them without its advice. wanted: some are to be captured."""
+        n, advice = len(prompt.pieces), self.advice
+        if advice is None or everything:
+            return [True] * n
+        if advice.splice is None:  # an older daemon prices no captures
+            return [wanted or advice.way not in (Way.RECOMPUTE, Way.PREFIX)] * n
+        named = [p.index for p in prompt.pieces if p.key is not None]
+        taken = named[: advice.splice] if advice.way == Way.SPLICE else []
+        return [p.index in taken for p in prompt.pieces]
+
     def saves(self, everything: bool) -> list[int]:
         """Ascending positions that are worth a checkpoint."""
         named = () if self.advice is None else self.advice.checkpoints
@@ -175,7 +189,7 @@ class Reuse:
         self.device = device
         self.attends = bool(self.profile.attention_layers)
         self.turns = Turns(arch, model, most_rows(self.profile) if resume else 0)
-        self._samples: list[Sample] = []
+        self._samples: list[Sample | WalkTiming | CaptureTiming] = []
 
     @property
     def device_tokens(self) -> int:
@@ -302,9 +316,15 @@ class Reuse:
         named = () if advice is None else advice.checkpoints
         return any(c.save and c.tokens == len(ids) for c in named)
 
-    def measured(self, begin: int, end: int, seconds: float) -> None:
-        """Remembers a prefill for the next advice."""
-        self._samples = [*self._samples, Sample(begin, end, seconds)][-64:]
+    def now(self) -> float:
+        """Seconds of a clock, once the model's device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    def measured(self, sample: Sample | WalkTiming | CaptureTiming) -> None:
+        """Remembers what a prefill, a walk or a capture took for the next advice."""
+        self._samples = [*self._samples, sample][-64:]
 
     def load(self, found: Found, ids: list[int], accept: Accept, way: Way) -> Context | None:
         """The context behind the longest saved prefix, None for a miss. One that is kept as rows is
@@ -466,14 +486,18 @@ class Reuse:
         what a tolerance allows.
         """
         by_key: dict[bytes, Captured] = {}
+        tokens, began = 0, self.now()
         for piece, choice in zip(prompt.pieces, choices, strict=True):
             if choice is not Choice.ISOLATED or piece.spec is None or piece.key is None:
                 continue
             if piece.key not in by_key:
-                tokens = kept.ids[piece.start : piece.end]
-                captured = capture(self.arch, tokens, piece.spec, self.device)
+                ids = kept.ids[piece.start : piece.end]
+                captured = capture(self.arch, ids, piece.spec, self.device)
                 by_key[piece.key] = rounded(self.profile, captured)
+                tokens += piece.tokens
             kept.segments.append((piece, by_key[piece.key]))
+        if tokens:
+            self.measured(CaptureTiming(tokens, self.now() - began))
 
     def store(self, kept: Kept) -> list[Code | int]:
         """Publishes captured segments and saves checkpoints: what became of each."""

@@ -1,4 +1,4 @@
-"""Whether and how a request is spliced: one question to the daemon, and measured prices."""
+"""Whether and how a request is spliced: one question to the daemon, whose answer decides."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from spliced_connector.model import Choice, Piece, PlanError, Prompt, choose, di
 from spliced_connector.segments import Finder
 from spliced_connector.serving.cuts import Cuts, CutsError
 from spliced_connector.serving.finding import cuts_of, held_in
-from spliced_connector.serving.prices import GUESS, Clock, Line, Prices, prices
+from spliced_connector.serving.prices import Clock
 from spliced_connector.serving.settings import ServingSettings
-from spliced_connector.serving.splices import Splice, best_splice
+from spliced_connector.serving.splices import Splice, advised_splice, best_splice
 from spliced_connector.serving.tally import EngineTally
 
 log = logging.getLogger("spliced.serving")
@@ -40,10 +40,6 @@ longer (a guess)."""
 SHORT_TOKENS = 256
 """Segments of fewer tokens in all are not worth a question to the daemon, nor a step of the engine
 (a guess: some milliseconds of prefill)."""
-
-TRY_EVERY = 64
-"""Of so many requests that were measured to be quicker without a splice, one is spliced: what was
-measured may have been a busy machine."""
 
 FAIR_SEAMS = 8
 """A segment that the canary counts is so many times as long as a seam (a guess)."""
@@ -69,6 +65,9 @@ class Known:
     spliced: bool  # it may be of a splice
     w: int
     max_error: float | None = None  # as of `Cuts`
+    end: int | None = None
+    """Token behind which the daemon advises to take nothing over, where its answer is about these
+    segments behind this prefix; None: the guess decides."""
 
     def choices(
         self,
@@ -97,15 +96,6 @@ class Asked:
     advice: Advice | None = None
 
 
-@dataclass(slots=True)
-class Weighed:
-    """What was measured of a request: to splice it is slower, and it is done all the same."""
-
-    slower: bool = False
-    tried: bool = False
-    trouble: str = ""
-
-
 class Decider:
     """Decides for one engine; on the thread of its scheduler."""
 
@@ -119,16 +109,8 @@ class Decider:
     ) -> None:
         self._model, self._settings, self._finder = model, settings, finder
         self._tally, self._clock = tally, clock
-        self.walks = Line()
-        """Seconds by units of walked rows."""
         self._random = random.Random()
-        self._slower = 0  # requests that were measured to be quicker without a splice
         self._logged: set[str] = set()  # reasons; they are a few constants
-
-    @property
-    def prices(self) -> Prices:
-        """As measured, or the guess where they are not to be."""
-        return prices(self._clock.line, self.walks) if self._settings.measured else GUESS
 
     def cuts(self, said: dict[str, object] | None, ids: Sequence[int]) -> Cuts | None:
         """Where the segments of a prompt lie; None where they are not worth a question.
@@ -198,43 +180,53 @@ class Decider:
         self._tally.add("held_segments", len(held))
         self._tally.add("missing_segments", len(pieces) - len(held))
         self._tally.add("too_far_segments", sum(found.hits) - len(held))
-        wanted, trouble = self._wanted(cuts, pieces, advice) - held, cuts.trouble
+        admitted = self._admitted(pieces, advice)
+        wanted, trouble = self._wanted(cuts, pieces, admitted) - held, cuts.trouble
         if advice is None and not cuts.found.warming:
             trouble = UNADVISED
-        if held and not wanted and advice is not None and advice.way in (Way.RECOMPUTE, Way.PREFIX):
+        if advice is not None and self._declines(advice, held, wanted, cuts.found.warming):
             self._tally.add("not_advised")
-            held, trouble = frozenset(), self._declined("the daemon advises not to splice it")
+            held, wanted = frozenset(), frozenset()
+            trouble = self._declined("the daemon advises not to splice it")
+        # The daemon has priced all that was found, and all that it would store.
+        end, hits = None, sum(found.hits)
+        if advice is not None and len(held) == hits and wanted == admitted:
+            end = self._end(pieces, advice)
         prefix = found.prefix_tokens
         name = named.names[found.prefix_index] if prefix else b""
         spliced = found.prefix_kind == Accept.SPLICED
-        known = Known(prompt, held, wanted, prefix, name, spliced, cuts.w, cuts.max_error)
+        known = Known(prompt, held, wanted, prefix, name, spliced, cuts.w, cuts.max_error, end)
         return Asked(known, trouble, found, advice)
 
+    def _declines(
+        self, advice: Advice, held: frozenset[int], wanted: frozenset[int], warming: bool
+    ) -> bool:
+        """Whether the daemon's way is not to splice what could be spliced."""
+        if advice.splice is None:  # an older daemon prices no captures
+            return bool(held) and not wanted and advice.way in (Way.RECOMPUTE, Way.PREFIX)
+        return bool(held or wanted) and not warming and advice.way != Way.SPLICE
+
+    def _end(self, pieces: Sequence[Piece], advice: Advice) -> int | None:
+        """Where the splice ends that the daemon has priced; None where it, or the settings, do not
+        say."""
+        if advice.splice is None or not self._settings.measured:
+            return None
+        return pieces[advice.splice - 1].end if advice.splice else 0
+
     def best(
-        self, weighed: Weighed, known: Known, choices: Sequence[Choice], begin: int, warming: bool
+        self, known: Known, choices: Sequence[Choice], begin: int, warming: bool
     ) -> Splice | None:
-        """The best splice at the prices that were measured, now and then at those of the guess.
+        """The splice that the daemon advises; by the guess, where its answer is absent, or is about
+        another prefix or other segments.
 
         warming: the request says itself that it is for later ones.
         """
-        splice = self._best(weighed, known.prompt, choices, begin, warming)
+        advised = begin == known.prefix and choices == known.choices(begin)
+        if known.end is None or warming or not advised:
+            splice = best_splice(known.prompt, choices, begin)
+        else:
+            splice = advised_splice(known.prompt, choices, begin, known.end)
         return None if splice is None else replace(splice, max_error=known.max_error)
-
-    def _best(
-        self, weighed: Weighed, prompt: Prompt, choices: Sequence[Choice], begin: int, warming: bool
-    ) -> Splice | None:
-        guessed = best_splice(prompt, choices, begin)
-        if guessed is None or warming or not self._settings.measured:
-            return guessed
-        splice = best_splice(prompt, choices, begin, self.prices)
-        if splice is None and not weighed.slower:
-            weighed.slower = True
-            self._tally.add("measured_slower")
-            self._slower += 1
-            weighed.tried = self._slower % TRY_EVERY == 0
-            slower = self._declined("to compute it was measured to be quicker")
-            weighed.trouble = "" if weighed.tried else slower
-        return splice or (guessed if weighed.tried else None)
 
     def fair(self, splice: Splice, w: int) -> bool:
         """Whether the canary may judge everybody's splicing by a request.
@@ -266,16 +258,18 @@ class Decider:
             )
         )
 
-    def _wanted(self, cuts: Cuts, pieces: list[Piece], advice: Advice | None) -> frozenset[int]:
+    def _admitted(self, pieces: list[Piece], advice: Advice | None) -> frozenset[int]:
         """The segments that the daemon would store, were they captured."""
+        told = zip(pieces, () if advice is None else advice.segments, strict=False)
+        return frozenset(piece.index for piece, segment in told if segment.publish)
+
+    def _wanted(self, cuts: Cuts, pieces: list[Piece], admitted: frozenset[int]) -> frozenset[int]:
+        """The segments that are to be captured."""
         if not self._settings.capture:
             return frozenset()
         if cuts.found.warming:
             return self._not_too_long([piece for piece in pieces if piece.start > 0])
-        if advice is None:
-            return frozenset()
-        told = zip(pieces, advice.segments, strict=False)
-        return self._not_too_long([piece for piece, segment in told if segment.publish])
+        return self._not_too_long([piece for piece in pieces if piece.index in admitted])
 
     def _not_too_long(self, wanted: list[Piece]) -> frozenset[int]:
         """Those that may be captured."""

@@ -117,7 +117,8 @@ class Job(ABC):
         self._away = set(away)
         self.ids = torch.tensor(ids, dtype=torch.int64, device=means.copies.device)
         self._left = list(splice.spans)  # what the context has not moved over
-        self._walked = 0.0  # seconds, without captures and what is waited for
+        self._walked = 0.0  # seconds, without captures, the prefix and what is waited for
+        self._captured = (0, 0.0)  # tokens, seconds
 
     @abstractmethod
     def _begin(self) -> Context:
@@ -164,7 +165,8 @@ class Job(ABC):
     def walked(self) -> Walked:
         """What it took, once `run` has answered True."""
         splice = self.splice
-        return Walked(splice.walked, splice.reused, self._walked)
+        placed = sum(s.length for s in splice.spans if s.kind is SpanKind.SEGMENT)
+        return Walked(splice.walked, placed, self._walked, *self._captured)
 
     def _move(self, pace: Pace, until: float) -> bool:
         """Goes on behind the captures, as `run` does."""
@@ -174,7 +176,9 @@ class Job(ABC):
             if not self._acquired:
                 return False
         if self.context is None:
+            began = time.monotonic()
             self.context = self._together(self._begin)
+            self._walked -= time.monotonic() - began  # the daemon prices a prefix by itself
         if not self._done(self._to_walk(pace, until), pace, until):
             return False
         self._together(self._vouch)
@@ -285,7 +289,7 @@ class Job(ABC):
         return spans
 
     def _capture(self, pieces: Sequence[Piece]) -> None:
-        wanted = []
+        wanted, began = [], time.monotonic()
         for piece in pieces:
             if piece.spec is None:
                 raise LostError(f"segment {piece.index} has no interior")
@@ -295,6 +299,9 @@ class Job(ABC):
             stored = self._means.published(piece, ids, captured)
             if piece.key is not None:
                 self.take(piece.key, stored)
+        tokens, seconds = self._captured
+        tokens += sum(piece.tokens for piece in pieces)
+        self._captured = tokens, seconds + time.monotonic() - began
 
     def take(self, key: bytes, captured: Captured) -> None:
         """A segment is there that this request may be about to capture."""

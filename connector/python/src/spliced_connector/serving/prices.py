@@ -1,25 +1,29 @@
-"""What things cost in an engine, as measured: prefills, also for the daemon, and walks."""
+"""Times what an engine does, for the daemon, which prices splices by it, and the guess that decides
+where the daemon's answer is absent."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from spliced_connector.client import Sample
+from spliced_connector.client import CaptureTiming, Sample, WalkTiming
 
 _LEAST_TOKENS = 64
 """Shorter prefills tell more about the step than about the tokens."""
 _MOST_SAMPLES = 64
 
 WALK_COST = 2.0
-"""Time of a row in a walk, in rows of the engine's own prefill, until both are measured (a guess,
-on the careful side: the projections are the engine's, what lies between them is not)."""
+"""Time of a row in a walk, in rows of the engine's own prefill, where the daemon does not say (a
+guess, on the careful side: the projections are the engine's, what lies between them is not)."""
 
 CLAIM_ROWS = 64
 """What claiming costs beside its rows: a step of the engine, in rows of prefill (a guess)."""
 
 REUSED_COST = 1 / 16
 """What placing a reused row takes, in walked rows (a guess; the pace learns from both)."""
+
+_Timing: TypeAlias = Sample | WalkTiming | CaptureTiming
 
 _FORGET = 0.9
 """Weight of a measurement when the next one comes."""
@@ -31,16 +35,14 @@ kernels are chosen then."""
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """One request's walk: rows computed and rows placed, and the seconds that both took."""
+    """One request's walk: rows computed and rows placed, and the seconds that both took, and the
+    tokens that were captured for it before, and their seconds."""
 
     rows: int
     placed: int
     seconds: float
-
-    @property
-    def units(self) -> float:
-        """In computed rows."""
-        return self.rows + REUSED_COST * self.placed
+    captured: int = 0
+    capture_seconds: float = 0.0
 
 
 class Line:
@@ -82,40 +84,14 @@ class Line:
         return flat if fixed < 0 else (fixed, each)
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """In rows of the engine's prefill: a row that is walked, one that is placed, a claim."""
-
-    walk: float = WALK_COST
-    placed: float = 0.0
-    claim: float = float(CLAIM_ROWS)
-
-
-GUESS = Prices()
-
-
-def prices(prefill: Line, walks: Line) -> Prices:
-    """What was measured, and the guess as long as one of the two was not.
-
-    A prefill's fixed part is in no comparison: the query's step has it in any case.
-    """
-    computed, walked = prefill.fit(), walks.fit()
-    if computed is None or walked is None or computed[1] <= 0:
-        return GUESS
-    row = computed[1]
-    fixed, each = walked
-    return Prices(each / row, REUSED_COST * each / row, CLAIM_ROWS + fixed / row)
-
-
 class Clock:
     """Times prefills of one request and nothing else, and keeps samples for the daemon."""
 
     def __init__(self) -> None:
-        self._samples: list[Sample] = []
-        self.line = Line()
-        """Seconds by tokens of a prefill."""
+        self._samples: list[_Timing] = []
         self._span: tuple[int, int] | None = None
         self._began = 0.0
+        self._warm = False  # a walk has ended
 
     def begin(self, span: tuple[int, int] | None) -> None:
         """Tokens [begin, end) of a prompt are about to be computed; None: something else is."""
@@ -126,13 +102,25 @@ class Clock:
     def end(self) -> None:
         """They are computed."""
         if self._span is not None:
-            sample = Sample(*self._span, time.perf_counter() - self._began)
-            self.line.learn(sample.end - sample.begin, sample.seconds)
-            if len(self._samples) < _MOST_SAMPLES:
-                self._samples.append(sample)
+            self._keep(Sample(*self._span, time.perf_counter() - self._began))
         self._span = None
 
-    def take(self) -> tuple[Sample, ...]:
+    def walked(self, walk: Walked) -> None:
+        """Keeps what a request's walk and captures took. The first is left out: memory is touched
+        and kernels are chosen then."""
+        if not self._warm:
+            self._warm = True
+            return
+        if walk.rows + walk.placed:
+            self._keep(WalkTiming(walk.rows, walk.placed, walk.seconds))
+        if walk.captured:
+            self._keep(CaptureTiming(walk.captured, walk.capture_seconds))
+
+    def _keep(self, sample: _Timing) -> None:
+        if len(self._samples) < _MOST_SAMPLES:
+            self._samples.append(sample)
+
+    def take(self) -> tuple[_Timing, ...]:
         """What was measured since the last call."""
         samples, self._samples = tuple(self._samples), []
         return samples

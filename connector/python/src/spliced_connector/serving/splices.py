@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spliced_connector.model import Choice, Piece, Prompt, Span, SpanKind, make_plan
-from spliced_connector.serving.prices import GUESS, Prices
+from spliced_connector.serving.prices import CLAIM_ROWS, WALK_COST
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,33 +62,44 @@ class Splice:
         return tuple(piece for piece, what in chosen if what is choice)
 
 
-def best_splice(
-    prompt: Prompt, choices: Sequence[Choice], begin: int = 0, prices: Prices = GUESS
+def advised_splice(
+    prompt: Prompt, choices: Sequence[Choice], begin: int, end: int
 ) -> Splice | None:
-    """The leading part of a prompt whose takeover saves the most; None where none saves anything.
+    """The leading part of a prompt that the daemon advises: up to the last segment that ends by
+    token `end`; None where none does.
 
-    choices: what the cache has or is to have, behind a prefix of `begin` tokens; a capture is for
-    later requests, and not in the price of this one. Rows in front of the last segment that is
-    taken have to be walked, those behind it are the engine's: so a run of segments that are not
-    there ends the takeover, unless enough of those behind it are.
+    choices: what the cache has or is to have, behind a prefix of `begin` tokens.
     """
-    full = make_plan(prompt, begin, choices)
-    best, least, walked, placed = 0, float(prompt.tokens - begin), 0, 0
-    for i, span in enumerate(full.spans):
+    spans = make_plan(prompt, begin, choices).spans
+    segments = [i for i, s in enumerate(spans) if s.kind is SpanKind.SEGMENT and s.end <= end]
+    return _splice(prompt, choices, begin, spans[: segments[-1] + 1]) if segments else None
+
+
+def best_splice(prompt: Prompt, choices: Sequence[Choice], begin: int = 0) -> Splice | None:
+    """The leading part of a prompt whose takeover saves the most by the guess, where the daemon has
+    not said; None where none saves anything.
+
+    choices: as of `advised_splice`; a capture is for later requests, and not in the price of this
+    one. Rows in front of the last segment that is taken have to be walked, those behind it are the
+    engine's: so a run of segments that are not there ends the takeover, unless enough of those
+    behind it are.
+    """
+    spans = make_plan(prompt, begin, choices).spans
+    best, least, walked = 0, float(prompt.tokens - begin), 0
+    for i, span in enumerate(spans):
         if span.kind is SpanKind.RECOMPUTE:
             walked += span.length
             continue
-        placed += span.length
-        work = prices.claim + prices.walk * walked + prices.placed * placed
-        cost = work + prompt.tokens - span.end
+        cost = CLAIM_ROWS + WALK_COST * walked + prompt.tokens - span.end
         if cost < least:
             best, least = i + 1, cost
-    if best == 0:
-        return None
-    spans = full.spans[:best]
+    return _splice(prompt, choices, begin, spans[:best]) if best else None
+
+
+def _splice(prompt: Prompt, choices: Sequence[Choice], begin: int, spans: Sequence[Span]) -> Splice:
     end = spans[-1].end
     kept = tuple(
         choice if piece.start < end else Choice.CONTEXT
         for piece, choice in zip(prompt.pieces, choices, strict=True)
     )
-    return Splice(begin, end, prompt, kept, spans)
+    return Splice(begin, end, prompt, kept, tuple(spans))

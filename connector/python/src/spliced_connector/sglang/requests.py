@@ -24,7 +24,6 @@ from spliced_connector.serving.decider import (
     Decider,
     Known,
     Named,
-    Weighed,
 )
 from spliced_connector.serving.prices import Clock
 from spliced_connector.serving.settings import Mode
@@ -68,7 +67,6 @@ class Tracked:
     compute: bool = False  # fetching the prefix is no faster than computing
     held: int = 0  # leading tokens that the daemon has, or is about to have
     wanted: list[int] = field(default_factory=list)  # positions to store, ascending
-    weighed: Weighed = field(default_factory=Weighed)
     cuts: Found = field(default_factory=Found)
     trouble: str = ""
     decided_micros: int = 0  # what the decision took of the scheduler's time
@@ -113,8 +111,8 @@ class Tracked:
             told["stored"] = self.stored
         if self.cuts.by:
             told["found"] = dict(self.cuts.by)
-        if self.claimed is None and (self.trouble or self.weighed.trouble):
-            told["trouble"] = self.trouble or self.weighed.trouble
+        if self.claimed is None and self.trouble:
+            told["trouble"] = self.trouble
         return told
 
 
@@ -278,7 +276,7 @@ class Requests:
             base = Base(known.prefix, known.name, known.spliced)
         choices = known.choices(base.tokens)
         warming = tracked.cuts.warming
-        splice = self._decider.best(tracked.weighed, known, choices, base.tokens, warming)
+        splice = self._decider.best(known, choices, base.tokens, warming)
         if splice is not None:
             return Offer(splice, base)
         if not base.name or base.tokens - held < NEXT_TOKENS:

@@ -216,7 +216,7 @@ class Reuse:
         self.tally.add("loaded_tokens", len(into))
         self.tally.add("walked_tokens", offer.splice.walked)
         if offer.splice.spans:
-            self._decider.walks.learn(job.walked.units, job.walked.seconds)
+            self.clock.walked(job.walked)
         if job.sampled and self._watch is not None:
             self._watch.offer(job.ids, job.context)
         job.close()

@@ -10,7 +10,7 @@ from spliced_connector.client import Missing, plannable
 from spliced_connector.model import Choice, choose
 from spliced_connector.segments import Found
 from spliced_connector.serving.cuts import Cuts, CutsError
-from spliced_connector.serving.decider import NEXT_TOKENS, Asked, Decider, Known, Named, Weighed
+from spliced_connector.serving.decider import NEXT_TOKENS, Asked, Decider, Known, Named
 from spliced_connector.serving.splices import Splice, best_splice
 from spliced_connector.serving.telling import Served
 from spliced_connector.vllm.clock import PrefillClock
@@ -58,7 +58,6 @@ class _Tracked:
     way: str = "engine"
     shared: int = 0  # tokens that lie in bins
     private: bool = False  # its blocks are filed under names of its own
-    weighed: Weighed = field(default_factory=Weighed)
     trouble: str = ""
     elsewhere: frozenset[bytes] = frozenset()  # keys that other nodes were asked for
     found: Found = field(default_factory=Found)
@@ -186,7 +185,7 @@ class SpliceScheduler:
         if self._jobs is not None:
             self._jobs.settled(outcome.worked)
         for walk in outcome.walks:
-            self._decider.walks.learn(walk.units, walk.seconds)
+            self._clock.walked(walk)
         self._unsettled -= outcome.done
         for request_id in outcome.failed:
             tracked = self._requests.get(request_id)
@@ -322,8 +321,7 @@ class SpliceScheduler:
         elsewhere = others.waiting | others.came
         choices = known.choices(base.tokens, elsewhere, others.own)
         warming = tracked.found.warming
-        splice = self._decider.best(tracked.weighed, known, choices, base.tokens, warming)
-        tracked.trouble = tracked.weighed.trouble or tracked.trouble
+        splice = self._decider.best(known, choices, base.tokens, warming)
         if splice is None and self._continues(base):
             splice = Splice(base.tokens, base.tokens, prompt, (Choice.CONTEXT,) * len(choices), ())
         tracked.offered, tracked.base = splice, base
@@ -384,7 +382,7 @@ class SpliceScheduler:
         asked = set([*wanted][: len(missing)])
         there = [piece.index in known.held or piece.key in asked for piece in prompt.pieces]
         choices = choose(prompt, known.prefix, there, [False] * len(there))
-        if best_splice(prompt, choices, known.prefix, self._decider.prices) is not None:
+        if best_splice(prompt, choices, known.prefix) is not None:
             combiner.ask(request_id, missing)
 
 

@@ -29,6 +29,7 @@ class Greeting:
     rows: bool  # checkpoints can be kept as rows
     packed: bool  # profiles may have a tolerance
     buffered: bool  # rows can be saved out of a buffer
+    splices: bool  # walks are learned from, and advice says how much of a prompt a splice takes
     arena: Region
     slots: Region
     staging: Region

@@ -73,7 +73,8 @@ def _ask(
     channel: Channel, options: Options, deadline: float, closed: Callable[[], bool]
 ) -> tuple[bytes, list[int]]:
     features = 0 if xxh3() is not None else int(Feature.CRC32_DIGESTS)
-    features |= _KNOWN | Feature.ESTIMATES | Feature.ROWS | Feature.PACKED | Feature.BUFFERED
+    features |= _KNOWN | Feature.ESTIMATES | Feature.ROWS | Feature.PACKED
+    features |= Feature.BUFFERED | Feature.SPLICES
     if options.device is not None:
         features |= Feature.DEVICE
     request = HelloRequest(
@@ -150,6 +151,7 @@ def _greet(reply: HelloReply, descriptors: list[int], options: Options) -> Greet
         rows=bool(reply.features & Feature.ROWS),
         packed=bool(reply.features & Feature.PACKED),
         buffered=bool(reply.features & Feature.BUFFERED),
+        splices=bool(reply.features & Feature.SPLICES),
         arena=regions[0],
         slots=regions[1],
         staging=regions[2],
