@@ -400,6 +400,7 @@ def test_a_setting_leaves_measurements_out(connect: Connect, daemon: Daemon) -> 
     known = half._requests["r"].known
     assert known is not None
     assert known.end is None
+    assert half.match(asked("missing", [4, 5, 6, 7]), 0)[0], "they are captured"
 
 
 @pytest.mark.parametrize(("advised", "taken"), [(3, 3), (2, 2), (1, 1), (0, 0), (None, 3)], ids=str)

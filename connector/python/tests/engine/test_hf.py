@@ -14,7 +14,17 @@ from client_samples import Connect
 from engine.hf_requests import CUTS, NAMING, answer, continued, engine, far, own, tokens
 from engine.hybrids import MODELS, qwen35, qwen_next
 from running import Daemon, StartDaemon
-from spliced_connector.client import UNADVISED, Model, release_all
+from spliced_connector.client import (
+    UNADVISED,
+    Advice,
+    CaptureTiming,
+    Match,
+    Model,
+    Query,
+    WalkTiming,
+    Way,
+    release_all,
+)
 from spliced_connector.client.lease import Held
 from spliced_connector.errors import Code
 from spliced_connector.hf import HFSettings, SplicedTransformers
@@ -276,6 +286,56 @@ def test_who_asked_is_told_that_there_is_no_advice(
     monkeypatch.setattr(Model, "advise", lambda *_: None)
     for mode in ("prefix", "splice"):
         assert e.prefill(tokens(60), [0, 40], mode).trouble == UNADVISED
+
+
+@pytest.mark.parametrize(
+    ("way", "splice", "wanted", "taken"),
+    [
+        (Way.SPLICE, 3, False, [True, True, True]),
+        (Way.SPLICE, 1, True, [True, False, False]),
+        (Way.PREFIX, 3, True, [False, False, False]),
+        (Way.PREFIX, None, True, [True, True, True]),
+        (Way.PREFIX, None, False, [False, False, False]),
+    ],
+)
+def test_segments_are_taken_as_far_as_the_daemon_advises(
+    model: PreTrainedModel,
+    connect: Connect,
+    daemon: Daemon,
+    way: Way,
+    splice: int | None,
+    wanted: bool,
+    taken: list[bool],
+) -> None:
+    reuse = engine(model, connect, daemon)._serving()
+    assert reuse is not None
+    prompt = divide(reuse.profile, b"", tokens(200), CUTS, 8)
+    assert len(prompt.pieces) == 3
+    said = Advice(0, way, (1.0,) * 4, (), (), splice)
+    found = hf_reuse.Found([], Match(), said)
+    assert found.takes(prompt, wanted, everything=False) == taken
+    assert all(found.takes(prompt, wanted, everything=True))
+
+
+def test_walks_and_captures_are_reported(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    e, reported = engine(model, connect, daemon), list[object]()
+    advise = Model.advise
+
+    def listen(self: Model, query: Query) -> Advice | None:
+        reported.extend(query.samples)
+        return advise(self, query)
+
+    monkeypatch.setattr(Model, "advise", listen)
+    first = e.prefill(tokens(200), CUTS, "splice")
+    second = e.prefill([7, *tokens(200)], [1, *(cut + 1 for cut in CUTS[1:])], "splice")
+    e.prefill(tokens(60, seed=9), (), "prefix")
+    captures = [one for one in reported if isinstance(one, CaptureTiming)]
+    walks = [one for one in reported if isinstance(one, WalkTiming)]
+    assert sum(one.tokens for one in captures) == first.captured + second.captured
+    assert len(walks) == 2
+    assert all(one.placed > 0 and one.seconds > 0 for one in walks)
 
 
 def test_another_revision_of_the_weights_shares_nothing(

@@ -202,7 +202,8 @@ class Decider:
         self, advice: Advice, held: frozenset[int], wanted: frozenset[int], warming: bool
     ) -> bool:
         """Whether the daemon's way is not to splice what could be spliced."""
-        if advice.splice is None:  # an older daemon prices no captures
+        if advice.splice is None or not self._settings.measured:
+            # What is to be captured is in no price: an older daemon knows none.
             return bool(held) and not wanted and advice.way in (Way.RECOMPUTE, Way.PREFIX)
         return bool(held or wanted) and not warming and advice.way != Way.SPLICE
 

@@ -104,8 +104,8 @@ class ServingSettings:
     """The same of keys and values of segments: a little more than half of their bytes at 0.02. 0:
     they are kept as they were written, as they are in memory of a GPU in any case."""
     measured: bool = True
-    """Whether the daemon's prices, learnt from what engines measured, decide how much of a prompt is
-    taken over, mode splice. False: a fixed guess does."""
+    """Whether the daemon's prices, learnt from what engines measured, decide how much of a prompt
+    is taken over, mode splice. False: a fixed guess does."""
     compute: Compute = Compute.ENGINE
     """Where held segments are put in place, mode splice on a CPU: "engine" in the engine's process,
     "daemon" by the daemon's kernels, "auto" where five walks were quicker."""
