@@ -400,3 +400,13 @@ def test_ranks_wait_for_the_slowest_disk(
     assert meeting.both(*(lambda job=job: job.run(Pace(), FOREVER) for job in jobs)) == [True, True]
     for setup in setups:
         setup.check()
+
+
+def test_a_job_reports_its_walk_and_its_captures(narrow: Architecture) -> None:
+    setup = Setup(narrow, [HIT, ALONE, HIT])
+    assert setup.job.run(Pace(), FOREVER)
+    walked, splice = setup.job.walked, setup.splice
+    assert (walked.rows, walked.placed) == (splice.walked, splice.tokens - splice.walked)
+    assert walked.captured == SEGMENT
+    assert walked.seconds > 0
+    assert walked.capture_seconds > 0
