@@ -152,6 +152,10 @@ func TestUnmeasuredTasksAreGuessesByThePrefill(t *testing.T) {
 			t.Errorf("%s: measured", c.task)
 		}
 	}
+	square := New(Options{Prefill: Prefill{PerTokenSquared: 1e-5}})
+	if p, _ := square.Task(TaskWalk); p.PerToken <= 0 {
+		t.Errorf("a walk takes nothing where a prefill grows by the square: %v", p)
+	}
 	if p, measured := walked().Task(TaskWalk); !measured || p.Fixed != 5 {
 		t.Errorf("%v, measured %v", p, measured)
 	}

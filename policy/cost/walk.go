@@ -36,12 +36,16 @@ func (m *Model) Guess(t Task) Prefill {
 	p := m.Prefill()
 	switch t {
 	case TaskWalk:
-		return Prefill{PerToken: guessedWalk * p.PerToken}
+		return Prefill{PerToken: guessedWalk * p.row()}
 	case TaskCapture:
 		return p.scaled(guessedCapture)
 	}
 	return p
 }
+
+// row is what one row takes in the mean of a prompt of some thousand tokens. A prefill that was fitted to few
+// samples may have all of it in its square.
+func (p Prefill) row() float64 { return p.Marginal(0, panelTokens) / panelTokens }
 
 // SetTask sets what engines have measured of walks or captures; the zero Prefill is nothing.
 func (m *Model) SetTask(t Task, measured Prefill) {
@@ -101,7 +105,7 @@ func (w *walk) add(s *Segment, begin, end int) bool {
 
 // millis is the walk so far, loads included.
 func (w *walk) millis() float64 {
-	claim := claimRows * w.model.Prefill().PerToken
+	claim := claimRows * w.model.Prefill().row()
 	if measured, ok := w.model.Task(TaskWalk); ok {
 		return w.loaded + claim + measured.Millis(0, WalkRows(w.rows, w.placed))
 	}

@@ -219,3 +219,12 @@ func TestSlowWalksAreForgotten(t *testing.T) {
 		}
 	}
 }
+
+// A prefill may be fitted as a square alone; walks are held to claimMost of what it makes of them.
+func TestWalksOfOneOfSeveralTenantsAreHeldToAGuessThatIsNotNothing(t *testing.T) {
+	l := New(newProfile(t), Priors{Prefill: cost.Prefill{Fixed: 1, PerTokenSquared: 1e-5}})
+	l.Measured(1, time.Unix(1e9, 0), walks(0.4, 1), false)
+	if p, measured := l.Model().Task(cost.TaskWalk); !measured || p.Millis(0, 500) < 150 || p.Millis(0, 500) > 250 {
+		t.Errorf("%v, measured %v", p, measured)
+	}
+}
