@@ -63,7 +63,7 @@ func (t *Tier) proveAll(ctx context.Context, m *mount) {
 func (e *entry) unproven() bool { return e.phase == suspect || e.phase == dormant }
 
 // doubted: the entry's row says that its bytes may not be synced, whatever its generation.
-func (e *entry) doubted() bool { return e.Level < uint8(tier.LevelLogged) }
+func (e *entry) doubted() bool { return e.Level == uint8(tier.LevelMemory) }
 
 // skipSuspectsLocked drops some of those from the front that are suspect no more.
 func (t *Tier) skipSuspectsLocked() {
