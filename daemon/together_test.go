@@ -91,3 +91,10 @@ func TestAllOrNoneThatIsCancelledHoldsNothing(t *testing.T) {
 	s.c.close()
 	s.atRest()
 }
+
+// Older clients can ask for block tables in acquire; no daemon has them any more.
+func TestBlockTablesAreUnsupported(t *testing.T) {
+	leakCheck(t)
+	_, c, _ := startClient(t, testConfig(t), nil)
+	c.refused(wire.OpAcquire, &wire.AcquireRequest{Profile: c.profile, Reserved: 16}, wire.Unsupported, "block tables of 16 tokens")
+}

@@ -617,14 +617,6 @@ func (b *bench) profileOf() *objects.Profile {
 	return p
 }
 
-// believer hints what a map has, and finds nothing.
-type believer struct{ names map[[32]byte]bool }
-
-func (b *believer) Hint(w *tier.Want) (tier.Hint, bool) { return tier.Hint{}, b.names[w.Key] }
-func (b *believer) Find(_ context.Context, wants []tier.Want) ([]tier.Copy, error) {
-	return make([]tier.Copy, len(wants)), nil
-}
-
 // A node without a disk fetches as well, and gives up what it fetched without a trace.
 func TestFetchWithoutALowerTier(t *testing.T) {
 	n := &neighbour{t: t, home: newBench(t, hybrid(1)), believed: map[tier.Name]bool{}}

@@ -507,6 +507,7 @@ func (m *AcquireRequest) Append(b []byte) []byte {
 	w.u32(m.Profile)
 	w.u32(m.Rank)
 	w.u32(m.TTLMs)
+	w.u32(m.Reserved)
 	w.u8(m.Digests)
 	w.u8(m.All)
 	put(&w, m.Keys)
@@ -519,6 +520,7 @@ func (m *AcquireRequest) Decode(body []byte) error {
 	m.Profile = r.u32("profile")
 	m.Rank = r.u32("rank")
 	m.TTLMs = r.u32("ttl ms")
+	m.Reserved = r.u32("reserved")
 	m.Digests = r.u8("digests")
 	m.All = r.u8("all")
 	m.Keys = get[[32]byte](&r, "keys", MaxKeys)
@@ -538,6 +540,8 @@ func (m *AcquireReply) Append(b []byte) []byte {
 	put(&w, m.ExtentLen)
 	put(&w, m.DigestCount)
 	put(&w, m.Digest)
+	put(&w, m.ReservedCount)
+	put(&w, m.Reserved)
 	if m.Packed.Present {
 		w.section(6)
 		put(&w, m.Packed.Count)
@@ -559,6 +563,8 @@ func (m *AcquireReply) Decode(body []byte) error {
 	m.ExtentLen = get[uint64](&r, "extent len", MaxExtents)
 	m.DigestCount = get[uint32](&r, "digest count", MaxKeys)
 	m.Digest = get[uint64](&r, "digest", MaxDigests)
+	m.ReservedCount = get[uint32](&r, "reserved count", MaxKeys)
+	m.Reserved = get[uint64](&r, "reserved", MaxKeys)
 	r.same("leases", len(m.Leases), len(m.Codes))
 	r.same("bytes", len(m.Bytes), len(m.Codes))
 	r.same("begins", len(m.Begins), len(m.Codes))
@@ -568,6 +574,10 @@ func (m *AcquireReply) Decode(body []byte) error {
 	r.same("digest count", len(m.DigestCount), len(m.Codes))
 	r.sum("extent count", m.ExtentCount, len(m.ExtentOff))
 	r.sum("digest count", m.DigestCount, len(m.Digest))
+	if len(m.ReservedCount) > 0 {
+		r.same("reserved count", len(m.ReservedCount), len(m.Codes))
+	}
+	r.sum("reserved count", m.ReservedCount, len(m.Reserved))
 	if m.Packed.Present {
 		m.Packed = AcquirePacked{}
 	}

@@ -224,30 +224,33 @@ type MatchRows struct {
 
 // AcquireRequest leases segments for reading by one rank.
 type AcquireRequest struct {
-	Profile uint32
-	Rank    uint32
-	TTLMs   uint32 // 0 = the daemon's default
-	Digests uint8  // 1 = answer chunk digests too
-	All     uint8  // 1 = lease every key, or none and refuse with Full
-	Keys    [][32]byte
+	Profile  uint32
+	Rank     uint32
+	TTLMs    uint32 // 0 = the daemon's default
+	Reserved uint32 // 0; older clients could ask for block tables here
+	Digests  uint8  // 1 = answer chunk digests too
+	All      uint8  // 1 = lease every key, or none and refuse with Full
+	Keys     [][32]byte
 }
 
 // AcquireReply has one row for each key. Extents are in the public arena and
 // stay valid and unchanged until the lease is released; Digest holds, for each
 // hit in order, one digest for each chunk of each part, and is empty unless
-// asked for.
+// asked for. The reserved columns, once block tables, are empty.
 type AcquireReply struct {
-	Codes       []uint16
-	Leases      []uint64
-	Bytes       []uint64
-	Begins      []uint32 // first interior token, local to the segment
-	Tokens      []uint32 // interior tokens
-	ExtentCount []uint32
-	ExtentOff   []uint64
-	ExtentLen   []uint64
-	DigestCount []uint32
-	Digest      []uint64
-	Packed      AcquirePacked // with FeaturePacked
+	Codes         []uint16
+	Leases        []uint64
+	Bytes         []uint64
+	Begins        []uint32 // first interior token, local to the segment
+	Tokens        []uint32 // interior tokens
+	ExtentCount   []uint32
+	ExtentOff     []uint64
+	ExtentLen     []uint64
+	DigestCount   []uint32
+	Digest        []uint64
+	ReservedCount []uint32
+	Reserved      []uint64
+	Packed        AcquirePacked // with FeaturePacked
 }
 
 // AcquirePacked says how segments with packed parts are laid out: row i has

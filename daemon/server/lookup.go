@@ -125,11 +125,11 @@ func (t *task) withhold(out *wire.MatchReply, n int) {
 }
 
 // acquireRowBytes is the size of a row without its extents and digests, and
-// acquireFixed bounds counts and padding of the twelve columns and what a section
+// acquireFixed bounds counts and padding of the fourteen columns and what a section
 // begins with.
 const (
 	acquireRowBytes = 2 + 8 + 8 + 4 + 4 + 4 + 4 + 4
-	acquireFixed    = 12*(8+7) + 16
+	acquireFixed    = 14*(8+7) + 16
 )
 
 // room counts the space left in a reply frame for extents, digests and packed layouts.
@@ -165,6 +165,9 @@ func (t *task) acquire() (wire.Message, error) {
 	m := &s.acquire
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
+	}
+	if m.Reserved != 0 {
+		return nil, codes.Refuse(wire.Unsupported, "acquire: block tables of %d tokens, which this daemon does not have", m.Reserved)
 	}
 	id, tenant, err := t.scope(m.Profile)
 	if err != nil {

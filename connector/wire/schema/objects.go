@@ -86,6 +86,7 @@ var objectMessages = []Message{
 		Doc:  "leases segments for reading by one rank",
 		Body: body(
 			u32("Profile"), u32("Rank"), u32("TTLMs", doc("0 = the daemon's default")),
+			u32("Reserved", doc("0; older clients could ask for block tables here")),
 			u8("Digests", doc("1 = answer chunk digests too")),
 			u8("All", doc("1 = lease every key, or none and refuse with Full")),
 			hashes("Keys", "MaxKeys"),
@@ -94,12 +95,13 @@ var objectMessages = []Message{
 	{
 		Name: "AcquireReply",
 		Doc: "has one row for each key. Extents are in the public arena and stay valid and unchanged until the lease is released; " +
-			"Digest holds, for each hit in order, one digest for each chunk of each part, and is empty unless asked for",
+			"Digest holds, for each hit in order, one digest for each chunk of each part, and is empty unless asked for. The reserved columns, once block tables, are empty",
 		Body: body(
 			u16s("Codes", "MaxKeys"), u64s("Leases", "MaxKeys", rows("Codes")), u64s("Bytes", "MaxKeys", rows("Codes")),
 			u32s("Begins", "MaxKeys", rows("Codes"), doc("first interior token, local to the segment")),
 			u32s("Tokens", "MaxKeys", rows("Codes"), doc("interior tokens")),
 			leased("Codes", "MaxKeys"),
+			u32s("ReservedCount", "MaxKeys", rows("Codes"), orNone, divides("Reserved")), u64s("Reserved", "MaxKeys"),
 		),
 		Sections: []Section{{
 			Name: "Packed", Struct: "AcquirePacked", Feature: "Packed",

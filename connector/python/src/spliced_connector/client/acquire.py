@@ -45,7 +45,7 @@ def acquire(
     flags = int(digests), int(together)
 
     def ask(now: list[bytes]) -> AcquireReply:
-        request = AcquireRequest(r.profile, r.rank, int(life * 1000), *flags, now)
+        request = AcquireRequest(r.profile, r.rank, int(life * 1000), 0, *flags, now)
         call = r.call(Op.ACQUIRE, wait, gives_back=True)
         return r.exchange.request(call, request, AcquireReply)
 

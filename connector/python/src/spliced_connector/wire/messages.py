@@ -295,6 +295,7 @@ class AcquireRequest(Message):
     profile: int = w.u32()
     rank: int = w.u32()
     ttl_ms: int = w.u32()
+    reserved: int = w.u32()
     digests: int = w.u8()
     all: int = w.u8()
     keys: Sequence[bytes] = w.hashes(MAX_KEYS)
@@ -316,7 +317,7 @@ class AcquirePacked(Message):
 class AcquireReply(Message):
     """Has one row for each key. Extents are in the public arena and stay valid and unchanged until
     the lease is released; Digest holds, for each hit in order, one digest for each chunk of each
-    part, and is empty unless asked for.
+    part, and is empty unless asked for. The reserved columns, once block tables, are empty.
     """
 
     codes: Sequence[int] = w.u16s(MAX_KEYS)
@@ -329,6 +330,10 @@ class AcquireReply(Message):
     extent_len: Sequence[int] = w.u64s(MAX_EXTENTS, rows="extent_off")
     digest_count: Sequence[int] = w.u32s(MAX_KEYS, rows="codes", divides="digest")
     digest: Sequence[int] = w.u64s(MAX_DIGESTS)
+    reserved_count: Sequence[int] = w.u32s(
+        MAX_KEYS, rows="codes", divides="reserved", optional=True
+    )
+    reserved: Sequence[int] = w.u64s(MAX_KEYS)
     packed: AcquirePacked | None = w.section(AcquirePacked, Feature.PACKED)  # noqa: RUF009
 
 
