@@ -102,6 +102,7 @@ UNDER_RACE := CGO_ENABLED=1 go test -race -tags invariants
 
 test: race ## each test once, those of packages with goroutines or locks under the race detector; then the Python side without torch
 	go test -p $(PACKAGES) $(TESTFLAGS) $$(scripts/packages plain)
+	go test $(TESTFLAGS) -run 'Allocate' ./connector ./tiering/disk/codec # not counted under the race detector
 	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && go test $(TESTFLAGS) ./...) || exit 1; done
 	$(MAKE) --no-print-directory test-python
 
@@ -187,6 +188,7 @@ MARKED ?= -m 'not wide'
 test-engines: build ## tests of connector/python with torch, transformers and vLLM, one class of models per family; says why it skips
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
+	  go test -run 'VLLM|OverARestart' ./daemon/events && \
 	  cd $(PYDIR) && $(ENGINES)/bin/python -m pytest -q -rs $(PYTESTFLAGS) $(MARKED) tests/engine
 
 test-sglang: build ## tests in SGLang, on a CPU; 0.8 GiB beside bin/engines; says why it skips
