@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -103,3 +105,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.wide)
         if missing and item.path.stem in STARTING:
             item.add_marker(pytest.mark.skip(reason=missing))
+
+
+@pytest.fixture(autouse=True)
+def _lines_for_caplog(request: pytest.FixtureRequest) -> Iterator[None]:
+    """An engine that ran in this process may have taken our log lines to its own handlers."""
+    log = logging.getLogger("spliced")
+    before = log.propagate
+    if "caplog" in request.fixturenames:
+        log.propagate = True
+    yield
+    log.propagate = before

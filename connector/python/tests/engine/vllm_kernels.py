@@ -7,6 +7,7 @@ engine's: its scheduler, its blocks, its metadata, the layers around the kernels
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -15,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+@cache
 def replace() -> None:
-    """In this process, before a model is made."""
+    """In this process, before a model is made. Once: a loader must not be wrapped twice."""
     from vllm.model_executor.layers.mamba import mamba_mixer, mamba_mixer2
     from vllm.model_executor.layers.mamba.gdn import kimi_gdn_linear_attn as kimi
     from vllm.model_executor.layers.mamba.gdn import olmo_gdn_linear_attn as olmo

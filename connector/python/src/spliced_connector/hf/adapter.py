@@ -88,7 +88,7 @@ class HFSettings:
     this process, which a model on the CPU can use, as with the driver without a GPU of our tests.
     resume: rows of the last turn's tokens are kept with it, as many as take the memory of one
     state, so that the next prompt goes on at the very token where a template has rewritten the
-    turn; exact states only, and mode `prefix`.
+    turn; exact states only, mode `prefix`, and without memory of a GPU.
     in_place: attention reads spliced segments in the daemon's memory, so that all requests of a
     process share one copy; a request then holds leases for as long as its cache. It pays where many
     requests at once have segments in common. compute: where leased segments in memory of the host

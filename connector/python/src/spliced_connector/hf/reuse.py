@@ -188,7 +188,9 @@ class Reuse:
         self.profile = model.profile
         self.device = device
         self.attends = bool(self.profile.attention_layers)
-        self.turns = Turns(arch, model, most_rows(self.profile) if resume else 0)
+        # Rows are replayed in memory of the host: a copy of the states on the GPU is nearer.
+        rows = most_rows(self.profile) if resume and not (lent and lent.wanted) else 0
+        self.turns = Turns(arch, model, rows)
         self._samples: list[Sample | WalkTiming | CaptureTiming] = []
 
     @property

@@ -67,6 +67,11 @@ class Lent:
         self.reads = not self._never and not unreadable(arch)
         """Whether the kernels can attend in all of the model's layers."""
 
+    @property
+    def wanted(self) -> bool:
+        """Whether copies on the device are used as soon as the daemon lends memory there."""
+        return not self._never and self._client.options.device is not None
+
     def memory(self) -> DeviceMemory | None:
         """The memory, with kernels to use it by; None while there is none for this model."""
         memory = None if self._never else self._client.device
