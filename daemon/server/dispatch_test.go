@@ -44,7 +44,7 @@ func TestRequestsOfFewRowsAreNoJobs(t *testing.T) {
 		"save of 40 checkpoints":       {wire.OpSave, &wire.SaveRequest{Hashes: make([][32]byte, 40), Tokens: make([]uint32, 40), Parents: make([][32]byte, 40)}, true},
 		"save out of a buffer":         {wire.OpSave, &wire.SaveRequest{Buffered: wire.SaveBuffered{Present: true}}, true},
 	} {
-		long, err := operations[test.op].long(&task{body: test.body.Append(nil), at: &attachment{}, scratch: &scratch{}})
+		long, err := operations[test.op].long(&task{body: test.body.Append(nil), at: &attachment{buffers: true}, scratch: &scratch{}})
 		if err != nil || long != test.long {
 			t.Errorf("%s: long %v, %v; want %v", name, long, err, test.long)
 		}

@@ -153,8 +153,8 @@ func (t *task) undoReserve(last tiering.Reservation, err error) error {
 
 // saveIsLong reports whether a save has many rows, or rows that are copied.
 func (t *task) saveIsLong() (bool, error) {
-	if len(t.body) > longSave {
-		return true, nil
+	if long := len(t.body) > longSave; long || !t.at.buffers {
+		return long, nil
 	}
 	m := &t.scratch.save
 	err := m.Decode(t.body)

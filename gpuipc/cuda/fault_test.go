@@ -159,7 +159,7 @@ func TestEveryFailureOfStartingIsUndone(t *testing.T) {
 func TestKernelsAreLoadedBeforeTheFirstLaunch(t *testing.T) {
 	d, lib := openFake(t, Options{})
 	r := newRegion(t, d, gpuipc.RegionSpec{Bytes: 4096})
-	if n := len(kernels.Entries()); len(d.kernels.functions) != n || n == 0 {
+	if n := len(kernels.Entries(kernels.PTX())); len(d.kernels.functions) != n || n == 0 {
 		t.Errorf("%d of %d kernels", len(d.kernels.functions), n)
 	}
 	calls := func() (n uint64) {

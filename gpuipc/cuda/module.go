@@ -20,12 +20,13 @@ type module struct {
 // load a kernel at its first launch if nobody asks before, and may then wait for
 // everything on the context. An error carries the compiler's log.
 func loadModule(api *driver.API) (*module, error) {
-	handle, err := api.ModuleLoad(kernels.PTX())
+	text := kernels.PTX()
+	handle, err := api.ModuleLoad(text)
 	if err != nil {
 		return nil, fmt.Errorf("compile kernels: %w", err)
 	}
 	m := &module{handle: handle, functions: map[string]driver.Function{}}
-	for _, name := range kernels.Entries() {
+	for _, name := range kernels.Entries(text) {
 		if err := m.load(api, name); err != nil {
 			return nil, errors.Join(fmt.Errorf("load kernel %s: %w", name, err), m.unload(api))
 		}

@@ -136,7 +136,7 @@ func (m *Model) spliced(r Request) splice {
 		if !w.add(s, begin, end) {
 			continue
 		}
-		if own := w.millis() + p.Millis(w.at, r.Tokens); own < best.own() || best.segments == 0 {
+		if own := w.millis() + p.Millis(w.at, r.Tokens); own < best.own() {
 			best = splice{segments: i + 1, total: own + w.captured, capture: w.captured}
 		}
 	}

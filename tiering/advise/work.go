@@ -261,7 +261,7 @@ func (w *work) request(q *Query) cost.Request {
 			r.Segments = append(r.Segments, cost.Segment{Begin: g.Begin}) // keeps the rows' places
 			continue
 		}
-		seam := min(q.SeamTokens/max(used, 1), g.Tokens)
+		seam := min(q.SeamTokens/used, g.Tokens)
 		r.Segments = append(r.Segments, cost.Segment{
 			Begin: g.Begin, Tokens: g.Tokens, SeamTokens: seam, Tier: tierOf(g.Place), Capture: capture,
 			StateBytes: shape.SegmentTotalBytes(0), RowBytes: shape.RowBytes(g.Tokens - seam),

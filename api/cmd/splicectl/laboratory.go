@@ -21,11 +21,10 @@ import (
 // make this one several times as large.
 const laboratory = "splicelab"
 
-// laboratoryCommands returns its commands, by group. They are replaced by it with all that
-// follows their name.
-func laboratoryCommands(group string) []cli.Command {
-	var found []cli.Command
-	for _, c := range []cli.Command{
+// laboratoryCommands returns its commands. They are replaced by it with all that follows
+// their name.
+func laboratoryCommands() []cli.Command {
+	list := []cli.Command{
 		{Name: "gpu-check", Group: "check", Synopsis: "[flags] [FILE]",
 			Summary: "Check a GPU: kernels against the CPU, speed beside its limits, memory and order between processes"},
 		{Name: "demo", Group: "measure", Synopsis: cli.FlagsOnly,
@@ -40,18 +39,17 @@ func laboratoryCommands(group string) []cli.Command {
 			Summary: "Measure a temporary daemon and the kernels, each figure beside its limit"},
 		{Name: "torture", Group: "measure", Synopsis: cli.FlagsOnly,
 			Summary: "Kill a daemon of its own again and again, and audit what it acknowledged"},
-	} {
+	}
+	for i := range list {
+		c := &list[i]
 		c.Verbatim = true
 		c.Setup = func(*pflag.FlagSet) func(context.Context, *cli.Call) error {
 			return func(_ context.Context, call *cli.Call) error {
 				return enterLaboratory(append([]string{c.Name}, call.Args...))
 			}
 		}
-		if c.Group == group {
-			found = append(found, c)
-		}
 	}
-	return found
+	return list
 }
 
 // enterLaboratory replaces this process, so that descriptors, signals and the exit code are

@@ -65,7 +65,7 @@ func commands() []cli.Command {
 			rmCommand(), pinCommand(), unpinCommand(), flushCommand(), drainCommand(), configCommand(), profileCommand(),
 			doctorCommand(), diskCommand(),
 		},
-		laboratoryCommands("check"), laboratoryCommands("measure"),
+		laboratoryCommands(),
 		[]cli.Command{contextCommand(), versionCommand(), cli.Man(program)},
 	)
 }

@@ -64,43 +64,31 @@ class Shape:
     settings: dict[str, Any]
 
 
+def gated_delta(value_heads: int) -> Shape:
+    """Qwen's layers: one of four attends."""
+    return Shape(
+        "Qwen3_5TextConfig",
+        "Qwen3_5ForCausalLM",
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 256,
+            "linear_num_key_heads": 16,
+            "linear_num_value_heads": value_heads,
+            "linear_key_head_dim": 128,
+            "linear_value_head_dim": 128,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e7,
+                "partial_rotary_factor": 0.25,
+                "mrope_section": [11, 11, 10],
+            },
+        },
+    )
+
+
 SHAPES = {
-    "gated delta, 32 heads of 128 x 128 (Qwen3-Next)": Shape(
-        "Qwen3_5TextConfig",
-        "Qwen3_5ForCausalLM",
-        {
-            "num_hidden_layers": 4,
-            "head_dim": 256,
-            "linear_num_key_heads": 16,
-            "linear_num_value_heads": 32,
-            "linear_key_head_dim": 128,
-            "linear_value_head_dim": 128,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 1e7,
-                "partial_rotary_factor": 0.25,
-                "mrope_section": [11, 11, 10],
-            },
-        },
-    ),
-    "gated delta, 16 heads of 128 x 128 (Qwen3.5-0.8B)": Shape(
-        "Qwen3_5TextConfig",
-        "Qwen3_5ForCausalLM",
-        {
-            "num_hidden_layers": 4,
-            "head_dim": 256,
-            "linear_num_key_heads": 16,
-            "linear_num_value_heads": 16,
-            "linear_key_head_dim": 128,
-            "linear_value_head_dim": 128,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 1e7,
-                "partial_rotary_factor": 0.25,
-                "mrope_section": [11, 11, 10],
-            },
-        },
-    ),
+    "gated delta, 32 heads of 128 x 128 (Qwen3-Next)": gated_delta(32),
+    "gated delta, 16 heads of 128 x 128 (Qwen3.5-0.8B)": gated_delta(16),
     "Mamba2, 128 heads of 128 x 64 (Bamba-9B)": Shape(
         "BambaConfig",
         "BambaForCausalLM",

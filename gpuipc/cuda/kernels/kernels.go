@@ -43,10 +43,10 @@ func PTX() []byte {
 	return text
 }
 
-// Entries returns the names of all kernels in PTX.
-func Entries() []string {
+// Entries returns the names of all kernels in the text of PTX.
+func Entries(text []byte) []string {
 	var names []string
-	for line := range bytes.Lines(PTX()) {
+	for line := range bytes.Lines(text) {
 		if rest, ok := bytes.CutPrefix(line, []byte(".visible .entry ")); ok {
 			name, _, _ := bytes.Cut(rest, []byte("("))
 			names = append(names, string(name))

@@ -82,7 +82,7 @@ func TestPTXHasEveryKernel(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("entries %v, sources have %v", got, want)
 	}
-	if names := slices.Sorted(slices.Values(Entries())); !slices.Equal(names, got) {
+	if names := slices.Sorted(slices.Values(Entries(PTX()))); !slices.Equal(names, got) {
 		t.Errorf("Entries gives %v of %v", names, got)
 	}
 	for k := range composeKernel(composeKernels) {
