@@ -68,7 +68,9 @@ func (p *Panel) Latest() time.Time { return p.now }
 // Samples returns the number of samples of all present sources.
 func (p *Panel) Samples() (n int) {
 	for _, v := range p.voters {
-		n += v.fit.Samples()
+		if p.present(v) {
+			n += v.fit.Samples()
+		}
 	}
 	return n
 }
@@ -81,9 +83,12 @@ func (p *Panel) Others(source uint64) (Prefill, int) {
 	return others.Prefill(), others.Samples()
 }
 
+// present reports whether a source has a vote: it was not silent for too long.
+func (p *Panel) present(v *voter) bool { return p.now.Sub(v.heard) <= panelMemory }
+
 func (p *Panel) votes() (votes []Prefill) {
 	for _, id := range slices.Sorted(maps.Keys(p.voters)) {
-		if v := p.voters[id]; p.now.Sub(v.heard) <= panelMemory {
+		if v := p.voters[id]; p.present(v) {
 			votes = append(votes, v.fit.Prefill())
 		}
 	}

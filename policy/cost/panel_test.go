@@ -99,3 +99,13 @@ func TestSilentSourcesLoseTheirVoteAndTheirPlace(t *testing.T) {
 		t.Errorf("%d sources are held", n)
 	}
 }
+
+// A prediction that stands on nobody's samples is not counted as measured.
+func TestSilentSourcesHaveNoSamples(t *testing.T) {
+	p, start := NewPanel(Prefill{}, Prefill{}), time.Unix(1e9, 0)
+	timesPrior(p, start, 1, 3, 20)
+	timesPrior(p, start.Add(panelMemory+time.Second), 2, 3, 1)
+	if got, n := p.Others(2); n != 0 || got != DefaultPrefill {
+		t.Errorf("%+v of %d samples, want the prior of none", got, n)
+	}
+}

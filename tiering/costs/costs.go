@@ -6,6 +6,7 @@ package costs
 import (
 	"maps"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -87,18 +88,35 @@ const walksAfter = 5 * time.Minute
 func (l *Learned) forgetWalks(now time.Time) (forgotten bool) {
 	for _, w := range []cost.Task{cost.TaskWalk, cost.TaskCapture} {
 		measured, _ := l.Model().Task(w)
-		if measured.Millis(0, claimTokens) <= l.prior(w).Millis(0, claimTokens) {
+		prior, known := l.prior(w), len(l.panels[w])
+		if !slower(measured, prior) {
 			continue
 		}
 		silent := func(_ tier.TenantID, p *cost.Panel) bool { return now.Sub(p.Latest()) >= walksAfter }
-		if maps.DeleteFunc(l.panels[w], silent); len(l.panels[w]) == 0 {
-			l.mu.Lock()
-			l.tasks[w], forgotten = cost.Prefill{}, true
-			l.mu.Unlock()
+		maps.DeleteFunc(l.panels[w], silent)
+		left := len(l.panels[w])
+		if left == known {
+			continue
 		}
+		price := cost.Prefill{}
+		if left > 0 {
+			price = agreed(l.panels[w], prior, false)
+		}
+		l.mu.Lock()
+		l.tasks[w], forgotten = price, true
+		l.mu.Unlock()
 	}
 	return forgotten
 }
+
+// slower reports whether a walk or capture takes longer than another one, if it has few rows or
+// many: most of a walk may be a fixed time.
+func slower(a, b cost.Prefill) bool {
+	return a.Millis(0, fewRows) > b.Millis(0, fewRows) || a.Millis(0, claimTokens) > b.Millis(0, claimTokens)
+}
+
+// fewRows is the size of a small walk.
+const fewRows = 64
 
 // claimMost is how many times off the prior a prefill may be that one tenant of
 // several has measured and no other. It is wide, since a prior may be a guess: from
@@ -157,6 +175,9 @@ func (l *Learned) Measured(from tier.TenantID, now time.Time, samples []cost.Sam
 
 // take takes the samples of one task. The caller holds fitting.
 func (l *Learned) take(w cost.Task, from tier.TenantID, now time.Time, samples []cost.Sample, alone bool) int {
+	if !slices.ContainsFunc(samples, func(s cost.Sample) bool { return s.Task == w }) {
+		return 0
+	}
 	prior, panel := l.prior(w), l.panels[w][from]
 	if panel == nil {
 		panel = cost.NewPanel(prior, cost.PrefillFloor(l.Model().Shape))

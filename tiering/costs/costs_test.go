@@ -228,3 +228,17 @@ func TestWalksOfOneOfSeveralTenantsAreHeldToAGuessThatIsNotNothing(t *testing.T)
 		t.Errorf("%v, measured %v", p, measured)
 	}
 }
+
+// Most of a slow walk may be a fixed time, which a walk of thousands of rows hides.
+func TestWalksOfAFixedTimeAreForgotten(t *testing.T) {
+	l, now := New(newProfile(t), Priors{Prefill: cost.Prefill{Fixed: 1, PerToken: 0.1}}), time.Unix(1e9, 0)
+	var list []cost.Sample
+	for i := range 20 {
+		list = append(list, cost.Sample{Task: cost.TaskWalk, End: 50 + 50*i, Millis: 250, Source: 1})
+	}
+	l.Measured(1, now, list, true)
+	l.Forget(now.Add(walksAfter))
+	if _, measured := l.Model().Task(cost.TaskWalk); measured {
+		t.Error("still in force")
+	}
+}
