@@ -49,6 +49,7 @@ def test_what_is_newer_weighs_more() -> None:
 
 def test_walks_and_captures_are_kept_for_the_daemon() -> None:
     clock = Clock()
+    clock.walked(Walked(rows=0, placed=0, seconds=0.0))  # nothing to learn from, nor to warm up by
     clock.walked(Walked(rows=40, placed=1600, seconds=9.0, captured=400, capture_seconds=9.0))
     assert clock.take() == (), "the first touches memory and chooses kernels"
     clock.walked(Walked(rows=40, placed=1600, seconds=0.5))

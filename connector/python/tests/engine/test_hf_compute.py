@@ -17,7 +17,7 @@ from engine.hf_requests import CUTS, NAMING, WARMING, continued, engine, far, to
 from engine.hybrids import MODELS, qwen35
 from engine.walk_models import TINY
 from running import Daemon
-from spliced_connector.client import Model, Plan, Slot
+from spliced_connector.client import Model, Plan, Slot, WalkTiming
 from spliced_connector.hf import SplicedTransformers
 from spliced_connector.model import DType
 from spliced_connector.serving.composing import TRIALS, Composed, Composer
@@ -36,10 +36,15 @@ NARROW = replace(WARMING, seam_tokens=0)
 
 
 def engines(
-    model: PreTrainedModel, connect: Connect, daemon: Daemon, naming: Naming = NAMING, seam: int = 8
+    model: PreTrainedModel,
+    connect: Connect,
+    daemon: Daemon,
+    naming: Naming = NAMING,
+    seam: int = 8,
+    in_place: bool = False,
 ) -> tuple[SplicedTransformers, SplicedTransformers]:
     """Two of one model: whose segments torch puts in place, and the daemon."""
-    settings = replace(WARMING, seam_tokens=seam)
+    settings = replace(WARMING, seam_tokens=seam, in_place=in_place)
     here, there = (
         engine(model, connect, daemon, naming, replace(settings, compute=way))
         for way in ("engine", "daemon")
@@ -155,6 +160,22 @@ def test_what_the_daemon_refuses_is_composed_here(
     assert len(asked) == 1, "a daemon that has refused is left alone for a while"
 
 
+def test_segments_read_in_place_are_composed_here(
+    connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A walk that failed could not take back the places that it has given to pages."""
+    model = qwen35()
+    here, there = engines(model, connect, daemon, in_place=True)
+    monkeypatch.setattr(Model, "compose", lambda *_, **__: None)
+    ids = tokens(200)
+    here.prefill(ids, CUTS, "splice")
+    want = here.prefill(ids, CUTS, "splice")
+    got = there.prefill(ids, CUTS, "splice")
+    assert (got.reused, got.trouble) == (want.reused, "")
+    assert close(got.logits, want.logits)
+    assert there.composed == Composed(engine=1)
+
+
 def test_a_daemon_that_dies_within_a_walk(
     connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,8 +208,14 @@ def test_auto_measures_and_then_keeps_one_way(
     e.prefill(ids, CUTS, "splice")
     first = e.prefill(ids, CUTS, "splice")
     caplog.set_level(logging.INFO, "spliced")
+    timed = []
     for _ in range(TRIALS + 1):
         assert close(e.prefill(ids, CUTS, "splice").logits, first.logits)
+        assert e._reuse is not None
+        timed.append(any(isinstance(s, WalkTiming) for s in e._reuse._samples))
+    assert timed == [False] * (TRIALS - 1) + [True, True], (
+        "a walk both ways is no measurement of one"
+    )
     assert e.composed.daemon + e.composed.engine == 2 * TRIALS + 2
     said = [r for r in caplog.records if "segments are composed by the" in r.getMessage()]
     assert len(said) == 1

@@ -87,6 +87,15 @@ class Model:
         return r is not None and not r.attachment.ended and not self._keeper.inert
 
     @property
+    def keeps_turns(self) -> bool:
+        """Whether the daemon keeps rows of a buffer as checkpoints; False while none is there."""
+        r = self._enrolment.registration
+        if r is None:
+            return False
+        greeting = r.attachment.greeting
+        return greeting.rows and greeting.buffered
+
+    @property
     def refused(self) -> str:
         """Why the daemon refuses the profile, empty when it does not."""
         return self._enrolment.refusal

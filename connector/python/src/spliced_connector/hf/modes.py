@@ -116,9 +116,9 @@ def by_prefix(reuse: Reuse, request: Request) -> Walked:
     begin, started = context.tokens, reuse.now()
     stops = found.saves(request.keep_all)
     base = _base(reuse, request, context, kept)
-    if base is not None and stops and stops[-1] > max(begin, base):
+    if base is not None and stops and stops[-1] > base:
         # The rows behind the base are found at that position, too: it needs no states.
-        stops = sorted({s for s in stops if s < base or s in request.cuts} | {max(base, begin)})
+        stops = sorted({s for s in stops if s < base or s in request.cuts} | {base})
     hidden = _advance(reuse, ids, context, kept, stops, upto, base)
     if begin < upto:
         reuse.measured(Sample(begin, upto, reuse.now() - started))
@@ -173,7 +173,8 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         hidden, every = None, torch.tensor(ids, device=reuse.device)
         for walk in pieces(spans):
             hidden = placement.splice(every, walk, context, pages)
-        reuse.measured(_timing(spans, before, reuse.now() - walked))
+        if not placement.odd:
+            reuse.measured(_timing(spans, before, reuse.now() - walked))
         loan = kept.loan = reuse.lend(held, taken, context)
     except (SplicedError, GoneError) as err:
         raise UnreliableError(f"segments on the GPU: {err}") from err
@@ -272,7 +273,12 @@ def _begin(reuse: Reuse, request: Request, found: Found) -> tuple[Context, Kept]
         return Context(reuse.arch, len(request.ids), reuse.device), kept
     # What is saved extends the states that are there, not a node for each token behind them.
     states = min(context.tokens, found.match.prefix_states)
-    kept.parent = (reuse.name(request.ids, states), states)
+    name = (
+        found.hashes[found.match.prefix_index]
+        if states == found.match.prefix_tokens
+        else reuse.name(request.ids, states)
+    )
+    kept.parent = (name, states)
     return context, kept
 
 
@@ -285,7 +291,7 @@ def _lead(reuse: Reuse, request: Request, found: Found, context: Context, kept: 
 
 def _base(reuse: Reuse, request: Request, context: Context, kept: Kept) -> int | None:
     """Where the rows of the prompt's last turn begin, None where none are kept."""
-    if context.spliced or not reuse.turns.most:
+    if context.spliced or not reuse.turns.most or not reuse.model.keeps_turns:
         return None
     return base_of(
         request.ids,

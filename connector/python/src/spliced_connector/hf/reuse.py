@@ -435,7 +435,7 @@ class Reuse:
     ) -> Placement:
         """Leased segments, to be put in place by the daemon or here; one that cannot be read, or is
         farther off than that, is no hit."""
-        out = Placement(self.composer, self.placing(held))
+        out = Placement(self.composer, self.placing(held), in_place=in_place)
         for index, segment in held.items():
             spec = prompt.pieces[index].spec
             try:
@@ -487,6 +487,8 @@ class Reuse:
         What is kept has the stored types: the prompt gets what those behind it will read, but for
         what a tolerance allows.
         """
+        if Choice.ISOLATED not in choices:
+            return
         by_key: dict[bytes, Captured] = {}
         tokens, began = 0, self.now()
         for piece, choice in zip(prompt.pieces, choices, strict=True):

@@ -300,16 +300,23 @@ class Composer:
 class Placement:
     """The segments of one request, and the walks over them."""
 
-    def __init__(self, composer: Composer, placer: Placer | None = None) -> None:
-        """placer: puts those of `own` in place that it holds; the daemon is not asked then."""
+    def __init__(
+        self, composer: Composer, placer: Placer | None = None, *, in_place: bool = False
+    ) -> None:
+        """placer: puts those of `own` in place that it holds. in_place: walks have pages, which a
+        walk that fails cannot take back. The daemon is not asked in either case."""
         self._composer = composer
         self._placer = placer
+        self._in_place = in_place
         self._held: dict[int, Segment] = {}
         self._specs: dict[int, SegmentSpec] = {}
         self._read: dict[int, Captured] = {}
         self.own: dict[int, Captured] = {}
         """Other segments of the plan, such as those that were run here, by number."""
         self._failed = False
+        self.odd = False
+        """Whether a walk took longer than its own time: it was done both ways, or the daemon failed
+        it. The time is no measurement then."""
 
     def lease(self, index: int, spec: SegmentSpec, segment: Segment) -> None:
         """Adds a leased segment. Raises `DamagedError` when it has not the parts that its spec has,
@@ -341,24 +348,24 @@ class Placement:
     ) -> Tensor | None:
         """As `walk.splice`. Raises `DamagedError` for a segment that turns out to be."""
         held = any(s.segment in self._held for s in spans)
-        if not held or not self._asks():
+        if pages is not None or not held or not self._asks():
             return self._here(ids, spans, context, pages)
-        if self._composer.choice is None and pages is None:
+        if self._composer.choice is None:
             return self._both(ids, spans, context)
         try:
-            return self._there(ids, spans, context, pages)
+            return self._there(ids, spans, context)
         except RefusedError as err:
             self._refused(err)
-        return self._here(ids, spans, context, pages)
+        return self._here(ids, spans, context, None)
 
     def _asks(self) -> bool:
         composer = self._composer
-        if self._placer is not None or self._failed:
+        if self._placer is not None or self._in_place or self._failed:
             return False
         return composer.choice is not Compute.ENGINE and not composer.rests
 
     def _refused(self, err: RefusedError) -> None:
-        self._failed = True
+        self._failed = self.odd = True
         self._composer.refused(err)
 
     def _here(
@@ -378,23 +385,16 @@ class Placement:
             raise DamagedError(str(err)) from err
         return moved(there, composer.copies)
 
-    def _there(
-        self, ids: Tensor, spans: Sequence[Span], context: Context, pages: Pages | None
-    ) -> Tensor | None:
+    def _there(self, ids: Tensor, spans: Sequence[Span], context: Context) -> Tensor | None:
         composer = self._composer
-        kinds = ("conv",) if pages is None else ("conv", "K", "V")
         named = {s.segment for s in spans} & self._held.keys()
         try:
-            segments = {
-                i: _parts(composer.arch, self._specs[i], self._held[i], kinds) for i in named
-            }
+            segments = {i: _tails(composer.arch, self._specs[i], self._held[i]) for i in named}
         except (SplicedError, ValueError) as err:
             raise DamagedError(str(err)) from err
         placer = DaemonPlacer(composer.model, {i: self._held[i] for i in named}, composer.wait)
         try:
-            out = splice(
-                composer.arch, ids, spans, {**self.own, **segments}, context, placer, pages
-            )
+            out = splice(composer.arch, ids, spans, {**self.own, **segments}, context, placer)
         finally:
             placer.close()
         composer.walked(Compute.DAEMON)
@@ -404,6 +404,7 @@ class Placement:
         """A walk both ways, timed; the context is moved once. A failure of the daemon's counts as
         a trial that it has lost."""
         composer = self._composer
+        self.odd = True
         context.reserve(spans[-1].end)
         other = context.snapshot()
         daemon = 0.0
@@ -422,19 +423,18 @@ class Placement:
         """Seconds of a walk by the daemon, infinite where it fails."""
         began = time.perf_counter()
         try:
-            self._there(ids, spans, context, None)
+            self._there(ids, spans, context)
         except RefusedError as err:
             self._refused(err)
             return math.inf
         return time.perf_counter() - began
 
 
-def _parts(
-    arch: Architecture, spec: SegmentSpec, segment: Segment, kinds: Sequence[str]
-) -> Captured:
-    """The parts of a leased segment that a walk reads besides what a placer puts in place."""
+def _tails(arch: Architecture, spec: SegmentSpec, segment: Segment) -> Captured:
+    """The convolution tails of a leased segment, which a walk reads besides what a placer puts in
+    place."""
     layout = segment.layout
-    chosen = [i for i, part in enumerate(layout.parts) if part.kind in kinds]
+    chosen = [i for i, part in enumerate(layout.parts) if part.kind == "conv"]
     some = replace(layout, parts=tuple(layout.parts[i] for i in chosen))
     layers = collect(len(arch.layers), some, lambda i: segment.part(chosen[i]))
     return Captured(spec, layers)

@@ -163,8 +163,11 @@ class Job(ABC):
 
     @property
     def walked(self) -> Walked:
-        """What it took, once `run` has answered True."""
+        """What it took, once `run` has answered True; of a walk nothing where its time says
+        nothing."""
         splice = self.splice
+        if self._placement.odd:
+            return Walked(0, 0, 0.0, *self._captured)
         placed = sum(s.length for s in splice.spans if s.kind is SpanKind.SEGMENT)
         return Walked(splice.walked, placed, self._walked, *self._captured)
 

@@ -108,6 +108,8 @@ class Clock:
     def walked(self, walk: Walked) -> None:
         """Keeps what a request's walk and captures took. The first is left out: memory is touched
         and kernels are chosen then."""
+        if not (walk.rows or walk.placed or walk.captured):
+            return
         if not self._warm:
             self._warm = True
             return

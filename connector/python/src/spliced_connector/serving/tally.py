@@ -16,6 +16,7 @@ class EngineTally:
     saves, saved_tokens  checkpoints stored, and the rows that were new in them
     save_failures        checkpoints refused or dropped; save_code_N: refused with code N
     save_micros          how long the engine stood still for copies of what is to be stored
+    rounded_states       states that were wanted and not stored, as decoding has rounded them
     unanswered           questions for prefixes that the daemon did not answer in time
     not_worth_it         prompts whose prefix is stored and takes longer to fetch than to compute
     untold               prompts of which the daemon was not told how they were served
