@@ -35,8 +35,9 @@ from spliced_connector.walk import (
     architecture,
     capture,
     pack,
+    pieces,
     rounded,
-    splice_long,
+    splice,
     unpack,
 )
 from spliced_connector.walk.segments import collect, unpacked
@@ -181,7 +182,9 @@ def test_a_walk_takes_packed_segments_beside_others(form: int, most: float, doub
     logits = []
     for segments in (fresh, found):
         context = Context(arch, len(ids), torch.device("cpu"))
-        hidden = splice_long(arch, ids, plan.spans, segments, context)
+        hidden = None
+        for walk in pieces(plan.spans):
+            hidden = splice(arch, ids, walk, segments, context)
         assert hidden is not None
         logits.append(arch.logits(hidden[-1:])[0])
     assert 0 < far(*logits) <= 20 * most * float(logits[0].std())

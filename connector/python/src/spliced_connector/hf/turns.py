@@ -171,16 +171,20 @@ class Drafted:
 
     def __init__(self, turn: Turn | None, most: int) -> None:
         self._turn = turn
+        self._rows = [] if turn is None else [turn.rows]
         self._most = most
 
     def accepted(self, drafts: Drafts, n: int) -> None:
         """Takes the rows of the first n drafts."""
-        if (turn := self._turn) is not None and turn.rows.end < turn.base + self._most:
-            self._turn = replace(turn, rows=turn.rows.joined(drafts.rows(n)))
+        if (turn := self._turn) is not None and self._rows[-1].end < turn.base + self._most:
+            self._rows.append(drafts.rows(n))
 
     def turn(self, after: Context) -> Turn | None:
         """Returns the turn with the rows of its answer; `after` is the context behind that."""
-        return None if self._turn is None else replace(self._turn, context=after)
+        if self._turn is None:
+            return None
+        first, *others = self._rows
+        return replace(self._turn, rows=first.joined(*others), context=after)
 
 
 class Turns:

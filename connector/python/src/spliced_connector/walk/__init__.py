@@ -56,7 +56,6 @@ if TYPE_CHECKING:
         pieces,
         prefill,
         splice,
-        splice_long,
     )
     from spliced_connector.walk.segments import (
         FIELDS,
@@ -143,7 +142,6 @@ __all__ = [
     "restore_turn",
     "rounded",
     "splice",
-    "splice_long",
     "tensor_over",
     "turn",
     "turn_layer",
@@ -172,7 +170,7 @@ _MODULES = {
     "reading": "UnsupportedError child",
     "registry": "architecture",
     "rows": "Rows ranges",
-    "run": "PREFILL_ROWS advance_mixers pieces prefill splice splice_long",
+    "run": "PREFILL_ROWS advance_mixers pieces prefill splice",
     "segments": (
         "FIELDS TORCH_TYPES by_layer bytes_of collect is_of_spec moved pack packed part_bytes"
         " part_tensors rounded tensor_over unpack"

@@ -117,26 +117,6 @@ def pieces(spans: Sequence[Span]) -> list[list[Span]]:
     return [walk for walk in out if walk]
 
 
-def splice_long(
-    arch: Architecture,
-    ids: Tensor | Sequence[int],
-    spans: Sequence[Span],
-    segments: Mapping[int, Captured],
-    context: Context,
-    placer: Placer | None = None,
-    pages: Pages | None = None,
-) -> Tensor | None:
-    """`splice` in walks of bounded memory; a PlanError can leave the context between two of them.
-
-    Returns the hidden rows of the last walk's last span, None when that is a segment or no span is.
-    """
-    every = _tokens(ids, context.device)
-    h = None
-    for walk in pieces(spans):
-        h = splice(arch, every, walk, segments, context, placer, pages)
-    return h
-
-
 def _tokens(ids: Tensor | Sequence[int], device: torch.device) -> Tensor:
     return ids.to(device) if isinstance(ids, Tensor) else torch.tensor(ids, device=device)
 

@@ -55,21 +55,17 @@ class TurnRows:
         n = end - self.begin
         return TurnRows(self.begin, end, {i: x.cut(0, n) for i, x in self.layers.items()})
 
-    def joined(self, more: TurnRows) -> TurnRows:
-        """These rows, then `more`, which are of the next tokens."""
-        if more.begin != self.end:
-            raise PlanError(f"rows from token {more.begin} on behind rows to {self.end}")
-        layers = {}
-        for i, a in self.layers.items():
-            b = more.layers[i]
-            conv = None if a.conv is None or b.conv is None else torch.cat((a.conv, b.conv))
-            layers[i] = TurnLayer(
-                torch.cat((a.decay, b.decay)),
-                conv,
-                torch.cat((a.key, b.key)),
-                torch.cat((a.write, b.write)),
-            )
-        return TurnRows(self.begin, more.end, layers)
+    def joined(self, *more: TurnRows) -> TurnRows:
+        """These rows, then `more`, each of the tokens behind the ones before."""
+        end = self.end
+        for rows in more:
+            if rows.begin != end:
+                raise PlanError(f"rows from token {rows.begin} on behind rows to {end}")
+            end = rows.end
+        layers = {
+            i: _joined([x, *(rows.layers[i] for rows in more)]) for i, x in self.layers.items()
+        }
+        return TurnRows(self.begin, end, layers)
 
     def packed(self, profile: Profile, begin: int, end: int) -> bytearray:
         """The rows of tokens [begin, end) as `Profile.buffer_layout` has them. Raises ValueError
@@ -81,6 +77,16 @@ class TurnRows:
         for p, x in zip(layout.parts, part_tensors(layout, found), strict=True):
             out[p.offset : p.offset + p.nbytes] = bytes_of(x.to("cpu"))
         return out
+
+
+def _joined(rows: Sequence[TurnLayer]) -> TurnLayer:
+    convs = [x.conv for x in rows if x.conv is not None]
+    return TurnLayer(
+        torch.cat([x.decay for x in rows]),
+        torch.cat(convs) if len(convs) == len(rows) else None,
+        torch.cat([x.key for x in rows]),
+        torch.cat([x.write for x in rows]),
+    )
 
 
 def _part(rows: TurnLayer, kind: str) -> Tensor | None:
@@ -126,7 +132,6 @@ def turn_layer(scan: families.Scan, conv: Tensor | None) -> TurnLayer:
 def _walk(arch: Architecture, ids: Tensor, context: Context) -> _Recorded:
     span = Span(SpanKind.RECOMPUTE, context.tokens, len(ids) - context.tokens)
     rows = SplicedRows(arch, ids, [span], {}, context.tokens)
-    context.reserve(rows.end)
     return _Recorded(arch, rows, context)
 
 
@@ -139,6 +144,7 @@ def prefill_turn(
         raise PlanError(f"rows of {n} tokens behind {context.tokens}")
     with torch.no_grad():
         walk = _walk(arch, torch.tensor(ids, device=context.device), context)
+        context.reserve(len(ids))
         hidden = walk.run()
         if hidden is None:
             raise PlanError("no row of the prompt was computed")
