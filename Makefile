@@ -109,9 +109,10 @@ test: race ## each test once, those of packages with goroutines or locks under t
 test-long: ## all tests without the race detector, none of them shortened
 	go test -p $(PACKAGES) -timeout 30m $(TESTFLAGS) ./...
 
-test-lab: ## tests of the laboratory, scripts/lab; those of hostile and network skip without root
-	cd $(LAB) && go test -p $(PACKAGES) $(TESTFLAGS) ./...
-	scripts/lab/tested --record
+test-lab: build ## tests of the laboratory, scripts/lab, and torture; those of hostile and network skip without root
+	@sum=$$($(LAB)/tested --sum) && (cd $(LAB) && go test -p $(PACKAGES) $(TESTFLAGS) ./...) && \
+	  $(MAKE) --no-print-directory torture && \
+	  if [ -z '$(TESTFLAGS)' ] && [ "$$(id -u)" = 0 ]; then echo "$$sum" >$(LAB)/tested.sum; fi
 
 check-alerts: ## promtool over the rules for Prometheus, their tests, the board's queries and a living daemon's metrics; says why it skips
 	@if ! command -v $(PROMTOOL) >/dev/null; then \
