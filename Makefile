@@ -98,19 +98,22 @@ torture-long: build ## the same with 100 loops
 hostile: python ## every attack of scripts/lab/hostile and beside it, one row each; root, for cgroups, users and mounts
 	cd $(LAB) && go run ./hostile/table
 
-UNDER_RACE := CGO_ENABLED=1 go test -race -tags invariants
+# golangci-lint vets all packages and their tests; without tables for debuggers a test links in
+# half the time.
+TEST       := go test -vet=off -ldflags=-w
+UNDER_RACE := CGO_ENABLED=1 $(TEST) -race -tags invariants
 
 test: race ## each test once, those of packages with goroutines or locks under the race detector; then the Python side without torch
-	go test -p $(PACKAGES) $(TESTFLAGS) $$(scripts/packages plain)
-	go test $(TESTFLAGS) -run 'Allocate' ./connector ./tiering/disk/codec # not counted under the race detector
-	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && go test $(TESTFLAGS) ./...) || exit 1; done
+	$(TEST) -p $(PACKAGES) $(TESTFLAGS) $$(scripts/packages plain)
+	$(TEST) $(TESTFLAGS) -run 'Allocate' ./connector ./tiering/disk/codec # not counted under the race detector
+	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && $(TEST) $(TESTFLAGS) ./...) || exit 1; done
 	$(MAKE) --no-print-directory test-python
 
 test-long: ## all tests without the race detector, none of them shortened
-	go test -p $(PACKAGES) -timeout 30m $(TESTFLAGS) ./...
+	$(TEST) -p $(PACKAGES) -timeout 30m $(TESTFLAGS) ./...
 
 test-lab: build ## tests of the laboratory, scripts/lab, and torture; those of hostile and network skip without root
-	@sum=$$($(LAB)/tested --sum) && (cd $(LAB) && go test -p $(PACKAGES) $(TESTFLAGS) ./...) && \
+	@sum=$$($(LAB)/tested --sum) && (cd $(LAB) && $(TEST) -p $(PACKAGES) $(TESTFLAGS) ./...) && \
 	  $(MAKE) --no-print-directory torture && \
 	  if [ -z '$(TESTFLAGS)' ] && [ "$$(id -u)" = 0 ]; then echo "$$sum" >$(LAB)/tested.sum; fi
 
@@ -158,7 +161,7 @@ lint: $(LINT) ## the linters of .golangci.yml, a vet of what other tags and arm6
 	@for m in $(MODULES); do (cd $$m && go vet ./...) || exit 1; done
 	go vet -tags lockholds ./tiering
 	go vet $(STATIC) ./gpuipc/cuda/driver ./gpuipc/cuda/fakecuda
-	GOARCH=arm64 go vet $(STATIC) ./daemon/cmd/spliced ./gpuipc/kernel ./tiering/disk/codec
+	GOARCH=arm64 go vet $(STATIC) ./gpuipc/cuda/driver ./gpuipc/kernel ./tiering/disk/codec # all that differs there
 	$(MAKE) --no-print-directory lint-python
 
 $(LINT):
@@ -189,7 +192,7 @@ MARKED ?= -m 'not wide'
 test-engines: build ## tests of connector/python with torch, transformers and vLLM, one class of models per family; says why it skips
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
-	  go test -run 'VLLM|OverARestart' ./daemon/events && \
+	  $(TEST) -run 'VLLM|OverARestart' ./daemon/events && \
 	  cd $(PYDIR) && $(ENGINES)/bin/python -m pytest -q -rs $(PYTESTFLAGS) $(MARKED) tests/engine
 
 test-sglang: build ## tests in SGLang, on a CPU; 0.8 GiB beside bin/engines; says why it skips
