@@ -37,6 +37,8 @@ func (s SegmentSpec) Interior() (begin, count int) {
 func (p *Profile) CheckSpec(s SegmentSpec) error {
 	var low int
 	switch {
+	case s.Role == RoleFirst && s.Primer != PrimerID{}:
+		return fmt.Errorf("first segment after primer %x: only others have one: %w", s.Primer[:8], ErrInvalid)
 	case s.Tokens < 1 || s.Tokens > MaxTokens:
 		return fmt.Errorf("segment of %d tokens, want 1 to %d: %w", s.Tokens, MaxTokens, ErrInvalid)
 	case s.Role == RoleFirst:
@@ -59,17 +61,41 @@ func (p *Profile) CheckSpec(s SegmentSpec) error {
 	return nil
 }
 
-// SegmentKey names a segment: SHA-256 over fingerprint, u32 length and bytes of
-// the tenant salt, u8 role, u32 head, u32 tail and the token ids as u32, all
-// little-endian. len(tokens) must be s.Tokens.
+// NewPrimerID names the primer with these token ids.
+func NewPrimerID(tokens []uint32) PrimerID {
+	h := newTokenHash()
+	h.tokens(tokens)
+	return h.sum()
+}
+
+// primedRole is the bit of a key's role that says that a primer follows.
+const primedRole = 1 << 7
+
+// SegmentKey names a segment: SHA-256 over
+//
+//	fingerprint | u32 length of the tenant's salt | salt | u8 role | u32 head | u32 tail | token ids as u32
+//
+// all little-endian. With a primer, bit 7 of the role is set and the 32 bytes of its id stand
+// before the token ids. len(tokens) must be s.Tokens, and CheckSpec must accept s.
+//
+// Invariant: no two segments have the same input. Of one fingerprint and salt, which an input
+// states first and with their lengths, the role is at one place, and is 1 or 2 without a primer
+// and 130 with one. All behind it is of a fixed length but for the token ids, which come last.
 func (p *Profile) SegmentKey(salt []byte, s SegmentSpec, tokens []uint32) SegmentKey {
 	h := newTokenHash()
 	h.buf = append(h.buf, p.fingerprint[:]...)
 	h.buf = binary.LittleEndian.AppendUint32(h.buf, uint32(len(salt)))
 	h.write(salt)
-	h.buf = append(h.buf, byte(s.Role))
+	role := byte(s.Role)
+	if s.Primer != (PrimerID{}) {
+		role |= primedRole
+	}
+	h.buf = append(h.buf, role)
 	h.buf = binary.LittleEndian.AppendUint32(h.buf, uint32(s.Head))
 	h.buf = binary.LittleEndian.AppendUint32(h.buf, uint32(s.Tail))
+	if role&primedRole != 0 {
+		h.buf = append(h.buf, s.Primer[:]...)
+	}
 	h.tokens(tokens)
 	return h.sum()
 }

@@ -30,12 +30,14 @@ type golden struct {
 }
 
 type goldenKey struct {
-	Salt   string   `json:"salt"` // hexadecimal
-	Role   int      `json:"role"`
-	Head   int      `json:"head"`
-	Tail   int      `json:"tail"`
-	Tokens []uint32 `json:"tokens"`
-	Key    string   `json:"key"`
+	Salt         string   `json:"salt"` // hexadecimal
+	Role         int      `json:"role"`
+	Head         int      `json:"head"`
+	Tail         int      `json:"tail"`
+	PrimerTokens []uint32 `json:"primer_tokens,omitempty"`
+	Primer       string   `json:"primer,omitempty"` // of these tokens
+	Tokens       []uint32 `json:"tokens"`
+	Key          string   `json:"key"`
 }
 
 type goldenPrefix struct {
@@ -58,12 +60,18 @@ func TestGoldenVectorsHold(t *testing.T) {
 		if !ok {
 			t.Fatal("20 tokens have no interior")
 		}
-		for _, s := range []SegmentSpec{FirstSpec(3), mid} {
+		primed := mid
+		primed.Primer = NewPrimerID(testTokens(5))
+		for _, s := range []SegmentSpec{FirstSpec(3), mid, primed} {
 			tokens := testTokens(s.Tokens)
 			key := p.SegmentKey([]byte(salt), s, tokens)
-			g.Segments = append(g.Segments, goldenKey{
-				hex.EncodeToString([]byte(salt)), int(s.Role), s.Head, s.Tail, tokens, hex.EncodeToString(key[:]),
-			})
+			row := goldenKey{
+				Salt: hex.EncodeToString([]byte(salt)), Role: int(s.Role), Head: s.Head, Tail: s.Tail, Tokens: tokens, Key: hex.EncodeToString(key[:]),
+			}
+			if s.Primer != (PrimerID{}) {
+				row.PrimerTokens, row.Primer = testTokens(5), hex.EncodeToString(s.Primer[:])
+			}
+			g.Segments = append(g.Segments, row)
 		}
 		prefix := goldenPrefix{hex.EncodeToString([]byte(salt)), 4, testTokens(11), []int{0, 3, 4, 8, 11}, nil}
 		for _, h := range p.PrefixHashes([]byte(salt), 4, prefix.Tokens, prefix.Positions) {
@@ -103,8 +111,19 @@ func TestSegmentKeyIsTheHashItIsSaidToBe(t *testing.T) {
 	for _, id := range tokens {
 		plain = append(plain, byte(id), byte(id>>8), byte(id>>16), byte(id>>24))
 	}
-	if p.SegmentKey([]byte("abc"), SegmentSpec{RoleMid, 8, 9, 5000}, tokens) != sha256.Sum256(plain) {
+	if p.SegmentKey([]byte("abc"), SegmentSpec{Role: RoleMid, Head: 8, Tail: 9, Tokens: 5000}, tokens) != sha256.Sum256(plain) {
 		t.Error("another hash")
+	}
+	primer := PrimerID(sha256.Sum256([]byte{1, 2, 0, 0}))
+	if NewPrimerID([]uint32{0x201}) != primer {
+		t.Error("another primer")
+	}
+	at := len(fp) + 4 + 3
+	primed := slices.Clone(plain)
+	primed[at] = 130
+	primed = slices.Insert(primed, at+9, primer[:]...)
+	if p.SegmentKey([]byte("abc"), SegmentSpec{RoleMid, 8, 9, 5000, primer}, tokens) != sha256.Sum256(primed) {
+		t.Error("another hash after a primer")
 	}
 }
 
@@ -122,17 +141,20 @@ func TestEverythingThatDefinesASegmentChangesItsKey(t *testing.T) {
 	tokens := testTokens(40)
 	changed := slices.Clone(tokens)
 	changed[39]++
+	var none PrimerID
 	seen := map[SegmentKey]string{}
 	for name, key := range map[string]SegmentKey{
-		"plain":         p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 40}, tokens),
-		"profile":       other.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 40}, tokens),
-		"salt":          p.SegmentKey([]byte("t"), SegmentSpec{RoleMid, 8, 8, 40}, tokens),
-		"no salt":       p.SegmentKey(nil, SegmentSpec{RoleMid, 8, 8, 40}, tokens),
-		"role":          p.SegmentKey([]byte("s"), SegmentSpec{RoleFirst, 8, 8, 40}, tokens),
-		"head":          p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 9, 8, 40}, tokens),
-		"tail":          p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 9, 40}, tokens),
-		"shorter":       p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 39}, tokens[:39]),
-		"another token": p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 40}, changed),
+		"plain":          p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 40, none}, tokens),
+		"profile":        other.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 40, none}, tokens),
+		"salt":           p.SegmentKey([]byte("t"), SegmentSpec{RoleMid, 8, 8, 40, none}, tokens),
+		"no salt":        p.SegmentKey(nil, SegmentSpec{RoleMid, 8, 8, 40, none}, tokens),
+		"role":           p.SegmentKey([]byte("s"), SegmentSpec{RoleFirst, 8, 8, 40, none}, tokens),
+		"head":           p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 9, 8, 40, none}, tokens),
+		"tail":           p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 9, 40, none}, tokens),
+		"shorter":        p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 39, none}, tokens[:39]),
+		"another token":  p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 40, none}, changed),
+		"primer":         p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 40, PrimerID{1}}, tokens),
+		"another primer": p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 40, PrimerID{2}}, tokens),
 	} {
 		if twin, dup := seen[key]; dup {
 			t.Errorf("%s and %s have one key", name, twin)
@@ -199,20 +221,22 @@ func TestMidSegmentsNeedAnInterior(t *testing.T) {
 		}
 	}
 	for _, s := range []SegmentSpec{
-		{RoleFirst, 1, 0, 10},
-		{RoleFirst, 0, 1, 10},
-		{RoleFirst, 0, 0, 0},
-		{RoleFirst, 0, 0, MaxTokens + 1},
-		{RoleMid, 2, 0, 100}, // convolution warm-up missing
-		{RoleMid, 8, -1, 100},
-		{0, 0, 0, 10},
-		{3, 8, 8, 100},
+		{RoleFirst, 1, 0, 10, PrimerID{}},
+		{RoleFirst, 0, 1, 10, PrimerID{}},
+		{RoleFirst, 0, 0, 0, PrimerID{}},
+		{RoleFirst, 0, 0, MaxTokens + 1, PrimerID{}},
+		{RoleMid, 2, 0, 100, PrimerID{}}, // convolution warm-up missing
+		{RoleMid, 8, -1, 100, PrimerID{}},
+		{0, 0, 0, 10, PrimerID{}},
+		{3, 8, 8, 100, PrimerID{}},
+		{RoleMid | primedRole, 8, 8, 100, PrimerID{}},
+		{RoleFirst, 0, 0, 10, PrimerID{1}},
 	} {
 		if err := p.CheckSpec(s); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v", s, err)
 		}
 	}
-	if err := p.CheckSpec(SegmentSpec{RoleMid, 4, 8, 100}); err != nil {
+	if err := p.CheckSpec(SegmentSpec{Role: RoleMid, Head: 4, Tail: 8, Tokens: 100}); err != nil {
 		t.Errorf("a head narrower than the tail: %v", err)
 	}
 	if err := p.CheckSpec(FirstSpec(1)); err != nil {

@@ -134,12 +134,17 @@ const (
 	RoleMid   Role = 2
 )
 
-// SegmentSpec is the geometry of a segment.
+// PrimerID names a primer, the passage after which a segment was captured: the SHA-256 of
+// its token ids as u32, little-endian. The zero value is none.
+type PrimerID [32]byte
+
+// SegmentSpec is the geometry of a segment, and the primer after which it was captured.
 type SegmentSpec struct {
 	Role   Role
-	Head   int // tokens excluded at the start; 0 for RoleFirst
-	Tail   int // tokens excluded at the end; 0 for RoleFirst
-	Tokens int // whole length n
+	Head   int      // tokens excluded at the start; 0 for RoleFirst
+	Tail   int      // tokens excluded at the end; 0 for RoleFirst
+	Tokens int      // whole length n, without the primer
+	Primer PrimerID // zero for RoleFirst, and for what was captured from an empty state
 }
 
 // PartKind is one tensor of a segment or checkpoint.

@@ -11,7 +11,7 @@ import (
 const LeadTokens = 32
 
 // SegmentHash is what a segment is recognised by inside a prompt: rolling hashes of its
-// first LeadTokens tokens and of all, each together with role, head and tail, and Whole
+// first LeadTokens tokens and of all, each together with role, head, tail and primer, and Whole
 // with the length as well. Equal hashes are a guess, which SegmentKey settles. The zero
 // value is none: of a segment that is too short.
 type SegmentHash struct{ Lead, Whole uint64 }
@@ -109,12 +109,16 @@ func (w *Window) run(n int) uint64 {
 	return mul61(add61(w.sums[w.at+n], prime61-w.sums[w.at]), w.scale)
 }
 
-// SegmentKind stands for role, head and tail in a SegmentHash.
+// SegmentKind stands for role, head, tail and primer in a SegmentHash.
 type SegmentKind uint64
 
-// Kind is that of segments with this role, head and tail.
+// Kind returns that of segments with this role, head, tail and primer.
 func (s SegmentSpec) Kind() SegmentKind {
-	return SegmentKind(scramble(uint64(s.Role)<<56 ^ uint64(s.Head)<<28 ^ uint64(s.Tail)))
+	k := scramble(uint64(s.Role)<<56 ^ uint64(s.Head)<<28 ^ uint64(s.Tail))
+	if s.Primer != (PrimerID{}) {
+		k = scramble(k ^ binary.LittleEndian.Uint64(s.Primer[:]))
+	}
+	return SegmentKind(k)
 }
 
 func (k SegmentKind) lead(run uint64) uint64 { return scramble(run ^ uint64(k)) }

@@ -44,6 +44,7 @@ func TestSegmentHashIsWhatAWindowReadsInAPrompt(t *testing.T) {
 	tokens := testTokens(400)
 	for _, s := range []SegmentSpec{
 		FirstSpec(LeadTokens), {Role: RoleMid, Head: 8, Tail: 8, Tokens: 100}, {Role: RoleMid, Head: 4, Tail: 3, Tokens: 33},
+		{Role: RoleMid, Head: 8, Tail: 8, Tokens: 100, Primer: PrimerID{7}},
 	} {
 		for _, at := range []int{0, 1, 150, 400 - s.Tokens} {
 			h := r.Segment(s, tokens[at:at+s.Tokens])
@@ -73,6 +74,8 @@ func TestSegmentHashTellsApart(t *testing.T) {
 		{"first", rolling(t, "a").Segment(FirstSpec(100), tokens)},
 		{"wider head", rolling(t, "a").Segment(SegmentSpec{Role: RoleMid, Head: 9, Tail: 8, Tokens: 100}, tokens)},
 		{"wider tail", rolling(t, "a").Segment(SegmentSpec{Role: RoleMid, Head: 8, Tail: 9, Tokens: 100}, tokens)},
+		{"primer", rolling(t, "a").Segment(SegmentSpec{Role: RoleMid, Head: 8, Tail: 8, Tokens: 100, Primer: PrimerID{1}}, tokens)},
+		{"another primer", rolling(t, "a").Segment(SegmentSpec{Role: RoleMid, Head: 8, Tail: 8, Tokens: 100, Primer: PrimerID{2}}, tokens)},
 		{"another last token", rolling(t, "a").Segment(mid, edited)},
 		{"another order", rolling(t, "a").Segment(mid, swapped)},
 		{"100 zeros", rolling(t, "a").Segment(mid, zero[:100])},
@@ -85,7 +88,7 @@ func TestSegmentHashTellsApart(t *testing.T) {
 			}
 		}
 	}
-	if seen[0].hash.Lead != seen[5].hash.Lead {
+	if seen[0].hash.Lead != seen[7].hash.Lead {
 		t.Error("an edit of the last token changes the lead")
 	}
 	if h := rolling(t, "a").Segment(FirstSpec(LeadTokens-1), tokens[:LeadTokens-1]); h != (SegmentHash{}) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from spliced_connector.model import (
     SegmentSpec,
     answer_starts,
     prefix_hashes,
+    primer_digest,
     segment_key,
     turn_ends,
 )
@@ -31,6 +33,19 @@ def test_a_segment_key_is_the_hash_it_is_said_to_be() -> None:
     plain += b"".join(t.to_bytes(4, "little") for t in TOKENS)
     assert segment_key(PROFILE, b"abc", spec, TOKENS) == hashlib.sha256(plain).digest()
     assert segment_key(PROFILE, b"abc", spec, array("I", TOKENS)) == hashlib.sha256(plain).digest()
+
+
+def test_a_primer_is_part_of_the_key() -> None:
+    primer = primer_digest([0x201])
+    assert primer == hashlib.sha256(b"\x01\x02\0\0").digest()
+    spec = SegmentSpec(Role.MID, 8, 9, len(TOKENS))
+    plain = PROFILE.fingerprint + b"\x03\0\0\0abc\x82" + b"\x08\0\0\0" + b"\x09\0\0\0" + primer
+    plain += b"".join(t.to_bytes(4, "little") for t in TOKENS)
+    primed = segment_key(PROFILE, b"abc", replace(spec, primer=primer), TOKENS)
+    assert primed == hashlib.sha256(plain).digest()
+    other = replace(spec, primer=primer_digest([0x202]))
+    keys = {primed, segment_key(PROFILE, b"abc", other, TOKENS)}
+    assert len(keys | {segment_key(PROFILE, b"abc", spec, TOKENS)}) == 3
 
 
 def test_keys_need_all_tokens_of_the_segment() -> None:

@@ -275,6 +275,9 @@ def test_mid_segments_need_an_interior() -> None:
         SegmentSpec(Role.MID, 2, 0, 100),
         SegmentSpec(Role.MID, 8, -1, 100),
         SegmentSpec(0, 0, 0, 10),  # type: ignore[arg-type]
+        SegmentSpec(Role.FIRST, 0, 0, 10, b"\x01" * 32),
+        SegmentSpec(Role.MID, 8, 8, 100, b"\x01" * 31),
+        SegmentSpec(Role.MID, 8, 8, 100, bytes(32)),
     ],
 )
 def test_geometries_that_are_refused(spec: SegmentSpec) -> None:

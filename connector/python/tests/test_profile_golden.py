@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from spliced_connector.model import (
     SegmentSpec,
     canonical,
     prefix_hashes,
+    primer_digest,
     segment_key,
 )
 
@@ -130,9 +132,14 @@ def test_segment_keys_are_those_of_the_daemon() -> None:
     assert profile.fingerprint.hex() == KEYS["fingerprint"]
     for golden in KEYS["segments"]:
         tokens = golden["tokens"]
-        spec = SegmentSpec(Role(golden["role"]), golden["head"], golden["tail"], len(tokens))
+        primer = primer_digest(golden["primer_tokens"]) if "primer" in golden else b""
+        assert primer.hex() == golden.get("primer", "")
+        spec = SegmentSpec(
+            Role(golden["role"]), golden["head"], golden["tail"], len(tokens), primer
+        )
         want = profile.first_spec(3) if spec.role == Role.FIRST else profile.mid_spec(20, 8)
-        assert spec == want
+        assert replace(spec, primer=b"") == want
+        assert profile.spec_problem(spec) is None
         salt = bytes.fromhex(golden["salt"])
         assert segment_key(profile, salt, spec, tokens).hex() == golden["key"]
 

@@ -29,6 +29,7 @@ from spliced_connector.model.keys import (
     NOTHING,
     PrefixNames,
     prefix_hashes,
+    primer_digest,
     segment_key,
     token_bytes,
 )
@@ -98,6 +99,7 @@ __all__ = [
     "packed_heads",
     "packed_rank",
     "prefix_hashes",
+    "primer_digest",
     "segment_key",
     "served",
     "time_steps",

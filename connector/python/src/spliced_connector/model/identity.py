@@ -171,12 +171,15 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpec:
-    """Geometry of a segment, in tokens."""
+    """Geometry of a segment, in tokens, and the primer after which it was captured."""
 
     role: Role
     head: int  # left out at the start, 0 for FIRST
     tail: int  # left out at the end, 0 for FIRST
-    tokens: int  # whole length
+    tokens: int  # whole length, without the primer
+    primer: bytes = b""
+    """`keys.primer_digest` of the passage's tokens, 32 bytes; empty for FIRST, and for what was
+    captured from an empty state."""
 
     @property
     def interior(self) -> tuple[int, int]:

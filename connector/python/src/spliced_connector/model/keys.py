@@ -16,8 +16,22 @@ NOTHING = bytes(32)
 """The hash that names nothing."""
 
 
+_PRIMED_ROLE = 0x80  # the bit of a key's role that says that a primer follows
+
+
+def primer_digest(tokens: Sequence[int]) -> bytes:
+    """The name of the primer with these token ids: SHA-256 over them as little-endian u32.
+
+    Raises `ProfileError` for an id that is none.
+    """
+    return hashlib.sha256(token_bytes(tokens)).digest()
+
+
 def segment_key(profile: Profile, salt: bytes, spec: SegmentSpec, tokens: Sequence[int]) -> bytes:
     """SHA-256 over fingerprint, salt, role, head, tail and the token ids, little-endian.
+
+    With a primer, bit 7 of the role is set and the digest stands before the token ids, so that no
+    input without a primer equals one with it: roles are 1 and 2.
 
     `tokens` are all of the segment, `spec.tokens` of them. Raises `ProfileError` otherwise.
     """
@@ -25,7 +39,8 @@ def segment_key(profile: Profile, salt: bytes, spec: SegmentSpec, tokens: Sequen
         raise ProfileError(f"{len(tokens)} tokens for a segment of {spec.tokens}")
     sha = hashlib.sha256(profile.fingerprint)
     sha.update(struct.pack("<I", len(salt)) + salt)
-    sha.update(struct.pack("<BII", spec.role, spec.head, spec.tail))
+    role = spec.role | (_PRIMED_ROLE if spec.primer else 0)
+    sha.update(struct.pack("<BII", role, spec.head, spec.tail) + spec.primer)
     sha.update(token_bytes(tokens))
     return sha.digest()
 

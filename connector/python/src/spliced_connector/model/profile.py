@@ -99,6 +99,10 @@ class Profile:
 
     def spec_problem(self, spec: SegmentSpec) -> str | None:
         """Why segments of this geometry cannot be kept, None when they can."""
+        if spec.primer and (len(spec.primer) != 32 or not any(spec.primer)):
+            return f"primer digest of {len(spec.primer)} bytes, want 32 that are not all zero"
+        if spec.primer and spec.role == Role.FIRST:
+            return f"first segment after primer {spec.primer[:8].hex()}: only others have one"
         if not 1 <= spec.tokens <= MAX_TOKENS:
             return f"segment of {spec.tokens} tokens, want 1 to {MAX_TOKENS}"
         low = 1
