@@ -25,6 +25,7 @@ func described() []*tiertest.Object {
 	root := tiertest.Checkpoint(tiertest.Pair, loneTenant[0], 1, tier.Exact, nil, 20)
 	return []*tiertest.Object{
 		tiertest.Segment(tiertest.Small, loneTenant[0], 1, 40), tiertest.Middle(tiertest.Pair, loneTenant[0], 2, 100),
+		tiertest.Primed(tiertest.Pair, loneTenant[0], 6, 100), tiertest.Primed(tiertest.Lenient, loneTenant[0], 7, 100),
 		tiertest.Segment(tiertest.WideF32, loneTenant[0], 3, 900), tiertest.Segment(tiertest.Lenient, loneTenant[0], 5, 40), root, tiertest.Checkpoint(tiertest.Pair, loneTenant[0], 4, tier.Spliced, root, 7),
 	}
 }
@@ -68,6 +69,28 @@ func TestMessagesAreReadAsTheyWereWritten(t *testing.T) {
 	q := readRequest{name: names[0], pin: pin{7}, rank: 3, off: 1 << 40, n: maxRange}
 	if got, err := decodeRead(q.append(nil)); err != nil || got != q {
 		t.Errorf("read: %+v, %v", got, err)
+	}
+}
+
+// A description without a primer is that of an earlier release; one with a primer has a role that
+// no earlier release takes.
+func TestDescriptionsWithAPrimerAreRefusedByAnEarlierRelease(t *testing.T) {
+	o := tiertest.Middle(tiertest.Pair, loneTenant[0], 2, 100)
+	plain := descriptionOf(o).append(nil)
+	d := descriptionOf(o)
+	d.spec.Primer[0] = 1
+	primed := d.append(nil)
+	const at = 1 + 32
+	if plain[at] != byte(o.Spec.Role) || primed[at] != byte(o.Spec.Role)|1<<7 {
+		t.Errorf("roles %d and %d", plain[at], primed[at])
+	}
+	if want := append(bytes.Clone(plain), d.spec.Primer[:]...); !bytes.Equal(append(append(bytes.Clone(primed[:at]), plain[at]), primed[at+1:]...), want) {
+		t.Errorf("the primer does not follow what an earlier release describes")
+	}
+	d.spec.Primer[0] = 0
+	zeros := append(append(bytes.Clone(plain[:at]), primed[at]), plain[at+1:]...)
+	if _, err := decodeDescription(append(zeros, make([]byte, 32)...)); err == nil {
+		t.Error("a primer of zeros is read")
 	}
 }
 

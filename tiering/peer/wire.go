@@ -25,8 +25,11 @@ const (
 //	             | parent's kind u8 | parent's key 32 | ranks u16 | bytes of a rank u64
 //	             | publisher: length u16, bytes | token ids: count u32, each u32
 //	             | digests of a rank: count u32, each u64, rank by rank
+//	             | of a segment with a primer: 32
 //	             | of a segment with packed parts, to the end: how they are laid out
 //	read         name | pin 16 | rank u16 | offset u64 | length u64
+//
+// A segment with a primer has bit 7 of its role set: nodes that know of none refuse the role.
 //
 // Bounds. A segment has at most profile.MaxTokens ids; what is longer than maxAnswer is
 // answered with fewer rows.
@@ -40,6 +43,7 @@ const (
 	maxRanks     = 1024
 	maxPublisher = 256
 	maxRange     = 16 << 20
+	primedRole   = 1 << 7
 )
 
 // name is what an object is called between nodes.
@@ -123,13 +127,25 @@ func describe(o *tier.Object) *description {
 
 // size is how long the description is.
 func (d *description) size() int {
-	return 33 + 13 + 8 + 33 + 2 + 8 + 2 + len(d.publisher) + 4 + 4*len(d.tokens) + 4 + 8*len(d.digests)*len(d.digests[0]) + len(d.packed)
+	return 33 + 13 + 8 + 33 + 2 + 8 + 2 + len(d.publisher) + 4 + 4*len(d.tokens) + 4 + 8*len(d.digests)*len(d.digests[0]) + len(d.primer()) + len(d.packed)
+}
+
+// primer is empty without one.
+func (d *description) primer() []byte {
+	if d.spec.Primer == (profile.PrimerID{}) {
+		return nil
+	}
+	return d.spec.Primer[:]
 }
 
 func (d *description) append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = append(append(b, byte(d.Kind)), d.Key[:]...)
-	b = append(b, byte(d.spec.Role))
+	role := byte(d.spec.Role)
+	if d.primer() != nil {
+		role |= primedRole
+	}
+	b = append(b, role)
 	for _, n := range [...]int{d.spec.Tokens, d.spec.Head, d.spec.Tail, d.begin, d.end} {
 		b = le.AppendUint32(b, uint32(n))
 	}
@@ -147,14 +163,15 @@ func (d *description) append(b []byte) []byte {
 			b = le.AppendUint64(b, x)
 		}
 	}
-	return append(b, d.packed...)
+	return append(append(b, d.primer()...), d.packed...)
 }
 
 func decodeDescription(b []byte) (*description, error) {
 	r := reader{b: b}
 	d := &description{}
 	d.Kind, d.Key = tier.CheckpointKind(r.u8()), r.key()
-	d.spec.Role = profile.Role(r.u8())
+	role := r.u8()
+	d.spec.Role = profile.Role(role &^ primedRole)
 	for _, n := range [...]*int{&d.spec.Tokens, &d.spec.Head, &d.spec.Tail, &d.begin, &d.end} {
 		*n = int(r.u32())
 	}
@@ -175,6 +192,11 @@ func decodeDescription(b []byte) (*description, error) {
 		d.digests[i] = make([]uint64, per)
 		for k := range d.digests[i] {
 			d.digests[i][k] = r.u64()
+		}
+	}
+	if role&primedRole != 0 {
+		if d.spec.Primer = r.key(); d.primer() == nil {
+			return nil, fmt.Errorf("peer: description of a segment with a primer of zeros: %w", tier.ErrInvalid)
 		}
 	}
 	d.packed = profile.Packed(r.take(min(len(r.b), profile.MaxPackedBytes)))

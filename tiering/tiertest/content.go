@@ -17,6 +17,7 @@ func (r *rig) variety() []*Object {
 		Segment(Small, bob, r.next(), 177),
 		Segment(Pair, alice, r.next(), 33),
 		Middle(Pair, bob, r.next(), 200),
+		Primed(Pair, bob, r.next(), 200),
 		Segment(Linear, bob, r.next(), 1000),
 		Segment(WideF32, alice, r.next(), 777),
 		Segment(WideF16, bob, r.next(), 601),

@@ -65,6 +65,16 @@ func Middle(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
 	begin, n := spec.Interior()
 	o.Spec, o.Begin, o.End = spec, begin, begin+n
 	o.Key = p.SegmentKey(t.Salt, spec, o.Tokens)
+	o.pack(rand.New(rand.NewPCG(seed, 2)))
+	o.Fill(seed)
+	return o
+}
+
+// Primed makes a segment like Middle that was captured after a primer.
+func Primed(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
+	o := Middle(p, t, seed, tokens)
+	o.Spec.Primer = profile.NewPrimerID(o.Tokens[:1])
+	o.Key = p.SegmentKey(t.Salt, o.Spec, o.Tokens)
 	o.Fill(seed)
 	return o
 }

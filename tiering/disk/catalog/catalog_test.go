@@ -2,7 +2,9 @@ package catalog
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"runtime"
@@ -70,6 +72,9 @@ func row(i int) Row {
 	if i%4 == 3 {
 		r.Packed = profile.PackedOf(rng.Float32(), rng.Float32(), []int64{int64(1+rng.IntN(1<<20)) * profile.PartAlign, profile.PartAlign})
 	}
+	if i%5 == 4 {
+		r.Spec.Primer = profile.PrimerID{1, byte(rng.Uint32())}
+	}
 	for range 1 + rng.IntN(3) {
 		r.Runs = append(r.Runs, slab.Run{Slab: rng.Uint32(), Off: int64(rng.Uint32()) * extent.BlockBytes, Len: int64(8+rng.IntN(100)) * extent.BlockBytes})
 	}
@@ -136,6 +141,53 @@ func TestRowsComeBack(t *testing.T) {
 		c = mustOpen(t, fs)
 	}
 	must(t, c.Close())
+}
+
+// Rows of each version are read for as long as there are directories with them, and one without
+// a primer is written as before there were any.
+func TestRowsAreWrittenAsEver(t *testing.T) {
+	full := row(3) // with a hash and packed parts
+	plain, hash := full, full
+	plain.Hash, plain.Packed = profile.SegmentHash{}, ""
+	hash.Packed = ""
+	primed, bare := full, plain
+	primed.Spec.Primer, bare.Spec.Primer = profile.PrimerID{7, 8}, profile.PrimerID{7, 8}
+	for name, row := range map[string]struct {
+		row     Row
+		version byte
+		sum     string
+	}{
+		"plain":          {plain, 1, "17a1eb4f9afa0818"},
+		"hash":           {hash, 2, "812381c4ab2e3469"},
+		"packed":         {full, 3, "5ae3b343a75c6581"},
+		"primer":         {bare, 4, "13e2c77d6b958427"},
+		"primer, packed": {primed, 4, "15bf234f88991a6e"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := row.row.append(nil)
+			if sum := fmt.Sprintf("%x", sha256.Sum256(b)); b[0] != row.version || sum[:16] != row.sum {
+				t.Errorf("version %d, sum %s; want %d, %s", b[0], sum[:16], row.version, row.sum)
+			}
+			if len(b) > rowMaxBytes {
+				t.Errorf("%d bytes, at most %d", len(b), rowMaxBytes)
+			}
+			got, err := parseRow(row.row.Name, b)
+			if err != nil || !reflect.DeepEqual(got, row.row) {
+				t.Errorf("read %+v, %v", got, err)
+			}
+			for n := range b {
+				if _, err := parseRow(row.row.Name, b[:n]); err == nil {
+					t.Fatalf("%d of %d bytes are a row", n, len(b))
+				}
+			}
+			if at := bytes.Index(b, row.row.Spec.Primer[:]); row.version == rowPrimedVersion {
+				copy(b[at:], make([]byte, rowPrimerBytes))
+				if _, err := parseRow(row.row.Name, b); !errors.Is(err, tier.ErrCorrupt) {
+					t.Errorf("a primer of zeros: %v", err)
+				}
+			}
+		})
+	}
 }
 
 // A row that is put again without its manifest keeps it.

@@ -37,22 +37,25 @@ type Row struct {
 	Used int64
 }
 
-// An entry's row, little-endian. One with packed parts has version 3, another one with a
-// hash version 2, others have version 1:
+// An entry's row, little-endian. One with a primer has version 4, another one with packed parts
+// version 3, another one with a hash version 2, others have version 1:
 //
 //	u8 version | u64 generation | u32 header bytes | u64 payload bytes | u8 flags: 1 = coded | u8 level
 //	u32 tenant | 32 B fingerprint | u8 role | u32 head, tail, tokens | u32 begin, end
 //	u8 parent kind | 32 B parent key | u16 ranks | u64 rank bytes | i64 created | u64 manifest sum
-//	versions 2, 3: u64 lead hash, whole hash
-//	version 3: u16 length | what packed parts are laid out by
+//	versions 2 to 4: u64 lead hash, whole hash
+//	versions 3, 4: u16 length | what packed parts are laid out by
+//	version 4: 32 B primer
 //	u8 runs, each 12 B as in an extent's header
 const (
 	rowVersion       = 1
 	rowHashedVersion = 2
 	rowPackedVersion = 3
+	rowPrimedVersion = 4
 	rowHashOff       = 1 + 8 + 4 + 8 + 1 + 1 + 4 + 32 + 1 + 4*5 + 1 + 32 + 2 + 8 + 8 + 8
 	rowHashBytes     = 8 + 8
-	rowMaxBytes      = rowHashOff + rowHashBytes + 2 + profile.MaxPackedBytes + 1 + extent.MaxRuns*extent.RunBytes
+	rowPrimerBytes   = 32
+	rowMaxBytes      = rowHashOff + rowHashBytes + 2 + profile.MaxPackedBytes + rowPrimerBytes + 1 + extent.MaxRuns*extent.RunBytes
 
 	flagCoded = 1
 )
@@ -89,6 +92,8 @@ func (r *Row) check() error {
 
 func (r *Row) version() byte {
 	switch {
+	case r.Spec.Primer != profile.PrimerID{}:
+		return rowPrimedVersion
 	case r.Packed != "":
 		return rowPackedVersion
 	case r.Hash != (profile.SegmentHash{}):
@@ -125,9 +130,12 @@ func (r *Row) append(b []byte) []byte {
 		b = le.AppendUint64(b, r.Hash.Lead)
 		b = le.AppendUint64(b, r.Hash.Whole)
 	}
-	if r.Packed != "" {
+	if r.version() >= rowPackedVersion {
 		b = le.AppendUint16(b, uint16(len(r.Packed)))
 		b = append(b, r.Packed...)
+	}
+	if r.version() == rowPrimedVersion {
+		b = append(b, r.Spec.Primer[:]...)
 	}
 	b = append(b, byte(len(r.Runs)))
 	for _, run := range r.Runs {
@@ -142,10 +150,13 @@ func parseRow(n extent.Name, b []byte) (Row, error) {
 	runsOff := rowHashOff
 	if len(b) > 0 && b[0] == rowHashedVersion {
 		runsOff += rowHashBytes
-	} else if len(b) > 0 && b[0] == rowPackedVersion {
+	} else if len(b) > 0 && (b[0] == rowPackedVersion || b[0] == rowPrimedVersion) {
 		runsOff += rowHashBytes + 2
 		if len(b) > runsOff {
 			runsOff += int(binary.LittleEndian.Uint16(b[runsOff-2:]))
+		}
+		if b[0] == rowPrimedVersion {
+			runsOff += rowPrimerBytes
 		}
 	} else if err := checkVersion(b, rowVersion, "entry"); err != nil {
 		return r, fmt.Errorf("%v: %w", n, err)
@@ -181,8 +192,11 @@ func parseRow(n extent.Name, b []byte) (Row, error) {
 	if version >= rowHashedVersion {
 		r.Hash = profile.SegmentHash{Lead: le.Uint64(next(8)), Whole: le.Uint64(next(8))}
 	}
-	if version == rowPackedVersion {
+	if version >= rowPackedVersion {
 		r.Packed = profile.Packed(next(int(le.Uint16(next(2)))))
+	}
+	if version == rowPrimedVersion {
+		copy(r.Spec.Primer[:], next(rowPrimerBytes))
 	}
 	r.Runs = make([]slab.Run, next(1)[0])
 	for i := range r.Runs {

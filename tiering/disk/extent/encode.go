@@ -9,11 +9,23 @@ import (
 )
 
 // A manifest has version 2 where a segment has packed parts: a string behind its token
-// ids says how they are laid out.
+// ids says how they are laid out. It has version 3 where a segment has a primer, whose 32 bytes
+// follow that string, which may be empty then.
 const (
 	manifestVersion = 1
 	manifestPacked  = 2
+	manifestPrimed  = 3
 )
+
+func (m *Manifest) version() uint16 {
+	switch {
+	case m.Spec.Primer != profile.PrimerID{}:
+		return manifestPrimed
+	case m.Packed != "":
+		return manifestPacked
+	}
+	return manifestVersion
+}
 
 // Encode adds the manifest to dst as it is stored.
 func (m *Manifest) Encode(dst []byte) ([]byte, error) {
@@ -30,11 +42,7 @@ func (m *Manifest) Encode(dst []byte) ([]byte, error) {
 // append adds the content, before compression, of a manifest that was checked.
 func (m *Manifest) append(b []byte) []byte {
 	le := binary.LittleEndian
-	if m.Packed == "" {
-		b = le.AppendUint16(b, manifestVersion)
-	} else {
-		b = le.AppendUint16(b, manifestPacked)
-	}
+	b = le.AppendUint16(b, m.version())
 	b = append(b, m.Fingerprint[:]...)
 	b = appendString(b, m.Tenant)
 	b = appendString(b, m.Publisher)
@@ -46,8 +54,11 @@ func (m *Manifest) append(b []byte) []byte {
 	b = append(b, m.Parent.Kind)
 	b = append(b, m.Parent.Key[:]...)
 	b = appendUint32s(b, m.Tokens)
-	if m.Packed != "" {
+	if m.version() >= manifestPacked {
 		b = appendString(b, string(m.Packed))
+	}
+	if m.version() == manifestPrimed {
+		b = append(b, m.Spec.Primer[:]...)
 	}
 	b = le.AppendUint32(b, uint32(len(m.Digests)))
 	b = le.AppendUint64(b, uint64(m.RankBytes))
@@ -107,8 +118,8 @@ func Decode(b []byte) (*Manifest, error) {
 func parse(content []byte) (*Manifest, error) {
 	r := &reader{b: content}
 	v := r.u16()
-	if v != manifestVersion && v != manifestPacked && !r.short {
-		return nil, fmt.Errorf("manifest of version %d, want %d or %d: %w", v, manifestVersion, manifestPacked, ErrVersion)
+	if (v < manifestVersion || v > manifestPrimed) && !r.short {
+		return nil, fmt.Errorf("manifest of version %d, want %d to %d: %w", v, manifestVersion, manifestPrimed, ErrVersion)
 	}
 	m := &Manifest{}
 	copy(m.Fingerprint[:], r.take(len(m.Fingerprint)))
@@ -122,10 +133,13 @@ func parse(content []byte) (*Manifest, error) {
 	m.Parent.Kind = r.u8()
 	copy(m.Parent.Key[:], r.take(len(m.Parent.Key)))
 	m.Tokens = r.u32s()
-	if v == manifestPacked {
+	if v >= manifestPacked {
 		m.Packed = profile.Packed(r.str())
-		r.odd = r.odd || m.Packed == ""
 	}
+	if v == manifestPrimed {
+		copy(m.Spec.Primer[:], r.take(len(m.Spec.Primer)))
+	}
+	r.odd = r.odd || m.version() != v
 	ranks := int(r.u32())
 	m.RankBytes = int64(r.u64())
 	m.Digests = r.digestRows(ranks, int(r.u32()))

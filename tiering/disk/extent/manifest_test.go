@@ -82,6 +82,9 @@ func randomManifest(rng *rand.Rand) *Manifest {
 		Parent:    Name{Kind: uint8(rng.IntN(3))},
 	}
 	m.End = m.Begin + rng.IntN(100)
+	if rng.IntN(3) == 0 {
+		m.Spec.Primer = profile.PrimerID{byte(rng.Uint32()), 1}
+	}
 	if rng.IntN(4) == 0 {
 		m.Packed = profile.Packed(text() + "x")
 	}
@@ -139,7 +142,10 @@ func TestManifestRoundTrip(t *testing.T) {
 func TestManifestOfAnotherLengthIsRefused(t *testing.T) {
 	packed := exampleManifest(true)
 	packed.Packed = profile.PackedOf(0.5, 0.25, []int64{64, 1 << 20})
-	for _, m := range []*Manifest{exampleManifest(false), exampleManifest(true), packed} {
+	primed, both := exampleManifest(true), *packed
+	primed.Spec.Primer = profile.PrimerID{1, 2}
+	both.Spec.Primer = profile.PrimerID{3, 4}
+	for _, m := range []*Manifest{exampleManifest(false), exampleManifest(true), packed, primed, &both} {
 		content := m.append(nil)
 		for n := range content {
 			if _, err := parse(content[:n]); !errors.Is(err, tier.ErrCorrupt) {
@@ -152,10 +158,25 @@ func TestManifestOfAnotherLengthIsRefused(t *testing.T) {
 	}
 }
 
+// A release that knows no primers refuses a segment that has one, by its version.
+func TestManifestsWithAPrimerHaveAVersionOfTheirOwn(t *testing.T) {
+	m := exampleManifest(false)
+	plain := m.append(nil)
+	m.Spec.Primer = profile.PrimerID{5}
+	if primed := m.append(nil); plain[0] != 1 || primed[0] != 3 || len(primed) != len(plain)+2+32 {
+		t.Errorf("versions %d and %d, %d and %d bytes", plain[0], primed[0], len(plain), len(primed))
+	}
+	content := m.append(nil)
+	copy(content[bytes.Index(content, m.Spec.Primer[:]):], make([]byte, 32))
+	if _, err := parse(content); !errors.Is(err, tier.ErrCorrupt) {
+		t.Errorf("a primer of zeros: %v", err)
+	}
+}
+
 func TestManifestOfAnotherVersionIsRefusedByName(t *testing.T) {
 	content := exampleManifest(false).append(nil)
 	content[0] = 7
-	if _, err := parse(content); !errors.Is(err, ErrVersion) || err.Error() != "manifest of version 7, want 1 or 2: extent: another version" {
+	if _, err := parse(content); !errors.Is(err, ErrVersion) || err.Error() != "manifest of version 7, want 1 to 3: extent: another version" {
 		t.Fatal(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
@@ -22,6 +23,7 @@ type DumpRow struct {
 	Begin       int        `json:"begin"`
 	End         int        `json:"end"`
 	Tokens      int        `json:"tokens,omitempty"` // of the whole segment
+	Primer      string     `json:"primer,omitempty"` // after which it was captured
 	Parent      string     `json:"parent,omitempty"`
 	Ranks       int        `json:"ranks"`
 	RankBytes   int64      `json:"rank_bytes"`
@@ -38,6 +40,9 @@ func dumpRow(r *catalog.Row, tenant, model string) DumpRow {
 		Fingerprint: hex.EncodeToString(r.Fingerprint[:]), Begin: r.Begin, End: r.End, Tokens: r.Spec.Tokens,
 		Ranks: r.Ranks, RankBytes: r.RankBytes, Bytes: slab.RunBytes(r.Runs), Coded: r.Coded,
 		Created: time.Unix(0, r.Created).UTC(), Used: time.Unix(0, r.Used).UTC(), Runs: r.Runs,
+	}
+	if id := r.Spec.Primer; id != (profile.PrimerID{}) {
+		d.Primer = hex.EncodeToString(id[:])
 	}
 	if r.Parent != (extent.Name{}) {
 		d.Parent = kindName(r.Parent.Kind) + " " + hex.EncodeToString(r.Parent.Key[:])
