@@ -142,11 +142,19 @@ func (s *Store) hintLocked(id objects.Identity) (tier.Hint, bool) {
 }
 
 // prepareLocked tells the Remote which segments a match is going to ask for: those of keys
-// that memory does not have. forgetPreparedLocked follows.
-func (s *Store) prepareLocked(keys [][32]byte, held []*objects.Object, p *objects.Profile, t *objects.Tenant) {
+// that memory does not have, and of their other variants if there are any.
+// forgetPreparedLocked follows.
+func (s *Store) prepareLocked(keys, second [][32]byte, held, others []*objects.Object, p *objects.Profile, t *objects.Tenant) {
+	add := func(key *[32]byte) {
+		s.prepared = append(s.prepared, tier.Want{Name: tier.Name{Key: *key}, Fingerprint: p.Fingerprint(), Tenant: t.ID})
+	}
 	for i := range keys {
-		if held[i] == nil {
-			s.prepared = append(s.prepared, tier.Want{Name: tier.Name{Key: keys[i]}, Fingerprint: p.Fingerprint(), Tenant: t.ID})
+		if held[i] != nil {
+			continue
+		}
+		add(&keys[i])
+		if len(second) > 0 && others[i] == nil && second[i] != ([32]byte{}) {
+			add(&second[i])
 		}
 	}
 	if len(s.prepared) > 1 {

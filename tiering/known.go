@@ -28,12 +28,13 @@ func (s *Store) Known(ctx context.Context, q *KnownQuery, dst *Known) error {
 	switch {
 	case n < 1 || n > MaxPrompt:
 		return fmt.Errorf("known: a prompt of %d tokens, want 1 to %d: %w", n, MaxPrompt, tier.ErrInvalid)
-	case q.Begin < 0 || q.Begin > n || q.SeamTokens < 0 || q.SeamTokens > n:
-		return fmt.Errorf("known: from token %d on with seams of %d, of %d: %w", q.Begin, q.SeamTokens, n, tier.ErrInvalid)
+	case q.Begin < 0 || q.Begin > n || q.SeamTokens < 0 || q.SeamTokens > n || q.PrimedFrom < 0:
+		return fmt.Errorf("known: from token %d on with seams of %d, of %d, primed from token %d on: %w",
+			q.Begin, q.SeamTokens, n, q.PrimedFrom, tier.ErrInvalid)
 	}
 	err = s.cfg.Find.Search(ctx, &find.Query{
 		Scope: find.Scope{Tenant: t.ID, Profile: p.Fingerprint()}, Hash: p.RollingHash(t.Salt),
-		Tokens: q.Tokens, Begin: q.Begin, Mid: midSpec(p, 0, q.SeamTokens), Pause: q.Pause,
+		Tokens: q.Tokens, Begin: q.Begin, Mid: midSpec(p, 0, q.SeamTokens), Primer: q.Primer, PrimedFrom: q.PrimedFrom, Either: q.Either, Pause: q.Pause,
 	}, &dst.found)
 	if err != nil {
 		return err
@@ -47,10 +48,10 @@ func (s *Store) Known(ctx context.Context, q *KnownQuery, dst *Known) error {
 	s.statuses(q, dst, p, t)
 	for i, span := range spans {
 		if dst.rows[i].Status == tier.StatusHit {
-			dst.Segments = append(dst.Segments, KnownSegment{span.Start, span.Tokens, dst.keys[i], dst.rows[i]})
+			dst.Segments = append(dst.Segments, KnownSegment{span.Start, span.Tokens, span.Primed, dst.keys[i], dst.rows[i]})
 		}
 	}
-	s.countKnown(dst, len(spans))
+	s.countKnown(q, dst, len(spans))
 	return nil
 }
 
@@ -69,6 +70,9 @@ func (k *Known) name(ctx context.Context, q *KnownQuery, spans []find.Span, p *o
 		spec := profile.FirstSpec(span.Tokens)
 		if span.Start > 0 {
 			spec = midSpec(p, span.Tokens, q.SeamTokens)
+		}
+		if span.Primed {
+			spec.Primer = q.Primer
 		}
 		k.keys = append(k.keys, p.SegmentKey(salt, spec, q.Tokens[span.Start:span.Start+span.Tokens]))
 		if hashed += span.Tokens; hashed < pauseTokens {
@@ -96,7 +100,7 @@ func (s *Store) statuses(q *KnownQuery, dst *Known, p *objects.Profile, t *objec
 
 // countKnown counts a search that found so many spans. Few of them are no hits: segments
 // that left meanwhile, or that a tier does not read now.
-func (s *Store) countKnown(dst *Known, spans int) {
+func (s *Store) countKnown(q *KnownQuery, dst *Known, spans int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := &s.counters
@@ -105,6 +109,10 @@ func (s *Store) countKnown(dst *Known, spans int) {
 	n.KnownGone += uint64(spans - len(dst.Segments))
 	n.KnownUntried += uint64(dst.Untried)
 	for i := range dst.Segments {
-		n.KnownTokens += uint64(dst.Segments[i].SegmentStatus.Tokens)
+		k := &dst.Segments[i]
+		n.KnownTokens += uint64(k.SegmentStatus.Tokens)
+		if k.Start > 0 && q.Primer != (profile.PrimerID{}) && k.Primed != (k.Start >= q.PrimedFrom) {
+			n.HitSegmentsVariant++
+		}
 	}
 }

@@ -22,7 +22,7 @@ func (b *bench) known(t tier.TenantID, prompt []uint32, begin int) []KnownSegmen
 // at is a segment's row where it stands at a token.
 func (p piece) at(start int, place tier.Place) KnownSegment {
 	_, interior := p.spec.Interior()
-	return KnownSegment{start, p.spec.Tokens, p.key, SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(interior)}}
+	return KnownSegment{start, p.spec.Tokens, p.spec.Primer != profile.PrimerID{}, p.key, SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(interior)}}
 }
 
 func joined(parts ...[]uint32) []uint32 { return slices.Concat(parts...) }
@@ -55,6 +55,55 @@ func TestKnownFindsSegmentsWhereverTheyStand(t *testing.T) {
 	n := b.Counters()
 	if n.KnownSearches != 4 || n.KnownSegments != 4+3+2 || n.KnownGone+n.KnownUntried > 0 || n.KnownTokens != 50+3*74+3*48+2*74 {
 		t.Fatalf("counted %d searches, %d segments of %d tokens", n.KnownSearches, n.KnownSegments, n.KnownTokens)
+	}
+}
+
+// From a token on segments are preferred as they are after a primer, before it without one.
+func TestKnownPrefersTheVariantOfThePlace(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	first, both, plain := b.piece(1, profile.FirstSpec(50)), b.mid(2, 64, 8), b.mid(3, 90, 8)
+	second, only, foreign := b.primed(both, 1), b.primed(b.mid(4, 70, 8), 1), b.primed(b.mid(5, 80, 8), 2)
+	for _, p := range []piece{first, both, plain, second, only, foreign} {
+		b.publish(c, p)
+	}
+	prompt := joined(first.tokens, both.tokens, only.tokens, both.tokens, plain.tokens, foreign.tokens, first.tokens)
+	at := func(p piece, start int) KnownSegment { return p.at(start, tier.PlaceDRAM) }
+	query := KnownQuery{
+		Profile: b.id, Tenant: tenantA, Tokens: prompt, SeamTokens: 8, Most: 100, Primer: second.spec.Primer, PrimedFrom: 60,
+	}
+	for _, row := range []struct {
+		name     string
+		ask      func(q *KnownQuery)
+		variants uint64
+		want     []KnownSegment
+	}{
+		{"strictly", func(*KnownQuery) {}, 0, []KnownSegment{at(first, 0), at(both, 50), at(only, 114), at(second, 184)}},
+		{"either", func(q *KnownQuery) { q.Either = true }, 1, []KnownSegment{at(first, 0), at(both, 50), at(only, 114), at(second, 184), at(plain, 248)}},
+		{"from the start", func(q *KnownQuery) { q.PrimedFrom = 0 }, 0, []KnownSegment{at(first, 0), at(second, 50), at(only, 114), at(second, 184)}},
+		{"late", func(q *KnownQuery) { q.PrimedFrom, q.Either = 248, true }, 2, []KnownSegment{at(first, 0), at(both, 50), at(only, 114), at(both, 184), at(plain, 248)}},
+		{"without a primer", func(q *KnownQuery) { q.Primer = profile.PrimerID{} }, 0, []KnownSegment{at(first, 0), at(both, 50), at(both, 184), at(plain, 248)}},
+		{"from a token on", func(q *KnownQuery) { q.Begin = 100 }, 0, []KnownSegment{at(only, 114), at(second, 184)}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			q, before := query, b.Counters().HitSegmentsVariant
+			row.ask(&q)
+			var k Known
+			b.must(b.Known(b.ctx, &q, &k))
+			if !slices.Equal(k.Segments, row.want) {
+				t.Fatalf("got %v, want %v", k.Segments, row.want)
+			}
+			if n := b.Counters().HitSegmentsVariant - before; n != row.variants {
+				t.Fatalf("%d are counted as another variant, want %d", n, row.variants)
+			}
+		})
+	}
+	b.must(b.Evict(second.key))
+	query.Either = true
+	var k Known
+	b.must(b.Known(b.ctx, &query, &k))
+	if i := slices.IndexFunc(k.Segments, func(s KnownSegment) bool { return s.Start == 184 }); i < 0 || k.Segments[i] != at(both, 184) {
+		t.Fatalf("the variant without a primer does not stand in: %v", k.Segments)
 	}
 }
 

@@ -30,6 +30,11 @@ func (s *Store) Learn(ctx context.Context, q *MatchQuery) {
 	for i := range q.Keys {
 		names = append(names, tier.Name{Key: q.Keys[i]})
 	}
+	for i := range q.Others {
+		if q.Others[i] != ([32]byte{}) {
+			names = append(names, tier.Name{Key: q.Others[i]})
+		}
+	}
 	// The longest prefixes first: they are what is asked for if not all can be.
 	for i := len(q.Prefixes) - 1; i >= 0; i-- {
 		for _, kind := range [...]tier.CheckpointKind{tier.Exact, tier.Spliced} {

@@ -35,6 +35,9 @@ func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 	if len(q.Positions) != len(q.Prefixes) {
 		return fmt.Errorf("match: %d positions for %d prefixes: %w", len(q.Positions), len(q.Prefixes), tier.ErrInvalid)
 	}
+	if len(q.Others) > 0 && len(q.Others) != len(q.Keys) {
+		return fmt.Errorf("match: %d other variants of %d keys: %w", len(q.Others), len(q.Keys), tier.ErrInvalid)
+	}
 	for i := 1; i < len(q.Positions); i++ {
 		if q.Positions[i] <= q.Positions[i-1] {
 			return fmt.Errorf("match: position %d after %d: %w", q.Positions[i], q.Positions[i-1], tier.ErrInvalid)
@@ -50,55 +53,83 @@ func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 }
 
 func (s *Store) matchSegments(q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
-	for first := 0; first < len(q.Keys); first += matchRows {
-		keys := q.Keys[first:min(first+matchRows, len(q.Keys))]
+	most := matchRows
+	if len(q.Others) > 0 {
+		most /= 2 // two keys a row
+	}
+	for first := 0; first < len(q.Keys); first += most {
+		rows := dst.Segments[first:min(first+most, len(q.Keys))]
 		s.mu.Lock()
-		s.statusesLocked(keys, dst.Segments[first:first+len(keys)], p, t, q)
+		s.statusesLocked(first, rows, p, t, q)
 		s.mu.Unlock()
 	}
 }
 
-func (s *Store) statusesLocked(keys [][32]byte, rows []SegmentStatus, p *objects.Profile, t *objects.Tenant, q *MatchQuery) {
-	var found [matchRows]*objects.Object
+// statusesLocked answers for the keys from the first of some rows on.
+func (s *Store) statusesLocked(first int, rows []SegmentStatus, p *objects.Profile, t *objects.Tenant, q *MatchQuery) {
+	var found, others [matchRows]*objects.Object
 	segments := s.objects.Segments
+	keys, second := q.Keys[first:first+len(rows)], q.Others
 	for i := range keys {
 		found[i] = segments.Find(&keys[i])
 	}
+	if len(second) > 0 {
+		second = second[first : first+len(rows)]
+		for i := range second {
+			others[i] = segments.Find(&second[i])
+		}
+	}
 	if s.preparer != nil && !q.Local {
-		s.prepareLocked(keys, found[:len(keys)], p, t)
+		s.prepareLocked(keys, second, found[:], others[:], p, t)
 		defer s.forgetPreparedLocked()
 	}
 	n := s.of(p)
 	for i := range keys {
-		rows[i] = s.statusLocked(found[i], &keys[i], p, t, q, n)
+		row, hit := s.hitLocked(found[i], &keys[i], p, t, q, n)
+		if !hit && len(second) > 0 && second[i] != ([32]byte{}) {
+			if row, hit = s.hitLocked(others[i], &second[i], p, t, q, n); hit {
+				row.Other = true
+				n.HitSegmentsVariant++
+			}
+		}
+		if !hit {
+			row = s.missLocked(found[i], &keys[i], p, t, n)
+		}
+		rows[i] = row
 	}
 }
 
-// statusLocked answers for one key and what the catalogue has of it, and counts it in n.
-func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, q *MatchQuery, n *stats.Counters) SegmentStatus {
+// missLocked returns and counts why one key is no hit.
+func (s *Store) missLocked(o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, n *stats.Counters) SegmentStatus {
+	if o != nil && o.Profile == p && o.Tenant == t {
+		n.Miss(tier.ReasonPending, uint32(o.Tokens()))
+		return SegmentStatus{Status: tier.StatusPending, Reason: tier.ReasonPending}
+	}
+	why, tokens := s.objects.Ghosts.Why(key, p.ID, t.ID)
+	n.Miss(why, tokens)
+	return SegmentStatus{Status: tier.StatusMiss, Reason: why}
+}
+
+// hitLocked returns and counts a hit of one key, of which the catalogue has o; false = it is none.
+func (s *Store) hitLocked(o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, q *MatchQuery, n *stats.Counters) (row SegmentStatus, hit bool) {
 	switch {
 	case o == nil || o.Profile != p || o.Tenant != t:
 		if s.cfg.Lower != nil {
-			if row, found := s.statusBelowLocked(key, p, t, q.Device); found {
-				return row
+			if row, hit = s.statusBelowLocked(key, p, t, q.Device); hit {
+				return row, true
 			}
 		}
 		if o == nil && s.seek != nil && !q.Local {
-			if row, found := s.statusBeyondLocked(key, p, t); found {
-				return row
-			}
+			return s.statusBeyondLocked(key, p, t)
 		}
-		why, tokens := s.objects.Ghosts.Why(key, p.ID, t.ID)
-		n.Miss(why, tokens)
-		return SegmentStatus{Status: tier.StatusMiss, Reason: why}
+		return row, false
 	case o.Fill != nil && o.Fill.Fetched && !q.Local:
 		_, _ = s.hintLocked(o.Identity())
-		return s.hitBeyondLocked(p, uint32(o.Tokens()))
+		return s.hitBeyondLocked(p, uint32(o.Tokens())), true
 	case o.Fill != nil && o.Fill.Promoted && !o.Fill.Fetched:
-		return s.hitBelowLocked(uint32(o.Tokens()), errorOf(p, o.Packed))
+		return s.hitBelowLocked(uint32(o.Tokens()), errorOf(p, o.Packed)), true
 	case o.Fill != nil:
-		n.Miss(tier.ReasonPending, uint32(o.Tokens()))
-		return SegmentStatus{Status: tier.StatusPending, Reason: tier.ReasonPending}
+		return row, false
 	}
 	n.HitSegments++
 	n.HitTokens += uint64(o.Tokens())
@@ -111,7 +142,7 @@ func (s *Store) statusLocked(o *objects.Object, key *[32]byte, p *objects.Profil
 	default:
 		s.hbm.Hint(o, q.Device)
 	}
-	return SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(o.Tokens()), Error: errorOf(p, o.Packed)}
+	return SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(o.Tokens()), Error: errorOf(p, o.Packed)}, true
 }
 
 // errorOf is what a hit says of a segment's errors, which are within the tolerances before

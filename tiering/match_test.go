@@ -45,6 +45,102 @@ func TestMatchAnswersEveryKeyInOrder(t *testing.T) {
 	}
 }
 
+// primed returns a piece as it is after a primer.
+func (b *bench) primed(p piece, primer byte) piece {
+	p.spec.Primer = profile.PrimerID{primer}
+	p.key = b.profile.SegmentKey(b.objects.Tenants[tenantA].Salt, p.spec, p.tokens)
+	return p
+}
+
+// A row has two keys where the segment has a second variant: the first that hits is answered.
+func TestMatchPrefersTheFirstOfTwoVariants(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	hit := func(other bool) SegmentStatus {
+		return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDRAM, Other: other, Tokens: 48}
+	}
+	miss := SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonUnknown}
+	q := &MatchQuery{Profile: b.id, Tenant: tenantA}
+	var want []SegmentStatus
+	variants, misses := uint64(0), uint64(0)
+	for i := range 2*matchRows + 3 { // more than one critical section
+		p := b.mid(i, 64, 8)
+		second := b.primed(p, 1)
+		row := miss
+		switch i % 5 {
+		case 0: // neither
+			misses++
+		case 1:
+			b.publish(c, p)
+			row = hit(false)
+		case 2:
+			b.publish(c, second)
+			row = hit(true)
+			variants++
+		case 3:
+			b.publish(c, p)
+			b.publish(c, second)
+			row = hit(false)
+		case 4: // it has no second variant
+			b.publish(c, second)
+			second.key = profile.SegmentKey{}
+			misses++
+		}
+		q.Keys, q.Others, want = append(q.Keys, p.key), append(q.Others, second.key), append(want, row)
+	}
+	var r MatchResult
+	b.must(b.Match(q, &r))
+	for i, got := range r.Segments {
+		if got != want[i] {
+			t.Fatalf("key %d: got %v, want %v", i, got, want[i])
+		}
+	}
+	n := b.Counters()
+	if n.HitSegmentsVariant != variants || n.HitSegments != uint64(len(q.Keys))-misses || n.MissSegments[tier.ReasonUnknown] != misses {
+		t.Fatalf("counted %d hits, %d of another variant, %d misses; want %d, %d, %d", n.HitSegments, n.HitSegmentsVariant,
+			n.MissSegments[tier.ReasonUnknown], uint64(len(q.Keys))-misses, variants, misses)
+	}
+	if n := testing.AllocsPerRun(100, func() { b.must(b.Match(q, &r)) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// While one variant is being filled, the other one is of use.
+func TestMatchTakesTheVariantThatIsHeldBeforeTheOneThatComes(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	second := b.primed(p, 1)
+	_, err := c.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	q := &MatchQuery{Profile: b.id, Tenant: tenantA, Keys: [][32]byte{p.key}, Others: [][32]byte{second.key}}
+	var r MatchResult
+	b.must(b.Match(q, &r))
+	if want := (SegmentStatus{Status: tier.StatusPending, Reason: tier.ReasonPending}); r.Segments[0] != want {
+		t.Fatalf("got %v, want %v", r.Segments[0], want)
+	}
+	b.publish(c, second)
+	b.must(b.Match(q, &r))
+	if got := r.Segments[0]; got.Status != tier.StatusHit || !got.Other {
+		t.Fatalf("got %v, want a hit of the other variant", got)
+	}
+}
+
+func TestReserveComputesTheKeyWithThePrimer(t *testing.T) {
+	b := newBench(t, hybrid(1))
+	c := b.NewSession("c")
+	p := b.mid(1, 64, 8)
+	wrong := *b.reserveQuery(b.primed(p, 1), 0)
+	wrong.Key = p.key
+	_, err := c.Reserve(&wrong)
+	b.wantErr(err, tier.ErrInvalid)
+	first := b.piece(1, profile.FirstSpec(64))
+	_, err = c.Reserve(b.reserveQuery(b.primed(first, 1), 0))
+	b.wantErr(err, tier.ErrInvalid)
+	b.publish(c, b.primed(p, 1))
+	b.wantMiss(p, tier.ReasonUnknown)
+}
+
 func TestMissesAreCountedInTheTokensTheyCost(t *testing.T) {
 	b := newBench(t, hybrid(1), poolOf(1))
 	c := b.NewSession("c")
@@ -68,6 +164,7 @@ func TestMatchRefusesNonsense(t *testing.T) {
 		"no such kind":          {Profile: b.id, Tenant: tenantA, Accept: 8},
 		"prefix missing":        {Profile: b.id, Tenant: tenantA, Positions: []uint32{1}},
 		"positions go backward": {Profile: b.id, Tenant: tenantA, Positions: []uint32{2, 1}, Prefixes: make([][32]byte, 2)},
+		"variants missing":      {Profile: b.id, Tenant: tenantA, Keys: make([][32]byte, 2), Others: make([][32]byte, 1)},
 		"positions repeat":      {Profile: b.id, Tenant: tenantA, Positions: []uint32{2, 2}, Prefixes: make([][32]byte, 2)},
 	} {
 		var r MatchResult

@@ -17,6 +17,9 @@ type MatchQuery struct {
 	Positions []uint32            // ascending; tokens covered by each of Prefixes
 	Prefixes  [][32]byte          // profile.PrefixHash values
 	Keys      [][32]byte          // profile.SegmentKey values
+	// Others is empty, or has for each key that of the segment's other variant: after a primer,
+	// or without one. It is looked up where the key is no hit. The zero key is none.
+	Others [][32]byte
 	// Device is the one that the client reads. A client without is told where it would
 	// read instead, and promotes nothing.
 	Device tier.DeviceID
@@ -42,6 +45,7 @@ type SegmentStatus struct {
 	Status tier.Status
 	Place  tier.Place
 	Reason tier.Reason
+	Other  bool   // the row is about the key's other variant, which is a hit while the key is none
 	Tokens uint32 // interior tokens of a hit; 0 = not known, in PlacePeer only
 	// Error bounds the errors of a hit's stored form: see profile.Packed. 0 = as it was written.
 	Error float64
@@ -58,9 +62,16 @@ type KnownQuery struct {
 	Begin   int      // segments begin there at the earliest
 	// SeamTokens is the seam width that segments behind token 0 were computed for.
 	SeamTokens int
-	Most       int           // segments; those behind them are left out
-	Device     tier.DeviceID // as of MatchQuery
-	Pause      func()        // called every few thousand tokens where it is not nil
+	// Primer is that of segments that begin at token PrimedFrom or later, zero = none. Those
+	// that begin before have none.
+	Primer     profile.PrimerID
+	PrimedFrom int
+	// Either: where a segment is not held so, it is looked for with the primer that it should
+	// not have, or without the one that it should.
+	Either bool
+	Most   int           // segments; those behind them are left out
+	Device tier.DeviceID // as of MatchQuery
+	Pause  func()        // called every few thousand tokens where it is not nil
 }
 
 // Known answers a KnownQuery. It keeps its memory from one to the next.
@@ -75,6 +86,7 @@ type Known struct {
 // KnownSegment is a segment that is held: tokens [Start, Start+Tokens) of the prompt.
 type KnownSegment struct {
 	Start, Tokens int
+	Primed        bool // it has the query's primer
 	Key           profile.SegmentKey
 	SegmentStatus // a hit
 }

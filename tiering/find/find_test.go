@@ -25,6 +25,10 @@ type bed struct {
 	hash  profile.RollingHash
 	p     *profile.Profile
 	held  []held
+
+	primer profile.PrimerID // as of Query, like the next two
+	from   int
+	either bool
 }
 
 func newBed(t *testing.T) *bed {
@@ -53,7 +57,7 @@ func (b *bed) remove(i int) {
 func (b *bed) search(prompt []uint32, begin int) *Found {
 	b.Helper()
 	var f Found
-	q := &Query{Scope: b.scope, Hash: b.hash, Tokens: prompt, Begin: begin, Mid: b.mid(0)}
+	q := &Query{Scope: b.scope, Hash: b.hash, Tokens: prompt, Begin: begin, Mid: b.mid(0), Primer: b.primer, PrimedFrom: b.from, Either: b.either}
 	if err := b.index.Search(b.Context(), q, &f); err != nil {
 		b.Fatal(err)
 	}
@@ -77,7 +81,7 @@ func (b *bed) best(prompt []uint32, begin int) int {
 		for _, h := range b.held {
 			end := at + h.spec.Tokens
 			if h.spec.Tokens >= profile.LeadTokens && b.stands(h, prompt, at) {
-				best[at] = max(best[at], b.interior(Span{at, h.spec.Tokens})+best[end])
+				best[at] = max(best[at], b.interior(Span{Start: at, Tokens: h.spec.Tokens})+best[end])
 			}
 		}
 	}
@@ -86,9 +90,23 @@ func (b *bed) best(prompt []uint32, begin int) int {
 
 // stands says whether a segment could be used at a token.
 func (b *bed) stands(h held, prompt []uint32, at int) bool {
+	return b.standsAs(h, prompt, at, b.either)
+}
+
+// preferred says whether a segment stands at a token in the variant that is wanted there.
+func (b *bed) preferred(h held, prompt []uint32, at int) bool {
+	return b.standsAs(h, prompt, at, false)
+}
+
+func (b *bed) standsAs(h held, prompt []uint32, at int, either bool) bool {
 	want := b.mid(h.spec.Tokens)
-	if at == 0 {
+	switch other := b.primer; {
+	case at == 0:
 		want = profile.FirstSpec(h.spec.Tokens)
+	case either && (h.spec.Primer == other || h.spec.Primer == profile.PrimerID{}):
+		want.Primer = h.spec.Primer
+	case at >= b.from:
+		want.Primer = other
 	}
 	return h.spec == want && at+h.spec.Tokens <= len(prompt) && slices.Equal(prompt[at:at+h.spec.Tokens], h.tokens)
 }
@@ -102,8 +120,17 @@ func (b *bed) check(prompt []uint32, begin int, spans []Span) (saved int) {
 			b.Fatalf("span %v begins before %d", s, at)
 		}
 		at = s.Start + s.Tokens
-		if !slices.ContainsFunc(b.held, func(h held) bool { return h.spec.Tokens == s.Tokens && b.stands(h, prompt, s.Start) }) {
+		is := func(which func(held, []uint32, int) bool) func(held) bool {
+			return func(h held) bool { return h.spec.Tokens == s.Tokens && which(h, prompt, s.Start) }
+		}
+		if !slices.ContainsFunc(b.held, func(h held) bool {
+			return (h.spec.Primer != profile.PrimerID{}) == s.Primed && is(b.stands)(h)
+		}) {
 			b.Fatalf("no segment is held that stands at %v", s)
+		}
+		wanted := b.primer != profile.PrimerID{} && s.Start > 0 && s.Start >= b.from
+		if s.Primed != wanted && slices.ContainsFunc(b.held, is(b.preferred)) {
+			b.Fatalf("the variant that is preferred is held, and %v is answered", s)
 		}
 		saved += b.interior(s)
 	}
@@ -139,8 +166,18 @@ func TestSearchAgreesWithBruteForce(t *testing.T) {
 				s = profile.FirstSpec(n)
 			case 1:
 				s.Tail++ // of other seams
+			case 2, 3:
+				s.Primer = profile.PrimerID{1}
+			case 4:
+				s.Primer = profile.PrimerID{2}
 			}
 			b.add(s, source[at:at+n])
+			if twin := s; s.Role == profile.RoleMid && rng.IntN(2) == 0 {
+				if twin.Primer = (profile.PrimerID{}); s == twin {
+					twin.Primer = profile.PrimerID{1}
+				}
+				b.add(twin, source[at:at+n])
+			}
 		}
 		for range rng.IntN(5) {
 			if len(b.held) > 1 {
@@ -157,6 +194,9 @@ func TestSearchAgreesWithBruteForce(t *testing.T) {
 		begin := 0
 		if rng.IntN(2) == 0 {
 			begin = rng.IntN(len(prompt))
+		}
+		if rng.IntN(4) > 0 {
+			b.primer, b.from, b.either = profile.PrimerID{1}, rng.IntN(len(prompt)), rng.IntN(2) == 0
 		}
 		f := b.search(prompt, begin)
 		saved, want := b.check(prompt, begin, f.Spans), b.best(prompt, begin)
@@ -297,7 +337,7 @@ func TestSearchesBesideChanges(t *testing.T) {
 		})
 	}
 	for range 20 {
-		if f := b.search(text, 0); !slices.Contains(f.Spans, Span{1000, 200}) {
+		if f := b.search(text, 0); !slices.Contains(f.Spans, Span{Start: 1000, Tokens: 200}) {
 			t.Errorf("what was held all the time is not found: %v", f.Spans)
 		}
 	}

@@ -16,12 +16,23 @@ type Query struct {
 	// Mid is role, head and tail of the segments that are wanted; their length does not
 	// matter. At token 0 segments that lead a prompt are wanted instead.
 	Mid profile.SegmentSpec
+	// Primer is that of the segments that are wanted from token PrimedFrom on; zero = none.
+	// Before, and at token 0 in any case, those without a primer are wanted.
+	Primer     profile.PrimerID
+	PrimedFrom int
+	// Either: where a segment is not held as it is wanted behind token 0, the same one without
+	// the primer, or with it, will do.
+	Either bool
 	// Pause is called every few thousand tokens where it is not nil.
 	Pause func()
 }
 
-// Span is tokens [Start, Start+Tokens) of a prompt.
-type Span struct{ Start, Tokens int }
+// Span is tokens [Start, Start+Tokens) of a prompt, as a segment with the query's primer or
+// without one.
+type Span struct {
+	Start, Tokens int
+	Primed        bool
+}
 
 // Found answers a Query. It keeps its memory, some 16 bytes for each token, from one
 // Search to the next.
@@ -35,7 +46,7 @@ type Found struct {
 
 	sums []uint64
 	best []int32 // by end: interior tokens of the best choice up to there
-	last []int32 // by end: tokens of the span of that choice which ends there, 0 = none
+	last []int32 // by end: tokens of the span of that choice which ends there, below 0 if it is primed; 0 = none
 }
 
 // A token pays for triesPerToken lengths; what it does not need, those behind it may
@@ -113,46 +124,71 @@ type search struct {
 	at     int // token, from Query.Begin on
 	tries  int // that are left
 	below  int // lengths are still to be tried that are shorter; 0 = all
-	here   segments
-	behind segments // from the second token on
+	here   []segments
+	which  int        // of here
+	behind []segments // from the second token on
+	from   int        // token, as at
+	primed []segments // from there on
 }
 
 // segments are what is looked for.
 type segments struct {
-	kind profile.SegmentKind
-	cost int // tokens of each that are computed again
+	kind   profile.SegmentKind
+	cost   int // tokens of each that are computed again
+	primed bool
 }
 
 func newSearch(q *Query, found *Found) search {
-	s := search{found: found, window: q.Hash.Window(found.sums, 0), tries: firstTries + triesPerToken}
-	s.behind = segments{q.Mid.Kind(), q.Mid.Head + q.Mid.Tail}
-	if s.here = s.behind; q.Begin == 0 {
-		s.here = segments{kind: profile.FirstSpec(0).Kind()}
+	s := search{found: found, window: q.Hash.Window(found.sums, 0), tries: firstTries + triesPerToken, from: max(q.PrimedFrom-q.Begin, 0)}
+	cost := q.Mid.Head + q.Mid.Tail
+	plain := segments{q.Mid.Kind(), cost, false}
+	s.behind, s.primed = []segments{plain}, []segments{plain}
+	if q.Primer != (profile.PrimerID{}) {
+		spec := q.Mid
+		spec.Primer = q.Primer
+		primed := segments{spec.Kind(), cost, true}
+		if s.primed = []segments{primed}; q.Either {
+			s.behind, s.primed = append(s.behind, primed), append(s.primed, plain)
+		}
+	}
+	if s.look(); q.Begin == 0 {
+		s.here = []segments{{kind: profile.FirstSpec(0).Kind()}}
 	}
 	return s
+}
+
+// look begins with the first of what is wanted at a token behind token 0.
+func (s *search) look() {
+	s.which, s.below = 0, 0
+	if s.here = s.behind; s.at >= s.from {
+		s.here = s.primed
+	}
 }
 
 // steps goes on, so many tokens and tries, or to the last token that can have a lead.
 func (s *search) steps(sc *scope, steps int) {
 	for ; steps > 0 && s.window.Left() >= profile.LeadTokens; steps-- {
-		lead := s.window.Lead(s.here.kind)
-		if sh := sc.shard(lead); sh.filter.has(lead) {
-			tried, more := s.try(sc, sh.leads[lead], steps)
-			if steps -= tried; more {
-				return
+		for untried := s.found.Untried; s.which < len(s.here) && s.found.Untried == untried; s.which, s.below = s.which+1, 0 {
+			of := &s.here[s.which]
+			lead := s.window.Lead(of.kind)
+			if sh := sc.shard(lead); sh.filter.has(lead) {
+				tried, more := s.try(sc, of, sh.leads[lead], steps)
+				if steps -= tried; more {
+					return
+				}
 			}
 		}
 		s.carry()
 		s.at++
 		s.window.Next()
-		s.here, s.below = s.behind, 0
+		s.look()
 		s.tries += triesPerToken
 	}
 }
 
 // try tries the lengths of a lead, the longest first; more says that it came to the end
 // of most before it was done.
-func (s *search) try(sc *scope, lengths []length, most int) (tried int, more bool) {
+func (s *search) try(sc *scope, of *segments, lengths []length, most int) (tried int, more bool) {
 	longest := s.window.Left()
 	if s.below > 0 {
 		longest = s.below - 1
@@ -170,18 +206,21 @@ func (s *search) try(sc *scope, lengths []length, most int) (tried int, more boo
 		s.tries--
 		tried++
 		s.below = n
-		if sc.wholes[s.window.Whole(s.here.kind, n)] > 0 {
-			s.take(n)
+		if sc.wholes[s.window.Whole(of.kind, n)] > 0 {
+			s.take(of, n)
 		}
 	}
 	return tried, false
 }
 
-// take counts a segment of n tokens that begins at the token.
-func (s *search) take(n int) {
+// take counts a segment of n tokens that begins at the token. Of two that are worth as much,
+// the one that is preferred comes first.
+func (s *search) take(of *segments, n int) {
 	f, end := s.found, s.at+n
-	if value := f.best[s.at] + int32(n-s.here.cost); value > f.best[end] && n > s.here.cost {
-		f.best[end], f.last[end] = value, int32(n)
+	if value := f.best[s.at] + int32(n-of.cost); value > f.best[end] && n > of.cost {
+		if f.best[end], f.last[end] = value, int32(n); of.primed {
+			f.last[end] = -int32(n)
+		}
 	}
 }
 
@@ -200,9 +239,12 @@ func (f *Found) choose(begin, n int) {
 			end--
 			continue
 		}
-		tokens := int(f.last[end])
+		tokens, primed := int(f.last[end]), f.last[end] < 0
+		if primed {
+			tokens = -tokens
+		}
 		end -= tokens
-		f.Spans = append(f.Spans, Span{begin + end, tokens})
+		f.Spans = append(f.Spans, Span{begin + end, tokens, primed})
 	}
 	slices.Reverse(f.Spans)
 }

@@ -16,13 +16,15 @@ import (
 // tokens the key stood for (an unknown key counts 0).
 type Counters struct {
 	// By Match, per segment key and per question.
-	HitSegments     uint64               `count:"hit_segments"`
-	HitTokens       uint64               `count:"hit_tokens"`
-	MissSegments    [tier.Reasons]uint64 `count:"miss_segments_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"misses_total,reason=*" help:"Segment keys that match was asked for and missed, by reason."`
-	MissTokens      [tier.Reasons]uint64 `count:"miss_tokens_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"miss_tokens_total,reason=*" help:"Tokens of segment keys that match was asked for and missed, by reason, as far as a key is known to stand for any: one that was never seen counts none. What requests missed is served_missed_tokens_total."`
-	PrefixHits      uint64               `count:"prefix_hits"`
-	PrefixHitTokens uint64               `count:"prefix_hit_tokens"`
-	PrefixMisses    [tier.Reasons]uint64 `count:"prefix_misses_{,unknown,evicted,pending,removed,refused,aborted,flag_only}" prom:"prefix_misses_total,reason=*" help:"Matches that found no checkpoint, by reason."`
+	HitSegments uint64 `count:"hit_segments"`
+	HitTokens   uint64 `count:"hit_tokens"`
+	// Of the hits, those that only the other variant of a segment was.
+	HitSegmentsVariant uint64               `count:"hit_segments_variant" prom:"variant_hits_total" help:"Hits of segments that were captured after a primer where one without was preferred, or without one where one after it was: it is reused, at a lower quality."`
+	MissSegments       [tier.Reasons]uint64 `count:"miss_segments_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"misses_total,reason=*" help:"Segment keys that match was asked for and missed, by reason."`
+	MissTokens         [tier.Reasons]uint64 `count:"miss_tokens_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"miss_tokens_total,reason=*" help:"Tokens of segment keys that match was asked for and missed, by reason, as far as a key is known to stand for any: one that was never seen counts none. What requests missed is served_missed_tokens_total."`
+	PrefixHits         uint64               `count:"prefix_hits"`
+	PrefixHitTokens    uint64               `count:"prefix_hit_tokens"`
+	PrefixMisses       [tier.Reasons]uint64 `count:"prefix_misses_{,unknown,evicted,pending,removed,refused,aborted,flag_only}" prom:"prefix_misses_total,reason=*" help:"Matches that found no checkpoint, by reason."`
 	// Of the hits, those in the lower tier.
 	HitSegmentsDisk     uint64 `count:"hit_segments_disk"`
 	HitTokensDisk       uint64 `count:"hit_tokens_disk"`
