@@ -38,6 +38,10 @@ type MatchQuery struct {
 	Positions []uint32             // ascending; tokens covered by each of Prefixes
 	Prefixes  []profile.PrefixHash // as many as Positions
 	Keys      []profile.SegmentKey
+	// Others is empty, or has for each key that of the segment's other variant, after a primer
+	// or without one; zero = there is none. It is looked up where the key is no hit, by a daemon
+	// that knows primers.
+	Others []profile.SegmentKey
 	// Prompt asks which held segments stand in these tokens, at most wire.MaxPrompt,
 	// behind the prefix that is found and not before Begin; nil = none. A daemon that
 	// cannot look answers none. It looks only once a call, for the first 1024 prefixes.
@@ -45,11 +49,18 @@ type MatchQuery struct {
 	Begin  int
 	// SeamTokens is the seam width of those behind token 0.
 	SeamTokens int
+	// Primer is that of the segments of Prompt that are preferred from token PrimedFrom on;
+	// zero = none. Before it those without a primer are, and Either takes the other variant
+	// where the preferred one is not held.
+	Primer     profile.PrimerID
+	PrimedFrom int
+	Either     bool
 }
 
 // KnownSegment is a held segment that stands in a prompt: tokens [Start, Start+Tokens).
 type KnownSegment struct {
 	Start, Tokens int
+	Primed        bool // it was captured after the query's primer
 	Key           profile.SegmentKey
 	Tier          uint8 // wire.Tier…
 	Interior      int   // tokens that are not computed again
@@ -73,6 +84,7 @@ type SegmentFound struct {
 	Status uint8 // wire.StatusMiss, StatusHit or StatusPending
 	Tier   uint8 // wire.TierNone…
 	Reason uint8 // wire.Reason…: why it is a miss
+	Other  bool  // the row is about Others[i], which is a hit while Keys[i] is none
 	Tokens int   // interior tokens of a hit; 0 = not known, in wire.TierPeer only
 	// Error bounds how far what is kept of a hit is from what was written, relative to its
 	// norm (of transitions: to 1), see profile.Packed; 0 = it is that.
@@ -94,7 +106,10 @@ func (m *Model) Match(ctx context.Context, q *MatchQuery, found *Found) error {
 	if len(q.Positions) != len(q.Prefixes) {
 		return invalid("match: %d positions, %d prefixes", len(q.Positions), len(q.Prefixes))
 	}
-	if n := len(q.Prompt); n > 0 && (n > wire.MaxPrompt || q.Begin < 0 || q.Begin > n || q.SeamTokens < 0 || q.SeamTokens > n) {
+	if len(q.Others) > 0 && len(q.Others) != len(q.Keys) {
+		return invalid("match: %d other variants of %d keys", len(q.Others), len(q.Keys))
+	}
+	if n := len(q.Prompt); n > 0 && (n > wire.MaxPrompt || q.Begin < 0 || q.Begin > n || q.SeamTokens < 0 || q.SeamTokens > n || q.PrimedFrom < 0) {
 		return invalid("match: from token %d on with seams of %d in a prompt of %d, most %d", q.Begin, q.SeamTokens, n, wire.MaxPrompt)
 	}
 	r, err := m.enter()
@@ -108,6 +123,10 @@ func (m *Model) Match(ctx context.Context, q *MatchQuery, found *Found) error {
 		part := MatchQuery{Accept: q.Accept, Positions: q.Positions[prefixes:p], Prefixes: q.Prefixes[prefixes:p], Keys: q.Keys[keys:k]}
 		if keys == 0 && prefixes == 0 && r.a.HasKnown {
 			part.Prompt, part.Begin, part.SeamTokens = q.Prompt, q.Begin, q.SeamTokens
+			part.Primer, part.PrimedFrom, part.Either = q.Primer, q.PrimedFrom, q.Either
+		}
+		if r.a.HasPrimers && len(q.Others) > 0 {
+			part.Others = q.Others[keys:k]
 		}
 		if err := m.match(ctx, r, &part, found, keys, prefixes); err != nil {
 			found.reset(len(q.Keys))
@@ -139,6 +158,11 @@ func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found
 		k.Match.Prompt = wire.MatchPrompt{Present: true, Tokens: uint32(len(q.Prompt)), TokenOff: off}
 		k.Match.Known = wire.MatchKnownQuery{Present: true, Begin: uint32(q.Begin), SeamTokens: uint32(q.SeamTokens)}
 	}
+	if r.a.HasPrimers && (len(q.Others) > 0 || q.Primer != profile.PrimerID{}) {
+		k.Match.Primers = wire.MatchPrimersQuery{
+			Present: true, Primer: q.Primer, PrimedFrom: uint32(min(q.PrimedFrom, wire.MaxPrompt)), Either: flag(q.Either), Others: wireHashes(q.Others),
+		}
+	}
 	body, err := r.a.Do(ctx, k, r.tenant, &k.Match, nil)
 	if len(q.Prompt) > 0 {
 		r.a.ReturnStaging(k)
@@ -164,12 +188,18 @@ func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found
 		}
 		found.PrefixKind, found.PrefixReason, found.PrefixTier = Accept(reply.PrefixFlags), reply.PrefixReason, reply.PrefixTier
 	}
-	if err := found.addKnown(r.a, &reply.Known, q); err != nil {
+	if err := found.addKnown(r.a, reply, q); err != nil {
 		return err
 	}
 	for i := range reply.Status {
 		row := SegmentFound{
 			Status: reply.Status[i], Tier: reply.Tier[i], Reason: reply.Reason[i], Tokens: int(reply.Tokens[i]),
+		}
+		if reply.Primers.Present {
+			row.Other = reply.Primers.Variants[i] != 0
+		}
+		if row.Other && (len(q.Others) == 0 || !row.Hit()) {
+			return r.a.Malformed("match: key %d: another variant, which was not asked for", i)
 		}
 		if row.Hit() {
 			row.Error = m.Profile().MaxError()
@@ -182,16 +212,27 @@ func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found
 	return nil
 }
 
-// addKnown takes over the segments that were found in a prompt.
-func (f *Found) addKnown(a *link.Attachment, m *wire.MatchKnown, q *MatchQuery) error {
+// addKnown takes over the segments that were found in a prompt. An older daemon finds those
+// without a primer: they are left out where they will not do.
+func (f *Found) addKnown(a *link.Attachment, reply *wire.MatchReply, q *MatchQuery) error {
+	m := &reply.Known
 	f.Untried += int(m.Untried)
+	if n := len(reply.Primers.Primed); reply.Primers.Present && n != len(m.Starts) {
+		return a.Malformed("match: %d variants of %d segments in the prompt", n, len(m.Starts))
+	}
 	at := int64(q.Begin)
 	for i := range m.Starts {
-		k := KnownSegment{int(m.Starts[i]), int(m.Lengths[i]), m.Keys[i], m.Tiers[i], int(m.Interiors[i])}
+		k := KnownSegment{
+			Start: int(m.Starts[i]), Tokens: int(m.Lengths[i]), Key: m.Keys[i], Tier: m.Tiers[i], Interior: int(m.Interiors[i]),
+			Primed: reply.Primers.Present && reply.Primers.Primed[i] != 0,
+		}
 		if int64(k.Start) < at || k.Tokens < 1 || int64(k.Start)+int64(k.Tokens) > int64(len(q.Prompt)) {
 			return a.Malformed("match: segment [%d, +%d) after token %d of %d", k.Start, k.Tokens, at, len(q.Prompt))
 		}
 		at = int64(k.Start) + int64(k.Tokens)
+		if wanted := k.Start > 0 && k.Start >= q.PrimedFrom; q.Primer != (profile.PrimerID{}) && wanted && !k.Primed && !q.Either {
+			continue
+		}
 		f.Known = append(f.Known, k)
 	}
 	return nil

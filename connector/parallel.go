@@ -51,7 +51,7 @@ type OwnSegment struct{ Row, Begin, End int }
 
 // LeftPiece is the geometry of the first tokens of a segment that is computed in two pieces.
 func LeftPiece(of profile.SegmentSpec, cut int) profile.SegmentSpec {
-	return profile.SegmentSpec{Role: of.Role, Head: of.Head, Tokens: cut}
+	return profile.SegmentSpec{Role: of.Role, Head: of.Head, Tokens: cut, Primer: of.Primer}
 }
 
 // Progress is what happened to a row of a plan: wire.Progress….
@@ -76,9 +76,10 @@ type Job struct {
 type WorkerQuery struct {
 	Jobs     int // most at once, those included that the engine has; 1 to wire.MaxWorkerJobs
 	Pieces   bool
-	Queued   time.Duration // other work that the engine does first
-	Declined []uint64      // jobs that it does not do
-	Wait     time.Duration // most that the answer takes
+	Primers  []profile.PrimerID // after which it is able to capture segments; at most wire.MaxPrimers
+	Queued   time.Duration      // other work that the engine does first
+	Declined []uint64           // jobs that it does not do
+	Wait     time.Duration      // most that the answer takes
 }
 
 // Jobs answers a WorkerQuery.
@@ -104,6 +105,9 @@ func (m *Model) PlanSegments(ctx context.Context, q *ParallelQuery) (Parallel, e
 	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
 	defer c.calls.Put(k)
 	k.Op = wire.OpPlan
+	if request.Primers.Present && !a.HasPrimers {
+		return Parallel{}, fmt.Errorf("plan: segments after a primer: %w", ErrUnsupported)
+	}
 	request.Profile = r.profile
 	if request.TokenOff, err = stageTokens(ctx, a, k, tokens); err != nil {
 		return Parallel{}, fmt.Errorf("plan: %w", err)
@@ -147,6 +151,8 @@ func (m *Model) planRequest(q *ParallelQuery) (*wire.PlanRequest, []uint32, erro
 		request.Heads = append(request.Heads, uint32(s.Spec.Head))
 		request.Tails = append(request.Tails, uint32(s.Spec.Tail))
 		request.Tokens = append(request.Tokens, uint32(s.Spec.Tokens))
+		request.Primers.IDs = append(request.Primers.IDs, s.Spec.Primer)
+		request.Primers.Present = request.Primers.Present || s.Spec.Primer != profile.PrimerID{}
 	}
 	return request, tokens, nil
 }
@@ -197,11 +203,13 @@ func (m *Model) EndPlan(ctx context.Context, plan uint64) error {
 // and waits for jobs or for their end. A job is done once Put has published its segment, or
 // has said ErrExists. ErrBusy: the client waits for jobs already.
 func (m *Model) WatchJobs(ctx context.Context, q *WorkerQuery) (Jobs, error) {
-	if q.Jobs < 1 || q.Jobs > wire.MaxWorkerJobs || len(q.Declined) > wire.MaxWorkerJobs {
-		return Jobs{}, invalid("watch: %d jobs at once, %d declined, most %d", q.Jobs, len(q.Declined), wire.MaxWorkerJobs)
+	if q.Jobs < 1 || q.Jobs > wire.MaxWorkerJobs || len(q.Declined) > wire.MaxWorkerJobs || len(q.Primers) > wire.MaxPrimers {
+		return Jobs{}, invalid("watch: %d jobs at once, %d declined, most %d; %d primers, most %d",
+			q.Jobs, len(q.Declined), wire.MaxWorkerJobs, len(q.Primers), wire.MaxPrimers)
 	}
 	reply, err := m.watch(ctx, &wire.WatchRequest{
 		WaitMs: milliseconds(q.Wait), Pieces: flag(q.Pieces), Jobs: uint32(q.Jobs), QueuedMicros: microseconds(q.Queued), Declined: q.Declined,
+		Primers: wire.WatchPrimersQuery{Present: len(q.Primers) > 0, IDs: wireHashes(q.Primers)},
 	}, q.Wait)
 	if err != nil {
 		return Jobs{}, err
@@ -211,6 +219,9 @@ func (m *Model) WatchJobs(ctx context.Context, q *WorkerQuery) (Jobs, error) {
 	for i := range reply.Jobs {
 		n := int(reply.Tokens[i]) // they divide IDs
 		spec := profile.SegmentSpec{Role: profile.Role(reply.Roles[i]), Head: int(reply.Heads[i]), Tail: int(reply.Tails[i]), Tokens: n}
+		if reply.Primers.Present {
+			spec.Primer = reply.Primers.IDs[i]
+		}
 		jobs.New = append(jobs.New, Job{
 			ID: reply.Jobs[i], SegmentIDs: SegmentIDs{spec, ids[:n:n]}, Key: reply.Keys[i], Begin: int(reply.Begins[i]), Left: reply.Lefts[i],
 			Within: micros(reply.Micros[i]),
@@ -237,6 +248,7 @@ func (m *Model) watch(ctx context.Context, q *wire.WatchRequest, wait time.Durat
 	k := c.calls.Get(ctx, wait+wait/4+max(c.opt.Timeouts.Lookup, time.Second))
 	defer c.calls.Put(k)
 	k.Op = wire.OpWatch
+	q.Primers.Present = q.Primers.Present && r.a.HasPrimers
 	q.Profile = r.profile
 	body, err := r.a.Do(ctx, k, r.tenant, q, nil)
 	if err != nil {

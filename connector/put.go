@@ -166,6 +166,10 @@ func (w *writer) write(ctx context.Context, reserve func() (uint64, error)) (sto
 
 // reserve puts the token ids into staging and asks for room.
 func (w *writer) reserve(ctx context.Context, q *PutQuery) (uint64, error) {
+	primed := q.Spec.Primer != profile.PrimerID{}
+	if primed && !w.r.a.HasPrimers {
+		return 0, fmt.Errorf("segments after a primer: %w", ErrUnsupported)
+	}
 	salt := w.r.a.Grants[w.m.tenant].Salt
 	key := w.m.profile.SegmentKey(salt, q.Spec, q.Tokens)
 	c := w.m.client
@@ -186,6 +190,9 @@ func (w *writer) reserve(ctx context.Context, q *PutQuery) (uint64, error) {
 		Profile: w.r.profile, Rank: uint32(w.m.binding.Rank), Keys: [][32]byte{key},
 		Roles: []uint8{uint8(q.Spec.Role)}, Heads: []uint32{uint32(q.Spec.Head)}, Tails: []uint32{uint32(q.Spec.Tail)},
 		Tokens: []uint32{uint32(q.Spec.Tokens)}, TokenOff: []uint64{uint64(ids.Off)},
+	}
+	if primed {
+		request.Primers = wire.ReservePrimers{Present: true, IDs: [][32]byte{q.Spec.Primer}}
 	}
 	return w.reserved(ctx, k, request)
 }

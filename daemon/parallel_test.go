@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -78,8 +79,14 @@ func (s side) works(t *testing.T, docs []*document, meet func(connector.Job) boo
 
 func (e *engine) run(ctx context.Context, t *testing.T) {
 	var declined []uint64
+	var primers []profile.PrimerID
+	for _, d := range e.docs {
+		if id := d.spec.Primer; id != (profile.PrimerID{}) && !slices.Contains(primers, id) {
+			primers = append(primers, id)
+		}
+	}
 	for ctx.Err() == nil {
-		jobs, err := e.model.WatchJobs(ctx, &connector.WorkerQuery{Jobs: 1, Wait: 2 * time.Second, Declined: declined})
+		jobs, err := e.model.WatchJobs(ctx, &connector.WorkerQuery{Jobs: 1, Primers: primers, Wait: 2 * time.Second, Declined: declined})
 		if err != nil {
 			if ctx.Err() == nil && !errors.Is(err, connector.ErrUnavailable) {
 				t.Errorf("watch: %v", err)

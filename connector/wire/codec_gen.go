@@ -378,6 +378,13 @@ func (m *MatchRequest) Append(b []byte) []byte {
 		w.u32(m.Known.Begin)
 		w.u32(m.Known.SeamTokens)
 	}
+	if m.Primers.Present {
+		w.section(9)
+		w.hash(&m.Primers.Primer)
+		w.u32(m.Primers.PrimedFrom)
+		w.u8(m.Primers.Either)
+		put(&w, m.Primers.Others)
+	}
 	return w.b
 }
 
@@ -405,6 +412,16 @@ func (m *MatchRequest) Decode(body []byte) error {
 		m.Known.Present = true
 		m.Known.Begin = r.u32("known begin")
 		m.Known.SeamTokens = r.u32("known seam tokens")
+	}
+	if m.Primers.Present {
+		m.Primers = MatchPrimersQuery{}
+	}
+	if r.more() && r.section(9) {
+		m.Primers.Present = true
+		m.Primers.Primer = r.hash("primers primer")
+		m.Primers.PrimedFrom = r.u32("primers primed from")
+		m.Primers.Either = r.u8("primers either")
+		m.Primers.Others = get[[32]byte](&r, "primers others", MaxKeys)
 	}
 	return r.end()
 }
@@ -442,6 +459,11 @@ func (m *MatchReply) Append(b []byte) []byte {
 		w.section(5)
 		w.u32(m.Rows.PrefixStates)
 		w.align(8)
+	}
+	if m.Primers.Present {
+		w.section(9)
+		put(&w, m.Primers.Variants)
+		put(&w, m.Primers.Primed)
 	}
 	return w.b
 }
@@ -497,6 +519,15 @@ func (m *MatchReply) Decode(body []byte) error {
 		m.Rows.Present = true
 		m.Rows.PrefixStates = r.u32("rows prefix states")
 		r.align("section", 8)
+	}
+	if m.Primers.Present {
+		m.Primers = MatchPrimers{}
+	}
+	if r.more() && r.section(9) {
+		m.Primers.Present = true
+		m.Primers.Variants = get[uint8](&r, "primers variants", MaxKeys)
+		m.Primers.Primed = get[uint8](&r, "primers primed", MaxKeys)
+		r.same("primers variants", len(m.Primers.Variants), len(m.Status))
 	}
 	return r.end()
 }
@@ -602,6 +633,10 @@ func (m *ReserveRequest) Append(b []byte) []byte {
 	put(&w, m.Tails)
 	put(&w, m.Tokens)
 	put(&w, m.TokenOff)
+	if m.Primers.Present {
+		w.section(9)
+		put(&w, m.Primers.IDs)
+	}
 	return w.b
 }
 
@@ -621,6 +656,14 @@ func (m *ReserveRequest) Decode(body []byte) error {
 	r.same("tails", len(m.Tails), len(m.Keys))
 	r.same("tokens", len(m.Tokens), len(m.Keys))
 	r.same("token off", len(m.TokenOff), len(m.Keys))
+	if m.Primers.Present {
+		m.Primers = ReservePrimers{}
+	}
+	if r.more() && r.section(9) {
+		m.Primers.Present = true
+		m.Primers.IDs = get[[32]byte](&r, "primers ids", MaxKeys)
+		r.same("primers ids", len(m.Primers.IDs), len(m.Keys))
+	}
 	return r.end()
 }
 
@@ -1502,6 +1545,10 @@ func (m *PlanRequest) Append(b []byte) []byte {
 	put(&w, m.Heads)
 	put(&w, m.Tails)
 	put(&w, m.Tokens)
+	if m.Primers.Present {
+		w.section(9)
+		put(&w, m.Primers.IDs)
+	}
 	return w.b
 }
 
@@ -1522,6 +1569,14 @@ func (m *PlanRequest) Decode(body []byte) error {
 	r.same("heads", len(m.Heads), len(m.Keys))
 	r.same("tails", len(m.Tails), len(m.Keys))
 	r.same("tokens", len(m.Tokens), len(m.Keys))
+	if m.Primers.Present {
+		m.Primers = PlanPrimers{}
+	}
+	if r.more() && r.section(9) {
+		m.Primers.Present = true
+		m.Primers.IDs = get[[32]byte](&r, "primers ids", MaxPlanRows)
+		r.same("primers ids", len(m.Primers.IDs), len(m.Keys))
+	}
 	return r.end()
 }
 
@@ -1571,6 +1626,10 @@ func (m *WatchRequest) Append(b []byte) []byte {
 	w.u32(m.Jobs)
 	w.u32(m.QueuedMicros)
 	put(&w, m.Declined)
+	if m.Primers.Present {
+		w.section(9)
+		put(&w, m.Primers.IDs)
+	}
 	return w.b
 }
 
@@ -1585,6 +1644,13 @@ func (m *WatchRequest) Decode(body []byte) error {
 	m.Jobs = r.u32("jobs")
 	m.QueuedMicros = r.u32("queued micros")
 	m.Declined = get[uint64](&r, "declined", MaxWorkerJobs)
+	if m.Primers.Present {
+		m.Primers = WatchPrimersQuery{}
+	}
+	if r.more() && r.section(9) {
+		m.Primers.Present = true
+		m.Primers.IDs = get[[32]byte](&r, "primers ids", MaxPrimers)
+	}
 	return r.end()
 }
 
@@ -1605,6 +1671,10 @@ func (m *WatchReply) Append(b []byte) []byte {
 	put(&w, m.Tokens)
 	put(&w, m.IDs)
 	put(&w, m.Withdrawn)
+	if m.Primers.Present {
+		w.section(9)
+		put(&w, m.Primers.IDs)
+	}
 	return w.b
 }
 
@@ -1635,5 +1705,13 @@ func (m *WatchReply) Decode(body []byte) error {
 	r.same("micros", len(m.Micros), len(m.Jobs))
 	r.same("tokens", len(m.Tokens), len(m.Jobs))
 	r.sum("tokens", m.Tokens, len(m.IDs))
+	if m.Primers.Present {
+		m.Primers = WatchPrimers{}
+	}
+	if r.more() && r.section(9) {
+		m.Primers.Present = true
+		m.Primers.IDs = get[[32]byte](&r, "primers ids", MaxWorkerJobs)
+		r.same("primers ids", len(m.Primers.IDs), len(m.Jobs))
+	}
 	return r.end()
 }

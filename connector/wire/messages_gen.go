@@ -150,11 +150,12 @@ type ReportReply struct {
 type MatchRequest struct {
 	Profile   uint32
 	Accept    uint8
-	Positions []uint32        // tokens covered by each prefix hash
-	Prefixes  [][32]byte      // rolling prefix hashes
-	Keys      [][32]byte      // segment keys
-	Prompt    MatchPrompt     // with FeaturePrompt
-	Known     MatchKnownQuery // with FeatureKnown
+	Positions []uint32          // tokens covered by each prefix hash
+	Prefixes  [][32]byte        // rolling prefix hashes
+	Keys      [][32]byte        // segment keys
+	Prompt    MatchPrompt       // with FeaturePrompt
+	Known     MatchKnownQuery   // with FeatureKnown
+	Primers   MatchPrimersQuery // with FeaturePrimers
 }
 
 // MatchPrompt is the prompt that a match is for.
@@ -173,6 +174,19 @@ type MatchKnownQuery struct {
 	SeamTokens uint32 // seam width of the segments behind token 0
 }
 
+// MatchPrimersQuery asks for segments that exist in two variants, captured
+// after a primer or without one. Others has the second variant of each key. The
+// scalars are those of Known.
+type MatchPrimersQuery struct {
+	Present    bool     // false = the section is absent, and the other fields are zero
+	Primer     [32]byte // after which segments from PrimedFrom on are preferred; zero = none
+	PrimedFrom uint32   // token; segments that begin before it are preferred without the primer
+	Either     uint8    // 1 = the other variant will do where the preferred one is not held
+	// One for each of Keys, looked up where that is no hit; zero = there is none.
+	// Empty = none at all.
+	Others [][32]byte
+}
+
 // MatchReply has one row for each key of the request.
 type MatchReply struct {
 	PrefixTokens uint32 // 0 = no checkpoint
@@ -187,6 +201,7 @@ type MatchReply struct {
 	Estimates    MatchEstimates // with FeatureEstimates
 	Known        MatchKnown     // with FeatureKnown
 	Rows         MatchRows      // with FeatureRows
+	Primers      MatchPrimers   // with FeaturePrimers
 }
 
 // MatchEstimates is what using the prefix and each row is expected to take, and
@@ -220,6 +235,13 @@ type MatchKnown struct {
 type MatchRows struct {
 	Present      bool   // false = the section is absent, and the other fields are zero
 	PrefixStates uint32 // tokens; 0 = rows from the start on
+}
+
+// MatchPrimers says which variant each row is about.
+type MatchPrimers struct {
+	Present  bool    // false = the section is absent, and the other fields are zero
+	Variants []uint8 // 1 = the row is about Others[i], which is a hit while Keys[i] is none, else 0
+	Primed   []uint8 // one for each row of Known: 1 = it was captured after the primer
 }
 
 // AcquireRequest leases segments for reading by one rank.
@@ -270,8 +292,15 @@ type ReserveRequest struct {
 	Roles    []uint8
 	Heads    []uint32
 	Tails    []uint32
-	Tokens   []uint32 // whole length n
-	TokenOff []uint64 // staging offset of the n token ids
+	Tokens   []uint32       // whole length n
+	TokenOff []uint64       // staging offset of the n token ids
+	Primers  ReservePrimers // with FeaturePrimers
+}
+
+// ReservePrimers names the primer after which each segment was captured.
+type ReservePrimers struct {
+	Present bool       // false = the section is absent, and the other fields are zero
+	IDs     [][32]byte // zero = none
 }
 
 // ReserveReply has one row for each key.
@@ -659,7 +688,15 @@ type PlanRequest struct {
 	Roles        []uint8
 	Heads        []uint32
 	Tails        []uint32
-	Tokens       []uint32 // whole length n
+	Tokens       []uint32    // whole length n
+	Primers      PlanPrimers // with FeaturePrimers
+}
+
+// PlanPrimers names the primer after which each segment is to be captured. Only
+// engines take part that have all of them.
+type PlanPrimers struct {
+	Present bool       // false = the section is absent, and the other fields are zero
+	IDs     [][32]byte // zero = none; at most MaxPrimers different ones
 }
 
 // PlanReply has one row for each key, and lists what the asking engine computes
@@ -685,13 +722,21 @@ type PlanReply struct {
 // until it has no job and has not asked for some seconds.
 type WatchRequest struct {
 	Profile      uint32
-	WaitMs       uint32   // most that the answer takes; 0 = at once
-	Plan         uint64   // 0 = for jobs
-	End          uint8    // 1 = this ends the plan, or this worker takes no more jobs
-	Pieces       uint8    // of workers: 1 = able to go on from the first piece of a segment
-	Jobs         uint32   // of workers: most jobs at once, those included that it has
-	QueuedMicros uint32   // of workers: other work that they do first
-	Declined     []uint64 // of workers: jobs that they do not do
+	WaitMs       uint32            // most that the answer takes; 0 = at once
+	Plan         uint64            // 0 = for jobs
+	End          uint8             // 1 = this ends the plan, or this worker takes no more jobs
+	Pieces       uint8             // of workers: 1 = able to go on from the first piece of a segment
+	Jobs         uint32            // of workers: most jobs at once, those included that it has
+	QueuedMicros uint32            // of workers: other work that they do first
+	Declined     []uint64          // of workers: jobs that they do not do
+	Primers      WatchPrimersQuery // with FeaturePrimers
+}
+
+// WatchPrimersQuery lists the primers that a worker has. Without it, it is
+// given no segment that is captured after one.
+type WatchPrimersQuery struct {
+	Present bool // false = the section is absent, and the other fields are zero
+	IDs     [][32]byte
 }
 
 // WatchReply of a plan has a row for each row of it that something happened to
@@ -712,8 +757,16 @@ type WatchReply struct {
 	// Where Begins is not 0: the key of the segment of the tokens before it, which
 	// has the same role and head, and no tail.
 	Lefts     [][32]byte
-	Micros    []uint32 // from now on; after that nobody waits for it
-	Tokens    []uint32 // whole length n
-	IDs       []uint32 // token ids
-	Withdrawn []uint64 // jobs of this worker that nobody waits for any more
+	Micros    []uint32     // from now on; after that nobody waits for it
+	Tokens    []uint32     // whole length n
+	IDs       []uint32     // token ids
+	Withdrawn []uint64     // jobs of this worker that nobody waits for any more
+	Primers   WatchPrimers // with FeaturePrimers
+}
+
+// WatchPrimers names the primer after which each job's segment is to be
+// captured.
+type WatchPrimers struct {
+	Present bool       // false = the section is absent, and the other fields are zero
+	IDs     [][32]byte // zero = none
 }

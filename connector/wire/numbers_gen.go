@@ -39,6 +39,7 @@ const (
 	MaxPlanRows        = 256     // segments that are planned at once
 	MaxWorkerJobs      = 64      // jobs of one worker
 	MaxJobTokens       = 28672   // token ids of the jobs in one reply, so of a segment that another engine computes
+	MaxPrimers         = 16      // primers of one plan, or that one worker has
 	MaxChunks          = 252     // chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX
 	HelloDescriptors   = 3       // descriptors of a hello reply, in this order: arena, slots, staging
 	ProfileDescriptors = 1       // descriptors that a profile request may carry
@@ -134,6 +135,10 @@ const (
 	FeaturePacked   uint64 = 0x40
 	FeatureBuffered uint64 = 0x80  // may send the section *buffered* of `save`
 	FeatureSplices  uint64 = 0x100 // may send the section *measured* of `advise`, and is answered with the section *splice*
+	// May name primers in the sections *primers* of `match`, `reserve`, `plan` and
+	// `watch`, and is answered with their like. Others never publish, and are never
+	// given, a segment that was captured after a primer.
+	FeaturePrimers uint64 = 0x200
 )
 
 // Accept bits say what a checkpoint is, or which ones a request takes.

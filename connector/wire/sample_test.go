@@ -124,12 +124,25 @@ func withSections() []wholeMessage {
 		CaptureTokens: []uint32{400}, CaptureMicros: []uint32{210_000},
 	}
 	advice.Splice = AdviseSplice{Present: true, Segments: 2}
+	two, which := sample(OpMatch, Request).(*MatchRequest), sample(OpMatch, Reply).(*MatchReply)
+	two.Primers = MatchPrimersQuery{
+		Present: true, Primer: [32]byte{0xa1, 0xa2}, PrimedFrom: 700, Either: 1, Others: [][32]byte{{1, 2}, {}, {3, 4}, {5, 6}},
+	}
+	which.Primers = MatchPrimers{Present: true, Variants: []uint8{0, 1, 0}, Primed: []uint8{1, 0}}
+	primers := [][32]byte{{0xa1, 0xa2}, {}, {0xb1, 0xb2}}
+	reserve, plan := sample(OpReserve, Request).(*ReserveRequest), sample(OpPlan, Request).(*PlanRequest)
+	reserve.Primers, plan.Primers = ReservePrimers{Present: true, IDs: primers}, PlanPrimers{Present: true, IDs: primers}
+	worker, jobs := sample(OpWatch, Request).(*WatchRequest), sample(OpWatch, Reply).(*WatchReply)
+	worker.Primers, jobs.Primers = WatchPrimersQuery{Present: true, IDs: primers[:1]}, WatchPrimers{Present: true, IDs: primers}
 	return []wholeMessage{
 		{"match request with prompt", OpMatch, Request, request}, {"match reply with estimates", OpMatch, Reply, reply},
 		{"match request with known", OpMatch, Request, asked}, {"match reply with known", OpMatch, Reply, known},
 		{"match reply with rows", OpMatch, Reply, short}, {"load reply with rows", OpLoad, Reply, load},
 		{"acquire reply with packed", OpAcquire, Reply, packed}, {"save request with buffered", OpSave, Request, save},
 		{"advise request with what was measured", OpAdvise, Request, advise}, {"advise reply with a splice", OpAdvise, Reply, advice},
+		{"match request with primers", OpMatch, Request, two}, {"match reply with primers", OpMatch, Reply, which},
+		{"reserve request with primers", OpReserve, Request, reserve}, {"plan request with primers", OpPlan, Request, plan},
+		{"watch request with primers", OpWatch, Request, worker}, {"watch reply with primers", OpWatch, Reply, jobs},
 	}
 }
 

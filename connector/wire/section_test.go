@@ -14,11 +14,27 @@ func without(t *testing.T, m Message) Message {
 	switch m := m.(type) {
 	case *MatchRequest:
 		old := *m
-		old.Prompt, old.Known = MatchPrompt{}, MatchKnownQuery{}
+		old.Prompt, old.Known, old.Primers = MatchPrompt{}, MatchKnownQuery{}, MatchPrimersQuery{}
 		return &old
 	case *MatchReply:
 		old := *m
-		old.Estimates, old.Known, old.Rows = MatchEstimates{}, MatchKnown{}, MatchRows{}
+		old.Estimates, old.Known, old.Rows, old.Primers = MatchEstimates{}, MatchKnown{}, MatchRows{}, MatchPrimers{}
+		return &old
+	case *ReserveRequest:
+		old := *m
+		old.Primers = ReservePrimers{}
+		return &old
+	case *PlanRequest:
+		old := *m
+		old.Primers = PlanPrimers{}
+		return &old
+	case *WatchRequest:
+		old := *m
+		old.Primers = WatchPrimersQuery{}
+		return &old
+	case *WatchReply:
+		old := *m
+		old.Primers = WatchPrimers{}
 		return &old
 	case *LoadReply:
 		old := *m

@@ -100,7 +100,7 @@ func (d *draft) plan(ctx context.Context) PlanAnswer {
 // find lists the nodes that say that they have engines for this, this node first.
 func (d *draft) find() {
 	w, s := d.work, d.q.Scope
-	if len(w.board.engines(s, d.q.Conn, w.cfg.Now())) > 0 {
+	if len(w.board.engines(s, d.q.Conn, primersOf(d.q.Segments), w.cfg.Now())) > 0 {
 		d.nodes = append(d.nodes, asked{node: here{w, d.q.Conn, s}, local: true})
 	}
 	c := w.cfg.Cluster
@@ -129,7 +129,7 @@ func (d *draft) ask(ctx context.Context) {
 	if end, ok := ctx.Deadline(); ok {
 		within = min(within, time.Until(end)/2)
 	}
-	q := offerRequest{scope: d.tag(), keys: keysOf(d.q.Segments)}
+	q := offerRequest{scope: d.tag(), keys: keysOf(d.q.Segments), primers: primersOf(d.q.Segments)}
 	type answer struct {
 		at int
 		offer

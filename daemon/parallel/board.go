@@ -65,10 +65,17 @@ func (b *board) register(q *JobsQuery, now time.Time) (w *worker, err error) {
 		added = b.scopes[q.Scope] == 1
 	}
 	w.most, w.pieces, w.queue, w.told = min(q.Jobs, MaxWorkerJobs), q.Pieces, millis(q.Queued), now
+	w.primers = slices.Clone(q.Primers)
 	w.asking++
 	var let []func()
 	for _, id := range q.Declined {
 		if j := b.jobs[id]; j != nil && j.worker == w {
+			b.counts.Declined.Add(1)
+			b.endLocked(j, ended, lost, &let)
+		}
+	}
+	for _, j := range slices.Clone(w.jobs) {
+		if j.state != given && !w.has(j.Spec.Primer) { // an engine that has lost it
 			b.counts.Declined.Add(1)
 			b.endLocked(j, ended, lost, &let)
 		}
@@ -160,14 +167,15 @@ func (b *board) leaveAll(which func(*worker) bool) {
 	}
 }
 
-// engines lists those that take jobs of a scope, by how soon they would begin one; not
-// those of a connection (0 = none).
-func (b *board) engines(s Scope, not uint64, now time.Time) []engineOffer {
+// engines lists those that take jobs of a scope and have some primers, by how soon they would
+// begin one; not those of a connection (0 = none).
+func (b *board) engines(s Scope, not uint64, primers []profile.PrimerID, now time.Time) []engineOffer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var list []engineOffer
 	for _, w := range b.workers {
-		if w.scope == s && (not == 0 || w.conn != not) && w.most > 0 {
+		lacks := func(id profile.PrimerID) bool { return !w.has(id) }
+		if w.scope == s && (not == 0 || w.conn != not) && w.most > 0 && !slices.ContainsFunc(primers, lacks) {
 			list = append(list, engineOffer{w.id, w.queued(now), w.pieces})
 		}
 	}
@@ -200,7 +208,7 @@ func (b *board) take(from originKey, s Scope, a *accepted, now time.Time) *job {
 	defer b.mu.Unlock()
 	w, o := b.workers[a.engine], b.origins[from]
 	switch {
-	case w == nil || w.scope != s || a.begin > 0 && !w.pieces || len(w.jobs) >= MaxRows:
+	case w == nil || w.scope != s || a.begin > 0 && !w.pieces || len(w.jobs) >= MaxRows || !w.has(a.Spec.Primer):
 		return nil
 	case len(b.jobs) >= maxJobs || b.tokens+len(a.IDs) > maxQueuedTokens:
 		b.counts.Full.Add(1)

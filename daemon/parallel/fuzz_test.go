@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"bytes"
+	"encoding/hex"
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/cost"
@@ -16,6 +17,12 @@ var (
 	someWork  = workRequest{scope: someScope, plan: 5, jobs: []jobRequest{
 		{number: 2, engine: 7, micros: 1000, spec: profile.SegmentSpec{Role: profile.RoleMid, Head: 4, Tail: 4, Tokens: 3}, ids: []uint32{1, 2, 3}},
 		{number: 4, engine: 7, micros: 1, spec: profile.SegmentSpec{Role: profile.RoleFirst, Tokens: 2}, begin: 1, holder: "node-b", ids: []uint32{5, 6}},
+	}}
+	primedOffer = offerRequest{scope: someScope, keys: []profile.SegmentKey{{1}, {2}}, primers: []profile.PrimerID{{8}, {9}}}
+	primedWork  = workRequest{scope: someScope, plan: 5, jobs: []jobRequest{
+		{number: 1, engine: 7, spec: profile.SegmentSpec{Role: profile.RoleMid, Tokens: 1, Primer: profile.PrimerID{8}}, ids: []uint32{1}},
+		{number: 2, engine: 7, spec: profile.SegmentSpec{Role: profile.RoleMid, Tokens: 1}, ids: []uint32{1}},
+		{number: 3, engine: 7, spec: profile.SegmentSpec{Role: profile.RoleMid, Tokens: 2, Primer: profile.PrimerID{9}}, begin: 1, ids: []uint32{1, 2}},
 	}}
 	somePoll    = resultsRequest{plan: 5, seen: 1, waitMs: 900, end: true, dropped: []uint32{2, 3}}
 	someResults = []result{{2, done}, {4, late}}
@@ -56,11 +63,15 @@ func seeds() [][]byte {
 	return [][]byte{
 		someOffer.append(nil), someReply.append(nil), someWork.append(nil), appendVerdicts(nil, []verdict{taken, declined}),
 		somePoll.append(nil), appendResults(nil, someResults),
+		primedOffer.append(nil), nil, primedWork.append(nil), // kinds 6 and 8 are 0 and 2 again
 	}
 }
 
 func TestMessagesComeBackAsTheyWere(t *testing.T) {
 	for kind, b := range seeds() {
+		if b == nil {
+			continue
+		}
 		if got := again(uint8(kind), b); !bytes.Equal(got, b) {
 			t.Errorf("kind %d: %x, was %x", kind, got, b)
 		}
@@ -72,6 +83,26 @@ func TestMessagesComeBackAsTheyWere(t *testing.T) {
 		if again(uint8(kind), append(bytes.Clone(b), 0)) != nil {
 			t.Errorf("kind %d: one byte more is a message", kind)
 		}
+	}
+}
+
+// Nodes that know of no primers read the messages without them as ever, and refuse the others.
+func TestMessagesWithoutPrimersAreThoseOfAnEarlierRelease(t *testing.T) {
+	plain := seeds()
+	for kind, want := range map[int]string{
+		0: "010200000000000000000000000000000000000000000000000000000000000003000000000000000000000000000000020001000000000000000000000000000000000000000000000000000000000000000200000000000000000000000000000000000000000000000000000000000000",
+		2: "01020000000000000000000000000000000000000000000000000000000000000300000000000000000000000000000005000000000000000200020000000700000000000000e80300000204000000040000000000000000030000000100000002000000030000000400000007000000000000000100000001000000000000000001000000066e6f64652d62020000000500000006000000",
+	} {
+		if got := hex.EncodeToString(plain[kind]); got != want {
+			t.Errorf("kind %d: %s, was %s", kind, got, want)
+		}
+	}
+	if count := le.Uint16(primedOffer.append(nil)[scopeBytes:]); count <= MaxRows {
+		t.Errorf("an offer with primers has %d keys, which an earlier release reads", count)
+	}
+	at := scopeBytes + 8 + 2 + 4 + 8 + 4
+	if role := profile.Role(primedWork.append(nil)[at]); role == profile.RoleFirst || role == profile.RoleMid {
+		t.Errorf("a job with a primer has role %d, which an earlier release reads", role)
 	}
 }
 

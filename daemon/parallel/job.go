@@ -78,18 +78,24 @@ func (j *job) over() bool { return j.state == finished || j.state == withdrawn }
 // worker is an engine that takes jobs: one connection, for one profile and tenant. Guarded
 // by board.mu.
 type worker struct {
-	id     uint64
-	conn   uint64
-	scope  Scope
-	most   int  // jobs at once
-	pieces bool // it can go on from one
-	queue  float64
-	told   time.Time // when queue was told
-	asking int       // watches that wait; one at most
-	asked  time.Time // when it last had an answer
-	jobs   []*job    // not over, in order
-	gone   []uint64  // ids of given jobs that were withdrawn, not told yet
-	wake   chan struct{}
+	id      uint64
+	conn    uint64
+	scope   Scope
+	most    int                // jobs at once
+	pieces  bool               // it can go on from one
+	primers []profile.PrimerID // after which it is able to capture segments
+	queue   float64
+	told    time.Time // when queue was told
+	asking  int       // watches that wait; one at most
+	asked   time.Time // when it last had an answer
+	jobs    []*job    // not over, in order
+	gone    []uint64  // ids of given jobs that were withdrawn, not told yet
+	wake    chan struct{}
+}
+
+// has reports whether the engine can capture segments after a primer; zero = after none.
+func (w *worker) has(primer profile.PrimerID) bool {
+	return primer == profile.PrimerID{} || slices.Contains(w.primers, primer)
 }
 
 // queued is the milliseconds of work before a new job would begin.

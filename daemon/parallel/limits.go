@@ -11,6 +11,8 @@ const (
 	MaxJobTokens = 28 << 10
 	// MaxWorkerJobs bounds what one engine is given at once.
 	MaxWorkerJobs = 64
+	// MaxPrimers bounds the different primers of a plan, and those that an engine has.
+	MaxPrimers = 16
 	// MaxWait bounds a watch.
 	MaxWait = 30 * time.Second
 

@@ -22,17 +22,24 @@ const (
 // on the peers' port, and by limits.go.
 //
 //	scope           fingerprint 32 | tenant tag 16
-//	offer           scope | keys: count u16, each 32
+//	offer           scope | keys: count u16, each 32 | with primers: count u8, each 32
 //	offer's answer  prefill: fixed, per token, per token squared f64 | held: a byte for each key
 //	                | engines: count u8, each: id u64, queued µs u32, pieces u8
 //	work            scope | plan u64 | jobs: count u16, each: number u32, engine u64, µs u32,
 //	                role u8, head u32, tail u32, begin u32, holder: length u8, bytes | ids: count u32, each u32
+//	                | primers: of each job that has one, 32
 //	work's answer   count u16, each a verdict u8
 //	results         plan u64 | seen u32 | wait ms u32 | end u8 | dropped: count u16, each u32
 //	results' answer count u16, each: number u32, outcome u8
+//
+// An offer with primers has bit 15 of its count of keys set, a job with a primer bit 7 of its
+// role: nodes that know of no primers refuse both.
 const (
+	primersFollow = 1 << 15
+	primedRole    = 1 << 7
+
 	scopeBytes   = 32 + 16
-	maxOfferBody = scopeBytes + 2 + 32*MaxRows
+	maxOfferBody = scopeBytes + 2 + 32*MaxRows + 1 + 32*MaxPrimers
 	maxOffer     = 3*8 + MaxRows + 1 + maxEngines*13
 	maxWorkBody  = 1 << 20
 	maxVerdicts  = 2 + 2*MaxRows
@@ -47,8 +54,9 @@ type scopeTag struct {
 }
 
 type offerRequest struct {
-	scope scopeTag
-	keys  []profile.SegmentKey
+	scope   scopeTag
+	keys    []profile.SegmentKey
+	primers []profile.PrimerID // only engines with all of them are wanted
 }
 
 // offer is what a node says of itself.
@@ -81,7 +89,11 @@ type jobRequest struct {
 	ids    []uint32
 }
 
-func (j *jobRequest) size() int { return 4 + 8 + 4 + 1 + 4*3 + 1 + len(j.holder) + 4 + 4*len(j.ids) }
+func (j *jobRequest) size() int {
+	return 4 + 8 + 4 + 1 + 4*3 + 1 + len(j.holder) + 4 + 4*len(j.ids) + len(j.spec.Primer)
+}
+
+func (j *jobRequest) primed() bool { return j.spec.Primer != profile.PrimerID{} }
 
 // verdict is what becomes of a job that was sent.
 type verdict uint8
@@ -122,9 +134,19 @@ func appendScope(b []byte, s *scopeTag) []byte {
 }
 
 func (q *offerRequest) append(b []byte) []byte {
-	b = le.AppendUint16(appendScope(b, &q.scope), uint16(len(q.keys)))
+	count := uint16(len(q.keys))
+	if len(q.primers) > 0 {
+		count |= primersFollow
+	}
+	b = le.AppendUint16(appendScope(b, &q.scope), count)
 	for i := range q.keys {
 		b = append(b, q.keys[i][:]...)
+	}
+	if len(q.primers) > 0 {
+		b = append(b, byte(len(q.primers)))
+	}
+	for i := range q.primers {
+		b = append(b, q.primers[i][:]...)
 	}
 	return b
 }
@@ -132,12 +154,22 @@ func (q *offerRequest) append(b []byte) []byte {
 func decodeOffer(b []byte) (q offerRequest, err error) {
 	r := reader{b: b}
 	q.scope = r.scope()
-	n := int(r.u16())
+	count := int(r.u16())
+	n := count &^ primersFollow
 	if n > MaxRows {
 		return q, invalid("%d keys", n)
 	}
 	for range n {
 		q.keys = append(q.keys, profile.SegmentKey(r.take(32)))
+	}
+	if count == n {
+		return q, r.end("offer")
+	}
+	if n = int(r.u8()); n == 0 || n > MaxPrimers {
+		return q, invalid("%d primers", n)
+	}
+	for range n {
+		q.primers = append(q.primers, profile.PrimerID(r.take(32)))
 	}
 	return q, r.end("offer")
 }
@@ -186,7 +218,11 @@ func (q *workRequest) append(b []byte) []byte {
 	for i := range q.jobs {
 		j := &q.jobs[i]
 		b = le.AppendUint64(le.AppendUint32(b, j.number), j.engine)
-		b = append(le.AppendUint32(b, j.micros), byte(j.spec.Role))
+		role := byte(j.spec.Role)
+		if j.primed() {
+			role |= primedRole
+		}
+		b = append(le.AppendUint32(b, j.micros), role)
 		for _, n := range [...]int{j.spec.Head, j.spec.Tail, j.begin} {
 			b = le.AppendUint32(b, uint32(n))
 		}
@@ -194,6 +230,11 @@ func (q *workRequest) append(b []byte) []byte {
 		b = le.AppendUint32(b, uint32(len(j.ids)))
 		for _, id := range j.ids {
 			b = le.AppendUint32(b, id)
+		}
+	}
+	for i := range q.jobs {
+		if j := &q.jobs[i]; j.primed() {
+			b = append(b, j.spec.Primer[:]...)
 		}
 	}
 	return b
@@ -206,9 +247,14 @@ func decodeWork(b []byte) (q workRequest, err error) {
 	if n == 0 || n > 2*MaxRows {
 		return q, invalid("%d jobs", n)
 	}
+	var primed []int // jobs
 	for range n {
 		j := jobRequest{number: r.u32(), engine: r.u64(), micros: r.u32()}
-		j.spec.Role = profile.Role(r.u8())
+		role := r.u8()
+		j.spec.Role = profile.Role(role &^ primedRole)
+		if role&primedRole != 0 {
+			primed = append(primed, len(q.jobs))
+		}
 		for _, n := range [...]*int{&j.spec.Head, &j.spec.Tail, &j.begin} {
 			*n = int(r.u32())
 		}
@@ -222,6 +268,13 @@ func decodeWork(b []byte) (q workRequest, err error) {
 			j.ids[i] = r.u32()
 		}
 		q.jobs = append(q.jobs, j)
+	}
+	for _, i := range primed {
+		j := &q.jobs[i]
+		copy(j.spec.Primer[:], r.take(len(j.spec.Primer)))
+		if !j.primed() {
+			return q, invalid("job with a primer that has no name")
+		}
 	}
 	return q, r.end("work")
 }

@@ -61,6 +61,9 @@ func (w *Work) check(q *PlanQuery) (*profile.Profile, error) {
 			return nil, invalid("plan of more than %d tokens", maxPlanTokens)
 		}
 	}
+	if n := len(primersOf(q.Segments)); n > MaxPrimers {
+		return nil, invalid("plan of segments after %d primers, most %d", n, MaxPrimers)
+	}
 	return p, nil
 }
 
@@ -68,7 +71,8 @@ func (w *Work) check(q *PlanQuery) (*profile.Profile, error) {
 type JobsQuery struct {
 	Conn     uint64
 	Scope    Scope
-	Jobs     int // most at once; 0 with End
+	Jobs     int                // most at once; 0 with End
+	Primers  []profile.PrimerID // after which the engine is able to capture segments, at most MaxPrimers
 	Pieces   bool
 	Queued   time.Duration // other work that the engine does first
 	Declined []uint64

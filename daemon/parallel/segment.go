@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -25,10 +26,20 @@ type Segment struct {
 	IDs  []uint32 // Spec.Tokens of them
 }
 
-// Left is the geometry of the first tokens of a segment, up to cut: of the same role and
-// head, and without a tail.
+// Left is the geometry of the first tokens of a segment, up to cut: of the same role, head
+// and primer, and without a tail.
 func Left(of profile.SegmentSpec, cut int) profile.SegmentSpec {
-	return profile.SegmentSpec{Role: of.Role, Head: of.Head, Tokens: cut}
+	return profile.SegmentSpec{Role: of.Role, Head: of.Head, Tokens: cut, Primer: of.Primer}
+}
+
+// primersOf lists the primers of segments, each once.
+func primersOf(list []Segment) (primers []profile.PrimerID) {
+	for i := range list {
+		if id := list[i].Spec.Primer; id != (profile.PrimerID{}) && !slices.Contains(primers, id) {
+			primers = append(primers, id)
+		}
+	}
+	return primers
 }
 
 // key names a segment, unless its geometry is not one of the profile.

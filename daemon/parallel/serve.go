@@ -125,7 +125,7 @@ func (w *Work) offer(s Scope, q *offerRequest, not uint64) (o offer) {
 	model, err := w.cfg.Store.CostModel(s.Profile)
 	if err == nil {
 		o.prefill = model.Prefill()
-		o.engines = w.board.engines(s, not, w.cfg.Now())
+		o.engines = w.board.engines(s, not, q.primers, w.cfg.Now())
 	}
 	return o
 }

@@ -39,7 +39,8 @@ const (
 
 // features are those that this daemon has.
 func (s *Server) features() uint64 {
-	const always = wire.FeatureCRC32Digests | wire.FeaturePrompt | wire.FeatureEstimates | wire.FeatureKnown | wire.FeatureRows | wire.FeaturePacked | wire.FeatureBuffered | wire.FeatureSplices
+	const always = wire.FeatureCRC32Digests | wire.FeaturePrompt | wire.FeatureEstimates | wire.FeatureKnown | wire.FeatureRows | wire.FeaturePacked | wire.FeatureBuffered | wire.FeatureSplices |
+		wire.FeaturePrimers
 	if !s.gpus.Serving() {
 		return always
 	}
@@ -65,6 +66,7 @@ type attachment struct {
 	packed  bool // reads packed parts
 	buffers bool // may save rows out of a buffer
 	splices bool // reports walks, and is told what a splice takes
+	primers bool // names primers
 	trial   bool // looks whether the daemon works
 	// stagingBytes and slotBytes are as granted; a region may be longer.
 	stagingBytes int64
@@ -111,7 +113,8 @@ func (t *task) hello() (wire.Message, error) {
 	a := &attachment{
 		id: c.id, uid: c.peer.UID, client: m.Client, mapped: s.mapped.By(c.peer.UID), crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
 		known: reply.Features&wire.FeatureKnown != 0, peers: reply.Features&wire.FeatureEstimates != 0,
-		rows: reply.Features&wire.FeatureRows != 0, packed: reply.Features&wire.FeaturePacked != 0, buffers: reply.Features&wire.FeatureBuffered != 0, splices: reply.Features&wire.FeatureSplices != 0, trial: m.Client == profile.TrialClient,
+		rows: reply.Features&wire.FeatureRows != 0, packed: reply.Features&wire.FeaturePacked != 0, buffers: reply.Features&wire.FeatureBuffered != 0, splices: reply.Features&wire.FeatureSplices != 0,
+		primers: reply.Features&wire.FeaturePrimers != 0, trial: m.Client == profile.TrialClient,
 	}
 	for _, want := range m.Tenants {
 		granted, err := s.grant(want)

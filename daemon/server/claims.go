@@ -93,7 +93,7 @@ func found[K comparable](l *ledger[K], k K, tokens uint32, leased bool) {
 func segmentOf(key *[32]byte) uint64 { return binary.LittleEndian.Uint64(key[:8]) }
 
 // matched takes what a match has found.
-func (c *claims) matched(keys [][32]byte, r *tiering.MatchResult, out *wire.MatchReply) {
+func (c *claims) matched(q *tiering.MatchQuery, r *tiering.MatchResult, out *wire.MatchReply) {
 	c.Lock()
 	defer c.Unlock()
 	c.askedLocked()
@@ -106,7 +106,11 @@ func (c *claims) matched(keys [][32]byte, r *tiering.MatchResult, out *wire.Matc
 		if tokens == 0 { // another node has it, and it is not known how long it is
 			tokens = math.MaxUint32
 		}
-		found(&c.segments, segmentOf(&keys[i]), tokens, false)
+		key := &q.Keys[i]
+		if row.Other {
+			key = &q.Others[i]
+		}
+		found(&c.segments, segmentOf(key), tokens, false)
 	}
 	for i := range out.Known.Keys {
 		found(&c.segments, segmentOf(&out.Known.Keys[i]), out.Known.Interiors[i], false)

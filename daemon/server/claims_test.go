@@ -28,15 +28,15 @@ func TestClaimsForgetTheOldest(t *testing.T) {
 	var c claims
 	var out wire.MatchReply
 	first, r := hits(0, 1)
-	c.matched(first, r, &out)
-	c.matched(first, r, &out)
+	c.matched(&tiering.MatchQuery{Keys: first}, r, &out)
+	c.matched(&tiering.MatchQuery{Keys: first}, r, &out)
 	for round := range 4 { // each drops the older half
 		if !reports(&c, first[0]) {
 			t.Errorf("round %d: a reused segment is not verified", round)
 		}
 		keys, all := hits(1+round*maxClaims, maxClaims)
-		c.matched(first, r, &out)
-		c.matched(keys, all, &out)
+		c.matched(&tiering.MatchQuery{Keys: first}, r, &out)
+		c.matched(&tiering.MatchQuery{Keys: keys}, all, &out)
 	}
 	old, _ := hits(2, 1)
 	if reports(&c, old[0]) {
@@ -57,7 +57,7 @@ func TestClaimsAllocateNothing(t *testing.T) {
 	}
 	round := func() {
 		for _, keys := range parts {
-			c.matched(keys, r, &out)
+			c.matched(&tiering.MatchQuery{Keys: keys}, r, &out)
 		}
 	}
 	round()

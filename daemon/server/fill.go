@@ -28,7 +28,7 @@ const (
 	longIDs    = bodyBytes + 256*8
 	// bodyBytes is the most that a body has in addition to its rows: scalars, the heads
 	// of columns and optional sections.
-	bodyBytes = 128
+	bodyBytes = 192
 )
 
 func longer(bytes int) func(*task) (bool, error) {
@@ -56,6 +56,9 @@ func (t *task) reserve() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := t.knowsPrimers(m.Primers.Present); err != nil {
+		return nil, err
+	}
 	resetReserve(out)
 	for i := range m.Keys {
 		q := tiering.ReserveQuery{
@@ -63,6 +66,9 @@ func (t *task) reserve() (wire.Message, error) {
 			Spec: profile.SegmentSpec{
 				Role: profile.Role(m.Roles[i]), Head: int(m.Heads[i]), Tail: int(m.Tails[i]), Tokens: int(m.Tokens[i]),
 			},
+		}
+		if m.Primers.Present {
+			q.Spec.Primer = m.Primers.IDs[i]
 		}
 		var r tiering.Reservation
 		if q.Tokens, err = t.tokenIDs(id, q.Spec, m.TokenOff[i]); err == nil {

@@ -30,15 +30,18 @@ func (t *task) match() (wire.Message, error) {
 	}
 	q := tiering.MatchQuery{
 		Profile: id, Tenant: tenant, Accept: tier.CheckpointKind(m.Accept),
-		Positions: m.Positions, Prefixes: m.Prefixes, Keys: m.Keys, Device: t.at.reads(), Local: !t.at.peers,
+		Positions: m.Positions, Prefixes: m.Prefixes, Keys: m.Keys, Others: m.Primers.Others, Device: t.at.reads(), Local: !t.at.peers,
 	}
 	if err := t.knowsKinds(q.Accept); err != nil {
+		return nil, err
+	}
+	if err := t.knowsPrimers(m.Primers.Present); err != nil {
 		return nil, err
 	}
 	off := t.switchedOff(id)
 	if off {
 		q.Accept &^= tier.Spliced
-		q.Keys = nil
+		q.Keys, q.Others = nil, nil
 	}
 	if t.mayLearn(&q) {
 		t.rest = learnFirst(t.body)
@@ -53,6 +56,7 @@ func (t *task) match() (wire.Message, error) {
 		Status: out.Status[:0], Tier: out.Tier[:0], Reason: out.Reason[:0], Tokens: out.Tokens[:0],
 		Estimates: estimates(&out.Estimates, r, t.at.peers),
 		Known:     noneKnown(&out.Known), Rows: wire.MatchRows{Present: t.at.rows, PrefixStates: r.PrefixStates},
+		Primers: wire.MatchPrimers{Present: m.Primers.Present, Variants: out.Primers.Variants[:0], Primed: out.Primers.Primed[:0]},
 	}
 	for i := range r.Segments {
 		row := &r.Segments[i]
@@ -60,6 +64,9 @@ func (t *task) match() (wire.Message, error) {
 		out.Tier = append(out.Tier, uint8(row.Place))
 		out.Reason = append(out.Reason, uint8(row.Reason))
 		out.Tokens = append(out.Tokens, row.Tokens)
+		if m.Primers.Present {
+			out.Primers.Variants = append(out.Primers.Variants, oneIf(row.Other))
+		}
 	}
 	if off {
 		t.withhold(out, len(m.Keys))
@@ -69,8 +76,16 @@ func (t *task) match() (wire.Message, error) {
 			return nil, err // the client hears of nothing that was found
 		}
 	}
-	t.at.claims.matched(q.Keys, r, out)
+	t.at.claims.matched(&q, r, out)
 	return out, nil
+}
+
+// knowsPrimers refuses a section of a feature that the connection did not agree on.
+func (t *task) knowsPrimers(present bool) error {
+	if present && !t.at.primers {
+		return codes.Refuse(wire.Invalid, "primers: the connection has not asked for that feature")
+	}
+	return nil
 }
 
 // knowsKinds refuses kinds of checkpoints that the connection did not agree on.
@@ -104,7 +119,7 @@ func learnFirst(body []byte) rest {
 		ctx, stop := t.patience(0)
 		defer stop()
 		t.conn.server.store.Learn(ctx, &tiering.MatchQuery{
-			Profile: id, Tenant: tenant, Accept: tier.CheckpointKind(m.Accept), Prefixes: m.Prefixes, Keys: m.Keys,
+			Profile: id, Tenant: tenant, Accept: tier.CheckpointKind(m.Accept), Prefixes: m.Prefixes, Keys: m.Keys, Others: m.Primers.Others,
 		})
 		return t.match()
 	}
@@ -120,6 +135,9 @@ func (t *task) withhold(out *wire.MatchReply, n int) {
 		out.Tokens = append(out.Tokens, 0)
 		if e := &out.Estimates; e.Present {
 			e.Micros, e.Error = append(e.Micros, notKnown), append(e.Error, 0)
+		}
+		if p := &out.Primers; p.Present {
+			p.Variants = append(p.Variants, 0)
 		}
 	}
 }
@@ -482,6 +500,9 @@ func (t *task) findKnown(out *wire.MatchReply, off bool) error {
 		answer.Keys = append(answer.Keys, s.Key)
 		answer.Tiers = append(answer.Tiers, uint8(s.Place))
 		answer.Interiors = append(answer.Interiors, s.SegmentStatus.Tokens)
+		if p := &out.Primers; p.Present {
+			p.Primed = append(p.Primed, oneIf(s.Primed))
+		}
 	}
 	if len(q.Tokens) > keptSearch {
 		t.scratch.known = tiering.Known{}
@@ -501,12 +522,16 @@ func (t *task) knownQuery(m *wire.MatchRequest) (*tiering.KnownQuery, error) {
 		return nil, codes.Refuse(wire.Invalid, "known: a prompt of %d tokens, want 1 to %d", prompt.Tokens, wire.MaxPrompt)
 	case ask.Begin > prompt.Tokens || ask.SeamTokens > prompt.Tokens:
 		return nil, codes.Refuse(wire.Invalid, "known: from token %d on with seams of %d, of %d", ask.Begin, ask.SeamTokens, prompt.Tokens)
+	case m.Primers.Either > 1:
+		return nil, codes.Refuse(wire.Invalid, "either %d", m.Primers.Either)
 	}
 	if err := t.holdTokens(int(prompt.Tokens) * (4 + searchBytes) / 4); err != nil {
 		return nil, err
 	}
+	primers := &m.Primers
 	return &tiering.KnownQuery{
 		Profile: tier.ProfileID(m.Profile), Tenant: tier.TenantID(t.header.Tenant), Begin: int(ask.Begin), SeamTokens: int(ask.SeamTokens),
+		Primer: primers.Primer, PrimedFrom: int(primers.PrimedFrom), Either: primers.Either != 0,
 		Most: wire.MaxKeys, Device: t.at.reads(), Pause: t.place.GiveWay,
 	}, nil
 }

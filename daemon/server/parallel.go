@@ -13,7 +13,7 @@ import (
 )
 
 // What package parallel allows fits the frames; a difference below zero does not compile.
-const _ = uint(wire.MaxPlanRows-parallel.MaxRows) + uint(wire.MaxJobTokens-parallel.MaxJobTokens) + uint(wire.MaxWorkerJobs-parallel.MaxWorkerJobs)
+const _ = uint(wire.MaxPlanRows-parallel.MaxRows) + uint(wire.MaxJobTokens-parallel.MaxJobTokens) + uint(wire.MaxWorkerJobs-parallel.MaxWorkerJobs) + uint(parallel.MaxPrimers-wire.MaxPrimers)
 
 // workScope is whose segments a request is about.
 func (t *task) workScope(id tier.ProfileID, tenant tier.TenantID) parallel.Scope {
@@ -50,6 +50,9 @@ func (t *task) planSegments() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := t.knowsPrimers(m.Primers.Present); err != nil {
+		return nil, err
+	}
 	total := totalTokens(m.Tokens)
 	switch {
 	case m.Pieces > 1:
@@ -75,6 +78,9 @@ func (t *task) planSegments() (wire.Message, error) {
 			Spec: profile.SegmentSpec{Role: profile.Role(m.Roles[i]), Head: cut(m.Heads[i]), Tail: cut(m.Tails[i]), Tokens: n},
 			IDs:  ids[:n:n],
 		})
+		if m.Primers.Present {
+			q.Segments[i].Spec.Primer = m.Primers.IDs[i]
+		}
 		ids = ids[n:]
 	}
 	t.rest = func(t *task) (wire.Message, error) { return t.begun(q) }
@@ -124,7 +130,12 @@ func (t *task) watch() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := t.knowsPrimers(m.Primers.Present); err != nil {
+		return nil, err
+	}
 	switch {
+	case m.Plan != 0 && m.Primers.Present:
+		return nil, codes.Refuse(wire.Invalid, "watch: plan %d with primers, which are of workers", m.Plan)
 	case m.End > 1 || m.Pieces > 1:
 		return nil, codes.Refuse(wire.Invalid, "end %d, pieces %d", m.End, m.Pieces)
 	case m.Plan != 0 && (m.Jobs > 0 || m.Pieces > 0 || m.QueuedMicros > 0 || len(m.Declined) > 0):
@@ -164,12 +175,12 @@ func (t *task) watchPlan(m *wire.WatchRequest, wait time.Duration) (wire.Message
 func (t *task) watchJobs(m *wire.WatchRequest, s parallel.Scope, wait time.Duration) (wire.Message, error) {
 	list, gone, has, err := t.conn.server.work.Jobs(t.ctx, &parallel.JobsQuery{
 		Conn: t.conn.id, Scope: s, Jobs: int(m.Jobs), Pieces: m.Pieces == 1, Queued: microseconds(m.QueuedMicros), Declined: m.Declined,
-		End: m.End == 1, Wait: wait,
+		End: m.End == 1, Wait: wait, Primers: primerIDs(m.Primers.IDs),
 	}, wire.MaxJobTokens)
 	if err != nil {
 		return nil, err
 	}
-	out := &wire.WatchReply{Open: uint32(has), Withdrawn: gone}
+	out := &wire.WatchReply{Open: uint32(has), Withdrawn: gone, Primers: wire.WatchPrimers{Present: m.Primers.Present}}
 	for i := range list {
 		j := &list[i]
 		out.Jobs = append(out.Jobs, j.ID)
@@ -182,6 +193,17 @@ func (t *task) watchJobs(m *wire.WatchRequest, s parallel.Scope, wait time.Durat
 		out.Micros = append(out.Micros, micros(j.Within))
 		out.Tokens = append(out.Tokens, uint32(j.Spec.Tokens))
 		out.IDs = append(out.IDs, j.IDs...)
+		if m.Primers.Present {
+			out.Primers.IDs = append(out.Primers.IDs, j.Spec.Primer)
+		}
 	}
 	return out, nil
+}
+
+func primerIDs(hashes [][32]byte) []profile.PrimerID {
+	ids := make([]profile.PrimerID, len(hashes))
+	for i := range hashes {
+		ids[i] = hashes[i]
+	}
+	return ids
 }

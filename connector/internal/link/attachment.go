@@ -36,7 +36,9 @@ type Attachment struct {
 	HasKnown  bool            // it finds segments by the tokens of a prompt
 	HasRows   bool            // it keeps checkpoints as rows
 	HasPacked bool            // it packs transitions and end-states
-	Device    *DeviceMemory   // nil = none
+	// HasPrimers: it names segments by the primer they were captured after.
+	HasPrimers bool
+	Device     *DeviceMemory // nil = none
 
 	deviceErr error // why not, though asked for
 	Staging   *Staging

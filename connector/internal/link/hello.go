@@ -60,7 +60,8 @@ func (a *Attachment) hello(device bool, deadline time.Time) ([]int, error) {
 	request := &wire.HelloRequest{
 		MinVersion: wire.Version, MaxVersion: wire.Version, Client: a.host.Name,
 		StagingBytes: uint64(a.host.StagingBytes), SlotBytes: uint64(a.host.SlotBytes), Tenants: a.host.Tenants,
-		Features: wire.FeaturePrompt | wire.FeatureKnown | wire.FeatureEstimates | wire.FeatureRows | wire.FeaturePacked,
+		Features: wire.FeaturePrompt | wire.FeatureKnown | wire.FeatureEstimates | wire.FeatureRows | wire.FeaturePacked |
+			wire.FeaturePrimers,
 	}
 	if device {
 		request.Features |= wire.FeatureDevice
@@ -138,6 +139,7 @@ func (a *Attachment) adopt(m *wire.HelloReply, fds []int) ([]int, error) {
 	a.HasKnown = m.Features&(wire.FeaturePrompt|wire.FeatureKnown) == wire.FeaturePrompt|wire.FeatureKnown
 	a.HasRows = m.Features&wire.FeatureRows != 0
 	a.HasPacked = m.Features&wire.FeaturePacked != 0
+	a.HasPrimers = m.Features&wire.FeaturePrimers != 0
 	a.Epoch, a.Grants, a.Server = m.BootEpoch, m.Tenants, m.Server
 	regions := []struct {
 		name     string

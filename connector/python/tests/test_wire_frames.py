@@ -16,7 +16,9 @@ from spliced_connector.wire import columns, numbers
 
 REPOSITORY = Path(__file__).parents[3]
 GOLDEN = json.loads((REPOSITORY / "connector/wire/testdata/golden/frames.json").read_text())
-SECTIONS = {"prompt", "estimates", "known", "rows", "packed", "buffered", "measured", "splice"}
+SECTIONS = {
+    "prompt", "estimates", "known", "rows", "packed", "buffered", "measured", "splice", "primers",
+}  # fmt: skip
 HEADER_FIELDS = ("code", "deadline", "epoch", "kind", "op", "request", "tenant", "version")
 
 
@@ -88,6 +90,12 @@ def test_absent_sections_are_the_frames_of_an_earlier_release() -> None:
         ("match reply", "known"),
         ("match reply", "rows"),
         ("load reply", "rows"),
+        ("match request", "primers"),
+        ("match reply", "primers"),
+        ("reserve request", "primers"),
+        ("plan request", "primers"),
+        ("watch request", "primers"),
+        ("watch reply", "primers"),
     )
     for name, section in sections:
         _, whole = wire.decode(frame_of(f"{name} with {section}"))

@@ -54,6 +54,12 @@ SECTION_BEGINS = {
         ("save request with buffered", "save request"),
         ("advise request with what was measured", "advise request"),
         ("advise reply with a splice", "advise reply"),
+        ("match request with primers", "match request"),
+        ("match reply with primers", "match reply"),
+        ("reserve request with primers", "reserve request"),
+        ("plan request with primers", "plan request"),
+        ("watch request with primers", "watch request"),
+        ("watch reply with primers", "watch reply"),
     )
 }
 """Where a body may end too."""

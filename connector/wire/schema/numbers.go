@@ -30,6 +30,7 @@ var constants = []Constant{
 	{Name: "MaxPlanRows", Value: 256, Bound: true, Doc: "segments that are planned at once"},
 	{Name: "MaxWorkerJobs", Value: 64, Bound: true, Doc: "jobs of one worker"},
 	{Name: "MaxJobTokens", Value: 28 << 10, Bound: true, Doc: "token ids of the jobs in one reply, so of a segment that another engine computes"},
+	{Name: "MaxPrimers", Value: 16, Bound: true, Doc: "primers of one plan, or that one worker has"},
 	{Name: "MaxChunks", Value: 252, Bound: true, Doc: "chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX"},
 
 	{Name: "HelloDescriptors", Value: 3, Doc: "descriptors of a hello reply, in this order: arena, slots, staging"},
@@ -83,6 +84,7 @@ var enums = []Enum{
 			{Name: "Packed", Number: 1 << 6, Doc: "may name profiles with a tolerance, whose segments have packed parts, and is answered with the section *packed* of `acquire` and `acquire-device`"},
 			{Name: "Buffered", Number: 1 << 7, Doc: "may send the section *buffered* of `save`"},
 			{Name: "Splices", Number: 1 << 8, Doc: "may send the section *measured* of `advise`, and is answered with the section *splice*"},
+			{Name: "Primers", Number: 1 << 9, Doc: "may name primers in the sections *primers* of `match`, `reserve`, `plan` and `watch`, and is answered with their like. Others never publish, and are never given, a segment that was captured after a primer"},
 		},
 	},
 	{

@@ -44,6 +44,16 @@ var objectMessages = []Message{
 				u32("Begin", doc("token; 0 = from the start")),
 				u32("SeamTokens", doc("seam width of the segments behind token 0")),
 			),
+		}, {
+			Name: "Primers", Struct: "MatchPrimersQuery", Feature: "Primers",
+			Doc: "asks for segments that exist in two variants, captured after a primer or without one. Others has the second variant of each key. " +
+				"The scalars are those of Known",
+			Body: body(
+				hash("Primer", doc("after which segments from PrimedFrom on are preferred; zero = none")),
+				u32("PrimedFrom", doc("token; segments that begin before it are preferred without the primer")),
+				u8("Either", doc("1 = the other variant will do where the preferred one is not held")),
+				hashes("Others", "MaxKeys", doc("one for each of Keys, looked up where that is no hit; zero = there is none. Empty = none at all")),
+			),
 		}},
 	},
 	{
@@ -79,6 +89,13 @@ var objectMessages = []Message{
 			Name: "Rows", Struct: "MatchRows", Feature: "Rows",
 			Doc:  "says how much of the prefix has states: those of the tokens behind are rebuilt from rows",
 			Body: body(u32("PrefixStates", doc("tokens; 0 = rows from the start on"))),
+		}, {
+			Name: "Primers", Struct: "MatchPrimers", Feature: "Primers",
+			Doc: "says which variant each row is about",
+			Body: body(
+				u8s("Variants", "MaxKeys", rows("Status"), doc("1 = the row is about Others[i], which is a hit while Keys[i] is none, else 0")),
+				u8s("Primed", "MaxKeys", doc("one for each row of Known: 1 = it was captured after the primer")),
+			),
 		}},
 	},
 	{
@@ -120,6 +137,11 @@ var objectMessages = []Message{
 			u32s("Tokens", "MaxKeys", rows("Keys"), doc("whole length n")),
 			u64s("TokenOff", "MaxKeys", rows("Keys"), doc("staging offset of the n token ids")),
 		),
+		Sections: []Section{{
+			Name: "Primers", Struct: "ReservePrimers", Feature: "Primers",
+			Doc:  "names the primer after which each segment was captured",
+			Body: body(hashes("IDs", "MaxKeys", rows("Keys"), python("ids"), doc("zero = none"))),
+		}},
 	},
 	{
 		Name: "ReserveReply",

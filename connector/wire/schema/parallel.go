@@ -14,6 +14,11 @@ var parallelMessages = []Message{
 			u32s("Heads", "MaxPlanRows", rows("Keys")), u32s("Tails", "MaxPlanRows", rows("Keys")),
 			u32s("Tokens", "MaxPlanRows", rows("Keys"), doc("whole length n")),
 		),
+		Sections: []Section{{
+			Name: "Primers", Struct: "PlanPrimers", Feature: "Primers",
+			Doc:  "names the primer after which each segment is to be captured. Only engines take part that have all of them",
+			Body: body(hashes("IDs", "MaxPlanRows", rows("Keys"), python("ids"), doc("zero = none; at most MaxPrimers different ones"))),
+		}},
 	},
 	{
 		Name: "PlanReply",
@@ -41,6 +46,11 @@ var parallelMessages = []Message{
 			u32("QueuedMicros", doc("of workers: other work that they do first")),
 			u64s("Declined", "MaxWorkerJobs", doc("of workers: jobs that they do not do")),
 		),
+		Sections: []Section{{
+			Name: "Primers", Struct: "WatchPrimersQuery", Feature: "Primers",
+			Doc:  "lists the primers that a worker has. Without it, it is given no segment that is captured after one",
+			Body: body(hashes("IDs", "MaxPrimers", python("ids"))),
+		}},
 	},
 	{
 		Name: "WatchReply",
@@ -59,5 +69,10 @@ var parallelMessages = []Message{
 			u32s("IDs", "MaxJobTokens", doc("token ids")),
 			u64s("Withdrawn", "MaxWorkerJobs", doc("jobs of this worker that nobody waits for any more")),
 		),
+		Sections: []Section{{
+			Name: "Primers", Struct: "WatchPrimers", Feature: "Primers",
+			Doc:  "names the primer after which each job's segment is to be captured",
+			Body: body(hashes("IDs", "MaxWorkerJobs", rows("Jobs"), python("ids"), doc("zero = none"))),
+		}},
 	},
 }

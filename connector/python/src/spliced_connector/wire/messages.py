@@ -25,6 +25,7 @@ from spliced_connector.wire.numbers import (
     MAX_PACKED,
     MAX_PLAN_ROWS,
     MAX_POSITIONS,
+    MAX_PRIMERS,
     MAX_SALT,
     MAX_SAMPLES,
     MAX_SPANS,
@@ -214,6 +215,19 @@ class MatchKnownQuery(Message):
     seam_tokens: int = w.u32()
 
 
+@message("match request: primers")
+@dataclass(frozen=True, slots=True)
+class MatchPrimersQuery(Message):
+    """Asks for segments that exist in two variants, captured after a primer or without one. Others
+    has the second variant of each key. The scalars are those of Known.
+    """
+
+    primer: bytes = w.hash32()
+    primed_from: int = w.u32()
+    either: int = w.u8()
+    others: Sequence[bytes] = w.hashes(MAX_KEYS)
+
+
 @message("match request")
 @dataclass(frozen=True, slots=True)
 class MatchRequest(Message):
@@ -228,6 +242,7 @@ class MatchRequest(Message):
     keys: Sequence[bytes] = w.hashes(MAX_KEYS)
     prompt: MatchPrompt | None = w.section(MatchPrompt, Feature.PROMPT)  # noqa: RUF009
     known: MatchKnownQuery | None = w.section(MatchKnownQuery, Feature.KNOWN)  # noqa: RUF009
+    primers: MatchPrimersQuery | None = w.section(MatchPrimersQuery, Feature.PRIMERS)  # noqa: RUF009
 
 
 @message("match reply: estimates")
@@ -268,6 +283,15 @@ class MatchRows(Message):
     prefix_states: int = w.u32()
 
 
+@message("match reply: primers")
+@dataclass(frozen=True, slots=True)
+class MatchPrimers(Message):
+    """Says which variant each row is about."""
+
+    variants: bytes = w.u8s(MAX_KEYS, rows="status")
+    primed: bytes = w.u8s(MAX_KEYS)
+
+
 @message("match reply")
 @dataclass(frozen=True, slots=True)
 class MatchReply(Message):
@@ -285,6 +309,7 @@ class MatchReply(Message):
     estimates: MatchEstimates | None = w.section(MatchEstimates, Feature.ESTIMATES)  # noqa: RUF009
     known: MatchKnown | None = w.section(MatchKnown, Feature.KNOWN)  # noqa: RUF009
     rows: MatchRows | None = w.section(MatchRows, Feature.ROWS)  # noqa: RUF009
+    primers: MatchPrimers | None = w.section(MatchPrimers, Feature.PRIMERS)  # noqa: RUF009
 
 
 @message("acquire request")
@@ -337,6 +362,14 @@ class AcquireReply(Message):
     packed: AcquirePacked | None = w.section(AcquirePacked, Feature.PACKED)  # noqa: RUF009
 
 
+@message("reserve request: primers")
+@dataclass(frozen=True, slots=True)
+class ReservePrimers(Message):
+    """Names the primer after which each segment was captured."""
+
+    ids: Sequence[bytes] = w.hashes(MAX_KEYS, rows="keys")
+
+
 @message("reserve request")
 @dataclass(frozen=True, slots=True)
 class ReserveRequest(Message):
@@ -352,6 +385,7 @@ class ReserveRequest(Message):
     tails: Sequence[int] = w.u32s(MAX_KEYS, rows="keys")
     tokens: Sequence[int] = w.u32s(MAX_KEYS, rows="keys")
     token_off: Sequence[int] = w.u64s(MAX_KEYS, rows="keys")
+    primers: ReservePrimers | None = w.section(ReservePrimers, Feature.PRIMERS)  # noqa: RUF009
 
 
 @message("reserve reply")
@@ -841,6 +875,16 @@ class LoadDeviceRequest(LoadRequest):
     """A LoadRequest whose reply has extents in device memory."""
 
 
+@message("plan request: primers")
+@dataclass(frozen=True, slots=True)
+class PlanPrimers(Message):
+    """Names the primer after which each segment is to be captured. Only engines take part that have
+    all of them.
+    """
+
+    ids: Sequence[bytes] = w.hashes(MAX_PLAN_ROWS, rows="keys")
+
+
 @message("plan request")
 @dataclass(frozen=True, slots=True)
 class PlanRequest(Message):
@@ -859,6 +903,7 @@ class PlanRequest(Message):
     heads: Sequence[int] = w.u32s(MAX_PLAN_ROWS, rows="keys")
     tails: Sequence[int] = w.u32s(MAX_PLAN_ROWS, rows="keys")
     tokens: Sequence[int] = w.u32s(MAX_PLAN_ROWS, rows="keys")
+    primers: PlanPrimers | None = w.section(PlanPrimers, Feature.PRIMERS)  # noqa: RUF009
 
 
 @message("plan reply")
@@ -881,6 +926,16 @@ class PlanReply(Message):
     combine: str = w.text(MAX_NAME)
 
 
+@message("watch request: primers")
+@dataclass(frozen=True, slots=True)
+class WatchPrimersQuery(Message):
+    """Lists the primers that a worker has. Without it, it is given no segment that is captured
+    after one.
+    """
+
+    ids: Sequence[bytes] = w.hashes(MAX_PRIMERS)
+
+
 @message("watch request")
 @dataclass(frozen=True, slots=True)
 class WatchRequest(Message):
@@ -897,6 +952,15 @@ class WatchRequest(Message):
     jobs: int = w.u32()
     queued_micros: int = w.u32()
     declined: Sequence[int] = w.u64s(MAX_WORKER_JOBS)
+    primers: WatchPrimersQuery | None = w.section(WatchPrimersQuery, Feature.PRIMERS)  # noqa: RUF009
+
+
+@message("watch reply: primers")
+@dataclass(frozen=True, slots=True)
+class WatchPrimers(Message):
+    """Names the primer after which each job's segment is to be captured."""
+
+    ids: Sequence[bytes] = w.hashes(MAX_WORKER_JOBS, rows="jobs")
 
 
 @message("watch reply")
@@ -922,6 +986,7 @@ class WatchReply(Message):
     tokens: Sequence[int] = w.u32s(MAX_WORKER_JOBS, rows="jobs", divides="ids")
     ids: Sequence[int] = w.u32s(MAX_JOB_TOKENS)
     withdrawn: Sequence[int] = w.u64s(MAX_WORKER_JOBS)
+    primers: WatchPrimers | None = w.section(WatchPrimers, Feature.PRIMERS)  # noqa: RUF009
 
 
 MESSAGES: dict[int, tuple[type[Message], type[Message]]] = {

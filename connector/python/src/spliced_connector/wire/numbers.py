@@ -47,6 +47,11 @@ class Feature(IntFlag):
     """May send the section *buffered* of `save`."""
     SPLICES = 256
     """May send the section *measured* of `advise`, and is answered with the section *splice*."""
+    PRIMERS = 512
+    """May name primers in the sections *primers* of `match`, `reserve`, `plan` and `watch`, and is
+    answered with their like. Others never publish, and are never given, a segment that was
+    captured after a primer.
+    """
 
 
 class WireSpan(IntEnum):
@@ -182,6 +187,8 @@ MAX_WORKER_JOBS = 64
 """Jobs of one worker."""
 MAX_JOB_TOKENS = 28672
 """Token ids of the jobs in one reply, so of a segment that another engine computes."""
+MAX_PRIMERS = 16
+"""Primers of one plan, or that one worker has."""
 MAX_CHUNKS = 252
 """Chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX."""
 HELLO_DESCRIPTORS = 3
