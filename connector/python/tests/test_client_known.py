@@ -97,9 +97,9 @@ def test_an_answer_beside_the_prompt_is_refused(spans: list[tuple[int, int]] | N
         starts, lengths = [start for start, _ in spans], [count for _, count in spans]
         return MatchKnown(0, 0, starts, lengths, [NOTHING] * n, bytes(n), [5] * n)
 
-    assert len(finding.found(r, query, answer([(10, 20), (30, 20)]))) == 2
+    assert len(finding.found(r, query, answer([(10, 20), (30, 20)]), None)) == 2
     with pytest.raises(SplicedError, match="match: "):
-        finding.found(r, query, None if spans is None else answer(spans))
+        finding.found(r, query, None if spans is None else answer(spans), None)
 
 
 def test_a_daemon_that_knows_no_such_question_finds_nothing(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from spliced_connector.client.connection.flight import Call
 from spliced_connector.client.registration import Registration
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.model import token_bytes
-from spliced_connector.wire import MatchKnown, MatchKnownQuery, MatchPrompt, numbers
+from spliced_connector.model import NOTHING, token_bytes
+from spliced_connector.wire import MatchKnown, MatchKnownQuery, MatchPrimers, MatchPrompt, numbers
 
 MAX_PROMPT = numbers.MAX_PROMPT
 """Tokens of a prompt that is looked through."""
@@ -25,6 +25,17 @@ class KnownQuery:
     """Segments begin there at the earliest, and behind the prefix that is found."""
     seam_tokens: int = 0
     """Seam width of the segments behind token 0."""
+    primer: bytes = b""
+    """Digest of the primer after which segments are preferred that begin at `primed_from` or later;
+    empty = none. At token 0 there is no segment with one."""
+    primed_from: int = 0
+    """Segments that begin before it are preferred without a primer."""
+    either: bool = True
+    """The other variant of a segment is taken where the preferred one is not cached."""
+
+    def prefers_primed(self, start: int) -> bool:
+        """Whether a segment that begins at a token is preferred as it is after the primer."""
+        return bool(self.primer) and start > 0 and start >= self.primed_from
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,8 @@ class KnownSegment:
     """A `Tier`."""
     interior: int
     """Tokens that are not computed again."""
+    primed: bool = False
+    """It was captured after the primer of the query."""
 
     @property
     def end(self) -> int:
@@ -53,6 +66,9 @@ def stage(r: Registration, call: Call, query: KnownQuery) -> tuple[MatchPrompt, 
     if not (0 <= query.begin <= n and 0 <= query.seam_tokens <= n):
         text = f"known: from token {query.begin} on with seams of {query.seam_tokens}, of {n}"
         raise SplicedError(Code.INVALID, text)
+    if query.primed_from < 0 or len(query.primer) not in (0, len(NOTHING)):
+        text = f"known: primer of {len(query.primer)} bytes from token {query.primed_from} on"
+        raise SplicedError(Code.INVALID, text)
     ids = token_bytes(query.tokens)
     staging = r.attachment.staging
     part = staging.allocate(len(ids), call.deadline)
@@ -61,16 +77,26 @@ def stage(r: Registration, call: Call, query: KnownQuery) -> tuple[MatchPrompt, 
     return MatchPrompt(n, part.offset), MatchKnownQuery(query.begin, query.seam_tokens)
 
 
-def found(r: Registration, query: KnownQuery, reply: MatchKnown | None) -> tuple[KnownSegment, ...]:
-    """Check an answer: an engine would place a state at the wrong tokens."""
+def found(
+    r: Registration, query: KnownQuery, reply: MatchKnown | None, primers: MatchPrimers | None
+) -> tuple[KnownSegment, ...]:
+    """Check an answer: an engine would place a state at the wrong tokens.
+
+    An older daemon (`primers` is None) finds segments without a primer: they are left out where
+    the query does not take them.
+    """
     if reply is None:
         raise r.exchange.garbage("match: no answer to known")
+    primed = bytes(len(reply.starts)) if primers is None else primers.primed
+    if len(primed) != len(reply.starts):
+        text = f"match: {len(primed)} variants of {len(reply.starts)} segments"
+        raise r.exchange.garbage(text)
     columns = zip(
-        reply.starts, reply.lengths, reply.keys, reply.tiers, reply.interiors, strict=True
+        reply.starts, reply.lengths, reply.keys, reply.tiers, reply.interiors, primed, strict=True
     )
     segments = tuple(
-        KnownSegment(start, count, bytes(key), tier, interior)
-        for start, count, key, tier, interior in columns
+        KnownSegment(start, count, bytes(key), tier, interior, bool(after))
+        for start, count, key, tier, interior, after in columns
     )
     at = query.begin
     for segment in segments:
@@ -78,4 +104,6 @@ def found(r: Registration, query: KnownQuery, reply: MatchKnown | None) -> tuple
             text = f"match: segment [{segment.start}, {segment.end}) behind token {at}"
             raise r.exchange.garbage(text)
         at = segment.end
-    return segments
+    if query.either:
+        return segments
+    return tuple(s for s in segments if s.primed or not query.prefers_primed(s.start))

@@ -10,7 +10,8 @@ from spliced_connector.client.known import KnownQuery, KnownSegment
 from spliced_connector.client.registration import Registration
 from spliced_connector.client.terms import Accept, Reason, Status, Tier
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.wire import MatchReply, MatchRequest, Op
+from spliced_connector.model import NOTHING
+from spliced_connector.wire import MatchPrimersQuery, MatchReply, MatchRequest, Op
 
 # Keys and prefixes in one request: with their positions they fill little more than half a frame.
 _ROWS = 1024
@@ -45,6 +46,9 @@ class Match:
     error: Sequence[float] = ()
     """With `status`: bounds how far what is kept of a hit is from what was written, relative to its
     norm (of transitions: to 1); 0 = it is that."""
+    variant: Sequence[int] = ()
+    """With `status`: 0 = the row is about `keys[i]`, 1 = about `others[i]`, which is a hit while
+    `keys[i]` is none."""
 
     def hit(self, i: int) -> bool:
         """Whether the segment of key i can be acquired."""
@@ -72,7 +76,13 @@ def misses(keys: int, trouble: str) -> Match:
     nothing = bytes(keys)
     none = (0,) * keys
     return Match(
-        status=nothing, tier=nothing, reason=nothing, tokens=none, trouble=trouble, error=none
+        status=nothing,
+        tier=nothing,
+        reason=nothing,
+        tokens=none,
+        trouble=trouble,
+        error=none,
+        variant=nothing,
     )
 
 
@@ -83,19 +93,26 @@ def match(
     keys: Sequence[bytes],
     accept: Accept,
     known: KnownQuery | None = None,
+    others: Sequence[bytes] = (),
 ) -> Match:
     """Look up a prompt. Raises `SplicedError`."""
+    if len(others) not in (0, len(keys)):
+        raise SplicedError(Code.INVALID, f"{len(others)} other variants of {len(keys)} keys")
+    if not r.attachment.greeting.primers:
+        others = ()  # an older daemon
     if known is not None and not r.attachment.greeting.known:
         known = None  # an older daemon
     if len(positions) != len(prefixes):
         raise SplicedError(Code.INVALID, f"{len(positions)} positions, {len(prefixes)} prefixes")
     if len(keys) <= _ROWS and len(prefixes) <= _ROWS:
-        return _match(r, positions, prefixes, keys, accept, 0, known)
+        return _match(r, positions, prefixes, keys, accept, 0, known, others)
     parts = []
     for at in range(0, max(len(keys), len(prefixes)), _ROWS):
         rows = slice(at, at + _ROWS)
         ask = known if at == 0 else None
-        parts.append(_match(r, positions[rows], prefixes[rows], keys[rows], accept, at, ask))
+        parts.append(
+            _match(r, positions[rows], prefixes[rows], keys[rows], accept, at, ask, others[rows])
+        )
     best = max(parts, key=lambda part: part.prefix_tokens)
     return Match(
         best.prefix_tokens,
@@ -111,6 +128,7 @@ def match(
         known_reason=parts[0].known_reason,
         prefix_states=best.prefix_states,
         error=[error for part in parts for error in part.error],
+        variant=b"".join(bytes(part.variant) for part in parts),
     )
 
 
@@ -122,10 +140,18 @@ def _match(
     accept: Accept,
     begin: int,
     known: KnownQuery | None,
+    others: Sequence[bytes],
 ) -> Match:
     """Ask for one part of a query, whose prefixes begin at `begin`."""
     call = r.call(Op.MATCH, r.options.timeout)
-    request = MatchRequest(r.profile, known_kinds(r, accept), positions, prefixes, keys)
+    request = MatchRequest(
+        r.profile,
+        known_kinds(r, accept),
+        positions,
+        prefixes,
+        keys,
+        primers=_primers(r, known, others),
+    )
     if known is None:
         m = r.exchange.request(call, request, MatchReply)
     else:
@@ -136,6 +162,9 @@ def _match(
             r.free_staging(call)
     if len(m.status) != len(keys):
         raise r.exchange.garbage(f"match: {len(m.status)} rows, want {len(keys)}")
+    variant = bytes(len(keys)) if m.primers is None else bytes(m.primers.variants)
+    if any(which and (not others or m.status[i] != Status.HIT) for i, which in enumerate(variant)):
+        raise r.exchange.garbage("match: another variant, which was not asked for")
     if m.prefix_tokens == 0:
         index = -1
     elif m.prefix_index >= len(positions) or positions[m.prefix_index] != m.prefix_tokens:
@@ -152,13 +181,27 @@ def _match(
         m.tier,
         m.reason,
         m.tokens,
-        known=() if known is None else finding.found(r, known, m.known),
+        known=() if known is None else finding.found(r, known, m.known, m.primers),
         known_reason=Reason.NONE if m.known is None else m.known.reason,
         prefix_states=min(
             m.prefix_tokens, m.prefix_tokens if m.rows is None else m.rows.prefix_states
         ),
         error=_errors(r, m),
+        variant=variant,
     )
+
+
+def _primers(
+    r: Registration, known: KnownQuery | None, others: Sequence[bytes]
+) -> MatchPrimersQuery | None:
+    """The section that asks for variants; None = there are none, or the daemon knows none."""
+    primed = known is not None and bool(known.primer)
+    if not r.attachment.greeting.primers or not (primed or others):
+        return None
+    if known is None or not primed:
+        return MatchPrimersQuery(NOTHING, 0, 0, others)
+    begin = min(known.primed_from, len(known.tokens))
+    return MatchPrimersQuery(known.primer, begin, int(known.either), others)
 
 
 def _errors(r: Registration, m: MatchReply) -> Sequence[float]:

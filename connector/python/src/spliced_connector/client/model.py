@@ -96,6 +96,13 @@ class Model:
         return greeting.rows and greeting.buffered
 
     @property
+    def primers(self) -> bool:
+        """Whether the daemon knows segments that were captured after a primer; False while none is
+        there. Without it they are not published, and every lookup of one misses."""
+        r = self._enrolment.registration
+        return r is not None and r.attachment.greeting.primers
+
+    @property
     def refused(self) -> str:
         """Why the daemon refuses the profile, empty when it does not."""
         return self._enrolment.refusal
@@ -151,15 +158,18 @@ class Model:
         keys: Sequence[bytes] = (),
         accept: Accept = Accept.EXACT,
         known: KnownQuery | None = None,
+        others: Sequence[bytes] = (),
     ) -> Match:
         """Look up a prompt: prefix hash i covers `positions[i]` tokens, which ascend.
 
-        `known` asks which held segments stand in it, besides (`Match.known`).
+        `known` asks which held segments stand in it, besides (`Match.known`). `others` is empty, or
+        has for each key that of the segment's other variant, after a primer or without one, which
+        is looked up where the key is no hit (`Match.variant`); `NOTHING` = there is none.
 
         All misses when anything is wrong; `Match.trouble` says what.
         """
         return self._ask(
-            lambda r: matching.match(r, positions, prefixes, keys, accept, known),
+            lambda r: matching.match(r, positions, prefixes, keys, accept, known, others),
             lambda err: misses(len(keys), str(err)),
         )
 
@@ -457,17 +467,20 @@ class Model:
         declined: Collection[Job] = (),
         queued: float = 0.0,
         end: bool = False,
+        primers: Collection[bytes] = (),
     ) -> JobNews | None:
         """Wait at most so many seconds for segments that other engines want; None without a daemon
         that has such. Who asks is a worker, until it has no job and has not asked for some seconds.
 
         `most` jobs at once, those included that it has. `declined` are not done; `queued` is
-        seconds of other work that comes first; with `end` it is a worker no more. A job is done
-        when its segment is held, whoever of the node's clients has published it, all ranks of it.
-        One call may wait at a time.
+        seconds of other work that comes first; with `end` it is a worker no more. `primers` are
+        digests of those that it has, at most 16: it gets no segment after another one. A job is
+        done when its segment is held, whoever of the node's clients has published it, all ranks of
+        it. One call may wait at a time.
         """
         return self._ask(
-            lambda r: parallel.jobs(r, most, wait, declined, queued, end=end), lambda _: None
+            lambda r: parallel.jobs(r, most, wait, declined, queued, end=end, primers=primers),
+            lambda _: None,
         )
 
     def report(

@@ -20,16 +20,19 @@ from spliced_connector.client.connection.flight import Call
 from spliced_connector.client.registration import Registration
 from spliced_connector.client.terms import Progress
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.model import Role, SegmentSpec, segment_key, token_bytes
+from spliced_connector.model import NOTHING, Role, SegmentSpec, segment_key, token_bytes
 from spliced_connector.wire import (
     Op,
+    PlanPrimers,
     PlanReply,
     PlanRequest,
+    WatchPrimersQuery,
     WatchReply,
     WatchRequest,
 )
 from spliced_connector.wire.numbers import (
     MAX_PLAN_ROWS,
+    MAX_PRIMERS,
     MAX_PROMPT,
     MAX_WORKER_JOBS,
 )
@@ -153,6 +156,10 @@ def plan(
     if not 1 <= len(missing) <= MAX_PLAN_ROWS or sum(map(len, ids)) > MAX_PROMPT:
         text = f"plan: {len(missing)} segments of {sum(map(len, ids))} tokens"
         raise SplicedError(Code.INVALID, text)
+    primers = [one.spec.primer or NOTHING for one in missing]
+    primed = any(one.spec.primer for one in missing)
+    if primed and not r.attachment.greeting.primers:
+        raise SplicedError(Code.UNSUPPORTED, "plan: segments after a primer")
     keys = [segment_key(r.enrolment.profile, salt, one.spec, one.tokens) for one in missing]
     call = r.call(Op.PLAN, wait, cancel=True)
     offset = _stage(r, call, b"".join(token_bytes(tokens) for tokens in ids))
@@ -166,6 +173,7 @@ def plan(
         heads=[one.spec.head for one in missing],
         tails=[one.spec.tail for one in missing],
         tokens=[one.spec.tokens for one in missing],
+        primers=PlanPrimers(primers) if primed else None,
     )
     try:
         reply = r.exchange.request(call, request, PlanReply)
@@ -230,8 +238,12 @@ def jobs(
     queued: float,
     *,
     end: bool = False,
+    primers: Collection[bytes] = (),
 ) -> JobNews:
     """Wait for jobs. Raises `SplicedError`."""
+    if len(primers) > MAX_PRIMERS or any(len(digest) != len(NOTHING) for digest in primers):
+        text = f"watch: {len(primers)} digests of primers, most {MAX_PRIMERS}"
+        raise SplicedError(Code.INVALID, text)
     if not 0 <= most <= MAX_WORKER_JOBS:
         raise SplicedError(Code.INVALID, f"watch: {most} jobs at once, most {MAX_WORKER_JOBS}")
     call, wait_ms = _long(r, wait)
@@ -242,13 +254,18 @@ def jobs(
         jobs=most,
         queued_micros=_micros(queued),
         declined=[job.id for job in declined if job.at is r.attachment][:MAX_WORKER_JOBS],
+        primers=WatchPrimersQuery(list(primers))
+        if primers and r.attachment.greeting.primers
+        else None,
     )
     reply = r.exchange.request(call, request, WatchReply)
     now = time.monotonic()
+    after = [NOTHING] * len(reply.jobs) if reply.primers is None else reply.primers.ids
     new, at = [], 0
     for i, (job, n) in enumerate(zip(reply.jobs, reply.tokens, strict=True)):
         try:
-            spec = SegmentSpec(Role(reply.roles[i]), reply.heads[i], reply.tails[i], n)
+            primer = b"" if after[i] == NOTHING else bytes(after[i])
+            spec = SegmentSpec(Role(reply.roles[i]), reply.heads[i], reply.tails[i], n, primer)
         except ValueError as err:
             raise r.exchange.garbage(f"watch: {err}") from err
         ids = tuple(reply.ids[at : at + n])

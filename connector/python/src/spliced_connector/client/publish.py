@@ -28,6 +28,7 @@ from spliced_connector.wire import (
     CommitReply,
     CommitRequest,
     Op,
+    ReservePrimers,
     ReserveReply,
     ReserveRequest,
     SaveBuffered,
@@ -83,6 +84,8 @@ def publish(r: Registration, new: NewSegment, level: Level) -> None:
     problem = r.enrolment.profile.spec_problem(new.spec)
     if problem is not None:
         raise SplicedError(Code.INVALID, problem)
+    if new.spec.primer and not r.attachment.greeting.primers:
+        raise SplicedError(Code.UNSUPPORTED, "segments after a primer")
     grant = r.attachment.greeting.grants[r.enrolment.tenant]
     key = segment_key(r.enrolment.profile, grant.salt, new.spec, new.tokens)
     layout = r.enrolment.profile.segment_layout(new.spec)
@@ -102,6 +105,7 @@ def publish(r: Registration, new: NewSegment, level: Level) -> None:
         [new.spec.tail],
         [new.spec.tokens],
         [part.offset],
+        primers=ReservePrimers([new.spec.primer]) if new.spec.primer else None,
     )
     writer.write(call, request)
 

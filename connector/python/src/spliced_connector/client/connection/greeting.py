@@ -30,6 +30,7 @@ class Greeting:
     packed: bool  # profiles may have a tolerance
     buffered: bool  # rows can be saved out of a buffer
     splices: bool  # walks are learned from, and advice says how much of a prompt a splice takes
+    primers: bool  # segments are named by the primer they were captured after
     arena: Region
     slots: Region
     staging: Region
