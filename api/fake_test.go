@@ -47,6 +47,7 @@ func newFake(n int) *fakeNode {
 			State: "published", Tiers: []string{"dram", "disk"}, Level: LevelSynced, DiskBytes: 1<<20 + 8192, Role: "mid", Tokens: 512, Interior: 496, Bytes: 1 << 20,
 			Publisher: "test", Created: longAgo, LastUsed: longAgo,
 		})
+		f.segments[i].Primer = &Digest{1, 2, byte(i)}
 		f.segments[i].Packed = &Packed{PlainBytes: 1 << 20, TransitionError: 0.006, StateError: 0.009}
 	}
 	return f

@@ -46,6 +46,10 @@ type LocateQuery struct {
 	// too many, at the last ones and at every n-th before.
 	Positions  []int `json:"positions,omitempty"`
 	SeamTokens int   `json:"seam_tokens,omitempty"` // seam width that the engine splices with
+	// Primer is that of the segments that begin at token PrimedFrom or later, but for one at
+	// token 0; absent = none have one. The other variant of a segment is not looked for.
+	Primer     *Digest `json:"primer,omitempty"`
+	PrimedFrom int     `json:"primed_from,omitempty"`
 
 	// Segments of the prompt, ascending. Key is given with keys, and not with token ids.
 	Segments []LocateSegment `json:"segments,omitempty"`
@@ -162,6 +166,9 @@ func (q *LocateQuery) checkTokens(p *params) {
 	if q.SeamTokens < 0 || q.SeamTokens > maxSeamTokens {
 		p.refuse("seam_tokens", "%d is not 0 to %d", q.SeamTokens, maxSeamTokens)
 	}
+	if q.PrimedFrom < 0 || q.PrimedFrom > n || q.PrimedFrom > 0 && q.Primer == nil {
+		p.refuse("primed_from", "%d is not 0 to %d, or there is no primer", q.PrimedFrom, n)
+	}
 	if len(q.Positions) > MaxLocatePrefixes || len(q.Positions) > 0 && q.BlockTokens == 0 {
 		p.refuse("positions", "%d positions, at most %d, and only with block_tokens", len(q.Positions), MaxLocatePrefixes)
 	}
@@ -182,8 +189,8 @@ func (q *LocateQuery) checkKeys(p *params) {
 	if len(q.Prefixes) > MaxLocatePrefixes {
 		p.refuse("prefixes", "%d prefixes, at most %d", len(q.Prefixes), MaxLocatePrefixes)
 	}
-	if q.BlockTokens != 0 || q.SeamTokens != 0 || len(q.Positions) > 0 {
-		p.refuse("token_ids", "none are given, and block_tokens, seam_tokens or positions are")
+	if q.BlockTokens != 0 || q.SeamTokens != 0 || len(q.Positions) > 0 || q.Primer != nil || q.PrimedFrom != 0 {
+		p.refuse("token_ids", "none are given, and block_tokens, seam_tokens, primer, primed_from or positions are")
 	}
 	last := 0
 	for i := range q.Prefixes {

@@ -199,6 +199,8 @@ type Segment struct {
 	Publisher string    `json:"publisher"` // name of the client that filled it
 	Created   time.Time `json:"created"`
 	LastUsed  time.Time `json:"last_used"`
+	// Primer is the id of the primer after which it was captured; otherwise absent.
+	Primer *Digest `json:"primer,omitempty"`
 	// Of a segment whose transitions and end-states were packed, as its profile's tolerance
 	// allows; otherwise absent.
 	Packed *Packed `json:"packed,omitempty"`

@@ -83,6 +83,7 @@ func bodiesOf(path string) []call {
 		{path, "", 200, `{"tenant": "a", "profile": "m", "accept": "exact", "limit": 2, "tokens": 4, "prefixes": [{"hash": "` + key.String() + `", "tokens": 2}],
 			"segments": [{"begin": 2, "tokens": 2, "key": "` + key.String() + `", "excluded_tokens": 1}]}`},
 		{path, "", 200, `{"profile": "m", "token_ids": [1, 2, 3, 4], "block_tokens": 2, "positions": [2], "seam_tokens": 8, "segments": [{"begin": 0, "tokens": 4}]}`},
+		{path, "", 200, `{"profile": "m", "token_ids": [1, 2, 3, 4], "primer": "` + key.String() + `", "primed_from": 2, "segments": [{"begin": 2, "tokens": 2}]}`},
 		{path, "no_such_parameter=1", 400, goodQuery},
 	}
 }

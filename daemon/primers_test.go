@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -80,6 +81,23 @@ func TestSegmentsAreHeldInTwoVariants(t *testing.T) {
 			row.q.Prompt = prompt
 			if got := ask(row.q); !slices.Equal(got, row.want) {
 				t.Errorf("%s: got %v, want %v", name, got, row.want)
+			}
+		}
+		listed, err := r.view.Segment(api.Digest(second.key))
+		if err != nil || listed.Primer == nil || *listed.Primer != api.Digest(primer) {
+			t.Errorf("listed with primer %v, %v", listed.Primer, err)
+		}
+		if listed, err := r.view.Segment(api.Digest(both.key)); err != nil || listed.Primer != nil {
+			t.Errorf("listed with primer %v, %v", listed.Primer, err)
+		}
+		id := api.Digest(primer)
+		for from, want := range map[int]int{0: 56 + 56 + 72, 300: 56 + 292 + 56 + 72, 430: 56 + 292 + 56} {
+			q := &api.LocateQuery{
+				Profile: p.Identity().Model, TokenIDs: prompt, Tokens: len(prompt), SeamTokens: 4, Primer: &id, PrimedFrom: from, Limit: 1,
+				Segments: []api.LocateSegment{{Begin: 1, Tokens: 64}, {Begin: 65, Tokens: 300}, {Begin: 365, Tokens: 64}, {Begin: 429, Tokens: 80}},
+			}
+			if got, err := r.view.Locate(q); err != nil || got.Nodes[0].Tokens != want {
+				t.Errorf("primed from token %d on: %+v, %v, want %d tokens", from, got, err, want)
 			}
 		}
 		for _, d := range []*document{both, second, only} {

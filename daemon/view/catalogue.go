@@ -149,8 +149,17 @@ func (v *View) segment(s *tiering.SegmentInfo) api.Segment {
 		Key: api.Digest(s.Key), Profile: uint32(s.Profile), Model: s.Model, Tenant: v.o.Tenants.NameOf(s.Tenant),
 		State: r.state, Tiers: r.tiers, Level: r.level, Role: s.Spec.Role.String(), Tokens: s.Spec.Tokens, Interior: s.Interior,
 		Bytes: s.Bytes, DiskBytes: r.diskBytes, Leases: s.Leases, Hits: s.Hits, Publisher: s.Publisher, Created: s.Created, LastUsed: s.LastUsed,
-		Packed: v.packed(s.Packed, s.Profile, s.Interior),
+		Primer: primerOf(&s.Spec), Packed: v.packed(s.Packed, s.Profile, s.Interior),
 	}
+}
+
+// primerOf returns the primer after which a segment was captured; nil = after none.
+func primerOf(s *profile.SegmentSpec) *api.Digest {
+	if s.Primer == (profile.PrimerID{}) {
+		return nil
+	}
+	id := api.Digest(s.Primer)
+	return &id
 }
 
 // packed tells of a segment's packed parts; nil = it has none.
@@ -173,7 +182,7 @@ func (v *View) diskSegment(e *disk.Info, ids map[profile.Fingerprint]uint32) api
 		State: "published", Tiers: []string{tierName(tier.PlaceDisk)}, Level: e.Level.String(),
 		Role: e.Spec.Role.String(), Tokens: e.Spec.Tokens, Interior: e.End - e.Begin,
 		Bytes: e.RankBytes * int64(e.Ranks), DiskBytes: e.Bytes, Created: e.Created, LastUsed: e.LastUsed,
-		Packed: v.packed(e.Packed, tier.ProfileID(ids[e.Fingerprint]), e.End-e.Begin),
+		Primer: primerOf(&e.Spec), Packed: v.packed(e.Packed, tier.ProfileID(ids[e.Fingerprint]), e.End-e.Begin),
 	}
 }
 

@@ -107,6 +107,9 @@ func (p *prompt) fromTokens(q *api.LocateQuery, salt []byte) error {
 		spec, ok := profile.FirstSpec(s.Tokens), true
 		if s.Begin > 0 {
 			spec, ok = p.profile.MidSpec(s.Tokens, q.SeamTokens)
+			if q.Primer != nil && s.Begin >= q.PrimedFrom {
+				spec.Primer = profile.PrimerID(*q.Primer)
+			}
 		}
 		if !ok || p.profile.CheckSpec(spec) != nil {
 			continue

@@ -244,6 +244,9 @@ func printSegment(c *cli.Call, d *api.SegmentDetail) error {
 	t.Row("state", fmt.Sprintf("%s in %s, %s, %d leases", d.State, tiersText(d.Tiers), d.Level, d.Leases))
 	t.Row("tokens", fmt.Sprintf("%d, role %s: %d held, %d at the head and %d at the tail are recomputed",
 		d.Tokens, d.Role, d.Interior, d.HeadExcluded, d.TailExcluded))
+	if d.Primer != nil {
+		t.Row("primer", d.Primer)
+	}
 	t.Row("bytes", fmt.Sprintf("%s in %d parts and %d extents", show.Bytes(d.Bytes), len(d.Parts), d.Extents))
 	if k := d.Packed; k != nil {
 		t.Row("packed", fmt.Sprintf("%s as it was written; transitions are off by at most %s, the rest by %s of its norm",

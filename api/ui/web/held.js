@@ -134,7 +134,7 @@ function Segment({ id }) {
   return html`<${Panel} id="segment" title=${`Segment ${shortKey(id)}`} aside=${html`<a href="#/segments">all segments</a>`}>
       <p><code class="wrap">${shown(id, 80)}</code></p>
       ${s ? html`<${Facts} o=${s} /><dl class="facts">
-        <dt title="first: of the beginning of a prompt; mid: of any other place">Place</dt><dd>${shown(s.role, 20)}</dd>
+        <dt title="first: of the beginning of a prompt; mid: of any other place">Place</dt><dd>${shown(s.role, 20)}${s.primer && html`, after primer <code title=${s.primer}>${shortKey(s.primer)}</code>`}</dd>
         <dt title="Tokens that are kept; those of the seams on its sides are computed again">Kept tokens</dt><dd>${tokens(s.interior_tokens)}, ${tokens(s.head_excluded_tokens)} left out at its head, ${tokens(s.tail_excluded_tokens)} at its tail</dd>
         <dt title="Runs of memory and of the disk that it lies in">Extents</dt><dd>${plural(s.extents, 'run')} of memory, ${plural(s.disk_extents, 'run')} on disk${s.codec ? `, coded as ${shown(s.codec, 20)}` : ''}</dd>
         <dt title="What this node believes">Elsewhere</dt><dd>${plural(s.other_nodes, 'other node')}${s.object_store ? ', object store' : ''}</dd>
