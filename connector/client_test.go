@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -607,6 +608,107 @@ func TestMatchTellsErrors(t *testing.T) {
 				t.Errorf("%s: key %d is off by %v, want %v", name, i, row.Error, want[i])
 			}
 		}
+	}
+}
+
+// A daemon that knows primers is asked for both variants; one that does not is told of none, and
+// what it finds without a primer is left out where that will not do.
+func TestMatchNamesPrimersToThoseWhoKnowThem(t *testing.T) {
+	leakFree(t)
+	primer := profile.NewPrimerID([]uint32{1, 2})
+	known := wire.MatchKnown{
+		Present: true, Starts: []uint32{0, 10, 60}, Lengths: []uint32{10, 40, 40}, Keys: make([][32]byte, 3), Tiers: make([]uint8, 3), Interiors: make([]uint32, 3),
+	}
+	for name, row := range map[string]struct {
+		features uint64
+		primers  wire.MatchPrimers // of the reply
+		either   bool
+		starts   []int
+		other    bool
+		fails    bool
+	}{
+		"known":           {wire.FeaturePrimers, wire.MatchPrimers{Present: true, Variants: []uint8{0, 1}, Primed: []uint8{0, 0, 1}}, false, []int{0, 10, 60}, true, false},
+		"not known":       {0, wire.MatchPrimers{}, false, []int{0, 10}, false, false},
+		"not known, any":  {0, wire.MatchPrimers{}, true, []int{0, 10, 60}, false, false},
+		"too few":         {wire.FeaturePrimers, wire.MatchPrimers{Present: true, Variants: []uint8{0, 0}, Primed: []uint8{1}}, true, nil, false, true},
+		"miss of another": {wire.FeaturePrimers, wire.MatchPrimers{Present: true, Variants: []uint8{1, 0}, Primed: []uint8{0, 0, 0}}, true, nil, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t)
+			f.features = row.features | wire.FeaturePrompt | wire.FeatureKnown
+			asked := make(chan wire.MatchPrimersQuery, 1)
+			f.on(wire.OpMatch, func(r *request) {
+				r.body = append([]byte(nil), r.body...)
+				asked <- decode[wire.MatchRequest](r).Primers
+				r.reply(&wire.MatchReply{
+					Status: []uint8{wire.StatusMiss, wire.StatusHit}, Tier: []uint8{0, wire.TierDRAM}, Reason: make([]uint8, 2), Tokens: []uint32{0, 7},
+					Known: known, Primers: row.primers,
+				})
+			})
+			m := register(t, open(t, f), Binding{})
+			q := MatchQuery{
+				Keys: []profile.SegmentKey{{1}, {2}}, Others: []profile.SegmentKey{{3}, {4}}, Prompt: make([]uint32, 100),
+				Primer: primer, PrimedFrom: 50, Either: row.either,
+			}
+			var found Found
+			err := m.Match(background, &q, &found)
+			if got, want := <-asked, (wire.MatchPrimersQuery{
+				Present: true, Primer: primer, PrimedFrom: 50, Either: flag(row.either), Others: [][32]byte{{3}, {4}},
+			}); row.features != 0 && !reflect.DeepEqual(got, want) || row.features == 0 && got.Present {
+				t.Errorf("asked with %+v, want %+v", got, want)
+			}
+			if (err != nil) != row.fails {
+				t.Fatal(err)
+			}
+			if row.fails {
+				return
+			}
+			var starts []int
+			for _, k := range found.Known {
+				starts = append(starts, k.Start)
+				if k.Primed != (row.features != 0 && k.Start == 60) {
+					t.Errorf("%+v", k)
+				}
+			}
+			if !slices.Equal(starts, row.starts) || found.Segments[0].Other || found.Segments[1].Other != row.other {
+				t.Errorf("found %v, %+v", starts, found.Segments)
+			}
+		})
+	}
+}
+
+// Nothing is published, planned or computed after a primer with a daemon that knows none.
+func TestPrimersNeedADaemonThatKnowsThem(t *testing.T) {
+	leakFree(t)
+	f := startFake(t)
+	watched := make(chan bool, 1)
+	f.on(wire.OpWatch, func(r *request) {
+		watched <- decode[wire.WatchRequest](r).Primers.Present
+		r.reply(&wire.WatchReply{})
+	})
+	m := register(t, open(t, f), Binding{})
+	spec, ok := m.Profile().MidSpec(64, 4)
+	if !ok {
+		t.Fatal("64 tokens have no interior")
+	}
+	spec.Primer = profile.NewPrimerID([]uint32{1})
+	ids := make([]uint32, 64)
+	source := Source{Fill: func(profile.Part, int, int64, []byte) error { return nil }}
+	if _, err := m.Put(background, &PutQuery{Spec: spec, Tokens: ids, Source: source}); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("put: %v", err)
+	}
+	if _, err := m.PlanSegments(background, &ParallelQuery{Segments: []SegmentIDs{{spec, ids}}}); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("plan: %v", err)
+	}
+	if _, err := m.WatchJobs(background, &WorkerQuery{Jobs: 1, Primers: []profile.PrimerID{spec.Primer}}); err != nil || <-watched {
+		t.Errorf("watch: %v", err)
+	}
+	if _, err := m.WatchJobs(background, &WorkerQuery{Jobs: 1, Primers: make([]profile.PrimerID, wire.MaxPrimers+1)}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("watch: %v", err)
+	}
+	left := LeftPiece(spec, 40)
+	if left.Primer != spec.Primer {
+		t.Error("the first piece of a segment has another primer")
 	}
 }
 

@@ -2,6 +2,7 @@ package events
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"slices"
 
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -49,6 +50,7 @@ type segment struct {
 	scope      *scope
 	tokens     []uint32
 	head, tail int
+	primer     profile.PrimerID
 }
 
 // scope is a profile of a tenant.
@@ -215,19 +217,23 @@ func (t *told) addMid(w tier.Want, s *scope, spec profile.SegmentSpec, tokens []
 		return nil, true
 	}
 	t.bytes += need
-	m := &segment{wireHash(&w.Key), s, slices.Clone(tokens), spec.Head, spec.Tail}
+	m := &segment{wireHash(&w.Key), s, slices.Clone(tokens), spec.Head, spec.Tail, spec.Primer}
 	t.objects[w] = object{mid: m}
 	return []event{m.event()}, false
 }
 
 // midMarker is the first of the extra keys of a segment that stands anywhere; its head
-// and tail follow, that are computed again.
+// and tail follow, that are computed again, and its primer if it has one.
 const midMarker = "spliced:segment"
 
 func (m *segment) event() event {
+	extra := []any{midMarker, m.head, m.tail}
+	if m.primer != (profile.PrimerID{}) {
+		extra = append(extra, hex.EncodeToString(m.primer[:]))
+	}
 	return event{
 		tag: stored, hashes: []uint64{m.value}, tokens: m.tokens, block: len(m.tokens), group: len(m.scope.groups), kind: unknownKind,
-		extra: []any{midMarker, m.head, m.tail},
+		extra: extra,
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -183,6 +184,16 @@ func TestSegmentsThatStandAnywhereAreMarked(t *testing.T) {
 	if len(events) != 1 || events[0].kind != unknownKind || events[0].group != 2 || events[0].hashes[0] != 9 || events[0].block != 40 || events[0].extra[0] != midMarker {
 		t.Errorf("%+v", events)
 	}
+	if !slices.Equal(events[0].extra, []any{midMarker, 8, 8}) {
+		t.Errorf("extra keys %v", events[0].extra)
+	}
+	other := w
+	other.Key[31], spec.Primer[0] = 10, 0xab
+	primed, _ := tree.addMid(other, s, spec, make([]uint32, 40))
+	if want := append([]any{midMarker, 8, 8}, "ab"+strings.Repeat("00", 31)); len(primed) != 1 || !slices.Equal(primed[0].extra, want) {
+		t.Errorf("after a primer: %+v", primed)
+	}
+	_, _ = tree.remove(other)
 	n := 0
 	for _, run := range tree.runs() {
 		n += len(run.events(blockTokens))
