@@ -46,8 +46,8 @@ type LocateQuery struct {
 	// too many, at the last ones and at every n-th before.
 	Positions  []int `json:"positions,omitempty"`
 	SeamTokens int   `json:"seam_tokens,omitempty"` // seam width that the engine splices with
-	// Primer is that of the segments that begin at token PrimedFrom or later, but for one at
-	// token 0; absent = none have one. The other variant of a segment is not looked for.
+	// Primer names the primer of segments that begin at token PrimedFrom or later, except at
+	// token 0; absent = no segment has one. The other variant of a segment is not looked up.
 	Primer     *Digest `json:"primer,omitempty"`
 	PrimedFrom int     `json:"primed_from,omitempty"`
 

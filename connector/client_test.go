@@ -611,8 +611,8 @@ func TestMatchTellsErrors(t *testing.T) {
 	}
 }
 
-// A daemon that knows primers is asked for both variants; one that does not is told of none, and
-// what it finds without a primer is left out where that will not do.
+// A daemon that knows primers is asked for both variants; an older one gets no primer, and what it
+// finds without one is left out where the query accepts no other variant.
 func TestMatchNamesPrimersToThoseWhoKnowThem(t *testing.T) {
 	leakFree(t)
 	primer := profile.NewPrimerID([]uint32{1, 2})

@@ -38,9 +38,9 @@ type MatchQuery struct {
 	Positions []uint32             // ascending; tokens covered by each of Prefixes
 	Prefixes  []profile.PrefixHash // as many as Positions
 	Keys      []profile.SegmentKey
-	// Others is empty, or has for each key that of the segment's other variant, after a primer
-	// or without one; zero = there is none. It is looked up where the key is no hit, by a daemon
-	// that knows primers.
+	// Others is empty, or has for each key the key of the segment's other variant, after a primer
+	// or without one; zero = there is none. It is looked up where the key misses, by daemons that
+	// know primers.
 	Others []profile.SegmentKey
 	// Prompt asks which held segments stand in these tokens, at most wire.MaxPrompt,
 	// behind the prefix that is found and not before Begin; nil = none. A daemon that
@@ -49,9 +49,9 @@ type MatchQuery struct {
 	Begin  int
 	// SeamTokens is the seam width of those behind token 0.
 	SeamTokens int
-	// Primer is that of the segments of Prompt that are preferred from token PrimedFrom on;
-	// zero = none. Before it those without a primer are, and Either takes the other variant
-	// where the preferred one is not held.
+	// Primer names the primer that segments of Prompt should have from token PrimedFrom on;
+	// zero = none. Segments before it should have none. Either accepts the other variant where
+	// the preferred one is not cached.
 	Primer     profile.PrimerID
 	PrimedFrom int
 	Either     bool
@@ -84,7 +84,7 @@ type SegmentFound struct {
 	Status uint8 // wire.StatusMiss, StatusHit or StatusPending
 	Tier   uint8 // wire.TierNone…
 	Reason uint8 // wire.Reason…: why it is a miss
-	Other  bool  // the row is about Others[i], which is a hit while Keys[i] is none
+	Other  bool  // the row is about Others[i]: it is a hit and Keys[i] is not
 	Tokens int   // interior tokens of a hit; 0 = not known, in wire.TierPeer only
 	// Error bounds how far what is kept of a hit is from what was written, relative to its
 	// norm (of transitions: to 1), see profile.Packed; 0 = it is that.

@@ -11,7 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// after returns a document as it is when it is captured after a primer, with other bytes.
+// after returns the variant of a document after a primer, with other bytes.
 func (d *document) after(primer profile.PrimerID) *document {
 	out := *d
 	out.spec.Primer = primer
@@ -108,7 +108,7 @@ func TestSegmentsAreHeldInTwoVariants(t *testing.T) {
 	}
 }
 
-// A client that has not agreed on primers neither names one nor is told of one.
+// A client that has not agreed on primers names none and gets none.
 func TestPrimersNeedTheirFeature(t *testing.T) {
 	r := startDaemon(t, testConfig(t), nil)
 	p := testProfile(1)

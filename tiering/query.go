@@ -17,8 +17,8 @@ type MatchQuery struct {
 	Positions []uint32            // ascending; tokens covered by each of Prefixes
 	Prefixes  [][32]byte          // profile.PrefixHash values
 	Keys      [][32]byte          // profile.SegmentKey values
-	// Others is empty, or has for each key that of the segment's other variant: after a primer,
-	// or without one. It is looked up where the key is no hit. The zero key is none.
+	// Others is empty, or has for each key the key of the segment's other variant: after a primer,
+	// or without one. It is looked up where the key misses. The zero key is none.
 	Others [][32]byte
 	// Device is the one that the client reads. A client without is told where it would
 	// read instead, and promotes nothing.
@@ -45,7 +45,7 @@ type SegmentStatus struct {
 	Status tier.Status
 	Place  tier.Place
 	Reason tier.Reason
-	Other  bool   // the row is about the key's other variant, which is a hit while the key is none
+	Other  bool   // the row is about the other variant: it is a hit and the key is not
 	Tokens uint32 // interior tokens of a hit; 0 = not known, in PlacePeer only
 	// Error bounds the errors of a hit's stored form: see profile.Packed. 0 = as it was written.
 	Error float64
@@ -62,12 +62,11 @@ type KnownQuery struct {
 	Begin   int      // segments begin there at the earliest
 	// SeamTokens is the seam width that segments behind token 0 were computed for.
 	SeamTokens int
-	// Primer is that of segments that begin at token PrimedFrom or later, zero = none. Those
-	// that begin before have none.
+	// Primer names the primer that segments should have from token PrimedFrom on, zero = none.
+	// Segments before it should have none.
 	Primer     profile.PrimerID
 	PrimedFrom int
-	// Either: where a segment is not held so, it is looked for with the primer that it should
-	// not have, or without the one that it should.
+	// Either accepts the other variant of a segment where the preferred one is not cached.
 	Either bool
 	Most   int           // segments; those behind them are left out
 	Device tier.DeviceID // as of MatchQuery

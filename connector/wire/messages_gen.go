@@ -176,13 +176,13 @@ type MatchKnownQuery struct {
 
 // MatchPrimersQuery asks for segments that exist in two variants, captured
 // after a primer or without one. Others has the second variant of each key. The
-// scalars are those of Known.
+// scalars concern Known only.
 type MatchPrimersQuery struct {
 	Present    bool     // false = the section is absent, and the other fields are zero
-	Primer     [32]byte // after which segments from PrimedFrom on are preferred; zero = none
-	PrimedFrom uint32   // token; segments that begin before it are preferred without the primer
-	Either     uint8    // 1 = the other variant will do where the preferred one is not held
-	// One for each of Keys, looked up where that is no hit; zero = there is none.
+	Primer     [32]byte // that segments from PrimedFrom on should have; zero = none
+	PrimedFrom uint32   // token; segments that begin before it should have no primer
+	Either     uint8    // 1 = the other variant is accepted where the preferred one is not cached
+	// One for each of Keys, looked up where that misses; zero = there is none.
 	// Empty = none at all.
 	Others [][32]byte
 }
@@ -240,7 +240,7 @@ type MatchRows struct {
 // MatchPrimers says which variant each row is about.
 type MatchPrimers struct {
 	Present  bool    // false = the section is absent, and the other fields are zero
-	Variants []uint8 // 1 = the row is about Others[i], which is a hit while Keys[i] is none, else 0
+	Variants []uint8 // 1 = the row is about Others[i]: it is a hit and Keys[i] is not; else 0
 	Primed   []uint8 // one for each row of Known: 1 = it was captured after the primer
 }
 

@@ -80,7 +80,7 @@ const primedRole = 1 << 7
 //
 // Invariant: no two segments have the same input. Of one fingerprint and salt, which an input
 // states first and with their lengths, the role is at one place, and is 1 or 2 without a primer
-// and 130 with one. All behind it is of a fixed length but for the token ids, which come last.
+// and 130 with one. All fields after it have a fixed length, except the token ids, which come last.
 func (p *Profile) SegmentKey(salt []byte, s SegmentSpec, tokens []uint32) SegmentKey {
 	h := newTokenHash()
 	h.buf = append(h.buf, p.fingerprint[:]...)

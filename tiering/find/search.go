@@ -16,12 +16,12 @@ type Query struct {
 	// Mid is role, head and tail of the segments that are wanted; their length does not
 	// matter. At token 0 segments that lead a prompt are wanted instead.
 	Mid profile.SegmentSpec
-	// Primer is that of the segments that are wanted from token PrimedFrom on; zero = none.
-	// Before, and at token 0 in any case, those without a primer are wanted.
+	// Primer names the primer that segments should have from token PrimedFrom on; zero = none.
+	// Segments before it, and at token 0 in any case, should have none.
 	Primer     profile.PrimerID
 	PrimedFrom int
-	// Either: where a segment is not held as it is wanted behind token 0, the same one without
-	// the primer, or with it, will do.
+	// Either accepts the other variant of a segment after token 0 where the preferred one is
+	// not cached.
 	Either bool
 	// Pause is called every few thousand tokens where it is not nil.
 	Pause func()
@@ -157,7 +157,7 @@ func newSearch(q *Query, found *Found) search {
 	return s
 }
 
-// look begins with the first of what is wanted at a token behind token 0.
+// look begins with the first variant that is wanted at a token after token 0.
 func (s *search) look() {
 	s.which, s.below = 0, 0
 	if s.here = s.behind; s.at >= s.from {

@@ -72,8 +72,8 @@ func TestMessagesAreReadAsTheyWereWritten(t *testing.T) {
 	}
 }
 
-// A description without a primer is that of an earlier release; one with a primer has a role that
-// no earlier release takes.
+// A description without a primer has the bytes of an earlier release; one with a primer has a role
+// that every earlier release refuses.
 func TestDescriptionsWithAPrimerAreRefusedByAnEarlierRelease(t *testing.T) {
 	o := tiertest.Middle(tiertest.Pair, loneTenant[0], 2, 100)
 	plain := descriptionOf(o).append(nil)

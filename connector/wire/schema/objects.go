@@ -47,12 +47,12 @@ var objectMessages = []Message{
 		}, {
 			Name: "Primers", Struct: "MatchPrimersQuery", Feature: "Primers",
 			Doc: "asks for segments that exist in two variants, captured after a primer or without one. Others has the second variant of each key. " +
-				"The scalars are those of Known",
+				"The scalars concern Known only",
 			Body: body(
-				hash("Primer", doc("after which segments from PrimedFrom on are preferred; zero = none")),
-				u32("PrimedFrom", doc("token; segments that begin before it are preferred without the primer")),
-				u8("Either", doc("1 = the other variant will do where the preferred one is not held")),
-				hashes("Others", "MaxKeys", doc("one for each of Keys, looked up where that is no hit; zero = there is none. Empty = none at all")),
+				hash("Primer", doc("that segments from PrimedFrom on should have; zero = none")),
+				u32("PrimedFrom", doc("token; segments that begin before it should have no primer")),
+				u8("Either", doc("1 = the other variant is accepted where the preferred one is not cached")),
+				hashes("Others", "MaxKeys", doc("one for each of Keys, looked up where that misses; zero = there is none. Empty = none at all")),
 			),
 		}},
 	},
@@ -93,7 +93,7 @@ var objectMessages = []Message{
 			Name: "Primers", Struct: "MatchPrimers", Feature: "Primers",
 			Doc: "says which variant each row is about",
 			Body: body(
-				u8s("Variants", "MaxKeys", rows("Status"), doc("1 = the row is about Others[i], which is a hit while Keys[i] is none, else 0")),
+				u8s("Variants", "MaxKeys", rows("Status"), doc("1 = the row is about Others[i]: it is a hit and Keys[i] is not; else 0")),
 				u8s("Primed", "MaxKeys", doc("one for each row of Known: 1 = it was captured after the primer")),
 			),
 		}},

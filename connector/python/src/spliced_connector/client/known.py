@@ -31,7 +31,7 @@ class KnownQuery:
     primed_from: int = 0
     """Segments that begin before it are preferred without a primer."""
     either: bool = True
-    """The other variant of a segment is taken where the preferred one is not cached."""
+    """The other variant of a segment is accepted where the preferred one is not cached."""
 
     def prefers_primed(self, start: int) -> bool:
         """Whether a segment that begins at a token is preferred as it is after the primer."""

@@ -47,8 +47,8 @@ class Match:
     """With `status`: bounds how far what is kept of a hit is from what was written, relative to its
     norm (of transitions: to 1); 0 = it is that."""
     variant: Sequence[int] = ()
-    """With `status`: 0 = the row is about `keys[i]`, 1 = about `others[i]`, which is a hit while
-    `keys[i]` is none."""
+    """With `status`: 0 = the row is about `keys[i]`, 1 = about `others[i]`: it is a hit and
+    `keys[i]` is not."""
 
     def hit(self, i: int) -> bool:
         """Whether the segment of key i can be acquired."""

@@ -163,8 +163,8 @@ class Model:
         """Look up a prompt: prefix hash i covers `positions[i]` tokens, which ascend.
 
         `known` asks which held segments stand in it, besides (`Match.known`). `others` is empty, or
-        has for each key that of the segment's other variant, after a primer or without one, which
-        is looked up where the key is no hit (`Match.variant`); `NOTHING` = there is none.
+        has for each key the key of the segment's other variant, after a primer or without one. It
+        is looked up where the key misses (`Match.variant`); `NOTHING` = there is none.
 
         All misses when anything is wrong; `Match.trouble` says what.
         """

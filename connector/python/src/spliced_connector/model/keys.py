@@ -30,8 +30,8 @@ def primer_digest(tokens: Sequence[int]) -> bytes:
 def segment_key(profile: Profile, salt: bytes, spec: SegmentSpec, tokens: Sequence[int]) -> bytes:
     """SHA-256 over fingerprint, salt, role, head, tail and the token ids, little-endian.
 
-    With a primer, bit 7 of the role is set and the digest stands before the token ids, so that no
-    input without a primer equals one with it: roles are 1 and 2.
+    With a primer, bit 7 of the role is set and the digest precedes the token ids, so that no input
+    without a primer equals one with it: roles are 1 and 2.
 
     `tokens` are all of the segment, `spec.tokens` of them. Raises `ProfileError` otherwise.
     """

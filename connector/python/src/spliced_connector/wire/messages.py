@@ -219,7 +219,7 @@ class MatchKnownQuery(Message):
 @dataclass(frozen=True, slots=True)
 class MatchPrimersQuery(Message):
     """Asks for segments that exist in two variants, captured after a primer or without one. Others
-    has the second variant of each key. The scalars are those of Known.
+    has the second variant of each key. The scalars concern Known only.
     """
 
     primer: bytes = w.hash32()
