@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -276,3 +277,17 @@ def test_a_state_of_turned_keys_turns_as_a_whole() -> None:
     turned = families.rotate(steps.k, torch.full((40,), 9), rope)
     want = families.end_state(Steps(steps.q, turned, steps.v, steps.decay))
     assert worst(families.rotate_state(families.end_state(steps), 9, rope), want) < 1e-6
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("decay", [0.0, 1e-5])
+def test_the_end_state_of_rows_follows_from_the_states_around_them(kind: str, decay: float) -> None:
+    """After 1,024 rows that hardly decay: S by the difference is S from zero, to 1e-5."""
+    before, after = make_steps(kind, 1024, 1), make_steps(kind, 48, 2)
+    before, after = (replace(x, decay=torch.full_like(x.decay, -decay)) for x in (before, after))
+    state = families.recur(before)[1]
+    scan = families.Scan(after, families.Runs([48], families.chunk_length(after), state.device))
+    transition, behind = scan.transition(0), scan.advance(0, state.clone())
+    got = families.written(transition, state, behind)
+    want = loop(after, families.zero_state(after))[1]
+    assert float((got - want).norm() / want.norm()) <= 1e-5

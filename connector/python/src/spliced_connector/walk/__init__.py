@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         Stretch,
     )
     from spliced_connector.walk.plain import altered
+    from spliced_connector.walk.primer import Primer, make_primer
     from spliced_connector.walk.reading import UnsupportedError, child
     from spliced_connector.walk.registry import architecture
     from spliced_connector.walk.rows import Rows, ranges
@@ -97,6 +98,7 @@ __all__ = [
     "Pages",
     "Place",
     "Placer",
+    "Primer",
     "Rows",
     "RowsAt",
     "Scan",
@@ -128,6 +130,7 @@ __all__ = [
     "grouped",
     "is_of_spec",
     "logit_error",
+    "make_primer",
     "moved",
     "pack",
     "packed",
@@ -167,6 +170,7 @@ _MODULES = {
     "naming": "Naming",
     "paged": "GoneError PagedRows Pages Place RowsAt Stretch",
     "plain": "altered",
+    "primer": "Primer make_primer",
     "reading": "UnsupportedError child",
     "registry": "architecture",
     "rows": "Rows ranges",

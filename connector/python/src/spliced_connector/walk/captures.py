@@ -3,6 +3,9 @@
 Several segments pass the layers as one batch of sequences, which do not see each other. The
 recurrence of a segment stops at the ends of its interior, so that with T from the interior's rows
 and the states before and behind it, S = behind - T before.
+
+After a primer, a segment's rows attend to the primer's as well, and its state and convolution begin
+where the primer's ended. Its own positions are the same.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from spliced_connector.walk.base import (
     Sight,
 )
 from spliced_connector.walk.layers import Pass
+from spliced_connector.walk.primer import Primer
 from spliced_connector.walk.rows import Rows, ranges
 
 
@@ -30,44 +34,63 @@ def capture(
     ids: Tensor | Sequence[int],
     spec: SegmentSpec,
     device: torch.device | None = None,
+    primer: Primer | None = None,
 ) -> Captured:
     """`capture_all` of one segment."""
-    return capture_all(arch, [(ids, spec)], device)[0]
+    return capture_all(arch, [(ids, spec)], device, [primer])[0]
 
 
 def capture_all(
     arch: Architecture,
     segments: Sequence[tuple[Tensor | Sequence[int], SegmentSpec]],
     device: torch.device | None = None,
+    primers: Sequence[Primer | None] = (),
 ) -> list[Captured]:
     """Runs the tokens of segments, each alone, and keeps what its spec names.
 
-    From position 0, a zero state and an empty convolution, attention inside only: what comes of a
-    segment is a function of the weights, its tokens and its spec. Memory grows with the tokens of
-    all of them. Raises PlanError where a spec is of another number of tokens.
+    From position 0, a zero state and an empty convolution, attention inside only; or from what the
+    segment's primer left, with attention to it. primers has one entry for each segment, None for
+    no primer; () gives none to all. So a capture is a function of the weights, the segment's
+    tokens, its spec and its primer. Memory grows with the tokens of all segments and, for each
+    primed one, those of its primer. Raises PlanError where a spec has another number of tokens,
+    or a primer is another model's.
     """
+    primers = primers or [None] * len(segments)
+    if len(primers) != len(segments):
+        raise PlanError(f"{len(primers)} primers for {len(segments)} segments")
+    for primer in primers:
+        if primer is not None:
+            primer.check(arch)
     tokens = [ids if isinstance(ids, Tensor) else torch.tensor(ids) for ids, _ in segments]
     for ids, (_, spec) in zip(tokens, segments, strict=True):
         if spec.tokens != ids.shape[0] or spec.interior[1] <= 0:
             raise PlanError(f"capture of {ids.shape[0]} tokens as a segment of {spec}")
     every = torch.cat(tokens)
     with torch.no_grad():
-        walk = _CapturePass(arch, every.to(device or every.device), [s for _, s in segments])
+        specs = [spec for _, spec in segments]
+        walk = _CapturePass(arch, every.to(device or every.device), specs, primers)
         walk.run()
         return walk.captured()
 
 
 class _CapturePass(Pass[Rows]):
-    def __init__(self, arch: Architecture, ids: Tensor, specs: Sequence[SegmentSpec]) -> None:
+    def __init__(
+        self,
+        arch: Architecture,
+        ids: Tensor,
+        specs: Sequence[SegmentSpec],
+        primers: Sequence[Primer | None],
+    ) -> None:
         sights: list[Sight] = []
         parts: list[int] = []
-        for spec in specs:
-            lo = sights[-1].hi if sights else 0
-            sights.append(Sight(lo, lo + spec.tokens, lo, lo + spec.tokens))
+        for spec, primer in zip(specs, primers, strict=True):
+            lo, begin = (sights[-1].hi, sights[-1].end) if sights else (0, 0)
+            seen = spec.tokens + (primer.tokens if primer is not None else 0)
+            sights.append(Sight(lo, lo + spec.tokens, begin, begin + seen))
             parts += [n for n in (spec.head, spec.interior[1], spec.tail) if n]
         positions = ranges([(0, spec.tokens) for spec in specs], ids.device)
         super().__init__(arch, Rows(arch, ids, sights, positions, parts))
-        self._specs = specs
+        self._specs, self._primers = specs, primers
         self._kept: list[dict[int, SegmentLayer]] = [{} for _ in specs]
 
     def captured(self) -> list[Captured]:
@@ -85,7 +108,22 @@ class _CapturePass(Pass[Rows]):
         for spec, sight, kept in zip(self._specs, self.rows.sights, self._kept, strict=True):
             inside = slice(sight.lo + spec.head, sight.hi - spec.tail)
             kept[layer] = SegmentLayer(k=new.k[inside], v=new.v[inside])
-        return self.arch.attention_out(layer, self.attend(layer, new.q, new.k, new.v), new)
+        k, v = self._seen(layer, new.k, new.v)
+        return self.arch.attention_out(layer, self.attend(layer, new.q, k, v), new)
+
+    def _seen(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values that sights name: each segment's own after those of its primer."""
+        if not any(self._primers):
+            return k, v
+        keys, values = [], []
+        for primer, sight in zip(self._primers, self.rows.sights, strict=True):
+            at = None if primer is None else primer.layers[layer]
+            if at is not None and at.k is not None and at.v is not None:
+                keys.append(at.k)
+                values.append(at.v)
+            keys.append(k[sight.lo : sight.hi])
+            values.append(v[sight.lo : sight.hi])
+        return torch.cat(keys), torch.cat(values)
 
     def linear(self, layer: int, x: Tensor | None) -> Tensor | None:
         if x is None:
@@ -96,30 +134,39 @@ class _CapturePass(Pass[Rows]):
             out, tails = self._convolved(layer, new.conv)
         recurrence = self.recurrence(layer, out, new)
         run = 0
-        for spec, tail, kept in zip(self._specs, tails, self._kept, strict=True):
-            transition, state = self._interior(layer, spec, run, recurrence)
+        for i, (spec, tail, kept) in enumerate(zip(self._specs, tails, self._kept, strict=True)):
+            transition, state = self._interior(layer, i, run, recurrence)
             kept[layer] = SegmentLayer(transition, state, tail)
             run += 1 + bool(spec.head) + bool(spec.tail)
         return self.arch.linear_out(layer, recurrence.outputs(), new)
 
     def _interior(
-        self, layer: int, spec: SegmentSpec, run: int, recurrence: Recurrence
+        self, layer: int, segment: int, run: int, recurrence: Recurrence
     ) -> tuple[Tensor, Tensor]:
         """(T, S) of a segment's interior; its first run is `run`."""
-        d = self.arch.identity.layers[layer].linear
-        wide = torch.float64 if self.arch.dtype == torch.float64 else torch.float32
-        shape = (d.value_heads, d.key_dim, d.value_dim)
-        before = torch.zeros(shape, dtype=wide, device=self.rows.device)
+        spec, before = self._specs[segment], self._state(layer, segment)
+        moved = self._primers[segment] is not None or spec.head > 0
         if spec.head:
             before = recurrence.advance(run, before)
             run += 1
         end = behind = recurrence.advance(run, before.clone())
         transition = recurrence.transition(run)
-        if spec.head:
+        if moved:
             end = families.written(transition, before, behind)
         if spec.tail:
             recurrence.advance(run + 1, behind.clone() if end is behind else behind)
         return transition, end
+
+    def _state(self, layer: int, segment: int) -> Tensor:
+        """The state before a segment, which may be overwritten."""
+        primer = self._primers[segment]
+        state = None if primer is None else primer.layers[layer].state
+        if state is not None:
+            return state.clone()
+        d = self.arch.identity.layers[layer].linear
+        wide = torch.float64 if self.arch.dtype == torch.float64 else torch.float32
+        shape = (d.value_heads, d.key_dim, d.value_dim)
+        return torch.zeros(shape, dtype=wide, device=self.rows.device)
 
     def _convolved(self, layer: int, inputs: Tensor) -> tuple[Tensor | None, list[Tensor | None]]:
         """Outputs behind SiLU, and the last inputs of every interior."""
@@ -128,8 +175,12 @@ class _CapturePass(Pass[Rows]):
             return None, [None] * len(self._specs)
         lefts = inputs.new_zeros((len(self._specs), back, inputs.shape[1]))
         tails: list[Tensor | None] = []
-        for spec, sight, left in zip(self._specs, self.rows.sights, lefts, strict=True):
+        for i, (spec, sight) in enumerate(zip(self._specs, self.rows.sights, strict=True)):
+            primer = self._primers[i]
+            conv = None if primer is None else primer.layers[layer].conv
+            if conv is not None:
+                lefts[i] = conv
             rows = inputs[sight.lo : sight.hi - spec.tail][-back:]
-            short = back - rows.shape[0]
-            tails.append(torch.cat((left[:short], rows)) if short else rows.clone())
+            short = rows.shape[0] < back
+            tails.append(torch.cat((lefts[i], rows))[-back:] if short else rows.clone())
         return self.convolve(layer, inputs, lefts), tails

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,11 +15,11 @@ from spliced_connector.walk.base import Sight
 SCORES = 1 << 18
 """Rows times keys up to which one masked call is quicker than a call per span (measured)."""
 
-ROWS = 512
+ROWS = 256
 """Rows per call of a long span, at most."""
 
 KEPT = 1 << 22
-"""Rows times keys of a mask that is made once for all layers, at most."""
+"""Rows times keys of the masks that are made once for all layers, at most."""
 
 MASK = 1 << 24
 """Rows times keys of a call's mask, if one row has no more keys than that."""
@@ -29,8 +29,9 @@ MASK = 1 << 24
 class Block:
     """Rows [lo, hi) of a walk, the first at `position`, see keys [begin, end).
 
-    A mask [hi - lo, end - begin] is given for rows that do not stand side by side, else it is made
-    where it is used: all blocks' together would grow with the square of the prompt.
+    A mask [hi - lo, end - begin] is given for rows that do not stand side by side, and where all
+    blocks need little memory for theirs. Else it is made where it is used: all masks together would
+    grow with the square of the prompt.
     """
 
     lo: int
@@ -77,7 +78,9 @@ def blocks(
             position = s.position + at - s.lo
             begin = max(s.begin, position - window + 1) if window else s.begin
             out.append(Block(at, stop, begin, position + stop - at, position, window))
-    return out
+    if sum((b.hi - b.lo) * (b.end - b.begin) for b in out if not b.causal) > KEPT:
+        return out
+    return [replace(b, given=b.mask(dtype, device)) for b in out]
 
 
 def _mask(positions: Tensor, begin: int, end: int, window: int) -> Tensor:

@@ -1,0 +1,98 @@
+"""A primer: a short neutral passage that segments are captured after.
+
+A segment captured from an empty state is encoded as the first passage of a prompt. After a primer
+it is encoded as a later one. The primer is computed once per model and process, and moved to the
+positions before zero. A segment captured after it still begins at position 0: its keys are stored
+as without a primer, and T and S stay relative to the state before its interior.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spliced_connector.model import Identity, KeyMode, Kind, Layer, PlanError, token_bytes
+from spliced_connector.model.family import Transition
+from spliced_connector.walk import families
+from spliced_connector.walk.base import Architecture, SegmentLayer
+from spliced_connector.walk.context import Context
+from spliced_connector.walk.run import prefill
+
+
+@dataclass(frozen=True)
+class Primer:
+    """What a context holds after the tokens of a primer, P of them, at positions -P to -1.
+
+    digest is the SHA-256 of the ids as little-endian u32: it names the primer. Each layer has the
+    parts that its kind keeps: state [Hv, dk, dv] in float32 or wider and conv [k-1, C], or k
+    [P, KV, dk] and v [P, KV, dv]. Nothing here is written to.
+    """
+
+    ids: tuple[int, ...]
+    digest: bytes
+    identity: Identity
+    layers: tuple[SegmentLayer, ...]
+
+    @property
+    def tokens(self) -> int:
+        """P."""
+        return len(self.ids)
+
+    def check(self, arch: Architecture) -> None:
+        """Raises PlanError unless the primer was computed by this model."""
+        if self.identity is not arch.identity and self.identity != arch.identity:
+            raise PlanError(f"primer {self.digest.hex()[:12]} was computed by another model")
+
+
+def make_primer(
+    arch: Architecture, ids: Sequence[int] | Tensor, device: torch.device | None = None
+) -> Primer:
+    """Computes a primer from its token ids, with a prefill of them in an empty context.
+
+    Raises PlanError if there are none, or if a layer cannot be moved to other positions.
+    """
+    tokens = ids.to(torch.int64) if isinstance(ids, Tensor) else torch.tensor(ids).long()
+    if tokens.numel() == 0:
+        raise PlanError("a primer without tokens")
+    for number, layer in enumerate(arch.identity.layers):
+        if why := _fixed(layer):
+            raise PlanError(f"layer {number} cannot have a primer: {why}")
+    context = Context(arch, tokens.shape[0], device or tokens.device)
+    prefill(arch, tokens, context)
+    named = tuple(tokens.tolist())
+    return Primer(
+        ids=named,
+        digest=hashlib.sha256(token_bytes(named)).digest(),
+        identity=arch.identity,
+        layers=tuple(_moved(arch, context, layer) for layer in range(len(arch.layers))),
+    )
+
+
+def _fixed(layer: Layer) -> str:
+    """Why a layer's context cannot be moved to other positions, empty if it can."""
+    if layer.kind == Kind.CONV:
+        return "a short convolution has no walk"
+    if layer.kind.attends and layer.attention.keys != KeyMode.AT_ZERO:
+        return "its keys are stored without their positions"
+    if layer.kind == Kind.LINEAR and layer.linear.rope.dims:
+        transition = layer.linear.family.transition
+        if transition != Transition.SCALAR:
+            return f"its state has rope and a {transition.name.lower()} transition"
+    return ""
+
+
+def _moved(arch: Architecture, context: Context, layer: int) -> SegmentLayer:
+    """A layer of a context, moved back by the context's tokens."""
+    described, at, back = arch.identity.layers[layer], context.layers[layer], -context.tokens
+    if at.state is not None:
+        state = families.rotate_state(at.state, back, described.linear.rope)
+        return SegmentLayer(state=state, conv=at.conv)
+    if described.kind == Kind.NONE:
+        return SegmentLayer()
+    k, v = context.rows(layer)
+    by = torch.full((1,), back, device=k.device)
+    return SegmentLayer(k=families.rotate(k, by, described.attention.rope), v=v)
