@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Z = 1.959964  # normal quantile of 97.5 %
 
@@ -44,3 +48,21 @@ def paired(hits: Sequence[bool], reference: Sequence[bool]) -> Estimate:
     centre = (b - c) / m
     half = Z * math.sqrt((b + c) - (b - c) ** 2 / m) / m
     return Estimate((gained - lost) / n, centre - half, centre + half)
+
+
+def resampled(
+    measure: Callable[[Tensor], Tensor], each: Sequence[Sequence[float]], draws: int = 2000
+) -> Estimate:
+    """A measure of sums over questions, with its interval by the bootstrap over questions.
+
+    each: of every question the numbers that are added up; `measure` gets [..., numbers] of sums.
+    """
+    import torch
+
+    numbers = torch.tensor(each, dtype=torch.float64)
+    n = len(numbers)
+    if n == 0:
+        raise ValueError("a measure of nothing")
+    drawn = torch.randint(n, (draws, n), generator=torch.Generator().manual_seed(n))
+    found = measure(numbers[drawn].sum(1)).quantile(torch.tensor([0.025, 0.975]).double())
+    return Estimate(float(measure(numbers.sum(0))), float(found[0]), float(found[1]))

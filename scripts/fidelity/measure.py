@@ -5,6 +5,8 @@
     python scripts/fidelity/measure.py --forms --out docs/results/fidelity-forms.json
     python scripts/fidelity/measure.py --keys --out docs/results/fidelity-keys.json
     python scripts/fidelity/measure.py --seams --out docs/results/fidelity-seams.json
+    python scripts/fidelity/measure.py --captures --out docs/results/fidelity-captures.json
+    python scripts/fidelity/measure.py --oracles --out docs/results/fidelity-oracles.json
 
 Answers are kept in a file beside the result while it runs, one line per question, so that a run that
 was stopped goes on where it was.
@@ -24,8 +26,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import distances
 from intervals import paired, share
-from questions import TINYHYBRID, Question, questions
+from questions import FIRST_SEED, FRESH, TINYHYBRID, Question, generate, questions
 from ways import (
     FORMS,
     FULL,
@@ -44,6 +47,8 @@ MODEL = TINYHYBRID / "model"
 COUNTS = (2, 4, 6, 8, 12)
 SEGMENTS = 200
 Row = dict[str, object]
+Ways = tuple[Variant, ...] | str
+"""What is asked: variants, or the name of a section of `contexts.py`."""
 
 
 def load(directory: Path) -> object:
@@ -67,19 +72,36 @@ def digest(directory: Path) -> bytes:
 
 
 _server: object = None
-_ways: tuple[Variant, ...] = ()
+_ways: Ways = ()
 
 
-def start(directory: Path, ways: tuple[Variant, ...]) -> None:
+def start(directory: Path, ways: Ways) -> None:
     """Loads the model once in a worker."""
     global _server, _ways
-    _server, _ways = load(directory), ways
+    _ways = ways
+    _server = in_contexts(directory, ways) if isinstance(ways, str) else load(directory)
+
+
+def in_contexts(directory: Path, section: str) -> object:
+    """A model that answers in the ways of a section of `contexts.py`."""
+    from contexts import Contexts
+    from serve import Server
+
+    server = load(directory)
+    if not isinstance(server, Server):
+        raise RuntimeError("no server of a model")
+    return Contexts(server, generate.shape_of(directory), section)
 
 
 def answer(question: Question) -> Row:
     """All answers to one question: right or not, the first token, the surprise."""
+    from contexts import Contexts
     from serve import Server
 
+    if isinstance(_ways, str):
+        if not isinstance(_server, Contexts):
+            raise RuntimeError("the worker has no primers")
+        return _server.row(question)
     if not isinstance(_server, Server):
         raise RuntimeError("the worker has no model")
     asked = tuple(v for v in _ways if question.seed // len(COUNTS) % v.every == 0)
@@ -95,13 +117,11 @@ def answer(question: Question) -> Row:
     }
 
 
-def measure(
-    todo: Sequence[Question], directory: Path, workers: int, ways: tuple[Variant, ...]
-) -> Iterator[Row]:
+def measure(todo: Sequence[Question], directory: Path, workers: int, ways: Ways) -> Iterator[Row]:
     """Rows as they come."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(workers, start, (directory, ways)) as pool:
-        yield from pool.imap_unordered(answer, todo, chunksize=4)
+        yield from pool.imap_unordered(answer, todo, chunksize=1 if isinstance(ways, str) else 4)
 
 
 def summary(rows: Sequence[Row], ways: Sequence[Variant]) -> list[Row]:
@@ -222,6 +242,8 @@ def main() -> None:
     which.add_argument("--forms", action="store_true", help="tuples in small forms")
     which.add_argument("--keys", action="store_true", help="keys and values in 8 bits")
     which.add_argument("--seams", action="store_true", help="other seams")
+    which.add_argument("--captures", action="store_true", help="what notes are captured after")
+    which.add_argument("--oracles", action="store_true", help="parts of captures made exact")
     parser.add_argument("--windows", default=",".join(map(str, WINDOWS)), help="seams' tokens")
     parser.add_argument("--model", type=Path, default=MODEL)
     parser.add_argument("--notes", default=",".join(map(str, COUNTS)), help="notes of a prompt")
@@ -230,10 +252,12 @@ def main() -> None:
     options = parser.parse_args()
     log: Path = options.log or options.out.with_suffix(".answers.jsonl")
     windows = [int(w) for w in options.windows.split(",")]
-    asked = {"places": PLACES, "forms": FORMS, "keys": KEYS, "seams": seams(windows)}
+    asked: dict[str, Ways] = {"places": PLACES, "forms": FORMS, "keys": KEYS}
+    asked |= {"seams": seams(windows), "captures": "captures", "oracles": "oracles"}
     ways = next((asked[name] for name in asked if getattr(options, name)), VARIANTS)
     counts = tuple(int(n) for n in options.notes.split(","))
-    wanted = list(questions(options.questions, counts, options.model))
+    first = FRESH if isinstance(ways, str) else FIRST_SEED
+    wanted = list(questions(options.questions, counts, options.model, first))
     seeds = {q.seed for q in wanted}
     rows = [row for row in read(log) if row["seed"] in seeds]
     done = {row["seed"] for row in rows}
@@ -242,7 +266,11 @@ def main() -> None:
         answered = measure(todo, options.model, options.workers, ways)
         rows += progress(answered, log, len(todo))
     rows.sort(key=lambda row: int(str(row["seed"])))
-    result = describe(options.model) | {"variants": summary(rows, ways)}
+    result = describe(options.model)
+    if isinstance(ways, str):
+        result |= {"ways": distances.summary(rows)}
+    else:
+        result |= {"variants": summary(rows, ways)}
     if options.forms:
         result |= weigh(wanted, options.model, ways)
     if options.keys:

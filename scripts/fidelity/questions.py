@@ -16,6 +16,8 @@ from lexicon import encode  # noqa: E402
 
 FIRST_SEED = generate.HELD_OUT + (1 << 20)
 """Seeds that neither the training nor the model's own evaluation has used."""
+FRESH = generate.HELD_OUT + (1 << 23)
+"""Seeds that nothing else has used, for `contexts.py`."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,13 @@ class Question:
     answer: tuple[int, ...]
 
 
-def questions(n: int, counts: tuple[int, ...], model: Path) -> Iterator[Question]:
+def questions(
+    n: int, counts: tuple[int, ...], model: Path, first: int = FIRST_SEED
+) -> Iterator[Question]:
     """n questions, the numbers of notes in turn, of the shape that a model was trained for."""
     shape = generate.shape_of(model)
     for i in range(n):
-        yield question(FIRST_SEED + i, counts[i % len(counts)], shape)
+        yield question(first + i, counts[i % len(counts)], shape)
 
 
 def question(seed: int, notes: int, shape: generate.Shape) -> Question:

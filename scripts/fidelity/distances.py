@@ -1,0 +1,70 @@
+"""How far the ways of `contexts.py` are from the full prefill, each figure with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from intervals import paired, resampled, share
+from torch import Tensor
+from ways import FULL, SPLICED
+
+Row = dict[str, object]
+Answers = Sequence[Sequence[object]]
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Per way its measures, over all questions, by kind of question and by number of notes."""
+    out: list[Row] = []
+    for name in rows[0]["answers"]:  # type: ignore[attr-defined]
+        about: Row = {"name": name, "questions": len(rows)} | measured(rows, name)
+        for by in ("kind", "notes"):
+            groups = sorted({str(row[by]) for row in rows}, key=lambda g: (len(g), g))
+            about[f"by {by}"] = {
+                g: measured([row for row in rows if str(row[by]) == g], name) for g in groups
+            }
+        out.append(about)
+    return out
+
+
+def measured(rows: Sequence[Row], name: str) -> Row:
+    """Measures of one way: the mean |difference of log p| from the full prefill over the tokens of
+    the right answers, the share of that of segments captured alone which is removed, the share of
+    equal first tokens and what it gains, and points."""
+    full, alone, mine = (_column(rows, which) for which in (FULL, SPLICED, name))
+    off, most = _distances(mine, full), _distances(alone, full)
+    right = [bool(x[0]) for x in mine]
+    same, before = (
+        [x[1] == f[1] for x, f in zip(which, full, strict=True)] for which in (mine, alone)
+    )
+    return {
+        "questions": len(rows),
+        "distance": asdict(resampled(_ratio, off)),
+        "removed": asdict(resampled(_removed, [a + b for a, b in zip(off, most, strict=True)])),
+        "divergence": sum(float(x[3]) for x in mine) / len(mine),  # type: ignore[arg-type]
+        "agreement": asdict(share(same)),
+        "agreement gained": asdict(paired(same, before)),
+        "difference": asdict(paired(right, [bool(x[0]) for x in full])),
+        "score": asdict(share(right)),
+    }
+
+
+def _column(rows: Sequence[Row], name: str) -> Answers:
+    return [row["answers"][name] for row in rows]  # type: ignore[index]
+
+
+def _distances(mine: Answers, full: Answers) -> list[tuple[float, float]]:
+    """Of each question the sum of |difference of log p| over its answer's tokens, and how many."""
+    out = []
+    for x, f in zip(mine, full, strict=True):
+        pairs = list(zip(x[2], f[2], strict=True))  # type: ignore[call-overload]
+        out.append((sum(abs(a - b) for a, b in pairs), float(len(pairs))))
+    return out
+
+
+def _ratio(sums: Tensor) -> Tensor:
+    return sums[..., 0] / sums[..., 1]
+
+
+def _removed(sums: Tensor) -> Tensor:
+    return 1 - sums[..., 0] / sums[..., 2].clamp(min=1e-9)

@@ -1,0 +1,57 @@
+"""Primers of several kinds and lengths, in the words of the generator."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lexicon import INSTRUCTION, SPECIAL, WORDS, encode
+from questions import generate
+
+FIRST = generate.HELD_OUT + (1 << 24)
+"""Seeds of the notes that primers are made of; no question has them."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A primer's name in tables, and its token ids."""
+
+    name: str
+    ids: tuple[int, ...]
+
+
+def texts(shape: generate.Shape) -> tuple[Text, ...]:
+    """Twenty primers for a model whose prompts have this shape."""
+    notes = list(itertools.islice(_notes(shape), 64))
+    run = list(itertools.chain.from_iterable(notes))
+    opening = encode(INSTRUCTION)
+    rng = random.Random(FIRST)
+    shuffled = rng.sample(run, len(run))
+    words = rng.choices([i for i in range(len(WORDS)) if i >= len(SPECIAL)], k=1024)
+    idle = list(itertools.islice(_idle(), 1024))
+    made = [
+        ("the instruction and note A", opening + notes[0]),
+        ("note A", notes[0]),
+        ("note B", notes[1]),
+        ("note C", notes[2]),
+        ("notes A and B", notes[0] + notes[1]),
+        ("the instruction, notes B and C", opening + notes[1] + notes[2]),
+        *((f"notes, {n} tokens", run[:n]) for n in (16, 64, 128, 256, 512, 1024)),
+        *((f"shuffled notes, {n} tokens", shuffled[:n]) for n in (128, 512, 1024)),
+        *((f"random words, {n} tokens", words[:n]) for n in (128, 512)),
+        *((f"filler sentences, {n} tokens", idle[:n]) for n in (128, 512, 1024)),
+    ]
+    return tuple(Text(name, tuple(ids)) for name, ids in made)
+
+
+def _notes(shape: generate.Shape) -> Iterator[list[int]]:
+    """Notes of different worlds, one after the other."""
+    for i in itertools.count():
+        yield encode(generate.prompt(FIRST + i, 2, shape).segments()[1])
+
+
+def _idle() -> Iterator[int]:
+    for sentence in generate.fillers(random.Random(FIRST)):
+        yield from encode(sentence)
