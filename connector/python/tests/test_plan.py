@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from spliced_connector.model import (
+    NOTHING,
     Attention,
     Choice,
     Conv,
@@ -15,6 +17,7 @@ from spliced_connector.model import (
     Identity,
     Kind,
     Layer,
+    Lead,
     Linear,
     Plan,
     PlanError,
@@ -26,6 +29,7 @@ from spliced_connector.model import (
     choose,
     divide,
     make_plan,
+    primer_digest,
     segment_key,
 )
 
@@ -94,6 +98,38 @@ def test_keys_are_of_the_segments_tokens_and_the_salt() -> None:
     assert spec is not None
     assert asked.pieces[1].key == segment_key(PROFILE, b"salt", spec, range(100, 200))
     assert asked.keys[0] != divide(PROFILE, b"other", range(230), [0, 100, 200], 8).keys[0]
+
+
+def test_segments_further_on_are_named_after_the_primer() -> None:
+    lead = Lead(primer_digest(range(7)), 150)
+    ids, cuts = range(330), [0, 100, 200, 204, 300]
+    plain, asked = prompt(330, cuts), divide(PROFILE, b"salt", ids, cuts, 8, primer=lead)
+    first, second, short, third = asked.pieces
+    assert (first, short) == (plain.pieces[0], plain.pieces[2])
+    assert first.other is None
+    assert (second.spec, second.key) == (plain.pieces[1].spec, plain.pieces[1].key)
+    assert plain.pieces[3].spec is not None
+    primed = replace(plain.pieces[3].spec, primer=lead.digest)
+    assert (third.spec, third.key) == (
+        primed,
+        segment_key(PROFILE, b"salt", primed, ids[204:300]),
+    )
+    assert third.exchanged.exchanged == third
+    assert replace(third.exchanged, other=None) == plain.pieces[3]
+    assert asked.others == [NOTHING, second.exchanged.key, third.exchanged.key]
+    assert plain.others == []
+
+
+def test_a_prompt_takes_the_variants_that_a_match_answers() -> None:
+    lead = Lead(primer_digest(range(7)), 150)
+    asked = divide(PROFILE, b"salt", range(330), [0, 100, 200, 204, 300], 8, primer=lead)
+    assert asked.resolved(()) is asked
+    assert asked.resolved([0, 0, 0]) is asked
+    first, second, short, third = asked.pieces
+    assert asked.resolved([0, 1, 1]).pieces == (first, second.exchanged, short, third.exchanged)
+    assert asked.resolved([0, 0, 1]).keys == [first.key, second.key, third.exchanged.key]
+    with pytest.raises(PlanError, match="segment 0 has one variant"):
+        asked.resolved([1, 0, 0])
 
 
 @pytest.mark.parametrize(

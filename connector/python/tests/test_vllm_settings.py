@@ -31,6 +31,9 @@ def test_values_are_taken_as_they_are() -> None:
     assert (settings.timeout_ms, settings.seam_tokens) == (20.0, 16)
     assert (settings.capture, settings.canary_share) == (False, 0.5)
     assert settings.tolerance == 0.02
+    for primer in ("", "default", "/etc/primer.txt", [3, 4]):
+        given["primer"] = primer
+        assert Settings.read(given).primer == (primer if isinstance(primer, str) else (3, 4))
     assert Settings.read({"weights": WEIGHTS, "tolerance": 0.01}).tolerance == 0.01
 
 
@@ -55,6 +58,10 @@ def test_values_are_taken_as_they_are() -> None:
             "find: 'chunks', want a list of known, separators",
         ),
         ({"weights": WEIGHTS, "find": ["chunk"]}, "find: ['chunk']"),
+        ({"weights": WEIGHTS, "primer": "default"}, "primer: it is for mode splice"),
+        ({"weights": WEIGHTS, "primer": "notes.txt"}, "primer: 'notes.txt', want \"default\""),
+        ({"weights": WEIGHTS, "primer": [1, -1]}, "primer: [1, -1], want"),
+        ({"weights": WEIGHTS, "primer_after": 0}, "primer_after: 0, want"),
         ({"weights": WEIGHTS, "find": ["separators"]}, "want each other"),
         ({"weights": WEIGHTS, "separators": ["<s>"]}, "want each other"),
         ({"weights": WEIGHTS, "find": ["separators"], "separators": [[]]}, "separators: [[]]"),

@@ -201,7 +201,7 @@ def test_a_state_that_cannot_be_moved_has_no_primer(hybrid: Architecture) -> Non
     ]
     other = copy(hybrid)
     other.identity = replace(hybrid.identity, layers=tuple(layers))  # type: ignore[misc]
-    with pytest.raises(PlanError, match="layer 0 cannot have a primer"):
+    with pytest.raises(PlanError, match="no primer: layer 0"):
         make_primer(other, tokens(P, 1))
 
 

@@ -38,9 +38,10 @@ if importlib.util.find_spec("vllm") is not None:
     from running import Daemon
     from spliced_connector.client import Client, NewSegment, Options, release_all
     from spliced_connector.errors import Code
-    from spliced_connector.model import SpanKind, choose, divide, make_plan
+    from spliced_connector.model import Lead, SpanKind, choose, divide, make_plan
     from spliced_connector.serving import composing, watch
     from spliced_connector.serving import job as serving_job
+    from spliced_connector.serving.primers import lead_of
     from spliced_connector.serving.settings import Compute
     from spliced_connector.vllm.kernels.cpu import cpu_kernels
     from spliced_connector.vllm.walk import sizes_of
@@ -57,6 +58,9 @@ if importlib.util.find_spec("vllm") is not None:
     )
 
 
+PRIMER = tuple(range(2, 66))
+
+
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     running = Daemon(tmp_path_factory.mktemp("d"), "-arena=256MiB", "-prefill-speed=5")
@@ -68,7 +72,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 @pytest.fixture(scope="module")
 def engine(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     directory: Path = tmp_path_factory.mktemp("model")
-    running = start(hybrid_model(directory), daemon.socket)
+    # No segment stands so far on, but in the tests that say so.
+    running = start(hybrid_model(directory), daemon.socket, primer=PRIMER, primer_after=1 << 20)
     yield running
     running.close()
 
@@ -85,19 +90,20 @@ def nothing_left(engine: Engine) -> Iterator[None]:
     assert len(pool.cached_block_hash_to_block) == 0, "a block was filed as an exact one"
 
 
-def walked(engine: Engine, order: list[int]) -> Tensor:
+def walked(engine: Engine, order: list[int], primer: Lead | None = None) -> Tensor:
     """Log-probabilities behind a prompt by the library alone: the oracle of a splice."""
     mode = worker_of(engine)
     profile = mode._session.model.profile
     ids, cuts = ids_of(order)
-    cut_up = divide(profile, b"", ids, cuts, 8)
+    cut_up = divide(profile, b"", ids, cuts, 8, primer=primer)
     plan = make_plan(cut_up, 0, choose(cut_up, 0, [True] * len(order), [False] * len(order)))
     arch = mode._arch
     with torch.inference_mode():
         segments = {}
         for piece in cut_up.pieces:
             assert piece.spec is not None
-            found = capture(arch, ids[piece.start : piece.end], piece.spec)
+            after = mode._primers.of(piece.spec)
+            found = capture(arch, ids[piece.start : piece.end], piece.spec, primer=after)
             parts = pack(profile, found)
             layers = collect(
                 len(found.layers), profile.segment_layout(piece.spec), parts.__getitem__
@@ -156,6 +162,23 @@ def test_spliced_segments_give_the_answer_of_the_library(engine: Engine, daemon:
         assert said["prompt_tokens"] == len(ids_of(order)[0])
         assert said["ttft_ms"] > said["wait_ms"] > 0
         assert [s["key"] for s in said["spans"] if s["from"] == "segment"]
+
+
+def test_segments_further_on_are_captured_after_the_primer(
+    engine: Engine, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead = lead_of(PRIMER, SEGMENT + 1)
+    monkeypatch.setattr(scheduler_of(engine)._decider, "_lead", lead)
+    before = engine.counts().get("other_variant_segments", 0)
+    for order in ([6, 5, 7], [6, 7, 5]):
+        assert warm(engine, order).near(walked(engine, order, lead))
+    primers = {s.get("primer") for s in daemon.segments()}
+    assert lead is not None
+    assert primers == {None, lead.digest.hex()}
+    assert engine.counts()["other_variant_segments"] > before, "7 was captured after the primer"
+    monkeypatch.undo()
+    # Without a primer at these places: the leading one alone is another's.
+    assert not torch.equal(walked(engine, [6, 5, 7]), walked(engine, [6, 5, 7], lead))
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [2, 0, 1]])

@@ -18,6 +18,7 @@ from spliced_connector.serving import composing
 from spliced_connector.serving import job as serving_job
 from spliced_connector.serving.composing import Composer
 from spliced_connector.serving.job import LostError, Means, Pace
+from spliced_connector.serving.primers import Primers
 from spliced_connector.serving.ranks import Ranks
 from spliced_connector.serving.settings import Compute
 from spliced_connector.serving.splices import best_splice
@@ -149,7 +150,7 @@ class Setup:
         caches = Caches(cast(Any, self.rows), cast(Any, self.states), group, (4096, 128))
         model = cast(Any, self.model)
         composer = Composer(arch, model, caches.copies, Compute.ENGINE)
-        means = Means(composer, self._publish, patience, ranks)
+        means = Means(composer, self._publish, patience, Primers(arch), ranks)
         self.job = SpliceJob(self.load, means, caches)
 
     def _publish(self, piece: Piece, ids: tuple[int, ...], made: Captured) -> Captured:

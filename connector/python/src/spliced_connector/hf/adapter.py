@@ -93,7 +93,8 @@ class HFSettings:
     process share one copy; a request then holds leases for as long as its cache. It pays where many
     requests at once have segments in common. compute: where leased segments in memory of the host
     are put in place, "engine" in this process, "daemon" by the daemon's kernels, "auto" where five
-    walks were quicker.
+    walks were quicker. primer: token ids of a neutral passage, after which segments are captured
+    that have at least primer_after tokens before them in the prompt.
     """
 
     seam_tokens: int = 8
@@ -109,6 +110,8 @@ class HFSettings:
     in_place: bool = False
     resume: bool = True
     compute: Literal["auto", "daemon", "engine"] = "engine"
+    primer: tuple[int, ...] = ()
+    primer_after: int = 128
 
 
 @dataclass
@@ -196,6 +199,8 @@ class SplicedTransformers:
                 in_place,
                 settings.resume,
                 Compute(settings.compute),
+                settings.primer,
+                settings.primer_after,
             )
             self._watch = Watch(arch, spliced, settings.canary_share, settings.canary_bound)
         except (UnsupportedError, ProfileError) as err:
@@ -517,6 +522,7 @@ class SplicedTransformers:
             cuts,
             self.settings.seam_tokens,
             self.settings.tail_tokens,
+            reuse.lead,
         )
         settings, parallel = self.settings, self.settings.parallel and max_error is None
         request = Request(

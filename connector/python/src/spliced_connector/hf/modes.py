@@ -143,6 +143,7 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     ends = tuple(sorted({c for c in (*request.cuts[:1], request.upto) if c}))
     query = Query(ids, block_tokens=1, cuts=ends)
     found = reuse.look_up(positions, prompt, request.accept, query)
+    prompt = found.prompt
     context, kept = _begin(reuse, request, found)
     begin = context.tokens
     _lead(reuse, request, found, context, kept)

@@ -44,8 +44,9 @@ from spliced_connector.errors import Code, SplicedError
 from spliced_connector.hf.device import Lent, Placing, Reader
 from spliced_connector.hf.paged import LIFE, Loan
 from spliced_connector.hf.turns import Turn, Turns, most_rows
-from spliced_connector.model import NOTHING, Choice, Piece, Prompt
+from spliced_connector.model import NOTHING, Choice, Lead, Piece, Prompt
 from spliced_connector.serving.composing import Composer, Placement
+from spliced_connector.serving.primers import Primers, lead_of, primer_ids
 from spliced_connector.serving.settings import Compute
 from spliced_connector.walk import (
     Architecture,
@@ -75,11 +76,13 @@ class UnreliableError(Exception):
 
 @dataclass(frozen=True)
 class Found:
-    """What the daemon said about a prompt; hashes name it up to the positions of the match."""
+    """What the daemon said about a prompt; hashes name it up to the positions of the match. prompt:
+    with the variants of segments that the daemon has."""
 
     hashes: list[bytes]
     match: Match
     advice: Advice | None
+    prompt: Prompt = Prompt(0, ())  # noqa: RUF009  (frozen)
 
     def way(self, everything: bool) -> Way:
         """How the daemon would serve the prompt; without its advice with all that is held."""
@@ -173,11 +176,16 @@ class Reuse:
         in_place: bool = False,
         resume: bool = False,
         compute: Compute = Compute.ENGINE,
+        primer: tuple[int, ...] = (),
+        primer_after: int = 128,
     ) -> None:
         """ends: the tokens that end an answer. lent: memory of the model's GPU, None for never.
         in_place: the rows of segments are read where they lie. resume: rows of turns are kept, and
         continued from. compute: where leased segments are put in place that are in memory of the
-        host."""
+        host. primer: token ids of what segments are captured after that have primer_after tokens
+        before them. Raises ValueError for one that the model cannot have."""
+        self.primers = Primers(arch, primer_ids(primer, None, arch.identity))
+        self._lead = lead_of(primer, primer_after)
         self.composer = Composer(arch, model, Copies(device), compute)
         self.in_place = in_place
         self._refused = False
@@ -192,6 +200,11 @@ class Reuse:
         rows = most_rows(self.profile) if resume and not (lent and lent.wanted) else 0
         self.turns = Turns(arch, model, rows)
         self._samples: list[Sample | WalkTiming | CaptureTiming] = []
+
+    @property
+    def lead(self) -> Lead | None:
+        """How prompts name the primer; None without one, or with a daemon that knows none."""
+        return self._lead if self.model.primers else None
 
     @property
     def device_tokens(self) -> int:
@@ -212,8 +225,11 @@ class Reuse:
         hashes = self.model.prefix_hashes(query.tokens, positions)
         if hashes is None:
             raise UnreliableError(self.model.trouble or "no daemon was attached")
+        match = self.model.match(
+            positions, hashes, prompt.keys, self._kinds(accept), others=prompt.others
+        )
+        prompt = prompt.resolved(match.variant)
         named = [p for p in prompt.pieces if p.key is not None]
-        match = self.model.match(positions, hashes, prompt.keys, self._kinds(accept))
         match, hashes = self._within_turn(query.tokens, match, hashes, accept)
         samples, self._samples = tuple(self._samples), []
         advice = self.model.advise(
@@ -225,7 +241,7 @@ class Reuse:
                 samples=samples,
             )
         )
-        return Found(hashes, match, advice)
+        return Found(hashes, match, advice, prompt)
 
     def _kinds(self, accept: Accept) -> Accept:
         """The kinds of checkpoints that a request continues from."""
@@ -496,7 +512,8 @@ class Reuse:
                 continue
             if piece.key not in by_key:
                 ids = kept.ids[piece.start : piece.end]
-                captured = capture(self.arch, ids, piece.spec, self.device)
+                primer = self.primers.of(piece.spec)
+                captured = capture(self.arch, ids, piece.spec, self.device, primer)
                 by_key[piece.key] = rounded(self.profile, captured)
                 tokens += piece.tokens
             kept.segments.append((piece, by_key[piece.key]))

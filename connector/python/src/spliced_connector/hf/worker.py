@@ -47,7 +47,11 @@ class Worker:
         """
         reuse = self._reuse()
         declined, self._declined = self._declined, []
-        news = None if reuse is None else reuse.model.jobs(1, wait, declined)
+        news = (
+            None
+            if reuse is None
+            else reuse.model.jobs(1, wait, declined, primers=reuse.primers.digests)
+        )
         if news is None:
             time.sleep(min(wait, _PAUSE_SECONDS))
             return 0
@@ -72,8 +76,11 @@ class Worker:
     def _compute(self, reuse: Reuse, job: Job) -> bool:
         if job.begin or reuse.profile.spec_problem(job.spec) or time.monotonic() > job.deadline:
             return False
+        if not reuse.primers.knows(job.spec):
+            return False
         try:
-            captured = capture(reuse.arch, job.tokens, job.spec, reuse.device)
+            primer = reuse.primers.of(job.spec)
+            captured = capture(reuse.arch, job.tokens, job.spec, reuse.device, primer)
         except Exception:
             # Whatever the model raises at tokens of others must not end its owner.
             log.exception("a segment of %d tokens is not computed", job.spec.tokens)

@@ -38,6 +38,7 @@ from spliced_connector.model.packed import PackedForm, packed_header, packed_hea
 from spliced_connector.model.plan import (
     MOST_CUTS,
     Choice,
+    Lead,
     Piece,
     Plan,
     PlanError,
@@ -73,6 +74,7 @@ __all__ = [
     "Kind",
     "Layer",
     "Layout",
+    "Lead",
     "Linear",
     "PackedForm",
     "Part",

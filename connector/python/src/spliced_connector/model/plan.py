@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from spliced_connector.model.identity import Role, SegmentSpec
-from spliced_connector.model.keys import segment_key
+from spliced_connector.model.keys import NOTHING, segment_key
 from spliced_connector.model.profile import Profile
 
 MOST_CUTS = 2048
@@ -26,6 +26,15 @@ MOST_CUTS = 2048
 
 class PlanError(ValueError):
     """A prompt's cuts or a plan's spans can never be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """A primer, by its digest, and the token of a prompt from which segments are captured after it:
+    one that stands further in front is nearly the first passage of its prompt."""
+
+    digest: bytes
+    begin: int
 
 
 class Choice(Enum):
@@ -48,7 +57,8 @@ class SpanKind(Enum):
 class Piece:
     """A segment of a prompt: tokens [start, start + tokens).
 
-    spec and key are None when nothing worth keeping is left between its ends.
+    spec and key are None when nothing worth keeping is left between its ends. other: the second
+    variant, captured after the primer where this one is not, and without where this one is.
     """
 
     index: int
@@ -56,6 +66,7 @@ class Piece:
     tokens: int
     spec: SegmentSpec | None
     key: bytes | None
+    other: tuple[SegmentSpec, bytes] | None = None
 
     @property
     def end(self) -> int:
@@ -65,6 +76,15 @@ class Piece:
     def seam_tokens(self) -> int:
         """Tokens that are computed again where the segment is reused."""
         return 0 if self.spec is None else self.tokens - self.spec.interior[1]
+
+    @property
+    def exchanged(self) -> Piece:
+        """The piece with its second variant in the place of the first. Raises PlanError without
+        one."""
+        if self.other is None or self.spec is None or self.key is None:
+            raise PlanError(f"segment {self.index} has one variant")
+        spec, key = self.other
+        return replace(self, spec=spec, key=key, other=(self.spec, self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +98,27 @@ class Prompt:
     def keys(self) -> list[bytes]:
         """The keys of the segments that have one, in order."""
         return [p.key for p in self.pieces if p.key is not None]
+
+    @property
+    def others(self) -> list[bytes]:
+        """Parallel to `keys`: those of second variants, NOTHING for none; empty without any."""
+        named = [
+            NOTHING if p.other is None else p.other[1] for p in self.pieces if p.key is not None
+        ]
+        return named if any(p.other for p in self.pieces) else []
+
+    def resolved(self, variants: Sequence[int]) -> Prompt:
+        """The prompt with the variants that a match answered: one for each key, 1 for the second.
+        No variants: the first of all."""
+        if not any(variants):
+            return self
+        told = iter(variants)
+        return replace(
+            self,
+            pieces=tuple(
+                p.exchanged if p.key is not None and next(told) else p for p in self.pieces
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +188,14 @@ def divide(
     cuts: Sequence[int],
     w: int,
     tail: int | None = None,
+    primer: Lead | None = None,
 ) -> Prompt:
     """Names the segments between the ascending cuts at seam width w, on the left side of a join
     tail, if that is given.
 
     The tokens behind the last cut are the query: at least one. No cuts: no segments. A segment
-    that begins at 0 leads the prompt and is kept whole.
+    that begins at 0 leads the prompt and is kept whole. Of others that begin at `primer.begin` or
+    behind it the variant after the primer is preferred, of those before it the one without.
     """
     n = len(ids)
     if len(cuts) > MOST_CUTS:
@@ -167,8 +210,16 @@ def divide(
     pieces = []
     for i, (a, b) in enumerate(itertools.pairwise(cuts)):
         spec = profile.first_spec(b - a) if a == 0 else profile.mid_spec(b - a, w, tail)
-        key = None if spec is None else segment_key(profile, salt, spec, ids[a:b])
-        pieces.append(Piece(i, a, b - a, spec, key))
+        if spec is None:
+            pieces.append(Piece(i, a, b - a, None, None))
+            continue
+        piece = Piece(i, a, b - a, spec, segment_key(profile, salt, spec, ids[a:b]))
+        if primer is not None and a > 0:
+            primed = replace(spec, primer=primer.digest)
+            piece = replace(piece, other=(primed, segment_key(profile, salt, primed, ids[a:b])))
+            if a >= primer.begin:
+                piece = piece.exchanged
+        pieces.append(piece)
     return Prompt(n, tuple(pieces))
 
 

@@ -19,7 +19,7 @@ from spliced_connector.client import (
     Way,
     seam_tokens,
 )
-from spliced_connector.model import Choice, Piece, PlanError, Prompt, choose, divide
+from spliced_connector.model import Choice, Lead, Piece, PlanError, Prompt, choose, divide
 from spliced_connector.segments import Finder
 from spliced_connector.serving.cuts import Cuts, CutsError
 from spliced_connector.serving.finding import cuts_of, held_in
@@ -106,7 +106,10 @@ class Decider:
         finder: Finder,
         tally: EngineTally,
         clock: Clock,
+        lead: Lead | None = None,
     ) -> None:
+        """lead: the primer that segments are captured after, None for none."""
+        self._lead = lead
         self._model, self._settings, self._finder = model, settings, finder
         self._tally, self._clock = tally, clock
         self._random = random.Random()
@@ -118,7 +121,7 @@ class Decider:
         said: what the request says beside its prompt. Raises CutsError for what cannot be right.
         """
         seam = self._settings.seam_tokens
-        held = partial(held_in, self._model, self._tally)
+        held = partial(held_in, self._model, self._tally, lead=self._lead)
         try:
             cuts = cuts_of(self._finder, said, ids, seam, held)
         except CutsError as err:
@@ -152,23 +155,25 @@ class Decider:
             self._tally.add("no_daemon")
             return Asked(trouble="no daemon")
         try:
-            prompt = divide(model.profile, salt, ids, cuts.cuts, cuts.w)
+            lead = self._lead if model.primers else None
+            prompt = divide(model.profile, salt, ids, cuts.cuts, cuts.w, primer=lead)
         except PlanError as err:
             self._tally.add("bad_cuts")
             log.info("cuts that no segments can lie between: %s", err)
             return Asked(trouble="no segments can lie between these cuts")
-        pieces = [piece for piece in prompt.pieces if piece.key is not None]
-        if not pieces:
+        if not prompt.keys:
             self._tally.add("short")
             return Asked()
         # Nobody knows how far a prefix behind segments is off.
         accept = Accept.ANY if cuts.max_error is None else Accept.EXACT
-        found = model.match(named.positions, named.names, prompt.keys, accept)
+        found = model.match(named.positions, named.names, prompt.keys, accept, others=prompt.others)
         if found.trouble:
             # In words of ours: the client's name places and settings, and callers are strangers.
             log.info("a request is not spliced: %s", found.trouble)
             self._tally.add("no_daemon")
             return Asked(trouble="the daemon did not answer")
+        prompt = prompt.resolved(found.variant)
+        pieces = [piece for piece in prompt.pieces if piece.key is not None]
         advice = self._advised(ids, cuts, pieces, found)
         if advice is None and not prefixes:
             self._tally.add("unadvised")
@@ -180,6 +185,7 @@ class Decider:
         self._tally.add("held_segments", len(held))
         self._tally.add("missing_segments", len(pieces) - len(held))
         self._tally.add("too_far_segments", sum(found.hits) - len(held))
+        self._tally.add("other_variant_segments", sum(found.variant))
         admitted = self._admitted(pieces, advice)
         wanted, trouble = self._wanted(cuts, pieces, admitted) - held, cuts.trouble
         if advice is None and not cuts.found.warming:

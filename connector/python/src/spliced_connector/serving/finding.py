@@ -9,9 +9,11 @@ that the server was started with; [] is none of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 from spliced_connector.client import MAX_PROMPT, KnownQuery, Model
+from spliced_connector.model import Lead
 from spliced_connector.segments import (
     Chunker,
     Finder,
@@ -82,18 +84,21 @@ def cuts_of(
 
 
 def held_in(
-    model: Model, tally: EngineTally, ids: Sequence[int], w: int
+    model: Model, tally: EngineTally, ids: Sequence[int], w: int, lead: Lead | None = None
 ) -> Sequence[tuple[int, int]] | None:
     """Where segments stand in a prompt that the daemon has, at a seam of w tokens; None where it
     does not answer.
 
     None begins or ends behind the last token but one: an engine computes the last one. The daemon
-    is not asked about a prompt that is no longer than a seam.
+    is not asked about a prompt that is no longer than a seam. lead: as of `divide`.
     """
     n = min(len(ids) - 1, MAX_PROMPT)
     if n <= w:
         return ()
-    found = model.match(known=KnownQuery(ids[:n], 0, w))
+    query = KnownQuery(ids[:n], 0, w)
+    if lead is not None:
+        query = replace(query, primer=lead.digest, primed_from=lead.begin)
+    found = model.match(known=query)
     if found.trouble:
         tally.add("unanswered")
         return None

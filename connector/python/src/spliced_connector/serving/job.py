@@ -15,6 +15,7 @@ from spliced_connector.client import Accept, Model, Segment, release_all
 from spliced_connector.model import Choice, Piece, Span, SpanKind
 from spliced_connector.serving.composing import Composer, DamagedError, Placement
 from spliced_connector.serving.prices import REUSED_COST, Walked
+from spliced_connector.serving.primers import Primers
 from spliced_connector.serving.ranks import Ranks
 from spliced_connector.serving.splices import Splice
 from spliced_connector.walk import (
@@ -65,12 +66,14 @@ class Means:
 
     composer: where leased segments are put in place. published: is given a fresh capture, and
     answers it as readers will find it; once for equal segments. patience: seconds that segments may
-    take to come from disk. ranks: have the same job, and take each step of it together.
+    take to come from disk. ranks: have the same job, and take each step of it together. primers:
+    what captures go after.
     """
 
     composer: Composer
     published: Callable[[Piece, tuple[int, ...], Captured], Captured]
     patience: float
+    primers: Primers
     ranks: Ranks = Ranks()  # noqa: RUF009  (frozen)
 
     @property
@@ -297,7 +300,9 @@ class Job(ABC):
             if piece.spec is None:
                 raise LostError(f"segment {piece.index} has no interior")
             wanted.append((self.ids[piece.start : piece.end], piece.spec))
-        for piece, captured in zip(pieces, capture_all(self._means.arch, wanted), strict=True):
+        primers = [self._means.primers.of(spec) for _, spec in wanted]
+        found = capture_all(self._means.arch, wanted, primers=primers)
+        for piece, captured in zip(pieces, found, strict=True):
             ids = self.tokens[piece.start : piece.end]
             stored = self._means.published(piece, ids, captured)
             if piece.key is not None:

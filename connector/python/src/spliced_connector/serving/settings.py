@@ -37,6 +37,7 @@ class Compute(StrEnum):
 
 Names = tuple[str, ...]
 Marks = tuple[str | tuple[int, ...], ...]
+Passage = str | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,13 @@ class ServingSettings:
     row_tolerance: float = 0.0
     """The same of keys and values of segments: a little more than half of their bytes at 0.02. 0:
     they are kept as they were written, as they are in memory of a GPU in any case."""
+    primer: Passage = ""
+    """What segments are captured after, mode splice: "default", the absolute path of a text file,
+    or a list of token ids, 1 to 4,096 of them. Empty: nothing. Engines share the segments that were
+    captured after the same token ids."""
+    primer_after: int = 128
+    """Segments with fewer tokens before them in the prompt are captured without the primer; 1 to
+    16,777,216."""
     measured: bool = True
     """Whether the daemon's prices, learnt from what engines measured, decide how much of a prompt
     is taken over, mode splice. False: a fixed guess does."""
@@ -133,6 +141,7 @@ class ServingSettings:
         "chunk_least": (16, 1 << 20),
         "chunk_mean": (16, 1 << 20),
         "chunk_most": (16, 1 << 20),
+        "primer_after": (1, 1 << 24),
         "tolerance": (0, MAX_TOLERANCE),
         "row_tolerance": (0, MAX_TOLERANCE),
         "canary_share": (0, 1),
@@ -170,8 +179,11 @@ class ServingSettings:
         find = cast(Names, values.get("find", ()))
         if ("separators" in values) != ("separators" in find):
             wrong.append("separators: they and the finder of that name want each other")
-        if "known" in find and values.get("mode") is not Mode.SPLICE:
+        splices = values.get("mode") is Mode.SPLICE
+        if "known" in find and not splices:
             wrong.append("find: 'known' is for mode splice")
+        if values.get("primer") and not splices:
+            wrong.append("primer: it is for mode splice")
         return wrong
 
 
@@ -200,6 +212,13 @@ def typed(
                 one if isinstance(one, str) else tuple(cast(list[int], one)) for one in value
             )
         wrong.append(f"{name}: {value!r}, want a list of strings and lists of token ids")
+        return None
+    if kind == "Passage":
+        if isinstance(value, str) and (value in ("", "default") or value.startswith("/")):
+            return value
+        if _ids(value):
+            return tuple(cast(list[int], value))
+        wrong.append(f'{name}: {value!r}, want "default", an absolute path or a list of token ids')
         return None
     types: dict[str, type | tuple[type, ...]] = {
         "str": str,

@@ -10,6 +10,7 @@ from spliced_connector.serving.connection import connect
 from spliced_connector.serving.finding import finder_of
 from spliced_connector.serving.inert import Inert
 from spliced_connector.serving.parameters import Parameters
+from spliced_connector.serving.primers import primer_ids
 from spliced_connector.serving.settings import Mode
 from spliced_connector.sglang.reuse import Reuse
 from spliced_connector.sglang.slots import find_slots
@@ -43,10 +44,13 @@ def make_reuse(context: TreeCacheBuildContext, settings: SpliceSettings) -> Reus
             arch = walk_over(model, profile.share(context.tp_rank))
         except UnsupportedError as err:
             raise Inert(f"mode splice cannot walk this model: {err}") from err
-    finder = finder_of(settings, _tokenizer(context)) if settings.find else Finder()
+    named = isinstance(settings.primer, str) and settings.primer
+    tokenizer = _tokenizer(context) if settings.find or named else None
+    finder = finder_of(settings, tokenizer) if settings.find else Finder()
+    primer = primer_ids(settings.primer, tokenizer, engine.identity)
     counted = bool(context.server_args.enable_metrics)
     client = connect(settings, f"sglang {engine.version}")
-    reuse = Reuse(engine, settings, client, arch, slots, finder, weights, counted)
+    reuse = Reuse(engine, settings, client, arch, slots, finder, weights, primer, counted)
     reuse.model.wait_attached(_ATTACH_SECONDS)
     return reuse
 

@@ -25,6 +25,7 @@ from spliced_connector.serving.job import LostError, Means, Pace
 from spliced_connector.serving.modules import eager
 from spliced_connector.serving.parameters import Parameters
 from spliced_connector.serving.prices import Clock
+from spliced_connector.serving.primers import Primers, lead_of
 from spliced_connector.serving.rounded import Rounded
 from spliced_connector.serving.storing import Publisher, Saver, Taken
 from spliced_connector.serving.tally import EngineTally
@@ -75,9 +76,11 @@ class Reuse:
         slots: Slots,
         finder: Finder,
         weights: Parameters,
+        primer: tuple[int, ...] = (),
         counted: bool = False,
     ) -> None:
-        """arch: the walk over the model; None in mode prefix. counted: SGLang has metrics."""
+        """arch: the walk over the model; None in mode prefix. primer: the token ids of what
+        segments are captured after. counted: SGLang has metrics."""
         self.weights = weights
         """Watches the engine's weights, whose values at the start name all objects."""
         self.engine, self.settings, self.slots = engine, settings, slots
@@ -93,7 +96,8 @@ class Reuse:
             connector=f"sglang {__version__}",
             engine=f"sglang {engine.version}",
         )
-        self._decider = Decider(self.model, settings, finder, self.tally, self.clock)
+        lead = lead_of(primer, settings.primer_after)
+        self._decider = Decider(self.model, settings, finder, self.tally, self.clock, lead)
         self._requests = Requests(self.model, settings, self._decider, self.tally, self.clock)
         self._tracked: dict[str, Tracked] = {}
         self._pace = Pace()
@@ -111,7 +115,7 @@ class Reuse:
             wait=settings.timeout_ms / 1000,
             tally=self.tally,
         )
-        self._means = Means(composer, self._publish, patience)
+        self._means = Means(composer, self._publish, patience, Primers(walked, primer))
         self._watch: Watch | None = None
         if arch is not None:
             self._watch = Watch(arch, self.model, self.tally, settings.canary_bound)

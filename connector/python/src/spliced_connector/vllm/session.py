@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from spliced_connector import __version__
 from spliced_connector.client import Client, Model
 from spliced_connector.segments import Finder, Tokenizer
+from spliced_connector.serving.primers import primer_ids
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.rounding import Rounding
 from spliced_connector.vllm.settings import Settings
@@ -35,6 +36,8 @@ class Session:
     rank: int = 0
     finder: Finder = field(default_factory=Finder)
     """What finds segments of prompts that name none; only the scheduler's half has finders."""
+    primer: tuple[int, ...] = ()
+    """Token ids of what segments are captured after, none for nothing."""
     rounding: Rounding | None = None
     """Tracks rounded states, likewise; None in an engine that rounds none."""
 
@@ -46,9 +49,20 @@ def block_tokens(engine: Engine) -> int:
 
 
 def join(
-    client: Client, settings: Settings, engine: Engine, tally: EngineTally, rank: int = 0
+    client: Client,
+    settings: Settings,
+    engine: Engine,
+    tally: EngineTally,
+    config: ModelConfig,
+    rank: int = 0,
 ) -> Session:
-    """Registers the engine's model; the client does so again at every daemon that it finds."""
+    """Registers the engine's model; the client does so again at every daemon that it finds.
+
+    Raises ValueError for a primer that cannot be read, or that the model cannot have.
+    """
+    passage = settings.primer
+    tokenizer = tokenizer_of(config) if isinstance(passage, str) and passage else None
+    primer = primer_ids(passage, tokenizer, engine.identity)
     step = block_tokens(engine)
     model = client.model(
         engine.identity,
@@ -58,7 +72,7 @@ def join(
         connector=f"vllm {__version__}",
         engine=f"vllm {engine.version}",
     )
-    return Session(settings, engine, model, tally, step, rank)
+    return Session(settings, engine, model, tally, step, rank, primer=primer)
 
 
 def tokenizer_of(config: ModelConfig) -> Tokenizer | None:

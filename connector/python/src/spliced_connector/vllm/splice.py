@@ -20,6 +20,7 @@ from spliced_connector.serving.composing import Composer
 from spliced_connector.serving.job import LostError, Means, Pace
 from spliced_connector.serving.modules import eager
 from spliced_connector.serving.prices import Walked
+from spliced_connector.serving.primers import Primers
 from spliced_connector.serving.ranks import Ranks
 from spliced_connector.serving.storing import Fresh, Publisher
 from spliced_connector.serving.watch import Watch
@@ -71,6 +72,7 @@ class SpliceWorker:
         if self._prefix is not None:
             self._prefix.placed = self.placed
         self._publisher = Publisher(session.model, session.tally, settings.pending_mib << 20)
+        self._primers = Primers(self._arch, session.primer)
         self._means = Means(
             Composer(
                 self._arch,
@@ -82,6 +84,7 @@ class SpliceWorker:
             ),
             self._publish,
             settings.load_ms / 1000,
+            self._primers,
             self._ranks,
         )
         self._watch = Watch(
@@ -215,7 +218,8 @@ class SpliceWorker:
             device = self._caches.copies.device
             wanted = [(torch.tensor(work.ids, device=device), work.spec) for work in batch]
             with eager():
-                found = capture_all(self._arch, wanted)
+                primers = [self._primers.of(work.spec) for work in batch]
+                found = capture_all(self._arch, wanted, primers=primers)
         except Exception:
             log.exception("segments that other nodes ask for are not computed")
             self._worked += (Worked(work.id, stored=False) for work in batch)

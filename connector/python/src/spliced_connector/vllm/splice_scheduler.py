@@ -11,6 +11,7 @@ from spliced_connector.model import Choice, choose
 from spliced_connector.segments import Found
 from spliced_connector.serving.cuts import Cuts, CutsError
 from spliced_connector.serving.decider import NEXT_TOKENS, Asked, Decider, Known, Named
+from spliced_connector.serving.primers import lead_of
 from spliced_connector.serving.splices import Splice, best_splice
 from spliced_connector.serving.telling import Served
 from spliced_connector.vllm.clock import PrefillClock
@@ -87,14 +88,18 @@ class SpliceScheduler:
         self._prefix = _prefixes(session)
         self._clock = self._prefix.clock if self._prefix else PrefillClock(session.engine.pipelined)
         settings = session.settings
-        self._decider = Decider(session.model, settings, session.finder, self._tally, self._clock)
+        lead = lead_of(session.primer, settings.primer_after)
+        self._decider = Decider(
+            session.model, settings, session.finder, self._tally, self._clock, lead
+        )
         self._combiner: Combiner | None = None
         if settings.parallel.combines:
             self._combiner = Combiner(session.model, session.tally)
         self._jobs: Jobs | None = None
         if settings.parallel.works:
             ranks = session.engine.identity.tp_size
-            self._jobs = Jobs(session.model, settings, ranks, session.tally, cores)
+            primers = () if lead is None else (lead.digest,)
+            self._jobs = Jobs(session.model, settings, ranks, session.tally, cores, primers=primers)
 
     def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
         """Tokens behind the first `computed` of a request that has segments, filled later; those of

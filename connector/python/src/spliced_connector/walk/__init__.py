@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         Stretch,
     )
     from spliced_connector.walk.plain import altered
-    from spliced_connector.walk.primer import Primer, make_primer
+    from spliced_connector.walk.primer import Primer, make_primer, primer_problem
     from spliced_connector.walk.reading import UnsupportedError, child
     from spliced_connector.walk.registry import architecture
     from spliced_connector.walk.rows import Rows, ranges
@@ -139,6 +139,7 @@ __all__ = [
     "pieces",
     "prefill",
     "prefill_turn",
+    "primer_problem",
     "ranges",
     "read_turn",
     "restore",
@@ -170,7 +171,7 @@ _MODULES = {
     "naming": "Naming",
     "paged": "GoneError PagedRows Pages Place RowsAt Stretch",
     "plain": "altered",
-    "primer": "Primer make_primer",
+    "primer": "Primer make_primer primer_problem",
     "reading": "UnsupportedError child",
     "registry": "architecture",
     "rows": "Rows ranges",

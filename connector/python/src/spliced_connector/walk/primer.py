@@ -58,9 +58,8 @@ def make_primer(
     tokens = ids.to(torch.int64) if isinstance(ids, Tensor) else torch.tensor(ids).long()
     if tokens.numel() == 0:
         raise PlanError("a primer without tokens")
-    for number, layer in enumerate(arch.identity.layers):
-        if why := _fixed(layer):
-            raise PlanError(f"layer {number} cannot have a primer: {why}")
+    if why := primer_problem(arch.identity):
+        raise PlanError(f"no primer: {why}")
     context = Context(arch, tokens.shape[0], device or tokens.device)
     prefill(arch, tokens, context)
     named = tuple(tokens.tolist())
@@ -70,6 +69,14 @@ def make_primer(
         identity=arch.identity,
         layers=tuple(_moved(arch, context, layer) for layer in range(len(arch.layers))),
     )
+
+
+def primer_problem(identity: Identity) -> str:
+    """Why a model can have no primer, empty if it can."""
+    for number, layer in enumerate(identity.layers):
+        if why := _fixed(layer):
+            return f"layer {number}: {why}"
+    return ""
 
 
 def _fixed(layer: Layer) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,7 +70,10 @@ class Jobs:
         tally: EngineTally,
         loop: Loop,
         clock: Callable[[], float] = time.monotonic,
+        primers: Sequence[bytes] = (),
     ) -> None:
+        """primers: digests of those that the workers capture segments after."""
+        self._primers = tuple(primers)
         self._model = model
         self._ranks = ranks
         self._tally = tally
@@ -190,7 +193,7 @@ class Jobs:
         self._tally.add("jobs_declined", len(declined))
         most, queued = self._offer()
         wait = BUSY_SECONDS if self.pending else WATCH_SECONDS
-        news = self._model.jobs(most, wait, declined, queued)
+        news = self._model.jobs(most, wait, declined, queued, primers=self._primers)
         if news is None:  # who does not watch is no worker, and has no jobs
             with self._lock:
                 self._queue.clear()
@@ -215,4 +218,5 @@ class Jobs:
 
     def _takes(self, job: Job) -> bool:
         wrong = self._model.profile.spec_problem(job.spec) or job.begin
-        return not wrong and job.spec.tokens <= self._most_tokens
+        known = job.spec.primer in (b"", *self._primers)
+        return not wrong and known and job.spec.tokens <= self._most_tokens

@@ -1,0 +1,87 @@
+"""The primer of an engine: a neutral passage after which it captures segments.
+
+A segment that is captured from an empty state is encoded as if it were the first passage of a
+prompt. Captured after some hundred tokens of anything neutral it is nearer to what it is in the
+middle of one, at no cost to those who reuse it.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from spliced_connector.model import Identity, Lead, SegmentSpec, primer_digest
+from spliced_connector.segments import Tokenizer
+from spliced_connector.serving.settings import Passage
+from spliced_connector.walk import Architecture, Primer, make_primer, primer_problem
+
+DEFAULT = "default"
+
+MAX_PRIMER = 4096
+"""Tokens of a primer at most: a capture attends to all of them."""
+
+
+def primer_ids(
+    passage: Passage, tokenizer: Tokenizer | None, identity: Identity
+) -> tuple[int, ...]:
+    """The token ids of the passage that settings name, without the tokenizer's special ones.
+
+    tokenizer: of the model; not needed for token ids. Raises ValueError for a model that can have
+    no primer, a file that cannot be read, a text without a tokenizer, and for more than MAX_PRIMER
+    tokens.
+    """
+    if not passage:
+        return ()
+    if why := primer_problem(identity):
+        raise ValueError(f"primer: not with this model: {why}")
+    ids = passage if isinstance(passage, tuple) else _tokens(passage, tokenizer)
+    if not 1 <= len(ids) <= MAX_PRIMER:
+        raise ValueError(f"primer: {len(ids)} tokens, want 1 to {MAX_PRIMER}")
+    return ids
+
+
+def _tokens(passage: str, tokenizer: Tokenizer | None) -> tuple[int, ...]:
+    if tokenizer is None:
+        raise ValueError("primer: the engine has no tokenizer, give token ids")
+    if passage == DEFAULT:
+        text = files(__package__).joinpath("primer.txt").read_text("utf-8")
+    else:
+        try:
+            text = Path(passage).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as err:
+            raise ValueError(f"primer: {err}") from err
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+class Primers:
+    """The primers that one process captures segments after: one or none. Its states are computed
+    with the first capture and kept."""
+
+    def __init__(self, arch: Architecture, ids: tuple[int, ...] = ()) -> None:
+        self._arch, self._ids = arch, ids
+        self._digest = primer_digest(ids) if ids else b""
+        self._made: Primer | None = None
+
+    @property
+    def digests(self) -> tuple[bytes, ...]:
+        """Of the primers that there are."""
+        return (self._digest,) if self._digest else ()
+
+    def knows(self, spec: SegmentSpec) -> bool:
+        """Whether segments of the spec can be captured here."""
+        return spec.primer in (b"", self._digest)
+
+    def of(self, spec: SegmentSpec) -> Primer | None:
+        """The primer of a spec, None for a spec without. Raises ValueError for another primer."""
+        if not spec.primer:
+            return None
+        if spec.primer != self._digest:
+            raise ValueError(f"primer {spec.primer.hex()[:16]} is not the engine's")
+        if self._made is None:
+            self._made = make_primer(self._arch, self._ids)
+        return self._made
+
+
+def lead_of(ids: tuple[int, ...], begin: int) -> Lead | None:
+    """How a primer is named in prompts: for segments from token `begin` on; None without one."""
+    return Lead(primer_digest(ids), begin) if ids else None

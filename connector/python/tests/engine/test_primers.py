@@ -1,0 +1,88 @@
+"""What settings call a primer, as token ids."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from spliced_connector.model import (
+    Attention,
+    DType,
+    Family,
+    Identity,
+    KeyMode,
+    Kind,
+    Layer,
+    Linear,
+    Role,
+    SegmentSpec,
+    primer_digest,
+)
+from spliced_connector.serving.primers import MAX_PRIMER, Primers, lead_of, primer_ids
+
+pytestmark = pytest.mark.engine
+
+ATTENTION = Attention(2, 8, 8, DType.BF16)
+LAYERS = (
+    Layer(Kind.LINEAR, linear=Linear(Family.GDN, 2, 4, 8, 8, DType.F32, DType.F16)),
+    Layer(Kind.FULL, attention=ATTENTION),
+)
+MODEL = Identity("m", b"\x01" * 32, LAYERS)
+
+
+class Words:
+    """A tokenizer that numbers words by their length."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [1] * add_special_tokens + [len(word) for word in text.split()]
+
+
+WORDS = cast(Any, Words())
+
+
+def test_a_passage_is_tokens_a_file_or_the_default(tmp_path: Path) -> None:
+    text = tmp_path / "primer.txt"
+    text.write_text("one two three")
+    assert primer_ids("", None, MODEL) == ()
+    assert primer_ids((5, 6), None, MODEL) == (5, 6)
+    assert primer_ids(str(text), WORDS, MODEL) == (3, 3, 5)
+    assert 300 <= len(primer_ids("default", WORDS, MODEL)) <= 600
+
+
+def test_what_cannot_be_a_primer_is_refused(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.txt"
+    empty.write_text(" \n")
+    odd = tmp_path / "odd.txt"
+    odd.write_bytes(b"\xff")
+    elsewhere = replace(ATTENTION, keys=KeyMode.UNROTATED)
+    other = replace(MODEL, layers=(LAYERS[0], Layer(Kind.FULL, attention=elsewhere)))
+    for passage, tokenizer, identity, complaint in (
+        ("default", None, MODEL, "no tokenizer"),
+        (str(tmp_path / "none.txt"), WORDS, MODEL, "No such file"),
+        (str(odd), WORDS, MODEL, "decode"),
+        (str(empty), WORDS, MODEL, "0 tokens, want 1"),
+        ((1,) * (MAX_PRIMER + 1), None, MODEL, f"{MAX_PRIMER + 1} tokens"),
+        ((1, 2), None, other, "not with this model: layer 1"),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            primer_ids(passage, tokenizer, identity)
+
+
+def test_only_the_engines_own_primer_is_known() -> None:
+    primers, none = Primers(cast(Any, None), (5, 6)), Primers(cast(Any, None))
+    plain = SegmentSpec(Role.MID, 8, 8, 100)
+    own = replace(plain, primer=primer_digest((5, 6)))
+    other = replace(plain, primer=primer_digest((6, 5)))
+    assert [primers.knows(spec) for spec in (plain, own, other)] == [True, True, False]
+    assert [none.knows(spec) for spec in (plain, own, other)] == [True, False, False]
+    assert (primers.digests, none.digests) == ((own.primer,), ())
+    assert primers.of(plain) is None
+    with pytest.raises(ValueError, match="not the engine's"):
+        primers.of(other)
+    lead = lead_of((5, 6), 100)
+    assert lead is not None
+    assert (lead.digest, lead.begin) == (own.primer, 100)
+    assert lead_of((), 100) is None
