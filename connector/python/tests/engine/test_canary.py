@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Iterator
 
@@ -21,7 +22,7 @@ from spliced_connector.walk import (
     logit_error,
     prefill,
 )
-from spliced_connector.walk.canary import STRIKES
+from spliced_connector.walk.canary import STRIKES, ChangedTokens
 
 FOREVER = 1e12
 
@@ -121,6 +122,42 @@ def test_wrong_contexts_switch_off_and_it_stays_off(arch: Architecture) -> None:
     assert [v.off for v in seen] == [False] * (STRIKES - 1) + [True]
     assert canary.off
     assert not canary.offer(prompt, context(arch, prompt, 40))
+
+
+@pytest.mark.parametrize(
+    ("changed", "comparisons", "least", "most"),
+    [
+        (0.1, 340, 0.93, 0.97),
+        (0.14, 154, 0.93, 0.97),
+        (0.041, 1000, 0.03, 0.08),
+        (0.02, 1000, 0, 0),
+    ],
+)
+def test_changed_tokens_are_seen_in_time(
+    changed: float, comparisons: int, least: float, most: float
+) -> None:
+    """Share of runs that end within some comparisons, of 2,000 with a fixed seed."""
+    draw, ended = random.Random(7), 0
+    for _ in range(2000):
+        test = ChangedTokens(0.1)
+        ended += any(test.add(draw.random() >= changed) for _ in range(comparisons))
+    assert least <= ended / 2000 <= most
+
+
+def test_changed_tokens_end_splicing_though_logits_are_near(arch: Architecture) -> None:
+    seen: list[Verdict] = []
+    strict, lenient = Canary(arch, 1e9, seen.append), Canary(arch, 1e9, seen.append, changed=0)
+    full = torch.tensor([0.0, 1.0, 1.01])
+    for canary in (strict, lenient):
+        for _ in range(7):
+            assert not canary.off
+            canary._settle(torch.tensor([0.0, 1.01, 1.0]), full)
+    assert (strict.off, lenient.off) == (True, False)
+    assert "first tokens" in strict.why
+    assert [v.off for v in seen] == [False] * 6 + [True] + [False] * 7
+    for share in (-0.1, 1.0):
+        with pytest.raises(ValueError, match="want at least 0"):
+            ChangedTokens(share)
 
 
 def test_few_failures_among_many_are_borne(arch: Architecture) -> None:

@@ -30,12 +30,13 @@ class Watch:
         model: Model,
         tally: EngineTally,
         bound: float,
+        changed: float,
         alone: bool = True,
         tells: bool = True,
     ) -> None:
-        """alone: there is one rank. tells: this is the rank that reports; all have seen the
-        same."""
-        self._canary = Canary(arch, bound, self._compared)
+        """bound, changed: as of `Canary`. alone: there is one rank. tells: this is the rank that
+        reports; all have seen the same."""
+        self._canary = Canary(arch, bound, self._compared, changed)
         self._model, self._tally, self._bound = model, tally, bound
         self._alone, self._tells = alone, tells
         self._untold = self._untold_failures = 0  # comparisons that the daemon has not heard of
@@ -78,7 +79,7 @@ class Watch:
             return
         self._next_try = time.monotonic() + REPORT_SECONDS
         off = self.off
-        text = "logits of spliced prompts differ from full walks" if off else ""
+        text = self._canary.why
         # A report has to be of something: one that repeats the switch is of the last comparison.
         compared, failed = max(1, self._untold), max(self._untold_failures, int(off))
         answer = self._model.report(compared, failed, self._worst, self._bound, off, text)

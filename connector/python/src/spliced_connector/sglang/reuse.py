@@ -118,7 +118,9 @@ class Reuse:
         self._means = Means(composer, self._publish, patience, Primers(walked, primer))
         self._watch: Watch | None = None
         if arch is not None:
-            self._watch = Watch(arch, self.model, self.tally, settings.canary_bound)
+            self._watch = Watch(
+                arch, self.model, self.tally, settings.canary_bound, settings.canary_changed
+            )
         self._counts = Counts(self.tally) if counted else None
         self._until = 0.0  # monotonic: the end of this step's slice
         self._fresh = True  # nothing was done in this step

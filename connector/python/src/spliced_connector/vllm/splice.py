@@ -92,6 +92,7 @@ class SpliceWorker:
             session.model,
             session.tally,
             settings.canary_bound,
+            settings.canary_changed,
             alone=session.engine.identity.tp_size == 1,
             tells=session.rank == 0,
         )
