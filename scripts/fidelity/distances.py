@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
 
-from intervals import paired, resampled, share
-from torch import Tensor
 from ways import FULL, SPLICED
+
+from spliced_connector.fidelity.intervals import Draws, draws, paired, ratio, removed, share
 
 Row = dict[str, object]
 Answers = Sequence[Sequence[object]]
@@ -32,15 +33,16 @@ def measured(rows: Sequence[Row], name: str) -> Row:
     the right answers, the share of that of segments captured alone which is removed, the share of
     equal first tokens and what it gains, and points."""
     full, alone, mine = (_column(rows, which) for which in (FULL, SPLICED, name))
-    off, most = _distances(mine, full), _distances(alone, full)
+    off, most, drawn = _distances(mine, full), _distances(alone, full), _drawn(len(rows))
+    tokens = [float(len(x[2])) for x in full]  # type: ignore[arg-type]
     right = [bool(x[0]) for x in mine]
     same, before = (
         [x[1] == f[1] for x, f in zip(which, full, strict=True)] for which in (mine, alone)
     )
     return {
         "questions": len(rows),
-        "distance": asdict(resampled(_ratio, off)),
-        "removed": asdict(resampled(_removed, [a + b for a, b in zip(off, most, strict=True)])),
+        "distance": asdict(ratio(off, tokens, drawn)),
+        "removed": asdict(removed(off, most, drawn)),
         "divergence": sum(float(x[3]) for x in mine) / len(mine),  # type: ignore[arg-type]
         "agreement": asdict(share(same)),
         "agreement gained": asdict(paired(same, before)),
@@ -53,18 +55,14 @@ def _column(rows: Sequence[Row], name: str) -> Answers:
     return [row["answers"][name] for row in rows]  # type: ignore[index]
 
 
-def _distances(mine: Answers, full: Answers) -> list[tuple[float, float]]:
-    """Of each question the sum of |difference of log p| over its answer's tokens, and how many."""
-    out = []
-    for x, f in zip(mine, full, strict=True):
-        pairs = list(zip(x[2], f[2], strict=True))  # type: ignore[call-overload]
-        out.append((sum(abs(a - b) for a, b in pairs), float(len(pairs))))
-    return out
+def _distances(mine: Answers, full: Answers) -> list[float]:
+    """Returns for each question the sum of |difference of log p| over its answer's tokens."""
+    return [
+        sum(abs(a - b) for a, b in zip(x[2], f[2], strict=True))  # type: ignore[call-overload]
+        for x, f in zip(mine, full, strict=True)
+    ]
 
 
-def _ratio(sums: Tensor) -> Tensor:
-    return sums[..., 0] / sums[..., 1]
-
-
-def _removed(sums: Tensor) -> Tensor:
-    return 1 - sums[..., 0] / sums[..., 2].clamp(min=1e-9)
+@cache
+def _drawn(questions: int) -> Draws:
+    return draws(questions)

@@ -27,7 +27,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import distances
-from intervals import paired, share
 from questions import FIRST_SEED, FRESH, TINYHYBRID, Question, generate, questions
 from ways import (
     FORMS,
@@ -43,6 +42,8 @@ from ways import (
     seams,
 )
 
+from spliced_connector.fidelity.intervals import paired, share
+
 MODEL = TINYHYBRID / "model"
 COUNTS = (2, 4, 6, 8, 12)
 SEGMENTS = 200
@@ -55,15 +56,12 @@ def load(directory: Path) -> object:
     """A server of the model in a directory, in float32 on one thread."""
     import torch
     from serve import Server
-    from transformers import AutoModelForCausalLM
 
-    from spliced_connector.walk import Naming
-    from spliced_connector.walk import architecture
+    from spliced_connector.fidelity.loading import load as load_model
 
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-    return Server(architecture(model, Naming(digest(directory))))
+    return Server(load_model(directory, "float32").arch)
 
 
 def digest(directory: Path) -> bytes:

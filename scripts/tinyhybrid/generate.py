@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import bisect
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -126,6 +127,12 @@ class Prompt:
             "kind": q.kind,
             "notes": list(q.notes),
         }
+
+    def cut(self) -> dict[str, object]:
+        """One line for `spliced_connector.fidelity`: the segments but the last lie between cuts."""
+        segments = [encode(s) for s in self.segments()]
+        cuts = itertools.accumulate((len(s) for s in segments[:-1]), initial=0)
+        return {"ids": [token for s in segments for token in s], "cuts": list(cuts)}
 
 
 def write(note: Note, rng: random.Random, shape: Shape) -> str:
@@ -361,13 +368,14 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="short", help="length of the notes")
     parser.add_argument("--corpus", type=int, default=0, help="notes of a fixed corpus; 0 = none")
     parser.add_argument("--zipf", type=float, default=1.0, help="exponent of the draws")
+    parser.add_argument("--cuts", action="store_true", help="prompts alone: token ids and cuts")
     args = parser.parse_args()
     counts = [int(k) for k in args.k.split(",")]
     corpus = Corpus(HELD_OUT, args.corpus, zipf=args.zipf) if args.corpus else None
     for i in range(args.n):
         seed, k = HELD_OUT + args.seed + i, counts[i % len(counts)]
         made = corpus.prompt(seed, k) if corpus else prompt(seed, k, SHAPES[args.shape])
-        print(json.dumps({"seed": seed, **made.record()}))
+        print(json.dumps(made.cut() if args.cuts else {"seed": seed, **made.record()}))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "hf": ("errors", "lazy", "model", "client", "walk", "hf.device", "serving"),
     "hf.device": ("errors", "model", "gpu", "client", "walk"),
     "serving": ("errors", "model", "segments", "client", "walk"),
+    "fidelity": ("errors", "model", "segments", "serving", "walk"),
     "vllm": ("", "errors", "lazy", "model", "segments", "client", "walk", "serving"),
     "sglang": ("", "errors", "lazy", "model", "segments", "client", "walk", "serving"),
     # Names of former times, in settings of engines.
@@ -43,8 +44,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
 # Foreign package: which of ours import it, and no others.
 FOREIGN = {
     "xxhash": {"client.connection"},
-    "torch": {"walk", "walk.architectures", "hf", "hf.device", "serving", "vllm", "sglang"},
-    "transformers": {"hf", "sglang"},
+    "torch": {
+        "walk",
+        "walk.architectures",
+        "hf",
+        "hf.device",
+        "serving",
+        "fidelity",
+        "vllm",
+        "sglang",
+    },
+    "transformers": {"hf", "fidelity", "sglang"},
     "huggingface_hub": {"serving"},
     "safetensors": {"hf"},
     "vllm": {"vllm"},
@@ -62,6 +72,8 @@ STANDARD_LIBRARY_ONLY = [
     "spliced_connector.serving", "spliced_connector.serving.cuts",
     "spliced_connector.serving.splices",
     "spliced_connector.serving.finding", "spliced_connector.serving.tally",
+    "spliced_connector.fidelity", "spliced_connector.fidelity.intervals",
+    "spliced_connector.fidelity.prompts", "spliced_connector.fidelity.report",
 ]  # fmt: skip
 
 DOORS = ("model", "segments", "gpu", "client", "walk")

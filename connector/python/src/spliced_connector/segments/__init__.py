@@ -6,7 +6,7 @@ will compute it. Needs the standard library only; a tokenizer is handed in where
 """
 
 from spliced_connector.segments.breaks import breaks_of
-from spliced_connector.segments.chat import cuts
+from spliced_connector.segments.chat import cuts, located
 from spliced_connector.segments.chunks import Chunker, Lengths
 from spliced_connector.segments.finder import FINDERS, MOST_CUTS, Finder, Found
 from spliced_connector.segments.labels import Labels
@@ -28,4 +28,5 @@ __all__ = [
     "Tokenizer",
     "breaks_of",
     "cuts",
+    "located",
 ]

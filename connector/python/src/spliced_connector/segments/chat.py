@@ -42,7 +42,7 @@ def cuts(
     them shows. Where that is not the prompt's text, only the template's marks are cuts.
     """
     text, texts = _render(messages, tokenizer, {"add_generation_prompt": True, **variables})
-    ids, begins = _tokens(text, tokenizer)
+    ids, begins = located(text, tokenizer)
     edges = set(_template_cuts(ids, tokenizer, least))
     for begin, end in _places(text, texts) if begins else ():
         edges |= {bisect_left(begins, begin), bisect_left(begins, end)}
@@ -63,12 +63,18 @@ def _longest(edges: list[int]) -> list[int]:
     return sorted(kept)
 
 
-def _tokens(text: str, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the prompt's tokens, and the characters that they begin at if these can be found."""
+def located(
+    text: str, tokenizer: Tokenizer, *, special: bool = False
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Returns a text's tokens, and the characters that they begin at if these can be found; else
+    the latter are empty.
+
+    special: with the special tokens that the tokenizer puts around a text. They begin at 0.
+    """
     try:
-        coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        coded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
     except NotImplementedError:
-        coded = tokenizer(text, add_special_tokens=False)
+        coded = tokenizer(text, add_special_tokens=special)
     ids = cast("Sequence[int]", coded["input_ids"])
     if "offset_mapping" not in coded:
         return ids, _shown_at(text, ids, tokenizer)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from intervals import paired, share
+from spliced_connector.fidelity.intervals import draws, paired, ratio, removed, share
 
 
 def test_share_of_wilson() -> None:
@@ -55,3 +52,43 @@ def test_nothing_has_no_share() -> None:
         share([])
     with pytest.raises(ValueError, match="against"):
         paired([True], [])
+
+
+def test_ratio_is_that_of_the_sums() -> None:
+    e = ratio([1.0, 3.0], [2.0, 8.0], draws(2))
+    assert e.value == pytest.approx(0.4)
+    assert e.low == pytest.approx(0.375)  # one sample twice
+    assert e.high == pytest.approx(0.5)
+
+
+def test_ratio_of_proportional_samples_is_certain() -> None:
+    under = [0.5, 0.0, 4.0, 1.0]
+    e = ratio([0.25 * x for x in under], under, draws(4))
+    assert (e.value, e.low, e.high) == (0.25, 0.25, 0.25)
+
+
+def test_interval_of_a_ratio_holds_the_truth_as_often_as_it_says() -> None:
+    rng = random.Random(11)
+    resampled = draws(60, times=400)
+    held = 0
+    for _ in range(300):
+        under = [rng.expovariate(1.0) for _ in range(60)]
+        over = [0.3 * x + rng.gauss(0, 0.2) for x in under]
+        e = ratio(over, under, resampled)
+        held += e.low <= 0.3 <= e.high
+    assert 273 <= held <= 295
+
+
+def test_removed_is_what_is_left_turned_round() -> None:
+    before, now = [1.0, 2.0, 4.0], [0.5, 0.5, 0.4]
+    left, gone = ratio(now, before, draws(3)), removed(now, before, draws(3))
+    assert gone.value == pytest.approx(0.8)
+    assert 1 - gone.low == pytest.approx(left.high)
+    assert 1 - gone.high == pytest.approx(left.low)
+
+
+def test_nothing_has_no_ratio() -> None:
+    with pytest.raises(ValueError, match="sum to 0"):
+        ratio([1.0], [0.0], draws(1))
+    with pytest.raises(ValueError, match="1 samples over 2"):
+        ratio([1.0], [1.0, 2.0], draws(1))
