@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spliced_connector.model import Identity, Lead, SegmentSpec, primer_digest
 from spliced_connector.segments import Tokenizer
 from spliced_connector.serving.settings import Passage
-from spliced_connector.walk import Architecture, Primer, make_primer, primer_problem
+
+if TYPE_CHECKING:
+    from spliced_connector.walk import Architecture, Primer
 
 DEFAULT = "default"
 
@@ -32,6 +35,8 @@ def primer_ids(
     """
     if not passage:
         return ()
+    from spliced_connector.walk import primer_problem  # needs torch, as no name does
+
     if why := primer_problem(identity):
         raise ValueError(f"primer: not with this model: {why}")
     ids = passage if isinstance(passage, tuple) else _tokens(passage, tokenizer)
@@ -78,6 +83,8 @@ class Primers:
         if spec.primer != self._digest:
             raise ValueError(f"primer {spec.primer.hex()[:16]} is not the engine's")
         if self._made is None:
+            from spliced_connector.walk import make_primer
+
             self._made = make_primer(self._arch, self._ids)
         return self._made
 

@@ -8,15 +8,21 @@ as without a primer, and T and S stay relative to the state before its interior.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from spliced_connector.model import Identity, KeyMode, Kind, Layer, PlanError, token_bytes
-from spliced_connector.model.family import Transition
+from spliced_connector.model import (
+    Identity,
+    KeyMode,
+    Kind,
+    Layer,
+    PlanError,
+    Transition,
+    primer_digest,
+)
 from spliced_connector.walk import families
 from spliced_connector.walk.base import Architecture, SegmentLayer
 from spliced_connector.walk.context import Context
@@ -65,7 +71,7 @@ def make_primer(
     named = tuple(tokens.tolist())
     return Primer(
         ids=named,
-        digest=hashlib.sha256(token_bytes(named)).digest(),
+        digest=primer_digest(named),
         identity=arch.identity,
         layers=tuple(_moved(arch, context, layer) for layer in range(len(arch.layers))),
     )
