@@ -281,6 +281,9 @@ func (m *model) closeSession(i int) {
 func (m *model) segment(n int) (piece, *modelObject) {
 	tenant := tier.TenantID(1 + n%2)
 	spec, _ := m.profile.MidSpec(24+3*n, 4)
+	if n%3 == 0 {
+		spec.Primer = profile.PrimerID{1}
+	}
 	p := m.pieceOf(tenant, n, spec)
 	begin, count := spec.Interior()
 	return p, m.sized(&modelObject{

@@ -69,6 +69,8 @@ func newSegment(s *shape, seed, number uint64, rng *rand.Rand, most int) *item {
 	spec, ok := s.profile.MidSpec(n, headTokens)
 	if !ok || rng.IntN(4) == 0 {
 		spec = profile.FirstSpec(n)
+	} else if number%3 == 0 {
+		spec.Primer = profile.NewPrimerID([]uint32{1, 2, 3})
 	}
 	i := &item{number: number, seed: seed, shape: s, spec: spec}
 	_, interior := spec.Interior()
