@@ -41,7 +41,7 @@ func (v *View) Locate(q *api.LocateQuery) (*api.Located, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, api.ErrNotFound) // forgotten meanwhile
 	}
-	p.model = learned.Model()
+	p.model = learned.For(p.match.Tenant)
 	var own tiering.Located
 	if err := v.o.Store.Locate(&p.match, &own); err != nil {
 		return nil, fmt.Errorf("%w: %w", err, api.ErrInvalid)

@@ -102,7 +102,7 @@ func (a *Advisor) Advise(q *Query, dst *Advice) error {
 		return fmt.Errorf("advise: %w", err)
 	}
 	w := a.open(q)
-	w.model = learned.Model()
+	w.model = learned.For(q.Tenant)
 	a.look(w, q)
 	w.judge(q, a.store)
 	w.choice = w.model.Choose(w.request(q))

@@ -260,6 +260,25 @@ func TestAdviceNeedsItsTenantAndProfile(t *testing.T) {
 	}
 }
 
+// Walks that only one tenant finds slow keep only that one from splicing.
+func TestATenantIsAdvisedByItsOwnSlowWalks(t *testing.T) {
+	b := newBench(t)
+	q := &Query{Profile: b.id, Tenant: tenantA, Tokens: promptOf(t, "doc:4000 question:10"), Segments: []Segment{{Tokens: 4000, Status: tier.StatusHit}}}
+	for i := range 30 {
+		q.Samples = append(q.Samples, cost.Sample{Task: cost.TaskWalk, End: 100 + 40*i, Millis: 1000 * float64(100+40*i), Source: 1})
+	}
+	b.must(b.Advise(q, &Advice{}))
+	b.Work(b.ctx)
+	q.Samples = nil
+	for tenant, want := range map[tier.TenantID]cost.Way{tenantA: cost.WayRecompute, tenantB: cost.WaySplice} {
+		var a Advice
+		q.Tenant = tenant
+		if b.must(b.Advise(q, &a)); a.Choice.Best != want {
+			t.Errorf("tenant %d is advised %+v, want %v", tenant, a.Choice, want)
+		}
+	}
+}
+
 func TestSamplesBeyondTheBoundAreCounted(t *testing.T) {
 	b := newBench(t)
 	const engines, each = 10, samplesMost / 8

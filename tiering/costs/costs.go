@@ -29,11 +29,14 @@ type Priors struct {
 // How long prefills, walks and captures take is what tenants say, and it prices the objects
 // of them all: each tenant has one vote, agreed on by its connections, and the median is used.
 type Learned struct {
-	latest atomic.Pointer[cost.Model] // what it points to never changes
+	// What these point to never changes.
+	latest atomic.Pointer[cost.Model]
+	lone   atomic.Pointer[map[tier.TenantID]*cost.Model]
 
 	mu      sync.Mutex               // held for a moment
 	model   *cost.Model              // of links; its prefill is the prior
 	tasks   [cost.Tasks]cost.Prefill // agreed on; of walks and captures zero until measured
+	only    [cost.Tasks]loneClaim    // written with fitting held, too
 	samples int                      // prefills measured
 	jobs    int                      // measured
 	last    [cost.JobPublish + 1]confirmed
@@ -48,6 +51,12 @@ type Learned struct {
 type confirmed struct {
 	lately bool // measured since Forget looked
 	at     time.Time
+}
+
+// loneClaim is what one tenant alone has measured of walks or captures, slower than the guess.
+type loneClaim struct {
+	tenant tier.TenantID
+	price  cost.Prefill // zero = there is none
 }
 
 // forgetAfter is how long a measured price that is above its prior lasts without being
@@ -88,22 +97,21 @@ const walksAfter = 5 * time.Minute
 func (l *Learned) forgetWalks(now time.Time) (forgotten bool) {
 	for _, w := range []cost.Task{cost.TaskWalk, cost.TaskCapture} {
 		measured, _ := l.Model().Task(w)
+		if only := l.only[w].price; !only.IsZero() {
+			measured = only
+		}
 		prior, known := l.prior(w), len(l.panels[w])
 		if !slower(measured, prior) {
 			continue
 		}
 		silent := func(_ tier.TenantID, p *cost.Panel) bool { return now.Sub(p.Latest()) >= walksAfter }
 		maps.DeleteFunc(l.panels[w], silent)
-		left := len(l.panels[w])
-		if left == known {
+		if len(l.panels[w]) == known {
 			continue
 		}
-		price := cost.Prefill{}
-		if left > 0 {
-			price = agreed(l.panels[w], prior, false)
-		}
+		price, only := l.agree(w, prior, false)
 		l.mu.Lock()
-		l.tasks[w], forgotten = price, true
+		l.tasks[w], l.only[w], forgotten = price, only, true
 		l.mu.Unlock()
 	}
 	return forgotten
@@ -150,6 +158,15 @@ func New(p *profile.Profile, c Priors) *Learned {
 // it. It takes no lock.
 func (l *Learned) Model() *cost.Model { return l.latest.Load() }
 
+// For is Model as it is for the requests of one tenant: slow walks and captures that no other
+// tenant has measured are in it for that tenant only.
+func (l *Learned) For(t tier.TenantID) *cost.Model {
+	if m := (*l.lone.Load())[t]; m != nil {
+		return m
+	}
+	return l.Model()
+}
+
 // publishLocked publishes what was measured as the priors of a model of its own.
 func (l *Learned) publishLocked() {
 	m := cost.New(cost.Options{Shape: l.model.Shape, Prefill: l.tasks[cost.TaskPrefill]})
@@ -158,7 +175,22 @@ func (l *Learned) publishLocked() {
 	for j := cost.JobLoadHBM; j <= cost.JobPublish; j++ {
 		m.SetLink(j, l.model.Link(j))
 	}
+	var lone map[tier.TenantID]*cost.Model
+	for w, only := range l.only {
+		if only.price.IsZero() {
+			continue
+		}
+		if lone == nil {
+			lone = map[tier.TenantID]*cost.Model{}
+		}
+		if lone[only.tenant] == nil {
+			own := *m
+			lone[only.tenant] = &own
+		}
+		lone[only.tenant].SetTask(cost.Task(w), only.price)
+	}
 	l.latest.Store(m)
+	l.lone.Store(&lone)
 }
 
 // Measured takes prefills, walks and captures that the engines of one tenant measured, and
@@ -192,10 +224,10 @@ func (l *Learned) take(w cost.Task, from tier.TenantID, now time.Time, samples [
 		return 0
 	}
 	l.panels[w][from] = panel
-	agreed := agreed(l.panels[w], prior, alone)
+	price, only := l.agree(w, prior, alone)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tasks[w] = agreed
+	l.tasks[w], l.only[w] = price, only
 	if w == cost.TaskPrefill {
 		l.samples += taken
 	}
@@ -212,6 +244,24 @@ func (l *Learned) prior(w cost.Task) cost.Prefill {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.model.Prefill()
+}
+
+// agree returns what tenants agree on for a task, zero for walks and captures that nobody has
+// measured. Those that one of several tenants has measured to be slower than the guess are
+// in force for that tenant alone: by them the others would not splice, and would never
+// measure anything else. The caller holds fitting.
+func (l *Learned) agree(w cost.Task, prior cost.Prefill, alone bool) (price cost.Prefill, only loneClaim) {
+	panels := l.panels[w]
+	if w == cost.TaskPrefill || alone || len(panels) > 1 {
+		return agreed(panels, prior, alone), loneClaim{}
+	}
+	for t, p := range panels {
+		if measured := p.Prefill(); slower(measured, prior) {
+			return cost.Prefill{}, loneClaim{t, measured}
+		}
+		return agreed(panels, prior, false), loneClaim{}
+	}
+	return cost.Prefill{}, loneClaim{}
 }
 
 // agreed is the median of what tenants have measured. The prior has a vote

@@ -220,12 +220,45 @@ func TestSlowWalksAreForgotten(t *testing.T) {
 	}
 }
 
-// A prefill may be fitted as a square alone; walks are held to claimMost of what it makes of them.
+// What one of several tenants says of walks must not stop the others from splicing: they would
+// never measure anything that could outvote it.
+func TestSlowWalksOfOneOfSeveralTenantsAreForThatOne(t *testing.T) {
+	l, now := New(newProfile(t), Priors{Prefill: cost.Prefill{Fixed: 1, PerToken: 0.1}}), time.Unix(1e9, 0)
+	check := func(when string, want ...float64) {
+		t.Helper()
+		for i, want := range want {
+			if p, _ := l.For(tier.TenantID(i + 1)).Task(cost.TaskWalk); math.Abs(p.Millis(0, 500)-want) > 0.05*want {
+				t.Errorf("%s: %.1f ms for tenant %d, want %.1f", when, p.Millis(0, 500), i+1, want)
+			}
+		}
+	}
+	check("before any", 100, 100, 100)
+	l.Measured(1, now, walks(40, 1), false)
+	check("one is slow", 20_000, 100, 100)
+	if s := l.Snapshot(); s.WalkMeasured {
+		t.Error("one tenant's walks count as measured for all")
+	}
+	l.Measured(2, now, walks(0.6, 2), false)
+	check("a second has measured", 302, 302, 302)
+	for range 3 {
+		now = now.Add(walksAfter / 2)
+		l.Measured(1, now, walks(40, 1), false)
+		l.Forget(now)
+	}
+	check("the second is silent", 20_000, 100, 100)
+	now = now.Add(walksAfter)
+	l.Forget(now)
+	check("both are silent", 100, 100, 100)
+}
+
+// A prefill may be fitted as a square alone; fast walks are held to a part of what it makes of them.
 func TestWalksOfOneOfSeveralTenantsAreHeldToAGuessThatIsNotNothing(t *testing.T) {
-	l := New(newProfile(t), Priors{Prefill: cost.Prefill{Fixed: 1, PerTokenSquared: 1e-5}})
-	l.Measured(1, time.Unix(1e9, 0), walks(0.4, 1), false)
-	if p, measured := l.Model().Task(cost.TaskWalk); !measured || p.Millis(0, 500) < 150 || p.Millis(0, 500) > 250 {
-		t.Errorf("%v, measured %v", p, measured)
+	for _, c := range []struct{ perRow, least, most float64 }{{0.4, 150, 250}, {1e-4, 5, 25}} {
+		l := New(newProfile(t), Priors{Prefill: cost.Prefill{Fixed: 1, PerTokenSquared: 1e-5}})
+		l.Measured(1, time.Unix(1e9, 0), walks(c.perRow, 1), false)
+		if p, measured := l.For(1).Task(cost.TaskWalk); !measured || p.Millis(0, 500) < c.least || p.Millis(0, 500) > c.most {
+			t.Errorf("%.4f ms a row: %v, measured %v", c.perRow, p, measured)
+		}
 	}
 }
 
