@@ -80,7 +80,7 @@ func (t *Tier) waitLocked(done func() bool) bool {
 }
 
 // closeMount does the last of what Run does, in its place: rows that are still
-// to be deleted, a sync, uses and counters.
+// to be changed, a sync, uses and counters.
 func (t *Tier) closeMount(m *mount) error {
 	t.stop(m)
 	t.commitLoop(m)
@@ -93,6 +93,7 @@ func (t *Tier) closeMount(m *mount) error {
 	if syncable {
 		data, rows := t.sync(m, &r)
 		err = errors.Join(err, data, rows)
+		t.commitLoop(m) // of what the sync has cleared
 	}
 	return errors.Join(err, m.Close())
 }

@@ -12,11 +12,14 @@ import (
 // group is what one batch of rows changes.
 type group struct {
 	remove []*entry // rows to delete
+	clear  []*entry // rows to write again, of what is not doubted any more
 	put    []*write // rows to write, those that others extend first
 	drop   []*write // forgotten meanwhile, or extending what is
 }
 
-func (g *group) empty() bool { return len(g.remove)+len(g.put)+len(g.drop) == 0 }
+func (g *group) empty() bool { return g.changes()+len(g.drop) == 0 }
+
+func (g *group) changes() int { return len(g.remove) + len(g.clear) + len(g.put) }
 
 // groupRows bounds what one batch deletes, and what it writes.
 const groupRows = 128
@@ -54,6 +57,14 @@ func (t *Tier) groupLocked() (g group) {
 	if !failed {
 		n := min(len(t.deleting), groupRows)
 		g.remove, t.deleting = t.deleting[:n:n], t.deleting[n:]
+		for len(t.cleared) > 0 && len(g.clear) < groupRows {
+			e := t.cleared[0]
+			t.cleared = t.cleared[1:]
+			if e.phase == synced { // or its row is to be deleted, in this group or a later one
+				e.Level = uint8(tier.LevelLogged)
+				g.clear = append(g.clear, e)
+			}
+		}
 	}
 	q := &t.queue
 	n := min(len(q.ready), groupRows)
@@ -74,12 +85,15 @@ func (t *Tier) commitGroup(m *mount, g *group) {
 	for _, w := range g.drop {
 		t.failWrite(m, w, fmt.Errorf("disk: %x left before its row was written: %w", w.entry.Key[:8], tier.ErrGone))
 	}
-	if len(g.remove)+len(g.put) == 0 {
+	if g.changes() == 0 {
 		return
 	}
-	changes := make([]catalog.Change, 0, len(g.remove)+len(g.put))
+	changes := make([]catalog.Change, 0, g.changes())
 	for _, e := range g.remove {
 		changes = append(changes, catalog.Change{Delete: &e.Name})
+	}
+	for _, e := range g.clear {
+		changes = append(changes, catalog.Change{Row: &e.Row})
 	}
 	for _, w := range g.put {
 		changes = append(changes, catalog.Change{Row: &w.entry.Row, Manifest: w.manifest})

@@ -277,4 +277,18 @@ func TestDormantEntriesStaySuspect(t *testing.T) {
 	if err := errors.Join(later.Close(), <-ended); err != nil {
 		t.Error(err)
 	}
+	// They were read and synced: no start reads them again.
+	last, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last.wake(last.mount)
+	last.mu.Lock()
+	if n := len(last.suspects); n != 0 {
+		t.Errorf("%d entries are to be read again", n)
+	}
+	last.mu.Unlock()
+	if err := last.Close(); err != nil {
+		t.Error(err)
+	}
 }

@@ -407,7 +407,10 @@ func (o *opening) linkAll(kept map[tier.Name]*entry) {
 	}
 	slices.SortFunc(o.suspects, func(a, b *entry) int {
 		if a.doubted() != b.doubted() {
-			return cmp.Compare(b.Level, a.Level)
+			if a.doubted() {
+				return 1
+			}
+			return -1
 		}
 		return cmp.Compare(a.Generation, b.Generation)
 	})

@@ -155,6 +155,10 @@ func (t *Tier) synced(m *mount, r *syncRound) {
 		default:
 			t.become(e, synced)
 			t.counters.SyncedObjects++
+			if e.doubted() {
+				t.cleared = append(t.cleared, e)
+				t.rows.Signal()
+			}
 		}
 	})
 	t.forgetUnsure(unsure)

@@ -71,6 +71,7 @@ type table struct {
 	suspects []*entry // to be read, the lowest generation first, those that are doubted last
 	deleting []*entry // whose row is to be deleted
 	deleted  []*entry // for the next sync
+	cleared  []*entry // synced, while their rows say that they are doubted
 }
 
 func newTable(budgets [poolCount]int64, tenants []Tenant, eviction func() policy.Eviction, segments *find.Index, all *held.Set) table {
