@@ -11,6 +11,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/policy/profile/profiletest"
+	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // decodedRows is the rows of ten tokens of testProfile.
@@ -320,6 +322,35 @@ func TestRowsAreKeptOutOfABuffer(t *testing.T) {
 	}
 	c.close()
 	writer.close()
+	r.atRest()
+}
+
+// Of a model without attention a save publishes all there is, and is answered like a commit.
+func TestASaveOfAllRowsIsAsSafeAsTheDaemonIsTold(t *testing.T) {
+	leakCheck(t)
+	config := withDisk(t)
+	config.AckLevel = "synced"
+	r := startDaemon(t, config, nil)
+	id := profiletest.TwoLayers(1)
+	id.Layers = slices.DeleteFunc(id.Layers, func(l profile.Layer) bool { return l.Kind != profile.KindLinear })
+	p := profiletest.New(id)
+	c := dialRaw(t, r.Socket())
+	c.mapAll(c.mustHello(&wire.HelloRequest{
+		MinVersion: 1, MaxVersion: 1, Client: "raw", Features: wire.FeatureRows | wire.FeatureBuffered, Tenants: []wire.TenantName{{}},
+	}))
+	c.register(p)
+	mine := c.openBuffer(0, 0, 8)
+	c.appendRows(p, mine, 0, 0, 8)
+	c.accept(mine, 8)
+	var out wire.ReserveReply
+	c.call(wire.OpSave, &wire.SaveRequest{
+		Profile: c.profile, Kind: wire.AcceptRows, Hashes: [][32]byte{{7, 7}}, Tokens: []uint32{8}, Parents: [][32]byte{{}},
+		Buffered: wire.SaveBuffered{Present: true, Buffer: mine},
+	}, &out)
+	if n := r.store.Counters().Acknowledged[tier.LevelSynced]; wire.Code(out.Codes[0]) != wire.OK || n != 1 {
+		t.Errorf("%v, %d objects acknowledged as synced", wire.Code(out.Codes[0]), n)
+	}
+	c.close()
 	r.atRest()
 }
 

@@ -3,6 +3,7 @@ package tiering
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -269,12 +270,13 @@ func TestRowsOfABufferAreKept(t *testing.T) {
 	b.audit()
 }
 
-// A model without attention has nothing to commit: its rows are published at once.
+// A model without attention has nothing to commit: its rows are published at once, and are as
+// safe as the store's commits are where their level is not said.
 func TestRowsOfABufferAreAllThereIs(t *testing.T) {
 	id := tiny(1)
 	id.Model, id.Layers = "recurrent", id.Layers[:1]
-	b := newBench(t, id)
-	c := b.NewSession("engine")
+	x := newTwoTiers(t, id, func(c *Config) { c.DefaultLevel = tier.LevelLogged })
+	b, c := x.bench, x.c
 	d := b.decode(0, 9, 3, nil)
 	open := d.appendQuery(0, 0, 0, 9)
 	open.Capacity = 9
@@ -284,12 +286,45 @@ func TestRowsOfABufferAreAllThereIs(t *testing.T) {
 	b.must(err)
 	q := b.saveQuery(1, 9, 0, tier.Rows)
 	q.Parent = profile.PrefixHash{}
-	_, err = c.SaveBuffered(b.ctx, q, buffer.Buffer)
+	saved, err := c.SaveBuffered(b.ctx, q, buffer.Buffer)
 	b.must(err)
+	x.tier.finishAll()
+	if level := x.reached(saved.Durable); level != tier.LevelLogged {
+		t.Errorf("reached %v", level)
+	}
 	if m := b.matchPrefix(1, exactOrRows, 9); m.PrefixTokens != 9 || m.PrefixKind != tier.Rows {
 		t.Fatalf("match %+v", m)
 	}
 	d.rebuilds(c, 0, 9)
+}
+
+// What the daemon commits of a checkpoint is no safer than its writer asks for.
+func TestRowsOfABufferAreAsSafeAsTheirWriterAsks(t *testing.T) {
+	x := newTwoTiers(t, hybrid(1), func(c *Config) { c.DefaultLevel = tier.LevelSynced })
+	d := x.decode(0, 9, 3, nil)
+	open := d.appendQuery(0, 0, 0, 1)
+	open.Capacity = 9
+	buffer, err := x.c.Plans().Append(x.ctx, open)
+	x.must(err)
+	_, err = x.c.Plans().Accept(d.acceptQuery(buffer.Buffer, 1))
+	x.must(err)
+	q := x.saveQuery(1, 1, 0, tier.Rows)
+	q.Parent = profile.PrefixHash{}
+	r, err := x.c.SaveBuffered(x.ctx, q, buffer.Buffer)
+	x.must(err)
+	l, data := d.edge(0, 1)
+	var last Committed
+	for i, p := range l.Parts {
+		if !slices.Contains(x.profile.LinearLayers(), p.Layer) {
+			item := x.item(r.ID, i, 0, data[p.Off:][:p.Len])
+			item.Level = tier.LevelMemory
+			last, err = x.c.Commit(x.ctx, item)
+			x.must(err)
+		}
+	}
+	if r.Durable != nil || !last.Published || last.Durable != nil || len(x.tier.offered) != 0 {
+		t.Errorf("%+v, then %+v; %d writes", r, last, len(x.tier.offered))
+	}
 }
 
 func TestBadKeptRowsAreRefused(t *testing.T) {

@@ -199,6 +199,8 @@ type SaveQuery struct {
 type Reservation struct {
 	ID    tier.ReservationID
 	Bytes int64 // of this rank's layout
+	// Durable is that of Committed, where SaveBuffered has published the object.
+	Durable *Durable
 }
 
 // CommitItem hands over consecutive chunks of one part: gpuipc.ChunkBytes each,

@@ -11,7 +11,8 @@ import (
 
 // SaveBuffered is Save of kind Rows that takes the rows of linear layers from accepted rows of a
 // buffer of the session, so that they are sent once. Keys and values of attention layers are
-// left for the writer to commit; where there are none the checkpoint is published. A
+// left for the writer to commit, whose level counts; where there are none the checkpoint is
+// published, at the level of the store's configuration. A
 // buffer without all of the rows, or in the memory of a device, is ErrInvalid. After an error
 // nothing is reserved.
 func (c *Session) SaveBuffered(ctx context.Context, q *SaveQuery, buffer tier.LeaseID) (Reservation, error) {
@@ -22,21 +23,22 @@ func (c *Session) SaveBuffered(ctx context.Context, q *SaveQuery, buffer tier.Le
 	if err != nil {
 		return Reservation{}, err
 	}
-	if err := c.commitRows(ctx, q, r.ID, buffer); err != nil {
+	if r.Durable, err = c.commitRows(ctx, q, r.ID, buffer); err != nil {
 		_ = c.Abort(r.ID) // ErrGone: it was aborted already
 		return Reservation{}, err
 	}
 	return r, nil
 }
 
-// commitRows copies the rows of linear layers into a reservation.
-func (c *Session) commitRows(ctx context.Context, q *SaveQuery, id tier.ReservationID, buffer tier.LeaseID) error {
+// commitRows copies the rows of linear layers into a reservation. It returns what to wait for if
+// that has published the checkpoint.
+func (c *Session) commitRows(ctx context.Context, q *SaveQuery, id tier.ReservationID, buffer tier.LeaseID) (durable *Durable, err error) {
 	s := c.store
 	s.mu.Lock()
 	f := c.fills[id]
 	if f == nil {
 		s.mu.Unlock()
-		return fmt.Errorf("reservation %d: %w", id, tier.ErrGone)
+		return nil, fmt.Errorf("reservation %d: %w", id, tier.ErrGone)
 	}
 	begin, layout, g := f.Object.Fill.Begin, f.Object.Fill.Layout, f.Object.Profile.Geometry
 	s.mu.Unlock()
@@ -44,11 +46,15 @@ func (c *Session) commitRows(ctx context.Context, q *SaveQuery, id tier.Reservat
 	scope := plan.Scope{Profile: q.Profile, Tenant: q.Tenant, Rank: q.Rank}
 	rows, err := c.plans.HoldRows(scope, buffer, begin, q.Tokens)
 	if err != nil {
-		return fmt.Errorf("checkpoint %x: %w", q.Hash[:8], err)
+		return nil, fmt.Errorf("checkpoint %x: %w", q.Hash[:8], err)
 	}
 	defer rows.Release()
 	if rows.On != s.plans.Memory {
-		return fmt.Errorf("checkpoint %x: buffer %d is on a device: %w", q.Hash[:8], buffer, tier.ErrInvalid)
+		return nil, fmt.Errorf("checkpoint %x: buffer %d is on a device: %w", q.Hash[:8], buffer, tier.ErrInvalid)
+	}
+	level := tier.LevelMemory
+	if len(g.AttentionLayers()) == 0 {
+		level = tier.LevelDefault
 	}
 	linear := map[int]bool{}
 	for _, layer := range g.LinearLayers() {
@@ -61,11 +67,13 @@ func (c *Session) commitRows(ctx context.Context, q *SaveQuery, id tier.Reservat
 		}
 		item := CommitItem{
 			Reservation: id, Part: i, Src: rows.Part(part.Layer, part.Kind),
-			Digests: make([]uint64, gpuipc.Chunks(part.Len)), own: true,
+			Digests: make([]uint64, gpuipc.Chunks(part.Len)), Level: level, own: true,
 		}
-		if _, err := c.Commit(ctx, item); err != nil {
-			return err
+		got, err := c.Commit(ctx, item)
+		if err != nil {
+			return nil, err
 		}
+		durable = got.Durable
 	}
-	return nil
+	return durable, nil
 }

@@ -183,6 +183,7 @@ func (t *task) save() (wire.Message, error) {
 		return nil, codes.Refuse(wire.Invalid, "section of a feature that was not agreed on")
 	}
 	resetReserve(out)
+	var waits []pendingLevel
 	for i := range m.Hashes {
 		q := tiering.SaveQuery{
 			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Kind: tier.CheckpointKind(m.Kind),
@@ -198,7 +199,14 @@ func (t *task) save() (wire.Message, error) {
 			return nil, t.undoReserve(r, err)
 		}
 		t.appendReserved(out, r, err)
+		if r.Durable != nil {
+			waits = append(waits, pendingLevel{i, r.Durable})
+		}
 		t.place.GiveWay()
+	}
+	if len(waits) > 0 {
+		t.rest = awaitSaved(out, waits)
+		return nil, nil
 	}
 	return out, nil
 }

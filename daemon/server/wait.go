@@ -145,11 +145,24 @@ func awaitLoad(later loadLater, q tiering.LoadQuery) rest {
 	}
 }
 
-// pendingLevel is an object that a row of a commit has published and that has not
+// pendingLevel is an object that a row of a commit or save has published and that has not
 // reached its level.
 type pendingLevel struct {
 	row     int
 	durable *tiering.Durable
+}
+
+// awaitSaved waits as awaitLevels does for what a save has published.
+func awaitSaved(out *wire.ReserveReply, waits []pendingLevel) rest {
+	out = &wire.ReserveReply{Codes: slices.Clone(out.Codes), Reservations: slices.Clone(out.Reservations), Bytes: slices.Clone(out.Bytes)}
+	return func(t *task) (wire.Message, error) {
+		ctx, stop := t.patience(0)
+		defer stop()
+		for _, w := range waits {
+			w.durable.Wait(ctx)
+		}
+		return out, nil
+	}
 }
 
 // awaitLevels waits until what a commit has published is as safe as it asked for.
