@@ -153,18 +153,6 @@ func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	for _, problem := range problems {
 		t.Errorf("%s: %s", problem.Metric, problem.Text)
 	}
-	scrape := func() string {
-		answer, err := http.Get("http://" + r.AdminAddr().String() + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer answer.Body.Close()
-		text, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
 	for _, line := range []string{
 		`spliced_lookup_tokens_total{result="dram"} 64`,
 		`spliced_misses_total{reason="unknown"} 1`,
@@ -174,9 +162,8 @@ func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 		`spliced_tier_capacity_bytes{pool="public",tier="dram"} 8.388608e+06`,
 		`spliced_build_info{commit="",version="test"} 1`,
 	} {
-		eventually(t, "there is a line "+line, func() bool { return strings.Contains(scrape(), line+"\n") })
+		eventually(t, "there is a line "+line, func() bool { return strings.Contains(r.metricsText(t), line+"\n") })
 	}
-	http.DefaultClient.CloseIdleConnections()
 }
 
 // A server that asks for protobuf gets native histograms, one that asks for OpenMetrics gets

@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -140,22 +138,14 @@ func TestAdviseOverTheSocket(t *testing.T) {
 		t.Errorf("%+v\n%+v", long, again)
 	}
 	eventually(t, "the prefill was learned", func() bool { return r.store.Advisor().Stats().Samples == 1 })
-	answer, err := http.Get("http://" + r.AdminAddr().String() + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := r.metricsText(t)
 	fingerprint := testProfile(1).Fingerprint()
 	for _, line := range []string{
 		`spliced_advice_total 4`, `spliced_advice_prompts_total{result="remembered"} 3`, `spliced_advice_ways_total{way="prefix"} 1`,
 		fmt.Sprintf("spliced_prefill_samples_total{profile=\"%x\"} 1", fingerprint[:6]), `spliced_prompt_tree_scopes 1`,
 		`spliced_requests_total{code="ok",op="advise"} 4`,
 	} {
-		if !strings.Contains(string(text), line+"\n") {
+		if !strings.Contains(text, line+"\n") {
 			t.Errorf("no line %q", line)
 		}
 	}

@@ -414,6 +414,12 @@ func (d *Daemon) newView() *view.View {
 		o.Object = d.object
 		o.Remotes = append(o.Remotes, view.Remote{Name: "object", Counters: d.object.Counters})
 	}
+	if d.spans != nil {
+		o.Remotes = append(o.Remotes, view.Remote{Name: view.Spans, Counters: func() []any {
+			c := d.spans.Counters()
+			return []any{&c}
+		}})
+	}
 	d.showEvents(&o)
 	return view.New(o)
 }

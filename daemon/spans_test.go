@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -57,6 +58,7 @@ func TestRequestsAreSpansOfTheEnginesTrace(t *testing.T) {
 	t.Cleanup(server.Close)
 	config := testConfig(t)
 	config.OTLPEndpoint = server.URL + "/v1/traces"
+	config.AdminSocket, config.HTTP = "", "127.0.0.1:0"
 	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%20key")
 	d := startDaemon(t, config, nil)
 	client := attach(t, d.Socket())
@@ -67,6 +69,9 @@ func TestRequestsAreSpansOfTheEnginesTrace(t *testing.T) {
 	client.served(not)
 	client.served(wire.ServedRequest{Way: wire.WayRecompute, Tokens: 7, PrefixReason: wire.ReasonUnknown})
 	client.close()
+	if text := d.metricsText(t); !strings.Contains(text, "\nspliced_spans_dropped_total 0\n") {
+		t.Error("no metric of dropped spans")
+	}
 	d.stop() // exports what waits
 
 	requests := c.named("spliced.request")

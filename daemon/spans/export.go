@@ -39,7 +39,13 @@ func (s *Spans) run(ctx context.Context) {
 			spans = spans[:0]
 		}
 	}
-	logged := uint64(0)
+	logged, loggedAt := uint64(0), time.Time{}
+	logDropped := func() {
+		if n := s.dropped.Load(); n > logged {
+			logged, loggedAt = n, time.Now()
+			s.log.Warn().Uint64("dropped", n).Msg("spans were dropped")
+		}
+	}
 	add := func(m message) {
 		if spans = append(spans, m); len(spans) == batchSpans {
 			flush()
@@ -51,9 +57,8 @@ func (s *Spans) run(ctx context.Context) {
 			add(m)
 		case <-tick.C:
 			flush()
-			if n := s.dropped.Load(); n > logged {
-				logged = n
-				s.log.Warn().Uint64("dropped", n).Msg("spans were dropped")
+			if time.Since(loggedAt) >= logEvery {
+				logDropped()
 			}
 		case <-s.stop:
 			for {
@@ -62,6 +67,7 @@ func (s *Spans) run(ctx context.Context) {
 					add(m)
 				default:
 					flush()
+					logDropped()
 					return
 				}
 			}
@@ -92,7 +98,7 @@ func (s *Spans) export(ctx context.Context, spans []message) {
 		if err == nil {
 			return
 		}
-		s.log.Warn().Err(err).Msg("spans are not exported now")
+		s.failures.Warn().Err(err).Msg("spans are not exported now")
 		if errors.Is(err, errRetry) && s.pause(ctx, max(after, wait/2+rand.N(wait))) { //nolint:gosec // no secret
 			continue
 		}

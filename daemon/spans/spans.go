@@ -27,6 +27,7 @@ const (
 	queueSpans  = 4096            // that wait for the collector; more are dropped
 	batchSpans  = 512             // of one request to it, the default of OpenTelemetry's SDKs
 	exportAfter = 2 * time.Second // at most
+	logEvery    = time.Minute
 )
 
 // sampled is the flag of W3C Trace Context.
@@ -38,7 +39,7 @@ type Config struct {
 	Headers  http.Header
 	Node     string
 	Version  string
-	Log      zerolog.Logger // of failures, one a minute
+	Log      zerolog.Logger // of failures and of drops, one a minute of each
 }
 
 // Spans makes spans of requests and sends them.
@@ -49,6 +50,7 @@ type Spans struct {
 	scope    message
 	client   *http.Client
 	log      zerolog.Logger
+	failures zerolog.Logger // of which one a minute is kept
 
 	queue   chan message // encoded
 	dropped atomic.Uint64
@@ -65,8 +67,8 @@ func New(c Config) (*Spans, error) {
 	s := &Spans{
 		endpoint: c.Endpoint, headers: c.Headers.Clone(), resource: resourceOf(&c), scope: scope(),
 		client: &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone(), Timeout: exportWithin}, //nolint:forcetypeassert // of net/http
-		log:    c.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Minute}),                              // each batch fails without a collector
-		queue:  make(chan message, queueSpans), stop: make(chan struct{}), done: make(chan struct{}),
+		log:    c.Log, failures: c.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: logEvery}),                // each batch fails without a collector
+		queue: make(chan message, queueSpans), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	if s.headers == nil {
 		s.headers = http.Header{}
@@ -148,6 +150,14 @@ func (s *Spans) add(m message) {
 		s.dropped.Add(1)
 	}
 }
+
+// Counters is what is counted of spans.
+type Counters struct {
+	Dropped uint64 `count:"dropped" prom:"spans_dropped_total" help:"Spans of requests that were dropped, since too many waited for the collector or it did not accept them."`
+}
+
+// Counters returns what was counted since New.
+func (s *Spans) Counters() Counters { return Counters{Dropped: s.dropped.Load()} }
 
 // newID returns a random id of a span. Zero stands for none.
 func newID() (id [8]byte) {

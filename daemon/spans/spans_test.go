@@ -72,9 +72,14 @@ func (c *collector) spans() (all []*otlp.Span, requests int) {
 
 func start(t *testing.T, c *collector) *Spans {
 	t.Helper()
+	return startWith(t, c, zerolog.NewTestWriter(t))
+}
+
+func startWith(t *testing.T, c *collector, log io.Writer) *Spans {
+	t.Helper()
 	s, err := New(Config{
 		Endpoint: "http://collector:4318/v1/traces", Headers: http.Header{"Api-Key": {"k"}},
-		Node: "n1", Version: "v9", Log: zerolog.New(zerolog.NewTestWriter(t)),
+		Node: "n1", Version: "v9", Log: zerolog.New(log),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +236,7 @@ func TestACollectorIsAskedAgain(t *testing.T) {
 		}
 		s := start(t, &c)
 		s.Served(few(), "splice", "default")
-		time.Sleep(exportAfter + 25*time.Second)
+		time.Sleep(exportAfter + batchWithin)
 		synctest.Wait()
 		if all, n := c.spans(); n != 3 || len(all) != 1 || s.dropped.Load() != 0 {
 			t.Errorf("%d requests, %d spans, %d dropped", n, len(all), s.dropped.Load())
@@ -275,6 +280,31 @@ func TestSpansThatNobodyAcceptsAreDropped(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Lines of failures do not keep those of drops from being logged.
+func TestDropsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := collector{answer: func(w *httptest.ResponseRecorder) { w.WriteHeader(http.StatusBadRequest) }}
+		var log bytes.Buffer
+		s := startWith(t, &c, &log)
+		for i, step := range []struct {
+			after  time.Duration
+			logged string // of the last such line
+		}{{2 * exportAfter, `"dropped":1,`}, {2 * exportAfter, `"dropped":1,`}, {logEvery, `"dropped":3,`}} {
+			s.Served(few(), "splice", "default")
+			time.Sleep(step.after)
+			synctest.Wait()
+			if text := log.String(); !strings.HasPrefix(text[max(0, strings.LastIndex(text, `"dropped"`)):], step.logged) {
+				t.Errorf("step %d: %s, want %s last", i, text, step.logged)
+			}
+		}
+		s.Served(few(), "splice", "default")
+		closed(t, s)
+		if !strings.Contains(log.String(), `"dropped":4,`) || s.Counters().Dropped != 4 {
+			t.Errorf("%s and %+v after closing, want 4", log.String(), s.Counters())
+		}
+	})
 }
 
 func TestACollectorThatHangsKeepsNobody(t *testing.T) {

@@ -80,6 +80,9 @@ type Options struct {
 // each other.
 const Parallel = "parallel"
 
+// Spans names the Remote that is a collector of spans.
+const Spans = "spans"
+
 // Remote is a source of objects beyond the node.
 type Remote struct {
 	// Name is the part that series belong to (see package metric), and what its counters'
@@ -93,7 +96,7 @@ type Remote struct {
 
 // holds reports whether objects come from it.
 func (r Remote) holds() bool {
-	return r.Name != remoteEvents && r.Name != remoteJournal && r.Name != Parallel
+	return r.Name != remoteEvents && r.Name != remoteJournal && r.Name != Spans && r.Name != Parallel
 }
 
 // What routers are told, who are beyond the node as well, and people.
