@@ -48,9 +48,7 @@ func TestIdleConnectionsMakeWay(t *testing.T) {
 	}
 	// The admin socket has places of its own.
 	admin, err := net.Dial("unix", s.unix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer admin.Close()
 	if err := exchange(admin); err != nil {
 		t.Errorf("admin socket: %v", err)

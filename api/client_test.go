@@ -17,9 +17,7 @@ func TestClientWalksAllPagesInOrder(t *testing.T) {
 	for _, limit := range []int{0, 1, 7, 25, 1000} {
 		var got []Segment
 		for seg, err := range c.Segments(t.Context(), SegmentQuery{Limit: limit}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got = append(got, seg)
 		}
 		if len(got) != len(f.segments) {
@@ -50,9 +48,7 @@ func TestCheckpointsOfOneHashAreNotLostBetweenPages(t *testing.T) {
 	for limit := 1; limit <= 3; limit++ {
 		var kinds []string
 		for cp, err := range c.Checkpoints(t.Context(), CheckpointQuery{Limit: limit}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			kinds = append(kinds, cp.Kind)
 		}
 		if !slices.Equal(kinds, []string{"exact", "spliced", "exact"}) {
@@ -78,9 +74,7 @@ func TestClientErrorsKeepTheirKind(t *testing.T) {
 			t.Errorf("bad limit: %v", err)
 		}
 	}
-	if err := s.stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.stop())
 	if _, err := c.Status(t.Context()); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("stopped node: %v", err)
 	}
@@ -95,9 +89,7 @@ func TestClientRefusesOtherServersAndBadTargets(t *testing.T) {
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
 	c, err := NewClient(other.URL, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	var p *Problem
 	if _, err := c.Status(t.Context()); err == nil || errors.As(err, &p) {

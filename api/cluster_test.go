@@ -9,9 +9,7 @@ import (
 func TestClusterIsAskedFor(t *testing.T) {
 	s := serve(t, newFake(1), nil)
 	c, err := s.client(t, "unix:"+s.unix, "").Cluster(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(c.Members) != 4 || c.Members[2].State != MemberFailed || len(c.Rejected) != 1 || *c.Members[1].ClockAhead != -0.25 || c.Members[0].Index != nil || c.Fetched != 1<<40 {
 		t.Errorf("answer %+v", c)
 	}

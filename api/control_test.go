@@ -122,9 +122,7 @@ func TestChangesAreAudited(t *testing.T) {
 	if _, err := owner.Pin(ctx, PinQuery{Key: Digest{8}, TTL: time.Minute}); !errors.Is(err, ErrFull) {
 		t.Errorf("a pin without room: %v", err)
 	}
-	if err := s.stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.stop())
 	seen := map[string]bool{}
 	for line := range strings.Lines(log.String()) {
 		var l map[string]any

@@ -10,16 +10,12 @@ import (
 func getRaw(t *testing.T, c *http.Client, method, url string, headers map[string]string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequest(method, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for k, v := range headers {
 		req.Header.Set(k, v)
 	}
 	res, err := c.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { res.Body.Close() })
 	return res
 }

@@ -135,18 +135,12 @@ func within(t *testing.T, what string, ok func() bool) {
 func openStream(t *testing.T, address, query string, headers ...string) (net.Conn, *http.Response) {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { conn.Close() }) // closing the body would wait for its end
-	if err := conn.SetDeadline(time.Now().Add(testLimit)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.SetDeadline(time.Now().Add(testLimit)))
 	fmt.Fprintf(conn, "GET %s%s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", eventsPath, query, strings.Join(append(headers, ""), "\r\n"))
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return conn, res
 }
 
@@ -264,17 +258,13 @@ func TestStoppingEndsStreamsAtOnce(t *testing.T) {
 	_, res := openStream(t, address(s), "")
 	slow, _ := openStream(t, address(s), "?after=0") // reads no more
 	fill := Event{Kind: EventRequest, Text: strings.Repeat("x", 1000)}
-	if err := slow.(*net.TCPConn).SetReadBuffer(4096); err != nil {
-		t.Fatal(err)
-	}
+	must(t, slow.(*net.TCPConn).SetReadBuffer(4096))
 	for range 20_000 {
 		f.happened.tell(fill)
 	}
 	go io.Copy(io.Discard, res.Body)
 	began := time.Now()
-	if err := s.stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.stop())
 	if took := time.Since(began); took >= drainTimeout {
 		t.Errorf("stopping took %v", took)
 	}
@@ -294,9 +284,7 @@ func TestAStreamOutlivesTheWriteTimeout(t *testing.T) {
 		wantLines(t, body, ": nothing happens")
 	}
 	slow, _ := openStream(t, address(s), "?after=0")
-	if err := slow.(*net.TCPConn).SetReadBuffer(4096); err != nil {
-		t.Fatal(err)
-	}
+	must(t, slow.(*net.TCPConn).SetReadBuffer(4096))
 	// The one that reads is never further behind than its socket has room for.
 	within(t, "only the one that reads goes on", func() bool {
 		for range 200 {
@@ -317,22 +305,16 @@ func TestClientFollowsOverRestarts(t *testing.T) {
 	var stop func() error
 	start := func() {
 		server, err := New(Options{Shown: f.shown(), Metrics: prometheus.NewRegistry(), Events: &f.happened})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		l, err := ListenUnix(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- server.Run(ctx, Listener{Listener: l, Trusted: true}) }()
 		stop = func() error { cancel(); return <-done }
 	}
 	c, err := NewClient("unix:"+path, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	if err := c.Events(t.Context(), EventQuery{}, nil); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("before there is a server: %v", err)
@@ -359,9 +341,7 @@ func TestClientFollowsOverRestarts(t *testing.T) {
 	if id := <-ids; id != 4 {
 		t.Errorf("after the first restart %d", id)
 	}
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, stop())
 	f.happened.tell(Event{Kind: EventGPU}, Event{Kind: EventRequest})
 	start()
 	if id := <-ids; id != 6 {
@@ -383,9 +363,7 @@ func TestClientFollowsOverRestarts(t *testing.T) {
 	if err != nil || len(list) != 2 || !more || list[0].Policy != "gdsf" {
 		t.Errorf("listed %+v, more %v, %v", list, more, err)
 	}
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, stop())
 }
 
 func TestEventsSayOnlyWhatApplies(t *testing.T) {

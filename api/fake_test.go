@@ -288,18 +288,12 @@ func serve(t *testing.T, f *fakeNode, change func(*Options)) *served {
 		change(&o)
 	}
 	s, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	path := t.TempDir() + "/admin.sock"
 	own, err := ListenUnix(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx, Listener{Listener: own, Trusted: true}, Listener{Listener: tcp}) }()
@@ -324,9 +318,15 @@ func serve(t *testing.T, f *fakeNode, change func(*Options)) *served {
 func (s *served) client(t *testing.T, target, token string) *Client {
 	t.Helper()
 	c, err := NewClient(target, token)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(c.Close)
 	return c
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

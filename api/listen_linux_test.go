@@ -17,9 +17,7 @@ func TestAdminSocketIsPrivateFromItsFirstMoment(t *testing.T) {
 	root := t.TempDir()
 	path := SocketBeside(filepath.Join(root, "s"))
 	ln, err := ListenUnix(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer ln.Close()
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
@@ -36,18 +34,14 @@ func TestAdminSocketIsPrivateFromItsFirstMoment(t *testing.T) {
 func TestLiveSocketIsNotTakenOver(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "admin.sock")
 	ln, err := ListenUnix(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := ListenUnix(path); !errors.Is(err, ErrBusy) {
 		t.Errorf("locked: %v", err)
 	}
 	ln.Close()
 	// One that does not know our lock file, but answers.
 	foreign, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer foreign.Close()
 	if _, err := ListenUnix(path); !errors.Is(err, ErrBusy) {
 		t.Errorf("answering: %v", err)
@@ -62,15 +56,11 @@ func TestLiveSocketIsNotTakenOver(t *testing.T) {
 func TestDeadSocketIsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "admin.sock")
 	dead, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dead.(*net.UnixListener).SetUnlinkOnClose(false)
 	dead.Close()
 	ln, err := ListenUnix(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ln.Close()
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("after close: %v", err)
@@ -80,18 +70,14 @@ func TestDeadSocketIsReplaced(t *testing.T) {
 func TestOtherFilesAreLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "admin.sock")
-	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("precious"), 0o600))
 	if _, err := ListenUnix(path); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a plain file: %v", err)
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
 		t.Errorf("the file became %q, %v", b, err)
 	}
-	if err := os.Symlink(path, path+"2.lock"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(path, path+"2.lock"))
 	if _, err := ListenUnix(path + "2"); err == nil {
 		t.Error("a lock file that is a link was followed")
 	}
@@ -103,19 +89,13 @@ func TestOtherFilesAreLeftAlone(t *testing.T) {
 func TestAcceptTakesOwnPeers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "admin.sock")
 	ln, err := ListenUnix(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer ln.Close()
 	conn, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	got, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got.Close()
 }
 
@@ -124,9 +104,7 @@ func TestAdminSocketIsTakenBack(t *testing.T) {
 	root := t.TempDir()
 	path := SocketBeside(filepath.Join(root, "s"))
 	ln, err := ListenUnix(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	accepted := make(chan error)
 	go func() {
 		for {
@@ -160,9 +138,7 @@ func TestAdminSocketIsTakenBack(t *testing.T) {
 		"removed with lock": func() error { return errors.Join(os.Remove(path), os.Remove(path+".lock")) },
 		"moved away":        func() error { return os.Rename(filepath.Dir(path), filepath.Join(root, "elsewhere")) },
 	} {
-		if err := attack(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, attack())
 		if found, err := ln.TakeBack(); found != "nothing" || err != nil {
 			t.Fatalf("%s: found %q, %v", what, found, err)
 		}
@@ -172,20 +148,14 @@ func TestAdminSocketIsTakenBack(t *testing.T) {
 		}
 	}
 	// What is somebody else's is left to him, and is not removed at the end.
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(path))
 	foreign, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer foreign.Close()
 	if found, err := ln.TakeBack(); !strings.HasPrefix(found, "S") || !errors.Is(err, ErrBusy) {
 		t.Errorf("a foreign socket: found %q, %v", found, err)
 	}
-	if err := ln.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ln.Close())
 	if err := <-accepted; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}

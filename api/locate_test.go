@@ -74,22 +74,16 @@ func TestLongBodiesAreReadOfRoutersOnly(t *testing.T) {
 		{"/api/v1/status", routersToken, maxBodyBytes + 1, 413},
 	} {
 		c, err := net.Dial("tcp", strings.TrimPrefix(s.tcp, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n", r.path, r.auth, r.length)
 		if r.status != 413 && r.length <= maxLocateBytes && r.auth == routersToken || r.length <= maxBodyBytes {
 			if _, err := io.WriteString(c, strings.Repeat(" ", r.length)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
 		res, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		res.Body.Close()
 		c.Close()
 		if res.StatusCode != r.status {
@@ -156,9 +150,7 @@ func TestClientLocates(t *testing.T) {
 	s := serve(t, f, func(o *Options) { o.RouterToken = routersToken })
 	q := LocateQuery{Profile: "m", TokenIDs: []uint32{1, 2, 1<<32 - 1}, BlockTokens: 1, Positions: []int{2}, SeamTokens: 8, Segments: []LocateSegment{{Begin: 0, Tokens: 3}}}
 	got, err := s.client(t, s.tcp, routersToken).Locate(t.Context(), &q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := q
 	want.Tokens, want.Limit = 3, DefaultNodes
 	if asked := <-f.located; !reflect.DeepEqual(asked, want) {

@@ -31,9 +31,7 @@ func TestMergePatch(t *testing.T) {
 	} {
 		target, err := decoded([]byte(test[0]))
 		patch, patchErr := decoded([]byte(test[1]))
-		if err := errors.Join(err, patchErr); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(err, patchErr))
 		if got, err := json.Marshal(merged(target, patch)); err != nil || string(got) != test[2] {
 			t.Errorf("%s with %s: %s, %v; want %s", test[0], test[1], got, err, test[2])
 		}

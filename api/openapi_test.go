@@ -39,9 +39,7 @@ type operation struct {
 func readDocument(t *testing.T) document {
 	t.Helper()
 	var d document
-	if err := json.Unmarshal(openAPI, &d); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(openAPI, &d))
 	return d
 }
 
@@ -166,9 +164,7 @@ func TestEveryOperationAnswersAsDocumented(t *testing.T) {
 				target := strings.TrimSuffix("http://localhost"+call.path+"?"+call.query, "?")
 				if call.body != "" && call.status == 200 {
 					var v any
-					if err := json.Unmarshal([]byte(call.body), &v); err != nil {
-						t.Fatal(err)
-					}
+					must(t, json.Unmarshal([]byte(call.body), &v))
 					if err := c.check(op.OperationID, op.RequestBody.Content["application/json"].Schema, v); err != nil {
 						t.Errorf("%s: the request: %v", name, err)
 					}
@@ -230,9 +226,7 @@ func request(t *testing.T, c *http.Client, method, url string, headers ...string
 func send(t *testing.T, c *http.Client, method, url, content string, headers ...string) (int, string, []byte) {
 	t.Helper()
 	req, err := http.NewRequest(method, url, strings.NewReader(content))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for h := range slices.Chunk(headers, 2) {
 		if h[0] == "Host" {
 			req.Host = h[1]
@@ -241,14 +235,10 @@ func send(t *testing.T, c *http.Client, method, url, content string, headers ...
 		req.Header.Set(h[0], h[1])
 	}
 	res, err := c.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	media, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if err != nil && len(body) > 0 {
 		t.Fatalf("%s %s: content type: %v", method, url, err)

@@ -197,9 +197,7 @@ func TestOversizedAndBrokenRequestsAreProblems(t *testing.T) {
 	}
 	for _, r := range rows {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(s.tcp, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := io.WriteString(conn, r.request); err != nil {
 			t.Fatal(err)
 		}
@@ -246,9 +244,7 @@ func TestAmbiguousFramingEndsTheConnection(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
 			conn, err := net.Dial("tcp", strings.TrimPrefix(s.tcp, "http://"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer conn.Close()
 			if _, err := io.WriteString(conn, r.request+next); err != nil {
 				t.Fatal(err)
@@ -260,9 +256,7 @@ func TestAmbiguousFramingEndsTheConnection(t *testing.T) {
 					break // the connection has ended
 				}
 				body, err := io.ReadAll(res.Body)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				answers++
 				if r.answers == 1 && (res.StatusCode != 400 || !res.Close || problemIn(t, body).Code != CodeInvalid) {
 					t.Errorf("%d %s", res.StatusCode, body)
@@ -305,18 +299,14 @@ func TestStopEndsIdleConnectionsAndWaitsForAnswers(t *testing.T) {
 	f.hang, f.entered = make(chan struct{}), make(chan struct{})
 	s := serve(t, f, nil)
 	idle, err := net.Dial("unix", s.unix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// An answer shows that the connection was accepted.
 	answers := bufio.NewReader(idle)
 	if _, err := io.WriteString(idle, "GET /api/v1/pools HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	res, err := http.ReadResponse(answers, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := io.Copy(io.Discard, res.Body); err != nil {
 		t.Fatal(err)
 	}
@@ -373,9 +363,7 @@ func awaitAtMost(t *testing.T, what string, want int, now func() int) {
 func openFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return len(entries)
 }
 

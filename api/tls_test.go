@@ -22,14 +22,10 @@ import (
 func selfSigned(t *testing.T) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
@@ -38,13 +34,9 @@ func selfSigned(t *testing.T) tls.Certificate {
 func TestUnfinishedHandshakesTakeNoPlaceFromRequests(t *testing.T) {
 	f := newFake(0)
 	s, err := New(Options{Shown: f.shown(), Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	config := &tls.Config{Certificates: []tls.Certificate{selfSigned(t)}}
@@ -57,19 +49,13 @@ func TestUnfinishedHandshakesTakeNoPlaceFromRequests(t *testing.T) {
 	})
 	trusting := &tls.Config{InsecureSkipVerify: true}
 	kept, err := tls.Dial("tcp", tcp.Addr().String(), trusting)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer kept.Close()
-	if err := exchange(kept); err != nil {
-		t.Fatal(err)
-	}
+	must(t, exchange(kept))
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting, DisableKeepAlives: true}}
 	for i := range 2 * maxHandshakes {
 		conn, err := net.Dial("tcp", tcp.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close()
 		if i%maxConnections == maxConnections-1 { // now and then, so that its place is never the oldest
 			if err := exchange(kept); err != nil {
@@ -82,9 +68,7 @@ func TestUnfinishedHandshakesTakeNoPlaceFromRequests(t *testing.T) {
 	}
 	count := func(reason string) float64 {
 		var m dto.Metric
-		if err := s.turnedAway.WithLabelValues(reason).Write(&m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.turnedAway.WithLabelValues(reason).Write(&m))
 		return m.Counter.GetValue()
 	}
 	if idle, bound := count("idle"), count("bound"); idle+bound > 0 {

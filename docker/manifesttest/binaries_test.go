@@ -24,9 +24,7 @@ func compiled(t *testing.T, module, command string, flags ...string) *elf.File {
 		t.Fatalf("%v: %s", err, text)
 	}
 	f, err := elf.Open(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -40,9 +38,7 @@ func TestStaticBinariesNeedNothing(t *testing.T) {
 	for command, module := range map[string]string{"./daemon/cmd/spliced": "", "./api/cmd/splicectl": "", "./cmd/splicelab": "scripts/lab"} {
 		f := compiled(t, module, command, "-tags", "nocuda")
 		libraries, err := f.ImportedLibraries()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if interpreted(f) || len(libraries) > 0 {
 			t.Errorf("%s: loader %v, libraries %v", command, interpreted(f), libraries)
 		}
@@ -52,9 +48,7 @@ func TestStaticBinariesNeedNothing(t *testing.T) {
 func TestBinaryWithCUDANeedsOnlyGlibc(t *testing.T) {
 	f := compiled(t, "", "./daemon/cmd/spliced")
 	libraries, err := f.ImportedLibraries()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range libraries {
 		if !slices.Contains(glibc, name) {
 			t.Errorf("needs %s: the driver is to be loaded at run time and all else built in", name)
@@ -65,9 +59,7 @@ func TestBinaryWithCUDANeedsOnlyGlibc(t *testing.T) {
 // Each stage takes the binaries that its base can run.
 func TestImagesTakeTheirBinaries(t *testing.T) {
 	text, err := os.ReadFile("../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	copied := map[string][]string{}
 	base := map[string]string{}
 	var stage string

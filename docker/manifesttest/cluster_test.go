@@ -30,9 +30,7 @@ func read(t *testing.T, name string) (objects []any) {
 	t.Helper()
 	for i, text := range documents(t, name) {
 		var kind metav1.TypeMeta
-		if err := yaml.Unmarshal(text, &kind); err != nil {
-			t.Fatal(err)
-		}
+		must(t, yaml.Unmarshal(text, &kind))
 		kinds := map[string]any{
 			"v1 Service": &corev1.Service{}, "v1 Pod": &corev1.Pod{}, "apps/v1 StatefulSet": &appsv1.StatefulSet{}, "apps/v1 DaemonSet": &appsv1.DaemonSet{},
 			"networking.k8s.io/v1 NetworkPolicy": &networkingv1.NetworkPolicy{}, "monitoring.coreos.com/v1 PodMonitor": &monitoringv1.PodMonitor{},
@@ -171,9 +169,7 @@ func port(t *testing.T, args []string, name string) int32 {
 	t.Helper()
 	value := argument(t, args, name)
 	n, err := strconv.ParseInt(value[strings.LastIndexByte(value, ':')+1:], 10, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return int32(n)
 }
 
@@ -244,9 +240,7 @@ func TestSecretsAreFiles(t *testing.T) {
 				t.Errorf("%s: %+v", file, v.VolumeSource)
 			}
 			text, err := os.ReadFile("../cluster.yaml")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if create := "create secret generic " + v.Secret.SecretName; !strings.Contains(string(text), create) || !strings.Contains(string(text), "--from-file="+path.Base(file)) {
 				t.Errorf("nobody is told to make %s in %s", path.Base(file), v.Secret.SecretName)
 			}
@@ -292,9 +286,7 @@ func TestDaemonTakesAMembersArguments(t *testing.T) {
 		dir := t.TempDir()
 		write := func(name, text string) string {
 			file := filepath.Join(dir, name)
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, []byte(text), 0o600))
 			return file
 		}
 		// What the machine of the test may not have.

@@ -30,9 +30,7 @@ func eachSidecar(t *testing.T, test func(*testing.T, *corev1.Pod)) {
 		t.Run(name, func(t *testing.T) {
 			documents := documents(t, name)
 			pod, err := decode(documents[len(documents)-1])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			test(t, pod)
 		})
 	}
@@ -42,9 +40,7 @@ func eachSidecar(t *testing.T, test func(*testing.T, *corev1.Pod)) {
 func documents(t *testing.T, name string) [][]byte {
 	t.Helper()
 	text, err := os.ReadFile("../" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return bytes.Split(text, []byte("\n---\n"))
 }
 
@@ -69,9 +65,7 @@ func violations(t *testing.T, pod *corev1.Pod) []string {
 func violationsOf(t *testing.T, of api.Level, pod *corev1.Pod) []string {
 	t.Helper()
 	e, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var out []string
 	level := api.LevelVersion{Level: of, Version: api.LatestVersion()}
 	for _, r := range e.EvaluatePod(level, &pod.ObjectMeta, &pod.Spec) {
@@ -180,15 +174,11 @@ func TestProbesAskPathsThatAreServed(t *testing.T) { eachSidecar(t, probesAskPat
 
 func probesAskPathsThatAreServed(t *testing.T, pod *corev1.Pod) {
 	text, err := os.ReadFile("../../api/openapi.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var document struct {
 		Paths map[string]map[string]any
 	}
-	if err := json.Unmarshal(text, &document); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(text, &document))
 	c := pod.Spec.InitContainers[0]
 	port := argument(t, c.Args, "http")
 	port = port[strings.LastIndexByte(port, ':')+1:]
@@ -244,13 +234,9 @@ func daemonTakesTheArguments(t *testing.T, pod *corev1.Pod) {
 func TestBothContainersAreOnOneGPU(t *testing.T) {
 	docs := documents(t, "sidecar-gpu.yaml")
 	var claim resourcev1.ResourceClaimTemplate
-	if err := yaml.UnmarshalStrict(docs[0], &claim); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.UnmarshalStrict(docs[0], &claim))
 	pod, err := decode(docs[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	requests := claim.Spec.Spec.Devices.Requests
 	if claim.APIVersion != "resource.k8s.io/v1" || len(requests) != 1 || requests[0].Exactly == nil {
 		t.Errorf("%s asks for %+v", claim.APIVersion, requests)
@@ -275,9 +261,7 @@ func TestBothContainersAreOnOneGPU(t *testing.T) {
 func kernelsAreKept(t *testing.T, c *corev1.Container) {
 	t.Helper()
 	dockerfile, err := os.ReadFile("../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, m := range c.VolumeMounts {
 		if strings.Contains(string(dockerfile), "CUDA_CACHE_PATH="+m.MountPath+"\n") {
 			return
@@ -314,4 +298,12 @@ func argument(t *testing.T, args []string, name string) string {
 	}
 	t.Fatalf("no -%s among %q", name, args)
 	return ""
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

@@ -30,13 +30,9 @@ func serveCluster(t *testing.T, known api.Cluster) (address string) {
 	t.Helper()
 	shown := api.Shown{Node: &clusterNode{known: known}, Catalogue: struct{ api.Catalogue }{}, Canaries: struct{ canaries }{}, Control: struct{ api.Control }{}}
 	s, err := api.New(api.Options{Shown: shown, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx, api.Listener{Listener: l}) }()

@@ -114,9 +114,7 @@ func TestDaemonsHaveNames(t *testing.T) {
 	n, other := newNode(t), newNode(t)
 	t.Setenv("SPLICECTL_CONTEXTS", filepath.Join(t.TempDir(), "c", "contexts.yaml"))
 	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(token, []byte("secret\n"), 0o600))
 	ok := func(want int, text string, args ...string) {
 		t.Helper()
 		code, out, errs := ctl(t, args...)

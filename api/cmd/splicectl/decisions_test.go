@@ -46,28 +46,18 @@ func TestDecisionsAreToldOfAnObjectAndOfAll(t *testing.T) {
 func TestACheckpointCanBeInspected(t *testing.T) {
 	d := daemonForTest(t)
 	id, err := profile.FromConfig([]byte(smallConfig), profile.ConfigOptions{Model: "small", Weights: [32]byte{1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p, err := profile.New(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client, err := connector.Open(connector.Options{Socket: d.Socket, Name: "saver", Timeouts: connector.Timeouts{Lookup: time.Minute}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer client.Close()
-	if err := client.WaitAttached(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, client.WaitAttached(t.Context()))
 	m, err := client.Register(p, connector.Binding{})
 	if err == nil {
 		err = m.WaitReady(t.Context())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tokens := []uint32{5, 6, 7, 8}
 	hashes, ok := m.PrefixHashes(16, tokens, []int{4})
 	if !ok {

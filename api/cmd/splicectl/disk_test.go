@@ -30,9 +30,7 @@ func onDisk(t *testing.T, dir string) (socket string, stop func()) {
 	c.Arena, c.Private, c.Staging, c.Slots = 64*settings.MiB, 16*settings.MiB, 16*settings.MiB, settings.MiB
 	c.Disk, c.DiskSize, c.DiskPrivate, c.DiskSlab, c.DiskReserve = dir, 48*settings.MiB, 16*settings.MiB, 16*settings.MiB, 0
 	d, err := daemon.New(c, daemon.Parts{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
@@ -60,26 +58,16 @@ func onDisk(t *testing.T, dir string) (socket string, stop func()) {
 func engine(t *testing.T, socket string) *connector.Model {
 	t.Helper()
 	id, err := profile.FromConfig([]byte(smallConfig), profile.ConfigOptions{Model: "small", Weights: [32]byte{1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p, err := profile.New(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	patient := connector.Timeouts{Lookup: 10 * time.Second, Transfer: 10 * time.Second}
 	client, err := connector.Open(connector.Options{Socket: socket, Name: "disk test", Timeouts: patient})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { client.Close() })
 	m, err := client.Register(p, connector.Binding{Engine: "test 1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.WaitReady(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, m.WaitReady(t.Context()))
 	return m
 }
 
@@ -180,9 +168,7 @@ func TestDiskFindsAFlippedByteAndForgetsThatSegmentOnly(t *testing.T) {
 
 func TestDiskRepairBringsAllBackWithoutACatalogue(t *testing.T) {
 	dir, keys := filledDir(t)
-	if err := os.RemoveAll(filepath.Join(dir, "index")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(filepath.Join(dir, "index")))
 	if r := diskJSON[offline.Report](t, cli.ExitFailed, "check", dir); r.Clean() {
 		t.Error("a lost catalogue is nothing wrong")
 	}
@@ -194,9 +180,7 @@ func TestDiskRepairBringsAllBackWithoutACatalogue(t *testing.T) {
 	defer stop()
 	m := engine(t, socket)
 	rows, err := m.Acquire(t.Context(), keys, connector.AcquireOptions{Digests: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, r := range rows {
 		if r.Err != nil {
 			t.Errorf("segment %d: %v", i, r.Err)
@@ -216,18 +200,12 @@ func TestDiskRepairSaysWhatItDid(t *testing.T) {
 	dir, keys := filledDir(t)
 	name := filepath.Join(dir, "slabs", "000001.slab")
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := f.WriteAt([]byte{1}, 100); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "slabs", "000007.slab"), make([]byte, 8192), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Close())
+	must(t, os.WriteFile(filepath.Join(dir, "slabs", "000007.slab"), make([]byte, 8192), 0o600))
 	if r := diskJSON[offline.Report](t, cli.ExitFailed, "check", dir); r.Clean() {
 		t.Error("a damaged header is nothing wrong")
 	}
@@ -241,9 +219,7 @@ func TestDiskRepairSaysWhatItDid(t *testing.T) {
 	}
 	// A catalogue that cannot be opened is not one that is damaged.
 	index := filepath.Join(dir, "index")
-	if err := errors.Join(os.Rename(index, index+".away"), os.WriteFile(index, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Rename(index, index+".away"), os.WriteFile(index, nil, 0o600)))
 	for _, verb := range []string{"check", "repair", "dump"} {
 		if code, out, errs := ctl(t, "disk", verb, dir); code != cli.ExitRefused || out != "" || !strings.Contains(errs, "not a directory") {
 			t.Errorf("%s: exit %d, %q, %q", verb, code, out, errs)
@@ -262,9 +238,7 @@ func TestDiskThatIsNotLookedAtIsThree(t *testing.T) {
 	}
 	stop()
 	format := filepath.Join(dir, "FORMAT")
-	if err := os.WriteFile(format, regexp.MustCompile(`version \d+`).ReplaceAll([]byte(mustRead(t, format)), []byte("version 77")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(format, regexp.MustCompile(`version \d+`).ReplaceAll([]byte(mustRead(t, format)), []byte("version 77")), 0o600))
 	for at, want := range map[string]string{dir: "77", t.TempDir(): "is what -disk names", filepath.Join(dir, "absent"): ""} {
 		code, out, errs := ctl(t, "disk", "check", at)
 		if code != cli.ExitRefused || out != "" || !strings.Contains(errs, want) {
@@ -276,18 +250,14 @@ func TestDiskThatIsNotLookedAtIsThree(t *testing.T) {
 func mustRead(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(b)
 }
 
 func flipByte(t *testing.T, path string, off int64) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	b := make([]byte, 1)
 	if _, err := f.ReadAt(b, off); err != nil {

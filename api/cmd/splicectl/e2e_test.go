@@ -53,9 +53,7 @@ func splicectl(t *testing.T, want int, args ...string) (stdout, stderr string) {
 		t.Skip("builds and runs the programs")
 	}
 	dir, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "splicectl"), args...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -75,27 +73,17 @@ func daemonForTest(t *testing.T) *child.Daemon {
 		t.Skip("builds and runs the programs")
 	}
 	dir, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d, err := child.Start(t.Context(), child.Options{Binary: filepath.Join(dir, "spliced"), Args: []string{"-arena", "64MiB", "-private", "16MiB"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	must(t, err)
+	t.Cleanup(func() { must(t, d.Stop()) })
 	return d
 }
 
 func TestDoctorProvesARoundTripOnItsOwnDaemon(t *testing.T) {
 	out, _ := splicectl(t, cli.ExitOK, "doctor", "--self", "--json")
 	var d diagnosis
-	if err := json.Unmarshal([]byte(out), &d); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(out), &d))
 	states := map[string]string{}
 	for _, c := range d.Checks {
 		states[c.Name] = c.State
@@ -113,9 +101,7 @@ func TestDoctorProvesARoundTripOnItsOwnDaemon(t *testing.T) {
 func TestDoctorNamesWhatIsMissing(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o600))
 	for socket, want := range map[string]string{filepath.Join(dir, "absent"): "does not exist", file: "is not a socket"} {
 		out, _ := splicectl(t, cli.ExitFailed, "doctor", "-socket", socket)
 		if !strings.Contains(out, want) || !strings.Contains(out, "→") {
@@ -130,9 +116,7 @@ func TestDoctorLeavesNothingBehindInALivingDaemon(t *testing.T) {
 	// The daemon learns of a closed connection a moment later.
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		connections, err := d.API().Connections(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(connections) == 0 {
 			break
 		}
@@ -141,9 +125,7 @@ func TestDoctorLeavesNothingBehindInALivingDaemon(t *testing.T) {
 		}
 	}
 	pools, err := d.API().Pools(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, p := range pools {
 		if p.UsedBytes != 0 || p.Objects != 0 || p.LeasedBytes != 0 || p.PendingBytes != 0 {
 			t.Errorf("after doctor: %+v", p)
@@ -174,9 +156,7 @@ func TestListingsOfALivingDaemon(t *testing.T) {
 		t.Errorf("inspect: %s", errs)
 	}
 	file := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(file, []byte("1 2 3"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("1 2 3"), 0o600))
 	if _, errs = splicectl(t, cli.ExitFailed, "locate", "-admin", d.Admin, "-model", "nobody's", file); !strings.Contains(errs, "no engine has registered") {
 		t.Errorf("locate: %s", errs)
 	}
@@ -189,28 +169,16 @@ func TestListingsOfALivingDaemon(t *testing.T) {
 func publish(t *testing.T, socket string) api.Digest {
 	t.Helper()
 	id, err := profile.FromConfig([]byte(smallConfig), profile.ConfigOptions{Model: "small", Weights: [32]byte{1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p, err := profile.New(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client, err := connector.Open(connector.Options{Socket: socket, Name: "publisher"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer client.Close()
-	if err := client.WaitAttached(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, client.WaitAttached(t.Context()))
 	m, err := client.Register(p, connector.Binding{Engine: "test 1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.WaitReady(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, m.WaitReady(t.Context()))
 	spec, tokens := profile.FirstSpec(3), []uint32{1, 2, 3}
 	fill := func(_ profile.Part, _ int, _ int64, dst []byte) error { clear(dst); return nil }
 	if _, err := m.Put(t.Context(), &connector.PutQuery{Spec: spec, Tokens: tokens, Source: connector.Source{Fill: fill}}); err != nil {

@@ -131,3 +131,11 @@ func (n *nodeOfTests) without(paths ...string) {
 		delete(n.docs, "GET /api/v1/"+path)
 	}
 }
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
+}

@@ -33,13 +33,9 @@ func serveLocator(t *testing.T, l *locator, token string) (address string) {
 	t.Helper()
 	shown := api.Shown{Node: &clusterNode{}, Catalogue: l, Canaries: struct{ canaries }{}, Control: struct{ api.Control }{}}
 	s, err := api.New(api.Options{Shown: shown, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop(), Tokens: api.Tokens{RouterToken: token}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx, api.Listener{Listener: tcp}) }()
@@ -63,9 +59,7 @@ func TestLocateAsksAndShows(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	tokenFile := write("token", token+"\n")

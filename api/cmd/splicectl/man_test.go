@@ -28,18 +28,12 @@ func reference() ([]byte, error) {
 func TestTheReferenceTellsOfEveryCommand(t *testing.T) {
 	const path = "../../../docs/splicectl.md"
 	want, err := reference()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if *update {
-		if err := os.WriteFile(path, want, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, want, 0o644))
 	}
 	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !bytes.Equal(got, want) {
 		t.Errorf("%s does not tell of the commands as they are; run make generate", path)
 	}

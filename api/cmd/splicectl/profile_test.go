@@ -21,9 +21,7 @@ const smallConfig = `{"model_type": "qwen3_next", "num_hidden_layers": 4, "hidde
 
 func TestProfilePrintsSizes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.json")
-	if err := os.WriteFile(path, []byte(smallConfig), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(smallConfig), 0o600))
 	code, out, errs := ctl(t, "profile", path, "-tokens", "10", "--json")
 	var r map[string]any
 	if err := json.Unmarshal([]byte(out), &r); code != cli.ExitOK || err != nil {
@@ -48,9 +46,7 @@ func TestProfilePrintsSizes(t *testing.T) {
 func TestProfileReadsWordsOfPython(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.json")
 	config := strings.Replace(smallConfig, "{", `{"time_step_limit": [0.0, Infinity], "initializer_range": NaN, `, 1)
-	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(config), 0o600))
 	if code, out, errs := ctl(t, "profile", path); code != cli.ExitOK || !strings.Contains(out, "break-even") {
 		t.Errorf("exit %d: %s%s", code, out, errs)
 	}
@@ -59,9 +55,7 @@ func TestProfileReadsWordsOfPython(t *testing.T) {
 func TestProfileRefusesByName(t *testing.T) {
 	dir := t.TempDir()
 	bad := filepath.Join(dir, "bad.json")
-	if err := os.WriteFile(bad, []byte(`{"model_type": "nobody_knows"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(bad, []byte(`{"model_type": "nobody_knows"}`), 0o600))
 	rows := []struct {
 		args []string
 		code int
@@ -83,25 +77,17 @@ func TestProfileRefusesByName(t *testing.T) {
 func TestProfileIsSwitchedOffAndOn(t *testing.T) {
 	d := daemonForTest(t)
 	c, err := connector.Open(connector.Options{Socket: d.Socket, Name: "canary test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	p, err := profile.New(profile.Identity{
 		Model: "tiny", Weights: [32]byte{1}, Tokenizer: "bytes", TPSize: 1,
 		Layers: []profile.Layer{{Kind: profile.KindLinear, Linear: profile.Linear{
 			Family: profile.GDN, KeyHeads: 1, ValueHeads: 1, KeyDim: 8, ValueDim: 8, StateDType: profile.F32, TransitionDType: profile.F16}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m, err := c.Register(p, connector.Binding{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.WaitReady(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, m.WaitReady(t.Context()))
 	// Nothing was reported yet: a dry run says what it is about all the same.
 	fingerprint := fmt.Sprintf("%x", p.Fingerprint())
 	out, _ := splicectl(t, cli.ExitOK, "profile", "off", fingerprint[:12], "-dry-run", "-tenant", "default", "-admin", d.Admin)

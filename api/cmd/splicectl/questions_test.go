@@ -17,25 +17,15 @@ import (
 func engineOf(t *testing.T, socket string) (*connector.Client, *connector.Model) {
 	t.Helper()
 	id, err := profile.FromConfig([]byte(smallConfig), profile.ConfigOptions{Model: "small", Weights: [32]byte{1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p, err := profile.New(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client, err := connector.Open(connector.Options{Socket: socket, Name: "vllm-worker-3", Timeouts: connector.Timeouts{Lookup: 20 * time.Second}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { client.Close() })
 	m, err := client.Register(p, connector.Binding{Connector: "spliced 1.0", Engine: "vllm 0.32.0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.WaitReady(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, m.WaitReady(t.Context()))
 	return client, m
 }
 
@@ -90,9 +80,7 @@ func TestTheTenQuestionsAreAnswered(t *testing.T) {
 		row.Lease.Release()
 	}
 	client, err := api.NewClient("unix:"+admin, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer client.Close()
 	if _, err := client.Remove(t.Context(), key, false); err != nil {
 		t.Fatal(err)

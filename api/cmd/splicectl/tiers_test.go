@@ -21,31 +21,19 @@ func startChild(t *testing.T, o child.Options) *child.Daemon {
 		t.Skip("builds and runs the programs")
 	}
 	dir, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	o.Binary = filepath.Join(dir, "spliced")
 	d, err := child.Start(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	must(t, err)
+	t.Cleanup(func() { must(t, d.Stop()) })
 	return d
 }
 
 func TestWhatIsOnDiskIsShownAfterARestart(t *testing.T) {
 	d := startChild(t, child.Options{Args: smallDaemon, Disk: true})
 	key := publish(t, d.Socket)
-	if err := d.End(); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.End())
+	must(t, d.Restart(t.Context()))
 	out, _ := splicectl(t, cli.ExitOK, "ls", "--json", "-admin", d.Admin)
 	var v listed[api.Segment]
 	if err := json.Unmarshal([]byte(out), &v); err != nil || len(v.Items) != 1 || v.Items[0].Key != key || !slices.Equal(v.Items[0].Tiers, []string{"disk"}) ||
@@ -73,9 +61,7 @@ func TestDoctorTellsOfADiskInTrouble(t *testing.T) {
 	d := startChild(t, child.Options{Args: append([]string{"-disk", "/proc/self/none"}, smallDaemon...)})
 	out, _ := splicectl(t, cli.ExitOK, "doctor", "-socket", d.Socket, "-admin", d.Admin, "--json")
 	var v diagnosis
-	if err := json.Unmarshal([]byte(out), &v); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(out), &v))
 	at := slices.IndexFunc(v.Checks, func(c doctor.Check) bool { return c.Name == "daemon: disk" })
 	if at < 0 || v.State != doctor.Warn || v.Checks[at].State != doctor.Warn || v.Checks[at].Remedy == "" || !strings.HasPrefix(v.Checks[at].Detail, "missing since ") {
 		t.Errorf("%s", out)

@@ -28,9 +28,7 @@ func series(t *testing.T, admin string) map[string]float64 {
 	}}}
 	defer client.CloseIdleConnections()
 	answer, err := client.Get("http://spliced/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer answer.Body.Close()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(answer.Body)
@@ -78,9 +76,7 @@ func TestDoctorLeavesNoTraceInProductionCounters(t *testing.T) {
 	nobody := func(s map[string]float64) bool { return s["spliced_engine_sessions{}"] == 0 }
 	before := settled(t, admin, func(s map[string]float64) bool { return nobody(s) && s["spliced_disk_written_total{}"] == 1 })
 	client, err := api.NewClient("unix:"+admin, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer client.Close()
 	checks := doctor.Run(t.Context(), doctor.Options{Socket: socket, Admin: client})
 	for _, c := range checks {
@@ -122,26 +118,16 @@ func visit(name string) bool {
 func TestAClientCannotHideBehindTheDoctorsName(t *testing.T) {
 	socket, _ := onDisk(t, t.TempDir())
 	c, err := connector.Open(connector.Options{Socket: socket, Name: profile.TrialClient, StagingBytes: 1 << 20, SlotBytes: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	p, err := profile.Trial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m, err := c.Register(p, connector.Binding{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.WaitReady(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, m.WaitReady(t.Context()))
 	var found connector.Found
 	for range 200 {
-		if err := m.Match(t.Context(), &connector.MatchQuery{Keys: make([]profile.SegmentKey, 1)}, &found); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.Match(t.Context(), &connector.MatchQuery{Keys: make([]profile.SegmentKey, 1)}, &found))
 	}
 	all := func(s map[string]float64) bool {
 		return s["spliced_doctor_requests_total{code=ok}"] == 202
