@@ -32,7 +32,6 @@ func goodAdvice() *wire.AdviseReply {
 }
 
 func TestAdviseCarriesQueryAndAnswer(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	c := open(t, f)
 	m := register(t, c, Binding{BlockTokens: 32})
@@ -58,9 +57,7 @@ func TestAdviseCarriesQueryAndAnswer(t *testing.T) {
 		Samples: []Sample{{0, 100, 3 * time.Millisecond}, {50, 50, time.Second}, {0, 10, 0}},
 	}
 	a, err := m.Advise(background, q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !slices.Equal(<-staged, q.Tokens) {
 		t.Error("other token ids in staging")
 	}
@@ -90,9 +87,7 @@ func TestAdviseCarriesQueryAndAnswer(t *testing.T) {
 }
 
 func TestAdviseChecksItsArguments(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	m := register(t, open(t, f), Binding{})
+	f, _, m := opened(t)
 	for name, q := range map[string]*AdviseQuery{
 		"nothing":            {},
 		"output":             {Tokens: tokensUpTo(3), Output: 4},
@@ -160,10 +155,7 @@ func TestAdviceThatMakesNoSenseEndsTheConnection(t *testing.T) {
 		"a segment less":    func(a *wire.AdviseReply) { a.SegmentAdmit, a.SegmentReason = a.SegmentAdmit[:1], a.SegmentReason[:1] },
 	} {
 		t.Run(name, func(t *testing.T) {
-			leakFree(t)
-			f := startFake(t)
-			c := open(t, f)
-			m := register(t, c, Binding{})
+			f, c, m := opened(t)
 			f.on(wire.OpAdvise, func(r *request) {
 				a := goodAdvice()
 				spoil(a)
@@ -181,9 +173,7 @@ func TestAdviceThatMakesNoSenseEndsTheConnection(t *testing.T) {
 }
 
 func TestAPromptBeyondStagingGetsNoAdvice(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	m := register(t, open(t, f), Binding{})
+	_, _, m := opened(t)
 	a, err := m.Advise(background, &AdviseQuery{Tokens: make([]uint32, min(fakeStaging, profile.MaxTokens))})
 	if err == nil || !reflect.DeepEqual(a, Advice{}) {
 		t.Errorf("%+v, %v", a, err)

@@ -37,9 +37,7 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 	var found Found
 	query := MatchQuery{Keys: make([]profile.SegmentKey, 32)}
 	n := testing.AllocsPerRun(200, func() {
-		if err := m.Match(background, &query, &found); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.Match(background, &query, &found))
 	})
 	// One is what the fake allocates per request.
 	if n > 1 {

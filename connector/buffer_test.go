@@ -57,15 +57,12 @@ func rows(t *testing.T, n int) []byte {
 }
 
 func TestABufferFollowsWhatTheDaemonSays(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	l := new(ledger)
 	l.serve(f)
 	m := register(t, open(t, f), Binding{})
 	b, err := m.OpenBuffer(background, &OpenQuery{Begin: 0, Capacity: 8})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	wantSpan(t, b, 0, 0, 0)
 	arrived := make(chan []byte, 1)
 	f.on(wire.OpAppend, func(r *request) {
@@ -82,16 +79,12 @@ func TestABufferFollowsWhatTheDaemonSays(t *testing.T) {
 	for i := range data {
 		data[i] = byte(i)
 	}
-	if err := m.Append(background, b, 3, data); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Append(background, b, 3, data))
 	if string(<-arrived) != string(data) {
 		t.Error("other rows than were given")
 	}
 	wantSpan(t, b, 0, 0, 3)
-	if err := m.Accept(background, b, 2); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Accept(background, b, 2))
 	wantSpan(t, b, 0, 2, 2)
 	slot, err := m.Replay(background, b, &ReplayQuery{Token: 1, Flush: true})
 	if err != nil || len(slot.Bytes()) != 128 {
@@ -118,15 +111,12 @@ func TestABufferFollowsWhatTheDaemonSays(t *testing.T) {
 
 // A path of a tree arrives as the rows of a chain.
 func TestOnlyTheAcceptedPathOfATreeIsSent(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	l := new(ledger)
 	l.serve(f)
 	m := register(t, open(t, f), Binding{})
 	b, err := m.OpenBuffer(background, &OpenQuery{Capacity: 8})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer b.Release()
 	arrived := make(chan []byte, 1)
 	f.on(wire.OpAppend, func(r *request) {
@@ -154,9 +144,7 @@ func TestOnlyTheAcceptedPathOfATreeIsSent(t *testing.T) {
 		}
 	}
 	fill(tree.Rows, 0, 1, 2, 3, 4, 5)
-	if err := m.AppendPath(background, b, tree, []int{0, 1, 4, 5}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.AppendPath(background, b, tree, []int{0, 1, 4, 5}))
 	wantSpan(t, b, 0, 0, 4)
 	want := rows(t, 4)
 	fill(want, 0, 1, 4, 5)
@@ -185,19 +173,14 @@ func TestOnlyTheAcceptedPathOfATreeIsSent(t *testing.T) {
 }
 
 func TestBadBufferCallsAreNotSent(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	new(ledger).serve(f)
 	m := register(t, open(t, f), Binding{})
 	b, err := m.OpenBuffer(background, &OpenQuery{Capacity: 8})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer b.Release()
 	slot, err := m.Compose(background, &ComposeQuery{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer slot.Release()
 	sent := f.count(wire.OpAppend) + f.count(wire.OpAccept) + f.count(wire.OpReplay)
 	open := func(q OpenQuery) error { _, err := m.OpenBuffer(background, &q); return err }
@@ -224,39 +207,35 @@ func TestBadBufferCallsAreNotSent(t *testing.T) {
 
 // Refusals that leave the buffer alone do; after anything else nobody knows.
 func TestARefusedBufferGoesOnAnUnsureOneDoesNot(t *testing.T) {
-	leakFree(t)
 	for code, lost := range map[wire.Code]bool{
 		wire.Full: false, wire.Busy: false, wire.Invalid: false, wire.Quota: false, wire.Canceled: true, wire.Unavailable: true, wire.Late: true,
 	} {
-		f := startFake(t)
-		l := new(ledger)
-		l.serve(f)
-		m := register(t, open(t, f), Binding{})
-		b, err := m.OpenBuffer(background, &OpenQuery{Capacity: 8})
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.on(wire.OpAppend, refuse(code, "no"))
-		if err := m.Append(background, b, 1, rows(t, 1)); !errors.Is(err, link.Kind(code)) {
-			t.Errorf("%v: %v", code, err)
-		}
-		f.on(wire.OpAppend, l.append)
-		err = m.Append(background, b, 1, rows(t, 1))
-		if lost != errors.Is(err, ErrGone) || !lost && err != nil || lost == b.Valid() {
-			t.Errorf("%v: then %v, valid %v", code, err, b.Valid())
-		}
-		b.Release()
-		f.await(wire.OpRelease)
+		t.Run(code.String(), func(t *testing.T) {
+			f := startFake(t)
+			l := new(ledger)
+			l.serve(f)
+			m := register(t, open(t, f), Binding{})
+			b, err := m.OpenBuffer(background, &OpenQuery{Capacity: 8})
+			must(t, err)
+			f.on(wire.OpAppend, refuse(code, "no"))
+			if err := m.Append(background, b, 1, rows(t, 1)); !errors.Is(err, link.Kind(code)) {
+				t.Errorf("%v: %v", code, err)
+			}
+			f.on(wire.OpAppend, l.append)
+			err = m.Append(background, b, 1, rows(t, 1))
+			if lost != errors.Is(err, ErrGone) || !lost && err != nil || lost == b.Valid() {
+				t.Errorf("%v: then %v, valid %v", code, err, b.Valid())
+			}
+			b.Release()
+			f.await(wire.OpRelease)
+		})
 	}
 }
 
 // A buffer whose opening was given up is released when it comes after all, and a
 // replay that failed spoils the slot that it was to write.
 func TestLateBuffersAreGivenBack(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f)
-	m := register(t, c, Binding{})
+	f, _, m := opened(t)
 	released := make(chan []uint64, 10)
 	f.on(wire.OpRelease, func(r *request) {
 		released <- append([]uint64(nil), decode[wire.ReleaseRequest](r).Leases...)
@@ -282,13 +261,9 @@ func TestLateBuffersAreGivenBack(t *testing.T) {
 
 	new(ledger).serve(f)
 	b, err := m.OpenBuffer(context.Background(), &OpenQuery{Capacity: 8})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	slot, err := m.Replay(background, b, &ReplayQuery{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.on(wire.OpReplay, keep)
 	if _, err := m.Replay(brief(t), b, &ReplayQuery{Flush: true, Into: slot}); !errors.Is(err, ErrLate) {
 		t.Fatalf("replay: %v", err)
@@ -305,7 +280,6 @@ func TestLateBuffersAreGivenBack(t *testing.T) {
 }
 
 func TestBufferRepliesThatMakeNoSenseEndTheConnection(t *testing.T) {
-	leakFree(t)
 	for name, l := range map[string]wire.AppendReply{
 		"no buffer":         {},
 		"accepted past end": {Buffer: 700, Accepted: 2, End: 1},
@@ -314,20 +288,21 @@ func TestBufferRepliesThatMakeNoSenseEndTheConnection(t *testing.T) {
 		"rows of nobody":    {Buffer: 700, End: 1},
 		"another token":     {Buffer: 700, Begin: 4, Accepted: 4, End: 4},
 	} {
-		f := startFake(t)
-		f.on(wire.OpAppend, func(r *request) { r.reply(&l) })
-		c := open(t, f)
-		m := register(t, c, Binding{})
-		if _, err := m.OpenBuffer(background, &OpenQuery{Capacity: 8}); !errors.Is(err, ErrUnavailable) {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t)
+			f.on(wire.OpAppend, func(r *request) { r.reply(&l) })
+			c := open(t, f)
+			m := register(t, c, Binding{})
+			if _, err := m.OpenBuffer(background, &OpenQuery{Capacity: 8}); !errors.Is(err, ErrUnavailable) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
 	}
 }
 
 // After each request a client knows what the buffer holds, whatever the daemon
 // says.
 func TestBufferRepliesThatAreNotWhatWasAskedForEndTheConnection(t *testing.T) {
-	leakFree(t)
 	grow := func(m *Model, b *Buffer) error { return m.Append(background, b, 2, rows(t, 2)) }
 	keep := func(m *Model, b *Buffer) error { return m.Accept(background, b, 2) }
 	for name, c := range map[string]struct {
@@ -347,23 +322,21 @@ func TestBufferRepliesThatAreNotWhatWasAskedForEndTheConnection(t *testing.T) {
 		"drafts left":           {wire.OpAccept, keep, wire.AppendReply{Buffer: 700, Begin: 4, Accepted: 6, End: 7}, false},
 		"accepted and flushed":  {wire.OpAccept, keep, wire.AppendReply{Buffer: 700, Begin: 6, Accepted: 6, End: 6}, false},
 	} {
-		f := startFake(t)
-		new(ledger).serve(f)
-		m := register(t, open(t, f), Binding{})
-		b, err := m.OpenBuffer(background, &OpenQuery{Begin: 4, Capacity: 8})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := m.Append(background, b, 3, rows(t, 3)); err != nil {
-			t.Fatal(err)
-		}
-		f.on(c.op, func(r *request) { r.reply(&c.says) })
-		switch err := c.call(m, b); {
-		case c.good && (err != nil || !b.Valid()):
-			t.Errorf("%s: %v", name, err)
-		case !c.good && (!errors.Is(err, ErrUnavailable) || b.Valid()):
-			t.Errorf("%s: %v, valid %v", name, err, b.Valid())
-		}
-		b.Release()
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t)
+			new(ledger).serve(f)
+			m := register(t, open(t, f), Binding{})
+			b, err := m.OpenBuffer(background, &OpenQuery{Begin: 4, Capacity: 8})
+			must(t, err)
+			must(t, m.Append(background, b, 3, rows(t, 3)))
+			f.on(c.op, func(r *request) { r.reply(&c.says) })
+			switch err := c.call(m, b); {
+			case c.good && (err != nil || !b.Valid()):
+				t.Errorf("%s: %v", name, err)
+			case !c.good && (!errors.Is(err, ErrUnavailable) || b.Valid()):
+				t.Errorf("%s: %v, valid %v", name, err, b.Valid())
+			}
+			b.Release()
+		})
 	}
 }

@@ -51,9 +51,7 @@ func waitReady(t *testing.T, m *Model) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(background, 10*time.Second)
 	defer cancel()
-	if err := m.WaitReady(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.WaitReady(ctx))
 }
 
 // brief is a context that ends soon: of calls that are not answered in time, where others
@@ -102,16 +100,13 @@ func TestWithoutDaemonEverythingIsAMiss(t *testing.T) {
 	}
 	f.start()
 	waitReady(t, m)
-	if err := matchOne(m); err != nil {
-		t.Fatal(err)
-	}
+	must(t, matchOne(m))
 	if salt, ok := m.Salt(); !ok || string(salt) != "salt of " {
 		t.Fatalf("salt %q, %v", salt, ok)
 	}
 }
 
 func TestMatchCarriesQueryAndAnswer(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	asked := make(chan *wire.MatchRequest, 1)
 	f.on(wire.OpMatch, func(r *request) {
@@ -133,9 +128,7 @@ func TestMatchCarriesQueryAndAnswer(t *testing.T) {
 		Accept: Exact | Spliced, Positions: []uint32{32, 64, 96}, Prefixes: make([]profile.PrefixHash, 3),
 		Keys: []profile.SegmentKey{{1}, {2}},
 	}
-	if err := m.Match(background, &q, &found); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Match(background, &q, &found))
 	if got := <-asked; got.Profile != 7 || got.Accept != 3 || len(got.Positions) != 3 || got.Positions[2] != 96 || got.Keys[1] != q.Keys[1] {
 		t.Errorf("request %+v", got)
 	}
@@ -152,7 +145,6 @@ func TestMatchCarriesQueryAndAnswer(t *testing.T) {
 }
 
 func TestAcquireAndLoadWaitAsLongAsTheyAreTold(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	told := make(chan time.Duration, 2)
 	deadline := func(r *request) {
@@ -165,9 +157,7 @@ func TestAcquireAndLoadWaitAsLongAsTheyAreTold(t *testing.T) {
 	for _, wait := range []time.Duration{0, 20 * time.Second} {
 		o := AcquireOptions{Wait: wait}
 		rows, err := m.Acquire(background, make([]profile.SegmentKey, 1), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		rows[0].Lease.Release()
 		if _, ok, err := m.Load(background, profile.PrefixHash{}, Exact, o); ok || err != nil {
 			t.Fatalf("%v, %v", ok, err)
@@ -181,18 +171,14 @@ func TestAcquireAndLoadWaitAsLongAsTheyAreTold(t *testing.T) {
 }
 
 func TestLongMatchIsSplit(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	m := register(t, open(t, f), Binding{})
+	f, _, m := opened(t)
 	const n = 2*matchRows + 5
 	q := MatchQuery{Keys: make([]profile.SegmentKey, n), Positions: make([]uint32, matchRows+3), Prefixes: make([]profile.PrefixHash, matchRows+3)}
 	for i := range q.Positions {
 		q.Positions[i] = uint32(16 * (i + 1))
 	}
 	var found Found
-	if err := m.Match(background, &q, &found); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Match(background, &q, &found))
 	for i, s := range found.Segments {
 		if !s.Hit() {
 			t.Fatalf("key %d of %d: %+v", i, n, s)
@@ -207,10 +193,7 @@ func TestLongMatchIsSplit(t *testing.T) {
 }
 
 func TestRestartIsFoundWithinASecond(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f)
-	m := register(t, c, Binding{})
+	f, c, m := opened(t)
 	other := register(t, c, Binding{Engine: "other"})
 	leases, err := m.Acquire(background, make([]profile.SegmentKey, 1), AcquireOptions{Digests: true})
 	if err != nil || leases[0].Err != nil {
@@ -219,9 +202,7 @@ func TestRestartIsFoundWithinASecond(t *testing.T) {
 	old := leases[0].Lease
 	defer old.Release()
 	slot, err := m.Compose(background, &ComposeQuery{Layer: AllLayers})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	epoch := c.Epoch()
 	f.stop()
 	waitLost(t, c, 1)
@@ -239,9 +220,7 @@ func TestRestartIsFoundWithinASecond(t *testing.T) {
 	if c.Epoch() == epoch {
 		t.Error("same epoch")
 	}
-	if err := matchOne(m); err != nil {
-		t.Fatal(err)
-	}
+	must(t, matchOne(m))
 	// The process lives, as after a connection that it ended: what was leased may
 	// be somebody else's by now.
 	if old.Valid() || old.Part(0) != nil || slot.Valid() || slot.Bytes() != nil {
@@ -274,7 +253,6 @@ func TestRestartIsFoundWithinASecond(t *testing.T) {
 // TestADroppedClientGoesOnSendingUntilItsLastRelease: by that the daemon knows how
 // long it must not touch the pages.
 func TestADroppedClientGoesOnSendingUntilItsLastRelease(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	left := make(chan struct{}, 2)
 	drop := func(r *request) {
@@ -290,9 +268,7 @@ func TestADroppedClientGoesOnSendingUntilItsLastRelease(t *testing.T) {
 	c := open(t, f)
 	m := register(t, c, Binding{})
 	rows, err := m.Acquire(background, make([]profile.SegmentKey, 2), AcquireOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.on(wire.OpMatch, drop)
 	if err := matchOne(m); !errors.Is(err, ErrUnavailable) {
 		t.Fatal(err)
@@ -315,20 +291,14 @@ func TestLeaseOfADeadDaemonStaysReadable(t *testing.T) {
 	leakFree(t)
 	path, kill := spawnFake(t)
 	c, err := Open(Options{Socket: path, Timeouts: Timeouts{Lookup: 10 * time.Second}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	m := register(t, c, Binding{})
 	rows, err := m.Acquire(background, make([]profile.SegmentKey, 1), AcquireOptions{Digests: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l := rows[0].Lease
 	r, err := m.enter()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	known := r.a.KnowsPeer()
 	r.a.Release()
 	if !known {
@@ -354,31 +324,21 @@ func TestLeaseOfADeadDaemonStaysReadable(t *testing.T) {
 }
 
 func TestManyRestarts(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f)
-	m := register(t, c, Binding{})
+	f, c, m := opened(t)
 	for i := range 5 {
 		leases, err := m.Acquire(background, make([]profile.SegmentKey, 2), AcquireOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		Release(leases[0].Lease)
 		f.restart()
 		waitLost(t, c, uint64(i+1))
 		waitReady(t, m)
 		leases[1].Lease.Release()
-		if err := matchOne(m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, matchOne(m))
 	}
 }
 
 func TestStalledDaemonCostsTheDeadline(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 30 * time.Millisecond })
-	m := register(t, c, Binding{})
+	f, c, m := opened(t, func(o *Options) { o.Timeouts.Lookup = 30 * time.Millisecond })
 	release := f.hold(wire.OpMatch)
 	within(t, 30*time.Millisecond, func() {
 		if err := matchOne(m); !errors.Is(err, ErrLate) {
@@ -407,7 +367,6 @@ func TestStalledDaemonCostsTheDeadline(t *testing.T) {
 }
 
 func TestLateLeasesAreGivenBack(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	c := open(t, f, func(o *Options) {
 		o.Timeouts.Lookup = 10 * time.Millisecond
@@ -487,10 +446,7 @@ func TestGarbageEndsTheConnectionNotTheClient(t *testing.T) {
 	}
 	for name, bad := range rows {
 		t.Run(name, func(t *testing.T) {
-			leakFree(t)
-			f := startFake(t)
-			c := open(t, f)
-			m := register(t, c, Binding{})
+			f, c, m := opened(t)
 			f.on(wire.OpMatch, bad)
 			if err := matchOne(m); !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrStale) {
 				t.Fatalf("got %v", err)
@@ -498,9 +454,7 @@ func TestGarbageEndsTheConnectionNotTheClient(t *testing.T) {
 			waitLost(t, c, 1)
 			f.on(wire.OpMatch, nil)
 			waitReady(t, m)
-			if err := matchOne(m); err != nil {
-				t.Fatal(err)
-			}
+			must(t, matchOne(m))
 			if n := c.Counters(); n.Lost != 1 || n.Attached != 2 || (n.Malformed == 0) != (name == "stale") {
 				t.Errorf("%+v", n)
 			}
@@ -509,10 +463,7 @@ func TestGarbageEndsTheConnectionNotTheClient(t *testing.T) {
 }
 
 func TestReplyToNobodyIsCounted(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f)
-	m := register(t, c, Binding{})
+	f, c, m := opened(t)
 	f.on(wire.OpMatch, func(r *request) {
 		other := *r
 		other.h.Request += 1 << 16
@@ -521,9 +472,7 @@ func TestReplyToNobodyIsCounted(t *testing.T) {
 		standard(r)
 	})
 	for range 3 {
-		if err := matchOne(m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, matchOne(m))
 	}
 	if n := c.Counters(); n.Unknown < 3 || n.Lost != 0 {
 		t.Errorf("%+v", n)
@@ -552,7 +501,6 @@ func TestHelloThatCannotBeUsed(t *testing.T) {
 	}
 	for name, bad := range rows {
 		t.Run(name, func(t *testing.T) {
-			leakFree(t)
 			f := startFake(t)
 			f.on(wire.OpHello, bad)
 			c := open(t, f)
@@ -567,7 +515,6 @@ func TestHelloThatCannotBeUsed(t *testing.T) {
 }
 
 func TestHelloSilenceIsBounded(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	f.on(wire.OpHello, silence)
 	within(t, 20*time.Millisecond, func() { open(t, f, func(o *Options) { o.Timeouts.Attach = 20 * time.Millisecond }) })
@@ -575,39 +522,36 @@ func TestHelloSilenceIsBounded(t *testing.T) {
 
 // A daemon tells how far off hits are; of one that does not they may be by the tolerance.
 func TestMatchTellsErrors(t *testing.T) {
-	leakFree(t)
 	for name, said := range map[string]wire.MatchEstimates{
 		"told":     {Present: true, Micros: []uint32{0, 0, 0}, Error: []float64{0, 0.0125, 0}},
 		"not told": {},
 	} {
-		f := startFake(t)
-		f.features = wire.FeaturePacked | wire.FeatureEstimates
-		f.on(wire.OpMatch, func(r *request) {
-			r.reply(&wire.MatchReply{
-				Status: []uint8{wire.StatusMiss, wire.StatusHit, wire.StatusHit}, Tier: []uint8{0, wire.TierDRAM, wire.TierDRAM},
-				Reason: []uint8{wire.ReasonUnknown, 0, 0}, Tokens: []uint32{0, 77, 78}, Estimates: said,
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t)
+			f.features = wire.FeaturePacked | wire.FeatureEstimates
+			f.on(wire.OpMatch, func(r *request) {
+				r.reply(&wire.MatchReply{
+					Status: []uint8{wire.StatusMiss, wire.StatusHit, wire.StatusHit}, Tier: []uint8{0, wire.TierDRAM, wire.TierDRAM},
+					Reason: []uint8{wire.ReasonUnknown, 0, 0}, Tokens: []uint32{0, 77, 78}, Estimates: said,
+				})
 			})
-		})
-		id := profiletest.TwoLayers(1)
-		id.Tolerance, id.RowTolerance = 0.02, 0.01
-		m, err := open(t, f).Register(profiletest.New(id), Binding{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		waitReady(t, m)
-		var found Found
-		if err := m.Match(background, &MatchQuery{Keys: make([]profile.SegmentKey, 3)}, &found); err != nil {
-			t.Fatal(err)
-		}
-		want := []float64{0, 0.02, 0.02}
-		if said.Present {
-			want = said.Error
-		}
-		for i, row := range found.Segments {
-			if row.Error != want[i] {
-				t.Errorf("%s: key %d is off by %v, want %v", name, i, row.Error, want[i])
+			id := profiletest.TwoLayers(1)
+			id.Tolerance, id.RowTolerance = 0.02, 0.01
+			m, err := open(t, f).Register(profiletest.New(id), Binding{})
+			must(t, err)
+			waitReady(t, m)
+			var found Found
+			must(t, m.Match(background, &MatchQuery{Keys: make([]profile.SegmentKey, 3)}, &found))
+			want := []float64{0, 0.02, 0.02}
+			if said.Present {
+				want = said.Error
 			}
-		}
+			for i, row := range found.Segments {
+				if row.Error != want[i] {
+					t.Errorf("%s: key %d is off by %v, want %v", name, i, row.Error, want[i])
+				}
+			}
+		})
 	}
 }
 
@@ -713,7 +657,6 @@ func TestPrimersNeedADaemonThatKnowsThem(t *testing.T) {
 }
 
 func TestRefusedProfile(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	f.on(wire.OpProfile, refuse(wire.Invalid, "segment bytes 1, want 2"))
 	c := open(t, f)
@@ -770,7 +713,6 @@ func TestOptionsListEveryMistake(t *testing.T) {
 }
 
 func TestCallersShareTheSocket(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	// Answers come in pairs, the later request first.
 	var mu sync.Mutex
@@ -887,10 +829,7 @@ func answeredAgain(t *testing.T, m *Model) {
 }
 
 func TestSilentDaemonCostsFewDeadlines(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 50 * time.Millisecond })
-	m := register(t, c, Binding{})
+	f, c, m := opened(t, func(o *Options) { o.Timeouts.Lookup = 50 * time.Millisecond })
 	release := f.hold(wire.OpMatch)
 	for range link.StallCalls {
 		if err := matchOne(m); !errors.Is(err, ErrLate) {
@@ -912,21 +851,14 @@ func TestSilentDaemonCostsFewDeadlines(t *testing.T) {
 }
 
 func TestAnswerInTimeReadLateIsNotLate(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f)
-	m := register(t, c, Binding{})
+	f, c, m := opened(t)
 	r, err := m.enter()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.a.Release()
 	send := func() *link.Call {
 		k := c.calls.Get(background, time.Hour)
 		k.Op = wire.OpStats
-		if err := r.a.Start(background, k, 0, &wire.StatsRequest{}, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.a.Start(background, k, 0, &wire.StatsRequest{}, nil))
 		f.await(wire.OpStats)
 		k.Deadline = time.Now().Add(-time.Second) // this process was held up
 		return k
@@ -947,10 +879,7 @@ func TestAnswerInTimeReadLateIsNotLate(t *testing.T) {
 }
 
 func TestDaemonThatDoesNotReadIsLate(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 10 * time.Millisecond })
-	m := register(t, c, Binding{})
+	f, _, m := opened(t, func(o *Options) { o.Timeouts.Lookup = 10 * time.Millisecond })
 	block := make(chan struct{})
 	f.on(wire.OpMatch, func(*request) { <-block })
 	q := MatchQuery{Keys: make([]profile.SegmentKey, matchRows), Positions: make([]uint32, matchRows), Prefixes: make([]profile.PrefixHash, matchRows)}
@@ -965,10 +894,7 @@ func TestDaemonThatDoesNotReadIsLate(t *testing.T) {
 }
 
 func TestDeathAnswersAllCallers(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 30 * time.Second })
-	m := register(t, c, Binding{})
+	f, _, m := opened(t, func(o *Options) { o.Timeouts.Lookup = 30 * time.Second })
 	f.on(wire.OpMatch, silence)
 	errs := make(chan error, 5)
 	for range cap(errs) {
@@ -986,14 +912,9 @@ func TestDeathAnswersAllCallers(t *testing.T) {
 }
 
 func TestCloseAnswersAllCallers(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 30 * time.Second })
-	m := register(t, c, Binding{})
+	f, c, m := opened(t, func(o *Options) { o.Timeouts.Lookup = 30 * time.Second })
 	leases, err := m.Acquire(background, make([]profile.SegmentKey, 1), AcquireOptions{Digests: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.on(wire.OpMatch, silence)
 	errs := make(chan error, 5)
 	for range cap(errs) {
@@ -1026,10 +947,7 @@ func TestCloseAnswersAllCallers(t *testing.T) {
 }
 
 func TestCancelledContext(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f, func(o *Options) { o.Timeouts.Transfer = 30 * time.Second })
-	m := register(t, c, Binding{})
+	f, c, m := opened(t, func(o *Options) { o.Timeouts.Transfer = 30 * time.Second })
 	release := f.hold(wire.OpCompose)
 	ctx, cancel := context.WithCancel(background)
 	errs := make(chan error, 1)
@@ -1051,7 +969,6 @@ func TestCancelledContext(t *testing.T) {
 }
 
 func TestStats(t *testing.T) {
-	leakFree(t)
 	c := open(t, startFake(t))
 	stats, err := c.Stats(background)
 	if err != nil || len(stats) != 2 || stats[1] != (Stat{"b", 2}) {

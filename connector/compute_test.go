@@ -33,21 +33,16 @@ func fillArena(t *testing.T, f *fake) []byte {
 		b[i] = byte(rng.Uint32())
 	}
 	ref := gpuipc.Ref{Region: f.arena, Extents: []gpuipc.Extent{{Len: fakeArena}}}
-	if err := f.device.Store(background, ref, b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.device.Store(background, ref, b))
 	return b
 }
 
 func TestLeaseGivesTheBytesOfTheArena(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	arena := fillArena(t, f)
 	m := register(t, open(t, f), Binding{})
 	got, err := m.Acquire(background, make([]profile.SegmentKey, 3), AcquireOptions{Digests: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range got {
 		if got[i].Err != nil {
 			t.Fatalf("row %d: %v", i, got[i].Err)
@@ -104,20 +99,15 @@ func TestLeaseGivesTheBytesOfTheArena(t *testing.T) {
 }
 
 func TestDamagedSegmentIsCorrupt(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	arena := fillArena(t, f)
 	c := open(t, f)
 	m := register(t, c, Binding{})
 	got, err := m.Acquire(background, make([]profile.SegmentKey, 1), AcquireOptions{Digests: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer got[0].Lease.Release()
 	ref := gpuipc.Ref{Region: f.arena, Extents: []gpuipc.Extent{{Off: 64 + 100, Len: 1}}}
-	if err := f.device.Store(background, ref, []byte{arena[64+100] ^ 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.device.Store(background, ref, []byte{arena[64+100] ^ 1}))
 	l := got[0].Lease
 	if err := l.Verify(); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("verify: %v", err)
@@ -129,9 +119,7 @@ func TestDamagedSegmentIsCorrupt(t *testing.T) {
 		t.Errorf("%d counted", n)
 	}
 	plain, err := m.Acquire(background, make([]profile.SegmentKey, 1), AcquireOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer plain[0].Lease.Release()
 	if err := plain[0].Lease.Verify(); !errors.Is(err, ErrInvalid) {
 		t.Errorf("verify without digests: %v", err)
@@ -139,7 +127,6 @@ func TestDamagedSegmentIsCorrupt(t *testing.T) {
 }
 
 func TestAcquireTellsRowsApart(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	layout := testProfile().SegmentLayout(heldTokens)
 	f.on(wire.OpAcquire, func(r *request) {
@@ -171,9 +158,7 @@ func TestAcquireTellsRowsApart(t *testing.T) {
 	m := register(t, open(t, f), Binding{})
 	keys := []profile.SegmentKey{{1}, {2}, {3}, {4}, {5}, {6}}
 	got, err := m.Acquire(background, keys, AcquireOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var leases []*Lease
 	for i, row := range got {
 		if i == 2 {
@@ -211,10 +196,7 @@ func TestAcquireTellsRowsApart(t *testing.T) {
 
 // What follows a short input in staging belongs to another span or call.
 func TestInputsOfAnotherLengthAreRefused(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f)
-	m := register(t, c, Binding{})
+	f, c, m := opened(t)
 	f.on(wire.OpCompose, func(r *request) {
 		t.Error("the daemon was asked")
 		standard(r)
@@ -235,15 +217,12 @@ func TestInputsOfAnotherLengthAreRefused(t *testing.T) {
 }
 
 func TestComposeCarriesPlanAndInputs(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	staging := f.map_(f.staging, false)
 	c := open(t, f)
 	m := register(t, c, Binding{})
 	got, err := m.Acquire(background, make([]profile.SegmentKey, 1), AcquireOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer got[0].Lease.Release()
 	in := bytes.Repeat([]byte{0x5a}, int(m.Profile().SeamLayout(0).Bytes))
 	f.on(wire.OpCompose, func(r *request) {
@@ -263,9 +242,7 @@ func TestComposeCarriesPlanAndInputs(t *testing.T) {
 	})
 	plan := Plan{End: 12, Spans: []Span{{Lease: got[0].Lease, Start: 0, Count: 5}, {Start: 5, Count: 3, Input: in}, {Start: 8, Count: 4}}}
 	slot, err := m.Compose(background, &ComposeQuery{Layer: 0, Plan: plan})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if b := slot.Bytes(); len(b) != 128 {
 		t.Fatalf("%d bytes", len(b))
 	}
@@ -290,8 +267,7 @@ func TestComposeCarriesPlanAndInputs(t *testing.T) {
 }
 
 func TestPlanChecks(t *testing.T) {
-	leakFree(t)
-	m := register(t, open(t, startFake(t)), Binding{})
+	_, _, m := opened(t)
 	for name, q := range map[string]ComposeQuery{
 		"backwards":    {Plan: Plan{Begin: 5, End: 4}},
 		"negative":     {Plan: Plan{Begin: -1, End: 4}},
@@ -312,14 +288,9 @@ func TestPlanChecks(t *testing.T) {
 }
 
 func TestSlotThatMayStillBeWrittenHoldsNothing(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f)
-	m := register(t, c, Binding{})
+	f, _, m := opened(t)
 	slot, err := m.Compose(background, &ComposeQuery{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	release := f.hold(wire.OpCompose)
 	if _, err := m.Compose(brief(t), &ComposeQuery{Into: slot}); !errors.Is(err, ErrLate) {
 		t.Fatalf("got %v", err)
@@ -342,7 +313,6 @@ func TestSlotOutsideIsRefused(t *testing.T) {
 		"wraps":  {Lease: 1, Off: 1<<64 - 64, Bytes: 128},
 	} {
 		t.Run(name, func(t *testing.T) {
-			leakFree(t)
 			f := startFake(t)
 			f.on(wire.OpCompose, func(r *request) { r.reply(&reply) })
 			m := register(t, open(t, f), Binding{})
@@ -357,19 +327,14 @@ func TestSlotOutsideIsRefused(t *testing.T) {
 func engineMemory(t *testing.T) *Memory {
 	t.Helper()
 	fd, err := unix.MemfdCreate("engine", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := os.NewFile(uintptr(fd), "engine")
 	t.Cleanup(func() { f.Close() })
-	if err := f.Truncate(1 << 16); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Truncate(1<<16))
 	return &Memory{File: f, Bytes: 1 << 16, Layers: []wire.MemoryLayer{{Layer: 1, BlockStride: 4096}}}
 }
 
 func TestEngineMemoryIsRegisteredAgain(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	sizes := make(chan int64, 10)
 	f.on(wire.OpProfile, func(r *request) {
@@ -428,7 +393,6 @@ func stillPending(t *testing.T, p *PendingWrite) {
 func short(o *Options) { o.Timeouts.Transfer = 20 * time.Millisecond }
 
 func TestPendingWriteEndsWhenCancelIsAcknowledged(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	f.on(wire.OpAssemble, silence)
 	acknowledge := f.hold(wire.OpCancel)
@@ -439,13 +403,10 @@ func TestPendingWriteEndsWhenCancelIsAcknowledged(t *testing.T) {
 	f.await(wire.OpCancel)
 	stillPending(t, p)
 	acknowledge()
-	if err := p.Wait(background); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Wait(background))
 }
 
 func TestPendingWriteEndsWithItsOwnReply(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	answer := f.hold(wire.OpAssemble)
 	f.on(wire.OpCancel, silence)
@@ -453,13 +414,10 @@ func TestPendingWriteEndsWithItsOwnReply(t *testing.T) {
 	f.await(wire.OpCancel)
 	stillPending(t, p)
 	answer()
-	if err := p.Wait(background); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Wait(background))
 }
 
 func TestPendingWriteOutlastsARefusedCancel(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	f.on(wire.OpAssemble, silence)
 	f.on(wire.OpCancel, refuse(wire.Late, "still draining"))
@@ -468,13 +426,10 @@ func TestPendingWriteOutlastsARefusedCancel(t *testing.T) {
 	f.await(wire.OpCancel)
 	stillPending(t, p)
 	f.on(wire.OpCancel, nil)
-	if err := p.Wait(background); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Wait(background))
 }
 
 func TestPendingWriteEndsWithTheDaemon(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	f.on(wire.OpAssemble, silence)
 	f.on(wire.OpCancel, silence)
@@ -482,15 +437,12 @@ func TestPendingWriteEndsWithTheDaemon(t *testing.T) {
 	f.await(wire.OpCancel)
 	stillPending(t, p)
 	f.stop()
-	if err := p.Wait(background); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Wait(background))
 }
 
 // TestOwnCloseProvesNothing: garbage makes the client leave the connection while
 // a write is on its way. Only the daemon's end of file settles it.
 func TestOwnCloseProvesNothing(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	c := open(t, f, func(o *Options) { o.Timeouts.Transfer = 30 * time.Second })
 	m := register(t, c, Binding{Memory: engineMemory(t)})
@@ -513,13 +465,10 @@ func TestOwnCloseProvesNothing(t *testing.T) {
 	waitReady(t, m) // attached again, over another connection
 	stillPending(t, p)
 	close(stop)
-	if err := p.Wait(background); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Wait(background))
 }
 
 func TestCloseWaitsForEngineMemory(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	f.on(wire.OpCancel, silence)
 	c := open(t, f, short)

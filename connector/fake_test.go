@@ -77,9 +77,7 @@ const (
 func newFake(t reporter) *fake {
 	t.Helper()
 	device, err := gpuipc.Open(gpuipc.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := &fake{
 		t: t, path: filepath.Join(t.TempDir(), "s"), device: device,
 		epoch: 100, maxInFlight: 16, seen: make(chan wire.Op, 1000),
@@ -130,12 +128,8 @@ func spawnFake(t *testing.T) (path string, kill func()) {
 	cmd.Env = append(os.Environ(), fakeProcess+"="+path)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	kill = sync.OnceFunc(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
@@ -147,9 +141,10 @@ func spawnFake(t *testing.T) (path string, kill func()) {
 	return path, kill
 }
 
-// startFake is newFake that listens.
+// startFake is newFake that listens, in a test that may leave nothing behind.
 func startFake(t *testing.T) *fake {
 	t.Helper()
+	leakFree(t)
 	f := newFake(t)
 	f.start()
 	return f
@@ -533,9 +528,7 @@ func leakFree(t *testing.T) {
 func descriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return len(entries)
 }
 
@@ -547,19 +540,31 @@ func open(t *testing.T, f *fake, change ...func(*Options)) *Client {
 		c(&o)
 	}
 	c, err := Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// opened starts a fake and a client of it with a model.
+func opened(t *testing.T, change ...func(*Options)) (*fake, *Client, *Model) {
+	t.Helper()
+	f := startFake(t)
+	c := open(t, f, change...)
+	return f, c, register(t, c, Binding{})
 }
 
 // register makes a model of testProfile.
 func register(t *testing.T, c *Client, b Binding) *Model {
 	t.Helper()
 	m, err := c.Register(testProfile(), b)
+	must(t, err)
+	return m
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t reporter, err error) {
 	if err != nil {
+		t.Helper()
 		t.Fatal(err)
 	}
-	return m
 }

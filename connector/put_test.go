@@ -101,7 +101,6 @@ func TestPutCarriesEveryByte(t *testing.T) {
 	for name, tokens := range map[string]int{"small": 20, "many chunks": 70_000} {
 		for _, callback := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				leakFree(t)
 				f := startFake(t)
 				q := putQuery(t, tokens)
 				parts := q.Source.Parts
@@ -187,7 +186,6 @@ func TestPutThatFailsIsAborted(t *testing.T) {
 	}
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
-			leakFree(t)
 			f := startFake(t)
 			f.on(row.op, row.answer)
 			c := open(t, f)
@@ -215,7 +213,6 @@ func TestPutThatFailsIsAborted(t *testing.T) {
 }
 
 func TestPutAsksForItsLevelWithEveryCommit(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	q := putQuery(t, 70_000)
 	q.Level = wire.LevelLogged
@@ -239,8 +236,7 @@ func TestPutAsksForItsLevelWithEveryCommit(t *testing.T) {
 }
 
 func TestPutChecksItsArguments(t *testing.T) {
-	leakFree(t)
-	m := register(t, open(t, startFake(t)), Binding{})
+	_, _, m := opened(t)
 	bad := map[string]func(q *PutQuery){
 		"tokens":     func(q *PutQuery) { q.Tokens = q.Tokens[1:] },
 		"spec":       func(q *PutQuery) { q.Spec.Head = 0 },
@@ -264,10 +260,7 @@ func TestPutChecksItsArguments(t *testing.T) {
 }
 
 func TestSourceThatPanicsLeavesNothingBehind(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f)
-	m := register(t, c, Binding{})
+	f, c, m := opened(t)
 	q := putQuery(t, 70_000) // several batches
 	calls := 0
 	q.Source = Source{Fill: func(profile.Part, int, int64, []byte) error {
@@ -289,10 +282,7 @@ func TestSourceThatPanicsLeavesNothingBehind(t *testing.T) {
 }
 
 func TestLateCommitKeepsItsStaging(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f, func(o *Options) { o.Timeouts.Transfer = 20 * time.Millisecond })
-	m := register(t, c, Binding{})
+	f, c, m := opened(t, func(o *Options) { o.Timeouts.Transfer = 20 * time.Millisecond })
 	release := f.hold(wire.OpCommit)
 	if _, err := m.Put(background, putQuery(t, 20)); !errors.Is(err, ErrLate) {
 		t.Fatalf("got %v", err)
@@ -308,7 +298,6 @@ func TestLateCommitKeepsItsStaging(t *testing.T) {
 }
 
 func TestSaveAndLoad(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	p := testProfile()
 	layout := p.CheckpointLayout(6)
@@ -384,7 +373,6 @@ func TestLoadThatDoesNotJoinIsRefused(t *testing.T) {
 	}
 	for name, change := range rows {
 		t.Run(name, func(t *testing.T) {
-			leakFree(t)
 			f := startFake(t)
 			f.on(wire.OpLoad, func(r *request) {
 				m := good()

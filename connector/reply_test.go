@@ -18,28 +18,20 @@ func deadRegistration(t testing.TB) (*Model, *registration) {
 	t.Helper()
 	region := func() *gpuipc.Mapping {
 		fd, err := unix.MemfdCreate("reply", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f := os.NewFile(uintptr(fd), "reply")
-		if err := f.Truncate(1 << 16); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.Truncate(1<<16))
 		if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
 			t.Fatal(err)
 		}
 		m, err := gpuipc.Map(gpuipc.Handle{File: f, Bytes: 1 << 16}, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { m.Close() })
 		return m
 	}
 	c := &Client{}
 	a, err := link.NewEnded(region(), region())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := &Model{client: c, profile: testProfile()}
 	return m, &registration{a: a}
 }

@@ -10,10 +10,7 @@ import (
 )
 
 func TestReportCarriesWhatWasSeen(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f)
-	m := register(t, c, Binding{})
+	f, _, m := opened(t)
 	asked := make(chan wire.ReportRequest, 1)
 	f.on(wire.OpReport, func(r *request) {
 		q := decode[wire.ReportRequest](r)

@@ -13,10 +13,7 @@ import (
 )
 
 func TestServedCarriesHowAPromptWasServed(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f)
-	m := register(t, c, Binding{})
+	f, _, m := opened(t)
 	asked := make(chan wire.ServedRequest, 1)
 	f.on(wire.OpServed, func(r *request) {
 		asked <- *decode[wire.ServedRequest](r)

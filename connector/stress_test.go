@@ -30,10 +30,7 @@ func harmless(err error) bool {
 // TestEverythingAtOnce restarts the daemon under callers of every kind. What is
 // tested: no other error, no fault in unmapped memory, nothing left at the end.
 func TestEverythingAtOnce(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 50 * time.Millisecond })
-	m := register(t, c, Binding{})
+	f, c, m := opened(t, func(o *Options) { o.Timeouts.Lookup = 50 * time.Millisecond })
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	worker := func(work func() error) {
@@ -88,9 +85,7 @@ func TestReleaseThatFoundNoRoomIsSentLater(t *testing.T) {
 	c := open(t, f)
 	m := register(t, c, Binding{})
 	rows, err := m.Acquire(background, make([]profile.SegmentKey, 1), AcquireOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	answer := f.hold(wire.OpMatch)
 	var wg sync.WaitGroup
 	for range 8 {
@@ -107,17 +102,12 @@ func TestReleaseThatFoundNoRoomIsSentLater(t *testing.T) {
 }
 
 func TestReturnThatIsRefusedIsSentAgain(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f)
-	m := register(t, c, Binding{})
+	f, _, m := opened(t)
 	f.on(wire.OpRelease, refuse(wire.Busy, "later"))
 	f.on(wire.OpAbort, refuse(wire.Busy, "later"))
 	f.on(wire.OpCommit, refuse(wire.Gone, ""))
 	rows, err := m.Acquire(background, make([]profile.SegmentKey, 2), AcquireOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	Release(rows[0].Lease, rows[1].Lease)
 	if _, err := m.Put(background, putQuery(t, 20)); !errors.Is(err, ErrGone) {
 		t.Fatal(err)
@@ -140,7 +130,6 @@ func TestReturnThatIsRefusedIsSentAgain(t *testing.T) {
 }
 
 func TestAcquireThatFailsReturnsItsLeasesAtOnce(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	const lookup = 500 * time.Millisecond
 	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = lookup })
@@ -177,10 +166,7 @@ func TestAcquireThatFailsReturnsItsLeasesAtOnce(t *testing.T) {
 // TestBurstOfLateLeases: more leases come late than there are entries for the
 // client's own requests; all are given back.
 func TestBurstOfLateLeases(t *testing.T) {
-	leakFree(t)
-	f := startFake(t)
-	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 20 * time.Millisecond })
-	m := register(t, c, Binding{})
+	f, c, m := opened(t, func(o *Options) { o.Timeouts.Lookup = 20 * time.Millisecond })
 	answer := f.hold(wire.OpAcquire)
 	const n = 3 * link.OwnEntries
 	returned := make(chan int, n)
@@ -210,7 +196,6 @@ func TestBurstOfLateLeases(t *testing.T) {
 }
 
 func TestCloseWithSeveralPendingWritesIsBounded(t *testing.T) {
-	leakFree(t)
 	f := startFake(t)
 	f.on(wire.OpCancel, silence)
 	c := open(t, f, short)
@@ -224,9 +209,7 @@ func TestCloseWithSeveralPendingWritesIsBounded(t *testing.T) {
 		pending = append(pending, givenUp(t, f, c))
 		waitLost(t, c, uint64(i+1))
 		ctx, cancel := context.WithTimeout(background, 10*time.Second)
-		if err := c.WaitAttached(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.WaitAttached(ctx))
 		cancel()
 	}
 	within(t, 20*time.Millisecond, func() { c.Close() })

@@ -18,29 +18,21 @@ func tree(t *testing.T, entries ...string) string {
 		words := strings.Fields(e)
 		path := filepath.Join(root, words[0])
 		if words[1] == "->" {
-			if err := os.Symlink(strings.ReplaceAll(words[2], "ROOT", root), path); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Symlink(strings.ReplaceAll(words[2], "ROOT", root), path))
 			continue
 		}
-		if err := os.Mkdir(path, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(path, 0o700))
 		if len(words) == 3 {
 			if os.Geteuid() != 0 {
 				t.Skip("SKIP: only root can give directories away")
 			}
-			if err := os.Chown(path, map[string]int{"mallory": 1001, "spliced": 1002, "alice": 1003}[words[2]], -1); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chown(path, map[string]int{"mallory": 1001, "spliced": 1002, "alice": 1003}[words[2]], -1))
 		}
 		var mode uint32
 		for _, digit := range words[1] {
 			mode = mode<<3 | uint32(digit-'0')
 		}
-		if err := unix.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Chmod(path, mode))
 	}
 	return root
 }
@@ -86,22 +78,14 @@ func TestPathsThatOthersCouldHaveReplaced(t *testing.T) {
 func listening(t *testing.T, path string) int {
 	t.Helper()
 	l, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { unix.Close(l) })
 	address := &unix.SockaddrUnix{Name: path}
-	if err := errors.Join(unix.Bind(l, address), unix.Listen(l, 1)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(unix.Bind(l, address), unix.Listen(l, 1)))
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
-	if err := unix.Connect(fd, address); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Connect(fd, address))
 	return fd
 }
 
@@ -135,5 +119,13 @@ func TestAnExpectedUserAloneIsBelieved(t *testing.T) {
 		if err := Check(ownFD, own, nil); !errors.Is(err, ErrStranger) || !strings.Contains(err.Error(), "not a user id") {
 			t.Errorf("%s=%s: %v", UIDEnv, text, err)
 		}
+	}
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
 	}
 }

@@ -60,18 +60,14 @@ func BenchmarkDecode(b *testing.B) {
 			b.ReportAllocs()
 			h := sampleHeader(OpMatch, Request)
 			frame, err := AppendFrame(nil, &h, row.m)
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			b.SetBytes(int64(len(frame)))
 			for b.Loop() {
 				_, body, err := ParseHeader(frame)
 				if err == nil {
 					err = row.into.Decode(body)
 				}
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 			}
 		})
 	}
@@ -90,9 +86,7 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 		if err == nil {
 			err = m.Decode(body)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	})
 	if n != 0 {
 		t.Errorf("decode: %v allocations", n)

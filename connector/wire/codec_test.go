@@ -31,6 +31,17 @@ func eachMessage(t *testing.T, f func(t *testing.T, op Op, kind Kind)) {
 	}
 }
 
+// eachSample is eachMessage with samples, and with those that have sections. bare is the length of a
+// body where its section begins, 0 without one.
+func eachSample(t *testing.T, f func(t *testing.T, op Op, kind Kind, body []byte, bare int)) {
+	eachMessage(t, func(t *testing.T, op Op, kind Kind) { f(t, op, kind, sample(op, kind).Append(nil), 0) })
+	for _, whole := range withSections() {
+		t.Run(whole.name, func(t *testing.T) {
+			f(t, whole.op, whole.kind, whole.m.Append(nil), len(without(t, whole.m).Append(nil)))
+		})
+	}
+}
+
 // difference names the first field in which two messages of one type differ; "" =
 // in none.
 func difference(got, want Message) string {
@@ -73,9 +84,7 @@ func TestMisalignedBodyDecodesToTheSame(t *testing.T) {
 			at := shift + int(-uintptr(unsafe.Pointer(&buf[0]))&7)
 			copy(buf[at:], body)
 			got, _ := New(op, kind)
-			if err := got.Decode(buf[at : at+len(body)]); err != nil {
-				t.Fatal(err)
-			}
+			must(t, got.Decode(buf[at:at+len(body)]))
 			if d := difference(got, want); d != "" {
 				t.Fatalf("shift %d: %s", shift, d)
 			}
@@ -84,15 +93,15 @@ func TestMisalignedBodyDecodesToTheSame(t *testing.T) {
 }
 
 func TestCutOrLengthenedBodyIsMalformed(t *testing.T) {
-	eachMessage(t, func(t *testing.T, op Op, kind Kind) {
-		body := sample(op, kind).Append(nil)
+	eachSample(t, func(t *testing.T, op Op, kind Kind, body []byte, bare int) {
 		for n := range len(body) {
 			m, _ := New(op, kind)
-			if err := m.Decode(body[:n]); !errors.Is(err, ErrMalformed) {
+			err := m.Decode(body[:n])
+			if whole := n > 0 && n == bare; whole && err != nil || !whole && !errors.Is(err, ErrMalformed) {
 				t.Fatalf("cut to %d of %d bytes: %v", n, len(body), err)
 			}
 		}
-		for _, more := range []int{1, 7, 8} {
+		for _, more := range []int{1, 7, 8, 16} {
 			m, _ := New(op, kind)
 			if err := m.Decode(append(bytes.Clone(body), make([]byte, more)...)); !errors.Is(err, ErrMalformed) {
 				t.Fatalf("%d bytes more: %v", more, err)
@@ -104,8 +113,7 @@ func TestCutOrLengthenedBodyIsMalformed(t *testing.T) {
 // TestChangedBytesHaveOneMeaning changes every byte: the result must be refused
 // or be the encoding of what it decodes to.
 func TestChangedBytesHaveOneMeaning(t *testing.T) {
-	eachMessage(t, func(t *testing.T, op Op, kind Kind) {
-		body := sample(op, kind).Append(nil)
+	eachSample(t, func(t *testing.T, op Op, kind Kind, body []byte, _ int) {
 		for i := range body {
 			for _, flip := range []byte{1, 0x80, 0xff} {
 				changed := bytes.Clone(body)
@@ -194,13 +202,9 @@ func TestTextOverBoundIsMalformed(t *testing.T) {
 
 func TestHeaderRefusesWhatItDoesNotKnow(t *testing.T) {
 	good, err := AppendFrame(nil, &Header{Op: OpMatch, Request: 77}, &MatchRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	reply, err := AppendFrame(nil, &Header{Kind: Reply, Op: OpMatch, Request: 77}, &MatchReply{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	set := func(frame []byte, at int, v byte) []byte {
 		frame = bytes.Clone(frame)
 		frame[at] = v
@@ -288,9 +292,7 @@ func TestUnknownMessage(t *testing.T) {
 func TestColumnsAreViews(t *testing.T) {
 	body := (&MatchRequest{Keys: make([][32]byte, 4)}).Append(nil)
 	var m MatchRequest
-	if err := m.Decode(body); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Decode(body))
 	body[len(body)-1] = 42
 	if m.Keys[3][31] != 42 {
 		t.Fatal("keys are a copy")

@@ -27,24 +27,16 @@ type goldenFrame struct {
 func TestGoldenFrames(t *testing.T) {
 	got := goldenFrames(t)
 	if *update {
-		if err := os.MkdirAll(filepath.Dir(goldenFile), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(goldenFile, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(goldenFile), 0o755))
+		must(t, os.WriteFile(goldenFile, got, 0o644))
 	}
 	want, err := os.ReadFile(goldenFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !bytes.Equal(got, want) {
 		t.Fatalf("the samples do not encode to %s; run with -update and review the diff", goldenFile)
 	}
 	var frames []goldenFrame
-	if err := json.Unmarshal(want, &frames); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(want, &frames))
 	for _, f := range frames {
 		checkGolden(t, f)
 	}
@@ -54,9 +46,7 @@ func TestGoldenFrames(t *testing.T) {
 func checkGolden(t *testing.T, f goldenFrame) {
 	t.Helper()
 	frame, err := hex.DecodeString(f.Frame)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h, body, err := ParseHeader(frame)
 	if err != nil {
 		t.Fatalf("%s: %v", f.Name, err)
@@ -91,9 +81,7 @@ func goldenFrames(t *testing.T) []byte {
 			h := sampleHeader(op, kind)
 			m := sample(op, kind)
 			frame, err := AppendFrame(nil, &h, m)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			name := op.String() + map[Kind]string{Request: " request", Reply: " reply"}[kind]
 			add(name, h, frame, plain(reflect.ValueOf(m).Elem()).(map[string]any))
 		}
@@ -101,9 +89,7 @@ func goldenFrames(t *testing.T) []byte {
 	for _, whole := range withSections() {
 		h := sampleHeader(whole.op, whole.kind)
 		frame, err := AppendFrame(nil, &h, whole.m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		add(whole.name, h, frame, plain(reflect.ValueOf(whole.m).Elem()).(map[string]any))
 	}
 	h := sampleHeader(OpMatch, Reply)
@@ -111,9 +97,7 @@ func goldenFrames(t *testing.T) []byte {
 	text := "match: epoch 7 – want 8"
 	add("error reply", h, AppendError(nil, &h, text), map[string]any{"Text": text})
 	b, err := json.MarshalIndent(out, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return append(b, '\n')
 }
 
@@ -151,4 +135,12 @@ func sectionPresent(v reflect.Value) reflect.Value {
 		return reflect.Value{}
 	}
 	return v.FieldByName("Present")
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

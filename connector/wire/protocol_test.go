@@ -10,9 +10,7 @@ import (
 // TestProtocolPageAgrees holds docs/protocol.md to the numbers in the code.
 func TestProtocolPageAgrees(t *testing.T) {
 	raw, err := os.ReadFile("../../docs/protocol.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	page := string(raw)
 	want := func(format string, args ...any) {
 		t.Helper()

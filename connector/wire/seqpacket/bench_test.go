@@ -78,23 +78,15 @@ func BenchmarkEcho(b *testing.B) {
 func startEcho(b *testing.B, mode string) int {
 	b.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	theirs := os.NewFile(uintptr(fds[1]), "echo")
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), echoMode+"="+mode)
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	must(b, cmd.Start())
 	theirs.Close()
-	b.Cleanup(func() {
-		if err := cmd.Wait(); err != nil {
-			b.Error(err)
-		}
-	})
+	b.Cleanup(func() { must(b, cmd.Wait()) })
 	return fds[0]
 }
 
@@ -103,9 +95,7 @@ func echo(b *testing.B, fd int, client string, size int) {
 	if client == "net" {
 		f := os.NewFile(uintptr(fd), "client")
 		c, err := net.FileConn(f)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		f.Close()
 		defer c.Close()
 		measure(b, func() error {
@@ -118,9 +108,7 @@ func echo(b *testing.B, fd int, client string, size int) {
 		return
 	}
 	c, err := New(fd)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	defer c.Close()
 	measure(b, func() error {
 		if err := c.Send(buf, nil); err != nil {
@@ -137,9 +125,7 @@ func measure(b *testing.B, call func() error) {
 	var took []time.Duration
 	for b.Loop() {
 		start := time.Now()
-		if err := call(); err != nil {
-			b.Fatal(err)
-		}
+		must(b, call())
 		took = append(took, time.Since(start))
 	}
 	slices.Sort(took)
