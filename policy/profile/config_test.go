@@ -18,17 +18,11 @@ func flatSlopes(_, heads int) []float64 { return slices.Repeat([]float64{0.01}, 
 func loadConfig(t *testing.T, name string) *Profile {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "config", name+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	id, err := FromConfig(text, ConfigOptions{Weights: [32]byte{1}, Slopes: flatSlopes})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p, err := New(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -121,13 +115,9 @@ func TestAWrapperIsReadAsItsTextModel(t *testing.T) {
 		`{"model_type":"NemotronH_Nano_VL_V2","llm_config":%s}`: "nemotron-h-8b",
 	} {
 		text, err := os.ReadFile(filepath.Join("testdata", "config", plain+".json"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		id, err := FromConfig(fmt.Appendf(nil, wrapper, text), ConfigOptions{Model: "m"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		want, err := FromConfig(text, ConfigOptions{Model: "m"})
 		if err != nil || !reflect.DeepEqual(id, want) {
 			t.Errorf("%s: other layers than %s's (%v)", wrapper, plain, err)
@@ -156,9 +146,7 @@ func TestConfigTellsRopeAndWindow(t *testing.T) {
 		t.Errorf("qwen2 with its window off: %+v", a)
 	}
 	text, err := os.ReadFile("testdata/config/qwen2-7b.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	on := strings.Replace(string(text), `"use_sliding_window": false`, `"use_sliding_window": true, "max_window_layers": 20`, 1)
 	id, err := FromConfig([]byte(on), ConfigOptions{})
 	if err != nil || id.Layers[19].Kind != KindFull || id.Layers[20].Kind != KindWindow {
@@ -169,13 +157,9 @@ func TestConfigTellsRopeAndWindow(t *testing.T) {
 		t.Errorf("granite groups on one rank: %v", c)
 	}
 	text, err = os.ReadFile("testdata/config/granite-4.0-h-350m.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	split, err := FromConfig(text, ConfigOptions{Weights: [32]byte{1}, TPSize: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if p, err := New(split); err != nil || p.RankConvChannels(0) != 1536/2+2*128 {
 		t.Errorf("granite on two ranks: %v", err) // its one group is on both
 	}

@@ -44,9 +44,7 @@ func TestGoldenLayoutsHold(t *testing.T) {
 	g := goldenLayouts{Configs: map[string]string{}}
 	for _, id := range goldenIdentities() {
 		p, err := New(id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		g.Profiles = append(g.Profiles, goldenProfileOf(t, p))
 	}
 	files, err := filepath.Glob("testdata/config/*.json")
@@ -58,23 +56,7 @@ func TestGoldenLayoutsHold(t *testing.T) {
 		fp := loadConfig(t, strings.TrimSuffix(f, ".json")).Fingerprint()
 		g.Configs[f] = hex.EncodeToString(fp[:])
 	}
-	got, err := json.MarshalIndent(g, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got = append(got, '\n')
-	if *update {
-		if err := os.WriteFile(goldenLayoutsFile, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(goldenLayoutsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != string(want) {
-		t.Error("layouts changed; a change on purpose is recorded with -update, and forgets every stored segment")
-	}
+	golden(t, goldenLayoutsFile, g)
 }
 
 func goldenProfileOf(t *testing.T, p *Profile) goldenProfile {
@@ -108,9 +90,7 @@ func goldenProfileOf(t *testing.T, p *Profile) goldenProfile {
 	if p.MaxError() > 0 {
 		packed := goldenPacked(p)
 		l, err := p.PackedLayout(130, packed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		transition, state := packed.Errors()
 		out := add("packed", 130, l)
 		out.Packed, out.Errors = hex.EncodeToString([]byte(packed)), []float32{transition, state}
@@ -182,5 +162,22 @@ func goldenFamily(f Family, tp int) Identity {
 			{},
 			{Kind: KindLinear, Linear: l},
 		},
+	}
+}
+
+// golden compares what is made of a value with what was recorded. Stored segments are
+// forgotten where keys or layouts change.
+func golden(t *testing.T, file string, v any) {
+	t.Helper()
+	got, err := json.MarshalIndent(v, "", " ")
+	must(t, err)
+	got = append(got, '\n')
+	if *update {
+		must(t, os.WriteFile(file, got, 0o644))
+	}
+	want, err := os.ReadFile(file)
+	must(t, err)
+	if string(got) != string(want) {
+		t.Errorf("another %s; a change on purpose is recorded with -update:\n%s", file, got)
 	}
 }

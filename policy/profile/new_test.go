@@ -34,13 +34,9 @@ func hybrid() Identity {
 
 func TestParseIsTheInverseOfCanonical(t *testing.T) {
 	p, err := New(hybrid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	q, err := Parse(p.Canonical())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if q.Fingerprint() != p.Fingerprint() || !bytes.Equal(q.Canonical(), p.Canonical()) {
 		t.Error("a parsed profile differs from its source")
 	}
@@ -70,9 +66,7 @@ func TestWhatAKindDoesNotUseDoesNotCount(t *testing.T) {
 		}
 	}
 	p, err := New(plain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if q, err := New(odd); err != nil || q.Fingerprint() != p.Fingerprint() || !reflect.DeepEqual(q.Identity(), p.Identity()) {
 		t.Errorf("another profile (%v)", err)
 	}

@@ -9,9 +9,7 @@ import (
 func rolling(t *testing.T, salt string) RollingHash {
 	t.Helper()
 	p, err := New(hybrid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p.RollingHash([]byte(salt))
 }
 

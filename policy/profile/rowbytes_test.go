@@ -30,9 +30,7 @@ func TestRowBytesGiveThePapersNumbers(t *testing.T) {
 // A profile counts what its layouts hold, padding apart.
 func TestRowBytesOfAProfile(t *testing.T) {
 	p, err := New(hybrid()) // two ranks
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := p.RowBytes()
 	// Layer 0: decays 2, key 16, values 16; layer 3: decays 2, keys 16, values 16.
 	if b.Row != 4*(2+16+16+2+16+16) {

@@ -20,31 +20,13 @@ const (
 
 func TestShapesOfConfigsAreReadAsRecorded(t *testing.T) {
 	text, err := os.ReadFile(shapesFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	read := map[string]string{}
 	for line := range strings.Lines(string(text)) {
 		name, config, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
 		read[name] = readShape([]byte(config))
 	}
-	got, err := json.MarshalIndent(read, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got = append(got, '\n')
-	if *update {
-		if err := os.WriteFile(goldenShapesFile, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(goldenShapesFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != string(want) {
-		t.Errorf("shapes are read otherwise; a change on purpose is recorded with -update:\n%s", got)
-	}
+	golden(t, goldenShapesFile, read)
 }
 
 func readShape(config []byte) string {

@@ -95,9 +95,7 @@ func TestValidationNamesEveryProblem(t *testing.T) {
 func TestProfileKeepsNoMemoryOfItsCaller(t *testing.T) {
 	id := hybrid()
 	p, err := New(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	before := p.Fingerprint()
 	id.Layers[0].Linear.Conv.Channels[0] = 1
 	id.Layers[3].Linear.Slopes[0] = 9
@@ -110,9 +108,7 @@ func TestProfileKeepsNoMemoryOfItsCaller(t *testing.T) {
 
 func TestParseRefusesWhatIsNotCanonical(t *testing.T) {
 	p, err := New(hybrid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	good := p.Canonical()
 	for n := range good {
 		if _, err := Parse(good[:n]); !errors.Is(err, ErrInvalid) {
