@@ -14,32 +14,22 @@ import (
 func testDevice(b testing.TB, workers int) Device {
 	b.Helper()
 	d, err := NewHost(HostOptions{Workers: workers})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			b.Error(err)
-		}
-	})
+	must(b, err)
+	b.Cleanup(func() { must(b, d.Close()) })
 	return d
 }
 
 func testRegion(b testing.TB, d Device, n int64, access Access) Ref {
 	b.Helper()
 	r, err := d.NewRegion(RegionSpec{Name: "bench", Bytes: n, Access: access})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	b.Cleanup(func() { _ = r.Close() })
 	ref := Ref{Region: r, Extents: []Extent{{0, n}}}
 	fill := make([]byte, n)
 	for i := range fill {
 		fill[i] = byte(i * 7)
 	}
-	if err := d.Store(context.Background(), ref, fill); err != nil {
-		b.Fatal(err)
-	}
+	must(b, d.Store(context.Background(), ref, fill))
 	return ref
 }
 
@@ -62,9 +52,7 @@ func BenchmarkCopyDigests(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(n)
 			for b.Loop() {
-				if err := d.CopyDigests(context.Background(), dst, src, digests); err != nil {
-					b.Fatal(err)
-				}
+				must(b, d.CopyDigests(context.Background(), dst, src, digests))
 			}
 		})
 		cut := Ref{Region: dst.Region}
@@ -76,9 +64,7 @@ func BenchmarkCopyDigests(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(n)
 			for b.Loop() {
-				if err := d.CopyDigests(context.Background(), cut, src, digests); err != nil {
-					b.Fatal(err)
-				}
+				must(b, d.CopyDigests(context.Background(), cut, src, digests))
 			}
 		})
 	}
@@ -123,9 +109,7 @@ func BenchmarkComposePacked(b *testing.B) {
 				}
 				raw, kept := packedPart(&p, part, job)
 				whole, less := plain.Slice(off, int64(len(raw))), packed.Slice(at, int64(len(kept)))
-				if err := errors.Join(d.Store(ctx, whole, raw), d.Store(ctx, less, kept)); err != nil {
-					b.Fatal(err)
-				}
+				must(b, errors.Join(d.Store(ctx, whole, raw), d.Store(ctx, less, kept)))
 				if at += int64(len(kept)); k == 0 {
 					step.T, small.T = whole, less
 				} else {
@@ -139,9 +123,7 @@ func BenchmarkComposePacked(b *testing.B) {
 			for b.Loop() {
 				for i := range jobs {
 					began := time.Now()
-					if err := d.Compose(ctx, &jobs[i]); err != nil {
-						b.Fatal(err)
-					}
+					must(b, d.Compose(ctx, &jobs[i]))
 					took[i] += time.Since(began)
 				}
 			}
@@ -174,9 +156,7 @@ func BenchmarkRotatePacked(b *testing.B) {
 	job := PackJob{Src: [][]byte{raw}, Type: kernel.BF16, Heads: 1, Rows: rows * heads, Cols: dim, Of: PackRows, Tolerance: 0.02}
 	n, _ := p.Pack(packed, &job)
 	less = less.Slice(0, int64(n))
-	if err := errors.Join(d.Store(ctx, src, raw), d.Store(ctx, less, packed[:n])); err != nil {
-		b.Fatal(err)
-	}
+	must(b, errors.Join(d.Store(ctx, src, raw), d.Store(ctx, less, packed[:n])))
 	b.Run("pack", func(b *testing.B) {
 		for b.Loop() {
 			p.Pack(packed, &job)
@@ -196,9 +176,7 @@ func BenchmarkRotatePacked(b *testing.B) {
 					j := jobs[i]
 					j.Rows, j.Heads, j.Dim, j.Type, j.Turn, j.Dst = rows, heads, dim, kernel.BF16, t, table
 					began := time.Now()
-					if err := d.Rotate(ctx, &j); err != nil {
-						b.Fatal(err)
-					}
+					must(b, d.Rotate(ctx, &j))
 					took[i] += time.Since(began)
 				}
 			}

@@ -21,9 +21,7 @@ func TestPackedPartsAreComposed(t *testing.T) {
 		end := int64(0)
 		at := func(b []byte) Ref {
 			r := region.Slice(end, int64(len(b)))
-			if err := d.Store(ctx, r, b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, d.Store(ctx, r, b))
 			end += int64(len(b)+4095) &^ 4095
 			return r
 		}
@@ -58,9 +56,7 @@ func TestPackedPartsAreComposed(t *testing.T) {
 				}
 				_, packed := packedPart(&p, part, PackJob{Type: typ, Heads: c.heads, Rows: c.dk, Cols: cols, Of: of, Tolerance: 0.02})
 				wide := make([]float32, len(part))
-				if err := kernel.PartToF32(wide, packed, typ, true, [3]int{c.heads, c.dk, cols}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, kernel.PartToF32(wide, packed, typ, true, [3]int{c.heads, c.dk, cols}))
 				plain := make([]byte, 4*len(part))
 				kernel.FromF32(plain, wide, kernel.F32)
 				if k == 0 {
@@ -88,14 +84,10 @@ func TestPackedPartsAreComposed(t *testing.T) {
 		}
 		var out, before [2][]float32
 		for k := range jobs {
-			if err := d.Compose(ctx, &jobs[k]); err != nil {
-				t.Fatal(err)
-			}
+			must(t, d.Compose(ctx, &jobs[k]))
 			read := func(r Ref) []float32 {
 				b, x := make([]byte, len(start)), make([]float32, len(from))
-				if err := d.Load(ctx, b, r); err != nil {
-					t.Fatal(err)
-				}
+				must(t, d.Load(ctx, b, r))
 				kernel.ToF32(x, b, kernel.F32)
 				return x
 			}

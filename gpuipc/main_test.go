@@ -49,18 +49,14 @@ func held(t testing.TB) [3]int {
 	t.Helper()
 	var n [3]int
 	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, fd := range fds {
 		if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.Contains(to, "memfd:") {
 			n[0]++
 		}
 	}
 	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n[1] = strings.Count(string(maps), "memfd:")
 	n[2] = runtime.NumGoroutine()
 	return n
@@ -72,9 +68,7 @@ func newTestHost(t testing.TB, o HostOptions) *host {
 	t.Helper()
 	before := held(t)
 	d, err := NewHost(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			t.Error(err)
@@ -96,14 +90,8 @@ func newTestRegion(t testing.TB, d Device, spec RegionSpec) *hostRegion {
 	t.Helper()
 	spec.Name = "test"
 	r, err := d.NewRegion(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	must(t, err)
+	t.Cleanup(func() { must(t, r.Close()) })
 	return r.(*hostRegion)
 }
 
@@ -113,9 +101,15 @@ func refOf(r Region, off, n int64) Ref { return Ref{Region: r, Extents: []Extent
 func exported(t testing.TB, r Region) *os.File {
 	t.Helper()
 	h, err := r.Export()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { h.File.Close() })
 	return h.File
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

@@ -22,9 +22,7 @@ func TestALargeRegionIsReadyAtOnceAndHoldsNoMemory(t *testing.T) {
 	if n, err := r.Resident(); err != nil || n != 0 {
 		t.Errorf("%d bytes resident, %v", n, err)
 	}
-	if err := d.Store(context.Background(), refOf(r, size-8192, 8192), make([]byte, 8192)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Store(context.Background(), refOf(r, size-8192, 8192), make([]byte, 8192)))
 	if n, err := r.Resident(); err != nil || n < 8192 || n > 4<<20 {
 		t.Errorf("%d bytes resident after writing 8192, %v", n, err)
 	}
@@ -35,9 +33,7 @@ func TestFirstWritesTakeNoMoreMemoryThanTheUnitsTheyTouch(t *testing.T) {
 	r := newTestRegion(t, d, RegionSpec{Bytes: 8 << 20, Access: ClientReads, Huge: HugeNever})
 	for _, e := range []Extent{{100, 1 << 20}, {r.Bytes() - 2*warmBytes - 1, 2*warmBytes + 1}} {
 		before, _ := r.Resident()
-		if err := d.Store(context.Background(), refOf(r, e.Off, e.Len), make([]byte, e.Len)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.Store(context.Background(), refOf(r, e.Off, e.Len), make([]byte, e.Len)))
 		after, err := r.Resident()
 		if err != nil || after-before < e.Len || after-before > e.Len+2*warmBytes {
 			t.Errorf("%d bytes more resident after writing %d, %v", after-before, e.Len, err)
@@ -73,9 +69,7 @@ func TestRequiredHugePagesAreThereOrRefused(t *testing.T) {
 		t.Error(err)
 	}
 	m, err := Map(Handle{File: dupForTest(t, r), Bytes: r.Bytes()}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	if string(m.Bytes()[100:103]) != "abc" {
 		t.Error("a client does not see a huge region's bytes")
@@ -89,13 +83,9 @@ func TestRequiredHugePagesAreThereOrRefused(t *testing.T) {
 func engineMemory(t *testing.T, size int64, seals int) *os.File {
 	t.Helper()
 	f, err := createMemfd("engine", size, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if seals != 0 {
-		if err := addSeals(f, seals); err != nil {
-			t.Fatal(err)
-		}
+		must(t, addSeals(f, seals))
 	}
 	return f
 }
@@ -106,19 +96,13 @@ func TestImportTakesOnlyMemoryThatCannotShrink(t *testing.T) {
 		f := engineMemory(t, 8192, unix.F_SEAL_SHRINK)
 		defer f.Close()
 		r, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return r
 	}
 	plainFile := func(t *testing.T) *os.File {
 		f, err := os.Create(t.TempDir() + "/kv")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Truncate(8192); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, f.Truncate(8192))
 		return f
 	}
 	memfd := func(seals int) func(t *testing.T) *os.File {
@@ -158,9 +142,7 @@ func TestImportTakesOnlyMemoryThatCannotShrink(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if err := d.Store(context.Background(), refOf(r, 8000, 5), []byte("hello")); err != nil {
 				t.Error(err)
 			}
@@ -175,15 +157,11 @@ func TestAnEngineSeesWhatIsWrittenIntoItsMemory(t *testing.T) {
 	d := newTestHost(t, HostOptions{})
 	f := engineMemory(t, 8192, unix.F_SEAL_SHRINK)
 	mine, err := mapShared(f, 8192, unix.PROT_READ|unix.PROT_WRITE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = unix.Munmap(mine) }()
 	fillHoles(t, f, 8192)
 	r, err := d.Import(Handle{File: f, Bytes: 8192})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	copy(mine[100:], "engine")
 	got := make([]byte, 6)
 	if err := d.Load(context.Background(), got, refOf(r, 100, 6)); err != nil || string(got) != "engine" {
@@ -192,17 +170,13 @@ func TestAnEngineSeesWhatIsWrittenIntoItsMemory(t *testing.T) {
 	if err := d.Store(context.Background(), refOf(r, 200, 7), []byte("spliced")); err != nil || string(mine[200:207]) != "spliced" {
 		t.Errorf("the engine sees %q, %v", mine[200:207], err)
 	}
-	if err := r.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, r.Close())
 }
 
 // fillHoles gives every byte of f its page, as an engine does before it shares f.
 func fillHoles(t *testing.T, f *os.File, n int64) {
 	t.Helper()
-	if err := unix.Fallocate(int(f.Fd()), 0, 0, n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Fallocate(int(f.Fd()), 0, 0, n))
 }
 
 // A hole that we fill is charged to us, for as long as its owner likes; the owner may
@@ -215,15 +189,11 @@ func TestHolesOfAnEngineStayHoles(t *testing.T) {
 	const n = 1 << 20
 	f := engineMemory(t, n, unix.F_SEAL_SHRINK)
 	mine, err := mapShared(f, n, unix.PROT_READ|unix.PROT_WRITE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = unix.Munmap(mine) }()
 	kept := secondDescriptor(t, f)
 	r, err := d.Import(Handle{File: f, Bytes: n})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	own := newTestRegion(t, d, RegionSpec{Bytes: n, Access: ClientReads})
 	ctx := context.Background()
@@ -255,9 +225,7 @@ func TestHolesOfAnEngineStayHoles(t *testing.T) {
 			t.Errorf("%s with all pages there: %v", name, err)
 		}
 	}
-	if err := unix.Madvise(mine[512<<10:], unix.MADV_REMOVE); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Madvise(mine[512<<10:], unix.MADV_REMOVE))
 	if err := operations["store"](); !errors.Is(err, ErrInvalid) {
 		t.Errorf("store into memory whose pages were taken away: %v", err)
 	}
@@ -270,9 +238,7 @@ func TestHolesOfAnEngineStayHoles(t *testing.T) {
 func secondDescriptor(t *testing.T, f *os.File) *os.File {
 	t.Helper()
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	second := os.NewFile(uintptr(fd), "second")
 	t.Cleanup(func() { second.Close() })
 	return second
@@ -282,27 +248,21 @@ func TestImportedMemoryKeepsNoDescriptor(t *testing.T) {
 	d := newTestHost(t, HostOptions{})
 	before := held(t)[0]
 	r, err := d.Import(Handle{File: engineMemory(t, 8192, unix.F_SEAL_SHRINK), Bytes: 8192})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if after := held(t)[0]; after != before {
 		t.Errorf("%d descriptors of memfds, %d before", after, before)
 	}
 	if _, err := r.Export(); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("export of a client's memory: %v", err)
 	}
-	if err := r.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, r.Close())
 }
 
 func TestARegionThatIsNotSharedAnyMoreKeepsNoDescriptor(t *testing.T) {
 	d := newTestHost(t, HostOptions{})
 	before := held(t)[0]
 	r, err := d.NewRegion(RegionSpec{Name: "slots", Bytes: 8192, Access: ClientReads})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	exported(t, r).Close()
 	if err := errors.Join(Unshare(r), Unshare(r)); err != nil {
 		t.Error(err)
@@ -316,9 +276,7 @@ func TestARegionThatIsNotSharedAnyMoreKeepsNoDescriptor(t *testing.T) {
 	if err := d.Store(context.Background(), refOf(r, 0, 5), []byte("hello")); err != nil {
 		t.Error(err)
 	}
-	if err := r.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, r.Close())
 }
 
 func TestWhatAMappingMayCost(t *testing.T) {
@@ -328,9 +286,7 @@ func TestWhatAMappingMayCost(t *testing.T) {
 		t.Errorf("nothing costs %d bytes", tables)
 	}
 	mem, err := unix.Mmap(-1, 0, n, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = unix.Munmap(mem) }()
 	if got := MappingCost(&hostRegion{mem: mem, imported: true, guarded: true}); got < n/512 || got > n/256 {
 		t.Errorf("page tables of %d bytes cost %d", n, got)
@@ -353,16 +309,12 @@ func faultEveryOperation(t *testing.T, workers int) {
 	const n = 4 * ChunkBytes
 	f := engineMemory(t, n, 0)
 	mem, err := mapShared(f, n, unix.PROT_READ|unix.PROT_WRITE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d.regions.Add(1)
 	clipped := &hostRegion{dev: d, name: "clipped", access: ClientWrites, file: f, mem: mem}
 	defer clipped.Close()
 	good := newTestRegion(t, d, RegionSpec{Bytes: n, Access: ClientReads})
-	if err := otherProcess("clipper", f).Run(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, otherProcess("clipper", f).Run())
 	ctx := context.Background()
 	from, to := refOf(clipped, 0, n), refOf(good, 0, n)
 	compose := &ComposeJob{Transition: 3, Heads: 2, DK: 128, DV: 128, From: refOf(clipped, 8192, 128<<10), Out: refOf(good, 0, 128<<10),
@@ -412,39 +364,27 @@ func serverRole() error {
 func TestAMappingSurvivesTheDeathOfItsDaemon(t *testing.T) {
 	newTestHost(t, HostOptions{}) // counts descriptors and mappings
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	theirs := os.NewFile(uintptr(pair[1]), "socket")
 	defer unix.Close(pair[0])
 	cmd := otherProcess("server", theirs)
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	theirs.Close()
 	oob := make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := unix.Recvmsg(pair[0], make([]byte, 1), oob, unix.MSG_CMSG_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	messages, err := unix.ParseSocketControlMessage(oob[:n])
 	if err != nil || len(messages) != 1 {
 		t.Fatalf("%d control messages, %v", len(messages), err)
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m, err := Map(Handle{File: os.NewFile(uintptr(fds[0]), "arena"), Bytes: 1 << 16}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Process.Kill())
 	_ = cmd.Wait() // killed, as wanted
 	if string(m.Bytes()[5000:5010]) != "still here" {
 		t.Errorf("the mapping holds %q", m.Bytes()[5000:5010])
@@ -487,9 +427,7 @@ func TestClosingARegionInUsePanics(t *testing.T) {
 		_ = r.Close()
 	}})
 	r = newTestRegion(t, d, RegionSpec{Bytes: 2 * ChunkBytes, Access: ClientReads})
-	if err := d.Digests(context.Background(), refOf(r, 0, 2*ChunkBytes), make([]uint64, 2)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Digests(context.Background(), refOf(r, 0, 2*ChunkBytes), make([]uint64, 2)))
 	if s, _ := panicked.(string); !strings.Contains(s, "under 1 running") {
 		t.Errorf("close answered %v", panicked)
 	}

@@ -33,15 +33,11 @@ func TestPackedRowsAreRotated(t *testing.T) {
 				t.Fatalf("%v of type %d: %d bytes, off by %v", c, dt, n, off)
 			}
 			plain, err := kernel.UnpackRows(packed[:n], dt, c.rows, c.heads, c.dim)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			half := int64(n) / 2 &^ 63
 			src := Ref{Region: region.Region, Extents: []Extent{{1 << 20, half}, {16 << 20, int64(n) - half}}}
 			written := region.Slice(32<<20, int64(len(plain)))
-			if err := errors.Join(d.Store(ctx, src, packed[:n]), d.Store(ctx, written, plain)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(d.Store(ctx, src, packed[:n]), d.Store(ctx, written, plain)))
 			turn := &Rotation{Dims: 32, Cos: make([]float32, 16), Sin: make([]float32, 16)}
 			perRow := &RowRotation{Dims: 32, Position: 1000}
 			for i := range turn.Cos {
@@ -56,9 +52,7 @@ func TestPackedRowsAreRotated(t *testing.T) {
 					to := region.Slice(48<<20, int64(len(plain)))
 					job.Src, job.SrcPacked, job.Dst.Rows = from, k == 0, to
 					out[k] = make([]byte, len(plain))
-					if err := errors.Join(d.Rotate(ctx, &job), d.Load(ctx, out[k], to)); err != nil {
-						t.Fatal(err)
-					}
+					must(t, errors.Join(d.Rotate(ctx, &job), d.Load(ctx, out[k], to)))
 				}
 				if !bytes.Equal(out[0], out[1]) {
 					t.Errorf("%v of type %d, job %d: other rows", c, dt, i)
@@ -92,9 +86,7 @@ func badPackedRows(t *testing.T, d Device, dt DType, src Ref, packed []byte, to 
 		b, j := bytes.Clone(packed), good
 		spoil(&j, b)
 		err := errors.Join(d.Store(ctx, src, b))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err = d.Rotate(ctx, &j); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", name, fmt.Sprint(err))
 		}

@@ -136,29 +136,21 @@ func attackRegion(t *testing.T, huge HugePages) {
 	d := newTestHost(t, HostOptions{})
 	r := newTestRegion(t, d, RegionSpec{Bytes: 1 << 16, Access: ClientReads, Huge: huge})
 	want := bytes.Repeat([]byte("spliced "), int(r.Bytes())/8)
-	if err := d.Store(context.Background(), refOf(r, 0, r.Bytes()), want); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Store(context.Background(), refOf(r, 0, r.Bytes()), want))
 	// What a client gets where /proc is hidden from us is a read-write descriptor.
 	fallback, err := unix.FcntlInt(r.file.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	direct := os.NewFile(uintptr(fallback), "direct")
 	defer direct.Close()
 	for name, f := range map[string]*os.File{"exported": exported(t, r), "read-write": direct} {
 		t.Run(name, func(t *testing.T) {
 			out, err := otherProcess("attack", f).Output()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if strings.Contains(string(out), "DONE") || strings.Count(string(out), ": no\n") < 28 {
 				t.Errorf("attacks:\n%s", out)
 			}
 			got := make([]byte, len(want))
-			if err := d.Load(context.Background(), got, refOf(r, 0, r.Bytes())); err != nil {
-				t.Fatal(err)
-			}
+			must(t, d.Load(context.Background(), got, refOf(r, 0, r.Bytes())))
 			if !bytes.Equal(got, want) {
 				t.Errorf("the client changed the region; attacks:\n%s", out)
 			}
@@ -166,13 +158,9 @@ func attackRegion(t *testing.T, huge HugePages) {
 	}
 	// We can still write, and readers see it.
 	m, err := Map(Handle{File: dupForTest(t, r), Bytes: r.Bytes()}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
-	if err := d.Store(context.Background(), refOf(r, 40, 3), []byte("new")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Store(context.Background(), refOf(r, 40, 3), []byte("new")))
 	if string(m.Bytes()[40:43]) != "new" {
 		t.Error("a mapping does not see what was written after it")
 	}
@@ -182,9 +170,7 @@ func attackRegion(t *testing.T, huge HugePages) {
 func dupForTest(t testing.TB, r Region) *os.File {
 	t.Helper()
 	h, err := r.Export()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return h.File
 }
 
@@ -229,13 +215,9 @@ func writerRole() error {
 func TestAStagingRegionIsWrittenByItsClientAndKeepsItsSize(t *testing.T) {
 	d := newTestHost(t, HostOptions{})
 	r := newTestRegion(t, d, RegionSpec{Bytes: 1 << 16, Access: ClientWrites})
-	if err := otherProcess("writer", exported(t, r)).Run(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, otherProcess("writer", exported(t, r)).Run())
 	got := make([]byte, 15)
-	if err := d.Load(context.Background(), got, refOf(r, 0, 15)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Load(context.Background(), got, refOf(r, 0, 15)))
 	if string(got) != "from the client" {
 		t.Errorf("the region holds %q", got)
 	}
@@ -269,12 +251,8 @@ func TestDigestsAreThoseOfTheStoredBytesUnderAWritingClient(t *testing.T) {
 	arena := newTestRegion(t, d, RegionSpec{Bytes: 2 * n, Access: ClientReads})
 	cmd := otherProcess("hammer", exported(t, staging))
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	if _, err := out.Read(make([]byte, 8)); err != nil {
 		t.Fatal(err)
@@ -288,12 +266,8 @@ func TestDigestsAreThoseOfTheStoredBytesUnderAWritingClient(t *testing.T) {
 			dst = pieces
 		}
 		got, want := make([]uint64, 3), make([]uint64, 3)
-		if err := d.CopyDigests(context.Background(), dst, refOf(staging, 0, n), got); err != nil {
-			t.Fatal(err)
-		}
-		if err := d.Digests(context.Background(), dst, want); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.CopyDigests(context.Background(), dst, refOf(staging, 0, n), got))
+		must(t, d.Digests(context.Background(), dst, want))
 		if [3]uint64(got) != [3]uint64(want) {
 			t.Fatalf("round %d: digests %x, the stored bytes have %x", round, got, want)
 		}

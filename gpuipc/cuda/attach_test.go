@@ -60,9 +60,7 @@ func TestHostMemoryIsPinnedInPieces(t *testing.T) {
 	p := newPieces(t, Options{}, 3*testPiece+4096)
 	before := p.lib.Calls("cuMemHostRegister_v2")
 	detach, err := p.device.AttachHost(p.memory)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if n := p.lib.Calls("cuMemHostRegister_v2") - before; n != 4 {
 		t.Errorf("%d calls, want one for each piece", n)
 	}
@@ -90,9 +88,7 @@ func TestASlowDriverPinsBehindTheStart(t *testing.T) {
 	}}, 3*testPiece)
 	p.lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: "cuMemHostRegister_v2", Nth: 2})
 	detach, err := p.device.AttachHost(p.memory)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	awaitHanging(t, p.lib, 1)
 	p.thereAndBack(t, 0, testPiece)
 	if n := p.device.Counters().Unpinned; n != 0 {
@@ -108,18 +104,14 @@ func TestASlowDriverPinsBehindTheStart(t *testing.T) {
 	}
 	mu.Unlock()
 	p.lib.Release()
-	if err := detach(); err != nil {
-		t.Error(err)
-	}
+	must(t, detach())
 }
 
 func TestDetachEndsThePinning(t *testing.T) {
 	p := newPieces(t, Options{AttachWait: time.Millisecond}, 64*testPiece)
 	p.lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: "cuMemHostRegister_v2", Nth: 2})
 	detach, err := p.device.AttachHost(p.memory)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	awaitHanging(t, p.lib, 1)
 	a := p.device.attached.get(p.memory)
 	detached := make(chan error, 1)
@@ -145,9 +137,7 @@ func TestALossWhileMemoryIsPinnedIsTold(t *testing.T) {
 	lib := fakecuda.Open(t)
 	t.Cleanup(lib.Reset)
 	d, err := Open(Options{Library: lib.Path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d.(*device).attachPiece = testPiece
 	host := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
 	memory := newRegion(t, host, gpuipc.RegionSpec{Bytes: 3 * testPiece})
@@ -155,9 +145,7 @@ func TestALossWhileMemoryIsPinnedIsTold(t *testing.T) {
 	if _, err := d.AttachHost(memory); !errors.Is(err, gpuipc.ErrUnavailable) {
 		t.Errorf("attach: %v", err)
 	}
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, d.Close())
 }
 
 func TestChunksOfHandlesKeepAlignment(t *testing.T) {

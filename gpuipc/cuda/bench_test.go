@@ -36,9 +36,7 @@ func BenchmarkComposeOverhead(b *testing.B) {
 			var requests, alone []time.Duration
 			for b.Loop() { // in turn, so that both see the same machine
 				start := time.Now()
-				if err := d.Compose(b.Context(), job); err != nil {
-					b.Fatal(err)
-				}
+				must(b, d.Compose(b.Context(), job))
 				requests = append(requests, time.Since(start))
 				alone = append(alone, kernelTime(b, d, job))
 			}
@@ -70,9 +68,7 @@ func benchJob(b *testing.B, d *device, tr gpuipc.Transition, heads, steps int) *
 		kernel.FromF32(raw, f, dt)
 		ref := at(r, next, int64(len(raw)))
 		next = (next + int64(len(raw)) + 255) / 256 * 256
-		if err := d.Store(b.Context(), ref, raw); err != nil {
-			b.Fatal(err)
-		}
+		must(b, d.Store(b.Context(), ref, raw))
 		return ref
 	}
 	job := &gpuipc.ComposeJob{Transition: tr, Heads: heads, DK: dk, DV: dv, From: tensor(heads*dk*dv, kernel.F32), Out: tensor(heads*dk*dv, kernel.F32)}
@@ -112,9 +108,7 @@ func kernelTime(b *testing.B, d *device, job *gpuipc.ComposeJob) (took time.Dura
 		took, err = l.timed(events, launches)
 		return err
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	return took
 }
 

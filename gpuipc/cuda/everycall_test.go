@@ -131,9 +131,7 @@ func timesCalled(t *testing.T, lib *fakecuda.Library, most int) map[string]int {
 	for _, name := range driverCalls {
 		before[name] = lib.Calls(name)
 	}
-	if err := tour(lib.Path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tour(lib.Path))
 	n := map[string]int{}
 	for _, name := range driverCalls {
 		n[name] = min(int(lib.Calls(name)-before[name]), most)
@@ -157,9 +155,7 @@ type held struct{ files, goroutines int }
 
 func heldNow(t *testing.T) held {
 	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return held{len(files), runtime.NumGoroutine()}
 }
 
@@ -279,9 +275,7 @@ func TestAProcessMayDieAtAnyCall(t *testing.T) {
 	}
 	// There is room for one tour, not for what the dead had.
 	setup.Faults = nil
-	if err := otherProcess("tour", lib.Path, setup).Run(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, otherProcess("tour", lib.Path, setup).Run())
 }
 
 // Without room a region is refused with ErrFull, and a smaller one still fits.

@@ -46,20 +46,14 @@ func TestALostDeviceAnswersUnavailableAtOnce(t *testing.T) {
 	t.Cleanup(lib.Reset) // what the lost device keeps, as the process' end would
 	var said []string
 	acc, err := Open(Options{Library: lib.Path, Log: func(s string) { said = append(said, s) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	host := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
 	memory := newRegion(t, host, gpuipc.RegionSpec{Bytes: 4096})
 	other := newRegion(t, host, gpuipc.RegionSpec{Bytes: 4096})
 	r, err := acc.NewRegion(gpuipc.RegionSpec{Name: "r", Bytes: 4096, Access: gpuipc.ClientWrites})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	detach, err := acc.AttachHost(memory)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Lost, Call: "run.copy", Nth: 1, Value: 999})
 	if err := acc.Store(t.Context(), at(r, 0, 10), make([]byte, 10)); !errors.Is(err, gpuipc.ErrUnavailable) || !errors.Is(err, driver.Unknown) {
 		t.Errorf("the call that lost it: %v", err)
@@ -80,9 +74,7 @@ func TestALostDeviceAnswersUnavailableAtOnce(t *testing.T) {
 		t.Errorf("said %q", said)
 	}
 	// Everything can still be let go of.
-	if err := errors.Join(detach(), r.Close(), acc.Close()); err != nil {
-		t.Error(err)
-	}
+	must(t, errors.Join(detach(), r.Close(), acc.Close()))
 }
 
 func TestNoRoomIsFull(t *testing.T) {
@@ -172,9 +164,7 @@ func TestKernelsAreLoadedBeforeTheFirstLaunch(t *testing.T) {
 	if before == 0 {
 		t.Error("nothing was loaded")
 	}
-	if err := d.Digests(t.Context(), at(r, 0, 10), make([]uint64, 1)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Digests(t.Context(), at(r, 0, 10), make([]uint64, 1)))
 	if n := calls() - before; n != 0 {
 		t.Errorf("%d calls about kernels at a launch", n)
 	}
@@ -230,9 +220,7 @@ func TestAStuckImportIsLeftBehind(t *testing.T) {
 	own := newRegion(t, d, gpuipc.RegionSpec{Bytes: 2 << 20}).(gpuipc.SharedRegion)
 	share := func() gpuipc.Share {
 		s, err := own.Share(gpuipc.WayDescriptor)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return s
 	}
 	lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: "cuMemImportFromShareableHandle"})
@@ -259,9 +247,7 @@ func TestAStuckImportIsLeftBehind(t *testing.T) {
 	awaitUnstuck(t, d)
 	// What they made in the end was given back, and there is room again.
 	r, err := d.ImportShare(t.Context(), share())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
@@ -274,17 +260,11 @@ func TestAStuckImportIsLeftBehind(t *testing.T) {
 func TestAStuckCloseDoesNotHoldItsCaller(t *testing.T) {
 	d, lib := openFake(t, Options{CallTimeout: 20 * time.Millisecond})
 	own, err := d.NewRegion(gpuipc.RegionSpec{Name: "own", Bytes: 2 << 20, Access: gpuipc.ClientWrites})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := own.(gpuipc.SharedRegion).Share(gpuipc.WayDescriptor)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r, err := d.ImportShare(t.Context(), s)
-	if err := errors.Join(err, own.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, own.Close()))
 	lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: "cuMemUnmap", Nth: 1})
 	if err := r.Close(); !errors.Is(err, gpuipc.ErrUnavailable) {
 		t.Errorf("close: %v", err)

@@ -62,9 +62,7 @@ func TestAWordDoesNotWaitForCopies(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	lib.Release()
-	if err := <-first; err != nil {
-		t.Error(err)
-	}
+	must(t, <-first)
 }
 
 func TestStreamsAreBounded(t *testing.T) {
@@ -103,9 +101,7 @@ func newUploading(t *testing.T, n int64) *uploading {
 	u := &uploading{}
 	u.device, u.lib = openFake(t, Options{})
 	u.memory = newRegion(t, host, gpuipc.RegionSpec{Bytes: n})
-	if err := host.Store(t.Context(), at(u.memory, 0, n), bytes.Repeat([]byte{7}, int(n))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, host.Store(t.Context(), at(u.memory, 0, n), bytes.Repeat([]byte{7}, int(n))))
 	u.hbm = newRegion(t, u.device, gpuipc.RegionSpec{Bytes: n})
 	var err error
 	if u.detach, err = u.AttachHost(u.memory); err != nil {
@@ -134,9 +130,7 @@ func TestAnEndedContextStopsAnUploadBetweenPieces(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	got := make([]byte, n)
-	if err := errors.Join(u.Load(t.Context(), got, at(u.hbm, 0, n)), u.detach()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(u.Load(t.Context(), got, at(u.hbm, 0, n)), u.detach()))
 	if copied := bytes.Count(got, []byte{7}); copied < 2*copyPiece || copied > 3*copyPiece {
 		t.Errorf("%d of %d bytes were copied, want two or three pieces of %d", copied, int64(n), copyPiece)
 	}
@@ -155,9 +149,7 @@ func TestDetachWaitsForWhatRuns(t *testing.T) {
 		if errors.Is(err, gpuipc.ErrInvalid) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	select {
 	case err := <-detached:
@@ -192,9 +184,7 @@ func TestARegionIsNotClosedUnderAnOperation(t *testing.T) {
 		_ = r.Close()
 	}()
 	lib.Release()
-	if err := <-result; err != nil {
-		t.Error(err)
-	}
+	must(t, <-result)
 }
 
 func TestHostMemoryThatIsNotPinnedIsSaidOnce(t *testing.T) {
@@ -208,19 +198,13 @@ func TestHostMemoryThatIsNotPinnedIsSaidOnce(t *testing.T) {
 		defer mu.Unlock()
 		said = append(said, s)
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	host := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
 	memory := newRegion(t, host, gpuipc.RegionSpec{Bytes: 3 * stagingBytes})
 	r, err := d.NewRegion(gpuipc.RegionSpec{Name: "r", Bytes: 3 * stagingBytes, Access: gpuipc.ClientWrites})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	detach, err := d.AttachHost(memory)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const n = 3*stagingBytes - 5
 	if err := d.Upload(t.Context(), at(r, 0, n), at(memory, 5, n), make([]uint64, gpuipc.Chunks(n))); err != nil {
 		t.Error(err)
@@ -248,9 +232,7 @@ func TestABlockTableStaysInOneChunk(t *testing.T) {
 	second.Off += half
 	share := gpuipc.Share{Way: gpuipc.WayHandle, Device: e.share.Device, Chunks: []gpuipc.Chunk{second, first}}
 	r, err := d.ImportShare(t.Context(), share)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	own := newRegion(t, d, gpuipc.RegionSpec{Bytes: 4096})
 	const tokens, row = 2, 64
 	job := &gpuipc.RotateJob{Rows: 4, Heads: 2, Dim: 16, Type: kernel.F16, Src: at(own, 0, 4*row), Dst: gpuipc.Scatter{

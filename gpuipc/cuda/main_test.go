@@ -62,14 +62,8 @@ func openFake(t testing.TB, o Options) (*device, *fakecuda.Library) {
 	lib.LeakCheck(t)
 	o.Library = lib.Path
 	acc, err := Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := acc.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	must(t, err)
+	t.Cleanup(func() { must(t, acc.Close()) })
 	return acc.(*device), lib
 }
 
@@ -78,14 +72,8 @@ func newRegion(t testing.TB, d gpuipc.Device, spec gpuipc.RegionSpec) gpuipc.Reg
 	t.Helper()
 	spec.Name, spec.Access = "test", gpuipc.ClientWrites
 	r, err := d.NewRegion(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	must(t, err)
+	t.Cleanup(func() { must(t, r.Close()) })
 	return r
 }
 
@@ -197,4 +185,12 @@ func ownerRole() error {
 		}
 	}
 	return errors.Join(r.Close(), d.Close())
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

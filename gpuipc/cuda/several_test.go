@@ -49,14 +49,10 @@ func TestDevicesShareRegisteredMemory(t *testing.T) {
 		t.Errorf("%d bytes are registered, want %d", n, 1<<20)
 	}
 	want := bytes.Repeat([]byte("spliced "), 512)
-	if err := host.Store(t.Context(), at(memory, 0, 4096), want); err != nil {
-		t.Fatal(err)
-	}
+	must(t, host.Store(t.Context(), at(memory, 0, 4096), want))
 	for i, d := range devices {
 		r, err := d.NewRegion(gpuipc.RegionSpec{Name: "copy", Bytes: 4096, Access: gpuipc.ClientWrites})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got := make([]byte, 4096)
 		if err := errors.Join(d.Upload(t.Context(), at(r, 0, 4096), at(memory, 0, 4096), nil), d.Load(t.Context(), got, at(r, 0, 4096))); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("device %d: equal is %v, %v", i, bytes.Equal(got, want), err)
@@ -115,10 +111,6 @@ func TestADeviceThatCannotBeAskedCostsItselfOnly(t *testing.T) {
 		t.Errorf("the device that cannot be asked: %v", err)
 	}
 	other, err := Open(Options{Library: lib.Path, Device: list[1].UUID.String()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, err)
+	must(t, other.Close())
 }

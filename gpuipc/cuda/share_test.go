@@ -20,17 +20,11 @@ func giveTo(t *testing.T, lib *fakecuda.Library, setup fakecuda.Setup) func(gpui
 	return func(s gpuipc.Share) {
 		w, files := toWire(&s)
 		text, err := json.Marshal(w)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		cmd := otherProcess("adder", lib.Path, setup, files...)
 		cmd.Stdin = bytes.NewReader(text)
-		if err := cmd.Run(); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cmd.Run())
+		must(t, s.Close())
 	}
 }
 
@@ -94,16 +88,10 @@ func startEngine(t *testing.T, lib *fakecuda.Library, setup fakecuda.Setup) *eng
 	t.Helper()
 	cmd := otherProcess("owner", lib.Path, setup)
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	var w wireShare
 	if err := json.NewDecoder(out).Decode(&w); err != nil {
 		_ = cmd.Process.Kill()
@@ -144,9 +132,7 @@ func TestMemoryOfAnEngineIsImportedInPieces(t *testing.T) {
 	second.Off += half
 	share := gpuipc.Share{Way: gpuipc.WayHandle, Device: e.share.Device, Chunks: []gpuipc.Chunk{second, first}}
 	r, err := d.ImportShare(t.Context(), share)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if n := lib.Stats().Imports; n != 1 || r.Bytes() != 2*half {
 		t.Errorf("%d handles opened for one allocation, %d bytes", n, r.Bytes())
 	}
@@ -211,9 +197,7 @@ func TestRefusedImportsSayWhatHelps(t *testing.T) {
 func (e *engine) fillAndEnd(t *testing.T, d *device) {
 	t.Helper()
 	r, err := d.ImportShare(t.Context(), e.share)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n := r.Bytes()
 	if err := errors.Join(d.Store(t.Context(), at(r, 0, n), bytes.Repeat([]byte{5}, int(n))), r.Close()); err != nil {
 		t.Error(err)
@@ -238,14 +222,10 @@ func TestDescriptorsAreClosedWhateverHappens(t *testing.T) {
 	d, lib := openFake(t, Options{})
 	own := newRegion(t, d, gpuipc.RegionSpec{Bytes: 2 << 20}).(gpuipc.SharedRegion)
 	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	share := func(change func(s *gpuipc.Share)) gpuipc.Share {
 		s, err := own.Share(gpuipc.WayDescriptor)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		change(&s)
 		return s
 	}
@@ -275,9 +255,7 @@ func TestDescriptorsAreClosedWhateverHappens(t *testing.T) {
 	}
 	// In one process a descriptor is as good as in another.
 	r, err := d.ImportShare(t.Context(), share(func(*gpuipc.Share) {}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := make([]byte, 1)
 	if err := errors.Join(d.Store(t.Context(), at(own, 77, 1), []byte{7}), d.Load(t.Context(), b, at(r, 77, 1)), r.Close()); err != nil || b[0] != 7 {
 		t.Errorf("%d, %v", b[0], err)
@@ -290,9 +268,7 @@ func TestNoBadImportTakesTheDeviceFromTheOthers(t *testing.T) {
 	for _, call := range []string{"cuMemImportFromShareableHandle", "cuMemMap", "cuMemSetAccess"} {
 		for _, result := range []driver.Result{driver.Unknown, driver.DeviceUnavailable, driver.OperatingSystem, driver.MapFailed, driver.IllegalAddress} {
 			s, err := own.Share(gpuipc.WayDescriptor)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Fail, Call: call, Nth: 1, Value: int(result)})
 			if _, err := d.ImportShare(t.Context(), s); !errors.Is(err, gpuipc.ErrUnavailable) || !errors.Is(err, result) {
 				t.Errorf("%s answers %v: %v", call, result, err)

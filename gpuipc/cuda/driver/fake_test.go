@@ -197,7 +197,7 @@ func TestDriversThatCannotServeAreRefused(t *testing.T) {
 		"stub":      {fakecuda.Setup{Faults: []fakecuda.Fault{{Kind: fakecuda.Fail, Call: "cuInit", Value: 34}}}, "34 CUDA_ERROR_STUB_LIBRARY"},
 	} {
 		p := startPeer(t, "load", c.setup.Env(path))
-		if got := p.ask(t, "%s", path); !strings.Contains(got, c.want) || !strings.Contains(got, gpuipc.ErrUnavailable.Error()) {
+		if got := p.Ask(t, "%s", path); !strings.Contains(got, c.want) || !strings.Contains(got, gpuipc.ErrUnavailable.Error()) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"runtime"
-	"strings"
 	"testing"
 	"unsafe"
 
@@ -39,50 +37,16 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// peer is another process, which is told lines and answers lines.
-type peer struct {
-	in  io.WriteCloser
-	out *bufio.Reader
-	cmd *exec.Cmd
-}
-
-func startPeer(t *testing.T, role string, env []string, files ...*os.File) *peer {
+// startPeer starts another process in a role.
+func startPeer(t *testing.T, role string, env []string, files ...*os.File) *fakecuda.Peer {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(append(os.Environ(), env...), roleVariable+"="+role)
-	cmd.ExtraFiles = files
-	cmd.Stderr = os.Stderr
-	in, err1 := cmd.StdinPipe()
-	out, err2 := cmd.StdoutPipe()
-	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
-		t.Fatal(err)
-	}
-	p := &peer{in: in, out: bufio.NewReader(out), cmd: cmd}
+	p := fakecuda.StartPeer(t, append(env, roleVariable+"="+role), files...)
 	t.Cleanup(func() {
-		in.Close()
-		if err := cmd.Wait(); err != nil && !t.Failed() {
+		if err := p.End(); err != nil && !t.Failed() {
 			t.Errorf("%s: %v", role, err)
 		}
 	})
 	return p
-}
-
-// ask sends a line and gives the answer.
-func (p *peer) ask(t *testing.T, format string, args ...any) string {
-	t.Helper()
-	if _, err := fmt.Fprintf(p.in, format+"\n", args...); err != nil {
-		t.Fatal(err)
-	}
-	return p.answer(t)
-}
-
-func (p *peer) answer(t *testing.T) string {
-	t.Helper()
-	line, err := p.out.ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(line)
 }
 
 // gpu is the fake device with its context on the calling thread.
@@ -124,9 +88,7 @@ func newGPU(t *testing.T) (*gpu, *fakecuda.Library) {
 	fake := library(t)
 	fake.LeakCheck(t)
 	g, leave, err := enter(fake.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() {
 		fake.Clear()
 		if err := leave(); err != nil {
@@ -140,14 +102,8 @@ func newGPU(t *testing.T) (*gpu, *fakecuda.Library) {
 func host(t *testing.T, size int) []byte {
 	t.Helper()
 	m, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Munmap(m); err != nil {
-			t.Error(err)
-		}
-	})
+	check(t, err)
+	t.Cleanup(func() { check(t, unix.Munmap(m)) })
 	return m
 }
 
@@ -157,16 +113,14 @@ func pointer(m []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(m
 func must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return v
 	}
 }
 
 func check(t testing.TB, errs ...error) {
-	t.Helper()
 	if err := errors.Join(errs...); err != nil {
+		t.Helper()
 		t.Fatal(err)
 	}
 }

@@ -135,21 +135,21 @@ func TestAHandleOpensInAnotherProcess(t *testing.T) {
 	}
 	env := append(fakecuda.Setup{Dir: dir}.Env(path), "DRIVER_TEST_LIBRARY="+path)
 	c := startPeer(t, "handle", env)
-	if got := c.ask(t, "%x", h); got != set {
+	if got := c.Ask(t, "%x", h); got != set {
 		t.Errorf("the other process reads %s, written was %s", got, set)
 	}
-	if got := c.answer(t); got != "closed" {
+	if got := c.Answer(t); got != "closed" {
 		t.Errorf("%s", got)
 	}
 	if got := g.read(t, p); got != turned {
 		t.Errorf("read %s, the other process wrote %s", got, turned)
 	}
-	if got := c.ask(t, "%x", bytes.Repeat([]byte{3}, driver.IPCHandleBytes)); !strings.Contains(got, "cuIpcOpenMemHandle_v2: ") {
+	if got := c.Ask(t, "%x", bytes.Repeat([]byte{3}, driver.IPCHandleBytes)); !strings.Contains(got, "cuIpcOpenMemHandle_v2: ") {
 		t.Errorf("a handle of nothing: %s", got)
 	}
 	// Both are process 1 of their containers.
 	env = append(fakecuda.Setup{Dir: dir, PID: os.Getpid()}.Env(path), "DRIVER_TEST_LIBRARY="+path)
-	if got := startPeer(t, "handle", env).ask(t, "%x", h); got != "cuIpcOpenMemHandle_v2: 201 CUDA_ERROR_INVALID_CONTEXT" {
+	if got := startPeer(t, "handle", env).Ask(t, "%x", h); got != "cuIpcOpenMemHandle_v2: 201 CUDA_ERROR_INVALID_CONTEXT" {
 		t.Errorf("equal process ids: %s", got)
 	}
 	check(t, g.MemFree(p))
@@ -165,10 +165,10 @@ func TestADescriptorOpensInAnotherProcess(t *testing.T) {
 	f := os.NewFile(uintptr(must(g.ExportFD(m))(t)), "chunk")
 	c := startPeer(t, "descriptor", append(fakecuda.Setup{}.Env(path), "DRIVER_TEST_LIBRARY="+path), f)
 	check(t, f.Close())
-	if got := c.ask(t, ""); got != set {
+	if got := c.Ask(t, ""); got != set {
 		t.Errorf("the other process reads %s, written was %s", got, set)
 	}
-	if got := c.answer(t); got != "closed" {
+	if got := c.Answer(t); got != "closed" {
 		t.Errorf("%s", got)
 	}
 	if got := g.read(t, p); got != turned {

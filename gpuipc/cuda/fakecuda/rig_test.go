@@ -144,8 +144,8 @@ func readWord(api *driver.API, p driver.DevicePtr, s driver.Stream) (uint64, err
 }
 
 func must(t testing.TB, err error) {
-	t.Helper()
 	if err != nil {
+		t.Helper()
 		t.Fatal(err)
 	}
 }

@@ -151,9 +151,7 @@ func runAttends(tb testing.TB, e *emulation, cases ...*attendCase) {
 		jobs = append(jobs, c.AttendJob)
 	}
 	n, err := AttendScratch(jobs)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	launches, err := Attend(jobs, address(memory(tb, int(n), 0)))
 	e.runAll(tb, launches, err)
 	for _, c := range cases {
@@ -249,9 +247,7 @@ func TestOneCopyServesRequestsAtTwoPlaces(t *testing.T) {
 		e.runAll(t, launches, err)
 		jobs := []AttendJob{one.AttendJob, two.AttendJob}
 		n, err := AttendScratch(jobs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got := numbers{memory(t, 4*2*dim, 0), kernel.F32}
 		jobs[0].Out = address(got.b)
 		launches, err = Attend(jobs, address(memory(t, int(n), 0)))
@@ -327,9 +323,7 @@ func TestAttentionIsThatOfTheHost(t *testing.T) {
 		a.QType = kernel.F32
 		c := newAttendCase(t, r, a, false)
 		n, err := AttendScratch([]AttendJob{c.AttendJob})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		launches, err := Attend([]AttendJob{c.AttendJob}, address(memory(t, int(n), 0)))
 		e.runAll(t, launches, err)
 		closeTo(t, c, "attention", c.out, float64s(c.onHost()), 1e-5)

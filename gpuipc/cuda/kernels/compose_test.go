@@ -227,9 +227,7 @@ func compose(tb testing.TB, k composeKernel, all ...*composition) {
 		jobs = append(jobs, c.args)
 	}
 	launches, err := Compose(jobs)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	if len(launches) != 1 || launches[0].Name != k.String() {
 		tb.Fatalf("%d launches, the first of %s, want one of %s", len(launches), launches[0].Name, k)
 	}

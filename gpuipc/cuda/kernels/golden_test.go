@@ -51,19 +51,13 @@ func checkGolden(tb testing.TB, file string, cases []goldenCase) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetIndent("", " ")
-	if err := e.Encode(cases); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, e.Encode(cases))
 	path := filepath.Join("testdata", file)
 	if *update {
-		if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, os.WriteFile(path, b.Bytes(), 0o644))
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	if !bytes.Equal(b.Bytes(), want) {
 		tb.Errorf("launches are not those of %s; clients build these too. A change on purpose is recorded with -update", path)
 	}

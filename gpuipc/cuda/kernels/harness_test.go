@@ -102,9 +102,7 @@ func emulated(tb testing.TB) *emulation {
 		tb.Skip("no C++ compiler to build the emulation with")
 	}
 	e, err := loadEmulation()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return e
 }
 
@@ -127,9 +125,7 @@ func (e *emulation) run(tb testing.TB, l Launch) {
 
 func (e *emulation) runAll(tb testing.TB, launches []Launch, err error) {
 	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	for _, l := range launches {
 		e.run(tb, l)
 	}
@@ -144,14 +140,10 @@ func memory(tb testing.TB, n, off int) []byte {
 	page := os.Getpagesize()
 	size := (n + off + 2*guardBytes + page - 1) / page * page
 	all, err := syscall.Mmap(-1, 0, size+2*page, syscall.PROT_NONE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	tb.Cleanup(func() { _ = syscall.Munmap(all) })
 	open := all[page : page+size]
-	if err := syscall.Mprotect(open, syscall.PROT_READ|syscall.PROT_WRITE); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, syscall.Mprotect(open, syscall.PROT_READ|syscall.PROT_WRITE))
 	for i := range open {
 		open[i] = 0xa5
 	}
@@ -186,4 +178,12 @@ func seeded(tb testing.TB) *rand.Rand {
 	seed := rand.Uint64()
 	tb.Logf("seed %d", seed)
 	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

@@ -23,9 +23,7 @@ func sourcesDigest(t *testing.T) string {
 	h := sha256.New()
 	for _, name := range append(names, "device.h") {
 		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		h.Write([]byte(name + "\n"))
 		h.Write(b)
 	}
@@ -43,9 +41,7 @@ func TestPTXIsOfTheseSources(t *testing.T) {
 // Whoever looks for the compiler finds it without expanding anything.
 func TestHeadOfPTXStandsBesideIt(t *testing.T) {
 	head, err := os.ReadFile("spliced.ptx")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	of := strings.SplitAfterN(string(PTX()), "\n", 4)
 	want := strings.Join(of[:3], "") + "// The text: zstd -dc spliced.ptx.zst\n"
 	if string(head) != want || !strings.Contains(want, "\n// clang ") {
@@ -67,9 +63,7 @@ func TestPTXHasEveryKernel(t *testing.T) {
 	names, _ := filepath.Glob("*.cu")
 	for _, name := range names {
 		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, m := range regexp.MustCompile(`(?m)^KERNEL\((\w+),`).FindAllSubmatch(b, -1) {
 			want = append(want, string(m[1]))
 		}

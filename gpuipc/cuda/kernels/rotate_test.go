@@ -350,9 +350,7 @@ func TestRotateRefusesWhatCannotRun(t *testing.T) {
 // The struct in rotate.cu and row agree in size; a field more on one side would show here.
 func TestRotateRowsAreWhole(t *testing.T) {
 	j, err := planRotate(&RotateJob{Rows: 1, Heads: 1, Dim: 2, Type: kernel.F32, Src: 16, Dst: RotateTarget{Base: 16}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if n := len(j.row(0, 0)); n != rotateRowBytes {
 		t.Errorf("%d bytes, want %d", n, rotateRowBytes)
 	}

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"runtime"
-	"strings"
 	"testing"
 	"unsafe"
 
@@ -143,52 +141,26 @@ func (c *chunk) releaseIfFailed(t *testing.T) {
 	}
 }
 
-// peer is the client's process, which is told lines and answers lines.
-type peer struct {
-	in  io.WriteCloser
-	out *bufio.Reader
-	cmd *exec.Cmd
-}
-
-func (c *chunk) startPeer(t *testing.T, role string, library string, setup fakecuda.Setup) *peer {
+// startPeer starts the client's process.
+func (c *chunk) startPeer(t *testing.T, role string, library string, setup fakecuda.Setup) *fakecuda.Peer {
 	t.Helper()
 	fd, err := c.ExportFD(c.alloc)
 	check(t, err)
 	f := os.NewFile(uintptr(fd), "chunk")
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(append(os.Environ(), setup.Env(library)...), roleVariable+"="+role, libraryVariable+"="+library)
-	cmd.ExtraFiles = []*os.File{f}
-	cmd.Stderr = os.Stderr
-	in, err1 := cmd.StdinPipe()
-	out, err2 := cmd.StdoutPipe()
-	check(t, err1, err2, cmd.Start(), f.Close())
-	p := &peer{in: in, out: bufio.NewReader(out), cmd: cmd}
+	p := fakecuda.StartPeer(t, append(setup.Env(library), roleVariable+"="+role, libraryVariable+"="+library), f)
+	check(t, f.Close())
 	t.Cleanup(func() {
-		in.Close()
 		c.releaseIfFailed(t)
-		if err := cmd.Wait(); err != nil && role != "dies" {
+		if err := p.End(); err != nil && role != "dies" {
 			t.Errorf("%s: %v", role, err)
 		}
 	})
 	return p
 }
 
-// ask sends a line and gives the answer.
-func (p *peer) ask(t *testing.T, format string, args ...any) string {
-	t.Helper()
-	if _, err := fmt.Fprintf(p.in, format+"\n", args...); err != nil {
-		t.Fatal(err)
-	}
-	line, err := p.out.ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(line)
-}
-
 func check(t testing.TB, errs ...error) {
-	t.Helper()
 	if err := errors.Join(errs...); err != nil {
+		t.Helper()
 		t.Fatal(err)
 	}
 }

@@ -86,9 +86,7 @@ func TestWaitEndsWithTheSignal(t *testing.T) {
 			if v == 3 {
 				v = 4 // Numbers may be left out.
 			}
-			if err := p.Signal(t.Context(), Daemon, v); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.Signal(t.Context(), Daemon, v))
 		}
 		if seen := <-got; seen != 4 {
 			t.Errorf("saw %d", seen)
@@ -98,9 +96,7 @@ func TestWaitEndsWithTheSignal(t *testing.T) {
 
 func TestSlotsAreApart(t *testing.T) {
 	p := &Page{memory: &words{}}
-	if err := p.Signal(t.Context(), Client, 7); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Signal(t.Context(), Client, 7))
 	client, err1 := p.Read(t.Context(), Client)
 	daemon, err2 := p.Read(t.Context(), Daemon)
 	if client != 7 || daemon != 0 || err1 != nil || err2 != nil {
@@ -140,14 +136,10 @@ func TestReleasePassesEveryWait(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if err := p.Release(t.Context(), Daemon); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Release(t.Context(), Daemon))
 		waiting.Wait()
 		// It is final.
-		if err := p.Signal(t.Context(), Daemon, 5); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Signal(t.Context(), Daemon, 5))
 		if v, err := p.Read(t.Context(), Daemon); v != Released || err != nil {
 			t.Errorf("slot %d, %v", v, err)
 		}
@@ -165,9 +157,7 @@ func TestReleaseDuringASignalStays(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := p.Signal(t.Context(), Daemon, 9); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Signal(t.Context(), Daemon, 9))
 	if v, err := p.Read(t.Context(), Daemon); v != Released || err != nil {
 		t.Errorf("slot %d, %v", v, err)
 	}
@@ -179,9 +169,7 @@ func TestATornNumberIsNotBelieved(t *testing.T) {
 	old, next := uint64(0xFFFF_FFFF), uint64(1<<32)
 	m := &words{torn: []uint64{old, 1<<32 | 0xFFFF_FFFF}}
 	p := &Page{memory: m}
-	if err := p.Signal(t.Context(), Client, next); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Signal(t.Context(), Client, next))
 	for range 2 {
 		if v, err := p.Read(t.Context(), Client); v != old && v != next || err != nil {
 			t.Errorf("read %#x, %v", v, err)
@@ -215,14 +203,10 @@ func second(_ uint64, err error) error { return err }
 
 func TestAPageLiesInItsRegion(t *testing.T) {
 	d, err := gpuipc.NewHost(gpuipc.HostOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer d.Close()
 	r, err := d.NewRegion(gpuipc.RegionSpec{Name: "order", Bytes: 1 << 16, Access: gpuipc.ClientWrites})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	for _, off := range []int64{-64, 8, r.Bytes() - 64, r.Bytes(), math.MaxInt64 &^ 63} {
 		if _, err := In(d, r, off); !errors.Is(err, gpuipc.ErrInvalid) {
@@ -232,20 +216,14 @@ func TestAPageLiesInItsRegion(t *testing.T) {
 	// Two views of one page: another process has its own.
 	p, err1 := In(d, r, 4096)
 	other, err2 := In(d, r, 4096)
-	if err := errors.Join(err1, err2, other.Signal(t.Context(), Client, 8), p.Clear(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Signal(t.Context(), Client, 6); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err1, err2, other.Signal(t.Context(), Client, 8), p.Clear(t.Context())))
+	must(t, p.Signal(t.Context(), Client, 6))
 	if seen, err := other.Wait(t.Context(), Client, 5); seen != 6 || err != nil {
 		t.Errorf("saw %d, %v", seen, err)
 	}
 	var raw [PageBytes]byte
 	ref := gpuipc.Ref{Region: r, Extents: []gpuipc.Extent{{Off: 4096, Len: PageBytes}}}
-	if err := d.Load(t.Context(), raw[:], ref); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Load(t.Context(), raw[:], ref))
 	if c, dm := binary.NativeEndian.Uint64(raw[:]), binary.NativeEndian.Uint64(raw[64:]); c != 6 || dm != 0 {
 		t.Errorf("bytes of the slots: %d and %d", c, dm)
 	}
@@ -263,5 +241,13 @@ func TestANumberThatWasNotWrittenCanBeWritten(t *testing.T) {
 	}
 	if err := page.Signal(t.Context(), Daemon, 1); !errors.Is(err, gpuipc.ErrInvalid) {
 		t.Errorf("once it is written: %v", err)
+	}
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
 	}
 }

@@ -54,7 +54,7 @@ func TestNumbersOrderTheWorkOfTwoProcesses(t *testing.T) {
 	const rounds = 50
 	c, fake := newChunk(t)
 	client := c.startPeer(t, "client", fake.Path, fakecuda.Setup{Delay: 200})
-	if got := client.ask(t, "%d", rounds); got != "enqueued" {
+	if got := client.Ask(t, "%d", rounds); got != "enqueued" {
 		t.Fatal(got)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -88,12 +88,12 @@ func TestNumbersOrderTheWorkOfTwoProcesses(t *testing.T) {
 func TestADeadPeersWaitersGoOn(t *testing.T) {
 	c, fake := newChunk(t)
 	client := c.startPeer(t, "dies", fake.Path, fakecuda.Setup{})
-	if got := client.ask(t, ""); got != "enqueued <nil>" {
+	if got := client.Ask(t, ""); got != "enqueued <nil>" {
 		t.Fatal(got)
 	}
 	check(t, c.order.Wait(c.work, order.Client, 1), c.put(c.work, 9))
-	check(t, client.cmd.Process.Kill())
-	if _, err := client.cmd.Process.Wait(); err != nil {
+	check(t, client.Cmd.Process.Kill())
+	if _, err := client.Cmd.Process.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	// Its number never comes.
@@ -190,7 +190,7 @@ func TestEventsOrderTheWorkOfTwoProcesses(t *testing.T) {
 		if err := e.StreamWait(c.work, v); !errors.Is(err, gpuipc.ErrInvalid) {
 			t.Fatalf("round %d before its announcement: %v", v, err)
 		}
-		if got := client.ask(t, "%s", line); got != fmt.Sprint(v) {
+		if got := client.Ask(t, "%s", line); got != fmt.Sprint(v) {
 			t.Fatalf("round %d: %s", v, got)
 		}
 		e.Announced(v)
@@ -213,7 +213,7 @@ func TestEventsOrderTheWorkOfTwoProcesses(t *testing.T) {
 	if err := e.Record(c.work, rounds); !errors.Is(err, gpuipc.ErrInvalid) {
 		t.Errorf("the same number again: %v", err)
 	}
-	if _, err := fmt.Fprintln(client.in, line); err != nil {
+	if _, err := fmt.Fprintln(client.In, line); err != nil {
 		t.Fatal(err)
 	}
 	check(t, e.Close())

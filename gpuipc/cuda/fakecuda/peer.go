@@ -1,0 +1,60 @@
+package fakecuda
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// Peer is a process of the test's own program, which is told lines and answers lines.
+type Peer struct {
+	Cmd *exec.Cmd
+	In  io.WriteCloser
+	out *bufio.Reader
+}
+
+// StartPeer starts one with variables added to the environment, and files from descriptor 3
+// on. The caller ends it by End.
+func StartPeer(t testing.TB, env []string, files ...*os.File) *Peer {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), env...)
+	cmd.ExtraFiles = files
+	cmd.Stderr = os.Stderr
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	return &Peer{Cmd: cmd, In: in, out: bufio.NewReader(out)}
+}
+
+// Ask sends a line and returns the answer.
+func (p *Peer) Ask(t testing.TB, format string, args ...any) string {
+	t.Helper()
+	if _, err := fmt.Fprintf(p.In, format+"\n", args...); err != nil {
+		t.Fatal(err)
+	}
+	return p.Answer(t)
+}
+
+// Answer returns the next line that the process has written.
+func (p *Peer) Answer(t testing.TB) string {
+	t.Helper()
+	line, err := p.out.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(line)
+}
+
+// End closes the process's input and waits for its end.
+func (p *Peer) End() error {
+	_ = p.In.Close()
+	return p.Cmd.Wait()
+}
