@@ -30,7 +30,6 @@ func withAdmin(t *testing.T, device gpuipc.Device) *running {
 }
 
 func TestPeopleSeeWhatIsHeld(t *testing.T) {
-	leakCheck(t)
 	r := withAdmin(t, nil)
 	p := testProfile(1)
 	c := attach(t, r.Socket(), wire.TenantName{}, wire.TenantName{Name: "guarded", Token: "open sesame"})
@@ -50,14 +49,10 @@ func TestPeopleSeeWhatIsHeld(t *testing.T) {
 
 	ctx := context.Background()
 	tcp, err := api.NewClient("http://"+r.AdminAddr().String(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer tcp.Close()
 	trusted, err := api.NewClient("unix:"+api.SocketBeside(r.Socket()), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer trusted.Close()
 
 	status, err := tcp.Status(ctx)
@@ -80,9 +75,7 @@ func TestPeopleSeeWhatIsHeld(t *testing.T) {
 	}
 	states := map[api.Digest]string{}
 	for s, err := range tcp.Segments(ctx, api.SegmentQuery{Tenant: "default"}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		states[s.Key] = s.State + " " + s.Role + " " + s.Publisher
 	}
 	if len(states) != 2 || states[api.Digest(d.key)] != "published first raw" || states[api.Digest(pending.key)] != "pending mid raw" {
@@ -142,26 +135,28 @@ func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	c.match(d.key)
 	c.publish(d)
 	c.match(d.key)
-	families, err := r.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	problems, err := promlint.NewWithMetricFamilies(families).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, problem := range problems {
-		t.Errorf("%s: %s", problem.Metric, problem.Text)
-	}
-	for _, line := range []string{
+	r.wantMetrics(t,
 		`spliced_lookup_tokens_total{result="dram"} 64`,
 		`spliced_misses_total{reason="unknown"} 1`,
 		`spliced_requests_total{code="ok",op="match"} 2`,
-		`spliced_request_duration_seconds_count{op="match"} 2`, // counted once the answer is sent
+		`spliced_request_duration_seconds_count{op="match"} 2`,
 		`spliced_engine_sessions 1`,
 		`spliced_tier_capacity_bytes{pool="public",tier="dram"} 8.388608e+06`,
 		`spliced_build_info{commit="",version="test"} 1`,
-	} {
+	)
+}
+
+// wantMetrics looks for problems of metrics' names, and for some lines.
+func (r *running) wantMetrics(t *testing.T, lines ...string) {
+	t.Helper()
+	families, err := r.registry.Gather()
+	must(t, err)
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	must(t, err)
+	for _, problem := range problems {
+		t.Errorf("%s: %s", problem.Metric, problem.Text)
+	}
+	for _, line := range lines { // a request is counted once its answer is sent
 		eventually(t, "there is a line "+line, func() bool { return strings.Contains(r.metricsText(t), line+"\n") })
 	}
 }
@@ -180,14 +175,10 @@ func TestNativeHistogramsGoOutToWhoAsksForThem(t *testing.T) {
 	get := func(accept string) *http.Response {
 		t.Helper()
 		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.AdminAddr().String()+"/metrics", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		q.Header.Set("Accept", accept)
 		answer, err := http.DefaultClient.Do(q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { answer.Body.Close() })
 		return answer
 	}
@@ -216,9 +207,7 @@ func TestNativeHistogramsGoOutToWhoAsksForThem(t *testing.T) {
 	for accept, want := range map[string]string{"application/openmetrics-text;version=1.0.0": "application/openmetrics-text", "text/plain": "text/plain"} {
 		answer := get(accept)
 		text, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if media := answer.Header.Get("Content-Type"); !strings.HasPrefix(media, want) || !strings.Contains(string(text), `spliced_request_duration_seconds_bucket{op="match",le=`) {
 			t.Errorf("%s: %s of %d bytes", accept, media, len(text))
 		}
@@ -231,9 +220,7 @@ func TestReadinessIsAboutTheSocketAlone(t *testing.T) {
 	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
 	r := withAdmin(t, device)
 	c, err := api.NewClient("http://"+r.AdminAddr().String(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	ctx := context.Background()
 	failed := errors.New("device failure")

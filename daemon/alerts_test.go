@@ -44,13 +44,9 @@ type rules struct {
 func readRules(t *testing.T) rules {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(monitoring, "spliced.rules.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var r rules
-	if err := yaml.Unmarshal(text, &r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal(text, &r))
 	return r
 }
 
@@ -58,9 +54,7 @@ func readRules(t *testing.T) rules {
 func boardQueries(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(monitoring, "spliced.dashboard.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var board struct {
 		Panels []struct {
 			Title   string
@@ -70,9 +64,7 @@ func boardQueries(t *testing.T) map[string]string {
 			List []struct{ Name, Definition string }
 		}
 	}
-	if err := json.Unmarshal(text, &board); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(text, &board))
 	queries := map[string]string{}
 	for _, p := range board.Panels {
 		for _, q := range p.Targets {
@@ -113,9 +105,7 @@ func exposed(t *testing.T) map[string]map[string]bool {
 	gather := func() {
 		for _, r := range []*running{a, gpu} {
 			list, err := r.registry.Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, f := range list {
 				if families[f.GetName()] == nil {
 					families[f.GetName()] = map[string]bool{}
@@ -191,13 +181,9 @@ func TestRulesAndBoardsNameSeriesThatAreTold(t *testing.T) {
 // An alert that nobody can look up, or that no test fires, is none.
 func TestEachAlertHasARunbookAndATestThatFiresIt(t *testing.T) {
 	page, err := os.ReadFile(runbook)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text, err := os.ReadFile(filepath.Join(monitoring, "spliced.rules_test.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var tests struct {
 		Tests []struct {
 			Alerts []struct {
@@ -206,9 +192,7 @@ func TestEachAlertHasARunbookAndATestThatFiresIt(t *testing.T) {
 			} `yaml:"alert_rule_test"`
 		}
 	}
-	if err := yaml.Unmarshal(text, &tests); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal(text, &tests))
 	fires, silent := map[string]bool{}, map[string]bool{}
 	for _, group := range tests.Tests {
 		for _, a := range group.Alerts {
@@ -285,8 +269,6 @@ func TestPromtoolTakesTheBoardsQueries(t *testing.T) {
 		fmt.Fprintf(&file, "  - record: board:query:%d\n    expr: %q\n", n, strings.ReplaceAll(query, "$__rate_interval", "5m"))
 	}
 	path := filepath.Join(t.TempDir(), "board.yaml")
-	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(file.String()), 0o600))
 	promtool(t, "", "check", "rules", path)
 }

@@ -20,12 +20,8 @@ type bareCall struct {
 func (c *rawClient) bare(b testing.TB, op wire.Op, m wire.Message) *bareCall {
 	h := c.header(op)
 	frame, err := wire.AppendFrame(nil, &h, m)
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := c.conn.SetRecvTimeout(0); err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
+	must(b, c.conn.SetRecvTimeout(0))
 	return &bareCall{c, frame, make([]byte, wire.MaxFrame)}
 }
 
@@ -33,13 +29,9 @@ func (c *rawClient) bare(b testing.TB, op wire.Op, m wire.Message) *bareCall {
 func (k *bareCall) do(b testing.TB) []byte {
 	k.c.last++
 	binary.LittleEndian.PutUint64(k.frame[8:], k.c.last)
-	if err := k.c.conn.Send(k.frame, nil); err != nil {
-		b.Fatal(err)
-	}
+	must(b, k.c.conn.Send(k.frame, nil))
 	n, _, err := k.c.conn.Recv(k.buf)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	h, body, err := wire.ParseHeader(k.buf[:n])
 	if err != nil || h.Code != wire.OK {
 		b.Fatalf("%v: %s, %v", h.Code, body, err)
@@ -100,9 +92,7 @@ func roundTrips(b *testing.B, config settings.Config) {
 		b.ReportAllocs()
 		for b.Loop() {
 			var a wire.AcquireReply
-			if err := a.Decode(acquire.do(b)); err != nil {
-				b.Fatal(err)
-			}
+			must(b, a.Decode(acquire.do(b)))
 			binary.LittleEndian.PutUint64(release.frame[wire.HeaderBytes+8:], a.Leases[0])
 			release.do(b)
 		}

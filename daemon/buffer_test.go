@@ -327,7 +327,6 @@ func TestRowsAreKeptOutOfABuffer(t *testing.T) {
 
 // Of a model without attention a save publishes all there is, and is answered like a commit.
 func TestASaveOfAllRowsIsAsSafeAsTheDaemonIsTold(t *testing.T) {
-	leakCheck(t)
 	config := withDisk(t)
 	config.AckLevel = "synced"
 	r := startDaemon(t, config, nil)

@@ -35,7 +35,6 @@ func (c *rawClient) report(m wire.ReportRequest) bool {
 var guarded = wire.TenantName{Name: "guarded", Token: "open sesame"}
 
 func TestProfileIsSwitchedOffForItsTenantAlone(t *testing.T) {
-	leakCheck(t)
 	d := startDaemon(t, testConfig(t), nil)
 	p := testProfile(1)
 	c, other := attach(t, d.Socket()), attach(t, d.Socket(), guarded)
@@ -209,7 +208,6 @@ func TestConnectionWithCRC32Digests(t *testing.T) {
 }
 
 func TestSwitchedOffSurvivesARestartAndAnOperatorClearsIt(t *testing.T) {
-	leakCheck(t)
 	config := withDisk(t)
 	d, c, p := startClient(t, config, nil)
 	doc := newDocument(p, c.hello.Tenants[0].Salt, 5, 40, profile.RoleFirst)
@@ -264,14 +262,10 @@ func TestSwitchedOffSurvivesARestartAndAnOperatorClearsIt(t *testing.T) {
 // damage is what may befall the note of what is switched off.
 var damage = map[string]func(t *testing.T, path string){
 	"emptied": func(t *testing.T, path string) {
-		if err := os.Truncate(path, 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Truncate(path, 0))
 	},
 	"unreadable": func(t *testing.T, path string) {
-		if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.Remove(path), os.Mkdir(path, 0o700)))
 	},
 }
 
@@ -280,7 +274,6 @@ var damage = map[string]func(t *testing.T, path string){
 func TestEveryOperationIsOffWhileTheNoteCannotBeRead(t *testing.T) {
 	for name, harm := range damage {
 		t.Run(name, func(t *testing.T) {
-			leakCheck(t)
 			config, hbm := withDisk(t), deviceConfig(t)
 			config.HBMPublic, config.HBMPrivate, config.HBMPageBytes = hbm.HBMPublic, hbm.HBMPrivate, hbm.HBMPageBytes
 			config.HBMClient, config.HBMConnections, config.HBMAhead = hbm.HBMClient, hbm.HBMConnections, false
@@ -386,9 +379,7 @@ func TestSwitchedOffProfilesWithATolerance(t *testing.T) {
 		t.Fatal(err)
 	}
 	var found connector.Found
-	if err := m.Match(t.Context(), &connector.MatchQuery{Keys: []profile.SegmentKey{doc.key, missing.key}}, &found); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Match(t.Context(), &connector.MatchQuery{Keys: []profile.SegmentKey{doc.key, missing.key}}, &found))
 	for _, row := range found.Segments {
 		if row.Hit() || row.Reason != wire.ReasonOff || row.Error != 0 {
 			t.Errorf("%+v", row)
@@ -428,9 +419,7 @@ func TestAnsweredSwitchesOutliveAKill(t *testing.T) {
 		command := exec.Command(os.Args[0])
 		command.Env = append(os.Environ(), switchedEnv+"="+config.Disk, daemonEnv+"="+config.Socket)
 		command.Stderr = os.Stderr
-		if err := command.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, command.Start())
 		listens(t, config.Socket)
 		p := adapted(fmt.Sprint(i))
 		c := attach(t, config.Socket)
@@ -440,9 +429,7 @@ func TestAnsweredSwitchesOutliveAKill(t *testing.T) {
 		} else if _, err := adminAt(t, config.Socket).SwitchProfile(t.Context(), api.SwitchQuery{Profile: api.Digest(p.Fingerprint()), Tenant: "default", Off: true}); err != nil {
 			t.Error(err)
 		}
-		if err := command.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, command.Process.Kill())
 		_ = command.Wait()
 		c.close()
 	}
@@ -458,12 +445,9 @@ func TestAnsweredSwitchesOutliveAKill(t *testing.T) {
 
 // What is switched off is so at once, and the answer says where that will not last.
 func TestASwitchThatCannotBeNotedIsNotAnsweredAsDone(t *testing.T) {
-	leakCheck(t)
 	config := withDisk(t)
 	d := startDaemon(t, config, nil)
-	if err := errors.Join(os.RemoveAll(filepath.Join(config.Disk, "switched-off.json.new")), os.Mkdir(filepath.Join(config.Disk, "switched-off.json.new"), 0o700)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.RemoveAll(filepath.Join(config.Disk, "switched-off.json.new")), os.Mkdir(filepath.Join(config.Disk, "switched-off.json.new"), 0o700)))
 	c := attach(t, d.Socket())
 	p := testProfile(1)
 	c.register(p)
@@ -478,9 +462,7 @@ func TestASwitchThatCannotBeNotedIsNotAnsweredAsDone(t *testing.T) {
 	if _, err := d.adminClient(t).SwitchProfile(t.Context(), q); !errors.Is(err, api.ErrUnavailable) {
 		t.Errorf("an operator is answered %v", err)
 	}
-	if err := os.Remove(filepath.Join(config.Disk, "switched-off.json.new")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(config.Disk, "switched-off.json.new")))
 	eventually(t, "what was not noted is", func() bool {
 		_, err := d.adminClient(t).SwitchProfile(t.Context(), q)
 		return err == nil

@@ -34,9 +34,7 @@ const (
 func newEngineMemory(t testing.TB, blocks int) *engineMemory {
 	t.Helper()
 	fd, err := unix.MemfdCreate("engine", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := &engineMemory{file: os.NewFile(uintptr(fd), "engine"), blocks: blocks}
 	t.Cleanup(func() { m.file.Close() })
 	if err := unix.Fallocate(fd, 0, 0, int64(blocks*blockBytes)); err != nil { // no holes
@@ -192,9 +190,7 @@ func TestEndOfFileComesAfterTheLastWrite(t *testing.T) {
 			leakCheck(t)
 			s := stallScatter(t)
 			end(s)
-			if err := s.c.conn.SetRecvTimeout(50 * time.Millisecond); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.c.conn.SetRecvTimeout(50*time.Millisecond))
 			buf := make([]byte, wire.MaxFrame)
 			if _, _, err := s.c.conn.Recv(buf); !errors.Is(err, seqpacket.ErrTimeout) {
 				t.Fatalf("while the device could still write the client read: %v", err)
@@ -318,14 +314,11 @@ func TestInFlightRequestsAreBounded(t *testing.T) {
 }
 
 func TestAClientThatDoesNotReadItsRepliesIsDropped(t *testing.T) {
-	leakCheck(t)
 	config := testConfig(t)
 	config.SendTimeout = 20 * time.Millisecond
 	r := startDaemon(t, config, nil)
 	slow, good := attach(t, r.Socket()), attach(t, r.Socket())
-	if err := slow.conn.SetSendTimeout(20 * time.Millisecond); err != nil {
-		t.Fatal(err)
-	}
+	must(t, slow.conn.SetSendTimeout(20*time.Millisecond))
 	h := slow.header(wire.OpStats)
 	frame, _ := wire.AppendFrame(nil, &h, &wire.StatsRequest{})
 	eventually(t, "the slow client is dropped", func() bool {

@@ -23,22 +23,16 @@ func openClient(t testing.TB, socket string, p *profile.Profile, b connector.Bin
 	t.Helper()
 	c, err := connector.Open(connector.Options{Socket: socket, Name: "test", Tenants: tenants, Timeouts: connector.Timeouts{
 		Lookup: patience, Transfer: patience, Attach: patience}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := c.WaitAttached(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.WaitAttached(ctx))
 	m, err := c.Register(p, b)
 	if err == nil {
 		err = m.WaitReady(ctx)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c, m
 }
 
@@ -66,9 +60,7 @@ func get(t testing.TB, m *connector.Model, d *document) *connector.Lease {
 		t.Fatalf("acquire: %v, %v", err, rows)
 	}
 	l := rows[0].Lease
-	if err := l.Verify(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Verify())
 	for i, part := range partsOf(d) {
 		if !bytes.Equal(l.Part(i), part) {
 			t.Fatalf("part %d differs from what was put", i)
@@ -78,7 +70,6 @@ func get(t testing.TB, m *connector.Model, d *document) *connector.Lease {
 }
 
 func TestTheClientDoesTheWholeWay(t *testing.T) {
-	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	p := testProfile(1)
 	c, m := openClient(t, r.Socket(), p, connector.Binding{})
@@ -87,9 +78,7 @@ func TestTheClientDoesTheWholeWay(t *testing.T) {
 	put(t, m, first)
 	put(t, m, mid)
 	var found connector.Found
-	if err := m.Match(ctx, &connector.MatchQuery{Keys: []profile.SegmentKey{first.key, mid.key, {9}}}, &found); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Match(ctx, &connector.MatchQuery{Keys: []profile.SegmentKey{first.key, mid.key, {9}}}, &found))
 	if !found.Segments[0].Hit() || !found.Segments[1].Hit() || found.Segments[2].Hit() {
 		t.Errorf("found %+v", found.Segments)
 	}
@@ -102,9 +91,7 @@ func TestTheClientDoesTheWholeWay(t *testing.T) {
 		{Lease: a, Start: 0, Count: 64}, head, {Lease: b, Start: 64 + begin, Count: count},
 		{Start: 64 + begin + count, Count: 64 - begin - count + 6}}}
 	states, err := m.Compose(ctx, &connector.ComposeQuery{Layer: connector.AllLayers, Plan: plan})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := p.StatesLayout(profile.AllLayers, 2).Bytes; int64(len(states.Bytes())) != want {
 		t.Errorf("states of %d bytes, want %d", len(states.Bytes()), want)
 	}
@@ -113,15 +100,11 @@ func TestTheClientDoesTheWholeWay(t *testing.T) {
 	// The same walked in two steps, the second beginning from the first's slot.
 	l := p.StatesLayout(0, 1)
 	left, err := m.Compose(ctx, &connector.ComposeQuery{Layer: 0, Plan: connector.Plan{End: 64 + begin, Spans: plan.Spans[:2]}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	right, err := m.Compose(ctx, &connector.ComposeQuery{Layer: 0,
 		From: connector.From{Slot: left, SlotOff: l.Parts[1].Off},
 		Plan: connector.Plan{Begin: 64 + begin, End: plan.End, Spans: plan.Spans[2:]}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	final := p.StatesLayout(0, 2).Parts[2]
 	if !bytes.Equal(right.Bytes()[l.Parts[1].Off:][:final.Len], whole[final.Off:][:final.Len]) {
 		t.Error("two steps end in another state than one")
@@ -143,7 +126,6 @@ func TestTheClientDoesTheWholeWay(t *testing.T) {
 }
 
 func TestClientsAttachAgainAfterARestart(t *testing.T) {
-	leakCheck(t)
 	config := testConfig(t)
 	r := startDaemon(t, config, nil)
 	p := testProfile(1)
@@ -215,7 +197,6 @@ func TestAStalledDaemonCostsABoundedWait(t *testing.T) {
 
 // Many clients do everything at once while some of them leave in the middle.
 func TestManyClientsComeAndGo(t *testing.T) {
-	leakCheck(t)
 	config := testConfig(t)
 	config.Arena = 2 * settings.MiB              // small: eviction happens
 	config.ConnectionMemory = 256 * settings.MiB // those that left keep theirs until it is noticed

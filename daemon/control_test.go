@@ -199,9 +199,7 @@ func TestPinsAndLeasesAreShown(t *testing.T) {
 	lease := c.lease(d)
 	admin, ctx := r.adminClient(t), context.Background()
 	conns, err := admin.Connections(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, q := range map[string]api.LeaseQuery{"all": {}, "the connection's": {Connection: &conns[0].ID}, "the tenant's": {Tenant: "default"}} {
 		n := 0
 		for l, err := range admin.Leases(ctx, q) {
@@ -335,9 +333,7 @@ func TestAFirstQuotaIsKept(t *testing.T) {
 	admin, ctx := r.adminClient(t), context.Background()
 	used := func() (sum int64) {
 		pools, err := admin.Pools(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, pool := range pools {
 			for _, of := range pool.Tenants {
 				if of.Tenant == "default" {
@@ -468,22 +464,16 @@ func TestDrainedDaemonsTakeNothingNew(t *testing.T) {
 func selfSigned(t testing.TB, certPath, keyPath string) *x509.CertPool {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	serial, _ := rand.Int(rand.Reader, big.NewInt(1<<62))
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: "admin"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	write(t, certPath, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
 	write(t, keyPath, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})))
 	pool := x509.NewCertPool()
@@ -493,9 +483,7 @@ func selfSigned(t testing.TB, certPath, keyPath string) *x509.CertPool {
 
 func write(t testing.TB, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func TestKeysAndTokensAreReadAgain(t *testing.T) {
@@ -515,9 +503,7 @@ func TestKeysAndTokensAreReadAgain(t *testing.T) {
 	may := func(roots *x509.CertPool, token string) int {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}
 		req, err := http.NewRequest(http.MethodPost, "https://"+r.AdminAddr().String()+"/api/v1/drain?dry_run=true", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		req.Header.Set("Authorization", "Bearer "+token)
 		answer, err := (&http.Client{Transport: transport}).Do(req)
 		if err != nil {

@@ -45,7 +45,6 @@ func (r *running) believes(p *profile.Profile, d *document) bool {
 
 // What is about to leave the memory of a node, and is nowhere else, goes to one with room.
 func TestLastCopiesGoToANodeWithRoom(t *testing.T) {
-	leakCheck(t)
 	configs := copyConfigs(t, "a", "b")
 	a, b := startDaemon(t, configs[0], nil), startDaemon(t, configs[1], nil)
 	p := testProfile(1)
@@ -104,7 +103,6 @@ func TestLastCopiesGoToANodeWithRoom(t *testing.T) {
 
 // A node that is stopped hands what only it has to the others.
 func TestAStopHandsOverWhatIsNowhereElse(t *testing.T) {
-	leakCheck(t)
 	configs := clusterConfigs(t, "a", "b")
 	a, b := startDaemon(t, configs[0], nil), startDaemon(t, configs[1], nil)
 	p := testProfile(1)

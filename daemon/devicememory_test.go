@@ -20,9 +20,7 @@ import (
 func engineRegion(t testing.TB, device gpuipc.Accelerator, blocks int) gpuipc.SharedRegion {
 	t.Helper()
 	region, err := device.NewRegion(gpuipc.RegionSpec{Name: "engine", Bytes: int64(blocks * blockBytes), Access: gpuipc.ClientWrites})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := region.Close(); err != nil {
 			t.Errorf("closing engine memory: %v", err)
@@ -36,9 +34,7 @@ func engineRegion(t testing.TB, device gpuipc.Accelerator, blocks int) gpuipc.Sh
 func (c *rawClient) registerRequest(t testing.TB, region gpuipc.SharedRegion, epoch uint64) (*wire.RegisterDeviceRequest, []int) {
 	t.Helper()
 	share, err := region.Share(gpuipc.WayDescriptor)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { share.Close() })
 	m := &wire.RegisterDeviceRequest{Profile: c.profile, Way: wire.WayDescriptor, Epoch: epoch, Memory: []wire.MemoryLayer{{
 		Layer: 1, KBase: 0, VBase: blockTokens * tokenBytes, BlockStride: blockBytes,
@@ -59,10 +55,7 @@ func attachedFake(t testing.TB, r *running, d *document) (*rawClient, uint64) {
 	c := deviceHello(t, r.Socket())
 	c.register(d.p)
 	c.refused(wire.OpRegisterDevice, &wire.RegisterDeviceRequest{Profile: c.profile, Way: wire.WayDescriptor}, wire.Invalid, "before attach-device")
-	_, files := c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor})
-	for _, f := range files {
-		f.Close()
-	}
+	c.attachUnmapped()
 	if m := c.match(d.key); m.Status[0] == wire.StatusMiss {
 		c.publish(d)
 	}
@@ -74,7 +67,6 @@ func attachedFake(t testing.TB, r *running, d *document) (*rawClient, uint64) {
 }
 
 func TestRowsAreScatteredIntoEngineMemoryOnTheGPU(t *testing.T) {
-	leakCheck(t)
 	r, lib := startFake(t, deviceConfig(t))
 	device := openDevice(t, lib.Path)
 	const blocks = 6
@@ -131,7 +123,6 @@ func (c *rawClient) refusedWith(op wire.Op, m wire.Message, want wire.Code, part
 }
 
 func TestADriverThatDoesNotAnswerCostsTheRequest(t *testing.T) {
-	leakCheck(t)
 	config := deviceConfig(t)
 	config.AdminSocket = ""
 	config.HBMTimeout = 50 * time.Millisecond
@@ -167,7 +158,6 @@ func TestADriverThatDoesNotAnswerCostsTheRequest(t *testing.T) {
 // Late writes: memory of the engine that a kernel writes is not let go of before
 // the kernel has ended, and end of file says that it has.
 func TestEngineMemoryOnTheDeviceOutlivesTheWrites(t *testing.T) {
-	leakCheck(t)
 	r, double := startDouble(t, deviceConfig(t))
 	engine := gpuipctest.NewAccelerator(t, gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1}))
 	region := engineRegion(t, engine, 6)
@@ -179,13 +169,9 @@ func TestEngineMemoryOnTheDeviceOutlivesTheWrites(t *testing.T) {
 	stall := double.Stall(t, gpuipctest.OpRotateAll, 1)
 	c.send(wire.OpRotate, c.scatter(memory.Memory, lease, d))
 	<-stall.Reached()
-	if err := c.conn.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.conn.CloseWrite())
 	eventually(t, "the daemon has noticed", func() bool { return r.server.Connections()[0].Ending })
-	if err := c.conn.SetRecvTimeout(20 * time.Millisecond); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.conn.SetRecvTimeout(20*time.Millisecond))
 	if _, _, err := c.conn.Recv(make([]byte, wire.MaxFrame)); !errors.Is(err, seqpacket.ErrTimeout) {
 		t.Errorf("end of file while the kernel may write: %v", err)
 	}
@@ -199,9 +185,7 @@ func TestEngineMemoryOnTheDeviceOutlivesTheWrites(t *testing.T) {
 	})
 	whole := gpuipc.Ref{Region: region, Extents: []gpuipc.Extent{{Len: 4 * blockBytes}}}
 	before := read(t, engine, whole)
-	if err := engine.Store(context.Background(), whole, make([]byte, 4*blockBytes)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, engine.Store(context.Background(), whole, make([]byte, 4*blockBytes)))
 	if bytes.Equal(before, make([]byte, 4*blockBytes)) {
 		t.Log("the write was stopped before it began")
 	}
@@ -215,14 +199,10 @@ func TestEngineMemoryOnTheDeviceOutlivesTheWrites(t *testing.T) {
 // Memory at addresses that no element may lie at never reaches a kernel, and the
 // rows of a layer lie in one allocation.
 func TestMemoryOfHandlesIsAlignedAndInOnePiece(t *testing.T) {
-	leakCheck(t)
 	r, lib := startFake(t, deviceConfig(t))
 	c := deviceHello(t, r.Socket())
 	c.register(testProfile(1))
-	_, files := c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor})
-	for _, f := range files {
-		f.Close()
-	}
+	c.attachUnmapped()
 	good, _ := c.registerRequest(t, engineRegion(t, openDevice(t, lib.Path), 4), 1)
 	opened := lib.Calls("cuIpcOpenMemHandle_v2")
 	for _, row := range []struct{ offsets, bytes []uint64 }{
@@ -242,7 +222,6 @@ func TestMemoryOfHandlesIsAlignedAndInOnePiece(t *testing.T) {
 
 // Requests that wait with their descriptors are few.
 func TestFewRegistrationsWaitWithTheirDescriptors(t *testing.T) {
-	leakCheck(t)
 	config := deviceConfig(t)
 	config.Workers = 1
 	r, double := startDouble(t, config)

@@ -16,8 +16,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -54,9 +52,7 @@ func (r *running) adminClient(t testing.TB) *api.Client {
 func (r *running) check(t testing.TB, name string) api.Check {
 	t.Helper()
 	st, err := r.adminClient(t).Status(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range st.Checks {
 		if c.Name == name {
 			return c
@@ -194,7 +190,6 @@ func (c *rawClient) nodes(l *wire.LoadReply) [][]byte {
 
 // A disk holds what memory has no room for: everything stays a hit.
 func TestTheDiskHoldsWhatMemoryCannot(t *testing.T) {
-	leakCheck(t)
 	config := withDisk(t)
 	config.Arena = settings.MiB
 	r, c, p := startClient(t, config, nil)
@@ -231,7 +226,6 @@ func TestTheDiskHoldsWhatMemoryCannot(t *testing.T) {
 }
 
 func TestAConnectorKnowsWhatIsSafe(t *testing.T) {
-	leakCheck(t)
 	config := withDisk(t)
 	config.AckLevel = "logged"
 	r := startDaemon(t, config, nil)
@@ -256,7 +250,6 @@ func TestAConnectorKnowsWhatIsSafe(t *testing.T) {
 // Without a disk every level is memory, and no level is refused but those that
 // are none.
 func TestLevelsWithoutADisk(t *testing.T) {
-	leakCheck(t)
 	r, c, p := startClient(t, testConfig(t), nil)
 	for level := wire.LevelDefault; level.Known(); level++ {
 		if got := c.publishAt(newDocument(p, nil, uint64(level+1), 64, profile.RoleFirst), level); got != wire.LevelMemory {
@@ -289,9 +282,7 @@ func TestADaemonWhoseDiskIsInTroubleServesFromMemory(t *testing.T) {
 			startDaemon(t, other, nil)
 		}, "locked"},
 		"not a directory": {func(t *testing.T, c *settings.Config) {
-			if err := os.WriteFile(c.Disk, []byte("a file"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(c.Disk, []byte("a file"), 0o600))
 		}, "foreign"},
 		"no parent":                  {func(_ *testing.T, c *settings.Config) { c.Disk = filepath.Join(c.Disk, "a", "b") }, "missing"},
 		"a directory of other files": {func(_ *testing.T, c *settings.Config) { c.Disk = "/sys/kernel" }, "foreign"},
@@ -301,12 +292,8 @@ func TestADaemonWhoseDiskIsInTroubleServesFromMemory(t *testing.T) {
 			startDaemon(t, *c, nil).stop()
 			format := filepath.Join(c.Disk, "FORMAT")
 			text, err := os.ReadFile(format)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(format, bytes.Replace(text, []byte("version 2"), []byte("version 999"), 1), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, os.WriteFile(format, bytes.Replace(text, []byte("version 2"), []byte("version 999"), 1), 0o600))
 		}, "version"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -343,7 +330,6 @@ func TestADaemonWhoseDiskIsInTroubleServesFromMemory(t *testing.T) {
 // Clients that put and read at once, with a memory that holds a few segments, find
 // the bytes that were put or nothing.
 func TestManyClientsOverTwoTiers(t *testing.T) {
-	leakCheck(t)
 	config := withDisk(t)
 	config.Arena, config.ReadAhead = 512*settings.KiB, true
 	r := startDaemon(t, config, nil)
@@ -468,19 +454,14 @@ func (r *running) metricsText(t testing.TB) string {
 	t.Helper()
 	defer http.DefaultClient.CloseIdleConnections()
 	answer, err := http.Get("http://" + r.AdminAddr().String() + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 
 func TestPeopleSeeBothTiersAsOne(t *testing.T) {
-	leakCheck(t)
 	config := withDisk(t)
 	config.Arena = settings.MiB
 	r, c, p := startClient(t, config, nil)
@@ -501,9 +482,7 @@ func TestPeopleSeeBothTiersAsOne(t *testing.T) {
 		last := api.Digest{}
 		seen := 0
 		for s, err := range admin.Segments(ctx, api.SegmentQuery{Limit: limit}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			d := docs[s.Key]
 			if d == nil || bytes.Compare(s.Key[:], last[:]) <= 0 {
 				t.Fatalf("limit %d: %v after %v", limit, s.Key, last)
@@ -526,9 +505,7 @@ func TestPeopleSeeBothTiersAsOne(t *testing.T) {
 	}
 	var points []api.Checkpoint
 	for cp, err := range admin.Checkpoints(ctx, api.CheckpointQuery{Limit: 1}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		points = append(points, cp)
 	}
 	if len(points) != 2 || !slices.Equal(points[0].Tiers, []string{"dram", "disk"}) {
@@ -547,9 +524,7 @@ func TestPeopleSeeBothTiersAsOne(t *testing.T) {
 	admin = r.adminClient(t)
 	points = nil
 	for cp, err := range admin.Checkpoints(ctx, api.CheckpointQuery{Limit: 1}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		points = append(points, cp)
 	}
 	for _, cp := range points {
@@ -599,43 +574,20 @@ func TestReadsOfTheDiskAreTimed(t *testing.T) {
 	c = attach(t, r.Socket())
 	c.register(p)
 	c.lease(d)
-	text := r.metricsText(t)
-	for _, line := range []string{
-		`spliced_disk_operation_duration_seconds_count{operation="read"} 1`, `spliced_fetch_duration_seconds_count{tier="disk"} 1`,
-	} {
-		if !strings.Contains(text, line+"\n") {
-			t.Errorf("no line %q", line)
-		}
-	}
+	r.wantMetrics(t, `spliced_disk_operation_duration_seconds_count{operation="read"} 1`, `spliced_fetch_duration_seconds_count{tier="disk"} 1`)
 }
 
 func TestDiskMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	r, c, p := startClient(t, withDisk(t), nil)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c.publishAt(d, wire.LevelSynced)
-	families, err := r.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	problems, err := promlint.NewWithMetricFamilies(families).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, problem := range problems {
-		t.Errorf("%s: %s", problem.Metric, problem.Text)
-	}
-	text := r.metricsText(t)
-	for _, line := range []string{
+	r.wantMetrics(t,
 		`spliced_disk_state{state="ok"} 1`, `spliced_disk_state{state="full"} 0`, `spliced_disk_written_total 1`,
 		`spliced_acknowledged_total{level="synced"} 1`, `spliced_tier_written_total{tier="disk"} 1`,
 		`spliced_pool_objects{pool="public",tier="disk"} 1`, `spliced_corrupt_total{tier="disk"} 0`,
 		`spliced_disk_write_queue_bytes 0`, `spliced_promotions_total{result="done"} 0`,
 		`spliced_disk_operation_duration_seconds_count{operation="write"} 1`, `spliced_fetch_duration_seconds_count{tier="disk"} 0`,
-	} {
-		if !strings.Contains(text, line+"\n") {
-			t.Errorf("no line %q", line)
-		}
-	}
+	)
 	// The socket tells the same, by other names.
 	var stats wire.StatsReply
 	c.call(wire.OpStats, &wire.StatsRequest{}, &stats)

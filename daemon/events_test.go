@@ -20,7 +20,6 @@ import (
 // An engine asks for advice and stores; a router that subscribes is told of the blocks,
 // and that they are gone.
 func TestARouterHearsWhatAnEngineStores(t *testing.T) {
-	leakCheck(t)
 	c := withDisk(t)
 	c.EventsBind, c.EventsPod, c.EventsModel = netip.MustParseAddrPort("127.0.0.1:0"), "10.0.0.1:8000", "served"
 	d := startDaemon(t, c, nil)
@@ -30,12 +29,8 @@ func TestARouterHearsWhatAnEngineStores(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	sub := zmq4.NewSub(ctx, zmq4.WithLogger(log.New(io.Discard, "", 0)))
 	defer func() { cancel(); sub.Close() }()
-	if err := sub.Dial("tcp://" + pub.String()); err != nil {
-		t.Fatal(err)
-	}
-	if err := sub.SetOption(zmq4.OptionSubscribe, "kv@10.0.0.1:8000@served"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, sub.Dial("tcp://"+pub.String()))
+	must(t, sub.SetOption(zmq4.OptionSubscribe, "kv@10.0.0.1:8000@served"))
 	messages := make(chan zmq4.Msg, 100)
 	go func() {
 		defer close(messages)
@@ -57,9 +52,7 @@ func TestARouterHearsWhatAnEngineStores(t *testing.T) {
 					t.Fatalf("frames %q", msg.Frames)
 				}
 				var batch []any
-				if err := msgpack.Unmarshal(msg.Frames[2], &batch); err != nil {
-					t.Fatal(err)
-				}
+				must(t, msgpack.Unmarshal(msg.Frames[2], &batch))
 				for _, e := range batch[1].([]any) {
 					if f := e.(map[string]any); f["type"] == tag && f["group_idx"] == int8(0) {
 						return f
@@ -94,9 +87,7 @@ func TestARouterHearsWhatAnEngineStores(t *testing.T) {
 	if e := next("BlockStored"); len(e["block_hashes"].([]any)) != 100/promptBlock {
 		t.Errorf("of a segment: %+v", e)
 	}
-	if err := d.store.Evict(head.key); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.store.Evict(head.key))
 	if e := next("BlockRemoved"); len(e["block_hashes"].([]any)) != 100/promptBlock {
 		t.Errorf("of a segment: %+v", e)
 	}

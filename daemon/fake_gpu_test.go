@@ -33,6 +33,7 @@ const libraryEnv = "SPLICED_TEST_LIBRARY"
 // it may be left.
 func startFake(t testing.TB, c settings.Config) (*running, *fakecuda.Library) {
 	t.Helper()
+	leakCheck(t)
 	lib := fakecuda.Open(t)
 	lib.LeakCheck(t)
 	c.HBMLibrary = lib.Path
@@ -53,9 +54,7 @@ func openDevice(t testing.TB, library string) gpuipc.Accelerator {
 func openDeviceOf(t testing.TB, library, uuid string) gpuipc.Accelerator {
 	t.Helper()
 	device, err := cuda.Open(cuda.Options{Library: library, Device: uuid})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := device.Close(); err != nil {
 			t.Errorf("closing the engine's device: %v", err)
@@ -75,22 +74,16 @@ func openRank(t testing.TB, socket string, device gpuipc.Accelerator, p *profile
 	t.Helper()
 	c, err := connector.Open(connector.Options{Socket: socket, Name: "test", Device: device, Timeouts: connector.Timeouts{
 		Lookup: patience, Transfer: patience, Attach: patience}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := c.WaitAttached(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.WaitAttached(ctx))
 	m, err := c.Register(p, connector.Binding{Rank: rank})
 	if err == nil {
 		err = m.WaitReady(ctx)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c, m
 }
 
@@ -108,9 +101,7 @@ func onDevice(t testing.TB, m *connector.Model, d *document) *connector.DeviceLe
 func read(t testing.TB, device gpuipc.Device, r gpuipc.Ref) []byte {
 	t.Helper()
 	b := make([]byte, r.Len())
-	if err := device.Load(context.Background(), b, r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, device.Load(context.Background(), b, r))
 	return b
 }
 
@@ -131,9 +122,7 @@ func composeHere(t testing.TB, device gpuipc.Accelerator, p *profile.Profile, l 
 		return gpuipc.Ref{}, 0
 	}
 	region, err := device.NewRegion(gpuipc.RegionSpec{Name: "state", Bytes: int64(4 * heads * lin.KeyDim * lin.ValueDim), Access: gpuipc.ClientWrites})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer region.Close()
 	out := gpuipc.Ref{Region: region, Extents: []gpuipc.Extent{{Len: int64(4 * heads * lin.KeyDim * lin.ValueDim)}}}
 	step := gpuipc.ComposeStep{}
@@ -143,9 +132,7 @@ func composeHere(t testing.TB, device gpuipc.Accelerator, p *profile.Profile, l 
 		Transition: gpuipc.Transition(lin.Transition()), Heads: heads, DK: lin.KeyDim, DV: lin.ValueDim,
 		Steps: []gpuipc.ComposeStep{step}, Out: out,
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return read(t, device, out)
 }
 
@@ -156,9 +143,7 @@ func composedInMemory(t testing.TB, m *connector.Model, d *document) []byte {
 	defer l.Release()
 	slot, err := m.Compose(context.Background(), &connector.ComposeQuery{Layer: 0,
 		Plan: connector.Plan{End: 70, Spans: []connector.Span{{Lease: l, Count: 64}, {Start: 64, Count: 6}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer slot.Release()
 	b := slot.Bytes()
 	return bytes.Clone(b[len(b)/2:]) // the state before the recomputed span, then the final one
@@ -183,7 +168,6 @@ func sameFloats(t testing.TB, got, want []byte) {
 }
 
 func TestAnEngineReadsAndComposesOnTheGPU(t *testing.T) {
-	leakCheck(t)
 	r, lib := startFake(t, deviceConfig(t))
 	p := testProfile(1)
 	device := openDevice(t, lib.Path)
@@ -208,9 +192,7 @@ func TestAnEngineReadsAndComposesOnTheGPU(t *testing.T) {
 	ctx := context.Background()
 	done := make(chan error, 1)
 	go func() { done <- m.ReleaseBehind(ctx, 1, 7, l) }()
-	if err := page.Signal(ctx, order.Client, 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, page.Signal(ctx, order.Client, 1))
 	if err := <-done; err != nil {
 		t.Errorf("release behind the stream: %v", err)
 	}
@@ -225,7 +207,6 @@ func TestAnEngineReadsAndComposesOnTheGPU(t *testing.T) {
 }
 
 func TestAClientAttachesTheDeviceAgainAfterARestart(t *testing.T) {
-	leakCheck(t)
 	config := deviceConfig(t)
 	r, lib := startFake(t, config)
 	p := testProfile(1)
@@ -274,9 +255,7 @@ type seen struct {
 func useDevice(socket, library string) {
 	var t clientProcess
 	device, err := cuda.Open(cuda.Options{Library: library})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := testProfile(1)
 	c, m := openDeviceClient(t, socket, device, p)
 	var saw seen
@@ -303,9 +282,7 @@ func startClientProcess(t *testing.T, socket, library string) (*exec.Cmd, seen) 
 	if err == nil {
 		err = command.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	var s seen
 	if err == nil {
@@ -321,7 +298,6 @@ func startClientProcess(t *testing.T, socket, library string) (*exec.Cmd, seen) 
 func TestAnotherProcessMapsTheGPUByEitherWay(t *testing.T) {
 	for _, way := range []string{"descriptor", "handle"} {
 		t.Run(way, func(t *testing.T) {
-			leakCheck(t)
 			config := deviceConfig(t)
 			config.HBMShare = way
 			r, lib := startFake(t, config)
@@ -343,9 +319,7 @@ func TestAnotherProcessMapsTheGPUByEitherWay(t *testing.T) {
 			}
 			c.Close()
 			killed := time.Now()
-			if err := command.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, command.Process.Kill())
 			r.deviceAtRest()
 			t.Logf("free %v after kill -9", time.Since(killed))
 			_ = command.Wait()
@@ -354,7 +328,6 @@ func TestAnotherProcessMapsTheGPUByEitherWay(t *testing.T) {
 }
 
 func TestHandlesBetweenEqualPIDsAreRefusedWithTheRemedy(t *testing.T) {
-	leakCheck(t)
 	config := deviceConfig(t)
 	config.HBMShare = "handle"
 	r, lib := startFake(t, config)
@@ -373,14 +346,10 @@ func TestHandlesBetweenEqualPIDsAreRefusedWithTheRemedy(t *testing.T) {
 }
 
 func TestAKilledClientsWorkOnTheGPUEndsFirst(t *testing.T) {
-	leakCheck(t)
 	r, lib := startFake(t, deviceConfig(t))
 	p := testProfile(1)
 	c := deviceHello(t, r.Socket())
-	_, files := c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor})
-	for _, f := range files {
-		f.Close()
-	}
+	c.attachUnmapped()
 	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c.publish(d)

@@ -14,7 +14,6 @@ import (
 
 // A GPU that hangs keeps the clients that use it, and nobody else.
 func TestAHangingGPUHoldsUpNoRequestOfTheHost(t *testing.T) {
-	leakCheck(t)
 	config := deviceConfig(t)
 	config.Workers = 1
 	r, double := startDouble(t, config)
@@ -50,13 +49,7 @@ func TestAHangingGPUHoldsUpNoRequestOfTheHost(t *testing.T) {
 // Leases are gone once they are released: the number that says so is written, and
 // the request answered, though it was canceled meanwhile.
 func TestAnOrderThatReleasedIsAnsweredAndItsNumberWritten(t *testing.T) {
-	leakCheck(t)
-	r, double := startDouble(t, deviceConfig(t))
-	p := testProfile(1)
-	c := attachDouble(t, r.Socket())
-	c.register(p)
-	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
-	c.publish(d)
+	r, double, c, d := publishedDouble(t)
 	lease := c.deviceLease(d)
 	stall := double.Stall(t, gpuipc.OpStore, 1)
 	request := c.send(wire.OpOrder, &wire.OrderRequest{Signal: 1, Leases: []uint64{lease}})
@@ -80,7 +73,6 @@ func TestAnOrderThatReleasedIsAnsweredAndItsNumberWritten(t *testing.T) {
 
 // A client whose streams would wait for a number for ever hears of it.
 func TestANumberThatCannotBeWrittenEndsTheConnection(t *testing.T) {
-	leakCheck(t)
 	r, double := startDouble(t, deviceConfig(t))
 	c := attachDouble(t, r.Socket())
 	double.Fail(gpuipc.OpStore, 1, gpuipc.ErrUnavailable)
@@ -92,7 +84,6 @@ func TestANumberThatCannotBeWrittenEndsTheConnection(t *testing.T) {
 
 // What connections have of the GPU is what it gave, not what they wished for.
 func TestTheBoundOfConnectionsCountsWhatTheGPUGives(t *testing.T) {
-	leakCheck(t)
 	config := deviceConfig(t)
 	config.HBMClient, config.HBMConnections = 512*settings.KiB, 5*settings.MiB
 	r, _ := startFake(t, config)
@@ -119,7 +110,6 @@ func TestTheBoundOfConnectionsCountsWhatTheGPUGives(t *testing.T) {
 // The end of a connection does not wait for a driver that hangs. What the call uses
 // is given back when it is over.
 func TestAConnectionEndsThoughTheGPUHangs(t *testing.T) {
-	leakCheck(t)
 	config := deviceConfig(t)
 	config.HBMTimeout = 20 * time.Millisecond
 	r, double := startDouble(t, config)

@@ -40,6 +40,7 @@ func startDouble(t testing.TB, c settings.Config) (*running, *gpuipctest.Acceler
 // startDoubles starts one on several.
 func startDoubles(t testing.TB, c settings.Config, n int) (*running, []*gpuipctest.Accelerator) {
 	t.Helper()
+	leakCheck(t)
 	host := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 2})
 	doubles := gpuipctest.NewAccelerators(t, host, n)
 	parts := Parts{Device: host}
@@ -90,6 +91,27 @@ func attachDouble(t testing.TB, path string) *deviceClient {
 	return attachDoubleOf(t, path, nil)
 }
 
+// publishedDouble starts a daemon on a double, and a client that has published a document.
+func publishedDouble(t testing.TB) (*running, *gpuipctest.Accelerator, *deviceClient, *document) {
+	t.Helper()
+	r, double := startDouble(t, deviceConfig(t))
+	p := testProfile(1)
+	c, d := attachDouble(t, r.Socket()), newDocument(p, nil, 1, 64, profile.RoleFirst)
+	c.register(p)
+	c.publish(d)
+	return r, double, c, d
+}
+
+// attachUnmapped attaches the device and leaves its memory alone.
+func (c *rawClient) attachUnmapped() wire.AttachDeviceReply {
+	c.t.Helper()
+	r, files := c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor})
+	for _, f := range files {
+		f.Close()
+	}
+	return r
+}
+
 // attachDoubleOf attaches the device of a UUID.
 func attachDoubleOf(t testing.TB, path string, uuid []byte) *deviceClient {
 	t.Helper()
@@ -103,9 +125,7 @@ func attachDoubleOf(t testing.TB, path string, uuid []byte) *deviceClient {
 	t.Cleanup(func() { c.kernels.Close() })
 	for i, m := range []**gpuipc.Mapping{&c.public, &c.private} {
 		mapping, err := gpuipc.Map(gpuipc.Handle{File: files[1+i], Bytes: int64(c.lent.ChunkBytes[i])}, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		*m = mapping
 		t.Cleanup(func() { mapping.Close() })
 	}
@@ -163,7 +183,6 @@ func (r *running) deviceAtRest() {
 }
 
 func TestAttachLendsMemoryOfTheDeviceOnce(t *testing.T) {
-	leakCheck(t)
 	r, _ := startDouble(t, deviceConfig(t))
 	c := attachDouble(t, r.Socket())
 	text, err := io.ReadAll(c.kernels)
@@ -189,7 +208,6 @@ func TestAttachLendsMemoryOfTheDeviceOnce(t *testing.T) {
 }
 
 func TestAttachIsRefusedByName(t *testing.T) {
-	leakCheck(t)
 	config := deviceConfig(t)
 	config.HBMConnections = config.HBMClient
 	r, _ := startDouble(t, config)
@@ -214,13 +232,7 @@ func TestAttachIsRefusedByName(t *testing.T) {
 }
 
 func TestSegmentsAreLeasedOnTheDevice(t *testing.T) {
-	leakCheck(t)
-	r, _ := startDouble(t, deviceConfig(t))
-	p := testProfile(1)
-	c := attachDouble(t, r.Socket())
-	c.register(p)
-	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
-	c.publish(d)
+	r, _, c, d := publishedDouble(t)
 	if m := c.match(d.key); m.Tier[0] != wire.TierDRAM {
 		t.Errorf("tier %d before", m.Tier[0])
 	}
@@ -232,7 +244,7 @@ func TestSegmentsAreLeasedOnTheDevice(t *testing.T) {
 		t.Errorf("tier %d after", m.Tier[0])
 	}
 	plain := attach(t, r.Socket())
-	plain.register(p)
+	plain.register(testProfile(1))
 	if m := plain.match(d.key); m.Tier[0] != wire.TierDRAM {
 		t.Errorf("tier %d for a client that reads through memory", m.Tier[0])
 	}
@@ -243,13 +255,13 @@ func TestSegmentsAreLeasedOnTheDevice(t *testing.T) {
 	} else if codes := c.release(got.Leases[0], lease); wire.Code(codes[0]) != wire.OK || wire.Code(codes[1]) != wire.OK {
 		t.Errorf("release: %v", codes)
 	}
-	root, leaf := c.saveChain(p)
+	root, leaf := c.saveChain(testProfile(1))
 	var l wire.LoadReply
 	c.call(wire.OpLoadDevice, &wire.LoadDeviceRequest{LoadRequest: wire.LoadRequest{Profile: c.profile, Accept: wire.AcceptExact, Hash: leaf.hash}}, &l)
 	if l.Tokens != 64 || len(l.NodeBegin) != 1 || l.NodeBegin[0] != 0 || l.NodeEnd[0] != 64 {
 		t.Fatalf("%+v", l)
 	}
-	checkFlat(t, p, gather(c.public.Bytes(), l.ExtentOff, l.ExtentLen), root, leaf)
+	checkFlat(t, testProfile(1), gather(c.public.Bytes(), l.ExtentOff, l.ExtentLen), root, leaf)
 	c.release(l.Lease)
 	c.close()
 	r.deviceAtRest()
@@ -276,7 +288,6 @@ func checkFlat(t *testing.T, p *profile.Profile, got []byte, root, leaf node) {
 
 // What a plan of device leases answers is what the same plan answers in memory.
 func TestPlansOfDeviceLeasesRunOnTheDevice(t *testing.T) {
-	leakCheck(t)
 	r, _ := startDouble(t, deviceConfig(t))
 	p := testProfile(1)
 	c := attachDouble(t, r.Socket())
@@ -349,13 +360,7 @@ func TestPlansOfDeviceLeasesRunOnTheDevice(t *testing.T) {
 }
 
 func TestOrderReleasesBehindTheStream(t *testing.T) {
-	leakCheck(t)
-	r, _ := startDouble(t, deviceConfig(t))
-	p := testProfile(1)
-	c := attachDouble(t, r.Socket())
-	c.register(p)
-	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
-	c.publish(d)
+	r, _, c, d := publishedDouble(t)
 	a, b := c.deviceLease(d), c.deviceLease(d)
 
 	first := c.send(wire.OpOrder, &wire.OrderRequest{After: 5, Signal: 1, Leases: []uint64{a}})
@@ -393,16 +398,13 @@ func TestOrderReleasesBehindTheStream(t *testing.T) {
 		t.Errorf("after a late order the lease is %v", wire.Code(codes[0]))
 	}
 	// The end of the connection ends the waits of the client's streams.
-	if err := c.conn.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.conn.CloseWrite())
 	eventually(t, "waiters are let go", func() bool { return c.number(order.Daemon) == order.Released })
 	c.close()
 	r.deviceAtRest()
 }
 
 func TestWithoutAUsableGPUTheDaemonServesFromMemory(t *testing.T) {
-	leakCheck(t)
 	config := deviceConfig(t)
 	config.HBMLibrary = "/nonexistent/libcuda.so.1"
 	config.AdminSocket = ""
@@ -432,7 +434,6 @@ func TestWithoutAUsableGPUTheDaemonServesFromMemory(t *testing.T) {
 // A buffer that is opened over a device lease is replayed on the device, to what
 // the same buffer in memory is replayed to.
 func TestBuffersOverDeviceLeasesLieOnTheDevice(t *testing.T) {
-	leakCheck(t)
 	r, _ := startDouble(t, deviceConfig(t))
 	p := testProfile(1)
 	c := attachDouble(t, r.Socket())

@@ -36,9 +36,7 @@ func (d *clocked) ComposeAll(ctx context.Context, jobs []gpuipc.ComposeJob) erro
 func BenchmarkOnDevice(b *testing.B) {
 	b.Run("fake", func(b *testing.B) {
 		device, err := cuda.Open(cuda.Options{Library: fakecuda.Open(b).Path})
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		b.Cleanup(func() { device.Close() })
 		onDeviceOf(b, device, nil)
 	})
@@ -80,9 +78,7 @@ func onDeviceOf(b *testing.B, device gpuipc.Accelerator, host *gpuipctest.Device
 		for b.Loop() {
 			begun := time.Now()
 			var a wire.AcquireReply
-			if err := a.Decode(acquire.do(b)); err != nil {
-				b.Fatal(err)
-			}
+			must(b, a.Decode(acquire.do(b)))
 			trips = append(trips, time.Since(begun))
 			binary.LittleEndian.PutUint64(release.frame[wire.HeaderBytes+8:], a.Leases[0])
 			release.do(b)

@@ -48,9 +48,7 @@ func startGPUs(t testing.TB, lib *fakecuda.Library, names ...string) *running {
 func (r *running) states(t testing.TB) map[string]string {
 	t.Helper()
 	st, err := r.adminClient(t).Status(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	states := map[string]string{}
 	for _, g := range st.GPUs {
 		states[g.UUID] = g.State
@@ -72,9 +70,7 @@ func (d *document) ofRank(rank int) *document {
 func uuidOf(t testing.TB, name string) []byte {
 	t.Helper()
 	id, err := gpuipc.ParseUUID(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return id[:]
 }
 
@@ -118,9 +114,7 @@ func (x *rank) check(t testing.TB) *connector.DeviceLease {
 func (x *rank) tier(t testing.TB) uint8 {
 	t.Helper()
 	var found connector.Found
-	if err := x.model.Match(context.Background(), &connector.MatchQuery{Keys: []profile.SegmentKey{x.doc.key}}, &found); err != nil {
-		t.Fatal(err)
-	}
+	must(t, x.model.Match(context.Background(), &connector.MatchQuery{Keys: []profile.SegmentKey{x.doc.key}}, &found))
 	return found.Segments[0].Tier
 }
 
@@ -287,7 +281,6 @@ func (c *rawClient) rankLease(rank uint32, d *document) uint64 {
 
 // What a daemon with several devices cannot give is refused by name.
 func TestAttachOfSeveralGPUsIsRefusedByName(t *testing.T) {
-	leakCheck(t)
 	r, doubles := startDoubles(t, deviceConfig(t), 2)
 	first, second := doubles[0].UUID(), doubles[1].UUID()
 	c := deviceHello(t, r.Socket())
@@ -305,7 +298,6 @@ func TestAttachOfSeveralGPUsIsRefusedByName(t *testing.T) {
 
 // Of two requests that name different devices at the same time one gets its own.
 func TestOneConnectionAttachesOneGPUOfTwo(t *testing.T) {
-	leakCheck(t)
 	r, doubles := startDoubles(t, deviceConfig(t), 2)
 	c := deviceHello(t, r.Socket())
 	stall := doubles[0].Stall(t, gpuipc.OpNewRegion, 1)
@@ -330,7 +322,6 @@ func TestOneConnectionAttachesOneGPUOfTwo(t *testing.T) {
 // A client that names the device of another rank gets its own rank's bytes there, from
 // that device's budget; the rank whose device it is keeps what it has.
 func TestARankOnTheGPUOfAnother(t *testing.T) {
-	leakCheck(t)
 	r, doubles := startDoubles(t, deviceConfig(t), 2)
 	p := testProfile(2)
 	id := doubles[0].UUID()
@@ -365,7 +356,6 @@ func TestARankOnTheGPUOfAnother(t *testing.T) {
 
 // A kernel that hangs on one device holds up neither those who read another nor the host.
 func TestAHangingGPUHoldsUpNoOtherGPU(t *testing.T) {
-	leakCheck(t)
 	config := deviceConfig(t)
 	config.Workers = 1
 	r, doubles := startDoubles(t, config, 2)

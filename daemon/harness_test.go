@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,9 +38,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func testConfig(t testing.TB) settings.Config {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "spl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	c := settings.Default()
 	c.Socket = filepath.Join(dir, "s")
@@ -78,11 +77,12 @@ func startClient(t testing.TB, c settings.Config, device gpuipc.Device) (*runnin
 
 func startParts(t testing.TB, c settings.Config, parts Parts) *running {
 	t.Helper()
+	if _, ok := t.(*testing.T); ok {
+		leakCheck(t)
+	}
 	parts.Log, parts.Build = zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel), Build{Version: "test"}
 	d, err := New(c, parts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return startNew(t, d)
 }
 
@@ -156,11 +156,16 @@ func (r *running) counter(name string) float64 {
 }
 
 // leakCheck compares goroutines and descriptors of before and after the test.
-// Call it first: it looks last.
+// It looks last, if it is called first: the start of a daemon calls it, and who opens something
+// before that. A test's further calls do nothing.
 func leakCheck(t testing.TB) {
 	t.Helper()
+	if _, again := leakChecked.LoadOrStore(t, true); again {
+		return
+	}
 	goroutines, files := runtime.NumGoroutine(), openFiles(t)
 	t.Cleanup(func() {
+		leakChecked.Delete(t)
 		if t.Failed() {
 			return
 		}
@@ -177,13 +182,21 @@ func leakCheck(t testing.TB) {
 	})
 }
 
+var leakChecked sync.Map // running tests
+
 func openFiles(t testing.TB) int {
 	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return len(entries)
 }
 
 // testProfile is a model of some ranks.
 func testProfile(ranks int) *profile.Profile { return profiletest.New(profiletest.TwoLayers(ranks)) }
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
+}

@@ -42,9 +42,7 @@ func newHBMWorld(t *testing.T) *hbmWorld {
 	r, lib := startFake(t, config)
 	w := &hbmWorld{running: r, t: t, lib: lib, p: testProfile(1)}
 	region, err := openDevice(t, lib.Path).NewRegion(gpuipc.RegionSpec{Name: "engine", Bytes: 2 << 20, Access: gpuipc.ClientWrites, Way: gpuipc.WayDescriptor})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { region.Close() })
 	w.engine = region.(gpuipc.SharedRegion)
 	c := w.client(t)
@@ -67,11 +65,7 @@ type hbmClient struct {
 func (w *hbmWorld) client(t testing.TB) *hbmClient {
 	t.Helper()
 	c := &hbmClient{rawClient: deviceHello(t, w.Socket())}
-	var files []*os.File
-	c.lent, files = c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor})
-	for _, f := range files {
-		f.Close()
-	}
+	c.lent = c.attachUnmapped()
 	c.register(w.p)
 	return c
 }
@@ -89,9 +83,7 @@ func (c *hbmClient) mustLease(d *document) uint64 {
 func (w *hbmWorld) engineRequest(t testing.TB, c *hbmClient, epoch uint64) (*wire.RegisterDeviceRequest, *os.File) {
 	t.Helper()
 	share, err := w.engine.Share(gpuipc.WayDescriptor)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := &wire.RegisterDeviceRequest{
 		Profile: c.profile, Way: wire.WayDescriptor, Epoch: epoch, ChunkBytes: []uint64{uint64(share.Chunks[0].Bytes)},
 		Memory: []wire.MemoryLayer{{Layer: 1, VBase: 1 << 20, BlockStride: 2048, KTokenStride: 64, KHeadStride: 32, VTokenStride: 64, VHeadStride: 32}},
@@ -225,12 +217,8 @@ func TestKilledProcessesLeaveNothing(t *testing.T) {
 		// Later ones die sooner after their start.
 		command := w.process(t, fakecuda.Setup{})
 		out, err := command.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := command.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, command.Start())
 		if i%2 == 0 {
 			if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 				t.Fatalf("the client process: %v", err)
@@ -238,9 +226,7 @@ func TestKilledProcessesLeaveNothing(t *testing.T) {
 		} else {
 			eventually(t, "the process has connected", func() bool { return len(w.server.Connections()) > 0 })
 		}
-		if err := command.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, command.Process.Kill())
 		_ = command.Wait()
 		w.deviceAtRest()
 		if after := w.holds(); after != before {
@@ -275,9 +261,7 @@ func TestClientsMayDieInAnyDriverCall(t *testing.T) {
 			continue
 		}
 		command := w.process(t, fakecuda.Setup{Faults: []fakecuda.Fault{{Kind: fakecuda.Die, Call: call, Nth: 1}}})
-		if err := command.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, command.Start())
 		err := command.Wait()
 		if status, ok := command.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
 			t.Fatalf("%s: %v, it should have been killed", call, err)

@@ -159,7 +159,6 @@ func TestTheDaemonServesThoughTheDeviceIsLost(t *testing.T) {
 // A device without room for one more private region refuses that client, and
 // others go on.
 func TestADeviceWithoutRoomRefusesAttachments(t *testing.T) {
-	leakCheck(t)
 	config := deviceConfig(t)
 	config.HBMConnections = 256 * settings.MiB
 	r, lib := startFake(t, config)
@@ -200,22 +199,10 @@ func TestADeviceWithoutRoomRefusesAttachments(t *testing.T) {
 
 // A copy that takes its time holds up who waits for it, and nobody else.
 func TestASlowCopyHoldsUpNobodyElse(t *testing.T) {
-	leakCheck(t)
 	r, lib := startFake(t, deviceConfig(t))
-	p := testProfile(1)
-	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
-	waiting, other := deviceHello(t, r.Socket()), attach(t, r.Socket())
-	waiting.register(p)
-	other.register(p)
-	waiting.publish(d)
-	_, files := waiting.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor})
-	for _, f := range files {
-		f.Close()
-	}
-	copies := lib.Calls("run.copy")
-	lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: "run.copy", Nth: 1})
-	request := waiting.send(wire.OpAcquireDevice, &wire.AcquireDeviceRequest{Profile: waiting.profile, Digests: 1, Wait: 1, Keys: [][32]byte{d.key}})
-	eventually(t, "the copy has begun", func() bool { return lib.Calls("run.copy") > copies })
+	other := attach(t, r.Socket())
+	other.register(testProfile(1))
+	waiting, d, request := hangingCopy(t, r, lib)
 	// A copy as slow as can be: while it stands, others are served.
 	if got := other.match(d.key); got.Tier[0] != wire.TierDRAM {
 		t.Errorf("tier %d", got.Tier[0])
@@ -239,23 +226,25 @@ func TestASlowCopyHoldsUpNobodyElse(t *testing.T) {
 // The connection of a client that waits for the device goes at once, and what is
 // its own on the device when the device lets go of it.
 func TestAClientDiesWhileItsCopyHangs(t *testing.T) {
-	leakCheck(t)
 	r, lib := startFake(t, deviceConfig(t))
-	p := testProfile(1)
-	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
-	c := deviceHello(t, r.Socket())
-	c.register(p)
-	c.publish(d)
-	_, files := c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor})
-	for _, f := range files {
-		f.Close()
-	}
-	copies := lib.Calls("run.copy")
-	lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: "run.copy", Nth: 1})
-	c.send(wire.OpAcquireDevice, &wire.AcquireDeviceRequest{Profile: c.profile, Digests: 1, Wait: 1, Keys: [][32]byte{d.key}})
-	eventually(t, "the copy has begun", func() bool { return lib.Calls("run.copy") > copies })
+	c, _, _ := hangingCopy(t, r, lib)
 	c.close()
 	eventually(t, "the connection is gone", func() bool { return len(r.server.Connections()) == 0 })
 	lib.Release()
 	r.deviceAtRest()
+}
+
+// hangingCopy has a client wait for a copy of a document to the device, which hangs.
+func hangingCopy(t *testing.T, r *running, lib *fakecuda.Library) (c *rawClient, d *document, request uint64) {
+	t.Helper()
+	p := testProfile(1)
+	c, d = deviceHello(t, r.Socket()), newDocument(p, nil, 1, 64, profile.RoleFirst)
+	c.register(p)
+	c.publish(d)
+	c.attachUnmapped()
+	copies := lib.Calls("run.copy")
+	lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: "run.copy", Nth: 1})
+	request = c.send(wire.OpAcquireDevice, &wire.AcquireDeviceRequest{Profile: c.profile, Digests: 1, Wait: 1, Keys: [][32]byte{d.key}})
+	eventually(t, "the copy has begun", func() bool { return lib.Calls("run.copy") > copies })
+	return c, d, request
 }

@@ -45,9 +45,7 @@ func startDaemonProcess(t *testing.T, socket, library string, faults ...fakecuda
 	l := &lifeOfDaemon{t: t, command: exec.Command(os.Args[0]), ended: make(chan struct{})}
 	l.command.Env = append(append(os.Environ(), fakecuda.Setup{Faults: faults}.Env(library)...), daemonEnv+"="+socket, libraryEnv+"="+library)
 	l.command.Stderr = os.Stderr
-	if err := l.command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.command.Start())
 	go func() {
 		defer close(l.ended)
 		_ = l.command.Wait()

@@ -164,9 +164,7 @@ func listIn(t *testing.T, dir, pattern string) []listed {
 	var packages []listed
 	for d := json.NewDecoder(strings.NewReader(string(out))); d.More(); {
 		var p listed
-		if err := d.Decode(&p); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.Decode(&p))
 		packages = append(packages, p)
 	}
 	if len(packages) < 5 {
@@ -222,9 +220,7 @@ func TestPolicyIsPure(t *testing.T) {
 		}
 		for _, name := range p.GoFiles {
 			source, err := os.ReadFile(path.Join(p.Dir, name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, banned := range []string{"time.Now(", "time.Since(", "time.After", "time.Sleep(", "time.NewT", "\tgo func", "make(chan "} {
 				if strings.Contains(string(source), banned) {
 					t.Errorf("%s/%s has %q: policy is given the time and starts nothing", p.ImportPath, name, banned)

@@ -16,7 +16,6 @@ import (
 )
 
 func TestClientsNeverSeeEachOthersSlotsOrStaging(t *testing.T) {
-	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	p := testProfile(1)
 	a, b := attach(t, r.Socket()), attach(t, r.Socket())
@@ -114,7 +113,6 @@ func TestNoClientCanWriteTheArenaOrItsSlots(t *testing.T) {
 }
 
 func TestTenantsDoNotShareHits(t *testing.T) {
-	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	p := testProfile(1)
 	c := attach(t, r.Socket(), wire.TenantName{}, wire.TenantName{Name: "guarded", Token: "open sesame"})
@@ -139,7 +137,6 @@ func TestTenantsDoNotShareHits(t *testing.T) {
 }
 
 func TestAClientThatWritesWhileItCommitsGetsCorrupt(t *testing.T) {
-	leakCheck(t)
 	r, c, p := startClient(t, testConfig(t), nil)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	id, _ := c.reserve(d, 0)
@@ -166,7 +163,6 @@ func TestAClientThatWritesWhileItCommitsGetsCorrupt(t *testing.T) {
 }
 
 func TestRequestsOutsideOfStagingAreInvalid(t *testing.T) {
-	leakCheck(t)
 	r, c, p := startClient(t, testConfig(t), nil)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	for _, off := range []uint64{c.hello.StagingBytes, c.hello.StagingBytes - 4*63, 1 << 63, ^uint64(0)} {
@@ -198,7 +194,6 @@ func TestRequestsOutsideOfStagingAreInvalid(t *testing.T) {
 }
 
 func TestAcquireAnswersWhatFitsAFrame(t *testing.T) {
-	leakCheck(t)
 	config := testConfig(t)
 	config.Arena = 64 * settings.MiB
 	r, c, p := startClient(t, config, nil)

@@ -54,15 +54,12 @@ func (w *watched) next(kind string) api.Event {
 }
 
 func TestPeopleSeeWhatHappensInItsOrder(t *testing.T) {
-	leakCheck(t)
 	c := testConfig(t)
 	c.AdminSocket, c.HTTP = "", "127.0.0.1:0"
 	c.EvictionPublic = "lru"
 	r := startDaemon(t, c, nil)
 	tcp, err := api.NewClient("http://"+r.AdminAddr().String(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer tcp.Close()
 	admin := r.adminClient(t)
 	w := watch(t, tcp, api.EventQuery{})
@@ -178,13 +175,10 @@ func TestFollowersAreToldOfARestart(t *testing.T) {
 
 // A stream sees the end of the clients and then ends, without the wait for other answers.
 func TestTheEndOfADaemonEndsStreamsAtOnce(t *testing.T) {
-	leakCheck(t)
 	r := withAdmin(t, nil)
 	attach(t, r.Socket())
 	res, err := http.Get("http://" + r.AdminAddr().String() + "/api/v1/events")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer res.Body.Close()
 	began := time.Now()
 	r.stop()
@@ -259,9 +253,7 @@ func BenchmarkJournal(b *testing.B) {
 			config := testConfig(b)
 			config.Arena, config.EvictionPublic = settings.MiB, "lru" // what comes again has left long ago
 			d, err := New(config, Parts{Log: zerolog.Nop()})
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			if name == "off" {
 				d.journal = nil
 			}
@@ -305,9 +297,7 @@ func BenchmarkStreams(b *testing.B) {
 			read := make(chan int64, streams)
 			for range streams {
 				res, err := http.Get("http://" + r.AdminAddr().String() + "/api/v1/events")
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 				defer res.Body.Close()
 				go func() {
 					n, _ := io.Copy(io.Discard, res.Body)
@@ -342,8 +332,6 @@ func BenchmarkStreams(b *testing.B) {
 
 func cpuTime(t testing.TB) time.Duration {
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -27,9 +27,7 @@ type page struct {
 func readPage(t *testing.T, path string) page {
 	t.Helper()
 	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := page{fenced.ReplaceAllString(string(raw), ""), map[string]bool{}}
 	for _, h := range heading.FindAllStringSubmatch(p.text, -1) {
 		title := strings.ToLower(linked.ReplaceAllString(h[1], "$1"))
@@ -51,9 +49,7 @@ func TestLinksOfPagesLeadSomewhere(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	links := 0
 	for path, p := range pages {
@@ -82,13 +78,9 @@ func TestLinksOfPagesLeadSomewhere(t *testing.T) {
 // Code that the README shows in Go is that of the example, which is run.
 func TestGoCodeOfTheReadmeIsRun(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	example, err := os.ReadFile("../connector/example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lines := map[string]bool{}
 	for line := range strings.Lines(string(example)) {
 		lines[strings.TrimSpace(line)] = true

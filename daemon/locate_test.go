@@ -24,18 +24,14 @@ const (
 func forRouters(t testing.TB, c *settings.Config) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "router-token")
-	if err := os.WriteFile(path, []byte(routerToken+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(routerToken+"\n"), 0o600))
 	c.HTTP, c.RouterTokenFile = "127.0.0.1:0", path
 }
 
 func (r *running) router(t testing.TB) *api.Client {
 	t.Helper()
 	client, err := api.NewClient("http://"+r.AdminAddr().String(), routerToken)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(client.Close)
 	return client
 }
@@ -93,9 +89,7 @@ func TestARouterIsToldWhichNodeHoldsMost(t *testing.T) {
 	ask := func(d *running, q api.LocateQuery) *api.Located {
 		t.Helper()
 		got, err := d.router(t).Locate(context.Background(), &q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return got
 	}
 	var got *api.Located
@@ -178,9 +172,7 @@ func TestLocateWithoutACluster(t *testing.T) {
 	put(t, m, doc)
 	q := api.LocateQuery{Profile: p.Identity().Model, Tenant: "guarded", TokenIDs: doc.tokens, Segments: []api.LocateSegment{{Begin: 0, Tokens: 300}}}
 	got, err := d.router(t).Locate(context.Background(), &q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(got.Nodes) != 1 || !got.Nodes[0].Self || got.Best != got.Nodes[0].Node || got.Nodes[0].Share != 1 || *got.Nodes[0].MemoryTokens != 300 || got.Nodes[0].PeerTokens != 0 {
 		t.Errorf("%+v", got)
 	}

@@ -12,9 +12,7 @@ import (
 // that exist.
 func TestMapNamesWhatExists(t *testing.T) {
 	page, err := os.ReadFile("../docs/architecture.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, after, found := strings.Cut(string(page), "<!-- begin-at -->")
 	table, _, closed := strings.Cut(after, "<!-- end -->")
 	if !found || !closed {

@@ -30,9 +30,7 @@ func withBucket(t testing.TB, c *settings.Config, s *objecttest.Server) {
 		return // its secret is the cluster's
 	}
 	c.ObjectSecret = filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(c.ObjectSecret, []byte("a secret of the nodes"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(c.ObjectSecret, []byte("a secret of the nodes"), 0o600))
 }
 
 func (r *running) listed() {
@@ -134,14 +132,10 @@ func TestPeersComeBeforeTheBucket(t *testing.T) {
 		t.Fatalf("%d are written, %v, %+v", sent, err, a.store.Counters().Offload)
 	}
 	a.stop()
-	if err := b.object.List(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.object.List(context.Background()))
 	eventually(t, "b reads what only the bucket has", func() bool {
 		rows, err := onB.Acquire(context.Background(), []profile.SegmentKey{own.key}, connector.AcquireOptions{Wait: time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if rows[0].Lease == nil {
 			if !errors.Is(rows[0].Err, connector.ErrMiss) {
 				t.Fatal(rows[0].Err)

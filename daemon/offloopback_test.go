@@ -13,9 +13,7 @@ import (
 func outside(t *testing.T) net.IP {
 	t.Helper()
 	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, a := range addrs {
 		if ip, ok := a.(*net.IPNet); ok && !ip.IP.IsLoopback() && !ip.IP.IsLinkLocalUnicast() && ip.IP.To4() != nil {
 			return ip.IP
@@ -36,26 +34,18 @@ func TestReadingNeedsATokenFromEverywhere(t *testing.T) {
 	write(t, config.TokenFile, changes)
 	r := startDaemon(t, config, nil)
 	_, port, err := net.SplitHostPort(r.AdminAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ask := func(host, method, path, token string) (int, string) {
 		req, err := http.NewRequest(method, "http://"+net.JoinHostPort(host, port)+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if token != "" {
 			req.Header.Set("Authorization", "Bearer "+token)
 		}
 		answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer answer.Body.Close()
 		text, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return answer.StatusCode, string(text)
 	}
 	doc := r.documented(t)

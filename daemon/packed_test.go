@@ -34,9 +34,7 @@ func wholeOf(t *testing.T, m *connector.Model, d *document) (l *connector.Lease,
 	defer l.Release()
 	for i, part := range l.Layout().Parts {
 		b := make([]byte, part.Len)
-		if err := l.Read(i, b); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Read(i, b))
 		parts = append(parts, b)
 	}
 	if transition, state := l.Errors(); l.Bytes() >= d.layout.Bytes || transition <= 0 || state <= 0 || max(transition, state) > 0.02*(1+1e-6) {
@@ -58,7 +56,6 @@ func equalParts(t *testing.T, got, want [][]byte) {
 func TestPackedSegmentsOutliveTheDaemon(t *testing.T) {
 	for _, codec := range []string{"none", "kv", "all"} {
 		t.Run(codec, func(t *testing.T) {
-			leakCheck(t)
 			c := withDisk(t)
 			c.DiskCodec = codec
 			p := lenient(0.02)
@@ -93,7 +90,6 @@ func TestPackedSegmentsOutliveTheDaemon(t *testing.T) {
 
 // A node that fetches a packed segment has what the other one packed.
 func TestPackedSegmentsAreFetched(t *testing.T) {
-	leakCheck(t)
 	p := lenient(0.02)
 	_, b, onA, onB := twoNodes(t, p)
 	d := newDocument(p, nil, 1, 200, profile.RoleMid)
@@ -115,7 +111,6 @@ func TestPackedSegmentsAreFetched(t *testing.T) {
 
 // What is stored as it was written is off by nothing, nor is what is missed.
 func TestErrorsOfWhatWasFound(t *testing.T) {
-	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	p := lenient(0.02)
 	_, m := openClient(t, r.Socket(), p, connector.Binding{})
@@ -131,19 +126,14 @@ func TestErrorsOfWhatWasFound(t *testing.T) {
 
 // Engines share segments where their tolerances are the same, and only there.
 func TestToleranceIsPartOfTheName(t *testing.T) {
-	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	c, m := openClient(t, r.Socket(), lenient(0.02), connector.Binding{})
 	d := newDocument(lenient(0.02), nil, 1, 200, profile.RoleMid)
 	put(t, m, d)
 	for _, other := range []float64{0, 0.01} {
 		x, err := c.Register(lenient(other), connector.Binding{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := x.WaitReady(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, x.WaitReady(t.Context()))
 		rows, err := x.Acquire(t.Context(), []profile.SegmentKey{d.key}, connector.AcquireOptions{})
 		if err != nil || !errors.Is(rows[0].Err, connector.ErrMiss) {
 			t.Errorf("tolerance %v: %+v, %v", other, rows, err)

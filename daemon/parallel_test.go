@@ -158,9 +158,7 @@ func (s side) combine(t *testing.T, docs []*document, p connector.Parallel) (pro
 	}
 	for open := 1; p.ID != 0 && open > 0; {
 		list, left, err := s.model.WatchPlan(context.Background(), p.ID, patience)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, x := range list {
 			if progress[x.Row] != 0 {
 				t.Errorf("row %d is told twice", x.Row)
@@ -186,9 +184,7 @@ func (s side) combine(t *testing.T, docs []*document, p connector.Parallel) (pro
 func plan(t *testing.T, s side, q *connector.ParallelQuery) connector.Parallel {
 	t.Helper()
 	p, err := s.model.PlanSegments(context.Background(), q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -366,7 +362,6 @@ func documentsOf(seed uint64, n int) (list []*document) {
 
 // Two engines of one node help each other without a cluster.
 func TestEnginesOfOneNodeHelpEachOther(t *testing.T) {
-	leakCheck(t)
 	c := testConfig(t)
 	c.PrefillSpeed, c.Tenants[0].Parallel = 1, true
 	d := startDaemon(t, c, nil)
@@ -390,7 +385,6 @@ func TestEnginesOfOneNodeHelpEachOther(t *testing.T) {
 // No client of a tenant without the setting is given token ids of another's prompts, of the
 // same node either.
 func TestJobsAreForTenantsThatAllowThem(t *testing.T) {
-	leakCheck(t)
 	c := testConfig(t)
 	c.PrefillSpeed = 1
 	d := startDaemon(t, c, nil)

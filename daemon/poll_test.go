@@ -24,14 +24,11 @@ func several(t *testing.T, path string) []*rawClient {
 }
 
 func TestAClientThatDoesNotReadKeepsNobodyWaiting(t *testing.T) {
-	leakCheck(t)
 	config := testConfig(t)
 	config.SendTimeout = time.Minute
 	r := startDaemon(t, config, nil)
 	slow := attach(t, r.Socket())
-	if err := slow.conn.SetSendTimeout(20 * time.Millisecond); err != nil {
-		t.Fatal(err)
-	}
+	must(t, slow.conn.SetSendTimeout(20*time.Millisecond))
 	sent := 0
 	for full := 0; full < 3; { // neither side has room: the daemon waits with a reply
 		h := slow.header(wire.OpStats)
@@ -100,7 +97,6 @@ func TestAJobKeepsNobodyWaiting(t *testing.T) {
 }
 
 func TestClientsComeAndGoBesideOneAnother(t *testing.T) {
-	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	stays := attach(t, r.Socket())
 	for range 5 {

@@ -30,13 +30,10 @@ func (c *rawClient) sendFrame(frame []byte, fds ...int) (wire.Header, string) {
 }
 
 func TestEveryMalformedFrameHasItsAnswer(t *testing.T) {
-	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	c := attach(t, r.Socket())
 	pipe, err := unix.MemfdCreate("stray", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unix.Close(pipe)
 	for _, test := range []struct {
 		name string
@@ -72,9 +69,7 @@ func TestEveryMalformedFrameHasItsAnswer(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			h := c.header(wire.OpMatch)
 			frame, err := wire.AppendFrame(nil, &h, &wire.MatchRequest{Profile: 3, Keys: [][32]byte{{1}}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			frame = test.bend(frame)
 			request := binary.LittleEndian.Uint64(frame[8:])
 			got, text := c.sendFrame(frame, test.fds...)
@@ -110,7 +105,6 @@ func TestAPeerThatSpeaksSomethingElseIsAnsweredAndClosed(t *testing.T) {
 }
 
 func TestHelloIsTheFirstRequestAndOnlyThat(t *testing.T) {
-	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	c := dialRaw(t, r.Socket())
 	c.refused(wire.OpStats, &wire.StatsRequest{}, wire.Invalid, "hello")
@@ -134,7 +128,6 @@ func TestHelloIsTheFirstRequestAndOnlyThat(t *testing.T) {
 // A client of an earlier release asks for no feature and sends no section; one of
 // this release sends the prompt once the daemon has agreed to it.
 func TestPromptsComeFromClientsThatAgreedOnThem(t *testing.T) {
-	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	const both = wire.FeaturePrompt | wire.FeatureEstimates
 	for _, row := range []struct {
@@ -168,7 +161,6 @@ func TestPromptsComeFromClientsThatAgreedOnThem(t *testing.T) {
 // Requests that the daemon does as they arrive are answered with what they did,
 // whatever their deadline.
 func TestDeadlinesDoNotCountForShortRequests(t *testing.T) {
-	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	c := attach(t, r.Socket())
 	c.register(testProfile(1))
@@ -202,7 +194,6 @@ func TestAConnectionWithoutTenantsCanOnlyAsk(t *testing.T) {
 }
 
 func TestConnectionMemoryIsBounded(t *testing.T) {
-	leakCheck(t)
 	config := testConfig(t)
 	config.ConnectionMemory = config.Staging + config.Slots
 	config.StagingMax = config.Staging
@@ -220,7 +211,6 @@ func TestConnectionMemoryIsBounded(t *testing.T) {
 }
 
 func TestOneConnectionTooManyIsToldSo(t *testing.T) {
-	leakCheck(t)
 	config := testConfig(t)
 	config.MaxConnections = 2
 	r := startDaemon(t, config, nil)
@@ -274,18 +264,13 @@ func TestSizesThatDisagreeAreRefusedWithBothNumbers(t *testing.T) {
 }
 
 func TestMemoryThatItsOwnerCouldShrinkIsRefused(t *testing.T) {
-	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	c := attach(t, r.Socket())
 	fd, err := unix.MemfdCreate("engine", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file := os.NewFile(uintptr(fd), "engine")
 	defer file.Close()
-	if err := file.Truncate(1 << 16); err != nil {
-		t.Fatal(err)
-	}
+	must(t, file.Truncate(1<<16))
 	m := profileRequest(testProfile(1))
 	m.MemoryBytes = 1 << 16
 	code, body, _ := c.await(c.send(wire.OpProfile, m, fd))
@@ -330,7 +315,6 @@ func FuzzFrames(f *testing.F) {
 
 // The same with bytes that no encoder wrote, as many as a test has time for.
 func TestRandomFramesAreAllAnswered(t *testing.T) {
-	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	c := attach(t, r.Socket())
 	c.register(testProfile(1))

@@ -34,12 +34,8 @@ type rawClient struct {
 func dialRaw(t testing.TB, path string) *rawClient {
 	t.Helper()
 	conn, err := seqpacket.Dial(path, patience)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.SetRecvTimeout(time.Second); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, conn.SetRecvTimeout(time.Second))
 	c := &rawClient{t: t, conn: conn, waiting: map[uint64][]byte{}}
 	t.Cleanup(c.close)
 	return c

@@ -23,7 +23,6 @@ import (
 
 // All clients send hello before they hear anything.
 func TestRefusalsReachClientsThatSpokeFirst(t *testing.T) {
-	leakCheck(t)
 	config := testConfig(t)
 	config.MaxConnections = 1
 	r := startDaemon(t, config, nil)
@@ -33,9 +32,7 @@ func TestRefusalsReachClientsThatSpokeFirst(t *testing.T) {
 		c := dialRaw(t, r.Socket())
 		h := c.header(wire.OpHello)
 		frame, err := wire.AppendFrame(nil, &h, &wire.HelloRequest{MinVersion: 1, MaxVersion: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := c.conn.Send(frame, nil); err != nil && !errors.Is(err, seqpacket.ErrClosed) {
 			t.Fatal(err)
 		}
@@ -162,7 +159,6 @@ func TestQueuedWorkIsLateWhenItsTimeIsOver(t *testing.T) {
 }
 
 func TestConnectionMemoryIsShared(t *testing.T) {
-	leakCheck(t)
 	config := testConfig(t)
 	config.ConnectionMemory, config.StagingMax, config.SlotsMax = 64*settings.MiB, settings.GiB, settings.GiB
 	r := startDaemon(t, config, nil)
@@ -193,7 +189,6 @@ func TestASlotRegionHasRoomForAPage(t *testing.T) {
 }
 
 func TestProfilesAreForgottenForOthers(t *testing.T) {
-	leakCheck(t)
 	config := testConfig(t)
 	config.MaxProfiles = 2
 	r := startDaemon(t, config, nil)
@@ -329,7 +324,6 @@ func TestLeasesOfADroppedClientStayUntilItLetsGo(t *testing.T) {
 }
 
 func TestRefusalsAreCounted(t *testing.T) {
-	leakCheck(t)
 	r := startDaemon(t, testConfig(t), nil)
 	p := testProfile(2)
 	c := attach(t, r.Socket())

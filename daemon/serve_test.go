@@ -20,7 +20,6 @@ type served struct {
 
 func serve(t *testing.T) *served {
 	t.Helper()
-	leakCheck(t)
 	s := &served{running: startDaemon(t, testConfig(t), nil), p: testProfile(1)}
 	s.c = attach(t, s.Socket())
 	s.c.register(s.p)
@@ -131,7 +130,6 @@ func floatAt(b []byte, i int) float32 {
 }
 
 func TestCheckpointsAreSavedAndLoaded(t *testing.T) {
-	leakCheck(t)
 	r, c, p := startClient(t, testConfig(t), nil)
 	d := newDocument(p, nil, 3, 48, profile.RoleFirst)
 	hashes := p.PrefixHashes(nil, 16, d.tokens, []int{16, 48})

@@ -60,7 +60,6 @@ func same(t *testing.T, want, got any) {
 }
 
 func TestServedRequestsAddUp(t *testing.T) {
-	leakCheck(t)
 	d := startDaemon(t, testConfig(t), nil)
 	p := testProfile(1)
 	c, other := attach(t, d.Socket()), attach(t, d.Socket(), guarded)
@@ -72,9 +71,7 @@ func TestServedRequestsAddUp(t *testing.T) {
 	other.served(wire.ServedRequest{Way: wire.WayRecompute, Tokens: 7, PrefixReason: wire.ReasonUnknown})
 
 	got, err := d.view.Request(number)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	seam := func(begin, end int) api.Span {
 		return api.Span{Begin: begin, End: end, From: api.FromComputed, Tier: "disk", Reason: "seam", Key: (*api.Digest)(&m.Keys[0])}
 	}
@@ -123,7 +120,6 @@ func TestServedRequestsAddUp(t *testing.T) {
 }
 
 func TestServedIsInTheMetrics(t *testing.T) {
-	leakCheck(t)
 	d := startDaemon(t, testConfig(t), nil)
 	c := attach(t, d.Socket())
 	c.register(testProfile(1))
@@ -133,9 +129,7 @@ func TestServedIsInTheMetrics(t *testing.T) {
 	slow := wire.ServedRequest{Way: wire.WayRecompute, Tokens: 7, PrefixReason: wire.ReasonUnknown, WaitMicros: 5e6}
 	c.served(slow)
 	list, err := d.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := map[string]float64{}
 	for _, f := range list {
 		for _, m := range f.Metric {
@@ -166,7 +160,6 @@ func TestServedIsInTheMetrics(t *testing.T) {
 }
 
 func TestServedThatCannotBeIsRefused(t *testing.T) {
-	leakCheck(t)
 	d := startDaemon(t, testConfig(t), nil)
 	c := attach(t, d.Socket())
 	c.register(testProfile(1))
@@ -227,7 +220,6 @@ func TestSumsOfServedSurviveRestarts(t *testing.T) {
 }
 
 func TestHistoryHasWhatWasServed(t *testing.T) {
-	leakCheck(t)
 	d := startDaemon(t, testConfig(t), nil)
 	c := attach(t, d.Socket())
 	c.register(testProfile(1))
@@ -245,7 +237,6 @@ func TestHistoryHasWhatWasServed(t *testing.T) {
 
 // What a connection says it reused without having been told that it is there is in no sums.
 func TestReportsAreCheckedAgainstWhatTheirConnectionFound(t *testing.T) {
-	leakCheck(t)
 	d := startDaemon(t, testConfig(t), nil)
 	c, other := attach(t, d.Socket()), attach(t, d.Socket())
 	p := testProfile(1)
@@ -256,9 +247,7 @@ func TestReportsAreCheckedAgainstWhatTheirConnectionFound(t *testing.T) {
 	unverified := func(from *rawClient, m wire.ServedRequest) bool {
 		t.Helper()
 		r, err := d.view.Request(from.served(m))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return r.Unverified
 	}
 	change := func(f func(*wire.ServedRequest)) wire.ServedRequest {
@@ -314,7 +303,6 @@ func TestReportsAreCheckedAgainstWhatTheirConnectionFound(t *testing.T) {
 
 // The bound on what is remembered of a connection forgets the oldest, and no more.
 func TestManyLookupsOfOneConnection(t *testing.T) {
-	leakCheck(t)
 	d := startDaemon(t, testConfig(t), nil)
 	c := attach(t, d.Socket())
 	c.register(testProfile(1))
@@ -332,7 +320,6 @@ func TestManyLookupsOfOneConnection(t *testing.T) {
 
 // Of nobody's reports the list of the last requests is full.
 func TestReportsDoNotPushOthersOutOfTheList(t *testing.T) {
-	leakCheck(t)
 	d := startDaemon(t, testConfig(t), nil)
 	c, other := attach(t, d.Socket()), attach(t, d.Socket(), guarded)
 	p := testProfile(1)
@@ -354,16 +341,13 @@ func TestReportsDoNotPushOthersOutOfTheList(t *testing.T) {
 // Where times to first tokens were reported, time saved is by them, and it says that they are the
 // process's own; else it says that it is a guess.
 func TestTimeSavedIsByMeasuredTimes(t *testing.T) {
-	leakCheck(t)
 	d := startDaemon(t, testConfig(t), nil)
 	c := attach(t, d.Socket())
 	c.register(testProfile(1))
 	request := func() *api.Request {
 		t.Helper()
 		r, err := d.view.Request(c.served(c.lookedUp()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return r
 	}
 	if r := request(); r.SavedBy != api.SavedByGuess {

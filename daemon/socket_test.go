@@ -19,9 +19,7 @@ import (
 func runOnce(t *testing.T, c settings.Config) error {
 	t.Helper()
 	d, err := New(c, Parts{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	done := make(chan error, 1)
@@ -38,7 +36,6 @@ func runOnce(t *testing.T, c settings.Config) error {
 }
 
 func TestASecondDaemonOnAPathIsRefusedAndTheFirstGoesOn(t *testing.T) {
-	leakCheck(t)
 	c := testConfig(t)
 	r := startDaemon(t, c, nil)
 	err := runOnce(t, c)
@@ -52,9 +49,7 @@ func TestASocketThatNobodyServesIsReplaced(t *testing.T) {
 	leakCheck(t)
 	c := testConfig(t)
 	left, err := seqpacket.Listen(c.Socket, 0o600, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	left.Close() // and the path stays
 	r := startDaemon(t, c, nil)
 	attach(t, r.Socket())
@@ -73,31 +68,23 @@ func TestWhatSomebodyElseServesIsLeftAlone(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T, path string){
 		"a seqpacket socket": func(t *testing.T, path string) {
 			l, err := seqpacket.Listen(path, 0o600, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() { l.Close() })
 		},
 		"a stream socket": func(t *testing.T, path string) {
 			l, err := net.Listen("unix", path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() { l.Close() })
 		},
 		"a file": func(t *testing.T, path string) {
-			if err := os.WriteFile(path, []byte("notes"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, []byte("notes"), 0o600))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := testConfig(t)
 			open(t, c.Socket)
 			var before, after unix.Stat_t
-			if err := unix.Lstat(c.Socket, &before); err != nil {
-				t.Fatal(err)
-			}
+			must(t, unix.Lstat(c.Socket, &before))
 			if err := runOnce(t, c); err == nil || !strings.Contains(err.Error(), c.Socket) {
 				t.Errorf("the daemon: %v", err)
 			}
@@ -111,13 +98,9 @@ func TestWhatSomebodyElseServesIsLeftAlone(t *testing.T) {
 func TestASocketThatReplacedOursIsNotRemoved(t *testing.T) {
 	c := testConfig(t)
 	r := startDaemon(t, c, nil)
-	if err := os.Rename(c.Socket, c.Socket+".old"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(c.Socket, c.Socket+".old"))
 	theirs, err := seqpacket.Listen(c.Socket, 0o600, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer theirs.Close()
 	r.stop()
 	if _, err := os.Lstat(c.Socket); err != nil {

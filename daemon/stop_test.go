@@ -77,9 +77,7 @@ func TestWorkThatDoesNotEndInTimeIsStopped(t *testing.T) {
 
 func TestADeviceThatHangsDoesNotKeepTheDaemonFromEnding(t *testing.T) {
 	inner, err := gpuipc.NewHost(gpuipc.HostOptions{Workers: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	config := testConfig(t)
 	config.DrainTimeout = 10 * time.Millisecond
 	r, c, stall, _ := stalledCommit(t, gpuipctest.Wrap(inner), config)
@@ -92,7 +90,5 @@ func TestADeviceThatHangsDoesNotKeepTheDaemonFromEnding(t *testing.T) {
 	if _, _, _, err := c.receive(); !errors.Is(err, seqpacket.ErrClosed) {
 		t.Errorf("the client reads %v", err)
 	}
-	if err := errors.Join(r.server.Stop(), r.server.StopWatch(), r.close(), inner.Close()); err != nil {
-		t.Error(err)
-	}
+	must(t, errors.Join(r.server.Stop(), r.server.StopWatch(), r.close(), inner.Close()))
 }

@@ -15,7 +15,6 @@ import (
 // A chain whose inner nodes have lost their states under pressure is loaded over
 // the socket with all that counts of it.
 func TestClientLoadsThroughThinnedNodes(t *testing.T) {
-	leakCheck(t)
 	cfg := testConfig(t)
 	cfg.Private, cfg.Eviction = 1*settings.MiB, "lru"
 	r := startDaemon(t, cfg, nil)

@@ -30,13 +30,9 @@ func wantCodes(t *testing.T, r *wire.AcquireReply, want ...wire.Code) {
 	}
 }
 
-// leases counts what the connections hold.
-func (r *running) leases() uint64 { return r.store.Counters().Leases }
-
 // What lies on disk and does not fit beside what is leased is refused together,
 // without a read or an eviction, until a lease is released.
 func TestAllOrNoneWaitsForRoomOutside(t *testing.T) {
-	leakCheck(t)
 	s := startSlow(t, small)
 	one, two := s.onDisk(1), s.onDisk(2)
 	var held []uint64
@@ -72,29 +68,8 @@ func TestAllOrNoneWaitsForRoomOutside(t *testing.T) {
 	s.atRest()
 }
 
-// A wait that is cancelled leaves no lease of what was in memory already.
-func TestAllOrNoneThatIsCancelledHoldsNothing(t *testing.T) {
-	leakCheck(t)
-	s := startSlow(t, small)
-	d, held := s.onDisk(1), s.document(2)
-	s.c.publish(held)
-	s.disk.reads.close()
-	request := s.c.send(wire.OpAcquire, &wire.AcquireRequest{Profile: s.c.profile, All: 1, Keys: [][32]byte{held.key, d.key}})
-	s.disk.reads.await(t)
-	var r wire.CancelReply
-	s.c.call(wire.OpCancel, &wire.CancelRequest{Requests: []uint64{request}}, &r)
-	if code, _, _ := s.c.await(request); code != wire.Canceled {
-		t.Errorf("the request ended as %v", code)
-	}
-	s.disk.reads.open()
-	eventually(t, "nothing is leased", func() bool { return s.leases() == 0 })
-	s.c.close()
-	s.atRest()
-}
-
 // Older clients can ask for block tables in acquire; no daemon has them any more.
 func TestBlockTablesAreUnsupported(t *testing.T) {
-	leakCheck(t)
 	_, c, _ := startClient(t, testConfig(t), nil)
 	c.refused(wire.OpAcquire, &wire.AcquireRequest{Profile: c.profile, Reserved: 16}, wire.Unsupported, "block tables of 16 tokens")
 }

@@ -275,9 +275,7 @@ func TestAnotherProtocolIsAMemberThatIsNotWorkedWith(t *testing.T) {
 	next := *d.gossip.meta.Load()
 	next.Protocol++
 	d.gossip.meta.Store(&next)
-	if err := d.list.UpdateNode(time.Second); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.list.UpdateNode(time.Second))
 	eventually(t, "a has stopped working with d", func() bool { return a.knows() })
 	if m, ok := a.member("d"); !ok || m.State != Alive || !strings.Contains(m.Unusable, "protocol 2") {
 		t.Errorf("%+v", m)

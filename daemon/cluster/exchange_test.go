@@ -218,9 +218,7 @@ func TestQuestionsThatAreRefused(t *testing.T) {
 		"more than a request": {exchangePath, nil, strings.Repeat("x", maxBodyBytes+1), cutOff, ""},
 	} {
 		conn, err := net.Dial("tcp", a.Members()[0].Peer.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var request fasthttp.Request
 		var response fasthttp.Response
 		request.Header.SetMethod("POST")
@@ -231,9 +229,7 @@ func TestQuestionsThatAreRefused(t *testing.T) {
 			request.Header.Set(k, v)
 		}
 		request.SetBodyString(row.body)
-		if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, conn.SetDeadline(time.Now().Add(patience)))
 		out := bufio.NewWriter(conn)
 		if err = request.Write(out); err == nil {
 			err = out.Flush()

@@ -19,9 +19,7 @@ import (
 func issued(t *testing.T, cluster, node string, now func() time.Time, keys ...[]byte) *credentials {
 	t.Helper()
 	id, err := issue(keys, cluster, node, now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := newCredentials(cluster, now)
 	c.current.Store(id)
 	return c
@@ -32,9 +30,7 @@ func issued(t *testing.T, cluster, node string, now func() time.Time, keys ...[]
 func shake(t *testing.T, server, client *tls.Config) (ofServer, ofClient error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	done := make(chan error, 1)
 	talk := func(c *tls.Conn) error {
@@ -60,9 +56,7 @@ func shake(t *testing.T, server, client *tls.Config) (ofServer, ofClient error) 
 		done <- talk(tls.Server(conn, server))
 	}()
 	conn, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ofClient = talk(tls.Client(conn, client))
 	return <-done, ofClient
 }
@@ -155,9 +149,7 @@ func TestAConfigurationFollowsTheCredentials(t *testing.T) {
 
 func TestAnAuthorityIsTheSameOnAllNodes(t *testing.T) {
 	_, one, err := authority(keyOf('a'), "c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, again, _ := authority(keyOf('a'), "c"); !bytes.Equal(one.Raw, again.Raw) {
 		t.Error("two nodes make different authorities of one key")
 	}
@@ -178,21 +170,15 @@ type office struct {
 func newOffice(t *testing.T, name string) *office {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, public, private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &office{t, private, cert}
 }
 

@@ -53,9 +53,7 @@ func TestAKeyringIsAFileOfKeys(t *testing.T) {
 // Readers look at a ring without a lock, so this is one for -race.
 func TestARingIsReplacedWhileItIsRead(t *testing.T) {
 	ring, err := memberlist.NewKeyring(nil, keyOf('a'))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stop, stopped := make(chan struct{}), make(chan int)
 	go func() {
 		sum := 0
@@ -76,9 +74,7 @@ func TestARingIsReplacedWhileItIsRead(t *testing.T) {
 		for _, name := range []byte(names) {
 			keys = append(keys, keyOf(name))
 		}
-		if err := install(ring, keys); err != nil {
-			t.Fatal(err)
-		}
+		must(t, install(ring, keys))
 		var got []byte
 		for _, key := range ring.GetKeys() {
 			got = append(got, key[0])

@@ -23,9 +23,7 @@ import (
 func startPort(t *testing.T, creds *credentials) *port {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := newPort(l, creds, func(ctx *fasthttp.RequestCtx) { ctx.SetBodyString("asked by " + PeerName(ctx)) }, zerolog.Nop())
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -47,9 +45,7 @@ func startPort(t *testing.T, creds *credentials) *port {
 func (p *port) dial(t *testing.T, config *tls.Config) *tls.Conn {
 	t.Helper()
 	conn, err := tls.Dial("tcp", p.listener.Addr().String(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -82,9 +78,7 @@ func TestSilentConnectionsDoNotKeepPeersOut(t *testing.T) {
 	var silent []net.Conn
 	for range 2 * maxHandshakes {
 		conn, err := net.Dial("tcp", p.listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close()
 		silent = append(silent, conn)
 	}
@@ -131,16 +125,12 @@ func TestMembersOfOneAddressDoNotEndEachOther(t *testing.T) {
 func TestAmbiguousFramingEndsAPeersConnection(t *testing.T) {
 	p := startPort(t, nil)
 	conn, err := net.Dial("tcp", p.listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	if _, err := conn.Write([]byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.SetDeadline(time.Now().Add(patience)))
 	var response fasthttp.Response
 	from := bufio.NewReader(conn)
 	if err := response.ReadLimitBody(from, 1<<10); err != nil || string(response.Body()) != "invalid\n" {
@@ -172,9 +162,7 @@ func TestAConnectionEndsWithItsAuthority(t *testing.T) {
 
 func TestAStopLetsAnswersInProgressEnd(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	asked, answer := make(chan struct{}), make(chan struct{})
 	p := newPort(l, nil, func(ctx *fasthttp.RequestCtx) {
 		close(asked)
@@ -185,9 +173,7 @@ func TestAStopLetsAnswersInProgressEnd(t *testing.T) {
 	done := make(chan struct{})
 	go func() { p.run(ctx); close(done) }()
 	conn, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	got := make(chan string, 1)
 	go func() {
@@ -285,9 +271,7 @@ func TestConnectionsToThePeersPortAreWrappedBelowTLS(t *testing.T) {
 		}
 	})
 	conn, err := tls.Dial("tcp", a.Members()[0].Peer.String(), a.ClientTLS("a"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	if body, err := get(conn); err != nil || body != "true" {
 		t.Errorf("the handler finds what is below TLS: %q, %v", body, err)

@@ -215,9 +215,7 @@ func TestARosterThatIsFullTakesNobodyElse(t *testing.T) {
 	r := testRoster()
 	name := func(i int) string { return fmt.Sprintf("n%d", i) }
 	for i := range MaxMembers {
-		if err := r.room(name(i)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.room(name(i)))
 		r.seen(name(i), gossipAddr, facts(1), at(0))
 	}
 	if err := r.room("late"); err == nil {

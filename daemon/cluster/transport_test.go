@@ -148,9 +148,7 @@ func (g *gate) admitNew(t *testing.T) bool {
 func quietTransport(t *testing.T) *transport {
 	t.Helper()
 	ring, err := newRing([][]byte{keyOf('a')})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &transport{
 		label: "test", ring: ring, now: time.Now, log: zerolog.Nop(), streams: make(chan net.Conn), closed: make(chan struct{}),
 		gate: newGate(bounds{conns: 8, connsEach: 8, bytes: 1 << 20, bytesEach: 1 << 20}, bounds{conns: 8, bytes: 1 << 20}),
@@ -316,9 +314,7 @@ func TestIdleStreamsDoNotKeepMembersOut(t *testing.T) {
 		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 		for range 4 * maxStreams {
 			conn, err := dialer.Dial("tcp", a.address())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			idle = append(idle, conn)
 			if s := a.Status().Streams; s.Open > maxStreams/4 {
 				t.Fatalf("%d streams of one address are open", s.Open)
@@ -337,9 +333,7 @@ func TestPacketsAreBounded(t *testing.T) {
 	b := newBed(t)
 	a := b.start("a", []string{"127.0.0.1:1"}, nil)
 	conn, err := net.Dial("udp", a.address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	if _, err := conn.Write(make([]byte, maxPacket+1)); err != nil {
 		t.Fatal(err)

@@ -17,9 +17,7 @@ func BenchmarkTell(b *testing.B) {
 	n := newNode(b, func(c *Config) { c.BlockTokens, c.Memory = 16, 64<<20 })
 	pub, _ := n.Addrs()
 	c, err := net.Dial("tcp", pub.String())
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	defer c.Close()
 	subscribeRaw(b, c)
 	eventually(b, "it has subscribed", func() bool { return n.subscriptions() == 1 })

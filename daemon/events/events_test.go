@@ -78,9 +78,7 @@ func newNode(t testing.TB, change func(*Config)) *node {
 		t.Fatal(err)
 	}
 	n.set = held.New(n)
-	if err := n.Listen(n.set); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Listen(n.set))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx) }()
@@ -150,13 +148,9 @@ func newReader(t *testing.T, n *node, topic string) *reader {
 	r := &reader{&router{t: t, groups: map[int]map[uint64][]uint32{}}, zmq4.NewSub(ctx, silent), zmq4.NewDealer(ctx, silent), 0, 0, n}
 	t.Cleanup(func() { cancel(); r.sub.Close(); r.dealer.Close() })
 	for s, addr := range map[zmq4.Socket]net.Addr{r.sub: pub, r.dealer: rep} {
-		if err := s.Dial("tcp://" + addr.String()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Dial("tcp://"+addr.String()))
 	}
-	if err := r.sub.SetOption(zmq4.OptionSubscribe, topic); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.sub.SetOption(zmq4.OptionSubscribe, topic))
 	eventually(t, "it has subscribed", func() bool { return n.subscriptions() > 0 })
 	return r
 }
@@ -253,9 +247,7 @@ func (r *reader) replay(from uint64) (seqs []uint64) {
 func decode(t testing.TB, payload []byte) (list []event) {
 	t.Helper()
 	var batch []any
-	if err := msgpack.Unmarshal(payload, &batch); err != nil {
-		t.Fatal(err)
-	}
+	must(t, msgpack.Unmarshal(payload, &batch))
 	if len(batch) != 3 || batch[0].(float64) < 1.7e9 {
 		t.Fatalf("batch %v", batch)
 	}
@@ -602,9 +594,7 @@ func TestASlowSubscriberLosesWhatOthersGet(t *testing.T) {
 	n := newNode(t, func(c *Config) { c.Memory = 64 << 20 })
 	pub, _ := n.Addrs()
 	slow, err := net.Dial("tcp", pub.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer slow.Close()
 	subscribeRaw(t, slow)
 	eventually(t, "it has subscribed", func() bool { return n.subscriptions() == 1 })
@@ -678,15 +668,11 @@ func TestStrangersAreRefused(t *testing.T) {
 	} {
 		for _, addr := range []net.Addr{pub, rep} {
 			c, err := net.Dial("tcp", addr.String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if _, err := c.Write(b); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.SetReadDeadline(time.Now().Add(patience)))
 			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("%s at %v: the connection stays open", name, addr)
 			}
@@ -703,13 +689,9 @@ func silence(t *testing.T, addr net.Addr, n int, says ...[]byte) {
 	t.Helper()
 	for range n {
 		c, err := net.Dial("tcp", addr.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { c.Close() })
-		if err := c.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.(*net.TCPConn).SetReadBuffer(4<<10))
 		_, _ = c.Write(slices.Concat(says...)) // it may be closed already
 	}
 }
@@ -752,9 +734,7 @@ func TestSubscribersOfOtherAddressesKeepTheirPlaces(t *testing.T) {
 	from := func(i int) net.Conn {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(i))}}
 		c, err := d.Dial("tcp", pub.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { c.Close() })
 		if _, err := c.Write(hello); err != nil {
 			t.Fatal(err)
@@ -793,12 +773,8 @@ func TestAskersThatDoNotReadKeepNobodyWaiting(t *testing.T) {
 	silent := zmq4.WithLogger(log.New(io.Discard, "", 0))
 	dealer := zmq4.NewDealer(t.Context(), silent)
 	defer dealer.Close()
-	if err := dealer.Dial("tcp://" + rep.String()); err != nil {
-		t.Fatal(err)
-	}
-	if err := dealer.SendMulti(zmq4.NewMsgFrom(nil, question[4:])); err != nil {
-		t.Fatal(err)
-	}
+	must(t, dealer.Dial("tcp://"+rep.String()))
+	must(t, dealer.SendMulti(zmq4.NewMsgFrom(nil, question[4:])))
 	var seqs []uint64
 	for {
 		frames := receiveWithin(t, dealer, 4*patience) // all of it is made for each of them
@@ -860,4 +836,12 @@ func FuzzHandshake(f *testing.F) {
 			t.Fatalf("%d topics, %d answers", len(s.topics), len(s.pongs))
 		}
 	})
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

@@ -113,12 +113,8 @@ func printed(t *testing.T, python string, args ...string) <-chan string {
 	cmd := exec.CommandContext(t.Context(), python, args...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // where it has not ended
 		_ = cmd.Wait()

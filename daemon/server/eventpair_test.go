@@ -20,9 +20,7 @@ func TestAReleaseWaitsForTheEventBehindTheNumber(t *testing.T) {
 	lib.LeakCheck(t)
 	device := openDevice(t, lib.Path)
 	region, err := device.NewRegion(gpuipc.RegionSpec{Name: "order", Bytes: order.PageBytes, Access: gpuipc.ClientWrites})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer region.Close()
 	l := &attachedGPU{}
 	l.order, err = order.In(device, region, 0)
@@ -66,9 +64,7 @@ func TestAReleaseWaitsForTheEventBehindTheNumber(t *testing.T) {
 func openDevice(t testing.TB, library string) gpuipc.Accelerator {
 	t.Helper()
 	device, err := cuda.Open(cuda.Options{Library: library})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := device.Close(); err != nil {
 			t.Errorf("closing the engine's device: %v", err)

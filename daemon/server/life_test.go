@@ -92,14 +92,10 @@ func TestLingeringEnds(t *testing.T) {
 func dial(t *testing.T, s *Server) (*conn, *seqpacket.Conn) {
 	t.Helper()
 	ours, theirs, err := seqpacket.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { theirs.Close() })
 	p, err := socket.ReadPeer(ours.Fd())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if s.register(ours, p) != nil {
 		t.Fatal("no room for a connection")
 	}
@@ -137,17 +133,13 @@ func TestEndOfFileWaitsForWork(t *testing.T) {
 			c.work.Add(1)
 			c.answering.Unlock()
 			end(c)
-			if err := client.SetRecvTimeout(20 * time.Millisecond); err != nil {
-				t.Fatal(err)
-			}
+			must(t, client.SetRecvTimeout(20*time.Millisecond))
 			buf := make([]byte, wire.MaxFrame)
 			if _, _, err := client.Recv(buf); !errors.Is(err, seqpacket.ErrTimeout) {
 				t.Errorf("while work runs the client reads: %v", err)
 			}
 			c.work.Done()
-			if err := client.SetRecvTimeout(0); err != nil {
-				t.Fatal(err)
-			}
+			must(t, client.SetRecvTimeout(0))
 			if _, _, err := client.Recv(buf); !errors.Is(err, seqpacket.ErrClosed) {
 				t.Errorf("after the last work the client reads: %v", err)
 			}

@@ -31,16 +31,12 @@ func newTestServer(t testing.TB) *Server {
 	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
 	tenants := []tiering.Tenant{{ID: 1, Name: settings.DefaultTenant}}
 	store, err := tiering.Open(tiering.Config{Device: device, PublicBytes: 1 << 20, PrivateBytes: 1 << 20, PageBytes: 4 << 10, Tenants: tenants})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	work := parallel.New(parallel.Config{Store: store})
 	s, err := New(Options{
 		Work: work, Config: &config, Store: store, Device: device, Canary: canary.New(time.Now), Usage: usage.New(time.Now, nil), Tenants: tenants, Epoch: 1, Title: "test", Log: zerolog.Nop(),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		s.Close()
 		work.Close()
@@ -54,9 +50,7 @@ func newTestServer(t testing.TB) *Server {
 func TestARefusedPeerIsToldSo(t *testing.T) {
 	s := newTestServer(t)
 	a, b, err := seqpacket.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer b.Close()
 	// Root is always allowed and may be who runs this test: judge another peer.
 	stranger := socket.AllowList{Self: 1 << 31}
@@ -68,9 +62,7 @@ func TestARefusedPeerIsToldSo(t *testing.T) {
 	}
 	buf := make([]byte, wire.MaxFrame)
 	n, _, err := b.Recv(buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h, body, err := wire.ParseHeader(buf[:n])
 	if err != nil || h.Code != wire.Denied || h.Op != wire.OpHello || !strings.Contains(wire.ErrorText(body), "may not connect") {
 		t.Errorf("%v answered %v, %q, %v", h.Op, h.Code, wire.ErrorText(body), err)
@@ -85,22 +77,16 @@ func TestLookupsDoNotAllocate(t *testing.T) {
 	s := newTestServer(t)
 	c := newConn(s, 1, nil, socket.Peer{}, time.Now())
 	id, err := s.store.AddProfile(profiletest.New(profiletest.TwoLayers(1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a := &attachment{session: s.store.NewSession("test")}
 	defer a.session.Close()
 	a.mu.bindings = []binding{{profile: id}}
 	c.attached.Store(a)
 	h := wire.Header{Version: wire.Version, Kind: wire.Request, Op: wire.OpMatch, Epoch: s.epoch, Request: 1, Tenant: 1}
 	frame, err := wire.AppendFrame(nil, &h, &wire.MatchRequest{Profile: uint32(id), Keys: make([][32]byte, 64)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	header, body, err := wire.ParseHeader(frame)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	x := &scratch{}
 	if n := testing.AllocsPerRun(200, func() {
 		k := task{conn: c, at: c.attached.Load(), header: header, body: body, ctx: c.ctx, scratch: x}
@@ -108,10 +94,16 @@ func TestLookupsDoNotAllocate(t *testing.T) {
 		if err == nil {
 			x.out, err = wire.AppendFrame(x.out[:0], &header, m)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
 	}
 }

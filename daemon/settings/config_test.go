@@ -37,9 +37,7 @@ var bigMachine = Machine{MemoryBytes: 64 * GiB, CPUs: 8, UID: 1000, Host: "big"}
 func TestADaemonThatWasToldNothingIsSafe(t *testing.T) {
 	for _, m := range []Machine{bigMachine, {MemoryBytes: 512 * MiB, CPUs: 1, Host: "small"}, {CPUs: 2, Host: "unknown"}} {
 		c, _, err := Load(from("", nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c.Resolve(m)
 		if err := c.Validate(); err != nil {
 			t.Errorf("%s: %v", m.Host, err)
@@ -63,9 +61,7 @@ func TestAFlagWinsOverTheEnvironmentOverTheFile(t *testing.T) {
 	file := "max_connections: 10\nmax_in_flight: 11\nworkers: 12\narena: 1GiB\nlease_ttl: 30s\nallow_gids: [5, 6]\n"
 	env := map[string]string{"SPLICED_CONFIG": "config.yaml", "SPLICED_MAX_IN_FLIGHT": "21", "SPLICED_WORKERS": "22"}
 	c, _, err := Load(from(file, env, "-workers", "32", "-http=off"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if c.MaxConnections != 10 || c.MaxInFlight != 21 || c.Workers != 32 {
 		t.Errorf("file %d, environment %d, flag %d", c.MaxConnections, c.MaxInFlight, c.Workers)
 	}
@@ -314,9 +310,7 @@ func FuzzSecret(f *testing.F) {
 	}
 	path := filepath.Join(f.TempDir(), "token")
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, text, 0o600))
 		secret, warning, err := ReadSecret(path)
 		want := strings.TrimSpace(string(text))
 		if good := want != "" && len(text) <= maxSecret; warning != "" || (err == nil) != good || good && secret != want {
@@ -358,12 +352,8 @@ func TestTheMemoryLimitIsTheLeastOfAllThatApply(t *testing.T) {
 		root := t.TempDir()
 		for path, text := range test.files {
 			full := filepath.Join(root, path)
-			if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(full, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.MkdirAll(filepath.Dir(full), 0o755))
+			must(t, os.WriteFile(full, []byte(text), 0o644))
 		}
 		if got := memoryLimit(root); got != test.want {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
@@ -375,18 +365,14 @@ func TestTheMemoryLimitIsTheLeastOfAllThatApply(t *testing.T) {
 func TestTheReferenceListsEverySetting(t *testing.T) {
 	const path, mark = "../../docs/configuration.md", "<!-- The table below is written by `go test ./daemon/settings -run Reference -update`. -->\n"
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	before, after, ok := strings.Cut(string(text), mark)
 	if !ok {
 		t.Fatalf("%s has no mark", path)
 	}
 	table := referenceTable()
 	if *update {
-		if err := os.WriteFile(path, []byte(before+mark+table), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(before+mark+table), 0o644))
 		return
 	}
 	if after != table {
@@ -408,4 +394,12 @@ func referenceTable() string {
 		fmt.Fprintf(&b, "| `-%s` | `%s` `%s` | %s | %s | %s | %s |\n", s.name, s.env(), s.key(), value, s.bound, s.zero, s.about)
 	}
 	return b.String()
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

@@ -109,9 +109,7 @@ func TestThreadsOfOtherProcessesAreReadOnlyNearTheLimit(t *testing.T) {
 	write("proc/999999/status", "Name:\tother\nThreads:\t3\n")
 	user := max(1, uid)
 	if user != uid {
-		if err := os.Chown(filepath.Join(root, "proc/999999"), user, -1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chown(filepath.Join(root, "proc/999999"), user, -1))
 	}
 	for name, test := range map[string]struct {
 		uid   int
@@ -153,11 +151,7 @@ func filesBelow(t *testing.T, root string) func(path, text string) {
 	return func(path, text string) {
 		t.Helper()
 		path = filepath.Join(root, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 }

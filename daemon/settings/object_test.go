@@ -55,9 +55,7 @@ func TestWhatABucketNeeds(t *testing.T) {
 
 func TestAllThatABucketLacksIsTold(t *testing.T) {
 	c, _, err := Load(from("", nil, "-object-bucket=cold-kv"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.Resolve(bigMachine)
 	err = c.Validate()
 	for _, name := range []string{"object-endpoint:", "object-credentials:", "object-secret:"} {

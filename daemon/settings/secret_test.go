@@ -15,20 +15,14 @@ func TestSecretsAreFiles(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(filepath.Join(dir, name), mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		must(t, os.Chmod(filepath.Join(dir, name), mode))
 	}
 	write("good", " sesame \n", 0o640)
 	write("open", "sesame", 0o644)
 	write("empty", " \n", 0o600)
 	write("large", strings.Repeat("x", maxSecret+1), 0o600)
-	if err := unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
 	if err := os.Symlink("good", filepath.Join(dir, "link")); err != nil { // as in a volume of Kubernetes
 		t.Fatal(err)
 	}
@@ -64,13 +58,9 @@ func TestNamesThatNobodyCanBeShownAreRefused(t *testing.T) {
 
 func TestATokenThatEverybodyCanReadIsWarnedOf(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(path, []byte("sesame"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("sesame"), 0o600))
 	for mode, warnings := range map[os.FileMode]int{0o600: 0, 0o604: 1} {
-		if err := os.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(path, mode))
 		c, run, err := Load(from("tenants: [{name: a, token_file: "+path+"}]", nil, "-config", "config.yaml"))
 		if err != nil || len(run.Warnings) != warnings || c.Tenants[0].Token != "sesame" {
 			t.Errorf("mode %v: token %q, warnings %q, %v", mode, c.Tenants[0].Token, run.Warnings, err)
@@ -80,9 +70,7 @@ func TestATokenThatEverybodyCanReadIsWarnedOf(t *testing.T) {
 
 func TestAConfigurationHasAnEnd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(path, []byte("arena: 1GiB\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("arena: 1GiB\n"), 0o600))
 	read := func(path string) error {
 		s := ProcessSources()
 		s.Args, s.Getenv = []string{"-config", path}, func(string) string { return "" }

@@ -18,13 +18,9 @@ import (
 func served(t *testing.T) (s *Socket, dir string) {
 	t.Helper()
 	root, err := os.MkdirTemp("", "spl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(root) })
-	if err := unix.Chmod(root, 0o2777); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Chmod(root, 0o2777))
 	dir = filepath.Join(root, "d")
 	if s, err = open(filepath.Join(dir, "s")); err != nil {
 		t.Fatal(err)
@@ -116,22 +112,16 @@ func TestAReplacedSocketIsTakenBack(t *testing.T) {
 				if found, err := s.takeBack(); found != "" || err != nil {
 					t.Fatalf("untouched, found %q, %v", found, err)
 				}
-				if err := attack(s.Path, dir); err != nil {
-					t.Fatal(err)
-				}
+				must(t, attack(s.Path, dir))
 				found, err := s.takeBack()
 				if found == "" || err != nil || s.Trouble() != "" || s.Replaced() != n+1 {
 					t.Fatalf("found %q, %v; trouble %q, replaced %d times", found, err, s.Trouble(), s.Replaced())
 				}
 				reached(t, s)
 				for _, left := range []string{path2(s), path2(s) + "3", dir + "2"} {
-					if err := os.RemoveAll(left); err != nil {
-						t.Fatal(err)
-					}
+					must(t, os.RemoveAll(left))
 				}
-				if err := os.RemoveAll(s.Path + "3"); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.RemoveAll(s.Path+"3"))
 			}
 		})
 	}
@@ -142,17 +132,13 @@ func path2(s *Socket) string { return s.Path + "2" }
 // Who cannot take the path back says so until he can.
 func TestAPathThatCannotBeTakenBackIsTrouble(t *testing.T) {
 	s, _ := served(t)
-	if err := errors.Join(os.Remove(s.Path), os.MkdirAll(filepath.Join(s.Path, "full"), 0o700)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Remove(s.Path), os.MkdirAll(filepath.Join(s.Path, "full"), 0o700)))
 	for range 3 {
 		if _, err := s.takeBack(); err == nil || !strings.Contains(s.Trouble(), s.Path) || s.Replaced() != 1 {
 			t.Fatalf("%v; trouble %q, replaced %d times", err, s.Trouble(), s.Replaced())
 		}
 	}
-	if err := os.RemoveAll(s.Path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(s.Path))
 	if _, err := s.takeBack(); err != nil || s.Trouble() != "" {
 		t.Fatalf("%v; trouble %q", err, s.Trouble())
 	}
@@ -162,13 +148,9 @@ func TestAPathThatCannotBeTakenBackIsTrouble(t *testing.T) {
 // A daemon that was started where the directory of ours had been removed keeps it.
 func TestADaemonThatCameAfterIsLeftAlone(t *testing.T) {
 	s, dir := served(t)
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(dir))
 	other, err := open(s.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := s.takeBack(); !errors.Is(err, ErrInUse) || s.Trouble() == "" {
 		t.Errorf("%v; trouble %q", err, s.Trouble())
 	}

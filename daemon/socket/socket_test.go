@@ -17,9 +17,7 @@ func TestDirectoriesAreMadeAndChecked(t *testing.T) {
 	root := t.TempDir()
 	at := func(names ...string) string { return filepath.Join(append([]string{root}, names...)...) }
 	made := candidate{path: at("made", "s")}
-	if err := prepareDir(made); err != nil {
-		t.Fatal(err)
-	}
+	must(t, prepareDir(made))
 	info, err := os.Stat(at("made"))
 	if err != nil || info.Mode()&os.ModeSetgid == 0 || info.Mode().Perm() != 0o750 {
 		t.Errorf("made with %v, %v", info.Mode(), err)
@@ -28,12 +26,8 @@ func TestDirectoriesAreMadeAndChecked(t *testing.T) {
 		t.Errorf("again: %v", err)
 	}
 	for name, mode := range map[string]uint32{"everybody's": 0o777, "a group's": 0o770, "an emptyDir with fsGroup": 0o2777, "a shared but sticky": 0o3770} {
-		if err := os.Mkdir(at(name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := unix.Chmod(at(name), mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(at(name), 0o700))
+		must(t, unix.Chmod(at(name), mode))
 		err := prepareDir(candidate{path: at(name, "s")})
 		if sticky := mode&unix.S_ISVTX != 0; (err == nil) != sticky || !sticky && !strings.Contains(err.Error(), at(name, "daemon", "spliced.sock")) {
 			t.Errorf("%s directory, mode %#o: %v", name, mode, err)
@@ -42,9 +36,7 @@ func TestDirectoriesAreMadeAndChecked(t *testing.T) {
 			t.Errorf("one to be made in %s directory: %v", name, err)
 		}
 	}
-	if err := errors.Join(os.Mkdir(at("older"), 0o700), unix.Chmod(at("older"), 0o2770)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Mkdir(at("older"), 0o700), unix.Chmod(at("older"), 0o2770)))
 	if err := prepareDir(candidate{path: at("older", "s")}); err != nil {
 		t.Errorf("a directory that an older release made: %v", err)
 	}
@@ -52,25 +44,19 @@ func TestDirectoriesAreMadeAndChecked(t *testing.T) {
 		t.Errorf("a directory that an older release made has %v, %v", info.Mode(), err)
 	}
 	if os.Geteuid() == 0 {
-		if err := errors.Join(os.Mkdir(at("theirs"), 0o755), os.Chown(at("theirs"), 1001, -1)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.Mkdir(at("theirs"), 0o755), os.Chown(at("theirs"), 1001, -1)))
 		if err := prepareDir(candidate{path: at("theirs", "s")}); err == nil || !strings.Contains(err.Error(), "user 1001") {
 			t.Errorf("another user's directory: %v", err)
 		}
 	}
-	if err := os.Symlink(at("made"), at("link")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(at("made"), at("link")))
 	if err := prepareDir(candidate{path: at("link", "s"), private: true}); err == nil {
 		t.Error("a link in place of our own directory passed")
 	}
 	if err := prepareDir(candidate{path: at("made", "s"), private: true}); err == nil {
 		t.Error("a directory open to a group passed as private")
 	}
-	if err := os.WriteFile(at("file"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(at("file"), nil, 0o600))
 	list := []candidate{{path: at("no", "such", "s")}, {path: at("file", "s")}, {path: at("own", "s"), private: true}}
 	if got, err := choose(list); err != nil || got.path != at("own", "s") {
 		t.Errorf("chose %v, %v", got, err)
@@ -124,23 +110,25 @@ func TestWhoMayConnect(t *testing.T) {
 
 func TestPeerCredentialsAreTheKernels(t *testing.T) {
 	a, b, err := seqpacket.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Close()
 	defer b.Close()
 	p, err := ReadPeer(a.Fd())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if p.Pidfd >= 0 {
 		defer unix.Close(p.Pidfd)
 	}
 	groups, err := os.Getgroups()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if int(p.UID) != os.Geteuid() || int(p.GID) != os.Getegid() || len(p.Groups) != len(groups) {
 		t.Errorf("peer: user %d, group %d, %d groups; we are user %d, group %d, with %d groups", p.UID, p.GID, len(p.Groups), os.Geteuid(), os.Getegid(), len(groups))
+	}
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
 	}
 }

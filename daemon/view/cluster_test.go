@@ -35,9 +35,7 @@ func gather(t *testing.T, v *View) map[string]*dto.MetricFamily {
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(clusterOnly{newMetrics(v)})
 	list, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	problems, err := promlint.NewWithMetricFamilies(list).Lint()
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)

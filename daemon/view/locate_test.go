@@ -38,17 +38,13 @@ type among struct {
 func newAmong(t testing.TB, others int) *among {
 	t.Helper()
 	device, err := gpuipc.Open(gpuipc.Options{Host: gpuipc.HostOptions{Workers: 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tenants := []tiering.Tenant{{ID: 1, Name: settings.DefaultTenant}}
 	store, err := tiering.Open(tiering.Config{
 		Device: device, PublicBytes: 1 << 20, PrivateBytes: 1 << 20, PageBytes: 4096, Tenants: tenants, Eviction: policy.NewLRU,
 		Cost: costs.Priors{Prefill: cost.Prefill{Fixed: 10, PerToken: 1}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := store.Close(); err != nil {
 			t.Error(err)
@@ -62,9 +58,7 @@ func newAmong(t testing.TB, others int) *among {
 		t.Fatal(err)
 	}
 	names, err := peer.NewNames(make([]byte, 32), []peer.Tenant{{ID: 1, Name: settings.DefaultTenant}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range a.roster.numbers {
 		a.roster.numbers[i] = -1
 	}
@@ -104,13 +98,9 @@ func (a *among) follow(t testing.TB) {
 func (a *among) ask(t testing.TB, q api.LocateQuery) map[string]api.LocatedNode {
 	t.Helper()
 	q.Profile = a.p.Identity().Model
-	if err := q.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, q.Validate())
 	got, err := a.Locate(&q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	nodes := map[string]api.LocatedNode{"best": {Node: got.Best}}
 	for _, n := range got.Nodes {
 		nodes[n.Node] = n
@@ -251,9 +241,7 @@ func BenchmarkLocate(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			asked := q
-			if err := asked.Validate(); err != nil {
-				b.Fatal(err)
-			}
+			must(b, asked.Validate())
 			if _, err := a.Locate(&asked); err != nil {
 				b.Fatal(err)
 			}
@@ -270,9 +258,7 @@ func BenchmarkLocate(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			asked := byTokens
-			if err := asked.Validate(); err != nil {
-				b.Fatal(err)
-			}
+			must(b, asked.Validate())
 			if _, err := a.Locate(&asked); err != nil {
 				b.Fatal(err)
 			}
@@ -287,13 +273,9 @@ func BenchmarkLocateOverTCP(b *testing.B) {
 	a, q := located(b)
 	start := NewStart(api.Status{}, func() string { return "" })
 	s, err := api.New(api.Options{Shown: api.Shown{Node: start, Catalogue: a.View, Canaries: start, Control: start}, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop(), Tokens: api.Tokens{RouterToken: token}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	ctx, cancel := context.WithCancel(b.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx, api.Listener{Listener: l}) }()
@@ -304,9 +286,7 @@ func BenchmarkLocateOverTCP(b *testing.B) {
 		}
 	}()
 	body, err := json.Marshal(&q)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	client := fasthttp.HostClient{Addr: l.Addr().String(), MaxConns: 64}
 	defer client.CloseIdleConnections()
 	b.SetParallelism(4)
@@ -328,4 +308,12 @@ func BenchmarkLocateOverTCP(b *testing.B) {
 	})
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")
 	b.ReportMetric(float64(len(body)), "request-B")
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

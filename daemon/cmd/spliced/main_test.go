@@ -47,9 +47,7 @@ func program(t *testing.T, args ...string) *exec.Cmd {
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "spl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
@@ -95,13 +93,9 @@ func TestItOutlivesTheReaderOfItsLog(t *testing.T) {
 	socket := filepath.Join(dir, "s")
 	command := program(t, "-socket", socket, "-http", "off", "-arena", "16MiB", "-private", "8MiB")
 	log, end, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	command.Stderr = end
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, command.Start())
 	end.Close()
 	var head [1]byte
 	if _, err := log.Read(head[:]); err != nil {
@@ -114,9 +108,7 @@ func TestItOutlivesTheReaderOfItsLog(t *testing.T) {
 	}
 	log.Close()
 	// It says that it stops, and that it has.
-	if err := command.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, command.Process.Signal(syscall.SIGTERM))
 	if err := command.Wait(); err != nil {
 		t.Errorf("ended with %v", err)
 	}
@@ -126,17 +118,11 @@ func TestItOutlivesTheReaderOfItsLog(t *testing.T) {
 func TestItReadsTokensAgain(t *testing.T) {
 	dir := shortDir(t)
 	socket, token := filepath.Join(dir, "s"), filepath.Join(dir, "token")
-	if err := os.WriteFile(token, []byte("a token of the first day"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(token, []byte("a token of the first day"), 0o600))
 	command := program(t, "-socket", socket, "-http", "127.0.0.1:0", "-token-file", token, "-arena", "16MiB", "-private", "8MiB", "-log-level", "error")
 	log, err := command.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, command.Start())
 	lines := bufio.NewScanner(log)
 	line := func() string {
 		if !lines.Scan() {
@@ -153,23 +139,17 @@ func TestItReadsTokensAgain(t *testing.T) {
 	for _, step := range []struct{ content, want string }{
 		{"short", token + " has 5 bytes"}, {"a token of the second day", `"changed":["token-file"]`}, {"a token of the second day", `"changed":[]`},
 	} {
-		if err := os.WriteFile(token, []byte(step.content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(token, []byte(step.content), 0o600))
 		got := "still opening"
 		for strings.Contains(got, "still opening") {
-			if err := command.Process.Signal(syscall.SIGHUP); err != nil {
-				t.Fatal(err)
-			}
+			must(t, command.Process.Signal(syscall.SIGHUP))
 			got = line()
 		}
 		if !strings.Contains(got, step.want) {
 			t.Errorf("%q: no %s in %s", step.content, step.want, got)
 		}
 	}
-	if err := command.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, command.Process.Signal(syscall.SIGTERM))
 	if err := command.Wait(); err != nil {
 		t.Errorf("ended with %v", err)
 	}
@@ -180,28 +160,20 @@ func TestItDoesNotWaitForTheReaderOfItsLog(t *testing.T) {
 	dir := shortDir(t)
 	socket := filepath.Join(dir, "s")
 	log, end, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer log.Close()
-	if err := end.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, end.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
 	for err == nil {
 		_, err = end.Write(make([]byte, 4096))
 	}
 	raw, err := end.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if failed := raw.Control(func(fd uintptr) { err = unix.SetNonblock(int(fd), false) }); failed != nil || err != nil { // which the daemon inherits
 		t.Fatal(failed, err)
 	}
 	command := program(t, "-socket", socket, "-http", "off", "-arena", "16MiB", "-private", "8MiB", "-log-level", "debug")
 	command.Stderr = end
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, command.Start())
 	end.Close()
 	serves := func() bool { _, err := os.Stat(socket); return err == nil }
 	for begun := time.Now(); !serves() && time.Since(begun) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
@@ -209,9 +181,7 @@ func TestItDoesNotWaitForTheReaderOfItsLog(t *testing.T) {
 	if !serves() {
 		t.Error("it does not serve")
 	}
-	if err := command.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, command.Process.Signal(syscall.SIGTERM))
 	ended := make(chan error, 1)
 	go func() { ended <- command.Wait() }()
 	select {
@@ -228,19 +198,13 @@ func TestItDoesNotWaitForTheReaderOfItsLog(t *testing.T) {
 func TestItTellsTheServiceManagerAndEndsOnSIGTERM(t *testing.T) {
 	dir := shortDir(t)
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer manager.Close()
-	if err := manager.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, manager.SetReadDeadline(time.Now().Add(30*time.Second)))
 	told := func() string {
 		buf := make([]byte, 1024)
 		n, err := manager.Read(buf)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return string(buf[:n])
 	}
 	socket := filepath.Join(dir, "s")
@@ -248,18 +212,14 @@ func TestItTellsTheServiceManagerAndEndsOnSIGTERM(t *testing.T) {
 	command.Env = append(command.Env, "NOTIFY_SOCKET="+manager.LocalAddr().String())
 	var log bytes.Buffer
 	command.Stderr = &log
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, command.Start())
 	if s := told(); !strings.HasPrefix(s, "READY=1") {
 		t.Errorf("told %q", s)
 	}
 	if _, err := os.Stat(socket); err != nil {
 		t.Error(err)
 	}
-	if err := command.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, command.Process.Signal(syscall.SIGTERM))
 	if s := told(); s != "STOPPING=1" {
 		t.Errorf("told %q", s)
 	}
@@ -273,5 +233,13 @@ func TestItTellsTheServiceManagerAndEndsOnSIGTERM(t *testing.T) {
 		if !strings.Contains(log.String(), part) {
 			t.Errorf("no %s in the log:\n%s", part, &log)
 		}
+	}
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
 	}
 }
