@@ -24,9 +24,7 @@ func TestCloseDrains(t *testing.T) {
 	var answers []<-chan outcome
 	for _, w := range things {
 		done, err := s.begin(lower.Tier, w, tier.LevelLogged)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		answers = append(answers, done)
 	}
 	<-entered
@@ -45,9 +43,7 @@ func TestCloseDrains(t *testing.T) {
 			t.Error(out.err)
 		}
 	}
-	if err := <-closed; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-closed)
 	if h := lower.Health(); h.State != StateClosed {
 		t.Errorf("%+v", h)
 	}
@@ -65,18 +61,14 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	s := newShelf(t)
 	cfg := onMem(s.config(), vfs.NewMem())
 	lower, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- lower.Run(ctx) }()
 	w := segments(1, 3)
 	s.mustWrite(lower, w[0], tier.LevelLogged)
 	late, err := s.admit(lower, w[1], 1<<40)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -103,16 +95,12 @@ func TestCloseIsBounded(t *testing.T) {
 	cfg, faults := faulty(s.config(), 1)
 	cfg.DrainTime = 10 * time.Millisecond
 	lower, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- lower.Run(context.Background()) }()
 	entered, release := stall(faults, slab.OpWrite)
 	done, err := s.begin(lower, segments(1, 1)[0], tier.LevelLogged)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	<-entered
 	if err := lower.Close(); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("%v", err)
@@ -120,9 +108,7 @@ func TestCloseIsBounded(t *testing.T) {
 	release()
 	<-done
 	<-ended
-	if err := lower.mount.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, lower.mount.Close())
 }
 
 // Nor does one that hangs in the last sync.
@@ -149,9 +135,7 @@ func TestCloseIsBoundedInCallbacks(t *testing.T) {
 	lower := s.openOK(cfg)
 	o := s.object(segments(1, 1)[0])
 	k, err := lower.Admit(o, 1<<40)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	called, hang, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	k.Start(tier.LevelLogged, func(tier.Level, error) {
 		close(called)

@@ -108,9 +108,7 @@ func (s *shelf) crashLoop(t *testing.T, seed uint64, percent int) {
 	close(stop)
 	writers.Wait()
 	s.check(lower.Tier)
-	if err := lower.close(); err != nil {
-		t.Error(err)
-	}
+	must(t, lower.close())
 }
 
 // mkdirs makes a tier's directory last, as mkdir and a sync of its parent do on a
@@ -208,17 +206,11 @@ func TestSuspect(t *testing.T) {
 	for _, w := range w[:2] {
 		n := w.name()
 		d, err := lower.Detail(context.Background(), n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := faults.Flip("000001.slab", d.Runs[0].Off+4096+100, 1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, faults.Flip("000001.slab", d.Runs[0].Off+4096+100, 1))
 	}
 	again, err := Open(after) // nothing is read before Run
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, want := range []tier.Level{tier.LevelMemory, tier.LevelMemory, tier.LevelMemory, tier.LevelLogged} {
 		n := w[i].name()
 		if e, ok := again.Lookup(&n); !ok || e.Level != want {
@@ -226,9 +218,7 @@ func TestSuspect(t *testing.T) {
 		}
 	}
 	put, err := s.begin(again, w[0], tier.LevelSynced)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- again.Run(context.Background()) }()
 	if out := <-put; out.err != nil || out.reached != tier.LevelSynced {

@@ -105,9 +105,7 @@ func TestExtentsWithoutARowComeBack(t *testing.T) {
 	if kept == 0 || kept == len(things) {
 		t.Fatalf("%d entries of %d: the test needs some to be lost", kept, len(things))
 	}
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 	if r := s.mustCheck(cfg, true); r.Rowless != len(things)-kept || r.RowlessBytes == 0 || !r.Clean() {
 		t.Errorf("%d of %d lost extents found; %v", r.Rowless, len(things)-kept, r.Problems)
 	}

@@ -58,9 +58,7 @@ func setFile(t *testing.T, fs vfs.FS, path string, content []byte) {
 		_, err = f.Write(bytes.Clone(content))
 		err = errors.Join(err, f.Sync(), f.Close())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 func found(t *Tier, things []thing) (n int) {
@@ -104,9 +102,7 @@ func TestUnreadableProfileKeepsItsEntries(t *testing.T) {
 						s.mustRead(lower.Tier, w)
 					}
 					s.check(lower.Tier)
-					if err := lower.close(); err != nil {
-						t.Fatal(err)
-					}
+					must(t, lower.close())
 				}
 				lower := s.openOK(cfg)
 				fault.on.Store(false)
@@ -170,9 +166,7 @@ func TestDamagedProfileIsWrittenAnew(t *testing.T) {
 				await(t, "health", func() bool { return lower.Health().Dormant == 0 })
 				s.mustWrite(lower.Tier, segments(70, 1)[0], tier.LevelLogged)
 				s.check(lower.Tier)
-				if err := lower.close(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, lower.close())
 				cfg.Profile = nil
 				lower = s.openOK(cfg)
 				for _, w := range list {
@@ -246,14 +240,10 @@ func TestDormantEntriesStaySuspect(t *testing.T) {
 	setFile(t, after, path, nil)
 	lower = s.openOK(cfg)
 	s.mustWrite(lower.Tier, chain(50, 1, tenantB)[0], tier.LevelSynced)
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 	cfg.Profile = func(profile.Fingerprint) *profile.Profile { return smallOne }
 	later, err := Open(cfg) // before it runs
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	later.wake(later.mount)
 	later.mu.Lock()
 	phases := map[phase]int{}
@@ -279,16 +269,12 @@ func TestDormantEntriesStaySuspect(t *testing.T) {
 	}
 	// They were read and synced: no start reads them again.
 	last, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	last.wake(last.mount)
 	last.mu.Lock()
 	if n := len(last.suspects); n != 0 {
 		t.Errorf("%d entries are to be read again", n)
 	}
 	last.mu.Unlock()
-	if err := last.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, last.Close())
 }

@@ -177,9 +177,7 @@ func (s *shelf) manyFaults(t *testing.T, seed uint64, coded []profile.PartKind, 
 	if served == 0 || lost == 0 {
 		t.Errorf("%d reads served and %d not: the faults are too many or too few", served, lost)
 	}
-	if err := lower.close(); err != nil {
-		t.Error(err)
-	}
+	must(t, lower.close())
 }
 
 // randomRules are mostly faults of bytes, which go unnoticed until a read, and

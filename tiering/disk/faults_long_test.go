@@ -93,9 +93,7 @@ func TestNoFaultIsServed(t *testing.T) {
 	}
 	if text := os.Getenv("SPLICED_FAULTS"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		want = n
 	}
 	seed := uint64(time.Now().UnixNano())

@@ -40,9 +40,7 @@ func tree(t *testing.T, dir string) (list []string) {
 		list = append(list, strings.TrimPrefix(path, dir)+" "+os.FileMode(st.Mode).String())
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return list
 }
 
@@ -52,18 +50,14 @@ func TestForeignDirectoryIsLeftAlone(t *testing.T) {
 	give := func(name string) func(*testing.T, string) string {
 		return func(t *testing.T, dir string) string {
 			needRoot(t)
-			if err := os.Lchown(filepath.Join(dir, name), stranger, -1); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Lchown(filepath.Join(dir, name), stranger, -1))
 			return "belongs to user 54321"
 		}
 	}
 	instead := func(name string, mk func(path string) error, says string) func(*testing.T, string) string {
 		return func(t *testing.T, dir string) string {
 			path := filepath.Join(dir, name)
-			if err := errors.Join(os.RemoveAll(path), mk(path)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.RemoveAll(path), mk(path)))
 			return says
 		}
 	}
@@ -86,24 +80,18 @@ func TestForeignDirectoryIsLeftAlone(t *testing.T) {
 		"a FIFO for the lock":  instead("LOCK", fifo, "LOCK is a FIFO"),
 		"a link for the index": instead(indexDir, link, "index is a device"),
 		"files and no format": func(t *testing.T, dir string) string {
-			if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755), os.WriteFile(dir+"/passwd", nil, 0o644)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755), os.WriteFile(dir+"/passwd", nil, 0o644)))
 			return `holds "passwd" and no file FORMAT`
 		},
 		"another's link to ours": func(t *testing.T, dir string) string {
 			needRoot(t)
-			if err := errors.Join(os.Rename(dir, dir+".real"), os.Symlink(dir+".real", dir), os.Lchown(dir, stranger, -1)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.Rename(dir, dir+".real"), os.Symlink(dir+".real", dir), os.Lchown(dir, stranger, -1)))
 			return "belongs to user 54321"
 		},
 		"link into a folder of others' files": func(t *testing.T, dir string) string {
 			etc := dir + ".etc"
 			err := errors.Join(os.RemoveAll(dir), os.Mkdir(etc, 0o755), os.WriteFile(etc+"/shadow", nil, 0o600), os.Symlink(etc, dir))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return `holds "shadow"`
 		},
 	} {
@@ -134,9 +122,7 @@ func TestForeignDirectoryIsLeftAlone(t *testing.T) {
 
 func chmod(t *testing.T, path string, mode fs.FileMode) string {
 	t.Helper()
-	if err := os.Chmod(path, mode); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(path, mode))
 	return "writable by everybody"
 }
 
@@ -174,9 +160,7 @@ func TestDirectoryThatIsOursOpens(t *testing.T) {
 			s := newShelf(t)
 			cfg := s.config()
 			cfg.Dir = t.TempDir() + "/tier"
-			if err := prepare(t, cfg.Dir); err != nil {
-				t.Fatal(err)
-			}
+			must(t, prepare(t, cfg.Dir))
 			lower := s.openOK(cfg)
 			s.mustWrite(lower.Tier, segments(1, 1)[0], tier.LevelSynced)
 			s.mustRead(lower.Tier, segments(1, 1)[0])
@@ -199,9 +183,7 @@ func TestOfflineNamesWhatIsNoSlab(t *testing.T) {
 	cfg := s.config()
 	cfg.Dir = t.TempDir() + "/tier"
 	s.filled(cfg, segments(1, 1))
-	if err := unix.Mkfifo(filepath.Join(cfg.Dir, slabDir, "000002.slab"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mkfifo(filepath.Join(cfg.Dir, slabDir, "000002.slab"), 0o600))
 	if r, err := offline.Check(t.Context(), cfg.Dir, offline.CheckOptions{}); err == nil || !strings.Contains(err.Error(), "000002.slab is a FIFO") {
 		t.Errorf("%v: %v", r, err)
 	}

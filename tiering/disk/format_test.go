@@ -18,13 +18,9 @@ import (
 func getFile(t *testing.T, fs vfs.FS, path string) []byte {
 	t.Helper()
 	f, err := fs.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b, err := io.ReadAll(f)
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, f.Close()))
 	return b
 }
 
@@ -53,9 +49,7 @@ func TestDamagedFormatIsMended(t *testing.T) {
 			path := mem.PathJoin(cfg.Dir, "FORMAT")
 			good := getFile(t, mem, path)
 			if spoil == nil {
-				if err := mem.Remove(path); err != nil {
-					t.Fatal(err)
-				}
+				must(t, mem.Remove(path))
 			} else {
 				setFile(t, mem, path, spoil(good))
 			}
@@ -103,9 +97,7 @@ func TestWhatRepairCannotMend(t *testing.T) {
 			s.filled(cfg, segments(1, 6))
 			for file, content := range test.damage {
 				if path := mem.PathJoin(cfg.Dir, file); content == nil {
-					if err := mem.Remove(path); err != nil {
-						t.Fatal(err)
-					}
+					must(t, mem.Remove(path))
 				} else {
 					setFile(t, mem, path, content)
 				}

@@ -43,24 +43,18 @@ func TestTierTellsWhatItHolds(t *testing.T) {
 	if got := told(); !maps.Equal(got, want) {
 		t.Fatalf("removed: %d are told of, want %d", len(got), len(want))
 	}
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 	cfg.Held = held.New()
 	lower = s.openOK(cfg)
 	if got := told(); !maps.Equal(got, want) {
 		t.Fatalf("opened: %d are told of, want %d", len(got), len(want))
 	}
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 	cfg.Held, cfg.Tenants = held.New(), cfg.Tenants[:1]
 	lower = s.openOK(cfg)
 	maps.DeleteFunc(want, func(_ tier.Name, of tier.TenantID) bool { return of != cfg.Tenants[0].ID })
 	if got := told(); !maps.Equal(got, want) {
 		t.Fatalf("a tenant less: %d are told of, want %d", len(got), len(want))
 	}
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 }

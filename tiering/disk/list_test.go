@@ -59,9 +59,7 @@ func TestDetail(t *testing.T) {
 	w := segments(7, 1)[0]
 	s.mustWrite(lower.Tier, w, tier.LevelLogged)
 	d, err := lower.Detail(context.Background(), w.name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(d.Manifest.Tokens) != w.tokens || d.Manifest.Tokens[3] != 10 || len(d.Runs) == 0 || d.Manifest.Tenant != "a" {
 		t.Errorf("%+v", d)
 	}

@@ -59,18 +59,14 @@ func TestNothingIsAcknowledgedIntoWhatIsMissing(t *testing.T) {
 			cfg.Dir = t.TempDir() + "/tier"
 			lower := s.openOK(cfg)
 			s.mustWrite(lower.Tier, segments(1, 1)[0], tier.LevelSynced)
-			if err := take(cfg.Dir); err != nil {
-				t.Fatal(err)
-			}
+			must(t, take(cfg.Dir))
 			for _, level := range []tier.Level{tier.LevelSynced, tier.LevelLogged} {
 				w := segments(10+int(level), 1)[0]
 				done, err := s.begin(lower.Tier, w, level)
 				if errors.Is(err, tier.ErrUnavailable) && level == tier.LevelLogged {
 					break // the sync has shown it
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if out := <-done; out.err == nil || out.reached > tier.LevelMemory {
 					t.Errorf("a commit that asked for level %d reached %d: %v", level, out.reached, out.err)
 				}
@@ -112,9 +108,7 @@ func TestMissingDirectoryIsNotReplaced(t *testing.T) {
 			lower := s.openOK(cfg)
 			w := segments(1, 1)[0]
 			s.mustWrite(lower.Tier, w, tier.LevelSynced)
-			if err := test.take(cfg.Dir); err != nil {
-				t.Fatal(err)
-			}
+			must(t, test.take(cfg.Dir))
 			await(t, "it is missing", func() bool {
 				h := lower.Health()
 				return h.State == StateMissing && strings.Contains(h.Cause, test.cause)
@@ -134,9 +128,7 @@ func TestMissingDirectoryIsNotReplaced(t *testing.T) {
 			if name == "slabs moved" {
 				back += "/" + slabDir
 			}
-			if err := errors.Join(os.RemoveAll(back), os.Rename(cfg.Dir+".aside", back)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.RemoveAll(back), os.Rename(cfg.Dir+".aside", back)))
 			lower.awaitState(t, StateOK)
 			s.mustRead(lower.Tier, w)
 			if c := lower.Counters(); c.Opened != 1 || c.Dropped != 0 {
@@ -159,17 +151,13 @@ func TestAbsentDirectoryAtTheStart(t *testing.T) {
 			s := newShelf(t)
 			cfg := quick(s.config())
 			cfg.Dir, cfg.Existing = t.TempDir()+"/tier", true
-			if err := prepare(cfg.Dir); err != nil {
-				t.Fatal(err)
-			}
+			must(t, prepare(cfg.Dir))
 			before := tree(t, filepath.Dir(cfg.Dir))
 			lower := s.open(cfg)
 			if h := lower.Health(); h.State != StateMissing || !strings.Contains(h.Cause, "holds no disk tier") {
 				t.Errorf("%+v", h)
 			}
-			if err := lower.close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, lower.close())
 			if after := tree(t, filepath.Dir(cfg.Dir)); !slices.Equal(after, before) {
 				t.Errorf("made %q, before %q", after, before)
 			}

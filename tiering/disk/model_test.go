@@ -135,11 +135,7 @@ func (o *walkOptions) walk(t *testing.T, seed uint64, met *tiertest.WalkStats) {
 			SweepEvery: 20 * time.Millisecond,
 		}, cfg, seed)
 	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, s.Close()) })
 	tiertest.Walk(t, s, tiertest.WalkOptions{
 		Seed: seed, Steps: short(350, 1000), Tenants: tenants, Profiles: o.profiles, Segments: 40, Checkpoints: 40, Flights: 5,
 		Keeps: o.keeps, Faults: o.faults,

@@ -32,20 +32,12 @@ func mounted(t *testing.T) (dir string) {
 	}
 	root := t.TempDir()
 	image, dir := filepath.Join(root, "image"), filepath.Join(root, "mount")
-	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 32<<20), os.Mkdir(dir, 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	if err := command("mkfs.ext4", "-q", "-m", "0", image); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 32<<20), os.Mkdir(dir, 0o700)))
+	must(t, command("mkfs.ext4", "-q", "-m", "0", image))
 	if err := command("mount", "-o", "loop", image, dir); err != nil {
 		t.Skip(err)
 	}
-	t.Cleanup(func() {
-		if err := command("umount", "-l", dir); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, command("umount", "-l", dir)) })
 	return dir
 }
 
@@ -62,9 +54,7 @@ func command(name string, args ...string) error {
 func fill(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	b := make([]byte, 1<<20)
 	for len(b) > 0 {
@@ -107,9 +97,7 @@ func TestFileSystemFullToTheLastByte(t *testing.T) {
 	}
 	fill(t, mount+"/filler")
 	put(1000, 150)
-	if err := os.Remove(mount + "/filler"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(mount+"/filler"))
 	lower.awaitState(t, StateOK)
 	await(t, "writes", func() bool { return put(2000, 1) == 0 })
 	if n := put(3000, 40); n > 0 {
@@ -117,9 +105,7 @@ func TestFileSystemFullToTheLastByte(t *testing.T) {
 	}
 	evicted := lower.Counters().EvictedRoom + lower.Counters().LostUnsynced
 	s.check(lower.Tier)
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 	again := s.openOK(cfg)
 	missing := 0
 	for _, w := range synced {
@@ -132,9 +118,7 @@ func TestFileSystemFullToTheLastByte(t *testing.T) {
 	if uint64(missing) > evicted {
 		t.Errorf("%d of %d synced objects are not there, %d were evicted", missing, len(synced), evicted)
 	}
-	if err := again.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, again.close())
 	if r, err := offline.Check(t.Context(), cfg.Dir, offline.CheckOptions{Deep: true}); err != nil || !r.Clean() {
 		t.Errorf("%v: %v", r.Problems, err)
 	}
@@ -150,16 +134,12 @@ func TestReadOnlyStart(t *testing.T) {
 	cfg.Dir = mount + "/tier"
 	things := segments(1, 10)
 	s.filled(cfg, things)
-	if err := command("mount", "-o", "remount,ro", mount); err != nil {
-		t.Fatal(err)
-	}
+	must(t, command("mount", "-o", "remount,ro", mount))
 	lower := s.open(cfg)
 	if h := lower.Health(); h.State != StateRefused || !strings.Contains(h.Cause, "read-only") {
 		t.Errorf("state %v: %s", h.State, h.Cause)
 	}
-	if err := command("mount", "-o", "remount,rw", mount); err != nil {
-		t.Fatal(err)
-	}
+	must(t, command("mount", "-o", "remount,rw", mount))
 	lower.awaitState(t, StateOK)
 	for _, w := range things {
 		s.mustRead(lower.Tier, w)
@@ -181,9 +161,7 @@ func TestFileSystemTakenAway(t *testing.T) {
 			cfg.Dir = mount + "/tier"
 			lower := s.openOK(cfg)
 			s.mustWrite(lower.Tier, segments(1, 1)[0], tier.LevelSynced)
-			if err := take(mount); err != nil {
-				t.Fatal(err)
-			}
+			must(t, take(mount))
 			defer func() { // of one file system there are two mounts then, or none
 				if name == "covered" {
 					_ = command("umount", "-l", mount)
@@ -192,9 +170,7 @@ func TestFileSystemTakenAway(t *testing.T) {
 				}
 			}()
 			done, err := s.begin(lower.Tier, segments(2, 1)[0], tier.LevelSynced)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if out := <-done; out.err == nil || out.reached > tier.LevelMemory {
 				t.Errorf("reached level %d: %v", out.reached, out.err)
 			}
@@ -236,9 +212,7 @@ func TestFrozenFileSystemEndsInTime(t *testing.T) {
 	}
 	defer thaw()
 	done, err := s.begin(lower.Tier, segments(100, 1)[0], tier.LevelLogged)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- lower.Close() }()
 	select {

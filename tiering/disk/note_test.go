@@ -19,17 +19,13 @@ func TestNotesLast(t *testing.T) {
 		t.Fatalf("before it was written: %v", err)
 	}
 	for _, content := range []string{"first and long", "second"} {
-		if err := lower.KeepNote("a", []byte(content)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, lower.KeepNote("a", []byte(content)))
 	}
 	if err := lower.KeepNote("a", make([]byte, maxNoteBytes+1)); !errors.Is(err, tier.ErrInvalid) {
 		t.Fatalf("a note over the bound: %v", err)
 	}
 	crashed := mem.CrashClone(vfs.CrashCloneCfg{})
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 	if err := lower.KeepNote("a", nil); !errors.Is(err, tier.ErrUnavailable) {
 		t.Fatalf("after close: %v", err)
 	}
@@ -37,7 +33,5 @@ func TestNotesLast(t *testing.T) {
 	if b, err := lower.Note("a"); err != nil || !bytes.Equal(b, []byte("second")) {
 		t.Fatalf("%q, %v", b, err)
 	}
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 }

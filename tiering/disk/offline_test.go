@@ -101,9 +101,7 @@ func TestOfflineRefuses(t *testing.T) {
 			t.Errorf("%s of an open directory: %v", name, err)
 		}
 	}
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 	if r, err := offline.Check(context.Background(), cfg.Dir, offline.CheckOptions{Deep: true}); err != nil || !r.Clean() {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -122,17 +120,13 @@ func TestCheckFindsDamageRepairDropsIt(t *testing.T) {
 			s.filled(cfg, things)
 			at := s.whereIs(cfg, w)
 			faults := slab.NewFaults(cfg.Slabs, 1)
-			if err := faults.Flip(fmt.Sprintf("%06d.slab", at.Slab), at.Off+int64(i)%2*4700, 4); err != nil {
-				t.Fatal(err)
-			}
+			must(t, faults.Flip(fmt.Sprintf("%06d.slab", at.Slab), at.Off+int64(i)%2*4700, 4))
 			r := s.mustCheck(cfg, true)
 			if len(r.Problems) != 1 || r.Problems[0].Name != w.name() {
 				t.Fatalf("%d: %+v", i, r.Problems)
 			}
 			rep, err := offline.RepairPlace(context.Background(), place(cfg), offline.CheckOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			lost := 1
 			if w.kind != 0 {
 				lost = len(things) - i
@@ -196,9 +190,7 @@ func TestRepairRebuilds(t *testing.T) {
 			if len(before) < 50 || len(before) == len(things) {
 				t.Fatalf("%d of %d entries: the test needs some to have left", len(before), len(things))
 			}
-			if err := lower.close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, lower.close())
 			s.lose(mem, mem.PathJoin(cfg.Dir, indexDir), how)
 			broken := s.open(cfg)
 			if h := broken.Health(); h.State != StateUnreadable {

@@ -109,9 +109,7 @@ func TestOpenDropsWhatCannotBe(t *testing.T) {
 			}
 		}
 		s.check(lower.Tier)
-		if err := lower.close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, lower.close())
 	}
 }
 
@@ -130,9 +128,7 @@ func TestOpenWithoutASlab(t *testing.T) {
 			lost[w.seed] = true
 		}
 	}
-	if err := mem.Remove(mem.PathJoin(cfg.Dir, slabDir, "000002.slab")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, mem.Remove(mem.PathJoin(cfg.Dir, slabDir, "000002.slab")))
 	lower := s.openOK(cfg)
 	for _, w := range things {
 		n := w.name()
@@ -141,9 +137,7 @@ func TestOpenWithoutASlab(t *testing.T) {
 		}
 	}
 	s.check(lower.Tier)
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 	cfg.PublicBytes, cfg.PrivateBytes = 384<<10, 0
 	lower = s.openOK(cfg)
 	if u := lower.Usage(); u.SlabBytes > cfg.PublicBytes || u.Pools[public].Entries == 0 {
@@ -170,9 +164,7 @@ func TestOpenKeepsOrderOfUse(t *testing.T) {
 	for _, i := range []int{4, 2} {
 		s.mustRead(lower.Tier, things[i])
 	}
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 	lower = s.openOK(cfg)
 	left := len(things)
 	for range 18 {
@@ -206,9 +198,7 @@ func TestOpenKeepsSlabsInTrouble(t *testing.T) {
 			cfg, faults := faulty(quick(s.config()), 1)
 			s.filled(cfg, things)
 			if test.flip > 0 {
-				if err := faults.Flip("000001.slab", test.flip, 1); err != nil {
-					t.Fatal(err)
-				}
+				must(t, faults.Flip("000001.slab", test.flip, 1))
 			}
 			if test.rule.Op != slab.AnyOp {
 				faults.Set(test.rule)
@@ -216,9 +206,7 @@ func TestOpenKeepsSlabsInTrouble(t *testing.T) {
 			later := cfg
 			later.OpenLater = true
 			lower, err := Open(later)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			lower.attach()
 			if h := lower.Health(); h.State != test.first {
 				t.Errorf("%+v, want %v", h, test.first)
@@ -230,9 +218,7 @@ func TestOpenKeepsSlabsInTrouble(t *testing.T) {
 				s.mustRead(lower, w)
 			}
 			s.check(lower)
-			if err := lower.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, lower.Close())
 			if r := s.mustCheck(cfg, true); !r.Clean() {
 				t.Errorf("%v", r.Problems)
 			}

@@ -102,9 +102,7 @@ func TestAdmitLeavesTheRestOfItsRoomToStart(t *testing.T) {
 			large := thing{seed: 99, profile: smallOne, tenant: tenantA, tokens: 3000}
 			before := lower.Counters()
 			k, err := s.admit(lower.Tier, large, room)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			after := lower.Counters()
 			if n := after.EvictedQuota + after.EvictedRoom - before.EvictedQuota - before.EvictedRoom; n != rowsAtOnce {
 				t.Errorf("Admit has evicted %d entries, not %d", n, rowsAtOnce)
@@ -117,9 +115,7 @@ func TestAdmitLeavesTheRestOfItsRoomToStart(t *testing.T) {
 			if used := lower.Usage().Pools[public].UsedBytes; used > min(room, budget) {
 				t.Errorf("after Start %d bytes are used of %d", used, min(room, budget))
 			}
-			if err := <-answer; err != nil {
-				t.Fatal(err)
-			}
+			must(t, <-answer)
 			s.mustRead(lower.Tier, large)
 			s.check(lower.Tier)
 		})
@@ -136,9 +132,7 @@ func TestCancelOwesNothing(t *testing.T) {
 	}
 	room := lower.Used(tenantA)
 	k, err := s.admit(lower.Tier, thing{seed: 99, profile: smallOne, tenant: tenantA, tokens: 3000}, room)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	k.Cancel()
 	for _, w := range small[rowsAtOnce:] {
 		s.mustRead(lower.Tier, w)

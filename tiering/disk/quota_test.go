@@ -27,9 +27,7 @@ func TestEntriesAreChargedTheirExtentsAndRows(t *testing.T) {
 			t.Fatalf("%x is not found", n.Key[:4])
 		}
 		row, _, err := lower.mount.Catalog.Entry(extentName(n))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		manifest, _, err := lower.mount.Catalog.Manifest(extentName(n))
 		if err != nil || len(manifest) == 0 {
 			t.Fatalf("a manifest of %d bytes: %v", len(manifest), err)
@@ -43,9 +41,7 @@ func TestEntriesAreChargedTheirExtentsAndRows(t *testing.T) {
 	if got := lower.Used(tenantA); got != used {
 		t.Errorf("the tenant is charged %d bytes, its entries %d", got, used)
 	}
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 	again := s.openOK(cfg)
 	if got := again.Used(tenantA); got != used {
 		t.Errorf("after a restart the tenant is charged %d bytes, before %d", got, used)
@@ -65,14 +61,10 @@ func TestDirectoryOverAQuotaComesUpAndIsTrimmed(t *testing.T) {
 		s.mustWrite(lower.Tier, w, tier.LevelSynced)
 		n := w.name()
 		row, _, err := lower.mount.Catalog.Entry(extentName(n))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		quota += slab.RunBytes(row.Runs)
 	}
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 	again := s.openOK(cfg)
 	over := again.Used(tenantA) - quota
 	if over <= 0 {
@@ -82,9 +74,7 @@ func TestDirectoryOverAQuotaComesUpAndIsTrimmed(t *testing.T) {
 		Device: s.dev, PublicBytes: 1 << 20, PrivateBytes: 1 << 20, PageBytes: 4096, Lower: again.Tier,
 		Tenants: []tiering.Tenant{{ID: tenantA, Name: "a", QuotaBytes: quota}, {ID: tenantB, Name: "b", Salt: []byte("b")}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() {
 		if err := store.Close(); err != nil {
 			t.Error(err)

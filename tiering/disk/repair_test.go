@@ -161,18 +161,12 @@ func TestRebuildLosesOnlyWhatDoesNotRead(t *testing.T) {
 func TestRepairRestoresSlabHeaders(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, cfg Config){
 		"bit": func(t *testing.T, cfg Config) {
-			if err := slab.NewFaults(cfg.Slabs, 1).Flip("000001.slab", 100, 1); err != nil {
-				t.Fatal(err)
-			}
+			must(t, slab.NewFaults(cfg.Slabs, 1).Flip("000001.slab", 100, 1))
 		},
 		"zeros": func(t *testing.T, cfg Config) {
 			f, err := cfg.Slabs.Open("000001.slab")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := errors.Join(f.WriteAt([][]byte{slab.AlignedBuffer(slab.BlockBytes)}, 0), f.Close()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, errors.Join(f.WriteAt([][]byte{slab.AlignedBuffer(slab.BlockBytes)}, 0), f.Close()))
 		},
 		"does not read": func(_ *testing.T, cfg Config) {
 			cfg.Slabs.(*slab.Faults).Set(slab.Rule{Op: slab.OpRead, Name: "000001.slab", First: 1, Last: 2})
@@ -216,12 +210,8 @@ func TestUnfinishedSlabsAreNoDamage(t *testing.T) {
 				cfg := onMem(s.config(), mem)
 				s.filled(cfg, segments(1, 2))
 				f, err := cfg.Slabs.Create("000002.slab", bytes)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := f.Close(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
+				must(t, f.Close())
 				if r := s.mustCheck(cfg, true); !r.Clean() {
 					t.Errorf("before repair: %v", r.Problems)
 				}
@@ -256,18 +246,12 @@ func TestRepairKeepsWhatIsLeftOfASlab(t *testing.T) {
 	const name = "000001.slab"
 	left := slab.AlignedBuffer(int(at.Off))
 	f, err := cfg.Slabs.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(f.ReadAt([][]byte{left}, 0), f.Close(), cfg.Slabs.Remove(name)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, errors.Join(f.ReadAt([][]byte{left}, 0), f.Close(), cfg.Slabs.Remove(name)))
 	if f, err = cfg.Slabs.Create(name, at.Off+100); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(f.WriteAt([][]byte{left}, 0), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(f.WriteAt([][]byte{left}, 0), f.Close()))
 	if r := s.mustRepair(cfg); r.Restored != 1 || r.Segments != 10 || r.Forgotten != 10 {
 		t.Errorf("%+v", r)
 	}
@@ -300,18 +284,12 @@ func TestOfflineStopsAtSlabsItCannotJudge(t *testing.T) {
 	}
 	faults.Set()
 	f, err := cfg.Slabs.Open("000001.slab")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := slab.AlignedBuffer(slab.BlockBytes)
-	if err := f.ReadAt([][]byte{b}, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.ReadAt([][]byte{b}, 0))
 	b[8] = 9 // version
 	binary.LittleEndian.PutUint64(b[len(b)-8:], xxh3.Hash(b[:len(b)-8]))
-	if err := errors.Join(f.WriteAt([][]byte{b}, 0), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(f.WriteAt([][]byte{b}, 0), f.Close()))
 	if _, err := offline.CheckPlace(t.Context(), place(cfg), offline.CheckOptions{}); !errors.Is(err, volume.ErrVersion) {
 		t.Errorf("check: %v", err)
 	}
@@ -431,9 +409,7 @@ func TestRepairOfDamagedTables(t *testing.T) {
 	s.mustCheck(cfg, false) // leaves a table
 	index := mem.PathJoin(cfg.Dir, indexDir)
 	names, err := mem.List(index)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rebuilt, tables := 0, 0
 	for _, name := range names {
 		if !strings.HasSuffix(name, ".sst") {
@@ -461,13 +437,9 @@ func TestRepairOfDamagedTables(t *testing.T) {
 func flipPart(t *testing.T, fs vfs.FS, path string, i, n int) {
 	t.Helper()
 	f, err := fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	info, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b, off := make([]byte, 1), info.Size()*int64(2*i+1)/int64(2*n)
 	if _, err := f.ReadAt(b, off); err != nil {
 		t.Fatal(err)
@@ -476,9 +448,7 @@ func flipPart(t *testing.T, fs vfs.FS, path string, i, n int) {
 	if _, err := f.WriteAt(b, off); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Close())
 }
 
 // A profile that is damaged, does not read, or that only another version understands, costs
@@ -512,9 +482,7 @@ func TestRepairWithoutAProfile(t *testing.T) {
 	}
 	strange := []byte("a profile of the next version")
 	f, err := mem.Create(mem.PathJoin(cfg.Dir, profileDir, fmt.Sprintf("%x", sha256.Sum256(strange))), vfs.WriteCategoryUnspecified)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err = f.Write(bytes.Clone(strange)); errors.Join(err, f.Close()) != nil {
 		t.Fatal(err)
 	}

@@ -189,9 +189,7 @@ func TestVersionOneIsTakenUp(t *testing.T) {
 				s.mustRead(lower.Tier, w)
 			}
 			s.check(lower.Tier)
-			if err := lower.close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, lower.close())
 			if r := s.mustCheck(cfg, true); !r.Clean() || r.Version != 2 || r.Segments != 8 || r.Checkpoints != 3 {
 				t.Errorf("version %d, %d and %d entries, %v", r.Version, r.Segments, r.Checkpoints, r.Problems)
 			}
@@ -227,18 +225,14 @@ func TestKeyFile(t *testing.T) {
 		t.Fatalf("mode %v: %v", info.Mode(), err)
 	}
 	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	flipped := bytes.Clone(good)
 	flipped[len(flipped)/2] ^= 1
 	for what, spoil := range map[string]func() error{
 		"lost":    func() error { return os.Remove(path) },
 		"damaged": func() error { return os.WriteFile(path, flipped, 0o600) },
 	} {
-		if err := spoil(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, spoil())
 		lower := s.open(cfg)
 		if h := lower.Health(); h.State != StateUnreadable || !strings.Contains(h.Cause, "KEY is "+what) {
 			t.Errorf("%s: state %v: %s", what, h.State, h.Cause)
@@ -248,9 +242,7 @@ func TestKeyFile(t *testing.T) {
 			t.Errorf("repaired: %+v, %v", r, err)
 		}
 	}
-	if err := os.WriteFile(path, good, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, good, 0o666))
 	if err := os.Chmod(path, 0o640); err != nil { // as a cluster does
 		t.Fatal(err)
 	}

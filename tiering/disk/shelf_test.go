@@ -59,18 +59,12 @@ type shelf struct {
 
 func newShelf(tb testing.TB) *shelf {
 	dev, err := gpuipc.NewHost(gpuipc.HostOptions{Workers: 2})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	region, err := dev.NewRegion(gpuipc.RegionSpec{Name: "shelf", Bytes: arenaBytes, Access: gpuipc.ClientReads})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	s := &shelf{TB: tb, dev: dev, region: region, pages: gpuipc.NewPageAllocator(arenaBytes, pageBytes)}
 	views, unpin, err := dev.Pin(gpuipc.Ref{Region: region, Extents: []gpuipc.Extent{{Len: arenaBytes}}}, false)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	s.mem = views[0]
 	tb.Cleanup(func() {
 		unpin()
@@ -491,4 +485,12 @@ func short(few, many int) int {
 		return many
 	}
 	return few
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

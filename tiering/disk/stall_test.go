@@ -82,9 +82,7 @@ func TestNothingIsAdmittedWhileWritesHang(t *testing.T) {
 			}
 			entered, release := stall(faults, op)
 			hung, err := s.begin(lower.Tier, w[1], tier.LevelSynced)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			<-entered
 			c.advance(volume.StallAfter)
 			if h := lower.Health(); h.State != StateOK || !h.Reads || h.WriteStalled != volume.StallAfter || h.ReadStalled != 0 {

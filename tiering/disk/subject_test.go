@@ -59,9 +59,7 @@ func newSubject(t testing.TB, o tiertest.Options, cfg Config, seed uint64) *subj
 		s.cfg.Dir = "tier"
 		s.on(vfs.NewCrashableMem(), seed)
 	}
-	if err := s.begin(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.begin())
 	return s
 }
 
@@ -301,9 +299,7 @@ func newStack(t testing.TB, o tiertest.Options, cfg tiering.Config, below Config
 	s.cfg.PublicBytes = cmp.Or(cfg.PublicBytes, stackMemory(o.PublicBytes, &o))
 	s.cfg.PrivateBytes = cmp.Or(cfg.PrivateBytes, stackMemory(o.PrivateBytes, &o))
 	s.cfg.MaxReservations = cmp.Or(o.MaxBegun, 1024)
-	if err := s.begin(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.begin())
 	return s
 }
 

@@ -45,9 +45,7 @@ func TestWriteReadReopen(t *testing.T) {
 						s.mustRead(lower.Tier, w)
 					}
 					s.check(lower.Tier)
-					if err := lower.close(); err != nil {
-						t.Fatal(err)
-					}
+					must(t, lower.close())
 					if round < 2 {
 						lower = s.openOK(cfg)
 					}

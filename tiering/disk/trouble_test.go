@@ -63,9 +63,7 @@ func TestStalledDiskHoldsUpNoLookup(t *testing.T) {
 			s.mustWrite(lower.Tier, w[1], tier.LevelLogged)
 			entered, release := stall(faults, op)
 			written, err := s.begin(lower.Tier, w[2], tier.LevelSynced)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			read := make(chan error, 1)
 			go func() { read <- s.read(lower.Tier, w[0]) }()
 			<-entered
@@ -116,9 +114,7 @@ func TestRemovedWhileRead(t *testing.T) {
 		t.Fatal("nothing removed")
 	}
 	for _, other := range segments(100, 150) {
-		if err := s.write(lower.Tier, other, tier.LevelLogged); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.write(lower.Tier, other, tier.LevelLogged))
 	}
 	s.mustWrite(lower.Tier, w, tier.LevelLogged) // anew, in another place
 	release()
@@ -193,12 +189,8 @@ func TestCorrupt(t *testing.T) {
 	s.mustWrite(lower.Tier, w, tier.LevelSynced)
 	n := w.name()
 	d, err := lower.Detail(context.Background(), n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := faults.Flip("000001.slab", d.Runs[0].Off+4096+100, 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, faults.Flip("000001.slab", d.Runs[0].Off+4096+100, 1))
 	if err := s.read(lower.Tier, w); !errors.Is(err, tier.ErrCorrupt) {
 		t.Errorf("%v", err)
 	}
@@ -414,16 +406,12 @@ func TestStartWhileReopening(t *testing.T) {
 	w := segments(1, 4)
 	s.mustWrite(lower.Tier, w[0], tier.LevelSynced)
 	late, err := s.admit(lower.Tier, w[1], 1<<40)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// A sync that hangs keeps the syncer, but not the probe.
 	entered, wait := make(chan struct{}, 1), make(chan struct{})
 	faults.Set(slab.Rule{Op: slab.OpSync, Name: "000001.slab", Kind: slab.FaultSlow, Entered: entered, Wait: wait, First: 1})
 	synced, err := s.begin(lower.Tier, w[2], tier.LevelSynced)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	<-entered
 	_ = lower.catalogTrouble(errors.New("as if the catalogue had failed"))
 	await(t, "the workers to leave", func() bool {
@@ -500,9 +488,7 @@ func TestLocked(t *testing.T) {
 	if err := s.write(second.Tier, w, tier.LevelLogged); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
-	if err := first.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.close())
 	second.awaitState(t, StateOK)
 	s.mustRead(second.Tier, w)
 }
@@ -515,13 +501,9 @@ func TestVersion(t *testing.T) {
 	s.filled(cfg, segments(1, 1))
 	path := filepath.Join(cfg.Dir, "FORMAT")
 	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	other := strings.Replace(string(good), "version 2", "version 7", 1)
-	if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(other), 0o600))
 	lower := s.open(cfg)
 	h := lower.Health()
 	if h.State != StateVersion || !strings.Contains(h.Cause, "version 7") || !strings.Contains(h.Cause, "version 1 and 2") {
@@ -531,9 +513,7 @@ func TestVersion(t *testing.T) {
 	if _, err := offline.Check(context.Background(), cfg.Dir, offline.CheckOptions{}); !errors.Is(err, volume.ErrVersion) {
 		t.Errorf("%v", err)
 	}
-	if err := os.WriteFile(path, good, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, good, 0o600))
 	s.mustRead(s.openOK(cfg).Tier, segments(1, 1)[0])
 }
 
@@ -556,9 +536,7 @@ func TestMissingDirectory(t *testing.T) {
 	if _, err := os.Stat(mount); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
-	if err := os.Mkdir(mount, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(mount, 0o700))
 	lower.awaitState(t, StateOK)
 	s.mustWrite(lower.Tier, segments(1, 1)[0], tier.LevelSynced)
 	s.check(lower.Tier)
@@ -603,9 +581,7 @@ func TestRunEndsWhileReopeningWaitsForRead(t *testing.T) {
 		return nil
 	}))
 	lower, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ended, read := make(chan error, 1), make(chan error, 1)
 	go func() { ended <- lower.Run(context.Background()) }()
 	w := segments(1, 1)[0]
@@ -713,14 +689,10 @@ func TestCatalogFailsUnderWaiters(t *testing.T) {
 	s.mustWrite(lower.Tier, w[0], tier.LevelLogged)
 	entered, release := stall(faults, slab.OpSync)
 	first, err := s.begin(lower.Tier, w[0], tier.LevelSynced)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	<-entered
 	second, err := s.begin(lower.Tier, w[1], tier.LevelSynced)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	await(t, "both to wait", func() bool {
 		lower.mu.Lock()
 		defer lower.mu.Unlock()

@@ -51,16 +51,12 @@ func TestJoin(t *testing.T) {
 	entered, release := stall(faults, slab.OpWrite)
 	w := segments(1, 1)[0]
 	canceled, err := s.admit(lower.Tier, w, 1<<40)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	counted := lower.Used(tenantA)
 	answers := make(chan outcome, 3)
 	start := func(level tier.Level) {
 		k, err := s.admit(lower.Tier, w, 0) // here already: no room is asked for
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		k.Start(level, func(l tier.Level, err error) { answers <- outcome{l, err} })
 	}
 	start(tier.LevelLogged)
@@ -94,17 +90,11 @@ func TestCancel(t *testing.T) {
 	lower := s.openOK(onMem(s.config(), vfs.NewMem()))
 	w := chain(1, 2, tenantB)
 	a, err := s.admit(lower.Tier, w[0], 1<<40)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b, err := s.admit(lower.Tier, w[0], 1<<40)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	child, err := s.admit(lower.Tier, w[1], 1<<40)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a.Cancel()
 	if lower.Used(tenantB) == 0 {
 		t.Error("gone before the second one canceled")
@@ -136,9 +126,7 @@ func TestQueueBounds(t *testing.T) {
 			_, release := stall(faults, slab.OpWrite)
 			w := segments(1, 2)
 			done, err := s.begin(lower.Tier, w[0], tier.LevelLogged)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if err := s.write(lower.Tier, w[1], tier.LevelLogged); !errors.Is(err, tier.ErrBusy) {
 				t.Errorf("beyond the bound: %v", err)
 			}
@@ -217,17 +205,13 @@ func TestQuota(t *testing.T) {
 	for _, w := range segments(1, 50) {
 		o := s.object(w)
 		k, err := lower.Admit(o, room)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if used := lower.Used(tenantA); used > room {
 			t.Fatalf("%d bytes of %d", used, room)
 		}
 		answer := make(chan error, 1)
 		k.Start(tier.LevelLogged, func(_ tier.Level, err error) { answer <- err })
-		if err := <-answer; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-answer)
 		s.drop(o)
 	}
 	s.mustRead(lower.Tier, other)
@@ -308,9 +292,7 @@ func TestParents(t *testing.T) {
 	}
 	s.mustWrite(lower.Tier, w[2], tier.LevelLogged)
 	s.check(lower.Tier)
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 	lower = s.openOK(cfg)
 	for i := range w[:3] {
 		s.mustRead(lower.Tier, w[i])
@@ -328,13 +310,9 @@ func TestChildWaitsForParent(t *testing.T) {
 	lower := s.openOK(onMem(s.config(), vfs.NewMem()))
 	w := chain(1, 2, tenantA)
 	parent, err := s.admit(lower.Tier, w[0], 1<<40)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	done, err := s.begin(lower.Tier, w[1], tier.LevelSynced)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for lower.Counters().StoredBytes == 0 {
 		select {
 		case out := <-done:
@@ -373,25 +351,19 @@ func TestForeignLeaveFirst(t *testing.T) {
 	n := theirs.name()
 	lower.Touch(&n) // used last of all
 	bytes := lower.Used(tenantB)
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 	fewer := cfg
 	fewer.Tenants = cfg.Tenants[:1]
 	lower = s.openOK(fewer)
 	if e, ok := lower.Lookup(&n); !ok || e.Tenant != 0 || lower.Used(tenantB) != 0 {
 		t.Fatalf("%+v, %v", e, ok)
 	}
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 	lower = s.openOK(cfg)
 	if lower.Used(tenantB) != bytes {
 		t.Errorf("%d bytes, %d before", lower.Used(tenantB), bytes)
 	}
-	if err := lower.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lower.close())
 	lower = s.openOK(fewer)
 	for i := 0; ; i++ {
 		if lower.Counters().EvictedRoom > 0 {
@@ -417,25 +389,17 @@ func TestMemoryIsLetGoBeforeTheAnswer(t *testing.T) {
 		lower := s.openOK(cfg)
 		for _, w := range segments(1, 40) {
 			region, err := s.dev.NewRegion(gpuipc.RegionSpec{Name: "own", Bytes: 1 << 20, Access: gpuipc.ClientReads})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			o := s.object(w)
 			own := gpuipc.Ref{Region: region, Extents: []gpuipc.Extent{{Len: o.Shares[0].Ref.Len()}}}
-			if err := s.dev.Store(context.Background(), own, w.content(0)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.dev.Store(context.Background(), own, w.content(0)))
 			s.drop(o)
 			o.Shares[0].Ref = own
 			k, err := lower.Admit(o, 1<<40)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			closed := make(chan error, 1)
 			k.Start(tier.LevelLogged, func(tier.Level, error) { closed <- region.Close() }) // panics when in use
-			if err := <-closed; err != nil {
-				t.Fatal(err)
-			}
+			must(t, <-closed)
 		}
 		s.mustRead(lower.Tier, segments(1, 1)[0])
 	}
@@ -458,9 +422,7 @@ func TestQuotaAndPoolTogether(t *testing.T) {
 	}
 	for i := range 10 {
 		k, err := s.admit(lower.Tier, node(uint64(100+i), tenantA), lower.Used(tenantA))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if u := lower.Usage().Pools[private]; u.UsedBytes > u.BudgetBytes {
 			t.Errorf("the private pool holds %d of %d", u.UsedBytes, u.BudgetBytes)
 		}

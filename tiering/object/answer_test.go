@@ -86,16 +86,12 @@ func TestBoundOfAnswers(t *testing.T) {
 		moves := 0
 		ctx := context.WithValue(t.Context(), movedKey{}, func() { moves++ })
 		q, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if test.ranged {
 			q.Header.Set("Range", "bytes=0-9")
 		}
 		r, err := c.Do(q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		n, err := io.Copy(io.Discard, r.Body)
 		if (err != nil) != test.fails || n > maxAnswerBytes+1 {
 			t.Errorf("%s: %d bytes, %v", name, n, err)

@@ -21,14 +21,10 @@ func described(t testing.TB, k *keys, o *tiertest.Object) (tag, []byte) {
 		RankBytes: int64(len(o.Bytes[0])), Digests: o.Digests,
 	}
 	manifest, err := m.Encode(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	x := extent.Header{Name: extentName(o.Name), Generation: 1, PayloadBytes: m.PayloadBytes()}
 	b, err := k.putHead(of, &x, manifest, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return of, b
 }
 
@@ -51,9 +47,7 @@ func TestEveryBitOfADescriptionCounts(t *testing.T) {
 		}
 		return err
 	}
-	if err := parse(good); err != nil {
-		t.Fatal(err)
-	}
+	must(t, parse(good))
 	for i := range good {
 		bad := bytes.Clone(good)
 		bad[i] ^= 1 << (i % 8)

@@ -184,22 +184,16 @@ func TestAnotherSecretSeesAndPlantsNothing(t *testing.T) {
 	}
 	theirs.mustKeep(o)
 	forged, err := os.ReadFile(s.file(theirs.Store, theirs.tagFor(o)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	genuine, err := os.ReadFile(s.file(ours.Store, ours.tagFor(other)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// In the place of ours: theirs, theirs under our name, and another one of ours.
 	renamed := append([]byte(nil), forged...)
 	mine := ours.tagFor(o)
 	theirs.keys.sign(mine, renamed[:blockBytes+int(headOf(t, forged, theirs.tagFor(o)).headerBytes)], int64(len(renamed)))
 	for what, b := range map[string][]byte{"theirs": forged, "theirs by our name": renamed, "another of ours": genuine} {
 		n := s.run(nil)
-		if err := os.WriteFile(s.file(ours.Store, mine), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(s.file(ours.Store, mine), b, 0o600))
 		if err := n.fetch(o); !errors.Is(err, tier.ErrGone) {
 			t.Errorf("%s was found: %v", what, err)
 		}
@@ -216,9 +210,7 @@ func TestAnotherSecretSeesAndPlantsNothing(t *testing.T) {
 func headOf(t *testing.T, b []byte, of tag) head {
 	t.Helper()
 	h, err := parseBlock(b, of, int64(len(b)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return h
 }
 
@@ -229,39 +221,27 @@ func TestTruncatedObjectsAreMisses(t *testing.T) {
 	w.mustKeep(o)
 	file := s.file(w.Store, w.tagFor(o))
 	whole, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, n := range []int{0, 1, 100, blockBytes, blockBytes + 100, len(whole) / 2, len(whole) - 1} {
 		r := s.run(nil)
-		if err := os.Truncate(file, int64(n)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Truncate(file, int64(n)))
 		if err := r.fetch(o); !errors.Is(err, tier.ErrGone) && !errors.Is(err, tier.ErrUnavailable) {
 			t.Errorf("%d bytes of %d: %v", n, len(whole), err)
 		}
-		if err := os.WriteFile(file, whole, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, whole, 0o600))
 		// Cut behind the description, once that was read.
 		r = s.run(nil)
 		rows, err := r.Find(context.Background(), []tier.Want{tiertest.WantOf(o)})
 		if err != nil || rows[0] == nil {
 			t.Fatalf("%v, %v", rows, err)
 		}
-		if err := os.Truncate(file, int64(n)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Truncate(file, int64(n)))
 		if err := r.readTo(context.Background(), rows[0], o); err == nil || errors.Is(err, tiertest.ErrWrong) {
 			t.Errorf("%d bytes of %d were read: %v", n, len(whole), err)
 		}
-		if err := os.WriteFile(file, whole, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, whole, 0o600))
 	}
-	if err := s.run(nil).fetch(o); err != nil {
-		t.Error(err)
-	}
+	must(t, s.run(nil).fetch(o))
 }
 
 func TestAServerKilledInAnUploadLeavesNothing(t *testing.T) {
@@ -291,12 +271,8 @@ func TestAServerKilledInAnUploadLeavesNothing(t *testing.T) {
 	if !tiertest.Wait(10*time.Second, func() bool { return n.keep(context.Background(), o) == nil }) {
 		t.Fatal("it is not written once the server is back")
 	}
-	if err := other.List(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	if err := other.fetch(o); err != nil {
-		t.Error(err)
-	}
+	must(t, other.List(context.Background()))
+	must(t, other.fetch(o))
 }
 
 // killing calls f when bytes were read.
@@ -366,11 +342,7 @@ func TestAFullServerIsReadOn(t *testing.T) {
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
 		t.Skipf("a small file system cannot be mounted: %v", err)
 	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
 	s := openSiteIn(t, []tiertest.Tenant{alice}, dir)
 	n := s.run(func(c *Config) { c.FullTime = time.Hour })
 	var kept []*tiertest.Object
@@ -406,9 +378,7 @@ func TestOldAndExcessObjectsAreDeleted(t *testing.T) {
 	size := w.room.held() / 10
 	for i, o := range list { // the first is the oldest
 		at := time.Now().Add(-time.Duration(10-i) * time.Hour)
-		if err := os.Chtimes(s.file(w.Store, w.tagFor(o)), at, at); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chtimes(s.file(w.Store, w.tagFor(o)), at, at))
 	}
 	aged := s.run(func(c *Config) { c.Life = 6*time.Hour + 30*time.Minute })
 	for i, o := range list {
@@ -420,9 +390,7 @@ func TestOldAndExcessObjectsAreDeleted(t *testing.T) {
 		t.Errorf("%d objects expired", n)
 	}
 	tight := s.run(func(c *Config) { c.Bytes = 5 * size })
-	if err := tight.List(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tight.List(context.Background()))
 	if held := tight.room.held(); held > 5*size || held < 3*size {
 		t.Errorf("%d bytes of %d are held", held, 5*size)
 	}
@@ -457,9 +425,7 @@ func TestCredentialsMayStandInTheConfiguration(t *testing.T) {
 	})
 	o := segments(1, 1, 100)[0]
 	n.mustKeep(o)
-	if err := n.fetch(o); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.fetch(o))
 }
 
 func TestAProbeTriesAllThatIsNeeded(t *testing.T) {
@@ -529,9 +495,7 @@ func TestAuthoritiesAreThoseOfTheFile(t *testing.T) {
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	write := func(c *x509.Certificate) {
 		text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
-		if err := errors.Join(os.WriteFile(ca+".new", text, 0o600), os.Rename(ca+".new", ca)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.WriteFile(ca+".new", text, 0o600), os.Rename(ca+".new", ca)))
 	}
 	write(otherAuthority(t))
 	cfg := s.config()
@@ -554,18 +518,12 @@ func TestAuthoritiesAreThoseOfTheFile(t *testing.T) {
 func otherAuthority(t *testing.T) *x509.Certificate {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	of := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, of, of, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -579,13 +537,9 @@ func TestABoundedQueueIsBusy(t *testing.T) {
 		next.ServeHTTP(w, r)
 	})
 	first, err := n.begin(list[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	second, err := n.begin(list[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := n.begin(list[0]); !errors.Is(err, tier.ErrExists) {
 		t.Errorf("what is on its way was admitted: %v", err)
 	}
@@ -617,7 +571,13 @@ func TestPackedSegmentsAreKept(t *testing.T) {
 		t.Fatal(rows, err)
 	}
 	rows[0].Close()
-	if err := n.fetch(o); err != nil {
-		t.Error(err)
+	must(t, n.fetch(o))
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
 	}
 }

@@ -92,9 +92,7 @@ func TestACorkedConnectionSendsTheSameBytesInFewerCalls(t *testing.T) {
 	c.Cork()
 	c.Cork() // again is nothing
 	write(want[100:], 16<<10)
-	if err := errors.Join(c.Uncork(), c.Uncork()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errors.Join(c.Uncork(), c.Uncork()))
 	if !bytes.Equal(s.to.Bytes(), want) {
 		t.Error("other bytes")
 	}
@@ -144,9 +142,7 @@ func TestAPeerThatDoesNotReadEndsACorkedTransfer(t *testing.T) {
 	if _, err := c.Write([]byte("held")); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, c.SetWriteDeadline(time.Now().Add(10*time.Millisecond)))
 	if err := c.Uncork(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("uncork: %v", err)
 	}

@@ -37,14 +37,8 @@ func largeSegment(bytes int64) *tiertest.Object {
 // arena is memory as a store has it: in whole pages of 64 KiB, somewhere.
 func arena(b *testing.B, dev gpuipc.Device, bytes int64) gpuipc.Ref {
 	region, err := dev.NewRegion(gpuipc.RegionSpec{Name: "bench", Bytes: bytes, Access: gpuipc.ClientReads})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		if err := region.Close(); err != nil {
-			b.Error(err)
-		}
-	})
+	noError(b, err)
+	b.Cleanup(func() { noError(b, region.Close()) })
 	return gpuipc.Ref{Region: region, Extents: []gpuipc.Extent{{Len: bytes}}}
 }
 
@@ -66,9 +60,7 @@ func BenchmarkFetch(b *testing.B) {
 					}
 				}()
 				o := largeSegment(64 << 20)
-				if err := s.Put(context.Background(), 0, o); err != nil {
-					b.Fatal(err)
-				}
+				noError(b, s.Put(context.Background(), 0, o))
 				rows, err := s.Find(context.Background(), []tier.Want{tiertest.WantOf(o)})
 				if err != nil || rows[0] == nil {
 					b.Fatal(rows, err)
@@ -115,9 +107,7 @@ func BenchmarkFind(b *testing.B) {
 				var wants []tier.Want
 				for i := range n {
 					o := tiertest.Segment(tiertest.Small, loneTenant[0], uint64(i), 200)
-					if err := s.Put(context.Background(), 0, o); err != nil {
-						b.Fatal(err)
-					}
+					noError(b, s.Put(context.Background(), 0, o))
 					wants = append(wants, tiertest.WantOf(o))
 				}
 				b.ReportAllocs()
@@ -197,12 +187,8 @@ func floorConns(b *testing.B, secure bool, n int) (pairs [][2]net.Conn) {
 			a, z := tls.Server(here, server), tls.Client(there, client)
 			done := make(chan error, 1)
 			go func() { done <- a.Handshake() }()
-			if err := z.Handshake(); err != nil {
-				b.Fatal(err)
-			}
-			if err := <-done; err != nil {
-				b.Fatal(err)
-			}
+			noError(b, z.Handshake())
+			noError(b, <-done)
 			here, there = a, z
 		}
 		pairs = append(pairs, [2]net.Conn{here, there})

@@ -34,9 +34,7 @@ func TestCallsAreBounded(t *testing.T) {
 	of := s.search(&w)
 	call := Call{Path: FindPath, Body: appendFind(nil, []name{of.name}), Within: 10 * time.Second, Most: maxAnswer}
 	answer, err := s.Call(context.Background(), 0, &call)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if rows, err := decodeAnswer(answer, 1); err != nil || rows[0].status != here {
 		t.Errorf("%v, %v", rows, err)
 	}

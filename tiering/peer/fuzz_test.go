@@ -58,9 +58,7 @@ func TestMessagesAreReadAsTheyWereWritten(t *testing.T) {
 		t.Errorf("find: %v, %v", got, err)
 	}
 	rows, err := decodeAnswer(out, len(names))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	for i, r := range rows {
 		if r.status != status(i%int(statuses)) || (r.status == here) != (r.description != nil) {
 			t.Errorf("row %d: %+v", i, r)

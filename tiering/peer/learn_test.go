@@ -25,9 +25,7 @@ func newcomer(t *testing.T, s *subject, members ...Node) *Peers {
 	cfg.Index, cfg.Learning = &holders{}, func() bool { return true }
 	p := must(New(cfg))
 	for _, n := range members {
-		if err := p.Set(s.member(n).Member); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, p.Set(s.member(n).Member))
 	}
 	t.Cleanup(p.Close)
 	return p
@@ -46,9 +44,7 @@ func TestANewcomerLearnsFromOneNeighbourWhoHoldsWhat(t *testing.T) {
 	s.sources[2].server.cfg.Known = &Known{Own: ownSet{tag: true}, Peers: s.Peers}
 
 	p := newcomer(t, s, 2) // it can ask only who knows
-	if err := p.Set(s.member(0).Member); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, p.Set(s.member(0).Member))
 	s.sources[0].server.cfg.Known = &Known{Own: ownSet{}, Peers: newcomer(t, s)} // knows nothing itself
 	p.Learn(context.Background(), wants)
 	for i, want := range []bool{true, true, false} {
@@ -92,9 +88,7 @@ func TestWhoDoesNotTellCostsABoundedWait(t *testing.T) {
 	s := opened(t, options{})
 	o := tiertest.Segment(tiertest.Small, loneTenant[0], 1, 40)
 	mend, err := s.Disturb(0, o, tiertest.Stalled)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer mend()
 	p := newcomer(t, s, 0)
 	began := time.Now()

@@ -50,9 +50,7 @@ func BenchmarkMatch32(b *testing.B) {
 		for more := true; more; {
 			more = must(x.Apply(index.Node(n), own.Delta(nil, x.Position(index.Node(n)))))
 		}
-		if err := peers.Set(Member{Node: n, Addr: "127.0.0.1:1"}); err != nil {
-			b.Fatal(err)
-		}
+		noError(b, peers.Set(Member{Node: n, Addr: "127.0.0.1:1"}))
 	}
 	open := func(remote tier.Remote) (*tiering.Store, tier.ProfileID) {
 		s := must(tiering.Open(tiering.Config{
@@ -81,9 +79,7 @@ func BenchmarkMatch32(b *testing.B) {
 			match := func(s *tiering.Store) time.Duration {
 				q := tiering.MatchQuery{Profile: id, Tenant: 1, Keys: of.keys[at : at+32]}
 				began := time.Now()
-				if err := s.Match(&q, &result); err != nil {
-					b.Fatal(err)
-				}
+				noError(b, s.Match(&q, &result))
 				return time.Since(began)
 			}
 			for b.Loop() {

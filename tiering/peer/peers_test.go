@@ -23,19 +23,13 @@ func opened(t *testing.T, o options) *subject {
 	t.Helper()
 	tiertest.Leaks(t)
 	s := open(t, loneTenant, o)
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { noError(t, s.Close()) })
 	return s
 }
 
 func (s *subject) put(t *testing.T, at int, o *tiertest.Object) {
 	t.Helper()
-	if err := s.Put(context.Background(), at, o); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, s.Put(context.Background(), at, o))
 }
 
 func TestTagsDifferInAllThatNamesAnObject(t *testing.T) {
@@ -79,9 +73,7 @@ func TestATenantOfAnotherSaltFindsNothing(t *testing.T) {
 		cfg := s.cfg
 		cfg.Names = must(NewNames(secret, []Tenant{of}))
 		other := must(New(cfg))
-		if err := other.Set(s.member(0).Member); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, other.Set(s.member(0).Member))
 		tag, _ := cfg.Names.Tag(&w)
 		s.index.add(tag, 0)
 		if rows, err := other.Find(context.Background(), []tier.Want{w}); err != nil || rows[0] != nil {
@@ -128,9 +120,7 @@ func (due) Deadline() (time.Time, bool) { return time.Unix(1, 0), true }
 func TestADialEndsWithItsCallerNotBefore(t *testing.T) {
 	s := opened(t, options{})
 	l, err := s.member(0).dial(due{context.Background()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	_ = l.Close()
 	ended, end := context.WithCancel(context.Background())
 	end()
@@ -181,9 +171,7 @@ func (s *subject) target(t *testing.T, o *tiertest.Object) (refs []gpuipc.Ref) {
 	t.Helper()
 	for _, b := range o.Bytes {
 		ref, err := s.memory.Put(make([]byte, len(b)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		refs = append(refs, ref)
 	}
 	return refs
@@ -324,9 +312,7 @@ func TestRequestsThatMakeNoSenseAreRefused(t *testing.T) {
 		q.SetBody(c.body)
 		q.SetConnectionClose()
 		client := &fasthttp.Client{Dial: func(addr string) (net.Conn, error) { return net.Dial("tcp", addr) }}
-		if err := client.Do(&q, &a); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, client.Do(&q, &a))
 		client.CloseIdleConnections()
 		if a.StatusCode() != c.status || c.code != "" && !strings.HasPrefix(string(a.Body()), c.code+": ") {
 			t.Errorf("%s: %d %s, want %d %s", c.what, a.StatusCode(), a.Body(), c.status, c.code)
@@ -342,9 +328,7 @@ func TestWhatIsOnDiskIsFound(t *testing.T) {
 		Dir: dir + "/tier", PublicBytes: 32 << 20, PrivateBytes: 32 << 20, SlabBytes: 8 << 20, GranuleBytes: 16 << 10, Device: dev,
 		Tenants: []disk.Tenant{{ID: 1, Name: "alice"}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = below.Run(ctx) })
@@ -354,11 +338,7 @@ func TestWhatIsOnDiskIsFound(t *testing.T) {
 		running.Wait()
 	})
 	s := open(t, loneTenant, options{dev: dev, store: tiering.Config{Lower: below, PublicBytes: 512 << 10, PrivateBytes: 512 << 10, WriteBehind: true}})
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { noError(t, s.Close()) })
 	var list []*tiertest.Object
 	var up *tiertest.Object
 	for i := range uint64(40) { // several times what memory holds
@@ -387,9 +367,7 @@ func TestWhatIsOnDiskIsFound(t *testing.T) {
 		}
 		refs := s.target(t, o)
 		c, err := rows[0].Read(context.Background(), refs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		got := &tiertest.Content{Digests: c.Digests}
 		for _, r := range refs {
 			got.Bytes = append(got.Bytes, must(s.memory.Load(r)))
@@ -403,5 +381,13 @@ func TestWhatIsOnDiskIsFound(t *testing.T) {
 	}
 	if c := s.sources[0].Store.Counters(); c.PromotedBytes == 0 {
 		t.Error("nothing was promoted")
+	}
+}
+
+// noError ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func noError(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
 	}
 }

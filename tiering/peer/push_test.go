@@ -57,9 +57,7 @@ type neighbour struct {
 func openNeighbour(t *testing.T, answer func(w io.Writer)) *neighbour {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	n := &neighbour{listen: l}
 	var mu sync.Mutex
 	var open []net.Conn
@@ -114,9 +112,7 @@ func pushing(t *testing.T, cfg PushConfig, members ...*neighbour) *Neighbours {
 	}))
 	t.Cleanup(peers.Close)
 	for i, m := range members {
-		if err := peers.Set(Member{Node: Node(i), Addr: m.listen.Addr().String()}); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, peers.Set(Member{Node: Node(i), Addr: m.listen.Addr().String()}))
 	}
 	cfg.Peers = peers
 	n := must(NewNeighbours(cfg))
@@ -146,9 +142,7 @@ func TestWhoHasNoRoomIsLeftAloneForAWhile(t *testing.T) {
 	n := pushing(t, PushConfig{RestTime: time.Hour}, full, roomy)
 	o := objectOf(described()[0])
 	for range 20 {
-		if err := n.push(o); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, n.push(o))
 	}
 	if asked := full.asked.Load(); asked > 1 || roomy.asked.Load() != 20 {
 		t.Errorf("the full one was asked %d times, the other one %d", asked, roomy.asked.Load())
@@ -192,9 +186,7 @@ func TestWhatIsPushedAtOnceIsBounded(t *testing.T) {
 	var ended sync.WaitGroup
 	for range 2 {
 		w, err := n.Admit(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		ended.Add(1)
 		w.Start(tier.LevelSynced, func(_ tier.Level, err error) {
 			if !errors.Is(err, tier.ErrUnavailable) {

@@ -18,9 +18,7 @@ func TestAMemberThatFallsSilentIsSkippedUntilItAnswers(t *testing.T) {
 	s.put(t, 0, o)
 	w := tiertest.WantOf(o)
 	over, err := s.Disturb(0, o, tiertest.Fault(tiertest.Stalled))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if _, err := s.Find(context.Background(), []tier.Want{w}); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("a find of a silent member: %v", err)
 	}
@@ -53,9 +51,7 @@ func TestAFindGoesOnFromASilentMember(t *testing.T) {
 		s.put(t, at, o)
 	}
 	over, err := s.Disturb(0, o, tiertest.Fault(tiertest.Stalled))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer over()
 	w := tiertest.WantOf(o)
 	if rows, err := s.Find(context.Background(), []tier.Want{w}); err != nil || rows[0] == nil {

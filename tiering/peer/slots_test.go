@@ -11,9 +11,7 @@ import (
 func TestSlotsAreGivenInTheOrderOfCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := slots{free: 1}
-		if err := s.take(t.Context(), 9); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, s.take(t.Context(), 9))
 		var got []uint64
 		given, goOn := make(chan uint64), make(chan struct{})
 		gone, leave := context.WithCancel(t.Context())
@@ -54,9 +52,7 @@ func TestASlotIsNotLostWithItsWaiter(t *testing.T) {
 		go leave()
 		s.give()
 		if <-done != nil {
-			if err := s.take(context.Background(), 1); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, s.take(context.Background(), 1))
 		}
 		ctx, leave = context.WithCancel(context.Background())
 	}

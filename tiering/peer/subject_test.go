@@ -149,9 +149,7 @@ func open(t testing.TB, tenants []tiertest.Tenant, o options) *subject {
 	for i := range max(o.sources, 1) {
 		one := openSource(t, dev, s.memory, tenants, server, &o)
 		s.sources = append(s.sources, one)
-		if err := s.Set(Member{Node: Node(i), Addr: one.listen.Addr().String(), TLS: client}); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, s.Set(Member{Node: Node(i), Addr: one.listen.Addr().String(), TLS: client}))
 	}
 	return s
 }
@@ -164,9 +162,7 @@ func openSource(t testing.TB, dev gpuipc.Device, m *tiertest.Memory, tenants []t
 	setDefault(&cfg.PublicBytes, 64<<20)
 	setDefault(&cfg.PrivateBytes, 64<<20)
 	store, err := storetest.New(cfg, m, tiertest.Traits{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	s := &source{Store: store, ended: make(chan error, 1)}
 	server := o.server
 	if o.unpinned {

@@ -22,9 +22,7 @@ func hybrid(ranks int) profile.Identity {
 func geometry(t testing.TB, id profile.Identity, page int64) *Geometry {
 	t.Helper()
 	p, err := profile.New(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return NewGeometry(p, 1, page, NewParts())
 }
 
@@ -34,9 +32,7 @@ func TestStatesByArithmeticAreWhereTheProfilePutsThem(t *testing.T) {
 		for seams := range 5 {
 			want := g.StatesLayout(layer, seams)
 			got, err := g.statesBefore(layer, seams)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got.bytes() != want.Bytes {
 				t.Fatalf("layer %d, %d seams: %d bytes, want %d", layer, seams, got.bytes(), want.Bytes)
 			}
@@ -145,9 +141,7 @@ func TestManySeamsCostNothing(t *testing.T) {
 	}
 	q.Plan.End = 2000
 	bytes, err := g.ComposeBytes(q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := int64(900 * 2001 * profile.PartAlign); bytes != want {
 		t.Fatalf("%d bytes, want %d", bytes, want)
 	}

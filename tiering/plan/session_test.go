@@ -41,9 +41,7 @@ func newSession(t *testing.T) (*Session, *fakeStore) {
 	f := &fakeStore{t: t, geometry: geometry(t, hybrid(1), 4096), dev: gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})}
 	var err error
 	f.region, err = f.dev.NewRegion(gpuipc.RegionSpec{Name: "arena", Bytes: 16 << 20, Access: gpuipc.ClientWrites, Huge: gpuipc.HugeNever})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.mu.leases = map[tier.LeaseID]Source{}
 	f.memory = &Device{Device: f.dev, Place: tier.PlaceDRAM}
 	s := (&Runner{Memory: f.memory, Now: time.Now}).NewSession(f)
@@ -178,9 +176,7 @@ func TestPlansLetGoOfWhatTheyHeld(t *testing.T) {
 			failed := 0
 			for _, op := range []gpuipc.Op{gpuipc.OpCompose, gpuipc.OpRotate} {
 				calls := f.dev.Calls(op)
-				if err := carryOut(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, carryOut(t.Context()))
 				calls = f.dev.Calls(op) - calls
 				for n := range calls {
 					f.dev.Fail(op, n+1, errors.New("lost"))
@@ -207,9 +203,7 @@ func (f *fakeStore) openBuffer(t *testing.T, s *Session) tier.LeaseID {
 	if err == nil {
 		got, err = s.Accept(&AcceptQuery{Buffer: got.Buffer, Tokens: 4})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return got.Buffer
 }
 
@@ -303,9 +297,7 @@ func TestFlushWithoutRoomLosesNothing(t *testing.T) {
 	if got, err := s.Accept(&AcceptQuery{Buffer: id}); err != nil || got.Begin != 0 || got.End != 4 {
 		t.Fatalf("rows [%d, %d), %v", got.Begin, got.End, err)
 	}
-	if err := s.Replay(t.Context(), q); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Replay(t.Context(), q))
 	if got, err := s.Accept(&AcceptQuery{Buffer: id}); err != nil || got.Begin != 3 || f.holds() != 2 {
 		t.Fatalf("rows from %d on, %d holds, %v", got.Begin, f.holds(), err)
 	}
@@ -323,26 +315,18 @@ func TestConvolutionsAloneAreAssembledByTheirTails(t *testing.T) {
 	segment := f.lease(Source{Spec: profile.SegmentSpec{Role: profile.RoleFirst, Tokens: 16}, End: 16})
 	q := &AssembleQuery{Plan: Plan{End: 16, Spans: []Span{{Kind: SpanSegment, Lease: segment, Count: 16}}}}
 	bytes, _, err := f.geometry.AssembleBytes(q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	q.Dest.Out = f.space(bytes)
 	for _, layer := range f.geometry.ConvLayers() {
 		from, _ := f.geometry.SegmentParts(16).Part(layer, profile.PartConv)
 		want := slices.Repeat([]byte{byte(layer + 1), 7}, int(from.Len/2))
-		if err := f.dev.Store(t.Context(), f.mu.leases[segment].Share.Slice(from.Off, from.Len), want); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.dev.Store(t.Context(), f.mu.leases[segment].Share.Slice(from.Off, from.Len), want))
 	}
-	if err := s.Assemble(t.Context(), q); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Assemble(t.Context(), q))
 	for _, layer := range f.geometry.ConvLayers() {
 		part, _ := q.parts(f.geometry, 16).Part(layer, profile.PartConv)
 		got := make([]byte, part.Len)
-		if err := f.dev.Load(t.Context(), got, q.Dest.Out.Slice(part.Off, part.Len)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.dev.Load(t.Context(), got, q.Dest.Out.Slice(part.Off, part.Len)))
 		if want := slices.Repeat([]byte{byte(layer + 1), 7}, len(got)/2); string(got) != string(want) {
 			t.Errorf("layer %d: tail %x", layer, got)
 		}
@@ -350,5 +334,13 @@ func TestConvolutionsAloneAreAssembledByTheirTails(t *testing.T) {
 	rows := &AppendQuery{Capacity: 4, Rows: 1, Src: f.space(f.geometry.bufferParts(1).Bytes)}
 	if _, err := s.Append(t.Context(), rows); !errors.Is(err, tier.ErrInvalid) {
 		t.Errorf("a buffer of rows that move no tail: %v", err)
+	}
+}
+
+// must ends a test at what has to work for it to go on. It costs a benchmark nothing.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
 	}
 }

@@ -28,15 +28,13 @@ var storeA = slab.StoreID{1, 2, 3}
 func mustOpen(t testing.TB, fs vfs.FS) *Catalog {
 	t.Helper()
 	c, err := Open(fs, dir, Options{StoreID: storeA})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
 func must(t testing.TB, err error) {
-	t.Helper()
 	if err != nil {
+		t.Helper()
 		t.Fatal(err)
 	}
 }
@@ -457,16 +455,12 @@ func TestFilesAreBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			mem := vfs.NewMem()
-			if err := mustOpen(t, mem).Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, mustOpen(t, mem).Close())
 			f, err := mem.Create(mem.PathJoin(dir, test.file), vfs.WriteCategoryUnspecified)
 			if err == nil {
 				_, err = f.Write(bytes.Repeat([]byte{'#'}, int(optionsMost+test.more)))
 			}
-			if err := errors.Join(err, f.Close()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(err, f.Close()))
 			if err := checkFiles(mem, dir); (err != nil) != (test.more > 0) {
 				t.Errorf("%v", err)
 			}
@@ -476,9 +470,7 @@ func TestFilesAreBounded(t *testing.T) {
 		})
 	}
 	mem := vfs.NewMem()
-	if err := mem.MkdirAll(mem.PathJoin(dir, "000007.log"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, mem.MkdirAll(mem.PathJoin(dir, "000007.log"), 0o700))
 	if err := checkFiles(mem, dir); !errors.Is(err, tier.ErrCorrupt) {
 		t.Errorf("a folder for a log: %v", err)
 	}

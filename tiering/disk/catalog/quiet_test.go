@@ -34,11 +34,7 @@ func TestFileIsSummedWhileItIsWritten(t *testing.T) {
 			done = part.bytes
 		}
 		writer.Wait()
-		if err := g.failure(); err != nil {
-			t.Fatal(err)
-		}
-		if err := q.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, g.failure())
+		must(t, q.Close())
 	}
 }

@@ -53,9 +53,7 @@ func TestManifestGolden(t *testing.T) {
 				t.Fatalf("content of %d bytes differs from the golden one of %d", len(content), len(want))
 			}
 			stored, err := m.Encode(nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			// Another release of zstd may compress otherwise; what is stored has
 			// to be read for ever.
 			got, err := Decode(golden(t, name+".zst", stored))
@@ -216,9 +214,7 @@ func TestEncodeRefusesWhatDecodeWould(t *testing.T) {
 // the bound.
 func TestHostileFrameIsBounded(t *testing.T) {
 	e, err := zstd.NewWriter(nil, zstd.WithSingleSegment(true))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer e.Close()
 	bomb := e.EncodeAll(make([]byte, MaxManifestBytes+1), nil)
 	small := e.EncodeAll(exampleManifest(false).append(nil), nil)

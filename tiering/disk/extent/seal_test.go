@@ -69,18 +69,12 @@ func TestSealProvesAll(t *testing.T) {
 	good.Sign(key, manifest, tags)
 	prove := func(h Header, k *Key, manifest, tags []byte) error {
 		b, err := h.Append(nil, manifest)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got, err := Parse(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return got.Proven(k, manifest, tags)
 	}
-	if err := prove(good, key, manifest, tags); err != nil {
-		t.Fatal(err)
-	}
+	must(t, prove(good, key, manifest, tags))
 	for what, forge := range map[string]func(h *Header){
 		"key":        func(h *Header) { h.Key[9]++ },
 		"kind":       func(h *Header) { h.Kind++ },

@@ -27,25 +27,21 @@ var kinds = map[string]func(t testing.TB) FS{
 
 func memory(t testing.TB, fsys vfs.FS) FS {
 	t.Helper()
-	if err := fsys.MkdirAll("slabs", 0o755); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, fsys.MkdirAll("slabs", 0o755))
 	return OverVFS(fsys, "slabs")
 }
 
 func must[T any](t testing.TB) func(T, error) T {
 	return func(v T, err error) T {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		return v
 	}
 }
 
 func noError(t testing.TB, err error) {
-	t.Helper()
 	if err != nil {
+		t.Helper()
 		t.Fatal(err)
 	}
 }
@@ -55,11 +51,7 @@ func closing[T io.Closer](t testing.TB) func(T, error) T {
 	return func(c T, err error) T {
 		t.Helper()
 		noError(t, err)
-		t.Cleanup(func() {
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Cleanup(func() { noError(t, c.Close()) })
 		return c
 	}
 }

@@ -218,9 +218,7 @@ func (m *spaceModel) scatter(t *testing.T) {
 	first := len(m.held)
 	for m.space.FreeBytes() > 0 {
 		runs, err := m.space.Alloc(testGranule)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		m.bits.set(t, runs[0], false)
 		m.held, m.asked = append(m.held, runs), append(m.asked, testGranule)
 	}
@@ -265,9 +263,7 @@ func (m *spaceModel) reopen(t *testing.T) {
 		m.space.AddSlab(n, int64(len(granules))*testGranule)
 	}
 	for _, i := range m.rng.Perm(len(m.held)) {
-		if err := m.space.Take(m.held[i]); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, m.space.Take(m.held[i]))
 	}
 	if after := m.space.Usage(); after != before {
 		t.Fatalf("opened again: %+v, was %+v", after, before)
@@ -311,9 +307,7 @@ func (m *spaceModel) check(t *testing.T) {
 func TestSpaceServesAnyEntryFromAnyFreeGranule(t *testing.T) {
 	s := checkered(t, 2*MaxRuns+1)
 	runs, err := s.Alloc(MaxRuns * testGranule)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if len(runs) != MaxRuns {
 		t.Errorf("%d runs, want %d", len(runs), MaxRuns)
 	}
@@ -349,9 +343,7 @@ func checkered(t *testing.T, granules int64) *Space {
 	s := NewSpace(testGranule)
 	s.AddSlab(7, granules*testGranule)
 	whole, err := s.Alloc((granules - 1) * testGranule)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	for off := whole[0].Off; off < whole[0].Len; off += 2 * testGranule {
 		s.Free([]Run{{Slab: 7, Off: off, Len: testGranule}})
 	}
@@ -363,9 +355,7 @@ func TestTakeRefusesWhatIsNotFree(t *testing.T) {
 	s.AddSlab(1, 100*testGranule)
 	s.AddSlab(2, 100*testGranule+testGranule/2)
 	held := []Run{{1, 10 * testGranule, 5 * testGranule}, {2, testGranule, testGranule}}
-	if err := s.Take(held); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, s.Take(held))
 	before := s.Usage()
 	good := Run{1, 50 * testGranule, testGranule}
 	for name, bad := range map[string]Run{
@@ -400,9 +390,7 @@ func TestSpaceMisusePanicsWithValues(t *testing.T) {
 	fresh := func() *Space {
 		s := NewSpace(testGranule)
 		s.AddSlab(1, 100*testGranule)
-		if err := s.Take([]Run{{1, 10 * testGranule, 5 * testGranule}}); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, s.Take([]Run{{1, 10 * testGranule, 5 * testGranule}}))
 		return s
 	}
 	for name, c := range map[string]struct {
@@ -437,9 +425,7 @@ func TestRemoveSlabOnlyWhenAllIsFree(t *testing.T) {
 	s.AddSlab(1, 10*testGranule)
 	s.AddSlab(2, 10*testGranule)
 	held := []Run{{2, 4 * testGranule, testGranule}}
-	if err := s.Take(held); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, s.Take(held))
 	if s.RemoveSlab(2) {
 		t.Fatal("a slab in use was removed")
 	}
