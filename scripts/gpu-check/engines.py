@@ -156,6 +156,8 @@ class Engine:
             for t in (0.0, TOLERANCE)
             for c in self._clients
         ]
+        daemon = dataclasses.replace(settings, compute="daemon")
+        self._make_written = lambda: SplicedTransformers(model, self._clients[0], naming, daemon)
         in_place = dataclasses.replace(settings, in_place=True)
         self._make_paged = lambda: SplicedTransformers(model, self._clients[0], naming, in_place)
 
@@ -243,6 +245,31 @@ class Engine:
             "on_device": done.on_device,
             "good": all(good),
         }
+
+    def written(self, ids: list[int], cuts: list[int], rounds: int) -> dict[str, object]:
+        """A splice whose rows the daemon's kernels write into memory of this process, and one whose
+        rows kernels of this process do, in turn: median seconds to the first token, and logits."""
+        engines = {"daemon": self._make_written(), "engine": self._engines[0]}
+        until = time.monotonic() + PATIENCE
+        while (why := engines["daemon"].written_state) and time.monotonic() < until:
+            time.sleep(0.01)
+        took: dict[str, list[float]] = {name: [] for name in engines}
+        out: dict[str, object] = {"trouble": why}
+        while not _enough(took["daemon"], max(rounds, 2)):
+            for name, engine in engines.items():
+                self._wait()
+                start = time.perf_counter()
+                done = engine.prefill(ids, cuts, "splice", keep=False)
+                int(done.logits.argmax())  # waits for the device
+                took[name].append(time.perf_counter() - start)
+                out[f"{name}_logits"] = done.logits.float().tolist()
+                out[f"{name}_on_device"] = done.on_device
+        for name, seconds in took.items():
+            out[f"{name}_seconds"] = statistics.median(seconds[1:])
+        composed = engines["daemon"].composed
+        out["walks"] = composed.daemon, sum(composed.reasons.values())
+        out["reasons"] = "; ".join(composed.reasons)
+        return out
 
     def drafted(self, ids: list[int], cuts: list[int], n: int, right: int) -> dict[str, object]:
         """Greedy tokens behind a splice, one at a time, and with so many drafts at a time: those of
@@ -547,6 +574,8 @@ def compare(name: str, p: Prompt, writer: Process, reader: Process, sizes: Sizes
     bar = REUSE_SHARE if len(p.ids) > MOVES else 0.0
     with check(f"{name}: splice"):
         reused(f"{name}: splice", want, asked, reader, EXACT, sizes, plain["seconds"], bar)
+    with check(f"{name}: rows written by the daemon"):
+        written(f"{name}: rows written by the daemon", p, reader, sizes)
     with check(f"{name}: splice of packed tuples"):
         kept = {"packed": True, "gpu": False, "rounds": 1}
         for one in known:
@@ -598,6 +627,20 @@ def reused(
     if len(took) == 2:
         named = f"{title}: first token, from the GPU, beside from memory"
         rows.within(named, took["the GPU"], took["memory"], "ms", bar)
+
+
+def written(title: str, p: Prompt, reader: Process, sizes: Sizes) -> None:
+    """A splice from the GPU whose rows the daemon's kernels write into memory of the engine's,
+    beside one whose rows the engine's process does."""
+    got = reader.ask("written", ids=p.ids, cuts=p.cuts, rounds=sizes.rounds)
+    done, others = got["walks"]
+    whole = done and not others and got["daemon_on_device"] == got["engine_on_device"] > 0
+    said = f"{done} walks, {others} elsewhere: {got['trouble'] or got['reasons']}"
+    rows.holds(f"{title}: all walks", "" if whole else said)
+    difference = off(got["daemon_logits"], got["engine_logits"])
+    rows.at_most(f"{title}: logits", difference, "of spread", EXACT)
+    took = got["daemon_seconds"] * 1e3, got["engine_seconds"] * 1e3
+    rows.within(f"{title}: first token, beside launched by the engine", *took, "ms")
 
 
 def read_in_place(name: str, p: Prompt, writer: Process, reader: Process, sizes: Sizes) -> None:

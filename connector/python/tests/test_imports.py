@@ -27,7 +27,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "walk": ("errors", "lazy", "model", "walk.architectures"),
     "walk.architectures": ("model", "walk"),
     "hf": ("errors", "lazy", "model", "client", "walk", "hf.device", "serving"),
-    "hf.device": ("errors", "model", "gpu", "client", "walk"),
+    "hf.device": ("errors", "model", "gpu", "client", "walk", "serving"),
     "serving": ("errors", "model", "segments", "client", "walk"),
     "fidelity": ("errors", "model", "segments", "serving", "walk"),
     "vllm": ("", "errors", "lazy", "model", "segments", "client", "walk", "serving"),

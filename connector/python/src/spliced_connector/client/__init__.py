@@ -21,6 +21,7 @@ from spliced_connector.client.client import Client
 from spliced_connector.client.compute import Origin, Placed, Plan, PlanSpan
 from spliced_connector.client.connection.counters import Counters
 from spliced_connector.client.connection.options import DeviceOptions, Options, default_socket
+from spliced_connector.client.device_attach import open_gpu
 from spliced_connector.client.device_lease import (
     DeviceCheckpoint,
     DeviceSegment,
@@ -64,8 +65,10 @@ from spliced_connector.client.terms import (
     Way,
     Why,
 )
+from spliced_connector.wire.numbers import MAX_BLOCKS
 
 __all__ = [
+    "MAX_BLOCKS",
     "MAX_PROMPT",
     "UNADVISED",
     "Accept",
@@ -123,6 +126,7 @@ __all__ = [
     "compose",
     "default_socket",
     "engine_memfd",
+    "open_gpu",
     "place",
     "plannable",
     "release_after",

@@ -316,7 +316,7 @@ class Keeper:
         for attachment in self._attachments:
             if not attachment.gone:
                 attachment.hang_up("client closed")
-        while self._writing() and (left := until - time.monotonic()) > 0:
+        while self._lent() and (left := until - time.monotonic()) > 0:
             self._serve(left)
         for attachment in self._attachments:
             attachment.collect()
@@ -335,8 +335,12 @@ class Keeper:
         ) in self._attachments:  # what was dropped before the thread could not be woken any more
             attachment.collect()
 
-    def _writing(self) -> bool:
-        return any(not a.gone and a.exchange.flight.writing() for a in self._attachments)
+    def _lent(self) -> bool:
+        """Whether a daemon that has not ended its side may touch memory of the engine."""
+        there = [a for a in self._attachments if not a.gone]
+        if any(a.exchange.flight.writing() for a in there):
+            return True
+        return bool(there) and any(enrolment.exporting for enrolment in self._enrolments)
 
 
 def _jitter(seconds: float) -> float:

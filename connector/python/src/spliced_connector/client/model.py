@@ -115,6 +115,16 @@ class Model:
             return ""
         return self._keeper.why or self._enrolment.trouble or "the profile is not registered yet"
 
+    @property
+    def memory_trouble(self) -> str:
+        """Why the daemon cannot write into the engine's memory now, empty when it can."""
+        r = self._enrolment.registration
+        if r is None or not self.attached:
+            return self.trouble
+        if r.memory:
+            return ""
+        return self._enrolment.memory_trouble or "the engine's memory is not registered yet"
+
     def wait_attached(self, timeout: float) -> bool:
         """Wait until calls can be answered, or the daemon has refused the profile.
 

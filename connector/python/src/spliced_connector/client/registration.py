@@ -32,6 +32,9 @@ from spliced_connector.wire.numbers import MAX_MEMORY_LAYERS
 # is off by a padding shows.
 _PROBE_TOKENS = 509
 
+_kept: list[DeviceEngineMemory] = []
+"""Memory that a daemon may still have open: freeing it may take the GPU from that daemon."""
+
 _NO_ANSWER = {Code.UNAVAILABLE, Code.LATE, Code.BUSY, Code.CANCELED, Code.STALE}
 
 
@@ -113,6 +116,10 @@ class Enrolment:
         self._descriptor = -1
         self._exported: DeviceEngineMemory | None = None
         self._asked: DeviceMemory | None = None
+        self._exports: list[Attachment] = []
+        self.memory_trouble = ""
+        """Why the daemon has not taken the engine's memory of a GPU; empty when it was not asked,
+        or has."""
         if isinstance(memory, DeviceEngineMemory):
             if memory.exported.epoch == 0:
                 raise ValueError("memory of a GPU that is not exported")
@@ -191,6 +198,7 @@ class Enrolment:
         if device is None or self._exported is None:
             return None
         self._asked = device
+        self._exports = [*(a for a in self._exports if not a.parted), r.attachment]
         chunks = self._exported.exported.chunks
         request = RegisterDeviceRequest(
             profile=r.profile,
@@ -207,15 +215,25 @@ class Enrolment:
         except SplicedError as err:
             if err.code in (Code.LATE, Code.BUSY):
                 self._asked = None  # it is the same memory when it is asked again
-            return f"memory of the engine's GPU: {err}"
+            self.memory_trouble = f"memory of the engine's GPU: {err}"
+            return self.memory_trouble
+        self.memory_trouble = ""
         self.registration = replace(r, memory=reply.memory)
         return None
 
     def _descriptors(self) -> tuple[int, ...]:
         return (self._descriptor,) if self._descriptor >= 0 else ()
 
+    @property
+    def exporting(self) -> bool:
+        """Whether a daemon may have the engine's memory of a GPU open."""
+        return any(not attachment.parted for attachment in self._exports)
+
     def close(self) -> None:
-        """Give the engine's memory back."""
+        """Give the engine's memory back. That of a GPU which a daemon may have open is kept."""
+        if self._exported is not None and self.exporting:
+            _kept.append(self._exported)
+        self._exported = None
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             with contextlib.suppress(OSError):

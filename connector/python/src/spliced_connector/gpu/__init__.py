@@ -14,7 +14,7 @@ engine. And nothing there makes a DLPack capsule of an address: `dlpack` would s
 """
 
 from spliced_connector.gpu.context import Context, find_device, refuse_capture, uuid_text
-from spliced_connector.gpu.dlpack import CUDA, DeviceArray, arrays_alive
+from spliced_connector.gpu.dlpack import CUDA, HOST, DeviceArray, arrays_alive
 from spliced_connector.gpu.driver import LIBRARY, DevicePtr, Driver, Event, Stream, load
 from spliced_connector.gpu.errors import CudaError, NoDriverError
 from spliced_connector.gpu.kernel_attend import (
@@ -46,6 +46,7 @@ from spliced_connector.gpu.threads import DeviceThread, DeviceThreads
 __all__ = [
     "ATTEND_LEAST",
     "CUDA",
+    "HOST",
     "LIBRARY",
     "MOST_WAITING",
     "AttendJob",

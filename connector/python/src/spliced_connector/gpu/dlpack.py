@@ -15,6 +15,9 @@ from spliced_connector.model import DType
 CUDA = 2
 """DLPack's number for memory of a CUDA device."""
 
+HOST = 1
+"""DLPack's number for memory of the host."""
+
 _FLOAT, _BFLOAT, _UNSIGNED = 2, 4, 1
 _CODES = {DType.F32: (_FLOAT, 32), DType.F16: (_FLOAT, 16), DType.BF16: (_BFLOAT, 16)}
 _BYTES = (_UNSIGNED, 8)

@@ -157,6 +157,8 @@ class DeviceEngineMemory:
 
     exported: Exported
     layers: tuple[DeviceLayer, ...]
+    owner: object = None
+    """Kept for as long as a daemon may have the memory open."""
 
     def __post_init__(self) -> None:
         """Raise `SplicedError(INVALID)` for a layer that was not exported."""

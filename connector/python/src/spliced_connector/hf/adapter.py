@@ -33,7 +33,7 @@ from spliced_connector.errors import ProfileError
 from spliced_connector.hf.cache import filled, read_back
 from spliced_connector.hf.canary import Watch
 from spliced_connector.hf.decode import Decoded, Drafter, decode, not_greedy
-from spliced_connector.hf.device import Lent
+from spliced_connector.hf.device import Lent, Registered
 from spliced_connector.hf.forward import CACHE_NAMES, cache_name, step
 from spliced_connector.hf.modes import Request, Walked, by_prefix, by_segments, plainly
 from spliced_connector.hf.paged import NAME, Loan, why_not
@@ -42,7 +42,7 @@ from spliced_connector.hf.steps import unlike_prefill
 from spliced_connector.hf.turns import Drafted, Reading, with_answer
 from spliced_connector.hf.weights import Weights
 from spliced_connector.hf.worker import Worker
-from spliced_connector.model import Plan, divide
+from spliced_connector.model import Plan, Profile, divide
 from spliced_connector.serving.composing import Composed
 from spliced_connector.serving.settings import Compute
 from spliced_connector.walk import (
@@ -91,10 +91,12 @@ class HFSettings:
     turn; exact states only, mode `prefix`, and without memory of a GPU.
     in_place: attention reads spliced segments in the daemon's memory, so that all requests of a
     process share one copy; a request then holds leases for as long as its cache. It pays where many
-    requests at once have segments in common. compute: where leased segments in memory of the host
-    are put in place, "engine" in this process, "daemon" by the daemon's kernels, "auto" where five
-    walks were quicker. primer: token ids of a neutral passage, after which segments are captured
-    that have at least primer_after tokens before them in the prompt.
+    requests at once have segments in common. compute: where leased segments are put in place,
+    "engine" in this process, "daemon" by the daemon's kernels, "auto" where five walks were
+    quicker. On a GPU the daemon writes the rows of prompts into memory of at most registered_mib
+    that is allocated for them and registered with it.
+    primer: token ids of a neutral passage, after which segments are captured that have at least
+    primer_after tokens before them in the prompt.
     """
 
     seam_tokens: int = 8
@@ -110,6 +112,7 @@ class HFSettings:
     in_place: bool = False
     resume: bool = True
     compute: Literal["auto", "daemon", "engine"] = "engine"
+    registered_mib: int = 512
     primer: tuple[int, ...] = ()
     primer_after: int = 128
 
@@ -180,12 +183,15 @@ class SplicedTransformers:
             arch = architecture(model, naming)
             self._weights = Weights(model)
             filled(model, arch, Context(arch, 0, model.device))
+            profile = Profile(arch.identity)
+            registered = self._registered(profile, client, model.device)
             spliced = client.model(
-                arch.identity,
+                profile,
                 settings.tenant,
                 block_tokens=settings.block_tokens,
                 connector="transformers",
                 engine=type(model).__name__,
+                memory=None if registered is None else registered.memory,
             )
             on_host = settings.device_is_host_memory
             lent = Lent(arch, client, spliced, model.device, is_host_memory=on_host)
@@ -199,6 +205,7 @@ class SplicedTransformers:
                 in_place,
                 settings.resume,
                 Compute(settings.compute),
+                registered,
                 settings.primer,
                 settings.primer_after,
             )
@@ -206,6 +213,23 @@ class SplicedTransformers:
         except (UnsupportedError, ProfileError) as err:
             self.inert = str(err)
             log.warning("%s is served without reuse: %s", type(model).__name__, err)
+
+    def _registered(
+        self, profile: Profile, client: Client, device: torch.device
+    ) -> Registered | None:
+        """Memory that the daemon may write rows to, where it is to and the model is on a GPU."""
+        settings = self.settings
+        on_host = settings.device_is_host_memory
+        if Compute(settings.compute) is Compute.ENGINE or not (on_host or device.type == "cuda"):
+            return None
+        return Registered(
+            profile,
+            client.options.device,
+            device,
+            settings.block_tokens,
+            settings.registered_mib << 20,
+            is_host_memory=on_host,
+        )
 
     def _reads_pages(self, arch: Architecture) -> bool:
         """Has the model attend over pages, if it can."""
@@ -400,6 +424,12 @@ class SplicedTransformers:
         """Why no memory of the model's GPU is used; empty when some is."""
         reuse = self._serving()
         return self.inert if reuse is None or reuse.lent is None else reuse.lent.why()
+
+    @property
+    def written_state(self) -> str:
+        """Why the daemon cannot write rows into memory of the model's GPU; empty when it can."""
+        reuse = self._serving()
+        return self.inert if reuse is None else reuse.written_state
 
     @property
     def composed(self) -> Composed:

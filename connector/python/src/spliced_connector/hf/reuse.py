@@ -41,7 +41,7 @@ from spliced_connector.client import (
     way_of,
 )
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.hf.device import Lent, Placing, Reader
+from spliced_connector.hf.device import Lent, Placing, Reader, Registered, Remote
 from spliced_connector.hf.paged import LIFE, Loan
 from spliced_connector.hf.turns import Turn, Turns, most_rows
 from spliced_connector.model import NOTHING, Choice, Lead, Piece, Prompt
@@ -176,17 +176,21 @@ class Reuse:
         in_place: bool = False,
         resume: bool = False,
         compute: Compute = Compute.ENGINE,
+        registered: Registered | None = None,
         primer: tuple[int, ...] = (),
         primer_after: int = 128,
     ) -> None:
         """ends: the tokens that end an answer. lent: memory of the model's GPU, None for never.
         in_place: the rows of segments are read where they lie. resume: rows of turns are kept, and
-        continued from. compute: where leased segments are put in place that are in memory of the
-        host. primer: token ids of what segments are captured after that have primer_after tokens
-        before them. Raises ValueError for one that the model cannot have."""
+        continued from. compute: where leased segments are put in place. registered: memory of the
+        model's GPU that the daemon may write to, for those on that GPU. primer: token ids of what
+        segments are captured after that have primer_after tokens before them. Raises ValueError
+        for one that the model cannot have."""
         self.primers = Primers(arch, primer_ids(primer, None, arch.identity))
         self._lead = lead_of(primer, primer_after)
-        self.composer = Composer(arch, model, Copies(device), compute)
+        on_device = registered is not None
+        self.composer = Composer(arch, model, Copies(device), compute, on_device=on_device)
+        self._registered = registered
         self.in_place = in_place
         self._refused = False
         self.lent = lent
@@ -205,6 +209,13 @@ class Reuse:
     def lead(self) -> Lead | None:
         """How prompts name the primer; None without one, or with a daemon that knows none."""
         return self._lead if self.model.primers else None
+
+    @property
+    def written_state(self) -> str:
+        """Why the daemon cannot write rows into memory of the model's GPU; empty when it can."""
+        if self._registered is None:
+            return self.composer.never or "the model is on a CPU"
+        return self._registered.trouble or self.model.memory_trouble
 
     @property
     def device_tokens(self) -> int:
@@ -336,9 +347,7 @@ class Reuse:
 
     def now(self) -> float:
         """Seconds of a clock, once the model's device has done what it was given."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
+        return self.composer.now()
 
     def measured(self, sample: Sample | WalkTiming | CaptureTiming) -> None:
         """Remembers what a prefill, a walk or a capture took for the next advice."""
@@ -451,7 +460,7 @@ class Reuse:
     ) -> Placement:
         """Leased segments, to be put in place by the daemon or here; one that cannot be read, or is
         farther off than that, is no hit."""
-        out = Placement(self.composer, self.placing(held), in_place=in_place)
+        out = Placement(self.composer, self.placing(held), self._remote(held), in_place=in_place)
         for index, segment in held.items():
             spec = prompt.pieces[index].spec
             try:
@@ -471,6 +480,13 @@ class Reuse:
         """Who puts leased segments in place that lie on the GPU."""
         there = _on_device(held)
         return None if self.lent is None else self.lent.placing(there)
+
+    def _remote(self, held: dict[int, Leased]) -> Remote | None:
+        """Who has the daemon put them in place."""
+        there = _on_device(held)
+        if self.lent is None or self._registered is None or not there:
+            return None
+        return Remote(self.lent, self.model, self._registered, there)
 
     def release(self, held: dict[int, Leased], reader: Reader | None = None) -> bool:
         """Ends the leases; whether all their bytes were good until now. reader: who has read rows

@@ -1,7 +1,8 @@
-"""Where leased segments are put in place: by the daemon's kernels, or by torch in this process.
+"""Where leased segments are put in place: by the daemon's kernels, or in this process.
 
 The daemon reads transitions, states and rows where it keeps them, packed ones too, and answers
-states and rows in a slot. Either way gives the same numbers, but for rounding.
+states and rows in a slot; of segments on a GPU it writes the rows into memory of the engine's, by a
+`Remote`. Either way gives the same numbers, but for rounding.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import logging
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -44,6 +47,9 @@ log = logging.getLogger("spliced")
 TRIALS = 5
 """Walks that are done both ways before one of them is chosen."""
 
+REASONS = 16
+"""Reasons that are counted apart."""
+
 PAUSE = 30.0
 """Seconds without requests for kernels after the daemon did not answer one (a guess)."""
 
@@ -54,6 +60,43 @@ class RefusedError(Exception):
 
 class DamagedError(ValueError):
     """A leased segment that cannot be read."""
+
+
+class Assembled:
+    """States that one `assemble` has composed, of all linear layers behind the last segment."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, Tensor] = {}
+        self._end = 0
+
+    def add(self, layer: int, state: Tensor, end: int) -> None:
+        """Those of a layer behind `end` tokens."""
+        self._states[layer], self._end = state, end
+
+    def __contains__(self, layer: object) -> bool:
+        return layer in self._states
+
+    def compose(
+        self,
+        layer: int,
+        spans: Sequence[Span],
+        computed: tuple[Tensor, Tensor] | None,
+        state: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """As `Placer.compose`, for a layer that is here; the last span moves it from here on."""
+        none = state.new_empty((0, *state.shape))
+        if spans[-1].end < self._end:
+            return state, none
+        found = self._states.pop(layer)
+        if computed is None:
+            return found, none
+        transitions, ends = computed
+        return compose(transitions[0], ends[0], found), found[None]
+
+
+def is_assembled(spans: Sequence[Span], holds: Callable[[int], bool]) -> bool:
+    """Whether one `assemble` gives all of a walk's segments: nothing is computed but its end."""
+    return spans[0].start == 0 and all(holds(s.segment) for s in spans[:-1])
 
 
 class DaemonPlacer:
@@ -72,8 +115,7 @@ class DaemonPlacer:
         self._wait = wait
         self._slots: dict[int, tuple[Slot, int]] = {}  # by move of a layer, with their sizes
         self._layer, self._moves = -1, 0
-        self._end = 0  # of the last segment
-        self._assembled: dict[int, Tensor] = {}
+        self._assembled = Assembled()
 
     def holds(self, segment: int) -> bool:
         return segment in self._held
@@ -85,11 +127,10 @@ class DaemonPlacer:
         placed = [s for s in spans if self.holds(s.segment)]
         if not placed:
             return
-        self._end = placed[-1].end
         spanned = [PlanSpan(s.start, s.length, self._held.get(s.segment)) for s in spans]
         plan = Plan(spans[0].start, spans[-1].end, spanned)
         count = sum(s.length for s in placed)
-        if plan.begin == 0 and all(self.holds(s.segment) for s in spans[:-1]):
+        if is_assembled(spans, self.holds):
             slot = self._model.assemble(plan, wait=self._wait)
             layout = self._profile.checkpoint_layout(count)
         elif self._profile.attention_layers:
@@ -98,12 +139,12 @@ class DaemonPlacer:
         else:
             return
         if slot is None:
-            raise RefusedError(f"{count} rows")
+            raise RefusedError("rows")
         try:
             for part in layout.parts:
                 found = _over(slot, part)
                 if part.kind == "S":
-                    self._assembled[part.layer] = found.clone()
+                    self._assembled.add(part.layer, found.clone(), placed[-1].end)
                 elif part.kind in ("K", "V"):
                     k, v = into[part.layer]
                     _put(k if part.kind == "K" else v, placed, found)
@@ -119,7 +160,7 @@ class DaemonPlacer:
     ) -> tuple[Tensor, Tensor]:
         """The states before computed spans lie in a slot, until another layer is composed."""
         if layer in self._assembled:
-            return self._from_assembled(layer, spans, computed, state)
+            return self._assembled.compose(layer, spans, computed, state)
         if layer != self._layer:
             self._layer, self._moves = layer, 0
         # A state that is not zero travels as what the tokens before the spans have written.
@@ -141,23 +182,6 @@ class DaemonPlacer:
         states = numbers.as_strided((len(layout.parts), *state.shape), strides)[int(behind) :]
         return states[-1].clone(), states[:-1]
 
-    def _from_assembled(
-        self,
-        layer: int,
-        spans: Sequence[Span],
-        computed: tuple[Tensor, Tensor] | None,
-        state: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """As `compose`, for a layer that `assemble` has composed already."""
-        none = state.new_empty((0, *state.shape))
-        if spans[-1].end < self._end:
-            return state, none
-        found = self._assembled.pop(layer)
-        if computed is None:
-            return found, none
-        transitions, ends = computed
-        return compose(transitions[0], ends[0], found), found[None]
-
     def _slot(self, layer: int, plan: Plan, nbytes: int) -> Slot:
         """The states of a plan in the slot of this move, which the same move of later layers
         writes over."""
@@ -165,7 +189,7 @@ class DaemonPlacer:
         into = former if size >= nbytes else None
         slot = self._model.compose(plan, layer, Origin(), into, wait=self._wait)
         if slot is None:
-            raise RefusedError(f"states of layer {layer}")
+            raise RefusedError("states")
         if former is not None and slot is not former:
             former.release()
         self._slots[self._moves] = slot, max(size, nbytes)
@@ -209,6 +233,26 @@ def _put(into: Tensor | None, spans: Sequence[Span], rows: Tensor) -> None:
         at += span.length
 
 
+class Remote(Protocol):
+    """Has the daemon put segments in place that lie on the engine's own device."""
+
+    def why_not(self, context: Context, room: int) -> str:
+        """Why the daemon cannot be asked for a walk up to token `room`; empty when it can."""
+        ...
+
+    def placer(self, context: Context, room: int) -> RemotePlacer:
+        """For one walk of the context up to token `room`. Raises `SplicedError`."""
+        ...
+
+
+class RemotePlacer(Placer, Protocol):
+    """As `Placer`. Raises `RefusedError`, with the former states in the context."""
+
+    def close(self) -> None:
+        """The walk has ended."""
+        ...
+
+
 @dataclass
 class Composed:
     """How often a walk with leased segments was done which way."""
@@ -217,6 +261,13 @@ class Composed:
     engine: int = 0
     refused: int = 0
     """Walks that the daemon has failed. They were done here after all."""
+    unasked: int = 0
+    """Walks that it was not asked for, though it should have been."""
+    reasons: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """Why it was not asked, or has failed, with the number of walks."""
+
+
+_NUMBERS = ("daemon", "engine", "refused", "unasked")
 
 
 class Composer:
@@ -234,17 +285,19 @@ class Composer:
         *,
         wait: float | None = None,
         tally: EngineTally | None = None,
+        on_device: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """wait: seconds for each answer of the daemon; None: as the client is set. tally: counts
-        what `count` does."""
+        as `composed_...` what `count` has. on_device: placements have a `Remote` for segments on
+        the model's device."""
         self.arch, self.model, self.copies = arch, model, copies
         self.wait = wait
-        self._tally = tally
-        self.count = Composed()
+        self._tally = EngineTally() if tally is None else tally
+        self._reasons: Counter[str] = Counter()
         self.never = "" if want is not Compute.ENGINE else "compute is set to engine"
         """Why the daemon is not asked; empty when it may be."""
-        self.never = self.never or _unusable(arch, copies.device)
+        self.never = self.never or _unusable(arch, copies.device, on_device)
         self.choice: Compute | None = Compute.ENGINE if self.never else None
         """None: still to be measured."""
         if self.choice is None and want is Compute.DAEMON:
@@ -255,14 +308,34 @@ class Composer:
         self._clock = clock
         self._asked_again = 0.0
 
+    @property
+    def count(self) -> Composed:
+        """The walks so far."""
+        counts = self._tally.snapshot()
+        numbers = {name: counts.get(f"composed_{name}", 0) for name in _NUMBERS}
+        return Composed(**numbers, reasons=dict(self._reasons))
+
     def walked(self, way: Compute) -> None:
         """Counts a walk with leased segments."""
-        self._counted(way.value)
+        self._tally.add(f"composed_{way.value}")
 
-    def _counted(self, name: str) -> None:
-        setattr(self.count, name, getattr(self.count, name) + 1)
-        if self._tally is not None:
-            self._tally.add(f"composed_{name}")
+    def unasked(self, why: str) -> None:
+        """Counts a walk that the daemon cannot be asked for, though it is to do it. A reason is
+        logged once."""
+        self._tally.add("composed_unasked")
+        if why not in self._reasons:
+            log.warning("segments composed by the engine: %s", why)
+        self._because(why)
+
+    def _because(self, why: str) -> None:
+        counted = self._reasons
+        counted[why if why in counted or len(counted) < REASONS else "others"] += 1
+
+    def now(self) -> float:
+        """Seconds of a clock, once the model's device has done what it was given."""
+        if self.copies.device.type == "cuda":
+            torch.cuda.synchronize(self.copies.device)
+        return time.perf_counter()
 
     @property
     def rests(self) -> bool:
@@ -271,7 +344,8 @@ class Composer:
 
     def refused(self, why: RefusedError) -> None:
         """Counts a walk that the daemon failed, and pauses requests to it."""
-        self._counted("refused")
+        self._tally.add("composed_refused")
+        self._because(str(why))
         self._asked_again = self._clock() + PAUSE
         # The error itself would keep what was leased mapped, for as long as there is the record.
         log.warning("segments composed by the engine, the daemon did not: %s", str(why))
@@ -301,12 +375,19 @@ class Placement:
     """The segments of one request, and the walks over them."""
 
     def __init__(
-        self, composer: Composer, placer: Placer | None = None, *, in_place: bool = False
+        self,
+        composer: Composer,
+        placer: Placer | None = None,
+        remote: Remote | None = None,
+        *,
+        in_place: bool = False,
     ) -> None:
-        """placer: puts those of `own` in place that it holds. in_place: walks have pages, which a
-        walk that fails cannot take back. The daemon is not asked in either case."""
+        """placer: puts those of `own` in place that it holds. remote: has the daemon do that.
+        in_place: walks have pages, which a walk that fails cannot take back: the daemon is not
+        asked."""
         self._composer = composer
         self._placer = placer
+        self._remote = remote
         self._in_place = in_place
         self._held: dict[int, Segment] = {}
         self._specs: dict[int, SegmentSpec] = {}
@@ -347,9 +428,11 @@ class Placement:
         self, ids: Tensor, spans: Sequence[Span], context: Context, pages: Pages | None = None
     ) -> Tensor | None:
         """As `walk.splice`. Raises `DamagedError` for a segment that turns out to be."""
-        held = any(s.segment in self._held for s in spans)
-        if pages is not None or not held or not self._asks():
+        if pages is not None or not self._leased(spans) or not self._asks():
             return self._here(ids, spans, context, pages)
+        if why := self._unfit(context, spans[-1].end):
+            self._composer.unasked(why)
+            return self._here(ids, spans, context, None)
         if self._composer.choice is None:
             return self._both(ids, spans, context)
         try:
@@ -360,9 +443,28 @@ class Placement:
 
     def _asks(self) -> bool:
         composer = self._composer
-        if self._placer is not None or self._in_place or self._failed:
+        if self._in_place or self._failed:
             return False
         return composer.choice is not Compute.ENGINE and not composer.rests
+
+    def _leased(self, spans: Sequence[Span]) -> bool:
+        """Whether segments of a walk are leased: in memory of the host, or on the device."""
+        placer = self._placer
+        return any(
+            s.segment in self._held or (placer is not None and placer.holds(s.segment))
+            for s in spans
+        )
+
+    def _unfit(self, context: Context, room: int) -> str:
+        """Why the daemon cannot be asked for a walk."""
+        if self._placer is None:
+            host = self._composer.copies.device.type == "cpu"
+            return "" if host else "the segments are in memory of the host"
+        if self._held:
+            return "some of the segments are in memory of the host"
+        if self._remote is None:
+            return "it cannot write to the model's device"
+        return self._remote.why_not(context, room)
 
     def _refused(self, err: RefusedError) -> None:
         self._failed = self.odd = True
@@ -372,7 +474,7 @@ class Placement:
         self, ids: Tensor, spans: Sequence[Span], context: Context, pages: Pages | None
     ) -> Tensor | None:
         held = {s.segment for s in spans} & self._held.keys()
-        if held:
+        if self._leased(spans):
             self._composer.walked(Compute.ENGINE)
         segments = {index: self.captured(index) for index in held} | self.own
         return splice(self._composer.arch, ids, spans, segments, context, self._placer, pages)
@@ -387,18 +489,31 @@ class Placement:
 
     def _there(self, ids: Tensor, spans: Sequence[Span], context: Context) -> Tensor | None:
         composer = self._composer
-        named = {s.segment for s in spans} & self._held.keys()
-        try:
-            segments = {i: _tails(composer.arch, self._specs[i], self._held[i]) for i in named}
-        except (SplicedError, ValueError) as err:
-            raise DamagedError(str(err)) from err
-        placer = DaemonPlacer(composer.model, {i: self._held[i] for i in named}, composer.wait)
+        segments: dict[int, Captured] = {}
+        placer: RemotePlacer
+        if self._remote is not None:
+            context.reserve(spans[-1].end)
+            placer = self._remote.placer(context, spans[-1].end)
+        else:
+            placer, segments = self._on_host(spans)
         try:
             out = splice(composer.arch, ids, spans, {**self.own, **segments}, context, placer)
         finally:
             placer.close()
         composer.walked(Compute.DAEMON)
         return out
+
+    def _on_host(self, spans: Sequence[Span]) -> tuple[DaemonPlacer, dict[int, Captured]]:
+        """Who puts segments in place that lie in memory of the host, and what a walk reads of them
+        beside that."""
+        composer = self._composer
+        named = {s.segment for s in spans} & self._held.keys()
+        try:
+            segments = {i: _tails(composer.arch, self._specs[i], self._held[i]) for i in named}
+        except (SplicedError, ValueError) as err:
+            raise DamagedError(str(err)) from err
+        held = {i: self._held[i] for i in named}
+        return DaemonPlacer(composer.model, held, composer.wait), segments
 
     def _both(self, ids: Tensor, spans: Sequence[Span], context: Context) -> Tensor | None:
         """A walk both ways, timed; the context is moved once. A failure of the daemon's counts as
@@ -411,9 +526,9 @@ class Placement:
         if composer.daemon_first:
             daemon = self._timed(ids, spans, other)
         self._read.clear()
-        began = time.perf_counter()
+        began = composer.now()
         out = self._here(ids, spans, context, None)
-        engine = time.perf_counter() - began
+        engine = composer.now() - began
         if not composer.daemon_first:
             daemon = self._timed(ids, spans, other)
         composer.tried(engine, daemon)
@@ -421,13 +536,13 @@ class Placement:
 
     def _timed(self, ids: Tensor, spans: Sequence[Span], context: Context) -> float:
         """Seconds of a walk by the daemon, infinite where it fails."""
-        began = time.perf_counter()
+        began = self._composer.now()
         try:
             self._there(ids, spans, context)
         except RefusedError as err:
             self._refused(err)
             return math.inf
-        return time.perf_counter() - began
+        return self._composer.now() - began
 
 
 def _tails(arch: Architecture, spec: SegmentSpec, segment: Segment) -> Captured:
@@ -440,9 +555,9 @@ def _tails(arch: Architecture, spec: SegmentSpec, segment: Segment) -> Captured:
     return Captured(spec, layers)
 
 
-def _unusable(arch: Architecture, device: torch.device) -> str:
+def _unusable(arch: Architecture, device: torch.device, on_device: bool) -> str:
     """Why the daemon cannot compose for a model; empty when it can."""
-    if device.type != "cpu":
+    if device.type != "cpu" and not on_device:
         return f"the model is on {device.type}, the segments are in memory of the host"
     if arch.identity.tp_size > 1:
         return "ranks of one model have to walk alike"

@@ -23,6 +23,7 @@ class EngineTally:
     unadvised            prompts without advice: nothing of them is stored
     composed_engine, composed_daemon   walks with held segments, by who put these in place
     composed_refused     walks that the daemon failed, and that the engine did then
+    composed_unasked     walks that it should do and could not be asked for
     shared_tokens        of spliced requests: tokens that lie in shared pages
     plans, plans_shared  requests for which others were asked, and those that they helped with
     plans_refused        requests that were not asked for, as too many waited

@@ -56,6 +56,8 @@ class Attachment:
         self.staging = Staging(greeting.staging.view)
         self.exchange = Exchange(channel, greeting.epoch, greeting.max_in_flight, tally, self)
         self.returns = Returns(self.exchange, self.staging, tally, wake)
+        self.parted = False
+        """Whether the daemon has ended its side: nothing there touches memory of ours any more."""
         self.device: Mapped | None = None
         """What is mapped of a GPU; it stays when the connection ends."""
         self._life = Life()
@@ -200,6 +202,7 @@ class Attachment:
     def settle(self, *, known: bool) -> None:
         """Let go of a connection that has ended; `known` says that the daemon has too."""
         self.end("the daemon is gone")
+        self.parted = known
         _ = self.intact  # asked now, while it can be known
         for call in self.exchange.flight.drain():
             if call.late.write is not None:

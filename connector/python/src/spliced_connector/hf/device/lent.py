@@ -14,13 +14,15 @@ from spliced_connector.client import (
     DeviceCheckpoint,
     DeviceMemory,
     DeviceSegment,
+    DeviceSlot,
     Model,
     release_after,
 )
 from spliced_connector.errors import SplicedError
-from spliced_connector.gpu import CUDA, DeviceArray, Run, Stream
+from spliced_connector.gpu import CUDA, HOST, DeviceArray, Run, Stream
 from spliced_connector.hf.device.placing import Placing, place_prefix
 from spliced_connector.hf.device.reader import SEGMENTS, Reader, unreadable
+from spliced_connector.hf.device.registered import ordinal
 from spliced_connector.model import DType, Kind, Part, Profile, SegmentSpec
 from spliced_connector.walk import (
     FIELDS,
@@ -33,9 +35,6 @@ from spliced_connector.walk import (
 )
 
 log = logging.getLogger("spliced")
-
-_HOST = 1
-"""DLPack's number for memory of the host."""
 
 _RELEASE_SECONDS = 10.0
 """Longest wait for a stream to pass what it was given, and for the daemon to have noticed."""
@@ -77,7 +76,7 @@ class Lent:
         memory = None if self._never else self._client.device
         if memory is None or not memory.has_kernels:
             return None
-        if not self._is_host_memory and memory.gpu.context.device != _ordinal(self._device):
+        if not self._is_host_memory and memory.gpu.context.device != ordinal(self._device):
             return None
         return memory
 
@@ -138,6 +137,23 @@ class Lent:
             return None
         memory = next(iter(held.values())).device
         return Placing(self._profile, held, self.stream(), lambda: self.settle(memory))
+
+    def wait(self) -> None:
+        """Waits for all that the engine's stream was given. Raises `SplicedError`."""
+        if (memory := self.memory()) is not None:
+            with memory.gpu.context.current() as driver:
+                driver.synchronize(self.stream())
+
+    def states(self, slot: DeviceSlot) -> dict[int, Tensor]:
+        """Copies of the states that an assemble has left, by layer; the slot is given back behind
+        them. Raises `SplicedError`."""
+        out = {}
+        for part in self._profile.checkpoint_layout(0).parts:
+            if part.kind == "S":
+                run = Run(slot.address(part.offset, part.nbytes), part.nbytes)
+                out[part.layer] = self._view(slot.device, [run], part).clone()
+        release_after(self.stream(), [slot])
+        return out
 
     def reader(self, held: Sequence[DeviceSegment]) -> Reader | None:
         """Who attends over the rows of leased segments where they lie; None where nobody can."""
@@ -204,7 +220,7 @@ class Lent:
 
     def _view(self, memory: DeviceMemory, runs: Sequence[Run], part: Part) -> Tensor:
         """A part as a tensor: over the leased memory where it lies in one run, else a copy."""
-        kind = _HOST if self._is_host_memory else CUDA
+        kind = HOST if self._is_host_memory else CUDA
         dtype = TORCH_TYPES[part.dtype]
         if not runs:
             return torch.empty(part.shape, dtype=dtype, device=self._device)
@@ -223,10 +239,6 @@ class Lent:
         ]
         whole = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         return whole.view(dtype).view(part.shape)
-
-
-def _ordinal(device: torch.device) -> int:
-    return int(torch.cuda.current_device()) if device.index is None else device.index
 
 
 def _unusable(arch: Architecture) -> str:
