@@ -93,7 +93,7 @@ def make(
         Settings(weights="ab" * 32), engine, cast(Any, fake), EngineTally(), block_tokens(engine)
     )
     if rounds:
-        session = replace(session, rounding=Rounding(BLOCK))
+        session = replace(session, rounding=Rounding(fake.profile, BLOCK))
     return PrefixScheduler(session), fake
 
 

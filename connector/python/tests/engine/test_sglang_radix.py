@@ -35,7 +35,7 @@ from spliced_connector.model import Kind, Layer, Profile  # noqa: E402
 from spliced_connector.segments import Finder  # noqa: E402
 from spliced_connector.serving.parameters import Parameters  # noqa: E402
 from spliced_connector.serving.settings import Mode  # noqa: E402
-from spliced_connector.sglang import plugin  # noqa: E402
+from spliced_connector.sglang import plugin, radix  # noqa: E402
 from spliced_connector.sglang.radix import TOLD, SplicedRadixCache  # noqa: E402
 from spliced_connector.sglang.reuse import Reuse  # noqa: E402
 from spliced_connector.sglang.slots import find_slots  # noqa: E402
@@ -160,6 +160,27 @@ def test_an_exact_prefix_joins_the_tree_with_what_is_computed_behind_it(
     assert node.seen(ids) == N - 1
 
 
+@pytest.mark.parametrize("kind", [Accept.EXACT, Accept.SPLICED])
+def test_an_exact_state_takes_the_place_of_one_that_decoding_had_rounded(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, kind: Accept
+) -> None:
+    node, ids = start_node(rounds=True), draw(1)
+    node.save(ids, kind)
+    req = ask("r", ids, CUTS if kind == Accept.SPLICED else None)
+    write = Reuse.write
+
+    def rounded(reuse: Reuse, tracked: Any, *given: Any) -> None:
+        tracked.rounded = True
+        node.cache._rounded.add("r")
+        write(reuse, tracked, *given)
+
+    monkeypatch.setattr(Reuse, "write", rounded)
+    node.load(req)
+    tracked = node.reuse.of("r")
+    assert tracked is not None
+    assert tracked.rounded == ("r" in node.cache._rounded) == (kind == Accept.SPLICED)
+
+
 def test_rows_behind_segments_stay_out_of_the_tree(start_node: StartNode) -> None:
     node, ids = start_node(), draw(2)
     node.save(ids, Accept.SPLICED)
@@ -260,7 +281,7 @@ def test_a_prefix_that_is_lost_is_not_promised_again(start_node: StartNode, daem
 
 @pytest.mark.parametrize("rounds", [False, True])
 def test_turns_behind_what_decoding_has_rounded_are_known(
-    start_node: StartNode, rounds: bool
+    start_node: StartNode, rounds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And those behind them: the tree has states that are none of a prefill."""
     node, ids = start_node(rounds=rounds), draw(15, 3 * N)
@@ -296,6 +317,17 @@ def test_turns_behind_what_decoding_has_rounded_are_known(
     beside.init_next_round_input(node.cache)
     assert beside.prefix_len == 200
     assert not rounded("beside"), "the end of the first prompt is a prefill's"
+    built: list[Req] = []
+    ids_of = radix._ids
+
+    def listed(req: Req) -> list[int]:
+        built.append(req)
+        return ids_of(req)
+
+    monkeypatch.setattr(radix, "_ids", listed)
+    for _ in range(3):
+        beside.init_next_round_input(node.cache)
+    assert not built, "a request that waits is named once"
     node.cache.on_release(beside, checkpointed=False)
     assert node.cache._rounded == ({"second", "third"} if rounds else set())
 

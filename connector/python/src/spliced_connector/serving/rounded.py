@@ -7,14 +7,38 @@ computed from it: the next turn of a conversation, which begins in the engine's 
 
 from __future__ import annotations
 
-import hashlib
-from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from spliced_connector.model import PrefixNames, Profile
 
 _MOST = 1 << 17
-"""Bound on the remembered prefixes, 16 bytes each: many times the states that fit into an engine.
+"""Bound on the remembered prefixes, 32 bytes each: many times the states that fit into an engine.
 The least recently used is forgotten first, as engines evict."""
+
+
+class Leading:
+    """Names the leading tokens of one request, each position once. Tokens are only added to."""
+
+    def __init__(self, profile: Profile, block: int, salt: str | None = None) -> None:
+        """salt: the request's own."""
+        self._made = profile, b"-" if salt is None else b"+" + salt.encode(), block
+        self._namer = PrefixNames(*self._made)
+        self._last = 0  # position that the namer has named
+        self._names: dict[int, bytes] = {}
+
+    def names(self, ids: Callable[[], Sequence[int]], ends: Sequence[int]) -> list[bytes]:
+        """Of the first tokens at each of the ascending ends.
+
+        ids: returns at least the tokens up to the last end. Called only where a name is new.
+        """
+        new = [end for end in ends if end not in self._names]
+        if new:
+            if new[0] <= self._last:
+                self._namer = PrefixNames(*self._made)
+            self._names.update(zip(new, self._namer.name(ids(), new), strict=True))
+            self._last = new[-1]
+        return [self._names[end] for end in ends]
 
 
 class Rounded:
@@ -24,38 +48,21 @@ class Rounded:
         self._most = most
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
-    def add(self, ids: Sequence[int], ends: Sequence[int], salt: str | None = None) -> None:
-        """Records that the states at these ends were rounded, or computed from a rounded one.
+    def __bool__(self) -> bool:
+        return bool(self._seen)
 
-        ids: at least up to the last end. ends: ascending. salt: the request's own.
-        """
-        digest, begin = _begun(salt), 0
-        for end in ends:
-            digest.update(_bytes(ids[begin:end]))
-            begin, name = end, digest.digest()
+    def add(self, names: Sequence[bytes]) -> None:
+        """Records that the states behind these prefixes were rounded, or computed from a rounded
+        one."""
+        for name in names:
             self._seen[name] = None
             self._seen.move_to_end(name)
         while len(self._seen) > self._most:
             self._seen.popitem(last=False)
 
-    def has(self, ids: Sequence[int], end: int, salt: str | None = None) -> bool:
-        """Reports whether the state after the first `end` tokens may be one of them."""
-        if not end or not self._seen:
-            return False
-        digest = _begun(salt)
-        digest.update(_bytes(ids[:end]))
-        name = digest.digest()
+    def has(self, name: bytes) -> bool:
+        """Reports whether the state behind a prefix may be one of them."""
         if name not in self._seen:
             return False
         self._seen.move_to_end(name)
         return True
-
-
-def _begun(salt: str | None) -> hashlib.blake2b:
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(b"-" if salt is None else b"+" + hashlib.sha256(salt.encode()).digest())
-    return digest
-
-
-def _bytes(ids: Sequence[int]) -> bytes:
-    return array("q", ids).tobytes()

@@ -32,9 +32,10 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from torch import Tensor
 
 from spliced_connector.serving.decider import NEXT_TOKENS
+from spliced_connector.serving.rounded import Leading
 from spliced_connector.serving.telling import traceparent
 from spliced_connector.sglang.job import Prefix
-from spliced_connector.sglang.requests import Tracked, log
+from spliced_connector.sglang.requests import STEP, Tracked, log
 from spliced_connector.sglang.reuse import ChangedError, Reuse
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         self._private: dict[str, Tensor] = {}  # slots that no row of the table names yet
         self._composed: set[str] = set()  # whose rows lie behind composed segments
         self._lent = False  # the last load gave slots to a request
-        self._rounded: set[str] = set()  # requests that began at rounded states
+        self._rounded: set[str] = set()  # requests that go on from rounded states
+        self._leading: dict[str, Leading] = {}  # names their tokens
 
     def attach(self, reuse: Reuse) -> None:
         """From now on the daemon is asked."""
@@ -134,6 +136,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         self._private.pop(req.rid, None)
         self._composed.discard(req.rid)
         self._rounded.discard(req.rid)
+        self._leading.pop(req.rid, None)
         tracked = self._of(req)
         if self.reuse is None or tracked is None:
             return
@@ -144,6 +147,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
 
     def finish(self, handle: CacheRequestHandle, outcome: CacheRequestOutcome) -> None:
         super().finish(handle, outcome)
+        self._leading.pop(handle.rid, None)
         if self.reuse is not None and outcome != CacheRequestOutcome.SUCCESS:
             self.reuse.drop(handle.rid)
 
@@ -193,7 +197,8 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         if self.reuse is None or self.reuse.rounded is None:
             return
         self._rounded.discard(req.rid)
-        if self.reuse.rounded.has(_ids(req), held):
+        rounded = self.reuse.rounded
+        if held and rounded and rounded.has(self._name(self.reuse, req, held)):
             self._rounded.add(req.rid)
         if (tracked := self.reuse.of(req.rid)) is not None:
             tracked.rounded = req.rid in self._rounded
@@ -203,7 +208,15 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         if self.reuse is None or self.reuse.rounded is None:
             return
         if up_to > len(req.origin_input_ids) or req.rid in self._rounded:
-            self.reuse.rounded.add(_ids(req), [up_to])
+            self.reuse.rounded.add([self._name(self.reuse, req, up_to)])
+
+    def _name(self, reuse: Reuse, req: Req, tokens: int) -> bytes:
+        """The name of the leading tokens of a request, whose list of them is built only where it
+        is new: requests that wait are asked about at every step."""
+        leading = self._leading.get(req.rid)
+        if leading is None:
+            leading = self._leading[req.rid] = Leading(reuse.model.profile, STEP)
+        return leading.names(lambda: _ids(req), [tokens])[0]
 
     def _of(self, req: Req | None) -> Tracked | None:
         return None if self.reuse is None or req is None else self.reuse.of(req.rid)
@@ -279,6 +292,9 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         self._private[req.rid] = slots
         if tracked.spliced:
             self._composed.add(req.rid)
+        else:  # an exact state took the place of the tree's
+            self._rounded.discard(req.rid)
+            tracked.rounded = False
         self._lent = True
         return count
 

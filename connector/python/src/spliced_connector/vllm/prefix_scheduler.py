@@ -133,6 +133,8 @@ class PrefixScheduler:
         if external == 0 or prompt is None:
             return
         prompt.claimed = tokens = prompt.found.prefix_tokens
+        if self._session.rounding is not None:
+            self._session.rounding.replaced(request.request_id)
         self._session.tally.add("matched_tokens", external)
         self._loads.append(
             LoadPlan(request.request_id, prompt.names[tokens], tokens, tokens - external, blocks)
@@ -162,6 +164,8 @@ class PrefixScheduler:
     def settled(self, outcome: Outcome) -> None:
         self.clock.end()
         for request_id in outcome.failed:
+            if self._session.rounding is not None:
+                self._session.rounding.lost(request_id)
             prompt = self._prompts.get(request_id)
             if prompt is not None:
                 # What could not be loaded is no parent either.
@@ -212,6 +216,8 @@ class PrefixScheduler:
         if prompt is None:
             return
         prompt.held, prompt.claimed, prompt.spliced = held, 0, spliced
+        if self._session.rounding is not None and not spliced:
+            self._session.rounding.replaced(request_id)
         prompt.wanted = self._next(prompt)
 
     def open(self, request: Request) -> Prompt | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spliced_connector.serving.rounded import Rounded
+from spliced_connector.model import Profile
+from spliced_connector.serving.rounded import Leading, Rounded
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -18,15 +19,19 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class _Followed:
     request: Request
+    leading: Leading
     prompt: int  # tokens that a prefill computes
     marked: int  # boundaries up to here were added, or need not be
-    behind: bool = False  # it began at a rounded state
+    began: int = 0  # cached tokens that it began behind
+    rounded: bool = False  # their state was
+    exact: bool = False  # a state from elsewhere took its place
 
 
 class Rounding:
     """Tracks one engine, which caches states at multiples of `block` tokens."""
 
-    def __init__(self, block: int) -> None:
+    def __init__(self, profile: Profile, block: int) -> None:
+        self._profile = profile
         self._block = block
         self._rounded = Rounded()
         self._requests: dict[str, _Followed] = {}
@@ -38,13 +43,31 @@ class Rounding:
             return
         one = self._requests.get(request.request_id)
         if one is None:
-            one = self._requests[request.request_id] = _Followed(request, len(ids), len(ids))
+            leading = Leading(self._profile, self._block, request.cache_salt)
+            one = _Followed(request, leading, len(ids), len(ids))
+            self._requests[request.request_id] = one
         # A running request may have cached this request's prefix in this very step.
         for other in self._requests.values():
             self._mark(other)
-        salt = request.cache_salt
-        one.behind = self._rounded.has(request.all_token_ids, computed, salt)
-        one.marked = computed if one.behind else one.prompt
+        one.began, one.exact = computed, False
+        one.rounded = computed > 0 and bool(self._rounded) and self._has(one, computed)
+        one.marked = computed if one.rounded else one.prompt
+
+    def _has(self, one: _Followed, end: int) -> bool:
+        return self._rounded.has(one.leading.names(lambda: one.request.all_token_ids, [end])[0])
+
+    def replaced(self, request_id: str) -> None:
+        """An exact state of more tokens takes the place of the cached one that a request has begun
+        behind."""
+        one = self._requests.get(request_id)
+        if one is not None and one.rounded:
+            one.exact, one.marked = True, one.prompt
+
+    def lost(self, request_id: str) -> None:
+        """That state did not come: the engine computes behind the cached one."""
+        one = self._requests.get(request_id)
+        if one is not None and one.exact:
+            one.exact, one.marked = False, one.began
 
     def finished(self, request: Request) -> None:
         """Adds the boundaries of the last steps, and forgets the request."""
@@ -52,13 +75,13 @@ class Rounding:
             self._mark(one)
 
     def behind(self, request_id: str) -> bool:
-        """Reports whether a request began at a rounded state; then all of its states differ."""
+        """Reports whether a request goes on from a rounded state; then all of its states differ."""
         one = self._requests.get(request_id)
-        return one is not None and one.behind
+        return one is not None and one.rounded and not one.exact
 
     def _mark(self, one: _Followed) -> None:
         ids, block = one.request.all_token_ids, self._block
         ends = range((one.marked // block + 1) * block, len(ids) + 1, block)
         if ends:
-            self._rounded.add(ids, ends, one.request.cache_salt)
+            self._rounded.add(one.leading.names(lambda: ids, ends))
             one.marked = ends[-1]

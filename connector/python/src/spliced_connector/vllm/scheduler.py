@@ -77,7 +77,7 @@ class SchedulerHalf:
         session = join(self._client, self._settings, engine, self.tally, config)
         rounding = None
         if engine.rounds:
-            rounding = Rounding(session.block_tokens)
+            rounding = Rounding(session.model.profile, session.block_tokens)
             log.info(
                 "states behind answers are not stored, as decoding rounds them to 16 bits: they"
                 " are with --mamba-ssm-cache-dtype float32"
