@@ -94,6 +94,9 @@ class Model:
         self.asked += 1
         return [self.leased.get(key) for key in keys]
 
+    def assemble(self, *_: object, **__: object) -> None:
+        """The daemon refuses."""
+
 
 @dataclass
 class Pages:
@@ -117,6 +120,7 @@ class Setup:
         twice: bool = False,
         away: Sequence[int] = (),
         patience: float = 0.0,
+        compute: Compute = Compute.ENGINE,
     ) -> None:
         """twice: the last two segments are equal. away: segments that others compute."""
         self.arch = arch
@@ -149,7 +153,8 @@ class Setup:
         self.published: list[int] = []
         caches = Caches(cast(Any, self.rows), cast(Any, self.states), group, (4096, 128))
         model = cast(Any, self.model)
-        composer = Composer(arch, model, caches.copies, Compute.ENGINE)
+        composer = Composer(arch, model, caches.copies, compute)
+        self.composer = composer
         means = Means(composer, self._publish, patience, Primers(arch), ranks)
         self.job = SpliceJob(self.load, means, caches)
 
@@ -291,6 +296,33 @@ def test_the_smallest_steps_lead_to_the_same(arch: Architecture) -> None:
         steps += 1
         assert steps < 200
     assert steps > 2 * SEGMENTS
+    setup.check()
+
+
+class Noted(Pace):
+    """Keeps what it learns from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.learned: list[float] = []
+
+    def learn(self, rows: float, seconds: float) -> None:
+        self.learned.append(rows)
+        super().learn(rows, seconds)
+
+
+@pytest.mark.parametrize("compute", [Compute.ENGINE, Compute.DAEMON])
+def test_a_walk_that_the_daemon_has_refused_teaches_no_pace(
+    arch: Architecture, compute: Compute
+) -> None:
+    setup, pace, steps = Setup(arch, [HIT, HIT, HIT], compute=compute), Noted(), 1
+    while not setup.job.run(pace, -FOREVER):
+        steps += 1
+        assert steps < 200
+    refused = int(compute is Compute.DAEMON)
+    assert setup.composer.count.refused == refused
+    assert len(pace.learned) == steps - refused
+    assert (setup.job.walked.seconds == 0) == bool(refused)
     setup.check()
 
 

@@ -47,6 +47,10 @@ log = logging.getLogger("spliced")
 TRIALS = 5
 """Walks that are done both ways before one of them is chosen."""
 
+LONGER = 4
+"""What one answer of the daemon about a walk may take, in times of the engine's own walks over
+as many tokens (a guess)."""
+
 REASONS = 16
 """Reasons that are counted apart."""
 
@@ -288,9 +292,10 @@ class Composer:
         on_device: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """wait: seconds for each answer of the daemon; None: as the client is set. tally: counts
-        as `composed_...` what `count` has. on_device: placements have a `Remote` for segments on
-        the model's device."""
+        """wait: seconds for each answer of the daemon, or `LONGER` times the engine's own walks
+        where that is more: the first one is the engine's then. None: as the client is set. tally:
+        counts as `composed_...` what `count` has. on_device: placements have a `Remote` for
+        segments on the model's device."""
         self.arch, self.model, self.copies = arch, model, copies
         self.wait = wait
         self._tally = EngineTally() if tally is None else tally
@@ -305,6 +310,7 @@ class Composer:
         if self.never and want is Compute.DAEMON:
             log.warning("segments are composed by the engine: %s", self.never)
         self._trials: list[tuple[float, float]] = []
+        self._own = 0.0  # seconds of a token of the engine's own walks
         self._clock = clock
         self._asked_again = 0.0
 
@@ -336,6 +342,25 @@ class Composer:
         if self.copies.device.type == "cuda":
             torch.cuda.synchronize(self.copies.device)
         return time.perf_counter()
+
+    @property
+    def learns(self) -> bool:
+        """Whether the times of the engine's own walks bound those of the daemon's."""
+        return self.wait is not None and self.choice is not Compute.ENGINE
+
+    @property
+    def measures(self) -> bool:
+        """Whether a walk of the engine's has to come first: no bound is known for the daemon's."""
+        return self.learns and not self._own
+
+    def took(self, tokens: int, seconds: float) -> None:
+        """Learns from a walk of the engine's over tokens, segments among them."""
+        each = seconds / max(1, tokens)
+        self._own += (each - self._own) / 4 if self._own else each
+
+    def patience(self, tokens: int) -> float | None:
+        """Seconds for one answer about a walk over tokens."""
+        return None if self.wait is None else max(self.wait, LONGER * tokens * self._own)
 
     @property
     def rests(self) -> bool:
@@ -435,6 +460,8 @@ class Placement:
             return self._here(ids, spans, context, None)
         if self._composer.choice is None:
             return self._both(ids, spans, context)
+        if self._composer.measures:
+            return self._here(ids, spans, context, None)
         try:
             return self._there(ids, spans, context)
         except RefusedError as err:
@@ -473,11 +500,17 @@ class Placement:
     def _here(
         self, ids: Tensor, spans: Sequence[Span], context: Context, pages: Pages | None
     ) -> Tensor | None:
+        composer = self._composer
         held = {s.segment for s in spans} & self._held.keys()
-        if self._leased(spans):
-            self._composer.walked(Compute.ENGINE)
+        times = self._leased(spans) and composer.learns
+        began = composer.now() if times else 0.0
         segments = {index: self.captured(index) for index in held} | self.own
-        return splice(self._composer.arch, ids, spans, segments, context, self._placer, pages)
+        out = splice(composer.arch, ids, spans, segments, context, self._placer, pages)
+        if self._leased(spans):
+            composer.walked(Compute.ENGINE)
+        if times:
+            composer.took(spans[-1].end - spans[0].start, composer.now() - began)
+        return out
 
     def _unpacked(self, spec: SegmentSpec, segment: Segment) -> Captured:
         composer = self._composer
@@ -513,7 +546,8 @@ class Placement:
         except (SplicedError, ValueError) as err:
             raise DamagedError(str(err)) from err
         held = {i: self._held[i] for i in named}
-        return DaemonPlacer(composer.model, held, composer.wait), segments
+        wait = composer.patience(spans[-1].end - spans[0].start)
+        return DaemonPlacer(composer.model, held, wait), segments
 
     def _both(self, ids: Tensor, spans: Sequence[Span], context: Context) -> Tensor | None:
         """A walk both ways, timed; the context is moved once. A failure of the daemon's counts as

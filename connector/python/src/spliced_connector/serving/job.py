@@ -38,7 +38,8 @@ between 0.4 and 1.2, by how many rows a walk has)."""
 
 T = TypeVar("T")
 
-_Work: TypeAlias = tuple[float, Callable[[], None]]
+_Work: TypeAlias = tuple[float, Callable[[], bool]]
+"""What it costs in walked rows, and the work: whether its time is a measure of that."""
 
 
 class LostError(Exception):
@@ -217,8 +218,8 @@ class Job(ABC):
             now = time.monotonic()
             if not first and not self._means.ranks.all(now + cost * pace.seconds <= until):
                 return False
-            work()
-            pace.learn(cost, time.monotonic() - now)
+            if work():
+                pace.learn(cost, time.monotonic() - now)
             first = False
         return True
 
@@ -294,7 +295,7 @@ class Job(ABC):
             room -= _cost([span])
         return spans
 
-    def _capture(self, pieces: Sequence[Piece]) -> None:
+    def _capture(self, pieces: Sequence[Piece]) -> bool:
         wanted, began = [], time.monotonic()
         for piece in pieces:
             if piece.spec is None:
@@ -310,6 +311,7 @@ class Job(ABC):
         tokens, seconds = self._captured
         tokens += sum(piece.tokens for piece in pieces)
         self._captured = tokens, seconds + time.monotonic() - began
+        return True
 
     def take(self, key: bytes, captured: Captured) -> None:
         """A segment is there that this request may be about to capture."""
@@ -342,13 +344,15 @@ class Job(ABC):
             raise LostError("the daemon does not vouch for the prefix that was read")
         return context
 
-    def _walk(self, spans: Sequence[Span]) -> None:
-        context = self._moving()
+    def _walk(self, spans: Sequence[Span]) -> bool:
+        context, placement = self._moving(), self._placement
         begin = context.tokens
+        before, placement.odd = placement.odd, False
         try:
-            self._placement.splice(self.ids, spans, context)
+            placement.splice(self.ids, spans, context)
         except DamagedError as err:
             raise LostError(str(err)) from err
+        clean, placement.odd = not placement.odd, before or placement.odd
         end = spans[-1].end
         self._left = [
             replace(s, start=max(s.start, end), length=s.end - max(s.start, end))
@@ -356,6 +360,7 @@ class Job(ABC):
             if s.end > end
         ]
         self._walked_over(context, begin)
+        return clean
 
     def _moving(self) -> Context:
         if self.context is None:
