@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from spliced_connector.client import Advice, Way
 from spliced_connector.segments import Finder
 from spliced_connector.serving.decider import SHORT_TOKENS, Decider
 from spliced_connector.serving.tally import EngineTally
@@ -25,3 +26,19 @@ def test_prompts_without_segments_are_reported_once(caplog: pytest.LogCaptureFix
         decider.cuts(None, range(SHORT_TOKENS))
     assert len(caplog.messages) == 1
     assert "no segments were found" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("way", list(Way))
+@pytest.mark.parametrize("splice", [None, 0, 2])
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize("priced", [False, True])
+def test_advice_says_how_many_segments_to_take(
+    way: Way, splice: int | None, wanted: bool, priced: bool
+) -> None:
+    advice = Advice(0, way, (), (), (), splice)
+    want: int | None
+    if splice is not None and priced:
+        want = splice if way is Way.SPLICE else 0
+    else:
+        want = None if wanted or way not in (Way.RECOMPUTE, Way.PREFIX) else 0
+    assert advice.takes(wanted, priced) == want

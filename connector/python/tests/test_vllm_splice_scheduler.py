@@ -17,11 +17,14 @@ from client_samples import SMALL, Connect, at_most, fill, wait_until
 from running import Daemon
 from spliced_connector.client import (
     Accept,
+    Advice,
     CaptureTiming,
     NewCheckpoint,
     NewSegment,
     Query,
     Sample,
+    SegmentAdvice,
+    Verdict,
     WalkTiming,
     Way,
 )
@@ -322,8 +325,8 @@ def test_long_segments_are_not_captured(
     half = mode(connect, daemon)
     settings = Settings(weights="0" * 64, capture_tokens=most)
     other(half, settings=settings)
-    rows = [SimpleNamespace(publish=True)] * 2
-    every = SimpleNamespace(way=Way.SPLICE, segments=rows, splice=2)
+    rows = [SegmentAdvice(True, Verdict.NONE)] * 2
+    every = Advice(0, Way.SPLICE, (), (), tuple(rows), 2)
     monkeypatch.setattr(type(half._session.model), "advise", lambda *_: every)
     request = asked("r", [4, 5])
     tokens, _ = half.match(request, 0)
@@ -415,8 +418,8 @@ def test_as_much_is_taken_over_as_the_daemon_has_priced(
     half = mode(connect, daemon)
     request = asked("r", [1, 2, 3])
     publish(half, request)
-    rows = [SimpleNamespace(publish=False)] * 3
-    said = SimpleNamespace(way=Way.SPLICE, segments=rows, splice=advised)
+    rows = [SegmentAdvice(False, Verdict.NONE)] * 3
+    said = Advice(0, Way.SPLICE, (), (), tuple(rows), advised)
     monkeypatch.setattr(type(half._session.model), "advise", lambda *_: said)
     half.match(request, 0)
     splice = half._requests["r"].offered
@@ -430,8 +433,8 @@ def test_the_guess_decides_behind_what_the_engine_has(
     half = mode(connect, daemon)
     request = asked("r", [1, 2, 3])
     publish(half, request)
-    rows = [SimpleNamespace(publish=False)] * 3
-    said = SimpleNamespace(way=Way.SPLICE, segments=rows, splice=1)
+    rows = [SegmentAdvice(False, Verdict.NONE)] * 3
+    said = Advice(0, Way.SPLICE, (), (), tuple(rows), 1)
     monkeypatch.setattr(type(half._session.model), "advise", lambda *_: said)
     half.match(request, 0)
     known = half._requests["r"].known
@@ -448,12 +451,12 @@ def test_the_daemons_way_is_followed(
     half = mode(connect, daemon)
     request = asked("r", [1, 2])
     publish(half, request)
-    rows = [SimpleNamespace(publish=False)] * 2
-    said = SimpleNamespace(way=Way.RECOMPUTE, segments=rows, splice=None)
+    rows = [SegmentAdvice(False, Verdict.NONE)] * 2
+    said = Advice(0, Way.RECOMPUTE, (), (), tuple(rows), None)
     monkeypatch.setattr(type(half._session.model), "advise", lambda *_: said)
     assert half.match(request, 0) == (0, False)
     assert counts(half)["not_advised"] == 1
-    said.way = Way.SPLICE
+    said = replace(said, way=Way.SPLICE)
     assert half.match(asked("again", [1, 2]), 0)[0]
 
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from spliced_connector.client.match import Match
 from spliced_connector.client.registration import Registration
-from spliced_connector.client.terms import Accept
+from spliced_connector.client.terms import Accept, Way
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.model import MAX_TOKENS, Piece, token_bytes
 from spliced_connector.wire import AdviseMeasured, AdviseReply, AdviseRequest, Op
@@ -115,6 +115,17 @@ class Advice:
     splice: int | None = None
     """The splice of `predicted` takes the first so many segments of the query, as far as they are
     held or to be published. None: the daemon is an older one, and does not report it."""
+
+    def takes(self, wanted: bool, priced: bool = True) -> int | None:
+        """How many of the first segments of the query a prompt is to take: 0, where the daemon's
+        way is not to splice; None for all of them, where no price says how many.
+
+        wanted: some are to be captured, of which an older daemon knows no price. priced: False to
+        leave prices aside.
+        """
+        if self.splice is None or not priced:
+            return None if wanted or self.way not in (Way.RECOMPUTE, Way.PREFIX) else 0
+        return self.splice if self.way == Way.SPLICE else 0
 
 
 def seam_tokens(pieces: Sequence[Piece], found: Match) -> int:

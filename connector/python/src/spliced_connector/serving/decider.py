@@ -16,7 +16,6 @@ from spliced_connector.client import (
     Model,
     Query,
     Reason,
-    Way,
     seam_tokens,
 )
 from spliced_connector.model import Choice, Lead, Piece, PlanError, Prompt, choose, divide
@@ -190,35 +189,22 @@ class Decider:
         wanted, trouble = self._wanted(cuts, pieces, admitted) - held, cuts.trouble
         if advice is None and not cuts.found.warming:
             trouble = UNADVISED
-        if advice is not None and self._declines(advice, held, wanted, cuts.found.warming):
+        takes = None
+        if advice is not None and (held or wanted):
+            takes = advice.takes(bool(wanted), self._settings.measured)
+        if takes == 0 and not cuts.found.warming:
             self._tally.add("not_advised")
             held, wanted = frozenset(), frozenset()
             trouble = self._declined("the daemon advises not to splice it")
         # The daemon has priced all that was found, and all that it would store.
         end, hits = None, sum(found.hits)
-        if advice is not None and len(held) == hits and wanted == admitted:
-            end = self._end(pieces, advice)
+        if takes is not None and len(held) == hits and wanted == admitted:
+            end = pieces[takes - 1].end if takes else 0
         prefix = found.prefix_tokens
         name = named.names[found.prefix_index] if prefix else b""
         spliced = found.prefix_kind == Accept.SPLICED
         known = Known(prompt, held, wanted, prefix, name, spliced, cuts.w, cuts.max_error, end)
         return Asked(known, trouble, found, advice)
-
-    def _declines(
-        self, advice: Advice, held: frozenset[int], wanted: frozenset[int], warming: bool
-    ) -> bool:
-        """Whether the daemon's way is not to splice what could be spliced."""
-        if advice.splice is None or not self._settings.measured:
-            # What is to be captured is in no price: an older daemon knows none.
-            return bool(held) and not wanted and advice.way in (Way.RECOMPUTE, Way.PREFIX)
-        return bool(held or wanted) and not warming and advice.way != Way.SPLICE
-
-    def _end(self, pieces: Sequence[Piece], advice: Advice) -> int | None:
-        """Where the splice ends that the daemon has priced; None where it, or the settings, do not
-        say."""
-        if advice.splice is None or not self._settings.measured:
-            return None
-        return pieces[advice.splice - 1].end if advice.splice else 0
 
     def best(
         self, known: Known, choices: Sequence[Choice], begin: int, warming: bool
