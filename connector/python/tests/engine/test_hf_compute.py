@@ -13,14 +13,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from client_samples import Connect
-from engine.hf_requests import CUTS, NAMING, WARMING, continued, engine, far, tokens
+from engine.hf_requests import CUTS, NAMING, WARMING, continued, engine, far, own, tokens
 from engine.hybrids import MODELS, qwen35
 from engine.walk_models import TINY
 from running import Daemon
-from spliced_connector.client import Model, Plan, Slot, WalkTiming
+from spliced_connector.client import Model, Plan, Segment, Slot, WalkTiming
+from spliced_connector.errors import Code, SplicedError
 from spliced_connector.hf import SplicedTransformers
 from spliced_connector.model import DType
-from spliced_connector.serving.composing import TRIALS, Composed, Composer
+from spliced_connector.serving.composing import LONGER, TRIALS, Composed, Composer
 from spliced_connector.serving.settings import Compute
 from spliced_connector.walk import Copies, Naming
 
@@ -219,6 +220,62 @@ def test_auto_measures_and_then_keeps_one_way(
     assert e.composed.daemon + e.composed.engine == 2 * TRIALS + 2
     said = [r for r in caplog.records if "segments are composed by the" in r.getMessage()]
     assert len(said) == 1
+
+
+def test_the_daemon_is_waited_for_as_long_as_the_engines_own_walks_say(
+    connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that serves waits 50 ms for an answer: less than a large model's states take."""
+    model = qwen35()
+    here, there = engines(model, connect, daemon)
+    ids = tokens(200)
+    here.prefill(ids, CUTS, "splice")
+    assert there._reuse is not None
+    composer = there._reuse.composer
+    composer.wait = 1e-9
+    asked: list[float | None] = []
+    compose = Model.compose
+
+    rotate = Model.rotate
+
+    def composed(self: Model, *given: Any, **named: Any) -> Slot | None:
+        asked.append(named["wait"])
+        return compose(self, *given, **(named | {"wait": 20.0}))
+
+    def rotated(self: Model, *given: Any, **named: Any) -> Slot | None:
+        asked.append(named["wait"])
+        return rotate(self, *given, **(named | {"wait": 20.0}))
+
+    monkeypatch.setattr(Model, "compose", composed)
+    monkeypatch.setattr(Model, "rotate", rotated)
+    there.prefill(ids, CUTS, "splice")
+    assert there.composed == Composed(engine=1) and not asked, "it has to be measured first"
+    bound = composer.patience(200)
+    assert bound is not None and bound == LONGER * 200 * composer._own > 1e-9
+    there.prefill(ids, CUTS, "splice")
+    assert there.composed == Composed(engine=1, daemon=1) and set(asked) == {bound}
+    composer.wait = 1e9
+    assert composer.patience(200) == 1e9
+
+
+def test_a_damaged_segment_does_not_cost_what_was_captured(
+    connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = qwen35()
+    here, there = engines(model, connect, daemon)
+    ids = tokens(200)
+    here.prefill([*ids[:120], *tokens(60, seed=8), *ids[180:]], CUTS, "splice")
+
+    def damaged(*_: object) -> memoryview:
+        raise SplicedError(Code.GONE, "it is not in memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "part", damaged)
+        got = there.prefill(ids, CUTS, "splice")
+    assert "a leased segment" in got.trouble
+    assert (got.reused, got.computed, got.captured) == (0, 200, 60)
+    assert close(got.logits, own(model, ids), 1e-4)
+    assert here.prefill(ids, CUTS, "splice").reused == 148
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from spliced_connector.hf import HFSettings, SplicedTransformers
 from spliced_connector.hf.steps import apart, bound
 from spliced_connector.hf.turns import MARGIN, base_of, most_rows
 from spliced_connector.model import Profile
-from spliced_connector.walk import Context, TurnRows, prefill, tensor_over
+from spliced_connector.walk import Context, TurnRows, at_once, prefill, tensor_over
 
 pytestmark = pytest.mark.engine
 
@@ -33,6 +33,9 @@ ROWS = 60
 PROMPT, ANSWER = 50, 14
 
 BASE = (PROMPT - 1 - MARGIN) // 16 * 16
+
+BLOCK = PROMPT // 16 * 16
+"""The end of the prompt's last block."""
 
 
 def resuming(
@@ -262,7 +265,9 @@ def test_a_daemon_that_takes_no_rows_costs_nothing_but_them(
     ids = turn(e, first, n=ANSWER)
     assert ids[PROMPT:] == answer(model, first, ANSWER)
     assert not kept_rows(daemon)
-    assert e.prefill(parted(ids, PROMPT + 5), (), "prefix", keep=False).reused == BASE
+    done = e.prefill(parted(ids, PROMPT + 5), (), "prefix", keep=False)
+    assert done.reused == BLOCK > BASE, "the checkpoint that the rows were to replace"
+    assert far(done.logits, own(model, parted(ids, PROMPT + 5))) <= 1e-4
     behind = e.prefill([*ids[:-1], END, *said(9, 5)], (), "prefix", keep=False)
     assert behind.reused == len(ids) - 1, "the state behind the answer is there"
 
@@ -287,7 +292,7 @@ def test_rows_that_give_other_states_are_not_kept(
     ids = turn(e, said(PROMPT, 3), n=ANSWER)
     assert "turns are not resumed inside" in caplog.text
     assert not kept_rows(daemon)
-    assert e.prefill(parted(ids, PROMPT + 5), (), "prefix", keep=False).reused == BASE
+    assert e.prefill(parted(ids, PROMPT + 5), (), "prefix", keep=False).reused == BLOCK
     turn(e, said(PROMPT, 7), n=ANSWER)
     assert not kept_rows(daemon), "nor later ones"
 
@@ -349,3 +354,13 @@ def test_the_daemon_decides_whether_a_turn_is_replayed(
     monkeypatch.setattr(Model, "advise", advised)
     done = later.prefill(parted(ids, PROMPT + 5), (), "prefix", keep=False)
     assert (done.reused, asked) == (reused, [PROMPT + 5])
+
+
+def test_rows_leave_a_device_by_one_copy() -> None:
+    types = (torch.bfloat16, torch.float32, torch.float64, torch.bfloat16)
+    sent = [torch.randn(3, 5 + i).to(dtype).t() for i, dtype in enumerate(types)]
+    came = at_once(sent)
+    assert len({x.untyped_storage().data_ptr() for x in came}) == 1
+    for a, b in zip(came, sent, strict=True):
+        assert a.dtype == b.dtype and torch.equal(a, b)
+    assert at_once([]) == []

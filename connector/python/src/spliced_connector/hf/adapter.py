@@ -178,7 +178,6 @@ class SplicedTransformers:
         """What the last `generate` with a drafter took; None if that was not used."""
         self._reuse: Reuse | None = None
         self._unlike: str | None = None
-        self._logged = ""
         try:
             arch = architecture(model, naming)
             self._weights = Weights(model)
@@ -578,9 +577,7 @@ class SplicedTransformers:
             walked.on_device = reuse.device_tokens - before
         except UnreliableError as err:
             why = str(err)  # a record of the error itself would keep what was leased mapped
-            if why != self._logged:  # a condition can last
-                self._logged = why
-                log.warning("prompt of %d tokens computed without reuse: %s", len(ids), why)
+            reuse.computes(ids, why)
             walked = plainly(reuse, request, why)
         reuse.served(ids, walked.begin, walked.found, walked.segments, began)
         return walked

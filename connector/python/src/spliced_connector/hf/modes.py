@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from spliced_connector.client import (
 )
 from spliced_connector.errors import SplicedError
 from spliced_connector.hf.paged import Loan
-from spliced_connector.hf.reuse import Found, Kept, Reuse, UnreliableError
+from spliced_connector.hf.reuse import Found, Kept, Reuse
 from spliced_connector.hf.turns import Turn, base_of
 from spliced_connector.model import (
     NOTHING,
@@ -37,8 +36,6 @@ from spliced_connector.model import (
 )
 from spliced_connector.serving.composing import DamagedError
 from spliced_connector.walk import Context, GoneError, pieces, prefill, prefill_turn
-
-log = logging.getLogger("spliced")
 
 _WATCH_SECONDS = 1.0
 """Of one watch of what others compute; it ends sooner when something becomes of it."""
@@ -102,6 +99,7 @@ def plainly(reuse: Reuse, request: Request, trouble: str, kept: Kept | None = No
     captured = 0 if kept is None else kept.captured
     if kept is not None:
         kept.checkpoints, kept.parent, kept.turn = [], (NOTHING, 0), None
+        kept.spare = []
     return Walked(context, hidden, request.upto, captured=captured, trouble=trouble, kept=kept)
 
 
@@ -118,7 +116,9 @@ def by_prefix(reuse: Reuse, request: Request) -> Walked:
     base = _base(reuse, request, context, kept)
     if base is not None and stops and stops[-1] > base:
         # The rows behind the base are found at that position, too: it needs no states.
-        stops = sorted({s for s in stops if s < base or s in request.cuts} | {base})
+        # They are saved after all where the rows are not.
+        kept.spared = [s for s in stops if s > base and s not in request.cuts]
+        stops = sorted({s for s in stops if s not in kept.spared} | {base})
     hidden = _advance(reuse, ids, context, kept, stops, upto, base)
     if begin < upto:
         reuse.measured(Sample(begin, upto, reuse.now() - started))
@@ -164,6 +164,7 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     taken, walked = time.monotonic(), reuse.now()
     held, pages = reuse.acquire(prompt, choices)
     loan = placement = None
+    why = ""
     try:
         placement = reuse.placement(prompt, held, pages is not None, request.max_error)
         placement.own.update((piece.index, captured) for piece, captured in kept.segments)
@@ -178,22 +179,23 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
             reuse.measured(_timing(spans, before, reuse.now() - walked))
         loan = kept.loan = reuse.lend(held, taken, context)
     except (SplicedError, GoneError) as err:
-        raise UnreliableError(f"segments on the GPU: {err}") from err
+        why = f"segments on the GPU: {err}"
     except DamagedError as err:
-        raise UnreliableError(f"a leased segment: {err}") from err
+        why = f"a leased segment: {err}"
     finally:
         if placement is not None:
             placement.clear()
         good = reuse.release(held) if loan is None else loan.good
-    if good:
-        reuse.count(held)
-    else:
+    if not good:
+        why = why or "a lease ended before its segment was read"
+    if why:
         if loan is not None:
             loan.end()
         kept.loan = loan = None
         del context  # what it keeps is not for the time of computing
-        log.warning("prompt of %d tokens computed: a lease ended early", len(ids))
-        return plainly(reuse, request, "a lease ended before its segment was read", kept)
+        reuse.computes(ids, why)
+        return plainly(reuse, request, why, kept)
+    reuse.count(held)
     _keep(kept, context, found.saves(request.keep_all))
     return Walked(
         context,
@@ -317,7 +319,7 @@ def _advance(
     """Computes up to a token, with a copy of the state at every stop on the way, and the rows of
     the tokens behind `base`."""
     hidden, rows, state = None, None, None
-    at = {*stops, upto} if base is None else {*stops, base, upto}
+    at = {*stops, *kept.spared, upto} if base is None else {*stops, *kept.spared, base, upto}
     for stop in sorted(s for s in at if context.tokens < s <= upto):
         if base is not None and context.tokens >= base:
             hidden, more = prefill_turn(reuse.arch, ids[:stop], context)
@@ -325,6 +327,8 @@ def _advance(
         else:
             hidden = prefill(reuse.arch, ids[:stop], context)
         _keep(kept, context, stops)
+        if context.tokens in kept.spared and kept.keeps(context):
+            kept.spare.append(context.snapshot())
         if context.tokens == base and base not in stops:
             state = context.snapshot()
     if base is not None and rows is not None:

@@ -118,14 +118,11 @@ class Found:
     def takes(self, prompt: Prompt, wanted: bool, everything: bool) -> list[bool]:
         """For each segment of the prompt, whether the splice that the daemon advises takes it; all
         of them without its advice. wanted: some are to be captured."""
-        n, advice = len(prompt.pieces), self.advice
-        if advice is None or everything:
-            return [True] * n
-        if advice.splice is None:  # an older daemon prices no captures
-            return [wanted or advice.way not in (Way.RECOMPUTE, Way.PREFIX)] * n
+        most = None if self.advice is None or everything else self.advice.takes(wanted)
+        if most is None:
+            return [True] * len(prompt.pieces)
         named = [p.index for p in prompt.pieces if p.key is not None]
-        taken = named[: advice.splice] if advice.way == Way.SPLICE else []
-        return [p.index in taken for p in prompt.pieces]
+        return [p.index in named[:most] for p in prompt.pieces]
 
     def saves(self, everything: bool) -> list[int]:
         """Ascending positions that are worth a checkpoint."""
@@ -147,6 +144,11 @@ class Kept:
     parent: tuple[bytes, int] = (NOTHING, 0)
     turn: Turn | None = None
     """Rows of the end of the prompt and of the answer."""
+    spared: list[int] = field(default_factory=list)
+    """Positions that the daemon wants, and at which no checkpoint is needed if those rows are
+    saved."""
+    spare: list[Context] = field(default_factory=list)
+    """The states there."""
 
     def keeps(self, context: Context) -> bool:
         """Whether a state is of a kind that the request itself would continue from."""
@@ -193,6 +195,7 @@ class Reuse:
         self._registered = registered
         self.in_place = in_place
         self._refused = False
+        self._logged = ""
         self.lent = lent
         self.ends = frozenset(ends)
         self.arch = arch
@@ -344,6 +347,12 @@ class Reuse:
         )
         named = () if advice is None else advice.checkpoints
         return any(c.save and c.tokens == len(ids) for c in named)
+
+    def computes(self, ids: Sequence[int], why: str) -> None:
+        """Logs why a prompt is computed, once while the reason lasts."""
+        if why != self._logged:
+            log.warning("prompt of %d tokens computed without reuse: %s", len(ids), why)
+        self._logged = why
 
     def now(self) -> float:
         """Seconds of a clock, once the model's device has done what it was given."""
@@ -544,11 +553,14 @@ class Reuse:
                 tokens = kept.ids[piece.start : piece.end]
                 new[piece.key] = NewSegment(captured.spec, tokens, pack(self.profile, captured))
         codes = self.model.publish(list(new.values())) if new else []
-        codes += self._save(kept)
+        codes += self._save(kept, [])
         turn, readable = kept.turn, kept.loan is None or kept.loan.readable
+        rows: list[Code | int] = []
         if turn is not None and turn.state is None and readable:
-            codes += self._save_turn(turn, kept.ids)
-        return codes
+            rows = self._save_turn(turn, kept.ids)
+        if kept.spare and not (rows and all(code in _HELD for code in rows)):
+            codes += self._save(kept, kept.spare)
+        return codes + rows
 
     def _save_turn(self, turn: Turn, ids: Sequence[int]) -> list[Code | int]:
         """Keeps the rows of a turn. What goes wrong costs nobody anything but them."""
@@ -558,22 +570,28 @@ class Reuse:
             log.warning("rows of a turn are not kept: %s", err)
             return []
 
-    def _save(self, kept: Kept) -> list[Code | int]:
-        positions = [c.tokens for c in kept.checkpoints]
+    def _save(self, kept: Kept, spare: Sequence[Context]) -> list[Code | int]:
+        """Saves checkpoints; or spare ones between them, behind those that were saved before."""
+        every = sorted([*kept.checkpoints, *spare], key=lambda context: context.tokens)
+        positions = [c.tokens for c in every]
         hashes = self.model.prefix_hashes(kept.ids, positions) if positions else None
         if not hashes:
             return []
         parent, behind = kept.parent
         new = []
-        for digest, context in zip(hashes, kept.checkpoints, strict=True):
-            parts = checkpoint_parts(self.profile, context, behind)
-            kind = Accept.SPLICED if context.spliced else Accept.EXACT
-            new.append(NewCheckpoint(digest, context.tokens, parent, behind, kind, parts))
+        for digest, context in zip(hashes, every, strict=True):
+            if not spare or any(context is one for one in spare):
+                parts = checkpoint_parts(self.profile, context, behind)
+                kind = Accept.SPLICED if context.spliced else Accept.EXACT
+                new.append(NewCheckpoint(digest, context.tokens, parent, behind, kind, parts))
             parent, behind = digest, context.tokens
         if kept.loan is not None and not kept.loan.readable:
             log.warning("%d checkpoints are not stored: a lease ended before", len(new))
             return []
         return self.model.save(new)
+
+
+_HELD = {Code.OK, Code.EXISTS}
 
 
 def _found(

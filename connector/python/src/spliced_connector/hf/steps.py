@@ -70,7 +70,8 @@ def _compared(model: PreTrainedModel, arch: Architecture) -> str:
             for hook in hooks:
                 hook.remove()
         read_back(model, arch, cache, after)
-        advance_mixers(arch, ids, before, {layer: torch.cat(rows) for layer, rows in read.items()})
+        rows = {layer: torch.cat(found) for layer, found in read.items()}
+        advance_mixers(arch, ids.tolist(), before, rows)
     most = bound(arch.dtype)
     for layer in layers:
         got, want = after.layers[layer], before.layers[layer]

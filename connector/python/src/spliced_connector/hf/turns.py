@@ -234,6 +234,7 @@ class Turns:
 
     def _filled(self, buffer: Buffer, rows: TurnRows) -> bool:
         """Sends rows, and has them count."""
+        rows = rows.on_host()
         for begin in range(rows.begin, rows.end, _APPENDED):
             end = min(begin + _APPENDED, rows.end)
             sent = rows.packed(self._profile, begin, end)

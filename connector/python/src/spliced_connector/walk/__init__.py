@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from spliced_connector.walk.decoding.drafts import Drafts, verify
     from spliced_connector.walk.decoding.turns import (
         TurnRows,
+        advance_mixers,
+        at_once,
         prefill_turn,
         read_turn,
         restore_turn,
@@ -51,13 +53,7 @@ if TYPE_CHECKING:
     from spliced_connector.walk.reading import UnsupportedError, child
     from spliced_connector.walk.registry import architecture
     from spliced_connector.walk.rows import Rows, ranges
-    from spliced_connector.walk.run import (
-        PREFILL_ROWS,
-        advance_mixers,
-        pieces,
-        prefill,
-        splice,
-    )
+    from spliced_connector.walk.run import PREFILL_ROWS, pieces, prefill, splice
     from spliced_connector.walk.segments import (
         FIELDS,
         TORCH_TYPES,
@@ -115,6 +111,7 @@ __all__ = [
     "altered",
     "angles",
     "architecture",
+    "at_once",
     "attend",
     "attend_runs",
     "by_layer",
@@ -175,12 +172,14 @@ _MODULES = {
     "reading": "UnsupportedError child",
     "registry": "architecture",
     "rows": "Rows ranges",
-    "run": "PREFILL_ROWS advance_mixers pieces prefill splice",
+    "run": "PREFILL_ROWS pieces prefill splice",
     "segments": (
         "FIELDS TORCH_TYPES by_layer bytes_of collect is_of_spec moved pack packed part_bytes"
         " part_tensors rounded tensor_over unpack"
     ),
-    "decoding.turns": "TurnRows prefill_turn read_turn restore_turn turn_layer",
+    "decoding.turns": (
+        "TurnRows advance_mixers at_once prefill_turn read_turn restore_turn turn_layer"
+    ),
 }
 
 

@@ -315,30 +315,6 @@ class Walk(Pass[SplicedRows]):
         return out, tail[len(tail) - back :].clone()
 
 
-def advance_mixers(
-    arch: Architecture, ids: Tensor, context: Context, read: Mapping[int, Tensor]
-) -> None:
-    """Moves a context over the tokens of ids behind it, where its linear layers read given rows
-    [n, width], by layer: what the model's own mixers have read there."""
-    span = Span(SpanKind.RECOMPUTE, context.tokens, len(ids) - context.tokens)
-    with torch.no_grad():
-        rows = SplicedRows(arch, ids, [span], {}, context.tokens)
-        context.reserve(rows.end)
-        _MixersWalk(arch, rows, context, read).run()
-        context.tokens = rows.end
-
-
-class _MixersWalk(Walk):
-    def __init__(
-        self, arch: Architecture, rows: SplicedRows, context: Context, read: Mapping[int, Tensor]
-    ) -> None:
-        super().__init__(arch, rows, context, None)
-        self._read = read
-
-    def linear(self, layer: int, x: Tensor | None) -> Tensor | None:
-        return super().linear(layer, self._read[layer])
-
-
 def alike(tensors: Sequence[Tensor], like: Tensor) -> Sequence[Tensor]:
     """Tensors of one shape in the type of another, without a copy where they are."""
     if all(x.dtype == like.dtype and x.device == like.device for x in tensors):

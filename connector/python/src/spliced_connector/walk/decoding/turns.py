@@ -78,6 +78,35 @@ class TurnRows:
             out[p.offset : p.offset + p.nbytes] = bytes_of(x.to("cpu"))
         return out
 
+    def on_host(self) -> TurnRows:
+        """The rows in memory of the host, by one copy for all of them."""
+        names = [(i, name) for i, x in self.layers.items() for name in _FIELDS]
+        given = {at: getattr(self.layers[at[0]], at[1]) for at in names}
+        there = {at: x for at, x in given.items() if x is not None}
+        if all(x.device.type == "cpu" for x in there.values()):
+            return self
+        brought = dict(zip(there, at_once(list(there.values())), strict=True))
+        layers = {
+            i: TurnLayer(**{name: brought.get((i, name)) for name in _FIELDS}) for i in self.layers
+        }
+        return TurnRows(self.begin, self.end, layers)
+
+
+_FIELDS = ("decay", "conv", "key", "write")
+
+
+def at_once(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of one device in memory of the host, by one copy: each copy waits for the device."""
+    if not tensors:
+        return []
+    order = sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())  # aligned so
+    flat = [tensors[i].contiguous().view(-1).view(torch.uint8) for i in order]
+    whole = torch.cat(flat).to("cpu")
+    out = list(tensors)
+    for i, x in zip(order, whole.split([len(x) for x in flat]), strict=True):
+        out[i] = x.view(tensors[i].dtype).view(tensors[i].shape)
+    return out
+
 
 def _joined(rows: Sequence[TurnLayer]) -> TurnLayer:
     convs = [x.conv for x in rows if x.conv is not None]
@@ -152,19 +181,33 @@ def prefill_turn(
         return hidden, walk.left()
 
 
+def advance_mixers(
+    arch: Architecture, ids: Sequence[int], context: Context, read: Mapping[int, Tensor]
+) -> None:
+    """Moves the states of a context, and nothing else of it, over the tokens of ids behind it, of
+    which the mixers of linear layers have read these rows [n, width], by layer."""
+    with torch.no_grad():
+        _advanced(arch, ids, context, read)
+
+
 def read_turn(
     arch: Architecture, ids: Sequence[int], context: Context, read: Mapping[int, Tensor]
 ) -> TurnRows:
-    """The rows of the tokens of ids behind a context, of which the mixers of linear layers have
-    read these rows [n, width]. Moves the states of the context, and nothing else of it."""
+    """`advance_mixers` that returns the rows of the tokens."""
     with torch.no_grad():
-        walk = _walk(arch, torch.tensor(ids, device=context.device), context.snapshot())
-        for layer, x in read.items():
-            walk.advance(layer, x)
-        for layer, state, tail in walk.moved:
-            at = context.layers[layer]
-            at.state, at.conv = state, tail
-        return walk.left()
+        return _advanced(arch, ids, context, read).left()
+
+
+def _advanced(
+    arch: Architecture, ids: Sequence[int], context: Context, read: Mapping[int, Tensor]
+) -> _Recorded:
+    walk = _walk(arch, torch.tensor(ids, device=context.device), context.snapshot())
+    for layer, x in read.items():
+        walk.advance(layer, x)
+    for layer, state, tail in walk.moved:
+        at = context.layers[layer]
+        at.state, at.conv = state, tail
+    return walk
 
 
 def restore_turn(
