@@ -345,8 +345,8 @@ class Composer:
 
     @property
     def learns(self) -> bool:
-        """Whether the times of the engine's own walks bound those of the daemon's."""
-        return self.wait is not None and self.choice is not Compute.ENGINE
+        """Whether walks of the engine's are timed; on a device, that would have it wait."""
+        return self.wait is not None and self.copies.device.type == "cpu"
 
     @property
     def measures(self) -> bool:
