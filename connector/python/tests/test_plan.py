@@ -28,6 +28,7 @@ from spliced_connector.model import (
     SpanKind,
     choose,
     divide,
+    keep_for_reuse,
     make_plan,
     primer_digest,
     segment_key,
@@ -118,6 +119,25 @@ def test_segments_further_on_are_named_after_the_primer() -> None:
     assert replace(third.exchanged, other=None) == plain.pieces[3]
     assert asked.others == [NOTHING, second.exchanged.key, third.exchanged.key]
     assert plain.others == []
+
+
+@pytest.mark.parametrize(
+    ("refresh", "kept"),
+    [
+        (0.0, (10, 110, 210, 310, 410)),
+        (0.15, (10, 110, 210, 310)),
+        (0.25, (10, 110, 210, 310)),
+        (0.26, (10, 110, 210)),
+        (0.75, (10, 110)),
+        (0.8, ()),
+        (1.0, ()),
+    ],
+)
+def test_the_last_segments_are_computed_in_context(refresh: float, kept: tuple[int, ...]) -> None:
+    assert keep_for_reuse([10, 110, 210, 310, 410], refresh) == kept
+    assert keep_for_reuse((), refresh) == ()
+    with pytest.raises(PlanError, match="20 is followed by 10"):
+        keep_for_reuse([0, 20, 10, 30], refresh)
 
 
 def test_a_prompt_takes_the_variants_that_a_match_answers() -> None:

@@ -42,3 +42,21 @@ def test_advice_says_how_many_segments_to_take(
     else:
         want = None if wanted or way not in (Way.RECOMPUTE, Way.PREFIX) else 0
     assert advice.takes(wanted, priced) == want
+
+
+@pytest.mark.parametrize(
+    ("setting", "said", "end"),
+    [(0.0, None, 1200), (0.2, None, 900), (0.2, 0.0, 1200), (0.0, 0.3, 600), (0.5, 1.0, None)],
+)
+def test_the_last_segments_are_left_to_the_engine(
+    setting: float, said: float | None, end: int | None
+) -> None:
+    """A request's own share comes before that of the settings."""
+    settings = Settings(weights="0" * 64, refresh=setting)
+    model, tally = cast(Any, SimpleNamespace()), EngineTally()
+    decider = Decider(model, settings, Finder(), tally, cast(Any, SimpleNamespace()))
+    asked = {"v": 1, "cuts": [0, 300, 600, 900, 1200]} | ({} if said is None else {"refresh": said})
+    found = decider.cuts({"spliced": asked}, range(1250))
+    assert found is not None
+    assert (found.cuts[-1] if found.cuts else None) == end
+    assert tally.snapshot()["refreshed_tokens"] == 1200 - (end or 0)

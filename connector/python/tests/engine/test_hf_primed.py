@@ -1,4 +1,4 @@
-"""Segments that the transformers adapter captures after a primer, and which variant is reused."""
+"""Segments captured after a primer, which variant is reused, and what is computed in context."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from client_samples import Connect
-from engine.hf_requests import CUTS, WARMING, engine, far, tokens
+from engine.hf_requests import CUTS, WARMING, engine, far, own, tokens
 from engine.hybrids import qwen35
 from running import Daemon, StartDaemon
 from spliced_connector.hf import SplicedTransformers
@@ -122,3 +122,21 @@ def test_a_daemon_without_primers_gets_segments_without(
     assert stored(primed, ids, 2) is None
     without = engine(model, connect, daemon)
     assert without.prefill(ids, CUTS, "splice").captured == 0
+
+
+def test_the_last_segments_are_computed_in_context(
+    model: PreTrainedModel, connect: Connect, daemon: Daemon
+) -> None:
+    ids = tokens(200)
+    whole = engine(model, connect, daemon)
+    whole.prefill(ids, CUTS, "splice")
+    reused = [60, 44, 44]
+    for refresh, parts in ((0.0, 3), (0.2, 2), (0.5, 1)):
+        e = engine(model, connect, daemon, settings=replace(WARMING, refresh=refresh))
+        done = e.prefill(ids, CUTS, "splice")
+        assert (done.captured, done.reused) == (0, sum(reused[:parts]))
+        assert done.approximate == (parts > 1)
+    everything = engine(model, connect, daemon, settings=replace(WARMING, refresh=1.0))
+    done = everything.prefill(ids, CUTS, "splice")
+    assert (done.reused, done.approximate) == (0, False)
+    assert far(done.logits, own(model, ids)) <= 1e-4

@@ -42,7 +42,7 @@ from spliced_connector.hf.steps import unlike_prefill
 from spliced_connector.hf.turns import Drafted, Reading, with_answer
 from spliced_connector.hf.weights import Weights
 from spliced_connector.hf.worker import Worker
-from spliced_connector.model import Plan, Profile, divide
+from spliced_connector.model import Plan, Profile, divide, keep_for_reuse
 from spliced_connector.serving.composing import Composed
 from spliced_connector.serving.settings import Compute
 from spliced_connector.walk import (
@@ -96,7 +96,8 @@ class HFSettings:
     quicker. On a GPU the daemon writes the rows of prompts into memory of at most registered_mib
     that is allocated for them and registered with it.
     primer: token ids of a neutral passage, after which segments are captured that have at least
-    primer_after tokens before them in the prompt.
+    primer_after tokens before them in the prompt. refresh: the share of the tokens of a prompt's
+    segments that is computed in context all the same, from the last segment on (`keep_for_reuse`).
     """
 
     seam_tokens: int = 8
@@ -115,6 +116,7 @@ class HFSettings:
     registered_mib: int = 512
     primer: tuple[int, ...] = ()
     primer_after: int = 128
+    refresh: float = 0.0
 
 
 @dataclass
@@ -543,6 +545,8 @@ class SplicedTransformers:
         max_error: float | None,
     ) -> Walked:
         """Brings a context to token `upto`, with reuse or, where that fails, without."""
+        if mode == "splice":
+            cuts = keep_for_reuse(cuts, self.settings.refresh)
         # Also without a daemon: wrong cuts are the caller's error, whatever else is wrong.
         prompt = divide(
             reuse.profile,

@@ -47,6 +47,7 @@ from spliced_connector.model.plan import (
     SpanKind,
     choose,
     divide,
+    keep_for_reuse,
     make_plan,
 )
 from spliced_connector.model.profile import Profile
@@ -96,6 +97,7 @@ __all__ = [
     "divide",
     "from_config",
     "identity_digest",
+    "keep_for_reuse",
     "make_plan",
     "packed_header",
     "packed_heads",

@@ -202,9 +202,7 @@ def divide(
         raise PlanError(f"{len(cuts)} cuts, at most {MOST_CUTS}: leave out those of short segments")
     if w < 0 or (tail is not None and tail < 0):
         raise PlanError(f"seam of {w} tokens, {tail} on the left")
-    for a, b in itertools.pairwise(cuts):
-        if a >= b:
-            raise PlanError(f"cuts must ascend: {a} is followed by {b}")
+    _check_ascending(cuts)
     if cuts and not (cuts[0] >= 0 and cuts[-1] < n):
         raise PlanError(f"cuts from {cuts[0]} to {cuts[-1]} in a prompt of {n} tokens")
     pieces = []
@@ -221,6 +219,27 @@ def divide(
                 piece = piece.exchanged
         pieces.append(piece)
     return Prompt(n, tuple(pieces))
+
+
+def _check_ascending(cuts: Sequence[int]) -> None:
+    for a, b in itertools.pairwise(cuts):
+        if a >= b:
+            raise PlanError(f"cuts must ascend: {a} is followed by {b}")
+
+
+def keep_for_reuse(cuts: Sequence[int], refresh: float) -> tuple[int, ...]:
+    """The cuts without those behind which everything is computed in context.
+
+    refresh: the share of the tokens between the first and the last cut that is computed in context,
+    from the last segment on and rounded up to whole segments; 0: none, 1: all, so that no cuts are
+    left. Raises PlanError for cuts that do not ascend.
+    """
+    _check_ascending(cuts)
+    if not refresh or len(cuts) < 2:
+        return tuple(cuts)
+    end = cuts[-1] - refresh * (cuts[-1] - cuts[0])
+    kept = tuple(cut for cut in cuts if cut <= end + 1e-6)
+    return kept if len(kept) > 1 else ()
 
 
 def choose(

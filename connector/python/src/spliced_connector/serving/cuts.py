@@ -8,6 +8,8 @@ the last.
 
 `max_error` beside them is the most that what is reused of a segment may be off from what its engine
 had computed, relative to its norm (see tolerance in `settings`); 0 takes only what is as it was.
+`refresh` is the share of the segments' tokens that is computed in context all the same, from the
+last segment on; 0 to 1 (see `model.keep_for_reuse`).
 """
 
 from __future__ import annotations
@@ -31,13 +33,15 @@ class CutsError(ValueError):
 class Cuts:
     """Ascending positions, and tokens computed again beside a join. found: what found them, where
     the request did not name them itself. max_error: of a segment that is reused, None for any.
-    trouble: why some may be missing, in words for the caller."""
+    trouble: why some may be missing, in words for the caller. refresh: the share that is computed
+    in context, None where the request does not say."""
 
     cuts: tuple[int, ...]
     w: int
     found: Found = field(default_factory=Found)
     max_error: float | None = None
     trouble: str = ""
+    refresh: float | None = None
 
 
 def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts | None:
@@ -51,7 +55,9 @@ def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts 
     said = params["spliced"]
     if not isinstance(said, Mapping):
         raise CutsError(f"spliced: {type(said).__name__}, want an object")
-    unknown = sorted(str(name) for name in said if name not in ("v", "cuts", "w", "max_error"))
+    unknown = sorted(
+        str(name) for name in said if name not in ("v", "cuts", "w", "max_error", "refresh")
+    )
     if unknown:
         raise CutsError(f"spliced: unknown {', '.join(unknown)}")
     if said.get("v") != 1:
@@ -66,15 +72,16 @@ def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts 
         if a >= b:
             raise CutsError(f"spliced.cuts: {a} is followed by {b}, they have to ascend")
     seam = _whole("spliced.w", said.get("w", w), MAX_SEAM)
-    return Cuts(tuple(numbers), seam, max_error=_error(said.get("max_error")))
+    most, refresh = (_share(name, said.get(name)) for name in ("max_error", "refresh"))
+    return Cuts(tuple(numbers), seam, max_error=most, refresh=refresh)
 
 
-def _error(value: object) -> float | None:
+def _share(name: str, value: object) -> float | None:
     if value is None:
         return None
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 <= cast(float, value) <= 1:
-        raise CutsError(f"spliced.max_error: {value!r}, want 0 to 1")
+        raise CutsError(f"spliced.{name}: {value!r}, want 0 to 1")
     return float(cast(float, value))
 
 

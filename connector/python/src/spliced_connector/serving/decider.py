@@ -18,7 +18,16 @@ from spliced_connector.client import (
     Reason,
     seam_tokens,
 )
-from spliced_connector.model import Choice, Lead, Piece, PlanError, Prompt, choose, divide
+from spliced_connector.model import (
+    Choice,
+    Lead,
+    Piece,
+    PlanError,
+    Prompt,
+    choose,
+    divide,
+    keep_for_reuse,
+)
 from spliced_connector.segments import Finder
 from spliced_connector.serving.cuts import Cuts, CutsError
 from spliced_connector.serving.finding import cuts_of, held_in
@@ -131,10 +140,22 @@ class Decider:
             self._tally.add("short")
             if len(ids) >= SHORT_TOKENS and (cuts is None or not cuts.trouble):
                 self._declined("no segments were found in a prompt, and none were named")
+            return cuts
+        cuts = self._refreshed(cuts)
+        if not cuts.cuts:
+            self._tally.add("refreshed_prompts")
         elif cuts.cuts[-1] - cuts.cuts[0] < SHORT_TOKENS and not cuts.found.warming:
             self._tally.add("short")
             return replace(cuts, cuts=())
         return cuts
+
+    def _refreshed(self, cuts: Cuts) -> Cuts:
+        """The cuts without those of segments that are to be computed in context."""
+        share = self._settings.refresh if cuts.refresh is None else cuts.refresh
+        kept = cuts.cuts if cuts.found.warming else keep_for_reuse(cuts.cuts, share)
+        end = kept[-1] if kept else cuts.cuts[0]
+        self._tally.add("refreshed_tokens", cuts.cuts[-1] - end)
+        return replace(cuts, cuts=kept)
 
     def _declined(self, why: str) -> str:
         """Logs a reason that holds for many requests once, and returns it."""

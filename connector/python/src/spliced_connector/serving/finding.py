@@ -71,16 +71,18 @@ def cuts_of(
     said = params.get("spliced") if params else None
     if params is None or "spliced" not in params:
         use: Sequence[str] = finder.names
-        most = None
+        rest = Cuts((), w)
     elif isinstance(said, Mapping) and "cuts" not in said:
-        use, w, most = _read_find(said, finder, w)
+        use, rest = _read_find(said, finder, w)
     else:
         return read_cuts(params, len(ids), w)
     known = held is not None and finder.known and "known" in use
-    spans = held(ids, w) if held is not None and known else ()
+    spans = held(ids, rest.w) if held is not None and known else ()
     trouble = "the daemon did not answer" if spans is None else ""
     found = finder.find(ids, use, spans or ())
-    return Cuts(found.cuts, w, found, most, trouble) if found.cuts or trouble else None
+    if not found.cuts and not trouble:
+        return None
+    return replace(rest, cuts=found.cuts, found=found, trouble=trouble)
 
 
 def held_in(
@@ -106,10 +108,8 @@ def held_in(
     return [(segment.start, segment.end) for segment in found.known]
 
 
-def _read_find(
-    said: Mapping[str, object], finder: Finder, w: int
-) -> tuple[Sequence[str], int, float | None]:
-    """The finders that a request wants, its seam and the most that a segment may be off."""
+def _read_find(said: Mapping[str, object], finder: Finder, w: int) -> tuple[Sequence[str], Cuts]:
+    """The finders that a request wants, and what else it says, beside cuts that are none of its."""
     use = said.get("find", finder.names if finder.names else None)
     # The rest is checked as it is for cuts: as if the request had named two.
     others = {name: value for name, value in said.items() if name != "find"}
@@ -122,4 +122,4 @@ def _read_find(
         if name not in finder.names:
             have = ", ".join(finder.names) or "none"
             raise CutsError(f"spliced.find: {name!r}, this server has {have}")
-    return use, rest.w, rest.max_error
+    return use, rest

@@ -111,6 +111,10 @@ class ServingSettings:
     primer_after: int = 128
     """Segments with fewer tokens before them in the prompt are captured without the primer; 1 to
     16,777,216."""
+    refresh: float = 0.0
+    """Share of the tokens of a prompt's segments that is computed in context all the same, from the
+    last segment on and rounded up to whole ones, mode splice, for requests that do not say; 0 to 1.
+    It costs their prefill, and takes a splice nearer to a full prefill."""
     measured: bool = True
     """Whether the daemon's prices, learnt from what engines measured, decide how much of a prompt
     is taken over, mode splice. False: a fixed guess does."""
@@ -145,6 +149,7 @@ class ServingSettings:
         "chunk_mean": (16, 1 << 20),
         "chunk_most": (16, 1 << 20),
         "primer_after": (1, 1 << 24),
+        "refresh": (0, 1),
         "tolerance": (0, MAX_TOLERANCE),
         "row_tolerance": (0, MAX_TOLERANCE),
         "canary_share": (0, 1),
