@@ -28,8 +28,8 @@ from transformers import AutoModelForCausalLM
 from engine.sglang_harness import MODEL, Answer, Engine
 from running import Daemon
 from spliced_connector.client import Client, Options
-from spliced_connector.hf import SplicedTransformers
-from spliced_connector.model import weights_digest
+from spliced_connector.hf import HFSettings, SplicedTransformers
+from spliced_connector.model import primer_digest, weights_digest
 from spliced_connector.walk import Naming
 
 TOKENS = 8
@@ -59,6 +59,10 @@ def draw(seed: int, n: int) -> list[int]:
     return [generator.randrange(3, 600) for _ in range(n)]
 
 
+PRIMER = draw(90, 300)
+PRIMED_AFTER = 1500  # beyond the prompts of all tests but one
+
+
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     running = Daemon(
@@ -80,6 +84,8 @@ def engine(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "canary_share": 0.0,
         "chunk_mean": 128,
         "chunk_most": 256,
+        "primer": PRIMER,
+        "primer_after": PRIMED_AFTER,
     }
     running = Engine(tmp_path_factory.mktemp("e"), settings)
     yield running
@@ -171,6 +177,39 @@ def test_a_splice_is_that_of_the_library(
         assert library.composed.daemon == 0
         assert asked_for(daemon, "compose") > 0
         assert asked_for(daemon, "rotate") > 0
+    finally:
+        client.close()
+
+
+def test_segments_further_on_are_captured_after_the_primer(
+    engine: Engine, model: torch.nn.Module, daemon: Daemon
+) -> None:
+    """The library finds what SGLang has captured, and answers the same."""
+    cuts = [0, 700, 1400, 1600, 1800]
+    ids = draw(91, cuts[-1] + 20)
+    client = Client(Options(socket=daemon.socket, name="test"))
+    assert client.wait_attached(5.0)
+    primed = HFSettings(primer=tuple(PRIMER), primer_after=PRIMED_AFTER)
+    library = SplicedTransformers(model, client, Naming(weights_digest(MODEL)), primed)
+    try:
+        # In another order a segment would be captured at a place that prefers none.
+        found: list[Answer] = []
+
+        def whole() -> bool:
+            daemon.forget_checkpoints()
+            found.append(engine.ask(ids, cuts, TOKENS, logprobs=True))
+            return found[-1].whole(cuts)
+
+        until(whole, found)
+        answer = found[-1]
+        digest = primer_digest(PRIMER).hex()
+        primers = [s.get("primer") for s in daemon.segments() if s["tokens"] in (200, 700)]
+        assert (primers.count(digest), primers.count(None)) == (1, 3)
+        first = library.prefill(ids, cuts, mode="splice")
+        assert first.captured == 0
+        want = torch.log_softmax(first.logits.float(), -1)
+        assert int(want.argmax()) == answer.tokens[0]
+        assert abs(float(want.max()) - answer.logprobs[0]) < NEAR
     finally:
         client.close()
 
