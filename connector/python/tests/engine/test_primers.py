@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 
+from engine.walk_models import TINY
 from spliced_connector.model import (
     Attention,
     DType,
@@ -22,6 +24,7 @@ from spliced_connector.model import (
     primer_digest,
 )
 from spliced_connector.serving.primers import MAX_PRIMER, Primers, lead_of, primer_ids
+from spliced_connector.walk import Naming, architecture
 
 pytestmark = pytest.mark.engine
 
@@ -72,7 +75,8 @@ def test_what_cannot_be_a_primer_is_refused(tmp_path: Path) -> None:
 
 
 def test_only_the_engines_own_primer_is_known() -> None:
-    primers, none = Primers(cast(Any, None), (5, 6)), Primers(cast(Any, None))
+    arch, device = cast(Any, None), torch.device("cpu")
+    primers, none = Primers(arch, device, (5, 6)), Primers(arch, device)
     plain = SegmentSpec(Role.MID, 8, 8, 100)
     own = replace(plain, primer=primer_digest((5, 6)))
     other = replace(plain, primer=primer_digest((6, 5)))
@@ -86,3 +90,14 @@ def test_only_the_engines_own_primer_is_known() -> None:
     assert lead is not None
     assert (lead.digest, lead.begin) == (own.primer, 100)
     assert lead_of((), 100) is None
+
+
+def test_the_primer_is_computed_where_the_model_is() -> None:
+    meta = torch.device("meta")  # refuses tensors of the CPU, as a GPU does
+    arch = architecture(TINY["olmo"].build().to(meta), Naming(weights=b"\x05" * 32))
+    ids = tuple(range(3, 40))
+    spec = SegmentSpec(Role.MID, 8, 8, 100, primer_digest(ids))
+    primer = Primers(arch, meta, ids).of(spec)
+    assert primer is not None
+    kept = [x for at in primer.layers for x in (at.state, at.conv, at.k, at.v) if x is not None]
+    assert {x.device for x in kept} == {meta}

@@ -155,7 +155,7 @@ class Setup:
         model = cast(Any, self.model)
         composer = Composer(arch, model, caches.copies, compute)
         self.composer = composer
-        means = Means(composer, self._publish, patience, Primers(arch), ranks)
+        means = Means(composer, self._publish, patience, Primers(arch, caches.copies.device), ranks)
         self.job = SpliceJob(self.load, means, caches)
 
     def _publish(self, piece: Piece, ids: tuple[int, ...], made: Captured) -> Captured:

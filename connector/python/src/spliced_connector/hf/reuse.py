@@ -188,7 +188,7 @@ class Reuse:
         model's GPU that the daemon may write to, for those on that GPU. primer: token ids of what
         segments are captured after that have primer_after tokens before them. Raises ValueError
         for one that the model cannot have."""
-        self.primers = Primers(arch, primer_ids(primer, None, arch.identity))
+        self.primers = Primers(arch, device, primer_ids(primer, None, arch.identity))
         self._lead = lead_of(primer, primer_after)
         on_device = registered is not None
         self.composer = Composer(arch, model, Copies(device), compute, on_device=on_device)

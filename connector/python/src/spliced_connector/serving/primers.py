@@ -16,6 +16,8 @@ from spliced_connector.segments import Tokenizer
 from spliced_connector.serving.settings import Passage
 
 if TYPE_CHECKING:
+    import torch
+
     from spliced_connector.walk import Architecture, Primer
 
 DEFAULT = "default"
@@ -62,8 +64,9 @@ class Primers:
     """The primers that one process captures segments after: one or none. Its states are computed
     with the first capture and kept."""
 
-    def __init__(self, arch: Architecture, ids: tuple[int, ...] = ()) -> None:
-        self._arch, self._ids = arch, ids
+    def __init__(self, arch: Architecture, device: torch.device, ids: tuple[int, ...] = ()) -> None:
+        """device: where the model computes."""
+        self._arch, self._device, self._ids = arch, device, ids
         self._digest = primer_digest(ids) if ids else b""
         self._made: Primer | None = None
 
@@ -85,7 +88,7 @@ class Primers:
         if self._made is None:
             from spliced_connector.walk import make_primer
 
-            self._made = make_primer(self._arch, self._ids)
+            self._made = make_primer(self._arch, self._ids, self._device)
         return self._made
 
 

@@ -115,7 +115,8 @@ class Reuse:
             wait=settings.timeout_ms / 1000,
             tally=self.tally,
         )
-        self._means = Means(composer, self._publish, patience, Primers(walked, primer))
+        primers = Primers(walked, composer.copies.device, primer)
+        self._means = Means(composer, self._publish, patience, primers)
         self._watch: Watch | None = None
         if arch is not None:
             self._watch = Watch(

@@ -72,7 +72,7 @@ class SpliceWorker:
         if self._prefix is not None:
             self._prefix.placed = self.placed
         self._publisher = Publisher(session.model, session.tally, settings.pending_mib << 20)
-        self._primers = Primers(self._arch, session.primer)
+        self._primers = Primers(self._arch, caches.copies.device, session.primer)
         self._means = Means(
             Composer(
                 self._arch,
