@@ -18,7 +18,7 @@ from spliced_connector.serving import composing
 from spliced_connector.serving import job as serving_job
 from spliced_connector.serving.composing import Composer
 from spliced_connector.serving.job import LostError, Means, Pace
-from spliced_connector.serving.primers import Primers
+from spliced_connector.serving.primers import Primers, lead_of
 from spliced_connector.serving.ranks import Ranks
 from spliced_connector.serving.settings import Compute
 from spliced_connector.serving.splices import best_splice
@@ -121,15 +121,18 @@ class Setup:
         away: Sequence[int] = (),
         patience: float = 0.0,
         compute: Compute = Compute.ENGINE,
+        primer: tuple[int, ...] = (),
+        read: tuple[int, ...] = (),
     ) -> None:
-        """twice: the last two segments are equal. away: segments that others compute."""
+        """twice: the last two segments are equal. away: segments that others compute. primer: what
+        segments but the first are named after; read: the one that this rank has."""
         self.arch = arch
         self.profile = Profile(arch.identity)
         ids = [(17 * i * i + 5 * i) % 96 for i in range(SEGMENTS * SEGMENT + 20)]
         if twice:
             ids[2 * SEGMENT : 3 * SEGMENT] = ids[SEGMENT : 2 * SEGMENT]
         cuts = [i * SEGMENT for i in range(SEGMENTS + 1)]
-        prompt = divide(self.profile, b"", ids, cuts, 8)
+        prompt = divide(self.profile, b"", ids, cuts, 8, primer=lead_of(primer, 1))
         found = best_splice(prompt, choices)
         assert found is not None
         self.splice = found
@@ -155,7 +158,9 @@ class Setup:
         model = cast(Any, self.model)
         composer = Composer(arch, model, caches.copies, compute)
         self.composer = composer
-        means = Means(composer, self._publish, patience, Primers(arch, caches.copies.device), ranks)
+        means = Means(
+            composer, self._publish, patience, Primers(arch, caches.copies.device, read), ranks
+        )
         self.job = SpliceJob(self.load, means, caches)
 
     def _publish(self, piece: Piece, ids: tuple[int, ...], made: Captured) -> Captured:
@@ -225,9 +230,9 @@ def test_segments_are_captured_together_while_there_is_time(
     batches: list[int] = []
     real = capture_all
 
-    def noted(arch: Any, segments: Any) -> Any:
+    def noted(arch: Any, segments: Any, **rest: Any) -> Any:
         batches.append(len(segments))
-        return real(arch, segments)
+        return real(arch, segments, **rest)
 
     monkeypatch.setattr(serving_job, "capture_all", noted)
     for until, want in ((FOREVER, [3]), (-FOREVER, [1, 1, 1])):
@@ -416,6 +421,27 @@ def test_what_one_rank_has_lost_no_rank_has(arch: Architecture) -> None:
         setup.job.close()
         assert all(segment.released for segment in setup.model.leased.values())
         assert not any(pages.written for pages in (*setup.rows.values(), *setup.states.values()))
+
+
+def test_ranks_that_have_read_other_primers_capture_nothing(
+    arch: Architecture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that goes on alone waits for the other one in its layers."""
+    meeting = Meeting()
+    walks: list[object] = []
+    monkeypatch.setattr(serving_job, "capture_all", lambda *_, **__: walks.append(1))
+    mine, theirs = (5, 6, 7), (5, 6, 8)
+    setups = [
+        Setup(arch, [ALONE, ALONE, ALONE], meeting.rank(i), primer=mine, read=read)
+        for i, read in enumerate((mine, theirs))
+    ]
+    jobs = [setup.job for setup in setups]
+    one, two = meeting.both(*(lambda job=job: job.run(Pace(1e-9), FOREVER) for job in jobs))
+    assert isinstance(one, LostError)
+    assert "another rank" in str(one)
+    assert isinstance(two, LostError)
+    assert "another primer" in str(two)
+    assert not walks
 
 
 def test_ranks_wait_for_the_slowest_disk(

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 import torch
 
 from spliced_connector.client import Accept, Model, Segment, release_all
-from spliced_connector.model import Choice, Piece, Span, SpanKind
+from spliced_connector.model import Choice, Piece, SegmentSpec, Span, SpanKind
 from spliced_connector.serving.composing import Composer, DamagedError, Placement
 from spliced_connector.serving.prices import REUSED_COST, Walked
 from spliced_connector.serving.primers import Primers
@@ -296,11 +296,9 @@ class Job(ABC):
         return spans
 
     def _capture(self, pieces: Sequence[Piece]) -> bool:
-        wanted, began = [], time.monotonic()
-        for piece in pieces:
-            if piece.spec is None:
-                raise LostError(f"segment {piece.index} has no interior")
-            wanted.append((self.ids[piece.start : piece.end], piece.spec))
+        began = time.monotonic()
+        specs = self._together(partial(self._specs, pieces))
+        wanted = [(self.ids[p.start : p.end], spec) for p, spec in zip(pieces, specs, strict=True)]
         primers = [self._means.primers.of(spec) for _, spec in wanted]
         found = capture_all(self._means.arch, wanted, primers=primers)
         for piece, captured in zip(pieces, found, strict=True):
@@ -312,6 +310,18 @@ class Job(ABC):
         tokens += sum(piece.tokens for piece in pieces)
         self._captured = tokens, seconds + time.monotonic() - began
         return True
+
+    def _specs(self, pieces: Sequence[Piece]) -> list[SegmentSpec]:
+        """What is to be captured. Ranks and schedulers read a primer's file each for itself, so
+        that one of them may have another one."""
+        specs = []
+        for piece in pieces:
+            if piece.spec is None:
+                raise LostError(f"segment {piece.index} has no interior")
+            if not self._means.primers.knows(piece.spec):
+                raise LostError(f"segment {piece.index} is after another primer than is read here")
+            specs.append(piece.spec)
+        return specs
 
     def take(self, key: bytes, captured: Captured) -> None:
         """A segment is there that this request may be about to capture."""

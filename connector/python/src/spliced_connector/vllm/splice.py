@@ -216,6 +216,8 @@ class SpliceWorker:
         batch, self._others = list(self._others), deque()
         began = time.monotonic()
         try:
+            if not self._ranks.all(all(self._primers.knows(work.spec) for work in batch)):
+                raise LostError("a rank has read another primer than the scheduler")
             device = self._caches.copies.device
             wanted = [(torch.tensor(work.ids, device=device), work.spec) for work in batch]
             with eager():
