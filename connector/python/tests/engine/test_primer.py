@@ -133,8 +133,19 @@ def test_a_batch_may_mix_primers_and_neighbours_do_not_show(arch: Architecture) 
         assert apart(one, other) <= 1e-4
 
 
-def test_what_was_captured_before_does_not_show(arch: Architecture) -> None:
-    """To the bit: a primer is used any number of times, and nothing is written to it."""
+def test_what_was_captured_before_does_not_show(
+    arch: Architecture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit: a primer is used any number of times, and nothing is written to it. A recurrence
+    may overwrite the state that it is given; this one does."""
+    advance = families.Scan.advance
+
+    def overwriting(self: families.Scan, run: int, state: Tensor) -> Tensor:
+        after = advance(self, run, state.clone())
+        state.fill_(torch.nan)
+        return after
+
+    monkeypatch.setattr(families.Scan, "advance", overwriting)
     ids, spec, primer = tokens(41, 2), mid(arch, 41), make_primer(arch, tokens(P, 1))
     kept = [[x.clone() for x in parts(layer)] for layer in primer.layers]
     first = capture(arch, ids, spec, primer=primer)
