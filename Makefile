@@ -257,6 +257,12 @@ fidelity: ## what each way of reuse costs in answers: docs/fidelity.md; several 
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --seams --out docs/results/fidelity-seams.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --seams --windows 0,4,8,16,32,64,128 --model scripts/tinyhybrid/long --notes 2,4,6 \
 	    --out docs/results/fidelity-seams-wide.json && \
+	  $(ENGINES)/bin/python scripts/fidelity/measure.py --captures --questions 300 --out docs/results/fidelity-captures.json && \
+	  $(ENGINES)/bin/python scripts/fidelity/measure.py --captures --model scripts/tinyhybrid/long --notes 2,3,4,5,6 --questions 300 \
+	    --out docs/results/fidelity-captures-wide.json && \
+	  $(ENGINES)/bin/python scripts/fidelity/measure.py --oracles --questions 300 --out docs/results/fidelity-oracles.json && \
+	  $(ENGINES)/bin/python scripts/fidelity/measure.py --oracles --model scripts/tinyhybrid/long --notes 2,3,4,5,6 --questions 300 \
+	    --out docs/results/fidelity-oracles-wide.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/drift.py --out docs/results/fidelity-drift.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/report.py docs/results/fidelity.json docs/fidelity.md docs/fidelity.svg
 

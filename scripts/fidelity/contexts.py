@@ -1,4 +1,4 @@
-"""What segments are captured after: nothing, a primer, their left neighbour, all of the prompt.
+"""What segments are captured after: nothing, a primer, their left neighbour, the prompt before them.
 
 The same questions answered from the same splice, w = 8, of segments captured in different ways. How
 far each is from the full prefill is measured on the tokens of the right answer, read in one pass.
@@ -33,7 +33,7 @@ from spliced_connector.walk.run import Walk
 
 SEAM = 8
 NEIGHBOUR = "after its left neighbour"
-PROMPT = "after all that stands before it"
+PROMPT = "after everything before it"
 USUAL = "notes, 512 tokens"
 """The primer that other measures are taken beside."""
 FIRST_TOO = (

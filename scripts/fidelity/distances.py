@@ -22,10 +22,18 @@ def summary(rows: Sequence[Row]) -> list[Row]:
         for by in ("kind", "notes"):
             groups = sorted({str(row[by]) for row in rows}, key=lambda g: (len(g), g))
             about[f"by {by}"] = {
-                g: measured([row for row in rows if str(row[by]) == g], name) for g in groups
+                g: _brief(measured([row for row in rows if str(row[by]) == g], name))
+                for g in groups
             }
         out.append(about)
     return out
+
+
+def _brief(found: Row) -> Row:
+    """What is kept of a group of questions."""
+    kept = ("removed", "agreement", "difference")
+    values = {name: found[name]["value"] for name in kept}  # type: ignore[index]
+    return {"questions": found["questions"]} | values
 
 
 def measured(rows: Sequence[Row], name: str) -> Row:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lexicon import INSTRUCTION, SPECIAL, WORDS, encode
-from questions import generate
+from questions import encode, generate, lexicon
 
 FIRST = generate.HELD_OUT + (1 << 24)
 """Seeds of the notes that primers are made of; no question has them."""
@@ -23,14 +22,17 @@ class Text:
 
 
 def texts(shape: generate.Shape) -> tuple[Text, ...]:
-    """Twenty primers for a model whose prompts have this shape."""
+    """Twenty primers for a model whose prompts have this shape, and three that differ in whether
+    they say who has an item: what most questions of several notes are about."""
     notes = list(itertools.islice(_notes(shape), 64))
     run = list(itertools.chain.from_iterable(notes))
-    opening = encode(INSTRUCTION)
+    opening = encode(lexicon.INSTRUCTION)
     rng = random.Random(FIRST)
     shuffled = rng.sample(run, len(run))
-    words = rng.choices([i for i in range(len(WORDS)) if i >= len(SPECIAL)], k=1024)
+    words = rng.choices([i for i in range(len(lexicon.WORDS)) if i >= len(lexicon.SPECIAL)], k=1024)
     idle = list(itertools.islice(_idle(), 1024))
+    handed = list(itertools.islice(_handed(), 256))
+    silent = list(itertools.chain.from_iterable(itertools.islice(_notes(shape, silent=True), 16)))
     made = [
         ("the instruction and note A", opening + notes[0]),
         ("note A", notes[0]),
@@ -42,14 +44,29 @@ def texts(shape: generate.Shape) -> tuple[Text, ...]:
         *((f"shuffled notes, {n} tokens", shuffled[:n]) for n in (128, 512, 1024)),
         *((f"random words, {n} tokens", words[:n]) for n in (128, 512)),
         *((f"filler sentences, {n} tokens", idle[:n]) for n in (128, 512, 1024)),
+        *((f"hand-overs, {n} tokens", handed[:n]) for n in (64, 256)),
+        ("notes without hand-overs, 512 tokens", silent[:512]),
     ]
     return tuple(Text(name, tuple(ids)) for name, ids in made)
 
 
-def _notes(shape: generate.Shape) -> Iterator[list[int]]:
-    """Notes of different worlds, one after the other."""
+def _notes(shape: generate.Shape, silent: bool = False) -> Iterator[list[int]]:
+    """Notes of different worlds, one after the other; silent ones do not say who has an item."""
     for i in itertools.count():
-        yield encode(generate.prompt(FIRST + i, 2, shape).segments()[1])
+        made = generate.prompt(FIRST + i, 2, shape)
+        if silent:
+            note = replace(made.notes[0], items={})
+            yield encode(generate.write(note, random.Random(FIRST + i), shape))
+        else:
+            yield encode(made.segments()[1])
+
+
+def _handed() -> Iterator[int]:
+    """Sentences on who has an item."""
+    rng = random.Random(FIRST)
+    while True:
+        who, item = (rng.choice(lexicon.VALUES[kind]) for kind in (lexicon.PERSON, "item"))
+        yield from encode(rng.choice(lexicon.MOVES).format(s=who, v=item))
 
 
 def _idle() -> Iterator[int]:

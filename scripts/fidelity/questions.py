@@ -12,6 +12,7 @@ TINYHYBRID = Path(__file__).resolve().parents[1] / "tinyhybrid"
 sys.path.insert(0, str(TINYHYBRID))
 
 import generate  # noqa: E402  the generator is a script, not a package
+import lexicon  # noqa: E402
 from lexicon import encode  # noqa: E402
 
 FIRST_SEED = generate.HELD_OUT + (1 << 20)

@@ -15,7 +15,7 @@ from contexts import PROMPT, ROWS, TUPLES, USUAL, Asked, Contexts, Way  # noqa: 
 from distances import measured  # noqa: E402
 from measure import MODEL, in_contexts  # noqa: E402
 from primers import texts  # noqa: E402
-from questions import generate, question  # noqa: E402
+from questions import generate, lexicon, question  # noqa: E402
 from serve import CPU  # noqa: E402
 from ways import FULL, SPLICED  # noqa: E402
 
@@ -80,12 +80,16 @@ def test_as_many_notes_are_in_context_as_come_nearest_to_the_share() -> None:
 
 def test_primers_have_the_lengths_that_they_are_named_by() -> None:
     found = {p.name: p.ids for p in texts(generate.shape_of(MODEL))}
-    assert len(found) == 20
+    assert len(found) == 23
     for name, ids in found.items():
         if "tokens" in name:
             assert len(ids) == int(name.split()[-2])
     assert sorted(found["shuffled notes, 128 tokens"]) != sorted(found["notes, 128 tokens"])
     assert len(set(found["random words, 512 tokens"])) > 200
+    items = set(lexicon.encode(" ".join(set(lexicon.VALUES["item"]) - {"ring"})))
+    assert items & set(found["notes, 256 tokens"])
+    assert items & set(found["hand-overs, 64 tokens"])
+    assert not items & set(found["notes without hand-overs, 512 tokens"])
 
 
 def test_half_of_the_distance_removed_is_told_as_half() -> None:
