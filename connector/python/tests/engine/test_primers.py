@@ -49,10 +49,10 @@ WORDS = cast(Any, Words())
 def test_a_passage_is_tokens_a_file_or_the_default(tmp_path: Path) -> None:
     text = tmp_path / "primer.txt"
     text.write_text("one two three")
-    assert primer_ids("", None, MODEL) == ()
-    assert primer_ids((5, 6), None, MODEL) == (5, 6)
-    assert primer_ids(str(text), WORDS, MODEL) == (3, 3, 5)
-    assert 300 <= len(primer_ids("default", WORDS, MODEL)) <= 600
+    assert primer_ids("", None, MODEL, 9) == ()
+    assert primer_ids((5, 6), None, MODEL, 7) == (5, 6)
+    assert primer_ids(str(text), WORDS, MODEL, 99) == (3, 3, 5)
+    assert 300 <= len(primer_ids("default", WORDS, MODEL, 99)) <= 600
 
 
 def test_what_cannot_be_a_primer_is_refused(tmp_path: Path) -> None:
@@ -69,9 +69,10 @@ def test_what_cannot_be_a_primer_is_refused(tmp_path: Path) -> None:
         (str(empty), WORDS, MODEL, "0 tokens, want 1"),
         ((1,) * (MAX_PRIMER + 1), None, MODEL, f"{MAX_PRIMER + 1} tokens"),
         ((1, 2), None, other, "not with this model: layer 1"),
+        ((1, 50), None, MODEL, "token 50, the model has 50"),
     ):
         with pytest.raises(ValueError, match=complaint):
-            primer_ids(passage, tokenizer, identity)
+            primer_ids(passage, tokenizer, identity, 50)
 
 
 def test_only_the_engines_own_primer_is_known() -> None:
@@ -84,6 +85,8 @@ def test_only_the_engines_own_primer_is_known() -> None:
     assert [none.knows(spec) for spec in (plain, own, other)] == [True, False, False]
     assert (primers.digests, none.digests) == ((own.primer,), ())
     assert primers.of(plain) is None
+    assert [primers.made(spec) for spec in (plain, own, other)] == [True, False, False]
+    assert [primers.keys(spec) for spec in (plain, own)] == [100, 102]
     with pytest.raises(ValueError, match="not the engine's"):
         primers.of(other)
     lead = lead_of((5, 6), 100)

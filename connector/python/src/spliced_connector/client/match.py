@@ -65,6 +65,12 @@ class Match:
             return self.hits
         return [hit and error <= most for hit, error in zip(self.hits, self.error, strict=True)]
 
+    def near_variants(self, most: float | None) -> list[int]:
+        """`variant`, with the first in the place of one that is `within` no such bound."""
+        if not any(self.variant):
+            return []
+        return [v if near else 0 for v, near in zip(self.variant, self.within(most), strict=True)]
+
 
 def known_kinds(r: Registration, accept: Accept) -> Accept:
     """Those kinds of checkpoints that the daemon knows."""

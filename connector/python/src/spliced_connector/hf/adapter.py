@@ -44,6 +44,7 @@ from spliced_connector.hf.weights import Weights
 from spliced_connector.hf.worker import Worker
 from spliced_connector.model import Plan, Profile, divide, keep_for_reuse
 from spliced_connector.serving.composing import Composed
+from spliced_connector.serving.primers import primer_ids
 from spliced_connector.serving.settings import Compute
 from spliced_connector.walk import (
     Architecture,
@@ -80,7 +81,8 @@ class HFSettings:
     of block_tokens, and behind answers. What the daemon advises is followed, but with keep_all:
     then every missing segment is captured, every position that it names is saved and all that is
     held is used, for warming a cache. A canary_share of the spliced prompts is computed again
-    behind its answer; canary_bound is the error of logits, relative to their spread, beyond which a
+    behind its answer; canary_changed is the share of other first tokens that ends splicing, 0 for
+    none; canary_bound is the error of logits, relative to their spread, beyond which a
     comparison has failed; some failures end splicing. parallel: engines of other nodes may compute
     segments that a prompt misses, if it misses at least parallel_tokens tokens in two or more; the
     tenant has to be allowed it. Where the client has memory of the model's GPU (`Options.device`),
@@ -107,6 +109,7 @@ class HFSettings:
     keep_all: bool = False
     canary_share: float = 0.0
     canary_bound: float = 0.25
+    canary_changed: float = 0.1
     parallel: bool = False
     parallel_tokens: int = 1024
     device_is_host_memory: bool = False
@@ -197,6 +200,7 @@ class SplicedTransformers:
             on_host = settings.device_is_host_memory
             lent = Lent(arch, client, spliced, model.device, is_host_memory=on_host)
             in_place = settings.in_place and self._reads_pages(arch)
+            embedded = model.get_input_embeddings().weight.shape[0]
             self._reuse = Reuse(
                 arch,
                 spliced,
@@ -207,10 +211,16 @@ class SplicedTransformers:
                 settings.resume,
                 Compute(settings.compute),
                 registered,
-                settings.primer,
+                primer_ids(settings.primer, None, arch.identity, embedded),
                 settings.primer_after,
             )
-            self._watch = Watch(arch, spliced, settings.canary_share, settings.canary_bound)
+            self._watch = Watch(
+                arch,
+                spliced,
+                settings.canary_share,
+                settings.canary_bound,
+                settings.canary_changed,
+            )
         except (UnsupportedError, ProfileError) as err:
             self.inert = str(err)
             log.warning("%s is served without reuse: %s", type(model).__name__, err)

@@ -18,12 +18,15 @@ _LONGEST = 600.0  # seconds; nobody waits for it but who asked for a share of it
 class Watch:
     """Looks at every n-th spliced prompt, behind its answer; and says whether to go on splicing."""
 
-    def __init__(self, arch: Architecture, model: Model, share: float, bound: float) -> None:
+    def __init__(
+        self, arch: Architecture, model: Model, share: float, bound: float, changed: float
+    ) -> None:
+        """bound, changed: as of `Canary`."""
         self._model = model
         self._bound = bound
         self._share = share
         self._seen = 0
-        self._canary = Canary(arch, bound, self._tell)
+        self._canary = Canary(arch, bound, self._tell, changed)
 
     @property
     def off(self) -> bool:
@@ -48,4 +51,5 @@ class Watch:
                     log.warning("a splice is not compared: %s", str(err))
 
     def _tell(self, verdict: Verdict) -> None:
-        self._model.report(1, int(verdict.failed), verdict.error, self._bound, verdict.off)
+        failed, why = int(verdict.failed or verdict.off), self._canary.why
+        self._model.report(1, failed, verdict.error, self._bound, verdict.off, why)

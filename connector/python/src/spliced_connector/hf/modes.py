@@ -142,7 +142,7 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     # States are had before the first segment and at the end, wherever these lie.
     ends = tuple(sorted({c for c in (*request.cuts[:1], request.upto) if c}))
     query = Query(ids, block_tokens=1, cuts=ends)
-    found = reuse.look_up(positions, prompt, request.accept, query)
+    found = reuse.look_up(positions, prompt, request.accept, query, request.max_error)
     prompt = found.prompt
     context, kept = _begin(reuse, request, found)
     begin = context.tokens

@@ -46,7 +46,7 @@ from spliced_connector.hf.paged import LIFE, Loan
 from spliced_connector.hf.turns import Turn, Turns, most_rows
 from spliced_connector.model import NOTHING, Choice, Lead, Piece, Prompt
 from spliced_connector.serving.composing import Composer, Placement
-from spliced_connector.serving.primers import Primers, lead_of, primer_ids
+from spliced_connector.serving.primers import Primers, lead_of
 from spliced_connector.serving.settings import Compute
 from spliced_connector.walk import (
     Architecture,
@@ -186,9 +186,8 @@ class Reuse:
         in_place: the rows of segments are read where they lie. resume: rows of turns are kept, and
         continued from. compute: where leased segments are put in place. registered: memory of the
         model's GPU that the daemon may write to, for those on that GPU. primer: token ids of what
-        segments are captured after that have primer_after tokens before them. Raises ValueError
-        for one that the model cannot have."""
-        self.primers = Primers(arch, device, primer_ids(primer, None, arch.identity))
+        segments are captured after that have primer_after tokens before them."""
+        self.primers = Primers(arch, device, primer)
         self._lead = lead_of(primer, primer_after)
         on_device = registered is not None
         self.composer = Composer(arch, model, Copies(device), compute, on_device=on_device)
@@ -231,10 +230,12 @@ class Reuse:
         prompt: Prompt,
         accept: Accept,
         query: Query,
+        max_error: float | None = None,
     ) -> Found:
         """One match and one advice. Raises `UnreliableError` while no daemon ever answered.
 
-        query: what the advice is to be about, without what the match says.
+        query: what the advice is to be about, without what the match says. max_error: as of
+        `Request`.
         """
         hashes = self.model.prefix_hashes(query.tokens, positions)
         if hashes is None:
@@ -242,7 +243,7 @@ class Reuse:
         match = self.model.match(
             positions, hashes, prompt.keys, self._kinds(accept), others=prompt.others
         )
-        prompt = prompt.resolved(match.variant)
+        prompt = prompt.resolved(match.near_variants(max_error))
         named = [p for p in prompt.pieces if p.key is not None]
         match, hashes = self._within_turn(query.tokens, match, hashes, accept)
         samples, self._samples = tuple(self._samples), []
@@ -531,13 +532,16 @@ class Reuse:
         if Choice.ISOLATED not in choices:
             return
         by_key: dict[bytes, Captured] = {}
+        chosen = zip(prompt.pieces, choices, strict=True)
+        alone = [p.spec for p, c in chosen if c is Choice.ISOLATED and p.spec is not None]
+        primers = {spec.primer: self.primers.of(spec) for spec in alone}
         tokens, began = 0, self.now()
         for piece, choice in zip(prompt.pieces, choices, strict=True):
             if choice is not Choice.ISOLATED or piece.spec is None or piece.key is None:
                 continue
             if piece.key not in by_key:
                 ids = kept.ids[piece.start : piece.end]
-                primer = self.primers.of(piece.spec)
+                primer = primers[piece.spec.primer]
                 captured = capture(self.arch, ids, piece.spec, self.device, primer)
                 by_key[piece.key] = rounded(self.profile, captured)
                 tokens += piece.tokens

@@ -192,7 +192,7 @@ class Decider:
             log.info("a request is not spliced: %s", found.trouble)
             self._tally.add("no_daemon")
             return Asked(trouble="the daemon did not answer")
-        prompt = prompt.resolved(found.variant)
+        prompt = prompt.resolved(found.near_variants(cuts.max_error))
         pieces = [piece for piece in prompt.pieces if piece.key is not None]
         advice = self._advised(ids, cuts, pieces, found)
         if advice is None and not prefixes:

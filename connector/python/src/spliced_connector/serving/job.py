@@ -31,6 +31,10 @@ from spliced_connector.walk import (
 MIN_PATIENCE = 0.05
 """Seconds that a checkpoint may take at least, which is asked for once (a guess)."""
 
+CAPTURED_KEYS = 4 * PREFILL_ROWS
+"""Keys that the captures of one pass attend to, unless its only segment has more: each has a copy
+of the primer's."""
+
 CAPTURE_COST = 1.2
 """What a row of a capture takes: the transition is a second pass of the recurrence (measured
 between 0.4 and 1.2, by how many rows a walk has)."""
@@ -259,6 +263,9 @@ class Job(ABC):
         """The captures that are left, as many at once as there is time for."""
         while self._captures:
             rows = self._means.ranks.least(pace.rows(until - time.monotonic()))
+            if not all(p.spec is None or self._means.primers.made(p.spec) for p in self._captures):
+                yield 0.0, self._prime
+                continue
             pieces = self._batch(rows / CAPTURE_COST)
             cost = CAPTURE_COST * sum(piece.tokens for piece in pieces)
             yield cost, partial(self._capture, pieces)
@@ -266,11 +273,12 @@ class Job(ABC):
     def _batch(self, rows: float) -> list[Piece]:
         """The next pieces of at most so many rows, one at least; no two are equal."""
         found: dict[bytes | None, Piece] = {}
-        room = min(rows, PREFILL_ROWS)
+        room, keys = min(rows, PREFILL_ROWS), CAPTURED_KEYS
         for piece in self._captures:
             if piece.key in found:
                 continue
-            if found and piece.tokens > room:
+            keys -= piece.tokens if piece.spec is None else self._means.primers.keys(piece.spec)
+            if found and (piece.tokens > room or keys < 0):
                 break
             found[piece.key] = piece
             room -= piece.tokens
@@ -294,6 +302,12 @@ class Job(ABC):
             spans.append(span)
             room -= _cost([span])
         return spans
+
+    def _prime(self) -> bool:
+        """Computes the primer of the captures: a prefill of its tokens, once in the process."""
+        for spec in self._together(partial(self._specs, self._captures)):
+            self._means.primers.of(spec)
+        return False
 
     def _capture(self, pieces: Sequence[Piece]) -> bool:
         began = time.monotonic()

@@ -27,13 +27,13 @@ MAX_PRIMER = 4096
 
 
 def primer_ids(
-    passage: Passage, tokenizer: Tokenizer | None, identity: Identity
+    passage: Passage, tokenizer: Tokenizer | None, identity: Identity, vocabulary: int
 ) -> tuple[int, ...]:
     """The token ids of the passage that settings name, without the tokenizer's special ones.
 
-    tokenizer: of the model; not needed for token ids. Raises ValueError for a model that can have
-    no primer, a file that cannot be read, a text without a tokenizer, and for more than MAX_PRIMER
-    tokens.
+    tokenizer: of the model; not needed for token ids. vocabulary: the model has embeddings for ids
+    below it. Raises ValueError for a model that can have no primer, a file that cannot be read, a
+    text without a tokenizer, an id without an embedding, and for more than MAX_PRIMER tokens.
     """
     if not passage:
         return ()
@@ -44,6 +44,8 @@ def primer_ids(
     ids = passage if isinstance(passage, tuple) else _tokens(passage, tokenizer)
     if not 1 <= len(ids) <= MAX_PRIMER:
         raise ValueError(f"primer: {len(ids)} tokens, want 1 to {MAX_PRIMER}")
+    if max(ids) >= vocabulary:
+        raise ValueError(f"primer: token {max(ids)}, the model has {vocabulary}")
     return ids
 
 
@@ -62,7 +64,7 @@ def _tokens(passage: str, tokenizer: Tokenizer | None) -> tuple[int, ...]:
 
 class Primers:
     """The primers that one process captures segments after: one or none. Its states are computed
-    with the first capture and kept."""
+    before the first capture after it, and kept."""
 
     def __init__(self, arch: Architecture, device: torch.device, ids: tuple[int, ...] = ()) -> None:
         """device: where the model computes."""
@@ -78,6 +80,14 @@ class Primers:
     def knows(self, spec: SegmentSpec) -> bool:
         """Whether segments of the spec can be captured here."""
         return spec.primer in (b"", self._digest)
+
+    def made(self, spec: SegmentSpec) -> bool:
+        """Whether nothing has to be computed before a capture of the spec."""
+        return not spec.primer or (self._made is not None and self.knows(spec))
+
+    def keys(self, spec: SegmentSpec) -> int:
+        """How many keys a capture of the spec attends to."""
+        return spec.tokens + (len(self._ids) if spec.primer else 0)
 
     def of(self, spec: SegmentSpec) -> Primer | None:
         """The primer of a spec, None for a spec without. Raises ValueError for another primer."""

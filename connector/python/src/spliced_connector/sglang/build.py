@@ -47,7 +47,8 @@ def make_reuse(context: TreeCacheBuildContext, settings: SpliceSettings) -> Reus
     named = isinstance(settings.primer, str) and settings.primer
     tokenizer = _tokenizer(context) if settings.find or named else None
     finder = finder_of(settings, tokenizer) if settings.find else Finder()
-    primer = primer_ids(settings.primer, tokenizer, engine.identity)
+    vocabulary = context.tp_worker.model_runner.model_config.vocab_size
+    primer = primer_ids(settings.primer, tokenizer, engine.identity, vocabulary)
     counted = bool(context.server_args.enable_metrics)
     client = connect(settings, f"sglang {engine.version}")
     reuse = Reuse(engine, settings, client, arch, slots, finder, weights, primer, counted)

@@ -62,7 +62,7 @@ def join(
     """
     passage = settings.primer
     tokenizer = tokenizer_of(config) if isinstance(passage, str) and passage else None
-    primer = primer_ids(passage, tokenizer, engine.identity)
+    primer = primer_ids(passage, tokenizer, engine.identity, config.get_vocab_size())
     step = block_tokens(engine)
     model = client.model(
         engine.identity,

@@ -222,6 +222,7 @@ class SpliceWorker:
             wanted = [(torch.tensor(work.ids, device=device), work.spec) for work in batch]
             with eager():
                 primers = [self._primers.of(work.spec) for work in batch]
+                computed = time.monotonic()
                 found = capture_all(self._arch, wanted, primers=primers)
         except Exception:
             log.exception("segments that other nodes ask for are not computed")
@@ -229,11 +230,11 @@ class SpliceWorker:
             return
         self._tally.add("helped", len(batch))
         self._tally.add("helped_tokens", rows := sum(len(work.ids) for work in batch))
-        took = time.monotonic() - began
+        took = time.monotonic() - computed
         for i, (work, captured) in enumerate(zip(batch, found, strict=True)):
             self._give(work, captured, *((0, 0.0) if i else (rows, took)))
         if not alone:
-            self._held_up(took)
+            self._held_up(time.monotonic() - began)
 
     def _give(self, work: Work, captured: Captured, rows: int, seconds: float) -> None:
         """Stores a segment that another node asked for. rows, seconds: as of `Worked`."""
