@@ -288,7 +288,7 @@ vocabulary knows half of the words; it is untested on a model of natural text.
 
     Recommended setting: "primer": "/tmp/note.txt"
 
-Measured 2026-11-29 at 870cbb9d, in float32 on one thread of a Xeon that other work shared: 23 minutes. With `--refresh`, 30 of the prompts: 97.2 %
+Measured 2026-11-29 at b2d8c8fa, in float32 on one thread of a Xeon that other work shared: 23 minutes. With `--refresh`, 30 of the prompts: 97.2 %
 (92.5 to 98.7) is removed after the note and with the last segment in context, for 27 % of the tokens computed; 91.7 % (79.1 to 96.6) without a primer.
 """
 
