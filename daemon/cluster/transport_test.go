@@ -283,15 +283,23 @@ func TestStatesOfLargeClustersPass(t *testing.T) {
 					m.Delegate, m.PushPullInterval = stateful{m.Delegate, row.bytes}, 0
 				}
 			})
-			_, err := d.list.Join([]string{a.address()})
-			if (err == nil) != row.ok {
-				t.Errorf("joined: %v", err)
+			join := func() {
+				if _, err := d.list.Join([]string{a.address()}); (err == nil) != row.ok {
+					t.Errorf("joined: %v", err)
+				}
 			}
+			join()
 			if row.ok {
 				eventually(t, "they know each other", func() bool { return a.knows("d") && d.knows("a") })
 				return
 			}
-			eventually(t, "it is counted", func() bool { return a.Status().Streams.TooLong == 1 })
+			// On a busy machine a stream can end by its time before its length is seen.
+			eventually(t, "it is counted", func() bool {
+				if a.Status().Streams.TooLong == 0 {
+					join()
+				}
+				return a.Status().Streams.TooLong > 0
+			})
 			if a.knows("d") {
 				t.Error("it is a member all the same")
 			}
