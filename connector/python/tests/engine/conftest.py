@@ -109,10 +109,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _lines_for_caplog(request: pytest.FixtureRequest) -> Iterator[None]:
-    """An engine that ran in this process may have taken our log lines to its own handlers."""
+    """An engine that ran in this process may have taken our log lines to its own handlers, at its
+    own level."""
     log = logging.getLogger("spliced")
-    before = log.propagate
+    before = log.propagate, log.level
     if "caplog" in request.fixturenames:
         log.propagate = True
+        log.setLevel(logging.NOTSET)
     yield
-    log.propagate = before
+    log.propagate = before[0]
+    log.setLevel(before[1])

@@ -588,7 +588,9 @@ def test_requests_that_wait_take_what_another_has_captured(
     """Those that began to wait before it was captured, and those that begin behind it."""
     captured: list[int] = []
 
-    def capture_all(_: object, wanted: Sequence[tuple[Tensor, SegmentSpec]]) -> list[Captured]:
+    def capture_all(
+        _: object, wanted: Sequence[tuple[Tensor, SegmentSpec]], primers: object
+    ) -> list[Captured]:
         captured.extend(len(ids) for ids, _ in wanted)
         return [Captured(spec, ()) for _, spec in wanted]
 

@@ -24,7 +24,7 @@ from spliced_connector.vllm.support import Engine, Inert, survey
 from spliced_connector.vllm.tally import log
 
 if TYPE_CHECKING:
-    from vllm.config import ModelConfig, VllmConfig
+    from vllm.config import VllmConfig
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -64,7 +64,7 @@ class SchedulerHalf:
             if settings.find:
                 finder = finder_of(settings, tokenizer_of(config.model_config))
             engine = survey(config, caches, settings)
-            self._mode = self._start(engine, finder, config.model_config)
+            self._mode = self._start(engine, finder, config)
         except Inert as err:
             self.turn_off(str(err))
         except ValueError:  # a setting
@@ -72,7 +72,7 @@ class SchedulerHalf:
         except Exception as err:
             self._fail(err)
 
-    def _start(self, engine: Engine, finder: Finder, config: ModelConfig) -> SchedulerMode:
+    def _start(self, engine: Engine, finder: Finder, config: VllmConfig) -> SchedulerMode:
         self._client = connect(self._settings, f"vllm {engine.version}")
         session = join(self._client, self._settings, engine, self.tally, config)
         rounding = None

@@ -16,7 +16,7 @@ from spliced_connector.vllm.settings import Settings
 from spliced_connector.vllm.support import Engine
 
 if TYPE_CHECKING:
-    from vllm.config import ModelConfig
+    from vllm.config import ModelConfig, VllmConfig
 
 _FINEST = 128
 """Tokens between prefixes that have names, at least: more names cost time in every request and
@@ -53,16 +53,16 @@ def join(
     settings: Settings,
     engine: Engine,
     tally: EngineTally,
-    config: ModelConfig,
+    config: VllmConfig,
     rank: int = 0,
 ) -> Session:
     """Registers the engine's model; the client does so again at every daemon that it finds.
 
     Raises ValueError for a primer that cannot be read, or that the model cannot have.
     """
-    passage = settings.primer
-    tokenizer = tokenizer_of(config) if isinstance(passage, str) and passage else None
-    primer = primer_ids(passage, tokenizer, engine.identity, config.get_vocab_size())
+    passage, of = settings.primer, config.model_config
+    tokenizer = tokenizer_of(of) if isinstance(passage, str) and passage else None
+    primer = primer_ids(passage, tokenizer, engine.identity, of.get_vocab_size())
     step = block_tokens(engine)
     model = client.model(
         engine.identity,

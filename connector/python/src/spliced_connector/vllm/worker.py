@@ -83,9 +83,8 @@ class WorkerHalf:
         caches = find_caches(engine, modules, self._config)
         self._client = connect(self._settings, f"vllm {engine.version}")
         rank = get_tensor_model_parallel_rank()
-        config = self._config.model_config
         self._session = session = join(
-            self._client, self._settings, engine, self.tally, config, rank
+            self._client, self._settings, engine, self.tally, self._config, rank
         )
         return worker_mode(session, caches, self._config)
 
