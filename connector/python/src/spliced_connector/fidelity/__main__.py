@@ -124,7 +124,7 @@ def _primers(
     for given in options.primer or [DEFAULT]:
         name = given if given == DEFAULT else str(Path(given).absolute())
         try:
-            ids = primer_ids(name, tokenizer(), model.arch.identity, len(tokenizer()))
+            ids = primer_ids(name, tokenizer(), model.arch.identity, model.vocabulary)
             found[name] = make_primer(model.arch, ids, model.device)
         except ValueError as err:
             if options.primer:

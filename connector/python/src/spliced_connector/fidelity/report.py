@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 
 from spliced_connector.fidelity.intervals import Draws, Estimate, draws, ratio, removed, share
 from spliced_connector.fidelity.ways import FULL, TODAY, Kind, Measured, Skipped, Way
+from spliced_connector.serving.settings import ServingSettings
 
 LEAST_PROMPTS = 20
 """Fewer give no recommendation: a bootstrap over a handful of prompts is too sure of itself."""
@@ -39,8 +40,8 @@ class Settings:
     """What the figures were measured with, and what a recommendation repeats if it is no
     default."""
 
-    seam: int = 8
-    primer_after: int = 128
+    seam: int = ServingSettings.seam_tokens
+    primer_after: int = ServingSettings.primer_after
 
 
 def figures(measured: Sequence[Measured], ways: Sequence[Way]) -> list[Figures]:

@@ -45,7 +45,7 @@ from spliced_connector.hf.worker import Worker
 from spliced_connector.model import Plan, Profile, divide, keep_for_reuse
 from spliced_connector.serving.composing import Composed
 from spliced_connector.serving.primers import primer_ids
-from spliced_connector.serving.settings import Compute
+from spliced_connector.serving.settings import Compute, ServingSettings
 from spliced_connector.walk import (
     Architecture,
     Context,
@@ -118,7 +118,7 @@ class HFSettings:
     compute: Literal["auto", "daemon", "engine"] = "engine"
     registered_mib: int = 512
     primer: tuple[int, ...] = ()
-    primer_after: int = 128
+    primer_after: int = ServingSettings.primer_after
     refresh: float = 0.0
 
 

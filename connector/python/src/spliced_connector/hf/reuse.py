@@ -47,7 +47,7 @@ from spliced_connector.hf.turns import Turn, Turns, most_rows
 from spliced_connector.model import NOTHING, Choice, Lead, Piece, Prompt
 from spliced_connector.serving.composing import Composer, Placement
 from spliced_connector.serving.primers import Primers, lead_of
-from spliced_connector.serving.settings import Compute
+from spliced_connector.serving.settings import Compute, ServingSettings
 from spliced_connector.walk import (
     Architecture,
     Captured,
@@ -180,7 +180,7 @@ class Reuse:
         compute: Compute = Compute.ENGINE,
         registered: Registered | None = None,
         primer: tuple[int, ...] = (),
-        primer_after: int = 128,
+        primer_after: int = ServingSettings.primer_after,
     ) -> None:
         """ends: the tokens that end an answer. lent: memory of the model's GPU, None for never.
         in_place: the rows of segments are read where they lie. resume: rows of turns are kept, and

@@ -19,7 +19,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from spliced_connector.client import Model, Origin, Plan, PlanSpan, Segment, Slot, release_all
+from spliced_connector.client import (
+    DeviceSegment,
+    Model,
+    Origin,
+    Plan,
+    PlanSpan,
+    Segment,
+    Slot,
+    release_all,
+)
 from spliced_connector.errors import SplicedError
 from spliced_connector.model import ALL_LAYERS, DType, Kind, Part, SegmentSpec, Span
 from spliced_connector.serving.settings import Compute
@@ -103,6 +112,12 @@ def is_assembled(spans: Sequence[Span], holds: Callable[[int], bool]) -> bool:
     return spans[0].start == 0 and all(holds(s.segment) for s in spans[:-1])
 
 
+def plan_of(spans: Sequence[Span], held: Mapping[int, Segment | DeviceSegment]) -> Plan:
+    """A walk's spans as the daemon takes them. held: leased segments, by number."""
+    spanned = [PlanSpan(s.start, s.length, held.get(s.segment)) for s in spans]
+    return Plan(spans[0].start, spans[-1].end, spanned)
+
+
 class DaemonPlacer:
     """As `walk.Placer`, of segments that are leased in memory of the host.
 
@@ -131,8 +146,7 @@ class DaemonPlacer:
         placed = [s for s in spans if self.holds(s.segment)]
         if not placed:
             return
-        spanned = [PlanSpan(s.start, s.length, self._held.get(s.segment)) for s in spans]
-        plan = Plan(spans[0].start, spans[-1].end, spanned)
+        plan = plan_of(spans, self._held)
         count = sum(s.length for s in placed)
         if is_assembled(spans, self.holds):
             slot = self._model.assemble(plan, wait=self._wait)

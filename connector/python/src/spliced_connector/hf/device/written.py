@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from spliced_connector.client import DeviceSegment, DeviceSlot, Model, Plan, PlanSpan
+from spliced_connector.client import DeviceSegment, DeviceSlot, Model
 from spliced_connector.errors import Code, code_name
 from spliced_connector.hf.device.lent import Lent
 from spliced_connector.hf.device.placing import Placing
 from spliced_connector.hf.device.registered import Registered
 from spliced_connector.model import Span
-from spliced_connector.serving.composing import Assembled, RefusedError, is_assembled
+from spliced_connector.serving.composing import Assembled, RefusedError, is_assembled, plan_of
 from spliced_connector.walk import Context
 
 
@@ -25,18 +26,12 @@ class Writing(Placing):
     Raises `RefusedError`.
     """
 
-    def __init__(
-        self,
-        lent: Lent,
-        model: Model,
-        registered: Registered,
-        held: Mapping[int, DeviceSegment],
-    ) -> None:
-        memory = next(iter(held.values())).device
-        super().__init__(model.profile, held, lent.stream(), lambda: lent.settle(memory))
-        self._lent = lent
-        self._model = model
-        self._registered = registered
+    def __init__(self, of: Remote) -> None:
+        memory = next(iter(of.held.values())).device
+        super().__init__(
+            of.model.profile, of.held, of.lent.stream(), lambda: of.lent.settle(memory)
+        )
+        self._of = of
         self._assembled = Assembled()
 
     def rows(
@@ -47,18 +42,19 @@ class Writing(Placing):
         placed = [s for s in spans if self.holds(s.segment)]
         if not placed:
             return
-        spanned = [PlanSpan(s.start, s.length, self._held.get(s.segment)) for s in spans]
-        plan = Plan(spans[0].start, spans[-1].end, spanned)
+        of = self._of
         # The daemon's stream does not know ours, which may still be using the memory.
-        self._lent.wait()
-        done = self._model.place(
-            plan, self._registered.table(into), states=is_assembled(spans, self.holds)
+        of.lent.wait()
+        done = of.model.place(
+            plan_of(spans, of.held),
+            of.registered.table(into),
+            states=is_assembled(spans, self.holds),
         )
-        self._registered.writing(into, done)
+        of.registered.writing(into, done)
         if done.code != Code.OK:
             raise RefusedError(f"rows: {code_name(done.code)}")
         if isinstance(done.slot, DeviceSlot):
-            for layer, state in self._lent.states(done.slot).items():
+            for layer, state in of.lent.states(done.slot).items():
                 self._assembled.add(layer, state, placed[-1].end)
 
     def compose(
@@ -76,26 +72,20 @@ class Writing(Placing):
         """Nothing is held beyond a request."""
 
 
+@dataclass(frozen=True)
 class Remote:
     """Has the daemon put the segments of one request in place that lie on the model's GPU."""
 
-    def __init__(
-        self,
-        lent: Lent,
-        model: Model,
-        registered: Registered,
-        held: Mapping[int, DeviceSegment],
-    ) -> None:
-        self._lent = lent
-        self._model = model
-        self._registered = registered
-        self._held = held
+    lent: Lent
+    model: Model
+    registered: Registered
+    held: Mapping[int, DeviceSegment]
 
     def why_not(self, context: Context, room: int) -> str:
         """Why the daemon cannot be asked for a walk up to token `room`; empty when it can."""
-        return self._registered.why_not(self._model, context, room)
+        return self.registered.why_not(self.model, context, room)
 
     def placer(self, context: Context, room: int) -> Writing:
         """For a walk of the context, whose rows lie in registered memory then."""
-        self._registered.adopt(context, room)
-        return Writing(self._lent, self._model, self._registered, self._held)
+        self.registered.adopt(context, room)
+        return Writing(self)
