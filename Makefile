@@ -260,6 +260,9 @@ fidelity: ## what each way of reuse costs in answers: docs/fidelity.md; several 
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --captures --questions 300 --out docs/results/fidelity-captures.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --captures --model scripts/tinyhybrid/long --notes 2,3,4,5,6 --questions 300 \
 	    --out docs/results/fidelity-captures-wide.json && \
+	  $(ENGINES)/bin/python scripts/fidelity/measure.py --settings --out docs/results/fidelity-settings.json && \
+	  $(ENGINES)/bin/python scripts/fidelity/measure.py --settings --model scripts/tinyhybrid/long --notes 2,3,4,5,6 \
+	    --out docs/results/fidelity-settings-wide.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --oracles --questions 300 --out docs/results/fidelity-oracles.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --oracles --model scripts/tinyhybrid/long --notes 2,3,4,5,6 --questions 300 \
 	    --out docs/results/fidelity-oracles-wide.json && \

@@ -227,6 +227,19 @@ hand-overs alone the divergence is two to four times that of notes captured alon
 Measure a primer on the model and the prompts it is for.
 """
 
+SETTINGS = """
+### What an operator can set
+
+Notes captured alone, after a primer of one note (some 500 tokens) or of 1,024 tokens, each also with `refresh` 0.15: the last notes computed in context, at least one.
+Second model, {questions} questions of {notes} notes, measured {date} at {commit}.
+
+"""
+
+SETTINGS_FIRST = """
+The first model, {questions} questions of {notes} notes, measured {date} at {commit}. Its primer of one note has some 90 tokens.
+
+"""
+
 ORACLES = """
 ### Which part carries it
 
@@ -433,6 +446,16 @@ def captures_first(result: Json) -> str:
     return CAPTURES_FIRST.format(**told(result)) + distances_table(result) + ABOUT_CAPTURES
 
 
+def settings(result: Json) -> str:
+    """Returns the section on settings."""
+    return SETTINGS.format(**told(result)) + distances_table(result)
+
+
+def settings_first(result: Json) -> str:
+    """Returns the same of the first model."""
+    return SETTINGS_FIRST.format(**told(result)) + distances_table(result)
+
+
 def oracles(result: Json) -> str:
     """The section on the parts of captures."""
     return ORACLES.format(**told(result)) + distances_table(result)
@@ -584,6 +607,8 @@ def main() -> None:
         "seams-wide": wide_seams,
         "captures-wide": captures,
         "captures": captures_first,
+        "settings-wide": settings,
+        "settings": settings_first,
         "oracles-wide": oracles,
         "oracles": oracles_first,
     }
