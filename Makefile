@@ -267,7 +267,9 @@ fidelity: ## what each way of reuse costs in answers: docs/fidelity.md; several 
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --oracles --model scripts/tinyhybrid/long --notes 2,3,4,5,6 --questions 300 \
 	    --out docs/results/fidelity-oracles-wide.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/drift.py --out docs/results/fidelity-drift.json && \
-	  $(ENGINES)/bin/python scripts/fidelity/report.py docs/results/fidelity.json docs/fidelity.md docs/fidelity.svg
+	  $(ENGINES)/bin/python scripts/fidelity/drift.py --model scripts/tinyhybrid/long --notes 2,4,6 --prompts 20 --step 64 \
+	    --out docs/results/fidelity-drift-wide.json && \
+	  $(ENGINES)/bin/python scripts/fidelity/report.py docs/results docs/fidelity.md
 
 fuzz: ## every fuzz target for FUZZTIME each
 	@{ go list -f '{{.Dir}}' ./...; go list -C $(LAB) -f '{{.Dir}}' ./...; } | while read -r dir; do \
