@@ -79,11 +79,11 @@ fakecuda: ## bin/fakecuda/libcuda.so.1: a CUDA driver without a GPU, for tests; 
 
 demo: build ## RAG requests with a kill -9 in the middle, and conversations, with the daemon and without
 	bin/splicectl demo >bin/demo.txt && cat bin/demo.txt || { cat bin/demo.txt; exit 1; }
-	@if $(PYWANTED); then $(PYTHON) scripts/demo/tables.py README.md bin/demo.txt; else echo '$(PYSKIP)'; fi
+	@if $(PYWANTED); then $(PYTHON) scripts/demo/tables.py docs/demo.md bin/demo.txt; else echo '$(PYSKIP)'; fi
 
-demo-tables: build ## write what the demo prints into the README
+demo-tables: build ## write what the demo prints into docs/demo.md
 	bin/splicectl demo >bin/demo.txt
-	$(PYTHON) scripts/demo/tables.py --write README.md bin/demo.txt
+	$(PYTHON) scripts/demo/tables.py --write docs/demo.md bin/demo.txt
 
 demo-cluster: build ## three daemons and two engines on this machine: what one computes, another one places
 	bin/splicectl demo-cluster
