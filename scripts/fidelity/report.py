@@ -251,23 +251,25 @@ OWN = """
 ## On your own prompts
 
 How far splicing is from a full prefill depends on the model and on what its passages say of each other. One command measures it on
-prompts and a model of yours, without a daemon and without labels, and recommends a primer: a neutral passage after which segments are
-captured, so that they are not encoded as the first one of a prompt.
+prompts and a model of yours, without a daemon and without labels, and recommends two [settings](engines.md#segments-captured-after-a-primer):
+`primer`, a passage after which segments are captured, so that they are not encoded as the first one of a prompt, and `refresh`, the share of
+their tokens that is computed in context all the same.
 
-    python -m spliced_connector.fidelity MODEL_DIR PROMPTS.jsonl --primer default --primer /texts/passage.txt --json figures.json
+    python -m spliced_connector.fidelity MODEL_DIR PROMPTS.jsonl --primer default --primer /texts/passage.txt --refresh 0.01,0.15,0.3 --json figures.json
 
 * **Prompts**, one JSON object a line: `{"ids": [...], "cuts": [...]}`, or `{"segments": ["instruction", "passage", ..., "question"]}`, which are
   tokenized as one text, or `{"messages": [...]}`. Where a prompt names no cuts, the finders of `--find` look for them, as in
   [a server](engines.md#segments-without-cuts). The first 100 prompts with segments are measured, or `--questions`.
 * **Ways**: the full prefill; prefix reuse, which shows what rounding alone does; segments captured alone; segments captured after each
-  `--primer`, but for those with fewer than 128 tokens before them (`--primer-after`). With `--refresh` also each splice with the last
-  segment computed in context.
+  `--primer`, but for those with fewer than 128 tokens before them (`--primer-after`). With `--refresh` also each of these with a share of
+  the segments' tokens computed in context, from the last segment on and rounded up to whole ones; without shares 0.01, which is the last segment.
 * **Figures**: the model answers greedily after the full prefill, and each way reads that answer, 16 tokens at most. Printed are the share of
   equal first tokens (Wilson's interval), the mean |Δ log p| of an answer token in nats, and the share of the distance of captures alone that
   a primer removes (bootstrap over prompts, paired).
-* **Advice**: the setting with the smallest distance, if that is smaller than without a primer beyond its 95 % interval. Below 90 % of equal
-  first tokens it warns. Agreement is no score: another token can be as right. With many primers the best of them looks better than it
-  is, so measure it again on other prompts.
+* **Advice**: settings to paste beside `"mode": "splice"`, such as `{"primer": "/texts/passage.txt", "refresh": 0.01}`. A primer is in them if its
+  distance is smaller than without one beyond the paired 95 % interval; a `refresh` if its distance is smaller than the smallest with less of it, likewise. The next
+  line has what it costs: the share of prompt tokens computed, with and without. Below 90 % of equal first tokens there is a warning. Agreement is no score: another
+  token can be as right. Of many ways the best looks better than it is, so measure it again on other prompts.
 * **Not in it**: an engine's kernels, and segments packed by the daemon (0.02 changes one or two first tokens of 1,000, above).
 
 The second model on 100 prompts of its generator, 2, 4 or 6 notes, and a note of another world as the primer. `default` is English text, of which this
@@ -286,7 +288,7 @@ vocabulary knows half of the words; it is untested on a model of natural text.
 | spliced, primer default | 100 | 92.0 (85.0 to 95.9) | 96.8 | 0.0918 (0.0468 to 0.1553) | 20.2 (11.9 to 33.0) | 3.8 |
 | spliced, primer /tmp/note.txt | 100 | 98.0 (93.0 to 99.4) | 99.2 | 0.0122 (0.0080 to 0.0170) | 89.4 (80.7 to 93.6) | 3.8 |
 
-    Recommended setting: "primer": "/tmp/note.txt"
+    Recommended settings: {"primer": "/tmp/note.txt"}
 
 Measured 2026-11-29 at b2d8c8fa, in float32 on one thread of a Xeon that other work shared: 23 minutes. With `--refresh`, 30 of the prompts: 97.2 %
 (92.5 to 98.7) is removed after the note and with the last segment in context, for 27 % of the tokens computed; 91.7 % (79.1 to 96.6) without a primer.
