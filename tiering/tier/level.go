@@ -1,7 +1,7 @@
 package tier
 
-// Level is how durable an object is, or has to be before its commit is acknowledged. The
-// numbers are those of the local protocol.
+// Level is a degree of durability, reached by an object or required before its commit is
+// acknowledged. The numbers are those of the local protocol.
 type Level uint8
 
 // The levels and what each survives.

@@ -47,7 +47,7 @@ func (k CheckpointKind) Known(p *profile.Profile) bool {
 	return k <= Spliced || k == Rows && p.KeepsRows()
 }
 
-// Entry is what a tier knows about an object without I/O.
+// Entry is a tier's record of an object, available without I/O.
 type Entry struct {
 	Name
 	Fingerprint profile.Fingerprint
@@ -103,7 +103,7 @@ type Share struct {
 	Digests []uint64
 }
 
-// Content is what a tier stores along with an object's bytes.
+// Content is the data that a tier stores along with an object's bytes.
 type Content struct {
 	Publisher string
 	Tokens    []uint32   // segments: the token ids
