@@ -20,7 +20,7 @@ def printed(engine: str) -> dict[str, str]:
     """Returns the defaults that the page prints for an engine's settings, by name."""
     page = (ROOT / "docs/engines.md").read_text("utf-8")
     section = page.partition("\n## Settings\n")[2].partition("\n## ")[0]
-    found = {}
+    found: dict[str, str] = {}
     for line in section.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if line.startswith("| `") and engine in cells[3]:
