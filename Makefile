@@ -79,11 +79,11 @@ fakecuda: ## bin/fakecuda/libcuda.so.1: a CUDA driver without a GPU, for tests; 
 
 demo: build ## RAG requests with a kill -9 in the middle, and conversations, with the daemon and without
 	bin/splicectl demo >bin/demo.txt && cat bin/demo.txt || { cat bin/demo.txt; exit 1; }
-	@if $(PYWANTED); then $(PYTHON) scripts/demo/tables.py README.md bin/demo.txt; else echo '$(PYSKIP)'; fi
+	@if $(PYWANTED); then $(PYTHON) scripts/demo/tables.py docs/demo.md bin/demo.txt; else echo '$(PYSKIP)'; fi
 
-demo-tables: build ## write what the demo prints into the README
+demo-tables: build ## write what the demo prints into docs/demo.md
 	bin/splicectl demo >bin/demo.txt
-	$(PYTHON) scripts/demo/tables.py --write README.md bin/demo.txt
+	$(PYTHON) scripts/demo/tables.py --write docs/demo.md bin/demo.txt
 
 demo-cluster: build ## three daemons and two engines on this machine: what one computes, another one places
 	bin/splicectl demo-cluster
@@ -260,11 +260,16 @@ fidelity: ## what each way of reuse costs in answers: docs/fidelity.md; several 
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --captures --questions 300 --out docs/results/fidelity-captures.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --captures --model scripts/tinyhybrid/long --notes 2,3,4,5,6 --questions 300 \
 	    --out docs/results/fidelity-captures-wide.json && \
+	  $(ENGINES)/bin/python scripts/fidelity/measure.py --settings --out docs/results/fidelity-settings.json && \
+	  $(ENGINES)/bin/python scripts/fidelity/measure.py --settings --model scripts/tinyhybrid/long --notes 2,3,4,5,6 \
+	    --out docs/results/fidelity-settings-wide.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --oracles --questions 300 --out docs/results/fidelity-oracles.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/measure.py --oracles --model scripts/tinyhybrid/long --notes 2,3,4,5,6 --questions 300 \
 	    --out docs/results/fidelity-oracles-wide.json && \
 	  $(ENGINES)/bin/python scripts/fidelity/drift.py --out docs/results/fidelity-drift.json && \
-	  $(ENGINES)/bin/python scripts/fidelity/report.py docs/results/fidelity.json docs/fidelity.md docs/fidelity.svg
+	  $(ENGINES)/bin/python scripts/fidelity/drift.py --model scripts/tinyhybrid/long --notes 2,4,6 --prompts 20 --step 64 \
+	    --out docs/results/fidelity-drift-wide.json && \
+	  $(ENGINES)/bin/python scripts/fidelity/report.py docs/results docs/fidelity.md
 
 fuzz: ## every fuzz target for FUZZTIME each
 	@{ go list -f '{{.Dir}}' ./...; go list -C $(LAB) -f '{{.Dir}}' ./...; } | while read -r dir; do \

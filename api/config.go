@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -176,9 +175,7 @@ func mergedInto(was, patch []byte) (to Config, err error) {
 	if err != nil {
 		return to, err
 	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&to); err != nil {
+	if err := json.Unmarshal(text, &to); err != nil {
 		return to, err
 	}
 	if text, err = json.Marshal(&to); err != nil {

@@ -74,26 +74,3 @@ func TestLinksOfPagesLeadSomewhere(t *testing.T) {
 		t.Errorf("only %d links were found in %d pages", links, len(pages))
 	}
 }
-
-// Code that the README shows in Go is that of the example, which is run.
-func TestGoCodeOfTheReadmeIsRun(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
-	must(t, err)
-	example, err := os.ReadFile("../connector/example_test.go")
-	must(t, err)
-	lines := map[string]bool{}
-	for line := range strings.Lines(string(example)) {
-		lines[strings.TrimSpace(line)] = true
-	}
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
-	if len(blocks) == 0 {
-		t.Fatal("the README has no code in Go")
-	}
-	for _, block := range blocks {
-		for line := range strings.Lines(block[1]) {
-			if line = strings.TrimSpace(line); line != "" && !lines[line] {
-				t.Errorf("the example has no line %q", line)
-			}
-		}
-	}
-}

@@ -10,16 +10,16 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// reader is what a query for leases names, and where it wants to read.
+// reader is the scope of a lease query and the tier that it reads from.
 type reader struct {
 	session *Session
 	profile *objects.Profile
 	tenant  *objects.Tenant
-	above   *hbm.Cache // that it reads; nil = memory
+	above   *hbm.Cache // the device that it reads; nil = memory
 }
 
-// reader checks what a query names; of memory where it names no device. ErrUnavailable:
-// there is no such device.
+// reader checks the ids of a query. It reads memory if on is 0. ErrUnavailable: there is
+// no such device.
 func (c *Session) reader(id tier.ProfileID, tenant tier.TenantID, rank int, on tier.DeviceID) (reader, error) {
 	p, t, err := c.store.scope(id, tenant, rank)
 	r := reader{c, p, t, c.store.hbm.Of(on)}
@@ -29,14 +29,14 @@ func (c *Session) reader(id tier.ProfileID, tenant tier.TenantID, rank int, on t
 	return r, err
 }
 
-// seat is where a rank reads.
+// seat is a rank and the device that it reads.
 type seat struct {
 	above *hbm.Cache
 	rank  int
 }
 
-// flightWait is a row whose object is on its way, into memory or into HBM. The caller
-// counts among the flight's waiters until leaveLocked.
+// flightWait is a row whose object is in flight into memory or HBM. The caller counts as
+// one of the flight's waiters until leaveLocked.
 type flightWait struct {
 	row    int
 	flight *transfer.Flight
@@ -44,30 +44,29 @@ type flightWait struct {
 
 // arrival is a job that brings an object.
 type arrival interface {
-	Arrived() *objects.Object                // once it has ended well
-	Reason(how transfer.Outcome) tier.Reason // why a row is a miss when it has not
+	Arrived() *objects.Object                // after it succeeded
+	Reason(how transfer.Outcome) tier.Reason // why a row is a miss after it failed
 }
 
-// Acquire leases segments, one row appended to dst per key. A segment that is
-// not held, or held for another tenant or profile, is a miss. One that lies in
-// the lower tier begins to be promoted and is a miss as well, and so is one that is
-// believed to lie beyond this node: it begins to be looked for there. The error is for
-// the query as a whole; nothing is leased then.
+// Acquire leases segments and appends one row to dst per key. A segment that is not
+// cached, or belongs to another tenant or profile, is a miss. One that is in the lower
+// tier is also a miss and its promotion begins; one with a remote hint is a miss and a
+// remote lookup begins. The error concerns the query as a whole; nothing is leased then.
 func (c *Session) Acquire(q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
 	return c.acquire(context.Background(), q, dst, 0, false)
 }
 
-// AwaitAcquire is Acquire that waits for what lies in the lower tier until ctx
-// ends; what is not in memory by then is a miss that is Promoting, and its
-// promotion goes on. It holds no lock while it waits, and what was promoted for
-// it cannot be evicted before it has its lease. The end of ctx is no error.
+// AwaitAcquire is Acquire that waits for promotions until ctx ends. What is not in memory
+// by then is a miss that is Promoting, and its promotion continues. No lock is held while
+// it waits, and what was promoted for it cannot be evicted before it is leased. The end
+// of ctx is not an error.
 func (c *Session) AwaitAcquire(ctx context.Context, q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
 	return c.acquire(ctx, q, dst, 0, true)
 }
 
 // AcquireResident is Acquire of copies on the query's device for its rank: rows have
-// PlaceHBM and extents of DeviceArena. What has no copy there begins to be promoted
-// and is a miss that is Promoting; once the device is lost everything is a miss.
+// PlaceHBM and extents of DeviceArena. An object without a copy there is a miss that is
+// Promoting, and its promotion begins. Once the device is lost everything is a miss.
 // ErrUnavailable: there is no such device.
 func (c *Session) AcquireResident(q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
 	if q.Device == 0 {
@@ -76,8 +75,8 @@ func (c *Session) AcquireResident(q *AcquireQuery, dst []Acquired) ([]Acquired, 
 	return c.acquire(context.Background(), q, dst, q.Device, false)
 }
 
-// AwaitAcquireResident is AcquireResident that waits for promotions until ctx ends,
-// as AwaitAcquire.
+// AwaitAcquireResident is AcquireResident that waits for promotions until ctx ends, like
+// AwaitAcquire.
 func (c *Session) AwaitAcquireResident(ctx context.Context, q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
 	if q.Device == 0 {
 		return dst, errNoDevice(0)
@@ -111,13 +110,13 @@ func (c *Session) acquire(ctx context.Context, q *AcquireQuery, dst []Acquired, 
 	return dst, nil
 }
 
-// acquireNow answers what can be answered now, and joins the flights of the rest if
-// the caller is going to wait for them.
+// acquireNow answers the rows that can be answered now. If wait is set, it joins the
+// flights of the others.
 func (r reader) acquireNow(q *AcquireQuery, dst []Acquired, wait bool) ([]Acquired, []flightWait) {
 	s := r.session.store
 	now := s.cfg.Now()
 	var waits []flightWait
-	var far []int // rows that are to be looked for beyond this node, together
+	var far []int // rows for one common remote lookup
 	base := len(dst)
 	s.mu.Each(len(q.Keys), holdRows, func(i int) {
 		row, flight := r.acquireLocked(&q.Keys[i], q, now, &far, i)
@@ -133,8 +132,8 @@ func (r reader) acquireNow(q *AcquireQuery, dst []Acquired, wait bool) ([]Acquir
 	return dst, waits
 }
 
-// acquireAfter waits for flights, and for those that they lead to, and answers their
-// rows. The time of leases that were made before begins anew.
+// acquireAfter waits for flights, and for the flights that follow them, and answers their
+// rows. The TTL of leases made before it waited starts again.
 func (r reader) acquireAfter(ctx context.Context, q *AcquireQuery, rows []Acquired, waits []flightWait) {
 	c, s := r.session, r.session.store
 	for len(waits) > 0 {
@@ -160,8 +159,8 @@ func (r reader) acquireAfter(ctx context.Context, q *AcquireQuery, rows []Acquir
 	})
 }
 
-// await returns when the flights have ended, or ctx, or the session; ended tells
-// that nothing more is to be waited for.
+// await returns when the flights, ctx or the session have ended. ended reports that the
+// caller should not wait for anything else.
 func (c *Session) await(ctx context.Context, waits []flightWait) (ended bool) {
 	for i := range waits {
 		select {
@@ -175,8 +174,8 @@ func (c *Session) await(ctx context.Context, waits []flightWait) (ended bool) {
 	return false
 }
 
-// acquireLocked leases a segment, or begins what brings it to where it is wanted. Where
-// far is not nil, row i is added to it in place of a search beyond this node.
+// acquireLocked leases a segment, or starts to bring it where it is wanted. If far is not
+// nil, row i is added to it instead of starting a remote lookup.
 func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far *[]int, i int) (Acquired, *transfer.Flight) {
 	c, s := r.session, r.session.store
 	if err := c.openLocked(); err != nil {
@@ -223,7 +222,7 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far
 	return Acquired{Reason: tier.ReasonPending, Promoting: flight != nil}, flight
 }
 
-// copyKey names the copy that a rank reads.
+// copyKey returns the key of the copy that a rank reads.
 func (r reader) copyKey(n tier.Name, rank int) objects.CopyKey {
 	return objects.CopyKey{Identity: r.identity(n), Rank: rank, Device: r.above.ID()}
 }
@@ -232,8 +231,8 @@ func (r reader) identity(n tier.Name) objects.Identity {
 	return objects.Identity{Name: n, Profile: r.profile, Tenant: r.tenant}
 }
 
-// bringLocked begins the flight of an object to where it is wanted: into HBM, if
-// memory has all of it, else into memory first. o is what memory has of it.
+// bringLocked starts the flight of an object: into HBM if all of it is in memory,
+// otherwise into memory first. o is what memory has of it.
 func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.Flight {
 	s := r.session.store
 	if r.above != nil && o != nil && s.objects.Promotable(o) {
@@ -254,7 +253,7 @@ func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.
 	return p.Flight
 }
 
-// furtherLocked promotes what has come into memory on its way to HBM.
+// furtherLocked promotes an object that has arrived in memory on its way to HBM.
 func (s *Store) furtherLocked(p *promotion, o *objects.Object) {
 	for _, at := range p.further {
 		if o.Resident.On(at.above.ID(), at.rank) == nil {
@@ -263,8 +262,8 @@ func (s *Store) furtherLocked(p *promotion, o *objects.Object) {
 	}
 }
 
-// acquireAfterLocked answers a row after its flight, or when its caller waits no
-// longer; it may have to wait for the next one.
+// acquireAfterLocked answers a row after its flight, or when its caller stops waiting. It
+// may return another flight to wait for.
 func (r reader) acquireAfterLocked(f *transfer.Flight, key *[32]byte, q *AcquireQuery, now time.Time) (Acquired, *transfer.Flight) {
 	c, s := r.session, r.session.store
 	defer s.leaveLocked(f)
@@ -275,14 +274,15 @@ func (r reader) acquireAfterLocked(f *transfer.Flight, key *[32]byte, q *Acquire
 	if !failed {
 		return r.acquireLocked(key, q, now, nil, 0)
 	}
-	// It may have come another way.
+	// It may have arrived in another way.
 	if o := s.objects.Segment(key, r.profile, r.tenant); r.above == nil && o != nil && o.Fill == nil {
 		return c.leaseRowLocked(o, q, now), nil
 	}
 	return Acquired{Reason: why, Promoting: promoting}, nil
 }
 
-// missOf is why what a flight was to bring is a miss, if it is one for good.
+// missOf returns why a row is a miss if its flight has failed or has not ended. failed is
+// false once the flight has succeeded.
 func missOf(f *transfer.Flight) (why tier.Reason, promoting, failed bool) {
 	switch {
 	case !f.Ended():
@@ -293,7 +293,8 @@ func missOf(f *transfer.Flight) (why tier.Reason, promoting, failed bool) {
 	return tier.ReasonNone, false, false
 }
 
-// leaveLocked ends what counting among a flight's waiters began.
+// leaveLocked removes a waiter from a flight, or if the flight has succeeded, ends its
+// use of the object.
 func (s *Store) leaveLocked(f *transfer.Flight) {
 	switch {
 	case !f.Ended():
@@ -303,8 +304,7 @@ func (s *Store) leaveLocked(f *transfer.Flight) {
 	}
 }
 
-// countMisses counts the rows that are misses, apart from those that are going to be
-// asked for again.
+// countMisses counts the rows that are misses, except those that will be asked for again.
 func (r reader) countMisses(rows []Acquired, again bool) {
 	misses := uint64(0)
 	for i := range rows {
@@ -360,8 +360,8 @@ func (c *Session) leaseCopyLocked(copied *objects.Object, q *AcquireQuery, now t
 	return row
 }
 
-// NeedsPromotion tells whether AwaitAcquire would have to wait for the lower
-// tier or for what lies beyond this node. It looks at memory only. A query that Acquire refuses needs none.
+// NeedsPromotion reports whether AwaitAcquire would have to wait for the lower tier or a
+// remote fetch. It reads memory only. It returns false for a query that Acquire refuses.
 func (s *Store) NeedsPromotion(q *AcquireQuery) bool {
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
 	if err != nil || s.up == nil {
@@ -375,8 +375,8 @@ func (s *Store) NeedsPromotion(q *AcquireQuery) bool {
 	})
 }
 
-// NeedsHBMPromotion tells whether AwaitAcquireResident would have to wait. It looks
-// at memory only. A query that AcquireResident refuses needs none.
+// NeedsHBMPromotion reports whether AwaitAcquireResident would have to wait. It reads
+// memory only. It returns false for a query that AcquireResident refuses.
 func (s *Store) NeedsHBMPromotion(q *AcquireQuery) bool {
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
 	if err != nil || s.hbm.Of(q.Device) == nil {
@@ -388,14 +388,14 @@ func (s *Store) NeedsHBMPromotion(q *AcquireQuery) bool {
 	})
 }
 
-// anyLocked tells whether something holds for any of the keys.
+// anyLocked reports whether holds is true for any of the keys.
 func (s *Store) anyLocked(keys [][32]byte, holds func(key *[32]byte) bool) bool {
 	found := false
 	s.mu.Each(len(keys), holdRows, func(i int) { found = found || holds(&keys[i]) })
 	return found
 }
 
-// needsCopyLocked tells whether something has no copy and could have one.
+// needsCopyLocked reports whether an object has no copy and could get one.
 func (s *Store) needsCopyLocked(k objects.CopyKey) bool {
 	if s.hbm.Of(k.Device).Lost() || s.objects.CopyOf(k) != nil {
 		return false

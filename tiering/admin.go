@@ -33,14 +33,14 @@ type SegmentInfo struct {
 	Tenant    tier.TenantID
 	Spec      profile.SegmentSpec
 	Published bool
-	Promoting bool // the store fills it from the lower tier
+	Promoting bool // the store is filling it from the lower tier
 	Place     tier.Place
-	Lower     tier.Level // of its copy in the lower tier; 0 = none there
-	HBM       int        // ranks with a copy in HBM
+	Lower     tier.Level // level of its copy in the lower tier; 0 = no copy
+	HBM       int        // number of ranks with a copy in HBM
 	Interior  int
-	Bytes     int64 // of layouts, over all ranks
+	Bytes     int64 // sum of the layouts of all ranks
 	Packed    profile.Packed
-	Leases    int // live and expired
+	Leases    int // active and expired
 	Hits      uint64
 	Publisher string
 	Created   time.Time
@@ -60,10 +60,10 @@ type SegmentDetail struct {
 type CheckpointFilter struct {
 	Tenant  *tier.TenantID
 	Profile tier.ProfileID
-	Prefix  string // as of segments
+	Prefix  string // as in SegmentFilter
 }
 
-// CheckpointInfo is one published or pending node of a private pool's tree.
+// CheckpointInfo is one node of a private pool's tree, published or pending.
 type CheckpointInfo struct {
 	Hash      profile.PrefixHash
 	Parent    profile.PrefixHash  // zero = none
@@ -73,11 +73,11 @@ type CheckpointInfo struct {
 	Model     string
 	Tenant    tier.TenantID
 	Published bool
-	Stripped  bool       // its rows are held, its states are not: no lookup finds it
-	Promoting bool       // as of segments
-	Lower     tier.Level // as of segments
-	HBM       int        // as of segments
-	Begin     int        // rows [Begin, Tokens) are held here
+	Stripped  bool       // its rows are in memory, its states are not; no lookup finds it
+	Promoting bool       // as in SegmentInfo
+	Lower     tier.Level // as in SegmentInfo
+	HBM       int        // as in SegmentInfo
+	Begin     int        // rows [Begin, Tokens) are stored in this node
 	Tokens    int
 	Bytes     int64
 	Leases    int
@@ -87,33 +87,33 @@ type CheckpointInfo struct {
 	LastUsed  time.Time
 }
 
-// PoolInfo is one pool's account, in bytes of pages; Tenants is in bytes of
-// layouts. Both count the token ids of segments, 4 bytes each.
+// PoolInfo is the account of one pool in bytes of pages, except Tenants, which is in
+// bytes of layouts. Both include the token ids of segments, 4 bytes each.
 type PoolInfo struct {
 	Name             string
 	Place            tier.Place
-	Device           tier.DeviceID // of a pool of HBM
+	Device           tier.DeviceID // for a pool of HBM
 	CapacityBytes    int64
 	UsedBytes        int64
 	PendingBytes     int64
 	LeasedBytes      int64
 	QuarantinedBytes int64
 	DemotingBytes    int64
-	SavedBytes       int64 // that live leases share: see stats.Counters
-	DirtyBytes       int64 // could leave but for a write to the lower tier first
-	ReadAheadBytes   int64 // read ahead, or on the way, and not used yet
+	SavedBytes       int64 // saved by live leases that share objects: see stats.Counters
+	DirtyBytes       int64 // evictable only after a write to the lower tier
+	ReadAheadBytes   int64 // read ahead, or being read ahead, and not used yet
 	PageBytes        int
 	Objects          int
 	Tenants          []TenantInfo
 }
 
-// TenantInfo is one tenant's share of a pool. The quota is over all pools and the
-// lower tier together.
+// TenantInfo is one tenant's share of a pool. The quota covers all pools and the lower
+// tier together.
 type TenantInfo struct {
 	ID         tier.TenantID
 	Name       string
-	UsedBytes  int64 // as its quota counts: pages, token ids and records
-	LowerBytes int64 // in the lower tier, of both kinds of objects
+	UsedBytes  int64 // as counted by its quota: pages, token ids and records
+	LowerBytes int64 // in the lower tier, segments and checkpoints
 	QuotaBytes int64 // 0 = none
 }
 
@@ -125,10 +125,10 @@ type ProfileInfo struct {
 	Checkpoints int
 }
 
-// Segments lists up to limit segments in ascending order of key, beginning after
-// a key (nil = from the start). The lock is held for one 4096th of the catalogue
-// at a time, so that a page is not a snapshot: what comes or goes meanwhile may
-// or may not be in it.
+// Segments lists up to limit segments in ascending order of key, starting after a key
+// (nil = from the start). The lock is held for one 4096th of the catalogue at a time, so
+// a page is not a snapshot: it may or may not include segments that are added or removed
+// meanwhile.
 func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) []SegmentInfo {
 	var page []SegmentInfo
 	first, last := shards(f.Prefix, (*[32]byte)(after))
@@ -145,11 +145,11 @@ func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) 
 	return page
 }
 
-// shards are the first and the last one that may have keys which begin with some digits and
+// shards returns the first and the last shard that may have keys with a hex prefix that
 // come after a key.
 func shards(prefix string, after *[32]byte) (first, last int) {
 	low, high := [32]byte{}, [32]byte(bytes.Repeat([]byte{0xff}, 32))
-	for i := range min(len(prefix), 4) { // as many as tell one shard from another
+	for i := range min(len(prefix), 4) { // the digits that select a shard
 		digit := strings.IndexByte(hexDigits, prefix[i])
 		if digit < 0 {
 			return 0, -1
@@ -172,8 +172,8 @@ func (f *SegmentFilter) match(o *objects.Object) bool {
 
 const hexDigits = "0123456789abcdef"
 
-// hasHexPrefix compares digit by digit, so that a filter over a large catalogue
-// makes no strings.
+// hasHexPrefix compares digit by digit, so that a filter over a large catalogue allocates
+// no strings.
 func hasHexPrefix(key *[32]byte, digits string) bool {
 	if len(digits) > 2*len(key) {
 		return false
@@ -205,7 +205,7 @@ func (s *Store) segmentInfoLocked(o *objects.Object) SegmentInfo {
 	}
 }
 
-// Segment answers one segment of any tenant.
+// Segment returns a segment of any tenant.
 func (s *Store) Segment(key profile.SegmentKey) (SegmentDetail, bool) {
 	s.mu.Lock()
 	o := s.objects.Segments.Find((*[32]byte)(&key))
@@ -217,13 +217,13 @@ func (s *Store) Segment(key profile.SegmentKey) (SegmentDetail, bool) {
 	for i := range o.Shares {
 		d.Extents = append(d.Extents, o.Shares[i].Extents)
 	}
-	d.Layout = o.Layout().Layout // which packing changes
+	d.Layout = o.Layout().Layout // changed by packing
 	s.mu.Unlock()
 	return d, true
 }
 
-// Checkpoints lists checkpoints like Segments, in ascending order of hash. A
-// page may be longer than limit: it always has all nodes of its last hash.
+// Checkpoints lists checkpoints like Segments, in ascending order of hash. A page may be
+// longer than limit, since it includes all nodes of its last hash.
 func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit int) []CheckpointInfo {
 	var page []CheckpointInfo
 	first, last := shards(f.Prefix, (*[32]byte)(after))
@@ -256,8 +256,8 @@ func (s *Store) checkpointInfoLocked(o *objects.Object) CheckpointInfo {
 	}
 }
 
-// Pools answers the public and the private pool of memory, in this order, and then
-// those of each device.
+// Pools returns the public and the private pool of memory, in this order, then those of
+// each device.
 func (s *Store) Pools() []PoolInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -299,17 +299,17 @@ func (s *Store) Profiles() []ProfileInfo {
 	return infos
 }
 
-// Evict removes a segment of any tenant: no lookup finds it any more, and its
-// memory is free once the last lease on it ends. The lower tier forgets it too,
-// which may take I/O. ErrGone when no tier holds it, ErrBusy while a client fills
-// it or an operator pins it.
+// Evict removes a segment of any tenant from memory and the lower tier, which may take
+// I/O. No lookup finds it any more, and its memory is free once the last lease on it
+// ends. ErrGone if no tier has it, ErrBusy while a client fills it or an operator pins
+// it.
 func (s *Store) Evict(key profile.SegmentKey) (err error) {
 	s.Discard(context.Background(), []tier.Want{{Name: tier.Name{Key: key}}}, func(_ int, why error) { err = why })
 	return err
 }
 
-// EvictedBelow notes that the lower tier has let go of an entry of a model, for room or for
-// its tenant's quota. It takes no lock of the store's.
+// EvictedBelow records that the lower tier has evicted an entry of a model, for room or
+// for its tenant's quota. It does not take the store's lock.
 func (s *Store) EvictedBelow(e *tier.Entry, model string, quota bool) {
 	d := decision.Decision{
 		At: s.cfg.Now(), What: decision.Evict, Why: decision.ForDiskRoom, Name: e.Name, Tenant: e.Tenant,
@@ -330,9 +330,8 @@ func (s *Store) EvictedBelow(e *tier.Entry, model string, quota bool) {
 	s.decisions.Note(d)
 }
 
-// removeLocked takes a segment out of memory and begins to take it out of the
-// lower tier: no lookup finds it there any more, and nobody may write it again,
-// until endDeletion.
+// removeLocked removes a segment from memory and starts to remove it from the lower tier:
+// lookups no longer find it there, and it cannot be written again until endDeletion.
 func (s *Store) removeLocked(n tier.Name) (held bool, err error) {
 	o := s.objects.Segments.Find(&n.Key)
 	promotion := s.promotionLocked(n)
@@ -361,15 +360,16 @@ func (s *Store) removeLocked(n tier.Name) (held bool, err error) {
 	return held, nil
 }
 
-// beginDeletionLocked begins to remove a name from the lower tier, and tells whether it is
-// there or coming. What is being written now is removed again when that ends.
+// beginDeletionLocked starts to remove a name from the lower tier. It reports whether the
+// name is there (below) or being written (coming); then it is removed again after the
+// write.
 func (s *Store) beginDeletionLocked(n tier.Name) (below, coming bool) {
 	if s.cfg.Lower == nil {
 		return false, false
 	}
 	below = s.noteRemovalLocked(n)
 	s.objects.Deleting[n]++
-	known := false // to an earlier removal, which waits for the last of them
+	known := false // an earlier removal of the name exists and waits for the last of its writes
 	for _, o := range s.writes[n] {
 		w := writeOf(o)
 		known, coming = known || w.removed, coming || !w.removed
@@ -381,8 +381,8 @@ func (s *Store) beginDeletionLocked(n tier.Name) (below, coming bool) {
 	return below, coming
 }
 
-// noteRemovalLocked remembers for misses to come that an operator removed an
-// entry of the lower tier.
+// noteRemovalLocked records that an operator removed an entry of the lower tier, as the
+// reason of later misses.
 func (s *Store) noteRemovalLocked(n tier.Name) (held bool) {
 	if s.objects.Deleting[n] > 0 {
 		return false
@@ -402,7 +402,7 @@ func (s *Store) endDeletion(n tier.Name) {
 	s.mu.Lock()
 	if s.objects.Deleting[n]--; s.objects.Deleting[n] == 0 {
 		delete(s.objects.Deleting, n)
-		s.kickLocked() // the next one of this name may wait there
+		s.kickLocked() // the next write of this name may be waiting
 	}
 	s.mu.Unlock()
 	s.launch()

@@ -9,79 +9,80 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// Beyond memory and the lower tier an object may lie at a tier.Remote. A match asks for
-// hints only, which look at memory. Whoever acquires, loads or reads ahead what is only
-// hinted starts a search (search.go), of all such keys together, which finds where they
-// lie and what they are:
+// An object that is neither in memory nor in the lower tier may be at a tier.Remote. A
+// match asks for hints only, which read memory. An acquire, load or read-ahead of an
+// object that is only hinted starts a search (search.go) for all such keys together. It
+// finds where the objects are, and their entries:
 //
 //	hinted ──► searched ──► found ──► coming ──► in memory
 //	   ▲          │           │          │
 //	   └ answerTTL└► absent ◄─┘ (corrupt, gone, unavailable, not worth its bytes)
 //
-// What was found and is worth its bytes is promoted like an entry of the lower tier, by
-// the same engine, which reads the copy that was found. What is absent is not asked for
-// again until answerTTL has passed, whatever the hints say.
+// An object that was found and is worth its bytes is promoted like an entry of the lower
+// tier, by the same engine, which reads the copy that was found. An absent object is not
+// looked up again until answerTTL has passed, whatever the hints say.
 //
 // Invariant: a tier.Copy that was found belongs to one of Store.sought, to one promotion
 // or to Store.discarded, and is closed once.
 type beyond struct {
 	seek      *transfer.Engine[*search] // nil without a Remote
-	learner   tier.Learner              // the Remote, if it is one
-	preparer  tier.Preparer             // the same
-	prepared  []tier.Want               // what the match that runs is going to ask for, in order; at most matchRows
-	asked     int                       // of these, those before it are behind
+	learner   tier.Learner              // the Remote, if it is a Learner
+	preparer  tier.Preparer             // the Remote, if it is a Preparer
+	prepared  []tier.Want               // what the running match will ask for, in order; at most matchRows
+	asked     int                       // index into prepared: earlier ones were asked already
 	sought    map[objects.Identity]*sought
-	answers   []answer // in the order in which they are forgotten
+	answers   []answer // in order of expiry
 	discarded []tier.Copy
-	want      tier.Want // argument of the call that is made to the Remote
+	want      tier.Want // argument of the current call to the Remote
 	hint      tier.Hint // its last answer
 }
 
-// sought is an object that is, or was, looked for.
+// sought is an object with a remote lookup, running or answered.
 type sought struct {
 	id      objects.Identity
-	search  *search   // until it has an answer
+	search  *search   // while it has no answer
 	urgent  bool      // a client asked for it
-	planned bool      // as of AcquireQuery
-	base    tier.Name // as of wanted
-	seats   []seat    // that want it in HBM as well
+	planned bool      // as in AcquireQuery
+	base    tier.Name // as in wanted
+	seats   []seat    // ranks that also want it in HBM
 	until   time.Time
-	copy    tier.Copy // that was found, and not promoted yet; nil = absent
+	copy    tier.Copy // found and not yet promoted; nil = absent
 	entry   tier.Entry
-	why     tier.Reason // it is absent
+	why     tier.Reason // why it is absent
 }
 
-// answer is a sought with an answer, until it is forgotten.
+// answer is a sought that has an answer, until it is forgotten.
 type answer struct {
 	of    *sought
 	until time.Time
 }
 
 const (
-	// answerTTL is how long an answer holds: as long as an index takes to follow what a
-	// node has evicted, some seconds (a guess).
+	// answerTTL is how long an answer is valid: about as long as an index takes to follow
+	// a node's evictions, some seconds (a guess).
 	answerTTL = 5 * time.Second
-	// maxAnswers bounds those that are remembered, the oldest are forgotten first.
+	// maxAnswers bounds the answers that are kept; the oldest are forgotten first.
 	maxAnswers = 4096
 )
 
-// where something is that neither memory nor the lower tier has.
+// where is the state of a remote lookup for an object that neither memory nor the lower
+// tier has.
 type where uint8
 
 const (
 	nowhere where = iota
 	hinted
-	searched // somebody looks for it
+	searched // a lookup is running
 	found
-	coming // it is being promoted
+	coming // being promoted
 )
 
 func (w *wanted) identity() objects.Identity {
 	return objects.Identity{Name: w.name, Profile: w.profile, Tenant: w.tenant}
 }
 
-// beyondLocked is where something is that neither memory nor the lower tier has, and why
-// it is a miss where that is known.
+// beyondLocked returns the remote state of an object that neither memory nor the lower
+// tier has, and, if known, why it is a miss.
 func (s *Store) beyondLocked(id objects.Identity) (where, tier.Reason) {
 	if s.seek == nil {
 		return nowhere, tier.ReasonNone
@@ -110,13 +111,14 @@ func (s *Store) beyondLocked(id objects.Identity) (where, tier.Reason) {
 	return nowhere, tier.ReasonNone
 }
 
-// fetchedLocked tells whether something is on its way from beyond this node.
+// fetchedLocked reports whether an object is being fetched from outside this node.
 func (s *Store) fetchedLocked(n tier.Name) bool {
 	p := s.promotionLocked(n)
 	return p != nil && p.source != nil
 }
 
-// soughtLocked is what is known of a search that has no answer yet, or one that holds.
+// soughtLocked returns the lookup of an object if it is running or its answer is still
+// valid, otherwise nil.
 func (s *Store) soughtLocked(id objects.Identity) *sought {
 	if len(s.sought) == 0 {
 		return nil
@@ -130,7 +132,7 @@ func (s *Store) soughtLocked(id objects.Identity) *sought {
 
 func (s *Store) hintLocked(id objects.Identity) (tier.Hint, bool) {
 	s.want = tier.Want{Name: id.Name, Fingerprint: id.Profile.Fingerprint(), Tenant: id.Tenant.ID}
-	for i := s.asked; i < len(s.prepared); i++ { // what was not prepared takes nobody's place
+	for i := s.asked; i < len(s.prepared); i++ { // asked moves only if this one was prepared
 		if w := &s.prepared[i]; w.Name == id.Name {
 			s.want.Mark, s.asked = w.Mark, i
 			break
@@ -141,9 +143,9 @@ func (s *Store) hintLocked(id objects.Identity) (tier.Hint, bool) {
 	return h, ok
 }
 
-// prepareLocked tells the Remote which segments a match is going to ask for: those of keys
-// that memory does not have, and of their other variants if there are any.
-// forgetPreparedLocked follows.
+// prepareLocked announces to the Remote which segments a match will ask for: the keys
+// that memory does not have, and their other variants if there are any. The caller calls
+// forgetPreparedLocked afterwards.
 func (s *Store) prepareLocked(keys, second [][32]byte, held, others []*objects.Object, p *objects.Profile, t *objects.Tenant) {
 	add := func(key *[32]byte) {
 		s.prepared = append(s.prepared, tier.Want{Name: tier.Name{Key: *key}, Fingerprint: p.Fingerprint(), Tenant: t.ID})
@@ -164,7 +166,7 @@ func (s *Store) prepareLocked(keys, second [][32]byte, held, others []*objects.O
 
 func (s *Store) forgetPreparedLocked() { s.prepared, s.asked = s.prepared[:0], 0 }
 
-// foundLocked is the entry of a copy that was found and is not being promoted.
+// foundLocked returns the entry of a copy that was found and is not being promoted.
 func (s *Store) foundLocked(id objects.Identity) (tier.Entry, bool) {
 	if k := s.soughtLocked(id); k != nil && k.copy != nil {
 		return k.entry, true
@@ -172,7 +174,7 @@ func (s *Store) foundLocked(id objects.Identity) (tier.Entry, bool) {
 	return tier.Entry{}, false
 }
 
-// farLocked tells whether something has to be looked for beyond this node.
+// farLocked reports whether an object needs a remote lookup.
 func (s *Store) farLocked(id objects.Identity) bool {
 	if s.seek == nil {
 		return false
@@ -184,8 +186,8 @@ func (s *Store) farLocked(id objects.Identity) bool {
 	return at == hinted || at == searched
 }
 
-// heldFartherLocked tells whether something that memory does not have may come from the
-// lower tier or from beyond this node.
+// heldFartherLocked reports whether an object that memory does not have may come from the
+// lower tier or from outside this node.
 func (s *Store) heldFartherLocked(id objects.Identity) bool {
 	if _, held := s.objects.LookupBelow(id.Name, id.Profile, id.Tenant); held {
 		return true
@@ -194,8 +196,8 @@ func (s *Store) heldFartherLocked(id objects.Identity) bool {
 	return at != nowhere
 }
 
-// elsewhereLocked tells whether an object was fetched and others are believed to have it
-// still: it may leave without a trace.
+// elsewhereLocked reports whether an object was fetched and is still believed to be
+// cached elsewhere. Such an object is evicted without demotion.
 func (s *Store) elsewhereLocked(o *objects.Object) bool {
 	if !o.Fetched || s.seek == nil {
 		return false
@@ -204,8 +206,8 @@ func (s *Store) elsewhereLocked(o *objects.Object) bool {
 	return ok
 }
 
-// bestBeyondLocked finds a checkpoint of an accepted kind, exact before spliced, that
-// neither memory nor the lower tier has, or why there is none.
+// bestBeyondLocked finds a remote checkpoint of an accepted kind, exact before spliced.
+// If there is none it returns the reason.
 func (s *Store) bestBeyondLocked(hash *[32]byte, accept tier.CheckpointKind, p *objects.Profile, t *objects.Tenant) (n tier.Name, why tier.Reason) {
 	if s.seek == nil {
 		return tier.Name{}, tier.ReasonNone
@@ -216,7 +218,7 @@ func (s *Store) bestBeyondLocked(hash *[32]byte, accept tier.CheckpointKind, p *
 		}
 		n := tier.Name{Kind: kind, Key: *hash}
 		if o := s.objects.Named(n, p, t); o != nil && (o.Fill == nil || !o.Fill.Fetched) {
-			continue // another one of this name is in the way
+			continue // another object of this name is in the way
 		}
 		at, absent := s.beyondLocked(objects.Identity{Name: n, Profile: p, Tenant: t})
 		if at != nowhere {
@@ -227,9 +229,9 @@ func (s *Store) bestBeyondLocked(hash *[32]byte, accept tier.CheckpointKind, p *
 	return tier.Name{}, why
 }
 
-// statusBeyondLocked answers for a segment that may lie beyond this node. How many
-// tokens it saves is known where it was held here lately, or was found; then it is a hit
-// only if it is worth its bytes.
+// statusBeyondLocked returns the status of a segment that may be remote. The tokens that
+// it saves are known if it was cached here recently or was found. In that case it is a
+// hit only if it is worth its bytes.
 func (s *Store) statusBeyondLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant) (row SegmentStatus, ok bool) {
 	id := objects.Identity{Name: tier.Name{Key: *key}, Profile: p, Tenant: t}
 	at, _ := s.beyondLocked(id)
@@ -253,21 +255,21 @@ func (s *Store) statusBeyondLocked(key *[32]byte, p *objects.Profile, t *objects
 		s.hintReadAheadLocked(id.Name, p, t)
 	}
 	if at != hinted {
-		_, _ = s.hintLocked(id) // of where it lies
+		_, _ = s.hintLocked(id) // sets s.hint, which says where it is
 	}
 	return s.hitBeyondLocked(p, uint32(tokens)), true
 }
 
-// farPrefix is the longest prefix that is believed to lie beyond this node.
+// farPrefix is the longest prefix with a remote hint.
 type farPrefix struct {
-	at     int // of the prefixes; -1 = none
+	at     int // index into the prefixes; -1 = none
 	name   tier.Name
-	missed tier.Reason // of those that are longer
+	missed tier.Reason // why the longer ones missed
 }
 
-// takeFarLocked answers the longest prefix beyond this node, if all it has more than the
-// longest one on it is worth the bytes of the whole: how much of it is here already is
-// not known before it is found.
+// takeFarLocked returns the longest remote prefix as the result if the tokens that it has
+// beyond the longest local prefix are worth the bytes of the whole checkpoint. How much
+// of it is here already is unknown until it is found.
 func (s *Store) takeFarLocked(far farPrefix, q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
 	if far.at < 0 {
 		return
@@ -290,8 +292,8 @@ func (s *Store) takeFarLocked(far farPrefix, q *MatchQuery, dst *MatchResult, p 
 	s.hintAheadLocked(w)
 }
 
-// endsAtLocked tells whether a checkpoint beyond this node ends at a token, as far as
-// that is known.
+// endsAtLocked reports whether a remote checkpoint ends at a token, as far as that is
+// known.
 func (s *Store) endsAtLocked(n tier.Name, p *objects.Profile, t *objects.Tenant, end int) bool {
 	if pr := s.promotionLocked(n); pr != nil {
 		return pr.entry.End == end
@@ -300,9 +302,8 @@ func (s *Store) endsAtLocked(n tier.Name, p *objects.Profile, t *objects.Tenant,
 	return !ok || e.End == end
 }
 
-// hitBeyondLocked answers and counts for a key that lies beyond this node, where the last
-// hint says. How far off it is will be known when it is here: no farther than its profile
-// tolerates.
+// hitBeyondLocked counts and returns a hit at the place of the last hint. Its error bound
+// is not known before it arrives and is at most the profile's tolerance.
 func (s *Store) hitBeyondLocked(p *objects.Profile, tokens uint32) SegmentStatus {
 	s.counters.HitSegments++
 	s.counters.HitTokens += uint64(tokens)
@@ -315,26 +316,28 @@ func (s *Store) hitBeyondLocked(p *objects.Profile, tokens uint32) SegmentStatus
 	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlacePeer, Tokens: tokens, Error: p.MaxError()}
 }
 
-// segmentBytes is what a segment of so many interior tokens takes on all ranks, but for
-// padding.
+// segmentBytes returns the bytes of a segment with a number of interior tokens, over all
+// ranks and without padding.
 func segmentBytes(p *objects.Profile, interior int) int64 {
 	shape := &p.Costs.Model().Shape
 	return shape.SegmentBytes + shape.RowBytes(interior)
 }
 
-// prefixBytes is what a checkpoint takes with all rows that it needs, but for padding.
+// prefixBytes returns the bytes of a checkpoint with all rows that it needs, without
+// padding.
 func prefixBytes(p *objects.Profile, tokens int) int64 {
 	return p.Costs.Model().Shape.PrefixBytes(tokens, 1)
 }
 
-// worthLocked tells whether fetching bytes takes less time than computing tokens [begin,
-// end): as the hint says, or where that says nothing as fetches have taken so far.
+// worthLocked reports whether fetching bytes takes less time than computing tokens
+// [begin, end). It uses the hint, or the costs of past fetches where the hint gives none.
 func (s *Store) worthLocked(id objects.Identity, begin, end int, bytes int64) bool {
 	h, _ := s.hintLocked(id)
 	return worth(h, id.Profile, begin, end, bytes)
 }
 
-// worth tells whether fetching bytes takes less time than computing tokens [begin, end).
+// worth reports whether fetching bytes takes less time than computing tokens [begin,
+// end).
 func worth(h tier.Hint, p *objects.Profile, begin, end int, bytes int64) bool {
 	m := p.Costs.Model()
 	link := m.Link(cost.JobLoadPeer)
@@ -347,8 +350,7 @@ func worth(h tier.Hint, p *objects.Profile, begin, end int, bytes int64) bool {
 	return link.Millis(bytes) < m.Prefill().Marginal(begin, end)
 }
 
-// takeCopyLocked gives a promotion the copy that it reads, if it was found beyond this
-// node.
+// takeCopyLocked passes the copy that was found remotely to the promotion that reads it.
 func (s *Store) takeCopyLocked(p *promotion) {
 	if p.into != nil || s.seek == nil {
 		return
@@ -363,8 +365,8 @@ func (s *Store) takeCopyLocked(p *promotion) {
 	delete(s.sought, id)
 }
 
-// endFetchLocked ends a promotion's use of its copy, unless it is being read, and
-// remembers that it could not be had.
+// endFetchLocked ends a promotion's use of its copy, unless the copy is being read. After
+// an error it records the object as absent.
 func (s *Store) endFetchLocked(p *promotion, err error) {
 	if p.source == nil {
 		return
@@ -378,17 +380,17 @@ func (s *Store) endFetchLocked(p *promotion, err error) {
 	}
 }
 
-// absentLocked remembers that something could not be had.
+// absentLocked records that an object could not be fetched.
 func (s *Store) absentLocked(id objects.Identity, why tier.Reason) {
 	k := s.sought[id]
-	if k == nil || k.search == nil { // else that may find it elsewhere
+	if k == nil || k.search == nil { // a running search may find it elsewhere
 		k = s.replaceLocked(id)
 		k.why = why
 		s.answerLocked(k)
 	}
 }
 
-// replaceLocked begins anew for something that nobody looks for.
+// replaceLocked starts a new record for an object without a running search.
 func (s *Store) replaceLocked(id objects.Identity) *sought {
 	if old := s.sought[id]; old != nil {
 		s.discardLocked(old.copy)
@@ -399,7 +401,7 @@ func (s *Store) replaceLocked(id objects.Identity) *sought {
 	return k
 }
 
-// answerLocked has an answer hold for its time.
+// answerLocked starts the validity of an answer.
 func (s *Store) answerLocked(k *sought) {
 	now := s.cfg.Now()
 	k.search, k.until = nil, now.Add(answerTTL)
@@ -420,7 +422,7 @@ func (s *Store) forgetAnswerLocked() {
 	}
 }
 
-// sweepBeyond forgets answers that do not hold any more.
+// sweepBeyond forgets expired answers.
 func (s *Store) sweepBeyond(now time.Time) {
 	if s.seek == nil {
 		return
@@ -437,14 +439,14 @@ func (s *Store) sweepBeyond(now time.Time) {
 	s.closeDiscarded()
 }
 
-// discardLocked has a copy closed once nobody holds the lock; nil is nothing.
+// discardLocked queues a copy to be closed without the lock; nil does nothing.
 func (s *Store) discardLocked(c tier.Copy) {
 	if c != nil {
 		s.discarded = append(s.discarded, c)
 	}
 }
 
-// closeDiscarded closes what is not needed any more.
+// closeDiscarded closes the copies queued by discardLocked.
 func (s *Store) closeDiscarded() {
 	if s.cfg.Remote == nil {
 		return
@@ -458,7 +460,7 @@ func (s *Store) closeDiscarded() {
 	}
 }
 
-// closeBeyond forgets everything that was found.
+// closeBeyond discards everything that was found.
 func (s *Store) closeBeyond() {
 	if s.seek == nil {
 		return

@@ -9,25 +9,24 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// errWithheld is of a segment that could have been leased, but not all of a
-// query's for all or none of them.
+// errWithheld is the error of a segment that could have been leased, in an all-or-none
+// query of which another key could not.
 var errWithheld = fmt.Errorf("another key of the request is not to be had: %w", tier.ErrWithheld)
 
-// together is what a query for all or none of its keys would need.
+// together sums up what an all-or-none query needs.
 type together struct {
-	missing bool  // a key is held nowhere, or is being filled
-	joins   int64 // pool bytes of segments in memory that nobody uses yet
+	missing bool  // a key is not cached, or is being filled
+	joins   int64 // pool bytes of segments in memory that are not in use yet
 	joined  int64 // the same for the tenant
 	comes   int64 // pool bytes of segments to be read from the lower tier
 	charge  int64 // the same for the tenant
-	below   int64 // what those take in the lower tier
+	below   int64 // their bytes in the lower tier
 }
 
-// refuseTogether answers the rows of a query for all keys or none that cannot be
-// had now: nothing is leased then, evicted or promoted. Room is what is neither in
-// use nor among the keys; so of two requests that do not fit beside each other the
-// later one waits outside, in place of each evicting what the other is about to
-// read.
+// refuseTogether answers the rows of an all-or-none query that cannot be served now. Then
+// nothing is leased, evicted or promoted. The room it checks is all that is neither in
+// use nor among the keys. So of two requests that do not fit together the later one
+// waits, instead of each evicting what the other is about to read.
 func (c *Session) refuseTogether(q *AcquireQuery, p *objects.Profile, t *objects.Tenant, dst []Acquired) (rows []Acquired, refused bool) {
 	s := c.store
 	var need together
@@ -72,7 +71,7 @@ func (c *Session) refuseTogether(q *AcquireQuery, p *objects.Profile, t *objects
 	return dst, true
 }
 
-// needLocked adds what one key needs, or says why it is a miss.
+// needLocked adds what one key needs, or returns why it is a miss.
 func (s *Store) needLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant, n *together) tier.Reason {
 	o := s.objects.Segment(key, p, t)
 	switch {
@@ -97,7 +96,7 @@ func (s *Store) needLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant,
 	return tier.ReasonNone
 }
 
-// roomLocked tells whether what is needed fits beside what is in use.
+// roomLocked checks that what is needed fits next to what is in use.
 func (c *Session) roomLocked(n *together, t *objects.Tenant, keys int) error {
 	s := c.store
 	pool := s.objects.Pools[objects.PublicPool]
@@ -106,7 +105,7 @@ func (c *Session) roomLocked(n *together, t *objects.Tenant, keys int) error {
 	}
 	inUse := pool.Pinned
 	if !s.writesHangLocked() {
-		inUse -= pool.Bytes[objects.ClassDemoting] // which ends by itself
+		inUse -= pool.Bytes[objects.ClassDemoting] // which is freed without an eviction
 	}
 	if n.comes > 0 && inUse+n.joins+n.comes > pool.Budget {
 		return fmt.Errorf("acquire: %d bytes together, %d of them to be read, beside %d in use of %d in the %s pool: %w",
@@ -122,8 +121,8 @@ func (c *Session) roomLocked(n *together, t *objects.Tenant, keys int) error {
 	return nil
 }
 
-// keepTogether ends an acquire of all keys or none: unless every row is a hit,
-// it gives all leases back.
+// keepTogether finishes an all-or-none acquire: unless every row is a hit, it releases
+// all leases.
 func (c *Session) keepTogether(rows []Acquired) {
 	all := true
 	for i := range rows {

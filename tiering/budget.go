@@ -8,16 +8,17 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// The arena has one size for the life of the store; what of it is for segments and what
-// for checkpoints is an account, since pages belong to neither. So budgets can change while
-// the store runs. One that shrinks does so at once: what is too much leaves now, or, if
-// clients read it or it has to be written first, with the sweeps that follow. One that
-// grows gets what the other has given up.
+// The arena has a fixed size. Its division into segments and checkpoints is only an
+// account, since pages belong to neither, so budgets can change while the store runs. A
+// budget that shrinks does so at once: the excess is evicted now, or by later sweeps if
+// clients read it or it has to be written first. A budget that grows receives what the
+// other has given up.
 //
-// Invariant: the larger of budget and use of both pools together do not exceed the arena.
+// Invariant: the larger of budget and use, summed over both pools, does not exceed the
+// arena.
 type budgets struct {
-	wanted [objects.PoolCount]int64        // what budgets are on their way to; guarded by the store's lock
-	now    [objects.PoolCount]atomic.Int64 // budgets, for those without the lock
+	wanted [objects.PoolCount]int64        // target budgets; guarded by the store's lock
+	now    [objects.PoolCount]atomic.Int64 // current budgets, for readers without the lock
 }
 
 func (s *Store) openBudgets() {
@@ -27,7 +28,7 @@ func (s *Store) openBudgets() {
 	}
 }
 
-// budgetOf is a pool's budget, without the lock.
+// budgetOf returns a pool's budget without the lock.
 func (s *Store) budgetOf(p *objects.Pool) int64 {
 	if p.Device != nil {
 		return p.Budget // fixed
@@ -35,13 +36,13 @@ func (s *Store) budgetOf(p *objects.Pool) int64 {
 	return s.now[p.Number].Load()
 }
 
-// Budgets is what can be set of a store while it runs.
+// Budgets are the limits that can be changed while a store runs.
 type Budgets struct {
 	Public, Private int64
 	Quotas          map[tier.TenantID]int64 // bytes; 0 = none
 }
 
-// Budgets answers what is wanted: pools and tenants may be on their way there.
+// Budgets returns the target values. Pools and tenants may still be adjusting to them.
 func (s *Store) Budgets() Budgets {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +53,7 @@ func (s *Store) Budgets() Budgets {
 	return b
 }
 
-// CheckBudgets tells whether SetBudgets would take them. ErrUnavailable: not without a
+// CheckBudgets reports whether SetBudgets would accept b. ErrUnavailable: only with a
 // restart; ErrInvalid: never.
 func (s *Store) CheckBudgets(b Budgets) error {
 	s.mu.Lock()
@@ -76,15 +77,15 @@ func (s *Store) checkBudgetsLocked(b *Budgets) error {
 	return nil
 }
 
-// ArenaBytes is what both pools have together.
+// ArenaBytes returns the size of both pools together.
 func (s *Store) ArenaBytes() int64 {
 	page := int64(s.cfg.PageBytes)
 	return s.cfg.PublicBytes/page*page + s.cfg.PrivateBytes/page*page
 }
 
-// SetBudgets changes budgets and quotas; tenants that are not named keep theirs. What is
-// held beyond them begins to leave, for a tenant's first quota once its policies know what
-// it holds. The error is that of CheckBudgets, and nothing has changed then.
+// SetBudgets changes budgets and quotas; tenants that are not named keep theirs. Eviction
+// of the excess begins, for a tenant's first quota once its policies know its objects. On
+// an error, as from CheckBudgets, nothing has changed.
 func (s *Store) SetBudgets(b Budgets) error {
 	page := int64(s.cfg.PageBytes)
 	s.mu.Lock()
@@ -101,13 +102,14 @@ func (s *Store) SetBudgets(b Budgets) error {
 	return nil
 }
 
-// settleBudgets brings what is held to what is wanted, as far as it can leave now.
+// settleBudgets moves budgets towards their targets and evicts the excess, as far as
+// possible now.
 func (s *Store) settleBudgets() {
 	_ = s.inTurns(s.settleLocked)
 	s.launch()
 }
 
-// settleLocked does a part of it; ErrAgain: more can be done.
+// settleLocked does one step of settleBudgets; ErrAgain: more can be done.
 func (s *Store) settleLocked() error {
 	for _, p := range s.objects.Pools {
 		s.setBudgetLocked(p)
@@ -139,7 +141,7 @@ func (s *Store) settleLocked() error {
 	return nil
 }
 
-// setBudgetLocked moves a pool's budget as far towards what is wanted as the other pool
+// setBudgetLocked moves a pool's budget as far towards its target as the other pool
 // allows.
 func (s *Store) setBudgetLocked(p *objects.Pool) {
 	other := s.objects.Pools[objects.PublicPool+objects.PrivatePool-p.Number]
@@ -147,7 +149,7 @@ func (s *Store) setBudgetLocked(p *objects.Pool) {
 	s.now[p.Number].Store(p.Budget)
 }
 
-// settleQuotaLocked has a tenant give up what is over its quota, in the order of
+// settleQuotaLocked evicts what a tenant has over its quota, in the order of
 // makeRoomLocked.
 func (s *Store) settleQuotaLocked(t *objects.Tenant) error {
 	over := func() int64 { return s.objects.OverQuota(t, 0) - t.Leaving }
@@ -160,7 +162,7 @@ func (s *Store) settleQuotaLocked(t *objects.Tenant) error {
 	if below := min(over(), s.trimmable(t, 0)); below > 0 && s.trimBelowLocked(t, below, nil) {
 		return objects.ErrAgain
 	}
-	evictable := func() bool { // of memory
+	evictable := func() bool { // in memory
 		return t.Used[objects.PublicPool]+t.Used[objects.PrivatePool] > t.Pinned-t.PinnedAbove
 	}
 	for n := 0; over() > 0 && evictable(); n++ {

@@ -10,20 +10,21 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// cleaner is what it and those who wait for writes look at. Guarded by the store's
-// lock.
+// cleaner is the state of the cleaner and of others that wait for writes. Guarded by the
+// store's lock.
 type cleaner struct {
-	cleanerIdle  bool // it waits for changed
-	senderIdle   bool // so does who sends copies ahead
-	cleanerHolds bool // until the next sweep, since a write has failed
+	cleanerIdle  bool // the cleaner waits for changed
+	senderIdle   bool // the sender of copies waits for changed
+	cleanerHolds bool // until the next sweep, after a failed write
 	writesEnded  uint64
-	sendsEnded   uint64 // of copies
+	sendsEnded   uint64 // offloads
 	sweeps       uint64
-	writeSweep   uint64    // sweeps when a write ended last, or the only one began
-	changed      sync.Cond // one of the fields above, or room in memory
+	writeSweep   uint64    // value of sweeps when the last write ended, or when the only one began
+	changed      sync.Cond // a field above has changed, or there is room in memory
 }
 
-// wakeIdleCleaner has the cleaner look at a pool that has become short.
+// wakeIdleCleaner wakes the cleaner and the sender to look at a pool that has become
+// short.
 func (s *Store) wakeIdleCleaner() {
 	if s.cleanerIdle || s.senderIdle {
 		s.changed.Broadcast()
@@ -33,9 +34,8 @@ func (s *Store) wakeIdleCleaner() {
 // cleanRows bounds one critical section of the cleaner.
 const cleanRows = 8
 
-// clean writes dirty objects of pools that are short until ctx ends. A tier that
-// is busy is asked again after the next write, one that cannot after the next
-// sweep.
+// clean writes dirty objects of pools that are short, until ctx ends. A busy tier is
+// tried again after the next write, an unavailable one after the next sweep.
 func (s *Store) clean(ctx context.Context) {
 	var ended, swept uint64
 	var cause error
@@ -74,8 +74,8 @@ func (s *Store) cleanableLocked(cause error, ended, swept uint64) bool {
 	return false
 }
 
-// cleanLocked begins some writes. The error is why it stopped before the pools
-// had enough.
+// cleanLocked starts some writes. The error says why it stopped before the pools had
+// enough.
 func (s *Store) cleanLocked() error {
 	n := 0
 	for _, p := range s.objects.Pools {
@@ -84,12 +84,12 @@ func (s *Store) cleanLocked() error {
 			o := s.objects.Table.Get(id)
 			err := s.wantLocked(o, tier.LevelLogged, false)
 			switch {
-			case err == nil && o.Write == nil: // it was there already
+			case err == nil && o.Write == nil: // the tier has it already
 			case err == nil:
 				s.counters.Cleaned++
 			case errors.Is(err, tier.ErrBusy), errors.Is(err, tier.ErrUnavailable):
 				return err
-			default: // no room for it, its tenant's quota, its own fault, or a stripped node before it
+			default: // no room, over quota, a fault of the object, or a stripped ancestor
 				o.Refused = true
 				s.objects.Rank(o)
 			}
@@ -98,9 +98,9 @@ func (s *Store) cleanLocked() error {
 	return nil
 }
 
-// sweepLower is what a sweep does for the lower tier: it brings tenants back
-// under their quotas, which a tier breaks that comes up late, or that was written under
-// larger quotas or another count, and has refused writes asked for again.
+// sweepLower does the sweep of the lower tier: it brings tenants back under their quotas,
+// and retries refused writes. A tenant can be over its quota if the tier opened late, or
+// was written under larger quotas or another way of counting.
 func (s *Store) sweepLower() {
 	if s.cfg.Lower == nil {
 		s.sweepOutlets()
@@ -124,7 +124,7 @@ func (s *Store) sweepLower() {
 	s.launch()
 }
 
-// sweepOutlets is sweepLower without a lower tier.
+// sweepOutlets does the sweep if there is no lower tier.
 func (s *Store) sweepOutlets() {
 	if s.out != nil {
 		s.mu.Lock()
@@ -138,8 +138,8 @@ func (s *Store) sweepOutlets() {
 	s.launch()
 }
 
-// trimTenantLocked brings a tenant a step nearer to its quota. ErrAgain is that there
-// are more.
+// trimTenantLocked brings a tenant one step closer to its quota. ErrAgain: more steps are
+// needed.
 func (s *Store) trimTenantLocked(t *objects.Tenant) error {
 	if s.closed {
 		return nil

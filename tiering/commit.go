@@ -14,17 +14,16 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Commit copies chunks of one part into place and compares the digest of what
-// was written with the client's. The commit that completes the last rank
-// publishes the object, and begins to write it to the lower tier when one of its
-// commits asked for that. Commits of one reservation may run at once.
+// Commit copies chunks of one part into place and compares the digest of what was written
+// with the client's. The commit that completes the last rank publishes the object, and
+// starts its write to the lower tier if one of its commits asked for that. Commits of one
+// reservation may run concurrently.
 //
-// A digest that does not match is ErrCorrupt and aborts the object for all
-// ranks, since nobody can say which other chunks were right; so does a failure
-// of the device. A chunk that came before, or that its part does not have, is
-// ErrInvalid and changes nothing. A commit that its context ended changes
-// nothing either and may be repeated. ErrGone: the reservation is not there any
-// more, or went away during the copy.
+// A digest mismatch is ErrCorrupt and aborts the object for all ranks, since the other
+// chunks cannot be trusted either; so does a device failure. A chunk that was committed
+// before, or that its part does not have, is ErrInvalid and changes nothing. A commit
+// ended by its context changes nothing either and may be repeated. ErrGone: the
+// reservation does not exist any more, or ended during the copy.
 func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error) {
 	s := c.store
 	s.mu.Lock()
@@ -59,13 +58,13 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error
 	return answer, err
 }
 
-// packAndPublish packs a segment that is complete, which keeps its memory meanwhile, and
-// publishes it.
+// packAndPublish packs a complete segment, whose memory stays meanwhile, and publishes
+// it.
 func (s *Store) packAndPublish(ctx context.Context, w *writing) (Committed, error) {
 	o := w.filler.Object
 	digests := make([][]uint64, len(w.fill.Ranks))
 	for i := range w.fill.Ranks {
-		digests[i] = w.fill.Ranks[i].Digests // all are there: nobody writes them any more
+		digests[i] = w.fill.Ranks[i].Digests // all are set and no longer written
 	}
 	began := s.cfg.Now()
 	p, err := s.pack(ctx, o, digests)
@@ -103,16 +102,16 @@ func (s *Store) packAndPublish(ctx context.Context, w *writing) (Committed, erro
 type writing struct {
 	filler *objects.Filler
 	fill   *objects.Fill
-	chunks []objects.ChunkState // those being written
+	chunks []objects.ChunkState // being written
 	first  int                  // index of the first among all chunks of the share
-	rows   bool                 // of a stripped checkpoint, which has them: nothing is copied
+	rows   bool                 // rows that a stripped checkpoint already has: nothing is copied
 	dst    gpuipc.Ref
 	got    []uint64 // digests of what was written; nil for rows
-	sums   []uint64 // the same as the client hashes: what its digests are compared with
+	sums   []uint64 // the same by the client's hash, compared with the client's digests
 }
 
-// copy writes the chunks and hashes them. Nobody but us writes the destination, so
-// that it may be read twice.
+// copy writes the chunks and hashes them. Only the store writes the destination, so it
+// may be read twice.
 func (w *writing) copy(ctx context.Context, dev gpuipc.Device, item *CommitItem) error {
 	w.got = make([]uint64, len(item.Digests))
 	w.sums = w.got
@@ -123,8 +122,8 @@ func (w *writing) copy(ctx context.Context, dev gpuipc.Device, item *CommitItem)
 	return dev.Checksums(ctx, w.dst, w.sums)
 }
 
-// beginCommitLocked checks a commit and marks its chunks, so that no other
-// commit writes them and their memory stays while the copy runs.
+// beginCommitLocked checks a commit and marks its chunks, so that no other commit writes
+// them and their memory stays while the copy runs.
 func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 	s := c.store
 	if err := c.openLocked(); err != nil {
@@ -162,8 +161,8 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 	s.running.Add(1)
 	w := &writing{filler: f, fill: o.Fill, chunks: chunks, first: first}
 	if o.Phase == objects.Stripped {
-		// The writer's layout may have other rows than the object's, but the same
-		// parts in the same order.
+		// The layout of the writer may have other rows than the object's, but it has the
+		// same parts in the same order.
 		l = o.Layout()
 		part, w.first, w.rows = l.Parts[item.Part], l.FirstChunk[item.Part]+item.ChunkFirst, plan.IsRows(part.Kind)
 	}
@@ -173,9 +172,9 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 	return w, nil
 }
 
-// endCommitLocked ends a commit after its copy, whatever happened meanwhile. complete tells
-// whether it was the last of its object; one that is packed keeps its memory until that has
-// ended.
+// endCommitLocked ends a commit after its copy, whatever happened meanwhile. complete
+// reports that it was the last one of its object. An object that is packed then keeps its
+// memory until packing has ended.
 func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (complete bool, _ error) {
 	o := w.filler.Object
 	w.fill.Copying--
@@ -213,12 +212,12 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (comple
 	}
 	if packs(o) {
 		w.fill.Copying++
-		s.objects.Deadlines.Remove(&o.Until) // its writer has done its part
+		s.objects.Deadlines.Remove(&o.Until) // the writer is done
 	}
 	return true, nil
 }
 
-// publishLocked publishes the object of a fill that is complete.
+// publishLocked publishes the object of a complete fill.
 func (s *Store) publishLocked(w *writing) Committed {
 	o, n := w.filler.Object, s.of(w.filler.Object.Profile)
 	for i := range w.fill.Ranks {
@@ -240,8 +239,8 @@ func (s *Store) publishLocked(w *writing) Committed {
 	return Committed{Published: true, Object: object, Durable: durable}
 }
 
-// acknowledgeLocked begins to write an object that is complete, as far as its
-// level or write-behind asks for it. What the tier does not take now stays dirty.
+// acknowledgeLocked starts to write a complete object if its level or write-behind asks
+// for it. What the tier does not accept now stays dirty.
 func (s *Store) acknowledgeLocked(o *objects.Object, level tier.Level) *Durable {
 	switch {
 	case s.cfg.Lower == nil || o.Profile.Trial:
@@ -253,8 +252,8 @@ func (s *Store) acknowledgeLocked(o *objects.Object, level tier.Level) *Durable 
 	return nil
 }
 
-// failCommitLocked answers a copy that did not happen. What the context ended
-// may be tried again; anything else says that the memory cannot be trusted.
+// failCommitLocked handles a failed copy. A copy ended by its context may be repeated;
+// after any other error the memory cannot be trusted.
 func (s *Store) failCommitLocked(w *writing, err error) error {
 	o := w.filler.Object
 	if tier.ContextEnded(err) {

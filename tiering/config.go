@@ -18,34 +18,33 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Tenant separates hits, not memory: its salt goes into every key, so tenants
-// never share an entry. Ids, names and salts are unique, and no id is 0.
+// Tenant separates hits, not memory: its salt is part of every key, so tenants never
+// share an entry. Ids, names and salts are unique, and no id is 0.
 type Tenant struct {
 	ID   tier.TenantID
 	Name string
 	Salt []byte // any length; empty for at most one tenant
-	// QuotaBytes bounds what is held for the tenant in all pools, HBM included, and
-	// the lower tier together: in memory and HBM whole pages and the records of
-	// objects, pending ones included, in memory also 4 bytes for each token id kept;
-	// in the lower tier what that charges. What lies in two of them counts twice.
-	// 0 = no quota.
+	// QuotaBytes limits the bytes of the tenant in all pools, HBM included, and the lower
+	// tier together. Memory and HBM count whole pages and the records of objects, pending
+	// ones included; memory also counts 4 bytes for each stored token id; the lower tier
+	// counts what it charges. An object in two of them counts twice. 0 = no quota.
 	QuotaBytes int64
 }
 
-// Tenants are some of different ids and names.
+// Tenants is a list of tenants with distinct ids and names.
 type Tenants []Tenant
 
-// ByID finds a tenant, nil when there is none.
+// ByID finds a tenant; nil if there is none.
 func (l Tenants) ByID(id tier.TenantID) *Tenant {
 	return l.find(func(t *Tenant) bool { return t.ID == id })
 }
 
-// ByName finds a tenant, nil when there is none.
+// ByName finds a tenant; nil if there is none.
 func (l Tenants) ByName(name string) *Tenant {
 	return l.find(func(t *Tenant) bool { return t.Name == name })
 }
 
-// NameOf is the name of a tenant, empty when there is none.
+// NameOf returns the name of a tenant, or "" if there is none.
 func (l Tenants) NameOf(id tier.TenantID) string {
 	if t := l.ByID(id); t != nil {
 		return t.Name
@@ -62,85 +61,84 @@ func (l Tenants) find(is func(*Tenant) bool) *Tenant {
 	return nil
 }
 
-// Config opens a Store. The zero value of a field that is not marked required
-// takes the default that is named with it.
+// Config configures a Store. A field that is not marked required and is zero takes the
+// default stated with it.
 type Config struct {
 	Device gpuipc.Device // required
 	Name   string        // of the region; "spliced-arena"
 
-	// Budgets of the pools in bytes, rounded down to whole pages. One may be 0.
-	// The token ids of segments, which lie beside the arena, count towards the
-	// public one.
+	// Budgets of the pools in bytes, rounded down to whole pages. One may be 0. The token
+	// ids of segments are stored outside the arena and count towards the public budget.
 	PublicBytes  int64
 	PrivateBytes int64
-	// PageBytes is the grain of allocation: a power of two from 4 KiB to 16 MiB;
-	// 64 KiB (a guess: wastes at most one page per object and rank).
+	// PageBytes is the unit of allocation: a power of two from 4 KiB to 16 MiB; 64 KiB (a
+	// guess: wastes at most one page per object and rank).
 	PageBytes int
 	Huge      gpuipc.HugePages
 
 	Tenants []Tenant // required, at least one
 
-	// What orders segments and checkpoints that may leave a pool; Eviction. Each
-	// call gives a new policy.
+	// The eviction policies of segments and of checkpoints; Eviction. Each call returns a
+	// new policy.
 	EvictionPublic, EvictionPrivate func() policy.Eviction
 
-	Eviction func() policy.Eviction // also of what a tenant with a quota holds; policy.NewDefault
-	Cost     costs.Priors           // what costs are predicted from at first
+	Eviction func() policy.Eviction // also orders the objects of a tenant with a quota; policy.NewDefault
+	Cost     costs.Priors           // initial assumptions of the cost predictions
 
 	Advise advise.Config    // bounds of what advice remembers
 	Now    func() time.Time // time.Now
 
-	LeaseTTL    time.Duration // when a query names none; 1 minute
-	MaxLeaseTTL time.Duration // longer wishes are cut here, and refused on the socket; 10 minutes
+	LeaseTTL    time.Duration // if a query gives none; 1 minute
+	MaxLeaseTTL time.Duration // longer requests are cut here, and refused on the socket; 10 minutes
 	FillTTL     time.Duration // from reserve to the last commit; 1 minute
-	SweepEvery  time.Duration // how often Run ends what is past its time; 1 second
+	SweepEvery  time.Duration // how often Run ends what has expired; 1 second
 
-	MaxLeases       int // live and expired, per session; 65536
+	MaxLeases       int // active and expired, per session; 65536
 	MaxReservations int // per session; 4096
 	MaxProfiles     int // 64
 	MaxChain        int // nodes from the root to a checkpoint; 256
-	MaxDeparted     int // keys whose end is remembered; 65536
-	MaxDecisions    int // that Decisions can tell, a quarter of them advice; 4096
-	// Decided hears of what happens to objects, as it is decided, and of copies in HBM. It
-	// is called with the store's lock held and must not wait; nil = nobody listens.
+	MaxDeparted     int // keys whose fate is remembered; 65536
+	MaxDecisions    int // kept for Decisions, at most a quarter of them advice; 4096
+	// Decided receives the decisions about objects and their copies in HBM, as they are
+	// made. It is called with the store's lock held and must not block; nil = no
+	// listener.
 	Decided func(decision.Decision)
 
 	Log zerolog.Logger
 
-	HBM []hbm.Config // the tier above memory, one for each device; their order gives the devices' ids
+	HBM []hbm.Config // the tier above memory, one per device; the order defines the device ids
 
-	Lower tier.Tier // the next slower tier; nil = what leaves memory is evicted
-	// Find is the index that Lower adds its segments to; nil = one of the store's own.
+	Lower tier.Tier // the next slower tier; nil = objects that leave memory are lost
+	// Find is the index to which Lower adds its segments; nil = a new one.
 	Find *find.Index
-	// Held is told of everything that memory holds as a hit; Lower tells it of what it holds.
-	// nil = nobody asks.
+	// Held is notified of everything that memory has as a hit; Lower notifies it of its
+	// own entries. nil = no listener.
 	Held *held.Set
-	// DefaultLevel is how safe an object is made before its publication is
-	// acknowledged when its commits name no level; LevelMemory.
+	// DefaultLevel is the durability level that an object reaches before its publication
+	// is acknowledged, if its commits name none; LevelMemory.
 	DefaultLevel tier.Level
-	// WriteBehind writes every published object to the lower tier at once;
-	// without it only what the marks below or an eviction ask for is written.
+	// WriteBehind writes every published object to the lower tier at once. Without it,
+	// only what the marks below or an eviction require is written.
 	WriteBehind bool
-	// Above HighWater of its budget a pool has objects written ahead of their
-	// eviction, until what is free or can be dropped at once is all above
-	// LowWater. Fractions; 0.90 and 0.80.
+	// Above HighWater of its budget, objects of a pool are written ahead of their
+	// eviction, until all of it above LowWater is free or can be dropped at once.
+	// Fractions; 0.90 and 0.80.
 	HighWater, LowWater float64
-	// ReadAhead promotes what a match found in the lower tier.
+	// ReadAhead promotes objects that a match found in the lower tier.
 	ReadAhead     bool
-	MaxPromotions int   // reads of the lower tier at once; 4
-	PromoteBytes  int64 // of memory that is being read into, unless one object takes more; 256 MiB
-	PromoteQueue  int   // promotions wanted or running; 4096
+	MaxPromotions int   // concurrent reads of the lower tier; 4
+	PromoteBytes  int64 // memory that is being read into, unless one object takes more; 256 MiB
+	PromoteQueue  int   // promotions waiting or running; 4096
 
-	// Remote is where objects may lie beyond this node: what neither memory nor Lower
-	// has is fetched from there when it is acquired or loaded, and when a match has named
-	// it, with ReadAhead; nil = none.
+	// Remote may have objects that neither memory nor Lower has. They are fetched on
+	// acquire and load, and with ReadAhead after a match; nil = none.
 	Remote     tier.Remote
-	MaxFinds   int           // queries of Remote at once; 8
-	MaxFetches int           // reads of Remote at once; 8, of PromoteBytes of their own
-	FindTTL    time.Duration // until a query is given up; 5 seconds
+	MaxFinds   int           // concurrent queries of Remote; 8
+	MaxFetches int           // concurrent reads of Remote; 8, with a separate budget of PromoteBytes
+	FindTTL    time.Duration // timeout of a query; 5 seconds
 
-	// Outlets are where copies of what this node may lose go: to the first of them that
-	// takes one.
+	// Outlets receive copies of objects that this node may lose. Each copy is sent to the
+	// first outlet that accepts it.
 	Outlets []Outlet
 }
 
@@ -198,13 +196,12 @@ func (c *Config) Validate() error {
 	return errors.Join(bad...)
 }
 
-// Defaults are those of a Config: what the daemon runs with unless it is told
-// otherwise.
+// Defaults returns the configuration that the daemon uses unless it is given another.
 func Defaults() Config {
 	return Config{HBM: []hbm.Config{{AfterMatch: true}}, WriteBehind: true, ReadAhead: true}.withDefaults()
 }
 
-// withDefaults fills what was left zero.
+// withDefaults sets zero fields to their defaults.
 func (c Config) withDefaults() Config {
 	setDefault(&c.Name, "spliced-arena")
 	setDefault(&c.PageBytes, 64<<10)

@@ -10,14 +10,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// discardRows bounds the objects that leave in one critical section.
+// discardRows bounds the objects removed in one critical section.
 const discardRows = objects.EvictRows
 
-// Discard removes objects of any tenant from all tiers of this node, in the order given, and
-// calls told for each, without a lock: with nil, ErrGone when no tier holds it, or ErrBusy
-// while it is being filled, read into memory, pinned, or extended by another one. The lock
-// is held for a few at a time, so that clients are served meanwhile. It ends early with the
-// context.
+// Discard removes objects of any tenant from all tiers of this node, in the given order.
+// For each it calls told without a lock: with nil, with ErrGone if no tier has the
+// object, or with ErrBusy while it is being filled, read into memory, pinned, or extended
+// by another object. The lock is held for a few objects at a time, so that clients are
+// served meanwhile. Discard stops when the context ends.
 func (s *Store) Discard(ctx context.Context, list []tier.Want, told func(i int, err error)) {
 	turns := s.mu.Turns()
 	var began [discardRows]discarding
@@ -25,8 +25,9 @@ func (s *Store) Discard(ctx context.Context, list []tier.Want, told func(i int, 
 		some := list[first:min(first+discardRows, len(list))]
 		turns.Lock()
 		n := 0
-		// The lower tier counts what extends an object until that is removed there, outside
-		// the lock: the object then waits for the next critical section.
+		// In the lower tier an object counts as extended until its child is removed
+		// there, which happens outside the lock. Such an object waits for the next
+		// critical section.
 		for ; n < len(some) && !extended(&some[n], began[:n]); n++ {
 			began[n] = s.beginDiscardLocked(&some[n])
 		}
@@ -38,7 +39,7 @@ func (s *Store) Discard(ctx context.Context, list []tier.Want, told func(i int, 
 	}
 }
 
-// extended tells whether one of some removals that began takes what extends an object below.
+// extended reports whether a removal that has begun is of a child of w in the lower tier.
 func extended(w *tier.Want, began []discarding) bool {
 	return slices.ContainsFunc(began, func(d discarding) bool { return d.below && d.parent == w.Name })
 }
@@ -46,7 +47,7 @@ func extended(w *tier.Want, began []discarding) bool {
 // discarding is a removal between its two critical sections.
 type discarding struct {
 	held   bool
-	below  bool      // the lower tier has to forget it
+	below  bool      // the lower tier has to remove it
 	parent tier.Name // in the lower tier
 	err    error
 }
@@ -64,7 +65,7 @@ func (s *Store) beginDiscardLocked(w *tier.Want) (d discarding) {
 	switch {
 	case e != nil:
 		d.parent = e.Parent
-	case o != nil && o.Parent != nil: // it may be on its way down
+	case o != nil && o.Parent != nil: // it may be on its way into the lower tier
 		d.parent = o.Parent.Label()
 	}
 	if o != nil {
@@ -82,9 +83,9 @@ func (s *Store) beginDiscardLocked(w *tier.Want) (d discarding) {
 	return d
 }
 
-// leafLocked finds a checkpoint that may be removed, in memory and in the lower tier: none
-// extends it in either. One that is only now being written there while its parent goes is
-// lost with that, as with any removal of the lower tier.
+// leafLocked finds a checkpoint that may be removed, in memory and in the lower tier: no
+// other one extends it in either. A child that is being written there at this moment is
+// lost with its parent, as in any removal from the lower tier.
 func (s *Store) leafLocked(w *tier.Want) (o *objects.Object, e *tier.Entry, err error) {
 	busy := func(why string) error { return fmt.Errorf("%v is %s: %w", w.Name, why, tier.ErrBusy) }
 	t := s.objects.Tenants[w.Tenant]
@@ -93,7 +94,7 @@ func (s *Store) leafLocked(w *tier.Want) (o *objects.Object, e *tier.Entry, err 
 	}
 	if s.cfg.Lower != nil && s.objects.Deleting[w.Name] == 0 {
 		if e = s.objects.EntryBelow(w.Name); e != nil && (e.Tenant != w.Tenant || e.Fingerprint != w.Fingerprint) {
-			e = nil // of the same name, and another's
+			e = nil // same name, but of another tenant or profile
 		}
 	}
 	switch {
@@ -114,7 +115,7 @@ func (s *Store) leafLocked(w *tier.Want) (o *objects.Object, e *tier.Entry, err 
 	return o, e, nil
 }
 
-// endDiscard has the lower tier forget an object.
+// endDiscard removes an object from the lower tier.
 func (s *Store) endDiscard(n tier.Name, d discarding) error {
 	if d.err != nil {
 		return d.err

@@ -9,12 +9,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Flush writes every published object that the lower tier does not hold, those
-// first that others extend, and waits until it does. It is for the end: what is
-// published meanwhile may be left out, and Run is to run still, since it asks a tier
-// again that was busy. written is how many objects the tier took;
-// the error says how many it did not, or not before ctx ended, and what wraps is
-// ErrUnavailable or the context's error.
+// Flush writes every published object that the lower tier does not have, parents first,
+// and waits for the writes. It is meant for shutdown: what is published meanwhile may be
+// left out, and Run must still be running, since it retries a busy tier. written is how
+// many objects the tier accepted. The error says how many it did not, or not before ctx
+// ended, and wraps ErrUnavailable or the context's error.
 func (s *Store) Flush(ctx context.Context) (written int, err error) {
 	if s.cfg.Lower == nil {
 		return 0, nil
@@ -22,7 +21,7 @@ func (s *Store) Flush(ctx context.Context) (written int, err error) {
 	var waits []*Durable
 	for i, more := 0, true; more && ctx.Err() == nil; i += holdRows {
 		s.mu.Lock()
-		s.kickLocked() // the tier may not be busy any more
+		s.kickLocked() // the tier may no longer be busy
 		waits, more = s.flushLocked(i, waits)
 		s.mu.Unlock()
 		s.launch()
@@ -42,7 +41,7 @@ func (s *Store) Flush(ctx context.Context) (written int, err error) {
 	return written, nil
 }
 
-// flushLocked begins to write the dirty ones of some places of the table.
+// flushLocked starts writes of the dirty objects in a range of the table.
 func (s *Store) flushLocked(first int, waits []*Durable) ([]*Durable, bool) {
 	places := s.objects.Table.Places()
 	for _, o := range places[min(first, len(places)):min(first+holdRows, len(places))] {
@@ -57,21 +56,21 @@ func (s *Store) flushLocked(first int, waits []*Durable) ([]*Durable, bool) {
 	return waits, first+holdRows < len(places)
 }
 
-// Durable is a publication on its way to the level that its commits asked for.
-// It need not be waited for: the write goes on without.
+// Durable is a publication on its way to the level that its commits asked for. Waiting is
+// optional: the write continues without it.
 type Durable struct {
 	done    chan struct{}
 	reached tier.Level // once done is closed
-	store   *Store     // whose counters of acknowledgements the first Wait is among; nil = none
+	store   *Store     // the first Wait counts in its acknowledgements; nil = not counted
 	told    atomic.Bool
 }
 
-// Done is closed when the object has reached its level, or cannot.
+// Done returns a channel that is closed when the object has reached its level, or cannot.
 func (d *Durable) Done() <-chan struct{} { return d.done }
 
-// Wait blocks until the object has reached its level, or cannot, or ctx ends,
-// and answers the level reached by then; LevelMemory is what every published
-// object has. What the first call answers is counted as acknowledged.
+// Wait blocks until the object has reached its level, or cannot, or ctx ends, and returns
+// the level reached by then. Every published object has LevelMemory. The result of the
+// first call is counted as acknowledged.
 func (d *Durable) Wait(ctx context.Context) tier.Level {
 	level := d.await(ctx)
 	if d.store != nil && d.told.CompareAndSwap(false, true) {
@@ -88,7 +87,7 @@ func (d *Durable) await(ctx context.Context) tier.Level {
 		return d.reached
 	case <-ctx.Done():
 	}
-	select { // both may have come
+	select { // both may be ready
 	case <-d.done:
 		return d.reached
 	default:
@@ -101,9 +100,9 @@ func (d *Durable) reach(level tier.Level) {
 	close(d.done)
 }
 
-// durableLocked asks for an object to be written and for news of it, to be counted
-// as acknowledged or not. The answer is final at once when the tier refuses, other
-// than for being busy.
+// durableLocked requests a write of an object and returns its Durable. If counted, its
+// acknowledgement is counted. The result is final at once if the tier refuses for a
+// reason other than being busy.
 func (s *Store) durableLocked(o *objects.Object, level tier.Level, counted bool) *Durable {
 	d := &Durable{done: make(chan struct{})}
 	if counted {

@@ -9,23 +9,24 @@ import (
 	"github.com/spliced-kv/spliced/tiering/metric"
 )
 
-// durations are the histograms of a store. They are observed under its lock or not.
+// durations holds the histograms of a store. They may be observed with or without its
+// lock.
 type durations struct {
-	// fetched are objects that came to where they were wanted, by where they came from or,
-	// for copies on devices, where they went.
+	// Fetches, by source or, for copies on devices, by destination.
 	fetched struct{ disk, peer, hbm prometheus.Histogram }
 	// Leases, by how they ended.
 	released, expired prometheus.Histogram
-	// Objects in memory: since their last use, as they left it for room or a quota, and as
-	// they were used again.
+	// Objects in memory: time since their last use, at eviction for room or quota and at
+	// reuse.
 	evicted, reused prometheus.Histogram
 }
 
-// ageBuckets reaches from the next turn of an agent to a corpus that is asked once a week.
+// ageBuckets ranges from the next turn of an agent to a corpus that is queried once a
+// week.
 var ageBuckets = []float64{0.1, 1, 5, 15, 60, 300, 900, 1800, 3600, 2 * 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600}
 
-// leaseBuckets reaches from a request that only looks to the longest lease of the default
-// settings, and beyond.
+// leaseBuckets ranges from a request that only looks up to the longest lease of the
+// default settings, and above.
 var leaseBuckets = []float64{1e-3, 10e-3, 100e-3, 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600}
 
 func newDurations() *durations {
@@ -56,7 +57,7 @@ func newDurations() *durations {
 	return d
 }
 
-// fetch notes a promotion that is done.
+// fetch records a completed promotion.
 func (d *durations) fetch(lane int, took time.Duration) {
 	h := d.fetched.disk
 	if lane == laneBeyond {
@@ -65,21 +66,21 @@ func (d *durations) fetch(lane int, took time.Duration) {
 	h.Observe(took.Seconds())
 }
 
-// ended notes the end of a lease. What a trial holds is not of interest.
+// ended records the end of a lease. Trial profiles are left out.
 func (d *durations) ended(l *lease, h prometheus.Histogram, now time.Time) {
 	if !l.object.Profile.Trial {
 		h.Observe(max(0, now.Sub(l.since)).Seconds())
 	}
 }
 
-// since notes the age of an object in memory since its last use.
+// since records the time since an object in memory was last used.
 func (d *durations) since(o *objects.Object, h prometheus.Histogram, now time.Time) {
 	if !o.InHBM() && !o.Profile.Trial {
 		h.Observe(max(0, now.Sub(o.Used)).Seconds())
 	}
 }
 
-// Durations are the store's histograms: of leases, and of what was fetched from tiers that
+// Durations returns the store's histograms: of leases, and of fetches from the tiers that
 // it has.
 func (s *Store) Durations() []prometheus.Histogram {
 	list := []prometheus.Histogram{s.durations.released, s.durations.expired, s.durations.evicted, s.durations.reused}

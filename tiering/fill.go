@@ -14,10 +14,10 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Reserve asks for room for one rank's share of a segment. The key is computed
-// again from the tokens. All ranks share one reservation: the first to come
-// takes the memory of all, the others join. ErrExists when the segment is
-// published or this rank has a reservation already.
+// Reserve reserves room for one rank's share of a segment. The key is recomputed from the
+// tokens. All ranks share one reservation: the first rank reserves the memory of all, the
+// others join. ErrExists if the segment is published or this rank already has a
+// reservation.
 func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
 	p, t, err := c.store.scope(q.Profile, q.Tenant, q.Rank)
 	if err != nil {
@@ -41,15 +41,14 @@ func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
 	return c.reserve(o, q.Rank)
 }
 
-// Save asks for room for one rank's share of a checkpoint, joined by the other
-// ranks like a segment. Exact and spliced checkpoints of one hash lie beside each
-// other. Parent names a published checkpoint of fewer tokens, an exact one for
-// an exact child, whose rows this one shares: only rows of tokens [parent,
-// Tokens) are stored. A parent that is not held is ErrGone; one that lies in the
-// lower tier is promoted, ErrBusy until it is there. A checkpoint that has lost its
-// states is saved again as if it were not there, with any parent: its rows are
-// acknowledged, but those that are in memory stay. One of kind Rows extends what is not
-// spliced and has its states, or nothing.
+// Save reserves room for one rank's share of a checkpoint, joined by the other ranks like
+// a segment. Exact and spliced checkpoints of one hash can coexist. Parent names a
+// published checkpoint of fewer tokens (an exact one for an exact child) whose rows are
+// shared: only rows of tokens [parent, Tokens) are stored. A parent that is not cached is
+// ErrGone; one in the lower tier is promoted, and ErrBusy until it has arrived. A
+// checkpoint that has lost its states is saved again as if it were absent, with any
+// parent: its rows are acknowledged, but the rows already in memory stay. A checkpoint of
+// kind Rows extends one that is not spliced and has its states, or none.
 func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 	s := c.store
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
@@ -81,9 +80,9 @@ func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 	return c.reserve(o, q.Rank)
 }
 
-// parentLocked finds the node that a checkpoint extends.
+// parentLocked finds the parent of a checkpoint that is being saved.
 func (s *Store) parentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant) (*objects.Object, error) {
-	rows := q.Kind != tier.Rows // which need the states as well
+	rows := q.Kind != tier.Rows // which also need the parent's states
 	parent, why := s.objects.BestNode((*[32]byte)(&q.Parent), q.Kind.Extends(), p, t, rows)
 	switch {
 	case parent == nil && why == tier.ReasonFlagOnly:
@@ -98,9 +97,9 @@ func (s *Store) parentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant
 	return parent, nil
 }
 
-// promoteParentLocked begins to promote the parent of a checkpoint that is to be
-// saved, if the lower tier has it, and says why there is none to extend now: ErrBusy
-// while it comes, ErrFull if it never can, since its chain is larger than the pool.
+// promoteParentLocked starts to promote the parent of a checkpoint that is to be saved,
+// if the lower tier has it, and returns why it cannot be extended now: ErrBusy during the
+// promotion, ErrFull if its chain is larger than the pool.
 func (s *Store) promoteParentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant) error {
 	e, held := s.objects.BestBelow((*[32]byte)(&q.Parent), q.Kind.Extends(), p, t)
 	if !held {
@@ -117,8 +116,8 @@ func (s *Store) promoteParentLocked(q *SaveQuery, p *objects.Profile, t *objects
 	return fmt.Errorf("checkpoint %x: its parent %x is being promoted: %w", q.Hash[:8], q.Parent[:8], tier.ErrBusy)
 }
 
-// chainPagesLocked is what an entry of the lower tier and all that it extends take of
-// their pool once they are in memory.
+// chainPagesLocked returns the bytes of pages that an entry of the lower tier and its
+// ancestors take in memory.
 func (s *Store) chainPagesLocked(e *tier.Entry, p *objects.Profile, t *objects.Tenant) (bytes int64) {
 	node := *e
 	for range s.cfg.MaxChain {
@@ -138,8 +137,7 @@ func (s *Store) chainPagesLocked(e *tier.Entry, p *objects.Profile, t *objects.T
 	return bytes
 }
 
-// reserve joins the reservation of a segment or checkpoint, or begins it with the
-// object o.
+// reserve joins the reservation of a segment or checkpoint, or starts one with o.
 func (c *Session) reserve(o *objects.Object, rank int) (Reservation, error) {
 	s := c.store
 	l := o.Layout()
@@ -160,8 +158,8 @@ func (c *Session) reserve(o *objects.Object, rank int) (Reservation, error) {
 	return Reservation{ID: f.ID, Bytes: l.Bytes}, nil
 }
 
-// size works out what an object costs. The bytes of one rank's layout fit an
-// int64; those of all ranks need not.
+// size sets the sizes of an object. The bytes of one rank's layout fit an int64; those of
+// all ranks may not.
 func (s *Store) size(o *objects.Object, rankBytes int64) error {
 	ranks := int64(o.Profile.Ranks)
 	switch {
@@ -209,11 +207,11 @@ func (c *Session) reserveLocked(o *objects.Object, rank int, l *plan.PartMap, no
 	return c.joinLocked(o, o, rank)
 }
 
-// beginLocked gives o its memory and makes it known as pending.
+// beginLocked allocates the memory of o and links it as pending.
 func (s *Store) beginLocked(o *objects.Object, l *plan.PartMap, now time.Time) error {
 	if o.Parent != nil {
-		// It was found under another critical section, and making room must
-		// not evict it.
+		// The parent was found in an earlier critical section, and making room must not
+		// evict it.
 		if !o.Parent.Linked() {
 			return fmt.Errorf("%s: its parent has left: %w", o.Name(), tier.ErrGone)
 		}
@@ -224,7 +222,8 @@ func (s *Store) beginLocked(o *objects.Object, l *plan.PartMap, now time.Time) e
 		defer s.objects.Unuse(o.Parent)
 	}
 	if o.Kind == 0 && s.objects.Segments.Find(&o.Key) != nil {
-		// Keys do not collide: a peer claims it for somebody else, until its bytes are here.
+		// Keys do not collide. A peer claims to have this one for another tenant, and its
+		// bytes have not been checked yet.
 		return fmt.Errorf("%s: its key is being checked: %w", o.Name(), tier.ErrBusy)
 	}
 	if err := s.makeRoomLocked(o, spared{}); err != nil {
@@ -239,23 +238,22 @@ func (s *Store) beginLocked(o *objects.Object, l *plan.PartMap, now time.Time) e
 	return nil
 }
 
-// expectLocked gives what is being filled its time.
+// expectLocked starts the fill timeout of an object.
 func (s *Store) expectLocked(o *objects.Object, now time.Time) {
 	o.Until = deadline.Deadline[any]{At: now.Add(s.cfg.FillTTL), Order: s.leaseIDs.Add(1), Of: o}
 	s.objects.Deadlines.Add(&o.Until)
 	s.of(o.Profile).Reserved++
 }
 
-// joinLocked gives a rank its share of an object; want is what the rank asked
-// for.
+// joinLocked gives a rank its share of an object; want is what the rank asked for.
 func (c *Session) joinLocked(o, want *objects.Object, rank int) (*objects.Filler, error) {
 	s := c.store
 	if o.Fill == nil || o.Fill.Dead || o.Fill.Promoted || o.Fill.Ranks[rank].Of != nil {
 		s.existsLocked(want)
 		return nil, fmt.Errorf("%s: %w", o.Name(), tier.ErrExists)
 	}
-	// Parents are compared by hash: an exact one may have come to stand beside
-	// a spliced one since the first rank asked.
+	// Parents are compared by hash: an exact one may have been added next to a spliced
+	// one since the first rank asked.
 	if o.Fill.Begin != want.Begin || o.End != want.End || o.Fill.Extends != want.Extends {
 		return nil, fmt.Errorf("%s: rank %d asks for tokens [%d, %d), it is being filled with [%d, %d): %w",
 			o.Name(), rank, want.Begin, want.End, o.Fill.Begin, o.End, tier.ErrInvalid)
@@ -264,7 +262,7 @@ func (c *Session) joinLocked(o, want *objects.Object, rank int) (*objects.Filler
 	n := o.Fill.Layout.Chunks()
 	*f = objects.Filler{ID: tier.ReservationID(s.leaseIDs.Add(1)), Object: o, Rank: rank, Of: c.fills, Chunks: make([]objects.ChunkState, n), Left: n}
 	if o.Phase == objects.Stripped {
-		f.Digests = slices.Clone(o.Shares[rank].Digests) // those of its rows stay
+		f.Digests = slices.Clone(o.Shares[rank].Digests) // those of its rows are kept
 	} else {
 		f.Digests = make([]uint64, n)
 	}
@@ -272,16 +270,16 @@ func (c *Session) joinLocked(o, want *objects.Object, rank int) (*objects.Filler
 	return f, nil
 }
 
-// existsLocked counts a reservation that another one has made needless: a rank's share that
-// is neither sent nor kept twice.
+// existsLocked counts a redundant reservation: one rank's share that is neither sent nor
+// stored again.
 func (s *Store) existsLocked(o *objects.Object) {
 	n := s.of(o.Profile)
 	n.Exists++
 	n.ExistsBytes += uint64(o.RankBytes)
 }
 
-// Abort gives up a reservation, for all ranks. ErrGone when the session has no
-// such reservation.
+// Abort aborts a reservation for all ranks. ErrGone if the session has no such
+// reservation.
 func (c *Session) Abort(id tier.ReservationID) error {
 	s := c.store
 	s.mu.Lock()
@@ -294,8 +292,8 @@ func (c *Session) Abort(id tier.ReservationID) error {
 	return nil
 }
 
-// killLocked ends a fill without publication: all its reservations are gone at
-// once, its memory when no commit writes into it any more.
+// killLocked ends a fill without publication. All its reservations end at once, its
+// memory is freed when no commit writes into it any more.
 func (s *Store) killLocked(o *objects.Object, why stats.Cause) {
 	s.of(o.Profile).Aborted[why]++
 	f := o.Fill
@@ -312,7 +310,7 @@ func (s *Store) killLocked(o *objects.Object, why stats.Cause) {
 	}
 }
 
-// unfillLocked ends a fill that is dead and that nobody writes any more.
+// unfillLocked ends an aborted fill that is no longer written.
 func (s *Store) unfillLocked(o *objects.Object) {
 	o.Fill = nil
 	if o.Phase == objects.Stripped {
@@ -321,8 +319,8 @@ func (s *Store) unfillLocked(o *objects.Object) {
 	s.objects.Account(o)
 }
 
-// refillLocked gives a stripped node memory for its states again, to be filled as
-// want says.
+// refillLocked allocates memory for the states of a stripped node again, to be filled as
+// want specifies.
 func (s *Store) refillLocked(o, want *objects.Object, l *plan.PartMap, now time.Time) error {
 	if want.End != o.End {
 		return fmt.Errorf("%s: %d tokens, its hash stands for %d: %w", o.Name(), want.End, o.End, tier.ErrInvalid)
@@ -331,7 +329,7 @@ func (s *Store) refillLocked(o, want *objects.Object, l *plan.PartMap, now time.
 		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant, Pool: o.Pool, End: o.End,
 		Size: objects.Size{Bytes: o.StateBytes, PageBytes: o.StatePages},
 	}
-	s.objects.Use(o) // so that making room does not take it, or what it extends
+	s.objects.Use(o) // so that making room does not evict it or its ancestors
 	defer s.objects.Unuse(o)
 	err := s.makeRoomLocked(&states, spared{})
 	if err == nil {
@@ -344,9 +342,9 @@ func (s *Store) refillLocked(o, want *objects.Object, l *plan.PartMap, now time.
 	return err
 }
 
-// ChunkSpan is how many bytes the chunks [first, first+chunks) of a part of a
-// reservation take: the length that CommitItem.Src must have. ErrInvalid when
-// the part does not have these chunks.
+// ChunkSpan returns the bytes of chunks [first, first+chunks) of a part of a reservation:
+// the length that CommitItem.Src must have. ErrInvalid if the part does not have these
+// chunks.
 func (c *Session) ChunkSpan(id tier.ReservationID, part, first, chunks int) (int64, error) {
 	s := c.store
 	s.mu.Lock()

@@ -12,8 +12,8 @@ import (
 )
 
 // Known finds segments in a prompt by their tokens, in memory and in the lower tier. Like
-// a Match it does no I/O and takes no lease. Each segment that it answers was found by the
-// key that its tokens have.
+// Match it does no I/O and takes no lease. Each segment in the result was looked up by
+// the key of its tokens.
 func (s *Store) Known(ctx context.Context, q *KnownQuery, dst *Known) error {
 	dst.Segments, dst.Untried = dst.Segments[:0], 0
 	p, err := s.profile(q.Profile)
@@ -55,14 +55,14 @@ func (s *Store) Known(ctx context.Context, q *KnownQuery, dst *Known) error {
 	return nil
 }
 
-// midSpec is that of segments behind token 0.
+// midSpec returns the spec of segments that start after token 0.
 func midSpec(p *objects.Profile, tokens, seam int) profile.SegmentSpec {
 	spec, _ := p.MidSpec(tokens, seam)
 	return spec
 }
 
-// name computes the keys of what may be segments. Spans do not overlap, so that no token
-// is hashed twice.
+// name computes the keys of candidate segments. Spans do not overlap, so no token is
+// hashed twice.
 func (k *Known) name(ctx context.Context, q *KnownQuery, spans []find.Span, p *objects.Profile, salt []byte) error {
 	k.keys = k.keys[:0]
 	hashed := 0
@@ -92,14 +92,14 @@ func (k *Known) name(ctx context.Context, q *KnownQuery, spans []find.Span, p *o
 // pauseTokens is how many tokens are hashed between two pauses: 60 µs of SHA-256.
 const pauseTokens = 16 << 10
 
-// statuses looks the keys up, as a match does.
+// statuses looks up the keys as a match does.
 func (s *Store) statuses(q *KnownQuery, dst *Known, p *objects.Profile, t *objects.Tenant) {
 	dst.rows = slices.Grow(dst.rows[:0], len(dst.keys))[:len(dst.keys)]
 	s.matchSegments(&MatchQuery{Keys: dst.keys, Device: q.Device, Local: true}, &MatchResult{Segments: dst.rows}, p, t)
 }
 
-// countKnown counts a search that found so many spans. Few of them are no hits: segments
-// that left meanwhile, or that a tier does not read now.
+// countKnown counts a search that found a number of spans. Few of them are not hits:
+// segments evicted meanwhile, or in a tier that cannot be read now.
 func (s *Store) countKnown(q *KnownQuery, dst *Known, spans int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

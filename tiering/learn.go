@@ -7,12 +7,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Learning tells whether more may lie beyond this node than a match can tell now, so that
-// Learn before it is of use. It looks at memory only and takes no lock.
+// Learning reports whether the Remote may have more than its hints show, so that calling
+// Learn before a match helps. It reads memory only and takes no lock.
 func (s *Store) Learning() bool { return s.learner != nil && s.learner.Learning() }
 
-// Learn asks beyond this node for what a match is going to name and nobody is known to
-// hold: one round trip, as long as the Remote allows. Errors of the question are left to
+// Learn asks the Remote about everything that a match will name and that is not known
+// anywhere: one round trip, as long as the Remote allows. Errors in the query are left to
 // the match.
 func (s *Store) Learn(ctx context.Context, q *MatchQuery) {
 	if s.learner == nil || q.Local {
@@ -35,7 +35,7 @@ func (s *Store) Learn(ctx context.Context, q *MatchQuery) {
 			names = append(names, tier.Name{Key: q.Others[i]})
 		}
 	}
-	// The longest prefixes first: they are what is asked for if not all can be.
+	// Longest prefixes first, in case not all can be asked for.
 	for i := len(q.Prefixes) - 1; i >= 0; i-- {
 		for _, kind := range [...]tier.CheckpointKind{tier.Exact, tier.Spliced} {
 			if q.Accept&kind != 0 {
@@ -54,7 +54,7 @@ func (s *Store) Learn(ctx context.Context, q *MatchQuery) {
 	}
 }
 
-// unknownLocked tells whether nothing is known of an object, here or elsewhere.
+// unknownLocked reports whether nothing is known about an object, here or elsewhere.
 func (s *Store) unknownLocked(id objects.Identity) bool {
 	if s.objects.Named(id.Name, id.Profile, id.Tenant) != nil || s.promotionLocked(id.Name) != nil {
 		return false

@@ -10,8 +10,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// lease is one client's right to read one rank's share of an object. A lease on
-// a checkpoint covers the chain it extends. Guarded by the store's lock.
+// lease is one client's right to read one rank's share of an object. A lease on a
+// checkpoint covers the chain that it extends. Guarded by the store's lock.
 type lease struct {
 	id      tier.LeaseID
 	object  *objects.Object
@@ -22,7 +22,7 @@ type lease struct {
 	expired bool
 }
 
-// leaseLocked makes a lease on a published object, which counts as a use.
+// leaseLocked leases a published object, which counts as a use.
 func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, now time.Time) (*lease, error) {
 	s := c.store
 	if len(c.leases) >= s.cfg.MaxLeases {
@@ -48,7 +48,7 @@ func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, no
 	return l, nil
 }
 
-// timeLocked gives a lease its time, or time anew.
+// timeLocked sets or renews the expiry of a lease.
 func (s *Store) timeLocked(l *lease, ttl time.Duration, now time.Time) {
 	if ttl <= 0 {
 		ttl = s.cfg.LeaseTTL
@@ -58,8 +58,8 @@ func (s *Store) timeLocked(l *lease, ttl time.Duration, now time.Time) {
 	s.objects.Deadlines.Add(&l.until)
 }
 
-// Release gives a lease back, expired or not, or a buffer; the holder must not read
-// the memory any more. ErrGone when the session has neither.
+// Release releases a lease, expired or not, or a buffer; the holder must no longer read
+// the memory. ErrGone if the session has neither.
 func (c *Session) Release(id tier.LeaseID) error {
 	if c.dropLease(id) || c.plans.ReleaseBuffer(id) {
 		return nil
@@ -67,9 +67,9 @@ func (c *Session) Release(id tier.LeaseID) error {
 	return fmt.Errorf("lease %d: %w", id, tier.ErrGone)
 }
 
-// Leased describes the object that a lease holds, the last node of a checkpoint: all of
-// its ranks, whichever the lease was made for. The bytes may be read until the lease is
-// released. ErrGone: the session has no such lease, or not any more.
+// Leased describes a leased object (the last node of a checkpoint) with all its ranks,
+// whichever rank the lease is for. The bytes may be read until the lease is released.
+// ErrGone: the session does not have this lease, or no longer.
 func (c *Session) Leased(id tier.LeaseID) (*tier.Object, error) {
 	s := c.store
 	s.mu.Lock()
@@ -81,9 +81,9 @@ func (c *Session) Leased(id tier.LeaseID) (*tier.Object, error) {
 	return s.objects.Describe(l.object), nil
 }
 
-// LeasedChain is what a lease of a checkpoint covers: the nodes that it extends, from the
-// first token on, and it. Nodes but the last may have lost their states: these parts of
-// their shares must not be read. It is valid as long as the lease.
+// LeasedChain returns the nodes that a lease of a checkpoint covers, from the root to the
+// checkpoint. All but the last may have lost their states: these parts of their shares
+// must not be read. It is valid as long as the lease.
 func (c *Session) LeasedChain(id tier.LeaseID) ([]*tier.Object, error) {
 	s := c.store
 	s.mu.Lock()
@@ -125,8 +125,8 @@ func (s *Store) dropLeaseLocked(l *lease) {
 	s.objects.Account(l.object)
 }
 
-// expireLocked quarantines a lease past its time: it is no right to anything
-// any more, but its holder may still be reading, so the memory stays.
+// expireLocked quarantines an expired lease: it no longer gives any right, but its holder
+// may still be reading, so the memory stays.
 func (s *Store) expireLocked(l *lease) {
 	s.objects.Deadlines.Remove(&l.until)
 	l.expired = true
@@ -139,15 +139,15 @@ func (s *Store) expireLocked(l *lease) {
 	s.objects.Account(l.object)
 }
 
-// useLeaseLocked finds a live lease of this session for an operation. It does
-// not tell a lease of somebody else from none.
+// useLeaseLocked finds an active lease of this session for an operation. A lease of
+// another session gets the same error as an unknown one.
 func (c *Session) useLeaseLocked(id tier.LeaseID, p *objects.Profile, t *objects.Tenant, rank int, now time.Time) (*lease, error) {
 	l := c.leases[id]
 	if l == nil {
 		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)
 	}
 	if !l.expired && !now.Before(l.until.At) {
-		c.store.expireLocked(l) // the sweep has not come by yet
+		c.store.expireLocked(l) // before the sweep does
 	}
 	switch o := l.object; {
 	case l.expired:

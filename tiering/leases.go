@@ -25,13 +25,13 @@ type LeaseInfo struct {
 	Profile tier.ProfileID
 	Rank    int
 	Since   time.Time
-	Expires time.Time // in the past: its holder has not let go
-	Bytes   int64     // of the object, over all ranks; of a copy in HBM its rank's
+	Expires time.Time // in the past: the holder has not released it yet
+	Bytes   int64     // all ranks of the object; of a copy in HBM, its rank's
 	Device  tier.DeviceID
 }
 
-// Leases lists up to limit leases of clients in ascending order of ids, beginning after one.
-// The lock is held for a few leases at a time, so that a page is not a snapshot.
+// Leases lists up to limit leases of clients in ascending order of id, starting after
+// one. The lock is held for a few leases at a time, so a page is not a snapshot.
 func (s *Store) Leases(f LeaseFilter, after tier.LeaseID, limit int) []LeaseInfo {
 	var page []LeaseInfo
 	for _, session := range s.holders(f.Session) {
@@ -40,7 +40,7 @@ func (s *Store) Leases(f LeaseFilter, after tier.LeaseID, limit int) []LeaseInfo
 	return page
 }
 
-// holders are the sessions of clients, or the one that is asked for.
+// holders returns the sessions of clients, or only the given one.
 func (s *Store) holders(only *Session) []*Session {
 	if only != nil {
 		return []*Session{only}
@@ -50,9 +50,9 @@ func (s *Store) holders(only *Session) []*Session {
 	return slices.Collect(maps.Keys(s.sessions))
 }
 
-// leasesOf adds a session's leases to a page. They are walked a few at a time while others
-// add and remove: each lease that stays is met exactly once, as the language promises of a
-// map that changes between two steps.
+// leasesOf adds a session's leases to a page. It iterates over a few at a time while
+// others add and remove leases. Each lease that stays is visited exactly once: the
+// language guarantees this for a map that changes during iteration.
 func (s *Store) leasesOf(c *Session, f *LeaseFilter, after tier.LeaseID, limit int, page []LeaseInfo) []LeaseInfo {
 	next, stop := iter.Pull(maps.Values(c.leases))
 	defer stop()
@@ -73,7 +73,7 @@ func (s *Store) leasesOf(c *Session, f *LeaseFilter, after tier.LeaseID, limit i
 	return page
 }
 
-// insertLease puts a lease where it belongs in a page, if it is among the first limit.
+// insertLease inserts a lease in order if it is among the first limit.
 func insertLease(page []LeaseInfo, l *lease, limit int) []LeaseInfo {
 	i, _ := slices.BinarySearchFunc(page, l.id, func(x LeaseInfo, id tier.LeaseID) int { return cmp.Compare(x.ID, id) })
 	if i == limit {
@@ -93,7 +93,7 @@ func insertLease(page []LeaseInfo, l *lease, limit int) []LeaseInfo {
 	return slices.Insert(page, i, info)
 }
 
-// CountLeases is how many leases clients hold, expired ones included.
+// CountLeases returns the number of leases of clients, expired ones included.
 func (s *Store) CountLeases() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

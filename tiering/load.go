@@ -10,20 +10,21 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// Load leases the checkpoint of a prefix hash, an exact one before a spliced
-// one, and answers the chain of nodes it is made of. What is in memory comes
-// before what lies in the lower tier; that begins to be promoted, and is a miss.
+// Load leases the checkpoint of a prefix hash, exact before spliced, and returns the
+// chain of its nodes. Memory is preferred to the lower tier; a checkpoint in the latter
+// is a miss and its promotion begins.
 func (c *Session) Load(q *LoadQuery) (Loaded, error) {
 	return c.load(context.Background(), q, 0, false)
 }
 
-// AwaitLoad is Load that waits for what lies in the lower tier, as AwaitAcquire.
+// AwaitLoad is Load that waits for promotions, like AwaitAcquire.
 func (c *Session) AwaitLoad(ctx context.Context, q *LoadQuery) (Loaded, error) {
 	return c.load(ctx, q, 0, true)
 }
 
-// LoadResident is Load of a copy on the query's device. It is one node: the states of the
-// checkpoint, and the rows of its whole chain, as profile.CheckpointLayout(Tokens).
+// LoadResident is Load of a copy on the query's device. The result is one node: the
+// states of the checkpoint and the rows of its whole chain, laid out as
+// profile.CheckpointLayout(Tokens).
 func (c *Session) LoadResident(q *LoadQuery) (Loaded, error) {
 	if q.Device == 0 {
 		return Loaded{}, errNoDevice(0)
@@ -31,7 +32,7 @@ func (c *Session) LoadResident(q *LoadQuery) (Loaded, error) {
 	return c.load(context.Background(), q, q.Device, false)
 }
 
-// AwaitLoadResident is LoadResident that waits, as AwaitAcquireResident.
+// AwaitLoadResident is LoadResident that waits, like AwaitAcquireResident.
 func (c *Session) AwaitLoadResident(ctx context.Context, q *LoadQuery) (Loaded, error) {
 	if q.Device == 0 {
 		return Loaded{}, errNoDevice(0)
@@ -47,7 +48,7 @@ func (c *Session) load(ctx context.Context, q *LoadQuery, on tier.DeviceID, wait
 	if err != nil {
 		return Loaded{}, fmt.Errorf("load: %w", err)
 	}
-	if on != 0 { // where states are
+	if on != 0 { // where the states are
 		near := *q
 		if near.Accept &^= tier.Rows; near.Accept == 0 {
 			return Loaded{Reason: tier.ReasonFlagOnly}, nil
@@ -76,8 +77,8 @@ func (r reader) countLoadMiss() {
 	}
 }
 
-// loadTurn answers a load, after a flight that it has waited for. The flight that it
-// answers is one to wait for, if it is to.
+// loadTurn answers a load, or answers it again after a flight. If wait is set, it may
+// return a flight to wait for.
 func (r reader) loadTurn(q *LoadQuery, after *transfer.Flight, wait bool) (Loaded, *transfer.Flight, error) {
 	c, s := r.session, r.session.store
 	now := s.cfg.Now()
@@ -102,7 +103,7 @@ func (r reader) loadTurn(q *LoadQuery, after *transfer.Flight, wait bool) (Loade
 	return got, flight, nil
 }
 
-// loadFailedLocked answers a load whose flight failed: what it was for may have come
+// loadFailedLocked answers a load whose flight failed: the checkpoint may have arrived in
 // another way.
 func (r reader) loadFailedLocked(q *LoadQuery, miss Loaded, now time.Time) (Loaded, *transfer.Flight, error) {
 	if o, _ := r.session.store.objects.Best((*[32]byte)(&q.Hash), q.Accept, r.profile, r.tenant); r.above == nil && o != nil {
@@ -112,8 +113,8 @@ func (r reader) loadFailedLocked(q *LoadQuery, miss Loaded, now time.Time) (Load
 	return miss, nil, nil
 }
 
-// loadLocked leases a checkpoint, or begins what brings it to where it is wanted. HBM
-// serves the one that memory would.
+// loadLocked leases a checkpoint, or starts to bring it where it is wanted. HBM serves
+// the same checkpoint that memory would.
 func (r reader) loadLocked(q *LoadQuery, now time.Time) (Loaded, *transfer.Flight, error) {
 	c, s := r.session, r.session.store
 	name, o, why := s.namedByLocked(q, r.profile, r.tenant)
@@ -140,8 +141,8 @@ func (r reader) loadLocked(q *LoadQuery, now time.Time) (Loaded, *transfer.Fligh
 	return Loaded{Reason: tier.ReasonPending, Promoting: flight != nil}, flight, nil
 }
 
-// namedByLocked finds the checkpoint that a load names: in memory as o, else in the
-// lower tier, else beyond this node, else nowhere, and why.
+// namedByLocked finds the checkpoint that a load names: in memory (as o), else in the
+// lower tier, else remotely. If there is none it returns the reason.
 func (s *Store) namedByLocked(q *LoadQuery, p *objects.Profile, t *objects.Tenant) (n tier.Name, o *objects.Object, why tier.Reason) {
 	hash := (*[32]byte)(&q.Hash)
 	if o, why = s.objects.Best(hash, q.Accept, p, t); o != nil {
@@ -180,8 +181,8 @@ func (c *Session) leaseCheckpointLocked(o *objects.Object, q *LoadQuery, now tim
 	return Loaded{Hit: true, Place: s.objects.PlaceOf(o), Lease: l.id, Kind: o.Kind, Tokens: o.End, Nodes: chain(o, q.Rank, q.Digests)}, nil
 }
 
-// chain lists a checkpoint's nodes from the root. The rows of all of them, and the
-// states of the last one, are fixed while that is held.
+// chain lists a checkpoint's nodes from the root. The rows of all nodes and the states of
+// the last one are fixed while that one is leased.
 func chain(o *objects.Object, rank int, digests bool) []LoadedNode {
 	nodes := make([]LoadedNode, o.Depth)
 	for i := o.Depth - 1; i >= 0; i-- {
@@ -194,7 +195,7 @@ func chain(o *objects.Object, rank int, digests bool) []LoadedNode {
 	return nodes
 }
 
-// LoadNeedsPromotion tells whether AwaitLoad would have to wait, as NeedsPromotion.
+// LoadNeedsPromotion reports whether AwaitLoad would have to wait, like NeedsPromotion.
 func (s *Store) LoadNeedsPromotion(q *LoadQuery) bool {
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
 	if err != nil || s.up == nil {
@@ -206,7 +207,7 @@ func (s *Store) LoadNeedsPromotion(q *LoadQuery) bool {
 	return o == nil && n != (tier.Name{})
 }
 
-// LoadNeedsHBMPromotion tells the same of AwaitLoadResident.
+// LoadNeedsHBMPromotion reports whether AwaitLoadResident would have to wait.
 func (s *Store) LoadNeedsHBMPromotion(q *LoadQuery) bool {
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
 	if err != nil || s.hbm.Of(q.Device) == nil {

@@ -10,17 +10,17 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Located is where on this node lies what a MatchQuery asks for. Segments is reused by
+// Located says where on this node the objects of a MatchQuery are. Segments is reused by
 // the next Locate into the same result.
 type Located struct {
-	Prefix      int // the longest that is held, an index into Positions; -1 = none
+	Prefix      int // longest cached one, an index into Positions; -1 = none
 	PrefixPlace tier.Place
 	Segments    []SegmentStatus // hits in PlaceDRAM or PlaceDisk, and misses
 }
 
-// Locate is a Match for who compares nodes: it looks at memory and the lower tier, counts
-// neither hits nor misses, and has nothing read ahead. Device and Local say nothing here.
-// It does no I/O.
+// Locate is a Match for comparing nodes: it looks at memory and the lower tier, counts
+// neither hits nor misses, and reads nothing ahead. Device and Local are ignored. It does
+// no I/O.
 func (s *Store) Locate(q *MatchQuery, dst *Located) error {
 	p, err := s.profile(q.Profile)
 	if err != nil {
@@ -53,7 +53,8 @@ func (s *Store) Locate(q *MatchQuery, dst *Located) error {
 	return nil
 }
 
-// prefixAtLocked is where a checkpoint of an accepted kind lies that ends at a token.
+// prefixAtLocked returns the place of a checkpoint of an accepted kind that ends at a
+// token.
 func (s *Store) prefixAtLocked(hash *[32]byte, accept tier.CheckpointKind, end int, p *objects.Profile, t *objects.Tenant) tier.Place {
 	if o, _ := s.objects.Best(hash, accept, p, t); o != nil && o.End == end {
 		return s.place
@@ -82,7 +83,7 @@ func (s *Store) segmentAtLocked(key *[32]byte, p *objects.Profile, t *objects.Te
 	return SegmentStatus{Status: tier.StatusMiss}
 }
 
-// Learned are the costs of a profile; ErrInvalid for one that is not registered.
+// Learned returns the costs of a profile; ErrInvalid if it is not registered.
 func (s *Store) Learned(id tier.ProfileID) (*costs.Learned, error) {
 	p, err := s.profile(id)
 	if err != nil {
@@ -91,7 +92,7 @@ func (s *Store) Learned(id tier.ProfileID) (*costs.Learned, error) {
 	return p.Costs, nil
 }
 
-// ProfileOf is a registered profile; nil where there is none of this id.
+// ProfileOf returns a registered profile; nil if there is none with this id.
 func (s *Store) ProfileOf(id tier.ProfileID) *profile.Profile {
 	p, err := s.profile(id)
 	if err != nil {

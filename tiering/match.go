@@ -10,16 +10,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// matchRows bounds one critical section of Match; longer questions take several. All
-// its keys are looked up before the objects are read, so that the processor waits for
+// matchRows bounds one critical section of Match; longer queries take several. All keys
+// of a section are looked up before the objects are read, so that the processor waits for
 // many of their cache lines at once: with 10^5 segments 32 keys take 1.9 us instead of
 // 3.4 (measured).
 const matchRows = 2 * holdRows
 
-// Match answers the longest checkpoint of an accepted kind and the status of
-// each segment key, in memory, or else in the lower tier, or else as far as hints tell
-// beyond this node. It does no I/O, takes no lease, does not count as a use, and once dst
-// has grown it allocates nothing.
+// Match returns the longest checkpoint of an accepted kind and the status of each segment
+// key: from memory, else from the lower tier, else from remote hints. It does no I/O,
+// takes no lease, does not count as a use, and allocates nothing once dst has grown.
 func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 	p, err := s.profile(q.Profile)
 	if err != nil {
@@ -55,7 +54,7 @@ func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 func (s *Store) matchSegments(q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
 	most := matchRows
 	if len(q.Others) > 0 {
-		most /= 2 // two keys a row
+		most /= 2 // two keys per row
 	}
 	for first := 0; first < len(q.Keys); first += most {
 		rows := dst.Segments[first:min(first+most, len(q.Keys))]
@@ -65,7 +64,7 @@ func (s *Store) matchSegments(q *MatchQuery, dst *MatchResult, p *objects.Profil
 	}
 }
 
-// statusesLocked answers for the keys from the first of some rows on.
+// statusesLocked answers rows for the keys starting at first.
 func (s *Store) statusesLocked(first int, rows []SegmentStatus, p *objects.Profile, t *objects.Tenant, q *MatchQuery) {
 	var found, others [matchRows]*objects.Object
 	segments := s.objects.Segments
@@ -99,7 +98,7 @@ func (s *Store) statusesLocked(first int, rows []SegmentStatus, p *objects.Profi
 	}
 }
 
-// missLocked returns and counts why one key is no hit.
+// missLocked returns and counts the miss of one key.
 func (s *Store) missLocked(o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, n *stats.Counters) SegmentStatus {
 	if o != nil && o.Profile == p && o.Tenant == t {
 		n.Miss(tier.ReasonPending, uint32(o.Tokens()))
@@ -110,7 +109,8 @@ func (s *Store) missLocked(o *objects.Object, key *[32]byte, p *objects.Profile,
 	return SegmentStatus{Status: tier.StatusMiss, Reason: why}
 }
 
-// hitLocked returns and counts a hit of one key, of which the catalogue has o; false = it is none.
+// hitLocked returns and counts a hit of one key; o is its object in the catalogue. false
+// = it is not a hit.
 func (s *Store) hitLocked(o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, q *MatchQuery, n *stats.Counters) (row SegmentStatus, hit bool) {
 	switch {
 	case o == nil || o.Profile != p || o.Tenant != t:
@@ -145,13 +145,13 @@ func (s *Store) hitLocked(o *objects.Object, key *[32]byte, p *objects.Profile, 
 	return SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(o.Tokens()), Error: errorOf(p, o.Packed)}, true
 }
 
-// errorOf is what a hit says of a segment's errors, which are within the tolerances before
-// they are rounded up.
+// errorOf returns the error bound reported for a hit. Stored bounds are rounded up, so it
+// is clamped to the profile's tolerance.
 func errorOf(p *objects.Profile, packed profile.Packed) float64 {
 	return min(float64(max(packed.Errors())), p.MaxError())
 }
 
-// hitHBMLocked counts a hit with copies in HBM, on the device of who asks.
+// hitHBMLocked counts a hit with copies in HBM, on the caller's device.
 func (s *Store) hitHBMLocked(on tier.DeviceID, tokens uint64) {
 	c := s.hbm.Of(on).Count()
 	c.HitSegments++
@@ -165,8 +165,8 @@ func (s *Store) hitAboveLocked(on tier.DeviceID, tokens uint32, off float64) Seg
 	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceHBM, Tokens: tokens, Error: off}
 }
 
-// statusBelowLocked answers for a segment that lies in the lower tier, and may be read
-// ahead now.
+// statusBelowLocked returns the status of a segment in the lower tier, which may then be
+// read ahead.
 func (s *Store) statusBelowLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant, on tier.DeviceID) (row SegmentStatus, found bool) {
 	e := s.objects.MatchBelow(key, p, t)
 	if e == nil {
@@ -179,7 +179,7 @@ func (s *Store) statusBelowLocked(key *[32]byte, p *objects.Profile, t *objects.
 	return s.hitBelowLocked(uint32(e.HitTokens()), errorOf(p, e.Packed)), true
 }
 
-// hitBelowLocked answers and counts for a key that lies in the lower tier.
+// hitBelowLocked returns and counts a hit in the lower tier.
 func (s *Store) hitBelowLocked(tokens uint32, off float64) SegmentStatus {
 	s.counters.HitSegments++
 	s.counters.HitTokens += uint64(tokens)
@@ -188,9 +188,9 @@ func (s *Store) hitBelowLocked(tokens uint32, off float64) SegmentStatus {
 	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDisk, Tokens: tokens, Error: off}
 }
 
-// matchPrefix walks the prefixes from the longest down. The reason it gives for
-// the positions that were longer than the hit is the most telling one: a
-// checkpoint of another kind, one being filled, else what became of the longest.
+// matchPrefix walks the prefixes from the longest down. For the positions longer than the
+// hit it reports the most informative reason: a checkpoint of another kind, one being
+// filled, or else the fate of the longest.
 func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
 	if q.Accept == 0 || len(q.Prefixes) == 0 {
 		return
@@ -214,7 +214,7 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile,
 				break
 			}
 			if s.cfg.Lower == nil {
-				// Nowhere else to look.
+				// No other tier to look in.
 			} else if e, ok := s.objects.BestBelowAt(&q.Prefixes[i], q.Accept, p, t, int(q.Positions[i])); ok {
 				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, e.Kind, tier.PlaceDisk
 				if q.Device != 0 && s.objects.Copied(&e, p, t, q.Device) {
@@ -261,8 +261,8 @@ func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile,
 	}
 }
 
-// statesOf is up to which token a checkpoint has states: those behind are rebuilt from
-// rows.
+// statesOf returns the token up to which a checkpoint has states. Later states are
+// rebuilt from rows.
 func statesOf(o *objects.Object) uint32 {
 	for ; o != nil; o = o.Parent {
 		if o.Kind != tier.Rows {

@@ -12,17 +12,18 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// Outlet is a place for copies of what this node may lose, and which objects go there:
-// unless it says otherwise, those that clients have come back to and those that leave
-// memory, if nobody else is believed to have them and fetching them back takes less time
-// than computing their tokens.
+// Outlet is a place for copies of objects that this node may lose. By default it receives
+// objects that clients have used again and objects that are evicted from memory, if no
+// other node is believed to have them and fetching them back takes less time than
+// computing their tokens.
 type Outlet struct {
 	To tier.Sink
-	// All has everything go there as soon as it is published, whoever else has it and
-	// whatever it saves.
+	// All sends every object as soon as it is published, whoever else has it and whatever
+	// it saves.
 	All bool
-	// Last has only that go there which is about to leave memory and which the lower tier
-	// does not hold, while it is a hit still: who takes it fetches it from here.
+	// Last sends only objects that are about to be evicted from memory and that the lower
+	// tier does not have, while they can still be fetched from here: the receiver does
+	// that.
 	Last bool
 }
 
@@ -32,54 +33,56 @@ type occasion uint8
 const (
 	published occasion = iota
 	usedAgain
-	ahead    // of leaving memory, which is near
-	leaving  // memory
-	flushing // memory, with everything else: the store is to be closed
+	ahead    // before an eviction that is near
+	leaving  // at eviction from memory
+	flushing // when the store is being closed
 )
 
-// verdict is what comes of an offer.
+// verdict is the result of an offer.
 type verdict uint8
 
 const (
 	sending verdict = iota
-	settled         // it is not needed, or not to be had
-	notNow          // too much is on its way
+	settled         // no copy is needed, or none is possible
+	notNow          // too much is in flight
 )
 
-// usesAgain is the use of an object, by all its ranks, that counts as coming back to it.
+// usesAgain is the number of uses of an object, by all its ranks, after which it counts
+// as used again.
 const usesAgain = 2
 
-// offload is a copy of an object on its way to an outlet: the job of a flight. It holds
-// the object's memory: an object that is evicted or removed meanwhile keeps its pages
-// until the sink is done. Guarded by the store's lock.
+// offload is a copy of an object in flight to an outlet: the job of a flight. It keeps
+// the object's memory in use: an object that is evicted or removed meanwhile keeps its
+// pages until the sink is done. Guarded by the store's lock.
 //
-// Invariant: an eviction never waits for one. What is being sent is no room that is about
-// to come: others leave in its place, and what is sent holds at most offloadShare of a
-// pool and of a quota, or half of it when it is one object. So a sink that is slow or
-// hangs costs that memory until its own times are over, and what is offered meanwhile is
-// lost as it would be without sinks.
+// Invariant: an eviction never waits for an offload. Memory that is being sent does not
+// count as room about to be freed: others are evicted instead, and offloads hold at most
+// 1/offloadShare of a pool and of a quota, or half of it for a single object. So a slow
+// or hung sink costs that memory until it times out, and objects offered meanwhile are
+// lost, as they would be without sinks.
 type offload struct {
 	store   *Store
 	object  *objects.Object
-	outlets []*Outlet // to be asked, in order
-	patient bool      // parked while all are busy
+	outlets []*Outlet // candidates, in order
+	patient bool      // parked while all outlets are busy
 	pages   int64
 	charge  int64
 	begun   bool
-	to      tier.Write // while it runs; nil = it was there
+	to      tier.Write // while it runs; nil = the outlet has a copy already
 }
 
-// offloadShare of a pool, or of a tenant's quota, may be on its way (a guess).
+// offloadShare: one in so many bytes of a pool, or of a tenant's quota, may be in flight
+// to outlets (a guess).
 const offloadShare = 8
 
-// openOffloads makes the engine that sends copies. It has no workers: sinks have their own.
+// openOffloads creates the engine that sends copies. It has no workers, since sinks have
+// their own.
 func (s *Store) openOffloads() {
 	s.out = transfer.New[*objects.Object](transfer.Config{Lock: &s.mu, Now: s.cfg.Now})
 }
 
-// offloadLocked has a copy of an object, behind copies of what it extends, sent to the
-// first outlet that takes it. short is what has to leave memory at once instead; nil =
-// nothing.
+// offloadLocked sends a copy of an object, after copies of its ancestors, to the first
+// outlet that accepts it. short is the room that is needed at once, nil = none.
 func (s *Store) offloadLocked(o *objects.Object, why occasion, short *shortage) (*transfer.Flight, verdict) {
 	if s.out == nil || s.closed || o.InHBM() || o.Profile.Trial || o.Phase != objects.Whole || o.Corrupt || o.Kind == tier.Rows {
 		return nil, settled
@@ -116,15 +119,15 @@ func (s *Store) offloadLocked(o *objects.Object, why occasion, short *shortage) 
 	return flight, sending
 }
 
-// cameBackLocked counts a lease that a client took. Those of peers, who have a copy of
-// their own then, do not count.
+// cameBackLocked counts a lease by a client. Leases by peers do not count, since the peer
+// then has a copy.
 func (s *Store) cameBackLocked(o *objects.Object) {
 	if o.Came++; o.Came == usesAgain*uint64(len(o.Shares)) {
 		s.offloadLocked(o, usedAgain, nil)
 	}
 }
 
-// outletsLocked are those that an object goes to on an occasion.
+// outletsLocked returns the outlets to which an object is offered on an occasion.
 func (s *Store) outletsLocked(o *objects.Object, why occasion) (list []*Outlet) {
 	_, below := s.objects.Below(o)
 	asked, elsewhere := false, false
@@ -158,9 +161,9 @@ func (s *Store) outletsLocked(o *objects.Object, why occasion) (list []*Outlet) 
 	return list
 }
 
-// unsentLocked lists an object and, behind it, what it extends, up to what others are
-// believed to have or what is on its way. It is not ok if that is not whole in memory, or
-// too much for one critical section.
+// unsentLocked lists an object and then its ancestors, up to one that is believed to be
+// cached elsewhere or that is in flight. ok is false if one of them is not whole in
+// memory, or there are too many for one critical section.
 func (s *Store) unsentLocked(o *objects.Object) (chain []*objects.Object, ok bool) {
 	for ; o != nil; o = o.Parent {
 		if len(chain) > 0 && s.cfg.Remote != nil {
@@ -179,7 +182,7 @@ func (s *Store) unsentLocked(o *objects.Object) (chain []*objects.Object, ok boo
 	return chain, true
 }
 
-// offloadFits tells whether so much more may be on its way.
+// offloadFits reports whether a chain may be sent within the bounds of what is in flight.
 func offloadFits(chain []*objects.Object) bool {
 	pages, charge := int64(0), int64(0)
 	for _, o := range chain {
@@ -194,7 +197,8 @@ func offloadFits(chain []*objects.Object) bool {
 	return fits(o.Pool.Offloading, pages, o.Pool.Budget) && (o.Tenant.QuotaBytes == 0 || fits(o.Tenant.Offload, charge, o.Tenant.QuotaBytes))
 }
 
-// sendLocked begins to send a copy, behind another. The error is why nobody takes it.
+// sendLocked starts to send a copy after the flight behind. The error is why no outlet
+// accepts it.
 func (s *Store) sendLocked(o *objects.Object, outlets []*Outlet, patient bool, behind *transfer.Flight) (*transfer.Flight, error) {
 	if o.Offload != nil {
 		return s.out.Find(o), nil
@@ -215,7 +219,7 @@ func (s *Store) sendLocked(o *objects.Object, outlets []*Outlet, patient bool, b
 	return s.out.Start(o, w, transfer.Options{After: behind})
 }
 
-// Begin offers an object to the outlets.
+// Begin offers the object to the outlets.
 func (w *offload) Begin(*transfer.Flight) (err error) {
 	s, o := w.store, w.object
 	if s.closed {
@@ -235,7 +239,7 @@ func (w *offload) Begin(*transfer.Flight) (err error) {
 	return err
 }
 
-// Move hands the object to the sink, which calls back when it is done.
+// Move passes the object to the sink, which calls back when it is done.
 func (w *offload) Move(_ context.Context, _ *transfer.Flight, moved func(error)) {
 	if w.to == nil {
 		moved(nil)
@@ -253,7 +257,7 @@ func (w *offload) Landed(*transfer.Flight) (again bool, err error) {
 	return false, nil
 }
 
-// End gives the object's memory back.
+// End releases the object's memory.
 func (w *offload) End(_ *transfer.Flight, err error) {
 	s, o := w.store, w.object
 	n := &s.counters.Offload
@@ -280,17 +284,17 @@ func (w *offload) End(_ *transfer.Flight, err error) {
 	s.sendsEnded++
 	s.changed.Broadcast()
 	if s.up != nil {
-		s.up.Kick() // promotions may wait for this room
+		s.up.Kick() // promotions may be waiting for this room
 	}
 }
 
-// Release ends that the sink reads an object.
+// Release marks the end of the sink's reads.
 func (w *offload) Release(*transfer.Flight) { w.store.running.Done() }
 
-// sendAhead sends copies of what is next to leave pools that are short until ctx ends, so
-// that evictions find what may be dropped at once. What nobody takes is asked for again
-// when it leaves; while too much is on its way it waits for the end of one, or for the next
-// sweep.
+// sendAhead sends copies of the next victims of pools that are short, until ctx ends, so
+// that evictions find memory that can be dropped at once. What no outlet accepts is
+// offered again at eviction. While too much is in flight, it waits for the end of an
+// offload or for the next sweep.
 func (s *Store) sendAhead(ctx context.Context) {
 	var ended, swept uint64
 	blocked := false
@@ -312,12 +316,12 @@ func (s *Store) sendAhead(ctx context.Context) {
 	}
 }
 
-// aheadLocked tells whether copies are to be sent ahead.
+// aheadLocked reports whether copies should be sent ahead.
 func (s *Store) aheadLocked() bool {
 	return slices.ContainsFunc(s.objects.Pools[:], func(p *objects.Pool) bool { return s.objects.ShortOf(p, &p.Unsent) })
 }
 
-// sendSomeLocked begins to send some copies ahead; blocked says that too much is on its way.
+// sendSomeLocked starts to send some copies ahead; blocked: too much is in flight.
 func (s *Store) sendSomeLocked() (blocked bool) {
 	n := 0
 	for _, p := range s.objects.Pools {
@@ -335,13 +339,14 @@ func (s *Store) sendSomeLocked() (blocked bool) {
 	return blocked
 }
 
-// aheadTries bounds how many of a pool's victims are passed over for what was offered, or
-// was not.
+// aheadTries bounds how many of a pool's victims are skipped because they were already
+// offered, or because they were not.
 const aheadTries = 64
 
-// nextToLeaveLocked is what leaves a pool first of what is unsent. Among the first victims
-// it is found exactly: two policies that learn do not agree. Behind these the backlog's own
-// order has to do; a pool of so many objects has room for what is then sent when it leaves.
+// nextToLeaveLocked returns the unsent object that the pool evicts next. Among the first
+// aheadTries victims the result is exact, since two learning policies do not agree. After
+// these the order of the backlog has to do: a pool with so many objects has room for
+// copies that are sent at eviction.
 func (s *Store) nextToLeaveLocked(p *objects.Pool) *objects.Object {
 	tries := 0
 	id, ok := p.Evict.Victim(func(id policy.ID) bool {
@@ -355,8 +360,8 @@ func (s *Store) nextToLeaveLocked(p *objects.Pool) *objects.Object {
 	return s.objects.Table.Get(id)
 }
 
-// Spare is how many bytes of a kind of objects may come into memory for a tenant without
-// anything leaving it, or a pool becoming short.
+// Spare returns how many bytes of a kind of object may be stored in memory for a tenant
+// without evicting anything or making a pool short.
 func (s *Store) Spare(kind tier.CheckpointKind, tenant tier.TenantID) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -372,10 +377,10 @@ func (s *Store) Spare(kind tier.CheckpointKind, tenant tier.TenantID) int64 {
 	return max(0, spare)
 }
 
-// Offload sends copies of every published object that the outlets are for, and waits
-// until they are there. It is for the end, as Flush is: Run is to run still. sent is how
-// many are; the error says how many are not, or not before ctx ended, and what it wraps is
-// ErrUnavailable or the context's error.
+// Offload sends copies of every published object that the outlets want, and waits for
+// them. Like Flush it is meant for shutdown, and Run must still be running. sent is the
+// number of copies that arrived. The error says how many did not, or not before ctx
+// ended, and wraps ErrUnavailable or the context's error.
 func (s *Store) Offload(ctx context.Context) (sent int, err error) {
 	if s.out == nil {
 		return 0, nil
@@ -416,17 +421,17 @@ func (s *Store) Offload(ctx context.Context) (sent int, err error) {
 	return sent, nil
 }
 
-// shortage is what evictions have yet to give, so that not all that leaves may be sent
-// away first.
+// shortage is the room that evictions still have to free. It bounds how much of it may be
+// sent away first.
 type shortage struct {
 	pool   *objects.Pool
 	pages  int64
 	tenant *objects.Tenant
 	charge int64
-	rival  *objects.Object // that needs it
+	rival  *objects.Object // the object that needs the room
 }
 
-// of is what needs the room; nil where that is not known.
+// of returns the object that needs the room; nil if unknown.
 func (n *shortage) of() *objects.Object {
 	if n == nil {
 		return nil
@@ -434,7 +439,7 @@ func (n *shortage) of() *objects.Object {
 	return n.rival
 }
 
-// spares tells whether enough is left to evict when some objects keep their memory.
+// spares reports whether enough is left to evict if some objects keep their memory.
 func (n *shortage) spares(chain []*objects.Object) bool {
 	if n == nil {
 		return true

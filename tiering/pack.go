@@ -14,11 +14,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// A segment of a profile with a tolerance is packed once, when its last part has been
-// compared with its writer's digests and before anybody can find it: the heads of its
-// transitions and end-states are written in forms of fewer bytes whose errors were measured,
-// all other parts follow them, and the pages behind are free again. What is stored, sent
-// and read from then on, and what digests are of, is the packed segment.
+// A segment of a profile with a tolerance is packed once, after its last part has passed
+// its digest check and before a lookup can find it. The heads of its transitions and
+// end-states are written in smaller forms whose errors were measured, all other parts are
+// moved up after them, and the pages at the end are freed. From then on the packed
+// segment is what is stored, sent and read, and what its digests cover.
 
 // packing is a packed segment whose bytes are in place.
 type packing struct {
@@ -27,14 +27,14 @@ type packing struct {
 	digests [][]uint64 // by rank
 }
 
-// packs tells whether an object is packed before it is published.
+// packs reports whether an object is packed before it is published.
 func packs(o *objects.Object) bool {
 	return o.Kind == 0 && o.Profile.MaxError() > 0 && o.Phase != objects.Stripped && o.Spec.MayPack()
 }
 
-// pack packs a segment where it lies, or leaves it as it is where that would not make it
-// smaller, or takes longer than half of what its writer waits: then it is nil. Between parts
-// others may go on who wait for its place. An error is one of the device.
+// pack packs a segment in place. The result is nil, and the segment unchanged, if packing
+// would not make it smaller or would take longer than half of the time that its writer
+// waits. Between parts, others that need its slot may run. An error is one of the device.
 func (s *Store) pack(ctx context.Context, o *objects.Object, digests [][]uint64) (*packing, error) {
 	k := &packer{profile: o.Profile, plain: o.Layout()}
 	for i := range o.Shares {
@@ -67,18 +67,19 @@ type packer struct {
 	plain             *plan.PartMap
 	kernel            gpuipc.Packer
 	scratch           []byte
-	shares            [][][]byte // by rank, where it lies
-	parts             [][][]byte // by rank and part, packed; nil = as it is
-	held              int64      // bytes of parts
+	shares            [][][]byte // by rank, in place
+	parts             [][][]byte // by rank and part, packed; nil = unchanged
+	held              int64      // total bytes of parts
 	transition, state float32    // largest errors
 }
 
-// packedAtOnce bounds the bytes of one segment's packed parts, which lie in memory of their
-// own until all are known: rows of longer segments stay as they were written (a guess).
+// packedAtOnce bounds the bytes of one segment's packed parts, which are in temporary
+// memory until all are known: rows of longer segments stay as they were written (a
+// guess).
 const packedAtOnce = 256 << 20
 
-// choose packs the parts of all ranks into memory of their own, and leaves those alone that
-// do not get smaller on all of them. It is false if there was no time for it.
+// choose packs the parts of all ranks into temporary memory, and leaves those unchanged
+// that do not get smaller on all ranks. It returns false if there was not enough time.
 func (k *packer) choose(ctx context.Context) bool {
 	until := time.Time{}
 	if end, ok := ctx.Deadline(); ok {
@@ -101,7 +102,7 @@ func (k *packer) choose(ctx context.Context) bool {
 	return true
 }
 
-// part packs one part of all ranks, if it gets smaller on each.
+// part packs one part on all ranks, if it gets smaller on each.
 func (k *packer) part(i int, p *profile.Part) {
 	rows := plan.IsRows(p.Kind)
 	if rows && k.held+int64(len(k.shares))*p.Len/2 > packedAtOnce {
@@ -141,8 +142,8 @@ func (k *packer) part(i int, p *profile.Part) {
 	}
 }
 
-// lay finds the layout of all ranks: the longest of each part. It is nil where nothing is
-// packed.
+// lay returns the layout for all ranks, with the longest form of each part. It is nil if
+// nothing is packed.
 func (k *packer) lay(interior int) (*packing, error) {
 	var lengths []int64
 	gained := false
@@ -167,8 +168,9 @@ func (k *packer) lay(interior int) (*packing, error) {
 	return &packing{packed: packed, parts: parts}, nil
 }
 
-// write puts one rank's parts in place, in order: no part is longer than it was, so that none
-// begins behind where it lay, or is overwritten before it has moved. It returns their digests.
+// write moves one rank's parts into place, in order, and returns their digests. No part
+// is longer than before, so none starts after its old place, or is overwritten before it
+// has moved.
 func (k *packer) write(rank int, to *plan.PartMap, before []uint64) []uint64 {
 	share := k.shares[rank]
 	digests := make([]uint64, 0, to.Chunks())
@@ -190,8 +192,8 @@ func (k *packer) write(rank int, to *plan.PartMap, before []uint64) []uint64 {
 	return digests
 }
 
-// copyRuns copies what lies in some runs to others of the same length, which may overlap
-// them from before.
+// copyRuns copies runs of memory to others of the same length. The destination may
+// overlap the source if it starts earlier.
 func copyRuns(dst, src [][]byte) {
 	for len(dst) > 0 && len(src) > 0 {
 		n := copy(dst[0], src[0])

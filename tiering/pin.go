@@ -14,26 +14,26 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// A pin keeps an object in memory as an operation does that reads it. Nobody reads under
-// it, so that its time frees the object at once, without quarantine; and it may last longer
-// than clients' leases.
+// A pin keeps an object in memory in the same way as an operation that reads it. Since no
+// client reads under a pin, its expiry frees the object at once, without quarantine, and
+// it may last longer than clients' leases.
 //
-// What lies in the lower tier only is read into memory to be pinned: memory has it then,
-// whatever the lower tier has to forget. Pins are not written anywhere: a restart ends
-// them. What turns out to hold wrong bytes is pinned no more.
+// An object that is only in the lower tier is read into memory to be pinned, and stays
+// there even if the lower tier evicts it. Pins are not persisted: a restart ends them. An
+// object that turns out to be corrupt is unpinned.
 type pins struct {
 	// Guarded by the store's lock.
-	pinned  map[*objects.Object]*pin // by what they keep
+	pinned  map[*objects.Object]*pin // by object
 	held    [objects.PoolCount]int64 // bytes of pages, chains included; what two pins share counts twice
-	charged map[tier.TenantID]int64  // what their tenants pay for it
-	corrupt uint64                   // objects that had been found so when pins were last held to it
+	charged map[tier.TenantID]int64  // the charge to their tenants
+	corrupt uint64                   // value of CorruptInMemory when corrupt objects were last unpinned
 }
 
-// pin is one of an object.
+// pin is the pin of one object.
 type pin struct {
 	object *objects.Object
 	by     string
-	bytes  int64 // of pages, with what the object extends
+	bytes  int64 // of pages, ancestors included
 	charge int64
 	until  deadline.Deadline[any]
 }
@@ -41,18 +41,19 @@ type pin struct {
 // Bounds of pins.
 const (
 	MaxPinTTL = 7 * 24 * time.Hour
-	maxPins   = 4096 // guessed, with room: they are made by hand
-	// pinShare is the part of a pool that pins may take, one in so many bytes: the rest
-	// is for what clients lease and publish.
+	maxPins   = 4096 // guessed, with room to spare: pins are made by hand
+	// pinShare limits pins to one in so many bytes of a pool: the rest is for what
+	// clients lease and publish.
 	pinShare = 2
 )
 
-// PinQuery asks for pins on all objects of a key: a segment, or the checkpoints of a hash.
+// PinQuery asks for pins on all objects of a key: a segment, or the checkpoints of a
+// hash.
 type PinQuery struct {
 	Key [32]byte
 	TTL time.Duration // at most MaxPinTTL
-	By  string        // who wants it, for people
-	Dry bool          // only say what would be pinned
+	By  string        // who asked for it, for display
+	Dry bool          // only report what would be pinned
 }
 
 // PinInfo is one pin.
@@ -60,7 +61,7 @@ type PinInfo struct {
 	tier.Name
 	Profile tier.ProfileID
 	Tenant  tier.TenantID
-	Bytes   int64 // of memory that it keeps: pages, with what a checkpoint extends
+	Bytes   int64 // memory that it keeps: pages, ancestors included
 	Expires time.Time
 	By      string
 }
@@ -69,10 +70,11 @@ func (s *Store) openPins() {
 	s.pins = pins{pinned: map[*objects.Object]*pin{}, charged: map[tier.TenantID]int64{}}
 }
 
-// Pin keeps what has a key in memory, for a time, or gives pins a new one. What lies in the
-// lower tier only is read first, which the context bounds. ErrGone: no tier of this node has
-// it; ErrBusy: it is being filled; ErrFull, ErrQuota: pins would take more than half a pool,
-// or more than the tenant may hold; ErrUnavailable: it could not be read into memory.
+// Pin keeps the objects of a key in memory for a time, or renews their pins. Objects that
+// are only in the lower tier are read first, within ctx. ErrGone: no tier of this node
+// has the key; ErrBusy: it is being filled; ErrFull, ErrQuota: pins would take more than
+// half a pool, or more than the tenant may use; ErrUnavailable: it could not be read into
+// memory.
 func (s *Store) Pin(ctx context.Context, q PinQuery) ([]PinInfo, error) {
 	if q.TTL <= 0 || q.TTL > MaxPinTTL {
 		return nil, fmt.Errorf("pin %x for %v, at most %v: %w", q.Key[:8], q.TTL, MaxPinTTL, tier.ErrInvalid)
@@ -89,10 +91,10 @@ func (s *Store) Pin(ctx context.Context, q PinQuery) ([]PinInfo, error) {
 	return s.tryPin(&q)
 }
 
-// errBelow is of what has to be read into memory first.
+// errBelow is the error for an object that has to be read into memory first.
 var errBelow = fmt.Errorf("it lies in the lower tier only: %w", tier.ErrUnavailable)
 
-// tryPin pins what memory has of a key, all of it or nothing.
+// tryPin pins all objects of a key that are in memory, or none.
 func (s *Store) tryPin(q *PinQuery) ([]PinInfo, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,8 +129,8 @@ func (s *Store) tryPin(q *PinQuery) ([]PinInfo, error) {
 	return list, nil
 }
 
-// keyedLocked finds what memory has of a key, whole; pending tells that something of that
-// key is not.
+// keyedLocked finds the published objects of a key in memory. pending reports that
+// another one is incomplete.
 func (s *Store) keyedLocked(key *[32]byte) (found []*objects.Object, pending bool) {
 	add := func(o *objects.Object) {
 		switch {
@@ -154,7 +156,7 @@ type lowerEntry struct {
 	tenant  *objects.Tenant
 }
 
-// belowLocked finds what the lower tier has of a key and could be read.
+// belowLocked finds the readable entries of a key in the lower tier.
 func (s *Store) belowLocked(key *[32]byte) (found []lowerEntry) {
 	if s.cfg.Lower == nil {
 		return nil
@@ -172,7 +174,7 @@ func (s *Store) belowLocked(key *[32]byte) (found []lowerEntry) {
 	return found
 }
 
-// wouldPinLocked is what pinning entries of the lower tier would take.
+// wouldPinLocked returns the pins that entries of the lower tier would get.
 func (s *Store) wouldPinLocked(q *PinQuery, entries []lowerEntry) (list []PinInfo, err error) {
 	for i := range entries {
 		e := &entries[i]
@@ -185,7 +187,7 @@ func (s *Store) wouldPinLocked(q *PinQuery, entries []lowerEntry) (list []PinInf
 	return list, nil
 }
 
-// pagesInMemoryLocked is what an entry takes once it is in memory, with what it extends.
+// pagesInMemoryLocked returns the bytes that an entry and its ancestors take in memory.
 func (s *Store) pagesInMemoryLocked(e *lowerEntry) int64 {
 	if e.Kind != 0 {
 		return s.chainPagesLocked(&e.Entry, e.profile, e.tenant)
@@ -193,14 +195,14 @@ func (s *Store) pagesInMemoryLocked(e *lowerEntry) int64 {
 	return s.objects.SizeOf(e.profile, e.profile.PartsOf(&e.Entry), e.Spec.Tokens).PageBytes
 }
 
-// mayPinLocked tells whether objects may be pinned beside what is.
+// mayPinLocked checks that objects may be pinned in addition to the present pins.
 func (s *Store) mayPinLocked(list []*objects.Object) error {
 	var held [objects.PoolCount]int64
 	charged := map[*objects.Tenant]int64{}
 	more := 0
 	for _, o := range list {
 		if s.isPinnedLocked(o) {
-			continue // it only gets another time
+			continue // only its expiry changes
 		}
 		n, charge := s.keptBy(o)
 		held[o.Pool.Number] += n
@@ -216,7 +218,7 @@ func (s *Store) mayPinLocked(list []*objects.Object) error {
 	return nil
 }
 
-// fitsPinsLocked holds bytes that a name is to be pinned with to what pins may take.
+// fitsPinsLocked checks the bytes of a new pin against what pins may take.
 func (s *Store) fitsPinsLocked(n tier.Name, t *objects.Tenant, bytes, charge int64) error {
 	p := s.objects.Pools[objects.PoolNumber(n.Kind)]
 	if most := p.Budget / pinShare; s.held[p.Number]+bytes > most {
@@ -230,8 +232,8 @@ func (s *Store) fitsPinsLocked(n tier.Name, t *objects.Tenant, bytes, charge int
 	return nil
 }
 
-// keptBy is what a pin of an object keeps in memory: its pages and those of what it
-// extends.
+// keptBy returns what a pin of an object keeps in memory: its pages and those of its
+// ancestors.
 func (s *Store) keptBy(o *objects.Object) (pages, charge int64) {
 	for ; o != nil; o = o.Parent {
 		pages += o.PageBytes
@@ -240,8 +242,8 @@ func (s *Store) keptBy(o *objects.Object) (pages, charge int64) {
 	return pages, charge
 }
 
-// setPinLocked is the one function that changes what is pinned: it pins an object until
-// then, gives its pin another time, or with none ends it.
+// setPinLocked is the only function that changes pins: it pins an object until a time,
+// changes the time of its pin, or with the zero time removes the pin.
 func (s *Store) setPinLocked(o *objects.Object, until time.Time, by string) {
 	p := s.pinned[o]
 	if until.IsZero() {
@@ -268,8 +270,8 @@ func (s *Store) setPinLocked(o *objects.Object, until time.Time, by string) {
 	s.objects.Deadlines.Add(&p.until)
 }
 
-// sweepPins ends pins of what is not sound any more: no lookup finds it, and whoever
-// computes it again needs its room and its name.
+// sweepPins removes pins of objects that are no longer sound. No lookup finds them, and a
+// client that computes them again needs their room and name.
 func (s *Store) sweepPins() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,7 +282,7 @@ func (s *Store) sweepPins() {
 	s.endPinsLocked(func(o *objects.Object) bool { return !s.objects.Promotable(o) })
 }
 
-// endPinsLocked ends the pins of some objects.
+// endPinsLocked removes the pins of the objects that match.
 func (s *Store) endPinsLocked(which func(*objects.Object) bool) {
 	for o := range s.pinned {
 		if which(o) {
@@ -289,8 +291,8 @@ func (s *Store) endPinsLocked(which func(*objects.Object) bool) {
 	}
 }
 
-// bring reads what the lower tier has of what is to be pinned into memory, and keeps it there
-// until release.
+// bring reads the objects to be pinned from the lower tier into memory and keeps them
+// there until release.
 func (s *Store) bring(ctx context.Context, q *PinQuery) (release func(), err error) {
 	s.mu.Lock()
 	entries := s.belowLocked(&q.Key)
@@ -309,7 +311,7 @@ func (s *Store) bring(ctx context.Context, q *PinQuery) (release func(), err err
 	return c.Close, nil
 }
 
-// read leases what an entry of the lower tier has once it is in memory.
+// read leases the object of an entry of the lower tier once it is in memory.
 func (c *Session) read(ctx context.Context, e *lowerEntry) error {
 	var hit bool
 	var why tier.Reason
@@ -335,8 +337,8 @@ func (c *Session) read(ctx context.Context, e *lowerEntry) error {
 	return nil
 }
 
-// Unpin ends the pins of a key, or with dry only says which would end. ErrGone: there is
-// none.
+// Unpin removes the pins of a key, or with dry only reports which it would remove.
+// ErrGone: there is none.
 func (s *Store) Unpin(key [32]byte, dry bool) ([]PinInfo, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -362,7 +364,7 @@ func (s *Store) Pins() []PinInfo {
 	defer s.mu.Unlock()
 	list := make([]PinInfo, 0, len(s.pinned))
 	for o, p := range s.pinned {
-		if s.objects.Promotable(o) { // or the next sweep ends it
+		if s.objects.Promotable(o) { // otherwise the next sweep removes it
 			list = append(list, p.info())
 		}
 	}
@@ -379,7 +381,7 @@ func sortPins(list []PinInfo) {
 	slices.SortFunc(list, func(a, b PinInfo) int { return cmp.Or(bytes.Compare(a.Key[:], b.Key[:]), cmp.Compare(a.Kind, b.Kind)) })
 }
 
-// isPinnedLocked tells whether an operator keeps an object.
+// isPinnedLocked reports whether an operator has pinned an object.
 func (s *Store) isPinnedLocked(o *objects.Object) bool {
 	return s.pinned[o] != nil
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// plannedLocked prepares that something is fetched which another node has just computed
-// for this one: a search that runs is not to weigh its bytes, and an answer that it could
-// not be had is older than it is.
+// plannedLocked prepares the fetch of an object that another node has just computed for
+// this one: a running search must not weigh its bytes, and an answer that it is absent is
+// outdated.
 func (s *Store) plannedLocked(id objects.Identity) {
 	switch k := s.sought[id]; {
 	case k == nil:
@@ -21,10 +21,10 @@ func (s *Store) plannedLocked(id objects.Identity) {
 	}
 }
 
-// Room is what segments of so many interior tokens take of memory, of all ranks and with
-// their token ids, and what there is for them: of the pool and of the tenant's quota, if
-// all left that may leave. It looks at memory only. A segment that is larger than all of
-// it makes need larger than free.
+// Room returns how much memory segments of the given interior tokens need, over all ranks
+// and with their token ids, and how much is available to them: of the pool and of the
+// tenant's quota, if everything evictable were evicted. It reads memory only. If one
+// segment is larger than all of it, need is larger than free.
 func (s *Store) Room(id tier.ProfileID, tenant tier.TenantID, interiors, tokens []int) (need, free int64, err error) {
 	p, t, err := s.scope(id, tenant, 0)
 	if err != nil {
@@ -47,8 +47,8 @@ func (s *Store) Room(id tier.ProfileID, tenant tier.TenantID, interiors, tokens 
 	return need, max(free, 0), nil
 }
 
-// CostModel is what a profile's engines and links are expected to take now. What is answered
-// never changes.
+// CostModel returns the current cost predictions for a profile's engines and links. The
+// result is never modified.
 func (s *Store) CostModel(id tier.ProfileID) (*cost.Model, error) {
 	p, err := s.profile(id)
 	if err != nil {

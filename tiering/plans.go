@@ -11,8 +11,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Geometry is where the parts of a registered profile's objects lie, and how long the
-// answers of plans are.
+// Geometry returns where the parts of a registered profile's objects are, and the lengths
+// of the results of plans.
 func (s *Store) Geometry(id tier.ProfileID) (*plan.Geometry, error) {
 	p, err := s.profile(id)
 	if err != nil {
@@ -21,10 +21,11 @@ func (s *Store) Geometry(id tier.ProfileID) (*plan.Geometry, error) {
 	return p.Geometry, nil
 }
 
-// Plans carries out plans over the session's leases, and has its buffers.
+// Plans returns the part of the session that carries out plans over its leases and owns
+// its buffers.
 func (c *Session) Plans() *plan.Session { return c.plans }
 
-// newRunner is what plans run on.
+// newRunner returns the runner of the store's plans.
 func (s *Store) newRunner() *plan.Runner {
 	r := &plan.Runner{Memory: &plan.Device{Device: s.dev, Place: s.place}, Now: s.cfg.Now, Took: s.planTook}
 	for _, h := range s.hbm {
@@ -33,12 +34,12 @@ func (s *Store) newRunner() *plan.Runner {
 	return r
 }
 
-// planTook prices composing, rotating and replaying by what it took on one rank; the
-// others compute theirs beside it.
+// planTook updates the costs of composing, rotating and replaying from the time taken on
+// one rank; the other ranks compute theirs in parallel.
 func (s *Store) planTook(sc plan.Scope, t plan.Timing) {
 	p, err := s.profile(sc.Profile)
 	if err != nil {
-		return // forgotten since
+		return // no longer registered
 	}
 	shape := &p.Costs.Model().Shape
 	if t.Replay > 0 {
@@ -50,10 +51,10 @@ func (s *Store) planTook(sc plan.Scope, t plan.Timing) {
 	p.Costs.Did(cost.JobRotate, shape.RowBytes(t.Rows), t.Rotate)
 }
 
-// leased is what plan.Store asks of a session.
+// leased implements plan.Store for a session.
 type leased struct{ *Session }
 
-// Geometry is that of a scope's profile.
+// Geometry returns the geometry of a scope's profile.
 func (c leased) Geometry(sc plan.Scope) (*plan.Geometry, error) {
 	p, _, err := c.store.scope(sc.Profile, sc.Tenant, sc.Rank)
 	if err != nil {
@@ -62,7 +63,7 @@ func (c leased) Geometry(sc plan.Scope) (*plan.Geometry, error) {
 	return p.Geometry, nil
 }
 
-// On is the device that leases lie on.
+// On returns the device that the leases are on.
 func (c leased) On(leases []tier.LeaseID) (on *plan.Device, err error) {
 	c.store.mu.Lock()
 	defer c.store.mu.Unlock()
@@ -76,7 +77,7 @@ func (c leased) On(leases []tier.LeaseID) (on *plan.Device, err error) {
 	return on, nil
 }
 
-// alsoOn is the device of an object, which has to be on unless that is nil.
+// alsoOn returns the device of an object. It must be on, unless on is nil.
 func (s *Store) alsoOn(on *plan.Device, o *objects.Object) (*plan.Device, error) {
 	d := s.plans.Memory
 	if o.InHBM() {
@@ -92,7 +93,7 @@ func (s *Store) alsoOn(on *plan.Device, o *objects.Object) (*plan.Device, error)
 	return d, nil
 }
 
-// Hold keeps what leases name where it lies.
+// Hold keeps leased objects where they are.
 func (c leased) Hold(sc plan.Scope, leases []tier.LeaseID) (*plan.Held, error) {
 	s := c.store
 	p, t, err := s.scope(sc.Profile, sc.Tenant, sc.Rank)
@@ -122,7 +123,7 @@ func (c leased) Hold(sc plan.Scope, leases []tier.LeaseID) (*plan.Held, error) {
 	return held, nil
 }
 
-// sourceLocked is one rank's share of an object, and of those it extends.
+// sourceLocked returns one rank's share of an object and of its ancestors.
 func (s *Store) sourceLocked(o *objects.Object, rank int) plan.Source {
 	src := plan.Source{Name: o.Label(), Spec: o.Spec, Begin: o.Begin, End: o.End, Share: s.objects.ShareOf(o, rank)}
 	if o.Packed != "" {
@@ -168,10 +169,10 @@ func (c leased) Admit(buffers int) error {
 	return nil
 }
 
-// NewID is the next number of a lease or buffer.
+// NewID returns the next number of a lease or buffer.
 func (c leased) NewID() tier.LeaseID { return c.store.NewLeaseID() }
 
-// Claim takes memory of a private pool.
+// Claim allocates memory of a private pool.
 func (c leased) Claim(sc plan.Scope, on *plan.Device, bytes int64) (*plan.Claimed, error) {
 	s := c.store
 	p, t, err := s.scope(sc.Profile, sc.Tenant, sc.Rank)
@@ -216,7 +217,7 @@ func (c leased) mayClaimLocked(o *objects.Object) error {
 	return nil
 }
 
-// claimLocked makes room for memory and takes it; errAgain as of makeRoomLocked.
+// claimLocked makes room and allocates it; ErrAgain as in makeRoomLocked.
 func (s *Store) claimLocked(o *objects.Object) (err error) {
 	if o.InHBM() {
 		err = s.objects.MakeCopyRoom(o, false)

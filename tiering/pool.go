@@ -12,19 +12,19 @@ import (
 // errLeaving is ErrBusy for room that a lower tier, or a sink, is still reading.
 var errLeaving = fmt.Errorf("room is being demoted: %w", tier.ErrBusy)
 
-// makeRoomLocked evicts until o fits its tenant's quota and its pool, or evicts
-// nothing and says why o cannot fit.
+// makeRoomLocked evicts objects until o fits its tenant's quota and its pool. If that is
+// impossible it evicts nothing and returns why.
 //
-// A tenant over its quota pays with copies in HBM, which are nowhere alone, then from
-// the slowest tier up: with entries of the lower tier, apart from those to
-// spare, then with its own least valuable objects, in whichever pool they are. Those are not demoted, since that
-// gives the quota nothing. Only then the pool's least valuable objects leave,
-// whosever they are. What has to be written first keeps its memory until then:
-// the answer is errLeaving. Once writes hang, what they hold is no room to wait
-// for, and nothing more is given to them.
+// A tenant over its quota first loses copies in HBM, which are never the only copy, and
+// then objects from the slowest tier up: entries of the lower tier, except those in
+// spare, then its least valuable objects in either pool. Those are not demoted, since
+// that would not lower the use of the quota. Only then are the pool's least valuable
+// objects evicted, whoever owns them. Objects that have to be written first keep their
+// memory until then: the result is errLeaving. While writes hang, the memory that they
+// keep is not waited for, and no more writes are started.
 //
-// At most evictRows objects leave in one call, or as many entries as the lower tier
-// forgets in one: errAgain asks for another one, once others have had the lock.
+// One call evicts at most objects.EvictRows objects, or as many entries as the lower tier
+// evicts in one call. ErrAgain: call again, after others had the lock.
 func (s *Store) makeRoomLocked(o *objects.Object, spare spared) error {
 	p := o.Pool
 	hang := s.writesHangLocked()
@@ -78,18 +78,18 @@ func (s *Store) makeRoomLocked(o *objects.Object, spare spared) error {
 	return nil
 }
 
-// hungSweeps is after how many sweeps, of a second as a rule, without the end of a
-// write those that run are not counted upon: as long as the disk tier takes to call
-// its disk hanging.
+// hungSweeps is the number of sweeps, usually one per second, without the end of a write
+// after which running writes are not relied on: as long as the disk tier takes to report
+// that its disk hangs.
 const hungSweeps = 5
 
-// writesHangLocked tells whether the lower tier has ceased to end writes.
+// writesHangLocked reports whether writes of the lower tier have stopped ending.
 func (s *Store) writesHangLocked() bool {
 	return s.counters.Writing > 0 && s.sweeps-s.writeSweep >= hungSweeps
 }
 
-// quotaLocked is how much a tenant has to give up for o, beside what is leaving
-// memory anyway. ErrQuota when it cannot even if the lower tier gives up bytes.
+// quotaLocked returns how much a tenant has to give up for o, in addition to what is
+// already leaving memory. ErrQuota if that is impossible even if the lower tier evicts.
 func (s *Store) quotaLocked(o *objects.Object, below int64) (over int64, err error) {
 	t := o.Tenant
 	if over = s.objects.OverQuota(t, o.Charge()); !s.writesHangLocked() {
@@ -102,13 +102,13 @@ func (s *Store) quotaLocked(o *objects.Object, below int64) (over int64, err err
 	return over, nil
 }
 
-// trimmable is what the lower tier could give up for a tenant.
+// trimmable returns the bytes that the lower tier could evict for a tenant.
 func (s *Store) trimmable(t *objects.Tenant, spare int64) int64 {
 	return max(0, s.objects.UsedBelow(t)-spare)
 }
 
-// trimLocked has the lower tier forget entries of a tenant over its quota and
-// answers what is left to pay in memory.
+// trimLocked makes the lower tier evict entries of a tenant over its quota, and returns
+// what is still to be freed in memory.
 func (s *Store) trimLocked(o *objects.Object, over int64, spare spared) (int64, error) {
 	bytes := min(over, s.trimmable(o.Tenant, spare.bytes))
 	if bytes <= 0 {
@@ -120,27 +120,28 @@ func (s *Store) trimLocked(o *objects.Object, over int64, spare spared) (int64, 
 	return s.quotaLocked(o, 0)
 }
 
-// spared is what the lower tier must not forget to make room: it is about to be read.
+// spared are entries that the lower tier must not evict for room, since they are about to
+// be read.
 type spared struct {
 	names []tier.Name
 	bytes int64
 }
 
-// trimBelowLocked has the lower tier free bytes of a tenant, as far as it can in one
-// call, which forgets a bounded number of entries. more: another call would free more.
+// trimBelowLocked makes the lower tier free bytes of a tenant, as far as it can in one
+// call, which evicts a bounded number of entries. more: another call would free more.
 func (s *Store) trimBelowLocked(t *objects.Tenant, bytes int64, spare []tier.Name) (more bool) {
 	freed, more := s.cfg.Lower.Trim(t.ID, bytes, spare)
 	s.counters.TrimmedBytes += uint64(freed)
 	return more
 }
 
-// eviction is why something is to leave memory, and so how.
+// eviction is why an object is evicted, which decides how.
 type eviction uint8
 
 const (
-	forRoom                eviction = iota // in the pool: what the lower tier does not hold is offered to it
-	forRoomWithoutDemotion                 // the same while writes hang
-	forQuota                               // of the tenant: a demotion would give it nothing
+	forRoom                eviction = iota // in the pool: what the lower tier does not have is offered to it
+	forRoomWithoutDemotion                 // the same, while writes hang
+	forQuota                               // of the tenant: a demotion would free nothing
 )
 
 func (e eviction) reason() decision.Reason {
@@ -150,12 +151,11 @@ func (e eviction) reason() decision.Reason {
 	return decision.ForRoom
 }
 
-// evictLocked takes the policy's victim out of memory, or its states if another
-// node extends it. There is one: the callers
-// have counted what is evictable. A victim that the lower tier holds is just
-// dropped; another one is offered to it first, if that is any use. One that waits
-// for a tier that is busy does not wait here: a disk that hangs must not take the
-// memory with it. A copy may go to the outlets, as far as short allows.
+// evictLocked evicts the policy's victim from memory, or only its states if another node
+// extends it. A victim exists, since the callers have counted what is evictable. A victim
+// that the lower tier has is just dropped; another one is offered to it first, if that
+// helps. One that waits for a busy tier is not waited for: a disk that hangs must not
+// take the memory with it. A copy may be sent to the outlets, within the limits of short.
 func (s *Store) evictLocked(from policy.Eviction, way eviction, short *shortage) {
 	o := s.victimLocked(from)
 	if o.Children > 0 {
@@ -180,7 +180,7 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, short *shortage)
 	}
 	_, held := s.objects.Below(o)
 	switch {
-	case w != nil: // its end counts it
+	case w != nil: // counted when the write ends
 	case held:
 		s.counters.Demoted++
 	case way != forRoom || s.cfg.Lower == nil || o.Profile.Trial || s.elsewhereLocked(o):
@@ -188,7 +188,7 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, short *shortage)
 	case s.wantLocked(o, tier.LevelLogged, false) != nil:
 		s.counters.DemotionsRefused++
 	}
-	w = writeOf(o) // wanted by now
+	w = writeOf(o) // it may exist now
 	if w != nil {
 		w.leaving = true
 	}
@@ -201,9 +201,10 @@ func (s *Store) evictLocked(from policy.Eviction, way eviction, short *shortage)
 	s.objects.Unlink(o, tier.ReasonEvicted)
 }
 
-// victimLocked asks a policy, which is asked again for what was not offered to the outlets
-// yet: as long as one of its first victims was, that leaves. A node that has a child only because the lower tier
-// was seen to hold it does not leave if that holds no more.
+// victimLocked returns the policy's victim. It prefers objects that were already offered
+// to the outlets: one of them is evicted if it is among the first aheadTries victims. A
+// node that is evictable with a child only because the lower tier had it is not evicted
+// if the tier no longer does.
 func (s *Store) victimLocked(from policy.Eviction) *objects.Object {
 	for {
 		tries := 0
@@ -211,7 +212,7 @@ func (s *Store) victimLocked(from policy.Eviction) *objects.Object {
 			tries++
 			return s.out == nil || tries > aheadTries || s.objects.Table.Get(id).Sending != objects.Candidate
 		})
-		if !ok { // fewer than that, and none was
+		if !ok { // fewer victims, and none was offered
 			id, ok = from.Victim(objects.AnyID)
 		}
 		if !ok {

@@ -16,12 +16,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// AddProfile registers a profile and counts one use of it; the same identity
-// gets the same id while it is registered. When too many are, one that has
-// neither uses nor objects is forgotten for it; ErrBusy when there is none, which
-// ReclaimProfile may change. Ids are never reused.
+// AddProfile registers a profile and counts one use of it; the same identity gets the
+// same id while it is registered. If too many are registered, one without uses and
+// objects is removed for it; ErrBusy if there is none, which ReclaimProfile may change.
+// Ids are never reused.
 func (s *Store) AddProfile(p *profile.Profile) (tier.ProfileID, error) {
-	s.profileMu.Lock() // one at a time, so that what takes long is done without the store's lock
+	s.profileMu.Lock() // one at a time, so that slow work is done without the store's lock
 	defer s.profileMu.Unlock()
 	if id, ok := s.reuseProfile(p); ok {
 		return id, nil
@@ -67,8 +67,8 @@ func (s *Store) RegisteredProfile(fp profile.Fingerprint) *profile.Profile {
 	return nil
 }
 
-// ReleaseProfile ends one use that AddProfile began. The profile stays known,
-// and its objects stay, until its place is wanted.
+// ReleaseProfile ends one use that AddProfile began. The profile stays registered, and
+// its objects stay, until its slot is needed.
 func (s *Store) ReleaseProfile(id tier.ProfileID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,15 +82,14 @@ func (s *Store) ReleaseProfile(id tier.ProfileID) {
 	}
 }
 
-// mostReclaimed is how many profiles ReclaimProfile tries: each takes a walk over the
-// catalogue.
+// mostReclaimed is how many profiles ReclaimProfile tries: each walks the catalogue.
 const mostReclaimed = 3
 
-// ReclaimProfile evicts what is held of a profile that nobody uses, of that which was
-// used least lately, so that its place is free for another. What is leased, filled or
-// being written keeps it; then it tries another one. It stops when ctx ends.
+// ReclaimProfile evicts the objects of the least recently used profile without uses, to
+// free its slot for another. If some of its objects are leased, filled or being written,
+// it stays and the next one is tried. It stops when ctx ends.
 func (s *Store) ReclaimProfile(ctx context.Context) {
-	s.reclaimMu.Lock() // one at a time, each for a request that waits
+	s.reclaimMu.Lock() // one at a time, each for a waiting request
 	defer s.reclaimMu.Unlock()
 	s.mu.Lock()
 	var unused []*objects.Profile
@@ -109,7 +108,7 @@ func (s *Store) ReclaimProfile(ctx context.Context) {
 	s.launch()
 }
 
-// reclaim reports whether nothing holds a profile any more.
+// reclaim reports whether a profile has no objects left.
 func (s *Store) reclaim(ctx context.Context, ps *objects.Profile) (free bool) {
 	for shard := 0; shard < index.Shards && ctx.Err() == nil; shard++ {
 		for _, m := range [...]*index.Map[objects.Object]{s.objects.Segments, s.objects.Checkpoints} {
@@ -130,8 +129,8 @@ func (s *Store) reclaim(ctx context.Context, ps *objects.Profile) (free bool) {
 	return s.forgettableLocked(ps)
 }
 
-// evictUpLocked evicts an object of a profile that may leave, and the nodes that only
-// it extends.
+// evictUpLocked evicts an object of a profile, if it is evictable, and the ancestors that
+// only it extends.
 func (s *Store) evictUpLocked(o *objects.Object, ps *objects.Profile) {
 	for n := 0; n < holdRows && o != nil && o.Profile == ps && o.Ranked == objects.Candidate && o.Children == 0; n++ {
 		up := o.Parent
@@ -140,7 +139,7 @@ func (s *Store) evictUpLocked(o *objects.Object, ps *objects.Profile) {
 	}
 }
 
-// only is a policy whose victim was chosen.
+// only is a policy with a given victim.
 type only struct {
 	policy.Eviction
 	id policy.ID
@@ -148,8 +147,8 @@ type only struct {
 
 func (o only) Victim(func(policy.ID) bool) (policy.ID, bool) { return o.id, true }
 
-// forgettableLocked tells whether nothing is held of a profile: idle copies in HBM of
-// what is on disk do not count, since the next sweep drops them.
+// forgettableLocked reports whether a profile has no objects. Idle copies in HBM of what
+// is on disk do not count, since the next sweep drops them.
 func (s *Store) forgettableLocked(ps *objects.Profile) bool {
 	if ps.Uses > 0 || ps.Segments > 0 || ps.Checkpoints > 0 {
 		return false
@@ -157,7 +156,7 @@ func (s *Store) forgettableLocked(ps *objects.Profile) bool {
 	return ps.Held == 0
 }
 
-// Profile answers a registered profile.
+// Profile returns a registered profile.
 func (s *Store) Profile(id tier.ProfileID) (*profile.Profile, bool) {
 	ps, err := s.profile(id)
 	if err != nil {
@@ -166,7 +165,7 @@ func (s *Store) Profile(id tier.ProfileID) (*profile.Profile, bool) {
 	return ps.Profile, true
 }
 
-// FindProfile answers the registered profile of a fingerprint. It takes no lock.
+// FindProfile returns the registered profile of a fingerprint. It takes no lock.
 func (s *Store) FindProfile(f profile.Fingerprint) (tier.ProfileID, *profile.Profile, bool) {
 	ps := s.registered(f)
 	if ps == nil {
@@ -175,7 +174,8 @@ func (s *Store) FindProfile(f profile.Fingerprint) (tier.ProfileID, *profile.Pro
 	return ps.ID, ps.Profile, true
 }
 
-// registered finds a profile by its fingerprint, nil if there is none. It takes no lock.
+// registered returns the profile with a fingerprint, nil if there is none. It takes no
+// lock.
 func (s *Store) registered(f profile.Fingerprint) *objects.Profile {
 	for _, ps := range *s.profiles.Load() {
 		if ps.Fingerprint() == f {
@@ -194,8 +194,8 @@ func (s *Store) profile(id tier.ProfileID) (*objects.Profile, error) {
 	return known[at], nil
 }
 
-// Prefill predicts what computing tokens takes; zero of a profile that is not known. It
-// takes no lock.
+// Prefill returns the predicted cost of computing tokens; zero for a profile that is not
+// registered. It takes no lock.
 func (s *Store) Prefill(id tier.ProfileID) (predicted cost.Prefill, measured bool) {
 	ps, err := s.profile(id)
 	if err != nil {
@@ -204,7 +204,7 @@ func (s *Store) Prefill(id tier.ProfileID) (predicted cost.Prefill, measured boo
 	return ps.Costs.Prefill()
 }
 
-// ProfileCosts is what a profile's costs are predicted from now.
+// ProfileCosts is a snapshot of the costs that predictions for a profile use.
 type ProfileCosts struct {
 	Profile     tier.ProfileID
 	Fingerprint profile.Fingerprint

@@ -17,12 +17,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// promotion brings an entry of the lower tier into memory, or a copy that lies beyond
-// this node: the job of a flight, and a fill whose writer is the store itself. Guarded
-// by the store's lock.
+// promotion reads an entry of the lower tier, or a copy outside this node, into memory:
+// the job of a flight, and a fill whose writer is the store. Guarded by the store's lock.
 //
-// Invariant: while there is a promotion of a name nobody else fills an object of
-// that name.
+// Invariant: while there is a promotion of a name, no client fills an object of that
+// name.
 type promotion struct {
 	store *Store
 	*transfer.Flight
@@ -35,28 +34,28 @@ type promotion struct {
 	spare   spared    // entries of the lower tier that must not be trimmed for it
 	source  tier.Copy // what it reads; nil = the entry of the lower tier
 
-	lead    *promotion      // of its parent, until it starts
-	base    *objects.Object // the parent in memory, held until the object is linked
-	into    *objects.Object // the stripped node whose states it brings, held until then
-	fill    *objects.Fill   // of object, while it runs
-	object  *objects.Object // once it is placed; a placeholder's when into is set
+	lead    *promotion      // promotion of its parent, until it starts
+	base    *objects.Object // the parent in memory, in use until the object is linked
+	into    *objects.Object // the stripped node whose states it restores, in use until then
+	fill    *objects.Fill   // the fill of object, while it runs
+	object  *objects.Object // once it is placed; a placeholder if into is set
 	content *tier.Content
-	hash    profile.SegmentHash // of the tokens in it, for a segment
+	hash    profile.SegmentHash // of the tokens in the entry, for a segment
 	until   deadline.Deadline[any]
-	further []seat // that want it in HBM as well
+	further []seat // ranks that also want it in HBM
 }
 
-// wanted is what a promotion is to bring and for whom.
+// wanted describes an object to be promoted and for whom.
 type wanted struct {
 	name    tier.Name
 	profile *objects.Profile
 	tenant  *objects.Tenant
-	urgent  bool      // a client asked for it; else a match has named it
-	base    tier.Name // a checkpoint on this node that it may extend; zero = none is known
-	planned bool      // as of AcquireQuery
+	urgent  bool      // a client asked for it; otherwise a match has named it
+	base    tier.Name // a checkpoint on this node that it may extend; zero = unknown
+	planned bool      // as in AcquireQuery
 }
 
-// openPromotions makes the engine that brings objects into memory.
+// openPromotions creates the engine that brings objects into memory.
 func (s *Store) openPromotions() {
 	s.up = transfer.New[tier.Name](transfer.Config{
 		Lock: &s.mu, Workers: true, Queue: s.cfg.PromoteQueue, Share: max(s.cfg.MaxChain, s.cfg.PromoteQueue/len(s.objects.Tenants)),
@@ -64,18 +63,18 @@ func (s *Store) openPromotions() {
 	})
 }
 
-// The lanes of promotions: a peer that hangs keeps no disk from being read.
+// The lanes of promotions: a hung peer does not block reads of the disk.
 const (
 	laneBelow = iota
 	laneBeyond
 	lanes
 )
 
-// maxRoomTurns bounds how often a promotion waits for room that somebody else
-// may take before it.
+// maxRoomTurns bounds how often a promotion waits for room that another object may take
+// first.
 const maxRoomTurns = 8
 
-// promotionLocked is the promotion of a name, if there is one.
+// promotionLocked returns the promotion of a name, if there is one.
 func (s *Store) promotionLocked(n tier.Name) *promotion {
 	if s.up == nil {
 		return nil
@@ -86,9 +85,9 @@ func (s *Store) promotionLocked(n tier.Name) *promotion {
 	return nil
 }
 
-// promoteLocked begins, or joins, the promotion of an entry and of those it
-// extends. It is nil when the entry cannot be promoted now: it is gone, somebody
-// fills it, or too much is promoted already.
+// promoteLocked starts, or joins, the promotion of an entry and its ancestors. It returns
+// nil if the entry cannot be promoted now: it no longer exists, a client is filling it,
+// or too much is being promoted.
 func (s *Store) promoteLocked(w wanted) *promotion {
 	if p := s.promotionLocked(w.name); p != nil {
 		if p.profile != w.profile || p.tenant != w.tenant {
@@ -120,17 +119,17 @@ func (s *Store) promoteLocked(w wanted) *promotion {
 	}
 	for _, p := range slices.Backward(nodes) {
 		if p.source == nil {
-			s.objects.TouchBelow(p.name) // so that nothing newer makes room by them
+			s.objects.TouchBelow(p.name) // so that new entries do not push them out
 		}
 	}
 	if w.urgent {
-		s.urgeLocked(nodes[0]) // what it joined may be read ahead only
+		s.urgeLocked(nodes[0]) // what it joined may be a read-ahead
 	}
 	return nodes[0]
 }
 
-// climbLocked lists an entry and those it extends that are not in memory, up to
-// one that is or is being promoted. Each is in the lower tier, or was found beyond.
+// climbLocked lists an entry and those of its ancestors that are not in memory, up to one
+// that is, or is being promoted. Each is in the lower tier, or was found remotely.
 func (s *Store) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 	name, end := w.name, 0
 	for len(nodes) < s.cfg.MaxChain {
@@ -185,7 +184,7 @@ func (s *Store) newPromotion(e *tier.Entry, w wanted) *promotion {
 	}
 }
 
-// describe is the object that an entry becomes, without memory.
+// describe returns the object of an entry, without memory.
 func (p *promotion) describe() *objects.Object {
 	e := &p.entry
 	o := &objects.Object{
@@ -198,7 +197,7 @@ func (p *promotion) describe() *objects.Object {
 	return o
 }
 
-// size is what the object takes.
+// size returns the size of the object.
 func (p *promotion) size() objects.Size {
 	o := p.describe()
 	return p.store.objects.SizeOf(p.profile, o.Layout(), o.Spec.Tokens)
@@ -223,8 +222,8 @@ func (s *Store) startLocked(p *promotion, urgent bool) {
 	s.objects.Use(p.into)
 }
 
-// urgeLocked puts a promotion, and those it waits for, among those that clients
-// wait for.
+// urgeLocked makes a promotion, and those that it waits for, urgent: clients wait for
+// them.
 func (s *Store) urgeLocked(p *promotion) {
 	for f := p.Flight; f != nil; f = f.Lead() {
 		if !f.Urgent() {
@@ -235,7 +234,7 @@ func (s *Store) urgeLocked(p *promotion) {
 	s.up.Urge(p.Flight)
 }
 
-// next is the promotion that one which has started follows, if there is one.
+// next returns the promotion that a started one follows, if there is one.
 func (p *promotion) next() *promotion {
 	if f := p.Lead(); f != nil {
 		return f.Job.(*promotion)
@@ -243,7 +242,7 @@ func (p *promotion) next() *promotion {
 	return nil
 }
 
-// Begin gives a promotion its memory.
+// Begin allocates the memory of a promotion.
 func (p *promotion) Begin(f *transfer.Flight) error {
 	s, o := p.store, p.describe()
 	if err := p.findAgain(o); err != nil {
@@ -256,7 +255,7 @@ func (p *promotion) Begin(f *transfer.Flight) error {
 	case errors.Is(err, objects.ErrAgain):
 		return transfer.ErrAgain
 	case errors.Is(err, errLeaving):
-		return transfer.Parked(err) // until a write has ended that may give room back
+		return transfer.Parked(err) // until the end of a write that may free room
 	case err != nil:
 		return err
 	}
@@ -275,12 +274,12 @@ func (p *promotion) Begin(f *transfer.Flight) error {
 	return nil
 }
 
-// findAgain checks that what was wanted is still there to be read.
+// findAgain checks that the entry or copy can still be read.
 func (p *promotion) findAgain(o *objects.Object) error {
 	s := p.store
 	if p.source != nil {
-		// A source may claim to have a segment of one tenant under the key of another's:
-		// what it sends is checked, but only once it is here.
+		// A source may claim to have a segment of one tenant under the key of another's.
+		// What it sends is checked, but only after it has arrived.
 		if o.Kind == 0 && s.objects.Segments.Find(&o.Key) != nil {
 			return fmt.Errorf("%s: another has its key: %w", o.Name(), tier.ErrInvalid)
 		}
@@ -294,7 +293,7 @@ func (p *promotion) findAgain(o *objects.Object) error {
 	return nil
 }
 
-// admit checks that o may come into memory, and measures it.
+// admit checks that o may be placed in memory, and sets its size.
 func (p *promotion) admit(f *transfer.Flight, o *objects.Object) error {
 	s := p.store
 	if p.base != nil {
@@ -315,7 +314,7 @@ func (p *promotion) admit(f *transfer.Flight, o *objects.Object) error {
 	}
 	s.objects.Measure(o)
 	if over := s.objects.OverQuota(o.Tenant, o.Charge()); over > 0 && !f.Urgent() {
-		// A guess must not make a tenant lose what it has.
+		// A guess must not cost a tenant what it has.
 		return fmt.Errorf("%s: read ahead, %d bytes over the quota: %w", o.Name(), over, tier.ErrQuota)
 	}
 	return nil
@@ -364,8 +363,8 @@ func (p *promotion) readFrom(ctx context.Context, refs []gpuipc.Ref) (*tier.Cont
 	return c, cost.JobLoadDisk, err
 }
 
-// check compares what the tier keeps beside the bytes with what the object has
-// to be: the key of a segment names its tokens.
+// check compares the tier's record of an object with the object: the key of a segment
+// must match its tokens.
 func (p *promotion) check(c *tier.Content) error {
 	o := p.object
 	if len(c.Digests) != len(o.Shares) || len(c.Tokens) != o.Spec.Tokens {
@@ -382,8 +381,8 @@ func (p *promotion) check(c *tier.Content) error {
 	return nil
 }
 
-// checkPacked looks into packed parts: digests only say that they are what was sent, and
-// what is no such part could be composed by nobody.
+// checkPacked validates packed parts. Digests only show that they are what was sent;
+// malformed parts could not be composed by anyone.
 func (p *promotion) checkPacked(refs []gpuipc.Ref) error {
 	o := p.object
 	if o.Packed == "" {
@@ -408,10 +407,10 @@ func (p *promotion) checkPacked(refs []gpuipc.Ref) error {
 	return nil
 }
 
-// Landed has nothing to add: what was removed meanwhile has ended.
+// Landed does nothing: a name that was removed meanwhile has been canceled already.
 func (p *promotion) Landed(*transfer.Flight) (again bool, err error) { return false, nil }
 
-// End publishes the object of a promotion, or takes it away again.
+// End publishes the object of a promotion, or removes it again.
 func (p *promotion) End(f *transfer.Flight, err error) {
 	s := p.store
 	if err == nil {
@@ -430,7 +429,7 @@ func (p *promotion) End(f *transfer.Flight, err error) {
 	p.base, p.into = nil, nil
 }
 
-// publish makes the object a hit, held for those who wait for it and for the
+// publish makes the object a hit and keeps it in use for the waiting callers and for
 // checkpoints that extend it.
 func (p *promotion) publish(f *transfer.Flight) {
 	s := p.store
@@ -464,8 +463,8 @@ func (p *promotion) publish(f *transfer.Flight) {
 	s.furtherLocked(p, o)
 }
 
-// fail takes away what a promotion was to fill. A read that runs keeps the memory
-// until it ends.
+// fail removes what a promotion was filling. A read in progress keeps the memory until it
+// ends.
 func (p *promotion) fail(how transfer.Outcome) {
 	s := p.store
 	if o := p.object; o != nil {
@@ -477,11 +476,11 @@ func (p *promotion) fail(how transfer.Outcome) {
 		}
 	}
 	if o := p.into; o != nil && o.Fill != nil {
-		o.Fill.Dead = true // a patch, which keeps the node until it ends
+		o.Fill.Dead = true // a patch may be running, which keeps the node until it ends
 	}
 }
 
-// Release frees the memory of a promotion that has failed.
+// Release frees the memory of a failed promotion.
 func (p *promotion) Release(*transfer.Flight) {
 	s := p.store
 	if o := p.object; p.fill != nil && o.Fill == p.fill {
@@ -492,12 +491,12 @@ func (p *promotion) Release(*transfer.Flight) {
 	s.running.Done()
 }
 
-// Arrived is what a promotion has brought.
+// Arrived returns the object that a promotion has brought.
 func (p *promotion) Arrived() *objects.Object { return p.object }
 
 func (p *promotion) Reason(how transfer.Outcome) tier.Reason { return promotionReason(how) }
 
-// promotionReason is why a row is a miss after a promotion that failed.
+// promotionReason returns why a row is a miss after a failed promotion.
 func promotionReason(how transfer.Outcome) tier.Reason {
 	switch how {
 	case transfer.Corrupt, transfer.Gone:

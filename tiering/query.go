@@ -13,30 +13,31 @@ import (
 type MatchQuery struct {
 	Profile   tier.ProfileID
 	Tenant    tier.TenantID
-	Accept    tier.CheckpointKind // bits; 0 = no checkpoint wanted
+	Accept    tier.CheckpointKind // bits; 0 = no checkpoint
 	Positions []uint32            // ascending; tokens covered by each of Prefixes
 	Prefixes  [][32]byte          // profile.PrefixHash values
 	Keys      [][32]byte          // profile.SegmentKey values
-	// Others is empty, or has for each key the key of the segment's other variant: after a primer,
-	// or without one. It is looked up where the key misses. The zero key is none.
+	// Others is empty, or has for each key the key of the segment's other variant: after
+	// a primer, or without one. It is looked up if the key misses. The zero key means
+	// none.
 	Others [][32]byte
-	// Device is the one that the client reads. A client without is told where it would
-	// read instead, and promotes nothing.
+	// Device is the device that the client reads. A client without one gets the place
+	// that it would read instead, and promotes nothing to HBM.
 	Device tier.DeviceID
-	// Local: the client does not know PlacePeer. What lies beyond this node is a miss.
+	// Local: the client does not know PlacePeer. Remote objects are misses.
 	Local bool
 }
 
-// MatchResult answers a MatchQuery. Segments is reused by the next Match into
-// the same result.
+// MatchResult answers a MatchQuery. Segments is reused by the next Match into the same
+// result.
 type MatchResult struct {
 	PrefixTokens uint32 // 0 = no checkpoint
-	PrefixIndex  int    // into Positions, when PrefixTokens > 0
-	PrefixStates uint32 // tokens that it has states of; those behind are rows, see tier.Rows
+	PrefixIndex  int    // index into Positions, if PrefixTokens > 0
+	PrefixStates uint32 // tokens up to which it has states; the later ones are rows, see tier.Rows
 	PrefixKind   tier.CheckpointKind
-	PrefixPlace  tier.Place  // where the checkpoint lies, when PrefixTokens > 0
-	PrefixReason tier.Reason // why no longer position hit; none when the longest one did
-	MaxError     float64     // of the profile: what is not known of a segment's error is at most this
+	PrefixPlace  tier.Place  // place of the checkpoint, if PrefixTokens > 0
+	PrefixReason tier.Reason // why no longer position hit; ReasonNone if the longest did
+	MaxError     float64     // of the profile: bound for segments whose error is unknown
 	Segments     []SegmentStatus
 }
 
@@ -45,47 +46,48 @@ type SegmentStatus struct {
 	Status tier.Status
 	Place  tier.Place
 	Reason tier.Reason
-	Other  bool   // the row is about the other variant: it is a hit and the key is not
-	Tokens uint32 // interior tokens of a hit; 0 = not known, in PlacePeer only
-	// Error bounds the errors of a hit's stored form: see profile.Packed. 0 = as it was written.
+	Other  bool   // the row is a hit of the other variant, and the key is a miss
+	Tokens uint32 // interior tokens of a hit; 0 = unknown, for PlacePeer only
+	// Error bounds the errors of a hit's stored form: see profile.Packed. 0 = as it was
+	// written.
 	Error float64
 }
 
-// MaxPrompt is how many tokens a prompt may have in which segments are looked for.
+// MaxPrompt is the maximum length in tokens of a prompt in which segments are searched.
 const MaxPrompt = 1 << 20
 
-// KnownQuery asks which held segments stand where in a prompt.
+// KnownQuery asks which cached segments occur where in a prompt.
 type KnownQuery struct {
 	Profile tier.ProfileID
 	Tenant  tier.TenantID
 	Tokens  []uint32 // the prompt, at most MaxPrompt
-	Begin   int      // segments begin there at the earliest
-	// SeamTokens is the seam width that segments behind token 0 were computed for.
+	Begin   int      // first token at which segments may begin
+	// SeamTokens is the seam width of the segments that start after token 0.
 	SeamTokens int
-	// Primer names the primer that segments should have from token PrimedFrom on, zero = none.
-	// Segments before it should have none.
+	// Primer names the primer that segments should have from token PrimedFrom on, zero =
+	// none. Segments before it should have none.
 	Primer     profile.PrimerID
 	PrimedFrom int
-	// Either accepts the other variant of a segment where the preferred one is not cached.
+	// Either accepts the other variant of a segment if the preferred one is not cached.
 	Either bool
-	Most   int           // segments; those behind them are left out
-	Device tier.DeviceID // as of MatchQuery
-	Pause  func()        // called every few thousand tokens where it is not nil
+	Most   int           // maximum number of segments; later ones are left out
+	Device tier.DeviceID // as in MatchQuery
+	Pause  func()        // called every few thousand tokens if it is not nil
 }
 
-// Known answers a KnownQuery. It keeps its memory from one to the next.
+// Known answers a KnownQuery. Its memory is reused by the next one.
 type Known struct {
 	Segments []KnownSegment // ascending, without overlaps
-	Untried  int            // as of find.Found
+	Untried  int            // as in find.Found
 	found    find.Found
 	keys     [][32]byte
 	rows     []SegmentStatus
 }
 
-// KnownSegment is a segment that is held: tokens [Start, Start+Tokens) of the prompt.
+// KnownSegment is a cached segment: tokens [Start, Start+Tokens) of the prompt.
 type KnownSegment struct {
 	Start, Tokens int
-	Primed        bool // it has the query's primer
+	Primed        bool // captured after the query's primer
 	Key           profile.SegmentKey
 	SegmentStatus // a hit
 }
@@ -97,43 +99,42 @@ type AcquireQuery struct {
 	Rank    int
 	TTL     time.Duration // 0 = the store's default; longer than its maximum is cut
 	Digests bool
-	// Again: what is Promoting is going to be asked for once more, by AwaitAcquire,
-	// and is no miss until then.
+	// Again: the caller will ask again with AwaitAcquire for what is Promoting. It is not
+	// counted as a miss until then.
 	Again bool
-	// Near: a peer asks. Nothing is looked for beyond this node, or nodes that believe that
-	// others have something would send each other for it, and what is found or not counts
-	// for none of this node's engines.
+	// Near: the caller is a peer. There is no remote lookup, since otherwise nodes with
+	// hints about each other would ask in a circle, and the result counts for none of
+	// this node's engines.
 	Near bool
-	// Planned: another node has computed them for this one. They are fetched whatever their
-	// bytes cost, and though they were not to be had a moment ago.
+	// Planned: another node has computed them for this one. They are fetched whatever
+	// their bytes cost, and even if they were absent a moment ago.
 	Planned bool
 	Keys    [][32]byte
-	Device  tier.DeviceID // where AcquireResident reads
+	Device  tier.DeviceID // the device that AcquireResident reads
 
-	// All wants every key or none. When one is a miss the others' rows have
-	// ErrWithheld. When they would all be hits but do not fit beside what is in
-	// use, every row has the error, ErrFull or ErrBusy, and nothing was evicted
-	// or promoted for them.
+	// All leases every key or none. If one is a miss, the rows of the others have
+	// ErrWithheld. If all would be hits but do not fit next to what is in use, every row
+	// has the error, ErrFull or ErrBusy, and nothing was evicted or promoted for them.
 	All bool
 }
 
-// Acquired is one row of an Acquire: a hit, a miss with its reason, or an error
-// (ErrBusy: too many leases). A miss that is Promoting lies in the lower tier and
-// is on its way into memory, its reason is ReasonPending. Extents and Digests are shared and must not be
-// written; the memory stays unchanged until the lease is released.
+// Acquired is one row of an Acquire: a hit, a miss with its reason, or an error (ErrBusy:
+// too many leases). A miss that is Promoting is being read into memory, and its reason is
+// ReasonPending. Extents and Digests are shared and must not be modified; the memory
+// stays unchanged until the lease is released.
 type Acquired struct {
 	Hit       bool
 	Promoting bool
 	Reason    tier.Reason
 	Err       error
-	Place     tier.Place // of a hit: PlaceHBM when extents are of DeviceArena, else PlaceDRAM
+	Place     tier.Place // of a hit: PlaceHBM if extents are of DeviceArena, else PlaceDRAM
 	Lease     tier.LeaseID
 	Bytes     int64          // of this rank's layout
 	Begin     int            // first interior token, local to the segment
 	Tokens    int            // interior tokens
-	Packed    profile.Packed // how its packed parts are laid out
+	Packed    profile.Packed // layout of its packed parts
 	Extents   []gpuipc.Extent
-	Digests   []uint64 // of each chunk of each part, in order; nil unless asked for
+	Digests   []uint64 // of each chunk of each part, in order; nil unless requested
 }
 
 // LoadQuery leases the checkpoint of a prefix hash.
@@ -144,16 +145,16 @@ type LoadQuery struct {
 	Accept  tier.CheckpointKind
 	TTL     time.Duration
 	Digests bool
-	Again   bool // as of AcquireQuery
-	Near    bool // as of AcquireQuery
+	Again   bool // as in AcquireQuery
+	Near    bool // as in AcquireQuery
 	Hash    profile.PrefixHash
-	Device  tier.DeviceID // where LoadResident reads
+	Device  tier.DeviceID // the device that LoadResident reads
 }
 
-// Loaded answers a LoadQuery: the chain of nodes from the root to the
-// checkpoint, each laid out by tier.LayoutOf its kind and End-Begin tokens. States and
-// convolution tails are those of the last node, or if that is of kind Rows they are
-// rebuilt by a replay. Promoting is as in Acquired.
+// Loaded answers a LoadQuery: the chain of nodes from the root to the checkpoint, each
+// with the layout that tier.LayoutOf returns for its kind and End-Begin tokens. States
+// and convolution tails are those of the last node; if that is of kind Rows, a replay
+// rebuilds them. Promoting is as in Acquired.
 type Loaded struct {
 	Hit       bool
 	Promoting bool
@@ -189,7 +190,7 @@ type SaveQuery struct {
 	Profile tier.ProfileID
 	Tenant  tier.TenantID
 	Rank    int
-	Kind    tier.CheckpointKind // Exact or Spliced
+	Kind    tier.CheckpointKind // Exact, Rows or Spliced
 	Hash    profile.PrefixHash
 	Tokens  int                // tokens covered
 	Parent  profile.PrefixHash // the checkpoint that this one extends; zero = none
@@ -199,13 +200,13 @@ type SaveQuery struct {
 type Reservation struct {
 	ID    tier.ReservationID
 	Bytes int64 // of this rank's layout
-	// Durable is that of Committed, where SaveBuffered has published the object.
+	// Durable is as in Committed, if SaveBuffered has published the object.
 	Durable *Durable
 }
 
-// CommitItem hands over consecutive chunks of one part: gpuipc.ChunkBytes each,
-// the last one of a part shorter. Level is how safe the object has to be before
-// its publication is acknowledged; the highest of its commits counts.
+// CommitItem commits consecutive chunks of one part: gpuipc.ChunkBytes each, the last one
+// of a part shorter. Level is the durability that the object needs before its publication
+// is acknowledged; the highest one of its commits counts.
 type CommitItem struct {
 	Reservation tier.ReservationID
 	Part        int // index into the layout's parts
@@ -213,7 +214,7 @@ type CommitItem struct {
 	Digests     []uint64   // the client's digest of each chunk
 	CRC32       bool       // Digests are CRC-32, see gpuipc.ChecksumBytes
 	Src         gpuipc.Ref // exactly the bytes of these chunks
-	Level       tier.Level // LevelDefault = the store's
+	Level       tier.Level // LevelDefault = the store's default
 
 	own bool // Src is memory of the store: Digests are not compared
 }
@@ -222,8 +223,8 @@ type CommitItem struct {
 type Committed struct {
 	// Published: this commit completed the last rank, and lookups find the object.
 	Published bool
-	Object    tier.Want // what was published
-	// Durable is what to wait for before a published object is acknowledged. It
-	// is nil when only LevelMemory was asked for, or there is no lower tier.
+	Object    tier.Want // the published object
+	// Durable is what to wait for before a published object is acknowledged. It is nil if
+	// only LevelMemory was requested, or there is no lower tier.
 	Durable *Durable
 }

@@ -6,17 +6,16 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// aheadShare is the part of a pool, one in so many bytes, that may be taken by
-// objects that were read ahead and not used yet, those on their way included. So
-// guesses push out an eighth of a pool at most, the least valuable objects of it,
-// and never what is leased (a guess: a prompt's segments are far smaller).
+// aheadShare limits objects that are read ahead and not used yet, including those in
+// flight, to one in so many bytes of a pool. So guesses evict at most an eighth of a
+// pool, its least valuable objects, and never what is leased (a guess: a prompt's
+// segments are far smaller).
 const aheadShare = 8
 
-// hintRows bounds how many hits of matches are looked at in one critical section.
+// hintRows bounds how many hits of matches are handled in one critical section.
 const hintRows = 32
 
-// hintReadAheadLocked notes a hit of a match in the lower tier. It never waits and
-// does nothing else.
+// hintReadAheadLocked records a hit of a match in the lower tier. It never waits.
 func (s *Store) hintReadAheadLocked(n tier.Name, p *objects.Profile, t *objects.Tenant) {
 	s.hintAheadLocked(wanted{name: n, profile: p, tenant: t})
 }
@@ -32,8 +31,8 @@ func (s *Store) hintAheadLocked(w wanted) {
 	}
 }
 
-// readAheadLocked turns some of what matches found into promotions, until one is
-// ready, and tells whether more is left.
+// readAheadLocked starts promotions for some of the recorded hits, until one is ready,
+// and reports whether more are left.
 func (s *Store) readAheadLocked() (more bool) {
 	h := &s.aheadHints
 	var far []wanted
@@ -51,8 +50,8 @@ func (s *Store) readAheadLocked() (more bool) {
 	return h.Len() > 0
 }
 
-// readAheadRoomLocked tells whether more may be read ahead into the pool and for the
-// tenant of some promotions. A guess must not make a tenant lose what it has.
+// readAheadRoomLocked reports whether promotions may be read ahead into their pool and
+// for their tenant. A guess must not cost a tenant what it has.
 func (s *Store) readAheadRoomLocked(nodes []*promotion) bool {
 	var bytes, charge int64
 	for _, p := range nodes {
@@ -67,8 +66,8 @@ func (s *Store) readAheadRoomLocked(nodes []*promotion) bool {
 	return false
 }
 
-// expectUseLocked gives what was read ahead its time: what nobody came for by then
-// stays, but takes no share of guesses any more.
+// expectUseLocked starts the time after which an object that was read ahead and not used
+// no longer counts towards the share of guesses. The object itself stays.
 func (s *Store) expectUseLocked(o *objects.Object) {
 	o.Until = deadline.Deadline[any]{At: s.cfg.Now().Add(s.cfg.FillTTL), Order: s.leaseIDs.Add(1), Of: o}
 	s.objects.Deadlines.Add(&o.Until)

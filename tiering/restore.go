@@ -9,16 +9,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/plan"
 )
 
-// Stripping leaves those states in memory that share a page with rows. They are
-// nobody's: a client may have begun to save the node again, from another run, and
-// the lower tier may hold a copy of another run than the one that was in memory.
-// So who makes a node whole writes all of its states, a save by its commits and a
-// promotion by a patch.
+// Stripping leaves those states in memory that share a page with rows. They are not
+// valid: a client may have started to save the node again, from another run, and the copy
+// in the lower tier may be of another run than the one that was in memory. So making a
+// node whole writes all of its states: a save by its commits, a promotion by a patch.
 //
-// While a patch runs the node counts as being filled by the promotion, even if
-// that ends meanwhile: nobody else may write there, and its memory stays.
+// While a patch runs the node counts as being filled by the promotion, even if that ends
+// meanwhile: no other writer may write there, and its memory stays.
 
-// restoreLocked is the promotion of a stripped node, which the lower tier still has.
+// restoreLocked returns the promotion of a stripped node that the lower tier still has.
 func (s *Store) restoreLocked(o *objects.Object, w wanted) ([]*promotion, bool) {
 	if o.Phase != objects.Stripped || o.Fill != nil || !s.objects.Sound(o) {
 		return nil, false
@@ -32,9 +31,9 @@ func (s *Store) restoreLocked(o *objects.Object, w wanted) ([]*promotion, bool) 
 	return []*promotion{p}, true
 }
 
-// restoreStatesLocked moves the states that a promotion has read from the object that it
-// read into, which is then free, to the stripped node, behind a patch. The rows that
-// were read with them are not needed: others may be reading the node's own.
+// restoreStatesLocked moves the states that a promotion has read to the stripped node,
+// after a patch. They come from the object that it read into, which is then free. Its
+// rows are not needed: others may be reading the rows of the node.
 func (s *Store) restoreStatesLocked(p *promotion) {
 	from, o := p.object, p.into
 	l := o.Layout()
@@ -58,8 +57,8 @@ func (s *Store) restoreStatesLocked(p *promotion) {
 	s.objects.Account(from)
 }
 
-// patch copies the states that share pages with rows from what a promotion has
-// read to the stripped node that it is for.
+// patch copies the states that share pages with rows from what a promotion has read to
+// its stripped node.
 func (s *Store) patch(ctx context.Context, p *promotion) error {
 	s.mu.Lock()
 	from, to := s.beginPatchLocked(p)
@@ -80,8 +79,8 @@ func (s *Store) patch(ctx context.Context, p *promotion) error {
 	return err
 }
 
-// beginPatchLocked answers what to copy, by rank; nothing for a promotion that has
-// ended, and one that is not of a stripped node.
+// beginPatchLocked returns what to copy, by rank. It returns nothing for a promotion that
+// has ended or that is not of a stripped node.
 func (s *Store) beginPatchLocked(p *promotion) (from, to []gpuipc.Ref) {
 	o := p.into
 	if o == nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// SaveBuffered is Save of kind Rows that takes the rows of linear layers from accepted rows of a
-// buffer of the session, so that they are sent once. Keys and values of attention layers are
-// left for the writer to commit, whose level counts; where there are none the checkpoint is
-// published, at the level of the store's configuration. A
-// buffer without all of the rows, or in the memory of a device, is ErrInvalid. After an error
-// nothing is reserved.
+// SaveBuffered is Save of kind Rows that copies the rows of linear layers from accepted
+// rows of a buffer of the session, so that they are sent once. The writer commits the
+// keys and values of attention layers, with the level that counts. Without attention
+// layers the checkpoint is published at once, at the level of the store's configuration.
+// A buffer without all of the rows, or in the memory of a device, is ErrInvalid. After an
+// error nothing is reserved.
 func (c *Session) SaveBuffered(ctx context.Context, q *SaveQuery, buffer tier.LeaseID) (Reservation, error) {
 	if q.Kind != tier.Rows {
 		return Reservation{}, fmt.Errorf("checkpoint %x: kind %d out of a buffer: %w", q.Hash[:8], q.Kind, tier.ErrInvalid)
@@ -24,14 +24,14 @@ func (c *Session) SaveBuffered(ctx context.Context, q *SaveQuery, buffer tier.Le
 		return Reservation{}, err
 	}
 	if r.Durable, err = c.commitRows(ctx, q, r.ID, buffer); err != nil {
-		_ = c.Abort(r.ID) // ErrGone: it was aborted already
+		_ = c.Abort(r.ID) // ErrGone: already aborted
 		return Reservation{}, err
 	}
 	return r, nil
 }
 
-// commitRows copies the rows of linear layers into a reservation. It returns what to wait for if
-// that has published the checkpoint.
+// commitRows copies the rows of linear layers into a reservation. If that publishes the
+// checkpoint, it returns what to wait for.
 func (c *Session) commitRows(ctx context.Context, q *SaveQuery, id tier.ReservationID, buffer tier.LeaseID) (durable *Durable, err error) {
 	s := c.store
 	s.mu.Lock()

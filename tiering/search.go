@@ -11,28 +11,28 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// search asks the Remote for objects of one tenant: the job of a flight. It looks for
-// segments, all in one round trip, or for one checkpoint and what that extends, a round
-// trip for each node that is not on this one. Guarded by the store's lock.
+// search asks the Remote for objects of one tenant: the job of a flight. It looks up
+// segments, all in one round trip, or one checkpoint and its ancestors, one round trip
+// for each node that is not on this node. Guarded by the store's lock.
 type search struct {
 	store *Store
 	*transfer.Flight
-	rows  []*sought // grows while it looks for what a checkpoint extends
+	rows  []*sought // grows while the ancestors of a checkpoint are looked up
 	until deadline.Deadline[any]
 }
 
 const (
 	// maxWants bounds the objects of a search, and so the rows of the critical section
-	// that begins one: a request's keys are looked for together, some µs for each row.
+	// that starts one: the keys of a request are looked up together, some µs per row.
 	maxWants = 64
-	// maxSearches bounds those that wait or run; a quarter of them may be of one tenant.
+	// maxSearches bounds waiting and running searches; a quarter may be of one tenant.
 	maxSearches = 256
 )
 
-// errFindTime is why a search ended that took too long.
+// errFindTime is the error of a search that timed out.
 var errFindTime = fmt.Errorf("nobody has answered in time: %w", tier.ErrUnavailable)
 
-// openBeyond makes the engine that looks for objects beyond this node.
+// openBeyond creates the engine of remote lookups.
 func (s *Store) openBeyond() {
 	s.sought = map[objects.Identity]*sought{}
 	s.learner, _ = s.cfg.Remote.(tier.Learner)
@@ -43,7 +43,7 @@ func (s *Store) openBeyond() {
 	})
 }
 
-// seats are those that want something in HBM as well.
+// seats returns the seat of a rank that reads HBM.
 func (r reader) seats(rank int) []seat {
 	if r.above == nil {
 		return nil
@@ -51,15 +51,15 @@ func (r reader) seats(rank int) []seat {
 	return []seat{{r.above, rank}}
 }
 
-// acquireFar looks for the rows of an acquire that may lie beyond this node, all of them
-// together, and joins the searches if the caller is going to wait for them.
+// acquireFar looks up the rows of an acquire that may be remote, all together. If wait is
+// set, it joins the searches.
 func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait bool, waits []flightWait) []flightWait {
 	s := r.session.store
 	now := s.cfg.Now()
 	for some := range slices.Chunk(far, maxWants) {
 		s.mu.Lock()
 		var still []int
-		for _, i := range some { // others have had the lock meanwhile
+		for _, i := range some { // others had the lock meanwhile
 			row, flight := r.acquireLocked(&q.Keys[i], q, now, &still, i)
 			rows[i] = row
 			if wait && flight != nil {
@@ -85,9 +85,8 @@ func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait boo
 	return waits
 }
 
-// seekLocked begins to look for objects of one tenant that are hinted, or joins the
-// search for one that somebody looks for already. It is nil when there is nothing to
-// look for, or when too much is looked for already.
+// seekLocked starts a lookup of hinted objects of one tenant, or joins a running search.
+// It returns nil if there is nothing to look up, or if too many searches are running.
 func (s *Store) seekLocked(ws []wanted, seats []seat) *transfer.Flight {
 	if len(ws) == 0 {
 		return nil
@@ -112,7 +111,7 @@ func (s *Store) seekLocked(ws []wanted, seats []seat) *transfer.Flight {
 			urgent = urgent || k.urgent
 		}
 	}
-	if len(q.rows) == 0 { // searches look for each of them already
+	if len(q.rows) == 0 { // other searches cover all of them
 		return s.sought[ws[0].identity()].search.Flight
 	}
 	q.until = deadline.Deadline[any]{At: s.cfg.Now().Add(s.cfg.FindTTL), Order: s.leaseIDs.Add(1), Of: q}
@@ -121,7 +120,7 @@ func (s *Store) seekLocked(ws []wanted, seats []seat) *transfer.Flight {
 	return q.Flight
 }
 
-// addSoughtLocked has a search look for something, unless a search does already.
+// addSoughtLocked adds an object to a search, unless another search covers it.
 func (s *Store) addSoughtLocked(q *search, id objects.Identity) *sought {
 	if k := s.sought[id]; k != nil && k.search != nil {
 		return nil
@@ -132,8 +131,8 @@ func (s *Store) addSoughtLocked(q *search, id objects.Identity) *sought {
 	return k
 }
 
-// seekAheadLocked looks for what matches have named: segments of one tenant together,
-// each checkpoint alone.
+// seekAheadLocked looks up what matches have named: segments of one tenant together, each
+// checkpoint alone.
 func (s *Store) seekAheadLocked(far []wanted) {
 	for len(far) > 0 {
 		n := 1
@@ -147,13 +146,13 @@ func (s *Store) seekAheadLocked(far []wanted) {
 	}
 }
 
-// Begin has nothing to take.
+// Begin allocates nothing.
 func (q *search) Begin(*transfer.Flight) error {
 	q.store.running.Add(1)
 	return nil
 }
 
-// Move asks, and has what was found and is worth it promoted.
+// Move sends the queries, and promotes what was found and is worth it.
 func (q *search) Move(ctx context.Context, _ *transfer.Flight, moved func(error)) {
 	s := q.store
 	err := q.find(ctx)
@@ -167,7 +166,7 @@ func (q *search) Move(ctx context.Context, _ *transfer.Flight, moved func(error)
 	moved(err)
 }
 
-// heads are the objects that were asked for, without those that they extend.
+// heads returns the objects that were asked for, without their ancestors.
 func (q *search) heads() []*sought {
 	if q.rows[0].id.Name.Kind != 0 {
 		return q.rows[:1]
@@ -175,7 +174,7 @@ func (q *search) heads() []*sought {
 	return q.rows
 }
 
-// find asks for all rows, and for those that come to them meanwhile.
+// find looks up all rows, including those added meanwhile.
 func (q *search) find(ctx context.Context) error {
 	s := q.store
 	for asked := 0; asked < len(q.rows); {
@@ -198,7 +197,7 @@ func (q *search) find(ctx context.Context) error {
 	return nil
 }
 
-// hearLocked notes what was found of a row, and has what it extends looked for.
+// hearLocked records what was found for a row, and adds its parent to the lookup.
 func (q *search) hearLocked(k *sought, c tier.Copy) {
 	s := q.store
 	if q.Ended() {
@@ -217,7 +216,7 @@ func (q *search) hearLocked(k *sought, c tier.Copy) {
 		s.discardLocked(c)
 		return
 	}
-	e.Bytes, e.Level, e.Generation = 0, tier.LevelDefault, 0 // of another node's
+	e.Bytes, e.Level, e.Generation = 0, tier.LevelDefault, 0 // these are another node's
 	k.copy, k.entry = c, e
 	if e.Parent == (tier.Name{}) || len(q.rows) >= s.cfg.MaxChain {
 		return
@@ -234,7 +233,7 @@ func (q *search) hearLocked(k *sought, c tier.Copy) {
 	}
 }
 
-// settleLocked has what was found promoted, if that is worth its bytes.
+// settleLocked promotes what was found, if it is worth its bytes.
 func (q *search) settleLocked(k *sought) {
 	s := q.store
 	if q.Ended() {
@@ -253,7 +252,7 @@ func (q *search) settleLocked(k *sought) {
 	}
 	switch {
 	case k.copy == nil:
-	case !known: // what it extends is not to be had
+	case !known: // one of its ancestors cannot be fetched
 		s.counters.Beyond.FindMisses++
 		q.loseLocked(k, tier.ReasonEvicted)
 	case !k.planned && !s.worthLocked(k.id, begin, k.entry.End, bytes):
@@ -268,19 +267,20 @@ func (q *search) settleLocked(k *sought) {
 	}
 }
 
-// loseLocked makes something absent that was found.
+// loseLocked turns a found object into an absent one.
 func (q *search) loseLocked(k *sought, why tier.Reason) {
 	q.store.discardLocked(k.copy)
 	k.copy, k.why = nil, why
 }
 
-// rankBytes is one rank's layout of an entry whose shape was checked.
+// rankBytes returns the bytes of one rank's layout of an entry whose shape was checked.
 func rankBytes(p *objects.Profile, e *tier.Entry) int64 { return p.PartsOf(e).Bytes }
 
-// Landed has nothing to add.
+// Landed does nothing.
 func (q *search) Landed(*transfer.Flight) (again bool, err error) { return false, nil }
 
-// End ends that rows are looked for. What could not be asked is absent for a while.
+// End ends the lookup of its rows. Rows that could not be asked for are absent for a
+// while.
 func (q *search) End(_ *transfer.Flight, err error) {
 	s := q.store
 	s.objects.Deadlines.Remove(&q.until)
@@ -301,11 +301,11 @@ func (q *search) End(_ *transfer.Flight, err error) {
 	}
 }
 
-// Release ends that the store waits for it.
+// Release ends the store's wait for it.
 func (q *search) Release(*transfer.Flight) { q.store.running.Done() }
 
-// Arrived is nothing: what a search finds has flights of its own.
+// Arrived returns nil: what a search finds is brought by other flights.
 func (q *search) Arrived() *objects.Object { return nil }
 
-// Reason is why a row is a miss after a search that failed.
+// Reason returns why a row is a miss after a failed search.
 func (q *search) Reason(how transfer.Outcome) tier.Reason { return promotionReason(how) }

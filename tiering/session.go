@@ -14,8 +14,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// Session is what one client holds: leases, reservations and buffers. A client's
-// connection has one session; nothing of it can be used through another.
+// Session holds the leases, reservations and buffers of one client. A connection has one
+// session; nothing of it can be used through another.
 type Session struct {
 	store *Store
 	name  string
@@ -26,11 +26,10 @@ type Session struct {
 	leases map[tier.LeaseID]*lease
 	fills  map[tier.ReservationID]*objects.Filler
 
-	plans *plan.Session // with a lock of its own
+	plans *plan.Session // with its own lock
 }
 
-// NewSession begins a session; name is recorded as the publisher of what it
-// fills.
+// NewSession begins a session; name is recorded as the publisher of what it fills.
 func (s *Store) NewSession(name string) *Session {
 	session := &Session{store: s, name: name, ended: make(chan struct{}), leases: map[tier.LeaseID]*lease{}, fills: map[tier.ReservationID]*objects.Filler{}}
 	session.plans = s.plans.NewSession(leased{session})
@@ -43,10 +42,10 @@ func (s *Store) NewSession(name string) *Session {
 	return session
 }
 
-// Name is what the session was begun with.
+// Name returns the name given to NewSession.
 func (c *Session) Name() string { return c.name }
 
-// Holdings counts what the session may read or write, expired leases included.
+// Holdings counts the session's leases, expired ones included, and reservations.
 func (c *Session) Holdings() (leases, reservations int) {
 	c.store.mu.Lock()
 	defer c.store.mu.Unlock()
@@ -64,7 +63,7 @@ func (c *Session) openLocked() error {
 	return nil
 }
 
-// closeLocked lets nothing new begin, and wakes what waits for promotions.
+// closeLocked refuses new calls and wakes those that wait for promotions.
 func (c *Session) closeLocked() {
 	if !c.closed {
 		c.closed = true
@@ -72,14 +71,14 @@ func (c *Session) closeLocked() {
 	}
 }
 
-// holdRows bounds the rows of one critical section: whoever looks something up waits
-// for no more, whatever a client, an operator or an eviction asks for at once.
+// holdRows bounds the rows of one critical section, and so how long a lookup waits for
+// the lock, whatever a client, an operator or an eviction asks for at once.
 const holdRows = 16
 
-// Close aborts the session's reservations, for all ranks that joined them, and
-// gives back its leases. It never waits for operations: one that is still
-// running keeps the memory it touches until it ends, and then fails with
-// ErrGone where it had something to note. Closing again does nothing.
+// Close aborts the session's reservations, for all ranks that joined them, and releases
+// its leases. It never waits for operations: one that is still running keeps the memory
+// that it touches until it ends, and then fails with ErrGone if it had a result to
+// record. Closing again does nothing.
 func (c *Session) Close() {
 	s := c.store
 	s.mu.Lock()
@@ -88,12 +87,12 @@ func (c *Session) Close() {
 	c.end(s.dropLeaseLocked)
 }
 
-// end lets nothing new begin, aborts what is being filled and ends each lease,
-// in order of ids, so that a run can be replayed.
+// end refuses new calls, aborts fills and ends each lease, in order of ids, so that a run
+// can be replayed.
 func (c *Session) end(endLocked func(*lease)) {
 	s := c.store
 	s.mu.Lock()
-	c.closeLocked() // so that nothing comes to them
+	c.closeLocked() // so that none is added
 	fills := slices.Collect(maps.Keys(c.fills))
 	leases := slices.Collect(maps.Keys(c.leases))
 	why := c.openLocked()
@@ -101,7 +100,7 @@ func (c *Session) end(endLocked func(*lease)) {
 	slices.Sort(fills)
 	slices.Sort(leases)
 	s.mu.Each(len(fills), holdRows, func(i int) {
-		if f := c.fills[fills[i]]; f != nil { // not killed with another rank's
+		if f := c.fills[fills[i]]; f != nil { // nil if it ended with another rank's
 			s.killLocked(f.Object, stats.CauseDeath)
 		}
 	})
@@ -113,8 +112,8 @@ func (c *Session) end(endLocked func(*lease)) {
 	c.plans.Close(why)
 }
 
-// inTurns calls f under the lock, once more after others had it while f answers
-// ErrAgain.
+// inTurns calls f under the lock, again and again while it returns ErrAgain. Others get
+// the lock in between.
 func (s *Store) inTurns(f func() error) error {
 	t := s.mu.Turns()
 	turn := func() error {
@@ -127,12 +126,12 @@ func (s *Store) inTurns(f func() error) error {
 		if !errors.Is(err, objects.ErrAgain) {
 			return err
 		}
-		s.launch() // what leaves may have to be written first
+		s.launch() // evictions may have to be written first
 	}
 }
 
-// Sweep ends leases and reservations that are past their time. Run calls it; it
-// is exported for owners with a clock of their own.
+// Sweep ends expired leases and reservations. Run calls it; it is exported for owners
+// with another clock.
 func (s *Store) Sweep() {
 	now := s.cfg.Now()
 	s.sweepLower()
@@ -158,7 +157,7 @@ func (s *Store) Sweep() {
 }
 
 func (s *Store) sweepLocked(now time.Time) (leases, reservations int) {
-	for range holdRows { // pins that end are not counted: what is left then is the next sweep's
+	for range holdRows { // expired pins are not counted: the rest is left to the next sweep
 		due := s.objects.Deadlines.First()
 		if due == nil || now.Before(due.At) {
 			return leases, reservations
@@ -183,8 +182,7 @@ func (s *Store) sweepLocked(now time.Time) (leases, reservations int) {
 	return leases, reservations
 }
 
-// overdueLocked ends what an object had time for: to be filled, or to be used after it
-// was read ahead.
+// overdueLocked ends the fill of an object, or its status as read ahead, at its deadline.
 func (s *Store) overdueLocked(o *objects.Object) {
 	if o.Ahead {
 		s.objects.EndReadAhead(o, &s.counters.ReadAheadWasted)
@@ -193,10 +191,9 @@ func (s *Store) overdueLocked(o *objects.Object) {
 	}
 }
 
-// Abandon ends a session whose client has not let go yet: it may still be
-// reading what it leased, though nobody will hear of a release. Reservations are
-// aborted, leases quarantined as if their time were over, and nothing new is
-// begun. Close frees the memory.
+// Abandon ends a session whose client has not let go yet: it may still be reading what it
+// leased, although its releases can no longer arrive. Reservations are aborted, leases
+// quarantined as if they had expired, and new calls are refused. Close frees the memory.
 func (c *Session) Abandon() {
 	c.end(func(l *lease) {
 		if !l.expired {

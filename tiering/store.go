@@ -22,7 +22,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// Store is the catalogue and the memory behind it.
+// Store is the catalogue and its memory.
 type Store struct {
 	// Fixed after Open.
 	cfg   Config
@@ -32,7 +32,7 @@ type Store struct {
 	plans     *plan.Runner
 	durations *durations
 	parts     *plan.Parts
-	profiles  atomic.Pointer[[]*objects.Profile] // replaced under mu, never changed
+	profiles  atomic.Pointer[[]*objects.Profile] // replaced under mu, never modified
 	leaseIDs  atomic.Uint64
 	advisor   *advise.Advisor
 	decisions *decision.Log
@@ -40,26 +40,26 @@ type Store struct {
 	running sync.WaitGroup // operations that touch memory; grows only under mu while open
 
 	arena      gpuipc.Region
-	profileMu  sync.Mutex // held while a profile is added, taken before mu
+	profileMu  sync.Mutex // held while a profile is added, locked before mu
 	profileTop tier.ProfileID
-	reclaimMu  sync.Mutex // held while room is made for a profile, taken before mu
+	reclaimMu  sync.Mutex // held while room is made for a profile, locked before mu
 
 	mu          lockhold.Mutex
-	profileLeft uint64   // profiles that nobody uses any more, counted
+	profileLeft uint64   // counter that orders profiles by the end of their last use
 	hbm         hbm.List // by device; fixed after Open, its fields say what guards them
 	closed      bool
 	objects     *objects.Set
 	sessions    map[*Session]struct{}
 	counters    stats.Counters
 	lowerTier
-	out *transfer.Engine[*objects.Object] // copies on their way to outlets; nil without
+	out *transfer.Engine[*objects.Object] // copies in flight to outlets; nil without
 	beyond
 	cleaner
 	pins
 	budgets
 }
 
-// Open makes a store and its arena. Memory is touched only as it is used.
+// Open opens a store and its arena. Memory is touched only as it is used.
 func Open(cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -121,16 +121,16 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Arena is the region that extents of leases refer to.
+// Arena returns the region that extents of leases refer to.
 func (s *Store) Arena() gpuipc.Region { return s.arena }
 
-// NewLeaseID draws an id from the sequence of leases, for leases that the caller
-// keeps itself (slots): no id is ever given twice.
+// NewLeaseID returns an id from the sequence of leases, for leases that the caller keeps
+// (slots). No id is returned twice.
 func (s *Store) NewLeaseID() tier.LeaseID { return tier.LeaseID(s.leaseIDs.Add(1)) }
 
-// Run looks for leases and reservations past their time until ctx ends, does what
-// advice leaves to it, and carries out promotions and cleaning. What is promoted then fails, so that
-// nobody waits for it.
+// Run ends expired leases and reservations until ctx ends, runs the deferred work of the
+// advisor, and carries out promotions and cleaning. Promotions that are left at the end
+// fail, so that no caller waits for them.
 func (s *Store) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	workers.Go(func() { s.advisor.Run(ctx) })
@@ -154,14 +154,14 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
-// transfers is what the store does with the engines that have workers.
+// transfers is the part of an engine with workers that the store uses.
 type transfers interface {
 	Work(ctx context.Context, lane int)
 	Resume()
 	Stop(err error)
 }
 
-// withTransfers calls f under the lock with each lane of an engine and its number of
+// withTransfers calls f under the lock with each lane of each engine and its number of
 // workers.
 func (s *Store) withTransfers(f func(e transfers, lane, workers int)) {
 	s.mu.Lock()
@@ -178,12 +178,12 @@ func (s *Store) withTransfers(f func(e transfers, lane, workers int)) {
 	}
 }
 
-// stopTransfers ends the promotions that are left; none begins any more.
+// stopTransfers ends the remaining promotions; none starts any more.
 func (s *Store) stopTransfers() {
 	s.withTransfers(func(e transfers, _, _ int) { e.Stop(transfer.ErrStopped) })
 }
 
-// wakeCleaner has the cleaner look at its context.
+// wakeCleaner makes the cleaner check its context.
 func (s *Store) wakeCleaner() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,10 +203,10 @@ func (s *Store) sweepUntil(ctx context.Context) {
 	}
 }
 
-// Close closes every session, waits for the operations that still touch memory
-// (their callers cancel them), for the writes that the lower tier or a sink has begun, and
-// unmaps the arena. It is called once, after Run has returned and before the lower
-// tier is closed. It writes nothing: Flush does.
+// Close closes every session, waits for the operations that still touch memory (their
+// callers cancel them) and for the writes that the lower tier or a sink has begun, and
+// unmaps the arena. It is called once, after Run has returned and before the lower tier
+// is closed. It writes nothing: Flush does.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -224,7 +224,7 @@ func (s *Store) Close() error {
 		if e == nil {
 			continue
 		}
-		_ = s.inTurns(func() error { // what is parked ends, since the store is closed
+		_ = s.inTurns(func() error { // parked writes end, since the store is closed
 			if e.Kick(); e.Parked() > 0 {
 				return objects.ErrAgain
 			}
@@ -236,7 +236,7 @@ func (s *Store) Close() error {
 	s.closeBeyond()
 	var failed []error
 	for _, h := range s.hbm {
-		failed = append(failed, h.Close()) // which reads the arena
+		failed = append(failed, h.Close()) // reads the arena
 	}
 	if err := s.arena.Close(); err != nil {
 		failed = append(failed, fmt.Errorf("close arena: %w", err))
@@ -244,7 +244,7 @@ func (s *Store) Close() error {
 	return errors.Join(failed...)
 }
 
-// scope finds what every query names.
+// scope returns the profile and tenant that a query names.
 func (s *Store) scope(p tier.ProfileID, t tier.TenantID, rank int) (*objects.Profile, *objects.Tenant, error) {
 	ps, err := s.profile(p)
 	if err != nil {
@@ -265,7 +265,7 @@ func (s *Store) tenant(id tier.TenantID) (*objects.Tenant, error) {
 	return t, nil
 }
 
-// Decisions is what was decided last, and how often what was.
+// Decisions returns the log of the last decisions and their counts.
 func (s *Store) Decisions() *decision.Log { return s.decisions }
 
 func newAdvisor(s *Store) *advise.Advisor {
@@ -278,11 +278,11 @@ func newAdvisor(s *Store) *advise.Advisor {
 	return advise.New(o)
 }
 
-// Advisor answers what is worth storing of a prompt. Run does what it leaves for
-// later.
+// Advisor returns the advisor, which says what is worth storing of a prompt. Run does its
+// deferred work.
 func (s *Store) Advisor() *advise.Advisor { return s.advisor }
 
-// forAdvice is what the advisor sees of a Store.
+// forAdvice is the advisor's view of a Store.
 type forAdvice struct{ store *Store }
 
 func (f forAdvice) Costs(id tier.ProfileID) (*costs.Learned, error) {
@@ -293,8 +293,8 @@ func (f forAdvice) Costs(id tier.ProfileID) (*costs.Learned, error) {
 	return p.Costs, nil
 }
 
-// mostShare of a pool is the most that one object should take: with less than
-// two objects there is nothing to choose from.
+// mostShare: one object should take at most this part of a pool: with less than two
+// objects there is nothing to choose from.
 const mostShare = 2
 
 func (f forAdvice) Limits() (segments, checkpoints advise.Limit) {
@@ -304,10 +304,10 @@ func (f forAdvice) Limits() (segments, checkpoints advise.Limit) {
 	return limit(f.store.objects.Pools[objects.PublicPool]), limit(f.store.objects.Pools[objects.PrivatePool])
 }
 
-// of is where what is done with objects of a profile is counted. The caller holds the lock.
+// of returns the counters of a profile's objects. The caller holds the lock.
 func (s *Store) of(p *objects.Profile) *stats.Counters { return s.objects.CountersOf(p) }
 
-// Trials is what was published of the trial profile, which Counters leave out.
+// Trials returns what was published of the trial profile, which Counters leaves out.
 func (s *Store) Trials() (objects, bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -315,7 +315,7 @@ func (s *Store) Trials() (objects, bytes uint64) {
 	return n.Published, n.PublishedBytes
 }
 
-// Counters takes a snapshot.
+// Counters returns a snapshot.
 func (s *Store) Counters() stats.Counters {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -342,7 +342,7 @@ func (s *Store) countersLocked() stats.Counters {
 	return c
 }
 
-// DeviceCounters takes a snapshot of what happened on each device, in the order of their
+// DeviceCounters returns a snapshot of the counters of each device, in the order of their
 // ids.
 func (s *Store) DeviceCounters() []stats.HBM {
 	s.mu.Lock()
@@ -360,8 +360,8 @@ func (s *Store) deviceLocked(i int) stats.HBM {
 	return c
 }
 
-// DeviceArena is the region that extents of leases on a device refer to; nil where there
-// is none. It is the same for the life of the store.
+// DeviceArena returns the region that extents of leases on a device refer to; nil if
+// there is no such device. It is the same for the life of the store.
 func (s *Store) DeviceArena(id tier.DeviceID) gpuipc.SharedRegion {
 	if h := s.hbm.Of(id); h != nil {
 		return h.Arena()
@@ -369,15 +369,15 @@ func (s *Store) DeviceArena(id tier.DeviceID) gpuipc.SharedRegion {
 	return nil
 }
 
-// DeviceFailed says that something of a device has failed, which may be for its being
-// lost: then its copies go.
+// DeviceFailed reports a failure of a device. If the device is lost, its copies are
+// dropped.
 func (s *Store) DeviceFailed(id tier.DeviceID, err error) {
 	if h := s.hbm.Of(id); h != nil {
 		h.Failed(err)
 	}
 }
 
-// AttachEngine says that an engine of one rank of a profile reads on a device, until
+// AttachEngine records that an engine of one rank of a profile reads on a device, until
 // detach, which may be called again.
 func (s *Store) AttachEngine(id tier.ProfileID, rank int, on tier.DeviceID) (detach func(), err error) {
 	p, err := s.profile(id)
@@ -397,7 +397,7 @@ func errNoDevice(id tier.DeviceID) error {
 	return fmt.Errorf("the store has no device %d: %w", id, tier.ErrUnavailable)
 }
 
-// sweepHBM drops copies that nobody can ask for any more.
+// sweepHBM drops copies that no client can ask for any more.
 func (s *Store) sweepHBM() {
 	if len(s.hbm) == 0 {
 		return

@@ -12,30 +12,30 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// write is an object's way into the lower tier: the job of a flight, which begins as
-// soon as it can, since the tier has workers of its own. It holds the object's
-// memory: an object that is evicted or removed meanwhile keeps its pages until the
-// tier is done. Guarded by the store's lock.
+// write is an object's transfer into the lower tier: the job of a flight, which begins as
+// soon as it can, since the tier has its own workers. It keeps the object's memory in
+// use: an object that is evicted or removed meanwhile keeps its pages until the tier is
+// done. Guarded by the store's lock.
 //
-// Invariant: a checkpoint is offered to the tier only when its parent is there
-// at the level asked for.
+// Invariant: a checkpoint is offered to the tier only when its parent is there at the
+// level asked for.
 type write struct {
 	store  *Store
 	object *objects.Object
 	*transfer.Flight
 
-	want     tier.Level // highest level asked for
-	running  tier.Level // of the write that the tier has; 0 = none
+	want     tier.Level // highest level requested
+	running  tier.Level // level of the write that the tier is doing; 0 = none
 	reached  tier.Level // so far
 	patient  bool       // parked while the tier is busy
-	queued   bool       // has been parked or begun
+	queued   bool       // parked or begun at least once
 	leaving  bool       // its object was evicted meanwhile
-	removed  bool       // and its object by an operator
-	admitted bool       // the tier has taken it once
-	turns    int        // times it waited for its parent
+	removed  bool       // its object was removed by an operator meanwhile
+	admitted bool       // the tier has accepted it once
+	turns    int        // number of times it waited for its parent
 	waiting  []*Durable
 	tier     tier.Write // while it runs
-	answer   tier.Level // of the tier
+	answer   tier.Level // the tier's result
 }
 
 // writeOf is the write of an object, if it has one.
@@ -44,17 +44,17 @@ func writeOf(o *objects.Object) *write {
 	return w
 }
 
-// maxTurns bounds how often a checkpoint waits for its parent, which a small
-// tier may push out again before the child's turn.
+// maxTurns bounds how often a checkpoint waits for its parent, which a small tier may
+// evict again before the child's turn.
 const maxTurns = 3
 
-// openWrites makes the engine that brings objects into the lower tier.
+// openWrites creates the engine that writes objects into the lower tier.
 func (s *Store) openWrites() {
 	s.down = transfer.New[*objects.Object](transfer.Config{Lock: &s.mu, Now: s.cfg.Now, After: s.removeAgain})
 }
 
-// launch has writes that have begun under the lock go to the tier. Whoever has called
-// what may begin them calls it without the lock.
+// launch passes writes that began under the lock to the tier. It is called without the
+// lock after anything that may begin writes.
 func (s *Store) launch() {
 	if s.down != nil {
 		s.down.Launch()
@@ -65,9 +65,9 @@ func (s *Store) launch() {
 	s.closeDiscarded()
 }
 
-// wantLocked asks for an object to be held below at a level, those it extends
-// first. It is on its way when o.write is set afterwards, and there already when
-// it is not and err is nil. A patient wish waits for a tier that is busy.
+// wantLocked requests that the lower tier has an object at a level, ancestors first. If
+// o.Write is set afterwards the write is in flight; if it is not and err is nil, the tier
+// already has the object. A patient request waits for a busy tier.
 func (s *Store) wantLocked(o *objects.Object, level tier.Level, patient bool) error {
 	if s.cfg.Lower == nil || s.closed {
 		return fmt.Errorf("%s: no lower tier: %w", o.Name(), tier.ErrUnavailable)
@@ -99,7 +99,7 @@ func (s *Store) wantLocked(o *objects.Object, level tier.Level, patient bool) er
 	return err
 }
 
-// Begin offers an object to the tier, behind its parent.
+// Begin offers an object to the tier, after its parent.
 func (w *write) Begin(f *transfer.Flight) error {
 	s := w.store
 	err := w.admit(f)
@@ -128,8 +128,8 @@ func (w *write) admit(f *transfer.Flight) error {
 		return fmt.Errorf("%s: an older one is being removed: %w", o.Name(), tier.ErrBusy)
 	}
 	if e := s.objects.EntryBelow(name); e != nil && (e.Tenant != o.Tenant.ID || e.Fingerprint != o.Profile.Fingerprint() || !o.ShapeOf(e)) {
-		// Hashes of checkpoints come from clients, so this need not be a
-		// broken hash function.
+		// Hashes of checkpoints come from clients, so this does not imply a broken hash
+		// function.
 		return fmt.Errorf("%s: the tier has one of another tenant, profile or length: %w", o.Name(), tier.ErrExists)
 	}
 	s.objects.YieldToWrite(o)
@@ -146,8 +146,7 @@ func (w *write) admit(f *transfer.Flight) error {
 	return nil
 }
 
-// follow puts a write behind that of its parent, if the parent has to be written
-// first.
+// follow queues a write after that of its parent, if the parent has to be written first.
 func (w *write) follow(f *transfer.Flight) error {
 	s, o, up := w.store, w.object, w.object.Parent
 	if up == nil {
@@ -155,7 +154,7 @@ func (w *write) follow(f *transfer.Flight) error {
 	}
 	e, held := s.objects.Below(up)
 	if held && up.Phase == objects.Stripped {
-		w.want = min(w.want, e.Level) // it cannot be made safer
+		w.want = min(w.want, e.Level) // it cannot be more durable than its parent
 		return nil
 	}
 	if w.turns == maxTurns && (!held || e.Level < w.want) {
@@ -172,7 +171,7 @@ func (w *write) follow(f *transfer.Flight) error {
 	return transfer.ErrFollow
 }
 
-// roomBelow is how many bytes a tenant may hold in the lower tier.
+// roomBelow returns how many bytes a tenant may use in the lower tier.
 func (s *Store) roomBelow(t *objects.Tenant) int64 {
 	if t.QuotaBytes == 0 {
 		return math.MaxInt64
@@ -180,7 +179,7 @@ func (s *Store) roomBelow(t *objects.Tenant) int64 {
 	return max(0, t.QuotaBytes-t.Total())
 }
 
-// Move hands an object to the tier, which calls back when it is done.
+// Move passes an object to the tier, which calls back when it is done.
 func (w *write) Move(_ context.Context, _ *transfer.Flight, moved func(error)) {
 	s, name := w.store, w.object.Name()
 	w.tier.Start(w.running, func(reached tier.Level, err error) {
@@ -195,7 +194,7 @@ func (w *write) Move(_ context.Context, _ *transfer.Flight, moved func(error)) {
 	})
 }
 
-// Landed notes what the tier holds now. A higher level may have been asked for
+// Landed records the level that the tier has now. A higher one may have been requested
 // meanwhile.
 func (w *write) Landed(*transfer.Flight) (again bool, err error) {
 	s, o := w.store, w.object
@@ -208,12 +207,12 @@ func (w *write) Landed(*transfer.Flight) (again bool, err error) {
 	return w.want > w.running && w.answer >= w.running, nil
 }
 
-// End ends a wish, fulfilled or not.
+// End ends a request, fulfilled or not.
 func (w *write) End(f *transfer.Flight, err error) {
 	s, o := w.store, w.object
 	if !w.queued {
 		s.forgetWriteLocked(o)
-		return // Start says so
+		return // Start returns the error
 	}
 	if err != nil && w.running != 0 {
 		s.counters.WritesFailed++
@@ -249,11 +248,11 @@ func (w *write) End(f *transfer.Flight, err error) {
 	s.writesEnded++
 	s.changed.Broadcast()
 	if s.up != nil {
-		s.up.Kick() // promotions may wait for this room
+		s.up.Kick() // promotions may be waiting for this room
 	}
 }
 
-// Release ends that the tier reads an object.
+// Release marks the end of the tier's reads.
 func (w *write) Release(*transfer.Flight) {
 	s := w.store
 	w.tier, w.running = nil, 0
@@ -262,7 +261,7 @@ func (w *write) Release(*transfer.Flight) {
 	s.running.Done()
 }
 
-// forgetWriteLocked ends that an object has a write.
+// forgetWriteLocked removes the write of an object.
 func (s *Store) forgetWriteLocked(o *objects.Object) {
 	n := o.Label()
 	left := slices.DeleteFunc(s.writes[n], func(other *objects.Object) bool { return other == o })
@@ -272,7 +271,7 @@ func (s *Store) forgetWriteLocked(o *objects.Object) {
 	o.Write = nil
 }
 
-// removeAgain removes what an operator removed while it was written.
+// removeAgain removes entries that an operator removed while they were being written.
 func (s *Store) removeAgain() {
 	s.mu.Lock()
 	names := s.removals
@@ -285,7 +284,7 @@ func (s *Store) removeAgain() {
 	}
 }
 
-// moving tells whether the tier works on a write, or on one that it follows.
+// moving reports whether the tier is working on a write, or on one that it follows.
 func (w *write) moving() bool {
 	for f := w.Flight; f != nil; f = f.Lead() {
 		if f.Moving() {
@@ -295,25 +294,25 @@ func (w *write) moving() bool {
 	return false
 }
 
-// kickLocked offers again, in order, what a busy tier did not take.
+// kickLocked offers again, in order, what a busy tier did not accept.
 func (s *Store) kickLocked() {
 	if s.down != nil {
 		s.down.Kick()
 	}
 }
 
-// withdrawLocked ends a write of an object that is being evicted and that the tier
-// does not have.
+// withdrawLocked cancels the write of an object that is being evicted, if the tier is not
+// working on it.
 func (s *Store) withdrawLocked(o *objects.Object) {
 	w := writeOf(o)
 	w.leaving = true
 	s.down.Cancel(w.Flight, transfer.ErrStopped)
 }
 
-// lowerTier is what the store keeps of a lower tier. Guarded by the store's lock.
+// lowerTier is the store's state about a lower tier. Guarded by the store's lock.
 type lowerTier struct {
-	removals   []tier.Name                     // by an operator while they were written: to be removed again
-	writes     map[tier.Name][]*objects.Object // with a write, wanted or running
+	removals   []tier.Name                     // removed by an operator while being written: to be removed again
+	writes     map[tier.Name][]*objects.Object // objects with a write, waiting or running
 	down       *transfer.Engine[*objects.Object]
 	up         *transfer.Engine[tier.Name]
 	aheadHints transfer.Hints[wanted]

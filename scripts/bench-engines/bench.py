@@ -2,11 +2,12 @@
 
     bin/engines/bin/python scripts/bench-engines/bench.py --out bench.json
 
-Three servers of one random model run at once and are asked in turn, so that what else the machine
+Four servers of one random model run at once and are asked in turn, so that what else the machine
 does falls on all of them alike:
 
     plain    the engine with its own prefix caching, no connector
     splice   mode splice, missing segments are captured
+    primed   the same, and segments are captured after a primer of 512 tokens
     frugal   mode splice, capture off
 
 Every request of the data set is asked twice: as it is, and later with its passages in another
@@ -27,6 +28,7 @@ import statistics
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +46,7 @@ from processes import Server, start_daemon
 class Servers:
     plain: Server
     splice: Server
+    primed: Server
     frugal: Server
 
 
@@ -60,16 +63,14 @@ def random_model(directory: Path, layers: int, hidden: int) -> Path:
     return directory
 
 
+PRIMER_TOKENS = 512
+REFRESH = 0.15
 # Room for the rows and states of all requests of a round, where states are kept at every block.
 CACHE_GIB = "2"
 
 
 FLAGS: dict[str, tuple[str, ...]] = {
-    "vLLM": (
-        f"--max-model-len={MAX_TOKENS}",
-        "--max-num-seqs=2",
-        "--max-num-batched-tokens=2048",
-    ),
+    "vLLM": (f"--max-model-len={MAX_TOKENS}", "--max-num-seqs=2", "--max-num-batched-tokens=2048"),
     "SGLang": (
         f"--context-length={MAX_TOKENS}",
         "--max-running-requests=2",
@@ -88,12 +89,14 @@ def start(stack: ExitStack, directory: Path, engine: Engine, model: Path) -> Ser
     )
     stack.callback(daemon.close)
     made = []
-    for mode in ("plain", "splice", "frugal"):
+    for mode in ("plain", "splice", "primed", "frugal"):
         settings: dict[str, object] | None = None
         caching = CACHING[engine.name][mode != "plain"]
         if mode != "plain":
             settings = {"socket": socket_path, "weights": str(model), "mode": "splice"}
-            settings |= {"capture": mode == "splice", "timeout_ms": 1000, "load_ms": 5000}
+            settings |= {"capture": mode != "frugal", "timeout_ms": 1000, "load_ms": 5000}
+            if mode == "primed":
+                settings["primer"] = tokens("primer", PRIMER_TOKENS)
         flags = [flag for flag in (*FLAGS[engine.name], caching) if flag]
         server = engine.start(directory, model, settings, *flags)
         stack.callback(server.close)
@@ -113,7 +116,7 @@ class Bench:
 
     def run(self, rounds: int) -> None:
         s = self._servers
-        for server in (s.plain, s.splice, s.frugal):
+        for server in (s.plain, s.splice, s.primed, s.frugal):
             for i in range(2):
                 server.ask(tokens(f"warm up {i}", 700), tokens=2)
         draws = self._corpus.draws[:rounds]
@@ -131,6 +134,7 @@ class Bench:
             ("no cache, connector there", s.frugal, False),
             ("spliced cold, capture off", s.frugal, True),
             ("spliced cold, capture on", s.splice, True),
+            ("spliced cold, primed captures", s.primed, True),
         ]
         random.Random(n).shuffle(rows)
         for row, server, with_cuts in rows:
@@ -139,7 +143,8 @@ class Bench:
         seen = request(corpus, passages, query, f"first {n}")
         s.plain.one_token(seen.ids, None)
         for _ in range(2):  # the daemon may want to see a segment twice
-            s.splice.one_token(seen.ids, seen.cuts)
+            for server in (s.splice, s.primed):
+                server.one_token(seen.ids, seen.cuts)
 
     def _again(self, n: int, passages: tuple[int, ...], query: int) -> None:
         """The warm rows."""
@@ -148,10 +153,17 @@ class Bench:
         order = rng.sample(passages, PASSAGES)
         asked = request(self._corpus, order, query, f"again {n}")
         self.prompt_tokens.append(len(asked.ids))
-        rows = [("prefix caching", s.plain, False), ("spliced warm", s.splice, True)]
+        # Another query than that of the row without, which may have left the whole prompt's state.
+        other = request(self._corpus, order, query, f"refresh {n}")
+        rows = [
+            ("prefix caching", s.plain, asked, 0.0),
+            ("spliced warm", s.splice, asked, 0.0),
+            ("spliced warm, primed captures", s.primed, asked, 0.0),
+            ("spliced warm, refresh 0.15", s.splice, other, REFRESH),
+        ]
         rng.shuffle(rows)
-        for row, server, with_cuts in rows:
-            self._ask(row, server, asked, with_cuts)
+        for row, server, prompt, refresh in rows:
+            self._ask(row, server, prompt, server is not s.plain, refresh)
 
     def _short(self, n: int) -> None:
         """A prompt with cuts that is too short to be worth anything, with and without them."""
@@ -161,13 +173,31 @@ class Bench:
         self._ask("short prompt", server, other, False)
         self._ask("short prompt with cuts", server, asked, True)
 
-    def _ask(self, row: str, server: Server, asked: Request, with_cuts: bool) -> None:
+    def _ask(
+        self, row: str, server: Server, asked: Request, with_cuts: bool, refresh: float = 0.0
+    ) -> None:
         before = server.process.cpu_seconds()
-        took, told = server.one_token(asked.ids, asked.cuts if with_cuts else None)
+        took, told = server.one_token(asked.ids, asked.cuts if with_cuts else None, refresh)
         self.seconds[row].append(took)
         self.cpu[row].append(server.process.cpu_seconds() - before)
         if told:
             self.told[row].append(told)
+
+
+PRIMED_ROWS = {
+    "spliced cold, primed captures": "spliced cold, capture on",
+    "spliced warm, primed captures": "spliced warm",
+}
+
+
+def _beside(
+    found: Mapping[str, Sequence[float]], rows: Mapping[str, str]
+) -> dict[str, list[float]]:
+    """Returns for each row its figures over those of another row, pair by pair."""
+    return {
+        row: [a / b for a, b in zip(found[row], found[other], strict=True)]
+        for row, other in rows.items()
+    }
 
 
 def report(bench: Bench, corpus: Corpus, model: Path) -> dict[str, object]:
@@ -200,6 +230,17 @@ def report(bench: Bench, corpus: Corpus, model: Path) -> dict[str, object]:
         "seconds": {row: [round(t, 4) for t in ts] for row, ts in bench.seconds.items()},
         "warm_over_prefix_caching": round(medians["prefix caching"] / medians["spliced warm"], 3),
         "warm_over_no_cache": round(medians["no cache"] / medians["spliced warm"], 3),
+        "primed_over_alone": {
+            row: round(statistics.median(pairs), 4)
+            for row, pairs in _beside(bench.cpu, PRIMED_ROWS).items()
+        },
+        "primed_over_alone_seconds": {
+            row: round(statistics.median(pairs), 4)
+            for row, pairs in _beside(bench.seconds, PRIMED_ROWS).items()
+        },
+        "refresh_over_no_cache": round(
+            medians["spliced warm, refresh 0.15"] / medians["no cache"], 4
+        ),
         "cold_capture_off_slower": round(statistics.median(cold), 4),
         "short_slower_seconds": round(statistics.median(short), 5),
         "decision_micros": {

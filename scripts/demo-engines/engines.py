@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from processes import ROOT, Process, Server, free_port
+from processes import ROOT, Process, Server, free_port, parameters
 
 _SECONDS = 900
 """To load and warm up."""
@@ -156,11 +156,11 @@ class SGLangServer(Server):
     """Says what became of a request in `meta_info`, by SGLang's own API."""
 
     def one_token(
-        self, ids: Sequence[int], cuts: Sequence[int] | None
+        self, ids: Sequence[int], cuts: Sequence[int] | None, refresh: float = 0.0
     ) -> tuple[float, dict[str, object]]:
         sampling: dict[str, object] = {"max_new_tokens": 1, "temperature": 0}
         if cuts is not None:
-            sampling["custom_params"] = {"spliced": {"v": 1, "cuts": list(cuts)}}
+            sampling["custom_params"] = {"spliced": parameters(cuts, refresh)}
         took, reply = self._timed({"input_ids": list(ids), "sampling_params": sampling})
         return took, dict((reply["meta_info"].get("spliced") or [{}])[0])
 

@@ -129,12 +129,12 @@ class Server:
         return _read(self._post(ids, cuts, tokens, stream=True), began)
 
     def one_token(
-        self, ids: Sequence[int], cuts: Sequence[int] | None
+        self, ids: Sequence[int], cuts: Sequence[int] | None, refresh: float = 0.0
     ) -> tuple[float, dict[str, object]]:
-        """Seconds that an answer of one token takes, and what the connector says of the request,
-        which a stream of vLLM's does not carry."""
+        """Returns how many seconds an answer of one token takes, and what the connector says of
+        the request, which a stream of vLLM's does not carry."""
         began = time.perf_counter()
-        reply = json.loads(self._post(ids, cuts, 1, stream=False).read())
+        reply = json.loads(self._post(ids, cuts, 1, stream=False, refresh=refresh).read())
         took = time.perf_counter() - began
         return took, dict((reply.get("kv_transfer_params") or {}).get("spliced", {}))
 
@@ -154,7 +154,13 @@ class Server:
         return {name: float(value) for name, value in rows}
 
     def _post(
-        self, ids: Sequence[int], cuts: Sequence[int] | None, tokens: int, *, stream: bool
+        self,
+        ids: Sequence[int],
+        cuts: Sequence[int] | None,
+        tokens: int,
+        *,
+        stream: bool,
+        refresh: float = 0.0,
     ) -> http.client.HTTPResponse:
         body: dict[str, object] = {
             "model": "model",
@@ -164,7 +170,7 @@ class Server:
             "stream": stream,
         }
         if cuts is not None:
-            body["kv_transfer_params"] = {"spliced": {"v": 1, "cuts": list(cuts)}}
+            body["kv_transfer_params"] = {"spliced": parameters(cuts, refresh)}
         return self._send("/v1/completions", body)
 
     def _send(self, path: str, body: dict[str, object]) -> http.client.HTTPResponse:
@@ -177,6 +183,12 @@ class Server:
 
     def close(self) -> None:
         self.process.close()
+
+
+def parameters(cuts: Sequence[int], refresh: float) -> dict[str, object]:
+    """Returns what a request says to the connector; refresh 0 leaves it to the settings."""
+    said: dict[str, object] = {"v": 1, "cuts": list(cuts)}
+    return said | {"refresh": refresh} if refresh else said
 
 
 def _read(reply: http.client.HTTPResponse, began: float) -> Answer:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compares the tables of the README with what `splicectl demo` printed, or rewrites them.
+"""Compares the tables of a page with what `splicectl demo` printed, or rewrites them.
 
-usage: tables.py [--write] README.md OUTPUT
+usage: tables.py [--write] PAGE OUTPUT
 
-A table of the README is a code block whose first line the output has too, up to numbers. It may
+A table of the page is a code block whose first line the output has too, up to numbers. It may
 leave rows out. Words have to agree, and numbers too: counts and sizes within a tenth, errors within
 a factor of two. Times are of a machine and its load, and are not compared. Exit status 1: they
 differ.
@@ -33,7 +33,7 @@ def numbers(line: str) -> list[float]:
 
 
 def close(line: str, have: float, want: float) -> bool:
-    """Reports whether a printed number agrees with that of the README."""
+    """Reports whether a printed number agrees with that of the page."""
     if TIMES.search(line):
         return True
     if ERRORS.search(line):
@@ -59,12 +59,12 @@ def differences(table: list[str], printed: list[str | None]) -> list[str]:
     found = []
     for ours, theirs in zip(table, printed, strict=True):
         if theirs is None:
-            found.append(f"  README: {ours}\n  demo:   no such line")
+            found.append(f"  page: {ours}\n  demo: no such line")
         elif not all(
             close(ours, have, want)
             for have, want in zip(numbers(theirs), numbers(ours), strict=True)
         ):
-            found.append(f"  README: {ours}\n  demo:   {theirs}")
+            found.append(f"  page: {ours}\n  demo: {theirs}")
     return found
 
 
@@ -73,8 +73,8 @@ def main() -> int:
     if len(arguments) != 2:
         print(__doc__, file=sys.stderr)
         return 2
-    readme, output = Path(arguments[0]), Path(arguments[1]).read_text().splitlines()
-    text, wrong, tables = readme.read_text(), [], 0
+    page, output = Path(arguments[0]), Path(arguments[1]).read_text().splitlines()
+    text, wrong, tables = page.read_text(), [], 0
     for language, block in BLOCK.findall(text):
         table = block.splitlines()
         printed = [] if language or not words(table[0]) else printed_rows(table, output)
@@ -86,14 +86,14 @@ def main() -> int:
         else:
             wrong += differences(table, printed)
     if tables < 3:
-        wrong.append(f"  only {tables} tables of {readme} are printed by the demo")
+        wrong.append(f"  only {tables} tables of {page} are printed by the demo")
     if wrong:
         print(
-            f"{readme} is not what the demo prints; make demo-tables rewrites it:", *wrong, sep="\n"
+            f"{page} is not what the demo prints; make demo-tables rewrites it:", *wrong, sep="\n"
         )
         return 1
-    readme.write_text(text)
-    print(f"{tables} tables of {readme} agree with the demo")
+    page.write_text(text)
+    print(f"{tables} tables of {page} agree with the demo")
     return 0
 
 

@@ -17,7 +17,15 @@ from serve import CPU, Server
 from torch import Tensor
 from ways import FULL, SPLICED
 
-from spliced_connector.model import Choice, Kind, Plan, Prompt, divide, make_plan
+from spliced_connector.model import (
+    Choice,
+    Kind,
+    Plan,
+    Prompt,
+    divide,
+    keep_for_reuse,
+    make_plan,
+)
 from spliced_connector.walk import (
     Architecture,
     Captured,
@@ -36,6 +44,8 @@ NEIGHBOUR = "after its left neighbour"
 PROMPT = "after everything before it"
 USUAL = "notes, 512 tokens"
 """The primer that other measures are taken beside."""
+SETTINGS = ("note A", "notes, 1024 tokens")
+"""Primers that are measured on many questions, with and without `refresh`."""
 FIRST_TOO = (
     "note A",
     "notes, 128 tokens",
@@ -55,8 +65,9 @@ class Way:
     after: what they are captured after, a primer's name, NEIGHBOUR or PROMPT; None is nothing.
     first: the first note too, else it is captured alone. exact: parts that are taken from captures
     after all of the prompt, in every layer or in `layer`. context: which notes are computed in
-    context, "last", "asked" (those with most of the question's attention) or "random"; as many of
-    them as come nearest to `share` of the notes, or one.
+    context, "last", "asked" (those with most of the question's attention) or "random". share: of
+    the notes, as many as come nearest to it; of the last ones, as an engine counts for `refresh`; 0
+    is one note.
     """
 
     name: str
@@ -67,9 +78,13 @@ class Way:
     context: str = ""
     share: float = 0.0
 
-    def notes_in_context(self, notes: int) -> int:
-        """How many notes are computed in context."""
-        return round(self.share * notes) if self.share else int(bool(self.context))
+    def notes_in_context(self, cuts: Sequence[int]) -> int:
+        """Returns how many notes of a prompt with these cuts are computed in context."""
+        if not self.share:
+            return int(bool(self.context))
+        if self.context == "last":
+            return len(cuts) - len(keep_for_reuse(cuts, self.share))
+        return round(self.share * (len(cuts) - 2))
 
 
 def primed(primers: Sequence[Text]) -> tuple[Way, ...]:
@@ -79,6 +94,22 @@ def primed(primers: Sequence[Text]) -> tuple[Way, ...]:
         Way(NEIGHBOUR, NEIGHBOUR, first=True),
         *(Way(p.name, p.name) for p in primers),
         *(Way(f"{name}, first too", name, first=True) for name in FIRST_TOO),
+    )
+
+
+def served() -> tuple[Way, ...]:
+    """Returns what an operator can set, for `measure.py --settings`."""
+    return (
+        Way(SPLICED),
+        Way("refresh 0.15", context="last", share=0.15),
+        *(
+            way
+            for name in SETTINGS
+            for way in (
+                Way(name, name),
+                Way(f"{name}, refresh 0.15", name, context="last", share=0.15),
+            )
+        ),
     )
 
 
@@ -119,7 +150,11 @@ class Contexts:
         torch.set_flush_denormal(True)
         self.arch, self.profile = server.arch, server.profile
         primers = texts(shape)
-        self.ways = primed(primers) if section == "captures" else oracles(self.arch)
+        self.ways = {
+            "captures": lambda: primed(primers),
+            "settings": served,
+            "oracles": lambda: oracles(self.arch),
+        }[section]()
         used = {w.after for w in self.ways}
         self.primers = {p.name: make_primer(self.arch, p.ids) for p in primers if p.name in used}
 
@@ -163,7 +198,7 @@ class Asked:
         segments = self._segments(way)
         notes = len(segments) - 1
         order = self._order(way.context, notes)
-        plan = self.plan([1 + i for i in order[: way.notes_in_context(notes)]])
+        plan = self.plan([1 + i for i in order[: way.notes_in_context(self.q.cuts)]])
         return self.read(self._walk(plan, segments, 0).last())
 
     def _order(self, which: str, notes: int) -> list[int]:

@@ -28,9 +28,8 @@ from ways import SPLICED, VARIANTS
 from spliced_connector.walk import Context, prefill
 
 COUNTS = (2, 4, 8, 12)
-STEP = 8
-"""Tokens of a bucket of distances from the beginning of a note."""
-FAR = 64
+STEPS = 8
+"""Steps from the beginning of a note on for which errors are reported."""
 SEAM = 8
 Means = dict[str, float]
 
@@ -39,20 +38,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=60, help="for each number of notes")
     parser.add_argument("--model", type=Path, default=MODEL)
+    parser.add_argument("--notes", default=",".join(map(str, COUNTS)), help="notes of a prompt")
+    parser.add_argument("--step", type=int, default=8, help="tokens of a step within notes")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    wanted = list(questions(options.prompts * len(COUNTS), COUNTS, options.model))
+    counts = tuple(int(n) for n in options.notes.split(","))
+    wanted = list(questions(options.prompts * len(counts), counts, options.model))
     result: dict[str, object] = describe(options.model) | {"prompts": options.prompts}
     for name, attends in (("as it is", True), ("without attention", False)):
         server = load(options.model)
         if not isinstance(server, Server):
             raise RuntimeError("no server")
-        result[name] = measured(server, wanted, attends)
+        result[name] = measured(server, wanted, attends, options.step)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def measured(server: Server, wanted: Sequence[Question], attends: bool) -> dict[str, Means]:
-    """Mean errors of a model, by what they are of."""
+def measured(
+    server: Server, wanted: Sequence[Question], attends: bool, step: int
+) -> dict[str, Means]:
+    """Returns mean errors of a model, by layer and part. step: tokens of a step within notes."""
+    torch.set_flush_denormal(True)  # they are slow, and far below every error
     variant = next(v for v in VARIANTS if v.name == SPLICED)
     if not attends:
         silence(server)
@@ -64,7 +69,7 @@ def measured(server: Server, wanted: Sequence[Question], attends: bool) -> dict[
         server.splice(q, variant, spliced)
         for name, error in layers(full, spliced):
             found[f"{name}, by notes"][str(q.notes)].append(error)
-        for name, at, error in distances(q, full, spliced):
+        for name, at, error in distances(q, full, spliced, step):
             found[f"{name}, by distance"][at].append(error)
     return {
         name: {at: sum(errors) / len(errors) for at, errors in groups.items()}
@@ -93,15 +98,17 @@ def layers(full: Context, spliced: Context) -> Iterator[tuple[str, float]]:
             yield f"layer {i}, values", off(a.v, b.v)
 
 
-def distances(q: Question, full: Context, spliced: Context) -> Iterator[tuple[str, str, float]]:
-    """The error of rows by how far they are from the beginning of their note; notes that stand
-    first are left out, since nothing is before them."""
+def distances(
+    q: Question, full: Context, spliced: Context, step: int
+) -> Iterator[tuple[str, str, float]]:
+    """Yields the errors of rows by their distance from the beginning of their note, in steps of
+    `step` tokens. First notes are left out, since nothing precedes them."""
     for i, (a, b) in enumerate(zip(full.layers, spliced.layers, strict=True)):
         if a.k is None or b.k is None or a.v is None or b.v is None:
             continue
         for begin, end in list(pairwise(q.cuts))[1:]:
-            for lo in range(begin + SEAM, min(end - SEAM, begin + FAR), STEP):
-                at = slice(lo, min(lo + STEP, end - SEAM))
+            for lo in range(begin + max(SEAM, step), min(end - SEAM, begin + STEPS * step), step):
+                at = slice(lo, min(lo + step, end - SEAM))
                 for name, x, y in (("keys", a.k[at], b.k[at]), ("values", a.v[at], b.v[at])):
                     yield f"layer {i}, {name}", f"{lo - begin}", off(x, y)
 

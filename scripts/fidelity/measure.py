@@ -6,6 +6,7 @@
     python scripts/fidelity/measure.py --keys --out docs/results/fidelity-keys.json
     python scripts/fidelity/measure.py --seams --out docs/results/fidelity-seams.json
     python scripts/fidelity/measure.py --captures --out docs/results/fidelity-captures.json
+    python scripts/fidelity/measure.py --settings --out docs/results/fidelity-settings.json
     python scripts/fidelity/measure.py --oracles --out docs/results/fidelity-oracles.json
 
 Answers are kept in a file beside the result while it runs, one line per question, so that a run that
@@ -241,6 +242,7 @@ def main() -> None:
     which.add_argument("--keys", action="store_true", help="keys and values in 8 bits")
     which.add_argument("--seams", action="store_true", help="other seams")
     which.add_argument("--captures", action="store_true", help="what notes are captured after")
+    which.add_argument("--settings", action="store_true", help="primers and refresh")
     which.add_argument("--oracles", action="store_true", help="parts of captures made exact")
     parser.add_argument("--windows", default=",".join(map(str, WINDOWS)), help="seams' tokens")
     parser.add_argument("--model", type=Path, default=MODEL)
@@ -251,7 +253,8 @@ def main() -> None:
     log: Path = options.log or options.out.with_suffix(".answers.jsonl")
     windows = [int(w) for w in options.windows.split(",")]
     asked: dict[str, Ways] = {"places": PLACES, "forms": FORMS, "keys": KEYS}
-    asked |= {"seams": seams(windows), "captures": "captures", "oracles": "oracles"}
+    asked |= {"seams": seams(windows), "captures": "captures"}
+    asked |= {"settings": "settings", "oracles": "oracles"}
     ways = next((asked[name] for name in asked if getattr(options, name)), VARIANTS)
     counts = tuple(int(n) for n in options.notes.split(","))
     first = FRESH if isinstance(ways, str) else FIRST_SEED

@@ -2,17 +2,21 @@
 
     python scripts/fidelity/tuples.py --segments 200 --model scripts/tinyhybrid/model
 
-Prints tables: the errors of each form, the ranks, the forms that "packed" takes. The segments are
-notes of held-out questions; each of their heads counts once.
+Prints tables: the errors of each form, the ranks, the forms that "packed" takes, and what notes
+would take whose middle can be computed in context. The segments are notes of held-out questions;
+each of their heads counts once.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from captures import captures
 from forms import (
     PACKED,
     WIDTHS,
@@ -64,14 +68,67 @@ def some(server: object, questions: Sequence[Question], segments: int) -> list[C
     return found
 
 
+def stretches(server: object, questions: Sequence[Question], segments: int) -> Iterator[str]:
+    """Yields a table of the bytes of notes, keys and values in 16 bits included, next to those of
+    whole packed notes, if the 15 % in their middle can be left out when they are reused."""
+    if not isinstance(server, Server):
+        raise TypeError("no server of a model")
+    taken: dict[str, float] = defaultdict(float)
+    for q in questions[: -(-segments // NOTES)]:
+        prompt = divide(server.profile, b"", q.ids, q.cuts, SEAM)
+        for piece in prompt.pieces[1 : 1 + NOTES]:
+            if piece.spec is None:
+                raise ValueError("a note is too short to be kept")
+            n = piece.spec.tokens
+            a, b = round(0.425 * n), round(0.575 * n)
+            parts = {
+                "whole": piece.spec,
+                "before": replace(piece.spec, tail=n - a),
+                "middle": replace(piece.spec, head=a, tail=n - b),
+                "after": replace(piece.spec, head=b),
+            }
+            found = captures(server.arch, q.ids[piece.start : piece.end], list(parts.values()))
+            for name, spec in parts.items():
+                taken[name] += _packed_bytes(found[spec])
+            taken["rows"] += _row_bytes(server.arch.identity) * (b - a)
+            layers = found[piece.spec].layers
+            taken["keys"] += sum(2 * x.numel() for y in layers for x in (y.k, y.v) if x is not None)
+    whole = taken["whole"] + taken["keys"]
+    yield _head(["form", "bytes next to a whole note"])
+    for form, names in (
+        ("three tuples", ("before", "middle", "after", "keys")),
+        ("two tuples, rows of the middle", ("before", "after", "rows", "keys")),
+    ):
+        yield f"| {form} | {sum(taken[name] for name in names) / whole:.2f} |"
+
+
+def _packed_bytes(segment: Captured) -> float:
+    t, s = heads([segment])
+    return _weight(Variant("", stored=PACKED, tau=TOLERANCES[-1]), t, s) * _plain(t, s)
+
+
+def _plain(t: Tensor, s: Tensor) -> int:
+    return 2 * t.numel() + 4 * s.numel()
+
+
+def _row_bytes(identity: Identity) -> int:
+    """Returns bytes of k, v, beta and decay of one token, k once per key head, in 16 bits, decays
+    in 32."""
+    return sum(
+        2 * (d.key_heads * d.key_dim + d.value_heads * d.value_dim) + 6 * d.value_heads
+        for d in (layer.linear for layer in identity.layers if layer.kind is Kind.LINEAR)
+    )
+
+
 def rows_weight(identity: Identity, segments: Sequence[Captured]) -> float:
-    """Bytes of k, v, beta and decay of all tokens, k once per key head, in 16 bits (decays in 32),
-    beside those of T in fp16 and S in fp32: what both could be computed from again."""
-    token = plain = 0
-    for d in (layer.linear for layer in identity.layers if layer.kind is Kind.LINEAR):
-        token += 2 * (d.key_heads * d.key_dim + d.value_heads * d.value_dim) + 6 * d.value_heads
-        plain += d.value_heads * d.key_dim * (2 * d.key_dim + 4 * d.value_dim)
-    return token * sum(s.spec.interior[1] for s in segments) / (plain * len(segments))
+    """Returns the bytes of all tokens' rows next to those of T in fp16 and S in fp32, both of which
+    could be computed from them."""
+    plain = sum(
+        d.value_heads * d.key_dim * (2 * d.key_dim + 4 * d.value_dim)
+        for d in (layer.linear for layer in identity.layers if layer.kind is Kind.LINEAR)
+    )
+    tokens = sum(s.spec.interior[1] for s in segments)
+    return _row_bytes(identity) * tokens / (plain * len(segments))
 
 
 def weights(ways: Sequence[Variant], t: Tensor, s: Tensor) -> dict[str, float]:
@@ -80,14 +137,13 @@ def weights(ways: Sequence[Variant], t: Tensor, s: Tensor) -> dict[str, float]:
 
 
 def _weight(variant: Variant, t: Tensor, s: Tensor) -> float:
-    plain = 2 * t.numel() + 4 * s.numel()
-    return sum(int(k.sizes.sum()) for k in kept(variant, t, s)) / plain
+    return sum(int(k.sizes.sum()) for k in kept(variant, t, s)) / _plain(t, s)
 
 
 def errors(t: Tensor, s: Tensor) -> Iterator[str]:
     """Relative errors are those of transitions that are not next to nothing."""
     yield _head(["error", *(f"{100 * x:g} %" for x in SHARES), "most"])
-    spectral, size, norms = _norm(t), torch.linalg.matrix_norm(t), torch.linalg.matrix_norm(s)
+    spectral, size, norms = (_norm(t), torch.linalg.matrix_norm(t), torch.linalg.matrix_norm(s))
     much = spectral > LITTLE
     for bits in WIDTHS:
         wrong = centred(t, bits).matrices - t
@@ -160,7 +216,8 @@ def main() -> None:
     segments = some(server, asked, options.segments)
     t, s = heads(segments)
     print(f"{len(t)} heads of {options.segments} segments\n")
-    for table in (errors(t, s), ranks(t, s), choices(t, s)):
+    more = stretches(server, asked, options.segments)
+    for table in (errors(t, s), ranks(t, s), choices(t, s), more):
         print("\n".join(table), end="\n\n")
 
 

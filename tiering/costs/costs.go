@@ -1,6 +1,6 @@
-// Package costs learns what computing, loading, composing and rotating take for one
-// profile: priors first, then what engines and the store have measured. Learned may
-// be used by many at once and has locks of its own; predictions take none of them.
+// Package costs learns the costs of computing, loading, composing and rotating for one
+// profile: priors first, then the measurements of engines and the store. Learned may be
+// used concurrently and has its own locks; predictions take none of them.
 package costs
 
 import (
@@ -16,55 +16,58 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Priors are what costs are predicted from until they are measured. Zero fields
-// stand for the guesses of package cost.
+// Priors are the costs used until they are measured. Zero fields stand for the guesses of
+// package cost.
 type Priors struct {
 	Prefill            cost.Prefill // of every profile
-	DRAMBytesPerSecond float64      // at which an engine reads what lies in memory
-	DiskBytesPerSecond float64      // at which the lower tier is read
+	DRAMBytesPerSecond float64      // rate at which an engine reads from memory
+	DiskBytesPerSecond float64      // rate at which the lower tier is read
 }
 
 // Learned is the cost model of one profile.
 //
-// How long prefills, walks and captures take is what tenants say, and it prices the objects
-// of them all: each tenant has one vote, agreed on by its connections, and the median is used.
+// Tenants report the times of prefills, walks and captures, which price the objects of
+// all tenants. So each tenant has one vote, formed by its connections, and the median is
+// used.
 type Learned struct {
-	// What these point to never changes.
+	// The values behind these pointers never change.
 	latest atomic.Pointer[cost.Model]
 	lone   atomic.Pointer[map[tier.TenantID]*cost.Model]
 
-	mu      sync.Mutex               // held for a moment
-	model   *cost.Model              // of links; its prefill is the prior
-	tasks   [cost.Tasks]cost.Prefill // agreed on; of walks and captures zero until measured
-	only    [cost.Tasks]loneClaim    // written with fitting held, too
+	mu      sync.Mutex               // held briefly
+	model   *cost.Model              // for links; its prefill is the prior
+	tasks   [cost.Tasks]cost.Prefill // agreed; for walks and captures zero until measured
+	only    [cost.Tasks]loneClaim    // written with fitting held as well
 	samples int                      // prefills measured
 	jobs    int                      // measured
 	last    [cost.JobPublish + 1]confirmed
 
-	// fitting is taken before mu and held while samples are fitted, some ms for as
-	// many as come at once: only those who bring samples wait for it.
+	// fitting is taken before mu and held while samples are fitted, some ms for a batch
+	// of the maximum size: only callers with samples wait for it.
 	fitting sync.Mutex
 	panels  [cost.Tasks]map[tier.TenantID]*cost.Panel
 }
 
-// confirmed says when the price of a job was last known to be right.
+// confirmed records when the price of a job was last confirmed.
 type confirmed struct {
-	lately bool // measured since Forget looked
+	lately bool // measured since the last Forget
 	at     time.Time
 }
 
-// loneClaim is what one tenant alone has measured of walks or captures, slower than the guess.
+// loneClaim is a price of walks or captures that only one tenant has measured, higher
+// than the guess.
 type loneClaim struct {
 	tenant tier.TenantID
-	price  cost.Prefill // zero = there is none
+	price  cost.Prefill // zero = none
 }
 
-// forgetAfter is how long a measured price that is above its prior lasts without being
-// measured again: then, and each time as long, it moves half of the way back. One that is
-// too high has what it prices not done, and would never be corrected.
+// forgetAfter is the time after which a measured price above its prior moves half of the
+// way back to the prior, unless it is measured again; and so on. A price that is too high
+// prevents the jobs that would correct it.
 const forgetAfter = time.Minute
 
-// Forget has high prices fade that were not measured lately. It is called now and then.
+// Forget lets high prices fade that were not measured recently. It is called from time to
+// time.
 func (l *Learned) Forget(now time.Time) {
 	l.fitting.Lock()
 	defer l.fitting.Unlock()
@@ -88,12 +91,13 @@ func (l *Learned) Forget(now time.Time) {
 	}
 }
 
-// walksAfter is how long walks and captures last that were measured to be slower than the guess
-// and are not measured again: while they are, nothing is spliced, and nothing is measured.
+// walksAfter is the time after which walks and captures measured as slower than the guess
+// are forgotten, unless they are measured again: until then nothing is spliced, and so
+// nothing is measured.
 const walksAfter = 5 * time.Minute
 
-// forgetWalks forgets walks and captures that are slower than the guess and that nobody has
-// measured lately. The caller holds fitting.
+// forgetWalks forgets walks and captures that are slower than the guess and that were not
+// measured recently. The caller holds fitting.
 func (l *Learned) forgetWalks(now time.Time) (forgotten bool) {
 	for _, w := range []cost.Task{cost.TaskWalk, cost.TaskCapture} {
 		measured, _ := l.Model().Task(w)
@@ -117,8 +121,8 @@ func (l *Learned) forgetWalks(now time.Time) (forgotten bool) {
 	return forgotten
 }
 
-// slower reports whether a walk or capture takes longer than another one, if it has few rows or
-// many: most of a walk may be a fixed time.
+// slower reports whether a walk or capture takes longer than another one, with few rows
+// or with many: most of a walk may be a fixed time.
 func slower(a, b cost.Prefill) bool {
 	return a.Millis(0, fewRows) > b.Millis(0, fewRows) || a.Millis(0, claimTokens) > b.Millis(0, claimTokens)
 }
@@ -126,16 +130,16 @@ func slower(a, b cost.Prefill) bool {
 // fewRows is the size of a small walk.
 const fewRows = 64
 
-// claimMost is how many times off the prior a prefill may be that one tenant of
-// several has measured and no other. It is wide, since a prior may be a guess: from
-// 1,250 to 320,000 tokens a second around the default.
+// claimMost bounds how far a prefill measured by one of several tenants may differ from
+// the prior, as a factor. It is wide, since a prior may be a guess: from 1,250 to 320,000
+// tokens per second around the default.
 const claimMost = 16
 
-// claimTokens is the length of prompt by which fits are compared.
+// claimTokens is the prompt length at which fits are compared.
 const claimTokens = 4096
 
-// New begins with priors. An identity does not say how wide a model is, so its
-// shape counts bytes only.
+// New returns the priors as the model. An identity does not include a model's width, so
+// its shape counts bytes only.
 func New(p *profile.Profile, c Priors) *Learned {
 	l := &Learned{
 		model: cost.New(cost.Options{Shape: cost.FromProfile(p, cost.Widths{}), Prefill: c.Prefill}),
@@ -154,12 +158,11 @@ func New(p *profile.Profile, c Priors) *Learned {
 	return l
 }
 
-// Model is the present predictions. It is read only: nothing may be measured with
-// it. It takes no lock.
+// Model returns the current predictions, which must not be modified. It takes no lock.
 func (l *Learned) Model() *cost.Model { return l.latest.Load() }
 
-// For is Model as it is for the requests of one tenant: slow walks and captures that no other
-// tenant has measured are in it for that tenant only.
+// For returns the model for the requests of one tenant: it includes slow walks and
+// captures that only this tenant has measured.
 func (l *Learned) For(t tier.TenantID) *cost.Model {
 	if m := (*l.lone.Load())[t]; m != nil {
 		return m
@@ -167,7 +170,7 @@ func (l *Learned) For(t tier.TenantID) *cost.Model {
 	return l.Model()
 }
 
-// publishLocked publishes what was measured as the priors of a model of its own.
+// publishLocked publishes the measurements as the priors of a separate model.
 func (l *Learned) publishLocked() {
 	m := cost.New(cost.Options{Shape: l.model.Shape, Prefill: l.tasks[cost.TaskPrefill]})
 	m.SetTask(cost.TaskWalk, l.tasks[cost.TaskWalk])
@@ -193,8 +196,8 @@ func (l *Learned) publishLocked() {
 	l.lone.Store(&lone)
 }
 
-// Measured takes prefills, walks and captures that the engines of one tenant measured, and
-// returns how many of them made sense. alone: there is no other tenant.
+// Measured adds prefills, walks and captures measured by the engines of one tenant, and
+// returns how many were plausible. alone: there is no other tenant.
 func (l *Learned) Measured(from tier.TenantID, now time.Time, samples []cost.Sample, alone bool) int {
 	l.fitting.Lock()
 	defer l.fitting.Unlock()
@@ -205,7 +208,7 @@ func (l *Learned) Measured(from tier.TenantID, now time.Time, samples []cost.Sam
 	return taken
 }
 
-// take takes the samples of one task. The caller holds fitting.
+// take adds the samples of one task. The caller holds fitting.
 func (l *Learned) take(w cost.Task, from tier.TenantID, now time.Time, samples []cost.Sample, alone bool) int {
 	if !slices.ContainsFunc(samples, func(s cost.Sample) bool { return s.Task == w }) {
 		return 0
@@ -235,8 +238,8 @@ func (l *Learned) take(w cost.Task, from tier.TenantID, now time.Time, samples [
 	return taken
 }
 
-// prior is what a task is taken for until it is measured: of a prefill where the
-// model began, of the others by what a prefill takes now.
+// prior returns the price of a task until it is measured: of a prefill the initial one,
+// of the others one derived from the present prefill.
 func (l *Learned) prior(w cost.Task) cost.Prefill {
 	if w != cost.TaskPrefill {
 		return l.Model().Guess(w)
@@ -246,10 +249,10 @@ func (l *Learned) prior(w cost.Task) cost.Prefill {
 	return l.model.Prefill()
 }
 
-// agree returns what tenants agree on for a task, zero for walks and captures that nobody has
-// measured. Those that one of several tenants has measured to be slower than the guess are
-// in force for that tenant alone: by them the others would not splice, and would never
-// measure anything else. The caller holds fitting.
+// agree returns the price of a task on which tenants agree, zero for walks and captures
+// without measurements. A price above the guess that only one of several tenants has
+// measured applies to that tenant alone: with it the others would not splice, and so
+// would never measure anything else. The caller holds fitting.
 func (l *Learned) agree(w cost.Task, prior cost.Prefill, alone bool) (price cost.Prefill, only loneClaim) {
 	panels := l.panels[w]
 	if w == cost.TaskPrefill || alone || len(panels) > 1 {
@@ -264,9 +267,9 @@ func (l *Learned) agree(w cost.Task, prior cost.Prefill, alone bool) (price cost
 	return cost.Prefill{}, loneClaim{}
 }
 
-// agreed is the median of what tenants have measured. The prior has a vote
-// where their number is even, so that none of two decides; what one alone says is
-// held to claimMost.
+// agreed returns the median of the tenants' measurements. The prior has a vote if their
+// number is even, so that of two tenants neither decides alone. The measurement of a
+// single tenant is limited by claimMost.
 func agreed(panels map[tier.TenantID]*cost.Panel, prior cost.Prefill, alone bool) cost.Prefill {
 	votes := make([]cost.Prefill, 0, len(panels)+1)
 	for _, panel := range panels {
@@ -278,7 +281,7 @@ func agreed(panels map[tier.TenantID]*cost.Panel, prior cost.Prefill, alone bool
 	return cost.Median(votes, prior)
 }
 
-// claimed is a fit brought within claimMost of the prior.
+// claimed returns a fit limited to a factor of claimMost around the prior.
 func claimed(fit, prior cost.Prefill) cost.Prefill {
 	ratio := fit.Millis(0, claimTokens) / prior.Millis(0, claimTokens)
 	by := min(max(ratio, 1.0/claimMost), claimMost) / ratio
@@ -288,11 +291,11 @@ func claimed(fit, prior cost.Prefill) cost.Prefill {
 	return cost.Prefill{Fixed: fit.Fixed * by, PerToken: fit.PerToken * by, PerTokenSquared: fit.PerTokenSquared * by}
 }
 
-// publishEvery is how many jobs go by between two copies, once as many of a kind are
-// known: a job takes long enough that one more allocation in 16 does not show.
+// publishEvery is the number of jobs between two copies, once that many of a kind are
+// known: a job takes long enough that one more allocation in 16 does not matter.
 const publishEvery = 16
 
-// Did takes a job of that many bytes.
+// Did adds a job of a number of bytes.
 func (l *Learned) Did(j cost.Job, bytes int64, took time.Duration) {
 	if bytes <= 0 || took <= 0 {
 		return
@@ -308,8 +311,9 @@ func (l *Learned) Did(j cost.Job, bytes int64, took time.Duration) {
 	}
 }
 
-// Holds takes what a published segment of so many interior tokens takes on all ranks. Where
-// segments are packed, that follows from what is in them, and is the mean of the last ones.
+// Holds adds the size of a published segment with a number of interior tokens, over all
+// ranks. The size of packed segments depends on their content, so the mean of the last
+// ones is used.
 func (l *Learned) Holds(bytes int64, interior int) {
 	const weight = 1.0 / 8
 	l.mu.Lock()
@@ -320,21 +324,21 @@ func (l *Learned) Holds(bytes int64, interior int) {
 	l.publishLocked()
 }
 
-// Snapshot is what predictions are made from now.
+// Snapshot is the basis of the current predictions.
 type Snapshot struct {
 	Prefill cost.Prefill
 	Samples int          // prefills measured
 	Walk    cost.Prefill // over cost.WalkRows
 	Capture cost.Prefill
 	Links   [cost.JobPublish + 1]cost.Link
-	// What of these is no guess any more: links of which a job was measured, the prefill once
-	// engines have moved it from where it began, walks and captures that engines have measured.
+	// Which of these are measured: links with a measured job, the prefill if engines have
+	// moved it from its initial value, walks and captures that engines have measured.
 	Measured                                       [cost.JobPublish + 1]bool
 	PrefillMeasured, WalkMeasured, CaptureMeasured bool
 }
 
-// Prefill is the present prediction of computing, and whether engines have moved it from
-// where it began.
+// Prefill returns the current prediction of computing, and whether engines have moved it
+// from its initial value.
 func (l *Learned) Prefill() (predicted cost.Prefill, measured bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -342,7 +346,7 @@ func (l *Learned) Prefill() (predicted cost.Prefill, measured bool) {
 	return prefill, prefill != l.model.Prefill()
 }
 
-// Snapshot answers the present costs.
+// Snapshot returns the current costs.
 func (l *Learned) Snapshot() Snapshot {
 	m := l.Model()
 	s := Snapshot{Prefill: m.Prefill()}

@@ -1,7 +1,6 @@
-// Package decision keeps what was decided about objects, with the reason and the
-// value, for people to read: the last decisions, and how often each was made. It
-// decides nothing itself. A Log has a lock of its own, may be used by many at once
-// and is held for no more than a copy of a page.
+// Package decision records decisions about objects, with reason and value, for people to
+// read: the last ones, and counts of all. It makes no decisions itself. A Log has its own
+// lock, may be used concurrently and is locked for no longer than a copy of a page.
 package decision
 
 import (
@@ -21,43 +20,43 @@ type Decision struct {
 	Tenant  tier.TenantID
 	Begin   int // tokens [Begin, End): what a hit saves
 	End     int
-	Value   float64 // milliseconds that a hit saves for each MiB that it takes, as far as known
-	Bytes   int64   // of memory that came into use, was asked for or was given back
+	Value   float64 // milliseconds saved by a hit per MiB of the object, as far as known
+	Bytes   int64   // of memory allocated, requested or freed
 
-	// The rest is empty of advice.
+	// The other fields are empty for advice.
 	Model  string     // of the profile
-	Client string     // who began to fill it
-	From   tier.Place // admitted: where its bytes were; PlaceNone = with its writer
-	In     tier.Place // PlaceHBM of a copy there, which is only told; PlaceDisk: it left the disk; PlaceNone = memory
-	Rival  Rival      // left for room or a quota: what needed it
+	Client string     // the client that started to fill it
+	From   tier.Place // admitted: source of its bytes; PlaceNone = its writer
+	In     tier.Place // PlaceHBM for a copy there, which is only reported; PlaceDisk: evicted from disk; PlaceNone = memory
+	Rival  Rival      // evicted for room or a quota: the object that needed it
 
-	number uint64 // of all decisions, in their order
+	number uint64 // sequence number of all decisions
 }
 
-// Rival is what another object had to leave for; the zero Rival is none.
+// Rival is the object for which another one was evicted; the zero Rival is none.
 type Rival struct {
 	Name  tier.Name
-	Value float64 // as that of a Decision
+	Value float64 // as in Decision
 }
 
-// What was decided. The numbers are not on the wire of the local protocol.
+// What is the kind of a decision. The numbers are not part of the local protocol.
 type What uint8
 
-// The decisions. The first six are what happened in memory, or on disk; advice is given by the
-// cost model before anything is filled, and nobody has to follow it.
+// The decisions. The first six are events in memory, or on disk. Advice is given by the
+// cost model before anything is filled, and is not binding.
 const (
 	Admit         What = iota // lookups find it from now on
 	Refuse                    // there was no room
-	Evict                     // it left memory, and no tier has it; or the disk
+	Evict                     // evicted from memory, and no tier has it; or from disk
 	Strip                     // its states left memory, its rows stayed; users see "thinned"
-	Demote                    // it left memory, the lower tier has it or is getting it
-	Drop                      // it had to go, whatever its value
+	Demote                    // evicted from memory, the lower tier has it or is receiving it
+	Drop                      // had to be removed, whatever its value
 	Advise                    // an engine was advised to fill it
 	AdviseAgainst             // an engine was advised not to
 	whats
 )
 
-// String names a decision as metrics and people see it.
+// String returns the decision's name in metrics and output.
 func (w What) String() string {
 	if w >= whats {
 		return "unknown"
@@ -65,27 +64,28 @@ func (w What) String() string {
 	return [...]string{"admitted", "refused", "evicted", "thinned", "demoted", "dropped", "advised", "discouraged"}[w]
 }
 
-// Reason of a decision: a cost.Reason, by its number, or one of the store's.
+// Reason is the reason of a decision: a cost.Reason, by its number, or one of the
+// store's.
 type Reason uint8
 
 // The store's reasons.
 const (
 	Filled       Reason = 128 + iota // admitted: its writer has committed all of it
-	FilledAgain                      // admitted: it was stripped, and saved once more
+	FilledAgain                      // admitted: it was stripped, and has been saved again
 	Promoted                         // admitted: a client asked for it
 	ReadAhead                        // admitted: a match has named it
-	ForRoom                          // left: another object needed its room
-	ForQuota                         // left: its tenant is at its quota
-	Childless                        // dropped: it was stripped, and nothing extends it any more
+	ForRoom                          // evicted: another object needed its room
+	ForQuota                         // evicted: its tenant is at its quota
+	Childless                        // dropped: it was stripped, and has no children any more
 	Removed                          // dropped: by an operator
 	Corrupt                          // dropped: its bytes were not those published
-	NoRoom                           // refused: all in its pool is in use
-	OverQuota                        // refused: all that its tenant has is in use
-	Busy                             // refused: its room is still being demoted, or a bound is met
-	ForDiskRoom                      // left the disk: another object needed its room
-	ForDiskQuota                     // left the disk: its tenant is at its quota
-	Together                         // refused: it was wanted with others, and they do not all fit beside what is in use
-	reasonsEnd                       // not one
+	NoRoom                           // refused: everything in its pool is in use
+	OverQuota                        // refused: everything of its tenant is in use
+	Busy                             // refused: its room is still being demoted, or a bound is reached
+	ForDiskRoom                      // evicted from disk: another object needed its room
+	ForDiskQuota                     // evicted from disk: its tenant is at its quota
+	Together                         // refused: one of several requested together that do not fit next to what is in use
+	reasonsEnd                       // end of the list
 )
 
 var reasonWords = [...]string{
@@ -96,7 +96,7 @@ var reasonWords = [...]string{
 	"wanted with others, together too much beside what is in use",
 }
 
-// String is the reason in words.
+// String returns the reason in words.
 func (r Reason) String() string {
 	switch {
 	case r < Filled:

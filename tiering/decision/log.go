@@ -7,11 +7,10 @@ import (
 	"sync"
 )
 
-// Log keeps the last decisions, and counts them all. Clients ask for advice as
-// often as they like, so advice has a ring of its own and never takes the place of
-// what happened.
+// Log keeps the last decisions, and counts all of them. Clients may ask for advice at any
+// rate, so advice has a separate ring and never displaces events.
 type Log struct {
-	told func(Decision) // fixed before the first Note; nil = nobody listens
+	told func(Decision) // fixed before the first Note; nil = no listener
 
 	mu       sync.Mutex
 	happened ring
@@ -20,25 +19,25 @@ type Log struct {
 	count    [whats][256]uint64
 }
 
-// AdviceShare of the decisions that a Log can tell is advice.
+// AdviceShare: one in so many of the decisions that a Log keeps is advice.
 const AdviceShare = 4
 
-// NewLog makes a log that can tell the last limit decisions.
+// NewLog returns a log that keeps the last limit decisions.
 func NewLog(limit int) *Log {
 	advice := limit / AdviceShare
 	return &Log{happened: ring{limit: limit - advice}, advised: ring{limit: advice}}
 }
 
-// Listen has f told of what happens from now on, not of advice: what is noted, and what
-// is only told. It is called before the first decision, with whatever locks those hold
-// that decide: it must not wait.
+// Listen registers f for the decisions passed to Note and Tell from now on, except
+// advice. It must be called before the first decision. f is called with the locks of
+// whoever decides: it must not block.
 func (l *Log) Listen(f func(Decision)) { l.told = f }
 
 // ring grows up to its limit.
 type ring struct {
 	list  []Decision
 	limit int
-	next  int // the oldest, once the ring is full
+	next  int // index of the oldest, once the ring is full
 }
 
 func (r *ring) add(d Decision) {
@@ -51,12 +50,12 @@ func (r *ring) add(d Decision) {
 	}
 }
 
-// back is the decision that i others came after.
+// back returns the decision that is followed by i others.
 func (r *ring) back(i int) *Decision {
 	return &r.list[(r.next+2*len(r.list)-1-i)%len(r.list)]
 }
 
-// after is how many decisions came with that number or after it.
+// after returns how many decisions have this number or a greater one.
 func (r *ring) after(number uint64) int {
 	return sort.Search(len(r.list), func(i int) bool { return r.back(i).number < number })
 }
@@ -68,7 +67,8 @@ func (l *Log) ringOf(w What) *ring {
 	return &l.happened
 }
 
-// Note adds, counts and tells a decision. It never waits for more than a copy of a page.
+// Note adds and counts a decision and notifies the listener. It waits at most for a copy
+// of a page.
 func (l *Log) Note(d Decision) {
 	l.add(d)
 	if d.What < Advise {
@@ -85,7 +85,7 @@ func (l *Log) add(d Decision) {
 	l.ringOf(d.What).add(d)
 }
 
-// Tell tells who listens of something that is neither kept nor counted here.
+// Tell notifies the listener of an event that is neither kept nor counted here.
 func (l *Log) Tell(d Decision) {
 	if l.told != nil {
 		l.told(d)
@@ -99,12 +99,12 @@ func (l *Log) Count(what What, why Reason) {
 	l.mu.Unlock()
 }
 
-// pageRows is how many decisions are copied at once: what decides waits for no
-// more, however many are asked for.
+// pageRows is the number of decisions copied at once, and so the bound of how long a
+// decision waits, however many are requested.
 const pageRows = 256
 
-// page appends to dst the last decisions before a number, the newest first, until
-// dst is full.
+// page appends to dst the last decisions before a number, newest first, until dst is
+// full.
 func (l *Log) page(before uint64, dst []Decision) []Decision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,8 +127,8 @@ func (l *Log) page(before uint64, dst []Decision) []Decision {
 	return dst
 }
 
-// Last goes through the decisions that can be told, the newest first. No lock is
-// held meanwhile; those that fall out before it comes to them are left out.
+// Last iterates over the kept decisions, newest first. No lock is held meanwhile;
+// decisions that are dropped before they are reached are left out.
 func (l *Log) Last() iter.Seq[*Decision] {
 	return func(yield func(*Decision) bool) {
 		page := make([]Decision, 0, pageRows)
@@ -146,8 +146,8 @@ func (l *Log) Last() iter.Seq[*Decision] {
 	}
 }
 
-// Counts calls f with how often each decision was made for each reason that there
-// was, in a fixed order.
+// Counts calls f with the count of each decision and reason that occurred, in a fixed
+// order.
 func (l *Log) Counts(f func(what What, why Reason, n uint64)) {
 	l.mu.Lock()
 	count := l.count

@@ -9,48 +9,48 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// queue is what is on its way to the disk.
+// queue holds the writes in flight to the disk.
 type queue struct {
 	waiting []*write            // for a worker, first come first served
-	ready   []*write            // without a row; what others extend is before them
-	all     map[*write]struct{} // of entries on their way or dropped
-	started int                 // of these, those that are
+	ready   []*write            // without a row; parents come first
+	all     map[*write]struct{} // writes in flight, including those of forgotten entries
+	started int                 // how many of all are started
 	bytes   int64
 }
 
-// write is an entry on its way to the disk. It is guarded by the tier's lock; once
-// a worker has it, the object is the worker's.
+// write is an entry in flight to the disk. It is guarded by the tier's lock; once a
+// worker has it, object belongs to the worker.
 type write struct {
 	entry     *entry
-	object    *tier.Object // of who started it
-	bytes     int64        // of the queue
-	tickets   int          // that are neither started nor canceled
-	unroomed  bool         // Admit has left it to Start to make some of its room
-	owed      int64        // bytes that its tenant has to give up for that
+	object    *tier.Object // from the ticket that started it
+	bytes     int64        // its share of the queue
+	tickets   int          // neither started nor canceled
+	unroomed  bool         // Admit has left part of its room to Start
+	owed      int64        // bytes that its tenant still has to give up for it
 	waiters   []waiter
 	ready     bool
-	followers []*write // written, and wait for this one to be ready
+	followers []*write // written, waiting for this one to be ready
 
-	manifest []byte // as stored; from the worker to the committer
+	manifest []byte // as stored; passed from the worker to the committer
 }
 
-// waiter is somebody who is told when an entry has reached a level.
+// waiter is a callback for when an entry has reached a level.
 type waiter struct {
 	entry *entry
 	level tier.Level
 	done  func(tier.Level, error)
 }
 
-// ticket is the store's answer of Admit.
+// ticket is the tier.Write that Admit returns.
 type ticket struct {
 	tier   *Tier
 	entry  *entry
 	object *tier.Object
 }
 
-// Admit implements tier.Tier. It looks at memory only. What has to leave for the
-// object is forgotten now, or if it is much by Start, and its space is waited for by
-// the worker that writes.
+// Admit implements tier.Tier. It reads memory only. Entries that have to be evicted for
+// the object are removed now, or by Start if they are many; the worker that writes waits
+// for their space.
 func (t *Tier) Admit(o *tier.Object, room int64) (tier.Write, error) {
 	now := t.cfg.Now()
 	t.mu.Lock()
@@ -85,7 +85,7 @@ func (t *Tier) admitLocked(o *tier.Object, room int64) (*entry, error) {
 		return nil, fmt.Errorf("disk: the file of the profile of %x is to be written anew first: %w", o.Key[:8], tier.ErrUnavailable)
 	}
 	if e != nil && e.phase == suspect {
-		// It may have lost its bytes. They are at hand now, so it is written anew.
+		// It may have lost its bytes. They are available now, so it is written again.
 		if t.forgetTreeLocked(e) {
 			return nil, fmt.Errorf("disk: %x: those that extend what is there are being forgotten: %w", o.Key[:8], tier.ErrBusy)
 		}
@@ -103,7 +103,7 @@ func (t *Tier) admitLocked(o *tier.Object, room int64) (*entry, error) {
 	if q := &t.queue; len(q.all) > 0 && (q.bytes+e.bytes > t.cfg.QueueBytes || len(q.all) >= t.cfg.QueueLen) {
 		return nil, fmt.Errorf("disk: %d objects of %d bytes are to be written: %w", len(q.all), q.bytes, tier.ErrBusy)
 	}
-	// Held, so that what it extends cannot be what makes room for it.
+	// Pinned, so that its ancestors cannot be evicted to make room for it.
 	e.pins = 1
 	if parent != nil {
 		t.pin(parent, 1)
@@ -127,7 +127,7 @@ func (t *Tier) admitLocked(o *tier.Object, room int64) (*entry, error) {
 	return e, nil
 }
 
-// prepareLocked makes the entry of an object, not linked yet.
+// prepareLocked returns the entry of an object, not linked yet.
 func (t *Tier) prepareLocked(o *tier.Object) (e, parent *entry, err error) {
 	owner := t.owners[o.Tenant]
 	if owner == nil {
@@ -157,10 +157,10 @@ func (t *Tier) prepareLocked(o *tier.Object) (e, parent *entry, err error) {
 	return e, parent, nil
 }
 
-// makeRoomLocked evicts until an entry fits its tenant's room, its pool's budget
-// and the space there is or can be made; or evicts nothing and says why it cannot
-// fit. If that takes many, the rest is left to Start: until then its tenant owes
-// bytes, and its pool holds too many.
+// makeRoomLocked evicts until an entry fits its tenant's room, its pool's budget and the
+// space that exists or can be added. If that is impossible it evicts nothing and returns
+// why. If it takes many evictions, the rest is left to Start: until then its tenant owes
+// bytes, and its pool is over budget.
 func (t *Tier) makeRoomLocked(e *entry, room int64) error {
 	p, owner := e.pool, e.owner
 	held := owner.total() - owner.owed
@@ -188,7 +188,7 @@ func (t *Tier) makeRoomLocked(e *entry, room int64) error {
 	return nil
 }
 
-// overLocked is how many bytes a pool has too much with some more.
+// overLocked returns by how many bytes a pool would exceed its limits with some more.
 func (t *Tier) overLocked(p *pool, bytes int64) int64 {
 	return max(p.used+bytes-p.budget, t.used()+bytes-t.spaceLimitLocked())
 }
@@ -201,7 +201,7 @@ func (t *Tier) fullLocked(e *entry) error {
 	return fmt.Errorf("disk: %d bytes in the %s pool, %d of %d used: %w", e.bytes, e.pool.name, e.pool.used, e.pool.budget, tier.ErrFull)
 }
 
-// evictForQuotaLocked evicts a tenant's least valuable entry; 0 = it has none that may go.
+// evictForQuotaLocked evicts a tenant's least valuable entry; 0 = none is evictable.
 func (t *Tier) evictForQuotaLocked(a *account, may func(policy.ID) bool) (freed int64) {
 	id, ok := a.evict.Victim(may)
 	if !ok {
@@ -214,7 +214,7 @@ func (t *Tier) evictForQuotaLocked(a *account, may func(policy.ID) bool) (freed 
 	return freed
 }
 
-// evictForRoomLocked evicts a pool's least valuable entry; false = it has none that may go.
+// evictForRoomLocked evicts a pool's least valuable entry; false = none is evictable.
 func (t *Tier) evictForRoomLocked(p *pool) bool {
 	v := t.victim(p)
 	if v != nil {
@@ -252,7 +252,7 @@ func (k *ticket) Start(level tier.Level, done func(tier.Level, error)) {
 	}
 }
 
-// startLocked adds a waiter, and says whether the write is to be queued.
+// startLocked adds a waiter and reports whether the write should be queued.
 func (t *Tier) startLocked(k *ticket, w waiter) (toQueue bool) {
 	e := k.entry
 	switch {
@@ -274,8 +274,8 @@ func (t *Tier) startLocked(k *ticket, w waiter) (toQueue bool) {
 	return false
 }
 
-// finishRoomLocked evicts some of what Admit has left of a write's room, and queues
-// the write when it has it all.
+// finishRoomLocked evicts some of what Admit has left to do for a write, and queues the
+// write when there is enough room. left reports that more has to be evicted.
 func (t *Tier) finishRoomLocked(w *write) (left bool, err error) {
 	e := w.entry
 	if e.write != w { // the directory was closed
@@ -309,7 +309,7 @@ func (t *Tier) finishRoomLocked(w *write) (left bool, err error) {
 	return false, nil
 }
 
-// payLocked takes bytes from what a write owes.
+// payLocked subtracts bytes from what a write owes.
 func (t *Tier) payLocked(w *write, bytes int64) {
 	bytes = min(bytes, w.owed)
 	w.owed -= bytes
@@ -331,7 +331,7 @@ func (k *ticket) Cancel() {
 	}
 }
 
-// unqueueLocked gives back an entry's share of the queue.
+// unqueueLocked releases an entry's share of the queue.
 func (t *Tier) unqueueLocked(e *entry) {
 	w := e.write
 	if w == nil {

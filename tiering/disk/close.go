@@ -8,11 +8,10 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Close ends the tier: nothing more is admitted, what was started is finished for
-// as long as DrainTime, uses and counters are kept, and all is synced. Run
-// returns. The error is one of the directory; the tier is closed all the same,
-// apart from what waits for a disk that does not answer: that is left behind after
-// another DrainTime.
+// Close closes the tier: nothing more is admitted, started writes may finish for up to
+// DrainTime, uses and counters are saved, and everything is synced. Run returns. The
+// error is one of the directory; the tier is closed in any case, except what waits for a
+// disk that does not respond: that is abandoned after another DrainTime.
 func (t *Tier) Close() error {
 	t.mu.Lock()
 	if t.closed {
@@ -44,12 +43,12 @@ func (t *Tier) Close() error {
 	}
 }
 
-// hangs is the answer when the disk does not.
+// hangs returns the error for a disk that does not respond.
 func (t *Tier) hangs() error {
 	return fmt.Errorf("disk: not closed, it has not answered for %v: %w", t.cfg.DrainTime, tier.ErrUnavailable)
 }
 
-// finish is the end.
+// finish ends all entries and callbacks.
 func (t *Tier) finish(err error) error {
 	t.forgetAll()
 	t.mu.Lock()
@@ -63,7 +62,7 @@ func (t *Tier) finish(err error) error {
 	return err
 }
 
-// waitLocked waits for a condition, for DrainTime at most.
+// waitLocked waits for a condition for up to DrainTime.
 func (t *Tier) waitLocked(done func() bool) bool {
 	late := false
 	timer := time.AfterFunc(t.cfg.DrainTime, func() {
@@ -79,8 +78,8 @@ func (t *Tier) waitLocked(done func() bool) bool {
 	return done()
 }
 
-// closeMount does the last of what Run does, in its place: rows that are still
-// to be changed, a sync, uses and counters.
+// closeMount does the last work of Run in its place: pending changes of rows, a sync,
+// uses and counters.
 func (t *Tier) closeMount(m *mount) error {
 	t.stop(m)
 	t.commitLoop(m)
@@ -93,18 +92,18 @@ func (t *Tier) closeMount(m *mount) error {
 	if syncable {
 		data, rows := t.sync(m, &r)
 		err = errors.Join(err, data, rows)
-		t.commitLoop(m) // of what the sync has cleared
+		t.commitLoop(m) // rows of what the sync has cleared
 	}
 	return errors.Join(err, m.Close())
 }
 
-// saveCounters keeps what operators count over restarts.
+// saveCounters saves the counters that persist over restarts.
 func (t *Tier) saveCounters(m *mount) error {
 	c := t.Counters()
 	kept := map[string]uint64{}
 	c.Each(func(name string, value uint64) { kept[name] = value })
 	if err := m.Catalog.Failed(); err != nil {
-		return nil // told already, when it failed
+		return nil // logged when it failed
 	}
 	return m.Catalog.SaveCounters(kept)
 }

@@ -9,24 +9,23 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// group is what one batch of rows changes.
+// group is the set of changes of one batch of rows.
 type group struct {
 	remove []*entry // rows to delete
-	clear  []*entry // rows to write again, of what is not doubted any more
-	put    []*write // rows to write, those that others extend first
-	drop   []*write // forgotten meanwhile, or extending what is
+	clear  []*entry // rows to rewrite, of entries that are no longer doubted
+	put    []*write // rows to write, parents first
+	drop   []*write // forgotten meanwhile, or their parent was
 }
 
 func (g *group) empty() bool { return g.changes()+len(g.drop) == 0 }
 
 func (g *group) changes() int { return len(g.remove) + len(g.clear) + len(g.put) }
 
-// groupRows bounds what one batch deletes, and what it writes.
+// groupRows bounds the deletions and the writes of one batch.
 const groupRows = 128
 
-// commitLoop writes rows until the mount stops and nothing is left: what came
-// since the last batch goes into the next, so that groups are as large as the disk is
-// slow.
+// commitLoop writes rows until the mount stops and none are left. Rows that arrive during
+// a batch go into the next one, so groups grow with the latency of the disk.
 func (t *Tier) commitLoop(m *mount) {
 	for {
 		g := t.nextGroup(m)
@@ -50,8 +49,8 @@ func (t *Tier) nextGroup(m *mount) group {
 	}
 }
 
-// groupLocked takes what can be committed now. Once the catalogue has failed no row
-// is deleted before the directory is opened again.
+// groupLocked returns what can be committed now. Once the catalogue has failed, no row is
+// deleted before the directory is opened again.
 func (t *Tier) groupLocked() (g group) {
 	failed := !t.health.state.syncable()
 	if !failed {
@@ -60,7 +59,7 @@ func (t *Tier) groupLocked() (g group) {
 		for len(t.cleared) > 0 && len(g.clear) < groupRows {
 			e := t.cleared[0]
 			t.cleared = t.cleared[1:]
-			if e.phase == synced { // or its row is to be deleted, in this group or a later one
+			if e.phase == synced { // otherwise its row is deleted, in this group or a later one
 				e.Level = uint8(tier.LevelLogged)
 				g.clear = append(g.clear, e)
 			}
@@ -80,7 +79,7 @@ func (t *Tier) groupLocked() (g group) {
 	return g
 }
 
-// commitGroup writes one batch and tells everybody.
+// commitGroup writes one batch and notifies the waiters.
 func (t *Tier) commitGroup(m *mount, g *group) {
 	for _, w := range g.drop {
 		t.failWrite(m, w, fmt.Errorf("disk: %x left before its row was written: %w", w.entry.Key[:8], tier.ErrGone))
@@ -111,14 +110,14 @@ func (t *Tier) commitGroup(m *mount, g *group) {
 		t.missing(err)
 		t.notCommitted(m, g, fmt.Errorf("disk: %w: %w", err, tier.ErrUnavailable))
 	case errors.Is(err, tier.ErrInvalid) && m.Catalog.Failed() == nil:
-		// A row that cannot be: none was written.
+		// An invalid row: none was written.
 		t.notCommitted(m, g, fmt.Errorf("disk: catalogue: %w", err))
 	default:
 		t.notCommitted(m, g, t.catalogTrouble(err))
 	}
 }
 
-// committed makes what was written live.
+// committed makes the written entries live.
 func (t *Tier) committed(m *mount, g *group) {
 	t.mu.Lock()
 	t.counters.Groups++
@@ -136,12 +135,12 @@ func (t *Tier) committed(m *mount, g *group) {
 	t.mu.Unlock()
 }
 
-// enterLiveLocked makes an entry live whose row was written.
+// enterLiveLocked makes an entry live after its row was written.
 func (t *Tier) enterLiveLocked(m *mount, w *write) {
 	e := w.entry
 	delete(m.flying, w)
 	if e.phase == dropped {
-		// Forgotten while its row was being written: that goes next.
+		// Forgotten while its row was being written: the row is deleted next.
 		t.counters.WritesDropped++
 		t.becomeDeletingLocked(e)
 		t.endWriteLocked(w, tier.LevelMemory, fmt.Errorf("disk: %x left: %w", e.Key[:8], tier.ErrGone))
@@ -156,15 +155,15 @@ func (t *Tier) enterLiveLocked(m *mount, w *write) {
 	t.endWriteLocked(w, 0, nil)
 }
 
-// becomeDeletingLocked has the row of an entry deleted that was dropped.
+// becomeDeletingLocked schedules the deletion of a dropped entry's row.
 func (t *Tier) becomeDeletingLocked(e *entry) {
 	t.become(e, deleting)
 	t.rows.Signal()
 }
 
-// notCommitted ends what could not be committed. A row may have reached the disk
-// or not; so nothing that it may name is used again before the row is deleted, or
-// the directory is opened anew.
+// notCommitted ends writes that could not be committed. Their rows may have reached the
+// disk or not, so no space that they name is reused before the rows are deleted, or the
+// directory is opened again.
 func (t *Tier) notCommitted(m *mount, g *group, err error) {
 	t.mu.Each(len(g.remove), rowsAtOnce, func(i int) { t.deleting = append(t.deleting, g.remove[i]) })
 	for _, w := range g.put {
@@ -182,8 +181,8 @@ func (t *Tier) notCommitted(m *mount, g *group, err error) {
 	}
 }
 
-// catalogTrouble enters StateFailed. Who waits for a sync is told now: there will be
-// none before the directory is opened anew, and nobody knows when that is.
+// catalogTrouble enters StateFailed. Callers that wait for a sync are notified now: there
+// is none before the directory is opened again, which may take any time.
 func (t *Tier) catalogTrouble(err error) error {
 	err = fmt.Errorf("catalogue: %w", err)
 	t.trouble(StateFailed, err)

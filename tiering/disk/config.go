@@ -18,70 +18,69 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Tenant is a tenant as the store knows it and the name it has on disk.
+// Tenant is a tenant of the store and its name on disk.
 type Tenant struct {
 	ID   tier.TenantID // not 0
 	Name string
 }
 
-// Config opens a Tier. The zero value of a field that is not marked required
-// takes the default that is named with it.
+// Config configures a Tier. A field that is not marked required and is zero takes the
+// default stated with it.
 type Config struct {
-	// Dir is the directory of the tier; it is made when its parent is there.
-	// Slabs and Index stand in for it where a test brings file systems of its
-	// own; then Dir is a name inside Index.
+	// Dir is the directory of the tier. It is created if its parent exists. Tests may
+	// replace the file systems with Slabs and Index; then Dir is a name inside Index.
 	Dir   string // required
 	Slabs slab.FS
 	Index vfs.FS
 
-	// Existing leaves a directory closed that is not that of a tier already. Once one was
-	// opened no other is opened in its place.
+	// Existing refuses a directory that does not belong to a tier already. Once a
+	// directory was opened, no other is opened in its place.
 	Existing bool
 
-	// Budgets in bytes of segments and of checkpoints. One may be 0. Slab files
-	// together are never larger than their sum.
+	// Budgets of segments and of checkpoints in bytes. One may be 0. Slab files together
+	// are never larger than their sum.
 	PublicBytes  int64
 	PrivateBytes int64
-	SlabBytes    int64 // of a slab file; 1 GiB, or less where the budgets are
+	SlabBytes    int64 // size of a slab file; 1 GiB, or less with smaller budgets
 	GranuleBytes int64 // unit of space: a power of two from 4 KiB to 1 MiB; 64 KiB
-	ReserveBytes int64 // that the file system keeps free; 0 = none
+	ReserveBytes int64 // free space to leave on the file system; 0 = none
 
 	Tenants []Tenant      // required, at least one
 	Device  gpuipc.Device // required; of the store's arena
-	Find    *find.Index   // that the store looks into; nil = one of the tier's own
-	Held    *held.Set     // that is told what the tier holds, the store's too; nil = nobody asks
+	Find    *find.Index   // index searched by the store; nil = a new one
+	Held    *held.Set     // listener for the tier's entries, shared with the store; nil = none
 
-	// Coded names the parts that are stored by codec.Planes, by kind; none.
+	// Coded lists the kinds of parts that are stored with codec.Planes; none.
 	Coded []profile.PartKind
 
-	Workers    int           // transfers at once, of writing and again of reading; 4
-	QueueBytes int64         // of objects admitted and not yet written; 256 MiB. One object may be larger
-	QueueLen   int           // of the same, objects; 4096
-	SyncEvery  time.Duration // until what is logged is synced; 5 seconds
+	Workers    int           // concurrent writes, and concurrent reads; 4
+	QueueBytes int64         // objects admitted and not yet written; 256 MiB. One object may be larger
+	QueueLen   int           // number of these objects; 4096
+	SyncEvery  time.Duration // between logged and synced; 5 seconds
 	RetryMin   time.Duration // before the directory is tried again, doubled each time; 1 second
 	RetryMax   time.Duration // 1 minute
-	DrainTime  time.Duration // how long Close goes on with what was admitted; 10 seconds
-	OpenLater  bool          // leave the first attempt to Run
+	DrainTime  time.Duration // how long Close continues to write what was admitted; 10 seconds
+	OpenLater  bool          // leaves the first attempt to Run
 
-	// Profile returns a profile that is registered now, nil if it is not. Entries whose
-	// own file of it cannot be read are served again with that. nil = no profile is.
+	// Profile returns a registered profile, or nil. Entries whose own profile file cannot
+	// be read can be served again with it. nil = there are none.
 	Profile  func(profile.Fingerprint) *profile.Profile
 	Eviction func() policy.Eviction // policy.NewLRU
 	Now      func() time.Time       // time.Now
 	Log      zerolog.Logger
-	// Changed hears of each state that the tier enters, and why. It is called with the
-	// tier's lock held and must not wait; nil = nobody listens.
+	// Changed receives each state that the tier enters, and why. It is called with the
+	// tier's lock held and must not block; nil = no listener.
 	Changed func(to State, cause error)
-	// Evicted hears of each entry of a model that leaves for room, or for its tenant's quota.
-	// It is called as Changed.
+	// Evicted receives each entry of a model that is evicted for room or for its tenant's
+	// quota. It is called like Changed.
 	Evicted func(e *tier.Entry, model string, quota bool)
 
-	ticks func() time.Time // of running operations; time.Now but in tests
+	ticks func() time.Time // clock of running operations; time.Now except in tests
 }
 
 const maxTenants = 1 << 16
 
-// volume is how the directory is opened.
+// volume returns the options for opening the directory.
 func (c *Config) volume() volume.Options {
 	return volume.Options{
 		Dir: c.Dir, Slabs: c.Slabs, Index: c.Index, GranuleBytes: c.GranuleBytes, SlabBytes: c.SlabBytes, Existing: c.Existing,
@@ -124,12 +123,12 @@ func (c *Config) Validate() error {
 	return errors.Join(bad...)
 }
 
-// Defaults are those of a Config for a directory that is large enough.
+// Defaults returns a Config for a directory that is large enough.
 func Defaults() Config {
 	return Config{PublicBytes: 64 << 30, PrivateBytes: 16 << 30, ReserveBytes: 1 << 30}.withDefaults()
 }
 
-// withDefaults fills what was left zero.
+// withDefaults sets zero fields to their defaults.
 func (c Config) withDefaults() Config {
 	setDefault(&c.GranuleBytes, 64<<10)
 	if total := c.PublicBytes + c.PrivateBytes; c.SlabBytes == 0 {
@@ -162,11 +161,11 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// defaultSlabBytes: large enough that a thousand files hold a terabyte, small
-// enough that allocating one does not hold writes up for long (guessed).
+// defaultSlabBytes is large enough that a thousand files hold a terabyte, and small
+// enough that allocating one does not delay writes for long (guessed).
 const defaultSlabBytes = 1 << 30
 
-// evenSlab cuts a budget into slabs of equal size, at most the default.
+// evenSlab divides a budget into slabs of equal size, at most the default.
 func evenSlab(total, granule int64) int64 {
 	n := max((total+defaultSlabBytes-1)/defaultSlabBytes, 1)
 	return total / n

@@ -7,11 +7,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Counters counts since Open, apart from the gauges at the end.
+// Counters counts events since Open, except for the gauges at the end.
 type Counters struct {
-	// By writing.
+	// Writing.
 	Admitted uint64 `count:"admitted" prom:"disk_admissions_total" help:"Objects given room on disk."`
-	// Of what was here, or on its way.
+	// Already stored, or in flight.
 	Joined  uint64 `count:"joined"`
 	Written uint64 `count:"written" prom:"disk_written_total" help:"Objects whose data and row were handed to the kernel."`
 	// Of their layouts.
@@ -35,38 +35,37 @@ type Counters struct {
 	RefusedState   uint64 `count:"refused_state" prom:"disk_refusals_total,reason=state"`
 	RefusedInvalid uint64 `count:"refused_invalid" prom:"disk_refusals_total,reason=invalid"`
 
-	// By reading.
+	// Reading.
 	Read uint64 `count:"read" prom:"disk_read_total" help:"Objects read from disk."`
 	// Of their layouts.
 	ReadBytes uint64 `count:"read_bytes" prom:"fetch_bytes_total,tier=disk,direction=out"`
-	// From beginning to end, of all of them.
+	// Total time of all reads.
 	ReadNanos uint64 `count:"read_nanos"`
 	Corrupt   uint64 `count:"corrupt" prom:"corrupt_total,tier=disk" help:"Objects whose bytes in a tier turned out wrong: forgotten, and a miss."`
-	// Reads that the disk failed, also in a second try.
+	// Reads failed by the disk, including the retry.
 	ReadErrors      uint64 `count:"read_errors" prom:"disk_errors_total,operation=read"`
 	ReadRetries     uint64 `count:"read_retries" prom:"disk_read_retries_total" help:"Reads tried a second time."`
 	ReadsRefused    uint64 `count:"reads_refused" prom:"disk_reads_refused_total" help:"Reads refused because too many in a row had failed, or one hung."`
 	BreakerOpenings uint64 `count:"breaker_openings" prom:"disk_breaker_openings_total" help:"How often too many reads in a row have failed."`
 
-	// By leaving.
-	// Entries, for room in their pool.
+	// Removal: entries evicted for room in their pool.
 	EvictedRoom uint64 `count:"evicted_room" prom:"evictions_total,tier=disk,reason=room"`
-	// Entries, for their tenant's quota.
+	// Entries evicted for their tenant's quota.
 	EvictedQuota uint64 `count:"evicted_quota" prom:"evictions_total,tier=disk,reason=quota"`
 	// Of both.
 	EvictedBytes uint64 `count:"evicted_bytes" prom:"evicted_bytes_total,tier=disk"`
 	// By an operator.
 	Removed uint64 `count:"removed" prom:"evictions_total,tier=disk,reason=operator"`
-	// Because the checkpoint they extend has left.
+	// Because the parent checkpoint was removed.
 	LostWithOther uint64 `count:"lost_with_other" prom:"evictions_total,tier=disk,reason=parent"`
 	// Because a sync after they were written failed.
 	LostUnsynced uint64 `count:"lost_unsynced"`
 
-	// By opening.
+	// Opening.
 	Opened  uint64 `count:"opened" prom:"disk_opened_total" help:"Entries found when the directory was opened."`
 	Dropped uint64 `count:"dropped" prom:"disk_open_dropped_total" help:"Entries that could not be kept when the directory was opened."`
 
-	// Now.
+	// Gauges.
 	Entries uint64 `count:"entries"`
 	// Of admitted and live entries.
 	Bytes        uint64 `count:"bytes"`
@@ -78,7 +77,7 @@ type Counters struct {
 	Logged       uint64 `count:"logged" prom:"disk_unsynced_objects" help:"Objects on disk that power loss may take."`
 }
 
-// Counters takes a snapshot.
+// Counters returns a snapshot.
 func (t *Tier) Counters() Counters {
 	t.mu.Lock()
 	defer t.mu.Unlock()

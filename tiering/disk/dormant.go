@@ -7,20 +7,19 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// dormancy is the entries of one profile whose file does not give it: it cannot be
-// read now, was damaged or is not there. That says nothing about their bytes, so that they keep
-// their rows and wait.
+// dormancy holds the entries of one profile whose file is unreadable, damaged or missing.
+// Their own bytes may be good, so they keep their rows and wait.
 type dormancy struct {
-	model   *model // without profile, for the entries
+	model   *model // of the entries, without a profile
 	entries []*entry
 	cause   error
-	offered *profile.Profile // of an object that was to be admitted
+	offered *profile.Profile // from an object that was to be admitted
 }
 
-// errNoProfile is of a row whose profile has no file.
+// errNoProfile is the error of a row whose profile has no file.
 var errNoProfile = errors.New("a profile has no file")
 
-// dormancyOf finds or begins the dormancy of a profile.
+// dormancyOf returns the dormancy of a profile, which it creates if necessary.
 func (m *mount) dormancyOf(fp profile.Fingerprint, cause error) *dormancy {
 	d := m.dormant[fp]
 	if d == nil {
@@ -30,7 +29,8 @@ func (m *mount) dormancyOf(fp profile.Fingerprint, cause error) *dormancy {
 	return d
 }
 
-// dormantLocked is how many entries wait for their profiles, and why some do.
+// dormantLocked returns the number of entries that wait for their profiles, and one
+// cause.
 func (t *Tier) dormantLocked() (n int, cause string) {
 	if t.mount == nil {
 		return 0, ""
@@ -44,12 +44,12 @@ func (t *Tier) dormantLocked() (n int, cause string) {
 	return n, cause
 }
 
-// wake tries to find the profiles that entries wait for. It is called by one goroutine.
+// wake tries to find the profiles that entries wait for. Only one goroutine calls it.
 func (t *Tier) wake(m *mount) {
 	t.mu.Lock()
 	waiting := make(map[profile.Fingerprint]*profile.Profile, len(m.dormant))
 	for fp, d := range m.dormant {
-		if d.model.dormant == 0 { // they were evicted
+		if d.model.dormant == 0 { // all were evicted
 			delete(m.dormant, fp)
 			continue
 		}
@@ -71,7 +71,7 @@ func (t *Tier) wake(m *mount) {
 	}
 }
 
-// findProfile reads a profile, or has its file made of one that is known.
+// findProfile reads the file of a profile, or rewrites it from a known profile.
 func (m *mount) findProfile(fp profile.Fingerprint, known *profile.Profile) (*profile.Profile, error) {
 	p, err := m.ReadProfile(fp)
 	if err == nil || known == nil {
@@ -83,15 +83,15 @@ func (m *mount) findProfile(fp profile.Fingerprint, known *profile.Profile) (*pr
 	return known, nil
 }
 
-// wakeModel has the entries of a profile found. Those that it shows to be wrong are
-// forgotten, with those that extend them.
+// wakeModel makes the entries of a profile visible to lookups. Entries that do not fit it
+// are forgotten, together with their descendants.
 func (t *Tier) wakeModel(m *mount, found *model) {
-	d := m.dormant[found.Fingerprint()] // which this goroutine alone removes
+	d := m.dormant[found.Fingerprint()] // only this goroutine removes it
 	var wrong []*entry
 	woken := 0
 	t.mu.Each(len(d.entries), rowsAtOnce, func(i int) {
 		switch e := d.entries[i]; {
-		case e.phase != dormant: // it was evicted meanwhile
+		case e.phase != dormant: // evicted meanwhile
 		case fits(&e.Row, found) != nil:
 			wrong = append(wrong, e)
 		default:

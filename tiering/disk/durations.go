@@ -13,5 +13,5 @@ func duration(operation string) prometheus.Histogram {
 	}.New()
 }
 
-// Durations are the tier's histograms.
+// Durations returns the tier's histograms.
 func (t *Tier) Durations() []prometheus.Histogram { return []prometheus.Histogram{t.reads, t.writes} }

@@ -11,7 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// phase is where an entry stands. table.become is the one place where it changes.
+// phase is a stage in the life of an entry. Only table.become changes it.
 //
 //	                  on its way, counted                       found
 //	admitted ► starting ► queued ► writing ► written ► committing ──► logged ◄──► synced
@@ -21,29 +21,29 @@ import (
 //	   │                     │         have been, written    │     │     │  │        │
 //	   │                     │ ended                         │     ▼     ▼  ▼        ▼
 //	   └─ canceled ─► gone ◄─┴─────────────────── released ◄─── deleted ◄─ deleting ◄┘
-//	                           nobody reads it           synced       row deleted
+//	                           no readers left           synced       row deleted
 //
-// Opening the directory begins entries as logged or suspect, or as dormant where the
-// file of their profile does not give it: these are counted and may be evicted, and are
-// not found before the profile is known. Closing it forgets all of them at once, with
-// their pools.
+// Opening the directory creates entries as logged or suspect, or as dormant if the file
+// of their profile cannot be used: dormant entries are counted and evictable, but lookups
+// do not find them before the profile is known. Closing the directory forgets all of them
+// at once, with their pools.
 type phase uint8
 
 const (
-	admitted   phase = iota // counted, and not started yet
-	starting                // Start makes the rest of its room
+	admitted   phase = iota // counted, not started yet
+	starting                // Start is making the rest of its room
 	queued                  // waits for a worker
 	writing                 // a worker has it
-	written                 // its bytes are in slabs, its row is not in the catalogue
+	written                 // its bytes are in slabs, but its row is not in the catalogue
 	committing              // its row is being written
-	dormant                 // its row is good, its profile is not known yet
-	suspect                 // live: from before the directory was opened, and its bytes may not have been synced
+	dormant                 // its row is valid, but its profile is not known yet
+	suspect                 // live: from before the directory was opened; its bytes may not have been synced
 	logged                  // live
 	synced                  // live
-	dropped                 // forgotten on its way: whoever has it ends it
-	deleting                // forgotten: its row is to be deleted
-	deleted                 // its row is deleted, and that is not synced
-	released                // that is synced: its space is free once nobody reads it
+	dropped                 // forgotten in flight: its worker or the committer ends it
+	deleting                // forgotten: its row will be deleted
+	deleted                 // its row is deleted, but not synced
+	released                // the deletion is synced: its space is free after the last reader
 	gone                    // its space is free
 	phases
 )
@@ -56,10 +56,10 @@ var phaseNames = [phases]string{
 func (p phase) String() string { return phaseNames[p] }
 
 func (p phase) pending() bool { return p <= committing }
-func (p phase) kept() bool    { return p >= dormant && p <= synced } // by a row
+func (p phase) kept() bool    { return p >= dormant && p <= synced } // has a row
 func (p phase) live() bool    { return p >= suspect && p <= synced }
 
-// mayBecome are the arrows of the picture. What is on its way is gone once the
+// mayBecome lists the arrows of the diagram. Entries in flight are gone once the
 // directory is closed.
 var mayBecome = [phases][]phase{
 	admitted:   {starting, gone},
@@ -78,7 +78,7 @@ var mayBecome = [phases][]phase{
 	released:   {gone},
 }
 
-// level is how safe an entry is.
+// level returns the durability of an entry in this phase.
 func (p phase) level() tier.Level {
 	switch p {
 	case logged:
@@ -89,9 +89,9 @@ func (p phase) level() tier.Level {
 	return tier.LevelMemory
 }
 
-// entry is an object on disk, or on its way there. The row, model, account and pool
-// are fixed, apart from where it lies: that is known once it is written. The rest is
-// guarded by the tier's lock.
+// entry is an object on disk, or in flight to it. The row, model, account and pool are
+// fixed, except for its location, which is known once it is written. The rest is guarded
+// by the tier's lock.
 type entry struct {
 	catalog.Row
 	model *model
@@ -100,21 +100,21 @@ type entry struct {
 
 	phase    phase
 	id       policy.ID
-	bytes    int64 // counted: of its runs, or while it is on its way what it may need; HeaderBytes likewise
+	bytes    int64 // charged: of its runs, or while in flight an upper bound; HeaderBytes likewise
 	used     time.Time
-	usedNews bool   // used is not in the catalogue yet
-	evicts   bool   // it may be evicted: policies hold it
-	readers  int    // reads of it
-	pins     int    // 1 while it is on its way or read, and 1 for each child with pins
-	public   bool   // the set of what is held, and the index of segments, have it
-	failures int    // mount.failures when its bytes were written
-	proven   bool   // its seal was compared, or made, since the directory was opened
-	write    *write // while it is on its way
+	usedNews bool   // used is newer than in the catalogue
+	evicts   bool   // evictable: the policies track it
+	readers  int    // reads in progress
+	pins     int    // 1 while it is in flight or read, plus 1 for each child with pins
+	public   bool   // listed in Config.Held and the segment index
+	failures int    // value of mount.failures when its bytes were written
+	proven   bool   // its seal was compared, or created, since the directory was opened
+	write    *write // while in flight
 
 	parent      *entry
 	child       *entry // any one
 	children    int
-	older, next *entry // siblings, both ways
+	older, next *entry // siblings in both directions
 }
 
 // become changes an entry's phase.
@@ -135,7 +135,7 @@ func (t *table) become(e *entry, to phase) {
 	}
 }
 
-// view is what the store gets to know.
+// view returns the store's view of an entry.
 func (e *entry) view() tier.Entry {
 	return tier.Entry{
 		Name: e.name(), Fingerprint: e.Fingerprint, Tenant: e.owner.ID, Spec: e.Spec, Packed: e.Packed, Begin: e.Begin, End: e.End,
@@ -143,12 +143,13 @@ func (e *entry) view() tier.Entry {
 	}
 }
 
-// charge is what its tenant pays for: its runs, and the header once more, for its rows in
-// the catalogue. These hold what the header does, the manifest with its token ids and
-// digests above all. At 8 KiB or more it is also several times what the heap has of it.
+// charge returns what the tenant is charged: the entry's runs, and the header once more
+// for its rows in the catalogue. These contain the same as the header, most of all the
+// manifest with its token ids and digests. The header takes at least 8 KiB, which is also
+// several times the entry's heap.
 func (e *entry) charge() int64 { return e.bytes + int64(e.HeaderBytes) }
 
-// forgotten: the entry is neither on its way nor found any more.
+// forgotten reports whether the entry is neither in flight nor found any more.
 func (e *entry) forgotten() bool { return e.phase >= dropped || e.pool.closed }
 
 func (e *entry) name() tier.Name { return tierName(e.Name) }
@@ -176,7 +177,7 @@ func (e *entry) join(up *entry) {
 	up.children++
 }
 
-// leave takes e from its parent.
+// leave removes e from its parent.
 func (e *entry) leave() {
 	if e.parent == nil {
 		return

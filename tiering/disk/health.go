@@ -10,30 +10,30 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// State says what the tier does at the moment.
+// State is the state of the tier.
 type State uint8
 
-// The states. In the first three entries are found and read; in those behind
-// Failed there are none.
+// The states. In the first four entries are found and read; in those after StateFailed
+// there are none.
 const (
 	StateOK     State = iota
-	StateFull         // the file system has no room to grow: new entries take the place of old ones
-	StatePaused       // the disk refuses writes: nothing is admitted until it takes them again
-	StateFailed       // the catalogue takes no more rows: as paused, until it could be opened again
+	StateFull         // the file system has no room to grow: new entries replace old ones
+	StatePaused       // writes fail: nothing is admitted until they work again
+	StateFailed       // the catalogue accepts no rows: like paused, until it can be opened again
 
 	StateOpening    // not opened yet, or being opened
-	StateMissing    // the directory is not there, or not any more
+	StateMissing    // the directory does not exist, or no longer
 	StateRefused    // its file system has no room to open it, is read-only, or fails
-	StateLocked     // another process has it
-	StateVersion    // it was written by another version
-	StateUnreadable // its catalogue is damaged: it has to be repaired, or deleted
-	StateForeign    // it, or something in it, is another user's or no part of a tier
+	StateLocked     // locked by another process
+	StateVersion    // written by another version
+	StateUnreadable // its catalogue is damaged: to be repaired, or deleted
+	StateForeign    // it, or something in it, belongs to another user or is not part of a tier
 	StateClosed
 )
 
 var stateNames = [...]string{"ok", "full", "paused", "failed", "opening", "missing", "refused", "locked", "version", "unreadable", "foreign", "closed"}
 
-// String names a state as metrics and people see it.
+// String returns the state's name in metrics and output.
 func (s State) String() string { return stateNames[s] }
 
 // States calls f with every state, in order of number.
@@ -43,13 +43,13 @@ func States(f func(State)) {
 	}
 }
 
-// open: the directory is, and entries are found and read. writable: objects are
-// admitted. syncable: the catalogue takes rows.
+// open reports whether the directory is open and entries are found and read, writable
+// whether objects are admitted, syncable whether the catalogue accepts rows.
 func (s State) open() bool     { return s <= StateFailed }
 func (s State) writable() bool { return s <= StateFull }
 func (s State) syncable() bool { return s <= StatePaused }
 
-// leadsTo says which changes of state there are.
+// leadsTo reports whether a state may be followed by another.
 func (s State) leadsTo(to State) bool {
 	switch {
 	case s == to || s == StateClosed:
@@ -57,8 +57,8 @@ func (s State) leadsTo(to State) bool {
 	case to == StateClosed:
 		return true
 	case s.open() && to.open():
-		// A graver trouble is not covered up by a lighter one. Only opening the
-		// directory anew mends the gravest.
+		// A lesser problem does not replace a graver one. Only opening the directory
+		// again clears the gravest.
 		return to > s || to == StateOK && s != StateFailed
 	case s.open():
 		return to == StateOpening || to == StateMissing
@@ -66,7 +66,7 @@ func (s State) leadsTo(to State) bool {
 	return to == StateOK || !to.open()
 }
 
-// health is the state and what it follows from. The tier's lock guards it.
+// health is the state and its cause. Guarded by the tier's lock.
 type health struct {
 	state   State
 	cause   error
@@ -74,7 +74,7 @@ type health struct {
 	breaker breaker
 }
 
-// enterLocked changes the state, here and nowhere else, and says whether it did.
+// enterLocked is the only function that changes the state. It reports whether it did.
 func (t *Tier) enterLocked(to State, cause error, now time.Time) bool {
 	h := &t.health
 	if !h.state.leadsTo(to) {
@@ -88,24 +88,25 @@ func (t *Tier) enterLocked(to State, cause error, now time.Time) bool {
 	return true
 }
 
-// Health is how the tier does.
+// Health describes the health of the tier.
 type Health struct {
 	State State
-	Cause string    // why it is not ok
-	Since time.Time // when the state began
-	Reads bool      // reads are tried; false also while too many in a row have failed, or one hangs
+	Cause string    // why it is not OK
+	Since time.Time // when the state was entered
+	Reads bool      // reads are tried; also false after too many failures in a row, or while a read hangs
 
-	// Entries that are kept and not found because the file of their profile does not
-	// give it, which is tried again, and why the file of one does not.
+	// Entries that are kept but not found, because the files of their profiles cannot be
+	// used, which is retried; and the cause for one of these.
 	Dormant      int
 	DormantCause string
 
-	// How long an operation has not returned, once that is volume.StallAfter; else 0. While
-	// a read hangs nothing is found, while a write or sync does nothing is admitted.
+	// How long an operation has been running, once that reaches volume.StallAfter; else
+	// 0. While a read hangs, lookups find nothing; while a write or sync hangs, nothing
+	// is admitted.
 	ReadStalled, WriteStalled time.Duration
 }
 
-// Health takes a snapshot.
+// Health returns a snapshot.
 func (t *Tier) Health() Health {
 	now := t.cfg.Now()
 	t.mu.Lock()
@@ -120,7 +121,7 @@ func (t *Tier) Health() Health {
 	return h
 }
 
-// stalledLocked is how long reads and writes of the open directory have hung.
+// stalledLocked returns how long reads and writes of the open directory have hung.
 func (t *Tier) stalledLocked() (reads, writes time.Duration) {
 	if t.mount == nil {
 		return 0, 0
@@ -128,13 +129,13 @@ func (t *Tier) stalledLocked() (reads, writes time.Duration) {
 	return t.mount.Reads.Stalled(), t.mount.Writes.Stalled()
 }
 
-// readsOffLocked says whether reads are not tried although the directory is open.
+// readsOffLocked reports whether reads are not tried although the directory is open.
 func (t *Tier) readsOffLocked() bool {
 	b := &t.health.breaker
 	return !b.closed() && b.open(t.cfg.Now()) || t.mount != nil && t.mount.Reads.Stalled() > 0
 }
 
-// trouble sorts an error of the disk and enters the state it calls for.
+// trouble enters the state for an error of the disk.
 func (t *Tier) trouble(s State, cause error) {
 	now := t.cfg.Now()
 	t.mu.Lock()
@@ -145,7 +146,7 @@ func (t *Tier) trouble(s State, cause error) {
 	}
 }
 
-// recovered goes back to ok, unless the state has changed.
+// recovered returns to StateOK, unless the state has changed.
 func (t *Tier) recovered(from State) {
 	now := t.cfg.Now()
 	t.mu.Lock()
@@ -156,15 +157,15 @@ func (t *Tier) recovered(from State) {
 	}
 }
 
-// missing enters StateMissing. Who waits for a sync is told now: what was written is
-// lost with the directory.
+// missing enters StateMissing. Callers that wait for a sync are notified now: what was
+// written is lost with the directory.
 func (t *Tier) missing(err error) {
 	t.trouble(StateMissing, err)
 	t.answerRaising(tier.ErrGone)
 }
 
-// afterSync is the state that a failed sync calls for. Room as well is a disk that
-// does not take writes: what cannot be synced is not worth writing.
+// afterSync returns the state after a failed sync. Even a lack of room counts as a disk
+// that refuses writes: what cannot be synced is not worth writing.
 func afterSync(err error) State {
 	if errors.Is(err, slab.ErrMissing) {
 		return StateMissing
@@ -172,8 +173,8 @@ func afterSync(err error) State {
 	return StatePaused
 }
 
-// afterWrite is the state that a failed write calls for: a full file system is
-// full, anything else is a disk that does not take writes.
+// afterWrite returns the state after a failed write: StateFull for a full file system,
+// otherwise StatePaused.
 func afterWrite(err error) State {
 	if noSpace(err) {
 		return StateFull
@@ -185,7 +186,7 @@ func noSpace(err error) bool {
 	return errors.Is(err, slab.ErrNoSpace) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }
 
-// answer is the kind that the store sees of an error of the disk.
+// answer returns the kind of a disk error that the store sees.
 func answer(err error) error {
 	if noSpace(err) {
 		return tier.ErrFull
@@ -193,15 +194,15 @@ func answer(err error) error {
 	return tier.ErrUnavailable
 }
 
-// breaker stops reads after many failures in a row, so that a dying disk does
-// not hold each of them up. It is guarded by the tier's lock.
+// breaker stops reads after many failures in a row, so that a dying disk does not delay
+// each of them. Guarded by the tier's lock.
 type breaker struct {
 	failures int
 	pause    time.Duration
 	until    time.Time
 }
 
-// Guesses: one bad sector is met a few times in a row at most.
+// Guesses: one bad sector is read only a few times in a row.
 const (
 	breakerFailures = 8
 	breakerMin      = time.Second
@@ -212,7 +213,7 @@ func (b *breaker) open(now time.Time) bool {
 	return b.failures >= breakerFailures && now.Before(b.until)
 }
 
-// closed is the cheap case: no clock needs to be asked.
+// closed is the cheap check, which does not read the clock.
 func (b *breaker) closed() bool { return b.failures < breakerFailures }
 
 func (b *breaker) failed(now time.Time) {

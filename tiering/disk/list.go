@@ -26,8 +26,8 @@ type Filter struct {
 type Info struct {
 	tier.Entry
 	Model      string
-	TenantName string // also of a tenant that is not configured now
-	Payload    int64  // bytes behind the header, as stored
+	TenantName string // even of a tenant that is not configured now
+	Payload    int64  // bytes after the header, as stored
 	Coded      bool
 	Ranks      int
 	RankBytes  int64
@@ -36,17 +36,17 @@ type Info struct {
 	LastUsed   time.Time
 }
 
-// Detail is an entry with where it lies and what its manifest tells.
+// Detail is an entry with its location and manifest.
 type Detail struct {
 	Info
 	Runs     []slab.Run
 	Manifest *extent.Manifest
 }
 
-// List answers up to limit entries in ascending order of kind and key, beginning
-// after a name (nil = from the start). It looks at all entries, some of them
-// under the lock at a time, so that a page is not a snapshot: what comes or goes
-// meanwhile may or may not be in it.
+// List returns up to limit entries in ascending order of kind and key, starting after a
+// name (nil = from the start). It scans all entries, a few of them under the lock at a
+// time, so a page is not a snapshot: it may or may not include entries that are added or
+// removed meanwhile.
 func (t *Tier) List(f Filter, after *tier.Name, limit int) []Info {
 	var page []Info
 	found := make([]Info, 0, rowsAtOnce)
@@ -63,7 +63,7 @@ func (t *Tier) List(f Filter, after *tier.Name, limit int) []Info {
 	return page
 }
 
-// look lists the entries between two names among some of the table.
+// look lists the entries between two names in a range of the table.
 func (t *Tier) look(f Filter, after, last *tier.Name, first int, found []Info) ([]Info, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,7 +82,7 @@ func (t *Tier) look(f Filter, after, last *tier.Name, first int, found []Info) (
 	return found, true
 }
 
-// insert puts an entry where it belongs in a page, if it is among the first limit.
+// insert inserts an entry in order if it is among the first limit.
 func insert(page []Info, info Info, limit int) []Info {
 	i, twice := slices.BinarySearchFunc(page, &info.Name, func(a Info, n *tier.Name) int { return compareNames(&a.Name, n) })
 	if i == limit || twice {
@@ -104,8 +104,8 @@ func (f *Filter) match(e *entry) bool {
 		hasHexPrefix(&e.Key, f.Prefix)
 }
 
-// hasHexPrefix compares digit by digit, so that a filter over many entries makes
-// no strings.
+// hasHexPrefix compares digit by digit, so that a filter over many entries allocates no
+// strings.
 func hasHexPrefix(key *[32]byte, digits string) bool {
 	if len(digits) > 2*len(key) {
 		return false
@@ -129,8 +129,9 @@ func (e *entry) info() Info {
 	}
 }
 
-// Detail answers one entry, its manifest from the catalogue. ErrGone when there is
-// no such entry, ErrUnavailable when the catalogue does not answer. It is not a use.
+// Detail returns an entry with its manifest from the catalogue. ErrGone if there is no
+// such entry, ErrUnavailable if the catalogue does not respond. It does not count as a
+// use.
 func (t *Tier) Detail(ctx context.Context, n tier.Name) (*Detail, error) {
 	t.mu.Lock()
 	e := t.findLocked(&n)
@@ -156,32 +157,32 @@ func (t *Tier) Detail(ctx context.Context, n tier.Name) (*Detail, error) {
 	return d, ctx.Err()
 }
 
-// PoolUsage is one pool's account, in bytes of space, whole granules.
+// PoolUsage is the account of one pool in bytes of space, whole granules.
 type PoolUsage struct {
 	Name        string
 	BudgetBytes int64
 	UsedBytes   int64 // admitted writes included
-	Entries     int   // the same
+	Entries     int   // admitted writes included
 	Tenants     []TenantUsage
 }
 
-// TenantUsage is one tenant's share of a pool. Id 0 is a tenant that is not
+// TenantUsage is one tenant's share of a pool. Id 0 stands for a tenant that is not
 // configured now.
 type TenantUsage struct {
 	Tenant
-	UsedBytes int64 // that it is charged: space, and the header of each entry once more for its rows
+	UsedBytes int64 // charged: space, and the header of each entry once more for its rows
 }
 
-// Usage is how much is held, by pool, and how much there is.
+// Usage is the space used by each pool, and the space available.
 type Usage struct {
 	Pools        []PoolUsage
-	LeavingBytes int64 // forgotten, not free yet
+	LeavingBytes int64 // forgotten, not yet free
 	FreeBytes    int64 // inside slab files
 	SlabBytes    int64 // of slab files
 	Slabs        []slab.SlabInfo
 }
 
-// Usage takes a snapshot of each pool, and looks at its tenants one after another.
+// Usage returns a snapshot of each pool. It counts the tenants one after another.
 func (t *Tier) Usage() Usage {
 	t.mu.Lock()
 	u := Usage{LeavingBytes: t.leaving}

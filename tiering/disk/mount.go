@@ -8,24 +8,23 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 )
 
-// mount is an open directory and what is counted of it while it is open. It is made
-// anew when the directory is opened again, after everybody has let go of the one
-// before.
+// mount is an open directory and its counts. A new one is created when the directory is
+// opened again, after all users of the previous one are done.
 type mount struct {
 	*volume.Volume
-	growing sync.Mutex // held while a slab is made
+	growing sync.Mutex // held while a slab is created
 
 	// Guarded by the tier's lock.
-	capacity int64             // bytes that entries can take
-	frees    uint64            // times that space came free
+	capacity int64             // usable by entries
+	frees    uint64            // number of times that space was freed
 	dirty    map[uint32]bool   // slabs written since the last sync
-	lost     int64             // bytes given up after writes that failed, no part of capacity
-	bad      int               // writes that failed, in a row
-	failures int               // syncs of data that failed
-	highest  uint64            // generation that was seen
-	opened   uint64            // generation up to which bytes were synced when it was opened
-	unproven bool              // there are suspects that nobody has tried to read
-	flying   map[*write]uint64 // writes on their way to a row: no lower generation will be theirs
+	lost     int64             // bytes given up after failed writes; not part of capacity
+	bad      int               // failed writes in a row
+	failures int               // failed syncs of data
+	highest  uint64            // highest generation seen
+	opened   uint64            // generation up to which bytes were synced at opening
+	unproven bool              // there are suspects that no one has tried to read
+	flying   map[*write]uint64 // writes without a row yet, each with a lower bound of its generation
 	dormant  map[profile.Fingerprint]*dormancy
 	writers  int // running
 	stopping bool
@@ -35,7 +34,7 @@ func newMount(v *volume.Volume) *mount {
 	return &mount{Volume: v, dirty: map[uint32]bool{}, flying: map[*write]uint64{}, dormant: map[profile.Fingerprint]*dormancy{}}
 }
 
-// wroteLocked notes that slabs are dirty.
+// wroteLocked marks slabs as dirty.
 func (m *mount) wroteLocked(runs []slab.Run) {
 	for _, r := range runs {
 		m.dirty[r.Slab] = true

@@ -6,12 +6,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// maxNoteBytes bounds what a note may hold; a guess far above what anybody notes.
+// maxNoteBytes bounds the size of a note; a guess far above any use.
 const maxNoteBytes = 32 << 20
 
-// KeepNote makes a small file of a name last in the directory, in place of what it
-// held before, whole or not at all. ErrUnavailable: the directory is not open. It
-// may hang with the disk.
+// KeepNote stores a small file under a name in the directory and syncs it. It replaces
+// the previous content atomically. ErrUnavailable: the directory is not open. It may hang
+// with the disk.
 func (t *Tier) KeepNote(name string, content []byte) error {
 	if len(content) > maxNoteBytes {
 		return fmt.Errorf("disk: note %s: %d bytes, most %d: %w", name, len(content), maxNoteBytes, tier.ErrInvalid)
@@ -27,8 +27,8 @@ func (t *Tier) KeepNote(name string, content []byte) error {
 	return nil
 }
 
-// Note reads what KeepNote wrote last: fs.ErrNotExist when there is none, otherwise
-// as KeepNote.
+// Note reads what KeepNote stored last. fs.ErrNotExist: there is none; other errors as
+// for KeepNote.
 func (t *Tier) Note(name string) ([]byte, error) {
 	m, done, err := t.useMount()
 	if err != nil {

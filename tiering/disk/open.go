@@ -20,8 +20,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// attach opens the directory and takes up its entries, and enters the state that
-// comes of it.
+// attach opens the directory, loads its entries, and enters the resulting state.
 func (t *Tier) attach() bool {
 	began := time.Now()
 	v, err := volume.Open(t.volume())
@@ -37,7 +36,7 @@ func (t *Tier) attach() bool {
 		return false
 	}
 	entries := len(o.index)
-	for _, e := range o.index { // before others have the table: it may be long
+	for _, e := range o.index { // before the table is shared, since it may be long
 		o.publish(e, e.phase.live())
 	}
 	t.store = v.Format.ID
@@ -56,8 +55,9 @@ func (t *Tier) attach() bool {
 	return true
 }
 
-// volume is how the directory is opened. What was open before has to be there again:
-// an empty directory in its place may be the mount point of a disk that has gone.
+// volume returns the options for opening the directory. A directory that was open before
+// must be the same one: an empty directory in its place may be the mount point of a disk
+// that is gone.
 func (t *Tier) volume() volume.Options {
 	o := t.cfg.volume()
 	o.Store = t.store
@@ -65,8 +65,7 @@ func (t *Tier) volume() volume.Options {
 	return o
 }
 
-// useGranule has the granule of the directory count, where the configuration has
-// another.
+// useGranule adopts the directory's granule, if the configuration has another.
 func (t *Tier) useGranule(granule int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -74,7 +73,7 @@ func (t *Tier) useGranule(granule int64) {
 	t.cfg.SlabBytes = max(t.cfg.SlabBytes&^(granule-1), 2*granule)
 }
 
-// refusal is the state that a failed opening leads to.
+// refusal returns the state after a failed opening.
 func refusal(err error) State {
 	switch {
 	case errors.Is(err, volume.ErrLocked):
@@ -87,7 +86,7 @@ func refusal(err error) State {
 		return StateUnreadable
 	case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, catalog.ErrFailed):
 		return StateMissing
-	case noSpace(err), ioError(err): // no damage, even where the catalogue failed
+	case noSpace(err), ioError(err): // no damage, even if the catalogue failed
 		return StateRefused
 	case errors.Is(err, catalog.ErrFailed):
 		return StateUnreadable
@@ -95,29 +94,28 @@ func refusal(err error) State {
 	return StateMissing
 }
 
-// ioError reports whether the system has refused an operation. That a file is not there
-// is no refusal.
+// ioError reports whether the system refused an operation. A missing file does not count.
 func ioError(err error) bool {
 	var errno unix.Errno
 	return errors.As(err, &errno) && errno != unix.ENOENT && errno != unix.ENOTDIR
 }
 
-// opening is a table being made from rows. Nobody else has it yet.
+// opening is a table being built from rows. It is not shared yet.
 type opening struct {
 	table
 	mount   *mount
 	models  map[profile.Fingerprint]*model
 	removed map[tier.Name]uint64
 	log     zerolog.Logger
-	wrong   []catalog.Change // rows that are dropped
-	doubted []catalog.Change // rows that say from now on that their bytes may not be synced
+	wrong   []catalog.Change // rows to drop
+	doubted []catalog.Change // rows to mark as possibly unsynced
 
 	evicted, evictedBytes uint64
 }
 
-// load takes up what the rows say, as far as it can be true: nothing is read of
-// the entries themselves. Rows that are dropped are deleted, and that is synced,
-// before anything is written where they point.
+// load creates entries from the rows, as far as they are plausible; it reads nothing of
+// the entries themselves. Rows that are dropped are deleted, and that is synced, before
+// anything is written to their space.
 func (t *Tier) load(v *volume.Volume) (*opening, error) {
 	o := &opening{table: t.newTable(), mount: newMount(v), models: map[profile.Fingerprint]*model{}, removed: t.removed.from(v.Format.ID), log: t.log}
 	profiles, unread, err := v.Profiles()
@@ -148,7 +146,7 @@ func (t *Tier) load(v *volume.Volume) (*opening, error) {
 			return nil, fmt.Errorf("catalogue: %w", err)
 		}
 	}
-	if err := v.SyncNames(); err != nil { // which a process that was killed may not have done
+	if err := v.SyncNames(); err != nil { // a killed process may not have done this
 		return nil, err
 	}
 	for _, s := range beyond {
@@ -160,7 +158,7 @@ func (t *Tier) load(v *volume.Volume) (*opening, error) {
 	return o, nil
 }
 
-// lastUses is when something in each slab was used last, by slabs that rows name.
+// lastUses returns the time of the last use in each slab that rows name.
 func lastUses(rows []catalog.Row) map[uint32]int64 {
 	used := map[uint32]int64{}
 	for i := range rows {
@@ -171,12 +169,11 @@ func lastUses(rows []catalog.Row) map[uint32]int64 {
 	return used
 }
 
-// restore takes up slabs whose header was damaged: everything in a header is known
-// from elsewhere, and what is in the slab is checked at each read. A slab that was
-// never finished holds nothing, unless rows say otherwise. One of another store is
-// somebody else's, and left alone; one of another version or granule, or that
-// cannot be read now, stands in the way of opening, since going on would delete
-// the rows of all that is in it.
+// restore adopts slabs with a damaged header: all of a header is known from elsewhere,
+// and the contents of the slab are checked at each read. An unfinished slab holds
+// nothing, unless rows say otherwise. A slab of another store is foreign and left alone.
+// One of another version or granule, or that cannot be read now, prevents opening, since
+// continuing would delete the rows of everything in it.
 func (o *opening) restore(used map[uint32]int64) error {
 	v := o.mount
 	for _, r := range v.Refused() {
@@ -204,8 +201,8 @@ func (o *opening) restore(used map[uint32]int64) error {
 	return nil
 }
 
-// slabs adds the slabs that fit the budget, and answers those beyond it, which are
-// those that were used longest ago.
+// slabs adds the slabs that fit the budget, and returns the others, which are the least
+// recently used.
 func (o *opening) slabs(budget int64, used map[uint32]int64) (beyond []slab.SlabInfo) {
 	m := o.mount
 	all := m.Slabs()
@@ -217,13 +214,13 @@ func (o *opening) slabs(budget int64, used map[uint32]int64) (beyond []slab.Slab
 			continue
 		}
 		m.capacity += m.AddSlab(s)
-		m.dirty[s.Number] = true // a process that was killed may not have synced it
+		m.dirty[s.Number] = true // a killed process may not have synced it
 	}
 	return beyond
 }
 
-// tenants finds the accounts of the names in the catalogue, and gives the others
-// their numbers.
+// tenants finds the accounts of the names in the catalogue, and assigns numbers to the
+// others.
 func (o *opening) tenants(eviction func() policy.Eviction) error {
 	byName := map[string]*account{}
 	for _, a := range o.accounts {
@@ -249,8 +246,8 @@ func (o *opening) tenants(eviction func() policy.Eviction) error {
 	return nil
 }
 
-// take makes entries of rows: the younger first, so that where two say that they
-// own the same space, the one that was written last keeps it.
+// take creates entries from rows, youngest first: if two claim the same space, the one
+// written last gets it.
 func (o *opening) take(rows []catalog.Row) {
 	owners := map[uint32]*account{}
 	for _, a := range o.accounts {
@@ -279,9 +276,9 @@ func (o *opening) take(rows []catalog.Row) {
 	o.linkAll(kept)
 }
 
-// entry makes the entry of a row. Those of generations that are not known to have
-// been synced are suspect. The others count as logged until the next sync: after a
-// process was killed, the kernel may not have written everything yet.
+// entry returns the entry of a row. Entries of generations that may not have been synced
+// are suspect. The others count as logged until the next sync: after a process was
+// killed, the kernel may not have written everything yet.
 func (o *opening) entry(r *catalog.Row, owner *account) (*entry, error) {
 	if owner == nil {
 		return nil, fmt.Errorf("tenant %d is not known: %w", r.Tenant, tier.ErrCorrupt)
@@ -299,7 +296,7 @@ func (o *opening) entry(r *catalog.Row, owner *account) (*entry, error) {
 	return e, fits(r, m)
 }
 
-// firstPhase is the phase of an entry whose profile is known when it is found.
+// firstPhase returns the phase of an entry whose profile is known.
 func (m *mount) firstPhase(e *entry) phase {
 	if e.Generation > m.opened || e.doubted() {
 		return suspect
@@ -307,7 +304,8 @@ func (m *mount) firstPhase(e *entry) phase {
 	return logged
 }
 
-// fits says whether a row's kind and lengths are those of its model. Reading trusts them.
+// fits checks a row's kind and lengths against its model. Reading relies on
+// them.
 func fits(r *catalog.Row, m *model) error {
 	if !tier.CheckpointKind(r.Kind).Known(m.Profile) {
 		return fmt.Errorf("kind %d is not known: %w", r.Kind, tier.ErrCorrupt)
@@ -327,9 +325,8 @@ func (o *opening) drop(name extent.Name, err error) {
 	o.log.Debug().Str("tier", "disk").Hex("segment", name.Key[:8]).Err(err).Msg("a row is dropped")
 }
 
-// dropOrphans drops checkpoints whose roots are not there, and those that extend
-// them. Chains cannot be rings in a catalogue that we wrote; in one that is
-// damaged they are orphans.
+// dropOrphans drops checkpoints without a root, and their descendants. Chains in a
+// catalogue that we wrote have no cycles; in a damaged one they are orphans.
 func (o *opening) dropOrphans(kept map[tier.Name]*entry) {
 	rooted := make(map[*entry]bool)
 	for _, e := range kept {
@@ -346,8 +343,8 @@ func (o *opening) dropOrphans(kept map[tier.Name]*entry) {
 	}
 }
 
-// pathToRoot lists an entry and those it extends, up to one that is known to be
-// rooted; ok says that the path ends there or in a root.
+// pathToRoot lists an entry and its ancestors, up to one that is known to be rooted. ok
+// reports that the path ends there or in a root.
 func pathToRoot(e *entry, kept map[tier.Name]*entry, rooted map[*entry]bool) (path []*entry, ok bool) {
 	for at := e; at.Parent != (extent.Name{}) && !rooted[at]; {
 		path = append(path, at)
@@ -360,7 +357,7 @@ func pathToRoot(e *entry, kept map[tier.Name]*entry, rooted map[*entry]bool) (pa
 	return path, true
 }
 
-// linkAll counts entries and ranks them, those used longest ago first.
+// linkAll counts the entries and adds them to the policies, least recently used first.
 func (o *opening) linkAll(kept map[tier.Name]*entry) {
 	list := make([]*entry, 0, len(kept))
 	for _, e := range kept {
@@ -386,7 +383,7 @@ func (o *opening) linkAll(kept map[tier.Name]*entry) {
 			d.model.dormant++
 		}
 		if e.phase == dormant && e.Generation > o.mount.opened && !e.doubted() {
-			// It may wait for long, and what is synced meanwhile is to count.
+			// It may wait for long, and syncs in the meantime advance the mark.
 			e.Level = uint8(tier.LevelMemory)
 			row := e.Row
 			o.doubted = append(o.doubted, catalog.Change{Row: &row})
@@ -416,7 +413,7 @@ func (o *opening) linkAll(kept map[tier.Name]*entry) {
 	})
 }
 
-// shrink evicts what is over budgets that were made smaller.
+// shrink evicts entries over budgets that were reduced.
 func (o *opening) shrink() {
 	for _, p := range o.pools {
 		for p.used > p.budget {

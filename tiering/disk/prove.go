@@ -8,9 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// proveLoop reads the suspects, which are what a process that was killed wrote in
-// its last seconds: those there are, and then those whose profiles become known, until
-// the mount stops.
+// proveLoop reads the suspects, which a killed process wrote in its last seconds: first
+// those that exist, then those whose profiles become known, until the mount stops.
 func (t *Tier) proveLoop(ctx context.Context, m *mount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,16 +55,18 @@ func (t *Tier) proveAll(ctx context.Context, m *mount) {
 	t.mu.Lock()
 	t.suspects = left
 	t.mu.Unlock()
-	t.wantSync() // of what is suspect no more
+	t.wantSync() // of those that are no longer suspect
 }
 
-// unproven: no sync may count the entry's bytes before they were read.
+// unproven reports whether no sync may count the entry's bytes before they were read.
 func (e *entry) unproven() bool { return e.phase == suspect || e.phase == dormant }
 
-// doubted: the entry's row says that its bytes may not be synced, whatever its generation.
+// doubted reports whether the entry's row says that its bytes may not be synced, whatever
+// its generation.
 func (e *entry) doubted() bool { return e.Level == uint8(tier.LevelMemory) }
 
-// skipSuspectsLocked drops some of those from the front that are suspect no more.
+// skipSuspectsLocked removes entries from the front of the list that are no longer
+// suspect.
 func (t *Tier) skipSuspectsLocked() {
 	for range rowsAtOnce {
 		if len(t.suspects) == 0 || t.suspects[0].unproven() {
@@ -75,8 +76,8 @@ func (t *Tier) skipSuspectsLocked() {
 	}
 }
 
-// prove reads one entry, which is held, and draws the conclusion. One that cannot
-// be read now stays suspect.
+// prove reads one entry, which is held, and trusts or forgets it. One that cannot be read
+// now stays suspect.
 func (t *Tier) prove(ctx context.Context, m *mount, e *entry) {
 	x, err := payload.ReadExtent(m, e.Runs)
 	if err == nil {
@@ -103,7 +104,8 @@ func (t *Tier) prove(ctx context.Context, m *mount, e *entry) {
 	t.letGo(m, e)
 }
 
-// trustLocked ends a suspicion: the bytes were there. The next sync counts.
+// trustLocked marks an entry as no longer suspect: its bytes were there. The next sync
+// counts.
 func (t *Tier) trustLocked(e *entry) {
 	if e.phase == suspect {
 		t.become(e, logged)

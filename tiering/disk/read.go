@@ -12,8 +12,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Read implements tiering.Tier. It works in the caller's goroutine and as many
-// more as there are workers.
+// Read implements tiering.Tier. It runs in the caller's goroutine and up to
+// Config.Workers others.
 func (t *Tier) Read(ctx context.Context, want *tier.Entry, dst []gpuipc.Ref) (*tier.Content, error) {
 	began := t.cfg.Now()
 	e, m, key, err := t.beginRead(want, dst, began)
@@ -35,9 +35,9 @@ func (t *Tier) Read(ctx context.Context, want *tier.Entry, dst []gpuipc.Ref) (*t
 	return &tier.Content{Publisher: manifest.Publisher, Tokens: manifest.Tokens, Digests: manifest.Digests}, nil
 }
 
-// beginRead holds an entry, so that its space is not given to another. A key says that
-// its seal is to be compared. That is done once: who could change what this process has
-// written or read, in a directory that is closed to others, could read the key as well.
+// beginRead holds an entry, so that its space is not reused. If it returns a key, the
+// seal has to be compared. That is done once per entry: the directory is closed to
+// others, and a process that could change its files could read the key as well.
 func (t *Tier) beginRead(want *tier.Entry, dst []gpuipc.Ref, now time.Time) (*entry, *mount, *extent.Key, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,7 +73,7 @@ func (t *Tier) holdLocked(e *entry) {
 	t.reading++
 }
 
-// letGo ends what holdLocked began, and frees the space of what is gone by now.
+// letGo undoes holdLocked, and frees the space of an entry that was removed meanwhile.
 func (t *Tier) letGo(m *mount, e *entry) {
 	t.mu.Lock()
 	e.readers--
@@ -110,7 +110,7 @@ func checkDestination(e *entry, dst []gpuipc.Ref) error {
 	return nil
 }
 
-// endRead lets an entry go and draws what follows from how it went.
+// endRead releases an entry and handles the result of its read.
 func (t *Tier) endRead(m *mount, e *entry, err error, began time.Time) {
 	now := t.cfg.Now()
 	b := &t.health.breaker

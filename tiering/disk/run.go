@@ -14,16 +14,16 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// life is how far a tier's life has come. Tier.advanceLocked alone changes it.
+// life is a phase in the life of a tier. Only Tier.advanceLocked changes it.
 type life uint8
 
 const (
 	serving  life = iota
-	draining      // nothing is admitted any more: what was started is finished
-	ending        // Run is to return
+	draining      // nothing more is admitted; started writes are finished
+	ending        // Run has to return
 )
 
-// advanceLocked takes a tier to a later part of its life, and wakes who waits for that.
+// advanceLocked moves a tier to a later phase and wakes everything that waits for it.
 func (t *Tier) advanceLocked(to life) {
 	if to > t.life {
 		t.life = to
@@ -31,9 +31,8 @@ func (t *Tier) advanceLocked(to life) {
 	}
 }
 
-// Run does the work of the tier until Close, or until its context ends: it writes
-// what was admitted, makes it last, and tries again what failed. It is called
-// once.
+// Run does the work of the tier until Close, or until its context ends: it writes what
+// was admitted, syncs it, and retries what failed. It is called once.
 func (t *Tier) Run(ctx context.Context) error {
 	t.mu.Lock()
 	if t.running || t.life == ending {
@@ -42,7 +41,7 @@ func (t *Tier) Run(ctx context.Context) error {
 	}
 	t.running = true
 	t.mu.Unlock()
-	// Whoever waits on a condition is woken by it.
+	// Wakes all waiters.
 	defer context.AfterFunc(ctx, func() {
 		t.mu.Lock()
 		t.advanceLocked(ending)
@@ -56,7 +55,7 @@ func (t *Tier) Run(ctx context.Context) error {
 	return nil
 }
 
-// serveAll opens the directory as often as it takes, and serves it.
+// serveAll opens the directory, again whenever necessary, and serves it.
 func (t *Tier) serveAll(ctx context.Context) {
 	wait := t.cfg.RetryMin
 	for !t.ending() {
@@ -64,7 +63,8 @@ func (t *Tier) serveAll(ctx context.Context) {
 		open := t.mount != nil
 		t.mu.Unlock()
 		if open || t.attach() {
-			// One that fails soon after each opening is opened less and less often.
+			// A directory that fails soon after each opening is opened less and less
+			// often.
 			began := time.Now()
 			t.serve(ctx, wait)
 			if time.Since(began) > max(t.cfg.RetryMax, 2*wait) {
@@ -84,7 +84,7 @@ func (t *Tier) ending() bool {
 	return t.life == ending
 }
 
-// pause waits for a time or for the end.
+// pause waits for a duration or for the end.
 func (t *Tier) pause(d time.Duration) {
 	over := false
 	timer := time.AfterFunc(d, func() {
@@ -101,8 +101,8 @@ func (t *Tier) pause(d time.Duration) {
 	}
 }
 
-// serve works on the open volume until the tier is closed or the volume has to be
-// opened anew, which it is after a while only.
+// serve works on the open volume until the tier is closed or the volume has to be opened
+// again, which happens only after a while.
 func (t *Tier) serve(ctx context.Context, while time.Duration) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -132,8 +132,8 @@ func (t *Tier) serve(ctx context.Context, while time.Duration) {
 	}
 }
 
-// keep looks after the volume while others work: at intervals it has what is
-// logged synced and uses noted, and it tries out a disk that was in trouble.
+// keep maintains the volume while others work: at intervals it requests a sync, saves
+// uses, and probes a disk that had problems.
 func (t *Tier) keep(m *mount, while time.Duration) {
 	wait, probe := t.cfg.RetryMin, time.Now().Add(t.cfg.RetryMin)
 	synced := time.Now()
@@ -152,7 +152,7 @@ func (t *Tier) keep(m *mount, while time.Duration) {
 		}
 		again, reopen := t.probe(m)
 		if reopen {
-			t.pause(while) // reads go on meanwhile
+			t.pause(while) // reads continue meanwhile
 			t.stop(m)
 			return
 		}
@@ -163,7 +163,7 @@ func (t *Tier) keep(m *mount, while time.Duration) {
 	}
 }
 
-// wantSync has the syncer sync what there is.
+// wantSync requests a sync.
 func (t *Tier) wantSync() {
 	t.mu.Lock()
 	t.syncing.due = true
@@ -171,9 +171,9 @@ func (t *Tier) wantSync() {
 	t.mu.Unlock()
 }
 
-// probe looks whether the directory is still there and whether trouble has ended.
-// again: it has not. reopen: what is at its path now is to be opened, or the catalogue
-// has failed, but the disk takes what opening it anew would write.
+// probe checks whether the directory still exists and whether a problem has ended. again:
+// it has not. reopen: the directory at its path has to be opened; or the catalogue has
+// failed, and the disk accepts what opening it again would write.
 func (t *Tier) probe(m *mount) (again, reopen bool) {
 	if err := m.Present(); errors.Is(err, slab.ErrMissing) {
 		t.missing(err)
@@ -200,7 +200,7 @@ func (t *Tier) probe(m *mount) (again, reopen bool) {
 	return again, reopen
 }
 
-// stop ends the work on a volume; what is queued fails.
+// stop ends the work on a volume; queued writes fail.
 func (t *Tier) stop(m *mount) {
 	t.mu.Lock()
 	m.stopping = true
@@ -213,8 +213,8 @@ func (t *Tier) stop(m *mount) {
 	}
 }
 
-// drained says that the tier is closing and that nothing is left to be done, or
-// no time for it; then the volume is stopping.
+// drained reports whether the tier is closing and nothing is left to do, or there is no
+// time for it. Then the volume is stopping.
 func (t *Tier) drained(m *mount) bool {
 	t.mu.Lock()
 	done := t.life == ending
@@ -225,20 +225,20 @@ func (t *Tier) drained(m *mount) bool {
 	return done
 }
 
-// detach lets go of a mount so that the directory can be opened anew. Nothing is
-// found until then; reads that go on are waited for.
+// detach closes a mount so that the directory can be opened again. Lookups find nothing
+// until then; reads in progress are waited for.
 func (t *Tier) detach(m *mount) {
 	t.mu.Lock()
 	t.enterLocked(StateOpening, t.health.cause, t.cfg.Now())
 	for t.reading > 0 {
-		if t.life == ending { // Close waits for them, not without end
+		if t.life == ending { // Close bounds its wait for them
 			t.mu.Unlock()
 			return
 		}
 		t.idle.Wait()
 	}
 	t.mu.Unlock()
-	// Rows that were to be deleted may still be there: they are not to come back.
+	// Rows that were to be deleted may still exist: the next opening must not load them.
 	left := t.forgetAll()
 	t.mu.Each(len(left), rowsAtOnce, func(i int) { t.removed.add(m, left[i]) })
 	t.mu.Lock()
@@ -249,8 +249,8 @@ func (t *Tier) detach(m *mount) {
 	}
 }
 
-// forgetAll ends every entry, without a change on the disk, and answers who waits
-// for one. It lists those whose rows were to be deleted.
+// forgetAll ends every entry without changing the disk, and notifies their waiters. It
+// returns the entries whose rows were to be deleted.
 func (t *Tier) forgetAll() (left []*entry) {
 	fresh := t.newTable()
 	t.mu.Lock()
@@ -280,10 +280,10 @@ func (t *Tier) forgetAll() (left []*entry) {
 	return append(old.deleting, old.deleted...)
 }
 
-// usesAtOnce bounds one batch of use times.
+// usesAtOnce bounds the use times in one batch.
 const usesAtOnce = 4096
 
-// saveUses notes in the catalogue when entries were used.
+// saveUses saves the last uses of entries in the catalogue.
 func (t *Tier) saveUses(m *mount) {
 	for {
 		uses := t.takeUses()
@@ -297,7 +297,7 @@ func (t *Tier) saveUses(m *mount) {
 	}
 }
 
-// takeUses takes some of the use times that are not in the catalogue.
+// takeUses returns some of the use times that are not in the catalogue yet.
 func (t *Tier) takeUses() (uses []catalog.Use) {
 	turns := t.mu.Turns()
 	for len(uses) < usesAtOnce {

@@ -7,8 +7,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// takeSpace allocates, and waits where what was forgotten is not free yet. Room
-// was counted at admission, so that it comes, unless growing has failed since.
+// takeSpace allocates space, and waits while the space of forgotten entries is not free
+// yet. Room was counted at admission, so space becomes free unless growing has failed
+// since.
 func (t *Tier) takeSpace(m *mount, e *entry, bytes int64) ([]slab.Run, error) {
 	for {
 		t.mu.Lock()
@@ -48,7 +49,7 @@ func (t *Tier) waitSpace(m *mount, e *entry, seen uint64) error {
 		if m.stopping {
 			return fmt.Errorf("disk: closing: %w", tier.ErrUnavailable)
 		}
-		// Growing was counted on and has failed, or space is in too many runs.
+		// Growth was expected and has failed, or the free space is in too many runs.
 		if t.leaving == 0 && !t.evictForRoomLocked(e.pool) {
 			return fmt.Errorf("disk: no space for %x: %w", e.Key[:8], tier.ErrFull)
 		}
@@ -59,7 +60,7 @@ func (t *Tier) waitSpace(m *mount, e *entry, seen uint64) error {
 	return nil
 }
 
-// giveSpace gives back what takeSpace took for an entry that does not lie there.
+// giveSpace returns space from takeSpace that was not used.
 func (t *Tier) giveSpace(m *mount, runs []slab.Run) {
 	m.Space.Free(runs)
 	t.mu.Lock()
@@ -75,7 +76,7 @@ func (t *Tier) releaseSpace(m *mount, e *entry) {
 	}
 	m.Space.Free(e.Runs)
 	t.mu.Lock()
-	if t.mount == m { // else the account has begun anew
+	if t.mount == m { // otherwise the account is a new one
 		t.leaving -= e.bytes
 	}
 	m.frees++
@@ -83,8 +84,8 @@ func (t *Tier) releaseSpace(m *mount, e *entry) {
 	t.space.Broadcast()
 }
 
-// grow makes one more slab, if the budget and the file system allow it. One worker
-// does; another finds the new slab.
+// grow creates one more slab, if the budget and the file system allow it. Only one worker
+// does so; the others find the new slab.
 func (t *Tier) grow(m *mount, seen uint64) (grown bool, err error) {
 	m.growing.Lock()
 	defer m.growing.Unlock()
@@ -123,7 +124,7 @@ func (t *Tier) grow(m *mount, seen uint64) (grown bool, err error) {
 	return true, nil
 }
 
-// growableLocked is how many slabs may be made.
+// growableLocked returns the number of slabs that may be created.
 func (t *Tier) growableLocked(m *mount) int64 {
 	if t.health.state != StateOK {
 		return 0
@@ -131,7 +132,7 @@ func (t *Tier) growableLocked(m *mount) int64 {
 	return max(t.cfg.PublicBytes+t.cfg.PrivateBytes-m.SlabBytes(), 0) / t.cfg.SlabBytes
 }
 
-// spaceLimitLocked is what all entries together may take.
+// spaceLimitLocked returns the bytes available to all entries together.
 func (t *Tier) spaceLimitLocked() int64 {
 	return t.mount.capacity + t.growableLocked(t.mount)*(t.cfg.SlabBytes-t.cfg.GranuleBytes)
 }

@@ -8,24 +8,25 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// syncing is what the syncer is wanted for.
+// syncing holds the requests to the syncer.
 type syncing struct {
-	raising     []waiter // for a level
-	spaceWanted int      // workers that wait for the space of what was deleted
-	due         bool     // the clock says so
+	raising     []waiter // waiting for a level
+	spaceWanted int      // workers that wait for the space of deleted entries
+	due         bool     // by the clock
 }
 
-// syncRound is what one sync makes last.
+// syncRound is the work of one sync.
 type syncRound struct {
 	slabs    map[uint32]bool
 	logged   []*entry
 	deleted  []*entry
-	failures int    // mount.failures when it began
-	synced   uint64 // generation up to which all bytes are synced then
+	failures int    // value of mount.failures when it began
+	synced   uint64 // generation up to which all bytes are synced afterwards
 }
 
-// syncLoop syncs while somebody wants it, until the mount stops. It runs beside
-// the committer, so that who needs no sync waits for none, and those who do share.
+// syncLoop syncs when requested, until the mount stops. It runs concurrently with the
+// committer, so that writers that need no sync do not wait for one, and the others share
+// one.
 func (t *Tier) syncLoop(m *mount) {
 	for {
 		t.mu.Lock()
@@ -42,8 +43,8 @@ func (t *Tier) syncLoop(m *mount) {
 	}
 }
 
-// syncDueLocked: somebody waits for a level, or for space that a synced deletion
-// would free, or it is time. A failed catalogue syncs nothing.
+// syncDueLocked reports whether a caller waits for a level, or for space that a synced
+// deletion would free, or it is time. A failed catalogue is not synced.
 func (t *Tier) syncDueLocked() bool {
 	s := &t.syncing
 	if !t.health.state.syncable() {
@@ -59,8 +60,8 @@ func (t *Tier) beginSyncLocked(m *mount) syncRound {
 	return r
 }
 
-// syncedLocked is the generation up to which all bytes will be synced by a sync that
-// begins now, or less. Entries beyond it are suspect when the directory is opened.
+// syncedLocked returns a generation up to which all bytes will be synced by a sync that
+// begins now. Entries above it are suspect when the directory is opened.
 func (t *Tier) syncedLocked(m *mount) uint64 {
 	synced := m.highest
 	for _, g := range m.flying {
@@ -73,8 +74,8 @@ func (t *Tier) syncedLocked(m *mount) uint64 {
 	return synced
 }
 
-// sync carries a round out, raises what was synced, frees space, and answers who
-// waits.
+// sync performs a round, raises the levels of what was synced, frees space, and notifies
+// the waiters.
 func (t *Tier) sync(m *mount, r *syncRound) (data, rows error) {
 	data, rows = m.Sync(slices.Sorted(maps.Keys(r.slabs)), r.synced)
 	why := error(tier.ErrGone)
@@ -93,8 +94,8 @@ func (t *Tier) sync(m *mount, r *syncRound) (data, rows error) {
 	return data, rows
 }
 
-// answerRaising answers who waits for a sync, as far as there is an answer; why is
-// why entries have left.
+// answerRaising answers the callers that wait for a sync and have a result. why is the
+// reason given for forgotten entries.
 func (t *Tier) answerRaising(why error) {
 	t.mu.Lock()
 	waiting := t.syncing.raising
@@ -110,11 +111,11 @@ func (t *Tier) answerRaising(why error) {
 	})
 }
 
-// awaitLevelLocked answers a waiter of a live entry, or has it wait for a sync.
+// awaitLevelLocked answers a waiter of a live entry, or makes it wait for a sync.
 func (t *Tier) awaitLevelLocked(w waiter) {
 	level := w.entry.phase.level()
 	if t.health.state == StateMissing {
-		level = tier.LevelMemory // the row is where the next opening does not look
+		level = tier.LevelMemory // the next opening does not look where the row is
 	}
 	switch {
 	case level >= w.level:
@@ -127,7 +128,7 @@ func (t *Tier) awaitLevelLocked(w waiter) {
 	}
 }
 
-// answerLocked calls a waiter back without the lock, as each is promised.
+// answerLocked calls a waiter back without the lock, as the interface promises.
 func (t *Tier) answerLocked(w waiter, reached tier.Level, err error) {
 	t.answers++
 	go func() {
@@ -143,7 +144,7 @@ func (t *Tier) answered() {
 	t.mu.Unlock()
 }
 
-// synced draws the conclusions of a sync that worked.
+// synced updates the entries after a successful sync.
 func (t *Tier) synced(m *mount, r *syncRound) {
 	var unsure, free []*entry
 	t.mu.Each(len(r.logged), rowsAtOnce, func(i int) {
@@ -178,9 +179,9 @@ func (t *Tier) synced(m *mount, r *syncRound) {
 	t.mu.Unlock()
 }
 
-// syncFailed forgets what can never be called synced: after an error the kernel
-// drops what it could not write, and answers the next sync with success. To keep
-// such an entry as logged would do until the next opening, which knows of no error.
+// syncFailed forgets entries that can never be called synced: after an error the kernel
+// drops what it could not write, and reports success for the next sync. Such an entry
+// could stay logged only until the next opening, which does not know of the error.
 func (t *Tier) syncFailed(m *mount, r *syncRound) {
 	t.mu.Lock()
 	m.failures++
@@ -207,7 +208,7 @@ func (t *Tier) forgetUnsure(list []*entry) {
 	}
 }
 
-// keepDeleted leaves what could not be synced to the next sync, or opening.
+// keepDeleted leaves deletions that could not be synced to the next sync, or opening.
 func (t *Tier) keepDeleted(r *syncRound) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,14 +9,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// account is what one tenant holds, in bytes of charges. Names that are not configured
+// account is the use of one tenant, in bytes of charges. Names that are not configured
 // now have one too, with id 0.
 type account struct {
 	Tenant
 	number uint32 // in the catalogue
 	used   [poolCount]int64
 	pinned int64
-	owed   int64 // of used, what entries that are starting will evict
+	owed   int64 // part of used that starting entries will evict
 	evict  policy.Eviction
 }
 
@@ -29,14 +29,15 @@ const (
 	poolCount
 )
 
-// pool is a budget. Its policies hold the entries that may leave now: with a row, not
-// read, and extended by none. Foreign ones, of tenants not configured, go first.
+// pool is a budget. Its policies track the evictable entries: those with a row, not being
+// read, and without children. Foreign entries, of tenants that are not configured, are
+// evicted first.
 type pool struct {
 	name    string
 	number  int
 	budget  int64
-	used    int64 // by entries on their way and live
-	pinned  int64 // of these, by entries that may not leave, nor those they extend
+	used    int64 // by entries in flight and live
+	pinned  int64 // of these, by entries that are not evictable
 	entries int
 	evict   policy.Eviction
 	foreign policy.Eviction
@@ -50,28 +51,28 @@ func poolOf(kind tier.CheckpointKind) int {
 	return private
 }
 
-// table is everything the tier knows of its entries. It has no lock: each method
-// needs that of the tier, or a table that nobody else has yet. It begins anew when
-// the directory is opened again.
+// table is the tier's state about entries. It has no lock: each method needs the tier's
+// lock, or a table that is not shared yet. A new one is created when the directory is
+// opened again.
 //
-// Invariant: index holds the entries on their way and those that have a row.
+// Invariant: index holds the entries in flight and those that have a row.
 type table struct {
 	index    map[tier.Name]*entry
 	ids      policy.Table[entry]
 	owners   map[tier.TenantID]*account
-	accounts []*account // of all names
+	accounts []*account // by all names
 	pools    [poolCount]*pool
-	leaving  int64 // bytes of forgotten entries whose space is not free yet
+	leaving  int64 // of forgotten entries whose space is not free yet
 	find     *find.Index
 	held     *held.Set
 
-	// Entries with something to be done about them; some have moved on since.
+	// Entries with pending work; some may have changed since.
 	logged   []*entry // to be synced
-	fresh    []*entry // whose use is not in the catalogue
-	suspects []*entry // to be read, the lowest generation first, those that are doubted last
-	deleting []*entry // whose row is to be deleted
+	fresh    []*entry // whose last use is not in the catalogue
+	suspects []*entry // to be read, lowest generation first, doubted ones last
+	deleting []*entry // whose row has to be deleted
 	deleted  []*entry // for the next sync
-	cleared  []*entry // synced, while their rows say that they are doubted
+	cleared  []*entry // synced, but their rows say that they are doubted
 }
 
 func newTable(budgets [poolCount]int64, tenants []Tenant, eviction func() policy.Eviction, segments *find.Index, all *held.Set) table {
@@ -85,7 +86,7 @@ func newTable(budgets [poolCount]int64, tenants []Tenant, eviction func() policy
 	return t
 }
 
-// open begins the account of a tenant.
+// open creates the account of a tenant.
 func (t *table) open(tenant Tenant, eviction func() policy.Eviction) *account {
 	a := &account{Tenant: tenant, evict: eviction()}
 	t.accounts = append(t.accounts, a)
@@ -94,7 +95,7 @@ func (t *table) open(tenant Tenant, eviction func() policy.Eviction) *account {
 
 func (t *table) used() int64 { return t.pools[public].used + t.pools[private].used }
 
-// link makes an entry known and counts it.
+// link adds an entry to the table and counts it.
 func (t *table) link(e *entry, parent *entry) {
 	t.index[e.name()] = e
 	e.id = t.ids.Add(e)
@@ -106,8 +107,8 @@ func (t *table) link(e *entry, parent *entry) {
 	}
 }
 
-// publish has the set of what is held, and the index of segments, name an entry, or not
-// any more. They have those that are live, of tenants that are configured.
+// publish adds an entry to Config.Held and the segment index, or removes it. They list
+// live entries of configured tenants.
 func (t *table) publish(e *entry, live bool) {
 	if e.public == live || e.owner.ID == 0 {
 		return
@@ -130,8 +131,8 @@ func (t *table) publish(e *entry, live bool) {
 	}
 }
 
-// count adds to what an entry takes of its pool and what its tenant is charged, and to
-// what pins keep.
+// count adds to what an entry takes of its pool, to its tenant's charges, and to the
+// pinned bytes.
 func (t *table) count(e *entry, bytes, charge int64) {
 	e.pool.used += bytes
 	e.owner.used[e.pool.number] += charge
@@ -141,14 +142,14 @@ func (t *table) count(e *entry, bytes, charge int64) {
 	}
 }
 
-// resize sets what an entry takes, and how much of that is header.
+// resize sets an entry's size and how much of it is header.
 func (t *table) resize(e *entry, bytes int64, header int) {
 	t.count(e, bytes-e.bytes, bytes+int64(header)-e.charge())
 	e.bytes, e.HeaderBytes = bytes, header
 }
 
-// pin adds to the pins of e and, where that pins or unpins it, of those it extends.
-// It takes as long as a chain has nodes, which the store bounds.
+// pin changes the pins of e and, if that pins or unpins it, of its ancestors. It walks
+// the chain, whose length the store bounds.
 func (t *table) pin(e *entry, d int) {
 	for ; e != nil; e = e.parent {
 		was := e.pins
@@ -166,11 +167,11 @@ func (t *table) pin(e *entry, d int) {
 	}
 }
 
-// rank tells the policies whether e may be evicted.
+// rank updates the policies with whether e is evictable.
 //
-// A parent is not held before its last child has left, so that a victim costs the
-// same however long the chains are. It comes back as used now, which keeps roots,
-// that serve more requests, longer.
+// A parent is not tracked before its last child is removed, so that finding a victim
+// costs the same however long the chains are. It is then added as used now, which keeps
+// roots, which serve more requests, longer.
 func (t *table) rank(e *entry) {
 	may := e.phase.kept() && e.pins == 0 && e.child == nil
 	if may == e.evicts {
@@ -187,7 +188,7 @@ func (t *table) rank(e *entry) {
 	}
 }
 
-// ranking is the pool's policy that e is in.
+// ranking returns the pool's policy that tracks e.
 func (e *entry) ranking() policy.Eviction {
 	if e.owner.ID == 0 {
 		return e.pool.foreign
@@ -208,7 +209,7 @@ func (t *table) touch(e *entry, now time.Time) {
 	}
 }
 
-// victim is who leaves a pool next; nil = nobody may.
+// victim returns the next entry to evict from a pool; nil = none.
 func (t *table) victim(p *pool) *entry {
 	for _, from := range [...]policy.Eviction{p.foreign, p.evict} {
 		if id, ok := from.Victim(anyID); ok {
@@ -220,7 +221,8 @@ func (t *table) victim(p *pool) *entry {
 
 func anyID(policy.ID) bool { return true }
 
-// forget hides an entry that none extends from everybody. Its space is free later.
+// forget hides an entry without children from lookups and policies. Its space becomes
+// free later.
 func (t *table) forget(e *entry) {
 	switch {
 	case e.phase.kept():

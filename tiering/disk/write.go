@@ -51,7 +51,7 @@ func (t *Tier) nextWrite(m *mount) *write {
 	return w
 }
 
-// writableLocked says why an entry cannot be written now.
+// writableLocked returns why an entry cannot be written now.
 func (t *Tier) writableLocked(e *entry) error {
 	if e.forgotten() {
 		return fmt.Errorf("disk: %x left before it was written: %w", e.Key[:8], tier.ErrGone)
@@ -62,8 +62,8 @@ func (t *Tier) writableLocked(e *entry) error {
 	return nil
 }
 
-// writeObject writes an object into space that no row names. The memory of the
-// object is not used any more when it returns.
+// writeObject writes an object into space that no row names. When it returns, the
+// object's memory is no longer used.
 func (t *Tier) writeObject(ctx context.Context, m *mount, w *write) error {
 	e := w.entry
 	t.mu.Lock()
@@ -114,7 +114,7 @@ func (t *Tier) makeHeader(m *mount, e *entry, p *payload.Encoded) (extent.Header
 	return h, err
 }
 
-// locate notes where an entry comes to lie.
+// locate records the location of an entry.
 func (t *Tier) locate(m *mount, w *write, h *extent.Header, p *payload.Encoded) error {
 	e := w.entry
 	t.mu.Lock()
@@ -136,7 +136,7 @@ func (t *Tier) locate(m *mount, w *write, h *extent.Header, p *payload.Encoded) 
 	return nil
 }
 
-// written hands a write to the committer, who may answer at once.
+// written passes a write to the committer, which may answer at once.
 func (t *Tier) written(m *mount, w *write) {
 	e := w.entry
 	t.mu.Lock()
@@ -148,13 +148,13 @@ func (t *Tier) written(m *mount, w *write) {
 		t.become(e, written)
 	}
 	if up := e.parent; up != nil && up.phase.pending() && !up.write.ready {
-		up.write.followers = append(up.write.followers, w) // its parent's row comes first
+		up.write.followers = append(up.write.followers, w) // its parent's row is written first
 		return
 	}
 	t.readyLocked(w)
 }
 
-// readyLocked lets the committer have a write, and those that wait for it.
+// readyLocked passes a write, and those that wait for it, to the committer.
 func (t *Tier) readyLocked(w *write) {
 	w.ready = true
 	t.queue.ready = append(t.queue.ready, w)
@@ -165,15 +165,15 @@ func (t *Tier) readyLocked(w *write) {
 	t.rows.Signal()
 }
 
-// writeTrouble sorts an error of the disk.
+// writeTrouble enters the state for a failed write and returns its error.
 func (t *Tier) writeTrouble(err error) error {
 	t.trouble(afterWrite(err), err)
 	return fmt.Errorf("disk: %w: %w", err, answer(err))
 }
 
-// Space where a write failed is lost until the next opening, so that the next write
-// does not meet the same bad block; but no more than a part of all, since it may be
-// the disk that is bad. Several failures in a row mean that.
+// The space of a failed write is lost until the next opening, so that the next write does
+// not hit the same bad block. Only a part of all space is given up like this, since the
+// disk itself may be bad, which several failures in a row mean.
 const (
 	failuresToPause = 3
 	lostPart        = 16
@@ -190,7 +190,7 @@ func (t *Tier) writeFailed(m *mount, e *entry, err error) error {
 	if !e.forgotten() && m.lost+bytes <= m.capacity/lostPart {
 		m.lost += bytes
 		m.capacity -= bytes
-		e.Runs = nil // nobody frees them
+		e.Runs = nil // never freed
 	}
 	pause := m.bad >= failuresToPause
 	t.mu.Unlock()
@@ -214,7 +214,7 @@ func (t *Tier) failWrite(m *mount, w *write, err error) {
 	t.forgetTree(e)
 	t.mu.Lock()
 	delete(m.flying, w)
-	ended := e.write != w // while it was starting, the directory was closed
+	ended := e.write != w // the directory was closed while it was starting
 	if !ended {
 		t.endWriteLocked(w, tier.LevelMemory, err)
 		t.become(e, gone)
@@ -225,7 +225,7 @@ func (t *Tier) failWrite(m *mount, w *write, err error) {
 	}
 }
 
-// endWriteLocked answers who waits for a write.
+// endWriteLocked answers the waiters of a write.
 func (t *Tier) endWriteLocked(w *write, reached tier.Level, err error) {
 	for _, waiter := range w.waiters {
 		if err != nil {

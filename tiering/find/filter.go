@@ -1,19 +1,19 @@
 package find
 
-// filter says of most leads that no segment has that it has none: one bit each in place of
-// the two or three cache lines of a map. With 100,000 segments it takes 256 KiB and lets
-// one lead in ten pass that no segment has.
+// filter rejects most leads that no segment has: one bit each instead of the two or three
+// cache lines of a map. With 100,000 segments it takes 256 KiB and passes one in ten of
+// the leads that no segment has.
 type filter struct {
 	bits []uint64
-	set  int // leads that were added since it was made
+	set  int // leads added since it was created
 }
 
 const (
 	leastFilter = 8 // words
-	leadBits    = 8 // a lead takes at least so many when the filter is full
+	leadBits    = 8 // bits per lead when the filter is full
 )
 
-// newFilter has room for so many leads and as many again.
+// newFilter returns a filter with room for a number of leads and as many again.
 func newFilter(leads int) filter {
 	words := leastFilter
 	for words*64 < 2*leadBits*leads {
@@ -29,13 +29,13 @@ func (f *filter) add(lead uint64) {
 	f.set++
 }
 
-// has says whether a lead may have been added.
+// has reports whether a lead may have been added.
 func (f *filter) has(lead uint64) bool {
 	return f.bits[lead>>6&uint64(len(f.bits)-1)]>>(lead&63)&1 != 0
 }
 
-// see adds a lead to the filter. Bits of leads that left stay until it is full, and made
-// anew of those there are.
+// see adds a lead to the filter. Bits of removed leads stay until the filter is full and
+// is rebuilt from the existing leads.
 func (sh *shard) see(lead uint64) {
 	sh.filter.add(lead)
 	if !sh.filter.full() {

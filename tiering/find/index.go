@@ -9,45 +9,45 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Scope is whose segments are found: those of one tenant and profile.
+// Scope selects the segments of one tenant and profile.
 type Scope struct {
 	Tenant  tier.TenantID
 	Profile profile.Fingerprint
 }
 
-// Index is the hashes of all held segments. The zero value is empty.
+// Index holds the hashes of all cached segments. The zero value is empty.
 type Index struct {
 	mu     sync.RWMutex
 	scopes map[Scope]*scope
 }
 
-// scope is the segments of one tenant and profile, some 100 bytes of the heap for each.
+// scope holds the segments of one tenant and profile, about 100 bytes of heap each.
 //
-// Both maps count segments by themselves: a client that knows the salt can make segments
-// of which a hash is the same and the other is not.
+// Both maps count segments independently: a client that knows the salt can create
+// segments that agree in one hash and not in the other.
 //
 // Invariant: a lead has the lengths of all segments with that lead, counted, and is in
 // its shard's filter.
 type scope struct {
 	shards [shards]shard
-	wholes map[uint64]int32 // how many hold a segment, by SegmentHash.Whole
+	wholes map[uint64]int32 // number of tiers with a segment, by SegmentHash.Whole
 }
 
-// shard is some of the leads: a filter that grows is made anew of those of its shard, 100
-// µs of 100,000 in all.
+// shard is a part of the leads: a growing filter is rebuilt from those of its shard only,
+// 100 µs of 100,000 in total.
 type shard struct {
 	filter filter
-	leads  map[uint64][]length // descending
+	leads  map[uint64][]length // in descending order
 }
 
 const shards = 64
 
 func (sc *scope) shard(lead uint64) *shard { return &sc.shards[lead>>58] }
 
-// length is that of so many held segments with the same lead.
+// length is the length of a number of cached segments with the same lead.
 type length struct{ tokens, segments int32 }
 
-// Add notes that somebody holds a segment. What has no hash is not found.
+// Add records that one more tier has a segment. A segment without a hash cannot be found.
 func (x *Index) Add(at Scope, h profile.SegmentHash, tokens int) {
 	if h == (profile.SegmentHash{}) {
 		return
@@ -79,7 +79,7 @@ func (x *Index) Add(at Scope, h profile.SegmentHash, tokens int) {
 	lengths[i].segments++
 }
 
-// Remove notes that somebody who added a segment does not hold it any more.
+// Remove records that a tier that added a segment no longer has it.
 func (x *Index) Remove(at Scope, h profile.SegmentHash, tokens int) {
 	if h == (profile.SegmentHash{}) {
 		return
@@ -114,7 +114,7 @@ func (x *Index) Remove(at Scope, h profile.SegmentHash, tokens int) {
 
 func descending(l length, tokens int32) int { return cmp.Compare(tokens, l.tokens) }
 
-// Len is how many different segments are held.
+// Len returns the number of different segments.
 func (x *Index) Len() (n int) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

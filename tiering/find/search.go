@@ -7,69 +7,69 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Query asks which segments of a scope stand in a prompt.
+// Query asks which segments of a scope occur in a prompt.
 type Query struct {
 	Scope
 	Hash   profile.RollingHash // of that scope
 	Tokens []uint32            // the prompt
-	Begin  int                 // spans begin there at the earliest
-	// Mid is role, head and tail of the segments that are wanted; their length does not
-	// matter. At token 0 segments that lead a prompt are wanted instead.
+	Begin  int                 // first token at which spans may begin
+	// Mid gives role, head and tail of the requested segments; its length does not
+	// matter. At token 0, segments that lead a prompt are searched instead.
 	Mid profile.SegmentSpec
 	// Primer names the primer that segments should have from token PrimedFrom on; zero = none.
 	// Segments before it, and at token 0 in any case, should have none.
 	Primer     profile.PrimerID
 	PrimedFrom int
-	// Either accepts the other variant of a segment after token 0 where the preferred one is
+	// Either accepts the other variant of a segment after token 0 if the preferred one is
 	// not cached.
 	Either bool
-	// Pause is called every few thousand tokens where it is not nil.
+	// Pause is called every few thousand tokens if it is not nil.
 	Pause func()
 }
 
-// Span is tokens [Start, Start+Tokens) of a prompt, as a segment with the query's primer or
-// without one.
+// Span is tokens [Start, Start+Tokens) of a prompt, as a segment with the query's primer
+// or without one.
 type Span struct {
 	Start, Tokens int
 	Primed        bool
 }
 
-// Found answers a Query. It keeps its memory, some 16 bytes for each token, from one
-// Search to the next.
+// Found answers a Query. Its memory, about 16 bytes per token, is reused by the next
+// Search.
 type Found struct {
-	// Spans ascend and do not overlap. Of all ways to choose such spans they have the
-	// most interior tokens, which need not be computed.
+	// Spans ascend and do not overlap. Among all such choices they have the most interior
+	// tokens, which need not be computed.
 	Spans []Span
-	// Untried is at how many tokens some lengths were left out, since too many segments
-	// begin alike; the longest were tried.
+	// Untried is the number of tokens at which some lengths were left out, since too many
+	// segments begin alike; the longest were tried.
 	Untried int
 
 	sums []uint64
 	best []int32 // by end: interior tokens of the best choice up to there
-	last []int32 // by end: tokens of the span of that choice which ends there, below 0 if it is primed; 0 = none
+	last []int32 // by end: length of the span of that choice that ends there, negative if it is primed; 0 = none
 }
 
-// A token pays for triesPerToken lengths; what it does not need, those behind it may
-// take, firstTries beforehand. So the lead of a template that thousands of segments
-// begin with is tried in full where it stands now and then, and a prompt that is made
-// of nothing else costs no more than this. Guesses: 16 tries take about as long as 16
-// tokens.
+// Each token allows triesPerToken tries, unused ones are available to later tokens, and
+// firstTries are available at the start. So the lead of a template that thousands of
+// segments begin with is tried in full where it occurs occasionally, and a prompt that
+// consists of nothing else costs no more than this. Guesses: 16 tries take about as long
+// as 16 tokens.
 const (
 	triesPerToken = 16
 	firstTries    = 4096
 )
 
 const (
-	heldSteps  = 128  // tokens and tries in one critical section: 3 µs or so
+	heldSteps  = 128  // tokens and tries in one critical section: about 3 µs
 	pauseEvery = 4096 // tokens
 )
 
-// Search fills found. It fails when ctx ends only.
+// Search fills found. It fails only when ctx ends.
 //
 // Spans are chosen by dynamic programming over the tokens, from the left: the best choice
-// up to a token is the best up to the one before, or a segment that ends there behind the
-// best up to its start. Taking the longest at each token in place of that would let a
-// chance match hide the start of a longer segment.
+// up to a token is the best one up to the previous token, or a segment that ends there
+// after the best choice up to its start. Taking the longest segment at each token instead
+// could miss a longer one whose start is covered by a chance match.
 func (x *Index) Search(ctx context.Context, q *Query, found *Found) error {
 	found.Spans, found.Untried = found.Spans[:0], 0
 	n := len(q.Tokens) - q.Begin
@@ -100,7 +100,7 @@ func (x *Index) Search(ctx context.Context, q *Query, found *Found) error {
 	return nil
 }
 
-// step goes on; false = the scope has no segments any more.
+// step continues the search; false = the scope has no segments any more.
 func (x *Index) step(at Scope, s *search) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -117,24 +117,24 @@ func (x *Index) holds(at Scope) bool {
 	return x.scopes[at] != nil
 }
 
-// search is how far a Search has come.
+// search is the progress of a Search.
 type search struct {
 	found  *Found
 	window profile.Window
-	at     int // token, from Query.Begin on
-	tries  int // that are left
-	below  int // lengths are still to be tried that are shorter; 0 = all
+	at     int // current token, from Query.Begin on
+	tries  int // remaining tries
+	below  int // only shorter lengths are still to be tried; 0 = all
 	here   []segments
 	which  int        // of here
-	behind []segments // from the second token on
-	from   int        // token, as at
-	primed []segments // from there on
+	behind []segments // wanted from the second token on
+	from   int        // a token, as at
+	primed []segments // wanted from that token on
 }
 
-// segments are what is looked for.
+// segments describes segments to look for.
 type segments struct {
 	kind   profile.SegmentKind
-	cost   int // tokens of each that are computed again
+	cost   int // recomputed tokens of each
 	primed bool
 }
 
@@ -157,7 +157,7 @@ func newSearch(q *Query, found *Found) search {
 	return s
 }
 
-// look begins with the first variant that is wanted at a token after token 0.
+// look starts with the first variant that is wanted at a token after token 0.
 func (s *search) look() {
 	s.which, s.below = 0, 0
 	if s.here = s.behind; s.at >= s.from {
@@ -165,7 +165,8 @@ func (s *search) look() {
 	}
 }
 
-// steps goes on, so many tokens and tries, or to the last token that can have a lead.
+// steps continues for a number of tokens and tries, or to the last token that can have a
+// lead.
 func (s *search) steps(sc *scope, steps int) {
 	for ; steps > 0 && s.window.Left() >= profile.LeadTokens; steps-- {
 		for untried := s.found.Untried; s.which < len(s.here) && s.found.Untried == untried; s.which, s.below = s.which+1, 0 {
@@ -186,8 +187,8 @@ func (s *search) steps(sc *scope, steps int) {
 	}
 }
 
-// try tries the lengths of a lead, the longest first; more says that it came to the end
-// of most before it was done.
+// try tries the lengths of a lead, longest first; more reports that it reached most
+// before it was done.
 func (s *search) try(sc *scope, of *segments, lengths []length, most int) (tried int, more bool) {
 	longest := s.window.Left()
 	if s.below > 0 {
@@ -213,8 +214,8 @@ func (s *search) try(sc *scope, of *segments, lengths []length, most int) (tried
 	return tried, false
 }
 
-// take counts a segment of n tokens that begins at the token. Of two that are worth as much,
-// the one that is preferred comes first.
+// take counts a segment of n tokens that begins at the current token. Of two with the
+// same value, the preferred variant is taken first.
 func (s *search) take(of *segments, n int) {
 	f, end := s.found, s.at+n
 	if value := f.best[s.at] + int32(n-of.cost); value > f.best[end] && n > of.cost {
@@ -224,7 +225,7 @@ func (s *search) take(of *segments, n int) {
 	}
 }
 
-// carry makes the best up to the token count for the next one.
+// carry makes the best choice up to the current token count for the next one.
 func (s *search) carry() {
 	f := s.found
 	if f.best[s.at] > f.best[s.at+1] {

@@ -16,44 +16,44 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// Options are what a Cache shares with its owner.
+// Options are shared by a Cache and its owner.
 type Options struct {
 	Lock    *lockhold.Mutex
 	Objects *objects.Set    // guarded by Lock
-	Memory  gpuipc.Device   // that the arena of Objects is of
+	Memory  gpuipc.Device   // of the arena of Objects
 	Arena   gpuipc.Region   // of Objects in memory
 	Name    string          // of the regions
 	Running *sync.WaitGroup // operations that touch memory; grows only under Lock
 	Now     func() time.Time
 	Log     zerolog.Logger
-	Took    func(seconds float64) // of each copy that was made; nil = nobody wants to know
+	Took    func(seconds float64) // called for each copy that was made; nil = no listener
 }
 
-// Cache is the memory of one accelerator and the way into it.
+// Cache is the memory of one accelerator and its transfers.
 type Cache struct {
 	cfg Config
 	o   Options
 	dev gpuipc.Accelerator
 	regions
-	opened chan struct{} // closed when the device has answered to being opened
+	opened chan struct{} // closed when the device has answered the request to open it
 
 	memory *objects.Device // guarded by the owner's lock
 
 	// Guarded by the owner's lock.
-	Flights *transfer.Engine[objects.CopyKey] // the promotions; whoever works on them is the owner's
+	Flights *transfer.Engine[objects.CopyKey] // the promotions; the owner runs the workers
 	hints   transfer.Hints[objects.Identity]
 }
 
-// regions are what a device gives; zero where it gave none.
+// regions are the memory that a device has granted; zero if none.
 type regions struct {
 	arena  gpuipc.SharedRegion
-	detach func() error // the arena in memory from the device
+	detach func() error // detaches the arena in memory from the device
 }
 
-// List is the caches of a store, in the order of their devices' ids.
+// List holds the caches of a store, in the order of their devices' ids.
 type List []*Cache
 
-// Of is the cache on a device; nil when there is no such device.
+// Of returns the cache on a device; nil if there is no such device.
 func (l List) Of(id tier.DeviceID) *Cache {
 	if id == 0 || int(id) > len(l) {
 		return nil
@@ -61,9 +61,9 @@ func (l List) Of(id tier.DeviceID) *Cache {
 	return l[id-1]
 }
 
-// Open makes the regions of all devices at once and gives Objects their pools. The
-// devices are asked for nothing else. One that refuses, or does not answer in time, is
-// lost from the beginning and holds up none of the others. The configurations are
+// Open creates the regions of all devices concurrently and adds their pools to Objects.
+// Nothing else is requested from the devices. A device that refuses, or does not answer
+// in time, is lost from the start and delays no other one. The configurations must be
 // complete and valid.
 func Open(cfgs []Config, o Options) List {
 	list := make(List, len(cfgs))
@@ -84,11 +84,12 @@ func Open(cfgs []Config, o Options) List {
 	return list
 }
 
-// ErrNoAnswer is why a device is lost whose driver may still be at work on its memory.
+// ErrNoAnswer means that a device is lost whose driver may still be working on its
+// memory.
 var ErrNoAnswer = errors.New("the device gives no memory")
 
-// open makes the region and registers the arena in memory, within the time that there
-// is for it. What comes later is given back.
+// open creates the region and registers the arena in memory, within a time limit. A later
+// result is released.
 func (h *Cache) open() error {
 	r, answered, err := gpuipc.Within(context.Background(), h.cfg.OpenTimeout, h.ask, func(r regions, err error) {
 		defer close(h.opened)
@@ -124,7 +125,7 @@ func (h *Cache) ask() (r regions, err error) {
 	return regions{arena, detach}, nil
 }
 
-// begin gives Objects the pools, which are empty without a region.
+// begin adds the pools to Objects; they are empty without a region.
 func (h *Cache) begin() {
 	var public, private int64
 	if h.arena != nil {
@@ -142,7 +143,7 @@ func (h *Cache) took(_ int, d time.Duration) {
 	}
 }
 
-// deviceError is tier.DeviceError that keeps a want of room apart.
+// deviceError is tier.DeviceError, but keeps ErrFull.
 func deviceError(what string, err error) error {
 	if errors.Is(err, gpuipc.ErrFull) {
 		return fmt.Errorf("%s: %w: %w", what, tier.ErrFull, err)
@@ -150,8 +151,8 @@ func deviceError(what string, err error) error {
 	return tier.DeviceError(what, err)
 }
 
-// Close gives the region back, once the device has answered all that it was asked.
-// Nothing runs any more.
+// Close releases the region, once the device has answered all requests. Nothing may be
+// running any more.
 func (h *Cache) Close() error {
 	<-h.opened
 	if h.arena == nil {
@@ -163,35 +164,36 @@ func (h *Cache) Close() error {
 	return nil
 }
 
-// Arena is the region that extents of copies refer to; nil where the device gave none.
+// Arena returns the region that extents of copies refer to; nil if the device granted
+// none.
 func (h *Cache) Arena() gpuipc.SharedRegion { return h.arena }
 
-// Device is the accelerator.
+// Device returns the accelerator.
 func (h *Cache) Device() gpuipc.Accelerator { return h.dev }
 
-// ID is the number of its device.
+// ID returns the id of its device.
 func (h *Cache) ID() tier.DeviceID { return h.memory.ID }
 
-// Pools are the budgets of segments and of checkpoints.
+// Pools returns the budgets of segments and of checkpoints.
 func (h *Cache) Pools() []*objects.Pool { return h.memory.Pools[:] }
 
-// Counters takes a snapshot, under the lock. What plans count is not in it.
+// Counters returns a snapshot, under the lock. Counts of plans are not included.
 func (h *Cache) Counters() stats.HBM {
 	c, flights := h.memory.Counters, h.Flights.Stats(0)
 	c.Promotions, c.PromotionsBusy, c.Promoting = flights.Ended, flights.Busy, uint64(h.Flights.Len(0))
 	return c
 }
 
-// Count is where what else happens on the device is counted, under the lock.
+// Count returns the counters for other events on the device, under the lock.
 func (h *Cache) Count() *stats.HBM { return &h.memory.Counters }
 
-// PageBytes is the grain of allocation.
+// PageBytes returns the unit of allocation.
 func (h *Cache) PageBytes() int { return h.cfg.PageBytes }
 
-// Workers is how many goroutines are to work on Flights.
+// Workers returns the number of workers that Flights needs.
 func (h *Cache) Workers() int { return h.cfg.Promotions }
 
-// AttachEngine says that an engine of one rank of a profile reads on the device, until
+// AttachEngine records that an engine of one rank of a profile reads on the device, until
 // detach, which may be called again.
 func (h *Cache) AttachEngine(p *objects.Profile, rank int) (detach func()) {
 	h.o.Lock.Lock()
@@ -204,19 +206,19 @@ func (h *Cache) AttachEngine(p *objects.Profile, rank int) (detach func()) {
 	})
 }
 
-// Lost tells, under the lock, whether the device is known to be lost.
+// Lost reports, under the lock, whether the device is known to be lost.
 func (h *Cache) Lost() bool { return h.memory.Lost }
 
-// deviceLost asks the device. An error cannot tell: what one client handed over may
-// be refused for as many reasons as a device has to fail. A device that is never
-// lost need not answer.
+// deviceLost asks the device. The error of an operation is not enough: a client's input
+// may fail for as many reasons as a device. A device that cannot be lost need not
+// implement Lost.
 func (h *Cache) deviceLost() bool {
 	device, ok := h.dev.(interface{ Lost() bool })
 	return ok && device.Lost()
 }
 
-// Failed drops all copies on the device once an error of it turns out to come from its
-// being lost.
+// Failed drops all copies on the device if the device turns out to be lost after an
+// error.
 func (h *Cache) Failed(err error) {
 	if err == nil || !h.deviceLost() {
 		return
@@ -234,7 +236,7 @@ func (h *Cache) Failed(err error) {
 	h.tell(err)
 }
 
-// tell tells the owner of the device that it is lost.
+// tell notifies the device's owner that it is lost.
 func (h *Cache) tell(err error) {
 	if h.cfg.Lost != nil {
 		h.cfg.Lost(err)

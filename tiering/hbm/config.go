@@ -12,34 +12,34 @@ const (
 	maxPageBytes = 16 << 20
 )
 
-// Config says what memory of one accelerator is for copies. The zero value of a field that is not
-// marked required takes the default that is named with it. The arena in memory is
+// Config describes the memory of one accelerator for copies. A field that is not marked
+// required and is zero takes the default stated with it. The arena in memory is
 // registered with the device, which may pin, and so back, all of it from the start.
 type Config struct {
 	Device gpuipc.Accelerator // required; closed by its owner, after the store
-	Way    gpuipc.Way         // how its region is to reach clients; 0 = the device's choice
+	Way    gpuipc.Way         // how clients map its region; 0 = the device's choice
 
-	// Budgets in bytes, rounded down to whole pages: of segments, and of
-	// checkpoints and the rows of buffers. One may be 0.
+	// Budgets in bytes, rounded down to whole pages: of segments, and of checkpoints and
+	// the rows of buffers. One may be 0.
 	PublicBytes  int64
 	PrivateBytes int64
 	PageBytes    int // a power of two from 4 KiB to 16 MiB; 64 KiB
 
-	Promotions int // into HBM at once; 2 (a guess: one copies while another is ended)
-	Queue      int // promotions into HBM that are wanted or running; 4096
-	// AfterMatch promotes what a match finds in memory for the ranks whose engines
-	// are attached, see AttachEngine. A guess takes free room only.
+	Promotions int // concurrent promotions into HBM; 2 (a guess: one copies while another is being ended)
+	Queue      int // promotions into HBM that wait or run; 4096
+	// AfterMatch promotes what a match finds in memory for the ranks whose engines are
+	// attached, see AttachEngine. Such a guess uses only free room.
 	AfterMatch bool
 
-	// OpenTimeout bounds how long the device may take to give its region and to register
-	// the arena in memory; 1 minute.
+	// OpenTimeout bounds the time in which the device has to grant its region and to
+	// register the arena in memory; 1 minute.
 	OpenTimeout time.Duration
-	// Lost is told once why the device gives no service, or no more; nil = nobody. It
-	// is called without a lock and does not wait.
+	// Lost is called once with the reason why the device gives no service, or no longer;
+	// nil = no listener. It is called without a lock and must not block.
 	Lost func(why error)
 }
 
-// WithDefaults fills what was left zero.
+// WithDefaults sets zero fields to their defaults.
 func (h Config) WithDefaults() Config {
 	h.PageBytes = cmp.Or(h.PageBytes, 64<<10)
 	h.Promotions = cmp.Or(h.Promotions, 2)
@@ -48,7 +48,7 @@ func (h Config) WithDefaults() Config {
 	return h
 }
 
-// budgets are those in whole pages.
+// budgets returns the budgets in whole pages.
 func (h *Config) budgets() (public, private int64) {
 	page := int64(h.PageBytes)
 	return h.PublicBytes / page * page, h.PrivateBytes / page * page

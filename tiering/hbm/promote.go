@@ -12,23 +12,23 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// Promotion makes one rank's copy of an object of memory: the job of a flight.
-// Guarded by the store's lock.
+// Promotion creates one rank's copy of an object in memory: the job of a flight. Guarded
+// by the store's lock.
 //
-// Invariant: there is none of a copy that is there. While it runs its object is held,
-// so that neither it nor what it extends can leave memory.
+// Invariant: there is none for an existing copy. While it runs its object is in use, so
+// that neither the object nor its ancestors can leave memory.
 type Promotion struct {
 	cache *Cache
 	*transfer.Flight
 	objects.CopyKey
 
 	Source *objects.Object // while it runs
-	Copy   *objects.Object // while it runs and once it is found
+	Copy   *objects.Object // while it runs, and after it is found
 	upload *upload
 }
 
-// Promote begins, or joins, the promotion of a rank's copy. It is nil when too
-// many are wanted already, or nothing is promoted any more.
+// Promote starts, or joins, the promotion of a rank's copy. It returns nil if too many
+// are queued, or nothing is promoted any more.
 func (h *Cache) Promote(n objects.Identity, rank int, urgent bool) *Promotion {
 	k := objects.CopyKey{Identity: n, Rank: rank, Device: h.ID()}
 	if f := h.Flights.Find(k); f != nil {
@@ -45,11 +45,11 @@ func (h *Cache) Promote(n objects.Identity, rank int, urgent bool) *Promotion {
 	return p
 }
 
-// hintRows bounds how many hits of matches are looked at in one critical section.
+// hintRows bounds how many hits of matches are handled in one critical section.
 const hintRows = 32
 
-// Hint notes a hit of a match by a client on a device for promotion, wherever engines
-// read what it asks for. It never waits and does nothing else.
+// Hint records a hit of a match by a client on a device, for promotion to the devices
+// whose engines may read it. It never waits.
 func (l List) Hint(o *objects.Object, on tier.DeviceID) {
 	engines := o.Profile.Engines
 	for i := range engines {
@@ -70,8 +70,8 @@ func (h *Cache) hint(o *objects.Object) {
 	}
 }
 
-// Guess turns some of what matches found into promotions for the engines on the
-// device, until one is ready, and tells whether more is left.
+// Guess starts promotions for some of the recorded hits, for the engines on the device,
+// until one is ready, and reports whether more are left.
 func (h *Cache) Guess() (more bool) {
 	for n := 0; n < hintRows && h.hints.Len() > 0 && !h.Flights.Waiting(); n++ {
 		w := h.hints.Take()
@@ -88,7 +88,7 @@ func (h *Cache) Guess() (more bool) {
 	return h.hints.Len() > 0
 }
 
-// Begin gives a copy its memory and holds what it is made of.
+// Begin allocates the memory of a copy and keeps its sources in use.
 func (p *Promotion) Begin(f *transfer.Flight) error {
 	h := p.cache
 	o := h.o.Objects.Named(p.Name, p.Profile, p.Tenant)
@@ -124,7 +124,7 @@ func (p *Promotion) Move(ctx context.Context, _ *transfer.Flight, moved func(err
 	case h.deviceLost():
 		err = fmt.Errorf("%w: %w", transfer.ErrLost, err)
 	case errors.Is(err, gpuipc.ErrFull):
-		err = fmt.Errorf("%w: %w", tier.ErrFull, err) // what the device needs on the way
+		err = fmt.Errorf("%w: %w", tier.ErrFull, err) // room that the device needs for the transfer
 	}
 	moved(err)
 	switch transfer.OutcomeOf(err) {
@@ -137,8 +137,8 @@ func (p *Promotion) Move(ctx context.Context, _ *transfer.Flight, moved func(err
 	}
 }
 
-// Landed tells whether the object of a copy is still whole: it may have been removed,
-// or found to be corrupt.
+// Landed checks that the object of a copy is still whole: it may have been removed, or
+// found corrupt.
 func (p *Promotion) Landed(*transfer.Flight) (again bool, err error) {
 	if o := p.Source; !p.cache.o.Objects.Promotable(o) {
 		return false, fmt.Errorf("%s has left memory: %w", o.Name(), tier.ErrGone)
@@ -146,7 +146,7 @@ func (p *Promotion) Landed(*transfer.Flight) (again bool, err error) {
 	return false, nil
 }
 
-// End makes the copy known, held for those who wait for it.
+// End makes the copy visible to lookups, and keeps it in use for the waiting callers.
 func (p *Promotion) End(f *transfer.Flight, err error) {
 	if err != nil {
 		return
@@ -164,7 +164,7 @@ func (p *Promotion) End(f *transfer.Flight, err error) {
 	h.o.Objects.TellCopied(c, p.Source, why)
 }
 
-// Release lets go of the object, and of the copy unless it is found.
+// Release ends the use of the object, and of the copy unless it is found.
 func (p *Promotion) Release(*transfer.Flight) {
 	h, c, o := p.cache, p.Copy, p.Source
 	c.Fill = nil
@@ -179,7 +179,7 @@ func (p *Promotion) Release(*transfer.Flight) {
 
 func (p *Promotion) Arrived() *objects.Object { return p.Copy }
 
-// Reason is why a row is a miss after a promotion that failed.
+// Reason returns why a row is a miss after a failed promotion.
 func (p *Promotion) Reason(how transfer.Outcome) tier.Reason {
 	switch how {
 	case transfer.Gone, transfer.Lost:

@@ -13,24 +13,24 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// upload is one copy on its way into HBM: the pieces of its parts, each verified by
-// the digests that the device computes of the destination against those that the
+// upload is one copy in flight into HBM: the pieces of its parts. Each is verified by
+// comparing the digests that the device computes of the destination with those that the
 // object was published with.
 type upload struct {
 	cache *Cache
 	copy  *objects.Object
 	to    gpuipc.Ref // the copy
 	rank  int
-	nodes []uploadNode // the object, or a checkpoint's chain from the root
+	nodes []uploadNode // the object, or the chain of a checkpoint from the root
 	from  []uint64     // digests of the object's share
 
-	corrupt atomic.Pointer[objects.Object] // of nodes: one whose bytes in memory are wrong
+	corrupt atomic.Pointer[objects.Object] // a node whose bytes in memory are wrong
 
-	digests []uint64   // of the copy's parts, once it has run
-	plain   [][]uint64 // of those whose rows were packed, by part
+	digests []uint64   // of the copy's parts, after it has run
+	plain   [][]uint64 // of parts whose rows were packed, by part
 }
 
-// uploadNode is an object in memory as it was when it was held.
+// uploadNode is an object in memory in its state when it was taken into use.
 type uploadNode struct {
 	object  *objects.Object
 	layout  *plan.PartMap
@@ -38,19 +38,19 @@ type uploadNode struct {
 	digests []uint64
 }
 
-// piece is what one node gives to one part of a copy.
+// uploadPiece is the contribution of one node to one part of a copy.
 type uploadPiece struct {
 	to, from gpuipc.Ref
 	want     []uint64
 	part     int // of the copy
 	layer    int
 	object   *objects.Object
-	packed   *profile.Part // rows that are packed in memory, and not in the copy
+	packed   *profile.Part // rows that are packed in memory, but not in the copy
 }
 
-// newUpload notes under the store's lock where everything lies. Extents and digests
-// are replaced, never changed, and those that are named here stay while the object is
-// held.
+// newUpload records all locations under the store's lock. Extents and digests are
+// replaced, never modified, and those recorded here stay valid while the object is in
+// use.
 func (h *Cache) newUpload(c, o *objects.Object, rank int) *upload {
 	up := &upload{cache: h, copy: c, to: h.o.Objects.ShareOf(c, rank), rank: rank, from: o.Shares[rank].Digests}
 	up.nodes = make([]uploadNode, o.Depth)
@@ -61,8 +61,8 @@ func (h *Cache) newUpload(c, o *objects.Object, rank int) *upload {
 	return up
 }
 
-// piecesAtOnce is how many pieces of a copy are on their way at a time, so that one
-// crosses the bus while another is hashed (a guess).
+// piecesAtOnce is the number of pieces of a copy in flight, so that one crosses the bus
+// while another is hashed (a guess).
 const piecesAtOnce = 4
 
 // run copies and verifies all pieces.
@@ -98,9 +98,9 @@ func (up *upload) run(ctx context.Context) error {
 	return up.hash(ctx)
 }
 
-// pieces lists what goes where. The rows of a part of a checkpoint's copy are those
-// of the nodes of its chain, one behind the other; states and convolution tails are
-// the last node's.
+// pieces lists what is copied where. The rows of a part of a checkpoint's copy are those
+// of the nodes of its chain, one after another; states and convolution tails are the last
+// node's.
 func (up *upload) pieces() ([]uploadPiece, error) {
 	l := up.copy.Layout()
 	last := len(up.nodes) - 1
@@ -137,7 +137,7 @@ func (up *upload) pieces() ([]uploadPiece, error) {
 	return pieces, nil
 }
 
-// part names a part of a node and the digests of its chunks.
+// part returns a part of a node and the digests of its chunks.
 func (n *uploadNode) part(layer int, kind profile.PartKind) (gpuipc.Ref, []uint64, *profile.Part) {
 	i, ok := n.layout.Index(layer, kind)
 	if !ok {
@@ -147,8 +147,8 @@ func (n *uploadNode) part(layer int, kind profile.PartKind) (gpuipc.Ref, []uint6
 	return n.share.Slice(part.Off, part.Len), n.digests[n.layout.FirstChunk[i]:n.layout.FirstChunk[i+1]], part
 }
 
-// move copies a piece and compares what the device reads where it has come to lie
-// with what was published.
+// move copies a piece and compares what the device reads at the destination with what was
+// published.
 func (up *upload) move(ctx context.Context, p *uploadPiece) error {
 	what := fmt.Sprintf("%s: promote layer %d", up.copy.Name(), p.layer)
 	if p.packed != nil {
@@ -168,8 +168,8 @@ func (up *upload) move(ctx context.Context, p *uploadPiece) error {
 	return nil
 }
 
-// unpack is move of rows that are packed in memory: kernels of GPUs read them as they were
-// written.
+// unpack is move for rows that are packed in memory: kernels of GPUs read them as they
+// were written.
 func (up *upload) unpack(ctx context.Context, p *uploadPiece) error {
 	packed := make([]byte, p.from.Len())
 	if err := up.cache.o.Memory.Load(ctx, packed, p.from); err != nil {
@@ -200,7 +200,7 @@ func (up *upload) unpack(ctx context.Context, p *uploadPiece) error {
 	return nil
 }
 
-// blame finds out whether wrong bytes in HBM were wrong in memory already.
+// blame checks whether wrong bytes in HBM were already wrong in memory.
 func (up *upload) blame(ctx context.Context, p *uploadPiece) {
 	got := make([]uint64, len(p.want))
 	if err := up.cache.o.Memory.Digests(ctx, p.from, got); err == nil && firstDifference(got, p.want) >= 0 {
@@ -208,9 +208,8 @@ func (up *upload) blame(ctx context.Context, p *uploadPiece) {
 	}
 }
 
-// hash makes the digests that leases of the copy are told. Parts that are made of
-// several nodes have chunks of their own, hashed where they lie once their pieces
-// were found right.
+// hash computes the digests that leases of the copy report. Parts from several nodes have
+// different chunks, which are hashed in HBM after their pieces were verified.
 func (up *upload) hash(ctx context.Context) error {
 	if len(up.nodes) == 1 && up.copy.Packed == up.nodes[0].object.Packed {
 		up.digests = up.from
@@ -237,7 +236,7 @@ func (up *upload) hash(ctx context.Context) error {
 	return nil
 }
 
-// publish gives the copy its digests.
+// publish sets the digests of the copy.
 func (up *upload) publish() { up.copy.Shares[up.rank].Digests = up.digests }
 
 func firstDifference(a, b []uint64) int {

@@ -1,14 +1,14 @@
-// Package held keeps the names of what a node has, in whichever tiers, and tells its
-// listeners of each that comes and of each that has left all of them: the feed of an index
-// that others see.
+// Package held tracks the names of a node's objects, over all tiers, and notifies its
+// listeners of each that is added and of each that has left all tiers: the feed of an
+// index for other nodes.
 //
-// Everybody who holds an object says so with Add, once, and with Remove, once, as they do
-// to the index of segments (package find). All methods may run at once, and may be called
-// with any lock held but a listener's. The names of a million objects take some 64 MB
-// (48 bytes each, and what a map leaves free).
+// Each holder of an object calls Add once and Remove once, as for the index of segments
+// (package find). All methods may be called concurrently, and with any lock held except a
+// listener's. The names of a million objects take about 64 MB (48 bytes each, and the
+// free space of a map).
 //
-// Invariant: each listener was told Added once more often than Removed of each name that
-// somebody holds, and as often of all others.
+// Invariant: each listener has received Added once more often than Removed for each name
+// that is present, and equally often for all others.
 package held
 
 import (
@@ -20,29 +20,29 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Listener hears what comes and goes, in order for each name, from several goroutines and
-// with locks held: it must not wait, nor call back.
+// Listener receives changes, in order for each name, from several goroutines and with
+// locks held: it must not block or call back.
 type Listener interface {
 	Added(w tier.Want)
 	Removed(w tier.Want)
 }
 
-// Set is what a node holds. A nil Set is told nothing and has nothing.
+// Set is the set of a node's names. A nil Set ignores changes and is empty.
 type Set struct {
 	listeners []Listener // fixed after New
 	shards    [shards]shard
 
 	scopeMu sync.RWMutex
-	scopes  map[scope]uint32 // numbered; one for each profile and tenant that ever was, few
+	scopes  map[scope]uint32 // numbers of scopes; one for each profile and tenant ever seen, few
 	byScope []scope
 }
 
-// shards is how many locks and maps there are: All holds one of them at a time.
+// shards is the number of locks and maps: All holds one of them at a time.
 const shards = 64
 
 type shard struct {
 	mu   sync.Mutex
-	held map[name]uint8 // by how many
+	held map[name]uint8 // number of holders
 }
 
 type name struct {
@@ -55,7 +55,7 @@ type scope struct {
 	tenant      tier.TenantID
 }
 
-// New makes an empty set. Each name is told to the listeners in their order.
+// New returns an empty set. The listeners are called in their order.
 func New(listeners ...Listener) *Set {
 	s := &Set{listeners: listeners, scopes: map[scope]uint32{}}
 	for i := range s.shards {
@@ -64,7 +64,7 @@ func New(listeners ...Listener) *Set {
 	return s
 }
 
-// Add says that one more holds an object.
+// Add adds a holder of an object.
 func (s *Set) Add(w tier.Want) {
 	if s == nil {
 		return
@@ -81,7 +81,7 @@ func (s *Set) Add(w tier.Want) {
 	}
 }
 
-// Remove says that one who held an object does not any more.
+// Remove removes a holder of an object.
 func (s *Set) Remove(w tier.Want) {
 	if s == nil {
 		return
@@ -103,7 +103,7 @@ func (s *Set) Remove(w tier.Want) {
 	}
 }
 
-// Has tells whether somebody holds an object.
+// Has reports whether an object is present.
 func (s *Set) Has(w tier.Want) bool {
 	if s == nil {
 		return false
@@ -119,7 +119,7 @@ func (s *Set) Has(w tier.Want) bool {
 	return sh.held[n] > 0
 }
 
-// Len is how many names are held.
+// Len returns the number of names.
 func (s *Set) Len() (n int) {
 	if s == nil {
 		return 0
@@ -132,9 +132,9 @@ func (s *Set) Len() (n int) {
 	return n
 }
 
-// All are the names that are held, in no order. It takes copies, a 64th at a time: what
-// comes or goes meanwhile may or may not be among them, and no lock is held by whoever
-// gets them.
+// All returns the names, in no order. It copies a 64th at a time: names that are added or
+// removed meanwhile may or may not be included, and no lock is held while the caller
+// handles them.
 func (s *Set) All() iter.Seq[tier.Want] {
 	return func(yield func(tier.Want) bool) {
 		if s == nil {
@@ -170,7 +170,7 @@ func (s *Set) want(n name) tier.Want {
 
 func (s *Set) shard(n *name) *shard { return &s.shards[n.Key[0]%shards] }
 
-// known is the number of a scope, if it has one.
+// known returns the number of a scope, if it has one.
 func (s *Set) known(at scope) (uint32, bool) {
 	s.scopeMu.RLock()
 	defer s.scopeMu.RUnlock()
@@ -178,7 +178,7 @@ func (s *Set) known(at scope) (uint32, bool) {
 	return n, ok
 }
 
-// number is that of a scope, which begins with its first name.
+// number returns the number of a scope, which is assigned with its first name.
 func (s *Set) number(at scope) uint32 {
 	n, ok := s.known(at)
 	if ok {

@@ -1,5 +1,5 @@
-// Package metric reads what a struct of counters declares in the tags of its
-// fields, so that a counter is declared once: in listings and in Prometheus.
+// Package metric reads the declarations in the field tags of a struct of counters, so
+// that a counter is declared once for listings and Prometheus.
 //
 //	Published uint64    `count:"published" prom:"published_total" help:"Objects published."`
 //	Demoted   uint64    `count:"demoted" prom:"demotions_total,result=taken" part:"disk"`
@@ -7,17 +7,16 @@
 //	Pool      string    `label:"pool"`
 //	HBM       Inner     `count:"hbm_" part:"hbm"`
 //
-// count is the name in listings, prom the family and its labels. The elements of an
-// array are named in braces, one without a name is left out; a label that is "*"
-// has that name, one that is "a|b" has names of its own. help stands at one field
-// of a family. What has a part is told to Prometheus only where there is that part.
-// A string is a label of all series of its struct. An inner struct's names begin
-// with its tag, those of an embedded one stand as they are. A struct whose prom is "-"
-// is in listings only.
+// count is the name in listings, prom the family and its labels. The elements of an array
+// are named in braces, and one without a name is left out; a label "*" has that name, a
+// label "a|b" has separate names. help is given at one field of a family. A field with a
+// part is reported to Prometheus only if that part exists. A string is a label of all
+// series of its struct. The names of an inner struct begin with its tag, those of an
+// embedded one are unchanged. A struct with prom "-" is in listings only.
 //
-// Fields are integers, atomic.Uint64, floats, arrays of these, strings and structs.
-// A family whose name ends in _total counts, the others are gauges. A tag that
-// cannot be read is a mistake of the program and panics.
+// Fields are integers, atomic.Uint64, floats, arrays of these, strings and structs. A
+// family whose name ends in _total is a counter, the others are gauges. An invalid tag is
+// a programming error and panics.
 package metric
 
 import (
@@ -45,9 +44,9 @@ func Each(c any, f func(name string, value uint64)) {
 	})
 }
 
-// EachSeries calls f with the series of Prometheus that the struct declares: those
-// without a part, and those of parts that has reports. values are those of the
-// family's labels, good until f returns.
+// EachSeries calls f with the Prometheus series that the struct declares: those without a
+// part, and those of parts that has reports. values are those of the family's labels,
+// valid until f returns.
 func EachSeries(c any, has func(part string) bool, f func(family string, values []string, v float64)) {
 	walk(reflect.ValueOf(c).Elem(), "", "", nil, func(s *series) {
 		if s.family != "" && (s.part == "" || has(s.part)) {
@@ -56,8 +55,8 @@ func EachSeries(c any, has func(part string) bool, f func(family string, values 
 	})
 }
 
-// Families lists the families of some structs, each with the help and labels that
-// it has wherever it is declared.
+// Families lists the families of some structs, each with its help and labels, wherever
+// they are declared.
 func Families(structs ...any) []Family {
 	var list []Family
 	at := map[string]int{}
@@ -95,12 +94,12 @@ type series struct {
 	count, part    string
 	family, help   string
 	labels, values []string
-	n              uint64 // where it is a whole number
+	n              uint64 // if it is an integer
 	value          float64
 }
 
-// walk calls f with every number below v. labels are names and values of the
-// structs around it.
+// walk calls f with every number below v. labels are names and values of the enclosing
+// structs.
 func walk(v reflect.Value, prefix, part string, labels []string, f func(*series)) {
 	t := v.Type()
 	labels = slices.Clip(labels)
@@ -146,7 +145,7 @@ func walk(v reflect.Value, prefix, part string, labels []string, f func(*series)
 	}
 }
 
-// parse reads a prom tag and returns how many labels are those of structs around.
+// parse parses a prom tag and returns how many labels come from enclosing structs.
 func (s *series) parse(prom string, around []string) int {
 	for i := 0; i < len(around); i += 2 {
 		s.labels, s.values = append(s.labels, around[i]), append(s.values, around[i+1])
@@ -166,7 +165,7 @@ func (s *series) parse(prom string, around []string) int {
 	return own
 }
 
-// elements calls f with those elements of an array that have a name.
+// elements calls f with the elements of an array that have a name.
 func (s *series) elements(x reflect.Value, own int, f func(*series)) {
 	before, rest, _ := strings.Cut(s.count, "{")
 	list, after, ok := strings.Cut(rest, "}")
@@ -194,7 +193,7 @@ func (s *series) elements(x reflect.Value, own int, f func(*series)) {
 	}
 }
 
-// numberOf is the value of a field that is a number.
+// numberOf returns the value of a numeric field.
 func numberOf(x reflect.Value) (n uint64, value float64, ok bool) {
 	switch {
 	case x.CanUint():

@@ -2,22 +2,22 @@ package metric
 
 import "sync"
 
-// Other is the value of a bounded label that stands for all that are beyond the bound.
+// Other is the value of a bounded label for all values above the bound.
 const Other = "other"
 
-// Values bounds the values of a label: the first ones that come keep their names until the
-// program ends, so that no counter ever goes back, and those that come when there is no
-// place any more share the row Other.
+// Values bounds the values of a label: the first ones keep their names until the program
+// ends, so that no counter ever decreases, and later ones share the row Other once the
+// places are used up.
 type Values struct {
 	most  int
-	mu    sync.Mutex // held for a moment
+	mu    sync.Mutex // held briefly
 	known map[string]struct{}
 }
 
-// NewValues makes room for so many values beside Other.
+// NewValues returns Values with room for a number of values besides Other.
 func NewValues(most int) *Values { return &Values{most: most, known: map[string]struct{}{}} }
 
-// Of is the label of a value: itself, or Other.
+// Of returns the label of a value: itself, or Other.
 func (v *Values) Of(value string) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()

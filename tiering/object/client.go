@@ -22,8 +22,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// client speaks to one bucket. It never tries twice: what a failure means is decided
-// above, under deadlines.
+// client is the connection to one bucket. It never retries: its callers handle failures,
+// under deadlines.
 type client struct {
 	core      minio.Core
 	bucket    string
@@ -78,19 +78,19 @@ func newClient(c *Config) (*client, error) {
 	return &client{*core, c.Bucket, c.Prefix, c.AnswerTime, c.StallTime, t}, nil
 }
 
-// transport counts requests and keeps account of the server's clock.
+// transport counts requests and tracks the server's clock.
 type transport struct {
 	base     *http.Transport
 	now      func() time.Time
 	requests atomic.Uint64
-	ahead    atomic.Int64 // nanoseconds that the server's clock is ahead of ours
+	ahead    atomic.Int64 // nanoseconds by which the server's clock is ahead of ours
 }
 
 func (t *transport) RoundTrip(q *http.Request) (*http.Response, error) {
 	t.requests.Add(1)
 	r, err := t.base.RoundTrip(q)
 	if err == nil && (q.Header.Get("Range") == "" || r.StatusCode >= http.StatusMultipleChoices) {
-		// What was read of an object goes into buffers of the caller's.
+		// The bytes of an object are read into buffers of the caller.
 		moved, _ := q.Context().Value(movedKey{}).(func())
 		r.Body = &boundedBody{ReadCloser: r.Body, left: maxAnswerBytes, moved: moved}
 	}
@@ -102,12 +102,12 @@ func (t *transport) RoundTrip(q *http.Request) (*http.Response, error) {
 	return r, err
 }
 
-// maxAnswerBytes bounds an answer that is no object: a page of a listing has at most 1,000
-// names of 1 KiB and some 500 bytes for each, an error far less.
+// maxAnswerBytes bounds an answer that is not an object: a page of a listing has at most
+// 1,000 names of 1 KiB and about 500 bytes for each, an error far less.
 const maxAnswerBytes = 4 << 20
 
-// boundedBody ends with an error where an answer is longer than any should be. It reports
-// progress before every pieceBytes, as fill does.
+// boundedBody returns an error if an answer is longer than any should be. It reports
+// progress before every pieceBytes, like fill.
 type boundedBody struct {
 	io.ReadCloser
 	left  int64
@@ -128,10 +128,10 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// serverNow is the server's clock, by its last answer.
+// serverNow returns the time of the server's clock, estimated from its last answer.
 func (t *transport) serverNow() time.Time { return t.now().Add(time.Duration(t.ahead.Load())) }
 
-// fileCredentials are those of a file, read again when it has changed.
+// fileCredentials are the credentials in a file, which is read again after a change.
 type fileCredentials struct {
 	path string
 
@@ -161,13 +161,13 @@ func (f *fileCredentials) RetrieveWithCredContext(*credentials.CredContext) (cre
 	return v, nil
 }
 
-// Retrieve is what older callers use.
+// Retrieve is called by older callers.
 func (f *fileCredentials) Retrieve() (credentials.Value, error) {
 	return f.RetrieveWithCredContext(nil)
 }
 
-// IsExpired tells whether the file is another one. It is asked before each request: a
-// stat of what the kernel has in memory.
+// IsExpired reports whether the file has changed. It is called before each request: a
+// stat of data that the kernel has in memory.
 func (f *fileCredentials) IsExpired() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -176,8 +176,8 @@ func (f *fileCredentials) IsExpired() bool {
 		(!os.SameFile(f.seen, now) || !f.seen.ModTime().Equal(now.ModTime()) || f.seen.Size() != now.Size())
 }
 
-// authorities are those of a file, read again when it has changed, for connections that
-// are made from then on.
+// authorities are the certificate authorities in a file, which is read again after a
+// change, for new connections.
 type authorities struct {
 	path   string
 	dialer *net.Dialer
@@ -188,13 +188,13 @@ type authorities struct {
 	last *x509.CertPool
 }
 
-// maxCredentials bounds a file of credentials, which has some lines a profile.
+// maxCredentials bounds a file of credentials, which has a few lines per profile.
 const maxCredentials = 1 << 20
 
 // maxCA bounds a file of authorities: those of a system have 200 KiB.
 const maxCA = 4 << 20
 
-// pool is what the file holds; where it cannot be read any more, what it held last.
+// pool returns the contents of the file; if it can no longer be read, its last contents.
 func (a *authorities) pool() (*x509.CertPool, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -222,7 +222,7 @@ func (a *authorities) pool() (*x509.CertPool, error) {
 	return a.last, nil
 }
 
-// dial makes a connection whose other end has a certificate of these authorities.
+// dial opens a connection to a server with a certificate of these authorities.
 func (a *authorities) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	pool, err := a.pool()
 	if err != nil {
@@ -241,18 +241,18 @@ func (a *authorities) dial(ctx context.Context, network, addr string) (net.Conn,
 	return c, nil
 }
 
-// Kinds of what a server says, beside those of package tier.
+// Kinds of server errors, in addition to those of package tier.
 var (
 	errThere         = errors.New("object: there is one")
 	errUnconditional = errors.New("object: the server has no conditional writes")
 )
 
-// failure gives an error of a request its kind: the context's error, tier.ErrGone,
+// failure wraps an error of a request in its kind: the context's error, tier.ErrGone,
 // tier.ErrFull, errThere, errUnconditional, else tier.ErrUnavailable.
 func (c *client) failure(ctx context.Context, what string, err error) error {
 	if ended := ctx.Err(); ended != nil {
 		if cause := context.Cause(ctx); !errors.Is(cause, ended) {
-			return fmt.Errorf("object: %s: %w: %w", what, cause, tier.ErrUnavailable) // ours: see watch
+			return fmt.Errorf("object: %s: %w: %w", what, cause, tier.ErrUnavailable) // from watch
 		}
 		return fmt.Errorf("object: %s: %w", what, ended)
 	}
@@ -273,7 +273,7 @@ func (c *client) failure(ctx context.Context, what string, err error) error {
 	case r.StatusCode == http.StatusNotImplemented:
 		kind = errUnconditional
 	case r.StatusCode == http.StatusRequestedRangeNotSatisfiable:
-		kind = tier.ErrCorrupt // shorter than its description says
+		kind = tier.ErrCorrupt // shorter than its description states
 	case r.Code == "RequestTimeTooSkewed":
 		return fmt.Errorf("object: %s: our clock is %v behind the server's: %w", what, time.Duration(c.transport.ahead.Load()).Round(time.Second), kind)
 	}
@@ -285,7 +285,8 @@ var errStalled = errors.New("no progress")
 // movedKey is the key of moved in a watched context.
 type movedKey struct{}
 
-// watch ends a context when a request makes no progress. moved says that it has.
+// watch ends a context when a request makes no progress. The caller calls moved when it
+// does.
 func (c *client) watch(ctx context.Context) (watched context.Context, moved, stop func()) {
 	watched, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(c.answer, func() { cancel(errStalled) })
@@ -296,7 +297,7 @@ func (c *client) watch(ctx context.Context) (watched context.Context, moved, sto
 	}
 }
 
-// pause waits while a request is watched: that is no lack of progress.
+// pause waits during a watched request, which counts as progress.
 func (c *client) pause(ctx context.Context, d time.Duration, moved func()) error {
 	for d > 0 {
 		step := min(d, c.stall/2)
@@ -310,7 +311,7 @@ func (c *client) pause(ctx context.Context, d time.Duration, moved func()) error
 	return nil
 }
 
-// span is what was read of an object.
+// span describes a read of an object.
 type span struct {
 	etag        string
 	total       int64 // bytes of the object
@@ -318,8 +319,8 @@ type span struct {
 	first, rest time.Duration
 }
 
-// get reads bytes of an object from off into buffers, all of them unless short allows
-// that the object ends before. With an etag it is of that version, or tier.ErrGone.
+// get reads bytes of an object from off into buffers: all of them, unless short allows
+// the object to end earlier. With an etag it reads that version, or returns tier.ErrGone.
 func (c *client) get(ctx context.Context, t tag, etag string, off int64, bufs [][]byte, short bool) (span, error) {
 	var s span
 	want := int64(0)
@@ -366,7 +367,7 @@ func (c *client) get(ctx context.Context, t tag, etag string, off int64, bufs []
 	return s, nil
 }
 
-// totalOf is an object's length as an answer tells it.
+// totalOf returns an object's length according to an answer.
 func totalOf(h http.Header, length, off int64) (int64, error) {
 	r := h.Get("Content-Range")
 	if r == "" {
@@ -385,7 +386,7 @@ func totalOf(h http.Header, length, off int64) (int64, error) {
 	return total, nil
 }
 
-// pieceBytes is how much has to come within the time for progress.
+// pieceBytes has to arrive within the time for progress.
 const pieceBytes = 256 << 10
 
 // fill reads n bytes into buffers.
@@ -404,7 +405,8 @@ func fill(from io.Reader, bufs [][]byte, n int64, moved func()) (got int64, err 
 	return got, nil
 }
 
-// put writes an object, only where there is none unless replace. errThere: there is one.
+// put writes an object, only if there is none unless replace is set. errThere: there is
+// one.
 func (c *client) put(ctx context.Context, t tag, body io.Reader, size int64, replace bool) error {
 	o := minio.PutObjectOptions{ContentType: "application/octet-stream", DisableMultipart: true, DisableContentSha256: true}
 	if !replace {
@@ -417,7 +419,7 @@ func (c *client) put(ctx context.Context, t tag, body io.Reader, size int64, rep
 	return nil
 }
 
-// exists asks whether there is an object.
+// exists checks whether there is an object.
 func (c *client) exists(ctx context.Context, t tag) (bool, error) {
 	watched, _, stop := c.watch(ctx)
 	defer stop()

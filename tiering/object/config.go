@@ -17,77 +17,78 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Tenant is a tenant of this node. Nodes share what belongs to tenants that have the
-// same name and salt.
+// Tenant is a tenant of this node. Nodes share the objects of tenants with the same name
+// and salt.
 type Tenant struct {
 	ID   tier.TenantID // not 0
 	Name string
 	Salt []byte
 }
 
-// Keys are credentials that do not change. Token is empty for those of a user.
+// Keys are fixed credentials. Token is empty for those of a user.
 type Keys struct {
 	ID, Secret, Token string
 }
 
-// MinSecret is the least length of the secret, in bytes.
+// MinSecret is the minimum length of the secret, in bytes.
 const MinSecret = 16
 
-// Config makes a Store. Zero values take the default that is named.
+// Config configures a Store. Zero values take the stated default.
 type Config struct {
-	Endpoint string // required: https://HOST[:PORT], or http:// where Plain allows it
-	Bucket   string // required; it is not made
+	Endpoint string // required: https://HOST[:PORT], or http:// if Plain allows it
+	Bucket   string // required; it must exist
 	Prefix   string // of all names, "spliced/"; it belongs to one cluster
 	Region   string // "us-east-1"
 	// Credentials is the path of a file in AWS's format (aws_access_key_id,
-	// aws_secret_access_key, perhaps aws_session_token; profile "default"). It is read
-	// again when it has changed. Empty = Keys.
+	// aws_secret_access_key, optionally aws_session_token; profile "default"). It is read
+	// again after a change. Empty = Keys.
 	Credentials string
 	Keys        Keys // required without Credentials
-	// CA is the path of a PEM file with the authorities of the server's certificate. It is
-	// read again when it has changed. Empty = those of the system.
+	// CA is the path of a PEM file with the authorities of the server's certificate. It
+	// is read again after a change. Empty = those of the system.
 	CA string
-	// Plain allows http:// to another host: who can reach the network between reads what
-	// crosses it. Loopback needs no permission.
+	// Plain allows http:// to another host: anyone with access to the network between can
+	// read the traffic. Loopback needs no permission.
 	Plain  bool
 	Secret []byte // of the cluster, at least MinSecret bytes; required
 
 	Tenants []Tenant      // required, at least one
 	Device  gpuipc.Device // of the memory that is read and written; required
-	// Profile finds what is registered here; objects of other profiles are not found. Required.
+	// Profile finds a registered profile; objects of other profiles are not found.
+	// Required.
 	Profile func(profile.Fingerprint) (*profile.Profile, bool)
 	Coded   []profile.PartKind // parts that are stored by codec.Planes; none
 
-	Bytes          int64         // that the prefix may hold, of all nodes together; 0 = no bound
-	Life           time.Duration // of an object since it was written; 0 = no end
+	Bytes          int64         // bound of the prefix, for all nodes together; 0 = no bound
+	Life           time.Duration // maximum age of an object; 0 = no bound
 	BytesPerSecond int64         // of writes; 0 = no bound
 	QueueBytes     int64         // of objects admitted and not written yet; 256 MiB. One object may be larger
-	QueueLen       int           // of the same, objects; 1024
-	Writers        int           // uploads at once; 2
+	QueueLen       int           // number of these objects; 1024
+	Writers        int           // concurrent uploads; 2
 
-	IndexBytes   int64         // of what is known to lie there, 8 for each object; 64 MiB
+	IndexBytes   int64         // memory of the index of objects, 8 bytes each; 64 MiB
 	ListEvery    time.Duration // from one listing's end to the next; 5 minutes
-	ListRequests float64       // a second in such a listing, a thousand objects each; 2. The first one has ten times that
+	ListRequests float64       // per second during a listing, a thousand objects each; 2. The first listing has ten times that
 
-	Requests   int   // reads at once; 32
-	Streams    int   // of one object at once; 4
+	Requests   int   // concurrent reads; 32
+	Streams    int   // of one object, concurrent; 4
 	RangeBytes int64 // of one read, whole blocks of 4 KiB; 8 MiB
 
 	AnswerTime time.Duration // until an answer begins; 5 seconds
-	StallTime  time.Duration // without a byte of a body, either way; 5 seconds
-	// BreakerFailures in a row have the server left alone for BreakerMin, twice as long
-	// each time, up to BreakerMax; 3, 1 and 30 seconds.
+	StallTime  time.Duration // without a byte of a body, in either direction; 5 seconds
+	// After BreakerFailures in a row the server is not asked for BreakerMin, doubled each
+	// time, up to BreakerMax; 3, 1 and 30 seconds.
 	BreakerFailures        int
 	BreakerMin, BreakerMax time.Duration
-	FullTime               time.Duration // without writes after the server was full; 1 minute
-	SuspectTime            time.Duration // an object that was wrong is not asked for; 10 minutes
-	AbsentTime             time.Duration // one that was not there; 30 seconds
+	FullTime               time.Duration // pause of writes after the server was full; 1 minute
+	SuspectTime            time.Duration // how long an object that was wrong is not asked for; 10 minutes
+	AbsentTime             time.Duration // how long one that was absent is not asked for; 30 seconds
 
 	Now func() time.Time // time.Now
 	Log zerolog.Logger
 }
 
-// Defaults are those of a Config.
+// Defaults returns the default Config.
 func Defaults() Config { return Config{}.withDefaults() }
 
 func (c Config) withDefaults() Config {
@@ -152,7 +153,7 @@ func (c *Config) Validate() error {
 	return errors.Join(bad...)
 }
 
-// CheckEndpoint tells whether a Config may have an endpoint. tier.ErrInvalid otherwise.
+// CheckEndpoint checks whether a Config may have an endpoint. tier.ErrInvalid otherwise.
 func CheckEndpoint(endpoint string, plain bool) error {
 	_, err := (&Config{Endpoint: endpoint, Plain: plain}).endpoint()
 	return err
@@ -184,7 +185,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// CheckBucket says what is wrong with the name of a bucket.
+// CheckBucket returns what is wrong with the name of a bucket.
 func CheckBucket(name string) error {
 	if err := s3utils.CheckValidBucketNameStrict(name); err != nil {
 		return fmt.Errorf("%.64q is not 3 to 63 lower-case letters, digits, dots and hyphens as S3 wants them: %w", name, err)

@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// counters counts since New.
+// counters counts events since New.
 type counters struct {
 	Admitted     atomic.Uint64 `count:"admitted" prom:"object_admissions_total" help:"Objects taken to be written to the object store."`
 	Written      atomic.Uint64 `count:"written" prom:"object_written_total" help:"Objects written to the object store."`
@@ -36,7 +36,7 @@ type counters struct {
 	Expired      atomic.Uint64 `count:"expired" prom:"evictions_total,tier=object,reason=age"`
 	Evicted      atomic.Uint64 `count:"evicted" prom:"evictions_total,tier=object,reason=room"`
 	EvictedBytes atomic.Uint64 `count:"evicted_bytes" prom:"evicted_bytes_total,tier=object"`
-	Foreign      atomic.Uint64 `count:"foreign"` // names that are not ours, by listing
+	Foreign      atomic.Uint64 `count:"foreign"` // names in a listing that are not ours
 }
 
 // refused counts an object that was not admitted.
@@ -53,7 +53,7 @@ func (c *counters) refused(err error) {
 	}
 }
 
-// Gauges is what a Store knows and does now.
+// Gauges are the current values of a Store.
 type Gauges struct {
 	Listed      uint64 `count:"known" prom:"object_known" help:"Objects that are believed to be in the object store."`
 	Held        uint64 `count:"held" prom:"object_bytes" help:"Bytes in its prefix, by the last listing and what this node has written since."`
@@ -63,7 +63,7 @@ type Gauges struct {
 	CutShards   uint64 `count:"cut_shards" prom:"object_index_cut" help:"Of 256 parts of the index, those that do not hold all that was listed."`
 }
 
-// Gauges answers what a Store knows and does now.
+// Gauges returns the current values of a Store.
 func (s *Store) Gauges() Gauges {
 	s.queue.mu.Lock()
 	defer s.queue.mu.Unlock()
@@ -73,8 +73,8 @@ func (s *Store) Gauges() Gauges {
 	}
 }
 
-// Counters answers pointers to all counters and gauges, always of the same types. Those
-// that are counted on must not be written.
+// Counters returns pointers to all counters and gauges, always of the same types. The
+// caller must not write the counters.
 func (s *Store) Counters() []any {
 	g := s.Gauges()
 	return []any{&s.counters, &g}

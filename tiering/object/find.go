@@ -15,16 +15,16 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// firstBytes is what is asked for of an object that is looked for: the description of
-// most (a segment of 12,000 tokens has some 50 KiB).
+// firstBytes is the size of the first read of an object: it contains the description of
+// most (that of a segment of 12,000 tokens has about 50 KiB).
 const firstBytes = 64 << 10
 
-// findsAtOnce bounds the requests of one Find that run at once.
+// findsAtOnce bounds the concurrent requests of one Find.
 const findsAtOnce = 16
 
 // Find implements tier.Remote: one request for each object that the index cannot rule
-// out, all in parallel. What is there and not as it should be is not found. It fails
-// only where all that was asked for did.
+// out, all in parallel. An object that is there but invalid is not found. It fails only
+// if all requests failed.
 func (s *Store) Find(ctx context.Context, wants []tier.Want) ([]tier.Copy, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("object: find: %w", err)
@@ -60,7 +60,7 @@ func (s *Store) Find(ctx context.Context, wants []tier.Want) ([]tier.Copy, error
 	return rows, nil
 }
 
-// each calls do for 0 to n-1, some at once.
+// each calls do for 0 to n-1, with up to atOnce calls in parallel.
 func each(n, atOnce int, do func(i int)) {
 	if n == 1 {
 		do(0)
@@ -91,7 +91,8 @@ func (s *Store) mayBeThere(w *tier.Want) bool {
 	return known == present || known == unknown
 }
 
-// find asks for one object. Neither a copy nor an error: it is not there, or not right.
+// find asks for one object. If it returns neither a copy nor an error, the object is
+// absent or invalid.
 func (s *Store) find(ctx context.Context, w *tier.Want) (*found, error) {
 	t, _ := s.keys.tagOf(w)
 	p, ok := s.cfg.Profile(w.Fingerprint)
@@ -117,7 +118,7 @@ func (s *Store) find(ctx context.Context, w *tier.Want) (*found, error) {
 	return nil, err
 }
 
-// corrupt remembers that an object is not as it should be.
+// corrupt records that an object is invalid.
 func (s *Store) corrupt(t tag, err error) {
 	s.counters.Corrupt.Add(1)
 	now := s.cfg.Now()
@@ -125,7 +126,7 @@ func (s *Store) corrupt(t tag, err error) {
 	s.cfg.Log.Warn().Str("tier", "object").Str("object", t.name()).Err(err).Msg("an object is wrong")
 }
 
-// describe reads an object's block and extent header: in one request, or two where the
+// describe reads an object's block and extent header: in one request, or two if the
 // header is long.
 func (s *Store) describe(ctx context.Context, t tag, w *tier.Want, p *profile.Profile) (*catalog.Row, string, error) {
 	done, err := s.read(ctx)
@@ -156,7 +157,7 @@ func (s *Store) describe(ctx context.Context, t tag, w *tier.Want, p *profile.Pr
 	return row, got.etag, err
 }
 
-// found is an object that was described. It is read only if it is still the same one.
+// found is an object with its description. It is read only if it has not changed since.
 type found struct {
 	store   *Store
 	tag     tag
@@ -166,7 +167,7 @@ type found struct {
 	tenant  tier.TenantID
 }
 
-// Entry implements tier.Copy. Bytes are those of all ranks.
+// Entry implements tier.Copy. Bytes is the total of all ranks.
 func (f *found) Entry() *tier.Entry {
 	r := f.row
 	return &tier.Entry{
@@ -183,7 +184,8 @@ func (f *found) Place() tier.Place { return tier.PlaceObject }
 // Close implements tier.Copy.
 func (f *found) Close() {}
 
-// Read implements tier.Copy: by ranges, several at once, where they belong.
+// Read implements tier.Copy. It reads several ranges in parallel, directly into their
+// destination.
 func (f *found) Read(ctx context.Context, dst []gpuipc.Ref) (*tier.Content, error) {
 	s, r := f.store, f.row
 	if len(dst) != r.Ranks {
@@ -218,7 +220,7 @@ func (f *found) Read(ctx context.Context, dst []gpuipc.Ref) (*tier.Content, erro
 	return &tier.Content{Publisher: m.Publisher, Tokens: m.Tokens, Digests: m.Digests}, nil
 }
 
-// outcome gives an error of a read one kind, and draws what follows from it.
+// outcome returns an error of a read with a single kind, and updates health and index.
 func (f *found) outcome(ctx context.Context, err error) error {
 	s := f.store
 	if err == nil {
@@ -242,7 +244,7 @@ func (f *found) outcome(ctx context.Context, err error) error {
 	return err
 }
 
-// ranges is an object as a source of its extent's bytes.
+// ranges is an object as the source of its extent's bytes.
 type ranges struct {
 	*found
 	ctx    context.Context

@@ -16,11 +16,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// The block that an object begins with, little-endian:
+// The block at the start of an object, little-endian:
 //
 //	 0   8  magic "SPLXOBJ\n"
 //	 8   4  format version, 1
-//	12   4  bytes of the extent header behind the block, a multiple of 4096
+//	12   4  bytes of the extent header after the block, a multiple of 4096
 //	16   8  bytes of the whole object
 //	24  16  tag, as in its name
 //	40  32  HMAC-SHA-256 over bytes 0 to 39 and the extent header
@@ -34,20 +34,20 @@ const (
 	blockUsed  = sumOff + 8
 	blockBytes = extent.BlockBytes
 
-	// maxHeaderBytes bounds an extent header here: a million token ids and 32 GiB of
-	// states have a smaller one. Larger objects are not kept.
+	// maxHeaderBytes bounds an extent header here: that of a million token ids and 32 GiB
+	// of states is smaller. Larger objects are not stored.
 	maxHeaderBytes = 8 << 20
 	// maxObjectBytes is the largest PUT of S3.
 	maxObjectBytes = 5 << 30
 )
 
-// head is what an object says of itself before its payload.
+// head is the part of an object before its payload.
 type head struct {
 	headerBytes int
 	objectBytes int64
 }
 
-// bytes is the length of block and extent header.
+// bytes returns the length of block and extent header.
 func (h *head) bytes() int64 { return blockBytes + int64(h.headerBytes) }
 
 func (k *keys) mac(block, header []byte) []byte {
@@ -57,7 +57,7 @@ func (k *keys) mac(block, header []byte) []byte {
 	return m.Sum(nil)
 }
 
-// putHead makes block and extent header of an object; x is to be complete but for its
+// putHead returns block and extent header of an object; x must be complete except for its
 // lengths and seal.
 func (k *keys) putHead(t tag, x *extent.Header, manifest, tags []byte) ([]byte, error) {
 	headerBytes := extent.HeaderBytes(len(manifest))
@@ -87,13 +87,13 @@ func (k *keys) sign(t tag, b []byte, total int64) {
 	le.PutUint64(b[sumOff:], xxh3.Hash(b[:sumOff]))
 }
 
-// wholeRun is the one run of an object's extent.
+// wholeRun returns the single run of an object's extent.
 func wholeRun(headerBytes int, payloadBytes int64) slab.Run {
 	return slab.Run{Len: int64(headerBytes) + payloadBytes}
 }
 
-// parseBlock reads an object's first block. Nothing but lengths is believed of it before
-// the HMAC was compared, and these are bounded. tier.ErrCorrupt otherwise.
+// parseBlock parses an object's first block. Only lengths, within bounds, are used before
+// the HMAC is verified. tier.ErrCorrupt otherwise.
 func parseBlock(b []byte, t tag, objectBytes int64) (h head, err error) {
 	le := binary.LittleEndian
 	switch {
@@ -121,9 +121,9 @@ func parseBlock(b []byte, t tag, objectBytes int64) (h head, err error) {
 	return head{int(n), int64(total)}, nil
 }
 
-// parseHead reads block and extent header of what was asked for, and checks all that can
-// be checked without the payload. tier.ErrCorrupt: something is not as a member of this
-// cluster writes it.
+// parseHead parses block and extent header of a requested object, and checks everything
+// that can be checked without the payload. tier.ErrCorrupt: a member of this cluster
+// would not have written this.
 func (k *keys) parseHead(b []byte, h head, t tag, w *tier.Want, p *profile.Profile) (*catalog.Row, error) {
 	if !hmac.Equal(k.mac(b, b[blockBytes:h.bytes()]), b[macOff:sumOff]) {
 		return nil, fmt.Errorf("description has not the HMAC of this cluster: %w", tier.ErrCorrupt)
@@ -147,8 +147,8 @@ func (k *keys) parseHead(b []byte, h head, t tag, w *tier.Want, p *profile.Profi
 	}, nil
 }
 
-// fits says how an extent is not what was asked for, or not of a shape that the profile
-// has. Payload.Read compares bytes with digests.
+// fits returns how an extent differs from the request, or from the shapes that the
+// profile allows. Payload.Read compares bytes with digests.
 func (k *keys) fits(x *payload.Extent, w *tier.Want, p *profile.Profile) error {
 	m := x.Manifest
 	if x.Name != extentName(w.Name) || m.Fingerprint != w.Fingerprint || m.Tenant != k.tenants[w.Tenant].label {
@@ -195,7 +195,7 @@ func fitsSegment(m *extent.Manifest, w *tier.Want, p *profile.Profile, salt []by
 	return nil
 }
 
-// memory is bytes as a source of runs.
+// memory is a byte slice as a source of runs.
 type memory []byte
 
 func (m memory) Read(_ []slab.Run, off int64, bufs [][]byte) error {

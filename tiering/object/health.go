@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// health is what the server's behaviour lets expect.
+// health tracks the server's failures and speed.
 type health struct {
 	cfg *Config
 
@@ -17,16 +17,16 @@ type health struct {
 
 	mu        sync.Mutex
 	failures  int           // in a row
-	wait      time.Duration // of the last time that the server was left alone
-	openUntil time.Time     // it is left alone; open says that it was
-	fullUntil time.Time     // it is not written to
-	last      string        // what failed last
-	first     float64       // seconds until an answer, smoothed; 0 = not known
-	rate      float64       // bytes a second behind that, of one request, smoothed
-	running   int           // ranges that are read
+	wait      time.Duration // duration of the last pause
+	openUntil time.Time     // end of the pause; open reports that there was one
+	fullUntil time.Time     // end of the pause of writes
+	last      string        // last failure
+	first     float64       // seconds until an answer, smoothed; 0 = unknown
+	rate      float64       // bytes per second after that, of one request, smoothed
+	running   int           // ranges being read
 }
 
-// alone tells whether the server is to be left alone.
+// alone returns an error while the server must not be asked.
 func (h *health) alone(now time.Time) error {
 	if !h.open.Load() {
 		return nil
@@ -48,7 +48,7 @@ func (h *health) full(now time.Time) error {
 	return nil
 }
 
-// failed counts a failure of the server; opened tells that it is left alone from now on.
+// failed counts a failure of the server; opened reports that it is not asked from now on.
 func (h *health) failed(err error, now time.Time) (opened bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -74,7 +74,7 @@ func (h *health) ranOut(err error, now time.Time) {
 	h.fullUntil = now.Add(h.cfg.FullTime)
 }
 
-// answered notes that the server works.
+// answered records that the server works.
 func (h *health) answered() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,18 +82,18 @@ func (h *health) answered() {
 	h.open.Store(false)
 }
 
-// Health is how the object store does. Nothing of it keeps this node from serving.
+// Health is the health of the object store. Nothing in it keeps this node from serving.
 type Health struct {
-	// Trouble is what does not work, what follows from that, and why; empty when it does.
+	// Trouble names the problem, its consequence and its cause; empty if there is none.
 	Trouble string
-	// ClockAhead is how far the server's clock is ahead of ours, by its last answer.
+	// ClockAhead is the difference of the server's clock to ours, by its last answer.
 	ClockAhead time.Duration
 }
 
-// maxSkew is how far clocks may be apart: beyond 15 minutes S3 refuses signatures.
+// maxSkew bounds the difference of the clocks: above 15 minutes S3 refuses signatures.
 const maxSkew = 5 * time.Minute
 
-// Health answers how the object store does.
+// Health returns the health of the object store.
 func (s *Store) Health() Health {
 	h := &s.health
 	out := Health{ClockAhead: time.Duration(s.client.transport.ahead.Load())}
@@ -117,7 +117,7 @@ func (s *Store) Health() Health {
 
 const smooth = 0.2 // weight of the newest measurement (guess)
 
-// measured notes how long a range took. Rates of short ones say little.
+// measured records the time of a range. Rates of short ones are not meaningful.
 func (h *health) measured(first, rest time.Duration, bytes int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -135,7 +135,7 @@ func blend(to *float64, v float64) {
 	*to += smooth * (v - *to)
 }
 
-// begin counts a running range; the answer ends it.
+// begin counts a running range until end is called.
 func (h *health) begin() (end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -147,8 +147,8 @@ func (h *health) begin() (end func()) {
 	}
 }
 
-// hint is what a read can expect: two answers, the description's and the first bytes',
-// and the rate of its streams where others read too.
+// hint returns the expectation for a read: two answers, for the description and for the
+// first bytes, and the rate of its streams while others read too.
 func (h *health) hint() tier.Hint {
 	h.mu.Lock()
 	defer h.mu.Unlock()

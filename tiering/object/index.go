@@ -7,34 +7,35 @@ import (
 	"time"
 )
 
-// shards is what the index is cut into, by the first byte of a tag.
+// shards is the number of parts of the index, by the first byte of a tag.
 const shards = 256
 
-// maxNotes bounds what a shard knows beside its listing; beyond it some are forgotten.
+// maxNotes bounds what a shard knows besides its listing; above it some notes are
+// dropped.
 const maxNotes = 1024
 
-// index is what is believed of the bucket, in memory: for each shard what was listed,
-// and notes of what has happened since.
+// index is the believed content of the bucket, in memory: for each shard the listing, and
+// notes of later events.
 type index struct {
 	shards [shards]shard
-	most   int         // entries of a shard
+	most   int         // maximum entries of a shard
 	listed atomic.Bool // a pass has ended
 	cut    atomic.Int64
 }
 
 type shard struct {
-	list atomic.Pointer[[]uint64] // shorts in order; never changed
-	cut  atomic.Bool              // not all that was listed is in it
+	list atomic.Pointer[[]uint64] // sorted short tags; never changed
+	cut  atomic.Bool              // not all listed objects are in it
 
 	mu    sync.Mutex
 	notes map[uint64]note
-	// passes counts listings of the shard that have begun, one at a time. What was noted
-	// before the last one but one began is in its list, or is not there: the page that
-	// a listing of a shard begins with may have been asked for a little earlier.
+	// passes counts the listings of the shard that have begun, one at a time. A note from
+	// before the last but one began is reflected in its list: the page that a listing of
+	// a shard begins with may have been requested a little earlier.
 	passes int
 }
 
-// note is what is known of one object. Zero until = until the next listing.
+// note is what is known about one object. Zero until = until the next listing.
 type note struct {
 	what  what
 	pass  int
@@ -44,10 +45,10 @@ type note struct {
 type what uint8
 
 const (
-	unknown what = iota // it may be there: neither listed nor ruled out
+	unknown what = iota // possible: neither listed nor ruled out
 	present
 	absent
-	wrong // its bytes are
+	wrong // its bytes are wrong
 )
 
 func newIndex(bytes int64) *index {
@@ -56,7 +57,7 @@ func newIndex(bytes int64) *index {
 
 func (x *index) shard(t tag) *shard { return &x.shards[t[0]] }
 
-// look answers what is known of an object. It does no I/O.
+// look returns what is known about an object. It does no I/O.
 func (x *index) look(t tag, now time.Time) what {
 	s := x.shard(t)
 	s.mu.Lock()
@@ -76,7 +77,7 @@ func (x *index) look(t tag, now time.Time) what {
 	return unknown
 }
 
-// note remembers what was seen of an object.
+// note records what was seen of an object.
 func (x *index) note(t tag, w what, until, now time.Time) {
 	s := x.shard(t)
 	s.mu.Lock()
@@ -90,7 +91,7 @@ func (x *index) note(t tag, w what, until, now time.Time) {
 	s.notes[t.short()] = note{w, s.passes, until}
 }
 
-// forget drops what was noted of an object.
+// forget drops the note of an object.
 func (x *index) forget(t tag) {
 	s := x.shard(t)
 	s.mu.Lock()
@@ -98,7 +99,7 @@ func (x *index) forget(t tag) {
 	delete(s.notes, t.short())
 }
 
-// forgetLocked makes room for a note: of those that have ended, else of any.
+// forgetLocked makes room for a note by dropping expired ones, or otherwise any.
 func (s *shard) forgetLocked(now time.Time) {
 	for k, n := range s.notes {
 		if !n.until.IsZero() && !now.Before(n.until) {
@@ -113,7 +114,7 @@ func (s *shard) forgetLocked(now time.Time) {
 	}
 }
 
-// begin says that a shard is about to be listed.
+// begin starts the listing of a shard.
 func (x *index) begin(i int) {
 	s := &x.shards[i]
 	s.mu.Lock()
@@ -121,8 +122,8 @@ func (x *index) begin(i int) {
 	s.mu.Unlock()
 }
 
-// settle takes over a listing that begin was called before. What was noted since the
-// listing before it stays, and what was wrong until its time is over.
+// settle adopts a listing for which begin was called. Notes since the previous listing
+// stay, and notes of wrong objects until they expire.
 func (x *index) settle(i int, list []uint64, now time.Time) {
 	s := &x.shards[i]
 	if !slices.IsSorted(list) {
@@ -151,7 +152,7 @@ func (x *index) settle(i int, list []uint64, now time.Time) {
 	}
 }
 
-// size is how many objects are known.
+// size returns the number of known objects.
 func (x *index) size() (n int) {
 	for i := range x.shards {
 		s := &x.shards[i]

@@ -14,11 +14,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// listPage is how many objects a request lists or deletes, S3's bound.
+// listPage is the number of objects that a request lists or deletes, S3's bound.
 const listPage = 1000
 
-// firstFaster is how much faster than later ones the first pass lists: until it has
-// ended, nothing is known.
+// firstFaster is the factor by which the first pass lists faster than later ones: until
+// it has ended, nothing is known.
 const firstFaster = 10
 
 // list runs passes until ctx ends.
@@ -31,7 +31,7 @@ func (s *Store) list(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			// It goes on where it was. The breaker, if it is open, is over by then.
+			// It continues where it stopped. An open breaker has closed by then.
 			s.cfg.Log.Warn().Str("tier", "object").Err(err).Msg("the bucket cannot be listed")
 			s.counters.ListErrors.Add(1)
 			wait = min(wait, s.cfg.BreakerMax)
@@ -51,8 +51,8 @@ func (s *Store) list(ctx context.Context) {
 	}
 }
 
-// finish takes over what a pass has found; again says that the prefix holds too much
-// and the oldest are to go at once.
+// finish adopts the result of a pass; again reports that the prefix is over its budget
+// and the oldest objects have to be deleted at once.
 func (s *Store) finish(p *pass) (again bool) {
 	s.index.listed.Store(true)
 	s.counters.Passes.Add(1)
@@ -70,17 +70,17 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// pass is one listing of all of the prefix, in the order of tags. One that failed is run
-// again from the shard that it failed in.
+// pass is one listing of the whole prefix, in the order of tags. A failed one is
+// continued with the shard in which it failed.
 type pass struct {
 	store *Store
-	shard int      // that is listed; those before are settled
+	shard int      // being listed; earlier ones are settled
 	list  []uint64 // of it
-	doom  []string // names to be deleted, at most a page
+	doom  []string // to be deleted, at most a page
 
-	bytes int64 // of what stays
+	bytes int64 // of remaining objects
 	ages  ages
-	// Of the shard, until it is settled.
+	// For the shard, until it is settled.
 	shardBytes int64
 	shardAges  ages
 }
@@ -136,7 +136,7 @@ func (p *pass) all(ctx context.Context) error {
 	return p.sweep(ctx)
 }
 
-// reset forgets what was seen of the shard that is listed.
+// reset drops what was seen of the current shard.
 func (p *pass) reset() {
 	p.list, p.doom, p.shardBytes, p.shardAges = nil, nil, 0, ages{}
 }
@@ -150,7 +150,7 @@ func (p *pass) rest(ctx context.Context, moved func()) error {
 	return p.store.client.pause(ctx, time.Duration(float64(time.Second)/rate), moved)
 }
 
-// see takes one object of a listing.
+// see handles one object of a listing.
 func (p *pass) see(ctx context.Context, o *minio.ObjectInfo) error {
 	s := p.store
 	t, ok := parseName(strings.TrimPrefix(o.Key, s.cfg.Prefix))
@@ -175,14 +175,14 @@ func (p *pass) see(ctx context.Context, o *minio.ObjectInfo) error {
 	}
 	p.shardBytes += o.Size
 	p.shardAges.add(age, o.Size)
-	// One more than fits tells that not all do.
+	// One more than fits shows that not all do.
 	if len(p.list) <= s.index.most {
 		p.list = append(p.list, t.short())
 	}
 	return nil
 }
 
-// doomed has an object deleted.
+// doomed schedules the deletion of an object.
 func (p *pass) doomed(ctx context.Context, t tag, o *minio.ObjectInfo) error {
 	p.store.counters.EvictedBytes.Add(uint64(o.Size))
 	p.store.index.forget(t)
@@ -205,7 +205,7 @@ func (p *pass) settle() {
 	}
 }
 
-// sweep deletes what is to go.
+// sweep deletes the scheduled objects.
 func (p *pass) sweep(ctx context.Context) error {
 	if len(p.doom) == 0 {
 		return nil
@@ -230,12 +230,12 @@ func (p *pass) sweep(ctx context.Context) error {
 	return nil
 }
 
-// room is how much the prefix holds, by the last pass and what was written since.
+// room tracks the bytes in the prefix, by the last pass and what was written since.
 type room struct {
 	mu     sync.Mutex
 	bytes  int64
-	cutoff time.Time // what was written before, by the server's clock, goes to make room
-	excess int64     // of which so much
+	cutoff time.Time // objects written before, by the server's clock, are deleted for room
+	excess int64     // bytes still to be deleted
 }
 
 func (r *room) held() int64 {
@@ -250,10 +250,10 @@ func (r *room) add(n int64) {
 	r.bytes += n
 }
 
-// fits tells whether more bytes fit into a budget; 0 = any.
+// fits reports whether more bytes fit into a budget; 0 = no bound.
 func (r *room) fits(n, budget int64) bool { return budget == 0 || r.held()+n <= budget }
 
-// goes tells whether an object is to go for room.
+// goes reports whether an object has to be deleted for room.
 func (r *room) goes(written time.Time, n int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -264,14 +264,15 @@ func (r *room) goes(written time.Time, n int64) bool {
 	return true
 }
 
-// Beyond fullPercent of its budget, the oldest objects of a prefix go until it is at
-// leftPercent, so that writes need not wait for every pass (guesses).
+// Above fullPercent of its budget, the oldest objects of a prefix are deleted until it is
+// at leftPercent, so that writes need not wait for every pass (guesses).
 const (
 	fullPercent = 95
 	leftPercent = 85
 )
 
-// settle takes over a pass. again says that a pass at once is to delete the oldest.
+// settle adopts the result of a pass. again reports that another pass has to delete the
+// oldest objects at once.
 func (r *room) settle(bytes int64, a *ages, budget int64, now time.Time) (again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -284,7 +285,7 @@ func (r *room) settle(bytes int64, a *ages, budget int64, now time.Time) (again 
 	return true
 }
 
-// ages is how many bytes are of which age: 16 steps for each doubling of seconds.
+// ages counts bytes by age: 16 steps per doubling of seconds.
 type ages [ageSteps]int64
 
 const ageSteps = 16 * 30
@@ -302,7 +303,8 @@ func (a *ages) join(b *ages) {
 	}
 }
 
-// oldest is the least age such that so many bytes are at least as old.
+// oldest returns the minimum age of the oldest objects that have a number of bytes
+// together.
 func (a *ages) oldest(bytes int64) time.Duration {
 	for i, n := range slices.Backward(a[:]) {
 		if bytes -= n; bytes <= 0 {
@@ -312,8 +314,8 @@ func (a *ages) oldest(bytes int64) time.Duration {
 	return 0
 }
 
-// List runs a pass at once, and another one if that is to make room, and returns when it
-// has ended: for who has to see what others have just written.
+// List runs a pass at once, and another one if that has to make room, and returns when it
+// has ended: for callers that have to see what others have just written.
 func (s *Store) List(ctx context.Context) error {
 	for range 2 {
 		p := &pass{store: s}

@@ -13,21 +13,21 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// tag stands for an object outside of the cluster.
+// tag identifies an object outside of the cluster.
 type tag [16]byte
 
-// short is what the index knows a tag by. Two objects of one short cost a request.
+// short returns the tag's key in the index. Two objects with the same one cost a request.
 func (t tag) short() uint64 { return binary.BigEndian.Uint64(t[:]) }
 
 const formatDir = "v1/"
 
-// name is the tag's name below the prefix. Names in order are tags in order.
+// name returns the tag's name below the prefix. The order of names is that of tags.
 func (t tag) name() string {
 	h := hex.EncodeToString(t[:])
 	return formatDir + h[:2] + "/" + h[2:]
 }
 
-// parseName reads what name made.
+// parseName parses the result of name.
 func parseName(s string) (t tag, ok bool) {
 	s, ok = strings.CutPrefix(s, formatDir)
 	if !ok || len(s) != 2*len(t)+1 || s[2] != '/' || strings.ToLower(s) != s {
@@ -37,7 +37,7 @@ func parseName(s string) (t tag, ok bool) {
 	return t, err == nil
 }
 
-// keys are what follows from the cluster's secret and the tenants. They do not change.
+// keys are derived from the cluster's secret and the tenants. They do not change.
 type keys struct {
 	head    [sha256.Size]byte
 	seal    *extent.Key
@@ -46,7 +46,7 @@ type keys struct {
 
 type tenant struct {
 	Tenant
-	key   [sha256.Size]byte // of the tags of its objects
+	key   [sha256.Size]byte // key for the tags of its objects
 	label string            // in manifests
 }
 
@@ -76,11 +76,12 @@ func derive(secret []byte, parts ...string) (key [sha256.Size]byte) {
 	return key
 }
 
-// tagBytes is the length of what a tag is a hash of. It is fixed, and tags are cut, so
-// that a plain hash behind the key is one that needs it. Two blocks of SHA-256.
+// tagBytes is the length of a tag's input. It is fixed, and tags are truncated, so a
+// plain hash that starts with the key cannot be computed without it. Two blocks of
+// SHA-256.
 const tagBytes = sha256.Size + len(profile.Fingerprint{}) + 1 + 32
 
-// tag is that of a tenant's object; false where the tenant is unknown.
+// tag returns the tag of a tenant's object; false if the tenant is unknown.
 func (k *keys) tag(owner tier.TenantID, f *profile.Fingerprint, n *tier.Name) (t tag, ok bool) {
 	who := k.tenants[owner]
 	if who == nil {

@@ -15,25 +15,25 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Step is one thing that a probe has tried.
+// Step is one operation of a probe.
 type Step struct {
 	Name string // list, write, overwrite, read, range, delete
 	Took time.Duration
 	Err  error
 }
 
-// probeDir is where probes lie in the prefix. No listing takes what is there for an
-// object, and none deletes it.
+// probeDir is the directory of probes in the prefix. Listings neither treat its contents
+// as objects nor delete them.
 const probeDir = "probe/"
 
-// probeBytes is how long the object of a probe is.
+// probeBytes is the size of a probe's object.
 const probeBytes = 64 << 10
 
-// Probe does with an object of its own what is done with others: it lists, writes, tries to
-// write again, which has to be refused, reads all and a range, and deletes. What behind the
-// first failure makes no sense is left out; the object is deleted in any case. It takes no
-// longer than an answer's time for each step. The breaker neither keeps it from asking nor
-// learns from it.
+// Probe performs the operations of a Store on an object of its own: it lists, writes,
+// tries to write again, which has to be refused, reads all and a range, and deletes.
+// Steps that are meaningless after a failure are left out; the object is deleted in any
+// case. Each step is bounded by the time for an answer. The breaker neither prevents the
+// requests nor counts them.
 func (s *Store) Probe(ctx context.Context) []Step {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails
@@ -89,7 +89,7 @@ func (p *probe) put(ctx context.Context, replace bool) error {
 	return nil
 }
 
-// write writes where nothing is.
+// write writes where there is no object.
 func (p *probe) write(ctx context.Context) error {
 	err := p.put(ctx, false)
 	if errors.Is(err, errUnconditional) {
@@ -98,7 +98,7 @@ func (p *probe) write(ctx context.Context) error {
 	return err
 }
 
-// overwrite must not.
+// overwrite must be refused.
 func (p *probe) overwrite(ctx context.Context) error {
 	switch err := p.put(ctx, false); {
 	case errors.Is(err, errThere):

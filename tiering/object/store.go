@@ -10,7 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Store is a bucket as a tier.Remote, and what is to be written there.
+// Store is a bucket as a tier.Remote, and the queue of writes to it.
 type Store struct {
 	cfg      Config
 	keys     *keys
@@ -21,8 +21,8 @@ type Store struct {
 	room     room
 	queue    queue
 	counters counters
-	requests chan struct{} // one for each read that runs
-	listing  chan struct{} // one while a pass runs
+	requests chan struct{} // one entry per running read
+	listing  chan struct{} // one entry while a pass runs
 }
 
 var (
@@ -30,8 +30,8 @@ var (
 	_ tier.Sink   = (*Store)(nil)
 )
 
-// New makes a Store. It starts nothing and asks nothing of the server: until Run lists
-// it, nothing is hinted at, and nothing written.
+// New returns a Store. It starts nothing and sends no request: until Run has listed the
+// bucket, there are no hints and no writes.
 func New(cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -53,9 +53,9 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Run lists the bucket again and again, and writes what Admit has taken, until ctx ends.
-// It returns when all of that has ended: uploads are cut short, and what is still queued
-// is not written. It is called once.
+// Run lists the bucket repeatedly, and writes what Admit has accepted, until ctx ends.
+// Then it returns when all of that has ended: uploads are interrupted, and what is still
+// queued is not written. It is called once.
 func (s *Store) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	work.Go(func() { s.list(ctx) })
@@ -80,8 +80,8 @@ func (s *Store) Hint(w *tier.Want) (tier.Hint, bool) {
 // Expect implements tier.Sink.
 func (s *Store) Expect() tier.Hint { return s.health.hint() }
 
-// settle draws what follows for the server's health from how a request went. Errors that
-// say something of one object, or that the caller's context ended, say nothing of it.
+// settle updates the server's health after a request. Errors about a single object, or
+// because the caller's context ended, do not count.
 func (s *Store) settle(ctx context.Context, err error) {
 	switch {
 	case err == nil, errors.Is(err, tier.ErrGone), errors.Is(err, errThere), errors.Is(err, errUnconditional):
@@ -98,7 +98,7 @@ func (s *Store) settle(ctx context.Context, err error) {
 	}
 }
 
-// read takes one of the places of reads.
+// read acquires one of the slots of reads.
 func (s *Store) read(ctx context.Context) (done func(), err error) {
 	select {
 	case s.requests <- struct{}{}:

@@ -14,18 +14,18 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// queue is what was admitted and is not written yet.
+// queue holds what was admitted and is not written yet.
 type queue struct {
 	mu     sync.Mutex
 	objs   int
 	bytes  int64
 	names  map[tag]bool
 	closed bool
-	idle   *sync.Cond // nothing is admitted
+	idle   *sync.Cond // signals that nothing is admitted
 
 	most   int64
 	length int
-	ready  chan *write // at most length
+	ready  chan *write // capacity = maximum length
 	pace   pace
 }
 
@@ -36,7 +36,7 @@ func (q *queue) init(c *Config) {
 	q.pace.rate = c.BytesPerSecond
 }
 
-// write is an object that was admitted.
+// write is an admitted object.
 type write struct {
 	*Store
 	object *tier.Object
@@ -48,12 +48,12 @@ type write struct {
 
 var _ tier.Write = (*write)(nil)
 
-// Admit takes an object to be written behind. It looks at memory only, never waits and
-// never calls back. ErrExists: it is there, or on its way. ErrBusy: too much is queued,
-// or the bucket was not listed yet. ErrFull: the prefix or the server has no room.
-// ErrUnavailable: the server is left alone, or Run has ended. ErrInvalid: its tenant is
-// unknown, or it is too large. The object's memory is read until done is called, which
-// answers LevelSynced for what the server has, written by this node or another.
+// Admit accepts an object to be written asynchronously. It reads memory only, never waits
+// and never calls back. ErrExists: it is there, or in flight. ErrBusy: too much is
+// queued, or the bucket was not listed yet. ErrFull: the prefix or the server has no
+// room. ErrUnavailable: the server is not asked now, or Run has ended. ErrInvalid: its
+// tenant is unknown, or it is too large. The object's memory is read until done is
+// called, with LevelSynced if the server has the object, written by this node or another.
 func (s *Store) Admit(o *tier.Object) (tier.Write, error) {
 	f := o.Profile.Fingerprint()
 	t, ok := s.keys.tag(o.Tenant, &f, &tier.Name{Kind: o.Kind, Key: o.Key})
@@ -104,7 +104,7 @@ func (s *Store) admit(w *write) error {
 	return nil
 }
 
-// leave gives a write's place back.
+// leave releases a write's place.
 func (q *queue) leave(w *write) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -134,7 +134,7 @@ func (w *write) Start(_ tier.Level, done func(tier.Level, error)) {
 	}
 }
 
-// close ends what is still queued, and takes no more.
+// close ends queued writes, and refuses new ones.
 func (q *queue) close() {
 	q.mu.Lock()
 	q.closed = true
@@ -145,7 +145,7 @@ func (q *queue) close() {
 	}
 }
 
-// Drain waits until all that was admitted has ended, or ctx does.
+// Drain waits until all admitted writes have ended, or ctx does.
 func (s *Store) Drain(ctx context.Context) error {
 	q := &s.queue
 	stop := context.AfterFunc(ctx, func() {
@@ -165,7 +165,7 @@ func (s *Store) Drain(ctx context.Context) error {
 	return nil
 }
 
-// write writes what is queued until ctx ends.
+// write writes queued objects until ctx ends.
 func (s *Store) write(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
@@ -176,7 +176,7 @@ func (s *Store) write(ctx context.Context) {
 	}
 }
 
-// end tells whoever admitted a write how it went.
+// end reports the result of a write.
 func (w *write) end(err error) {
 	level := tier.LevelSynced
 	if err != nil {
@@ -186,7 +186,7 @@ func (w *write) end(err error) {
 	w.done(level, err)
 }
 
-// run brings an object to the bucket.
+// run writes an object to the bucket.
 func (w *write) run(ctx context.Context) error {
 	known := w.index.look(w.tag, w.cfg.Now())
 	if known == present {
@@ -217,9 +217,9 @@ func (w *write) run(ctx context.Context) error {
 	return nil
 }
 
-// upload writes an object where there is none. What was wrong is replaced.
+// upload writes an object if there is none. A wrong object is replaced.
 func (w *write) upload(ctx context.Context, known what) (there bool, size int64, err error) {
-	if known == unknown { // its bytes need not cross for an answer
+	if known == unknown { // its bytes need not be sent to find out
 		if there, err = w.client.exists(ctx, w.tag); there || err != nil {
 			return there, 0, err
 		}
@@ -246,7 +246,7 @@ func (w *write) upload(ctx context.Context, known what) (there bool, size int64,
 	}
 	if errors.Is(err, tier.ErrUnavailable) && known != wrong && ctx.Err() == nil {
 		// Servers that refuse a body may close the connection before their answer is
-		// read, and an answer may be lost behind a write.
+		// read, and an answer may be lost after a write.
 		if there, e := w.client.exists(ctx, w.tag); e == nil && there {
 			return true, 0, nil
 		}
@@ -257,7 +257,7 @@ func (w *write) upload(ctx context.Context, known what) (there bool, size int64,
 	return false, size, err
 }
 
-// generation tells one upload from another.
+// generation returns a random number that distinguishes uploads.
 func generation() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -280,7 +280,7 @@ type body struct {
 	moved  func()
 }
 
-// paceBytes is what is sent at once when there is a pace.
+// paceBytes is sent at once if there is a pace.
 const paceBytes = 64 << 10
 
 func (b *body) Read(p []byte) (int, error) {
@@ -302,14 +302,14 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// pace spreads bytes over time. The zero value does not.
+// pace spreads bytes over time. The zero value has no limit.
 type pace struct {
-	rate int64 // bytes a second; 0 = any
+	rate int64 // bytes per second; 0 = no limit
 	mu   sync.Mutex
 	next time.Time
 }
 
-// take books n bytes and tells how long to wait before they are sent.
+// take books n bytes and returns the delay before they may be sent.
 func (p *pace) take(n int, now time.Time) time.Duration {
 	if p.rate == 0 {
 		return 0

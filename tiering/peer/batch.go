@@ -5,25 +5,25 @@ import (
 	"sync"
 )
 
-// TLS makes records of 16 KiB, and crypto/tls a system call of each. Connections to peers
-// gather them below TLS. For 64 MiB between two processes on two processors that are busy,
-// both took 77 ms of processor time together instead of 85 (43 without TLS; the cipher
-// alone is 23), and the bytes came at 1,090 MB/s instead of 960. More or less than 256 KiB
-// made no difference beyond the noise; either end alone gained less.
+// TLS makes records of 16 KiB, and crypto/tls one system call for each. Connections to
+// peers batch them below TLS. For 64 MiB between two processes on two busy processors,
+// both together took 77 ms of processor time instead of 85 (43 without TLS; the cipher
+// alone is 23), and the rate was 1,090 MB/s instead of 960. More or less than 256 KiB
+// made no difference beyond the noise; one end alone gained less.
 
-// batchBytes is what is gathered: several of what a network adapter takes at once, and
-// little enough for a cache.
+// batchBytes is the size of a batch: several times what a network adapter accepts at
+// once, and small enough for a cache.
 const batchBytes = 256 << 10
 
-// batches are buffers for what is gathered. A connection has one while it is in use only.
+// batches is a pool of batch buffers. A connection has one only while it is in use.
 var batches = sync.Pool{New: func() any { return new([batchBytes]byte) }}
 
-// gathering is a connection of which a read takes what has come, for several reads above
-// it. Reads come one after another. While one waits it holds a buffer: it is for
+// gathering is a connection that reads all available bytes at once, for several reads
+// above it. Reads are sequential. A waiting read holds a buffer, so it is only for
 // connections that are read when an answer is due.
 type gathering struct {
 	net.Conn
-	held   *[batchBytes]byte // what unread lies in; nil = there is none
+	held   *[batchBytes]byte // buffer that contains unread; nil = none
 	unread []byte
 }
 
@@ -38,7 +38,7 @@ func (g *gathering) Read(p []byte) (int, error) {
 			batches.Put(held)
 			return 0, err
 		}
-		g.held, g.unread = held, held[:n] // an error with bytes comes again
+		g.held, g.unread = held, held[:n] // an error with bytes is returned again
 	}
 	n := copy(p, g.unread)
 	if g.unread = g.unread[n:]; len(g.unread) == 0 {
@@ -48,20 +48,20 @@ func (g *gathering) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Corked is a connection below TLS that can hold back what is written, which it does
-// between Cork and Uncork, up to batchBytes.
+// Corked is a connection below TLS that holds back writes between Cork and Uncork, up to
+// batchBytes.
 type Corked struct {
 	net.Conn
-	mu   sync.Mutex        // who closes a TLS connection writes to it
-	held *[batchBytes]byte // nil = what is written is sent
+	mu   sync.Mutex        // closing a TLS connection writes to it
+	held *[batchBytes]byte // nil = writes are sent
 	n    int
 }
 
-// NewCorked makes one, for who makes the connections that a Server answers on: their TLS
-// is on top of it, and shows it by NetConn.
+// NewCorked returns a corked connection, for listeners of a Server: their TLS is on top
+// of it, and exposes it through NetConn.
 func NewCorked(conn net.Conn) net.Conn { return &Corked{Conn: conn} }
 
-// corkOf finds it below a connection; nil = there is none.
+// corkOf returns the Corked below a connection; nil = none.
 func corkOf(conn net.Conn) *Corked {
 	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		c, _ := secure.NetConn().(*Corked)
@@ -70,7 +70,7 @@ func corkOf(conn net.Conn) *Corked {
 	return nil
 }
 
-// Cork holds back what is written from now on. It does nothing to nil.
+// Cork starts to hold back writes. It does nothing for nil.
 func (c *Corked) Cork() {
 	if c == nil {
 		return

@@ -13,15 +13,16 @@ import (
 type Call struct {
 	Path string
 	Body []byte
-	// Within is how long the answer may take to begin, and again to come.
+	// Within bounds the time until the answer begins, and again the time until it is
+	// complete.
 	Within time.Duration
-	Most   int // bytes of the answer; more is an error
+	Most   int // maximum bytes of the answer; more is an error
 }
 
-// Call asks a member and gives its answer. It takes a connection of its own while it
-// waits. Nothing follows for the member's breaker: a call may wait for what happens there.
-// Errors wrap tier.ErrUnavailable (it is not there, left alone, or did not answer as it
-// should), tier.ErrBusy, tier.ErrGone, or the context's.
+// Call sends a request to a member and returns its answer. It uses a separate connection
+// while it waits. It has no effect on the member's breaker, since a call may wait for
+// events there. Errors wrap tier.ErrUnavailable (not a member, not asked now, or no valid
+// answer), tier.ErrBusy, tier.ErrGone, or the context's.
 func (p *Peers) Call(ctx context.Context, node Node, q *Call) (answer []byte, err error) {
 	m := p.member(node)
 	if m == nil || m.silent.Load() || !m.breaker.may(p.cfg.Now()) {
@@ -46,8 +47,8 @@ func (p *Peers) Call(ctx context.Context, node Node, q *Call) (answer []byte, er
 	return answer, nil
 }
 
-// Reach is what was measured of a member: until it answers, and the bytes a second of what
-// it sends. 0 = not known, or there is no such member.
+// Reach returns the measured round trip to a member and its rate in bytes per second. 0 =
+// unknown, or no such member.
 func (p *Peers) Reach(node Node) (rtt time.Duration, bytesPerSecond float64) {
 	if m := p.member(node); m != nil {
 		return m.speed.get()

@@ -9,14 +9,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/metric"
 )
 
-// Counters counts since New.
+// Counters counts events since New.
 type Counters struct {
 	Finds     uint64 `count:"finds" prom:"peer_asked_total" help:"Objects that peers were asked for."`
 	Found     uint64 `count:"found" prom:"peer_found_total" help:"Objects that a peer had."`
 	Absent    uint64 `count:"absent" prom:"peer_absent_total" help:"Objects that no peer had, although the index said so."`
 	Read      uint64 `count:"read" prom:"peer_read_total" help:"Objects read from peers."`
 	ReadBytes uint64 `count:"read_bytes" prom:"fetch_bytes_total,tier=peer,direction=in"`
-	// From beginning to end, of all of them.
+	// Total time of all reads.
 	ReadNanos uint64 `count:"read_nanos"`
 	Failovers uint64 `count:"failovers" prom:"peer_failovers_total" help:"Reads that another peer went on with."`
 	Failures  uint64 `count:"failures" prom:"peer_failures_total" help:"Requests that a peer did not answer, or too slowly."`
@@ -33,7 +33,7 @@ type counts struct {
 	finds, found, absent, read, readBytes, readNanos, failovers, failures, openings, silences, corrupt, learns, learnt atomic.Uint64
 }
 
-// Counters takes a snapshot.
+// Counters returns a snapshot.
 func (p *Peers) Counters() Counters {
 	c := &p.counts
 	return Counters{
@@ -49,19 +49,19 @@ func newDuration() prometheus.Histogram {
 	}.New()
 }
 
-// Durations are the histograms of what is read.
+// Durations returns the histograms of reads.
 func (p *Peers) Durations() []prometheus.Histogram { return []prometheus.Histogram{p.counts.duration} }
 
-// MemberInfo is what is known of a member.
+// MemberInfo describes a member.
 type MemberInfo struct {
 	Node           Node
 	Addr           string
 	TLS            bool
-	RoundTrip      time.Duration // of a find, as measured; 0 = not yet
-	BytesPerSecond float64       // as measured; 0 = not yet
-	QueuedBytes    int64         // wanted of it
-	Reads          int           // copies that are read
-	Open           bool          // it failed and is left alone, until LeftAlone, or is silent until it answers
+	RoundTrip      time.Duration // measured for a find; 0 = not yet
+	BytesPerSecond float64       // measured; 0 = not yet
+	QueuedBytes    int64         // requested and not received yet
+	Reads          int           // copies being read
+	Open           bool          // it failed and is not asked until LeftAlone, or is silent until it answers
 	LeftAlone      time.Time
 }
 

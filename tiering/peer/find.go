@@ -11,24 +11,24 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// MaxWants is how many objects one Find may ask for.
+// MaxWants is the maximum number of objects in one Find.
 const MaxWants = 4096
 
-// search is one want on its way through the members that may have it.
+// search is one want and the members that may have it.
 type search struct {
 	want    *tier.Want
 	name    name
 	profile *profile.Profile
 	tag     uint64
-	left    []*member // to be asked, the best first
+	left    []*member // not asked yet, best first
 	found   *copyOf
-	busy    bool // somebody had no time
-	failed  bool // somebody did not answer, or not to be believed
-	absent  bool // somebody does not have it
+	busy    bool // a member was busy
+	failed  bool // a member did not answer, or answered wrongly
+	absent  bool // a member does not have it
 }
 
-// Find implements tier.Remote: one question to each of the best holders, all at once, then
-// to the next best ones for what these did not have, FindTime for each round at most.
+// Find implements tier.Remote. It asks the best holders concurrently, one request each,
+// then the next best ones for what these did not have. Each round takes at most FindTime.
 func (p *Peers) Find(ctx context.Context, wants []tier.Want) ([]tier.Copy, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("peer: find: %w", err)
@@ -66,8 +66,8 @@ func (p *Peers) search(w *tier.Want) search {
 	return s
 }
 
-// found makes the rows. It is an error only if nothing was found and nobody could say that
-// it is not there.
+// found builds the rows. It returns an error only if nothing was found and no member
+// could say that the objects are absent.
 func (p *Peers) found(searches []search) ([]tier.Copy, error) {
 	rows := make([]tier.Copy, len(searches))
 	known, busy, failed := false, false, false
@@ -92,8 +92,8 @@ func (p *Peers) found(searches []search) ([]tier.Copy, error) {
 	return rows, nil
 }
 
-// round asks the next member for each object that was not found; false = there is none
-// to ask.
+// round asks the next member for each object that was not found; false = no member is
+// left.
 func (p *Peers) round(ctx context.Context, searches []search) bool {
 	groups := map[*member][]*search{}
 	for i := range searches {
@@ -107,7 +107,7 @@ func (p *Peers) round(ctx context.Context, searches []search) bool {
 	var asking sync.WaitGroup
 	for m, group := range groups {
 		asking.Go(func() {
-			for len(group) > 0 { // 16 times at most
+			for len(group) > 0 { // at most 16 times
 				n := min(len(group), maxNames)
 				p.ask(ctx, m, group[:n])
 				group = group[n:]
@@ -118,7 +118,7 @@ func (p *Peers) round(ctx context.Context, searches []search) bool {
 	return len(groups) > 0
 }
 
-// ask asks a member for some objects and notes what it says.
+// ask asks a member for some objects and records its answers.
 func (p *Peers) ask(ctx context.Context, m *member, group []*search) {
 	began := p.cfg.Now()
 	if !m.breaker.begin(began) {
@@ -181,7 +181,7 @@ func (m *member) readAnswer(ctx context.Context, l *link, n, names int) ([]row, 
 	return rows, nil
 }
 
-// take draws what follows from one row of an answer.
+// take handles one row of an answer.
 func (p *Peers) take(m *member, s *search, r *row) {
 	switch r.status {
 	case notHere:
@@ -199,7 +199,7 @@ func (p *Peers) take(m *member, s *search, r *row) {
 	}
 }
 
-// suspect leaves a member's object alone that was wrong.
+// suspect stops asking a member for an object after a wrong answer, for SuspectTime.
 func (p *Peers) suspect(m *member, tag uint64, err error) {
 	now := p.cfg.Now()
 	p.bad.add(m.Node, tag, now.Add(p.cfg.SuspectTime), now)
@@ -207,14 +207,14 @@ func (p *Peers) suspect(m *member, tag uint64, err error) {
 	p.cfg.Log.Warn().Uint16("peer", uint16(m.Node)).Err(err).Msg("a peer's object is wrong")
 }
 
-// avoid leaves a member alone for a moment with an object that it could not send just now.
+// avoid stops asking a member for a moment for an object that it could not send.
 func (p *Peers) avoid(m *member, tag uint64) {
 	now := p.cfg.Now()
 	p.bad.add(m.Node, tag, now.Add(p.cfg.BreakerMin), now)
 }
 
-// settle tells the breaker how asking a member has ended. Who was asked and said that it
-// is busy, or that something is not there, has answered.
+// settle reports the result of a request to the breaker. A member that is busy, or does
+// not have the object, has answered.
 func (p *Peers) settle(ctx context.Context, m *member, of asked, err error) {
 	o := answered
 	switch {
@@ -230,7 +230,7 @@ func (p *Peers) settle(ctx context.Context, m *member, of asked, err error) {
 	}
 }
 
-// believe checks a description against what was asked for and its profile.
+// believe checks a description against the want and its profile.
 func (p *Peers) believe(m *member, s *search, b []byte) (*copyOf, error) {
 	var layout profile.Layout
 	d, err := decodeDescription(b)
@@ -254,8 +254,8 @@ func (p *Peers) believe(m *member, s *search, b []byte) (*copyOf, error) {
 	return c, nil
 }
 
-// fits checks that what is described is what a name stands for, and of a shape that the
-// profile has. It returns the layout of one rank.
+// fits checks that a description matches a name and has a shape that the profile allows.
+// It returns the layout of one rank.
 func (d *description) fits(p *profile.Profile, n *tier.Name) (profile.Layout, error) {
 	var none profile.Layout
 	if d.Name != *n {

@@ -12,14 +12,13 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// A checkpoint that extends others is sent as one node: the rows of all of them behind
-// what the asker has, and the states of the last. So the states of those before it, of
-// which nobody has a use, cross no network, and may have left memory here; and it takes one
-// round trip, however long the chain. No byte is copied for it: what is sent is described
-// by where it lies. Its digests are of other chunks than those of the nodes, and are
-// computed once.
+// A checkpoint that extends others is sent as one node: the rows after the client's base,
+// and the states of the last node. The states of earlier nodes, which have no use, are
+// not transferred, and may have been evicted here. It takes one round trip, however long
+// the chain. No bytes are copied: the node refers to the parts where they are. Its
+// chunks, and so its digests, differ from those of the nodes and are computed once.
 
-// flatten makes one node of a chain; chain[0] begins where the node is to begin.
+// flatten returns a chain as one node, which begins where chain[0] begins.
 func flatten(ctx context.Context, dev gpuipc.Device, chain []*tier.Object) (*tier.Object, error) {
 	first, last := chain[0], chain[len(chain)-1]
 	o := *last
@@ -35,7 +34,7 @@ func flatten(ctx context.Context, dev gpuipc.Device, chain []*tier.Object) (*tie
 	return &o, nil
 }
 
-// flatShare is one rank's share of the node.
+// flatShare returns one rank's share of the node.
 func flatShare(ctx context.Context, dev gpuipc.Device, l *profile.Layout, chain []*tier.Object, rank int) (tier.Share, error) {
 	last := chain[len(chain)-1]
 	out := tier.Share{Ref: gpuipc.Ref{Region: last.Shares[rank].Ref.Region}}
@@ -60,7 +59,7 @@ func flatShare(ctx context.Context, dev gpuipc.Device, l *profile.Layout, chain 
 		}
 		out.Digests = append(out.Digests, digests...)
 		out.Ref.Extents = append(out.Ref.Extents, part.Extents...)
-		// Between parts anything may lie: who reads clears it.
+		// The bytes between parts are undefined: the reader clears them.
 		if gap := -l.Parts[k].Len & (profile.PartAlign - 1); gap > 0 {
 			out.Ref.Extents = append(out.Ref.Extents, last.Shares[rank].Ref.Slice(0, gap).Extents...)
 		}
@@ -69,36 +68,36 @@ func flatShare(ctx context.Context, dev gpuipc.Device, l *profile.Layout, chain 
 }
 
 const (
-	// maxFlats bounds the nodes made of chains that are kept, with a lease each: a peer
-	// reads one by some requests. More are made anew for each request.
+	// maxFlats bounds the flattened nodes that are kept, with one lease each, since a
+	// peer reads one in several requests. Further ones are built for each request.
 	maxFlats = 16
-	// flatTTL is how long one is kept that nobody asks for, longer than a peer waits
+	// flatTTL is the time for which an unused one is kept, longer than a peer waits
 	// between two ranges (a guess).
 	flatTTL = 10 * time.Second
-	// flatMost is how long one is kept at most, less than a lease lasts.
+	// flatMost is the maximum time for which one is kept, shorter than a lease.
 	flatMost = 40 * time.Second
 )
 
-// flat is a node made of a chain, under a lease of its head.
+// flat is a flattened chain, under a lease of its head.
 type flat struct {
 	object *tier.Object
 	lease  tier.LeaseID
 	users  int
-	until  time.Time // when it is let go of, unless somebody uses it
-	end    time.Time // when it is given to nobody any more
-	gone   bool      // of the table: the last user lets go of the lease
+	until  time.Time // when it is released, unless it is used
+	end    time.Time // when it is no longer given to new users
+	gone   bool      // removed from the table: the last user releases the lease
 }
 
-// flats are those that a Server keeps, by what was asked for.
+// flats are the flattened chains that a Server keeps, by the requested name.
 type flats struct {
 	release func(tier.LeaseID)
 
 	mu    sync.Mutex
 	of    map[name]*flat
-	timer *time.Timer // sweeps; nil = none are kept
+	timer *time.Timer // for sweeps; nil = none are kept
 }
 
-// use finds one, for a user who calls leave.
+// use returns one for a user, who calls leave.
 func (f *flats) use(n *name, now time.Time) *flat {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,8 +110,8 @@ func (f *flats) use(n *name, now time.Time) *flat {
 	return one
 }
 
-// add keeps one, for a user who calls leave. If that is not possible its lease is the
-// user's alone.
+// add keeps one for a user, who calls leave. If it cannot be kept, the lease belongs to
+// the user alone.
 func (f *flats) add(n *name, o *tier.Object, lease tier.LeaseID, now time.Time) *flat {
 	one := &flat{object: o, lease: lease, users: 1, until: now.Add(flatTTL), end: now.Add(flatMost)}
 	f.sweep(now)
@@ -142,7 +141,7 @@ func (f *flats) leave(one *flat) {
 	}
 }
 
-// sweep lets go of those whose time is over.
+// sweep releases expired ones.
 func (f *flats) sweep(now time.Time) {
 	f.drop(func(one *flat) bool { return !now.Before(one.end) || one.users == 0 && !now.Before(one.until) })
 	f.mu.Lock()
@@ -175,7 +174,7 @@ func (f *flats) drop(which func(*flat) bool) {
 	}
 }
 
-// close lets go of all of them; nobody uses any.
+// close releases all of them; none is in use.
 func (f *flats) close() {
 	f.drop(func(*flat) bool { return true })
 	f.mu.Lock()
@@ -186,8 +185,8 @@ func (f *flats) close() {
 	}
 }
 
-// asOneNode puts what a leased checkpoint has behind the asker's base into the place of
-// its last node.
+// asOneNode replaces the last node of a leased checkpoint with the flattened chain after
+// the client's base.
 func (s *Server) asOneNode(ctx context.Context, n *name, h *held) error {
 	if h.object.Begin == 0 || h.object.Parent == n.base {
 		return nil

@@ -18,44 +18,44 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// A node that has just started knows little of the others' sets, which take it up to half
-// a minute among 1,000 nodes. Meanwhile it asks one that knows them who holds what it is
-// asked for:
+// A node that has just started knows little of the others' sets. Learning them takes up
+// to half a minute among 1,000 nodes. Meanwhile it asks a node that knows them which
+// nodes have the requested objects:
 //
 //	holders  count u16 | tags u64
 //	answer   knows u8: 1 = all sets | members: count u16, each: length u8, address
-//	         | rows: count u8, each: u16 of members, tellSelf = who answers
+//	         | rows: count u8, each: u16 index into members, tellSelf = the sender
 //
-// What it is told is a hint like any other, of members that it knows itself, and is
+// The answer is a hint like any other, about members that the node knows itself, and is
 // forgotten after learntTTL.
 const (
 	maxTags   = 512
-	maxNamed  = 4 // members told for one tag
+	maxNamed  = 4 // maximum members per tag
 	tellSelf  = 1<<16 - 1
 	maxAddr   = 255
-	maxTelled = 64 << 10 // bytes of an answer
+	maxTelled = 64 << 10 // maximum bytes of an answer
 
-	// learntTTL is longer than a node takes to learn the sets itself, in seconds (30 among
-	// 1,000 nodes, simulated).
+	// learntTTL is longer than a node takes to learn the sets itself, in seconds (30
+	// among 1,000 nodes, simulated).
 	learntTTL = time.Minute
-	// LearnTime bounds the whole of a Learn: what a match waits at most.
+	// LearnTime bounds a whole Learn, and so the wait of a match.
 	LearnTime = 50 * time.Millisecond
-	// toldTTL bounds what a member tells by itself: an index follows within seconds.
+	// toldTTL bounds a member's unsolicited hint: an index follows within seconds.
 	toldTTL = 10 * time.Second
-	// askedTTL is for how long nobody is asked again for a tag that nobody had.
+	// askedTTL is the time for which a tag without holders is not asked for again.
 	askedTTL = time.Second
 )
 
-// maxLearnt bounds the tags that are remembered; the oldest are forgotten first.
+// maxLearnt bounds the tags that are kept; the oldest are forgotten first.
 const maxLearnt = 1 << 16
 
-// learnt is what others have told about tags, beside the index: in answer to a question, or
-// by themselves.
+// learnt holds hints from other nodes about tags, in addition to the index: answers to
+// requests, and unsolicited ones.
 type learnt struct {
 	n    atomic.Int64
 	mu   sync.Mutex
 	of   map[uint64]told
-	tags []uint64 // in the order in which they were learnt
+	tags []uint64 // in the order in which they were learned
 }
 
 type told struct {
@@ -64,7 +64,7 @@ type told struct {
 	until time.Time
 }
 
-// holders appends to dst who was told to hold what has a tag.
+// holders appends to dst the nodes that were reported to have the object with a tag.
 func (l *learnt) holders(tag uint64, dst []Node, now time.Time) []Node {
 	if l.n.Load() == 0 {
 		return dst
@@ -83,7 +83,7 @@ func (l *learnt) holders(tag uint64, dst []Node, now time.Time) []Node {
 	return dst
 }
 
-// asked tells whether a tag was asked for lately.
+// asked reports whether a tag was asked for recently.
 func (l *learnt) asked(tag uint64, now time.Time) bool {
 	if l.n.Load() == 0 {
 		return false
@@ -113,8 +113,8 @@ func (l *learnt) note(tag uint64, nodes []Node, until time.Time) {
 	l.n.Store(int64(len(l.of)))
 }
 
-// Tell says that a member holds an object now, before the index has learnt of it: a node
-// that was asked for something says when it has it.
+// Tell records that a member has an object, before the index shows it: a node reports
+// when it has something that it was asked for.
 func (p *Peers) Tell(w *tier.Want, node Node) {
 	if tag, ok := p.cfg.Names.Tag(w); ok {
 		p.learnt.note(tag, []Node{node}, p.cfg.Now().Add(toldTTL))
@@ -128,8 +128,8 @@ func (p *Peers) Learning() bool {
 	return p.cfg.Learning != nil && p.cfg.Learning()
 }
 
-// Learn implements tier.Learner: it asks a member, and another one if that one is learning
-// as well, LearnTime at most in all.
+// Learn implements tier.Learner. It asks a member, and another one if that one is
+// learning as well, within LearnTime in total.
 func (p *Peers) Learn(ctx context.Context, wants []tier.Want) {
 	tags := p.unknown(wants)
 	if len(tags) == 0 {
@@ -150,7 +150,8 @@ func (p *Peers) Learn(ctx context.Context, wants []tier.Want) {
 	}
 }
 
-// unknown gives the tags that nothing is known of, and that nobody was asked for lately.
+// unknown returns the tags about which nothing is known, and that were not asked for
+// recently.
 func (p *Peers) unknown(wants []tier.Want) (tags []uint64) {
 	now := p.cfg.Now()
 	for i := range wants {
@@ -166,7 +167,7 @@ func (p *Peers) unknown(wants []tier.Want) (tags []uint64) {
 	return tags
 }
 
-// some gives up to n members that may be asked now, chosen by chance.
+// some returns up to n random members that may be asked now.
 func (p *Peers) some(n int) (list []*member) {
 	table := *p.table.Load()
 	now := p.cfg.Now()
@@ -180,7 +181,7 @@ func (p *Peers) some(n int) (list []*member) {
 	return list
 }
 
-// holdersAnswer is who holds what, as a member says.
+// holdersAnswer is a member's answer about holders.
 type holdersAnswer struct {
 	knows   bool
 	members []string // addresses
@@ -208,7 +209,7 @@ func (p *Peers) askHolders(ctx context.Context, m *member, tags []uint64) (answe
 			return nil
 		},
 	})
-	// A short time that is over says nothing against the member.
+	// A short timeout is not a failure of the member.
 	if ctx.Err() == nil || err == nil {
 		p.settle(ctx, m, finds, err)
 	} else {
@@ -222,7 +223,7 @@ func (p *Peers) askHolders(ctx context.Context, m *member, tags []uint64) (answe
 	return answer, err
 }
 
-// believeHolders notes what a member says of others that are known here.
+// believeHolders records a member's answer, as far as it is about members known here.
 func (p *Peers) believeHolders(m *member, tags []uint64, answer *holdersAnswer) {
 	now := p.cfg.Now()
 	at := map[string]Node{}
@@ -243,7 +244,7 @@ func (p *Peers) believeHolders(m *member, tags []uint64, answer *holdersAnswer) 
 		if len(nodes) > 0 {
 			p.counts.learnt.Add(1)
 		} else if !answer.knows {
-			continue // another one may know
+			continue // another member may know
 		}
 		until := now.Add(learntTTL)
 		if len(nodes) == 0 {
@@ -292,7 +293,8 @@ func (a *holdersAnswer) append(b []byte) []byte {
 	return b
 }
 
-// decodeHolders gives as many rows as tags were asked for, whose members are there.
+// decodeHolders decodes an answer with one row per requested tag, and checks that its
+// members exist.
 func decodeHolders(b []byte, count int) (*holdersAnswer, error) {
 	r := reader{b: b}
 	knows, n := r.u8(), int(r.u16())
@@ -318,7 +320,7 @@ func decodeHolders(b []byte, count int) (*holdersAnswer, error) {
 	return a, r.end("holders' answer")
 }
 
-// Known is what a node knows of what others hold, for those that know less.
+// Known is a node's knowledge of holders, for nodes that know less.
 type Known struct {
 	Own   interface{ Has(tag uint64) bool } // *index.Own
 	Peers *Peers
@@ -326,7 +328,7 @@ type Known struct {
 
 var _ interface{ Has(uint64) bool } = (*index.Own)(nil)
 
-// holders answers who holds what has some tags.
+// holders answers which nodes have the objects with some tags.
 func (s *Server) holders(ctx *fasthttp.RequestCtx) error {
 	body := ctx.PostBody()
 	if !ctx.IsPost() || s.cfg.Known == nil {

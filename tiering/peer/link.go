@@ -20,19 +20,19 @@ import (
 // link is a connection to a member.
 type link struct {
 	net.Conn
-	br    *bufio.Reader // small: bodies are read past it, where they belong
-	since time.Time     // when it was last used
+	br    *bufio.Reader // small: bodies bypass it and are read directly into their destination
+	since time.Time     // time of its last use
 	used  bool          // its first request was answered
 }
 
 const (
 	headerBytes = 4 << 10
-	// idleTime is how long a connection may have been unused; servers close theirs later
-	// (guess).
+	// idleTime is the maximum time that a connection may be unused; servers close theirs
+	// later (guess).
 	idleTime = 30 * time.Second
 )
 
-// pool keeps connections that nobody uses, the last used first.
+// pool keeps idle connections, last used first.
 type pool struct {
 	poolMu sync.Mutex
 	idle   []*link // at most MaxIdle
@@ -80,13 +80,14 @@ func (p *pool) drain() {
 	p.idle = nil
 }
 
-// dial makes a connection. A dialer is told of the caller's end, not of its deadline: that
-// it would meet a moment before the context does, which looks as if the member had failed.
+// dial opens a connection. The dialer gets the caller's cancellation, not its deadline:
+// it would reach the deadline a moment before the context does, which looks like a
+// failure of the member.
 func (m *member) dial(caller context.Context) (*link, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), m.cfg.DialTime)
 	defer cancel()
 	defer context.AfterFunc(caller, cancel)()
-	if err := caller.Err(); err != nil { // what it runs by then comes too late for one that has ended
+	if err := caller.Err(); err != nil { // AfterFunc comes too late for a context that has ended
 		return nil, err
 	}
 	var d net.Dialer
@@ -106,8 +107,8 @@ func (m *member) dial(caller context.Context) (*link, error) {
 	return &link{Conn: conn, br: bufio.NewReaderSize(conn, headerBytes)}, nil
 }
 
-// expect gives the other side time to do what comes next. The context's end, which sets a
-// deadline too, is not lost by that.
+// expect gives the other side time for the next step. If the context has ended, which
+// also sets a deadline, that deadline is kept.
 func (l *link) expect(ctx context.Context, d time.Duration) error {
 	if err := l.SetDeadline(time.Now().Add(d)); err != nil {
 		return err
@@ -115,19 +116,19 @@ func (l *link) expect(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// errFailed: the member did not answer as it should. It wraps tier.ErrUnavailable.
+// errFailed: the member did not give a valid answer. It wraps tier.ErrUnavailable.
 var errFailed = fmt.Errorf("peer: no answer: %w", tier.ErrUnavailable)
 
-// busyError is a member's wish to be asked later.
+// busyError is a member's request to be asked later.
 type busyError struct{ after time.Duration }
 
 func (e *busyError) Error() string { return fmt.Sprintf("peer: busy, again in %v", e.after) }
 func (e *busyError) Unwrap() error { return tier.ErrBusy }
 
-// maxRetryAfter bounds what a member can ask for.
+// maxRetryAfter bounds the delay that a member can request.
 const maxRetryAfter = time.Second
 
-// request is a path, a body, and what becomes of the answer's.
+// request is a path, a body, and a consumer of the answer's body.
 type request struct {
 	path string
 	body []byte
@@ -136,15 +137,15 @@ type request struct {
 	consume func(ctx context.Context, l *link, n int) error
 }
 
-// exchange sends a request and reads the answer. Errors: what the member says (busyError,
-// tier.ErrGone, errChanged), errFailed, what consume says, or the context's.
+// exchange sends a request and reads the answer. The error is the member's (busyError,
+// tier.ErrGone, errChanged), errFailed, consume's, or the context's.
 func (m *member) exchange(ctx context.Context, q *request) error {
 	if l := m.take(time.Now()); l != nil {
 		stale, err := m.onLink(ctx, l, q)
 		if !stale {
 			return err
 		}
-		m.drain() // it was closed at the other side while nobody used it, as may all be
+		m.drain() // the other side closed it while it was idle, as it may have closed all
 	}
 	l, err := m.dial(ctx)
 	if err != nil {
@@ -168,7 +169,7 @@ func (m *member) onLink(ctx context.Context, l *link, q *request) (stale bool, e
 	return stale, err
 }
 
-// talk is an exchange on one connection; keep says that it can be used again.
+// talk does an exchange on one connection; keep reports that it can be reused.
 func (m *member) talk(ctx context.Context, l *link, q *request) (keep, stale bool, err error) {
 	if err := l.expect(ctx, q.time); err != nil {
 		return false, false, m.failure(ctx, err)
@@ -210,7 +211,7 @@ func timedOut(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// failure is the error of a connection, unless the context ended it.
+// failure returns the error of a connection, or that of the context if it has ended.
 func (m *member) failure(ctx context.Context, err error) error {
 	if ended := ctx.Err(); ended != nil {
 		return fmt.Errorf("peer: node %d at %s: %w", m.Node, m.Addr, ended)
@@ -218,7 +219,7 @@ func (m *member) failure(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: node %d at %s: %w", errFailed, m.Node, m.Addr, err)
 }
 
-// refused is what a status says.
+// refused returns the error of a status.
 func (m *member) refused(status int, after []byte) error {
 	switch status {
 	case fasthttp.StatusNotFound:
@@ -235,11 +236,12 @@ func (m *member) refused(status int, after []byte) error {
 	return fmt.Errorf("%w: node %d says %d", errFailed, m.Node, status)
 }
 
-// pieceBytes is how much has to come within StallTime, at least one byte at a time
-// through the buffers between.
+// pieceBytes has to arrive within StallTime, at least one byte at a time through the
+// buffers in between.
 const pieceBytes = 256 << 10
 
-// fill reads into runs of memory. Whatever the connection gives, it ends by a time.
+// fill reads into runs of memory and gives up at a given time, whatever the connection
+// delivers.
 func (m *member) fill(ctx context.Context, l *link, runs [][]byte, end time.Time) error {
 	for _, run := range runs {
 		for len(run) > 0 {

@@ -10,15 +10,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// member is a peer and what is known of it.
+// member is a peer and its state.
 type member struct {
 	Member
 	cfg *Config
 
-	slots  slots        // one for each range that is read
-	queued atomic.Int64 // bytes that are wanted of it and have not come
-	reads  atomic.Int64 // copies that are read, or wait
-	busy   atomic.Int64 // until when it asked to be left alone, in unix nanoseconds
+	slots  slots        // one per concurrent range
+	queued atomic.Int64 // bytes requested and not received
+	reads  atomic.Int64 // copies being read, or waiting
+	busy   atomic.Int64 // end of its requested pause, in unix nanoseconds
 	speed  speed
 	breaker
 	pool
@@ -29,12 +29,12 @@ func newMember(cfg *Config, m Member) *member {
 	return &member{Member: m, cfg: cfg, slots: slots{free: cfg.Streams}, silence: newSilence()}
 }
 
-// open tells whether it may be asked now.
+// open reports whether it may be asked now.
 func (m *member) open(now time.Time) bool {
 	return !m.silent.Load() && m.breaker.may(now) && m.busy.Load() <= now.UnixNano()
 }
 
-// expect is what it would take until an object came, and the seconds of one of
+// expect returns the expected time until an object arrives, and the seconds for one of
 // assumedBytes.
 func (m *member) expect() (h tier.Hint, seconds float64) {
 	rtt, rate := m.speed.get()
@@ -47,7 +47,7 @@ func (m *member) expect() (h tier.Hint, seconds float64) {
 	return h, h.Latency.Seconds() + assumedBytes/rate
 }
 
-// enterRead counts a copy that is going to be read, of some bytes.
+// enterRead counts a copy of a number of bytes that is going to be read.
 func (m *member) enterRead(bytes int64) error {
 	if n := m.reads.Add(1); n > int64(m.cfg.MaxReads) {
 		m.reads.Add(-1)
@@ -57,19 +57,19 @@ func (m *member) enterRead(bytes int64) error {
 	return nil
 }
 
-// leaveRead ends that, with what has not come.
+// leaveRead undoes enterRead, for the bytes that have not arrived.
 func (m *member) leaveRead(bytes int64) {
 	m.reads.Add(-1)
 	m.queued.Add(-bytes)
 }
 
-// leaveAlone notes a wish to be asked later.
+// leaveAlone records a member's request to be asked later.
 func (m *member) leaveAlone(now time.Time, after time.Duration) {
 	m.busy.Store(now.Add(after).UnixNano())
 }
 
-// breaker leaves a member alone that has failed several times in a row: for a time that
-// doubles, after which one request tries again.
+// breaker stops requests to a member that has failed several times in a row, for a time
+// that doubles; then one request tries again.
 //
 //	closed ── BreakerFailures failures ──► open ── time is over ──► half open
 //	   ▲                                    ▲                          │  │
@@ -79,15 +79,15 @@ type breaker struct {
 	until atomic.Int64 // unix nanoseconds; 0 = closed
 
 	mu       sync.Mutex
-	failures [2]int        // in a row, by what was asked
-	wait     time.Duration // of the last opening
-	probing  bool          // half open, and somebody tries
+	failures [2]int        // in a row, by kind of request
+	wait     time.Duration // duration of the last opening
+	probing  bool          // half open, and a request is trying
 }
 
 func (b *breaker) may(now time.Time) bool { return b.until.Load() <= now.UnixNano() }
 
-// begin is called before a member is asked; false = it is to be left alone. settle
-// follows when it has been asked.
+// begin is called before a member is asked; false = it must not be asked. settle is
+// called afterwards.
 func (b *breaker) begin(now time.Time) bool {
 	if b.until.Load() == 0 {
 		return true
@@ -101,8 +101,8 @@ func (b *breaker) begin(now time.Time) bool {
 	return true
 }
 
-// asked is what a member was asked. One that answers finds, but sends no bytes, is to be
-// left alone as well.
+// asked is the kind of a request. A member that answers finds, but sends no bytes, is not
+// asked either.
 type asked uint8
 
 const (
@@ -110,16 +110,16 @@ const (
 	reads
 )
 
-// outcome of asking a member.
+// outcome is the result of a request.
 type outcome uint8
 
 const (
-	answered outcome = iota // whatever it said
-	failed                  // it did not answer, or too slowly, or what makes no sense
-	neither                 // its caller went away
+	answered outcome = iota // whatever the answer was
+	failed                  // no answer, too slow, or invalid
+	neither                 // its caller gave up
 )
 
-// settle draws what follows; opened tells that it is left alone from now on.
+// settle records an outcome; opened reports that the member is not asked from now on.
 func (b *breaker) settle(of asked, o outcome, now time.Time, cfg *Config) (opened bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,11 +143,11 @@ func (b *breaker) settle(of asked, o outcome, now time.Time, cfg *Config) (opene
 	return false
 }
 
-// speed is what was measured of a member: the time until it answers, and the bytes a
-// second that come while any are asked for.
+// speed is the measured performance of a member: the time until it answers, and the bytes
+// per second while any are requested.
 type speed struct {
-	rtt  atomic.Uint64 // float64 bits of seconds; 0 = not known
-	rate atomic.Uint64 // of bytes per second
+	rtt  atomic.Uint64 // float64 bits of seconds; 0 = unknown
+	rate atomic.Uint64 // float64 bits of bytes per second
 
 	mu     sync.Mutex
 	active int
@@ -156,11 +156,11 @@ type speed struct {
 }
 
 const (
-	// Weight of what is new (guess: some ten measurements back count).
+	// Weight of a new measurement (guess: about ten measurements count).
 	speedWeight = 0.2
-	// Less than this tells more of the round trip than of the rate.
+	// Smaller transfers measure the round trip rather than the rate.
 	speedBytes = 256 << 10
-	// A busy time is cut here, so that the rate follows long transfers.
+	// Busy periods are split after this time, so that the rate follows long transfers.
 	speedWindow = 100 * time.Millisecond
 )
 
@@ -175,7 +175,7 @@ func fold(a *atomic.Uint64, v float64) {
 	a.Store(math.Float64bits(v))
 }
 
-// took notes a round trip.
+// took records a round trip.
 func (s *speed) took(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,23 +10,23 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Tenant is a tenant of this node. Nodes share what belongs to tenants that have the
-// same name and salt.
+// Tenant is a tenant of this node. Nodes share the objects of tenants with the same name
+// and salt.
 type Tenant struct {
 	ID   tier.TenantID
 	Name string
 	Salt []byte
 }
 
-// MinSecret is the least length of a cluster's secret, in bytes.
+// MinSecret is the minimum length of a cluster's secret, in bytes.
 const MinSecret = 16
 
-// tenantTag stands for a tenant between nodes, tells an outsider nothing of its name or
-// salt, and differs from cluster to cluster.
+// tenantTag identifies a tenant between nodes. It reveals nothing of its name or salt to
+// outsiders, and differs between clusters.
 type tenantTag [16]byte
 
-// Names makes what stands for tenants and objects between the nodes of a cluster. It
-// does not change.
+// Names derives the tags of tenants and objects between the nodes of a cluster. It does
+// not change.
 type Names struct {
 	key     [sha256.Size]byte
 	tags    map[tier.TenantID]tenantTag
@@ -34,7 +34,7 @@ type Names struct {
 	salts   map[tier.TenantID][]byte
 }
 
-// NewNames derives them from the cluster's secret.
+// NewNames derives the tags from the cluster's secret.
 func NewNames(secret []byte, tenants []Tenant) (*Names, error) {
 	if len(secret) < MinSecret {
 		return nil, fmt.Errorf("peer: secret of %d bytes, at least %d: %w", len(secret), MinSecret, tier.ErrInvalid)
@@ -61,15 +61,15 @@ func derive(dst, secret []byte, parts ...string) []byte {
 	return mac.Sum(dst)
 }
 
-// Tag names an object in the index: a keyed hash of all that names it, the same on every
-// node. ok is false for a tenant that is not configured. It allocates nothing.
+// Tag returns the tag of an object in the index: a keyed hash of its full name, the same
+// on every node. ok is false for a tenant that is not configured. It allocates nothing.
 func (n *Names) Tag(w *tier.Want) (tag uint64, ok bool) {
 	tenant, ok := n.tags[w.Tenant]
 	if !ok {
 		return 0, false
 	}
-	// The key comes first and the length is fixed, so that a plain hash will do for a MAC;
-	// HMAC costs four times as much, and a match makes one of these for each key.
+	// The key comes first and the length is fixed, so a plain hash is a sufficient MAC.
+	// HMAC costs four times as much, and a match computes one of these per key.
 	var b [sha256.Size + namedBytes]byte
 	copy(b[:], n.key[:])
 	putNamed(b[sha256.Size:], &name{Name: w.Name, fingerprint: w.Fingerprint, tenant: tenant})

@@ -17,55 +17,58 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Node numbers a member.
+// Node is the number of a member.
 type Node = index.Node
 
-// Index tells which members are believed to hold an object, as index.Index does.
+// Index reports which members are believed to have an object, like index.Index.
 type Index interface {
-	// Prefetch has the processor fetch what Holders is going to look at.
+	// Prefetch makes the processor load what Holders will read.
 	Prefetch(tags []uint64)
-	// Holders fills dst with them and tells how many there are, which may be more than
-	// fit. It takes no lock, never waits and allocates nothing.
+	// Holders fills dst with these members and returns their number, which may be more
+	// than fit. It takes no lock, never waits and allocates nothing.
 	Holders(tag uint64, dst []Node) int
 }
 
 var _ Index = (*index.Index)(nil)
 
-// Config makes Peers. Zero values take the default that is named.
+// Config configures Peers. Zero values take the stated default.
 type Config struct {
 	Index  Index         // required
 	Names  *Names        // required
-	Device gpuipc.Device // of the memory that is read into; required
-	// Profile finds what is registered here; objects of other profiles are not found. Required.
+	Device gpuipc.Device // of the destination memory; required
+	// Profile finds a registered profile; objects of other profiles are not found.
+	// Required.
 	Profile func(profile.Fingerprint) (*profile.Profile, bool)
-	// Learning tells whether the Index does not know all sets yet; nil = it always does.
+	// Learning reports whether the Index does not know all sets yet; nil = it always
+	// does.
 	Learning func() bool
-	// Insecure allows members without TLS: whoever can reach the network between them
-	// reads, and changes, what crosses it.
+	// Insecure allows members without TLS: anyone with access to the network between them
+	// can read and modify the traffic.
 	Insecure bool
 
-	// Streams is how many ranges of one member are read at once, each on a connection of
-	// its own; 4. RangeBytes is how long they are, up to one chunk more; 4 MiB. The
-	// product bounds the bytes asked of a member at once.
+	// Streams is the number of concurrent ranges per member, each on a separate
+	// connection; 4. RangeBytes is their length, up to one chunk more; 4 MiB. The product
+	// bounds the bytes requested from a member at once.
 	Streams    int
 	RangeBytes int64
-	MaxReads   int // copies of one member that are read, or wait, at once; 64
-	MaxIdle    int // connections that are kept open to a member; twice Streams
-	Candidates int // members asked for an object at most; 4
+	MaxReads   int // copies of one member being read, or waiting; 64
+	MaxIdle    int // open idle connections per member; twice Streams
+	Candidates int // maximum members asked for an object; 4
 
-	DialTime time.Duration // until a connection is there, its handshake done; 2 seconds
+	DialTime time.Duration // until a connection is open, handshake included; 2 seconds
 	FindTime time.Duration // until a find is answered; longer than the server's PromoteTime; 5 seconds
-	// SilentTime is how long a find may be unanswered before its member is probed, and again
-	// how long the probe may be, before the member is suspected; 500 ms.
+	// SilentTime is the time without an answer after which a find's member is probed, and
+	// the time without an answer to the probe after which the member is suspected; 500
+	// ms.
 	SilentTime time.Duration
-	StallTime  time.Duration // without a byte of what was asked for; 5 seconds
-	// MinBytesPerSecond is what a range has to come at behind StallTime; slower is a
+	StallTime  time.Duration // without receiving a requested byte; 5 seconds
+	// MinBytesPerSecond is the minimum rate of a range after StallTime; slower is a
 	// failure. 256 KiB.
 	MinBytesPerSecond int64
 
-	BreakerFailures        int           // in a row, after which a member is left alone; 3
-	BreakerMin, BreakerMax time.Duration // for so long, twice as long each time; 1 and 30 seconds
-	SuspectTime            time.Duration // a member's object that was wrong is not asked for; 1 minute
+	BreakerFailures        int           // failures in a row after which a member is not asked; 3
+	BreakerMin, BreakerMax time.Duration // for this time, doubled each time; 1 and 30 seconds
+	SuspectTime            time.Duration // how long a member is not asked for an object that was wrong; 1 minute
 
 	Now func() time.Time // time.Now
 	Log zerolog.Logger
@@ -106,22 +109,22 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Peers is the members of a cluster as a tier.Remote.
+// Peers is a tier.Remote over the members of a cluster.
 type Peers struct {
 	cfg     Config
 	counts  counts
 	bad     suspects
 	learnt  learnt
-	begun   atomic.Uint64 // copies that were read
+	begun   atomic.Uint64 // number of copies read
 	scratch sync.Pool     // of *[maxHolders]Node
 
-	table atomic.Pointer[[]*member] // by number, nil = none; replaced under mu, never changed
+	table atomic.Pointer[[]*member] // by number, nil = none; replaced under mu, never modified
 	mu    sync.Mutex
 }
 
 var _ tier.Remote = (*Peers)(nil)
 
-// New makes Peers without members. It starts nothing.
+// New returns Peers without members. It starts nothing.
 func New(cfg Config) (*Peers, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -134,16 +137,16 @@ func New(cfg Config) (*Peers, error) {
 	return p, nil
 }
 
-// Member is where a node is reached.
+// Member is the address of a node.
 type Member struct {
 	Node Node
 	Addr string // host:port
-	// TLS is what connections to it are made with, its name included; it must not be
-	// changed. nil = plain, which Config.Insecure has to allow.
+	// TLS configures connections to it, including its name; it must not be modified. nil
+	// = plain, which requires Config.Insecure.
 	TLS *tls.Config
 }
 
-// Set adds a member, or changes how one is reached: what is known of it begins anew.
+// Set adds a member, or changes its address, which resets its state.
 func (p *Peers) Set(m Member) error {
 	if m.TLS == nil && !p.cfg.Insecure {
 		return fmt.Errorf("peer: node %d at %s without TLS: %w", m.Node, m.Addr, tier.ErrInvalid)
@@ -155,7 +158,7 @@ func (p *Peers) Set(m Member) error {
 	return nil
 }
 
-// Remove forgets a member. What is being read of it may fail.
+// Remove removes a member. Reads from it may fail.
 func (p *Peers) Remove(n Node) { p.replace(n, nil) }
 
 func (p *Peers) replace(n Node, m *member) {
@@ -173,8 +176,8 @@ func (p *Peers) replace(n Node, m *member) {
 	}
 }
 
-// Close forgets all members. Finds and reads that run fail or end; nothing is left open
-// once they have.
+// Close removes all members. Running finds and reads fail or end; then nothing is left
+// open.
 func (p *Peers) Close() {
 	p.mu.Lock()
 	old := *p.table.Load()
@@ -194,18 +197,18 @@ func (p *Peers) member(n Node) *member {
 	return nil
 }
 
-// maxHolders is how many of an object's holders are looked at.
+// maxHolders is the maximum number of holders of an object that are considered.
 const maxHolders = 8
 
-// assumed is the size of an object whose size is not known, for the choice between its
-// holders; assumedRate stands for what was not measured yet (guesses).
+// assumedBytes is used as the size of an object of unknown size to choose between its
+// holders; assumedRate as a rate that is not measured yet (guesses).
 const (
 	assumedBytes = 1 << 20
 	assumedRate  = 100e6
 )
 
-// holders appends to dst, as far as there is room, the members that were told to hold what
-// has a tag, and those that the index says.
+// holders appends to dst, as far as there is room, the members reported to have the
+// object with a tag, and those in the index.
 func (p *Peers) holders(tag uint64, now time.Time, dst []Node) []Node {
 	dst = p.learnt.holders(tag, dst, now)
 	told := len(dst)
@@ -218,8 +221,8 @@ func (p *Peers) holders(tag uint64, now time.Time, dst []Node) []Node {
 	return dst
 }
 
-// Holders fills dst with the members that are believed to hold an object, or to be what a
-// name such as Workers says, and tells how many it has found, as many as fit.
+// Holders fills dst with the members that are believed to have an object, or to be what a
+// name such as Workers stands for, and returns how many it found, as many as fit.
 func (p *Peers) Holders(w *tier.Want, dst []Node) int {
 	tag, ok := p.cfg.Names.Tag(w)
 	if !ok {
@@ -230,7 +233,7 @@ func (p *Peers) Holders(w *tier.Want, dst []Node) int {
 
 // eachHolder calls f with the members that may be asked for an object now.
 func (p *Peers) eachHolder(tag uint64, now time.Time, f func(*member)) {
-	holders := p.scratch.Get().(*[maxHolders]Node) // which an interface is given
+	holders := p.scratch.Get().(*[maxHolders]Node) // escapes through an interface
 	defer p.scratch.Put(holders)
 	for _, node := range p.holders(tag, now, holders[:0]) {
 		if m := p.member(node); m != nil && m.open(now) && !p.bad.is(node, tag, now) {
@@ -272,8 +275,7 @@ func (p *Peers) Hint(w *tier.Want) (tier.Hint, bool) {
 	return best, found
 }
 
-// candidates lists the members to be asked for an object, the one that is expected to
-// send it soonest first.
+// candidates lists the members to ask for an object, in order of expected delivery.
 func (p *Peers) candidates(tag uint64, now time.Time) (list []*member) {
 	type ranked struct {
 		*member
@@ -291,12 +293,12 @@ func (p *Peers) candidates(tag uint64, now time.Time) (list []*member) {
 	return list
 }
 
-// suspects remembers what members gave wrongly, for a while.
+// suspects records wrong answers of members for a while.
 type suspects struct {
 	n     atomic.Int64
 	mu    sync.Mutex
-	at    map[suspect]time.Time // until when; at most maxSuspects
-	swept time.Time             // when those past their time were last looked for
+	at    map[suspect]time.Time // when each expires; at most maxSuspects
+	swept time.Time             // time of the last search for expired ones
 }
 
 type suspect struct {
@@ -304,8 +306,7 @@ type suspect struct {
 	tag  uint64
 }
 
-// maxSuspects bounds what is remembered; when there are more, half
-// of them are forgotten, whichever.
+// maxSuspects bounds the suspects; above it half of them are dropped at random.
 const maxSuspects = 4096
 
 func (s *suspects) add(node Node, tag uint64, until, now time.Time) {

@@ -16,28 +16,28 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// TakePath asks a member to take a copy of an object, which it fetches while it answers:
+// TakePath asks a member to take a copy of an object, which it fetches before it answers:
 //
 //	take    name | bytes of all ranks u64
 //	answer  verdict u8
 //
-// A member decides by itself (see Taker). Whether it has room is not known before it is
-// asked: room changes with each publication, and a number in the membership's metadata or
-// beside the index would be old when it counts, and cost every node bytes for what few ask.
-// Two members at random are asked, which finds room nearly as well as knowing all of them
-// does, and one that has none is left alone for a while.
+// A member decides by itself (see Taker). Its room is not known before it is asked: room
+// changes with each publication, and a number in the membership's metadata or the index
+// would be outdated when it matters, and cost every node bytes for few requests. Two
+// random members are asked, which finds room nearly as well as complete knowledge, and
+// one without room is not asked for a while.
 const TakePath = "/peer/v1/take"
 
 const takeBytes = nameBytes + 8
 
-// taking is the verdict of a member that was asked to take something.
+// taking is the verdict of a member.
 type taking uint8
 
 const (
 	taken    taking = 0 // it has a copy now
 	noRoom   taking = 1
-	takeBusy taking = 2 // it fetches enough already
-	notTaken taking = 3 // not known there, not worth it, or the fetch failed
+	takeBusy taking = 2 // it is fetching enough already
+	notTaken taking = 3 // unknown there, not worth it, or the fetch failed
 	takings  taking = 4
 )
 
@@ -57,18 +57,18 @@ func decodeTake(b []byte) (n name, bytes int64, err error) {
 	return n, bytes, nil
 }
 
-// PushConfig makes Neighbours. Zero values take the default that is named.
+// PushConfig configures Neighbours. Zero values take the stated default.
 type PushConfig struct {
 	Peers *Peers // required
-	Bytes int64  // of objects that are being taken, unless one has more; 64 MiB
-	Most  int    // of these objects; 16
-	Asked int    // members asked for each; 2
-	// TakeTime is how long a member may take to fetch one; 10 seconds. RestTime is how
-	// long one is left alone that had no room, or did not answer; 5 seconds.
+	Bytes int64  // of objects being taken, unless one object is larger; 64 MiB
+	Most  int    // maximum number of these objects; 16
+	Asked int    // members asked per object; 2
+	// TakeTime bounds a member's fetch; 10 seconds. RestTime is the pause before a member
+	// without room, or that did not answer, is asked again; 5 seconds.
 	TakeTime, RestTime time.Duration
 }
 
-// PushCounters counts since NewNeighbours.
+// PushCounters counts events since NewNeighbours.
 type PushCounters struct {
 	Pushed      uint64 `count:"copies_pushed" prom:"peer_copies_total,result=pushed" help:"Last copies and members: pushed (a member took one of ours), refused (a member did not), failed (it did not answer), unplaced (nobody took it); taken (this node took one), no_room, busy, not_taken (it did not)."`
 	PushedBytes uint64 `count:"copies_pushed_bytes" prom:"peer_copied_bytes_total,result=pushed" help:"Bytes of them."`
@@ -77,9 +77,10 @@ type PushCounters struct {
 	Unplaced    uint64 `count:"copies_unplaced" prom:"peer_copies_total,result=unplaced"`
 }
 
-// Neighbours is the members of a cluster as a tier.Sink: copies of what this node may lose
-// go to one that has room. The object has to stay a hit here until done is called, since
-// the member fetches it as it fetches anything. All methods may run at once.
+// Neighbours is a tier.Sink over the members of a cluster: a copy of what this node may
+// lose is sent to a member with room. The object has to stay a hit here until done is
+// called, since the member fetches it like any other. All methods may be called
+// concurrently.
 type Neighbours struct {
 	cfg    PushConfig
 	ctx    context.Context // ended by Close
@@ -90,13 +91,13 @@ type Neighbours struct {
 	closed  bool
 	bytes   int64
 	n       int
-	rests   map[*member]time.Time // until when; of those in the table
+	rests   map[*member]time.Time // when their pauses end; only members in the table
 	running sync.WaitGroup
 }
 
 var _ tier.Sink = (*Neighbours)(nil)
 
-// NewNeighbours makes them. It starts nothing.
+// NewNeighbours returns the sink. It starts nothing.
 func NewNeighbours(cfg PushConfig) (*Neighbours, error) {
 	setDefault(&cfg.Bytes, 64<<20)
 	setDefault(&cfg.Most, 16)
@@ -111,7 +112,7 @@ func NewNeighbours(cfg PushConfig) (*Neighbours, error) {
 	return n, nil
 }
 
-// Close ends what is on its way and waits for it. Nothing is taken any more.
+// Close cancels copies in flight and waits for them. No new ones are accepted.
 func (n *Neighbours) Close() {
 	n.mu.Lock()
 	n.closed = true
@@ -120,7 +121,7 @@ func (n *Neighbours) Close() {
 	n.running.Wait()
 }
 
-// Counters takes a snapshot.
+// Counters returns a snapshot.
 func (n *Neighbours) Counters() PushCounters {
 	c := &n.counts
 	return PushCounters{
@@ -128,8 +129,8 @@ func (n *Neighbours) Counters() PushCounters {
 	}
 }
 
-// Expect implements tier.Sink: that of the member that is expected soonest, as far as that
-// was measured.
+// Expect implements tier.Sink. It returns the expectation of the fastest member, as far
+// as measured.
 func (n *Neighbours) Expect() (best tier.Hint) {
 	least := 0.0
 	now := n.cfg.Peers.cfg.Now()
@@ -144,12 +145,12 @@ func (n *Neighbours) Expect() (best tier.Hint) {
 	return best
 }
 
-// push is a copy on its way to a member.
+// push is a copy in flight to a member.
 type push struct {
 	*Neighbours
 	name    name
 	bytes   int64
-	members []*member // to be asked, in order
+	members []*member // to ask, in order
 }
 
 // Admit implements tier.Sink.
@@ -188,8 +189,8 @@ func (n *Neighbours) Admit(o *tier.Object) (tier.Write, error) {
 	return w, nil
 }
 
-// candidatesLocked lists the members that may be asked now; some tells whether there are
-// any at all. It forgets those that are not members any more.
+// candidatesLocked lists the members that may be asked now; some reports whether there
+// are any at all. It drops the pauses of former members.
 func (n *Neighbours) candidatesLocked(now time.Time) (list []*member, some bool) {
 	table := *n.cfg.Peers.table.Load()
 	for m, until := range n.rests {
@@ -209,8 +210,8 @@ func (n *Neighbours) candidatesLocked(now time.Time) (list []*member, some bool)
 	return list, some
 }
 
-// preferParents puts members first that are believed to hold what a checkpoint extends: a
-// chain is of most use in one place.
+// preferParents puts members first that are believed to have the parents of a checkpoint:
+// a chain is most useful in one place.
 func (n *Neighbours) preferParents(o *tier.Object, members []*member) {
 	if o.Parent == (tier.Name{}) {
 		return
@@ -256,7 +257,7 @@ func (w *push) Start(_ tier.Level, done func(tier.Level, error)) {
 	}()
 }
 
-// run asks the members, TakeTime for each.
+// run asks the members, each for up to TakeTime.
 func (w *push) run() error {
 	for _, m := range w.members {
 		v, err := w.ask(m)
@@ -273,7 +274,7 @@ func (w *push) run() error {
 		} else {
 			w.counts.refused.Add(1)
 		}
-		if err != nil || v != notTaken { // else it says nothing of the next object
+		if err != nil || v != notTaken { // otherwise it says nothing about the next object
 			w.rest(m)
 		}
 	}
@@ -287,8 +288,8 @@ func (n *Neighbours) rest(m *member) {
 	n.rests[m] = n.cfg.Peers.cfg.Now().Add(n.cfg.RestTime)
 }
 
-// ask asks one member. How it goes says nothing of what can be fetched from it: the breaker
-// learns nothing.
+// ask asks one member. The result says nothing about fetches from it, so the breaker is
+// not informed.
 func (w *push) ask(m *member) (v taking, err error) {
 	ctx, cancel := context.WithTimeout(w.ctx, w.cfg.TakeTime)
 	defer cancel()
@@ -315,7 +316,7 @@ func (w *push) ask(m *member) (v taking, err error) {
 	return v, err
 }
 
-// Copies is how many members are believed to hold an object.
+// Copies returns how many members are believed to have an object.
 func (p *Peers) Copies(f profile.Fingerprint, t tier.TenantID, n tier.Name) int {
 	tag, ok := p.cfg.Names.Tag(&tier.Want{Name: n, Fingerprint: f, Tenant: t})
 	if !ok {

@@ -14,7 +14,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// copyOf is an object as one member has described it. It does not change.
+// copyOf is an object as described by one member. It does not change.
 type copyOf struct {
 	peers   *Peers
 	want    tier.Want
@@ -31,11 +31,11 @@ type copyOf struct {
 // Entry implements tier.Copy, as do the following.
 func (c *copyOf) Entry() *tier.Entry { return &c.entry }
 
-// Close has nothing to give back: members hold nothing between requests.
+// Close does nothing: members keep no state between requests.
 func (c *copyOf) Close() {}
 
-// Read asks for ranges at several connections at once. What has come from one member and
-// was right stays when another one goes on.
+// Read requests ranges on several connections at once. Correct bytes from one member are
+// kept if another one continues.
 func (c *copyOf) Read(ctx context.Context, dst []gpuipc.Ref) (*tier.Content, error) {
 	if len(dst) != len(c.content.Digests) {
 		return nil, fmt.Errorf("peer: read %v of %d ranks to %d: %w", c.want.Name, len(c.content.Digests), len(dst), tier.ErrInvalid)
@@ -64,7 +64,7 @@ func (c *copyOf) Read(ctx context.Context, dst []gpuipc.Ref) (*tier.Content, err
 	return &c.content, nil
 }
 
-// readAll goes from member to member until everything has come.
+// readAll asks one member after another until everything has arrived.
 func (c *copyOf) readAll(ctx context.Context, to *target) error {
 	left := spansOf(&c.layout, c.content.Digests, c.rangeBytes())
 	asked, gone := []Node{c.from.Node}, true
@@ -92,18 +92,18 @@ func (c *copyOf) readAll(ctx context.Context, to *target) error {
 	}
 }
 
-// minRange is the least that is worth a request (a guess: some 0.1 ms at 25 Gbit/s).
+// minRange is the smallest range worth a request (a guess: about 0.1 ms at 25 Gbit/s).
 const minRange = 256 << 10
 
-// rangeBytes is how long ranges are: an object is spread over all streams, so that what
-// was begun first has the whole link.
+// rangeBytes returns the length of ranges: an object is spread over all streams, so that
+// the oldest copy can use the whole link.
 func (c *copyOf) rangeBytes() int64 {
 	cfg := &c.peers.cfg
 	each := (c.entry.Bytes + int64(cfg.Streams) - 1) / int64(cfg.Streams)
 	return min(max(each, minRange), cfg.RangeBytes)
 }
 
-// final is the error when nobody is left to ask.
+// final returns the error when no member is left to ask.
 func (c *copyOf) final(ctx context.Context, gone bool, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -130,7 +130,8 @@ func (c *copyOf) another(ctx context.Context, asked *[]Node) *member {
 	return nil
 }
 
-// readFrom reads what is left from one member, and leaves in left what has not come.
+// readFrom reads the remaining spans from one member, and leaves in left those that have
+// not arrived.
 func (c *copyOf) readFrom(ctx context.Context, m *member, left *[]span, to *target) error {
 	bytes := int64(0)
 	for i := range *left {
@@ -158,24 +159,24 @@ func (c *copyOf) readFrom(ctx context.Context, m *member, left *[]span, to *targ
 		}
 	}
 	if *left = rest; len(rest) > 0 && r.err == nil {
-		r.err = ctx.Err() // which ended before anything was asked
+		r.err = ctx.Err() // it ended before any request
 	}
 	m.leaveRead(still)
 	c.peers.settle(ctx, m, reads, r.err)
 	return r.err
 }
 
-// reading is what several workers read from one member.
+// reading is a read of several workers from one member.
 type reading struct {
 	*copyOf
 	member *member
 	to     *target
-	order  uint64 // of the copy among those that are read
+	order  uint64 // of the copy, among those being read
 	spans  []span
 	came   []bool // by span; each is written by one worker
 	next   atomic.Int64
 	once   sync.Once
-	err    error // the first; read once all have ended
+	err    error // the first one; read after all have ended
 }
 
 func (r *reading) work(ctx context.Context, stop func()) {
@@ -194,10 +195,10 @@ func (r *reading) work(ctx context.Context, stop func()) {
 	}
 }
 
-// maxBusy is how often a range is asked for again of a member that is busy.
+// maxBusy bounds the repeated requests for a range to a busy member.
 const maxBusy = 8
 
-// span reads one range, later if the member is busy.
+// span reads one range, and retries later if the member is busy.
 func (r *reading) span(ctx context.Context, s *span) error {
 	for try := 1; ; try++ {
 		err := r.try(ctx, s)

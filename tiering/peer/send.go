@@ -14,7 +14,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// read leases what a request wants and makes its body.
+// read leases the requested object and returns its range as a body.
 func (s *Server) read(ctx *fasthttp.RequestCtx) (*body, error) {
 	if !ctx.IsPost() {
 		return nil, fmt.Errorf("peer: %s: %w", ctx.Method(), tier.ErrInvalid)
@@ -39,7 +39,7 @@ func (s *Server) read(ctx *fasthttp.RequestCtx) (*body, error) {
 	return b, nil
 }
 
-// body is a range that is sent straight from the arena, under a lease.
+// body is a range that is sent directly from the arena, under a lease.
 type body struct {
 	server *Server
 	conn   net.Conn
@@ -48,13 +48,13 @@ type body struct {
 
 	of     held
 	unpin  func()
-	runs   [][]byte // what is left to be sent
+	runs   [][]byte // not sent yet
 	n      int64
 	sent   int64 // or held back by a cork
 	failed bool
 }
 
-// open checks a range against the object that it is of, and finds its bytes.
+// open checks a range against its object, and finds its bytes.
 func (b *body) open(q *readRequest, h *held) error {
 	switch {
 	case h.later:
@@ -78,7 +78,7 @@ func (b *body) open(q *readRequest, h *held) error {
 	if !errors.Is(err, gpuipc.ErrUnavailable) {
 		return fmt.Errorf("peer: %w: %w", tier.ErrUnavailable, err)
 	}
-	copied := make([]byte, q.n) // memory without an address: maxRange at most, for each of MaxRequests
+	copied := make([]byte, q.n) // memory without an address: at most maxRange for each of MaxRequests
 	if err := b.server.cfg.Device.Load(b.server.ctx, copied, part); err != nil {
 		return fmt.Errorf("peer: %w: %w", tier.ErrUnavailable, err)
 	}
@@ -86,11 +86,11 @@ func (b *body) open(q *readRequest, h *held) error {
 	return nil
 }
 
-// sendBytes is how much has to be taken within StallTime.
+// sendBytes has to be accepted within StallTime.
 const sendBytes = 1 << 20
 
-// WriteTo sends what is left. It goes around w, which would copy, and around what the
-// server allows for a whole response: a peer may be slow, but not stand still.
+// WriteTo sends the rest. It bypasses w, which would copy, and the server's timeout for a
+// whole response: a peer may be slow, but must not stall.
 func (b *body) WriteTo(w io.Writer) (int64, error) {
 	cork := corkOf(b.conn)
 	cork.Cork()
@@ -127,15 +127,15 @@ func (b *body) send(w io.Writer) error {
 			return err
 		}
 	}
-	return b.allow() // to take what is corked
+	return b.allow() // time to accept what is corked
 }
 
-// allow gives the peer time to take more.
+// allow extends the write deadline.
 func (b *body) allow() error {
 	return b.conn.SetWriteDeadline(time.Now().Add(b.server.cfg.StallTime))
 }
 
-// cut takes n bytes, or what is left.
+// cut returns the next n bytes, or the rest.
 func (b *body) cut(n int) (piece [][]byte) {
 	for n > 0 && len(b.runs) > 0 {
 		k := min(n, len(b.runs[0]))
@@ -148,7 +148,7 @@ func (b *body) cut(n int) (piece [][]byte) {
 	return piece
 }
 
-// Read is for who reads the body without a connection.
+// Read is for readers of the body without a connection.
 func (b *body) Read(p []byte) (int, error) {
 	if len(b.runs) == 0 {
 		return 0, io.EOF
@@ -161,7 +161,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close is called when the body was sent, or cannot be.
+// Close is called when the body was sent, or cannot be sent.
 func (b *body) Close() error {
 	b.once.Do(func() {
 		if b.sent < b.n || b.failed {

@@ -18,22 +18,23 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// ServerConfig opens a Server. Zero values take the default that is named.
+// ServerConfig configures a Server. Zero values take the stated default.
 type ServerConfig struct {
 	Store  *tiering.Store // required
 	Device gpuipc.Device  // of the store's arena; required
 	Names  *Names         // required
-	// Known is told to nodes that know less; nil = nothing is.
+	// Known is reported to nodes that know less; nil = nothing is.
 	Known *Known
 
-	MaxRequests int // at once, of all peers; 64
-	MaxPerPeer  int // of one peer; 16
-	// PeerOf tells peers apart; by their address.
+	MaxRequests int // concurrent, of all peers; 64
+	MaxPerPeer  int // concurrent, of one peer; 16
+	// PeerOf identifies the peer of a request; by its address.
 	PeerOf func(*fasthttp.RequestCtx) string
-	// PromoteTime is how long a request waits for what is on disk only; what takes longer
-	// is asked for again. 2 seconds.
+	// PromoteTime bounds the wait of a request for objects that are only on disk; after
+	// that the peer has to ask again. 2 seconds.
 	PromoteTime time.Duration
-	// StallTime is how long a peer may take no bytes before its connection ends; 10 seconds.
+	// StallTime is the maximum time without a byte accepted by a peer before its
+	// connection is closed; 10 seconds.
 	StallTime time.Duration
 	Log       zerolog.Logger
 }
@@ -49,7 +50,7 @@ func (c ServerConfig) withDefaults() ServerConfig {
 	return c
 }
 
-// ByAddress tells peers apart by the address that they connect from.
+// ByAddress identifies a peer by its remote address.
 func ByAddress(ctx *fasthttp.RequestCtx) string { return ctx.RemoteIP().String() }
 
 func setDefault[T comparable](field *T, value T) {
@@ -59,7 +60,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// ServerCounters counts since NewServer.
+// ServerCounters counts events since NewServer.
 type ServerCounters struct {
 	Finds     uint64 `count:"served_finds" prom:"peer_served_total,request=find" help:"Requests of peers that were answered."`
 	Reads     uint64 `count:"served_reads" prom:"peer_served_total,request=read"`
@@ -88,11 +89,11 @@ type Server struct {
 	mu      sync.Mutex
 	closed  bool
 	running int
-	peers   map[string]int // requests at once, by peer; at most as many as run
+	peers   map[string]int // concurrent requests by peer; only peers with requests
 	idle    sync.Cond
 }
 
-// NewServer makes a server. It starts nothing: Handler is for a fasthttp.Server.
+// NewServer returns a server. It starts nothing: Handler is for a fasthttp.Server.
 func NewServer(cfg ServerConfig) (*Server, error) {
 	cfg = cfg.withDefaults()
 	if cfg.Store == nil || cfg.Device == nil || cfg.Names == nil || cfg.MaxRequests < 0 || cfg.MaxPerPeer < 0 || cfg.PromoteTime < 0 || cfg.StallTime < 0 {
@@ -105,9 +106,9 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// Close refuses what comes, waits for what runs (StallTime at most for each megabyte that
-// a peer does not take) and gives back all leases. It is called once, before the store
-// closes.
+// Close refuses new requests, waits for running ones (at most StallTime for each megabyte
+// that a peer does not accept) and releases all leases. It is called once, before the
+// store closes.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -122,7 +123,7 @@ func (s *Server) Close() {
 	s.session.Close()
 }
 
-// Counters takes a snapshot.
+// Counters returns a snapshot.
 func (s *Server) Counters() ServerCounters {
 	c := &s.counts
 	return ServerCounters{
@@ -131,21 +132,21 @@ func (s *Server) Counters() ServerCounters {
 	}
 }
 
-// Serves tells whether a path is one that Handler answers.
+// Serves reports whether Handler answers a path.
 func Serves(path []byte) bool {
 	return string(path) == FindPath || string(path) == ReadPath || string(path) == HoldersPath
 }
 
-// retryHeader says when to ask again, in milliseconds.
+// retryHeader is the delay before the next attempt, in milliseconds.
 const retryHeader = "Retry-After-Ms"
 
-// retryAfter is the hint of a refusal: a range of maxRange takes some 10 ms (guess).
+// retryAfter is the delay in a refusal: a range of maxRange takes about 10 ms (guess).
 const retryAfter = 20 * time.Millisecond
 
-// errChanged: the object is there with other bytes.
+// errChanged: the object exists with other bytes.
 var errChanged = errors.New("peer: changed")
 
-// Handler answers a request. It waits for the disk, PromoteTime at most.
+// Handler answers a request. It waits for the disk for at most PromoteTime.
 func (s *Server) Handler(ctx *fasthttp.RequestCtx) {
 	peer := s.cfg.PeerOf(ctx)
 	if err := s.enter(peer); err != nil {
@@ -168,7 +169,7 @@ func (s *Server) Handler(ctx *fasthttp.RequestCtx) {
 			s.refuse(ctx, err)
 			break
 		}
-		body.leave = leave // once its bytes are sent
+		body.leave = leave // after its bytes are sent
 		ctx.Response.SetBodyStream(body, int(body.n))
 		return
 	default:
@@ -206,7 +207,7 @@ func (s *Server) leave(peer string) {
 	}
 }
 
-// refuse is the one place where errors become statuses.
+// refuse is the only place where errors become statuses.
 func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	status, code, count := fasthttp.StatusServiceUnavailable, "unavailable", (*atomic.Uint64)(nil)
 	switch {
@@ -230,7 +231,7 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	ctx.Response.SetBodyString(code + ": " + err.Error() + "\n")
 }
 
-// wait bounds how long a request waits for the disk.
+// wait returns the context that bounds how long a request waits for the disk.
 func (s *Server) wait() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(s.ctx, s.cfg.PromoteTime)
 }
@@ -260,7 +261,7 @@ func (s *Server) find(ctx *fasthttp.RequestCtx) error {
 	return nil
 }
 
-// alike is how many names, from the first, one acquire can ask for.
+// alike returns how many names, from the first, fit into one acquire.
 func alike(names []name) int {
 	n := 1
 	for n < len(names) && names[0].Kind == 0 && names[n].Kind == 0 &&
@@ -270,10 +271,10 @@ func alike(names []name) int {
 	return n
 }
 
-// held is an object under a lease, or why there is none.
+// held is an object under a lease, or a miss.
 type held struct {
-	lease  tier.LeaseID // zero where it is one of flat
-	flat   *flat        // it was made of a chain
+	lease  tier.LeaseID // zero if the lease belongs to flat
+	flat   *flat        // set if it was built from a chain
 	object *tier.Object
 	later  bool
 }
@@ -286,7 +287,7 @@ func (s *Server) letGo(h *held) {
 	}
 }
 
-// findAlike answers names that one acquire can ask for.
+// findAlike answers names that fit into one acquire.
 func (s *Server) findAlike(ctx context.Context, names []name, out []byte) ([]byte, error) {
 	list, err := s.acquire(ctx, names)
 	if err != nil {
@@ -302,7 +303,7 @@ func (s *Server) findAlike(ctx context.Context, names []name, out []byte) ([]byt
 			if size := d.size(); len(out)+size+5 <= maxAnswer {
 				status = here
 			} else if size+len(names) < maxAnswer/2 {
-				status = later // the asker gets it with fewer others
+				status = later // the client gets it in a request for fewer objects
 			}
 		}
 		switch status {
@@ -319,12 +320,13 @@ func (s *Server) findAlike(ctx context.Context, names []name, out []byte) ([]byt
 
 func (s *Server) release(id tier.LeaseID) {
 	if id != 0 {
-		_ = s.session.Release(id) // gone only when the session is
+		_ = s.session.Release(id) // ErrGone only if the session has ended
 	}
 }
 
-// acquire leases objects that names stand for, of one tenant, profile and, unless it is
-// one name, segments. What is not here, or not of a tenant of both nodes, has no lease.
+// acquire leases the objects of names of one tenant and profile: segments, or a single
+// name. An object that is not here, or whose tenant is not shared by both nodes, has no
+// lease.
 func (s *Server) acquire(ctx context.Context, names []name) ([]held, error) {
 	list := make([]held, len(names))
 	tenant := s.cfg.Names.tenants[names[0].tenant]
@@ -347,7 +349,7 @@ func (s *Server) acquire(ctx context.Context, names []name) ([]held, error) {
 			continue
 		}
 		if list[i].object, _ = s.session.Leased(list[i].lease); list[i].object == nil {
-			s.release(list[i].lease) // it took so long that it has expired
+			s.release(list[i].lease) // the acquire took so long that it expired
 			list[i] = held{}
 		}
 	}
@@ -388,8 +390,8 @@ func (s *Server) acquireCheckpoint(ctx context.Context, id tier.ProfileID, tenan
 	return nil
 }
 
-// ofStore tells what the store refuses, such as a profile that was forgotten meanwhile,
-// from what the peer did wrong.
+// ofStore marks an error of the store, such as for a profile that was forgotten
+// meanwhile, so that it is not reported as the peer's fault.
 func ofStore(err error) error {
 	if errors.Is(err, tier.ErrInvalid) {
 		return fmt.Errorf("peer: %w: %w", tier.ErrUnavailable, err)

@@ -7,25 +7,25 @@ import (
 )
 
 // slots are rights to read a range of a member. They are given in the order in which the
-// copies were begun, so that of several objects one comes after the other, each as fast
-// as the link is, and an engine goes on with the first while the others are on their way.
+// copies were started. So several objects arrive one after another at full link speed,
+// and an engine can continue with the first while the others are in flight.
 type slots struct {
 	mu      sync.Mutex
 	free    int
-	waiting waiters // at most one for each worker of a read
+	waiting waiters // at most one per worker of a read
 }
 
-// waiter is who waits for a right. It has it once got is closed.
+// waiter waits for a slot. It has one once got is closed.
 type waiter struct {
 	order uint64 // of the copy
-	at    int    // in waiters; -1 = not there any more
+	at    int    // index in waiters; -1 = removed
 	got   chan struct{}
 }
 
-// take waits for a right; the caller gives it back. An error is the context's.
+// take waits for a slot; the caller returns it. The error is the context's.
 func (s *slots) take(ctx context.Context, order uint64) error {
 	s.mu.Lock()
-	if s.free > 0 { // then nobody waits
+	if s.free > 0 { // then none is waiting
 		s.free--
 		s.mu.Unlock()
 		return nil
@@ -60,7 +60,7 @@ func (s *slots) give() {
 	close(heap.Pop(&s.waiting).(*waiter).got)
 }
 
-// waiters implements heap.Interface: who read first is first.
+// waiters implements heap.Interface: the copy started first comes first.
 type waiters []*waiter
 
 func (w waiters) Len() int           { return len(w) }

@@ -13,19 +13,19 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// TakerConfig makes a Taker. Zero values take the default that is named.
+// TakerConfig configures a Taker. Zero values take the stated default.
 type TakerConfig struct {
 	Store  *tiering.Store                    // required
 	Names  *Names                            // required
-	PeerOf func(*fasthttp.RequestCtx) string // tells peers apart; by their address
+	PeerOf func(*fasthttp.RequestCtx) string // identifies the peer of a request; by its address
 
-	Bytes        int64         // that are being fetched at once; 256 MiB
-	BytesPerPeer int64         // of them for one peer, unless one object has more; 64 MiB
-	Most         int           // objects at once; 32
-	Time         time.Duration // until a fetch is given up; shorter than the asker's TakeTime; 8 seconds
+	Bytes        int64         // being fetched; 256 MiB
+	BytesPerPeer int64         // of these for one peer, unless one object is larger; 64 MiB
+	Most         int           // concurrent objects; 32
+	Time         time.Duration // timeout of a fetch; shorter than the client's TakeTime; 8 seconds
 }
 
-// TakerCounters counts since NewTaker.
+// TakerCounters counts events since NewTaker.
 type TakerCounters struct {
 	Taken      uint64 `count:"copies_taken" prom:"peer_copies_total,result=taken"`
 	TakenBytes uint64 `count:"copies_taken_bytes" prom:"peer_copied_bytes_total,result=taken"`
@@ -34,10 +34,10 @@ type TakerCounters struct {
 	NotTaken   uint64 `count:"copies_not_taken" prom:"peer_copies_total,result=not_taken"`
 }
 
-// Taker takes copies that members ask this node to take, if memory has room without
-// anything leaving it. It fetches them as an engine's acquire would: from whoever the index
-// says, by the cost model, checked. Nothing that the asker says is relied upon but to
-// refuse. All methods may run at once.
+// Taker takes copies that members offer to this node, if memory has room without evicting
+// anything. It fetches them like an engine's acquire: from the holders in the index, by
+// the cost model, verified. The requester's claims are used only to refuse. All methods
+// may be called concurrently.
 type Taker struct {
 	cfg     TakerConfig
 	session *tiering.Session
@@ -53,7 +53,7 @@ type Taker struct {
 	running sync.WaitGroup
 }
 
-// NewTaker makes one. It starts nothing.
+// NewTaker returns a taker. It starts nothing.
 func NewTaker(cfg TakerConfig) (*Taker, error) {
 	setDefault(&cfg.Bytes, 256<<20)
 	setDefault(&cfg.BytesPerPeer, 64<<20)
@@ -70,14 +70,14 @@ func NewTaker(cfg TakerConfig) (*Taker, error) {
 	return t, nil
 }
 
-// Stop has nothing taken any more: the node is about to end.
+// Stop refuses further copies: the node is shutting down.
 func (t *Taker) Stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
 }
 
-// Close ends what is being taken, and waits for it. It is called before the store closes.
+// Close cancels running fetches and waits for them. It is called before the store closes.
 func (t *Taker) Close() {
 	t.Stop()
 	t.end()
@@ -85,7 +85,7 @@ func (t *Taker) Close() {
 	t.session.Close()
 }
 
-// Counters takes a snapshot.
+// Counters returns a snapshot.
 func (t *Taker) Counters() TakerCounters {
 	c := &t.counts
 	return TakerCounters{
@@ -93,7 +93,7 @@ func (t *Taker) Counters() TakerCounters {
 	}
 }
 
-// Handler answers TakePath, when the copy is here or is not going to be.
+// Handler answers TakePath once the copy is here or has been refused.
 func (t *Taker) Handler(ctx *fasthttp.RequestCtx) {
 	ctx.Response.Header.SetContentType("application/octet-stream")
 	if !ctx.IsPost() || len(ctx.PostBody()) != takeBytes {
@@ -147,12 +147,12 @@ func (t *Taker) take(peer string, n *name, bytes int64) taking {
 		}
 		lease = got.Lease
 	}
-	_ = t.session.Release(lease) // gone only when it has expired
+	_ = t.session.Release(lease) // ErrGone only if it has expired
 	return taken
 }
 
-// enter books an object's bytes, if they fit into the budgets and beside what is being
-// taken already, without anything leaving memory.
+// enter books an object's bytes, if they fit into the budgets together with what is being
+// taken already, without evicting anything from memory.
 func (t *Taker) enter(peer string, kind tier.CheckpointKind, tenant tier.TenantID, bytes int64) (leave func(), v taking) {
 	spare := t.cfg.Store.Spare(kind, tenant)
 	t.mu.Lock()

@@ -16,7 +16,7 @@ const (
 	HoldersPath = "/peer/v1/holders"
 )
 
-// Messages, little endian:
+// Messages, little-endian:
 //
 //	name         fingerprint 32 | tenant 16 | kind u8 | key 32 | base's kind u8 | base's key 32
 //	find         count u16 | names
@@ -26,15 +26,16 @@ const (
 //	             | publisher: length u16, bytes | token ids: count u32, each u32
 //	             | digests of a rank: count u32, each u64, rank by rank
 //	             | of a segment with a primer: 32
-//	             | of a segment with packed parts, to the end: how they are laid out
+//	             | of a segment with packed parts, to the end: their layout
 //	read         name | pin 16 | rank u16 | offset u64 | length u64
 //
-// A segment with a primer has bit 7 of its role set: nodes that know of none refuse the role.
+// A segment with a primer has bit 7 of its role set: nodes without support for primers
+// refuse the role.
 //
-// Bounds. A segment has at most profile.MaxTokens ids; what is longer than maxAnswer is
-// answered with fewer rows.
+// Bounds: a segment has at most profile.MaxTokens ids; an answer longer than maxAnswer is
+// returned with fewer rows.
 const (
-	namedBytes   = 32 + 16 + 1 + 32 // of a name, without the base
+	namedBytes   = 32 + 16 + 1 + 32 // a name without the base
 	nameBytes    = namedBytes + 1 + 32
 	readBytes    = nameBytes + 16 + 2 + 8 + 8
 	maxNames     = 256
@@ -46,12 +47,12 @@ const (
 	primedRole   = 1 << 7
 )
 
-// name is what an object is called between nodes.
+// name identifies an object between nodes.
 type name struct {
 	tier.Name
 	fingerprint profile.Fingerprint
 	tenant      tenantTag
-	base        tier.Name // of a checkpoint: one that the asker has, from whose end on it wants it; zero = none
+	base        tier.Name // for a checkpoint: one that the client has; only what comes after it is sent; zero = none
 }
 
 // putNamed writes exactly namedBytes.
@@ -89,18 +90,18 @@ func decodeFind(b []byte) ([]name, error) {
 	return names, r.end("find")
 }
 
-// status is a row of an answer.
+// status is the status of a row of an answer.
 type status uint8
 
 const (
 	notHere  status = 0
 	here     status = 1
-	later    status = 2 // on its way into memory, or no room in this answer: to be asked again
+	later    status = 2 // on its way into memory, or no room in this answer: to be asked for again
 	statuses status = 3
 )
 
-// description is what a source says of an object. Slices of one that was decoded are its
-// own.
+// description is a source's description of an object. The slices of a decoded one are
+// copies.
 type description struct {
 	tier.Name
 	spec       profile.SegmentSpec
@@ -109,11 +110,11 @@ type description struct {
 	rankBytes  int64
 	publisher  string
 	tokens     []uint32
-	digests    [][]uint64 // by rank; at least one rank, all have as many
+	digests    [][]uint64 // by rank; at least one rank, equally many each
 	packed     profile.Packed
 }
 
-// describe makes the description of an object of a store.
+// describe returns the description of an object of a store.
 func describe(o *tier.Object) *description {
 	d := &description{
 		Name: tier.Name{Kind: o.Kind, Key: o.Key}, spec: o.Spec, begin: o.Begin, end: o.End, parent: o.Parent,
@@ -125,12 +126,12 @@ func describe(o *tier.Object) *description {
 	return d
 }
 
-// size is how long the description is.
+// size returns the encoded size of the description.
 func (d *description) size() int {
 	return 33 + 13 + 8 + 33 + 2 + 8 + 2 + len(d.publisher) + 4 + 4*len(d.tokens) + 4 + 8*len(d.digests)*len(d.digests[0]) + len(d.primer()) + len(d.packed)
 }
 
-// primer is empty without one.
+// primer returns the primer's bytes, empty without one.
 func (d *description) primer() []byte {
 	if d.spec.Primer == (profile.PrimerID{}) {
 		return nil
@@ -203,13 +204,13 @@ func decodeDescription(b []byte) (*description, error) {
 	return d, r.end("description")
 }
 
-// row is one of an answer; description is nil unless it is here.
+// row is one row of an answer; description is nil unless the status is here.
 type row struct {
 	status      status
-	description []byte // as encoded
+	description []byte // encoded
 }
 
-// appendRow adds a row to an answer that has begun with its count.
+// appendRow appends a row to an answer that begins with its count.
 func appendRow(b []byte, s status, d *description) []byte {
 	b = append(b, byte(s))
 	if s != here {
@@ -219,7 +220,7 @@ func appendRow(b []byte, s status, d *description) []byte {
 	return d.append(b)
 }
 
-// decodeAnswer gives as many rows as were asked for. Descriptions are slices of b.
+// decodeAnswer decodes an answer with one row per name. Descriptions are slices of b.
 func decodeAnswer(b []byte, count int) ([]row, error) {
 	r := reader{b: b}
 	if n := int(r.u16()); n != count {
@@ -238,10 +239,11 @@ func decodeAnswer(b []byte, count int) ([]row, error) {
 	return rows, r.end("answer")
 }
 
-// pin stands for all that a reader has relied on: the shape and the digests.
+// pin covers all that a reader relies on: the shape and the digests.
 type pin [16]byte
 
-// pinOf hashes a description but for publisher and token ids: the key names these.
+// pinOf hashes a description except publisher and token ids: the key determines the
+// latter.
 func pinOf(d *description) pin {
 	shape := *d
 	shape.publisher, shape.tokens = "", nil
@@ -277,13 +279,13 @@ func decodeRead(b []byte) (readRequest, error) {
 	return q, nil
 }
 
-// reader takes a message apart. Behind the end it gives zeros and remembers that.
+// reader decodes a message. After the end it returns zeros and sets short.
 type reader struct {
 	b     []byte
 	short bool
 }
 
-// take gives the next n bytes, or zeros of its own.
+// take returns the next n bytes, or zeros in a new slice.
 func (r *reader) take(n int) []byte {
 	if n > len(r.b) {
 		r.short, r.b = true, nil
@@ -306,7 +308,7 @@ func (r *reader) key() (k [32]byte) {
 	return k
 }
 
-// text reads what its first byte says the length of.
+// text reads bytes prefixed by their length in one byte.
 func (r *reader) text() []byte {
 	n := int(r.u8())
 	if n > len(r.b) {
@@ -324,7 +326,7 @@ func (r *reader) name() (n name) {
 	return n
 }
 
-// count reads how many elements of a size follow, all of which have to be there.
+// count reads a number of elements of a size, and checks that all of them follow.
 func (r *reader) count(size int) int {
 	n := int64(r.u32())
 	if n*int64(size) > int64(len(r.b)) {

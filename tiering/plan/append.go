@@ -8,11 +8,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// maxRows bounds a buffer; rows of more tokens are dearer than states for any model
-// there is.
+// maxRows bounds a buffer; for any existing model, rows of more tokens are larger than
+// states.
 const maxRows = 1 << 16
 
-// RowsBytes is the size of so many rows, as Append takes them.
+// RowsBytes returns the size of a number of rows, as Append expects them.
 func (g *Geometry) RowsBytes(rows int) (int64, error) {
 	if rows < 0 || rows > maxRows {
 		return 0, fmt.Errorf("%d rows, the most is %d: %w", rows, maxRows, tier.ErrInvalid)
@@ -20,9 +20,10 @@ func (g *Geometry) RowsBytes(rows int) (int64, error) {
 	return g.bufferParts(rows).Bytes, nil
 }
 
-// Append copies rows behind the last one of a buffer, as drafts, into pages that the
-// buffer takes as it grows. Rows beyond the capacity are ErrFull, and so are rows for
-// which memory is missing; ErrQuota as for segments. After an error a buffer holds what it held before.
+// Append copies rows after the last one of a buffer, as drafts, into pages that the
+// buffer allocates as it grows. Rows beyond the capacity are ErrFull, and so are rows for
+// which there is no memory; ErrQuota as for segments. After an error a buffer is
+// unchanged.
 func (s *Session) Append(ctx context.Context, q *AppendQuery) (BufferState, error) {
 	g, err := s.store.Geometry(q.Scope)
 	if err != nil {
@@ -116,7 +117,8 @@ func (s *Session) appendTo(ctx context.Context, q *AppendQuery, _ *Geometry) (Bu
 	return got, err
 }
 
-// claimPage takes memory for the last n of the rows to be appended; nothing for none.
+// claimPage allocates memory for the last n of the rows to be appended; nothing for n =
+// 0.
 func (s *Session) claimPage(q *AppendQuery, b *buffer, n int) (pages, error) {
 	if n == 0 {
 		return nil, nil
@@ -130,7 +132,7 @@ func (s *Session) claimPage(q *AppendQuery, b *buffer, n int) (pages, error) {
 	return pages{{memory, parts, q.Begin + q.Rows - n, rows}}, nil
 }
 
-// open makes a buffer with its first rows. Nobody else can see it until it is whole.
+// open creates a buffer with its first rows. It is not visible until it is complete.
 func (s *Session) open(ctx context.Context, q *AppendQuery, g *Geometry) (BufferState, error) {
 	s.mu.Lock()
 	others := len(s.mu.buffers) + s.mu.opening
@@ -143,7 +145,7 @@ func (s *Session) open(ctx context.Context, q *AppendQuery, g *Geometry) (Buffer
 	if err != nil {
 		return BufferState{}, err
 	}
-	if s.mu.closed != nil { // meanwhile
+	if s.mu.closed != nil { // closed meanwhile
 		defer b.free()
 		return BufferState{}, s.mu.closed
 	}
@@ -153,7 +155,7 @@ func (s *Session) open(ctx context.Context, q *AppendQuery, g *Geometry) (Buffer
 	return b.answer(), nil
 }
 
-// newBuffer takes memory for a buffer and fills it.
+// newBuffer allocates memory for a buffer and fills it.
 func (s *Session) newBuffer(ctx context.Context, q *AppendQuery, g *Geometry, others int) (*buffer, error) {
 	if err := s.store.Admit(others); err != nil {
 		return nil, err
@@ -171,7 +173,7 @@ func (s *Session) newBuffer(ctx context.Context, q *AppendQuery, g *Geometry, ot
 		}
 	}
 	var err error
-	_ = b.state.transition(bufferEvent{kind: beginAppend, token: q.Begin, rows: q.Rows}) // check has
+	_ = b.state.transition(bufferEvent{kind: beginAppend, token: q.Begin, rows: q.Rows}) // cannot fail after check
 	if q.Base.Kind == FromState {
 		err = s.copyBase(ctx, b, q)
 	}
@@ -189,7 +191,7 @@ func (s *Session) newBuffer(ctx context.Context, q *AppendQuery, g *Geometry, ot
 	return b, nil
 }
 
-// holdBase begins a buffer at a leased checkpoint, where that lies.
+// holdBase begins a buffer at a leased checkpoint, whose states it uses in place.
 func (s *Session) holdBase(b *buffer, q *AppendQuery) error {
 	held, err := s.store.Hold(q.Scope, []tier.LeaseID{q.Base.Lease})
 	if err != nil {
@@ -204,7 +206,7 @@ func (s *Session) holdBase(b *buffer, q *AppendQuery) error {
 	return nil
 }
 
-// copyBase gives a new buffer states of its own.
+// copyBase gives a new buffer separate states.
 func (s *Session) copyBase(ctx context.Context, b *buffer, q *AppendQuery) error {
 	base, err := s.store.Claim(q.Scope, b.on, q.Base.State.Len())
 	if err != nil {
@@ -214,7 +216,7 @@ func (s *Session) copyBase(ctx context.Context, b *buffer, q *AppendQuery) error
 	return b.on.Copy(ctx, base.Memory, q.Base.State)
 }
 
-// copyRows writes rows behind the last one. They count once all are there.
+// copyRows writes rows after the last one. They count once all are written.
 func (b *buffer) copyRows(ctx context.Context, q *AppendQuery, to []rowRun) error {
 	src, done := rowRun{ref: q.Src, parts: b.geometry.bufferParts(q.Rows)}, 0
 	for _, r := range to {

@@ -10,10 +10,10 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// buffer is the rows of recent tokens beside the states that they move on: what a
-// decoding engine has instead of a state for each token (KVBuffer). It belongs to a
-// session and leaves with it. Fixed once it is known to the session, apart from base,
-// pages and state, which the session's lock guards.
+// buffer holds the rows of recent tokens together with the states that they advance: a
+// decoding engine has this instead of a state for each token (KVBuffer). It belongs to a
+// session and ends with it. Fixed once the session knows it, except base, pages and
+// state, which the session's lock guards.
 type buffer struct {
 	id       tier.LeaseID
 	scope    Scope
@@ -21,11 +21,11 @@ type buffer struct {
 	on       *Device
 
 	base  baseStates // before the first row
-	pages pages      // of the rows, which grow with them
+	pages pages      // memory of the rows; grows with them
 	state bufferState
 }
 
-// baseStates is the states that rows move on. The zero value is zero states.
+// baseStates are the states that rows advance. The zero value stands for zero states.
 type baseStates struct {
 	share
 	release func()
@@ -37,7 +37,7 @@ func (b *baseStates) letGo() {
 	}
 }
 
-// claimedBase is states in memory of their own.
+// claimedBase returns states in separate memory.
 func claimedBase(g *Geometry, m *Claimed) baseStates {
 	return baseStates{share{parts: g.CheckpointParts(0), ref: m.Memory}, m.Release}
 }
@@ -46,8 +46,8 @@ func (b *buffer) answer() BufferState {
 	return BufferState{Buffer: b.id, Begin: b.state.begin, Accepted: b.state.accepted, End: b.state.end}
 }
 
-// happensLocked is a transition. last tells that it was the last one: the caller is to
-// free the buffer when it has let go of the lock.
+// happensLocked applies an event. last reports that it was the last one: the caller frees
+// the buffer after it has released the lock.
 func (b *buffer) happensLocked(e bufferEvent) (last bool, err error) {
 	was := b.state.phase
 	if err = b.state.transition(e); err != nil {
@@ -56,14 +56,14 @@ func (b *buffer) happensLocked(e bufferEvent) (last bool, err error) {
 	return b.state.phase == bufferEnded && was != bufferEnded, err
 }
 
-// free gives a buffer's memory back.
+// free frees a buffer's memory.
 func (b *buffer) free() {
 	b.pages.release()
 	b.base.letGo()
 }
 
-// bufferLocked finds a buffer of this session. It does not tell another tenant's
-// from none.
+// bufferLocked finds a buffer of this session. A buffer of another tenant is reported as
+// missing.
 func (s *Session) bufferLocked(id tier.LeaseID, sc Scope) (*buffer, error) {
 	if s.mu.closed != nil {
 		return nil, s.mu.closed
@@ -79,7 +79,7 @@ func (s *Session) bufferLocked(id tier.LeaseID, sc Scope) (*buffer, error) {
 	return b, nil
 }
 
-// Accept keeps drafted rows: those that a verification has confirmed.
+// Accept keeps drafted rows that a verification has confirmed.
 func (s *Session) Accept(q *AcceptQuery) (BufferState, error) {
 	if _, err := s.store.Geometry(q.Scope); err != nil {
 		return BufferState{}, err
@@ -89,7 +89,7 @@ func (s *Session) Accept(q *AcceptQuery) (BufferState, error) {
 	return got, err
 }
 
-// acceptRows answers the pages that no row is in any more as well.
+// acceptRows also returns the pages without any remaining rows.
 func (s *Session) acceptRows(q *AcceptQuery) (got BufferState, dropped pages, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +106,7 @@ func (s *Session) acceptRows(q *AcceptQuery) (got BufferState, dropped pages, er
 	return b.answer(), b.pages.behind(b.state.end), nil
 }
 
-// HeldRows is accepted rows of a buffer, which stay where they are until Release, called
+// HeldRows are accepted rows of a buffer, which stay in place until Release is called,
 // once.
 type HeldRows struct {
 	On      *Device
@@ -115,7 +115,7 @@ type HeldRows struct {
 	runs []rowRun
 }
 
-// Part returns where the rows of a part lie, one behind another.
+// Part returns the rows of a part, one run after another.
 func (h *HeldRows) Part(layer int, kind profile.PartKind) gpuipc.Ref {
 	var out gpuipc.Ref
 	for _, run := range h.runs {
@@ -125,8 +125,8 @@ func (h *HeldRows) Part(layer int, kind profile.PartKind) gpuipc.Ref {
 	return out
 }
 
-// HoldRows keeps the rows of tokens [begin, end) of a buffer where they lie. ErrInvalid: not all of
-// them are there and accepted. ErrBusy: the buffer is being flushed.
+// HoldRows keeps the rows of tokens [begin, end) of a buffer in place. ErrInvalid: not
+// all of them exist and are accepted. ErrBusy: the buffer is being flushed.
 func (s *Session) HoldRows(sc Scope, id tier.LeaseID, begin, end int) (*HeldRows, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,15 +145,15 @@ func (s *Session) HoldRows(sc Scope, id tier.LeaseID, begin, end int) (*HeldRows
 
 func (s *Session) releaseRows(b *buffer) {
 	s.mu.Lock()
-	last, _ := b.happensLocked(bufferEvent{kind: endReplay}) // ErrGone: it was released meanwhile
+	last, _ := b.happensLocked(bufferEvent{kind: endReplay}) // ErrGone: released meanwhile
 	s.mu.Unlock()
 	if last {
 		b.free()
 	}
 }
 
-// ReleaseBuffer ends a buffer; false when the session has none of that id. What still
-// runs on it keeps its memory until it has ended.
+// ReleaseBuffer ends a buffer; false if the session has none with this id. Operations
+// still running on it keep its memory until they end.
 func (s *Session) ReleaseBuffer(id tier.LeaseID) bool {
 	s.mu.Lock()
 	b := s.mu.buffers[id]
@@ -176,7 +176,7 @@ func (s *Session) releaseLocked(b *buffer) (last bool) {
 	return last
 }
 
-// Close ends all buffers. What is asked later answers why, and nothing new begins.
+// Close ends all buffers. Later calls return why, and nothing new begins.
 func (s *Session) Close(why error) {
 	var free []*buffer
 	s.mu.Lock()

@@ -6,11 +6,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// bufferState is the positions and the activity of a buffer: a flush takes rows from the
-// front, appending adds at the back.
+// bufferState is the positions and the activity of a buffer: a flush removes rows from
+// the front, appending adds them at the end.
 //
 //	base ── row begin ── … ── row accepted-1 ── row accepted ── … ── row end-1
-//	states       certain                            drafted
+//	states       accepted                           drafted
 //
 //	        beginAppend              beginFlush, nothing else running
 //	 idle ───────────────► appending          idle ──────► flushing
@@ -18,13 +18,13 @@ import (
 //
 //	 any ──release──► ending ──last operation ends──► ended
 //
-// Replays may run while it is idle or appending. release goes to ended at once when
-// nothing runs.
+// Replays may run while it is idle or appending. If nothing is running, release leads
+// directly to ended.
 //
 // Invariant: begin <= accepted <= end <= begin+capacity.
 //
-// Invariant: an operation reads rows before accepted only, and appending writes rows
-// from end on only, so that the two may run at once.
+// Invariant: an operation reads only rows before accepted, and appending writes only rows
+// from end on, so that the two may run concurrently.
 type bufferState struct {
 	phase    bufferPhase
 	running  int // appends, flushes and replays
@@ -39,40 +39,40 @@ type bufferPhase uint8
 const (
 	bufferIdle      bufferPhase = iota
 	bufferAppending             // rows from end on are being written
-	bufferFlushing              // the base is being moved on
-	bufferEnding                // released, but something still runs
-	bufferEnded                 // its memory may go
+	bufferFlushing              // the base is being advanced
+	bufferEnding                // released, but an operation is still running
+	bufferEnded                 // its memory can be freed
 )
 
 type bufferEventKind uint8
 
 const (
 	beginAppend bufferEventKind = iota // of rows from token on
-	endAppend                          // rows are there
+	endAppend                          // rows are written
 	failAppend
-	acceptRows // keep so many drafted rows, drop the others
+	acceptRows // keeps a number of drafted rows, drops the others
 	beginReplay
 	endReplay
 	beginFlush // of the rows before token
-	endFlush   // the base has them
+	endFlush   // the base includes them
 	failFlush
 	release
 )
 
-// bufferEvent is what happens to a buffer.
+// bufferEvent is an event in the life of a buffer.
 type bufferEvent struct {
 	kind  bufferEventKind
 	token int // a prompt position
 	rows  int
 }
 
-// newBufferState is an idle buffer without rows.
+// newBufferState returns an idle buffer without rows.
 func newBufferState(begin, capacity int) bufferState {
 	return bufferState{capacity: capacity, begin: begin, accepted: begin, end: begin}
 }
 
-// transition is the only place that changes a buffer's state. An event that is
-// refused changes nothing. What ends after release is ErrGone, but has ended.
+// transition is the only function that changes a buffer's state. A refused event changes
+// nothing. An operation that ends after release is ErrGone, but has ended.
 func (s *bufferState) transition(e bufferEvent) error {
 	if err := s.refuse(e); err != nil {
 		return err
@@ -120,7 +120,7 @@ func (s *bufferState) finish(e bufferEvent) error {
 	return nil
 }
 
-// refuse tells why an event cannot be. Those that would be a mistake of ours panic.
+// refuse returns why an event is not allowed. Events that can only be a bug panic.
 func (s *bufferState) refuse(e bufferEvent) error {
 	ended := s.phase >= bufferEnding
 	switch e.kind {
@@ -163,7 +163,7 @@ func (s *bufferState) refuse(e bufferEvent) error {
 	return nil
 }
 
-// mustEnd panics unless an operation of this kind runs.
+// mustEnd panics unless an operation of this kind is running.
 func (s *bufferState) mustEnd(kind bufferEventKind) {
 	of := bufferIdle
 	switch kind {

@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// StateBytes is the size of From.State for a layer or profile.AllLayers.
+// StateBytes returns the size of From.State for a layer or profile.AllLayers.
 func (g *Geometry) StateBytes(layer int) (int64, error) {
 	if _, err := g.linear(layer); err != nil {
 		return 0, err
@@ -17,7 +17,7 @@ func (g *Geometry) StateBytes(layer int) (int64, error) {
 	return g.stateParts(layer).Bytes, nil
 }
 
-// InputBytes is the size of a recomputed span's Input for a layer or
+// InputBytes returns the size of a recomputed span's Input for a layer or
 // profile.AllLayers.
 func (g *Geometry) InputBytes(layer int) (int64, error) {
 	if _, err := g.linear(layer); err != nil {
@@ -26,8 +26,8 @@ func (g *Geometry) InputBytes(layer int) (int64, error) {
 	return g.seamParts(layer).Bytes, nil
 }
 
-// ComposeBytes is the size of Out, from the plan's shape alone: leases are not
-// looked up.
+// ComposeBytes returns the size of Out, computed from the plan's shape alone: leases are
+// not looked up.
 func (g *Geometry) ComposeBytes(q *ComposeQuery) (int64, error) {
 	if _, err := g.linear(q.Layer); err != nil {
 		return 0, err
@@ -43,8 +43,8 @@ func (g *Geometry) ComposeBytes(q *ComposeQuery) (int64, error) {
 	return out.bytes(), nil
 }
 
-// Compose moves a running state over a plan and writes q.Out. The parts of
-// segments and seams are read where they lie; nothing is copied first.
+// Compose advances a running state over a plan and writes q.Out. The parts of segments
+// and seams are read in place; nothing is copied first.
 func (s *Session) Compose(ctx context.Context, q *ComposeQuery) (err error) {
 	g, err := s.store.Geometry(q.Scope)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *Session) Compose(ctx context.Context, q *ComposeQuery) (err error) {
 	return nil
 }
 
-// check is everything about a compose that needs no lease.
+// check checks everything about a compose that needs no lease.
 func (q *ComposeQuery) check(g *Geometry, out states) error {
 	if err := q.Plan.check(); err != nil {
 		return err
@@ -104,15 +104,15 @@ func (q *ComposeQuery) check(g *Geometry, out states) error {
 	if have, want := q.From.State.Len(), out.one.Bytes; have != want {
 		return fmt.Errorf("state of %d bytes, want %d: %w", have, want, tier.ErrInvalid)
 	}
-	// Layer by layer in place is fine; any other overlap would have one layer's
-	// answer overwrite what the next one begins from.
+	// Advancing layer by layer in place is fine; with any other overlap one layer's
+	// result would overwrite the input of the next.
 	if overlap(q.From.State, q.Out) && (out.times > 1 || !q.From.State.Equal(q.Out.Slice(0, q.From.State.Len()))) {
 		return fmt.Errorf("the answer overlaps the state it begins from: %w", tier.ErrInvalid)
 	}
 	return nil
 }
 
-// holds checks that an answer of so many bytes fits into out.
+// holds checks that a result of a number of bytes fits into out.
 func holds(out gpuipc.Ref, bytes int64) error {
 	if have := out.Len(); have < bytes {
 		return fmt.Errorf("%d bytes for an answer of %d: %w", have, bytes, tier.ErrInvalid)
@@ -120,7 +120,7 @@ func holds(out gpuipc.Ref, bytes int64) error {
 	return nil
 }
 
-// checkInputs wants one of so many bytes for each recomputed span but the last.
+// checkInputs requires an input of a size for each recomputed span but the last.
 func (q *ComposeQuery) checkInputs(want int64) error {
 	for i := range q.Plan.Spans {
 		sp := &q.Plan.Spans[i]
@@ -150,7 +150,7 @@ func overlap(a, b gpuipc.Ref) bool {
 	return false
 }
 
-// composer makes one device job per layer of a plan.
+// composer creates one device job per layer of a plan.
 type composer struct {
 	*run
 	from  From
@@ -159,14 +159,14 @@ type composer struct {
 	steps []gpuipc.ComposeStep
 }
 
-// layer composes one layer. before names where the state before each recomputed
-// span goes; nil = not wanted.
+// layer composes one layer. before returns where the state before each recomputed span is
+// written; nil = not wanted.
 func (c *composer) layer(ctx context.Context, layer int, before func(seam int) gpuipc.Ref, out gpuipc.Ref) error {
 	lin := &c.geometry.Layer(layer).Linear
 	_, heads := c.geometry.RankHeads(layer)
 	c.steps = c.steps[:0]
 	if c.on.Batch != nil {
-		c.steps = nil // the job keeps them
+		c.steps = nil // owned by the job
 	}
 	seam := 0
 	for i := range c.spans {
@@ -188,7 +188,7 @@ func (c *composer) layer(ctx context.Context, layer int, before func(seam int) g
 	})
 }
 
-// first is the state before the plan's first token; absent = zero.
+// first returns the state before the plan's first token; absent = zero.
 func (c *composer) first(layer int) gpuipc.Ref {
 	switch c.from.Kind {
 	case FromCheckpoint:
@@ -201,9 +201,8 @@ func (c *composer) first(layer int) gpuipc.Ref {
 	return gpuipc.Ref{}
 }
 
-// segmentStep is a segment's (T, S). S of a layer with rope inside stands at
-// positions local to the whole segment and is rotated to its prompt position (HYPIC
-// Eq. 7).
+// segmentStep returns a segment's (T, S). S of a layer with rope inside is at positions
+// local to the whole segment and is rotated to its prompt position (HYPIC Eq. 7).
 func (c *composer) segmentStep(sp *heldSpan, layer int) gpuipc.ComposeStep {
 	t, tPart := sp.segment.part(layer, profile.PartT)
 	s, sPart := sp.segment.part(layer, profile.PartS)
@@ -213,8 +212,8 @@ func (c *composer) segmentStep(sp *heldSpan, layer int) gpuipc.ComposeStep {
 	}
 }
 
-// seamStep is a recomputed span's (T, S), which the engine computed at the true
-// positions, so that it is not rotated. Without input the step changes nothing.
+// seamStep returns a recomputed span's (T, S). The engine computed it at the true
+// positions, so it is not rotated. Without input the step changes nothing.
 func (c *composer) seamStep(sp *heldSpan, layer int) gpuipc.ComposeStep {
 	if sp.Input.Absent() {
 		return gpuipc.ComposeStep{}
@@ -227,8 +226,8 @@ func (c *composer) seamStep(sp *heldSpan, layer int) gpuipc.ComposeStep {
 	}
 }
 
-// tail copies the convolution tail that the recomputed tokens continue from:
-// that of the last segment, of the checkpoint, or zeros.
+// tail copies the convolution tail from which the recomputed tokens continue: that of the
+// last segment, of the checkpoint, or zeros.
 func (c *composer) tail(ctx context.Context, layer int, out *PartMap, into gpuipc.Ref) error {
 	part, ok := out.Part(layer, profile.PartConv)
 	if !ok {
@@ -246,7 +245,7 @@ func (c *composer) tail(ctx context.Context, layer int, out *PartMap, into gpuip
 	})
 }
 
-// lastShare is what stands right before the plan's recomputed end; nil = nothing.
+// lastShare returns the object directly before the plan's recomputed end; nil = none.
 func (c *composer) lastShare() (last *share) {
 	if n := len(c.chain); n > 0 {
 		last = &c.chain[n-1]

@@ -13,16 +13,16 @@ import (
 type Device struct {
 	gpuipc.Device
 	Place tier.Place
-	// Batch, of an accelerator, starts the jobs of a plan together, in as few launches as
-	// it can; nil runs each when it is made.
+	// Batch, for an accelerator, starts the jobs of a plan together, in as few launches
+	// as possible; nil runs each job when it is created.
 	Batch gpuipc.Accelerator
-	// Failed is told of every error, before it is answered; nil = nobody.
+	// Failed is called with every error before it is returned; nil = no listener.
 	Failed func(error)
 
 	composed, rotated, assembled, replayed atomic.Uint64
 }
 
-// check gives an error of the device one of our kinds.
+// check wraps an error of the device in one of our kinds.
 func (d *Device) check(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -33,16 +33,16 @@ func (d *Device) check(err error, format string, args ...any) error {
 	return tier.DeviceError(fmt.Sprintf(format, args...), err)
 }
 
-// Copy copies bytes of which nobody wants the digests.
+// Copy copies bytes without keeping their digests.
 func (d *Device) Copy(ctx context.Context, to, from gpuipc.Ref) error {
 	digests := make([]uint64, gpuipc.Chunks(from.Len()))
 	return d.check(d.CopyDigests(ctx, to, from, digests), "copy states")
 }
 
-// jobs is the device jobs of a plan.
+// jobs are the device jobs of a plan.
 //
-// Invariant: no job of a plan writes what another one reads or writes, apart from a
-// layer's state that is moved in place by its one job.
+// Invariant: no job of a plan writes what another one reads or writes, except a layer's
+// state that its one job advances in place.
 type jobs struct {
 	on       *Device
 	composes []gpuipc.ComposeJob
@@ -65,7 +65,7 @@ func (j *jobs) rotate(ctx context.Context, layer int, job *gpuipc.RotateJob) err
 	return j.on.check(j.on.Rotate(ctx, job), "rotate layer %d", layer)
 }
 
-// finish starts what has not been yet, and returns when all has run.
+// finish starts the remaining jobs, and returns when all have run.
 func (j *jobs) finish(ctx context.Context) error {
 	if len(j.composes) > 0 {
 		err := j.on.check(j.on.Batch.ComposeAll(ctx, j.composes), "compose %d layers", len(j.composes))

@@ -10,27 +10,27 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Geometry is a registered profile with what is computed from it once: where the
-// parts of segments, checkpoints, rows and states lie. All methods may run at once.
+// Geometry is a registered profile and what is computed from it once: the layouts of
+// segments, checkpoints, rows and states. All methods may be called concurrently.
 type Geometry struct {
 	*profile.Profile
 	id    tier.ProfileID
 	page  int64 // of the store's pools
 	parts *Parts
 
-	ropes  []rope // the distinct ones of the profile
+	ropes  []rope // distinct ropes of the profile
 	ropeOf []int  // layer -> index into ropes, -1 = keys are not rotated
 }
 
-// NewGeometry is the geometry of a profile in a store with pages of so many bytes. parts
-// is the store's.
+// NewGeometry returns the geometry of a profile in a store with a page size. parts is the
+// store's.
 func NewGeometry(p *profile.Profile, id tier.ProfileID, pageBytes int64, parts *Parts) *Geometry {
 	g := &Geometry{Profile: p, id: id, page: pageBytes, parts: parts}
 	g.ropes, g.ropeOf = distinctRopes(p)
 	return g
 }
 
-// CheckRank is the check of every query that names a rank.
+// CheckRank checks the rank of a query.
 func (g *Geometry) CheckRank(rank int) error {
 	if rank < 0 || rank >= g.TPSize() {
 		return fmt.Errorf("rank %d of %d: %w", rank, g.TPSize(), tier.ErrInvalid)
@@ -38,12 +38,12 @@ func (g *Geometry) CheckRank(rank int) error {
 	return nil
 }
 
-// linear is the layers that a query for layer composes.
+// linear returns the layers that a query for layer composes.
 func (g *Geometry) linear(layer int) ([]int, error) {
 	return pickLayers(g.LinearLayers(), layer, "linear")
 }
 
-// attention is the layers that a query for layer rotates.
+// attention returns the layers that a query for layer rotates.
 func (g *Geometry) attention(layer int) ([]int, error) {
 	return pickLayers(g.AttentionLayers(), layer, "attention")
 }
@@ -58,12 +58,12 @@ func pickLayers(all []int, layer int, kind string) ([]int, error) {
 	return nil, fmt.Errorf("layer %d is no %s layer: %w", layer, kind, tier.ErrInvalid)
 }
 
-// SegmentParts is where the parts of a segment with so many interior tokens lie.
+// SegmentParts returns the layout of a segment with a number of interior tokens.
 func (g *Geometry) SegmentParts(interior int) *PartMap {
 	return g.partMap(partKey{profile: g.id, of: partsOfSegment, layer: profile.AllLayers, n: interior})
 }
 
-// PackedParts is where the parts of a segment lie that may be packed. The error wraps
+// PackedParts returns the layout of a segment that may be packed. The error wraps
 // profile.ErrInvalid.
 func (g *Geometry) PackedParts(interior int, packed profile.Packed) (*PartMap, error) {
 	if packed == "" {
@@ -76,17 +76,17 @@ func (g *Geometry) PackedParts(interior int, packed profile.Packed) (*PartMap, e
 	return NewPartMap(l), nil
 }
 
-// CheckpointParts is where the parts of a checkpoint node with so many rows lie.
+// CheckpointParts returns the layout of a checkpoint node with a number of rows.
 func (g *Geometry) CheckpointParts(rows int) *PartMap {
 	return g.partMap(partKey{profile: g.id, of: partsOfCheckpoint, layer: profile.AllLayers, n: rows})
 }
 
-// EdgeParts is where the parts of a checkpoint node of rows lie.
+// EdgeParts returns the layout of a checkpoint node of kind Rows.
 func (g *Geometry) EdgeParts(rows int) *PartMap {
 	return g.partMap(partKey{profile: g.id, of: partsOfEdge, layer: profile.AllLayers, n: rows})
 }
 
-// NodeParts is where the parts of a checkpoint node of a kind lie.
+// NodeParts returns the layout of a checkpoint node of a kind.
 func (g *Geometry) NodeParts(kind tier.CheckpointKind, rows int) *PartMap {
 	if kind == tier.Rows {
 		return g.EdgeParts(rows)
@@ -94,22 +94,23 @@ func (g *Geometry) NodeParts(kind tier.CheckpointKind, rows int) *PartMap {
 	return g.CheckpointParts(rows)
 }
 
-// rowsParts is where so many rows of a layer or profile.AllLayers lie.
+// rowsParts returns the layout of a number of rows of a layer or profile.AllLayers.
 func (g *Geometry) rowsParts(layer, rows int) *PartMap {
 	return g.partMap(partKey{profile: g.id, of: partsOfRows, layer: layer, n: rows})
 }
 
-// stateParts is where one state of a layer or profile.AllLayers lies.
+// stateParts returns the layout of one state of a layer or profile.AllLayers.
 func (g *Geometry) stateParts(layer int) *PartMap {
 	return g.partMap(partKey{profile: g.id, of: partsOfState, layer: layer})
 }
 
-// seamParts is where (T, S) of a recomputed span lie, of a layer or profile.AllLayers.
+// seamParts returns the layout of (T, S) of a recomputed span, of a layer or
+// profile.AllLayers.
 func (g *Geometry) seamParts(layer int) *PartMap {
 	return g.partMap(partKey{profile: g.id, of: partsOfSeam, layer: layer})
 }
 
-// bufferParts is where the parts of so many rows of a buffer lie.
+// bufferParts returns the layout of a number of rows of a buffer.
 func (g *Geometry) bufferParts(rows int) *PartMap {
 	return g.partMap(partKey{profile: g.id, of: partsOfBuffer, layer: profile.AllLayers, n: rows})
 }
@@ -143,16 +144,16 @@ func (g *Geometry) compute(key partKey) *PartMap {
 	panic(fmt.Sprintf("plan: parts of kind %d", key.of))
 }
 
-// states is profile.StatesLayout by arithmetic: its parts are those of one state,
-// each as often as there are seams and once more. A plan may have thousands of
-// seams, and deep models hundreds of layers.
+// states computes profile.StatesLayout arithmetically: its parts are those of one state,
+// each repeated for every seam and once more. A plan may have thousands of seams, and
+// deep models hundreds of layers.
 type states struct {
 	one   *PartMap
 	times int64
 }
 
-// statesBefore is where the states before each of so many seams and the final one
-// lie.
+// statesBefore returns the layout of the states before each of a number of seams and the
+// final one.
 func (g *Geometry) statesBefore(layer, seams int) (states, error) {
 	s := states{g.stateParts(layer), int64(seams) + 1}
 	if s.one.Bytes > math.MaxInt64/s.times {
@@ -161,10 +162,10 @@ func (g *Geometry) statesBefore(layer, seams int) (states, error) {
 	return s, nil
 }
 
-// bytes is the size of all states.
+// bytes returns the size of all states.
 func (s states) bytes() int64 { return s.one.Bytes * s.times }
 
-// at is where state number n of the i-th layer asked for lies.
+// at returns the place of state number n of the i-th requested layer.
 func (s states) at(i, n int) (off, length int64) {
 	part, end := s.one.Parts[i], s.one.Bytes
 	if i+1 < len(s.one.Parts) {
@@ -173,7 +174,7 @@ func (s states) at(i, n int) (off, length int64) {
 	return part.Off*s.times + int64(n)*(end-part.Off), part.Len
 }
 
-// What parts are computed for.
+// partsOf is the kind of object that parts are computed for.
 type partsOf uint8
 
 const (
@@ -187,15 +188,16 @@ const (
 )
 
 type partKey struct {
-	profile tier.ProfileID // never used again for another one
+	profile tier.ProfileID // never reused
 	of      partsOf
 	layer   int
 	n       int
 }
 
-// Parts keeps computed part maps of all profiles of a store, since a deep model's takes
-// some microseconds. When full, any leave: sizes of segments vary, but those in use at
-// one time are few. All methods may run at once.
+// Parts caches the part maps of all profiles of a store, since computing that of a deep
+// model takes microseconds. When the cache is full, arbitrary ones are dropped: segments
+// vary in size, but few sizes are in use at a time. All methods may be called
+// concurrently.
 type Parts struct {
 	mu      sync.Mutex
 	entries map[partKey]*PartMap
@@ -206,7 +208,7 @@ type Parts struct {
 // 60 layers (a guess).
 const maxCachedParts = 64 << 10
 
-// NewParts makes an empty cache.
+// NewParts returns an empty cache.
 func NewParts() *Parts { return &Parts{entries: map[partKey]*PartMap{}} }
 
 func (c *Parts) find(key partKey) *PartMap {
@@ -221,7 +223,7 @@ func (c *Parts) keep(key partKey, m *PartMap) {
 	if _, known := c.entries[key]; known {
 		return
 	}
-	for k, old := range c.entries { // in an order of chance
+	for k, old := range c.entries { // in random order
 		if c.parts+len(m.Parts) <= maxCachedParts {
 			break
 		}

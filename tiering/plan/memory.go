@@ -9,9 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// EngineLayer says where one attention layer's rows live in engine memory, in
-// bytes: row t of head h of a block b is at Base + b*BlockStride +
-// t*TokenStride + h*HeadStride.
+// EngineLayer describes one attention layer's rows in engine memory, in bytes: row t of
+// head h of block b is at Base + b*BlockStride + t*TokenStride + h*HeadStride.
 type EngineLayer struct {
 	Layer        int
 	KBase        int64
@@ -23,27 +22,27 @@ type EngineLayer struct {
 	VHeadStride  int64
 }
 
-// EngineMemory is engine memory bound to a profile: paged rows of every attention
-// layer. CheckMemory validates it once; it must not change afterwards.
+// EngineMemory is engine memory bound to a profile: paged rows of every attention layer.
+// CheckMemory validates it once; it must not change afterwards.
 type EngineMemory struct {
 	Region gpuipc.Region
-	// Chunks are where the runs end that the region's addresses fall into; nil =
-	// it is one run. The keys of a layer lie in one of them, and so do its values.
+	// Chunks are the ends of the contiguous runs of the region's addresses; nil = one
+	// run. The keys of a layer are in one of them, and so are its values.
 	Chunks      []int64
 	BlockTokens int
 	Layers      []EngineLayer
 }
 
-// Bounds that keep every product of a block, token or head number with its
-// stride far from overflow.
+// Bounds that keep every product of a block, token or head number with its stride far
+// from overflow.
 const (
 	maxMemoryBytes = 1 << 42
 	maxBlockTokens = 1 << 16
 )
 
-// CheckMemory checks engine memory against a profile: every attention layer
-// once, rows that do not overlap inside a block, and at least one block inside
-// the region. The caller does so once, before the first use.
+// CheckMemory checks engine memory against a profile: every attention layer once, rows
+// that do not overlap inside a block, and at least one block inside the region. The
+// caller does so once, before the first use.
 func (g *Geometry) CheckMemory(m *EngineMemory) error {
 	size := m.Region.Bytes()
 	if size > maxMemoryBytes || m.BlockTokens < 1 || m.BlockTokens > maxBlockTokens {
@@ -69,7 +68,7 @@ func (g *Geometry) CheckMemory(m *EngineMemory) error {
 	return nil
 }
 
-// end is where the run of addresses ends that an offset lies in.
+// end returns the end of the address run that contains an offset.
 func (m *EngineMemory) end(off int64) int64 {
 	i, found := slices.BinarySearch(m.Chunks, off)
 	if found {
@@ -81,12 +80,12 @@ func (m *EngineMemory) end(off int64) int64 {
 	return m.Region.Bytes()
 }
 
-// pagedRows is where the keys or the values of one layer lie in engine memory.
+// pagedRows describes the keys or the values of one layer in engine memory.
 type pagedRows struct {
 	base, block, token, head int64 // offset and strides in bytes
 	heads                    int
-	rowBytes                 int64 // of one head of one token
-	align                    int64 // one element
+	rowBytes                 int64 // of one head and token
+	align                    int64 // size of one element
 }
 
 func (g *Geometry) paged(ml *EngineLayer, kind profile.PartKind) pagedRows {
@@ -117,7 +116,7 @@ func (pr *pagedRows) check(size, end int64, blockTokens int) error {
 	return nil
 }
 
-// blocks is how many blocks lie wholly before end.
+// blocks returns the number of blocks completely before end.
 func (pr *pagedRows) blocks(end int64, blockTokens int) int64 {
 	span := int64(blockTokens-1)*pr.token + int64(pr.heads-1)*pr.head + pr.rowBytes
 	room := end - pr.base - span
@@ -127,7 +126,7 @@ func (pr *pagedRows) blocks(end int64, blockTokens int) int64 {
 	return room/pr.block + 1
 }
 
-// boundMemory is engine memory under the block table of one plan.
+// boundMemory is engine memory with the block table of one plan.
 type boundMemory struct {
 	*EngineMemory
 	geometry *Geometry
@@ -135,8 +134,7 @@ type boundMemory struct {
 	layer    map[int]*EngineLayer
 }
 
-// bind checks that every block that the plan's rows go to lies inside the
-// memory.
+// bind checks that every block that receives rows of the plan is inside the memory.
 func (r *run) bind(d *Destination) (*boundMemory, error) {
 	b := &boundMemory{EngineMemory: d.Memory, geometry: r.geometry, blocks: d.Blocks, layer: map[int]*EngineLayer{}}
 	limit := int64(1) << 32
@@ -163,8 +161,8 @@ func (r *run) bind(d *Destination) (*boundMemory, error) {
 	return b, nil
 }
 
-// check looks at the blocks of tokens [begin, end). Entries of other tokens are
-// not read: engines leave them unset.
+// check checks the blocks of tokens [begin, end). Entries of other tokens are not read:
+// engines leave them unset.
 func (b *boundMemory) check(begin, end int, limit int64) error {
 	first, last := begin/b.BlockTokens, (end-1)/b.BlockTokens
 	if last >= len(b.blocks) {
@@ -178,7 +176,7 @@ func (b *boundMemory) check(begin, end int, limit int64) error {
 	return nil
 }
 
-// scatter is the destination of rows that begin at a prompt position.
+// scatter returns the destination of rows that begin at a prompt position.
 func (b *boundMemory) scatter(layer int, kind profile.PartKind, at int) gpuipc.Scatter {
 	pr := b.geometry.paged(b.layer[layer], kind)
 	return gpuipc.Scatter{

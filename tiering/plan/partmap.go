@@ -9,21 +9,21 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// PartMap is a profile.Layout that finds parts by layer and kind, and counts their
-// chunks. It does not change.
+// PartMap is a profile.Layout with an index by layer and kind and chunk counts. It does
+// not change.
 type PartMap struct {
 	profile.Layout
-	// FirstChunk[i] is the number of chunks before part i; one more entry for all.
+	// FirstChunk[i] is the number of chunks before part i; the last entry is the total.
 	FirstChunk []int
 
-	// Of a checkpoint, as offsets into a share.
-	StatePages []gpuipc.Extent // whole pages without rows: what stripping the states gives back
+	// For a checkpoint, as offsets into a share.
+	StatePages []gpuipc.Extent // whole pages without rows, freed by stripping the states
 	StateEdges []gpuipc.Extent // states and convolution tails on the other pages
 }
 
-// NewPartMap indexes a layout.
+// NewPartMap returns the map of a layout.
 func NewPartMap(l profile.Layout) *PartMap {
-	l.Parts = slices.Clone(l.Parts) // without the room that a builder leaves: maps are kept
+	l.Parts = slices.Clone(l.Parts) // without the builder's spare capacity, since maps are cached
 	m := &PartMap{Layout: l, FirstChunk: make([]int, len(l.Parts)+1)}
 	for i := range l.Parts {
 		m.FirstChunk[i+1] = m.FirstChunk[i] + gpuipc.Chunks(l.Parts[i].Len)
@@ -31,7 +31,7 @@ func NewPartMap(l profile.Layout) *PartMap {
 	return m
 }
 
-// Part finds the part of a layer and kind.
+// Part returns the part of a layer and kind.
 func (m *PartMap) Part(layer int, kind profile.PartKind) (profile.Part, bool) {
 	i, ok := m.Index(layer, kind)
 	if !ok {
@@ -40,24 +40,24 @@ func (m *PartMap) Part(layer int, kind profile.PartKind) (profile.Part, bool) {
 	return m.Parts[i], true
 }
 
-// Index is the number of that part.
+// Index returns the index of that part.
 func (m *PartMap) Index(layer int, kind profile.PartKind) (i int, ok bool) {
-	return sort.Find(len(m.Parts), func(i int) int { // layouts are in this order
+	return sort.Find(len(m.Parts), func(i int) int { // layouts have this order
 		return cmp.Or(cmp.Compare(layer, m.Parts[i].Layer), cmp.Compare(kind, m.Parts[i].Kind))
 	})
 }
 
-// Chunks is the number of chunks of all parts.
+// Chunks returns the total number of chunks.
 func (m *PartMap) Chunks() int { return m.FirstChunk[len(m.Parts)] }
 
-// IsRows tells the rows of attention layers, which what extends a checkpoint
-// needs, from states and convolution tails, which it does not.
+// IsRows reports whether a part has rows of attention layers, which descendants of a
+// checkpoint need, as opposed to states and convolution tails, which they do not.
 func IsRows(kind profile.PartKind) bool { return kind == profile.PartK || kind == profile.PartV }
 
-// withStates finds the pages of a checkpoint's share that hold nothing but states
-// and convolution tails, and what of these lies on other pages.
+// withStates finds the pages of a checkpoint's share that contain only states and
+// convolution tails, and the states and tails on other pages.
 func (m *PartMap) withStates(page int64) *PartMap {
-	at := int64(0) // first page that may be one
+	at := int64(0) // first candidate page
 	until := func(end int64) {
 		if at < end {
 			m.StatePages = append(m.StatePages, gpuipc.Extent{Off: at * page, Len: min(end*page, m.Bytes) - at*page})
@@ -74,7 +74,7 @@ func (m *PartMap) withStates(page int64) *PartMap {
 	return m
 }
 
-// withEdges finds the states and convolution tails beside the state pages.
+// withEdges finds the states and convolution tails outside the state pages.
 func (m *PartMap) withEdges() {
 	pages := m.StatePages
 	for i := range m.Parts {

@@ -8,14 +8,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Scope is for whom something is done.
+// Scope names the profile, tenant and rank of a request.
 type Scope struct {
 	Profile tier.ProfileID
 	Tenant  tier.TenantID
 	Rank    int
 }
 
-// SpanKind is what a span of a plan is.
+// SpanKind is the kind of a span of a plan.
 type SpanKind uint8
 
 // The span kinds. The numbers are those of the local protocol.
@@ -30,25 +30,25 @@ type Span struct {
 	Lease tier.LeaseID // SpanSegment
 	Start int
 	Count int
-	// Input holds (T, S) of a recomputed span in F32, laid out by
-	// profile.SeamLayout of the asked layers, its S already at the true
-	// positions of its tokens (never rotated). Absent is allowed for the last
-	// span of a plan only. Rotate and Assemble ignore and refuse it.
+	// Input holds (T, S) of a recomputed span in F32, laid out by profile.SeamLayout of
+	// the requested layers, its S already at the true positions of its tokens (never
+	// rotated). It may be absent for the last span of a plan only. Rotate ignores it and
+	// Assemble refuses it.
 	Input gpuipc.Ref
 }
 
-// Plan is the spans that cover the tokens [Begin, End) of a prompt exactly once,
-// in order.
+// Plan is a list of spans that cover the tokens [Begin, End) of a prompt exactly once, in
+// order.
 //
-// Invariant: no token enters a state twice. Besides gaps and overlaps of spans,
-// a plan in which two whole segments (head, interior and tail) overlap is
-// refused, and so is one that leaves no room for a segment's head.
+// Invariant: no token enters a state twice. Besides gaps and overlaps of spans, a plan in
+// which two whole segments (head, interior and tail) overlap is refused, and so is one
+// that leaves no room for a segment's head.
 type Plan struct {
 	Begin, End int
 	Spans      []Span
 }
 
-// check refuses gaps and overlaps: each span begins where the one before ended.
+// check refuses gaps and overlaps: each span begins where the previous one ended.
 func (pl *Plan) check() error {
 	if pl.Begin < 0 || pl.End < pl.Begin || pl.End > profile.MaxTokens {
 		return fmt.Errorf("plan of tokens [%d, %d): %w", pl.Begin, pl.End, tier.ErrInvalid)
@@ -71,7 +71,7 @@ func (pl *Plan) check() error {
 	return nil
 }
 
-// shape counts what the sizes of answers depend on.
+// shape returns the counts on which the sizes of results depend.
 func (pl *Plan) shape() (rows, seams int) {
 	for i := range pl.Spans {
 		if pl.Spans[i].Kind == SpanSegment {
@@ -83,7 +83,7 @@ func (pl *Plan) shape() (rows, seams int) {
 	return rows, seams
 }
 
-// leases is those of a plan: of the checkpoint that it begins from, if it does,
+// leases returns the leases of a plan: of the checkpoint that it begins from, if any,
 // then of its segments in order.
 func (pl *Plan) leases(from From) []tier.LeaseID {
 	ids := make([]tier.LeaseID, 0, len(pl.Spans)+1)
@@ -98,18 +98,18 @@ func (pl *Plan) leases(from From) []tier.LeaseID {
 	return ids
 }
 
-// FromKind says where a plan begins from.
+// FromKind says where a plan begins.
 type FromKind uint8
 
-// The beginnings. The numbers are those of the local protocol.
+// The kinds of beginning. The numbers are those of the local protocol.
 const (
 	FromZero       FromKind = 0 // Begin is 0 and the state is zero
-	FromCheckpoint FromKind = 1 // Lease is that of a loaded checkpoint of Begin tokens
+	FromCheckpoint FromKind = 1 // Lease is a loaded checkpoint of Begin tokens
 	FromState      FromKind = 2 // State holds the states after Begin tokens
 )
 
-// From is the beginning of a plan. State is laid out by
-// profile.StatesLayout(layer, 0); StateBytes tells its size.
+// From is the beginning of a plan. State is laid out by profile.StatesLayout(layer, 0);
+// StateBytes returns its size.
 type From struct {
 	Kind  FromKind
 	Lease tier.LeaseID
@@ -127,9 +127,9 @@ func (from From) check(pl *Plan) error {
 	return nil
 }
 
-// ComposeQuery moves a running state over a plan. Out receives, for each asked
-// linear layer in order, the F32 state before each recomputed span and then the
-// final state: profile.StatesLayout(Layer, recomputed spans).
+// ComposeQuery advances a running state over a plan. For each requested linear layer in
+// order, Out receives the F32 state before each recomputed span and then the final state:
+// profile.StatesLayout(Layer, recomputed spans).
 type ComposeQuery struct {
 	Scope
 	Layer int // a linear layer, or profile.AllLayers
@@ -138,16 +138,16 @@ type ComposeQuery struct {
 	Out   gpuipc.Ref // at least ComposeBytes
 }
 
-// Destination is where rows go. Without Memory they are packed into Out, in plan
-// order, by profile.RowsLayout. With Memory they are scattered by the block
-// table of tokens [0, End).
+// Destination is the destination of rows. Without Memory they are packed into Out, in
+// plan order, by profile.RowsLayout. With Memory they are scattered by the block table of
+// tokens [0, End).
 type Destination struct {
 	Out    gpuipc.Ref
 	Memory *EngineMemory
 	Blocks []uint32
 }
 
-// region is where rows go.
+// region returns the region of the destination.
 func (d *Destination) region() gpuipc.Region {
 	if d.Memory != nil {
 		return d.Memory.Region
@@ -155,10 +155,10 @@ func (d *Destination) region() gpuipc.Region {
 	return d.Out.Region
 }
 
-// RotateQuery copies the keys and values of a plan's segments to their positions. With Memory and
-// FromCheckpoint the rows of the checkpoint's chain are copied too, unrotated:
-// they already stand at their positions. FromZero asks nothing of Begin here,
-// rows before it are the engine's own.
+// RotateQuery copies the keys and values of a plan's segments to their positions. With
+// Memory and FromCheckpoint the rows of the checkpoint's chain are copied too, unrotated,
+// since they are already at their positions. FromZero does not restrict Begin here; rows
+// before it belong to the engine.
 type RotateQuery struct {
 	Scope
 	Layer int // an attention layer, or profile.AllLayers
@@ -167,11 +167,11 @@ type RotateQuery struct {
 	Dest  Destination
 }
 
-// AssembleQuery is Compose and Rotate of all layers in one call, for plans whose
-// only recomputed span, if any, is the last. Out is laid out by
-// profile.CheckpointLayout(rows), or CheckpointLayout(0) when rows go to Memory;
-// the convolution tails in it are the last segment's, or the checkpoint's when
-// the plan has no segment, or zero.
+// AssembleQuery is Compose and Rotate of all layers in one call, for plans whose only
+// recomputed span, if any, is the last. Out is laid out by
+// profile.CheckpointLayout(rows), or CheckpointLayout(0) if rows are written to Memory.
+// Its convolution tails are the last segment's, or the checkpoint's if the plan has no
+// segment, or zero.
 type AssembleQuery struct {
 	Scope
 	From From
@@ -179,13 +179,13 @@ type AssembleQuery struct {
 	Dest Destination
 }
 
-// AppendQuery adds rows to a buffer, or opens one.
+// AppendQuery appends rows to a buffer, or opens one.
 type AppendQuery struct {
 	Scope
 	Buffer tier.LeaseID // 0 = open one
 
-	// Of a buffer that is opened. The base is zero states, a loaded checkpoint, or
-	// the bytes of profile.CheckpointLayout(0), which are copied.
+	// For a new buffer. The base is zero states, a loaded checkpoint, or the bytes of
+	// profile.CheckpointLayout(0), which are copied.
 	Base     From
 	Capacity int
 
@@ -194,11 +194,11 @@ type AppendQuery struct {
 	Src   gpuipc.Ref // the rows as profile.BufferLayout(Rows)
 }
 
-// BufferState is what a buffer holds, in prompt positions.
+// BufferState describes a buffer, in prompt positions.
 type BufferState struct {
 	Buffer   tier.LeaseID
 	Begin    int // of the first row
-	Accepted int // tokens before it are certain
+	Accepted int // tokens before it are accepted
 	End      int
 }
 
@@ -209,11 +209,11 @@ type AcceptQuery struct {
 	Tokens int
 }
 
-// ReplayQuery asks for the states and convolution tails behind an accepted token.
+// ReplayQuery requests the states and convolution tails after an accepted token.
 type ReplayQuery struct {
 	Scope
 	Buffer tier.LeaseID
-	Token  int        // tokens before it are in the answer
+	Token  int        // tokens before it are included
 	Flush  bool       // the rows before Token become part of the base
 	Out    gpuipc.Ref // at least profile.CheckpointLayout(0)
 }

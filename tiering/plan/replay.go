@@ -10,28 +10,27 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// ReplayBytes is the size of a replay's answer, and of the states that a buffer can be
-// opened over.
+// ReplayBytes returns the size of a replay's result, and of the states over which a
+// buffer can be opened.
 func (g *Geometry) ReplayBytes() int64 { return g.CheckpointParts(0).Bytes }
 
-// replay is rows beside the states that they move on, as they were when it began.
+// replay is rows and the states that they advance, as they were when it began.
 type replay struct {
 	geometry *Geometry
 	on       *Device
-	base     share    // the zero value is zero states
+	base     share    // zero value = zero states
 	runs     []rowRun // of the rows before the token
-	n        int      // how many these are
+	n        int      // number of these rows
 	out      gpuipc.Ref
 	to       *PartMap // of out
 }
 
-// Replay writes the states and convolution tails behind an accepted token of a buffer,
-// or any token of the rows that a leased checkpoint is kept as, to q.Out, as
-// profile.CheckpointLayout(0). The states have the bits of decoding token by
-// token from the base. With Flush the base is replaced by them, in memory of its
-// own, and the rows before the token are dropped: only once they are whole, so that
-// after an error the buffer holds what it held before. What a lease stands for cannot
-// be flushed.
+// Replay writes the states and convolution tails after an accepted token of a buffer, or
+// after any token of a leased checkpoint of kind Rows, to q.Out, as
+// profile.CheckpointLayout(0). The states are bit-identical to decoding token by token
+// from the base. With Flush they replace the base, in separate memory, and the rows
+// before the token are dropped. This happens only when they are complete, so after an
+// error the buffer is unchanged. A leased checkpoint cannot be flushed.
 func (s *Session) Replay(ctx context.Context, q *ReplayQuery) error {
 	g, err := s.store.Geometry(q.Scope)
 	if err != nil {
@@ -59,7 +58,7 @@ func (s *Session) replayBuffer(ctx context.Context, q *ReplayQuery, g *Geometry)
 	if err != nil {
 		return err
 	}
-	var next *Claimed // the base to be
+	var next *Claimed // the new base
 	if q.Flush {
 		next, err = s.store.Claim(q.Scope, r.on, r.to.Bytes)
 	}
@@ -72,7 +71,7 @@ func (s *Session) replayBuffer(ctx context.Context, q *ReplayQuery, g *Geometry)
 	return s.endReplay(b, q, next, err)
 }
 
-// replay runs one, and counts and times it.
+// replay runs a replay, counts it and measures its time.
 func (s *Session) replay(ctx context.Context, sc Scope, r *replay) error {
 	began := s.runner.Now()
 	if err := r.run(ctx); err != nil {
@@ -86,8 +85,8 @@ func (s *Session) replay(ctx context.Context, sc Scope, r *replay) error {
 	return nil
 }
 
-// replayLease replays the rows that a leased checkpoint is kept as, and those of its
-// kind that it extends, over the states of the first one that has any.
+// replayLease replays the rows of a leased checkpoint, and those of its ancestors of kind
+// Rows, over the states of the first ancestor that has any.
 func (s *Session) replayLease(ctx context.Context, q *ReplayQuery, g *Geometry) error {
 	held, err := s.store.Hold(q.Scope, []tier.LeaseID{q.Buffer})
 	if err != nil {
@@ -109,7 +108,7 @@ func (s *Session) replayLease(ctx context.Context, q *ReplayQuery, g *Geometry) 
 }
 
 // resolve finds the rows of a source, and the states before them. begin is the token
-// behind those.
+// after these states.
 func (r *replay) resolve(src *Source) (begin int, err error) {
 	if src.Kind != tier.Rows {
 		return 0, fmt.Errorf("%v is not kept as rows: %w", src.Name, tier.ErrInvalid)
@@ -149,8 +148,8 @@ func (s *Session) beginReplay(q *ReplayQuery, g *Geometry) (*buffer, *replay, er
 	}, nil
 }
 
-// endReplay puts next in the place of the base, if all went well, and gives back what
-// is not wanted any more.
+// endReplay replaces the base with next, if all went well, and frees what is no longer
+// needed.
 func (s *Session) endReplay(b *buffer, q *ReplayQuery, next *Claimed, failed error) error {
 	event := bufferEvent{kind: endReplay, token: q.Token}
 	switch {
@@ -185,7 +184,7 @@ func (s *Session) endReplay(b *buffer, q *ReplayQuery, next *Claimed, failed err
 	return err
 }
 
-// run writes the answer.
+// run writes the result.
 func (r *replay) run(ctx context.Context) error {
 	for _, layer := range r.geometry.LinearLayers() {
 		if err := r.states(ctx, layer); err != nil {
@@ -198,7 +197,7 @@ func (r *replay) run(ctx context.Context) error {
 	return nil
 }
 
-// basePart names a part of the states before the first row; false for zero states.
+// basePart returns a part of the states before the first row; false for zero states.
 func (r *replay) basePart(layer int, kind profile.PartKind) (gpuipc.Ref, bool) {
 	if r.base.parts == nil {
 		return gpuipc.Ref{}, false
@@ -207,7 +206,7 @@ func (r *replay) basePart(layer int, kind profile.PartKind) (gpuipc.Ref, bool) {
 	return ref, true
 }
 
-// states moves the states of a layer over the rows, run by run.
+// states advances the states of a layer over the rows, run by run.
 func (r *replay) states(ctx context.Context, layer int) error {
 	lin := &r.geometry.Layer(layer).Linear
 	keys, values := r.geometry.RankHeads(layer)
@@ -217,7 +216,7 @@ func (r *replay) states(ctx context.Context, layer int) error {
 		Out: r.out.Slice(state.Off, state.Len),
 	}
 	job.From, _ = r.basePart(layer, profile.PartS)
-	for i := range max(1, len(r.runs)) { // without rows once, to copy
+	for i := range max(1, len(r.runs)) { // without rows once, to copy the base
 		if r.n > 0 {
 			run := r.runs[i]
 			job.Rows = run.n
@@ -231,8 +230,8 @@ func (r *replay) states(ctx context.Context, layer int) error {
 	return nil
 }
 
-// tail writes the last inputs of a layer's convolution: those of the rows, and
-// where these are too few, the end of the base's tail before them.
+// tail writes the last inputs of a layer's convolution: those of the rows, and if these
+// are too few, the end of the base's tail before them.
 func (r *replay) tail(ctx context.Context, layer int) error {
 	part, ok := r.to.Part(layer, profile.PartConv)
 	if !ok {
@@ -255,7 +254,7 @@ func (r *replay) tail(ctx context.Context, layer int) error {
 	return nil
 }
 
-// baseTail writes the first n inputs of a tail: those of the base's tail from number
+// baseTail writes the first n inputs of a tail: those of the base's tail from index
 // skipped on, or zeros.
 func (r *replay) baseTail(ctx context.Context, part *profile.Part, skipped, n int) error {
 	to := rowRun{ref: r.out, n: n}.rows(part)

@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// RotateBytes is the size of Dest.Out (0 when rows go to engine memory) and the
-// number of segment rows, from the plan's shape alone.
+// RotateBytes returns the size of Dest.Out (0 if rows are written to engine memory) and
+// the number of segment rows, computed from the plan's shape alone.
 func (g *Geometry) RotateBytes(q *RotateQuery) (bytes int64, rows int, err error) {
 	if _, err := g.attention(q.Layer); err != nil {
 		return 0, 0, err
@@ -25,8 +25,8 @@ func (g *Geometry) RotateBytes(q *RotateQuery) (bytes int64, rows int, err error
 	return bytes, rows, nil
 }
 
-// Rotate copies keys and values of a plan's segments to their destination and
-// rotates the keys to their positions on the way.
+// Rotate copies keys and values of a plan's segments to their destination and rotates the
+// keys to their positions on the way.
 func (s *Session) Rotate(ctx context.Context, q *RotateQuery) (err error) {
 	g, err := s.store.Geometry(q.Scope)
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *Session) Rotate(ctx context.Context, q *RotateQuery) (err error) {
 	return nil
 }
 
-// check is everything about a rotate that needs no lease.
+// check checks everything about a rotate that needs no lease.
 func (q *RotateQuery) check(bytes int64) error {
 	if err := holds(q.Dest.Out, bytes); err != nil {
 		return err
@@ -80,12 +80,12 @@ func (q *RotateQuery) check(bytes int64) error {
 	return nil
 }
 
-// rotator makes the device jobs that put a plan's rows where they belong.
+// rotator creates the device jobs that copy a plan's rows to their destination.
 type rotator struct {
 	*run
 	out    gpuipc.Ref
-	parts  *PartMap     // of out, when rows go there
-	memory *boundMemory // else where they go
+	parts  *PartMap     // of out, if rows are packed there
+	memory *boundMemory // otherwise the destination
 }
 
 func (w *rotator) layer(ctx context.Context, layer int) error {
@@ -114,8 +114,8 @@ func (w *rotator) layer(ctx context.Context, layer int) error {
 	return nil
 }
 
-// chainRows copies the rows of the checkpoint's chain, which stand at their
-// positions already.
+// chainRows copies the rows of the checkpoint's chain, which are already at their
+// positions.
 func (w *rotator) chainRows(ctx context.Context, layer int) error {
 	for i := range w.chain {
 		node := &w.chain[i]
@@ -129,8 +129,8 @@ func (w *rotator) chainRows(ctx context.Context, layer int) error {
 	return nil
 }
 
-// job copies the rows of one part to packed row number row of the answer, or to
-// prompt position at of engine memory.
+// job copies the rows of one part to packed row number row of the result, or to prompt
+// position at in engine memory.
 func (w *rotator) job(from *share, layer int, kind profile.PartKind, row, at int) gpuipc.RotateJob {
 	src, part := from.part(layer, kind)
 	job := gpuipc.RotateJob{

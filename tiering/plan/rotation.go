@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// rope is what a rotation by some distance is computed from.
+// rope contains the parameters of a rotation.
 type rope struct {
 	dims        int
 	interleaved bool
@@ -19,8 +19,8 @@ func (a rope) equal(b rope) bool {
 	return a.dims == b.dims && a.interleaved == b.interleaved && slices.Equal(a.invFreq, b.invFreq)
 }
 
-// distinctRopes lists the ropes of a profile, and which one each layer has; -1 = its
-// keys are not rotated.
+// distinctRopes lists the ropes of a profile, and the index of each layer's rope; -1 =
+// its keys are not rotated.
 func distinctRopes(p *profile.Profile) (ropes []rope, ofLayer []int) {
 	ofLayer = make([]int, p.Layers())
 	for i := range ofLayer {
@@ -48,7 +48,7 @@ type rotations struct {
 
 type rotationKey struct{ rope, by int }
 
-// by is the rotation of a layer's keys by a distance in tokens; nil = none. Angles
+// by returns the rotation of a layer's keys by a distance in tokens; nil = none. Angles
 // are computed in float64: at position 10^6 a float32 angle is off by 0.06.
 func (t *rotations) by(layer, distance int) *gpuipc.Rotation {
 	at := t.geometry.ropeOf[layer]
@@ -73,8 +73,8 @@ func (t *rotations) by(layer, distance int) *gpuipc.Rotation {
 	return r
 }
 
-// rotate says how a segment's keys come to their positions: those kept as of the
-// whole segment's token 0 by one rotation, those kept unrotated row by row.
+// rotate sets how a job moves a segment's keys to their positions: keys stored relative
+// to the whole segment's token 0 by one rotation, unrotated keys row by row.
 func (t *rotations) rotate(job *gpuipc.RotateJob, layer int, sp *heldSpan) {
 	at := t.geometry.ropeOf[layer]
 	if at < 0 {

@@ -7,15 +7,15 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// rowRun is rows of consecutive tokens that lie in one place: some of a page of a buffer,
-// or of a checkpoint that is kept as rows.
+// rowRun is rows of consecutive tokens in one place: in a page of a buffer, or in a
+// checkpoint of kind Rows.
 type rowRun struct {
-	ref   gpuipc.Ref // of the place
-	parts *PartMap   // of it
-	at, n int        // the rows meant
+	ref   gpuipc.Ref // the whole place
+	parts *PartMap   // layout of the place
+	at, n int        // the selected rows
 }
 
-// part names the rows of a part of a layer.
+// part returns the rows of a part of a layer.
 func (r rowRun) part(layer int, kind profile.PartKind) gpuipc.Ref {
 	part, _ := r.parts.Part(layer, kind)
 	return r.rows(&part)
@@ -26,7 +26,7 @@ func (r rowRun) rows(part *profile.Part) gpuipc.Ref {
 	return r.ref.Slice(part.Off+int64(r.at)*row, int64(r.n)*row)
 }
 
-// cut is n rows of some runs, behind the first skip of them.
+// cut returns n rows of some runs, after skipping the first skip rows.
 func cut(runs []rowRun, skip, n int) []rowRun {
 	var out []rowRun
 	for _, r := range runs {
@@ -49,24 +49,24 @@ func (d *Device) moveRows(ctx context.Context, to, from gpuipc.Ref, part *profil
 	return d.check(d.Rotate(ctx, &job), "rows of layer %d", part.Layer)
 }
 
-// pageRows is the rows that a buffer grows by: what a request drafts, and what decoding
-// keeps beside a state before it is written, is of that size (KVBuffer §4.1).
+// pageRows is the number of rows by which a buffer grows: about as many as a request
+// drafts, and as decoding keeps next to a state before it is written (KVBuffer §4.1).
 const pageRows = 16
 
 // page is memory for rows of consecutive tokens.
 type page struct {
 	memory *Claimed
 	parts  *PartMap
-	begin  int // prompt position of the first
+	begin  int // prompt position of the first row
 	rows   int
 }
 
 func (p *page) end() int { return p.begin + p.rows }
 
-// pages are those of a buffer, one behind the other.
+// pages are the pages of a buffer, in order.
 type pages []page
 
-// runs is where the rows of n tokens from a prompt position on lie.
+// runs returns the rows of n tokens from a prompt position on.
 func (ps pages) runs(token, n int) []rowRun {
 	var all []rowRun
 	skip := 0
@@ -81,7 +81,7 @@ func (ps pages) runs(token, n int) []rowRun {
 	return cut(all, skip, n)
 }
 
-// lack is how many rows there is no page for, if n are to come from token on.
+// lack returns how many rows have no page, if n are appended from token on.
 func (ps pages) lack(token, n int) int {
 	if len(ps) == 0 {
 		return n
@@ -89,8 +89,8 @@ func (ps pages) lack(token, n int) int {
 	return max(0, token+n-ps[len(ps)-1].end())
 }
 
-// behind takes out the pages whose rows are all of token or later; before takes out those
-// whose rows are all of earlier ones.
+// behind removes and returns the pages whose rows are all at token or later; before those
+// whose rows are all earlier.
 func (ps *pages) behind(token int) (out pages) {
 	n := len(*ps)
 	for n > 0 && (*ps)[n-1].begin >= token {

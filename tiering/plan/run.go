@@ -10,7 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// run is a plan that is being carried out: what its leases name is held until end.
+// run is a plan in progress: its leased objects are held until end.
 type run struct {
 	jobs
 	runner   *Runner
@@ -18,14 +18,14 @@ type run struct {
 	geometry *Geometry
 	held     *Held
 	spans    []heldSpan
-	chain    []share // the checkpoint that it begins from and those it extends, from the root
+	chain    []share // the checkpoint that it begins from and its ancestors, from the root
 	began    time.Time
 	timing   Timing
 
 	rotations rotations
 }
 
-// heldSpan is a span and the segment that its lease names.
+// heldSpan is a span and its leased segment.
 type heldSpan struct {
 	Span
 	segment share // none = recomputed
@@ -34,8 +34,8 @@ type heldSpan struct {
 
 func (sp *heldSpan) isSegment() bool { return sp.segment.parts != nil }
 
-// begin holds what a plan names. It runs where that lies, or where its answer goes if
-// it names nothing. The caller ends the run.
+// begin holds the leased objects of a plan. It runs where these are, or where its result
+// is written if it has no leases. The caller ends the run.
 func (s *Session) begin(sc Scope, g *Geometry, from From, pl *Plan, answer gpuipc.Region) (*run, error) {
 	if err := pl.check(); err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func (s *Session) begin(sc Scope, g *Geometry, from From, pl *Plan, answer gpuip
 	return r, nil
 }
 
-// end lets go of what is held, and counts the operation if it has succeeded.
+// end releases what is held, and counts the operation if it succeeded.
 func (r *run) end(counter *atomic.Uint64, err error) {
 	r.held.Release()
 	if err != nil {
@@ -68,7 +68,7 @@ func (r *run) end(counter *atomic.Uint64, err error) {
 	}
 }
 
-// resolve checks that what leases name can stand where the plan wants it.
+// resolve checks that the leased objects fit the plan.
 func (r *run) resolve(from From, pl *Plan) error {
 	sources := r.held.Sources
 	if from.Kind == FromCheckpoint {
@@ -96,7 +96,7 @@ func (r *run) resolve(from From, pl *Plan) error {
 	return nil
 }
 
-// resolveBase lists the checkpoint that a plan begins from, and those it extends.
+// resolveBase lists the checkpoint that a plan begins from, and its ancestors.
 func (r *run) resolveBase(src *Source, begin int) error {
 	if err := src.checkBase(begin); err != nil {
 		return err
@@ -109,8 +109,8 @@ func (r *run) resolveBase(src *Source, begin int) error {
 	return nil
 }
 
-// checkBase refuses what is no checkpoint of the tokens before begin, and one whose states
-// have to be rebuilt first.
+// checkBase refuses a source that is not a checkpoint of the tokens before begin, or
+// whose states have to be rebuilt first.
 func (src *Source) checkBase(begin int) error {
 	if src.Kind == 0 || src.Kind == tier.Rows || src.End != begin {
 		return fmt.Errorf("%v as the first %d tokens: %w", src.Name, begin, tier.ErrInvalid)
@@ -118,8 +118,8 @@ func (src *Source) checkBase(begin int) error {
 	return nil
 }
 
-// resolve checks that a segment can stand at its span and answers the end of the
-// whole segment. Tokens before whole belong to another segment.
+// resolve checks that a segment fits its span and returns the end of the whole segment.
+// Tokens before whole belong to another segment.
 func (sp *heldSpan) resolve(g *Geometry, src *Source, whole int) (int, error) {
 	switch {
 	case src.Kind != 0:

@@ -9,22 +9,22 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Runner is what the plans of all sessions run on, and what they have counted.
+// Runner runs the plans of all sessions, and counts them.
 type Runner struct {
 	Memory *Device
 	HBM    []*Device // accelerators
 	Now    func() time.Time
-	// Took is told how long plans of all layers, and replays, took in memory; nil = nobody.
+	// Took is called with the time that plans of all layers, and replays, took in memory;
+	// nil = no listener.
 	Took func(Scope, Timing)
 
-	buffers                                               atomic.Int64 // now
+	buffers                                               atomic.Int64 // currently open
 	buffersOpened, flushes                                atomic.Uint64
 	rowsAppended, rowsAccepted, rowsDropped, rowsReplayed atomic.Uint64
 }
 
-// Timing is how long a plan took: its segments in all linear layers, their rows in
-// all attention layers, or how long the replay of some rows took. 0 = it had nothing to
-// do there.
+// Timing is the time of a plan: its segments in all linear layers, their rows in all
+// attention layers, or the replay of some rows. 0 = there was nothing to do.
 type Timing struct {
 	Segments, Rows  int
 	Compose, Rotate time.Duration
@@ -32,7 +32,7 @@ type Timing struct {
 	Replay          time.Duration
 }
 
-// Session carries out the plans of one session of the store and has its buffers.
+// Session carries out the plans of one session of the store and owns its buffers.
 type Session struct {
 	runner *Runner
 	store  Store
@@ -41,19 +41,19 @@ type Session struct {
 		sync.Mutex
 		buffers map[tier.LeaseID]*buffer
 		opening int
-		closed  error // what is asked of a session that has ended answers
+		closed  error // returned by calls after Close
 	}
 }
 
-// NewSession begins a session.
+// NewSession starts a session.
 func (r *Runner) NewSession(s Store) *Session {
 	out := &Session{runner: r, store: s}
 	out.mu.buffers = map[tier.LeaseID]*buffer{}
 	return out
 }
 
-// PlaceOf is where the memory of a lease or a buffer lies; PlaceNone when the
-// session has neither of that id.
+// PlaceOf returns the place of a lease or a buffer; PlaceNone if the session has neither
+// with this id.
 func (s *Session) PlaceOf(id tier.LeaseID) tier.Place {
 	s.mu.Lock()
 	b := s.mu.buffers[id]
@@ -67,10 +67,10 @@ func (s *Session) PlaceOf(id tier.LeaseID) tier.Place {
 	return tier.PlaceNone
 }
 
-// PlaceOfPlan is where a plan would be carried out: where all its leases lie. What is
-// handed to Compose, Rotate and Assemble beside them has to lie there as well.
-// ErrInvalid: some lie in HBM and some in memory. PlaceNone: it names no lease of
-// this session; it is then carried out where its answer lies.
+// PlaceOfPlan returns where a plan would run: where all its leases are. Other memory
+// passed to Compose, Rotate and Assemble must be there as well. ErrInvalid: some leases
+// are in HBM and some in memory. PlaceNone: the plan has no lease of this session; it
+// then runs where its result is written.
 func (s *Session) PlaceOfPlan(from From, pl *Plan) (tier.Place, error) {
 	d, err := s.store.On(pl.leases(from))
 	if err != nil || d == nil {
@@ -79,7 +79,7 @@ func (s *Session) PlaceOfPlan(from From, pl *Plan) (tier.Place, error) {
 	return d.Place, nil
 }
 
-// deviceOf is the device that a region is memory of.
+// deviceOf returns the device whose memory a region is.
 func (r *Runner) deviceOf(region gpuipc.Region) *Device {
 	if shared, ok := region.(gpuipc.SharedRegion); ok {
 		for _, d := range r.HBM {
@@ -91,14 +91,14 @@ func (r *Runner) deviceOf(region gpuipc.Region) *Device {
 	return r.Memory
 }
 
-// Counters counts what plans in memory and buffers did since the start.
+// Counters counts plans in memory, and events of buffers, since the start.
 type Counters struct {
 	Composed  uint64 `count:"composed" prom:"kernels_total,kind=compose,tier=dram" help:"Requests computed by kind, and by the tier whose memory they read."`
 	Rotated   uint64 `count:"rotated" prom:"kernels_total,kind=rotate,tier=dram"`
 	Assembled uint64 `count:"assembled" prom:"kernels_total,kind=assemble,tier=dram"`
 
-	// Buffers of rows that are open now. Rows appended = accepted + dropped + those drafted now, and
-	// those of buffers that ended with drafts.
+	// Buffers of rows that are open now. Rows appended = accepted + dropped + those
+	// drafted now, and those of buffers that ended with drafts.
 	Buffers       uint64 `count:"buffers"`
 	BuffersOpened uint64 `count:"buffers_opened"`
 	RowsAppended  uint64 `count:"buffer_rows_appended"`
@@ -109,7 +109,8 @@ type Counters struct {
 	BufferFlushes uint64 `count:"buffer_flushes"`
 }
 
-// Ran is how many plans have succeeded on an accelerator. They are not among Counters.
+// Ran counts the plans that succeeded on an accelerator. They are not included in
+// Counters.
 type Ran struct {
 	Composed  uint64 `count:"composed" prom:"kernels_total,kind=compose,tier=hbm"`
 	Rotated   uint64 `count:"rotated" prom:"kernels_total,kind=rotate,tier=hbm"`
@@ -117,12 +118,12 @@ type Ran struct {
 	Replayed  uint64 `count:"replayed" prom:"kernels_total,kind=replay,tier=hbm"`
 }
 
-// Ran takes a snapshot of what has succeeded on the device.
+// Ran returns a snapshot of the device's counts.
 func (d *Device) Ran() Ran {
 	return Ran{d.composed.Load(), d.rotated.Load(), d.assembled.Load(), d.replayed.Load()}
 }
 
-// Counters takes a snapshot.
+// Counters returns a snapshot.
 func (r *Runner) Counters() Counters {
 	m := r.Memory
 	return Counters{

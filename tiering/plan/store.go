@@ -8,33 +8,34 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Store is what plans need of the store that has a session's leases. Its methods may
-// run at once, and none is called under a lock of this package.
+// Store is the interface to the store that has a session's leases. Its methods may be
+// called concurrently, and none is called under a lock of this package.
 type Store interface {
-	// Geometry is that of the scope's profile. ErrInvalid: the scope names what is
-	// not there.
+	// Geometry returns the geometry of the scope's profile. ErrInvalid: an id of the
+	// scope does not exist.
 	Geometry(s Scope) (*Geometry, error)
-	// On is the device that leases lie on, nil when the session has none of them.
-	// ErrInvalid: some lie on another one.
+	// On returns the device that the leases are on, nil if the session has none of them.
+	// ErrInvalid: they are on several devices.
 	On(leases []tier.LeaseID) (*Device, error)
-	// Hold finds what leases of the scope name and keeps it where it lies: all or
-	// none. ErrGone: one is no live lease of this session and tenant. ErrInvalid: of
+	// Hold resolves leases of the scope and keeps their objects in place: all or none.
+	// ErrGone: one is not an active lease of this session and tenant. ErrInvalid: of
 	// another profile or rank, or on different devices.
 	Hold(s Scope, leases []tier.LeaseID) (*Held, error)
-	// Admit tells whether the session may have a buffer beside so many others.
-	// ErrBusy: with its leases they are as many as it may have.
+	// Admit checks that the session may have another buffer in addition to a number of
+	// buffers. ErrBusy: together with its leases it has as many as allowed.
 	Admit(buffers int) error
-	// NewID is an id from the sequence of leases.
+	// NewID returns an id from the sequence of leases.
 	NewID() tier.LeaseID
-	// Claim takes memory of the private pool of a device, which the tenant pays for.
+	// Claim allocates memory of the private pool of a device, charged to the tenant.
 	// ErrFull and ErrQuota as for checkpoints.
 	Claim(s Scope, on *Device, bytes int64) (*Claimed, error)
 }
 
-// Held is what leases name. It stays where it is until Release, which is called once.
+// Held is the result of Hold. The objects stay in place until Release, which is called
+// once.
 type Held struct {
 	On      *Device  // nil without leases
-	Sources []Source // as the leases
+	Sources []Source // in the order of the leases
 	Release func()
 }
 
@@ -42,27 +43,27 @@ type Held struct {
 type Source struct {
 	tier.Name
 	Spec       profile.SegmentSpec // segments
-	Begin, End int                 // segments: the interior; checkpoints: rows held
-	Parts      *PartMap            // of segments; nil = as they are written
+	Begin, End int                 // segments: the interior; checkpoints: the rows stored
+	Parts      *PartMap            // segments: their layout; nil = as written
 	Share      gpuipc.Ref
-	Ancestors  []Source // checkpoints: those that it extends, from the root
+	Ancestors  []Source // checkpoints: their ancestors, from the root
 }
 
-// Claimed is memory that lasts until Release, which is called once.
+// Claimed is memory that is valid until Release, which is called once.
 type Claimed struct {
 	Memory  gpuipc.Ref
 	Release func()
 }
 
-// share is a source or an ancestor with where its parts lie. The zero value is none.
+// share is a source or an ancestor and its layout. The zero value is none.
 type share struct {
 	name       tier.Name
-	begin, end int // as of Source
+	begin, end int // as in Source
 	parts      *PartMap
 	ref        gpuipc.Ref
 }
 
-// share finds where the parts of a source lie.
+// share returns a source with its layout.
 func (g *Geometry) share(src *Source) share {
 	out := share{name: src.Name, begin: src.Begin, end: src.End, ref: src.Share}
 	switch {
@@ -76,7 +77,7 @@ func (g *Geometry) share(src *Source) share {
 	return out
 }
 
-// part names one tensor to the device.
+// part returns one tensor as a reference for the device.
 func (h *share) part(layer int, kind profile.PartKind) (gpuipc.Ref, profile.Part) {
 	part, ok := h.parts.Part(layer, kind)
 	if !ok {

@@ -1,5 +1,5 @@
-// Package stats is what a store counts under its lock, each counter declared once with
-// its names in listings and in Prometheus (package metric).
+// Package stats has the counters of a store, kept under its lock. Each is declared once
+// with its names in listings and in Prometheus (package metric).
 package stats
 
 import (
@@ -11,27 +11,26 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// Counters counts since Open, apart from the gauges Leases and Quarantined. A
-// hit is counted in tokens; so is a miss, as far as the store remembers how many
-// tokens the key stood for (an unknown key counts 0).
+// Counters counts events since Open, apart from the gauges Leases and Quarantined. A hit
+// is counted in tokens; so is a miss, as far as the store remembers how many tokens the
+// key had (an unknown key counts 0).
 type Counters struct {
-	// By Match, per segment key and per question.
+	// Match, per segment key and per query.
 	HitSegments uint64 `count:"hit_segments"`
 	HitTokens   uint64 `count:"hit_tokens"`
-	// Of the hits, those that only the other variant of a segment was.
+	// Hits of the other variant of a segment only.
 	HitSegmentsVariant uint64               `count:"hit_segments_variant" prom:"variant_hits_total" help:"Hits of segments that were captured after a primer where one without was preferred, or without one where one after it was: it is reused, at a lower quality."`
 	MissSegments       [tier.Reasons]uint64 `count:"miss_segments_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"misses_total,reason=*" help:"Segment keys that match was asked for and missed, by reason."`
 	MissTokens         [tier.Reasons]uint64 `count:"miss_tokens_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"miss_tokens_total,reason=*" help:"Tokens of segment keys that match was asked for and missed, by reason, as far as a key is known to stand for any: one that was never seen counts none. What requests missed is served_missed_tokens_total."`
 	PrefixHits         uint64               `count:"prefix_hits"`
 	PrefixHitTokens    uint64               `count:"prefix_hit_tokens"`
 	PrefixMisses       [tier.Reasons]uint64 `count:"prefix_misses_{,unknown,evicted,pending,removed,refused,aborted,flag_only}" prom:"prefix_misses_total,reason=*" help:"Matches that found no checkpoint, by reason."`
-	// Of the hits, those in the lower tier.
+	// Hits in the lower tier.
 	HitSegmentsDisk     uint64 `count:"hit_segments_disk"`
 	HitTokensDisk       uint64 `count:"hit_tokens_disk"`
 	PrefixHitsDisk      uint64 `count:"prefix_hits_disk"`
 	PrefixHitTokensDisk uint64 `count:"prefix_hit_tokens_disk"`
-	// By Known, which counts what it answers among the hits above.
-	// Prompts that were searched.
+	// Known, whose results are also counted among the hits above. Searched prompts.
 	KnownSearches uint64 `count:"known_searches" prom:"known_searches_total" help:"Prompts in which held segments were looked for by their tokens."`
 	KnownSegments uint64 `count:"known_segments" prom:"known_segments_total" help:"Segments found by their tokens."`
 	KnownTokens   uint64 `count:"known_tokens" prom:"known_tokens_total" help:"Interior tokens of segments found by their tokens."`
@@ -40,11 +39,11 @@ type Counters struct {
 	// Tokens at which some lengths were left out.
 	KnownUntried uint64 `count:"known_untried" prom:"known_untried_total" help:"Tokens of searched prompts at which not every length of segment was tried, since too many segments begin alike."`
 
-	// By Acquire and Load.
+	// Acquire and Load.
 	Acquired       uint64 `count:"acquired"`
 	AcquiredTokens uint64 `count:"acquired_tokens"`
 	AcquireMisses  uint64 `count:"acquire_misses"`
-	// Queries for all keys or none, for want of room.
+	// All-or-none queries that were refused for lack of room.
 	AcquireRefused uint64 `count:"acquire_refused"`
 	Loaded         uint64 `count:"loaded"`
 	LoadedTokens   uint64 `count:"loaded_tokens"`
@@ -53,12 +52,11 @@ type Counters struct {
 	Quarantined    uint64 `count:"leases_quarantined" prom:"leases_quarantined" help:"Expired leases whose memory waits for the client."`
 	LeasesExpired  uint64 `count:"leases_expired" prom:"lease_expired_total" help:"Leases that ended by time."`
 
-	// By filling.
-	// Objects begun.
+	// Fills. Objects begun.
 	Reserved uint64 `count:"reserved"`
-	// Reservations refused because of another.
+	// Reservations refused because of another one.
 	Exists uint64 `count:"reserve_exists"`
-	// Of the shares that were asked for.
+	// Bytes of the shares that were requested.
 	ExistsBytes     uint64         `count:"reserve_exists_bytes" prom:"dedup_saved_bytes_total" help:"Bytes that were neither sent nor kept a second time: the shares of ranks whose reservation was answered exists, since that key is held or being filled already."`
 	CommittedChunks uint64         `count:"committed_chunks"`
 	CommittedBytes  uint64         `count:"committed_bytes" prom:"fetch_bytes_total,tier=dram,direction=in" help:"Bytes copied into a tier (dram: from clients, disk: from memory) and out of it. Of peer: in came from other members, out was sent to them."`
@@ -73,10 +71,10 @@ type Counters struct {
 	RefusedQuota uint64 `count:"refused_quota" prom:"admissions_refused_total,reason=quota"`
 	RefusedBusy  uint64 `count:"refused_busy" prom:"admissions_refused_total,reason=busy"`
 
-	// What left memory: EvictedRoom + EvictedQuota = Demoted + DemotionsRefused +
+	// Evictions from memory: EvictedRoom + EvictedQuota = Demoted + DemotionsRefused +
 	// DemotionsFailed + Dropped + those still being written.
 	EvictedRoom uint64 `count:"evicted_room" prom:"evictions_total,tier=dram,reason=room" help:"Objects that left a tier by reason: room, quota, operator, and on disk parent (the checkpoint they extend left). From memory most are still on disk, see demotions_total."`
-	// Objects, for their tenant's quota.
+	// Objects evicted for their tenant's quota.
 	EvictedQuota uint64 `count:"evicted_quota" prom:"evictions_total,tier=dram,reason=quota"`
 	EvictedBytes uint64 `count:"evicted_bytes" prom:"evicted_bytes_total,tier=dram" help:"Bytes evicted."`
 	Demoted      uint64 `count:"demoted" prom:"demotions_total,result=taken" help:"Objects that left memory, by what became of them below: taken (the disk holds them), refused, failed, dropped (not offered). All but taken are lost." part:"disk"`
@@ -88,8 +86,8 @@ type Counters struct {
 	Dropped uint64 `count:"dropped" prom:"demotions_total,result=dropped" part:"disk"`
 	// By an operator.
 	Removed uint64 `count:"removed" prom:"evictions_total,tier=dram,reason=operator"`
-	// Checkpoints that gave back their states only, since one other extends them,
-	// and what became of them: whole again, or gone with the last child.
+	// Checkpoints that lost only their states, since one other extends them, and what
+	// became of them: whole again, or removed with the last child.
 	Stripped      uint64 `count:"thinned"`
 	StrippedBytes uint64 `count:"thinned_bytes"`
 	// Saved again.
@@ -98,7 +96,7 @@ type Counters struct {
 	StrippedDropped      uint64 `count:"thinned_dropped"`
 	StrippedDroppedBytes uint64 `count:"thinned_dropped_bytes"`
 
-	// Into the lower tier.
+	// Writes to the lower tier.
 	Written         uint64                       `count:"written" prom:"tier_written_total,tier=disk" help:"Objects that a tier came to hold, from the one above." part:"disk"`
 	WrittenBytes    uint64                       `count:"written_bytes"`
 	Writing         uint64                       `count:"writing" prom:"tier_writing,tier=disk" help:"Objects being written to a tier now." part:"disk"`
@@ -109,15 +107,15 @@ type Counters struct {
 	TrimmedBytes    uint64                       `count:"trimmed_bytes" prom:"tier_trimmed_bytes_total,tier=disk" help:"Bytes given up in a tier for a tenant's quota." part:"disk"`
 	Acknowledged    [tier.LevelSynced + 1]uint64 `count:"acknowledged_{,memory,logged,synced}" prom:"acknowledged_total,level=*" help:"Publications that asked for more than memory, by the level reached when they were acknowledged." part:"disk"`
 
-	// Out of it.
+	// Reads from the lower tier.
 	Promotions     [transfer.Outcomes]uint64 `count:"promotions_{done,corrupt,gone,unavailable,no_room,stopped,,}" prom:"promotions_total,result=*" help:"Objects read into memory, by outcome: done, corrupt, gone (left meanwhile), unavailable (the disk does not read now), no_room (in memory), stopped." part:"disk"`
 	PromotedBytes  uint64                    `count:"promoted_bytes" prom:"promoted_bytes_total" help:"Bytes of objects read into memory." part:"disk"`
 	Promoting      uint64                    `count:"promoting" prom:"promotions_in_flight" help:"Objects being read into memory, or waiting to be." part:"disk"`
 	PromotionsBusy uint64                    `count:"promotions_busy" prom:"promotions_refused_total" help:"Promotions not begun because too many were under way." part:"disk"`
-	// Begun = used + wasted + failed + what is in memory or on the way unused.
+	// Begun = used + wasted + failed + objects in memory or in flight that are unused.
 	ReadAheadBegun uint64 `count:"read_ahead_begun" prom:"read_ahead_total,result=begun" help:"Objects read because a match named them, by what became of that: begun, used (a client took a lease), wasted (left memory unused), failed, dropped (not begun: over a bound)." part:"disk"`
 	ReadAheadUsed  uint64 `count:"read_ahead_used" prom:"read_ahead_total,result=used" part:"disk"`
-	// Left memory without a use.
+	// Evicted without a use.
 	ReadAheadWasted uint64 `count:"read_ahead_wasted" prom:"read_ahead_total,result=wasted" part:"disk"`
 	ReadAheadFailed uint64 `count:"read_ahead_failed" prom:"read_ahead_total,result=failed" part:"disk"`
 	// Not begun: over a bound.
@@ -125,7 +123,7 @@ type Counters struct {
 
 	Beyond Beyond `count:"peer_" part:"peer"`
 
-	// Of the hits of Beyond, those in a store that nodes share.
+	// Hits of Beyond in a store that nodes share.
 	Object ObjectHits `count:"object_"`
 	// Copies of what this node may lose.
 	Offload Offload `count:"offload_" part:"peer"`
@@ -141,7 +139,7 @@ func (c *Counters) Miss(why tier.Reason, tokens uint32) {
 	c.MissTokens[why] += uint64(tokens)
 }
 
-// Refused counts a reservation that found no room.
+// Refused counts a reservation for which there was no room.
 func (c *Counters) Refused(err error) {
 	switch {
 	case errors.Is(err, tier.ErrFull):
@@ -153,7 +151,7 @@ func (c *Counters) Refused(err error) {
 	}
 }
 
-// refusal is why the lower tier did not take a write.
+// refusal is why the lower tier refused a write.
 type refusal uint8
 
 const (
@@ -165,10 +163,10 @@ const (
 	refusals
 )
 
-// WriteRefused counts a write that the lower tier did not take.
+// WriteRefused counts a write that the lower tier refused.
 func (c *Counters) WriteRefused(err error) { c.WritesRefused[refusalOf(err)]++ }
 
-// OffloadRefused counts a copy that nobody took.
+// OffloadRefused counts a copy that no outlet accepted.
 func (c *Counters) OffloadRefused(err error) { c.Offload.Refused[refusalOf(err)]++ }
 
 func refusalOf(err error) refusal {
@@ -183,11 +181,11 @@ func refusalOf(err error) refusal {
 // Each calls f with every counter and gauge in a fixed order, by its name.
 func (c *Counters) Each(f func(name string, value uint64)) { metric.Each(c, f) }
 
-// Beyond counts what has to do with what lies beyond this node, since Open, apart from the
-// gauges Finding and Fetching. All are zero without a Remote.
+// Beyond counts events concerning remote objects since Open, apart from the gauges
+// Finding and Fetching. All are zero without a Remote.
 type Beyond struct {
-	// By Match: of its hits, those that are believed to lie there. Tokens are counted
-	// where they are known.
+	// Match: hits that are believed to be remote. Tokens are counted where they are
+	// known.
 	HitSegments     uint64 `count:"hit_segments"`
 	HitTokens       uint64 `count:"hit_tokens"`
 	PrefixHits      uint64 `count:"prefix_hits"`
@@ -196,7 +194,7 @@ type Beyond struct {
 	Finds     [transfer.Outcomes]uint64 `count:"finds_{done,,,unavailable,busy,stopped,,}" prom:"peer_finds_total,result=*" help:"Questions to peers for what this node lacks, by outcome: done, unavailable (nobody answered, or not in time), busy, stopped."`
 	FindsBusy uint64                    `count:"finds_refused" prom:"peer_finds_refused_total" help:"Questions to peers not asked because too many were under way."`
 	Finding   uint64                    `count:"finding" prom:"peer_finds_in_flight" help:"Questions to peers that wait or run."`
-	// What a hint was wrong about.
+	// Wrong hints.
 	FindMisses uint64 `count:"find_misses" prom:"peer_find_misses_total,reason=absent" help:"Objects that a peer was believed to have and could not be had, by reason: absent, wrong (what a peer said of it cannot be)."`
 	FindsWrong uint64 `count:"find_wrong" prom:"peer_find_misses_total,reason=wrong"`
 	NotWorth   uint64 `count:"not_worth" prom:"peer_not_worth_total" help:"Objects not fetched since computing their tokens is faster."`
@@ -214,9 +212,9 @@ type ObjectHits struct {
 	PrefixHitTokens uint64 `count:"prefix_hit_tokens"`
 }
 
-// Offload counts copies that this node has sent to others, or to a store that nodes
-// share, since Open, apart from the gauges Sending and SendingBytes: Offered = Sent + Failed
-// + Refused + Waiting for room that has not come + those on their way.
+// Offload counts copies sent to other nodes, or to a store that nodes share, since Open,
+// apart from the gauges Sending and SendingBytes: Offered = Sent + Failed + Refused +
+// Waiting for room that has not become free + those in flight.
 type Offload struct {
 	Offered      uint64           `count:"offered" prom:"offloads_total,result=offered" help:"Objects of which a copy was to go to the object store or to another node, by result: offered, sent, failed, and without being offered: elsewhere (others are believed to have it), not_worth (computing its tokens is faster than fetching them back), no_room (too much of the pool is on its way already), chain (what it extends cannot be sent)."`
 	Sent         uint64           `count:"sent" prom:"offloads_total,result=sent"`
@@ -231,11 +229,11 @@ type Offload struct {
 	SendingBytes uint64           `count:"sending_bytes" prom:"offload_bytes_in_flight" help:"Bytes of memory that they hold."`
 }
 
-// HBM counts what happens on one accelerator since Open, or on all together. All are
-// zero without HBM.
+// HBM counts events on one accelerator since Open, or on all together. All are zero
+// without HBM.
 type HBM struct {
-	// By Match for clients of the device: of its hits, those with copies in HBM for all
-	// ranks that have engines. They are not among those in the lower tier.
+	// Match for clients of the device: hits with copies in HBM for all ranks that have
+	// engines. They are not counted as hits in the lower tier.
 	HitSegments     uint64 `count:"hit_segments"`
 	HitTokens       uint64 `count:"hit_tokens"`
 	PrefixHits      uint64 `count:"prefix_hits"`
@@ -243,18 +241,18 @@ type HBM struct {
 
 	// Copied and verified.
 	PromotedBytes uint64 `count:"promoted_bytes" prom:"fetch_bytes_total,tier=hbm,direction=in"`
-	// Copies that lookups do not find any more, by why.
+	// Copies that lookups no longer find, by reason.
 	Dropped [hbmDropReasons]uint64 `count:"dropped_{room,quota,object,removed,lost}" prom:"evictions_total,tier=hbm,reason=room|quota|object|operator|lost"`
 	// Of these.
 	DroppedBytes uint64     `count:"dropped_bytes" prom:"evicted_bytes_total,tier=hbm"`
 	plan.Ran                // in HBM
-	Device       `prom:"-"` // told by device
+	Device       `prom:"-"` // reported by device
 }
 
-// Device is the part of HBM that /metrics tells of each device. Copies, Promoting and
-// Lost are gauges.
+// Device is the part of HBM that /metrics reports per device. Copies, Promoting and Lost
+// are gauges.
 type Device struct {
-	// By AcquireResident and LoadResident.
+	// AcquireResident and LoadResident.
 	Acquired       uint64 `count:"acquired" prom:"hbm_leases_total,kind=segment,result=hit" help:"Leases asked for on the GPU, by kind of object and result (hit or miss)."`
 	AcquiredTokens uint64 `count:"acquired_tokens"`
 	AcquireMisses  uint64 `count:"acquire_misses" prom:"hbm_leases_total,kind=segment,result=miss"`
@@ -270,7 +268,7 @@ type Device struct {
 	Lost           uint64                    `count:"lost" prom:"hbm_lost" help:"1 when the GPU was lost or could not be used; what it held is in memory or on disk."`
 }
 
-// Add adds what happened on one more device.
+// Add adds the counts of another device.
 func (c *HBM) Add(o *HBM) {
 	for _, n := range [...]struct {
 		to *uint64
@@ -294,7 +292,7 @@ func (c *HBM) Add(o *HBM) {
 	}
 }
 
-// Drop is why a copy left HBM. It was never the only one.
+// Drop is why a copy was dropped from HBM. It was never the only one.
 type Drop uint8
 
 const (
@@ -310,12 +308,12 @@ func (d Drop) String() string {
 	return [...]string{"room", "quota", "object", "removed", "lost"}[d]
 }
 
-// Cause says why a fill ended without publication.
+// Cause is why a fill ended without publication.
 type Cause uint8
 
 const (
-	CauseAbort   Cause = iota // its client said so
-	CauseDeath                // a client of it went away
+	CauseAbort   Cause = iota // its client aborted it
+	CauseDeath                // one of its clients disconnected
 	CauseCorrupt              // a digest did not match
 	CauseDevice               // the device failed
 	CauseExpiry

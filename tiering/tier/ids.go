@@ -12,13 +12,13 @@ type LeaseID uint64
 // ReservationID names one rank's share of an object being filled.
 type ReservationID uint64
 
-// CheckpointKind says how a checkpoint's values were computed; as a set of bits
-// it says which kinds a request accepts.
+// CheckpointKind says how a checkpoint's values were computed. As a set of bits it lists
+// the kinds that a request accepts.
 type CheckpointKind uint8
 
-// An Exact checkpoint is what full prefill gives; a Spliced one went through
-// the composition of segments. One of Rows is exact and has no states: they are
-// rebuilt from its rows, behind those of the checkpoint that it extends, or zero ones.
+// Exact is what a full prefill gives. Spliced went through the composition of segments.
+// Rows is exact and stores no states: they are rebuilt by replaying its rows after the
+// states of the checkpoint that it extends, or after zero states.
 const (
 	Exact   CheckpointKind = 1
 	Spliced CheckpointKind = 2
@@ -27,15 +27,15 @@ const (
 	AnyKind = Exact | Spliced | Rows
 )
 
-// Kinds are all there are, in the order in which they are preferred.
+// Kinds lists all kinds in order of preference.
 var Kinds = [...]CheckpointKind{Exact, Rows, Spliced}
 
-// Before says that a hit of kind k is preferred to one of kind other.
+// Before reports whether a hit of kind k is preferred to one of kind other.
 func (k CheckpointKind) Before(other CheckpointKind) bool {
 	return k&(Exact|Rows) != 0 && other == Spliced || k == Exact && other != Exact
 }
 
-// Extends are the kinds of checkpoints that one of kind k may extend.
+// Extends returns the kinds of checkpoints that one of kind k may extend.
 func (k CheckpointKind) Extends() CheckpointKind {
 	if k == Spliced {
 		return AnyKind
@@ -49,15 +49,15 @@ type DeviceID uint32
 // Place is the tier that an object lies in.
 type Place uint8
 
-// The places, from the fastest. The numbers are those of the local protocol, in which what
-// lies in an object store is told as PlacePeer: to an engine both are beyond the node, with
-// a hint that may be wrong.
+// The places, fastest first. The numbers are those of the local protocol, which reports
+// an object in an object store as PlacePeer: for an engine both are remote, and the hint
+// may be wrong.
 const (
 	PlaceNone Place = 0
 	PlaceHBM  Place = 1
 	PlaceDRAM Place = 2
 	PlaceDisk Place = 3
-	PlacePeer Place = 4 // beyond this node: a hint, which may be wrong
+	PlacePeer Place = 4 // on another node; a hint that may be wrong
 
-	PlaceObject Place = 5 // of hints and counters only: a store that nodes share
+	PlaceObject Place = 5 // a store shared by nodes; used in hints and counters only
 )

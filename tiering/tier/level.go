@@ -1,18 +1,18 @@
 package tier
 
-// Level is how safe an object is, or has to be before its commit is answered.
-// The numbers are those of the local protocol.
+// Level is a degree of durability, reached by an object or required before its commit is
+// acknowledged. The numbers are those of the local protocol.
 type Level uint8
 
-// The levels, each with what it survives.
+// The levels and what each survives.
 const (
-	LevelDefault Level = 0 // of a request: what the store's configuration says
+	LevelDefault Level = 0 // in a request: the level that the store is configured with
 	LevelMemory  Level = 1 // nothing
-	LevelLogged  Level = 2 // a killed process: the kernel has the data and the row that finds it
+	LevelLogged  Level = 2 // a killed process: the kernel has the data and its index row
 	LevelSynced  Level = 3 // power loss: the disk has both
 )
 
-// String names a level as flags and people know it.
+// String returns the level's name in flags and output.
 func (l Level) String() string {
 	if l > LevelSynced {
 		return "unknown"

@@ -8,13 +8,13 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Name is what an object is known by in every tier. The zero Name is none.
+// Name identifies an object in every tier. The zero Name is none.
 type Name struct {
 	Kind CheckpointKind // 0 = segment
 	Key  [32]byte       // segment key or prefix hash
 }
 
-// String names an object in messages.
+// String formats the name for messages.
 func (n Name) String() string {
 	switch n.Kind {
 	case 0:
@@ -27,8 +27,9 @@ func (n Name) String() string {
 	return fmt.Sprintf("checkpoint %x", n.Key[:8])
 }
 
-// LayoutOf is one rank's share of an object of a kind (0 = segment) that holds n tokens.
-// The error wraps profile.ErrInvalid: no object of this kind and profile is packed so.
+// LayoutOf returns the layout of one rank's share of an object of a kind (0 = segment)
+// with n tokens. It fails with profile.ErrInvalid if no object of this kind and profile
+// can be packed like this.
 func LayoutOf(p *profile.Profile, kind CheckpointKind, n int, packed profile.Packed) (profile.Layout, error) {
 	switch {
 	case kind == 0:
@@ -41,29 +42,28 @@ func LayoutOf(p *profile.Profile, kind CheckpointKind, n int, packed profile.Pac
 	return p.CheckpointLayout(n), nil
 }
 
-// Known says that a number is that of a kind, or 0 for a segment, whose objects a
-// profile may have.
+// Known reports whether k is 0 (a segment) or a checkpoint kind that the profile allows.
 func (k CheckpointKind) Known(p *profile.Profile) bool {
 	return k <= Spliced || k == Rows && p.KeepsRows()
 }
 
-// Entry is what a tier knows of an object without I/O.
+// Entry is a tier's record of an object, available without I/O.
 type Entry struct {
 	Name
 	Fingerprint profile.Fingerprint
-	Tenant      TenantID            // 0 = a tenant that is not configured now: nobody's hit
+	Tenant      TenantID            // 0 = a tenant that is not configured now: no hit for any tenant
 	Spec        profile.SegmentSpec // segments
-	Packed      profile.Packed      // segments: how their packed parts are laid out
-	Begin, End  int                 // segments: the interior; checkpoints: rows held
+	Packed      profile.Packed      // segments: layout of their packed parts
+	Begin, End  int                 // segments: the interior; checkpoints: the rows stored
 	Parent      Name                // checkpoints: the node this one extends, in the same tier
-	Children    int                 // checkpoints: that extend this one in the same tier
-	Bytes       int64               // what its tenant is charged for the entry, to the byte
+	Children    int                 // checkpoints: number that extend this one in the same tier
+	Bytes       int64               // exact charge to the tenant
 	Level       Level               // LevelLogged or LevelSynced
-	Generation  uint64              // tells this entry from an earlier or later one of the same name
+	Generation  uint64              // distinguishes entries of the same name over time
 }
 
-// HitTokens is what a hit of the entry saves: the interior of a segment, all
-// tokens that a checkpoint covers.
+// HitTokens returns the tokens that a hit saves: the interior of a segment, or all tokens
+// that a checkpoint covers.
 func (e *Entry) HitTokens() int {
 	if e.Kind == 0 {
 		return e.End - e.Begin
@@ -71,8 +71,8 @@ func (e *Entry) HitTokens() int {
 	return e.End
 }
 
-// Object describes a published segment or checkpoint to a Tier. It must not be
-// written; Shares and their memory are valid until done, the rest for ever.
+// Object describes a published segment or checkpoint to a Tier, which must not modify it.
+// Shares and their memory are valid until done is called, the other fields for ever.
 type Object struct {
 	Key       [32]byte // segment key or prefix hash
 	Kind      CheckpointKind
@@ -83,16 +83,16 @@ type Object struct {
 
 	Spec   profile.SegmentSpec // segments (Kind 0)
 	Tokens []uint32            // segments: the token ids
-	Hash   profile.SegmentHash // of these, or zero
-	Packed profile.Packed      // segments: how their packed parts are laid out
+	Hash   profile.SegmentHash // of Tokens, or zero
+	Packed profile.Packed      // segments: layout of their packed parts
 
-	Begin, End int  // checkpoints: rows held
+	Begin, End int  // checkpoints: the rows stored
 	Parent     Name // checkpoints: the node this one extends; zero = none
 
 	Shares []Share // by rank
 }
 
-// Layout is that of each rank's share.
+// Layout returns the layout of each rank's share.
 func (o *Object) Layout() (profile.Layout, error) {
 	return LayoutOf(o.Profile, o.Kind, o.End-o.Begin, o.Packed)
 }
@@ -103,9 +103,9 @@ type Share struct {
 	Digests []uint64
 }
 
-// Content is what a tier keeps beside an object's bytes.
+// Content is the data that a tier stores along with an object's bytes.
 type Content struct {
 	Publisher string
 	Tokens    []uint32   // segments: the token ids
-	Digests   [][]uint64 // by rank, of each chunk of each part
+	Digests   [][]uint64 // by rank, one per chunk of each part
 }

@@ -3,8 +3,8 @@ package tier
 // Reason says why a key is a miss.
 type Reason uint8
 
-// The reasons. The numbers are those of the local protocol. What became of a
-// key is remembered for a bounded number of keys, after that it is unknown.
+// The reasons. The numbers are those of the local protocol. The fate of a key is
+// remembered for a bounded number of keys and is unknown after that.
 const (
 	ReasonNone     Reason = 0
 	ReasonUnknown  Reason = 1 // never seen, or too long ago
@@ -12,13 +12,13 @@ const (
 	ReasonPending  Reason = 3
 	ReasonRemoved  Reason = 4 // by an operator
 	ReasonRefused  Reason = 5 // quota or room
-	ReasonAborted  Reason = 6 // its writer failed or went away
-	ReasonFlagOnly Reason = 7 // a checkpoint exists but not of an accepted kind
+	ReasonAborted  Reason = 6 // its writer failed or disconnected
+	ReasonFlagOnly Reason = 7 // a checkpoint exists, but not of an accepted kind
 
-	Reasons = 8 // how many there are
+	Reasons = 8 // number of reasons
 )
 
-// String names a reason as metrics and people see it.
+// String returns the reason's name in metrics and output.
 func (r Reason) String() string {
 	return [...]string{"none", "unknown", "evicted", "pending", "removed", "refused", "aborted", "flag_only"}[r]
 }

@@ -8,14 +8,14 @@ import (
 	"sync"
 )
 
-// Remotes are several sources as one, the nearest first. A row is asked for where it is
-// expected soonest among those that are believed to have it, then at the others; all rows
-// that go to one source at once are one query of it.
+// Remotes combines several sources, nearest first. A row is asked for at the source with
+// a hint that is expected to deliver it soonest, then at the others. All rows that go to
+// one source at the same time form one query.
 type Remotes []Remote
 
 var _ Remote = Remotes(nil)
 
-// Hint implements Remote: the soonest of all.
+// Hint implements Remote. It returns the hint that is expected to deliver soonest.
 func (rs Remotes) Hint(w *Want) (best Hint, found bool) {
 	for _, r := range rs {
 		h, ok := r.Hint(w)
@@ -26,16 +26,16 @@ func (rs Remotes) Hint(w *Want) (best Hint, found bool) {
 	return best, found
 }
 
-// sooner tells whether a is expected before b, which is nearer. What was not measured is
-// asked in order.
+// sooner reports whether a is expected before the nearer source b. Sources without
+// measurements keep their order.
 func sooner(a, b Hint) bool {
 	x, y := a.expected(), b.expected()
 	return x > 0 && y > 0 && x < y
 }
 
-// order lists the sources to be asked for something: the soonest, the others with a hint,
-// and those without. What a checkpoint extends is looked for although nobody was asked
-// whether it is believed to be there, and a source may know more than it hints at.
+// order returns the order in which to ask the sources: the soonest, the others with a
+// hint, then those without. Sources without a hint are asked too: no hints are
+// requested for a checkpoint's ancestors, and a source may have more than it hints at.
 func (rs Remotes) order(w *Want) []int {
 	var hinted, others []int
 	var best Hint
@@ -53,8 +53,8 @@ func (rs Remotes) order(w *Want) []int {
 	return append(hinted, others...)
 }
 
-// Find implements Remote. A source that fails costs its answers, not those of the others:
-// it is an error only if nothing was found at all.
+// Find implements Remote. A source that fails only loses its own answers. Its error is
+// returned only if nothing was found at all.
 func (rs Remotes) Find(ctx context.Context, wants []Want) ([]Copy, error) {
 	rows, orders := make([]Copy, len(wants)), make([][]int, len(wants))
 	for i := range wants {
@@ -90,7 +90,7 @@ func (rs Remotes) Find(ctx context.Context, wants []Want) ([]Copy, error) {
 	return rows, nil
 }
 
-// ask asks one source for some of the wants, and puts what it has into their rows.
+// ask sends some of the wants to one source and stores the answers in their rows.
 func ask(ctx context.Context, r Remote, wants []Want, group []int, rows []Copy) error {
 	some := make([]Want, len(group))
 	for k, i := range group {
@@ -123,7 +123,7 @@ var (
 	_ Preparer = Remotes(nil)
 )
 
-// Prepare implements Preparer. Marks are those of the first that is one.
+// Prepare implements Preparer. Marks are set by the first source that is a Preparer.
 func (rs Remotes) Prepare(wants []Want) {
 	for _, r := range rs {
 		if p, ok := r.(Preparer); ok {
@@ -133,10 +133,10 @@ func (rs Remotes) Prepare(wants []Want) {
 	}
 }
 
-// Learning implements Learner: whether any of them is.
+// Learning implements Learner. It reports whether any source is learning.
 func (rs Remotes) Learning() bool {
 	learning := false
-	for _, r := range rs { // each hears of it
+	for _, r := range rs { // calls every one, without a short cut
 		if l, ok := r.(Learner); ok && l.Learning() {
 			learning = true
 		}
@@ -144,7 +144,7 @@ func (rs Remotes) Learning() bool {
 	return learning
 }
 
-// Learn implements Learner: those that are learning ask, all at once.
+// Learn implements Learner. It asks all sources that are learning, concurrently.
 func (rs Remotes) Learn(ctx context.Context, wants []Want) {
 	var asking sync.WaitGroup
 	for _, r := range rs {

@@ -1,6 +1,6 @@
-// Package tier says what a tier is: the names, kinds and errors that the store and
-// the places it keeps bytes in share, and the interface that a tier below memory
-// implements. It holds no state and imports nothing of the store.
+// Package tier defines what a tier is: the names, kinds and errors shared by the store
+// and the places where it keeps bytes, and the interface of a tier below memory. It holds
+// no state and imports nothing from the store.
 package tier
 
 import (
@@ -9,53 +9,51 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Tier is the next slower tier below memory. The methods of the first group
-// look at memory only, never wait and never call back: the store calls them under
-// its lock. The others are called without a lock. All may run at once.
+// Tier is the next slower tier below memory. The first group of methods reads memory
+// only, never waits and never calls back, since the store calls them under its lock. The
+// others are called without a lock. All methods may be called concurrently.
 //
-// The tier keeps account of what each tenant holds in it; since only Admit adds
-// to it and only the store calls Admit, under one lock, a quota over both tiers
-// holds to the byte.
+// The tier accounts for the bytes of each tenant. Only Admit adds to them and only the
+// store calls Admit, under one lock, so a quota over both tiers is exact to the byte.
 //
 // Invariant: every checkpoint of the tier has its parent there.
 type Tier interface {
-	// Lookup finds what Read can give. It is not a use.
+	// Lookup finds an entry that Read can deliver. It does not count as a use.
 	Lookup(n *Name) (Entry, bool)
-	// Used is how many bytes a tenant is charged here, admitted writes included: all
-	// that is held for its entries.
+	// Used returns the bytes a tenant is charged here, admitted writes included.
 	Used(t TenantID) int64
-	// Trim forgets least recently used entries of a tenant until bytes are
-	// freed or none is left that may go. An entry that is being read, that
-	// others extend or that is named in spare may not. A call forgets a bounded
-	// number of entries; more says that another call would free more.
+	// Trim evicts the least recently used entries of a tenant until bytes are freed or no
+	// evictable entry is left. Entries that are being read, that others extend or that
+	// are named in spare are not evictable. One call evicts a bounded number of entries;
+	// more reports that another call would free more.
 	Trim(t TenantID, bytes int64, spare []Name) (freed int64, more bool)
-	// Admit makes room for an object and counts it; room is how many bytes the
-	// tenant may hold here afterwards. A call forgets a bounded number of entries;
-	// if it takes more, Used does not count them any more, and Start forgets them.
-	// What is here already, or on its way, is admitted without counting again. The
-	// answer is to be started or canceled. ErrBusy: too much is being written, or
-	// forgotten; ErrFull, ErrQuota: no room even after eviction; ErrUnavailable:
-	// this tier does not write now; ErrInvalid: its parent is not here.
+	// Admit makes room for an object and counts it. room is how many bytes the tenant may
+	// hold here afterwards. One call evicts a bounded number of entries; if more are
+	// needed, Used stops counting them at once and Start evicts them. An object that is
+	// already here, or being written, is admitted without counting it again. The caller
+	// starts or cancels the Write. ErrBusy: too much is being written or evicted;
+	// ErrFull, ErrQuota: no room even after eviction; ErrUnavailable: this tier does not
+	// write now; ErrInvalid: the object's parent is not here.
 	Admit(o *Object, room int64) (Write, error)
-	// Touch counts a use of an entry, if there is one.
+	// Touch counts a use of an entry, if it exists.
 	Touch(n *Name)
 
-	// Read fills the memory of each rank with an entry's bytes, checked, and
-	// counts a use. ErrCorrupt: they were wrong, and the entry is forgotten.
-	// ErrGone: the entry is not there any more. ErrUnavailable: they cannot be
-	// read now. After an error the memory holds anything.
+	// Read fills the memory of each rank with an entry's bytes, verifies them, and counts
+	// a use. ErrCorrupt: they were wrong, and the entry is removed. ErrGone: the entry no
+	// longer exists. ErrUnavailable: they cannot be read now. After an error the contents
+	// of the memory are undefined.
 	Read(ctx context.Context, e *Entry, dst []gpuipc.Ref) (*Content, error)
-	// Remove forgets an entry that an operator removed; false when there is none.
+	// Remove removes an entry for an operator; false if there is none.
 	Remove(n *Name) bool
 }
 
 // Write is an admitted write. Exactly one of its methods is called, once.
 type Write interface {
-	// Start begins to write and does not wait for that. done is called once, from
-	// another goroutine and without a lock: when the object's memory is not
-	// read any more and the object has reached the level asked for, or cannot.
-	// reached is what it has reached; LevelMemory beside an error.
+	// Start begins the write and returns without waiting for it. done is called once,
+	// from another goroutine and without a lock, when the object's memory is no longer
+	// read and the object has reached the requested level or cannot reach it. reached is
+	// the level that it has; with an error it is LevelMemory.
 	Start(level Level, done func(reached Level, err error))
-	// Cancel gives the room back.
+	// Cancel releases the room.
 	Cancel()
 }

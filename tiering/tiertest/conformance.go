@@ -11,8 +11,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Conformance checks that a tier keeps what every tier must keep. open is called
-// once for each story. Stories for which a subject lacks a method are skipped.
+// Conformance checks the requirements for every tier. open is called once for each story.
+// Stories for which a subject lacks a method are skipped.
 func Conformance(t *testing.T, open func(t testing.TB, o Options) Subject) {
 	for _, story := range []struct {
 		name string
@@ -59,10 +59,10 @@ type rig struct {
 	Subject
 	factory func(t testing.TB, o Options) Subject
 	rng     *rand.Rand
-	seed    uint64 // of the next object
+	seed    uint64 // for the next object
 }
 
-// open opens the subject. Zero options are of budgets that hold all of a story.
+// open opens the subject. Zero options select budgets for everything in a story.
 func (r *rig) open(o Options) {
 	r.Helper()
 	if len(o.Tenants) == 0 {
@@ -94,7 +94,7 @@ func (r *rig) check() {
 	}
 }
 
-// errNotReached: an object is there, but not as safe as it was to be.
+// errNotReached: an object is there, but not at the requested level.
 var errNotReached = errors.New("tiertest: not the level asked for")
 
 func (r *rig) must(err error) {
@@ -109,7 +109,7 @@ func (r *rig) next() uint64 {
 	return r.seed
 }
 
-// segment makes a small segment of a tenant; all are of one size.
+// segment returns a small segment of a tenant; all have the same size.
 func (r *rig) segment(t Tenant) *Object { return Segment(Small, t, r.next(), 40) }
 
 // try puts an object at a level.
@@ -133,7 +133,7 @@ func (r *rig) put(list ...*Object) {
 	}
 }
 
-// want reads an object and compares.
+// want reads objects and compares them.
 func (r *rig) want(list ...*Object) {
 	r.Helper()
 	for _, o := range list {
@@ -175,8 +175,8 @@ func (r *rig) wantUsed(t Tenant, bytes int64) {
 	}
 }
 
-// balanced compares accounts with the sum of what is found, once all that moves
-// has come to rest.
+// balanced compares accounts with the sum of what is found, once all transfers have
+// ended.
 func (r *rig) balanced(list []*Object) {
 	r.Helper()
 	if err := balanced(r.Subject, list, 20*time.Second); err != nil {
@@ -212,7 +212,7 @@ func unbalanced(s Subject, list []*Object) error {
 	return nil
 }
 
-// found lists which of some objects are found.
+// found reports which of some objects are found.
 func (r *rig) found(list []*Object) (found []bool) {
 	for _, o := range list {
 		_, ok := r.Find(o)

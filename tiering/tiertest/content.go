@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// variety is an object of every shape: kinds, ranks, chains, parts of no, one and
+// variety returns an object of every shape: kinds, ranks, chains, parts of no, one and
 // several chunks.
 func (r *rig) variety() []*Object {
 	list := []*Object{
@@ -42,7 +42,7 @@ func testContent(r *rig) {
 	r.open(Options{LargestBytes: 4 << 20})
 	list := r.variety()
 	levels := r.Traits()
-	if levels.Lowest > tier.LevelMemory { // a store packs by itself what it is given
+	if levels.Lowest > tier.LevelMemory { // a store packs by itself what it receives
 		list = append(list, Segment(Lenient, alice, r.next(), 90))
 	}
 	for i, o := range list {
@@ -81,7 +81,7 @@ func testBegun(r *rig) {
 	}
 }
 
-// gone2 is gone, where a subject may also say that the object is on its way.
+// gone2 is gone for subjects that may also report the object as pending.
 func (r *rig) gone2(o *Object) {
 	r.Helper()
 	if e, ok := r.Find(o); ok {
@@ -113,7 +113,7 @@ func testSpoiltBefore(r *rig) {
 	}
 }
 
-// removeAll takes segments out again; checkpoints stay, since nobody removes them.
+// removeAll removes segments; checkpoints stay, since operators cannot remove them.
 func (r *rig) removeAll(list ...*Object) {
 	for _, o := range list {
 		if o.Kind == 0 {
@@ -181,7 +181,7 @@ func testRemove(r *rig) {
 		r.Error("removed twice")
 	}
 	r.want(other)
-	o.Fill(r.next()) // so that what was removed would be told apart
+	o.Fill(r.next()) // so that the removed bytes would be recognized
 	r.put(o)
 	r.want(o)
 }

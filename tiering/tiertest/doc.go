@@ -1,14 +1,12 @@
-// Package tiertest is what every tier of segments and checkpoints must keep,
-// whatever it is made of: host memory, a disk, both of them together, and what may
-// come later.
+// Package tiertest tests the requirements for every tier of segments and checkpoints,
+// whatever it consists of: host memory, a disk, both together, and future ones.
 //
-// A Subject is such a tier as who uses it sees it. Tier makes one of a tier.Tier;
-// package storetest makes one of a store, with or without a tier below. What only the
-// tier itself can do, such as to be cut off from its power, its tests add as methods:
-// Restarter, Spoiler, Disturber, Checker. Nothing here knows of files, sockets or the
-// store.
+// A Subject is such a tier from its user's point of view. Tier makes one from a
+// tier.Tier; package storetest makes one from a store, with or without a lower tier.
+// Tests of a tier add methods for what only the tier itself can do, such as lose power:
+// Restarter, Spoiler, Disturber, Checker. Nothing here knows files, sockets or the store.
 //
-// Conformance is a list of stories, each with a fresh subject. Walk is random
-// operations beside a plain map of what was submitted and how safe it was said to
-// be. Both compare every byte that is served.
+// Conformance is a list of stories, each with a fresh subject. Walk compares random
+// operations with a plain map of the submitted objects and their acknowledged levels.
+// Both compare every served byte.
 package tiertest

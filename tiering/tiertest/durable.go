@@ -10,7 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// restarts skips a story unless the subject can end in this way.
+// restarts skips a story unless the subject supports this ending.
 func (r *rig) restarts(how Ending) Restarter {
 	r.Helper()
 	s, ok := r.Subject.(Restarter)
@@ -58,8 +58,8 @@ func testRestartPower(r *rig) {
 	}
 }
 
-// abrupt ends the subject while it writes, and wants all that had been
-// acknowledged at a level before.
+// abrupt ends the subject while it writes, and expects everything that was acknowledged
+// at a level before.
 func (r *rig) abrupt(how Ending, level tier.Level, unsynced int) {
 	r.open(Options{LargestBytes: 4 << 20})
 	s := r.restarts(how)
@@ -78,7 +78,7 @@ func (r *rig) abrupt(how Ending, level tier.Level, unsynced int) {
 	r.must(s.Restart(how, unsynced, r.rng))
 	writing.Wait()
 	r.want(safe...)
-	for _, o := range begun { // whole, or not there
+	for _, o := range begun { // complete, or absent
 		c, err := r.Get(context.Background(), o)
 		if err == nil {
 			r.must(o.Compare(c))
@@ -90,7 +90,7 @@ func (r *rig) abrupt(how Ending, level tier.Level, unsynced int) {
 	}
 }
 
-// testRestartOrder uses one object, restarts, and makes room: it stays.
+// testRestartOrder uses one object, restarts, and makes room: the object stays.
 func testRestartOrder(r *rig) {
 	r.open(tight())
 	s := r.restarts(Closed)
@@ -107,8 +107,8 @@ func testRestartOrder(r *rig) {
 	}
 }
 
-// overfillAfter puts segments until one more than what was there fits no more:
-// those from before are used no more, so that the first to leave is one of them.
+// overfillAfter puts segments until the previous contents plus one more segment do not
+// fit. Earlier objects are not used, so one of them is evicted first.
 func (r *rig) overfillAfter(t Tenant) (list []*Object) {
 	r.Helper()
 	for {
@@ -160,8 +160,8 @@ func testSpoiltAtRest(r *rig) {
 	}
 }
 
-// spoil changes an object at rest: it is served right, where the bits meant
-// nothing, or it is a miss, charged no more, and can be put again.
+// spoil changes an object at rest. It is served correctly, if the bits had no meaning, or
+// it is a miss, no longer charged, and can be put again.
 func (r *rig) spoil(s Spoiler, o *Object) (refused int) {
 	r.Helper()
 	if there, err := s.Spoil(o, r.rng); err != nil || !there {

@@ -10,10 +10,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// memoryPage is small, so that objects lie in several runs.
+// memoryPage is small, so that objects have several runs.
 const memoryPage = 4 << 10
 
-// Memory is a region of a device that objects are handed over in.
+// Memory is a region of a device in which objects are passed to the subject.
 type Memory struct {
 	dev    gpuipc.Device
 	region gpuipc.Region
@@ -22,8 +22,8 @@ type Memory struct {
 	pages *gpuipc.PageAllocator
 }
 
-// NewMemory makes a region. It is closed when the test ends, and by then all of it
-// has to be free.
+// NewMemory creates a region. It is closed when the test ends, and all of it has to be
+// free by then.
 func NewMemory(t testing.TB, dev gpuipc.Device, bytes int64) *Memory {
 	t.Helper()
 	region, err := dev.NewRegion(gpuipc.RegionSpec{Name: "tiertest", Bytes: bytes, Access: gpuipc.ClientWrites, Huge: gpuipc.HugeNever})
@@ -57,7 +57,7 @@ func NewDevice(t testing.TB) gpuipc.Device {
 	return dev
 }
 
-// alloc takes memory of exactly n bytes in runs of a few pages.
+// alloc allocates exactly n bytes in runs of a few pages.
 func (m *Memory) alloc(n int64) (gpuipc.Ref, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -100,13 +100,13 @@ func (m *Memory) Put(b []byte) (gpuipc.Ref, error) {
 	return r, m.dev.Store(context.Background(), r, b)
 }
 
-// Load copies what memory holds.
+// Load copies the contents of memory.
 func (m *Memory) Load(r gpuipc.Ref) ([]byte, error) {
 	b := make([]byte, r.Len())
 	return b, m.dev.Load(context.Background(), b, r)
 }
 
-// Spend overwrites memory that nobody may need any more, and frees it.
+// Spend overwrites memory that is no longer needed, and frees it.
 func (m *Memory) Spend(refs ...gpuipc.Ref) error {
 	var errs []error
 	for _, r := range refs {

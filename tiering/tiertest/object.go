@@ -22,13 +22,13 @@ type Object struct {
 	Spec       profile.SegmentSpec // segments
 	Tokens     []uint32            // segments
 	Packed     profile.Packed      // segments
-	Begin, End int                 // segments: the interior; checkpoints: rows held
+	Begin, End int                 // segments: the interior; checkpoints: the rows stored
 	Parent     tier.Name           // checkpoints
 	Bytes      [][]byte            // by rank
 	Digests    [][]uint64          // by rank, of each chunk of each part
 }
 
-// Segment makes a leading segment. Key and bytes follow from the seed.
+// Segment returns a leading segment. The seed determines key and bytes.
 func Segment(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
 	o := &Object{Profile: p, Tenant: t, Spec: profile.FirstSpec(tokens), End: tokens}
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -41,7 +41,7 @@ func Segment(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
 	return o
 }
 
-// pack gives what a profile with a tolerance packs some lengths.
+// pack gives random lengths to the parts that a profile with a tolerance packs.
 func (o *Object) pack(rng *rand.Rand) {
 	if o.Profile.MaxError() == 0 {
 		return
@@ -55,7 +55,7 @@ func (o *Object) pack(rng *rand.Rand) {
 	o.Packed = profile.PackedOf(0.01, 0.02, lengths)
 }
 
-// Middle makes a segment whose first and last tokens are not kept.
+// Middle returns a segment whose first and last tokens are not stored.
 func Middle(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
 	o := Segment(p, t, seed, tokens)
 	spec, ok := p.MidSpec(tokens, 3)
@@ -70,7 +70,7 @@ func Middle(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
 	return o
 }
 
-// Primed makes a segment like Middle that was captured after a primer.
+// Primed returns a segment like Middle that was captured after a primer.
 func Primed(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
 	o := Middle(p, t, seed, tokens)
 	o.Spec.Primer = profile.NewPrimerID(o.Tokens[:1])
@@ -79,8 +79,8 @@ func Primed(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
 	return o
 }
 
-// Checkpoint makes a checkpoint of some rows, behind those of its parent if it
-// has one, which is of the same profile and tenant.
+// Checkpoint returns a checkpoint of a number of rows, after those of its parent if it
+// has one, which has the same profile and tenant.
 func Checkpoint(p *profile.Profile, t Tenant, seed uint64, kind tier.CheckpointKind, parent *Object, rows int) *Object {
 	o := &Object{Profile: p, Tenant: t, End: rows}
 	o.Kind = kind
@@ -92,7 +92,7 @@ func Checkpoint(p *profile.Profile, t Tenant, seed uint64, kind tier.CheckpointK
 	return o
 }
 
-// Layout is that of one rank.
+// Layout returns the layout of one rank.
 func (o *Object) Layout() profile.Layout {
 	l, err := tier.LayoutOf(o.Profile, o.Kind, o.End-o.Begin, o.Packed)
 	if err != nil {
@@ -101,8 +101,8 @@ func (o *Object) Layout() profile.Layout {
 	return l
 }
 
-// Fill gives the object bytes by a seed. Parts take turns in being random, of few
-// values, and all the same, so that a codec meets every case.
+// Fill sets the object's bytes from a seed. Parts are alternately random, of few values,
+// and constant, so that a codec meets every case.
 func (o *Object) Fill(seed uint64) {
 	l := o.Layout()
 	o.Bytes, o.Digests = nil, nil
@@ -134,10 +134,11 @@ func digestsOf(l *profile.Layout, b []byte) (digests []uint64) {
 	return digests
 }
 
-// ErrWrong is served bytes that were never submitted: the one thing that must not be.
+// ErrWrong reports served bytes that were never submitted, the one thing that must not
+// happen.
 var ErrWrong = errors.New("tiertest: wrong bytes")
 
-// Compare tells whether content is that of the object.
+// Compare checks that content is the object's.
 func (o *Object) Compare(c *Content) error {
 	l := o.Layout()
 	if len(c.Bytes) != len(o.Bytes) {
@@ -166,7 +167,7 @@ func (o *Object) String() string {
 	return fmt.Sprintf("%s %x of %q", [...]string{"segment", "checkpoint", "spliced checkpoint"}[o.Kind], o.Key[:4], o.Tenant.Name)
 }
 
-// Total is the bytes of all ranks.
+// Total returns the bytes of all ranks.
 func (o *Object) Total() (n int64) {
 	for _, b := range o.Bytes {
 		n += int64(len(b))

@@ -13,47 +13,47 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// RemoteSubject is a tier.Remote together with the sources that it asks. Its methods
-// may be called at once, apart from Close.
+// RemoteSubject is a tier.Remote together with the sources that it asks. Its methods may
+// be called concurrently, except Close.
 type RemoteSubject interface {
 	tier.Remote
 	RemoteTraits() RemoteTraits
-	// Put has a source hold an object. Once it returns, the object is found there.
+	// Put stores an object at a source. Once it returns, the object is found there.
 	Put(ctx context.Context, source int, o *Object) error
-	// Disturb has something go wrong with an object at a source until mend is called,
-	// once. ErrNoFault: the subject cannot play this.
+	// Disturb makes something fail with an object at a source until mend is called, once.
+	// ErrNoFault: the subject does not support this.
 	Disturb(source int, o *Object, f Fault) (mend func(), err error)
 	Close() error
 }
 
-// RemoteTraits is what differs from subject to subject.
+// RemoteTraits describes the differences between subjects.
 type RemoteTraits struct {
-	Sources int // that may hold different objects; at least 1
-	// Patience is how long a call may take whose source has stopped answering, when its
-	// context does not end before.
+	Sources int // number of sources that may have different objects; at least 1
+	// Patience bounds a call whose source has stopped answering, if its context does not
+	// end before.
 	Patience time.Duration
-	Memory   *Memory // of the device that Read fills
+	Memory   *Memory // memory of the device that Read fills
 }
 
-// ErrNoFault is answered for a fault that a subject cannot play.
+// ErrNoFault is returned for a fault that a subject does not support.
 var ErrNoFault = errors.New("tiertest: this source cannot fail so")
 
 // Fault is a way in which a source fails.
 type Fault uint8
 
-// The faults. Those that lie are of the description: the bytes stay as they were.
+// The faults. The lies concern the description: the bytes are unchanged.
 const (
 	Spoilt      Fault = iota // some of its bytes are changed
-	Vanishing                // it is gone once the first of its bytes were asked for
-	Dead                     // whatever is asked fails at once
-	DeadHalfway              // the same, once some of its bytes were sent
-	Stalled                  // whatever is asked is not answered
-	StalledHalf              // what is described is right, but its bytes stop coming halfway
-	LieBytes                 // its lengths are others
-	LieShape                 // it is of a shape that the profile does not have
+	Vanishing                // it is removed once the first of its bytes were requested
+	Dead                     // every request fails at once
+	DeadHalfway              // the same, after some of its bytes were sent
+	Stalled                  // no request is answered
+	StalledHalf              // the description is right, but the bytes stop halfway
+	LieBytes                 // it has other lengths
+	LieShape                 // its shape is not one of the profile
 	LieName                  // it is another object
-	LieTokens                // its token ids are those of another segment
-	LieDigests               // its digests are those of other bytes
+	LieTokens                // it has the token ids of another segment
+	LieDigests               // it has the digests of other bytes
 	LieShort                 // digests are missing
 )
 
@@ -64,9 +64,9 @@ var faultNames = [...]string{
 
 func (f Fault) String() string { return faultNames[f] }
 
-// RemoteConformance checks what every tier.Remote must keep. open is called once for
-// each story, for tenants alice and bob of this package. Stories of faults that a
-// subject cannot play, or of more sources than it has, are skipped.
+// RemoteConformance checks the requirements for every tier.Remote. open is called once
+// for each story, for tenants alice and bob of this package. Stories with faults that a
+// subject does not support, or with more sources than it has, are skipped.
 func RemoteConformance(t *testing.T, open func(t testing.TB, tenants []Tenant) RemoteSubject) {
 	for _, story := range []struct {
 		name string
@@ -103,14 +103,15 @@ func RemoteConformance(t *testing.T, open func(t testing.TB, tenants []Tenant) R
 	}
 }
 
-// remoteRig is a subject in a story. The rig makes its objects.
+// remoteRig is a subject in a story. rig creates its objects.
 type remoteRig struct {
 	*testing.T
 	RemoteSubject
 	rig *rig
 }
 
-// WantOf names an object as who lacks it, and has what it extends, asks for it.
+// WantOf returns the request for an object from a client that lacks it and has its
+// parent.
 func WantOf(o *Object) tier.Want {
 	return tier.Want{Name: o.Name, Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant.ID, Base: o.Parent}
 }
@@ -133,7 +134,7 @@ func (r *remoteRig) put(source int, list ...*Object) {
 	}
 }
 
-// disturb skips a story whose subject cannot fail so.
+// disturb skips a story whose subject cannot fail in this way.
 func (r *remoteRig) disturb(source int, o *Object, f Fault) (mend func()) {
 	r.Helper()
 	mend, err := r.Disturb(source, o, f)
@@ -153,7 +154,7 @@ func (r *remoteRig) sources(n int) {
 	}
 }
 
-// find asks for objects at once; rows are closed by the caller.
+// find asks for objects in one query; the caller closes the rows.
 func (r *remoteRig) find(ctx context.Context, list ...*Object) ([]tier.Copy, error) {
 	r.Helper()
 	wants := make([]tier.Want, len(list))
@@ -191,8 +192,8 @@ func (r *remoteRig) copyOf(o *Object) tier.Copy {
 	return rows[0]
 }
 
-// read reads a copy into new memory. Whatever was read is compared; the memory is spent
-// at once, so that a late write into it would be seen by others.
+// read reads a copy into new memory. Everything that was read is compared. The memory is
+// overwritten and freed at once, so that a late write into it would be detected.
 func (r *remoteRig) read(ctx context.Context, c tier.Copy, o *Object) error {
 	r.Helper()
 	m := r.RemoteTraits().Memory
@@ -223,7 +224,7 @@ func (r *remoteRig) read(ctx context.Context, c tier.Copy, o *Object) error {
 	return o.Compare(got)
 }
 
-// junk takes memory for all ranks of an object that holds something else.
+// junk allocates memory with other contents for all ranks of an object.
 func (m *Memory) junk(o *Object) ([]gpuipc.Ref, error) {
 	refs := make([]gpuipc.Ref, len(o.Bytes))
 	for i, b := range o.Bytes {
@@ -255,7 +256,7 @@ func (r *remoteRig) want(list ...*Object) {
 	}
 }
 
-// missing expects that an object is not found.
+// missing expects that objects are not found.
 func (r *remoteRig) missing(list ...*Object) {
 	r.Helper()
 	rows, err := r.find(context.Background(), list...)
@@ -270,7 +271,7 @@ func (r *remoteRig) missing(list ...*Object) {
 	}
 }
 
-// bounded runs f and expects that it does not take longer than a source may stall.
+// bounded runs f and expects that it takes no longer than a source may stall.
 func (r *remoteRig) bounded(f func()) {
 	r.Helper()
 	began := time.Now()

@@ -15,7 +15,7 @@ import (
 func testRemoteContent(r *remoteRig) {
 	list := r.rig.variety()
 	r.put(0, list...)
-	list = slices.DeleteFunc(slices.Clone(list), func(o *Object) bool { return o.Kind == tier.Rows }) // which nobody is sent alone
+	list = slices.DeleteFunc(slices.Clone(list), func(o *Object) bool { return o.Kind == tier.Rows }) // never sent alone
 	for _, o := range list {
 		w := WantOf(o)
 		if h, ok := r.Hint(&w); !ok || h.Latency < 0 || h.BytesPerSecond < 0 {
@@ -108,7 +108,7 @@ func testRemoteSpoilt(r *remoteRig) {
 			r.Errorf("%v: %v, want %v", o, err, tier.ErrCorrupt)
 		}
 		c.Close()
-		r.missing(o) // its source is not asked again soon
+		r.missing(o) // its source is not asked again for a while
 		mend()
 	}
 	other := r.rig.segment(alice)
@@ -185,8 +185,8 @@ func testRemoteDead(r *remoteRig) {
 	}
 }
 
-// served tells whether an object is found and read, which a source that has failed is
-// not asked for at once.
+// served reports whether an object is found and read. A source that has failed is not
+// asked at once.
 func (r *remoteRig) served(o *Object) bool {
 	rows, err := r.find(context.Background(), o)
 	if err != nil || rows[0] == nil {
@@ -254,7 +254,7 @@ func testRemoteCancel(r *remoteRig) {
 		}
 		mend()
 	}
-	r.want(o) // that a caller went away says nothing of the source
+	r.want(o) // a canceled caller says nothing about the source
 }
 
 func testRemoteFailover(r *remoteRig) {
@@ -322,7 +322,7 @@ func testRemoteAtOnce(r *remoteRig) {
 	r.want(list...)
 }
 
-// anyOf finds some objects, and reads them, perhaps for a short time only.
+// anyOf finds some objects and reads them, sometimes only for a short time.
 func (r *remoteRig) anyOf(rng *rand.Rand, list []*Object) {
 	some := []*Object{list[rng.IntN(len(list))], list[rng.IntN(len(list))]}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -7,10 +7,10 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// tight are budgets of some ten small objects in each pool.
+// tight returns budgets for about ten small objects in each pool.
 func tight() Options { return Options{PublicBytes: 512 << 10, PrivateBytes: 512 << 10} }
 
-// held checks that no more is charged than may be.
+// held checks that no more is charged than allowed.
 func (r *rig) held() {
 	r.Helper()
 	if sum, budget := heldBy(r.Subject, alice, bob), r.Traits().Budget; sum > budget {
@@ -18,7 +18,7 @@ func (r *rig) held() {
 	}
 }
 
-// heldBy is what counts towards the budget of a subject.
+// heldBy returns the bytes that count towards the budget of a subject.
 func heldBy(s Subject, tenants ...Tenant) (sum int64) {
 	if h, ok := s.(Holder); ok {
 		return h.Held()
@@ -29,8 +29,8 @@ func heldBy(s Subject, tenants ...Tenant) (sum int64) {
 	return sum
 }
 
-// overfill puts segments until several have left and uses keep between them. All
-// that are found must be read, and those that left are the ones put first.
+// overfill puts segments until several were evicted, and uses keep in between. All that
+// are found must be readable, and the evicted ones must be those that were put first.
 func (r *rig) overfill(t Tenant, keep *Object) (list []*Object) {
 	r.Helper()
 	const most = 1000
@@ -71,7 +71,8 @@ func testEviction(r *rig) {
 	r.want(keep)
 }
 
-// testChains makes room under chains of checkpoints: what is found has its parent.
+// testChains makes room among chains of checkpoints: every checkpoint that is found has
+// its parent.
 func testChains(r *rig) {
 	r.open(tight())
 	var chains [][]*Object
@@ -108,7 +109,7 @@ func testChains(r *rig) {
 	}
 }
 
-// broken counts what a chain has lost, which must be its end.
+// broken counts the missing nodes of a chain, which must be at its end.
 func (r *rig) broken(c []*Object) (missing int) {
 	r.Helper()
 	found := r.found(c)
@@ -142,8 +143,8 @@ func testQuota(r *rig) {
 	cost := r.lowestCost()
 	r.must(r.Subject.Close())
 
-	// Two objects fit a quota of two to the byte, and a third takes the place of
-	// the first. The other tenant loses nothing by it.
+	// Two objects fit a quota of two to the byte, and a third one replaces the first. The
+	// other tenant loses nothing.
 	few := alice
 	few.QuotaBytes = 2 * cost
 	r.open(Options{Tenants: []Tenant{few, bob}})
@@ -169,14 +170,14 @@ func testQuota(r *rig) {
 	r.wantUsed(bob, charged)
 	r.must(r.Subject.Close())
 
-	// A byte less than one object is none at all.
+	// A byte less than one object has no room for any.
 	few.QuotaBytes = cost - 1
 	r.open(Options{Tenants: []Tenant{few, bob}})
 	r.wantErr(r.try(r.segment(few), r.Traits().Lowest), tier.ErrQuota)
 	r.wantUsed(few, 0)
 }
 
-// lowestCost is what an object is charged when it is begun.
+// lowestCost returns the initial charge of an object.
 func (r *rig) lowestCost() int64 {
 	r.Helper()
 	f, err := r.Begin(r.segment(alice))

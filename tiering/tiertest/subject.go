@@ -10,32 +10,32 @@ import (
 )
 
 // Subject is a tier, or several on top of each other. Its methods may be called
-// at once, apart from Close and from what Restarter adds.
+// concurrently, except Close and what Restarter adds.
 type Subject interface {
 	Traits() Traits
-	// Begin takes room for an object. Errors are of the kinds of package tier; what
-	// the subject has already, or is getting, is ErrExists or joined.
+	// Begin reserves room for an object. Errors are of the kinds of package tier; an
+	// object that the subject already has, or is receiving, is ErrExists or joined.
 	Begin(o *Object) (Filling, error)
-	// Find answers what is known of an object without I/O. It is not a use.
+	// Find returns what is known about an object without I/O. It does not count as a use.
 	Find(o *Object) (Entry, bool)
-	// Get reads an object of all ranks and counts a use. ErrGone: it is not
-	// there. ErrBusy: not now.
+	// Get reads all ranks of an object and counts a use. ErrGone: it is not there.
+	// ErrBusy: not now.
 	Get(ctx context.Context, o *Object) (*Content, error)
-	// Remove forgets a segment that an operator removed; false when there is none.
+	// Remove removes a segment for an operator; false if there is none.
 	Remove(o *Object) bool
-	// Used is how many bytes a tenant holds, what was begun included.
+	// Used returns the bytes of a tenant, including objects that were begun.
 	Used(t tier.TenantID) int64
-	// Settle waits until the subject has done what it does on its own.
+	// Settle waits until the subject's background work is done.
 	Settle()
-	// Close ends the subject. What it gave out is gone.
+	// Close ends the subject. What it returned is no longer valid.
 	Close() error
 }
 
 // Filling is an object that was begun. One of its methods is called, once.
 type Filling interface {
-	// Finish hands the bytes over, which are the caller's again when it returns,
-	// and waits until the object is as safe as asked for, or cannot be. The
-	// object is found if there is no error; the level is what it has reached.
+	// Finish passes the bytes, which the caller may reuse when it returns, and waits
+	// until the object has the requested level, or cannot reach it. If there is no error
+	// the object is found; the level is the one that it has reached.
 	Finish(ctx context.Context, level tier.Level) (tier.Level, error)
 	Cancel()
 }
@@ -45,89 +45,88 @@ type Tenant struct {
 	ID         tier.TenantID
 	Name       string
 	Salt       []byte // of the keys of its segments
-	QuotaBytes int64  // that it may hold in all of a subject; 0 = no quota
+	QuotaBytes int64  // over all of a subject; 0 = no quota
 }
 
-// Traits is what differs from subject to subject.
+// Traits describes the differences between subjects.
 type Traits struct {
-	Lowest, Highest tier.Level // that Finish can be asked for
-	Budget          int64      // bytes that all tenants together hold at most, as Holder has it
-	MaxBegun        int        // objects begun and not finished at most; the next is ErrBusy
+	Lowest, Highest tier.Level // levels that Finish supports
+	Budget          int64      // maximum bytes of all tenants together, as Holder counts them
+	MaxBegun        int        // maximum objects begun and not finished; the next one is ErrBusy
 }
 
-// Entry is what Find answers.
+// Entry is the result of Find.
 type Entry struct {
-	Bytes int64      // that its tenant is charged for it, over all tiers
-	Level tier.Level // how safe it is
+	Bytes int64      // charged to its tenant, over all tiers
+	Level tier.Level // durability
 }
 
-// Content is what Get answers.
+// Content is the result of Get.
 type Content struct {
 	Bytes   [][]byte   // by rank
 	Digests [][]uint64 // by rank, of each chunk of each part
-	Tokens  []uint32   // nil where the subject does not tell
+	Tokens  []uint32   // nil if the subject does not return them
 }
 
-// Options is what a story wants of its subject. Budgets are of the lowest tier;
-// one above may be smaller, but must hold LargestBytes a few times.
+// Options are a story's requirements for its subject. Budgets are those of the lowest
+// tier; a higher one may be smaller, but must hold LargestBytes a few times.
 type Options struct {
 	Tenants                   []Tenant
 	PublicBytes, PrivateBytes int64
-	LargestBytes              int64 // of an object's ranks together
-	MaxBegun                  int   // 0 = as many as there is room for
+	LargestBytes              int64 // all ranks of an object together
+	MaxBegun                  int   // 0 = as many as fit
 }
 
-// Ending is how a subject ends before it is opened again.
+// Ending is the way in which a subject ends before it is opened again.
 type Ending uint8
 
 const (
 	Closed    Ending = iota // in good order
-	Killed                  // its process: what the kernel was given lasts
-	PowerLost               // only what was synced lasts
+	Killed                  // its process: what the kernel has received survives
+	PowerLost               // only what was synced survives
 )
 
 func (e Ending) String() string { return [...]string{"closed", "killed", "power lost"}[e] }
 
 // Restarter is a subject that outlives its process.
 type Restarter interface {
-	// Endings are those that Restart can play.
+	// Endings lists those that Restart supports.
 	Endings() []Ending
-	// Restart ends the subject, at once unless it is Closed, and opens what is
-	// left. Calls that run meanwhile return, whatever they answer. Of what was
-	// written and not synced, unsyncedPercent survives a loss of power.
+	// Restart ends the subject, at once unless it is Closed, and opens what remains.
+	// Concurrent calls return, with any result. Of what was written and not synced,
+	// unsyncedPercent survives a power loss.
 	Restart(how Ending, unsyncedPercent int, rng *rand.Rand) error
 }
 
-// Spoiler is a subject whose bytes at rest can be changed behind its back.
+// Spoiler is a subject whose bytes at rest can be changed without its knowledge.
 type Spoiler interface {
-	// Spoil changes some bits of what is kept of an object; false when nothing is.
+	// Spoil changes some bits of a stored object; false if there is none.
 	Spoil(o *Object, rng *rand.Rand) (bool, error)
 }
 
-// Disturber is a subject whose ground can be made to fail.
+// Disturber is a subject whose lower layers can be made to fail.
 type Disturber interface {
-	// Disturb has some operations go wrong until Calm: with errors that somebody
-	// is told of, or, with lies, also so that what was acknowledged may not be
-	// there after all.
+	// Disturb makes some operations fail until Calm: with reported errors or, with lies,
+	// also in such a way that acknowledged objects may be missing.
 	Disturb(rng *rand.Rand, lies bool)
 	// Calm ends that, and returns when the subject works again.
 	Calm() error
 }
 
-// Holder is a subject whose budget does not bound what tenants are charged, since they
-// pay for more than its pools hold.
+// Holder is a subject whose budget does not bound the charges of tenants, since they pay
+// for more than its pools hold.
 type Holder interface {
-	Held() int64 // by the pools, of all tenants
+	Held() int64 // in the pools, of all tenants
 }
 
-// Checker is a subject that knows invariants of its own.
+// Checker is a subject that can check its own invariants.
 type Checker interface {
-	// Check is called when nothing else is going on.
+	// Check is called when nothing else is running.
 	Check() error
 }
 
-// Profiles that objects are of: parts of odd sizes, one and two ranks; states only;
-// rows of more than a chunk; states of many pages beside rows; packed parts.
+// Profiles of objects: parts of odd sizes, one and two ranks; states only; rows of more
+// than a chunk; states of many pages next to rows; packed parts.
 var (
 	Small   = profiletest.New(small("small", 1))
 	Pair    = profiletest.New(small("pair", 2))
@@ -138,7 +137,8 @@ var (
 	Lenient = profiletest.New(lenient())
 )
 
-// lenient is small with dense transitions and tolerances, on two ranks: its segments are packed.
+// lenient is small with dense transitions and tolerances, on two ranks: its segments are
+// packed.
 func lenient() profile.Identity {
 	id := small("lenient", 2)
 	id.Tolerance, id.RowTolerance = 0.02, 0.01
@@ -159,7 +159,8 @@ func heavy() profile.Identity {
 	return id
 }
 
-// small is profiletest.Small with a layer of nothing between and a second attention layer.
+// small returns profiletest.Small with an empty layer in between and a second attention
+// layer.
 func small(name string, ranks int) profile.Identity {
 	id := profiletest.Small(ranks)
 	id.Model = name

@@ -10,9 +10,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Tier makes a tiering.Tier a subject, used as the store uses it: a tenant's room
-// is its quota, since it holds nothing elsewhere. Settle and Close are left to who
-// embeds it.
+// Tier makes a tiering.Tier a subject, used like the store does: a tenant's room is its
+// quota, since it has nothing elsewhere. Settle and Close are left to embedding types.
 type Tier struct {
 	tier.Tier
 	Memory *Memory
@@ -32,7 +31,7 @@ func (s *Tier) Find(o *Object) (Entry, bool) {
 
 func (s *Tier) Remove(o *Object) bool { return s.Tier.Remove(&o.Name) }
 
-// Begin brings the bytes along, since a tier may begin with them as soon as it is told.
+// Begin includes the bytes, since a tier may start to write as soon as Start is called.
 func (s *Tier) Begin(o *Object) (Filling, error) {
 	view := &tier.Object{
 		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant.ID, Publisher: "tiertest", Created: time.Unix(1e9, 0),
@@ -71,8 +70,8 @@ type tierAnswer struct {
 	err     error
 }
 
-// Finish waits for the answer whatever becomes of its context: the memory is not
-// ours before.
+// Finish waits for the answer even if its context ends: before that the memory is not
+// ours.
 func (f *tierFilling) Finish(_ context.Context, level tier.Level) (tier.Level, error) {
 	done := make(chan tierAnswer, 1)
 	f.write.Start(level, func(reached tier.Level, err error) { done <- tierAnswer{reached, err} })
@@ -81,7 +80,7 @@ func (f *tierFilling) Finish(_ context.Context, level tier.Level) (tier.Level, e
 		return a.reached, err
 	}
 	if a.err != nil && a.reached >= tier.LevelLogged {
-		return a.reached, nil // it is there, but not as safe as was asked for
+		return a.reached, nil // it is there, but at a lower level than requested
 	}
 	return a.reached, a.err
 }

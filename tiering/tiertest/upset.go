@@ -2,7 +2,7 @@ package tiertest
 
 import "slices"
 
-// Faults is how the ground of a Disturber fails at times in a walk.
+// Faults selects how the lower layers of a Disturber fail at times in a walk.
 type Faults uint8
 
 const (
@@ -11,7 +11,7 @@ const (
 	LyingFaults
 )
 
-// disturb begins a disturbance.
+// disturb starts a disturbance.
 func (w *walk) disturb() {
 	d, ok := w.s.(Disturber)
 	if !ok || w.o.Faults == NoFaults || w.disturbed {
@@ -49,7 +49,7 @@ func (w *walk) calm() {
 	w.disturbed = false
 }
 
-// restart ends the subject, with whatever flies, and audits what is left.
+// restart ends the subject, even with writes in flight, and audits what remains.
 func (w *walk) restart() {
 	w.Helper()
 	s, ok := w.s.(Restarter)
@@ -87,8 +87,8 @@ func (w *walk) restart() {
 	w.chains()
 }
 
-// snapshot takes note, before an ending, of what has to be there after it. From
-// here on no answer of before counts.
+// snapshot records, before an ending, what has to be there after it. From here on earlier
+// answers do not count.
 func (w *walk) snapshot(how Ending) (must []*known) {
 	lasts := [...]uint8{Closed: 2, Killed: 2, PowerLost: 3}[how]
 	w.mu.Lock()

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Wait asks until something is so, of which no event tells; false when that takes
-// longer than patience.
+// Wait polls a condition that has no event; false if it takes longer than patience.
 func Wait(patience time.Duration, ok func() bool) bool {
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(deadline) {
@@ -18,8 +17,8 @@ func Wait(patience time.Duration, ok func() bool) bool {
 	return true
 }
 
-// Leaks makes sure that a test ends with as many goroutines and descriptors as it
-// began with. It is called before anything that is cleaned up.
+// Leaks checks that a test ends with as many goroutines and descriptors as it began with.
+// It is called before anything that is cleaned up.
 func Leaks(t testing.TB) {
 	goroutines, descriptors := runtime.NumGoroutine(), openFiles(t)
 	t.Cleanup(func() {

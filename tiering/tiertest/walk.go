@@ -15,8 +15,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// WalkOptions says what a walk does. The seed decides every operation and its
-// arguments; only what runs at once may come in another order.
+// WalkOptions configures a walk. The seed determines every operation and its arguments;
+// only the order of concurrent ones may differ.
 type WalkOptions struct {
 	Seed        uint64
 	Steps       int
@@ -24,14 +24,15 @@ type WalkOptions struct {
 	Profiles    []*profile.Profile
 	Segments    int // names
 	Checkpoints int // names, in chains
-	Flights     int // objects being finished at once
-	// Keeps is the lowest level whose objects are never made room of: budgets and
-	// quotas hold them all. One above LevelSynced: none.
+	Flights     int // objects being finished concurrently
+	// Keeps is the lowest level whose objects are never evicted: budgets and quotas hold
+	// them all. One above LevelSynced: none.
 	Keeps  tier.Level
 	Faults Faults
 }
 
-// WalkStats is what a walk, or several, met: one that meets nothing proves nothing.
+// WalkStats counts what a walk, or several, encountered: a walk that encounters nothing
+// proves nothing.
 type WalkStats struct {
 	Put, Hit, Missed, Refused, Failed, Removed, Cancelled int
 	Restarts                                              [PowerLost + 1]int
@@ -39,15 +40,15 @@ type WalkStats struct {
 	Disturbed                                             int
 }
 
-// Walk does random things to a subject beside a plain map of what was submitted,
-// and fails the test where they disagree. What must hold at every step:
+// Walk performs random operations on a subject, keeps a plain map of what was submitted,
+// and fails the test if the two disagree. What must hold at every step:
 //
 //   - a served byte was submitted under its name, and a name that was never
 //     finished, or was removed since, is not served;
-//   - what was acknowledged at a level is there, unless its tier had to make room,
-//     and after a restart if its level is one that lasts through such an ending;
+//   - an object acknowledged at a level is there, unless its tier had to make room,
+//     and after a restart if its level survives such an ending;
 //   - a checkpoint that is found has its parent;
-//   - once all has come to rest, each tenant is charged the sum of what is found,
+//   - once all transfers have ended, each tenant is charged the sum of what is found,
 //     and all together no more than the budget.
 //
 // After a disturbance that lied, only the first, third and last are audited.
@@ -73,9 +74,9 @@ type known struct {
 
 	// Guarded by walk.mu.
 	maybe   []*Object  // bytes that may be served
-	buried  []*Object  // removed, but a crash may bring them back
+	buried  []*Object  // removed, but may reappear after a crash
 	level   tier.Level // acknowledged; 0 = it need not be there
-	shown   tier.Level // acknowledged since it was opened last
+	shown   tier.Level // acknowledged since the last opening
 	flights int
 }
 
@@ -92,22 +93,22 @@ type walk struct {
 	begun     []*begun
 	disturbed bool
 	lied      bool
-	cut       bool // power was lost once: what was not synced may be in pieces
+	cut       bool // power was lost once: unsynced data may be incomplete
 
 	flying sync.WaitGroup
 	mu     sync.Mutex
-	epoch  int // of answers that still mean something
+	epoch  int // of answers that still count
 	wrong  error
 }
 
-// begun is a filling that is neither finished nor cancelled.
+// begun is a filling that is neither finished nor canceled.
 type begun struct {
 	of *known
 	Filling
 }
 
-// plan makes the names. Chains are of mixed length; a child may be spliced where
-// its parent is not.
+// plan creates the names. Chains are of mixed length; a child may be spliced where its
+// parent is not.
 func (w *walk) plan() {
 	for i := range w.o.Segments {
 		t := w.o.Tenants[w.rng.IntN(len(w.o.Tenants))]
@@ -149,7 +150,7 @@ func (w *walk) note(format string, args ...any) {
 	w.trace = append(w.trace, fmt.Sprintf("%d: ", w.step)+fmt.Sprintf(format, args...))
 }
 
-// fail ends the walk with what led to it.
+// fail ends the walk and prints the steps that led to it.
 func (w *walk) fail(format string, args ...any) {
 	w.Helper()
 	w.flying.Wait()
@@ -194,18 +195,18 @@ func (w *walk) one() {
 	}
 }
 
-// level draws one that the subject can be asked for.
+// level returns a random level that the subject supports.
 func (w *walk) level() tier.Level {
 	t := w.s.Traits()
 	return t.Lowest + tier.Level(w.rng.IntN(int(t.Highest-t.Lowest)+1))
 }
 
-// begin begins an object and judges a refusal.
+// begin begins an object and checks a refusal.
 func (w *walk) begin(k *known) Filling {
 	w.Helper()
 	for up := k.parent; up != nil; up = up.parent {
 		if w.isBegun(up) {
-			return nil // it would wait for its parent, which nobody finishes meanwhile
+			return nil // it would wait for its parent, which is not being finished meanwhile
 		}
 	}
 	f, err := w.s.Begin(k.object)
@@ -235,13 +236,13 @@ func (w *walk) isBegun(k *known) bool {
 	return slices.ContainsFunc(w.begun, func(b *begun) bool { return b.of == k })
 }
 
-// keepsAll: nothing is ever made room of.
+// keepsAll reports that nothing is ever evicted.
 func (w *walk) keepsAll() bool {
 	return w.o.Keeps <= w.s.Traits().Lowest && !w.disturbed && !w.lied
 }
 
-// safe is the level that an object is sure of: not more than what it extends. While
-// somebody fills one of them again, it may read as pending.
+// safe returns the guaranteed level of an object: not higher than those of its ancestors.
+// While one of them is being filled again, it may be pending.
 func (w *walk) safe(k *known) tier.Level {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -267,7 +268,8 @@ func (w *walk) safeLocked(k *known) tier.Level {
 	return level
 }
 
-// submit is called before bytes are handed over: from now on they may be served.
+// submit is called before bytes are passed to the subject: from now on they may be
+// served.
 func (w *walk) submit(k *known) (epoch int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -278,7 +280,7 @@ func (w *walk) submit(k *known) (epoch int) {
 	return w.epoch
 }
 
-// answered takes an acknowledgement, unless the subject was restarted meanwhile.
+// answered handles an acknowledgement, unless the subject was restarted meanwhile.
 func (w *walk) answered(k *known, epoch int, asked, reached tier.Level, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -321,7 +323,7 @@ func (w *walk) put(k *known) {
 	}
 }
 
-// fly is put that is not waited for.
+// fly is a put without waiting.
 func (w *walk) fly(k *known) {
 	level := w.level()
 	w.mu.Lock()
@@ -374,7 +376,7 @@ func (w *walk) endBegun() {
 	w.answered(b.of, epoch, w.s.Traits().Lowest, reached, err)
 }
 
-// get reads a name and compares with all that it may be.
+// get reads a name and compares the result with everything that it may be.
 func (w *walk) get(k *known) {
 	w.Helper()
 	w.note("get %d", k.number)
@@ -398,7 +400,7 @@ func (w *walk) get(k *known) {
 	}
 }
 
-// isKind tells a miss from an error that no tier may answer.
+// isKind reports whether an error is a miss, as opposed to one that no tier may return.
 func isKind(err error) bool {
 	for _, kind := range []error{tier.ErrGone, tier.ErrCorrupt, tier.ErrUnavailable, tier.ErrBusy} {
 		if errors.Is(err, kind) {
@@ -437,13 +439,13 @@ func (w *walk) find(k *known) {
 		w.fail("%d %v is found and was never submitted, or was removed: %+v", k.number, k.object, e)
 	case !ok && safe != 0:
 		w.fail("%d %v is not found, although it was acknowledged as %v", k.number, k.object, safe)
-	case ok && safe != 0 && e.Level < shown: // what is opened anew may count as less
+	case ok && safe != 0 && e.Level < shown: // after reopening it may count as less
 		w.fail("%d %v is found at level %v, although it was acknowledged as %v", k.number, k.object, e.Level, shown)
 	}
 }
 
-// remove takes a segment out. What flies is left alone, since nobody could say
-// which came first; so is what was begun.
+// remove removes a segment. Names with puts in flight are skipped, since the order would
+// be unknown, and so are begun ones.
 func (w *walk) remove(k *known) {
 	busy := k.object.Kind != 0 || w.isBegun(k)
 	w.mu.Lock()
@@ -466,17 +468,17 @@ func (w *walk) remove(k *known) {
 	k.object = k.object.again(w.rng.Uint64())
 }
 
-// again is the same name with other bytes.
+// again returns the same name with other bytes.
 func (o *Object) again(seed uint64) *Object {
 	next := *o
 	next.Fill(seed)
 	return &next
 }
 
-// land waits for what flies.
+// land waits for puts in flight.
 func (w *walk) land() { w.flying.Wait() }
 
-// rest waits until nothing moves and checks the accounts.
+// rest waits until nothing is in flight and checks the accounts.
 func (w *walk) rest() {
 	w.Helper()
 	w.note("rest")
@@ -512,7 +514,7 @@ func (w *walk) rest() {
 	}
 }
 
-// chains checks that what is found has its parent, in whatever tier.
+// chains checks that everything found has its parent, in any tier.
 func (w *walk) chains() {
 	w.Helper()
 	for _, k := range w.names {
@@ -528,7 +530,7 @@ func (w *walk) chains() {
 	}
 }
 
-// audit reads all names, or some.
+// audit reads all names, or those from a position on.
 func (w *walk) audit(from int) {
 	w.Helper()
 	w.note("audit from %d", from)

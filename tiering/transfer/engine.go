@@ -11,29 +11,28 @@ import (
 	"time"
 )
 
-// ErrStopped is why a flight ended that its engine or its owner gave up.
+// ErrStopped is the error of a flight that its engine or its owner gave up.
 var ErrStopped = errors.New("transfer: stopped")
 
-// Config sets an engine up.
+// Config configures an engine.
 type Config struct {
 	Lock sync.Locker // required; the owner's
-	// Workers: flights wait for Work. Without, Start begins them and Launch moves
-	// them.
-	// Parked flights of an engine without workers are tried again after each move.
+	// Workers: flights wait for Work. Otherwise Start begins them and Launch moves them,
+	// and parked flights are tried again after each move.
 	Workers bool
-	Queue   int              // flights at once; 0 = no bound
-	Share   int              // of them of one owner; 0 = no bound
-	Bytes   int64            // moving at once in each lane, unless one flight takes more; 0 = no bound
-	Lanes   int              // of flights with workers and a budget of their own; 0 = 1
-	Turns   int              // times that a flight may be parked; 0 = no bound
+	Queue   int              // maximum number of flights; 0 = no bound
+	Share   int              // maximum number of one owner; 0 = no bound
+	Bytes   int64            // being moved in each lane, unless one flight has more; 0 = no bound
+	Lanes   int              // groups of flights with separate workers and budgets; 0 = 1
+	Turns   int              // how often a flight may be parked; 0 = no bound
 	Now     func() time.Time // time.Now
-	// Took is called, with the lock held, with how long a flight took that was done, from its
-	// start to its end; nil = nobody wants to know.
+	// Took is called, with the lock held, with the time of each successful flight from
+	// its start to its end; nil = no listener.
 	Took func(lane int, took time.Duration)
-	// After is called, without the lock, behind what the engine has called with it.
+	// After is called, without the lock, after the engine has called anything with it.
 	After func()
-	// Idle is called with the lock held when a worker of lane 0 has nothing to do. It
-	// may start flights; more says that it has not looked at everything.
+	// Idle is called with the lock held when a worker of lane 0 has nothing to do. It may
+	// start flights; more reports that it has not looked at everything.
 	Idle func() (more bool)
 }
 
@@ -42,7 +41,7 @@ type Engine[K comparable] struct {
 	cfg Config
 
 	flights map[K]*Flight
-	owned   map[uint32]int // flights, by owner
+	owned   map[uint32]int // number of flights by owner
 	lanes   []lane
 	parked  []*Flight
 	begun   []*Flight // without workers: to be launched
@@ -50,17 +49,17 @@ type Engine[K comparable] struct {
 	busy    uint64
 }
 
-// lane is the flights of one source. A source that is slow or hangs keeps its own
-// workers and bytes, and none of the others'.
+// lane is the flights of one source. A slow or hung source occupies only its own workers
+// and bytes.
 type lane struct {
-	lines [2][]*Flight // ready: urgent, others; first in first out, those that have moved on are skipped
-	bytes int64        // moving
+	lines [2][]*Flight // ready: urgent, others; first in first out, flights that are no longer ready are skipped
+	bytes int64        // being moved
 	n     int          // flights that have not ended
 	stats Stats
 	work  sync.Cond
 }
 
-// New makes an engine. It takes up flights at once.
+// New returns an engine, which accepts flights at once.
 func New[K comparable](cfg Config) *Engine[K] {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -72,19 +71,19 @@ func New[K comparable](cfg Config) *Engine[K] {
 	return e
 }
 
-// Options of a flight.
+// Options are the options of a flight.
 type Options struct {
 	Bytes  int64
 	Lane   int
-	Owner  uint32  // whose share of the queue it takes
-	Urgent bool    // somebody waits for it
+	Owner  uint32  // whose share of the queue it uses
+	Urgent bool    // a caller waits for it
 	After  *Flight // it follows this one
 }
 
-// Find is the flight of a key, nil if there is none.
+// Find returns the flight of a key, nil if there is none.
 func (e *Engine[K]) Find(k K) *Flight { return e.flights[k] }
 
-// Bytes are those that move now.
+// Bytes returns the bytes being moved.
 func (e *Engine[K]) Bytes() (n int64) {
 	for i := range e.lanes {
 		n += e.lanes[i].bytes
@@ -92,13 +91,13 @@ func (e *Engine[K]) Bytes() (n int64) {
 	return n
 }
 
-// All are the flights that have not ended, in no order.
+// All returns the flights that have not ended, in no order.
 func (e *Engine[K]) All() iter.Seq2[K, *Flight] { return maps.All(e.flights) }
 
-// Len is how many flights of a lane have not ended.
+// Len returns how many flights of a lane have not ended.
 func (e *Engine[K]) Len(lane int) int { return e.lanes[lane].n }
 
-// Room tells whether n more of an owner may start, and counts it if they may not.
+// Room reports whether n more flights of an owner may start, and counts a refusal.
 func (e *Engine[K]) Room(owner uint32, n int) bool {
 	fits := func(have, bound int) bool { return bound == 0 || have+n <= bound }
 	if e.stopped == nil && fits(len(e.flights), e.cfg.Queue) && fits(e.owned[owner], e.cfg.Share) {
@@ -108,8 +107,8 @@ func (e *Engine[K]) Room(owner uint32, n int) bool {
 	return false
 }
 
-// Start begins a flight, or puts it into its line; there is none of its key, and
-// Room for it. Without workers the error is why it did not begin: it has ended.
+// Start begins a flight, or queues it. There must be none of its key, and Room for it.
+// Without workers an error says why it did not begin: it has ended.
 func (e *Engine[K]) Start(k K, job Job, o Options) (*Flight, error) {
 	if e.flights[k] != nil {
 		panic(fmt.Sprintf("transfer: a second flight of %v", k))
@@ -134,7 +133,7 @@ func (e *Engine[K]) forget(k K, owner uint32) {
 	}
 }
 
-// queue gives a flight its turn, or its place in a line.
+// queue begins a flight, or adds it to a line.
 func (e *Engine[K]) queue(f *Flight) {
 	f.lead = nil
 	if f.state != ready {
@@ -161,7 +160,8 @@ func (e *Engine[K]) lineOf(f *Flight) *[]*Flight {
 	return &l.lines[1]
 }
 
-// Urge puts a flight, and those that it follows, before those nobody waits for.
+// Urge moves a flight, and those that it follows, ahead of flights that no caller waits
+// for.
 func (e *Engine[K]) Urge(f *Flight) {
 	for ; f != nil; f = f.lead {
 		if f.urgent {
@@ -174,7 +174,7 @@ func (e *Engine[K]) Urge(f *Flight) {
 	}
 }
 
-// begin gives a flight its turn and tells whether it moves now.
+// begin calls Begin of a flight's job and reports whether the flight is moving.
 func (e *Engine[K]) begin(f *Flight) bool {
 	err := f.Job.Begin(f)
 	switch {
@@ -203,8 +203,8 @@ func (e *Engine[K]) begin(f *Flight) bool {
 // kickRows bounds what one Kick tries, since it is called with the lock held.
 const kickRows = 16
 
-// Kick tries parked flights again, in order, until one is parked again or it has
-// tried enough; the others have their turn with the next.
+// Kick tries parked flights again, in order, until one is parked again or it has tried
+// enough; the others are tried by the next Kick.
 func (e *Engine[K]) Kick() {
 	for n := min(len(e.parked), kickRows); n > 0 && len(e.parked) > 0; n-- {
 		f := e.parked[0]
@@ -214,7 +214,7 @@ func (e *Engine[K]) Kick() {
 		}
 		others := len(e.parked)
 		e.queue(f)
-		if len(e.parked) > others { // it, or what it follows, went to the end
+		if len(e.parked) > others { // it, or the flight that it follows, was parked again
 			last := e.parked[others]
 			copy(e.parked[1:], e.parked[:others])
 			e.parked[0] = last
@@ -223,11 +223,11 @@ func (e *Engine[K]) Kick() {
 	}
 }
 
-// Parked is how many flights wait for a Kick.
+// Parked returns how many flights wait for a Kick.
 func (e *Engine[K]) Parked() int { return len(e.parked) }
 
-// Cancel ends a flight, and those that follow it. Its job is released once its
-// bytes have come to rest.
+// Cancel ends a flight, and those that follow it. Its job is released once the move has
+// finished.
 func (e *Engine[K]) Cancel(f *Flight, err error) {
 	if f.state == ended {
 		return
@@ -238,7 +238,7 @@ func (e *Engine[K]) Cancel(f *Flight, err error) {
 	e.end(f, err)
 }
 
-// end tells those who wait for a flight, or follow it, how it has ended.
+// end ends a flight and notifies its waiters and followers.
 func (e *Engine[K]) end(f *Flight, err error) {
 	if f.moves > 0 {
 		err = nil
@@ -266,7 +266,7 @@ func (e *Engine[K]) end(f *Flight, err error) {
 	close(f.done)
 }
 
-// follow gives a flight its turn behind one that has ended.
+// follow queues a flight whose lead has ended, or ends it if the lead failed.
 func (e *Engine[K]) follow(f *Flight, err error) {
 	if err != nil {
 		e.end(f, err)
@@ -275,7 +275,7 @@ func (e *Engine[K]) follow(f *Flight, err error) {
 	e.queue(f)
 }
 
-// Work carries out flights of a lane until ctx ends. Several may run at once.
+// Work runs flights of a lane until ctx ends. Several workers may run concurrently.
 func (e *Engine[K]) Work(ctx context.Context, lane int) {
 	wake := context.AfterFunc(ctx, func() {
 		e.cfg.Lock.Lock()
@@ -287,8 +287,8 @@ func (e *Engine[K]) Work(ctx context.Context, lane int) {
 	}
 }
 
-// carry takes a flight, and waits for one if it is to, and moves it if it begins. It
-// tells whether there was one.
+// carry takes a flight, waiting for one if wait is set, and moves it if it begins. It
+// reports whether there was one.
 func (e *Engine[K]) carry(ctx context.Context, lane int, wait bool) bool {
 	move, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -300,8 +300,8 @@ func (e *Engine[K]) carry(ctx context.Context, lane int, wait bool) bool {
 	return f != nil
 }
 
-// take gives the next flight its turn. ctx is that which wakes workers when it ends,
-// and none derived from it, which may end after the call to wake.
+// take begins the next flight. ctx must be the one that wakes workers when it ends, not
+// one derived from it, which may end after the wakeup.
 func (e *Engine[K]) take(ctx context.Context, cancel context.CancelFunc, lane int, wait bool) (f *Flight, begun bool) {
 	e.cfg.Lock.Lock()
 	defer e.cfg.Lock.Unlock()
@@ -312,7 +312,7 @@ func (e *Engine[K]) take(ctx context.Context, cancel context.CancelFunc, lane in
 			f.cancel = cancel
 			e.lanes[lane].work.Signal() // there may be more
 			return f, e.begin(f)
-		case again: // once others had the lock
+		case again: // after others had the lock
 			e.cfg.Lock.Unlock()
 			e.cfg.Lock.Lock()
 		case !wait:
@@ -324,11 +324,11 @@ func (e *Engine[K]) take(ctx context.Context, cancel context.CancelFunc, lane in
 	return nil, false
 }
 
-// Try gives one flight of a lane that is ready its turn, and tells whether there was one.
+// Try runs one ready flight of a lane, and reports whether there was one.
 func (e *Engine[K]) Try(ctx context.Context, lane int) bool { return e.carry(ctx, lane, false) }
 
-// pick takes a flight out of its line: urgent ones first, none while it would exceed
-// the bound on bytes. again says that Idle has more to look at.
+// pick removes the next flight from its line: urgent ones first, none while it would
+// exceed the bound on bytes. again reports that Idle has more to look at.
 func (e *Engine[K]) pick(lane int) (f *Flight, again bool) {
 	if e.stopped != nil {
 		return nil, false
@@ -350,8 +350,8 @@ func (e *Engine[K]) pick(lane int) (f *Flight, again bool) {
 	return f, false
 }
 
-// front is the line whose first flight is the next one; what is not in its place
-// there any more is dropped.
+// front returns the line whose first flight is next. It drops flights that are no longer
+// in their place.
 func (l *lane) front() *[]*Flight {
 	for i := range l.lines {
 		line := &l.lines[i]
@@ -366,7 +366,7 @@ func (l *lane) front() *[]*Flight {
 	return nil
 }
 
-// Peek is the flight that a worker of lane 0 would begin next, if one is ready.
+// Peek returns the flight that a worker of lane 0 would begin next, if one is ready.
 func (e *Engine[K]) Peek() *Flight {
 	if line := e.lanes[0].front(); line != nil {
 		return (*line)[0]
@@ -374,16 +374,16 @@ func (e *Engine[K]) Peek() *Flight {
 	return nil
 }
 
-// Waiting tells whether a flight of lane 0 that nobody waits for is ready.
+// Waiting reports whether a flight of lane 0 is ready that no caller waits for.
 func (e *Engine[K]) Waiting() bool {
 	return slices.ContainsFunc(e.lanes[0].lines[1], func(f *Flight) bool { return f.state == ready && !f.urgent })
 }
 
-// Wake has a worker look for something to do: Idle has something new to look at.
+// Wake wakes a worker, since Idle has something new to look at.
 func (e *Engine[K]) Wake() { e.lanes[0].work.Signal() }
 
-// Launch moves what has begun without workers. It is called without the lock, by
-// whoever has called what may begin flights.
+// Launch moves the flights that have begun without workers. It is called without the lock
+// after anything that may begin flights.
 func (e *Engine[K]) Launch() {
 	e.cfg.Lock.Lock()
 	begun := e.begun
@@ -418,7 +418,7 @@ func (e *Engine[K]) finish(f *Flight, err error) {
 	if again {
 		e.queue(f)
 	}
-	e.lanes[f.lane].work.Signal() // the bound on bytes may have held one up
+	e.lanes[f.lane].work.Signal() // the bound on bytes may have delayed a flight
 	if !e.cfg.Workers {
 		e.Kick()
 	}
@@ -430,13 +430,13 @@ func (e *Engine[K]) finish(f *Flight, err error) {
 	}
 }
 
-// Stop ends the flights that have not ended, with err; none starts until Resume.
+// Stop ends all flights with err; none starts until Resume.
 func (e *Engine[K]) Stop(err error) {
 	e.stopped = err
 	for len(e.flights) > 0 {
 		for _, f := range e.flights {
 			e.Cancel(f, err)
-			break // which may have ended others
+			break // it may have ended others
 		}
 	}
 	for i := range e.lanes {
@@ -445,10 +445,10 @@ func (e *Engine[K]) Stop(err error) {
 	}
 }
 
-// Resume ends that an engine is stopped.
+// Resume ends a Stop.
 func (e *Engine[K]) Resume() { e.stopped = nil }
 
-// Stats answers what was counted of a lane; Busy is of all of them.
+// Stats returns the counts of a lane; Busy is of all lanes.
 func (e *Engine[K]) Stats(lane int) Stats {
 	s := e.lanes[lane].stats
 	s.Busy = e.busy

@@ -1,20 +1,20 @@
 package transfer
 
-// HintsMax bounds how many hints wait; more are dropped.
+// HintsMax bounds the waiting hints; more are dropped.
 const HintsMax = 1024
 
-// Hints is a ring of what may be worth a flight, so that noting one allocates
-// nothing. The zero Hints is empty. Guarded by the engine's lock.
+// Hints is a ring of candidates for flights, so that adding one allocates nothing. The
+// zero Hints is empty. Guarded by the engine's lock.
 type Hints[T any] struct {
 	ring  []T
 	first int
 	n     int
 }
 
-// Len is how many wait.
+// Len returns the number of waiting hints.
 func (h *Hints[T]) Len() int { return h.n }
 
-// Add puts a hint behind the others; false when there are too many.
+// Add appends a hint; false if there are too many.
 func (h *Hints[T]) Add(t T) bool {
 	if h.ring == nil {
 		h.ring = make([]T, HintsMax)
@@ -27,7 +27,7 @@ func (h *Hints[T]) Add(t T) bool {
 	return true
 }
 
-// Take is the first one, of at least one.
+// Take removes and returns the first hint; there must be one.
 func (h *Hints[T]) Take() T {
 	var none T
 	t := h.ring[h.first]

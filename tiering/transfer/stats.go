@@ -7,7 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Outcome is how a flight ended.
+// Outcome is the result of a flight.
 type Outcome uint8
 
 // The outcomes.
@@ -16,19 +16,19 @@ const (
 	Corrupt             // the bytes were not those that were published
 	Gone                // there was nothing to move any more
 	Unavailable         // the source or the destination cannot be used now
-	NoRoom              // for the pool, the tenant, or on the way
-	Stopped             // removed, past its time, or the engine was stopped
-	Lost                // the destination cannot be used any more
-	Failed              // for any other reason
-	Outcomes            // how many there are
+	NoRoom              // in the pool, for the tenant, or for the transfer
+	Stopped             // removed, timed out, or the engine was stopped
+	Lost                // the destination is no longer usable
+	Failed              // any other reason
+	Outcomes            // number of outcomes
 )
 
-// String names an outcome as metrics and people see it.
+// String returns the outcome's name in metrics and output.
 func (o Outcome) String() string {
 	return [...]string{"done", "corrupt", "gone", "unavailable", "no_room", "stopped", "lost", "failed"}[o]
 }
 
-// ErrLost is why a flight ended whose destination cannot be used any more.
+// ErrLost is the error of a flight whose destination is no longer usable.
 var ErrLost = errors.New("transfer: lost")
 
 var outcomes = []struct {
@@ -40,7 +40,7 @@ var outcomes = []struct {
 	{tier.ErrInvalid, Stopped}, {tier.ErrUnavailable, Unavailable},
 }
 
-// OutcomeOf sorts the error that a flight ended with.
+// OutcomeOf classifies the error that a flight ended with.
 func OutcomeOf(err error) Outcome {
 	if err == nil {
 		return Done
@@ -53,8 +53,8 @@ func OutcomeOf(err error) Outcome {
 	return Failed
 }
 
-// Stats is what an engine has counted.
+// Stats are the counts of an engine.
 type Stats struct {
 	Ended [Outcomes]uint64
-	Busy  uint64 // not started: too many, or stopped
+	Busy  uint64 // refused: too many, or stopped
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import random
-from dataclasses import replace
+from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
@@ -33,25 +34,35 @@ from spliced_connector.fidelity.ways import (
 
 DEFAULT = Way(Kind.SPLICE, "default")
 OTHER = Way(Kind.SPLICE, "/texts/other.txt")
-WAYS = ways_of(["default", "/texts/other.txt"], refresh=False)
+WAYS = ways_of(["default", "/texts/other.txt"])
+REFRESHED = ways_of(["default"], [0.01, 0.15, 0.3])
+
+
+def refreshed(share: float, primer: str = "") -> Way:
+    return Way(Kind.SPLICE, primer, share)
 
 
 def measured(
-    off: dict[Way, float], prompts: int = 40, wrong: int = 0, seed: int = 3
+    off: dict[Way, float],
+    prompts: int = 40,
+    wrong: int = 0,
+    seed: int = 3,
+    ways: Sequence[Way] = WAYS,
 ) -> list[Measured]:
-    """Prompts with answers of one to three tokens. off: the mean distance of each way; those
-    captured alone give `wrong` of the first tokens."""
+    """Prompts with answers of one to three tokens. off: the mean distance of each way; those that
+    are spliced give `wrong` of the first tokens, and compute twice of what they refresh."""
     rng = random.Random(seed)
     found = []
     for line in range(1, prompts + 1):
         answer = tuple(range(5, 6 + line % 3))
         full = [-rng.random() for _ in answer]
         at = {FULL: Reading(tuple(full), answer, 1000)}
-        for way in WAYS[1:]:
+        for way in ways[1:]:
             mean = off.get(way, 0.0)
             near = [x + mean * rng.choice((-1, 1)) * (0.5 + rng.random()) for x in full]
             first = 1 if way.kind is Kind.SPLICE and line <= wrong else answer[0]
-            at[way] = Reading(tuple(near), (first, *answer[1:]), 990 if way == PREFIX else 50)
+            computed = 990 if way == PREFIX else 50 + round(2000 * way.refresh)
+            at[way] = Reading(tuple(near), (first, *answer[1:]), computed)
         found.append(Measured(line, 1000, 3, 2, answer, at))
     return found
 
@@ -68,9 +79,9 @@ def test_the_nearest_way_beyond_its_interval_is_recommended() -> None:
     assert (by_way[FULL].computed, by_way[PREFIX].computed) == (1, 0.99)
     best = recommended(rows)
     assert best is not None and best.way == DEFAULT
-    assert advice(rows, Settings()) == ['Recommended setting: "primer": "default"']
+    assert advice(rows, Settings()) == ['Recommended settings: {"primer": "default"}']
     assert advice(rows, Settings(seam=16, primer_after=64)) == [
-        'Recommended setting: "primer": "default", "primer_after": 64, "seam_tokens": 16'
+        'Recommended settings: {"primer": "default", "primer_after": 64, "seam_tokens": 16}'
     ]
 
 
@@ -91,7 +102,7 @@ def test_a_primer_that_wins_by_chance_is_not_recommended() -> None:
     rows = figures(measured({TODAY: 0.4, DEFAULT: 0.4, OTHER: 0.39}), WAYS)
     assert recommended(rows) is None
     assert advice(rows, Settings()) == [
-        "Recommended setting: no primer is better than none on these prompts."
+        "Recommended settings: none, no way measured is nearer than captures alone."
     ]
 
 
@@ -116,26 +127,64 @@ def test_other_first_tokens_are_warned_of() -> None:
     assert "87.5 % of the prompts, below 90 %" in line
 
 
-def test_a_refreshed_way_says_what_clients_do() -> None:
-    ways = ways_of(["default"], refresh=True)
-    assert [way.name for way in ways] == [
+def test_a_way_is_named_by_its_settings() -> None:
+    assert [way.name for way in ways_of(["default"], [0.01, 0.15])] == [
         "full prefill",
         "prefix reuse",
         "spliced, no primer",
-        "spliced, no primer, last in context",
+        "spliced, no primer, refresh 0.01",
+        "spliced, no primer, refresh 0.15",
         "spliced, primer default",
-        "spliced, primer default, last in context",
+        "spliced, primer default, refresh 0.01",
+        "spliced, primer default, refresh 0.15",
     ]
-    last = replace(TODAY, refresh=True)
-    some = [
-        replace(m, readings={**m.readings, last: m.readings[DEFAULT]})
-        for m in measured({TODAY: 0.4, DEFAULT: 0.02})
-    ]
-    rows = figures(some, (FULL, TODAY, last))
-    assert advice(rows, Settings()) == [
-        "Recommended setting: leave the last segment out of each request's cuts"
-        " (5.0 % of the prompt tokens are computed then, 5.0 % otherwise)"
-    ]
+
+
+@pytest.mark.parametrize(
+    ("off", "want"),
+    [
+        # The interval of the best way without refresh is what it has to pass, not today's.
+        ({TODAY: 0.4, DEFAULT: 0.02, refreshed(0.01): 0.1}, DEFAULT),
+        ({TODAY: 0.4, DEFAULT: 0.02, refreshed(0.01, "default"): 0.02}, DEFAULT),
+        (
+            {TODAY: 0.4, DEFAULT: 0.1, refreshed(0.01): 0.1, refreshed(0.01, "default"): 0.02},
+            refreshed(0.01, "default"),
+        ),
+        # A primer that refresh leaves nothing to do is not part of it.
+        ({TODAY: 0.4, DEFAULT: 0.1, refreshed(0.01): 0.02}, refreshed(0.01)),
+        # More refresh has to be nearer than less.
+        ({TODAY: 0.4, refreshed(0.01): 0.1, refreshed(0.15): 0.1}, refreshed(0.01)),
+        ({TODAY: 0.4, refreshed(0.01): 0.1, refreshed(0.15): 0.02}, refreshed(0.15)),
+        ({TODAY: 0.4, refreshed(0.01): 0.1, refreshed(0.3): 0.02}, refreshed(0.3)),
+        ({TODAY: 0.4, refreshed(0.15): 0.4}, TODAY),
+    ],
+)
+def test_refresh_is_recommended_where_it_is_nearer_than_less_of_it(
+    off: dict[Way, float], want: Way
+) -> None:
+    """Ways that are not named read what the best with as much refresh or less reads."""
+    some = measured(off, ways=[FULL, PREFIX, *off])
+    by_distance = sorted(off, key=lambda way: off[way])
+    for one in some:
+        readings = cast("dict[Way, Reading]", one.readings)
+        for way in REFRESHED[2:]:
+            like = next(other for other in by_distance if other.refresh <= way.refresh)
+            readings.setdefault(way, readings[like if way.refresh else TODAY])
+    best = recommended(figures(some, REFRESHED))
+    assert (TODAY if best is None else best.way) == want
+
+
+def test_refresh_is_recommended_with_its_cost() -> None:
+    off = dict.fromkeys(REFRESHED[2:], 0.1) | {TODAY: 0.4, refreshed(0.15, "default"): 0.02}
+    rows = figures(measured(off, ways=REFRESHED), REFRESHED)
+    at = {row.way: row.distance.value for row in rows}
+    settings, cost = advice(rows, Settings())
+    assert settings == 'Recommended settings: {"primer": "default", "refresh": 0.15}'
+    assert cost == (
+        "Cost of refresh: 35.0 % of the prompt tokens are computed. Without it"
+        " (spliced, primer default): 5.0 %, and a mean abs. Δ log p of"
+        f" {at[DEFAULT]:.4f} instead of {at[refreshed(0.15, 'default')]:.4f}."
+    )
 
 
 def test_the_table_has_a_row_for_each_way() -> None:
@@ -161,11 +210,19 @@ def test_everything_is_written_as_json() -> None:
     some = measured({TODAY: 0.4, DEFAULT: 0.02, OTHER: 0.1})
     rows = figures(some, WAYS)
     skipped = [Skipped(7, "no segments"), Skipped(9, "no segments"), Skipped(11, "too long")]
-    text = json.dumps(document({"model": "m"}, rows, advice(rows, Settings()), some, skipped))
+    text = json.dumps(document({"model": "m"}, rows, Settings(), some, skipped))
     found = json.loads(text)
     assert found["model"] == "m" and found["recommended"] == "spliced, primer default"
+    assert found["settings"] == {"primer": "default"}
+    assert found["advice"] == advice(rows, Settings())
     assert [way["name"] for way in found["ways"]] == [way.name for way in WAYS]
-    assert found["ways"][3]["way"] == {"kind": "spliced", "primer": "default", "refresh": False}
+    assert found["ways"][3]["way"] == {
+        "kind": "spliced",
+        "primer": "default",
+        "refresh": False,
+        "refresh_share": 0,
+    }
+    assert "distances" not in found["ways"][3]
     one = found["prompts"][0]["ways"]["spliced, primer default"]
     assert one["log_p"] == list(some[0].readings[DEFAULT].log_p)
     assert found["skipped"][0] == {"line": 7, "reason": "no segments"}

@@ -73,9 +73,19 @@ def test_the_questions_attention_is_a_share_of_rows_heads_and_layers(asked: Aske
 
 def test_as_many_notes_are_in_context_as_come_nearest_to_the_share() -> None:
     way = Way("", context="asked", share=0.3)
-    assert [way.notes_in_context(n) for n in (2, 3, 4, 5, 6, 12)] == [1, 1, 1, 2, 2, 4]
-    assert replace(way, share=0.0).notes_in_context(6) == 1
-    assert Way("").notes_in_context(6) == 0
+    assert [way.notes_in_context(_cuts(n)) for n in (2, 3, 4, 5, 6, 12)] == [1, 1, 1, 2, 2, 4]
+    assert replace(way, share=0.0).notes_in_context(_cuts(6)) == 1
+    assert Way("").notes_in_context(_cuts(6)) == 0
+
+
+def test_as_many_last_notes_are_in_context_as_an_engine_refreshes() -> None:
+    way = Way("", context="last", share=0.15)
+    assert [way.notes_in_context(_cuts(n)) for n in (2, 6, 7, 12)] == [1, 1, 2, 2]
+
+
+def _cuts(notes: int) -> tuple[int, ...]:
+    """Cuts of a prompt with an instruction of 15 tokens and notes of 100."""
+    return (0, *(15 + 100 * i for i in range(notes + 1)))
 
 
 def test_primers_have_the_lengths_that_they_are_named_by() -> None:

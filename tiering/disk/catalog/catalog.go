@@ -18,17 +18,17 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Options opens a Catalog.
+// Options configures a Catalog.
 type Options struct {
-	// StoreID has to be that of the catalogue; a new one takes it. The zero id
-	// opens any, and is what a new one takes then.
+	// StoreID must match that of the catalogue; a new catalogue adopts it. The zero id
+	// opens any catalogue, and a new one then gets the zero id.
 	StoreID slab.StoreID
 	Log     zerolog.Logger
-	// CloseWithin bounds Close; 0 = 10 seconds, a guess: what takes longer is a
-	// disk that does not answer.
+	// CloseWithin bounds Close; 0 = 10 seconds, a guess: a disk that takes longer is not
+	// responding.
 	CloseWithin time.Duration
 
-	memTable uint64 // bytes, for tests; 0 = memTableBytes
+	memTable uint64 // in bytes, for tests; 0 = memTableBytes
 }
 
 // Catalog is an open index.
@@ -40,18 +40,18 @@ type Catalog struct {
 	within   time.Duration
 	tenants  tenants
 	gens     generations
-	counters map[string]uint64 // counters as they were at opening
+	counters map[string]uint64 // as they were at opening
 
 	mu struct {
 		sync.Mutex
 		calls  int
 		closed bool
-		idle   chan struct{} // closed when calls reaches 0; nil while nobody waits
+		idle   chan struct{} // closed when calls reaches 0; nil while nothing waits for that
 	}
 }
 
-// Open opens the catalogue in dir, or makes one where there is none. It may take
-// as long as the disk does; an error leaves nothing open. tiering.ErrCorrupt: the
+// Open opens the catalogue in dir, or creates one if there is none. It may take as long
+// as the disk does; after an error nothing is left open. tiering.ErrCorrupt: the
 // directory has to be repaired, or deleted.
 func Open(fs vfs.FS, dir string, o Options) (*Catalog, error) {
 	if o.CloseWithin == 0 {
@@ -68,14 +68,14 @@ func Open(fs vfs.FS, dir string, o Options) (*Catalog, error) {
 		err = c.start(o.StoreID)
 	}
 	if err != nil {
-		_ = c.Close() // which has failed for the same reason, or has nothing to lose
+		_ = c.Close() // it failed for the same reason, or has nothing to lose
 		return nil, fmt.Errorf("open catalogue %s: %w", dir, marked(err))
 	}
 	return c, nil
 }
 
-// compareMark comes before Pebble, which would drop what is behind damage, and then
-// the log.
+// compareMark runs before Pebble is opened, which would drop everything after the damage,
+// and then the log.
 func (c *Catalog) compareMark(dir string) error {
 	if err := c.g.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -95,16 +95,17 @@ func (c *Catalog) compareMark(dir string) error {
 	return nil
 }
 
-// Bounds of files that are read whole, or record by record, when the catalogue is
-// opened. Pebble begins a new log after a memory table and a new MANIFEST after 128 MiB;
-// its options are some 2 KiB of text.
+// Bounds of files that are read whole, or record by record, when the catalogue is opened.
+// Pebble starts a new log after each memory table and a new MANIFEST after 128 MiB; its
+// options are about 2 KiB of text.
 const (
 	optionsMost = 1 << 20
 	fileMost    = 1 << 30
 )
 
-// checkFiles refuses what none of the catalogue's files can be before any is read: it
-// would take the memory of the process. Tables are read by blocks, whatever their size.
+// checkFiles refuses files that are too large to be the catalogue's, before any is read:
+// reading them would exhaust the memory of the process. Tables are read by blocks,
+// whatever their size.
 func checkFiles(fsys vfs.FS, dir string) error {
 	names, err := fsys.List(dir)
 	if err != nil {
@@ -144,7 +145,7 @@ func (c *Catalog) openDB(dir string, o *pebble.Options) (err error) {
 	return err
 }
 
-// start reads what is not an entry.
+// start reads everything except entries.
 func (c *Catalog) start(id slab.StoreID) error {
 	if err := c.checkFormat(id); err != nil {
 		return err
@@ -181,11 +182,11 @@ func (c *Catalog) checkFormat(id slab.StoreID) error {
 	return nil
 }
 
-// Sizes are small because rows are: 100,000 entries take some 30 MiB.
+// Sizes are small because rows are: 100,000 entries take about 30 MiB.
 const (
 	memTableBytes = 4 << 20
-	waitingBytes  = 16 << 20 // of memtables, when commits begin to wait for a flush
-	waitingTables = 100      // above each other in L0, when they wait for a compaction
+	waitingBytes  = 16 << 20 // of memtables, at which commits wait for a flush
+	waitingTables = 100      // overlapping in L0, at which they wait for a compaction
 	cacheBytes    = 8 << 20
 	openFiles     = 200
 )
@@ -200,10 +201,10 @@ func (c *Catalog) options(memTable uint64) *pebble.Options {
 		CacheSize:                   cacheBytes,
 		MaxOpenFiles:                openFiles,
 		DisableTableStats:           true,
-		// Below FormatWALSyncChunks: from that on, a record of a log says how much
-		// before it was synced, which is not so for us, and a hole there is taken
-		// for corruption: Pebble would not open after a power cut. What was really
-		// synced, mark says, of the MANIFEST too, which no format of Pebble covers.
+		// Older than FormatWALSyncChunks: from that format on, a log record states how
+		// much before it was synced. That is not true here, and a hole there would count
+		// as corruption: Pebble would not open after a power cut. The mark records what
+		// was really synced, also of the MANIFEST, which no format of Pebble covers.
 		FormatMajorVersion: pebble.FormatVirtualSSTables,
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) { c.g.fail(fmt.Errorf("in the background: %w", err)) },
@@ -216,26 +217,27 @@ func (c *Catalog) options(memTable uint64) *pebble.Options {
 	for i := range o.Levels {
 		o.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.NoCompression }
 	}
-	o.Experimental.ReadSamplingMultiplier = -1 // no compactions because of reads
+	o.Experimental.ReadSamplingMultiplier = -1 // no compactions triggered by reads
 	return o
 }
 
-// logger passes on what Pebble says.
+// logger forwards Pebble's log messages.
 type logger struct{ c *Catalog }
 
 func (l logger) Infof(format string, args ...any) { l.c.log.Debug().Msgf("pebble: "+format, args...) }
 
 func (l logger) Errorf(format string, args ...any) { l.c.log.Warn().Msgf("pebble: "+format, args...) }
 
-// Fatalf is called where Pebble cannot go on, often with locks held: returning,
-// panicking or ending the goroutine would all lead to code that does not expect
-// it. So the catalogue fails, and the goroutine stays where it is for good.
+// Fatalf is called when Pebble cannot continue, often with locks held. Returning,
+// panicking or ending the goroutine would lead to code that does not expect it. So the
+// catalogue fails, and the goroutine blocks forever.
 func (l logger) Fatalf(format string, args ...any) {
 	l.c.g.fail(&pebbleError{fmt.Sprintf("pebble: "+format, args...), args})
 	select {}
 }
 
-// pebbleError keeps the errors that a text was made of, or that a panic was.
+// pebbleError keeps the errors that a message was formatted from, or the value of a
+// panic.
 type pebbleError struct {
 	text string
 	of   []any
@@ -256,8 +258,8 @@ func panicked(with any) error {
 	return &pebbleError{fmt.Sprintf("pebble: panic: %v", with), []any{with}}
 }
 
-// call runs f, which may call Pebble, and answers at the latest when the
-// catalogue fails; f may then still run and nobody sees what comes of it.
+// call runs f, which may call Pebble, and returns at the latest when the catalogue fails.
+// f may then still be running, and its result is dropped.
 func call[T any](c *Catalog, f func() (T, error)) (T, error) {
 	type answer struct {
 		v   T
@@ -307,22 +309,23 @@ func (c *Catalog) end() {
 	}
 }
 
-// Failed says why the catalogue does not work any more; nil = it does.
+// Failed returns why the catalogue has failed; nil = it works.
 func (c *Catalog) Failed() error { return c.g.failure() }
 
-// StoreID is what the catalogue was made with.
+// StoreID returns the store id that the catalogue was created with.
 func (c *Catalog) StoreID() slab.StoreID { return c.store }
 
-// Syncs counts the syncs of Pebble's logs that really were made.
+// Syncs counts the syncs of Pebble's logs that were really performed.
 func (c *Catalog) Syncs() int64 { return c.g.syncs.Load() }
 
-// failedWithin is for a catalogue that has nothing to lose. Where it does not
-// suffice, a commit waits for room that a flush would have to make, for ever.
+// failedWithin bounds Close of a failed catalogue, which has nothing to lose. If it does
+// not finish in this time, a commit is waiting forever for room that a flush would have
+// to make.
 const failedWithin = 200 * time.Millisecond
 
-// Close ends the catalogue, within Options.CloseWithin or so. What was committed
-// is on the disk unless it answers an error. After it nothing begins to change the
-// directory any more, however it ended; it stays locked while something does.
+// Close closes the catalogue, within about Options.CloseWithin. Commits are on the disk
+// unless it returns an error. In any case no new change of the directory begins after it;
+// the directory stays locked while an earlier one is running.
 func (c *Catalog) Close() error {
 	c.mu.Lock()
 	if c.mu.closed {
@@ -341,13 +344,13 @@ func (c *Catalog) Close() error {
 	go c.closeDB(idle, done)
 	err := c.windUp(done)
 	if failure := c.Failed(); failure != nil {
-		err = failure // what follows from it says nothing new
+		err = failure // a consequence of it adds nothing
 	}
 	c.abandon()
 	return err
 }
 
-// windUp waits for done as long as there is hope.
+// windUp waits for done, for a bounded time.
 func (c *Catalog) windUp(done <-chan error) error {
 	late := time.NewTimer(c.within)
 	defer late.Stop()
@@ -361,14 +364,15 @@ func (c *Catalog) windUp(done <-chan error) error {
 			c.g.release()
 			late.Reset(min(c.within, failedWithin))
 		case <-late.C:
-			// Calls that still wait for the disk end with this.
+			// This ends calls that still wait for the disk.
 			c.g.fail(fmt.Errorf("closed, but not done within %v", c.within))
 			return c.Failed()
 		}
 	}
 }
 
-// closeDB closes Pebble once no call is in it: it frees memory that they use.
+// closeDB closes Pebble once no call is running in it, since it frees memory that they
+// use.
 func (c *Catalog) closeDB(idle <-chan struct{}, done chan<- error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -376,7 +380,7 @@ func (c *Catalog) closeDB(idle <-chan struct{}, done chan<- error) {
 		}
 	}()
 	<-idle
-	if c.db == nil { // it was not opened
+	if c.db == nil { // was never opened
 		done <- nil
 		return
 	}
@@ -387,9 +391,9 @@ func (c *Catalog) closeDB(idle <-chan struct{}, done chan<- error) {
 	done <- err
 }
 
-// abandon cuts whatever is left of Pebble off the directory. An operation that
-// hangs in the kernel may still come to pass: until then the lock stays, so that
-// no other catalogue opens the directory.
+// abandon detaches the rest of Pebble from the directory. An operation that hangs in the
+// kernel may still complete. Until then the lock stays, so that no other catalogue opens
+// the directory.
 func (c *Catalog) abandon() {
 	idle := c.g.kill()
 	late := time.NewTimer(c.within)

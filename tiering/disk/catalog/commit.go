@@ -10,25 +10,25 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Change puts one entry or deletes one.
+// Change puts or deletes one entry.
 type Change struct {
 	Row      *Row         // put; replaces an entry of the same name
-	Manifest []byte       // beside Row: as the extent stores it; nil = as it is
+	Manifest []byte       // with Row: as the extent stores it; nil = unchanged
 	Delete   *extent.Name // instead of Row: the entry, its manifest and its last use
 }
 
-// Use says when an entry was used last.
+// Use is the last use of an entry.
 type Use struct {
 	extent.Name
 	At int64 // nanoseconds since 1970
 }
 
-// Commit makes changes in their order, all or none. An unsynced commit returns
-// when the kernel has it; a synced one when the disk has it and all that was
-// committed before it began, so that Commit(nil, true) syncs what there is.
+// Commit makes changes in their order, all or none. An unsynced commit returns when the
+// kernel has it; a synced one when the disk has it and everything committed before it
+// began, so Commit(nil, true) syncs what there is.
 //
-// After an error it is unknown whether the changes were made, unless it is
-// tiering.ErrInvalid, with which none was.
+// After an error it is unknown whether the changes were made, except after
+// tiering.ErrInvalid: then none was.
 func (c *Catalog) Commit(changes []Change, synced bool) error {
 	for i := range changes {
 		if err := changes[i].check(); err != nil {
@@ -89,8 +89,8 @@ func (ch *Change) apply(b *pebble.Batch) error {
 
 // write commits what fill puts into a batch.
 func (c *Catalog) write(synced bool, fill func(b *pebble.Batch) error) error {
-	// With pebble.NoSync the record would stay in our process until the next
-	// sync; the guard sees to it that this does not sync.
+	// With pebble.NoSync the record would stay in the process until the next sync. The
+	// guard prevents a real sync here.
 	if err := c.apply(pebble.Sync, fill); err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (c *Catalog) write(synced bool, fill func(b *pebble.Batch) error) error {
 	return c.SyncNow()
 }
 
-// apply puts a batch into Pebble's log and memory.
+// apply writes a batch to Pebble's log and memory table.
 func (c *Catalog) apply(how *pebble.WriteOptions, fill func(b *pebble.Batch) error) error {
 	_, err := call(c, func() (struct{}, error) {
 		b := c.db.NewBatch()
@@ -119,8 +119,8 @@ func (c *Catalog) apply(how *pebble.WriteOptions, fill func(b *pebble.Batch) err
 	return nil
 }
 
-// SyncNow returns when everything that was committed is on the disk. Callers
-// that come together share a sync.
+// SyncNow returns when everything that was committed is on the disk. Concurrent callers
+// share a sync.
 func (c *Catalog) SyncNow() error {
 	_, err := call(c, func() (struct{}, error) { return struct{}{}, c.g.syncLogs() })
 	if err != nil {
@@ -129,16 +129,16 @@ func (c *Catalog) SyncNow() error {
 	return nil
 }
 
-// Present says whether what commits are written to is found in the directory.
-// slab.ErrMissing: it was removed or renamed.
+// Present checks that the files to which commits are written are found in the directory.
+// slab.ErrMissing: they were removed or renamed.
 func (c *Catalog) Present() error {
 	_, err := call(c, func() (struct{}, error) { return struct{}{}, c.g.present() })
 	return err
 }
 
-// SaveUses notes last uses, cheaply: they come to the disk with the next commit,
-// or whenever Pebble likes. What was not noted when the process ended is
-// forgotten, as are uses of entries that there are not.
+// SaveUses saves last uses, cheaply: they reach the disk with the next commit, or
+// whenever Pebble decides. Uses not saved when the process ends are lost, and so are uses
+// of entries that do not exist.
 func (c *Catalog) SaveUses(uses []Use) error {
 	if len(uses) == 0 {
 		return c.Failed()
@@ -153,8 +153,8 @@ func (c *Catalog) SaveUses(uses []Use) error {
 	})
 }
 
-// Manifest finds the stored manifest of an entry. A failed catalogue does not
-// have it; the entry's extent does.
+// Manifest returns the stored manifest of an entry. If the catalogue has failed, the
+// entry's extent still has it.
 func (c *Catalog) Manifest(n extent.Name) (manifest []byte, ok bool, err error) {
 	row, ok, err := c.get(nameKey(spaceManifest, &n))
 	if err != nil || !ok {
@@ -166,7 +166,7 @@ func (c *Catalog) Manifest(n extent.Name) (manifest []byte, ok bool, err error) 
 	return row[1:], true, nil
 }
 
-// get answers a copy.
+// get returns a copy of a value.
 func (c *Catalog) get(key []byte) (value []byte, ok bool, err error) {
 	value, err = call(c, func() ([]byte, error) {
 		v, closer, err := c.db.Get(key)

@@ -9,18 +9,18 @@ import (
 )
 
 var (
-	// ErrFailed is beside the cause in what every call answers once the catalogue
-	// has failed. It stays so until another one is opened.
+	// ErrFailed is returned with the cause by every call once the catalogue has failed.
+	// Only opening another one helps.
 	ErrFailed = errors.New("catalog: failed")
-	// ErrClosed is what calls after Close answer.
+	// ErrClosed is returned by calls after Close.
 	ErrClosed = errors.New("catalog: closed")
-	// ErrVersion is a catalogue, or a row of it, of another version.
+	// ErrVersion reports a catalogue, or a row of it, of another version.
 	ErrVersion = errors.New("catalog: another version")
-	// ErrStore is a catalogue that belongs to another directory's slabs.
+	// ErrStore reports a catalogue that belongs to another directory's slabs.
 	ErrStore = errors.New("catalog: another store")
 )
 
-// checkVersion looks at the byte that every row begins with.
+// checkVersion checks the byte that every row begins with.
 func checkVersion(b []byte, want byte, what string) error {
 	switch {
 	case len(b) == 0:
@@ -31,7 +31,7 @@ func checkVersion(b []byte, want byte, what string) error {
 	return nil
 }
 
-// marked adds tiering.ErrCorrupt to what Pebble calls corruption.
+// marked adds tiering.ErrCorrupt to errors that Pebble reports as corruption.
 func marked(err error) error {
 	if err != nil && pebble.IsCorruptionError(err) {
 		return fmt.Errorf("%w: %w", tier.ErrCorrupt, err)

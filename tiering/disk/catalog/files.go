@@ -9,7 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Create does not fail for what Pebble cannot do without.
+// Create never fails for files that Pebble depends on.
 func (g *guard) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	base := g.PathBase(name)
 	switch {
@@ -25,9 +25,9 @@ func (g *guard) Create(name string, category vfs.DiskWriteCategory) (vfs.File, e
 	return q, nil
 }
 
-// syncParent comes before a marker, an empty file whose name says which MANIFEST
-// counts: Pebble syncs the directory only after both names are in it, and could
-// not open one in which a power cut left the marker alone.
+// syncParent runs before a marker is created. A marker is an empty file whose name says
+// which MANIFEST is current: Pebble syncs the directory only after both names are in it,
+// and could not open one in which a power cut left only the marker.
 func (g *guard) syncParent(name string) {
 	parent := g.PathDir(name)
 	g.changeQuietly("sync directory "+parent, func() error {
@@ -39,8 +39,8 @@ func (g *guard) syncParent(name string) {
 	})
 }
 
-// openFile opens for reading like for writing: what is left of Pebble in a dead
-// catalogue must not begin to open files either.
+// openFile opens for reading in the same way as for writing: what is left of Pebble in a
+// dead catalogue must not open files either.
 func (g *guard) openFile(open func() (vfs.File, error)) (vfs.File, error) {
 	w := &file{g: g}
 	err := g.change(func() (err error) {
@@ -55,15 +55,15 @@ func (g *guard) openFile(open func() (vfs.File, error)) (vfs.File, error) {
 	return w, nil
 }
 
-// ReuseForWrite does not reuse: a log then never begins with the records of
-// another, and Pebble, which looks at the old file's length, cannot fail at that.
+// ReuseForWrite does not reuse files. So a log never begins with the records of another,
+// and Pebble, which checks the old file's length, cannot fail at that.
 func (g *guard) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if !g.isLog(newname) {
 		return g.openFile(func() (vfs.File, error) { return g.FS.ReuseForWrite(oldname, newname, category) })
 	}
 	if g.tryEnter() {
 		if g.mark.forget(g.PathBase(oldname)) == nil {
-			_ = g.FS.Remove(oldname) // if it stays, the next opening removes it
+			_ = g.FS.Remove(oldname) // if this fails, the next opening removes it
 		}
 		g.leave()
 	}
@@ -132,7 +132,7 @@ type lock struct{ g *guard }
 
 func (l *lock) Close() error { return l.g.closeKept(l) }
 
-// file is any file but a log.
+// file is any file except a log.
 type file struct {
 	vfs.File
 	g *guard
@@ -195,7 +195,7 @@ func (f *file) SyncTo(length int64) (full bool, err error) {
 	return full, err
 }
 
-// directory is there to be synced, which does not fail for Pebble.
+// directory is opened to be synced, which does not fail for Pebble.
 type directory struct {
 	*file
 	name string

@@ -12,15 +12,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
-// guard stands between Pebble and a file system. It decides which syncs are
-// real, and keeps Pebble from ending our process.
+// guard is the file system between Pebble and the real one. It decides which syncs are
+// performed, and keeps Pebble from ending the process.
 //
-// Pebble takes errors of its log, of its MANIFEST and of a directory's sync for
-// the end: it panics, in two places with a mutex unlocked that a deferred call
-// unlocks once more, which nothing can recover from; or it calls Logger.Fatalf.
-// So it does not get to see these errors: the first one is kept here, the
-// catalogue has failed with it, and from then on nothing that Pebble does reaches
-// the disk, which is as safe as the crash that it asks for.
+// Pebble cannot handle errors of its log, of its MANIFEST and of a directory's sync. It
+// panics, in two places with a mutex unlocked that a deferred call unlocks again, which
+// cannot be recovered from; or it calls Logger.Fatalf. So the guard hides these errors:
+// it keeps the first one, the catalogue has failed with it, and from then on nothing that
+// Pebble does reaches the disk, which is as safe as the crash that Pebble asks for.
 //
 //	working ──fail──► failed ──release──► released ──kill──► dead
 //	   └──────────────────────── kill ───────────────────────►┘
@@ -32,27 +31,28 @@ import (
 //	anything else           is done   waits            error      waits for ever
 //	(reading                is done   is done          is done    waits for ever)
 //
-// Waiting in failed keeps Pebble from repeating, as fast as it can, a flush that
-// cannot work; released lets Close wind it up; and dead makes sure that whatever
-// is left of it changes no file that the next catalogue may have opened.
+// Waiting in failed keeps Pebble from repeating, as fast as it can, a flush that cannot
+// succeed. released lets Close shut it down. dead makes sure that the rest of it changes
+// no file that the next catalogue may have opened.
 type guard struct {
 	vfs.FS
 
 	mu      sync.Mutex
 	state   guardState
-	cause   error         // of failed
-	changed chan struct{} // closed and replaced with every change of state
+	cause   error         // of the failure
+	changed chan struct{} // closed and replaced on every state change
 	running int           // operations on files
-	idle    chan struct{} // closed when running reaches 0; nil while nobody waits
+	idle    chan struct{} // closed when running reaches 0; nil while nothing waits for that
 	logs    map[*logFile]struct{}
-	open    map[any]io.Closer // files and locks by what Pebble has of them, to be closed at last
+	open    map[any]io.Closer // open files and locks, by Pebble's handle, to be closed in the end
 
 	mark   *mark         // set before Pebble opens
 	failed chan struct{} // closed when the catalogue fails
-	syncs  atomic.Int64  // real ones of logs
+	syncs  atomic.Int64  // performed syncs of logs
 }
 
-// releasedPause is how often a flush that nobody can stop is tried in vain.
+// releasedPause is the interval at which a failing flush that cannot be stopped is
+// retried.
 const releasedPause = 5 * time.Millisecond
 
 type guardState uint8
@@ -74,7 +74,7 @@ func newGuard(fs vfs.FS) *guard {
 	}
 }
 
-// fail records why the catalogue cannot go on; only the first cause counts.
+// fail records why the catalogue has failed; only the first cause counts.
 func (g *guard) fail(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -101,7 +101,7 @@ func (g *guard) setLocked(s guardState) {
 	g.changed = make(chan struct{})
 }
 
-// release lets what waits in failed end with an error.
+// release makes operations that wait in failed return an error.
 func (g *guard) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -110,8 +110,7 @@ func (g *guard) release() {
 	}
 }
 
-// kill ends all operations. The channel that it answers is closed when none runs
-// any more.
+// kill ends all operations. The returned channel is closed when none is running any more.
 func (g *guard) kill() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -123,7 +122,7 @@ func (g *guard) kill() <-chan struct{} {
 	return g.idle
 }
 
-// closeAll closes what Pebble left open, its lock included.
+// closeAll closes what Pebble left open, including its lock.
 func (g *guard) closeAll() {
 	g.mu.Lock()
 	left := make([]io.Closer, 0, len(g.open))
@@ -161,8 +160,8 @@ func (g *guard) enter() error {
 	return nil
 }
 
-// enterRead is enter for what changes nothing, which also has to end before files
-// are closed under it.
+// enterRead is enter for operations that change nothing. They also have to end before
+// files are closed under them.
 func (g *guard) enterRead() {
 	g.mu.Lock()
 	if g.state == dead {
@@ -173,7 +172,8 @@ func (g *guard) enterRead() {
 	g.mu.Unlock()
 }
 
-// tryEnter is enter for what must not fail: it says whether to do it at all.
+// tryEnter is enter for operations that must not fail: it reports whether to perform them
+// at all.
 func (g *guard) tryEnter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -200,7 +200,7 @@ func (g *guard) change(op func() error) error {
 	return op()
 }
 
-// changeQuietly is for what Pebble cannot stand to see fail.
+// changeQuietly performs an operation whose failure Pebble cannot handle.
 func (g *guard) changeQuietly(what string, op func() error) {
 	if !g.tryEnter() {
 		return
@@ -211,15 +211,15 @@ func (g *guard) changeQuietly(what string, op func() error) {
 	}
 }
 
-// keep remembers what is open behind w until closeKept or closeAll.
+// keep records the open file of w until closeKept or closeAll.
 func (g *guard) keep(w any, f io.Closer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open[w] = f
 }
 
-// present says whether the files that are being written are found under their names.
-// One that was closed meanwhile may have been removed.
+// present checks that the files being written are found under their names. A file that
+// was closed meanwhile may have been removed.
 func (g *guard) present() error {
 	g.mu.Lock()
 	written := make([]*quietFile, 0, 4)
@@ -231,7 +231,7 @@ func (g *guard) present() error {
 	g.mu.Unlock()
 	for _, q := range written {
 		if q.Fd() == vfs.InvalidFd {
-			continue // of a file system of tests
+			continue // a test's file system
 		}
 		err := slab.Present(q.name, int(q.Fd()))
 		if err == nil {

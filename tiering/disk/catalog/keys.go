@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// The first byte of a key says what its row is. Names sort alike in all spaces
-// that have them, so that two of them can be read side by side.
+// The first byte of a key is the type of its row. Names have the same order in all types
+// that use them, so that two types can be iterated in parallel.
 //
 //	0                     format:     u8 1 | u32 format version | 16 B store id
 //	1 kind key            entry:      see Row

@@ -6,14 +6,14 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// lateScheduler lets no compaction begin before Pebble is open. Opening flushes
-// the logs that it replays, which calls for compactions, and has files left to
-// write after that: when one of these fails, Pebble closes what a compaction is
-// using, and the compaction panics in a goroutine where nothing recovers from it.
+// lateScheduler delays compactions until Pebble is open. Opening flushes the logs that it
+// replays, which triggers compactions, and has files left to write after that. When one
+// of these fails, Pebble closes what a compaction is using, and the compaction panics in
+// a goroutine that does not recover.
 //
-// It is Pebble's own scheduler but for that. The one that Pebble makes by default
-// has a clock as well, which goes on after an opening that failed; it is for a
-// limit of compactions that moves. Ours is always one.
+// Otherwise it is Pebble's own scheduler. Pebble's default one also has a clock, which
+// keeps running after a failed opening; it serves a variable limit of compactions. Here
+// the limit is always one.
 type lateScheduler struct {
 	*pebble.ConcurrencyLimitScheduler
 	opened atomic.Bool
@@ -28,8 +28,8 @@ func newLateScheduler() *lateScheduler {
 // Register is called while Pebble opens, before anything else.
 func (s *lateScheduler) Register(cores int, db pebble.DBForCompaction) { s.cores, s.db = cores, db }
 
-// open begins the compaction that was called for while Pebble opened. Pebble has
-// noted that one waits, and would not ask again.
+// open starts the compaction that was requested while Pebble opened. Pebble has recorded
+// that one is waiting, and would not ask again.
 func (s *lateScheduler) open() {
 	s.ConcurrencyLimitScheduler.Register(s.cores, s.db)
 	s.opened.Store(true)
@@ -38,7 +38,7 @@ func (s *lateScheduler) open() {
 	}
 }
 
-// TrySchedule says whether a compaction may begin.
+// TrySchedule reports whether a compaction may start.
 func (s *lateScheduler) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 	if !s.opened.Load() {
 		return false, nil

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	loadRows   = 512   // handed from one goroutine to the other at once; a guess
+	loadRows   = 512   // passed between the goroutines at once; a guess
 	maxOrphans = 10000 // last uses without an entry that one Load deletes
 )
 
-// Load calls fn with every entry, in the order of their keys, and ends with its
-// first error or that of the first row that is not as it should be.
+// Load calls fn with every entry in key order. It stops at fn's first error, or at the
+// first invalid row.
 func (c *Catalog) Load(fn func(Row) error) error {
 	s := &scan{rows: make(chan []Row, 4), stop: make(chan struct{})}
 	defer close(s.stop)
@@ -54,7 +54,7 @@ func each(rows []Row, fn func(Row) error) error {
 	return nil
 }
 
-// forget deletes last uses that came after the end of their entries.
+// forget deletes last uses whose entries no longer exist.
 func (c *Catalog) forget(keys [][]byte) error {
 	if len(keys) == 0 {
 		return nil
@@ -69,11 +69,11 @@ func (c *Catalog) forget(keys [][]byte) error {
 	})
 }
 
-// scan reads entries and last uses side by side.
+// scan reads entries and last uses in parallel.
 type scan struct {
 	rows    chan []Row
-	stop    chan struct{} // closed when nobody takes rows any more
-	orphans [][]byte      // to be read after run
+	stop    chan struct{} // closed when no more rows are wanted
+	orphans [][]byte      // valid after run
 }
 
 var errStopped = errors.New("stopped")
@@ -132,7 +132,7 @@ func readRow(entries *pebble.Iterator) (Row, error) {
 	return parseRow(n, value)
 }
 
-// lastUse moves uses on to the entry with the given key.
+// lastUse advances uses to the entry with the given key.
 func (s *scan) lastUse(uses *pebble.Iterator, entry []byte, created int64) (int64, error) {
 	for uses.Valid() {
 		switch bytes.Compare(uses.Key()[1:], entry[1:]) {
@@ -172,7 +172,7 @@ func (s *scan) send(rows []Row) error {
 	}
 }
 
-// refuseRows makes sure that a catalogue without a format row is a new one.
+// refuseRows makes sure that a catalogue without a format row is new.
 func (c *Catalog) refuseRows() error {
 	_, err := call(c, func() (_ struct{}, err error) {
 		it, err := c.db.NewIter(nil)
@@ -188,7 +188,7 @@ func (c *Catalog) refuseRows() error {
 	return err
 }
 
-// names calls fn with the rows of a space, by the rest of their keys.
+// names calls fn with the rows of one type, by the rest of their keys.
 func (c *Catalog) names(space byte, fn func(name string, value []byte) error) error {
 	_, err := call(c, func() (_ struct{}, err error) {
 		it, err := c.db.NewIter(within(space))
@@ -210,7 +210,7 @@ func (c *Catalog) names(space byte, fn func(name string, value []byte) error) er
 	return marked(err)
 }
 
-// Entry finds one entry, without its last use.
+// Entry returns one entry, without its last use.
 func (c *Catalog) Entry(n extent.Name) (r Row, ok bool, err error) {
 	row, ok, err := c.get(nameKey(spaceEntry, &n))
 	if err != nil || !ok {

@@ -7,25 +7,24 @@ import (
 	"github.com/cockroachdb/pebble/v2/wal"
 )
 
-// logFile is a write-ahead log of Pebble. It writes when it is told to, and does
-// not sync when it is told to: Pebble holds back what it is not asked to sync, so
-// every commit asks, in order to have its record written; and who needs the
-// record on the disk calls syncLogs after that. So those who do not need it
-// never wait for a disk, and those who do share their syncs.
+// logFile is a write-ahead log of Pebble. A sync by Pebble only writes the log: Pebble
+// holds back what it is not asked to sync, so every commit asks for a sync to have its
+// record written. A caller that needs the record on the disk then calls syncLogs. So
+// callers that do not need it never wait for a disk, and those that do share their syncs.
 //
-// Invariant: a log is synced to its end before it is closed. Pebble creates the
-// next only after that, so that at most the last log has a torn end, which is
-// what it takes for a crash instead of for corruption.
+// Invariant: a log is synced to its end before it is closed. Pebble creates the next one
+// only after that, so at most the last log has a torn end, which Pebble treats as a crash
+// and not as corruption.
 type logFile struct {
 	quietFile
 
-	mu sync.Mutex // held across a sync, by design: whoever waits wants that sync or the next
+	mu sync.Mutex // held across a sync, by design: all that wait want that sync or the next
 	// Guarded by mu.
-	synced int64 // bytes; -1 = not even the file's length of 0
+	synced int64 // in bytes; -1 = not even the file's length of 0
 	closed bool
 }
 
-// isLog tells Pebble's write-ahead logs, by the rule by which it finds them.
+// isLog reports whether a file is a write-ahead log, by the rule that Pebble uses.
 func (g *guard) isLog(name string) bool {
 	_, _, ok := wal.ParseLogFilename(g.PathBase(name))
 	return ok
@@ -46,7 +45,7 @@ func (l *logFile) Sync() error                { return nil }
 func (l *logFile) SyncData() error            { return nil }
 func (l *logFile) SyncTo(int64) (bool, error) { return false, nil }
 
-// reallySync makes sure that what is written when it is called is on the disk.
+// reallySync makes sure that everything written before the call is on the disk.
 func (l *logFile) reallySync() {
 	want := l.written()
 	l.mu.Lock()
@@ -59,8 +58,8 @@ func (l *logFile) reallySync() {
 func (l *logFile) syncLocked() {
 	end := l.written()
 	l.change("sync", func() error {
-		// A sync that failed is never tried again: the kernel may have dropped
-		// what it could not write, and answer the next one with success.
+		// A failed sync is never retried: the kernel may have dropped what it could not
+		// write, and report success the next time.
 		if err := l.syncNoted(l.f.SyncData); err != nil {
 			return err
 		}
@@ -70,7 +69,7 @@ func (l *logFile) syncLocked() {
 	})
 }
 
-// Close makes up for the syncs that were skipped.
+// Close performs the syncs that were skipped.
 func (l *logFile) Close() error {
 	l.mu.Lock()
 	if l.synced < l.written() {
@@ -84,8 +83,8 @@ func (l *logFile) Close() error {
 	return l.quietFile.Close()
 }
 
-// syncLogs returns when every record that was written before is on the disk. A
-// log that Pebble closes meanwhile was synced by that.
+// syncLogs returns when every record written before the call is on the disk. A log that
+// Pebble closes meanwhile was synced by that.
 func (g *guard) syncLogs() error {
 	g.mu.Lock()
 	logs := make([]*logFile, 0, len(g.logs))

@@ -19,46 +19,46 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// markName is the file that says what was synced of the log and of the MANIFEST:
+// markName is the file that records what was synced of the log and of the MANIFEST:
 //
 //	spliced synced 1
 //	000007.log 00000000000000012345 6f1f23aa90c14e5b
 //	MANIFEST-000005 00000000000000000789 0c44e2d18a7f3b96
 //	sum 83d1f0a2c9b7e645
 //
-// by file the bytes from its beginning on and their xxh3, and at last that of all
-// lines before. Pebble takes damage in its last log or in its MANIFEST for the place
-// where a crash cut the file off, and drops what is behind it. So both are compared
-// with this file before Pebble opens them: bytes that were synced are neither cut off
-// nor changed by a crash.
+// For each file it has the number of bytes from the start and their xxh3; the last line
+// is the xxh3 of all lines before. Pebble treats damage in its last log or in its
+// MANIFEST as the place where a crash cut the file off, and drops everything after it. So
+// both are compared with this file before Pebble opens them: a crash neither cuts off nor
+// changes bytes that were synced.
 //
-// The mark is written over after each sync, and is itself synced now and then only:
-// after a power cut it may speak of less than was synced, never of more.
+// The mark is overwritten after each sync, and is synced only occasionally: after a power
+// cut it may cover less than was synced, never more.
 const (
 	markName = "SYNCED"
 	markHead = "spliced synced 1\n"
 	markMost = 4096
 )
 
-// syncedPart is how much of a file was synced.
+// syncedPart is the synced prefix of a file.
 type syncedPart struct {
 	name  string
 	bytes int64
 	sum   uint64
 }
 
-// mark is an open mark.
+// mark is an open mark file.
 type mark struct {
 	fs  vfs.FS
 	dir string
 
-	mu    sync.Mutex // held across the writing of the mark, which waits for no disk
+	mu    sync.Mutex // held while the mark is written, which waits for no disk
 	file  vfs.File
 	parts map[string]syncedPart // by fileKind
 	text  []byte
 }
 
-// fileKind is "log" or "MANIFEST", or "" of a file that is not marked; number grows
+// fileKind returns "log" or "MANIFEST", or "" for a file that is not marked. number grows
 // with each file of a kind.
 func fileKind(base string) (kind string, number uint64) {
 	if n, _, ok := wal.ParseLogFilename(base); ok {
@@ -72,9 +72,9 @@ func fileKind(base string) (kind string, number uint64) {
 	return "", 0
 }
 
-// openMark compares the files of a directory with its mark, and opens the mark to be
-// written. Without one, or with one that is torn, nothing is known and nothing
-// compared: torn says so. tier.ErrCorrupt: what was synced is not there any more.
+// openMark compares the files of a directory with its mark, and opens the mark for
+// writing. If it is missing or torn, nothing is known and nothing is compared; torn
+// returns that. tier.ErrCorrupt: synced bytes are gone.
 func openMark(fsys vfs.FS, dir string) (m *mark, torn error, err error) {
 	m = &mark{fs: fsys, dir: dir, parts: map[string]syncedPart{}}
 	path := fsys.PathJoin(dir, markName)
@@ -111,7 +111,7 @@ func readMark(fsys vfs.FS, path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, markMost))
 }
 
-// parseMark reads the text of a mark. An empty one, which a crash leaves, has no parts.
+// parseMark parses the text of a mark. An empty one, which a crash leaves, has no parts.
 func parseMark(text []byte) (parts []syncedPart, err error) {
 	if len(bytes.Trim(text, "\x00")) == 0 {
 		return nil, nil
@@ -157,8 +157,8 @@ func (p *syncedPart) text() string {
 	return fmt.Sprintf("%s %020d %s\n", p.name, p.bytes, sumText(p.sum))
 }
 
-// compare says whether a file begins with what was synced of it. One that Pebble has
-// replaced may be gone, but then a younger one is there.
+// compare checks that a file begins with its synced part. A file that Pebble has replaced
+// may be gone, but then a younger one exists.
 func (p *syncedPart) compare(fsys vfs.FS, dir string) error {
 	f, err := fsys.Open(fsys.PathJoin(dir, p.name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -195,10 +195,10 @@ func (p *syncedPart) replaced(fsys vfs.FS, dir string) error {
 	return fmt.Errorf("%s is lost, of which %d bytes were synced: %w", p.name, p.bytes, tier.ErrCorrupt)
 }
 
-// note writes down what was synced of a file. Of the files of a kind the youngest
-// counts: Pebble forgives damage in no other. With a MANIFEST, which is synced seldom,
-// the mark is synced too, and the directory before: Pebble syncs that only later, and a
-// crash in between may keep the mark and lose the name of what it vouches for.
+// note records the synced part of a file. Of the files of a kind only the youngest
+// counts: Pebble tolerates damage in no other. With a MANIFEST, which is rarely synced,
+// the mark is synced too, and the directory before it: Pebble syncs that only later, and
+// a crash in between could keep the mark and lose the name of the file.
 func (m *mark) note(p syncedPart) error {
 	kind, number := fileKind(p.name)
 	if kind == "MANIFEST" && !m.vouches(p.name) {
@@ -220,7 +220,7 @@ func (m *mark) note(p syncedPart) error {
 	return m.sync()
 }
 
-// vouches tells whether the mark speaks of a file.
+// vouches reports whether the mark covers a file.
 func (m *mark) vouches(name string) bool {
 	kind, _ := fileKind(name)
 	m.mu.Lock()
@@ -228,7 +228,7 @@ func (m *mark) vouches(name string) bool {
 	return m.parts[kind].name == name
 }
 
-// syncDir makes the names of files outlive a crash.
+// syncDir syncs the names of files.
 func (m *mark) syncDir() error {
 	d, err := m.fs.OpenDir(m.dir)
 	if err != nil {
@@ -237,8 +237,8 @@ func (m *mark) syncDir() error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// forget comes before a file is removed: after it the mark, as it is on the disk, does
-// not vouch for the file any more.
+// forget runs before a file is removed: after it the mark on the disk no longer covers
+// the file.
 func (m *mark) forget(name string) error {
 	kind, _ := fileKind(name)
 	changed, err := m.change(kind != "", func() bool {
@@ -254,7 +254,7 @@ func (m *mark) forget(name string) error {
 	return m.sync()
 }
 
-// change writes the mark anew if f has changed it.
+// change rewrites the mark if f has changed it.
 func (m *mark) change(marked bool, f func() bool) (changed bool, err error) {
 	if !marked {
 		return false, nil
@@ -270,7 +270,7 @@ func (m *mark) change(marked bool, f func() bool) (changed bool, err error) {
 		m.text = append(m.text, part.text()...)
 	}
 	m.text = fmt.Appendf(m.text, "sum %s\n", sumText(xxh3.Hash(m.text)))
-	if _, err := m.file.WriteAt(bytes.Clone(m.text), 0); err != nil { // a vfs.File may change what it is given
+	if _, err := m.file.WriteAt(bytes.Clone(m.text), 0); err != nil { // a vfs.File may modify its argument
 		return false, fmt.Errorf("write %s: %w", markName, err)
 	}
 	return true, nil

@@ -12,7 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// tenants gives names numbers that stay for ever.
+// tenants assigns permanent numbers to names.
 type tenants struct {
 	sync.Mutex
 	numbers map[string]uint32
@@ -43,14 +43,14 @@ func (c *Catalog) loadTenants() error {
 	return nil
 }
 
-// TenantNumber is the number of a tenant, from 1. A new name gets the next one,
-// which is in the log before any row that a later commit gives it.
+// TenantNumber returns the number of a tenant, from 1. A new name gets the next number,
+// which is in the log before any row of a later commit that uses it.
 func (c *Catalog) TenantNumber(name string) (uint32, error) {
 	if len(name) > extent.MaxNameBytes {
 		return 0, fmt.Errorf("tenant name of %d bytes: %w", len(name), tier.ErrInvalid)
 	}
 	t := &c.tenants
-	t.Lock() // across the commit of a new name, which is rare
+	t.Lock() // held across the commit of a new name, which is rare
 	defer t.Unlock()
 	if n, ok := t.numbers[name]; ok {
 		return n, nil
@@ -62,7 +62,7 @@ func (c *Catalog) TenantNumber(name string) (uint32, error) {
 	err := c.write(false, func(b *pebble.Batch) error {
 		return b.Set(textKey(spaceTenant, name), tenantRow(n), nil)
 	})
-	// After an error the number may be taken on the disk: it is not used again.
+	// After an error the number may be used on the disk, so it is not assigned again.
 	t.last = n
 	if err != nil {
 		return 0, fmt.Errorf("tenant %q: %w", name, err)
@@ -82,13 +82,11 @@ func (c *Catalog) Tenants() map[uint32]string {
 	return out
 }
 
-// generationsAhead is how many generations one synced row makes usable; what is
-// not used when the process ends is lost, of 2^64.
+// generationsAhead is the number of generations reserved by one synced row. Those not
+// used when the process ends are lost, out of 2^64.
 const generationsAhead = 1 << 16
 
-// generations gives numbers that no two extents share, whatever crashes.
-//
-// Invariant: next <= ceiling, and the ceiling is on the disk.
+// generations assigns numbers that no two extents share, even after a crash.
 type generations struct {
 	sync.Mutex
 	next    uint64
@@ -110,11 +108,11 @@ func (c *Catalog) loadGeneration() error {
 	return nil
 }
 
-// NextGenerations answers the first of n generations that were never given out
-// before, 1 at the least. One call in 65,536 or so waits for the disk.
+// NextGenerations returns the first of n generations that were never assigned before, at
+// least 1. About one call in 65,536 waits for the disk.
 func (c *Catalog) NextGenerations(n int) (first uint64, err error) {
 	g := &c.gens
-	g.Lock() // across the sync: who comes meanwhile needs it, too
+	g.Lock() // held across the sync: others would need it, too
 	defer g.Unlock()
 	if n < 1 || uint64(n) > math.MaxUint64-generationsAhead-g.next {
 		return 0, fmt.Errorf("%d generations after %d: %w", n, g.next, tier.ErrInvalid)
@@ -143,10 +141,10 @@ func (c *Catalog) loadCounters() error {
 	})
 }
 
-// Counters answers what the counters were when the catalogue was opened.
+// Counters returns the counters as they were when the catalogue was opened.
 func (c *Catalog) Counters() map[string]uint64 { return maps.Clone(c.counters) }
 
-// SaveCounters notes counters, as cheaply and as safely as SaveUses.
+// SaveCounters saves counters, as cheaply and as safely as SaveUses.
 func (c *Catalog) SaveCounters(counters map[string]uint64) error {
 	return c.apply(pebble.NoSync, func(b *pebble.Batch) error {
 		for name, v := range counters {

@@ -12,36 +12,36 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// quietFile is written from front to end and never fails for Pebble: its first
-// error ends the catalogue, and what comes after it is said to be done.
+// quietFile is written sequentially and never fails for Pebble: its first error ends the
+// catalogue, and later operations claim to succeed.
 type quietFile struct {
 	g    *guard
 	name string
-	f    vfs.File // nil after a Create that failed
+	f    vfs.File // nil after a failed Create
 
 	tail struct {
 		sync.Mutex
 		bytes int64       // written
-		sum   xxh3.Hasher // of them; Write alone changes it
+		sum   xxh3.Hasher // of these bytes; only Write changes it
 	}
 }
 
-// end is all that is written by now.
+// end returns the part that is written by now.
 func (q *quietFile) end() syncedPart {
 	q.tail.Lock()
 	bytes, sum := q.tail.bytes, q.tail.sum
 	q.tail.Unlock()
-	return syncedPart{name: q.g.PathBase(q.name), bytes: bytes, sum: sum.Sum64()} // which makes a new hasher ready
+	return syncedPart{name: q.g.PathBase(q.name), bytes: bytes, sum: sum.Sum64()} // Sum64 makes a new hasher ready
 }
 
-// written is how many bytes are written by now.
+// written returns the number of bytes written by now.
 func (q *quietFile) written() int64 {
 	q.tail.Lock()
 	defer q.tail.Unlock()
 	return q.tail.bytes
 }
 
-// syncNoted syncs, and notes what that has made last.
+// syncNoted syncs the file and records the synced part.
 func (q *quietFile) syncNoted(sync func() error) error {
 	part := q.end()
 	if err := sync(); err != nil {
@@ -65,8 +65,8 @@ func (g *guard) createQuiet(q *quietFile, category vfs.DiskWriteCategory) {
 func (q *quietFile) Write(p []byte) (int, error) {
 	length := len(p)
 	q.change("write", func() error {
-		sum := q.tail.sum   // without the lock: nobody else changes it
-		_, _ = sum.Write(p) // before the file, which may change what it is given
+		sum := q.tail.sum   // without the lock: nothing else changes it
+		_, _ = sum.Write(p) // before the file, which may modify its argument
 		n, err := q.f.Write(p)
 		q.tail.Lock()
 		q.tail.bytes, q.tail.sum = q.tail.bytes+int64(n), sum
@@ -137,7 +137,7 @@ func (q *quietFile) ReadAt([]byte, int64) (int, error)  { return 0, errWriteOnly
 func (q *quietFile) WriteAt([]byte, int64) (int, error) { return 0, errWriteOnly }
 func (q *quietFile) Prefetch(int64, int64) error        { return nil }
 
-// fileInfo is what Pebble may ask, answered without the disk.
+// fileInfo answers Pebble's questions without the disk.
 type fileInfo struct {
 	name  string
 	bytes int64

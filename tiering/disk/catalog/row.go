@@ -11,7 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Row says where an entry lies and what a lookup has to know of it.
+// Row is the location of an entry and what a lookup needs of it.
 type Row struct {
 	extent.Name
 	Generation   uint64 // of its extent, never 0
@@ -19,12 +19,12 @@ type Row struct {
 	HeaderBytes  int
 	PayloadBytes int64
 	Coded        bool
-	Level        uint8  // as the tier counts levels; kept, not understood
+	Level        uint8  // as the tier numbers levels; stored, not interpreted
 	Tenant       uint32 // from TenantNumber
 	Fingerprint  profile.Fingerprint
 	Spec         profile.SegmentSpec
-	Hash         profile.SegmentHash // zero = not known
-	Packed       profile.Packed      // how the packed parts of a segment are laid out
+	Hash         profile.SegmentHash // zero = unknown
+	Packed       profile.Packed      // layout of the packed parts of a segment
 	Begin, End   int
 	Parent       extent.Name // zero = none
 	Ranks        int
@@ -32,13 +32,13 @@ type Row struct {
 	Created      int64  // nanoseconds since 1970
 	ManifestSum  uint64 // xxh3 of the manifest as stored
 
-	// Used is the last use in nanoseconds since 1970. Load fills it from the rows
-	// that SaveUses wrote, or with Created; Commit does not write it.
+	// Used is the last use in nanoseconds since 1970. Load fills it from the rows that
+	// SaveUses wrote, or with Created; Commit does not write it.
 	Used int64
 }
 
-// An entry's row, little-endian. One with a primer has version 4, another one with packed parts
-// version 3, another one with a hash version 2, others have version 1:
+// An entry's row, little-endian. It has version 4 with a primer, otherwise version 3 with
+// packed parts, otherwise version 2 with a hash, otherwise version 1:
 //
 //	u8 version | u64 generation | u32 header bytes | u64 payload bytes | u8 flags: 1 = coded | u8 level
 //	u32 tenant | 32 B fingerprint | u8 role | u32 head, tail, tokens | u32 begin, end
@@ -60,7 +60,7 @@ const (
 	flagCoded = 1
 )
 
-// check says what no row has.
+// check returns what makes the row invalid.
 func (r *Row) check() error {
 	in := func(n, most int) bool { return n >= 0 && n <= most }
 	switch {
@@ -102,7 +102,7 @@ func (r *Row) version() byte {
 	return rowVersion
 }
 
-// append adds the row, which was checked.
+// append adds the row, which has been checked.
 func (r *Row) append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = append(b, r.version())
@@ -144,7 +144,7 @@ func (r *Row) append(b []byte) []byte {
 	return b
 }
 
-// parseRow reads the row of an entry. It shares no memory with b.
+// parseRow parses the row of an entry. It shares no memory with b.
 func parseRow(n extent.Name, b []byte) (Row, error) {
 	r := Row{Name: n}
 	runsOff := rowHashOff
@@ -165,7 +165,7 @@ func parseRow(n extent.Name, b []byte) (Row, error) {
 		return r, fmt.Errorf("%v: entry row of %d bytes: %w", n, len(b), tier.ErrCorrupt)
 	}
 	le := binary.LittleEndian
-	next := func(n int) []byte { // the length was checked
+	next := func(n int) []byte { // the length has been checked
 		out := b[:n]
 		b = b[n:]
 		return out

@@ -10,16 +10,17 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// Four streams decode three times as fast as one (2.7 against 0.9 GB/s of BF16)
-// and encode as fast. Shorter codes (8 to 10 bits) change no speed and lose up to
-// 0.2 %. A table taken over from the chunk before saves neither time nor 0.1 %,
-// and would tie chunks together. All measured.
+// Four streams decode three times as fast as one (2.7 against 0.9 GB/s of BF16) and
+// encode as fast. Shorter codes (8 to 10 bits) do not change the speed and lose up to 0.2
+// %. Reusing the table of the previous chunk saves neither time nor 0.1 %, and would make
+// chunks depend on each other. All measured.
 
-// wantLogLess: huff0 must save an eighth of the exponent plane, or the chunk is
-// kept as it is. Decoding costs more than a disk would need for what less saves.
+// wantLogLess: huff0 must save an eighth of the exponent plane, otherwise the chunk is
+// stored as it is. For a smaller saving, decoding takes longer than the disk needs for
+// the bytes.
 const wantLogLess = 3
 
-// worker holds what one goroutine needs for one chunk at a time.
+// worker holds the scratch memory of one goroutine, for one chunk at a time.
 type worker struct {
 	huff   huff0.Scratch
 	planes [maxPlanes][]byte
@@ -29,7 +30,7 @@ var workers = sync.Pool{New: func() any {
 	return &worker{huff: huff0.Scratch{Reuse: huff0.ReusePolicyNone, WantLogLess: wantLogLess}}
 }}
 
-// plane is scratch for plane p with n bytes.
+// plane returns n bytes of scratch for plane p.
 func (w *worker) plane(p, n int) []byte {
 	if cap(w.planes[p]) < n {
 		w.planes[p] = make([]byte, n, max(n, DefaultChunk/2))
@@ -37,7 +38,7 @@ func (w *worker) plane(p, n int) []byte {
 	return w.planes[p][:n]
 }
 
-// encode writes one chunk to dst, which holds at least len(src) bytes.
+// encode writes one chunk to dst, which has at least len(src) bytes.
 func (w *worker) encode(dst, src []byte, dt kernel.DType) entry {
 	n := len(src) / dt.Size()
 	if e, ok := w.encodeSplit(dst[:len(src)], src, dt, n); ok {
@@ -47,14 +48,14 @@ func (w *worker) encode(dst, src []byte, dt kernel.DType) entry {
 	return newEntry(len(src), [maxPlanes]form{})
 }
 
-// encodeSplit is encode for a chunk that gets smaller when it is split; false
-// for any other.
+// encodeSplit is encode for a chunk that becomes smaller when it is split; false for any
+// other.
 func (w *worker) encodeSplit(dst, src []byte, dt kernel.DType, n int) (entry, bool) {
 	if n == 0 {
 		return 0, false
 	}
-	// All planes but the first nearly always stay raw: they are split to where
-	// they are kept.
+	// All planes but the first nearly always stay raw, so they are split directly into
+	// their place.
 	p := planes{w.plane(0, n)}
 	for i := 1; i < dt.Size(); i++ {
 		p[i] = dst[(i-1)*n : i*n]
@@ -67,7 +68,7 @@ func (w *worker) encodeSplit(dst, src []byte, dt kernel.DType, n int) (entry, bo
 			forms[i] = oneForm
 			p[i] = p[i][:1]
 		}
-		at += copy(dst[at:], p[i]) // does nothing where it is already
+		at += copy(dst[at:], p[i]) // does nothing if it is already in place
 	}
 	at += copy(dst[at:], src[n*dt.Size():])
 	var first int
@@ -76,7 +77,7 @@ func (w *worker) encodeSplit(dst, src []byte, dt kernel.DType, n int) (entry, bo
 	return newEntry(at, forms), at < len(src)
 }
 
-// first writes plane 0 to dst, in the form that takes least.
+// first writes plane 0 to dst, in its smallest form.
 func (w *worker) first(dst, p []byte) (form, int) {
 	if constant(p) {
 		return oneForm, copy(dst, p[:1])
@@ -84,16 +85,16 @@ func (w *worker) first(dst, p []byte) (form, int) {
 	w.huff.Out = dst[:0:len(dst)]
 	block, _, err := huff0.Compress4X(p, &w.huff)
 	w.huff.Out, w.huff.OutTable, w.huff.OutData = nil, nil, nil
-	if err != nil || len(block) > len(dst) { // any error is one of a plane that does not compress
+	if err != nil || len(block) > len(dst) { // any error means that the plane does not compress
 		return rawForm, copy(dst, p)
 	}
-	return huffForm, copy(dst, block) // in place, unless huff0 asked for more room
+	return huffForm, copy(dst, block) // in place, unless huff0 needed more room
 }
 
 func constant(p []byte) bool { return bytes.Equal(p[1:], p[:len(p)-1]) }
 
-// decode writes one chunk to dst. The entry was checked, and src is as long as it
-// says.
+// decode writes one chunk to dst. The entry has been checked, and src has the length that
+// it states.
 func (w *worker) decode(dst, src []byte, e entry, dt kernel.DType) error {
 	if e.verbatim() {
 		copy(dst, src)
@@ -116,7 +117,7 @@ func (w *worker) decode(dst, src []byte, e entry, dt kernel.DType) error {
 	return nil
 }
 
-// unpacked is plane i, of n bytes, from the start of src, and what follows there.
+// unpacked returns plane i of n bytes from the start of src, and the rest of src.
 func (w *worker) unpacked(i, n int, src []byte, f form) (plane, rest []byte) {
 	if f == rawForm {
 		return src[:n], src[n:]

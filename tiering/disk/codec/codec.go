@@ -8,16 +8,16 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// ID is a codec as formats on disk name it.
+// ID is the number of a codec in formats on disk.
 type ID uint8
 
-// The codecs. Numbers are never given again.
+// The codecs. Numbers are never reused.
 const (
-	None   ID = 0 // bytes as they lie in memory
+	None   ID = 0 // bytes as they are in memory
 	Planes ID = 1 // this package's stream
 )
 
-// Names of the codecs, by ID.
+// names lists the codecs' names by ID.
 var names = [...]string{None: "none", Planes: "planes-huff0"}
 
 func (id ID) String() string {
@@ -27,7 +27,7 @@ func (id ID) String() string {
 	return fmt.Sprintf("codec %d", uint8(id))
 }
 
-// Parse is the codec of a name that String gives.
+// Parse returns the codec with a name that String returns.
 func Parse(name string) (ID, error) {
 	if i := slices.Index(names[:], name); i >= 0 {
 		return ID(i), nil
@@ -41,9 +41,8 @@ var (
 	ErrCorrupt = errors.New("codec: corrupt") // not a stream of this package, or not of these bytes
 )
 
-// DefaultChunk is the raw bytes of a chunk: 64 Ki exponents of a half type. Twice
-// that gains 0.02 % and no speed; a quarter loses 0.1 % and a tenth of the speed
-// (measured).
+// DefaultChunk is the raw size of a chunk: 64 Ki exponents of a half type. Twice that
+// gains 0.02 % and no speed; a quarter loses 0.1 % and a tenth of the speed (measured).
 const DefaultChunk = 128 << 10
 
 const (
@@ -51,14 +50,14 @@ const (
 	maxChunk  = 256 << 10 // huff0 takes blocks below 256 KiB and streams below 64 KiB
 )
 
-// Options of encoding and decoding. The zero value is one worker and
+// Options configures encoding and decoding. The zero value is one worker and
 // DefaultChunk.
 type Options struct {
-	// Workers is how many chunks are worked on at once, the caller's goroutine
-	// included; 0 is 1. More than there are chunks is no gain.
+	// Workers is the number of chunks processed concurrently, including the caller's
+	// goroutine; 0 is 1. More than the number of chunks has no effect.
 	Workers int
-	// Chunk is the raw bytes of a chunk when encoding, a multiple of 4096 up to
-	// 256 KiB; 0 is DefaultChunk. Decoding finds it in the stream.
+	// Chunk is the raw size of a chunk when encoding, a multiple of 4096 up to 256 KiB; 0
+	// is DefaultChunk. Decoding reads it from the stream.
 	Chunk int
 }
 
@@ -86,9 +85,9 @@ func MaxEncodedBytes(n int, o Options) int {
 }
 
 // Encode appends the stream of src to dst and returns the extended slice. With
-// MaxEncodedBytes of spare capacity in dst it does not allocate for it. src may
-// have any length and alignment; it must not overlap dst's spare capacity.
-// ErrInvalid: an unknown element type, or options out of range.
+// MaxEncodedBytes of spare capacity in dst it does not allocate for it. src may have any
+// length and alignment; it must not overlap dst's spare capacity. ErrInvalid: an unknown
+// element type, or options out of range.
 func Encode(dst, src []byte, dt kernel.DType, o Options) ([]byte, error) {
 	if dt.Size() == 0 {
 		return dst, fmt.Errorf("encode element type %d: %w", dt, ErrInvalid)
@@ -111,9 +110,9 @@ func Encode(dst, src []byte, dt kernel.DType, o Options) ([]byte, error) {
 	return dst[:at+body], nil
 }
 
-// Decode fills dst with what was encoded. The stream must be one of len(dst) raw
-// bytes of type dt, and src must hold it and nothing else; anything else is
-// ErrCorrupt, and dst holds anything then. It never writes outside dst.
+// Decode fills dst with the decoded bytes. The stream must be one of len(dst) raw bytes
+// of type dt, and src must hold it and nothing else; anything else is ErrCorrupt, and
+// then the contents of dst are undefined. It never writes outside dst.
 func Decode(dst, src []byte, dt kernel.DType, o Options) error {
 	h, err := parse(src)
 	if err != nil {

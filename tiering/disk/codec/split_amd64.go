@@ -6,10 +6,11 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// useAVX2 is what this processor offers. Only tests change it.
+// useAVX2 reports whether the processor has AVX2. Only tests change it.
 var useAVX2 = cpu.X86.HasAVX2
 
-// vectorNumbers is what the assembly takes at a time; plain Go does the rest.
+// vectorNumbers is the number of elements per step of the assembly; plain Go does the
+// rest.
 const vectorNumbers = 32
 
 func split(p *planes, src []byte, dt kernel.DType) {
@@ -42,7 +43,7 @@ func join(dst []byte, p *planes, dt kernel.DType) {
 	joinGeneric(dst[n*dt.Size():], &rest, dt)
 }
 
-// from is the planes without their first n bytes.
+// from returns the planes without their first n bytes.
 func (p planes) from(n int, dt kernel.DType) planes {
 	for i := range dt.Size() {
 		p[i] = p[i][n:]

@@ -7,8 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// planes holds the planes of a chunk, as many as an element has bytes, all of
-// one length.
+// planes holds the planes of a chunk, one per byte of an element, all of the same length.
 type planes [maxPlanes][]byte
 
 // splitGeneric writes len(p[0]) numbers of src into planes.

@@ -6,18 +6,18 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// Stats is what a stream says of itself.
+// Stats describes a stream.
 type Stats struct {
 	DType     kernel.DType
 	Chunk     int   // raw bytes of a chunk
 	Raw       int64 // bytes before encoding
 	Stored    int64 // bytes of the stream
 	Chunks    int
-	Unsplit   int // chunks kept as they were, since they did not get smaller
+	Unsplit   int // chunks stored as they were, since they did not become smaller
 	Constants int // chunks with one exponent throughout
 }
 
-// Ratio is raw over stored bytes, 1 for a stream of nothing.
+// Ratio returns raw over stored bytes, 1 for an empty stream.
 func (s Stats) Ratio() float64 {
 	if s.Raw == 0 {
 		return 1
@@ -25,7 +25,7 @@ func (s Stats) Ratio() float64 {
 	return float64(s.Raw) / float64(s.Stored)
 }
 
-// Add counts the chunks and bytes of another stream in.
+// Add adds the chunks and bytes of another stream.
 func (s *Stats) Add(o Stats) {
 	s.Raw += o.Raw
 	s.Stored += o.Stored
@@ -34,8 +34,8 @@ func (s *Stats) Add(o Stats) {
 	s.Constants += o.Constants
 }
 
-// Inspect reads the header and the table of a stream, and checks that its chunks
-// are there, not what is in them. ErrCorrupt: it is no stream.
+// Inspect reads the header and the table of a stream. It checks that its chunks are
+// there, not their contents. ErrCorrupt: it is not a stream.
 func Inspect(stream []byte) (Stats, error) {
 	h, err := parse(stream)
 	if err != nil {

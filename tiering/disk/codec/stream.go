@@ -14,7 +14,7 @@ const (
 	maxPlanes   = 4
 )
 
-// form is how a plane is kept.
+// form is the encoding of a plane.
 type form uint8
 
 const (
@@ -23,7 +23,7 @@ const (
 	oneForm  form = 2
 )
 
-// entry is one row of the table of chunks.
+// entry is one row of the chunk table.
 type entry uint32
 
 func newEntry(stored int, forms [maxPlanes]form) entry {
@@ -38,7 +38,7 @@ func (e entry) stored() int     { return int(e & 0xffffff) }
 func (e entry) form(p int) form { return form(e >> (24 + 2*p) & 3) }
 func (e entry) verbatim() bool  { return e>>24 == 0 }
 
-// header is what precedes the table.
+// header precedes the table.
 type header struct {
 	dt    kernel.DType
 	chunk int // raw bytes
@@ -48,7 +48,7 @@ type header struct {
 func (h header) chunks() int    { return (h.raw + h.chunk - 1) / h.chunk }
 func (h header) bodyBytes() int { return headerBytes + h.chunks()*entryBytes }
 
-// rawBytes is the raw length of chunk i.
+// rawBytes returns the raw length of chunk i.
 func (h header) rawBytes(i int) int { return min(h.chunk, h.raw-i*h.chunk) }
 
 func (h header) put(b []byte) {
@@ -68,7 +68,7 @@ func parse(b []byte) (header, error) {
 	if h.dt.Size() == 0 || b[5] != 0 || h.chunk == 0 || h.chunk > maxChunk {
 		return header{}, fmt.Errorf("element type %d, chunk of %d bytes: %w", h.dt, h.chunk, ErrCorrupt)
 	}
-	// A table of len(b) cannot stand for more: larger would overflow below.
+	// A table of len(b) cannot describe more: larger values would overflow below.
 	if raw > uint64(len(b))/entryBytes*uint64(h.chunk) {
 		return header{}, fmt.Errorf("%d raw bytes in %d: %w", raw, len(b), ErrCorrupt)
 	}
@@ -87,7 +87,7 @@ func putEntry(table []byte, i int, e entry) {
 	binary.LittleEndian.PutUint32(table[i*entryBytes:], uint32(e))
 }
 
-// plain is how many bytes of a split chunk are not the huff0 block.
+// plain returns how many bytes of a split chunk are not the huff0 block.
 func (h header) plain(e entry, raw int) int {
 	n, sum := raw/h.dt.Size(), raw%h.dt.Size()
 	for p := range h.dt.Size() {
@@ -122,8 +122,8 @@ func (h header) check(e entry, raw int) error {
 	return nil
 }
 
-// walk checks the table of a stream whose header was parsed, and calls visit for
-// each chunk with where it begins.
+// walk checks the table of a stream whose header was parsed, and calls visit for each
+// chunk with its offset.
 func (h header) walk(stream []byte, visit func(i int, e entry, from int)) error {
 	at := h.bodyBytes()
 	for i := range h.chunks() {

@@ -14,8 +14,8 @@ type encoding struct {
 
 func (e *encoding) chunk(i int) []byte { return e.src[i*e.header.chunk:][:e.rawBytes(i)] }
 
-// inTurn encodes the chunks one by one, each right behind the one before, and
-// answers how many bytes they take.
+// inTurn encodes the chunks one by one, each directly after the previous one, and returns
+// their total size.
 func (e *encoding) inTurn() int {
 	w := workers.Get().(*worker)
 	defer workers.Put(w)
@@ -28,8 +28,8 @@ func (e *encoding) inTurn() int {
 	return at
 }
 
-// atOnce encodes chunks beside each other, each to where it would lie if nothing
-// were saved, then moves them together: a copy costs a few per cent of encoding.
+// atOnce encodes chunks in parallel, each to the offset that it would have without any
+// saving, then moves them together: the copy costs a few per cent of encoding.
 func (e *encoding) atOnce(width int) int {
 	_ = each(e.chunks(), width, func(w *worker, i int) error {
 		putEntry(e.table, i, w.encode(e.body[i*e.header.chunk:], e.chunk(i), e.dt))
@@ -48,7 +48,7 @@ type decoding struct {
 	dst, src []byte
 }
 
-// run checks the whole table before any byte is written.
+// run checks the whole table before it writes any byte.
 func (d *decoding) run(width int) error {
 	at := make([]int, d.chunks())
 	if err := d.walk(d.src, func(i int, _ entry, from int) { at[i] = from }); err != nil {
@@ -65,8 +65,8 @@ func (d *decoding) run(width int) error {
 	})
 }
 
-// each calls do for 0 to n-1, at most width at once, and waits. After an error no
-// new ones begin; one of the errors is returned.
+// each calls do for 0 to n-1, at most width at once, and waits. After an error no new
+// calls start; one of the errors is returned.
 func each(n, width int, do func(w *worker, i int) error) error {
 	var next atomic.Int64
 	var failed atomic.Pointer[error]

@@ -1,10 +1,10 @@
-// Package extent is the format of what lies in slabs: a header, which names an
-// entry and says how long its parts are, a manifest, which describes it, and
-// arithmetic over both. It knows bytes only; who writes them where, and what a
-// kind or a codec means, is left to others.
+// Package extent defines the format of entries in slabs: a header, which names an entry
+// and states the lengths of its parts, a manifest, which describes it, and arithmetic
+// over both. It knows bytes only; where they are written, and the meaning of a kind or a
+// codec, are left to others.
 //
-// An entry is one line of bytes that goes through its runs in their order. A
-// header of whole blocks of 4 KiB comes first, the payload behind it:
+// An entry is one sequence of bytes that continues through its runs in their order. It
+// starts with a header of whole blocks of 4 KiB, followed by the payload:
 //
 //	0                                    HeaderBytes             +PayloadBytes
 //	| fixed part | run table | manifest | 0 | payload              | unused |
@@ -13,7 +13,7 @@
 // All numbers are little-endian. The fixed part:
 //
 //	  0   8  magic "SPLXTNT\n"
-//	  8   4  format version: 2, or 1 of one that has no seal
+//	  8   4  format version: 2, or 1 without a seal
 //	 12   4  header bytes, a multiple of 4096
 //	 16   8  generation, never 0
 //	 24  32  key
@@ -27,16 +27,16 @@
 //	 88  32  seal (Key); zero in version 1
 //	120   8  xxh3 of bytes 0 to 119
 //
-// The run table has room for 64 runs whatever it holds, so that the length of a
-// header does not depend on where its entry came to lie. A run is
+// The run table always has room for 64 runs, so the length of a header does not depend on
+// the location of its entry. A run is
 //
 //	0   4  slab
 //	4   4  first block of 4 KiB
 //	8   4  blocks, never 0
 //
-// and the room behind the last is zero, as is what follows the manifest up to
-// the payload. A reader trusts the fixed part by its own checksum and everything
-// else by a checksum inside what it trusts already.
+// Unused table space is zero, and so is the space between the manifest and the payload. A
+// reader verifies the fixed part with its own checksum and everything else with a
+// checksum inside what is already verified.
 //
 // The manifest is one zstd frame that states its content size. Its content:
 //
@@ -49,14 +49,14 @@
 //	  u32 n, n x u64 digests of the stored payload, by MiB
 //	str: u16 length | bytes
 //
-// A payload that is not coded holds rank after rank as they lie in memory, each
-// padded with zeros to whole blocks. One that is coded holds the parts of all
-// ranks without gaps, padded with zeros at its end.
+// A payload that is not coded holds the ranks one after another as they are in memory,
+// each padded with zeros to whole blocks. A coded one holds the parts of all ranks
+// without gaps, padded with zeros at its end.
 //
-// Decoding is strict: a length outside of its bounds, a byte that ought to be
-// zero, or one too many, is tiering.ErrCorrupt. No length is believed before the bytes
-// that it speaks of are known to be there, so what a decoder allocates is
-// bounded by what it was given; a manifest's content by MaxManifestBytes.
+// Decoding is strict: a length outside its bounds, a byte that should be zero, or one too
+// many, is tiering.ErrCorrupt. No length is used before the bytes that it covers are
+// known to exist, so a decoder's allocations are bounded by its input; those for a
+// manifest's content by MaxManifestBytes.
 //
-// All functions may run at once.
+// All functions may be called concurrently.
 package extent

@@ -8,9 +8,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// A manifest has version 2 where a segment has packed parts: a string behind its token
-// ids says how they are laid out. It has version 3 where a segment has a primer, whose 32 bytes
-// follow that string, which may be empty then.
+// A manifest has version 2 if a segment has packed parts: a string after its token ids
+// gives their layout. It has version 3 if a segment has a primer, whose 32 bytes follow
+// that string, which may then be empty.
 const (
 	manifestVersion = 1
 	manifestPacked  = 2
@@ -27,7 +27,7 @@ func (m *Manifest) version() uint16 {
 	return manifestVersion
 }
 
-// Encode adds the manifest to dst as it is stored.
+// Encode appends the manifest to dst as it is stored.
 func (m *Manifest) Encode(dst []byte) ([]byte, error) {
 	if err := m.check(); err != nil {
 		return dst, fmt.Errorf("manifest: %s: %w", err, tier.ErrInvalid)
@@ -39,7 +39,7 @@ func (m *Manifest) Encode(dst []byte) ([]byte, error) {
 	return compress(dst, content), nil
 }
 
-// append adds the content, before compression, of a manifest that was checked.
+// append appends the content of a manifest, before compression. It has been checked.
 func (m *Manifest) append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = le.AppendUint16(b, m.version())
@@ -105,7 +105,7 @@ func appendUint32s(b []byte, v []uint32) []byte {
 	return b
 }
 
-// Decode reads a manifest as it is stored. It shares no memory with b.
+// Decode parses a stored manifest. It shares no memory with b.
 func Decode(b []byte) (*Manifest, error) {
 	content, err := decompress(b)
 	if err != nil {
@@ -114,7 +114,7 @@ func Decode(b []byte) (*Manifest, error) {
 	return parse(content)
 }
 
-// parse reads the content of a manifest.
+// parse parses the content of a manifest.
 func parse(content []byte) (*Manifest, error) {
 	r := &reader{b: content}
 	v := r.u16()
@@ -156,7 +156,7 @@ func parse(content []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// coded reads what only coded payloads have.
+// coded parses the fields that only coded payloads have.
 func (r *reader) coded(m *Manifest, ranks int) {
 	switch r.u8() {
 	case 0:
@@ -167,7 +167,7 @@ func (r *reader) coded(m *Manifest, ranks int) {
 		r.odd = true
 		return
 	}
-	const leastBytes = 1 + 8 + 4 // of a part
+	const leastBytes = 1 + 8 + 4 // least size of a part
 	n := int(r.u32())
 	if !r.has(ranks, n, leastBytes) {
 		return
@@ -184,8 +184,8 @@ func (r *reader) coded(m *Manifest, ranks int) {
 	}
 }
 
-// reader takes numbers from the front of b. Past its end it answers zeros and
-// remembers that it was short.
+// reader reads numbers from the front of b. After its end it returns zeros and sets
+// short.
 type reader struct {
 	b     []byte
 	short bool
@@ -216,8 +216,8 @@ func (r *reader) u32() uint32 { return uint32(r.number(4)) }
 func (r *reader) u64() uint64 { return r.number(8) }
 func (r *reader) str() string { return string(r.take(int(r.u16()))) }
 
-// has says whether rows x n things of so many bytes can follow; no count is
-// believed before, so that none makes us allocate more than we were given.
+// has reports whether rows x n items of a size can follow. It is checked before any count
+// is used, so that no count causes an allocation larger than the input.
 func (r *reader) has(rows, n, bytes int) bool {
 	if rows < 1 || rows > profile.MaxTPSize || n > len(r.b)/bytes/rows {
 		r.b, r.short = nil, true

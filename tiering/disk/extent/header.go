@@ -11,18 +11,18 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// ErrVersion is a header or manifest of another version. All else that cannot be
-// decoded is tiering.ErrCorrupt, what cannot be encoded tiering.ErrInvalid.
+// ErrVersion reports a header or manifest of another version. Anything else that cannot
+// be decoded is tiering.ErrCorrupt, what cannot be encoded tiering.ErrInvalid.
 var ErrVersion = errors.New("extent: another version")
 
 // Sizes that are part of the format.
 const (
-	Version    = 2       // of what is sealed; what has no seal is of version 1
-	BlockBytes = 4096    // what headers and payloads are multiples of
-	ChunkBytes = 1 << 20 // what one digest covers
+	Version    = 2       // with a seal; extents without one have version 1
+	BlockBytes = 4096    // unit of headers and payloads
+	ChunkBytes = 1 << 20 // covered by one digest
 	MaxRuns    = 64
 
-	// MaxHeaderBytes bounds a header with the largest manifest that may be.
+	// MaxHeaderBytes bounds a header with the largest possible manifest.
 	MaxHeaderBytes = (manifestOff + MaxStoredManifestBytes + BlockBytes - 1) / BlockBytes * BlockBytes
 	// MaxPayloadBytes is a guess with room to spare; it keeps sums from overflowing.
 	MaxPayloadBytes = 1 << 44
@@ -40,7 +40,7 @@ const (
 	flagCoded = 1
 )
 
-// Name is what an entry is known by: a kind, 0 for segments, and a key.
+// Name identifies an entry: a kind, 0 for segments, and a key.
 type Name struct {
 	Kind uint8
 	Key  [32]byte
@@ -48,12 +48,12 @@ type Name struct {
 
 func (n Name) String() string { return fmt.Sprintf("%d/%x", n.Kind, n.Key[:8]) }
 
-// Header names an entry and says where it lies.
+// Header names an entry and gives its location.
 type Header struct {
 	Name
 	Generation   uint64 // of the name, never 0
 	Coded        bool
-	HeaderBytes  int // what HeaderBytes answers for the manifest
+	HeaderBytes  int // as HeaderBytes returns it for the manifest
 	PayloadBytes int64
 	Runs         []slab.Run // whole blocks; together at least header and payload
 
@@ -65,13 +65,13 @@ type Header struct {
 	ManifestSum   uint64
 }
 
-// HeaderBytes is the length of a header for a stored manifest of so many bytes.
+// HeaderBytes returns the length of a header for the length of a stored manifest.
 func HeaderBytes(manifestBytes int) int {
 	return int(Padded(int64(manifestOff + manifestBytes)))
 }
 
-// Append adds the header's blocks, manifest included, to dst. The manifest is as
-// Manifest.Encode made it.
+// Append appends the header's blocks, manifest included, to dst. The manifest is as
+// Manifest.Encode returned it.
 func (h *Header) Append(dst, manifest []byte) ([]byte, error) {
 	h.describe(manifest)
 	if err := h.check(); err != nil {
@@ -85,14 +85,14 @@ func (h *Header) Append(dst, manifest []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// describe notes what a header says of its manifest.
+// describe sets the fields of a header that depend on its manifest.
 func (h *Header) describe(manifest []byte) {
 	h.HeaderBytes = HeaderBytes(len(manifest))
 	h.ManifestBytes = len(manifest)
 	h.ManifestSum = xxh3.Hash(manifest)
 }
 
-// putTable writes the run table into a header and answers its checksum.
+// putTable writes the run table into a header and returns its checksum.
 func (h *Header) putTable(b []byte) (sum uint64) {
 	table := b[fixedBytes:manifestOff]
 	for i, r := range h.Runs {
@@ -128,8 +128,8 @@ func (h *Header) putFixed(b []byte, tableSum uint64) {
 	le.PutUint64(b[sumOff:], xxh3.Hash(b[:sumOff]))
 }
 
-// Parse reads a header from its first block, which is all that it needs: the
-// manifest may lie beyond the end of b. The header shares no memory with b.
+// Parse parses a header from its first block, which is all that it needs: the manifest
+// may extend beyond b. The header shares no memory with b.
 func Parse(b []byte) (Header, error) {
 	var h Header
 	if err := checkFixed(b); err != nil {
@@ -167,7 +167,7 @@ func Parse(b []byte) (Header, error) {
 	return h, nil
 }
 
-// checkFixed decides whether the fixed part can be believed.
+// checkFixed verifies the fixed part.
 func checkFixed(b []byte) error {
 	if len(b) < BlockBytes {
 		return fmt.Errorf("header of %d bytes: %w", len(b), tier.ErrCorrupt)
@@ -176,8 +176,8 @@ func checkFixed(b []byte) error {
 	if string(b[:8]) != magic {
 		return fmt.Errorf("header begins with %x: %w", b[:8], tier.ErrCorrupt)
 	}
-	// The version is told apart before the checksum, which another version may
-	// keep elsewhere.
+	// The version is checked before the checksum, which another version may have in
+	// another place.
 	v := le.Uint32(b[8:])
 	if v != 1 && v != Version {
 		return fmt.Errorf("header of version %d, want 1 to %d: %w", v, Version, ErrVersion)
@@ -191,7 +191,7 @@ func checkFixed(b []byte) error {
 	return nil
 }
 
-// check says what no header of this version has.
+// check returns what makes a header invalid in this version.
 func (h *Header) check() error {
 	switch {
 	case h.Generation == 0:
@@ -213,7 +213,7 @@ func (h *Header) check() error {
 	return nil
 }
 
-// Manifest finds the stored manifest in a header's blocks; it is part of b.
+// Manifest returns the stored manifest in a header's blocks; it is part of b.
 func (h *Header) Manifest(b []byte) ([]byte, error) {
 	if len(b) < h.HeaderBytes {
 		return nil, fmt.Errorf("header of %v: %d bytes of %d: %w", h.Name, len(b), h.HeaderBytes, tier.ErrCorrupt)

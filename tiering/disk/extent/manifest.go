@@ -7,7 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Bounds of a manifest, beside those of package profile. They are guesses with
+// Bounds of a manifest, in addition to those of package profile. They are guesses with
 // room to spare.
 const (
 	MaxNameBytes = 1 << 10 // tenant, publisher
@@ -16,34 +16,34 @@ const (
 	MaxChunks    = 1 << 22 // stored chunks of all parts together
 )
 
-// Manifest describes an entry beside its bytes.
+// Manifest describes an entry.
 type Manifest struct {
 	Fingerprint profile.Fingerprint
 	Tenant      string
 	Publisher   string
 	Created     int64               // nanoseconds since 1970
 	Spec        profile.SegmentSpec // segments
-	Begin, End  int                 // segments: the interior; checkpoints: rows held
+	Begin, End  int                 // segments: the interior; checkpoints: the rows stored
 	Parent      Name                // checkpoints: the node that this one extends; zero = none
 	Tokens      []uint32            // segments: token ids
-	Packed      profile.Packed      // segments: how their packed parts are laid out
+	Packed      profile.Packed      // segments: layout of their packed parts
 
 	RankBytes int64      // of each rank, as in memory
-	Digests   [][]uint64 // by rank, as many for each: xxh3 of each chunk of each part as published
+	Digests   [][]uint64 // by rank, equally many each: xxh3 of each chunk of each part as published
 
 	Coded         bool
-	Parts         [][]Part // coded: by rank, as many for each
+	Parts         [][]Part // coded: by rank, equally many each
 	StoredDigests []uint64 // coded: xxh3 of each MiB of the payload
 }
 
 // Part is one part of one rank in a coded payload.
 type Part struct {
-	Codec  uint8    // 0 = the bytes as they are
+	Codec  uint8    // 0 = unchanged bytes
 	Bytes  int64    // as in memory
 	Chunks []uint32 // stored bytes of each chunk; none with codec 0
 }
 
-// StoredBytes is what the part takes in the payload.
+// StoredBytes returns the size of the part in the payload.
 func (p *Part) StoredBytes() int64 {
 	if p.Codec == 0 {
 		return p.Bytes
@@ -55,7 +55,7 @@ func (p *Part) StoredBytes() int64 {
 	return n
 }
 
-// PayloadBytes is the length of the payload that the manifest describes.
+// PayloadBytes returns the length of the payload that the manifest describes.
 func (m *Manifest) PayloadBytes() int64 {
 	if !m.Coded {
 		return PayloadBytes(len(m.Digests), m.RankBytes)
@@ -69,7 +69,7 @@ func (m *Manifest) PayloadBytes() int64 {
 	return Padded(n)
 }
 
-// check says what no manifest has.
+// check returns what makes a manifest invalid.
 func (m *Manifest) check() error {
 	in := func(n, most int) bool { return n >= 0 && n <= most }
 	switch {

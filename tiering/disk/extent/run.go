@@ -12,7 +12,7 @@ import (
 // RunBytes is the length of a run as AppendRun writes it.
 const RunBytes = runBytes
 
-// AppendRun adds a run of whole blocks in 12 bytes, which Run reads back.
+// AppendRun appends a run of whole blocks in 12 bytes, which Run parses.
 func AppendRun(dst []byte, r slab.Run) []byte {
 	le := binary.LittleEndian
 	dst = le.AppendUint32(dst, r.Slab)
@@ -20,7 +20,7 @@ func AppendRun(dst []byte, r slab.Run) []byte {
 	return le.AppendUint32(dst, uint32(r.Len/BlockBytes))
 }
 
-// Run reads the first 12 bytes of b.
+// Run parses the first 12 bytes of b.
 func Run(b []byte) slab.Run {
 	le := binary.LittleEndian
 	return slab.Run{
@@ -30,7 +30,7 @@ func Run(b []byte) slab.Run {
 	}
 }
 
-// CheckRuns says whether runs can be written, and are what a reader takes.
+// CheckRuns checks that runs can be written, and that a reader accepts them.
 func CheckRuns(runs []slab.Run) error {
 	_, err := checkRuns(runs)
 	return err
@@ -55,17 +55,17 @@ func Padded(n int64) int64 {
 	return (n + BlockBytes - 1) / BlockBytes * BlockBytes
 }
 
-// PayloadBytes is the payload of an entry that is not coded.
+// PayloadBytes returns the payload size of an entry that is not coded.
 func PayloadBytes(ranks int, rankBytes int64) int64 {
 	return int64(ranks) * Padded(rankBytes)
 }
 
-// RankOffset is where a rank begins in the payload of an entry that is not coded.
+// RankOffset returns the offset of a rank in the payload of an entry that is not coded.
 func RankOffset(rank int, rankBytes int64) int64 {
 	return int64(rank) * Padded(rankBytes)
 }
 
-// Chunks is how many digests n bytes have.
+// Chunks returns the number of digests of n bytes.
 func Chunks(n int64) int {
 	return int((n + ChunkBytes - 1) / ChunkBytes)
 }

@@ -11,15 +11,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Key seals the extents of one store, so that nobody who does not have it can make one
-// that verifies, or change one. Digests alone do not do that: xxh3 has no key, and other
-// bytes of the same digest are soon found.
+// Key seals the extents of one store. Without the key nobody can create an extent that
+// verifies, or modify one. Digests alone do not prevent that: xxh3 has no key, and other
+// bytes with the same digest are easily found.
 //
-// A seal is an HMAC-SHA-256 over the header, the manifest and a tag of each chunk. A
-// tag is a universal hash, of blocks by nh and of these hashes by a polynomial (the
-// GMAC of AES-GCM), under secrets of their own. Universal hashes are safe as long as
-// nobody sees them: they go into the HMAC and nowhere else, which is why no two need
-// nonces that differ.
+// A seal is an HMAC-SHA-256 over the header, the manifest and a tag of each chunk. A tag
+// is a universal hash: nh over blocks, and a polynomial (the GMAC of AES-GCM) over these
+// hashes, with separate secrets. Universal hashes are safe as long as they stay secret.
+// They are used in the HMAC only, so they do not need different nonces.
 type Key struct {
 	from          uint64
 	secret        [32]byte
@@ -27,24 +26,24 @@ type Key struct {
 	units, chunks cipher.AEAD
 }
 
-// Lengths: of a tag, of a seal, and of what is hashed at once of a chunk.
+// Lengths: of a tag, of a seal, and of the part of a chunk that is hashed at once.
 const (
 	TagBytes  = 16
 	SealBytes = sha256.Size
-	UnitBytes = 64 << 10 // of a chunk, hashed at once
+	UnitBytes = 64 << 10 // of a chunk
 
 	nonceBytes = 12
 )
 
-// NewKey makes the key of a secret. Extents of generations below from are of a time
-// before the store had one, and have no seal.
+// NewKey returns the key of a secret. Extents of generations below from were written
+// before the store had a key, and have no seal.
 func NewKey(secret [32]byte, from uint64) *Key {
 	k := &Key{from: from, secret: secret}
 	k.blocks, k.units, k.chunks = newNH(k.derive("blocks")), k.polynomial("units"), k.polynomial("chunks")
 	return k
 }
 
-// derive makes a secret for one use.
+// derive returns a secret for one purpose.
 func (k *Key) derive(use string) (secret [32]byte) {
 	m := hmac.New(sha256.New, k.secret[:])
 	m.Write([]byte(use))
@@ -56,7 +55,7 @@ func (k *Key) polynomial(use string) cipher.AEAD {
 	secret := k.derive(use)
 	block, err := aes.NewCipher(secret[:])
 	if err != nil {
-		panic(err) // of the length of a key
+		panic(err) // wrong key length
 	}
 	aead, err := cipher.NewGCM(block)
 	if err != nil {
@@ -67,8 +66,8 @@ func (k *Key) polynomial(use string) cipher.AEAD {
 
 var noNonce [nonceBytes]byte
 
-// Tag adds the tag of a chunk, which lies in some runs, to dst. It does not depend on
-// how the runs are cut, and uses up the list of them.
+// Tag appends the tag of a chunk, stored in some runs, to dst. It does not depend on how
+// the runs are divided. It modifies the list of runs.
 func (k *Key) Tag(dst []byte, runs [][]byte) []byte {
 	tags := make([]byte, 0, ChunkBytes/UnitBytes*TagBytes)
 	for {
@@ -79,18 +78,18 @@ func (k *Key) Tag(dst []byte, runs [][]byte) []byte {
 	}
 }
 
-// Unit adds the tag of one unit of a chunk to dst, and Join that of a chunk whose units
-// have some tags, in their order. Together they are Tag.
+// Unit appends the tag of one unit of a chunk to dst. Join appends the tag of a chunk,
+// given the tags of its units in order. Together they are Tag.
 func (k *Key) Unit(dst []byte, runs [][]byte) []byte {
 	dst, _ = k.unit(dst, runs)
 	return dst
 }
 
-// Join is described with Unit.
+// Join is documented at Unit.
 func (k *Key) Join(dst, tags []byte) []byte { return k.chunks.Seal(dst, noNonce[:], nil, tags) }
 
-// unit adds the tag of what runs begin with, of the hashes of its blocks and of its
-// length; nothing where there is nothing.
+// unit appends the tag of the first unit of runs, computed from the hashes of its blocks
+// and its length. It appends nothing if runs are empty.
 func (k *Key) unit(dst []byte, runs [][]byte) (tag []byte, rest [][]byte) {
 	var scratch [nhBlock]byte
 	sums := make([]byte, 0, UnitBytes/nhBlock*nhSum+8)
@@ -110,8 +109,8 @@ func (k *Key) unit(dst []byte, runs [][]byte) (tag []byte, rest [][]byte) {
 	return k.units.Seal(dst, noNonce[:], nil, sums), runs
 }
 
-// nextBlock takes the next block from the front of runs: in place, or in scratch where
-// it lies in several.
+// nextBlock returns the next block from the front of runs: in place, or in scratch if it
+// spans several.
 func nextBlock(runs [][]byte, scratch *[nhBlock]byte) (block []byte, rest [][]byte) {
 	for len(runs) > 0 && len(runs[0]) == 0 {
 		runs = runs[1:]
@@ -134,12 +133,12 @@ func nextBlock(runs [][]byte, scratch *[nhBlock]byte) (block []byte, rest [][]by
 	return scratch[:got], runs
 }
 
-// seal is that of a header, without its seal and what follows, and of what it
-// speaks of.
+// seal returns the seal of a header, given its bytes before the seal and the run table,
+// its manifest and its tags.
 func (k *Key) seal(header, manifest, tags []byte) (sum [SealBytes]byte) {
 	secret := k.derive("seal")
 	m := hmac.New(sha256.New, secret[:])
-	m.Write(header) // of fixed length; it has that of the manifest
+	m.Write(header) // of fixed length; it contains that of the manifest
 	m.Write(manifest)
 	m.Write(tags)
 	m.Sum(sum[:0])
@@ -154,11 +153,12 @@ func (h *Header) Sign(k *Key, manifest, tags []byte) {
 	h.Seal = k.seal(h.unsealed(), manifest, tags)
 }
 
-// Seals says whether a generation has to be sealed. A store without a key has no seals.
+// Seals reports whether a generation has to be sealed. A store without a key has no
+// seals.
 func (k *Key) Seals(generation uint64) bool { return k != nil && generation >= k.from }
 
-// Proven says whether the seal of a header that was parsed is that of its manifest as
-// stored and of the tags of its chunks.
+// Proven checks that the seal of a parsed header matches its stored manifest and the tags
+// of its chunks.
 func (h *Header) Proven(k *Key, manifest, tags []byte) error {
 	if !k.Seals(h.Generation) {
 		return nil
@@ -173,7 +173,8 @@ func (h *Header) Proven(k *Key, manifest, tags []byte) error {
 	return nil
 }
 
-// unsealed is the part of a header that a seal covers: all before it, and the runs.
+// unsealed returns the part of a header that a seal covers: everything before it, and the
+// runs.
 func (h *Header) unsealed() []byte {
 	b := make([]byte, manifestOff)
 	table := h.putTable(b)

@@ -10,15 +10,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Bounds of a manifest's bytes: the token ids of the longest segment, and as
-// much again as all digests, parts and chunks can take.
+// Bounds of a manifest's bytes: the token ids of the longest segment, and the maximum of
+// all digests, parts and chunks.
 const (
 	MaxManifestBytes       = 4*profile.MaxTokens + 48<<20
-	MaxStoredManifestBytes = MaxManifestBytes + MaxManifestBytes/128 + 1024 // zstd adds 3 bytes to each 128 KiB that do not shrink
+	MaxStoredManifestBytes = MaxManifestBytes + MaxManifestBytes/128 + 1024 // zstd adds 3 bytes to each incompressible 128 KiB
 )
 
-// One encoder and one decoder serve all: both keep a pool of states, and are safe
-// for use at once in the calls made here. Headers carry checksums, so frames do not.
+// One encoder and one decoder are shared: both keep a pool of states, and are safe for
+// concurrent use in the calls made here. Headers carry checksums, so frames do not.
 var (
 	encoder = sync.OnceValue(func() *zstd.Encoder {
 		e, err := zstd.NewWriter(nil,
@@ -27,7 +27,7 @@ var (
 			zstd.WithSingleSegment(true), // so that every frame states its content size
 			zstd.WithLowerEncoderMem(true))
 		if err != nil {
-			panic(fmt.Sprintf("extent: zstd encoder: %v", err)) // the options are constants
+			panic(fmt.Sprintf("extent: zstd encoder: %v", err)) // the options are constant
 		}
 		return e
 	})
@@ -48,8 +48,8 @@ func compress(dst, content []byte) []byte {
 	return encoder().EncodeAll(content, dst)
 }
 
-// decompress answers the content of a single frame. It allocates what the frame
-// says that it needs, at most MaxManifestBytes.
+// decompress returns the content of a single frame. It allocates the size that the frame
+// states, at most MaxManifestBytes.
 func decompress(b []byte) ([]byte, error) {
 	if len(b) > MaxStoredManifestBytes {
 		return nil, fmt.Errorf("stored manifest of %d bytes: %w", len(b), tier.ErrCorrupt)

@@ -22,19 +22,19 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Place is a directory that no tier has open. Dir is enough; the file systems are
-// for tests.
+// Place is a directory that no tier has open. Dir is enough; the file systems are for
+// tests.
 type Place struct {
 	Dir   string
 	Slabs slab.FS
 	Index vfs.FS
 }
 
-// CheckOptions says how thorough a check is.
+// CheckOptions sets how thorough a check is.
 type CheckOptions struct {
-	Deep bool // read all payloads and compare every digest, and look for extents without a row
-	All  bool // of Repair: take up the extents that verify and have no row
-	// Progress is called now and then: with entries, or with bytes where the
+	Deep bool // reads all payloads, compares every digest, and looks for extents without a row
+	All  bool // for Repair: adopts extents that verify and have no row
+	// Progress is called from time to time, with entries, or with bytes while the
 	// catalogue is rebuilt. It may be nil.
 	Progress func(done, total int64)
 }
@@ -45,17 +45,17 @@ func (o *CheckOptions) progress(done, total int64) {
 	}
 }
 
-// directory is one that is open, with what was found out about it.
+// directory is an open directory and the findings about it.
 type directory struct {
 	*volume.Volume
 	profiles map[profile.Fingerprint]*profile.Profile
 	report   *Report
-	// Slabs whose headers were zeros, as those are whose making was cut short.
+	// Slabs with a header of zeros, as left by an interrupted creation.
 	unfinished []uint32
 }
 
-// open locks a directory and opens what does not depend on the catalogue.
-// volume.ErrNotTier, ErrLocked, ErrVersion: it was not looked at.
+// open locks a directory and opens everything that does not depend on the catalogue.
+// volume.ErrNotTier, ErrLocked, ErrVersion: it was not examined.
 func open(p Place) (*directory, error) {
 	v, err := volume.OpenExisting(volume.Options{
 		Dir: p.Dir, Slabs: p.Slabs, Index: p.Index, Width: runtime.GOMAXPROCS(0), Log: zerolog.Nop(),
@@ -68,9 +68,9 @@ func open(p Place) (*directory, error) {
 	return d, nil
 }
 
-// take adds slabs and profiles to the report. A slab that is of another version, or
-// that does not open at the moment, is no damage but the end: it would look as if
-// all that lies in it were lost.
+// take adds slabs and profiles to the report. A slab of another version, or one that
+// cannot be opened now, is not damage but ends the check: otherwise everything in it
+// would seem lost.
 func (o *directory) take() error {
 	for _, s := range o.Slabs() {
 		o.AddSlab(s)
@@ -78,7 +78,7 @@ func (o *directory) take() error {
 	}
 	for _, r := range o.Refused() {
 		switch {
-		case errors.Is(r.Err, slab.ErrUnfinished): // if it holds anything, its rows miss it
+		case errors.Is(r.Err, slab.ErrUnfinished): // if it holds anything, its rows report it missing
 		case damagedSlab(r.Err), errors.Is(r.Err, slab.ErrStore):
 			o.report.problem(Problem{Slab: r.Number, What: r.Err.Error()})
 		case errors.Is(r.Err, slab.ErrVersion), errors.Is(r.Err, slab.ErrGranule):
@@ -99,7 +99,7 @@ func (o *directory) take() error {
 			o.report.problem(Problem{What: u.Err.Error()})
 		case errors.As(u.Err, &errno):
 			return u.Err
-		default: // its bytes are what its name says
+		default: // its bytes match its name
 			return fmt.Errorf("%w: %w", u.Err, volume.ErrVersion)
 		}
 	}
@@ -110,7 +110,7 @@ func (o *directory) take() error {
 	return nil
 }
 
-// damagedSlab says whether a slab is refused for damage that Repair mends.
+// damagedSlab reports whether a slab is refused for damage that Repair fixes.
 func damagedSlab(err error) bool {
 	for _, damage := range [...]error{slab.ErrUnfinished, slab.ErrHeader, slab.ErrSize, unix.EIO} {
 		if errors.Is(err, damage) {
@@ -120,25 +120,24 @@ func damagedSlab(err error) bool {
 	return false
 }
 
-// done is the report, with what is left over.
+// done returns the report with the free bytes.
 func (o *directory) done() *Report {
 	o.report.FreeBytes = o.Space.FreeBytes()
 	return o.report
 }
 
-// Check compares everything in a directory with everything else: slabs, rows,
-// headers and manifests, and with Deep the payloads. It needs the lock, so that it
-// refuses while a daemon runs (ErrLocked). Opening the catalogue replays its log;
-// apart from that nothing is changed. An error means that the directory was not
-// looked at, or not wholly; what is wrong in it is in the report.
+// Check compares everything in a directory: slabs, rows, headers and manifests, and with
+// Deep the payloads. It needs the lock, so it fails while a daemon runs (ErrLocked).
+// Opening the catalogue replays its log; nothing else is changed. An error means that the
+// directory was not examined, or not completely; problems in it are in the report.
 func Check(ctx context.Context, dir string, opts CheckOptions) (*Report, error) {
 	return CheckPlace(ctx, Place{Dir: dir}, opts)
 }
 
-// CheckPlace is Check of any Place.
+// CheckPlace is Check for any Place.
 func CheckPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err error) {
 	o, err := open(p)
-	if errors.Is(err, tier.ErrCorrupt) { // without FORMAT and KEY nothing else can be looked at
+	if errors.Is(err, tier.ErrCorrupt) { // without FORMAT and KEY nothing else can be examined
 		r := &Report{}
 		r.problem(Problem{What: err.Error()})
 		return r, nil
@@ -178,11 +177,11 @@ func (o *directory) countRowless(ctx context.Context, rows []catalog.Row, opts C
 	return err
 }
 
-// errBroken is beside the reason why a catalogue is of no use any more.
+// errBroken is wrapped with the reason why a catalogue is unusable.
 var errBroken = errors.New("broken")
 
-// rows opens the catalogue and reads all of it. errBroken: it has to be made anew.
-// Any other error says nothing about it.
+// rows opens the catalogue and reads all of it. errBroken: it has to be rebuilt. Any
+// other error says nothing about it.
 func (o *directory) rows() (rows []catalog.Row, err error) {
 	if err = o.OpenCatalog(); err == nil {
 		rows, err = o.ReadRows()
@@ -190,7 +189,7 @@ func (o *directory) rows() (rows []catalog.Row, err error) {
 	return rows, o.judge(err)
 }
 
-// judge says whether an error of the catalogue is damage.
+// judge classifies an error of the catalogue as damage or not.
 func (o *directory) judge(err error) error {
 	var errno unix.Errno
 	switch {
@@ -204,10 +203,9 @@ func (o *directory) judge(err error) error {
 	return fmt.Errorf("%w: %w", errBroken, err)
 }
 
-// checkRows checks every row and reports and answers those that are wrong. Only
-// rows that are right claim their space, the younger first, and after them those
-// whose extents do not read or whose profiles are not here: they are reported, but not
-// known to be wrong.
+// checkRows checks every row, and reports and returns the wrong ones. Only correct rows
+// claim their space, younger ones first. After them come rows whose extents cannot be
+// read or whose profiles are missing: they are reported, but not known to be wrong.
 func (o *directory) checkRows(ctx context.Context, rows []catalog.Row, opts CheckOptions) (bad []extent.Name, err error) {
 	tenants := o.Catalog.Tenants()
 	there := make(map[extent.Name]bool, len(rows))
@@ -250,11 +248,11 @@ func (o *directory) checkRows(ctx context.Context, rows []catalog.Row, opts Chec
 	return bad, nil
 }
 
-// errDormant is of rows that cannot be checked without their profile. A daemon keeps them
-// until an engine registers it.
+// errDormant is the error of rows that cannot be checked without their profile. A daemon
+// keeps them until an engine registers it.
 var errDormant = errors.New("it is kept until an engine registers that")
 
-// errCatalog is beside errors that are the catalogue's, and not those of a row.
+// errCatalog is wrapped in errors of the catalogue, as opposed to errors of a row.
 var errCatalog = errors.New("catalogue")
 
 func (o *directory) checkRow(ctx context.Context, r *catalog.Row, tenants map[uint32]string, there map[extent.Name]bool, opts CheckOptions) error {

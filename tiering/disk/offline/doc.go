@@ -1,4 +1,4 @@
-// Package offline works on the directory of a disk tier that no daemon has: it checks
-// it, dumps it, repairs it and rebuilds its rows from the extents. It takes the
-// directory's lock while it does.
+// Package offline works on the directory of a disk tier while no daemon has it open: it
+// checks, dumps and repairs it, and rebuilds its rows from the extents. Meanwhile it
+// holds the directory's lock.
 package offline

@@ -12,7 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
-// DumpRow is a row of the catalogue for people.
+// DumpRow is a row of the catalogue for display.
 type DumpRow struct {
 	Kind        string     `json:"kind"`
 	Key         string     `json:"key"`
@@ -22,12 +22,12 @@ type DumpRow struct {
 	Fingerprint string     `json:"fingerprint"`
 	Begin       int        `json:"begin"`
 	End         int        `json:"end"`
-	Tokens      int        `json:"tokens,omitempty"` // of the whole segment
-	Primer      string     `json:"primer,omitempty"` // after which it was captured
+	Tokens      int        `json:"tokens,omitempty"` // tokens of the whole segment
+	Primer      string     `json:"primer,omitempty"` // the primer after which it was captured
 	Parent      string     `json:"parent,omitempty"`
 	Ranks       int        `json:"ranks"`
 	RankBytes   int64      `json:"rank_bytes"`
-	Bytes       int64      `json:"bytes"` // of space
+	Bytes       int64      `json:"bytes"` // allocated space
 	Coded       bool       `json:"coded,omitempty"`
 	Created     time.Time  `json:"created"`
 	Used        time.Time  `json:"used"`
@@ -50,13 +50,13 @@ func dumpRow(r *catalog.Row, tenant, model string) DumpRow {
 	return d
 }
 
-// Dump calls fn with every row of the catalogue, in the order of kind and key. It
-// needs the lock, as Check does.
+// Dump calls fn with every row of the catalogue, in the order of kind and key. Like Check
+// it needs the lock.
 func Dump(ctx context.Context, dir string, fn func(DumpRow) error) error {
 	return DumpPlace(ctx, Place{Dir: dir}, fn)
 }
 
-// DumpPlace is Dump of any Place.
+// DumpPlace is Dump for any Place.
 func DumpPlace(ctx context.Context, p Place, fn func(DumpRow) error) (err error) {
 	o, err := open(p)
 	if err != nil {

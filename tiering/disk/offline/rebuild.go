@@ -15,7 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// rebuild makes a new catalogue of the extents in the slabs.
+// rebuild creates a new catalogue from the extents in the slabs.
 func (o *directory) rebuild(ctx context.Context, opts CheckOptions) error {
 	list, err := o.scan(ctx, opts)
 	if err != nil {
@@ -34,7 +34,7 @@ func (o *directory) rebuild(ctx context.Context, opts CheckOptions) error {
 	return err
 }
 
-// highest is the highest generation of extents and rows.
+// highest returns the highest generation of extents and rows.
 func highest(list []*payload.Extent, rows []catalog.Row) (last uint64) {
 	for _, f := range list {
 		last = max(last, f.Generation)
@@ -45,9 +45,8 @@ func highest(list []*payload.Extent, rows []catalog.Row) (last uint64) {
 	return last
 }
 
-// scan finds all extents that verify. A header proves nothing yet, since it may be
-// that of an extent that was forgotten and partly written over: only payloads that
-// verify count.
+// scan finds all extents that verify. A header proves nothing, since it may belong to an
+// extent that was forgotten and partly overwritten: only payloads that verify count.
 func (o *directory) scan(ctx context.Context, opts CheckOptions) (list []*payload.Extent, err error) {
 	bad := func(at slab.Run, err error) {
 		o.report.problem(Problem{Slab: at.Slab, Off: at.Off, What: err.Error()})
@@ -67,9 +66,9 @@ func (o *directory) scan(ctx context.Context, opts CheckOptions) (list []*payloa
 	return list, err
 }
 
-// rowless finds the extents that verify, have no row and lie where no row does: of
-// entries that have left and whose space was not used again, or that were lost with
-// a part of the catalogue. Nothing tells these apart.
+// rowless finds the extents that verify, have no row and do not overlap the space of a
+// row. They belong to entries that were removed and whose space was not reused, or that
+// were lost with a part of the catalogue. The two cannot be distinguished.
 func (o *directory) rowless(ctx context.Context, rows []catalog.Row, opts CheckOptions) (list []*payload.Extent, err error) {
 	there := namesOf(rows)
 	err = o.eachHeader(ctx, opts, func(slab.Run, error) {}, func(at slab.Run) {
@@ -93,7 +92,7 @@ func namesOf(rows []catalog.Row) map[extent.Name]bool {
 	return names
 }
 
-// takeUp gives rows to extents that have none.
+// takeUp adds rows for extents that have none.
 func (o *directory) takeUp(ctx context.Context, rows []catalog.Row, opts CheckOptions) error {
 	list, err := o.rowless(ctx, rows, opts)
 	if err != nil {
@@ -105,7 +104,7 @@ func (o *directory) takeUp(ctx context.Context, rows []catalog.Row, opts CheckOp
 }
 
 // eachHeader calls f with every granule that begins with a header, and bad with
-// what does not read.
+// unreadable ones.
 func (o *directory) eachHeader(ctx context.Context, opts CheckOptions, bad func(slab.Run, error), f func(slab.Run)) error {
 	var done int64
 	for _, s := range o.Slabs() {
@@ -124,11 +123,11 @@ func (o *directory) eachHeader(ctx context.Context, opts CheckOptions, bad func(
 	return ctx.Err()
 }
 
-// window is how much of a slab is read at once in search of headers.
+// window is the number of bytes of a slab read at once in the search for headers.
 const window = 8 << 20
 
-// starts finds the granules of a window that begin with a header. Where the window
-// does not read as a whole, each of its granules is tried alone.
+// starts finds the granules of a window that begin with a header. If the window cannot be
+// read as a whole, each of its granules is read separately.
 func (o *directory) starts(s slab.SlabInfo, at, n int64, bad func(slab.Run, error)) (offs []int64) {
 	buf := slab.AlignedBuffer(int(n &^ (slab.BlockBytes - 1)))
 	whole := o.Read([]slab.Run{{Slab: s.Number, Off: at, Len: int64(len(buf))}}, 0, [][]byte{buf}) == nil
@@ -148,7 +147,7 @@ func (o *directory) starts(s slab.SlabInfo, at, n int64, bad func(slab.Run, erro
 	return offs
 }
 
-// candidate says why an extent cannot become an entry: it is of no known profile or
+// candidate returns why an extent cannot become an entry: it has no known profile or
 // kind, or does not verify.
 func (o *directory) candidate(ctx context.Context, f *payload.Extent) error {
 	p := o.profiles[f.Manifest.Fingerprint]
@@ -164,10 +163,10 @@ func (o *directory) candidate(ctx context.Context, f *payload.Extent) error {
 	return nil
 }
 
-// choose decides which extents become entries. Of one name the youngest does. Two
-// that verify cannot share space, unless somebody has put the image of an extent
-// into the payload of another: what begins inside another is such an image. There are
-// rows of some names already.
+// choose decides which extents become entries. Of one name the youngest does. Two extents
+// that verify cannot share space, unless a payload contains the image of another extent:
+// an extent that begins inside another one is such an image. Some names already have
+// rows.
 func (o *directory) choose(list []*payload.Extent, there map[extent.Name]bool) (kept []*payload.Extent) {
 	inside := images(list)
 	slices.SortFunc(list, func(a, b *payload.Extent) int { return cmp.Compare(b.Generation, a.Generation) })
@@ -177,7 +176,7 @@ func (o *directory) choose(list []*payload.Extent, there map[extent.Name]bool) (
 		case inside[f]:
 			o.report.bad(f.Name, f.Runs, errors.New("begins inside another extent"))
 		case byName[f.Name] != nil:
-			// An older one of the same name.
+			// An older extent of the same name.
 		case o.Space.Take(f.Runs) != nil:
 			o.report.bad(f.Name, f.Runs, errors.New("shares space with a younger extent"))
 		default:
@@ -199,7 +198,7 @@ func (o *directory) choose(list []*payload.Extent, there map[extent.Name]bool) (
 	return kept
 }
 
-// images are the extents that begin inside the space of another.
+// images returns the extents that begin inside the space of another.
 func images(list []*payload.Extent) map[*payload.Extent]bool {
 	type place struct {
 		slab.Run
@@ -208,7 +207,7 @@ func images(list []*payload.Extent) map[*payload.Extent]bool {
 	var runs []place
 	for _, f := range list {
 		for i, r := range f.Runs {
-			if i == 0 { // its own beginning is not inside
+			if i == 0 { // its own start is not inside
 				r.Off, r.Len = r.Off+1, r.Len-1
 			}
 			runs = append(runs, place{r, f})
@@ -234,7 +233,7 @@ func images(list []*payload.Extent) map[*payload.Extent]bool {
 	return inside
 }
 
-// rooted follows a chain to its root, which no ring has, or to a row.
+// rooted reports whether a chain ends in a root or a row. A cycle does not.
 func rooted(f *payload.Extent, byName map[extent.Name]*payload.Extent, there map[extent.Name]bool) bool {
 	for steps := 0; f.Manifest.Parent != (extent.Name{}) && !there[f.Manifest.Parent]; steps++ {
 		if f = byName[f.Manifest.Parent]; f == nil || steps > len(byName) {
@@ -244,11 +243,11 @@ func rooted(f *payload.Extent, byName map[extent.Name]*payload.Extent, there map
 	return true
 }
 
-// rowsAtOnce bounds a batch of a new catalogue.
+// rowsAtOnce bounds the rows in one batch of a new catalogue.
 const rowsAtOnce = 1000
 
-// fill writes rows. Generations go on behind the highest that was seen, also in what
-// is not kept.
+// fill writes rows. Generations continue after the highest one seen, including that of
+// extents that are not kept.
 func (o *directory) fill(ctx context.Context, highest uint64, kept []*payload.Extent) error {
 	for last := highest; last > 0; {
 		n := min(last, 1<<40)

@@ -16,25 +16,26 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Repair makes a directory one that Check finds clean, and forgets as little as
-// that takes. A damaged FORMAT and headers of slabs that are damaged are written anew,
-// since all that they say is known; slab files that were never finished are removed. Rows that a
-// deep check finds wrong are deleted. Where the catalogue itself is damaged, a new
-// one is made from what slabs hold, and the old one is kept in a folder beside it;
-// then entries that were forgotten, but whose space was not used again, are back,
-// since nothing on the disk tells them apart. With CheckOptions.All these are taken
-// up beside the rows of a catalogue that is sound, too.
+// Repair changes a directory so that Check finds no problems, and forgets as few entries
+// as possible. A damaged FORMAT and damaged headers of slabs are rewritten, since their
+// contents are known; slab files that were never finished are removed. Rows that a deep
+// check finds wrong are deleted. If the catalogue itself is damaged, a new one is created
+// from the contents of the slabs, and the old one is kept in a folder next to it. Entries
+// that were forgotten, but whose space was not reused, then reappear, since nothing on
+// the disk distinguishes them. With CheckOptions.All such entries are also added to an
+// intact catalogue.
 //
-// What the disk does not read is reported and left as it is: a daemon forgets such
-// an entry when it needs it and still cannot read it. So are rows whose profile is damaged
-// or missing; but a new catalogue takes up no extents of such a profile. An error means that nothing
-// was found out about the catalogue or about a slab, and that it is as it was.
-// Repair needs the lock, as Check does. Problems in the report are those found before.
+// Parts that the disk cannot read are reported and left unchanged: a daemon forgets such
+// an entry when it needs it and still cannot read it. The same holds for rows whose
+// profile is damaged or missing, but a new catalogue does not include extents of such a
+// profile. An error means that the state of the catalogue or of a slab could not be
+// determined, and that it is unchanged. Like Check, Repair needs the lock. The report
+// lists the problems found before the repair.
 func Repair(ctx context.Context, dir string, opts CheckOptions) (*Report, error) {
 	return RepairPlace(ctx, Place{Dir: dir}, opts)
 }
 
-// RepairPlace is Repair of any Place.
+// RepairPlace is Repair for any Place.
 func RepairPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err error) {
 	damage, err := volume.MendFormat(volume.Options{Dir: p.Dir, Slabs: p.Slabs, Index: p.Index, Log: zerolog.Nop()})
 	var o *directory
@@ -84,11 +85,11 @@ func (o *directory) repair(ctx context.Context, opts CheckOptions) error {
 	}
 	o.report.problem(Problem{What: err.Error()})
 	o.uncount()
-	_ = o.CloseCatalog() // its errors are the reason why we are here
+	_ = o.CloseCatalog() // its errors are the reason for the repair
 	return o.rebuild(ctx, opts)
 }
 
-// uncount forgets what rows were found to own.
+// uncount resets the space that rows were found to own.
 func (o *directory) uncount() {
 	o.ForgetSpace()
 	r := o.report
@@ -96,9 +97,9 @@ func (o *directory) uncount() {
 	r.Segments, r.SegmentBytes, r.Checkpoints, r.CheckpointBytes = 0, 0, 0, 0
 }
 
-// mend gives slabs their headers back, so that what lies in them can be looked at;
-// also those that may never have been finished, since nothing else tells whether
-// damage made the zeros. A file too short to hold anything is removed.
+// mend restores the headers of slabs, so that their contents can be examined. This
+// includes slabs that may never have been finished, since the zeros may also be damage. A
+// file too short to hold anything is removed.
 func (o *directory) mend() error {
 	for _, r := range o.Refused() {
 		if !damagedSlab(r.Err) {
@@ -125,8 +126,8 @@ func (o *directory) mend() error {
 	return nil
 }
 
-// removeUnfinished removes the slabs that were never finished: those in which
-// nothing was found.
+// removeUnfinished removes slabs that were never finished: those in which nothing was
+// found.
 func (o *directory) removeUnfinished() error {
 	for _, n := range o.unfinished {
 		if !o.Space.RemoveSlab(n) {
@@ -146,8 +147,7 @@ func (o *directory) removeUnfinished() error {
 	return nil
 }
 
-// dropBad deletes the rows that are wrong, and then those that extend them. It
-// answers the others.
+// dropBad deletes the wrong rows, and then their descendants. It returns the others.
 func (o *directory) dropBad(ctx context.Context, rows []catalog.Row, opts CheckOptions) (left []catalog.Row, err error) {
 	names, err := o.checkRows(ctx, rows, opts)
 	if err != nil {

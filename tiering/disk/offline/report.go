@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Report is what Check or Repair found.
+// Report contains the findings of Check or Repair.
 type Report struct {
 	Version      int    `json:"version"`
 	Store        string `json:"store"`
@@ -26,26 +26,26 @@ type Report struct {
 	CheckpointBytes int64 `json:"checkpoint_bytes"`
 	PayloadBytes    int64 `json:"payload_bytes_verified"` // read and compared
 
-	// Extents that verify and have no row: of entries that have left, or that a damaged
-	// catalogue has lost. A deep check of a catalogue that reads looks for them.
+	// Extents that verify and have no row: of entries that were removed, or that a
+	// damaged catalogue has lost. A deep check of a readable catalogue looks for them.
 	Rowless      int   `json:"without_row"`
 	RowlessBytes int64 `json:"without_row_bytes"`
 
 	Problems     []Problem `json:"problems"`
-	MoreProblems int       `json:"more_problems,omitempty"` // beyond those listed
-	Unread       int       `json:"unread,omitempty"`        // entries that the disk does not read, or whose profiles are not here; Repair keeps them
+	MoreProblems int       `json:"more_problems,omitempty"` // number of problems not listed
+	Unread       int       `json:"unread,omitempty"`        // entries that the disk cannot read, or whose profiles are missing; Repair keeps them
 
 	// By Repair.
-	Format    bool   `json:"format,omitempty"`     // FORMAT was written anew
-	Restored  int    `json:"restored,omitempty"`   // headers of slabs written anew
+	Format    bool   `json:"format,omitempty"`     // FORMAT was rewritten
+	Restored  int    `json:"restored,omitempty"`   // rewritten headers of slabs
 	Removed   int    `json:"removed,omitempty"`    // slab files that held nothing
-	Rebuilt   bool   `json:"rebuilt,omitempty"`    // the catalogue was made anew from slabs
+	Rebuilt   bool   `json:"rebuilt,omitempty"`    // the catalogue was rebuilt from slabs
 	KeptIndex string `json:"kept_index,omitempty"` // folder of the old one
-	Forgotten int    `json:"forgotten,omitempty"`  // rows deleted, or extents not taken up
-	TakenUp   int    `json:"taken_up,omitempty"`   // extents that were given a row beside those there were
+	Forgotten int    `json:"forgotten,omitempty"`  // rows deleted, or extents not adopted
+	TakenUp   int    `json:"taken_up,omitempty"`   // extents that got a row in an existing catalogue
 }
 
-// Problem is one thing that is wrong, with as much of where as is known.
+// Problem is one problem and its location, as far as known.
 type Problem struct {
 	Name tier.Name `json:"-"`
 	Kind string    `json:"kind,omitempty"`
@@ -65,10 +65,10 @@ func (p Problem) String() string {
 	return p.What
 }
 
-// Clean says whether nothing is wrong.
+// Clean reports whether there are no problems.
 func (r *Report) Clean() bool { return len(r.Problems) == 0 }
 
-// maxProblems bounds a report.
+// maxProblems bounds the list of problems in a report.
 const maxProblems = 10000
 
 func (r *Report) problem(p Problem) {

@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 )
 
-// chunk is one digest's bytes: where they lie in a rank's layout.
+// chunk is the bytes of one digest and their place in a rank's layout.
 type chunk struct {
 	rank int
 	part *profile.Part
@@ -30,15 +30,15 @@ func chunksOf(l *profile.Layout, ranks int) []chunk {
 	return list
 }
 
-// storedChunk is one digest's bytes in a payload.
+// storedChunk is the bytes of one digest in a payload.
 type storedChunk struct {
 	chunk
 	codec codec.ID
 	at    int64 // in the payload
-	bytes int64 // there
+	bytes int64 // stored size
 }
 
-// codedChunks lists where each chunk of a coded payload lies, or says how the
+// codedChunks lists the location of each chunk of a coded payload, or returns how the
 // manifest disagrees with the layout.
 func codedChunks(m *extent.Manifest, l *profile.Layout) ([]storedChunk, error) {
 	var list []storedChunk
@@ -73,7 +73,7 @@ func codedChunks(m *extent.Manifest, l *profile.Layout) ([]storedChunk, error) {
 // span is a range of chunks.
 type span struct{ first, end int }
 
-// grouped puts neighbouring chunks together that are read at once, in some bytes.
+// grouped groups neighboring chunks that are read together, up to a number of bytes.
 func grouped(list []storedChunk, bytes int64) (groups []span) {
 	for i := 0; i < len(list); {
 		g := span{i, i + 1}

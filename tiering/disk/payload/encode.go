@@ -14,16 +14,16 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Encoder makes what an object gives to the disk.
+// Encoder encodes objects for the disk.
 type Encoder struct {
 	device  gpuipc.Device
 	coded   [profile.PartV + 1]bool
-	any     bool    // a kind of part is coded
+	any     bool    // some kind of part is coded
 	staging *budget // bytes of coded payloads in memory
 }
 
-// NewEncoder makes one that codes some kinds of parts, in at most stagingBytes of
-// memory unless one object alone needs more.
+// NewEncoder returns an encoder that codes some kinds of parts, using at most
+// stagingBytes of memory unless a single object needs more.
 func NewEncoder(device gpuipc.Device, coded []profile.PartKind, stagingBytes int64) *Encoder {
 	enc := &Encoder{device: device, any: len(coded) > 0, staging: newBudget(stagingBytes)}
 	for _, kind := range coded {
@@ -32,44 +32,44 @@ func NewEncoder(device gpuipc.Device, coded []profile.PartKind, stagingBytes int
 	return enc
 }
 
-// HeaderBound is the longest header that an object can get: the manifest stored with
-// no gain. Space is counted before the manifest is made, since that takes longer
-// than a lock may be held.
+// HeaderBound returns an upper bound of an object's header, with an incompressible
+// manifest. Space is counted before the manifest is built, since that takes longer than a
+// lock may be held.
 func (enc *Encoder) HeaderBound(o *tier.Object, tenant string) int64 {
-	const fixed = 512 // of all fields whose length is known
+	const fixed = 512 // all fields of known length
 	n := int64(fixed + len(tenant) + len(o.Publisher) + len(o.Packed) + 4*len(o.Tokens))
 	for i := range o.Shares {
 		n += 8 * int64(len(o.Shares[i].Digests))
 	}
 	if enc.any {
-		// By part its codec and length, by chunk its stored length, by MiB a digest.
+		// Per part its codec and length, per chunk its stored length, per MiB a digest.
 		for i := range o.Shares {
 			n += codedPartBytes*int64(len(o.Shares[i].Digests)) + 8*int64(extent.Chunks(o.Shares[i].Ref.Len())+1)
 		}
 	}
-	n += n/128 + 64 // of a zstd frame that does not compress
+	n += n/128 + 64 // a zstd frame that does not compress
 	return int64(extent.HeaderBytes(int(n)))
 }
 
-// codedPartBytes is what a part with one chunk adds to a manifest; one with more
-// adds less for each. A part without bytes has no chunk, so a margin is kept.
+// codedPartBytes is the size that a part with one chunk adds to a manifest; further
+// chunks add less each. A part without bytes has no chunk, so there is a margin.
 const codedPartBytes = 2 * (1 + 8 + 4 + 4)
 
-// Encoded is what an object gives to the disk behind its header.
+// Encoded is the payload of an object and its manifest.
 type Encoded struct {
 	Manifest []byte // as stored
 	Bytes    int64  // of the payload
 	Coded    bool
 	Buffers  [][]byte
-	Release  func() // of what Buffers lie in
+	Release  func() // releases the memory of Buffers
 	Tags     []byte // of all chunks, for the seal
 
-	// Of the parts that were coded: their bytes before and after.
+	// Sizes of the coded parts before and after.
 	RawBytes, CodedBytes uint64
 }
 
-// Encode makes the bytes of an object ready: in place, or coded in memory. An error
-// of the device is tier.ErrUnavailable, one of the object tier.ErrInvalid.
+// Encode prepares the bytes of an object: in place, or coded in memory. An error of the
+// device is tier.ErrUnavailable, one of the object tier.ErrInvalid.
 func (enc *Encoder) Encode(ctx context.Context, o *tier.Object, tenant string, key *extent.Key) (*Encoded, error) {
 	m := manifestOf(o, tenant)
 	layout, err := o.Layout()
@@ -105,7 +105,7 @@ func manifestOf(o *tier.Object, tenant string) *extent.Manifest {
 	return m
 }
 
-// inPlace takes the bytes as they lie in memory, rank after rank.
+// inPlace uses the bytes as they are in memory, rank after rank.
 func (enc *Encoder) inPlace(ctx context.Context, o *tier.Object, layout *profile.Layout, key *extent.Key) (*Encoded, error) {
 	e := &Encoded{}
 	views := make([]*view, 0, len(o.Shares))
@@ -129,7 +129,7 @@ func (enc *Encoder) inPlace(ctx context.Context, o *tier.Object, layout *profile
 	return e, nil
 }
 
-// tags adds the tags of a rank's chunks, in the order of their digests.
+// tags appends the tags of a rank's chunks, in the order of their digests.
 func (v *view) tags(dst []byte, l *profile.Layout, key *extent.Key) []byte {
 	for _, c := range chunksOf(l, 1) {
 		dst = key.Tag(dst, v.window(c.off, c.n))
@@ -137,12 +137,12 @@ func (v *view) tags(dst []byte, l *profile.Layout, key *extent.Key) []byte {
 	return dst
 }
 
-// codedMargin is what coding may need beyond the raw bytes of a part before it is
+// codedMargin is how much more than the raw bytes of a part coding may need before it is
 // given up for the part: the tables of its chunks.
 const codedMargin = 64 << 10
 
-// encoding makes a coded payload in memory: only then its length is known, and with
-// it where its header ends. How much of this goes on at once, staging bounds.
+// encoding builds a coded payload in memory. Only then its length is known, and with it
+// the end of its header. staging bounds the memory of concurrent encodings.
 type encoding struct {
 	*Encoder
 	key     *extent.Key
@@ -150,7 +150,7 @@ type encoding struct {
 	out     []byte // so far
 	scratch []byte
 	raw     uint64 // of coded parts
-	stored  uint64 // of the same
+	stored  uint64 // of the same parts
 }
 
 func (enc *Encoder) encode(ctx context.Context, o *tier.Object, m *extent.Manifest, layout *profile.Layout, key *extent.Key) (*Encoded, error) {
@@ -184,7 +184,7 @@ func (enc *Encoder) encode(ctx context.Context, o *tier.Object, m *extent.Manife
 	return e, nil
 }
 
-// rank adds one rank's parts.
+// rank adds the parts of one rank.
 func (w *encoding) rank(ctx context.Context, ref gpuipc.Ref, l *profile.Layout) ([]extent.Part, error) {
 	v, err := openView(ctx, w.device, ref, false)
 	if v != nil {
@@ -214,8 +214,9 @@ func (w *encoding) rank(ctx context.Context, ref gpuipc.Ref, l *profile.Layout) 
 	return parts, nil
 }
 
-// part adds a part chunk by chunk, each a stream of its own, so that a reader has
-// every digest's bytes by themselves. A part that does not shrink is left alone.
+// part adds a part chunk by chunk, each a separate stream, so that a reader can decode
+// the bytes of every digest independently. A part that does not shrink is stored
+// unchanged.
 func (w *encoding) part(v *view, p *profile.Part, out *extent.Part) (ok bool, err error) {
 	start := len(w.out)
 	for at := int64(0); at < p.Len; at += extent.ChunkBytes {

@@ -14,20 +14,20 @@ import (
 // blocks rounds up to whole blocks.
 func blocks(n int64) int64 { return extent.Padded(n) }
 
-// piece is a run of whole blocks in memory that a transfer may touch. Where the
-// object ends inside its last block, b is a block of our own and home what of it
-// is the object's: the disk gets zeros behind it, not what the arena held there.
+// piece is a run of whole blocks in memory that a transfer may touch. If the object ends
+// inside its last block, b is a temporary block and home is the object's part of it: the
+// disk gets zeros after it, not the contents of the arena.
 type piece struct {
 	b    []byte
 	home []byte
 }
 
-// view is one rank's bytes as pieces. Who made it calls close, once.
+// view is one rank's bytes as pieces. The code that opened it calls close, once.
 type view struct {
 	ref    gpuipc.Ref
 	parts  [][]byte // the object's bytes, in order
 	pieces []piece
-	staged []byte // all of it, when the memory itself cannot be transferred
+	staged []byte // all of it, if the memory itself cannot be transferred
 	unpin  func()
 }
 
@@ -37,8 +37,8 @@ func (v *view) close() {
 	}
 }
 
-// openView makes a rank's memory ready for transfers: its pages in place where
-// they have an address and lie on blocks, else a copy.
+// openView prepares a rank's memory for transfers: in place if its pages have addresses
+// and are block aligned, otherwise in a copy.
 func openView(ctx context.Context, dev gpuipc.Device, ref gpuipc.Ref, write bool) (*view, error) {
 	v := &view{ref: ref}
 	parts, unpin, err := dev.Pin(ref, write)
@@ -48,7 +48,7 @@ func openView(ctx context.Context, dev gpuipc.Device, ref gpuipc.Ref, write bool
 		v.pieces = inPlace(parts)
 		if !write {
 			for _, p := range v.pieces {
-				copy(p.b, p.home) // of no effect but in the last
+				copy(p.b, p.home) // has an effect only for the last one
 			}
 		}
 		return v, nil
@@ -70,7 +70,8 @@ func openView(ctx context.Context, dev gpuipc.Device, ref gpuipc.Ref, write bool
 	return v, dev.Load(ctx, v.staged, ref)
 }
 
-// aligned says whether every part but the last is whole blocks, and all begin at one.
+// aligned reports whether all parts are block aligned and all but the last are whole
+// blocks.
 func aligned(parts [][]byte) bool {
 	for i, p := range parts {
 		if uintptr(unsafe.Pointer(unsafe.SliceData(p)))%slab.BlockBytes != 0 {
@@ -97,10 +98,10 @@ func inPlace(parts [][]byte) []piece {
 	return pieces
 }
 
-// window is the bytes [off, off+n) of a rank, as runs in memory.
+// window returns the bytes [off, off+n) of a rank, as runs in memory.
 func (v *view) window(off, n int64) [][]byte { return gpuipc.Window(v.parts, off, n) }
 
-// gather gives runs as one, in place where they are, else in scratch.
+// gather returns runs as one, in place if there is one, otherwise in scratch.
 func gather(runs [][]byte, scratch []byte) []byte {
 	if len(runs) == 1 {
 		return runs[0]
@@ -112,17 +113,17 @@ func gather(runs [][]byte, scratch []byte) []byte {
 	return scratch
 }
 
-// scatter copies one run over several.
+// scatter copies one run to several.
 func scatter(runs [][]byte, from []byte) {
 	for _, r := range runs {
 		from = from[copy(r, from):]
 	}
 }
 
-// cutter takes pieces from the front of a list.
+// cutter cuts pieces from the front of a list.
 type cutter struct{ rest []piece }
 
-// next takes n bytes, whole blocks.
+// next cuts n bytes, whole blocks.
 func (c *cutter) next(n int64) (taken []piece) {
 	for n > 0 {
 		p := &c.rest[0]
@@ -144,8 +145,8 @@ func buffers(pieces []piece) [][]byte {
 	return bufs
 }
 
-// budget bounds bytes in use by several goroutines. Who asks for more than there
-// is gets all of it.
+// budget bounds bytes in use by several goroutines. A request for more than the whole
+// budget gets all of it.
 type budget struct {
 	mu   sync.Mutex
 	cond *sync.Cond

@@ -18,33 +18,33 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// pieceBytes is one read of the disk. Smaller ones cost more calls, larger ones
-// leave less to do meanwhile (guess: that of fio's usual block).
+// pieceBytes is the size of one disk read. Smaller ones cost more calls, larger ones
+// leave less to do meanwhile (a guess: fio's usual block size).
 const pieceBytes = 1 << 20
 
-// Source is where runs are read from, as slab.Set does it.
+// Source reads runs, as slab.Set does.
 type Source interface {
 	Read(runs []slab.Run, off int64, bufs [][]byte) error
 }
 
-// ErrUnread is an error of the disk in reading: the bytes may be right.
+// ErrUnread is a disk error while reading: the bytes may be right.
 var ErrUnread = fmt.Errorf("cannot be read: %w", tier.ErrUnavailable)
 
-// Reading says what is to be read to where.
+// Reading says what to read, and to where.
 type Reading struct {
 	From    Source
 	Row     *catalog.Row
 	Profile *profile.Profile // of the row
-	Key     *extent.Key      // of the store, to compare the seal; nil = do not
+	Key     *extent.Key      // of the store, to verify the seal; nil = do not verify
 	Device  gpuipc.Device
 	To      []gpuipc.Ref // by rank
 	Workers int
-	// Piece is the bytes of one read of From, whole blocks; 0 = what suits a disk.
+	// Piece is the size of one read of From, whole blocks; 0 = suited to a disk.
 	Piece int64
 }
 
-// piece is how much of so many bytes is read at once. Of what is small, digests and
-// tags are made while others still read.
+// piece returns how many bytes of a total are read at once. Small payloads are divided
+// too, so that digests and tags are computed while other pieces are still being read.
 func (r *reading) piece(total int64) int64 {
 	switch {
 	case r.Piece != 0:
@@ -55,9 +55,9 @@ func (r *reading) piece(total int64) int64 {
 	return pieceBytes
 }
 
-// Read fills the memory with an entry's bytes and compares every digest.
-// tier.ErrCorrupt: something is not as it was written. ErrUnread: the disk has
-// failed. After an error the memory holds anything.
+// Read fills the memory with an entry's bytes and verifies every digest. tier.ErrCorrupt:
+// something is not as it was written. ErrUnread: the disk has failed. After an error the
+// contents of the memory are undefined.
 func Read(ctx context.Context, what Reading) (*extent.Manifest, error) {
 	row := what.Row
 	r := &reading{Reading: what, header: slab.AlignedBuffer(row.HeaderBytes)}
@@ -104,9 +104,9 @@ type reading struct {
 	views   []*view
 	header  []byte
 	chunks  []chunk
-	digests []uint64 // of what came to lie in memory, by chunk
-	seal    tags     // of the same
-	found   *Extent  // by manifest
+	digests []uint64 // of the bytes now in memory, by chunk
+	seal    tags     // of the same bytes
+	found   *Extent  // set by manifest
 }
 
 func (r *reading) close() {
@@ -120,20 +120,20 @@ func (r *reading) transfer(off int64, bufs [][]byte) error {
 	return readRuns(r.From, r.Row.Runs, off, bufs)
 }
 
-// readRuns reads and tells corrupt runs from a disk that fails.
+// readRuns reads runs and distinguishes corrupt ones from a disk that fails.
 func readRuns(from Source, runs []slab.Run, off int64, bufs [][]byte) error {
 	err := from.Read(runs, off, bufs)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, tier.ErrInvalid):
-		// A slab that became shorter, or is none: what was there is gone for good.
+		// The slab was truncated, or does not exist: its bytes are lost for good.
 		return Corrupt(err)
 	}
 	return fmt.Errorf("%w: %w", err, ErrUnread)
 }
 
-// Corrupt marks an error as one of bytes that are not as they were written.
+// Corrupt marks an error as tier.ErrCorrupt.
 func Corrupt(err error) error {
 	if errors.Is(err, tier.ErrCorrupt) {
 		return err
@@ -141,8 +141,8 @@ func Corrupt(err error) error {
 	return fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
 }
 
-// parallel calls do for 0 to n-1 in several goroutines until one fails. All have
-// ended when it returns, since they use the caller's memory.
+// parallel calls do for 0 to n-1 in several goroutines until one fails. All have ended
+// when it returns, since they use the caller's memory.
 func parallel(ctx context.Context, n, workers int, do func(i int) error) error {
 	var next atomic.Int64
 	var failed atomic.Pointer[error]
@@ -173,8 +173,8 @@ func parallel(ctx context.Context, n, workers int, do func(i int) error) error {
 	return nil
 }
 
-// plain reads header and payload in one pass to where they belong. Each digest is
-// made by whoever brought the last piece of its chunk, while others still read.
+// plain reads header and payload to their destinations in one pass. The goroutine that
+// read the last piece of a chunk computes its digest, while others are still reading.
 func (r *reading) plain(ctx context.Context) (*extent.Manifest, error) {
 	all := append(make([]piece, 0, 8), piece{b: r.header})
 	for _, v := range r.views {
@@ -211,14 +211,14 @@ func (r *reading) plain(ctx context.Context) (*extent.Manifest, error) {
 	return r.manifest()
 }
 
-// arrivals tells which ranges have bytes in each piece of a transfer, and in how many
-// pieces that have not come yet each range has some.
+// arrivals tracks which ranges have bytes in each piece of a transfer, and how many
+// pieces of each range have not arrived yet.
 type arrivals struct {
 	byPiece []span
 	missing []atomic.Int32
 }
 
-// arrivals is for ranges in the order in which they lie.
+// arrivals returns the arrivals of ranges, which are in the order of their offsets.
 func (r *reading) arrivals(ranges []chunk, size int64, pieces int) *arrivals {
 	a := &arrivals{byPiece: make([]span, pieces), missing: make([]atomic.Int32, len(ranges))}
 	for k := range ranges {
@@ -236,7 +236,7 @@ func (r *reading) arrivals(ranges []chunk, size int64, pieces int) *arrivals {
 	return a
 }
 
-// arrived calls do with the ranges that piece i was the last to come of.
+// arrived calls do for the ranges that are complete with piece i.
 func (a *arrivals) arrived(i int, do func(k int) error) error {
 	for k := a.byPiece[i].first; k < a.byPiece[i].end; k++ {
 		if a.missing[k].Add(-1) == 0 {
@@ -248,7 +248,7 @@ func (a *arrivals) arrived(i int, do func(k int) error) error {
 	return nil
 }
 
-// digest makes the digest of a chunk where it lies now.
+// digest computes the digest of a chunk in memory.
 func (r *reading) digest(ctx context.Context, k int) error {
 	c := &r.chunks[k]
 	if v := r.views[c.rank]; v.staged == nil {
@@ -266,7 +266,7 @@ func (r *reading) digest(ctx context.Context, k int) error {
 	return nil
 }
 
-// staged says whether transfers do not reach the destination itself.
+// staged reports whether transfers go to staging instead of the destination.
 func (r *reading) staged() bool {
 	for _, v := range r.views {
 		if v.staged != nil {
@@ -276,7 +276,7 @@ func (r *reading) staged() bool {
 	return false
 }
 
-// store brings what was staged to its destination and makes all digests there.
+// store copies staged bytes to their destination and computes all digests there.
 func (r *reading) store(ctx context.Context) error {
 	for _, v := range r.views {
 		if v.staged == nil {
@@ -295,7 +295,7 @@ func (r *reading) store(ctx context.Context) error {
 	return nil
 }
 
-// manifest decides whether the header is the one that the row speaks of.
+// manifest checks that the header is the one that the row names.
 func (r *reading) manifest() (*extent.Manifest, error) {
 	x, err := parse(r.header)
 	if err != nil {
@@ -317,7 +317,7 @@ func (r *reading) manifest() (*extent.Manifest, error) {
 	return m, nil
 }
 
-// compare checks every digest.
+// compare verifies every digest.
 func (r *reading) compare(m *extent.Manifest) error {
 	for k, got := range r.digests {
 		if err := compareDigest(m, k, got); err != nil {
@@ -327,7 +327,7 @@ func (r *reading) compare(m *extent.Manifest) error {
 	return nil
 }
 
-// compareDigest compares that of the k-th chunk of all ranks with the manifest's.
+// compareDigest compares the digest of the k-th chunk of all ranks with the manifest's.
 func compareDigest(m *extent.Manifest, k int, got uint64) error {
 	per := len(m.Digests[0])
 	if want := m.Digests[k/per][k%per]; got != want {
@@ -336,8 +336,8 @@ func compareDigest(m *extent.Manifest, k int, got uint64) error {
 	return nil
 }
 
-// coded reads the header first, which alone tells what lies where, and then
-// decodes chunks as they come.
+// coded reads the header first, since only it says where each chunk is, and then decodes
+// chunks as they arrive.
 func (r *reading) coded(ctx context.Context, l *profile.Layout) (*extent.Manifest, error) {
 	if err := r.transfer(0, [][]byte{r.header}); err != nil {
 		return nil, err
@@ -355,14 +355,14 @@ func (r *reading) coded(ctx context.Context, l *profile.Layout) (*extent.Manifes
 		return r.group(ctx, list[groups[i].first:groups[i].end], groups[i].first)
 	})
 	if err == nil && r.staged() {
-		// What lies between parts was not stored; it is zero in staging, as it was
-		// in the object that was written.
+		// The bytes between parts were not stored. They are zero in staging, as in the
+		// object that was written.
 		err = r.store(ctx)
 	}
 	return m, err
 }
 
-// group reads the blocks around some chunks and puts each where it belongs.
+// group reads the blocks around some chunks and copies each chunk to its place.
 func (r *reading) group(ctx context.Context, list []storedChunk, first int) error {
 	last := &list[len(list)-1]
 	begin := list[0].at &^ (slab.BlockBytes - 1)

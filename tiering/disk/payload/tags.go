@@ -2,12 +2,12 @@ package payload
 
 import "github.com/spliced-kv/spliced/tiering/disk/extent"
 
-// tags are those of the chunks of an entry while it is read. They are made by unit, as
-// the units come, so that the last chunk has not all of its tag to make when the last
-// byte is there. The zero value is of an entry without a seal.
+// tags holds the tags of an entry's chunks during a read. They are computed per unit, as
+// the units arrive, so that the tag of the last chunk is mostly done when its last byte
+// arrives. The zero value is for an entry without a seal.
 type tags struct {
 	units []chunk
-	first []int  // unit of each chunk
+	first []int  // index of each chunk's first unit
 	made  []byte // by unit
 }
 
@@ -22,7 +22,7 @@ func newTags(chunks []chunk) (t tags) {
 	return t
 }
 
-// ofChunk is which units a chunk has.
+// ofChunk returns the units of a chunk.
 func (t *tags) ofChunk(k int) span {
 	switch {
 	case len(t.units) == 0:
@@ -33,7 +33,7 @@ func (t *tags) ofChunk(k int) span {
 	return span{t.first[k], len(t.units)}
 }
 
-// ofChunks makes the tags of the chunks of those of their units.
+// ofChunks returns the tags of the chunks, joined from those of their units.
 func (t *tags) ofChunks(key *extent.Key) (joined []byte) {
 	for k := range t.first {
 		u := t.ofChunk(k)
@@ -42,13 +42,13 @@ func (t *tags) ofChunks(key *extent.Key) (joined []byte) {
 	return joined
 }
 
-// tagUnit makes the tag of a unit where it lies now.
+// tagUnit computes the tag of a unit in memory.
 func (r *reading) tagUnit(u int) {
 	c, at := &r.seal.units[u], u*extent.TagBytes
 	r.Key.Unit(r.seal.made[at:at:at+extent.TagBytes], r.views[c.rank].window(c.off, c.n))
 }
 
-// tagChunk makes the tags of all units of a chunk.
+// tagChunk computes the tags of all units of a chunk.
 func (r *reading) tagChunk(k int) {
 	units := r.seal.ofChunk(k)
 	for u := units.first; u < units.end; u++ {

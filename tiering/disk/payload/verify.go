@@ -16,16 +16,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Extent is what lies in slabs, as it describes itself.
+// Extent is an extent in slabs, as it describes itself.
 type Extent struct {
 	extent.Header
 	Manifest *extent.Manifest
 	Stored   []byte // the manifest as stored
 }
 
-// ReadExtent reads the header of the extent that begins with some runs.
-// tier.ErrCorrupt: there is none, or it is not as it was written. ErrUnread: the disk
-// has failed.
+// ReadExtent reads the header of the extent at the start of some runs. tier.ErrCorrupt:
+// there is none, or it is not as it was written. ErrUnread: the disk has failed.
 func ReadExtent(from Source, runs []slab.Run) (*Extent, error) {
 	block := slab.AlignedBuffer(slab.BlockBytes)
 	if err := readRuns(from, runs, 0, [][]byte{block}); err != nil {
@@ -45,7 +44,7 @@ func ReadExtent(from Source, runs []slab.Run) (*Extent, error) {
 	return parse(header)
 }
 
-// parse reads a whole header.
+// parse parses a whole header.
 func parse(header []byte) (x *Extent, err error) {
 	x = &Extent{}
 	if x.Header, err = extent.Parse(header); err != nil {
@@ -81,8 +80,7 @@ func (x *Extent) Agrees(r *catalog.Row, tenant string) error {
 	return nil
 }
 
-// Verify reads all of an extent and compares every digest, and the seal with what a
-// key makes of them.
+// Verify reads all of an extent and verifies every digest, and with a key the seal.
 func (x *Extent) Verify(ctx context.Context, from Source, p *profile.Profile, key *extent.Key, workers int) error {
 	list, err := x.chunks(p)
 	if err != nil {
@@ -102,7 +100,7 @@ func (x *Extent) Verify(ctx context.Context, from Source, p *profile.Profile, ke
 	return x.Proven(key, x.Stored, tags)
 }
 
-// verify compares the digests of neighbouring chunks, and makes their tags.
+// verify verifies the digests of neighboring chunks and computes their tags.
 func (x *Extent) verify(from Source, list []storedChunk, g span, key *extent.Key, tags []byte) error {
 	first, last := &list[g.first], &list[g.end-1]
 	begin := first.at &^ (slab.BlockBytes - 1)
@@ -131,7 +129,7 @@ func (x *Extent) verify(from Source, list []storedChunk, g span, key *extent.Key
 	return nil
 }
 
-// Fits says whether an extent is one that its profile can have.
+// Fits checks that an extent is possible for its profile.
 func (x *Extent) Fits(p *profile.Profile) error {
 	if _, err := x.chunks(p); err != nil {
 		return Corrupt(err)
@@ -139,7 +137,7 @@ func (x *Extent) Fits(p *profile.Profile) error {
 	return nil
 }
 
-// chunks lists the chunks of an extent and where they lie, coded or not.
+// chunks lists the chunks of an extent and their locations, coded or not.
 func (x *Extent) chunks(p *profile.Profile) ([]storedChunk, error) {
 	m := x.Manifest
 	if m.Fingerprint != p.Fingerprint() || len(m.Digests) != p.TPSize() {

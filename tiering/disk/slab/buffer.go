@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// AlignedBuffer makes n bytes of zeros at an address that File takes. The garbage
+// AlignedBuffer returns n zero bytes at an address that File accepts. The garbage
 // collector frees them. n is rounded up to whole blocks in capacity only.
 func AlignedBuffer(n int) []byte {
 	whole := (n + BlockBytes - 1) &^ (BlockBytes - 1)
@@ -14,15 +14,15 @@ func AlignedBuffer(n int) []byte {
 	return b[skip : skip+n : skip+whole]
 }
 
-// Buffers is a stock of aligned buffers of one size, for staging. It keeps at most
-// as many as it was made for; more are made when asked for and dropped when given
-// back, so that who bounds the users bounds the memory.
+// Buffers is a pool of aligned buffers of one size, for staging. It keeps a fixed number
+// of idle ones; more are allocated on demand and dropped when they are put back. So a
+// bound on the users bounds the memory.
 type Buffers struct {
 	bytes int
 	idle  chan []byte
 }
 
-// NewBuffers makes an empty stock that keeps up to keep buffers of a size.
+// NewBuffers returns an empty pool that keeps up to keep buffers of a size.
 func NewBuffers(bytes, keep int) *Buffers {
 	if bytes <= 0 || bytes%BlockBytes != 0 || keep < 0 {
 		panic(fmt.Sprintf("slab: %d buffers of %d bytes", keep, bytes))
@@ -30,7 +30,7 @@ func NewBuffers(bytes, keep int) *Buffers {
 	return &Buffers{bytes: bytes, idle: make(chan []byte, keep)}
 }
 
-// Get gives a buffer that holds anything. It never waits.
+// Get returns a buffer with undefined contents. It never waits.
 func (p *Buffers) Get() []byte {
 	select {
 	case b := <-p.idle:
@@ -40,7 +40,7 @@ func (p *Buffers) Get() []byte {
 	}
 }
 
-// Put takes a buffer of Get back, whole, even if it was cut shorter at its end.
+// Put returns a buffer from Get, in full length even if it was shortened at its end.
 func (p *Buffers) Put(b []byte) {
 	if cap(b) < p.bytes {
 		panic(fmt.Sprintf("slab: buffer of %d bytes put among those of %d", cap(b), p.bytes))

@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// directory is an FS on a real one.
+// directory is an FS on a real directory.
 type directory struct {
 	path  string
 	flags int // unix.O_DIRECT or 0
 }
 
-// OpenDir gives the files of an existing directory. They are used with O_DIRECT;
-// where the file system refuses that, at open or at the first transfer, through
-// the page cache, which then is asked to write early and to forget.
+// OpenDir opens the files of an existing directory. They are used with O_DIRECT. If the
+// file system refuses that, at open or at the first transfer, they are used through the
+// page cache, which is then asked to write early and to drop its copy.
 func OpenDir(path string) (FS, error) { return openDir(path, unix.O_DIRECT) }
 
 // OpenDirBuffered is OpenDir without trying O_DIRECT.
@@ -47,7 +47,7 @@ func (d *directory) Create(name string, bytes int64) (File, error) {
 	return f, nil
 }
 
-// allocate gives an empty file its blocks, so that no write into it can find the
+// allocate allocates the blocks of an empty file, so that no write into it can find the
 // disk full. A file system that cannot promise this gets a sparse file.
 func allocate(fd int, bytes int64) error {
 	err := retry(func() error { return unix.Fallocate(fd, 0, 0, bytes) })
@@ -57,7 +57,7 @@ func allocate(fd int, bytes int64) error {
 	return err
 }
 
-// KindOf names what a mode is that of.
+// KindOf names the file type of a mode.
 func KindOf(mode uint32) string {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -81,7 +81,7 @@ func (d *directory) Open(name string) (File, error) {
 	if err := unix.Lstat(filepath.Join(d.path, name), &st); err != nil {
 		return nil, failed("open "+name, err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG { // before it is opened: that alone may do something
+	if st.Mode&unix.S_IFMT != unix.S_IFREG { // checked before it is opened, which may have side effects
 		return nil, fmt.Errorf("%s is %s: %w", name, KindOf(st.Mode), ErrKind)
 	}
 	f, err := d.open(name, unix.O_RDWR)
@@ -103,9 +103,8 @@ func (d *directory) Open(name string) (File, error) {
 	return f, nil
 }
 
-// open tries O_DIRECT first. File systems without it answer EINVAL; those of the
-// kernel's older releases have then created the file, hence the second attempt
-// without O_EXCL.
+// open tries O_DIRECT first. File systems without it return EINVAL; in older kernels they
+// have created the file by then, hence the second attempt without O_EXCL.
 func (d *directory) open(name string, flags int) (*dirFile, error) {
 	path := filepath.Join(d.path, name)
 	f := &dirFile{name: name, path: path, preadv: unix.Preadv, pwritev: unix.Pwritev}
@@ -163,7 +162,7 @@ func (d *directory) Sync() error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// retry calls again as long as a signal came first.
+// retry repeats a call while it is interrupted by signals.
 func retry(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {

@@ -1,7 +1,7 @@
-// Package slab keeps the bytes of the disk tier: slab files of one size that are
-// allocated when they are created, written and read around the page cache, and
-// given out in granules. What lies in a run of granules, and who may still need
-// it, is left to the packages above.
+// Package slab stores the bytes of the disk tier in slab files of one size. They are
+// allocated when they are created, read and written without the page cache, and divided
+// into granules. The contents of a run of granules, and who may still need it, are left
+// to the packages above.
 //
 //	FS, File    a directory of slab files: OpenDir (O_DIRECT, or buffered where
 //	            that is refused), OverVFS (Pebble's vfs, for crash tests)
@@ -11,14 +11,13 @@
 //	            runs, several requests at a time
 //	Buffers     a bounded stock of aligned memory
 //
-// A slab file is blocks of 4 KiB:
+// A slab file consists of blocks of 4 KiB:
 //
 //	block 0                  header: magic, version, store, number, sizes, sum
 //	rest of granule 0        never used
-//	granules 1, 2, …         given out by Space
+//	granules 1, 2, …         allocated by Space
 //
-// Buffers belong to the caller, who leaves them alone until a call returns, also
-// when it returns an error: no call leaves a transfer behind. Everything here may
-// be used by many goroutines at once, apart from Close, which is called once and
-// last.
+// Buffers belong to the caller, who must not touch them until a call returns, even with
+// an error: no call leaves a transfer running. Everything here may be used concurrently,
+// except Close, which is called once and last.
 package slab

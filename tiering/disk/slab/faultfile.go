@@ -75,7 +75,7 @@ func (f *faultFile) WriteAt(bufs [][]byte, off int64) error {
 	return f.faults.fail(&r, OpWrite, f.name)
 }
 
-// sectorBytes is what a disk writes whole or not at all, at the least.
+// sectorBytes is the smallest unit that a disk writes completely or not at all.
 const sectorBytes = 512
 
 func (f *faultFile) writeTorn(r *Rule, bufs [][]byte, off int64) error {
@@ -103,7 +103,7 @@ func (f *faultFile) writeTorn(r *Rule, bufs [][]byte, off int64) error {
 	return r.err(OpWrite, f.name, nil)
 }
 
-// writeReordered loses at least one block, and of several keeps at least one.
+// writeReordered loses at least one block, and keeps at least one of several.
 func (f *faultFile) writeReordered(r *Rule, bufs [][]byte, off int64) error {
 	blocks := length(bufs) / BlockBytes
 	if blocks == 0 {

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Op is an operation of FS or File that a fault can meet.
+// Op is an operation of FS or File that a fault can affect.
 type Op uint8
 
-// The operations. AnyOp counts and meets them all; Bytes and Close never fail.
+// The operations. AnyOp counts and matches all of them; Bytes and Close never fail.
 const (
 	AnyOp Op = iota
 	OpCreate
@@ -30,42 +30,42 @@ const (
 	opCount
 )
 
-// FaultKind is what goes wrong.
+// FaultKind is the effect of a fault.
 type FaultKind uint8
 
-// The kinds of fault. Short, Torn, Reordered and FlipRest move part of the bytes
-// and then answer with Errno; without one, writes claim success, like a disk that
-// lied or a crash that came before the error.
+// The kinds of fault. Short, Torn, Reordered and FlipRest transfer part of the bytes and
+// then return Errno. Without an Errno, writes claim success, like a disk that lied or a
+// crash before the error.
 const (
-	// FaultError does nothing and answers Errno (EIO if none is given).
+	// FaultError does nothing and returns Errno (EIO if none is given).
 	FaultError FaultKind = iota
-	// FaultShort fills whole blocks of the first part of a read and leaves the
-	// rest of the buffers alone; io.ErrUnexpectedEOF if no Errno is given.
+	// FaultShort fills whole blocks of the first part of a read and leaves the rest of
+	// the buffers unchanged; io.ErrUnexpectedEOF if no Errno is given.
 	FaultShort
-	// FaultTorn writes the first sectors of 512 bytes of a write, not all.
+	// FaultTorn writes only the first of the 512-byte sectors of a write.
 	FaultTorn
 	// FaultReordered writes some 4 KiB blocks of a write and not the others.
 	FaultReordered
-	// FaultFlipRead flips Bits bits in what a read gave; the disk keeps the
-	// right ones. It answers success.
+	// FaultFlipRead flips Bits bits in the result of a read; the disk keeps the right
+	// ones. It returns success.
 	FaultFlipRead
 	// FaultFlipRest flips Bits bits on the disk after a write.
 	FaultFlipRest
-	// FaultSlow sends on Entered, if there is one, and waits until Wait is
-	// closed; then the call goes on, into the next rule that meets it.
+	// FaultSlow sends on Entered, if set, and waits until Wait is closed; then the call
+	// continues with the next rule that matches.
 	FaultSlow
 	faultKinds
 )
 
-// Forever is a Last that never comes.
+// Forever is a Last that is never reached.
 const Forever = math.MaxUint64
 
-// Rule says which calls a fault meets: those of Op (and of Name, unless that is
-// empty) from the First to the Last, counted from 1 since the rule was set, each
-// with probability Rate. First 0 is all calls, Last 0 is First, Rate 0 is 1.
+// Rule says which calls get a fault: those of Op (and of Name, unless that is empty) from
+// the First to the Last, counted from 1 since the rule was set, each with probability
+// Rate. First 0 means all calls, Last 0 means First, Rate 0 means 1.
 type Rule struct {
 	Op          Op
-	Name        string // of a file; an FS's own operations have the name they are called with, or none
+	Name        string // of a file; operations of the FS have the name they are called with, or none
 	First, Last uint64
 	Rate        float64
 
@@ -76,8 +76,8 @@ type Rule struct {
 	Wait    <-chan struct{}
 }
 
-// Faults is an FS that passes on to another one and fails as its rules say.
-// Rules may be changed while it is used. With one user the seed decides all.
+// Faults is an FS that forwards to another one and fails according to its rules. Rules
+// may be changed while it is used. With a single user, the seed determines everything.
 type Faults struct {
 	fs       FS
 	calls    [opCount]atomic.Uint64
@@ -92,7 +92,7 @@ type Faults struct {
 
 type rule struct {
 	Rule
-	met uint64 // calls since it was set
+	met uint64 // matching calls since it was set
 }
 
 // NewFaults wraps fs; without rules nothing fails.
@@ -102,8 +102,8 @@ func NewFaults(fs FS, seed uint64) *Faults {
 	return f
 }
 
-// Set replaces all rules; none means that nothing fails any more. Calls that wait
-// go on waiting.
+// Set replaces all rules; without rules nothing fails any more. Calls that wait continue
+// to wait.
 func (f *Faults) Set(rules ...Rule) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -113,14 +113,14 @@ func (f *Faults) Set(rules ...Rule) {
 	}
 }
 
-// Calls is how many calls of an operation there were, with AnyOp of all.
+// Calls returns the number of calls of an operation, or with AnyOp of all.
 func (f *Faults) Calls(op Op) uint64 { return f.calls[op].Load() }
 
-// Injected is how many faults of a kind came about. A fault that could change
-// nothing, such as half of one sector, is not one.
+// Injected returns the number of faults of a kind that took effect. A fault that cannot
+// change anything, such as half of one sector, does not count.
 func (f *Faults) Injected(k FaultKind) uint64 { return f.injected[k].Load() }
 
-// InjectedAll is the sum over all kinds.
+// InjectedAll returns the sum over all kinds.
 func (f *Faults) InjectedAll() (n uint64) {
 	for k := range f.injected {
 		n += f.injected[k].Load()
@@ -192,7 +192,7 @@ func (f *Faults) wrap(name string) func(File, error) (File, error) {
 	}
 }
 
-// plain is for operations that can only fail or wait.
+// plain handles operations that can only fail or wait.
 func (f *Faults) plain(op Op, name string) error {
 	if r, ok := f.meet(op, name); ok {
 		return f.fail(&r, op, name)
@@ -218,8 +218,8 @@ func (r *Rule) err(op Op, name string, otherwise error) error {
 	return failed(fmt.Sprintf("%s %s (injected)", opNames[op], name), err)
 }
 
-// meet counts a call, waits as it must, and gives the first rule of another kind
-// than FaultSlow that meets it.
+// meet counts a call, waits if a rule says so, and returns the first matching rule of a
+// kind other than FaultSlow.
 func (f *Faults) meet(op Op, name string) (first Rule, ok bool) {
 	f.calls[op].Add(1)
 	f.calls[AnyOp].Add(1)
@@ -251,7 +251,7 @@ func (f *Faults) meet(op Op, name string) (first Rule, ok bool) {
 	return first, ok
 }
 
-// possible says whether a kind of fault can happen to an operation.
+// possible reports whether a kind of fault applies to an operation.
 func (r *Rule) possible(op Op) bool {
 	switch r.Kind {
 	case FaultShort, FaultFlipRead:
@@ -266,14 +266,14 @@ func (r *rule) covers() bool {
 	return r.First == 0 || r.met >= r.First && r.met <= max(r.First, r.Last)
 }
 
-// draw gives a number below n.
+// draw returns a random number below n.
 func (f *Faults) draw(n int64) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mu.rng.Int64N(n)
 }
 
-// drawBits gives distinct places of bits among bytes: one flipped twice is none.
+// drawBits returns distinct bit positions, since a bit flipped twice is unchanged.
 func (f *Faults) drawBits(count int, bytes int64) []int64 {
 	bits := make([]int64, 0, max(1, count))
 	for len(bits) < cap(bits) {

@@ -7,52 +7,52 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// BlockBytes is the unit of every transfer: offsets, lengths and addresses of
-// buffers are multiples of it. No disk we know asks for more; one that does
-// refuses O_DIRECT and is used through the page cache.
+// BlockBytes is the unit of every transfer: offsets, lengths and buffer addresses are
+// multiples of it. No known disk requires more; one that does refuses O_DIRECT and is
+// used through the page cache.
 const BlockBytes = 4096
 
-// FS is one directory of files. Names have no folders.
+// FS is one directory of files. Names contain no folders.
 type FS interface {
-	// Create makes a file whose bytes are allocated and zeros. A name that exists
-	// is an error; after an error there is no such file. Neither file nor name is
-	// synced. No room is ErrNoSpace.
+	// Create creates a file of allocated zero bytes. A name that exists is an error;
+	// after an error there is no such file. Neither file nor name is synced. ErrNoSpace:
+	// no room.
 	Create(name string, bytes int64) (File, error)
-	// Open opens a file for reading and writing, or where the file system is
-	// mounted read-only for reading: a write is then unix.EROFS.
+	// Open opens a file for reading and writing, or only for reading if the file system
+	// is mounted read-only: a write then returns unix.EROFS.
 	Open(name string) (File, error)
 	Remove(name string) error
-	// List names the files, sorted.
+	// List returns the sorted names of the files.
 	List() ([]string, error)
-	// Free is how many bytes the file system would still give us.
+	// Free returns the bytes that are available on the file system.
 	Free() (int64, error)
-	// Sync makes creations and removals last.
+	// Sync makes creations and removals durable.
 	Sync() error
 }
 
-// File is an open file of fixed size. What is not a whole number of blocks, or
-// not in the file, is tiering.ErrInvalid and nothing is done.
+// File is an open file of fixed size. A range that is not whole blocks, or not in the
+// file, is tiering.ErrInvalid and nothing is done.
 type File interface {
-	// ReadAt fills all buffers, in order, from off on. io.ErrUnexpectedEOF: the
-	// file ended early. After an error the buffers hold anything.
+	// ReadAt fills all buffers, in order, starting at off. io.ErrUnexpectedEOF: the file
+	// ended early. After an error the contents of the buffers are undefined.
 	ReadAt(bufs [][]byte, off int64) error
-	// WriteAt writes all buffers, in order, from off on. After an error the
-	// range holds any mixture of blocks old and new.
+	// WriteAt writes all buffers, in order, starting at off. After an error the range
+	// holds any mixture of old and new blocks.
 	WriteAt(bufs [][]byte, off int64) error
-	// Sync returns when everything that WriteAt accepted before is on the disk, in a
-	// file that its name leads to; else the error is ErrMissing.
-	// After an error none of what was written since the last Sync may be counted
-	// on, and trying again proves nothing: the kernel tells an error once.
+	// Sync returns when everything that WriteAt accepted before is on the disk, in a file
+	// that its name leads to; otherwise the error is ErrMissing. After an error nothing
+	// written since the last Sync can be relied on, and retrying proves nothing: the
+	// kernel reports an error once.
 	Sync() error
-	// Bytes is the size of the file.
+	// Bytes returns the size of the file.
 	Bytes() int64
-	// Direct says that transfers pass the page cache by.
+	// Direct reports whether transfers bypass the page cache.
 	Direct() bool
 	Close() error
 }
 
-// checkTransfer refuses what O_DIRECT would, whatever the file system: a caller
-// that works on one works on all.
+// checkTransfer refuses what O_DIRECT would, on any file system: a caller that works on
+// one works on all.
 func checkTransfer(verb, name string, size int64, bufs [][]byte, off int64) (bytes int64, err error) {
 	if off < 0 || off%BlockBytes != 0 {
 		return 0, fmt.Errorf("%s %s: offset %d: %w", verb, name, off, tier.ErrInvalid)

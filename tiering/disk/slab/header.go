@@ -10,15 +10,16 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Version is that of the slab files this package writes, and the only one it reads.
+// Version is the format version of slab files that this package writes, and the only one
+// it reads.
 const Version = 1
 
-// StoreID tells the directory of one disk tier from that of another.
+// StoreID identifies the directory of one disk tier.
 type StoreID [16]byte
 
 func (id StoreID) String() string { return fmt.Sprintf("%x", id[:]) }
 
-// header is the first block of a slab, little-endian, zeros where nothing stands:
+// header is the first block of a slab, little-endian, with zeros in unused places:
 //
 //	   0  8  magic "SPLCSLAB"
 //	   8  4  version
@@ -28,8 +29,8 @@ func (id StoreID) String() string { return fmt.Sprintf("%x", id[:]) }
 //	  40  8  granule
 //	4088  8  xxh3 of all before
 //
-// Invariant: magic, version and sum stand here in every version, so that another
-// version is told from a damaged one.
+// Invariant: magic, version and sum have these places in every version, so that another
+// version can be distinguished from damage.
 type header struct {
 	number  uint32
 	store   StoreID
@@ -41,7 +42,7 @@ var magic = [8]byte{'S', 'P', 'L', 'C', 'S', 'L', 'A', 'B'}
 
 const sumOff = BlockBytes - 8
 
-// put writes the header over a block.
+// put writes the header to a block.
 func (h *header) put(block []byte) {
 	clear(block)
 	copy(block, magic[:])
@@ -53,7 +54,7 @@ func (h *header) put(block []byte) {
 	binary.LittleEndian.PutUint64(block[sumOff:], xxh3.Hash(block[:sumOff]))
 }
 
-// parseHeader reads a block that put wrote, or says why it cannot be that.
+// parseHeader parses a block written by put, or returns why it is invalid.
 func parseHeader(block []byte) (h header, err error) {
 	if len(block) != BlockBytes {
 		return h, fmt.Errorf("%d bytes: %w", len(block), ErrHeader)
@@ -86,8 +87,8 @@ func allZero(b []byte) bool {
 	return true
 }
 
-// check compares an intact header with where it was found. Whose it is comes
-// first: what another store's file says about its size is not our business.
+// check compares an intact header with where it was found. The store comes first: the
+// size in another store's file does not matter.
 func (h *header) check(want header) error {
 	switch {
 	case h.store != want.store:
@@ -104,10 +105,10 @@ func (h *header) check(want header) error {
 	return nil
 }
 
-// fileName is the name of a slab's file.
+// fileName returns the name of a slab's file.
 func fileName(n uint32) string { return fmt.Sprintf("%06d.slab", n) }
 
-// fileNumber is the number in a slab's name; false for every other name.
+// fileNumber returns the number in a slab's name; false for every other name.
 func fileNumber(name string) (uint32, bool) {
 	digits, _ := strings.CutSuffix(name, ".slab")
 	n, err := strconv.ParseUint(digits, 10, 32)

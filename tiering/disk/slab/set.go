@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SetOptions say which slabs belong to a Set and how new ones are made.
+// SetOptions says which slabs belong to a Set and how new ones are created.
 type SetOptions struct {
 	StoreID   StoreID
-	SlabBytes int64 // of new slabs; multiple of Granule, at least two of them. Existing ones may differ
+	SlabBytes int64 // of new slabs; a multiple of Granule, at least twice that. Existing ones may differ
 	Granule   int64 // power of two, MinGranule to MaxGranule
-	Width     int   // requests that one call has in flight; 0 = DefaultWidth
+	Width     int   // requests in flight per call; 0 = DefaultWidth
 }
 
 // Validate lists every bad setting.
@@ -33,24 +33,24 @@ func (o *SetOptions) Validate() error {
 	return errors.Join(errs...)
 }
 
-// SlabInfo is what is known of a slab without I/O.
+// SlabInfo describes a slab, available without I/O.
 type SlabInfo struct {
 	Number uint32
 	Name   string // of its file
 	Bytes  int64
-	Direct bool // O_DIRECT, as far as is known by now
+	Direct bool // whether O_DIRECT is used, as far as known
 }
 
-// Refusal is a file named like a slab that is not used. Its bytes are left as
-// they are: the error's kind says whether removing it loses anything.
+// Refusal is a file named like a slab that is not used. Its bytes are left unchanged; the
+// error's kind says whether removing it loses anything.
 type Refusal struct {
 	Number uint32
 	Name   string
 	Err    error
 }
 
-// Set is the slab files of one directory. It knows nothing of what is free in
-// them: see Space.
+// Set is the slab files of one directory. It does not know which space in them is free:
+// see Space.
 type Set struct {
 	fs    FS
 	opts  SetOptions
@@ -60,12 +60,12 @@ type Set struct {
 		sync.RWMutex
 		slabs   map[uint32]File
 		refused []Refusal
-		next    uint32 // number of the next slab; above every number in use
+		next    uint32 // number of the next slab; greater than every number in use
 	}
 }
 
-// OpenSet opens the slabs of a directory and checks their headers. Slabs that
-// cannot be used are in Refused; an error is one of the directory or of the options.
+// OpenSet opens the slabs of a directory and checks their headers. Refused lists slabs
+// that cannot be used; an error is one of the directory or of the options.
 func OpenSet(fs FS, o SetOptions) (*Set, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -167,9 +167,9 @@ func readHeader(fs FS, name string) (h header, err error) {
 	return parseHeader(block)
 }
 
-// Grow makes one more slab, which is in place when it returns: allocated, its
-// header and its name synced. After an error there is none; ErrNoSpace when the
-// file system has no room for it.
+// Grow creates one more slab. When it returns, the slab is allocated, and its header and
+// its name are synced. After an error there is none; ErrNoSpace if the file system has no
+// room for it.
 func (s *Set) Grow() (SlabInfo, error) {
 	s.mu.Lock()
 	n := s.mu.next
@@ -190,8 +190,8 @@ func (s *Set) Grow() (SlabInfo, error) {
 	return info(n, f), nil
 }
 
-// create makes the file durable before anything is given out in it: else a crash
-// could leave rows of the catalogue that point into a file that is not there.
+// create makes the file durable before any of its space is allocated: otherwise a crash
+// could leave rows of the catalogue that point into a missing file.
 func (s *Set) create(n uint32) (File, error) {
 	name := fileName(n)
 	f, err := s.fs.Create(name, s.opts.SlabBytes)
@@ -214,8 +214,8 @@ func (s *Set) create(n uint32) (File, error) {
 	return f, nil
 }
 
-// Remove deletes the file of a slab, used or refused, and syncs that. No call on
-// the slab may be running. After an error it is refused, as long as its file is there.
+// Remove deletes the file of a slab, used or refused, and syncs that. No call on the slab
+// may be running. After an error it is refused, as long as its file exists.
 func (s *Set) Remove(n uint32) error {
 	s.mu.Lock()
 	f, used := s.mu.slabs[n]
@@ -244,10 +244,10 @@ func (s *Set) Remove(n uint32) error {
 	return errors.Join(err, s.fs.Sync())
 }
 
-// Restore takes a refused slab into use whose header is damaged, missing or does
-// not read: all that a header says is known. If a second look finds nothing wrong,
-// nothing is written. A file that was cut short keeps what is left of it; ErrSize:
-// that is not two granules. Slabs of other stores, versions and granules stay refused.
+// Restore adopts a refused slab whose header is damaged, missing or unreadable:
+// everything in a header is known. If a second look finds nothing wrong, nothing is
+// written. A truncated file keeps what is left of it; ErrSize: less than two granules.
+// Slabs of other stores, versions and granules stay refused.
 func (s *Set) Restore(n uint32) (SlabInfo, error) {
 	name := fileName(n)
 	f, err := s.open(n, name)
@@ -267,7 +267,7 @@ func (s *Set) Restore(n uint32) (SlabInfo, error) {
 	return info(n, f), nil
 }
 
-// rewrite gives a file the header that it should have.
+// rewrite writes the correct header to a file.
 func (s *Set) rewrite(n uint32, name string) (File, error) {
 	f, err := s.fs.Open(name)
 	if err != nil {
@@ -308,7 +308,7 @@ func (s *Set) Refused() []Refusal {
 	return slices.Clone(s.mu.refused)
 }
 
-// Free is how many bytes the file system would still give us.
+// Free returns the bytes that are available on the file system.
 func (s *Set) Free() (int64, error) { return s.fs.Free() }
 
 // Close closes all files, without syncing them.

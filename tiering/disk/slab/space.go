@@ -9,18 +9,18 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Sizes of a granule: no less than a transfer, no more than what we are willing
-// to waste at the end of an entry.
+// Granule sizes: no less than a transfer, no more than is acceptable as waste at the end
+// of an entry.
 const (
 	MinGranule = BlockBytes
 	MaxGranule = 1 << 20
 )
 
-// MaxRuns bounds the runs of one allocation, so that they fit beside the rest
-// into the 4 KiB header of an entry and into a catalogue row that is read at
-// every opening. An entry of up to 64 granules is always placed when enough
-// bytes are free; a larger one may meet ErrFragmented, after which evicting more
-// is the way on: what leaves were long runs once.
+// MaxRuns bounds the runs of one allocation, so that they fit with the rest into the 4
+// KiB header of an entry and into a catalogue row that is read at every opening. An entry
+// of up to 64 granules always finds a place if enough bytes are free. A larger one may
+// get ErrFragmented; then more has to be evicted, since evicted entries once had long
+// runs.
 const MaxRuns = 64
 
 // Run is a piece of a slab, in bytes. Runs of Space are whole granules.
@@ -32,7 +32,7 @@ type Run struct {
 
 func (r Run) String() string { return fmt.Sprintf("slab %d [%d,+%d)", r.Slab, r.Off, r.Len) }
 
-// RunBytes is the length of all runs.
+// RunBytes returns the total length of runs.
 func RunBytes(runs []Run) (bytes int64) {
 	for _, r := range runs {
 		bytes += r.Len
@@ -40,43 +40,43 @@ func RunBytes(runs []Run) (bytes int64) {
 	return bytes
 }
 
-// Space knows which granules of the slabs are free. It does no I/O and remembers
-// nothing: at opening, all slabs are added and what is in use is taken.
+// Space tracks which granules of the slabs are free. It does no I/O and stores nothing:
+// at opening, all slabs are added and the space in use is taken.
 //
-// An allocation is one run if any is long enough, the shortest such, and else as
-// few as can be. Runs that are freed join their neighbours. Each step is
+// An allocation is a single run if one is long enough, the shortest such, and otherwise
+// as few runs as possible. Freed runs are joined with their neighbors. Each step is
 // logarithmic in the number of free runs.
 //
-// Invariant: a granule apart from the first of a slab is either in exactly one
-// free run or in exactly one allocation, and no two free runs touch.
+// Invariant: a granule apart from the first of a slab is either in exactly one free run
+// or in exactly one allocation, and no two free runs touch.
 //
-// Invariant: an allocation takes less than one granule more than it was asked
-// for, and space outside allocations is free for any of them. So what is wasted
-// is below one granule an entry and one a slab.
+// Invariant: an allocation has less than one granule more than requested, and space
+// outside allocations is free for any of them. So the waste is below one granule per
+// entry and one per slab.
 type Space struct {
 	granule int64
 
 	mu struct {
 		sync.Mutex
-		slabs map[uint32]int64 // granules, the header's included
+		slabs map[uint32]int64 // granules, including the header's
 		free  int64            // granules
-		total int64            // granules that can be given out
-		place *tree            // the free runs, as they lie
+		total int64            // granules that can be allocated
+		place *tree            // the free runs, by position
 		size  *tree            // the same, by length
 	}
 }
 
-// SpaceUsage is a look at a Space, in bytes.
+// SpaceUsage is a snapshot of a Space, in bytes.
 type SpaceUsage struct {
 	Slabs      int
-	TotalBytes int64 // that can be given out
+	TotalBytes int64 // that can be allocated
 	FreeBytes  int64
 	FreeRuns   int
 	LongestRun int64
 }
 
-// NewSpace makes a Space without slabs. The granule is a power of two from
-// MinGranule to MaxGranule.
+// NewSpace returns a Space without slabs. The granule is a power of two from MinGranule
+// to MaxGranule.
 func NewSpace(granule int64) *Space {
 	if !validGranule(granule) {
 		panic(fmt.Sprintf("slab: granule of %d bytes", granule))
@@ -89,14 +89,14 @@ func NewSpace(granule int64) *Space {
 
 func validGranule(g int64) bool { return g >= MinGranule && g <= MaxGranule && g&(g-1) == 0 }
 
-// Granule is the unit, in bytes.
+// Granule returns the unit of allocation in bytes.
 func (s *Space) Granule() int64 { return s.granule }
 
-// Round is what an entry of some bytes takes.
+// Round returns the space of an entry with a number of bytes.
 func (s *Space) Round(bytes int64) int64 { return (bytes + s.granule - 1) &^ (s.granule - 1) }
 
-// AddSlab adds a new slab, all of it free apart from the header's granule. A rest
-// of bytes that is no granule is left unused.
+// AddSlab adds a new slab, all of it free except the header's granule. Bytes at the end
+// that are not a whole granule stay unused.
 func (s *Space) AddSlab(n uint32, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,7 @@ func (s *Space) AddSlab(n uint32, bytes int64) {
 	s.addLocked(span{slab: n, off: 1, len: granules - 1})
 }
 
-// RemoveSlab takes a slab out if all of it is free; false when it is in use.
+// RemoveSlab removes a slab if all of it is free; false if it is in use.
 func (s *Space) RemoveSlab(n uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,9 +127,9 @@ func (s *Space) RemoveSlab(n uint32) bool {
 	return true
 }
 
-// Alloc takes whole granules for bytes, in one run or at most MaxRuns. The error
-// is tiering.ErrFull, as ErrFragmented when only the number of runs is in the way;
-// then nothing is taken.
+// Alloc allocates whole granules for bytes, in at most MaxRuns runs. The error is
+// tiering.ErrFull, as ErrFragmented if only the number of runs prevents it; then nothing
+// is allocated.
 func (s *Space) Alloc(bytes int64) ([]Run, error) {
 	if bytes <= 0 {
 		panic(fmt.Sprintf("slab: allocation of %d bytes", bytes))
@@ -145,7 +145,7 @@ func (s *Space) Alloc(bytes int64) ([]Run, error) {
 	for rest > 0 && len(taken) < MaxRuns {
 		run, fits := s.mu.size.ceiling(span{len: rest})
 		if !fits {
-			run, _ = s.mu.size.last() // shorter than rest: taken whole
+			run, _ = s.mu.size.last() // shorter than rest: used whole
 		}
 		s.dropLocked(run)
 		if run.len > rest {
@@ -169,8 +169,8 @@ func (s *Space) Alloc(bytes int64) ([]Run, error) {
 	return runs, nil
 }
 
-// Free gives runs back, or parts of them. What is free already, or was never to
-// be given out, is a broken account and panics.
+// Free frees runs, or parts of them. A run that is free already, or cannot be allocated,
+// is an accounting error and panics.
 func (s *Space) Free(runs []Run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,9 +186,8 @@ func (s *Space) Free(runs []Run) {
 	}
 }
 
-// Take marks runs as in use that an earlier process allocated. A run that is not
-// whole granules of a slab, or not free, is tiering.ErrInvalid; then nothing is
-// taken.
+// Take marks runs as in use that an earlier process allocated. A run that is not whole
+// granules of a slab, or not free, is tiering.ErrInvalid; then nothing is taken.
 func (s *Space) Take(runs []Run) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,21 +207,21 @@ func (s *Space) Take(runs []Run) error {
 	return nil
 }
 
-// FreeBytes is how much is free, in any number of runs.
+// FreeBytes returns the free bytes, in any number of runs.
 func (s *Space) FreeBytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.free * s.granule
 }
 
-// Slabs are the numbers of the slabs, in order.
+// Slabs returns the numbers of the slabs, in order.
 func (s *Space) Slabs() []uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.mu.slabs))
 }
 
-// Usage looks at it all at one moment.
+// Usage returns a snapshot.
 func (s *Space) Usage() SpaceUsage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,7 +235,7 @@ func (s *Space) Usage() SpaceUsage {
 	}
 }
 
-// spanLocked turns a run into granules that can be given out.
+// spanLocked converts a run to granules that can be allocated.
 func (s *Space) spanLocked(r Run) (span, error) {
 	granules, ok := s.mu.slabs[r.Slab]
 	p := span{slab: r.Slab, off: r.Off / s.granule, len: r.Len / s.granule}
@@ -264,7 +263,7 @@ func (s *Space) usedLocked(p span) error {
 
 // takeLocked cuts p out of the free run around it.
 func (s *Space) takeLocked(p span) error {
-	// The greatest that begins at or before p.
+	// The greatest run that begins at or before p.
 	n, ok := s.mu.place.below(span{slab: p.slab, off: p.off + 1})
 	if !ok || n.slab != p.slab || n.end() < p.end() {
 		return fmt.Errorf("%v: not all of it is free: %w", s.run(p), tier.ErrInvalid)
@@ -279,7 +278,7 @@ func (s *Space) takeLocked(p span) error {
 	return nil
 }
 
-// giveLocked makes p free, as one run with the free ones that it touches.
+// giveLocked frees p and joins it with the free runs that it touches.
 func (s *Space) giveLocked(p span) {
 	if n, ok := s.mu.place.below(p); ok && n.slab == p.slab && n.end() == p.off {
 		s.dropLocked(n)

@@ -9,11 +9,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// How a transfer is divided. The width is a guess, and so is the piece: 15 rounds
-// in turn with fio, on a slab written before, on 2 cores that other work kept busy
-// (load 7 to 12; virtual disk, ext4, O_DIRECT), differ more from round to round
-// than from one setting to the next. Medians of 64 MiB in pieces of 1 MiB, MB/s,
-// with the lowest and the highest round:
+// How a transfer is divided. The width is a guess, and so is the size of a piece: 15
+// rounds alternating with fio, on a slab written before, on 2 cores kept busy by other
+// work (load 7 to 12; virtual disk, ext4, O_DIRECT), differ more between rounds than
+// between settings. Medians of 64 MiB in pieces of 1 MiB, MB/s, with the lowest and the
+// highest round:
 //
 //	                        read                 write
 //	width 1             1026 (104-1594)      1445 (215-2182)
@@ -24,9 +24,9 @@ import (
 //	fio psync, 1 MiB    1001  (71-1866)      1121 (109-2768)
 //	fio libaio, 4 deep  1601 (897-2299)      1771 (629-3638)
 //
-// Eight leave something in flight when a worker is not scheduled. Pieces of
-// 512 KiB and 2 MiB gave no order. What every row of that run agreed in is that
-// buffers in huge pages are faster: a request is few segments then, not 256.
+// Eight keep something in flight when a worker is not scheduled. Pieces of 512 KiB and 2
+// MiB gave no clear order. All rows of that run agree that buffers in huge pages are
+// faster: a request then has few segments instead of 256.
 const (
 	DefaultWidth = 8
 	MaxWidth     = 64
@@ -40,21 +40,21 @@ type request struct {
 	bufs [][]byte
 }
 
-// Write writes all buffers into the runs, one after another, from off bytes
-// behind the beginning of the first run on. The runs may be longer. After an
-// error any blocks of the range may have been written.
+// Write writes all buffers to the runs, one after another, starting off bytes after the
+// start of the first run. The runs may be longer. After an error any blocks of the range
+// may have been written.
 func (s *Set) Write(runs []Run, off int64, bufs [][]byte) error {
 	return s.transfer(runs, off, bufs, File.WriteAt)
 }
 
-// Read fills all buffers from the runs, from off bytes behind the beginning of
-// the first run on. After an error the buffers hold anything.
+// Read fills all buffers from the runs, starting off bytes after the start of the first
+// run. After an error the contents of the buffers are undefined.
 func (s *Set) Read(runs []Run, off int64, bufs [][]byte) error {
 	return s.transfer(runs, off, bufs, File.ReadAt)
 }
 
-// Sync returns when all that was written into these slabs before is on the disk.
-// See File.Sync for what an error means.
+// Sync returns when everything written to these slabs before is on the disk. See
+// File.Sync for the meaning of an error.
 func (s *Set) Sync(slabs ...uint32) error {
 	files := make([]File, len(slabs))
 	for i, n := range slabs {
@@ -79,8 +79,8 @@ func (s *Set) file(n uint32) (File, bool) {
 	return f, ok
 }
 
-// transfer has up to width requests in flight, and waits for all of them even
-// after one has failed, since they use the caller's buffers.
+// transfer has up to width requests in flight, and waits for all of them even after one
+// has failed, since they use the caller's buffers.
 func (s *Set) transfer(runs []Run, off int64, bufs [][]byte, move func(File, [][]byte, int64) error) error {
 	requests, err := s.divide(runs, off, bufs)
 	if err != nil {
@@ -93,14 +93,14 @@ func (s *Set) transfer(runs []Run, off int64, bufs [][]byte, move func(File, [][
 	})
 	for _, err := range errs {
 		if err != nil {
-			return err // of several the first in the order of bytes; one is enough to act upon
+			return err // the first in the order of bytes; one is enough to act on
 		}
 	}
 	return nil
 }
 
-// each calls do for 0 to n-1, up to width at a time, the first ones first, and
-// begins no more after one answered false.
+// each calls do for 0 to n-1, in order, up to width at a time, and starts no more calls
+// after one returned false.
 func (s *Set) each(n int, do func(i int) bool) {
 	var next atomic.Int64
 	work := func() {
@@ -122,7 +122,7 @@ func (s *Set) each(n int, do func(i int) bool) {
 	others.Wait()
 }
 
-// divide cuts a transfer at the ends of runs and into pieces.
+// divide cuts a transfer into pieces that do not cross the ends of runs.
 func (s *Set) divide(runs []Run, off int64, bufs [][]byte) ([]request, error) {
 	var left int64
 	for _, b := range bufs {

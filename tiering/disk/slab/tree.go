@@ -8,8 +8,8 @@ type span struct {
 
 func (s span) end() int64 { return s.off + s.len }
 
-// byPlace orders spans as they lie; spans of a tree never overlap, so that the
-// length does not matter.
+// byPlace orders spans by position; spans of a tree never overlap, so the length does not
+// matter.
 func byPlace(a, b span) bool {
 	if a.slab != b.slab {
 		return a.slab < b.slab
@@ -17,7 +17,7 @@ func byPlace(a, b span) bool {
 	return a.off < b.off
 }
 
-// byLength orders the shortest first, and equal ones as they lie.
+// byLength orders spans by length, and equal ones by position.
 func byLength(a, b span) bool {
 	if a.len != b.len {
 		return a.len < b.len
@@ -25,13 +25,13 @@ func byLength(a, b span) bool {
 	return byPlace(a, b)
 }
 
-// tree is an ordered set of spans: a treap, since its depth is logarithmic
-// whatever the order of changes and a removal is as short as an insertion. Nodes
-// are numbers into one slice without pointers, because a full disk tier may have
-// millions of them and the garbage collector would walk them all.
+// tree is an ordered set of spans. It is a treap, since its depth is logarithmic in any
+// order of changes, and a removal is as short as an insertion. Nodes are indexes into one
+// slice without pointers, because a full disk tier may have millions of them and the
+// garbage collector would scan them all.
 type tree struct {
 	less  func(a, b span) bool
-	nodes []node // nodes[0] is nobody
+	nodes []node // nodes[0] is the nil node
 	root  uint32
 	spare uint32 // list of unused nodes, by left
 	count int
@@ -48,7 +48,7 @@ func newTree(less func(a, b span) bool) *tree {
 	return &tree{less: less, nodes: make([]node, 1), seed: 2463534242}
 }
 
-// insert adds a span that is not there.
+// insert adds a span that is not in the tree.
 func (t *tree) insert(s span) {
 	n := t.make(s)
 	below, above := t.split(t.root, s)
@@ -56,7 +56,7 @@ func (t *tree) insert(s span) {
 	t.count++
 }
 
-// remove takes a span out; false when it is not there.
+// remove removes a span; false if it is not in the tree.
 func (t *tree) remove(s span) bool {
 	at := &t.root
 	for *at != 0 {
@@ -77,7 +77,7 @@ func (t *tree) remove(s span) bool {
 	return false
 }
 
-// ceiling is the least span not below s.
+// ceiling returns the least span not below s.
 func (t *tree) ceiling(s span) (found span, ok bool) {
 	for n := t.root; n != 0; {
 		e := &t.nodes[n]
@@ -91,7 +91,7 @@ func (t *tree) ceiling(s span) (found span, ok bool) {
 	return found, ok
 }
 
-// below is the greatest span below s.
+// below returns the greatest span below s.
 func (t *tree) below(s span) (found span, ok bool) {
 	for n := t.root; n != 0; {
 		e := &t.nodes[n]
@@ -105,7 +105,7 @@ func (t *tree) below(s span) (found span, ok bool) {
 	return found, ok
 }
 
-// last is the greatest span.
+// last returns the greatest span.
 func (t *tree) last() (found span, ok bool) {
 	for n := t.root; n != 0; n = t.nodes[n].right {
 		found, ok = t.nodes[n].span, true
@@ -114,7 +114,7 @@ func (t *tree) last() (found span, ok bool) {
 }
 
 func (t *tree) make(s span) uint32 {
-	// xorshift32: spread is all that a priority needs.
+	// xorshift32: priorities only need to be spread.
 	t.seed ^= t.seed << 13
 	t.seed ^= t.seed >> 17
 	t.seed ^= t.seed << 5
@@ -129,7 +129,7 @@ func (t *tree) make(s span) uint32 {
 	return n
 }
 
-// split divides the subtree n into what is below s and the rest.
+// split divides the subtree n into the spans below s and the rest.
 func (t *tree) split(n uint32, s span) (below, above uint32) {
 	if n == 0 {
 		return 0, 0
@@ -143,7 +143,7 @@ func (t *tree) split(n uint32, s span) (below, above uint32) {
 	return below, n
 }
 
-// merge joins two subtrees of which a is below b.
+// merge joins two subtrees; all of a is below all of b.
 func (t *tree) merge(a, b uint32) uint32 {
 	switch {
 	case a == 0:

@@ -1,15 +1,15 @@
 package slab
 
-// iovMax is how many buffers one preadv or pwritev takes (IOV_MAX of Linux).
+// iovMax is the maximum number of buffers of one preadv or pwritev (IOV_MAX of Linux).
 const iovMax = 1024
 
-// vector walks over a list of buffers without changing it.
+// vector iterates over a list of buffers without changing it.
 type vector struct {
 	bufs [][]byte
-	done int // bytes of bufs[0] that are behind us
+	done int // bytes of bufs[0] that are already passed
 }
 
-// window gives the next buffers, no more than limit of them; empty at the end.
+// window returns the next buffers, at most limit of them; none at the end.
 func (v *vector) window(limit int) [][]byte {
 	n := min(len(v.bufs), limit)
 	if v.done == 0 {
@@ -21,7 +21,7 @@ func (v *vector) window(limit int) [][]byte {
 	return w
 }
 
-// advance passes n bytes.
+// advance skips n bytes.
 func (v *vector) advance(n int) {
 	for n > 0 {
 		left := len(v.bufs[0]) - v.done
@@ -34,7 +34,7 @@ func (v *vector) advance(n int) {
 	}
 }
 
-// cut appends the next n bytes to dst as pieces of the buffers, and passes them.
+// cut appends the next n bytes to dst as pieces of the buffers, and skips them.
 func (v *vector) cut(dst [][]byte, n int) [][]byte {
 	for n > 0 {
 		b := v.bufs[0][v.done:]

@@ -12,14 +12,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// OverVFS gives the files of a directory of one of Pebble's file systems. Over a
-// crashable vfs.MemFS that Pebble uses too, one CrashClone is the slabs and the
-// catalogue of the same instant.
+// OverVFS returns the files of a directory in one of Pebble's file systems. Over a
+// crashable vfs.MemFS that Pebble uses too, one CrashClone is the slabs and the catalogue
+// of the same instant.
 //
-// MemFS copies a whole file for each Sync and holds up the whole file system
-// meanwhile: slabs of a few MiB are what it is good for. Whoever needs more than
-// one state of a block between two syncs has to clone in between, since it knows
-// only the last synced and the newest.
+// MemFS copies a whole file for each Sync and blocks the whole file system meanwhile, so
+// it is only suitable for slabs of a few MiB. Tests that need more than one state of a
+// block between two syncs have to clone in between, since it knows only the last synced
+// state and the newest.
 func OverVFS(fsys vfs.FS, dir string) FS { return vfsDirectory{fsys: fsys, dir: dir} }
 
 type vfsDirectory struct {
@@ -47,11 +47,11 @@ func (d vfsDirectory) Create(name string, bytes int64) (File, error) {
 	return d.Open(name)
 }
 
-// writeZeros allocates by writing: MemFS grows a file byte by byte when it is
-// written behind its end.
+// writeZeros allocates by writing: MemFS grows a file byte by byte when it is written
+// after its end.
 func writeZeros(f vfs.File, bytes int64) error {
 	for bytes > 0 {
-		// Anew for each piece, since a vfs.File may change what it is given.
+		// A new slice for each piece, since a vfs.File may modify its argument.
 		n, err := f.Write(make([]byte, min(bytes, 1<<20)))
 		if err != nil {
 			return err
@@ -89,7 +89,7 @@ func (d vfsDirectory) List() ([]string, error) {
 	return names, nil
 }
 
-// Free is the greatest number where the file system cannot tell.
+// Free returns the greatest number if the file system cannot tell.
 func (d vfsDirectory) Free() (int64, error) {
 	usage, err := d.fsys.GetDiskUsage(d.dir)
 	if errors.Is(err, vfs.ErrUnsupported) {

@@ -6,7 +6,7 @@ import (
 	"io/fs"
 )
 
-// newIndexDir holds a catalogue until it takes the place of the one there is.
+// newIndexDir holds a new catalogue until it replaces the old one.
 const newIndexDir = indexDir + ".new"
 
 // OpenCatalog opens the catalogue. tier.ErrCorrupt: there is none.
@@ -27,7 +27,7 @@ func (v *Volume) CloseCatalog() error {
 	return err
 }
 
-// BeginCatalog opens a new catalogue, which counts once ExchangeCatalog has ended.
+// BeginCatalog opens a new catalogue, which takes effect with ExchangeCatalog.
 func (v *Volume) BeginCatalog() error {
 	if err := v.index.RemoveAll(v.path(newIndexDir)); err != nil {
 		return err
@@ -35,9 +35,9 @@ func (v *Volume) BeginCatalog() error {
 	return v.openCatalog(newIndexDir)
 }
 
-// ExchangeCatalog closes the new catalogue and puts it in the place of the old one,
-// which is kept under the name that is answered. After a crash in between there is
-// no catalogue, and a new one has to be begun again.
+// ExchangeCatalog closes the new catalogue and replaces the old one with it. The old one
+// is kept under the returned name. After a crash in between there is no catalogue, and a
+// new one has to be begun again.
 func (v *Volume) ExchangeCatalog() (old string, err error) {
 	if err := v.CloseCatalog(); err != nil {
 		return "", err
@@ -63,5 +63,5 @@ func (v *Volume) ExchangeCatalog() (old string, err error) {
 	return old, syncDir(v.index, v.dir)
 }
 
-// IndexPath is where the catalogue lies, for messages.
+// IndexPath returns the path of the catalogue, for messages.
 func (v *Volume) IndexPath() string { return v.path(indexDir) }

@@ -13,15 +13,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// WriteFile makes a small file of the directory last, whole or not at all, in place
-// of one of the same name.
+// WriteFile writes and syncs a small file of the directory. It replaces one of the same
+// name atomically.
 func (v *Volume) WriteFile(name string, content []byte) error {
 	defer v.Writes.Begin()()
 	return replaceFile(v.index, v.dir, name, content)
 }
 
 // ReadFile reads a small file of the directory. fs.ErrNotExist: there is none.
-// ErrForeign: it is another user's, or no file.
+// ErrForeign: it belongs to another user, or is not a file.
 func (v *Volume) ReadFile(name string, most int) ([]byte, error) {
 	defer v.Reads.Begin()()
 	if v.index == vfs.Default {
@@ -46,14 +46,14 @@ func readFile(index vfs.FS, path string, most int) ([]byte, error) {
 	return b, err
 }
 
-// replaceFile writes a file so that after a crash it is there whole or not at all.
+// replaceFile writes a file so that after a crash it exists completely or not at all.
 func replaceFile(index vfs.FS, dir, name string, content []byte) error {
 	path := index.PathJoin(dir, name)
 	f, err := createPrivate(index, path+".new")
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(bytes.Clone(content)) // a vfs.File may change what it is given
+	_, err = f.Write(bytes.Clone(content)) // a vfs.File may modify its argument
 	if err == nil {
 		err = f.Sync()
 	}
@@ -66,12 +66,12 @@ func replaceFile(index vfs.FS, dir, name string, content []byte) error {
 	return syncDir(index, dir)
 }
 
-// createPrivate makes an empty file that nobody else reads.
+// createPrivate creates an empty file that no other user can read.
 func createPrivate(index vfs.FS, path string) (vfs.File, error) {
 	if index == vfs.Default {
 		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 		if err == nil {
-			err = errors.Join(f.Chmod(0o600), f.Close()) // of one that a crash left
+			err = errors.Join(f.Chmod(0o600), f.Close()) // a file left by a crash may have another mode
 		}
 		if err != nil {
 			return nil, err

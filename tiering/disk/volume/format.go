@@ -16,9 +16,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Version is that of the directory's format: of what lies where in it, and of all
-// formats inside that do not name their own. Version 1, which has no key and no seals,
-// becomes this one when a daemon opens it. No other is read.
+// Version is the version of the directory's format: of its layout, and of all formats
+// inside that do not have their own. A daemon upgrades version 1, which has no key and no
+// seals, when it opens it. No other version is read.
 const (
 	Version = 2
 	unkeyed = 1
@@ -38,13 +38,13 @@ var (
 	ErrVersion = fmt.Errorf("written by another version: %w", tier.ErrUnavailable)
 	ErrAbsent  = fmt.Errorf("mount or move back what belongs there, or begin anew by a restart with disk-create on: %w", fs.ErrNotExist)
 	ErrLocked  = fmt.Errorf("locked by another process: %w", tier.ErrUnavailable)
-	ErrNotTier = fmt.Errorf("not the directory of a disk tier: %w", tier.ErrInvalid) // of offline functions
+	ErrNotTier = fmt.Errorf("not the directory of a disk tier: %w", tier.ErrInvalid) // from offline functions
 )
 
-// Format is what a directory says of itself. Its granule is that of all slabs, so
-// a configuration that names another one has no effect on it.
+// Format is the content of a directory's FORMAT file. Its granule is that of all slabs,
+// so a different granule in the configuration has no effect.
 type Format struct {
-	Version int // Version, or 1 of one that offline functions have open
+	Version int // Version, or 1 in a directory opened by offline functions
 	ID      slab.StoreID
 	Granule int64
 }
@@ -86,8 +86,8 @@ func readFormat(index vfs.FS, dir string) (f Format, err error) {
 	return f, nil
 }
 
-// openFormat reads the format of a directory and its key or, in one that was not used
-// before, makes them.
+// openFormat reads the format of a directory and its key, or creates them in a new
+// directory.
 func (v *Volume) openFormat(granule int64) (err error) {
 	v.Format, err = readFormat(v.index, v.dir)
 	switch {
@@ -105,9 +105,9 @@ func (v *Volume) openFormat(granule int64) (err error) {
 
 var errFormatLost = fmt.Errorf("%s is lost beside %s or %s", formatName, indexDir, slabDir)
 
-// MendFormat writes a FORMAT anew that is damaged or lost, and answers the damage. What it
-// said is known: the key is that of this version, and slabs have the store and granule.
-// Where these do not say so the error says what is lost, and nothing was changed.
+// MendFormat rewrites a damaged or lost FORMAT, and returns the damage. Its content is
+// known: the key belongs to this version, and slabs have the store and granule. If they
+// do not, the error says what is lost, and nothing was changed.
 func MendFormat(o Options) (damage, err error) {
 	v := newVolume(&o)
 	_, damage = readFormat(v.index, v.dir)
@@ -136,9 +136,9 @@ func MendFormat(o Options) (damage, err error) {
 	return damage, replaceFile(v.index, v.dir, formatName, v.Format.text())
 }
 
-// lockDir takes the lock of a directory, for as long as the process lives or
-// until the answer is closed. Ours is flock, which is let go of when the process
-// dies, however it dies; file systems of tests bring their own.
+// lockDir locks a directory until the process ends or the result is closed. The lock is a
+// flock, which the kernel releases when the process dies for any reason; file systems of
+// tests have their own.
 func lockDir(index vfs.FS, dir string) (io.Closer, error) {
 	if index == vfs.Default {
 		return flock(dir)

@@ -13,8 +13,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// keyName is the file of the secret that extents are sealed with, for the daemon's user
-// alone:
+// keyName is the file with the secret that seals extents, readable only for the daemon's
+// user:
 //
 //	spliced key 1
 //	from 1
@@ -24,7 +24,7 @@ import (
 // Extents of generations below from are older than the key and have no seal.
 const keyName = "KEY"
 
-// keyLost is what follows from a key that is not there to be read.
+// keyLost is the consequence of a key that cannot be read, for error messages.
 const keyLost = ", and nothing that is stored can be verified without it: put it back, or delete the directory, whose entries are all lost"
 
 func keyText(from uint64, secret []byte) []byte {
@@ -46,8 +46,8 @@ func parseKey(b []byte) (*extent.Key, error) {
 	return extent.NewKey([32]byte(secret), from), nil
 }
 
-// readKey reads the key of a directory that has one. Without it nothing that is stored
-// can be told from what somebody made up.
+// readKey reads the key of a directory that has one. Without it, stored entries cannot be
+// distinguished from forged ones.
 func (v *Volume) readKey() error {
 	b, err := readFile(v.index, v.path(keyName), 4096)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,10 +60,10 @@ func (v *Volume) readKey() error {
 	return err
 }
 
-// makeKey makes the key of a directory whose extents have no seal from a generation
-// on, and only then its format of this version: earlier releases, which would take
-// seals for damage, refuse that one by name. After a crash in between the next key
-// takes the place of this one, which has sealed nothing.
+// makeKey creates the key of a directory whose extents have no seal below a generation,
+// and only then the format of this version: earlier releases, which would treat seals as
+// damage, refuse that version by name. After a crash in between, the next key replaces
+// this one, which has sealed nothing.
 func (v *Volume) makeKey(from uint64) error {
 	secret := make([]byte, 32)
 	if _, err := rand.Read(secret); err != nil {
@@ -84,7 +84,7 @@ func (v *Volume) makeKey(from uint64) error {
 	return nil
 }
 
-// sealFromNow gives a directory of an earlier release its key.
+// sealFromNow creates the key of a directory of an earlier release.
 func (v *Volume) sealFromNow() error {
 	from, err := v.Catalog.NextGenerations(1)
 	if err != nil {

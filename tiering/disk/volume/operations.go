@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// StallAfter is how long one operation of the disk may take before the disk
-// counts as hanging. An operation is at most a MiB read, one object written, one
-// slab made, one batch of rows or one sync: seconds only where a disk is about to
-// fail, or a network below it has gone. Linux itself gives a command up after 30
-// seconds and then tries it again. Shorter would call a disk dead that merely
-// works off its queue of 256 MiB at 50 MB/s.
+// StallAfter is the duration after which a running disk operation counts as hanging. An
+// operation is at most a MiB read, one object written, one slab created, one batch of
+// rows or one sync. It takes seconds only if a disk is about to fail, or a network below
+// it is down. Linux itself aborts a command after 30 seconds and then retries it. With a
+// shorter limit, a disk that works off its queue of 256 MiB at 50 MB/s would count as
+// dead.
 const StallAfter = 5 * time.Second
 
-// Operations are those of one direction that run now, the oldest first. Its lock
-// is held for a few instructions, inside all others.
+// Operations tracks the running operations of one direction, oldest first. Its lock is
+// held for a few instructions, inside all others.
 type Operations struct {
 	now     func() time.Time
 	running atomic.Int32
@@ -60,8 +60,8 @@ func (o *Operations) end(p *operation) {
 	o.running.Add(-1)
 }
 
-// Stalled is the age of the oldest operation once it is StallAfter, else 0. While
-// none runs no clock is asked.
+// Stalled returns the age of the oldest operation once it has reached StallAfter, else 0.
+// While none is running it does not read the clock.
 func (o *Operations) Stalled() time.Duration {
 	if o.running.Load() == 0 {
 		return 0

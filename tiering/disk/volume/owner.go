@@ -13,24 +13,24 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
-// ErrForeign is a directory that is not ours to use: it, or something in it, belongs to
-// another user, is writable by everybody or is not what its name says, or it holds
-// other things and no FORMAT.
+// ErrForeign reports a directory that we must not use: it, or something in it, belongs to
+// another user, is world-writable or is not what its name says, or it contains other
+// things and no FORMAT.
 var ErrForeign = errors.New("not a directory to use")
 
-// foreign says what is wrong and what an operator may do.
+// foreign returns what is wrong and what an operator may do.
 func foreign(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", fmt.Errorf(format, args...), ErrForeign)
 }
 
-// mayLieBeside are the names that an empty directory may hold: of a file system's
-// root, and of an opening that was cut short before there was a FORMAT.
+// mayLieBeside lists the names that an empty directory may contain: those of a file
+// system's root, and of an opening that was interrupted before there was a FORMAT.
 var mayLieBeside = []string{"lost+found", lockName, keyName, keyName + ".new", formatName + ".new", indexDir, slabDir, profileDir}
 
-// examine comes before anything in a directory is made or changed. Everything in it has
-// to be ours or root's, and not writable by everybody: else others could have us serve
-// their bytes. The directory itself may be writable by a group, as that of a volume
-// whose group a cluster has set; what is in it is closed to that group (closeToGroup).
+// examine runs before anything in a directory is created or changed. Everything in it has
+// to be owned by us or root, and not be world-writable: otherwise others could make us
+// serve their bytes. The directory itself may be group-writable, like that of a volume
+// whose group a cluster has set; its contents are closed to that group (closeToGroup).
 func (v *Volume) examine() error {
 	if v.index != vfs.Default {
 		return nil
@@ -40,7 +40,7 @@ func (v *Volume) examine() error {
 	}
 	switch err := ours(v.dir, unix.S_IFDIR); {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil // it will be made
+		return nil // it will be created
 	case err != nil:
 		return err
 	}
@@ -61,12 +61,12 @@ func (v *Volume) examine() error {
 	return nil
 }
 
-// closeEmpty takes writing from everybody in an empty directory of our own, in which
-// nobody has put anything yet.
+// closeEmpty removes world-write permission from an empty directory of our own, in which
+// no other user has put anything yet.
 func closeEmpty(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Mode&0o002 == 0 || int(st.Uid) != os.Geteuid() {
-		return nil // examine says why
+		return nil // examine returns why
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		return err
@@ -77,7 +77,7 @@ func closeEmpty(dir string) error {
 	return nil
 }
 
-// examineEntry looks at what the tier uses of a directory, and one level below.
+// examineEntry checks an entry of the directory that the tier uses, and one level below.
 func (v *Volume) examineEntry(name string) error {
 	switch name {
 	case lockName, formatName, keyName:
@@ -102,7 +102,7 @@ func (v *Volume) examineEntry(name string) error {
 	return nil
 }
 
-// ours says whether a path leads to something of a kind that is ours or root's.
+// ours checks that a path leads to something of a kind that we or root own.
 func ours(path string, kind uint32) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -136,8 +136,8 @@ func owned(path string, st *unix.Stat_t) error {
 	return nil
 }
 
-// closeToGroup takes from others what a cluster, which gives a volume to a group, has
-// given them: the folders and the key are for us alone.
+// closeToGroup removes the permissions that a cluster gives to the group of a volume: the
+// folders and the key are for our user only.
 func (v *Volume) closeToGroup() error {
 	if v.index != vfs.Default {
 		return nil
@@ -147,7 +147,7 @@ func (v *Volume) closeToGroup() error {
 		var st unix.Stat_t
 		err := unix.Stat(path, &st)
 		if errors.Is(err, unix.ENOENT) && name == keyName {
-			continue // of version 1
+			continue // in version 1
 		}
 		if err != nil {
 			return &os.PathError{Op: "stat", Path: path, Err: err}

@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
-// anchors are the directories and files that everything else is found through, held
-// open so that no other can get their inode numbers.
+// anchors are the directories and files through which everything else is found. They are
+// kept open so that their inode numbers are not reused.
 type anchors []*os.File
 
 // hold opens the anchors. File systems of tests have none.
@@ -35,8 +35,8 @@ func (a anchors) close() {
 	}
 }
 
-// LockPresent is Present of the lock file alone, for those who ask often: it goes with
-// the directory.
+// LockPresent is Present for the lock file only, for frequent callers: it moves with the
+// directory.
 func (v *Volume) LockPresent() error {
 	defer v.Writes.Begin()()
 	for _, f := range v.anchors {
@@ -47,8 +47,8 @@ func (v *Volume) LockPresent() error {
 	return nil
 }
 
-// Present says whether the directory, and what is written in it but slabs, which
-// look when they are synced, is found under its name. slab.ErrMissing: it was removed
+// Present checks that the directory, and everything written in it except slabs, which are
+// checked when they are synced, is found under its name. slab.ErrMissing: it was removed
 // or renamed, or another file system is mounted there.
 func (v *Volume) Present() error {
 	defer v.Writes.Begin()()

@@ -11,8 +11,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// KeepProfile makes a profile last, before the first row that names it. Its file is
-// named by its fingerprint, which is the SHA-256 of what it holds.
+// KeepProfile writes and syncs a profile, before the first row that names it. Its file is
+// named by its fingerprint, which is the SHA-256 of its content.
 func (v *Volume) KeepProfile(p *profile.Profile) error {
 	v.profiles.Lock()
 	defer v.profiles.Unlock()
@@ -35,14 +35,14 @@ func (v *Volume) KeepProfile(p *profile.Profile) error {
 	return nil
 }
 
-// UnreadProfile is a profile whose file is there and does not give it. The rows that
-// name it are as good as before: the file may be readable later, or written anew.
+// UnreadProfile is a profile whose file exists and cannot be used. The rows that name it
+// stay valid: the file may be readable later, or be rewritten.
 type UnreadProfile struct {
 	Fingerprint profile.Fingerprint
 	Err         error
 }
 
-// Profiles reads all profiles; unread are those whose files do not give them.
+// Profiles reads all profiles; unread lists those whose files cannot be used.
 func (v *Volume) Profiles() (good []*profile.Profile, unread []UnreadProfile, err error) {
 	err = v.eachProfile(func(fp profile.Fingerprint) error {
 		p, err := v.ReadProfile(fp)
@@ -77,8 +77,8 @@ func (v *Volume) ReadProfile(fp profile.Fingerprint) (*profile.Profile, error) {
 	return p, nil
 }
 
-// RemoveCorruptProfiles removes the files of profiles that are not what their names
-// say.
+// RemoveCorruptProfiles removes the files of profiles whose contents do not match their
+// names.
 func (v *Volume) RemoveCorruptProfiles() error {
 	removed := false
 	err := v.eachProfile(func(fp profile.Fingerprint) error {
@@ -97,7 +97,7 @@ func (v *Volume) RemoveCorruptProfiles() error {
 	return syncDir(v.index, v.path(profileDir))
 }
 
-// eachProfile calls f with every fingerprint that a file is named by.
+// eachProfile calls f with the fingerprint in each file name.
 func (v *Volume) eachProfile(f func(profile.Fingerprint) error) error {
 	names, err := v.index.List(v.path(profileDir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -109,7 +109,7 @@ func (v *Volume) eachProfile(f func(profile.Fingerprint) error) error {
 	for _, name := range names {
 		fp, err := hex.DecodeString(name)
 		if err != nil || len(fp) != sha256.Size {
-			continue // of a crash while one was written
+			continue // left by a crash during a write
 		}
 		if err := f(profile.Fingerprint(fp)); err != nil {
 			return err

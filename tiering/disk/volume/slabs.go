@@ -12,13 +12,13 @@ func (v *Volume) Slabs() []slab.SlabInfo { return v.set.Slabs() }
 // Refused lists the slab files that are not used, and why.
 func (v *Volume) Refused() []slab.Refusal { return v.set.Refused() }
 
-// AddSlab adds a slab, all of it free, and answers how many bytes entries can take of it.
+// AddSlab adds a slab, all of it free, and returns how many of its bytes entries can use.
 func (v *Volume) AddSlab(s slab.SlabInfo) (usable int64) {
 	v.Space.AddSlab(s.Number, s.Bytes)
 	return v.CountSlab(s)
 }
 
-// CountSlab is AddSlab for one whose space was added.
+// CountSlab is AddSlab for a slab whose space was added already.
 func (v *Volume) CountSlab(s slab.SlabInfo) (usable int64) {
 	v.slabBytes.Add(s.Bytes)
 	granule := v.Format.Granule
@@ -34,35 +34,35 @@ func (v *Volume) ForgetSpace() {
 	}
 }
 
-// SlabBytes is how large the files of the added slabs are together.
+// SlabBytes returns the total file size of the added slabs.
 func (v *Volume) SlabBytes() int64 { return v.slabBytes.Load() }
 
-// FileSystemFree is how many bytes the file system of the slabs would still give.
+// FileSystemFree returns the bytes available on the file system of the slabs.
 func (v *Volume) FileSystemFree() (int64, error) { return v.set.Free() }
 
-// Grow makes a slab, which is then to be added.
+// Grow creates a slab, which the caller then adds.
 func (v *Volume) Grow() (slab.SlabInfo, error) { return v.set.Grow() }
 
-// RestoreSlab takes a refused slab into use whose header is damaged.
+// RestoreSlab adopts a refused slab whose header is damaged.
 func (v *Volume) RestoreSlab(n uint32) (slab.SlabInfo, error) { return v.set.Restore(n) }
 
 // RemoveSlab deletes a slab file.
 func (v *Volume) RemoveSlab(n uint32) error { return v.set.Remove(n) }
 
-// Read fills buffers from an entry's runs, beginning at an offset into them.
+// Read fills buffers from an entry's runs, starting at an offset into them.
 func (v *Volume) Read(runs []slab.Run, off int64, bufs [][]byte) error {
 	defer v.Reads.Begin()()
 	return v.set.Read(runs, off, bufs)
 }
 
-// Write fills an entry's runs from their beginning on.
+// Write fills an entry's runs from their start.
 func (v *Volume) Write(runs []slab.Run, bufs [][]byte) error {
 	defer v.Writes.Begin()()
 	return v.set.Write(runs, 0, bufs)
 }
 
-// SyncNames makes names of slabs and profiles last, which a killed process may have
-// left unsynced.
+// SyncNames syncs the names of slabs and profiles, which a killed process may have left
+// unsynced.
 func (v *Volume) SyncNames() error {
 	return errors.Join(v.slabs.Sync(), syncDir(v.index, v.path(profileDir)))
 }

@@ -2,17 +2,17 @@ package volume
 
 import "fmt"
 
-// syncedName is the counter that holds the highest generation up to which the bytes
-// of every entry were synced. It is written after them, and is on the disk with the
-// rows of the same sync. Entries whose rows lie beyond it when the directory is
-// opened may have lost their bytes with the power.
+// syncedName is the counter for the highest generation up to which the bytes of every
+// entry were synced. It is written after them, and reaches the disk with the rows of the
+// same sync. When the directory is opened, entries above it may have lost their bytes in
+// a power cut.
 const syncedName = "synced_generation"
 
-// Sync makes last what was written into some slabs, then all rows, and notes that
-// bytes up to a generation are synced. A row that power loss leaves without its data
-// costs a miss, but one that was promised needs both. After an error of data the
-// rows were not synced. slab.ErrMissing, as an error of data: what was synced is not
-// found in the directory.
+// Sync syncs what was written to some slabs, then all rows, and records that bytes up to
+// a generation are synced. A row whose data is lost in a power cut costs a miss, but a
+// level that was acknowledged needs both. After an error of data the rows were not
+// synced. slab.ErrMissing, as an error of data: what was synced is not found in the
+// directory.
 func (v *Volume) Sync(slabs []uint32, synced uint64) (data, rows error) {
 	defer v.Writes.Begin()()
 	if len(slabs) > 0 {
@@ -32,5 +32,5 @@ func (v *Volume) Sync(slabs []uint32, synced uint64) (data, rows error) {
 	return nil, nil
 }
 
-// Synced is the generation that Sync noted last before the directory was opened.
+// Synced returns the generation that Sync recorded last before the directory was opened.
 func (v *Volume) Synced() uint64 { return v.Catalog.Counters()[syncedName] }

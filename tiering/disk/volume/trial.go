@@ -9,12 +9,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
-// trialName is a file that is written to see whether writing works.
+// trialName is a file that is written to test whether writes work.
 const trialName = "probe"
 
-// TryWriting writes, syncs and removes a file, where slabs are and where rows are.
+// TryWriting writes, syncs and removes a file, in the places of slabs and of rows.
 func (v *Volume) TryWriting() error {
-	_ = v.slabs.Remove(trialName) // of a crash
+	_ = v.slabs.Remove(trialName) // left by a crash
 	f, err := v.slabs.Create(trialName, slab.BlockBytes)
 	if err != nil {
 		return err
@@ -32,18 +32,18 @@ func (v *Volume) TryWriting() error {
 	return v.index.Remove(v.path(trialName))
 }
 
-// reopenBytes is what opening a catalogue may write: tables of the logs it
-// replays, which hold up to 16 MiB, a log, and small files.
+// reopenBytes bounds the bytes that opening a catalogue may write: tables of the logs
+// that it replays, which hold up to 16 MiB, a log, and small files.
 const reopenBytes = 24 << 20
 
-// reopenName is one of those that Pebble removes when it opens a directory, should a
-// crash leave it there.
+// reopenName is a name that Pebble removes when it opens a directory, in case a crash
+// leaves it there.
 const reopenName = "temporary.000000.dbtmp"
 
-// TryReopening says whether there is room to open the catalogue anew. It is asked
-// before the old one is closed, since nothing is found without one: a file system
-// that takes a block may not have room for a catalogue. It writes, because a limit on
-// writing does not show in the free bytes of a file system.
+// TryReopening checks that there is room to open the catalogue again. It is called before
+// the old one is closed, since without one lookups find nothing: a file system with room
+// for a block may not have room for a catalogue. It writes, because a limit on writes
+// does not show in the free bytes of a file system.
 func (v *Volume) TryReopening() error {
 	free, err := v.set.Free()
 	if err != nil {

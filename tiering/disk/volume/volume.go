@@ -21,31 +21,31 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Options opens a Volume. Dir is enough for one that exists.
+// Options configures a Volume. Dir is enough for an existing one.
 type Options struct {
-	// Dir is the directory. Slabs and Index stand in for it where a test brings
-	// file systems of its own; then Dir is a name inside Index.
+	// Dir is the directory. Tests may replace the file systems with Slabs and Index; then
+	// Dir is a name inside Index.
 	Dir   string
 	Slabs slab.FS
 	Index vfs.FS
 
-	// Existing opens no directory that was not a tier's before, and makes none. Store is
-	// the one that it has to be of; zero = any.
+	// Existing refuses, and does not create, a directory that did not belong to a tier
+	// before. Store is the store id that it must have; zero = any.
 	Existing bool
 	Store    slab.StoreID
 
 	GranuleBytes int64 // of a new directory
 	SlabBytes    int64 // of new slabs
-	Width        int   // transfers that one call has in flight
+	Width        int   // transfers in flight per call
 	Log          zerolog.Logger
 	Now          func() time.Time // of Operations; time.Now
 }
 
 // Volume is an open directory.
 type Volume struct {
-	// Fixed once it is open. Offline functions alone replace Space and Catalog.
+	// Fixed once it is open. Only offline functions replace Space and Catalog.
 	Format  Format
-	Key     *extent.Key // nil: offline functions have one of version 1 open
+	Key     *extent.Key // nil: offline functions have a directory of version 1 open
 	Space   *slab.Space
 	Catalog *catalog.Catalog
 	set     *slab.Set
@@ -60,14 +60,14 @@ type Volume struct {
 	slabBytes     atomic.Int64
 
 	profiles struct {
-		sync.Mutex // held across the writing of a profile
+		sync.Mutex // held while a profile is written
 		stored     map[profile.Fingerprint]bool
 	}
 }
 
-// Open opens a directory, which is made where its parent is there, and locks it
-// before anything in it is changed. ErrForeign: it is not ours to use, and was left
-// as it is. ErrAbsent: it is not the directory that has to be there.
+// Open opens a directory, which is created if its parent exists, and locks it before
+// anything in it is changed. ErrForeign: we must not use it, and it was left unchanged.
+// ErrAbsent: it is not the expected directory.
 func Open(o Options) (v *Volume, err error) {
 	v = newVolume(&o)
 	defer func() {
@@ -95,7 +95,7 @@ func Open(o Options) (v *Volume, err error) {
 		return v, err
 	}
 	if len(v.set.Slabs()) > 0 {
-		// Else a lost catalogue would be begun anew, and everything with it.
+		// Otherwise a lost catalogue would be created anew, and everything with it.
 		if err := v.haveCatalog(); err != nil {
 			return v, err
 		}
@@ -111,8 +111,8 @@ func Open(o Options) (v *Volume, err error) {
 	return v, v.hold()
 }
 
-// OpenExisting locks a directory that is that of a tier and opens all of it but the
-// catalogue. ErrNotTier, ErrLocked, ErrVersion: it was not looked at.
+// OpenExisting locks the directory of a tier and opens all of it except the catalogue.
+// ErrNotTier, ErrLocked, ErrVersion: it was not examined.
 func OpenExisting(o Options) (v *Volume, err error) {
 	v = newVolume(&o)
 	if _, err := readFormat(v.index, v.dir); err != nil {
@@ -160,14 +160,14 @@ func newVolume(o *Options) *Volume {
 
 func (v *Volume) path(name string) string { return v.index.PathJoin(v.dir, name) }
 
-// makeDirs makes the directory and those inside it, but not its parent: where
-// that is missing, a disk is not mounted. In a directory that was used, what is missing
-// was moved away or lies on a disk that is not mounted, too: of that only the folder of
-// profiles is made, whose files are made again.
+// makeDirs creates the directory and its subdirectories, but not its parent: if the
+// parent is missing, a disk is not mounted. In a directory that was used, a missing part
+// was moved away or is on a disk that is not mounted. Of these only the folder of
+// profiles is created, whose files are rewritten.
 func (v *Volume) makeDirs(o *Options) error {
 	names := []string{"", indexDir, slabDir, profileDir}
 	switch f, err := readFormat(v.index, v.dir); {
-	case errors.Is(err, fs.ErrNotExist) && v.used(): // not ours to begin anew
+	case errors.Is(err, fs.ErrNotExist) && v.used(): // must not be initialized again
 		return fmt.Errorf("%w: %w", errFormatLost, tier.ErrCorrupt)
 	case errors.Is(err, fs.ErrNotExist) && o.Existing:
 		return fmt.Errorf("%s holds no disk tier, and none is made there: %w", v.dir, ErrAbsent)
@@ -176,8 +176,9 @@ func (v *Volume) makeDirs(o *Options) error {
 			return err
 		}
 	case err == nil && o.Store != (slab.StoreID{}) && f.ID != o.Store:
-		// Also where that was begun anew in a mount point and has stayed empty: the notes beside
-		// the slabs, of what is switched off, are read once at the start.
+		// Also if that store was created anew in a mount point and has stayed empty: the
+		// notes next to the slabs, about what is switched off, are read once at the
+		// start.
 		return fmt.Errorf("%s is that of store %v, not of %v: restart the daemon to use this one, or %w", v.dir, f.ID, o.Store, ErrAbsent)
 	default:
 		names = []string{profileDir}
@@ -203,7 +204,7 @@ func (v *Volume) used() bool {
 	return false
 }
 
-// openSlabs opens the slab files, which are as they are; bytes is for new ones.
+// openSlabs opens the slab files, whose sizes are fixed; bytes is for new ones.
 func (v *Volume) openSlabs(bytes int64, width int) (err error) {
 	if v.slabs == nil {
 		if v.slabs, err = slab.OpenDir(filepath.Join(v.dir, slabDir)); err != nil {
@@ -221,8 +222,8 @@ func (v *Volume) openSlabs(bytes int64, width int) (err error) {
 	return nil
 }
 
-// haveCatalog says whether there is a catalogue, by the file that Pebble looks for
-// before it decides to make a new one.
+// haveCatalog checks that there is a catalogue, by the file that Pebble looks for before
+// it decides to create a new one.
 func (v *Volume) haveCatalog() error {
 	list, err := v.index.List(v.path(indexDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

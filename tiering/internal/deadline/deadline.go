@@ -1,20 +1,20 @@
-// Package deadline keeps deadlines with the next one first. It has no lock, no
-// clock and no timer; its owner guards it and asks.
+// Package deadline orders deadlines, earliest first. It has no lock, clock or timer; its
+// owner guards and polls it.
 package deadline
 
 import "time"
 
-// Deadline is when something ends. It is a field of that; the zero Deadline is in
-// no heap.
+// Deadline is the time at which something ends. It is embedded as a field there; the zero
+// Deadline is in no heap.
 type Deadline[T any] struct {
 	At    time.Time
-	Order uint64 // between equal times, so that a run can be replayed
+	Order uint64 // tie-breaker between equal times, so that a run can be replayed
 	Of    T      // what ends
 
-	slot int // in the heap, counted from 1; 0 = not there
+	slot int // index in the heap plus 1; 0 = not in a heap
 }
 
-// Set reports whether a heap holds d.
+// Set reports whether d is in a heap.
 func (d *Deadline[T]) Set() bool { return d.slot > 0 }
 
 func (d *Deadline[T]) before(o *Deadline[T]) bool {
@@ -24,14 +24,14 @@ func (d *Deadline[T]) before(o *Deadline[T]) bool {
 	return d.At.Before(o.At)
 }
 
-// Heap holds deadlines. Adding one that is later than all others, the common case,
-// is O(1), the rest O(log n). The zero Heap is empty.
+// Heap is a heap of deadlines. Adding one that is later than all others, the common case,
+// is O(1), other changes O(log n). The zero Heap is empty.
 type Heap[T any] struct{ heap []*Deadline[T] }
 
-// Len is how many deadlines are held.
+// Len returns the number of deadlines.
 func (h *Heap[T]) Len() int { return len(h.heap) }
 
-// First is the next deadline; nil when there is none.
+// First returns the earliest deadline; nil if there is none.
 func (h *Heap[T]) First() *Deadline[T] {
 	if len(h.heap) == 0 {
 		return nil
@@ -39,13 +39,13 @@ func (h *Heap[T]) First() *Deadline[T] {
 	return h.heap[0]
 }
 
-// Add takes in d, which no heap holds and which does not change while it is held.
+// Add adds d, which must be in no heap and must not change while it is in one.
 func (h *Heap[T]) Add(d *Deadline[T]) {
 	h.heap = append(h.heap, d)
 	h.up(len(h.heap) - 1)
 }
 
-// Remove takes out d, if it is there.
+// Remove removes d, if it is in the heap.
 func (h *Heap[T]) Remove(d *Deadline[T]) {
 	if d.slot == 0 {
 		return

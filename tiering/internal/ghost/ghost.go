@@ -1,5 +1,5 @@
-// Package ghost is the ghost list of a cache: the keys that left it last, each
-// with the reason, so that a miss can say why. It has no lock; its owner guards it.
+// Package ghost is the ghost list of a cache: the keys that were evicted or refused last,
+// each with the reason, so that a miss can say why. It has no lock; its owner guards it.
 package ghost
 
 import (
@@ -7,35 +7,36 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Entry is a key that left, or that never came in.
+// Entry is a key that was evicted, or never stored.
 type Entry struct {
 	Key     [32]byte
 	Profile tier.ProfileID
 	Tenant  tier.TenantID
 	Reason  tier.Reason
-	Tokens  uint32 // that a hit would have saved
+	Tokens  uint32 // saved by a hit
 }
 
-// List is bounded: a new key replaces the one that has been here longest.
+// List is bounded: a new key replaces the oldest one.
 type List struct {
 	index *index.Map[Entry]
 	ring  []*Entry
 	block []Entry // not yet used
-	next  int     // the oldest, once the ring is full
+	next  int     // index of the oldest, once the ring is full
 	limit int
 }
 
-// blockEntries are allocated together: they stay as long as the list, and would otherwise
-// hold pages of the heap that short-lived values of their size have left.
+// blockEntries are allocated together. They live as long as the list, and separate
+// allocations would keep heap pages alive in which short-lived values of their size were
+// freed.
 const blockEntries = 256
 
-// New makes a list of up to limit keys, at least one.
+// New returns a list of up to limit keys, at least one.
 func New(limit int) *List {
 	return &List{index: index.New[Entry](), limit: limit}
 }
 
-// Note adds a key. One that is here already keeps its place in the order and takes
-// the new reason.
+// Note adds a key. A key that is already in the list keeps its position and gets the new
+// reason.
 func (l *List) Note(e Entry) {
 	if known := l.index.Find(&e.Key); known != nil {
 		*known = e
@@ -59,8 +60,8 @@ func (l *List) Note(e Entry) {
 	l.index.Put(&oldest.Key, oldest)
 }
 
-// Why answers why a key is not held, and how many tokens it stood for. A key of
-// another tenant or profile reads as unknown.
+// Why returns why a key is not cached, and its number of tokens. A key of another tenant
+// or profile is reported as unknown.
 func (l *List) Why(key *[32]byte, p tier.ProfileID, t tier.TenantID) (tier.Reason, uint32) {
 	e := l.index.Find(key)
 	if e == nil || e.Profile != p || e.Tenant != t {

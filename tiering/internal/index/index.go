@@ -1,5 +1,5 @@
-// Package index finds values by 32-byte key: a hash table in shards of its own
-// growth, whose shards in order hold the keys in order. It has no lock; its owner
+// Package index finds values by 32-byte key. It is a hash table in shards that grow
+// separately; the shards in order hold the keys in order. It has no lock; its owner
 // guards it.
 package index
 
@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// Shards is how many there are. A key's leading bits choose its shard, so that a
-// listing that goes through the shards in order can let go of its lock in between.
+// Shards is the number of shards. A key's leading bits choose its shard, so that a
+// listing can walk the shards in order and release its lock in between.
 const Shards = 1 << shardBits
 
 const (
@@ -41,12 +41,12 @@ type slot[V any] struct {
 	v   *V // nil = empty
 }
 
-// New makes an empty map.
+// New returns an empty map.
 func New[V any]() *Map[V] {
 	return &Map[V]{seed: maphash.MakeSeed()}
 }
 
-// Shard is the number of a key's shard.
+// Shard returns the number of a key's shard.
 func Shard(key *[32]byte) int {
 	return (int(key[0])<<8 | int(key[1])) >> (16 - shardBits)
 }
@@ -55,10 +55,10 @@ func (m *Map[V]) home(key *[32]byte, mask int) int {
 	return int(maphash.Bytes(m.seed, key[:])) & mask
 }
 
-// Len is how many keys are held.
+// Len returns the number of keys.
 func (m *Map[V]) Len() int { return m.n }
 
-// Find answers nil when the key is not held.
+// Find returns nil if the key is absent.
 func (m *Map[V]) Find(key *[32]byte) *V {
 	sh := &m.shards[Shard(key)]
 	if sh.n == 0 {
@@ -115,7 +115,7 @@ func (m *Map[V]) resize(sh *shard[V], slots int) {
 	}
 }
 
-// Remove forgets a key, if held, and closes the gap it leaves.
+// Remove removes a key, if present, and closes the gap.
 func (m *Map[V]) Remove(key *[32]byte) {
 	sh := &m.shards[Shard(key)]
 	if sh.n == 0 {
@@ -129,7 +129,7 @@ func (m *Map[V]) Remove(key *[32]byte) {
 	if sh.slots[i].v == nil {
 		return
 	}
-	// Pull back every later slot of the run whose home is not after the gap.
+	// Move back every later slot of the run whose home is not after the gap.
 	gap := i
 	for j := (gap + 1) & mask; sh.slots[j].v != nil; j = (j + 1) & mask {
 		home := m.home(&sh.slots[j].key, mask)
@@ -141,8 +141,9 @@ func (m *Map[V]) Remove(key *[32]byte) {
 	sh.slots[gap] = slot[V]{}
 	sh.n--
 	m.n--
-	// Numbers of keys in a shard vary around their mean: without shrinking, each shard would
-	// keep the table of the most it ever had, and churn alone would double the map in time.
+	// The number of keys in a shard varies around its mean. Without shrinking, each shard
+	// would keep the largest table that it ever had, and churn alone would double the map
+	// in time.
 	if len(sh.slots) > minSlots && 16*sh.n <= 3*len(sh.slots) {
 		m.resize(sh, len(sh.slots)/2)
 	}

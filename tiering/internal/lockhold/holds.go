@@ -1,7 +1,7 @@
 //go:build !lockholds
 
-// Package lockhold is a mutex that counts how often it was taken and, for benchmarks
-// with the build tag lockholds, for how long it was held.
+// Package lockhold is a mutex that counts its acquisitions and, for benchmarks with the
+// build tag lockholds, measures how long it was held.
 package lockhold
 
 import "sync"
@@ -9,10 +9,10 @@ import "sync"
 // Mutex is a sync.Mutex that counts.
 type Mutex struct {
 	sync.Mutex
-	uses uint64 // how often it was taken; under it
+	uses uint64 // acquisitions; guarded by the mutex
 }
 
-// Lock is sync.Mutex's.
+// Lock is sync.Mutex.Lock with a count.
 func (m *Mutex) Lock() {
 	m.Mutex.Lock()
 	m.uses++

@@ -16,20 +16,20 @@ import (
 // Mutex is a sync.Mutex that measures.
 type Mutex struct {
 	sync.Mutex
-	uses  uint64 // how often it was taken; under it
+	uses  uint64 // acquisitions; guarded by the mutex
 	since time.Time
 	times []time.Duration
-	worst map[string]time.Duration // by who let go
+	worst map[string]time.Duration // by the function that unlocked
 }
 
-// Lock is sync.Mutex's.
+// Lock is sync.Mutex.Lock with a count.
 func (m *Mutex) Lock() {
 	m.Mutex.Lock()
 	m.uses++
 	m.since = time.Now()
 }
 
-// Unlock is sync.Mutex's. What it notes is not counted.
+// Unlock is sync.Mutex.Unlock. The time for its records is not counted.
 func (m *Mutex) Unlock() {
 	held := time.Since(m.since)
 	if len(m.times) < most {
@@ -46,8 +46,8 @@ func (m *Mutex) Unlock() {
 }
 
 const (
-	most = 1 << 24               // bounds what is noted between two calls of Take
-	long = 20 * time.Microsecond // from when on it is asked who let go
+	most = 1 << 24               // bounds the records between two calls of Take
+	long = 20 * time.Microsecond // holds longer than this record who unlocked
 )
 
 func callers() string {
@@ -63,8 +63,8 @@ func callers() string {
 	}
 }
 
-// Take returns how long the lock was held each time since the last call, sorted,
-// and who let go after the longest holds.
+// Take returns the durations for which the lock was held since the last call, sorted, and
+// the functions that unlocked after the longest ones.
 func (m *Mutex) Take() (times []time.Duration, worst []string) {
 	m.Mutex.Lock()
 	defer m.Mutex.Unlock()

@@ -6,35 +6,35 @@ import (
 	"time"
 )
 
-// Turns are those of an operation that takes a lock many times, a few rows each, and
-// lets others have it in between.
+// Turns is an operation that takes a lock many times, for a few rows each, and lets
+// others have it in between.
 //
-// That is not enough where all processors are busy: whoever makes a request may be on
-// the run queue of our processor, and Linux lets a thread run on to the next tick, 4 ms,
-// before another one that was woken. So an operation that has become long also yields
-// the processor while others use the lock: beside nobody else it would go to strangers
-// who compute, for a whole slice.
+// That is not enough if all processors are busy: the thread of a waiting request may be
+// in the run queue of our processor, and Linux lets a running thread continue until the
+// next tick, 4 ms, before one that was woken. So a long operation also yields the
+// processor while others use the lock. It does not yield otherwise: the processor would
+// go to unrelated computing threads for a whole time slice.
 type Turns struct {
 	mu      *Mutex
 	n       int
-	uses    uint64    // of the lock, when we had it last
-	others  bool      // used it since the turn before
-	began   time.Time // zero in the first few turns, which ask no clock
-	lately  time.Time // when others were seen to use it
+	uses    uint64    // of the lock, when this operation last had it
+	others  bool      // the lock was used since the previous turn
+	began   time.Time // zero in the first few turns, which do not read the clock
+	lately  time.Time // when others were last seen to use it
 	gaveWay time.Time
 }
 
 const (
-	shortTurns  = 8                      // as many are no long operation
-	longFrom    = 250 * time.Microsecond // nor is what ends in this time after them
-	yieldEvery  = 15 * time.Microsecond  // a yield costs one when there is nobody
-	othersWhile = 5 * time.Millisecond   // others count after a use; longer than they wait at worst
+	shortTurns  = 8                      // an operation with fewer turns is not long
+	longFrom    = 250 * time.Microsecond // nor is one that ends within this time after them
+	yieldEvery  = 15 * time.Microsecond  // about the cost of a yield when no thread is waiting
+	othersWhile = 5 * time.Millisecond   // how long others count after a use; longer than they wait at worst
 )
 
-// Turns begins an operation.
+// Turns starts an operation.
 func (m *Mutex) Turns() Turns { return Turns{mu: m} }
 
-// Each calls f for 0 to n-1 under the lock, with at most rows of them a turn.
+// Each calls f for 0 to n-1 under the lock, with at most rows of them per turn.
 func (m *Mutex) Each(n, rows int, f func(i int)) {
 	t := m.Turns()
 	for i := 0; i < n; {
@@ -46,7 +46,7 @@ func (m *Mutex) Each(n, rows int, f func(i int)) {
 	}
 }
 
-// Lock takes the lock; from the second time on, whoever waits for it has it first.
+// Lock locks the mutex; from the second turn on, those that are waiting get it first.
 func (t *Turns) Lock() {
 	if t.n > 0 {
 		t.giveWay()
@@ -57,7 +57,7 @@ func (t *Turns) Lock() {
 	t.n++
 }
 
-// Unlock lets go of it.
+// Unlock unlocks the mutex.
 func (t *Turns) Unlock() { t.mu.Unlock() }
 
 func (t *Turns) giveWay() {

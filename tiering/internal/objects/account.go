@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Use keeps an object's memory, unuse lets go of it. nil is nothing.
+// Use keeps an object's memory in use until Unuse. It does nothing for nil.
 func (s *Set) Use(o *Object) {
 	if o != nil {
 		o.Ops++
@@ -17,15 +17,15 @@ func (s *Set) Use(o *Object) {
 	}
 }
 
-// Lease counts d more live leases on an object, and what they share.
+// Lease adds d live leases to an object, and updates the bytes saved by sharing.
 func (o *Object) Lease(d int) {
 	o.Pool.Saved -= o.saved()
 	o.Leases += d
 	o.Pool.Saved += o.saved()
 }
 
-// saved are the bytes that live leases would take as copies of their own, less those of
-// the object: each reads the share of one rank.
+// saved returns the bytes that live leases would take as separate copies, minus the
+// object's own. Each lease reads the share of one rank.
 func (o *Object) saved() int64 {
 	ranks := len(o.Shares)
 	if o.InHBM() {
@@ -34,7 +34,7 @@ func (o *Object) saved() int64 {
 	return o.RankBytes * int64(max(0, o.Leases-ranks))
 }
 
-// Unuse ends what Use began.
+// Unuse ends a Use.
 func (s *Set) Unuse(o *Object) {
 	if o != nil {
 		o.Ops--
@@ -42,8 +42,8 @@ func (s *Set) Unuse(o *Object) {
 	}
 }
 
-// Account brings the accounts up to date after a count of o changed, and
-// frees its memory when nothing holds it any more.
+// Account updates the accounts after a count of o changed, and frees its memory once it
+// is neither linked nor in use.
 func (s *Set) Account(o *Object) {
 	next := o.Classify()
 	if next != o.Class {
@@ -71,8 +71,8 @@ func (s *Set) Account(o *Object) {
 	}
 }
 
-// pin adds to the pins of o and, where that pins or unpins it, of its
-// parents: a node cannot leave before those that extend it.
+// pin changes the pins of o and, if that pins or unpins it, of its ancestors: a node
+// cannot be evicted before its descendants.
 func (s *Set) pin(o *Object, d int) {
 	for ; o != nil; o = o.Parent {
 		was := o.Pins
@@ -99,7 +99,7 @@ func (s *Set) pin(o *Object, d int) {
 	}
 }
 
-// Link makes a new object, whose memory is allocated, known to lookups.
+// Link makes a new object, whose memory is allocated, visible to lookups.
 func (s *Set) Link(o *Object) {
 	o.on(evLink)
 	if o.Kind == 0 {
@@ -127,7 +127,7 @@ func (s *Set) Link(o *Object) {
 	}
 }
 
-// Book begins to account for an object.
+// Book starts to account for an object.
 func (s *Set) Book(o *Object) {
 	if o.Phase == described {
 		o.on(evBook)
@@ -142,8 +142,8 @@ func (s *Set) Book(o *Object) {
 	o.Tenant.Used[o.Pool.Number] += o.Charge()
 }
 
-// Unlink hides an object from lookups and policies. Its memory is freed
-// now or by whoever lets go last.
+// Unlink hides an object from lookups and policies. Its memory is freed now or by its
+// last user.
 func (s *Set) Unlink(o *Object, why tier.Reason) {
 	if o.Children > 0 {
 		panic(fmt.Sprintf("objects: %s leaves before its %d children", o.Name(), o.Children))
@@ -166,8 +166,8 @@ func (s *Set) Unlink(o *Object, why tier.Reason) {
 	s.EndReadAhead(o, &s.counters.ReadAheadWasted)
 	up := o.Parent
 	if up != nil {
-		// What still holds o, a late copy or a lower tier, does not need the
-		// parent, which may be the next to leave.
+		// A late copy, or a lower tier, that still uses o does not need the parent, which
+		// may be evicted next.
 		up.Children--
 		up.Kids ^= o.ID
 		s.revalue(up)
@@ -206,7 +206,7 @@ func (s *Set) unlinkSibling(o *Object) {
 	panic(fmt.Sprintf("objects: %s is not in the catalogue", o.Name()))
 }
 
-// Publish ends the filling of a complete object.
+// Publish ends the fill of a complete object.
 func (s *Set) Publish(o *Object, now time.Time, why decision.Reason) {
 	o.Fill, o.Used = nil, now
 	s.Deadlines.Remove(&o.Until)
@@ -224,7 +224,7 @@ func (s *Set) Publish(o *Object, now time.Time, why decision.Reason) {
 	s.adopt(o)
 }
 
-// countPublished adds to what a profile has published, and to where segments are found.
+// countPublished changes the published counts of a profile and updates the segment index.
 func (s *Set) countPublished(o *Object, d int) {
 	switch {
 	case o.Kind != 0:
@@ -257,9 +257,9 @@ func (s *Set) free(o *Object) {
 	s.Table.Remove(o.ID)
 }
 
-// MarkCorrupt takes an object out of memory whose bytes are not those that were
-// published, as the tier found out. One that others extend stays until they have
-// left, but neither it nor they are found any more.
+// MarkCorrupt removes an object from memory after the tier found that its bytes are not
+// those that were published. One that others extend stays until they are removed, but
+// lookups no longer find it or them.
 func (s *Set) MarkCorrupt(o *Object) {
 	s.counters.CorruptInMemory++
 	o.Refused = true
@@ -275,8 +275,8 @@ func (s *Set) MarkCorrupt(o *Object) {
 	}
 }
 
-// EndReadAhead ends that an object was read ahead and not used: it is now, it
-// leaves without, or nobody came for it in time.
+// EndReadAhead ends an object's status as read ahead and not used: it is used now, is
+// removed unused, or was not used in time.
 func (s *Set) EndReadAhead(o *Object, counter *uint64) {
 	if o.Ahead {
 		o.Ahead = false

@@ -2,13 +2,13 @@ package objects
 
 import "github.com/spliced-kv/spliced/tiering/tier"
 
-// LookupBelow asks the lower tier for an entry of this profile and tenant. What
-// an operator is removing is not there any more.
+// LookupBelow looks up an entry of this profile and tenant in the lower tier. An entry
+// that an operator is removing counts as absent.
 func (s *Set) LookupBelow(n tier.Name, p *Profile, t *Tenant) (tier.Entry, bool) {
 	if s.cfg.Lower == nil || len(s.Deleting) > 0 && s.Deleting[n] > 0 {
 		return tier.Entry{}, false
 	}
-	s.asked = n // a name on the stack would be moved to the heap
+	s.asked = n // a name on the stack would escape to the heap
 	e, ok := s.cfg.Lower.Lookup(&s.asked)
 	if !ok || e.Tenant != t.ID || e.Fingerprint != p.Fingerprint() {
 		return tier.Entry{}, false
@@ -16,17 +16,17 @@ func (s *Set) LookupBelow(n tier.Name, p *Profile, t *Tenant) (tier.Entry, bool)
 	return e, true
 }
 
-// Below is what the lower tier has of an object of memory. What has its name
-// but covers other tokens is something else: hashes of checkpoints come from
-// clients. Two spliced checkpoints of one name that cover the same tokens are the
-// same as far as anybody can ask: both stand for these tokens, approximately, so
-// the earlier one stays.
+// Below returns the lower tier's entry of an object in memory. An entry of its name that
+// covers other tokens is a different object, since clients choose the hashes of
+// checkpoints. Two spliced checkpoints of one name that cover the same tokens are
+// interchangeable for callers: both represent these tokens approximately, so the earlier
+// one stays.
 func (s *Set) Below(o *Object) (tier.Entry, bool) {
 	e, ok := s.LookupBelow(o.Label(), o.Profile, o.Tenant)
 	return e, ok && o.ShapeOf(&e)
 }
 
-// TouchBelow tells the lower tier of a use.
+// TouchBelow counts a use in the lower tier.
 func (s *Set) TouchBelow(n tier.Name) {
 	s.asked = n
 	s.cfg.Lower.Touch(&s.asked)
@@ -37,8 +37,8 @@ func (s *Set) SegmentBelow(key *[32]byte, p *Profile, t *Tenant) (tier.Entry, bo
 	return s.LookupBelow(tier.Name{Key: *key}, p, t)
 }
 
-// MatchBelow finds a segment in the lower tier without copies of its entry: most keys
-// are found nowhere. The entry is good until the next call.
+// MatchBelow finds a segment in the lower tier without copying its entry, since most keys
+// miss. The entry is valid until the next call.
 func (s *Set) MatchBelow(key *[32]byte, p *Profile, t *Tenant) *tier.Entry {
 	e := s.EntryBelow(tier.Name{Key: *key})
 	if e == nil || len(s.Deleting) > 0 && s.Deleting[s.asked] > 0 || e.Tenant != t.ID || e.Fingerprint != p.Fingerprint() {
@@ -47,8 +47,8 @@ func (s *Set) MatchBelow(key *[32]byte, p *Profile, t *Tenant) *tier.Entry {
 	return e
 }
 
-// EntryBelow is what the lower tier has of a name, whosever it is and whether or not it
-// is being removed. It is good until the next call; nil = nothing.
+// EntryBelow returns the lower tier's entry of a name, for any tenant and profile, even
+// while it is being removed. It is valid until the next call; nil = none.
 func (s *Set) EntryBelow(n tier.Name) *tier.Entry {
 	s.asked = n
 	var ok bool
@@ -58,16 +58,17 @@ func (s *Set) EntryBelow(n tier.Name) *tier.Entry {
 	return &s.found
 }
 
-// BestBelow finds a checkpoint of an accepted kind in the lower tier, exact
-// before spliced, whose chain is there or in memory. One that a client fills
-// again at the moment cannot be promoted, so it does not count.
+// BestBelow finds a checkpoint of an accepted kind in the lower tier, exact before
+// spliced, whose chain is there or in memory. One that a client is filling again cannot
+// be promoted, so it does not count.
 func (s *Set) BestBelow(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant) (tier.Entry, bool) {
 	return s.BestBelowAt(hash, accept, p, t, anyEnd)
 }
 
 const anyEnd = -1
 
-// BestBelowAt finds only what ends at a token: whether it does is known before its chain, which may be long, has been walked.
+// BestBelowAt finds only a checkpoint that ends at a token. This is checked before its
+// chain, which may be long, is walked.
 func (s *Set) BestBelowAt(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant, end int) (tier.Entry, bool) {
 	if s.cfg.Lower == nil {
 		return tier.Entry{}, false
@@ -84,13 +85,14 @@ func (s *Set) BestBelowAt(hash *[32]byte, accept tier.CheckpointKind, p *Profile
 	return tier.Entry{}, false
 }
 
-// Filled tells whether a client fills an object of this name.
+// Filled reports whether a client is filling an object of this name.
 func (s *Set) Filled(n tier.Name, p *Profile, t *Tenant) bool {
 	o := s.Named(n, p, t)
 	return o != nil && o.Fill != nil && !o.Fill.Promoted
 }
 
-// wholeChain walks a chain up to a node that memory has, or its root.
+// wholeChain walks a chain up to a node in memory or its root, and reports whether all of
+// it is available.
 func (s *Set) wholeChain(e *tier.Entry, p *Profile, t *Tenant) bool {
 	up, end, kind := e.Parent, e.Begin, e.Kind
 	for range s.cfg.MaxChain {
@@ -109,7 +111,7 @@ func (s *Set) wholeChain(e *tier.Entry, p *Profile, t *Tenant) bool {
 			return false
 		}
 		if o != nil && o.Phase == Stripped {
-			return s.Sound(o) // it can be whole again
+			return s.Sound(o) // it can be made whole again
 		}
 		up, end, kind = node.Parent, node.Begin, node.Kind
 	}

@@ -9,64 +9,62 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// A copy in HBM is an object of a pool of HBM: leases, expiry, quarantine, policies
-// and accounts treat it like any other. It is in no index; the resident of its name
-// finds it.
+// A copy in HBM is an object of a pool of HBM: leases, expiry, quarantine, policies and
+// accounts treat it like any other. It is in no index; lookups reach it through the
+// resident of its name.
 //
 //	promotion ──► filling ──► found ──► dropped ──► free
 //	                 │      verified,            last lease and
 //	                 │      its object there     operation ended
 //	                 └──► free: wrong digest, object gone, device lost
 //
-// The copy of a checkpoint is one node of its own, with the rows of the whole chain
-// in place of a chain of copies. What it costs is that rows which two checkpoints
-// share lie in HBM twice; what it spares is a second tree whose nodes hold each
-// other.
+// The copy of a checkpoint is a single node with the rows of the whole chain. The cost is
+// that rows shared by two checkpoints are in HBM twice. The alternative, a chain of
+// copies, needs a second tree whose nodes keep each other in use.
 
-// copies is what lies in the memory of accelerators.
+// copies is the state of all copies in the memory of accelerators.
 type copies struct {
 	Devices []*Device
 	Held    map[Identity]*resident
 	Loose   int // residents whose object is not in memory
 }
 
-// Identity names an object whatever tier it is in.
+// Identity names an object independently of its tier.
 type Identity struct {
 	Name    tier.Name
 	Profile *Profile
 	Tenant  *Tenant
 }
 
-// CopyKey names one rank's copy of it on a device.
+// CopyKey names one rank's copy of an object on a device.
 type CopyKey struct {
 	Identity
 	Rank   int
 	Device tier.DeviceID
 }
 
-// Identity names an object, or the one that a copy is of.
+// Identity returns the identity of an object, or for a copy that of its original.
 func (o *Object) Identity() Identity { return Identity{o.Label(), o.Profile, o.Tenant} }
 
-// resident is what HBM has of an object: at least one copy. Guarded by the store's
-// lock.
+// resident lists the copies that HBM has of an object: at least one. Guarded by the
+// store's lock.
 //
-// Invariant: while its object is whole in memory, source is that object, and points
-// back.
+// Invariant: while its object is whole in memory, source is that object, and points back.
 type resident struct {
 	Identity
 	Source     *Object
-	generation uint64 // of the entry of the lower tier, while source is nil
-	Copies     []Copy // one at most for each rank and device, in no order
+	generation uint64 // of the lower tier's entry, while source is nil
+	Copies     []Copy // at most one per rank and device, in no order
 }
 
 // Copy is one rank's copy of an object.
 type Copy struct {
 	*Object
 	Rank int
-	From []uint64 // the digests of the object's share that was copied
+	From []uint64 // digests of the object's share at the time of the copy
 }
 
-// On finds the copy of a rank on a device; nil = none.
+// On returns the copy of a rank on a device; nil = none.
 func (r *resident) On(d tier.DeviceID, rank int) *Object {
 	if r == nil {
 		return nil
@@ -79,7 +77,7 @@ func (r *resident) On(d tier.DeviceID, rank int) *Object {
 	return nil
 }
 
-// NewCopy is a copy of an object for a device, without memory.
+// NewCopy returns a copy of an object for a device, without memory.
 func (s *Set) NewCopy(o *Object, d *Device) *Object {
 	c := &Object{
 		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant, Pool: d.Pools[PoolNumber(o.Kind)],
@@ -96,10 +94,10 @@ func (s *Set) NewCopy(o *Object, d *Device) *Object {
 	return c
 }
 
-// CopyOf finds a rank's copy on a device whose object is still held elsewhere.
+// CopyOf returns a rank's copy on a device if its object is still cached in another tier.
 func (s *Set) CopyOf(k CopyKey) *Object { return s.ResidentOf(k.Identity).On(k.Device, k.Rank) }
 
-// ResidentOf finds the copies of an object, and drops them if it has gone.
+// ResidentOf returns the copies of an object, and drops them if it no longer exists.
 func (s *Set) ResidentOf(k Identity) *resident {
 	if s.HBM == nil {
 		return nil
@@ -112,7 +110,7 @@ func (s *Set) ResidentOf(k Identity) *resident {
 	return r
 }
 
-// stands tells whether the object of some copies is held elsewhere.
+// stands reports whether the object of some copies is still cached in another tier.
 func (s *Set) stands(r *resident) bool {
 	if r.Source != nil {
 		return s.Sound(r.Source)
@@ -121,8 +119,8 @@ func (s *Set) stands(r *resident) bool {
 	return ok && e.Generation == r.generation
 }
 
-// Copied tells whether an entry of the lower tier has the copies in HBM that a client on a
-// device asks for.
+// Copied reports whether an entry of the lower tier has the copies in HBM that a client
+// on a device needs.
 func (s *Set) Copied(e *tier.Entry, p *Profile, t *Tenant, on tier.DeviceID) bool {
 	if s.HBM == nil || s.HBM.Loose == 0 {
 		return false
@@ -131,7 +129,7 @@ func (s *Set) Copied(e *tier.Entry, p *Profile, t *Tenant, on tier.DeviceID) boo
 	return r != nil && r.Source == nil && r.generation == e.Generation && r.Serves(on)
 }
 
-// AddCopy makes a verified copy known to lookups.
+// AddCopy makes a verified copy visible to lookups.
 func (s *Set) AddCopy(c, source *Object, rank int, from []uint64) {
 	r := source.Resident
 	if r == nil {
@@ -151,8 +149,7 @@ func (s *Set) AddCopy(c, source *Object, rank int, from []uint64) {
 	s.Rank(c)
 }
 
-// dropCopy hides a copy from lookups. Its memory is freed now or by whoever
-// lets go last.
+// dropCopy hides a copy from lookups. Its memory is freed now or by its last user.
 func (s *Set) dropCopy(c *Object, why stats.Drop) {
 	r := c.Resident
 	r.Copies = slices.DeleteFunc(r.Copies, func(x Copy) bool { return x.Object == c })
@@ -174,7 +171,7 @@ func (s *Set) dropCopy(c *Object, why stats.Drop) {
 	s.Account(c)
 }
 
-// DropCopies drops all copies of an object and answers how many there were.
+// DropCopies drops all copies of an object and returns their number.
 func (s *Set) DropCopies(r *resident, why stats.Drop) int {
 	return s.dropCopies(r, why, func(*Object) bool { return true })
 }
@@ -189,9 +186,9 @@ func (s *Set) dropCopies(r *resident, why stats.Drop, which func(*Object) bool) 
 	return n
 }
 
-// leaveCopies follows an object that leaves memory, or whose states do. Its copies
-// stay when it was evicted and the lower tier has it: they are then those of that
-// entry. What is only being written there goes.
+// leaveCopies handles the copies of an object that leaves memory, or whose states do.
+// They stay if it was evicted and the lower tier has it: they then belong to that entry.
+// They are dropped if it is still being written there.
 func (s *Set) leaveCopies(o *Object, why tier.Reason) {
 	r := o.Resident
 	if r == nil || o.InHBM() {
@@ -214,8 +211,8 @@ func (s *Set) leaveCopies(o *Object, why tier.Reason) {
 	s.DropCopies(r, drop)
 }
 
-// adopt finds the copies of an object that has become whole in memory. Those of
-// other bytes go: it may have been computed once more.
+// adopt attaches existing copies to an object that has become whole in memory. Copies
+// with other bytes are dropped: the object may have been computed again.
 func (s *Set) adopt(o *Object) {
 	if s.HBM == nil {
 		return
@@ -249,8 +246,8 @@ func (s *Set) RemoveCopies(n tier.Name, profiles []*Profile) {
 	}
 }
 
-// SweepCopies drops copies among some rows of the table, from first on, whose object the
-// lower tier has forgotten meanwhile, or whose profile nobody can ask for any more.
+// SweepCopies drops copies in rows of the table, starting at first, whose object the
+// lower tier has evicted meanwhile, or whose profile is no longer registered.
 func (s *Set) SweepCopies(first, rows int) (more bool) {
 	if s.HBM.Loose == 0 {
 		return false
@@ -267,8 +264,8 @@ func (s *Set) SweepCopies(first, rows int) (more bool) {
 	return first+rows < len(places)
 }
 
-// UsedCopy counts a use of a copy's object as well, so that what is hot in HBM
-// is not cold elsewhere.
+// UsedCopy counts a use of a copy as a use of its object, so that what is hot in HBM is
+// not cold elsewhere.
 func (s *Set) UsedCopy(c *Object, now time.Time) {
 	if o := c.Resident.Source; o != nil {
 		o.Hits++
@@ -278,8 +275,8 @@ func (s *Set) UsedCopy(c *Object, now time.Time) {
 	s.TouchBelow(c.Label())
 }
 
-// MakeCopyRoom drops copies until o fits its pool of HBM and its tenant's
-// quota, or drops nothing and says why o cannot fit. Nothing leaves memory or the
+// MakeCopyRoom drops copies until o fits its pool of HBM and its tenant's quota. If that
+// is impossible it drops nothing and returns why. Nothing is evicted from memory or the
 // lower tier for a copy. A guess drops nothing.
 func (s *Set) MakeCopyRoom(o *Object, guess bool) error {
 	p, t := o.Pool, o.Tenant
@@ -312,10 +309,9 @@ func (s *Set) MakeCopyRoom(o *Object, guess bool) error {
 	return nil
 }
 
-// Yield has a tenant give up copies in HBM, the least valuable first, until
-// bytes are freed or none is left that may go, and answers what was freed. They are
-// the first that a tenant pays with: nothing is lost by them. more: it has stopped
-// after evictRows of them.
+// Yield drops copies of a tenant in HBM, least valuable first, until bytes are freed or
+// no idle one is left, and returns what was freed. Copies are the first to go for a
+// quota, since dropping them loses nothing. more: it stopped after EvictRows of them.
 func (s *Set) Yield(t *Tenant, bytes int64) (freed int64, more bool) {
 	if t.Above == nil || s.HBM == nil {
 		return 0, false
@@ -335,22 +331,22 @@ func (s *Set) Yield(t *Tenant, bytes int64) (freed int64, more bool) {
 	return freed, false
 }
 
-// writtenBytes is what an object is taken to need in the lower tier at most: its bytes
-// and headers, which have the token ids and digests twice (a guess on the safe side; a
-// copy too many costs a promotion).
+// writtenBytes is an upper estimate of an object's size in the lower tier: its bytes and
+// headers, which have the token ids and digests twice (a guess on the safe side; dropping
+// a copy too many costs a promotion).
 func writtenBytes(o *Object) int64 {
 	return o.Bytes + o.Bytes/8 + 4*int64(o.Spec.Tokens) + 2*o.RecordBytes + 64<<10
 }
 
-// YieldToWrite has a tenant at its quota give up copies in HBM, rather than
-// entries of the lower tier, for an object that is to be written there.
+// YieldToWrite drops copies in HBM of a tenant at its quota, rather than entries of the
+// lower tier, for an object that is to be written there.
 func (s *Set) YieldToWrite(o *Object) {
 	if t := o.Tenant; t.QuotaBytes > 0 {
 		s.Yield(t, s.OverQuota(t, writtenBytes(o)))
 	}
 }
 
-// AllocateCopy gives an object of HBM its memory; there is room.
+// AllocateCopy allocates the memory of an object in HBM. The caller has made room.
 func (s *Set) AllocateCopy(o *Object, rank int) {
 	extents, err := o.Pool.Device.Pages.Alloc(o.RankBytes)
 	if err != nil {
@@ -360,7 +356,7 @@ func (s *Set) AllocateCopy(o *Object, rank int) {
 	s.Book(o)
 }
 
-// freeCopy gives it back.
+// freeCopy frees the memory of a copy.
 func (s *Set) freeCopy(o *Object) {
 	for i := range o.Shares {
 		whole := slices.Clone(o.Shares[i].Extents)

@@ -10,13 +10,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Decide notes a decision about an object that costs, or gives back, bytes
-// of memory.
+// Decide records a decision about an object that costs, or frees, bytes of memory.
 func (s *Set) Decide(o *Object, what decision.What, why decision.Reason, bytes int64) {
 	s.note(o, s.decided(o, what, why, bytes))
 }
 
-// note notes a decision, unless it is about an object of a trial.
+// note records a decision, unless it is about an object of a trial.
 func (s *Set) note(o *Object, d decision.Decision) {
 	if !o.Profile.Trial {
 		s.cfg.Log.Note(d)
@@ -37,8 +36,8 @@ func (s *Set) decided(o *Object, what decision.What, why decision.Reason, bytes 
 	}
 }
 
-// TellCopied tells who listens of a copy in HBM that is found from now on. It is not among
-// the decisions: a copy costs memory nothing, and no lookup misses it.
+// TellCopied notifies the listener of a new copy in HBM. It is not one of the logged
+// decisions: a copy costs no memory, and no lookup misses it.
 func (s *Set) TellCopied(c, source *Object, why decision.Reason) {
 	if c.Profile.Trial {
 		return
@@ -48,9 +47,9 @@ func (s *Set) TellCopied(c, source *Object, why decision.Reason) {
 	s.cfg.Log.Tell(d)
 }
 
-// NoteLeft notes that an object, or its states, leave memory. What leaves for
-// room is the least that its pool has: from then on nothing of less value needs to
-// come in. rival is what needs the room, nil where that is not known.
+// NoteLeft records that an object, or its states, leave memory. An object evicted for
+// room is the least valuable of its pool: from then on nothing of less value needs to
+// enter. rival is the object that needs the room, nil if unknown.
 func (s *Set) NoteLeft(o *Object, what decision.What, why decision.Reason, bytes int64, rival *Object) {
 	d := s.decided(o, what, why, bytes)
 	if rival != nil {
@@ -63,11 +62,11 @@ func (s *Set) NoteLeft(o *Object, what decision.What, why decision.Reason, bytes
 	}
 }
 
-// FloorValue is the milliseconds for each MiB of what left a pool for room last; 0
-// while it has had room for all. It needs no lock.
+// FloorValue returns the value, in milliseconds per MiB, of the last object that a pool
+// evicted for room; 0 while there was always room. It needs no lock.
 func (p *Pool) FloorValue() float64 { return math.Float64frombits(p.floor.Load()) }
 
-// Refuse remembers and counts an object that found no room.
+// Refuse records and counts an object for which there was no room.
 func (s *Set) Refuse(o *Object, err error) {
 	if errors.Is(err, ErrAgain) {
 		return

@@ -6,8 +6,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Device is the memory of one accelerator and the accounts of what lies in it.
-// Guarded by the store's lock, apart from the first group.
+// Device is the memory of one accelerator and its accounts. Guarded by the store's lock,
+// apart from the first group.
 type Device struct {
 	ID        tier.DeviceID
 	arena     gpuipc.Region
@@ -16,12 +16,11 @@ type Device struct {
 
 	Pages    *gpuipc.PageAllocator
 	Counters stats.HBM
-	Lost     bool // it cannot be used any more, or never could
+	Lost     bool // no longer usable, or never was
 }
 
-// OpenDevice gives the set memory of one more accelerator: its pages, and the budgets of
-// its two pools in whole pages. Devices have their ids in the order in which they are
-// opened.
+// OpenDevice adds the memory of an accelerator: its pages, and the budgets of its two
+// pools in whole pages. Device ids follow the order of the calls.
 func (s *Set) OpenDevice(arena gpuipc.Region, pageBytes int, public, private int64) *Device {
 	if s.HBM == nil {
 		s.HBM = &copies{Held: map[Identity]*resident{}}
@@ -42,8 +41,8 @@ func (s *Set) OpenDevice(arena gpuipc.Region, pageBytes int, public, private int
 	return d
 }
 
-// Lose marks a device as lost, drops its copies and answers how many there were.
-// Memory and the lower tier have all of them.
+// Lose marks a device as lost, drops its copies and returns their number. All of them are
+// also in memory or the lower tier.
 func (s *Set) Lose(d *Device) (copies int) {
 	d.Lost = true
 	d.Counters.Lost = 1

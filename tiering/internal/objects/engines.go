@@ -6,14 +6,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Engines are those that read one rank's copies on one device.
+// Engines counts the engines that read one rank's copies on one device.
 type Engines struct {
 	Rank   int
 	Device *Device
 	Count  int // above 0
 }
 
-// Attach counts an engine in, and Detach out. Engines are in the order of their ranks.
+// Attach adds an engine. Engines are sorted by rank.
 func (p *Profile) Attach(rank int, d *Device) {
 	if i := p.engines(rank, d); i >= 0 {
 		p.Engines[i].Count++
@@ -26,7 +26,7 @@ func (p *Profile) Attach(rank int, d *Device) {
 	p.Engines = slices.Insert(p.Engines, at, Engines{rank, d, 1})
 }
 
-// Detach ends what Attach began.
+// Detach removes an engine added by Attach.
 func (p *Profile) Detach(rank int, d *Device) {
 	i := p.engines(rank, d)
 	if p.Engines[i].Count--; p.Engines[i].Count == 0 {
@@ -38,16 +38,16 @@ func (p *Profile) engines(rank int, d *Device) int {
 	return slices.IndexFunc(p.Engines, func(e Engines) bool { return e.Rank == rank && e.Device == d })
 }
 
-// Reads tells whether engines may read what a client on a device has matched. Of a rank
-// with engines on that device only those do. Groups of ranks are not told apart.
+// Reads reports whether engines e may read what a client on a device has matched. If a
+// rank has engines on that device, only those do. Groups of ranks are not distinguished.
 func (p *Profile) Reads(e *Engines, on tier.DeviceID) bool {
 	return e.Device.ID == on || !slices.ContainsFunc(p.Engines, func(x Engines) bool { return x.Rank == e.Rank && x.Device.ID == on })
 }
 
-// Serves tells whether engines of a profile can read an object in HBM, as a client on a
-// device sees it: ranks with engines on that device have their copies there, each other
-// rank on one of the devices where it has engines. Where no engine has said which rank
-// it is, any copy on the client's device will do.
+// Serves reports whether the engines of a profile can read an object in HBM, as seen by a
+// client on a device: ranks with engines on that device have their copies there, each
+// other rank on one of the devices with engines of it. If no engine has announced its
+// rank, any copy on the client's device is enough.
 func (r *resident) Serves(on tier.DeviceID) bool {
 	if r == nil {
 		return false
@@ -77,7 +77,8 @@ func (r *resident) Serves(on tier.DeviceID) bool {
 	return false
 }
 
-// served tells whether engines of one rank are on devices that work, and have a copy.
+// served reports whether engines of one rank are on working devices, and whether these
+// have a copy.
 func (r *resident) served(engines []Engines, on tier.DeviceID) (work, copied bool) {
 	for i := range engines {
 		e := &engines[i]

@@ -18,10 +18,10 @@ func trim(extents []gpuipc.Extent, bytes int64) []gpuipc.Extent {
 	return extents
 }
 
-// Punch parts a share's extents at runs of it: kept has holes in their place,
-// given is their memory. Runs are in order and of whole pages.
+// Punch cuts runs out of a share's extents: kept has holes in their place, given is their
+// memory. Runs are in order and consist of whole pages.
 func Punch(extents, runs []gpuipc.Extent) (kept, given []gpuipc.Extent) {
-	at := int64(0) // of e in the share
+	at := int64(0) // offset of e in the share
 	for _, e := range extents {
 		for e.Len > 0 {
 			for len(runs) > 0 && runs[0].Off+runs[0].Len <= at {
@@ -71,7 +71,7 @@ func Mend(extents, memory []gpuipc.Extent) []gpuipc.Extent {
 	return out
 }
 
-// Gather is the part of ref that runs of it make up.
+// Gather returns the part of ref that is covered by runs.
 func Gather(ref gpuipc.Ref, runs []gpuipc.Extent) gpuipc.Ref {
 	out := gpuipc.Ref{Region: ref.Region}
 	for _, run := range runs {

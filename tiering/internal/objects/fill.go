@@ -6,21 +6,21 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Fill is the state of an object between its reservation and its publication.
-// Guarded by the store's lock; fields up to ranks are fixed.
+// Fill is the state of an object between its reservation and its publication. Guarded by
+// the store's lock; Layout and Ranks are fixed.
 type Fill struct {
 	Layout *plan.PartMap
-	Ranks  []Filler // by rank; of is nil until the rank joins
+	Ranks  []Filler // by rank; Of is nil until the rank joins
 
-	Left    int        // ranks that are not complete
-	Copying int        // commits, or a read of the lower tier, that write into the object's memory now
+	Left    int        // ranks that are incomplete
+	Copying int        // commits, or a read of the lower tier, that are writing into the object's memory
 	Level   tier.Level // highest that a commit asked for
-	Dead    bool       // aborted; memory is free once copying is 0
+	Dead    bool       // aborted; memory is freed once Copying is 0
 
-	Promoted bool // the store fills it itself, no rank may join
-	Fetched  bool // from beyond this node
+	Promoted bool // filled by the store; no rank may join
+	Fetched  bool // from outside this node
 
-	// What the writer says of it; a stripped checkpoint may have had another parent.
+	// As stated by the writer; a stripped checkpoint may have had another parent.
 	Begin   int
 	Extends profile.PrefixHash
 }
@@ -30,13 +30,13 @@ type Filler struct {
 	ID      tier.ReservationID
 	Object  *Object
 	Rank    int
-	Of      map[tier.ReservationID]*Filler // the reservations of who joined; nil until then
+	Of      map[tier.ReservationID]*Filler // the reservations of the session that joined; nil until then
 	Chunks  []ChunkState                   // of all parts, in order
 	Left    int                            // chunks that are not done
-	Digests []uint64                       // of the share's chunks, the share's once the object is published
+	Digests []uint64                       // of the share's chunks; become the share's when the object is published
 }
 
-// ChunkState is how far a chunk has come.
+// ChunkState is the progress of a chunk.
 type ChunkState uint8
 
 const (
@@ -45,7 +45,7 @@ const (
 	ChunkDone
 )
 
-// NewFill begins the filling of an object as its writer wants it.
+// NewFill returns the fill of an object as its writer wants it.
 func NewFill(want *Object, l *plan.PartMap) *Fill {
 	ranks := want.Profile.Ranks
 	return &Fill{Layout: l, Ranks: make([]Filler, ranks), Left: ranks, Begin: want.Begin, Extends: want.Extends}

@@ -4,23 +4,23 @@ import (
 	"fmt"
 )
 
-// phase is how far an object has come in its life.
+// phase is a stage in the life of an object.
 //
 //	described ──► filling ──► whole ◄──► stripped
-//	    │            │          │ ▲          │
-//	    │            └────────► │ └ found    │
-//	    │        detached ◄─────┘   │        │
-//	    │          │  ▲             │        │
-//	    │          │  └─────────────│────────┘
-//	    ▼          ▼                │
-//	 unlisted ──► freed          unlisted (a copy in HBM)
+//	   │            │          │ ▲          │
+//	   │            └────────► │ └ found    │
+//	   │        detached ◄─────┘   │        │
+//	   │          │  ▲             │        │
+//	   │          │  └─────────────│────────┘
+//	   ▼          ▼                │
+//	unlisted ──► freed          unlisted (a copy in HBM)
 //
-// Lookups find what is filling, as pending, and what is whole, as a hit. A checkpoint
-// that one other extends may be stripped of its states (strip.go): its rows serve
-// that one, and no lookup finds it as a hit until it is restored. What is detached
-// keeps its memory for those who still read it. Unlisted is memory that no lookup
-// finds: rows of buffers, what a promotion of a stripped checkpoint reads into, and
-// a copy in HBM until it is verified.
+// Lookups find filling objects as pending, and whole ones as hits. A checkpoint that one
+// other extends may be stripped of its states (strip.go): its rows serve the other one,
+// and no lookup finds it as a hit until it is restored. A detached object keeps its
+// memory for its remaining readers. Unlisted memory is found by no lookup: rows of
+// buffers, the target of the promotion of a stripped checkpoint, and a copy in HBM until
+// it is verified.
 type phase uint8
 
 const (
@@ -38,16 +38,16 @@ func (p phase) String() string {
 	return [...]string{"described", "unlisted", "filling", "whole", "stripped", "detached", "freed"}[p]
 }
 
-// event is what changes an object's phase.
+// event is a cause of a phase change.
 type event uint8
 
 const (
 	evBook    event = iota // its memory is accounted for
-	evLink                 // lookups find it, as pending
+	evLink                 // lookups find it as pending
 	evPublish              // all its parts are there
-	evFind                 // a copy in HBM is verified
+	evFind                 // a copy in HBM has been verified
 	evStrip                // its states leave memory
-	evRestore              // they are there again
+	evRestore              // its states are back
 	evDetach               // no lookup finds it any more
 	evFree                 // its memory is given back
 	events
@@ -57,7 +57,7 @@ func (e event) String() string {
 	return [...]string{"booked", "linked", "published", "found", "stripped", "restored", "detached", "freed"}[e]
 }
 
-// life says what an event makes of a phase; described stands for what cannot happen.
+// life maps a phase and an event to the next phase; described marks an impossible event.
 var life = [phases][events]phase{
 	described: {evBook: Unlisted, evLink: filling},
 	Unlisted:  {evFind: Whole, evFree: freed},
@@ -67,7 +67,7 @@ var life = [phases][events]phase{
 	detached:  {evFree: freed},
 }
 
-// on is the only place where the phase of an object changes.
+// on is the only function that changes the phase of an object.
 func (o *Object) on(e event) {
 	next := life[o.Phase][e]
 	if next == described {
@@ -76,13 +76,13 @@ func (o *Object) on(e event) {
 	o.Phase = next
 }
 
-// Linked tells whether lookups find an object.
+// Linked reports whether lookups find an object.
 func (o *Object) Linked() bool { return o.Phase == filling || o.Published() }
 
-// Published tells whether lookups find an object that has been complete once.
+// Published reports whether lookups find an object that has been complete once.
 func (o *Object) Published() bool { return o.Phase == Whole || o.Phase == Stripped }
 
-// check holds an object against its phase, with the build tag invariants.
+// check compares an object with its phase, under the build tag invariants.
 func (s *Set) check(o *Object) {
 	found := !o.InHBM() && s.Named(o.Label(), o.Profile, o.Tenant) == o || o.InHBM() && o.Resident != nil
 	for _, c := range []struct {

@@ -9,9 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Pack says that the packed parts of a segment were put in place of those that were
-// written, with all others, by parts: what lies behind them is given back. The segment is
-// complete and not published.
+// Pack records that a segment was packed in place, laid out as parts, and frees the
+// memory after them. The segment is complete and not published.
 func (s *Set) Pack(o *Object, packed profile.Packed, parts *plan.PartMap, digests [][]uint64) {
 	ranks := int64(len(o.Shares))
 	for i := range o.Shares {
@@ -24,12 +23,13 @@ func (s *Set) Pack(o *Object, packed profile.Packed, parts *plan.PartMap, digest
 	o.LaidOut(packed, parts)
 }
 
-// LaidOut says how a segment is packed that is on its way into memory.
+// LaidOut sets the packed layout of a segment on its way into memory.
 func (o *Object) LaidOut(packed profile.Packed, parts *plan.PartMap) {
 	o.Packed, o.parts = packed, parts
 }
 
-// cut parts a share's extents into those of its first bytes, and whole pages behind.
+// cut splits a share's extents into those of its first bytes, and the whole pages after
+// them.
 func (s *Set) cut(extents []gpuipc.Extent, bytes int64) (kept, given []gpuipc.Extent) {
 	for _, e := range extents {
 		n := min(e.Len, bytes)
@@ -44,8 +44,8 @@ func (s *Set) cut(extents []gpuipc.Extent, bytes int64) (kept, given []gpuipc.Ex
 	return kept, given
 }
 
-// copiedAs is how copies in HBM are laid out: their rows are as they were written, which is
-// what the kernels there read.
+// copiedAs returns the layout of copies in HBM: their rows are not packed, since the
+// kernels there read them as written.
 func (o *Object) copiedAs() (profile.Packed, *plan.PartMap) {
 	if o.Profile.RowTolerance() == 0 {
 		return o.Packed, o.Layout()

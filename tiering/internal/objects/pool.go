@@ -16,41 +16,41 @@ const (
 	PoolCount   = 2
 )
 
-// Pool is one budget of the arena's pages. Pages themselves are not divided: any
-// free page serves either pool. Guarded by the store's lock.
+// Pool is one budget of the arena's pages. Pages themselves are not divided: any free
+// page serves either pool. Guarded by the store's lock.
 //
-// Invariant: used is the sum of bytes over all classes; used-pinned is what
-// eviction can give back, to the byte.
+// Invariant: used is the sum of bytes over all classes; used-pinned is what eviction can
+// give back, to the byte.
 type Pool struct {
 	Name   string
-	Number int     // those of devices come behind those of memory
-	Device *Device // nil = of memory
+	Number int     // pools of devices come after those of memory
+	Device *Device // nil = a pool of memory
 	Budget int64
 
-	Used    int64          // bytes of pages, and of token ids, which lie beside them
-	Saved   int64          // that live leases share, see Lease
+	Used    int64          // bytes of pages, and of token ids, which are stored outside them
+	Saved   int64          // by live leases that share objects, see Lease
 	Pinned  int64          // of objects that are in use or have a descendant that is
-	Bytes   [Classes]int64 // used, by what for
+	Bytes   [Classes]int64 // used, by class
 	Objects int
 	Evict   policy.Eviction // of published objects
 	floor   atomic.Uint64   // see FloorValue
 
-	Offloading int64 // of pages of which a copy is being sent to others, linked or not
+	Offloading int64 // pages of objects whose copy is being sent to outlets, linked or not
 
-	Dirty      Backlog // with a lower tier: what that does not hold, and is not being written
-	Unsent     Backlog // with outlets: what nobody was asked to take a copy of yet
-	AheadBytes int64   // of pages, read ahead or on the way, and not used yet
+	Dirty      Backlog // with a lower tier: objects that it does not have and that are not being written
+	Unsent     Backlog // with outlets: objects not yet offered to them
+	AheadBytes int64   // of pages, read ahead or in flight, and not used yet
 }
 
-// Backlog is what is to be copied before it leaves a pool, least valuable first; what may
-// not leave is suspended.
+// Backlog lists the objects to be copied before their eviction, least valuable first.
+// Objects that are not evictable are suspended.
 type Backlog struct {
 	policy.Eviction       // nil = nothing is copied
 	Objects         int   // that are not suspended
 	Bytes           int64 // of their pages
 }
 
-// change follows an object's standing.
+// change updates an object's standing.
 func (b *Backlog) change(s *Set, o *Object, at *standing, next standing) {
 	if b.Eviction == nil || next == *at {
 		return
@@ -74,30 +74,30 @@ func (b *Backlog) change(s *Set, o *Object, at *standing, next standing) {
 	}
 }
 
-// Tenant is a configured tenant and what it holds, in bytes of charges: the pages of
-// all ranks, token ids and records. Guarded by the store's lock, apart from the first group.
+// Tenant is a configured tenant and its charges in bytes: the pages of all ranks, token
+// ids and records. Guarded by the store's lock, apart from the first group.
 type Tenant struct {
 	ID   tier.TenantID
 	Name string
 	Salt []byte
 
-	QuotaBytes int64    // over memory, HBM and the lower tier together; 0 = none
-	behind     *catchUp // while its policies are not complete
+	QuotaBytes int64    // for memory, HBM and the lower tier together; 0 = none
+	behind     *catchUp // while its policies are incomplete
 
-	Used    []int64 // by the number of the pool
+	Used    []int64 // by pool number
 	Pinned  int64
-	Leaving int64           // of classDemoting
-	Offload int64           // of charges, as Pool.Offloading
-	Evict   policy.Eviction // over both pools of memory; nil until there is a quota
+	Leaving int64           // of ClassDemoting
+	Offload int64           // as Pool.Offloading, in charges
+	Evict   policy.Eviction // for both pools of memory; nil before the first quota
 
-	PinnedAbove int64           // of pinned, in HBM
-	Above       policy.Eviction // over the pools of all devices; nil until there is a quota, or without HBM
+	PinnedAbove int64           // part of Pinned, in HBM
+	Above       policy.Eviction // for the pools of all devices; nil before the first quota, or without HBM
 }
 
-// CatchesUp tells whether a tenant's policies are not complete yet.
+// CatchesUp reports whether a tenant's policies are still incomplete.
 func (t *Tenant) CatchesUp() bool { return t.behind != nil }
 
-// Total is what a tenant holds in memory and in HBM.
+// Total returns the tenant's bytes in memory and HBM.
 func (t *Tenant) Total() (bytes int64) {
 	for _, used := range t.Used {
 		bytes += used
@@ -105,7 +105,7 @@ func (t *Tenant) Total() (bytes int64) {
 	return bytes
 }
 
-// evictionOf is the tenant's policy for an object.
+// evictionOf returns the tenant's policy for an object.
 func (t *Tenant) evictionOf(o *Object) policy.Eviction {
 	if o.InHBM() {
 		return t.Above
@@ -113,13 +113,14 @@ func (t *Tenant) evictionOf(o *Object) policy.Eviction {
 	return t.Evict
 }
 
-// StayingBytes is what a pool holds, apart from what is leaving it.
+// StayingBytes returns the bytes of a pool without those that are being demoted.
 func (p *Pool) StayingBytes() int64 { return p.Used - p.Bytes[ClassDemoting] }
 
-// StayingBytes is what a tenant holds in memory and in HBM, apart from what is leaving.
+// StayingBytes returns the tenant's bytes in memory and HBM without those that are being
+// demoted.
 func (t *Tenant) StayingBytes() int64 { return t.Total() - t.Leaving }
 
-// idleAbove is what dropping a tenant's copies in HBM gives back.
+// idleAbove returns the bytes that dropping a tenant's copies in HBM would free.
 func (t *Tenant) idleAbove() int64 {
 	idle := -t.PinnedAbove
 	for _, used := range t.Used[PoolCount:] {
@@ -128,7 +129,7 @@ func (t *Tenant) idleAbove() int64 {
 	return idle
 }
 
-// PoolNumber is the number of the pool of memory that has a kind of objects.
+// PoolNumber returns the number of the pool of memory for a kind of object.
 func PoolNumber(kind tier.CheckpointKind) int {
 	if kind == 0 {
 		return PublicPool
@@ -136,7 +137,7 @@ func PoolNumber(kind tier.CheckpointKind) int {
 	return PrivatePool
 }
 
-// UsedBelow is how much a tenant holds in the lower tier.
+// UsedBelow returns the tenant's bytes in the lower tier.
 func (s *Set) UsedBelow(t *Tenant) int64 {
 	if s.cfg.Lower == nil {
 		return 0
@@ -144,7 +145,7 @@ func (s *Set) UsedBelow(t *Tenant) int64 {
 	return s.cfg.Lower.Used(t.ID)
 }
 
-// OverQuota is by how much a tenant would be over its quota with more bytes.
+// OverQuota returns by how much a tenant would exceed its quota with more bytes.
 func (s *Set) OverQuota(t *Tenant, bytes int64) int64 {
 	if t.QuotaBytes == 0 {
 		return 0
@@ -152,18 +153,19 @@ func (s *Set) OverQuota(t *Tenant, bytes int64) int64 {
 	return t.Total() + s.UsedBelow(t) + bytes - t.QuotaBytes
 }
 
-// EvictRows bounds how many objects leave in one critical section: one takes a
+// EvictRows bounds how many objects are evicted in one critical section: one takes a
 // microsecond or two (measured).
 const EvictRows = 8
 
-// ErrAgain is of room that is not made yet: others want the lock meanwhile.
+// ErrAgain means that the room is not made yet, and that others should get the lock
+// first.
 var ErrAgain = errors.New("objects: more has to leave")
 
 // AnyID accepts all victims.
 func AnyID(policy.ID) bool { return true }
 
-// Allocate gives a new object its memory. Its owner has made room, so that a failure
-// is a broken account.
+// Allocate allocates a new object's memory. Its owner has made room, so a failure is an
+// accounting error.
 func (s *Set) Allocate(o *Object, bytes int64) {
 	for i := range o.Shares {
 		o.Shares[i].Extents = s.allocatePages(o, bytes)
@@ -178,9 +180,8 @@ func (s *Set) allocatePages(o *Object, bytes int64) []gpuipc.Extent {
 	return trim(extents, bytes)
 }
 
-// freePages gives back what allocate took, apart from holes. It works
-// on a copy, since an answer that names the extents may still be on its way to a
-// client.
+// freePages frees pages from allocatePages, except holes. It works on a copy, since a
+// reply that contains the extents may still be on its way to a client.
 func (s *Set) freePages(extents []gpuipc.Extent) {
 	whole := make([]gpuipc.Extent, 0, len(extents))
 	for _, e := range extents {

@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Profile is a registered profile with what is worth computing once.
+// Profile is a registered profile and values derived from it.
 type Profile struct {
 	*plan.Geometry
 	ID    tier.ProfileID
@@ -17,21 +17,21 @@ type Profile struct {
 	Model string
 
 	Costs *costs.Learned
-	// Trial: what is done with it says whether the daemon works, and is no work. It is
-	// counted apart, and nothing of it is written, sent or told.
+	// Trial: its objects only test whether the daemon works. They are counted apart, and
+	// never written, sent or reported.
 	Trial bool
 
 	// Guarded by the store's lock.
-	Uses        int       // AddProfile without ReleaseProfile
-	Left        uint64    // when the last use ended, in order
-	Engines     []Engines // that read HBM, each rank and device once, by rank
-	Forgotten   bool      // nothing may be filled for it any more
-	Held        int       // objects, removed ones with leases included, without idle copies in HBM
+	Uses        int       // AddProfile calls without ReleaseProfile
+	Left        uint64    // sequence number of the end of the last use
+	Engines     []Engines // readers of HBM, one entry per rank and device, by rank
+	Forgotten   bool      // no new fills
+	Held        int       // objects, including removed ones with leases, without idle copies in HBM
 	Segments    int       // published
 	Checkpoints int
 }
 
-// NewProfile is a profile without uses.
+// NewProfile returns a profile without uses.
 func NewProfile(p *plan.Geometry, id tier.ProfileID, priors costs.Priors) *Profile {
 	ps := &Profile{Geometry: p, ID: id, Ranks: p.TPSize(), Model: p.Identity().Model, Trial: p.Fingerprint().IsTrial()}
 	ps.Costs = costs.New(p.Profile, priors)
@@ -54,7 +54,7 @@ func (p *Profile) Fits(e *tier.Entry) bool {
 	return err == nil
 }
 
-// PartsOf is where the parts of an entry lie whose shape was checked.
+// PartsOf returns where the parts of an entry are; its shape has been checked.
 func (p *Profile) PartsOf(e *tier.Entry) *plan.PartMap {
 	if e.Kind != 0 {
 		return p.NodeParts(e.Kind, e.End-e.Begin)

@@ -6,28 +6,29 @@ import (
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 )
 
-// A tenant without a quota has no policies of its own. When it gets its first one, what it
-// holds is told to new policies a few objects at a time, in the order of use, which is all
-// that many policies go by.
+// A tenant without a quota has no policies. When it gets its first quota, its objects are
+// added to new policies a few at a time, in the order of their last use, which many
+// policies rely on.
 //
 //	none ──► listing ──► telling ──► complete: the quota counts
 //
-// Until they are complete nothing leaves for the quota. They stay when the quota ends.
+// Until the policies are complete nothing is evicted for the quota. They stay when the
+// quota ends.
 
-// catchUp is how far a tenant's policies have come.
+// catchUp is the progress of a tenant's policies.
 type catchUp struct {
-	quota  int64                  // that is to count
-	listed int                    // places of the table that have been looked at
-	uses   deadline.Heap[*Object] // not told yet, least recent first
-	came   uint64                 // uses, since the beginning
-	seen   uint64                 // of these, before the last step
+	quota  int64                  // quota to enforce afterwards
+	listed int                    // rows of the table that have been scanned
+	uses   deadline.Heap[*Object] // not yet reported to the policies, least recent first
+	came   uint64                 // number of uses since the start
+	seen   uint64                 // value of came at the last step
 }
 
-// placesAtOnce bounds the places of the table that are looked at in one critical section.
+// placesAtOnce bounds the rows of the table that are scanned in one critical section.
 const placesAtOnce = 64
 
-// SetQuota gives a tenant another quota; 0 = none. It counts at once unless CatchUp has
-// something to do first.
+// SetQuota sets a tenant's quota; 0 = none. It counts at once, unless CatchUp has to
+// complete first.
 func (s *Set) SetQuota(t *Tenant, bytes int64) {
 	if t.Evict == nil && bytes > 0 {
 		t.Evict, t.behind = s.cfg.Eviction(), &catchUp{}
@@ -42,7 +43,7 @@ func (s *Set) SetQuota(t *Tenant, bytes int64) {
 	}
 }
 
-// WantedQuota is the quota that was set last.
+// WantedQuota returns the quota that was set last.
 func (t *Tenant) WantedQuota() int64 {
 	if t.behind != nil {
 		return t.behind.quota
@@ -50,9 +51,9 @@ func (t *Tenant) WantedQuota() int64 {
 	return t.QuotaBytes
 }
 
-// CatchUp tells a tenant's policies of some of what they lack. more: they are not complete.
-// It tells EvictRows more than have come since the last call, so that it ends however much
-// is used meanwhile.
+// CatchUp reports some missing uses to a tenant's policies. more: they are still
+// incomplete. Each call reports EvictRows more uses than were added since the last call,
+// so that it finishes however many uses there are meanwhile.
 func (s *Set) CatchUp(t *Tenant) (more bool) {
 	b := t.behind
 	if b == nil {
@@ -81,15 +82,15 @@ func (s *Set) CatchUp(t *Tenant) (more bool) {
 	return false
 }
 
-// add notes a use that the policies are to be told of, behind those of the same time.
+// add queues a use for the policies, after those of the same time.
 func (b *catchUp) add(o *Object, at time.Time) {
 	b.came++
 	b.uses.Add(&deadline.Deadline[*Object]{At: at, Order: 1<<63 | b.came, Of: o})
 }
 
-// tellUse tells a tenant's policy of a use, if the object has not left since, and answers
-// how many calls that took. What the object extends comes before it: policies count what is
-// extended only while they hold it.
+// tellUse reports a use to a tenant's policy, unless the object has been evicted since,
+// and returns the number of policy calls. Ancestors are reported first: policies count
+// what is extended only if they know it.
 func (s *Set) tellUse(o *Object, used time.Time) (calls int) {
 	own := o.Tenant.evictionOf(o)
 	switch {

@@ -9,10 +9,10 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Rank keeps the policies up to date after something about o changed. They
-// hold what is published and has its states, suspended unless it may leave: then
-// a victim costs the same however much is leased, and a use counts when it
-// happens, of the object that was asked for and not of those it extends.
+// Rank updates the policies after something about o changed. Policies track published
+// objects with their states, suspended unless evictable. So the cost of finding a victim
+// does not depend on how much is leased, and a use counts when it happens, for the
+// requested object and not for its ancestors.
 func (s *Set) Rank(o *Object) {
 	next := Stand(o.Phase == Whole, o.Pins == 0 && (o.Children == 0 || o.Children == 1 && s.MayStrip(o)))
 	if next != o.Ranked {
@@ -22,11 +22,11 @@ func (s *Set) Rank(o *Object) {
 		}
 		o.Ranked.change(next, o.Pool.Evict, o.ID, it, o.Used)
 		switch own := o.Tenant.evictionOf(o); {
-		case own == nil: // a tenant that never had a quota has none
+		case own == nil: // a tenant that never had a quota
 		case o.Tenant.behind == nil || o.InTenant != Absent:
 			o.InTenant.change(next, own, o.ID, it, o.Used)
 			o.InTenant = next
-		case o.Ranked == Absent: // it is told in its turn
+		case o.Ranked == Absent: // CatchUp will add it
 			o.Tenant.behind.add(o, o.Used)
 		}
 		o.Ranked = next
@@ -35,7 +35,7 @@ func (s *Set) Rank(o *Object) {
 	s.tell(o)
 }
 
-// tell tells those who ask what is held whether memory has a hit.
+// tell notifies the listener when memory gains or loses a hit.
 func (s *Set) tell(o *Object) {
 	hit := o.Phase == Whole && !o.Corrupt && !o.InHBM()
 	if s.cfg.Held == nil || hit == o.Told || o.Profile.Trial {
@@ -50,7 +50,7 @@ func (s *Set) tell(o *Object) {
 	}
 }
 
-// Used tells the policies of a use.
+// Used reports a use to the policies.
 func (s *Set) Used(o *Object, now time.Time) {
 	o.Used = now
 	own := o.Tenant.evictionOf(o)
@@ -65,8 +65,8 @@ func (s *Set) Used(o *Object, now time.Time) {
 	}
 }
 
-// revalue tells the policies that what an object gives back, or what a hit
-// on it saves, has changed.
+// revalue reports to the policies that the bytes an object would free, or what a hit on
+// it saves, have changed.
 func (s *Set) revalue(o *Object) {
 	if o.Ranked == Absent {
 		return
@@ -79,12 +79,12 @@ func (s *Set) revalue(o *Object) {
 	}
 }
 
-// Item is what policies know of an object. A node without children takes
-// along the stripped ones that only it extends, and saves the tokens since the
-// last node that is whole.
+// Item returns the policies' view of an object. Evicting a node without children also
+// evicts the stripped ancestors that only it extends, and it saves the tokens since the
+// last whole node.
 func (s *Set) Item(o *Object) policy.Item {
 	var extends policy.ID
-	bytes, begin, end := o.PageBytes, 0, o.End-o.Begin // a segment may stand anywhere
+	bytes, begin, end := o.PageBytes, 0, o.End-o.Begin // a segment may occur anywhere
 	if o.Kind != 0 {
 		begin, end = o.Begin, o.End
 		if o.Children > 0 {
@@ -117,20 +117,20 @@ func (s *Set) Item(o *Object) policy.Item {
 	model := o.Profile.Costs.Model()
 	return policy.Item{
 		Bytes: bytes, Tokens: end - begin, Tenant: uint32(o.Tenant.ID), Key: o.ContentKey(), Extends: extends,
-		// What saves nothing is still worth more the more tokens it has.
+		// Even an object that saves nothing is worth more the more tokens it has.
 		Saved: max(model.Saved(h), model.Prefill().Marginal(begin, end)/1000),
 	}
 }
 
-// ContentKey names an object to policies that remember what has left: the same
-// when it comes back. It is never 0.
+// ContentKey returns a key by which policies remember evicted objects: it is the same
+// when the object is stored again. It is never 0.
 func (o *Object) ContentKey() uint64 {
-	const odd = 0x9e3779b97f4a7c15 // of the golden ratio: spreads small numbers over all bits
+	const odd = 0x9e3779b97f4a7c15 // from the golden ratio: spreads small numbers over all bits
 	who := uint64(o.Kind)<<56 | uint64(o.Profile.ID)<<24 ^ uint64(o.Tenant.ID)
 	return max(1, binary.LittleEndian.Uint64(o.Key[:8])^who*odd)
 }
 
-// SetStored notes what the lower tier holds of an object.
+// SetStored records the level that the lower tier has of an object.
 func (s *Set) SetStored(o *Object, level tier.Level) {
 	if (o.Stored == 0) != (level == 0) {
 		o.Stored = level
@@ -140,24 +140,25 @@ func (s *Set) SetStored(o *Object, level tier.Level) {
 	s.Rank(o)
 }
 
-// track keeps the pool's backlogs up to date after something about o changed.
+// track updates the pool's backlogs after something about o changed.
 //
-// What was fetched from a peer is not dirty: the peer has it, and writing what came over
-// the network to the disk of every node that used it once would wear out all of them for a
-// copy of the same bytes. It is written, and offered to the outlets, when it is to leave
-// and nobody else is believed to have it any more.
+// An object fetched from a peer is not dirty: the peer has it, and writing it to the disk
+// of every node that used it once would wear them out for copies of the same bytes. It is
+// written, and offered to the outlets, at eviction if no other node is believed to have
+// it any more.
 func (s *Set) track(o *Object) {
 	held := o.Ranked != Absent && !o.Fetched && !o.Profile.Trial
 	o.Pool.Dirty.change(s, o, &o.Cleaning, Stand(held && o.Stored == 0, o.Pins == 0 && o.Write == nil && !o.Refused))
 	o.Pool.Unsent.change(s, o, &o.Sending, Stand(held && !o.Asked, o.Pins == 0))
 }
 
-// Short tells whether something in a pool wants to be copied now.
+// Short reports whether a pool has something to be copied now.
 func (s *Set) Short(p *Pool) bool { return s.ShortOf(p, &p.Dirty) || s.ShortOf(p, &p.Unsent) }
 
-// ShortOf tells whether a backlog wants to be copied: with write-behind, or an outlet for
-// everything, all that an earlier refusal left, else when the pool is above its high mark
-// and what is free, or can be dropped at once, does not reach down to the low one.
+// ShortOf reports whether a backlog should be copied. With write-behind, or an outlet for
+// everything, that is all that an earlier refusal left. Otherwise it is when the pool is
+// above its high mark, and what is free or can be dropped at once does not reach down to
+// the low one.
 func (s *Set) ShortOf(p *Pool, b *Backlog) bool {
 	switch {
 	case b.Objects == 0:
@@ -170,16 +171,17 @@ func (s *Set) ShortOf(p *Pool, b *Backlog) bool {
 	return float64(p.Used) > s.cfg.HighWater*budget && ready < (1-s.cfg.LowWater)*budget
 }
 
-// standing is how a policy has an object.
+// standing is the state of an object in a policy.
 type standing uint8
 
 const (
 	Absent    standing = iota
-	suspended          // held, but it may not leave now
-	Candidate          // it may leave
+	suspended          // known, but not evictable now
+	Candidate          // evictable
 )
 
-// Stand is the standing of what a policy holds or not, and that may leave or not.
+// Stand returns the standing of an object that a policy tracks or not, and that may be
+// evicted or not.
 func Stand(held, may bool) standing {
 	switch {
 	case !held:
@@ -190,8 +192,8 @@ func Stand(held, may bool) standing {
 	return suspended
 }
 
-// change tells a policy that an object of it goes from one standing to another. it is
-// what the policy is told of an object that it did not hold.
+// change moves an object of a policy from one standing to another. it describes an object
+// that the policy does not know yet.
 func (was standing) change(next standing, p policy.Eviction, id policy.ID, it policy.Item, used time.Time) {
 	if was == Absent {
 		p.Insert(id, it, used)

@@ -15,13 +15,13 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Options is what a Set is made with; all of it stays as it is.
+// Options configures a Set; it never changes.
 type Options struct {
 	Now       func() time.Time
 	Log       *decision.Log
 	Lower     tier.Tier   // nil = none
-	Find      *find.Index // of segments, the lower tier's too; nil = one of its own
-	Held      *held.Set   // of everything, the lower tier's too; nil = nobody asks
+	Find      *find.Index // index of segments, shared with the lower tier; nil = a new one
+	Held      *held.Set   // listener for all hits, shared with the lower tier; nil = none
 	Place     tier.Place
 	Arena     gpuipc.Region // of public + private bytes
 	PageBytes int           // of the arena
@@ -32,18 +32,18 @@ type Options struct {
 
 	EvictionPublic, EvictionPrivate, Eviction func() policy.Eviction
 
-	Outlets bool // copies are sent to others
+	Outlets bool // copies are sent to outlets
 
-	// With a lower tier or outlets: the marks between which a pool is short of what can be dropped
-	// at once, as fractions of its budget.
+	// With a lower tier or outlets: the marks between which a pool is short of memory
+	// that can be dropped at once, as fractions of its budget.
 	HighWater, LowWater float64
-	// Short is called when a pool has become so. It does not wait.
+	// Short is called when a pool has become short. It must not block.
 	Short func()
 }
 
-// Set is all objects that a store holds, in memory and in HBM, and the accounts of
-// who holds how much. It has no lock; its owner guards it. It calls nothing of its
-// owner but Options.Short.
+// Set holds all objects of a store, in memory and in HBM, and the accounts of pools and
+// tenants. It has no lock; its owner guards it. The only function of its owner that it
+// calls is Options.Short.
 type Set struct {
 	cfg     Options
 	Tenants map[tier.TenantID]*Tenant // fixed
@@ -53,21 +53,21 @@ type Set struct {
 	Pools       [PoolCount]*Pool
 	Table       policy.Table[Object]
 	Segments    *index.Map[Object]
-	Checkpoints *index.Map[Object] // heads of lists of siblings
+	Checkpoints *index.Map[Object] // first of each list of siblings
 	Ghosts      *ghost.List
 	Deadlines   deadline.Heap[any] // of leases, fills, promotions and what was read ahead
 	counters    *stats.Counters
 	trials      stats.Counters // of the trial profile
-	corrupt     int            // objects in memory that are
-	WriteBehind bool           // a pool is short as long as anything in it is dirty
-	SendAll     bool           // or nobody was asked to take a copy of it
+	corrupt     int            // number of corrupt objects in memory
+	WriteBehind bool           // a pool is short while anything in it is dirty
+	SendAll     bool           // or while anything has not been offered to outlets
 
-	Deleting map[tier.Name]int // being removed from the lower tier by operators
-	asked    tier.Name         // argument of the call that is made to the lower tier
-	found    tier.Entry        // answer to EntryBelow
+	Deleting map[tier.Name]int // names that operators are removing from the lower tier
+	asked    tier.Name         // argument of the current call to the lower tier
+	found    tier.Entry        // result of EntryBelow
 }
 
-// CountersOf is where what is done with objects of a profile is counted.
+// CountersOf returns the counters of a profile's objects.
 func (s *Set) CountersOf(p *Profile) *stats.Counters {
 	if p.Trial {
 		return &s.trials
@@ -75,10 +75,10 @@ func (s *Set) CountersOf(p *Profile) *stats.Counters {
 	return s.counters
 }
 
-// Trials is what was counted of the trial profile.
+// Trials returns the counters of the trial profile.
 func (s *Set) Trials() *stats.Counters { return &s.trials }
 
-// New makes a set without objects; what it counts goes to counters.
+// New returns a set without objects; it counts in counters.
 func New(o Options, tenants []*Tenant, counters *stats.Counters) *Set {
 	if o.Find == nil {
 		o.Find = &find.Index{}
@@ -109,8 +109,7 @@ func New(o Options, tenants []*Tenant, counters *stats.Counters) *Set {
 	return s
 }
 
-// Segment finds a segment, published or being filled, if it belongs to
-// this profile and tenant.
+// Segment finds a segment of this profile and tenant, published or being filled.
 func (s *Set) Segment(key *[32]byte, p *Profile, t *Tenant) *Object {
 	o := s.Segments.Find(key)
 	if o == nil || o.Profile != p || o.Tenant != t {
@@ -137,19 +136,18 @@ func (s *Set) Named(n tier.Name, p *Profile, t *Tenant) *Object {
 	return s.Checkpoint(&n.Key, n.Kind, p, t)
 }
 
-// Same finds the object that o would be a second copy of.
+// Same returns the object in memory that o would duplicate.
 func (s *Set) Same(o *Object) *Object {
 	return s.Named(o.Label(), o.Profile, o.Tenant)
 }
 
-// Best finds the published checkpoint of an accepted kind, the preferred one, or says what stands in its place: pending, another kind, one that has
-// lost its states, none.
+// Best finds the preferred published checkpoint of the accepted kinds. If there is none
+// it returns the reason: pending, of another kind, without its states, or none.
 func (s *Set) Best(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant) (*Object, tier.Reason) {
 	return s.BestNode(hash, accept, p, t, false)
 }
 
-// BestNode is best, which takes a stripped node as well if rows are all
-// that is wanted.
+// BestNode is Best, but accepts a stripped node if only rows are needed.
 func (s *Set) BestNode(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant, rows bool) (*Object, tier.Reason) {
 	var best *Object
 	why := tier.ReasonNone
@@ -171,7 +169,7 @@ func (s *Set) BestNode(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t
 	return best, why
 }
 
-// MoreTelling is the reason of two that says more about a miss.
+// MoreTelling returns the more informative of two reasons for a miss.
 func MoreTelling(a, b tier.Reason) tier.Reason {
 	rank := [tier.Reasons]uint8{tier.ReasonUnknown: 1, tier.ReasonRefused: 2, tier.ReasonAborted: 3, tier.ReasonRemoved: 4, tier.ReasonEvicted: 5, tier.ReasonPending: 6, tier.ReasonFlagOnly: 7}
 	if rank[b] > rank[a] {
@@ -180,14 +178,13 @@ func MoreTelling(a, b tier.Reason) tier.Reason {
 	return a
 }
 
-// Gone is what became of a key that no tier holds.
+// Gone returns the fate of a key that no tier has.
 func (s *Set) Gone(key *[32]byte, p *Profile, t *Tenant) tier.Reason {
 	why, _ := s.Ghosts.Why(key, p.ID, t.ID)
 	return why
 }
 
-// Sound tells whether neither an object nor what it extends is known to
-// hold wrong bytes.
+// Sound reports whether neither an object nor its ancestors are known to be corrupt.
 func (s *Set) Sound(o *Object) bool {
 	if s.corrupt == 0 {
 		return true
@@ -200,7 +197,7 @@ func (s *Set) Sound(o *Object) bool {
 	return true
 }
 
-// Promotable tells whether an object is whole in memory.
+// Promotable reports whether an object is whole and sound in memory.
 func (s *Set) Promotable(o *Object) bool {
 	return o.Phase == Whole && o.Fill == nil && s.Sound(o)
 }

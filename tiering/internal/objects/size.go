@@ -2,15 +2,15 @@ package objects
 
 import "github.com/spliced-kv/spliced/tiering/plan"
 
-// What the daemon's heap holds beside pages and token ids. Pages do not bound it: a
-// stripped node of a model without rows has none left, and a chain of such nodes stands
-// behind each leaf.
+// Heap of the daemon in addition to pages and token ids. Pages do not bound it: a
+// stripped node of a model without rows has none left, and each leaf can have a chain of
+// such ancestors.
 const (
-	// objectBytes is of an object, and of its places in the catalogue, the table and the
-	// policies, with a quota and a lower tier: 1,000 bytes (measured, and held by a test),
-	// rounded up.
+	// objectBytes covers an object and its records in the catalogue, the table and the
+	// policies, with a quota and a lower tier: 1,000 bytes (measured, and checked by a
+	// test), rounded up.
 	objectBytes = 1280
-	// shareBytes is of a rank's share, and of the extents that are no page each: a hole
+	// shareBytes covers a rank's share and its extents that are not whole pages: a hole
 	// at either end.
 	shareBytes  = 96
 	digestBytes = 8
@@ -26,7 +26,7 @@ func (s *Set) PagesOf(bytes int64) int64 {
 	return (bytes + page - 1) / page * page
 }
 
-// SizeOf is what an object of a layout and so many token ids costs in memory.
+// SizeOf returns what an object of a layout with a number of token ids costs in memory.
 func (s *Set) SizeOf(p *Profile, l *plan.PartMap, tokens int) Size {
 	ranks, ids := int64(p.Ranks), 4*int64(tokens)
 	z := Size{
@@ -40,19 +40,19 @@ func (s *Set) SizeOf(p *Profile, l *plan.PartMap, tokens int) Size {
 	return z
 }
 
-// Measure sets what an object costs, a segment with its token ids.
+// Measure sets the size of an object, token ids included.
 func (s *Set) Measure(o *Object) {
 	o.Shares = make([]Share, o.Profile.Ranks)
 	o.Size = s.SizeOf(o.Profile, o.Layout(), o.Spec.Tokens)
 }
 
-// MeasureBuffer sets what memory costs that is claimed for one rank.
+// MeasureBuffer sets the size of memory claimed for one rank.
 func (s *Set) MeasureBuffer(o *Object, bytes int64) {
 	o.Size = Size{RankBytes: bytes, Bytes: bytes, PageBytes: s.PagesOf(bytes), RecordBytes: recordBytes(1, 0)}
 }
 
-// MeasureCopy sets what one rank's share, with so many digests, costs in HBM. Token ids
-// are not there.
+// MeasureCopy sets the size in HBM of one rank's share with a number of digests. Token
+// ids are not stored there.
 func (s *Set) MeasureCopy(o *Object, bytes int64, digests int) {
 	o.Size = Size{RankBytes: bytes, Bytes: bytes, PageBytes: o.Pool.Device.PagesOf(bytes), RecordBytes: recordBytes(1, digests)}
 }

@@ -1,21 +1,21 @@
 package objects
 
-// A checkpoint that one other extends may lose its states and convolution tails:
-// the child has its own, and needs no more than the rows (Marconi, section 4.3:
-// eviction of a node with one child gives back its states, the child absorbs its
-// rows). What is left is no hit. It becomes whole again when somebody saves its
-// hash or when it is promoted, and leaves with the last that extends it.
+// A checkpoint that one other extends may lose its states and convolution tails: the
+// child has its own, and needs only the rows (Marconi, section 4.3: eviction of a node
+// with one child frees its states, the child absorbs its rows). A stripped checkpoint is
+// not a hit. It becomes whole again when a client saves its hash or when it is promoted,
+// and is removed with its last child.
 //
 //	whole ──► stripped ──► whole: saved again, or promoted
 //	                 └────► free: its last child has left
 //
-// Only whole pages go; what lies on one page with rows stays, and is written again with the states. The extents of a
-// stripped share have holes in their place, so that offsets into it stay as they
-// are. Slices of extents and of digests are never changed, only replaced: answers
-// and operations that name them may be on their way.
+// Only whole pages are freed. States on a page shared with rows stay, and are overwritten
+// when the states are written again. The extents of a stripped share have holes, so that
+// offsets into it do not change. Slices of extents and of digests are never modified,
+// only replaced: replies and operations that use them may be in flight.
 //
-// Invariant: what is leased, or whose states somebody reads, is whole, and so is what rows
-// are rebuilt from.
+// Invariant: what is leased, or whose states are being read, is whole, and so is what
+// rows are rebuilt from.
 
 import (
 	"fmt"
@@ -24,8 +24,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// MayStrip tells whether a node with one child can lose its states. With a lower
-// tier only what that holds may.
+// MayStrip reports whether a node with one child can lose its states. With a lower tier,
+// only a node that the tier has can.
 func (s *Set) MayStrip(o *Object) bool {
 	if o.Children == 1 && s.Table.Get(o.Kids).NeedsStates() {
 		return false
@@ -33,10 +33,10 @@ func (s *Set) MayStrip(o *Object) bool {
 	return o.StatePages > 0 && o.Write == nil && !o.Corrupt && (s.cfg.Lower == nil || o.Stored != 0)
 }
 
-// Strip takes an idle node's states out of memory.
+// Strip frees an idle node's states in memory.
 func (s *Set) Strip(o *Object, why decision.Reason) { s.StripFor(o, why, nil) }
 
-// StripFor is Strip for something that needs the room, as of NoteLeft.
+// StripFor is Strip for an object that needs the room, as in NoteLeft.
 func (s *Set) StripFor(o *Object, why decision.Reason, rival *Object) {
 	s.NoteLeft(o, decision.Strip, why, o.StatePages, rival)
 	s.counters.Stripped++
@@ -58,7 +58,7 @@ func (s *Set) AllocateStates(o *Object) {
 	s.Resize(o, o.StatePages, o.StateBytes)
 }
 
-// FreeStates gives them back.
+// FreeStates frees them again.
 func (s *Set) FreeStates(o *Object) {
 	states := o.Layout().StatePages
 	for i := range o.Shares {
@@ -69,9 +69,9 @@ func (s *Set) FreeStates(o *Object) {
 	s.Resize(o, -o.StatePages, -o.StateBytes)
 }
 
-// restored ends that a node is stripped; its states are there. What extends it
-// can be written to the lower tier again, and is asked for at once while each node
-// has one child, else after its next use.
+// restored marks a stripped node as whole; its states are back. Its descendants can be
+// written to the lower tier again. They are offered at once while each node has one
+// child, otherwise after their next use.
 func (s *Set) restored(o *Object) {
 	o.on(evRestore)
 	s.revalueChild(o)
@@ -82,16 +82,16 @@ func (s *Set) restored(o *Object) {
 	}
 }
 
-// revalueChild follows what a hit on the only child of a node saves, and
-// what its leaving gives back. With several children nothing is done: their
-// values are right again after their next change.
+// revalueChild updates the value of a node's only child, whose savings and freed bytes
+// depend on the node. With several children it does nothing: their values are corrected
+// by their next change.
 func (s *Set) revalueChild(o *Object) {
 	if o.Children == 1 {
 		s.revalue(s.Table.Get(o.Kids))
 	}
 }
 
-// dropPlaceholder takes out a stripped node that nothing extends any more.
+// dropPlaceholder removes a stripped node without children.
 func (s *Set) dropPlaceholder(o *Object) {
 	if o.Phase != Stripped || o.Children > 0 || o.Class != ClassIdle {
 		return
@@ -102,8 +102,8 @@ func (s *Set) dropPlaceholder(o *Object) {
 	s.Unlink(o, tier.ReasonEvicted)
 }
 
-// Resize changes what an object costs its pool and its tenant, by so many bytes of pages
-// and of layouts.
+// Resize changes an object's cost to its pool and tenant by bytes of pages and of
+// layouts.
 func (s *Set) Resize(o *Object, pages, bytes int64) {
 	if o.Cleaning == Candidate || o.Ahead {
 		panic(fmt.Sprintf("objects: %s changes its size while it is dirty or read ahead", o.Name()))

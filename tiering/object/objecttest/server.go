@@ -1,5 +1,5 @@
-// Package objecttest runs a real S3 server, versitygw over a directory, for tests of what
-// speaks to one. It is reached through a proxy that can be made to fail.
+// Package objecttest runs a real S3 server, versitygw over a directory, for tests of its
+// clients. They reach it through a proxy that can be made to fail.
 package objecttest
 
 import (
@@ -27,14 +27,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
-// Bucket is there when the server has started.
+// Bucket exists when the server has started.
 const Bucket = "kv-cache"
 
-// Server is a versitygw over a directory, and the proxy before it. Everything that comes
-// and goes is what a real server says.
+// Server is a versitygw over a directory, and the proxy in front of it. All answers are
+// those of a real server.
 type Server struct {
 	Dir   string           // of buckets
-	Proxy *httptest.Server // where clients reach it
+	Proxy *httptest.Server // address for clients
 
 	t    testing.TB
 	meta string
@@ -51,7 +51,7 @@ type Server struct {
 // Fault serves a request in place of next.
 type Fault func(w http.ResponseWriter, r *http.Request, next http.Handler)
 
-// Program builds the server once; tests are skipped where that cannot be done.
+// Program builds the server once; tests are skipped if that is not possible.
 func Program(t testing.TB) string {
 	t.Helper()
 	built.Do(func() { built.path, built.err = build() })
@@ -94,7 +94,7 @@ func build() (string, error) {
 	return path, os.Rename(part, path)
 }
 
-// moduleRoot is where the repository lies, seen from the test's directory.
+// moduleRoot returns the root of the repository, seen from the test's directory.
 func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	for err == nil {
@@ -122,7 +122,7 @@ func Open(t testing.TB, dir string) *Server {
 	t.Helper()
 	Program(t)
 	g := &Server{t: t, Dir: dir, meta: t.TempDir(), seen: map[string]int{}}
-	run, err := os.MkdirTemp("", "s3") // short enough for a socket
+	run, err := os.MkdirTemp("", "s3") // a path short enough for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func Open(t testing.TB, dir string) *Server {
 	return g
 }
 
-// What clients show.
+// The clients' credentials.
 const (
 	AccessKey = "spliced-test"
 	SecretKey = "spliced-test-secret"
@@ -191,7 +191,7 @@ func (g *Server) Start() {
 	}
 }
 
-// Kill ends it by SIGKILL. The proxy stays, and fails what it is asked.
+// Kill ends the server with SIGKILL. The proxy stays, and its requests fail.
 func (g *Server) Kill() {
 	_ = g.cmd.Process.Kill()
 	_ = g.cmd.Wait()
@@ -210,7 +210,7 @@ func (g *Server) Close() {
 	g.Kill()
 }
 
-// Admin is a client of the test itself.
+// Admin returns a client for the test itself.
 func (g *Server) Admin() *minio.Client {
 	c, err := minio.New(g.Proxy.Listener.Addr().String(), &minio.Options{
 		Creds: credentials.NewStaticV4(AccessKey, SecretKey, ""), Region: "us-east-1",
@@ -222,30 +222,30 @@ func (g *Server) Admin() *minio.Client {
 	return c
 }
 
-// Set has a function serve each request; nil ends that.
+// Set makes a function serve each request; nil ends that.
 func (g *Server) Set(fault Fault) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.fault = fault
 }
 
-// Requests is how many there were of a method.
+// Requests returns the number of requests of a method.
 func (g *Server) Requests(method string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.seen[method]
 }
 
-// OfPayload tells a request for an object's bytes from one for its description.
+// OfPayload reports whether a request is for an object's bytes, not for its description.
 func OfPayload(r *http.Request) bool {
 	at := r.Header.Get("Range")
 	return r.Method == http.MethodGet && at != "" && !strings.HasPrefix(at, "bytes=0-")
 }
 
-// Dead fails whatever is asked.
+// Dead fails every request.
 func Dead(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }
 
-// Halfway has the first half of bodies come, and then what is given.
+// Halfway sends the first half of bodies, and then calls a function.
 func Halfway(then func(r *http.Request)) Fault {
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if !OfPayload(r) {
@@ -265,7 +265,7 @@ func Halfway(then func(r *http.Request)) Fault {
 	}
 }
 
-// Slowly has bodies go through at some bytes a second, both ways.
+// Slowly limits bodies to a number of bytes per second, in both directions.
 func Slowly(rate int64) Fault {
 	p := &pace{rate: rate}
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -306,7 +306,7 @@ func (s slowWriter) Write(b []byte) (n int, err error) {
 
 // pace spreads bytes over time.
 type pace struct {
-	rate int64 // bytes a second
+	rate int64 // bytes per second
 	mu   sync.Mutex
 	next time.Time
 }

@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// A key has 34 bits: 12 choose a shard, 10 a bucket of it, 12 are the fingerprint. With
-// the number of the set that it is in, of 12 bits, an entry is 3 bytes, and nothing is
-// lost: shard, bucket and entry give back key and number, so that an entry that is
-// added twice, or removed twice, is seen to be the same.
+// A key has 34 bits: 12 choose a shard, 10 a bucket in it, 12 are the fingerprint. With
+// the 12-bit number of its set, an entry has 3 bytes. Nothing is lost: shard, bucket and
+// entry determine key and number, so an entry that is added or removed twice is
+// recognized.
 //
 //	key    | shard 12 | bucket 10 | fingerprint 12 |
 //	entry                         | fingerprint 12 | number 12 |
@@ -23,25 +23,25 @@ const (
 	numbers    = 1 << numberBits
 	entryBits  = printBits + numberBits
 	entrySize  = entryBits / 8
-	innerBits  = bucketBits + printBits // of a key within its shard
+	innerBits  = bucketBits + printBits // within its shard
 
-	// maxBlock bounds the entries of a shard, for bucket starts have 16 bits.
+	// maxBlock bounds the entries of a shard, since bucket starts have 16 bits.
 	maxBlock = 1<<16 - 1
 )
 
-// block is what a shard holds: entries in order, and the changes since they were put in
-// order. Readers hold it while they look; the writer appends changes to the block that
-// is current, and uses another one's memory again only when nobody holds it.
+// block is the content of a shard: sorted entries, and the changes since they were
+// sorted. Readers hold it during a lookup. The writer appends changes to the current
+// block, and reuses the memory of another block only when no reader holds it.
 //
 // Invariant: starts and entries do not change while the block is current.
 type block struct {
 	readers atomic.Int32
-	changes atomic.Int32 // how many are valid
-	// marks has a bit for each value of the lower 9 bits of a key: set if a change may be
+	changes atomic.Int32 // number of valid changes
+	// marks has a bit for each value of the lower 9 bits of a key, set if a change may be
 	// about such a key.
 	marks   [8]atomic.Uint64
-	starts  [buckets + 1]uint16 // of buckets in entries, counted in entries
-	entries []byte              // in memory, and one byte more, so that 4 can be read at each
+	starts  [buckets + 1]uint16 // index of the first entry of each bucket
+	entries []byte              // in memory, plus one byte, so that 4 bytes can be read at each entry
 	keys    []uint32            // of changes: key within the shard <<1 | 1 if added
 	nums    []uint16            // of changes
 	memory  memory              // of entries
@@ -49,12 +49,12 @@ type block struct {
 
 func (b *block) len() int { return int(b.starts[buckets]) }
 
-// at is entry i.
+// at returns entry i.
 func (b *block) at(i int) uint32 {
 	return binary.LittleEndian.Uint32(b.entries[i*entrySize:]) & (1<<entryBits - 1)
 }
 
-// find is the first entry in [lo,hi) that is not below e.
+// find returns the index of the first entry in [lo,hi) that is not below e.
 func (b *block) find(lo, hi int, e uint32) int {
 	for lo < hi {
 		mid := int(uint(lo+hi) >> 1)
@@ -67,7 +67,7 @@ func (b *block) find(lo, hi int, e uint32) int {
 	return lo
 }
 
-// change appends a change; it reports false when there is no room.
+// change appends a change; it reports false if there is no room.
 func (b *block) change(inner uint32, number uint16, added uint32) bool {
 	n := int(b.changes.Load())
 	if n == cap(b.keys) {
@@ -84,32 +84,31 @@ func (b *block) marked(inner uint32) bool {
 	return b.marks[inner>>6&7].Load()&(1<<(inner&63)) != 0
 }
 
-// bytes is the memory that the block takes.
+// bytes returns the memory size of the block.
 func (b *block) bytes() int64 {
 	const fixed = 4 + 4 + 8*8 + 2*(buckets+1) + 3*24
 	return fixed + int64(cap(b.entries)) + 4*int64(cap(b.keys)) + 2*int64(cap(b.nums))
 }
 
-// room is how many changes a block of n entries takes before it is put in order again:
-// more make readers scan more, fewer make the writer copy more often.
+// room returns how many changes a block of n entries accepts before it is sorted again:
+// with more, readers scan more; with fewer, the writer copies more often.
 func room(n int) int { return max(32, min(n/64, 256)) }
 
-// merger puts blocks in order. It belongs to the writer.
+// merger sorts blocks. It belongs to the writer.
 type merger struct {
-	ops     []uint64 // inner<<numberBits|number, then the change's place, then 1 if added
-	spare   []*block // were current; for use again when nobody holds them
-	cleaned block    // a block without the entries that go
+	ops     []uint64 // inner<<numberBits|number, then the position of the change, then 1 if added
+	spare   []*block // former blocks, reused when no reader holds them
+	cleaned block    // a block without the dropped entries
 }
 
 const opPlaceBits = 10
 
-// maxSpare bounds the blocks kept for use again, but for those that readers hold, of
-// which each has one.
+// maxSpare bounds the spare blocks, not counting those that readers hold, one each.
 const maxSpare = 32
 
-// merge gives a block with the entries of old and its changes. Entries of numbers that
-// drop says are left out. count is told of each entry that came (1) or went (-1), and
-// says whether one may come.
+// merge returns a block with the entries of old and its changes. Entries of numbers in
+// drop are left out. count is called for each entry that is added (1) or removed (-1),
+// and reports whether one may be added.
 func (m *merger) merge(old *block, drop *[numbers]bool, count func(number uint16, by int) bool) *block {
 	m.sort(old)
 	base := old
@@ -118,7 +117,7 @@ func (m *merger) merge(old *block, drop *[numbers]bool, count func(number uint16
 	}
 	b := m.take(base.len() + len(m.ops))
 	out := b.entries[:0]
-	bucket, shift, done := 0, 0, 0 // starts up to bucket are set; entries of base below done are copied
+	bucket, shift, done := 0, 0, 0 // starts are set up to bucket; entries of base are copied up to done
 	reach := func(to int) {
 		for ; bucket < to; bucket++ {
 			b.starts[bucket+1] = uint16(int(base.starts[bucket+1]) + shift)
@@ -152,7 +151,7 @@ func (m *merger) merge(old *block, drop *[numbers]bool, count func(number uint16
 	return b
 }
 
-// sort leaves the last change of each entry in ops, in the order of entries.
+// sort stores the last change of each entry in ops, in the order of entries.
 func (m *merger) sort(old *block) {
 	m.ops = m.ops[:0]
 	for i := range int(old.changes.Load()) {
@@ -170,7 +169,7 @@ func (m *merger) sort(old *block) {
 	m.ops = kept
 }
 
-// clean copies a block without the entries that go.
+// clean copies a block without the dropped entries.
 func (m *merger) clean(old *block, drop *[numbers]bool, count func(uint16, int) bool) *block {
 	c := &m.cleaned
 	c.entries = c.entries[:0]
@@ -189,7 +188,7 @@ func (m *merger) clean(old *block, drop *[numbers]bool, count func(uint16, int) 
 	return c
 }
 
-// take gives a block with room for n entries that nobody holds.
+// take returns a block with room for n entries that no reader holds.
 func (m *merger) take(n int) *block {
 	size, changes := n*entrySize+1, room(n)
 	for i, b := range m.spare {
@@ -207,8 +206,8 @@ func (m *merger) take(n int) *block {
 	return b
 }
 
-// give takes a block that is no longer current. Of those that are kept the oldest goes,
-// unless somebody holds it.
+// give adds a former block to the spare ones. If there are too many, the oldest one is
+// freed, unless a reader holds it.
 func (m *merger) give(b *block) {
 	m.spare = append(m.spare, b)
 	if len(m.spare) <= maxSpare {

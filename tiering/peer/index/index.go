@@ -6,79 +6,79 @@ import (
 	"sync/atomic"
 )
 
-// Config bounds an Index. The zero value is a good one.
+// Config bounds an Index. The zero value is a good default.
 type Config struct {
-	// MaxKeys bounds the entries of the table, at 26 bits each; 0: 2^27, some 415 MiB. No
-	// node gets more than an eighth of it, or its even share in clusters of fewer than
-	// eight. What finds no room is as if its holder did not hold it.
+	// MaxKeys bounds the entries of the table, at 26 bits each; 0: 2^27, about 415 MiB.
+	// No node gets more than an eighth of it, or its even share in clusters of fewer than
+	// eight. An entry without room is treated as absent.
 	MaxKeys int
-	// Seed makes nodes choose different holders of what many hold.
+	// Seed makes nodes choose different holders of widely held objects.
 	Seed uint64
 }
 
-// sweepShards is how many shards an Apply clears of sets that are gone: some 1 ms.
+// sweepShards is the number of shards that an Apply sweeps of dropped sets: about 1 ms.
 const sweepShards = 16
 
-// minSkewed is the size from which a shard is looked at for sets that have too much there.
+// minSkewed is the size from which a shard is checked for sets with too many entries in
+// it.
 const minSkewed = 4096
 
-// maxRetiring bounds the sets of one peer that are gone and not yet cleared away.
+// maxRetiring bounds the dropped sets of one peer that are not swept yet.
 const maxRetiring = 2
 
-// Index is what is believed of all peers' sets.
+// Index holds the believed sets of all peers.
 type Index struct {
 	maxKeys int
 	seed    uint64
 	shards  [shards]atomic.Pointer[block]
-	// owner of each number is its Node + 1, or 0 for a number whose entries count for
-	// nothing.
+	// owner of each number is its Node + 1, or 0 for a number whose entries do not count.
 	owner [numbers]atomic.Uint32
-	// prefetched keeps what Prefetch has read.
+	// prefetched stores what Prefetch has read.
 	prefetched atomic.Uint64
 
 	mu struct {
 		sync.Mutex
 		peers   map[Node]*peer
 		state   [numbers]numberState
-		counts  [numbers]int32 // entries in blocks, without the changes since
-		pending [numbers]int32 // what these changes add, by number
-		added   int64          // and in all
-		from    [numbers]Node  // whose it is, or was
+		counts  [numbers]int32 // entries in blocks, without later changes
+		pending [numbers]int32 // net effect of these changes, by number
+		added   int64          // and in total
+		from    [numbers]Node  // present or last owner
 		keys    int64
 		refused uint64
-		dropped [numbers]bool // what the current sweep drops
-		sweep   int           // the next shard; shards when nothing is swept
+		dropped [numbers]bool // numbers that the current sweep drops
+		sweep   int           // next shard; shards if no sweep is running
 		retired int           // numbers that wait for the next sweep
-		next    uint16        // where the search for a free number begins
+		next    uint16        // where the search for a free number starts
 		merger  merger
-		here    [numbers]int32 // of dropLocked
-		skewed  [numbers]bool  // of dropLocked
+		here    [numbers]int32 // scratch of dropLocked
+		skewed  [numbers]bool  // scratch of dropLocked
 		rows    []uint64
 	}
 }
 
-// numberState: free -> live -> retired -> swept -> free. A number names one set: what a
-// peer holds in one incarnation, as read from one beginning. Entries of a number go
-// when a sweep has passed all shards.
+// numberState: free -> live -> retired -> swept -> free. A number stands for one set:
+// that of a peer in one incarnation, read from one start. Its entries are gone when a
+// sweep has passed all shards.
 type numberState uint8
 
 const (
 	numberFree    numberState = iota
 	numberLive                // entries count
-	numberRetired             // entries count for nothing, the next sweep drops them
+	numberRetired             // entries do not count, the next sweep drops them
 	numberSwept               // the current sweep drops them
 )
 
-// peer is what is known of one peer. While a new set is read, the former one, complete,
+// peer is the state of one peer. While a new set is read, the previous complete one
 // stays.
 type peer struct {
 	position Position
-	current  int // number of the complete set, -1 if there is none
-	coming   int // number of the set that is being read, -1 if there is none
+	current  int // number of the complete set, -1 if none
+	coming   int // number of the set that is being read, -1 if none
 	retiring int
 }
 
-// New makes an empty index: 32 KiB, and 2 KiB for each of 4,096 shards when first used.
+// New returns an empty index: 32 KiB, and 2 KiB for each of 4,096 shards when first used.
 func New(c Config) *Index {
 	x := &Index{maxKeys: c.MaxKeys, seed: c.Seed}
 	if x.maxKeys <= 0 {
@@ -89,7 +89,7 @@ func New(c Config) *Index {
 	return x
 }
 
-// Position is how far a peer's set is known: what to ask it for next.
+// Position returns how far a peer's set is known: what to ask for next.
 func (x *Index) Position(n Node) Position {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -99,7 +99,7 @@ func (x *Index) Position(n Node) Position {
 	return Position{}
 }
 
-// Complete reports whether a peer's set has been read in whole, in its present or an
+// Complete reports whether a peer's set has been read completely, in its present or an
 // earlier incarnation.
 func (x *Index) Complete(n Node) bool {
 	x.mu.Lock()
@@ -108,8 +108,8 @@ func (x *Index) Complete(n Node) bool {
 	return p != nil && p.current >= 0
 }
 
-// Names returns how many names are known of a peer's set, or of what has been read of its
-// first one.
+// Names returns the number of known objects of a peer, or of those read so far of its
+// first set.
 func (x *Index) Names(n Node) int64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -127,8 +127,8 @@ func (x *Index) Names(n Node) int64 {
 	return max(0, int64(x.mu.counts[number])+int64(x.mu.pending[number]))
 }
 
-// Apply takes what a peer answered. more says that it has more to tell at once. It is
-// ErrInvalid, ErrGap or ErrBusy; after an error nothing of the delta counts.
+// Apply applies a peer's answer. more reports that the peer has more to send at once. The
+// error is ErrInvalid, ErrGap or ErrBusy, and then nothing of the delta is applied.
 func (x *Index) Apply(n Node, delta []byte) (more bool, err error) {
 	if n >= MaxNodes {
 		return false, fmt.Errorf("node %d of %d: %w", n, MaxNodes, ErrInvalid)
@@ -166,7 +166,7 @@ func (x *Index) Apply(n Node, delta []byte) (more bool, err error) {
 	return m.more, nil
 }
 
-// followLocked gives the number that a message is about, a new one where a set begins.
+// followLocked returns the number that a message is about, a new one where a set begins.
 func (x *Index) followLocked(n Node, p *peer, m *message) (int, error) {
 	switch {
 	case m.kind == kindPiece && m.from.Cursor == 0:
@@ -185,7 +185,7 @@ func (x *Index) followLocked(n Node, p *peer, m *message) (int, error) {
 	return p.current, nil
 }
 
-// Forget drops what is known of a peer. Its Node may be given to another one at once.
+// Forget drops the state of a peer. Its Node may be reassigned at once.
 func (x *Index) Forget(n Node) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -224,7 +224,7 @@ func (x *Index) retireLocked(p *peer, number int) {
 	p.retiring++
 }
 
-// changeLocked notes a change of one key of one set.
+// changeLocked records a change of one key of one set.
 func (x *Index) changeLocked(key uint64, number uint16, added uint32) {
 	shard, inner := int(key>>innerBits), uint32(key&(1<<innerBits-1))
 	b := x.shards[shard].Load()
@@ -250,7 +250,7 @@ func (x *Index) pendLocked(number uint16, added uint32, by int32) {
 	x.mu.added += int64(by)
 }
 
-// mergeLocked puts a shard in order.
+// mergeLocked sorts a shard.
 func (x *Index) mergeLocked(shard int) {
 	old := x.shards[shard].Load()
 	if old == nil {
@@ -263,10 +263,10 @@ func (x *Index) mergeLocked(shard int) {
 	x.mu.merger.give(old)
 }
 
-// dropLocked gives the numbers whose entries a shard loses now, nil if there are none:
-// those that are swept, and in a shard that has twice its share those that have too many
-// there. Tags are even, so that only a liar has: without this it could fill a few shards
-// and leave others no room there.
+// dropLocked returns the numbers whose entries a shard loses now, nil if there are none:
+// those being swept, and in a shard that has twice its share those with too many entries
+// in it. Tags are evenly distributed, so only a lying node has too many: otherwise it
+// could fill a few shards and leave others no room there.
 func (x *Index) dropLocked(b *block) *[numbers]bool {
 	drop := &x.mu.dropped
 	if x.mu.sweep == shards {
@@ -300,7 +300,8 @@ func (x *Index) dropLocked(b *block) *[numbers]bool {
 	return &x.mu.skewed
 }
 
-// countLocked notes that an entry came or went, and says whether one may come.
+// countLocked counts an entry that is added or removed, and reports whether it may be
+// added.
 func (x *Index) countLocked(number uint16, by int) bool {
 	if by > 0 {
 		share := max(x.maxKeys/8, x.maxKeys/max(len(x.mu.peers), 1))
@@ -314,8 +315,8 @@ func (x *Index) countLocked(number uint16, by int) bool {
 	return true
 }
 
-// Sweep clears up to n shards of sets that are gone, and reports whether more are left.
-// Apply does some of it each time: a caller need only call it while nobody is asked.
+// Sweep sweeps up to n shards of dropped sets, and reports whether more are left. Each
+// Apply does some of it, so a caller only needs it while no peer is asked.
 func (x *Index) Sweep(n int) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -340,7 +341,7 @@ func (x *Index) sweepLocked(n int) bool {
 	return x.mu.sweep < shards || x.mu.retired > 0
 }
 
-// sweptLocked frees the numbers of which no entry is left.
+// sweptLocked frees the numbers without entries.
 func (x *Index) sweptLocked() {
 	clear(x.mu.dropped[:])
 	for number, state := range x.mu.state {
@@ -353,16 +354,16 @@ func (x *Index) sweptLocked() {
 	}
 }
 
-// Stats is what an index holds.
+// Stats describes the contents of an index.
 type Stats struct {
 	Peers    int    // of which anything is known
-	Complete int    // whose sets have been read in whole
+	Complete int    // whose sets have been read completely
 	Keys     int64  // entries
-	Refused  uint64 // that found no room
+	Refused  uint64 // entries without room
 	Bytes    int64  // of memory
 }
 
-// Stats looks at every shard: some tens of microseconds.
+// Stats reads every shard: tens of microseconds.
 func (x *Index) Stats() Stats {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -2,17 +2,17 @@ package index
 
 import "slices"
 
-// maxNewest bounds the changes of one key that a look-up considers; the newest count.
+// maxNewest bounds the changes of one key that a lookup considers; the newest ones count.
 const maxNewest = 32
 
-// maxLooked bounds the entries of one key that are looked at once dst is full: what all
-// nodes hold would take microseconds. The others are only counted.
+// maxLooked bounds the entries of one key that are examined once dst is full: for an
+// object on all nodes it would take microseconds. The others are only counted.
 const maxLooked = 32
 
-// Holders fills dst with peers that are believed to hold what has this tag, and tells how
-// many there are, which may be more than fit: those that do not may count a peer twice whose
-// set is being read anew, and some that were forgotten. Which come first differs from node to node.
-// It takes no lock, never waits and allocates nothing.
+// Holders fills dst with peers that are believed to have the object with this tag, and
+// returns their number, which may be more than fit. Those that do not fit may count a
+// peer twice whose set is being read again, and some that were forgotten. The order
+// differs from node to node. It takes no lock, never waits and allocates nothing.
 func (x *Index) Holders(tag uint64, dst []Node) int {
 	key := keyOf(tag)
 	b := x.hold(int(key >> innerBits))
@@ -24,9 +24,8 @@ func (x *Index) Holders(tag uint64, dst []Node) int {
 	return n
 }
 
-// Prefetch has the processor fetch what Holders is going to look at for some tags. Each
-// look-up alone waits for memory three times, one after the other; what is asked for here
-// comes at once.
+// Prefetch makes the processor load what Holders will read for some tags. A single lookup
+// waits for memory three times in sequence; a prefetch overlaps these waits.
 func (x *Index) Prefetch(tags []uint64) {
 	var blocks [32]*block
 	var places [32]int
@@ -49,7 +48,7 @@ func (x *Index) Prefetch(tags []uint64) {
 		for i := range n {
 			if b := blocks[i]; b != nil {
 				sum += uint64(b.entries[places[i]])
-				if far := places[i] + 64; far < len(b.entries) { // a bucket is some 72 bytes when the table is full
+				if far := places[i] + 64; far < len(b.entries) { // a bucket is about 72 bytes when the table is full
 					sum += uint64(b.entries[far])
 				}
 			}
@@ -59,14 +58,14 @@ func (x *Index) Prefetch(tags []uint64) {
 				blocks[i].readers.Add(-1)
 			}
 		}
-		x.prefetched.Store(sum) // or the compiler would leave it all out
+		x.prefetched.Store(sum) // otherwise the compiler would remove all of it
 		tags = tags[n:]
 	}
 }
 
-// Lookup does the same for several tags: the holders of tags[i], as many as there are up
-// to a row's length, are in dst[i*row:], and counts[i] tells how many there are. row is
-// len(dst)/len(tags); counts is as long as tags.
+// Lookup is Holders for several tags: the holders of tags[i], up to a row's length, are
+// in dst[i*row:], and counts[i] is their number. row is len(dst)/len(tags); counts is as
+// long as tags.
 func (x *Index) Lookup(tags []uint64, dst []Node, counts []int) {
 	if len(tags) == 0 {
 		return
@@ -80,16 +79,16 @@ func (x *Index) Lookup(tags []uint64, dst []Node, counts []int) {
 // NodeSet has a bit for each Node.
 type NodeSet [MaxNodes / 64]uint64
 
-// Add puts a node into the set.
+// Add adds a node to the set.
 func (s *NodeSet) Add(n Node) { s[n/64] |= 1 << (n % 64) }
 
 // Has reports whether a node is in the set.
 func (s *NodeSet) Has(n Node) bool { return s[n/64]>>(n%64)&1 == 1 }
 
-// AllHolders sets dst to all peers that are believed to hold what has this tag, however
-// many they are: where Holders is for who wants one of them, this is for who compares
-// them. It goes through every entry of the key, some 10 ns each, takes no lock, never waits and allocates
-// nothing.
+// AllHolders sets dst to all peers that are believed to have the object with this tag,
+// however many there are. Holders is for finding one of them, AllHolders for comparing
+// them. It reads every entry of the key, about 10 ns each, takes no lock, never waits and
+// allocates nothing.
 func (x *Index) AllHolders(tag uint64, dst *NodeSet) {
 	*dst = NodeSet{}
 	key := keyOf(tag)
@@ -102,7 +101,7 @@ func (x *Index) AllHolders(tag uint64, dst *NodeSet) {
 }
 
 func (x *Index) allHolders(b *block, inner uint32, dst *NodeSet) {
-	var settled NodeSet // of numbers, of which there are as many: a change, the newest, is about them
+	var settled NodeSet // numbers (as many as nodes) with a newer change
 	take := func(number uint16) {
 		if node := x.owner[number].Load(); node != 0 {
 			dst.Add(Node(node - 1))
@@ -128,7 +127,7 @@ func (x *Index) allHolders(b *block, inner uint32, dst *NodeSet) {
 	}
 }
 
-// entriesOf is where those of a key lie.
+// entriesOf returns the range of a key's entries.
 func (b *block) entriesOf(inner uint32) (lo, hi int) {
 	first := inner & (1<<printBits - 1) << numberBits
 	bucket := inner >> printBits
@@ -137,11 +136,11 @@ func (b *block) entriesOf(inner uint32) (lo, hi int) {
 	return lo, b.find(lo, end, first+1<<numberBits)
 }
 
-// hold gives a shard's block, which is not used for anything else until its reader has
-// left; nil if the shard is empty.
+// hold returns a shard's block, which is not reused until the reader has released it; nil
+// if the shard is empty.
 //
-// The writer makes another block current, then looks for readers: a reader that came
-// too late to be seen finds that its block is no longer current and has not looked at it.
+// The writer makes another block current, then looks for readers. A reader that is too
+// late to be seen finds that its block is no longer current, and has not read it.
 func (x *Index) hold(shard int) *block {
 	for {
 		b := x.shards[shard].Load()
@@ -174,8 +173,8 @@ func (x *Index) holders(b *block, inner uint32, dst []Node) int {
 		}
 		n++
 	}
-	// The newest changes come first in newest: one is what counts for a number if none
-	// before it is about the same.
+	// newest is sorted from the newest change on: a change counts for its number if none
+	// before it has the same number.
 	for i, place := range newest {
 		if b.keys[:cap(b.keys)][place]&1 == 1 && !b.about(newest[:i], b.nums[:cap(b.nums)][place]) {
 			take(b.nums[:cap(b.nums)][place])
@@ -193,7 +192,7 @@ func (x *Index) holders(b *block, inner uint32, dst []Node) int {
 	return n
 }
 
-// changesOf appends the places of the newest changes of a key to found, the newest first,
+// changesOf appends the positions of the newest changes of a key to found, newest first,
 // as many as fit.
 func (b *block) changesOf(inner uint32, found []uint16) []uint16 {
 	keys := b.keys[:b.changes.Load()]
@@ -215,6 +214,6 @@ func (b *block) about(places []uint16, number uint16) bool {
 	return false
 }
 
-// FalseHits is how many peers an absent name is expected to be taken for held by: those
-// that hold a name of the same key.
+// FalseHits returns the expected number of peers that seem to have an absent object,
+// since they have one with the same key.
 func (s Stats) FalseHits() float64 { return float64(s.Keys) / keyEnd }

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// memory of a large block is mapped and not on Go's heap: that may grow to twice of what
-// is alive in it before it is collected, and an index can be most of a daemon's.
+// memory of a large block is mapped and not on Go's heap. The heap may grow to twice its
+// live size before it is collected, and an index can be most of a daemon's memory.
 type memory struct {
 	mapped  []byte
 	cleanup runtime.Cleanup
@@ -16,7 +16,7 @@ type memory struct {
 // minMapped is the size from which memory is mapped: pages are 4 KiB.
 const minMapped = 16 << 10
 
-// allocate gives empty room for at least n bytes, which is there until free, or until
+// allocate returns empty room for at least n bytes. It is valid until free, or until
 // nothing refers to the block any more.
 func (m *memory) allocate(b *block, n int) []byte {
 	if n < minMapped {
@@ -32,7 +32,7 @@ func (m *memory) allocate(b *block, n int) []byte {
 	return mapped[:0]
 }
 
-// free gives the memory back. Nobody may hold the block, now or later.
+// free frees the memory. No reader may hold the block, now or later.
 func (m *memory) free() {
 	if m.mapped != nil {
 		m.cleanup.Stop()

@@ -9,19 +9,19 @@ import (
 //
 //	byte     kind: changes or piece, | moreFlag
 //	8 bytes  incarnation, little-endian
-//	uvarint  version that it follows on
-//	changes: uvarint  how many versions it goes on
-//	piece:   uvarint  cursor that it follows on
+//	uvarint  version that it starts from
+//	changes: uvarint  number of versions that it advances
+//	piece:   uvarint  cursor that it starts from
 //	         uvarint  cursor that it reaches, above it; 2^34 is the end of the set
 //	uvarint  n, the number of rows
 //	byte     k, the parameter of the code
-//	n times  the distance to the row before, minus 1: its upper bits in unary (that many
-//	         zeros, then a one), its lower k bits as they are; then, of changes, one
+//	n times  the distance to the previous row, minus 1: its upper bits in unary (that number
+//	         of zeros, then a one), its lower k bits unchanged; then, for changes, one
 //	         bit: 1 added, 0 removed. The lowest bit of a byte comes first. The last byte is
-//	         filled up with zeros.
+//	         padded with zeros.
 //
-// Rows are in order and each key comes once, so that n keys spread evenly over a span
-// take some log2(span/n) + 1.5 bits each.
+// Rows are sorted and each key occurs once, so n keys spread evenly over a span take
+// about log2(span/n) + 1.5 bits each.
 type message struct {
 	kind byte
 	more bool
@@ -36,7 +36,7 @@ const (
 	moreFlag    = 1
 )
 
-// then is the position of who has applied the message.
+// then returns the position after the message has been applied.
 func (m *message) then() Position {
 	p := m.from
 	switch {
@@ -50,7 +50,7 @@ func (m *message) then() Position {
 	return p
 }
 
-// changeBits is 1 if rows carry a bit for what became of the key.
+// changeBits is 1 if rows have a bit for the change of the key, otherwise 0.
 func (m *message) changeBits() int {
 	if m.kind == kindChanges {
 		return 1
@@ -58,7 +58,7 @@ func (m *message) changeBits() int {
 	return 0
 }
 
-// span is what the keys lie in.
+// span returns the range of the keys.
 func (m *message) span() (from, to uint64) {
 	if m.kind == kindChanges {
 		return 0, keyEnd
@@ -97,7 +97,7 @@ func (m *message) appendTo(dst []byte) []byte {
 	return w.end()
 }
 
-// riceParameter is the best k for n keys spread evenly over a span.
+// riceParameter returns the best k for n keys spread evenly over a span.
 func riceParameter(span uint64, n int) int {
 	if n == 0 {
 		return 0
@@ -106,7 +106,7 @@ func riceParameter(span uint64, n int) int {
 	return max(0, bits.Len64(mean)-1)
 }
 
-// parse checks a delta and reads it; rows are appended to the memory of rows.
+// parse checks and parses a delta; rows are appended to the memory of rows.
 func parse(b []byte, rows []uint64) (message, error) {
 	if len(b) < 12 || len(b) > MaxDelta {
 		return message{}, ErrInvalid
@@ -153,7 +153,7 @@ func parse(b []byte, rows []uint64) (message, error) {
 	return m, nil
 }
 
-// reader reads numbers and remembers whether one was bad.
+// reader reads numbers and sets bad if one is invalid.
 type reader struct {
 	b   []byte
 	bad bool
@@ -179,14 +179,14 @@ func (r *reader) byte() byte {
 	return v
 }
 
-// bitWriter appends bits, the lowest of a byte first.
+// bitWriter appends bits, lowest bit of a byte first.
 type bitWriter struct {
 	dst []byte
 	acc uint64
 	n   int // bits in acc, below 8 between calls
 }
 
-// put writes the lower n bits of v, which has no others; n is at most 56.
+// put writes the lower n bits of v, whose other bits are zero; n is at most 56.
 func (w *bitWriter) put(v uint64, n int) {
 	w.acc |= v << w.n
 	for w.n += n; w.n >= 8; w.n -= 8 {
@@ -259,5 +259,5 @@ func (r *bitReader) unary(limit uint64) (v uint64, ok bool) {
 	return 0, false
 }
 
-// atEnd reports whether nothing but zeros that fill the last byte is left.
+// atEnd reports whether only the zero padding of the last byte is left.
 func (r *bitReader) atEnd() bool { return len(r.b) == 0 && r.n < 8 && r.acc == 0 }

@@ -8,30 +8,30 @@ import (
 const (
 	// maxOwn bounds the keys of a node's own set: 4 bytes each.
 	maxOwn = 1 << 22
-	// The last changes are remembered, 8 bytes each: at least a quarter as many as there
-	// are keys, within these bounds, and at most twice that. Who is further behind reads
-	// the whole set, which then takes not many more bytes.
+	// The last changes are kept, 8 bytes each: at least a quarter of the number of keys,
+	// within these bounds, and at most twice that. A peer further behind reads the whole
+	// set, which then takes not many more bytes.
 	minLog = 1 << 12
 	maxLog = 1 << 17
-	// maxMessageKeys bounds what one delta tells, at 2 to 5 bytes a key.
+	// maxMessageKeys bounds the keys in one delta, at 2 to 5 bytes per key.
 	maxMessageKeys = 1 << 15
 	// MaxDelta bounds the bytes of a delta.
 	MaxDelta = 128 << 10
 )
 
-// Own is the set of what this node holds. Its methods may be called at once; none waits
-// for longer than a copy of maxMessageKeys keys takes.
+// Own is the set of this node's objects. Its methods may be called concurrently; none
+// waits longer than a copy of maxMessageKeys keys takes.
 type Own struct {
 	incarnation uint64
 	mu          sync.Mutex
 	keys        set
-	log         []uint64 // key<<1 | 1 if added; the last is that of version
+	log         []uint64 // key<<1 | 1 if added; the last one is the change to version
 	version     uint64
 	refused     uint64
 }
 
-// NewOwn makes an empty set. The incarnation must differ from those that this node had
-// before and must not be 0: the time of the start in nanoseconds is good.
+// NewOwn returns an empty set. The incarnation must differ from earlier ones of this node
+// and must not be 0: the start time in nanoseconds is suitable.
 func NewOwn(incarnation uint64) *Own {
 	if incarnation == 0 {
 		panic("index: incarnation 0")
@@ -39,31 +39,31 @@ func NewOwn(incarnation uint64) *Own {
 	return &Own{incarnation: incarnation}
 }
 
-// Incarnation tells this set from those that the node had before.
+// Incarnation distinguishes this set from earlier ones of the node.
 func (o *Own) Incarnation() uint64 { return o.incarnation }
 
-// Version grows by one with every change. It is what nodes tell each other in gossip.
+// Version grows by one with every change. Nodes exchange it in gossip.
 func (o *Own) Version() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.version
 }
 
-// Has reports whether the set has what has this tag.
+// Has reports whether the set has the object with this tag.
 func (o *Own) Has(tag uint64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.keys.has(keyOf(tag))
 }
 
-// Len is how many keys are held.
+// Len returns the number of keys.
 func (o *Own) Len() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.keys.n
 }
 
-// Bytes is the memory that the set and its log take.
+// Bytes returns the memory size of the set and its log.
 func (o *Own) Bytes() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -74,15 +74,15 @@ func (o *Own) Bytes() int64 {
 	return n
 }
 
-// Refused counts tags that found the set full.
+// Refused counts tags for which the set had no room.
 func (o *Own) Refused() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.refused
 }
 
-// Add says that this node now holds what has this tag. Adding it again changes nothing.
-// Two tags with the same upper 34 bits are one: of 10^5 tags, once in three nodes.
+// Add adds the object with this tag. Adding it again changes nothing. Two tags with the
+// same upper 34 bits are one: among 10^5 tags that occurs in one of three nodes.
 func (o *Own) Add(tag uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -95,7 +95,7 @@ func (o *Own) Add(tag uint64) {
 	}
 }
 
-// Remove says that this node holds it no longer.
+// Remove removes the object with this tag.
 func (o *Own) Remove(tag uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -112,8 +112,8 @@ func (o *Own) noteLocked(change uint64) {
 	o.version++
 }
 
-// Delta appends what a peer that has reached from has to learn next, at most MaxDelta
-// bytes: changes, each key once with what became of it last, or a piece of the whole set.
+// Delta appends what a peer at position from has to learn next, at most MaxDelta bytes:
+// changes, each key once with its last change, or a piece of the whole set.
 func (o *Own) Delta(dst []byte, from Position) []byte {
 	m := o.take(from)
 	if m.kind == kindChanges {
@@ -122,11 +122,11 @@ func (o *Own) Delta(dst []byte, from Position) []byte {
 	return m.appendTo(dst)
 }
 
-// take copies rows under the lock; they are sorted and encoded outside of it.
+// take copies rows under the lock; they are sorted and encoded without it.
 func (o *Own) take(from Position) message {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	first := o.version - uint64(len(o.log)) // the oldest version from which the log leads on
+	first := o.version - uint64(len(o.log)) // the oldest version from which the log continues
 	known := from.Incarnation == o.incarnation && from.Version >= first && from.Version <= o.version && from.Cursor < keyEnd
 	if known && from.Cursor == 0 {
 		rows := o.log[from.Version-first:]
@@ -160,7 +160,7 @@ func lastOfEach(changes []uint64) []uint64 {
 	return kept
 }
 
-// set holds keys in order: the upper bits of a key choose a row, the row is sorted.
+// set holds sorted keys: the upper bits of a key choose a row, and each row is sorted.
 type set struct {
 	rows [1 << setRowBits][]uint32
 	n    int
@@ -197,14 +197,15 @@ func (s *set) remove(key uint64) bool {
 	return true
 }
 
-// has reports whether the key is held.
+// has reports whether the set has the key.
 func (s *set) has(key uint64) bool {
 	row, low := split(key)
 	_, found := slices.BinarySearch(s.rows[row], low)
 	return found
 }
 
-// from gives up to limit keys at or above cursor, in order, and where the next begin.
+// from returns up to limit keys at or above cursor, in order, and where the next ones
+// begin.
 func (s *set) from(cursor uint64, limit int) (keys []uint64, next uint64) {
 	keys = make([]uint64, 0, min(limit, s.n))
 	row, low := split(cursor)

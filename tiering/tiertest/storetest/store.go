@@ -15,9 +15,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
-// Store makes a tiering.Store a subject, alone or with a tier below, used as the
-// daemon uses it: by a session that reserves, commits and leases. Its goroutines
-// run until Stop.
+// Store makes a tiering.Store a subject, alone or with a lower tier, used like the daemon
+// does: by a session that reserves, commits and leases. Its goroutines run until Stop.
 type Store struct {
 	*tiering.Store
 	Memory *tiertest.Memory // staging
@@ -33,7 +32,7 @@ type Store struct {
 	stopErr error
 }
 
-// Tenants is what a store is told of a subject's tenants.
+// Tenants converts a subject's tenants for a store.
 func Tenants(list []tiertest.Tenant) []tiering.Tenant {
 	out := make([]tiering.Tenant, len(list))
 	for i, t := range list {
@@ -63,8 +62,8 @@ func New(cfg tiering.Config, m *tiertest.Memory, trait tiertest.Traits) (*Store,
 	return s, nil
 }
 
-// Stop ends the store's goroutines and closes it, after a flush if it is told so;
-// what a quota keeps from being written is not. Stopping again does nothing.
+// Stop ends the store's goroutines and closes it, after a flush if flush is set; objects
+// that a quota keeps from being written are not flushed. Stopping again does nothing.
 func (s *Store) Stop(flush bool) error {
 	s.stop.Do(func() {
 		if flush {
@@ -94,19 +93,19 @@ func (s *Store) Used(t tier.TenantID) (bytes int64) {
 	return bytes
 }
 
-// Settle writes what is dirty and waits for what moves.
+// Settle writes dirty objects and waits for transfers.
 func (s *Store) Settle() {
 	if s.lower == nil {
 		return
 	}
-	_, _ = s.Flush(context.Background()) // what is refused stays where it is
+	_, _ = s.Flush(context.Background()) // refused objects stay in memory
 	tiertest.Wait(time.Minute, func() bool {
 		c := s.Counters()
 		return c.Writing == 0 && c.Promoting == 0
 	})
 }
 
-// Find asks Match, which is what decides, and the listings for the bytes.
+// Find uses Match, whose answer counts, and the listings for the bytes.
 func (s *Store) Find(o *tiertest.Object) (tiertest.Entry, bool) {
 	q := &tiering.MatchQuery{Profile: s.ids[o.Profile.Fingerprint()], Tenant: o.Tenant.ID}
 	if o.Kind == 0 {
@@ -133,7 +132,7 @@ func (s *Store) Find(o *tiertest.Object) (tiertest.Entry, bool) {
 	return e, true
 }
 
-// Held is what the pools of memory hold.
+// Held returns the bytes in the pools of memory.
 func (s *Store) Held() (bytes int64) {
 	for _, p := range s.Pools() {
 		bytes += p.UsedBytes
@@ -141,8 +140,8 @@ func (s *Store) Held() (bytes int64) {
 	return bytes
 }
 
-// charge is what an object in memory takes of its tenant's quota: pages, token ids, and
-// for what the daemon has to know of it 1,280 bytes and for each rank 96 and its digests.
+// charge returns the charge of an object in memory to its tenant's quota: pages, token
+// ids, and for the daemon's records 1,280 bytes and for each rank 96 and its digests.
 func (s *Store) charge(o *tiertest.Object) int64 {
 	n := 1280 + 4*int64(len(o.Tokens))
 	for rank, b := range o.Bytes {
@@ -202,7 +201,7 @@ type storeFilling struct {
 }
 
 func (f *storeFilling) Cancel() {
-	if len(f.ranks) > 0 { // one rank gives up for all
+	if len(f.ranks) > 0 { // one rank aborts for all
 		_ = f.store.session.Abort(f.ranks[0])
 	}
 }
@@ -246,8 +245,8 @@ func (f *storeFilling) commit(ctx context.Context, item tiering.CommitItem, b []
 	return done, errors.Join(err, m.Spend(item.Src))
 }
 
-// missed is the error of a miss. What a lookup finds all the same could not be
-// brought up now.
+// missed returns the error of a miss. An object that a lookup still finds could not be
+// promoted now.
 func (s *Store) missed(o *tiertest.Object, why tier.Reason, promoting bool) error {
 	kind := tier.ErrGone
 	if promoting || why == tier.ReasonPending {

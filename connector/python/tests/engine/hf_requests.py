@@ -25,6 +25,24 @@ def tokens(n: int, seed: int = 1) -> list[int]:
     return [int(t) for t in torch.randint(0, VOCABULARY, (n,), generator=generator)]
 
 
+def ids_of(model: PreTrainedModel, n: int, seed: int = 1) -> list[int]:
+    """As `tokens`, of a model that may have other ones, without its special ones."""
+    most = model.config.vocab_size
+    return [3 + t % (most - 3) for t in tokens(n, seed)]
+
+
+def exchanged(ids: list[int]) -> list[int]:
+    """A prompt between CUTS with its second and third segment exchanged."""
+    return [*ids[:60], *ids[120:180], *ids[60:120], *ids[180:]]
+
+
+def behind_prefix(e: SplicedTransformers) -> tuple[list[int], list[int]]:
+    """A prompt with segments behind a prefix that the daemon has, and its cuts."""
+    lead = tokens(64, seed=5)
+    e.prefill(lead + tokens(4, seed=6), (), "prefix")
+    return lead + tokens(200), [64 + at for at in CUTS]
+
+
 def far(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max())
 

@@ -16,13 +16,22 @@ from spliced_connector.fidelity.__main__ import main
 from spliced_connector.fidelity.loading import Loaded
 from spliced_connector.fidelity.measure import Meter
 from spliced_connector.fidelity.prompts import Sample
-from spliced_connector.fidelity.ways import FULL, PREFIX, TODAY, Kind, Reading, Way, ways_of
+from spliced_connector.fidelity.ways import (
+    FULL,
+    LAST_SEGMENT,
+    PREFIX,
+    TODAY,
+    Kind,
+    Reading,
+    Way,
+    ways_of,
+)
 from spliced_connector.walk import Naming, architecture, make_primer
 
 pytestmark = pytest.mark.engine
 
 DEFAULT = Way(Kind.SPLICE, "default")
-LAST = replace(TODAY, refresh=True)
+LAST = replace(TODAY, refresh=LAST_SEGMENT)
 ROUNDING = 1e-4
 """Of log p, in float32."""
 
@@ -51,8 +60,8 @@ def off(one: Reading, other: Reading) -> float:
 
 def test_a_leading_segment_alone_is_exact(model: PreTrainedModel) -> None:
     sample = Sample(1, tokens(90, 1), (0, 70))
-    found = meter(model, tokens(40, 2)).measure(sample, ways_of(["default"], refresh=True))
-    assert set(found.readings) == set(ways_of(["default"], refresh=True))
+    found = meter(model, tokens(40, 2)).measure(sample, ways_of(["default"], [LAST_SEGMENT]))
+    assert set(found.readings) == set(ways_of(["default"], [LAST_SEGMENT]))
     full = found.readings[FULL]
     for reading in found.readings.values():
         assert off(reading, full) < ROUNDING and reading.top == full.top
@@ -65,12 +74,22 @@ def test_a_segment_behind_others_is_off_unless_it_is_computed_in_context(
     model: PreTrainedModel,
 ) -> None:
     sample = Sample(1, tokens(120, 3), (50, 100))
-    readings = meter(model).measure(sample, ways_of([], refresh=True)).readings
+    readings = meter(model).measure(sample, ways_of([], [LAST_SEGMENT])).readings
     assert off(readings[TODAY], readings[FULL]) > 100 * ROUNDING
     assert off(readings[LAST], readings[FULL]) < ROUNDING
     assert off(readings[PREFIX], readings[FULL]) < ROUNDING
     assert readings[TODAY].computed == 120 - 42
     assert (readings[LAST].computed, readings[PREFIX].computed) == (120, 70)
+
+
+def test_a_share_is_rounded_up_to_whole_segments(model: PreTrainedModel) -> None:
+    sample = Sample(1, tokens(140, 11), (0, 40, 80, 120))
+    ways = ways_of([], [0.15, 0.3, 0.5, 0.9])
+    readings = meter(model).measure(sample, ways).readings
+    computed = [readings[way].computed for way in ways[2:]]
+    assert computed == [36, 68, 68, 100, 140]  # the second and third segment have seams of 8
+    assert readings[ways[3]] == readings[ways[4]]
+    assert off(readings[ways[-1]], readings[FULL]) < ROUNDING
 
 
 def test_a_primer_that_is_what_stands_before_makes_a_segment_exact(model: PreTrainedModel) -> None:
@@ -166,11 +185,12 @@ def test_the_command_recommends_the_primer_that_fits(
         f"spliced, primer {primer}",
     ]
     assert "Skipped: 1 prompt: no segments" in lines
-    setting = f'"primer": "{primer}", "primer_after": 40, "seam_tokens": 4'
-    assert f"Recommended setting: {setting}" in lines
+    settings = {"primer": str(primer), "primer_after": 40, "seam_tokens": 4}
+    assert f"Recommended settings: {json.dumps(settings)}" in lines
     assert "3 of 20 prompts in " in progress
     written = json.loads(out.read_text())
     assert written["recommended"] == f"spliced, primer {primer}"
+    assert written["settings"] == settings
     assert written["primers"][str(primer)]["tokens"] == 40
     first, second = written["prompts"][:2]
     assert [first.pop("line"), second.pop("line")] == [1, 2]

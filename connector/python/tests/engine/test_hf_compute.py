@@ -13,13 +13,25 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from client_samples import Connect
-from engine.hf_requests import CUTS, NAMING, WARMING, continued, engine, far, own, tokens
+from engine.hf_requests import (
+    CUTS,
+    NAMING,
+    WARMING,
+    behind_prefix,
+    continued,
+    engine,
+    exchanged,
+    far,
+    ids_of,
+    own,
+    tokens,
+)
 from engine.hybrids import MODELS, qwen35
 from engine.walk_models import TINY
 from running import Daemon
 from spliced_connector.client import Model, Plan, Segment, Slot, WalkTiming
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.hf import SplicedTransformers
+from spliced_connector.hf import Prefilled, SplicedTransformers
 from spliced_connector.model import DType
 from spliced_connector.serving.composing import LONGER, TRIALS, Composed, Composer
 from spliced_connector.serving.settings import Compute
@@ -53,9 +65,14 @@ def engines(
     return here, there
 
 
-def ids_of(model: PreTrainedModel, n: int, seed: int = 1) -> list[int]:
-    most = model.config.vocab_size
-    return [3 + t % (most - 3) for t in tokens(n, seed)]
+def held(
+    connect: Connect, daemon: Daemon, **given: Any
+) -> tuple[SplicedTransformers, SplicedTransformers, list[int], Prefilled]:
+    """`engines` of a model, a prompt whose segments the daemon has, and what torch makes of it."""
+    here, there = engines(qwen35(), connect, daemon, **given)
+    ids = tokens(200)
+    here.prefill(ids, CUTS, "splice")
+    return here, there, ids, here.prefill(ids, CUTS, "splice")
 
 
 def close(got: Tensor, want: Tensor, most: float = 2e-5) -> bool:
@@ -71,8 +88,7 @@ def test_the_daemon_gives_what_torch_gives(
     here, there = engines(model, connect, daemon, seam=seam)
     ids = ids_of(model, 200)
     here.prefill(ids, CUTS, "splice")
-    moved = [*ids[:60], *ids[120:180], *ids[60:120], *ids[180:]]
-    for prompt in (ids, moved):
+    for prompt in (ids, exchanged(ids)):
         here.prefill(prompt, CUTS, "splice")
         want, got = (e.prefill(prompt, CUTS, "splice") for e in (here, there))
         assert got.reused == want.reused >= 148
@@ -98,10 +114,7 @@ def test_packed_parts_are_read_where_they_lie(name: str, connect: Connect, daemo
 def test_behind_a_prefix(connect: Connect, daemon: Daemon) -> None:
     model = qwen35()
     here, there = engines(model, connect, daemon)
-    lead = tokens(64, seed=5)
-    here.prefill(lead + tokens(4, seed=6), (), "prefix")
-    ids = lead + tokens(200)
-    cuts = [64 + at for at in CUTS]
+    ids, cuts = behind_prefix(here)
     here.prefill(ids, cuts, "splice")
     ids = ids[:-20] + tokens(20, seed=8)
     want, got = (e.prefill(ids, cuts, "splice", keep=False) for e in (here, there))
@@ -165,12 +178,8 @@ def test_segments_read_in_place_are_composed_here(
     connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A walk that failed could not take back the places that it has given to pages."""
-    model = qwen35()
-    here, there = engines(model, connect, daemon, in_place=True)
+    _, there, ids, want = held(connect, daemon, in_place=True)
     monkeypatch.setattr(Model, "compose", lambda *_, **__: None)
-    ids = tokens(200)
-    here.prefill(ids, CUTS, "splice")
-    want = here.prefill(ids, CUTS, "splice")
     got = there.prefill(ids, CUTS, "splice")
     assert (got.reused, got.trouble) == (want.reused, "")
     assert close(got.logits, want.logits)
@@ -180,11 +189,7 @@ def test_segments_read_in_place_are_composed_here(
 def test_a_daemon_that_dies_within_a_walk(
     connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = qwen35()
-    here, there = engines(model, connect, daemon)
-    ids = tokens(200)
-    here.prefill(ids, CUTS, "splice")
-    want = here.prefill(ids, CUTS, "splice")
+    _, there, ids, want = held(connect, daemon)
     compose = Model.compose
     killed: list[int] = []
 
@@ -226,10 +231,7 @@ def test_the_daemon_is_waited_for_as_long_as_the_engines_own_walks_say(
     connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine that serves waits 50 ms for an answer: less than a large model's states take."""
-    model = qwen35()
-    here, there = engines(model, connect, daemon)
-    ids = tokens(200)
-    here.prefill(ids, CUTS, "splice")
+    _, there, ids, _ = held(connect, daemon)
     assert there._reuse is not None
     composer = there._reuse.composer
     composer.wait = 1e-9

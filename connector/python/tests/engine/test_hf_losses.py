@@ -86,7 +86,7 @@ def test_a_setting_holds_for_requests_that_do_not_say(
     """With losses that were measured before."""
     rows = [
         {
-            "way": {"kind": "spliced", "primer": "", "refresh": refresh},
+            "way": {"kind": "spliced", "primer": "", "refresh": refresh, "refresh_share": refresh},
             "prompts": 98,
             "first": {"value": 1 - changed / 98},
         }

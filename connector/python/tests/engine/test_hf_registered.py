@@ -17,7 +17,18 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from client_samples import SMALL, Connect, wait_until
-from engine.hf_requests import CUTS, NAMING, WARMING, continued, engine, far, tokens
+from engine.hf_requests import (
+    CUTS,
+    NAMING,
+    WARMING,
+    behind_prefix,
+    continued,
+    engine,
+    exchanged,
+    far,
+    ids_of,
+    tokens,
+)
 from engine.hybrids import MODELS, qwen35
 from engine.walk_models import TINY
 from fake_cuda import FakeCuda
@@ -77,11 +88,6 @@ def pair(
     return here, writing(model, connect_gpu, daemon, replace(WRITTEN, seam_tokens=seam))
 
 
-def ids_of(model: PreTrainedModel, n: int) -> list[int]:
-    most = model.config.vocab_size
-    return [3 + t % (most - 3) for t in tokens(n)]
-
-
 def promoted(e: SplicedTransformers, ids: list[int], cuts: list[int] = CUTS) -> None:
     """Asks until all that is held of a prompt has a copy on the GPU."""
     e.prefill(ids, cuts, "splice")
@@ -91,6 +97,15 @@ def promoted(e: SplicedTransformers, ids: list[int], cuts: list[int] = CUTS) -> 
         return done.on_device == done.reused > 0
 
     wait_until(there)
+
+
+def awaited(connect_gpu: Connect, daemon: Daemon) -> tuple[SplicedTransformers, list[int], Tensor]:
+    """An engine whose memory the daemon has, a prompt whose segments are on the GPU, and the logits
+    of one that launches kernels itself."""
+    here, there = pair(qwen35(), connect_gpu, daemon)
+    ids = tokens(200)
+    promoted(here, ids)
+    return there, ids, here.prefill(ids, CUTS, "splice").logits
 
 
 def rows_of(e: SplicedTransformers, ids: list[int], cuts: list[int]) -> list[Tensor]:
@@ -113,8 +128,7 @@ def test_the_daemon_writes_what_the_engine_launches(
     model = SHAPES[name]()
     here, there = pair(model, connect_gpu, daemon, seam)
     ids = ids_of(model, 200)
-    moved = [*ids[:60], *ids[120:180], *ids[60:120], *ids[180:]]
-    for prompt in (ids, moved):
+    for prompt in (ids, exchanged(ids)):
         promoted(here, prompt)
         before = there.composed
         want, got = (e.prefill(prompt, CUTS, "splice") for e in (here, there))
@@ -155,9 +169,7 @@ def test_one_segment_in_front_is_assembled(
 def test_behind_a_prefix_and_in_an_answer(connect_gpu: Connect, daemon: Daemon) -> None:
     model = qwen35()
     here, there = pair(model, connect_gpu, daemon)
-    lead = tokens(64, seed=5)
-    here.prefill(lead + tokens(4, seed=6), (), "prefix")
-    ids, cuts = lead + tokens(200), [64 + at for at in CUTS]
+    ids, cuts = behind_prefix(here)
     promoted(here, ids, cuts)
     ids = ids[:-20] + tokens(20, seed=8)
     want = here.prefill(ids, cuts, "splice", keep=False)
@@ -279,10 +291,7 @@ def test_prompts_that_find_no_room_are_placed_here(connect_gpu: Connect, daemon:
 def test_a_daemon_that_does_not_answer_in_time(
     connect_gpu: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, ids = qwen35(), tokens(200)
-    here, there = pair(model, connect_gpu, daemon)
-    promoted(here, ids)
-    want = here.prefill(ids, CUTS, "splice").logits
+    there, ids, want = awaited(connect_gpu, daemon)
     place = Model.place
     late: list[Placed] = []
 
@@ -311,10 +320,7 @@ def test_a_daemon_that_does_not_answer_in_time(
 def test_a_daemon_that_dies_within_a_walk(
     connect_gpu: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, ids = qwen35(), tokens(200)
-    here, there = pair(model, connect_gpu, daemon)
-    promoted(here, ids)
-    want = here.prefill(ids, CUTS, "splice").logits
+    there, ids, want = awaited(connect_gpu, daemon)
     place = Model.place
 
     def dying(self: Model, *given: Any, **named: Any) -> Placed:

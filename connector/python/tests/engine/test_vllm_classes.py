@@ -28,7 +28,7 @@ def rows() -> list[tuple[list[str], str, str]]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         names = re.findall(r"`(\w+)`", cells[0])
         if line.startswith("| `"):
-            found.append((names, cells[2], cells[3]))
+            found.append((names, cells[1], cells[2]))
     return found
 
 

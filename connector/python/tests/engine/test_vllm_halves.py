@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from engine.meeting import Meeting
 from spliced_connector.vllm import SplicedConnector
 from spliced_connector.vllm import scheduler as vllm_scheduler
 from spliced_connector.vllm import worker as vllm_worker
@@ -16,6 +19,7 @@ from spliced_connector.vllm.connector import SplicedMetadata
 from spliced_connector.vllm.plans import LoadPlan, Lost, Outcome, PrefixPlan, SavePlan
 from spliced_connector.vllm.plugin import LoadedModels, UsersCalls
 from spliced_connector.vllm.scheduler import SchedulerHalf
+from spliced_connector.vllm.settings import Mode as ServingMode
 from spliced_connector.vllm.settings import Settings
 from spliced_connector.vllm.splice_plans import SplicePlan
 from spliced_connector.vllm.support import Inert
@@ -24,6 +28,7 @@ from spliced_connector.vllm.worker import WorkerHalf
 pytestmark = pytest.mark.engine
 
 SETTINGS = Settings(weights="ab" * 32)
+SPLICES = Settings(weights="ab" * 32, mode=ServingMode.SPLICE)
 LOAD = LoadPlan("r", b"h" * 32, 256, 0, ((1,), (2,)))
 SAVE = SavePlan("r", b"s" * 32, 512, bytes(32), 0, ((1,), (2,)))
 REQUEST: Any = SimpleNamespace(
@@ -515,6 +520,94 @@ def test_ranks_that_walk_together_stop_together(monkeypatch: pytest.MonkeyPatch)
     half.load(Lost(frozenset()))
     assert mode.closed
     assert half.tally.snapshot() == {"inert": 1}
+
+
+def ranks(
+    monkeypatch: pytest.MonkeyPatch, *starts: Callable[[WorkerHalf], Mode]
+) -> tuple[WorkerHalf, WorkerHalf]:
+    """The workers of two ranks that walk together, registered; starts: what `_start` does in
+    each."""
+    meeting, at = Meeting(), threading.local()
+    config: Any = SimpleNamespace(parallel_config=SimpleNamespace(tensor_parallel_size=2))
+    monkeypatch.setattr(vllm_worker, "survey", lambda *_: object())
+    monkeypatch.setattr(vllm_worker, "ranks_of", lambda rank, size: meeting.rank(rank))
+    monkeypatch.setattr("vllm.distributed.get_tensor_model_parallel_rank", lambda: at.rank)
+    monkeypatch.setattr(WorkerHalf, "_start", lambda half, *_: starts[at.rank](half))
+    one, two = (WorkerHalf(SPLICES, config, cast(Any, None)) for _ in range(2))
+
+    def register(half: WorkerHalf, rank: int) -> None:
+        at.rank = rank
+        half.register({})
+
+    assert meeting.both(lambda: register(one, 0), lambda: register(two, 1)) == [None, None]
+    return one, two
+
+
+def reads(*primer: int) -> Callable[[WorkerHalf], Mode]:
+    def start(half: WorkerHalf) -> Mode:
+        half._session = cast(Any, SimpleNamespace(primer=primer))
+        return Mode()
+
+    return start
+
+
+def refuses(err: Exception) -> Callable[[WorkerHalf], Mode]:
+    def start(half: WorkerHalf) -> Mode:
+        raise err
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("starts", "why"),
+    [
+        ((reads(5, 6), refuses(Inert("primer: no file"))), "rank 1: primer: no file"),
+        ((refuses(Inert("primer: no file")), reads(5, 6)), "rank 0: primer: no file"),
+        ((refuses(Inert("a")), refuses(Inert("b"))), "rank 0: a"),
+        ((reads(5, 6), refuses(KeyError("x"))), "rank 1: KeyError: 'x'"),
+        ((reads(5, 6), reads(5, 7)), "rank 1: primer: it has other tokens than that of rank 0"),
+        ((reads(5, 6), reads()), "rank 1: primer: it has other tokens than that of rank 0"),
+    ],
+    ids=["second", "first", "both", "error", "other", "none"],
+)
+def test_ranks_start_together_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    starts: tuple[Callable[[WorkerHalf], Mode], ...],
+    why: str,
+) -> None:
+    halves = ranks(monkeypatch, *starts)
+    assert [half.inert for half in halves] == [why, why]
+    lines = [r.getMessage() for r in caplog.records if "does nothing" in r.getMessage()]
+    assert lines == [f"spliced does nothing for this engine: {why}"]
+    for half in halves:
+        assert half.load(SplicePlan(prefix=PrefixPlan(loads=(LOAD,)))).failed == {"r"}
+        assert half.tally.snapshot() == {"inert": 1}
+
+
+def test_ranks_of_one_primer_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    for primer in ((5, 6), ()):
+        halves = ranks(monkeypatch, reads(*primer), reads(*primer))
+        assert [half.inert for half in halves] == ["", ""]
+        for half in halves:
+            assert not half.load(SplicePlan(prefix=PrefixPlan(loads=(LOAD,)))).failed
+
+
+def test_a_primer_that_only_a_worker_cannot_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def join(*_: object) -> None:
+        raise ValueError("primer: no file")
+
+    for name in ("_watched", "find_caches", "connect"):
+        monkeypatch.setattr(vllm_worker, name, lambda *_: io.BytesIO())
+    monkeypatch.setattr(vllm_worker, "join", join)
+    monkeypatch.setattr("vllm.distributed.get_tensor_model_parallel_rank", lambda: 0)
+    monkeypatch.setattr(vllm_worker, "survey", lambda *_: SimpleNamespace(version="0"))
+    compiled = SimpleNamespace(static_forward_context={})
+    half = WorkerHalf(
+        SETTINGS, cast(Any, SimpleNamespace(compilation_config=compiled)), cast(Any, None)
+    )
+    half.register({})
+    assert half.inert == "primer: no file"
 
 
 class Runner:

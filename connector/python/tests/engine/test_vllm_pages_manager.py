@@ -245,7 +245,7 @@ def test_blocks_that_are_given_back_later_leave_the_bins_at_once() -> None:
 
 
 def test_what_stands_in_the_way_still_does() -> None:
-    """Said so in docs/engines.md: when one of these fails, something has become easier."""
+    """When one of these fails, shared pages can be made faster or simpler: see docs/engines.md."""
     from vllm import _custom_ops  # noqa: F401  (registers the operators)
     from vllm.platforms import current_platform
     from vllm.v1.attention.backends.registry import AttentionBackendEnum

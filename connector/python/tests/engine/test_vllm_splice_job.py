@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.meeting import Meeting
 from engine.walk_models import TINY
 from spliced_connector.model import Choice, Layout, Piece, Profile, divide
 from spliced_connector.serving import composing
@@ -351,31 +351,6 @@ def test_leases_that_were_not_good_leave_the_states_alone(
     with pytest.raises(LostError, match="vouch"):
         setup.job.run(Pace(), FOREVER)
     assert not any(pages.written for pages in setup.states.values())
-
-
-class Meeting:
-    """Two ranks in two threads: each says a number, both get the lowest. Whoever says one that the
-    other does not wait for is told after a minute."""
-
-    def __init__(self) -> None:
-        self._barrier = threading.Barrier(2, timeout=60)
-        self._said = [0, 0]
-
-    def rank(self, i: int) -> Ranks:
-        def lowest(value: int) -> int:
-            self._said[i] = value
-            self._barrier.wait()
-            least = min(self._said)
-            self._barrier.wait()
-            return least
-
-        return Ranks(i, lowest)
-
-    def both(self, *works: Callable[[], object]) -> list[object]:
-        """What two ranks answer or raise."""
-        with ThreadPoolExecutor(2) as pool:
-            futures = [pool.submit(work) for work in works]
-            return [future.exception() or future.result() for future in futures]
 
 
 def test_ranks_of_different_speed_walk_the_same_rows(

@@ -3,8 +3,9 @@
     python -m spliced_connector.fidelity MODEL_DIR PROMPTS.jsonl --json figures.json
 
 Each prompt is computed in full, and the model's own greedy answer is read in each way of reuse:
-after a prefix, spliced from segments captured alone, and from segments captured after each primer.
-The line behind the table is the setting to use. There is no need of labels or of a daemon.
+after a prefix, spliced from segments captured alone, and from segments captured after each primer;
+with --refresh also with the last segments computed in context. The line after the table has the
+settings to use. There is no need of labels or of a daemon.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from spliced_connector.fidelity.measure import Meter
 from spliced_connector.fidelity.progress import Progress
 from spliced_connector.fidelity.prompts import Reader, Sample
 from spliced_connector.fidelity.report import Settings
-from spliced_connector.fidelity.ways import Measured, Skipped, Way, ways_of
+from spliced_connector.fidelity.ways import LAST_SEGMENT, Measured, Skipped, Way, ways_of
 from spliced_connector.segments import FINDERS, Finder, Tokenizer
 from spliced_connector.serving.finding import finder_of
 from spliced_connector.serving.primers import DEFAULT, primer_ids
@@ -64,7 +65,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--primer-after", type=_count, default=Settings.primer_after, help=after)
     seam = "tokens computed again on each side of a join (8)"
     add("--seam", type=_natural, default=Settings.seam, help=seam)
-    add("--refresh", action="store_true", help="also with the last segment computed in context")
+    refresh = "also with these shares of the segments' tokens computed in context, from the last"
+    refresh += f" segment on, as 0.01,0.15 (without SHARES {LAST_SEGMENT:g}: the last segment)"
+    last = (LAST_SEGMENT,)
+    add(
+        "--refresh", nargs="?", const=last, default=(), type=_shares, metavar="SHARES", help=refresh
+    )
     find = "finders for prompts without cuts: separators, template, chunks (template,chunks)"
     add("--find", type=_finders, default=("template", "chunks"), metavar="NAMES", help=find)
     separator = "an added token that stands between segments; may be repeated"
@@ -93,14 +99,13 @@ def _run(options: argparse.Namespace) -> int:
         return 130
     rows = report.figures(measured, ways)
     settings = Settings(options.seam, options.primer_after)
-    lines = report.advice(rows, settings)
     print(report.table(rows))
     if left_out := report.skips(skipped):
         print(left_out)
-    print(*lines, sep="\n")
+    print(*report.advice(rows, settings), sep="\n")
     if options.json is not None:
         about = _about(options, primers)
-        written = report.document(about, rows, lines, measured, skipped)
+        written = report.document(about, rows, settings, measured, skipped)
         options.json.write_text(json.dumps(written, indent=1) + "\n")
     return 0
 
@@ -183,6 +188,17 @@ def _finders(text: str) -> tuple[str, ...]:
         if name not in _FOUND_BY:
             raise argparse.ArgumentTypeError(f"{name!r}, want some of {', '.join(_FOUND_BY)}")
     return names
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    """Values of refresh, in ascending order. 1 is the full prefill, which is measured anyway."""
+    try:
+        shares = {float(share) for share in text.split(",")}
+    except ValueError:
+        shares = {0.0}
+    if not all(0 < share < 1 for share in shares):
+        raise argparse.ArgumentTypeError(f"{text!r}, want shares above 0 and below 1: 0.01,0.15")
+    return tuple(sorted(shares))
 
 
 def _natural(text: str) -> int:

@@ -7,6 +7,7 @@ import random
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 Z = 1.959964  # normal quantile of 97.5 %
 
@@ -53,6 +54,7 @@ def paired(hits: Sequence[bool], reference: Sequence[bool]) -> Estimate:
     return Estimate((gained - lost) / n, centre - half, centre + half)
 
 
+@lru_cache(maxsize=1)
 def draws(n: int, times: int = DRAWS, seed: int = 1) -> Draws:
     """Returns resamples of n samples with replacement, as indices. Estimates that share them are
     paired."""

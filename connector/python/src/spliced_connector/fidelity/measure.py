@@ -21,6 +21,7 @@ from spliced_connector.model import (
     SpanKind,
     choose,
     divide,
+    keep_for_reuse,
     make_plan,
 )
 from spliced_connector.walk import (
@@ -87,8 +88,12 @@ class Meter:
                 segments = alone
                 if primer:
                     segments = alone | self._captured(prompt, ids, self.primers[primer])
+                served: dict[Prompt, Reading] = {}  # shares may come to the same whole segments
                 for way in some:
-                    readings[way] = self._spliced(ids, prompt, segments, way.refresh, answer)
+                    reused = self._divide(sample, way.refresh)
+                    if reused not in served:
+                        served[reused] = self._spliced(ids, reused, segments, answer)
+                    readings[way] = served[reused]
         for way, reading in readings.items():
             if not all(map(_finite, reading.log_p)):
                 raise ValueError(f"line {sample.line}: logits of {way.name!r} are not finite")
@@ -101,8 +106,10 @@ class Meter:
             readings=readings,
         )
 
-    def _divide(self, sample: Sample) -> Prompt:
-        return divide(self.profile, b"", sample.ids, sample.cuts, self.seam)
+    def _divide(self, sample: Sample, refresh: float = 0.0) -> Prompt:
+        """Names the segments that are reused, as an engine does."""
+        cuts = keep_for_reuse(sample.cuts, refresh)
+        return divide(self.profile, b"", sample.ids, cuts, self.seam)
 
     def _context(self, ids: Tensor) -> Context:
         return Context(self.model.arch, len(ids) + self.answer, self.model.device)
@@ -133,14 +140,10 @@ class Meter:
         row = self._walk(ids, [_computed(at, len(ids))], {}, context)
         return self._read(ids, answer, row, context, len(ids) - at)
 
-    def _spliced(
-        self, ids: Tensor, prompt: Prompt, segments: _Segments, refresh: bool, answer: Tensor
-    ) -> Reading:
+    def _spliced(self, ids: Tensor, prompt: Prompt, segments: _Segments, answer: Tensor) -> Reading:
         """Serves a prompt from its segments."""
         context = self._context(ids)
         reused = [piece.spec is not None for piece in prompt.pieces]
-        if refresh:
-            reused[_reusable(prompt)[-1].index] = False
         plan = make_plan(prompt, 0, choose(prompt, 0, reused, [False] * len(reused)))
         row = self._walk(ids, plan.spans, segments, context)
         return self._read(ids, answer, row, context, plan.recomputed_tokens)

@@ -24,7 +24,8 @@ class Figures:
     """One way over all prompts. first and tokens are shares of equal first and equal answer
     tokens, distance is the mean |delta log p| of an answer token in nats, all against the full
     prefill. removed is the share of the distance of captures alone that the way removes, None where
-    that is not defined. computed is the share of prompt tokens computed."""
+    that is not defined. computed is the share of prompt tokens computed. distances has the sum over
+    each prompt's answer."""
 
     way: Way
     prompts: int
@@ -33,6 +34,7 @@ class Figures:
     distance: Estimate
     removed: Estimate | None
     computed: float
+    distances: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ def _figures(
         distance=ratio(distances, counts, resampled),
         removed=removed(distances, today, resampled) if nearer else None,
         computed=sum(m.readings[way].computed for m in measured) / sum(m.tokens for m in measured),
+        distances=distances,
     )
 
 
@@ -117,22 +120,50 @@ def _percent(e: Estimate) -> str:
 
 
 def recommended(rows: Sequence[Figures]) -> Figures | None:
-    """Returns the way with the smallest distance among those that are better than captures alone
-    beyond their 95 % interval; None without one, or with too few prompts."""
-    better = [r for r in rows if r.removed and r.removed.low > 0 and r.prompts >= LEAST_PROMPTS]
-    return min(better, key=lambda r: r.distance.value, default=None)
+    """Returns the way to use; None for captures alone, and with too few prompts.
+
+    A primer is taken if it is nearer than none beyond the paired 95 % interval, the nearest of
+    those; a refresh if its best way is nearer than the best way with less refresh, likewise.
+    """
+    chosen = today = _row(rows, TODAY)
+    if today.prompts < LEAST_PROMPTS:
+        return None
+    for refresh in sorted({row.way.refresh for row in rows}):
+        best = _nearest(_row(rows, replace(TODAY, refresh=refresh)), rows)
+        if refresh == 0 or _nearer(best, chosen):
+            chosen = best
+    return None if chosen is today else chosen
+
+
+def _row(rows: Sequence[Figures], way: Way) -> Figures:
+    return next(row for row in rows if row.way == way)
+
+
+def _nearest(alone: Figures, rows: Sequence[Figures]) -> Figures:
+    """Returns the best of the ways with one refresh. alone: the one without a primer."""
+    primed = (row for row in rows if row.way.primer and row.way.refresh == alone.way.refresh)
+    better = [row for row in primed if _nearer(row, alone)]
+    return min(better, key=lambda row: row.distance.value, default=alone)
+
+
+def _nearer(one: Figures, other: Figures) -> bool:
+    """Whether a way has a smaller distance than another beyond the paired 95 % interval."""
+    if not any(other.distances):
+        return False
+    return removed(one.distances, other.distances, draws(other.prompts)).low > 0
 
 
 def advice(rows: Sequence[Figures], settings: Settings) -> list[str]:
-    """Returns the recommendation, and a warning if agreement stays low."""
+    """Returns the recommended settings, what they cost, and a warning if agreement stays low."""
     best = recommended(rows)
     if best is not None:
-        lines = [f"Recommended setting: {_setting(best.way, settings)}" + _cost(best, rows)]
+        lines = [f"Recommended settings: {json.dumps(_fragment(best.way, settings))}"]
+        lines += _cost(best, rows)
     elif rows[0].prompts < LEAST_PROMPTS:
         lines = [f"No recommendation: {rows[0].prompts} prompts, want {LEAST_PROMPTS} or more."]
     else:
-        lines = ["Recommended setting: no primer is better than none on these prompts."]
-    kept = best or next(row for row in rows if row.way == TODAY)
+        lines = ["Recommended settings: none, no way measured is nearer than captures alone."]
+    kept = best or _row(rows, TODAY)
     if kept.first.value < LEAST_AGREEMENT:
         lines.append(
             f"Warning: the first token equals the full prefill's on {100 * kept.first.value:.1f} %"
@@ -142,30 +173,30 @@ def advice(rows: Sequence[Figures], settings: Settings) -> list[str]:
     return lines
 
 
-def _setting(way: Way, settings: Settings) -> str:
-    """Returns what to write into an engine's settings, as JSON members."""
+def _fragment(way: Way, settings: Settings) -> Mapping[str, object]:
+    """Returns what to write into an engine's settings for a way."""
     named: dict[str, object] = {}
     if way.primer:
         named["primer"] = way.primer
         if settings.primer_after != Settings.primer_after:
             named["primer_after"] = settings.primer_after
+    if way.refresh:
+        named["refresh"] = way.refresh
     if settings.seam != Settings.seam:
         named["seam_tokens"] = settings.seam
-    text = ", ".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in named.items())
-    if not way.refresh:
-        return text
-    return (f"{text}; " if text else "") + "leave the last segment out of each request's cuts"
+    return named
 
 
-def _cost(best: Figures, rows: Sequence[Figures]) -> str:
-    """Returns what a last segment in context costs, "" for other ways."""
+def _cost(best: Figures, rows: Sequence[Figures]) -> list[str]:
+    """Returns a line about what a refresh costs and gives, none for other ways."""
     if not best.way.refresh:
-        return ""
-    plain = next(r for r in rows if r.way == replace(best.way, refresh=False))
-    return (
-        f" ({100 * best.computed:.1f} % of the prompt tokens are computed then,"
-        f" {100 * plain.computed:.1f} % otherwise)"
-    )
+        return []
+    plain = _nearest(_row(rows, TODAY), rows)
+    return [
+        f"Cost of refresh: {100 * best.computed:.1f} % of the prompt tokens are computed. Without"
+        f" it ({plain.way.name}): {100 * plain.computed:.1f} %, and a mean abs. Δ log p of"
+        f" {plain.distance.value:.4f} instead of {best.distance.value:.4f}."
+    ]
 
 
 def skips(skipped: Sequence[Skipped]) -> str:
@@ -181,7 +212,7 @@ def skips(skipped: Sequence[Skipped]) -> str:
 def document(
     about: Mapping[str, object],
     rows: Sequence[Figures],
-    lines: Sequence[str],
+    settings: Settings,
     measured: Sequence[Measured],
     skipped: Sequence[Skipped],
 ) -> Mapping[str, object]:
@@ -189,9 +220,10 @@ def document(
     best = recommended(rows)
     return {
         **about,
-        "ways": [{"name": r.way.name} | asdict(r) | {"way": _named(r.way)} for r in rows],
+        "ways": [_named(row) for row in rows],
         "recommended": best.way.name if best else None,
-        "advice": list(lines),
+        "settings": _fragment(best.way, settings) if best else None,
+        "advice": advice(rows, settings),
         "skipped": [asdict(s) for s in skipped],
         "prompts": [
             {
@@ -207,5 +239,14 @@ def document(
     }
 
 
-def _named(way: Way) -> Mapping[str, object]:
-    return {"kind": str(way.kind), "primer": way.primer, "refresh": way.refresh}
+def _named(row: Figures) -> Mapping[str, object]:
+    way = row.way
+    found = {"name": way.name} | asdict(row)
+    del found["distances"]  # they follow from the prompts' readings
+    found["way"] = {
+        "kind": str(way.kind),
+        "primer": way.primer,
+        "refresh": way.refresh > 0,
+        "refresh_share": way.refresh,
+    }
+    return found

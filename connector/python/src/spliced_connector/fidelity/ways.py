@@ -17,12 +17,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way. primer: as settings name it, "" for captures alone. refresh: the last segment is
-    computed in context."""
+    """One way. primer and refresh: as settings have them, "" for captures alone and 0 for all
+    segments reused."""
 
     kind: Kind
     primer: str = ""
-    refresh: bool = False
+    refresh: float = 0.0
 
     @property
     def name(self) -> str:
@@ -30,16 +30,23 @@ class Way:
         if self.kind is not Kind.SPLICE:
             return str(self.kind)
         primed = f"primer {self.primer}" if self.primer else "no primer"
-        return f"spliced, {primed}" + (", last in context" if self.refresh else "")
+        return f"spliced, {primed}" + (f", refresh {self.refresh:g}" if self.refresh else "")
 
 
 FULL, PREFIX, TODAY = Way(Kind.FULL), Way(Kind.PREFIX), Way(Kind.SPLICE)
 
 
-def ways_of(primers: Sequence[str], refresh: bool) -> tuple[Way, ...]:
-    """Returns all ways; those of one primer are neighbors."""
-    shades = (False, True) if refresh else (False,)
-    return FULL, PREFIX, *(Way(Kind.SPLICE, p, last) for p in ("", *primers) for last in shades)
+LAST_SEGMENT = 0.01
+"""A refresh that computes the last segment in context, unless it has fewer tokens than that."""
+
+
+def ways_of(primers: Sequence[str], shares: Sequence[float] = ()) -> tuple[Way, ...]:
+    """Returns all ways; those of one primer are neighbors. shares: values of refresh besides 0."""
+    return (
+        FULL,
+        PREFIX,
+        *(Way(Kind.SPLICE, primer, share) for primer in ("", *primers) for share in (0.0, *shares)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """What the tensor-parallel ranks of one engine have to agree on while they splice.
 
 A walk sums over ranks inside of its layers, so all ranks have to walk the same rows at the same
-time. What they do follows from plans that are the same everywhere, but for two things: whether a
-rank has what it needs, and what the clock says. Both are agreed on here, by the ranks' own group
-on the host.
+time. What they do follows from plans that are the same everywhere, but for three things: whether a
+rank can start, whether it has what it needs, and what the clock says. All are agreed on here, by
+the ranks' own group on the host.
 """
 
 from __future__ import annotations
@@ -18,8 +18,16 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
+Start = tuple[str, str]
+"""Why a rank cannot start, "" if it can, and the digest of its primer, "" for none."""
+
+
 def _alone(value: int) -> int:
     return value
+
+
+def _only(start: Start) -> list[Start]:
+    return [start]
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,7 @@ class Ranks:
 
     rank: int = 0
     _lowest: Callable[[int], int] = _alone
+    _starts: Callable[[Start], list[Start]] = _only
 
     @classmethod
     def of(cls, group: ProcessGroup, rank: int, size: int) -> Ranks:
@@ -40,11 +49,29 @@ class Ranks:
             torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MIN, group=group)
             return int(told.item())
 
-        return cls(rank, lowest)
+        def starts(start: Start) -> list[Start]:
+            told = [start] * size
+            torch.distributed.all_gather_object(told, start, group=group)
+            return told
+
+        return cls(rank, lowest, starts)
 
     def all(self, good: bool) -> bool:
         """Whether it is so on every rank."""
         return bool(self._lowest(int(good)))
+
+    def started(self, why: str, primer: str) -> tuple[int, str]:
+        """The first rank that cannot start, and why; (0, "") if all can.
+
+        why and primer: as of `Start`. A primer that is not rank 0's is a reason.
+        """
+        starts = self._starts((why, primer))
+        for rank, (reason, digest) in enumerate(starts):
+            if not reason and digest != starts[0][1]:
+                reason = "primer: it has other tokens than that of rank 0"
+            if reason:
+                return rank, reason
+        return 0, ""
 
     def least(self, number: int) -> int:
         """The lowest of the ranks' numbers: rows, say, that all have time for."""

@@ -11,6 +11,7 @@ from spliced_connector.client import Client, Model
 from spliced_connector.segments import Finder, Tokenizer
 from spliced_connector.serving.offline import read_losses
 from spliced_connector.serving.primers import primer_ids
+from spliced_connector.serving.ranks import Ranks
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.rounding import Rounding
 from spliced_connector.vllm.settings import Settings
@@ -77,6 +78,15 @@ def join(
     )
     model.measured_offline(losses)
     return Session(settings, engine, model, tally, step, rank, primer=primer)
+
+
+def ranks_of(rank: int, size: int) -> Ranks:
+    """The engine's tensor-parallel ranks, as one of them sees them."""
+    if size == 1:
+        return Ranks()
+    from vllm.distributed.parallel_state import get_tp_group
+
+    return Ranks.of(get_tp_group().cpu_group, rank, size)
 
 
 def tokenizer_of(config: ModelConfig) -> Tokenizer | None:

@@ -21,7 +21,6 @@ from spliced_connector.serving.job import LostError, Means, Pace
 from spliced_connector.serving.modules import eager
 from spliced_connector.serving.prices import Walked
 from spliced_connector.serving.primers import Primers
-from spliced_connector.serving.ranks import Ranks
 from spliced_connector.serving.storing import Fresh, Publisher
 from spliced_connector.serving.watch import Watch
 from spliced_connector.vllm.caches import Caches
@@ -30,7 +29,7 @@ from spliced_connector.vllm.plans import Outcome, Work, Worked
 from spliced_connector.vllm.plugin import loaded
 from spliced_connector.vllm.prefix import PrefixWorker
 from spliced_connector.vllm.prefix_scheduler import check_prefixes
-from spliced_connector.vllm.session import Session
+from spliced_connector.vllm.session import Session, ranks_of
 from spliced_connector.vllm.splice_job import SpliceJob
 from spliced_connector.vllm.splice_plans import SpliceLoad, SplicePlan
 from spliced_connector.vllm.splice_scheduler import check_engine
@@ -66,7 +65,7 @@ class SpliceWorker:
         self._worked: deque[Worked] = deque()  # and what was not told of it; any thread appends
         settings = session.settings
         self._prefix = _prefixes(session, caches)
-        self._ranks = _ranks(session)
+        self._ranks = ranks_of(session.rank, session.engine.identity.tp_size)
         self.placed = _placed(session, caches, config) if settings.shared_pages else None
         """What the attention backend knows of shared pages; it outlives this."""
         if self._prefix is not None:
@@ -312,13 +311,6 @@ def _placed(session: Session, caches: Caches, config: VllmConfig) -> Placed | No
             raise Inert("shared_pages: keys that are not stored turned to their positions")
         impl.pages = LayerPages(placed, attention.rope, caches.rows[layer].rows)
     return placed
-
-
-def _ranks(session: Session) -> Ranks:
-    from vllm.distributed.parallel_state import get_tp_group
-
-    size = session.engine.identity.tp_size
-    return Ranks() if size == 1 else Ranks.of(get_tp_group().cpu_group, session.rank, size)
 
 
 def _architecture(session: Session, config: VllmConfig) -> Architecture:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from spliced_connector.client import Client
+from spliced_connector.model import primer_digest
 from spliced_connector.serving.connection import connect
 from spliced_connector.serving.parameters import Parameters
 from spliced_connector.serving.tally import EngineTally
@@ -17,7 +18,7 @@ from spliced_connector.vllm.plans import Lost, Outcome, WorkerMode
 from spliced_connector.vllm.plugin import loaded
 from spliced_connector.vllm.plugin import register as watch_runners
 from spliced_connector.vllm.prefix import PrefixWorker
-from spliced_connector.vllm.session import Session, join
+from spliced_connector.vllm.session import Session, join, ranks_of
 from spliced_connector.vllm.settings import Mode, Settings
 from spliced_connector.vllm.support import Engine, Inert, survey
 from spliced_connector.vllm.tally import log
@@ -50,7 +51,9 @@ class WorkerHalf:
         self._engine: Engine | None = None
         self._weights: Parameters | None = None
         self._verify = False  # the weights, also in a step that shares nothing
-        self._together = False  # ranks have to do the same in every step
+        splices = settings.mode is Mode.SPLICE
+        self._ranks = int(config.parallel_config.tensor_parallel_size) if splices else 1
+        self._together = self._ranks > 1  # they have to do the same in every step
         watch_runners()  # where plugins are not loaded, replaced weights are noticed all the same
         try:
             self._engine = survey(config, caches, settings)
@@ -62,30 +65,58 @@ class WorkerHalf:
             self._fail(err)
 
     def register(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Learn where everything lies in the engine's cache, and begin to work."""
-        if self._engine is None:
-            return
+        """Learn where everything lies in the engine's cache, and begin to work: ranks that walk
+        together all do, or none."""
+        why = self.inert
+        if self._engine is not None and not why:
+            why = self._started(self._engine, tensors)
+        if self._together:
+            try:
+                self._begin_together(why)
+            except Exception as err:
+                self._fail(err)
+        elif why:
+            self.turn_off(why)
+
+    def _started(self, engine: Engine, tensors: dict[str, torch.Tensor]) -> str:
+        """Begins to work. Returns why it cannot, "" if it can."""
         try:
-            self._mode = self._start(self._engine, tensors)
+            self._mode = self._start(engine, tensors)
             self._placed = getattr(self._mode, "placed", None)
         except (Inert, UnsupportedError) as err:
-            self.turn_off(str(err))
+            return str(err)
         except Exception as err:
-            self._fail(err)
+            return _described(err)
+        return ""
+
+    def _begin_together(self, why: str) -> None:
+        """Turns this rank off if any cannot start: another one would wait for it inside of the
+        model's layers. The first of those that cannot logs why."""
+        from vllm.distributed import get_tensor_model_parallel_rank
+
+        rank = get_tensor_model_parallel_rank()
+        primer = () if self._session is None else self._session.primer
+        digest = primer_digest(primer).hex() if primer else ""
+        first, why = ranks_of(rank, self._ranks).started(why, digest)
+        if why:
+            self._note(f"rank {first}: {why}", quiet=first != rank)
+            self._end(0.0)
 
     def _start(self, engine: Engine, tensors: dict[str, torch.Tensor]) -> WorkerMode:
         from vllm.distributed import get_tensor_model_parallel_rank
 
         self._weights = _watched(self._config)
-        self._together = self._settings.mode is Mode.SPLICE and engine.identity.tp_size > 1
         layers = self._config.compilation_config.static_forward_context
         modules = {name: layers.get(name) for name in tensors}
         caches = find_caches(engine, modules, self._config)
         self._client = connect(self._settings, f"vllm {engine.version}")
         rank = get_tensor_model_parallel_rank()
-        self._session = session = join(
-            self._client, self._settings, engine, self.tally, self._config, rank
-        )
+        try:
+            self._session = session = join(
+                self._client, self._settings, engine, self.tally, self._config, rank
+            )
+        except ValueError as err:  # a primer that the scheduler's half could read
+            raise Inert(str(err)) from err
         return worker_mode(session, caches, self._config)
 
     def turn_off(self, why: str) -> None:
@@ -93,10 +124,11 @@ class WorkerHalf:
         self._note(why)
         self._end(0.0)
 
-    def _note(self, why: str) -> None:
+    def _note(self, why: str, quiet: bool = False) -> None:
         if not self.inert:
             self.tally.add("inert")
-            log.warning("spliced does nothing for this engine: %s", why)
+            if not quiet:
+                log.warning("spliced does nothing for this engine: %s", why)
             self.inert = why
 
     def forget(self, request_ids: frozenset[str]) -> None:
@@ -166,8 +198,7 @@ class WorkerHalf:
 
     def _fail(self, err: Exception) -> None:
         """An error of ours ends the reuse, not the engine."""
-        log.exception("spliced has failed")
-        self.turn_off(f"{type(err).__name__}: {err}")
+        self.turn_off(_described(err))
 
     def drain(self, timeout: float) -> bool:
         """Wait until what was taken is stored or given up."""
@@ -190,6 +221,12 @@ class WorkerHalf:
         client, self._client = self._client, None
         if client is not None:
             client.close()
+
+
+def _described(err: Exception) -> str:
+    """Logs an error of ours, and names it in one line."""
+    log.exception("spliced has failed")
+    return f"{type(err).__name__}: {err}"
 
 
 def _watched(config: VllmConfig) -> Parameters:

@@ -6,6 +6,13 @@ and the states before and behind it, S = behind - T before.
 
 After a primer, a segment's rows attend to the primer's as well, and its state and convolution begin
 where the primer's ended. Its own positions are the same.
+
+Denormal numbers are not flushed to zero, although heads that forget fast leave them in up to a
+quarter of the results of a product. `torch.set_flush_denormal` is of the calling thread alone: of
+a product on two threads it flushes half. On one thread of an AMD EPYC (family 25) it gains nothing:
+0.94 to 1.02x, 12 interleaved captures of 32 to 512 tokens with both trained models; transitions
+differ by at most 6e-38, nothing else does. An engine with one thread on a processor that is slow at
+them (1.6x was seen on a Xeon) may set it for its process.
 """
 
 from __future__ import annotations

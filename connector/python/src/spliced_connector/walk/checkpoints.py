@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from spliced_connector.model import Layout, Profile
+from spliced_connector.model import Layout, Part, Profile
 from spliced_connector.walk.base import Architecture
 from spliced_connector.walk.context import Context
 from spliced_connector.walk.copies import Copies
@@ -50,36 +48,36 @@ def restore(
     Raises ValueError when a node's layout is not that of the model.
     """
     context = Context(arch, room, device)
-    last = len(held.nodes) - 1
+    reader, last = PartReader(context), len(held.nodes) - 1
     for i, ((begin, end), layout) in enumerate(zip(held.nodes, held.layouts, strict=True)):
         if layout != profile.checkpoint_layout(end - begin):
             raise ValueError(f"node of tokens [{begin}, {end}) has another layout")
-        _read_node(context, layout, partial(held.part, i), (begin, end), i == last)
+        for index, part in enumerate(layout.parts):
+            if i == last or part.kind in ("K", "V"):
+                reader.read(part, held.part(i, index), begin, end)
     if not held.nodes or held.nodes[last][1] != held.tokens:
         raise ValueError(f"checkpoint of {held.tokens} tokens, nodes {held.nodes}")
     context.tokens = held.tokens
     return context
 
 
-def _read_node(
-    context: Context,
-    layout: Layout,
-    part: Callable[[int], memoryview],
-    span: tuple[int, int],
-    last: bool,
-) -> None:
-    (begin, end), copies = span, Copies(context.device)
-    for i, p in enumerate(layout.parts):
-        at = context.layers[p.layer]
-        if p.kind in ("K", "V"):
-            into = at.k if p.kind == "K" else at.v
+class PartReader:
+    """Copies parts of checkpoints into a context."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._copies = context, Copies(context.device)
+
+    def read(self, part: Part, view: memoryview, begin: int, end: int) -> None:
+        """Keys or values of the tokens [begin, end), or a state or convolution inputs. Raises
+        ValueError where the context has no place for it."""
+        at = self._context.layers[part.layer]
+        if part.kind in ("K", "V"):
+            into = at.k if part.kind == "K" else at.v
             target = None if into is None else into[begin:end]
         else:
-            target = at.state if p.kind == "S" else at.conv
-            if not last:
-                continue
+            target = at.state if part.kind == "S" else at.conv
         if target is None:
-            raise ValueError(f"layer {p.layer} has no place for part {p.kind}")
+            raise ValueError(f"layer {part.layer} has no place for part {part.kind}")
         if target.numel():
-            (brought,) = copies.to_device([tensor_over(part(i), p.dtype, p.shape)])
+            (brought,) = self._copies.to_device([tensor_over(view, part.dtype, part.shape)])
             target.copy_(brought)

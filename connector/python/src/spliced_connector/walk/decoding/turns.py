@@ -17,12 +17,11 @@ from torch import Tensor
 from spliced_connector.model import PlanError, Profile, Span, SpanKind
 from spliced_connector.walk import families
 from spliced_connector.walk.base import Architecture, LinearRows, Recurrence
-from spliced_connector.walk.checkpoints import HeldCheckpoint
+from spliced_connector.walk.checkpoints import HeldCheckpoint, PartReader
 from spliced_connector.walk.context import Context
-from spliced_connector.walk.copies import Copies
 from spliced_connector.walk.rows import SplicedRows
 from spliced_connector.walk.run import PREFILL_ROWS, Walk
-from spliced_connector.walk.segments import bytes_of, part_tensors, tensor_over
+from spliced_connector.walk.segments import bytes_of, part_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,32 +223,19 @@ def restore_turn(
     Raises ValueError when a node's layout is not that of the model.
     """
     context = Context(arch, room, device)
-    copies = Copies(device)
-    attends = set(profile.attention_layers)
+    reader, attends = PartReader(context), set(profile.attention_layers)
     for node, ((begin, end), layout) in enumerate(zip(held.nodes, held.layouts, strict=True)):
         if layout not in (profile.edge_layout(end - begin), profile.checkpoint_layout(end - begin)):
             raise ValueError(f"node of tokens [{begin}, {end}) has another layout")
-        for i, p in enumerate(layout.parts):
-            if p.layer not in attends:
-                continue
-            at = context.layers[p.layer]
-            into = at.k if p.kind == "K" else at.v
-            if into is None:
-                raise ValueError(f"layer {p.layer} has no place for part {p.kind}")
-            (brought,) = copies.to_device([tensor_over(held.part(node, i), p.dtype, p.shape)])
-            into[begin:end].copy_(brought)
+        for i, part in enumerate(layout.parts):
+            if part.layer in attends:
+                reader.read(part, held.part(node, i), begin, end)
     layout = profile.checkpoint_layout(0)
     if len(states) < layout.nbytes:
         raise ValueError(f"states of {len(states)} bytes")
-    for p in layout.parts:
-        if p.kind not in ("S", "conv"):
-            continue
-        at = context.layers[p.layer]
-        target = at.state if p.kind == "S" else at.conv
-        if target is None:
-            raise ValueError(f"layer {p.layer} has no place for part {p.kind}")
-        view = states[p.offset : p.offset + p.nbytes]
-        (brought,) = copies.to_device([tensor_over(view, p.dtype, p.shape)])
-        target.copy_(brought)
+    for part in layout.parts:
+        if part.layer not in attends:
+            view = states[part.offset : part.offset + part.nbytes]
+            reader.read(part, view, 0, held.tokens)
     context.tokens = held.tokens
     return context
