@@ -33,6 +33,21 @@ type Canary struct {
 	Worst    *float64   `json:"worst,omitempty"`    // largest difference; nil where a result was no number
 	Bound    float64    `json:"bound"`              // of the last report
 	Reported *time.Time `json:"reported,omitempty"` // the last report
+	Losses   []Loss     `json:"losses,omitempty"`   // of ways of splicing that something was counted of
+}
+
+// Loss has the counts and the estimate of one way of splicing. Its loss is the share of requests
+// whose first token is not that of a full prefill.
+type Loss struct {
+	Primed    bool     `json:"primed"`             // segments were captured after the primer, where one is for them
+	Refreshed bool     `json:"refreshed"`          // the last segments are computed in context
+	Expected  *float64 `json:"expected,omitempty"` // nil = too few were compared
+	// Requests that canaries compared since the daemon's start, and those that were measured
+	// offline; of them those whose first token changed.
+	Compared        uint64 `json:"compared"`
+	Changed         uint64 `json:"changed"`
+	OfflineCompared uint64 `json:"offline_compared"`
+	OfflineChanged  uint64 `json:"offline_changed"`
 }
 
 // SwitchQuery asks for a switch.

@@ -92,8 +92,10 @@ func (f *fakeNode) Requests(q RequestQuery) []Request {
 }
 
 func (f *fakeNode) request(id uint64) Request {
+	loss := 0.125
 	return Request{
-		ID: id, Name: "cmpl-1", At: longAgo, Tenant: []string{"a", "b"}[id%2], Profile: 1, Model: "m", Client: "c", Trace: "4bf92f3577b34da6a3ce929d0e0e4736",
+		ExpectedLoss: &loss,
+		ID:           id, Name: "cmpl-1", At: longAgo, Tenant: []string{"a", "b"}[id%2], Profile: 1, Model: "m", Client: "c", Trace: "4bf92f3577b34da6a3ce929d0e0e4736",
 		Way: WaySplice, Prompt: 100, Engine: 10, Prefix: 20, Reused: 40, Computed: 30, Seam: 8, PrefixTier: "dram", PrefixReason: "unknown",
 		Bytes: 1 << 20, MatchMillis: 0.4, WaitMillis: 2, TTFTMillis: 50, SavedMillis: 70, SavedBy: SavedByPrefill, Ways: []WayCost{{WayRecompute, 120}, {WaySplice, 50}},
 		Spans: []Span{
@@ -240,9 +242,11 @@ func (f *fakeNode) Locate(q *LocateQuery) (*Located, error) {
 }
 
 func (f *fakeNode) Canaries() []Canary {
-	at, worst := longAgo, 0.25
+	at, worst, loss := longAgo, 0.25, 0.125
 	return []Canary{
-		{Profile: f.segments[0].Key, Model: "m", Tenant: "a", Off: true, Since: &at, Why: "too far", Compared: 9, Failed: 1, Worst: &worst, Bound: 0.125, Reported: &at},
+		{Profile: f.segments[0].Key, Model: "m", Tenant: "a", Off: true, Since: &at, Why: "too far", Compared: 9, Failed: 1, Worst: &worst, Bound: 0.125, Reported: &at, Losses: []Loss{
+			{Primed: true, Refreshed: true, Expected: &loss, Compared: 62, Changed: 7, OfflineCompared: 9, OfflineChanged: 1},
+		}},
 		{Profile: f.segments[0].Key, Model: "m", Tenant: "b"},
 	}
 }

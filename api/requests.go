@@ -54,6 +54,8 @@ type Request struct {
 	SavedBy      string  `json:"saved_by"`      // what it is estimated by: one of SavedBy…
 	Unverified   bool    `json:"unverified"`    // it says that it reused what its connection had not looked up; it is in no sums
 
+	ExpectedLoss *float64 `json:"expected_loss,omitempty"` // of its splice, as the daemon advised; nil = not spliced, or not known
+
 	Ways  []WayCost `json:"ways,omitempty"`  // that were possible, as they were predicted
 	Spans []Span    `json:"spans,omitempty"` // of one request, not of a listing: ascending, covering the prompt
 }

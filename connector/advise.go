@@ -32,6 +32,22 @@ type AdviseQuery struct {
 	Cuts     []int         // boundaries that the application knows, ascending
 	Segments []SegmentSpan // of the prompt, in the order of Found.Segments
 	Samples  []Sample      // prefills measured since the last Advise; the last 1024 count
+
+	Limit *LossLimit // nil = any loss, and none is answered
+}
+
+// LossLimit is the loss that a request accepts, and how its segments would be spliced.
+type LossLimit struct {
+	MaxLoss   float64 // share of requests with another first token than a full prefill; 1 = any
+	Primed    bool    // its segments were captured after the primer where one is for them
+	Refreshed bool    // its last segments are computed in context, and not among the query's
+}
+
+// ExpectedLoss answers a LossLimit. Negative losses are not known.
+type ExpectedLoss struct {
+	Asked     float64 // of the splice as it was asked
+	Refreshed float64 // of the same with its last segment computed in context
+	Splicing  uint8   // wire.Splicing…: how the request may be spliced, and what the advice is about
 }
 
 // SegmentSpan is where a segment lies in its prompt.
@@ -54,6 +70,9 @@ type Advice struct {
 	Predicted   []time.Duration
 	Checkpoints []CheckpointAdvice // ascending
 	Segments    []SegmentAdvice    // one for each of the query's, or none
+	// Loss is nil without a limit. To a daemon that does not know losses nothing is within a limit
+	// below 1.
+	Loss *ExpectedLoss
 }
 
 // CheckpointAdvice is a position that is worth thinking of.
@@ -99,6 +118,8 @@ func (m *Model) advise(ctx context.Context, tokens []uint32, request *wire.Advis
 	defer c.calls.Put(k)
 	k.Op = wire.OpAdvise
 	request.Profile = r.profile
+	limit := request.Limit
+	request.Limit.Present = limit.Present && a.HasLosses
 	if request.TokenOff, err = stageTokens(ctx, a, k, tokens); err != nil {
 		return Advice{}, fmt.Errorf("advise: %w", err)
 	}
@@ -111,7 +132,11 @@ func (m *Model) advise(ctx context.Context, tokens []uint32, request *wire.Advis
 	if err := a.Decode(wire.OpAdvise, &reply, body); err != nil {
 		return Advice{}, err
 	}
-	return adviceOf(a, &reply, len(tokens), len(request.SegmentBegin))
+	advice, err := adviceOf(a, &reply, len(tokens), len(request.SegmentBegin))
+	if err == nil && limit.Present && !a.HasLosses && limit.MaxLoss < 1 {
+		advice.Loss = &ExpectedLoss{-1, -1, wire.SplicingNone}
+	}
+	return advice, err
 }
 
 // stageTokens writes token ids into staging, which is the call's.
@@ -153,6 +178,12 @@ func (m *Model) adviseRequest(q *AdviseQuery) (*wire.AdviseRequest, error) {
 			return nil, invalid("cut at %d of %d tokens", cut, n)
 		}
 		request.Cuts = append(request.Cuts, uint32(cut))
+	}
+	if l := q.Limit; l != nil {
+		if !(l.MaxLoss >= 0 && l.MaxLoss <= 1) { // NaN fails every comparison
+			return nil, invalid("max loss %v, want 0 to 1", l.MaxLoss)
+		}
+		request.Limit = wire.AdviseLimit{Present: true, MaxLoss: l.MaxLoss, Primed: flag(l.Primed), Refreshed: flag(l.Refreshed)}
 	}
 	addSamples(request, q.Samples)
 	return request, addFound(request, q)
@@ -228,6 +259,12 @@ func adviceOf(a *link.Attachment, reply *wire.AdviseReply, tokens, segments int)
 		advice.Checkpoints = append(advice.Checkpoints, CheckpointAdvice{
 			Tokens: int(at), Save: reply.Admit[i] == 1, Why: reply.Why[i], Reason: reply.Reason[i], Value: reply.Value[i],
 		})
+	}
+	if l := reply.Loss; l.Present {
+		if !(l.Asked <= 1 && l.Refreshed <= 1) || l.Splicing > wire.SplicingNone {
+			return Advice{}, a.Malformed("advise: losses %v and %v, splicing %d", l.Asked, l.Refreshed, l.Splicing)
+		}
+		advice.Loss = &ExpectedLoss{l.Asked, l.Refreshed, l.Splicing}
 	}
 	for i := range reply.SegmentAdmit {
 		advice.Segments = append(advice.Segments, SegmentAdvice{Publish: reply.SegmentAdmit[i] == 1, Reason: reply.SegmentReason[i]})

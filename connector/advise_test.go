@@ -179,3 +179,57 @@ func TestAPromptBeyondStagingGetsNoAdvice(t *testing.T) {
 		t.Errorf("%+v, %v", a, err)
 	}
 }
+
+func TestAdviseCarriesTheLossThatIsAccepted(t *testing.T) {
+	for name, knows := range map[string]bool{"known": true, "not known": false} {
+		t.Run(name, func(t *testing.T) { adviseWithinALoss(t, knows) })
+	}
+}
+
+func adviseWithinALoss(t *testing.T, knows bool) {
+	f := startFake(t)
+	if knows {
+		f.features = wire.FeatureLosses
+	}
+	m := register(t, open(t, f), Binding{BlockTokens: 32})
+	asked := make(chan wire.AdviseLimit, 1)
+	f.on(wire.OpAdvise, func(r *request) {
+		limit := decode[wire.AdviseRequest](r).Limit
+		reply := goodAdvice()
+		if limit.Present {
+			reply.Loss = wire.AdviseLoss{Present: true, Asked: -1, Refreshed: 0.25, Splicing: wire.SplicingRefreshed}
+		}
+		if limit.MaxLoss == 0.75 {
+			reply.Loss.Asked = 2
+		}
+		asked <- limit
+		r.reply(reply)
+	})
+	q := &AdviseQuery{
+		Tokens: tokensUpTo(100), Segments: []SegmentSpan{{32, 32}, {64, 30}},
+		Limit: &LossLimit{MaxLoss: 0.5, Primed: true},
+	}
+	a, err := m.Advise(background, q)
+	must(t, err)
+	want, sent := ExpectedLoss{-1, 0.25, wire.SplicingRefreshed}, wire.AdviseLimit{Present: true, MaxLoss: 0.5, Primed: 1}
+	if !knows { // nothing is within a limit that it does not know
+		want, sent = ExpectedLoss{-1, -1, wire.SplicingNone}, wire.AdviseLimit{}
+	}
+	if got := <-asked; a.Loss == nil || *a.Loss != want || got != sent {
+		t.Errorf("knows %v: asked %+v, answered %+v", knows, got, a.Loss)
+	}
+	q.Limit.MaxLoss = 1
+	a, err = m.Advise(background, q)
+	must(t, err)
+	if <-asked; (a.Loss != nil) != knows {
+		t.Errorf("knows %v: anything is accepted, answered %+v", knows, a.Loss)
+	}
+	q.Limit.MaxLoss = math.NaN()
+	if _, err := m.Advise(background, q); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a limit that is no number: %v", err)
+	}
+	q.Limit.MaxLoss = 0.75
+	if _, err := m.Advise(background, q); knows && err == nil {
+		t.Error("a loss of 2 was believed")
+	}
+}

@@ -18,7 +18,16 @@ type Report struct {
 	// switches it on again: segments are misses from then on.
 	Off  bool
 	Text string // for people: what was wrong; at most wire.MaxErrorText bytes
+	// Losses are of each way of splicing, in the order of wire.LossWays; nil = none. Daemons that
+	// keep none are not told. Offline: they were not seen by a canary but measured before, and
+	// replace what was.
+	Losses  []LossCounts
+	Offline bool
 }
+
+// LossCounts are requests that were spliced and computed in full, and of them those whose first
+// token changed.
+type LossCounts struct{ Compared, Changed uint32 }
 
 // Report tells the daemon, which counts it. It answers whether the profile is
 // switched off, by this report or one before.
@@ -30,6 +39,8 @@ func (m *Model) Report(ctx context.Context, q *Report) (off bool, err error) {
 		return false, invalid("report: worst %v, bound %v", q.Worst, q.Bound)
 	case len(q.Text) > wire.MaxErrorText:
 		return false, invalid("report: text of %d bytes, most %d", len(q.Text), wire.MaxErrorText)
+	case q.Losses != nil && len(q.Losses) != wire.LossWays:
+		return false, invalid("report: losses of %d ways, want %d", len(q.Losses), wire.LossWays)
 	}
 	r, err := m.enter()
 	if err != nil {
@@ -40,10 +51,18 @@ func (m *Model) Report(ctx context.Context, q *Report) (off bool, err error) {
 	k := c.calls.Get(ctx, c.opt.Timeouts.Lookup)
 	defer c.calls.Put(k)
 	k.Op = wire.OpReport
-	body, err := r.a.Do(ctx, k, r.tenant, &wire.ReportRequest{
+	request := &wire.ReportRequest{
 		Profile: r.profile, Compared: uint32(q.Compared), Failed: uint32(q.Failed),
 		Worst: q.Worst, Bound: q.Bound, Off: flag(q.Off), Text: q.Text,
-	}, nil)
+	}
+	if r.a.HasLosses && q.Losses != nil {
+		request.Losses = wire.ReportLosses{Present: true, Offline: flag(q.Offline)}
+		for _, l := range q.Losses {
+			request.Losses.Compared = append(request.Losses.Compared, l.Compared)
+			request.Losses.Changed = append(request.Losses.Changed, l.Changed)
+		}
+	}
+	body, err := r.a.Do(ctx, k, r.tenant, request, nil)
 	if err != nil {
 		return false, err
 	}

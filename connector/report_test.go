@@ -3,6 +3,7 @@ package connector
 import (
 	"errors"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -22,7 +23,7 @@ func TestReportCarriesWhatWasSeen(t *testing.T) {
 		t.Fatal(off, err)
 	}
 	want := wire.ReportRequest{Profile: 7, Compared: 9, Failed: 2, Worst: math.Inf(1), Bound: 0.5, Off: 1, Text: "no number"}
-	if got := <-asked; got != want {
+	if got := <-asked; !reflect.DeepEqual(got, want) {
 		t.Errorf("sent %+v, want %+v", got, want)
 	}
 	if off, err := m.Report(background, &Report{Compared: 1}); err != nil || off {
@@ -31,7 +32,7 @@ func TestReportCarriesWhatWasSeen(t *testing.T) {
 	<-asked
 	for _, bad := range []Report{
 		{Compared: 1, Failed: 2}, {Compared: -1}, {Worst: math.NaN()}, {Bound: math.NaN()}, {Bound: math.Inf(1)},
-		{Worst: -1}, {Text: strings.Repeat("x", wire.MaxErrorText+1)},
+		{Worst: -1}, {Text: strings.Repeat("x", wire.MaxErrorText+1)}, {Losses: make([]LossCounts, 3)},
 	} {
 		if _, err := m.Report(background, &bad); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v", bad, err)

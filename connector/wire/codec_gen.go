@@ -329,6 +329,12 @@ func (m *ReportRequest) Append(b []byte) []byte {
 	w.u64(math.Float64bits(m.Bound))
 	w.u8(m.Off)
 	w.text(m.Text)
+	if m.Losses.Present {
+		w.section(10)
+		w.u8(m.Losses.Offline)
+		put(&w, m.Losses.Compared)
+		put(&w, m.Losses.Changed)
+	}
 	return w.b
 }
 
@@ -342,6 +348,17 @@ func (m *ReportRequest) Decode(body []byte) error {
 	m.Bound = math.Float64frombits(r.u64("bound"))
 	m.Off = r.u8("off")
 	m.Text = r.text("text", MaxErrorText)
+	if m.Losses.Present {
+		m.Losses = ReportLosses{}
+	}
+	if r.more() && r.section(10) {
+		m.Losses.Present = true
+		m.Losses.Offline = r.u8("losses offline")
+		m.Losses.Compared = get[uint32](&r, "losses compared", LossWays)
+		m.Losses.Changed = get[uint32](&r, "losses changed", LossWays)
+		r.same("losses compared", len(m.Losses.Compared), LossWays)
+		r.same("losses changed", len(m.Losses.Changed), len(m.Losses.Compared))
+	}
 	return r.end()
 }
 
@@ -1115,6 +1132,13 @@ func (m *AdviseRequest) Append(b []byte) []byte {
 		put(&w, m.Measured.CaptureTokens)
 		put(&w, m.Measured.CaptureMicros)
 	}
+	if m.Limit.Present {
+		w.section(10)
+		w.u64(math.Float64bits(m.Limit.MaxLoss))
+		w.u8(m.Limit.Primed)
+		w.u8(m.Limit.Refreshed)
+		w.align(8)
+	}
 	return w.b
 }
 
@@ -1159,6 +1183,16 @@ func (m *AdviseRequest) Decode(body []byte) error {
 		r.same("measured walk micros", len(m.Measured.WalkMicros), len(m.Measured.WalkRows))
 		r.same("measured capture micros", len(m.Measured.CaptureMicros), len(m.Measured.CaptureTokens))
 	}
+	if m.Limit.Present {
+		m.Limit = AdviseLimit{}
+	}
+	if r.more() && r.section(10) {
+		m.Limit.Present = true
+		m.Limit.MaxLoss = math.Float64frombits(r.u64("limit max loss"))
+		m.Limit.Primed = r.u8("limit primed")
+		m.Limit.Refreshed = r.u8("limit refreshed")
+		r.align("section", 8)
+	}
 	return r.end()
 }
 
@@ -1178,6 +1212,13 @@ func (m *AdviseReply) Append(b []byte) []byte {
 	if m.Splice.Present {
 		w.section(8)
 		w.u32(m.Splice.Segments)
+		w.align(8)
+	}
+	if m.Loss.Present {
+		w.section(10)
+		w.u64(math.Float64bits(m.Loss.Asked))
+		w.u64(math.Float64bits(m.Loss.Refreshed))
+		w.u8(m.Loss.Splicing)
 		w.align(8)
 	}
 	return w.b
@@ -1209,6 +1250,16 @@ func (m *AdviseReply) Decode(body []byte) error {
 		m.Splice.Segments = r.u32("splice segments")
 		r.align("section", 8)
 	}
+	if m.Loss.Present {
+		m.Loss = AdviseLoss{}
+	}
+	if r.more() && r.section(10) {
+		m.Loss.Present = true
+		m.Loss.Asked = math.Float64frombits(r.u64("loss asked"))
+		m.Loss.Refreshed = math.Float64frombits(r.u64("loss refreshed"))
+		m.Loss.Splicing = r.u8("loss splicing")
+		r.align("section", 8)
+	}
 	return r.end()
 }
 
@@ -1236,6 +1287,10 @@ func (m *ServedRequest) Append(b []byte) []byte {
 	put(&w, m.Keys)
 	w.text(m.Request)
 	w.text(m.Trace)
+	if m.Loss.Present {
+		w.section(10)
+		w.u64(math.Float64bits(m.Loss.Expected))
+	}
 	return w.b
 }
 
@@ -1269,6 +1324,13 @@ func (m *ServedRequest) Decode(body []byte) error {
 	r.same("tiers", len(m.Tiers), len(m.Begins))
 	r.same("reasons", len(m.Reasons), len(m.Begins))
 	r.same("keys", len(m.Keys), len(m.Begins))
+	if m.Loss.Present {
+		m.Loss = ServedLoss{}
+	}
+	if r.more() && r.section(10) {
+		m.Loss.Present = true
+		m.Loss.Expected = math.Float64frombits(r.u64("loss expected"))
+	}
 	return r.end()
 }
 

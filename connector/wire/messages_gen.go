@@ -133,11 +133,23 @@ type StatsReply struct {
 type ReportRequest struct {
 	Profile  uint32
 	Compared uint32
-	Failed   uint32  // of these, those past the bound
-	Worst    float64 // largest difference since the last report; +Inf where a result was no number
-	Bound    float64 // what a difference may be
-	Off      uint8   // 1 = splicing is to be switched off for this profile
-	Text     string  // for people
+	Failed   uint32       // of these, those past the bound
+	Worst    float64      // largest difference since the last report; +Inf where a result was no number
+	Bound    float64      // what a difference may be
+	Off      uint8        // 1 = splicing is to be switched off for this profile
+	Text     string       // for people
+	Losses   ReportLosses // with FeatureLosses
+}
+
+// ReportLosses counts requests that were spliced and computed in full, and of
+// them those whose first token changed, in the order of LossWays.
+type ReportLosses struct {
+	Present bool // false = the section is absent, and the other fields are zero
+	// 1 = they were measured offline, and replace those that were; 0 = they are of
+	// the canary, since the last report.
+	Offline  uint8
+	Compared []uint32
+	Changed  []uint32
 }
 
 // ReportReply answers a ReportRequest.
@@ -519,6 +531,7 @@ type AdviseRequest struct {
 	SampleEnd     []uint32
 	SampleMicros  []uint32
 	Measured      AdviseMeasured // with FeatureSplices
+	Limit         AdviseLimit    // with FeatureLosses
 }
 
 // AdviseMeasured is what splices took since the last advise. A walk puts
@@ -534,6 +547,15 @@ type AdviseMeasured struct {
 	CaptureMicros []uint32
 }
 
+// AdviseLimit is the loss that the request accepts, and how it would be
+// spliced.
+type AdviseLimit struct {
+	Present   bool    // false = the section is absent, and the other fields are zero
+	MaxLoss   float64 // 0 to 1; 1 = any
+	Primed    uint8   // 1 = its segments were captured after the primer where one is for them
+	Refreshed uint8   // 1 = its last segments are computed in context, and not named here
+}
+
 // AdviseReply has one row for each advised checkpoint and one for each segment.
 type AdviseReply struct {
 	SeenTokens    uint32    // longest prefix of this prompt that was seen before
@@ -547,6 +569,7 @@ type AdviseReply struct {
 	SegmentAdmit  []uint8   // 1 = publish this segment, which is missing
 	SegmentReason []uint8
 	Splice        AdviseSplice // with FeatureSplices
+	Loss          AdviseLoss   // with FeatureLosses
 }
 
 // AdviseSplice is the splice that WayMicros prices.
@@ -556,6 +579,15 @@ type AdviseSplice struct {
 	// admitted; what stands behind the last one is the engine's to compute; 0 =
 	// none can be used.
 	Segments uint32
+}
+
+// AdviseLoss answers a Limit with the expected losses of the splice, from 0 to
+// 1; negative = not known.
+type AdviseLoss struct {
+	Present   bool    // false = the section is absent, and the other fields are zero
+	Asked     float64 // as it asked
+	Refreshed float64 // with its last segment computed in context
+	Splicing  uint8   // what WayMicros prices
 }
 
 // ServedRequest tells how the prompt of one request was served, once its first
@@ -586,6 +618,13 @@ type ServedRequest struct {
 	Keys         [][32]byte // all zero where a span has none
 	Request      string     // the engine's name of the request
 	Trace        string     // a traceparent as W3C Trace Context has it; empty = none
+	Loss         ServedLoss // with FeatureLosses
+}
+
+// ServedLoss is the loss of a spliced request as advise has answered it.
+type ServedLoss struct {
+	Present  bool    // false = the section is absent, and the other fields are zero
+	Expected float64 // 0 to 1; negative = not known
 }
 
 // ServedReply answers a ServedRequest.

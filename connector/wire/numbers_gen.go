@@ -13,40 +13,43 @@ const (
 	// Bytes of a frame, header included. Linux takes seqpacket messages up to about
 	// 200 KiB with default socket buffers (measured), so this passes without
 	// tuning.
-	MaxFrame           = 131072
-	MaxBody            = 131032  // bytes of a body
-	MaxErrorText       = 1024    // bytes of the text of an error reply
-	MaxKeys            = 2048    // segment keys, prefix hashes or checkpoints in one request
-	MaxIDs             = 4096    // leases, reservations or request ids in one request
-	MaxCommitRows      = 2048    // rows of a commit
-	MaxDigests         = 8192    // chunk digests in one frame (8 GiB of full chunks)
-	MaxExtents         = 4096    // extents in one reply
-	MaxNodes           = 1024    // nodes of a checkpoint chain
-	MaxSpans           = 2048    // spans of a plan
-	MaxBlocks          = 24576   // entries of an engine's block table
-	MaxPacked          = 1048576 // bytes that say how packed parts are laid out, of all rows of one reply
-	MaxPositions       = 1024    // checkpoints that one advice names
-	MaxSamples         = 1024    // measured prefills in one advise, and as many walks and captures
-	MaxWays            = 8       // ways to serve a prompt
-	MaxMemoryLayers    = 1024    // attention layers of registered memory
-	MaxIdentity        = 98304   // bytes of an identity in canonical form
-	MaxTenants         = 64      // tenants of one connection
-	MaxName            = 256     // bytes of a name of a client, engine, tenant or counter
-	MaxToken           = 1024    // bytes of a tenant's token
-	MaxPrompt          = 1048576 // token ids of a prompt in which held segments are looked for
-	MaxSalt            = 256     // bytes of a tenant's salt
-	MaxStats           = 1024    // counters in one reply
-	MaxPlanRows        = 256     // segments that are planned at once
-	MaxWorkerJobs      = 64      // jobs of one worker
-	MaxJobTokens       = 28672   // token ids of the jobs in one reply, so of a segment that another engine computes
-	MaxPrimers         = 16      // primers of one plan, or that one worker has
-	MaxChunks          = 252     // chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX
-	HelloDescriptors   = 3       // descriptors of a hello reply, in this order: arena, slots, staging
-	ProfileDescriptors = 1       // descriptors that a profile request may carry
-	AttachDescriptors  = 1       // descriptors of an attach-device reply before those of its chunks: the kernels' PTX
-	UUIDBytes          = 16      // the size of a device's UUID
-	HandleBytes        = 64      // the size of a CUDA IPC handle of memory or of an event
-	OrderSlotBytes     = 64      // from one slot of the order page to the next; 8 of them are used
+	MaxFrame        = 131072
+	MaxBody         = 131032  // bytes of a body
+	MaxErrorText    = 1024    // bytes of the text of an error reply
+	MaxKeys         = 2048    // segment keys, prefix hashes or checkpoints in one request
+	MaxIDs          = 4096    // leases, reservations or request ids in one request
+	MaxCommitRows   = 2048    // rows of a commit
+	MaxDigests      = 8192    // chunk digests in one frame (8 GiB of full chunks)
+	MaxExtents      = 4096    // extents in one reply
+	MaxNodes        = 1024    // nodes of a checkpoint chain
+	MaxSpans        = 2048    // spans of a plan
+	MaxBlocks       = 24576   // entries of an engine's block table
+	MaxPacked       = 1048576 // bytes that say how packed parts are laid out, of all rows of one reply
+	MaxPositions    = 1024    // checkpoints that one advice names
+	MaxSamples      = 1024    // measured prefills in one advise, and as many walks and captures
+	MaxWays         = 8       // ways to serve a prompt
+	MaxMemoryLayers = 1024    // attention layers of registered memory
+	MaxIdentity     = 98304   // bytes of an identity in canonical form
+	MaxTenants      = 64      // tenants of one connection
+	MaxName         = 256     // bytes of a name of a client, engine, tenant or counter
+	MaxToken        = 1024    // bytes of a tenant's token
+	MaxPrompt       = 1048576 // token ids of a prompt in which held segments are looked for
+	MaxSalt         = 256     // bytes of a tenant's salt
+	MaxStats        = 1024    // counters in one reply
+	MaxPlanRows     = 256     // segments that are planned at once
+	MaxWorkerJobs   = 64      // jobs of one worker
+	MaxJobTokens    = 28672   // token ids of the jobs in one reply, so of a segment that another engine computes
+	MaxPrimers      = 16      // primers of one plan, or that one worker has
+	MaxChunks       = 252     // chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX
+	// Ways of splicing that losses are counted of, in this order: no primer, a
+	// primer, and both of these with the last segments computed in context.
+	LossWays           = 4
+	HelloDescriptors   = 3  // descriptors of a hello reply, in this order: arena, slots, staging
+	ProfileDescriptors = 1  // descriptors that a profile request may carry
+	AttachDescriptors  = 1  // descriptors of an attach-device reply before those of its chunks: the kernels' PTX
+	UUIDBytes          = 16 // the size of a device's UUID
+	HandleBytes        = 64 // the size of a CUDA IPC handle of memory or of an event
+	OrderSlotBytes     = 64 // from one slot of the order page to the next; 8 of them are used
 )
 
 // Kind says which way a frame goes.
@@ -139,6 +142,9 @@ const (
 	// `watch`, and is answered with their like. Others never publish, and are never
 	// given, a segment that was captured after a primer.
 	FeaturePrimers uint64 = 0x200
+	// May send the sections *losses* of `report`, *limit* of `advise` and *loss* of
+	// `served`, and is answered with the section *loss* of `advise`.
+	FeatureLosses uint64 = 0x400
 )
 
 // Accept bits say what a checkpoint is, or which ones a request takes.
@@ -252,6 +258,13 @@ const (
 	WayPrefix    uint8 = 2 // from the longest checkpoint on
 	WaySplice    uint8 = 3 // from the longest checkpoint on, with the segments that are held
 	WayReplay    uint8 = 4 // from a token inside a buffer on
+)
+
+// Splicing numbers say how a request may be spliced within its max loss.
+const (
+	SplicingAsked     uint8 = 0 // as it asked
+	SplicingRefreshed uint8 = 1 // with the last of its segments computed in context
+	SplicingNone      uint8 = 2 // not at all
 )
 
 // Why numbers say why a checkpoint at a position is worth having.

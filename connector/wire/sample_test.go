@@ -134,6 +134,12 @@ func withSections() []wholeMessage {
 	reserve.Primers, plan.Primers = ReservePrimers{Present: true, IDs: primers}, PlanPrimers{Present: true, IDs: primers}
 	worker, jobs := sample(OpWatch, Request).(*WatchRequest), sample(OpWatch, Reply).(*WatchReply)
 	worker.Primers, jobs.Primers = WatchPrimersQuery{Present: true, IDs: primers[:1]}, WatchPrimers{Present: true, IDs: primers}
+	report, limited := sample(OpReport, Request).(*ReportRequest), sample(OpAdvise, Request).(*AdviseRequest)
+	report.Losses = ReportLosses{Present: true, Offline: 1, Compared: []uint32{300, 280, 0, 41}, Changed: []uint32{43, 6, 0, 1}}
+	limited.Limit = AdviseLimit{Present: true, MaxLoss: 0.0625, Primed: 1, Refreshed: 1}
+	expected, served := sample(OpAdvise, Reply).(*AdviseReply), sample(OpServed, Request).(*ServedRequest)
+	expected.Loss = AdviseLoss{Present: true, Asked: -1, Refreshed: 0.03125, Splicing: SplicingRefreshed}
+	served.Loss = ServedLoss{Present: true, Expected: 0.125}
 	return []wholeMessage{
 		{"match request with prompt", OpMatch, Request, request}, {"match reply with estimates", OpMatch, Reply, reply},
 		{"match request with known", OpMatch, Request, asked}, {"match reply with known", OpMatch, Reply, known},
@@ -143,6 +149,8 @@ func withSections() []wholeMessage {
 		{"match request with primers", OpMatch, Request, two}, {"match reply with primers", OpMatch, Reply, which},
 		{"reserve request with primers", OpReserve, Request, reserve}, {"plan request with primers", OpPlan, Request, plan},
 		{"watch request with primers", OpWatch, Request, worker}, {"watch reply with primers", OpWatch, Reply, jobs},
+		{"report request with losses", OpReport, Request, report}, {"advise request with a limit", OpAdvise, Request, limited},
+		{"advise reply with a loss", OpAdvise, Reply, expected}, {"served request with a loss", OpServed, Request, served},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -64,6 +65,7 @@ type Reports struct {
 	Off              bool
 	Since            time.Time // switched off
 	Why              string    // what the report said
+	Losses           Losses
 
 	last wire.ReportRequest // that asked for a switch-off
 }
@@ -116,8 +118,8 @@ func (c *Canary) setUnknown(why string) {
 	c.unknown.Store(&why)
 }
 
-// Add counts a report and says whether the profile is off now, and whether it was
-// this report that switched it. One that comes again since it could not be noted counts once.
+// Add counts a report, which it may keep, and says whether the profile is off now, and whether
+// it was this report that switched it. One that comes again since it could not be noted counts once.
 func (c *Canary) Add(of Key, model string, m *wire.ReportRequest) (off, switched bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,14 +130,17 @@ func (c *Canary) Add(of Key, model string, m *wire.ReportRequest) (off, switched
 		}
 		r.Model = model
 	}
-	if again := r.Off && m.Off == 1 && r.last == *m; !again {
+	if again := r.Off && m.Off == 1 && reflect.DeepEqual(&r.last, m); !again {
 		r.Compared += uint64(m.Compared)
 		r.Failed += uint64(m.Failed)
+		r.Losses.add(&m.Losses)
 	}
 	if m.Off == 1 {
 		r.last = *m
 	}
-	r.Worst, r.Bound = max(r.Worst, m.Worst), m.Bound
+	if m.Losses.Offline == 0 { // else no canary has reported
+		r.Worst, r.Bound = max(r.Worst, m.Worst), m.Bound
+	}
 	r.Last = c.now()
 	if switched = m.Off == 1 && !r.Off; switched {
 		r.Off, r.Since, r.Why = true, r.Last, PlainText(m.Text)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -181,4 +182,73 @@ func FuzzNote(f *testing.F) {
 			t.Fatalf("%s was read, and not its own %s: %v", content, again, err)
 		}
 	})
+}
+
+func TestLossesAreCountedByWayAndSource(t *testing.T) {
+	c := New(time.Now)
+	of := Key{Tenant: 1}
+	report := func(offline uint8, compared, changed [wire.LossWays]uint32) {
+		t.Helper()
+		m := wire.ReportRequest{Losses: wire.ReportLosses{Present: true, Offline: offline, Compared: compared[:], Changed: changed[:]}}
+		if _, _, err := c.Add(of, "", &m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report(1, [wire.LossWays]uint32{300, 300, 40}, [wire.LossWays]uint32{43, 6})
+	report(1, [wire.LossWays]uint32{200, 0, 40}, [wire.LossWays]uint32{30, 0}) // of another start: not added
+	report(0, [wire.LossWays]uint32{100, 0, 9, 1}, [wire.LossWays]uint32{3})
+	report(0, [wire.LossWays]uint32{98}, [wire.LossWays]uint32{6})
+	known := c.List()[0].Losses.Known()
+	want := []Loss{
+		{Way{}, Counts{198, 9}, Counts{200, 30}}, {Way{Refreshed: true}, Counts{9, 0}, Counts{40, 0}}, {Way{true, true}, Counts{1, 0}, Counts{}},
+	}
+	if !slices.Equal(known, want) {
+		t.Fatalf("counted %+v, want %+v", known, want)
+	}
+	for i, expected := range []float64{40. / 400, -1, -1} { // 49 comparisons are too few
+		if got := known[i].Expected(); got != expected {
+			t.Errorf("%+v: expected %v, want %v", known[i].Way, got, expected)
+		}
+	}
+	report(0, [wire.LossWays]uint32{0, 0, 1}, [wire.LossWays]uint32{})
+	if got := c.List()[0].Losses.Known()[1].Expected(); got != 1./52 {
+		t.Errorf("expected %v of 50 comparisons without a change, want 1/52", got)
+	}
+}
+
+func TestRequestsAreSplicedWithinTheirLimit(t *testing.T) {
+	c := New(time.Now)
+	of := Key{Tenant: 1}
+	m := wire.ReportRequest{Losses: wire.ReportLosses{Present: true, Compared: []uint32{98, 98, 98, 20}, Changed: []uint32{9, 4, 1, 0}}}
+	if _, _, err := c.Add(of, "", &m); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		name              string
+		of                Key
+		max               float64
+		primed, refreshed uint8
+		segments          int
+		want              wire.AdviseLoss
+	}{
+		{"anything", of, 1, 0, 0, 3, wire.AdviseLoss{Asked: 0.1, Refreshed: 0.02, Splicing: wire.SplicingAsked}},
+		{"anything, of nothing known", Key{Tenant: 2}, 1, 0, 0, 3, wire.AdviseLoss{Asked: -1, Refreshed: -1, Splicing: wire.SplicingAsked}},
+		{"within", of, 0.1, 0, 0, 3, wire.AdviseLoss{Asked: 0.1, Refreshed: 0.02, Splicing: wire.SplicingAsked}},
+		{"only with the last in context", of, 0.09, 0, 0, 3, wire.AdviseLoss{Asked: 0.1, Refreshed: 0.02, Splicing: wire.SplicingRefreshed}},
+		{"there is one", of, 0.09, 0, 0, 1, wire.AdviseLoss{Asked: 0.1, Refreshed: 0.02, Splicing: wire.SplicingNone}},
+		{"beyond", of, 0.019, 0, 0, 3, wire.AdviseLoss{Asked: 0.1, Refreshed: 0.02, Splicing: wire.SplicingNone}},
+		{"refreshed already", of, 0.02, 0, 1, 3, wire.AdviseLoss{Asked: 0.02, Refreshed: 0.02, Splicing: wire.SplicingAsked}},
+		{"refreshed already, beyond", of, 0.01, 0, 1, 3, wire.AdviseLoss{Asked: 0.02, Refreshed: 0.02, Splicing: wire.SplicingNone}},
+		{"primed", of, 0.05, 1, 0, 3, wire.AdviseLoss{Asked: 0.05, Refreshed: -1, Splicing: wire.SplicingAsked}},
+		{"too little is known", of, 0.04, 1, 0, 3, wire.AdviseLoss{Asked: 0.05, Refreshed: -1, Splicing: wire.SplicingNone}},
+		{"nothing is known", Key{Tenant: 2}, 0.99, 0, 0, 3, wire.AdviseLoss{Asked: -1, Refreshed: -1, Splicing: wire.SplicingNone}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			row.want.Present = true
+			q := wire.AdviseLimit{Present: true, MaxLoss: row.max, Primed: row.primed, Refreshed: row.refreshed}
+			if got := c.Limit(row.of, &q, row.segments); got != row.want {
+				t.Errorf("got %+v, want %+v", got, row.want)
+			}
+		})
+	}
 }

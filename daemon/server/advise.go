@@ -2,6 +2,7 @@ package server
 
 import (
 	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/daemon/canary"
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -43,8 +44,13 @@ func (t *task) advise() (wire.Message, error) {
 	if m.Measured.Present && !t.at.splices {
 		return nil, codes.Refuse(wire.Invalid, "measured: the connection has not asked for that feature")
 	}
+	loss, err := t.limit(id, m)
+	if err != nil {
+		return nil, err
+	}
 	q := adviseQuery(&s.adviseQuery, m, t.conn.process())
 	q.Profile, q.Tenant = id, tenant
+	q.NoSplice, q.Refresh = loss.Splicing == wire.SplicingNone, loss.Splicing == wire.SplicingRefreshed
 	if q.Tokens, err = t.stagedTokens(m.TokenOff, int(m.Tokens)); err != nil {
 		return nil, err
 	}
@@ -58,7 +64,25 @@ func (t *task) advise() (wire.Message, error) {
 	}
 	reply := adviseReply(&s.adviseReply, &s.advice)
 	reply.Splice = wire.AdviseSplice{Present: t.at.splices, Segments: uint32(s.advice.Choice.Segments)}
+	reply.Loss = loss
 	return reply, nil
+}
+
+// limit holds a splice to the loss that its request accepts, if it says one.
+func (t *task) limit(id tier.ProfileID, m *wire.AdviseRequest) (none wire.AdviseLoss, _ error) {
+	l := &m.Limit
+	if err := t.knowsLosses(l.Present); err != nil || !l.Present {
+		return none, err
+	}
+	if !canary.ValidLoss(l.MaxLoss) || l.Primed > 1 || l.Refreshed > 1 {
+		return none, codes.Refuse(wire.Invalid, "limit: max loss %v, primed %d, refreshed %d", l.MaxLoss, l.Primed, l.Refreshed)
+	}
+	p, ok := t.conn.server.store.Profile(id)
+	if !ok {
+		return none, codes.Refuse(wire.Gone, "profile %d", m.Profile)
+	}
+	of := canary.Key{Tenant: tier.TenantID(t.header.Tenant), Fingerprint: p.Fingerprint()}
+	return t.conn.server.canary.Limit(of, l, len(m.SegmentBegin)), nil
 }
 
 // adviseQuery turns a request into a query, in the memory of the former one.

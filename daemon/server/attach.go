@@ -40,7 +40,7 @@ const (
 // features are those that this daemon has.
 func (s *Server) features() uint64 {
 	const always = wire.FeatureCRC32Digests | wire.FeaturePrompt | wire.FeatureEstimates | wire.FeatureKnown | wire.FeatureRows | wire.FeaturePacked | wire.FeatureBuffered | wire.FeatureSplices |
-		wire.FeaturePrimers
+		wire.FeaturePrimers | wire.FeatureLosses
 	if !s.gpus.Serving() {
 		return always
 	}
@@ -67,6 +67,7 @@ type attachment struct {
 	buffers bool // may save rows out of a buffer
 	splices bool // reports walks, and is told what a splice takes
 	primers bool // names primers
+	losses  bool // reports and limits losses
 	trial   bool // looks whether the daemon works
 	// stagingBytes and slotBytes are as granted; a region may be longer.
 	stagingBytes int64
@@ -114,7 +115,7 @@ func (t *task) hello() (wire.Message, error) {
 		id: c.id, uid: c.peer.UID, client: m.Client, mapped: s.mapped.By(c.peer.UID), crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
 		known: reply.Features&wire.FeatureKnown != 0, peers: reply.Features&wire.FeatureEstimates != 0,
 		rows: reply.Features&wire.FeatureRows != 0, packed: reply.Features&wire.FeaturePacked != 0, buffers: reply.Features&wire.FeatureBuffered != 0, splices: reply.Features&wire.FeatureSplices != 0,
-		primers: reply.Features&wire.FeaturePrimers != 0, trial: m.Client == profile.TrialClient,
+		primers: reply.Features&wire.FeaturePrimers != 0, losses: reply.Features&wire.FeatureLosses != 0, trial: m.Client == profile.TrialClient,
 	}
 	for _, want := range m.Tenants {
 		granted, err := s.grant(want)

@@ -27,6 +27,9 @@ func (t *task) report() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := t.knowsLosses(m.Losses.Present); err != nil {
+		return nil, err
+	}
 	if err := checkReport(&m); err != nil {
 		return nil, err
 	}
@@ -64,6 +67,14 @@ func (t *task) report() (wire.Message, error) {
 	return nil, nil
 }
 
+// knowsLosses refuses a section of a feature that the connection did not agree on.
+func (t *task) knowsLosses(present bool) error {
+	if present && !t.at.losses {
+		return codes.Refuse(wire.Invalid, "losses: the connection has not asked for that feature")
+	}
+	return nil
+}
+
 func checkReport(m *wire.ReportRequest) error {
 	switch {
 	case m.Failed > m.Compared:
@@ -72,8 +83,13 @@ func checkReport(m *wire.ReportRequest) error {
 		return codes.Refuse(wire.Invalid, "worst %v, bound %v", m.Worst, m.Bound)
 	case math.IsInf(m.Bound, 1):
 		return codes.Refuse(wire.Invalid, "bound without end: want a finite number")
-	case m.Off > 1:
-		return codes.Refuse(wire.Invalid, "off %d", m.Off)
+	case m.Off > 1 || m.Losses.Offline > 1:
+		return codes.Refuse(wire.Invalid, "off %d, offline %d", m.Off, m.Losses.Offline)
+	}
+	for i, n := range m.Losses.Compared {
+		if m.Losses.Changed[i] > n {
+			return codes.Refuse(wire.Invalid, "losses: %d of %d first tokens changed", m.Losses.Changed[i], n)
+		}
 	}
 	return nil
 }

@@ -14,6 +14,9 @@ func (t *task) served() (wire.Message, error) {
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
+	if err := t.knowsLosses(m.Loss.Present); err != nil {
+		return nil, err
+	}
 	id, tenant, err := t.scope(m.Profile)
 	if err != nil {
 		return nil, err

@@ -56,6 +56,7 @@ type Request struct {
 	Saved   float64       // milliseconds, an estimate
 	By      By            // what that is estimated by
 	Ways    []float64     // milliseconds that each way was predicted to take, by wire.Way minus one
+	Loss    float64       // expected share of changed first tokens of its way; negative = not known
 	Spans   []Span        // ascending, covering the prompt
 	// Unverified is set if lookups of the connection do not cover the reported reuse.
 	Unverified bool
@@ -86,13 +87,20 @@ func read(m *wire.ServedRequest) (*Request, error) {
 			return nil, codes.Refuse(wire.Invalid, "way micros: a way predicted to take %v", v)
 		}
 	}
+	loss := -1.0
+	if m.Loss.Present && m.Loss.Expected >= 0 {
+		loss = m.Loss.Expected
+	}
+	if math.IsNaN(m.Loss.Expected) || loss > 1 {
+		return nil, codes.Refuse(wire.Invalid, "loss: %v expected, want at most 1", m.Loss.Expected)
+	}
 	parent, err := parentOf(m.Trace)
 	if err != nil {
 		return nil, err
 	}
 	r := &Request{
 		Name: plain(m.Request), Parent: parent, Way: m.Way, Tokens: m.Tokens, Prefix: tier.Place(m.PrefixTier),
-		Reason: reasonOf(m.PrefixReason), Bytes: m.ReadBytes, Match: micros(m.MatchMicros), Wait: micros(m.WaitMicros), First: micros(m.FirstMicros),
+		Reason: reasonOf(m.PrefixReason), Bytes: m.ReadBytes, Match: micros(m.MatchMicros), Wait: micros(m.WaitMicros), First: micros(m.FirstMicros), Loss: loss,
 	}
 	for _, v := range m.WayMicros {
 		r.Ways = append(r.Ways, v/1e3)

@@ -67,6 +67,16 @@ func (v *View) canary(r *canary.Row) api.Canary {
 	if !r.Last.IsZero() {
 		c.Reported = &r.Last
 	}
+	for _, l := range r.Losses.Known() {
+		out := api.Loss{
+			Primed: l.Primed, Refreshed: l.Refreshed, Compared: l.Canary.Compared, Changed: l.Canary.Changed,
+			OfflineCompared: l.Offline.Compared, OfflineChanged: l.Offline.Changed,
+		}
+		if loss := l.Expected(); loss >= 0 {
+			out.Expected = &loss
+		}
+		c.Losses = append(c.Losses, out)
+	}
 	return c
 }
 

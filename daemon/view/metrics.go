@@ -24,7 +24,7 @@ var declared = []any{
 	stats.Counters{}, advise.Stats{}, disk.Counters{}, server.Counts{}, server.Load{}, canary.Sums{},
 	buildSeries{}, nodeSeries{}, capabilitySeries{}, poolSeries{}, memorySeries{}, dirtySeries{}, lookupSeries{},
 	diskSeries{}, diskStateSeries{}, gpuSeries{}, gpuStateSeries{}, deviceSeries{}, devicePoolSeries{}, driverSeries{}, adviceSeries{}, verdictSeries{}, decisionSeries{},
-	profileSeries{}, costSeries{}, predictionSeries{}, taskSeries{}, jobSeries{}, bandwidthSeries{}, canarySeries{}, answerSeries{}, rowSeries{}, failureSeries{},
+	profileSeries{}, costSeries{}, predictionSeries{}, taskSeries{}, jobSeries{}, bandwidthSeries{}, canarySeries{}, lossSeries{}, expectedLossSeries{}, answerSeries{}, rowSeries{}, failureSeries{},
 	trialSeries{}, trialAnswerSeries{}, savedSeries{}, servedTokensSeries{}, servedMissedSeries{}, servedWaySeries{}, servedTimeSeries{}, servedUnverifiedSeries{},
 	clusterSeries{}, memberSeries{}, lagSeries{}, certificateSeries{},
 }

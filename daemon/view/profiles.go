@@ -105,6 +105,24 @@ type canarySeries struct {
 	Off      int     `prom:"profile_switched_off" help:"How many profiles are switched off for splicing: 1 or 0, but for the rows other. Only an operator switches one on."`
 }
 
+// lossSeries are the counts of one way of splicing.
+type lossSeries struct {
+	Profile   string `label:"profile"`
+	Tenant    string `label:"tenant"`
+	Primed    string `label:"primed"`
+	Refreshed string `label:"refreshed"`
+	Compared  uint64 `prom:"loss_compared_total" help:"Spliced requests whose first token canaries compared with that of a full prefill, by whether their segments were captured after a primer and whether the last ones were computed in context."`
+	Changed   uint64 `prom:"loss_changed_total" help:"Of these, those with another first token."`
+}
+
+type expectedLossSeries struct {
+	Profile   string  `label:"profile"`
+	Tenant    string  `label:"tenant"`
+	Primed    string  `label:"primed"`
+	Refreshed string  `label:"refreshed"`
+	Expected  float64 `prom:"expected_loss" help:"Share of requests that are expected to have another first token than a full prefill, of what canaries compared and what was measured offline. Absent below 50 comparisons."`
+}
+
 // jobNames are the jobs that a daemon on one node predicts.
 var jobNames = map[cost.Job]string{
 	cost.JobLoadHBM: "load_hbm", cost.JobLoadDRAM: "load_dram", cost.JobLoadDisk: "load_disk",
@@ -186,6 +204,24 @@ func (v *View) eachOfCanary(f func(any)) {
 	f(&sums)
 	for _, s := range v.canarySeries(v.o.Canary.List(), v.o.Canary.Unknown() != "") {
 		f(s)
+	}
+	v.eachOfLosses(f)
+}
+
+// eachOfLosses leaves out profiles beyond the bound of a label: they share no loss.
+func (v *View) eachOfLosses(f func(any)) {
+	for _, r := range v.o.Canary.List() {
+		name, tenant := v.labels.profile(r.Fingerprint), v.tenantLabel(r.Tenant)
+		if name == metric.Other || tenant == metric.Other {
+			continue
+		}
+		for _, l := range r.Losses.Known() {
+			primed, refreshed := strconv.FormatBool(l.Primed), strconv.FormatBool(l.Refreshed)
+			f(&lossSeries{name, tenant, primed, refreshed, l.Canary.Compared, l.Canary.Changed})
+			if loss := l.Expected(); loss >= 0 {
+				f(&expectedLossSeries{name, tenant, primed, refreshed, loss})
+			}
+		}
 	}
 }
 

@@ -54,6 +54,9 @@ func (v *View) request(r *usage.Request) api.Request {
 		Bytes: r.Bytes, MatchMillis: msOf(r.Match), WaitMillis: msOf(r.Wait), TTFTMillis: msOf(r.First), SavedMillis: r.Saved, SavedBy: r.By.String(),
 		Unverified: r.Unverified,
 	}
+	if r.Loss >= 0 {
+		out.ExpectedLoss = &r.Loss
+	}
 	for i, ms := range r.Ways {
 		if i+1 < len(wayNames) && !math.IsInf(ms, 0) {
 			out.Ways = append(out.Ways, api.WayCost{Way: wayNames[i+1], Millis: ms})

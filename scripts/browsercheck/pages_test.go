@@ -20,7 +20,7 @@ var pages = []struct{ hash, title, has string }{
 	{"#/checkpoints/" + keyOf("cp1"), "Checkpoints", "Extends"},
 	{"#/tenants", "Tenants", "beta"},
 	{"#/decisions", "Decisions", "for room in its pool"},
-	{"#/canary", "Canary", "no: splicing is off for 1 profile"},
+	{"#/canary", "Canary", "no primer: 14.4 % of 300 requests"},
 	{"#/connections", "Connections", "sglang 0.5.8"},
 	{"#/disk", "Disk", "14.2 ms"},
 	{"#/gpu", "GPU", "3 GiB of 8 GiB"},

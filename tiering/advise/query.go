@@ -50,6 +50,9 @@ type Query struct {
 	Cuts     []uint32 // boundaries that the application knows, ascending
 	Segments []Segment
 	Samples  []cost.Sample // what the engine measured since it last asked
+
+	NoSplice bool // no splice is good enough for the request
+	Refresh  bool // the last segment is computed in context, so that a splice is good enough
 }
 
 // Segment is a segment of the prompt. They ascend and do not overlap.

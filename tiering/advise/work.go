@@ -245,7 +245,7 @@ func (q *Query) used() (hits int) {
 // row for each segment of the query; the others have no tokens.
 func (w *work) request(q *Query) cost.Request {
 	shape := &w.model.Shape
-	r := cost.Request{Tokens: len(q.Tokens), Segments: w.held[:0]}
+	r := cost.Request{Tokens: len(q.Tokens), Segments: w.held[:0], ExactOnly: q.NoSplice}
 	if q.PrefixTokens > 0 {
 		r.Prefix = cost.Prefix{Tokens: q.PrefixTokens, Bytes: shape.PrefixBytes(q.PrefixTokens, 1), Tier: tierOf(q.PrefixPlace)}
 	}
@@ -257,7 +257,8 @@ func (w *work) request(q *Query) cost.Request {
 	for i := range q.Segments {
 		g := &q.Segments[i]
 		capture := w.segments[i].Admit
-		if g.Status != tier.StatusHit && !capture {
+		refreshed := q.Refresh && i == len(q.Segments)-1
+		if refreshed || g.Status != tier.StatusHit && !capture {
 			r.Segments = append(r.Segments, cost.Segment{Begin: g.Begin}) // keeps the rows' places
 			continue
 		}

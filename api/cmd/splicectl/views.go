@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -44,15 +45,22 @@ func tiersText(tiers []string) string {
 	return strings.Join(tiers, "+")
 }
 
-var requestColumns = []string{"ID", "AGE", "TENANT", "WAY", "PROMPT", "ENGINE", "PREFIX", "REUSED", "COMPUTED", "HIT", "TTFT", "SAVED", "MODEL", "+SEAM", "+MATCH", "+WAIT", "+BYTES", "+CLIENT", "+NAME", "+TRACE", "+BY", "+UNVERIFIED"}
+var requestColumns = []string{"ID", "AGE", "TENANT", "WAY", "PROMPT", "ENGINE", "PREFIX", "REUSED", "COMPUTED", "HIT", "TTFT", "SAVED", "MODEL", "+SEAM", "+MATCH", "+WAIT", "+BYTES", "+CLIENT", "+NAME", "+TRACE", "+BY", "+LOSS", "+UNVERIFIED"}
 
 func requestView(*cli.Call) show.View[api.Request] {
 	now := time.Now()
 	return show.View[api.Request]{Columns: requestColumns, Row: func(r *api.Request) []any {
 		return []any{r.ID, show.Age{At: r.At, Now: now}, r.Tenant, r.Way, r.Prompt, r.Engine, r.Prefix, r.Reused, r.Computed,
 			requestHits(r), told(r.TTFTMillis), show.Millis(r.SavedMillis), r.Model, r.Seam, show.Millis(r.MatchMillis), show.Millis(r.WaitMillis),
-			show.Size(r.Bytes), r.Client, r.Name, r.Trace, r.SavedBy, r.Unverified}
+			show.Size(r.Bytes), r.Client, r.Name, r.Trace, r.SavedBy, lossOf(r), r.Unverified}
 	}}
+}
+
+func lossOf(r *api.Request) string {
+	if r.ExpectedLoss == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.2g %%", 100**r.ExpectedLoss)
 }
 
 // told is a time that the engine may not have told.
@@ -121,7 +129,7 @@ func profileView(c *cli.Call) show.View[api.Profile] {
 	}}
 }
 
-var canaryColumns = []string{"PROFILE", "SPLICING", "COMPARED", "FAILED", "WORST", "BOUND", "REPORTED", "TENANT", "MODEL", "WHY"}
+var canaryColumns = []string{"PROFILE", "SPLICING", "COMPARED", "FAILED", "WORST", "BOUND", "EXPECTED LOSS", "REPORTED", "TENANT", "MODEL", "WHY"}
 
 func canaryView(c *cli.Call) show.View[api.Canary] {
 	now := time.Now()
@@ -142,8 +150,28 @@ func canaryView(c *cli.Call) show.View[api.Canary] {
 		if r.Reported != nil {
 			reported = ageText(*r.Reported, now) + " ago"
 		}
-		return []any{keyOf(c, r.Profile, false), state, r.Compared, r.Failed, worst, show.Number(r.Bound), reported, r.Tenant, r.Model, r.Why}
+		return []any{keyOf(c, r.Profile, false), state, r.Compared, r.Failed, worst, show.Number(r.Bound), lossText(r.Losses), reported, r.Tenant, r.Model, r.Why}
 	}}
+}
+
+// lossText names the ways that were compared with their expected losses, and how many
+// comparisons these are of.
+func lossText(losses []api.Loss) string {
+	var list []string
+	for _, l := range losses {
+		way, loss := "no primer", "unknown"
+		if l.Primed {
+			way = "primer"
+		}
+		if l.Refreshed {
+			way += ", refreshed"
+		}
+		if l.Expected != nil {
+			loss = fmt.Sprintf("%.2g %%", 100**l.Expected)
+		}
+		list = append(list, fmt.Sprintf("%s: %s of %d", way, loss, l.Compared+l.OfflineCompared))
+	}
+	return cmp.Or(strings.Join(list, "; "), "-")
 }
 
 var decisionColumns = []string{"AGE", "DECISION", "OBJECT", "KEY", "TOKENS", "BYTES", "MS/MIB", "TENANT", "WHY"}

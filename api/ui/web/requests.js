@@ -68,6 +68,7 @@ function Request({ id }) {
         <${Stat} label="Token hit ratio" value=${percent(hitRatio(r))} note=${`${percent(ratio(r.computed_tokens, r.prompt_tokens))} computed`} title=${ratioTitle} />
         <${Stat} label="Time to first token" value=${r.ttft_ms > 0 ? millis(r.ttft_ms) : 'not told'} note="as the engine reports it" title="0 is shown as not told" />
         <${Stat} label="Time saved" estimate value=${millis(r.saved_ms)} title="Against computing the whole prompt" note=${r.saved_by ? savedBy(r.saved_by) : ''} />
+        ${r.expected_loss !== undefined && html`<${Stat} label="Expected loss" value=${percent(r.expected_loss)} note="of the first token" title="Share of requests like this one with another first token than a full prefill, as the daemon expected" />`}
         <${Stat} label="Looked up in" value=${r.match_ms > 0 ? millis(r.match_ms) : 'not told'} title="How long the daemon took to say what it has" />
         <${Stat} label="Waited for bytes" value=${millis(r.wait_ms)} note=${r.bytes > 0 ? `${bytes(r.bytes)} placed` : ''} title="How long the request waited for bytes to come from disk, peers or to a GPU" />
       <//>

@@ -38,7 +38,9 @@ type Attachment struct {
 	HasPacked bool            // it packs transitions and end-states
 	// HasPrimers: it names segments by the primer they were captured after.
 	HasPrimers bool
-	Device     *DeviceMemory // nil = none
+	// HasLosses: it keeps the losses of splices, and answers limits of them.
+	HasLosses bool
+	Device    *DeviceMemory // nil = none
 
 	deviceErr error // why not, though asked for
 	Staging   *Staging

@@ -61,7 +61,7 @@ func (a *Attachment) hello(device bool, deadline time.Time) ([]int, error) {
 		MinVersion: wire.Version, MaxVersion: wire.Version, Client: a.host.Name,
 		StagingBytes: uint64(a.host.StagingBytes), SlotBytes: uint64(a.host.SlotBytes), Tenants: a.host.Tenants,
 		Features: wire.FeaturePrompt | wire.FeatureKnown | wire.FeatureEstimates | wire.FeatureRows | wire.FeaturePacked |
-			wire.FeaturePrimers,
+			wire.FeaturePrimers | wire.FeatureLosses,
 	}
 	if device {
 		request.Features |= wire.FeatureDevice
@@ -140,6 +140,7 @@ func (a *Attachment) adopt(m *wire.HelloReply, fds []int) ([]int, error) {
 	a.HasRows = m.Features&wire.FeatureRows != 0
 	a.HasPacked = m.Features&wire.FeaturePacked != 0
 	a.HasPrimers = m.Features&wire.FeaturePrimers != 0
+	a.HasLosses = m.Features&wire.FeatureLosses != 0
 	a.Epoch, a.Grants, a.Server = m.BootEpoch, m.Tenants, m.Server
 	regions := []struct {
 		name     string

@@ -193,6 +193,11 @@ class Daemon:
         listed: list[dict[str, Any]] = json.loads(self._get("/api/v1/segments?limit=1000"))["items"]
         return listed
 
+    def canaries(self) -> list[dict[str, Any]]:
+        """What canaries reported."""
+        listed: list[dict[str, Any]] = json.loads(self._get("/api/v1/canaries"))["items"]
+        return listed
+
     def forget_checkpoints(self) -> None:
         """Remove all, as an operator does; those that are being stored once they are whole."""
         end = time.monotonic() + 20.0

@@ -20,12 +20,37 @@ from client_samples import (
 )
 from fake_daemon import FakeDaemon
 from running import Daemon
-from spliced_connector.client import Accept, Query, Reason, Status, WalkTiming
+from spliced_connector.client import (
+    ANY_LOSS,
+    Accept,
+    LossAdvice,
+    LossCounts,
+    LossLimit,
+    Query,
+    Reason,
+    Served,
+    SpliceWay,
+    Splicing,
+    Status,
+    WalkTiming,
+    Way,
+)
 from spliced_connector.client import publish as storing
 from spliced_connector.client.connection import hello
 from spliced_connector.client.connection.checksum import chunks, crc32, xxh3
 from spliced_connector.errors import Code
-from spliced_connector.wire import AdviseRequest, Feature, Op
+from spliced_connector.wire import (
+    AdviseLimit,
+    AdviseLoss,
+    AdviseReply,
+    AdviseRequest,
+    Feature,
+    Op,
+    ReportReply,
+    ReportRequest,
+    ServedReply,
+    ServedRequest,
+)
 
 needs_xxhash = pytest.mark.skipif(xxh3() is None, reason="xxhash is not installed")
 
@@ -143,3 +168,114 @@ def test_walks_are_reported_to_daemons_that_know_them(
     assert list(message.measured.walk_rows) == [24]
     assert list(message.measured.walk_placed) == [576]
     assert list(message.measured.walk_micros) == [250_000]
+
+
+LOSSES = {
+    SpliceWay(): LossCounts(300, 43),
+    SpliceWay(primed=True, refreshed=True): LossCounts(9, 1),
+}
+
+
+def answers(fake: FakeDaemon, loss: AdviseLoss | None = None) -> None:
+    """Advises to splice two segments, answers reports and takes what was served."""
+    reply = AdviseReply(
+        way=Way.SPLICE,
+        way_micros=[2.0, 2.0, 1.0, 2.0],
+        segment_admit=bytes(2),
+        segment_reason=bytes(2),
+        loss=loss,
+    )
+    fake.on(Op.ADVISE, lambda request: request.reply(reply))
+    fake.on(Op.REPORT, lambda request: request.reply(ReportReply()))
+    fake.on(Op.SERVED, lambda request: request.reply(ServedReply(1, -1.0)))
+
+
+def two(limit: LossLimit | None = None) -> Query:
+    return Query(ids(32), segments=((0, 10), (10, 10)), limit=limit)
+
+
+def test_losses_are_told_to_daemons_that_keep_them(connect: Connect, fake: FakeDaemon) -> None:
+    """What was measured offline before the first advice, and once."""
+    fake.hello = replace(fake.hello, features=int(Feature.LOSSES))
+    answers(fake, AdviseLoss(0.125, -1.0, Splicing.ASKED))
+    model = connect(fake.socket).model(SMALL)
+    assert model.wait_attached(10)
+    model.measured_offline(LOSSES)
+    limit = LossLimit(0.25, SpliceWay(primed=True))
+    for _ in range(2):
+        advice = model.advise(two(limit))
+        assert advice is not None
+        assert advice.loss == LossAdvice(Splicing.ASKED, 0.125)
+        assert advice.takes(wanted=True) is None
+    report, first, second = (fake.next(op).message for op in (Op.REPORT, Op.ADVISE, Op.ADVISE))
+    assert isinstance(report, ReportRequest)
+    assert (report.compared, report.off) == (0, 0)
+    assert report.losses is not None
+    assert report.losses.offline == 1
+    assert list(report.losses.compared) == [300, 0, 0, 9]
+    assert list(report.losses.changed) == [43, 0, 0, 1]
+    for message in (first, second):
+        assert isinstance(message, AdviseRequest)
+        assert message.limit == AdviseLimit(0.25, 1, 0)
+    assert model.report(1, 0, 0.0, 1.0, losses=LOSSES) is False
+    seen = fake.next(Op.REPORT).message
+    assert isinstance(seen, ReportRequest)
+    assert seen.losses is not None
+    assert seen.losses.offline == 0
+    assert model.served(Served(Way.SPLICE, 32, loss=0.125)) == 1
+    served = fake.next(Op.SERVED).message
+    assert isinstance(served, ServedRequest)
+    assert served.loss is not None
+    assert served.loss.expected == 0.125
+
+
+def test_a_daemon_without_losses_is_within_no_limit(connect: Connect, fake: FakeDaemon) -> None:
+    answers(fake)
+    model = connect(fake.socket).model(SMALL)
+    assert model.wait_attached(10)
+    model.measured_offline(LOSSES)
+    anything = model.advise(two(LossLimit(ANY_LOSS)))
+    assert anything is not None
+    assert anything.loss == LossAdvice()
+    assert anything.takes(wanted=False) is None
+    limited = model.advise(two(LossLimit(0.99)))
+    assert limited is not None
+    assert limited.loss == LossAdvice(Splicing.NONE)
+    assert limited.takes(wanted=True, priced=False) == 0
+    message = fake.next(Op.ADVISE).message
+    assert isinstance(message, AdviseRequest)
+    assert message.limit is None
+    model.report(1, 0, 0.0, 1.0, losses=LOSSES)
+    report = fake.next(Op.REPORT).message
+    assert isinstance(report, ReportRequest)
+    assert report.losses is None
+    assert model.served(Served(Way.SPLICE, 32, loss=0.125)) == 1
+    served = fake.next(Op.SERVED).message
+    assert isinstance(served, ServedRequest)
+    assert served.loss is None
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        AdviseLoss(1.5, 0.0, Splicing.ASKED),
+        AdviseLoss(math.nan, 0.0, Splicing.ASKED),
+        AdviseLoss(0.0, 0.0, 3),
+    ],
+)
+def test_losses_that_cannot_be_are_not_believed(
+    connect: Connect, fake: FakeDaemon, loss: AdviseLoss
+) -> None:
+    fake.hello = replace(fake.hello, features=int(Feature.LOSSES))
+    answers(fake, loss)
+    model = connect(fake.socket).model(SMALL)
+    assert model.wait_attached(10)
+    assert model.advise(two(LossLimit())) is None
+
+
+def test_a_limit_that_is_none_is_refused(connect: Connect, daemon: Daemon) -> None:
+    client = connect(daemon.socket)
+    model = client.model(SMALL, block_tokens=16)
+    for most in (-0.1, 1.1, math.nan):
+        assert model.advise(two(LossLimit(most))) is None
+    assert client.counters.invalid == 3

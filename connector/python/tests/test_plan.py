@@ -19,13 +19,16 @@ from spliced_connector.model import (
     Layer,
     Lead,
     Linear,
+    Piece,
     Plan,
     PlanError,
     Profile,
     Prompt,
     Role,
+    SegmentSpec,
     Span,
     SpanKind,
+    all_primed,
     choose,
     divide,
     keep_for_reuse,
@@ -226,3 +229,20 @@ def test_a_plan_with_a_gap_or_an_overlap_is_refused() -> None:
     ):
         with pytest.raises(PlanError):
             Plan(0, 15, spans).check()
+
+
+def test_segments_count_as_primed_if_none_lacks_the_primer() -> None:
+    lead = Lead(b"p" * 32, 100)
+    plain = SegmentSpec(Role.MID, 50, 8, 8)
+    primed = replace(plain, primer=lead.digest)
+
+    def piece(start: int, spec: SegmentSpec | None) -> Piece:
+        return Piece(0, start, 50, spec, b"k" if spec else None)
+
+    near, far, lacks = piece(50, plain), piece(100, primed), piece(150, plain)
+    assert all_primed([near, far], lead)
+    assert all_primed([piece(0, plain), far, piece(150, None)], Lead(lead.digest, 1))
+    assert not all_primed([near, far, lacks], lead)
+    assert not all_primed([near], lead), "none was captured after it"
+    assert not all_primed([far], None)
+    assert not all_primed([], lead)

@@ -64,6 +64,8 @@ def test_a_request_says_nothing_cuts_or_finders() -> None:
     assert near == replace(everything, max_error=0.01)
     fresh = cuts_of(FINDER, {"spliced": {"v": 1, "refresh": 0.2}}, IDS, 8)
     assert fresh == replace(everything, refresh=0.2)
+    limited = cuts_of(FINDER, {"spliced": {"v": 1, "max_loss": 0.05}}, IDS, 8)
+    assert limited == replace(everything, max_loss=0.05)
     assert cuts_of(FINDER, {"spliced": {"v": 1, "find": []}}, IDS, 8) is None
     assert cuts_of(FINDER, {"spliced": {"v": 1, "cuts": [0, 3]}}, IDS, 8) == Cuts((0, 3), 8)
     assert cuts_of(FINDER, None, [5, 6, 7], 8) is None

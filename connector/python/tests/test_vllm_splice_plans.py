@@ -47,6 +47,7 @@ def prompt(segments: int, tokens: int = 400, query: int = 30) -> Prompt:
         ({"v": 1, "cuts": [3, 99], "max_error": 0}, Cuts((3, 99), 8, max_error=0.0)),
         ({"v": 1, "cuts": [3, 99], "max_error": 0.005}, Cuts((3, 99), 8, max_error=0.005)),
         ({"v": 1, "cuts": [3, 99], "refresh": 0.15}, Cuts((3, 99), 8, refresh=0.15)),
+        ({"v": 1, "cuts": [3, 99], "max_loss": 0}, Cuts((3, 99), 8, max_loss=0.0)),
     ],
 )
 def test_cuts_are_read_as_they_are_said(said: object, want: Cuts) -> None:
@@ -78,6 +79,8 @@ def test_requests_that_name_no_cuts_are_not_ours() -> None:
         ({"v": 1, "cuts": [0, 4], "max_error": -0.1}, "spliced.max_error: -0.1, want 0 to 1"),
         ({"v": 1, "cuts": [0, 4], "max_error": float("nan")}, "spliced.max_error: nan"),
         ({"v": 1, "cuts": [0, 4], "refresh": 1.1}, "spliced.refresh: 1.1, want 0 to 1"),
+        ({"v": 1, "cuts": [0, 4], "max_loss": -0.1}, "spliced.max_loss: -0.1, want 0 to 1"),
+        ({"v": 1, "cuts": [0, 4], "max_loss": "low"}, "spliced.max_loss: 'low', want 0 to 1"),
         ({"v": 1, "cuts": [0, 4], "max_error": True}, "spliced.max_error: True"),
         ({"v": 1, "cuts": [0, 4], "max_error": "0"}, "spliced.max_error: '0'"),
     ],

@@ -19,11 +19,13 @@ from spliced_connector.client import (
     Accept,
     Advice,
     CaptureTiming,
+    LossCounts,
     NewCheckpoint,
     NewSegment,
     Query,
     Sample,
     SegmentAdvice,
+    SpliceWay,
     Verdict,
     WalkTiming,
     Way,
@@ -404,6 +406,107 @@ def test_a_setting_leaves_measurements_out(connect: Connect, daemon: Daemon) -> 
     assert known is not None
     assert known.end is None
     assert half.match(asked("missing", [4, 5, 6, 7]), 0)[0], "they are captured"
+
+
+def report(half: SpliceScheduler, **ways: tuple[int, int]) -> None:
+    """Comparisons and changes of the canary, of splices as they are asked and refreshed."""
+    names = {"plain": SpliceWay(), "refreshed": SpliceWay(refreshed=True)}
+    losses = {names[name]: LossCounts(*counts) for name, counts in ways.items()}
+    assert half._session.model.report(0, 0, 0.0, 1.0, losses=losses) is False
+
+
+@pytest.mark.parametrize(
+    ("most", "setting", "reused", "expected"),
+    [
+        (None, 1.0, [0, 1, 2], 0.1),
+        (1, 0.01, [0, 1, 2], 0.1),
+        (0.1, 1.0, [0, 1, 2], 0.1),
+        (0.09, 1.0, [0, 1], 0.02),
+        (None, 0.02, [0, 1], 0.02),
+        (0.019, 1.0, [], None),
+        (0, 1.0, [], None),
+    ],
+)
+def test_a_request_is_spliced_within_the_loss_that_it_accepts(
+    connect: Connect,
+    daemon: Daemon,
+    most: float | None,
+    setting: float,
+    reused: list[int],
+    expected: float | None,
+) -> None:
+    half = mode(connect, daemon)
+    other(half, settings=Settings(weights="0" * 64, max_loss=setting))
+    request = asked("r", [1, 2, 3])
+    publish(half, request)
+    report(half, plain=(98, 9), refreshed=(98, 1))
+    params = cast("dict[str, dict[str, object]]", request.kv_transfer_params)
+    if most is not None:
+        params["spliced"]["max_loss"] = most
+    tokens, _ = half.match(request, 0)
+    splice = half._requests["r"].offered
+    assert [p.index for p in (splice.pieces(Choice.HIT) if splice else ())] == reused
+    last = counts(half).get("refreshed_tokens", 0)
+    assert last == (SEGMENT if reused == [0, 1] else 0)
+    if splice is None:
+        assert counts(half)["beyond_max_loss"] == 1
+        assert "not_advised" not in counts(half)
+        assert "within its max_loss" in str(told_of(half, request)["trouble"])
+        return
+    assert (splice.way, splice.loss) == (SpliceWay(refreshed=reused == [0, 1]), expected)
+    half.allocated(request, BLOCKS, cast(int, tokens))
+    half.plan(STEP)
+    half.settled(Outcome(done=frozenset({"r"})))
+    n = len(request.prompt_token_ids or ())
+    assert half.served(Served("r", n, 0)).told(half._session.model.profile).loss == expected
+    assert told_of(half, request)["expected_loss"] == expected
+
+
+def test_an_unknown_loss_is_within_no_limit(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    request = asked("r", [1, 2, 3])
+    publish(half, request)
+    params = cast("dict[str, dict[str, object]]", request.kv_transfer_params)
+    params["spliced"]["max_loss"] = 0.99
+    assert half.match(request, 0) == (0, False)
+    report(half, plain=(49, 0))
+    few = replace(cast(Any, request), request_id="few")
+    assert half.match(few, 0) == (0, False)
+    report(half, plain=(1, 0))
+    enough = replace(cast(Any, request), request_id="enough")
+    assert half.match(enough, 0)[0]
+
+
+def test_a_daemon_that_is_no_help_is_within_no_limit(
+    connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = mode(connect, daemon)
+    request = asked("r", [1, 2, 3])
+    publish(half, request)
+    report(half, plain=(98, 9))
+    params = cast("dict[str, dict[str, object]]", request.kv_transfer_params)
+    params["spliced"]["max_loss"] = 0.5
+    with monkeypatch.context() as patch:
+        patch.setattr(type(half._session.model), "advise", lambda *_: None)
+        assert half.match(request, 0) == (0, False)
+    again = replace(cast(Any, request), request_id="again")
+    assert half.match(again, 0)[0]
+
+
+def test_a_spliced_prefix_is_beyond_a_limit_of_loss(connect: Connect, daemon: Daemon) -> None:
+    half = mode(connect, daemon)
+    model, request = half._session.model, asked("r", [1, 2])
+    ids = request.prompt_token_ids
+    assert ids is not None
+    names = model.prefix_hashes(ids, [384], BLOCK)
+    assert names is not None
+    parts = fill(model.profile.checkpoint_layout(384), 1)
+    model.save([NewCheckpoint(names[0], 384, bytes(32), 0, Accept.SPLICED, parts)])
+    for most, prefix in ((1.0, 384), (0.5, 0)):
+        cuts = Cuts((0, SEGMENT, 2 * SEGMENT), 8, max_loss=most)
+        known = half._decider.ask(ids, cuts, Named([384], names), prefixes=True).known
+        assert known is not None
+        assert known.prefix == prefix
 
 
 @pytest.mark.parametrize(("advised", "taken"), [(3, 3), (2, 2), (1, 1), (0, 0), (None, 3)], ids=str)

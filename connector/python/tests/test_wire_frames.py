@@ -18,6 +18,7 @@ REPOSITORY = Path(__file__).parents[3]
 GOLDEN = json.loads((REPOSITORY / "connector/wire/testdata/golden/frames.json").read_text())
 SECTIONS = {
     "prompt", "estimates", "known", "rows", "packed", "buffered", "measured", "splice", "primers",
+    "losses", "limit", "loss",
 }  # fmt: skip
 HEADER_FIELDS = ("code", "deadline", "epoch", "kind", "op", "request", "tenant", "version")
 
@@ -96,6 +97,7 @@ def test_absent_sections_are_the_frames_of_an_earlier_release() -> None:
         ("plan request", "primers"),
         ("watch request", "primers"),
         ("watch reply", "primers"),
+        ("report request", "losses"),
     )
     for name, section in sections:
         _, whole = wire.decode(frame_of(f"{name} with {section}"))

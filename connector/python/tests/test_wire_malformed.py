@@ -60,6 +60,10 @@ SECTION_BEGINS = {
         ("plan request with primers", "plan request"),
         ("watch request with primers", "watch request"),
         ("watch reply with primers", "watch reply"),
+        ("report request with losses", "report request"),
+        ("advise request with a limit", "advise request"),
+        ("advise reply with a loss", "advise reply"),
+        ("served request with a loss", "served request"),
     )
 }
 """Where a body may end too."""

@@ -28,6 +28,13 @@ var adviceMessages = []Message{
 				u32s("WalkRows", "MaxSamples"), u32s("WalkPlaced", "MaxSamples", rows("WalkRows")), u32s("WalkMicros", "MaxSamples", rows("WalkRows")),
 				u32s("CaptureTokens", "MaxSamples"), u32s("CaptureMicros", "MaxSamples", rows("CaptureTokens")),
 			),
+		}, {
+			Name: "Limit", Struct: "AdviseLimit", Feature: "Losses",
+			Doc: "is the loss that the request accepts, and how it would be spliced",
+			Body: body(
+				f64("MaxLoss", doc("0 to 1; 1 = any")), u8("Primed", doc("1 = its segments were captured after the primer where one is for them")),
+				u8("Refreshed", doc("1 = its last segments are computed in context, and not named here")),
+			),
 		}},
 	},
 	{
@@ -45,6 +52,12 @@ var adviceMessages = []Message{
 			Name: "Splice", Struct: "AdviseSplice", Feature: "Splices",
 			Doc:  "is the splice that WayMicros prices",
 			Body: body(u32("Segments", doc("it takes the first so many rows of segments, as far as they are held or admitted; what stands behind the last one is the engine's to compute; 0 = none can be used"))),
+		}, {
+			Name: "Loss", Struct: "AdviseLoss", Feature: "Losses",
+			Doc: "answers a Limit with the expected losses of the splice, from 0 to 1; negative = not known",
+			Body: body(
+				f64("Asked", doc("as it asked")), f64("Refreshed", doc("with its last segment computed in context")), u8("Splicing", doc("what WayMicros prices")),
+			),
 		}},
 	},
 	{
@@ -69,6 +82,11 @@ var adviceMessages = []Message{
 			text("Request", "MaxName", doc("the engine's name of the request")),
 			text("Trace", "MaxName", doc("a traceparent as W3C Trace Context has it; empty = none")),
 		),
+		Sections: []Section{{
+			Name: "Loss", Struct: "ServedLoss", Feature: "Losses",
+			Doc:  "is the loss of a spliced request as advise has answered it",
+			Body: body(f64("Expected", doc("0 to 1; negative = not known"))),
+		}},
 	},
 	{
 		Name: "ServedReply",

@@ -33,6 +33,7 @@ var constants = []Constant{
 	{Name: "MaxPrimers", Value: 16, Bound: true, Doc: "primers of one plan, or that one worker has"},
 	{Name: "MaxChunks", Value: 252, Bound: true, Doc: "chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX"},
 
+	{Name: "LossWays", Value: 4, Doc: "ways of splicing that losses are counted of, in this order: no primer, a primer, and both of these with the last segments computed in context"},
 	{Name: "HelloDescriptors", Value: 3, Doc: "descriptors of a hello reply, in this order: arena, slots, staging"},
 	{Name: "ProfileDescriptors", Value: 1, Doc: "descriptors that a profile request may carry"},
 	{Name: "AttachDescriptors", Value: 1, Doc: "descriptors of an attach-device reply before those of its chunks: the kernels' PTX"},
@@ -85,6 +86,7 @@ var enums = []Enum{
 			{Name: "Buffered", Number: 1 << 7, Doc: "may send the section *buffered* of `save`"},
 			{Name: "Splices", Number: 1 << 8, Doc: "may send the section *measured* of `advise`, and is answered with the section *splice*"},
 			{Name: "Primers", Number: 1 << 9, Doc: "may name primers in the sections *primers* of `match`, `reserve`, `plan` and `watch`, and is answered with their like. Others never publish, and are never given, a segment that was captured after a primer"},
+			{Name: "Losses", Number: 1 << 10, Doc: "may send the sections *losses* of `report`, *limit* of `advise` and *loss* of `served`, and is answered with the section *loss* of `advise`"},
 		},
 	},
 	{
@@ -185,6 +187,15 @@ var enums = []Enum{
 			{Name: "Prefix", Number: 2, Doc: "from the longest checkpoint on"},
 			{Name: "Splice", Number: 3, Doc: "from the longest checkpoint on, with the segments that are held"},
 			{Name: "Replay", Number: 4, Doc: "from a token inside a buffer on"},
+		},
+	},
+	{
+		Name: "Splicing", Prefix: "Splicing", Type: "uint8", Python: "Splicing", Client: true,
+		Doc: "numbers say how a request may be spliced within its max loss",
+		Values: []Value{
+			{Name: "Asked", Number: 0, Doc: "as it asked"},
+			{Name: "Refreshed", Number: 1, Doc: "with the last of its segments computed in context"},
+			{Name: "None", Number: 2, Doc: "not at all"},
 		},
 	},
 	{

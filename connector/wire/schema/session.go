@@ -129,6 +129,15 @@ var sessionMessages = []Message{
 			u8("Off", doc("1 = splicing is to be switched off for this profile")),
 			text("Text", "MaxErrorText", doc("for people")),
 		),
+		Sections: []Section{{
+			Name: "Losses", Struct: "ReportLosses", Feature: "Losses",
+			Doc: "counts requests that were spliced and computed in full, and of them those whose first token changed, in the order of LossWays",
+			Body: body(
+				u8("Offline", doc("1 = they were measured offline, and replace those that were; 0 = they are of the canary, since the last report")),
+				u32s("Compared", "LossWays"), u32s("Changed", "LossWays", rows("Compared")),
+				Check{Field: "Compared", Exactly: "LossWays"},
+			),
+		}},
 	},
 	{
 		Name: "ReportReply",

@@ -24,6 +24,7 @@ if importlib.util.find_spec("vllm") is not None:
         QUERY,
         SEGMENT,
         SEGMENTS,
+        Reply,
         another_runs,
         ask,
         ask_raw,
@@ -36,7 +37,14 @@ if importlib.util.find_spec("vllm") is not None:
     from engine.splice_requests import worker as worker_of
     from engine.vllm_harness import Engine, hybrid_model, prompt
     from running import Daemon
-    from spliced_connector.client import Client, NewSegment, Options, release_all
+    from spliced_connector.client import (
+        Client,
+        LossCounts,
+        NewSegment,
+        Options,
+        SpliceWay,
+        release_all,
+    )
     from spliced_connector.errors import Code
     from spliced_connector.model import Lead, SpanKind, choose, divide, make_plan
     from spliced_connector.serving import composing, watch
@@ -291,6 +299,36 @@ def test_an_operator_that_means_something_else_is_not_used(
     assert cpu_kernels(arch, sizes) is None
     monkeypatch.delattr(ops, name)
     assert cpu_kernels(arch, sizes) is None
+
+
+def test_a_request_states_the_loss_that_it_accepts(engine: Engine, daemon: Daemon) -> None:
+    order = [0, 1, 2]
+    whole = warm(engine, order)
+    ids, cuts = ids_of(order)
+    model = scheduler_of(engine)._session.model
+
+    def said(most: float) -> Reply:
+        return ask_raw(engine, ids, {"spliced": {"v": 1, "cuts": cuts, "max_loss": most}})
+
+    unknown = said(0.5)
+    assert unknown.told["way"] == "engine"
+    assert "within its max_loss" in str(unknown.told["trouble"])
+    assert unknown.near(full(engine, ids))
+    ways = SpliceWay(), SpliceWay(refreshed=True)
+    try:
+        model.measured_offline(dict(zip(ways, (LossCounts(98, 9), LossCounts(98, 1)), strict=True)))
+        within, last, beyond = said(0.1), said(0.05), said(0.01)
+    finally:
+        model.measured_offline(dict.fromkeys(ways, LossCounts()))
+        assert said(0.5).told["way"] == "engine", "nothing is known again"
+    # The canary may have compared a request of another test, too.
+    assert within.told == whole.told | {"expected_loss": pytest.approx(0.1, abs=0.01)}
+    assert torch.equal(within.logprobs, whole.logprobs)
+    assert (last.told["way"], last.told["expected_loss"]) == ("splice", 0.02)
+    assert last.told["tokens"] == 2 * SEGMENT - 8
+    assert daemon.request(way="splice", reused_tokens=last.told["reused"])["expected_loss"] == 0.02
+    assert beyond.told["way"] == "engine"
+    assert torch.equal(beyond.logprobs, unknown.logprobs)
 
 
 def test_a_walk_starts_few_operations(engine: Engine) -> None:

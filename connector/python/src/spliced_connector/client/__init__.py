@@ -34,6 +34,15 @@ from spliced_connector.client.device_splice import Blocks, DeviceSpan, compose, 
 from spliced_connector.client.engine_memory import EngineMemory, MemoryLayer, engine_memfd
 from spliced_connector.client.known import MAX_PROMPT, KnownQuery, KnownSegment
 from spliced_connector.client.lease import Checkpoint, Segment, Slot, release_all
+from spliced_connector.client.losses import (
+    ANY_LOSS,
+    LossAdvice,
+    LossCounts,
+    Losses,
+    LossLimit,
+    SpliceWay,
+    unanswered,
+)
 from spliced_connector.client.match import Match
 from spliced_connector.client.model import Model
 from spliced_connector.client.parallel import (
@@ -59,6 +68,7 @@ from spliced_connector.client.terms import (
     Alone,
     Level,
     Reason,
+    Splicing,
     Status,
     Tier,
     Verdict,
@@ -68,6 +78,7 @@ from spliced_connector.client.terms import (
 from spliced_connector.wire.numbers import MAX_BLOCKS
 
 __all__ = [
+    "ANY_LOSS",
     "MAX_BLOCKS",
     "MAX_PROMPT",
     "UNADVISED",
@@ -95,6 +106,10 @@ __all__ = [
     "KnownQuery",
     "KnownSegment",
     "Level",
+    "LossAdvice",
+    "LossCounts",
+    "LossLimit",
+    "Losses",
     "Match",
     "MemoryLayer",
     "Missing",
@@ -116,6 +131,8 @@ __all__ = [
     "Served",
     "ServedSegment",
     "Slot",
+    "SpliceWay",
+    "Splicing",
     "Status",
     "Tier",
     "Verdict",
@@ -134,5 +151,6 @@ __all__ = [
     "seam_tokens",
     "served_bytes",
     "served_segments",
+    "unanswered",
     "way_of",
 ]

@@ -7,9 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from spliced_connector.client.losses import (
+    LossAdvice,
+    LossLimit,
+    advice_of,
+    limit_section,
+    unanswered,
+)
 from spliced_connector.client.match import Match
 from spliced_connector.client.registration import Registration
-from spliced_connector.client.terms import Accept, Way
+from spliced_connector.client.terms import Accept, Splicing, Way
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.model import MAX_TOKENS, Piece, token_bytes
 from spliced_connector.wire import AdviseMeasured, AdviseReply, AdviseRequest, Op
@@ -75,6 +82,8 @@ class Query:
     """End of a buffer over this prompt; 0 = none."""
     samples: Sequence[_Timing] = ()
     """Measured since the last advice; the last 1,024 of each kind count."""
+    limit: LossLimit | None = None
+    """The loss that the prompt's splice may have; None where nothing of it is spliced."""
 
 
 @dataclass(frozen=True)
@@ -115,14 +124,18 @@ class Advice:
     splice: int | None = None
     """The splice of `predicted` takes the first so many segments of the query, as far as they are
     held or to be published. None: the daemon is an older one, and does not report it."""
+    loss: LossAdvice = LossAdvice()  # noqa: RUF009  (frozen)
+    """How the prompt may be spliced. All else of the advice is about that."""
 
     def takes(self, wanted: bool, priced: bool = True) -> int | None:
         """How many of the first segments of the query a prompt is to take: 0, where the daemon's
         way is not to splice; None for all of them, where no price says how many.
 
         wanted: some are to be captured, of which an older daemon knows no price. priced: False to
-        leave prices aside.
+        leave prices aside, but not the limit of loss.
         """
+        if self.loss.splicing is Splicing.NONE:
+            return 0
         if self.splice is None or not priced:
             return None if wanted or self.way not in (Way.RECOMPUTE, Way.PREFIX) else 0
         return self.splice if self.way == Way.SPLICE else 0
@@ -174,7 +187,7 @@ def _check(query: Query) -> None:
 
 
 def _request(r: Registration, query: Query, offset: int) -> AdviseRequest:
-    found = query.match if query.match is not None else Match()
+    found, losses = query.match or Match(), r.attachment.greeting.losses
     known = bool(found.status)
     kept = found.prefix_kind == Accept.ROWS  # from the states before them, or by a replay
     good = [one for one in query.samples if _sensible(one)]
@@ -200,6 +213,7 @@ def _request(r: Registration, query: Query, offset: int) -> AdviseRequest:
         sample_end=[sample.end for sample in samples],
         sample_micros=[_micros(sample) for sample in samples],
         measured=_measured(good) if r.attachment.greeting.splices else None,
+        limit=None if query.limit is None or not losses else limit_section(query.limit),
     )
 
 
@@ -247,6 +261,11 @@ def _advice(r: Registration, reply: AdviseReply, query: Query) -> Advice:
     positions = list(reply.positions)
     if positions != sorted(set(positions)) or any(not 0 < at <= tokens for at in positions):
         raise r.exchange.garbage(f"advise: positions {positions[:8]} of {tokens} tokens")
+    loss: LossAdvice | None = unanswered(query.limit or LossLimit())
+    if reply.loss is not None:
+        loss = advice_of(reply.loss, len(query.segments))
+    if loss is None or (loss.splicing is Splicing.REFRESHED and rows >= len(query.segments)):
+        raise r.exchange.garbage(f"advise: {reply.loss} for {len(query.segments)} segments")
     return Advice(
         seen_tokens=reply.seen_tokens,
         way=reply.way,
@@ -262,4 +281,5 @@ def _advice(r: Registration, reply: AdviseReply, query: Query) -> Advice:
             for admit, reason in zip(reply.segment_admit, reply.segment_reason, strict=True)
         ),
         splice=None if reply.splice is None else reply.splice.segments,
+        loss=loss,
     )

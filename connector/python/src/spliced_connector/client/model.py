@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from spliced_connector.client.device_lease import DeviceCheckpoint, DeviceSegmen
 from spliced_connector.client.keeper import Keeper
 from spliced_connector.client.known import KnownQuery
 from spliced_connector.client.lease import Checkpoint, Held, Segment, Slot, release_all
+from spliced_connector.client.losses import Losses, report_section
 from spliced_connector.client.match import Match, misses
 from spliced_connector.client.parallel import Job, JobNews, Missing, PlanNews, WorkPlan
 from spliced_connector.client.publish import NewCheckpoint, NewSegment
@@ -59,6 +61,8 @@ class Model:
         self._options = keeper.options
         self._deaf: Attachment | None = None  # to a daemon that does not know `Op.SERVED`
         self._canary_share: float | None = None
+        self._offline: Losses = {}
+        self._told: Attachment | None = None  # of them
 
     @property
     def profile(self) -> Profile:
@@ -308,9 +312,29 @@ class Model:
 
     def advise(self, query: Query) -> Advice | None:
         """What to use for a prompt and what to store of it; None: use and store nothing."""
-        advice = self._ask(lambda r: advising.advise(r, query), lambda _: None)
+
+        def ask(r: Registration) -> Advice:
+            if self._offline and self._told is not r.attachment:
+                self._tell_offline(r)
+            return advising.advise(r, query)
+
+        advice = self._ask(ask, lambda _: None)
         self._keeper.tally.add("unadvised" if advice is None else "advised")
         return advice
+
+    def _tell_offline(self, r: Registration) -> None:
+        self._told = r.attachment
+        try:
+            self._report(r, ReportRequest(r.profile), self._offline, offline=True)
+        except SplicedError as err:
+            if err.code != Code.INVALID:
+                self._told = None  # the next advice tries again
+            raise
+
+    def measured_offline(self, losses: Losses) -> None:
+        """Losses that were measured before anything was served. Each daemon is told before its
+        first advice, and takes them in the place of what it was told before."""
+        self._offline, self._told = losses, None
 
     def compose(
         self,
@@ -501,9 +525,10 @@ class Model:
         bound: float,
         off: bool = False,
         text: str = "",
+        losses: Losses | None = None,
     ) -> bool | None:
         """Tell what a canary has seen since the last report: of the reuses that were computed
-        again so many failed, by `worst` at most where `bound` was allowed.
+        again so many failed, by `worst` at most where `bound` was allowed; and the losses by way.
 
         `off` switches the profile off for splicing. True when it is off, None when not known.
         """
@@ -518,10 +543,17 @@ class Model:
                 int(off),
                 text,
             )
-            call = r.call(Op.REPORT, self._options.timeout)
-            return bool(r.exchange.request(call, request, ReportReply).off)
+            return self._report(r, request, losses or {})
 
         return self._ask(tell, lambda _: None)
+
+    def _report(
+        self, r: Registration, request: ReportRequest, losses: Losses, offline: bool = False
+    ) -> bool:
+        if losses and r.attachment.greeting.losses:
+            request = replace(request, losses=report_section(losses, offline))
+        call = r.call(Op.REPORT, self._options.timeout)
+        return bool(r.exchange.request(call, request, ReportReply).off)
 
     def canary_share(self, own: float) -> float:
         """What share of spliced requests a canary computes again: what an operator has told the

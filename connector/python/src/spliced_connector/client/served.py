@@ -12,7 +12,7 @@ from spliced_connector.client.registration import Registration
 from spliced_connector.client.terms import Reason, Tier, Way
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.model import MAX_TOKENS, Profile, Prompt
-from spliced_connector.wire import Op, ServedReply, ServedRequest
+from spliced_connector.wire import Op, ServedLoss, ServedReply, ServedRequest
 from spliced_connector.wire.numbers import MAX_KEYS, MAX_NAME, MAX_WAYS
 
 _MOST_MICROS = (1 << 32) - 1
@@ -63,6 +63,8 @@ class Served:
     """From the request's arrival to its first token."""
     predicted: Sequence[float] = ()
     """Seconds by way minus one, as `Advice` has them."""
+    loss: float | None = None
+    """Of what was spliced, as `Advice` has it."""
     request: str = ""
     """The engine's name of it, for people; what is too long is cut."""
     trace: str = ""
@@ -100,6 +102,9 @@ def served(r: Registration, told: Served) -> tuple[int, float | None]:
         keys=[s.key for s in told.segments],
         request=_short(told.request),
         trace=told.trace if len(told.trace) <= MAX_NAME else "",
+        loss=None
+        if told.loss is None or not r.attachment.greeting.losses
+        else ServedLoss(told.loss),
     )
     call = r.call(Op.SERVED, r.options.timeout)
     reply = r.exchange.request(call, request, ServedReply)

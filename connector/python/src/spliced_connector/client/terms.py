@@ -104,6 +104,17 @@ class Way(IntEnum):
     """From a token inside a buffer on."""
 
 
+class Splicing(IntEnum):
+    """Splicing numbers say how a request may be spliced within its max loss."""
+
+    ASKED = 0
+    """As it asked."""
+    REFRESHED = 1
+    """With the last of its segments computed in context."""
+    NONE = 2
+    """Not at all."""
+
+
 class Why(IntEnum):
     """Why numbers say why a checkpoint at a position is worth having."""
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from spliced_connector.client import Accept, Client
+from spliced_connector.client import ANY_LOSS, Accept, Client, LossLimit, SpliceWay
 from spliced_connector.errors import ProfileError
 from spliced_connector.hf.cache import filled, read_back
 from spliced_connector.hf.canary import Watch
@@ -42,8 +42,9 @@ from spliced_connector.hf.steps import unlike_prefill
 from spliced_connector.hf.turns import Drafted, Reading, with_answer
 from spliced_connector.hf.weights import Weights
 from spliced_connector.hf.worker import Worker
-from spliced_connector.model import Plan, Profile, divide, keep_for_reuse
+from spliced_connector.model import Plan, PlanError, Profile, divide, keep_for_reuse
 from spliced_connector.serving.composing import Composed
+from spliced_connector.serving.offline import read_losses
 from spliced_connector.serving.primers import primer_ids
 from spliced_connector.serving.settings import Compute, ServingSettings
 from spliced_connector.walk import (
@@ -100,6 +101,7 @@ class HFSettings:
     primer: token ids of a neutral passage, after which segments are captured that have at least
     primer_after tokens before them in the prompt. refresh: the share of the tokens of a prompt's
     segments that is computed in context all the same, from the last segment on (`keep_for_reuse`).
+    max_loss, fidelity: as of `ServingSettings`.
     """
 
     seam_tokens: int = 8
@@ -120,6 +122,17 @@ class HFSettings:
     primer: tuple[int, ...] = ()
     primer_after: int = ServingSettings.primer_after
     refresh: float = 0.0
+    max_loss: float = ANY_LOSS
+    fidelity: str = ""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a request accepts; as of `SplicedTransformers.prefill`."""
+
+    accept: Accept
+    max_error: float | None
+    max_loss: float | None
 
 
 @dataclass
@@ -131,7 +144,8 @@ class Prefilled:
     are `computed` in context, `reused` from the daemon, or interiors of segments that were run
     alone first (`captured` counts those whole); of the reused ones engines of other nodes have
     computed `elsewhere` for this prompt. `approximate` says that a segment stands behind
-    something, `trouble` why the daemon was not used.
+    something, `trouble` why the daemon was not used; `expected_loss` is what the daemon expects of
+    a splice, None where that is not known.
     """
 
     logits: Tensor
@@ -143,6 +157,7 @@ class Prefilled:
     on_device: int = 0
     approximate: bool = False
     trouble: str = ""
+    expected_loss: float | None = None
     plan: Plan | None = None
     walked: Walked | None = None
     loan: Loan | None = None
@@ -201,6 +216,9 @@ class SplicedTransformers:
             lent = Lent(arch, client, spliced, model.device, is_host_memory=on_host)
             in_place = settings.in_place and self._reads_pages(arch)
             embedded = model.get_input_embeddings().weight.shape[0]
+            primer = primer_ids(settings.primer, None, arch.identity, embedded)
+            seams, after = settings.seam_tokens, settings.primer_after
+            spliced.measured_offline(read_losses(settings.fidelity, primer, seams, after))
             self._reuse = Reuse(
                 arch,
                 spliced,
@@ -211,7 +229,7 @@ class SplicedTransformers:
                 settings.resume,
                 Compute(settings.compute),
                 registered,
-                primer_ids(settings.primer, None, arch.identity, embedded),
+                primer,
                 settings.primer_after,
             )
             self._watch = Watch(
@@ -260,20 +278,22 @@ class SplicedTransformers:
         keep: bool = True,
         accept: Accept = Accept.EXACT,
         max_error: float | None = None,
+        max_loss: float | None = None,
     ) -> Prefilled:
-        """Computes a prompt. Raises `PlanError` for cuts that can never be right.
+        """Computes a prompt. Raises `PlanError` for cuts that can never be right, or a max_loss.
 
         max_error: the most that what is reused of a segment may be off from what was captured, of
-        its norm (see tolerance in `Naming`); 0 takes only what is as it was. What others can use is
-        stored before the return, or with keep=False when `store` is called: the first token need
-        not wait for it.
+        its norm (see tolerance in `Naming`); 0 takes only what is as it was. max_loss: the loss
+        that is accepted of a splice, None as in the settings. What others can use is stored before
+        the return, or with keep=False when `store` is called: the first token need not wait for it.
         """
         tokens = _plain(ids)
         reuse = self._serving()
         if mode == "none" or reuse is None:
             return self._own(tokens)
         with torch.no_grad():
-            walked = self._walk(reuse, tokens, cuts, mode, len(tokens), accept, max_error)
+            terms = Terms(accept, max_error, max_loss)
+            walked = self._walk(reuse, tokens, cuts, mode, len(tokens), terms)
             if walked.hidden is None:
                 raise RuntimeError("no row of the prompt was computed")
             logits = reuse.arch.logits(walked.hidden[-1:])[0]
@@ -321,6 +341,7 @@ class SplicedTransformers:
         *,
         accept: Accept = Accept.EXACT,
         max_error: float | None = None,
+        max_loss: float | None = None,
         drafter: Drafter | None = None,
         **options: object,
     ) -> Tensor:
@@ -334,9 +355,9 @@ class SplicedTransformers:
         right: the same tokens up to rounding, `drafted` says how many. Options that would choose
         another token are served without it.
         """
-        tokens = _plain(ids)
+        tokens, terms = _plain(ids), Terms(accept, max_error, max_loss)
         if drafter is not None:
-            answer = self._drafted(tokens, cuts, mode, accept, max_error, drafter, options)
+            answer = self._drafted(tokens, cuts, mode, terms, drafter, options)
             if answer is not None:
                 return torch.tensor([tokens + answer.tokens], device=self.model.device)
         line = torch.tensor([tokens], device=self.model.device)
@@ -350,7 +371,7 @@ class SplicedTransformers:
         if mode == "none" or reuse is None or not usable or self._branches(options):
             return plain()
         with torch.no_grad():
-            walked = self._walk(reuse, tokens, cuts, mode, len(tokens) - 1, accept, max_error)
+            walked = self._walk(reuse, tokens, cuts, mode, len(tokens) - 1, terms)
             cache = filled(self.model, reuse.arch, walked.context, walked.loan)
         out, turn = None, None if walked.kept is None else walked.kept.turn
         room = 0 if turn is None else turn.base + reuse.turns.most - turn.rows.end
@@ -371,7 +392,7 @@ class SplicedTransformers:
             self._keep_answer(reuse, walked, walked.kept, cache, said, reading)
             reuse.store(walked.kept)
         if self._serving() is not None:
-            self._watch.look(tokens, walked.context)
+            self._watch.look(tokens, walked.context, walked.way)
         if walked.loan is not None and not walked.loan.end():
             log.warning("answer of %d tokens computed again: a lease ended early", len(tokens))
             return plain()
@@ -382,8 +403,7 @@ class SplicedTransformers:
         tokens: list[int],
         cuts: Sequence[int],
         mode: Mode,
-        accept: Accept,
-        max_error: float | None,
+        terms: Terms,
         drafter: Drafter,
         options: Mapping[str, object],
     ) -> Decoded | None:
@@ -402,7 +422,7 @@ class SplicedTransformers:
                 context = Context(reuse.arch, len(tokens) + given, reuse.device)
                 walked = Walked(context, prefill(reuse.arch, tokens, context), len(tokens))
             else:
-                walked = self._walk(reuse, tokens, cuts, mode, len(tokens), accept, max_error)
+                walked = self._walk(reuse, tokens, cuts, mode, len(tokens), terms)
             if walked.hidden is None:
                 return None
             logits = reuse.arch.logits(walked.hidden[-1:])[0]
@@ -538,6 +558,7 @@ class SplicedTransformers:
             on_device=walked.on_device,
             approximate=context.spliced,
             trouble=walked.trouble,
+            expected_loss=walked.loss,
             plan=walked.plan,
             walked=walked,
             loan=walked.loan,
@@ -551,12 +572,15 @@ class SplicedTransformers:
         cuts: Sequence[int],
         mode: Mode,
         upto: int,
-        accept: Accept,
-        max_error: float | None,
+        terms: Terms,
     ) -> Walked:
         """Brings a context to token `upto`, with reuse or, where that fails, without."""
+        settings, max_error = self.settings, terms.max_error
+        max_loss = settings.max_loss if terms.max_loss is None else terms.max_loss
+        if not (isinstance(max_loss, int | float) and 0 <= max_loss <= ANY_LOSS):
+            raise PlanError(f"max_loss: {max_loss!r}, want 0 to 1")
         if mode == "splice":
-            cuts = keep_for_reuse(cuts, self.settings.refresh)
+            cuts = keep_for_reuse(cuts, settings.refresh)
         # Also without a daemon: wrong cuts are the caller's error, whatever else is wrong.
         prompt = divide(
             reuse.profile,
@@ -567,18 +591,21 @@ class SplicedTransformers:
             self.settings.tail_tokens,
             reuse.lead,
         )
-        settings, parallel = self.settings, self.settings.parallel and max_error is None
+        # Segments that others compute have unknown errors.
+        parallel = settings.parallel and max_error is None
+        # A prefix behind segments has an unknown error and an unknown loss.
+        limited = max_error is not None or max_loss < ANY_LOSS
         request = Request(
             ids,
             tuple(cuts),
             prompt,
             upto,
-            # Nobody knows how far a prefix behind segments is off, nor what others would hand over.
-            accept if max_error is None else accept & ~Accept.SPLICED,
+            terms.accept & ~Accept.SPLICED if limited else terms.accept,
             settings.block_tokens,
             settings.keep_all,
             settings.parallel_tokens if parallel else 0,
             max_error,
+            LossLimit(max_loss, SpliceWay(refreshed=settings.refresh > 0)),
         )
         before, began = reuse.device_tokens, time.perf_counter()
         try:
@@ -593,7 +620,7 @@ class SplicedTransformers:
             why = str(err)  # a record of the error itself would keep what was leased mapped
             reuse.computes(ids, why)
             walked = plainly(reuse, request, why)
-        reuse.served(ids, walked.begin, walked.found, walked.segments, began)
+        reuse.served(ids, walked.begin, walked.found, walked.segments, began, walked.loss)
         return walked
 
 

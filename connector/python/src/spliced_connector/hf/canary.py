@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from spliced_connector.client import Model
+from spliced_connector.client import LossCounts, Model, SpliceWay
 from spliced_connector.walk import Architecture, Canary, Context, GoneError, Verdict
 
 log = logging.getLogger("spliced")
@@ -26,6 +26,7 @@ class Watch:
         self._bound = bound
         self._share = share
         self._seen = 0
+        self._way: SpliceWay | None = None
         self._canary = Canary(arch, bound, self._tell, changed)
 
     @property
@@ -33,16 +34,19 @@ class Watch:
         """Whether splices of this model were found too far off."""
         return self._canary.off
 
-    def look(self, ids: list[int], context: Context) -> None:
+    def look(self, ids: list[int], context: Context, way: SpliceWay | None = None) -> None:
         """Compares the logits behind the last of ids, if it is this prompt's turn.
 
-        The context, spliced and behind fewer tokens than ids, is the canary's from then on.
+        The context, spliced and behind fewer tokens than ids, is the canary's from then on. way:
+        how it was spliced, where ids are the prompt, so that a first token is compared; None: it
+        counts for no loss.
         """
         share = self._model.canary_share(self._share)
         if share <= 0 or not context.spliced:
             return
         self._seen += 1
         if self._seen % max(1, round(1 / share)) == 0:
+            self._way = way
             every = torch.tensor(ids, device=context.device)
             if self._canary.offer(every, context):
                 try:
@@ -52,4 +56,6 @@ class Watch:
 
     def _tell(self, verdict: Verdict) -> None:
         failed, why = int(verdict.failed or verdict.off), self._canary.why
-        self._model.report(1, failed, verdict.error, self._bound, verdict.off, why)
+        count = LossCounts().plus(verdict.same_token)
+        losses = {} if self._way is None else {self._way: count}
+        self._model.report(1, failed, verdict.error, self._bound, verdict.off, why, losses)

@@ -12,9 +12,12 @@ from torch import Tensor
 from spliced_connector.client import (
     Accept,
     Following,
+    LossLimit,
     Query,
     Sample,
     ServedSegment,
+    SpliceWay,
+    Splicing,
     WalkTiming,
     Way,
     served_segments,
@@ -30,6 +33,7 @@ from spliced_connector.model import (
     Prompt,
     Span,
     SpanKind,
+    all_primed,
     choose,
     make_plan,
     turn_ends,
@@ -56,6 +60,8 @@ class Request:
     parallel_tokens: int = 0
     """Others are asked for segments that are missing, from so many tokens on; 0: they are not."""
     max_error: float | None = None
+    limit: LossLimit = LossLimit()  # noqa: RUF009  (frozen)
+    """The loss that is accepted. Of its way, whether the last segments are left out."""
 
     def positions(self, ends: Collection[int]) -> list[int]:
         """Where a state of an earlier request may stand: at blocks, the application's cuts, the end
@@ -90,6 +96,14 @@ class Walked:
     found: Found | None = None
     segments: tuple[ServedSegment, ...] = ()
     """What became of each."""
+    way: SpliceWay | None = None
+    """What the loss of its splice counts for; None where it does not."""
+
+    @property
+    def loss(self) -> float | None:
+        """That the daemon expects of what was spliced; None where it is not known."""
+        spliced = any(row.reused for row in self.segments)
+        return self.found.loss.expected if spliced and self.found is not None else None
 
 
 def plainly(reuse: Reuse, request: Request, trouble: str, kept: Kept | None = None) -> Walked:
@@ -142,10 +156,12 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     # States are had before the first segment and at the end, wherever these lie.
     ends = tuple(sorted({c for c in (*request.cuts[:1], request.upto) if c}))
     query = Query(ids, block_tokens=1, cuts=ends)
-    found = reuse.look_up(positions, prompt, request.accept, query, request.max_error)
+    found = reuse.look_up(
+        positions, prompt, request.accept, query, request.max_error, request.limit
+    )
     prompt = found.prompt
     context, kept = _begin(reuse, request, found)
-    begin = context.tokens
+    begin, before_spliced = context.tokens, context.spliced
     _lead(reuse, request, found, context, kept)
     led = context.tokens - begin
     wanted = [False] * len(prompt.pieces)
@@ -155,6 +171,8 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     takes = found.takes(prompt, any(wanted), request.keep_all)
     there = [one and taken for one, taken in zip(there, takes, strict=True)]
     wanted = [one and taken for one, taken in zip(wanted, takes, strict=True)]
+    if found.trouble:
+        there = [False] * len(there)
     choices = choose(prompt, context.tokens, there, wanted)
     others = None
     if request.parallel_tokens and not found.trouble:
@@ -215,7 +233,16 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
             found.match,
             {s.segment: (s.start, s.length) for s in spans if s.segment in held},
         ),
+        way=None if before_spliced else _way(reuse, request, found, plan),
     )
+
+
+def _way(reuse: Reuse, request: Request, found: Found, plan: Plan) -> SpliceWay:
+    """What the loss of a splice counts for."""
+    placed = {s.segment for s in plan.spans if s.kind is SpanKind.SEGMENT}
+    used = [piece for piece in found.prompt.pieces if piece.index in placed]
+    last = request.limit.way.refreshed or found.loss.splicing is Splicing.REFRESHED
+    return SpliceWay(all_primed(used, reuse.lead), last)
 
 
 def _together(

@@ -21,6 +21,8 @@ from spliced_connector.client import (
     CaptureTiming,
     DeviceSegment,
     Following,
+    LossAdvice,
+    LossLimit,
     Match,
     Missing,
     Model,
@@ -32,19 +34,21 @@ from spliced_connector.client import (
     Segment,
     Served,
     ServedSegment,
+    Splicing,
     WalkTiming,
     Way,
     plannable,
     release_all,
     seam_tokens,
     served_bytes,
+    unanswered,
     way_of,
 )
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.hf.device import Lent, Placing, Reader, Registered, Remote
 from spliced_connector.hf.paged import LIFE, Loan
 from spliced_connector.hf.turns import Turn, Turns, most_rows
-from spliced_connector.model import NOTHING, Choice, Lead, Piece, Prompt
+from spliced_connector.model import NOTHING, Choice, Lead, Piece, Prompt, all_primed
 from spliced_connector.serving.composing import Composer, Placement
 from spliced_connector.serving.primers import Primers, lead_of
 from spliced_connector.serving.settings import Compute, ServingSettings
@@ -83,6 +87,7 @@ class Found:
     match: Match
     advice: Advice | None
     prompt: Prompt = Prompt(0, ())  # noqa: RUF009  (frozen)
+    loss: LossAdvice = LossAdvice()  # noqa: RUF009  (frozen)
 
     def way(self, everything: bool) -> Way:
         """How the daemon would serve the prompt; without its advice with all that is held."""
@@ -94,6 +99,8 @@ class Found:
         """Why nothing may be spliced, or even run alone for it; empty when it may."""
         if Reason.OFF in self.match.reason:
             return "the profile is switched off for splicing"
+        if not self.match.trouble and self.loss.splicing is Splicing.NONE:
+            return "no splice of it is known to be within its max_loss"
         return self.match.trouble
 
     @property
@@ -103,7 +110,7 @@ class Found:
 
     def held(self, prompt: Prompt, max_error: float | None) -> list[bool]:
         """For each segment of the prompt, whether the cache has it, off by no more than that."""
-        hits = iter(self.match.within(max_error))
+        hits = iter(self.match.within(max_error))  # of more segments where the last is left out
         return [p.key is not None and next(hits) for p in prompt.pieces]
 
     def wanted(self, prompt: Prompt, everything: bool) -> list[bool]:
@@ -231,11 +238,13 @@ class Reuse:
         accept: Accept,
         query: Query,
         max_error: float | None = None,
+        limit: LossLimit | None = None,
     ) -> Found:
         """One match and one advice. Raises `UnreliableError` while no daemon ever answered.
 
-        query: what the advice is to be about, without what the match says. max_error: as of
-        `Request`.
+        query: what the advice is to be about, without what the match says. max_error, limit: as of
+        `Request`; no limit where no segments are named. Where the advice is to compute the last
+        segment in context, the prompt is without it.
         """
         hashes = self.model.prefix_hashes(query.tokens, positions)
         if hashes is None:
@@ -247,6 +256,8 @@ class Reuse:
         named = [p for p in prompt.pieces if p.key is not None]
         match, hashes = self._within_turn(query.tokens, match, hashes, accept)
         samples, self._samples = tuple(self._samples), []
+        if limit is not None:
+            limit = replace(limit, way=replace(limit.way, primed=all_primed(named, self.lead)))
         advice = self.model.advise(
             replace(
                 query,
@@ -254,9 +265,13 @@ class Reuse:
                 segments=tuple((p.start, p.tokens) for p in named),
                 seam_tokens=seam_tokens(named, match),
                 samples=samples,
+                limit=limit,
             )
         )
-        return Found(hashes, match, advice, prompt)
+        loss = unanswered(limit or LossLimit()) if advice is None else advice.loss
+        if loss.splicing is Splicing.REFRESHED:
+            prompt = replace(prompt, pieces=prompt.pieces[: named[-1].index])
+        return Found(hashes, match, advice, prompt, loss)
 
     def _kinds(self, accept: Accept) -> Accept:
         """The kinds of checkpoints that a request continues from."""
@@ -314,9 +329,10 @@ class Reuse:
         found: Found | None,
         segments: tuple[ServedSegment, ...],
         began: float,
+        loss: float | None = None,
     ) -> None:
         """The daemon hears how a prompt was brought to its last token, begun at a
-        `time.perf_counter()`."""
+        `time.perf_counter()`. loss: that was expected of its splice."""
         match = Match() if found is None else found.match
         advice = None if found is None else found.advice
         self.model.served(
@@ -330,6 +346,7 @@ class Reuse:
                 read_bytes=served_bytes(self.profile, prefix, segments),
                 first=time.perf_counter() - began,
                 predicted=() if advice is None else advice.predicted,
+                loss=loss,
             )
         )
 

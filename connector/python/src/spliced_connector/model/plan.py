@@ -12,7 +12,7 @@ worker half make the same plan from the same inputs.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -240,6 +240,15 @@ def keep_for_reuse(cuts: Sequence[int], refresh: float) -> tuple[int, ...]:
     end = cuts[-1] - refresh * (cuts[-1] - cuts[0])
     kept = tuple(cut for cut in cuts if cut <= end + 1e-6)
     return kept if len(kept) > 1 else ()
+
+
+def all_primed(pieces: Iterable[Piece], lead: Lead | None) -> bool:
+    """Whether segments that are reused count as captured after the primer: one was, at least, and
+    of those that begin where it is preferred all were."""
+    named = [piece for piece in pieces if piece.spec is not None and lead is not None]
+    primed = [piece for piece in named if piece.spec is not None and piece.spec.primer]
+    due = [piece for piece in named if lead is not None and piece.start >= max(lead.begin, 1)]
+    return bool(primed) and all(piece in primed for piece in due)
 
 
 def choose(

@@ -9,7 +9,8 @@ the last.
 `max_error` beside them is the most that what is reused of a segment may be off from what its engine
 had computed, relative to its norm (see tolerance in `settings`); 0 takes only what is as it was.
 `refresh` is the share of the segments' tokens that is computed in context all the same, from the
-last segment on; 0 to 1 (see `model.keep_for_reuse`).
+last segment on; 0 to 1 (see `model.keep_for_reuse`). `max_loss` is the expected share of requests
+with another first token than a full prefill that the request accepts; 0 to 1 (see `client.losses`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Cuts:
     """Ascending positions, and tokens computed again beside a join. found: what found them, where
     the request did not name them itself. max_error: of a segment that is reused, None for any.
     trouble: why some may be missing, in words for the caller. refresh: the share that is computed
-    in context, None where the request does not say."""
+    in context, max_loss: the loss that is accepted, each None where the request does not say."""
 
     cuts: tuple[int, ...]
     w: int
@@ -42,6 +43,10 @@ class Cuts:
     max_error: float | None = None
     trouble: str = ""
     refresh: float | None = None
+    max_loss: float | None = None
+
+
+_NAMES = ("v", "cuts", "w", "max_error", "refresh", "max_loss")
 
 
 def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts | None:
@@ -55,9 +60,7 @@ def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts 
     said = params["spliced"]
     if not isinstance(said, Mapping):
         raise CutsError(f"spliced: {type(said).__name__}, want an object")
-    unknown = sorted(
-        str(name) for name in said if name not in ("v", "cuts", "w", "max_error", "refresh")
-    )
+    unknown = sorted(str(name) for name in said if name not in _NAMES)
     if unknown:
         raise CutsError(f"spliced: unknown {', '.join(unknown)}")
     if said.get("v") != 1:
@@ -72,8 +75,8 @@ def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts 
         if a >= b:
             raise CutsError(f"spliced.cuts: {a} is followed by {b}, they have to ascend")
     seam = _whole("spliced.w", said.get("w", w), MAX_SEAM)
-    most, refresh = (_share(name, said.get(name)) for name in ("max_error", "refresh"))
-    return Cuts(tuple(numbers), seam, max_error=most, refresh=refresh)
+    most, refresh, loss = (_share(name, said.get(name)) for name in _NAMES[3:])
+    return Cuts(tuple(numbers), seam, max_error=most, refresh=refresh, max_loss=loss)
 
 
 def _share(name: str, value: object) -> float | None:

@@ -9,14 +9,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from spliced_connector.client import (
+    ANY_LOSS,
     UNADVISED,
     Accept,
     Advice,
+    LossLimit,
     Match,
     Model,
     Query,
     Reason,
+    SpliceWay,
+    Splicing,
     seam_tokens,
+    unanswered,
 )
 from spliced_connector.model import (
     Choice,
@@ -24,6 +29,7 @@ from spliced_connector.model import (
     Piece,
     PlanError,
     Prompt,
+    all_primed,
     choose,
     divide,
     keep_for_reuse,
@@ -73,6 +79,8 @@ class Known:
     spliced: bool  # it may be of a splice
     w: int
     max_error: float | None = None  # as of `Cuts`
+    refreshed: bool = False  # segments behind these are computed in context for their loss
+    loss: float | None = None  # that the daemon expects of its splice, None if it is not known
     end: int | None = None
     """Token behind which the daemon advises to take nothing over, where its answer is about these
     segments behind this prefix; None: the guess decides."""
@@ -152,10 +160,18 @@ class Decider:
     def _refreshed(self, cuts: Cuts) -> Cuts:
         """The cuts without those of segments that are to be computed in context."""
         share = self._settings.refresh if cuts.refresh is None else cuts.refresh
-        kept = cuts.cuts if cuts.found.warming else keep_for_reuse(cuts.cuts, share)
+        if cuts.found.warming:
+            share = 0.0
+        kept = keep_for_reuse(cuts.cuts, share)
         end = kept[-1] if kept else cuts.cuts[0]
         self._tally.add("refreshed_tokens", cuts.cuts[-1] - end)
-        return replace(cuts, cuts=kept)
+        return replace(cuts, cuts=kept, refresh=share)
+
+    def _max_loss(self, cuts: Cuts) -> float:
+        """The loss that a request accepts. One without a question has no first token to lose."""
+        if cuts.found.warming:
+            return ANY_LOSS
+        return self._settings.max_loss if cuts.max_loss is None else cuts.max_loss
 
     def _declined(self, why: str) -> str:
         """Logs a reason that holds for many requests once, and returns it."""
@@ -184,8 +200,10 @@ class Decider:
         if not prompt.keys:
             self._tally.add("short")
             return Asked()
-        # Nobody knows how far a prefix behind segments is off.
-        accept = Accept.ANY if cuts.max_error is None else Accept.EXACT
+        # A prefix behind segments has an unknown error and an unknown loss.
+        max_loss = self._max_loss(cuts)
+        limited = cuts.max_error is not None or max_loss < ANY_LOSS
+        accept = Accept.EXACT if limited else Accept.ANY
         found = model.match(named.positions, named.names, prompt.keys, accept, others=prompt.others)
         if found.trouble:
             # In words of ours: the client's name places and settings, and callers are strangers.
@@ -194,17 +212,26 @@ class Decider:
             return Asked(trouble="the daemon did not answer")
         prompt = prompt.resolved(found.near_variants(cuts.max_error))
         pieces = [piece for piece in prompt.pieces if piece.key is not None]
-        advice = self._advised(ids, cuts, pieces, found)
+        way = SpliceWay(all_primed(pieces, self._lead), bool(cuts.refresh))
+        limit = LossLimit(max_loss, way)
+        advice = self._advised(ids, cuts, pieces, found, limit)
         if advice is None and not prefixes:
             self._tally.add("unadvised")
         if Reason.OFF in found.reason:
             self._tally.add("switched_off")
             return Asked(None, self._declined("splicing is switched off"), found, advice)
-        near = found.within(cuts.max_error)
+        loss = unanswered(limit) if advice is None else advice.loss
+        refreshed, hits = way.refreshed, found.hits
+        if loss.splicing is Splicing.REFRESHED:
+            last, refreshed = pieces.pop(), True
+            prompt = replace(prompt, pieces=prompt.pieces[: last.index])
+            hits = hits[: len(pieces)]
+            self._tally.add("refreshed_tokens", cuts.cuts[-1] - last.start)
+        near = found.within(cuts.max_error)[: len(pieces)]
         held = frozenset(p.index for p, hit in zip(pieces, near, strict=True) if hit)
         self._tally.add("held_segments", len(held))
         self._tally.add("missing_segments", len(pieces) - len(held))
-        self._tally.add("too_far_segments", sum(found.hits) - len(held))
+        self._tally.add("too_far_segments", sum(hits) - len(held))
         self._tally.add("other_variant_segments", sum(found.variant))
         admitted = self._admitted(pieces, advice)
         wanted, trouble = self._wanted(cuts, pieces, admitted) - held, cuts.trouble
@@ -213,18 +240,34 @@ class Decider:
         takes = None
         if advice is not None and (held or wanted):
             takes = advice.takes(bool(wanted), self._settings.measured)
+        if loss.splicing is Splicing.NONE:
+            self._tally.add("beyond_max_loss")
+            held, wanted, takes = frozenset(), frozenset(), None
+            trouble = self._declined("no splice of it is known to be within its max_loss")
         if takes == 0 and not cuts.found.warming:
             self._tally.add("not_advised")
             held, wanted = frozenset(), frozenset()
             trouble = self._declined("the daemon advises not to splice it")
         # The daemon has priced all that was found, and all that it would store.
-        end, hits = None, sum(found.hits)
-        if takes is not None and len(held) == hits and wanted == admitted:
+        end = None
+        if takes is not None and len(held) == sum(hits) and wanted == admitted:
             end = pieces[takes - 1].end if takes else 0
         prefix = found.prefix_tokens
         name = named.names[found.prefix_index] if prefix else b""
         spliced = found.prefix_kind == Accept.SPLICED
-        known = Known(prompt, held, wanted, prefix, name, spliced, cuts.w, cuts.max_error, end)
+        known = Known(
+            prompt=prompt,
+            held=held,
+            wanted=wanted,
+            prefix=prefix,
+            name=name,
+            spliced=spliced,
+            w=cuts.w,
+            max_error=cuts.max_error,
+            refreshed=refreshed,
+            loss=loss.expected,
+            end=end,
+        )
         return Asked(known, trouble, found, advice)
 
     def best(
@@ -240,7 +283,11 @@ class Decider:
             splice = best_splice(known.prompt, choices, begin)
         else:
             splice = advised_splice(known.prompt, choices, begin, known.end)
-        return None if splice is None else replace(splice, max_error=known.max_error)
+        if splice is None:
+            return None
+        used = (*splice.pieces(Choice.HIT), *splice.pieces(Choice.ISOLATED))
+        way = SpliceWay(all_primed(used, self._lead), known.refreshed)
+        return replace(splice, max_error=known.max_error, way=way, loss=known.loss)
 
     def fair(self, splice: Splice, w: int) -> bool:
         """Whether the canary may judge everybody's splicing by a request.
@@ -257,7 +304,12 @@ class Decider:
         return self._random.random() < self._model.canary_share(self._settings.canary_share)
 
     def _advised(
-        self, ids: Sequence[int], cuts: Cuts, pieces: list[Piece], found: Match
+        self,
+        ids: Sequence[int],
+        cuts: Cuts,
+        pieces: list[Piece],
+        found: Match,
+        limit: LossLimit,
     ) -> Advice | None:
         """What the daemon thinks of the prompt; None if it does not say."""
         return self._model.advise(
@@ -269,6 +321,7 @@ class Decider:
                 cuts=cuts.cuts,
                 seam_tokens=seam_tokens(pieces, found),
                 samples=self._clock.take(),
+                limit=limit,
             )
         )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import ClassVar, Self, TypeGuard, cast
 
+from spliced_connector.client import ANY_LOSS
 from spliced_connector.model import DEFAULT_TOLERANCE, MAX_TOLERANCE
 from spliced_connector.segments import FINDERS
 
@@ -115,6 +116,13 @@ class ServingSettings:
     """Share of the tokens of a prompt's segments that is computed in context all the same, from the
     last segment on and rounded up to whole ones, mode splice, for requests that do not say; 0 to 1.
     It costs their prefill, and takes a splice nearer to a full prefill."""
+    max_loss: float = ANY_LOSS
+    """Expected share of requests with another first token than a full prefill that is accepted of
+    splicing, mode splice, for requests that do not say; 0 to 1. Below 1 a request is only spliced
+    in a way whose loss is known and within it."""
+    fidelity: str = ""
+    """Path of what `python -m spliced_connector.fidelity --json` has measured of the model: what
+    losses are expected by before requests were compared, mode splice. Empty: nothing."""
     measured: bool = True
     """Whether the daemon's prices, learnt from what engines measured, decide how much of a prompt
     is taken over, mode splice. False: a fixed guess does."""
@@ -150,6 +158,7 @@ class ServingSettings:
         "chunk_most": (16, 1 << 20),
         "primer_after": (1, 1 << 24),
         "refresh": (0, 1),
+        "max_loss": (0, ANY_LOSS),
         "tolerance": (0, MAX_TOLERANCE),
         "row_tolerance": (0, MAX_TOLERANCE),
         "canary_share": (0, 1),
@@ -191,8 +200,9 @@ class ServingSettings:
         splices = values.get("mode") is Mode.SPLICE
         if "known" in find and not splices:
             wrong.append("find: 'known' is for mode splice")
-        if values.get("primer") and not splices:
-            wrong.append("primer: it is for mode splice")
+        for name in ("primer", "fidelity"):
+            if values.get(name) and not splices:
+                wrong.append(f"{name}: it is for mode splice")
         return wrong
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from spliced_connector.client import SpliceWay
 from spliced_connector.model import Choice, Piece, Prompt, Span, SpanKind, make_plan
 from spliced_connector.serving.prices import CLAIM_ROWS, WALK_COST
 
@@ -25,6 +26,10 @@ class Splice:
     spans: tuple[Span, ...]
     max_error: float | None = None
     """The most that a segment which is taken over may be off; None: anything."""
+    way: SpliceWay = SpliceWay()  # noqa: RUF009  (frozen)
+    """What its loss counts for."""
+    loss: float | None = None
+    """That the daemon expects of it; None: it is not known."""
 
     @property
     def walked(self) -> int:

@@ -66,6 +66,7 @@ class Served:
             waited=self.waited,
             first=self.first,
             predicted=self.predicted,
+            loss=None if self.splice is None else self.splice.loss,
             request=self.name,
             trace=self.trace,
         )

@@ -7,7 +7,7 @@ import time
 
 from torch import Tensor
 
-from spliced_connector.client import Model
+from spliced_connector.client import LossCounts, Model, SpliceWay
 from spliced_connector.serving.modules import eager
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.walk import Architecture, Canary, Context, Verdict
@@ -40,6 +40,8 @@ class Watch:
         self._model, self._tally, self._bound = model, tally, bound
         self._alone, self._tells = alone, tells
         self._untold = self._untold_failures = 0  # comparisons that the daemon has not heard of
+        self._untold_losses: dict[SpliceWay, LossCounts] = {}
+        self._way: SpliceWay | None = None  # of what is compared
         self._worst = 0.0  # error of all
         self._next_try = 0.0  # monotonic seconds
 
@@ -53,9 +55,11 @@ class Watch:
         """Whether a comparison is under way."""
         return self._canary.busy
 
-    def offer(self, ids: Tensor, context: Context) -> None:
-        """A spliced request that was sampled; see `Canary.offer`."""
+    def offer(self, ids: Tensor, context: Context, way: SpliceWay) -> None:
+        """A request that was sampled, spliced in a way; see `Canary.offer`."""
         taken = self._canary.offer(ids, context)
+        if taken:
+            self._way = way
         self._tally.add("sampled" if taken else "sample_dropped")
 
     def compare(self) -> None:
@@ -82,11 +86,14 @@ class Watch:
         text = self._canary.why
         # A report has to be of something: one that repeats the switch is of the last comparison.
         compared, failed = max(1, self._untold), max(self._untold_failures, int(off))
-        answer = self._model.report(compared, failed, self._worst, self._bound, off, text)
+        answer = self._model.report(
+            compared, failed, self._worst, self._bound, off, text, self._untold_losses
+        )
         if answer is None or (off and not answer):
             self._tally.add("report_failures")
             return
         self._untold = self._untold_failures = 0
+        self._untold_losses = {}
 
     def _compared(self, verdict: Verdict) -> None:
         self._tally.add("compared")
@@ -94,4 +101,7 @@ class Watch:
         self._tally.add("compared_beyond_bound", verdict.failed)
         self._untold += 1
         self._untold_failures += int(verdict.failed)
+        if self._way is not None:
+            before = self._untold_losses.get(self._way, LossCounts())
+            self._untold_losses[self._way] = before.plus(verdict.same_token)
         self._worst = max(self._worst, verdict.error)

@@ -9,6 +9,7 @@ from spliced_connector.segments import Finder, Tokenizer
 from spliced_connector.serving.connection import connect
 from spliced_connector.serving.finding import finder_of
 from spliced_connector.serving.inert import Inert
+from spliced_connector.serving.offline import read_losses
 from spliced_connector.serving.parameters import Parameters
 from spliced_connector.serving.primers import primer_ids
 from spliced_connector.serving.settings import Mode
@@ -49,9 +50,11 @@ def make_reuse(context: TreeCacheBuildContext, settings: SpliceSettings) -> Reus
     finder = finder_of(settings, tokenizer) if settings.find else Finder()
     vocabulary = context.tp_worker.model_runner.model_config.vocab_size
     primer = primer_ids(settings.primer, tokenizer, engine.identity, vocabulary)
+    losses = read_losses(settings.fidelity, primer, settings.seam_tokens, settings.primer_after)
     counted = bool(context.server_args.enable_metrics)
     client = connect(settings, f"sglang {engine.version}")
     reuse = Reuse(engine, settings, client, arch, slots, finder, weights, primer, counted)
+    reuse.model.measured_offline(losses)
     reuse.model.wait_attached(_ATTACH_SECONDS)
     return reuse
 

@@ -105,6 +105,8 @@ class Tracked:
             if self.way == "splice":
                 told["walked"], told["reused"] = splice.walked, splice.reused
                 told["captured"] = len(splice.pieces(Choice.ISOLATED))
+                if splice.loss is not None:
+                    told["expected_loss"] = splice.loss
                 if splice.begin:
                     told["prefix"] = splice.begin
         if self.stored:

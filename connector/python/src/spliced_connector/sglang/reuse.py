@@ -225,7 +225,7 @@ class Reuse:
         if offer.splice.spans:
             self.clock.walked(job.walked)
         if job.sampled and self._watch is not None:
-            self._watch.offer(job.ids, job.context)
+            self._watch.offer(job.ids, job.context, offer.splice.way)
         job.close()
 
     def next_stop(self, tracked: Tracked, computed: int) -> int:

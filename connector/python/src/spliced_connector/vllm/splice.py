@@ -208,7 +208,7 @@ class SpliceWorker:
         self._tally.add("walked_tokens", job.load.splice.walked)
         self._walks.append(job.walked)
         if job.load.sampled and job.context is not None:
-            self._watch.offer(job.ids, job.context)
+            self._watch.offer(job.ids, job.context, job.load.splice.way)
 
     def _help(self, alone: bool) -> None:
         """Computes what other nodes ask for: one batch, as the scheduler gave it."""

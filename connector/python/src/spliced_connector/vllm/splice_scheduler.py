@@ -245,6 +245,8 @@ class SpliceScheduler:
             told["walked"] = tracked.splice.walked
             told["reused"] = tracked.splice.reused
             told["captured"] = len(tracked.splice.pieces(Choice.ISOLATED))
+            if tracked.splice.loss is not None:
+                told["expected_loss"] = tracked.splice.loss
             if tracked.shared:
                 told["shared"] = tracked.shared
             if tracked.elsewhere:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from spliced_connector.wire import schema as w
 from spliced_connector.wire.numbers import (
     HANDLE_BYTES,
+    LOSS_WAYS,
     MAX_BLOCKS,
     MAX_CHUNKS,
     MAX_COMMIT_ROWS,
@@ -171,6 +172,21 @@ class StatsReply(Message):
     names: Sequence[str] = w.texts(MAX_STATS, MAX_NAME, rows="values")
 
 
+@message("report request: losses")
+@dataclass(frozen=True, slots=True)
+class ReportLosses(Message):
+    """Counts requests that were spliced and computed in full, and of them those whose first token
+    changed, in the order of LossWays.
+    """
+
+    offline: int = w.u8()
+    compared: Sequence[int] = w.u32s(LOSS_WAYS)
+    changed: Sequence[int] = w.u32s(LOSS_WAYS, rows="compared")
+
+    def check(self) -> None:
+        self.same("compared", len(self.compared), LOSS_WAYS)
+
+
 @message("report request")
 @dataclass(frozen=True, slots=True)
 class ReportRequest(Message):
@@ -185,6 +201,7 @@ class ReportRequest(Message):
     bound: float = w.f64()
     off: int = w.u8()
     text: str = w.text(MAX_ERROR_TEXT)
+    losses: ReportLosses | None = w.section(ReportLosses, Feature.LOSSES)  # noqa: RUF009
 
 
 @message("report reply")
@@ -648,6 +665,16 @@ class AdviseMeasured(Message):
     capture_micros: Sequence[int] = w.u32s(MAX_SAMPLES, rows="capture_tokens")
 
 
+@message("advise request: limit")
+@dataclass(frozen=True, slots=True)
+class AdviseLimit(Message):
+    """The loss that the request accepts, and how it would be spliced."""
+
+    max_loss: float = w.f64()
+    primed: int = w.u8()
+    refreshed: int = w.u8()
+
+
 @message("advise request")
 @dataclass(frozen=True, slots=True)
 class AdviseRequest(Message):
@@ -677,6 +704,7 @@ class AdviseRequest(Message):
     sample_end: Sequence[int] = w.u32s(MAX_SAMPLES, rows="sample_begin")
     sample_micros: Sequence[int] = w.u32s(MAX_SAMPLES, rows="sample_begin")
     measured: AdviseMeasured | None = w.section(AdviseMeasured, Feature.SPLICES)  # noqa: RUF009
+    limit: AdviseLimit | None = w.section(AdviseLimit, Feature.LOSSES)  # noqa: RUF009
 
 
 @message("advise reply: splice")
@@ -685,6 +713,16 @@ class AdviseSplice(Message):
     """The splice that WayMicros prices."""
 
     segments: int = w.u32()
+
+
+@message("advise reply: loss")
+@dataclass(frozen=True, slots=True)
+class AdviseLoss(Message):
+    """Answers a Limit with the expected losses of the splice, from 0 to 1; negative = not known."""
+
+    asked: float = w.f64()
+    refreshed: float = w.f64()
+    splicing: int = w.u8()
 
 
 @message("advise reply")
@@ -703,6 +741,15 @@ class AdviseReply(Message):
     segment_admit: bytes = w.u8s(MAX_KEYS)
     segment_reason: bytes = w.u8s(MAX_KEYS, rows="segment_admit")
     splice: AdviseSplice | None = w.section(AdviseSplice, Feature.SPLICES)  # noqa: RUF009
+    loss: AdviseLoss | None = w.section(AdviseLoss, Feature.LOSSES)  # noqa: RUF009
+
+
+@message("served request: loss")
+@dataclass(frozen=True, slots=True)
+class ServedLoss(Message):
+    """The loss of a spliced request as advise has answered it."""
+
+    expected: float = w.f64()
 
 
 @message("served request")
@@ -736,6 +783,7 @@ class ServedRequest(Message):
     keys: Sequence[bytes] = w.hashes(MAX_KEYS, rows="begins")
     request: str = w.text(MAX_NAME)
     trace: str = w.text(MAX_NAME)
+    loss: ServedLoss | None = w.section(ServedLoss, Feature.LOSSES)  # noqa: RUF009
 
 
 @message("served reply")

@@ -52,6 +52,10 @@ class Feature(IntFlag):
     answered with their like. Others never publish, and are never given, a segment that was
     captured after a primer.
     """
+    LOSSES = 1024
+    """May send the sections *losses* of `report`, *limit* of `advise` and *loss* of `served`, and
+    is answered with the section *loss* of `advise`.
+    """
 
 
 class WireSpan(IntEnum):
@@ -191,6 +195,10 @@ MAX_PRIMERS = 16
 """Primers of one plan, or that one worker has."""
 MAX_CHUNKS = 252
 """Chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX."""
+LOSS_WAYS = 4
+"""Ways of splicing that losses are counted of, in this order: no primer, a primer, and both of
+these with the last segments computed in context.
+"""
 HELLO_DESCRIPTORS = 3
 """Descriptors of a hello reply, in this order: arena, slots, staging."""
 PROFILE_DESCRIPTORS = 1

@@ -31,6 +31,7 @@ class Greeting:
     buffered: bool  # rows can be saved out of a buffer
     splices: bool  # walks are learned from, and advice says how much of a prompt a splice takes
     primers: bool  # segments are named by the primer they were captured after
+    losses: bool  # losses of splices are kept, and requests say which they accept
     arena: Region
     slots: Region
     staging: Region

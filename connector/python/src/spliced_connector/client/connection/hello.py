@@ -74,7 +74,7 @@ def _ask(
 ) -> tuple[bytes, list[int]]:
     features = 0 if xxh3() is not None else int(Feature.CRC32_DIGESTS)
     features |= _KNOWN | Feature.ESTIMATES | Feature.ROWS | Feature.PACKED
-    features |= Feature.BUFFERED | Feature.SPLICES | Feature.PRIMERS
+    features |= Feature.BUFFERED | Feature.SPLICES | Feature.PRIMERS | Feature.LOSSES
     if options.device is not None:
         features |= Feature.DEVICE
     request = HelloRequest(
@@ -153,6 +153,7 @@ def _greet(reply: HelloReply, descriptors: list[int], options: Options) -> Greet
         buffered=bool(reply.features & Feature.BUFFERED),
         splices=bool(reply.features & Feature.SPLICES),
         primers=bool(reply.features & Feature.PRIMERS),
+        losses=bool(reply.features & Feature.LOSSES),
         arena=regions[0],
         slots=regions[1],
         staging=regions[2],

@@ -1,0 +1,103 @@
+package canary
+
+import (
+	"math"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+)
+
+// leastCompared is the fewest comparisons that give an expected loss. With fewer, one changed
+// token moves the estimate by more than 2 points. A guess.
+const leastCompared = 50
+
+// Way names a way of splicing. Losses are counted for each.
+type Way struct {
+	Primed    bool // captured after the primer, where one is for them
+	Refreshed bool // the last ones are computed in context
+}
+
+// ways are in the order of the protocol.
+var ways = [wire.LossWays]Way{{}, {Primed: true}, {Refreshed: true}, {Primed: true, Refreshed: true}}
+
+// Counts are requests that were spliced and computed in full, and of them those whose first
+// token changed.
+type Counts struct{ Compared, Changed uint64 }
+
+// Loss has the counts of one way.
+type Loss struct {
+	Way
+	Canary  Counts // since the daemon's start
+	Offline Counts // as an engine reported last
+}
+
+// Expected returns the expected loss, a share of requests, by the rule of succession over all
+// comparisons. Negative: there are too few.
+func (l *Loss) Expected() float64 {
+	compared := l.Canary.Compared + l.Offline.Compared
+	if compared < leastCompared {
+		return -1
+	}
+	return float64(l.Canary.Changed+l.Offline.Changed+1) / float64(compared+2)
+}
+
+// Losses has all ways, in the order of the protocol.
+type Losses [wire.LossWays]Loss
+
+// Known returns the ways that have counts.
+func (l *Losses) Known() (list []Loss) {
+	for i, way := range ways {
+		if l[i].Canary.Compared+l[i].Offline.Compared > 0 {
+			l[i].Way = way
+			list = append(list, l[i])
+		}
+	}
+	return list
+}
+
+func (l *Losses) expected(way Way) float64 {
+	for i := range ways {
+		if ways[i] == way {
+			return l[i].Expected()
+		}
+	}
+	return -1
+}
+
+// add counts a report, whose counts have been checked.
+func (l *Losses) add(m *wire.ReportLosses) {
+	for i := range m.Compared {
+		counts := Counts{uint64(m.Compared[i]), uint64(m.Changed[i])}
+		if m.Offline == 1 {
+			l[i].Offline = counts
+			continue
+		}
+		l[i].Canary.Compared += counts.Compared
+		l[i].Canary.Changed += counts.Changed
+	}
+}
+
+// Limit returns how a request with some number of segments may be spliced, and the expected
+// losses. A request that accepts any loss is spliced as it asked, known or not.
+func (c *Canary) Limit(of Key, m *wire.AdviseLimit, segments int) wire.AdviseLoss {
+	var losses Losses
+	c.mu.Lock()
+	if r := c.mu.rows[of]; r != nil {
+		losses = r.Losses
+	}
+	c.mu.Unlock()
+	asked, refreshed := Way{m.Primed == 1, m.Refreshed == 1}, Way{m.Primed == 1, true}
+	out := wire.AdviseLoss{Present: true, Asked: losses.expected(asked), Refreshed: losses.expected(refreshed)}
+	within := func(loss float64) bool { return loss >= 0 && loss <= m.MaxLoss }
+	switch {
+	case m.MaxLoss >= 1 || within(out.Asked):
+		out.Splicing = wire.SplicingAsked
+	case segments > 1 && asked != refreshed && within(out.Refreshed):
+		out.Splicing = wire.SplicingRefreshed
+	default:
+		out.Splicing = wire.SplicingNone
+	}
+	return out
+}
+
+// ValidLoss reports whether v is a share.
+func ValidLoss(v float64) bool { return !math.IsNaN(v) && v >= 0 && v <= 1 }
