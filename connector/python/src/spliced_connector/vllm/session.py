@@ -11,7 +11,6 @@ from spliced_connector.client import Client, Model
 from spliced_connector.segments import Finder, Tokenizer
 from spliced_connector.serving.offline import read_losses
 from spliced_connector.serving.primers import primer_ids
-from spliced_connector.serving.ranks import Ranks
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.rounding import Rounding
 from spliced_connector.vllm.settings import Settings
@@ -19,6 +18,8 @@ from spliced_connector.vllm.support import Engine
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
+
+    from spliced_connector.serving.ranks import Ranks
 
 _FINEST = 128
 """Tokens between prefixes that have names, at least: more names cost time in every request and
@@ -82,6 +83,8 @@ def join(
 
 def ranks_of(rank: int, size: int) -> Ranks:
     """The engine's tensor-parallel ranks, as one of them sees them."""
+    from spliced_connector.serving.ranks import Ranks  # needs torch
+
     if size == 1:
         return Ranks()
     from vllm.distributed.parallel_state import get_tp_group
