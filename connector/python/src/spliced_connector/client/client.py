@@ -25,12 +25,12 @@ import weakref
 
 from spliced_connector.client.connection.counters import Counters
 from spliced_connector.client.connection.options import Options
+from spliced_connector.client.connection.stats import figures
 from spliced_connector.client.device_memory import DeviceMemory, device_of
 from spliced_connector.client.engine_memory import EngineMemory
 from spliced_connector.client.keeper import Keeper
 from spliced_connector.client.model import Model
 from spliced_connector.client.registration import Enrolment
-from spliced_connector.client.stats import figures
 from spliced_connector.errors import SplicedError
 from spliced_connector.gpu import DeviceEngineMemory
 from spliced_connector.model import Identity, Profile

@@ -19,6 +19,7 @@ from spliced_connector.client.advise import Advice, Query
 from spliced_connector.client.buffers import Buffer
 from spliced_connector.client.compute import Origin, Placed, Plan
 from spliced_connector.client.connection.attachment import Attachment
+from spliced_connector.client.connection.stats import figures, pools
 from spliced_connector.client.device_lease import DeviceCheckpoint, DeviceSegment
 from spliced_connector.client.keeper import Keeper
 from spliced_connector.client.known import KnownQuery
@@ -29,7 +30,6 @@ from spliced_connector.client.parallel import Job, JobNews, Missing, PlanNews, W
 from spliced_connector.client.publish import NewCheckpoint, NewSegment
 from spliced_connector.client.registration import Enrolment, Registration
 from spliced_connector.client.served import Served
-from spliced_connector.client.stats import figures, pools
 from spliced_connector.client.terms import Accept, Level
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.model import ALL_LAYERS, Profile, SegmentSpec, prefix_hashes, segment_key
