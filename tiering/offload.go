@@ -18,8 +18,8 @@ import (
 // computing their tokens.
 type Outlet struct {
 	To tier.Sink
-	// All sends every object as soon as it is published, whoever else has it and whatever
-	// it saves.
+	// All sends every object as soon as it is published, even if others have it and
+	// regardless of what it saves.
 	All bool
 	// Last sends only objects that are about to be evicted from memory and that the lower
 	// tier does not have, while they can still be fetched from here: the receiver does

@@ -46,7 +46,7 @@ func (k CheckpointKind) Extends() CheckpointKind {
 // DeviceID numbers the accelerators of a store, from 1; 0 is none.
 type DeviceID uint32
 
-// Place is the tier that an object lies in.
+// Place is the tier of an object.
 type Place uint8
 
 // The places, fastest first. The numbers are those of the local protocol, which reports
