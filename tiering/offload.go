@@ -71,8 +71,8 @@ type offload struct {
 	to      tier.Write // while it runs; nil = the outlet has a copy already
 }
 
-// offloadShare: one in so many bytes of a pool, or of a tenant's quota, may be in flight
-// to outlets (a guess).
+// offloadShare limits offloads in flight to 1/offloadShare of a pool, and of a tenant's
+// quota (a guess).
 const offloadShare = 8
 
 // openOffloads creates the engine that sends copies. It has no workers, since sinks have

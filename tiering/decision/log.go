@@ -19,7 +19,7 @@ type Log struct {
 	count    [whats][256]uint64
 }
 
-// AdviceShare: one in so many of the decisions that a Log keeps is advice.
+// AdviceShare limits advice to 1/AdviceShare of the decisions that a Log keeps.
 const AdviceShare = 4
 
 // NewLog returns a log that keeps the last limit decisions.

@@ -145,7 +145,7 @@ func (k *Key) seal(header, manifest, tags []byte) (sum [SealBytes]byte) {
 	return sum
 }
 
-// Sign seals a header; tags are those of all chunks, in the order of their digests.
+// Sign seals a header; tags has the tag of each chunk, in the order of their digests.
 // Append then writes the seal.
 func (h *Header) Sign(k *Key, manifest, tags []byte) {
 	h.describe(manifest)
