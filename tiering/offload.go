@@ -13,8 +13,8 @@ import (
 )
 
 // Outlet is a place for copies of objects that this node may lose. By default it receives
-// objects that clients have used again and objects that are evicted from memory, if no
-// other node is believed to have them and fetching them back takes less time than
+// objects that clients have used again and objects that are evicted from memory, if they
+// are not believed to be cached elsewhere and fetching them back takes less time than
 // computing their tokens.
 type Outlet struct {
 	To tier.Sink
