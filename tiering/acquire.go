@@ -232,7 +232,7 @@ func (r reader) identity(n tier.Name) objects.Identity {
 }
 
 // bringLocked starts the flight of an object: into HBM if all of it is in memory,
-// otherwise into memory first. o is what memory has of it.
+// otherwise into memory first. o is the object in memory, if any.
 func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.Flight {
 	s := r.session.store
 	if r.above != nil && o != nil && s.objects.Promotable(o) {

@@ -58,8 +58,8 @@ type answer struct {
 }
 
 const (
-	// answerTTL is how long an answer is valid: about as long as an index takes to follow
-	// a node's evictions, some seconds (a guess).
+	// answerTTL is the validity of an answer: about as long as an index takes to follow a
+	// node's evictions, some seconds (a guess).
 	answerTTL = 5 * time.Second
 	// maxAnswers bounds the answers that are kept; the oldest are forgotten first.
 	maxAnswers = 4096

@@ -11,9 +11,9 @@ import (
 
 // Flush writes every published object that the lower tier does not have, parents first,
 // and waits for the writes. It is meant for shutdown: what is published meanwhile may be
-// left out, and Run must still be running, since it retries a busy tier. written is how
-// many objects the tier accepted. The error says how many it did not, or not before ctx
-// ended, and wraps ErrUnavailable or the context's error.
+// left out, and Run must still be running, since it retries a busy tier. written counts
+// the objects that the tier accepted. The error says how many it did not, or not before
+// ctx ended, and wraps ErrUnavailable or the context's error.
 func (s *Store) Flush(ctx context.Context) (written int, err error) {
 	if s.cfg.Lower == nil {
 		return 0, nil

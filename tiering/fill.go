@@ -245,7 +245,7 @@ func (s *Store) expectLocked(o *objects.Object, now time.Time) {
 	s.of(o.Profile).Reserved++
 }
 
-// joinLocked gives a rank its share of an object; want is what the rank asked for.
+// joinLocked gives a rank its share of an object; want is the rank's request.
 func (c *Session) joinLocked(o, want *objects.Object, rank int) (*objects.Filler, error) {
 	s := c.store
 	if o.Fill == nil || o.Fill.Dead || o.Fill.Promoted || o.Fill.Ranks[rank].Of != nil {

@@ -89,7 +89,7 @@ func (k *Known) name(ctx context.Context, q *KnownQuery, spans []find.Span, p *o
 	return nil
 }
 
-// pauseTokens is how many tokens are hashed between two pauses: 60 µs of SHA-256.
+// pauseTokens is the number of tokens hashed between two pauses: 60 µs of SHA-256.
 const pauseTokens = 16 << 10
 
 // statuses looks up the keys as a match does.

@@ -13,13 +13,13 @@ import (
 )
 
 // Outlet is a place for copies of objects that this node may lose. By default it receives
-// objects that clients have used again and objects that are evicted from memory, if no
-// other node is believed to have them and fetching them back takes less time than
+// objects that clients have used again and objects that are evicted from memory, if they
+// are not believed to be cached elsewhere and fetching them back takes less time than
 // computing their tokens.
 type Outlet struct {
 	To tier.Sink
-	// All sends every object as soon as it is published, whoever else has it and whatever
-	// it saves.
+	// All sends every object as soon as it is published, even if others have it and
+	// regardless of what it saves.
 	All bool
 	// Last sends only objects that are about to be evicted from memory and that the lower
 	// tier does not have, while they can still be fetched from here: the receiver does
@@ -71,8 +71,8 @@ type offload struct {
 	to      tier.Write // while it runs; nil = the outlet has a copy already
 }
 
-// offloadShare: one in so many bytes of a pool, or of a tenant's quota, may be in flight
-// to outlets (a guess).
+// offloadShare limits offloads in flight to 1/offloadShare of a pool, and of a tenant's
+// quota (a guess).
 const offloadShare = 8
 
 // openOffloads creates the engine that sends copies. It has no workers, since sinks have

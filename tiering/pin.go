@@ -42,8 +42,8 @@ type pin struct {
 const (
 	MaxPinTTL = 7 * 24 * time.Hour
 	maxPins   = 4096 // guessed, with room to spare: pins are made by hand
-	// pinShare limits pins to one in so many bytes of a pool: the rest is for what
-	// clients lease and publish.
+	// pinShare limits pins to 1/pinShare of a pool: the rest is for what clients lease
+	// and publish.
 	pinShare = 2
 )
 

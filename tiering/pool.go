@@ -15,11 +15,11 @@ var errLeaving = fmt.Errorf("room is being demoted: %w", tier.ErrBusy)
 // makeRoomLocked evicts objects until o fits its tenant's quota and its pool. If that is
 // impossible it evicts nothing and returns why.
 //
-// A tenant over its quota first loses copies in HBM, which are never the only copy, and
-// then objects from the slowest tier up: entries of the lower tier, except those in
+// A tenant over its quota first loses copies in HBM, which are never the only copy. Then
+// it loses objects from the slowest tier up: entries of the lower tier, except those in
 // spare, then its least valuable objects in either pool. Those are not demoted, since
-// that would not lower the use of the quota. Only then are the pool's least valuable
-// objects evicted, whoever owns them. Objects that have to be written first keep their
+// that would not lower the use of the quota. Only then are the least valuable objects of
+// the pool evicted, of any tenant. Objects that have to be written first keep their
 // memory until then: the result is errLeaving. While writes hang, the memory that they
 // keep is not waited for, and no more writes are started.
 //

@@ -82,7 +82,7 @@ func (s *Store) ReleaseProfile(id tier.ProfileID) {
 	}
 }
 
-// mostReclaimed is how many profiles ReclaimProfile tries: each walks the catalogue.
+// mostReclaimed bounds the profiles that ReclaimProfile tries: each walks the catalogue.
 const mostReclaimed = 3
 
 // ReclaimProfile evicts the objects of the least recently used profile without uses, to

@@ -381,8 +381,8 @@ func (p *promotion) check(c *tier.Content) error {
 	return nil
 }
 
-// checkPacked validates packed parts. Digests only show that they are what was sent;
-// malformed parts could not be composed by anyone.
+// checkPacked validates packed parts. Digests only show that they arrived as they were
+// sent; malformed parts could not be composed by anyone.
 func (p *promotion) checkPacked(refs []gpuipc.Ref) error {
 	o := p.object
 	if o.Packed == "" {

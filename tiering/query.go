@@ -224,7 +224,7 @@ type Committed struct {
 	// Published: this commit completed the last rank, and lookups find the object.
 	Published bool
 	Object    tier.Want // the published object
-	// Durable is what to wait for before a published object is acknowledged. It is nil if
+	// Durable has to be awaited before a published object is acknowledged. It is nil if
 	// only LevelMemory was requested, or there is no lower tier.
 	Durable *Durable
 }

@@ -7,9 +7,9 @@ import (
 )
 
 // aheadShare limits objects that are read ahead and not used yet, including those in
-// flight, to one in so many bytes of a pool. So guesses evict at most an eighth of a
-// pool, its least valuable objects, and never what is leased (a guess: a prompt's
-// segments are far smaller).
+// flight, to 1/aheadShare of a pool. So guesses evict at most an eighth of a pool, its
+// least valuable objects, and never what is leased (a guess: a prompt's segments are far
+// smaller).
 const aheadShare = 8
 
 // hintRows bounds how many hits of matches are handled in one critical section.

@@ -191,8 +191,8 @@ func (s *Store) overdueLocked(o *objects.Object) {
 	}
 }
 
-// Abandon ends a session whose client has not let go yet: it may still be reading what it
-// leased, although its releases can no longer arrive. Reservations are aborted, leases
+// Abandon ends a session whose client has not released its leases: it may still be
+// reading, but its releases can no longer arrive. Reservations are aborted, leases
 // quarantined as if they had expired, and new calls are refused. Close frees the memory.
 func (c *Session) Abandon() {
 	c.end(func(l *lease) {

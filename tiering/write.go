@@ -38,7 +38,7 @@ type write struct {
 	answer   tier.Level // the tier's result
 }
 
-// writeOf is the write of an object, if it has one.
+// writeOf returns the write of an object, nil if it has none.
 func writeOf(o *objects.Object) *write {
 	w, _ := o.Write.(*write)
 	return w

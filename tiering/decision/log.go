@@ -19,7 +19,7 @@ type Log struct {
 	count    [whats][256]uint64
 }
 
-// AdviceShare: one in so many of the decisions that a Log keeps is advice.
+// AdviceShare limits advice to 1/AdviceShare of the decisions that a Log keeps.
 const AdviceShare = 4
 
 // NewLog returns a log that keeps the last limit decisions.
@@ -29,8 +29,8 @@ func NewLog(limit int) *Log {
 }
 
 // Listen registers f for the decisions passed to Note and Tell from now on, except
-// advice. It must be called before the first decision. f is called with the locks of
-// whoever decides: it must not block.
+// advice. It must be called before the first decision. f is called with the caller's
+// locks held: it must not block.
 func (l *Log) Listen(f func(Decision)) { l.told = f }
 
 // ring grows up to its limit.

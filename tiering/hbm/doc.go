@@ -1,8 +1,8 @@
 // Package hbm keeps copies of a store's objects in the memory of accelerators: an
 // inclusive cache above memory for each device. It creates the region, brings copies into
 // it, verifies them on the device, and drops them when the device is lost, which does not
-// affect copies on other devices. Package objects decides what is copied, which copies
-// lookups find and which are dropped for room.
+// affect copies on other devices. Package objects tracks what is copied and which copies
+// lookups find, and chooses the copies that are dropped for room.
 //
 // A copy is one rank's share of an object, on one device: each rank of an engine has its
 // own GPU, and engines of one profile may have several for the same rank. Attached

@@ -35,7 +35,7 @@ type shard struct {
 	passes int
 }
 
-// note is what is known about one object. Zero until = until the next listing.
+// note records the state of one object. A zero until is the next listing.
 type note struct {
 	what  what
 	pass  int
@@ -57,7 +57,7 @@ func newIndex(bytes int64) *index {
 
 func (x *index) shard(t tag) *shard { return &x.shards[t[0]] }
 
-// look returns what is known about an object. It does no I/O.
+// look returns the state of an object. It does no I/O.
 func (x *index) look(t tag, now time.Time) what {
 	s := x.shard(t)
 	s.mu.Lock()

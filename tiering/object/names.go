@@ -21,7 +21,7 @@ func (t tag) short() uint64 { return binary.BigEndian.Uint64(t[:]) }
 
 const formatDir = "v1/"
 
-// name returns the tag's name below the prefix. The order of names is that of tags.
+// name returns the tag's name below the prefix. Names have the same order as tags.
 func (t tag) name() string {
 	h := hex.EncodeToString(t[:])
 	return formatDir + h[:2] + "/" + h[2:]

@@ -29,11 +29,11 @@ const probeDir = "probe/"
 // probeBytes is the size of a probe's object.
 const probeBytes = 64 << 10
 
-// Probe performs the operations of a Store on an object of its own: it lists, writes,
-// tries to write again, which has to be refused, reads all and a range, and deletes.
-// Steps that are meaningless after a failure are left out; the object is deleted in any
-// case. Each step is bounded by the time for an answer. The breaker neither prevents the
-// requests nor counts them.
+// Probe performs the operations of a Store on a separate object: it lists, writes, tries
+// to write again, which has to be refused, reads all and a range, and deletes. Steps that
+// are meaningless after a failure are left out; the object is deleted in any case. Each
+// step is bounded by the time for an answer. The breaker neither prevents the requests
+// nor counts them.
 func (s *Store) Probe(ctx context.Context) []Step {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails

@@ -107,8 +107,8 @@ func (m *member) dial(caller context.Context) (*link, error) {
 	return &link{Conn: conn, br: bufio.NewReaderSize(conn, headerBytes)}, nil
 }
 
-// expect gives the other side time for the next step. If the context has ended, which
-// also sets a deadline, that deadline is kept.
+// expect gives the other side time for the next step. It returns the error of a context that
+// has ended, whose own deadline it may have replaced.
 func (l *link) expect(ctx context.Context, d time.Duration) error {
 	if err := l.SetDeadline(time.Now().Add(d)); err != nil {
 		return err

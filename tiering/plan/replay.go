@@ -14,7 +14,7 @@ import (
 // buffer can be opened.
 func (g *Geometry) ReplayBytes() int64 { return g.CheckpointParts(0).Bytes }
 
-// replay is rows and the states that they advance, as they were when it began.
+// replay is rows and the states that they advance, in their state when it began.
 type replay struct {
 	geometry *Geometry
 	on       *Device

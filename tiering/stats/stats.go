@@ -30,7 +30,7 @@ type Counters struct {
 	HitTokensDisk       uint64 `count:"hit_tokens_disk"`
 	PrefixHitsDisk      uint64 `count:"prefix_hits_disk"`
 	PrefixHitTokensDisk uint64 `count:"prefix_hit_tokens_disk"`
-	// Known, whose results are also counted among the hits above. Searched prompts.
+	// Known, whose results are also counted among the hits above: searched prompts.
 	KnownSearches uint64 `count:"known_searches" prom:"known_searches_total" help:"Prompts in which held segments were looked for by their tokens."`
 	KnownSegments uint64 `count:"known_segments" prom:"known_segments_total" help:"Segments found by their tokens."`
 	KnownTokens   uint64 `count:"known_tokens" prom:"known_tokens_total" help:"Interior tokens of segments found by their tokens."`
@@ -52,7 +52,7 @@ type Counters struct {
 	Quarantined    uint64 `count:"leases_quarantined" prom:"leases_quarantined" help:"Expired leases whose memory waits for the client."`
 	LeasesExpired  uint64 `count:"leases_expired" prom:"lease_expired_total" help:"Leases that ended by time."`
 
-	// Fills. Objects begun.
+	// Fills: objects begun.
 	Reserved uint64 `count:"reserved"`
 	// Reservations refused because of another one.
 	Exists uint64 `count:"reserve_exists"`

@@ -16,9 +16,10 @@ type ReservationID uint64
 // the kinds that a request accepts.
 type CheckpointKind uint8
 
-// Exact is what a full prefill gives. Spliced went through the composition of segments.
-// Rows is exact and stores no states: they are rebuilt by replaying its rows after the
-// states of the checkpoint that it extends, or after zero states.
+// Exact is a checkpoint as a full prefill computes it. Spliced went through the
+// composition of segments. Rows is exact and stores no states: they are rebuilt by
+// replaying its rows after the states of the checkpoint that it extends, or after zero
+// states.
 const (
 	Exact   CheckpointKind = 1
 	Spliced CheckpointKind = 2
@@ -46,7 +47,7 @@ func (k CheckpointKind) Extends() CheckpointKind {
 // DeviceID numbers the accelerators of a store, from 1; 0 is none.
 type DeviceID uint32
 
-// Place is the tier that an object lies in.
+// Place is the tier of an object.
 type Place uint8
 
 // The places, fastest first. The numbers are those of the local protocol, which reports

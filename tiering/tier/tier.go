@@ -27,11 +27,11 @@ type Tier interface {
 	// are named in spare are not evictable. One call evicts a bounded number of entries;
 	// more reports that another call would free more.
 	Trim(t TenantID, bytes int64, spare []Name) (freed int64, more bool)
-	// Admit makes room for an object and counts it. room is how many bytes the tenant may
-	// hold here afterwards. One call evicts a bounded number of entries; if more are
-	// needed, Used stops counting them at once and Start evicts them. An object that is
-	// already here, or being written, is admitted without counting it again. The caller
-	// starts or cancels the Write. ErrBusy: too much is being written or evicted;
+	// Admit makes room for an object and counts it. room is the number of bytes the
+	// tenant may hold here afterwards. One call evicts a bounded number of entries; if
+	// more are needed, Used stops counting them at once and Start evicts them. An object
+	// that is already here, or being written, is admitted without counting it again. The
+	// caller starts or cancels the Write. ErrBusy: too much is being written or evicted;
 	// ErrFull, ErrQuota: no room even after eviction; ErrUnavailable: this tier does not
 	// write now; ErrInvalid: the object's parent is not here.
 	Admit(o *Object, room int64) (Write, error)

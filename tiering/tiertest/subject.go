@@ -16,7 +16,7 @@ type Subject interface {
 	// Begin reserves room for an object. Errors are of the kinds of package tier; an
 	// object that the subject already has, or is receiving, is ErrExists or joined.
 	Begin(o *Object) (Filling, error)
-	// Find returns what is known about an object without I/O. It does not count as a use.
+	// Find looks up an object without I/O. It does not count as a use.
 	Find(o *Object) (Entry, bool)
 	// Get reads all ranks of an object and counts a use. ErrGone: it is not there.
 	// ErrBusy: not now.

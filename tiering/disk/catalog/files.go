@@ -39,8 +39,8 @@ func (g *guard) syncParent(name string) {
 	})
 }
 
-// openFile opens for reading in the same way as for writing: what is left of Pebble in a
-// dead catalogue must not open files either.
+// openFile opens for reading in the same way as for writing: the rest of Pebble in a dead
+// catalogue must not open files either.
 func (g *guard) openFile(open func() (vfs.File, error)) (vfs.File, error) {
 	w := &file{g: g}
 	err := g.change(func() (err error) {

@@ -141,7 +141,7 @@ func (c *Catalog) loadCounters() error {
 	})
 }
 
-// Counters returns the counters as they were when the catalogue was opened.
+// Counters returns the values of the counters at opening.
 func (c *Catalog) Counters() map[string]uint64 { return maps.Clone(c.counters) }
 
 // SaveCounters saves counters, as cheaply and as safely as SaveUses.

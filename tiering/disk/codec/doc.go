@@ -1,11 +1,11 @@
 // Package codec compresses cached state for a slow medium, without loss. It knows bytes
 // and their element type, and not where they are stored.
 //
-// The exponent is what compresses: neighboring numbers have similar magnitudes, while
-// sign and mantissa are as good as random. So the bytes are split into planes - the
-// exponent alone in the first, sign and mantissa in the others - and the first plane is
-// Huffman coded (huff0, four streams per block). General compressors find nothing in such
-// bytes as they are in memory.
+// Only the exponent compresses: neighboring numbers have similar magnitudes, while sign
+// and mantissa are as good as random. So the bytes are split into planes - the exponent
+// alone in the first, sign and mantissa in the others - and the first plane is Huffman
+// coded (huff0, four streams per block). General compressors find nothing in such bytes
+// as they are in memory.
 //
 // # Planes
 //

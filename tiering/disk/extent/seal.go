@@ -11,8 +11,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Key seals the extents of one store. Without the key nobody can create an extent that
-// verifies, or modify one. Digests alone do not prevent that: xxh3 has no key, and other
+// Key seals the extents of one store. An extent that verifies cannot be created or
+// modified without the key. Digests alone do not prevent that: xxh3 has no key, and other
 // bytes with the same digest are easily found.
 //
 // A seal is an HMAC-SHA-256 over the header, the manifest and a tag of each chunk. A tag
@@ -145,7 +145,7 @@ func (k *Key) seal(header, manifest, tags []byte) (sum [SealBytes]byte) {
 	return sum
 }
 
-// Sign seals a header; tags are those of all chunks, in the order of their digests.
+// Sign seals a header; tags has the tag of each chunk, in the order of their digests.
 // Append then writes the seal.
 func (h *Header) Sign(k *Key, manifest, tags []byte) {
 	h.describe(manifest)

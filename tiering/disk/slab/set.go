@@ -246,7 +246,7 @@ func (s *Set) Remove(n uint32) error {
 
 // Restore adopts a refused slab whose header is damaged, missing or unreadable:
 // everything in a header is known. If a second look finds nothing wrong, nothing is
-// written. A truncated file keeps what is left of it; ErrSize: less than two granules.
+// written. A truncated file keeps its remaining bytes; ErrSize: less than two granules.
 // Slabs of other stores, versions and granules stay refused.
 func (s *Set) Restore(n uint32) (SlabInfo, error) {
 	name := fileName(n)

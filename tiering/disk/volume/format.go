@@ -41,7 +41,7 @@ var (
 	ErrNotTier = fmt.Errorf("not the directory of a disk tier: %w", tier.ErrInvalid) // from offline functions
 )
 
-// Format is the content of a directory's FORMAT file. Its granule is that of all slabs,
+// Format is the content of a directory's FORMAT file. Its granule applies to all slabs,
 // so a different granule in the configuration has no effect.
 type Format struct {
 	Version int // Version, or 1 in a directory opened by offline functions

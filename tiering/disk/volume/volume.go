@@ -95,7 +95,8 @@ func Open(o Options) (v *Volume, err error) {
 		return v, err
 	}
 	if len(v.set.Slabs()) > 0 {
-		// Otherwise a lost catalogue would be created anew, and everything with it.
+		// Otherwise a new catalogue would replace a lost one, and everything would be
+		// lost.
 		if err := v.haveCatalog(); err != nil {
 			return v, err
 		}
@@ -176,9 +177,8 @@ func (v *Volume) makeDirs(o *Options) error {
 			return err
 		}
 	case err == nil && o.Store != (slab.StoreID{}) && f.ID != o.Store:
-		// Also if that store was created anew in a mount point and has stayed empty: the
-		// notes next to the slabs, about what is switched off, are read once at the
-		// start.
+		// Even if that store is a new one in a mount point and still empty: the notes
+		// next to the slabs, about what is switched off, are read once at the start.
 		return fmt.Errorf("%s is that of store %v, not of %v: restart the daemon to use this one, or %w", v.dir, f.ID, o.Store, ErrAbsent)
 	default:
 		names = []string{profileDir}

@@ -56,7 +56,7 @@ func Interval(peers int) time.Duration {
 	return max(250*time.Millisecond, time.Duration(peers)*2500*time.Microsecond)
 }
 
-// Position says how far a node has followed a peer's set. The zero value is the
+// Position is a node's progress in following a peer's set. The zero value is the
 // beginning.
 type Position struct {
 	Incarnation uint64 // of the peer's set; another incarnation is another set
