@@ -19,7 +19,7 @@ type Extent struct {
 	Len int64
 }
 
-// Access is what the client that maps an exported region may do with it.
+// Access limits the client that maps an exported region.
 type Access uint8
 
 // ClientReads regions are written by the daemon only, and no client can write
@@ -48,7 +48,7 @@ type RegionSpec struct {
 	Bytes  int64  // rounded up to the device's page granularity
 	Access Access
 	Huge   HugePages
-	// Way is how the region of an accelerator leaves the process: 0 uses
+	// Way selects how the region of an accelerator leaves the process: 0 uses
 	// descriptors if the device can, else a handle. Host devices ignore it.
 	Way Way
 }

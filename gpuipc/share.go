@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// Way is how memory of an accelerator crosses the process border.
+// Way is a way for memory of an accelerator to cross the process border.
 type Way uint8
 
 const (

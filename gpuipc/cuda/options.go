@@ -76,8 +76,9 @@ type Info struct {
 	// Mode is "default", "exclusive process" (one process at a time: engine and
 	// daemon cannot share it) or "prohibited".
 	Mode string
-	// MPS is whether contexts of several processes run at the same time under
-	// the Multi-Process Service. Without it they take turns (time slicing).
+	// MPS reports whether contexts of several processes run at the same time
+	// under the Multi-Process Service. Without it they take turns (time
+	// slicing).
 	MPS Tristate
 	// Descriptors: memory can leave the process as POSIX descriptors.
 	Descriptors bool

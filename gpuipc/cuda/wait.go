@@ -7,10 +7,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// spinFor is how long a wait polls before it sleeps: as long as a small copy
-// takes. A sleeping thread wakes some 10 us late. A spinning one takes a core
-// from others: with 50 us, on 2 cores that the fake driver's kernels need too,
-// a compose took 45 us more.
+// spinFor is the time that a wait polls before it sleeps: that of a small copy.
+// A sleeping thread wakes some 10 us late. A spinning one takes a core from
+// others: with 50 us, on 2 cores that the fake driver's kernels need too, a
+// compose took 45 us more.
 const spinFor = 10 * time.Microsecond
 
 // wait returns when the stream is past the last record of e.
