@@ -6,16 +6,15 @@ import (
 	"slices"
 )
 
-// Holder keeps a region in use for one operation, or refuses it: regions of other
-// devices and closed ones are ErrInvalid.
+// Holder keeps a region in use for one operation, or refuses it: closed regions
+// and those of other devices are ErrInvalid.
 type Holder interface {
 	Hold(Region) error
 }
 
-// Checker makes the checks of one operation that Device promises, and knows
-// afterwards what is read and written. Every device uses it, so that a job is
-// refused by all of them or by none. The zero value with a Holder is ready; it
-// serves one operation.
+// Checker makes the checks of one operation that Device promises, and collects
+// what it reads and writes. Every device uses it, so that a job is refused by
+// all of them or by none. It needs a Holder and serves one operation.
 type Checker struct {
 	Holder  Holder
 	regions []Region
@@ -35,11 +34,11 @@ const (
 	writes = true
 )
 
-// Regions are those that were held, to be let go of when the operation has
-// ended, whatever the checks said.
+// Regions returns the held regions, to be released when the operation has
+// ended, whatever the checks returned.
 func (c *Checker) Regions() []Region { return c.regions }
 
-// Reads checks an object of n bytes, of elements of elem bytes, that is read;
+// Reads checks an object of n bytes, with elements of elem bytes, that is read;
 // name is for messages.
 func (c *Checker) Reads(name string, r Ref, elem int, n int64) error {
 	return c.exact(name, r, elem, n, reads)
@@ -77,8 +76,7 @@ func (c *Checker) object(name string, r Ref, elem int, write bool) error {
 }
 
 func (c *Checker) hold(name string, r Region) error {
-	// Regions that are held are pointers of the device, so comparing is safe
-	// whatever r is.
+	// Held regions are pointers of the device, so comparing is safe for any r.
 	if slices.Contains(c.regions, r) {
 		return nil
 	}
@@ -108,9 +106,9 @@ func CheckDigests(digests []uint64, n int64) error {
 	return nil
 }
 
-// Disjoint refuses an operation that writes bytes twice, or writes bytes that it
-// also reads: with several workers the result would depend on their order. It
-// comes after all objects were named.
+// Disjoint refuses an operation that writes bytes twice, or writes bytes that
+// it also reads: with several workers the result would depend on their order.
+// Call it after all objects are checked.
 func (c *Checker) Disjoint() error {
 	for _, r := range c.regions {
 		var in []use
@@ -133,7 +131,7 @@ func (c *Checker) Disjoint() error {
 
 func disjoint(in []use) error {
 	slices.SortFunc(in, func(x, y use) int { return cmp.Compare(x.Off, y.Off) })
-	var last, written use // those seen so far that end last
+	var last, written use // the earlier ones that end last
 	for _, u := range in {
 		if u.write && u.Off < last.Off+last.Len {
 			return overlap(u, last)
@@ -145,7 +143,7 @@ func disjoint(in []use) error {
 			last = u
 		}
 		if u.write {
-			written = u // begins where the one before has ended, or later
+			written = u // starts at the end of the one before or later
 		}
 	}
 	return nil

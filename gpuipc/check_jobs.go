@@ -6,8 +6,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// Compose checks a job and its operands. Disjoint comes afterwards, once for all
-// jobs of an operation.
+// Compose checks a job and its operands. Call Disjoint once after all jobs of
+// an operation.
 func (c *Checker) Compose(job *ComposeJob) error {
 	if err := job.check(); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (c *Checker) composeStep(job *ComposeJob, in *ComposeStep) error {
 	return c.operand("S", in.S, in.SPacked, in.SType, job.sBytes(in), heads)
 }
 
-// operand checks a part of a step: packed ones say themselves how long they are.
+// operand checks a part of a step. Packed parts have their own length.
 func (c *Checker) operand(name string, r Ref, packed bool, t DType, headBytes, heads int64) error {
 	if !packed {
 		return c.Reads(name, r, t.Size(), headBytes*heads)
@@ -90,7 +90,7 @@ func (c *Checker) operand(name string, r Ref, packed bool, t DType, headBytes, h
 	return c.Reads(name, r, 1, r.Len())
 }
 
-// check tells whether r can turn rows of dim numbers.
+// check returns an error unless r can rotate rows of dim numbers.
 func (r *Rotation) check(dim int) error {
 	if r.Dims < 0 || r.Dims%2 != 0 || r.Dims > dim || len(r.Cos) != r.Dims/2 || len(r.Sin) != r.Dims/2 {
 		return fmt.Errorf("rotation of %d of %d dimensions with %d cosines and %d sines: %w", r.Dims, dim, len(r.Cos), len(r.Sin), ErrInvalid)
@@ -153,7 +153,7 @@ func (j *ReplayJob) check() error {
 	return nil
 }
 
-// stateBytes is of one head, the steps are bytes from row to row.
+// stateBytes is per head, the steps are bytes from row to row.
 func (j *ReplayJob) stateBytes() int64 { return 4 * int64(j.DK) * int64(j.DV) }
 func (j *ReplayJob) keyStep() int64    { return 4 * int64(j.KeyHeads) * int64(j.DK) }
 func (j *ReplayJob) valueStep() int64  { return 4 * int64(j.Heads) * int64(j.DV) }
@@ -166,8 +166,8 @@ func (j *ReplayJob) decayBytes() int64 {
 	return 4
 }
 
-// Rotate checks a job and its operands. A block table is checked against its own
-// job's source; Disjoint knows the dense operands of all jobs.
+// Rotate checks a job and its operands. A block table is checked against its
+// own job's source; Disjoint covers the dense operands of all jobs.
 func (c *Checker) Rotate(job *RotateJob) error {
 	if err := job.check(); err != nil {
 		return err
@@ -191,7 +191,7 @@ func (c *Checker) Rotate(job *RotateJob) error {
 func (j *RotateJob) headBytes() int64 { return int64(j.Dim) * int64(j.Type.Size()) }
 func (j *RotateJob) rowBytes() int64  { return j.headBytes() * int64(j.Heads) }
 
-// check checks everything that needs no memory.
+// check makes all checks that need no memory.
 func (j *RotateJob) check() error {
 	const most = 1 << 24
 	if j.Rows < 0 || j.Rows > most || j.Heads <= 0 || j.Heads > most || j.Dim <= 0 || j.Dim > most || j.Heads > most/j.Dim {

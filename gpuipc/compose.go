@@ -7,9 +7,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// Compose works head by head: heads are independent, so they are the items that
-// workers share. A head's state lives in Out while it moves, where that is one
-// run of bytes, so a job that ends early leaves Out and Before undefined.
+// Compose works head by head: heads are independent, so workers share them. A
+// head's state is updated in Out if that is one run of bytes, so a job that
+// ends early leaves Out and Before undefined.
 func (h *host) Compose(ctx context.Context, job *ComposeJob) error {
 	a := h.access()
 	defer a.release()
@@ -25,12 +25,13 @@ func (h *host) Compose(ctx context.Context, job *ComposeJob) error {
 }
 
 const (
-	// batchCost bounds the multiply-adds between two looks at the context:
+	// batchCost bounds the multiply-adds between two checks of the context:
 	// about 0.1 ms with AVX2, 4 ms in plain Go (both measured).
 	batchCost = 4 << 20
-	// wideCost is where waking another worker (5-10 us) is worth it.
+	// wideCost is the cost above which waking another worker (5-10 us) pays
+	// off.
 	wideCost = 2 << 20
-	// mergedRows bounds how many rows of small heads are moved at once.
+	// mergedRows bounds the rows of small heads that are moved at once.
 	mergedRows = 256
 )
 
@@ -38,7 +39,7 @@ const (
 type composer struct {
 	job       *ComposeJob
 	from, out memory
-	inPlace   bool // out is from
+	inPlace   bool // out is the same memory as from
 	steps     []composeStep
 	group     int // heads an item moves at once
 }
@@ -59,7 +60,8 @@ func (a *access) composer(job *ComposeJob) (*composer, error) {
 	c := &composer{job: job, steps: make([]composeStep, len(job.Steps)), group: 1}
 	if job.Transition == kernel.Diagonal {
 		// Every row has its own factor, so heads are just more rows: models
-		// with thousands of tiny heads would drown in calls otherwise.
+		// with thousands of tiny heads would otherwise spend their time in
+		// calls.
 		c.group = min(job.Heads, max(1, mergedRows/job.DK))
 	}
 	c.out = a.memory(job.Out)
@@ -76,13 +78,13 @@ func (a *access) composer(job *ComposeJob) (*composer, error) {
 			return nil, fmt.Errorf("step %d: %w", i, err)
 		}
 		if in.TPacked || in.SPacked {
-			c.group = 1 // heads lie by themselves
+			c.group = 1 // heads are separate
 		}
 	}
 	return c, nil
 }
 
-// open checks the parts of a step that are packed.
+// open checks the packed parts of a step.
 func (st *composeStep) open(job *ComposeJob, in *ComposeStep) (err error) {
 	if in.TPacked {
 		if st.packedT, err = st.t.packed(in.TType, job.Heads, job.DK, job.DK); err != nil {
@@ -97,7 +99,7 @@ func (st *composeStep) open(job *ComposeJob, in *ComposeStep) (err error) {
 	return nil
 }
 
-// packed opens a packed part, gathered where it is not one run.
+// packed opens a packed part, gathered if it is not one run.
 func (m *memory) packed(t DType, heads, rows, cols int) (*kernel.Packed, error) {
 	var gathered []byte
 	p, err := kernel.OpenPacked(m.view(0, m.n, &gathered), t, heads, rows, cols)
@@ -107,7 +109,7 @@ func (m *memory) packed(t DType, heads, rows, cols int) (*kernel.Packed, error) 
 	return &p, nil
 }
 
-// cost estimates the multiply-adds of one item over n steps; a step that only
+// cost estimates the multiply-adds of one item over n steps. A step that only
 // streams counts for the memory it moves.
 func (c *composer) cost(n int) float64 {
 	perRow := 8
@@ -140,8 +142,8 @@ func (c *composer) item(w *worker, item int) error {
 	return nil
 }
 
-// first is the step that a head's state depends on first: the last one that forgets what was
-// before, if no state before it is asked for.
+// first returns the first step that matters for a head's state: the last one
+// that forgets the previous state, if no state before it is requested.
 func (c *composer) first(head int) (step int) {
 	for i := range c.steps {
 		st := &c.steps[i]
@@ -155,7 +157,7 @@ func (c *composer) first(head int) (step int) {
 	return step
 }
 
-// begin loads the first state, into its place in Out when that is one run.
+// begin loads the first state, into its place in Out if that is one run.
 func (c *composer) begin(s *scratch, head, heads int) (state []byte, inOut bool) {
 	off, n := int64(head)*c.job.stateBytes(), int64(heads)*c.job.stateBytes()
 	if c.out.n > 0 {
@@ -193,8 +195,8 @@ func (c *composer) move(s *scratch, state []byte, head, heads, lo, hi int) {
 	}
 }
 
-// step is one group of heads' part of step i; parts that straddle extents are
-// gathered into the scratch slots from slot on.
+// step returns one group of heads' part of step i; parts that straddle extents
+// are gathered into the scratch slots from slot on.
 func (c *composer) step(s *scratch, i, slot, head, heads int) kernel.Step {
 	in, st := &c.job.Steps[i], &c.steps[i]
 	var k kernel.Step

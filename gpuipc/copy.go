@@ -6,9 +6,8 @@ import (
 	"hash/crc32"
 )
 
-// CopyDigests hashes what was written, from the destination: a client that keeps
-// changing its staging can damage its own object, but never make digest and
-// stored bytes differ.
+// CopyDigests hashes the destination: a client that keeps changing its staging
+// can damage its own object, but digest and stored bytes always agree.
 func (h *host) CopyDigests(ctx context.Context, dst, src Ref, digests []uint64) error {
 	a := h.access()
 	defer a.release()
@@ -121,7 +120,7 @@ func (s *scratch) digest(m *memory, off, n int64) uint64 {
 	return s.hasher.Sum64()
 }
 
-// checksum is the CRC-32 of one chunk.
+// checksum returns the CRC-32 of one chunk.
 func (*scratch) checksum(m *memory, off, n int64) uint64 {
 	sum := uint32(0)
 	for n > 0 {

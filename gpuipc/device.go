@@ -7,7 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// DType and Transition are the kernels' types, named here for users of Device.
+// DType and Transition are the kernels' types, for users of Device.
 type (
 	DType      = kernel.DType
 	Transition = kernel.Transition
@@ -19,23 +19,23 @@ type Extent struct {
 	Len int64
 }
 
-// Access says what the client that maps an exported region may do with it.
+// Access limits the client that maps an exported region.
 type Access uint8
 
 // ClientReads regions are written by the daemon only, and no client can write
-// them by any path. ClientWrites regions are written by one client. ClientViews regions
-// are written by the daemon for one client, which gets a descriptor to read them; unlike
-// those that many read they can be discarded.
+// them by any path. ClientWrites regions are written by one client. ClientViews
+// regions are written by the daemon for one client, which gets a descriptor to
+// read them. Unlike regions with many readers they can be discarded.
 const (
 	ClientReads  Access = 1
 	ClientWrites Access = 2
 	ClientViews  Access = 3
 )
 
-// HugePages says whether a host region asks for huge pages.
+// HugePages selects huge pages for a host region.
 type HugePages uint8
 
-// HugeAuto takes huge pages where the kernel offers them and works without.
+// HugeAuto uses huge pages if the kernel offers them.
 const (
 	HugeAuto HugePages = iota
 	HugeNever
@@ -48,29 +48,29 @@ type RegionSpec struct {
 	Bytes  int64  // rounded up to the device's page granularity
 	Access Access
 	Huge   HugePages
-	// Way is how the region of an accelerator is to leave the process: 0 takes
-	// descriptors where the device can, else a handle. Host devices ignore it.
+	// Way selects how the region of an accelerator leaves the process: 0 uses
+	// descriptors if the device can, else a handle. Host devices ignore it.
 	Way Way
 }
 
-// Handle is what crosses the process border to let a client map a region. The
-// receiver of a Handle owns File and closes it.
+// Handle lets a client in another process map a region. The receiver of a
+// Handle owns File and closes it.
 type Handle struct {
 	File  *os.File
 	Bytes int64
 }
 
 // Region is one exported (or imported) run of device memory. Its address is
-// private to the device: users speak of it by Ref only.
+// private to the device: users refer to it by Ref only.
 type Region interface {
 	Bytes() int64
 	// Export makes a new handle for a client.
 	Export() (Handle, error)
-	// Resident reports how many bytes are backed by memory now.
+	// Resident returns the number of bytes that memory backs now.
 	Resident() (int64, error)
-	// Close unmaps the region; its Refs are ErrInvalid afterwards. Invariant: no
-	// operation of the device that uses the region is running; the owner drains
-	// first, and a Close that comes too early panics.
+	// Close unmaps the region; its Refs are ErrInvalid afterwards. Invariant:
+	// no operation of the device that uses the region is running; the owner
+	// drains first, and an early Close panics.
 	Close() error
 }
 
@@ -81,28 +81,29 @@ type Ref struct {
 	Extents []Extent
 }
 
-// Description says what a device is.
+// Description describes a device.
 type Description struct {
 	Kind     string   // "host"
 	Name     string   // processor or GPU name
 	Features []string // instruction sets or capabilities in use, such as "avx2"
 }
 
-// Device owns memory and the kernels that run on it. Everything above gpuipc
-// works with any Device. All methods are safe for concurrent use; calls with a
+// Device owns memory and the kernels that run on it. Code above gpuipc works
+// with any Device. All methods are safe for concurrent use. Calls with a
 // context stop early between chunks of at most a few milliseconds when the
 // context ends, and have finished with all memory when they return.
 //
 // Every Ref is checked before the first byte is written: extents inside the
-// region and aligned to their elements, lengths as the job says, destinations
-// apart from sources and from each other. What fails these checks is ErrInvalid
-// and changes nothing; after any later error the destinations hold anything.
+// region and aligned to their elements, lengths as in the job, destinations
+// apart from sources and from each other. A failed check is ErrInvalid and
+// changes nothing; after any later error the contents of the destinations are
+// undefined.
 type Device interface {
 	Describe() Description
 	NewRegion(RegionSpec) (Region, error)
-	// Import maps memory that a client owns, for reading and writing. It takes
-	// over h.File whatever it returns. Memory that its owner could shrink
-	// under us is refused with ErrInvalid.
+	// Import maps memory that a client owns, for reading and writing. It owns
+	// h.File in any case. Memory that its owner could shrink is refused with
+	// ErrInvalid.
 	Import(h Handle) (Region, error)
 
 	// CopyDigests copies src to dst (equal length) chunk by chunk and stores the
@@ -116,18 +117,18 @@ type Device interface {
 	// Load copies src into host memory, Store copies host memory to dst.
 	Load(ctx context.Context, dst []byte, src Ref) error
 	Store(ctx context.Context, dst Ref, src []byte) error
-	// Pin gives views of r's memory, one for each extent, for transfers that
+	// Pin returns views of r's memory, one for each extent, for transfers that
 	// need an address, such as direct I/O. Until unpin, which is called once,
-	// the region counts as in use. write says that the views will be written;
-	// who holds the pages may. ErrUnavailable: the memory has no host address,
-	// use Load and Store.
+	// the region counts as in use. write means that the views will be written;
+	// the owner of the pages may do that. ErrUnavailable: the memory has no
+	// host address, use Load and Store.
 	Pin(r Ref, write bool) (views [][]byte, unpin func(), err error)
 
 	Compose(ctx context.Context, job *ComposeJob) error
 	Replay(ctx context.Context, job *ReplayJob) error
 	Rotate(ctx context.Context, job *RotateJob) error
 
-	// Close answers ErrInvalid while regions are open.
+	// Close returns ErrInvalid while regions are open.
 	Close() error
 }
 
@@ -139,7 +140,7 @@ type ComposeJob struct {
 	DK, DV     int
 	From       Ref // F32 [Heads, DK, DV]; absent = zero state
 	Steps      []ComposeStep
-	Out        Ref // F32 [Heads, DK, DV]; may equal From; absent = not wanted
+	Out        Ref // F32 [Heads, DK, DV]; may equal From; absent = not returned
 }
 
 // ComposeStep is one operator. T and S are both present or both absent;
@@ -149,43 +150,44 @@ type ComposeStep struct {
 	TType DType
 	S     Ref // [Heads, DK, DV]
 	SType DType
-	// TPacked and SPacked: T, of a dense transition, or S is a packed part of such numbers,
-	// see Packer. Bytes that are no such part are ErrInvalid, on devices with memory of their
-	// own only where they are too short; else they give wrong numbers there.
+	// TPacked and SPacked: T, of a dense transition, or S is a packed part of
+	// such numbers, see Packer. Malformed bytes are ErrInvalid. Devices with
+	// their own memory detect only a short length; otherwise malformed parts
+	// give wrong numbers there.
 	TPacked, SPacked bool
-	// Before, when present, receives the F32 state before this step.
+	// Before, if present, receives the F32 state before this step.
 	Before Ref
-	// Rotation, when set, turns S on its key axis before it is added (HYPIC
+	// Rotation, if set, rotates S on its key axis before it is added (HYPIC
 	// Eq. 7; scalar transitions only).
 	Rotation *Rotation
 }
 
-// Rotation is one rotary turn, the same for every row it is applied to.
+// Rotation is one rotation, the same for every row it is applied to.
 type Rotation struct {
-	Dims        int  // leading dimensions that turn; even
+	Dims        int  // leading dimensions that rotate; even
 	Interleaved bool // pairs (2i, 2i+1); false = pairs (i, i+Dims/2)
 	Cos, Sin    []float32
 }
 
-// RotateJob copies rows of [heads, dim] elements to their destination and turns
-// their leading dimensions on the way. Source rows are contiguous.
+// RotateJob copies rows of [heads, dim] elements to their destination and
+// rotates their leading dimensions. Source rows are contiguous.
 type RotateJob struct {
 	Rows  int
 	Heads int
 	Dim   int
 	Type  DType
 	Src   Ref // [Rows, Heads, Dim]
-	// SrcPacked: Src is a packed part (kernel.OpenRows) of what was written with Type.
-	// Accelerators answer ErrUnavailable.
+	// SrcPacked: Src is a packed part (kernel.OpenRows) of rows with Type.
+	// Accelerators return ErrUnavailable.
 	SrcPacked bool
-	// Turn is the rotation of every row; nil = plain copy. With PerRow set, row
-	// i is turned by position Position+i of frequencies InvFreq instead.
+	// Turn is the rotation of every row; nil = plain copy. With PerRow set,
+	// row i is rotated by position Position+i of frequencies InvFreq instead.
 	Turn   *Rotation
 	PerRow *RowRotation
 	Dst    Scatter
 }
 
-// RowRotation turns row i by the angles (Position+i)*InvFreq.
+// RowRotation rotates row i by the angles (Position+i)*InvFreq.
 type RowRotation struct {
 	Dims        int
 	Interleaved bool
@@ -193,8 +195,8 @@ type RowRotation struct {
 	InvFreq     []float64 // len Dims/2
 }
 
-// Scatter is where rows go: densely into Rows when that is present, else into
-// the blocks of an engine's table: row t, head h at byte
+// Scatter is the destination of rows: Rows, densely, if that is present, else the
+// blocks of an engine's table, with row t, head h at byte
 //
 //	Base + Blocks[t/BlockRows]*BlockStride + (t%BlockRows)*RowStride + h*HeadStride
 //

@@ -10,14 +10,14 @@ import (
 // all of ChunkBytes but the last. Chunks follow the object, not its extents.
 const ChunkBytes = 1 << 20
 
-// Chunks is the number of chunks of an object of n bytes.
+// Chunks returns the number of chunks of an object of n bytes.
 func Chunks(n int64) int { return int((n + ChunkBytes - 1) / ChunkBytes) }
 
-// DigestBytes is the digest of one chunk: XXH3-64, seed 0. It guards against
-// damage and mistakes, not against someone who wants a collision.
+// DigestBytes returns the digest of one chunk: XXH3-64, seed 0. It protects
+// against damage and mistakes, not against deliberate collisions.
 func DigestBytes(b []byte) uint64 { return xxh3.Hash(b) }
 
-// AppendDigests adds the digests of an object's chunks, in order.
+// AppendDigests appends the digests of an object's chunks, in order.
 func AppendDigests(digests []uint64, object []byte) []uint64 {
 	for at := 0; at < len(object); at += ChunkBytes {
 		digests = append(digests, DigestBytes(object[at:min(at+ChunkBytes, len(object))]))
@@ -25,5 +25,6 @@ func AppendDigests(digests []uint64, object []byte) []uint64 {
 	return digests
 }
 
-// ChecksumBytes is the CRC-32 (IEEE) of one chunk, for clients that have no XXH3.
+// ChecksumBytes returns the CRC-32 (IEEE) of one chunk, for clients without
+// XXH3.
 func ChecksumBytes(b []byte) uint64 { return uint64(crc32.ChecksumIEEE(b)) }

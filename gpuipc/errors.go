@@ -5,7 +5,7 @@ import "errors"
 // The kinds of failure. Errors wrap one of them with the object and the number;
 // an operation that its context ended wraps the context's error instead.
 var (
-	// ErrInvalid: the request can never be right.
+	// ErrInvalid: the request can never be valid.
 	ErrInvalid = errors.New("gpuipc: invalid")
 	// ErrFull: no room in the region, the device or the machine.
 	ErrFull = errors.New("gpuipc: full")

@@ -11,15 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A memfd is backed page by page, and whoever touches a hole first, reading or
-// writing, is charged for the page that the kernel puts there: a client could have
-// us pay for its memory, and could punch the hole after every check that we make.
-// So a region that was imported is mapped such that holes stay holes: userfaultfd
-// makes the kernel answer our access with SIGBUS instead of a page, which fails the
-// one operation (see guarded).
+// holeGuard keeps holes in imported regions from being filled. A memfd is backed page by
+// page, and the process that first touches a hole, reading or writing, is charged for the
+// page: a client could charge its memory to us, and could punch the hole after any check
+// that we make. userfaultfd makes the kernel answer our access to a hole with SIGBUS
+// instead of a page, which fails the one operation (see guarded).
 //
-// Where a system does not let us have that (seccomp profiles of containers often do
-// not), any byte of the region may become ours: MappingCost says so.
+// If the system does not allow that (seccomp profiles of containers often do not), any
+// byte of the region may be charged to us: see MappingCost.
 type holeGuard struct {
 	mu   sync.Mutex
 	file *os.File // the userfaultfd; nil = none
@@ -38,7 +37,7 @@ const (
 	uffdioRegister      = 0xc020aa00
 )
 
-// open leaves the file out where the system has no such thing for us.
+// open leaves file nil if the system does not support it.
 func (g *holeGuard) open() {
 	g.kept = map[*hostRegion]struct{}{}
 	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|uffdUserModeOnly, 0, 0)
@@ -60,7 +59,7 @@ func (g *holeGuard) close() {
 	}
 }
 
-// keep guards a mapping of an imported region, where that is possible.
+// keep guards a mapping of an imported region, if that is possible.
 func (g *holeGuard) keep(r *hostRegion) {
 	g.mu.Lock()
 	g.kept[r] = struct{}{}
@@ -76,14 +75,14 @@ func (g *holeGuard) keep(r *hostRegion) {
 	r.guarded = ioctl(g.file, uffdioRegister, unsafe.Pointer(&whole)) == nil
 }
 
-// forget is for a region that is about to be unmapped, which ends the guard.
+// forget drops a region that is about to be unmapped, which ends the guard.
 func (g *holeGuard) forget(r *hostRegion) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.kept, r)
 }
 
-// explain says of a fault in memory of a client that it is the client's.
+// explain adds to a fault in a client's memory that it is the client's.
 func (g *holeGuard) explain(err error) error {
 	fault, ok := errors.AsType[*memoryFault](err)
 	if !ok {
@@ -110,10 +109,9 @@ func ioctl(f *os.File, request uintptr, arg unsafe.Pointer) error {
 	return nil
 }
 
-// MappingCost is how much memory of this process, or of its control group, a region
-// that was imported may take at most: page tables, a page of 512 entries for each 2
-// MiB that is touched and those above them, and where holes cannot be kept from being
-// filled, the region itself.
+// MappingCost returns how much memory of this process, or of its control group, an
+// imported region can use at most: page tables, one page of 512 entries for each 2 MiB
+// that is touched and those above them, and the region itself if its holes can be filled.
 func MappingCost(r Region) int64 {
 	page := int64(os.Getpagesize())
 	cost := r.Bytes()/(page/8)*257/256 + 4*page

@@ -12,26 +12,26 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// Options chooses and sets up a device. The zero value is the host device with
-// its defaults.
+// Options selects and configures a device. The zero value is the host device
+// with its defaults.
 type Options struct {
 	Host HostOptions
 }
 
-// HostOptions sets up the host device.
+// HostOptions configures the host device.
 type HostOptions struct {
 	// Workers bounds the goroutines that all operations of the device together
-	// may add to those of their callers, plus one; 0 = GOMAXPROCS, 1 = every
+	// add to those of their callers, plus one; 0 = GOMAXPROCS, 1 = every
 	// operation runs in its caller alone.
 	Workers int
-	// Between is test instrumentation: when set, it is called before every
-	// chunk of an operation but its first, with the number of chunks started
-	// so far, from whichever goroutine works on it. It may block; the operation
-	// then stands still in its middle.
+	// Between is for tests: it is called before every chunk of an operation
+	// but its first, with the number of chunks started so far, on the
+	// goroutine that works on it. It may block, which stops the operation
+	// there.
 	Between func(op Op, chunk int)
 }
 
-// Op names an operation of a Device, for instrumentation and messages.
+// Op is an operation of a Device, for instrumentation and messages.
 type Op uint8
 
 // The operations.
@@ -59,7 +59,7 @@ func (o Op) String() string {
 	return fmt.Sprintf("op %d", uint8(o))
 }
 
-// Open returns the device that o asks for.
+// Open returns the device selected by o.
 func Open(o Options) (Device, error) { return NewHost(o.Host) }
 
 // NewHost returns the host device: memory is memfds, kernels run on the CPU.
@@ -84,18 +84,19 @@ func NewHost(o HostOptions) (Device, error) {
 type host struct {
 	between func(Op, int)
 	workers int
-	extra   chan struct{} // one entry per goroutine beside the callers
+	extra   chan struct{} // one entry per goroutine in addition to callers
 	scratch sync.Pool     // *scratch, one per working goroutine
 	regions atomic.Int64  // open ones
 	holes   holeGuard     // of those that were imported
 }
 
-// Describe names the processor and the instruction sets in use.
+// Describe returns the processor and the instruction sets in use.
 func (h *host) Describe() Description {
 	return Description{Kind: "host", Name: processorName(), Features: kernel.Features()}
 }
 
-// Close refuses while regions are open: their memory would have no owner.
+// Close returns ErrInvalid while regions are open: their memory would have no
+// owner.
 func (h *host) Close() error {
 	if n := h.regions.Load(); n != 0 {
 		return fmt.Errorf("close host device: %d regions are open: %w", n, ErrInvalid)
@@ -104,8 +105,8 @@ func (h *host) Close() error {
 	return nil
 }
 
-// processorName is for people; machines that do not tell are named by their
-// architecture.
+// processorName returns a name for people; the architecture if the machine has
+// none.
 func processorName() string {
 	f, err := os.Open("/proc/cpuinfo")
 	if err != nil {

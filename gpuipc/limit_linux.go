@@ -9,25 +9,24 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// MemoryLimit is the number of bytes that this process may hold at most: the
-// tightest memory.max on the way from its control group (version 2) to the
-// root, and the machine's memory. The second result is false when neither can
-// be read.
+// MemoryLimit returns the number of bytes that this process may use at most:
+// the tightest memory.max from its control group (version 2) to the root, and
+// the machine's memory. The second result is false if neither can be read.
 func MemoryLimit() (int64, bool) {
 	limit, known := int64(math.MaxInt64), false
 	if kib, ok := memInfo("MemTotal:"); ok {
 		limit, known = kib<<10, true
 	}
 	for _, dir := range cgroupDirs() {
-		if n, ok := readNumber(filepath.Join(dir, "memory.max")); ok { // "max" is no number
+		if n, ok := readNumber(filepath.Join(dir, "memory.max")); ok { // "max" is not a number
 			limit, known = min(limit, n), true
 		}
 	}
 	return limit, known
 }
 
-// cgroupRoom is the smallest limit minus use over our control groups; false
-// when none has a limit.
+// cgroupRoom returns the smallest limit minus use over our control groups;
+// false if none has a limit.
 func cgroupRoom(limitFile, useFile string) (room int64, limited bool) {
 	room = math.MaxInt64
 	for _, dir := range cgroupDirs() {
@@ -39,9 +38,9 @@ func cgroupRoom(limitFile, useFile string) (room int64, limited bool) {
 	return room, limited
 }
 
-// cgroupDirs lists our version 2 control group and those above it. In a
-// container with its own control group namespace that is the root alone, which
-// then carries the container's limits.
+// cgroupDirs returns our version 2 control group and those above it. In a
+// container with its own control group namespace that is only the root, which
+// then has the container's limits.
 func cgroupDirs() []string {
 	b, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {

@@ -8,15 +8,14 @@ import (
 )
 
 // Mapping is a client's view of a region of another process. It stays valid
-// when that process dies: the memory lives as long as someone maps it.
+// when that process dies: the memory exists as long as it is mapped.
 type Mapping struct {
 	mem []byte
 }
 
-// Map maps the region behind h and takes over h.File whatever it returns.
-// Without writable the bytes fault on a write; a ClientReads region can only be
-// mapped so. Memory that could shrink under the mapping is refused with
-// ErrInvalid.
+// Map maps the region of h and owns h.File in any case. Without writable,
+// writes to the bytes fault; a ClientReads region can only be mapped so. Memory
+// that could shrink under the mapping is refused with ErrInvalid.
 func Map(h Handle, writable bool) (*Mapping, error) {
 	if h.File == nil {
 		return nil, fmt.Errorf("map: no descriptor: %w", ErrInvalid)
@@ -40,10 +39,11 @@ func Map(h Handle, writable bool) (*Mapping, error) {
 	return nil, regionError("map", h.Bytes, err)
 }
 
-// Bytes is the whole region, valid until Close.
+// Bytes returns the whole region, valid until Close.
 func (m *Mapping) Bytes() []byte { return m.mem }
 
-// Close unmaps. Nothing may use Bytes any more; a second Close is ErrInvalid.
+// Close unmaps the region. Bytes must not be used any more; a second Close is
+// ErrInvalid.
 func (m *Mapping) Close() error {
 	if m.mem == nil {
 		return fmt.Errorf("close mapping: closed already: %w", ErrInvalid)

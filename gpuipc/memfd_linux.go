@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Seals of regions that we make. A client that holds any descriptor of a region
-// can neither resize it nor add seals; of a ClientReads region it can also never
-// get a writable mapping, write(2) or punch a hole, not even through a
-// read-write re-open under /proc/self/fd. Our own mapping is older than the
-// seal and stays writable.
+// Seals of our regions. A client with any descriptor of a region can neither
+// resize it nor add seals. Of a ClientReads region it can also never get a
+// writable mapping, write(2) or punch a hole, not even through a read-write
+// re-open under /proc/self/fd. Our own mapping is older than the seal and stays
+// writable.
 //
-// The price: hole punching is refused to us too (and so is MADV_REMOVE), so
-// memory of a ClientReads region goes back to the system only with the region, when the
-// last client has closed what it has of it. So ClientViews regions, of which there is one
-// for each connection, do without that seal.
+// Hole punching is then refused to us too (and so is MADV_REMOVE), so memory of
+// a ClientReads region is freed only with the region, when the last client has
+// closed it. So ClientViews regions, one for each connection, do not have that
+// seal.
 const (
 	sealSize  = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 	sealReads = sealSize | unix.F_SEAL_FUTURE_WRITE
@@ -91,7 +91,7 @@ func checkFixed(f *os.File, size int64) error {
 	return nil
 }
 
-// residentBytes is what f holds in memory, without walking it.
+// residentBytes returns the memory of f, without walking it.
 func residentBytes(f *os.File) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -100,9 +100,9 @@ func residentBytes(f *os.File) (int64, error) {
 	return st.Blocks * 512, nil
 }
 
-// duplicate makes a descriptor for a client. Readers get a read-only open of
-// the same memory where /proc is mounted: the seal is what protects, this only
-// makes the client's mistakes fail early.
+// duplicate returns a descriptor for a client. Readers get a read-only open of
+// the same memory if /proc is mounted: the seal protects, this only makes the
+// client's mistakes fail early.
 func duplicate(f *os.File, name string, access Access) (*os.File, error) {
 	if access != ClientWrites {
 		fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -117,8 +117,8 @@ func duplicate(f *os.File, name string, access Access) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// freeHugePages is the number of reserved 2 MiB pages that nobody has claimed,
-// within the hugetlb limit of our control group.
+// freeHugePages returns the number of unclaimed reserved 2 MiB pages, within
+// the hugetlb limit of our control group.
 func freeHugePages() int64 {
 	const dir = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
 	free, ok := readNumber(dir + "free_hugepages")
@@ -134,7 +134,7 @@ func freeHugePages() int64 {
 	return max(free, 0)
 }
 
-// readNumber reads a file that holds one decimal number.
+// readNumber reads a file with one decimal number.
 func readNumber(path string) (int64, bool) {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -9,20 +9,20 @@ import (
 )
 
 // memory is a checked Ref as bytes of our address space: parts in object order,
-// neighbours joined.
+// neighbors joined.
 type memory struct {
 	region *hostRegion
 	parts  []part
 	n      int64
 }
 
-// part is one run of bytes: off is its place in the object, at in the region.
+// part is one run of bytes, at off in the object and at at in the region.
 type part struct {
 	off, at int64
 	b       []byte
 }
 
-// run is the longest run of bytes that begins at off, at most n.
+// run returns the longest run of bytes that starts at off, at most n.
 func (m *memory) run(off, n int64) []byte {
 	p := m.part(off)
 	return p.b[off-p.off : min(off-p.off+n, int64(len(p.b)))]
@@ -35,7 +35,7 @@ func (m *memory) part(off int64) *part {
 	return &m.parts[sort.Search(len(m.parts), func(i int) bool { return m.parts[i].off > off })-1]
 }
 
-// populate prepares the bytes [off, off+n) for being written.
+// populate prepares the bytes [off, off+n) for writing.
 func (m *memory) populate(off, n int64) {
 	for n > 0 {
 		p := m.part(off)
@@ -45,8 +45,8 @@ func (m *memory) populate(off, n int64) {
 	}
 }
 
-// view is the bytes [off, off+n): in place when they are one run, else gathered
-// into *buf, which grows as needed.
+// view returns the bytes [off, off+n): in place if they are one run, else
+// gathered into *buf, which grows as needed.
 func (m *memory) view(off, n int64, buf *[]byte) []byte {
 	b := m.run(off, n)
 	if int64(len(b)) < n {
@@ -71,7 +71,7 @@ func (m *memory) store(off int64, src []byte) {
 	}
 }
 
-// floats views aligned bytes as float32.
+// floats returns aligned bytes as float32.
 func floats(b []byte) []float32 {
 	if len(b) == 0 {
 		return nil
@@ -79,8 +79,7 @@ func floats(b []byte) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
 }
 
-// access is one operation's hold on the regions that it touches: they stay mapped
-// until release.
+// access keeps the regions of one operation mapped until release.
 type access struct {
 	Checker
 	host *host
@@ -103,7 +102,7 @@ func (a *access) release() {
 	}
 }
 
-// memory is the bytes of an object that was checked.
+// memory returns the bytes of a checked object.
 func (a *access) memory(r Ref) memory {
 	if r.Region == nil {
 		return memory{}
@@ -136,10 +135,10 @@ func (f *memoryFault) Error() string {
 
 func (f *memoryFault) Unwrap() error { return ErrUnavailable }
 
-// guarded runs f and turns a memory fault into a memoryFault. Sealed memory
+// guarded runs f and returns a memory fault as a memoryFault. Sealed memory
 // cannot shrink, but the kernel may still fail to back a page (strict
-// overcommit, a hugetlb limit, a broken memory bank), or be told not to (holes of
-// imported memory); that must cost one operation, not the process.
+// overcommit, a hugetlb limit, a broken memory bank), or be told not to (holes
+// of imported memory). That must cost one operation, not the process.
 func guarded(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

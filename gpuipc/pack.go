@@ -6,14 +6,14 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// Packer keeps matrices of one segment after another in fewer bytes: see kernel.Packer.
-// One is used by one call at a time.
+// Packer packs matrices of one segment after another: see kernel.Packer. It serves one
+// call at a time.
 type Packer struct {
 	kernel kernel.Packer
 	src    []byte
 }
 
-// PackKind is what a part is that is to be packed.
+// PackKind is the kind of a part to be packed.
 type PackKind uint8
 
 // PackTransitions have as many rows as columns and act on states. PackStates are
@@ -24,18 +24,18 @@ const (
 	PackRows
 )
 
-// PackJob is one part [Heads, Rows, Cols] to be packed.
+// PackJob is one part [Heads, Rows, Cols] to pack.
 type PackJob struct {
-	Src               [][]byte // where it lies, in order
+	Src               [][]byte // its bytes, in order
 	Type              DType
 	Heads, Rows, Cols int
 	Of                PackKind
-	Tolerance         float64 // as of profile.Identity
+	Tolerance         float64 // as in profile.Identity
 }
 
-// Pack writes a packed part to dst, which has room for the longest one (profile.PackedMost),
-// and returns how much of it that takes, with the largest error of any head, as of
-// profile.Packed; 0 for rows that are not to be packed.
+// Pack writes a packed part to dst, which must have room for the longest one
+// (profile.PackedMost), and returns its length, with the largest error of any head, as in
+// profile.Packed; 0 for rows that should not be packed.
 func (p *Packer) Pack(dst []byte, job *PackJob) (n int, largest float32) {
 	src := oneRun(job.Src, &p.src)
 	if job.Of == PackRows {
@@ -61,8 +61,8 @@ func (p *Packer) Pack(dst []byte, job *PackJob) (n int, largest float32) {
 	return n, largest
 }
 
-// oneRun is what lies in some runs: in place when they are one, else gathered into *buf,
-// which grows as needed.
+// oneRun returns the bytes of some runs: in place if they are one, else gathered into
+// *buf, which grows as needed.
 func oneRun(runs [][]byte, buf *[]byte) []byte {
 	if len(runs) == 1 {
 		return runs[0]
@@ -74,8 +74,8 @@ func oneRun(runs [][]byte, buf *[]byte) []byte {
 	return *buf
 }
 
-// CheckPacked tells whether what lies in some runs is a packed part [heads, rows, cols] of what
-// was written with type t, or one of keys or values [rows, heads, dim]: ErrInvalid if it is not.
+// CheckPacked returns ErrInvalid unless the runs are a packed part [heads, rows, cols] of
+// numbers of type t, or one of keys or values [rows, heads, dim].
 func CheckPacked(runs [][]byte, t DType, shape [3]int, rows bool) error {
 	var buf []byte
 	open := kernel.OpenPacked
@@ -88,7 +88,7 @@ func CheckPacked(runs [][]byte, t DType, shape [3]int, rows bool) error {
 	return nil
 }
 
-// UnpackRows is kernel.UnpackRows; its error wraps ErrInvalid.
+// UnpackRows calls kernel.UnpackRows; its error wraps ErrInvalid.
 func UnpackRows(b []byte, t DType, rows, heads, dim int) ([]byte, error) {
 	out, err := kernel.UnpackRows(b, t, rows, heads, dim)
 	if err != nil {
@@ -97,7 +97,8 @@ func UnpackRows(b []byte, t DType, rows, heads, dim int) ([]byte, error) {
 	return out, nil
 }
 
-// Floats is kernel.PartToF32, or kernel.RowsToF32 of keys or values; its error wraps ErrInvalid.
+// Floats calls kernel.PartToF32, or kernel.RowsToF32 for keys or values; its error wraps
+// ErrInvalid.
 func Floats(dst []float32, part []byte, t DType, packed bool, shape [3]int, rows bool) error {
 	read := kernel.PartToF32
 	if rows {

@@ -5,17 +5,16 @@ import (
 	"math/bits"
 )
 
-// PageAllocator hands out pages of one region. It keeps a bitmap and no lists:
-// the search is O(pages/64) words whatever the history.
+// PageAllocator allocates pages of one region. It has a bitmap and no lists: a
+// search visits O(pages/64) words, whatever the history.
 //
-// It takes the lowest run that fits rather than the next one, so that pages that
-// were touched before are used again before fresh ones and a lazily touched
-// region stays as small as its use.
+// It uses the lowest run that fits rather than the next one, so that touched
+// pages are reused before fresh ones and a lazily touched region stays as small
+// as its use.
 //
 // It is not safe for concurrent use: its owner locks.
 //
-// Invariant: a page is free or belongs to exactly one extent that was handed out
-// and not yet freed.
+// Invariant: a page is free or belongs to exactly one allocated extent.
 type PageAllocator struct {
 	pageBytes int64
 	pages     int
@@ -26,7 +25,7 @@ type PageAllocator struct {
 }
 
 // NewPageAllocator returns an allocator of the whole pages in [0, bytes), all
-// free. It panics when the sizes make no sense.
+// free. It panics if the sizes are invalid.
 func NewPageAllocator(bytes int64, pageBytes int) *PageAllocator {
 	if bytes < 0 || pageBytes <= 0 {
 		panic(fmt.Sprintf("gpuipc: allocator of %d bytes in pages of %d", bytes, pageBytes))
@@ -43,10 +42,10 @@ func NewPageAllocator(bytes int64, pageBytes int) *PageAllocator {
 	return a
 }
 
-// Alloc returns whole pages for at least bytes bytes: one run when there is one,
+// Alloc returns whole pages for at least bytes bytes: one run if there is one,
 // else several extents, made of the largest runs (by power of two), in address
-// order. Its cost is one pass over the bitmap, and two over the free runs when
-// no single run is long enough. Without room it changes nothing and returns
+// order. Its cost is one pass over the bitmap, and two over the free runs if no
+// single run is long enough. Without room it changes nothing and returns
 // ErrFull.
 func (a *PageAllocator) Alloc(bytes int64) ([]Extent, error) {
 	n, err := a.pagesFor(bytes)
@@ -73,9 +72,9 @@ func (a *PageAllocator) AllocRun(bytes int64) (Extent, error) {
 	return a.take(first, n), nil
 }
 
-// Free gives extents of whole pages back and advances the generation of each
-// page. Parts of what one Alloc returned may be freed one by one. Freeing what
-// is free already, or was never a page, is a broken invariant: it panics.
+// Free frees extents of whole pages and advances the generation of each page.
+// Parts of the result of one Alloc may be freed separately. Freeing a free
+// page, or one that does not exist, is a broken invariant and panics.
 func (a *PageAllocator) Free(extents []Extent) {
 	for _, e := range extents {
 		if e.Off < 0 || e.Len < 0 || e.Off%a.pageBytes != 0 || e.Len%a.pageBytes != 0 || e.Off+e.Len > int64(a.pages)*a.pageBytes {
@@ -94,24 +93,24 @@ func (a *PageAllocator) Free(extents []Extent) {
 	}
 }
 
-// PageBytes is the size of a page.
+// PageBytes returns the size of a page.
 func (a *PageAllocator) PageBytes() int64 { return a.pageBytes }
 
-// Pages is the number of pages, used and free.
+// Pages returns the number of pages, used and free.
 func (a *PageAllocator) Pages() int { return a.pages }
 
-// UsedBytes is the size of all pages handed out.
+// UsedBytes returns the size of all allocated pages.
 func (a *PageAllocator) UsedBytes() int64 { return int64(a.pages-a.freePages) * a.pageBytes }
 
-// FreeBytes is the size of all free pages.
+// FreeBytes returns the size of all free pages.
 func (a *PageAllocator) FreeBytes() int64 { return int64(a.freePages) * a.pageBytes }
 
-// Generation is how often page was freed; the page at byte off has number
-// off/PageBytes. Who kept the generation beside an extent can tell that the
-// page has changed hands since.
+// Generation returns the number of times that page was freed; the page at byte
+// off has number off/PageBytes. A stored generation shows whether the page has
+// been reused since.
 func (a *PageAllocator) Generation(page int) uint64 { return a.gens[page] }
 
-// LargestBytes is the size of the longest free run.
+// LargestBytes returns the size of the longest free run.
 func (a *PageAllocator) LargestBytes() int64 {
 	best, carry := 0, 0
 	for _, w := range a.free {
@@ -143,7 +142,7 @@ func (a *PageAllocator) pagesFor(bytes int64) (int, error) {
 
 // findRun returns the first page of the lowest run of n free pages.
 func (a *PageAllocator) findRun(n int) (int, bool) {
-	carry := 0 // free pages at the top of the words before
+	carry := 0 // free pages at the end of the words before
 	for i := a.low; i < len(a.free); i++ {
 		w := a.free[i]
 		switch {
@@ -164,8 +163,8 @@ func (a *PageAllocator) findRun(n int) (int, bool) {
 	return 0, false
 }
 
-// takeLargest takes n free pages, which are there, from the longest runs. Runs
-// are ranked by the power of two of their length: a histogram tells which
+// takeLargest allocates n free pages, which must exist, from the longest runs.
+// Runs are ranked by the power of two of their length: a histogram shows which
 // classes are used whole, and the class that completes n is used from the
 // bottom. An exact order would need a sort of up to pages/2 runs.
 func (a *PageAllocator) takeLargest(n int) []Extent {
@@ -196,8 +195,8 @@ func (a *PageAllocator) takeLargest(n int) []Extent {
 	return out
 }
 
-// runs yields every maximal run of free pages, lowest first. A run may be taken
-// while it is yielded.
+// runs yields every maximal run of free pages, lowest first. A run may be
+// allocated while it is yielded.
 func (a *PageAllocator) runs(yield func(first, n int) bool) {
 	start := -1
 	for i := a.low; i < len(a.free); i++ {
@@ -214,7 +213,7 @@ func (a *PageAllocator) runs(yield func(first, n int) bool) {
 			ones := bits.TrailingZeros64(^(w >> bit))
 			bit += ones
 			if bit >= 64 {
-				break // the run may go on in the next word
+				break // the run may continue in the next word
 			}
 			if !yield(start, i*64+bit-start) {
 				return
@@ -236,8 +235,8 @@ func (a *PageAllocator) take(first, n int) Extent {
 	return Extent{Off: int64(first) * a.pageBytes, Len: int64(n) * a.pageBytes}
 }
 
-// runInWord finds the lowest run of n set bits inside w, by doubling: after the
-// loop a bit is set where n set bits begin.
+// runInWord finds the lowest run of n set bits in w, by doubling: after the
+// loop a bit is set where n set bits start.
 func runInWord(w uint64, n int) (int, bool) {
 	if n > 64 {
 		return 0, false

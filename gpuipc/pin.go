@@ -2,9 +2,9 @@ package gpuipc
 
 import "fmt"
 
-// Pin answers views of the host's own mapping. Pages that will be written are
-// backed first, in one call, so that a disk's transfer does not fault them in
-// one by one.
+// Pin returns views of the host's own mapping. Pages that will be written are
+// backed first, in one call, so that a disk transfer does not fault them in one
+// by one.
 func (h *host) Pin(r Ref, write bool) (views [][]byte, unpin func(), err error) {
 	region, ok := r.Region.(*hostRegion)
 	if !ok || region.dev != h {
@@ -26,8 +26,8 @@ func (h *host) Pin(r Ref, write bool) (views [][]byte, unpin func(), err error) 
 	return views, region.release, nil
 }
 
-// Window is the bytes [off, off+n) of what lies in several runs of memory, such as the
-// views of Pin, as parts of these runs. It has fewer than n where they end before.
+// Window returns the bytes [off, off+n) of several runs of memory, such as the
+// views of Pin, as parts of these runs; fewer than n if they end before.
 func Window(runs [][]byte, off, n int64) (parts [][]byte) {
 	for _, r := range runs {
 		if n == 0 {

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// Absent reports whether r names nothing. An empty object of a region is not
+// Absent reports whether r is the zero Ref. An empty object of a region is not
 // absent.
 func (r Ref) Absent() bool { return r.Region == nil && len(r.Extents) == 0 }
 
-// Len is the number of bytes of the object.
+// Len returns the number of bytes of the object.
 func (r Ref) Len() int64 {
 	var n int64
 	for _, e := range r.Extents {
@@ -33,8 +33,8 @@ func (r Ref) Contiguous() bool {
 	return runs <= 1
 }
 
-// Slice is the object's bytes [off, off+n). It panics like a slice expression
-// when they are not all inside. The result may share Extents with r.
+// Slice returns the object's bytes [off, off+n). It panics like a slice
+// expression if they are out of range. The result may share Extents with r.
 func (r Ref) Slice(off, n int64) Ref {
 	if off < 0 || n < 0 || off > r.Len()-n {
 		panic(fmt.Sprintf("gpuipc: slice of %d bytes at %d of an object of %d bytes", n, off, r.Len()))
@@ -65,7 +65,7 @@ func (r Ref) Slice(off, n int64) Ref {
 }
 
 // Equal reports whether both name the same bytes of the same region in the same
-// order, however the extents are cut.
+// order, however the extents are split.
 func (r Ref) Equal(o Ref) bool {
 	if r.Region != o.Region {
 		return false
@@ -73,7 +73,7 @@ func (r Ref) Equal(o Ref) bool {
 	return slices.Equal(joined(r.Extents), joined(o.Extents))
 }
 
-// joined merges neighbours and drops empty extents.
+// joined merges neighbors and drops empty extents.
 func joined(in []Extent) []Extent {
 	var out []Extent
 	for _, e := range in {
@@ -89,8 +89,8 @@ func joined(in []Extent) []Extent {
 	return out
 }
 
-// within checks every extent of r against a region of size bytes and elements of
-// elem bytes, so that what follows may index without further checks.
+// within checks every extent of r against a region of size bytes and elements
+// of elem bytes, so that later code can index without checks.
 func (r Ref) within(size int64, elem int) error {
 	var total int64
 	for i, e := range r.Extents {

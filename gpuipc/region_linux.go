@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hostRegion is a memfd mapped read-write by us, whoever made it.
+// hostRegion is a memfd mapped read-write by us, our own or imported.
 type hostRegion struct {
 	dev      *host
 	name     string
 	access   Access
-	file     *os.File // nil = imported, or not shared any more
+	file     *os.File // nil = imported, or no longer shared
 	mem      []byte
-	warm     []atomic.Uint64 // bit set = populate was done; nil = never needed
+	warm     []atomic.Uint64 // bit set = populated; nil = never needed
 	imported bool
-	guarded  bool // imported, and holes stay holes
+	guarded  bool // imported, and its holes are guarded
 
 	// users is the number of running operations; closedRegion once unmapped.
 	users atomic.Int64
@@ -27,15 +27,15 @@ type hostRegion struct {
 
 const closedRegion = -1 << 62
 
-// NewRegion makes a memfd, maps it and seals it. The memory is not touched: a
-// page costs nothing before its first write. A region larger than what this
-// process may ever hold (MemoryLimit) is refused with ErrFull, since writing it
-// would end in a kill.
+// NewRegion creates a memfd, maps it and seals it. The memory is not touched: a
+// page costs nothing before its first write. A region larger than this process
+// may ever use (MemoryLimit) is refused with ErrFull, since writing it would
+// get the process killed.
 //
-// HugeAuto takes pages that the operator reserved in hugetlbfs when the whole
+// HugeAuto uses pages that the operator reserved in hugetlbfs if the whole
 // region fits into the unclaimed ones, else it advises transparent huge pages,
-// which the kernel honours where shmem_enabled says so. HugeRequire accepts the
-// reserved ones only.
+// which the kernel honors depending on shmem_enabled. HugeRequire accepts only
+// reserved ones.
 func (h *host) NewRegion(spec RegionSpec) (Region, error) {
 	if err := spec.Check(); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (h *host) NewRegion(spec RegionSpec) (Region, error) {
 	return r, nil
 }
 
-// Check refuses, with ErrInvalid, what no device makes.
+// Check returns ErrInvalid for a region that no device makes.
 func (spec *RegionSpec) Check() error {
 	switch {
 	case spec.Bytes <= 0 || spec.Bytes > 1<<46:
@@ -77,7 +77,8 @@ func (spec *RegionSpec) Check() error {
 	return nil
 }
 
-// newHugeRegion returns nil and why when the region does not get reserved pages.
+// newHugeRegion returns nil and the reason if the region does not get reserved
+// pages.
 func (h *host) newHugeRegion(spec RegionSpec) (*hostRegion, error) {
 	if spec.Huge == HugeNever {
 		return nil, nil
@@ -90,7 +91,7 @@ func (h *host) newHugeRegion(spec RegionSpec) (*hostRegion, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The first page tells whether the control group lets us have any.
+	// The first page shows whether the control group allows any.
 	if err := unix.Madvise(r.mem[:hugePageBytes], unix.MADV_POPULATE_WRITE); err != nil && !errors.Is(err, unix.EINVAL) {
 		_ = r.unmap()
 		return nil, fmt.Errorf("region %s: first huge page: %w: %w", spec.Name, err, ErrUnavailable)
@@ -116,7 +117,7 @@ func (h *host) makeRegion(spec RegionSpec, size int64, huge bool) (*hostRegion, 
 		seals = sealReads
 	}
 	if spec.Access == ClientViews {
-		err = f.Chmod(0o400) // nobody else opens it for writing, by way of /proc
+		err = f.Chmod(0o400) // so that other users cannot open it for writing through /proc
 	}
 	if err == nil {
 		err = addSeals(f, seals)
@@ -130,7 +131,7 @@ func (h *host) makeRegion(spec RegionSpec, size int64, huge bool) (*hostRegion, 
 	return r, nil
 }
 
-// regionError sorts what the kernel answered into our kinds.
+// regionError maps errors of the kernel to ours.
 func regionError(name string, size int64, err error) error {
 	kind := ErrUnavailable
 	switch {
@@ -142,9 +143,9 @@ func regionError(name string, size int64, err error) error {
 	return fmt.Errorf("region %s of %d bytes: %w: %w", name, size, err, kind)
 }
 
-// Import maps a client's memfd for reading and writing and closes the descriptor.
-// An operation that touches a hole of it ends with ErrInvalid and fills nothing
-// where the system lets us have that (see holeGuard).
+// Import maps a client's memfd for reading and writing and closes the
+// descriptor. An operation that touches a hole of it ends with ErrInvalid and
+// fills nothing, if the system supports that (see holeGuard).
 func (h *host) Import(hd Handle) (Region, error) {
 	if hd.File == nil {
 		return nil, fmt.Errorf("import: no descriptor: %w", ErrInvalid)
@@ -168,8 +169,8 @@ func (h *host) Import(hd Handle) (Region, error) {
 	return r, nil
 }
 
-// HostOf is the host device that made or imported r, for accelerators that copy
-// to and from its memory; false when r is not a region of a host device.
+// HostOf returns the host device that made or imported r, for accelerators that
+// copy to and from its memory; false if r is not a region of a host device.
 func HostOf(r Region) (Device, bool) {
 	hr, ok := r.(*hostRegion)
 	if !ok {
@@ -208,9 +209,9 @@ func (r *hostRegion) Resident() (int64, error) {
 
 var errNotShared = fmt.Errorf("the region has no descriptor: it was imported, or is not shared any more: %w", ErrUnavailable)
 
-// Unshare closes the descriptor of a region that no other client will get: Export and
-// Resident, which may not run meanwhile, answer ErrUnavailable from then on. Regions
-// that are not a host's stay as they are.
+// Unshare closes the descriptor of a region that no other client will get.
+// Export and Resident, which must not run meanwhile, return ErrUnavailable from
+// then on. Regions of other devices are unchanged.
 func Unshare(r Region) error {
 	hr, ok := r.(*hostRegion)
 	if !ok || hr.file == nil {
@@ -221,10 +222,11 @@ func Unshare(r Region) error {
 	return file.Close()
 }
 
-// Discard gives the pages of a region back to the system, whoever still has a descriptor
-// or a mapping of it: without that they are charged to us for as long as a client likes
-// to keep one. Nobody may read the region any more: its bytes are zero. Regions of which
-// that cannot be, imported, sealed or of an accelerator, stay as they are.
+// Discard returns the pages of a region to the system, even if others still
+// have a descriptor or a mapping of it; otherwise they would be charged to us
+// for as long as a client keeps one. The region must not be read any more: its
+// bytes are zero. Regions for which this is impossible (imported, sealed, or of
+// an accelerator) are unchanged.
 func Discard(r Region) error {
 	hr, ok := r.(*hostRegion)
 	if !ok || hr.imported || hr.access == ClientReads {
@@ -240,8 +242,8 @@ func Discard(r Region) error {
 	return nil
 }
 
-// Close panics when an operation is still using the memory: going on would let
-// it write into whatever is mapped there next.
+// Close panics if an operation is still using the memory: it could otherwise
+// write into whatever is mapped there next.
 func (r *hostRegion) Close() error {
 	if !r.users.CompareAndSwap(0, closedRegion) {
 		if n := r.users.Load(); n > 0 {
@@ -273,9 +275,9 @@ func (r *hostRegion) acquire() error {
 const warmBytes = 64 << 10
 
 // populate has the kernel back [at, at+n) with cleared pages in one call before
-// the first write to them: taking a fault for each page instead makes a first
-// copy 1.4 times slower (measured, 4 KiB pages). Whether it works is of no
-// matter; a page that is not there is faulted in.
+// the first write: a fault for each page makes a first copy 1.4 times slower
+// (measured, 4 KiB pages). Failure does not matter; a missing page is faulted
+// in.
 func (r *hostRegion) populate(at, n int64) {
 	if r.warm == nil || n < warmBytes {
 		return

@@ -7,10 +7,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// ReplayJob moves the states of one layer over consecutive rows, in
-// order: S = g*S + k u^T for each (KVBuffer Eq. 5; kernel.Replay says what the
-// result is to the bit). Rows beyond the last one that is wanted are left out of
-// the references.
+// ReplayJob moves the states of one layer over consecutive rows, in order: S =
+// g*S + k u^T for each (KVBuffer Eq. 5; kernel.Replay defines the result to the
+// bit). The references do not include rows after the last one needed.
 type ReplayJob struct {
 	Heads    int // value heads
 	KeyHeads int // divides Heads: consecutive value heads share a key head
@@ -44,7 +43,7 @@ func (h *host) Replay(ctx context.Context, job *ReplayJob) error {
 type replayer struct {
 	job       *ReplayJob
 	from, out memory
-	inPlace   bool // out is from
+	inPlace   bool // out is the same memory as from
 	decay     memory
 	k, u      memory
 }
@@ -65,7 +64,8 @@ func (a *access) replayer(job *ReplayJob) (*replayer, error) {
 	return r, nil
 }
 
-// rowCost is about the multiply-adds that one row of one head takes the time of.
+// rowCost returns the approximate multiply-adds that take as long as one row of
+// one head.
 func (r *replayer) rowCost() float64 { return 3 * float64(r.job.DK) * float64(r.job.DV) }
 
 // item moves the state of one head over all rows.
@@ -97,7 +97,7 @@ func (r *replayer) item(w *worker, head int) error {
 	return nil
 }
 
-// rows is one head's part of rows [lo, hi).
+// rows returns one head's part of rows [lo, hi).
 func (r *replayer) rows(s *scratch, head, lo, hi int) kernel.Rows {
 	j, n := r.job, hi-lo
 	key := head / (j.Heads / j.KeyHeads)
@@ -108,9 +108,9 @@ func (r *replayer) rows(s *scratch, head, lo, hi int) kernel.Rows {
 	return out
 }
 
-// strided is the numbers at off of each of n rows from row first on, and how many
-// numbers lie from one to the next: in place when they are inside one run, else
-// gathered into *buf.
+// strided returns the numbers at off of each of n rows from row first on, and
+// their stride in numbers: in place if they are inside one run, else gathered
+// into *buf.
 func (m *memory) strided(first, n int, step, off, size int64, buf *[]byte) ([]float32, int) {
 	begin := int64(first)*step + off
 	if all := int64(n-1)*step + size; int64(len(m.run(begin, all))) == all {

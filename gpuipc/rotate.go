@@ -9,8 +9,8 @@ import (
 )
 
 // Rotate works in runs of rows that are one run of bytes at the source and have
-// one stride at the destination; rows cut by an extent's end go through scratch.
-// All bounds are checked before the first byte is written.
+// one stride at the destination; rows cut by an extent's end go through
+// scratch. All bounds are checked before the first byte is written.
 func (h *host) Rotate(ctx context.Context, job *RotateJob) error {
 	a := h.access()
 	defer a.release()
@@ -29,10 +29,11 @@ func (h *host) Rotate(ctx context.Context, job *RotateJob) error {
 }
 
 const (
-	// pieceBytes is the work between two looks at the context: 0.05 ms with
+	// pieceBytes is the work between two checks of the context: 0.05 ms with
 	// AVX2, 0.3 ms in plain Go (measured).
 	pieceBytes = 512 << 10
-	// unpackBytes is how much is unpacked at once: it stays in L1 until it has moved on.
+	// unpackBytes is the amount unpacked at once, which stays in L1 until it
+	// is copied.
 	unpackBytes = 8 << 10
 	// piecePairs bounds the sines and cosines of a piece, at 30 ns a pair.
 	piecePairs = 16 << 10
@@ -43,7 +44,7 @@ type rotator struct {
 	job       *RotateJob
 	src       memory
 	packed    *kernel.Packed // of the source; nil = not packed
-	dense     memory         // destination, when job.Dst.Rows is present
+	dense     memory         // destination, if job.Dst.Rows is present
 	table     []byte         // else the region of the block table
 	headBytes int64
 	rowBytes  int64
@@ -83,7 +84,7 @@ func (a *access) rotator(job *RotateJob) (*rotator, error) {
 	return r, nil
 }
 
-// packedRows opens the source of a job, gathered where it is not one run.
+// packedRows opens the source of a job, gathered if it is not one run.
 func (m *memory) packedRows(job *RotateJob) (*kernel.Packed, error) {
 	var gathered []byte
 	p, err := kernel.OpenRows(m.view(0, m.n, &gathered), job.Type, job.Rows, job.Heads, job.Dim)
@@ -109,7 +110,7 @@ func (r *rotator) piece(w *worker, item int) error {
 	return nil
 }
 
-// source is the run of at most n rows that begins at row.
+// source returns the run of at most n rows that starts at row.
 func (r *rotator) source(s *scratch, row, n int) (b []byte, rows int) {
 	if r.packed != nil {
 		heads := r.job.Heads
@@ -139,8 +140,8 @@ func (r *rotator) toRows(s *scratch, row, n int, src []byte) int {
 	return 1
 }
 
-// toTable goes as far as the block, and on into blocks that follow it in memory
-// with the same stride.
+// toTable writes up to the end of the block, and into blocks that follow it in
+// memory with the same stride.
 func (r *rotator) toTable(s *scratch, row, n int, src []byte) int {
 	d := &r.job.Dst
 	at := d.FirstRow + row // of the table
@@ -157,8 +158,7 @@ func (r *rotator) toTable(s *scratch, row, n int, src []byte) int {
 	return n
 }
 
-// move turns n rows from src to dst. A copy of whole rows is left to the
-// machine's own copy.
+// move rotates n rows from src to dst. A copy of whole rows uses copy.
 func (r *rotator) move(s *scratch, dst []byte, rowStride, headStride int64, row, n int, src []byte) {
 	j := r.job
 	heads, dim, turn := j.Heads, j.Dim, r.turn
@@ -178,8 +178,9 @@ func (r *rotator) move(s *scratch, dst []byte, rowStride, headStride int64, row,
 	kernel.RotateRows(dst, int(rowStride), int(headStride), src, j.Type, n, heads, dim, turn)
 }
 
-// angles are the cosines and sines of rows [row, row+n), [n, Dims/2] each. Angles
-// are formed in float64: at position 10^6 a float32 product is off by 0.03 rad.
+// angles returns the cosines and sines of rows [row, row+n), [n, Dims/2] each.
+// Angles are computed in float64: at position 10^6 a float32 product is off by
+// 0.03 rad.
 func (s *scratch) angles(p *RowRotation, row, n int) (cos, sin []float32) {
 	half := p.Dims / 2
 	cos, sin = grown(&s.cos, n*half), grown(&s.sin, n*half)

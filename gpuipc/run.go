@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// task is one operation cut into items that any worker may take. The caller's
-// goroutine works too, so an operation needs no other to make progress.
+// task is one operation cut into items for any worker. The caller's goroutine
+// works too, so an operation makes progress without others.
 type task struct {
 	host    *host
 	ctx     context.Context
@@ -20,7 +20,7 @@ type task struct {
 	started atomic.Int64 // chunks entered
 	failed  atomic.Bool
 	once    sync.Once
-	err     error // of the first failure; written once, read after all stopped
+	err     error // the first failure; written once, read after all stopped
 }
 
 // worker is one goroutine's part in a task.
@@ -32,23 +32,23 @@ type worker struct {
 
 type pauseKey struct{}
 
-// WithPause has operations of a host device with this context call pause between their
-// pieces, on the caller's goroutine. It may block; other goroutines that joined the
-// operation go on meanwhile.
+// WithPause returns a context with which operations of a host device call pause
+// between their pieces, on the caller's goroutine. It may block; other
+// goroutines of the operation continue meanwhile.
 func WithPause(ctx context.Context, pause func()) context.Context {
 	return context.WithValue(ctx, pauseKey{}, pause)
 }
 
-// Pause lets others go on who wait for the place of who works under ctx, as a device does
-// between chunks.
+// Pause calls the pause function of ctx, as a device does between chunks, so
+// that others can run.
 func Pause(ctx context.Context) {
 	if pause, ok := ctx.Value(pauseKey{}).(func()); ok {
 		pause()
 	}
 }
 
-// run works through n items and returns when no goroutine works on them any
-// more, whatever happened. With wide set, free workers of the device join.
+// run executes n items and returns when no goroutine works on them any more, in
+// any case. With wide set, free workers of the device join.
 func (h *host) run(ctx context.Context, op Op, n int, wide bool, work func(w *worker, item int) error) error {
 	t := &task{host: h, ctx: ctx, op: op, items: n, work: work}
 	t.pause, _ = ctx.Value(pauseKey{}).(func())
@@ -102,8 +102,8 @@ func (t *task) loop(callers bool) {
 	}
 }
 
-// chunk is called between pieces of at most a few milliseconds: it tells whether
-// the task should go on. The first piece of a task always may.
+// chunk is called between pieces of at most a few milliseconds. It returns an
+// error if the task should stop. The first piece of a task always runs.
 func (w *worker) chunk() error {
 	n := w.started.Add(1) - 1
 	if n == 0 {
@@ -121,6 +121,6 @@ func (w *worker) chunk() error {
 	return w.ctx.Err()
 }
 
-// errStopped ends workers after another one failed; it never leaves a task,
-// since the failure was recorded first.
+// errStopped ends workers after another one failed; it is never returned from a
+// task, since the failure was recorded first.
 var errStopped = errors.New("gpuipc: stopped")

@@ -6,8 +6,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// scratch is what one worker reuses from task to task. Its size is bounded by
-// one batch of steps or one row.
+// scratch is memory that one worker reuses from task to task. Its size is
+// bounded by one batch of steps or one row.
 type scratch struct {
 	hasher xxh3.Hasher
 
@@ -21,7 +21,7 @@ type scratch struct {
 	wide        []float32 // packed rows
 }
 
-// buffer is gather slot i.
+// buffer returns gather slot i.
 func (s *scratch) buffer(i int) *[]byte {
 	for len(s.gather) <= i {
 		s.gather = append(s.gather, nil)

@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// Way says how memory of an accelerator crosses the process border.
+// Way is a way for memory of an accelerator to cross the process border.
 type Way uint8
 
 const (
@@ -16,7 +16,7 @@ const (
 	WayHandle Way = 2
 )
 
-// UUID names a device, in whatever order a process counts its devices.
+// UUID identifies a device independently of a process's device order.
 type UUID [16]byte
 
 // Chunk is one physically contiguous allocation of a region.
@@ -24,18 +24,18 @@ type Chunk struct {
 	Bytes  int64    // usable bytes
 	File   *os.File // WayDescriptor
 	Handle [64]byte // WayHandle: names a whole allocation
-	Off    int64    // WayHandle: where in the allocation the chunk begins
+	Off    int64    // WayHandle: offset of the chunk in the allocation
 }
 
-// Share is what another process needs to map a region of an accelerator: its
-// chunks, to be mapped one behind the other. The receiver owns the files.
+// Share has what another process needs to map a region of an accelerator: its
+// chunks, to be mapped one after the other. The receiver owns the files.
 type Share struct {
 	Way    Way
 	Device UUID
 	Chunks []Chunk
 }
 
-// Bytes is the size of all chunks.
+// Bytes returns the size of all chunks.
 func (s *Share) Bytes() (n int64) {
 	for i := range s.Chunks {
 		n += s.Chunks[i].Bytes
@@ -55,45 +55,44 @@ func (s *Share) Close() error {
 	return errors.Join(errs...)
 }
 
-// SharedRegion is a region that leaves the process as a Share. Its Export answers
-// ErrUnavailable: a Handle is for memory that a host can map.
+// SharedRegion is a region that leaves the process as a Share. Its Export
+// returns ErrUnavailable: a Handle is for memory that a host can map.
 type SharedRegion interface {
 	Region
-	// Device is whose memory it is.
+	// Device returns the UUID of the device with the memory.
 	Device() UUID
-	// Share makes handles for one more client. ErrUnavailable: this memory
-	// cannot go this way.
+	// Share returns handles for one more client. ErrUnavailable: this memory
+	// cannot be shared in this way.
 	Share(way Way) (Share, error)
 }
 
-// Accelerator is a device with memory of its own beside that of a host. Regions
-// that it makes are SharedRegions. Its Import takes nothing but ErrUnavailable;
-// ImportShare is the way in.
+// Accelerator is a device with its own memory. Its regions are SharedRegions.
+// Its Import always returns ErrUnavailable; use ImportShare.
 //
-// Operations run on streams of their own and have ended when the call returns.
-// What fails for a reason that is not the caller's (a lost device, a driver call
-// that does not come back) is ErrUnavailable, and so is everything after it.
+// Operations run on their own streams and have ended when the call returns.
+// Failures that are not the caller's (a lost device, a driver call that does
+// not return) are ErrUnavailable, and so is everything after them.
 type Accelerator interface {
 	Device
 	UUID() UUID
 	// ImportShare maps memory that a client owns, for reading and writing. It
-	// takes over the files whatever it returns, and gives up, with
-	// ErrUnavailable, on a driver that does not answer before ctx ends.
+	// owns the files in any case, and returns ErrUnavailable if the driver
+	// does not answer before ctx ends.
 	ImportShare(ctx context.Context, s Share) (Region, error)
 
-	// AttachHost registers a region of the host device as pinned memory, so
-	// that it can be a side of Upload and Download. detach, which is called
-	// once and before the region is closed, waits for what runs.
+	// AttachHost registers a region of the host device as pinned memory for
+	// Upload and Download. detach, which is called once and before the region
+	// is closed, waits for running copies.
 	AttachHost(r Region) (detach func() error, err error)
 	// Upload copies src, of an attached host region, to dst, of this device;
-	// Download the other way. With digests, len Chunks(length), they store the
-	// digest of each chunk of the destination.
+	// Download copies the other way. With digests, len Chunks(length), they
+	// store the digest of each chunk of the destination.
 	Upload(ctx context.Context, dst, src Ref, digests []uint64) error
 	Download(ctx context.Context, dst, src Ref, digests []uint64) error
 
-	// ComposeAll and RotateAll run jobs, such as those of all layers, in as few
-	// launches as can be. The jobs are independent: none writes what another
-	// reads or writes.
+	// ComposeAll and RotateAll run jobs, such as those of all layers, in as
+	// few launches as possible. The jobs are independent: none writes what
+	// another reads or writes.
 	ComposeAll(ctx context.Context, jobs []ComposeJob) error
 	RotateAll(ctx context.Context, jobs []RotateJob) error
 }

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// String is the form that drivers and nvidia-smi print: "GPU-" and the 16 bytes
-// in groups of 4, 2, 2, 2 and 6. An instance of MIG is printed so too, though
-// nvidia-smi writes "MIG-": the bytes do not tell which they name.
+// String returns the form of drivers and nvidia-smi: "GPU-" and the 16 bytes in
+// groups of 4, 2, 2, 2 and 6. A MIG instance is printed so too, though
+// nvidia-smi prints "MIG-": the bytes do not distinguish them.
 func (u UUID) String() string {
 	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }

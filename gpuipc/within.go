@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Within is what call answers, unless that takes longer than limit or ctx ends: then
-// answered is false, err is the context's, and late is called with the answer when it has
-// come. A driver may never answer for a device that fell off its bus.
+// Within returns the result of call. If that takes longer than limit or ctx ends,
+// answered is false and err is the context's, and late is called with the result when it
+// arrives. A driver may never return for a device that fell off its bus.
 func Within[T any](ctx context.Context, limit time.Duration, call func() (T, error), late func(T, error)) (answer T, answered bool, err error) {
 	type result struct {
 		answer T

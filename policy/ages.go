@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// Ages are told apart in half octaves from 2^4 on: what is younger is in bucket
-// 0, [16, 24) in 1, [24, 32) in 2, [32, 48) in 3, up to 2^62 in 117 and 118.
+// Age buckets are half octaves starting at 2^4: bucket 0 has the lower ages, [16, 24) is 1,
+// [24, 32) is 2, [32, 48) is 3, up to 2^62 in 117 and 118.
 const (
 	buckets     = 119
 	perOctave   = 2
@@ -22,7 +22,7 @@ func bucketOf(age int64) uint8 {
 	return uint8(2*(octave-firstOctave) + half + 1)
 }
 
-// bucketStart is the lowest age of a bucket above the floor.
+// bucketStart returns the lowest age of a bucket above the floor.
 func bucketStart(b int) float64 {
 	if b == 0 {
 		return 0
@@ -30,25 +30,25 @@ func bucketStart(b int) float64 {
 	return float64(uint64(2+(b-1)%2) << (firstOctave + (b-1)/2 - 1))
 }
 
-// ages is the list of all objects in order of use. Those of one bucket stand
-// side by side in it, so that the next one to outgrow a bucket is at its end.
+// ages is the list of all objects in order of use. Those of one bucket are adjacent, so
+// that the next one to outgrow a bucket is at its end.
 //
-// Ages below the floor are not told apart, so that an object crosses few buckets
-// in its life. It is a small part of the time in which the pool is used once
-// over, where little is decided.
+// Ages below the floor share a bucket, so that an object moves through few buckets in its
+// life. The floor is a small part of the time in which every object is used once; few
+// decisions fall in it.
 type ages struct {
 	youngest int32
 	floor    uint8
-	asked    uint8          // where the floor is rising to
+	asked    uint8          // target of the floor
 	end      [buckets]int32 // the oldest object of each bucket, outside = none
 	due      int64          // the clock when the first object outgrows its bucket
 }
 
-// movesPerUse is how many objects may grow older at one use: several times what
-// it takes, so that what came all at once is caught up with soon.
+// movesPerUse bounds the objects that change their bucket in one use. It is several times
+// the average, so that bursts are worked off soon.
 const movesPerUse = 64
 
-// floorPart is the part of the time of n uses, of n objects, that is one age.
+// floorPart is the part of the time of n uses of n objects that is one age.
 const floorPart = 16
 
 func newAges() ages {
@@ -59,7 +59,7 @@ func newAges() ages {
 	return a
 }
 
-// add puts an object in front, at age 0.
+// add inserts an object in front, at age 0.
 func (a *ages) add(objects []object, i int32) {
 	x := &objects[i]
 	x.age, x.younger, x.older = a.floor, outside, a.youngest
@@ -86,7 +86,7 @@ func (a *ages) remove(objects []object, i int32) {
 	}
 }
 
-// shorten takes an object off the end of its bucket if it is there.
+// shorten removes an object from the end of its bucket if it is there.
 func (a *ages) shorten(objects []object, i int32) {
 	x := &objects[i]
 	if a.end[x.age] != i {
@@ -98,10 +98,9 @@ func (a *ages) shorten(objects []object, i int32) {
 	}
 }
 
-// advance moves the ends to a clock and calls grown for each object whose bucket
-// changes, which must set its age. Oldest buckets go first, so that an object
-// arrives behind none that is younger; what is too much for one call goes on in
-// the next.
+// advance moves the ends to a clock and calls grown, which must set the age, for each
+// object whose bucket changes. The oldest buckets go first, so that an object joins its
+// bucket as the youngest. At most movesPerUse objects move; the next call continues.
 func (a *ages) advance(objects []object, clock int64, grown func(i int32, age uint8)) {
 	if clock < a.due {
 		return
@@ -110,7 +109,7 @@ func (a *ages) advance(objects []object, clock int64, grown func(i int32, age ui
 	moves := 0
 	for b := max(int(a.floor), int(bucketOf(clock))); b >= int(a.floor); b-- {
 		for i := a.end[b]; i != outside; i = a.end[b] {
-			// The age may be lower when the floor sank since the object came.
+			// The age may be lower if the floor was lowered since the insert.
 			age := max(a.floor, bucketOf(clock-objects[i].used))
 			if b < int(a.asked) {
 				age = max(age, uint8(b)+1)
@@ -131,14 +130,14 @@ func (a *ages) advance(objects []object, clock int64, grown func(i int32, age ui
 			}
 		}
 	}
-	if a.floor < a.asked { // nothing is left there
+	if a.floor < a.asked { // the bucket is empty
 		a.floor++
 		a.due = clock
 	}
 }
 
-// raise sets the floor to what a span of time asks for, unless it is near. It
-// sinks at once and rises as advance comes to it.
+// raise sets the floor for a span of time, unless the current one is close. It is lowered
+// at once, and rises in advance.
 func (a *ages) raise(span int64) {
 	floor := bucketOf(span / floorPart)
 	if floor <= a.asked+2*perOctave && a.asked <= floor+2*perOctave {

@@ -5,28 +5,28 @@ import (
 	"math/bits"
 )
 
-// What the estimates start from, all of them guesses that data outweighs.
+// Initial estimates. All are guesses that data outweighs.
 const (
 	kinds  = 7
 	levels = 6 // of visits: 0, 1, 2-3, 4-7, 8-15, more
-	// classes are kinds by levels.
+	// classes is the number of pairs of a kind and a level.
 	classes = kinds * levels
 
-	// weight is how many uses what is known in general counts for in what is known
-	// in particular.
+	// weight is the weight of a prior, in uses.
 	weight = 1
-	// chanceAnew is the chance of a use within the time that has passed since the
-	// last one, where nothing is known.
+	// chanceAnew is the prior chance of a use within the time that has passed since the
+	// last one.
 	chanceAnew = 0.5
-	// spread is what a use in the next bucket counts for in this one.
+	// spread is the weight of a use in the neighboring bucket.
 	spread = 0.3
-	// memoryUses is how many uses it takes an observation to fade to 1/e, for a
-	// small pool; a large one takes memoryHeld per object.
+	// memoryUses is the number of uses after which an observation has faded to 1/e in a
+	// small pool. A large pool uses memoryHeld per object.
 	memoryUses = 3200
 	memoryHeld = 2
 )
 
-// classOf is what is known of an object besides its age.
+// classOf returns the class of an object, which combines its kind with its number of
+// visits.
 func classOf(x *object) uint8 {
 	return uint8(kindOf(x)*levels + min(bits.Len8(x.visits), levels-1))
 }
@@ -36,37 +36,37 @@ func kindOf(x *object) int {
 	case x.kids > 1:
 		return 0 // a branch point
 	case x.kids == 1 && x.marks&parted != 0:
-		return 1 // was one
+		return 1 // was a branch point
 	case x.kids == 1:
 		return 2 // in the middle of a chain
 	case x.marks&extended != 0:
-		return 3 // what extended it is gone
+		return 3 // the object that extended it was removed
 	case x.marks&split != 0:
-		return 4 // left aside by a branch
+		return 4 // cut off by a branch
 	case x.marks&tip != 0:
 		return 5 // at the end of a chain
 	}
-	return 6 // beside others, or alone
+	return 6 // with siblings, or on its own
 }
 
-// cell holds the objects of one class and one bucket of ages: a heap of those
-// that may leave, least dense first, and what was seen of all of them.
+// cell holds the objects of one class and one age bucket: a heap of possible victims, least
+// dense first, and statistics of all of them.
 type cell struct {
 	heap  []listing
-	held  int32 // suspended ones included
-	place int32 // in occupied, outside = not in it
-	since int64 // exposed holds the time up to here
-	// hits are uses and exposed is objects times ticks, both faded.
+	held  int32 // including suspended ones
+	place int32 // index in occupied; outside = not in it
+	since int64 // exposed includes the time up to here
+	// hits counts uses and exposed objects times ticks, both faded.
 	hits, exposed float64
 	index, worth  float64 // uses per tick of the clock, and its logarithm
-	dense, spread float64 // of all held, the sum of density and of its square
+	dense, spread float64 // sums of density and of its square over all objects
 }
 
-// leastHeap is a room of a heap that is not given back.
+// leastHeap is the heap capacity that is never freed.
 const leastHeap = 64
 
-// listing has the density beside the object, so that a heap is put in order
-// without a look at the objects.
+// listing stores the density with the object, so that a heap can be ordered without reading
+// the objects.
 type listing struct {
 	density float64
 	object  int32
@@ -75,11 +75,11 @@ type listing struct {
 type chances struct {
 	rows     [classes]*[buckets]cell
 	faded    [classes]int // steps at the last fading
-	occupied []*cell      // those with something in the heap
-	steps    int          // of learning
-	turn     int          // the class looked at last
-	floor    int          // no age is lower
-	known    int          // all ages are lower
+	occupied []*cell      // cells with possible victims
+	steps    int          // of learn
+	turn     int          // the class updated last
+	floor    int          // the lowest age bucket in use
+	known    int          // all age buckets in use are below
 	general  rates
 	lean     lean
 	ofKind   [kinds]rates
@@ -104,7 +104,7 @@ func (c *chances) row(class int) *[buckets]cell {
 	return c.rows[class]
 }
 
-// join counts an object in or out.
+// join adds an object to its cell, or removes it from there.
 func (c *chances) join(x *object, clock int64, by int32) {
 	a := c.cell(x)
 	a.flush(clock)
@@ -112,7 +112,7 @@ func (c *chances) join(x *object, clock int64, by int32) {
 	a.dense += float64(by) * x.density
 	a.spread += float64(by) * x.density * x.density
 	if a.held == 0 {
-		a.dense, a.spread = 0, 0 // without what rounding left
+		a.dense, a.spread = 0, 0 // removes rounding errors
 	}
 }
 
@@ -127,13 +127,13 @@ func (c *chances) hit(x *object) {
 	c.lean.note(x.density, a.dense/float64(a.held), a.spread/float64(a.held))
 }
 
-// learn looks at one class again after some uses, each class in turn.
+// learn updates the estimates of one class, each class in turn.
 func (c *chances) learn(clock int64, floor, held int) {
 	c.steps++
 	last := c.floor
 	c.raise(floor, clock)
 	c.known = max(floor, int(bucketOf(clock))) + 1 // no age is higher
-	if c.floor < last {                            // nothing was solved below it
+	if c.floor < last {                            // below the old floor nothing was solved
 		c.generalise()
 		c.solveAll()
 	}
@@ -161,7 +161,7 @@ func (c *chances) learn(clock int64, floor, held int) {
 	c.solve(c.turn)
 }
 
-// raise sets the floor of ages. What was seen below it counts for it.
+// raise sets the lowest age bucket and moves the statistics of lower ones there.
 func (c *chances) raise(floor int, clock int64) {
 	for b := c.floor; b < floor; b++ {
 		for _, row := range c.rows {
@@ -177,7 +177,7 @@ func (c *chances) raise(floor int, clock int64) {
 	c.floor = floor
 }
 
-// generalise works out what is known of each kind and of all together.
+// generalise computes the hazards of each kind and of all kinds together.
 func (c *chances) generalise() {
 	var allHits, allExposed rates
 	var hits, exposed [kinds]rates
@@ -201,11 +201,11 @@ func (c *chances) generalise() {
 	}
 }
 
-// horizon is up to where keeping an object is thought of: four times as long as
-// any was kept.
+// horizon returns the first bucket that is not considered: four times the highest age of
+// any object.
 func (c *chances) horizon() int { return min(c.known+2*perOctave, buckets) }
 
-// anew is the hazard where nothing is known.
+// anew returns the prior hazard of a bucket.
 func (c *chances) anew(b int) float64 { return 2 * chanceAnew / (c.start(b) + bucketStart(b+1)) }
 
 func (c *chances) start(b int) float64 {
@@ -215,9 +215,9 @@ func (c *chances) start(b int) float64 {
 	return bucketStart(b)
 }
 
-// hazard is the chance of a use per tick of the clock in a bucket, from what was seen in
-// it and its neighbours and from a prior. Hazards are taken to fall inversely to
-// age where they are carried to a neighbour.
+// hazard returns the chance of a use per tick in a bucket, from the observations in it and
+// its neighbors and from a prior. Observations of a neighbor are scaled as if hazards were
+// inversely proportional to age.
 func (c *chances) hazard(hits, exposed *rates, b int, prior float64) float64 {
 	h, e := 0.0, 0.0
 	for n := max(b-2, c.floor); n <= min(b+2, c.known-1); n++ {
@@ -232,7 +232,7 @@ var (
 	scales  = [5]float64{2, math.Sqrt2, 1, math.Sqrt2 / 2, 0.5}
 )
 
-// solve works out the indices of a class.
+// solve computes the indices of a class.
 func (c *chances) solve(class int) {
 	row := c.rows[class]
 	var hits, exposed rates
@@ -266,8 +266,8 @@ func (c *chances) solveAll() {
 	}
 }
 
-// stretch is what keeping an object from one age to another gives: the chance of
-// a use, the mean time until it or the end, and the chance of none.
+// stretch describes keeping an object from one age to another: the chance of a use, the
+// mean time until it or the end, and the chance of no use.
 type stretch struct{ uses, time, unused float64 }
 
 func within(hazard, width float64) stretch {
@@ -283,7 +283,7 @@ func (s stretch) then(t stretch) stretch {
 	return stretch{s.uses + s.unused*t.uses, s.time + s.unused*t.time, s.unused * t.unused}
 }
 
-// list lets an object be found as a victim.
+// list makes an object a possible victim.
 func (c *chances) list(objects []object, i int32) {
 	a := c.cell(&objects[i])
 	if len(a.heap) == 0 {
@@ -314,7 +314,7 @@ func (c *chances) drop(objects []object, i int32) {
 	}
 }
 
-// reweigh gives an object another density.
+// reweigh changes the density of an object.
 func (c *chances) reweigh(objects []object, i int32, density float64) {
 	x := &objects[i]
 	a := c.cell(x)
@@ -327,7 +327,7 @@ func (c *chances) reweigh(objects []object, i int32, density float64) {
 	}
 }
 
-// listings orders what a cell lists.
+// listings orders the heap of a cell.
 type listings []object
 
 func (l listings) before(a, b listing) bool {

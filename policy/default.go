@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// learned keeps every object in a cell of its class and its age since the last
-// use. The cell knows how soon such objects are used again; what an object is
-// worth is that times its density. See NewDefault.
+// learned keeps every object in a cell of its class and of its age since the
+// last use. The cell estimates how soon such objects are used again; the rank
+// of an object is that times its density. See NewDefault.
 type learned struct {
 	at      map[ID]int32
 	objects []object
@@ -16,12 +16,12 @@ type learned struct {
 	chances chances
 	past    past
 
-	clock  int64 // moment for each time that differs from the one before, and one for each use
-	moment int64 // the clock when the present time was first passed in
-	moved  bool  // there was more than one time
+	clock  int64 // advances by step for each new time, and by 1 for each use
+	moment int64 // the clock when the current time was first passed in
+	moved  bool  // more than one time was passed in
 	uses   int
 	learnt int64   // clock
-	span   float64 // mean time in which there are as many uses as objects
+	span   float64 // mean time in which uses equal objects
 	now    time.Time
 	begun  bool
 	named  victim
@@ -32,77 +32,77 @@ type learned struct {
 type object struct {
 	id      ID
 	key     uint64
-	density float64 // its logarithm
-	used    int64   // clock; no two objects have the same
+	density float64 // as a logarithm
+	used    int64   // clock, unique among objects
 	born    int64   // likewise
-	since   int64   // born of the object at parent that counts this one
-	parent  int32   // what this one extends, outside = nothing that is held
+	since   int64   // born of the parent that counts this object
+	parent  int32   // index of the object that this one extends; outside = none
 	kids    int32
-	older   int32 // neighbours in order of use
+	older   int32 // neighbors in order of use
 	younger int32
-	pos     int32 // in the heap of its cell, outside = suspended
+	pos     int32 // index in the heap of its cell; outside = suspended
 	class   uint8
 	age     uint8
 	visits  uint8
 	marks   marks
 }
 
-// marks is what happened to an object.
+// marks records the history of an object among others.
 type marks uint8
 
 const (
-	tip      marks = 1 << iota // when it came, nothing else extended what it extends
-	split                      // something came between it and what it extended
-	extended                   // something extended it once
-	parted                     // two things extended it at the same time
+	tip      marks = 1 << iota // when inserted, it was the only one to extend its parent
+	split                      // an object was inserted between it and its parent
+	extended                   // was extended at least once
+	parted                     // was extended by two objects at the same time
 )
 
-// learnEvery is after how many uses one class of objects is looked at again.
+// learnEvery is the number of uses between updates of a class.
 const learnEvery = 8
 
-// step is what a new time moves the clock by. Uses at one time stay close beside
-// those at different times.
+// step is the clock advance of a new time. It keeps uses at one time close together
+// compared with uses at different times.
 const step = 1 << 10
 
-// longest is the longest time that is reckoned with.
+// longest is the longest time in calculations.
 const longest = math.MaxInt64 / 4
 
-// NewDefault is eviction by what is likely to be saved per byte and time. It has
-// nothing to set.
+// NewDefault returns an eviction policy that minimizes the expected savings
+// lost per byte and time. It has no settings.
 //
-// Of each kind of object it learns how likely a use is at each age since the last
-// one. Kinds are told apart by how objects stand to each other (Item.Extends: at
-// the tip of a conversation, beside others, cut short by a branch, in the middle
-// of a chain, at a branch point) and by how often they were used, ages in half
-// octaves from a sixteenth of the time on in which there are as many uses as
-// objects. What is known of the kinds together stands in for what is not yet
-// known of one, and a use at an age inversely to it for what is not known at all,
-// so that it begins as recency weighed with density. From the hazard h(a) of a
-// kind follows its index at age a, the best rate of uses that keeping such an
-// object for some time x can give (Gittins 1979):
+// For each kind of object it learns the chance of a use at each age since the
+// last one. The kind depends on the relations between objects (Item.Extends: at
+// the tip of a conversation, with siblings, cut off by a branch, in the middle
+// of a chain, at a branch point) and on the number of uses. Ages are in half
+// octaves, starting at a sixteenth of the time in which there are as many uses
+// as objects. All kinds together are the prior of one kind, and a hazard
+// inverse to age is the prior of all, so that the policy starts as recency
+// weighted by density. The hazard h(a) of a kind gives its index at age a, the
+// best rate of uses that keeping such an object for some time x can give
+// (Gittins 1979):
 //
 //	index(a) = max_x  P(used before a+x | not before a) / E[time kept until then]
 //
-// and the victim is the object with the lowest index × (Saved / Bytes)^(1+p). The
-// power p, from -1 to 1, says how much likelier dense objects are used than others
-// of their kind and age (Cox 1972): where they are the less likely the more they
-// would save, only the index is left. So what has just been used may leave at once
-// when uses come late and the pool is too small for all that waits, and dead kinds
-// leave before live ones of any age. Objects that return with the Key of an
-// evicted one keep their count of uses.
+// The victim is the object with the lowest index × (Saved / Bytes)^(1+p). The
+// power p, from -1 to 1, is how much more likely dense objects are used than
+// others of their kind and age (Cox 1972); at -1 only the index counts. So an
+// object that was just used may be evicted at once, if uses come late and the
+// pool is too small for all that wait, and dead kinds are evicted before live
+// ones of any age. Objects that return with the Key of an evicted one keep
+// their count of uses.
 //
-// Old observations fade over some uses per object held. Ages are in moments, of
-// which each passed-in time that differs from the one before begins another: how
-// much later it is does not matter, so that a pool forgets nothing while nobody
-// uses it, and nothing changes with the speed of a clock. Uses of an object at
-// one moment count as one. A clock that always stands still leaves ages in uses.
+// Old observations fade with the number of uses per object. Ages are in
+// moments: each passed-in time that differs from the previous one starts a new
+// moment, however much later it is. So a pool forgets nothing while it is idle,
+// and the speed of the clock does not matter. Uses of an object in one moment
+// count as one. With a clock that stands still, ages are in uses.
 //
-// Calls are O(log n): a use lets some ten objects grow into the next age, 64 at
-// most, each a step in a heap, and every eighth one reckons the indices of a class
-// anew, some 2 µs. Victim looks at the top of every occupied cell, a few hundred
-// of at most 4,998. It takes 140 bytes an object, 65 for the memory of an
-// evicted one, of which there are no more than objects held or 1,024, and 10 KB
-// for each of at most 42 classes that occur.
+// Calls are O(log n). A use moves some ten objects, 64 at most, to the next
+// age, each a step in a heap, and every eighth use updates the indices of a
+// class, in some 2 µs. Victim looks at the top of every occupied cell, a few
+// hundred of at most 4,998. Memory: 140 bytes per object; 65 per evicted
+// object, of which there are at most as many as objects or 1,024; and 10 KB for
+// each of at most 42 classes that occur.
 func NewDefault() Eviction {
 	return &learned{at: map[ID]int32{}, ages: newAges(), chances: newChances(), past: newPast()}
 }
@@ -136,8 +136,8 @@ func (l *learned) place() int32 {
 	return int32(len(l.objects) - 1)
 }
 
-// adopt notes what an object extends. What is not held is nothing: should it come
-// later, the owner says so by Update.
+// adopt records the object that i extends. An unknown parent is none: if it is inserted
+// later, the owner calls Update.
 func (l *learned) adopt(i int32, parent ID) {
 	x := &l.objects[i]
 	p, held := l.at[parent]
@@ -155,7 +155,7 @@ func (l *learned) adopt(i int32, parent ID) {
 	l.count(p, 1)
 }
 
-// count changes how many objects extend an object.
+// count changes the number of objects that extend an object.
 func (l *learned) count(i int32, by int32) {
 	x := &l.objects[i]
 	x.kids += by
@@ -194,8 +194,8 @@ func (l *learned) extends(x *object, parent ID) bool {
 	return x.parent == p && x.since == l.objects[p].born
 }
 
-// leave notes that an object no longer extends anything. What it extended may be
-// gone, and something else in its place.
+// leave records that an object no longer extends another. The old parent may have been
+// removed and its place reused.
 func (l *learned) leave(x *object) {
 	if p := x.parent; p != outside && l.objects[p].born == x.since {
 		l.count(p, -1)
@@ -206,7 +206,7 @@ func (l *learned) leave(x *object) {
 func (l *learned) Touch(id ID, now time.Time) {
 	i, held := l.at[id]
 	if !held || i == l.ages.youngest && now.Equal(l.now) {
-		return // the use before was of the same object
+		return // the previous use was of the same object
 	}
 	l.advance(now)
 	x := &l.objects[i]
@@ -258,7 +258,7 @@ func (l *learned) Remove(id ID) {
 	l.free = append(l.free, i)
 }
 
-// advance brings the clock to a use now, and objects to the cells of their ages.
+// advance moves the clock to a use now, and objects to the cells of their ages.
 func (l *learned) advance(now time.Time) {
 	if l.begun && !now.Equal(l.now) {
 		l.clock += step
@@ -269,7 +269,7 @@ func (l *learned) advance(now time.Time) {
 	l.ages.advance(l.objects, l.clock, l.grow)
 	l.uses++
 	if l.uses%learnEvery == 0 {
-		// The time of the last uses is that of one use for each object, in parts.
+		// A fraction of the time in which each object is used once.
 		l.span += (float64(l.clock-l.learnt)*float64(len(l.at))/learnEvery - l.span) / 16
 		l.learnt = l.clock
 		l.ages.raise(int64(min(l.span, longest)))
@@ -277,7 +277,7 @@ func (l *learned) advance(now time.Time) {
 	}
 }
 
-// reclass moves an object to the cell where it belongs now.
+// reclass moves an object to the cell of its class.
 func (l *learned) reclass(i int32) {
 	x := &l.objects[i]
 	if classOf(x) == x.class {
@@ -302,8 +302,7 @@ func (l *learned) grow(i int32, age uint8) {
 	}
 }
 
-// enter and exit count an object in and out of its cell; list lets it be found
-// there as a victim.
+// enter and exit add an object to its cell and remove it; list makes it a possible victim.
 func (l *learned) enter(i int32) {
 	x := &l.objects[i]
 	x.class = classOf(x)
@@ -317,8 +316,8 @@ func (l *learned) exit(i int32) {
 
 func (l *learned) list(i int32) { l.chances.list(l.objects, i) }
 
-// Victim compares the least dense object of every cell, and goes on into the
-// cells only for what evictable refuses.
+// Victim compares the least dense objects of all cells, and looks further into the cells
+// only if evictable refuses.
 func (l *learned) Victim(evictable func(ID) bool) (ID, bool) {
 	l.power = 1 + l.chances.lean.power()
 	best := candidate{rank: math.Inf(1), used: math.MaxInt64}
@@ -339,7 +338,7 @@ func (l *learned) Victim(evictable func(ID) bool) (ID, bool) {
 	return l.named.id, l.named.some
 }
 
-// next goes through all cells in order of rank, after first was refused.
+// next searches all cells in order of rank, after first was refused.
 func (l *learned) next(evictable func(ID) bool, first candidate) (ID, bool) {
 	f := l.search[:0]
 	for _, c := range l.chances.occupied {

@@ -1,7 +1,6 @@
 package policy
 
-// candidate is an object that may be the next victim: what stands at a position
-// in the heap of a cell.
+// candidate is a possible victim: a position in the heap of a cell.
 type candidate struct {
 	rank float64
 	used int64

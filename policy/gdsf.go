@@ -2,8 +2,8 @@ package policy
 
 import "time"
 
-// gdsf keeps a clock that only evictions move. An object that is used stands at
-// the clock plus its density, so that what is not used sinks below newcomers.
+// gdsf has a clock that advances with evictions only. A used object ranks at
+// the clock plus its density, so that unused ones fall behind newcomers.
 type gdsf struct {
 	order order
 	items []Item
@@ -12,16 +12,16 @@ type gdsf struct {
 	named victim
 }
 
-// victim is what was named last and has not been removed.
+// victim is the object that Victim returned last, until it is removed.
 type victim struct {
 	id   ID
 	some bool
 }
 
-// NewGDSF is GreedyDual-Size on what a hit saves per byte freed: priority =
-// clock at the last use + Saved/Bytes, the clock being the priority of what was
-// evicted last (Cao and Irani 1997; Cherkasova 1998, with frequency left to the
-// repeated uses). Nothing to set. Every call is O(log n).
+// NewGDSF returns GreedyDual-Size by the savings per byte: priority = clock at
+// the last use + Saved/Bytes, where the clock is the priority of the last
+// evicted object (Cao and Irani 1997; Cherkasova 1998, with frequency left to
+// repeated uses). It has no settings. Every call is O(log n).
 func NewGDSF() Eviction { return &gdsf{order: newOrder()} }
 
 func (g *gdsf) Len() int { return g.order.len() }
@@ -37,7 +37,7 @@ func (g *gdsf) Insert(id ID, it Item, now time.Time) {
 	g.Touch(id, now)
 }
 
-// grown is s with room for place i.
+// grown returns s extended to index i.
 func grown[T any](s []T, i int32) []T {
 	for int(i) >= len(s) {
 		var none T
@@ -75,7 +75,7 @@ func (g *gdsf) Resume(id ID) {
 func (g *gdsf) Remove(id ID) {
 	if i, held := g.order.find(id); held {
 		if g.named == (victim{id, true}) {
-			// A victim that others were refused for may stand above them.
+			// A victim may rank above refused ones.
 			g.clock = max(g.clock, g.order.nodes[i].rank)
 			g.named = victim{}
 		}

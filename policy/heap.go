@@ -1,7 +1,7 @@
 package policy
 
-// ordering says how the elements of a heap compare. before is a strict order;
-// moved learns where in the heap an element stands now.
+// ordering compares the elements of a heap. before is a strict order; moved is called with
+// the new position of an element.
 type ordering[T any] interface {
 	before(a, b T) bool
 	moved(x T, pos int32)
@@ -14,7 +14,7 @@ func push[T any, O ordering[T]](by O, heap []T, x T) []T {
 	return heap
 }
 
-// take removes the element at pos, which is told nothing.
+// take removes the element at pos, without a call of moved for it.
 func take[T any, O ordering[T]](by O, heap []T, pos int32) []T {
 	last := int32(len(heap) - 1)
 	x := heap[last]
@@ -26,7 +26,7 @@ func take[T any, O ordering[T]](by O, heap []T, pos int32) []T {
 	return heap
 }
 
-// fix moves what stands at pos up or down to where it belongs.
+// fix moves the element at pos up or down to its position.
 func fix[T any, O ordering[T]](by O, heap []T, pos int32) {
 	x := heap[pos]
 	for pos > 0 && by.before(x, heap[(pos-1)/2]) {

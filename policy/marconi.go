@@ -7,15 +7,15 @@ import (
 
 // MarconiOptions sets Marconi's balance.
 type MarconiOptions struct {
-	// Alpha weighs what is saved per byte against recency: 0 is recency alone,
-	// the paper searches 0 to 2.
+	// Alpha weighs the savings per byte against recency: 0 is recency alone, the paper
+	// searches 0 to 2.
 	Alpha float64
 }
 
-// marconi counts its own time in uses and evictions: the paper's clock is one of
-// requests, and 1/age has no meaning of its own in seconds.
+// marconi measures time in uses and evictions, as the paper does in requests.
+// In seconds 1/age would depend on the clock.
 type marconi struct {
-	order order // by id only: gives places and suspension
+	order order // by id only, for places and suspension
 	items []Item
 	used  []uint64
 	alpha float64
@@ -23,11 +23,11 @@ type marconi struct {
 	named victim
 }
 
-// NewMarconi is eviction by recency + alpha × efficiency (Marconi, Eq. 2):
-// recency is 1/age, efficiency what a hit saves per byte, each scaled to 0..1
-// over the objects that may leave. What is all equal counts as 1. Alpha is given,
-// not tuned. Victim takes time in proportion to the objects held, the other
-// calls O(log n).
+// NewMarconi returns eviction by recency + alpha × efficiency (Marconi, Eq. 2):
+// recency is 1/age, efficiency the savings per byte, each scaled to 0..1 over
+// the possible victims; a score that is equal for all counts as 1. Alpha is
+// fixed, not tuned. Victim takes time proportional to the number of objects,
+// other calls O(log n).
 func NewMarconi(o MarconiOptions) Eviction {
 	return &marconi{order: newOrder(), alpha: o.Alpha}
 }
@@ -112,7 +112,7 @@ func (m *marconi) Victim(evictable func(ID) bool) (ID, bool) {
 
 func (m *marconi) recency(i int32) float64 { return 1 / float64(m.clock+1-m.used[i]) }
 
-// span is the range of a score over the candidates.
+// span returns the range of a score over the candidates.
 type span struct{ low, high float64 }
 
 func nothing() span { return span{math.Inf(1), math.Inf(-1)} }

@@ -1,6 +1,6 @@
 package policy
 
-// Named is the policy of a name in settings: lru, gdsf, marconi (alpha 0.1) or
+// Named returns the policy of a name in settings: lru, gdsf, marconi (alpha 0.1) or
 // default; false for any other.
 func Named(name string) (func() Eviction, bool) {
 	switch name {

@@ -1,10 +1,10 @@
 package policy
 
 // order is an indexed heap of objects, lowest rank first, equal ranks in order
-// of their last ranking. Objects live in one slice and are named by place, so
-// that a policy keeps its own data in slices beside it and a pool of 10^6
+// of their last ranking. Objects are in one slice and have a place in it, so
+// that a policy keeps its own data in parallel slices, and a pool of 10^6
 // objects gives the garbage collector a map and slices without pointers: 32
-// bytes an object, plus 4 in the heap and about 20 in the map.
+// bytes per object, plus 4 in the heap and about 20 in the map.
 //
 // A suspended object is out of the heap and keeps its rank.
 type order struct {
@@ -20,7 +20,7 @@ type node struct {
 	id   ID
 	rank float64
 	turn uint64 // of the last ranking
-	pos  int32  // in heap, outside = suspended; next unused place when unused
+	pos  int32  // index in heap; outside = suspended; next unused place if unused
 }
 
 const outside = -1
@@ -29,13 +29,13 @@ func newOrder() order { return order{at: map[ID]int32{}, free: -1} }
 
 func (o *order) len() int { return len(o.at) }
 
-// find is the place of an id.
+// find returns the place of an id.
 func (o *order) find(id ID) (int32, bool) {
 	i, held := o.at[id]
 	return i, held
 }
 
-// add gives an id that is not held a place, with the lowest rank.
+// add gives a new id a place, with the lowest rank.
 func (o *order) add(id ID) int32 {
 	i := o.free
 	if i >= 0 {
@@ -51,7 +51,7 @@ func (o *order) add(id ID) int32 {
 	return i
 }
 
-// rank moves an object behind all of the same rank.
+// rank moves an object after all of the same rank.
 func (o *order) rank(i int32, rank float64) {
 	o.turns++
 	o.nodes[i].rank, o.nodes[i].turn = rank, o.turns
@@ -94,14 +94,14 @@ func (o *order) resume(i int32) {
 	}
 }
 
-// listed reports places that hold an object that is not suspended.
+// listed reports whether a place has an object that is not suspended.
 func (o *order) listed(i int32) bool {
 	pos := o.nodes[i].pos
 	return pos != outside && int(pos) < len(o.heap) && o.heap[pos] == i
 }
 
-// first is the lowest object that evictable accepts. Without refusals it is
-// O(1); k refusals cost O(k log k), the heap stays as it is.
+// first returns the lowest object that evictable accepts, in O(1) without refusals and O(k
+// log k) after k refusals. The heap is unchanged.
 func (o *order) first(evictable func(ID) bool) (ID, bool) {
 	o.front = o.front[:0]
 	if len(o.heap) > 0 {

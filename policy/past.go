@@ -2,7 +2,7 @@ package policy
 
 import "math"
 
-// past remembers how often evicted objects were used, by their keys, in a ring.
+// past remembers the number of uses of evicted objects by their keys, in a ring.
 type past struct {
 	at   map[uint64]int32
 	ring []gone
@@ -10,21 +10,21 @@ type past struct {
 }
 
 type gone struct {
-	key    uint64 // 0 = came back, or left once more
+	key    uint64 // 0 = returned, or evicted again
 	visits uint8
 }
 
-// leastPast is how many evicted objects even a small pool remembers.
+// leastPast is the number of evicted objects remembered in a small pool.
 const leastPast = 1024
 
 func newPast() past { return past{at: map[uint64]int32{}} }
 
-// note remembers what leaves, as long as held or leastPast others do not.
+// note records an evicted object until max(held, leastPast) others are recorded.
 func (p *past) note(key uint64, visits uint8, held int) {
 	if key == 0 {
 		return
 	}
-	if i, ok := p.at[key]; ok { // two objects had it
+	if i, ok := p.at[key]; ok { // two objects had this key
 		p.ring[i] = gone{}
 	}
 	if len(p.ring) < max(held, leastPast) {
@@ -38,7 +38,7 @@ func (p *past) note(key uint64, visits uint8, held int) {
 	p.next = (p.next + 1) % len(p.ring)
 }
 
-// take is the count of uses of what comes back, this one included.
+// take returns the uses of a returning object, including this one; 0 for an unknown key.
 func (p *past) take(key uint64) uint8 {
 	i, ok := p.at[key]
 	if !ok {

@@ -1,16 +1,15 @@
 package policy
 
-// Table gives things the ids that policies know them by, and finds them again
-// without a map: the low half of an id is a place in the table, the high half
-// counts how often places were given, so that ids are never reused. The zero
-// Table is empty. It has no lock.
+// Table assigns ids to objects for policies and finds them without a map: the low half of
+// an id is a place in the table, the high half a count of assignments, so that ids are
+// never reused. The zero Table is empty. It has no lock.
 type Table[T any] struct {
 	places []*T
 	free   []uint32
 	given  uint32
 }
 
-// Add gives v an id.
+// Add assigns an id to v.
 func (t *Table[T]) Add(v *T) ID {
 	var at uint32
 	if n := len(t.free); n > 0 {
@@ -24,7 +23,7 @@ func (t *Table[T]) Add(v *T) ID {
 	return ID(t.given)<<32 | ID(at)
 }
 
-// Get answers what has an id, which must not have been removed.
+// Get returns the object of an id, which must not have been removed.
 func (t *Table[T]) Get(id ID) *T { return t.places[uint32(id)] }
 
 // Remove frees the place of an id.
@@ -33,6 +32,6 @@ func (t *Table[T]) Remove(id ID) {
 	t.free = append(t.free, uint32(id))
 }
 
-// Places is the table itself, nil where a place is free. It must not be written,
-// and holds until the next Add or Remove.
+// Places returns the table itself, with nil at free places. It must not be written, and is
+// valid until the next Add or Remove.
 func (t *Table[T]) Places() []*T { return t.places }

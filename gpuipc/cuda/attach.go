@@ -13,14 +13,14 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// attachments are the host regions that can be a side of Upload and Download.
+// attachments are the host regions registered for Upload and Download.
 type attachments struct {
 	mu sync.Mutex
 	of map[gpuipc.Region]*attachment // nil while it is being registered
 }
 
-// attachPiece is how much host memory is registered in one call: a fraction of a
-// second, where pages of 4 KiB must be backed and pinned (known of other systems,
+// attachPiece is the host memory registered in one call: a fraction of a
+// second, if pages of 4 KiB must be backed and pinned (known of other systems,
 // not measured here).
 const attachPiece = 1 << 30
 
@@ -41,15 +41,16 @@ type attachment struct {
 		users  int
 		ending bool
 	}
-	idle chan struct{} // closed when it is ending and nobody uses it
+	idle chan struct{} // closed when it is ending and has no users
 }
 
-// AttachHost registers a region of a host device with the driver, which pins it:
-// every page of it is backed and charged from then on, however lazily it was
-// made. It waits for that as long as Options.AttachWait says; the rest is pinned
-// behind it. What is not pinned yet, or where the driver refuses, is copied
-// through staging buffers instead, and Options.Log hears of it. The region counts
-// as in use until detach, which waits for the piece that is being pinned.
+// AttachHost registers a region of a host device with the driver, which pins
+// it: every page of it is backed and charged from then on, even of a lazy
+// region. It waits up to Options.AttachWait; the remainder is pinned in the
+// background. Memory that is not pinned yet, or that the driver refuses, is
+// copied through staging buffers instead, and Options.Log reports it. The
+// region counts as in use until detach, which waits for the piece that is being
+// pinned.
 func (d *device) AttachHost(r gpuipc.Region) (detach func() error, err error) {
 	if err := d.gone(); err != nil {
 		return nil, err
@@ -87,8 +88,8 @@ func (d *device) AttachHost(r gpuipc.Region) (detach func() error, err error) {
 	}, nil
 }
 
-// awaitRegistered waits until all is pinned or refused, or the time is over. An
-// error means that nothing is pinned any more.
+// awaitRegistered waits until all is pinned or refused, or the time is over.
+// After an error nothing is pinned any more.
 func (d *device) awaitRegistered(a *attachment) error {
 	timer := time.NewTimer(d.options.AttachWait)
 	defer timer.Stop()
@@ -105,7 +106,7 @@ func (d *device) awaitRegistered(a *attachment) error {
 	}
 }
 
-// attachTold is a start that somebody has noticed.
+// attachTold is the duration from which pinning is logged.
 const attachTold = time.Second
 
 // register pins piece after piece.
@@ -116,9 +117,11 @@ func (d *device) register(a *attachment) {
 		n := min(a.piece, total-off)
 		err := d.registerPiece(a, off, n)
 		if errors.Is(err, driver.AlreadyRegistered) {
-			// By another device of this process. Registered memory is pinned for the
-			// contexts of all devices (CU_MEMHOSTREGISTER_PORTABLE), and once only. Should
-			// that device take it back first, copies go through a buffer of the driver.
+			// Registered by another device of this process. Registered
+			// memory is pinned for the contexts of all devices
+			// (CU_MEMHOSTREGISTER_PORTABLE), and only once. If that device
+			// unregisters it first, copies go through a buffer of the
+			// driver.
 			a.others, err = append(a.others, off), nil
 		}
 		if err != nil {
@@ -138,7 +141,7 @@ func (d *device) registerPiece(a *attachment, off, n int64) error {
 	return d.fail(d.onThread(func() error { return d.api.HostRegister(unsafe.Pointer(&a.mem[off]), n) }))
 }
 
-// unregister takes back what was pinned; no piece is on its way.
+// unregister unpins the memory; no piece is being registered.
 func (d *device) unregister(a *attachment) error {
 	var errs []error
 	for off := int64(0); off < a.pinned.Load(); off += a.piece {
@@ -165,8 +168,8 @@ func (a *attachment) covers(r gpuipc.Ref) bool {
 	return true
 }
 
-// appendRuns adds the bytes [off, off+n) in runs that lie in one piece each: that a
-// copy may cross two registrations is nowhere promised.
+// appendRuns appends the bytes [off, off+n) as runs within one piece each: no
+// documentation allows a copy across two registrations.
 func (a *attachment) appendRuns(out []hostRun, off, n int64) []hostRun {
 	for end := off + n; off < end; {
 		next := min(end, (off/a.piece+1)*a.piece)
@@ -176,7 +179,7 @@ func (a *attachment) appendRuns(out []hostRun, off, n int64) []hostRun {
 	return out
 }
 
-// reserve takes the place of a region, false when it is taken.
+// reserve reserves the place of a region, false if it is occupied.
 func (p *attachments) reserve(r gpuipc.Region) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -238,7 +241,7 @@ func (a *attachment) done() {
 	}
 }
 
-// end keeps new operations out and waits for those that run; false when that was
+// end refuses new operations and waits for the running ones; false if that was
 // done before.
 func (a *attachment) end() bool {
 	a.mu.Lock()

@@ -16,8 +16,8 @@ func (d *device) Compose(ctx context.Context, job *gpuipc.ComposeJob) error {
 	return nil
 }
 
-// ComposeAll runs independent jobs in as few launches as their shapes allow. That
-// none writes what another reads or writes is checked.
+// ComposeAll runs independent jobs in as few launches as their shapes allow. It
+// checks that none writes what another reads or writes.
 func (d *device) ComposeAll(ctx context.Context, jobs []gpuipc.ComposeJob) error {
 	all := make([]*gpuipc.ComposeJob, len(jobs))
 	for i := range jobs {
@@ -50,8 +50,8 @@ func (d *device) compose(ctx context.Context, jobs []*gpuipc.ComposeJob) error {
 	})
 }
 
-// stepBytes is what a step counts for beside the bytes that move: it has 48 bytes
-// of tables, and those are bounded too.
+// stepBytes is added to the moved bytes of each step, since its 48 bytes of
+// tables are bounded too.
 const stepBytes = 1024
 
 // composePiece is steps of a job.
@@ -61,9 +61,9 @@ type composePiece struct {
 	cost       int64 // bytes that move
 }
 
-// cutComposition appends the pieces of a job: one, or where its steps are more
-// than fits a batch, several that hand the state on in Out. Without Out there is
-// no place for it, and the job stays whole.
+// cutComposition appends the pieces of a job: one, or several that pass the
+// state on in Out if its steps exceed a batch. Without Out there is no place
+// for it, and the job stays whole.
 func (d *device) cutComposition(pieces []composePiece, job *gpuipc.ComposeJob) []composePiece {
 	state := job.From.Len() + job.Out.Len()
 	p := composePiece{job: job, cost: state}
@@ -84,8 +84,8 @@ func (d *device) cutComposition(pieces []composePiece, job *gpuipc.ComposeJob) [
 	return append(pieces, p)
 }
 
-// compose is the launches of the pieces of one batch. No two of them are of one
-// job: what cuts a job is that two neighbours do not fit a batch.
+// compose returns the launches of the pieces of one batch. No two of them are
+// of one job: a job is cut where two neighbors do not fit a batch.
 func (p *operands) compose(pieces []composePiece) ([]kernels.Launch, error) {
 	args := make([]kernels.ComposeJob, len(pieces))
 	for i := range pieces {

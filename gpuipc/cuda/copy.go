@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// copyPiece is how much of a copy is enqueued at once: 0.2 ms over a bus of
+	// copyPiece is the part of a copy enqueued at once: 0.2 ms over a bus of
 	// 50 GB/s, many times the cost of a call.
 	copyPiece = 8 << 20
-	// devicePiece is the same within the device, where bytes move 50 times as
+	// devicePiece is the same within the device, where copies are 50 times as
 	// fast.
 	devicePiece = 256 << 20
 )
@@ -57,8 +57,8 @@ func (d *device) Digests(ctx context.Context, src gpuipc.Ref, digests []uint64) 
 	return operation(gpuipc.OpDigests, n, err)
 }
 
-// Checksums brings the bytes to the host, which hashes them: CRC-32 has no
-// kernel, because only clients without XXH3 want it.
+// Checksums copies the bytes to the host, which hashes them: CRC-32 has no
+// kernel, because only clients without XXH3 need it.
 func (d *device) Checksums(ctx context.Context, src gpuipc.Ref, sums []uint64) error {
 	c := d.checker()
 	defer c.letGo()
@@ -121,7 +121,7 @@ func operation(op gpuipc.Op, n int64, err error) error {
 	return fmt.Errorf("cuda: %s of %d bytes: %w", op, n, err)
 }
 
-// fetch brings an object to the host in pieces, which use sees in order, each
+// fetch copies an object to the host in pieces, which use gets in order, each
 // until it returns.
 func (l *lane) fetch(ctx context.Context, from object, piece int64, use func(off int64, b []byte) error) error {
 	if err := l.openStaging(); err != nil {
@@ -141,7 +141,7 @@ func (l *lane) fetch(ctx context.Context, from object, piece int64, use func(off
 	})
 }
 
-// send takes an object from the host in pieces, which fill writes.
+// send copies an object from the host in pieces, which fill writes.
 func (l *lane) send(ctx context.Context, to object, fill func(off int64, b []byte) error) error {
 	if err := l.openStaging(); err != nil {
 		return err

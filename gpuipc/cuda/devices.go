@@ -7,9 +7,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// Devices lists the devices that this process may see, in the driver's order,
-// and makes no context on any. One that cannot be asked says why in Trouble. library is
-// as in Options.
+// Devices returns the devices visible to this process, in the driver's order,
+// without creating a context. Trouble has the reason if a device cannot be
+// queried. library is as in Options.
 func Devices(library string) ([]Info, error) {
 	api, err := driver.Load(library)
 	if err != nil {
@@ -53,7 +53,7 @@ func choose(api *driver.API, name string) (driver.Device, Info, error) {
 		if err != nil {
 			return 0, Info{}, unavailable(err)
 		}
-		// One that cannot be asked costs those who want another nothing.
+		// A device that cannot be queried does not affect the others.
 		uuid, err := api.DeviceUUID(id)
 		if name != "" && (err != nil || uuid != want) {
 			seen = append(seen, gpuipc.UUID(uuid).String())

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// digestPiece is what is hashed between two looks at the context.
+	// digestPiece is the bytes hashed between two checks of the context.
 	digestPiece = 512 << 20
 	// straddlingPiece is the same for objects in several runs, whose chunks may
 	// all have to be gathered: it bounds the scratch.
 	straddlingPiece = 32 << 20
 )
 
-// digests has the device hash every chunk of o, behind what is on the stream.
+// digests has the device hash every chunk of o, after the work on the stream.
 func (l *lane) digests(ctx context.Context, o object, out []uint64) error {
 	if o.n == 0 {
 		return nil
@@ -80,7 +80,7 @@ func (h *hashing) piece(o object, at driver.DevicePtr) error {
 	return h.lane.launch(launches)
 }
 
-// chunk is where one chunk lies in one run.
+// chunk returns the place of one chunk as one run.
 func (h *hashing) chunk(o object) (run, error) {
 	if o.one() {
 		return run{o.at(), o.n}, nil

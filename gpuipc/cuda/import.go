@@ -17,9 +17,9 @@ const importChunks = 4096
 // importChunkBytes bounds one of them, so that no sum of sizes overflows.
 const importChunkBytes = 1 << 40
 
-// ImportShare maps memory of another process. Chunks that come as descriptors lie
-// one behind the other; those that come as handles have addresses of their own,
-// so that a block table must lie within one of them.
+// ImportShare maps memory of another process. Chunks that come as descriptors
+// are mapped one after the other. Those that come as handles have separate
+// addresses, so a block table must be within one of them.
 func (d *device) ImportShare(ctx context.Context, s gpuipc.Share) (gpuipc.Region, error) {
 	if err := d.checkShare(ctx, &s); err != nil {
 		_ = s.Close()
@@ -70,8 +70,8 @@ func (d *device) checkShare(ctx context.Context, s *gpuipc.Share) error {
 	return nil
 }
 
-// handleAlign keeps what lies at a multiple of it in the region at one in memory.
-// Only the end of the last chunk is free: nothing comes behind.
+// handleAlign keeps multiples of it aligned in memory. Only the end of the last
+// chunk is free, since nothing follows.
 const handleAlign = 16
 
 func (d *device) checkChunk(way gpuipc.Way, c *gpuipc.Chunk, last bool) error {
@@ -90,7 +90,7 @@ func (d *device) checkChunk(way gpuipc.Way, c *gpuipc.Chunk, last bool) error {
 	return nil
 }
 
-// importError says in words what a failed import means.
+// importError explains a failed import.
 func (d *device) importError(way gpuipc.Way, err error) error {
 	var result driver.Result
 	if !errors.As(err, &result) || kinded(err) {
@@ -133,7 +133,7 @@ func (r *region) importDescriptors(in []gpuipc.Chunk) error {
 	return nil
 }
 
-// openHandles opens every allocation once, however many chunks lie in it.
+// openHandles opens every allocation once, however many chunks are in it.
 func (r *region) openHandles(in []gpuipc.Chunk) (err error) {
 	d := r.dev
 	type allocation struct {

@@ -6,18 +6,18 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 )
 
-// limits are how much work goes to the device between two looks at the context.
+// limits bound the work sent to the device between two checks of the context.
 type limits struct {
 	bytes  int64 // that kernels touch
 	angles int   // of rows with positions, made by the host
 }
 
 // defaultLimits are 0.5 ms at 2 TB/s, and 30 ms of the host's sines: a table of
-// positions is best shared by the jobs of all layers.
+// positions should be shared by the jobs of all layers.
 var defaultLimits = limits{bytes: 1 << 30, angles: 1 << 20}
 
-// batch names operands, launches what build makes of them and copies results
-// that straddle extents to their places.
+// batch resolves operands, launches the kernels that build returns, and copies
+// results that straddle extents to their places.
 func (l *lane) batch(build func(p *operands) ([]kernels.Launch, error)) error {
 	p := &operands{lane: l}
 	launches, err := build(p)
@@ -31,8 +31,8 @@ func (l *lane) batch(build func(p *operands) ([]kernels.Launch, error)) error {
 }
 
 // batches runs count jobs in order, as many at once as end and cost allow: cost
-// is what a job touches, in bytes or whatever most is counted in. Between two
-// batches the context may end everything.
+// returns what a job touches, in bytes or in the unit of most. The context is
+// checked between two batches.
 func (l *lane) batches(ctx context.Context, count int, cost func(i int) int64, run func(first, end int) error) error {
 	for first := 0; first < count; {
 		if first > 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// lanes is the bounded pool of lanes. Lanes are made when they are first needed
-// and kept.
+// lanes is the bounded pool of lanes. Lanes are created when first needed, and
+// kept.
 type lanes struct {
 	dev   *device
 	slots chan struct{} // one token per lane in use
@@ -26,14 +26,13 @@ type lanes struct {
 
 func newLanes(d *device, n int) *lanes { return &lanes{dev: d, slots: make(chan struct{}, n)} }
 
-// lane is what one operation runs on: a stream, and memory that it needs on the
-// way. It belongs to one operation at a time and has nothing under way between
-// two.
+// lane is a stream with the working memory of one operation. It belongs to one
+// operation at a time and has no work in flight between two.
 type lane struct {
 	dev    *device
 	stream driver.Stream
-	done   driver.Event    // behind everything
-	marks  [2]driver.Event // behind each piece under way
+	done   driver.Event    // after everything
+	marks  [2]driver.Event // after each piece in flight
 	busy   bool            // something was enqueued since the last wait
 
 	tables  tables
@@ -41,16 +40,16 @@ type lane struct {
 	scratch scratch
 }
 
-// wordBytes is what package order reads and writes, again and again. Such words have
-// lanes of their own: they must not wait behind long copies, or clients would get
-// their memory back late under just the load that needs it. Two, so that one is
-// asked while the answer of the other is on its way; a guess.
+// wordBytes is the size of the words that package order polls and writes. They
+// have separate lanes: after long copies they would be late, and clients would
+// get their memory back late under just the load that needs it. Two lanes, so
+// that one word is requested while another is in flight; a guess.
 const (
 	wordBytes = 8
 	wordLanes = 2
 )
 
-// lanesFor are the lanes of a read or write of n bytes by the host.
+// lanesFor returns the lanes for a read or write of n bytes by the host.
 func (d *device) lanesFor(n int) *lanes {
 	if n == wordBytes {
 		return d.words
@@ -58,7 +57,7 @@ func (d *device) lanesFor(n int) *lanes {
 	return d.lanes
 }
 
-// on is lanes.on for all that is not a word.
+// on runs f on an ordinary lane, see lanes.on.
 func (d *device) on(ctx context.Context, f func(l *lane) error) error { return d.lanes.on(ctx, f) }
 
 // on runs f on a lane, with the thread locked and the context current, and
@@ -82,7 +81,7 @@ func (p *lanes) on(ctx context.Context, f func(l *lane) error) error {
 	if err = l.open(); err == nil {
 		err = f(l)
 	}
-	// Memory must be free of the device whatever happened.
+	// The device must have finished with the memory in any case.
 	if e := l.drain(); err == nil {
 		err = e
 	}
@@ -90,7 +89,7 @@ func (p *lanes) on(ctx context.Context, f func(l *lane) error) error {
 	return d.fail(err)
 }
 
-// take waits for a lane.
+// take returns a free lane.
 func (p *lanes) take(ctx context.Context) (*lane, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -126,8 +125,8 @@ func (p *lanes) give(l *lane) {
 	<-p.slots
 }
 
-// close waits for the lanes in use and gives all of them back; false when that
-// was done before.
+// close waits for the lanes in use and closes all; false if that was done
+// before.
 func (p *lanes) close() bool {
 	for range cap(p.slots) {
 		p.slots <- struct{}{}
@@ -147,8 +146,8 @@ func (p *lanes) close() bool {
 	return !closed
 }
 
-// open makes what a lane misses: all at its first use, the rest of it after a
-// failure.
+// open creates what a lane lacks: everything at its first use, and after a
+// failure the missing parts.
 func (l *lane) open() (err error) {
 	api := l.dev.api
 	if l.stream == 0 {
@@ -166,7 +165,7 @@ func (l *lane) open() (err error) {
 	return nil
 }
 
-// close gives back what the driver will take; a lost device takes nothing.
+// close releases what the driver accepts; a lost device accepts nothing.
 func (l *lane) close() {
 	api := l.dev.api
 	l.tables.close(l.dev)

@@ -9,16 +9,16 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 )
 
-// module is the kernels as the driver compiled them for one device.
+// module has the kernels as compiled by the driver for one device.
 type module struct {
 	handle    driver.Module
 	functions map[string]driver.Function // all of them
 }
 
-// loadModule compiles the kernels for the current context's device, loads each of
-// them and lets it have all the shared memory that a launch may ask for. Drivers
-// load a kernel at its first launch if nobody asks before, and may then wait for
-// everything on the context. An error carries the compiler's log.
+// loadModule compiles the kernels for the current context's device, loads each
+// of them and allows it all the shared memory of any launch. Otherwise drivers
+// load a kernel at its first launch, and may then wait for everything on the
+// context. Errors include the compiler's log.
 func loadModule(api *driver.API) (*module, error) {
 	text := kernels.PTX()
 	handle, err := api.ModuleLoad(text)

@@ -21,23 +21,23 @@ type device struct {
 	granularity int64
 	kernels     *module
 	lanes       *lanes
-	words       *lanes         // of the 8 bytes that order reads and writes
+	words       *lanes         // for the words of package order
 	foreign     *bounded.Calls // on memory of other processes
 	limits      limits
 	attachPiece int64
 
 	regions  atomic.Int64 // open ones
 	attached attachments
-	lost     atomic.Pointer[lostError] // set once, never taken back
+	lost     atomic.Pointer[lostError] // set once, never reset
 	gathered atomic.Int64
 	unpinned atomic.Int64
-	told     atomic.Bool // that host memory could not be pinned
+	told     atomic.Bool // logged that host memory is not pinned
 }
 
-// Open loads the driver, retains the primary context of the device that o names
-// and compiles the kernels for it, which takes seconds where the driver has no
-// cached result. ErrUnavailable says what is missing; ErrInvalid that o makes no
-// sense.
+// Open loads the driver, retains the primary context of the selected device and
+// compiles the kernels for it, which takes seconds without a result in the
+// driver's cache. ErrUnavailable names what is missing; ErrInvalid means that o
+// is invalid.
 func Open(o Options) (gpuipc.Accelerator, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -60,7 +60,7 @@ func Open(o Options) (gpuipc.Accelerator, error) {
 	return d, nil
 }
 
-// start makes what Close ends.
+// start creates what Close ends.
 func (d *device) start() (err error) {
 	if d.granularity, err = d.api.Granularity(d.id); err != nil {
 		d.info.Descriptors = false
@@ -108,8 +108,8 @@ func (d *device) onThread(f func() error) error {
 	return f()
 }
 
-// release runs f, which gives memory back, on a thread with the context, lost or
-// not: what the driver still takes back it should get.
+// release runs f, which releases memory, on a thread with the context, lost or
+// not: the driver should get back whatever it accepts.
 func (d *device) release(f func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -119,7 +119,7 @@ func (d *device) release(f func()) {
 	f()
 }
 
-// Describe names the GPU and what is used of it.
+// Describe returns the GPU and the features in use.
 func (d *device) Describe() gpuipc.Description {
 	features := []string{
 		fmt.Sprintf("sm_%d%d", d.info.Major, d.info.Minor),
@@ -134,10 +134,10 @@ func (d *device) Describe() gpuipc.Description {
 	return gpuipc.Description{Kind: "cuda", Name: d.info.Name, Features: features}
 }
 
-// UUID names the device for every process.
+// UUID returns the UUID of the device.
 func (d *device) UUID() gpuipc.UUID { return d.info.UUID }
 
-// Counters says what happened since Open.
+// Counters returns what happened since Open.
 func (d *device) Counters() Counters {
 	return Counters{
 		StuckCalls: d.foreign.Stuck(), LateCalls: d.foreign.Late(), Lanes: d.lanes.made.Load() + d.words.made.Load(),
@@ -145,7 +145,7 @@ func (d *device) Counters() Counters {
 	}
 }
 
-// Import takes nothing: memory of an accelerator comes as a Share.
+// Import returns ErrUnavailable: memory of an accelerator comes as a Share.
 func (d *device) Import(h gpuipc.Handle) (gpuipc.Region, error) {
 	if h.File != nil {
 		h.File.Close()
@@ -153,7 +153,7 @@ func (d *device) Import(h gpuipc.Handle) (gpuipc.Region, error) {
 	return nil, fmt.Errorf("cuda: import: memory of a GPU comes as a Share: %w", gpuipc.ErrUnavailable)
 }
 
-// Pin answers ErrUnavailable: the memory has no host address.
+// Pin returns ErrUnavailable: the memory has no host address.
 func (d *device) Pin(r gpuipc.Ref, _ bool) ([][]byte, func(), error) {
 	c := d.checker()
 	defer c.letGo()
@@ -163,9 +163,9 @@ func (d *device) Pin(r gpuipc.Ref, _ bool) ([][]byte, func(), error) {
 	return nil, nil, fmt.Errorf("cuda: pin: device memory has no host address: %w", gpuipc.ErrUnavailable)
 }
 
-// Close gives everything back. It answers ErrInvalid while regions are open or
+// Close releases everything. It returns ErrInvalid while regions are open or
 // host regions attached, and ErrUnavailable while driver calls on memory of
-// other processes have not come back: the context stays for them, and Close may
+// other processes have not returned: the context stays for them, and Close may
 // be called again.
 func (d *device) Close() error {
 	if n, m := d.regions.Load(), d.attached.count(); n != 0 || m != 0 {

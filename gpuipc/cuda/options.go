@@ -7,30 +7,29 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Options chooses a device. The zero value is the only device there is, with the
+// Options selects a device. The zero value is the only device, with the
 // defaults below.
 type Options struct {
-	// Library is the path of the driver library; "" = libcuda.so.1 as the
-	// dynamic linker finds it.
+	// Library is the path of the driver library; "" = libcuda.so.1 as found by
+	// the dynamic linker.
 	Library string
-	// Device is the UUID, as in "GPU-8a2f...", of the device; "" = the only one,
-	// and with several the first.
+	// Device is the UUID, as in "GPU-8a2f...", of the device; "" = the first.
 	Device string
-	// ChunkBytes bounds the physical allocations that regions are made of,
-	// rounded up to the device's granularity; 0 = 1 GiB. Fewer chunks mean fewer
-	// descriptors for each client.
+	// ChunkBytes bounds the physical allocations of regions, rounded up to the
+	// device's granularity; 0 = 1 GiB. Fewer chunks mean fewer descriptors for
+	// each client.
 	ChunkBytes int64
-	// Streams bounds the operations that run at once; 0 = 8. Reads and writes of
-	// 8 bytes have two streams of their own beside them.
+	// Streams bounds the operations that run at once; 0 = 8. Reads and writes
+	// of 8 bytes have two streams in addition.
 	Streams int
 	// CallTimeout bounds how long a call waits for the driver to open or close
 	// memory of another process; 0 = 2 s.
 	CallTimeout time.Duration
-	// AttachWait bounds how long AttachHost waits for the driver to pin memory; the
-	// rest is pinned while the device is in use. 0 = 10 s.
+	// AttachWait bounds how long AttachHost waits for the driver to pin
+	// memory; the remainder is pinned while the device is in use. 0 = 10 s.
 	AttachWait time.Duration
-	// Log, when set, is told what should be known once, such as that host memory
-	// could not be pinned. It must be safe for concurrent use.
+	// Log, if set, gets messages that are worth logging once, such as that
+	// host memory could not be pinned. It must be safe for concurrent use.
 	Log func(message string)
 }
 
@@ -42,7 +41,7 @@ const (
 	defaultAttachWait  = 10 * time.Second
 )
 
-// withDefaults fills in zeros and refuses what makes no sense.
+// withDefaults replaces zeros and refuses invalid values.
 func (o Options) withDefaults() (Options, error) {
 	if o.ChunkBytes < 0 || o.Streams < 0 || o.Streams > maxStreams || o.CallTimeout < 0 || o.AttachWait < 0 {
 		return o, fmt.Errorf("cuda: chunks of %d bytes, %d streams (at most %d), call timeout %v, attach wait %v: %w",
@@ -66,7 +65,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Info says what is known of a device without making a context on it.
+// Info describes a device, without a context on it.
 type Info struct {
 	UUID   gpuipc.UUID
 	Name   string
@@ -77,18 +76,19 @@ type Info struct {
 	// Mode is "default", "exclusive process" (one process at a time: engine and
 	// daemon cannot share it) or "prohibited".
 	Mode string
-	// MPS says whether contexts of several processes run side by side under the
-	// Multi-Process Service. Without it they take turns (time slicing).
+	// MPS reports whether contexts of several processes run at the same time
+	// under the Multi-Process Service. Without it they take turns (time
+	// slicing).
 	MPS Tristate
 	// Descriptors: memory can leave the process as POSIX descriptors.
 	Descriptors bool
 	// WaitValues: streams can wait for and write 64-bit values in memory.
 	WaitValues bool
-	// Trouble is why no more is known of the device; empty = all is.
+	// Trouble is the reason why fields are missing; empty = none is.
 	Trouble string
 }
 
-// Tristate is an answer that an older driver may not give.
+// Tristate is a bool that an older driver may not report.
 type Tristate uint8
 
 // The answers.
@@ -108,17 +108,17 @@ func (t Tristate) String() string {
 	return "unknown"
 }
 
-// Counters are of one device since Open.
+// Counters of one device since Open.
 type Counters struct {
-	// StuckCalls is how many driver calls on memory of other processes run past
-	// their deadline now, LateCalls how many ever did.
+	// StuckCalls is the number of driver calls on memory of other processes
+	// that are past their deadline now, LateCalls that of all such calls.
 	StuckCalls, LateCalls int64
-	// Lanes is how many streams were made.
+	// Lanes is the number of streams created.
 	Lanes int64
-	// Gathered is how many operands straddled extents and went through scratch
-	// memory.
+	// Gathered is the number of operands that straddled extents and were
+	// copied through scratch memory.
 	Gathered int64
-	// Unpinned is how many bytes of host memory went through staging, because
-	// the driver had not registered them, or not yet.
+	// Unpinned is the bytes of host memory copied through staging, because the
+	// driver had not registered them (yet).
 	Unpinned int64
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// pinned is host memory for copies: a mapping of its own, never Go's heap, and
-// registered with the driver where that is allowed. Unregistered it works too,
+// pinned is host memory for copies: a separate mapping, never Go's heap,
+// registered with the driver if that is allowed. Unregistered it works too,
 // through a buffer of the driver.
 type pinned struct {
 	mem        []byte
@@ -35,7 +35,7 @@ func (d *device) newPinned(n int64) (pinned, error) {
 	return p, nil
 }
 
-// tellUnpinned says once that copies are slower than they could be.
+// tellUnpinned logs once that copies are slower than they could be.
 func (d *device) tellUnpinned(err error) {
 	if d.told.CompareAndSwap(false, true) {
 		d.options.Log(fmt.Sprintf("cuda: host memory is not pinned, copies go through buffers: %v", err))
@@ -60,16 +60,16 @@ func (p *pinned) close(d *device) {
 // each lane do not matter.
 const stagingBytes = 2 << 20
 
-// staging is host memory that bytes pass through on their way between Go's
-// memory, or host memory that is not registered, and the device.
+// staging is host memory for copies between the device and Go's memory, or host
+// memory that is not registered.
 type staging struct{ both pinned }
 
-// slot is staging buffer i of a lane.
+// slot returns staging buffer i of a lane.
 func (l *lane) slot(i int) []byte {
 	return l.staging.both.mem[i*stagingBytes : (i+1)*stagingBytes]
 }
 
-// openStaging makes the buffers at their first use.
+// openStaging creates the buffers at their first use.
 func (l *lane) openStaging() (err error) {
 	if l.staging.both.mem == nil {
 		l.staging.both, err = l.dev.newPinned(2 * stagingBytes)

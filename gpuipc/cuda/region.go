@@ -11,9 +11,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// handleGranularity is what regions that leave by handle are rounded up to. The
-// driver cuts smaller allocations out of blocks of this size, and a handle opens
-// the whole block.
+// handleGranularity is the multiple to which regions with handles are rounded
+// up. The driver cuts smaller allocations out of blocks of this size, and a
+// handle opens the whole block.
 const handleGranularity = 2 << 20
 
 // region is device memory, ours or imported.
@@ -26,7 +26,7 @@ type region struct {
 	// chunks are the allocations of a region of ours that leaves by descriptor.
 	chunks []vmmChunk
 	// giveBack is called once, with the context current; for imports in a
-	// goroutine of its own.
+	// separate goroutine.
 	giveBack func() error
 	imported bool
 
@@ -42,11 +42,12 @@ type span struct {
 
 const closedRegion = -1 << 62
 
-// Device names the device of the region.
+// Device returns the UUID of the region's device.
 func (r *region) Device() gpuipc.UUID { return r.dev.info.UUID }
 
-// NewRegion takes memory, all zeros. Without room it changes nothing and answers
-// ErrFull. Access and Huge mean nothing to a device, but must be right.
+// NewRegion allocates memory, all zeros. Without room it changes nothing and
+// returns ErrFull. Access and Huge have no effect on a device, but must be
+// valid.
 func (d *device) NewRegion(spec gpuipc.RegionSpec) (gpuipc.Region, error) {
 	if err := spec.Check(); err != nil {
 		return nil, err
@@ -136,7 +137,7 @@ func (d *device) zero(r *region) error {
 
 func (r *region) Bytes() int64 { return r.bytes }
 
-// Export answers ErrUnavailable: device memory leaves as a Share.
+// Export returns ErrUnavailable: device memory leaves as a Share.
 func (r *region) Export() (gpuipc.Handle, error) {
 	if err := r.hold(); err != nil {
 		return gpuipc.Handle{}, err
@@ -145,7 +146,8 @@ func (r *region) Export() (gpuipc.Handle, error) {
 	return gpuipc.Handle{}, fmt.Errorf("cuda: region %s: memory of a GPU leaves as a Share: %w", r.name, gpuipc.ErrUnavailable)
 }
 
-// Resident is all of it: device memory is backed when it is taken.
+// Resident returns the whole size: device memory is backed when it is
+// allocated.
 func (r *region) Resident() (int64, error) {
 	if err := r.hold(); err != nil {
 		return 0, err
@@ -154,8 +156,8 @@ func (r *region) Resident() (int64, error) {
 	return r.bytes, nil
 }
 
-// Share makes handles for one more process. Memory that was imported is its
-// owner's to share.
+// Share returns handles for one more process. Imported memory can be shared
+// only by its owner.
 func (r *region) Share(way gpuipc.Way) (gpuipc.Share, error) {
 	if err := r.hold(); err != nil {
 		return gpuipc.Share{}, err
@@ -201,7 +203,7 @@ func (r *region) descriptors(out *gpuipc.Share) error {
 	return nil
 }
 
-// handle says where the region begins in its allocation, which the driver may
+// handle adds the offset of the region in its allocation, which the driver may
 // have made larger.
 func (r *region) handle(out *gpuipc.Share) error {
 	at := r.spans[0].at
@@ -217,10 +219,10 @@ func (r *region) handle(out *gpuipc.Share) error {
 	return nil
 }
 
-// Close gives the memory back. It panics while an operation uses it: the
-// addresses may be another region's next. Memory of another process is closed
-// behind the deadline; when the driver does not answer in time, Close does with
-// ErrUnavailable, and the rest happens when the driver comes back.
+// Close frees the memory. It panics while an operation uses it: the addresses
+// may be another region's next. Closing memory of another process has a
+// deadline; if the driver does not return in time, Close returns
+// ErrUnavailable, and the remainder happens when the driver returns.
 func (r *region) Close() error {
 	if !r.users.CompareAndSwap(0, closedRegion) {
 		if n := r.users.Load(); n > 0 {

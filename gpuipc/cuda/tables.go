@@ -14,17 +14,16 @@ const (
 	tablesMost  = 64 << 20  // no operation needs more at once: its parts are bounded
 )
 
-// tables is where the tables of launches go through on their way to the device:
-// pinned memory of the host and as much of the device. They fill up from the
-// front, so that what was handed to a copy stays until the lane has drained.
+// tables is the buffer for the tables of launches: pinned memory of the host
+// and as much of the device. They fill up from the front, so that tables given
+// to a copy stay until the lane has drained.
 type tables struct {
 	host pinned
 	at   driver.DevicePtr
 	used int64
 }
 
-// launch puts kernels on the stream, one behind the other, their tables ahead of
-// them.
+// launch enqueues kernels, one after the other, and their tables before them.
 func (l *lane) launch(launches []kernels.Launch) error {
 	if err := l.place(launches); err != nil {
 		return err
@@ -37,8 +36,8 @@ func (l *lane) launch(launches []kernels.Launch) error {
 	return nil
 }
 
-// place puts the tables of kernels on the device, in one copy, and their address
-// into the arguments.
+// place copies the tables of kernels to the device, in one copy, and puts their
+// address into the arguments.
 func (l *lane) place(launches []kernels.Launch) error {
 	total := int64(0)
 	for i := range launches {
@@ -78,8 +77,8 @@ func tableRoom(n int) int64 {
 	return (int64(n) + kernels.TableAlign - 1) / kernels.TableAlign * kernels.TableAlign
 }
 
-// roomForTables makes place for n bytes, waiting for earlier launches where the
-// place is theirs.
+// roomForTables reserves n bytes, and waits for earlier launches that occupy
+// them.
 func (l *lane) roomForTables(n int64) error {
 	t := &l.tables
 	if n <= int64(len(t.host.mem))-t.used {

@@ -7,10 +7,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// spinFor is how long a wait asks again and again before it sleeps: as long as a
-// small copy takes. A sleeping thread wakes some 10 us late. One that spins takes a
-// core from others: with 50 us, on 2 cores that the fake driver's kernels need too,
-// a compose took 45 us more.
+// spinFor is the time that a wait polls before it sleeps: that of a small copy.
+// A sleeping thread wakes some 10 us late. A spinning one takes a core from
+// others: with 50 us, on 2 cores that the fake driver's kernels need too, a
+// compose took 45 us more.
 const spinFor = 10 * time.Microsecond
 
 // wait returns when the stream is past the last record of e.
@@ -26,7 +26,7 @@ func (l *lane) wait(e driver.Event) error {
 	}
 }
 
-// drain returns when the lane has nothing under way.
+// drain returns when the lane has no work in flight.
 func (l *lane) drain() error {
 	if !l.busy {
 		return nil
@@ -37,16 +37,16 @@ func (l *lane) drain() error {
 		err = l.wait(l.done)
 	}
 	if err = l.dev.fail(err); err != nil && l.dev.gone() == nil {
-		// No event tells when the stream is past; the stream itself must.
+		// No event shows when the stream is past; wait for the stream itself.
 		_ = l.dev.fail(l.dev.api.StreamSynchronize(l.stream))
 	}
 	return err
 }
 
-// pieces cuts n bytes into pieces of at most size and keeps two under way. issue
-// enqueues one; done, when there is one, is called in order for each that has
-// ended. slot is 0 or 1: a slot's piece is done before the next is issued into
-// it. Between two pieces the context may end everything.
+// pieces cuts n bytes into pieces of at most size and keeps two in flight.
+// issue enqueues one; done, if set, is called in order for each that has ended.
+// slot is 0 or 1: a slot's piece is done before the next is issued into it. The
+// context is checked between two pieces.
 func (l *lane) pieces(ctx context.Context, n, size int64, issue, done func(slot int, off, n int64) error) error {
 	finish := func(i int64) error {
 		if err := l.wait(l.marks[i%2]); err != nil || done == nil {
@@ -69,14 +69,14 @@ func (l *lane) pieces(ctx context.Context, n, size int64, issue, done func(slot 
 			return err
 		}
 		if done == nil && i+2 >= count {
-			continue // nobody will ask for it
+			continue // its result is not needed
 		}
 		if err := l.dev.api.EventRecord(l.marks[i%2], l.stream); err != nil {
 			return err
 		}
 	}
 	if done == nil {
-		return nil // what comes next on the stream, or its drain, is behind them
+		return nil // later work on the stream, or its drain, comes after them
 	}
 	for i := max(0, count-2); i < count; i++ {
 		if err := finish(i); err != nil {
@@ -84,7 +84,7 @@ func (l *lane) pieces(ctx context.Context, n, size int64, issue, done func(slot 
 		}
 	}
 	if count > 0 {
-		l.busy = false // the last mark was behind everything
+		l.busy = false // the last mark came after everything
 	}
 	return nil
 }

@@ -23,10 +23,10 @@ const (
 	OpAttachHost
 )
 
-// Accelerator is a gpuipc.Accelerator whose memory is memfds and whose kernels are
-// those of a host device of its own. Its regions are no regions of another device
-// and the other way round, as on a GPU. A region is one chunk and leaves as a
-// descriptor. Operations fail or wait where the embedded Device's rules say so.
+// Accelerator is a gpuipc.Accelerator whose memory is memfds and whose kernels
+// are those of a separate host device. As on a GPU, its regions are unknown to
+// other devices and vice versa. A region is one chunk and is shared as a
+// descriptor. Operations fail or wait as the rules of the embedded Device say.
 type Accelerator struct {
 	*Device // its kernels
 
@@ -94,12 +94,12 @@ func (a *Accelerator) check() error {
 	return nil
 }
 
-// Describe says that this is not a GPU.
+// Describe returns a description that is not that of a GPU.
 func (a *Accelerator) Describe() gpuipc.Description {
 	return gpuipc.Description{Kind: "double", Name: "kernels of the host"}
 }
 
-// UUID names the accelerator among those that were opened with it.
+// UUID identifies the accelerator among those that were opened together.
 func (a *Accelerator) UUID() gpuipc.UUID { return a.id }
 
 // region is memory of an Accelerator. The host device underneath never sees it.
@@ -108,7 +108,7 @@ type region struct {
 	dev           *Accelerator
 }
 
-// Export answers ErrUnavailable: no host can map the memory of an accelerator.
+// Export returns ErrUnavailable: no host can map the memory of an accelerator.
 func (r *region) Export() (gpuipc.Handle, error) {
 	if err := r.dev.Hold(r); err != nil {
 		return gpuipc.Handle{}, err // closed
@@ -134,7 +134,8 @@ func (r *region) Share(way gpuipc.Way) (gpuipc.Share, error) {
 	return gpuipc.Share{Way: way, Device: r.dev.id, Chunks: []gpuipc.Chunk{{Bytes: h.Bytes, File: h.File}}}, nil
 }
 
-// NewRegion makes a gpuipc.SharedRegion; whoever maps it may write it.
+// NewRegion returns a gpuipc.SharedRegion; every process that maps it may write
+// it.
 func (a *Accelerator) NewRegion(spec gpuipc.RegionSpec) (gpuipc.Region, error) {
 	if err := a.check(); err != nil {
 		return nil, err
@@ -150,7 +151,7 @@ func (a *Accelerator) NewRegion(spec gpuipc.RegionSpec) (gpuipc.Region, error) {
 	return &region{Region: r, dev: a}, nil
 }
 
-// Import takes nothing.
+// Import returns ErrUnavailable.
 func (a *Accelerator) Import(h gpuipc.Handle) (gpuipc.Region, error) {
 	if h.File != nil {
 		h.File.Close()
@@ -180,8 +181,8 @@ func (a *Accelerator) ImportShare(ctx context.Context, s gpuipc.Share) (gpuipc.R
 	return &region{Region: r, dev: a}, nil
 }
 
-// own replaces a region of this accelerator by the one underneath. What is not its
-// own stays, and the host device underneath refuses it.
+// own replaces a region of this accelerator by the one underneath. Other
+// regions are unchanged, and the host device underneath refuses them.
 func (a *Accelerator) own(r gpuipc.Region) gpuipc.Region {
 	if mine, ok := r.(*region); ok && mine.dev == a {
 		return mine.Region
@@ -348,7 +349,7 @@ func (a *Accelerator) Store(ctx context.Context, dst gpuipc.Ref, src []byte) err
 	return a.run(func() error { return a.Device.Store(ctx, a.ref(dst), src) })
 }
 
-// Pin answers ErrUnavailable: the memory has no host address.
+// Pin returns ErrUnavailable: the memory has no host address.
 func (a *Accelerator) Pin(gpuipc.Ref, bool) ([][]byte, func(), error) {
 	return nil, nil, fmt.Errorf("memory of an accelerator: %w", gpuipc.ErrUnavailable)
 }
@@ -430,8 +431,8 @@ func (a *Accelerator) RotateAll(ctx context.Context, jobs []gpuipc.RotateJob) er
 	})
 }
 
-// Hold makes the Accelerator a gpuipc.Holder of its own regions. It keeps nothing:
-// the host device underneath does, while it works.
+// Hold makes the Accelerator a gpuipc.Holder of its own regions. It only checks
+// them: the host device underneath holds them while it works.
 func (a *Accelerator) Hold(r gpuipc.Region) error {
 	if mine, ok := r.(*region); !ok || mine.dev != a {
 		return fmt.Errorf("a region of another device: %w", gpuipc.ErrInvalid)

@@ -11,9 +11,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// AcceleratorConformance checks what an accelerator does beyond a Device, which
-// Conformance checks. open is called once per subtest and must arrange for the
-// Close of both devices; the host's regions are what the accelerator attaches.
+// AcceleratorConformance checks what an accelerator does in addition to a
+// Device, which Conformance checks. open is called once per subtest and must
+// arrange for the Close of both devices; the accelerator attaches the host's
+// regions.
 func AcceleratorConformance(t *testing.T, open func(t testing.TB) (gpuipc.Accelerator, gpuipc.Device)) {
 	for _, part := range []struct {
 		name string

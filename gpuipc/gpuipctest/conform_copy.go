@@ -83,7 +83,8 @@ func (r *rig) checkExport(region gpuipc.Region) {
 	}
 }
 
-// importKind is what Import answers to no descriptor: accelerators take none.
+// importKind returns the expected error of Import without a descriptor:
+// accelerators accept none.
 func (r *rig) importKind() error {
 	if _, ok := r.dev.(gpuipc.Accelerator); ok {
 		return gpuipc.ErrUnavailable

@@ -7,9 +7,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// testPin: what is written through a view is what a load reads, in the order of
-// the extents, and a region is in use while it is pinned. A device whose memory
-// has no address says so.
+// testPin checks that a load reads the bytes written through a view, in the
+// order of the extents, and that a region is in use while it is pinned. A
+// device whose memory has no address returns ErrUnavailable.
 func testPin(r *rig) {
 	region, err := r.dev.NewRegion(gpuipc.RegionSpec{Name: "pinned", Bytes: 1 << 20, Access: gpuipc.ClientReads})
 	if err != nil {

@@ -126,7 +126,7 @@ func (r *rig) object(n int64, elem int) gpuipc.Ref {
 	return ref
 }
 
-// bytes is what an object should hold.
+// bytes returns the expected contents of an object.
 func (r *rig) bytes(ref gpuipc.Ref) []byte {
 	var out []byte
 	for _, e := range ref.Extents {
@@ -135,7 +135,7 @@ func (r *rig) bytes(ref gpuipc.Ref) []byte {
 	return out
 }
 
-// expect says what an object should hold from now on; put also stores it.
+// expect sets the expected contents of an object; put also stores them.
 func (r *rig) expect(ref gpuipc.Ref, b []byte) {
 	for _, e := range ref.Extents {
 		b = b[copy(r.expected[e.Off:e.Off+e.Len], b):]
@@ -150,7 +150,7 @@ func (r *rig) put(ref gpuipc.Ref, b []byte) {
 	}
 }
 
-// get is what the device holds.
+// get returns an object's contents on the device.
 func (r *rig) get(ref gpuipc.Ref) []byte {
 	r.Helper()
 	b := make([]byte, ref.Len())
@@ -160,7 +160,7 @@ func (r *rig) get(ref gpuipc.Ref) []byte {
 	return b
 }
 
-// check compares the whole region with what it should hold.
+// check compares the whole region with its expected contents.
 func (r *rig) check(what string) {
 	r.Helper()
 	got := r.get(r.whole())

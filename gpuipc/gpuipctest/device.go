@@ -8,9 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Device passes every call on to another device, unless a rule says that it
-// fails or waits first. Regions are those of the inner device. Safe for
-// concurrent use.
+// Device passes every call on to another device, unless a rule lets it fail or
+// wait first. Its regions are the inner device's. Safe for concurrent use.
 type Device struct {
 	gpuipc.Device
 
@@ -84,7 +83,7 @@ func (w *Device) StallInside(t testing.TB, op gpuipc.Op, n int) *Stall {
 	return s
 }
 
-// Calls is how often op was called so far, failed calls included.
+// Calls returns the number of calls of op so far, including failed ones.
 func (w *Device) Calls(op gpuipc.Op) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -156,13 +155,14 @@ func (s *Stall) wait(ctx context.Context) error {
 	return nil
 }
 
-// Reached is closed once somebody stands there.
+// Reached returns a channel that is closed when a goroutine stands there.
 func (s *Stall) Reached() <-chan struct{} { return s.reached }
 
-// Context is that of the call which stands there, once it is reached.
+// Context returns the context of the call that stands there, once it is
+// reached.
 func (s *Stall) Context() context.Context { return s.ctx }
 
-// Release lets it go on, or never stop. It may be called again.
+// Release ends the stall, or prevents it. It may be called again.
 func (s *Stall) Release() { s.once.Do(func() { close(s.release) }) }
 
 func (w *Device) NewRegion(spec gpuipc.RegionSpec) (gpuipc.Region, error) {

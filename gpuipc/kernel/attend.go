@@ -7,31 +7,31 @@ import (
 	"unsafe"
 )
 
-// Attention is the shape of causal softmax attention over keys and values that are
-// read where they lie, for one head of them and the query heads that share it.
+// Attention is the shape of causal softmax attention that reads keys and values in place,
+// for one head of them and the query heads that share it.
 type Attention struct {
 	Group            int // query heads that share a head of keys and values
 	KeyDim, ValueDim int
 	Type             DType // of keys and values
 }
 
-// Run is consecutive rows where they lie: [KV heads, dim] at every KStride bytes of K
-// and VStride bytes of V. Any number of queries may read a run at once, each with a
-// position of its own for it.
+// Run is consecutive rows in place: [KV heads, dim] at every KStride bytes of K and
+// VStride bytes of V. Any number of queries may read a run at once, each at its own
+// position of it.
 type Run struct {
 	K, V             []byte
 	KStride, VStride int
 	Rows             int
 	Begin            int // position of the first row
-	// Turn is what the keys are short of their positions: a chunk whose keys were
-	// turned as if it began at 0 and that begins at p has the angles of p here. Not the
-	// keys are turned by it, but once for the run the query by its inverse, which gives
-	// the same product: (R(p) k)·q = k·(R(-p) q). Dims 0: they are in place.
+	// Turn is the missing rotation of the keys: a chunk whose keys were rotated as if it
+	// started at 0 and that starts at p has the angles of p here. The keys are not
+	// rotated by it; the query is rotated once per run by its inverse, which gives the
+	// same product: (R(p) k)·q = k·(R(-p) q). Dims 0: the keys are final.
 	Turn Turn
 }
 
-// Queries are rows of query heads, scaled and turned to their positions, which follow
-// each other: head g of row r is Q[r*LD+g*KeyDim:][:KeyDim].
+// Queries are rows of query heads, scaled and rotated to their positions, which are
+// consecutive: head g of row r is Q[r*LD+g*KeyDim:][:KeyDim].
 type Queries struct {
 	Q     []float32
 	LD    int
@@ -39,7 +39,7 @@ type Queries struct {
 	Begin int // position of the first row
 }
 
-// AttendScratch is working memory of Attend: one per worker. The zero value is ready,
+// AttendScratch is the working memory of Attend, one per worker. The zero value is ready,
 // and grows.
 type AttendScratch struct {
 	q, turned []float32 // [rows*Group, KeyDim]
@@ -52,20 +52,20 @@ type AttendScratch struct {
 
 const (
 	// attendTile bounds the keys of one product, so that its scores stay in the
-	// second-level cache. Tiles begin where runs do.
+	// second-level cache. Tiles start where runs do.
 	attendTile = 256
-	// attendInPlace is how many F32 rows are worth a product of their own without
-	// being put beside others first (guessed).
+	// attendInPlace is the number of F32 rows that justify a product in place, without
+	// first copying them next to others (guessed).
 	attendInPlace = 64
 )
 
-// Attend writes the outputs of all queries for one head of keys and values: head g of
-// row r to out[r*ldo+g*ValueDim:][:ValueDim]. A row sees the rows of all runs up to its
-// own position; one that sees none gets zeros. Runs ascend by position.
+// Attend writes the outputs of all queries for one head of keys and values: head g of row
+// r to out[r*ldo+g*ValueDim:][:ValueDim]. A row sees the rows of all runs up to its own
+// position; one that sees none gets zeros. Runs ascend by position.
 //
-// The softmax goes over the runs in one pass, with a running maximum and sum. Keys and
-// values are widened to F32, products are those of Gemm, so that a row's output depends
-// on the runs and on its own query only. Wrong sizes panic. A nil sc allocates.
+// The softmax is computed in one pass over the runs, with a running maximum and sum. Keys
+// and values are widened to F32, products are those of Gemm, so that a row's output
+// depends only on the runs and on its own query. Wrong sizes panic. A nil sc allocates.
 func (a *Attention) Attend(out []float32, ldo int, q Queries, runs []Run, head int, sc *AttendScratch) {
 	a.check(out, ldo, &q, runs, head)
 	if sc == nil {
@@ -119,7 +119,7 @@ type attending struct {
 	*Attention
 	*AttendScratch
 	queries Queries
-	n       int // queries, heads counted
+	n       int // queries, counting heads
 }
 
 func (w *attending) begin() {
@@ -157,8 +157,8 @@ func (w *attending) finish(out []float32, ldo int) {
 	}
 }
 
-// placed goes over the runs whose keys are in place: long ones of F32 where they lie,
-// the others side by side in tiles.
+// placed processes the runs with final keys: long ones of F32 in place, the others copied
+// together into tiles.
 func (w *attending) placed(runs []Run, head int) {
 	w.at = w.at[:0]
 	for i := range runs {
@@ -180,7 +180,7 @@ func (w *attending) placed(runs []Run, head int) {
 	w.tile(w.q)
 }
 
-// short goes over a run whose keys are short of their positions.
+// short processes a run whose keys lack a rotation.
 func (w *attending) short(r *Run, head int) {
 	if w.rows(r) == 0 {
 		return
@@ -195,7 +195,8 @@ func (w *attending) short(r *Run, head int) {
 	}
 }
 
-// rows is how many of a run some query sees. What lies behind them may be anything.
+// rows returns the number of rows of a run that some query sees. The rows after them are
+// undefined.
 func (w *attending) rows(r *Run) int {
 	return max(0, min(r.Rows, w.queries.Begin+w.queries.Rows-r.Begin))
 }
@@ -205,7 +206,7 @@ func aligned(r *Run) bool {
 	return (at|uintptr(r.KStride)|uintptr(r.VStride))%4 == 0
 }
 
-// direct multiplies with rows of F32 where they lie.
+// direct multiplies with rows of F32 in place.
 func (w *attending) direct(r *Run, head int) {
 	k, v := floatsOf(r.K)[head*w.KeyDim:], floatsOf(r.V)[head*w.ValueDim:]
 	ldk, ldv := r.KStride/4, r.VStride/4
@@ -215,8 +216,7 @@ func (w *attending) direct(r *Run, head int) {
 	}
 }
 
-// widen puts rows from lo on behind those of the tile, as many as fit, and returns how
-// many.
+// widen appends rows from lo on to the tile, as many as fit, and returns their number.
 func (w *attending) widen(r *Run, head, lo int) int {
 	grow(&w.k, attendTile*w.KeyDim)
 	grow(&w.v, attendTile*w.ValueDim)
@@ -249,7 +249,7 @@ func (w *attending) tile(q []float32) {
 	w.at = w.at[:0]
 }
 
-// add takes n keys and values in. seen says how many of them are at positions up to a
+// add processes n keys and values. seen returns the number of them at positions up to a
 // query's.
 func (w *attending) add(q []float32, k, v lines, n int, seen func(at int) int) {
 	s := w.scores[:w.n*n]
@@ -266,7 +266,7 @@ func (w *attending) add(q []float32, k, v lines, n int, seen func(at int) int) {
 	gemm(w.acc, w.ValueDim, s, n, v.v, v.ld, w.n, w.ValueDim, n)
 }
 
-// turnBack writes src turned by the inverse of t.
+// turnBack writes src rotated by the inverse of t.
 func turnBack(dst, src []float32, t Turn) {
 	for i, c := range t.Cos {
 		p, q := pair(i, t.Dims, t.Interleaved)
@@ -276,8 +276,8 @@ func turnBack(dst, src []float32, t Turn) {
 	copy(dst[t.Dims:], src[t.Dims:len(dst)])
 }
 
-// SoftmaxStep turns scores into weights relative to the running maximum top, adds them
-// to the running sum, and brings sum and output to a new maximum.
+// SoftmaxStep replaces scores by weights relative to the running maximum top, adds them
+// to the running sum, and rescales sum and output to a new maximum.
 func SoftmaxStep(s []float32, top, sum *float32, out []float32) {
 	peak := *top
 	for _, x := range s {

@@ -5,30 +5,30 @@ import (
 	"unsafe"
 )
 
-// Buffer is the recent rows beside the states of some value heads that
-// share a key head (KVBuffer §3). Decoding reads a state and the rows; a state is
+// Buffer holds recent rows next to the states of some value heads that share a
+// key head (KVBuffer §3). Decoding reads a state and the rows; a state is
 // written only when rows are flushed into it. The caller owns the memory:
 //
 //	K  [capacity, DK]           keys of Type
 //	U  [capacity, Heads, DV]    delta values of Type
 //	G  [capacity, Heads], or [capacity, Heads, DK] when Decay is Diagonal
 //
-// F32 rows begin at a multiple of four bytes. The rows at N and after hold
-// anything. Rows are a chain, or with DecodeTree a tree: see Parent. A Buffer is for
-// one goroutine at a time.
+// F32 rows are aligned to four bytes. The rows at N and after are undefined.
+// Rows are a chain, or with DecodeTree a tree: see Parent. A Buffer is for one
+// goroutine at a time.
 type Buffer struct {
 	DK, DV, Heads int
 	Type          DType      // of K and U
 	Decay         Transition // Scalar or Diagonal, whatever T is: the delta rule is in U
-	Delta         bool       // values are written for what the state lacks of them
+	Delta         bool       // delta rule: values are corrected by what the state returns
 	K, U          []byte
 	G             []float32
 	N             int // rows pending
 
-	parents []int32 // of each row pending; nil while they are a chain
+	parents []int32 // of each pending row; nil if they are a chain
 }
 
-// NewBuffer returns an empty buffer with memory of its own.
+// NewBuffer returns an empty buffer with newly allocated memory.
 func NewBuffer(dk, dv, heads, capacity int, t DType, decay Transition, delta bool) *Buffer {
 	b := &Buffer{DK: dk, DV: dv, Heads: heads, Type: t, Decay: decay, Delta: delta}
 	// Numbers rather than bytes, so that F32 is aligned.
@@ -38,18 +38,18 @@ func NewBuffer(dk, dv, heads, capacity int, t DType, decay Transition, delta boo
 	return b
 }
 
-// Input is one row of what an engine projects, for the heads of a buffer.
+// Input is one row of an engine's projections, for the heads of a buffer.
 type Input struct {
-	Q, K []float32 // [DK], normalised and turned as the recurrence reads them
+	Q, K []float32 // normalised and rotated as the recurrence reads them
 	V    []float32 // [Heads, DV]
 	G    []float32 // as a row of Buffer.G
 	Beta []float32 // write strengths [Heads]
-	// E [Heads, DK] is what a delta rule reads the states with in place of K, where
-	// that has gates per channel (Gated DeltaNet-2, arXiv 2605.22791); nil = K.
+	// E [Heads, DK] replaces K when a delta rule with gates per channel reads
+	// the states (Gated DeltaNet-2, arXiv 2605.22791); nil = K.
 	E []float32
 }
 
-// reader is what a delta rule reads a head's state with.
+// reader returns the vector with which a delta rule reads a head's state.
 func (t *Input) reader(h, dk int) []float32 {
 	if t.E == nil {
 		return t.K
@@ -57,10 +57,10 @@ func (t *Input) reader(h, dk int) []float32 {
 	return t.E[h*dk:][:dk]
 }
 
-// Capacity is how many rows there is memory for.
+// Capacity returns the number of rows for which there is memory.
 func (b *Buffer) Capacity() int { return len(b.G) / b.decays() }
 
-// Grown is the same rows in a buffer with room for more.
+// Grown returns the same rows in a buffer of larger capacity.
 func (b *Buffer) Grown(capacity int) *Buffer {
 	if capacity < b.N {
 		panic(fmt.Sprintf("kernel: %d rows in a buffer of %d", b.N, capacity))
@@ -75,12 +75,13 @@ func (b *Buffer) Grown(capacity int) *Buffer {
 	return out
 }
 
-// Row is a pending row where it lies: decays, key, and delta values of all heads.
+// Row returns a pending row in place: decays, key, and delta values of all
+// heads.
 func (b *Buffer) Row(i int) (g []float32, k, u []byte) {
 	return b.G[i*b.decays():][:b.decays()], b.K[i*b.keyBytes():][:b.keyBytes()], b.U[i*b.valueBytes():][:b.valueBytes()]
 }
 
-// decays is the numbers of a row of G.
+// decays returns the numbers in a row of G.
 func (b *Buffer) decays() int { return b.Heads * b.headDecays() }
 
 func (b *Buffer) headDecays() int {
@@ -93,17 +94,18 @@ func (b *Buffer) headDecays() int {
 func (b *Buffer) keyBytes() int   { return b.DK * b.Type.Size() }
 func (b *Buffer) valueBytes() int { return b.Heads * b.DV * b.Type.Size() }
 
-// Traffic is bytes that an operation reads from and writes to memory, each byte
-// once: what it touches again is in cache by then.
+// Traffic is the bytes that an operation reads from and writes to memory, each
+// byte once: repeated accesses hit the cache.
 type Traffic struct {
 	StateRead, StateWritten int
 	RowsRead, RowsWritten   int // keys, delta values and decays
 }
 
-// Moved is all of them.
+// Moved returns the sum.
 func (t Traffic) Moved() int { return t.StateRead + t.StateWritten + t.RowsRead + t.RowsWritten }
 
-// Traffic is what Decode of so many rows moves, for all heads together.
+// Traffic returns the bytes that Decode of that many rows moves, for all heads
+// together.
 func (b *Buffer) Traffic(rows int, state, flush bool) Traffic {
 	row := b.keyBytes() + b.valueBytes() + 4*b.decays()
 	t := Traffic{RowsRead: b.N * row, RowsWritten: rows * row}
@@ -116,33 +118,33 @@ func (b *Buffer) Traffic(rows int, state, flush bool) Traffic {
 	return t
 }
 
-// BufferScratch is working memory of Decode and Flush: one per worker. The zero
-// value is ready, and grows.
+// BufferScratch is the working memory of Decode and Flush, one per worker. The
+// zero value is ready, and grows.
 type BufferScratch struct {
-	k, u   []float32 // rows widened
-	kw     []float32 // keys, times the decays since
+	k, u   []float32 // widened rows
+	kw     []float32 // keys times the decays since
 	qk, kk []float32 // products with the rows' keys
-	x, y   []float32 // the same, times the decays since
+	x, y   []float32 // the same times the decays since
 	d      []float32 // decays, one or DK of them
-	left   []float32 // queries and keys that the state is read with
-	base   []float32 // what they read
+	left   []float32 // queries and keys to read the state with
+	base   []float32 // their results
 	own    []float32 // delta value of a row
-	paths  []int32   // ancestors of the rows that are decoded, of rows that branch
-	spans  []int     // of each of these rows: where its path begins and ends
-	first  []int32   // 0, 1, 2, ...: the paths of a chain
+	paths  []int32   // ancestors of the decoded rows, if rows branch
+	spans  []int     // start and end of each row's path
+	first  []int32   // 0, 1, 2, ...: paths of a chain
 	chains bool      // paths are those of a chain
 }
 
 // Decode computes the outputs [len(in), Heads, DV] of consecutive rows and
 // appends them: the chunkwise form (KVBuffer Eq. 4, 7 and 16). The states
-// [Heads, DK, DV] are read once, however many rows there are. Without states
-// (nil) they are zero and nothing but rows is read: the parallel form. With flush
-// the rows are then put into the states, which are in cache by that time; with a
-// capacity of one that is the recurrent form.
+// [Heads, DK, DV] are read once, for any number of rows. Without states (nil)
+// they are zero and only rows are read: the parallel form. With flush the rows
+// are then added to the states, which are in cache by then; with a capacity of
+// one that is the recurrent form.
 //
-// Rows keep what Type holds of keys and delta values; outputs of a row are
-// computed before it is rounded itself. Too many rows for the capacity, and
-// wrong lengths, panic. A nil sc allocates.
+// Rows store keys and delta values rounded to Type; outputs of a row are
+// computed before it is rounded. Too many rows for the capacity, and wrong
+// lengths, panic. A nil sc allocates.
 func (b *Buffer) Decode(states []float32, in []Input, out []float32, flush bool, sc *BufferScratch) {
 	b.check(states, in, out, flush)
 	if flush {
@@ -156,7 +158,7 @@ func (b *Buffer) Decode(states []float32, in []Input, out []float32, flush bool,
 	b.decode(states, in, out, flush, sc)
 }
 
-// decode is Decode of rows that have their parents.
+// decode does Decode for rows whose parents are set.
 func (b *Buffer) decode(states []float32, in []Input, out []float32, flush bool, sc *BufferScratch) {
 	if sc == nil {
 		sc = new(BufferScratch)
@@ -171,8 +173,8 @@ func (b *Buffer) decode(states []float32, in []Input, out []float32, flush bool,
 		copy(b.G[(first+i)*b.decays():], in[i].G)
 	}
 	b.N += len(in)
-	// Rows are many short runs, which no prefetcher of the processor foresees: they
-	// come while the first state is read.
+	// Rows are many short runs, which no hardware prefetcher predicts: they
+	// are fetched while the first state is read.
 	fetch(b.K[:first*b.keyBytes()])
 	fetch(b.U[:first*b.valueBytes()])
 	var keys []float32
@@ -201,15 +203,15 @@ func (b *Buffer) decode(states []float32, in []Input, out []float32, flush bool,
 	}
 }
 
-// Flush puts all rows into the states [Heads, DK, DV] (KVBuffer Eq. 5). Decode with
-// flush does the same while the states are in cache.
+// Flush adds all rows to the states [Heads, DK, DV] (KVBuffer Eq. 5). Decode
+// with flush does the same while the states are in cache.
 func (b *Buffer) Flush(states []float32, sc *BufferScratch) {
 	b.FlushFirst(states, b.N, sc)
 }
 
-// FlushFirst is Flush of the first n rows; the others stay. All of them have to follow
-// row n-1, so that all branches begin from the states as they are then: what beams
-// share.
+// FlushFirst flushes the first n rows; the others stay. All of them have to
+// follow row n-1, so that all branches start from the resulting states, as with
+// the shared start of beams.
 func (b *Buffer) FlushFirst(states []float32, n int, sc *BufferScratch) {
 	b.checkFlush(n)
 	b.check(states, nil, nil, true)
@@ -250,7 +252,7 @@ func (b *Buffer) check(states []float32, in []Input, out []float32, flush bool) 
 	}
 }
 
-// keys is all rows' keys as F32 [N, DK].
+// keys returns all rows' keys as F32 [N, DK].
 func (b *Buffer) keys(sc *BufferScratch) []float32 {
 	n := b.N * b.DK
 	if b.Type == F32 {
@@ -261,7 +263,8 @@ func (b *Buffer) keys(sc *BufferScratch) []float32 {
 	return sc.k[:n]
 }
 
-// values is one head's delta values of the first n rows as F32, and how far apart.
+// values returns one head's delta values of the first n rows as F32, and their
+// stride.
 func (b *Buffer) values(h, n int, sc *BufferScratch) (u []float32, step int) {
 	if b.Type == F32 {
 		return floatsOf(b.U)[h*b.DV:], b.Heads * b.DV
@@ -274,15 +277,15 @@ func (b *Buffer) values(h, n int, sc *BufferScratch) (u []float32, step int) {
 	return sc.u, b.DV
 }
 
-// decay is one head's decay of row i.
+// decay returns one head's decay of row i.
 func (b *Buffer) decay(h, i int) []float32 {
 	n := b.headDecays()
 	return b.G[i*b.decays()+h*n:][:n]
 }
 
 // multiply fills sc.qk and sc.kk [len(in), N] with the products of every row's
-// query and key with the keys of all rows before it. Heads share them, unless they
-// have readers of their own.
+// query and key with the keys of all rows before it. Heads share them, unless
+// they have separate readers.
 func (b *Buffer) multiply(h int, keys []float32, first int, in []Input, sc *BufferScratch) {
 	grow(&sc.qk, len(in)*b.N)
 	grow(&sc.kk, len(in)*b.N)
@@ -292,8 +295,8 @@ func (b *Buffer) multiply(h int, keys []float32, first int, in []Input, sc *Buff
 	}
 }
 
-// readBase reads a state with the queries, and for the delta rule the keys, of all
-// rows: sc.base is [2, len(in), DV].
+// readBase reads a state with the queries and, for the delta rule, the keys of
+// all rows: sc.base is [2, len(in), DV].
 func (b *Buffer) readBase(h, first int, state []float32, in []Input, sc *BufferScratch) {
 	m := len(in)
 	grow(&sc.base, 2*m*b.DV)
@@ -357,8 +360,9 @@ func (b *Buffer) row(h, n, i, m int, keys []float32, t *Input, o []float32, sc *
 	fromF32(b.U[n*b.valueBytes()+h*b.DV*b.Type.Size():], own, b.Type)
 }
 
-// weighted is how much of each of its ancestors row n reads with its query and its
-// key: their products with the ancestor's key, times the decays since that.
+// weighted returns the weights with which row n reads each of its ancestors by
+// its query and its key: their products with the ancestor's key, times the
+// decays since then.
 func (b *Buffer) weighted(h, n, i int, path []int32, keys []float32, t *Input, sc *BufferScratch) (x, y []float32) {
 	grow(&sc.x, len(path))
 	grow(&sc.y, len(path))
@@ -378,8 +382,9 @@ func (b *Buffer) weighted(h, n, i int, path []int32, keys []float32, t *Input, s
 	return x, y
 }
 
-// weightedKeys is the keys [len(path), DK] of some rows times the decays since them. w
-// goes in as the decays behind the last row and comes out as those of all rows too.
+// weightedKeys returns the keys [len(path), DK] of some rows times the decays
+// since them. w is the decays after the last row, and becomes those of all
+// rows.
 func (b *Buffer) weightedKeys(h int, path []int32, w, keys []float32, sc *BufferScratch) []float32 {
 	grow(&sc.kw, len(path)*b.DK)
 	for j := len(path) - 1; j >= 0; j-- {
@@ -395,7 +400,7 @@ func (b *Buffer) weightedKeys(h int, path []int32, w, keys []float32, sc *Buffer
 	return sc.kw[:len(path)*b.DK]
 }
 
-// flushRows puts the first n rows, a chain, into a head's state.
+// flushRows adds the first n rows, a chain, to a head's state.
 func (b *Buffer) flushRows(h, n int, state, keys []float32, sc *BufferScratch) {
 	w := b.ones(sc)
 	kw := b.weightedKeys(h, sc.chain(n), w, keys, sc)
@@ -408,7 +413,7 @@ func (b *Buffer) flushRows(h, n int, state, keys []float32, sc *BufferScratch) {
 	addRankOnes(state, b.DV, b.DV, sc.d[:b.DK], kw, b.DK, u, step, n)
 }
 
-// ones is decays of nothing, in sc.d.
+// ones returns decays of 1, in sc.d.
 func (b *Buffer) ones(sc *BufferScratch) []float32 {
 	grow(&sc.d, b.DK)
 	d := sc.d[:b.headDecays()]
@@ -418,14 +423,14 @@ func (b *Buffer) ones(sc *BufferScratch) []float32 {
 	return d
 }
 
-// times is d *= g.
+// times computes d *= g.
 func times(d, g []float32) {
 	for i := range d {
 		d[i] *= g[i]
 	}
 }
 
-// weigh is y = d*x, with one d for all or one each.
+// weigh computes y = d*x, with one d for all or one each.
 func weigh(y, d, x []float32) {
 	if len(d) == 1 {
 		scaled(y, d[0], x)

@@ -16,7 +16,7 @@ func sumRows(a, b, x, y, s []float32, ld int) {
 	}
 }
 
-// fetch asks for memory that is read soon.
+// fetch prefetches memory.
 func fetch(b []byte) {
 	switch n := len(b); {
 	case n == 0 || active == plainGo:
@@ -65,8 +65,8 @@ func carried(y, w, d, s []float32) {
 	}
 }
 
-// Blocks of a state that assembly keeps in registers; what is left of rows and
-// columns is for plain Go.
+// Blocks of a state that assembly keeps in registers. Remaining rows and
+// columns are computed in plain Go.
 const blockRows = 4
 
 func (v isa) blockCols() int {
@@ -79,7 +79,8 @@ func (v isa) blockCols() int {
 	return 0
 }
 
-// blocks is how many rows and columns of a state assembly takes.
+// blocks returns the number of rows and columns of a state that assembly
+// computes.
 func (v isa) blocks(rows, cols int) (int, int) {
 	width := v.blockCols()
 	if width == 0 || rows < blockRows || cols < width {

@@ -1,7 +1,7 @@
 package kernel
 
-// sumRowsGeneric is a += sum of x[i] times row i of s, b the same with y unless it
-// is nil. ld numbers from row to row.
+// sumRowsGeneric adds to a the sum of x[i] times row i of s, and to b the same
+// with y unless it is nil. ld numbers from row to row.
 func sumRowsGeneric(a, b, x, y, s []float32, ld int) {
 	for i, f := range x {
 		row := s[i*ld:][:len(a)]
@@ -12,7 +12,7 @@ func sumRowsGeneric(a, b, x, y, s []float32, ld int) {
 	}
 }
 
-// dotRowsGeneric is x[i] = q times row i of s, y[i] = k times row i of s.
+// dotRowsGeneric sets x[i] = q times row i of s, y[i] = k times row i of s.
 func dotRowsGeneric(x, y, q, k, s []float32, ld int) {
 	for i := range x {
 		row := s[i*ld:][:len(q)]
@@ -20,7 +20,7 @@ func dotRowsGeneric(x, y, q, k, s []float32, ld int) {
 	}
 }
 
-// scaledGeneric is y = a*s.
+// scaledGeneric computes y = a*s.
 func scaledGeneric(y []float32, a float32, s []float32) {
 	s = s[:len(y)]
 	for i, v := range s {
@@ -28,7 +28,7 @@ func scaledGeneric(y []float32, a float32, s []float32) {
 	}
 }
 
-// carriedGeneric is y = w*s and then w = w*d.
+// carriedGeneric computes y = w*s and then w = w*d.
 func carriedGeneric(y, w, d, s []float32) {
 	w, d, s = w[:len(y)], d[:len(y)], s[:len(y)]
 	for i, c := range w {
@@ -37,8 +37,8 @@ func carriedGeneric(y, w, d, s []float32) {
 	}
 }
 
-// addRankOnesGeneric is row i of s = d[i] times itself + the sum over n of k[n][i]
-// times row n of u. s is [rows, cols], ld numbers from row to row.
+// addRankOnesGeneric multiplies row i of s by d[i] and adds the sum over n of
+// k[n][i] times row n of u. s is [rows, cols], ld numbers from row to row.
 func addRankOnesGeneric(s []float32, ld, cols int, d, k []float32, ldk int, u []float32, ldu, n int) {
 	for i, f := range d {
 		row := s[i*ld:][:cols]

@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// A Buffer's rows may branch: drafts of a tree that are verified at once, or beams,
-// which are several live continuations of one state. Each row follows one earlier row
-// or the states, and reads those of its ancestors only. So all branches cost one read
-// of the states and one of each row.
+// Rows of a Buffer may branch: drafts of a tree that are verified at once, or beams,
+// which are several live continuations of one state. Each row follows one earlier row or
+// the states, and reads only its ancestors. So all branches together read the states and
+// each row once.
 
-// Parent is the row that a pending row follows, -1 for the states.
+// Parent returns the row that a pending row follows, -1 for the states.
 func (b *Buffer) Parent(row int) int {
 	if b.parents == nil {
 		return row - 1
@@ -18,7 +18,7 @@ func (b *Buffer) Parent(row int) int {
 	return int(b.parents[row])
 }
 
-// DecodeTree is Decode of rows that need not follow each other: row i follows row
+// DecodeTree does Decode for rows that need not follow each other: row i follows row
 // parents[i] of the buffer, where row b.N is the first of in, or -1, the states. Each
 // parent comes before its children.
 func (b *Buffer) DecodeTree(states []float32, in []Input, parents []int, out []float32, sc *BufferScratch) {
@@ -42,7 +42,7 @@ func (b *Buffer) DecodeTree(states []float32, in []Input, parents []int, out []f
 	b.decode(states, in, out, false, sc)
 }
 
-// branch writes down the parents of rows that were a chain.
+// branch stores the parents of rows that were a chain.
 func (b *Buffer) branch() {
 	if b.parents != nil {
 		return
@@ -66,8 +66,8 @@ func (b *Buffer) Keep(n int) {
 }
 
 // Select keeps the given rows, ascending, and drops the others; they are renumbered in
-// that order. A row needs all its ancestors: an accepted path is selected with the rows
-// before it, live beams with all that they stand on.
+// that order. A row needs all its ancestors: select an accepted path with the rows before
+// it, live beams with all their ancestors.
 func (b *Buffer) Select(rows []int) {
 	to := make([]int32, b.N)
 	for i := range to {
@@ -104,7 +104,7 @@ func (b *Buffer) moveRow(to, from int) {
 	copy(b.G[to*b.decays():][:b.decays()], b.G[from*b.decays():])
 }
 
-// settle forgets parents that say nothing more.
+// settle drops parents that describe a chain.
 func (b *Buffer) settle() {
 	for i, p := range b.parents {
 		if int(p) != i-1 {
@@ -164,7 +164,7 @@ func (b *Buffer) findPaths(first, n int, sc *BufferScratch) {
 	}
 }
 
-// path is the ancestors of row i of those that are decoded, ascending.
+// path returns the ancestors of decoded row i, ascending.
 func (sc *BufferScratch) path(i int) []int32 {
 	of := sc.paths
 	if sc.chains {
@@ -173,7 +173,7 @@ func (sc *BufferScratch) path(i int) []int32 {
 	return of[sc.spans[2*i]:sc.spans[2*i+1]]
 }
 
-// chain is the first n rows as a path.
+// chain returns the first n rows as a path.
 func (sc *BufferScratch) chain(n int) []int32 {
 	for i := len(sc.first); i < n; i++ {
 		sc.first = append(sc.first, int32(i))
@@ -181,7 +181,8 @@ func (sc *BufferScratch) chain(n int) []int32 {
 	return sc.first[:n]
 }
 
-// consecutive is how many rows at the beginning of a path follow each other in memory.
+// consecutive returns the number of rows at the start of a path that are consecutive in
+// memory.
 func consecutive(path []int32) int {
 	n := 1
 	for n < len(path) && path[n] == path[n-1]+1 {

@@ -9,43 +9,43 @@ type Step struct {
 	TType DType
 	S     []byte // [dk, dv] of SType
 	SType DType
-	// Forms other than the plain one say that T, which is Dense then, or S is a head of a
-	// packed part, with its padding or without.
+	// Forms other than the plain one mean that T, which is Dense then, or S is a head of
+	// a packed part, with its padding or without.
 	TForm, SForm Form
-	// Before, when not nil, receives the state before this step, [dk, dv].
+	// Before, if not nil, receives the state before this step, [dk, dv].
 	Before []float32
-	// Dims > 0 turns the first Dims rows of S by one angle per pair before S is
-	// added (HYPIC Eq. 7). Only Scalar transitions commute with a rotation, the
-	// others refuse it. Cos and Sin have Dims/2 entries.
+	// Dims > 0 rotates the first Dims rows of S by one angle per pair before S is added
+	// (HYPIC Eq. 7). Only Scalar transitions commute with a rotation, the others refuse
+	// it. Cos and Sin have Dims/2 entries.
 	Cos, Sin    []float32
 	Dims        int
 	Interleaved bool // pairs (2i, 2i+1); false: pairs (i, i+Dims/2)
 }
 
-// Scratch is working memory of Compose: one per worker, used by one call at a
-// time. It grows when a larger head comes. The zero value is ready.
+// Scratch is the working memory of Compose: one per worker, used by one call at a time.
+// It grows with larger heads. The zero value is ready.
 type Scratch struct {
 	t, s, a, b []float32
 	wide       wide
 }
 
-// NewScratch returns a Scratch with which heads up to [dk, dv] allocate nothing, in any form
-// that Pack makes.
+// NewScratch returns a Scratch that needs no allocation for heads up to [dk, dv], in any
+// form that Pack makes.
 func NewScratch(dk, dv int) *Scratch {
 	sc := new(Scratch)
 	sc.reserve(dk, dv)
 	return sc
 }
 
-// Compose moves one head's state [dk, dv] in place over all steps, in order
-// (HYPIC Eq. 6), in F32. T and S are read once and the state stays in cache.
-// Slices may be misaligned; state and Before must not overlap anything else.
-// Wrong lengths panic. A nil sc allocates.
+// Compose moves one head's state [dk, dv] in place over all steps, in order (HYPIC Eq.
+// 6), in F32. T and S are read once and the state stays in cache. Slices may be
+// misaligned; state and Before must not overlap anything else. Wrong lengths panic. A nil
+// sc allocates.
 //
-// Scalar and Diagonal results are the same bits on every processor. Dense ones are
-// the same with AVX2 and AVX-512, and plain Go differs in the rounding of each
-// multiply-add. A T or S in a packed form gives the bits of its numbers in F32, except
-// that a T of FormZero forgets the state, whatever it holds: NaN and infinite too.
+// Scalar and Diagonal results are the same bits on every processor. Dense ones are the
+// same with AVX2 and AVX-512; plain Go differs in the rounding of each multiply-add. A T
+// or S in a packed form gives the bits of its numbers in F32, except that a T of FormZero
+// forgets the state even if it has NaN or infinite numbers.
 func Compose(tr Transition, dk, dv int, state []float32, steps []Step, sc *Scratch) {
 	if dk < 0 || dv < 0 || len(state) != dk*dv {
 		panic(fmt.Sprintf("kernel: compose a state of %d numbers as [%d, %d]", len(state), dk, dv))
@@ -63,7 +63,7 @@ func Compose(tr Transition, dk, dv int, state []float32, steps []Step, sc *Scrat
 	compose(tr, dk, dv, state, steps, sc)
 }
 
-// count is the number of elements of a head's T.
+// count returns the number of elements of a head's T.
 func (tr Transition) count(dk int) int {
 	switch tr {
 	case Scalar:
@@ -103,7 +103,7 @@ func (s *Step) check(tr Transition, dk, dv int) {
 	checkTurn(Turn{Dims: s.Dims, Cos: s.Cos, Sin: s.Sin}, dk, 1)
 }
 
-// fits tells whether b is n numbers, in as many rows where they are in a packed form.
+// fits reports whether b has n numbers, in as many rows if they are in a packed form.
 func fits(b []byte, f Form, t DType, n, rows int) bool {
 	if f == FormPlain {
 		return t.Size() > 0 && len(b) == n*t.Size()

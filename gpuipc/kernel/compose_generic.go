@@ -1,6 +1,6 @@
 package kernel
 
-// panelWidth is the widest run of columns that a dense kernel works on.
+// panelWidth is the widest run of columns of a dense kernel.
 const panelWidth = 32
 
 func composeGeneric(tr Transition, dk, dv int, state []float32, steps []Step, sc *Scratch) {
@@ -34,8 +34,8 @@ func composeGeneric(tr Transition, dk, dv int, state []float32, steps []Step, sc
 	}
 }
 
-// scaleAddGeneric is y = a*y + s. The conversion rounds the product and forbids
-// fusing, so that every processor computes the same bits.
+// scaleAddGeneric computes y = a*y + s. The conversion rounds the product and
+// forbids fusing, so that every processor computes the same bits.
 func scaleAddGeneric(y []float32, a float32, s []float32) {
 	s = s[:len(y)]
 	for i, v := range y {
@@ -43,7 +43,8 @@ func scaleAddGeneric(y []float32, a float32, s []float32) {
 	}
 }
 
-// turnStateGeneric turns the leading rows of s [dk, dv], row pair by row pair.
+// turnStateGeneric rotates the leading rows of s [dk, dv], row pair by row
+// pair.
 func turnStateGeneric(s []float32, dv int, st *Step) {
 	for i := range st.Dims / 2 {
 		p, q := pair(i, st.Dims, st.Interleaved)

@@ -10,14 +10,14 @@ func ToF32(dst []float32, src []byte, dt DType) {
 }
 
 // FromF32 writes src as len(src) numbers of type dt to dst, rounded to nearest
-// even. Too large becomes infinite, NaN stays NaN.
+// even. Overflow becomes infinite, NaN stays NaN.
 func FromF32(dst []byte, src []float32, dt DType) {
 	checkBytes("FromF32", dst, len(src), dt)
 	fromF32(dst, src, dt)
 }
 
-// checkBytes panics unless b holds n numbers of type dt: sizes are checked where
-// requests enter the daemon, so a wrong one here is our own bug.
+// checkBytes panics unless b has n numbers of type dt: sizes are checked where
+// requests enter the daemon, so a wrong one here is our bug.
 func checkBytes(what string, b []byte, n int, dt DType) {
 	if dt.Size() == 0 || len(b) < n*dt.Size() {
 		panic(fmt.Sprintf("kernel: %s of %d numbers of type %d in %d bytes", what, n, dt, len(b)))

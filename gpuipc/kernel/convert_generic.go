@@ -63,8 +63,9 @@ func storeGeneric(b []byte, dt DType, i int, v float32) {
 
 func bf16ToF32(h uint16) float32 { return math.Float32frombits(uint32(h) << 16) }
 
-// f32ToBF16 adds half a unit in the last kept place, less one where that place is
-// even. A NaN would round up into infinity or the sign: it is cut and made quiet.
+// f32ToBF16 adds half a unit in the last kept place, less one if that place is
+// even. A NaN would round up into infinity or the sign, so it is truncated and
+// made quiet.
 func f32ToBF16(v float32) uint16 {
 	u := math.Float32bits(v)
 	if v != v {

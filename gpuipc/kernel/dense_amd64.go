@@ -2,11 +2,11 @@ package kernel
 
 import "unsafe"
 
-// dense composes one head with a dense transition, a few rows of T and S at a time:
-// they are widened to F32 in L1, then multiplied with panel after panel of the state.
-// The state becomes panels while the first rows read it, stays so from step to
-// step, and the last step writes it back row-major. Columns past dv of the last
-// panel hold rubbish that nothing reads.
+// dense composes one head with a dense transition, a few rows of T and S at a time: they
+// are widened to F32 in L1, then multiplied with panel after panel of the state. The
+// state is converted to panels while the first rows read it, stays so from step to step,
+// and the last step writes it back row-major. Columns past dv of the last panel are
+// garbage that is never read.
 type dense struct {
 	isa    isa
 	dk, dv int
@@ -50,7 +50,7 @@ func composeDense(v isa, dk, dv int, state []float32, steps []Step, sc *Scratch)
 	}
 }
 
-// step is T*now + S into next or, when it is the last, into state.
+// step writes T*now + S into next or, if it is the last, into state.
 func (d *dense) step(s *Step, packed, last bool) {
 	t := openRows(s.T, s.TForm, s.TType, d.dk, d.dk)
 	if s.TForm.Rank() > 0 {
@@ -91,7 +91,7 @@ func (d *dense) step(s *Step, packed, last bool) {
 	d.now, d.next = d.next, d.now
 }
 
-// endF32 is S as F32, in scratch unless it is that already.
+// endF32 returns S as F32, in scratch unless it already is.
 func endF32(s *Step, scratch []float32, dk, dv int, w *wide) []byte {
 	if s.SForm == FormPlain && s.SType == F32 {
 		return s.S
@@ -105,7 +105,8 @@ func widened(scratch []float32, f Form, b []byte, t DType, rows, cols int, w *wi
 	return unsafe.Slice((*byte)(unsafe.Pointer(&scratch[0])), 4*rows*cols)
 }
 
-// takeEnd is rows of S as F32. Those of a low rank are made, in L1, of the factors in d.wide.
+// takeEnd returns rows of S as F32. Those of a low rank are computed, in L1, from the
+// factors in d.wide.
 func (d *dense) takeEnd(s *rowsOf, rank, row, rows int) (c *float32, after *byte) {
 	if rank == 0 {
 		return s.take(d.end, row, rows)
@@ -122,10 +123,10 @@ func (d *dense) takeEnd(s *rowsOf, rank, row, rows int) (c *float32, after *byte
 	return &d.end[0], nothing
 }
 
-// zeroRow is C of products that nothing is added to. It is only read.
+// zeroRow is C of products without addend. It is only read.
 var zeroRow [panelWidth]float32
 
-// rowsOf is the rows of T or S in whatever form but one of a low rank.
+// rowsOf is the rows of T or S in any form but one of low rank.
 type rowsOf struct {
 	b    []byte
 	size int // bytes of a row
@@ -148,8 +149,8 @@ func openRows(b []byte, f Form, dt DType, rows, cols int) rowsOf {
 	return r
 }
 
-// take returns n rows from row i on as F32, in scratch unless they are that already,
-// and what lies after them: that is only asked for.
+// take returns n rows from row i on as F32, in scratch unless they already are, and the
+// address after them, which is only prefetched.
 func (r *rowsOf) take(scratch []float32, i, n int) (rows *float32, next *byte) {
 	if r.form == FormZero {
 		clear(scratch[:n*r.cols])
@@ -190,8 +191,8 @@ func (d *dense) multiply(a, c *float32, row, rows int, keep, last bool, next, af
 	t.call(d.isa, rows)
 }
 
-// startEdge brings the last columns of the state and of S into panels, the latter
-// where the result will be.
+// startEdge copies the last columns of the state and of S into panels, the latter to the
+// place of the result.
 func (d *dense) startEdge(end []byte, packed bool) {
 	now, next := d.now[d.full*d.size:], d.next[d.full*d.size:]
 	for i := range d.dk {
@@ -216,7 +217,7 @@ func (d *dense) multiplyEdge(a *float32, row, rows int) {
 	t.call(d.isa, rows)
 }
 
-// pack makes panels of the complete columns of state.
+// pack converts the complete columns of state to panels.
 func (d *dense) pack() {
 	if d.full > 0 {
 		d.isa.pack(&d.now[0], 4*d.cols, 4*d.size, &d.state[0], 4*d.dv, 4*d.cols, d.dk, d.full)
@@ -238,6 +239,6 @@ func (d *dense) unpackEdge(dst, panels []float32) {
 	}
 }
 
-// asF32Pointer points at b as numbers, at whatever address: vector loads do not
-// mind.
+// asF32Pointer returns a pointer to b as numbers, at any address: vector loads need no
+// alignment.
 func asF32Pointer(b []byte) *float32 { return (*float32)(unsafe.Pointer(&b[0])) }

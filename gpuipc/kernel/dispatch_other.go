@@ -25,8 +25,8 @@ func fromF32(dst []byte, src []float32, dt DType) { fromF32Generic(dst, src, dt)
 
 func peakFMA(rounds int) float64 { return peakFMAGeneric(rounds) }
 
-// Features names the instruction sets that the kernels use here, widest last.
-// Plain Go only: none.
+// Features returns the instruction sets of the kernels, widest last. Plain Go
+// has none.
 func Features() []string { return nil }
 
 func sumRows(a, b, x, y, s []float32, ld int) { sumRowsGeneric(a, b, x, y, s, ld) }

@@ -42,7 +42,8 @@ func Exp(x []float32) {
 }
 
 // expSum replaces every x by e^(x-peak), where no x is above peak, and returns their sum
-// added to sum, in order: Exp in one pass, since attention spends most of its time here.
+// added to sum, in order. It is Exp in one pass, since attention spends most of its time
+// here.
 func expSum(x []float32, peak, sum float32) float32 {
 	for i, v := range x {
 		v -= peak
@@ -57,7 +58,7 @@ func expSum(x []float32, peak, sum float32) float32 {
 	return sum
 }
 
-// exp is e^v of v from minExp to maxExp.
+// exp returns e^v for v from minExp to maxExp.
 func exp(v float32) float32 {
 	t := float32(v*stepsPerUnit) + toInteger
 	n := t - toInteger

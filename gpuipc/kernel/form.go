@@ -7,16 +7,16 @@ import (
 	"slices"
 )
 
-// Form is how the matrix of one head is kept in a packed part.
+// Form is the encoding of one head's matrix in a packed part.
 type Form uint8
 
 // A head in an integer form is
 //
-//	F32 g | rows x F32 scale | rows of integers, each beginning at a whole byte
+//	F32 g | rows x F32 scale | rows of integers, each starting at a whole byte
 //
 // and number [i, j] is scale[i]*q[i][j], rounded to F32, plus g where i == j. All is
-// little-endian. Integers of 12 bits lie in pairs of three bytes, lower bits first;
-// an odd last one takes two bytes.
+// little-endian. Two 12-bit integers take three bytes, lower bits first; an odd last one
+// takes two bytes.
 //
 // A head of rank r is the sum of r products of a column and a row,
 //
@@ -24,55 +24,55 @@ type Form uint8
 //
 // and number [i, j] is the sum over k, in this order and from zero, of
 // scale[k]*left[k][i]*right[k][j], each sum rounded to F32. Products are exact, since a
-// scale has ten bits at most, 1 and nine behind it: so a fused multiply-add gives the same.
+// scale has at most ten significant bits, so a fused multiply-add gives the same.
 const (
 	FormPlain Form = 0 // numbers of the part's DType, row-major
-	FormZero  Form = 1 // nothing is kept: all zeros
+	FormZero  Form = 1 // no bytes: all zeros
 	FormInt8  Form = 2 // rows of 8-bit integers
 	FormInt12 Form = 3 // of 12 bits
 	FormInt16 Form = 4 // of 16 bits
 
 	formCount = 5
 
-	FormRank Form = 16 // of rank 1; the next ones are of rank 2, 3 and so on
+	FormRank Form = 16 // of rank 1, followed by rank 2, 3 and so on
 	maxRank       = 255 - int(FormRank) + 1
 )
 
-// PartAlign is what the bytes of each head of a packed part are padded to.
+// PartAlign is the padding of each head of a packed part.
 const PartAlign = 64
 
-// width is how an integer form keeps a row: bits for each number, at most 16.
+// width is the encoding of a row in an integer form, with at most 16 bits per number.
 type width struct {
 	bits   int
 	pack   func(dst []byte, q []int16)
 	unpack func(dst []float32, src []byte, scale float32)
 }
 
-// widths are all integer forms; no other place knows how many bits one has.
+// widths has all integer forms, and is the only place with their number of bits.
 var widths = [formCount]width{
 	FormInt8:  {8, packInt8, unpackInt8},
 	FormInt12: {12, packInt12, unpackInt12},
 	FormInt16: {16, packInt16, unpackInt16},
 }
 
-// scaleMask has the bits of a scale of factors that are zero. largestScale is the largest one,
-// with which no product overflows.
+// scaleMask has the bits of a factor scale that are zero. largestScale is the largest
+// one, with which no product overflows.
 const (
 	scaleMask    = 1<<14 - 1
 	largestScale = 0x1p113
 )
 
-// FactorScale is x in as many bits as a scale of factors has, not nearer to zero.
+// FactorScale returns x rounded away from zero to the bits of a factor scale.
 func FactorScale(x float32) float32 {
 	return math.Float32frombits((math.Float32bits(x) + scaleMask) &^ scaleMask)
 }
 
-// exactScale tells whether products with a scale of factors are exact.
+// exactScale reports whether products with a factor scale are exact.
 func exactScale(scale float32) bool {
 	return math.Float32bits(scale)&scaleMask == 0 && scale >= -largestScale && scale <= largestScale
 }
 
-// Bits is how many an integer of a head in this form takes; 0 if it has none.
+// Bits returns the bits of an integer of a head in this form; 0 if it has none.
 func (f Form) Bits() int {
 	if f >= formCount {
 		return 0
@@ -80,19 +80,19 @@ func (f Form) Bits() int {
 	return widths[f].bits
 }
 
-// Rank is that of heads in this form; 0 = it is not one of a low rank.
+// Rank returns the rank of heads in this form; 0 = not of low rank.
 func (f Form) Rank() int { return max(int(f)-int(FormRank)+1, 0) }
 
-// integer tells whether heads in this form are rows of integers.
+// integer reports whether heads in this form are rows of integers.
 func (f Form) integer() bool { return f.Bits() > 0 }
 
-// largest is the largest integer of a form. Its negative is the smallest one.
+// largest returns the largest integer of a form. Its negative is the smallest one.
 func (f Form) largest() float32 { return float32(int(1)<<(widths[f].bits-1) - 1) }
 
-// rowBytes is what the integers of a row take.
+// rowBytes returns the bytes of the integers in a row.
 func (f Form) rowBytes(cols int) int { return (cols*widths[f].bits + 7) / 8 }
 
-// size is what a head takes without padding, -1 if f or t is not known.
+// size returns the bytes of a head without padding, -1 if f or t is unknown.
 func (f Form) size(t DType, rows, cols int) int {
 	switch {
 	case t.Size() == 0:
@@ -111,8 +111,8 @@ func (f Form) size(t DType, rows, cols int) int {
 
 func padded(n int) int { return (n + PartAlign - 1) / PartAlign * PartAlign }
 
-// FormBytes is what a head of [rows, cols] takes in a form, padding included; -1 if
-// the form or the type is not known.
+// FormBytes returns the bytes of a head of [rows, cols] in a form, with padding; -1 if
+// the form or the type is unknown.
 func FormBytes(f Form, t DType, rows, cols int) int {
 	n := f.size(t, rows, cols)
 	if n < 0 {
@@ -121,11 +121,11 @@ func FormBytes(f Form, t DType, rows, cols int) int {
 	return padded(n)
 }
 
-// PackedHeader is what a packed part begins with: of each head its form, its error and its
-// norm, and zeros.
+// PackedHeader returns the length of a packed part's header: the form, the error and the
+// norm of each head, and zeros.
 func PackedHeader(heads int) int { return padded((1 + 4 + 4) * heads) }
 
-// PackedBytes is the size of a packed part, -1 if a form is not known.
+// PackedBytes returns the size of a packed part, -1 if a form is unknown.
 func PackedBytes(forms []Form, t DType, rows, cols int) int {
 	n := PackedHeader(len(forms))
 	for _, f := range forms {
@@ -138,15 +138,15 @@ func PackedBytes(forms []Form, t DType, rows, cols int) int {
 	return n
 }
 
-// Packed is a packed part that was checked: it never reads outside of it. A part of
-// [heads, rows, cols] is
+// Packed is a checked packed part: it never reads out of bounds. A part of [heads, rows,
+// cols] is
 //
 //	heads x u8 form | heads x F32 error | heads x F32 norm | head after head
 //
-// where what is before the heads, and each head, is padded with zeros to a multiple of
-// PartAlign. More zeros may follow. Errors and norms are upper bounds: of a transition the
-// spectral norms of exact minus stored, and of the stored matrix; of an end-state the
-// Frobenius norms of exact minus stored, and of the exact matrix.
+// where the header, and each head, is padded with zeros to a multiple of PartAlign. More
+// zeros may follow. Errors and norms are upper bounds: of a transition the spectral norms
+// of exact minus stored, and of the stored matrix; of an end-state the Frobenius norms of
+// exact minus stored, and of the exact matrix.
 type Packed struct {
 	b                 []byte
 	t                 DType
@@ -156,8 +156,8 @@ type Packed struct {
 // maxSide bounds heads, rows and columns, so that no size overflows.
 const maxSide = 1 << 18
 
-// OpenPacked checks the packed part b of [heads, rows, cols] numbers of type t, which
-// keeps b. Scales of rows are not looked at: bad ones give bad numbers.
+// OpenPacked checks the packed part b of [heads, rows, cols] numbers of type t, and keeps
+// b. Scales of rows are not checked: bad ones give bad numbers.
 func OpenPacked(b []byte, t DType, heads, rows, cols int) (Packed, error) {
 	var none Packed
 	if t.Size() == 0 || min(heads, rows, cols) < 0 || max(heads, rows, cols) > maxSide {
@@ -196,7 +196,7 @@ func OpenPacked(b []byte, t DType, heads, rows, cols int) (Packed, error) {
 
 func zeros(b []byte) bool { return !slices.ContainsFunc(b, func(x byte) bool { return x != 0 }) }
 
-// Bounds are the error and the norm of a head, as Packed says.
+// Bounds returns the error and the norm of a head, see Packed.
 func (p Packed) Bounds(i int) (err, norm float32) {
 	at := p.b[p.heads:]
 	return loadF32(at[4*i:]), loadF32(at[4*(p.heads+i):])
@@ -204,14 +204,14 @@ func (p Packed) Bounds(i int) (err, norm float32) {
 
 func loadF32(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }
 
-// putBounds writes those of a head into the header b of a part.
+// putBounds writes the bounds of a head into the header b of a part.
 func putBounds(b []byte, heads, i int, err, norm float64) {
 	at := b[heads:]
 	binary.LittleEndian.PutUint32(at[4*i:], math.Float32bits(Above(err)))
 	binary.LittleEndian.PutUint32(at[4*(heads+i):], math.Float32bits(Above(norm)))
 }
 
-// Above is the least F32 that is not below x.
+// Above returns the smallest F32 that is not below x.
 func Above(x float64) float32 {
 	y := float32(x)
 	if float64(y) < x {
@@ -220,10 +220,10 @@ func Above(x float64) float32 {
 	return y
 }
 
-// Form is a head's form.
+// Form returns a head's form.
 func (p Packed) Form(i int) Form { return Form(p.b[:p.heads][i]) }
 
-// Head is a head's form and its bytes without padding, as Step wants them.
+// Head returns a head's form and its bytes without padding, as in Step.
 func (p Packed) Head(i int) (Form, []byte) {
 	if i < 0 || i >= p.heads {
 		panic(fmt.Sprintf("kernel: head %d of %d", i, p.heads))
@@ -247,7 +247,7 @@ func (p Packed) Unpack(dst []float32, head int) {
 	unpack(dst, f, b, p.t, p.rows, p.cols, nil)
 }
 
-// unpack writes a head as F32. w is room for factors; nil allocates.
+// unpack writes a head as F32. w is working memory for factors; nil allocates.
 func unpack(dst []float32, f Form, b []byte, t DType, rows, cols int, w *wide) {
 	switch f {
 	case FormPlain:
@@ -284,7 +284,7 @@ func (m *integers) read(dst []float32, row, n int) {
 	m.addDiagonal(dst, row, n)
 }
 
-// addDiagonal adds g to the diagonal of rows that were written.
+// addDiagonal adds g to the diagonal of the written rows.
 func (m *integers) addDiagonal(dst []float32, row, n int) {
 	for i := row; i < min(row+n, m.cols); i++ {
 		dst[(i-row)*m.cols+i] += m.g

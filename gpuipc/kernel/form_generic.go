@@ -20,8 +20,8 @@ func unpackGeneric(dst []float32, f Form, b []byte, t DType, rows, cols int, w *
 	}
 }
 
-// unpackRowsGeneric writes rows of integers as F32, without what the diagonal has on
-// top. Rows lie densely in dst and, each beginning at a whole byte, in q.
+// unpackRowsGeneric writes rows of integers as F32, without the addend of the diagonal.
+// Rows are dense in dst and, each starting at a whole byte, in q.
 func unpackRowsGeneric(dst []float32, f Form, scales, q []byte, cols int) {
 	size := f.rowBytes(cols)
 	for i := range len(scales) / 4 {

@@ -6,17 +6,17 @@ import (
 )
 
 const (
-	// depth is how far along k a panel of B goes: 32 KiB of 32 columns stay in L1
-	// beside the rows of A that pass by. The results do not depend on it.
+	// depth is the length along k of a panel of B: 32 KiB of 32 columns stay
+	// in L1 next to the rows of A. The results do not depend on it.
 	depth = 256
-	// edgeRows is how many rows of an incomplete panel are worked on at once.
+	// edgeRows is the number of rows of an incomplete panel per pass.
 	edgeRows = 96
-	// directRows and more rows want B as a panel; fewer read it where it lies, since
-	// packing would cost more than the product.
+	// From directRows rows on, B is packed into panels; fewer rows read it in
+	// place, since packing would cost more than the product.
 	directRows = 4
 )
 
-// product is the memory that one product needs beside its operands.
+// product is the working memory of one product.
 type product struct {
 	panel [depth * panelWidth]float32
 	edge  [edgeRows * panelWidth]float32
@@ -48,8 +48,8 @@ func gemmNT(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m,
 	gemmTiled(active, matrix{c, ldc}, matrix{a, lda}, matrix{b, ldb}, m, n, k, true)
 }
 
-// gemmTiled takes B panel by panel. Every number of C passes through memory once
-// per depth, which does not change its bits.
+// gemmTiled processes B panel by panel. Every number of C is loaded and stored
+// once per depth, which does not change its bits.
 func gemmTiled(v isa, c, a, b matrix, m, n, k int, transposed bool) {
 	p := products.Get().(*product)
 	defer products.Put(p)
@@ -80,15 +80,16 @@ func gemmTiled(v isa, c, a, b matrix, m, n, k int, transposed bool) {
 	}
 }
 
-// packEdge copies rows of fewer columns than the panel has. What the others hold
-// from before is multiplied into columns that nobody reads.
+// packEdge copies rows of fewer columns than the panel has. The old numbers in
+// the others are multiplied into columns that are never read.
 func packEdge(dst []float32, cols int, b matrix, row, rows, col, n int) {
 	for i := range rows {
 		copy(dst[i*cols:][:n], b.v[(row+i)*b.ld+col:][:n])
 	}
 }
 
-// packTransposed makes n rows of b from row on, columns col to col+k, a panel.
+// packTransposed packs n rows of b from row on, columns col to col+k, into a
+// panel.
 func packTransposed(dst []float32, cols int, b matrix, row, n, col, k int) {
 	i := 0
 	for ; i+8 <= n && k >= 8; i += 8 {
@@ -106,7 +107,7 @@ func packTransposed(dst []float32, cols int, b matrix, row, n, col, k int) {
 	}
 }
 
-// edgeColumn works on fewer columns than a tile has, through a copy of C.
+// edgeColumn computes fewer columns than a tile has, through a copy of C.
 func (p *product) edgeColumn(v isa, t tile, c matrix, m, col, n int) {
 	cols := v.cols()
 	t.d, t.ldd = &p.edge[0], 4*cols

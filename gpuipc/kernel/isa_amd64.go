@@ -2,7 +2,7 @@ package kernel
 
 import "golang.org/x/sys/cpu"
 
-// isa is an instruction set that kernels are written for.
+// isa is an instruction set with kernels.
 type isa uint8
 
 const (
@@ -11,7 +11,7 @@ const (
 	avx512      // F, BW, VL and DQ on top
 )
 
-// active is what this processor offers. Only tests change it.
+// active is the best one of this processor. Only tests change it.
 var active = detect()
 
 func detect() isa {
@@ -25,7 +25,7 @@ func detect() isa {
 	return avx2
 }
 
-// Features names the instruction sets that the kernels use here, widest last.
+// Features returns the instruction sets of the kernels, widest last.
 func Features() []string {
 	return [][]string{nil, {"fma", "f16c", "avx2"}, {"fma", "f16c", "avx2", "avx512"}}[active]
 }

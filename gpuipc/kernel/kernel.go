@@ -1,10 +1,10 @@
-// Package kernel holds the arithmetic on cached state: composing linear-attention
-// states, rotating keys, and the dense products behind them.
+// Package kernel has the arithmetic on cached state: composing linear-attention
+// states, rotating keys, and dense products.
 //
-// Kernels take plain slices, strides and counts; they know nothing of tokens,
-// models or segments (an engine has one row for each token), allocate nothing on their hot path and never block. Plain
-// Go (files *_generic.go) is the meaning; assembly must agree with it.
-// All kernels may run at once on different memory.
+// Kernels take plain slices, strides and counts, and know no tokens, models or
+// segments (an engine has one row for each token). They do not allocate on the hot
+// path and never block. Plain Go (files *_generic.go) defines the results; assembly
+// must agree with it. All kernels may run at once on different memory.
 //
 // The amd64 assembly is written by a program in scripts/kernels.
 //
@@ -21,7 +21,7 @@ const (
 	BF16 DType = 3
 )
 
-// Size is the number of bytes of one element, 0 for an unknown type.
+// Size returns the bytes of one element, 0 for an unknown type.
 func (d DType) Size() int {
 	switch d {
 	case F32:

@@ -3,24 +3,24 @@ package kernel
 import "math"
 
 const (
-	// measureLargest is the largest of the 12-bit integers that stand for a matrix when
-	// its norm is measured. gramCols of their squares fit 32 bits.
+	// measureLargest is the largest of the 12-bit integers that approximate a matrix
+	// when its norm is measured. The sum of gramCols of their squares fits 32 bits.
 	measureLargest = 2047
 	gramCols       = 512
-	// gramSide is what the rows of these integers are rounded up to.
+	// gramSide is the multiple to which the rows of these integers are padded.
 	gramSide = 32
 
 	half32 = 0x1p-24 // largest relative error of one F32 operation
 	half64 = 0x1p-53
 )
 
-// A bound decides which form a head gets, as what is measured does: no product below
-// is fused with a sum.
+// Bounds decide which form a head gets, as measurements do: no product below is fused
+// with a sum.
 
-// raised is a sum of n rounded numbers that are not negative, or more.
+// raised returns an upper bound of a sum of n rounded non-negative numbers.
 func raised(sum float64, n int) float64 { return float64(sum * (1 + float64(float64(n+16)*2*half64))) }
 
-// root is the square root of a sum of n rounded squares, or more.
+// root returns an upper bound of the square root of a sum of n rounded squares.
 func root(sum float64, n int) float64 { return float64(math.Sqrt(raised(sum, n)) * (1 + 4*half64)) }
 
 // meter bounds spectral norms. It grows with the matrices it gets.
@@ -33,11 +33,11 @@ type meter struct {
 	ld    int
 }
 
-// norms returns upper bounds of the spectral and the Frobenius norm of a finite
-// matrix. The first one is the least of the second and of ‖A*Aᵀ‖^½, which is exact for
-// a single singular value and too large by n^¼ for n equal ones. A stands for
-// U*Q + R there, with 12-bit integers Q, a unit for each row, and the remainder R, whose
-// Frobenius norm is added: sums of products of integers are exact in any order.
+// norms returns upper bounds of the spectral and the Frobenius norm of a finite matrix.
+// The first is the minimum of the second and of ‖A*Aᵀ‖^½, which is exact for a single
+// singular value and too large by n^¼ for n equal ones. A is U*Q + R there, with 12-bit
+// integers Q, a unit for each row, and the remainder R, whose Frobenius norm is added:
+// sums of products of integers are exact in any order.
 func (m *meter) norms(a []float32, rows, cols int) (spectral, frobenius float64) {
 	if cols > gramCols {
 		frobenius = root(squares(a), len(a))
@@ -59,7 +59,7 @@ func (m *meter) norms(a []float32, rows, cols int) (spectral, frobenius float64)
 	return min(spectral, frobenius), frobenius
 }
 
-// fourth is ‖U*Q*Qᵀ*U‖², the sum of the fourth powers of the singular values of U*Q.
+// fourth returns ‖U*Q*Qᵀ*U‖², the sum of the fourth powers of the singular values of U*Q.
 func (m *meter) fourth(rows int) float64 {
 	side := roundUp(rows, gramSide)
 	gram(m.gram, m.q, m.pairs, side, m.ld)
@@ -73,7 +73,7 @@ func (m *meter) fourth(rows int) float64 {
 	return sum
 }
 
-// reserve makes room. Integers past the matrix are zero.
+// reserve allocates memory. Integers past the matrix are zero.
 func (m *meter) reserve(rows, cols int) {
 	side, ld := roundUp(rows, gramSide), roundUp(cols, 16)
 	if len(m.q) == side*ld && len(m.units) == rows && len(m.rest) == cols {

@@ -2,11 +2,11 @@ package kernel
 
 import "math"
 
-// What follows decides which form a head gets. So assembly has its bits: the order
-// of sums is fixed and no product is fused.
+// The functions below decide which form a head gets. So assembly must have the same bits:
+// the order of sums is fixed and no product is fused.
 
-// peakBitsGeneric is the largest magnitude in x, as its bits: NaN and infinite come
-// out as 0x7f800000 or more.
+// peakBitsGeneric returns the largest magnitude in x, as its bits: for NaN and infinite
+// numbers 0x7f800000 or more.
 func peakBitsGeneric(x []float32) uint32 {
 	var m uint32
 	for _, v := range x {
@@ -15,9 +15,9 @@ func peakBitsGeneric(x []float32) uint32 {
 	return m
 }
 
-// quantizeGeneric writes x/scale, rounded to nearest even and clamped to largest, to
-// q, and what that leaves of x to rest. A scale of zero leaves all. Infinite and NaN
-// are not for here.
+// quantizeGeneric writes x/scale, rounded to nearest even and clamped to largest, to q,
+// and the remainder of x to rest. With a scale of zero all of x is remainder. x must be
+// finite.
 func quantizeGeneric(q []int16, rest, x []float32, scale, largest float32) {
 	q, rest = q[:len(x)], rest[:len(x)]
 	if scale == 0 {
@@ -37,11 +37,11 @@ func quantizeGeneric(q []int16, rest, x []float32, scale, largest float32) {
 	}
 }
 
-// squaresGeneric is the sum of squares: number i goes to sum i%8, and what is left
-// of eights on top of all.
+// squaresGeneric returns the sum of squares: number i is added to sum i%8, and the
+// numbers after the last eight to the total.
 func squaresGeneric(x []float32) float64 { return innerGeneric(x, x) }
 
-// innerGeneric is the sum of x[i]*y[i] in that order.
+// innerGeneric returns the sum of x[i]*y[i] in that order.
 func innerGeneric(x, y []float32) float64 {
 	var s [8]float64
 	whole := len(x) &^ 7
@@ -61,7 +61,7 @@ func moreInner(sum float64, x, y []float32) float64 {
 	return sum
 }
 
-// weightedGeneric is the sum of (u*g)² in the same order.
+// weightedGeneric returns the sum of (u*g)² in the same order.
 func weightedGeneric(g []int32, u []float32) float64 {
 	var s [8]float64
 	whole := len(g) &^ 7
@@ -88,8 +88,8 @@ func folded8(s *[8]float64) float64 {
 	return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
 }
 
-// gramGeneric is Q*Qᵀ of integers Q [side, ld], on and above the diagonal; side is even.
-// Sums fit 32 bits: see gramCols.
+// gramGeneric computes Q*Qᵀ of integers Q [side, ld], on and above the diagonal; side is
+// even. Sums fit 32 bits: see gramCols.
 func gramGeneric(g []int32, q []int16, side, ld int) {
 	for i := 0; i < side; i += 2 {
 		a, b := q[i*ld:][:ld], q[(i+1)*ld:][:ld]

@@ -6,20 +6,20 @@ import (
 	"math"
 )
 
-// Limit is how far the heads that Pack stores may be from the exact ones. A positive
-// Absolute makes the part one of transitions: the spectral norm of the difference is
-// at most Absolute, and a head within that of zero is not kept. Otherwise the part is
-// one of end-states: the Frobenius norm of the difference is at most Relative times
-// that of the exact matrix. The zero Limit allows no error.
+// Limit bounds the error of the heads that Pack stores. With a positive Absolute the part
+// has transitions: the spectral norm of the difference is at most Absolute, and a head
+// within that of zero is not stored. Otherwise it has end-states: the Frobenius norm of
+// the difference is at most Relative times that of the exact matrix. The zero Limit
+// allows no error.
 type Limit struct {
 	Absolute, Relative float64
 }
 
 func (l Limit) transition() bool { return l.Absolute > 0 }
 
-// FormError is what is known of a stored head. Of a head that is not finite Norm and
-// NormBound are infinite. Of an end-state both spectral bounds come from Frobenius
-// norms.
+// FormError has the error and the norms of a stored head. For a head that is not finite
+// Norm and NormBound are infinite. For an end-state both spectral bounds come from
+// Frobenius norms.
 type FormError struct {
 	Spectral  float64 // upper bound of the spectral norm of exact minus stored
 	Frobenius float64 // of exact minus stored, rounded up
@@ -27,11 +27,11 @@ type FormError struct {
 	NormBound float64 // upper bound of the spectral norm of the stored matrix
 }
 
-// Packer packs parts. The zero value is ready; it is for one call at a time and
-// allocates when another shape comes.
+// Packer packs parts. The zero value is ready; it serves one call at a time and allocates
+// for each new shape.
 type Packer struct {
 	rows, cols int
-	x          []float32 // the head, g taken off its diagonal
+	x          []float32 // the head, less g on its diagonal
 	diagonal   []float32 // the exact one
 	peaks      []float32 // largest magnitude of each row of x
 	q          []int16
@@ -46,9 +46,9 @@ type Packer struct {
 	g float32
 }
 
-// Pack chooses, for every head of src, which is [heads, rows, cols] of type t, the form of
-// fewest bytes whose error is within the limit, and writes the packed part to dst.
-// dst has room for all heads in plain form and must not overlap src. It returns the
+// Pack chooses, for every head of src, which is [heads, rows, cols] of type t, the
+// smallest form whose error is within the limit, and writes the packed part to dst. dst
+// must have room for all heads in plain form and must not overlap src. It returns the
 // length of the part and the error of each head, valid until the next call.
 //
 // The result is a function of the arguments: the same bytes on every processor. Wrong
@@ -112,8 +112,8 @@ func (p *Packer) reserve(t DType, rows, cols int) {
 	}
 }
 
-// choose finds the form of the head in p.x. For an integer form p.g, p.scales and p.q
-// are what is to be written, for one of a low rank p.search.
+// choose finds the form of the head in p.x. For an integer form the result is in p.g,
+// p.scales and p.q, for one of low rank in p.search.
 func (p *Packer) choose(limit Limit) (Form, FormError) {
 	if peakBits(p.x) >= 0x7f800000 {
 		return FormPlain, FormError{Norm: math.Inf(1), NormBound: math.Inf(1)}
@@ -184,7 +184,7 @@ func (p *Packer) chooseTransition(e FormError, budget float64) (Form, FormError)
 	return FormPlain, e
 }
 
-// takeOffMean takes the mean of the diagonal off it, where that overflows nothing.
+// takeOffMean subtracts the mean of the diagonal from it, unless that overflows.
 func (p *Packer) takeOffMean() {
 	var sum float64
 	for i := range p.diagonal {
@@ -215,8 +215,8 @@ func (p *Packer) findPeaks() {
 	}
 }
 
-// quantizeAs makes p.q, p.scales and p.rest of x in an integer form. It gives up as soon as
-// the sum of squares of rest is more than most.
+// quantizeAs computes p.q, p.scales and p.rest from x in an integer form. It stops as
+// soon as the sum of squares of rest is more than most.
 func (p *Packer) quantizeAs(f Form, most float64, square bool) bool {
 	var sum float64
 	largest := f.largest()

@@ -7,15 +7,16 @@ import (
 )
 
 // A part of keys or values [rows, heads, dim] is packed as one end-state of rows*heads
-// rows: in 8 bits a number, with a scale for each head of a row, or not at all. So any run
-// of rows can be read without those before it.
+// rows: in 8 bits per number, with a scale for each head of a row, or not at all. So any
+// run of rows can be read on its own.
 
-// PackRows writes src, which is [rows, cols] of type t, to dst as a packed part of one head
-// in 8 bits a number, and returns its length and error, with a bound on the Frobenius norm
-// of the difference from what is read of it in that type; relative is the most that may
-// be, beside the norm of src. n is 0 where the bound is above that, some number is not
-// finite, there are more than 2^18 rows, or it would not be smaller; then what is in dst
-// means nothing. dst has room for PackedBytes of that form and must not overlap src.
+// PackRows writes src, which is [rows, cols] of type t, to dst as a packed part of one
+// head in 8 bits per number. It returns its length and error, with a bound on the
+// Frobenius norm of the difference between src and the unpacked numbers of type t;
+// relative is the largest allowed one, relative to the norm of src. n is 0 if the bound
+// is above that, some number is not finite, there are more than 2^18 rows, or it would
+// not be smaller; dst is undefined then. dst must have room for PackedBytes of that form
+// and must not overlap src.
 //
 // As with Pack the result is a function of the arguments.
 func (p *Packer) PackRows(dst, src []byte, t DType, rows, cols int, relative float64) (n int, e FormError) {
@@ -61,7 +62,7 @@ func (p *Packer) PackRows(dst, src []byte, t DType, rows, cols int, relative flo
 	return n, FormError{frobenius, frobenius, math.Sqrt(all), (norm + frobenius) * (1 + 2*half64)}
 }
 
-// rowBuffers is room for one row.
+// rowBuffers is working memory for one row.
 type rowBuffers struct {
 	x, rest, near []float32
 	q             []int16
@@ -74,7 +75,7 @@ func (b *rowBuffers) reserve(cols int) {
 	}
 }
 
-// round makes rest what x is beside the numbers of 8 bits when these are rounded to t.
+// round computes rest, the difference between x and the 8-bit numbers rounded to t.
 func (b *rowBuffers) round(scale, q []byte, t DType) {
 	n := len(q)
 	near, raw, rest := b.near[:n], b.raw[:n*t.Size()], b.rest[:n]
@@ -85,11 +86,11 @@ func (b *rowBuffers) round(scale, q []byte, t DType) {
 	axpy(rest, -1, near) // exact but for the rounding of the difference
 }
 
-// rowsAtOnce is how many numbers are F32 on their way: they stay in L1.
+// rowsAtOnce is the number of numbers converted at once, which stay in L1 as F32.
 const rowsAtOnce = 2 << 10
 
-// ReadRows writes n rows of packed keys or values, from row on, in the type t, that they
-// were written in. Rows are those of OpenRows: heads of them for each token.
+// ReadRows writes n rows of packed keys or values, from row on, in their original type t.
+// Rows are those of OpenRows: one per head and token.
 func (p *Packed) ReadRows(dst []byte, row, n int, t DType, scratch *[]float32) {
 	f, b := p.Head(0)
 	size := p.cols * t.Size()
@@ -113,8 +114,7 @@ func (p *Packed) ReadRows(dst []byte, row, n int, t DType, scratch *[]float32) {
 	}
 }
 
-// UnpackRows returns keys or values [rows, heads, dim] of type t that are packed in b, in
-// that type.
+// UnpackRows returns keys or values [rows, heads, dim] of type t that are packed in b.
 func UnpackRows(b []byte, t DType, rows, heads, dim int) ([]byte, error) {
 	p, err := OpenRows(b, t, rows, heads, dim)
 	if err != nil {
@@ -125,8 +125,8 @@ func UnpackRows(b []byte, t DType, rows, heads, dim int) ([]byte, error) {
 	return out, nil
 }
 
-// RowsToF32 is PartToF32 of keys or values [rows, heads, dim]: numbers of type t also where
-// they are packed.
+// RowsToF32 does PartToF32 for keys or values [rows, heads, dim]; packed ones are rounded
+// to type t too.
 func RowsToF32(dst []float32, b []byte, t DType, packed bool, shape [3]int) error {
 	if packed {
 		raw, err := UnpackRows(b, t, shape[0], shape[1], shape[2])
@@ -138,7 +138,7 @@ func RowsToF32(dst []float32, b []byte, t DType, packed bool, shape [3]int) erro
 	return PartToF32(dst, b, t, false, shape)
 }
 
-// OpenRows is OpenPacked of keys or values [rows, heads, dim].
+// OpenRows does OpenPacked for keys or values [rows, heads, dim].
 func OpenRows(b []byte, t DType, rows, heads, dim int) (Packed, error) {
 	p, err := OpenPacked(b, t, 1, rows*heads, dim)
 	if err == nil && Form(b[0]).Rank() > 0 {

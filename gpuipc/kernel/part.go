@@ -2,8 +2,9 @@ package kernel
 
 import "fmt"
 
-// PartToF32 writes the numbers of a part of some shape, of type t and packed or not, as F32.
-// An error says that the bytes are no such part, or that dst has not the length of its shape.
+// PartToF32 writes the numbers of a part of some shape, of type t and packed or not, as
+// F32. It returns an error if the bytes are not such a part, or dst does not have the
+// length of its shape.
 func PartToF32(dst []float32, b []byte, t DType, packed bool, shape [3]int) error {
 	n := shape[1] * shape[2]
 	if t.Size() == 0 || len(dst) != shape[0]*n || !packed && len(b) != len(dst)*t.Size() {

@@ -2,11 +2,10 @@ package kernel
 
 import "time"
 
-// PeakFMA measures how many GFLOP/s one thread reaches with nothing but
-// independent multiply-adds between registers, at the widest instruction set the
-// kernels use: the limit that benchmarks print beside their own figure. It runs
-// for about d, at least one stretch, and answers the best stretch, which is the
-// one least disturbed by others.
+// PeakFMA measures the GFLOP/s of one thread with only independent
+// multiply-adds between registers, with the widest instruction set of the
+// kernels: the limit in benchmarks. It runs for about d, at least one stretch,
+// and returns the best stretch, which is the least disturbed one.
 func PeakFMA(d time.Duration) (gflops float64) {
 	const rounds = 20_000
 	for begin, first := time.Now(), true; first || time.Since(begin) < d; first = false {
@@ -19,7 +18,8 @@ func PeakFMA(d time.Duration) (gflops float64) {
 	return gflops
 }
 
-// peakFMAGeneric does rounds of 8 multiply-adds and tells the operations done.
+// peakFMAGeneric does rounds of 8 multiply-adds and returns the number of
+// operations.
 func peakFMAGeneric(rounds int) (flops float64) {
 	var v [8]float32
 	for range rounds {

@@ -16,7 +16,7 @@ func openLowRank(f Form, b []byte, rows, cols int) lowRank {
 	return lowRank{right: b[:r*cols], left: b[r*cols:][:r*rows], scales: b[r*(cols+rows):][:4*r], rank: r, rows: rows, cols: cols}
 }
 
-// badScale looks for a scale with which products are not exact.
+// badScale searches a scale with inexact products.
 func (f lowRank) badScale() (scale float32, bad bool) {
 	for k := range f.rank {
 		if scale = loadF32(f.scales[4*k:]); !exactScale(scale) {
@@ -35,15 +35,15 @@ var ones = func() []byte {
 	return b
 }()
 
-// wide is room for factors as F32. Rows of left are those of the stored one, and some more so
-// that they are a multiple of 8; turned is its transpose, with the scales in it, and panels are
-// right for a dense kernel.
+// wide is working memory for factors as F32. left has the stored rows, padded to a
+// multiple of 8; turned is its transpose times the scales, and panels is right for a
+// dense kernel.
 type wide struct{ left, turned, right, panels []float32 }
 
-// turnedLD is how many numbers a row of turned has.
+// turnedLD returns the stride of turned in numbers.
 func turnedLD(rank int) int { return (rank + 7) &^ 7 }
 
-// reserve makes room for factors of some rank.
+// reserve allocates memory for factors of some rank.
 func (w *wide) reserve(rank, rows, cols int) {
 	grow(&w.left, turnedLD(rank)*rows)
 	grow(&w.turned, turnedLD(rank)*rows)
@@ -51,7 +51,7 @@ func (w *wide) reserve(rank, rows, cols int) {
 	grow(&w.panels, rank*cols)
 }
 
-// open leaves the factors in w: the head is turned [rows, rank], whose rows are turnedLD
+// open writes the factors to w: the head is turned [rows, rank], whose rows are turnedLD
 // numbers apart, times right [rank, cols].
 func (f lowRank) open(w *wide) {
 	w.reserve(f.rank, f.rows, f.cols)
@@ -60,7 +60,8 @@ func (f lowRank) open(w *wide) {
 	turned(w.turned, turnedLD(f.rank), w.left, f.rank, f.rows)
 }
 
-// read writes the numbers of the head, by a product as Gemm is. w is room; nil allocates.
+// read writes the numbers of the head, by a product like Gemm. w is working memory; nil
+// allocates.
 func (f lowRank) read(dst []float32, w *wide, product func(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n, k int)) {
 	if w == nil {
 		w = new(wide)
@@ -79,40 +80,40 @@ func turnedGeneric(dst []float32, ld int, src []float32, rows, cols int) {
 }
 
 const (
-	// rankShare is the largest part of the shorter side that a rank is worth: beyond a
-	// quarter factors take more than half of what rows of 8 bits do, and time to find
-	// and to add up.
+	// rankShare is the share of the shorter side that bounds the rank: above a quarter
+	// factors take more than half of the bytes of 8-bit rows, and time to find and to
+	// add up.
 	rankShare = 4
-	// A search that has spent a quarter of its ranks goes on if the error is at most
-	// earlyFactor times the budget, one that has spent half if lateFactor times. What
-	// these leave out of end-states of trained models is a few in a hundred of those
-	// that would have been found.
+	// A search continues after a quarter of its ranks if the error is at most
+	// earlyFactor times the budget, and after half if it is at most lateFactor times.
+	// For end-states of trained models this misses a few percent of the heads with a low
+	// rank.
 	earlyFactor, lateFactor = 20, 8
 )
 
-// search finds factors of a matrix: the largest row of what is left is one of right, and
+// search finds factors of a matrix: the largest row of the remainder is one of right, and
 // the column that fits it best one of left (Gram-Schmidt with pivots). Both are rounded
-// before their product is taken off, so that later ones make up for it.
+// before their product is subtracted, so that later ones compensate.
 type search struct {
 	q      []int16   // [rank, cols + rows]
 	scales []float32 // [rank]
-	sums   []float64 // of squares of the rows of what is left
+	sums   []float64 // squares of the rows of the remainder
 	column []float32
 	spare  []float32
-	turned []float32 // [rows, rank], in rows of turnedLD, with the scales in it
+	turned []float32 // [rows, rank], in rows of turnedLD, times the scales
 	right  []float32 // [rank, cols]
 }
 
-// reserve makes room for factors of so many ranks.
+// reserve allocates memory for factors of that many ranks.
 func (s *search) reserve(rank, rows, cols int) {
 	s.q, s.scales = make([]int16, rank*(cols+rows)), make([]float32, rank)
 	s.sums, s.column, s.spare = make([]float64, rows), make([]float32, rows), make([]float32, max(rows, cols))
 	s.turned, s.right = make([]float32, turnedLD(rank)*rows), make([]float32, rank*cols)
 }
 
-// find looks for factors of x [rows, cols] whose error has a Frobenius norm of at most
+// find searches factors of x [rows, cols] whose error has a Frobenius norm of at most
 // budget. It leaves them in s, and the difference in rest, and returns their rank and the
-// norm; a rank of 0 says that there are none worth it.
+// norm; a rank of 0 means that no factors are worth it.
 func (s *search) find(x, rest []float32, rows, cols int, budget float64) (rank int, frobenius float64) {
 	most := len(s.scales)
 	copy(rest, x)
@@ -138,7 +139,7 @@ func (s *search) find(x, rest []float32, rows, cols int, budget float64) (rank i
 	return 0, 0
 }
 
-// measure sums squares up, row by row.
+// measure sums up squares, row by row.
 func (s *search) measure(rest []float32, cols int) float64 {
 	var sum float64
 	for i := range s.sums {
@@ -148,8 +149,8 @@ func (s *search) measure(rest []float32, cols int) float64 {
 	return sum
 }
 
-// step finds term k and takes it off rest. It fails where numbers become too small or too
-// large for it.
+// step finds term k and subtracts it from rest. It fails if numbers become too small or
+// too large.
 func (s *search) step(rest []float32, rows, cols, k int) bool {
 	pivot := 0
 	for i, v := range s.sums {
@@ -183,8 +184,8 @@ func (s *search) step(rest []float32, rows, cols, k int) bool {
 	return true
 }
 
-// round makes integers of 8 bits of v, and returns what they are multiples of; 0 = that is
-// not a number to work with. It has ten bits.
+// round writes v as 8-bit integers to q and returns their scale, of ten bits; 0 = not
+// usable.
 func (s *search) round(q []int16, v []float32) float32 {
 	peak := peakBits(v)
 	scale := FactorScale(math.Float32frombits(peak) / FormInt8.largest())
@@ -195,7 +196,7 @@ func (s *search) round(q []int16, v []float32) float32 {
 	return scale
 }
 
-// subtract makes rest what k terms leave of x, as their reader adds them up.
+// subtract computes rest, x less k terms as their reader adds them up.
 func (s *search) subtract(x, rest []float32, rows, cols, k int) {
 	clear(rest)
 	gemm(rest, cols, s.turned, turnedLD(len(s.scales)), s.right, cols, rows, cols, k)

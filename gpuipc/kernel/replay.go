@@ -58,7 +58,7 @@ func replayGeneric(s []float32, ld, rows, cols int, r *Rows) {
 	}
 }
 
-// columns is r for the columns from j on, below is r for the rows from i on.
+// columns returns r for the columns from j on, below returns r for the rows from i on.
 func (r *Rows) columns(j int) *Rows {
 	x := *r
 	x.U = r.U[j:]

@@ -2,19 +2,20 @@ package kernel
 
 import "fmt"
 
-// Turn rotates the first Dims numbers of a row: pair i, which is (x, y), becomes
-// (x cos - y sin, y cos + x sin) with Cos[i] and Sin[i]. Turning by the angles of
-// position p moves a key from position 0 to p (HYPIC Eq. 8); turns add up.
+// Turn rotates the first Dims numbers of a row: pair i, which is (x, y),
+// becomes (x cos - y sin, y cos + x sin) with Cos[i] and Sin[i]. Rotation by
+// the angles of position p moves a key from position 0 to p (HYPIC Eq. 8);
+// rotations add up.
 type Turn struct {
 	Dims        int  // even; 0 copies
 	Interleaved bool // pairs (2i, 2i+1); false: pairs (i, i+Dims/2), as in NeoX
 	Cos, Sin    []float32
 }
 
-// RotateRows copies rows of [heads, dim] numbers from src, where they lie densely,
-// to dst and turns every head on the way, all rows alike: Cos and Sin have Dims/2
-// entries. Numbers past Dims are copied. Row r, head h starts at byte
-// r*dstRowStride + h*dstHeadStride of dst; bytes between are left alone.
+// RotateRows copies rows of [heads, dim] numbers from src, which is dense, to
+// dst and rotates every head, all rows alike: Cos and Sin have Dims/2 entries.
+// Numbers past Dims are copied. Row r, head h starts at byte r*dstRowStride +
+// h*dstHeadStride of dst; bytes in between are unchanged.
 //
 // Arithmetic is in F32 with fused multiply-adds, the result rounded to nearest
 // even: the same bits on every processor, NaN stays NaN. dst and src must not
@@ -27,8 +28,8 @@ func RotateRows(dst []byte, dstRowStride, dstHeadStride int, src []byte, dt DTyp
 	}
 }
 
-// RotateRowsAt is RotateRows with a turn of its own for each row, for keys stored
-// without position: turn.Cos and turn.Sin are [rows, Dims/2].
+// RotateRowsAt does RotateRows with a separate rotation for each row, for keys
+// stored without position: turn.Cos and turn.Sin are [rows, Dims/2].
 func RotateRowsAt(dst []byte, dstRowStride, dstHeadStride int, src []byte, dt DType, rows, heads, dim int, turn Turn) {
 	g := grid{rows, heads, dim, dt, dstRowStride, dstHeadStride}
 	checkTurn(turn, dim, rows)
@@ -47,7 +48,7 @@ type grid struct {
 func (g *grid) headBytes() int { return g.dim * g.dt.Size() }
 func (g *grid) rowBytes() int  { return g.heads * g.headBytes() }
 
-// check panics when dst or src is too small, and tells whether there is work.
+// check panics if dst or src is too small, and reports whether there is work.
 func (g *grid) check(dst, src []byte) bool {
 	if g.dt.Size() == 0 || g.rows < 0 || g.heads < 0 || g.dim < 0 || g.rowStride < 0 || g.headStride < 0 {
 		panic(fmt.Sprintf("kernel: rotate rows %+v", *g))

@@ -2,34 +2,35 @@ package kernel
 
 import "math"
 
-// turning is items (heads) to copy and turn alike. The assembly knows its fields by
-// their place; it moves dst and src on to the last batch. All sizes but counts are
-// in bytes.
+// turning is items (heads) to copy and rotate alike. The assembly depends on
+// its layout; it advances dst and src to the last batch. All sizes but counts
+// are in bytes.
 type turning struct {
 	dst, src         *byte
-	cos, sin         *float32 // in the order that the vectors want
+	cos, sin         *float32 // in the order of the vectors
 	restCos, restSin *float32 // of pairs past the vectors, in their own order
 
-	items, batch         int // left (the assembly counts down), at a time
+	items, batch         int // remaining (the assembly counts down), at a time
 	_                    int // items of this batch, for the assembly
 	dstStride, srcStride int
 	headBytes            int
 	half                 int // from x to y
 	vectors              int // how far x goes in vectors
 	rest                 int // pairs past them
-	copyFrom             int // where the part that does not turn begins
+	copyFrom             int // start of the part that is not rotated
 }
 
 const (
-	// batchBytes bounds a batch of items, which are gone through once for every run
-	// of dimensions. From 4 KiB on it is slower (measured): loads wait for earlier
-	// stores whose addresses end in the same 12 bits.
+	// batchBytes bounds a batch of items, which are processed once for every
+	// run of dimensions. From 4 KiB on it is slower (measured): loads wait for
+	// earlier stores whose addresses end in the same 12 bits.
 	batchBytes = 2 << 10
 	// callBytes bounds one call of assembly, which the scheduler cannot interrupt.
 	callBytes = 256 << 10
 )
 
-// smallTable holds the tables of turns up to 256 dimensions without allocating.
+// smallTable is the size of tables of up to 256 dimensions, which need no
+// allocation.
 const smallTable = 512
 
 func rotateRows(dst, src []byte, g grid, turn Turn) {
@@ -56,8 +57,9 @@ func rotateRowsAt(dst, src []byte, g grid, turn Turn) {
 	}
 }
 
-// prepared sets everything but the memory to work on, and tells the instruction
-// set to use: vectors of AVX-512 must fit the pairs without a rest.
+// prepared sets everything but the memory to work on, and returns the
+// instruction set to use: vectors of AVX-512 must fit the pairs without a
+// remainder.
 func prepared(v isa, g grid, turn Turn, space []float32) (turning, isa) {
 	pairs, size := turn.Dims/2, g.dt.Size()
 	if pairs%v.pairs() != 0 {
@@ -80,7 +82,7 @@ func prepared(v isa, g grid, turn Turn, space []float32) (turning, isa) {
 	return t, v
 }
 
-// pairs is how many pairs the assembly turns at a time.
+// pairs returns the number of pairs that the assembly rotates at a time.
 func (v isa) pairs() int {
 	if v == avx512 {
 		return 32
@@ -88,8 +90,8 @@ func (v isa) pairs() int {
 	return 16
 }
 
-// table arranges the cosines and sines of the first n pairs as the vectors meet
-// them.
+// table returns the cosines and sines of the first n pairs in the order of the
+// vectors.
 func table(v isa, dt DType, turn Turn, n int, space []float32) (cos, sin *float32) {
 	switch {
 	case dt == BF16 && turn.Interleaved:
@@ -124,7 +126,7 @@ func halves(space []float32, n int) (a, b []float32) {
 	return space[:n], space[n:][:n]
 }
 
-// evenFirst puts the numbers in even places before those in odd ones.
+// evenFirst moves the numbers in even places before those in odd ones.
 func evenFirst(dst, src []float32) {
 	even, odd := dst[:len(dst)/2], dst[len(dst)/2:]
 	for i := range even {
@@ -132,8 +134,8 @@ func evenFirst(dst, src []float32) {
 	}
 }
 
-// plainNaN leaves no bits in the lower half of a NaN: the vectors round it as if
-// it were a number.
+// plainNaN clears the lower half of a NaN, since the vectors round it as if it
+// were a number.
 func plainNaN(v float32) float32 {
 	if v != v {
 		return float32(math.NaN())
@@ -141,7 +143,7 @@ func plainNaN(v float32) float32 {
 	return v
 }
 
-// move works through the rows in batches.
+// move processes the rows in batches.
 func (t turning) move(v isa, dst, src []byte, g grid, interleaved bool) {
 	if g.heads > 1 && (g.rowStride == g.heads*g.headStride || g.rows == 1) { // all heads at one stride
 		g.rows, g.heads, g.rowStride = g.rows*g.heads, 1, g.headStride
@@ -158,7 +160,7 @@ func (t turning) move(v isa, dst, src []byte, g grid, interleaved bool) {
 	}
 }
 
-// call is by name: through a function value t would escape to the heap.
+// call dispatches by name: through a function value t would escape to the heap.
 func (t *turning) call(v isa, dt DType, interleaved bool) {
 	switch {
 	case v == avx512 && interleaved:

@@ -3,16 +3,16 @@ package kernel
 import "unsafe"
 
 // tile is one or more products D = C + A*B of a few rows and v.cols() columns.
-// The assembly knows its fields by their place. Strides and steps are in bytes;
-// a step leads from one tile to the next.
+// The assembly depends on its layout. Strides and steps are in bytes; a step
+// leads from one tile to the next.
 type tile struct {
 	a     *float32
 	b     *float32
 	c     *byte    // F32 at any address
 	d     *float32 // may be c
-	panel *float32 // where tiles that keep B write it
+	panel *float32 // destination of B for tiles that keep it
 	after *byte    // C of the tile after these
-	ahead *byte    // what else comes next; both are only asked for
+	ahead *byte    // further data; both are only prefetched
 
 	lda, ldb, ldc, ldd                      int
 	stepA, stepB, stepC, stepD, stepOfPanel int
@@ -21,7 +21,7 @@ type tile struct {
 	count int
 }
 
-// cols is the width of a tile.
+// cols returns the width of a tile.
 func (v isa) cols() int {
 	if v == avx512 {
 		return 32
@@ -29,7 +29,7 @@ func (v isa) cols() int {
 	return 16
 }
 
-// tallest is the height of the tile that a multiplication uses most.
+// tallest returns the height of the tile that a multiplication uses most.
 func (v isa) tallest() int {
 	if v == avx512 {
 		return 12
@@ -96,8 +96,8 @@ func (t *tile) callKeeping(v isa) {
 	tile6x16KeepAVX2(t)
 }
 
-// column computes m rows below one another. after stays on the last tile's C:
-// what follows is not known here.
+// column computes m rows, from top to bottom. after stays on the last tile's C:
+// the next one is not known here.
 func (t tile) column(v isa, m int) {
 	for m > 0 {
 		rows := v.rows(m)

@@ -1,7 +1,7 @@
 // Package checkpoint decides at which tokens of a prompt the recurrent states
-// are kept. A request that shares t tokens with a held prompt resumes from the
-// deepest checkpoint c <= t and computes t-c tokens again; placement makes that
-// small for a given number of checkpoints.
+// are stored. A request that shares t tokens with a cached prompt resumes from the
+// deepest checkpoint c <= t and recomputes t-c tokens; placement minimizes that for
+// a given number of checkpoints.
 //
 // # Known law
 //
@@ -16,19 +16,19 @@
 // to plain spacing when prompts differ in length, so three are kept, each with
 // exponential weights (γ = 0.99, Theorem 4):
 //
-//	depth    t                what a fixed preamble gives
+//	depth    t                fixed preambles
 //	share    t / L            documents that are read in part
-//	tail     L - t            questions behind a document; 0 = the whole prompt, chat
+//	tail     L - t            questions after a document; 0 = the whole prompt, chat
 //
-// L being the length of the prompt that was hit. Each is solved on its own, off
-// the hot path, and read out for any prompt. Which of them, of two of them
-// together, or of plain spacing to follow is decided by what each would have
-// saved on the hits seen so far, counted before the hit is learned from: no
-// setting, and about as good as the best of them.
+// where L is the length of the prompt that was hit. Each is solved on its own, off
+// the hot path, and gives positions for any prompt. The planner follows the rule
+// (one of them, a combination, or plain spacing) that would have saved most on the
+// hits so far, each counted before it is learned from. That needs no setting and is
+// about as good as the best rule.
 //
-// Where a prompt leaves what was seen before (its branch) and where the
-// application cuts it are better than any law, so they come first.
+// The token at which a prompt leaves earlier ones (its branch) and the cuts of the
+// application are better positions than any law gives, so they come first.
 //
-// Positions are fixed when a prompt is inserted. The package is pure; a Planner
-// has one owner, a Problem may be solved anywhere.
+// Positions are fixed when a prompt is inserted. A Planner has one owner; a Problem
+// may be solved on any goroutine.
 package checkpoint

@@ -5,25 +5,25 @@ import (
 	"slices"
 )
 
-// maxCells bounds a histogram. At γ = 0.99 a cell that was hit once is below a
-// millionth of the newest after 1,400 hits, so nothing of weight is dropped.
+// maxCells bounds a histogram. At γ = 0.99 a cell that was hit once weighs less
+// than a millionth of the newest after 1,400 hits, so no weight is lost.
 const maxCells = 4096
 
 // Histogram counts values with exponential weights: each hit weighs γ times the
-// next one (Theorem 4 of the Sparse Prefix Caching paper). Adding takes constant
-// time, amortised.
+// next one (Theorem 4 of the Sparse Prefix Caching paper). Add takes constant
+// amortized time.
 type Histogram struct {
 	gamma float64
-	unit  float64 // weight of the newest hit; grows instead of every cell shrinking
+	unit  float64 // weight of the newest hit; grows so that cells need not shrink
 	cells map[int]float64
 }
 
-// NewHistogram starts empty; 0 < gamma <= 1.
+// NewHistogram returns an empty histogram; 0 < gamma <= 1.
 func NewHistogram(gamma float64) *Histogram {
 	return &Histogram{gamma: gamma, unit: 1, cells: map[int]float64{}}
 }
 
-// Add counts a value as the newest.
+// Add counts a value as the newest hit.
 func (h *Histogram) Add(value int) {
 	h.unit /= h.gamma
 	h.cells[value] += h.unit
@@ -32,7 +32,8 @@ func (h *Histogram) Add(value int) {
 	}
 }
 
-// rescale makes the newest hit weigh one and drops what has next to no weight.
+// rescale sets the weight of the newest hit to one and drops cells with almost
+// no weight.
 func (h *Histogram) rescale() {
 	for value, w := range h.cells {
 		h.cells[value] = w / h.unit
@@ -46,7 +47,8 @@ func (h *Histogram) rescale() {
 // Empty reports whether nothing was counted.
 func (h *Histogram) Empty() bool { return len(h.cells) == 0 }
 
-// Law gives each value above zero its weight, the newest hit weighing one.
+// Law returns each value above zero with its weight, where the newest hit
+// weighs one.
 func (h *Histogram) Law() Law { return lawOf(h.cells, 1/h.unit) }
 
 func (h *Histogram) clone() *Histogram {

@@ -5,11 +5,11 @@ import "slices"
 // shareUnits is the resolution of shares of a length.
 const shareUnits = 1024
 
-// laws are the three histograms and what turns tails into depths.
+// laws are the three histograms and the statistics that turn tails into depths.
 type laws struct {
 	block              int
 	depth, share, tail *Histogram
-	length             float64 // weighted mean of the lengths that were hit
+	length             float64 // weighted mean of the lengths of hit prompts
 	weight             float64 // sum of weights, up to 1/(1-γ)
 	gamma              float64
 }
@@ -21,16 +21,17 @@ func newLaws(block int, gamma float64) laws {
 func (l *laws) add(h Hit) {
 	l.depth.Add(h.Depth / l.block)
 	l.share.Add(min(h.Depth*shareUnits/h.Length, shareUnits))
-	l.tail.Add((h.Length-h.Depth+l.grain()-1)/l.grain() + 1) // from one: zero has no place in a law
+	l.tail.Add((h.Length-h.Depth+l.grain()-1)/l.grain() + 1) // from one: a law has no zero
 	l.weight = l.weight*l.gamma + 1
 	l.length += (float64(h.Length) - l.length) / l.weight
 }
 
-// grain is the resolution of tails in tokens, rounded up so that a checkpoint
-// never lies behind what is shared. Positions go down to whole blocks anyway.
+// grain returns the resolution of tails in tokens, rounded up so that a
+// checkpoint is never after the shared tokens. Positions are rounded down to
+// whole blocks anyway.
 func (l *laws) grain() int { return max(1, l.block/8) }
 
-// Problem is what a Planner had learned at one moment, to be solved off the hot
+// Problem is a snapshot of a Planner's statistics, to be solved off the hot
 // path.
 type Problem struct {
 	laws   laws
@@ -41,7 +42,7 @@ type Problem struct {
 type Solution struct {
 	block              int
 	depth, share, tail *Schedule
-	reference          int // length at which tails were made depths
+	reference          int // length for which tails were turned into depths
 }
 
 // Solve runs the dynamic program three times: some milliseconds at a budget of
@@ -56,7 +57,7 @@ func (p Problem) Solve() *Solution {
 }
 
 // tailLaw turns distances from the end into depths of a prompt of the given
-// length. Only what lies above the first checkpoint depends on that length.
+// length. Only the part above the first checkpoint depends on that length.
 func (l *laws) tailLaw(reference int) Law {
 	from := l.tail.Law()
 	var to Law

@@ -9,9 +9,9 @@ type Law struct {
 	Weight []float64
 }
 
-// Cost is the summed weight times what has to be computed again from the
-// deepest checkpoint at or above each depth: E[r(T; C)] times the sum of
-// weights. Positions ascend.
+// Cost returns the weighted sum of the tokens to recompute from the deepest
+// checkpoint at or above each depth: E[r(T; C)] times the sum of weights.
+// Positions ascend.
 func (l Law) Cost(positions []int) float64 {
 	at, next, cost := 0, 0, 0.0
 	for i, depth := range l.Depth {
@@ -24,8 +24,8 @@ func (l Law) Cost(positions []int) float64 {
 	return cost
 }
 
-// Optimal places at most m checkpoints so that Cost is least. Positions ascend;
-// fewer than m are answered when more would save nothing.
+// Optimal returns at most m positions with the least Cost, ascending; fewer if
+// more would save nothing.
 func (l Law) Optimal(m int) []int {
 	if len(l.Depth) == 0 {
 		return nil
@@ -63,8 +63,8 @@ func (l Law) Solve(m int) *Schedule {
 	return solved
 }
 
-// Place reads out the best m positions of those up to limit, for depths up to
-// limit; ascending.
+// Place returns the best m positions up to limit, for depths up to limit;
+// ascending.
 func (s *Schedule) Place(limit, m int) []int {
 	j := sort.SearchInts(s.x, limit+1)
 	m = max(0, min(m, len(s.choice)))
@@ -87,7 +87,7 @@ type solver struct {
 	hull     []envelope
 }
 
-// envelope is the line offset - slope·P of last checkpoint at.
+// envelope is the line offset - slope·P of the last checkpoint.
 type envelope struct {
 	slope, offset float64
 	at            int32
@@ -108,7 +108,7 @@ func newSolver(l Law) *solver {
 	return s
 }
 
-// layer allows one more checkpoint and answers the last one of each prefix.
+// layer allows one more checkpoint and returns the last one of each prefix.
 func (s *solver) layer() []int32 {
 	choice := make([]int32, len(s.x)+1)
 	s.row, s.old = s.old, s.row
@@ -135,8 +135,8 @@ func (s *solver) layer() []int32 {
 
 func (e envelope) value(at float64) float64 { return e.offset - e.slope*at }
 
-// beneath reports whether b is somewhere under both a, of smaller slope, and c,
-// of larger.
+// beneath reports whether b is below both a, of smaller slope, and c, of larger
+// slope, at some point.
 func beneath(a, b, c envelope) bool {
 	return (b.offset-a.offset)*(c.slope-b.slope) < (c.offset-b.offset)*(b.slope-a.slope)
 }

@@ -3,8 +3,8 @@ package checkpoint
 import "math"
 
 // Balanced spreads m checkpoints evenly over a prefix of n tokens:
-// floor(i(n+1)/(m+1)), optimal where every depth is as likely and in the worst
-// case (Theorem 1).
+// floor(i(n+1)/(m+1)). This is optimal for uniform depths and in the worst case
+// (Theorem 1).
 func Balanced(n, m int) []int {
 	positions := make([]int, 0, max(m, 0))
 	for i := 1; i <= m; i++ {
@@ -25,8 +25,8 @@ func Every(n, step int) []int {
 	return positions
 }
 
-// Sqrt puts a checkpoint every floor(√n) tokens: as many of them as tokens to
-// compute again, at most.
+// Sqrt puts a checkpoint every floor(√n) tokens, so that at most as many tokens
+// are recomputed as there are checkpoints.
 func Sqrt(n int) []int { return Every(n, int(math.Sqrt(float64(max(n, 0))))) }
 
 // Logarithmic puts m checkpoints at gaps that double from the beginning: n/2^m,
@@ -41,8 +41,8 @@ func Logarithmic(n, m int) []int {
 	return ascending(positions, n)
 }
 
-// Align moves positions down to multiples of block and drops what falls
-// together or to zero. It works in place.
+// Align rounds positions down to multiples of block and drops duplicates and
+// zero. It works in place.
 func Align(positions []int, block int) []int {
 	for i := range positions {
 		positions[i] -= positions[i] % max(block, 1)
@@ -50,7 +50,7 @@ func Align(positions []int, block int) []int {
 	return ascending(positions, math.MaxInt)
 }
 
-// ascending drops what does not rise or lies outside of [1, n], in place.
+// ascending drops positions that do not ascend or are outside [1, n], in place.
 func ascending(positions []int, n int) []int {
 	kept, last := positions[:0], 0
 	for _, at := range positions {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// The limits and defaults of a Planner. γ and the period are those of the Sparse
-// Prefix Caching paper; 64 is the block of its implementation.
+// Limits and defaults of a Planner. γ and the period are from the Sparse Prefix
+// Caching paper; 64 is the block of its implementation.
 const (
 	MaxBudget      = 256
 	defaultBudget  = 8
@@ -14,34 +14,34 @@ const (
 	defaultPeriod  = 10
 	defaultGamma   = 0.99
 	maxCuts        = 64
-	ruleGamma      = 0.997 // what a rule saved 333 hits ago still counts a third
-	ruleMargin     = 0.97  // a rule takes over when it loses that part of what the leader does: following chance costs
+	ruleGamma      = 0.997 // savings 333 hits ago still have a third of the weight
+	ruleMargin     = 0.97  // a rule takes over when its losses are below that share of the leader's, so that noise does not switch rules
 	branchQuarters = 4
 )
 
-// Options start a Planner; zero fields take the default.
+// Options configure a Planner; zero fields have the defaults below.
 type Options struct {
-	BlockTokens int     // positions are multiples of it; 64
-	Budget      int     // most checkpoints of a prompt, at most MaxBudget; 8
-	Period      int     // requests between solutions; 10
-	Gamma       float64 // weight of a hit against the next one; 0.99
+	BlockTokens int     // positions are multiples of it; default 64
+	Budget      int     // most checkpoints per prompt, at most MaxBudget; default 8
+	Period      int     // requests between solutions; default 10
+	Gamma       float64 // weight of a hit relative to the next one; default 0.99
 }
 
-// Hit is what a request shared with a held prompt; the zero value = nothing.
+// Hit describes what a request shares with a cached prompt; the zero value =
+// nothing.
 type Hit struct {
 	Depth  int // tokens shared
-	Length int // of the prompt held
-	Branch int // where the held prompt had left what was seen before it; 0 = nowhere
-	Cut    int // cuts of the held prompt that lie within Depth
-	Cuts   int // all its cuts; 0 = it had none
+	Length int // of the cached prompt
+	Branch int // where the cached prompt branched off earlier ones; 0 = nowhere
+	Cut    int // cuts of the cached prompt within Depth
+	Cuts   int // all its cuts; 0 = none
 }
 
-// Planner learns where prompts are left and places checkpoints. It is pure and
-// has one owner.
+// Planner learns where prompts branch and places checkpoints. It has one owner.
 //
-// Invariant: its memory does not grow with the number of requests: some 300 KB at
-// a budget of 8 after thousands of unlike hits (three histograms of at most maxCells
-// cells, and the solution), less before.
+// Invariant: its memory does not grow with the number of requests: some 300 KB
+// at a budget of 8 after thousands of different hits (three histograms of at
+// most maxCells cells, and the solution), less before.
 type Planner struct {
 	options  Options
 	laws     laws
@@ -49,15 +49,15 @@ type Planner struct {
 	requests int // since the last Problem
 	hits     int // since the last Problem
 
-	lost   [][rules]float64             // by class of budget: tokens computed again, with exponential weights
+	lost   [][rules]float64             // by class of budget: recomputed tokens, exponentially weighted
 	scored int                          // hits
 	leader []Rule                       // by class of budget
-	branch [][branchQuarters][2]float64 // by class and by how deep the branch lay: saved without and with it
+	branch [][branchQuarters][2]float64 // by class and depth of the branch: savings without and with it
 	front  [maxCuts]float64             // weight of hits that ended in the i-th cut
 	back   [maxCuts]float64             // the same, counted from the last cut
 }
 
-// New builds a planner that knows nothing.
+// New returns a planner without statistics.
 func New(o Options) *Planner {
 	if o.BlockTokens <= 0 {
 		o.BlockTokens = defaultBlock
@@ -82,8 +82,8 @@ func New(o Options) *Planner {
 // classOf groups budgets by powers of two.
 func classOf(budget int) int { return bits.Len(uint(max(budget, 1))) - 1 }
 
-// Request takes in one request. What each rule would have saved on it is
-// counted before it is learned from: some 10 µs at a budget of 8.
+// Request adds one request. The savings of each rule on it are counted before
+// it is learned from: some 10 µs at a budget of 8.
 func (p *Planner) Request(h Hit) {
 	p.requests++
 	if h.Length <= 0 || h.Depth <= 0 {
@@ -101,7 +101,7 @@ func (p *Planner) Request(h Hit) {
 	p.hits++
 }
 
-// reaches is the deepest checkpoint that a rule would have had for a hit.
+// reaches returns the deepest checkpoint that a rule would have had for a hit.
 func (p *Planner) reaches(r Rule, budget int, h Hit) int {
 	return deepest(r.place(p.solution, h.Length, budget, p.options.BlockTokens), h.Depth)
 }
@@ -118,7 +118,7 @@ func (p *Planner) score(class int, h Hit) {
 		pair[1] = pair[1]*ruleGamma + float64(beside)
 	}
 	lost := &p.lost[class]
-	gamma := min(ruleGamma, 1-2/float64(p.scored+2)) // at first the newer half: rules that learn begin badly
+	gamma := min(ruleGamma, 1-2/float64(p.scored+2)) // at first the newer half, since rules start without knowledge
 	for r := range rules {
 		lost[r] = lost[r]*gamma + float64(h.Depth-p.reaches(r, budget, h))
 	}
@@ -145,13 +145,13 @@ func (p *Planner) countCut(h Hit) {
 	}
 }
 
-// Rule is the rule that would have saved most at about that budget.
+// Rule returns the rule that would have saved most at about that budget.
 func (p *Planner) Rule(budget int) Rule { return p.leader[min(classOf(budget), len(p.leader)-1)] }
 
 // Due reports whether a Problem should be taken, solved and installed.
 func (p *Planner) Due() bool { return p.requests >= p.options.Period && p.hits > 0 }
 
-// Problem copies what was learned, for Solve on any goroutine.
+// Problem copies the statistics, for Solve on any goroutine.
 func (p *Planner) Problem() Problem {
 	p.requests, p.hits = 0, 0
 	l := p.laws
@@ -159,21 +159,21 @@ func (p *Planner) Problem() Problem {
 	return Problem{laws: l, budget: p.options.Budget}
 }
 
-// Install replaces the solution that positions are read from.
+// Install replaces the current solution.
 func (p *Planner) Install(s *Solution) { p.solution = s }
 
-// Why says why a position was chosen. The numbers travel on the wire.
+// Why is the reason for a position. The numbers are part of the wire protocol.
 type Why uint8
 
 // The reasons for a position.
 const (
-	WhyBranch   Why = 1 // prompts were seen to part here
+	WhyBranch   Why = 1 // prompts branch here
 	WhyLast     Why = 2 // the end of the prompt
 	WhyBoundary Why = 3 // a cut of the application
-	WhyPlaced   Why = 4 // a rule put it there
+	WhyPlaced   Why = 4 // placed by a rule
 )
 
-// String is the reason in words.
+// String returns the reason in words.
 func (w Why) String() string {
 	switch w {
 	case WhyBranch:
@@ -194,18 +194,18 @@ type Position struct {
 	Why    Why
 }
 
-// Prompt is what is to be inserted.
+// Prompt is a prompt to insert.
 type Prompt struct {
 	Tokens int
-	From   int   // computing begins here: nothing before it can be captured
-	Branch int   // where it leaves what was seen before; 0 = nowhere
+	From   int   // computation starts here: earlier states cannot be captured
+	Branch int   // where it branches off earlier prompts; 0 = nowhere
 	Cuts   []int // boundaries of the application, ascending
 	Budget int   // most checkpoints; 0 = the planner's
 }
 
-// Place chooses at most Budget positions in (From, Tokens], ascending multiples
-// of the block: cuts first, a place being left for the branch, then the branch
-// where branches have paid, then what the leading rule says.
+// Place returns at most Budget positions in (From, Tokens], ascending multiples
+// of the block: cuts first, with one place left for the branch, then the branch
+// if branches have paid off, then the positions of the leading rule.
 func (p *Planner) Place(q Prompt) []Position {
 	budget := q.Budget
 	if budget <= 0 || budget > p.options.Budget {
@@ -242,8 +242,8 @@ func (p *Planner) Place(q Prompt) []Position {
 	return chosen
 }
 
-// worthBranch compares what checkpoints at branches of about that depth saved
-// with what the rule alone did; before any hit the branch wins.
+// worthBranch reports whether checkpoints at branches of about that depth saved
+// more than the rule alone; before any hit it is true.
 func (p *Planner) worthBranch(q Prompt, budget int) bool {
 	if q.Branch < p.options.BlockTokens || q.Branch > q.Tokens || q.Branch <= q.From {
 		return false
@@ -252,8 +252,8 @@ func (p *Planner) worthBranch(q Prompt, budget int) bool {
 	return pair[1] >= pair[0]
 }
 
-// cuts picks at most m cuts by a law over cuts: how often hits ended in the
-// i-th from the front and from the back, and a little for every one.
+// cuts returns at most m cuts, chosen by how often hits ended in the i-th cut
+// from the front and from the back, with a small weight for every cut.
 func (p *Planner) cuts(q Prompt, m int) []int {
 	var l Law
 	for i, at := range q.Cuts {
@@ -273,8 +273,8 @@ func (p *Planner) cuts(q Prompt, m int) []int {
 	return l.Optimal(m)
 }
 
-// byRule is the leading rule's positions behind From, at most m: where the rule
-// wastes some on what cannot be captured it is asked for more.
+// byRule returns at most m positions of the leading rule after From. If some of
+// its positions cannot be captured it asks for more.
 func (p *Planner) byRule(q Prompt, m int) []int {
 	if m <= 0 || q.Tokens <= 0 {
 		return nil

@@ -8,8 +8,8 @@ import (
 // Rule is a way to place checkpoints without knowing where a prompt branches.
 type Rule uint8
 
-// The rules, in the order in which they win ties: before any hit spacing is even,
-// which is the best that can be said of the worst case.
+// The rules. Ties are won by the first: before any hit spacing is even, which
+// is optimal in the worst case.
 const (
 	RuleEven  Rule = iota // Balanced
 	RuleEnd               // the end of the prompt, and evenly before it
@@ -23,13 +23,13 @@ const (
 	rules
 )
 
-// String names the rule.
+// String returns the name of the rule.
 func (r Rule) String() string {
 	return [...]string{"even", "end", "block", "depth", "share", "tail", "depth and share", "tail and depth"}[r]
 }
 
-// place puts at most m positions into a prompt of n tokens, multiples of block.
-// Without a solution the rules that learn answer as RuleEven.
+// place returns at most m positions in a prompt of n tokens, multiples of
+// block. Without a solution, rules that learn place as RuleEven.
 func (r Rule) place(s *Solution, n, m, block int) []int {
 	switch {
 	case m <= 0:
@@ -67,8 +67,8 @@ func aligned(n, m, block int) []int {
 	return Every(n, (n+block*m-1)/(block*m)*block)
 }
 
-// fill spends what the dynamic program left of the budget, where more would
-// save nothing of what was seen: in the widest gaps, for what was not seen.
+// fill uses the budget that the dynamic program left, because more would save
+// nothing on past hits, for the widest gaps.
 func fill(positions []int, n, m, block int) []int {
 	spare := m - len(positions)
 	if spare <= 0 {
@@ -88,7 +88,7 @@ func fill(positions []int, n, m, block int) []int {
 	return join(positions, Align(extra, block))
 }
 
-// splits is how many positions leave no gap wider than step.
+// splits returns the number of positions that leave no gap wider than step.
 func splits(positions []int, n, step int) int {
 	count, last := 0, 0
 	for _, at := range positions {
@@ -105,7 +105,8 @@ func join(a, b []int) []int {
 	return slices.Compact(all)
 }
 
-// deepest is the last of ascending positions that is at most depth; 0 = none.
+// deepest returns the last of ascending positions that is at most depth; 0 =
+// none.
 func deepest(positions []int, depth int) int {
 	if i := sort.SearchInts(positions, depth+1); i > 0 {
 		return positions[i-1]

@@ -1,31 +1,31 @@
 package cost
 
-// ColdShare is the part of computing a prompt that may be spent on keeping what
-// nobody has asked for twice: short and cold prompts cost at most 1 %.
+// ColdShare is the share of a prompt's computation that may be spent on storing
+// objects that are not expected again: short and cold prompts cost at most 1 %.
 const ColdShare = 0.01
 
-// Candidate is an object that may come in.
+// Candidate is an object that may be admitted.
 type Candidate struct {
 	Held
-	Asked bool // the client named it, such as a boundary of the application
-	Seen  int  // times that its tokens came before
-	// Returns is the share of objects like it that were asked for again, as far as
-	// that was learned.
+	Asked bool // the client named it, such as an application's boundary
+	Seen  int  // earlier occurrences of its tokens
+	// Returns is the learned share of similar objects that were requested
+	// again.
 	Returns float64
-	// Floor is the density (milliseconds per MiB) of what left the pool last, 0
-	// while it has room: cold objects below it are refused, seen ones are not,
-	// since the pool's own order will judge them.
+	// Floor is the density (milliseconds per MiB) of the last evicted object,
+	// 0 while the pool has room. Cold objects below it are refused. Seen ones
+	// are not, since the pool ranks them itself.
 	Floor    float64
-	MaxBytes int64 // most that one object may take of the pool; 0 = no limit
+	MaxBytes int64 // bound for one object; 0 = none
 }
 
-// Admit says whether an object should come in. In this order: it fits, a hit
-// would save time at all, it is expected again (seen, asked for, or others like
-// it came back often enough to pay for its publication) or, being cold, costs at
-// most ColdShare of computing it and earns its place.
+// Admit decides whether to store an object, in this order: it fits; a hit would
+// save time; it is expected again (seen, asked for, or similar objects returned
+// often enough to pay for the publication) or, if cold, it costs at most
+// ColdShare of its computation and has the density of Floor.
 //
-// Invariant: of what is not expected again, nothing is admitted whose publication
-// takes more than ColdShare of its computation.
+// Invariant: no object is admitted that is not expected again and whose
+// publication takes more than ColdShare of its computation.
 func (m *Model) Admit(c Candidate) (ok bool, why Reason) {
 	why = m.judge(c)
 	return why.Admitted(), why
@@ -61,8 +61,8 @@ func (m *Model) judge(c Candidate) Reason {
 	return ReasonCheap
 }
 
-// longerWouldPay reports whether a token costs more to compute than its rows to
-// bring: then it is the states that make a hit too dear.
+// longerWouldPay reports whether a token costs more to compute than its rows
+// cost to load. Then it is the states that make a hit too expensive.
 func (m *Model) longerWouldPay(t Tier) bool {
 	j, ok := loadJob(t)
 	return ok && m.Prefill().PerToken > m.Link(j).PerByte*float64(m.Shape.KVBytes)

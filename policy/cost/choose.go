@@ -2,9 +2,9 @@ package cost
 
 import "math"
 
-var inf = math.Inf(1) // of a way that is not possible
+var inf = math.Inf(1) // of an impossible way
 
-// Request is a prompt and what is held of it.
+// Request is a prompt and the cached objects for it.
 type Request struct {
 	Tokens    int    // of the whole prompt
 	Prefix    Prefix // longest checkpoint; the zero value = none
@@ -13,44 +13,45 @@ type Request struct {
 	ExactOnly bool // a spliced state is not accepted
 }
 
-// Prefix is a held checkpoint with its rows.
+// Prefix is a cached checkpoint with its rows.
 type Prefix struct {
 	Tokens int
 	Bytes  int64
 	Tier   Tier
-	From   Link // how it comes, where more is known than the tier; zero = as from the tier
+	From   Link // link to load it; zero = as from the tier
 }
 
-// Buffer is a held state with buffered rows behind it, from which the state at
+// Buffer is a cached state with buffered rows after it, from which the state at
 // Tokens can be rebuilt.
 type Buffer struct {
 	Tokens       int   // shared with the prompt, base included
-	Bytes        int64 // brought: base, attention rows, buffered rows
-	RebuildBytes int64 // of these, gone through to rebuild the state: base and buffered rows
+	Bytes        int64 // loaded: base, attention rows, buffered rows
+	RebuildBytes int64 // of these, read to rebuild the state: base and buffered rows
 	Tier         Tier
 }
 
-// Segment is a held segment of the prompt, whole span, or one that is to be captured.
+// Segment is a cached segment of the prompt, whole span, or one to be captured.
 type Segment struct {
 	Begin, Tokens int
-	SeamTokens    int // of these, computed again where it joins its neighbours; half at either end
+	SeamTokens    int // of these, computed again at the joins, half at either end
 	StateBytes    int64
 	RowBytes      int64
 	Tier          Tier
-	From          Link // as of Prefix
-	Capture       bool // it is held nowhere, and admitted: the engine computes it in isolation first
+	From          Link // as in Prefix
+	Capture       bool // not cached but admitted: the engine captures it in isolation first
 }
 
-// Choice is the predicted milliseconds of every way and the best one.
+// Choice has the predicted milliseconds of every way and the best one.
 type Choice struct {
 	Best   Way
 	Millis [Ways]float64 // index way-1; +Inf = not possible
-	// Segments is how many leading segments of the request the splice takes. Its captures are in
-	// Millis, and not in what Best compares: that later requests pay for them was judged by Admit.
+	// Segments is the number of leading segments of the request that the
+	// splice uses. Its captures are in Millis, but do not count for Best:
+	// Admit has decided that later requests pay for them.
 	Segments int
 }
 
-// Of is the prediction for one way.
+// Of returns the prediction for one way.
 func (c Choice) Of(w Way) float64 {
 	if w < 1 || w > Ways {
 		return inf
@@ -58,16 +59,16 @@ func (c Choice) Of(w Way) float64 {
 	return c.Millis[w-1]
 }
 
-// preference orders ways that tie: what was stored whole before what is rebuilt,
-// exact before spliced, and computing only where nothing is gained otherwise but
-// before a splice that gains nothing.
+// preference orders ways with equal times: stored before rebuilt, exact before
+// spliced, and recompute only before a splice that saves nothing.
 var preference = [Ways]Way{WayPrefix, WayReplay, WayRecompute, WaySplice}
 
-// Choose predicts every way to serve the prompt and names the fastest. Ways
-// within a nanosecond tie and go by: prefix, replay, recompute, splice.
+// Choose predicts every way to serve the prompt and returns the fastest. Ways
+// within a nanosecond are equal and chosen in this order: prefix, replay,
+// recompute, splice.
 //
 // A hit never covers the last token, which has to be computed for its logits: a
-// way that holds all tokens still computes one.
+// way that has all tokens still computes one.
 func (m *Model) Choose(r Request) Choice {
 	s := m.spliced(r)
 	c := Choice{Best: WayRecompute, Segments: s.segments}
@@ -109,7 +110,8 @@ func (m *Model) replayed(r Request) float64 {
 	return load + m.Link(JobReplay).Millis(r.Buffer.RebuildBytes) + m.Prefill().Millis(r.from(r.Buffer.Tokens), r.Tokens)
 }
 
-// loadFrom is what it takes to bring bytes by a link, or from a tier where there is none.
+// loadFrom returns the time to load bytes by a link or, if it is zero, from a
+// tier.
 func (m *Model) loadFrom(t Tier, by Link, bytes int64) (float64, bool) {
 	if t == TierNone || by == (Link{}) {
 		return m.LoadMillis(t, bytes)
@@ -117,5 +119,6 @@ func (m *Model) loadFrom(t Tier, by Link, bytes int64) (float64, bool) {
 	return by.Millis(bytes), true
 }
 
-// from is where computing begins when that many tokens are held.
+// from returns the token at which computation starts with that many cached
+// tokens.
 func (r Request) from(held int) int { return min(held, r.Tokens-1) }

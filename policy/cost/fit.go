@@ -11,20 +11,20 @@ type Sample struct {
 	Task       Task
 	Begin, End int
 	Millis     float64
-	Source     uint64 // who measured it, for a Panel
+	Source     uint64 // for a Panel
 }
 
 // Fit learns a Prefill from samples. The zero value has DefaultPrefill as its
 // prior.
 //
 // It keeps the last few samples of each class of sizes, so that a long run of
-// short prompts does not make it forget what long ones cost, and weighs them by
-// age. It minimises the sum of weighted relative errors, beyond a factor of two
-// their logarithms (not squares, so that a third of the samples may be stalls, or
-// lies of any size), over non-negative coefficients, with a little of the prior,
-// scaled to the samples, where they say nothing.
+// short prompts does not displace the long ones, and weighs them by age. It
+// minimizes the sum of weighted relative errors, not of their squares, over
+// non-negative coefficients, so that a third of the samples may be stalls or
+// arbitrary lies. Errors beyond a factor of two count by their logarithm. The
+// prior has a small weight, scaled to the samples.
 //
-// Invariant: at most fitClasses²·fitKeep samples are held.
+// Invariant: at most fitClasses²·fitKeep samples are kept.
 type Fit struct {
 	prior   Prefill
 	fitted  Prefill
@@ -50,17 +50,17 @@ const (
 	fitRounds  = 12
 	priorPull  = 0.005
 	fitStep    = 8.0
-	fitLeast   = 1e-6 // milliseconds: no computer does anything in less, and its squares are numbers
+	fitLeast   = 1e-6 // milliseconds: no computer is faster, and squares of its inverse are finite
 )
 
 // NewFit starts from a prior; the zero Prefill stands for DefaultPrefill.
 func NewFit(prior Prefill) *Fit { return &Fit{prior: prior} }
 
-// Add takes a sample and now and then solves again: at most once for every
-// eighth of the samples held, some 100 µs each. Nonsense is ignored and
-// answered with false; what is far from the prediction counts as fitStep times
-// off, so that a few absurd samples move little, though many do: who reports the
-// times of a model decides what they are.
+// Add adds a sample and solves again from time to time: at most once for every
+// eighth of the kept samples, some 100 µs each. It ignores invalid samples and
+// returns false for them. A sample far from the prediction counts as off by a
+// factor of fitStep, so that a few absurd samples have little effect. Many have
+// one: the sources of the samples decide the prediction.
 func (f *Fit) Add(s Sample) bool {
 	if s.Begin < 0 || s.End <= s.Begin || s.End > math.MaxInt32 || !(s.Millis >= fitLeast) || math.IsInf(s.Millis, 1) {
 		return false
@@ -78,7 +78,7 @@ func (f *Fit) Add(s Sample) bool {
 	return true
 }
 
-// Prefill is the present prediction: the prior until a sample came.
+// Prefill returns the current prediction: the prior without samples.
 func (f *Fit) Prefill() Prefill {
 	if f.seen == 0 {
 		return f.base()
@@ -86,7 +86,7 @@ func (f *Fit) Prefill() Prefill {
 	return f.fitted
 }
 
-// Samples is how many samples were taken in.
+// Samples returns the number of samples added.
 func (f *Fit) Samples() int { return f.seen }
 
 func (f *Fit) base() Prefill {
@@ -142,7 +142,8 @@ func features(begin, end int, millis float64) [3]float64 {
 	return [3]float64{1 / millis, (e - b) / millis, (e*e - b*b) / millis}
 }
 
-// solve is iteratively reweighted least squares towards the least sum of errors.
+// solve minimizes the sum of absolute errors by iteratively reweighted least
+// squares.
 func (f *Fit) solve() Prefill {
 	scaled := f.base().scaled(f.medianRatio())
 	rows := f.rows(scaled)
@@ -158,15 +159,15 @@ func (f *Fit) solve() Prefill {
 	return Prefill{Fixed: theta[0], PerToken: theta[1], PerTokenSquared: theta[2]}
 }
 
-// farOff makes a logarithm of the error of a prediction, in measured units, that is
-// off by more than a factor of two. One sample that is far too short would else
-// outweigh any number of those that it makes predicted far too short: they are off
-// by one each, it by a million.
+// farOff turns the error of a prediction, in measured units, into its logarithm
+// if it is off by more than a factor of two. Otherwise one sample that is far
+// too short would outweigh any number of samples whose predictions it makes far
+// too short: they are off by one each, it by a million.
 func farOff(predicted float64) float64 {
 	return max(predicted/2, min(1, max(2*predicted, 1e-3)))
 }
 
-// medianRatio is measured over predicted by the prior.
+// medianRatio returns the median of measured over predicted by the prior.
 func (f *Fit) medianRatio() float64 {
 	ratios := make([]float64, len(f.held))
 	for i := range f.held {
@@ -178,7 +179,7 @@ func (f *Fit) medianRatio() float64 {
 
 func finitePositive(v float64) bool { return v > 0 && !math.IsInf(v, 1) }
 
-// normal is the normal equations of three unknowns whose right side is one in
+// normal has the normal equations of three unknowns whose right side is one in
 // every row.
 type normal struct {
 	a [3][3]float64
@@ -194,8 +195,9 @@ func (n *normal) add(x [3]float64, w float64) {
 	}
 }
 
-// nonNegative minimises over theta >= 0 by trying every set of unknowns that
-// may be above zero: the problem is convex, so the best feasible one is it.
+// nonNegative minimizes over theta >= 0 by trying every set of unknowns that
+// may be above zero: the problem is convex, so the best feasible solution is
+// the minimum.
 func (n *normal) nonNegative() (best [3]float64) {
 	lowest := 0.0
 	for set := 1; set < 8; set++ {
@@ -217,8 +219,8 @@ func (n *normal) nonNegative() (best [3]float64) {
 	return best
 }
 
-// solve is Gaussian elimination over the unknowns of set. The columns differ by
-// ten orders of magnitude, so each is scaled by its own diagonal first.
+// solve does Gaussian elimination over the unknowns of set. The columns differ
+// by ten orders of magnitude, so each is scaled by its own diagonal first.
 func (n *normal) solve(set int) (theta [3]float64, ok bool) {
 	var m [3][4]float64
 	var scale [3]float64

@@ -1,9 +1,9 @@
 package cost
 
-// Tier says where bytes lie. The numbers are those of the wire.
+// Tier is a place of cached bytes. The numbers are those of the wire.
 type Tier uint8
 
-// The tiers, fastest first. TierNone is nowhere: the tokens have to be computed.
+// The tiers, fastest first. TierNone means that the tokens have to be computed.
 const (
 	TierNone Tier = 0
 	TierHBM  Tier = 1
@@ -12,7 +12,7 @@ const (
 	TierPeer Tier = 4
 )
 
-// String names the tier.
+// String returns the name of the tier.
 func (t Tier) String() string {
 	switch t {
 	case TierNone:
@@ -32,7 +32,8 @@ func (t Tier) String() string {
 // Job is a piece of work whose milliseconds grow with its bytes.
 type Job uint8
 
-// The jobs. The first ones bring bytes from a tier to where an engine computes.
+// The jobs. The first ones load bytes from a tier to the place where an engine
+// computes.
 const (
 	JobLoadHBM Job = iota
 	JobLoadDRAM
@@ -55,15 +56,15 @@ type Link struct {
 // Millis predicts the job over that many bytes.
 func (l Link) Millis(bytes int64) float64 { return l.Fixed + l.PerByte*float64(max(bytes, 0)) }
 
-// Bandwidth is a link of the given bytes per second.
+// Bandwidth returns a link with the given bytes per second.
 func Bandwidth(fixedMillis, bytesPerSecond float64) Link {
 	return Link{Fixed: fixedMillis, PerByte: 1e3 / bytesPerSecond}
 }
 
-// DefaultLinks stand in until a job is measured. They are guesses of the right
-// order for one socket and one NVMe disk, on the slow side, so that an
-// unmeasured tier does not look like a gain: a checkpoint in DRAM still beats a
-// prefill, and a short one on disk does not.
+// DefaultLinks returns the links used until a job is measured. They are guesses
+// for one socket and one NVMe disk, on the slow side, so that an unmeasured
+// tier does not look profitable: a checkpoint in DRAM still beats a prefill,
+// and a short one on disk does not.
 func DefaultLinks() [jobs]Link {
 	return [jobs]Link{
 		JobLoadHBM:  Bandwidth(0.05, 200e9),
@@ -77,7 +78,7 @@ func DefaultLinks() [jobs]Link {
 	}
 }
 
-// loadJob is the job that brings bytes from a tier.
+// loadJob returns the job that loads bytes from a tier.
 func loadJob(t Tier) (Job, bool) {
 	switch t {
 	case TierHBM:
@@ -93,25 +94,27 @@ func loadJob(t Tier) (Job, bool) {
 }
 
 // Averages measures a link by exponentially weighted least squares of
-// milliseconds over bytes, in constant memory. The zero value has seen nothing.
+// milliseconds over bytes, in constant memory. The zero value has no samples.
 type Averages struct {
 	samples int
 	x, y    float64 // weighted means: bytes, milliseconds
 	xx, xy  float64
-	was     Link // what was measured before it was forgotten
+	was     Link // the measurement before Forget
 }
 
-// The newest of linkKeep samples counts for its share of them, and so does each
-// later one. A sample beyond linkCap times what was predicted counts as that, so
-// that one stall does not price a tier out, the first one included. What was forgotten
-// counts as predicted too, so that what is slow is found to be so by one job.
+// Each sample has a weight of 1/linkKeep among the kept ones. A sample above
+// linkCap times the prediction is clamped to that, including the first one, so
+// that one stall does not make a tier look useless. The forgotten measurement
+// counts in the prediction too, so that one job is enough to find a slow link
+// slow again.
 const (
 	linkKeep  = 16
-	linkKnown = 3 // samples with which what was forgotten does not count any more
+	linkKnown = 3 // samples after which the forgotten measurement has no weight
 	linkCap   = 4.0
 )
 
-// Add takes one job of that many bytes that took that long. Nonsense is ignored.
+// Add adds one job of that many bytes and milliseconds. It ignores invalid
+// values.
 func (a *Averages) Add(prior Link, bytes int64, millis float64) {
 	if bytes < 0 || !finitePositive(millis) {
 		return
@@ -130,9 +133,9 @@ func (a *Averages) Add(prior Link, bytes int64, millis float64) {
 	a.xy += step * (x*y - a.xy)
 }
 
-// Link is the measured link, or the prior while nothing was measured. Where the
-// sizes seen do not differ enough to tell Fixed from PerByte, the prior's shares
-// are scaled to the mean.
+// Link returns the measured link, or the prior without samples. If the sizes do
+// not differ enough to separate Fixed from PerByte, the prior is scaled to the
+// mean.
 func (a *Averages) Link(prior Link) Link {
 	if a.samples == 0 {
 		return prior
@@ -158,10 +161,10 @@ func (a *Averages) Link(prior Link) Link {
 	return mean
 }
 
-// Forget moves a price that is above the prior half of the way back to it, and all of
-// it once little is left. What was measured decides whether a job is done again: a
-// price that nobody confirms any more, because it is too high, would otherwise stay.
-// One that is too low is corrected when the job is done.
+// Forget moves a price above the prior half way back to it, and all the way
+// once little is left. The measured price decides whether a job is done again,
+// so a price that is too high would otherwise never be corrected. One that is
+// too low is corrected when the job is done.
 func (a *Averages) Forget(prior Link) {
 	expected := prior.Fixed + prior.PerByte*a.x
 	if a.y <= expected {
@@ -178,5 +181,5 @@ func (a *Averages) Forget(prior Link) {
 	a.xy += (prior.Fixed*a.x + prior.PerByte*a.xx - a.xy) / 2
 }
 
-// Samples is how many jobs are remembered.
+// Samples returns the number of samples in the average.
 func (a *Averages) Samples() int { return a.samples }

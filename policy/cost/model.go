@@ -1,19 +1,19 @@
 package cost
 
-// Model is the cost model of one profile: what it measured, and what follows.
-// It has one owner; nothing in it may be called at once.
+// Model is the cost model of one profile. It has one owner and is not safe for
+// concurrent use.
 type Model struct {
 	Shape   Shape
 	prefill *Fit
-	tasks   [Tasks]Prefill // measured of walks and captures; zero = not yet
+	tasks   [Tasks]Prefill // measured walks and captures; zero = none
 	prior   [jobs]Link
 	seen    [jobs]Averages
 }
 
-// Options start a Model. The zero value measures from guesses.
+// Options configure a Model. The zero value starts with guesses.
 type Options struct {
 	Shape          Shape
-	Prefill        Prefill // prior, such as a flag gives it; zero = from the shape and FLOPsPerSecond
+	Prefill        Prefill // prior, such as a flag; zero = from the shape and FLOPsPerSecond
 	FLOPsPerSecond float64 // of the device, for a prior; 0 = DefaultPrefill, scaled by the first sample
 }
 
@@ -26,23 +26,23 @@ func New(o Options) *Model {
 	return &Model{Shape: o.Shape, prefill: NewFit(prior), prior: DefaultLinks()}
 }
 
-// Measured takes a prefill that an engine timed; false = it makes no sense.
+// Measured adds a prefill that an engine timed; false = it is invalid.
 func (m *Model) Measured(s Sample) bool { return m.prefill.Add(s) }
 
-// Prefill is the present prediction of computing.
+// Prefill returns the current prediction of computing.
 func (m *Model) Prefill() Prefill { return m.prefill.Prefill() }
 
-// PrefillSamples is how many prefills were measured.
+// PrefillSamples returns the number of measured prefills.
 func (m *Model) PrefillSamples() int { return m.prefill.Samples() }
 
-// Did takes a job of that many bytes that took that many milliseconds.
+// Did adds a job of that many bytes and milliseconds.
 func (m *Model) Did(j Job, bytes int64, millis float64) {
 	if j < jobs {
 		m.seen[j].Add(m.prior[j], bytes, millis)
 	}
 }
 
-// Seen is how many jobs of a kind are remembered.
+// Seen returns the number of samples of a job.
 func (m *Model) Seen(j Job) int {
 	if j >= jobs {
 		return 0
@@ -50,14 +50,14 @@ func (m *Model) Seen(j Job) int {
 	return m.seen[j].Samples()
 }
 
-// Forget moves a job's price towards its prior, as Averages.Forget.
+// Forget moves a job's price towards its prior, as Averages.Forget does.
 func (m *Model) Forget(j Job) {
 	if j < jobs {
 		m.seen[j].Forget(m.prior[j])
 	}
 }
 
-// Link is the present prediction of a job.
+// Link returns the current prediction of a job.
 func (m *Model) Link(j Job) Link {
 	if j >= jobs {
 		return Link{}
@@ -65,14 +65,14 @@ func (m *Model) Link(j Job) Link {
 	return m.seen[j].Link(m.prior[j])
 }
 
-// SetLink replaces the prior of a job, such as by a probe at start.
+// SetLink replaces the prior of a job, for example by a probe at start.
 func (m *Model) SetLink(j Job, l Link) {
 	if j < jobs {
 		m.prior[j] = l
 	}
 }
 
-// LoadMillis is what it takes to bring bytes from a tier; false for TierNone.
+// LoadMillis returns the time to load bytes from a tier; false for TierNone.
 func (m *Model) LoadMillis(t Tier, bytes int64) (float64, bool) {
 	j, ok := loadJob(t)
 	if !ok {
@@ -81,17 +81,17 @@ func (m *Model) LoadMillis(t Tier, bytes int64) (float64, bool) {
 	return m.Link(j).Millis(bytes), true
 }
 
-// Held is an object in a tier, as Saved values it.
+// Held is an object in a tier, for Saved.
 type Held struct {
-	Begin, End int   // its tokens; a checkpoint's begin is that of what it extends, a segment's is 0
-	Bytes      int64 // brought on a hit
-	In         Tier  // where it would lie
-	Below      Tier  // where it lies as well or would go; TierNone = it has to be computed again
+	Begin, End int   // its tokens; a checkpoint begins at the end of its parent, a segment at 0
+	Bytes      int64 // loaded on a hit
+	In         Tier  // the tier in question
+	Below      Tier  // the next tier that has or would get it; TierNone = compute it
 }
 
-// Saved is how many milliseconds a hit saves by finding the object in tier In:
-// against bringing it from Below or computing it, whichever is faster. It is
-// never negative.
+// Saved returns the milliseconds that a hit saves by finding the object in tier
+// In, compared with loading it from Below or computing it, whichever is faster.
+// It is never negative.
 func (m *Model) Saved(h Held) float64 {
 	without := m.Prefill().Marginal(h.Begin, h.End)
 	if below, ok := m.LoadMillis(h.Below, h.Bytes); ok {
@@ -104,10 +104,10 @@ func (m *Model) Saved(h Held) float64 {
 	return max(0, without-with)
 }
 
-// Density is Saved for each MiB of memory.
+// Density returns Saved per MiB of memory.
 func (m *Model) Density(h Held) float64 { return PerMiB(m.Saved(h), h.Bytes) }
 
-// PerMiB is milliseconds over bytes, for each MiB; 0 where there are none.
+// PerMiB returns milliseconds per MiB, 0 without bytes.
 func PerMiB(millis float64, bytes int64) float64 {
 	if bytes <= 0 {
 		return 0

@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// Panel learns a Prefill from samples of several sources, such as engines. Each has a Fit and
-// one vote, however many samples it brings, and the median of the votes is used: no source
-// outvotes the others. The prior votes where their number is even, so that none of two decides.
+// Panel learns a Prefill from samples of several sources, such as engines. Each
+// source has a Fit and one vote, however many samples it sends, and the median
+// of the votes is used, so that no source outvotes the others. The prior votes
+// if the number of sources is even, so that neither of two decides alone.
 //
-// Invariant: at most panelSources fits are held.
+// Invariant: it has at most panelSources fits.
 type Panel struct {
 	prior, floor Prefill
 	voters       map[uint64]*voter
@@ -24,8 +25,8 @@ type voter struct {
 }
 
 const (
-	// panelSources bounds the sources; the one that was silent longest makes room. A guess
-	// above the engines of a node.
+	// panelSources bounds the sources; a new one replaces the one that was
+	// silent longest. A guess, above the number of engines of a node.
 	panelSources = 16
 	// panelMemory bounds the silence after which a source loses its vote, such as the connection of a restarted engine.
 	panelMemory = 10 * time.Minute
@@ -33,13 +34,13 @@ const (
 	panelTokens = 4096
 )
 
-// NewPanel starts from a prior; the zero Prefill stands for DefaultPrefill. Samples
-// below floor are nonsense.
+// NewPanel returns a panel with a prior; the zero Prefill means DefaultPrefill.
+// Samples below floor are invalid.
 func NewPanel(prior, floor Prefill) *Panel {
 	return &Panel{prior: prior, floor: floor, voters: map[uint64]*voter{}}
 }
 
-// Add takes a sample as Fit.Add does.
+// Add adds a sample as Fit.Add does.
 func (p *Panel) Add(now time.Time, s Sample) bool {
 	if s.End > s.Begin && s.Millis < p.floor.Millis(s.Begin, s.End) {
 		return false
@@ -62,7 +63,7 @@ func (p *Panel) Add(now time.Time, s Sample) bool {
 	return true
 }
 
-// Latest returns when the latest sample came.
+// Latest returns the time of the latest sample.
 func (p *Panel) Latest() time.Time { return p.now }
 
 // Samples returns the number of samples of all present sources.
@@ -83,7 +84,8 @@ func (p *Panel) Others(source uint64) (Prefill, int) {
 	return others.Prefill(), others.Samples()
 }
 
-// present reports whether a source has a vote: it was not silent for too long.
+// present reports whether a source has a vote: it was not silent for longer
+// than panelMemory.
 func (p *Panel) present(v *voter) bool { return p.now.Sub(v.heard) <= panelMemory }
 
 func (p *Panel) votes() (votes []Prefill) {
@@ -95,7 +97,7 @@ func (p *Panel) votes() (votes []Prefill) {
 	return votes
 }
 
-// Prefill is the present prediction: the prior until a sample came.
+// Prefill returns the current prediction: the prior without samples.
 func (p *Panel) Prefill() Prefill {
 	base := NewFit(p.prior).base()
 	votes := p.votes()
@@ -105,8 +107,8 @@ func (p *Panel) Prefill() Prefill {
 	return Median(votes, base)
 }
 
-// Median is the middle one of predictions by what a prompt of some thousand tokens takes. The
-// prior counts as one more where their number is even.
+// Median returns the middle one of predictions, ordered by the time of a prompt
+// of panelTokens tokens. The prior is one more of them if their number is even.
 func Median(list []Prefill, prior Prefill) Prefill {
 	if len(list)%2 == 0 {
 		list = append(slices.Clip(list), prior)
@@ -115,8 +117,9 @@ func Median(list []Prefill, prior Prefill) Prefill {
 	return list[len(list)/2]
 }
 
-// PrefillFloor returns a lower bound for any present computer: a launch of some kernels, and for
-// each token the bytes of its rows, at several times the bandwidth of any accelerator's memory.
+// PrefillFloor returns a lower bound for any current computer: the launch of
+// some kernels, and for each token the bytes of its rows at several times the
+// bandwidth of any accelerator's memory.
 func PrefillFloor(s Shape) Prefill {
 	const (
 		launch        = 0.02 // milliseconds

@@ -1,16 +1,16 @@
 package cost
 
-// Prefill predicts in milliseconds how long a model computes. The zero value
-// predicts nothing.
+// Prefill predicts the milliseconds of a prefill. The zero value predicts
+// nothing.
 type Prefill struct {
-	Fixed           float64 // each run: launch, scheduling
+	Fixed           float64 // per run: launch, scheduling
 	PerToken        float64
-	PerTokenSquared float64 // attention: of the square of a token's position, see package doc
+	PerTokenSquared float64 // attention: per square of a token's position, see the package doc
 }
 
-// DefaultPrefill is what stands in until something is measured and where no
-// work is known: of the order of a 12 billion parameter hybrid on four A100. A
-// guess; the first sample scales it.
+// DefaultPrefill is used until something is measured if no work is known. A
+// guess, of the order of a hybrid with 12 billion parameters on four A100; the
+// first sample scales it.
 var DefaultPrefill = Prefill{Fixed: 10, PerToken: 0.05, PerTokenSquared: 2e-7}
 
 // Millis predicts one run over tokens [begin, end) with [0, begin) in the cache.
@@ -21,7 +21,8 @@ func (p Prefill) Millis(begin, end int) float64 {
 	return p.Fixed + p.Marginal(begin, end)
 }
 
-// Marginal is what the tokens [begin, end) add to a run that happens anyway.
+// Marginal returns the time that tokens [begin, end) add to a run that happens
+// anyway.
 func (p Prefill) Marginal(begin, end int) float64 {
 	if end <= begin {
 		return 0
@@ -38,7 +39,7 @@ func (p Prefill) scaled(by float64) Prefill {
 func (p Prefill) IsZero() bool { return p == Prefill{} }
 
 // PriorFromFLOPs predicts from the work of a shape and a device's speed, with
-// the given milliseconds for each run. It is zero where either is not known.
+// the given milliseconds for each run. It is zero if either is not known.
 func PriorFromFLOPs(s Shape, flopsPerSecond, fixedMillis float64) Prefill {
 	if !s.Known() || flopsPerSecond <= 0 {
 		return Prefill{}

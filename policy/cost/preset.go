@@ -1,6 +1,6 @@
 package cost
 
-// Scan says which last term the work of an SSM layer gets.
+// Scan selects the last term of an SSM layer's work.
 type Scan uint8
 
 // The two forms of the term in Marconi: its Table 1 prints 10 L, its released
@@ -10,26 +10,27 @@ const (
 	ScanCode
 )
 
-// Uniform describes a model whose layers of a kind are all alike and as wide as
-// the hidden size, in the terms of Marconi's Table 1.
+// Uniform describes a model whose layers of a kind are equal and as wide as the
+// hidden size, in the terms of Marconi's Table 1.
 type Uniform struct {
 	Hidden          int // D
 	State           int // N
 	AttentionLayers int
 	SSMLayers       int
 	MLPLayers       int
-	ConvKernel      int // inputs that a convolution keeps; 0 = no convolution
+	ConvKernel      int // inputs kept by a convolution; 0 = no convolution
 	Scan            Scan
 }
 
-// MarconiHybrid7B is the model of Marconi's evaluation: 24 SSM, 4 attention and
-// 28 MLP layers, D = 4096, N = 128, 16-bit states and rows.
+// MarconiHybrid7B returns the model of Marconi's evaluation: 24 SSM, 4
+// attention and 28 MLP layers, D = 4096, N = 128, 16-bit states and rows.
 func MarconiHybrid7B(scan Scan) Shape {
 	return Uniform{Hidden: 4096, State: 128, AttentionLayers: 4, SSMLayers: 24, MLPLayers: 28, ConvKernel: 4, Scan: scan}.Shape()
 }
 
-// Shape counts with 2-byte elements. A convolution runs over the D inputs and
-// the two N-vectors of an SSM, 2 D + 2 N channels as Marconi's code has them.
+// Shape returns the shape with 2-byte elements. A convolution runs over the D
+// inputs and the two N-vectors of an SSM, 2 D + 2 N channels as in Marconi's
+// code.
 func (u Uniform) Shape() Shape {
 	d, n := float64(u.Hidden), float64(u.State)
 	attention, ssm, mlp := float64(u.AttentionLayers), float64(u.SSMLayers), float64(u.MLPLayers)

@@ -8,19 +8,19 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Widths are the plain numbers of a model that its profile does not hold, since
-// they do not change what is cached. The zero value is "not known": the shape
-// then counts bytes only, and milliseconds come from measurement.
+// Widths are sizes of a model that its profile lacks, since they do not affect
+// what is cached. The zero value means unknown: the shape then has bytes only,
+// and milliseconds have to be measured.
 type Widths struct {
 	Hidden      int // hidden_size
 	QueryHeads  int // num_attention_heads; 0 = as many as the widest layer's key-value heads
-	FeedForward int // intermediate width that one token passes, all its experts together
+	FeedForward int // intermediate width for one token, all its experts together
 	MLPLayers   int // layers with an MLP; 0 = every layer
-	Matrices    int // of one MLP; 0 = 3, a gated one
+	Matrices    int // per MLP; 0 = 3, a gated one
 }
 
-// ReadWidths takes the widths from a Hugging Face config.json. For experts it
-// counts those that one token visits. What is missing stays zero.
+// ReadWidths reads the widths from a Hugging Face config.json. Of experts it
+// counts those that one token uses. Missing values are zero.
 func ReadWidths(configJSON []byte) (Widths, error) {
 	type sizes struct {
 		Type         string   `json:"model_type"`
@@ -75,14 +75,13 @@ func ReadWidths(configJSON []byte) (Widths, error) {
 	return w, nil
 }
 
-// FromProfile sizes a model from its descriptors, over all ranks. Where Hidden
-// is zero it counts no work.
+// FromProfile sizes a model from its descriptors, over all ranks. If Hidden is
+// zero it has no work.
 //
-// A product with an a×b matrix is 2ab; attention counts the whole square, as the
-// package doc says; a recurrent layer projects q, k, v, a gate and the output
-// and spends 6 operations a token on each element of its state: decay, outer
-// product and read-out; a convolution projects its input, two gates and the
-// output.
+// A product with an a×b matrix is 2ab. Attention counts the whole square, see
+// the package doc. A recurrent layer projects q, k, v, a gate and the output
+// and does 6 operations per token and state element: decay, outer product and
+// read-out. A convolution projects its input, two gates and the output.
 func FromProfile(p *profile.Profile, w Widths) Shape {
 	ranks := int64(p.TPSize())
 	checkpoint, segment := p.CheckpointLayout(0), p.SegmentLayout(0)
@@ -95,7 +94,8 @@ func FromProfile(p *profile.Profile, w Widths) Shape {
 			s.ConvBytes += part.Len * ranks
 		}
 	}
-	// Parts begin at multiples of PartAlign: that many rows leave no padding.
+	// Parts are aligned to PartAlign: a multiple of that many rows has no
+	// padding.
 	const rows = profile.PartAlign
 	s.KVBytes = (p.CheckpointLayout(rows).Bytes - checkpoint.Bytes) / rows * ranks
 	if p.KeepsRows() {

@@ -1,16 +1,16 @@
 package cost
 
-// Reason says in a code why something was admitted or refused. The numbers
-// travel on the wire; String gives the words that people read.
+// Reason is the code of an admission or refusal. The numbers are part of the
+// wire protocol; String is for people.
 type Reason uint8
 
-// The reasons. Below ReasonShort are those for admission.
+// The reasons. Those below ReasonShort admit.
 const (
 	ReasonNone      Reason = 0
-	ReasonSeen      Reason = 1 // came before: expected again
-	ReasonCheap     Reason = 2 // not seen before, but keeping it costs at most ColdShare of computing it
-	ReasonAsked     Reason = 3 // the client names it as worth keeping
-	ReasonReturning Reason = 4 // not seen before, but such objects come back
+	ReasonSeen      Reason = 1 // seen before: expected again
+	ReasonCheap     Reason = 2 // not seen, but storing it costs at most ColdShare of computing it
+	ReasonAsked     Reason = 3 // the client asked for it
+	ReasonReturning Reason = 4 // not seen, but similar objects return
 	ReasonShort     Reason = 16
 	ReasonCold      Reason = 17
 	ReasonThin      Reason = 18
@@ -20,7 +20,7 @@ const (
 	Reasons = 21
 )
 
-// String is the reason in words.
+// String returns the reason in words.
 func (r Reason) String() string {
 	switch r {
 	case ReasonSeen:
@@ -45,7 +45,7 @@ func (r Reason) String() string {
 	return "no reason"
 }
 
-// Code is the reason in a word, for metrics and lists.
+// Code returns the reason as one word, for metrics and lists.
 func (r Reason) Code() string {
 	codes := [Reasons]string{
 		ReasonNone: "none", ReasonSeen: "seen", ReasonCheap: "cheap", ReasonAsked: "asked", ReasonReturning: "returning",
@@ -57,24 +57,24 @@ func (r Reason) Code() string {
 	return codes[r]
 }
 
-// Admitted reports whether the reason is one for admission.
+// Admitted reports whether the reason admits.
 func (r Reason) Admitted() bool { return r > ReasonNone && r < ReasonShort }
 
-// Way is a way to serve the beginning of a prompt. The numbers travel on the
-// wire.
+// Way is a way to serve the start of a prompt. The numbers are part of the wire
+// protocol.
 type Way uint8
 
 // The ways.
 const (
 	WayRecompute Way = 1
-	WayPrefix    Way = 2 // load the states of the longest held prefix, compute the rest
-	WaySplice    Way = 3 // load the prefix and place held segments behind it, compute seams and gaps
-	WayReplay    Way = 4 // load a buffer, rebuild the state at its last shared token, compute the rest
+	WayPrefix    Way = 2 // load the states of the longest cached prefix, compute the continuation
+	WaySplice    Way = 3 // load the prefix and place cached segments after it, compute seams and gaps
+	WayReplay    Way = 4 // load a buffer, rebuild the state at its last shared token, compute the continuation
 
 	Ways = 4
 )
 
-// String is the way in words.
+// String returns the way as a word.
 func (w Way) String() string {
 	switch w {
 	case WayRecompute:

@@ -1,14 +1,14 @@
 package cost
 
-// Work is the floating-point work of layers of one kind, all of them together,
-// for a prefill of L tokens: PerToken·L + PerTokenSquared·L².
+// Work is the floating-point work of all layers of one kind for a prefill of L
+// tokens: PerToken·L + PerTokenSquared·L².
 type Work struct {
 	PerToken        float64
 	PerTokenSquared float64
-	Window          int // tokens that a token looks back on: L² becomes L·min(L, Window); 0 = all
+	Window          int // lookback in tokens: L² becomes L·min(L, Window); 0 = all
 }
 
-// FLOPs is the work of a prefill of that many tokens from an empty cache.
+// FLOPs returns the work of a prefill of that many tokens from an empty cache.
 func (w Work) FLOPs(tokens int) float64 {
 	if tokens <= 0 {
 		return 0
@@ -26,9 +26,9 @@ func (w *Work) add(o Work) {
 	w.Window = max(w.Window, o.Window)
 }
 
-// Shape is what a model computes and what its cache keeps, over all layers and
-// all tensor-parallel ranks. The zero Work of every kind means that only bytes
-// are known: then milliseconds have to be measured.
+// Shape describes the computation and the cached bytes of a model, over all
+// layers and all tensor-parallel ranks. If the Work of every kind is zero only
+// bytes are known, and milliseconds have to be measured.
 type Shape struct {
 	Attention Work // full and MLA layers
 	Window    Work // sliding-window layers
@@ -37,22 +37,22 @@ type Shape struct {
 
 	KVBytes      int64 // rows of one token in every attention layer
 	StateBytes   int64 // running states of every recurrent layer: one checkpoint
-	ConvBytes    int64 // convolution tails that go with them
-	DeltaBytes   int64 // rows of one token in every recurrent layer: what moves its state on; 0 = not kept
-	SegmentBytes int64 // transitions, end-states and convolution tails of one segment, rows aside; 0 = as a checkpoint
+	ConvBytes    int64 // their convolution tails
+	DeltaBytes   int64 // rows of one token in every recurrent layer, which advance its state; 0 = not kept
+	SegmentBytes int64 // transitions, end-states and convolution tails of one segment, without rows; 0 = as a checkpoint
 }
 
-// FLOPs is the work of a prefill of that many tokens from an empty cache; that
-// of [a, b) is FLOPs(b) - FLOPs(a).
+// FLOPs returns the work of a prefill of that many tokens from an empty cache. The
+// work of [a, b) is FLOPs(b) - FLOPs(a).
 func (s Shape) FLOPs(tokens int) float64 {
 	return s.Attention.FLOPs(tokens) + s.Window.FLOPs(tokens) + s.Linear.FLOPs(tokens) + s.MLP.FLOPs(tokens)
 }
 
-// Known reports whether the shape counts work at all.
+// Known reports whether the shape has any work.
 func (s Shape) Known() bool { return s.FLOPs(1) > 0 }
 
-// Shares are the parts of FLOPs that attention (windows included), recurrent
-// layers and MLPs take; they add up to one.
+// Shares returns the shares of FLOPs of attention (windows included), recurrent
+// layers and MLPs; they add up to one.
 func (s Shape) Shares(tokens int) (attention, linear, mlp float64) {
 	all := s.FLOPs(tokens)
 	if all == 0 {
@@ -61,20 +61,21 @@ func (s Shape) Shares(tokens int) (attention, linear, mlp float64) {
 	return (s.Attention.FLOPs(tokens) + s.Window.FLOPs(tokens)) / all, s.Linear.FLOPs(tokens) / all, s.MLP.FLOPs(tokens) / all
 }
 
-// CheckpointBytes is one checkpoint without attention rows.
+// CheckpointBytes returns the bytes of a checkpoint without attention rows.
 func (s Shape) CheckpointBytes() int64 { return s.StateBytes + s.ConvBytes }
 
-// RowBytes is the attention rows of that many tokens.
+// RowBytes returns the bytes of the attention rows of that many tokens.
 func (s Shape) RowBytes(tokens int) int64 { return s.KVBytes * int64(max(tokens, 0)) }
 
-// PrefixBytes is a prefix of that many tokens with its rows and the given number
-// of checkpoints on it.
+// PrefixBytes returns the bytes of a prefix of that many tokens with its rows
+// and the given number of checkpoints.
 func (s Shape) PrefixBytes(tokens, checkpoints int) int64 {
 	return s.RowBytes(tokens) + int64(checkpoints)*s.CheckpointBytes()
 }
 
-// KeptBytes is a prefix whose last tokens, behind a checkpoint or behind nothing, are kept
-// as rows. Of these bytes, rebuilding the states at its end goes through rebuild.
+// KeptBytes returns the bytes of a prefix whose last tokens, after a checkpoint
+// or from the start, are stored as rows, and those of them that are read to
+// rebuild the states at its end.
 func (s Shape) KeptBytes(checkpoint, tokens int) (all, rebuild int64) {
 	rebuild = s.CheckpointBytes() + s.DeltaBytes*int64(max(tokens-checkpoint, 0))
 	if all = rebuild + s.RowBytes(tokens); checkpoint == 0 {
@@ -83,14 +84,15 @@ func (s Shape) KeptBytes(checkpoint, tokens int) (all, rebuild int64) {
 	return all, rebuild
 }
 
-// EveryBlockBytes is a prefix with a checkpoint at the end of each block, the
-// last one of them possibly short: what a paged cache keeps.
+// EveryBlockBytes returns the bytes of a prefix with a checkpoint at the end of
+// each block, the last one possibly short, as in a paged cache.
 func (s Shape) EveryBlockBytes(tokens, blockTokens int) int64 {
 	blockTokens = max(blockTokens, 1)
 	return s.PrefixBytes(tokens, (max(tokens, 0)+blockTokens-1)/blockTokens)
 }
 
-// SegmentTotalBytes is a segment whose interior has that many tokens.
+// SegmentTotalBytes returns the bytes of a segment whose interior has that many
+// tokens.
 func (s Shape) SegmentTotalBytes(interior int) int64 {
 	state := s.SegmentBytes
 	if state == 0 {
@@ -99,8 +101,8 @@ func (s Shape) SegmentTotalBytes(interior int) int64 {
 	return state + s.RowBytes(interior)
 }
 
-// SegmentBreakEven is the number of tokens from which on a segment spends more
-// bytes on its rows than on transitions and end-states; 0 without rows.
+// SegmentBreakEven returns the number of tokens from which a segment has more
+// bytes of rows than of transitions and end-states; 0 without rows.
 func (s Shape) SegmentBreakEven() int {
 	if s.KVBytes == 0 {
 		return 0
@@ -108,8 +110,8 @@ func (s Shape) SegmentBreakEven() int {
 	return int((s.SegmentTotalBytes(0) + s.KVBytes - 1) / s.KVBytes)
 }
 
-// FLOPsPerByte is the work that reuse of a prefix of that many tokens saves for
-// each byte of its rows and of one checkpoint: Marconi's efficiency.
+// FLOPsPerByte returns the work saved by reuse of a prefix of that many tokens
+// per byte of its rows and of one checkpoint: Marconi's efficiency.
 func (s Shape) FLOPsPerByte(tokens int) float64 {
 	bytes := s.RowBytes(tokens) + s.CheckpointBytes()
 	if bytes == 0 {

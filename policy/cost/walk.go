@@ -1,12 +1,12 @@
 package cost
 
-// Task is what a Sample measured.
+// Task is the kind of run that a Sample measured.
 type Task uint8
 
 // The tasks that engines time.
 const (
 	TaskPrefill Task = iota
-	TaskWalk         // segments put in place, and the rows between them computed: tokens are WalkRows
+	TaskWalk         // segments placed, and the rows between them computed: tokens are WalkRows
 	TaskCapture      // segments computed in isolation, to be published
 
 	Tasks
@@ -16,22 +16,25 @@ func (t Task) String() string {
 	return [Tasks]string{"prefill", "walk", "capture"}[t]
 }
 
-// What walks and captures take until engines have measured them, in rows of a prefill. All are guesses on the
-// slow side: the projections are the engine's own, what lies between them is not, and a capture is a second pass
-// of the recurrence.
+// Costs of walks and captures until engines have measured them, in rows of a prefill. All
+// are guesses on the slow side: a walk uses the engine's projections but not its kernels
+// between them, and a capture is a second pass of the recurrence.
 const (
 	guessedWalk    = 2.0
 	guessedCapture = 1.2
-	// claimRows is what a splice costs beside its walk, in rows of a prefill: a step of the engine.
+	// claimRows is the cost of a splice in addition to its walk, in rows of a prefill: a
+	// step of the engine.
 	claimRows = 64
-	// placedShare is how many placed rows count as one computed row of a walk.
+	// placedShare is the number of placed rows that count as one computed row of a walk.
 	placedShare = 16
 )
 
-// WalkRows returns how much work a walk is, in computed rows: a placed row counts as a sixteenth of one.
+// WalkRows returns the work of a walk in computed rows; placedShare placed rows count as
+// one.
 func WalkRows(computed, placed int) int { return computed + (placed+placedShare-1)/placedShare }
 
-// Guess returns what a task takes while nobody has measured it, by the present prediction of a prefill.
+// Guess returns the prediction of a task without measurements, derived from the current
+// prediction of a prefill.
 func (m *Model) Guess(t Task) Prefill {
 	p := m.Prefill()
 	switch t {
@@ -43,18 +46,19 @@ func (m *Model) Guess(t Task) Prefill {
 	return p
 }
 
-// row is what one row takes in the mean of a prompt of some thousand tokens. A prefill that was fitted to few
-// samples may have all of it in its square.
+// row returns the mean time of a row in a prompt of panelTokens tokens. A prefill that
+// was fitted to few samples may have all of it in its square.
 func (p Prefill) row() float64 { return p.Marginal(0, panelTokens) / panelTokens }
 
-// SetTask sets what engines have measured of walks or captures; the zero Prefill is nothing.
+// SetTask sets the measured prediction of walks or captures; the zero Prefill is none.
 func (m *Model) SetTask(t Task, measured Prefill) {
 	if t < Tasks {
 		m.tasks[t] = measured
 	}
 }
 
-// Task returns the present prediction of a task, and false where that is a guess of walks or captures.
+// Task returns the current prediction of a task, and false if that is a guess for walks
+// or captures.
 func (m *Model) Task(t Task) (Prefill, bool) {
 	if t == TaskPrefill || t >= Tasks || m.tasks[t].IsZero() {
 		return m.Guess(t), t == TaskPrefill
@@ -62,17 +66,17 @@ func (m *Model) Task(t Task) (Prefill, bool) {
 	return m.tasks[t], true
 }
 
-// splice is a priced splice: the leading segments of a request that it takes, and its milliseconds, those of
-// captures included.
+// splice is a splice with its price: the number of leading segments of a request that it
+// uses, and its milliseconds, with captures.
 type splice struct {
 	segments       int
 	total, capture float64
 }
 
-// own is what the splice takes without its captures, which are for later requests.
+// own returns the price without captures, which are for later requests.
 func (s splice) own() float64 { return s.total - s.capture }
 
-// walk adds up a splice from its first segment on.
+// walk sums up a splice, segment by segment.
 type walk struct {
 	model            *Model
 	at               int     // tokens in place
@@ -92,7 +96,7 @@ func (w *walk) add(s *Segment, begin, end int) bool {
 	case !ok:
 		return false
 	case measured && s.From == (Link{}) && s.Tier <= TierDRAM:
-		// What engines measure of a walk has reading memory in it.
+		// A measured walk includes reading memory.
 	default:
 		w.loaded += load
 	}
@@ -103,7 +107,7 @@ func (w *walk) add(s *Segment, begin, end int) bool {
 	return true
 }
 
-// millis is the walk so far, loads included.
+// millis returns the time of the walk so far, including loads.
 func (w *walk) millis() float64 {
 	claim := claimRows * w.model.Prefill().row()
 	if measured, ok := w.model.Task(TaskWalk); ok {
@@ -112,9 +116,10 @@ func (w *walk) millis() float64 {
 	return w.loaded + claim + w.guessed
 }
 
-// spliced loads the prefix, if any, walks over the segments behind it, and leaves to the engine's own prefill what
-// stands behind the last one taken. Of all ends it takes the cheapest. A segment that can be read is left out only
-// behind the end, since an engine does not leave one out either.
+// spliced prices the best splice: it loads the prefix, if any, walks over the segments
+// after it, and leaves the continuation after the last used one to the engine's prefill.
+// Of all last segments it uses the cheapest. Readable segments before that one are all
+// used, since an engine does not skip one either.
 func (m *Model) spliced(r Request) splice {
 	best := splice{total: inf}
 	if r.ExactOnly {

@@ -1,16 +1,16 @@
 package profile
 
-// BufferLayout is one rank's share of a buffer of rows: what moves the states of
-// all linear layers on by the given number of tokens, one row per token. It has
-// nothing of convolutions that stand alone. Row n
-// moves a value head's state by
+// BufferLayout returns one rank's layout of a buffer of rows, which advance
+// the states of all linear layers by the given number of tokens, one row per
+// token. It has no rows for convolution layers. Row n advances a value head's
+// state by
 //
 //	S = g_n * S + k_n u_n^T
 //
-// a decay and a sum of rank one in every family: u is the value times its write
-// strength, and for the delta rule what is left of it after k^T S of the decayed
-// state was taken off, u = beta*(v - g_n*S^T k) (KVBuffer, appendix A.1), or
-// u = w*v - g_n*S^T (b*k) with the gates per channel of Gated DeltaNet-2.
+// a decay and a sum of rank one in every family. u is the value times its
+// write strength; for the delta rule, less k^T S of the decayed state, u =
+// beta*(v - g_n*S^T k) (KVBuffer, appendix A.1); with the gates per channel
+// of Gated DeltaNet-2, u = w*v - g_n*S^T (b*k).
 //
 // Per linear layer, in this order, row by row:
 //
@@ -43,13 +43,14 @@ func (p *Profile) addBuffer(b *layoutBuilder, i, rows int) {
 	b.add(i, PartV, F32, rows, values, l.ValueDim)
 }
 
-// KeepsRows says that rows alone bring all states of the profile forward: it has linear
-// layers, and no convolutions that stand alone.
+// KeepsRows reports whether rows alone advance all states of the profile: it
+// has linear layers, and no convolution layers.
 func (p *Profile) KeepsRows() bool { return len(p.linear) > 0 && len(p.ConvLayers()) == 0 }
 
-// EdgeLayout is one rank's share of a checkpoint that is kept as rows behind another
-// (KVBuffer §6): for linear layers what BufferLayout has of the given number of tokens,
-// for attention layers what CheckpointLayout has. Layers are in order.
+// EdgeLayout returns one rank's layout of a checkpoint that is stored as rows
+// after another one (KVBuffer §6): BufferLayout for linear layers and
+// CheckpointLayout for attention layers, for the given number of tokens.
+// Layers are in order.
 func (p *Profile) EdgeLayout(rows int) Layout {
 	var b layoutBuilder
 	for i := range p.id.Layers {
@@ -63,5 +64,5 @@ func (p *Profile) EdgeLayout(rows int) Layout {
 	return b.Layout
 }
 
-// DecayPerKey says that the family decays every key channel on its own.
+// DecayPerKey reports whether every key channel has its own decay.
 func (l *Linear) DecayPerKey() bool { return l.Family.Decay() == DecayPerKey }

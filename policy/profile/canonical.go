@@ -115,9 +115,9 @@ func appendFloats(b []byte, vs []float64) []byte {
 	return b
 }
 
-// Parse reads canonical bytes and validates what they say. It is strict: an
-// unknown version or number, trailing bytes and bytes that another encoding of
-// the same identity would use are ErrInvalid.
+// Parse reads and validates canonical bytes. It is strict: an unknown version
+// or number, trailing bytes, and a different encoding of the same identity are
+// ErrInvalid.
 func Parse(canonical []byte) (*Profile, error) {
 	if len(canonical) > MaxCanonicalBytes {
 		return nil, fmt.Errorf("canonical bytes: %d, at most %d: %w", len(canonical), MaxCanonicalBytes, ErrInvalid)
@@ -140,8 +140,8 @@ func Parse(canonical []byte) (*Profile, error) {
 	return p, nil
 }
 
-// reader consumes canonical bytes; after the first problem everything it
-// returns is zero.
+// reader consumes canonical bytes; after the first problem it returns only
+// zeros.
 type reader struct {
 	rest []byte
 	bad  string
@@ -171,8 +171,8 @@ func (r *reader) float() float64 {
 	return math.Float64frombits(binary.LittleEndian.Uint64(r.take(8)))
 }
 
-// count reads a length whose items take size bytes each, and refuses one that
-// the rest cannot hold, so that it may be used to allocate.
+// count reads a length of items of size bytes each, and refuses one that
+// exceeds the remaining bytes, so that it can be used to allocate.
 func (r *reader) count(size int) int {
 	n := r.int()
 	if r.bad == "" && n > len(r.rest)/size {

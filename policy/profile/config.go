@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// ConfigOptions says what a Hugging Face config.json does not. Zero values take
-// the default beside each field.
+// ConfigOptions has what a Hugging Face config.json lacks. Zero values mean the
+// default next to each field.
 type ConfigOptions struct {
 	Model           string   // the config's model_type
 	Weights         [32]byte // required by New
@@ -45,7 +45,7 @@ func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
 	if known {
 		before := len(*f.problems)
 		switch n := f.layers(); {
-		case len(*f.problems) > before: // missing, or no number: that says it
+		case len(*f.problems) > before: // missing or not a number: reported already
 		case n < 1 || n > MaxLayers:
 			f.problems.add("num_hidden_layers: %d, want 1 to %d", n, MaxLayers)
 		default:
@@ -59,14 +59,14 @@ func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
 	return id, nil
 }
 
-// wrappers are types of models that read more than text. Their configs nest that
-// of a text model, which says its own type.
+// wrappers are types of multimodal models. Their configs contain that of a text
+// model with its own type.
 var wrappers = []string{
 	"NemotronH_Nano_Omni_Reasoning_V3", "NemotronH_Nano_VL_V2", "bailing_moe_v3_vl", "intern_s2_preview", "kimi_k3",
 	"lfm2_vl", "minicpmv4_6", "minicpmv4_7", "nemotron_h_omni", "qwen3_5", "qwen3_5_moe",
 }
 
-// architectures maps model_type to what reads its layers.
+// architectures maps model_type to the function that reads its layers.
 var architectures = map[string]func(f *fields, o *ConfigOptions, layers int) []Layer{
 	"qwen3_next":         readQwen3Next,
 	"qwen3_5":            readQwen3Next,
@@ -134,7 +134,7 @@ func setDefault(d *DType, v DType) {
 	}
 }
 
-// fields reads named JSON values and notes every one that is missing or of
+// fields reads named JSON values and records every one that is missing or has
 // another type.
 type fields struct {
 	values   map[string]json.RawMessage
@@ -166,7 +166,7 @@ func (f *fields) real(name string) (v float64)    { f.read(name, &v); return v }
 func (f *fields) flag(name string, v bool) bool   { f.optional(name, &v); return v }
 func (f *fields) numberOr(name string, v int) int { f.optional(name, &v); return v }
 
-// numberElse is a number, or what it follows from where it is left out or 0.
+// numberElse returns a number, or otherwise() if it is missing or 0.
 func (f *fields) numberElse(name string, otherwise func() int) int {
 	if n := f.numberOr(name, 0); n != 0 {
 		return n
@@ -195,8 +195,8 @@ func (f *fields) object(name string) (fields, bool) {
 	return o, true
 }
 
-// textModel is the config of the text model within a wrapper's, and its type:
-// the wrapper's own where it says none, or nothing is nested.
+// textModel returns the config of the text model within a wrapper's and its
+// type, which is the wrapper's own if it has none or nothing is nested.
 func (f *fields) textModel(modelType string) (fields, string) {
 	for _, name := range []string{"text_config", "llm_config"} {
 		if text, nested := f.object(name); nested {
@@ -207,8 +207,8 @@ func (f *fields) textModel(modelType string) (fields, string) {
 	return *f, modelType
 }
 
-// layers is how many decoder layers there are. Files of Nemotron-H that
-// transformers 5 wrote say it by the length of a list only.
+// layers returns the number of decoder layers. Files of Nemotron-H written by
+// transformers 5 give it only by the length of a list.
 func (f *fields) layers() int {
 	if !f.has("num_hidden_layers") && f.has("layers_block_type") {
 		return len(f.texts("layers_block_type"))
@@ -216,8 +216,8 @@ func (f *fields) layers() int {
 	return f.number("num_hidden_layers")
 }
 
-// headDim is head_dim, or the hidden size over the heads where a config leaves
-// it out.
+// headDim returns head_dim or, if it is missing, the hidden size over the
+// heads.
 func (f *fields) headDim() int {
 	if f.has("head_dim") {
 		return f.number("head_dim")
@@ -242,17 +242,16 @@ func (f *fields) attention(o *ConfigOptions, dim int, rope Rope) Layer {
 // rope_parameters or from the older top-level fields.
 func (f *fields) rope(dim int) Rope { return f.ropeOr(dim, 1e4, 1) }
 
-// mustSay is a base that a config has to give.
+// mustSay marks a base without a default.
 const mustSay = 0
 
-// ropeOr is rope with what an architecture takes for a base and a share that
-// the config does not give.
+// ropeOr is rope with an architecture's defaults of base and share.
 func (f *fields) ropeOr(dim int, theta, share float64) Rope {
-	dims := int(float64(dim) * f.ropeReal("partial_rotary_factor", share)) // cut off, as engines do
+	dims := int(float64(dim) * f.ropeReal("partial_rotary_factor", share)) // truncated, as engines do
 	return f.ropeOver(f.numberOr("rotary_dim", dims), theta)
 }
 
-// ropeOver is rope over so many dimensions, whatever share the config names.
+// ropeOver returns rope over dims dimensions, whatever share the config has.
 func (f *fields) ropeOver(dims int, theta float64) Rope {
 	r := Rope{Dims: dims, Theta: f.ropeReal("rope_theta", theta)}
 	if r.Theta == mustSay {
@@ -272,7 +271,8 @@ func (f *fields) ropeOver(dims int, theta float64) Rope {
 	return r
 }
 
-// ropeReal is a value among the rope's own, or among the older ones beside them.
+// ropeReal returns a value of rope_parameters, or of the older fields next to
+// it.
 func (f *fields) ropeReal(name string, v float64) float64 {
 	f.optional(name, &v)
 	if p, nested := f.object("rope_parameters"); nested {
@@ -300,11 +300,11 @@ func (f *fields) scale(r *Rope) {
 	}
 }
 
-// rescale writes the frequencies out, rounded to F32, which is how engines keep
-// them: libraries differ in the last bits of a power, and an identity must not.
+// rescale stores the frequencies explicitly, rounded to F32 as engines do:
+// libraries differ in the last bits of a power, and an identity must not.
 func (f *fields) rescale(r *Rope, turn func(float64) float64) {
 	if len(*f.problems) > 0 {
-		return // what it is scaled by may be missing
+		return // the factor may be missing
 	}
 	r.InvFreq = make([]float64, r.Dims/2)
 	for i := range r.InvFreq {
@@ -318,8 +318,8 @@ func (f *fields) rescale(r *Rope, turn func(float64) float64) {
 	r.Theta = 0
 }
 
-// llama3Frequency keeps short wavelengths, divides long ones and blends those
-// between.
+// llama3Frequency keeps short wavelengths, divides long ones and interpolates
+// in between.
 func llama3Frequency(freq, factor, low, high, context float64) float64 {
 	turns := context * freq / (2 * math.Pi)
 	switch {

@@ -7,28 +7,28 @@ import (
 )
 
 // DecodeConfig unmarshals a Hugging Face config.json. Python writes infinities
-// and NaN as bare words, which are not JSON: they are read as the objects that
-// newer files have in their place, {"__float__":"Infinity"}. So they pass where
-// nothing reads them, and are refused where a number is wanted.
+// and NaN as bare words, which are not JSON. They are read as the objects that
+// newer files have instead, {"__float__":"Infinity"}, so that they are accepted
+// in unused fields and refused where a number is expected.
 func DecodeConfig(configJSON []byte, into any) error {
 	return json.Unmarshal(quoteFloats(configJSON), into)
 }
 
-// floatTag is the only key of an object that stands for such a number.
+// floatTag is the only key of an object that represents such a number.
 const floatTag = "__float__"
 
 // floatWords are the words that Python's json module writes.
 var floatWords = [][]byte{[]byte("-Infinity"), []byte("Infinity"), []byte("NaN")}
 
-// quoteFloats replaces the bare words outside of strings. It returns the text
-// itself where there is none.
+// quoteFloats replaces the bare words outside strings. It returns the text
+// itself if there is none.
 func quoteFloats(text []byte) []byte {
 	var out []byte
 	copied, inString := 0, false
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
 		case inString && c == '\\':
-			i++ // whatever is escaped does not end the string
+			i++ // an escaped character does not end the string
 		case c == '"':
 			inString = !inString
 		case !inString && (c == '-' || c == 'I' || c == 'N'):

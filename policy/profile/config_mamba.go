@@ -49,8 +49,8 @@ func readGraniteHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	return f.layersByName("layer_types", n, layerNames(linear, f.attention(o, dim, rope)))
 }
 
-// readBamba reads Bamba: Mamba2, and attention that turns half of each head.
-// transformers reads another share from rope_parameters alone.
+// readBamba reads Bamba: Mamba2, and attention that rotates half of each head.
+// transformers reads another share only from rope_parameters.
 func readBamba(f *fields, o *ConfigOptions, n int) []Layer {
 	linear := f.mamba2(o, f.expanded)
 	dim, share := f.headDim(), 0.5
@@ -64,12 +64,12 @@ func readBamba(f *fields, o *ConfigOptions, n int) []Layer {
 	return f.layersAt(n, "attn_layer_indices", linear, full)
 }
 
-// spread is how many key heads or groups the ranks hold together: fewer than
-// ranks are replicated.
+// spread returns the number of key heads or groups on all ranks together: if
+// there are fewer than ranks, they are replicated.
 func (o *ConfigOptions) spread(heads int) int { return max(heads, o.TPSize) }
 
-// mamba2 reads the sizes by the names that Granite, Bamba and Falcon-H1 use. A
-// head that is "auto", the default, follows from the channels of all heads.
+// mamba2 reads the sizes by the names in Granite, Bamba and Falcon-H1. A head
+// size of "auto", the default, follows from the channels of all heads.
 func (f *fields) mamba2(o *ConfigOptions, channels func() int) Layer {
 	heads, dim := f.number("mamba_n_heads"), 1
 	if v, given := f.values["mamba_d_head"]; given && string(v) != `"auto"` {
@@ -88,8 +88,8 @@ func (f *fields) mamba2(o *ConfigOptions, channels func() int) Layer {
 // expanded returns the channels of Mamba2 over all heads.
 func (f *fields) expanded() int { return f.numberOr("mamba_expand", 2) * f.number("hidden_size") }
 
-// falconChannels returns mamba_d_ssm. Of Falcon-H1, null means the expanded size,
-// and a config without the field has the default of its class.
+// falconChannels returns mamba_d_ssm. In Falcon-H1, null means the expanded
+// size, and a missing field the default of its class.
 func (f *fields) falconChannels() int {
 	if _, given := f.values["mamba_d_ssm"]; !given {
 		return 1024
@@ -153,16 +153,16 @@ func readMamba2(f *fields, o *ConfigOptions, n int) []Layer {
 	})}, n)
 }
 
-// readFalconH1 reads Falcon-H1: Mamba2 and attention side by side, so that each
+// readFalconH1 reads Falcon-H1: Mamba2 and attention in parallel, so that each
 // decoder layer is two layers of the profile, in this order. Engines differ in
-// the base of the rope where a config has none.
+// the rope base if a config has none.
 func readFalconH1(f *fields, o *ConfigOptions, n int) []Layer {
 	dim := f.headDim()
 	full := f.attention(o, dim, f.ropeOr(f.numberOr("attn_rotary_emb", dim), mustSay, 1))
 	return slices.Repeat([]Layer{f.mamba2(o, f.falconChannels), full}, n)
 }
 
-// readZamba reads Zamba: Mamba1, in some layers behind an attention block.
+// readZamba reads Zamba: Mamba1, in some layers after an attention block.
 func readZamba(f *fields, o *ConfigOptions, n int) []Layer {
 	channels := f.number("mamba_expand") * f.number("hidden_size")
 	return f.behindShared(o, n, mamba1(o, channels, f.number("mamba_d_state"), f.number("mamba_d_conv")))
@@ -177,9 +177,10 @@ func readZamba2(f *fields, o *ConfigOptions, n int) []Layer {
 	}))
 }
 
-// behindShared reads which of the linear layers stand behind an attention block.
-// Blocks share their weights and not their keys, so such a layer is two layers of
-// the profile, attention first. The block reads rows twice as wide as the hidden.
+// behindShared reads which linear layers follow an attention block. Blocks
+// share their weights but not their keys, so such a layer is two layers of the
+// profile, attention first. The block reads rows twice as wide as the hidden
+// size.
 func (f *fields) behindShared(o *ConfigOptions, n int, linear Layer) []Layer {
 	dim := f.numberElse("attention_head_dim", func() int { return 2 * f.number("hidden_size") / max(f.number("num_attention_heads"), 1) })
 	var rope Rope

@@ -19,7 +19,7 @@ func readQwen3Next(f *fields, o *ConfigOptions, n int) []Layer {
 	return f.everyNth(n, "full_attention_interval", f.numberOr("full_attention_interval", 4), linear, full)
 }
 
-// delta is a delta rule behind convolutions over q, k and v.
+// delta returns a delta rule after convolutions over q, k and v.
 func delta(o *ConfigOptions, family Family, keyHeads, valueHeads, keyDim, valueDim, kernel int) Layer {
 	keys := o.spread(keyHeads) * keyDim
 	return Layer{Kind: KindLinear, Linear: Linear{
@@ -29,10 +29,10 @@ func delta(o *ConfigOptions, family Family, keyHeads, valueHeads, keyDim, valueD
 	}}
 }
 
-// readKimiLinear reads Kimi-Linear: KDA with three convolutions, and MLA that
-// usually has no positions. The published files keep the linear layers apart, in
-// lists that count from one; those that transformers writes have names by layer,
-// and never positions.
+// readKimiLinear reads Kimi-Linear: KDA with three convolutions, and MLA,
+// usually without positions. The published files list the linear layers
+// separately, counting from one; those that transformers writes name each
+// layer, and never have positions.
 func readKimiLinear(f *fields, o *ConfigOptions, n int) []Layer {
 	c, listed := f.object("linear_attn_config")
 	sizes := map[string]string{"num_heads": "linear_num_heads", "head_dim": "linear_head_dim", "short_conv_kernel_size": "linear_conv_kernel_dim"}
@@ -51,7 +51,7 @@ func readKimiLinear(f *fields, o *ConfigOptions, n int) []Layer {
 	return c.kimiLayers(n, linear, mla)
 }
 
-// mla reads latent attention; its rope turns the whole shared key, in pairs.
+// mla reads latent attention; its rope rotates the whole shared key, in pairs.
 func (f *fields) mla(o *ConfigOptions, turned bool) Layer {
 	a := Attention{KVHeads: 1, KeyDim: f.number("qk_rope_head_dim"), ValueDim: f.number("kv_lora_rank"), DType: o.KVDType, Keys: AtZero}
 	if turned {
@@ -84,11 +84,12 @@ func readBailingLinear(f *fields, o *ConfigOptions, n int) []Layer {
 	return f.bailingLayers(n, f.turnedLightning(o, dim), f.attention(o, dim, f.rope(dim)))
 }
 
-// readBailingHybrid reads Ring and Ling from 2.5 on, whose full layers are MLA.
-// The linear ones are Lightning attention in 2.5, and KDA in 3, which is told by
-// its convolution. transformers has a class for 3 alone: what it makes of a file
-// of either names the layers, has the size of their heads as linear_head_dim and a
-// convolution in any case, so that a 2.5 is told by its architecture there.
+// readBailingHybrid reads Ring and Ling since 2.5, whose full layers are MLA.
+// The linear ones are Lightning attention in 2.5 and KDA in 3, which is
+// recognized by its convolution. transformers has a class for 3 only. Files
+// that it writes of either version name the layers, have the head size as
+// linear_head_dim and always a convolution, so there a 2.5 is recognized by its
+// architecture.
 func readBailingHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	heads, mla := f.number("num_attention_heads"), f.mla(o, true)
 	dim := f.numberElse("linear_head_dim", f.headDim)
@@ -121,14 +122,14 @@ func (f *fields) bailingLayers(n int, linear, full Layer) []Layer {
 	group := f.number("layer_group_size")
 	layers := f.everyNth(n, "layer_group_size", group, linear, full)
 	for i := n - n%max(group, 1); i < len(layers); i++ {
-		layers[i] = full // a last group that is not complete is full attention
+		layers[i] = full // an incomplete last group is full attention
 	}
 	return layers
 }
 
 // readMiniMax reads MiniMax-Text-01 and M1: Lightning attention without rope,
-// and full attention as listed. Files of transformers name the layers; it turns
-// whole heads, whatever rotary_dim says.
+// and full attention as listed. Files of transformers name the layers; it
+// rotates whole heads, whatever rotary_dim is.
 func readMiniMax(f *fields, o *ConfigOptions, n int) []Layer {
 	if f.has("layer_types") {
 		delete(f.values, "rotary_dim")
@@ -165,7 +166,7 @@ func lightning(o *ConfigOptions, heads, dim int) Layer {
 }
 
 // readOlmoHybrid reads OLMo hybrids: gated delta rule, and attention with or
-// without positions. Sizes that are left out follow from the attention's.
+// without positions. Missing sizes follow from those of attention.
 func readOlmoHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	heads := func() int { return f.number("num_attention_heads") }
 	kh, vh := f.numberElse("linear_num_key_heads", heads), f.numberElse("linear_num_value_heads", heads)
@@ -180,8 +181,8 @@ func readOlmoHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	return f.everyNth(n, "layer_types", 4, linear, full)
 }
 
-// olmoRope reads a rope that a base of null switches off. Without any base it has
-// the usual one, also where rope_parameters is null.
+// olmoRope reads a rope that is off if its base is null. Without a base it has
+// the usual one, also if rope_parameters is null.
 func (f *fields) olmoRope(dim int) Rope {
 	base := f.values["rope_theta"]
 	if p, nested := f.object("rope_parameters"); nested {
@@ -210,8 +211,8 @@ func readLfm2(f *fields, o *ConfigOptions, n int) []Layer {
 }
 
 // readPlain reads models without linear layers. sliding_window makes window
-// layers of those that layer_types names, of those from max_window_layers on, or
-// of all; the Qwen models have it off unless use_sliding_window is set.
+// layers of those that layer_types names, of those from max_window_layers on,
+// or of all; in Qwen models only if use_sliding_window is set.
 func readPlain(f *fields, o *ConfigOptions, n int) []Layer {
 	dim := f.headDim()
 	full := f.attention(o, dim, f.rope(dim))
@@ -231,8 +232,8 @@ func readPlain(f *fields, o *ConfigOptions, n int) []Layer {
 	return layers
 }
 
-// layerNames are the names of layers that configs use; the shorter ones are
-// those of before transformers 5.
+// layerNames returns the layer names in configs; the shorter ones are from
+// before transformers 5.
 func layerNames(linear, full Layer) map[string]Layer {
 	return map[string]Layer{"linear_attention": linear, "mamba": linear, "full_attention": full, "attention": full}
 }
@@ -254,7 +255,8 @@ func (f *fields) layersByName(field string, n int, kinds map[string]Layer) []Lay
 	return layers
 }
 
-// everyNth makes the last layer of each group of n full, the others linear.
+// everyNth returns layers of which the last of each group of n is full, the
+// others linear.
 func (f *fields) everyNth(layers int, field string, n int, linear, full Layer) []Layer {
 	if n < 1 {
 		f.problems.add("%s: %d, want at least 1", field, n)
@@ -267,7 +269,7 @@ func (f *fields) everyNth(layers int, field string, n int, linear, full Layer) [
 	return out
 }
 
-// layersAt makes the layers that a list names full, the others linear.
+// layersAt returns layers of which those in a list are full, the others linear.
 func (f *fields) layersAt(layers int, field string, linear, full Layer) []Layer {
 	out := slices.Repeat([]Layer{linear}, layers)
 	for _, i := range f.numbers(field) {

@@ -1,7 +1,6 @@
 package profile
 
-// Family is a linear-attention variant. All that the profile has to know of one
-// is its row in families.
+// Family is a linear-attention variant. Its properties are its row in families.
 type Family uint8
 
 // The linear-attention families of HYPIC Table 1, Mamba1 and Gated DeltaNet-2.
@@ -16,7 +15,7 @@ const (
 	DeltaNet
 	GDN
 	KDA
-	GDN2 // KDA with gates per channel: one for what is erased, one for what is written
+	GDN2 // KDA with gates per channel, one to erase and one to write
 )
 
 // Transition is the algebraic form of a linear layer's per-token transition
@@ -31,18 +30,18 @@ const (
 	Dense                     // KeyDim x KeyDim, acts from the left
 )
 
-// Decay says what a family forgets by.
+// Decay is the kind of decay of a family.
 type Decay uint8
 
 // The decays of one value head.
 const (
 	DecayNone    Decay = iota
-	DecayFixed         // a rate that the model fixes, see Linear.Slopes
+	DecayFixed         // a constant of the model, see Linear.Slopes
 	DecayPerHead       // a number for each token
-	DecayPerKey        // a number for each token and key channel
+	DecayPerKey        // one number per token and key channel
 )
 
-// families says what follows from a family.
+// families has the properties of each family.
 var families = [...]struct {
 	name       string
 	transition Transition
@@ -60,8 +59,8 @@ var families = [...]struct {
 	GDN2:       {"gdn2", Dense, DecayPerKey},
 }
 
-// Transition is the form of the family's transition operator, TransitionNone for
-// a family that is not known.
+// Transition returns the form of the family's transition operator,
+// TransitionNone for an unknown family.
 func (f Family) Transition() Transition {
 	if int(f) >= len(families) {
 		return TransitionNone
@@ -69,7 +68,7 @@ func (f Family) Transition() Transition {
 	return families[f].transition
 }
 
-// Decay is what the family forgets by, DecayNone for a family that is not known.
+// Decay returns the kind of decay, DecayNone for an unknown family.
 func (f Family) Decay() Decay {
 	if int(f) >= len(families) {
 		return DecayNone

@@ -7,33 +7,34 @@ import (
 	"hash"
 )
 
-// HeadExclusion is how many leading tokens of a RoleMid segment are left out of
-// its interior when seams are w tokens wide: at least what the convolutions
-// look back on (HYPIC §4.2-4.3).
+// HeadExclusion returns the number of leading tokens that are excluded from the
+// interior of a RoleMid segment if seams are w tokens wide: at least the
+// lookback of the convolutions (HYPIC §4.2-4.3).
 func (p *Profile) HeadExclusion(w int) int { return max(w, p.headMin) }
 
-// FirstSpec is the geometry of a leading segment, which is kept whole.
+// FirstSpec returns the geometry of a leading segment, which is stored whole.
 func FirstSpec(tokens int) SegmentSpec { return SegmentSpec{Role: RoleFirst, Tokens: tokens} }
 
-// MayPack tells whether segments of the spec are packed where their profile has a tolerance.
-// Leading ones are not: what is computed behind one is exact, and is stored as that.
+// MayPack reports whether segments of the spec are packed if their profile has
+// a tolerance. Leading ones are not: what follows them is computed exactly, and
+// is stored as exact.
 func (s SegmentSpec) MayPack() bool { return s.Role != RoleFirst }
 
-// MidSpec is the geometry of any other segment at seam width w. It reports
-// false when nothing worth keeping is left: the interior must hold a token and
-// all inputs of the convolution tail.
+// MidSpec returns the geometry of any other segment at seam width w, and false
+// if it is too short: the interior must have a token and all inputs of the
+// convolution tail.
 func (p *Profile) MidSpec(tokens, w int) (SegmentSpec, bool) {
 	s := SegmentSpec{Role: RoleMid, Head: p.HeadExclusion(w), Tail: w, Tokens: tokens}
 	return s, p.CheckSpec(s) == nil
 }
 
-// Interior is the part of the segment that is kept: its first token and how
-// many there are.
+// Interior returns the stored part of the segment: its first token and their
+// number.
 func (s SegmentSpec) Interior() (begin, count int) {
 	return s.Head, s.Tokens - s.Head - s.Tail
 }
 
-// CheckSpec tells whether segments of this geometry may be kept.
+// CheckSpec returns an error if segments of this geometry cannot be stored.
 func (p *Profile) CheckSpec(s SegmentSpec) error {
 	var low int
 	switch {
@@ -61,26 +62,26 @@ func (p *Profile) CheckSpec(s SegmentSpec) error {
 	return nil
 }
 
-// NewPrimerID names the primer with these token ids.
+// NewPrimerID returns the id of the primer with these token ids.
 func NewPrimerID(tokens []uint32) PrimerID {
 	h := newTokenHash()
 	h.tokens(tokens)
 	return h.sum()
 }
 
-// primedRole is the bit of a key's role that says that a primer follows.
+// primedRole is the bit of a key's role that announces a primer.
 const primedRole = 1 << 7
 
-// SegmentKey names a segment: SHA-256 over
+// SegmentKey returns the key of a segment: SHA-256 over
 //
 //	fingerprint | u32 length of the tenant's salt | salt | u8 role | u32 head | u32 tail | token ids as u32
 //
-// all little-endian. With a primer, bit 7 of the role is set and the 32 bytes of its id stand
-// before the token ids. len(tokens) must be s.Tokens, and CheckSpec must accept s.
+// all little-endian. With a primer, bit 7 of the role is set and the 32 bytes of its id
+// precede the token ids. len(tokens) must be s.Tokens, and CheckSpec must accept s.
 //
-// Invariant: no two segments have the same input. Of one fingerprint and salt, which an input
-// states first and with their lengths, the role is at one place, and is 1 or 2 without a primer
-// and 130 with one. All fields after it have a fixed length, except the token ids, which come last.
+// Invariant: no two segments have the same input. After fingerprint and salt, whose
+// lengths are known, the role is 1 or 2 without a primer and 130 with one. All fields after
+// it have a fixed length, except the token ids, which come last.
 func (p *Profile) SegmentKey(salt []byte, s SegmentSpec, tokens []uint32) SegmentKey {
 	h := newTokenHash()
 	h.buf = append(h.buf, p.fingerprint[:]...)
@@ -100,15 +101,14 @@ func (p *Profile) SegmentKey(salt []byte, s SegmentSpec, tokens []uint32) Segmen
 	return h.sum()
 }
 
-// PrefixHashes names the leading tokens of a prompt, at each of the given
-// ascending positions, in one pass:
+// PrefixHashes returns the hashes of the leading tokens of a prompt, up to each of
+// the given ascending positions, in one pass:
 //
 //	H(0)   = SHA-256("spliced prefix\0" | fingerprint | u32 salt length | salt | u32 blockTokens)
 //	H(i+1) = SHA-256(H(i) | token ids of block i)
-//	hash of the first p tokens = SHA-256(H(p/blockTokens) | token ids behind that block | u32 p)
+//	hash of the first p tokens = SHA-256(H(p/blockTokens) | token ids after that block | u32 p)
 //
-// Positions out of order or beyond the tokens get the zero hash, which names
-// nothing.
+// Positions out of order or past the end get the zero hash, which matches nothing.
 func (p *Profile) PrefixHashes(salt []byte, blockTokens int, tokens []uint32, positions []int) []PrefixHash {
 	out := make([]PrefixHash, len(positions))
 	if blockTokens < 1 || blockTokens > MaxTokens {
@@ -142,11 +142,11 @@ func (p *Profile) PrefixHashes(salt []byte, blockTokens int, tokens []uint32, po
 }
 
 // tokenHash feeds SHA-256 through one buffer, so that hashing allocates the
-// same whatever the number of tokens.
+// same for any number of tokens.
 type tokenHash struct {
 	sha    hash.Hash
 	buf    []byte
-	digest [32]byte // here, not on the stack of sum, where it would escape each time
+	digest [32]byte // here, since on the stack of sum it would escape each time
 }
 
 const tokenHashBuffer = 4096

@@ -4,10 +4,10 @@ package profile
 // widest vector that kernels load.
 const PartAlign = 64
 
-// AllLayers asks the layouts of several layers at once.
+// AllLayers requests the layout of all layers.
 const AllLayers = -1
 
-// layoutBuilder places parts one behind another.
+// layoutBuilder places parts one after another.
 type layoutBuilder struct{ Layout }
 
 func (b *layoutBuilder) add(layer int, kind PartKind, t DType, shape ...int) {
@@ -20,10 +20,10 @@ func (b *layoutBuilder) add(layer int, kind PartKind, t DType, shape ...int) {
 	b.Bytes += align(part.Len)
 }
 
-// align fills n bytes up to PartAlign.
+// align rounds n bytes up to a multiple of PartAlign.
 func align(n int64) int64 { return (n + PartAlign - 1) &^ (PartAlign - 1) }
 
-// SegmentLayout is one rank's share of a segment with the given number of
+// SegmentLayout returns one rank's layout of a segment with the given number of
 // interior tokens: T, S and convolution tail of every linear layer, the tail of
 // every convolution, K and V of every attention layer.
 func (p *Profile) SegmentLayout(interior int) Layout {
@@ -44,10 +44,10 @@ func (p *Profile) SegmentLayout(interior int) Layout {
 	return b.Layout
 }
 
-// CheckpointLayout is one rank's share of a checkpoint that adds the given
-// number of attention rows to its parent: running state in F32 and convolution
-// tail of every linear layer, the tail of every convolution, K and V of every
-// attention layer.
+// CheckpointLayout returns one rank's layout of a checkpoint that adds the
+// given number of attention rows to its parent: running state in F32 and
+// convolution tail of every linear layer, the tail of every convolution, K and
+// V of every attention layer.
 func (p *Profile) CheckpointLayout(rows int) Layout {
 	var b layoutBuilder
 	for i := range p.id.Layers {
@@ -64,8 +64,8 @@ func (p *Profile) CheckpointLayout(rows int) Layout {
 	return b.Layout
 }
 
-// SeamLayout is the (T, S) that an engine supplies for a recomputed span, in
-// F32, for one linear layer or for AllLayers.
+// SeamLayout returns the layout of the (T, S) that an engine supplies for a
+// recomputed span, in F32, for one linear layer or for AllLayers.
 func (p *Profile) SeamLayout(layer int) Layout {
 	var b layoutBuilder
 	for _, i := range p.linear {
@@ -77,8 +77,9 @@ func (p *Profile) SeamLayout(layer int) Layout {
 	return b.Layout
 }
 
-// StatesLayout is what compose answers: for one linear layer or AllLayers, the
-// F32 state before each of n recomputed spans and then the final one.
+// StatesLayout returns the layout of a reply of compose: for one linear layer
+// or AllLayers, the F32 state before each of n recomputed spans and then the
+// final one.
 func (p *Profile) StatesLayout(layer, n int) Layout {
 	var b layoutBuilder
 	for _, i := range p.linear {
@@ -91,8 +92,8 @@ func (p *Profile) StatesLayout(layer, n int) Layout {
 	return b.Layout
 }
 
-// RowsLayout is what rotate answers: for one attention layer or AllLayers, K
-// and V of the given number of rows.
+// RowsLayout returns the layout of a reply of rotate: for one attention layer
+// or AllLayers, K and V of the given number of rows.
 func (p *Profile) RowsLayout(layer, rows int) Layout {
 	var b layoutBuilder
 	for _, i := range p.attention {
@@ -136,8 +137,8 @@ func (p *Profile) addRows(b *layoutBuilder, i, rows int) {
 	b.add(i, PartV, a.DType, rows, heads, a.ValueDim)
 }
 
-// RankConvChannels is the number of convolution channels of a layer on one rank,
-// all groups together.
+// RankConvChannels returns the number of convolution channels of a layer on one
+// rank, over all groups.
 func (p *Profile) RankConvChannels(layer int) int {
 	n := 0
 	for _, c := range p.id.Layers[layer].Linear.Conv.Channels {
@@ -146,7 +147,7 @@ func (p *Profile) RankConvChannels(layer int) int {
 	return n
 }
 
-// Elements is how many numbers a part has.
+// Elements returns the number of elements of a part.
 func (p *Part) Elements() int { return p.Shape[0] * p.Shape[1] * p.Shape[2] }
 
 // Find returns the index of a part, or -1.

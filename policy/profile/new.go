@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Profile is a validated identity with what follows from it. It is immutable
-// and safe for concurrent use.
+// Profile is a validated identity with derived data. It is immutable and safe
+// for concurrent use.
 type Profile struct {
 	id          Identity
 	canonical   []byte
@@ -50,54 +50,56 @@ func New(id Identity) (*Profile, error) {
 	return p, nil
 }
 
-// Identity returns a copy of what the profile was made from.
+// Identity returns a copy of the profile's identity.
 func (p *Profile) Identity() Identity { return p.id.clone() }
 
-// Canonical is the byte form of the identity that is hashed and that travels to
-// the daemon. The caller must not change it.
+// Canonical returns the encoding of the identity that is hashed and sent to the
+// daemon. The caller must not change it.
 func (p *Profile) Canonical() []byte { return p.canonical }
 
-// Fingerprint is the SHA-256 of the canonical bytes.
+// Fingerprint returns the SHA-256 of the canonical bytes.
 func (p *Profile) Fingerprint() Fingerprint { return p.fingerprint }
 
-// Model is its name, for people.
+// Model returns the model's name, for people.
 func (p *Profile) Model() string { return p.id.Model }
 
-// TPSize is the number of tensor-parallel ranks.
+// TPSize returns the number of tensor-parallel ranks.
 func (p *Profile) TPSize() int { return p.id.TPSize }
 
-// Layers is the number of decoder layers.
+// Layers returns the number of decoder layers.
 func (p *Profile) Layers() int { return len(p.id.Layers) }
 
 // Layer returns layer i, to be read only.
 func (p *Profile) Layer(i int) *Layer { return &p.id.Layers[i] }
 
-// LinearLayers lists the indexes of the linear-attention layers, in order. The
-// caller must not change it.
+// LinearLayers returns the indexes of the linear-attention layers, in order.
+// The caller must not change it.
 func (p *Profile) LinearLayers() []int { return p.linear }
 
-// AttentionLayers lists the indexes of the full, MLA and window layers, in
+// AttentionLayers returns the indexes of the full, MLA and window layers, in
 // order. The caller must not change it.
 func (p *Profile) AttentionLayers() []int { return p.attention }
 
-// ConvLayers lists the indexes of the layers that are a convolution alone, in
-// order. The caller must not change it.
+// ConvLayers returns the indexes of the convolution layers, in order. The
+// caller must not change it.
 func (p *Profile) ConvLayers() []int { return p.conv }
 
-// RankHeads is the number of key and value heads of a linear layer on one rank.
+// RankHeads returns the number of key and value heads of a linear layer on one
+// rank.
 func (p *Profile) RankHeads(layer int) (keyHeads, valueHeads int) {
 	l := &p.id.Layers[layer].Linear
 	return max(1, l.KeyHeads/p.id.TPSize), l.ValueHeads / p.id.TPSize
 }
 
-// RankKVHeads is the number of key-value heads of an attention layer on one
-// rank. Fewer heads than ranks are replicated, and so are the rows of MLA.
+// RankKVHeads returns the number of key-value heads of an attention layer on
+// one rank. If there are fewer heads than ranks they are replicated, and so are
+// the rows of MLA.
 func (p *Profile) RankKVHeads(layer int) int {
 	return max(1, p.id.Layers[layer].Attention.KVHeads/p.id.TPSize)
 }
 
-// InvFreq is the inverse frequencies of a layer's rope, one per rotated pair;
-// nil when the layer has none.
+// InvFreq returns the inverse frequencies of a layer's rope, one per rotated
+// pair; nil if it has none.
 func (p *Profile) InvFreq(layer int) []float64 {
 	r := p.Rope(layer)
 	switch {
@@ -113,7 +115,7 @@ func (p *Profile) InvFreq(layer int) []float64 {
 	return f
 }
 
-// Rope is the rotary embedding of a layer, of whichever kind; the zero Rope for
+// Rope returns the rotary embedding of a layer of any kind; the zero Rope for
 // none.
 func (p *Profile) Rope(layer int) Rope {
 	switch l := &p.id.Layers[layer]; l.Kind {
@@ -126,7 +128,7 @@ func (p *Profile) Rope(layer int) Rope {
 	}
 }
 
-// Size is the number of bytes of one element, 0 for an unknown type.
+// Size returns the bytes of one element, 0 for an unknown type.
 func (d DType) Size() int {
 	switch d {
 	case F32:
@@ -137,14 +139,14 @@ func (d DType) Size() int {
 	return 0
 }
 
-// Transition is the form of the layer's transition operator.
+// Transition returns the form of the layer's transition operator.
 func (l *Linear) Transition() Transition { return l.Family.Transition() }
 
-// rows is the number of inputs that the convolution looks back on.
+// rows returns the number of earlier inputs that the convolution reads.
 func (c *Conv) rows() int { return max(0, c.Kernel-1) }
 
 // checkLists refuses identities whose canonical bytes would be too long, before
-// anything of their size is allocated: layers may share one list.
+// it allocates anything of their size: layers may share one list.
 func (id *Identity) checkLists() error {
 	if len(id.Layers) > MaxLayers {
 		return fmt.Errorf("layers: %d, want 1 to %d: %w", len(id.Layers), MaxLayers, ErrInvalid)
@@ -160,8 +162,8 @@ func (id *Identity) checkLists() error {
 	return nil
 }
 
-// normalise clears what a layer's kind does not use, so that equal canonical
-// bytes mean equal identities.
+// normalise clears fields that a layer's kind does not use, so that equal
+// identities have equal canonical bytes.
 func (id *Identity) normalise() {
 	if id.Tolerance == 0 {
 		id.Tolerance = 0 // not minus zero

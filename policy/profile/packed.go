@@ -6,11 +6,11 @@ import (
 	"math"
 )
 
-// MaxTolerance bounds Identity.Tolerance and Identity.RowTolerance: what is farther off
-// than a twentieth is no longer the state of the same text.
+// MaxTolerance bounds Identity.Tolerance and Identity.RowTolerance: with larger errors a
+// state no longer represents the same text.
 const MaxTolerance = 0.05
 
-// DefaultTolerance is what engines ask for unless they are told otherwise.
+// DefaultTolerance is the tolerance that engines request by default.
 const DefaultTolerance = 0.02
 
 // MaxPackedBytes bounds a Packed. A guess: 4,096 layers with both parts fit, three bytes each.
@@ -19,16 +19,17 @@ const MaxPackedBytes = 1 << 15
 // maxPackedUnits bounds the length of a packed part, in units of PartAlign.
 const maxPackedUnits = 1 << 32
 
-// Packed says how the packed parts of a segment are laid out: transitions of dense form
-// and end-states of its linear layers, whose lengths depend on what is in them, and with a
-// row tolerance keys and values. Its bytes are two F32, the largest error of any head's
-// transition and of any head's end-state or any layer's keys or values, and a
-// length in units of PartAlign, as an unsigned varint, for each part that may be packed, in
-// the order of the layout; 0 = that part is as it was written. "" = all are. All ranks have
-// one.
+// Packed encodes the layout of the packed parts of a segment, whose lengths depend on
+// their content: dense transitions and end-states of its linear layers and, with a row
+// tolerance, keys and values. Its bytes are two F32, the largest error of any head's
+// transition and that of any head's end-state or any layer's keys or values, and a length
+// in units of PartAlign, as an unsigned varint, for each part that may be packed, in the
+// order of the layout; 0 = stored as written. "" = no part is packed. All ranks have the
+// same one.
 type Packed string
 
-// PackedOf says that packed parts have these lengths in bytes, and errors of so much.
+// PackedOf returns the encoding for packed parts with these lengths in bytes and these
+// errors.
 func PackedOf(transition, state float32, lengths []int64) Packed {
 	b := make([]byte, 0, 8+3*len(lengths))
 	b = binary.LittleEndian.AppendUint32(b, math.Float32bits(transition))
@@ -39,9 +40,9 @@ func PackedOf(transition, state float32, lengths []int64) Packed {
 	return Packed(b)
 }
 
-// Errors are the largest of any head: of a transition the bound on the spectral norm of
-// the difference, of an end-state, or of a layer's keys or values, the Frobenius norm of
-// the difference relative to theirs. 0 where nothing is packed.
+// Errors returns the largest error of any head: of a transition the bound on the spectral
+// norm of the difference; of an end-state, or of a layer's keys or values, the Frobenius
+// norm of the difference relative to theirs. 0 if nothing is packed.
 func (k Packed) Errors() (transition, state float32) {
 	if len(k) < 8 {
 		return 0, 0
@@ -49,17 +50,17 @@ func (k Packed) Errors() (transition, state float32) {
 	return math.Float32frombits(binary.LittleEndian.Uint32([]byte(k[:4]))), math.Float32frombits(binary.LittleEndian.Uint32([]byte(k[4:8])))
 }
 
-// Tolerance is how far stored transitions and end-states may be from those computed; 0 =
-// they are kept as they were written. See Identity.
+// Tolerance returns the error bound of stored transitions and end-states; 0 = stored as
+// written. See Identity.
 func (p *Profile) Tolerance() float64 { return p.id.Tolerance }
 
-// RowTolerance is the same of keys and values.
+// RowTolerance returns the error bound of stored keys and values.
 func (p *Profile) RowTolerance() float64 { return p.id.RowTolerance }
 
-// MaxError is how far any part of a stored segment may be from what was written.
+// MaxError returns the error bound of any part of a stored segment.
 func (p *Profile) MaxError() float64 { return max(p.id.Tolerance, p.id.RowTolerance) }
 
-// MayPack tells the parts that a profile packs, by its tolerances.
+// MayPack reports whether the profile's tolerances allow to pack a part.
 func (p *Profile) MayPack(part *Part) bool {
 	if part.Kind == PartK || part.Kind == PartV {
 		return p.id.RowTolerance > 0
@@ -67,13 +68,13 @@ func (p *Profile) MayPack(part *Part) bool {
 	return p.id.Tolerance > 0 && p.ofStates(part)
 }
 
-// ofStates tells transitions of dense form and end-states.
+// ofStates reports whether a part is a dense transition or an end-state.
 func (p *Profile) ofStates(part *Part) bool {
 	return part.Kind == PartS || part.Kind == PartT && p.id.Layers[part.Layer].Linear.Transition() == Dense
 }
 
-// PackedShape is the shape [heads, rows, cols] by which a part is packed: keys and values
-// as one head, of a row for each of their heads at each token.
+// PackedShape returns the shape [heads, rows, cols] for packing a part: keys and values
+// are one head, with a row for each of their heads at each token.
 func (p *Part) PackedShape() [3]int {
 	if p.Kind == PartK || p.Kind == PartV {
 		return [3]int{1, p.Shape[0] * p.Shape[1], p.Shape[2]}
@@ -81,8 +82,8 @@ func (p *Part) PackedShape() [3]int {
 	return p.Shape
 }
 
-// PackedLayout is SegmentLayout of a segment whose transitions and end-states may be
-// packed. The error wraps ErrInvalid where packed cannot be that of such a segment.
+// PackedLayout returns SegmentLayout for a segment with packed parts. The error wraps
+// ErrInvalid if packed does not fit such a segment.
 func (p *Profile) PackedLayout(interior int, packed Packed) (Layout, error) {
 	plain := p.SegmentLayout(interior)
 	if packed == "" {
@@ -123,8 +124,8 @@ func (p *Profile) PackedLayout(interior int, packed Packed) (Layout, error) {
 	return out, nil
 }
 
-// WithPlainRows is what says the layout of a segment whose keys and values are not packed,
-// everything else as before. The error is that of PackedLayout.
+// WithPlainRows returns packed for the same segment with keys and values as written. The
+// error is that of PackedLayout.
 func (p *Profile) WithPlainRows(interior int, packed Packed) (Packed, error) {
 	l, err := p.PackedLayout(interior, packed)
 	if err != nil || packed == "" {
@@ -139,7 +140,7 @@ func (p *Profile) WithPlainRows(interior int, packed Packed) (Packed, error) {
 	return p.repacked(t, s, &l), nil
 }
 
-// repacked is what says a layout.
+// repacked returns the encoding of a layout.
 func (p *Profile) repacked(t, s float32, l *Layout) Packed {
 	var lengths []int64
 	for i := range l.Parts {
@@ -153,11 +154,11 @@ func (p *Profile) repacked(t, s float32, l *Layout) Packed {
 	return PackedOf(t, s, lengths)
 }
 
-// packedHeader is what a packed part of so many heads begins with: for each head its form,
-// a byte, then its error and its norm, F32 each, filled up to PartAlign.
+// packedHeader returns the length of a packed part's header: for each head its form, a
+// byte, then its error and its norm, F32 each, padded to PartAlign.
 func packedHeader(heads int) int64 { return align(9 * int64(heads)) }
 
-// PackedMost is the length of a packed part of which every head is kept as it was.
+// PackedMost returns the length of a packed part with all heads stored as written.
 func PackedMost(part *Part) int64 {
 	shape := part.PackedShape()
 	heads := int64(shape[0])
@@ -165,8 +166,8 @@ func PackedMost(part *Part) int64 {
 	return packedHeader(shape[0]) + heads*align(head)
 }
 
-// packedIn8Bits is what a segment takes whose packed parts have 8 bits a number, and F32 for
-// each row and head.
+// packedIn8Bits returns the bytes of a segment whose packed parts have 8 bits per number,
+// and F32 for each row and head.
 func (p *Profile) packedIn8Bits(l Layout) (bytes int64) {
 	for i := range l.Parts {
 		part := &l.Parts[i]

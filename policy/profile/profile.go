@@ -1,13 +1,12 @@
-// Package profile describes what a model's reusable state is: which layers keep
-// which tensors, how many bytes they take, what identifies them and which keys
-// name a segment of them.
+// Package profile describes a model's reusable state: the tensors of each
+// layer, their bytes, what identifies them and the keys of segments.
 //
-// It is pure: no clock, lock, I/O or logging, and it imports nothing of ours,
-// so that every other package may import it. All functions are safe for
-// concurrent use once a Profile has been built; a Profile is immutable.
+// It has no clock, lock, I/O or logging and imports none of our packages, so
+// that every other package may import it. A Profile is immutable, and all
+// functions are safe for concurrent use.
 package profile
 
-// Kind says what one decoder layer keeps for the tokens it has seen.
+// Kind is the kind of state that one decoder layer stores.
 type Kind uint8
 
 // The layer kinds. KindNone is a layer without cached state (an MLP-only layer).
@@ -17,7 +16,7 @@ const (
 	KindMLA         // multi-head latent attention: one latent row and one rope key row per token
 	KindWindow      // softmax attention over the last Window tokens
 	KindLinear      // linear attention: a recurrent state, no per-token rows
-	KindConv        // a short convolution alone: its tail is all that it keeps
+	KindConv        // a short convolution, with only a tail
 )
 
 // DType is an element type of stored tensors.
@@ -31,11 +30,11 @@ const (
 	BF16 DType = 3
 )
 
-// KeyStorage says at which position stored keys were rotated.
+// KeyStorage is the position at which stored keys were rotated.
 type KeyStorage uint8
 
-// AtZero keys carry the rotation of their local position in the whole segment,
-// so one rotation by R(start) places them; Unrotated keys carry none.
+// AtZero keys are rotated to their local position in the whole segment, so one
+// rotation by R(start) places them; Unrotated keys are not rotated.
 const (
 	AtZero    KeyStorage = 1
 	Unrotated KeyStorage = 2
@@ -62,16 +61,16 @@ type Attention struct {
 	Rope     Rope
 }
 
-// Conv describes the causal depthwise convolution in front of a linear layer.
-// The zero value is "none". Its tail is the last Kernel-1 inputs, row-major
+// Conv describes the causal depthwise convolution before a linear layer. The
+// zero value is "none". Its tail is the last Kernel-1 inputs, row-major
 // [Kernel-1, sum(Channels)].
 type Conv struct {
 	Kernel   int
-	Channels []int // sizes of the groups that TP splits one by one, such as q, k, v; summed over ranks where they hold replicas
+	Channels []int // sizes of the groups that TP splits separately, such as q, k, v; summed over ranks if they are replicated
 	DType    DType
 }
 
-// Linear describes a linear-attention layer. T and S are kept per value head:
+// Linear describes a linear-attention layer. T and S are stored per value head:
 // S is [ValueHeads, KeyDim, ValueDim], T by Transition, acting from the left.
 type Linear struct {
 	Family          Family
@@ -90,7 +89,7 @@ type Linear struct {
 type Layer struct {
 	Kind      Kind
 	Attention Attention // KindFull, KindMLA, KindWindow
-	Linear    Linear    // KindLinear; of KindConv its Conv alone
+	Linear    Linear    // KindLinear; KindConv uses only its Conv
 }
 
 // Identity is everything that defines the values of cached state. Its canonical
@@ -103,39 +102,40 @@ type Identity struct {
 	Tokenizer string   // name or digest
 	TPSize    int      // tensor-parallel ranks, at least 1
 	Layers    []Layer
-	// Tolerance bounds how far stored transitions and end-states of segments may be from
-	// those that were written, so that they take fewer bytes: the spectral norm of a head's
-	// difference in T, and the Frobenius norm of that in S relative to S. 0 = they are kept
-	// as they were written; at most MaxTolerance. Checkpoints and leading segments are
-	// never changed.
+	// Tolerance bounds the error of packed transitions and end-states of
+	// segments: the spectral norm of a head's difference in T, and the
+	// Frobenius norm of that in S relative to S. 0 = stored as written; at
+	// most MaxTolerance. Checkpoints and leading segments are never packed.
 	Tolerance float64
-	// RowTolerance bounds in the same way how far stored keys and values of segments may
-	// be: the Frobenius norm of the difference in a layer's keys, or values, relative to
-	// them. 0 = they are kept as they were written.
+	// RowTolerance bounds the error of packed keys and values of segments: the
+	// Frobenius norm of the difference in a layer's keys, or values, relative
+	// to them. 0 = stored as written.
 	RowTolerance float64
 }
 
 // Fingerprint is the SHA-256 of an identity's canonical bytes.
 type Fingerprint [32]byte
 
-// SegmentKey names a segment of one profile and tenant by its content.
+// SegmentKey identifies a segment of one profile and tenant by its content.
 type SegmentKey [32]byte
 
-// PrefixHash names the first p tokens of a prompt for one profile and tenant.
+// PrefixHash identifies the first p tokens of a prompt for one profile and
+// tenant.
 type PrefixHash [32]byte
 
-// Role says where in a prompt a segment was captured to stand.
+// Role is the place in a prompt for which a segment was captured.
 type Role uint8
 
-// RoleFirst is a leading segment, kept whole and never recomputed. RoleMid is
-// any other: only its interior is kept and its ends are recomputed at the seams.
+// RoleFirst is a leading segment, stored whole and never recomputed. RoleMid is
+// any other: only its interior is stored and its ends are recomputed at the
+// seams.
 const (
 	RoleFirst Role = 1
 	RoleMid   Role = 2
 )
 
-// PrimerID names a primer, the passage after which a segment was captured: the SHA-256 of
-// its token ids as u32, little-endian. The zero value is none.
+// PrimerID identifies a primer, the passage after which a segment was captured:
+// the SHA-256 of its token ids as u32, little-endian. The zero value is none.
 type PrimerID [32]byte
 
 // SegmentSpec is the geometry of a segment, and the primer after which it was captured.
@@ -144,7 +144,7 @@ type SegmentSpec struct {
 	Head   int      // tokens excluded at the start; 0 for RoleFirst
 	Tail   int      // tokens excluded at the end; 0 for RoleFirst
 	Tokens int      // whole length n, without the primer
-	Primer PrimerID // zero for RoleFirst, and for what was captured from an empty state
+	Primer PrimerID // zero for RoleFirst and captures from an empty state
 }
 
 // PartKind is one tensor of a segment or checkpoint.
@@ -168,8 +168,8 @@ type Part struct {
 	Shape [3]int // unused trailing dimensions are 1
 	Off   int64  // bytes, a multiple of PartAlign
 	Len   int64  // bytes
-	// Packed: its heads are kept in forms of fewer bytes, see PackedLayout; DType and
-	// Shape are those of what was written.
+	// Packed: its heads are stored in smaller forms, see PackedLayout; DType
+	// and Shape are as written.
 	Packed bool
 }
 

@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 )
 
-// Report says what segments of a profile cost, for one rank.
+// Report describes the bytes of segments of a profile, for one rank.
 type Report struct {
 	Model         string         `json:"model"`
 	Fingerprint   string         `json:"fingerprint"`
@@ -22,13 +22,13 @@ type Report struct {
 	ConvBytes       int64 `json:"conv_bytes"`
 	KVBytes         int64 `json:"kv_bytes"`
 	SegmentBytes    int64 `json:"segment_bytes"` // as written, padding included
-	PackedBytes     int64 `json:"packed_bytes"`  // the same where a tolerance allows 8 bits a number; heads that forget everything, and end-states of a low rank, take less
+	PackedBytes     int64 `json:"packed_bytes"`  // the same if a tolerance allows 8 bits per number; zero heads and end-states of low rank take less
 	CheckpointBytes int64 `json:"checkpoint_bytes"`
 	KVBytesPerToken int64 `json:"kv_bytes_per_token"`
-	// BreakEvenTokens is where keys and values take as many bytes as T and S:
-	// (TransitionBytes + StateBytes) / KVBytesPerToken, rounded. Shorter
-	// segments spend more on being movable than on their rows. 0 without
-	// attention layers.
+	// BreakEvenTokens is the length at which keys and values have as many
+	// bytes as T and S: (TransitionBytes + StateBytes) / KVBytesPerToken,
+	// rounded. Shorter segments spend more bytes on T and S than on their
+	// rows. 0 without attention layers.
 	BreakEvenTokens int64 `json:"break_even_tokens"`
 }
 

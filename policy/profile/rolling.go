@@ -5,27 +5,27 @@ import (
 	"math/bits"
 )
 
-// LeadTokens is how many leading tokens a segment is found by inside a prompt. Shorter
-// segments are found by their key only. A guess: few texts that differ share as many
-// tokens by chance, and segments as short save next to nothing.
+// LeadTokens is the number of leading tokens by which a segment is found in a prompt.
+// Shorter segments are found only by their key. A guess: different texts rarely share as
+// many tokens by chance, and reuse of shorter segments saves almost nothing.
 const LeadTokens = 32
 
-// SegmentHash is what a segment is recognised by inside a prompt: rolling hashes of its
-// first LeadTokens tokens and of all, each together with role, head, tail and primer, and Whole
-// with the length as well. Equal hashes are a guess, which SegmentKey settles. The zero
-// value is none: of a segment that is too short.
+// SegmentHash identifies a segment in a prompt by rolling hashes of its first LeadTokens
+// tokens and of all tokens, each combined with role, head, tail and primer, and Whole
+// with the length as well. Equal hashes are a hint, which SegmentKey confirms. The zero
+// value is that of a segment that is too short.
 type SegmentHash struct{ Lead, Whole uint64 }
 
-// RollingHash hashes runs of tokens such that those of all runs of a prompt follow from
-// one pass over it: of tokens t from position i on, the sum of t(i+j) · x^j modulo
-// 2^61-1 (Karp and Rabin 1987). Where x is drawn at random, two runs of n tokens that
-// differ have the same hash with a chance of n in 2^61. It is drawn by SHA-256 from
-// fingerprint and salt, as keys are: who has not the salt learns nothing from a hash.
+// RollingHash hashes runs of tokens such that the hashes of all runs of a prompt follow
+// from one pass over it: for tokens t from position i on, the sum of t(i+j) · x^j modulo
+// 2^61-1 (Karp and Rabin 1987). For random x, two different runs of n tokens have the
+// same hash with probability n/2^61. x is derived by SHA-256 from fingerprint and salt,
+// as keys are, so a hash reveals nothing without the salt.
 type RollingHash struct{ x, inverse uint64 }
 
 const prime61 = 1<<61 - 1
 
-// RollingHash is that of a tenant's segments of this profile.
+// RollingHash returns the hash function of a tenant's segments of this profile.
 func (p *Profile) RollingHash(salt []byte) RollingHash {
 	h := newTokenHash()
 	h.write([]byte("spliced rolling\x00"))
@@ -37,7 +37,7 @@ func (p *Profile) RollingHash(salt []byte) RollingHash {
 	return RollingHash{x, power61(x, prime61-2)} // Fermat: x^(p-2) is 1/x
 }
 
-// Segment hashes the tokens of a segment, s.Tokens of them.
+// Segment returns the hash of a segment with s.Tokens tokens.
 func (r RollingHash) Segment(s SegmentSpec, tokens []uint32) SegmentHash {
 	if len(tokens) < LeadTokens || len(tokens) != s.Tokens {
 		return SegmentHash{}
@@ -58,8 +58,8 @@ func (r RollingHash) Segment(s SegmentSpec, tokens []uint32) SegmentHash {
 	return SegmentHash{k.lead(lead), k.whole(sum, s.Tokens)}
 }
 
-// Sums makes the one pass: dst has len(tokens)+1 elements afterwards, in its memory if
-// that suffices.
+// Sums computes the prefix sums of a prompt. The result has len(tokens)+1 elements and
+// uses the memory of dst if that suffices.
 func (r RollingHash) Sums(dst []uint64, tokens []uint32) []uint64 {
 	if cap(dst) < len(tokens)+1 {
 		dst = make([]uint64, len(tokens)+1)
@@ -76,7 +76,7 @@ func (r RollingHash) Sums(dst []uint64, tokens []uint32) []uint64 {
 	return dst
 }
 
-// Window is a position of a prompt, from which the hashes of runs are read.
+// Window is a position in a prompt from which the hashes of runs are read.
 type Window struct {
 	sums    []uint64
 	at      int
@@ -84,35 +84,36 @@ type Window struct {
 	inverse uint64
 }
 
-// Window stands at a position of the prompt that sums were made of.
+// Window returns a window at a position of the prompt with these sums.
 func (r RollingHash) Window(sums []uint64, at int) Window {
 	return Window{sums, at, power61(r.inverse, uint64(at)), r.inverse}
 }
 
-// Next moves on by one token.
+// Next advances by one token.
 func (w *Window) Next() {
 	w.at++
 	w.scale = mul61(w.scale, w.inverse)
 }
 
-// Left is how many tokens there are from here on.
+// Left returns the number of remaining tokens.
 func (w *Window) Left() int { return len(w.sums) - 1 - w.at }
 
-// Lead is the SegmentHash.Lead of a segment that begins here, with at least LeadTokens
-// tokens left.
+// Lead returns the SegmentHash.Lead of a segment that starts here; at least LeadTokens
+// tokens must remain.
 func (w *Window) Lead(k SegmentKind) uint64 { return k.lead(w.run(LeadTokens)) }
 
-// Whole is the SegmentHash.Whole of a segment of n tokens, at most those that are left.
+// Whole returns the SegmentHash.Whole of a segment of n tokens, at most the remaining
+// ones.
 func (w *Window) Whole(k SegmentKind, n int) uint64 { return k.whole(w.run(n), n) }
 
 func (w *Window) run(n int) uint64 {
 	return mul61(add61(w.sums[w.at+n], prime61-w.sums[w.at]), w.scale)
 }
 
-// SegmentKind stands for role, head, tail and primer in a SegmentHash.
+// SegmentKind represents role, head, tail and primer in a SegmentHash.
 type SegmentKind uint64
 
-// Kind returns that of segments with this role, head, tail and primer.
+// Kind returns the kind of segments with this role, head, tail and primer.
 func (s SegmentSpec) Kind() SegmentKind {
 	k := scramble(uint64(s.Role)<<56 ^ uint64(s.Head)<<28 ^ uint64(s.Tail))
 	if s.Primer != (PrimerID{}) {
@@ -127,8 +128,8 @@ func (k SegmentKind) whole(run uint64, n int) uint64 {
 	return scramble(run ^ uint64(k) ^ scramble(uint64(n)))
 }
 
-// scramble is a bijection whose results differ in half of the bits (the end of
-// MurmurHash3). It sends 0 to 0.
+// scramble is a bijection that flips half of the bits on average (the end of
+// MurmurHash3). It maps 0 to 0.
 func scramble(v uint64) uint64 {
 	v ^= v >> 33
 	v *= 0xff51afd7ed558ccd

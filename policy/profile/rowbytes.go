@@ -2,15 +2,15 @@ package profile
 
 import "math"
 
-// RowBytes is what one rank's linear layers keep while decoding: their states, and
-// beside them rows of recent tokens (KVBuffer §3). From the two follows when rows pay.
-// Convolution inputs are in neither: decoding reads a few of them in any form.
+// RowBytes has the bytes of one rank's linear layers while decoding: their states, and a
+// row of a recent token (KVBuffer §3). They determine when rows pay off. Convolution
+// inputs are excluded: decoding reads a few of them in any form.
 type RowBytes struct {
 	State int64 // of all states, in F32
 	Row   int64 // of one token's row in all layers: decay, key, delta value
 }
 
-// RowBytes counts a profile's. It is zero without linear layers.
+// RowBytes returns the sizes for the profile, zero without linear layers.
 func (p *Profile) RowBytes() (b RowBytes) {
 	for _, part := range p.CheckpointLayout(0).Parts {
 		if part.Kind == PartS {
@@ -26,17 +26,17 @@ func (p *Profile) RowBytes() (b RowBytes) {
 	return b
 }
 
-// Step is the bytes that decoding one token moves beside a buffer of so many rows, on
-// average: the states are read, with half of the rows, and written once in that many
-// tokens (Eq. 6). The states of recurrent decoding are read and written: 2·State.
+// Step returns the average bytes that decoding one token moves with a buffer of capacity
+// rows: the states are read, with half of the rows, and written once per capacity tokens
+// (Eq. 6). Recurrent decoding reads and writes the states: 2·State.
 func (b RowBytes) Step(capacity int) float64 {
 	c := float64(max(capacity, 1))
 	return float64(b.State) + c/2*float64(b.Row) + float64(b.State)/c
 }
 
-// Flush is the rows after which to move the states on: where Step is least,
-// sqrt(2·State/Row), which is sqrt(2d) for square heads of d numbers whose rows take
-// half the bytes of the state's numbers. It is at least 1, which is recurrent decoding.
+// Flush returns the number of rows after which to update the states, the minimum of Step:
+// sqrt(2·State/Row), which is sqrt(2d) for square heads of size d whose row elements have
+// half the bytes of the state's. It is at least 1, which is recurrent decoding.
 func (b RowBytes) Flush() int {
 	if b.Row == 0 {
 		return 1
@@ -48,8 +48,8 @@ func (b RowBytes) Flush() int {
 	return low
 }
 
-// Alone is up to how many tokens rows without any state move no more bytes a token than
-// states with the best buffer do (§3.4): d + sqrt(2d) for the heads above.
+// Alone returns the number of tokens up to which rows without a state move no more bytes
+// per token than states with the best buffer (§3.4): d + sqrt(2d) for the heads above.
 func (b RowBytes) Alone() int {
 	if b.Row == 0 {
 		return 0
@@ -57,7 +57,8 @@ func (b RowBytes) Alone() int {
 	return int(b.Step(b.Flush()) / float64(b.Row))
 }
 
-// Smaller is up to how many tokens rows take no more memory than the states do.
+// Smaller returns the number of tokens up to which rows take no more memory than the
+// states.
 func (b RowBytes) Smaller() int {
 	if b.Row == 0 {
 		return 0

@@ -2,13 +2,12 @@ package profile
 
 import "crypto/sha256"
 
-// TrialClient is the name that a client of trials goes by, and of the model that it
-// registers.
+// TrialClient is the name of trial clients and of the model that they register.
 const TrialClient = "splicectl doctor"
 
-// Trial is a model that nobody runs: one layer of each kind of linear transition and one of
-// attention. Who wants to know whether a daemon works sends a segment of it in and out; a
-// daemon counts that apart, so that no counter of production knows of it.
+// Trial returns a model that no engine runs, with one layer of each kind of linear
+// transition and one of attention. A health check writes and reads a segment of it; a
+// daemon counts that separately from production.
 func Trial() (*Profile, error) { return New(trialIdentity()) }
 
 func trialIdentity() Identity {
@@ -29,7 +28,7 @@ func trialIdentity() Identity {
 	}
 }
 
-// IsTrial tells the profile of Trial from all others. It makes that profile: some 10 µs.
+// IsTrial reports whether f is the profile of Trial. It builds that profile: some 10 µs.
 func (f Fingerprint) IsTrial() bool {
 	p, err := Trial()
 	return err == nil && p.Fingerprint() == f

@@ -9,7 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// ErrInvalid marks an identity, segment or encoding that can never be right.
+// ErrInvalid is the error of an identity, segment or encoding that can never be
+// valid.
 var ErrInvalid = errors.New("invalid profile")
 
 // Bounds on identities, so that a hostile peer cannot make sizes overflow or
@@ -29,7 +30,7 @@ const (
 	maxProblems       = 64
 )
 
-// problems collects everything that is wrong before answering.
+// problems collects all errors before they are returned.
 type problems []error
 
 func (ps *problems) add(format string, args ...any) {
@@ -73,7 +74,7 @@ func (id *Identity) validate() error {
 	return fmt.Errorf("%w: %w", ErrInvalid, errors.Join(ps...))
 }
 
-// text reports whether people and metrics can be shown a name as it is.
+// text reports whether a name can be shown to people and in metrics as it is.
 func text(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
 
 func (l *Layer) validate(i, tp int, ps *problems) {
@@ -85,7 +86,7 @@ func (l *Layer) validate(i, tp int, ps *problems) {
 	case KindLinear:
 		l.Linear.validate(at, tp, ps)
 	case KindConv:
-		checkRange(ps, at+": convolution kernel", l.Linear.Conv.Kernel, 2, maxConvKernel) // or it keeps nothing
+		checkRange(ps, at+": convolution kernel", l.Linear.Conv.Kernel, 2, maxConvKernel) // a kernel of 1 has no tail
 		l.Linear.Conv.validate(at, tp, ps)
 	default:
 		ps.add("%s: kind %d is unknown", at, l.Kind)
@@ -178,7 +179,7 @@ func checkRange(ps *problems, what string, v, low, high int) {
 }
 
 // checkSplit accepts heads that divide over ranks, and fewer heads than ranks
-// when each can be replicated the same number of times.
+// if each is replicated the same number of times.
 func checkSplit(ps *problems, what string, heads, tp int) {
 	if heads >= 1 {
 		ps.check(heads%tp == 0 || tp%heads == 0, "%s: %d over %d ranks", what, heads, tp)

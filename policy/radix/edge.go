@@ -1,6 +1,7 @@
 package radix
 
-// A block is one cache line: symbols of one edge, and where they go on.
+// A block is one cache line: symbols of one edge and the number of the next
+// block.
 const (
 	blockSymbols = 15
 	blockBits    = 10
@@ -12,8 +13,8 @@ type block struct {
 	next    int32
 }
 
-// edges holds the symbols of all edges, in blocks that name each other by
-// number. An edge knows its length, so the last block's next means nothing.
+// edges has the symbols of all edges, in blocks linked by number. An edge has a
+// length, so next of its last block is undefined.
 type edges struct {
 	pages []*[1 << blockBits]block
 	given int32
@@ -23,7 +24,7 @@ type edges struct {
 // run is a chain of n free blocks.
 type run struct{ at, n int32 }
 
-// edge is a run of symbols: from skip in block at, length of them.
+// edge is a run of length symbols, starting at skip in block at.
 type edge struct {
 	at     int32
 	skip   int
@@ -55,7 +56,7 @@ func (s *edges) newBlock() int32 {
 	return b
 }
 
-// store copies symbols into new blocks, the first one begun at skip.
+// store copies symbols into new blocks, starting at skip in the first one.
 func (s *edges) store(skip int, symbols []uint32) int32 {
 	head := s.newBlock()
 	for b := head; ; {
@@ -82,7 +83,8 @@ func (s *edges) read(e edge, to []uint32) {
 	}
 }
 
-// common is how many symbols an edge shares with the front of symbols.
+// common returns the number of symbols that an edge shares with the start of
+// symbols.
 func (s *edges) common(at int32, skip, length int, symbols []uint32) int {
 	length = min(length, len(symbols))
 	for done := 0; done < length; {
@@ -105,8 +107,8 @@ func (s *edges) common(at int32, skip, length int, symbols []uint32) int {
 	return length
 }
 
-// cut ends an edge after its first k symbols and answers where the rest begins.
-// A block that both need is copied.
+// cut ends an edge after its first k symbols and returns the start of the
+// remainder. A block that both need is copied.
 func (s *edges) cut(e edge, k int) (at int32, skip uint8) {
 	for e.skip+k > blockSymbols {
 		k -= blockSymbols - e.skip
@@ -121,8 +123,8 @@ func (s *edges) cut(e edge, k int) (at int32, skip uint8) {
 	return b, uint8(e.skip + k)
 }
 
-// join links two edges into one. Where the first does not end at the place in a
-// block where the second begins, the shorter of them is stored anew.
+// join links two edges into one. If the first does not end where the second
+// starts within a block, the shorter one is stored again.
 func (s *edges) join(a, b edge) (at int32, skip uint8) {
 	if ends := (a.skip + a.length) % blockSymbols; ends != b.skip {
 		if b.length <= a.length {
@@ -149,7 +151,7 @@ func (s *edges) join(a, b edge) (at int32, skip uint8) {
 	return a.at, uint8(a.skip)
 }
 
-// move stores an edge anew, begun at skip.
+// move stores an edge again, starting at skip.
 func (s *edges) move(e edge, skip int) edge {
 	symbols := make([]uint32, e.length)
 	s.read(e, symbols)
@@ -157,7 +159,7 @@ func (s *edges) move(e edge, skip int) edge {
 	return edge{s.store(skip, symbols), skip, e.length}
 }
 
-// release frees the blocks of an edge, without looking at them.
+// release frees the blocks of an edge, without reading them.
 func (s *edges) release(e edge) {
 	s.free = append(s.free, run{e.at, int32((e.skip + e.length + blockSymbols - 1) / blockSymbols)})
 }

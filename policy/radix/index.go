@@ -1,7 +1,7 @@
 package radix
 
-// index finds the child of a node by its first symbol: a linear hash table,
-// which grows by one bucket for every node, chained through the nodes.
+// index finds the child of a node by its first symbol. It is a linear hash
+// table that grows by one bucket for every node, chained through the nodes.
 type index struct {
 	pages []*[pageSize]Node
 	count uint32 // buckets
@@ -52,7 +52,8 @@ func (t *Tree) reindex(n Node) {
 	d.chain, *b = *b, n
 }
 
-// unindex takes n out; its parent and first symbol are those it was added under.
+// unindex removes n; it must have the parent and first symbol under which it
+// was added.
 func (t *Tree) unindex(n Node) {
 	t.index.held--
 	d := t.at(n)

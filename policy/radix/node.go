@@ -1,6 +1,6 @@
 package radix
 
-// newNode gives a node without parent, child or edge.
+// newNode returns a node without parent, child or edge.
 func (t *Tree) newNode() Node {
 	n := t.free
 	if n != None {
@@ -42,8 +42,8 @@ func (t *Tree) grow(parent Node, symbols []uint32) Node {
 	return n
 }
 
-// split puts a new node into the edge of c, after the first k of its symbols,
-// and answers it.
+// split inserts a new node into the edge of c, after the first k of its
+// symbols, and returns it.
 func (t *Tree) split(c Node, k int) Node {
 	u := t.newNode()
 	d, up := t.at(c), t.at(u)
@@ -61,8 +61,8 @@ func (t *Tree) split(c Node, k int) Node {
 	return u
 }
 
-// replaceSibling puts node n where old is among its siblings. What old holds of
-// them stays as it was.
+// replaceSibling puts n in the place of old among its siblings. The links of
+// old are unchanged.
 func (t *Tree) replaceSibling(old, n Node) {
 	o, d := t.at(old), t.at(n)
 	p := t.at(o.parent)
@@ -75,7 +75,7 @@ func (t *Tree) replaceSibling(old, n Node) {
 	switch {
 	case o.next != None:
 		t.at(o.next).prev = n
-	case p.child != old: // the last: the first knows it
+	case p.child != old: // the last one, which the first links to
 		t.at(p.child).prev = n
 	}
 	if p.child == old {
@@ -83,7 +83,7 @@ func (t *Tree) replaceSibling(old, n Node) {
 	}
 }
 
-// unlink takes n out of the list of its siblings.
+// unlink removes n from the list of its siblings.
 func (t *Tree) unlink(n Node) {
 	d := t.at(n)
 	p := t.at(d.parent)

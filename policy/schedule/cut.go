@@ -7,9 +7,10 @@ import (
 	"github.com/spliced-kv/spliced/policy/cost"
 )
 
-// cut looks for the smallest end below limit by which McNaughton's rule places
-// everything, for segments from long to short and as they come, on workers from the
-// one that is free last to the one that is free first: there the left pieces begin.
+// cut searches the smallest end below limit for which McNaughton's rule places
+// everything, with segments from long to short and in the given order, on
+// workers from the one that is free last to the one that is free first. Left
+// pieces start there.
 func (t Team) cut(tokens []int, limit float64) (best Plan, found bool) {
 	given := make([]int, 0, len(tokens))
 	for i, n := range tokens {
@@ -42,9 +43,9 @@ func (t Team) cut(tokens []int, limit float64) (best Plan, found bool) {
 	return best, found
 }
 
-// wrap fills one worker after the other up to the time at which a segment of it can
-// still be here by end. What does not fit is cut: its right piece ends this worker's
-// list, its left one begins the next worker's.
+// wrap fills one worker after the other up to the last time at which its
+// segment can still arrive by end. A segment that does not fit is cut: its
+// right piece ends this worker's list, its left piece starts the next one's.
 func (t Team) wrap(tokens, order, workers []int, end float64) ([][]Piece, bool) {
 	lists := make([][]Piece, len(t.Workers))
 	k := 0
@@ -74,9 +75,10 @@ func (t Team) wrap(tokens, order, workers []int, end float64) ([][]Piece, bool) 
 	return lists, true
 }
 
-// pieces cuts segment i of n tokens between the end of w's list, which is free from at
-// on and has to end by until, and the begin of next's; false where a piece would be too
-// short, or where the two in turn do not end in time.
+// pieces cuts segment i of n tokens between the end of w's list, which is free
+// from at and has to end by until, and the start of next's. It returns false if
+// a piece would be too short, or if the two pieces in sequence do not end in
+// time.
 func (t Team) pieces(i, n, w, next int, at, until float64) (left, right Piece, ok bool) {
 	here, there := &t.Workers[w], &t.Workers[next]
 	if !here.Pieces || !there.Pieces {
@@ -92,8 +94,8 @@ func (t Team) pieces(i, n, w, next int, at, until float64) (left, right Piece, o
 	return left, right, right.Finish <= until
 }
 
-// cutAt is the smallest cut of n tokens whose right piece takes at most room; false
-// where a piece would be too short.
+// cutAt returns the smallest cut of n tokens whose right piece takes at most
+// room; false if a piece would be too short.
 func (c Cutting) cutAt(n int, run *cost.Prefill, room float64) (int, bool) {
 	least, grain := max(c.MinTokens, 1), max(c.GrainTokens, 1)
 	low, high := least, n

@@ -3,23 +3,23 @@
 //
 // # Whole segments
 //
-// LPT is the rule of HYPIC (§4.4): longest first, to the worker that has least;
-// at most (4/3 - 1/(3m)) of the optimum. Whole is never worse: it also tries
-// MULTIFIT, exchanges between workers and a bounded exact search, and says how
-// far above a proven lower bound it ended.
+// LPT is the rule of HYPIC (§4.4): longest first, to the worker with the smallest
+// load; at most (4/3 - 1/(3m)) times the optimum. Whole is never worse: it also
+// tries MULTIFIT, exchanges between workers and a bounded exact search, and reports
+// the distance to a proven lower bound.
 //
 // # Pieces
 //
 // Whole segments cannot divide evenly: 11 equal ones on 8 workers take the time
-// of 2, a division would take 1.375. Segments are cut instead of waited for:
-// states compose associatively, (T, S)·(T', S') = (T·T', T·S' + S), so the right
-// piece of a segment goes on from the end-state of the left one. Of its attention
-// layers it reads the left piece's rows and does its own share of the triangle:
-// no work is added, but the rows and states have to be there first. Pieces
-// therefore run one after the other, never side by side: McNaughton's wrap-around
-// rule, by which the left piece begins its worker's plan and the right piece ends
-// another's, leaves Makespan - segment time for the hand-over. What a cut costs
-// is one more run (Prefill.Fixed) and the hand-over, both in the model.
+// of 2, a division would take 1.375. So segments are cut: states compose
+// associatively, (T, S)·(T', S') = (T·T', T·S' + S), and the right piece of a
+// segment continues from the end-state of the left one. In attention layers it
+// reads the left piece's rows and computes its own part of the triangle. No work is
+// added, but the rows and states have to arrive first, so pieces of a segment run
+// one after the other, never at the same time. McNaughton's wrap-around rule, by
+// which the left piece starts its worker's plan and the right piece ends another's,
+// leaves Makespan - segment time for the hand-over. A cut costs one more run
+// (Prefill.Fixed) and the hand-over, both in the model.
 //
 // # Time to first token
 //
@@ -31,14 +31,13 @@
 // dispatch are 1.41 segments, which no assignment of whole ones reaches.
 // Pieces do, as long as one more run costs below 6.7 ms: 376.5 ms at 5 ms a run.
 //
-// # Unlike workers
+// # Different workers
 //
-// A Pool's workers are all alike, and bringing segments to the node that combines is one
-// number. A Team's have queues and speeds of their own, need not all be able to do pieces,
-// and each segment is brought as soon as it is published, one after another, unless it was
-// computed on the node that combines. Best then also chooses how many workers are worth
-// it: one may be the quickest (§4.4).
+// A Pool's workers are equal, and transfers to the combining node are one number. A
+// Team's workers differ in queue and speed, and some may not support pieces. Each
+// segment is fetched as soon as it is published, one after another, unless it was
+// computed on the combining node. Best then also chooses the number of workers: one
+// may be the fastest (§4.4).
 //
-// The package is pure. A Plan names workers and pieces, so that whoever executes
-// it needs nothing else.
+// A Plan lists workers and pieces, which is all that its execution needs.
 package schedule

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// listing is whole segments on the lists of workers that are not alike.
+// listing assigns whole segments to the lists of different workers.
 type listing struct {
 	team   Team
 	tokens []int
@@ -17,8 +17,8 @@ type listing struct {
 // exchanges bounds the improvements of a listing; each looks at all pairs of segments.
 const exchanges = 64
 
-// listed gives the longest segment first, each to the worker that would have it here
-// first; ties go to the lower index.
+// listed assigns the longest segment first, each to the worker from which it
+// would arrive first; ties go to the lower index.
 func (t Team) listed(tokens []int) *listing {
 	j := &listing{team: t, tokens: tokens, order: make([]int, len(tokens)), worker: make([]int, len(tokens))}
 	for i := range j.order {
@@ -42,8 +42,8 @@ func (t Team) listed(tokens []int) *listing {
 	return j
 }
 
-// load is a worker's list: the milliseconds of its runs, its own queue included, and its
-// last segment in the order of the request, -1 = none.
+// load is a worker's list: the milliseconds of its queue and runs, and its last
+// segment in the order of the request, -1 = none.
 type load struct {
 	ms   float64
 	last int
@@ -63,8 +63,8 @@ func (j *listing) loads() []load {
 	return loads
 }
 
-// end is when the last segment of a worker is here, without one of its own and with
-// another one (-1 = none).
+// end returns the arrival of a worker's last segment, without one of its
+// segments and with another one (-1 = none).
 func (j *listing) end(w int, l load, without, with int) float64 {
 	worker := &j.team.Workers[w]
 	if without >= 0 {
@@ -83,8 +83,8 @@ func (j *listing) end(w int, l load, without, with int) float64 {
 	return l.ms + worker.fetch(j.tokens[l.last])
 }
 
-// exchange moves a segment off the worker that ends last, or swaps it for one of another
-// worker, while that lowers the later of the two ends.
+// exchange moves a segment away from the worker that ends last, or swaps it for
+// one of another worker, while that lowers the later of the two ends.
 func (j *listing) exchange() {
 	for range exchanges {
 		loads, full, latest := j.loads(), 0, 0.0

@@ -4,24 +4,24 @@ import (
 	"github.com/spliced-kv/spliced/policy/cost"
 )
 
-// Pool is the workers that a cold request may use and what work takes there, in
-// milliseconds.
+// Pool describes the workers that a cold request may use and the times of their
+// work, in milliseconds.
 type Pool struct {
 	Workers int
-	Prefill cost.Prefill // one run over a segment or a piece of it; Fixed is what a cut adds
+	Prefill cost.Prefill // one run over a segment or a piece; a cut adds Fixed
 
-	Cutting // where segments may be cut
+	Cutting // limits and cost of cuts
 
-	Comm    float64 // to bring segments to the combine node, as far as computing does not hide it
-	Combine float64 // to compose states and compute the seams again
+	Comm    float64 // to fetch segments to the combining node, as far as computation does not hide it
+	Combine float64 // to compose states and recompute the seams
 }
 
-// Cutting says where segments may be cut, and what that costs in milliseconds.
+// Cutting restricts cuts of segments and gives their cost in milliseconds.
 type Cutting struct {
-	HandOver         float64 // to bring the states of a left piece to the worker of the right one
-	HandOverPerToken float64 // to bring its rows
+	HandOver         float64 // to send the states of a left piece to the worker of the right one
+	HandOverPerToken float64 // to send its rows
 	MinTokens        int     // shortest piece; 0 = 1
-	GrainTokens      int     // cuts fall on multiples of it, such as the chunk of a kernel; 0 = 1
+	GrainTokens      int     // cuts are multiples of it, such as a kernel's chunk; 0 = 1
 }
 
 func (c Cutting) handOver(tokens int) float64 { return c.HandOver + c.HandOverPerToken*float64(tokens) }
@@ -30,23 +30,23 @@ func (c Cutting) handOver(tokens int) float64 { return c.HandOver + c.HandOverPe
 type Piece struct {
 	Segment    int
 	Begin, End int // tokens of the segment
-	After      int // worker whose first piece it goes on from; -1 = it begins its segment
+	After      int // worker whose first piece it continues; -1 = it starts its segment
 	Start      float64
 	Finish     float64 // milliseconds after dispatch
 }
 
-// Plan is a list of pieces for each worker, in the order to run them.
+// Plan has a list of pieces for each worker, in the order of execution.
 type Plan struct {
 	Workers  [][]Piece
 	Makespan float64
 	TTFT     float64
-	Bound    float64   // no plan of these runs, cut or whole, has a smaller makespan
+	Bound    float64   // no plan of these runs, with or without cuts, has a smaller makespan
 	Cuts     int       // segments in two pieces
-	Arrive   []float64 // when each segment is with the node that combines; nil where bringing them is in Comm
+	Arrive   []float64 // arrival of each segment at the combining node; nil if transfers are in Comm
 }
 
-// Serial is the time to first token of one instance that computes all tokens as
-// one prompt.
+// Serial returns the time to first token of one instance that computes all
+// tokens as one prompt.
 func (p Pool) Serial(tokens []int) float64 {
 	sum := 0
 	for _, n := range tokens {
@@ -55,7 +55,7 @@ func (p Pool) Serial(tokens []int) float64 {
 	return p.Prefill.Millis(0, sum)
 }
 
-// LPT plans whole segments by the longest first.
+// LPT plans whole segments, the longest first.
 func (p Pool) LPT(tokens []int) Plan {
 	t := p.team()
 	return p.first(t.ofAssignment(tokens, LPT(t.sizes(tokens), len(t.Workers))))
@@ -64,10 +64,10 @@ func (p Pool) LPT(tokens []int) Plan {
 // Whole plans whole segments, never worse than LPT.
 func (p Pool) Whole(tokens []int) Plan { return p.first(p.team().Whole(tokens)) }
 
-// Best plans whole segments, or pieces where those end earlier.
+// Best plans whole segments, or pieces if those end earlier.
 func (p Pool) Best(tokens []int) Plan { return p.first(p.team().Best(tokens)) }
 
-// team is the pool as workers that are all alike.
+// team returns the pool as a team of equal workers.
 func (p Pool) team() Team {
 	t := Team{Cutting: p.Cutting, Workers: make([]Worker, max(p.Workers, 1))}
 	for w := range t.Workers {
@@ -76,7 +76,7 @@ func (p Pool) team() Team {
 	return t
 }
 
-// first adds what stands between the last segment and the first token.
+// first adds the time between the last segment and the first token.
 func (p Pool) first(plan Plan) Plan {
 	plan.Arrive = nil
 	plan.TTFT = plan.Makespan + p.Comm + p.Combine

@@ -6,8 +6,9 @@ import "slices"
 // workers². With up to about 16 jobs on 8 workers it ends by itself.
 const searchWork = 16_000_000
 
-// search assigns jobs in order by depth first, cutting off what cannot get below
-// the best so far. It answers the best found and whether that is the optimum.
+// search assigns jobs in order, depth first, without branches that cannot
+// improve on the best so far. It returns the best and whether that is the
+// optimum.
 func (j jobs) search(best Assignment, bound int64) (Assignment, bool) {
 	s := searching{
 		jobs: j, best: best, limit: best.Makespan(), bound: bound, nodes: max(1000, searchWork/(len(best.Load)*len(best.Load))),
@@ -41,7 +42,7 @@ func (s *searching) from(i int) {
 	size := s.size[job]
 	s.rest -= size
 	for w, load := range s.now.Load {
-		// A worker as full as one before it leads to the same plans renamed.
+		// An earlier worker with the same load leads to equivalent plans.
 		if load+size >= s.limit || slices.Contains(s.now.Load[:w], load) {
 			continue
 		}
@@ -56,8 +57,8 @@ func (s *searching) from(i int) {
 	s.rest += size
 }
 
-// hopeful reports whether what is left fits below the limit, filling every
-// worker.
+// hopeful reports whether the remaining jobs could fit below the limit if every
+// worker were filled.
 func (s *searching) hopeful() bool {
 	room := int64(0)
 	for _, load := range s.now.Load {

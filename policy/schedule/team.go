@@ -11,16 +11,16 @@ import (
 // Worker is an engine that may compute segments, in milliseconds from now.
 type Worker struct {
 	Prefill cost.Prefill // one run over a segment or a piece of it
-	Queue   float64      // of other work that it does first
-	// What brings a segment of it to the node that combines; 0 for an engine of that node.
-	// Fetch is until it begins to come, the others are the time that it takes of that
-	// node's way in.
+	Queue   float64      // of other work before
+	// Transfer of a segment to the combining node; 0 for an engine of that
+	// node. Fetch is the delay until its first byte, the others are the time
+	// on that node's link.
 	Fetch, FetchEach, FetchPerToken float64
-	Pieces                          bool // it can go on from a left piece, and publish one
+	Pieces                          bool // it can continue a left piece, and publish one
 }
 
-// Team is the workers that a cold request may use, not all alike. The zero value has
-// none.
+// Team is the workers that a cold request may use, not all equal. The zero
+// value has none.
 type Team struct {
 	Workers []Worker
 	Cutting
@@ -30,7 +30,8 @@ func (w *Worker) fetch(tokens int) float64 { return w.Fetch + w.inbound(tokens) 
 
 func (w *Worker) inbound(tokens int) float64 { return w.FetchEach + w.FetchPerToken*float64(tokens) }
 
-// Alone is when worker 0 has computed all segments, one after the other.
+// Alone returns the time at which worker 0 has computed all segments, one after
+// the other.
 func (t Team) Alone(tokens []int) float64 {
 	at := t.Workers[0].Queue
 	for _, n := range tokens {
@@ -39,16 +40,16 @@ func (t Team) Alone(tokens []int) float64 {
 	return at
 }
 
-// Best plans whole segments, or pieces where those are together earlier, on as many of
-// the workers as are worth it: worker 0, and of the others the soonest ones. Its TTFT is
-// when the last segment is with the node that combines.
+// Best plans whole segments, or pieces if those arrive earlier, on worker 0 and
+// as many of the fastest others as help. Its TTFT is the arrival of the last
+// segment at the combining node.
 func (t Team) Best(tokens []int) Plan { return t.best(tokens, Team.cutOrWhole) }
 
-// Whole is Best without pieces.
+// Whole plans like Best without pieces.
 func (t Team) Whole(tokens []int) Plan { return t.best(tokens, Team.whole) }
 
-// best tries worker 0 with none of the others, the soonest one, two, four and so on. A
-// team of workers that are all alike needs no choice.
+// best tries worker 0 with the 0, 1, 2, 4 and so on fastest others. A team of
+// equal workers needs no choice.
 func (t Team) best(tokens []int, plan func(Team, []int) Plan) Plan {
 	if len(t.Workers) == 0 {
 		return Plan{}
@@ -74,7 +75,8 @@ func (t Team) alike() bool {
 	return !slices.ContainsFunc(t.Workers, func(w Worker) bool { return w != t.Workers[0] })
 }
 
-// soonest is all workers but 0, by when a segment of the mean length would be here.
+// soonest returns all workers but 0, ordered by the arrival of a segment of the
+// mean length.
 func (t Team) soonest(tokens []int) []int {
 	mean := 0
 	for _, n := range tokens {
@@ -122,8 +124,8 @@ func (t Team) cutOrWhole(tokens []int) Plan {
 	return whole
 }
 
-// whole assigns whole segments: with workers that are all alike as Whole does, else
-// longest first to whoever has it here first, and then by exchanges.
+// whole assigns whole segments: as Whole does for equal workers, else longest
+// first to the worker from which it arrives first, improved by exchanges.
 func (t Team) whole(tokens []int) Plan {
 	if t.alike() {
 		a, _ := Whole(t.sizes(tokens), len(t.Workers))
@@ -134,7 +136,8 @@ func (t Team) whole(tokens []int) Plan {
 	return t.ofAssignment(tokens, Assignment{Worker: j.worker})
 }
 
-// sizes are whole microseconds on worker 0, rounded up, so that sums are exact.
+// sizes returns whole microseconds on worker 0, rounded up, so that sums are
+// exact.
 func (t Team) sizes(tokens []int) []int64 {
 	sizes := make([]int64, len(tokens))
 	for i, n := range tokens {
@@ -178,8 +181,9 @@ func (t Team) finish(tokens []int, lists [][]Piece) Plan {
 	return plan
 }
 
-// arrive is when each segment is with the node that combines. Segments come one after
-// another, in the order in which they are published: that node has one way in.
+// arrive returns the arrival of each segment at the combining node. Segments
+// are fetched one after another, in the order of publication, since that node
+// has one link.
 func (t Team) arrive(tokens []int, lists [][]Piece) []float64 {
 	type done struct {
 		segment, worker int
@@ -207,9 +211,10 @@ func (t Team) arrive(tokens []int, lists [][]Piece) []float64 {
 	return arrive
 }
 
-// bound is the longest segment, and the time at which the workers together have had time
-// for all of them: pieces of one segment do not run side by side. A run takes no less
-// than on a worker that is as good as the best of them in each respect.
+// bound returns the longest segment, or the earliest time at which the workers
+// together can have computed all of them: pieces of one segment do not run at
+// the same time. A run takes no less than on a worker that combines the best
+// values of all.
 func (t Team) bound(tokens []int) float64 {
 	queues := make([]float64, len(t.Workers))
 	best := t.Workers[0].Prefill

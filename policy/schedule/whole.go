@@ -19,8 +19,8 @@ func (a Assignment) Makespan() int64 {
 	return slices.Max(a.Load)
 }
 
-// jobs are sizes and the order in which they are looked at: longest first, of
-// equal ones the first.
+// jobs are sizes and the order in which they are assigned: longest first, equal
+// ones as given.
 type jobs struct {
 	size  []int64
 	order []int
@@ -55,9 +55,9 @@ func (j jobs) lpt(workers int) Assignment {
 	return a
 }
 
-// LowerBound is a makespan that no assignment of whole jobs stays below: the
-// mean load, the longest job, and for every k the k+1 smallest of the k·m+1
-// longest jobs, since some worker gets k+1 of those.
+// LowerBound returns a lower bound of the makespan of whole jobs: the maximum
+// of the mean load, the longest job and, for every k, the sum of the k+1
+// smallest of the k·m+1 longest jobs, since some worker gets k+1 of those.
 func LowerBound(size []int64, workers int) int64 {
 	workers = max(workers, 1)
 	j := sorted(size)
@@ -72,7 +72,7 @@ func LowerBound(size []int64, workers int) int64 {
 	return bound
 }
 
-// fractional is the bound that holds for jobs that may be cut, too.
+// fractional returns the bound that also holds for jobs that may be cut.
 func fractional(size []int64, workers int) int64 {
 	sum, longest := int64(0), int64(0)
 	for _, s := range size {
@@ -82,8 +82,8 @@ func fractional(size []int64, workers int) int64 {
 	return max(longest, (sum+int64(workers)-1)/int64(workers))
 }
 
-// Whole assigns whole jobs at least as well as LPT. It stops as soon as the lower
-// bound is met; proven says whether the answer is known to be the optimum.
+// Whole assigns whole jobs at least as well as LPT. It stops when the lower
+// bound is met; proven reports whether the result is known to be optimal.
 func Whole(size []int64, workers int) (a Assignment, proven bool) {
 	workers = max(workers, 1)
 	j, bound := sorted(size), LowerBound(size, workers)
@@ -105,9 +105,9 @@ func Whole(size []int64, workers int) (a Assignment, proven bool) {
 	return j.search(best, bound)
 }
 
-// multifit looks for the smallest capacity at which first-fit-decreasing needs
-// no more than the workers there are (Coffman, Garey and Johnson: at most 13/11
-// of the optimum).
+// multifit searches the smallest capacity for which first-fit-decreasing needs
+// no more than the given workers (Coffman, Garey and Johnson: at most 13/11 of
+// the optimum).
 func (j jobs) multifit(workers int, low, high int64) Assignment {
 	best := j.lpt(workers)
 	for low < high {
@@ -134,9 +134,10 @@ func (j jobs) firstFit(workers int, capacity int64) (Assignment, bool) {
 	return a, true
 }
 
-// exchange moves a job off the fullest worker, or swaps it for a smaller one,
-// while that lowers the larger of the two loads. Every step lowers the sum of
-// squared loads; one looks at up to jobs² pairs, and exchangeWork bounds them all.
+// exchange moves a job away from the worker with the largest load, or swaps it
+// for a smaller one, while that lowers the larger of the two loads. Every step
+// lowers the sum of squared loads and looks at up to jobs² pairs; exchangeWork
+// bounds them all.
 func (j jobs) exchange(from Assignment) Assignment {
 	a := Assignment{Worker: slices.Clone(from.Worker), Load: slices.Clone(from.Load)}
 	for range 1 + exchangeWork/(1+len(j.size)*len(j.size)) {

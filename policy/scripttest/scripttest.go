@@ -1,5 +1,6 @@
-// Package scripttest runs scripts, for tests: text files in which each line that begins
-// with > is a command with its arguments, name=value, and the lines below it are the answer.
+// Package scripttest runs test scripts: text files in which each line that
+// starts with > is a command with arguments, name=value, and the lines below it
+// are the expected output.
 package scripttest
 
 import (
@@ -13,8 +14,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/*.txt")
 
-// Run runs testdata/*.txt and compares what its commands answer. start begins a script
-// and returns what answers its commands.
+// Run runs testdata/*.txt and compares the output of their commands. start
+// begins a script and returns the function that executes its commands.
 func Run(t *testing.T, start func(t *testing.T) func(command []string, a Values) string) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -61,16 +62,16 @@ func valuesOf(words []string) Values {
 	return a
 }
 
-// Number returns 0 for what is not given.
+// Number returns an argument, 0 if it is missing.
 func (a Values) Number(name string) float64 {
 	v, _ := strconv.ParseFloat(a[name], 64)
 	return v
 }
 
-// Int returns 0 for what is not given.
+// Int returns an argument, 0 if it is missing.
 func (a Values) Int(name string) int { return int(a.Number(name)) }
 
-// Ints reads a list with commas.
+// Ints returns a comma-separated list.
 func (a Values) Ints(name string) (all []int) {
 	for word := range strings.SplitSeq(a[name], ",") {
 		if n, err := strconv.Atoi(word); err == nil {

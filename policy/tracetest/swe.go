@@ -9,8 +9,8 @@ import (
 // five are left out of the prompt.
 const keepObservations = 5
 
-// SWE makes the request stream of an arrival order of 100 agent sessions. Orders
-// named c5 collapse old observations, those named app only ever append.
+// SWE returns the request stream of an arrival order of 100 agent sessions.
+// Orders named c5 collapse old observations, those named app only append.
 func SWE(tb testing.TB, orders map[string][]order, sessions [][][]uint32, name string) Trace {
 	tb.Helper()
 	list, ok := orders[name]
@@ -36,10 +36,10 @@ func SWE(tb testing.TB, orders map[string][]order, sessions [][][]uint32, name s
 	}
 }
 
-// conversation is what a session's next prompt begins with.
+// conversation is the start of a session's next prompt.
 type conversation struct {
-	turns [][2][]uint32 // observation, nil when it is left out, and answer
-	whole int           // turns that have their observation
+	turns [][2][]uint32 // observation, nil if it is left out, and answer
+	whole int           // turns with their observation
 }
 
 func (c *conversation) appendTo(to []uint32) []uint32 {

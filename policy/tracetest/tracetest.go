@@ -1,6 +1,5 @@
-// Package tracetest reads, for tests, the request streams that policies are
-// measured on. They are not part of this repository: where they are absent, the
-// test that asks is skipped.
+// Package tracetest reads the request streams on which tests measure policies.
+// They are not part of this repository; tests without them are skipped.
 package tracetest
 
 import (
@@ -21,8 +20,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Directory is where the data sets are: SPLICED_DATA, else shared/data beside
-// the repository.
+// Directory returns the directory of the data sets: SPLICED_DATA, else
+// shared/data next to the repository.
 func Directory() string {
 	if dir := os.Getenv("SPLICED_DATA"); dir != "" {
 		return dir
@@ -31,7 +30,8 @@ func Directory() string {
 	return filepath.Join(filepath.Dir(file), "../../../shared/data")
 }
 
-// Path is where a file of the data sets is. It skips the test where there is none.
+// Path returns the path of a file of the data sets. It skips the test if there
+// is none.
 func Path(tb testing.TB, file string) string {
 	tb.Helper()
 	path := filepath.Join(Directory(), file)
@@ -41,8 +41,8 @@ func Path(tb testing.TB, file string) string {
 	return path
 }
 
-// Read is one compressed file of the data sets, whole. It skips the test where
-// there is none.
+// Read returns one compressed file of the data sets, decompressed. It skips the
+// test if there is none.
 func Read(tb testing.TB, name string) []byte {
 	tb.Helper()
 	f, err := os.Open(Path(tb, name+".zst"))
@@ -62,12 +62,12 @@ func Read(tb testing.TB, name string) []byte {
 	return all
 }
 
-// Trace is a stream of requests in the order of their arrival. Both slices hold
+// Trace is a stream of requests in the order of arrival. Both slices are valid
 // until the next call.
 type Trace func(each func(input, output []uint32))
 
-// Mooncake is the conversation trace: a symbol is a block of 512 tokens, the last
-// block of a prompt is dropped when it is not full, and answers are not known.
+// Mooncake returns the conversation trace: a symbol is a block of 512 tokens,
+// an incomplete last block of a prompt is dropped, and answers are not known.
 func Mooncake(tb testing.TB) Trace {
 	tb.Helper()
 	var prompts [][]uint32
@@ -92,7 +92,7 @@ func Mooncake(tb testing.TB) Trace {
 	}
 }
 
-// Chunk4 is the toy tokenizer of the data sets: four bytes a token, the last one
+// Chunk4 tokenizes text as the data sets do: four bytes per token, the last one
 // padded with zeros.
 func Chunk4(text string) []uint32 {
 	b := append([]byte(text), 0, 0, 0)
@@ -103,8 +103,8 @@ func Chunk4(text string) []uint32 {
 	return tokens
 }
 
-// Sessions are the texts of the agent sessions as tokens: of each session, its
-// prompts and answers in turn. The first prompt is system message and task.
+// Sessions returns the texts of the agent sessions as tokens: for each session
+// its prompts and answers in turn. The first prompt is system message and task.
 func Sessions(tb testing.TB, n int) [][][]uint32 {
 	tb.Helper()
 	lines := bufio.NewScanner(bytes.NewReader(Read(tb, "swe_mini_traj.jsonl")))
@@ -137,7 +137,8 @@ func Sessions(tb testing.TB, n int) [][][]uint32 {
 // order is one arrival of the order files.
 type order struct{ session, turn, input, output int }
 
-// Orders are the arrival orders of the archive by name, such as "c5_sps1_art7.5".
+// Orders returns the arrival orders of the archive by name, such as
+// "c5_sps1_art7.5".
 func Orders(tb testing.TB) map[string][]order {
 	tb.Helper()
 	orders := map[string][]order{}

@@ -26,19 +26,19 @@ const laboratory = "splicelab"
 func laboratoryCommands() []cli.Command {
 	list := []cli.Command{
 		{Name: "gpu-check", Group: "check", Synopsis: "[flags] [FILE]",
-			Summary: "Check a GPU: kernels against the CPU, speed beside its limits, memory and order between processes"},
+			Summary: "Check a GPU: kernels, speed, shared memory, order between processes"},
 		{Name: "demo", Group: "measure", Synopsis: cli.FlagsOnly,
-			Summary: "Serve real RAG requests and conversations with and without the daemon, and compare"},
+			Summary: "Serve RAG requests and conversations with and without the daemon"},
 		{Name: "demo-cluster", Group: "measure", Synopsis: cli.FlagsOnly,
-			Summary: "Three daemons and two engines on this machine: what one computes, another one places"},
+			Summary: "Share segments between three daemons and two engines on this machine"},
 		{Name: "replay", Group: "measure", Synopsis: "[flags] TRACE",
-			Summary: "Play a recorded request stream through simulated caches and compare policies"},
+			Summary: "Replay recorded requests through simulated caches to compare policies"},
 		{Name: "simulate", Group: "measure", Synopsis: cli.FlagsOnly,
-			Summary: "Play a cluster's index in virtual time, with the daemon's own code"},
+			Summary: "Simulate a cluster's index in virtual time, with the daemon's code"},
 		{Name: "bench", Group: "measure", Synopsis: cli.FlagsOnly,
-			Summary: "Measure a temporary daemon and the kernels, each figure beside its limit"},
+			Summary: "Measure a temporary daemon and the kernels against their limits"},
 		{Name: "torture", Group: "measure", Synopsis: cli.FlagsOnly,
-			Summary: "Kill a daemon of its own again and again, and audit what it acknowledged"},
+			Summary: "Kill a temporary daemon repeatedly and audit what it acknowledged"},
 	}
 	for i := range list {
 		c := &list[i]

@@ -15,8 +15,8 @@ import (
 const Built = true
 
 func open(path string) (uintptr, error) {
-	// The loader opens whatever is there: a FIFO has it wait for ever, and with it whoever
-	// loads something else. A name without a slash it looks for itself.
+	// The loader opens any file: a FIFO would block it forever, and with it
+	// all other loads. It searches for a name without a slash itself.
 	if strings.Contains(path, "/") {
 		info, err := os.Stat(path)
 		if err != nil {

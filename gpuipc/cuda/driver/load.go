@@ -8,8 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Library is what Load opens where no path is given: the name by which the
-// loader finds the driver of the machine.
+// Library is the default of Load: the name by which the loader finds the driver
+// of the machine.
 const Library = "libcuda.so.1"
 
 const ipcLazyPeerAccess = 1 // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
@@ -50,7 +50,7 @@ type symbols struct {
 	ipcOpenEventHandle func(*Event, ipcHandle) Result
 }
 
-// table says where each function's address goes.
+// table lists the variable of each function's address.
 func (s *symbols) table() []struct {
 	name string
 	to   *uintptr

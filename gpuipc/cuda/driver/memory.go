@@ -10,36 +10,36 @@ func (a *API) MemAlloc(size int64) (DevicePtr, error) {
 	return p, fail("cuMemAlloc_v2", r)
 }
 
-// MemFree frees what MemAlloc gave. To free memory that another process has
-// still open is undefined by the driver: its importers close first.
+// MemFree frees memory of MemAlloc. Freeing memory that another process has
+// still open is undefined in the driver: importers close first.
 func (a *API) MemFree(p DevicePtr) error {
 	return fail("cuMemFree_v2", call(a.memFree, uintptr(p)))
 }
 
-// IPCMemHandle names the whole allocation that p lies in, for other processes.
-// Memory of MemCreate has no such handle: InvalidValue.
+// IPCMemHandle returns a handle of the whole allocation of p, for other
+// processes. Memory of MemCreate has no such handle: InvalidValue.
 func (a *API) IPCMemHandle(p DevicePtr) ([IPCHandleBytes]byte, error) {
 	var h [IPCHandleBytes]byte
 	r := call(a.ipcGetMemHandle, uintptr(unsafe.Pointer(&h)), uintptr(p))
 	return h, fail("cuIpcGetMemHandle", r)
 }
 
-// IPCOpen maps the allocation that another process named and gives its base.
-// InvalidContext, with a context current, is what the driver answers where both
-// processes have the same PID in namespaces of their own. Opening a handle twice
-// gives the same address; each needs its IPCClose.
+// IPCOpen maps the allocation of a handle from another process and returns its
+// base. InvalidContext, with a context current, means that both processes have
+// the same PID in separate namespaces. Opening a handle twice returns the same
+// address; each needs its IPCClose.
 func (a *API) IPCOpen(h [IPCHandleBytes]byte) (DevicePtr, error) {
 	var p DevicePtr
 	r := a.ipcOpenMemHandle(&p, ipcHandleOf(h), ipcLazyPeerAccess)
 	return p, fail("cuIpcOpenMemHandle_v2", r)
 }
 
-// IPCClose unmaps what IPCOpen mapped.
+// IPCClose unmaps memory of IPCOpen.
 func (a *API) IPCClose(p DevicePtr) error {
 	return fail("cuIpcCloseMemHandle", call(a.ipcCloseMemHandle, uintptr(p)))
 }
 
-// MemAddressRange gives the allocation that p lies in.
+// MemAddressRange returns the allocation of p.
 func (a *API) MemAddressRange(p DevicePtr) (base DevicePtr, size int64, err error) {
 	var b DevicePtr
 	var n uint64
@@ -50,7 +50,7 @@ func (a *API) MemAddressRange(p DevicePtr) (base DevicePtr, size int64, err erro
 const hostRegisterPortable = 1
 
 // HostRegister pins host memory, so that copies run at the speed of the bus and
-// beside the host. The memory is a mapping, never Go's heap.
+// asynchronously. The memory is a mapping, never Go's heap.
 func (a *API) HostRegister(p unsafe.Pointer, size int64) error {
 	r := call(a.memHostRegister, uintptr(p), uintptr(size), hostRegisterPortable)
 	return fail("cuMemHostRegister_v2", r)
@@ -61,9 +61,9 @@ func (a *API) HostUnregister(p unsafe.Pointer) error {
 	return fail("cuMemHostUnregister", call(a.memHostUnregister, uintptr(p)))
 }
 
-// MemcpyHtoDAsync enqueues a copy of n bytes of host memory to the device. From
-// memory that is not registered the driver copies through a buffer of its own,
-// and part of the work is done before the call returns.
+// MemcpyHtoDAsync enqueues a copy of n bytes of host memory to the device.
+// Memory that is not registered is copied through a buffer of the driver, and
+// part of the work is done before the call returns.
 func (a *API) MemcpyHtoDAsync(dst DevicePtr, src unsafe.Pointer, n int64, s Stream) error {
 	r := call(a.memcpyHtoDAsync, uintptr(dst), uintptr(src), uintptr(n), uintptr(s))
 	return fail("cuMemcpyHtoDAsync_v2", r)

@@ -8,7 +8,7 @@ const (
 	writeWithBarrier  = 0 // CU_STREAM_WRITE_VALUE_DEFAULT
 )
 
-// StreamCreate makes a stream that runs beside the default stream.
+// StreamCreate creates a stream that runs concurrently with the default stream.
 func (a *API) StreamCreate() (Stream, error) {
 	var s Stream
 	r := call(a.streamCreate, uintptr(unsafe.Pointer(&s)), streamNonBlocking)
@@ -18,8 +18,8 @@ func (a *API) StreamCreate() (Stream, error) {
 // mostUrgent is beyond what any device has: drivers take the nearest they know.
 const mostUrgent = -1 << 20
 
-// StreamCreateUrgent makes a stream of the highest priority. It gets past a few streams that wait for a
-// number, not past many: see order.MostWaiting.
+// StreamCreateUrgent creates a stream of the highest priority. It gets past a
+// few streams that wait for a number, not past many: see order.MostWaiting.
 func (a *API) StreamCreateUrgent() (Stream, error) {
 	var s Stream
 	priority := int32(mostUrgent)
@@ -27,13 +27,13 @@ func (a *API) StreamCreateUrgent() (Stream, error) {
 	return s, fail("cuStreamCreateWithPriority", r)
 }
 
-// StreamDestroy drops a stream; what it still runs goes on to its end.
+// StreamDestroy destroys a stream; its running work completes.
 func (a *API) StreamDestroy(s Stream) error {
 	return fail("cuStreamDestroy_v2", call(a.streamDestroy, uintptr(s)))
 }
 
-// StreamSynchronize waits until everything enqueued so far has run. It answers
-// the error of whatever failed on the stream.
+// StreamSynchronize waits until everything enqueued so far has run. It returns
+// the error of any failure on the stream.
 func (a *API) StreamSynchronize(s Stream) error {
 	return fail("cuStreamSynchronize", call(a.streamSynchronize, uintptr(s)))
 }
@@ -63,7 +63,7 @@ func (a *API) EventDestroy(e Event) error {
 	return fail("cuEventDestroy_v2", call(a.eventDestroy, uintptr(e)))
 }
 
-// EventRecord enqueues the event behind everything on the stream so far.
+// EventRecord enqueues the event after everything on the stream so far.
 func (a *API) EventRecord(e Event, s Stream) error {
 	return fail("cuEventRecord", call(a.eventRecord, uintptr(e), uintptr(s)))
 }
@@ -74,21 +74,21 @@ func (a *API) EventQuery(e Event) (done bool, err error) {
 	return answered("cuEventQuery", call(a.eventQuery, uintptr(e)))
 }
 
-// EventSynchronize waits until EventQuery would say yes.
+// EventSynchronize waits until EventQuery would return true.
 func (a *API) EventSynchronize(e Event) error {
 	return fail("cuEventSynchronize", call(a.eventSynchronize, uintptr(e)))
 }
 
-// EventElapsed gives the milliseconds between two events, to half a microsecond.
-// Both were made with timing and have passed.
+// EventElapsed returns the milliseconds between two events, to half a
+// microsecond. Both were created with timing and have passed.
 func (a *API) EventElapsed(start, end Event) (float32, error) {
 	var ms float32
 	r := call(a.eventElapsed, uintptr(unsafe.Pointer(&ms)), uintptr(start), uintptr(end))
 	return ms, fail("cuEventElapsedTime", r)
 }
 
-// StreamWaitEvent makes what comes on s wait for the last EventRecord of e, in
-// whatever process that was made.
+// StreamWaitEvent makes later work on s wait for the last EventRecord of e, in
+// any process.
 func (a *API) StreamWaitEvent(s Stream, e Event) error {
 	return fail("cuStreamWaitEvent", call(a.streamWaitEvent, uintptr(s), uintptr(e), 0))
 }

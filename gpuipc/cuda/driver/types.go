@@ -23,7 +23,7 @@ type Allocation uint64
 // Attribute names a property of a device (CUdevice_attribute).
 type Attribute int32
 
-// The attributes in use. Values are those of cuda.h of CUDA 12.
+// The attributes in use, with the values in cuda.h of CUDA 12.
 const (
 	MaxBlockThreads      Attribute = 1
 	MaxGridX             Attribute = 5

@@ -2,8 +2,8 @@ package driver
 
 import "unsafe"
 
-// What the driver's structs hold (cuda.h): only pinned memory of one device,
-// that leaves as a POSIX descriptor, is made here.
+// Values in the driver's structs (cuda.h): this package only creates pinned
+// memory of one device that is shared as a POSIX descriptor.
 const (
 	memPinned         = 1 // CU_MEM_ALLOCATION_TYPE_PINNED
 	memDescriptor     = 1 // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -40,8 +40,8 @@ func propertiesOn(d Device) memProperties {
 	}
 }
 
-// Granularity is what sizes and addresses of MemCreate and AddressReserve are
-// multiples of: 2 MiB on devices so far.
+// Granularity returns the unit of sizes and addresses of MemCreate and
+// AddressReserve: 2 MiB on devices so far.
 func (a *API) Granularity(d Device) (int64, error) {
 	prop := propertiesOn(d)
 	var n uint64
@@ -49,9 +49,9 @@ func (a *API) Granularity(d Device) (int64, error) {
 	return int64(n), fail("cuMemGetAllocationGranularity", r)
 }
 
-// MemCreate takes physical memory of a device that ExportFD can share. It has no
-// address before MemMap. It lives until MemRelease was called, every mapping of
-// it is gone and every descriptor is closed, in whatever process.
+// MemCreate allocates physical memory of a device that ExportFD can share. It
+// has no address before MemMap. It exists until MemRelease was called, and
+// every mapping and every descriptor is gone, in every process.
 func (a *API) MemCreate(size int64, d Device) (Allocation, error) {
 	prop := propertiesOn(d)
 	var m Allocation
@@ -64,25 +64,25 @@ func (a *API) MemRelease(m Allocation) error {
 	return fail("cuMemRelease", call(a.memRelease, uintptr(m)))
 }
 
-// AddressReserve takes a run of addresses with nothing behind them.
+// AddressReserve reserves a run of unmapped addresses.
 func (a *API) AddressReserve(size int64) (DevicePtr, error) {
 	var p DevicePtr
 	r := call(a.memAddressReserve, uintptr(unsafe.Pointer(&p)), uintptr(size), 0, 0, 0)
 	return p, fail("cuMemAddressReserve", r)
 }
 
-// AddressFree gives back what AddressReserve took, with nothing mapped in it.
+// AddressFree frees addresses of AddressReserve; nothing may be mapped there.
 func (a *API) AddressFree(p DevicePtr, size int64) error {
 	return fail("cuMemAddressFree", call(a.memAddressFree, uintptr(p), uintptr(size)))
 }
 
-// MemMap puts all of m, size bytes, at p. Nothing may touch it before
+// MemMap maps all of m, size bytes, at p. Nothing may access it before
 // MemSetAccess.
 func (a *API) MemMap(p DevicePtr, size int64, m Allocation) error {
 	return fail("cuMemMap", call(a.memMap, uintptr(p), uintptr(size), 0, uintptr(m), 0))
 }
 
-// MemUnmap undoes MemMap; it waits for nothing that still runs on the memory.
+// MemUnmap undoes MemMap; it does not wait for running work on the memory.
 func (a *API) MemUnmap(p DevicePtr, size int64) error {
 	return fail("cuMemUnmap", call(a.memUnmap, uintptr(p), uintptr(size)))
 }
@@ -94,18 +94,18 @@ func (a *API) MemSetAccess(p DevicePtr, size int64, d Device) error {
 	return fail("cuMemSetAccess", r)
 }
 
-// ExportFD makes a new descriptor of m, which the caller closes.
+// ExportFD returns a new descriptor of m, which the caller closes.
 func (a *API) ExportFD(m Allocation) (int, error) {
 	fd := int32(-1)
 	r := call(a.memExport, uintptr(unsafe.Pointer(&fd)), uintptr(m), memDescriptor, 0)
 	return int(fd), fail("cuMemExportToShareableHandle", r)
 }
 
-// ImportFD takes the memory behind a descriptor of ExportFD. The descriptor
-// stays the caller's, who closes it.
+// ImportFD imports the memory of a descriptor of ExportFD. The caller keeps and
+// closes the descriptor.
 func (a *API) ImportFD(fd int) (Allocation, error) {
 	var m Allocation
-	// The descriptor travels as the value of a void*, not behind one.
+	// The descriptor is passed as the value of a void*, not through a pointer.
 	r := call(a.memImport, uintptr(unsafe.Pointer(&m)), uintptr(fd), memDescriptor)
 	return m, fail("cuMemImportFromShareableHandle", r)
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Setup is how another process sees the fake driver, from its start. The zero
+// Setup configures the fake driver of another process, from its start. The zero
 // value is one device of 1 GiB and no faults.
 type Setup struct {
 	Dir     string   // see DIR in fakecuda.h; empty = none

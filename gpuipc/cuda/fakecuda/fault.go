@@ -2,10 +2,10 @@ package fakecuda
 
 import "strconv"
 
-// Kind says what a Fault does.
+// Kind is the effect of a Fault.
 type Kind string
 
-// The kinds of faults; fakecuda.h says what each does.
+// The kinds of faults; fakecuda.h describes each.
 const (
 	Fail Kind = "FAIL"
 	Slow Kind = "SLOW"
@@ -14,10 +14,10 @@ const (
 	Lost Kind = "LOST"
 )
 
-// Fault happens at the nth call of a function from when it is set; Nth 0 is every
-// call. Call is a driver function's exported name, "*" for all, or what a stream
-// executes: "run.copy", "run.memset", "run.launch", "run.write", "run.wait",
-// "run.record", "run.*". With "@N" behind it, only on device N.
+// Fault happens at the nth call of a function after it is set; Nth 0 is every
+// call. Call is a driver function's exported name, "*" for all, or an operation
+// of a stream: "run.copy", "run.memset", "run.launch", "run.write", "run.wait",
+// "run.record", "run.*". With the suffix "@N" it happens only on device N.
 type Fault struct {
 	Kind  Kind
 	Call  string

@@ -36,8 +36,8 @@ type Library struct {
 	forgiven atomic.Uint64 // misuses that a test made on purpose
 }
 
-// Open builds the library, if need be, and loads it. The test's end clears all
-// faults and takes the settings that it made back.
+// Open builds the library, if need be, and loads it. The end of the test clears
+// all faults and resets its settings.
 func Open(tb testing.TB) *Library {
 	tb.Helper()
 	l := &Library{Path: Build(tb)}
@@ -55,13 +55,13 @@ func Open(tb testing.TB) *Library {
 	return l
 }
 
-// Stats counts what is live in this process.
+// Stats returns the live objects of this process.
 func (l *Library) Stats() (s Stats) {
 	l.stats(&s, unsafe.Sizeof(s))
 	return s
 }
 
-// Live has a line for each live object.
+// Live returns a line for each live object.
 func (l *Library) Live() string {
 	for room := 4096; ; room *= 4 {
 		text := make([]byte, room)
@@ -71,8 +71,8 @@ func (l *Library) Live() string {
 	}
 }
 
-// Set gives a setting of fakecuda.h a value until the test ends. Before the
-// first call of the driver, where the header says that it is read then.
+// Set sets a setting of fakecuda.h until the test ends. It must come before the
+// first call of the driver if the header says that it is read then.
 func (l *Library) Set(tb testing.TB, name, value string) {
 	tb.Helper()
 	text := append([]byte(value), 0)
@@ -92,25 +92,25 @@ func (l *Library) Inject(tb testing.TB, faults ...Fault) {
 	}
 }
 
-// Clear ends all faults, a lost device included. Calls that hang go on.
+// Clear ends all faults, including a lost device. Hanging calls continue.
 func (l *Library) Clear() { l.clear() }
 
-// Release lets the calls that hang go on, once.
+// Release lets the hanging calls continue, once.
 func (l *Library) Release() { l.release() }
 
-// Calls counts the calls of a function so far; "*" for all.
+// Calls returns the number of calls of a function so far; "*" for all.
 func (l *Library) Calls(name string) uint64 { return l.calls(name) }
 
-// Reset ends what a lost or broken device left behind in this process, as the
-// process' end would: all objects and memory go, handles are invalid from then
-// on. Nothing may be calling the driver.
+// Reset removes what a lost or broken device left in this process, as the end
+// of the process would: all objects and memory are freed, and handles are
+// invalid from then on. No call of the driver may be running.
 func (l *Library) Reset() { l.reset() }
 
 // Forgive tells LeakCheck of n misuses that the test made on purpose.
 func (l *Library) Forgive(n uint64) { l.forgiven.Add(n) }
 
-// LeakCheck compares what is live now with what is when the test ends, after the
-// cleanups that are registered later.
+// LeakCheck compares the live objects now with those at the end of the test,
+// after the cleanups that are registered later.
 func (l *Library) LeakCheck(tb testing.TB) {
 	tb.Helper()
 	before := l.Stats()

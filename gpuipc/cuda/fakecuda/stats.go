@@ -1,7 +1,7 @@
 package fakecuda
 
-// Stats counts what is live in this process, unless it says "so far". Its fields
-// are those of struct fakecuda_stats in fakecuda.h, in order.
+// Stats counts the live objects of this process, unless a field says "so far".
+// Its fields have the order of struct fakecuda_stats in fakecuda.h.
 type Stats struct {
 	Contexts        uint64 // retains of primary contexts
 	Allocations     uint64 // cuMemAlloc

@@ -9,9 +9,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// AttendJob is attention of one request's layer on device memory: Rows consecutive query rows
-// Q [Rows, Heads, KeyDim], turned to their positions, over all rows of Runs, to Out [Rows, Heads, ValueDim].
-// Q and Out are contiguous and of QType. Heads are in groups that share a key head.
+// AttendJob is attention of one request's layer on device memory: Rows consecutive query
+// rows Q [Rows, Heads, KeyDim], rotated to their positions, over all rows of Runs, to Out
+// [Rows, Heads, ValueDim]. Q and Out are contiguous and of QType. Heads are in groups
+// that share a key head.
 type AttendJob struct {
 	Rows     int
 	Heads    int
@@ -27,9 +28,9 @@ type AttendJob struct {
 	Runs     []AttendRun
 }
 
-// AttendRun is rows of keys and values where they lie, each with strides in bytes. With
-// BlockRows 0 they lie behind each other, at RowStride. Else row 0 is row FirstRow of a
-// block table, as in RotateTarget; keys and values have the table in common.
+// AttendRun is rows of keys and values in place, each with strides in bytes. With
+// BlockRows 0 they follow each other at RowStride. Otherwise row 0 is row FirstRow of a
+// block table, as in RotateTarget; keys and values share the table.
 type AttendRun struct {
 	Rows      int
 	Begin     int // position of the first row: a query row sees rows up to its own position
@@ -38,13 +39,13 @@ type AttendRun struct {
 	Blocks    []uint32
 	BlockRows int
 	FirstRow  int
-	// Turn is what the keys are short of their positions, R(p) for keys that were stored as if the run
-	// began at position 0 and that begins at p here (MEPIC §4); queries are turned by its inverse.
-	// nil = keys are in place.
+	// Turn is the missing rotation of the keys, R(p) for keys that were stored as if the
+	// run started at position 0 and that starts at p here (MEPIC §4); queries are
+	// rotated by its inverse. nil = keys are final.
 	Turn *gpuipc.Rotation
 }
 
-// AttendRows is where keys or values lie: block 0, or row 0.
+// AttendRows is the place of keys or values: block 0, or row 0.
 type AttendRows struct {
 	Base        uint64
 	BlockStride int64
@@ -59,11 +60,12 @@ const (
 	attendRowBytes  = 72 // of a job in the tables: attending::Job
 	attendRunBytes  = 96
 	attendItemBytes = 24
-	// attendItems is about how many blocks share a launch's work: some for each multiprocessor of
-	// any GPU. Where many queries make many blocks, keys are cut into fewer parts. A guess.
+	// attendItems is the approximate number of blocks that share a launch's work: some
+	// for each multiprocessor of any GPU. If many queries make many blocks, keys are cut
+	// into fewer parts. A guess.
 	attendItems = 1024
-	// attendLeast is the fewest rows for which an item pays: what it leaves is ValueDim numbers a query. A
-	// guess.
+	// attendLeast is the smallest number of rows worth an item, which writes ValueDim
+	// numbers per query. A guess.
 	attendLeast = 256
 	// attendMost is the most queries of a key head, all rows together.
 	attendMost = attendQueries * maxGridY
@@ -71,14 +73,13 @@ const (
 	maxAttendRows = 1 << 30
 )
 
-// Attend builds launches of spliced_attend_*, and one of spliced_attend_join that has to run behind
-// them. scratch is AttendScratch(jobs) bytes at a
-// multiple of 16, which hold what is in between. Jobs may differ in everything; runs may be read by
-// any number of them.
+// Attend builds launches of spliced_attend_*, and one of spliced_attend_join that has to
+// run after them. scratch is AttendScratch(jobs) bytes, aligned to 16, for intermediate
+// results. Jobs may differ in everything; runs may be read by any number of them.
 //
-// Against float64, results are right to 1e-5 of the largest value with F32 keys and values, and as
-// F16 and BF16 ones are taken as they are, to their rounding of the output. A query that sees
-// nothing gives zeros.
+// Compared with float64, results are correct to 1e-5 of the largest value with F32 keys
+// and values, and for F16 and BF16 to their rounding of the output. A query that sees no
+// row gives zeros.
 func Attend(jobs []AttendJob, scratch uint64) ([]Launch, error) {
 	plan, err := planAttend(jobs)
 	if err != nil {
@@ -97,7 +98,7 @@ func Attend(jobs []AttendJob, scratch uint64) ([]Launch, error) {
 	return launches, nil
 }
 
-// AttendScratch is the bytes that Attend of these jobs needs beside its operands.
+// AttendScratch returns the bytes of working memory that Attend of these jobs needs.
 func AttendScratch(jobs []AttendJob) (int64, error) {
 	plan, err := planAttend(jobs)
 	if err != nil {
@@ -106,10 +107,10 @@ func AttendScratch(jobs []AttendJob) (int64, error) {
 	return plan.scratch, nil
 }
 
-// attendKernels are the entries; launches come in this order.
+// attendKernels are the entries, in the order of launches.
 var attendKernels = []string{"spliced_attend_f32", "spliced_attend_f16", "spliced_attend_bf16", "spliced_attend_any"}
 
-// attendPlan is how blocks share jobs.
+// attendPlan assigns jobs to blocks.
 type attendPlan struct {
 	jobs    []plannedAttend
 	scratch int64
@@ -148,7 +149,7 @@ func planAttend(jobs []AttendJob) (*attendPlan, error) {
 	return plan, nil
 }
 
-// add cuts a job's runs into items of so many rows.
+// add cuts a job's runs into items of that many rows.
 func (p *attendPlan) add(a *AttendJob, rows int) {
 	j := plannedAttend{AttendJob: a, entry: a.entry()}
 	for i := range a.Runs {
@@ -164,12 +165,12 @@ func (p *attendPlan) add(a *AttendJob, rows int) {
 	p.jobs = append(p.jobs, j)
 }
 
-// seen is how many rows of a run some query row sees.
+// seen returns the number of rows of a run that some query row sees.
 func (a *AttendJob) seen(r *AttendRun) int {
 	return max(0, min(r.Rows, a.Begin+a.Rows-r.Begin))
 }
 
-// blocks is how many blocks share the queries of a key head.
+// blocks returns the number of blocks that share the queries of a key head.
 func (a *AttendJob) blocks() int {
 	return (a.Rows*a.Heads/a.KeyHeads + attendQueries - 1) / attendQueries
 }
@@ -232,12 +233,12 @@ func (a *AttendJob) checkRun(r *AttendRun) error {
 	return nil
 }
 
-// places is all that decides about alignment, or-ed.
+// places returns all values that determine alignment, or-ed.
 func (x *AttendRows) places() uint64 {
 	return x.Base | uint64(x.BlockStride) | uint64(x.RowStride) | uint64(x.HeadStride)
 }
 
-// used is the entries of the block table that rows lie in.
+// used returns the entries of the block table that have the rows.
 func (r *AttendRun) used() []uint32 {
 	if r.BlockRows == 0 {
 		return nil
@@ -245,7 +246,8 @@ func (r *AttendRun) used() []uint32 {
 	return r.Blocks[r.FirstRow/r.BlockRows : (r.FirstRow+r.Rows-1)/r.BlockRows+1]
 }
 
-// entry is the kernel: that of the type where pieces of eight numbers are whole and lie on 16 bytes.
+// entry returns the kernel: that of the type if pieces of eight numbers are complete and
+// aligned to 16 bytes.
 func (a *AttendJob) entry() string {
 	all := uint64(0)
 	for i := range a.Runs {
@@ -263,12 +265,12 @@ func (a *AttendJob) entry() string {
 	return "spliced_attend_f32"
 }
 
-// shared is attending::layout.
+// shared returns the size of attending::layout.
 func (a *AttendJob) shared() int {
 	return 32*attendKeys + 4*attendQueries*((a.KeyDim+63)/64*64+attendKeys+1+a.ValueDim)
 }
 
-// launches are those of one entry.
+// launches returns the launches of one entry.
 func (p *attendPlan) launches(entry string, scratch uint64) []Launch {
 	var group []plannedAttend
 	items := 0
@@ -338,7 +340,7 @@ func attendJoin(jobs []plannedAttend, scratch uint64) Launch {
 	}
 }
 
-// row is the job as attending::Job has it.
+// row returns the job as attending::Job.
 func (j *plannedAttend) row(firstItem int, scratch uint64) words {
 	var w words
 	w.u64(j.Q, j.Out, scratch+uint64(j.sums), scratch+uint64(j.scales))
@@ -347,14 +349,14 @@ func (j *plannedAttend) row(firstItem int, scratch uint64) words {
 	return w
 }
 
-// attendTables is rows of jobs, runs and items, and behind them what runs point to.
+// attendTables has rows of jobs, runs and items, and after them the data of runs.
 type attendTables struct {
 	words
 	turns  []placed[*gpuipc.Rotation]
 	blocks []placed[[]uint32]
 }
 
-// run is a run as attending::Run has it.
+// run returns a run as attending::Run.
 func (t *attendTables) run(r *AttendRun) words {
 	var w words
 	k, v := &r.Keys, &r.Values

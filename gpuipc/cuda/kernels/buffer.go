@@ -7,38 +7,40 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// BufferJob is what gpuipc/kernel.Buffer does, for one request's layer on device memory: rows are
-// decoded beside states and appended, or flushed into the states, or both. Tensors are contiguous.
+// BufferJob is gpuipc/kernel.Buffer for one request's layer on device memory: rows are
+// decoded with states and appended, or flushed into the states, or both. Tensors are
+// contiguous.
 //
 //	K  [Capacity, KeyHeads, DK] of Type           G  F32 [Capacity, Heads], or [Capacity, Heads, DK] with PerKey
 //	U  [Capacity, Heads, DV] of Type              From, Out  F32 [Heads, DK, DV]
 //
-// From 0 is zero states: nothing but rows is read (KVBuffer §3.4). Out 0 appends New's rows and
-// leaves states alone. Else all rows go from From to Out, which may be From, and K, U and G stay
-// as they are: the buffer is empty then. Of rows that branch a flush takes the last row and those
-// that it descends from, such as the path of drafts that was accepted; the others were dropped by
-// being nobody's parent.
+// From 0 is zero states: only rows are read (KVBuffer §3.4). Out 0 appends New's rows and
+// leaves the states unchanged. Otherwise all rows are added to From and written to Out,
+// which may be From, and K, U and G are unchanged: the buffer is empty then. If rows
+// branch, a flush uses the last row and its ancestors, such as the path of accepted
+// drafts; other rows are dropped.
 type BufferJob struct {
 	Heads    int // value heads
 	KeyHeads int // divides Heads: consecutive value heads share a key head
 	DK, DV   int
 	Type     gpuipc.DType
 	PerKey   bool
-	Delta    bool // values are written for what the state lacks of them
+	Delta    bool // delta rule: values are corrected by what the state returns
 	Capacity int  // rows there is memory for
 	Pending  int  // rows in the buffer
 	K, U, G  uint64
 	From     uint64
 	Out      uint64
 	New      BufferRows
-	// Parents is the row before each row, of the pending ones and New's: -1 for the states, nil for
-	// a chain.
+	// Parents is the row before each row, pending and new ones: -1 for the states, nil
+	// for a chain.
 	Parents []int32
 }
 
-// BufferRows is N new rows as an engine projects them: Q and K [N, KeyHeads, DK], V and Outputs
-// [N, Heads, DV], of Type; G as in BufferJob, and write strengths Beta [N, Heads], both F32.
-// E [N, Heads, DK] of Type is what a delta rule reads states with in place of K, 0 = K.
+// BufferRows is N new rows of an engine's projections: Q and K [N, KeyHeads, DK], V and
+// Outputs [N, Heads, DV], of Type; G as in BufferJob, and write strengths Beta [N,
+// Heads], both F32. E [N, Heads, DK] of Type replaces K when a delta rule reads states, 0
+// = K.
 type BufferRows struct {
 	N       int
 	Type    gpuipc.DType
@@ -57,16 +59,17 @@ const (
 	maxBufferRows  = 1 << 20
 )
 
-// bufferKernels are the entries, by the most new rows that they take at once.
+// bufferKernels are the entries, by their largest number of new rows.
 var bufferKernels = []int{1, 4, 8}
 
-// Buffer builds launches of spliced_buffer_1, _4 and _8: one for each of these that some job needs,
-// and more only where a job has more than eight new rows, which see those of the launches before as
-// pending, or where there are more jobs than a grid is high. Launches have to run in order; jobs may
-// differ in everything and run in any order, so none may write what another reads or writes.
+// Buffer builds launches of spliced_buffer_1, _4 and _8: one for each of these that some
+// job needs, and more only if a job has more than eight new rows, which treat those of
+// earlier launches as pending, or if there are more jobs than a grid is high. Launches
+// have to run in order; jobs may differ in everything and run in any order, so none may
+// write what another reads or writes.
 //
-// Sums are formed in another order than on the CPU. Against float64, outputs are right to 1e-5 of
-// the largest with F32 rows; F16 and BF16 ones lose what a row loses when it is rounded.
+// Sums have another order than on the CPU. Compared with float64, outputs are correct to
+// 1e-5 of the largest with F32 rows; F16 and BF16 rows add their rounding.
 func Buffer(jobs []BufferJob) ([]Launch, error) {
 	waves := make([][][]BufferJob, 0, 1) // by wave and kernel
 	for i := range jobs {
@@ -99,7 +102,7 @@ func Buffer(jobs []BufferJob) ([]Launch, error) {
 	return launches, nil
 }
 
-// cut takes the first n new rows off a, which has them pending then.
+// cut removes the first n new rows from a, where they are pending then.
 func (a *BufferJob) cut(n int) (first BufferJob, more bool) {
 	first = *a
 	if a.New.N <= n {
@@ -122,7 +125,7 @@ func (a *BufferJob) cut(n int) (first BufferJob, more bool) {
 	return first, true
 }
 
-// decays is the numbers of a head's decay.
+// decays returns the numbers of a head's decay.
 func (a *BufferJob) decays() int {
 	if a.PerKey {
 		return a.DK
@@ -181,7 +184,7 @@ func (a *BufferJob) checkParents() error {
 	return nil
 }
 
-// kernel is the most new rows of the entry that takes a part of the job.
+// kernel returns the largest number of new rows of the entry for a part of the job.
 func (a *BufferJob) kernel() int {
 	for _, m := range bufferKernels {
 		if a.New.N <= m {
@@ -191,10 +194,10 @@ func (a *BufferJob) kernel() int {
 	return bufferKernels[len(bufferKernels)-1]
 }
 
-// tiles is the blocks of a head.
+// tiles returns the number of blocks of a head.
 func (a *BufferJob) tiles() int { return (a.DV-1)/bufferColumns + 1 }
 
-// shared is buffering::layout.
+// shared returns the size of buffering::layout.
 func (a *BufferJob) shared(m int) int {
 	channels := (a.DK + 3) / 4 * 4
 	n := 2*m*channels + channels + bufferGroups*channels + bufferGroups*bufferColumns + 2*m*bufferGroups + 4*2*m*bufferColumns + m*bufferColumns + 2*m*m + m
@@ -225,9 +228,9 @@ func bufferLaunch(m int, jobs []BufferJob) Launch {
 	}
 }
 
-// family puts to the tables which pending rows the new ones descend from, those with the same
-// ones together, the rows that a flush takes, and a mask of the new rows before each. Of a chain
-// there is nothing to say.
+// family writes to the tables the pending ancestors of the new rows, those with the same
+// ones together, the rows of a flush, and a mask of the new rows before each. A chain
+// needs none of them.
 func (a *BufferJob) family(tables *words) (passes uint64, count int, ancestors uint64) {
 	if a.chain() {
 		return 0, 0, 0
@@ -261,7 +264,7 @@ func (a *BufferJob) family(tables *words) (passes uint64, count int, ancestors u
 	return passes, count, ancestors
 }
 
-// lineage is a row and those that it descends from, ascending.
+// lineage returns a row and its ancestors, ascending.
 func (a *BufferJob) lineage(row int) []uint32 {
 	var path []uint32
 	for p := int32(row); p >= 0; p = a.Parents[p] {
@@ -280,7 +283,8 @@ func (a *BufferJob) chain() bool {
 	return true
 }
 
-// ancestors is the pending rows before a row, ascending, and a mask of the new ones.
+// ancestors returns the pending ancestors of a row, ascending, and a mask of the new
+// ones.
 func (a *BufferJob) ancestors(row int) (path []uint32, mask uint32) {
 	for _, p := range a.lineage(int(a.Parents[row])) {
 		if int(p) >= a.Pending {

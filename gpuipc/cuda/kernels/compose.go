@@ -9,12 +9,13 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// ComposeJob is a gpuipc.ComposeJob on device memory: all tensors contiguous, 0 = absent. Out may
-// equal From; apart from that nothing that is written may overlap anything else of any job of
-// the launch.
+// ComposeJob is a gpuipc.ComposeJob on device memory: all tensors contiguous, 0 = absent.
+// Out may equal From; apart from that no written bytes may overlap anything else of any
+// job of the launch.
 //
-// A dense step whose T is F32 is not exact at the edge of the range: a number whose rounding to 11
-// bits overflows (from 0x7f7ff000 on, 3.4e38) makes NaN, though a product with it may be finite.
+// A dense step whose T is F32 is not exact at the edge of the range: a number whose
+// rounding to 11 bits overflows (from 0x7f7ff000 on, 3.4e38) makes NaN, though a product
+// with it may be finite.
 type ComposeJob struct {
 	Transition gpuipc.Transition
 	Heads      int
@@ -24,36 +25,38 @@ type ComposeJob struct {
 	Out        uint64 // F32 [Heads, DK, DV]
 }
 
-// ComposeStep is one step, as gpuipc.ComposeStep. Addresses are multiples of their elements' size,
-// apart from those of packed parts.
+// ComposeStep is one step, as gpuipc.ComposeStep. Addresses are aligned to elements,
+// except those of packed parts.
 type ComposeStep struct {
 	T, S, Before uint64
 	TType, SType gpuipc.DType
-	// Bytes of the packed part (kernel.Packed) that T or S is; 0 = plain numbers. Of a part that
-	// is not one, nothing behind its end is read, and heads are zeros.
+	// Bytes of the packed part (kernel.Packed) in T or S; 0 = plain numbers. For a
+	// malformed part no byte after its end is read, and heads are zeros.
 	TPacked, SPacked int64 `json:",omitempty"`
 	Rotation         *gpuipc.Rotation
 }
 
-// Compose builds the launches for jobs, such as all layers of a model: one launch for those that
-// the same kernel can take, whatever their shapes. Launches do not depend on each other.
+// Compose builds the launches for jobs, such as all layers of a model: one launch for all
+// jobs of the same kernel, whatever their shapes. Launches do not depend on each other.
 //
-// Scalar and diagonal states come out as the bits of gpuipc/kernel. Dense ones are near those of
-// float64, by the root of the mean square: 2.7e-7 in the emulation after up to 6 steps (the bound of
-// the tests is 1e-6), and 1.1e-6 after 40 steps whose transitions keep the state's size, where
-// plain F32 is at 6e-7. An infinity in a dense state may come out as a NaN.
+// Scalar and diagonal states have the bits of gpuipc/kernel. Dense ones are close to
+// those of float64, by the root of the mean square: 2.7e-7 in the emulation after up to 6
+// steps (the bound of the tests is 1e-6), and 1.1e-6 after 40 steps whose transitions
+// keep the state's size, where plain F32 has 6e-7. An infinity in a dense state may
+// become a NaN.
 //
-// Packed parts are read as they are. Dense results are about as near to float64 of the numbers that are
-// stored: 3e-7 after 3 steps, 2e-6 after 40, where what is kept of a state is 2^-24 of the largest number of its
-// column. Those of other transitions are the bits of gpuipc/kernel.
+// Packed parts are read in place. Dense results are about as close to float64 of the
+// stored numbers: 3e-7 after 3 steps, 2e-6 after 40, where a state is stored to 2^-24 of
+// the largest number of its column. Those of other transitions have the bits of
+// gpuipc/kernel.
 //
-// Fastest are rows of whole 16 bytes (of packed parts: of a multiple of 8 numbers) at addresses that
-// are multiples of 16, and dense transitions of at most 192 key dimensions. Anything else is taken
-// by kernels that are plain and slow, and so are packed parts without dense transitions.
+// Fastest are rows of a multiple of 16 bytes (in packed parts: of 8 numbers) at addresses
+// aligned to 16, and dense transitions of at most 192 key dimensions. Other jobs use
+// simple and slow kernels, and so do packed parts without dense transitions.
 //
-// ErrInvalid: sizes, types or addresses that do not fit together, packed parts of 4 GiB or more, and
-// dense transitions of so many key dimensions that shared memory does not hold a column of the state
-// (about 10,000).
+// ErrInvalid: inconsistent sizes, types or addresses, packed parts of 4 GiB or more, and
+// dense transitions with so many key dimensions that a column of the state does not fit
+// shared memory (about 10,000).
 func Compose(jobs []ComposeJob) ([]Launch, error) {
 	groups := make([][]*ComposeJob, composeKernels)
 	for i := range jobs {
@@ -79,7 +82,7 @@ func Compose(jobs []ComposeJob) ([]Launch, error) {
 	return launches, nil
 }
 
-// composeKernel is one of the entries; a job goes to the fastest that can take it.
+// composeKernel is one of the entries; a job uses the fastest that supports it.
 type composeKernel int
 
 const (
@@ -157,14 +160,15 @@ func (j *ComposeJob) checkStep(s *ComposeStep) error {
 	return nil
 }
 
-// fitsPart tells whether a packed part of n bytes, if there is one, has what it begins with.
+// fitsPart reports whether a packed part of n bytes, if there is one, has room for its
+// header.
 func (j *ComposeJob) fitsPart(n int64) bool {
 	return n == 0 || n >= int64(kernel.PackedHeader(j.Heads)) && n <= math.MaxUint32
 }
 
 func (j *ComposeJob) numbers() int { return j.Heads * j.DK * j.DV }
 
-// factors is the numbers of a head's T.
+// factors returns the numbers of a head's T.
 func (j *ComposeJob) factors() int {
 	switch j.Transition {
 	case kernel.Scalar:
@@ -177,10 +181,10 @@ func (j *ComposeJob) factors() int {
 	return 0
 }
 
-// span is how many neighbouring numbers of the state one factor multiplies.
+// span returns the number of consecutive numbers of the state that one factor multiplies.
 func (j *ComposeJob) span() int { return j.DK * j.DV / min(j.factors(), j.DK*j.DV) }
 
-// writes tells whether anything comes out.
+// writes reports whether the job has any output.
 func (j *ComposeJob) writes() bool {
 	if j.Out != 0 && (j.Out != j.From || len(j.Steps) > 0) {
 		return true
@@ -211,12 +215,12 @@ func (j *ComposeJob) kernel() composeKernel {
 	return composeSingle
 }
 
-// packed tells whether some step is of packed parts.
+// packed reports whether some step has packed parts.
 func (j *ComposeJob) packed() bool {
 	return slices.ContainsFunc(j.Steps, func(s ComposeStep) bool { return s.S != 0 && (s.TPacked != 0 || s.SPacked != 0) })
 }
 
-// aligned tells whether four neighbouring numbers can be moved at once.
+// aligned reports whether four consecutive numbers can be moved at once.
 func (j *ComposeJob) aligned() bool {
 	states := j.From | j.Out
 	for i := range j.Steps {
@@ -239,7 +243,7 @@ func (j *ComposeJob) turns() bool {
 
 func (s *ComposeStep) turned() bool { return s.S != 0 && s.Rotation != nil && s.Rotation.Dims > 0 }
 
-// pairs is a rotation with the pairs of all of them, if they all have the same.
+// pairs returns the pairs of the steps' rotations, if all have the same.
 func (j *ComposeJob) pairs() (r gpuipc.Rotation, one bool) {
 	for i := range j.Steps {
 		if !j.Steps[i].turned() {
@@ -254,7 +258,8 @@ func (j *ComposeJob) pairs() (r gpuipc.Rotation, one bool) {
 	return r, true
 }
 
-// denseKernel is that of the job's key dimensions, unless strips of the state do not fit it.
+// denseKernel returns the kernel for the job's key dimensions, unless strips of the state
+// do not fit it.
 func (j *ComposeJob) denseKernel() composeKernel {
 	plain, first := composePlain, composeDense64
 	if j.packed() {
@@ -271,8 +276,8 @@ func (j *ComposeJob) denseKernel() composeKernel {
 	return first
 }
 
-// inStrips tells whether all rows can be copied by 16 bytes, of packed parts rows of words that begin
-// anywhere, and states by two numbers.
+// inStrips reports whether all rows can be copied in units of 16 bytes (in packed parts,
+// words at any address), and states in units of two numbers.
 func (j *ComposeJob) inStrips() bool {
 	states := j.From | j.Out
 	whole := func(at uint64, packed int64, numbers, size int) bool {
@@ -340,7 +345,8 @@ func mostDK(jobs []*ComposeJob) (n int) {
 
 func strips(j *ComposeJob, columns int) int { return j.Heads * ((j.DV + columns - 1) / columns) }
 
-// plainColumns is how wide a strip of states of dk rows shared memory holds twice.
+// plainColumns returns the width of a strip of states of dk rows that fits shared memory
+// twice.
 func plainColumns(dk int) (columns int, ok bool) {
 	for columns = 8; columns > 0; columns /= 2 {
 		if dk <= MaxShared && plainShared(dk, columns) <= MaxShared {
@@ -350,14 +356,16 @@ func plainColumns(dk int) (columns int, ok bool) {
 	return 0, false
 }
 
-// plainShared is two strips of the state and a piece of T, 33 numbers for each row of threads.
+// plainShared returns the bytes of two strips of the state and a piece of T, 33 numbers
+// for each row of threads.
 func plainShared(dk, columns int) uint32 {
 	return uint32((8*dk*columns + plainThreads/columns*33*4 + 15) / 16 * 16)
 }
 
-// ring is how dense kernels lay out shared memory: slots for tiles of 32 rows of T and of S, then
-// the new state of each warp. Those of packed parts make slots for what they find; there is room for two of
-// any form, and behind it what says where heads lie.
+// ring is the layout of shared memory in dense kernels: slots for tiles of 32 rows of T
+// and of S, then the new state of each warp. Kernels of packed parts divide it by the
+// forms they find: it has room for two tiles of any form, followed by the places of
+// heads.
 type ring struct {
 	columns                int
 	tBytes, sBytes, scales uint32 // of a tile
@@ -370,7 +378,7 @@ func (r *ring) slot() uint32 { return r.tBytes + r.sBytes + r.scales }
 
 func (r *ring) bytes() uint32 { return r.behind() + r.heads + r.park }
 
-// behind is where the slots end.
+// behind returns the end of the slots.
 func (r *ring) behind() uint32 {
 	if r.room != 0 {
 		return r.room
@@ -378,7 +386,7 @@ func (r *ring) behind() uint32 {
 	return r.slots * r.slot()
 }
 
-// arguments are those of DenseArgs, or of PackedArgs.
+// arguments returns DenseArgs or PackedArgs.
 func (r *ring) arguments() []uint32 {
 	if r.room == 0 {
 		return []uint32{uint32(r.columns), r.tBytes, r.slot(), r.slots, r.behind(), 0}
@@ -386,22 +394,24 @@ func (r *ring) arguments() []uint32 {
 	return []uint32{uint32(r.columns), r.room, r.room, r.room + r.heads}
 }
 
-// sharedOfThree is what each of three blocks has of a multiprocessor's 227 KiB. On an H200 three of
-// them with two tiles each are an eighth faster than two with three.
+// sharedOfThree is the shared memory of each of three blocks on a multiprocessor with 227
+// KiB. On an H200 three of them with two tiles each are an eighth faster than two with
+// three.
 const sharedOfThree = 75 << 10
 
-// multiprocessors is what an H200 has. Strips are chosen for it; a device with fewer runs more
-// waves of the same blocks.
+// multiprocessors is the number in an H200. Strips are chosen for it; a device with fewer
+// runs more waves of the same blocks.
 const multiprocessors = 132
 
-// ring chooses the strip of columns that a block owns and how many tiles are under way. Strips
-// are independent over all steps, because columns of a state do not mix, but each reads T: from
-// HBM once, as strips of a head run at about the same time, and from L2 as often as there are
-// strips. So of 64 and 32 columns the wide strip is taken, unless the busiest multiprocessor gets
-// a quarter less to do with the narrow one. 32 heads of 128 columns: 128 blocks of 32 columns keep
-// 128 of 132 multiprocessors busy, 64 blocks of 64 would leave half of them idle. 30 layers of
-// those: 1,920 blocks of 64 columns, four warps each, three at once on a multiprocessor. More than
-// 64 columns do not fit the shared memory that every device has (MaxShared).
+// ring chooses the strip of columns of a block and the number of tiles in flight. Strips
+// are independent over all steps, because columns of a state do not mix, but each reads
+// T: from HBM once, as strips of a head run at about the same time, and from L2 once per
+// strip. So of 64 and 32 columns the wide strip is chosen, unless the narrow one reduces
+// the load of the busiest multiprocessor by a quarter. 32 heads of 128 columns: 128
+// blocks of 32 columns keep 128 of 132 multiprocessors busy, 64 blocks of 64 would leave
+// half of them idle. 30 layers of those: 1,920 blocks of 64 columns, four warps each,
+// three at once on a multiprocessor. More than 64 columns do not fit the shared memory of
+// every device (MaxShared).
 func (k composeKernel) ring(jobs []*ComposeJob) ring {
 	wide, narrow := k.ringOf(jobs, 64), k.ringOf(jobs, 32)
 	if wide.bytes() > MaxShared || 4*load(jobs, 32) <= 3*load(jobs, 64) {
@@ -410,7 +420,7 @@ func (k composeKernel) ring(jobs []*ComposeJob) ring {
 	return wide
 }
 
-// load is the columns that the busiest multiprocessor gets.
+// load returns the columns of the busiest multiprocessor.
 func load(jobs []*ComposeJob, columns int) int {
 	blocks := 0
 	for _, j := range jobs {
@@ -449,7 +459,8 @@ func (k composeKernel) ringOf(jobs []*ComposeJob, columns int) ring {
 	return r
 }
 
-// packedTile is what a tile of integers takes at most, in units of 128; see rowsBytes.
+// packedTile returns the largest size of a tile of integers, in units of 128; see
+// rowsBytes.
 func packedTile(columns int) uint32 { return uint32(32*(2*columns+16) + 128) }
 
 const (
@@ -462,7 +473,8 @@ const (
 	composeStepBytes = 48
 )
 
-// composeTables is jobs, then their steps, then cosines and sines; see compose_job.cu.
+// composeTables returns jobs, then their steps, then cosines and sines; see
+// compose_job.cu.
 func composeTables(jobs []*ComposeJob) words {
 	at := uint32(len(jobs) * composeJobBytes)
 	bytes := len(jobs) * composeJobBytes
@@ -486,8 +498,8 @@ func composeTables(jobs []*ComposeJob) words {
 	return append(w, turns.words...)
 }
 
-// angles collects cosines and sines behind the steps; equal ones, such as those of a step in all
-// layers, are kept once.
+// angles collects cosines and sines after the steps; equal ones, such as those of a step
+// in all layers, are stored once.
 type angles struct {
 	words words
 	at    uint32

@@ -7,10 +7,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// DigestJob asks for the digests of the chunks of one object: gpuipc.DigestBytes of each
-// gpuipc.ChunkBytes from Src on, the last one shorter. They go to Out as Chunks(Bytes) numbers of
-// 8 bytes, little-endian. An object of several runs of memory that are cut between chunks is
-// several of these.
+// DigestJob requests the digests of the chunks of one object: gpuipc.DigestBytes of each
+// gpuipc.ChunkBytes from Src on, the last one shorter. They are written to Out as
+// Chunks(Bytes) numbers of 8 bytes, little-endian. An object of several runs of memory,
+// cut between chunks, needs several jobs.
 type DigestJob struct {
 	Src   uint64 // any alignment; multiples of 16 are several times faster
 	Bytes int64
@@ -25,9 +25,9 @@ const (
 	maxDigests = 16 << 20
 )
 
-// Digests builds launches of spliced_digest: one, or none when there is nothing to digest.
-// The memory is read once, and takes no scratch memory. One chunk takes as long as its thousand
-// dependent steps; many chunks run at the pace of the memory.
+// Digests builds launches of spliced_digest: one, or none without chunks. The memory is
+// read once, without working memory. One chunk takes as long as its thousand dependent
+// steps; many chunks run at the speed of the memory.
 func Digests(jobs []DigestJob) ([]Launch, error) {
 	var tables words
 	chunks := 0

@@ -1,16 +1,17 @@
-// Package kernels holds the device's side of gpuipc/kernel: CUDA C++ compiled to PTX (ISA 7.8,
-// sm_80, so any NVIDIA GPU since Ampere with a driver since CUDA 11.8), and the functions that
-// turn a job into launches of it. It calls no driver: a Launch is a value, which the daemon
-// launches, or a client in its own process.
+// Package kernels has the device's side of gpuipc/kernel: CUDA C++ compiled to PTX (ISA
+// 7.8, sm_80, so any NVIDIA GPU since Ampere with a driver since CUDA 11.8), and the
+// functions that turn a job into launches of it. It calls no driver: a Launch is a value,
+// which the daemon launches, or a client in its own process.
 //
-// A kernel's argument block begins with the device address of its tables; what varies in number
-// (jobs, steps, blocks, angles) lies there, little-endian, in the C structs that stand beside the
-// kernel. Tensors are contiguous device memory, named by raw addresses. Nobody checks that an
-// address can be read: that is the caller's business, as is to order the launch behind what
-// writes its operands.
+// A kernel's argument block starts with the device address of its tables, which have
+// everything of variable number (jobs, steps, blocks, angles), little-endian, in the C
+// structs next to the kernel. Tensors are contiguous device memory, given as raw
+// addresses. Callers make sure that addresses are readable, and order the launch after
+// the writes of its operands.
 //
-// The emulation (emulate) compiles the same sources for the host; tests run every kernel in it
-// against gpuipc/kernel. make ptx rewrites spliced.ptx.zst, and spliced.ptx, which has its head.
+// The emulation (emulate) compiles the same sources for the host; tests run every kernel
+// in it against gpuipc/kernel. make ptx rewrites spliced.ptx.zst, and spliced.ptx, which
+// has its head.
 package kernels
 
 import (
@@ -55,7 +56,7 @@ func Entries(text []byte) []string {
 	return names
 }
 
-// TableAlign is how the copy of a launch's Tables has to be aligned in device memory.
+// TableAlign is the alignment of a launch's Tables in device memory.
 const TableAlign = 16
 
 // Launch is one kernel launch.
@@ -71,7 +72,7 @@ type Launch struct {
 	Tables []byte
 }
 
-// MaxShared is the most dynamic shared memory that a launch here asks for: what a block can have
+// MaxShared is the largest dynamic shared memory of these launches: the limit of a block
 // on every GPU of compute capability 8.0 and above (8.6 and 8.9 have the least, 99 KiB).
 const MaxShared = 99 << 10
 
@@ -101,7 +102,7 @@ func (w *words) f32(v ...float32) {
 	}
 }
 
-// align pads with zeros and tells where the next byte goes.
+// align pads with zeros and returns the offset of the next byte.
 func (w *words) align(n int) uint32 {
 	for len(*w)%n != 0 {
 		*w = append(*w, 0)
@@ -109,5 +110,5 @@ func (w *words) align(n int) uint32 {
 	return uint32(len(*w))
 }
 
-// arguments begins an argument block with the room for the address of the tables.
+// arguments returns an argument block with space for the address of the tables.
 func arguments() words { return make(words, 8) }

@@ -28,11 +28,11 @@ const (
 	replayRowBytes = 72 // of a job in the tables: replaying::Job
 )
 
-// Replay builds launches of spliced_replay: one, unless there are more jobs than a grid is
-// high. Jobs may differ in shape, but blocks are started as for the largest. They run in any
-// order, so no job may write what another reads or writes.
+// Replay builds launches of spliced_replay: one, unless there are more jobs than a grid
+// is high. Jobs may differ in shape, but blocks are started as for the largest. They run
+// in any order, so no job may write what another reads or writes.
 //
-// What comes out has the bits of gpuipc/kernel.Replay; a NaN may be another NaN.
+// Results have the bits of gpuipc/kernel.Replay; a NaN may be another NaN.
 func Replay(jobs []ReplayJob) ([]Launch, error) {
 	for i := range jobs {
 		if err := jobs[i].check(); err != nil {
@@ -65,7 +65,8 @@ func (a *ReplayJob) check() error {
 	return nil
 }
 
-// width is the columns that a thread holds: four where all it reads of them is one aligned load.
+// width returns the columns of a thread: four if it reads all of them with one aligned
+// load.
 func (a *ReplayJob) width() int {
 	if a.DV%4 == 0 && (a.From|a.U|a.Out)%16 == 0 {
 		return 4
@@ -73,7 +74,7 @@ func (a *ReplayJob) width() int {
 	return 1
 }
 
-// tiles is the blocks of a head.
+// tiles returns the number of blocks of a head.
 func (a *ReplayJob) tiles() int {
 	items := ((a.DK-1)/replayHeight + 1) * (a.DV / a.width())
 	return (items-1)/replayThreads + 1

@@ -9,10 +9,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// RotateJob is a gpuipc.RotateJob on device memory: rows [Rows, Heads, Dim] of Type at Src,
-// copied to Dst and turned on the way. Turn and PerRow are as there, at most one of them set.
-// Cosines and sines are formed here, as the host's device forms them, so that both turn by the
-// same numbers.
+// RotateJob is a gpuipc.RotateJob on device memory: rows [Rows, Heads, Dim] of Type at
+// Src, copied to Dst and rotated. Turn and PerRow are as there, at most one of them set.
+// Cosines and sines are computed here, as the host's device does, so that both rotate by
+// the same numbers.
 type RotateJob struct {
 	Rows   int
 	Heads  int
@@ -24,13 +24,13 @@ type RotateJob struct {
 	Dst    RotateTarget
 }
 
-// RotateTarget is where rows go. With BlockRows 0 they lie densely at Base, [Rows, Heads, Dim].
-// Else row r, head h goes to, with t = FirstRow+r,
+// RotateTarget is the destination of rows. With BlockRows 0 they are dense at Base,
+// [Rows, Heads, Dim]. Otherwise row r, head h is at, with t = FirstRow+r,
 //
 //	Base + Blocks[t/BlockRows]*BlockStride + (t%BlockRows)*RowStride + h*HeadStride
 //
-// as in gpuipc.Scatter, Base being the address of block 0. That no two rows or heads overlap,
-// and that all of it can be written, is for the caller to know.
+// as in gpuipc.Scatter, where Base is the address of block 0. The caller makes sure that
+// no two rows or heads overlap, and that all of it is writable.
 type RotateTarget struct {
 	Base        uint64
 	Blocks      []uint32
@@ -44,24 +44,27 @@ type RotateTarget struct {
 const (
 	rotateThreads  = 256
 	rotateRowBytes = 152 // of a job in the tables: rotation::Job
-	// rotateBatch is the rows that a thread has on their way at once.
+	// rotateBatch is the number of rows that a thread has in flight.
 	rotateBatch = 6
-	// rotateBlocks is about how many blocks share what turns, and what does not, of all jobs of a
-	// launch: several for each multiprocessor of any GPU, and few enough that a thread keeps its
-	// cosines and sines over many rows. Twice and half as many were slower on an H200.
+	// rotateBlocks is the approximate number of blocks for the rotated part, and for the
+	// other part, of all jobs of a launch: several for each multiprocessor of any GPU,
+	// and few enough that a thread keeps its cosines and sines over many rows. Twice and
+	// half as many were slower on an H200.
 	rotateBlocks = 4096
-	// maxAngles bounds the cosines of a launch, which are made on the host at 30 ns each.
+	// maxAngles bounds the cosines of a launch, which the host computes in 30 ns each.
 	maxAngles = 1 << 24
-	// tablesBack is how many tables of each kind are looked through for an equal one.
+	// tablesBack is the number of earlier tables of each kind that are compared for an
+	// equal one.
 	tablesBack = 4
 )
 
-// Rotate builds launches of spliced_rotate: one, unless there are more jobs than a grid is
-// high. Jobs may differ in everything. They run in any order, so no job may write what another
-// reads or writes. Jobs in a row that share a block table or positions share the table.
+// Rotate builds launches of spliced_rotate: one, unless there are more jobs than a grid
+// is high. Jobs may differ in everything. They run in any order, so no job may write what
+// another reads or writes. Consecutive jobs with equal block tables or positions share
+// the table.
 //
-// What comes out has the bits of gpuipc/kernel.RotateRows, except that a NaN in a dimension that
-// turns may come out as another NaN.
+// Results have the bits of gpuipc/kernel.RotateRows, except that a NaN in a rotated
+// dimension may become another NaN.
 func Rotate(jobs []RotateJob) ([]Launch, error) {
 	var some []*plannedRotate
 	angles := 0
@@ -89,7 +92,7 @@ func Rotate(jobs []RotateJob) ([]Launch, error) {
 type plannedRotate struct {
 	*RotateJob
 	used        []uint32 // entries of the block table that rows go to
-	first       int      // where row 0 is in the first of them
+	first       int      // offset of row 0 in the first of them
 	dims        int
 	interleaved bool
 
@@ -102,7 +105,7 @@ type plannedRotate struct {
 	copied     rotatePart
 }
 
-// rotatePart is how blocks share what turns, or what does not; see rotation::Part.
+// rotatePart assigns the rotated part, or the other one, to blocks; see rotation::Part.
 type rotatePart struct {
 	units      int
 	lanes      int
@@ -111,7 +114,7 @@ type rotatePart struct {
 	blocks     int // as many as have work
 }
 
-// planRotate is nil when there are no rows.
+// planRotate returns nil without rows.
 func planRotate(a *RotateJob) (*plannedRotate, error) {
 	const most = 1 << 24
 	if a.Rows < 0 || a.Rows > most || a.Heads <= 0 || a.Heads > most || a.Dim <= 0 || a.Dim > most || a.Heads > most/a.Dim {
@@ -152,8 +155,8 @@ func (j *plannedRotate) setTurn() error {
 	return nil
 }
 
-// setTarget cuts the block table to what is used of it, and checks that all addresses are
-// addresses, aligned to elements.
+// setTarget cuts the block table to its used entries, and checks that all addresses are
+// valid and aligned to elements.
 func (j *plannedRotate) setTarget() error {
 	d := &j.Dst
 	j.rowStride, j.headStride = uint64(d.RowStride), uint64(d.HeadStride)
@@ -203,7 +206,7 @@ func (j *plannedRotate) cutTable() error {
 	return nil
 }
 
-// addresses adds up an address and says when it does not fit 63 bits.
+// addresses adds up an address and detects when it does not fit 63 bits.
 type addresses struct {
 	at   uint64
 	over bool
@@ -252,14 +255,14 @@ func (j *plannedRotate) part(units int) rotatePart {
 	return p
 }
 
-// atMost gives the part no more blocks than that, if a row does not need them.
+// atMost bounds the blocks of the part, if a row does not need more.
 func (p *rotatePart) atMost(blocks int) {
 	if p.groups > 0 {
 		p.blocks = min(p.blocks, max(1, blocks/p.groups)*p.groups)
 	}
 }
 
-// angles is how many cosines the job needs if it shares them with none.
+// angles returns the number of cosines that the job needs if it shares none.
 func (j *plannedRotate) angles() int {
 	if j.PerRow != nil {
 		return j.Rows * (j.dims / 2)
@@ -283,7 +286,7 @@ func rotateLaunch(jobs []*plannedRotate) Launch {
 	}
 }
 
-// row is the job as rotation::Job.
+// row returns the job as rotation::Job.
 func (j *plannedRotate) row(turns, blocks uint64) words {
 	form := uint32(0)
 	switch {
@@ -311,20 +314,20 @@ func oneIf(b bool) uint32 {
 	return 0
 }
 
-// rotateTables is the rows of the jobs, and behind them what they point to.
+// rotateTables has the rows of the jobs, and after them their data.
 type rotateTables struct {
 	words
 	turns  []placed[*plannedRotate]
 	blocks []placed[[]uint32]
 }
 
-// placed is something that lies in the tables, and where.
+// placed is a value in the tables, and its offset.
 type placed[T any] struct {
 	what T
 	at   uint64
 }
 
-// find looks for an equal among the last few.
+// find searches an equal value among the last few.
 func find[T any](all []placed[T], what T, equal func(T, T) bool) (at uint64, ok bool) {
 	for _, p := range all[max(0, len(all)-tablesBack):] {
 		if equal(p.what, what) {
@@ -374,8 +377,8 @@ func sameTurns(a, b *plannedRotate) bool {
 	return a.Turn != nil && b.Turn != nil && slices.Equal(a.Turn.Cos, b.Turn.Cos) && slices.Equal(a.Turn.Sin, b.Turn.Sin)
 }
 
-// rowAngles is the cosines and sines of all rows, [rows, Dims/2] each, formed in float64 as
-// gpuipc's host device does.
+// rowAngles returns the cosines and sines of all rows, [rows, Dims/2] each, computed in
+// float64 as the host device does.
 func rowAngles(p *gpuipc.RowRotation, rows int) (cos, sin []float32) {
 	half := p.Dims / 2
 	cos, sin = make([]float32, 0, rows*half), make([]float32, 0, rows*half)

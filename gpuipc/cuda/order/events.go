@@ -11,21 +11,21 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// Events stand behind a page on a device without driver.StreamMemOps64: a pair of
-// events that the daemon makes, of which the client records the first and the
-// daemon the second. A side records its event in its stream and then writes the
-// number into its slot from the host (Page.Signal). There the number says only
-// that the event is recorded; who has read it calls Announced and waits for the
-// event.
+// Events replaces stream waits on a device without driver.StreamMemOps64: a
+// pair of events that the daemon creates, of which the client records the first
+// and the daemon the second. A side records its event in its stream and then
+// writes the number into its slot from the host (Page.Signal). There the number
+// only means that the event is recorded; its reader calls Announced and waits
+// for the event.
 //
-// An event knows its last record only. So a wait may wait for more than it asked
-// for, never for less, and a side that signals without pause can keep a host wait
-// of its peer from ending before the deadline.
+// An event has only its last record. So a wait may take longer than requested,
+// never shorter, and a side that signals without pause can keep a host wait of
+// its peer from ending before the deadline.
 //
 // The driver resolves handles of events through /dev/shm, which both processes
-// must share. What becomes of the events of a process that died is not
-// documented; a wait that was enqueued before is behind a record, which ends or
-// goes with its context.
+// must share. What happens to the events of a dead process is not documented; a
+// wait that was enqueued before is for a record, which ends or disappears with
+// its context.
 type Events struct {
 	api *driver.API
 	run Entered
@@ -45,13 +45,13 @@ type Events struct {
 // nil: the caller's thread has it.
 type Entered func(calls func() error) error
 
-// EventHandles name both events for the other process: the client's, the
-// daemon's.
+// EventHandles has the handles of both events for the other process: the
+// client's, the daemon's.
 type EventHandles [2 * driver.IPCHandleBytes]byte
 
 const pairFlags = driver.EventInterprocess | driver.EventNoTiming
 
-// NewEvents makes a pair for the daemon and its handles for the client.
+// NewEvents creates a pair for the daemon and its handles for the client.
 func NewEvents(api *driver.API, run Entered) (*Events, EventHandles, error) {
 	e := &Events{api: api, run: run}
 	var h EventHandles
@@ -90,7 +90,7 @@ func OpenEvents(api *driver.API, h EventHandles, run Entered) (*Events, error) {
 	return e, err
 }
 
-// orClosed gives e, or closes what there is of it.
+// orClosed returns e, or closes it after an error.
 func (e *Events) orClosed(h EventHandles, err error) (*Events, EventHandles, error) {
 	if err != nil {
 		return nil, EventHandles{}, errors.Join(err, e.Close())
@@ -105,8 +105,8 @@ func (e *Events) do(calls func() error) error {
 	return e.run(calls)
 }
 
-// Record signals v, larger than the number before, behind what is on st. The
-// caller tells the peer v after it returned, not before.
+// Record signals v, larger than the number before, after the work on st. The
+// caller notifies the peer of v after Record returned, not before.
 func (e *Events) Record(st driver.Stream, v uint64) error {
 	if err := number(v); err != nil {
 		return err
@@ -118,8 +118,8 @@ func (e *Events) Record(st driver.Stream, v uint64) error {
 	return e.do(func() error { return e.api.EventRecord(e.own, st) })
 }
 
-// Signal signals v from the host, on a stream with nothing on it: all work that v
-// speaks of has ended.
+// Signal signals v from the host, on an empty stream: all work before v has
+// ended.
 func (e *Events) Signal(v uint64) error {
 	e.side.Lock()
 	defer e.side.Unlock()
@@ -135,7 +135,7 @@ func (e *Events) Signal(v uint64) error {
 	return e.Record(e.side.stream, v)
 }
 
-// Announced notes that the peer said it has signalled v.
+// Announced records that the peer has signalled v.
 func (e *Events) Announced(v uint64) {
 	for {
 		said := e.said.Load()
@@ -145,8 +145,8 @@ func (e *Events) Announced(v uint64) {
 	}
 }
 
-// announced refuses a wait for a record that may not have been made: the driver
-// would take an older record for it and let the stream through.
+// announced refuses a wait for a record that may not exist: the driver would
+// use an older record and let the stream continue.
 func (e *Events) announced(v uint64) error {
 	if err := number(v); err != nil {
 		return err
@@ -157,7 +157,7 @@ func (e *Events) announced(v uint64) error {
 	return nil
 }
 
-// StreamWait makes what comes on st wait for v, which was announced.
+// StreamWait makes later work on st wait for v, which was announced.
 func (e *Events) StreamWait(st driver.Stream, v uint64) error {
 	if err := e.announced(v); err != nil {
 		return err

@@ -19,20 +19,21 @@ const (
 	Daemon Slot = 1
 )
 
-// SlotBytes lie between the beginnings of two slots, PageBytes is the page.
-// Slots are aligned to SlotBytes.
+// SlotBytes is the distance of two slots, PageBytes the size of a page. Slots are aligned
+// to SlotBytes.
 const (
 	SlotBytes = 64
 	PageBytes = 2 * SlotBytes
 )
 
-// MostWaiting is how many streams of a process may wait at once, and no more than half of its connections
-// to the GPU (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless it is set). Where every connection has a stream that
-// waits, nobody else gets in, not even a stream of the highest priority with the write that ends the waits:
-// on an H200 one got past 7 and not past 8, with one connection not past 4.
+// MostWaiting is the number of streams of a process that may wait at once, half of its
+// connections to the GPU at most (CUDA_DEVICE_MAX_CONNECTIONS, 8 by default). If every
+// connection has a waiting stream, no other stream runs, not even one of the highest
+// priority with the write that ends the waits: on an H200 a stream got past 7 and not
+// past 8, with one connection not past 4.
 const MostWaiting = 4
 
-// Released passes every wait. Numbers are less.
+// Released ends every wait. Numbers are smaller.
 const Released uint64 = 1<<63 - 1
 
 // Reached compares as the driver does.
@@ -45,7 +46,7 @@ func (s Slot) check() error {
 	return nil
 }
 
-// number refuses what is no sequence number.
+// number refuses invalid sequence numbers.
 func number(v uint64) error {
 	if v == 0 || v >= Released {
 		return fmt.Errorf("order: number %d, must be in [1, 1<<63-1): %w", v, gpuipc.ErrInvalid)
@@ -53,7 +54,7 @@ func number(v uint64) error {
 	return nil
 }
 
-// memory is where a page lies.
+// memory is the memory of a page.
 type memory interface {
 	load(ctx context.Context, off int64, word []byte) error
 	store(ctx context.Context, off int64, word []byte) error
@@ -81,11 +82,11 @@ func (m *inRegion) store(ctx context.Context, off int64, word []byte) error {
 	return m.device.Store(ctx, m.ref(off, len(word)), word)
 }
 
-// read gives the number of a slot.
+// read returns the number of a slot.
 //
-// That a copy of eight aligned bytes is never torn is how devices behave, not
-// what CUDA promises. A torn number is too large only where its upper half
-// changed meanwhile, so one with an upper half counts when two reads agree.
+// Devices do not tear a copy of eight aligned bytes, though CUDA does not promise that. A
+// torn number is too large only if its upper half changed meanwhile, so a number with an
+// upper half counts only when two reads agree.
 func read(ctx context.Context, m memory, s Slot) (uint64, error) {
 	var last uint64
 	for range 4 {
@@ -110,15 +111,15 @@ func write(ctx context.Context, m memory, s Slot, v uint64) error {
 	return m.store(ctx, int64(s)*SlotBytes, word[:])
 }
 
-// Host waits look again after pollFirst, then at intervals that grow by half up
-// to pollMost: short against a step of an engine, long against a read of the
-// slot, which costs the device a copy of 8 bytes. Guessed, not measured.
+// Host waits poll after pollFirst, then at intervals that grow by half up to pollMost:
+// short compared with a step of an engine, long compared with a read of the slot, which
+// costs the device a copy of 8 bytes. Guessed, not measured.
 const (
 	pollFirst = 20 * time.Microsecond
 	pollMost  = time.Millisecond
 )
 
-// poll calls done until it says yes or fails, or ctx ends.
+// poll calls done until it returns true or an error, or ctx ends.
 func poll(ctx context.Context, done func() (bool, error)) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

@@ -12,8 +12,8 @@ import (
 )
 
 // Streams writes and waits for a page's slots in stream order, on a device with
-// driver.StreamMemOps64. As for all of package driver, its context is current on
-// the calling thread.
+// driver.StreamMemOps64. As in package driver, its context is current on the
+// calling thread.
 type Streams struct {
 	API  *driver.API
 	Page driver.DevicePtr // of the page, as this process has mapped it
@@ -23,9 +23,9 @@ func (o Streams) at(s Slot) driver.DevicePtr {
 	return o.Page + driver.DevicePtr(s)*SlotBytes
 }
 
-// Signal enqueues the write of v: it is seen after everything that was enqueued
-// on st before. Numbers of a slot ascend, also over several streams, whose order
-// among each other the caller sees to.
+// Signal enqueues the write of v: it is visible after everything that was
+// enqueued on st before. Numbers of a slot ascend, also over several streams,
+// which the caller orders.
 func (o Streams) Signal(st driver.Stream, s Slot, v uint64) error {
 	if err := errors.Join(s.check(), number(v)); err != nil {
 		return err
@@ -34,7 +34,7 @@ func (o Streams) Signal(st driver.Stream, s Slot, v uint64) error {
 }
 
 // Wait makes everything enqueued on st from now on wait until the slot has
-// reached v. See the package on what may be waited for: nothing else ends it.
+// reached v. See the package on valid waits: nothing else ends one.
 func (o Streams) Wait(st driver.Stream, s Slot, v uint64) error {
 	if err := errors.Join(s.check(), number(v)); err != nil {
 		return err
@@ -42,8 +42,8 @@ func (o Streams) Wait(st driver.Stream, s Slot, v uint64) error {
 	return o.API.StreamWaitValue64GEQ(st, o.at(s), v)
 }
 
-// Release writes Released on st, a stream with no wait on it, so that waiters of
-// a dead peer go on. It has been written when it returns.
+// Release writes Released on st, a stream with no wait on it, so that waiters
+// of a dead peer continue. It has been written when Release returns.
 func (o Streams) Release(st driver.Stream, s Slot) error {
 	if err := s.check(); err != nil {
 		return err
@@ -54,16 +54,16 @@ func (o Streams) Release(st driver.Stream, s Slot) error {
 	return o.API.StreamSynchronize(st)
 }
 
-// atAddress reaches a page by its address, with copies on a stream of its own.
+// atAddress accesses a page by its address, with copies on a separate stream.
 type atAddress struct {
 	api    *driver.API
 	stream driver.Stream
 	page   driver.DevicePtr
 }
 
-// At is the page at p for a process that works with package driver itself. Its
-// calls copy on st, which has no wait on it, one at a time, and need the context
-// on the calling thread.
+// At returns the page at p for a process that uses package driver itself. Its
+// calls copy on st, which has no wait on it, one at a time, and need the
+// context on the calling thread.
 func At(api *driver.API, st driver.Stream, p driver.DevicePtr) (*Page, error) {
 	if p == 0 || p%SlotBytes != 0 {
 		return nil, fmt.Errorf("order: page at address %#x: %w", uint64(p), gpuipc.ErrInvalid)

@@ -59,7 +59,11 @@ func reference(w *bytes.Buffer, p *cli.Program, cmd *cobra.Command, elsewhere st
 	if err := doc.GenMarkdownCustom(cmd, &one, link); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "\n%s\n", strings.TrimRight(one.String(), "\n"))
+	text := one.String()
+	if p.Part { // the page of a Part links to the other one above its first command
+		text, _, _ = strings.Cut(text, "### SEE ALSO")
+	}
+	fmt.Fprintf(w, "\n%s\n", strings.TrimRight(text, "\n"))
 	for _, sub := range cmd.Commands() {
 		if err := reference(w, p, sub, elsewhere); err != nil {
 			return err

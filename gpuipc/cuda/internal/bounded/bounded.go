@@ -1,7 +1,7 @@
-// Package bounded runs driver calls that may never come back, each in a goroutine
-// of its own: calls on memory of other processes, which those processes can make
-// hang. A call that is not back by its deadline is left there; its caller goes on,
-// and what it made is given back when it does come back.
+// Package bounded runs driver calls that may never return, each in its own
+// goroutine: calls on memory of other processes, which those processes can make
+// hang. After its deadline a call is abandoned. Its caller continues, and its
+// result is released when it does return.
 package bounded
 
 import (
@@ -14,44 +14,44 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Most bounds the goroutines, and with them threads, that may be in such calls,
-// whether they get an answer or not.
+// Most bounds the goroutines, and thus threads, in such calls, including
+// abandoned ones.
 const Most = 16
 
 // Host is the device that calls run on.
 type Host struct {
 	Run     func(f func() error) error // runs f with the context current, unless the device is lost
-	Release func(f func())             // runs f, which gives memory back, in any case
+	Release func(f func())             // runs f, which releases memory, in any case
 	Log     func(text string)
 }
 
-// Calls are the calls of one device. Any number of goroutines may use it.
+// Calls runs the calls of one device. It is safe for concurrent use.
 type Calls struct {
 	host    Host
 	timeout time.Duration
 	slots   chan struct{} // one token per call that has not returned
-	stuck   atomic.Int64  // of them, those nobody waits for any more
-	late    atomic.Int64  // all that ever were
+	stuck   atomic.Int64  // of them, the abandoned ones
+	late    atomic.Int64  // all ever abandoned
 }
 
-// New bounds every call by timeout.
+// New returns Calls with a timeout for every call.
 func New(h Host, timeout time.Duration) *Calls {
 	return &Calls{host: h, timeout: timeout, slots: make(chan struct{}, Most)}
 }
 
-// Stuck is how many calls have not come back that nobody waits for any more.
+// Stuck returns the number of abandoned calls that have not returned.
 func (c *Calls) Stuck() int64 { return c.stuck.Load() }
 
-// Late is how many calls did not come back in time since New.
+// Late returns the number of calls abandoned since New.
 func (c *Calls) Late() int64 { return c.late.Load() }
 
-// errLate is why a call is left whose time is over.
+// errLate is the cause of a context whose time is over.
 var errLate = errors.New("cuda: the driver took too long")
 
 // states of a call
 const (
-	callWaited   int32 = iota // somebody waits for the answer
-	callAnswered              // the answer came first
+	callWaited   int32 = iota // the caller waits for the result
+	callAnswered              // the call returned first
 	callLeft                  // the deadline came first
 )
 
@@ -59,12 +59,12 @@ const (
 type Call struct {
 	What string       // for people
 	Run  func() error // with the context current
-	Undo func()       // when Run succeeded and nobody waits any more
-	Last func()       // once, when Run has returned or never will be called
+	Undo func()       // if Run succeeded after the call was abandoned
+	Last func()       // called once, when Run has returned or will never be called
 }
 
-// Do runs k and waits for its answer, until ctx ends or the time is over: that is
-// ErrUnavailable.
+// Do runs k and waits for its result until ctx ends or the time is over, which
+// is ErrUnavailable.
 func (c *Calls) Do(ctx context.Context, k Call) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, errLate)
 	defer cancel()
@@ -101,9 +101,9 @@ func (c *Calls) Do(ctx context.Context, k Call) error {
 	return fmt.Errorf("cuda: %s: the driver did not answer in time (%w): %w", k.What, ctx.Err(), gpuipc.ErrUnavailable)
 }
 
-// leave gives a call up, unless it was answered meanwhile.
+// leave abandons a call, unless it has returned meanwhile.
 func (c *Calls) leave(state *atomic.Int32) bool {
-	c.stuck.Add(1) // before it is left, so that the count is never too small
+	c.stuck.Add(1) // before the call is abandoned, so that the count is never too small
 	if !state.CompareAndSwap(callWaited, callLeft) {
 		c.stuck.Add(-1)
 		return false
@@ -112,9 +112,10 @@ func (c *Calls) leave(state *atomic.Int32) bool {
 	return true
 }
 
-// Release runs f, which gives memory back, the same way. When there is no free
-// goroutine for it, it waits for one behind the caller's back: memory must not be
-// kept because others are stuck. Those waiting are bounded by what Do let in.
+// Release runs f, which releases memory, in the same way. Without a free
+// goroutine it waits for one in the background: memory must not be kept because
+// other calls are stuck. The waiting ones are bounded by the calls that Do
+// admitted.
 func (c *Calls) Release(what string, f func() error) error {
 	answer := make(chan error, 1)
 	var state atomic.Int32
@@ -142,7 +143,7 @@ func (c *Calls) Release(what string, f func() error) error {
 	return fmt.Errorf("cuda: %s: the driver did not answer within %v: %w", what, c.timeout, gpuipc.ErrUnavailable)
 }
 
-// slot waits for the right to one more call.
+// slot waits for a place for one more call.
 func (c *Calls) slot(ctx context.Context, what string) error {
 	select {
 	case c.slots <- struct{}{}:
@@ -152,7 +153,7 @@ func (c *Calls) slot(ctx context.Context, what string) error {
 	}
 }
 
-// Close refuses while calls are left behind: they run on the context.
+// Close refuses while abandoned calls run, since they use the context.
 func (c *Calls) Close() error {
 	if n := c.stuck.Load(); n > 0 {
 		return fmt.Errorf("cuda: close: %d driver calls on memory of other processes have not come back: %w", n, gpuipc.ErrUnavailable)

@@ -19,15 +19,15 @@ import (
 func benchCommand() cli.Command {
 	return cli.Command{
 		Name: "bench", Group: "measure", Synopsis: cli.FlagsOnly,
-		Summary:  "Measure a temporary daemon and the kernels, each figure beside its limit",
+		Summary:  "Measure a temporary daemon and the kernels against their limits",
 		Examples: []string{"", "--suite quick --json", "--only lookup,transfer", "--suite disk --dir /var/lib"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			o := bench.Options{Commit: commit}
-			fs.StringVar(&o.Suite, "suite", "quick", "`suite`: quick takes less than a minute, full five times the rounds,\nsmoke one round of each; scale has up to 16 client processes at once; disk measures the disk tier beside fio in two minutes,\npebble the places where its values could lie, parallel segments computed on several nodes by modelled engines,\npages what requests hold that share rows of the cache, decode what rows beside recurrent states save")
-			fs.StringVar(&o.Dir, "dir", "", "`directory` on the disk to measure, for suites of the disk\n(default: where temporary files go)")
-			fs.StringVar(&o.Torture, "torture", "", "`file` with a report of torture runs to show beside the suite disk")
-			fs.StringVar(&o.Daemon, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
-			only := fs.String("only", "", "comma-separated `sections` of the suite: "+sectionsByName())
+			fs.StringVar(&o.Suite, "suite", "quick", "`suite`: quick (under a minute), full (five times the rounds), smoke (one round), scale (up to\n16 client processes), disk (compared with fio, two minutes), pebble (where values could be stored),\nparallel (segments computed on several modelled engines), pages (shared cache rows), decode (buffered rows)")
+			fs.StringVar(&o.Dir, "dir", "", "`directory` on the disk to measure (default: that of temporary files)")
+			fs.StringVar(&o.Torture, "torture", "", "`file` with a torture report to show with suite disk")
+			fs.StringVar(&o.Daemon, "daemon", "", "`path` of spliced (default: next to this program, or in PATH)")
+			only := fs.String("only", "", "comma-separated `sections`: "+sectionsByName())
 			quiet := fs.Bool("quiet", false, "no progress on standard error")
 			return func(ctx context.Context, c *cli.Call) error {
 				if *only != "" {

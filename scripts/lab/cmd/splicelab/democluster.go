@@ -31,18 +31,18 @@ type demoClusterFlags struct {
 func demoClusterCommand() cli.Command {
 	return cli.Command{
 		Name: "demo-cluster", Group: "measure", Synopsis: cli.FlagsOnly,
-		Summary: "Three daemons and two engines on this machine: what one computes, another one places",
-		About: `An engine on node a computes documents, and one on node b places them in another order,
-from its peer's memory. Then a is killed, b goes on, and a comes back with what its disk
-holds and takes what b has computed meanwhile. c only holds an index. Each answer is
-compared with that of a cache in the engine's own process.
+		Summary: "Share segments between three daemons and two engines on this machine",
+		About: `An engine on node a computes documents, and one on node b reuses them in another order,
+fetched from a. Then a is killed, b continues, and a restarts with what its disk has and
+fetches what b computed meanwhile. c only has an index. Each answer is compared with that
+of a cache in the engine's own process.
 
-Exit status 1: an answer differs, or nothing came from a peer.`,
+Exit status 1: an answer differs, or nothing was fetched from a peer.`,
 		Examples: []string{"", "--json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f demoClusterFlags
-			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
-			fs.BoolVar(&f.log, "log", false, "show what the daemons log")
+			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced (default: next to this program, or in PATH)")
+			fs.BoolVar(&f.log, "log", false, "show the daemons' logs")
 			return f.run
 		},
 	}

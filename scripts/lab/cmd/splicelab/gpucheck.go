@@ -41,35 +41,34 @@ type gpuCheckFlags struct {
 func gpuCheckCommand() cli.Command {
 	return cli.Command{
 		Name: "gpu-check", Group: "check", Synopsis: "[flags] [FILE]",
-		Summary: "Check a GPU: kernels against the CPU, speed beside its limits, memory and order between processes",
-		About: `Every kernel runs on fresh random inputs and is compared with the CPU. Compose, rotate,
-replay and digests are timed beside plain copies of as many bytes, taken in turn with them, on
-inputs that no cache holds; copies between memory and the GPU beside raw pinned copies. A second
-process maps memory of this one by both ways, exchanges sequence numbers with it under load, and
-has its rate measured beside work of this one. A temporary daemon shares memory of the GPU to this
-process as to an engine. With -python, torch maps memory of this process, and a gated delta rule of
-other people's is compared with ours, where they are installed.
+		Summary: "Check a GPU: kernels, speed, shared memory, order between processes",
+		About: `Compares every kernel with the CPU on random inputs. Times compose, rotate, replay and
+digests, interleaved with plain copies of as many bytes, and copies to and from the GPU,
+interleaved with raw pinned copies. A second process maps this one's memory in both ways,
+exchanges sequence numbers under load and measures its own rate. A temporary daemon
+shares GPU memory with this process as with an engine. With -python, torch maps memory
+of this process and public gated delta kernels are compared with ours.
 
-Each part runs in a process of its own for a time of its own: one that crashes or hangs is a row that
-failed, and the others go on. FILE, or gpu-check.json in it where it is a directory, gets the report as
-JSON after every part, beside the table; --json prints it instead of the table. The GPU has to be idle
-for figures that mean something. With -sizes small the figures mean nothing on any GPU.
+Each part runs in its own process with its own time limit, so that a crash or a hang is
+one failed row. FILE, or gpu-check.json in it if it is a directory, gets the report as JSON
+after every part; --json prints it instead of the table. The GPU has to be idle. Figures
+of -sizes small mean nothing.
 
-Exit status 1: a check failed or a bar was missed. 3: no driver or no GPU, nothing was checked.`,
+Exit status 1: a check failed or a bar was missed. 3: no driver or no GPU.`,
 		Examples: []string{"", "--json gpu-check.json", "--device GPU-8a2f4c1e-... --python python3", "--sizes small --json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f gpuCheckFlags
 			fs.StringVar(&f.Library, "library", "", "`path` of the driver (default libcuda.so.1)")
 			fs.StringVar(&f.Device, "device", "", "`UUID` of the GPU (default: the first)")
-			fs.Uint64Var(&f.Seed, "seed", 0, "seed of the inputs; 0 = drawn, and in the report")
-			fs.StringVar(&f.sizes, "sizes", "full", "`sizes`: full needs some GiB on the GPU and takes minutes, small is for tests")
-			fs.StringVar(&f.Python, "python", "", "`interpreter` for the checks with torch (default: they are skipped)")
+			fs.Uint64Var(&f.Seed, "seed", 0, "seed of the inputs; 0 = random, and reported")
+			fs.StringVar(&f.sizes, "sizes", "full", "`sizes`: full (some GiB, minutes) or small (for tests)")
+			fs.StringVar(&f.Python, "python", "", "`interpreter` for the checks with torch (default: skipped)")
 			fs.StringVar(&f.PythonPath, "python-path", "connector/python/src", "`directory` that holds spliced_connector")
-			fs.StringVar(&f.Scripts, "scripts", "scripts/gpu-check", "`directory` with what the interpreter runs")
+			fs.StringVar(&f.Scripts, "scripts", "scripts/gpu-check", "`directory` of the interpreter's scripts")
 			fs.StringVar(&f.Model, "model", "scripts/tinyhybrid/model", "`directory` of a small model for two engines")
-			fs.DurationVar(&f.Total, "time", gpucheck.StandardTime, "`time` of all parts; one whose share is up is stopped")
+			fs.DurationVar(&f.Total, "time", gpucheck.StandardTime, "`time` limit of all parts together")
 			fs.StringVar(&f.only, "only", "", "comma-separated `parts` to run (default: all)")
-			fs.StringVar(&f.Daemon, "spliced", "", "`path` of spliced (default: beside this program, or in PATH)")
+			fs.StringVar(&f.Daemon, "spliced", "", "`path` of spliced (default: next to this program, or in PATH)")
 			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
 			return f.run
 		},

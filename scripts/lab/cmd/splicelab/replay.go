@@ -31,29 +31,26 @@ type replayFlags struct {
 func replayCommand() cli.Command {
 	return cli.Command{
 		Name: "replay", Group: "measure", Synopsis: "[flags] TRACE",
-		Summary: "Play a recorded request stream through simulated caches and compare policies",
-		About: `TRACE is a file, plain or in zstd, or a member of a tar archive as FILE:MEMBER.
-What it is shows in its first line:
+		Summary: "Replay recorded requests through simulated caches to compare policies",
+		About: `TRACE is a file, plain or zstd, or a member of a tar archive as FILE:MEMBER. Its first line
+shows its kind:
 
-  prompts    Mooncake JSONL with hash_ids; orders of session turns (seconds,session,
-             turn,input tokens,output tokens), with the sessions' texts in a file
-             beside them; our own JSONL
-  segments   lists of passages (id,…,id,query tokens), with their lengths in a file
-             beside them; our own JSONL with segments only
-  overlaps   depths that prompts share with earlier ones, to compare placements of
-             checkpoints; -policy then names placements
-  our own    {"spliced_trace":1,"block_tokens":16} and below it one request a line:
-             {"tokens":[…]} or {"blocks":[[…],…]} with token ids, {"hashes":[…]} of
-             blocks or {"segments":[["id",tokens],…]}; and any of "output", "output_length",
+  prompts    Mooncake JSONL with hash_ids, or session turns (seconds,session,turn,input
+             tokens,output tokens) with a file of texts; our own JSONL
+  segments   lists of passages (id,…,id,query tokens) with a file of lengths; our own
+             JSONL with segments only
+  overlaps   depths that prompts share with earlier ones; -policy names placements
+  our own    {"spliced_trace":1,"block_tokens":16}, then one request a line:
+             {"tokens":[…]}, {"blocks":[[…],…]}, {"hashes":[…]} of blocks or
+             {"segments":[["id",tokens],…]}; optional "output", "output_length",
              "input_length", "timestamp" in ms, "session", "cuts"
 
 Policies: ` + strings.Join(replay.PromptPolicies(), ", ") + `.
-marconi tunes its weight once, as released; marconi:0.3 has that weight. For segments
-also prefix: what prefix caching alone would reuse. Placements: ` + strings.Join(replay.PlacementPolicies(), ", ") + `.
+marconi tunes its weight once, as released; marconi:0.3 fixes it. For segments also
+prefix, for prefix caching only. Placements: ` + strings.Join(replay.PlacementPolicies(), ", ") + `.
 
-A line that cannot be read ends the replay with its number and a code. TTFT is
-modelled from the hits, not measured. With --json one object a line and run, with
-policy, capacity_bytes, requests, token_hit_rate, evictions and more.`,
+An unreadable line ends the replay with its number. TTFT is modelled from the hits.
+--json prints one object per run.`,
 		Examples: []string{
 			"trace.jsonl.zst --policy lru,marconi,gdsf,default --capacity 300GB,1TB",
 			"orders.tar.zst:swe100_c5_sps1_art7.5 --capacity 40GB --capacity 60GB --plot swe.svg",
@@ -63,16 +60,16 @@ policy, capacity_bytes, requests, token_hit_rate, evictions and more.`,
 		},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f replayFlags
-			fs.Var(&f.policies, "policy", "`names`, separated by commas or repeated (default lru,marconi,gdsf,default)")
-			fs.Var(&f.capacities, "capacity", "`bytes` of the cache such as 300GB, 16GiB or unlimited, separated by commas or repeated")
-			fs.Var(&f.checkpoints, "checkpoints", "overlap depths: most `states` a prompt, separated by commas (default 1,2,4,8,16,32,64)")
-			fs.StringVar(&f.model, "profile", "", "`model`: "+replay.PresetMarconi+", "+replay.PresetGDN+" or the path of a Hugging Face config.json\n(default: the first, for segments the second)")
-			fs.StringVar(&f.prefill, "prefill", "", "milliseconds of a prefill as `fixed,per-token[,per-token²]` for TTFT, and what hits are\nvalued by (default: the model's)")
+			fs.Var(&f.policies, "policy", "`names`, comma-separated or repeated (default lru,marconi,gdsf,default)")
+			fs.Var(&f.capacities, "capacity", "cache `bytes` such as 300GB, 16GiB or unlimited, comma-separated or repeated")
+			fs.Var(&f.checkpoints, "checkpoints", "overlaps: most `states` per prompt, comma-separated (default 1,2,4,8,16,32,64)")
+			fs.StringVar(&f.model, "profile", "", "`model`: "+replay.PresetMarconi+", "+replay.PresetGDN+" or the path of a Hugging Face config.json\n(default: the first; for segments the second)")
+			fs.StringVar(&f.prefill, "prefill", "", "prefill in ms as `fixed,per-token[,per-token²]` for TTFT and the value of hits\n(default: the model's)")
 			fs.StringVar(&f.plot, "plot", "", "`file` for a chart as SVG")
-			fs.StringVar(&f.Title, "title", "", "`words` above the chart (default: the trace's file)")
-			fs.BoolVar(&f.Bound, "bound", false, "prompts: also print what no policy can exceed at that capacity")
-			fs.StringVar(&f.Trace.Member, "member", "", "`name` of the archive's member to replay")
-			fs.StringVar(&f.Trace.Texts, "texts", "", "`file` with the texts or lengths that the trace refers to (default: looked for beside it)")
+			fs.StringVar(&f.Title, "title", "", "`title` of the chart (default: the file's name)")
+			fs.BoolVar(&f.Bound, "bound", false, "prompts: also print an upper bound for any policy")
+			fs.StringVar(&f.Trace.Member, "member", "", "`name` of the archive's member")
+			fs.StringVar(&f.Trace.Texts, "texts", "", "`file` of the trace's texts or lengths (default: found next to it)")
 			fs.IntVar(&f.System, "system", 64, "segments: `tokens` of a first segment that all prompts share")
 			fs.IntVar(&f.Seam, "seam", 8, "segments: `tokens` computed again at either side of each")
 			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")

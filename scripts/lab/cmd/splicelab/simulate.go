@@ -23,15 +23,15 @@ type simulateFlags struct {
 func simulateCommand() cli.Command {
 	return cli.Command{
 		Name: "simulate", Group: "measure", Synopsis: cli.FlagsOnly,
-		Summary: "Play a cluster's index in virtual time, with the daemon's own code",
-		About: `All nodes hold segments, change what they hold, and answer. The sampled ones keep
-an index as the daemon does. Sets, deltas and indexes are the daemon's code; the network
-is a model (latency with a tail, lost packets, the bytes of HTTP, TLS and TCP beside
-what is told). Three parts: the sampled nodes read everything from nothing; segments come
-and go; the same while nodes restart. Membership's own traffic is not in it.
+		Summary: "Simulate a cluster's index in virtual time, with the daemon's code",
+		About: `All nodes hold segments, replace some of them, and answer. The sampled ones keep an index.
+Sets, deltas and indexes are the daemon's code; the network is a model (latency with a
+tail, lost packets, the bytes of HTTP, TLS and TCP). Three parts: the sampled nodes start
+without an index; segments are stored and evicted; the same while nodes restart.
+Membership's own traffic is not included.
 
-Takes one core, 2.5 MB for each node, and 3.3 bytes for each segment and sampled node:
-1,000 nodes with 100,000 segments take 6 GB and some minutes.`,
+Takes one core, 2.5 MB per node, and 3.3 bytes per segment and sampled node: 1,000 nodes
+with 100,000 segments take 6 GB and some minutes.`,
 		Examples: []string{
 			"--nodes 100 --segments 10000",
 			"--nodes 1000 --segments 100000 --json",
@@ -41,21 +41,21 @@ Takes one core, 2.5 MB for each node, and 3.3 bytes for each segment and sampled
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f simulateFlags
 			fs.IntVar(&f.Nodes, "nodes", 1000, "`number` of nodes, 3 to 4000")
-			fs.IntVar(&f.Keys, "segments", 100_000, "`number` that each node holds")
-			fs.IntVar(&f.Sampled, "sampled", 0, "`number` of nodes that keep an index (default 8, fewer in small clusters)")
-			fs.DurationVar(&f.Duration, "duration", time.Minute, "how long each of the last two parts lasts")
-			fs.Float64Var(&f.Churn, "churn", 0.01, "`share` of its segments that a node replaces a minute")
-			fs.Float64Var(&f.Shared, "shared", 0.2, "`share` of new segments that are copies of another node's")
-			fs.Float64Var(&f.Restart, "restart", 0.1, "`share` of nodes that restart in the last part")
-			fs.DurationVar(&f.Down, "down", 10*time.Second, "how long a restart takes")
-			fs.Float64Var(&f.Lost, "lost", 0.1, "`share` of its segments that a restart loses")
-			fs.DurationVar(&f.Latency, "latency", 250*time.Microsecond, "of the network, one way, median")
-			fs.Float64Var(&f.Loss, "loss", 0.001, "`share` of exchanges that take 200 ms more for a lost packet")
-			fs.Float64Var(&f.Link, "link", 12e6, "`bytes` a second that a node reads for its index at most")
-			fs.Uint64Var(&f.Seed, "seed", 1, "`number`: the same one gives the same run")
-			fs.BoolVar(&f.others, "others", false, "measure instead what the ways that were not chosen would take")
-			fs.BoolVar(&f.daemons, "daemons", false, "run so many daemons on this machine as well, without restarts, and show both")
-			fs.StringVar(&f.binary, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
+			fs.IntVar(&f.Keys, "segments", 100_000, "`number` per node")
+			fs.IntVar(&f.Sampled, "sampled", 0, "`number` of nodes with an index (default 8, fewer in small clusters)")
+			fs.DurationVar(&f.Duration, "duration", time.Minute, "length of each of the last two parts")
+			fs.Float64Var(&f.Churn, "churn", 0.01, "`share` of segments replaced per minute")
+			fs.Float64Var(&f.Shared, "shared", 0.2, "`share` of new segments copied from another node")
+			fs.Float64Var(&f.Restart, "restart", 0.1, "`share` of nodes that restart")
+			fs.DurationVar(&f.Down, "down", 10*time.Second, "duration of a restart")
+			fs.Float64Var(&f.Lost, "lost", 0.1, "`share` of segments lost by a restart")
+			fs.DurationVar(&f.Latency, "latency", 250*time.Microsecond, "median one-way latency")
+			fs.Float64Var(&f.Loss, "loss", 0.001, "`share` of exchanges with a lost packet, 200 ms late")
+			fs.Float64Var(&f.Link, "link", 12e6, "most `bytes` per second read for an index")
+			fs.Uint64Var(&f.Seed, "seed", 1, "`number` of the run, which it makes repeatable")
+			fs.BoolVar(&f.others, "others", false, "measure the alternatives instead")
+			fs.BoolVar(&f.daemons, "daemons", false, "also run as many daemons on this machine, without restarts")
+			fs.StringVar(&f.binary, "daemon", "", "`path` of spliced (default: next to this program, or in PATH)")
 			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
 			return f.run
 		},

@@ -28,55 +28,49 @@ const mostRate = 1_000_000
 func tortureCommand() cli.Command {
 	return cli.Command{
 		Name: "torture", Group: "measure", Synopsis: cli.FlagsOnly,
-		Summary: "Kill a daemon of its own again and again, and audit what it acknowledged",
-		About: `Engines of two tenants put segments and checkpoints of all sizes at levels memory,
-logged and synced, and log each reply with the level that it names; break off some that
-nobody may ever see; and read, join and remove others. The daemon is killed with
-SIGKILL at a moment of chance and started again on the same disk directory. Then
-everything that was ever submitted is looked up, all names are listed, and what is
-served is compared with what was submitted.
+		Summary: "Kill a temporary daemon repeatedly and audit what it acknowledged",
+		About: `Engines of two tenants put segments and checkpoints at levels memory, logged and synced
+and log each reply; abort some puts; and read, join and remove others. The daemon is
+killed with SIGKILL at a random moment and restarted on the same disk directory. Then
+everything that was ever submitted is looked up and compared.
 
-An object counts as acknowledged in the loop in which its reply arrived, and as
-survived when the audit after that loop's kill, and every audit since, found it with
-the right bytes. Each audit looks all objects up, reads back those of its own loop
-and a sample of older ones; the last one, after a stop in good order, reads back
-all. Segments that were removed on purpose are no longer audited for presence. At the end
-the directory goes through what splicectl disk check -deep does. Every 100 loops the
-same begins anew in an empty directory.
+An object counts as survived if every audit since its reply found it with the right
+bytes. Audits look up all objects and read those of their own loop and a sample of older
+ones; the last one, after an orderly stop, reads all. Removed segments are not audited for
+presence. At the end the directory is checked as by splicectl disk check -deep. Every 100
+loops start over in an empty directory.
 
-Since a killed process never loses what the kernel has, as many power cuts again are
-played on a store in this process over a file system in memory, which keeps none, some
-or all of what was not synced; their fields begin with power_. There only synced has
-to survive.
+A killed process loses nothing that the kernel has. So power cuts are simulated as well,
+on a store over a file system in memory that keeps none, some or all of what was not
+synced; their fields begin with power_, and only synced has to survive.
 
-With -soak nothing is killed but clients: for that time a daemon is under a share of
-the load that the machine was found to bear, beside processes that come and leave, that
-are killed with leases and fills, that stall, and that lie. All that is read is compared.
-Memory, descriptors, goroutines and latencies are sampled, and the slope of each over
-the last 80 % of the time is told with its 95 % confidence interval.
+-soak kills clients only: a daemon serves a share of the load that the machine can take,
+next to processes that connect and end, are killed with leases and fills, stall, and lie.
+All reads are compared. The slopes of memory, descriptors, goroutines and latencies over
+the last 80 % of the time are reported with 95 % confidence intervals.
 
-Exit status 1: an object acknowledged as synced is lost, more than 1 % of those
-acknowledged as logged are lost to a kill, wrong bytes were served (corrupt), a name
-is there that was never submitted (phantom), the check finds damage, or nothing was
-acknowledged at a level. Of -soak: wrong bytes were served, a lie was believed, or the
-interval of a slope lies wholly above its bound, which counts from ten minutes on.`,
+Exit status 1: a synced object is lost, more than 1 % of logged ones are lost to a kill,
+wrong bytes were served (corrupt), a name appears that was never submitted (phantom), the
+check finds damage, or nothing was acknowledged at a level. With -soak: wrong bytes were
+served, a lie was believed, or a slope's interval is wholly above its bound, which applies
+from ten minutes on.`,
 		Examples: []string{"--loops 5", "--loops 100 --json", "--loops 20 --seed 7 --dir /var/tmp/torture", "--loops 0 --power 500", "--soak 60m --json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f tortureFlags
 			fs.IntVar(&f.Loops, "loops", 5, "kills")
 			fs.IntVar(&f.Power, "power", -1, "power `cuts`; -1 = three for each of -loops")
-			fs.Uint64Var(&f.Seed, "seed", 0, "seed of what is written and of when it ends; 0 = drawn, and printed")
-			fs.IntVar(&f.Segments, "segments", 150, "at most so many `objects` are submitted between two kills")
-			fs.StringVar(&f.Dir, "dir", "", "empty or new `directory` for the disk tier and the log of acknowledgements, which\n"+
-				"are kept (default: a temporary one, kept when something is wrong)")
-			fs.StringVar(&f.Binary, "daemon", "", "`path` of spliced (default: beside this program, or in PATH)")
-			fs.DurationVar(&f.soak.For, "soak", 0, "`time` under load, in place of kills and cuts")
+			fs.Uint64Var(&f.Seed, "seed", 0, "seed of writes and kills; 0 = random, and printed")
+			fs.IntVar(&f.Segments, "segments", 150, "most `objects` submitted between two kills")
+			fs.StringVar(&f.Dir, "dir", "", "empty or new `directory` for the disk tier and the log of acknowledgements, both\n"+
+				"kept (default: a temporary one, kept on failure)")
+			fs.StringVar(&f.Binary, "daemon", "", "`path` of spliced (default: next to this program, or in PATH)")
+			fs.DurationVar(&f.soak.For, "soak", 0, "`time` under load, instead of kills and cuts")
 			fs.DurationVar(&f.soak.Every, "every", 10*time.Second, "`time` between samples of -soak")
-			fs.Float64Var(&f.soak.Load, "load", 0.7, "`share` of the load that the machine bears, of -soak")
-			fs.Float64Var(&f.soak.Rate, "rate", 0, "steps per second of -soak, so that runs can be compared; 0 = by -load")
+			fs.Float64Var(&f.soak.Load, "load", 0.7, "`share` of the load that the machine can take, for -soak")
+			fs.Float64Var(&f.soak.Rate, "rate", 0, "steps per second of -soak, to compare runs; 0 = by -load")
 			fs.Float64Var(&f.soak.Bound, "bound", 2, "`percent` of its mean that memory, descriptors and goroutines may rise by in\n"+
 				"an hour of -soak; latencies five times as much")
-			fs.StringVar(&f.Driver, "driver", "", "`path` of a CUDA driver library: segments are read on the GPU as well (default: without one)")
+			fs.StringVar(&f.Driver, "driver", "", "`path` of a CUDA driver library, to read segments on the GPU too")
 			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
 			return f.run
 		},
