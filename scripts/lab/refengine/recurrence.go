@@ -2,7 +2,7 @@ package refengine
 
 import "github.com/spliced-kv/spliced/policy/profile"
 
-// head is what one value head reads for a run of consecutive tokens. A stride
+// head is the input of one value head for a run of consecutive tokens. A stride
 // is the distance between tokens in elements; 0 repeats the first.
 //
 // With S [dk, dv] and the token's decay g, key k, value v and write strength b:

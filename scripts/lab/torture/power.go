@@ -85,7 +85,7 @@ func (p *powerCuts) life(ctx context.Context, number int) (err error) {
 	return nil
 }
 
-// crash runs one round: write, lose power, start on what is left, audit.
+// crash runs one round: write, lose power, start on the surviving files, audit.
 func (l *life) crash(ctx context.Context) error {
 	percent := keptPercents[l.rounds%len(keptPercents)]
 	l.rounds++
