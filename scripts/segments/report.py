@@ -1,4 +1,4 @@
-"""Prints what `measure.py` left as the table of docs/engines.md.
+"""Prints the results of `measure.py` as the table of docs/engines.md.
 
 python scripts/segments/report.py docs/results/segments.json
 """
